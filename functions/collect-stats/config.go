@@ -1,0 +1,70 @@
+// Package collectstats is woken every hour and counts the servers of every project at that hour. Hours that
+// were missed are rebuilt from Nova's own history. It also keeps the request log's partitions.
+package collectstats
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/cloudfn/cloudfn/shared/auth"
+	"github.com/cloudfn/cloudfn/shared/eventx"
+	"github.com/cloudfn/cloudfn/shared/openstack"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/run"
+)
+
+// Config is what this function reads from its environment besides run.Config.
+type Config struct {
+	// Backfill is how far back missing hours are rebuilt.
+	Backfill time.Duration `env:"STATS_BACKFILL, default=24h"`
+	// Retention is how long a month of the request log is kept after its end.
+	Retention time.Duration `env:"REQUESTS_RETENTION, default=2160h"`
+	// Claim is how long one copy keeps a tick's work to itself: as long as it may work on it.
+	Claim time.Duration `env:"EVENT_TIMEOUT, default=5m"`
+
+	Callers   auth.Config // the projects and domains that are served are those that are counted
+	OpenStack openstack.Config
+	Account   openstack.Credentials
+}
+
+// Validate refuses a Config that cannot work.
+func (c Config) Validate() error {
+	if c.Backfill < time.Hour || c.Backfill > 30*24*time.Hour {
+		return fmt.Errorf("STATS_BACKFILL is %s: it must be 1h to 720h", c.Backfill)
+	}
+	if c.Retention < 24*time.Hour {
+		return fmt.Errorf("REQUESTS_RETENTION is %s: it must be 24h at least", c.Retention)
+	}
+	return nil
+}
+
+func init() { run.Event("collect-stats", run.Hourly, build) }
+
+func build(cfg Config, d run.Deps) (eventx.Func, error) {
+	account, err := d.Cloud.Account(cfg.OpenStack, cfg.Account)
+	if err != nil {
+		return nil, err
+	}
+	s := service{
+		login: func(ctx context.Context) (session, error) { return narrow(account.Login(ctx)) },
+		clock: d.DB, stats: postgres.Stats{DB: d.DB}, jobs: postgres.Jobs{DB: d.DB}, requests: postgres.Requests{DB: d.DB},
+		allows: cfg.Callers.Allows, domains: cfg.Callers.AllowedDomains,
+		backfill: cfg.Backfill, retention: cfg.Retention, claim: cfg.Claim,
+	}
+	return handler{s}.Handle, nil
+}
+
+// narrowed shows *openstack.Session as what this function needs of it.
+type narrowed struct{ *openstack.Session }
+
+func (n narrowed) In(ctx context.Context, projectID string) (session, error) {
+	return narrow(n.Session.In(ctx, projectID))
+}
+
+func narrow(s *openstack.Session, err error) (session, error) {
+	if err != nil {
+		return nil, err
+	}
+	return narrowed{s}, nil
+}

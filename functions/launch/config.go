@@ -1,0 +1,39 @@
+// Package launch serves /v1/launch: orders of servers that are neither lost nor doubled, whatever dies.
+package launch
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/httpx"
+	"github.com/cloudfn/cloudfn/shared/openstack"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/run"
+)
+
+// Config is what this function reads from its environment besides run.Config.
+type Config struct {
+	// Claim is for how long a copy that may have died keeps an order to itself. A third of it is left to
+	// Nova to finish a call whose caller is gone, so it must be well above what Nova takes for one server.
+	Claim time.Duration `env:"LAUNCH_CLAIM, default=45s"`
+}
+
+// Validate refuses a Config that cannot work.
+func (c Config) Validate() error {
+	if c.Claim < 3*time.Second || c.Claim > 10*time.Minute {
+		return fmt.Errorf("LAUNCH_CLAIM is %s: it must be 3s to 10m", c.Claim)
+	}
+	return nil
+}
+
+func init() { run.HTTP("launch", build) }
+
+func build(cfg Config, d run.Deps) ([]httpx.Route, error) {
+	return routes(service{cloud: clouds{d.Cloud}, orders: postgres.Orders{DB: d.DB}, claim: cfg.Claim}), nil
+}
+
+// clouds narrows *openstack.Cloud to what this function needs.
+type clouds struct{ *openstack.Cloud }
+
+func (c clouds) As(token domain.Secret, scope string) session { return c.Cloud.As(token, scope) }

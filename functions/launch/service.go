@@ -1,0 +1,333 @@
+package launch
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// session is the part of OpenStack that this function needs.
+type session interface {
+	Flavors(context.Context) ([]domain.Flavor, error)
+	Image(ctx context.Context, id string) (domain.Image, error)
+	Images(ctx context.Context, name string) ([]domain.Image, error)
+	Networks(context.Context) ([]domain.Network, error)
+	KeyPairs(context.Context) ([]domain.KeyPair, error)
+	SecurityGroups(context.Context) ([]domain.SecurityGroup, error)
+	Zones(context.Context) ([]domain.Zone, error)
+	Quota(context.Context) (domain.Quota, error)
+	CreateServer(ctx context.Context, spec domain.LaunchSpec, name string, userData domain.Secret, tags []string) (string, error)
+	DeleteServer(ctx context.Context, id string) error
+	Server(ctx context.Context, id string) (domain.Server, error)
+	Servers(context.Context, domain.ServerQuery) (page []domain.Server, more bool, err error)
+}
+
+// orderStore is the part of the database that this function needs.
+type orderStore interface {
+	Place(ctx context.Context, order domain.Order, claimFor time.Duration) (domain.Claim, error)
+	Renew(ctx context.Context, order domain.Order, claim domain.Claim, claimFor time.Duration) error
+	Release(ctx context.Context, order domain.Order, claim domain.Claim) error
+	Decide(ctx context.Context, claim domain.Claim, i domain.Instance) error
+	Observe(ctx context.Context, seen []domain.Instance) error
+	Conclude(ctx context.Context, order domain.Order) error
+	Get(ctx context.Context, projectID string, id uuid.UUID) (domain.Order, error)
+	Busy(ctx context.Context, projectID string, id uuid.UUID) (bool, error)
+}
+
+type service struct {
+	cloud interface {
+		As(token domain.Secret, scope string) session
+	}
+	orders orderStore
+	claim  time.Duration
+}
+
+const (
+	parallel  = 4                // create calls at once, per order
+	finishing = 10 * time.Second // of the request's time, kept for writing down what happened
+)
+
+// Launch stores the order, then asks Nova for its servers. fresh is false for an order that was there
+// already; what a copy that died has left undone of it is finished by this call.
+func (s service) Launch(ctx context.Context, who domain.Identity, token domain.Secret, w wish) (order domain.Order, fresh bool, err error) {
+	cloud := s.cloud.As(token, who.ProjectID)
+	order, err = s.orders.Get(ctx, who.ProjectID, w.id)
+	switch {
+	case apperr.CodeOf(err) == apperr.NotFound:
+		if order, err = newOrder(ctx, cloud, who, w); err != nil {
+			return order, false, err
+		}
+	case err != nil:
+		return order, false, err
+	}
+	order.BodySHA256 = w.hash[:] // Place compares it with the stored one
+	claim, err := s.orders.Place(ctx, order, s.claim)
+	if err != nil {
+		return order, false, err
+	}
+	var failed error
+	if claim.Held {
+		if order, err = s.orders.Get(ctx, who.ProjectID, w.id); err != nil {
+			return order, claim.Fresh, err
+		}
+		failed = s.work(ctx, cloud, order, claim, w.userData)
+	}
+	order, err = s.conclude(ctx, who.ProjectID, w.id)
+	if err == nil && claim.Held {
+		err = refused(order, failed)
+	}
+	return order, claim.Fresh, err
+}
+
+func newOrder(ctx context.Context, cloud session, who domain.Identity, w wish) (domain.Order, error) {
+	found, err := resolve(ctx, cloud, w)
+	if err != nil {
+		return domain.Order{}, err
+	}
+	order := domain.Order{ID: w.id, ProjectID: who.ProjectID, DomainID: who.DomainID, UserID: who.UserID, Spec: found.spec}
+	for n := range found.spec.Count {
+		order.Instances = append(order.Instances, domain.Instance{
+			ID: uuid.Must(uuid.NewV7()), ProjectID: who.ProjectID, Name: found.spec.InstanceName(n), State: domain.InstanceRequested,
+		})
+	}
+	return order, nil
+}
+
+// work asks Nova for every server of the order that is undecided. What it cannot decide is left to whoever
+// sends the order again; the error says why.
+func (s service) work(ctx context.Context, cloud session, order domain.Order, claim domain.Claim, userData domain.Secret) error {
+	deadline, _ := ctx.Deadline()
+	working, cancel := context.WithDeadline(ctx, deadline.Add(-finishing))
+	defer cancel()
+	if !claim.Fresh {
+		adopted, err := s.adopt(working, cloud, order)
+		if err != nil {
+			return err
+		}
+		order = adopted
+	}
+	group, working := errgroup.WithContext(working)
+	group.SetLimit(parallel)
+	var open atomic.Bool
+	for _, i := range order.Instances {
+		if i.Decided() {
+			continue
+		}
+		group.Go(func() error {
+			err := s.create(working, cloud, order, claim, i, userData)
+			if errors.Is(err, errOpen) {
+				open.Store(true)
+			}
+			return err
+		})
+	}
+	err := group.Wait()
+	if open.Load() {
+		return errors.Join(errOpen, err) // the claim runs on: nobody asks again before Nova has surely finished
+	}
+	return errors.Join(err, s.orders.Release(context.WithoutCancel(ctx), order, claim))
+}
+
+// errOpen says that Nova may or may not have made the server.
+var errOpen = errors.New("it is open whether nova made the server")
+
+// create asks Nova for one server and writes down what it says, if it says anything final.
+func (s service) create(ctx context.Context, cloud session, order domain.Order, claim domain.Claim, i domain.Instance, userData domain.Secret) error {
+	if err := ctx.Err(); err != nil {
+		return err // another one failed, or the time is up: nothing was sent for this one
+	}
+	if err := s.orders.Renew(ctx, order, claim, s.claim); err != nil {
+		return err
+	}
+	// Not cancelled when another create fails: Nova would go on, and nobody would hear its answer.
+	limit := s.claim * 2 / 3
+	if deadline, ok := ctx.Deadline(); ok {
+		limit = min(limit, time.Until(deadline)+finishing/2)
+	}
+	asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+	defer cancel()
+	id, err := cloud.CreateServer(asking, order.Spec, i.Name, userData, tags(order, i))
+	switch {
+	case err == nil:
+		i.ServerID, i.State, i.RawStatus = id, domain.InstanceBuilding, "BUILD"
+	case final(err):
+		i.State, i.Problem = domain.InstanceError, &domain.Problem{Code: string(apperr.CodeOf(err)), Detail: apperr.As(err).Message}
+	case sentNothing(err):
+		return err
+	default:
+		slog.WarnContext(ctx, "open create", "instance_id", i.ID, "error", err)
+		return errors.Join(errOpen, err)
+	}
+	return s.orders.Decide(context.WithoutCancel(ctx), claim, i)
+}
+
+// tags are how a server is found again: by its instance, and all of an order at once.
+func tags(order domain.Order, i domain.Instance) []string {
+	return []string{i.ID.String(), orderTag(order)}
+}
+
+func orderTag(order domain.Order) string { return "cloudfn-order:" + order.ID.String() }
+
+// final says whether Nova refused for good: the same call would be refused again.
+func final(err error) bool {
+	switch apperr.CodeOf(err) {
+	case apperr.Invalid, apperr.Forbidden, apperr.Quota, apperr.NotFound, apperr.Conflict, apperr.TooLarge, apperr.Unsupported:
+		return true
+	}
+	return false
+}
+
+// sentNothing says whether Nova surely made nothing, although it did not refuse for good.
+func sentNothing(err error) bool {
+	code := apperr.CodeOf(err)
+	return code == apperr.Unauthenticated || code == apperr.RateLimited || errors.Is(err, apperr.ErrNotSent)
+}
+
+// adopt finds the servers of an order that somebody has begun: by tag, so that none is made twice.
+func (s service) adopt(ctx context.Context, cloud session, order domain.Order) (domain.Order, error) {
+	found, _, err := cloud.Servers(ctx, domain.ServerQuery{Tags: []string{orderTag(order)}, Limit: 1000})
+	if err != nil {
+		return order, err
+	}
+	var seen []domain.Instance
+	order.Instances = slices.Clone(order.Instances)
+	for n := range order.Instances {
+		i := &order.Instances[n]
+		mine := ofInstance(found, *i)
+		if len(mine) == 0 {
+			continue
+		}
+		if i.Seen(mine[0]) {
+			seen = append(seen, *i)
+		}
+		for _, extra := range mine[1:] {
+			// Nova took so long over a call that its claim had ended and the call was repeated.
+			slog.WarnContext(ctx, "deleting a server that was made twice", "instance_id", i.ID, "server_id", extra.ID)
+			if err := cloud.DeleteServer(ctx, extra.ID); err != nil {
+				return order, err
+			}
+		}
+	}
+	if len(seen) == 0 {
+		return order, nil
+	}
+	return order, s.orders.Observe(ctx, seen)
+}
+
+// ofInstance lists the servers that carry the instance's tag, the one to keep first: the one that is written
+// down, else the oldest. Every copy comes to the same choice.
+func ofInstance(found []domain.Server, i domain.Instance) []domain.Server {
+	var mine []domain.Server
+	for _, server := range found {
+		if slices.Contains(server.Tags, i.ID.String()) {
+			mine = append(mine, server)
+		}
+	}
+	slices.SortFunc(mine, func(a, b domain.Server) int {
+		switch i.ServerID {
+		case "":
+		case a.ID:
+			return -1
+		case b.ID:
+			return 1
+		}
+		return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.ID, b.ID))
+	})
+	return mine
+}
+
+// Get reads an order, with what Nova says of its servers now.
+func (s service) Get(ctx context.Context, who domain.Identity, token domain.Secret, id uuid.UUID) (domain.Order, error) {
+	order, err := s.orders.Get(ctx, who.ProjectID, id)
+	if err != nil {
+		return order, err
+	}
+	cloud := s.cloud.As(token, who.ProjectID)
+	if order, err = s.adopt(ctx, cloud, order); err != nil {
+		return order, err
+	}
+	if err := s.findVanished(ctx, cloud, order); err != nil {
+		return order, err
+	}
+	return s.conclude(ctx, who.ProjectID, id)
+}
+
+// findVanished looks a second time, by id, for servers that should be building and that the listing by tag
+// did not show: an order must come to its end also when its server was deleted meanwhile.
+func (s service) findVanished(ctx context.Context, cloud session, order domain.Order) error {
+	for _, i := range order.Instances {
+		if i.ServerID == "" || i.Settled() {
+			continue
+		}
+		server, err := cloud.Server(ctx, i.ServerID)
+		switch {
+		case apperr.CodeOf(err) == apperr.NotFound:
+			server = domain.Server{ID: i.ServerID, Status: "DELETED"}
+		case err != nil:
+			return err
+		}
+		if i.Seen(server) {
+			if err := s.orders.Observe(ctx, []domain.Instance{i}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// conclude reads the order back and writes the status that follows from its instances. The instances that
+// nobody works on any more are shown as interrupted.
+func (s service) conclude(ctx context.Context, projectID string, id uuid.UUID) (domain.Order, error) {
+	order, err := s.orders.Get(ctx, projectID, id)
+	if err != nil {
+		return order, err
+	}
+	if status := order.Evaluate(); status != order.Status {
+		order.Status = status
+		if err := s.orders.Conclude(ctx, order); err != nil {
+			return order, err
+		}
+	}
+	if order.Undecided() == 0 {
+		return order, nil
+	}
+	busy, err := s.orders.Busy(ctx, projectID, id)
+	if err == nil && !busy {
+		markInterrupted(order)
+	}
+	return order, err
+}
+
+func markInterrupted(order domain.Order) {
+	for n := range order.Instances {
+		if i := &order.Instances[n]; !i.Decided() {
+			i.Problem = &domain.Problem{Code: "interrupted", Detail: "the launch was interrupted; send the same request with the same id again to finish it"}
+		}
+	}
+}
+
+// refused is the error that answers an order of which nothing came: the first instance's refusal when Nova
+// refused all, or what kept us from asking when nothing was decided.
+func refused(order domain.Order, failed error) error {
+	first := order.Instances[0]
+	switch {
+	case order.Status == domain.OrderFailed && first.Problem != nil:
+		return apperr.New(apperr.Code(first.Problem.Code), "%s", first.Problem.Detail)
+	case failed != nil && order.Undecided() == len(order.Instances) && !errors.Is(failed, errOpen) && !errors.Is(failed, domain.ErrFenced):
+		return failed
+	}
+	if failed != nil {
+		slog.Warn("order left unfinished", "order_id", order.ID, "error", failed)
+	}
+	return nil
+}

@@ -1,0 +1,125 @@
+package resources
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/openstack"
+)
+
+// session is the part of OpenStack that this function needs.
+type session interface {
+	Flavors(context.Context) ([]domain.Flavor, error)
+	Images(ctx context.Context, name string) ([]domain.Image, error)
+	Networks(context.Context) ([]domain.Network, error)
+	KeyPairs(context.Context) ([]domain.KeyPair, error)
+	SecurityGroups(context.Context) ([]domain.SecurityGroup, error)
+	Zones(context.Context) ([]domain.Zone, error)
+	Quota(context.Context) (domain.Quota, error)
+}
+
+type service struct {
+	cloud interface {
+		As(token domain.Secret, scope string) session
+	}
+}
+
+// clouds narrows *openstack.Cloud to what this function needs.
+type clouds struct{ *openstack.Cloud }
+
+func (c clouds) As(token domain.Secret, scope string) session { return c.Cloud.As(token, scope) }
+
+// resources is what was found: nil for a kind that was not asked for or that failed.
+type resources struct {
+	flavors        []domain.Flavor
+	images         []domain.Image
+	networks       []domain.Network
+	keyPairs       []domain.KeyPair
+	securityGroups []domain.SecurityGroup
+	zones          []domain.Zone
+	quota          *domain.Quota
+	errors         map[string]error
+}
+
+// kinds is what can be asked for, and how it is found.
+var kinds = map[string]func(context.Context, session, *resources) error{
+	"flavors": func(ctx context.Context, s session, r *resources) (err error) {
+		r.flavors, err = list(s.Flavors(ctx))
+		return err
+	},
+	"images": func(ctx context.Context, s session, r *resources) (err error) {
+		r.images, err = list(s.Images(ctx, ""))
+		return err
+	},
+	"networks": func(ctx context.Context, s session, r *resources) (err error) {
+		r.networks, err = list(s.Networks(ctx))
+		return err
+	},
+	"keypairs": func(ctx context.Context, s session, r *resources) (err error) {
+		r.keyPairs, err = list(s.KeyPairs(ctx))
+		return err
+	},
+	"security_groups": func(ctx context.Context, s session, r *resources) (err error) {
+		r.securityGroups, err = list(s.SecurityGroups(ctx))
+		return err
+	},
+	"zones": func(ctx context.Context, s session, r *resources) (err error) {
+		r.zones, err = list(s.Zones(ctx))
+		return err
+	},
+	"quota": func(ctx context.Context, s session, r *resources) error {
+		quota, err := s.Quota(ctx)
+		if err == nil {
+			r.quota = &quota
+		}
+		return err
+	},
+}
+
+func kindNames() []string { return slices.Sorted(maps.Keys(kinds)) }
+
+// list makes an empty list [], so that it is not taken for one that was not asked for.
+func list[T any](found []T, err error) ([]T, error) {
+	if err == nil && found == nil {
+		found = []T{}
+	}
+	return found, err
+}
+
+// List asks for all kinds at once. A kind that fails is reported in errors, and the others are still given;
+// only when all fail, the first one's error is the answer.
+func (s service) List(ctx context.Context, who domain.Identity, token domain.Secret, wanted []string) (resources, error) {
+	cloud := s.cloud.As(token, who.ProjectID)
+	found := resources{errors: map[string]error{}}
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	for _, kind := range wanted {
+		all.Go(func() {
+			if err := kinds[kind](ctx, cloud, &found); err != nil {
+				mu.Lock()
+				found.errors[kind] = err
+				mu.Unlock()
+			}
+		})
+	}
+	all.Wait()
+	if len(found.errors) < len(wanted) {
+		return found, nil
+	}
+	return found, worst(wanted, found.errors)
+}
+
+// worst answers for all kinds when all failed: that OpenStack is away, unless every one says the same else.
+func worst(wanted []string, errs map[string]error) error {
+	first := errs[wanted[0]]
+	for _, kind := range wanted {
+		if apperr.CodeOf(errs[kind]) != apperr.CodeOf(first) {
+			return apperr.Wrap(apperr.Unavailable, errs[kind], "no resource could be listed")
+		}
+	}
+	return first
+}

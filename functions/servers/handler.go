@@ -1,0 +1,96 @@
+package servers
+
+import (
+	"net/http"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/auth"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/httpx"
+)
+
+type handler struct{ svc service }
+
+func routes(s service) []httpx.Route {
+	h := handler{s}
+	return []httpx.Route{
+		httpx.Handle("GET /v1/servers", h.list),
+		httpx.Handle("GET /v1/servers/{id}", h.get),
+	}
+}
+
+type listAnswer struct {
+	Servers []domain.Server `json:"servers"`
+	Next    *string         `json:"next"`
+}
+
+func (h handler) list(r *http.Request) (listAnswer, error) {
+	q, err := parseQuery(r)
+	if err != nil {
+		return listAnswer{}, err
+	}
+	who, token, err := auth.Project(r.Context())
+	if err != nil {
+		return listAnswer{}, err
+	}
+	found, marker, err := h.svc.List(r.Context(), who, token, q)
+	if err != nil {
+		return listAnswer{}, err
+	}
+	out := listAnswer{Servers: found}
+	if marker != "" {
+		out.Next = httpx.Next(r, marker)
+	}
+	return out, nil
+}
+
+// defaultLimit keeps the usual answer fast: Nova asks Neutron once for every 150 servers of a page.
+const defaultLimit = 100
+
+func parseQuery(r *http.Request) (q query, err error) {
+	params, err := httpx.ReadQuery(r, "status", "name", "tracked", "limit", "marker")
+	if err != nil {
+		return q, err
+	}
+	if q.Limit, err = params.Int("limit", defaultLimit, 1, httpx.MaxLimit); err != nil {
+		return q, err
+	}
+	if q.Status, err = params.OneOf("status", domain.ServerStatuses()...); err != nil {
+		return q, err
+	}
+	tracked, given, err := params.Bool("tracked")
+	if given {
+		q.tracked = &tracked
+	}
+	q.Name = params.Text("name")
+	if q.Marker = params.Text("marker"); q.Marker != "" && err == nil {
+		q.Marker, err = serverID("marker", q.Marker)
+	}
+	return q, err
+}
+
+func (h handler) get(r *http.Request) (domain.Server, error) {
+	if _, err := httpx.ReadQuery(r); err != nil {
+		return domain.Server{}, err
+	}
+	who, token, err := auth.Project(r.Context())
+	if err != nil {
+		return domain.Server{}, err
+	}
+	id, err := serverID("id", r.PathValue("id"))
+	if err != nil {
+		return domain.Server{}, apperr.New(apperr.NotFound, "there is no server %q: a server's id is a UUID", r.PathValue("id"))
+	}
+	return h.svc.Get(r.Context(), who, token, id)
+}
+
+func serverID(field, text string) (string, error) {
+	id, err := uuid.Parse(text)
+	if err != nil || len(text) != 36 {
+		return "", apperr.InvalidField(field, "must be a server's id, a UUID")
+	}
+	return strings.ToLower(id.String()), nil
+}

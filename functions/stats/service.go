@@ -1,0 +1,60 @@
+package stats
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// The parts of the database that this function needs.
+type (
+	statStore interface {
+		Series(ctx context.Context, v domain.View, first, last time.Time) ([]domain.HourStat, error)
+	}
+	requestStore interface {
+		List(ctx context.Context, q domain.RequestQuery) ([]domain.Request, error)
+	}
+	clock interface {
+		Now(ctx context.Context) (time.Time, error)
+	}
+)
+
+type service struct {
+	stats    statStore
+	requests requestStore
+	clock    clock
+}
+
+// series is a row of hours without a gap: what is not known is there, as missing.
+type series struct {
+	view  domain.View
+	hours []domain.HourStat
+}
+
+func (s series) complete() bool {
+	return !slices.ContainsFunc(s.hours, func(h domain.HourStat) bool { return h.Source == domain.Missing })
+}
+
+// Last reads the last n full hours of a view, the newest being the one that began last by the database's clock.
+func (s service) Last(ctx context.Context, v domain.View, n int) (series, error) {
+	now, err := s.clock.Now(ctx)
+	if err != nil {
+		return series{}, err
+	}
+	last := now.Truncate(time.Hour)
+	hours, err := s.stats.Series(ctx, v, last.Add(-time.Duration(n-1)*time.Hour), last)
+	return series{view: v, hours: hours}, err
+}
+
+// Requests reads a page of the request log, the newest first. more says that there are older ones.
+func (s service) Requests(ctx context.Context, q domain.RequestQuery) (page []domain.Request, more bool, err error) {
+	limit := q.Limit
+	q.Limit++
+	page, err = s.requests.List(ctx, q)
+	if len(page) > limit {
+		return page[:limit], true, err
+	}
+	return page, false, err
+}

@@ -1,0 +1,107 @@
+// Package apperr owns the one error type of the project: a code that the edge turns into an HTTP
+// status, a message that may be shown to the caller, and a cause that may not.
+package apperr
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Code says what kind of failure an error is. It is the `code` of a problem answer and never changes
+// once published; httpx holds the only table from codes to statuses.
+type Code string
+
+// The codes, each with the HTTP status that httpx gives it.
+const (
+	Invalid          Code = "invalid"            // 400: the request is malformed or a field is wrong
+	Unauthenticated  Code = "unauthenticated"    // 401: no token, or one that Keystone does not accept
+	Forbidden        Code = "forbidden"          // 403: the caller may not do this
+	Quota            Code = "quota_exceeded"     // 403: a quota of the project does not allow it
+	NotFound         Code = "not_found"          // 404: absent, or another project's
+	MethodNotAllowed Code = "method_not_allowed" // 405: the path exists, the method does not
+	NotAcceptable    Code = "not_acceptable"     // 406: no representation that the caller accepts
+	Conflict         Code = "conflict"           // 409: the state of the thing does not allow it
+	TooLarge         Code = "too_large"          // 413: the body is over the limit
+	UnsupportedMedia Code = "unsupported_media"  // 415: the body is of another content type
+	RateLimited      Code = "rate_limited"       // 429: OpenStack asks for a pause
+	ClientGone       Code = "client_gone"        // 499: the caller hung up before the answer
+	Internal         Code = "internal"           // 500: a fault of ours; the text stays in the log
+	Unsupported      Code = "unsupported"        // 501: the cloud is too old for what was asked
+	BadGateway       Code = "bad_gateway"        // 502: OpenStack gave an answer that makes no sense
+	Unavailable      Code = "unavailable"        // 503: Postgres or an OpenStack service is away
+	Timeout          Code = "timeout"            // 504: the deadline passed
+)
+
+// Field names one faulty part of a request.
+type Field struct {
+	Field   string   `json:"field"`             // path in the body ("networks[1]") or the query parameter's name
+	Detail  string   `json:"detail"`            // what is wrong
+	Allowed []string `json:"allowed,omitempty"` // what would be right: values, or ids to choose from
+}
+
+// Error is a failure that may be shown to the caller, but for its cause.
+type Error struct {
+	Code       Code
+	Message    string        // for the caller: never holds secrets or internals
+	Fields     []Field       // which parts of the request are at fault
+	RetryAfter time.Duration // when asking again makes sense; zero = not said
+	Cause      error         // for the log only
+}
+
+// New makes an error that the caller may read.
+func New(code Code, format string, args ...any) *Error {
+	return &Error{Code: code, Message: fmt.Sprintf(format, args...)}
+}
+
+// Wrap makes an error that the caller may read, with a cause that only the log shows.
+func Wrap(code Code, cause error, format string, args ...any) *Error {
+	return &Error{Code: code, Message: fmt.Sprintf(format, args...), Cause: cause}
+}
+
+// InvalidField refuses one field of a request. allowed may list what would be right.
+func InvalidField(field, detail string, allowed ...string) *Error {
+	return &Error{
+		Code: Invalid, Message: fmt.Sprintf("%s: %s", field, detail),
+		Fields: []Field{{Field: field, Detail: detail, Allowed: allowed}},
+	}
+}
+
+// Error is the text for the log: the message and its cause.
+func (e *Error) Error() string {
+	if e.Cause == nil {
+		return e.Message
+	}
+	return e.Message + ": " + e.Cause.Error()
+}
+
+// Unwrap gives the cause to errors.Is and errors.As.
+func (e *Error) Unwrap() error { return e.Cause }
+
+// As finds the Error in a chain; any other error becomes an Internal one whose text stays hidden.
+func As(err error) *Error {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e
+	}
+	return &Error{Code: Internal, Message: "internal error", Cause: err}
+}
+
+// CodeOf is the code of the Error in a chain; "" for nil, Internal for any other error.
+func CodeOf(err error) Code {
+	if err == nil {
+		return ""
+	}
+	return As(err).Code
+}
+
+// ErrNotSent is in the chain of an error when the request surely did not reach the other side.
+var ErrNotSent = errors.New("nothing was sent")
+
+// Retryable says whether the same call may succeed later without any change.
+func Retryable(err error) bool {
+	switch CodeOf(err) {
+	case RateLimited, Internal, BadGateway, Unavailable, Timeout, ClientGone:
+		return true
+	}
+	return false
+}

@@ -1,0 +1,198 @@
+// Package auth finds out who calls: it asks Keystone about the caller's token, with that token itself,
+// remembers the answer for a short time, and applies the operator's allow list.
+package auth
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/golang-lru/v2/expirable"
+	"golang.org/x/sync/singleflight"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// Config is what the operator decides about callers.
+type Config struct {
+	// AllowedProjects and AllowedDomains are ids; an empty list allows all. A caller must pass both lists.
+	AllowedProjects []string `env:"ALLOWED_PROJECTS"`
+	AllowedDomains  []string `env:"ALLOWED_DOMAINS"`
+	// TokenTTL is how long Keystone's word about a token is believed, and so how long a revoked token still
+	// works at most.
+	TokenTTL time.Duration `env:"TOKEN_CACHE_TTL, default=60s"`
+}
+
+// Validate refuses a Config that cannot work.
+func (c Config) Validate() error {
+	if c.TokenTTL < 0 || c.TokenTTL > time.Minute {
+		return fmt.Errorf("TOKEN_CACHE_TTL is %s: it must be 0s to 60s", c.TokenTTL)
+	}
+	return nil
+}
+
+// Allows says whether the lists let a project of a domain in. projectID "" is a token for a whole domain.
+func (c Config) Allows(projectID, domainID string) bool {
+	return (projectID == "" || len(c.AllowedProjects) == 0 || slices.Contains(c.AllowedProjects, projectID)) &&
+		(len(c.AllowedDomains) == 0 || slices.Contains(c.AllowedDomains, domainID))
+}
+
+const (
+	maxToken    = 8 << 10 // a PKI token of old had that much; a Fernet token has 200 bytes
+	maxCached   = 10_000
+	negativeTTL = 5 * time.Second
+	askTimeout  = 15 * time.Second
+)
+
+// Authenticator answers who a token is. It is safe for concurrent use and one per process.
+type Authenticator struct {
+	cfg      Config
+	validate func(context.Context, domain.Secret) (domain.Identity, error)
+	now      func() time.Time
+	key      [32]byte // of this process: a memory dump does not give tokens away
+	known    *expirable.LRU[[32]byte, domain.Identity]
+	refused  *expirable.LRU[[32]byte, error]
+	flight   singleflight.Group
+}
+
+// New makes an Authenticator; validate asks Keystone.
+func New(cfg Config, validate func(context.Context, domain.Secret) (domain.Identity, error)) *Authenticator {
+	a := &Authenticator{
+		cfg: cfg, validate: validate, now: time.Now,
+		refused: expirable.NewLRU[[32]byte, error](maxCached, nil, negativeTTL),
+	}
+	if cfg.TokenTTL > 0 { // for the library zero is "for ever"
+		a.known = expirable.NewLRU[[32]byte, domain.Identity](maxCached, nil, cfg.TokenTTL)
+	}
+	_, _ = rand.Read(a.key[:]) // never fails (Go 1.24)
+	return a
+}
+
+// Authenticate finds the identity of a request and puts it and the token into the context.
+func (a *Authenticator) Authenticate(ctx context.Context, h http.Header) (context.Context, error) {
+	token, err := tokenOf(h)
+	if err != nil {
+		return ctx, err
+	}
+	who, err := a.identify(ctx, token)
+	if err != nil {
+		return ctx, err
+	}
+	ctx = context.WithValue(ctx, contextKey{}, caller{who, token})
+	return ctx, a.admit(who)
+}
+
+func tokenOf(h http.Header) (domain.Secret, error) {
+	values := h.Values("X-Auth-Token")
+	switch {
+	case len(values) == 0 || len(values) == 1 && values[0] == "":
+		return "", apperr.New(apperr.Unauthenticated, "X-Auth-Token is missing: send a Keystone token")
+	case len(values) > 1:
+		return "", apperr.New(apperr.Unauthenticated, "X-Auth-Token was sent %d times", len(values))
+	case len(values[0]) > maxToken:
+		return "", apperr.New(apperr.Unauthenticated, "X-Auth-Token is longer than %d bytes", maxToken)
+	}
+	for _, c := range []byte(values[0]) {
+		if c <= ' ' || c >= 0x7f {
+			return "", apperr.New(apperr.Unauthenticated, "X-Auth-Token is not a token")
+		}
+	}
+	return domain.Secret(values[0]), nil
+}
+
+func (a *Authenticator) admit(who domain.Identity) error {
+	switch {
+	case who.ProjectID == "" && who.DomainID == "" && !who.System:
+		return apperr.New(apperr.Unauthenticated, "the token is not scoped: ask Keystone for one of a project")
+	case who.System:
+		return nil // it belongs to no project; what it may see is decided by its roles
+	case !a.cfg.Allows(who.ProjectID, who.DomainID):
+		return apperr.New(apperr.Forbidden, "the token's project is not served here")
+	}
+	return nil
+}
+
+// identify answers from memory, or asks Keystone: once for all who ask about the same token at the same time.
+func (a *Authenticator) identify(ctx context.Context, token domain.Secret) (domain.Identity, error) {
+	mac := hmac.New(sha256.New, a.key[:])
+	mac.Write([]byte(token.Reveal()))
+	key := [32]byte(mac.Sum(nil))
+	if who, ok := a.remembered(key); ok {
+		return who, nil
+	}
+	if err, ok := a.refused.Get(key); ok {
+		return domain.Identity{}, err
+	}
+	answer := a.flight.DoChan(string(key[:]), func() (any, error) {
+		// Not the first asker's context: when that one hangs up, the others still wait.
+		ask, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
+		defer cancel()
+		return a.ask(ask, key, token)
+	})
+	select {
+	case r := <-answer:
+		if r.Err != nil {
+			return domain.Identity{}, r.Err
+		}
+		return r.Val.(domain.Identity), nil //nolint:forcetypeassert // the function above returns nothing else
+	case <-ctx.Done():
+		return domain.Identity{}, apperr.Wrap(apperr.Timeout, ctx.Err(), "keystone did not answer in time")
+	}
+}
+
+func (a *Authenticator) remembered(key [32]byte) (domain.Identity, bool) {
+	if a.known == nil {
+		return domain.Identity{}, false
+	}
+	who, ok := a.known.Get(key)
+	return who, ok && a.now().Before(who.ExpiresAt)
+}
+
+func (a *Authenticator) ask(ctx context.Context, key [32]byte, token domain.Secret) (domain.Identity, error) {
+	who, err := a.validate(ctx, token)
+	switch {
+	case err != nil && apperr.CodeOf(err) == apperr.Unauthenticated:
+		a.refused.Add(key, err)
+	case err == nil && a.known != nil:
+		a.known.Add(key, who)
+	}
+	return who, err
+}
+
+type contextKey struct{}
+
+type caller struct {
+	who   domain.Identity
+	token domain.Secret
+}
+
+// Caller is who makes the request, and the token to act with. It panics in a handler that was registered
+// without authentication: that is a mistake of the program.
+func Caller(ctx context.Context) (domain.Identity, domain.Secret) {
+	c, ok := ctx.Value(contextKey{}).(caller)
+	if !ok {
+		panic("auth: no caller: the route is public")
+	}
+	return c.who, c.token
+}
+
+// CallerOrNobody is who makes the request, or an empty identity when that is not known.
+func CallerOrNobody(ctx context.Context) domain.Identity {
+	c, _ := ctx.Value(contextKey{}).(caller)
+	return c.who
+}
+
+// Project is the caller, who must have a token scoped to a project.
+func Project(ctx context.Context) (domain.Identity, domain.Secret, error) {
+	who, token := Caller(ctx)
+	if who.ProjectID == "" {
+		return who, token, apperr.New(apperr.Forbidden, "this needs a token scoped to a project")
+	}
+	return who, token, nil
+}

@@ -1,0 +1,86 @@
+package domain
+
+import (
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// InstanceState is the state of a tracked server, in words that do not change with Nova's versions.
+type InstanceState string
+
+// The states of an instance.
+const (
+	InstanceRequested InstanceState = "requested" // ordered; Nova has not said yes yet
+	InstanceBuilding  InstanceState = "building"
+	InstanceActive    InstanceState = "active"
+	InstanceStopped   InstanceState = "stopped"
+	InstanceShelved   InstanceState = "shelved"
+	InstancePaused    InstanceState = "paused"
+	InstanceRebooting InstanceState = "rebooting"
+	InstanceUpdating  InstanceState = "updating" // resize, rebuild, migration, and whatever Nova may add
+	InstanceRescued   InstanceState = "rescued"
+	InstanceError     InstanceState = "error"
+	InstanceUnknown   InstanceState = "unknown" // its cell or the API is away: never counted as gone
+	InstanceDeleting  InstanceState = "deleting"
+	InstanceDeleted   InstanceState = "deleted"
+)
+
+// OriginLaunched marks an instance that came from an order.
+const OriginLaunched = "launched"
+
+var stateOfStatus = map[string]InstanceState{
+	"BUILD": InstanceBuilding, "ACTIVE": InstanceActive, "SHUTOFF": InstanceStopped,
+	"SHELVED": InstanceShelved, "SHELVED_OFFLOADED": InstanceShelved,
+	"PAUSED": InstancePaused, "SUSPENDED": InstancePaused,
+	"REBOOT": InstanceRebooting, "HARD_REBOOT": InstanceRebooting,
+	"RESCUE": InstanceRescued, "ERROR": InstanceError, "UNKNOWN": InstanceUnknown,
+	"DELETED": InstanceDeleted, "SOFT_DELETED": InstanceDeleted,
+}
+
+// StateOf translates Nova's status. A status that is not in the table is something in progress.
+func StateOf(status string) InstanceState {
+	if s, ok := stateOfStatus[status]; ok {
+		return s
+	}
+	return InstanceUpdating
+}
+
+// Instance is a server under a UUID that survives restarts. Its UUID is a tag of the server.
+type Instance struct {
+	ID        uuid.UUID
+	ProjectID string
+	OrderID   uuid.UUID
+	Name      string
+	ServerID  string // "" until Nova has accepted it
+	State     InstanceState
+	RawStatus string // Nova's own word for the state
+	Problem   *Problem
+	UpdatedAt time.Time
+}
+
+// Problem is why an instance could not be had: a code of apperr, and Nova's own words.
+type Problem struct {
+	Code   string `json:"code"`
+	Detail string `json:"detail"`
+}
+
+// Decided says whether Nova has accepted or refused the instance.
+func (i Instance) Decided() bool { return i.ServerID != "" || i.Problem != nil }
+
+// Settled says whether the instance is past its launch.
+func (i Instance) Settled() bool {
+	return i.Decided() && i.State != InstanceRequested && i.State != InstanceBuilding
+}
+
+// Seen applies what Nova says of the instance's server. changed is false when that is nothing new.
+func (i *Instance) Seen(s Server) (changed bool) {
+	state := StateOf(s.Status)
+	var problem *Problem
+	if state == InstanceError && s.Fault != nil {
+		problem = &Problem{Code: "nova_fault", Detail: s.Fault.Message}
+	}
+	same := i.ServerID == s.ID && i.State == state && i.RawStatus == s.Status && (i.Problem == nil) == (problem == nil)
+	i.ServerID, i.State, i.RawStatus, i.Problem = s.ID, state, s.Status, problem
+	return !same
+}

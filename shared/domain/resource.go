@@ -1,0 +1,77 @@
+package domain
+
+// Flavor is a size that a server may have.
+type Flavor struct {
+	ID     string `json:"id"`
+	Name   string `json:"name"`
+	VCPUs  int    `json:"vcpus"`
+	RAMMB  int    `json:"ram_mb"`
+	DiskGB int    `json:"disk_gb"` // 0: the image decides, or a volume is needed
+	Public bool   `json:"public"`
+}
+
+// Image is something a server can boot.
+type Image struct {
+	ID         string `json:"id"`
+	Name       string `json:"name"`
+	Status     string `json:"status"`     // active, queued, saving, deactivated, ...
+	Visibility string `json:"visibility"` // public, private, shared, community
+	SizeBytes  int64  `json:"size_bytes"` // 0 until it is uploaded
+	MinDiskGB  int    `json:"min_disk_gb"`
+	MinRAMMB   int    `json:"min_ram_mb"`
+	DiskFormat string `json:"disk_format"`
+}
+
+// Network is something a server can have a port on.
+type Network struct {
+	ID       string   `json:"id"`
+	Name     string   `json:"name"`
+	Status   string   `json:"status"`
+	Shared   bool     `json:"shared"`
+	External bool     `json:"external"` // floating IPs come from here; members usually cannot boot on it
+	Subnets  []Subnet `json:"subnets"`
+}
+
+// Subnet is a range of addresses of a network.
+type Subnet struct {
+	ID        string `json:"id"`
+	Name      string `json:"name"`
+	CIDR      string `json:"cidr"`
+	IPVersion int    `json:"ip_version"`
+}
+
+// KeyPair is an SSH key that Nova puts on a server.
+type KeyPair struct {
+	Name        string `json:"name"`
+	Fingerprint string `json:"fingerprint"`
+	Type        string `json:"type"` // ssh or x509
+}
+
+// SecurityGroup is a set of packet filter rules.
+type SecurityGroup struct {
+	ID          string `json:"id"`
+	Name        string `json:"name"`
+	Description string `json:"description"`
+}
+
+// Zone is an availability zone of compute.
+type Zone struct {
+	Name      string `json:"name"`
+	Available bool   `json:"available"`
+}
+
+// Quota is what the project may use of compute, and uses. A max of -1 is unlimited.
+type Quota struct {
+	Instances QuotaItem `json:"instances"`
+	VCPUs     QuotaItem `json:"vcpus"`
+	RAMMB     QuotaItem `json:"ram_mb"`
+}
+
+// QuotaItem is one line of a quota.
+type QuotaItem struct {
+	Max  int `json:"max"`
+	Used int `json:"used"`
+}
+
+// Fits says whether n more are within the quota.
+func (q QuotaItem) Fits(n int) bool { return q.Max < 0 || q.Used+n <= q.Max }

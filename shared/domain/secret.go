@@ -1,0 +1,27 @@
+package domain
+
+import "log/slog"
+
+const redacted = "[redacted]"
+
+// Secret is a string that prints, logs and marshals as "[redacted]". Reveal it only where it leaves
+// for the one place that needs it.
+type Secret string
+
+// Reveal is the secret itself.
+func (s Secret) Reveal() string { return string(s) }
+
+// String keeps the secret out of formatted text.
+func (Secret) String() string { return redacted }
+
+// GoString keeps the secret out of %#v.
+func (Secret) GoString() string { return redacted }
+
+// LogValue keeps the secret out of logs.
+func (Secret) LogValue() slog.Value { return slog.StringValue(redacted) }
+
+// MarshalText keeps the secret out of JSON and of everything else that marshals text.
+func (Secret) MarshalText() ([]byte, error) { return []byte(redacted), nil }
+
+// UnmarshalText reads a secret from JSON.
+func (s *Secret) UnmarshalText(text []byte) error { *s = Secret(text); return nil }

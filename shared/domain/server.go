@@ -1,0 +1,79 @@
+package domain
+
+import (
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Server is a Nova server as Nova shows it to the caller.
+type Server struct {
+	ID        string     `json:"id"`
+	Name      string     `json:"name"`
+	Status    string     `json:"status"` // Nova's status, raw
+	Addresses []Address  `json:"addresses"`
+	Flavor    FlavorRef  `json:"flavor"`
+	Image     *ImageRef  `json:"image"` // null for a server that boots from a volume
+	Zone      string     `json:"zone"`
+	KeyName   string     `json:"key_name,omitempty"`
+	CreatedAt time.Time  `json:"created_at"`
+	UpdatedAt time.Time  `json:"updated_at"`
+	Fault     *Fault     `json:"fault,omitempty"`
+	Instance  *Tracked   `json:"instance"` // null for a server that is not tracked
+	Tags      []string   `json:"-"`
+	Partial   bool       `json:"partial,omitempty"` // its cell is down: only id, status and times are known
+	Deleted   *time.Time `json:"-"`
+}
+
+// Address is one IP address of a server.
+type Address struct {
+	Network string `json:"network"` // the network's name, as Nova labels it
+	IP      string `json:"ip"`
+	Version int    `json:"version"` // 4 or 6
+	Type    string `json:"type"`    // fixed or floating
+}
+
+// FlavorRef is the flavor as it was when the server was made. Nova gives no id from 2.47 on.
+type FlavorRef struct {
+	ID     string `json:"id,omitempty"`
+	Name   string `json:"name"`
+	VCPUs  int    `json:"vcpus"`
+	RAMMB  int    `json:"ram_mb"`
+	DiskGB int    `json:"disk_gb"`
+}
+
+// ImageRef names the image that a server was made from.
+type ImageRef struct {
+	ID string `json:"id"`
+}
+
+// Fault is Nova's own account of why a server is in ERROR.
+type Fault struct {
+	Code    int       `json:"code"`
+	Message string    `json:"message"`
+	Created time.Time `json:"created_at"`
+}
+
+// Tracked is the instance that a server is tracked as.
+type Tracked struct {
+	ID     uuid.UUID     `json:"id"`
+	State  InstanceState `json:"state"`
+	Origin string        `json:"origin"` // launched, or connected
+}
+
+// ServerQuery selects servers of the caller's project.
+type ServerQuery struct {
+	Status string
+	Name   string // part of the name
+	Tags   []string
+	Limit  int
+	Marker string // id of the last server already seen
+}
+
+// ServerStatuses are the statuses that a project's members may ask for (Nova: api/openstack/common.py).
+func ServerStatuses() []string {
+	return []string{
+		"ACTIVE", "BUILD", "ERROR", "HARD_REBOOT", "MIGRATING", "PASSWORD", "PAUSED", "REBOOT", "REBUILD",
+		"RESCUE", "RESIZE", "REVERT_RESIZE", "SHELVED", "SHELVED_OFFLOADED", "SHUTOFF", "SUSPENDED", "VERIFY_RESIZE",
+	}
+}

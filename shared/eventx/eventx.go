@@ -1,0 +1,124 @@
+// Package eventx is the CloudEvents edge that event functions share. A tick may be lost, late, doubled or
+// overlapping, and PingSource gives each a fresh id; so the id decides nothing here, and a function does
+// catch-up work keyed by what is due.
+package eventx
+
+import (
+	"context"
+	"crypto/subtle"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+	"slices"
+	"time"
+
+	cloudevents "github.com/cloudevents/sdk-go/v2"
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// PingType is the type of a PingSource's events.
+const PingType = "dev.knative.sources.ping"
+
+// KeyExtension carries the secret that proves an event's source: a PingSource adds it by ceOverrides.
+const KeyExtension = "cloudfnkey"
+
+const maxEvent = 64 << 10
+
+// Func is the work that an event wakes. What it returns decides the answer: nil is done, a retryable error
+// (apperr.Retryable) asks the source to send the event again, any other error says that it never will work.
+type Func func(ctx context.Context, event cloudevents.Event) error
+
+// Handler receives the events of one function.
+type Handler struct {
+	Name    string
+	Types   []string      // the event types that it takes
+	Key     domain.Secret // what KeyExtension must hold; "" takes every event that reaches it
+	Timeout time.Duration // for the work of one event; what is left then is done at the next tick
+	Func    Func
+}
+
+// ServeHTTP answers 204 when the work is done, 4xx for an event that can never be worked on, and 5xx to have
+// it sent again.
+func (h Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	began := time.Now()
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(began.Add(15 * time.Second))
+	_ = control.SetWriteDeadline(began.Add(h.Timeout + 15*time.Second))
+	r.Body = http.MaxBytesReader(w, r.Body, maxEvent)
+	if r.Method != http.MethodPost {
+		w.Header().Set("Allow", http.MethodPost)
+		http.Error(w, "events come by POST", http.StatusMethodNotAllowed)
+		return
+	}
+	event, err := cloudevents.NewEventFromHTTPRequest(r)
+	if err != nil || event.Validate() != nil {
+		http.Error(w, "this is not a CloudEvent", http.StatusBadRequest)
+		return
+	}
+	if status, reason := h.refuse(event); status != 0 {
+		slog.WarnContext(r.Context(), "event refused", "function", h.Name, "type", event.Type(), "source", event.Source(), "reason", reason)
+		http.Error(w, reason, status)
+		return
+	}
+	// The work goes on when the source hangs up: it would only be done again.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), h.Timeout)
+	defer cancel()
+	err = h.guard(ctx, *event)
+	slog.InfoContext(ctx, "event", "function", h.Name, "type", event.Type(), "source", event.Source(), "id", event.ID(),
+		"ms", time.Since(began).Milliseconds(), "code", apperr.CodeOf(err))
+	answer(w, err)
+}
+
+func (h Handler) refuse(event *cloudevents.Event) (status int, reason string) {
+	if h.Key != "" {
+		given, _ := event.Extensions()[KeyExtension].(string)
+		if subtle.ConstantTimeCompare([]byte(given), []byte(h.Key.Reveal())) != 1 {
+			return http.StatusForbidden, "the event is not from its source: extension " + KeyExtension + " is wrong or missing"
+		}
+	}
+	if !slices.Contains(h.Types, event.Type()) {
+		return http.StatusUnsupportedMediaType, "this function takes no events of type " + event.Type()
+	}
+	return 0, ""
+}
+
+func (h Handler) guard(ctx context.Context, event cloudevents.Event) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+		}
+		if err != nil {
+			slog.ErrorContext(ctx, "event failed", "function", h.Name, "error", err, "again", apperr.Retryable(err))
+		}
+	}()
+	return h.Func(ctx, event)
+}
+
+func answer(w http.ResponseWriter, err error) {
+	switch {
+	case err == nil:
+		w.WriteHeader(http.StatusNoContent)
+	case apperr.Retryable(err):
+		w.Header().Set("Retry-After", "10")
+		http.Error(w, "not done; send it again", http.StatusServiceUnavailable)
+	default:
+		http.Error(w, "not done, and sending it again will not help", http.StatusUnprocessableEntity)
+	}
+}
+
+// Ping makes the event that a PingSource of that function's name would send.
+func Ping(function string, key domain.Secret, now time.Time) cloudevents.Event {
+	event := cloudevents.NewEvent()
+	event.SetID(uuid.NewString())
+	event.SetType(PingType)
+	event.SetSource("/apis/v1/namespaces/local/pingsources/" + function)
+	event.SetTime(now)
+	if key != "" {
+		event.SetExtension(KeyExtension, key.Reveal())
+	}
+	return event
+}

@@ -1,0 +1,209 @@
+package httpx
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"runtime/debug"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// Edge is what every request passes through: request id, deadline, request log, authentication, and the one
+// place where panics and errors become answers.
+type Edge struct {
+	// Authenticate finds the caller and puts it into the context; Caller reads it from there.
+	Authenticate func(context.Context, http.Header) (context.Context, error)
+	Caller       func(context.Context) domain.Identity
+	// Ready says whether the request log can be written; Record writes a row and returns when it is durable.
+	Ready  func(context.Context) error
+	Record func(context.Context, domain.Request) error
+	// KeystoneURL stands in WWW-Authenticate.
+	KeystoneURL string
+	// Timeout bounds a request, from its header to its answer.
+	Timeout time.Duration
+}
+
+// slack is what a request may take beyond its deadline: to write its row and to send its answer.
+const slack = 15 * time.Second
+
+// Handler serves the routes. Whatever they do not serve is answered with a problem too.
+func (e Edge) Handler(routes []Route) http.Handler {
+	mux := http.NewServeMux()
+	for _, route := range routes {
+		mux.Handle(route.Pattern, route)
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/healthz" {
+			healthz(w)
+			return
+		}
+		e.serve(w, r, mux)
+	})
+}
+
+// healthz says that the process serves. It asks nobody: a database that is away must not restart a pod.
+func healthz(w http.ResponseWriter) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	_, _ = w.Write([]byte("ok\n"))
+}
+
+// exchange is one request on its way through the mux, which only hands over a ResponseWriter.
+type exchange struct {
+	header  http.Header
+	status  int // what the mux itself answered: 404, 405 or a redirect
+	route   *Route
+	request *http.Request
+}
+
+func (x *exchange) Header() http.Header         { return x.header }
+func (x *exchange) Write(b []byte) (int, error) { return len(b), nil }
+func (x *exchange) WriteHeader(status int)      { x.status = status }
+
+// ServeHTTP only notes that the mux chose this route, and the path values that it found.
+func (route Route) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	x := w.(*exchange) //nolint:forcetypeassert // routes are only mounted by Edge.Handler
+	x.route, x.request = &route, r
+}
+
+func (e Edge) serve(w http.ResponseWriter, r *http.Request, mux *http.ServeMux) {
+	began := time.Now()
+	id := requestID(r.Header.Get("X-Request-Id"))
+	w.Header().Set("X-Request-Id", id)
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(began.Add(e.Timeout)) // under the functions framework nobody else sets any
+	_ = control.SetWriteDeadline(began.Add(e.Timeout + slack))
+	r.Body = http.MaxBytesReader(w, r.Body, MaxBody)
+
+	ctx, cancel := context.WithTimeout(withRequestID(r.Context(), id), e.Timeout)
+	defer cancel()
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		// What changes something runs to its end also when the client hangs up.
+		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), e.Timeout)
+		defer cancel()
+	}
+	x := &exchange{header: http.Header{}}
+	mux.ServeHTTP(x, r.WithContext(ctx))
+
+	resp, who := e.answer(ctx, x)
+	row := e.row(x, r, id, resp, who, time.Since(began))
+	if err := e.record(ctx, x, row); err != nil {
+		slog.ErrorContext(ctx, "the request log could not be written", "error", err)
+		resp = failure(err, id, e.KeystoneURL)
+		row.Status, row.Code = resp.Status, string(resp.Code)
+	}
+	resp.write(w, r.Method == http.MethodHead)
+	slog.InfoContext(ctx, "request", "function", row.Function, "method", r.Method, "path", row.Path, "status", row.Status,
+		"ms", row.Duration.Milliseconds(), "project_id", row.ProjectID, "code", row.Code)
+}
+
+func (e Edge) record(ctx context.Context, x *exchange, row domain.Request) error {
+	if x.route != nil && x.route.Probe {
+		return nil
+	}
+	// The client may be gone and the deadline past: the row is written all the same.
+	detached, cancel := context.WithTimeout(context.WithoutCancel(ctx), slack)
+	defer cancel()
+	return e.Record(detached, row)
+}
+
+// answer runs the route, or says why it was not run.
+func (e Edge) answer(ctx context.Context, x *exchange) (Response, domain.Identity) {
+	id := RequestID(ctx)
+	if x.route != nil && x.route.Probe {
+		return e.outcome(ctx, x, x.request), domain.Identity{}
+	}
+	if err := e.Ready(ctx); err != nil {
+		slog.WarnContext(ctx, "refused: the request log is away", "error", err)
+		return failure(err, id, e.KeystoneURL), domain.Identity{}
+	}
+	if x.route == nil {
+		return e.unserved(x, id), domain.Identity{}
+	}
+	if x.route.Public {
+		return e.outcome(ctx, x, x.request), domain.Identity{}
+	}
+	ctx, err := e.Authenticate(ctx, x.request.Header)
+	who := e.Caller(ctx)
+	if err != nil {
+		slog.InfoContext(ctx, "refused", "error", err)
+		return failure(err, id, e.KeystoneURL), who
+	}
+	return e.outcome(ctx, x, x.request.WithContext(ctx)), who
+}
+
+func (e Edge) outcome(ctx context.Context, x *exchange, r *http.Request) Response {
+	resp, err := guard(x.route, r)
+	if err == nil {
+		return resp
+	}
+	if ctx.Err() != nil && apperr.CodeOf(err) == apperr.Internal {
+		err = apperr.Wrap(apperr.Timeout, err, "the request took too long")
+	}
+	level := slog.LevelInfo
+	if apperr.Retryable(err) {
+		level = slog.LevelWarn
+	}
+	slog.Log(ctx, level, "request failed", "function", x.route.Function, "code", apperr.CodeOf(err), "error", err)
+	return failure(err, RequestID(ctx), e.KeystoneURL)
+}
+
+// guard turns a panic into an internal error: one request's mistake must not end the others.
+func guard(route *Route, r *http.Request) (resp Response, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+		}
+	}()
+	return route.serve(r)
+}
+
+func (e Edge) unserved(x *exchange, id string) Response {
+	if x.status == http.StatusMethodNotAllowed {
+		allow := x.header.Get("Allow")
+		resp := failure(apperr.New(apperr.MethodNotAllowed, "this path takes %s", allow), id, e.KeystoneURL)
+		resp.Header.Set("Allow", allow)
+		return resp
+	}
+	return failure(apperr.New(apperr.NotFound, "there is nothing at this path; the API is described at /v1/openapi.yaml"), id, e.KeystoneURL)
+}
+
+func (e Edge) row(x *exchange, r *http.Request, id string, resp Response, who domain.Identity, took time.Duration) domain.Request {
+	row := domain.Request{
+		ID: uuid.Must(uuid.NewV7()), Method: text(r.Method, 32), Path: text(r.URL.Path, 1024), Status: resp.Status, Duration: took,
+		UserID: who.UserID, ProjectID: who.ProjectID, DomainID: who.DomainID, RequestID: id, Remote: remote(r), Code: string(resp.Code),
+	}
+	if x.route != nil {
+		row.Function = x.route.Function
+	}
+	return row
+}
+
+// remote is the client's address; behind a proxy, the proxy's: X-Forwarded-For is anybody's word.
+func remote(r *http.Request) string {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		return text(r.RemoteAddr, 64)
+	}
+	return host
+}
+
+// text makes what the client sent fit for a row of text: valid UTF-8, no NUL, bounded.
+func text(s string, most int) string {
+	s = strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
+	if len(s) <= most {
+		return s
+	}
+	for most > 0 && !utf8.RuneStart(s[most]) {
+		most--
+	}
+	return s[:most]
+}

@@ -1,0 +1,77 @@
+// Package httpx is the HTTP edge that all functions share: routes, reading of requests, the one writer of
+// answers and the one table from errors to statuses.
+//
+// An answer is made whole before any of it is sent, because its row in the request log comes first.
+package httpx
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+)
+
+// Route is one method and path that a function serves.
+type Route struct {
+	Function string // filled in by run
+	Pattern  string // as http.ServeMux takes it: "GET /v1/servers/{id}"
+	Public   bool   // served without a token
+	Probe    bool   // answered, and not logged, when the request log is away
+	serve    func(*http.Request) (Response, error)
+}
+
+// Response is an answer with more to it than a JSON body: another status, a header, another content type.
+type Response struct {
+	Status      int
+	Header      http.Header
+	ContentType string // "" = application/json
+	Body        []byte
+	Code        apperr.Code // of a problem
+}
+
+// Handle makes a route of a function that returns a value or an error. The value is sent as JSON with
+// status 200, unless it is a Response.
+func Handle[T any](pattern string, fn func(*http.Request) (T, error)) Route {
+	return Route{Pattern: pattern, serve: func(r *http.Request) (Response, error) {
+		out, err := fn(r)
+		if err != nil {
+			return Response{}, err
+		}
+		if resp, ok := any(out).(Response); ok {
+			return resp, nil
+		}
+		return JSON(http.StatusOK, out)
+	}}
+}
+
+// JSON is an answer with a status of its own.
+func JSON(status int, v any) (Response, error) {
+	var body bytes.Buffer
+	enc := json.NewEncoder(&body)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return Response{}, err
+	}
+	return Response{Status: status, Header: http.Header{}, Body: body.Bytes()}, nil
+}
+
+func (resp Response) write(w http.ResponseWriter, head bool) {
+	h := w.Header()
+	for name, values := range resp.Header {
+		h[name] = values
+	}
+	contentType := resp.ContentType
+	if contentType == "" {
+		contentType = "application/json"
+	}
+	h.Set("Content-Type", contentType)
+	h.Set("X-Content-Type-Options", "nosniff")
+	if h.Get("Cache-Control") == "" {
+		h.Set("Cache-Control", "no-store") // answers depend on the token
+	}
+	w.WriteHeader(resp.Status)
+	if !head {
+		_, _ = w.Write(resp.Body) // the client may be gone; the row is written
+	}
+}

@@ -1,0 +1,171 @@
+package httpx
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+)
+
+// MaxBody is the largest request body: user_data of 64 KiB for a few instances fits many times.
+const MaxBody = 1 << 20
+
+// Body reads the request's JSON into T, strictly: unknown fields, wrong types and trailing data are refused
+// with the field's name. raw is the body in one canonical form, to tell whether two requests say the same.
+func Body[T any](r *http.Request) (in T, raw []byte, err error) {
+	if kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind != "application/json" {
+		return in, nil, apperr.New(apperr.UnsupportedMedia, "the body must be application/json")
+	}
+	data, err := io.ReadAll(r.Body)
+	if err != nil {
+		return in, nil, readError(err)
+	}
+	if !utf8.Valid(data) {
+		return in, nil, apperr.New(apperr.Invalid, "the body is not UTF-8")
+	}
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&in); err != nil {
+		return in, nil, decodeError(err)
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return in, nil, apperr.New(apperr.Invalid, "the body has more after its JSON value")
+	}
+	raw, err = canonical(data)
+	return in, raw, err
+}
+
+// canonical writes the JSON with sorted keys and without white space.
+func canonical(data []byte) ([]byte, error) {
+	var v any
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.UseNumber()
+	if err := dec.Decode(&v); err != nil {
+		return nil, decodeError(err)
+	}
+	return json.Marshal(v)
+}
+
+func readError(err error) error {
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return apperr.New(apperr.TooLarge, "the body is larger than %d bytes", MaxBody)
+	}
+	return apperr.Wrap(apperr.Invalid, err, "the body could not be read")
+}
+
+func decodeError(err error) error {
+	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		if e.Field == "" {
+			return apperr.Wrap(apperr.Invalid, err, "the body must be a JSON object, not %s", e.Value)
+		}
+		return apperr.InvalidField(e.Field, fmt.Sprintf("must be %s, not %s", kindName(e.Type.Kind().String()), e.Value))
+	}
+	if e, ok := errors.AsType[*apperr.Error](err); ok {
+		return e // from a type's own UnmarshalJSON
+	}
+	if name, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
+		name, _ = strconv.Unquote(name)
+		return apperr.InvalidField(name, "is not a field of this request")
+	}
+	if errors.Is(err, io.EOF) {
+		return apperr.New(apperr.Invalid, "the body is empty")
+	}
+	if _, ok := errors.AsType[*json.SyntaxError](err); ok || errors.Is(err, io.ErrUnexpectedEOF) {
+		return apperr.Wrap(apperr.Invalid, err, "the body is not valid JSON: %s", err)
+	}
+	return apperr.Wrap(apperr.Invalid, err, "the body is not valid: %s", err)
+}
+
+func kindName(kind string) string {
+	switch {
+	case strings.HasPrefix(kind, "int") || strings.HasPrefix(kind, "uint"):
+		return "a whole number"
+	case kind == "slice":
+		return "a list"
+	case kind == "map" || kind == "struct":
+		return "an object"
+	case kind == "bool":
+		return "true or false"
+	}
+	return "a " + kind
+}
+
+// Query is the request's query, of which only the named parameters are taken, each at most once.
+type Query struct{ values url.Values }
+
+// ReadQuery refuses every parameter that is not named, and repeated ones.
+func ReadQuery(r *http.Request, names ...string) (Query, error) {
+	values, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return Query{}, apperr.New(apperr.Invalid, "the query is malformed")
+	}
+	for name, list := range values {
+		if !slices.Contains(names, name) {
+			return Query{}, apperr.InvalidField(name, "is not a parameter of this request", names...)
+		}
+		if len(list) > 1 {
+			return Query{}, apperr.InvalidField(name, "was given more than once")
+		}
+		if !utf8.ValidString(list[0]) || strings.ContainsRune(list[0], 0) {
+			return Query{}, apperr.InvalidField(name, "is not text")
+		}
+	}
+	return Query{values}, nil
+}
+
+// Text is a parameter as it is; "" when it is absent.
+func (q Query) Text(name string) string { return q.values.Get(name) }
+
+// Int is a whole number within bounds.
+func (q Query) Int(name string, byDefault, least, most int) (int, error) {
+	text := q.values.Get(name)
+	if text == "" && !q.values.Has(name) {
+		return byDefault, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < least || n > most {
+		return 0, apperr.InvalidField(name, fmt.Sprintf("must be a whole number from %d to %d", least, most))
+	}
+	return n, nil
+}
+
+// Bool is true or false; given says whether the parameter was there.
+func (q Query) Bool(name string) (value, given bool, err error) {
+	switch text := q.values.Get(name); {
+	case !q.values.Has(name):
+		return false, false, nil
+	case text == "true" || text == "false":
+		return text == "true", true, nil
+	}
+	return false, true, apperr.InvalidField(name, "must be true or false", "true", "false")
+}
+
+// OneOf is one of the allowed values; "" when it is absent.
+func (q Query) OneOf(name string, allowed ...string) (string, error) {
+	text := q.values.Get(name)
+	if !q.values.Has(name) || slices.Contains(allowed, text) {
+		return text, nil
+	}
+	return "", apperr.InvalidField(name, "is not one of the allowed values", allowed...)
+}
+
+// Next is the URL of the next page: the same request with another marker.
+func Next(r *http.Request, marker string) *string {
+	query := r.URL.Query()
+	query.Set("marker", marker)
+	next := r.URL.Path + "?" + query.Encode()
+	return &next
+}
+
+// MaxLimit is the largest page.
+const MaxLimit = 1000

@@ -1,0 +1,73 @@
+package openstack
+
+import (
+	"context"
+	"strings"
+
+	"github.com/gophercloud/gophercloud/v2"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+)
+
+// catalog is Keystone's service catalog, with only what choosing an endpoint needs.
+type catalog []struct {
+	Type      string `json:"type"`
+	Endpoints []struct {
+		Interface string `json:"interface"`
+		RegionID  string `json:"region_id"`
+		URL       string `json:"url"`
+	} `json:"endpoints"`
+}
+
+// endpoint finds where a service is. The catalog is read once per scope and kept for a few minutes.
+func (s *Session) endpoint(ctx context.Context, service string) (string, error) {
+	found, err := s.catalog(ctx)
+	if err != nil {
+		return "", err
+	}
+	return found.endpoint(service, s.cloud.region, s.cloud.iface)
+}
+
+func (s *Session) catalog(ctx context.Context) (catalog, error) {
+	if found, ok := s.cloud.catalogs.Get(s.scope); ok {
+		return found, nil
+	}
+	v, err, _ := s.cloud.catalogSF.Do(s.scope, func() (any, error) {
+		var body struct {
+			Catalog catalog `json:"catalog"`
+		}
+		keystone := &gophercloud.ServiceClient{ProviderClient: s.provider(), Endpoint: s.cloud.identity}
+		_, err := keystone.Get(ctx, keystone.ServiceURL("auth", "catalog"), &body, nil)
+		if err != nil {
+			return nil, classify("keystone", err)
+		}
+		s.cloud.catalogs.Add(s.scope, body.Catalog)
+		return body.Catalog, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return v.(catalog), nil //nolint:forcetypeassert // the function above returns nothing else
+}
+
+// endpoint chooses; a region is never guessed when the catalog has several.
+func (c catalog) endpoint(service, region, iface string) (string, error) {
+	var urls, regions []string
+	for _, entry := range c {
+		if entry.Type != service {
+			continue
+		}
+		for _, e := range entry.Endpoints {
+			if e.Interface == iface && (region == "" || e.RegionID == region) {
+				urls, regions = append(urls, e.URL), append(regions, e.RegionID)
+			}
+		}
+	}
+	switch {
+	case len(urls) == 0:
+		return "", apperr.New(apperr.Unsupported, "the cloud offers no %s service (interface %s, region %q)", service, iface, region)
+	case len(urls) > 1:
+		return "", apperr.New(apperr.Internal, "the catalog has %s in several regions (%s): OS_REGION_NAME must choose one", service, strings.Join(regions, ", "))
+	}
+	return strings.TrimSuffix(urls[0], "/") + "/", nil
+}

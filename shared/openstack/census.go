@@ -1,0 +1,167 @@
+package openstack
+
+import (
+	"context"
+	"net/url"
+	"time"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// How servers are counted, and why so (measured, see the README's Decisions):
+//
+// os-simple-tenant-usage gives every server of the whole cloud with its project and vm_state in pages of
+// 1000, and reads neither Neutron nor volumes for it; /servers/detail does both, /servers names no project.
+// And it fails when a cell's database is away, where /servers leaves that cell's servers out in silence.
+// It knows only servers that were launched once; those that never were are asked for by status.
+
+// Standings calls see for every server that is not deleted: of the whole cloud when projectID is "" (which
+// takes the admin role), else of that project, to which the session must be scoped.
+func (s *Session) Standings(ctx context.Context, projectID string, see func(domain.Standing)) error {
+	if err := s.launched(ctx, projectID, see); err != nil {
+		return err
+	}
+	return s.neverLaunched(ctx, projectID, see)
+}
+
+type usage struct {
+	Project string `json:"tenant_id"`
+	Servers []struct {
+		ID    string     `json:"instance_id"`
+		State string     `json:"state"`
+		Ended *naiveTime `json:"ended_at"`
+	} `json:"server_usages"`
+}
+
+// launched reads os-simple-tenant-usage for a window in the future: a server that has ended is in no such
+// window, whatever the clocks say.
+func (s *Session) launched(ctx context.Context, projectID string, see func(domain.Standing)) error {
+	nova, err := s.compute(ctx, computeUsagePaging)
+	if err != nil {
+		return err
+	}
+	const layout = "2006-01-02T15:04:05"
+	tomorrow := time.Now().UTC().Add(24 * time.Hour)
+	query := url.Values{"limit": {"1000"}, "start": {tomorrow.Format(layout)}, "end": {tomorrow.Add(time.Hour).Format(layout)}}
+	path := nova.ServiceURL("os-simple-tenant-usage", projectID)
+	if projectID == "" {
+		path = nova.ServiceURL("os-simple-tenant-usage")
+		query.Set("detailed", "1")
+	}
+	for {
+		var page struct {
+			Projects []usage `json:"tenant_usages"`
+			Project  usage   `json:"tenant_usage"`
+			Links    []link  `json:"tenant_usages_links"`
+			Link     []link  `json:"tenant_usage_links"`
+		}
+		if _, err := nova.Get(ctx, path+"?"+query.Encode(), &page, nil); err != nil {
+			return classify("nova", err)
+		}
+		for _, u := range append(page.Projects, page.Project) {
+			for _, server := range u.Servers {
+				if server.Ended == nil || server.Ended.IsZero() {
+					see(domain.Standing{ServerID: server.ID, ProjectID: u.Project, State: domain.VMState(server.State)})
+				}
+			}
+		}
+		marker := nextMarker(append(page.Links, page.Link...))
+		if marker == "" || marker == query.Get("marker") {
+			return nil
+		}
+		query.Set("marker", marker)
+	}
+}
+
+// neverLaunched finds the servers that Nova's usage does not know: still building, or failed before they
+// reached a host.
+func (s *Session) neverLaunched(ctx context.Context, projectID string, see func(domain.Standing)) error {
+	query := url.Values{"status": {"BUILD", "ERROR"}}
+	return s.eachServer(ctx, projectID, query, func(found *server) {
+		if found.Launched.IsZero() {
+			see(domain.Standing{ServerID: found.ID, ProjectID: found.Tenant, State: domain.VMState(found.VMState)})
+		}
+	})
+}
+
+// Changes calls see for every server that changed since the moment, deleted ones included, without its
+// actions. projectID as in Standings.
+func (s *Session) Changes(ctx context.Context, projectID string, since time.Time, see func(domain.History)) error {
+	query := url.Values{"changes-since": {since.UTC().Format(time.RFC3339)}}
+	return s.eachServer(ctx, projectID, query, func(found *server) {
+		h := domain.History{
+			ServerID: found.ID, ProjectID: found.Tenant, Created: found.Created, Updated: found.Updated,
+			State: domain.VMState(found.VMState),
+		}
+		if found.Status == "DELETED" || found.Status == "SOFT_DELETED" {
+			h.Deleted = found.Ended.Time
+			if h.Deleted.IsZero() { // it never was on a host
+				h.Deleted = found.Updated
+			}
+		}
+		see(h)
+	})
+}
+
+func (s *Session) eachServer(ctx context.Context, projectID string, query url.Values, see func(*server)) error {
+	query.Set("limit", "1000")
+	if projectID == "" {
+		query.Set("all_tenants", "1")
+	}
+	for {
+		page, more, err := s.serverPage(ctx, computeBase, query)
+		if err != nil {
+			return err
+		}
+		for i := range page {
+			see(&page[i])
+		}
+		if !more || len(page) == 0 {
+			return nil
+		}
+		query.Set("marker", page[len(page)-1].ID)
+	}
+}
+
+// Actions reads the action log of a server, of a deleted one too.
+func (s *Session) Actions(ctx context.Context, serverID string) ([]domain.Action, error) {
+	nova, err := s.compute(ctx, computeActionTimes)
+	if err != nil {
+		return nil, err
+	}
+	var body struct {
+		Actions []struct {
+			Name    string     `json:"action"`
+			Start   naiveTime  `json:"start_time"`
+			Updated *naiveTime `json:"updated_at"`
+			Message string     `json:"message"` // "Error", or null
+		} `json:"instanceActions"`
+	}
+	_, err = nova.Get(ctx, nova.ServiceURL("servers", url.PathEscape(serverID), "os-instance-actions"), &body, nil)
+	if err != nil {
+		return nil, classify("nova", err)
+	}
+	actions := make([]domain.Action, len(body.Actions))
+	for i, a := range body.Actions {
+		actions[i] = domain.Action{Name: a.Name, Start: a.Start.Time, Finish: a.Start.Time, Failed: a.Message != ""}
+		if a.Updated != nil && a.Updated.After(a.Start.Time) {
+			actions[i].Finish = a.Updated.Time
+		}
+	}
+	return actions, nil
+}
+
+type link struct {
+	Rel  string `json:"rel"`
+	Href string `json:"href"`
+}
+
+// nextMarker takes the marker out of a `next` link. The link itself may name a host that only Nova knows.
+func nextMarker(links []link) string {
+	for _, l := range links {
+		if u, err := url.Parse(l.Href); l.Rel == "next" && err == nil {
+			return u.Query().Get("marker")
+		}
+	}
+	return ""
+}

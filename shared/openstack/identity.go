@@ -1,0 +1,224 @@
+package openstack
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/gophercloud/gophercloud/v2"
+	"github.com/gophercloud/gophercloud/v2/openstack/config/clouds"
+	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/projects"
+	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/tokens"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// token is a token's body, without its catalog.
+type token struct {
+	ExpiresAt time.Time `json:"expires_at"`
+	User      struct {
+		ID   string `json:"id"`
+		Name string `json:"name"`
+	} `json:"user"`
+	Project *struct {
+		ID     string `json:"id"`
+		Name   string `json:"name"`
+		Domain struct {
+			ID string `json:"id"`
+		} `json:"domain"`
+	} `json:"project"`
+	Domain *struct {
+		ID string `json:"id"`
+	} `json:"domain"`
+	System map[string]bool `json:"system"`
+	Roles  []struct {
+		Name string `json:"name"`
+	} `json:"roles"`
+}
+
+func (t token) identity() domain.Identity {
+	id := domain.Identity{UserID: t.User.ID, UserName: t.User.Name, ExpiresAt: t.ExpiresAt, System: t.System["all"]}
+	for _, r := range t.Roles {
+		id.Roles = append(id.Roles, r.Name)
+	}
+	switch {
+	case t.Project != nil:
+		id.ProjectID, id.ProjectName, id.DomainID = t.Project.ID, t.Project.Name, t.Project.Domain.ID
+	case t.Domain != nil:
+		id.DomainID = t.Domain.ID
+	}
+	return id
+}
+
+// Validate asks Keystone who a token is, with that token itself (GET /v3/auth/tokens; Keystone's policy lets
+// a token look at itself), so that it takes no secret of ours. Without `nocatalog` Keystone would also build
+// and send its whole catalog, and gophercloud cannot ask for that.
+//
+// Keystone answers 404 for a token of an application credential with access rules unless the asker promises
+// to enforce them (OpenStack-Identity-Access-Rules). We do not, so such a token is refused.
+func (c *Cloud) Validate(ctx context.Context, subject domain.Secret) (domain.Identity, error) {
+	s := Session{cloud: c, token: subject}
+	keystone := &gophercloud.ServiceClient{ProviderClient: s.provider(), Endpoint: c.identity}
+	var body struct {
+		Token token `json:"token"`
+	}
+	_, err := keystone.Get(ctx, keystone.ServiceURL("auth", "tokens")+"?nocatalog", &body, &gophercloud.RequestOpts{
+		MoreHeaders: map[string]string{"X-Subject-Token": subject.Reveal()},
+		OkCodes:     []int{http.StatusOK, http.StatusNonAuthoritativeInfo},
+	})
+	switch err = classify("keystone", err); apperr.CodeOf(err) {
+	case "":
+	case apperr.NotFound:
+		return domain.Identity{}, apperr.Wrap(apperr.Unauthenticated, err, "this token is not accepted: tokens of application credentials with access rules are not honoured")
+	case apperr.Unauthenticated, apperr.Invalid, apperr.Forbidden:
+		return domain.Identity{}, apperr.Wrap(apperr.Unauthenticated, err, "the token is invalid or expired")
+	default:
+		return domain.Identity{}, keystoneAway(err)
+	}
+	if body.Token.User.ID == "" {
+		return domain.Identity{}, apperr.New(apperr.BadGateway, "keystone gave a token without a user")
+	}
+	return body.Token.identity(), nil
+}
+
+// keystoneAway turns whatever went wrong at Keystone's side into "ask again": it says nothing about the token.
+func keystoneAway(err error) error {
+	if code := apperr.CodeOf(err); code == apperr.ClientGone || code == apperr.RateLimited {
+		return err
+	}
+	e := apperr.Wrap(apperr.Unavailable, err, "keystone is not available")
+	e.RetryAfter = defaultRetryAfter
+	return e
+}
+
+// Reachable asks Keystone for its version, without any token.
+func (c *Cloud) Reachable(ctx context.Context) error {
+	s := Session{cloud: c}
+	keystone := &gophercloud.ServiceClient{ProviderClient: s.provider(), Endpoint: c.identity}
+	resp, err := keystone.Get(ctx, c.identity, nil, &gophercloud.RequestOpts{OkCodes: []int{http.StatusOK, http.StatusMultipleChoices}})
+	if err == nil {
+		err = resp.Body.Close()
+	}
+	return classify("keystone", err)
+}
+
+// Credentials are a service account's. Only event functions have them.
+type Credentials struct {
+	UserID      string        `env:"OS_USER_ID"`
+	Username    string        `env:"OS_USERNAME"`
+	Password    domain.Secret `env:"OS_PASSWORD"`
+	UserDomain  string        `env:"OS_USER_DOMAIN_NAME"`
+	UserDomID   string        `env:"OS_USER_DOMAIN_ID"`
+	Project     string        `env:"OS_PROJECT_NAME"`
+	ProjectID   string        `env:"OS_PROJECT_ID"`
+	ProjectDom  string        `env:"OS_PROJECT_DOMAIN_NAME"`
+	ProjectDoID string        `env:"OS_PROJECT_DOMAIN_ID"`
+	AppCredID   string        `env:"OS_APPLICATION_CREDENTIAL_ID"`
+	AppCred     domain.Secret `env:"OS_APPLICATION_CREDENTIAL_SECRET"`
+}
+
+func (c Credentials) auth() (gophercloud.AuthOptions, error) {
+	auth := gophercloud.AuthOptions{
+		UserID: c.UserID, Username: c.Username, Password: c.Password.Reveal(), DomainName: c.UserDomain, DomainID: c.UserDomID,
+		ApplicationCredentialID: c.AppCredID, ApplicationCredentialSecret: c.AppCred.Reveal(),
+	}
+	if c.AppCredID != "" {
+		return auth, nil
+	}
+	if auth.Password == "" || auth.Username == "" && auth.UserID == "" {
+		return auth, errors.New("no service account: set OS_USERNAME and OS_PASSWORD, OS_APPLICATION_CREDENTIAL_ID and _SECRET, or OS_CLOUD")
+	}
+	if auth.UserID != "" || auth.DomainID != "" {
+		auth.DomainName = ""
+	}
+	if c.Project != "" || c.ProjectID != "" {
+		auth.Scope = &gophercloud.AuthScope{ProjectID: c.ProjectID}
+		if c.ProjectID == "" {
+			auth.Scope = &gophercloud.AuthScope{ProjectName: c.Project, DomainID: c.ProjectDoID, DomainName: c.ProjectDom}
+			if c.ProjectDoID != "" {
+				auth.Scope.DomainName = ""
+			}
+		}
+	}
+	return auth, nil
+}
+
+// Account is a service account of a Cloud.
+type Account struct {
+	cloud *Cloud
+	auth  gophercloud.AuthOptions
+}
+
+// Account prepares a service account. With Config.Cloud set its credentials come from clouds.yaml.
+func (c *Cloud) Account(cfg Config, credentials Credentials) (*Account, error) {
+	auth, err := credentials.auth()
+	if cfg.Cloud != "" {
+		auth, _, _, err = clouds.Parse(cfg.parseOptions()...)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &Account{cloud: c, auth: auth}, nil
+}
+
+// Login opens a session with the account's own scope, or none.
+func (a *Account) Login(ctx context.Context) (*Session, error) {
+	return a.cloud.login(ctx, &a.auth)
+}
+
+// In opens a session in one project from another session of the account, without its password: Keystone
+// then has no hash to work out, which is most of what a login costs it.
+func (s *Session) In(ctx context.Context, projectID string) (*Session, error) {
+	return s.cloud.login(ctx, &gophercloud.AuthOptions{TokenID: s.token.Reveal(), Scope: &gophercloud.AuthScope{ProjectID: projectID}})
+}
+
+func (c *Cloud) login(ctx context.Context, auth *gophercloud.AuthOptions) (*Session, error) {
+	anonymous := Session{cloud: c}
+	keystone := &gophercloud.ServiceClient{ProviderClient: anonymous.provider(), Endpoint: c.identity}
+	created := tokens.Create(ctx, keystone, auth)
+	var body struct {
+		Token struct {
+			token
+			Catalog catalog `json:"catalog"`
+		} `json:"token"`
+	}
+	id, err := created.ExtractTokenID()
+	if err == nil {
+		err = created.ExtractInto(&body)
+	}
+	if err != nil {
+		return nil, classify("keystone", err)
+	}
+	who := body.Token.identity()
+	s := c.As(domain.Secret(id), who.UserID+"/"+who.ProjectID+"/"+who.DomainID)
+	c.catalogs.Add(s.scope, body.Token.Catalog)
+	return s, nil
+}
+
+// Projects lists the enabled projects of the domain ("" = of all) that the session may know of: every one
+// when Keystone's policy lets it list them, else those in which its user has a role.
+func (s *Session) Projects(ctx context.Context, domainID string) ([]domain.Project, error) {
+	keystone := &gophercloud.ServiceClient{ProviderClient: s.provider(), Endpoint: s.cloud.identity}
+	enabled := true
+	page, err := projects.List(keystone, projects.ListOpts{DomainID: domainID, Enabled: &enabled}).AllPages(ctx)
+	if err = classify("keystone", err); apperr.CodeOf(err) == apperr.Forbidden {
+		page, err = projects.ListAvailable(keystone).AllPages(ctx)
+		err = classify("keystone", err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	found, err := projects.ExtractProjects(page)
+	if err != nil {
+		return nil, classify("keystone", err)
+	}
+	var out []domain.Project
+	for _, p := range found {
+		if p.Enabled && !p.IsDomain && (domainID == "" || p.DomainID == domainID) {
+			out = append(out, domain.Project{ID: p.ID, Name: p.Name, DomainID: p.DomainID})
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,196 @@
+// Package openstack owns every call to OpenStack: gophercloud everywhere, with thin structs of our own
+// where its pager decodes a page four times (servers, usage) or asks for more than is needed (tokens).
+//
+// Calls run either with the caller's own token (Cloud.As), so that OpenStack's policy decides, or with the
+// service account that only event functions have (Cloud.Service).
+package openstack
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/gophercloud/gophercloud/v2"
+	"github.com/gophercloud/gophercloud/v2/openstack/config/clouds"
+	"github.com/hashicorp/golang-lru/v2/expirable"
+	"golang.org/x/sync/singleflight"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// The microversions of compute that calls ask for: always the lowest that carries what is needed, because a
+// higher one makes Nova read more. Zed, the oldest release that we test with, ends at 2.93.
+const (
+	computeBase         = "2.1"
+	computeUsagePaging  = "2.40" // os-simple-tenant-usage in pages; cut off in silence before
+	computeFlavorInside = "2.47" // a server shows its flavor's name and size; only an id before
+	computeActionTimes  = "2.51" // instance actions with updated_at, when they finished
+	computeCreateTags   = "2.52" // tags in the create call, so that a server never exists without its UUID
+	computeDownCells    = "2.69" // a server of a cell that is down is shown in part; an error before
+)
+
+// Config says where Keystone is and how to choose from its catalog. It holds no credentials.
+type Config struct {
+	Cloud      string `env:"OS_CLOUD"`              // name in clouds.yaml; the other variables are ignored then
+	ConfigFile string `env:"OS_CLIENT_CONFIG_FILE"` // clouds.yaml, when it is not in a usual place
+	AuthURL    string `env:"OS_AUTH_URL"`           // Keystone, such as https://keystone.example.com/v3
+	Region     string `env:"OS_REGION_NAME"`        // needed when the catalog has several
+	Interface  string `env:"OS_INTERFACE, default=public"`
+	CACert     string `env:"OS_CACERT"` // file with the certificate authority of the cloud
+}
+
+// Validate refuses a Config that cannot work.
+func (c Config) Validate() error {
+	if c.Cloud != "" {
+		return nil
+	}
+	u, err := url.Parse(c.AuthURL)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return fmt.Errorf("OS_AUTH_URL is %q: set it to Keystone's URL, or OS_CLOUD to a name in clouds.yaml", c.AuthURL)
+	}
+	switch c.Interface {
+	case "public", "internal", "admin":
+		return nil
+	}
+	return fmt.Errorf("OS_INTERFACE is %q: it must be public, internal or admin", c.Interface)
+}
+
+// Cloud is one OpenStack. It makes no call before it is used.
+type Cloud struct {
+	identity  string // Keystone's v3 URL, with a / at its end
+	region    string
+	iface     string
+	http      http.Client
+	catalogs  *expirable.LRU[string, catalog]
+	catalogSF singleflight.Group
+}
+
+// catalogTTL is how long a project's catalog is believed.
+const catalogTTL = 5 * time.Minute
+
+// Options are what the caller adds to a Cloud.
+type Options struct {
+	RequestID func(context.Context) string              // for X-Openstack-Request-Id; "" = none
+	Wrap      func(http.RoundTripper) http.RoundTripper // tracing; nil = none
+}
+
+// New prepares a Cloud from its Config.
+func New(cfg Config, opts Options) (*Cloud, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	tlsConfig, err := cfg.resolve()
+	if err != nil {
+		return nil, err
+	}
+	c := &Cloud{
+		identity: identityURL(cfg.AuthURL), region: cfg.Region, iface: cfg.Interface,
+		catalogs: expirable.NewLRU[string, catalog](1000, nil, catalogTTL),
+	}
+	c.http = http.Client{
+		Transport: newTransport(tlsConfig, opts),
+		// A redirect would carry X-Auth-Token to whatever host it names.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	return c, nil
+}
+
+// IdentityURL is Keystone's URL as it stands in WWW-Authenticate.
+func (c *Cloud) IdentityURL() string { return strings.TrimSuffix(c.identity, "/") }
+
+// resolve fills the Config from clouds.yaml when a cloud is named, and loads the certificate authority.
+func (c *Config) resolve() (*tls.Config, error) {
+	if c.Cloud == "" {
+		return loadCA(c.CACert)
+	}
+	auth, endpoint, tlsConfig, err := clouds.Parse(c.parseOptions()...)
+	if err != nil {
+		return nil, fmt.Errorf("OS_CLOUD is %q: %w", c.Cloud, err)
+	}
+	c.AuthURL, c.Interface = auth.IdentityEndpoint, string(endpoint.Availability)
+	if endpoint.Region != "" {
+		c.Region = endpoint.Region
+	}
+	if c.Interface == "" {
+		c.Interface = "public"
+	}
+	if c.AuthURL == "" {
+		return nil, fmt.Errorf("OS_CLOUD is %q: that cloud has no auth_url", c.Cloud)
+	}
+	return tlsConfig, nil
+}
+
+func (c *Config) parseOptions() []clouds.ParseOption {
+	opts := []clouds.ParseOption{clouds.WithCloudName(c.Cloud)}
+	if c.ConfigFile != "" {
+		opts = append(opts, clouds.WithLocations(c.ConfigFile))
+	}
+	return opts
+}
+
+func loadCA(file string) (*tls.Config, error) {
+	if file == "" {
+		return nil, nil //nolint:nilnil // no file, no special configuration
+	}
+	pem, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("OS_CACERT: %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, errors.New("OS_CACERT: " + file + " holds no certificate")
+	}
+	return &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}, nil
+}
+
+func identityURL(authURL string) string {
+	base := strings.TrimSuffix(authURL, "/")
+	if !strings.HasSuffix(base, "/v3") {
+		base += "/v3"
+	}
+	return base + "/"
+}
+
+// Session is a set of calls made with one token.
+type Session struct {
+	cloud *Cloud
+	token domain.Secret
+	scope string // what the token is scoped to: the key of its catalog
+}
+
+// As makes calls with the caller's own token. scope is the id that the token is scoped to; two tokens of
+// the same scope share a catalog.
+func (c *Cloud) As(token domain.Secret, scope string) *Session {
+	return &Session{cloud: c, token: token, scope: scope}
+}
+
+// provider is gophercloud's view of the session. It never re-authenticates: the token is the caller's.
+func (s *Session) provider() *gophercloud.ProviderClient {
+	p := &gophercloud.ProviderClient{HTTPClient: s.cloud.http, TokenID: s.token.Reveal()}
+	p.UserAgent.Prepend("cloudfn")
+	return p
+}
+
+// client is a client for a service of the catalog; base is appended to its endpoint ("v2.0/").
+func (s *Session) client(ctx context.Context, service, base, microversion string) (*gophercloud.ServiceClient, error) {
+	endpoint, err := s.endpoint(ctx, service)
+	if err != nil {
+		return nil, err
+	}
+	sc := &gophercloud.ServiceClient{ProviderClient: s.provider(), Endpoint: endpoint, Type: service, Microversion: microversion}
+	if base != "" && !strings.HasSuffix(endpoint, "/"+base) {
+		sc.ResourceBase = endpoint + base
+	}
+	return sc, nil
+}
+
+func (s *Session) compute(ctx context.Context, microversion string) (*gophercloud.ServiceClient, error) {
+	return s.client(ctx, "compute", "", microversion)
+}

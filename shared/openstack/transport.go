@@ -1,0 +1,152 @@
+package openstack
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// The limits of every call. The caller's deadline bounds a call as a whole.
+const (
+	dialTimeout   = 5 * time.Second
+	headerTimeout = 60 * time.Second // Nova waits as long for a cell that does not answer
+	idlePerHost   = 64
+	maxBody       = 32 << 20 // a page of 1000 servers in detail has 2 MB
+	maxTries      = 3
+	firstPause    = 100 * time.Millisecond
+	longestPause  = 2 * time.Second
+)
+
+// newTransport is the one way to OpenStack: bounded in time and size, with retries for reads.
+func newTransport(tlsConfig *tls.Config, opts Options) http.RoundTripper {
+	var base http.RoundTripper = &http.Transport{
+		Proxy:                 http.ProxyFromEnvironment,
+		DialContext:           (&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext,
+		TLSClientConfig:       tlsConfig,
+		TLSHandshakeTimeout:   dialTimeout,
+		ResponseHeaderTimeout: headerTimeout,
+		MaxIdleConnsPerHost:   idlePerHost,
+		IdleConnTimeout:       90 * time.Second,
+		ForceAttemptHTTP2:     true,
+	}
+	if opts.Wrap != nil {
+		base = opts.Wrap(base)
+	}
+	return &transport{base: base, requestID: opts.RequestID, budget: newBudget()}
+}
+
+type transport struct {
+	base      http.RoundTripper
+	requestID func(context.Context) string
+	budget    *budget
+}
+
+// RoundTrip sends the request, again if that is safe and may help: a read that met a reset, 429, 502, 503
+// or 504. A write is never repeated here; whoever sent it must first look up what became of it.
+func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
+	req = req.Clone(req.Context())
+	if t.requestID != nil {
+		if id := t.requestID(req.Context()); id != "" {
+			req.Header.Set("X-Openstack-Request-Id", id)
+		}
+	}
+	t.budget.earn()
+	for try := 1; ; try++ {
+		resp, err := t.base.RoundTrip(req)
+		pause, again := t.again(req, resp, err, try)
+		if !again {
+			return bounded(resp), err
+		}
+		if resp != nil {
+			_ = resp.Body.Close()
+		}
+		select {
+		case <-time.After(pause):
+		case <-req.Context().Done():
+			return nil, req.Context().Err()
+		}
+	}
+}
+
+func (t *transport) again(req *http.Request, resp *http.Response, err error, try int) (time.Duration, bool) {
+	if try >= maxTries || req.Method != http.MethodGet && req.Method != http.MethodHead || req.Context().Err() != nil {
+		return 0, false
+	}
+	pause := firstPause << (try - 1)
+	pause += rand.N(pause) //nolint:gosec // jitter needs no secrecy
+	if err == nil {
+		switch resp.StatusCode {
+		case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		default:
+			return 0, false
+		}
+		if s, e := strconv.Atoi(resp.Header.Get("Retry-After")); e == nil {
+			pause = max(pause, time.Duration(s)*time.Second)
+		}
+	}
+	if deadline, ok := req.Context().Deadline(); ok && time.Until(deadline) < pause {
+		return 0, false
+	}
+	return pause, pause <= longestPause && t.budget.spend()
+}
+
+// budget lets retries be a fifth of all calls at most, with a few in hand: when OpenStack is down, it is
+// not also beaten.
+type budget struct {
+	mu    sync.Mutex
+	coins float64
+}
+
+const (
+	budgetFull = 10
+	budgetRate = 0.2
+)
+
+func newBudget() *budget { return &budget{coins: budgetFull} }
+
+func (b *budget) earn() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.coins = min(budgetFull, b.coins+budgetRate)
+}
+
+func (b *budget) spend() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.coins < 1 {
+		return false
+	}
+	b.coins--
+	return true
+}
+
+// errTooLarge stops a body that no honest service sends.
+var errTooLarge = errors.New("the answer is larger than 32 MiB")
+
+func bounded(resp *http.Response) *http.Response {
+	if resp != nil && resp.Body != nil {
+		resp.Body = &boundedBody{ReadCloser: resp.Body, left: maxBody}
+	}
+	return resp
+}
+
+type boundedBody struct {
+	io.ReadCloser
+	left int64
+}
+
+func (b *boundedBody) Read(p []byte) (int, error) {
+	if b.left <= 0 {
+		return 0, errTooLarge
+	}
+	n, err := b.ReadCloser.Read(p)
+	b.left -= int64(n)
+	return n, err
+}

@@ -1,0 +1,175 @@
+package postgres
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// Orders are launch orders with their instances.
+//
+// One copy at a time works on an order: it holds a claim, which ends by itself. Every write of that work
+// carries the claim, so a copy that slept through its end writes nothing.
+type Orders struct{ DB *DB }
+
+const (
+	insertOrderSQL = `
+insert into orders (project_id, id, domain_id, user_id, body_sha256, spec, status, claim_id, claimed_until)
+values ($1, $2, $3, $4, $5, $6, 'running', $7, clock_timestamp() + $8)
+on conflict do nothing`
+
+	insertInstanceSQL = `
+insert into instances (project_id, id, order_id, position, name, state, origin)
+values ($1, $2, $3, $4, $5, $6, $7)`
+
+	claimOrderSQL = `
+update orders set claim_id = $3, claimed_until = clock_timestamp() + $4, updated_at = now()
+where project_id = $1 and id = $2 and coalesce(claimed_until, '-infinity') < clock_timestamp()
+  and exists (select from instances i where i.project_id = $1 and i.order_id = $2 and i.server_id is null and i.problem is null)`
+)
+
+// Place stores the order and its instances and claims it, in one transaction. When the order is there
+// already, it is claimed if there is work left that nobody does; an order that differs under the same id
+// is a Conflict.
+func (o Orders) Place(ctx context.Context, order domain.Order, claimFor time.Duration) (domain.Claim, error) {
+	claim := domain.Claim{ID: uuid.New()}
+	err := o.DB.inTx(ctx, func(tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, insertOrderSQL, order.ProjectID, order.ID, order.DomainID, order.UserID,
+			order.BodySHA256, order.Spec, claim.ID, claimFor)
+		if err != nil {
+			return err
+		}
+		if tag.RowsAffected() == 1 {
+			claim.Held, claim.Fresh = true, true
+			return insertInstances(ctx, tx, order)
+		}
+		if err := sameBody(ctx, tx, order); err != nil {
+			return err
+		}
+		tag, err = tx.Exec(ctx, claimOrderSQL, order.ProjectID, order.ID, claim.ID, claimFor)
+		claim.Held = tag.RowsAffected() == 1
+		return err
+	})
+	return claim, err
+}
+
+func insertInstances(ctx context.Context, tx pgx.Tx, order domain.Order) error {
+	batch := &pgx.Batch{}
+	for n, i := range order.Instances {
+		batch.Queue(insertInstanceSQL, order.ProjectID, i.ID, order.ID, n, i.Name, i.State, domain.OriginLaunched)
+	}
+	return tx.SendBatch(ctx, batch).Close()
+}
+
+func sameBody(ctx context.Context, tx pgx.Tx, order domain.Order) error {
+	var stored []byte
+	err := tx.QueryRow(ctx, "select body_sha256 from orders where project_id = $1 and id = $2", order.ProjectID, order.ID).Scan(&stored)
+	if err != nil {
+		return err
+	}
+	if !bytes.Equal(stored, order.BodySHA256) {
+		return apperr.New(apperr.Conflict, "id %s is another order's: the same id needs the same request", order.ID)
+	}
+	return nil
+}
+
+const renewSQL = `
+update orders set claimed_until = clock_timestamp() + $4
+where project_id = $1 and id = $2 and claim_id = $3 and claimed_until > clock_timestamp()`
+
+// Renew prolongs the claim from now on, or says domain.ErrFenced.
+func (o Orders) Renew(ctx context.Context, order domain.Order, claim domain.Claim, claimFor time.Duration) error {
+	tag, err := o.DB.pool.Exec(ctx, renewSQL, order.ProjectID, order.ID, claim.ID, claimFor)
+	if err == nil && tag.RowsAffected() == 0 {
+		return domain.ErrFenced
+	}
+	return classify(err)
+}
+
+// Release ends the claim, so that the next copy need not wait for its end.
+func (o Orders) Release(ctx context.Context, order domain.Order, claim domain.Claim) error {
+	_, err := o.DB.pool.Exec(ctx,
+		"update orders set claim_id = null, claimed_until = null where project_id = $1 and id = $2 and claim_id = $3",
+		order.ProjectID, order.ID, claim.ID)
+	return classify(err)
+}
+
+const decideSQL = `
+update instances i set server_id = nullif($4, ''), state = $5, raw_status = $6, problem = $7, updated_at = now()
+from orders o
+where i.project_id = $1 and i.id = $2 and i.server_id is null
+  and o.project_id = i.project_id and o.id = i.order_id and o.claim_id = $3`
+
+// Decide writes what Nova said to one instance, if the claim still holds.
+func (o Orders) Decide(ctx context.Context, claim domain.Claim, i domain.Instance) error {
+	tag, err := o.DB.pool.Exec(ctx, decideSQL, i.ProjectID, i.ID, claim.ID, i.ServerID, i.State, i.RawStatus, i.Problem)
+	if err == nil && tag.RowsAffected() == 0 {
+		return domain.ErrFenced
+	}
+	return classify(err)
+}
+
+const observeSQL = `
+update instances set server_id = $3, state = $4, raw_status = $5, problem = $6, updated_at = now()
+where project_id = $1 and id = $2 and (server_id is null or server_id = $3)`
+
+// Observe writes what was seen of instances in Nova, without a claim: a server that carries the
+// instance's tag is the instance's, whoever made it.
+func (o Orders) Observe(ctx context.Context, seen []domain.Instance) error {
+	batch := &pgx.Batch{}
+	for _, i := range seen {
+		batch.Queue(observeSQL, i.ProjectID, i.ID, i.ServerID, i.State, i.RawStatus, i.Problem)
+	}
+	return classify(o.DB.pool.SendBatch(ctx, batch).Close())
+}
+
+// Conclude writes the status that follows from the instances; a final one is never changed.
+func (o Orders) Conclude(ctx context.Context, order domain.Order) error {
+	_, err := o.DB.pool.Exec(ctx,
+		"update orders set status = $3, updated_at = now() where project_id = $1 and id = $2 and status = 'running' and status <> $3",
+		order.ProjectID, order.ID, order.Evaluate())
+	return classify(err)
+}
+
+const (
+	getOrderSQL = `
+select id, project_id, domain_id, user_id, body_sha256, spec, status, created_at
+from orders where project_id = $1 and id = $2`
+
+	orderInstancesSQL = `
+select id, project_id, order_id, name, coalesce(server_id, ''), state, raw_status, problem, updated_at
+from instances where project_id = $1 and order_id = $2 order by position`
+)
+
+// Get reads an order of the project with its instances; NotFound when the project has none of that id.
+func (o Orders) Get(ctx context.Context, projectID string, id uuid.UUID) (domain.Order, error) {
+	var order domain.Order
+	err := o.DB.pool.QueryRow(ctx, getOrderSQL, projectID, id).Scan(&order.ID, &order.ProjectID, &order.DomainID,
+		&order.UserID, &order.BodySHA256, &order.Spec, &order.Status, &order.CreatedAt)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return order, apperr.New(apperr.NotFound, "there is no order %s", id)
+	}
+	if err != nil {
+		return order, classify(err)
+	}
+	order.CreatedAt = order.CreatedAt.UTC()
+	rows, _ := o.DB.pool.Query(ctx, orderInstancesSQL, projectID, id)
+	order.Instances, err = pgx.CollectRows(rows, pgx.RowToStructByPos[domain.Instance])
+	return order, classify(err)
+}
+
+// Busy says whether a copy works on the order right now.
+func (o Orders) Busy(ctx context.Context, projectID string, id uuid.UUID) (bool, error) {
+	var busy bool
+	err := o.DB.pool.QueryRow(ctx,
+		"select coalesce(claimed_until > clock_timestamp(), false) from orders where project_id = $1 and id = $2",
+		projectID, id).Scan(&busy)
+	return busy, classify(err)
+}

@@ -1,0 +1,103 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// Requests is the request log.
+type Requests struct{ DB *DB }
+
+var requestColumns = []string{
+	"id", "function", "method", "path", "status", "ms", "user_id", "project_id", "domain_id", "request_id", "remote", "code",
+}
+
+// Insert writes the rows with one COPY and returns when they are durable. The time is the database's.
+// It tries again only when it is certain that nothing was written.
+func (r Requests) Insert(ctx context.Context, rows []domain.Request) error {
+	err := r.copy(ctx, rows)
+	if err != nil && pgconn.SafeToRetry(err) {
+		err = r.copy(ctx, rows)
+	}
+	return classify(err)
+}
+
+func (r Requests) copy(ctx context.Context, rows []domain.Request) error {
+	source := pgx.CopyFromSlice(len(rows), func(i int) ([]any, error) {
+		q := &rows[i]
+		return []any{
+			q.ID, q.Function, q.Method, q.Path, int16(q.Status), int32(q.Duration.Milliseconds()), //nolint:gosec // both are bounded by HTTP and by the deadline
+			q.UserID, q.ProjectID, q.DomainID, q.RequestID, q.Remote, q.Code,
+		}, nil
+	})
+	_, err := r.DB.pool.CopyFrom(ctx, pgx.Identifier{"requests"}, requestColumns, source)
+	return err
+}
+
+// The marker is compared by id: ids are version 7 UUIDs, made in the order of time within a copy and,
+// across copies, as far as their clocks agree. The order of a listing is the order of the ids.
+const listRequestsSQL = `
+select id, at, function, method, path, status, ms, user_id, project_id, domain_id, request_id, remote, code
+from requests
+where ($1 = '' or project_id = $1) and ($2 = '' or domain_id = $2)
+  and ($3::timestamptz is null or at >= $3) and ($4::uuid is null or id < $4)
+order by id desc
+limit $5`
+
+type requestRow struct {
+	ID        uuid.UUID
+	At        time.Time
+	Function  string
+	Method    string
+	Path      string
+	Status    int
+	MS        int64
+	UserID    string
+	ProjectID string
+	DomainID  string
+	RequestID string
+	Remote    string
+	Code      string
+}
+
+// List reads the newest rows of a view first, at most q.Limit.
+func (r Requests) List(ctx context.Context, q domain.RequestQuery) ([]domain.Request, error) {
+	project, domainID, err := filter(q.View)
+	if err != nil {
+		return nil, err
+	}
+	var since, marker any
+	if !q.Since.IsZero() {
+		since = q.Since
+	}
+	if q.Marker != uuid.Nil {
+		marker = q.Marker
+	}
+	rows, _ := r.DB.pool.Query(ctx, listRequestsSQL, project, domainID, since, marker, q.Limit)
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[requestRow])
+	if err != nil {
+		return nil, classify(err)
+	}
+	out := make([]domain.Request, len(found))
+	for i, f := range found {
+		out[i] = domain.Request{
+			ID: f.ID, At: f.At.UTC(), Function: f.Function, Method: f.Method, Path: f.Path, Status: f.Status,
+			Duration: time.Duration(f.MS) * time.Millisecond, UserID: f.UserID, ProjectID: f.ProjectID,
+			DomainID: f.DomainID, RequestID: f.RequestID, Remote: f.Remote, Code: f.Code,
+		}
+	}
+	return out, nil
+}
+
+func isBroken(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed)
+}

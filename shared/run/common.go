@@ -1,0 +1,66 @@
+package run
+
+import (
+	"context"
+	"net/http"
+	"runtime/debug"
+	"time"
+
+	"github.com/cloudfn/cloudfn/shared/httpx"
+)
+
+// common are the routes that every process serves besides its functions' own.
+func (p *Process) common() []httpx.Route {
+	status := httpx.Handle("GET /v1/status", p.status)
+	status.Public, status.Probe = true, true
+	description := httpx.Handle("GET /v1/openapi.yaml", p.description)
+	description.Public = true
+	return []httpx.Route{status, description}
+}
+
+func (p *Process) description(*http.Request) (httpx.Response, error) {
+	return httpx.Response{Status: http.StatusOK, ContentType: "application/yaml", Body: p.openapi, Header: http.Header{}}, nil
+}
+
+// Status is what a process says of itself.
+type Status struct {
+	Version  string     `json:"version"` // the module's version, or "(devel)"
+	Function string     `json:"function"`
+	Postgres Dependency `json:"postgres"`
+	Keystone Dependency `json:"keystone"`
+}
+
+// Dependency is another system, as this process reaches it.
+type Dependency struct {
+	Reachable bool           `json:"reachable"`
+	Error     *httpx.Problem `json:"error,omitempty"`
+}
+
+const statusTimeout = 3 * time.Second
+
+func (p *Process) status(r *http.Request) (Status, error) {
+	if _, err := httpx.ReadQuery(r); err != nil {
+		return Status{}, err
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), statusTimeout)
+	defer cancel()
+	return Status{
+		Version: version(), Function: p.cfg.Target,
+		Postgres: dependency(p.log.Ready(ctx)), Keystone: dependency(p.cloud.Reachable(ctx)),
+	}, nil
+}
+
+func dependency(err error) Dependency {
+	if err == nil {
+		return Dependency{Reachable: true}
+	}
+	problem := httpx.NewProblem(err)
+	return Dependency{Error: &problem}
+}
+
+func version() string {
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "(devel)"
+}

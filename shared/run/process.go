@@ -1,0 +1,195 @@
+package run
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sethvargo/go-envconfig"
+
+	"github.com/cloudfn/cloudfn/shared/audit"
+	"github.com/cloudfn/cloudfn/shared/auth"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/eventx"
+	"github.com/cloudfn/cloudfn/shared/httpx"
+	"github.com/cloudfn/cloudfn/shared/obs"
+	"github.com/cloudfn/cloudfn/shared/openstack"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+)
+
+// Process is one running copy: the functions that it serves and what they share.
+type Process struct {
+	cfg       Config
+	db        *postgres.DB
+	cloud     *openstack.Cloud
+	log       *audit.Log
+	telemetry *obs.Telemetry
+	openapi   []byte
+	routes    []httpx.Route
+	events    []event
+}
+
+type event struct {
+	eventx.Handler
+	schedule Schedule
+}
+
+// New prepares a process from its environment. It serves the function FUNCTION_TARGET, or all that are
+// registered. openapi is the description of the API. Nothing is connected to yet.
+func New(ctx context.Context, env envconfig.Lookuper, openapi []byte, logs io.Writer) (*Process, error) {
+	cfg, err := load[Config](ctx, env)
+	if err != nil {
+		return nil, err
+	}
+	targets, err := chosen(cfg.Target)
+	if err != nil {
+		return nil, err
+	}
+	p := &Process{cfg: cfg, openapi: openapi}
+	if p.telemetry, err = obs.Start(ctx, cfg.Logs, serviceName(cfg.Target), logs, httpx.RequestID); err != nil {
+		return nil, fmt.Errorf("telemetry: %w", err)
+	}
+	if p.db, err = postgres.Open(cfg.Postgres, p.telemetry.Queries()); err != nil {
+		return nil, err
+	}
+	p.cloud, err = openstack.New(cfg.OpenStack, openstack.Options{RequestID: httpx.RequestID, Wrap: p.telemetry.Client()})
+	if err != nil {
+		return nil, err
+	}
+	p.log = audit.New(postgres.Requests{DB: p.db}, p.db)
+	if cfg.Target == "" && cfg.EventKey == "" {
+		p.cfg.EventKey = domain.Secret(rand.Text()) // only the daemon's own ticker knows it
+	}
+	return p, p.build(ctx, env, targets)
+}
+
+func serviceName(target string) string {
+	if target == "" {
+		return "cloudfn"
+	}
+	return "cloudfn-" + target
+}
+
+func chosen(target string) ([]function, error) {
+	if target == "" {
+		return registry, nil
+	}
+	names := make([]string, len(registry))
+	for i, f := range registry {
+		if names[i] = f.name; f.name == target {
+			return registry[i : i+1], nil
+		}
+	}
+	slices.Sort(names)
+	return nil, fmt.Errorf("FUNCTION_TARGET is %q: it must be one of %s", target, strings.Join(names, ", "))
+}
+
+func (p *Process) build(ctx context.Context, env envconfig.Lookuper, targets []function) error {
+	for _, f := range targets {
+		b, err := f.build(ctx, env, Deps{DB: p.db, Cloud: p.cloud})
+		if err != nil {
+			return fmt.Errorf("%s: %w", f.name, err)
+		}
+		p.routes = append(p.routes, b.routes...)
+		if b.event == nil {
+			continue
+		}
+		p.events = append(p.events, event{schedule: f.schedule, Handler: eventx.Handler{
+			Name: f.name, Types: []string{eventx.PingType}, Key: p.cfg.EventKey, Timeout: p.cfg.EventTimeout, Func: b.event,
+		}})
+	}
+	p.routes = append(p.routes, p.common()...)
+	return nil
+}
+
+// Handler serves everything that the process has to offer: the API at its full paths, and events at
+// /events/{function}; an event function that runs alone takes them at every other path too, because a
+// PingSource posts to the root.
+func (p *Process) Handler() http.Handler {
+	authenticator := auth.New(p.cfg.Callers, p.cloud.Validate)
+	edge := httpx.Edge{
+		Authenticate: authenticator.Authenticate, Caller: auth.CallerOrNobody, Ready: p.log.Ready, Record: p.log.Record,
+		KeystoneURL: p.cloud.IdentityURL(), Timeout: p.cfg.RequestTimeout,
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/", edge.Handler(p.routes))
+	for _, e := range p.events {
+		mux.Handle("/events/"+e.Name, withRequestID(e.Handler))
+		if p.cfg.Target != "" {
+			mux.Handle("POST /{$}", withRequestID(e.Handler))
+		}
+	}
+	return p.telemetry.Server(mux, serviceName(p.cfg.Target))
+}
+
+func withRequestID(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h.ServeHTTP(w, r.WithContext(httpx.NewRequestID(r.Context())))
+	})
+}
+
+// Close writes out what waits and closes what was opened. The process must not be serving any more.
+func (p *Process) Close(ctx context.Context) {
+	if err := p.log.Flush(ctx); err != nil {
+		slog.ErrorContext(ctx, "flush", "error", err)
+	}
+	p.db.Close()
+	if err := p.telemetry.Stop(ctx); err != nil {
+		slog.WarnContext(ctx, "telemetry", "error", err)
+	}
+}
+
+// Main is the whole program. It returns the exit code.
+func Main(openapi []byte) int {
+	ctx := context.Background()
+	err := command(ctx, os.Args[1:], openapi)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "cloudfn:", err)
+		return 1
+	}
+	return 0
+}
+
+func command(ctx context.Context, args []string, openapi []byte) error {
+	switch {
+	case len(args) == 1 && args[0] == "migrate":
+		return migrate(ctx)
+	case len(args) > 0:
+		return fmt.Errorf("%q is not a command: the only one is migrate; without one it serves", strings.Join(args, " "))
+	}
+	// The functions framework would print a blank line to stdout and to stderr for every request on Knative.
+	_ = os.Unsetenv("K_SERVICE")
+	p, err := New(ctx, envconfig.OsLookuper(), openapi, os.Stderr)
+	if err != nil {
+		return err
+	}
+	return p.serve(ctx)
+}
+
+// migrateTimeout bounds migrate, which may wait for another one to finish.
+const migrateTimeout = 10 * time.Minute
+
+func migrate(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, migrateTimeout)
+	defer cancel()
+	cfg, err := load[postgres.Config](ctx, envconfig.OsLookuper())
+	if err != nil {
+		return err
+	}
+	applied, err := postgres.Migrate(ctx, cfg)
+	for _, name := range applied {
+		fmt.Println("applied", name)
+	}
+	if err != nil {
+		return fmt.Errorf("migrate: %w", err)
+	}
+	fmt.Println("the schema is at version", postgres.SchemaVersion)
+	return nil
+}

@@ -1,0 +1,152 @@
+// Package run turns registered functions into a running process: it loads the configuration, opens what is
+// needed, serves, and drains. The same functions run one by one (FUNCTION_TARGET) or all in one daemon.
+package run
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/sethvargo/go-envconfig"
+
+	"github.com/cloudfn/cloudfn/shared/auth"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/eventx"
+	"github.com/cloudfn/cloudfn/shared/httpx"
+	"github.com/cloudfn/cloudfn/shared/obs"
+	"github.com/cloudfn/cloudfn/shared/openstack"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+)
+
+// Config is what every process reads from its environment, whatever function it runs.
+type Config struct {
+	// Target is the function to serve; empty runs the daemon, which serves all of them.
+	Target string `env:"FUNCTION_TARGET"`
+	// Host is the address to listen on; empty is 127.0.0.1 for the daemon and every address for a function.
+	Host string `env:"HOST"`
+	Port string `env:"PORT, default=8080"`
+	// RequestTimeout bounds an API request, EventTimeout the work of one event.
+	RequestTimeout time.Duration `env:"REQUEST_TIMEOUT, default=60s"`
+	EventTimeout   time.Duration `env:"EVENT_TIMEOUT, default=5m"`
+	// EventKey is what events must carry in the extension cloudfnkey. Without one, a function takes any event
+	// that reaches it; the daemon makes one for its own ticks.
+	EventKey domain.Secret `env:"EVENT_KEY"`
+
+	Postgres  postgres.Config
+	OpenStack openstack.Config
+	Callers   auth.Config
+	Logs      obs.Config
+}
+
+// Validate refuses a Config that cannot work.
+func (c Config) Validate() error {
+	if c.RequestTimeout < time.Second || c.RequestTimeout > 10*time.Minute {
+		return fmt.Errorf("REQUEST_TIMEOUT is %s: it must be 1s to 10m", c.RequestTimeout)
+	}
+	if c.EventTimeout < time.Second || c.EventTimeout > 10*time.Minute {
+		return fmt.Errorf("EVENT_TIMEOUT is %s: it must be 1s to 10m (the longest that Knative waits)", c.EventTimeout)
+	}
+	for _, part := range []validator{c.Postgres, c.OpenStack, c.Callers} {
+		if err := part.Validate(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+type validator interface{ Validate() error }
+
+// Deps are what a function is built from. Nothing in it connects before it is used.
+type Deps struct {
+	DB    *postgres.DB
+	Cloud *openstack.Cloud
+}
+
+// Schedule is when a PingSource wakes an event function, in cron's form, UTC.
+type Schedule string
+
+// The schedules.
+const (
+	Hourly   Schedule = "0 * * * *"
+	Minutely Schedule = "* * * * *"
+)
+
+func (s Schedule) next(now time.Time) time.Time {
+	period := time.Minute
+	if s == Hourly {
+		period = time.Hour
+	}
+	return now.Truncate(period).Add(period)
+}
+
+// function is a registered function, not yet built.
+type function struct {
+	name     string
+	schedule Schedule // "" for an HTTP function
+	config   any      // a zero value, for the table of environment variables
+	build    func(context.Context, envconfig.Lookuper, Deps) (built, error)
+}
+
+type built struct {
+	routes []httpx.Route
+	event  eventx.Func
+}
+
+var registry []function
+
+// HTTP registers a function that serves routes. build opens nothing by itself; C is all that the function
+// reads from its environment besides Config.
+func HTTP[C any](name string, build func(C, Deps) ([]httpx.Route, error)) {
+	register(function{name: name, config: *new(C), build: func(ctx context.Context, env envconfig.Lookuper, d Deps) (built, error) {
+		cfg, err := load[C](ctx, env)
+		if err != nil {
+			return built{}, err
+		}
+		routes, err := build(cfg, d)
+		for i := range routes {
+			routes[i].Function = name
+		}
+		return built{routes: routes}, err
+	}})
+}
+
+// Event registers a function that a PingSource wakes by its schedule.
+func Event[C any](name string, schedule Schedule, build func(C, Deps) (eventx.Func, error)) {
+	register(function{name: name, schedule: schedule, config: *new(C), build: func(ctx context.Context, env envconfig.Lookuper, d Deps) (built, error) {
+		cfg, err := load[C](ctx, env)
+		if err != nil {
+			return built{}, err
+		}
+		event, err := build(cfg, d)
+		return built{event: event}, err
+	}})
+}
+
+func register(f function) {
+	if slices.ContainsFunc(registry, func(r function) bool { return r.name == f.name }) {
+		panic("run: two functions are named " + f.name)
+	}
+	registry = append(registry, f)
+}
+
+// load reads a configuration from the environment and validates it.
+func load[C any](ctx context.Context, env envconfig.Lookuper) (C, error) {
+	var cfg C
+	if err := envconfig.ProcessWith(ctx, &envconfig.Config{Target: &cfg, Lookuper: filled{env}}); err != nil {
+		return cfg, fmt.Errorf("configuration: %w", err)
+	}
+	if v, ok := any(cfg).(validator); ok {
+		return cfg, v.Validate()
+	}
+	return cfg, nil
+}
+
+// filled hides variables that are set to nothing: a default applies to them, as to absent ones.
+type filled struct{ envconfig.Lookuper }
+
+// Lookup implements envconfig.Lookuper.
+func (f filled) Lookup(key string) (string, bool) {
+	value, ok := f.Lookuper.Lookup(key)
+	return value, ok && value != ""
+}

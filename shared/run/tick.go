@@ -1,0 +1,83 @@
+package run
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	cloudevents "github.com/cloudevents/sdk-go/v2"
+
+	"github.com/cloudfn/cloudfn/shared/eventx"
+)
+
+// What the local ticker does when a tick was not taken: the same as a PingSource, with more patience.
+const (
+	tickTries = 5
+	tickPause = 10 * time.Second // doubled each time
+)
+
+// tick stands in for the PingSource of one event function in the daemon: it posts the same CloudEvent to the
+// daemon's own address, once at the start (there may be something to catch up with) and then by the schedule.
+func tick(ctx context.Context, e event, self net.Addr) {
+	url := "http://" + loopback(self) + "/events/" + e.Name
+	client := &http.Client{Timeout: e.Timeout + time.Minute}
+	for {
+		next := e.schedule.next(time.Now())
+		send(ctx, client, url, e, next)
+		select {
+		case <-time.After(time.Until(next)):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// loopback is where the process reaches itself, also when it listens on every address.
+func loopback(self net.Addr) string {
+	addr, ok := self.(*net.TCPAddr)
+	if ok && addr.IP.IsUnspecified() {
+		return fmt.Sprintf("localhost:%d", addr.Port)
+	}
+	return self.String()
+}
+
+// send posts one tick until it is taken, it can never be, or the next one is near.
+func send(ctx context.Context, client *http.Client, url string, e event, next time.Time) {
+	pause := tickPause
+	for range tickTries {
+		again, err := post(ctx, client, url, e)
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		slog.WarnContext(ctx, "tick failed", "function", e.Name, "error", err, "again", again)
+		if !again || time.Until(next) < pause {
+			return
+		}
+		select {
+		case <-time.After(pause):
+			pause *= 2
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func post(ctx context.Context, client *http.Client, url string, e event) (again bool, err error) {
+	event := eventx.Ping(e.Name, e.Key, time.Now())
+	req, err := cloudevents.NewHTTPRequestFromEvent(ctx, url, event)
+	if err != nil {
+		return false, err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return true, err
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode/100 == 2 {
+		return false, nil
+	}
+	return resp.StatusCode >= 500, fmt.Errorf("the function answered %s", resp.Status)
+}
