@@ -1,0 +1,50 @@
+package testkit
+
+import (
+	"context"
+	"io"
+	"maps"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/sethvargo/go-envconfig"
+
+	"github.com/cloudfn/cloudfn/shared/run"
+)
+
+// Env is the environment of a process under test: the sandbox cloud as the service account sees it, and a
+// database. Keys of more replace it; a value of "" removes a key.
+func Env(t testing.TB, databaseURL string, more map[string]string) map[string]string {
+	t.Helper()
+	env := map[string]string{
+		"DATABASE_URL": databaseURL, "OS_CLIENT_CONFIG_FILE": CloudsYAML(t), "OS_CLOUD": "collector",
+		"HOST": "127.0.0.1", "EVENT_KEY": EventKey,
+	}
+	maps.Copy(env, more)
+	return env
+}
+
+// EventKey is what events must carry in processes under test.
+const EventKey = "test-event-key"
+
+// Start serves all functions that the test's package registers, in this process, and gives a client for them.
+func Start(t testing.TB, env map[string]string) *Client {
+	t.Helper()
+	ctx := context.Background()
+	openapi, err := os.ReadFile(filepath.Join(Root(), "functions", "openapi.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := run.New(ctx, envconfig.MapLookuper(env), openapi, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(p.Handler())
+	t.Cleanup(func() {
+		server.Close()
+		p.Close(ctx)
+	})
+	return &Client{URL: server.URL, Key: env["EVENT_KEY"]}
+}

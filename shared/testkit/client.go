@@ -1,0 +1,146 @@
+package testkit
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/getkin/kin-openapi/openapi3filter"
+	"github.com/getkin/kin-openapi/routers"
+	"github.com/getkin/kin-openapi/routers/legacy"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/eventx"
+)
+
+// Client calls a copy of cloudfn and holds every answer against the OpenAPI file.
+type Client struct {
+	URL   string
+	Token string
+	Key   string // for events
+}
+
+// As is the same copy with another token.
+func (c *Client) As(token string) *Client {
+	other := *c
+	other.Token = token
+	return &other
+}
+
+// Answer is what came back.
+type Answer struct {
+	Status int
+	Header http.Header
+	Body   []byte
+}
+
+// JSON decodes the body.
+func (a Answer) JSON(t testing.TB, into any) {
+	t.Helper()
+	if err := json.Unmarshal(a.Body, into); err != nil {
+		t.Fatalf("%v in %s", err, a.Body)
+	}
+}
+
+// Get, with optional header pairs.
+func (c *Client) Get(t testing.TB, path string, header ...string) Answer {
+	t.Helper()
+	return c.Do(t, http.MethodGet, path, "", header...)
+}
+
+// Post sends JSON.
+func (c *Client) Post(t testing.TB, path, body string, header ...string) Answer {
+	t.Helper()
+	return c.Do(t, http.MethodPost, path, body, append([]string{"Content-Type", "application/json"}, header...)...)
+}
+
+// Do sends a request; an answer must come, and it must be as the OpenAPI file says.
+func (c *Client) Do(t testing.TB, method, path, body string, header ...string) Answer {
+	t.Helper()
+	a, err := c.Try(t, method, path, body, header...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// Try is Do for a copy that may die: an answer that does not come is an error, and not the test's end.
+func (c *Client) Try(t testing.TB, method, path, body string, header ...string) (Answer, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, method, c.URL+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Token != "" {
+		req.Header.Set("X-Auth-Token", c.Token)
+	}
+	for i := 0; i+1 < len(header); i += 2 {
+		req.Header.Add(header[i], header[i+1])
+	}
+	resp, err := transport.RoundTrip(req)
+	if err != nil {
+		return Answer{}, err
+	}
+	defer resp.Body.Close()
+	data, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return Answer{}, err
+	}
+	conform(t, req, resp, data)
+	return Answer{Status: resp.StatusCode, Header: resp.Header, Body: data}, nil
+}
+
+var transport = &http.Transport{MaxIdleConnsPerHost: 256}
+
+// Tick sends the CloudEvent that the PingSource of the function would send.
+func (c *Client) Tick(t testing.TB, function string) Answer {
+	t.Helper()
+	e := eventx.Ping(function, domain.Secret(c.Key), time.Now())
+	return c.Do(t, http.MethodPost, "/events/"+function, "",
+		"Ce-Specversion", e.SpecVersion(), "Ce-Id", e.ID(), "Ce-Type", e.Type(), "Ce-Source", e.Source(), "Ce-Cloudfnkey", c.Key)
+}
+
+// api is the OpenAPI document and its router.
+var api = sync.OnceValues(func() (routers.Router, error) {
+	doc, err := openapi3.NewLoader().LoadFromFile(filepath.Join(Root(), "functions", "openapi.yaml"))
+	if err != nil {
+		return nil, err
+	}
+	doc.Servers = nil // the copies under test are anywhere
+	return legacy.NewRouter(doc)
+})
+
+// conform holds an answer against the OpenAPI file. A path or a method that is not in the file must have been
+// answered with 404 or 405.
+func conform(t testing.TB, req *http.Request, resp *http.Response, body []byte) {
+	t.Helper()
+	router, err := api()
+	if err != nil {
+		t.Fatalf("openapi.yaml: %v", err)
+	}
+	route, params, err := router.FindRoute(req)
+	if err != nil {
+		if resp.StatusCode != http.StatusNotFound && resp.StatusCode != http.StatusMethodNotAllowed && resp.StatusCode != http.StatusServiceUnavailable {
+			t.Errorf("%s %s answered %d and is not in openapi.yaml", req.Method, req.URL.Path, resp.StatusCode)
+		}
+		return
+	}
+	input := &openapi3filter.ResponseValidationInput{
+		RequestValidationInput: &openapi3filter.RequestValidationInput{Request: req, PathParams: params, Route: route},
+		Status:                 resp.StatusCode, Header: resp.Header, Body: io.NopCloser(bytes.NewReader(body)),
+		Options: &openapi3filter.Options{IncludeResponseStatus: true, MultiError: true},
+	}
+	if err := openapi3filter.ValidateResponse(context.Background(), input); err != nil {
+		t.Errorf("%s %s answered %d against openapi.yaml: %v\n%s", req.Method, req.URL, resp.StatusCode, err, body)
+	}
+}

@@ -1,0 +1,220 @@
+package testkit
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gophercloud/gophercloud/v2"
+	"github.com/gophercloud/gophercloud/v2/openstack"
+	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/servers"
+	"github.com/gophercloud/gophercloud/v2/openstack/config/clouds"
+	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/projects"
+	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/roles"
+	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/tokens"
+	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/users"
+)
+
+// CloudsYAML is the sandbox's clouds.yaml. `make test` has brought the sandbox up; a test that runs without it
+// fails and says so.
+func CloudsYAML(t testing.TB) string {
+	t.Helper()
+	dir := os.Getenv("CLOUDFN_SANDBOX")
+	if dir == "" {
+		dir = "/var/tmp/cloudfn-sandbox"
+	}
+	file := filepath.Join(dir, "clouds.yaml")
+	if _, err := os.Stat(file); err != nil {
+		t.Fatalf("there is no sandbox cloud: run scripts/sandbox up (%v)", err)
+	}
+	return file
+}
+
+// Login is a client of one of the clouds in clouds.yaml.
+func Login(t testing.TB, cloud string) *gophercloud.ProviderClient {
+	t.Helper()
+	auth, _, _, err := clouds.Parse(clouds.WithCloudName(cloud), clouds.WithLocations(CloudsYAML(t)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return login(t, auth)
+}
+
+func login(t testing.TB, auth gophercloud.AuthOptions) *gophercloud.ProviderClient {
+	t.Helper()
+	client, err := openstack.AuthenticatedClient(context.Background(), auth)
+	if err != nil {
+		t.Fatalf("the sandbox cloud does not answer: run scripts/sandbox up (%v)", err)
+	}
+	return client
+}
+
+// Token is a fresh token of one of the clouds in clouds.yaml.
+func Token(t testing.TB, cloud string) string { t.Helper(); return Login(t, cloud).Token() }
+
+// Compute is Nova through a client.
+func Compute(t testing.TB, client *gophercloud.ProviderClient) *gophercloud.ServiceClient {
+	t.Helper()
+	nova, err := openstack.NewComputeV2(client, gophercloud.EndpointOpts{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return nova
+}
+
+// Project is a Keystone project of the test's own, with a user who has one role in it.
+type Project struct {
+	ID       string
+	DomainID string
+	UserID   string
+	password string
+	keystone *gophercloud.ServiceClient
+}
+
+const role = "member"
+
+// NewProject makes a project and a member of it in the domain of the cloud "demo"; at the test's end both go,
+// with every server that is left.
+func NewProject(t testing.TB) *Project {
+	t.Helper()
+	ctx := context.Background()
+	admin := Login(t, "admin")
+	keystone, err := openstack.NewIdentityV3(admin, gophercloud.EndpointOpts{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &Project{DomainID: "default", password: fmt.Sprintf("pw-%x", rand.Uint64()), keystone: keystone}
+	name := fmt.Sprintf("test-%x", rand.Uint64())
+	project, err := projects.Create(ctx, keystone, projects.CreateOpts{Name: name, DomainID: p.DomainID}).Extract()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.ID = project.ID
+	user, err := users.Create(ctx, keystone, users.CreateOpts{Name: name, DomainID: p.DomainID, Password: p.password}).Extract()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.UserID = user.ID
+	t.Cleanup(func() { p.remove(t, admin) })
+	p.Grant(t, p.UserID, role)
+	return p
+}
+
+// Grant gives a user a role in the project.
+func (p *Project) Grant(t testing.TB, userID, name string) {
+	t.Helper()
+	ctx := context.Background()
+	pages, err := roles.List(p.keystone, roles.ListOpts{Name: name}).AllPages(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := roles.ExtractRoles(pages)
+	if err != nil || len(found) != 1 {
+		t.Fatalf("role %s: %v %v", name, found, err)
+	}
+	err = roles.Assign(ctx, p.keystone, found[0].ID, roles.AssignOpts{UserID: userID, ProjectID: p.ID}).ExtractErr()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Login is a client with the project's member.
+func (p *Project) Login(t testing.TB) *gophercloud.ProviderClient {
+	t.Helper()
+	return login(t, gophercloud.AuthOptions{
+		IdentityEndpoint: p.keystone.Endpoint, UserID: p.UserID, Password: p.password, Scope: &gophercloud.AuthScope{ProjectID: p.ID},
+	})
+}
+
+// Token is a fresh token of the project's member.
+func (p *Project) Token(t testing.TB) string { t.Helper(); return p.Login(t).Token() }
+
+// Unscoped is a token of the project's member that is scoped to nothing.
+func (p *Project) Unscoped(t testing.TB) string {
+	t.Helper()
+	opts := tokens.AuthOptions{UserID: p.UserID, Password: p.password, Scope: tokens.Scope{}}
+	client := &gophercloud.ServiceClient{ProviderClient: &gophercloud.ProviderClient{}, Endpoint: p.keystone.Endpoint}
+	id, err := tokens.Create(context.Background(), client, &opts).ExtractTokenID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+// Revoke ends a token.
+func (p *Project) Revoke(t testing.TB, token string) {
+	t.Helper()
+	if err := tokens.Revoke(context.Background(), p.keystone, token).Err; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Servers lists the project's servers by Nova itself.
+func (p *Project) Servers(t testing.TB) []servers.Server {
+	t.Helper()
+	nova := Compute(t, p.Login(t))
+	nova.Microversion = "2.47"
+	pages, err := servers.List(nova, servers.ListOpts{}).AllPages(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := servers.ExtractServers(pages)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+func (p *Project) remove(t testing.TB, admin *gophercloud.ProviderClient) {
+	ctx := context.Background()
+	nova := Compute(t, admin)
+	left := func() []servers.Server {
+		pages, err := servers.List(nova, servers.ListOpts{AllTenants: true, TenantID: p.ID}).AllPages(ctx)
+		if err != nil {
+			t.Errorf("removing project %s: %v", p.ID, err)
+			return nil
+		}
+		found, _ := servers.ExtractServers(pages)
+		return found
+	}
+	for _, s := range left() {
+		_ = servers.ForceDelete(ctx, nova, s.ID).ExtractErr()
+		_ = servers.Delete(ctx, nova, s.ID).ExtractErr()
+	}
+	for end := time.Now().Add(time.Minute); len(left()) > 0 && time.Now().Before(end); {
+		time.Sleep(500 * time.Millisecond)
+	}
+	_ = users.Delete(ctx, p.keystone, p.UserID).ExtractErr()
+	_ = projects.Delete(ctx, p.keystone, p.ID).ExtractErr()
+}
+
+// OpenStack runs python-openstackclient, the way an operator would, with one of the clouds in clouds.yaml.
+func OpenStack(t testing.TB, cloud string, args ...string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "openstack", args...)
+	for _, v := range os.Environ() {
+		if !strings.HasPrefix(v, "OS_") {
+			cmd.Env = append(cmd.Env, v)
+		}
+	}
+	cmd.Env = append(cmd.Env, "OS_CLIENT_CONFIG_FILE="+CloudsYAML(t), "OS_CLOUD="+cloud)
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("openstack %s: %v", strings.Join(args, " "), err)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+func lastLine(out []byte) string {
+	lines := bytes.Split(bytes.TrimSpace(out), []byte("\n"))
+	return string(lines[len(lines)-1])
+}

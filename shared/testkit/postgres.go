@@ -1,0 +1,132 @@
+package testkit
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"math/rand/v2"
+	"net/url"
+	"os"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+)
+
+// templateLock keeps parallel test processes from making the template at once.
+const templateLock = 0x74656d706c
+
+// Database makes a database of the test's own, cloned from a migrated template, and gives its URL. The cluster
+// is TEST_DATABASE_URL's, else the checkout's.
+func Database(t testing.TB) string {
+	t.Helper()
+	ctx := context.Background()
+	base := clusterURL(t)
+	conn, err := pgx.Connect(ctx, base)
+	if err != nil {
+		t.Fatalf("postgres: %v", err)
+	}
+	defer conn.Close(ctx)
+	template := fmt.Sprintf("cloudfn_template_%x", sha256.Sum256(postgres.Migrations()))[:40]
+	makeTemplate(t, conn, base, template)
+	name := fmt.Sprintf("cloudfn_test_%x", rand.Uint64())
+	if _, err := conn.Exec(ctx, "create database "+name+" template "+template); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { drop(t, base, name) })
+	return withDatabase(t, base, name)
+}
+
+var clusterOnce sync.Mutex
+
+// clusterURL is the URL of the cluster's own database, brought up once per test process.
+func clusterURL(t testing.TB) string {
+	t.Helper()
+	clusterOnce.Lock()
+	defer clusterOnce.Unlock()
+	if knownCluster == "" {
+		if knownCluster = os.Getenv("TEST_DATABASE_URL"); knownCluster == "" {
+			knownCluster = script(t, "postgres", "up")
+		}
+	}
+	return knownCluster
+}
+
+var knownCluster string
+
+func makeTemplate(t testing.TB, conn *pgx.Conn, base, template string) {
+	t.Helper()
+	ctx := context.Background()
+	if _, err := conn.Exec(ctx, "select pg_advisory_lock($1)", templateLock); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _, _ = conn.Exec(ctx, "select pg_advisory_unlock($1)", templateLock) }()
+	var ready bool
+	if err := conn.QueryRow(ctx, "select exists (select from pg_database where datname = $1 and datistemplate)", template).Scan(&ready); err != nil {
+		t.Fatal(err)
+	}
+	if ready {
+		return
+	}
+	for _, sql := range []string{"drop database if exists " + template, "create database " + template} {
+		if _, err := conn.Exec(ctx, sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cfg := postgres.Config{URL: domain.Secret(withDatabase(t, base, template)), MaxConns: 1}
+	if _, err := postgres.Migrate(ctx, cfg); err != nil {
+		t.Fatal(err)
+	}
+	// Only a finished one is marked: a test process that dies before this leaves no half template behind.
+	if _, err := conn.Exec(ctx, "alter database "+template+" is_template true"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func drop(t testing.TB, base, name string) {
+	ctx := context.Background()
+	conn, err := pgx.Connect(ctx, base)
+	if err != nil {
+		t.Errorf("postgres: %v", err)
+		return
+	}
+	defer conn.Close(ctx)
+	if _, err := conn.Exec(ctx, "drop database "+name+" with (force)"); err != nil {
+		t.Errorf("postgres: %v", err)
+	}
+}
+
+func withDatabase(t testing.TB, base, name string) string {
+	t.Helper()
+	u, err := url.Parse(base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.Path = "/" + name
+	return u.String()
+}
+
+// Connect opens a connection to a database of the test, to look at rows.
+func Connect(t testing.TB, databaseURL string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(context.Background(), databaseURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return conn
+}
+
+// Scalar reads one value.
+func Scalar[T any](t testing.TB, conn *pgx.Conn, sql string, args ...any) T {
+	t.Helper()
+	rows, _ := conn.Query(context.Background(), sql, args...)
+	value, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[T])
+	if err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return value
+}

@@ -1,0 +1,134 @@
+package testkit
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Process is a copy of cloudfn in a process of its own, which can be killed.
+type Process struct {
+	*Client
+	cmd  *exec.Cmd
+	log  *bytes.Buffer
+	done chan struct{}
+}
+
+var binary struct {
+	once sync.Once
+	path string
+	err  error
+}
+
+// Binary builds cloudfn, once per test process, and gives its path.
+func Binary(t testing.TB) string {
+	t.Helper()
+	binary.once.Do(func() {
+		dir := filepath.Join(Root(), ".local", "bin")
+		binary.path = filepath.Join(dir, fmt.Sprintf("functions.%d", os.Getpid()))
+		cmd := exec.Command("go", "build", "-trimpath", "-o", binary.path, "./functions")
+		cmd.Dir = Root()
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			binary.err = fmt.Errorf("go build: %w\n%s", err, out)
+		}
+	})
+	if binary.err != nil {
+		t.Fatal(binary.err)
+	}
+	return binary.path
+}
+
+// RemoveBinary is for TestMain, after the tests.
+func RemoveBinary() {
+	if binary.path != "" {
+		_ = os.Remove(binary.path)
+	}
+}
+
+// FreePort finds a port of the loopback address that nobody listens on.
+func FreePort(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
+}
+
+// Spawn starts a copy with the environment, and nothing of the test's own but PATH and HOME, and waits until
+// it serves.
+func Spawn(t testing.TB, env map[string]string) *Process {
+	t.Helper()
+	port := FreePort(t)
+	p := &Process{log: &bytes.Buffer{}, done: make(chan struct{}), Client: &Client{URL: "http://127.0.0.1:" + port, Key: env["EVENT_KEY"]}}
+	p.cmd = exec.Command(Binary(t))
+	p.cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "PORT=" + port}
+	for k, v := range env {
+		if v != "" {
+			p.cmd.Env = append(p.cmd.Env, k+"="+v)
+		}
+	}
+	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		_ = p.cmd.Wait()
+		close(p.done)
+	}()
+	t.Cleanup(func() { p.Kill() })
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(2 * time.Millisecond) {
+		resp, err := http.Get(p.URL + "/healthz")
+		if err == nil {
+			_ = resp.Body.Close()
+			return p
+		}
+		select {
+		case <-p.done:
+			t.Fatalf("the process ended: %s", p.log)
+		default:
+		}
+		if time.Now().After(end) {
+			t.Fatalf("the process does not serve: %v", err)
+		}
+	}
+}
+
+// Kill ends the process at once (SIGKILL) and waits until it is gone.
+func (p *Process) Kill() {
+	_ = p.cmd.Process.Kill()
+	<-p.done
+}
+
+// Terminate asks the process to end (SIGTERM) and gives its exit code.
+func (p *Process) Terminate(t testing.TB, limit time.Duration) int {
+	t.Helper()
+	_ = p.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-p.done:
+		return p.cmd.ProcessState.ExitCode()
+	case <-time.After(limit):
+		t.Fatalf("the process did not end within %s of SIGTERM", limit)
+		return -1
+	}
+}
+
+// Log is what the process printed, once it has ended.
+func (p *Process) Log() string {
+	<-p.done
+	return p.log.String()
+}
+
+// PID is the process's id.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
