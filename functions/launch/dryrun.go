@@ -39,7 +39,7 @@ func (s service) DryRun(ctx context.Context, who domain.Identity, token domain.S
 	switch {
 	case err == nil:
 		out.Resolved = &resolvedAnswer{found.spec.FlavorID, found.spec.ImageID, found.spec.NetworkIDs}
-		out.checkImage(found)
+		out.checkImage(found.image, found.flavor)
 	case !out.note(err):
 		return report{}, err
 	}
@@ -49,6 +49,7 @@ func (s service) DryRun(ctx context.Context, who domain.Identity, token domain.S
 	}
 	if out.Resolved != nil {
 		out.checkQuota(found, facts.quota)
+		out.checkNetworks(found.spec.NetworkIDs, facts.networks)
 	}
 	out.checkNames("key_name", "key pair", oneOrNone(w.spec.KeyName), facts.keys)
 	out.checkNames("security_groups", "security group", w.spec.SecurityGroups, facts.groups)
@@ -70,8 +71,7 @@ func (r *report) add(field string, code apperr.Code, format string, args ...any)
 	r.Problems = append(r.Problems, dryRunProblem{Field: field, Code: code, Detail: fmt.Sprintf(format, args...)})
 }
 
-func (r *report) checkImage(found resolved) {
-	image, flavor := found.image, found.flavor
+func (r *report) checkImage(image domain.Image, flavor domain.Flavor) {
 	if !isActive(image) {
 		r.add("image", apperr.Conflict, "the image is %s", image.Status)
 	}
@@ -81,11 +81,15 @@ func (r *report) checkImage(found resolved) {
 	if flavor.RAMMB < image.MinRAMMB {
 		r.add("flavor", apperr.Invalid, "has %d MB of memory, the image needs %d MB", flavor.RAMMB, image.MinRAMMB)
 	}
-	for i, n := range found.networks {
-		if n.External {
+}
+
+func (r *report) checkNetworks(wanted []string, networks []domain.Network) {
+	for _, n := range networks {
+		i := slices.Index(wanted, n.ID)
+		if i >= 0 && n.External {
 			r.add(fmt.Sprintf("networks[%d]", i), apperr.Forbidden, "is an external network: launch on another and give the server a floating IP")
 		}
-		if len(n.Subnets) == 0 {
+		if i >= 0 && !n.External && len(n.Subnets) == 0 {
 			r.add(fmt.Sprintf("networks[%d]", i), apperr.Invalid, "has no subnet, so there is no address to give")
 		}
 	}
@@ -128,6 +132,7 @@ func oneOrNone(name string) []string {
 
 type facts struct {
 	quota               domain.Quota
+	networks            []domain.Network
 	keys, groups, zones []string
 }
 
@@ -136,6 +141,10 @@ func gather(ctx context.Context, cloud session, w wish) (out facts, err error) {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() (err error) {
 		out.quota, err = cloud.Quota(ctx)
+		return err
+	})
+	group.Go(func() (err error) {
+		out.networks, err = cloud.Networks(ctx)
 		return err
 	})
 	if w.spec.KeyName != "" {

@@ -14,10 +14,9 @@ import (
 
 // resolved is a wish with its names looked up.
 type resolved struct {
-	spec     domain.LaunchSpec
-	flavor   domain.Flavor
-	image    domain.Image
-	networks []domain.Network
+	spec   domain.LaunchSpec
+	flavor domain.Flavor
+	image  domain.Image
 }
 
 // resolve looks up flavor, image and networks at the same time. An unknown name is Invalid, one that is not
@@ -33,17 +32,17 @@ func resolve(ctx context.Context, cloud session, w wish) (resolved, error) {
 		out.image, err = findImage(ctx, cloud, w.image)
 		return err
 	})
-	group.Go(func() (err error) {
-		out.networks, err = findNetworks(ctx, cloud, w.networks)
+	group.Go(func() error {
+		networks, err := findNetworks(ctx, cloud, w.networks)
+		for _, n := range networks {
+			out.spec.NetworkIDs = append(out.spec.NetworkIDs, n.ID)
+		}
 		return err
 	})
 	if err := group.Wait(); err != nil {
 		return resolved{}, err
 	}
 	out.spec.FlavorID, out.spec.ImageID = out.flavor.ID, out.image.ID
-	for _, n := range out.networks {
-		out.spec.NetworkIDs = append(out.spec.NetworkIDs, n.ID)
-	}
 	return out, nil
 }
 
@@ -128,12 +127,16 @@ func isActive(i domain.Image) bool { return i.Status == "active" }
 
 // findNetworks looks up the networks asked for; when none is, the only one that the project can boot on.
 func findNetworks(ctx context.Context, cloud session, refs []string) ([]domain.Network, error) {
-	networks, err := cloud.Networks(ctx)
+	if len(refs) == 0 {
+		networks, err := cloud.Networks(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return onlyNetwork(networks)
+	}
+	networks, err := cloud.NetworkNames(ctx)
 	if err != nil {
 		return nil, err
-	}
-	if len(refs) == 0 {
-		return onlyNetwork(networks)
 	}
 	things := make([]named, len(networks))
 	for i, n := range networks {

@@ -22,6 +22,7 @@ type session interface {
 	Image(ctx context.Context, id string) (domain.Image, error)
 	Images(ctx context.Context, name string) ([]domain.Image, error)
 	Networks(context.Context) ([]domain.Network, error)
+	NetworkNames(context.Context) ([]domain.Network, error)
 	KeyPairs(context.Context) ([]domain.KeyPair, error)
 	SecurityGroups(context.Context) ([]domain.SecurityGroup, error)
 	Zones(context.Context) ([]domain.Zone, error)

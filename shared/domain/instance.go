@@ -75,12 +75,15 @@ func (i Instance) Settled() bool {
 
 // Seen applies what Nova says of the instance's server. changed is false when that is nothing new.
 func (i *Instance) Seen(s Server) (changed bool) {
-	state := StateOf(s.Status)
-	var problem *Problem
-	if state == InstanceError && s.Fault != nil {
-		problem = &Problem{Code: "nova_fault", Detail: s.Fault.Message}
+	old := *i
+	i.ServerID, i.State, i.RawStatus, i.Problem = s.ID, StateOf(s.Status), s.Status, nil
+	if i.State == InstanceError {
+		// Nova writes down the reason a moment after the state, and sometimes not at all.
+		i.Problem = &Problem{Code: "nova_fault", Detail: "the server is in ERROR"}
+		if s.Fault != nil {
+			i.Problem.Detail = s.Fault.Message
+		}
 	}
-	same := i.ServerID == s.ID && i.State == state && i.RawStatus == s.Status && (i.Problem == nil) == (problem == nil)
-	i.ServerID, i.State, i.RawStatus, i.Problem = s.ID, state, s.Status, problem
-	return !same
+	return old.ServerID != i.ServerID || old.State != i.State || old.RawStatus != i.RawStatus ||
+		(old.Problem == nil) != (i.Problem == nil) || old.Problem != nil && *old.Problem != *i.Problem
 }

@@ -10,6 +10,8 @@ import (
 	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/networks"
 	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/subnets"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
@@ -27,19 +29,25 @@ func (s *Session) Networks(ctx context.Context) ([]domain.Network, error) {
 	if err != nil {
 		return nil, err
 	}
-	found, err := networkPages(ctx, neutron, nil)
-	if err != nil {
-		return nil, err
-	}
-	// Neutron's policy hides router:external of another project's network from plain members, so the
-	// attribute cannot be read; it can only be asked for.
-	yes := true
-	outside, err := networkPages(ctx, neutron, &yes)
-	if err != nil {
-		return nil, err
-	}
-	inside, err := subnetPages(ctx, neutron)
-	if err != nil {
+	var found, outside []domain.Network
+	var inside map[string][]domain.Subnet
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() (err error) {
+		found, err = networkPages(ctx, neutron, nil)
+		return err
+	})
+	group.Go(func() (err error) {
+		// Neutron's policy hides router:external of another project's network from plain members, so the
+		// attribute cannot be read; it can only be asked for.
+		yes := true
+		outside, err = networkPages(ctx, neutron, &yes)
+		return err
+	})
+	group.Go(func() (err error) {
+		inside, err = subnetPages(ctx, neutron)
+		return err
+	})
+	if err := group.Wait(); err != nil {
 		return nil, err
 	}
 	isExternal := map[string]bool{}
@@ -53,6 +61,15 @@ func (s *Session) Networks(ctx context.Context) ([]domain.Network, error) {
 		}
 	}
 	return found, nil
+}
+
+// NetworkNames lists the same networks with only what tells them apart: one request where Networks makes three.
+func (s *Session) NetworkNames(ctx context.Context) ([]domain.Network, error) {
+	neutron, err := s.neutron(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return networkPages(ctx, neutron, nil)
 }
 
 func networkPages(ctx context.Context, neutron *gophercloud.ServiceClient, isExternal *bool) ([]domain.Network, error) {

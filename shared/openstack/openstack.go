@@ -102,6 +102,9 @@ func New(cfg Config, opts Options) (*Cloud, error) {
 	return c, nil
 }
 
+// Close gives back the connections that are idle.
+func (c *Cloud) Close() { c.http.CloseIdleConnections() }
+
 // IdentityURL is Keystone's URL as it stands in WWW-Authenticate.
 func (c *Cloud) IdentityURL() string { return strings.TrimSuffix(c.identity, "/") }
 

@@ -17,36 +17,44 @@ import (
 const (
 	dialTimeout   = 5 * time.Second
 	headerTimeout = 60 * time.Second // Nova waits as long for a cell that does not answer
-	idlePerHost   = 64
-	maxBody       = 32 << 20 // a page of 1000 servers in detail has 2 MB
-	maxTries      = 3
-	firstPause    = 100 * time.Millisecond
-	longestPause  = 2 * time.Second
+	// OpenStack's eventlet servers give every open connection one of a hundred or so green threads for as long
+	// as it is open, so a copy that hoards idle ones keeps others out.
+	idlePerHost  = 16
+	idleTimeout  = 10 * time.Second
+	maxBody      = 32 << 20 // a page of 1000 servers in detail has 2 MB
+	maxTries     = 3
+	firstPause   = 100 * time.Millisecond
+	longestPause = 2 * time.Second
 )
 
 // newTransport is the one way to OpenStack: bounded in time and size, with retries for reads.
 func newTransport(tlsConfig *tls.Config, opts Options) http.RoundTripper {
-	var base http.RoundTripper = &http.Transport{
+	plain := &http.Transport{
 		Proxy:                 http.ProxyFromEnvironment,
 		DialContext:           (&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext,
 		TLSClientConfig:       tlsConfig,
 		TLSHandshakeTimeout:   dialTimeout,
 		ResponseHeaderTimeout: headerTimeout,
 		MaxIdleConnsPerHost:   idlePerHost,
-		IdleConnTimeout:       90 * time.Second,
+		IdleConnTimeout:       idleTimeout,
 		ForceAttemptHTTP2:     true,
 	}
+	var base http.RoundTripper = plain
 	if opts.Wrap != nil {
 		base = opts.Wrap(base)
 	}
-	return &transport{base: base, requestID: opts.RequestID, budget: newBudget()}
+	return &transport{base: base, idle: plain.CloseIdleConnections, requestID: opts.RequestID, budget: newBudget()}
 }
 
 type transport struct {
 	base      http.RoundTripper
+	idle      func()
 	requestID func(context.Context) string
 	budget    *budget
 }
+
+// CloseIdleConnections is what http.Client passes on.
+func (t *transport) CloseIdleConnections() { t.idle() }
 
 // RoundTrip sends the request, again if that is safe and may help: a read that met a reset, 429, 502, 503
 // or 504. A write is never repeated here; whoever sent it must first look up what became of it.

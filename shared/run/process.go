@@ -110,29 +110,33 @@ func (p *Process) build(ctx context.Context, env envconfig.Lookuper, targets []f
 }
 
 // Handler serves everything that the process has to offer: the API at its full paths, and events at
-// /events/{function}; an event function that runs alone takes them at every other path too, because a
-// PingSource posts to the root.
+// /events/{function}; an event function that runs alone takes them at the root too, where a
+// PingSource posts them.
 func (p *Process) Handler() http.Handler {
 	authenticator := auth.New(p.cfg.Callers, p.cloud.Validate)
 	edge := httpx.Edge{
 		Authenticate: authenticator.Authenticate, Caller: auth.CallerOrNobody, Ready: p.log.Ready, Record: p.log.Record,
 		KeystoneURL: p.cloud.IdentityURL(), Timeout: p.cfg.RequestTimeout,
 	}
-	mux := http.NewServeMux()
-	mux.Handle("/", edge.Handler(p.routes))
-	for _, e := range p.events {
-		mux.Handle("/events/"+e.Name, withRequestID(e.Handler))
-		if p.cfg.Target != "" {
-			mux.Handle("POST /{$}", withRequestID(e.Handler))
+	api := edge.Handler(p.routes)
+	return p.telemetry.Server(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if e := p.eventAt(r); e != nil {
+			e.ServeHTTP(w, r.WithContext(httpx.NewRequestID(r.Context())))
+			return
 		}
-	}
-	return p.telemetry.Server(mux, serviceName(p.cfg.Target))
+		api.ServeHTTP(w, r)
+	}), serviceName(p.cfg.Target))
 }
 
-func withRequestID(h http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		h.ServeHTTP(w, r.WithContext(httpx.NewRequestID(r.Context())))
-	})
+// eventAt finds the event function that a request is for. It is no ServeMux, which would redirect every path
+// that is not clean before the API can answer it.
+func (p *Process) eventAt(r *http.Request) *eventx.Handler {
+	for i, e := range p.events {
+		if r.URL.Path == "/events/"+e.Name || p.cfg.Target != "" && r.URL.Path == "/" && r.Method == http.MethodPost {
+			return &p.events[i].Handler
+		}
+	}
+	return nil
 }
 
 // Close writes out what waits and closes what was opened. The process must not be serving any more.
@@ -141,6 +145,7 @@ func (p *Process) Close(ctx context.Context) {
 		slog.ErrorContext(ctx, "flush", "error", err)
 	}
 	p.db.Close()
+	p.cloud.Close()
 	if err := p.telemetry.Stop(ctx); err != nil {
 		slog.WarnContext(ctx, "telemetry", "error", err)
 	}

@@ -144,3 +144,18 @@ func conform(t testing.TB, req *http.Request, resp *http.Response, body []byte) 
 		t.Errorf("%s %s answered %d against openapi.yaml: %v\n%s", req.Method, req.URL, resp.StatusCode, err, body)
 	}
 }
+
+// Names says whether a problem names the field.
+func Names(t testing.TB, a Answer, field string) bool {
+	t.Helper()
+	var problem struct {
+		Errors []struct{ Field string }
+	}
+	a.JSON(t, &problem)
+	for _, e := range problem.Errors {
+		if e.Field == field {
+			return true
+		}
+	}
+	return false
+}

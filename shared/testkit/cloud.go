@@ -148,6 +148,17 @@ func (p *Project) Unscoped(t testing.TB) string {
 	return id
 }
 
+// DomainToken is a token that is scoped to the domain of the service account, which reads there.
+func DomainToken(t testing.TB) string {
+	t.Helper()
+	auth, _, _, err := clouds.Parse(clouds.WithCloudName("collector"), clouds.WithLocations(CloudsYAML(t)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	auth.Scope = &gophercloud.AuthScope{DomainName: auth.DomainName}
+	return login(t, auth).Token()
+}
+
 // Revoke ends a token.
 func (p *Project) Revoke(t testing.TB, token string) {
 	t.Helper()

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net/url"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 
@@ -129,4 +130,25 @@ func Scalar[T any](t testing.TB, conn *pgx.Conn, sql string, args ...any) T {
 		t.Fatalf("%s: %v", sql, err)
 	}
 	return value
+}
+
+// Dump is every row of every table as text, to look for what must not be there.
+func Dump(t testing.TB, databaseURL string) string {
+	t.Helper()
+	conn := Connect(t, databaseURL)
+	rows, _ := conn.Query(context.Background(), "select relname from pg_class where relnamespace = 'public'::regnamespace and relkind = 'r'")
+	tables, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil || len(tables) == 0 {
+		t.Fatalf("no tables: %v", err)
+	}
+	var dump strings.Builder
+	for _, table := range tables {
+		rows, _ := conn.Query(context.Background(), "select t::text from "+pgx.Identifier{table}.Sanitize()+" t")
+		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			t.Fatal(err)
+		}
+		dump.WriteString(strings.Join(lines, "\n"))
+	}
+	return dump.String()
 }

@@ -41,8 +41,7 @@ def password(user, domain, scope):
     """Ask for a token; the answer, whatever it is."""
     return s.post(KS + '/auth/tokens', json={'auth': {
         'identity': {'methods': ['password'], 'password': {'user': {
-            'name': user, 'domain': {'name': domain},
-            'password': CFG['PASSWORD']}}},
+            'name': user, 'domain': {'name': domain}, 'password': CFG['PASSWORD']}}},
         'scope': scope}})
 
 
@@ -51,8 +50,7 @@ def login():
     r = password(CFG['ADMIN_USER'], 'Default', {'project': {
         'name': CFG['ADMIN_PROJECT'], 'domain': {'name': 'Default'}}})
     if r.status_code != 201:
-        sys.exit('Keystone gives the admin no token: %s %s' % (
-            r.status_code, r.text[:200]))
+        sys.exit('Keystone gives the admin no token: %s %s' % (r.status_code, r.text[:200]))
     s.headers['X-Auth-Token'] = r.headers['X-Subject-Token']
 
 
@@ -61,8 +59,7 @@ def call(method, url, body=None, **kw):
     if r.status_code >= 300:
         sys.exit('%s %s: %s %s' % (method, url, r.status_code,
                                    ' '.join(r.text[:500].split())))
-    return r.json() if r.content and 'json' in r.headers.get(
-        'Content-Type', '') else None
+    return r.json() if 'json' in r.headers.get('Content-Type', '') else None
 
 
 def ensure(url, one, match, extra=None, many=None):
@@ -87,8 +84,7 @@ def endpoints():
             want = {'url': url if iface != 'admin' else
                     url.replace(CFG['HOST'], CFG['POD_HOST']),
                     'region_id': CFG['REGION']}
-            mine = [e for e in have if e['service_id'] == svc['id'] and
-                    e['interface'] == iface]
+            mine = [e for e in have if (e['service_id'], e['interface']) == (svc['id'], iface)]
             if not mine:
                 call('POST', KS + '/endpoints', {'endpoint': dict(
                     want, service_id=svc['id'], interface=iface)})
@@ -101,8 +97,7 @@ def user(name, domain):
         'name': name, 'domain_id': domain['id']})['users']
     if not found:
         return call('POST', KS + '/users', {'user': {
-            'name': name, 'domain_id': domain['id'],
-            'password': CFG['PASSWORD']}})['user']['id']
+            'name': name, 'domain_id': domain['id'], 'password': CFG['PASSWORD']}})['user']['id']
     # Only when needed: a changed password revokes every token of the user.
     if password(name, domain['name'], 'unscoped').status_code == 401:
         call('PATCH', KS + '/users/' + found[0]['id'],
@@ -263,14 +258,13 @@ def consumers(want, limit=120):
                     missing.pop(0)
         except (amqp.exceptions.AMQPError, OSError):
             pass
-        for topic in missing:
-            name = topic.replace('compute.', '')
+        for name in (topic.replace('compute.', '') for topic in missing):
             with open('run/nova-%s.pid' % name) as f:
                 if not os.path.exists('/proc/' + f.read().split()[0]):
                     sys.exit('nova-%s died, see %s/log/nova-%s.log' % (name, STATE, name))
-        if missing and time.time() > end:
-            sys.exit('nobody serves %s on the message bus' % ' '.join(missing))
         if missing:
+            if time.time() > end:
+                sys.exit('nobody serves %s on the message bus' % ' '.join(missing))
             time.sleep(0.25)
 
 
@@ -278,10 +272,8 @@ def hosts(want, limit=90):
     """Wait until every compute host is in the cell map and in Placement."""
     end = time.time() + limit
     while True:
-        hyp = {x['hypervisor_hostname'] for x in call(
-            'GET', NO + '/os-hypervisors')['hypervisors']}
-        rps = {x['name'] for x in call(
-            'GET', PL + '/resource_providers')['resource_providers']}
+        hyp = {x['hypervisor_hostname'] for x in call('GET', NO + '/os-hypervisors')['hypervisors']}
+        rps = {x['name'] for x in call('GET', PL + '/resource_providers')['resource_providers']}
         if hyp >= want and rps >= want:
             return
         if time.time() > end:

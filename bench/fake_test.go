@@ -1,0 +1,129 @@
+//go:build bench
+
+package bench
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// fakeCloud is Keystone and Nova as far as counting and listing need them. It is a fake, for a scale that the
+// sandbox cannot have: its pages are written before the clock starts, and it answers at once. What Nova itself
+// takes for them comes on top; that is measured on the sandbox.
+type fakeCloud struct {
+	*httptest.Server
+	servers    []fakeServer
+	detail     map[string][]byte // by marker
+	usage      map[string][]byte
+	unlaunched []byte
+	changed    []byte
+
+	requests, sent atomic.Int64
+}
+
+func newFakeCloud(t *testing.T, servers int) *fakeCloud {
+	t.Helper()
+	f := &fakeCloud{servers: newServers(servers)}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /v3/auth/tokens", f.login)
+	mux.HandleFunc("GET /v3/auth/catalog", func(w http.ResponseWriter, _ *http.Request) {
+		f.send(w, fmt.Appendf(nil, `{"catalog": %s}`, f.catalog()))
+	})
+	mux.HandleFunc("GET /v3/projects", f.projects)
+	mux.HandleFunc("GET /compute/servers/detail", f.list)
+	mux.HandleFunc("GET /compute/os-simple-tenant-usage", func(w http.ResponseWriter, r *http.Request) {
+		f.send(w, f.usage[r.URL.Query().Get("marker")])
+	})
+	mux.HandleFunc("GET /compute/servers/{id}/os-instance-actions", f.actions)
+	f.Server = httptest.NewServer(mux)
+	t.Cleanup(f.Close)
+	f.render()
+	return f
+}
+
+func (f *fakeCloud) render() {
+	f.detail = paged(f.servers, f.URL+"/compute/servers/detail?all_tenants=true&", detailPage)
+	failed := slices.DeleteFunc(slices.Clone(f.servers), func(s fakeServer) bool { return s.launched })
+	f.unlaunched = detailPage(failed, "")
+	f.changed = detailPage(f.servers[:min(fakeChanged, len(f.servers))], "")
+	byProject := slices.DeleteFunc(slices.Clone(f.servers), func(s fakeServer) bool { return !s.launched })
+	slices.SortFunc(byProject, func(a, b fakeServer) int {
+		return cmp.Or(cmp.Compare(a.project, b.project), cmp.Compare(a.id, b.id))
+	})
+	f.usage = paged(byProject, f.URL+"/compute/os-simple-tenant-usage?detailed=1&", usagePage)
+}
+
+// count forgets what was asked so far, runs the call, and says what it asked: requests and megabytes.
+func (f *fakeCloud) count(call func()) (requests int, mb float64) {
+	f.requests.Store(0)
+	f.sent.Store(0)
+	call()
+	return int(f.requests.Load()), float64(f.sent.Load()) / 1e6
+}
+
+func (f *fakeCloud) send(w http.ResponseWriter, body []byte) {
+	f.requests.Add(1)
+	f.sent.Add(int64(len(body)))
+	w.Header().Set("Content-Type", "application/json")
+	if body == nil {
+		w.WriteHeader(http.StatusNotFound)
+	}
+	_, _ = w.Write(body)
+}
+
+func (f *fakeCloud) list(w http.ResponseWriter, r *http.Request) {
+	query := r.URL.Query()
+	switch {
+	case query.Has("changes-since"):
+		f.send(w, f.changed)
+	case query.Has("status"):
+		f.send(w, f.unlaunched)
+	default:
+		f.send(w, f.detail[query.Get("marker")])
+	}
+}
+
+func (f *fakeCloud) catalog() string {
+	return fmt.Sprintf(`[{"type": "compute", "name": "nova", "id": "1", "endpoints": [{"id": "2", "interface": "public", "region_id": "one", "region": "one", "url": "%s/compute"}]}]`, f.URL)
+}
+
+func (f *fakeCloud) login(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("X-Subject-Token", "a-token")
+	w.WriteHeader(http.StatusCreated)
+	expires := time.Now().UTC().Add(time.Hour).Format("2006-01-02T15:04:05.000000Z")
+	f.send(w, fmt.Appendf(nil, `{"token": {"expires_at": "%s", "user": {"id": "u", "name": "collector"}, "project": {"id": "p", "name": "admin", "domain": {"id": "default"}}, "roles": [{"name": "admin"}], "catalog": %s}}`,
+		expires, f.catalog()))
+}
+
+func (f *fakeCloud) projects(w http.ResponseWriter, _ *http.Request) {
+	type project struct {
+		ID       string `json:"id"`
+		Name     string `json:"name"`
+		DomainID string `json:"domain_id"`
+		Enabled  bool   `json:"enabled"`
+	}
+	all := make([]project, fakeProjects)
+	for i := range all {
+		all[i] = project{fakeProject(i), fmt.Sprint("project ", i), "default", true}
+	}
+	body, _ := json.Marshal(map[string]any{"projects": all, "links": map[string]any{"next": nil}})
+	f.send(w, body)
+}
+
+// actions says of every server that it was made two days ago and rebooted just now.
+func (f *fakeCloud) actions(w http.ResponseWriter, _ *http.Request) {
+	const format = `{"action": "%s", "start_time": "%s", "updated_at": "%s", "message": null, "request_id": "req-1", "user_id": "u", "project_id": "p"}`
+	const layout = "2006-01-02T15:04:05.000000"
+	now := time.Now().UTC()
+	made, rebooted := now.Add(-48*time.Hour), now.Add(-30*time.Second)
+	f.send(w, fmt.Appendf(nil, `{"instanceActions": [`+format+`, `+format+`]}`,
+		"reboot", rebooted.Add(-2*time.Second).Format(layout), rebooted.Format(layout),
+		"create", made.Format(layout), made.Add(9*time.Second).Format(layout)))
+}

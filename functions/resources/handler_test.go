@@ -1,0 +1,97 @@
+package resources
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+func TestResourcesOfAProject(t *testing.T) {
+	t.Parallel()
+	sandbox := testkit.Sandbox(t)
+	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil))
+	var demo, alt answer
+	app.As(testkit.Token(t, "demo")).Get(t, "/v1/resources").JSON(t, &demo)
+	app.As(testkit.Token(t, "alt")).Get(t, "/v1/resources?kinds=flavors,images,networks").JSON(t, &alt)
+
+	private := func(f domain.Flavor) bool { return !f.Public }
+	if !slices.ContainsFunc(demo.Flavors, private) || slices.ContainsFunc(alt.Flavors, private) {
+		t.Errorf("the private flavor is demo's alone: demo has %+v, alt %+v", demo.Flavors, alt.Flavors)
+	}
+	retired := func(i domain.Image) bool { return i.ID == sandbox.RetiredID && i.Status == "deactivated" }
+	if !slices.ContainsFunc(demo.Images, retired) {
+		t.Errorf("the deactivated image is not marked: %+v", demo.Images)
+	}
+	if slices.ContainsFunc(demo.Images, func(i domain.Image) bool { return i.ID == sandbox.CommunityID }) {
+		t.Error("a community image is listed for a project that did not ask for it")
+	}
+	// Neutron hides router:external of the admin's network from demo.
+	if n := slices.IndexFunc(demo.Networks, func(n domain.Network) bool { return n.External }); n < 0 {
+		t.Errorf("no network is external: %+v", demo.Networks)
+	}
+	shared := slices.IndexFunc(demo.Networks, func(n domain.Network) bool { return n.ID == sandbox.NetworkID })
+	if shared < 0 || !demo.Networks[shared].Shared || len(demo.Networks[shared].Subnets) != 2 || demo.Networks[shared].Subnets[1].IPVersion != 6 {
+		t.Errorf("the shared network with IPv4 and IPv6 is wrong: %+v", demo.Networks)
+	}
+}
+
+func TestResourcesByKind(t *testing.T) {
+	t.Parallel()
+	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil)).As(testkit.Token(t, "demo"))
+	a := app.Get(t, "/v1/resources?kinds=keypairs,security_groups,zones,quota,keypairs")
+	var got answer
+	a.JSON(t, &got)
+	switch {
+	case a.Status != 200 || got.Flavors != nil || got.KeyPairs == nil:
+		t.Errorf("got %d %s", a.Status, a.Body)
+	case len(got.SecurityGroups) == 0 || len(got.Zones) == 0 || got.Quota == nil || got.Quota.Instances.Max == 0:
+		t.Errorf("something is missing: %s", a.Body)
+	}
+	for path, field := range map[string]string{
+		"/v1/resources?kinds=flavors,volumes": "kinds",
+		"/v1/resources?kind=flavors":          "kind",
+	} {
+		if a := app.Get(t, path); a.Status != 400 || !testkit.Names(t, a, field) {
+			t.Errorf("%s: got %d %s, want 400 that names %s", path, a.Status, a.Body, field)
+		}
+	}
+}
+
+// TestResourcesWithoutOneService cuts off Glance: the other kinds still come, and the answer says what failed.
+func TestResourcesWithoutOneService(t *testing.T) {
+	t.Parallel()
+	cloud := testkit.Redirect(t, "image") // a fake catalog entry: the real Glance cannot be stopped for one test alone
+	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), cloud.Env(t, "collector"))).As(testkit.Token(t, "demo"))
+	a := app.Get(t, "/v1/resources")
+	var got answer
+	a.JSON(t, &got)
+	if a.Status != 200 || len(got.Flavors) == 0 || got.Images != nil || got.Errors["images"].Code != "unavailable" {
+		t.Errorf("got %d %s", a.Status, a.Body)
+	}
+	if a := app.Get(t, "/v1/resources?kinds=images"); a.Status != 503 || a.Header.Get("Retry-After") == "" {
+		t.Errorf("when all kinds fail: got %d %s, want 503 with Retry-After", a.Status, a.Body)
+	}
+}
+
+func TestResourcesNeedsAProject(t *testing.T) {
+	t.Parallel()
+	p := testkit.NewProject(t)
+	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil))
+	for name, tc := range map[string]struct {
+		token string
+		want  int
+	}{
+		"no token":       {"", 401},
+		"garbage":        {"gAAAAABgarbage", 401},
+		"not a token":    {"a b", 401},
+		"unscoped token": {p.Unscoped(t), 401},
+		"domain scope":   {testkit.DomainToken(t), 403},
+	} {
+		a := app.As(tc.token).Get(t, "/v1/resources")
+		if a.Status != tc.want || tc.want == 401 && a.Header.Get("Www-Authenticate") == "" {
+			t.Errorf("%s: got %d %v %s, want %d", name, a.Status, a.Header, a.Body, tc.want)
+		}
+	}
+}

@@ -1,0 +1,179 @@
+package servers
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// TestServersOfAProject lists servers that another client has made, page by page and by filter.
+func TestServersOfAProject(t *testing.T) {
+	t.Parallel()
+	p := testkit.NewProject(t)
+	made := p.Boot(t, "a.b ✓", 3) // Nova names them "a.b ✓-1" and so on
+	database := testkit.Database(t)
+	app := testkit.Start(t, testkit.Env(t, database, nil)).As(p.Token(t))
+
+	var all []domain.Server
+	path := "/v1/servers?limit=2"
+	for pages := 1; ; pages++ {
+		var page listAnswer
+		app.Get(t, path).JSON(t, &page)
+		all = append(all, page.Servers...)
+		if page.Next == nil {
+			if pages != 2 {
+				t.Errorf("3 servers by 2 came in %d pages", pages)
+			}
+			break
+		}
+		path = *page.Next
+	}
+	for _, want := range made {
+		i := slices.IndexFunc(all, func(s domain.Server) bool { return s.ID == want.ID })
+		if i < 0 || all[i].Name != want.Name || all[i].Status != want.Status {
+			t.Errorf("%s is missing or wrong: %+v", want.ID, all)
+			continue
+		}
+		versions := map[int]string{}
+		for _, a := range all[i].Addresses {
+			versions[a.Version] = a.Type
+		}
+		if versions[4] != "fixed" || versions[6] != "fixed" {
+			t.Errorf("the addresses are %+v, want a fixed IPv4 and a fixed IPv6", all[i].Addresses)
+		}
+	}
+	if len(all) != 3 {
+		t.Errorf("got %d servers, want 3", len(all))
+	}
+
+	// One of them is tracked.
+	conn := testkit.Connect(t, database)
+	id := uuid.New()
+	_, err := conn.Exec(context.Background(), `insert into instances (project_id, id, position, name, server_id, state, origin) values ($1, $2, 0, 'x', $3, 'building', 'launched')`,
+		p.ID, id, made[0].ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for query, want := range map[string]int{
+		"": 3, "?status=ACTIVE": 3, "?status=SHUTOFF": 0, "?name=a.b": 3, "?name=aXb": 0, "?name=%E2%9C%93-2": 1,
+		"?tracked=true": 1, "?tracked=false": 2, "?tracked=true&limit=1": 1, "?tracked=false&limit=1": 1,
+	} {
+		var got listAnswer
+		if a := app.Get(t, "/v1/servers"+query); a.Status != 200 {
+			t.Errorf("%s: got %d %s", query, a.Status, a.Body)
+		} else if a.JSON(t, &got); len(got.Servers) != want {
+			t.Errorf("%s: got %d servers, want %d", query, len(got.Servers), want)
+		}
+	}
+	var one domain.Server
+	app.Get(t, "/v1/servers/"+made[0].ID).JSON(t, &one)
+	if one.Instance == nil || one.Instance.ID != id || one.Instance.State != domain.InstanceActive {
+		t.Errorf("the tracked server's instance is %+v, want %s, active as Nova says", one.Instance, id)
+	}
+}
+
+// TestServerAsTheOpenStackClientShowsIt compares field by field, with a floating IP.
+func TestServerAsTheOpenStackClientShowsIt(t *testing.T) {
+	t.Parallel()
+	const cloud = "demo" // its private network has a router to the external one
+	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil)).As(testkit.Token(t, cloud))
+	f := testkit.Sandbox(t)
+	private, external := networksOf(t, cloud)
+	name := "floating " + uuid.NewString()
+	id := testkit.OpenStack(t, cloud, "server", "create", "--flavor", f.FlavorID, "--image", f.ImageID, "--network", private, "--wait", "-f", "value", "-c", "id", name)
+	id = strings.TrimSpace(id)
+	t.Cleanup(func() { testkit.OpenStack(t, cloud, "server", "delete", "--wait", id) })
+	ip := testkit.OpenStack(t, cloud, "floating", "ip", "create", "-f", "value", "-c", "floating_ip_address", external)
+	t.Cleanup(func() { testkit.OpenStack(t, cloud, "floating", "ip", "delete", ip) })
+	testkit.OpenStack(t, cloud, "server", "add", "floating", "ip", id, ip)
+
+	var ours domain.Server
+	testkit.Eventually(t, 30*time.Second, "Nova shows the floating IP", func() bool {
+		app.Get(t, "/v1/servers/"+id).JSON(t, &ours)
+		return slices.ContainsFunc(ours.Addresses, func(a domain.Address) bool { return a.Type == "floating" && a.IP == ip && a.Version == 4 })
+	})
+	var theirs struct {
+		Name      string              `json:"name"`
+		Status    string              `json:"status"`
+		Zone      string              `json:"OS-EXT-AZ:availability_zone"`
+		Created   time.Time           `json:"created"`
+		Updated   time.Time           `json:"updated"`
+		Addresses map[string][]string `json:"addresses"`
+		Flavor    string              `json:"flavor"`
+		Image     string              `json:"image"`
+	}
+	if err := json.Unmarshal([]byte(testkit.OpenStack(t, cloud, "server", "show", "-f", "json", id)), &theirs); err != nil {
+		t.Fatal(err)
+	}
+	if ours.Name != name || ours.Name != theirs.Name || ours.Status != theirs.Status || ours.Zone != theirs.Zone ||
+		!ours.CreatedAt.Equal(theirs.Created) || !ours.UpdatedAt.Equal(theirs.Updated) {
+		t.Errorf("ours %+v, theirs %+v", ours, theirs)
+	}
+	if !strings.Contains(theirs.Flavor, ours.Flavor.Name) || ours.Image == nil || !strings.Contains(theirs.Image, ours.Image.ID) {
+		t.Errorf("flavor and image: ours %+v %+v, theirs %s %s", ours.Flavor, ours.Image, theirs.Flavor, theirs.Image)
+	}
+	for _, a := range ours.Addresses {
+		if !slices.Contains(theirs.Addresses[a.Network], a.IP) {
+			t.Errorf("address %+v is not in %v", a, theirs.Addresses)
+		}
+	}
+}
+
+// networksOf finds the project's own network and the external one.
+func networksOf(t *testing.T, cloud string) (private, external string) {
+	t.Helper()
+	private = testkit.OpenStack(t, cloud, "network", "list", "--internal", "--no-share", "-f", "value", "-c", "ID")
+	external = testkit.OpenStack(t, cloud, "network", "list", "--external", "-f", "value", "-c", "ID")
+	return strings.Fields(private)[0], strings.Fields(external)[0]
+}
+
+// TestAnotherProjectsServerLooksAbsent also for one who guesses its id.
+func TestAnotherProjectsServerLooksAbsent(t *testing.T) {
+	t.Parallel()
+	p := testkit.NewProject(t)
+	theirs := p.Boot(t, "private", 1)[0]
+	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil)).As(testkit.Token(t, "alt"))
+	absent := uuid.NewString()
+	a, b := app.Get(t, "/v1/servers/"+theirs.ID), app.Get(t, "/v1/servers/"+absent)
+	mask := strings.NewReplacer(theirs.ID, "ID", absent, "ID", a.Header.Get("X-Request-Id"), "R", b.Header.Get("X-Request-Id"), "R")
+	if a.Status != 404 || b.Status != 404 || mask.Replace(string(a.Body)) != mask.Replace(string(b.Body)) {
+		t.Errorf("another project's: %d %s\nabsent: %d %s", a.Status, a.Body, b.Status, b.Body)
+	}
+	var list listAnswer
+	app.Get(t, "/v1/servers?limit=1000").JSON(t, &list)
+	if slices.ContainsFunc(list.Servers, func(s domain.Server) bool { return s.ID == theirs.ID }) {
+		t.Error("alt sees another project's server")
+	}
+}
+
+func TestServersRefusals(t *testing.T) {
+	t.Parallel()
+	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil)).As(testkit.Token(t, "demo"))
+	for path, field := range map[string]string{
+		"/v1/servers?limit=0": "limit", "/v1/servers?limit=1001": "limit", "/v1/servers?limit=x": "limit", "/v1/servers?limit=": "limit",
+		"/v1/servers?status=active": "status", "/v1/servers?status=DELETED": "status", "/v1/servers?tracked=1": "tracked",
+		"/v1/servers?marker=x": "marker", "/v1/servers?all_tenants=1": "all_tenants", "/v1/servers?limit=1&limit=2": "limit",
+		"/v1/servers?name=a%00b": "name",
+	} {
+		if a := app.Get(t, path); a.Status != 400 || !testkit.Names(t, a, field) {
+			t.Errorf("%s: got %d %s, want 400 that names %s", path, a.Status, a.Body, field)
+		}
+	}
+	for path, want := range map[string]int{
+		"/v1/servers/x": 404, "/v1/servers/" + strings.Repeat("a", 5000): 404, "/v1/servers/../requests": 404, "/v1/servers/": 404,
+		fmt.Sprintf("/v1/servers?marker=%s", uuid.New()): 400, // Nova's own word
+	} {
+		if a := app.Get(t, path); a.Status != want {
+			t.Errorf("%s: got %d %s, want %d", path, a.Status, a.Body, want)
+		}
+	}
+}

@@ -1,0 +1,194 @@
+package domain
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+)
+
+func TestSlot(t *testing.T) {
+	t.Parallel()
+	one := time.Date(2026, 1, 2, 13, 0, 0, 0, time.UTC)
+	for name, tc := range map[string]struct {
+		now    time.Time
+		slot   time.Time
+		source Source
+	}{
+		"on time":             {one, one, Sampled},
+		"a fast clock":        {one.Add(-200 * time.Millisecond), one, Sampled},
+		"four minutes late":   {one.Add(4 * time.Minute), one, Sampled},
+		"after an outage":     {one.Add(20 * time.Minute), one, Rebuilt},
+		"just before the end": {one.Add(59 * time.Minute), one, Rebuilt},
+		"a zone of :45":       {one.In(time.FixedZone("", 5*3600+45*60)), one, Sampled},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := Slot(tc.now); !got.Equal(tc.slot) {
+				t.Errorf("slot is %s, want %s", got, tc.slot)
+			}
+			if got := SourceAt(tc.slot, tc.now); got != tc.source {
+				t.Errorf("source is %s, want %s", got, tc.source)
+			}
+		})
+	}
+}
+
+func TestHours(t *testing.T) {
+	t.Parallel()
+	leap := time.Date(2028, 3, 1, 0, 0, 0, 0, time.UTC)
+	got := Hours(leap, 3)
+	want := []time.Time{leap.Add(-2 * time.Hour), leap.Add(-time.Hour), leap}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if got[0].Day() != 29 {
+		t.Errorf("the day before is %s", got[0])
+	}
+}
+
+func TestHourCountLeavesOutWhatIsGone(t *testing.T) {
+	t.Parallel()
+	var c HourCount
+	for _, s := range []VMState{StateActive, StateActive, StateStopped, StateAbsent, StateDeleted, StateSoftDel, StateError, "brand_new"} {
+		c.Add(s)
+	}
+	want := HourCount{Running: 2, Total: 5, ByStatus: map[string]int{"ACTIVE": 2, "SHUTOFF": 1, "ERROR": 1, "brand_new": 1}}
+	if diff := cmp.Diff(want, c); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestOrderEvaluate(t *testing.T) {
+	t.Parallel()
+	made := func(s InstanceState) Instance { return Instance{ServerID: "x", State: s} }
+	refused := Instance{State: InstanceError, Problem: &Problem{}}
+	for name, tc := range map[string]struct {
+		status    OrderStatus
+		instances []Instance
+		want      OrderStatus
+	}{
+		"nothing decided":         {OrderRunning, []Instance{{State: InstanceRequested}}, OrderRunning},
+		"still building":          {OrderRunning, []Instance{made(InstanceActive), made(InstanceBuilding)}, OrderRunning},
+		"all there":               {OrderRunning, []Instance{made(InstanceActive), made(InstanceActive)}, OrderDone},
+		"one refused":             {OrderRunning, []Instance{made(InstanceActive), refused}, OrderPartial},
+		"one failed later":        {OrderRunning, []Instance{made(InstanceActive), made(InstanceError)}, OrderPartial},
+		"all refused":             {OrderRunning, []Instance{refused, refused}, OrderFailed},
+		"one waits, one refused":  {OrderRunning, []Instance{made(InstanceBuilding), refused}, OrderRunning},
+		"deleted meanwhile":       {OrderRunning, []Instance{made(InstanceDeleted)}, OrderDone},
+		"a final status is final": {OrderDone, []Instance{made(InstanceError)}, OrderDone},
+		"nova does not tell":      {OrderRunning, []Instance{made(InstanceUnknown)}, OrderDone},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := (Order{Status: tc.status, Instances: tc.instances}).Evaluate(); got != tc.want {
+				t.Errorf("got %s, want %s", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestLaunchSpecCheck(t *testing.T) {
+	t.Parallel()
+	good := LaunchSpec{Name: "a ✓ b", Count: 1}
+	if err := good.Check(); err != nil {
+		t.Errorf("a good one was refused: %v", err)
+	}
+	for name, tc := range map[string]struct {
+		change func(*LaunchSpec)
+		field  string
+	}{
+		"no name":         {func(s *LaunchSpec) { s.Name = "" }, "name"},
+		"a long name":     {func(s *LaunchSpec) { s.Name = strings.Repeat("é", 252) }, "name"},
+		"NUL in the name": {func(s *LaunchSpec) { s.Name = "a\x00b" }, "name"},
+		"none":            {func(s *LaunchSpec) { s.Count = 0 }, "count"},
+		"fewer than none": {func(s *LaunchSpec) { s.Count = -1 }, "count"},
+		"too many":        {func(s *LaunchSpec) { s.Count = 101 }, "count"},
+		"an empty group":  {func(s *LaunchSpec) { s.SecurityGroups = []string{""} }, "security_groups"},
+		"a long value":    {func(s *LaunchSpec) { s.Metadata = map[string]string{"k": strings.Repeat("v", 256)} }, "metadata.k"},
+		"an empty key":    {func(s *LaunchSpec) { s.Metadata = map[string]string{"": "v"} }, "metadata"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			spec := good
+			tc.change(&spec)
+			e := apperr.As(spec.Check())
+			if e.Code != apperr.Invalid || len(e.Fields) != 1 || e.Fields[0].Field != tc.field {
+				t.Errorf("got %v %+v, want a refusal of %s", e.Code, e.Fields, tc.field)
+			}
+		})
+	}
+}
+
+func TestView(t *testing.T) {
+	t.Parallel()
+	member := Identity{ProjectID: "p1", DomainID: "d1", Roles: []string{"member", "reader"}}
+	admin := Identity{ProjectID: "p1", DomainID: "d1", Roles: []string{"admin"}}
+	ofDomain := Identity{DomainID: "d1", Roles: []string{"reader"}}
+	noRole := Identity{DomainID: "d1", Roles: []string{"some_other"}}
+	system := Identity{System: true, Roles: []string{"reader"}}
+	for name, tc := range map[string]struct {
+		who     Identity
+		scope   Scope
+		project string
+		want    View
+		code    apperr.Code
+	}{
+		"own project":                     {member, "", "", View{Scope: ScopeProject, ProjectID: "p1"}, ""},
+		"own project by id":               {member, "", "p1", View{Scope: ScopeProject, ProjectID: "p1"}, ""},
+		"another project":                 {member, "", "p2", View{}, apperr.Forbidden},
+		"the domain, as a member":         {member, ScopeDomain, "", View{}, apperr.Forbidden},
+		"the cloud, as a member":          {member, ScopeCloud, "", View{}, apperr.Forbidden},
+		"another project, as admin":       {admin, "", "p2", View{Scope: ScopeProject, ProjectID: "p2"}, ""},
+		"the domain, as admin":            {admin, ScopeDomain, "", View{Scope: ScopeDomain, DomainID: "d1"}, ""},
+		"the cloud, as admin":             {admin, ScopeCloud, "", View{Scope: ScopeCloud}, ""},
+		"a domain's reader":               {ofDomain, "", "", View{Scope: ScopeDomain, DomainID: "d1"}, ""},
+		"a domain's reader, one project":  {ofDomain, "", "p9", View{Scope: ScopeProject, ProjectID: "p9", DomainID: "d1"}, ""},
+		"a domain's reader, the cloud":    {ofDomain, ScopeCloud, "", View{}, apperr.Forbidden},
+		"a domain's token without a role": {noRole, "", "", View{}, apperr.Forbidden},
+		"a system reader":                 {system, "", "", View{Scope: ScopeCloud}, ""},
+		"a system reader, no project":     {system, ScopeProject, "", View{}, apperr.Invalid},
+		"a project with scope=domain":     {admin, ScopeDomain, "p1", View{}, apperr.Invalid},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got, err := NewView(tc.who, tc.scope, tc.project)
+			if got != tc.want || apperr.CodeOf(err) != tc.code {
+				t.Errorf("got %+v %v, want %+v %s", got, err, tc.want, tc.code)
+			}
+		})
+	}
+}
+
+func TestSecretNeverShows(t *testing.T) {
+	t.Parallel()
+	in := struct {
+		S Secret `json:"s"`
+	}{}
+	if err := json.Unmarshal([]byte(`{"s":"canary"}`), &in); err != nil || in.S.Reveal() != "canary" {
+		t.Fatalf("got %q, %v", in.S.Reveal(), err)
+	}
+	var log strings.Builder
+	slog.New(slog.NewJSONHandler(&log, nil)).Info("x", "s", in.S, "in", in)
+	out, _ := json.Marshal(in)
+	for _, text := range []string{fmt.Sprint(in.S), fmt.Sprintf("%v %+v %#v %s %q", in, in, in, in.S, in.S), string(out), log.String()} {
+		if strings.Contains(text, "canary") {
+			t.Errorf("it shows in %s", text)
+		}
+	}
+}
+
+func TestStateOfUnknownStatusIsUpdating(t *testing.T) {
+	t.Parallel()
+	for status, want := range map[string]InstanceState{"ACTIVE": InstanceActive, "UNKNOWN": InstanceUnknown, "VERIFY_RESIZE": InstanceUpdating, "NEW_IN_2030": InstanceUpdating} {
+		if got := StateOf(status); got != want {
+			t.Errorf("%s is %s, want %s", status, got, want)
+		}
+	}
+}
