@@ -9,7 +9,6 @@ import (
 	"github.com/gophercloud/gophercloud/v2"
 	"github.com/gophercloud/gophercloud/v2/openstack/config/clouds"
 	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/projects"
-	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/tokens"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -175,24 +174,29 @@ func (s *Session) In(ctx context.Context, projectID string) (*Session, error) {
 }
 
 func (c *Cloud) login(ctx context.Context, auth *gophercloud.AuthOptions) (*Session, error) {
+	scope, err := auth.ToTokenV3ScopeMap()
+	if err != nil {
+		return nil, err
+	}
+	request, err := auth.ToTokenV3CreateMap(scope)
+	if err != nil {
+		return nil, err
+	}
 	anonymous := Session{cloud: c}
 	keystone := &gophercloud.ServiceClient{ProviderClient: anonymous.provider(), Endpoint: c.identity}
-	created := tokens.Create(ctx, keystone, auth)
 	var body struct {
 		Token struct {
 			token
 			Catalog catalog `json:"catalog"`
 		} `json:"token"`
 	}
-	id, err := created.ExtractTokenID()
-	if err == nil {
-		err = created.ExtractInto(&body)
-	}
+	// Not by gophercloud's tokens.Create, whose Extract panics on a struct that embeds one of ours.
+	resp, err := keystone.Post(ctx, keystone.ServiceURL("auth", "tokens"), request, &body, &gophercloud.RequestOpts{OmitHeaders: []string{"X-Auth-Token"}})
 	if err != nil {
 		return nil, classify("keystone", err)
 	}
 	who := body.Token.identity()
-	s := c.As(domain.Secret(id), who.UserID+"/"+who.ProjectID+"/"+who.DomainID)
+	s := c.As(domain.Secret(resp.Header.Get("X-Subject-Token")), who.UserID+"/"+who.ProjectID+"/"+who.DomainID)
 	c.catalogs.Add(s.scope, body.Token.Catalog)
 	return s, nil
 }

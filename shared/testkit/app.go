@@ -37,7 +37,11 @@ func Start(t testing.TB, env map[string]string) *Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := run.New(ctx, envconfig.MapLookuper(env), openapi, io.Discard)
+	logs := io.Discard
+	if os.Getenv("TEST_LOGS") != "" { // the process's logs, for whoever looks for a fault
+		logs = os.Stderr
+	}
+	p, err := run.New(ctx, envconfig.MapLookuper(env), openapi, logs)
 	if err != nil {
 		t.Fatal(err)
 	}
