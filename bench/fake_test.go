@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -68,13 +69,14 @@ func (f *fakeCloud) count(call func()) (requests int, mb float64) {
 	return int(f.requests.Load()), float64(f.sent.Load()) / 1e6
 }
 
-func (f *fakeCloud) send(w http.ResponseWriter, body []byte) {
+func (f *fakeCloud) send(w http.ResponseWriter, body []byte) { f.answer(w, http.StatusOK, body) }
+
+func (f *fakeCloud) answer(w http.ResponseWriter, status int, body []byte) {
 	f.requests.Add(1)
 	f.sent.Add(int64(len(body)))
 	w.Header().Set("Content-Type", "application/json")
-	if body == nil {
-		w.WriteHeader(http.StatusNotFound)
-	}
+	w.Header().Set("Content-Length", strconv.Itoa(len(body))) // as Nova does
+	w.WriteHeader(status)
 	_, _ = w.Write(body)
 }
 
@@ -96,9 +98,8 @@ func (f *fakeCloud) catalog() string {
 
 func (f *fakeCloud) login(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("X-Subject-Token", "a-token")
-	w.WriteHeader(http.StatusCreated)
 	expires := time.Now().UTC().Add(time.Hour).Format("2006-01-02T15:04:05.000000Z")
-	f.send(w, fmt.Appendf(nil, `{"token": {"expires_at": "%s", "user": {"id": "u", "name": "collector"}, "project": {"id": "p", "name": "admin", "domain": {"id": "default"}}, "roles": [{"name": "admin"}], "catalog": %s}}`,
+	f.answer(w, http.StatusCreated, fmt.Appendf(nil, `{"token": {"expires_at": "%s", "user": {"id": "u", "name": "collector"}, "project": {"id": "p", "name": "admin", "domain": {"id": "default"}}, "roles": [{"name": "admin"}], "catalog": %s}}`,
 		expires, f.catalog()))
 }
 

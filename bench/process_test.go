@@ -7,6 +7,8 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
+	"time"
 )
 
 // memory reads a line of /proc/PID/status: VmRSS is what a process holds now, VmHWM the most that it held, in MB.
@@ -19,6 +21,13 @@ func memory(pid int, key string) float64 {
 		}
 	}
 	return 0
+}
+
+// processorTime is what this process has used of the processors, in ms.
+func processorTime() float64 {
+	var usage syscall.Rusage
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &usage) // fails only for what is no process
+	return ms(time.Duration(usage.Utime.Nano() + usage.Stime.Nano()))
 }
 
 // tick of the kernel's clock in /proc/PID/stat: always 1/100 s towards programs.

@@ -3,9 +3,6 @@ package collectstats
 import (
 	"context"
 	"net/http"
-	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -154,22 +151,14 @@ func TestOneProjectFails(t *testing.T) {
 // breakUsage stands before the real Nova and fails for one project's usage: the real one fails for all or none.
 func breakUsage(t *testing.T, projectID string) (at string, broken *atomic.Bool) {
 	t.Helper()
-	real, err := url.Parse(testkit.Compute(t, testkit.Login(t, "admin")).Endpoint)
-	if err != nil {
-		t.Fatal(err)
-	}
 	broken = &atomic.Bool{}
 	broken.Store(true)
-	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.Out.URL.Scheme, r.Out.URL.Host = real.Scheme, real.Host }}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	at, _ = testkit.Through(t, testkit.Compute(t, testkit.Login(t, "admin")).Endpoint, func(r *http.Request) {
 		if broken.Load() && strings.Contains(r.URL.Path, "os-simple-tenant-usage/"+projectID) {
-			http.Error(w, `{"computeFault":{"code":500,"message":"Unexpected API Error."}}`, http.StatusInternalServerError)
-			return
+			r.URL.Path = "/v2.1/no-such-thing\xff" // which makes Nova answer with an error of its own
 		}
-		proxy.ServeHTTP(w, r)
-	}))
-	t.Cleanup(server.Close)
-	return server.URL + strings.TrimSuffix(real.Path, "/"), broken
+	})
+	return at, broken
 }
 
 // TestEventsThatAreNotTicks are refused with 4xx, so that nobody sends them again.

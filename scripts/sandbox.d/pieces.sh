@@ -1,4 +1,4 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034
 # The processes of the sandbox: what there is, how each is started, seen to serve, and stopped.
 # A signal goes only to a process that was started here: its pid file holds its pid, start time and boot.
 
@@ -80,7 +80,7 @@ ports_free() { # a port of a piece that is not up must be free
 }
 sql() { mariadb --no-defaults -S "$SOCK" -u root "$@"; }
 seed() { # run seed.py; its last line says what went wrong
-  local out; out=$($PY "$LIB/seed.py" "$@" 2>&1) || die "${out##*$'\n'} ('sandbox status' shows the pieces, $LOG has their logs)"
+  local out; out=$("$PY" "$LIB/seed.py" "$@" 2>&1) || die "${out##*$'\n'} ('sandbox status' shows the pieces, $LOG has their logs)"
 }
 serves() {
   case $1 in
@@ -116,9 +116,9 @@ launch() { # launch NAME : its data are there
     # Our own epmd on our own port, listening before rabbit looks for one: else rabbit leaves a daemon behind.
     epmd) spawn epmd epmd -address 127.0.0.1 -port "$SANDBOX_EPMD_PORT" ;;
     rabbitmq) launch_rabbitmq ;;
-    keystone) OS_KEYSTONE_CONFIG_DIR=$CONF/keystone spawn keystone $PY "$LIB/sandbox_wsgi.py" \
+    keystone) OS_KEYSTONE_CONFIG_DIR=$CONF/keystone spawn keystone "$PY" "$LIB/sandbox_wsgi.py" \
       keystone.server.wsgi:initialize_public_application "$SANDBOX_HOST" "$SANDBOX_KEYSTONE_PORT" 8 ;;
-    placement) OS_PLACEMENT_CONFIG_DIR=$CONF/placement spawn placement $PY "$LIB/sandbox_wsgi.py" \
+    placement) OS_PLACEMENT_CONFIG_DIR=$CONF/placement spawn placement "$PY" "$LIB/sandbox_wsgi.py" \
       placement.wsgi:init_application "$SANDBOX_HOST" "$SANDBOX_PLACEMENT_PORT" 6 ;;
     glance) service glance glance.cmd.api:main --config-file "$CONF/glance/glance-api.conf" ;;
     neutron-server) service "$1" sandbox_neutron:main --config-file "$CONF/neutron/neutron.conf" ;;
@@ -128,7 +128,7 @@ launch() { # launch NAME : its data are there
     nova-*) service "$1" sandbox_compute:main "${nova[@]}" "$CONF/nova/${1#nova-}.conf" ;;
   esac
 }
-service() { local name=$1; shift; spawn "$name" $PY "$LIB/svc.py" "$name" "$@"; }
+service() { local name=$1; shift; spawn "$name" "$PY" "$LIB/svc.py" "$name" "$@"; }
 launch_mariadb() {
   if [ ! -e "$DB/.complete" ]; then
     rm -rf "$DB"

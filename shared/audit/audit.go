@@ -122,23 +122,27 @@ func (l *Log) insert(batch []*entry) {
 	if apperr.CodeOf(err) == apperr.Internal && len(batch) > 1 {
 		// One row that Postgres cannot take must not refuse the others.
 		for i, e := range batch {
-			e.done <- l.insertRows(rows[i : i+1])
+			e.done <- unwritten(l.insertRows(rows[i : i+1]))
 		}
 		return
 	}
 	for _, e := range batch {
-		e.done <- err
+		e.done <- unwritten(err)
 	}
+}
+
+// unwritten is what a caller is told whose row could not be written, whatever the reason: ask again.
+func unwritten(err error) error {
+	if err == nil || apperr.CodeOf(err) == apperr.Unavailable {
+		return err
+	}
+	return apperr.Wrap(apperr.Unavailable, err, "the request log cannot be written")
 }
 
 func (l *Log) insertRows(rows []domain.Request) error {
 	ctx, cancel := context.WithTimeout(context.Background(), writeTimeout)
 	defer cancel()
-	err := l.store.Insert(ctx, rows)
-	if err != nil && apperr.CodeOf(err) == apperr.ClientGone {
-		return apperr.Wrap(apperr.Unavailable, err, "the request log cannot be written")
-	}
-	return err
+	return l.store.Insert(ctx, rows)
 }
 
 // Flush waits until nothing waits to be written.

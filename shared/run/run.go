@@ -5,7 +5,9 @@ package run
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/sethvargo/go-envconfig"
@@ -134,12 +136,38 @@ func register(f function) {
 func load[C any](ctx context.Context, env envconfig.Lookuper) (C, error) {
 	var cfg C
 	if err := envconfig.ProcessWith(ctx, &envconfig.Config{Target: &cfg, Lookuper: filled{env}}); err != nil {
-		return cfg, fmt.Errorf("configuration: %w", err)
+		return cfg, named(reflect.TypeFor[C](), err)
 	}
 	if v, ok := any(cfg).(validator); ok {
 		return cfg, v.Validate()
 	}
 	return cfg, nil
+}
+
+// named puts the variable's name before an error of envconfig, which only knows the field's.
+func named(config reflect.Type, err error) error {
+	field, reason, _ := strings.Cut(err.Error(), ": ")
+	for _, f := range fields(config) {
+		if f.Name == field {
+			name, _, _ := strings.Cut(f.Tag.Get("env"), ",")
+			return fmt.Errorf("%s: %s", name, reason)
+		}
+	}
+	return err
+}
+
+// fields lists the variables of a configuration, those of the structs in it too.
+func fields(config reflect.Type) []reflect.StructField {
+	var list []reflect.StructField
+	for i := range config.NumField() {
+		switch f := config.Field(i); {
+		case f.Tag.Get("env") != "":
+			list = append(list, f)
+		case f.Type.Kind() == reflect.Struct:
+			list = append(list, fields(f.Type)...)
+		}
+	}
+	return list
 }
 
 // filled hides variables that are set to nothing: a default applies to them, as to absent ones.

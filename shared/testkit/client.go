@@ -128,6 +128,9 @@ func conform(t testing.TB, req *http.Request, resp *http.Response, body []byte) 
 	if err != nil {
 		t.Fatalf("openapi.yaml: %v", err)
 	}
+	if resp.StatusCode == http.StatusNotFound && bytes.Contains(body, []byte("there is nothing at this path")) {
+		return // a function that runs alone serves only its own paths
+	}
 	route, params, err := router.FindRoute(req)
 	if err != nil {
 		if resp.StatusCode != http.StatusNotFound && resp.StatusCode != http.StatusMethodNotAllowed && resp.StatusCode != http.StatusServiceUnavailable {

@@ -159,6 +159,26 @@ func DomainToken(t testing.TB) string {
 	return login(t, auth).Token()
 }
 
+// ExpiredToken is a token of the project's member that ended an hour ago. A real one would take the whole life of
+// a token to come by, so this is a real one whose end was moved, sealed again with the sandbox's own key.
+func (p *Project) ExpiredToken(t testing.TB) string {
+	t.Helper()
+	const script = `
+import os, sys, time, msgpack
+from cryptography.fernet import Fernet
+keys = os.path.join(sys.argv[1], 'keystone', 'fernet')
+key = open(os.path.join(keys, max(os.listdir(keys), key=int))).read()
+token = sys.argv[2] + '=' * (-len(sys.argv[2]) % 4)
+payload = msgpack.unpackb(Fernet(key).decrypt(token))
+moved = [time.time() - 3600 if isinstance(field, float) else field for field in payload]
+print(Fernet(key).encrypt(msgpack.packb(moved)).decode().rstrip('='))`
+	out, err := exec.Command("/usr/bin/python3", "-c", script, filepath.Dir(CloudsYAML(t)), p.Token(t)).Output()
+	if err != nil {
+		t.Fatalf("moving a token's end: %v", err)
+	}
+	return strings.TrimSpace(string(out))
+}
+
 // Revoke ends a token.
 func (p *Project) Revoke(t testing.TB, token string) {
 	t.Helper()

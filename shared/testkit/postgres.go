@@ -33,8 +33,21 @@ func Database(t testing.TB) string {
 	defer conn.Close(ctx)
 	template := fmt.Sprintf("cloudfn_template_%x", sha256.Sum256(postgres.Migrations()))[:40]
 	makeTemplate(t, conn, base, template)
+	return create(t, conn, base, template)
+}
+
+// EmptyDatabase makes a database without a schema.
+func EmptyDatabase(t testing.TB) string {
+	t.Helper()
+	base := clusterURL(t)
+	conn := Connect(t, base)
+	return create(t, conn, base, "template0")
+}
+
+func create(t testing.TB, conn *pgx.Conn, base, template string) string {
+	t.Helper()
 	name := fmt.Sprintf("cloudfn_test_%x", rand.Uint64())
-	if _, err := conn.Exec(ctx, "create database "+name+" template "+template); err != nil {
+	if _, err := conn.Exec(context.Background(), "create database "+name+" template "+template); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { drop(t, base, name) })
@@ -151,4 +164,17 @@ func Dump(t testing.TB, databaseURL string) string {
 		dump.WriteString(strings.Join(lines, "\n"))
 	}
 	return dump.String()
+}
+
+// Pairs reads rows of a text and a number.
+func Pairs(t testing.TB, conn *pgx.Conn, sql string) map[string]int {
+	t.Helper()
+	rows, _ := conn.Query(context.Background(), sql)
+	pairs := map[string]int{}
+	var key string
+	var value int
+	if _, err := pgx.ForEachRow(rows, []any{&key, &value}, func() error { pairs[key] = value; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	return pairs
 }

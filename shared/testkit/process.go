@@ -2,6 +2,8 @@ package testkit
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -132,3 +134,22 @@ func (p *Process) Log() string {
 
 // PID is the process's id.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+// Run runs cloudfn until it ends by itself and gives its exit code and what it printed.
+func Run(t testing.TB, env map[string]string, args ...string) (int, string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, Binary(t), args...)
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "PORT=" + FreePort(t)}
+	for k, v := range env {
+		if v != "" {
+			cmd.Env = append(cmd.Env, k+"="+v)
+		}
+	}
+	out, err := cmd.CombinedOutput()
+	if _, ended := errors.AsType[*exec.ExitError](err); err != nil && !ended {
+		t.Fatal(err)
+	}
+	return cmd.ProcessState.ExitCode(), string(out)
+}

@@ -8,6 +8,8 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/gophercloud/gophercloud/v2/openstack/config/clouds"
@@ -69,6 +71,25 @@ func (p *Proxy) Env(t testing.TB, account string) map[string]string {
 		"OS_CLOUD": "", "OS_AUTH_URL": p.URL(), "OS_USERNAME": auth.Username, "OS_PASSWORD": auth.Password,
 		"OS_USER_DOMAIN_NAME": auth.DomainName, "OS_PROJECT_NAME": auth.Scope.ProjectName, "OS_PROJECT_DOMAIN_NAME": auth.Scope.DomainName,
 	}
+}
+
+// Through stands before a real service: before is called for each request, which then goes on to the service at
+// the URL. It gives its own URL and the number of requests so far.
+func Through(t testing.TB, to string, before func(*http.Request)) (at string, calls *atomic.Int64) {
+	t.Helper()
+	real, err := url.Parse(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls = &atomic.Int64{}
+	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.Out.URL.Scheme, r.Out.URL.Host = real.Scheme, real.Host }}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		calls.Add(1)
+		before(r)
+		proxy.ServeHTTP(w, r)
+	}))
+	t.Cleanup(server.Close)
+	return server.URL + strings.TrimSuffix(real.Path, "/"), calls
 }
 
 // rewrite changes the endpoints in a token's or a catalog's body.
