@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"os"
@@ -27,9 +28,7 @@ func TestMain(m *testing.M) {
 func daemonEnv(t *testing.T, database string, more map[string]string) map[string]string {
 	t.Helper()
 	env := testkit.Env(t, database, map[string]string{"OS_CLOUD": "demo", "STATS_BACKFILL": "1h"})
-	for k, v := range more {
-		env[k] = v
-	}
+	maps.Copy(env, more)
 	return env
 }
 
@@ -413,13 +412,8 @@ func TestWrongConfiguration(t *testing.T) {
 		"TOKEN_CACHE_TTL is 1h0m0s":          {"TOKEN_CACHE_TTL": "1h"},
 		"STATS_BACKFILL":                     {"STATS_BACKFILL": "a day"},
 	} {
-		env := map[string]string{}
-		for k, v := range good {
-			env[k] = v
-		}
-		for k, v := range change {
-			env[k] = v
-		}
+		env := maps.Clone(good)
+		maps.Copy(env, change)
 		code, out := testkit.Run(t, env)
 		if code != 1 || !strings.Contains(out, want) || strings.Count(out, "\n") != 1 || strings.Contains(out, "canary") {
 			t.Errorf("%v: exit %d, %q, want one line with %q", change, code, out, want)

@@ -58,6 +58,7 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 // narrowed shows *openstack.Session as what this function needs of it.
 type narrowed struct{ *openstack.Session }
 
+// In opens a session in one project.
 func (n narrowed) In(ctx context.Context, projectID string) (session, error) {
 	return narrow(n.Session.In(ctx, projectID))
 }

@@ -35,13 +35,15 @@ type resolvedAnswer struct {
 func (s service) DryRun(ctx context.Context, who domain.Identity, token domain.Secret, w wish) (report, error) {
 	cloud := s.cloud.As(token, who.ProjectID)
 	out := report{Problems: []dryRunProblem{}}
-	found, err := resolve(ctx, cloud, w)
-	switch {
-	case err == nil:
+	found, errs := resolve(ctx, cloud, w)
+	for _, err := range errs {
+		if !out.note(err) {
+			return report{}, err
+		}
+	}
+	if len(errs) == 0 {
 		out.Resolved = &resolvedAnswer{found.spec.FlavorID, found.spec.ImageID, found.spec.NetworkIDs}
 		out.checkImage(found.image, found.flavor)
-	case !out.note(err):
-		return report{}, err
 	}
 	facts, err := gather(ctx, cloud, w)
 	if err != nil {
@@ -71,12 +73,17 @@ func (r *report) add(field string, code apperr.Code, format string, args ...any)
 	r.Problems = append(r.Problems, dryRunProblem{Field: field, Code: code, Detail: fmt.Sprintf(format, args...)})
 }
 
+const gib = 1 << 30
+
 func (r *report) checkImage(image domain.Image, flavor domain.Flavor) {
 	if !isActive(image) {
 		r.add("image", apperr.Conflict, "the image is %s", image.Status)
 	}
 	if flavor.DiskGB > 0 && flavor.DiskGB < image.MinDiskGB {
 		r.add("flavor", apperr.Invalid, "has a disk of %d GB, the image needs %d GB", flavor.DiskGB, image.MinDiskGB)
+	}
+	if size := (image.SizeBytes + gib - 1) / gib; flavor.DiskGB > 0 && int64(flavor.DiskGB) < size {
+		r.add("flavor", apperr.Invalid, "has a disk of %d GB, the image alone has %d GB", flavor.DiskGB, size)
 	}
 	if flavor.RAMMB < image.MinRAMMB {
 		r.add("flavor", apperr.Invalid, "has %d MB of memory, the image needs %d MB", flavor.RAMMB, image.MinRAMMB)

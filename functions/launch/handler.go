@@ -2,6 +2,7 @@ package launch
 
 import (
 	"crypto/sha256"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"time"
@@ -39,6 +40,18 @@ type request struct {
 	Metadata         map[string]string `json:"metadata"`
 }
 
+// hash tells whether two requests ask for the same, however they are written: by what was read from them, without
+// the id (whose letters may be of either case). user_data goes in by itself, because it does not marshal.
+func (in request) hash() [sha256.Size]byte {
+	in.ID = ""
+	if in.Count == nil {
+		one := 1
+		in.Count = &one
+	}
+	text, _ := json.Marshal(in) //nolint:errchkjson // strings, numbers and lists of them cannot fail
+	return sha256.Sum256(fmt.Appendf(text, "\n%s", in.UserData.Reveal()))
+}
+
 // wish is a request that was checked: an order without ids of the cloud's.
 type wish struct {
 	id       uuid.UUID
@@ -52,11 +65,11 @@ type wish struct {
 }
 
 func parse(r *http.Request) (wish, error) {
-	in, raw, err := httpx.Body[request](r)
+	in, err := httpx.Body[request](r)
 	if err != nil {
 		return wish{}, err
 	}
-	w := wish{id: uuid.Must(uuid.NewV7()), hash: sha256.Sum256(raw), flavor: in.Flavor, image: in.Image, networks: in.Networks, userData: in.UserData}
+	w := wish{id: uuid.Must(uuid.NewV7()), hash: in.hash(), flavor: in.Flavor, image: in.Image, networks: in.Networks, userData: in.UserData}
 	w.spec = domain.LaunchSpec{
 		Name: in.Name, Count: 1, KeyName: in.KeyName, SecurityGroups: in.SecurityGroups,
 		Zone: in.AvailabilityZone, Metadata: in.Metadata,

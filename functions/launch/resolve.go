@@ -4,9 +4,9 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 
 	"github.com/google/uuid"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -19,31 +19,39 @@ type resolved struct {
 	image  domain.Image
 }
 
-// resolve looks up flavor, image and networks at the same time. An unknown name is Invalid, one that is not
-// unique a Conflict; both name the field and what is allowed.
-func resolve(ctx context.Context, cloud session, w wish) (resolved, error) {
+// resolve looks up flavor, image and networks at the same time, and gives what is wrong with any of them. An
+// unknown name is Invalid, one that is not unique a Conflict; both name the field and what is allowed.
+func resolve(ctx context.Context, cloud session, w wish) (resolved, []error) {
 	out := resolved{spec: w.spec}
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() (err error) {
-		out.flavor, err = findFlavor(ctx, cloud, w.flavor)
-		return err
-	})
-	group.Go(func() (err error) {
-		out.image, err = findImage(ctx, cloud, w.image)
-		return err
-	})
-	group.Go(func() error {
-		networks, err := findNetworks(ctx, cloud, w.networks)
-		for _, n := range networks {
-			out.spec.NetworkIDs = append(out.spec.NetworkIDs, n.ID)
-		}
-		return err
-	})
-	if err := group.Wait(); err != nil {
-		return resolved{}, err
-	}
+	errs := make([]error, 3)
+	var all sync.WaitGroup
+	all.Go(func() { out.flavor, errs[0] = findFlavor(ctx, cloud, w.flavor) })
+	all.Go(func() { out.image, errs[1] = findImage(ctx, cloud, w.image) })
+	var networks []domain.Network
+	all.Go(func() { networks, errs[2] = findNetworks(ctx, cloud, w.networks) })
+	all.Wait()
 	out.spec.FlavorID, out.spec.ImageID = out.flavor.ID, out.image.ID
-	return out, nil
+	for _, n := range networks {
+		out.spec.NetworkIDs = append(out.spec.NetworkIDs, n.ID)
+	}
+	return out, slices.DeleteFunc(errs, func(err error) bool { return err == nil })
+}
+
+// first is the error to answer with: one that is not about a field before one that is.
+func first(errs []error) error {
+	for _, err := range errs {
+		if len(apperr.As(err).Fields) == 0 {
+			return err
+		}
+	}
+	if len(errs) == 0 {
+		return nil
+	}
+	all := *apperr.As(errs[0])
+	for _, err := range errs[1:] {
+		all.Fields = append(slices.Clip(all.Fields), apperr.As(err).Fields...)
+	}
+	return &all
 }
 
 // named is what can be referred to by id or by name.

@@ -1,7 +1,6 @@
 package launch
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -54,8 +53,9 @@ type service struct {
 }
 
 const (
-	parallel  = 4                // create calls at once, per order
-	finishing = 10 * time.Second // of the request's time, kept for writing down what happened
+	parallel = 4 // create calls at once, per order
+	// Of the request's time, kept for writing down what happened: a quarter, up to this much.
+	longestFinish = 10 * time.Second
 )
 
 // Launch stores the order, then asks Nova for its servers. fresh is false for an order that was there
@@ -83,16 +83,20 @@ func (s service) Launch(ctx context.Context, who domain.Identity, token domain.S
 		}
 		failed = s.work(ctx, cloud, order, claim, w.userData)
 	}
-	order, err = s.conclude(ctx, who.ProjectID, w.id)
-	if err == nil && claim.Held {
-		err = refused(order, failed)
+	if order, err = s.conclude(ctx, who.ProjectID, w.id); err != nil {
+		return order, claim.Fresh, err
 	}
-	return order, claim.Fresh, err
+	if claim.Held {
+		if err := refused(order, failed); err != nil {
+			return order, claim.Fresh, err
+		}
+	}
+	return order, claim.Fresh, s.markInterrupted(ctx, order)
 }
 
 func newOrder(ctx context.Context, cloud session, who domain.Identity, w wish) (domain.Order, error) {
-	found, err := resolve(ctx, cloud, w)
-	if err != nil {
+	found, errs := resolve(ctx, cloud, w)
+	if err := first(errs); err != nil {
 		return domain.Order{}, err
 	}
 	order := domain.Order{ID: w.id, ProjectID: who.ProjectID, DomainID: who.DomainID, UserID: who.UserID, Spec: found.spec}
@@ -108,14 +112,14 @@ func newOrder(ctx context.Context, cloud session, who domain.Identity, w wish) (
 // sends the order again; the error says why.
 func (s service) work(ctx context.Context, cloud session, order domain.Order, claim domain.Claim, userData domain.Secret) error {
 	deadline, _ := ctx.Deadline()
+	finishing := min(longestFinish, time.Until(deadline)/4)
 	working, cancel := context.WithDeadline(ctx, deadline.Add(-finishing))
 	defer cancel()
 	if !claim.Fresh {
-		adopted, err := s.adopt(working, cloud, order)
-		if err != nil {
+		var err error
+		if order, err = s.resume(working, cloud, order); err != nil {
 			return err
 		}
-		order = adopted
 	}
 	group, working := errgroup.WithContext(working)
 	group.SetLimit(parallel)
@@ -150,10 +154,10 @@ func (s service) create(ctx context.Context, cloud session, order domain.Order, 
 	if err := s.orders.Renew(ctx, order, claim, s.claim); err != nil {
 		return err
 	}
-	// Not cancelled when another create fails: Nova would go on, and nobody would hear its answer.
+	// Not canceled when another create fails: Nova would go on, and nobody would hear its answer.
 	limit := s.claim * 2 / 3
 	if deadline, ok := ctx.Deadline(); ok {
-		limit = min(limit, time.Until(deadline)+finishing/2)
+		limit = min(limit, time.Until(deadline)+longestFinish/2)
 	}
 	asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
@@ -194,141 +198,62 @@ func sentNothing(err error) bool {
 	return code == apperr.Unauthenticated || code == apperr.RateLimited || errors.Is(err, apperr.ErrNotSent)
 }
 
-// adopt finds the servers of an order that somebody has begun: by tag, so that none is made twice.
-func (s service) adopt(ctx context.Context, cloud session, order domain.Order) (domain.Order, error) {
-	found, _, err := cloud.Servers(ctx, domain.ServerQuery{Tags: []string{orderTag(order)}, Limit: 1000})
-	if err != nil {
-		return order, err
-	}
-	var seen []domain.Instance
-	order.Instances = slices.Clone(order.Instances)
-	for n := range order.Instances {
-		i := &order.Instances[n]
-		mine := ofInstance(found, *i)
-		if len(mine) == 0 {
-			continue
-		}
-		if i.Seen(mine[0]) {
-			seen = append(seen, *i)
-		}
-		for _, extra := range mine[1:] {
-			// Nova took so long over a call that its claim had ended and the call was repeated.
-			slog.WarnContext(ctx, "deleting a server that was made twice", "instance_id", i.ID, "server_id", extra.ID)
-			if err := cloud.DeleteServer(ctx, extra.ID); err != nil {
-				return order, err
-			}
-		}
-	}
-	if len(seen) == 0 {
-		return order, nil
-	}
-	return order, s.orders.Observe(ctx, seen)
-}
-
-// ofInstance lists the servers that carry the instance's tag, the one to keep first: the one that is written
-// down, else the oldest. Every copy comes to the same choice.
-func ofInstance(found []domain.Server, i domain.Instance) []domain.Server {
-	var mine []domain.Server
-	for _, server := range found {
-		if slices.Contains(server.Tags, i.ID.String()) {
-			mine = append(mine, server)
-		}
-	}
-	slices.SortFunc(mine, func(a, b domain.Server) int {
-		switch i.ServerID {
-		case "":
-		case a.ID:
-			return -1
-		case b.ID:
-			return 1
-		}
-		return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.ID, b.ID))
-	})
-	return mine
-}
-
 // Get reads an order, with what Nova says of its servers now.
 func (s service) Get(ctx context.Context, who domain.Identity, token domain.Secret, id uuid.UUID) (domain.Order, error) {
 	order, err := s.orders.Get(ctx, who.ProjectID, id)
 	if err != nil {
 		return order, err
 	}
-	cloud := s.cloud.As(token, who.ProjectID)
-	if order, err = s.adopt(ctx, cloud, order); err != nil {
+	if _, _, err := s.observe(ctx, s.cloud.As(token, who.ProjectID), order); err != nil {
 		return order, err
 	}
-	if err := s.findVanished(ctx, cloud, order); err != nil {
+	if order, err = s.conclude(ctx, who.ProjectID, id); err != nil {
 		return order, err
 	}
-	return s.conclude(ctx, who.ProjectID, id)
+	return order, s.markInterrupted(ctx, order)
 }
 
-// findVanished looks a second time, by id, for servers that should be building and that the listing by tag
-// did not show: an order must come to its end also when its server was deleted meanwhile.
-func (s service) findVanished(ctx context.Context, cloud session, order domain.Order) error {
-	for _, i := range order.Instances {
-		if i.ServerID == "" || i.Settled() {
-			continue
-		}
-		server, err := cloud.Server(ctx, i.ServerID)
-		switch {
-		case apperr.CodeOf(err) == apperr.NotFound:
-			server = domain.Server{ID: i.ServerID, Status: "DELETED"}
-		case err != nil:
-			return err
-		}
-		if i.Seen(server) {
-			if err := s.orders.Observe(ctx, []domain.Instance{i}); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// conclude reads the order back and writes the status that follows from its instances. The instances that
-// nobody works on any more are shown as interrupted.
+// conclude reads the order back and writes the status that follows from its instances.
 func (s service) conclude(ctx context.Context, projectID string, id uuid.UUID) (domain.Order, error) {
 	order, err := s.orders.Get(ctx, projectID, id)
-	if err != nil {
+	if err != nil || order.Evaluate() == order.Status {
 		return order, err
 	}
-	if status := order.Evaluate(); status != order.Status {
-		order.Status = status
-		if err := s.orders.Conclude(ctx, order); err != nil {
-			return order, err
-		}
-	}
-	if order.Undecided() == 0 {
-		return order, nil
-	}
-	busy, err := s.orders.Busy(ctx, projectID, id)
-	if err == nil && !busy {
-		markInterrupted(order)
-	}
-	return order, err
+	order.Status = order.Evaluate()
+	return order, s.orders.Conclude(ctx, order)
 }
 
-func markInterrupted(order domain.Order) {
+// markInterrupted shows which instances nobody works on any more. That is not stored: it ends when the order is
+// sent again.
+func (s service) markInterrupted(ctx context.Context, order domain.Order) error {
+	if order.Undecided() == 0 {
+		return nil
+	}
+	busy, err := s.orders.Busy(ctx, order.ProjectID, order.ID)
+	if err != nil || busy {
+		return err
+	}
 	for n := range order.Instances {
 		if i := &order.Instances[n]; !i.Decided() {
 			i.Problem = &domain.Problem{Code: "interrupted", Detail: "the launch was interrupted; send the same request with the same id again to finish it"}
 		}
 	}
+	return nil
 }
 
 // refused is the error that answers an order of which nothing came: the first instance's refusal when Nova
 // refused all, or what kept us from asking when nothing was decided.
 func refused(order domain.Order, failed error) error {
 	first := order.Instances[0]
+	made := slices.ContainsFunc(order.Instances, func(i domain.Instance) bool { return i.ServerID != "" })
 	switch {
-	case order.Status == domain.OrderFailed && first.Problem != nil:
+	case order.Status == domain.OrderFailed && !made:
 		return apperr.New(apperr.Code(first.Problem.Code), "%s", first.Problem.Detail)
-	case failed != nil && order.Undecided() == len(order.Instances) && !errors.Is(failed, errOpen) && !errors.Is(failed, domain.ErrFenced):
+	case failed == nil || errors.Is(failed, domain.ErrFenced):
+		return nil
+	case order.Undecided() == len(order.Instances) && !errors.Is(failed, errOpen):
 		return failed
 	}
-	if failed != nil {
-		slog.Warn("order left unfinished", "order_id", order.ID, "error", failed)
-	}
+	slog.Warn("order left unfinished", "order_id", order.ID, "error", failed)
 	return nil
 }

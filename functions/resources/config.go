@@ -2,7 +2,9 @@
 package resources
 
 import (
+	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/httpx"
+	"github.com/cloudfn/cloudfn/shared/openstack"
 	"github.com/cloudfn/cloudfn/shared/run"
 )
 
@@ -14,3 +16,9 @@ func init() { run.HTTP("resources", build) }
 func build(_ Config, d run.Deps) ([]httpx.Route, error) {
 	return routes(service{cloud: clouds{d.Cloud}}), nil
 }
+
+// clouds narrows *openstack.Cloud to what this function needs.
+type clouds struct{ *openstack.Cloud }
+
+// As makes calls with the caller's own token.
+func (c clouds) As(token domain.Secret, scope string) session { return c.Cloud.As(token, scope) }

@@ -8,7 +8,6 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
-	"github.com/cloudfn/cloudfn/shared/openstack"
 )
 
 // session is the part of OpenStack that this function needs.
@@ -27,11 +26,6 @@ type service struct {
 		As(token domain.Secret, scope string) session
 	}
 }
-
-// clouds narrows *openstack.Cloud to what this function needs.
-type clouds struct{ *openstack.Cloud }
-
-func (c clouds) As(token domain.Secret, scope string) session { return c.Cloud.As(token, scope) }
 
 // resources is what was found: nil for a kind that was not asked for or that failed.
 type resources struct {

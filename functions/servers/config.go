@@ -21,4 +21,5 @@ func build(_ Config, d run.Deps) ([]httpx.Route, error) {
 // clouds narrows *openstack.Cloud to what this function needs.
 type clouds struct{ *openstack.Cloud }
 
+// As makes calls with the caller's own token.
 func (c clouds) As(token domain.Secret, scope string) session { return c.Cloud.As(token, scope) }

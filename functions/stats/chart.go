@@ -51,7 +51,7 @@ func page(s series) []byte {
 	var b bytes.Buffer
 	execute(&b, "page", map[string]any{
 		"Scope": scopeName(s.view), "Facts": d.Facts, "Newest": newest,
-		"Chart": template.HTML(d.String()), // the drawing escapes what others wrote
+		"Chart": template.HTML(d.String()), //nolint:gosec // the drawing escapes what others wrote
 	})
 	return b.Bytes()
 }
@@ -99,7 +99,7 @@ func niceTick(most int) int {
 	}
 }
 
-func (d *drawing) printf(format string, args ...any) { fmt.Fprintf(d, format, args...) }
+func (d *drawing) printf(format string, args ...any) { _, _ = fmt.Fprintf(d, format, args...) }
 
 func (d *drawing) draw() {
 	execute(&d.Buffer, "head", d)

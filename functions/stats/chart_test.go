@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -121,12 +122,12 @@ func TestChartNoteOfAnEmptyPlot(t *testing.T) {
 	} {
 		t.Run(want, func(t *testing.T) {
 			t.Parallel()
-			var got string
+			var got strings.Builder
 			for _, note := range parse(t, chart(s)).find("text", "note") {
-				got += note.Text
+				got.WriteString(note.Text)
 			}
-			if got != want {
-				t.Errorf("note is %q, want %q", got, want)
+			if got.String() != want {
+				t.Errorf("note is %q, want %q", got.String(), want)
 			}
 		})
 	}
@@ -138,7 +139,7 @@ func TestChartAxis(t *testing.T) {
 		0: "0 1 2 3 4", 1: "0 1 2 3 4", 5: "0 1 2 3 4 5", 6: "0 2 4 6", 11: "0 5 10 15", 47: "0 10 20 30 40 50",
 		1900: "0 500 1000 1500 2000", 9_999: "0 2k 4k 6k 8k 10k", 123_456: "0 50k 100k 150k",
 	} {
-		t.Run(fmt.Sprint(most), func(t *testing.T) {
+		t.Run(strconv.Itoa(most), func(t *testing.T) {
 			t.Parallel()
 			d := newDrawing(view(row(0, most)), 0)
 			var names []string

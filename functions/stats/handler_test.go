@@ -2,7 +2,6 @@ package stats
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -204,7 +203,7 @@ func TestRequestLog(t *testing.T) {
 			t.Errorf("%s: got %d %s", query, a.Status, a.Body)
 		}
 	}
-	if dump := testkit.Dump(t, database); strings.Contains(dump, mine.Token) || strings.Contains(dump, fmt.Sprint(mine.Token[:40])) {
+	if dump := testkit.Dump(t, database); strings.Contains(dump, mine.Token[:40]) {
 		t.Error("a token is in the database")
 	}
 }

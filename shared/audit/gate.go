@@ -30,7 +30,7 @@ func (g *gate) wait(ctx context.Context) error {
 	mine := g.next
 	if !g.running {
 		g.running = true
-		go g.run()
+		go g.run() //nolint:gosec // no one waiter's context may end the check of all
 	}
 	g.mu.Unlock()
 	select {

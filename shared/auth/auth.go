@@ -37,9 +37,10 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// Allows says whether the lists let a project of a domain in. projectID "" is a token for a whole domain.
+// Allows says whether the lists let a project of a domain in. projectID "" is a token for a whole domain, which a
+// list of projects does not let in.
 func (c Config) Allows(projectID, domainID string) bool {
-	return (projectID == "" || len(c.AllowedProjects) == 0 || slices.Contains(c.AllowedProjects, projectID)) &&
+	return (len(c.AllowedProjects) == 0 || slices.Contains(c.AllowedProjects, projectID)) &&
 		(len(c.AllowedDomains) == 0 || slices.Contains(c.AllowedDomains, domainID))
 }
 

@@ -64,9 +64,14 @@ type exchange struct {
 	request *http.Request
 }
 
-func (x *exchange) Header() http.Header         { return x.header }
+// Header implements http.ResponseWriter.
+func (x *exchange) Header() http.Header { return x.header }
+
+// Write drops the mux's own words.
 func (x *exchange) Write(b []byte) (int, error) { return len(b), nil }
-func (x *exchange) WriteHeader(status int)      { x.status = status }
+
+// WriteHeader notes what the mux itself answered.
+func (x *exchange) WriteHeader(status int) { x.status = status }
 
 // ServeHTTP only notes that the mux chose this route, and the path values that it found.
 func (route Route) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -79,7 +84,9 @@ func (e Edge) serve(w http.ResponseWriter, r *http.Request, mux *http.ServeMux) 
 	id := requestID(r.Header.Get("X-Request-Id"))
 	w.Header().Set("X-Request-Id", id)
 	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(began.Add(e.Timeout)) // under the functions framework nobody else sets any
+	// Later than the request's own deadline: net/http cancels a request whose connection cannot be read any more,
+	// which would look as if the client were gone. Under the functions framework nobody else sets any.
+	_ = control.SetReadDeadline(began.Add(e.Timeout + slack/2))
 	_ = control.SetWriteDeadline(began.Add(e.Timeout + slack))
 	r.Body = http.MaxBytesReader(w, r.Body, MaxBody)
 

@@ -7,6 +7,7 @@ package httpx
 import (
 	"bytes"
 	"encoding/json"
+	"maps"
 	"net/http"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
@@ -58,9 +59,7 @@ func JSON(status int, v any) (Response, error) {
 
 func (resp Response) write(w http.ResponseWriter, head bool) {
 	h := w.Header()
-	for name, values := range resp.Header {
-		h[name] = values
-	}
+	maps.Copy(h, resp.Header)
 	contentType := resp.ContentType
 	if contentType == "" {
 		contentType = "application/json"

@@ -61,7 +61,7 @@ func failure(err error, requestID, keystone string) Response {
 	e := apperr.As(err)
 	p := NewProblem(err)
 	p.RequestID = requestID
-	body, _ := json.Marshal(p) // it has only strings and numbers
+	body, _ := json.Marshal(p) //nolint:errchkjson // it has only strings and numbers
 	resp := Response{Status: p.Status, Header: http.Header{}, ContentType: ProblemType, Body: append(body, '\n'), Code: e.Code}
 	switch {
 	case e.Code == apperr.Unauthenticated:

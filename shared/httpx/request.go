@@ -21,39 +21,27 @@ import (
 const MaxBody = 1 << 20
 
 // Body reads the request's JSON into T, strictly: unknown fields, wrong types and trailing data are refused
-// with the field's name. raw is the body in one canonical form, to tell whether two requests say the same.
-func Body[T any](r *http.Request) (in T, raw []byte, err error) {
+// with the field's name.
+func Body[T any](r *http.Request) (in T, err error) {
 	if kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind != "application/json" {
-		return in, nil, apperr.New(apperr.UnsupportedMedia, "the body must be application/json")
+		return in, apperr.New(apperr.UnsupportedMedia, "the body must be application/json")
 	}
 	data, err := io.ReadAll(r.Body)
 	if err != nil {
-		return in, nil, readError(err)
+		return in, readError(err)
 	}
 	if !utf8.Valid(data) {
-		return in, nil, apperr.New(apperr.Invalid, "the body is not UTF-8")
+		return in, apperr.New(apperr.Invalid, "the body is not UTF-8")
 	}
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&in); err != nil {
-		return in, nil, decodeError(err)
+		return in, decodeError(err)
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return in, nil, apperr.New(apperr.Invalid, "the body has more after its JSON value")
+		return in, apperr.New(apperr.Invalid, "the body has more after its JSON value")
 	}
-	raw, err = canonical(data)
-	return in, raw, err
-}
-
-// canonical writes the JSON with sorted keys and without white space.
-func canonical(data []byte) ([]byte, error) {
-	var v any
-	dec := json.NewDecoder(bytes.NewReader(data))
-	dec.UseNumber()
-	if err := dec.Decode(&v); err != nil {
-		return nil, decodeError(err)
-	}
-	return json.Marshal(v)
+	return in, nil
 }
 
 func readError(err error) error {
@@ -103,7 +91,7 @@ func kindName(kind string) string {
 // Query is the request's query, of which only the named parameters are taken, each at most once.
 type Query struct{ values url.Values }
 
-// ReadQuery refuses every parameter that is not named, and repeated ones.
+// ReadQuery refuses every parameter that is not named, and repeated and empty ones.
 func ReadQuery(r *http.Request, names ...string) (Query, error) {
 	values, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -115,6 +103,9 @@ func ReadQuery(r *http.Request, names ...string) (Query, error) {
 		}
 		if len(list) > 1 {
 			return Query{}, apperr.InvalidField(name, "was given more than once")
+		}
+		if list[0] == "" {
+			return Query{}, apperr.InvalidField(name, "is empty: leave it out instead")
 		}
 		if !utf8.ValidString(list[0]) || strings.ContainsRune(list[0], 0) {
 			return Query{}, apperr.InvalidField(name, "is not text")
@@ -129,7 +120,7 @@ func (q Query) Text(name string) string { return q.values.Get(name) }
 // Int is a whole number within bounds.
 func (q Query) Int(name string, byDefault, least, most int) (int, error) {
 	text := q.values.Get(name)
-	if text == "" && !q.values.Has(name) {
+	if text == "" {
 		return byDefault, nil
 	}
 	n, err := strconv.Atoi(text)
@@ -141,11 +132,13 @@ func (q Query) Int(name string, byDefault, least, most int) (int, error) {
 
 // Bool is true or false; given says whether the parameter was there.
 func (q Query) Bool(name string) (value, given bool, err error) {
-	switch text := q.values.Get(name); {
-	case !q.values.Has(name):
+	switch q.values.Get(name) {
+	case "":
 		return false, false, nil
-	case text == "true" || text == "false":
-		return text == "true", true, nil
+	case "true":
+		return true, true, nil
+	case "false":
+		return false, true, nil
 	}
 	return false, true, apperr.InvalidField(name, "must be true or false", "true", "false")
 }
@@ -153,7 +146,7 @@ func (q Query) Bool(name string) (value, given bool, err error) {
 // OneOf is one of the allowed values; "" when it is absent.
 func (q Query) OneOf(name string, allowed ...string) (string, error) {
 	text := q.values.Get(name)
-	if !q.values.Has(name) || slices.Contains(allowed, text) {
+	if text == "" || slices.Contains(allowed, text) {
 		return text, nil
 	}
 	return "", apperr.InvalidField(name, "is not one of the allowed values", allowed...)

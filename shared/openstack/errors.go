@@ -10,7 +10,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 	"unicode"
 
@@ -54,7 +53,11 @@ func classify(service string, err error) error {
 	if refused, ok := errors.AsType[*gophercloud.ErrUnexpectedResponseCode](err); ok {
 		return refusal(service, refused)
 	}
-	return failure(service, withoutURL(err))
+	if sent, ok := errors.AsType[*url.Error](err); ok {
+		return exchange(service, sent.Err) // without the URL: it may hold filters that the log need not know
+	}
+	// A torn, oversize or senseless body, or a deadline in the middle of it.
+	return failure(service, err)
 }
 
 func refusal(service string, r *gophercloud.ErrUnexpectedResponseCode) error {
@@ -81,26 +84,30 @@ func refusal(service string, r *gophercloud.ErrUnexpectedResponseCode) error {
 	return e
 }
 
+// exchange is an error before there was an answer: a connection that was refused, closed or silent.
+func exchange(service string, err error) error {
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
+		err = errors.Join(apperr.ErrNotSent, err)
+	}
+	if code := apperr.CodeOf(failure(service, err)); code != apperr.BadGateway {
+		return failure(service, err)
+	}
+	e := apperr.Wrap(apperr.Unavailable, err, "%s cannot be reached", service)
+	e.RetryAfter = defaultRetryAfter
+	return e
+}
+
 func failure(service string, err error) error {
-	_, network := errors.AsType[net.Error](err)
-	timeout, isTimeout := errors.AsType[interface {
+	timeout, ok := errors.AsType[interface {
 		error
 		Timeout() bool
 	}](err)
 	switch {
 	case errors.Is(err, context.Canceled):
-		return apperr.Wrap(apperr.ClientGone, err, "the request was cancelled")
-	case errors.Is(err, context.DeadlineExceeded) || isTimeout && timeout.Timeout():
+		return apperr.Wrap(apperr.ClientGone, err, "the request was canceled")
+	case errors.Is(err, context.DeadlineExceeded) || ok && timeout.Timeout():
 		return apperr.Wrap(apperr.Timeout, err, "%s did not answer in time", service)
-	case network || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.ECONNREFUSED):
-		if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
-			err = errors.Join(apperr.ErrNotSent, err)
-		}
-		e := apperr.Wrap(apperr.Unavailable, err, "%s cannot be reached", service)
-		e.RetryAfter = defaultRetryAfter
-		return e
 	}
-	// A torn, oversize or senseless body.
 	return apperr.Wrap(apperr.BadGateway, err, "%s gave an answer that cannot be read", service)
 }
 
@@ -145,12 +152,4 @@ func clean(text string) string {
 		return string(runes[:maxMessage]) + "…"
 	}
 	return text
-}
-
-// withoutURL takes the URL out of an error's text: it may hold filters that the log need not know.
-func withoutURL(err error) error {
-	if u, ok := errors.AsType[*url.Error](err); ok {
-		return u.Err
-	}
-	return err
 }

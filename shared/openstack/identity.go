@@ -70,7 +70,7 @@ func (c *Cloud) Validate(ctx context.Context, subject domain.Secret) (domain.Ide
 	switch err = classify("keystone", err); apperr.CodeOf(err) {
 	case "":
 	case apperr.NotFound:
-		return domain.Identity{}, apperr.Wrap(apperr.Unauthenticated, err, "this token is not accepted: tokens of application credentials with access rules are not honoured")
+		return domain.Identity{}, apperr.Wrap(apperr.Unauthenticated, err, "this token is not accepted: tokens of application credentials with access rules are not honored")
 	case apperr.Unauthenticated, apperr.Invalid, apperr.Forbidden:
 		return domain.Identity{}, apperr.Wrap(apperr.Unauthenticated, err, "the token is invalid or expired")
 	default:
@@ -168,8 +168,12 @@ func (a *Account) Login(ctx context.Context) (*Session, error) {
 }
 
 // In opens a session in one project from another session of the account, without its password: Keystone
-// then has no hash to work out, which is most of what a login costs it.
+// then has no hash to work out, which is most of what a login costs it. A session that is there already stays as it
+// is: the token of an application credential cannot be exchanged, and is good for its own project.
 func (s *Session) In(ctx context.Context, projectID string) (*Session, error) {
+	if s.project == projectID {
+		return s, nil
+	}
 	return s.cloud.login(ctx, &gophercloud.AuthOptions{TokenID: s.token.Reveal(), Scope: &gophercloud.AuthScope{ProjectID: projectID}})
 }
 
@@ -197,6 +201,7 @@ func (c *Cloud) login(ctx context.Context, auth *gophercloud.AuthOptions) (*Sess
 	}
 	who := body.Token.identity()
 	s := c.As(domain.Secret(resp.Header.Get("X-Subject-Token")), who.UserID+"/"+who.ProjectID+"/"+who.DomainID)
+	s.project = who.ProjectID
 	c.catalogs.Add(s.scope, body.Token.Catalog)
 	return s, nil
 }

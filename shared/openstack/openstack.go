@@ -142,7 +142,7 @@ func loadCA(file string) (*tls.Config, error) {
 	if file == "" {
 		return nil, nil //nolint:nilnil // no file, no special configuration
 	}
-	pem, err := os.ReadFile(file)
+	pem, err := os.ReadFile(file) //nolint:gosec // the operator names it
 	if err != nil {
 		return nil, fmt.Errorf("OS_CACERT: %w", err)
 	}
@@ -166,6 +166,8 @@ type Session struct {
 	cloud *Cloud
 	token domain.Secret
 	scope string // what the token is scoped to: the key of its catalog
+
+	project string // of a session of the service account: the project it is in
 }
 
 // As makes calls with the caller's own token. scope is the id that the token is scoped to; two tokens of

@@ -94,8 +94,6 @@ func (s *Session) Quota(ctx context.Context) (domain.Quota, error) {
 	}, nil
 }
 
-const gib = 1 << 30
-
 type image struct {
 	ID         string `json:"id"`
 	Name       string `json:"name"` // null for an image without a name
@@ -155,11 +153,11 @@ func (s *Session) images(ctx context.Context, query url.Values) ([]domain.Image,
 			}
 		}
 		// `next` may lack the path that a proxy puts before Glance, so only its marker is taken.
-		next, err := url.Parse(page.Next)
-		if page.Next == "" || err != nil || next.Query().Get("marker") == "" || len(page.Images) == 0 {
+		marker := nextMarker([]link{{Rel: "next", Href: page.Next}})
+		if marker == "" || len(page.Images) == 0 {
 			return out, nil
 		}
-		query.Set("marker", next.Query().Get("marker"))
+		query.Set("marker", marker)
 	}
 }
 

@@ -53,6 +53,7 @@ type server struct {
 // imageRef is {"id": ...}, or "" for a server that boots from a volume.
 type imageRef struct{ ID string }
 
+// UnmarshalJSON reads either form.
 func (i *imageRef) UnmarshalJSON(data []byte) error {
 	if m := imageID.FindSubmatch(data); m != nil {
 		i.ID = string(m[1])
@@ -65,6 +66,7 @@ var imageID = regexp.MustCompile(`"id":\s*"([^"]+)"`)
 // naiveTime is Nova's time without a zone, which is UTC; null is the zero time.
 type naiveTime struct{ time.Time }
 
+// UnmarshalJSON reads Nova's form.
 func (t *naiveTime) UnmarshalJSON(data []byte) error {
 	text, err := strconv.Unquote(string(data))
 	if err != nil || text == "" {
@@ -77,7 +79,10 @@ func (t *naiveTime) UnmarshalJSON(data []byte) error {
 func (s *server) domain() domain.Server {
 	out := domain.Server{
 		ID: s.ID, Name: s.Name, Status: s.Status, Addresses: []domain.Address{}, Zone: s.Zone, KeyName: s.KeyName,
-		CreatedAt: s.Created, UpdatedAt: s.Updated, Tags: s.Tags, Partial: s.Flavor == nil,
+		CreatedAt: s.Created, UpdatedAt: s.Updated, Tags: s.Tags, Partial: s.Status == "UNKNOWN",
+	}
+	if out.UpdatedAt.IsZero() { // Nova does not know it of a server whose cell is down
+		out.UpdatedAt = out.CreatedAt
 	}
 	networks := make([]string, 0, len(s.Addresses))
 	for n := range s.Addresses {

@@ -110,7 +110,7 @@ func classify(err error) error {
 		return classifyServer(pg, err)
 	}
 	if errors.Is(err, context.Canceled) {
-		return apperr.Wrap(apperr.ClientGone, err, "the request was cancelled")
+		return apperr.Wrap(apperr.ClientGone, err, "the request was canceled")
 	}
 	if errors.Is(err, context.DeadlineExceeded) || isConnection(err) {
 		return unavailable(err)
@@ -135,7 +135,7 @@ func classifyServer(pg *pgconn.PgError, err error) error {
 		pg.Code[:2] == "08", // connection exceptions
 		pg.Code[:2] == "40", // serialization failures, deadlocks
 		pg.Code[:2] == "53", // too many connections, disk full
-		pg.Code[:2] == "57": // shutting down, cancelled
+		pg.Code[:2] == "57": // shutting down, canceled
 		return unavailable(err)
 	}
 	return apperr.Wrap(apperr.Internal, err, "internal error")

@@ -42,7 +42,7 @@ func (r Requests) copy(ctx context.Context, rows []domain.Request) error {
 	source := pgx.CopyFromSlice(len(rows), func(i int) ([]any, error) {
 		q := &rows[i]
 		return []any{
-			q.ID, q.Function, q.Method, q.Path, int16(q.Status), int32(q.Duration.Milliseconds()), //nolint:gosec // both are bounded by HTTP and by the deadline
+			q.ID, q.Function, q.Method, q.Path, int16(q.Status), int32(q.Duration.Milliseconds()),
 			q.UserID, q.ProjectID, q.DomainID, q.RequestID, q.Remote, q.Code,
 		}, nil
 	})

@@ -18,7 +18,10 @@ func (p *Process) common() []httpx.Route {
 	return []httpx.Route{status, description}
 }
 
-func (p *Process) description(*http.Request) (httpx.Response, error) {
+func (p *Process) description(r *http.Request) (httpx.Response, error) {
+	if _, err := httpx.ReadQuery(r); err != nil {
+		return httpx.Response{}, err
+	}
 	return httpx.Response{Status: http.StatusOK, ContentType: "application/yaml", Body: p.openapi, Header: http.Header{}}, nil
 }
 

@@ -159,8 +159,8 @@ func named(config reflect.Type, err error) error {
 // fields lists the variables of a configuration, those of the structs in it too.
 func fields(config reflect.Type) []reflect.StructField {
 	var list []reflect.StructField
-	for i := range config.NumField() {
-		switch f := config.Field(i); {
+	for f := range config.Fields() {
+		switch {
 		case f.Tag.Get("env") != "":
 			list = append(list, f)
 		case f.Type.Kind() == reflect.Struct:

@@ -46,7 +46,7 @@ func (p *Process) serveDaemon(ctx context.Context) error {
 	if host == "" {
 		host = "127.0.0.1"
 	}
-	listener, err := net.Listen("tcp", net.JoinHostPort(host, p.cfg.Port))
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(host, p.cfg.Port))
 	if err != nil {
 		return fmt.Errorf("PORT %s: %w", p.cfg.Port, err)
 	}

@@ -3,6 +3,7 @@ package testkit
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -37,9 +38,7 @@ func Past(t testing.TB, serverID string, made time.Time, actions map[string]time
 	last := made
 	sql := []string{}
 	all := map[string]time.Time{"create": made}
-	for name, when := range actions {
-		all[name] = when
-	}
+	maps.Copy(all, actions)
 	for name, when := range all {
 		if when.After(last) {
 			last = when

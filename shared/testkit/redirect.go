@@ -77,19 +77,19 @@ func (p *Proxy) Env(t testing.TB, account string) map[string]string {
 // the URL. It gives its own URL and the number of requests so far.
 func Through(t testing.TB, to string, before func(*http.Request)) (at string, calls *atomic.Int64) {
 	t.Helper()
-	real, err := url.Parse(to)
+	service, err := url.Parse(to)
 	if err != nil {
 		t.Fatal(err)
 	}
 	calls = &atomic.Int64{}
-	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.Out.URL.Scheme, r.Out.URL.Host = real.Scheme, real.Host }}
+	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.Out.URL.Scheme, r.Out.URL.Host = service.Scheme, service.Host }}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		calls.Add(1)
 		before(r)
 		proxy.ServeHTTP(w, r)
 	}))
 	t.Cleanup(server.Close)
-	return server.URL + strings.TrimSuffix(real.Path, "/"), calls
+	return server.URL + strings.TrimSuffix(service.Path, "/"), calls
 }
 
 // rewrite changes the endpoints in a token's or a catalog's body.

@@ -1,0 +1,77 @@
+//go:build faults
+
+package main
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// The tests of this file stop parts of the sandbox that other tests need, so they run by themselves, one after
+// the other (make test does that).
+
+// TestFaultKeystoneStopped answers 503 while Keystone is stopped, and the daemon starts without it.
+func TestFaultKeystoneStopped(t *testing.T) {
+	token := testkit.Token(t, "demo")
+	testkit.StopPieces(t, "keystone")
+	p := testkit.Spawn(t, daemonEnv(t, testkit.Database(t), nil))
+	for range 3 {
+		if a := p.As(token).Get(t, "/v1/servers"); a.Status != 503 || a.Header.Get("Retry-After") == "" {
+			t.Errorf("got %d %s, want 503 with Retry-After", a.Status, a.Body)
+		}
+	}
+	testkit.StartPieces(t, "keystone")
+	testkit.Eventually(t, 30*time.Second, "it answers again", func() bool { return p.As(token).Get(t, "/v1/servers").Status == 200 })
+}
+
+// TestFaultNovaStopped keeps an order that could not be placed, and places it once when it is sent again.
+func TestFaultNovaStopped(t *testing.T) {
+	f := testkit.Sandbox(t)
+	project := testkit.NewProject(t)
+	p := testkit.Spawn(t, testkit.Env(t, testkit.Database(t), map[string]string{"FUNCTION_TARGET": "launch"})).As(project.Token(t))
+	order := fmt.Sprintf(`{"id":"0b8c1b7e-0a43-4a83-bf43-4a1b1d6f0001","name":"later","flavor":%q,"image":%q,"networks":[%q]}`, f.FlavorID, f.ImageID, f.NetworkID)
+	if a := p.Post(t, "/v1/launch?dry_run=true", order); a.Status != 200 {
+		t.Fatalf("got %d %s", a.Status, a.Body)
+	}
+	testkit.StopPieces(t, "nova-api")
+	if a := p.Post(t, "/v1/launch", order); a.Status != 503 || a.Header.Get("Retry-After") == "" {
+		t.Errorf("got %d %s, want 503 with Retry-After", a.Status, a.Body)
+	}
+	testkit.StartPieces(t, "nova-api")
+	testkit.Eventually(t, time.Minute, "the order is placed", func() bool { return p.Post(t, "/v1/launch", order).Status/100 == 2 })
+	if n := len(project.Servers(t)); n != 1 {
+		t.Errorf("Nova has %d servers, want 1", n)
+	}
+}
+
+// TestFaultCellDown makes a cell's database unreachable: Nova then leaves its servers out of most lists, without a
+// word. The hour must stay missing, and be right once the cell is back.
+func TestFaultCellDown(t *testing.T) {
+	project := testkit.NewProject(t)
+	project.Boot(t, "in the cell", 2)
+	for _, account := range []string{"collector", "admin"} {
+		t.Run(account, func(t *testing.T) {
+			database := testkit.Database(t)
+			testkit.SetClock(t, database, time.Now().UTC().Truncate(time.Hour).Add(time.Hour))
+			p := testkit.Spawn(t, testkit.Env(t, database, map[string]string{
+				"FUNCTION_TARGET": "collect-stats", "OS_CLOUD": account, "ALLOWED_PROJECTS": project.ID, "STATS_BACKFILL": "1h",
+			}))
+			conn := testkit.Connect(t, database)
+			testkit.CellDown(t)
+			if a := p.Tick(t, "collect-stats"); a.Status != 503 {
+				t.Errorf("got %d %s, want 503", a.Status, a.Body)
+			}
+			if n := testkit.Scalar[int](t, conn, "select count(*)::int from stats_hourly"); n != 0 {
+				t.Errorf("%d rows were written", n)
+			}
+			testkit.CellUp(t)
+			testkit.Eventually(t, 30*time.Second, "the tick is done", func() bool { return p.Tick(t, "collect-stats").Status == 204 })
+			if n := testkit.Scalar[int](t, conn, "select running from stats_hourly"); n != 2 {
+				t.Errorf("%d running, want 2", n)
+			}
+		})
+	}
+}
