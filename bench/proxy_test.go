@@ -22,7 +22,7 @@ const (
 func TestProxy(t *testing.T) {
 	waitForSandbox(t)
 	project := testkit.NewProject(t)
-	id := project.Boot(t, "bench", 1)[0].ID
+	id := boot(t, project, 1)[0]
 	env := testkit.Env(t, testkit.Database(t), nil)
 	daemon := testkit.Spawn(t, env)
 	env["FUNCTION_TARGET"] = "servers"

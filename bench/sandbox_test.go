@@ -11,14 +11,18 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gophercloud/gophercloud/v2"
+	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/servers"
+
 	"github.com/cloudfn/cloudfn/shared/openstack"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
 // The sandbox is shared and may be restarted for a moment by somebody else, so what fails is tried again.
 const (
-	patience = 2 * time.Minute
-	pause    = 2 * time.Second
+	patience  = 2 * time.Minute
+	pause     = 2 * time.Second
+	bootLimit = 6 * time.Minute
 )
 
 // waitForSandbox waits until Keystone, Nova, Glance and Neutron answer.
@@ -96,4 +100,40 @@ func fetch(client *http.Client, url string, header http.Header) (body []byte, to
 
 func newClient() *http.Client {
 	return &http.Client{Timeout: time.Minute, Transport: &http.Transport{MaxIdleConnsPerHost: 4}}
+}
+
+// boot makes n servers in one call and waits until Nova lists them all as ACTIVE. It asks seldom and for little
+// (unlike testkit's Boot, which logs in and lists in detail each time): asking takes the processors away from
+// what is waited for. The servers go with the project.
+func boot(t *testing.T, project *testkit.Project, n int) (ids []string) {
+	t.Helper()
+	facts := testkit.Sandbox(t)
+	nova := testkit.Compute(t, project.Login(t))
+	opts := servers.CreateOpts{
+		Name: "bench", FlavorRef: facts.FlavorID, ImageRef: facts.ImageID, Min: n, Max: n, Networks: []servers.Network{{UUID: facts.NetworkID}},
+	}
+	_, err := servers.Create(context.Background(), nova, opts, nil).Extract()
+	must(t, err)
+	for end := time.Now().Add(bootLimit); len(ids) < n; time.Sleep(pause) {
+		if time.Now().After(end) {
+			t.Fatalf("%d of %d servers are ACTIVE after %s", len(ids), n, bootLimit)
+		}
+		again(t, func() error {
+			ids, err = active(nova)
+			return err
+		})
+	}
+	return ids
+}
+
+func active(nova *gophercloud.ServiceClient) (ids []string, err error) {
+	pages, err := servers.ListSimple(nova, servers.ListOpts{Status: "ACTIVE"}).AllPages(context.Background())
+	if err != nil {
+		return nil, err
+	}
+	found, err := servers.ExtractServers(pages)
+	for _, s := range found {
+		ids = append(ids, s.ID)
+	}
+	return ids, err
 }

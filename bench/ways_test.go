@@ -59,7 +59,7 @@ func TestWays(t *testing.T) {
 	}
 	waitForSandbox(t)
 	project := testkit.NewProject(t)
-	t.Logf("%d servers were ACTIVE after %.0f s", n, timed(func() { project.Boot(t, "bench", n) })/1000)
+	t.Logf("%d servers were ACTIVE after %.0f s", n, timed(func() { boot(t, project, n) })/1000)
 	all := candidates(t, project)
 	client := newClient()
 	sides := make([]func(), len(all))

@@ -17,7 +17,7 @@ import (
 func TestFaultKeystoneStopped(t *testing.T) {
 	token := testkit.Token(t, "demo")
 	testkit.StopPieces(t, "keystone")
-	p := testkit.Spawn(t, daemonEnv(t, testkit.Database(t), nil))
+	p := testkit.Spawn(t, daemonEnv(t, testkit.Database(t)))
 	for range 3 {
 		if a := p.As(token).Get(t, "/v1/servers"); a.Status != 503 || a.Header.Get("Retry-After") == "" {
 			t.Errorf("got %d %s, want 503 with Retry-After", a.Status, a.Body)

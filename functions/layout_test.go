@@ -52,7 +52,7 @@ func TestEveryFunctionHasTheSameFiles(t *testing.T) {
 // TestTryItOfEveryREADME runs the curl line of every function's README, as a shell does.
 func TestTryItOfEveryREADME(t *testing.T) {
 	t.Parallel()
-	p := testkit.Spawn(t, daemonEnv(t, testkit.Database(t), nil))
+	p := testkit.Spawn(t, daemonEnv(t, testkit.Database(t)))
 	for _, name := range folders(t) {
 		text, err := os.ReadFile(filepath.Join(name, "README.md"))
 		if err != nil {

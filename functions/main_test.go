@@ -25,11 +25,9 @@ func TestMain(m *testing.M) {
 }
 
 // daemonEnv is a daemon whose own ticks only count one project, so that they do not keep the sandbox busy.
-func daemonEnv(t *testing.T, database string, more map[string]string) map[string]string {
+func daemonEnv(t *testing.T, database string) map[string]string {
 	t.Helper()
-	env := testkit.Env(t, database, map[string]string{"OS_CLOUD": "demo", "STATS_BACKFILL": "1h"})
-	maps.Copy(env, more)
-	return env
+	return testkit.Env(t, database, map[string]string{"OS_CLOUD": "demo", "STATS_BACKFILL": "1h"})
 }
 
 // TestOneByOne runs every function in a process of its own, as Knative does: each serves its own paths, at the
@@ -40,7 +38,7 @@ func TestOneByOne(t *testing.T) {
 	paths := map[string]string{
 		"resources": "/v1/resources", "servers": "/v1/servers", "stats": "/v1/stats", "launch": "/v1/launch/" + uuid.NewString(),
 	}
-	daemon := testkit.Spawn(t, daemonEnv(t, testkit.Database(t), nil))
+	daemon := testkit.Spawn(t, daemonEnv(t, testkit.Database(t)))
 	for target := range paths {
 		p := testkit.Spawn(t, testkit.Env(t, testkit.Database(t), map[string]string{"FUNCTION_TARGET": target, "K_SERVICE": target}))
 		for name, path := range paths {
@@ -113,7 +111,7 @@ func TestEveryAnswerHasItsRow(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
 	token := testkit.Token(t, "demo")
-	env := daemonEnv(t, database, nil)
+	env := daemonEnv(t, database)
 	var mu sync.Mutex
 	copies := make([]*testkit.Process, 3)
 	for i := range copies {
@@ -398,7 +396,7 @@ func TestSecretsAreNowhere(t *testing.T) {
 // TestWrongConfiguration ends at once, with the variable and what it must be in one line.
 func TestWrongConfiguration(t *testing.T) {
 	t.Parallel()
-	good := daemonEnv(t, "postgres://nobody@localhost:1/x", nil)
+	good := daemonEnv(t, "postgres://nobody@localhost:1/x")
 	for want, change := range map[string]map[string]string{
 		"FUNCTION_TARGET is \"nope\": it must be one of collect-stats, launch, resources, servers, stats": {"FUNCTION_TARGET": "nope"},
 		"DATABASE_URL is empty":              {"DATABASE_URL": ""},
