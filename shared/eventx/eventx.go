@@ -35,9 +35,10 @@ type Func func(ctx context.Context, event cloudevents.Event) error
 // Handler receives the events of one function.
 type Handler struct {
 	Name    string
-	Types   []string      // the event types that it takes
-	Key     domain.Secret // what KeyExtension must hold; "" takes every event that reaches it
-	Timeout time.Duration // for the work of one event; what is left then is done at the next tick
+	Types   []string        // the event types that it takes
+	Key     domain.Secret   // what KeyExtension must hold; "" takes every event that reaches it
+	Timeout time.Duration   // for the work of one event; what is left then is done at the next tick
+	Running context.Context //nolint:containedctx // ends the work of every event when the process has to end; nil = never
 	Func    Func
 }
 
@@ -67,6 +68,9 @@ func (h Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// The work goes on when the source hangs up: it would only be done again.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), h.Timeout)
 	defer cancel()
+	if h.Running != nil {
+		defer context.AfterFunc(h.Running, cancel)()
+	}
 	err = h.guard(ctx, *event)
 	slog.InfoContext(ctx, "event", "function", h.Name, "type", event.Type(), "source", event.Source(), "id", event.ID(),
 		"ms", time.Since(began).Milliseconds(), "code", apperr.CodeOf(err))

@@ -34,6 +34,8 @@ type Process struct {
 	openapi   []byte
 	routes    []httpx.Route
 	events    []event
+
+	stopEvents context.CancelFunc // ends the work of events that are being worked on
 }
 
 type event struct {
@@ -92,6 +94,8 @@ func chosen(target string) ([]function, error) {
 }
 
 func (p *Process) build(ctx context.Context, env envconfig.Lookuper, targets []function) error {
+	running, stop := context.WithCancel(ctx)
+	p.stopEvents = stop
 	for _, f := range targets {
 		b, err := f.build(ctx, env, Deps{DB: p.db, Cloud: p.cloud})
 		if err != nil {
@@ -102,7 +106,7 @@ func (p *Process) build(ctx context.Context, env envconfig.Lookuper, targets []f
 			continue
 		}
 		p.events = append(p.events, event{schedule: f.schedule, Handler: eventx.Handler{
-			Name: f.name, Types: []string{eventx.PingType}, Key: p.cfg.EventKey, Timeout: p.cfg.EventTimeout, Func: b.event,
+			Name: f.name, Types: []string{eventx.PingType}, Key: p.cfg.EventKey, Timeout: p.cfg.EventTimeout, Running: running, Func: b.event,
 		}})
 	}
 	p.routes = append(p.routes, p.common()...)
@@ -144,6 +148,7 @@ func (p *Process) Close(ctx context.Context) {
 	if err := p.log.Flush(ctx); err != nil {
 		slog.ErrorContext(ctx, "flush", "error", err)
 	}
+	p.stopEvents()
 	p.db.Close()
 	p.cloud.Close()
 	if err := p.telemetry.Stop(ctx); err != nil {

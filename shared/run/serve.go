@@ -22,7 +22,13 @@ const (
 	readHeaderTimeout = 5 * time.Second
 	idleTimeout       = 2 * time.Minute
 	maxHeader         = 64 << 10
-	drainTimeout      = 30 * time.Second // Kubernetes' own grace period
+)
+
+// A process that was asked to end lets requests run to their own deadline and a little longer. The work of an event
+// is asked to stop sooner: whoever gets the event next goes on with it.
+const (
+	drainSlack = 5 * time.Second
+	eventGrace = 15 * time.Second
 )
 
 // serve runs until SIGTERM or SIGINT, and then lets every request that was accepted finish.
@@ -35,7 +41,7 @@ func (p *Process) serve(ctx context.Context) error {
 	} else {
 		err = p.serveFunction(ctx)
 	}
-	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainSlack)
 	defer cancel()
 	p.Close(closing)
 	return err
@@ -52,7 +58,7 @@ func (p *Process) serveDaemon(ctx context.Context) error {
 	}
 	server := &http.Server{
 		Handler: p.Handler(), ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
-		ReadTimeout: p.cfg.RequestTimeout, WriteTimeout: p.cfg.RequestTimeout + drainTimeout,
+		ReadTimeout: p.cfg.RequestTimeout, WriteTimeout: p.cfg.RequestTimeout + time.Minute,
 		ErrorLog: slog.NewLogLogger(slog.Default().Handler(), slog.LevelWarn),
 	}
 	slog.Info("serving all functions", "address", listener.Addr().String())
@@ -70,16 +76,18 @@ func (p *Process) serveDaemon(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	slog.Info("draining")
-	err = drain(ctx, server)
+	err = p.drain(ctx, server)
 	ticks.Wait()
 	return err
 }
 
-func drain(ctx context.Context, server *http.Server) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
+func (p *Process) drain(ctx context.Context, server *http.Server) error {
+	limit := p.cfg.RequestTimeout + drainSlack
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
+	defer time.AfterFunc(eventGrace, p.stopEvents).Stop()
 	if err := server.Shutdown(ctx); err != nil {
-		return fmt.Errorf("requests were still running after %s: %w", drainTimeout, err)
+		return fmt.Errorf("requests were still running after %s: %w", limit, err)
 	}
 	return nil
 }
@@ -111,7 +119,7 @@ func (p *Process) serveFunction(ctx context.Context) error {
 	if s == nil {
 		return errors.New("the server did not answer itself; ending without draining")
 	}
-	return drain(ctx, s)
+	return p.drain(ctx, s)
 }
 
 func (p *Process) askItself(ctx context.Context) {
