@@ -78,4 +78,9 @@ func printResults(w io.Writer) {
 		fmt.Fprintf(tab, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.number, r.name, r.ours, r.peer, times(r.ratio), r.target, r.target.verdict(r.ratio))
 	}
 	_ = tab.Flush()
+	fmt.Fprintln(w, footnote)
 }
+
+const footnote = `
+5: the fake Nova answers at once, so this is our work and the peer's alone. What Nova works for each of the pages
+comes on top: 6, and the table below.`

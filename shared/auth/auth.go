@@ -7,6 +7,7 @@ import (
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -33,6 +34,10 @@ type Config struct {
 func (c Config) Validate() error {
 	if c.TokenTTL < 0 || c.TokenTTL > time.Minute {
 		return fmt.Errorf("TOKEN_CACHE_TTL is %s: it must be 0s to 60s", c.TokenTTL)
+	}
+	// An empty project id is what a whole domain's token has: "a," would let all of those in.
+	if slices.Contains(c.AllowedProjects, "") || slices.Contains(c.AllowedDomains, "") {
+		return errors.New("ALLOWED_PROJECTS and ALLOWED_DOMAINS are lists of ids, such as a,b: one of the ids is empty")
 	}
 	return nil
 }

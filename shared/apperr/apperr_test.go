@@ -1,0 +1,59 @@
+package apperr
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+)
+
+func TestCodeOf(t *testing.T) {
+	t.Parallel()
+	inner := New(Conflict, "no")
+	for name, tc := range map[string]struct {
+		err       error
+		want      Code
+		retryable bool
+	}{
+		"nil":                    {nil, "", false},
+		"one of ours":            {inner, Conflict, false},
+		"one of ours, wrapped":   {fmt.Errorf("x: %w", inner), Conflict, false},
+		"one of ours, joined":    {errors.Join(errors.New("x"), inner), Conflict, false},
+		"the outermost decides":  {Wrap(Unavailable, inner, "away"), Unavailable, true},
+		"any other is internal":  {errors.New("x"), Internal, true},
+		"a context's end too":    {context.DeadlineExceeded, Internal, true},
+		"a wrong field":          {InvalidField("name", "is empty"), Invalid, false},
+		"OpenStack asks to wait": {New(RateLimited, "wait"), RateLimited, true},
+		"too old a cloud":        {New(Unsupported, "old"), Unsupported, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := CodeOf(tc.err); got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+			if got := Retryable(tc.err); got != tc.retryable {
+				t.Errorf("retryable is %t", got)
+			}
+		})
+	}
+}
+
+// TestTheCauseIsForTheLogOnly holds what may be shown apart from what may not.
+func TestTheCauseIsForTheLogOnly(t *testing.T) {
+	t.Parallel()
+	cause := errors.New("dial 10.0.0.1")
+	err := error(Wrap(Unavailable, cause, "%s is away", "nova"))
+	if e := As(err); e.Message != "nova is away" || err.Error() != "nova is away: dial 10.0.0.1" || !errors.Is(err, cause) {
+		t.Errorf("message %q, text %q", e.Message, err)
+	}
+	if e := As(cause); e.Message != "internal error" || e.Code != Internal || !errors.Is(e, cause) {
+		t.Errorf("a foreign error is shown as %q", e.Message)
+	}
+	if e := InvalidField("count", "is 0", "1", "2"); e.Message != "count: is 0" || len(e.Fields) != 1 || len(e.Fields[0].Allowed) != 2 {
+		t.Errorf("got %+v", e)
+	}
+	// What was surely not sent is known through every wrapping.
+	if !errors.Is(fmt.Errorf("x: %w", Wrap(Unavailable, errors.Join(ErrNotSent, cause), "away")), ErrNotSent) {
+		t.Error("ErrNotSent is lost")
+	}
+}

@@ -1,0 +1,315 @@
+package audit
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// disk is a store whose COPY takes a while, and may fail. Its time is that of the test's bubble.
+type disk struct {
+	takes time.Duration
+	fail  func(rows []domain.Request) error
+
+	mu      sync.Mutex
+	written map[uuid.UUID]int
+	batches []int // the sizes of the COPYs that began
+	now     int   // COPYs that run
+	most    int
+}
+
+func (d *disk) Insert(ctx context.Context, rows []domain.Request) error {
+	d.mu.Lock()
+	d.batches = append(d.batches, len(rows))
+	d.now++
+	d.most = max(d.most, d.now)
+	d.mu.Unlock()
+	defer func() {
+		d.mu.Lock()
+		d.now--
+		d.mu.Unlock()
+	}()
+	select {
+	case <-time.After(d.takes):
+	case <-ctx.Done():
+		return apperr.Wrap(apperr.Unavailable, ctx.Err(), "the database is not available")
+	}
+	if d.fail != nil {
+		if err := d.fail(rows); err != nil {
+			return err
+		}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.written == nil {
+		d.written = map[uuid.UUID]int{}
+	}
+	for _, r := range rows {
+		d.written[r.ID]++
+	}
+	return nil
+}
+
+func (d *disk) has(id uuid.UUID) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.written[id]
+}
+
+// Check makes a disk a schema that is always there.
+func (d *disk) Check(context.Context) error { return nil }
+
+func row(path string) domain.Request { return domain.Request{ID: uuid.New(), Path: path} }
+
+// record writes n rows at once and gives each row's error, in order. It checks that none returns before its row
+// is there.
+func record(t *testing.T, l *Log, d *disk, rows []domain.Request) []error {
+	t.Helper()
+	errs := make([]error, len(rows))
+	var all sync.WaitGroup
+	for i, r := range rows {
+		all.Go(func() {
+			errs[i] = l.Record(t.Context(), r)
+			if n := d.has(r.ID); errs[i] == nil && n != 1 {
+				t.Errorf("Record returned when its row was written %d times", n)
+			}
+		})
+	}
+	all.Wait()
+	return errs
+}
+
+func rows(n int) []domain.Request {
+	list := make([]domain.Request, n)
+	for i := range list {
+		list[i] = row("/v1/servers")
+	}
+	return list
+}
+
+func TestRecordSharesCommits(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct{ rows, copies int }{
+		"one":               {1, 1},
+		"a few":             {100, 3},                  // one, another while it runs, and the rest together
+		"more than a batch": {2*maxBatch + 500, 2 + 3}, // the first two take whatever is there
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				d := &disk{takes: 10 * time.Millisecond}
+				l := New(d, d)
+				for _, err := range record(t, l, d, rows(tc.rows)) {
+					if err != nil {
+						t.Fatal(err)
+					}
+				}
+				if len(d.batches) > tc.copies || d.most > writers {
+					t.Errorf("%d rows took the COPYs %v, up to %d at once", tc.rows, d.batches, d.most)
+				}
+				for _, n := range d.batches {
+					if n > maxBatch {
+						t.Errorf("one COPY had %d rows", n)
+					}
+				}
+				synctest.Wait()
+				if l.running != 0 || len(l.waiting) != 0 { // and the bubble holds us to it: no goroutine is left
+					t.Errorf("%d writers are left, %d rows wait", l.running, len(l.waiting))
+				}
+			})
+		})
+	}
+}
+
+// TestTwoWritersAtMost keeps rows coming one by one, faster than they are written.
+func TestTwoWritersAtMost(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := &disk{takes: 10 * time.Millisecond}
+		l := New(d, d)
+		var all sync.WaitGroup
+		for range 1000 {
+			all.Go(func() {
+				if err := l.Record(t.Context(), row("/")); err != nil {
+					t.Error(err)
+				}
+			})
+			time.Sleep(time.Millisecond)
+		}
+		all.Wait()
+		if d.most != writers || len(d.written) != 1000 || len(d.batches) > 1000/5+2 {
+			t.Errorf("%d COPYs at once, %d in all for %d rows", d.most, len(d.batches), len(d.written))
+		}
+	})
+}
+
+// TestOneBadRow has a row that Postgres cannot take: only its own request is refused.
+func TestOneBadRow(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := &disk{takes: time.Millisecond, fail: func(rows []domain.Request) error {
+			for _, r := range rows {
+				if r.Path == "bad" {
+					return errors.New("invalid byte sequence")
+				}
+			}
+			return nil
+		}}
+		l := New(d, d)
+		list := rows(50)
+		list[20].Path, list[30].Path = "bad", "bad"
+		for i, err := range record(t, l, d, list) {
+			if bad := list[i].Path == "bad"; bad && apperr.CodeOf(err) != apperr.Unavailable || !bad && err != nil {
+				t.Errorf("row %d (%s): got %v", i, list[i].Path, err)
+			}
+		}
+		if len(d.written) != 48 {
+			t.Errorf("%d rows are written, want 48", len(d.written))
+		}
+	})
+}
+
+// TestWhatTheStoreSays becomes Unavailable for all of the batch, and is not tried row by row when it is not
+// about a row.
+func TestWhatTheStoreSays(t *testing.T) {
+	t.Parallel()
+	away := apperr.New(apperr.Unavailable, "the database is not available")
+	away.RetryAfter = 7 * time.Second
+	for name, tc := range map[string]struct {
+		err    error
+		rowly  bool
+		pause  time.Duration
+		reason string
+	}{
+		"Postgres is away": {away, false, 7 * time.Second, "the database is not available"},
+		"a doubled id":     {apperr.New(apperr.Conflict, "it exists already"), false, 0, "the request log cannot be written"},
+		"anything else":    {errors.New("permission denied"), true, 0, "the request log cannot be written"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				d := &disk{takes: 10 * time.Millisecond, fail: func([]domain.Request) error { return tc.err }}
+				l := New(d, d)
+				for _, err := range record(t, l, d, rows(40)) {
+					if e := apperr.As(err); e.Code != apperr.Unavailable || e.RetryAfter != tc.pause || e.Message != tc.reason {
+						t.Errorf("got %s %q, again in %s", e.Code, e.Message, e.RetryAfter)
+					}
+				}
+				if len(d.batches) > 3 != tc.rowly {
+					t.Errorf("the COPYs were %v", d.batches)
+				}
+			})
+		})
+	}
+}
+
+// TestTheQueueIsBounded fills it while nothing can be written: more is refused at once, and what was taken is
+// written in the end.
+func TestTheQueueIsBounded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := &disk{takes: time.Second}
+		l := New(d, d)
+		gone, cancel := context.WithCancel(t.Context())
+		cancel()
+		taken := 0
+		for range writers { // each takes one row and is busy with it
+			_ = l.Record(gone, row("/"))
+			taken++
+			synctest.Wait()
+		}
+		for range maxWaiting {
+			if err := l.Record(gone, row("/")); apperr.As(err).RetryAfter != 0 || apperr.CodeOf(err) != apperr.Unavailable {
+				t.Fatalf("a caller that hung up got %v", err)
+			}
+			taken++
+		}
+		began := time.Now()
+		err := l.Record(t.Context(), row("one too many"))
+		if e := apperr.As(err); e.Code != apperr.Unavailable || e.RetryAfter <= 0 || time.Since(began) > 0 {
+			t.Errorf("got %v, again in %s, after %s", err, e.RetryAfter, time.Since(began))
+		}
+		if err := l.Flush(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if len(d.written) != taken {
+			t.Errorf("%d rows were taken, %d are written", taken, len(d.written))
+		}
+		if err := l.Record(t.Context(), row("/")); err != nil {
+			t.Errorf("afterwards: %v", err)
+		}
+	})
+}
+
+// TestRecordEndsWithItsContext: the caller is told in time, and the row may be written all the same.
+func TestRecordEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := &disk{takes: time.Second}
+		l := New(d, d)
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		defer cancel()
+		began, r := time.Now(), row("/")
+		err := l.Record(ctx, r)
+		if apperr.CodeOf(err) != apperr.Unavailable || time.Since(began) != 300*time.Millisecond {
+			t.Errorf("got %v after %s", err, time.Since(began))
+		}
+		time.Sleep(time.Second)
+		if d.has(r.ID) != 1 {
+			t.Error("the row that waited is lost")
+		}
+	})
+}
+
+// TestASilentDisk is given up on: no request waits longer than one COPY may take.
+func TestASilentDisk(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := &disk{takes: time.Hour}
+		l := New(d, d)
+		began := time.Now()
+		for _, err := range record(t, l, d, rows(10)) {
+			if apperr.CodeOf(err) != apperr.Unavailable {
+				t.Errorf("got %v", err)
+			}
+		}
+		if took := time.Since(began); took > 2*writeTimeout {
+			t.Errorf("it took %s", took)
+		}
+	})
+}
+
+func TestFlush(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := &disk{takes: time.Second}
+		l := New(d, d)
+		if err := l.Flush(t.Context()); err != nil {
+			t.Errorf("nothing waits: %v", err)
+		}
+		list := rows(20)
+		go record(t, l, d, list)
+		synctest.Wait()
+		short, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		if err := l.Flush(short); err == nil {
+			t.Error("it did not wait")
+		}
+		if err := l.Flush(t.Context()); err != nil {
+			t.Error(err)
+		}
+		for _, r := range list {
+			if d.has(r.ID) != 1 {
+				t.Fatal("a row is not written after Flush")
+			}
+		}
+	})
+}
