@@ -341,7 +341,7 @@ func TestLaunchSurvivesKill(t *testing.T) {
 			copies[round%2].Kill()
 			all.Wait()
 			survivor := copies[(round+1)%2].As(token)
-			testkit.Eventually(t, 2*time.Minute, "the order is done", func() bool {
+			testkit.Eventually(t, 4*time.Minute, "the order is done", func() bool {
 				var got struct{ Status string }
 				survivor.Post(t, "/v1/launch", order).JSON(t, &got)
 				if got.Status == "running" {

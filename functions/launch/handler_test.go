@@ -51,7 +51,7 @@ func TestLaunchByName(t *testing.T) {
 	if a.Status != 202 || a.Header.Get("Location") != "/v1/launch/"+id || len(order.Instances) != 2 || order.Status != domain.OrderRunning {
 		t.Fatalf("got %d %v %s", a.Status, a.Header, a.Body)
 	}
-	testkit.Eventually(t, 2*time.Minute, "the order is done", func() bool {
+	testkit.Eventually(t, 4*time.Minute, "the order is done", func() bool {
 		app.Get(t, "/v1/launch/"+id).JSON(t, &order)
 		return order.Status == domain.OrderDone
 	})
@@ -273,7 +273,7 @@ func TestOverQuota(t *testing.T) {
 	if a.Status != 202 {
 		t.Fatalf("got %d %s", a.Status, a.Body)
 	}
-	testkit.Eventually(t, 2*time.Minute, "the order ends", func() bool {
+	testkit.Eventually(t, 4*time.Minute, "the order ends", func() bool {
 		app.Get(t, fmt.Sprintf("/v1/launch/%s", order.ID)).JSON(t, &order)
 		return order.Status != domain.OrderRunning
 	})

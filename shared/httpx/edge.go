@@ -2,6 +2,7 @@ package httpx
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -152,8 +153,13 @@ func (e Edge) outcome(ctx context.Context, x *exchange, r *http.Request) Respons
 	if err == nil {
 		return resp
 	}
-	if ctx.Err() != nil && apperr.CodeOf(err) == apperr.Internal {
-		err = apperr.Wrap(apperr.Timeout, err, "the request took too long")
+	if apperr.CodeOf(err) == apperr.Internal {
+		switch {
+		case errors.Is(ctx.Err(), context.Canceled):
+			err = apperr.Wrap(apperr.ClientGone, err, "the client hung up")
+		case ctx.Err() != nil:
+			err = apperr.Wrap(apperr.Timeout, err, "the request took too long")
+		}
 	}
 	level := slog.LevelInfo
 	if apperr.Retryable(err) {

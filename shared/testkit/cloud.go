@@ -229,7 +229,7 @@ func (p *Project) remove(t testing.TB, admin *gophercloud.ProviderClient) {
 // OpenStack runs python-openstackclient, the way an operator would, with one of the clouds in clouds.yaml.
 func OpenStack(t testing.TB, cloud string, args ...string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "openstack", args...)
 	for _, v := range os.Environ() {

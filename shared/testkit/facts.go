@@ -131,7 +131,7 @@ func (p *Project) Boot(t testing.TB, name string, n int) []servers.Server {
 		t.Fatal(err)
 	}
 	var made []servers.Server
-	Eventually(t, 3*time.Minute, fmt.Sprintf("%d servers %q are ACTIVE", n, name), func() bool {
+	Eventually(t, 5*time.Minute, fmt.Sprintf("%d servers %q are ACTIVE", n, name), func() bool {
 		made = slices.DeleteFunc(p.Servers(t), func(s servers.Server) bool { return before[s.ID] || s.Status != "ACTIVE" })
 		return len(made) == n
 	})
@@ -142,7 +142,7 @@ func (p *Project) Boot(t testing.TB, name string, n int) []servers.Server {
 func (p *Project) Await(t testing.TB, serverID, status string) {
 	t.Helper()
 	nova := Compute(t, p.Login(t))
-	Eventually(t, 2*time.Minute, "server "+serverID+" is "+status, func() bool {
+	Eventually(t, 4*time.Minute, "server "+serverID+" is "+status, func() bool {
 		s, err := servers.Get(context.Background(), nova, serverID).Extract()
 		if gophercloud.ResponseCodeIs(err, 404) {
 			return status == "DELETED"
