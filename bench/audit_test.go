@@ -52,18 +52,26 @@ func TestRequestLog(t *testing.T) {
 		func() { rig.crowd(&checked, rig.checkAndRecord) },
 	)
 	we, they, limit := median(ours.rates), median(inserts.rates), median(copies.rates)
-	report(result{number: "1a", name: fmt.Sprintf("request log, rows/s, %d clients : insert per request, pool of %d", logClients, insertPool),
-		ours: showRate(we), peer: showRate(they), ratio: we / they, target: atLeast(4)})
-	report(result{number: "1b", name: fmt.Sprintf("request log, rows/s : COPY of %d ready rows at a time", copyRows),
-		ours: showRate(we), peer: showRate(limit), ratio: we / limit, target: atLeast(0.5)})
+	report(result{
+		number: "1a", name: fmt.Sprintf("request log, rows/s, %d clients : insert per request, pool of %d", logClients, insertPool),
+		ours: showRate(we), peer: showRate(they), ratio: we / they, target: atLeast(4),
+	})
+	report(result{
+		number: "1b", name: fmt.Sprintf("request log, rows/s : COPY of %d ready rows at a time", copyRows),
+		ours: showRate(we), peer: showRate(limit), ratio: we / limit, target: atLeast(0.5),
+	})
 	for _, p := range []int{50, 99} {
 		a, b := percentile(ours.calls, p), percentile(inserts.calls, p)
-		report(result{number: "1c", name: fmt.Sprintf("request log, p%d of a call : insert per request", p),
-			ours: showMS(a), peer: showMS(b), ratio: a / b})
+		report(result{
+			number: "1c", name: fmt.Sprintf("request log, p%d of a call : insert per request", p),
+			ours: showMS(a), peer: showMS(b), ratio: a / b,
+		})
 	}
 	both := median(checked.rates)
-	report(result{number: "1d", name: "request log with the check before each request, rows/s : insert per request",
-		ours: showRate(both), peer: showRate(they), ratio: both / they})
+	report(result{
+		number: "1d", name: "request log with the check before each request, rows/s : insert per request",
+		ours: showRate(both), peer: showRate(they), ratio: both / they,
+	})
 }
 
 func showRate(v float64) string { return fmt.Sprintf("%.0f/s", v) }

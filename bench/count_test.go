@@ -51,8 +51,10 @@ func TestCount(t *testing.T) {
 func (c *counter) compare(peer counter) {
 	name := fmt.Sprintf("count %d servers of %d projects (fake Nova), ", fakeServers, fakeProjects)
 	line := func(what string, we, they []float64, show func(float64) string, goal target) {
-		report(result{number: "5", name: name + what + " : exporter's way", ours: show(median(we)), peer: show(median(they)),
-			ratio: median(we) / median(they), target: goal})
+		report(result{
+			number: "5", name: name + what + " : exporter's way", ours: show(median(we)), peer: show(median(they)),
+			ratio: median(we) / median(they), target: goal,
+		})
 	}
 	line("time", c.took, peer.took, showMS, atMost(1.0/4))
 	line("processor time", c.cpu, peer.cpu, showMS, atMost(1.0/15))

@@ -58,14 +58,18 @@ func TestDecode(t *testing.T) {
 	compareDecoders("4a", "list of "+name, list, peer)
 	name = fmt.Sprintf("%d servers, pages of %.2f MB", decodeServers, float64(len(fake.usage[""])+len(fake.unlaunched))/1e6)
 	compareDecoders("4b", "count of "+name, count, peer)
-	report(result{number: "4c", name: "list of 1000 servers, processor time : the same page thrown away", ours: showMS(median(list.took)),
-		peer: showMS(median(transfer.took)), ratio: median(list.took) / median(transfer.took)})
+	report(result{
+		number: "4c", name: "list of 1000 servers, processor time : the same page thrown away", ours: showMS(median(list.took)),
+		peer: showMS(median(transfer.took)), ratio: median(list.took) / median(transfer.took),
+	})
 }
 
 func compareDecoders(number, name string, ours, peer *decoder) {
 	line := func(what string, we, they []float64, show func(float64) string, goal target) {
-		report(result{number: number, name: name + ", " + what + " : gophercloud AllPages", ours: show(median(we)), peer: show(median(they)),
-			ratio: median(we) / median(they), target: goal})
+		report(result{
+			number: number, name: name + ", " + what + " : gophercloud AllPages", ours: show(median(we)), peer: show(median(they)),
+			ratio: median(we) / median(they), target: goal,
+		})
 	}
 	line("processor time", ours.took, peer.took, showMS, atMost(1.0/15))
 	line("allocated", ours.bytes, peer.bytes, func(v float64) string { return showMB(v / 1e6) }, atMost(1.0/15))

@@ -9,6 +9,7 @@ import (
 	"math"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -93,7 +94,7 @@ func (s fakeServer) fill(template string) string {
 		updated = time.Now().UTC().Add(-30 * time.Second)
 	}
 	return strings.NewReplacer(
-		"SERVER_ID", s.id, "SERVER_NUMBER", fmt.Sprint(s.number), "PROJECT_ID", s.project,
+		"SERVER_ID", s.id, "SERVER_NUMBER", strconv.Itoa(s.number), "PROJECT_ID", s.project,
 		"SERVER_STATUS", statusOf[s.state], "SERVER_STATE", s.state,
 		"SERVER_CREATED", created.Format(layout+"Z"), "SERVER_UPDATED", updated.Format(layout+"Z"),
 		"SERVER_LAUNCHED", launched, "SERVER_STARTED", created.Format(layout+".000000"),

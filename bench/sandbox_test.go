@@ -48,6 +48,13 @@ func waitForSandbox(t *testing.T) {
 	})
 }
 
+// waitForKeystone waits until Keystone answers.
+func waitForKeystone(t *testing.T) {
+	t.Helper()
+	cloud := sandboxCloud(t)
+	again(t, func() error { return cloud.Reachable(context.Background()) })
+}
+
 // again calls until there is no error, or patience is over.
 func again(t *testing.T, call func() error) {
 	t.Helper()

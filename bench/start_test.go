@@ -39,7 +39,7 @@ type program struct {
 // TestStart measures from exec to the first answer: of a function as Knative starts it, of the daemon, and of
 // the smallest Go server there is.
 func TestStart(t *testing.T) {
-	waitForSandbox(t)
+	waitForKeystone(t)
 	binary, hello := testkit.Binary(t), buildHello(t)
 	env := testkit.Env(t, testkit.Database(t), nil)
 	function := testkit.Env(t, env["DATABASE_URL"], map[string]string{"FUNCTION_TARGET": "servers"})
@@ -49,25 +49,35 @@ func TestStart(t *testing.T) {
 		func() { healthz.start(t, "/healthz") }, func() { status.start(t, "/v1/status") },
 		func() { daemon.start(t, "/healthz") }, func() { bare.start(t, "/") })
 	line := func(name string, p *program) {
-		report(result{number: "7a", name: name + " : limit", ours: showMS(median(p.took)), peer: showMS(startLimit),
-			ratio: median(p.took) / startLimit, target: atMost(1)})
+		report(result{
+			number: "7a", name: name + " : limit", ours: showMS(median(p.took)), peer: showMS(startLimit),
+			ratio: median(p.took) / startLimit, target: atMost(1),
+		})
 	}
 	line("exec to first answer, function, GET /healthz", healthz)
 	line("exec to first answer, function, GET /v1/status (Postgres, Keystone)", status)
 	line("exec to first answer, daemon, GET /healthz", daemon)
-	report(result{number: "7b", name: "exec to first answer, function : bare net/http", ours: showMS(median(healthz.took)),
-		peer: showMS(median(bare.took)), ratio: median(healthz.took) / median(bare.took)})
+	report(result{
+		number: "7b", name: "exec to first answer, function : bare net/http", ours: showMS(median(healthz.took)),
+		peer: showMS(median(bare.took)), ratio: median(healthz.took) / median(bare.took),
+	})
 }
 
 // TestIdle measures what a daemon holds after one request of each kind and some seconds of rest.
 func TestIdle(t *testing.T) {
-	waitForSandbox(t)
+	waitForKeystone(t)
 	project := testkit.NewProject(t)
 	hello := &program{path: buildHello(t)}
 	bare := hello.serve(t, "/")
 	p := testkit.Spawn(t, testkit.Env(t, testkit.Database(t), nil))
 	client := newClient()
-	askEverything(t, client, p.URL, project.Token(t))
+	token := project.Token(t)
+	askEverything(t, client, p.URL, token)
+	f := testkit.Sandbox(t)
+	order := fmt.Sprintf(`{"name": "bench", "flavor": %q, "image": %q, "networks": [%q]}`, f.FlavorID, f.ImageID, f.NetworkID)
+	if a := p.As(token).Post(t, "/v1/launch?dry_run=true", order); a.Status != http.StatusOK {
+		t.Logf("a dry run answered %d: %s", a.Status, a.Body)
+	}
 	client.CloseIdleConnections()
 	time.Sleep(idle)
 	rss := memory(p.PID(), "VmRSS")

@@ -78,8 +78,10 @@ func TestWays(t *testing.T) {
 	}
 	ways.servers, ways.all = n, all
 	detail, usage := median(all[1].took), median(all[2].took)
-	report(result{number: "6", name: fmt.Sprintf("Nova's answer about %d servers, os-simple-tenant-usage : servers/detail 2.47", n),
-		ours: showMS(usage), peer: showMS(detail), ratio: usage / detail})
+	report(result{
+		number: "6", name: fmt.Sprintf("Nova's answer about %d servers, os-simple-tenant-usage : servers/detail 2.47", n),
+		ours: showMS(usage), peer: showMS(detail), ratio: usage / detail,
+	})
 }
 
 func (w *way) measure(t *testing.T, client *http.Client) {
@@ -102,25 +104,43 @@ func candidates(t *testing.T, project *testkit.Project) []*way {
 	window := url.Values{"limit": {"1000"}, "start": {tomorrow.Format(layout)}, "end": {tomorrow.Add(time.Hour).Format(layout)}}.Encode()
 	id, root, member, reader := project.ID, admin.Token(), project.Token(t), readerToken(t, project.ID)
 	return []*way{
-		{name: "servers/detail?all_tenants, 2.1", counts: "ACTIVE, by project", scale: 100, read: activeServers,
-			url: nova + "servers/detail?all_tenants=1&limit=1000", header: compute(root, "2.1")},
-		{name: "servers/detail?all_tenants, 2.47", counts: "ACTIVE, by project", scale: 100, read: activeServers,
-			url: nova + "servers/detail?all_tenants=1&limit=1000", header: compute(root, "2.47")},
-		{name: "os-simple-tenant-usage?detailed, 2.40 (ours)", counts: "active, by project", scale: 100, read: activeUsages,
-			url: nova + "os-simple-tenant-usage?detailed=1&" + window, header: compute(root, "2.40")},
-		{name: "os-simple-tenant-usage/{project}, 2.40, reader (ours without admin)", counts: "active", scale: 500, project: true, read: activeUsages,
-			url: nova + "os-simple-tenant-usage/" + id + "?" + window, header: compute(reader, "2.40")},
-		{name: "servers?status=ACTIVE, 2.1, project's member", counts: "ACTIVE", scale: 500, project: true, read: listedServers,
-			url: nova + "servers?status=ACTIVE&limit=1000", header: compute(member, "2.1")},
-		{name: "servers?all_tenants&project_id&status=ACTIVE, 2.1", counts: "ACTIVE", scale: 500, project: true, read: listedServers,
-			url: nova + "servers?all_tenants=1&status=ACTIVE&limit=1000&project_id=" + id, header: compute(root, "2.1")},
-		{name: "os-hypervisors/statistics, 2.87", counts: "on any host, running or not; no projects", scale: 1, read: number("hypervisor_statistics", "running_vms"),
-			url: nova + "os-hypervisors/statistics", header: compute(root, "2.87")},
-		{name: "placement usages?project_id&consumer_type=all, 1.38", counts: "with an allocation, running or not", scale: 500, project: true, read: number("usages", "all", "consumer_count"),
+		{
+			name: "servers/detail?all_tenants, 2.1", counts: "ACTIVE, by project", scale: 100, read: activeServers,
+			url: nova + "servers/detail?all_tenants=1&limit=1000", header: compute(root, "2.1"),
+		},
+		{
+			name: "servers/detail?all_tenants, 2.47", counts: "ACTIVE, by project", scale: 100, read: activeServers,
+			url: nova + "servers/detail?all_tenants=1&limit=1000", header: compute(root, "2.47"),
+		},
+		{
+			name: "os-simple-tenant-usage?detailed, 2.40 (ours)", counts: "active, by project", scale: 100, read: activeUsages,
+			url: nova + "os-simple-tenant-usage?detailed=1&" + window, header: compute(root, "2.40"),
+		},
+		{
+			name: "os-simple-tenant-usage/{project}, 2.40, reader (ours without admin)", counts: "active", scale: 500, project: true, read: activeUsages,
+			url: nova + "os-simple-tenant-usage/" + id + "?" + window, header: compute(reader, "2.40"),
+		},
+		{
+			name: "servers?status=ACTIVE, 2.1, project's member", counts: "ACTIVE", scale: 500, project: true, read: listedServers,
+			url: nova + "servers?status=ACTIVE&limit=1000", header: compute(member, "2.1"),
+		},
+		{
+			name: "servers?all_tenants&project_id&status=ACTIVE, 2.1", counts: "ACTIVE", scale: 500, project: true, read: listedServers,
+			url: nova + "servers?all_tenants=1&status=ACTIVE&limit=1000&project_id=" + id, header: compute(root, "2.1"),
+		},
+		{
+			name: "os-hypervisors/statistics, 2.87", counts: "on any host, running or not; no projects", scale: 1, read: number("hypervisor_statistics", "running_vms"),
+			url: nova + "os-hypervisors/statistics", header: compute(root, "2.87"),
+		},
+		{
+			name: "placement usages?project_id&consumer_type=all, 1.38", counts: "with an allocation, running or not", scale: 500, project: true, read: number("usages", "all", "consumer_count"),
 			url:    placement.Endpoint + "usages?consumer_type=all&project_id=" + id, // Zed's Nova sets no INSTANCE
-			header: http.Header{"X-Auth-Token": {root}, "Openstack-Api-Version": {"placement 1.38"}}},
-		{name: "limits?tenant_id, 2.1", counts: "all states", scale: 500, project: true, read: number("limits", "absolute", "totalInstancesUsed"),
-			url: nova + "limits?tenant_id=" + id, header: compute(root, "2.1")},
+			header: http.Header{"X-Auth-Token": {root}, "Openstack-Api-Version": {"placement 1.38"}},
+		},
+		{
+			name: "limits?tenant_id, 2.1", counts: "all states", scale: 500, project: true, read: number("limits", "absolute", "totalInstancesUsed"),
+			url: nova + "limits?tenant_id=" + id, header: compute(root, "2.1"),
+		},
 	}
 }
 

@@ -1,6 +1,7 @@
 package httpx
 
 import (
+	"math"
 	"mime"
 	"net/http"
 	"slices"
@@ -43,8 +44,8 @@ func quality(accept, kind string) float64 {
 		}
 		rank, q = ranks[name], 1
 		if text, ok := params["q"]; ok {
-			if q, err = strconv.ParseFloat(text, 64); err != nil {
-				q = 0
+			if q, err = strconv.ParseFloat(text, 64); err != nil || q < 0 || q > 1 || math.IsNaN(q) {
+				q = 0 // no weight (RFC 9110, 12.4.2)
 			}
 		}
 	}

@@ -51,19 +51,22 @@ func readError(err error) error {
 	return apperr.Wrap(apperr.Invalid, err, "the body could not be read")
 }
 
+// maxQuote bounds what of a request is repeated in its refusal, and so in the log.
+const maxQuote = 100
+
 func decodeError(err error) error {
 	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		if e.Field == "" {
 			return apperr.Wrap(apperr.Invalid, err, "the body must be a JSON object, not %s", e.Value)
 		}
-		return apperr.InvalidField(e.Field, fmt.Sprintf("must be %s, not %s", kindName(e.Type.Kind().String()), e.Value))
+		return apperr.InvalidField(e.Field, fmt.Sprintf("must be %s, not %s", kindName(e.Type.Kind().String()), text(e.Value, maxQuote)))
 	}
 	if e, ok := errors.AsType[*apperr.Error](err); ok {
 		return e // from a type's own UnmarshalJSON
 	}
 	if name, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
 		name, _ = strconv.Unquote(name)
-		return apperr.InvalidField(name, "is not a field of this request")
+		return apperr.InvalidField(text(name, maxQuote), "is not a field of this request")
 	}
 	if errors.Is(err, io.EOF) {
 		return apperr.New(apperr.Invalid, "the body is empty")
@@ -71,13 +74,15 @@ func decodeError(err error) error {
 	if _, ok := errors.AsType[*json.SyntaxError](err); ok || errors.Is(err, io.ErrUnexpectedEOF) {
 		return apperr.Wrap(apperr.Invalid, err, "the body is not valid JSON: %s", err)
 	}
-	return apperr.Wrap(apperr.Invalid, err, "the body is not valid: %s", err)
+	return apperr.New(apperr.Invalid, "the body is not valid: %s", text(err.Error(), maxQuote))
 }
 
 func kindName(kind string) string {
 	switch {
 	case strings.HasPrefix(kind, "int") || strings.HasPrefix(kind, "uint"):
 		return "a whole number"
+	case strings.HasPrefix(kind, "float"):
+		return "a number"
 	case kind == "slice":
 		return "a list"
 	case kind == "map" || kind == "struct":
@@ -99,7 +104,7 @@ func ReadQuery(r *http.Request, names ...string) (Query, error) {
 	}
 	for name, list := range values {
 		if !slices.Contains(names, name) {
-			return Query{}, apperr.InvalidField(name, "is not a parameter of this request", names...)
+			return Query{}, apperr.InvalidField(text(name, maxQuote), "is not a parameter of this request", names...)
 		}
 		if len(list) > 1 {
 			return Query{}, apperr.InvalidField(name, "was given more than once")

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -104,14 +105,16 @@ func (t *Telemetry) Queries() pgx.QueryTracer {
 // secretKeys are attributes that no log line may carry in clear, whoever put them there.
 var secretKeys = []string{"token", "password", "secret", "authorization", "signature", "user_data"}
 
-func redact(_ []string, a slog.Attr) slog.Attr {
-	key := strings.ToLower(strings.ReplaceAll(a.Key, "-", "_"))
-	for _, s := range secretKeys {
-		if strings.Contains(key, s) {
-			return slog.String(a.Key, "[redacted]")
-		}
+func redact(groups []string, a slog.Attr) slog.Attr {
+	if isSecret(a.Key) || slices.ContainsFunc(groups, isSecret) {
+		return slog.String(a.Key, "[redacted]")
 	}
 	return a
+}
+
+func isSecret(key string) bool {
+	key = strings.ToLower(strings.ReplaceAll(key, "-", "_"))
+	return slices.ContainsFunc(secretKeys, func(s string) bool { return strings.Contains(key, s) })
 }
 
 // handler adds to each line what its context knows.

@@ -124,7 +124,7 @@ func retryAfter(h http.Header) time.Duration {
 	return defaultRetryAfter
 }
 
-var tags = regexp.MustCompile(`(?s)<title>.*?</title>|<h1>.*?</h1>|<[^>]*>`)
+var tags = regexp.MustCompile(`<title>[^<]*</title>|<h1>[^<]*</h1>|<[^>]*>`)
 
 // message finds a service's own words in the body of a refusal: {"anything": {"message": "..."}} of Nova,
 // Keystone and Neutron, or the text of Glance's HTML.

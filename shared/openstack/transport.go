@@ -22,6 +22,7 @@ const (
 	idlePerHost  = 16
 	idleTimeout  = 10 * time.Second
 	maxBody      = 32 << 20 // a page of 1000 servers in detail has 2 MB
+	maxRefusal   = 64 << 10 // gophercloud keeps it whole; what there is to say is in the first few hundred bytes
 	maxTries     = 3
 	firstPause   = 100 * time.Millisecond
 	longestPause = 2 * time.Second
@@ -136,11 +137,15 @@ func (b *budget) spend() bool {
 }
 
 // errTooLarge stops a body that no honest service sends.
-var errTooLarge = errors.New("the answer is larger than 32 MiB")
+var errTooLarge = errors.New("the answer is too large")
 
 func bounded(resp *http.Response) *http.Response {
 	if resp != nil && resp.Body != nil {
-		resp.Body = &boundedBody{ReadCloser: resp.Body, left: maxBody}
+		left := int64(maxBody)
+		if resp.StatusCode >= http.StatusMultipleChoices {
+			left = maxRefusal
+		}
+		resp.Body = &boundedBody{ReadCloser: resp.Body, left: left}
 	}
 	return resp
 }

@@ -104,10 +104,11 @@ func (o Orders) Release(ctx context.Context, order domain.Order, claim domain.Cl
 const decideSQL = `
 update instances i set server_id = nullif($4, ''), state = $5, raw_status = $6, problem = $7, updated_at = now()
 from orders o
-where i.project_id = $1 and i.id = $2 and i.server_id is null
+where i.project_id = $1 and i.id = $2 and (i.server_id is null or i.server_id = $4)
   and o.project_id = i.project_id and o.id = i.order_id and o.claim_id = $3`
 
-// Decide writes what Nova said to one instance, if the claim still holds.
+// Decide writes what Nova said to one instance, if the claim still holds. Somebody may have observed the same server
+// before.
 func (o Orders) Decide(ctx context.Context, claim domain.Claim, i domain.Instance) error {
 	tag, err := o.DB.pool.Exec(ctx, decideSQL, i.ProjectID, i.ID, claim.ID, i.ServerID, i.State, i.RawStatus, i.Problem)
 	if err == nil && tag.RowsAffected() == 0 {
@@ -118,10 +119,11 @@ func (o Orders) Decide(ctx context.Context, claim domain.Claim, i domain.Instanc
 
 const observeSQL = `
 update instances set server_id = $3, state = $4, raw_status = $5, problem = $6, updated_at = now()
-where project_id = $1 and id = $2 and (server_id is null or server_id = $3)`
+where project_id = $1 and id = $2 and (server_id is null or server_id = $3)
+  and not exists (select from instances other where other.project_id = $1 and other.server_id = $3 and other.id <> $2)`
 
 // Observe writes what was seen of instances in Nova, without a claim: a server that carries the
-// instance's tag is the instance's, whoever made it.
+// instance's tag is the instance's, whoever made it. One that carries the tags of two is the first one's.
 func (o Orders) Observe(ctx context.Context, seen []domain.Instance) error {
 	batch := &pgx.Batch{}
 	for _, i := range seen {

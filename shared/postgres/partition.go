@@ -15,6 +15,25 @@ const partitionLock = 0x636c6f7564666e // "cloudfn"
 // partition meanwhile, and drops the months that ended more than retention ago. It may be called any
 // number of times, by any number of copies.
 func (r Requests) Maintain(ctx context.Context, retention time.Duration) error {
+	err := r.alone(ctx, func(tx pgx.Tx, now time.Time) error {
+		month := time.Date(now.Year(), now.Month(), 1, 0, 0, 0, 0, time.UTC)
+		for _, from := range []time.Time{month, month.AddDate(0, 1, 0)} {
+			if err := makePartition(ctx, tx, from); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	// By itself: a transaction that has locked the default partition and then waits for the whole table, as
+	// dropping does, is in a deadlock with every COPY.
+	return r.alone(ctx, func(tx pgx.Tx, now time.Time) error { return dropPartitions(ctx, tx, now.Add(-retention)) })
+}
+
+// alone runs fn in a transaction, while no other copy does, with the database's time.
+func (r Requests) alone(ctx context.Context, fn func(tx pgx.Tx, now time.Time) error) error {
 	return r.DB.inTx(ctx, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "select pg_advisory_xact_lock($1)", partitionLock); err != nil {
 			return err
@@ -23,13 +42,7 @@ func (r Requests) Maintain(ctx context.Context, retention time.Duration) error {
 		if err := tx.QueryRow(ctx, "select now()").Scan(&now); err != nil {
 			return err
 		}
-		month := time.Date(now.UTC().Year(), now.UTC().Month(), 1, 0, 0, 0, 0, time.UTC)
-		for _, from := range []time.Time{month, month.AddDate(0, 1, 0)} {
-			if err := makePartition(ctx, tx, from); err != nil {
-				return err
-			}
-		}
-		return dropPartitions(ctx, tx, now.Add(-retention))
+		return fn(tx, now.UTC())
 	})
 }
 

@@ -106,11 +106,14 @@ func classify(err error) error {
 	if errors.Is(err, pgx.ErrNoRows) {
 		return apperr.Wrap(apperr.NotFound, err, "not found")
 	}
-	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
-		return classifyServer(pg, err)
-	}
 	if errors.Is(err, context.Canceled) {
 		return apperr.Wrap(apperr.ClientGone, err, "the request was canceled")
+	}
+	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
+		return unavailable(err) // also when Postgres answers that there is no such database, or user
+	}
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return classifyServer(pg, err)
 	}
 	if errors.Is(err, context.DeadlineExceeded) || isConnection(err) {
 		return unavailable(err)
@@ -119,10 +122,9 @@ func classify(err error) error {
 }
 
 func isConnection(err error) bool {
-	_, connect := errors.AsType[*pgconn.ConnectError](err)
 	_, network := errors.AsType[net.Error](err)
-	// What is left (a closed socket, EOF, a closed pool) is only told by pgx through these two.
-	return connect || network || pgconn.SafeToRetry(err) || pgconn.Timeout(err) || isBroken(err)
+	// What is left (a closed socket, EOF) is only told by pgx through these.
+	return network || pgconn.SafeToRetry(err) || pgconn.Timeout(err) || isBroken(err)
 }
 
 func classifyServer(pg *pgconn.PgError, err error) error {

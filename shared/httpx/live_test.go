@@ -1,0 +1,168 @@
+package httpx
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+)
+
+// serve serves routes over TCP.
+func serve(t *testing.T, edge Edge, routes ...Route) *httptest.Server {
+	t.Helper()
+	server := httptest.NewServer(edge.Handler(routes))
+	t.Cleanup(server.Close)
+	return server
+}
+
+// TestClientHangsUp ends the work of a read, and never that of a change.
+func TestClientHangsUp(t *testing.T) {
+	t.Parallel()
+	for method, tc := range map[string]struct {
+		ended  bool
+		status int
+	}{http.MethodGet: {true, 499}, http.MethodPost: {false, 200}, http.MethodDelete: {false, 200}} {
+		t.Run(method, func(t *testing.T) {
+			t.Parallel()
+			j := &journal{}
+			began, ended := make(chan struct{}), make(chan bool, 1)
+			server := serve(t, j.edge(), Handle(method+" /x", func(r *http.Request) (struct{}, error) {
+				close(began)
+				select {
+				case <-r.Context().Done():
+					ended <- true
+				case <-time.After(700 * time.Millisecond):
+					ended <- false
+				}
+				return struct{}{}, r.Context().Err()
+			}))
+			ctx, hangUp := context.WithCancel(t.Context())
+			req, err := http.NewRequestWithContext(ctx, method, server.URL+"/x", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			go func() { <-began; hangUp() }()
+			if resp, err := http.DefaultClient.Do(req); err == nil {
+				_ = resp.Body.Close()
+				t.Fatal("the client did not hang up")
+			}
+			if got := <-ended; got != tc.ended {
+				t.Errorf("the work was ended: %t", got)
+			}
+			server.Close() // waits for the request
+			if len(j.rows) != 1 || j.rows[0].Status != tc.status {
+				t.Errorf("the rows are %+v", j.rows)
+			}
+		})
+	}
+}
+
+// TestDeadline is 504, for reads and changes, and the row is written.
+func TestDeadline(t *testing.T) {
+	t.Parallel()
+	for _, method := range []string{http.MethodGet, http.MethodPost} {
+		t.Run(method, func(t *testing.T) {
+			t.Parallel()
+			j := &journal{}
+			edge := j.edge()
+			edge.Timeout = 50 * time.Millisecond
+			w := httptest.NewRecorder()
+			began := time.Now()
+			edge.Handler([]Route{Handle(method+" /x", func(r *http.Request) (struct{}, error) {
+				<-r.Context().Done()
+				return struct{}{}, fmt.Errorf("asking nova: %w", r.Context().Err())
+			})}).ServeHTTP(w, httptest.NewRequest(method, "/x", nil))
+			if p := problem(t, w); p.Status != 504 || p.Code != apperr.Timeout || time.Since(began) > time.Second {
+				t.Errorf("got %+v after %s", p, time.Since(began))
+			}
+			if len(j.rows) != 1 || j.rows[0].Status != 504 {
+				t.Errorf("the rows are %+v", j.rows)
+			}
+		})
+	}
+}
+
+// TestOversizeBody is refused without reading it on, and the connection ends.
+func TestOversizeBody(t *testing.T) {
+	t.Parallel()
+	j := &journal{}
+	server := serve(t, j.edge(), Handle("POST /x", func(r *http.Request) (struct{}, error) {
+		_, err := Body[map[string]string](r)
+		return struct{}{}, err
+	}))
+	sent := &endless{}
+	resp, err := http.Post(server.URL+"/x", "application/json", io.LimitReader(sent, 1<<30))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != 413 || !resp.Close || sent.read.Load() > 64<<20 {
+		t.Errorf("got %s after %d bytes, close %t", resp.Status, sent.read.Load(), resp.Close)
+	}
+	if len(j.rows) != 1 || j.rows[0].Code != string(apperr.TooLarge) {
+		t.Errorf("the rows are %+v", j.rows)
+	}
+}
+
+type endless struct{ read atomic.Int64 }
+
+// Read gives spaces.
+func (e *endless) Read(p []byte) (int, error) {
+	e.read.Add(int64(len(p)))
+	return copy(p, bytes.Repeat([]byte(" "), len(p))), nil
+}
+
+// TestSlowBody sends a byte now and then: the server itself cuts it, some time after the request's deadline.
+func TestSlowBody(t *testing.T) {
+	t.Parallel()
+	j := &journal{}
+	edge := j.edge()
+	edge.Timeout = 200 * time.Millisecond
+	failed := make(chan error, 1)
+	server := serve(t, edge, Handle("POST /x", func(r *http.Request) (struct{}, error) {
+		_, err := Body[map[string]string](r)
+		failed <- err
+		return struct{}{}, err
+	}))
+	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	began := time.Now()
+	_, _ = io.WriteString(conn, "POST /x HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n{")
+	go func() {
+		for {
+			if _, err := conn.Write([]byte(" ")); err != nil {
+				return
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+	}()
+	_ = conn.SetReadDeadline(began.Add(edge.Timeout + slack))
+	answer := bufio.NewReader(conn)
+	resp, err := http.ReadResponse(answer, nil)
+	if err != nil {
+		t.Fatalf("no answer after %s: %v", time.Since(began), err)
+	}
+	_, _ = io.Copy(io.Discard, resp.Body)
+	if _, err := answer.ReadByte(); errors.Is(err, context.DeadlineExceeded) || err == nil {
+		t.Error("the connection is still open")
+	}
+	if took := time.Since(began); resp.StatusCode/100 == 2 || took > edge.Timeout+slack*3/4 {
+		t.Errorf("got %s after %s", resp.Status, took)
+	}
+	if err := <-failed; err == nil {
+		t.Error("the handler read a body")
+	}
+}

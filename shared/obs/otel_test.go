@@ -1,0 +1,111 @@
+package obs
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// receiver is a fake of an OpenTelemetry collector: it keeps what is posted to it, by path.
+type receiver struct {
+	mu   sync.Mutex
+	got  map[string]string
+	fail bool
+}
+
+// ServeHTTP implements http.Handler.
+func (c *receiver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body := io.Reader(r.Body)
+	if r.Header.Get("Content-Encoding") == "gzip" {
+		unpacked, err := gzip.NewReader(r.Body)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		body = unpacked
+	}
+	text, _ := io.ReadAll(body)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.got[r.Method+" "+r.URL.Path] += string(text)
+	if c.fail {
+		w.WriteHeader(http.StatusBadRequest)
+	}
+}
+
+// TestTelemetry is not parallel: OpenTelemetry and slog keep what is set up for the whole process.
+func TestTelemetry(t *testing.T) {
+	before := slog.Default()
+	t.Cleanup(func() { slog.SetDefault(before) })
+	for name, fail := range map[string]bool{"arrives when it ends": false, "a collector that fails": true} {
+		t.Run(name, func(t *testing.T) {
+			collector := &receiver{got: map[string]string{}, fail: fail}
+			server := httptest.NewServer(collector)
+			defer server.Close()
+			t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", server.URL)
+			var logs bytes.Buffer
+			tel, err := Start(t.Context(), Config{Endpoint: server.URL}, "cloudfn-test", &logs, idOf)
+			if err != nil {
+				t.Fatal(err)
+			}
+			inner := ""
+			api := httptest.NewServer(tel.Server(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				inner = r.Header.Get("Traceparent")
+				slog.InfoContext(r.Context(), "in a span")
+			}), "the-span"))
+			client := &http.Client{Transport: tel.Client()(http.DefaultTransport)}
+			resp, err := client.Get(api.URL + "/v1/servers")
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = resp.Body.Close()
+			api.Close()
+			if inner == "" || !strings.Contains(logs.String(), `"trace_id":"`+strings.Split(inner+"--", "-")[1]+`"`) {
+				t.Errorf("the trace %q is not in the log: %s", inner, &logs)
+			}
+			if tel.Queries() == nil {
+				t.Error("statements are not traced")
+			}
+			began := time.Now()
+			if err := tel.Stop(context.Background()); (err != nil) != fail {
+				t.Errorf("Stop: %v", err)
+			}
+			if took := time.Since(began); took > 6*time.Second {
+				t.Errorf("Stop took %s", took)
+			}
+			collector.mu.Lock()
+			defer collector.mu.Unlock()
+			if spans := collector.got["POST /v1/traces"]; !strings.Contains(spans, "/v1/servers") || !strings.Contains(spans, "cloudfn-test") {
+				t.Errorf("no spans arrived: %q", spans)
+			}
+			if numbers := collector.got["POST /v1/metrics"]; !strings.Contains(numbers, "http.server.request.duration") {
+				t.Errorf("no metrics arrived: %q", numbers)
+			}
+		})
+	}
+}
+
+// TestNoTelemetry adds nothing to what it is given when there is no endpoint.
+func TestNoTelemetry(t *testing.T) {
+	before := slog.Default()
+	t.Cleanup(func() { slog.SetDefault(before) })
+	tel, err := Start(t.Context(), Config{}, "cloudfn-test", io.Discard, idOf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	if tel.Server(mux, "x") != http.Handler(mux) || tel.Client() != nil || tel.Queries() != nil {
+		t.Error("something is traced")
+	}
+	if err := tel.Stop(t.Context()); err != nil {
+		t.Error(err)
+	}
+}

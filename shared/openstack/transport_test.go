@@ -1,0 +1,217 @@
+package openstack
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// step is what the network does at one try.
+type step struct {
+	status int // 0 = the connection is reset
+	header map[string]string
+}
+
+// play answers each try with the next step, the last one for ever, and counts the bodies that were not closed.
+func play(steps ...step) (rt http.RoundTripper, tries, open *atomic.Int64) {
+	tries, open = &atomic.Int64{}, &atomic.Int64{}
+	return roundTripper(func(*http.Request) (*http.Response, error) {
+		n := int(tries.Add(1))
+		s := steps[min(n, len(steps))-1]
+		if s.status == 0 {
+			return nil, syscall.ECONNRESET
+		}
+		resp := response(s.status, s.header, "")
+		open.Add(1)
+		resp.Body = &counted{resp.Body, open}
+		return resp, nil
+	}), tries, open
+}
+
+type counted struct {
+	io.ReadCloser
+	open *atomic.Int64
+}
+
+// Close counts.
+func (c *counted) Close() error {
+	c.open.Add(-1)
+	return c.ReadCloser.Close()
+}
+
+func TestRetries(t *testing.T) {
+	t.Parallel()
+	after := func(s string) map[string]string { return map[string]string{"Retry-After": s} }
+	for name, tc := range map[string]struct {
+		method      string
+		steps       []step
+		deadline    time.Duration
+		tries       int64
+		status      int // 0 = an error
+		least, most time.Duration
+	}{
+		"a read, 503 twice":         {"GET", []step{{503, nil}, {503, nil}, {200, nil}}, 0, 3, 200, 300 * time.Millisecond, 600 * time.Millisecond},
+		"a read, resets":            {"GET", []step{{}, {}, {200, nil}}, 0, 3, 200, 300 * time.Millisecond, 600 * time.Millisecond},
+		"HEAD too":                  {"HEAD", []step{{502, nil}, {504, nil}, {200, nil}}, 0, 3, 200, 300 * time.Millisecond, 600 * time.Millisecond},
+		"given up":                  {"GET", []step{{503, nil}}, 0, 3, 503, 300 * time.Millisecond, 600 * time.Millisecond},
+		"given up, resets":          {"GET", []step{{}}, 0, 3, 0, 300 * time.Millisecond, 600 * time.Millisecond},
+		"a fault of its own":        {"GET", []step{{500, nil}}, 0, 1, 500, 0, 0},
+		"a refusal":                 {"GET", []step{{404, nil}}, 0, 1, 404, 0, 0},
+		"a redirect":                {"GET", []step{{302, nil}}, 0, 1, 302, 0, 0},
+		"POST":                      {"POST", []step{{503, nil}, {200, nil}}, 0, 1, 503, 0, 0},
+		"POST, reset":               {"POST", []step{{}, {200, nil}}, 0, 1, 0, 0, 0},
+		"PUT":                       {"PUT", []step{{503, nil}, {200, nil}}, 0, 1, 503, 0, 0},
+		"DELETE":                    {"DELETE", []step{{503, nil}, {200, nil}}, 0, 1, 503, 0, 0},
+		"429 with its pause":        {"GET", []step{{429, after("1")}, {200, nil}}, 0, 2, 200, time.Second, time.Second},
+		"503 with its pause":        {"GET", []step{{503, after("2")}, {200, nil}}, 0, 2, 200, 2 * time.Second, 2 * time.Second},
+		"too long a pause":          {"GET", []step{{503, after("3")}, {200, nil}}, 0, 1, 503, 0, 0},
+		"an hour":                   {"GET", []step{{429, after("3600")}, {200, nil}}, 0, 1, 429, 0, 0},
+		"a pause that is no number": {"GET", []step{{503, after("Wed, 21 Oct 2026 07:28:00 GMT")}, {200, nil}}, 0, 2, 200, 100 * time.Millisecond, 200 * time.Millisecond},
+		"a pause of less than none": {"GET", []step{{503, after("-5")}, {200, nil}}, 0, 2, 200, 100 * time.Millisecond, 200 * time.Millisecond},
+		"too late for another try":  {"GET", []step{{503, after("1")}, {200, nil}}, 900 * time.Millisecond, 1, 503, 0, 0},
+		"time for another try":      {"GET", []step{{503, after("1")}, {200, nil}}, 1100 * time.Millisecond, 2, 200, time.Second, time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				network, tries, open := play(tc.steps...)
+				rt := newTransport(nil, Options{Wrap: func(http.RoundTripper) http.RoundTripper { return network }})
+				ctx := t.Context()
+				if tc.deadline > 0 {
+					var cancel context.CancelFunc
+					ctx, cancel = context.WithTimeout(ctx, tc.deadline)
+					defer cancel()
+				}
+				req, err := http.NewRequestWithContext(ctx, tc.method, "http://nova/x", nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				began, status := time.Now(), 0
+				resp, err := rt.RoundTrip(req)
+				if err == nil {
+					status = resp.StatusCode
+					_ = resp.Body.Close()
+				}
+				if took := time.Since(began); tries.Load() != tc.tries || status != tc.status || took < tc.least || took > tc.most {
+					t.Errorf("got %d %v after %d tries and %s", status, err, tries.Load(), took)
+				}
+				if open.Load() != 0 {
+					t.Errorf("%d bodies were not closed", open.Load())
+				}
+			})
+		})
+	}
+}
+
+// TestRetryEndsWithItsContext in the middle of a pause.
+func TestRetryEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		network, tries, open := play(step{503, map[string]string{"Retry-After": "2"}})
+		rt := newTransport(nil, Options{Wrap: func(http.RoundTripper) http.RoundTripper { return network }})
+		ctx, hangUp := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, hangUp)
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://nova/x", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		if _, err := rt.RoundTrip(req); !errors.Is(err, context.Canceled) || time.Since(began) != time.Second || tries.Load() != 1 || open.Load() != 0 {
+			t.Errorf("got %v after %s and %d tries", err, time.Since(began), tries.Load())
+		}
+	})
+}
+
+// TestRetryBudget: while OpenStack is down, retries are a fifth of the calls and a few; once it is back, there are
+// more to spend again.
+func TestRetryBudget(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const calls = 500
+		down, tries := true, 0
+		rt := newTransport(nil, Options{Wrap: func(http.RoundTripper) http.RoundTripper {
+			return roundTripper(func(*http.Request) (*http.Response, error) {
+				tries++
+				if down {
+					return response(503, nil, ""), nil
+				}
+				return response(200, nil, ""), nil
+			})
+		}})
+		call := func() {
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://nova/x", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp, err := rt.RoundTrip(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = resp.Body.Close()
+		}
+		for range calls {
+			call()
+		}
+		if tries > calls*12/10+10 || tries < calls*12/10 {
+			t.Errorf("%d calls made %d tries", calls, tries)
+		}
+		down = false
+		for range 100 {
+			call()
+		}
+		down, tries = true, 0
+		call()
+		if tries != maxTries {
+			t.Errorf("after it was up again, a call made %d tries", tries)
+		}
+	})
+}
+
+// TestRedirectsAreNotFollowed: the token must not reach whatever a redirect names.
+func TestRedirectsAreNotFollowed(t *testing.T) {
+	t.Parallel()
+	thief := newStub(t)
+	for _, status := range []int{301, 302, 303, 307, 308} {
+		s := newStub(t)
+		for _, pattern := range []string{"GET /compute/servers/id", "POST /compute/servers", "GET /v3/auth/tokens"} {
+			s.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, thief.url+"/stolen", status) })
+		}
+		cloud := s.cloud(t, nil)
+		session := cloud.As(theToken, "p1")
+		_, validated := cloud.Validate(t.Context(), theToken)
+		for call, err := range map[string]error{"read": read(t.Context(), session), "create": create(t.Context(), session), "validate": validated} {
+			if err == nil || strings.Contains(err.Error(), "stolen") {
+				t.Errorf("%d, %s: got %v", status, call, err)
+			}
+		}
+	}
+	if n := len(thief.calls); n != 0 {
+		t.Errorf("%d calls went to where the redirects led", n)
+	}
+}
+
+// TestNetworkStatuses reads a torn connection off a real socket: 503 twice, then 200.
+func TestNetworkStatuses(t *testing.T) {
+	t.Parallel()
+	s := newStub(t)
+	n := 0
+	s.mux.HandleFunc("GET /compute/servers/id", func(w http.ResponseWriter, _ *http.Request) {
+		if n++; n == 3 {
+			_, _ = io.WriteString(w, `{"server":{"id":"id","name":"`+strconv.Itoa(n)+`"}}`)
+			return
+		}
+		w.WriteHeader(503)
+	})
+	got, err := s.session(t).Server(t.Context(), "id")
+	if err != nil || got.Name != "3" || len(s.to("/compute/servers/id")) != 3 {
+		t.Errorf("got %+v %v after %d calls", got, err, len(s.to("/compute/servers/id")))
+	}
+}

@@ -1,0 +1,134 @@
+package postgres_test
+
+import (
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+func claim(t *testing.T, jobs postgres.Jobs, key string, claimFor time.Duration) (uuid.UUID, bool) {
+	t.Helper()
+	id, held, err := jobs.Claim(t.Context(), "kind", key, claimFor)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id, held
+}
+
+// TestJobs is the life of a job, as every copy that asks for it sees it.
+func TestJobs(t *testing.T) {
+	t.Parallel()
+	url := testkit.Database(t)
+	jobs := postgres.Jobs{DB: open(t, url)}
+	conn := testkit.Connect(t, url)
+	for name, tc := range map[string]struct {
+		do   func(t *testing.T, key string, id uuid.UUID) error
+		free bool // whether the job can be claimed then
+	}{
+		"held": {func(*testing.T, string, uuid.UUID) error { return nil }, false},
+		"done": {func(t *testing.T, key string, id uuid.UUID) error { return jobs.Done(t.Context(), "kind", key, id) }, false},
+		"done by others": {func(t *testing.T, key string, _ uuid.UUID) error {
+			return jobs.Done(t.Context(), "kind", key, uuid.New())
+		}, false},
+		"failed": {func(t *testing.T, key string, id uuid.UUID) error {
+			return jobs.Fail(t.Context(), "kind", key, id, errors.New("why"))
+		}, true},
+		"failed by others": {func(t *testing.T, key string, _ uuid.UUID) error {
+			return jobs.Fail(t.Context(), "kind", key, uuid.New(), errors.New("why"))
+		}, false},
+		"another kind's": {func(t *testing.T, key string, id uuid.UUID) error {
+			return jobs.Fail(t.Context(), "other", key, id, errors.New("why"))
+		}, false},
+		"forgotten": {func(t *testing.T, _ string, _ uuid.UUID) error { return jobs.Forget(t.Context(), time.Hour) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			id, held := claim(t, jobs, name, long)
+			if !held {
+				t.Fatal("a new job was not to be had")
+			}
+			if err := tc.do(t, name, id); err != nil {
+				t.Fatal(err)
+			}
+			next, held := claim(t, jobs, name, long)
+			if held != tc.free {
+				t.Errorf("it can be claimed: %t", held)
+			}
+			attempts := testkit.Scalar[int](t, testkit.Connect(t, url), "select attempts from jobs where key = $1", name)
+			if want := map[bool]int{false: 1, true: 2}[tc.free]; attempts != want {
+				t.Errorf("there were %d attempts", attempts)
+			}
+			if !held {
+				return
+			}
+			// The one who failed has no say any more.
+			if err := jobs.Done(t.Context(), "kind", name, id); err != nil {
+				t.Error(err)
+			}
+			if err := jobs.Done(t.Context(), "kind", name, next); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	t.Run("a claim ends by itself", func(t *testing.T) {
+		dead, _ := claim(t, jobs, "dead", ended)
+		id, held := claim(t, jobs, "dead", long)
+		if !held || id == dead {
+			t.Errorf("held %t", held)
+		}
+		if err := jobs.Done(t.Context(), "kind", "dead", dead); err != nil {
+			t.Error(err)
+		}
+		if testkit.Scalar[bool](t, conn, "select done_at is not null from jobs where key = 'dead'") {
+			t.Error("the dead one ended the job of the living")
+		}
+	})
+	t.Run("old ones go", func(t *testing.T) {
+		claim(t, jobs, "old", long)
+		exec(t, conn, "update jobs set created_at = created_at - interval '10 days' where key = 'old'")
+		if err := jobs.Forget(t.Context(), 9*24*time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		if n := testkit.Scalar[int](t, conn, "select count(*)::int from jobs where key in ('old', 'dead')"); n != 1 {
+			t.Errorf("%d of two are left", n)
+		}
+	})
+}
+
+// TestOneCopyGetsTheJob however many ask at once, for a new one and for one whose claim has ended.
+func TestOneCopyGetsTheJob(t *testing.T) {
+	t.Parallel()
+	jobs := postgres.Jobs{DB: open(t, testkit.Database(t))}
+	for _, prepare := range []func(key string){func(string) {}, func(key string) { claim(t, jobs, key, ended) }} {
+		for range 10 {
+			key := uuid.NewString()
+			prepare(key)
+			var mu sync.Mutex
+			var all sync.WaitGroup
+			n := 0
+			for range 8 {
+				all.Go(func() {
+					_, held, err := jobs.Claim(t.Context(), "kind", key, long)
+					if err != nil {
+						t.Error(err)
+					}
+					if held {
+						mu.Lock()
+						n++
+						mu.Unlock()
+					}
+				})
+			}
+			all.Wait()
+			if n != 1 {
+				t.Errorf("%d copies got it", n)
+			}
+		}
+	}
+}

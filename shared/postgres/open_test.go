@@ -1,0 +1,218 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// open gives a pool on a database.
+func open(t *testing.T, url string) *postgres.DB {
+	t.Helper()
+	db, err := postgres.Open(postgres.Config{URL: domain.Secret(url), MaxConns: 8}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	return db
+}
+
+func TestConfigNeverShowsThePassword(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		cfg  postgres.Config
+		want string // part of the error, "" = good
+	}{
+		"a URL":             {postgres.Config{URL: "postgres://u:canary@db:5432/x?sslmode=require", MaxConns: 4}, ""},
+		"words":             {postgres.Config{URL: "host=db user=u password=canary dbname=x", MaxConns: 4}, ""},
+		"nothing":           {postgres.Config{MaxConns: 4}, "DATABASE_URL"},
+		"a bad port":        {postgres.Config{URL: "postgres://u:canary@db:x/x", MaxConns: 4}, "DATABASE_URL"},
+		"a bad password":    {postgres.Config{URL: "postgres://u:canary%zz@db/x", MaxConns: 4}, "DATABASE_URL"},
+		"another scheme":    {postgres.Config{URL: "mysql://u:canary@db/x", MaxConns: 4}, "DATABASE_URL"},
+		"bad words":         {postgres.Config{URL: "host=db password='canary", MaxConns: 4}, "DATABASE_URL"},
+		"a bad sslmode":     {postgres.Config{URL: "postgres://u:canary@db/x?sslmode=maybe", MaxConns: 4}, "DATABASE_URL"},
+		"no connections":    {postgres.Config{URL: "postgres://u:canary@db/x", MaxConns: 0}, "DATABASE_MAX_CONNS"},
+		"fewer than none":   {postgres.Config{URL: "postgres://u:canary@db/x", MaxConns: -1}, "DATABASE_MAX_CONNS"},
+		"as many as can be": {postgres.Config{URL: "postgres://u:canary@db/x", MaxConns: 1001}, "DATABASE_MAX_CONNS"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			err := tc.cfg.Validate()
+			if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("got %v", err)
+			}
+			if text := fmt.Sprintf("%v %+v %#v %v", err, tc.cfg, tc.cfg, errors.Unwrap(err)); strings.Contains(text, "canary") {
+				t.Errorf("it shows the password: %s", text)
+			}
+			if _, err := postgres.Migrate(t.Context(), postgres.Config{URL: tc.cfg.URL}); err == nil || strings.Contains(err.Error(), "canary") {
+				t.Errorf("migrate: %v", err)
+			}
+		})
+	}
+}
+
+// TestMigrateByMany at once: each migration is applied by one of them, and then no more.
+func TestMigrateByMany(t *testing.T) {
+	t.Parallel()
+	cfg := postgres.Config{URL: domain.Secret(testkit.EmptyDatabase(t)), MaxConns: 1}
+	db := open(t, cfg.URL.Reveal())
+	err := db.Check(t.Context())
+	if e := apperr.As(err); e.Code != apperr.Unavailable || !strings.Contains(e.Message, "run migrate") {
+		t.Errorf("an empty database: got %v", err)
+	}
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	times := map[string]int{}
+	for range 3 {
+		all.Go(func() {
+			applied, err := postgres.Migrate(t.Context(), cfg)
+			if err != nil {
+				t.Error(err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			for _, name := range applied {
+				times[name]++
+			}
+		})
+	}
+	all.Wait()
+	for name, n := range times {
+		if n != 1 {
+			t.Errorf("%s was applied %d times", name, n)
+		}
+	}
+	if int64(len(times)) != postgres.SchemaVersion {
+		t.Errorf("applied were %v, the newest is %d", times, postgres.SchemaVersion)
+	}
+	if err := db.Check(t.Context()); err != nil {
+		t.Errorf("afterwards: %v", err)
+	}
+	conn := testkit.Connect(t, cfg.URL.Reveal())
+	if _, err := conn.Exec(t.Context(), "delete from goose_db_version where version_id = $1", postgres.SchemaVersion); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Check(t.Context()); apperr.CodeOf(err) != apperr.Unavailable || !strings.Contains(apperr.As(err).Message, "run migrate") {
+		t.Errorf("an older schema: got %v", err)
+	}
+	if _, err := conn.Exec(t.Context(), "insert into goose_db_version (version_id, is_applied) values ($1, true)", postgres.SchemaVersion+1); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Check(t.Context()); err != nil {
+		t.Errorf("a newer schema, during an update: got %v", err)
+	}
+}
+
+// TestPostgresAway is 503 with a pause, whatever way it is away.
+func TestPostgresAway(t *testing.T) {
+	t.Parallel()
+	here := testkit.Database(t)
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // takes connections, and says nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	absent, err := url.Parse(here)
+	if err != nil {
+		t.Fatal(err)
+	}
+	absent.Path = "/no_such_database"
+	for name, db := range map[string]*postgres.DB{
+		"nobody listens":   open(t, "postgres://u:canary@127.0.0.1:1/x"),
+		"no such socket":   open(t, "postgres:///x?host=/nowhere"),
+		"no such host":     open(t, "postgres://u:canary@no-such-host.invalid/x"),
+		"it is silent":     open(t, "postgres://u:canary@"+silent.Addr().String()+"/x?sslmode=disable"),
+		"no such database": open(t, absent.String()),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			began := time.Now()
+			err := db.Check(t.Context())
+			if e := apperr.As(err); e.Code != apperr.Unavailable || e.RetryAfter <= 0 || e.Message != "the database is not available" {
+				t.Errorf("got %s %q, again in %s: %v", e.Code, e.Message, e.RetryAfter, err)
+			}
+			if strings.Contains(err.Error(), "canary") {
+				t.Errorf("the log shows the password: %v", err)
+			}
+			if took := time.Since(began); took > 10*time.Second {
+				t.Errorf("it took %s", took)
+			}
+		})
+	}
+}
+
+// TestBackendKilled while it works and while it is idle: the one call fails with 503, the next is fine.
+func TestBackendKilled(t *testing.T) {
+	t.Parallel()
+	url := testkit.Database(t)
+	db, err := postgres.Open(postgres.Config{URL: domain.Secret(url), MaxConns: 1}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	conn := testkit.Connect(t, url)
+	kill := func() {
+		t.Helper()
+		testkit.Eventually(t, 10*time.Second, "there is a backend to kill", func() bool {
+			return testkit.Scalar[int](t, conn, `select count(pg_terminate_backend(pid))::int from pg_stat_activity
+				where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'`) > 0
+		})
+	}
+	if _, err := conn.Exec(t.Context(), "create function slow() returns trigger language plpgsql as $$ begin perform pg_sleep(30); return new; end $$; create trigger slow before insert on jobs for each row execute function slow()"); err != nil {
+		t.Fatal(err)
+	}
+	failed := make(chan error, 1)
+	go func() {
+		_, _, err := postgres.Jobs{DB: db}.Claim(t.Context(), "kind", "key", time.Minute)
+		failed <- err
+	}()
+	testkit.Eventually(t, 10*time.Second, "the statement runs", func() bool {
+		return testkit.Scalar[int](t, conn, "select count(*)::int from pg_stat_activity where datname = current_database() and wait_event = 'PgSleep'") == 1
+	})
+	kill()
+	if err := <-failed; apperr.CodeOf(err) != apperr.Unavailable || apperr.As(err).RetryAfter <= 0 {
+		t.Errorf("killed at work: got %v", err)
+	}
+	if err := db.Check(t.Context()); err != nil {
+		t.Errorf("afterwards: %v", err)
+	}
+	kill()
+	for range 2 { // the dead connection may be noticed by the pool or by the call
+		if err = db.Check(t.Context()); apperr.CodeOf(err) != apperr.Unavailable && err != nil {
+			t.Errorf("killed while idle: got %v", err)
+		}
+	}
+	if err != nil {
+		t.Errorf("it does not recover: %v", err)
+	}
+}
+
+// TestItsContextEnds: a deadline is Postgres being away, a client that hung up is not.
+func TestItsContextEnds(t *testing.T) {
+	t.Parallel()
+	db := open(t, testkit.Database(t))
+	late, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
+	defer cancel()
+	gone, hangUp := context.WithCancel(t.Context())
+	hangUp()
+	got := map[string]apperr.Code{"late": apperr.CodeOf(db.Check(late)), "gone": apperr.CodeOf(db.Check(gone))}
+	if diff := cmp.Diff(map[string]apperr.Code{"late": apperr.Unavailable, "gone": apperr.ClientGone}, got); diff != "" {
+		t.Error(diff)
+	}
+	if now, err := db.Now(t.Context()); err != nil || now.Location() != time.UTC || time.Since(now).Abs() > time.Minute {
+		t.Errorf("now is %s, %v", now, err)
+	}
+}

@@ -1,0 +1,230 @@
+package postgres_test
+
+import (
+	"crypto/sha256"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+const (
+	long  = time.Minute
+	ended = -time.Second // a claim that is over as soon as it is made
+)
+
+// newOrder is an order of n instances, not yet stored.
+func newOrder(n int) domain.Order {
+	hash := sha256.Sum256([]byte("body"))
+	o := domain.Order{
+		ID: uuid.New(), ProjectID: "p1", DomainID: "d1", UserID: "u1", BodySHA256: hash[:], Status: domain.OrderRunning,
+		Spec: domain.LaunchSpec{Name: "web ✓", Count: n, FlavorID: "f", NetworkIDs: []string{"n"}, Metadata: map[string]string{"k": "v"}},
+	}
+	for i := range n {
+		o.Instances = append(o.Instances, domain.Instance{
+			ID: uuid.New(), ProjectID: "p1", OrderID: o.ID, Name: o.Spec.InstanceName(i), State: domain.InstanceRequested,
+		})
+	}
+	return o
+}
+
+func orders(t *testing.T) postgres.Orders {
+	t.Helper()
+	return postgres.Orders{DB: open(t, testkit.Database(t))}
+}
+
+func place(t *testing.T, store postgres.Orders, o domain.Order, claimFor time.Duration) domain.Claim {
+	t.Helper()
+	claim, err := store.Place(t.Context(), o, claimFor)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return claim
+}
+
+func get(t *testing.T, store postgres.Orders, o domain.Order) domain.Order {
+	t.Helper()
+	got, err := store.Get(t.Context(), o.ProjectID, o.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+func TestPlaceTwice(t *testing.T) {
+	t.Parallel()
+	store, o := orders(t), newOrder(3)
+	if c := place(t, store, o, long); !c.Held || !c.Fresh {
+		t.Errorf("the first got %+v", c)
+	}
+	if diff := cmp.Diff(o, get(t, store, o), cmpopts.IgnoreFields(domain.Order{}, "CreatedAt"), cmpopts.IgnoreFields(domain.Instance{}, "UpdatedAt")); diff != "" {
+		t.Error(diff)
+	}
+	again := o
+	again.Instances = newOrder(3).Instances // a repeat comes with other new UUIDs, which do not count
+	if c := place(t, store, again, long); c.Held || c.Fresh {
+		t.Errorf("the second got %+v", c)
+	}
+	if diff := cmp.Diff(o.Instances, get(t, store, o).Instances, cmpopts.IgnoreFields(domain.Instance{}, "UpdatedAt")); diff != "" {
+		t.Error(diff)
+	}
+	other := o
+	other.BodySHA256 = []byte("another body")
+	if c, err := store.Place(t.Context(), other, long); apperr.CodeOf(err) != apperr.Conflict || c.Held {
+		t.Errorf("another body under the same id: got %+v %v", c, err)
+	}
+	// An instance's id is taken within the project, also by another order; nothing of the refused one is stored.
+	taken := newOrder(2)
+	taken.Instances[1].ID = o.Instances[0].ID
+	if c, err := store.Place(t.Context(), taken, long); apperr.CodeOf(err) != apperr.Conflict {
+		t.Errorf("another order's instance: got %+v %v", c, err)
+	}
+	if _, err := store.Get(t.Context(), "p1", taken.ID); apperr.CodeOf(err) != apperr.NotFound {
+		t.Errorf("half an order is stored: %v", err)
+	}
+}
+
+// TestOtherProjects may use the same ids, and learn nothing by that.
+func TestOtherProjects(t *testing.T) {
+	t.Parallel()
+	store, o := orders(t), newOrder(1)
+	claim := place(t, store, o, long)
+	_, absent := store.Get(t.Context(), "p1", uuid.Nil)
+	_, others := store.Get(t.Context(), "p2", o.ID)
+	if apperr.CodeOf(absent) != apperr.NotFound || apperr.CodeOf(others) != apperr.NotFound {
+		t.Errorf("got %v and %v", absent, others)
+	}
+	foreign := o
+	foreign.ProjectID, foreign.Instances = "p2", []domain.Instance{o.Instances[0]}
+	foreign.Instances[0].ProjectID = "p2"
+	if err := store.Renew(t.Context(), foreign, claim, long); !errors.Is(err, domain.ErrFenced) {
+		t.Errorf("renew: %v", err)
+	}
+	if err := store.Decide(t.Context(), claim, foreign.Instances[0]); !errors.Is(err, domain.ErrFenced) {
+		t.Errorf("decide: %v", err)
+	}
+	seen := foreign.Instances[0]
+	seen.ServerID, seen.State = "theirs", domain.InstanceActive
+	if err := errors.Join(store.Observe(t.Context(), []domain.Instance{seen}), store.Release(t.Context(), foreign, claim), store.Conclude(t.Context(), foreign)); err != nil {
+		t.Error(err)
+	}
+	if _, err := store.Busy(t.Context(), "p2", o.ID); apperr.CodeOf(err) != apperr.NotFound {
+		t.Errorf("busy: %v", err)
+	}
+	if busy, err := store.Busy(t.Context(), "p1", o.ID); err != nil || !busy || get(t, store, o).Instances[0].ServerID != "" {
+		t.Errorf("another project changed it: %+v", get(t, store, o))
+	}
+	foreign.BodySHA256 = []byte("another body")
+	if c := place(t, store, foreign, long); !c.Held || !c.Fresh {
+		t.Errorf("the same ids in another project: %+v", c)
+	}
+}
+
+// TestPlaceAtOnce by many copies: one of them works on the order.
+func TestPlaceAtOnce(t *testing.T) {
+	t.Parallel()
+	store := orders(t)
+	for range 5 {
+		o := newOrder(2)
+		claims := make([]domain.Claim, 8)
+		var all sync.WaitGroup
+		for i := range claims {
+			all.Go(func() {
+				var err error
+				if claims[i], err = store.Place(t.Context(), o, long); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		held, fresh := 0, 0
+		for _, c := range claims {
+			if c.Held {
+				held++
+			}
+			if c.Fresh {
+				fresh++
+			}
+		}
+		if held != 1 || fresh != 1 {
+			t.Errorf("%d hold it, %d think it new", held, fresh)
+		}
+	}
+}
+
+// TestClaimEndsByItself: the order of a copy that died is taken over by one of those that come then, not as new.
+func TestClaimEndsByItself(t *testing.T) {
+	t.Parallel()
+	store, o := orders(t), newOrder(2)
+	dead := place(t, store, o, ended)
+	if busy, err := store.Busy(t.Context(), "p1", o.ID); err != nil || busy {
+		t.Errorf("busy: %t %v", busy, err)
+	}
+	claims := make([]domain.Claim, 8)
+	var all sync.WaitGroup
+	for i := range claims {
+		all.Go(func() {
+			var err error
+			if claims[i], err = store.Place(t.Context(), o, long); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	var heir []domain.Claim
+	for _, c := range claims {
+		if c.Fresh {
+			t.Error("an old order was taken for new")
+		}
+		if c.Held {
+			heir = append(heir, c)
+		}
+	}
+	if len(heir) != 1 || heir[0].ID == dead.ID {
+		t.Fatalf("the heirs are %+v", heir)
+	}
+	// The dead one wakes up: it is fenced off, whatever it tries.
+	i := o.Instances[0]
+	i.ServerID, i.State = "zombie", domain.InstanceBuilding
+	if err := store.Renew(t.Context(), o, dead, long); !errors.Is(err, domain.ErrFenced) {
+		t.Errorf("renew: %v", err)
+	}
+	if err := store.Decide(t.Context(), dead, i); !errors.Is(err, domain.ErrFenced) {
+		t.Errorf("decide: %v", err)
+	}
+	if err := store.Release(t.Context(), o, dead); err != nil {
+		t.Error(err)
+	}
+	if busy, err := store.Busy(t.Context(), "p1", o.ID); err != nil || !busy || get(t, store, o).Instances[0].ServerID != "" {
+		t.Errorf("the zombie changed something: busy %t %v, %+v", busy, err, get(t, store, o).Instances)
+	}
+	i.ServerID = "heir's"
+	if err := errors.Join(store.Renew(t.Context(), o, heir[0], long), store.Decide(t.Context(), heir[0], i), store.Release(t.Context(), o, heir[0])); err != nil {
+		t.Errorf("the heir: %v", err)
+	}
+	if busy, err := store.Busy(t.Context(), "p1", o.ID); err != nil || busy {
+		t.Errorf("after its release: busy %t %v", busy, err)
+	}
+}
+
+// TestRenewAfterTheEnd is refused although nobody has taken over yet: somebody may be about to.
+func TestRenewAfterTheEnd(t *testing.T) {
+	t.Parallel()
+	store, o := orders(t), newOrder(1)
+	claim := place(t, store, o, long)
+	if err := store.Renew(t.Context(), o, claim, ended); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Renew(t.Context(), o, claim, long); !errors.Is(err, domain.ErrFenced) {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,175 @@
+package postgres_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+const retention = 90 * 24 * time.Hour
+
+func request(path string) domain.Request {
+	return domain.Request{ID: uuid.Must(uuid.NewV7()), Method: "GET", Path: path, Status: 200, ProjectID: "p1", DomainID: "d1"}
+}
+
+func insert(t *testing.T, store postgres.Requests, rows ...domain.Request) {
+	t.Helper()
+	if err := store.Insert(t.Context(), rows); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// partitions gives each partition's rows.
+func partitions(t *testing.T, conn *pgx.Conn) map[string]int {
+	t.Helper()
+	got := map[string]int{}
+	rows, _ := conn.Query(t.Context(), "select inhrelid::regclass::text from pg_inherits where inhparent = 'requests'::regclass")
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		got[name] = testkit.Scalar[int](t, conn, "select count(*)::int from "+name)
+	}
+	return got
+}
+
+func exec(t *testing.T, conn *pgx.Conn, sql string) {
+	t.Helper()
+	if _, err := conn.Exec(t.Context(), sql); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestMaintainByTheDatabasesClock goes through the months; each time rows have come before it was called.
+func TestMaintainByTheDatabasesClock(t *testing.T) {
+	t.Parallel()
+	url := testkit.Database(t)
+	for _, step := range []struct {
+		now  string
+		want map[string]int
+	}{
+		{"2027-12-31T23:30:00Z", map[string]int{"requests_default": 0, "requests_202712": 2, "requests_202801": 0}},
+		{"2028-01-01T00:10:00Z", map[string]int{"requests_default": 0, "requests_202712": 2, "requests_202801": 2, "requests_202802": 0}},
+		// Nobody came for two months: the rows of one of them wait in the default partition.
+		{"2028-03-01T12:00:00Z", map[string]int{"requests_default": 0, "requests_202712": 2, "requests_202801": 2, "requests_202802": 0, "requests_202803": 2, "requests_202804": 0}},
+		// December ended on January 1st: 90 days later, on March 31st, it goes.
+		{"2028-03-30T23:59:00Z", map[string]int{"requests_default": 0, "requests_202712": 2, "requests_202801": 2, "requests_202802": 0, "requests_202803": 4, "requests_202804": 0}},
+		{"2028-03-31T00:00:10Z", map[string]int{"requests_default": 0, "requests_202801": 2, "requests_202802": 0, "requests_202803": 6, "requests_202804": 0}},
+		{"2030-01-15T00:00:00Z", map[string]int{"requests_default": 0, "requests_203001": 2, "requests_203002": 0}},
+	} {
+		now, err := time.Parse(time.RFC3339, step.now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		testkit.SetClock(t, url, now)
+		// The column's default was bound to the real clock when the table was made.
+		conn := testkit.Connect(t, url)
+		exec(t, conn, "alter table requests alter at set default moved.clock_timestamp()")
+		for name := range partitions(t, conn) {
+			exec(t, conn, "alter table "+name+" alter at set default moved.clock_timestamp()")
+		}
+		store := postgres.Requests{DB: open(t, url)}
+		insert(t, store, request("/1"), request("/2"))
+		for range 2 { // the second time there is nothing to do
+			if err := store.Maintain(t.Context(), retention); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(step.want, partitions(t, conn)); diff != "" {
+				t.Fatalf("%s: %s", step.now, diff)
+			}
+		}
+	}
+}
+
+// TestMaintainByMany at once does it once, and nobody fails.
+func TestMaintainByMany(t *testing.T) {
+	t.Parallel()
+	url := testkit.Database(t)
+	store := postgres.Requests{DB: open(t, url)}
+	insert(t, store, request("/"))
+	var all sync.WaitGroup
+	for range 6 {
+		all.Go(func() {
+			if err := store.Maintain(t.Context(), retention); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	conn := testkit.Connect(t, url)
+	got := partitions(t, conn)
+	if len(got) != 3 || got["requests_default"] != 0 || testkit.Scalar[int](t, conn, "select count(*)::int from requests") != 1 {
+		t.Errorf("got %v", got)
+	}
+}
+
+// TestMaintainWhileRowsCome is the turn of a month under load, many times: partitions are made, and old ones
+// dropped, while COPYs and listings run. No row is lost, and nobody fails.
+func TestMaintainWhileRowsCome(t *testing.T) {
+	t.Parallel()
+	url := testkit.Database(t)
+	store := postgres.Requests{DB: open(t, url)}
+	conn := testkit.Connect(t, url)
+	ctx, stop := context.WithCancel(t.Context())
+	var inserted atomic.Int64
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				if err := store.Insert(t.Context(), []domain.Request{request("/1"), request("/2"), request("/3")}); err != nil {
+					t.Errorf("insert: %v", err)
+					return
+				}
+				inserted.Add(3)
+			}
+		})
+	}
+	all.Go(func() {
+		q := domain.RequestQuery{View: domain.View{Scope: domain.ScopeProject, ProjectID: "p1"}, Limit: 10}
+		for ctx.Err() == nil {
+			if _, err := store.List(t.Context(), q); err != nil {
+				t.Errorf("list: %v", err)
+				return
+			}
+		}
+	})
+	month := testkit.Scalar[time.Time](t, conn, "select date_trunc('month', now(), 'UTC')").UTC()
+	const rounds = 15
+	for range rounds {
+		exec(t, conn, "create table requests_202001 partition of requests for values from ('2020-01-01Z') to ('2020-02-01Z')")
+		if err := store.Maintain(t.Context(), retention); err != nil {
+			t.Errorf("maintain: %v", err)
+			break
+		}
+		if got := partitions(t, conn); len(got) != 3 || got["requests_202001"] != 0 {
+			t.Errorf("the partitions are %v", got)
+		}
+		// Back to how it was before: this month has no partition, and its rows are in the default one.
+		undo := ""
+		for _, from := range []time.Time{month, month.AddDate(0, 1, 0)} {
+			name := from.Format("requests_200601")
+			undo += fmt.Sprintf("alter table requests detach partition %[1]s; insert into requests select * from %[1]s; drop table %[1]s;", name)
+		}
+		exec(t, conn, undo)
+	}
+	stop()
+	all.Wait()
+	got := testkit.Scalar[int64](t, conn, "select count(*) from requests")
+	different := testkit.Scalar[int64](t, conn, "select count(distinct id) from requests")
+	if got != inserted.Load() || different != got {
+		t.Errorf("%d rows were taken, there are %d, %d of them different", inserted.Load(), got, different)
+	}
+	t.Logf("%d rows in %d rounds", got, rounds)
+}
