@@ -100,7 +100,7 @@ func TestBodyRefused(t *testing.T) {
 		"a text":                  {`"x"`, apperr.Invalid, "", "must be a JSON object, not string"},
 		"two objects":             {`{}{}`, apperr.Invalid, "", "has more after"},
 		"garbage behind":          {`{} x`, apperr.Invalid, "", "has more after"},
-		"an unknown field":        {`{"nmae":"a"}`, apperr.Invalid, "nmae", "is not a field of this request"},
+		"an unknown field":        {`{"nam":"a"}`, apperr.Invalid, "nam", "is not a field of this request"},
 		"an unknown inner field":  {`{"inner":[{"di":"a"}]}`, apperr.Invalid, "di", "is not a field of this request"},
 		"an unknown odd field":    {`{"a\"\u0000b":1}`, apperr.Invalid, "a\"\uFFFDb", "is not a field of this request"},
 		"a number for a text":     {`{"name":1}`, apperr.Invalid, "name", "must be a string, not number"},
@@ -181,7 +181,7 @@ func (broken) Read([]byte) (int, error) { return 0, errors.New("read tcp 10.0.0.
 func FuzzBody(f *testing.F) {
 	for _, seed := range []string{
 		`{}`, `{"name":"a","count":1,"small":2,"ratio":0.5,"start":false,"list":["x"],"labels":{"a":"b"},"key":"k","even":4,"inner":[{"id":"i","size":1}]}`,
-		`{"nmae":1}`, `{"count":1e400}`, `{"inner":[{"size":"x"}]}`, `{"name":"\ud800"}`, `{"a":1}{}`, `[[[[`, "\xff", "{\"\x00\":1}", `null`, ``,
+		`{"nam":1}`, `{"count":1e400}`, `{"inner":[{"size":"x"}]}`, `{"name":"\ud800"}`, `{"a":1}{}`, `[[[[`, "\xff", "{\"\x00\":1}", `null`, ``,
 	} {
 		f.Add([]byte(seed))
 	}

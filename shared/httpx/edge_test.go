@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -80,9 +81,7 @@ func (j *journal) get(path string, header http.Header) *httptest.ResponseRecorde
 }
 
 func (j *journal) do(r *http.Request, header http.Header) *httptest.ResponseRecorder {
-	for k, v := range header {
-		r.Header[k] = v
-	}
+	maps.Copy(r.Header, header)
 	w := httptest.NewRecorder()
 	j.edge().Handler(j.routes()).ServeHTTP(w, r)
 	return w

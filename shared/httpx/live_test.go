@@ -106,7 +106,7 @@ func TestOversizeBody(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	if resp.StatusCode != 413 || !resp.Close || sent.read.Load() > 64<<20 {
+	if resp.StatusCode != http.StatusRequestEntityTooLarge || !resp.Close || sent.read.Load() > 64<<20 {
 		t.Errorf("got %s after %d bytes, close %t", resp.Status, sent.read.Load(), resp.Close)
 	}
 	if len(j.rows) != 1 || j.rows[0].Code != string(apperr.TooLarge) {

@@ -51,15 +51,27 @@ func TestLinesSayWhereTheyAreFrom(t *testing.T) {
 		log  func(*slog.Logger)
 		want map[string]any
 	}{
-		"in a request": {Config{Revision: "servers-00002"}, func(l *slog.Logger) { l.InfoContext(inRequest, "hello", "n", 1) },
-			map[string]any{"level": "INFO", "msg": "hello", "n": 1.0, "revision": "servers-00002", "request_id": "req-1"}},
-		"in none": {Config{}, func(l *slog.Logger) { l.Warn("hello", "error", errors.New("why")) },
-			map[string]any{"level": "WARN", "msg": "hello", "error": "why"}},
-		"by a child": {Config{Revision: "r"}, func(l *slog.Logger) { l.With("a", 1).ErrorContext(inRequest, "hello") },
-			map[string]any{"level": "ERROR", "msg": "hello", "a": 1.0, "revision": "r", "request_id": "req-1"}},
+		"in a request": {
+			Config{Revision: "servers-00002"},
+			func(l *slog.Logger) { l.InfoContext(inRequest, "hello", "n", 1) },
+			map[string]any{"level": "INFO", "msg": "hello", "n": 1.0, "revision": "servers-00002", "request_id": "req-1"},
+		},
+		"in none": {
+			Config{},
+			func(l *slog.Logger) { l.Warn("hello", "error", errors.New("why")) },
+			map[string]any{"level": "WARN", "msg": "hello", "error": "why"},
+		},
+		"by a child": {
+			Config{Revision: "r"},
+			func(l *slog.Logger) { l.With("a", 1).ErrorContext(inRequest, "hello") },
+			map[string]any{"level": "ERROR", "msg": "hello", "a": 1.0, "revision": "r", "request_id": "req-1"},
+		},
 		"below the level": {Config{}, func(l *slog.Logger) { l.DebugContext(inRequest, "hello") }, nil},
-		"at the level": {Config{LogLevel: slog.LevelDebug}, func(l *slog.Logger) { l.Debug("hello") },
-			map[string]any{"level": "DEBUG", "msg": "hello"}},
+		"at the level": {
+			Config{LogLevel: slog.LevelDebug},
+			func(l *slog.Logger) { l.Debug("hello") },
+			map[string]any{"level": "DEBUG", "msg": "hello"},
+		},
 		"above the level": {Config{LogLevel: slog.LevelError}, func(l *slog.Logger) { l.Warn("hello") }, nil},
 	} {
 		t.Run(name, func(t *testing.T) {

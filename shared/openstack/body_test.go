@@ -77,8 +77,10 @@ func TestEndlessBodies(t *testing.T) {
 				block := bytes.Repeat([]byte(tc.fill), 64<<10/len(tc.fill))
 				w.WriteHeader(tc.status)
 				_, err := io.WriteString(w, tc.start)
-				for n := 0; err == nil; sent.Add(int64(n)) {
+				for err == nil {
+					var n int
 					n, err = w.Write(block)
+					sent.Add(int64(n))
 				}
 			})
 			began := time.Now()

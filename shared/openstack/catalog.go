@@ -3,6 +3,7 @@ package openstack
 import (
 	"context"
 	"strings"
+	"time"
 
 	"github.com/gophercloud/gophercloud/v2"
 
@@ -19,6 +20,8 @@ type catalog []struct {
 	} `json:"endpoints"`
 }
 
+const catalogTimeout = 15 * time.Second
+
 // endpoint finds where a service is. The catalog is read once per scope and kept for a few minutes.
 func (s *Session) endpoint(ctx context.Context, service string) (string, error) {
 	found, err := s.catalog(ctx)
@@ -32,22 +35,30 @@ func (s *Session) catalog(ctx context.Context) (catalog, error) {
 	if found, ok := s.cloud.catalogs.Get(s.scope); ok {
 		return found, nil
 	}
-	v, err, _ := s.cloud.catalogSF.Do(s.scope, func() (any, error) {
+	answer := s.cloud.catalogSF.DoChan(s.scope, func() (any, error) {
+		// Not the first asker's context: when that one hangs up, the others still wait.
+		ask, cancel := context.WithTimeout(context.WithoutCancel(ctx), catalogTimeout)
+		defer cancel()
 		var body struct {
 			Catalog catalog `json:"catalog"`
 		}
 		keystone := &gophercloud.ServiceClient{ProviderClient: s.provider(), Endpoint: s.cloud.identity}
-		_, err := keystone.Get(ctx, keystone.ServiceURL("auth", "catalog"), &body, nil)
+		_, err := keystone.Get(ask, keystone.ServiceURL("auth", "catalog"), &body, nil)
 		if err != nil {
 			return nil, classify("keystone", err)
 		}
 		s.cloud.catalogs.Add(s.scope, body.Catalog)
 		return body.Catalog, nil
 	})
-	if err != nil {
-		return nil, err
+	select {
+	case r := <-answer:
+		if r.Err != nil {
+			return nil, r.Err
+		}
+		return r.Val.(catalog), nil //nolint:forcetypeassert // the function above returns nothing else
+	case <-ctx.Done():
+		return nil, classify("keystone", ctx.Err())
 	}
-	return v.(catalog), nil //nolint:forcetypeassert // the function above returns nothing else
 }
 
 // endpoint chooses; a region is never guessed when the catalog has several.

@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"time"
 
+	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
@@ -55,7 +56,7 @@ func (s *Session) launched(ctx context.Context, projectID string, see func(domai
 			Links    []link  `json:"tenant_usages_links"`
 			Link     []link  `json:"tenant_usage_links"`
 		}
-		if _, err := nova.Get(ctx, path+"?"+query.Encode(), &page, nil); err != nil {
+		if err := getPage(ctx, nova, path+"?"+query.Encode(), &page); err != nil {
 			return classify("nova", err)
 		}
 		for _, u := range append(page.Projects, page.Project) {
@@ -112,6 +113,9 @@ func (s *Session) eachServer(ctx context.Context, projectID string, query url.Va
 		page, more, err := s.serverPage(ctx, computeBase, query)
 		if err != nil {
 			return err
+		}
+		if len(page) > 0 && page[len(page)-1].ID == query.Get("marker") {
+			return apperr.New(apperr.BadGateway, "nova gives the same page for ever")
 		}
 		for i := range page {
 			see(&page[i])

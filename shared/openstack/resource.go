@@ -154,7 +154,7 @@ func (s *Session) images(ctx context.Context, query url.Values) ([]domain.Image,
 		}
 		// `next` may lack the path that a proxy puts before Glance, so only its marker is taken.
 		marker := nextMarker([]link{{Rel: "next", Href: page.Next}})
-		if marker == "" || len(page.Images) == 0 {
+		if marker == "" || marker == query.Get("marker") || len(page.Images) == 0 {
 			return out, nil
 		}
 		query.Set("marker", marker)

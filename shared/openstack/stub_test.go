@@ -41,6 +41,7 @@ func newStub(t *testing.T) *stub {
 		s.mu.Lock()
 		s.calls = append(s.calls, call)
 		s.mu.Unlock()
+		w.Header().Set("Content-Type", "application/json") // without it gophercloud's pager takes no answer
 		s.mux.ServeHTTP(w, r)
 	}))
 	t.Cleanup(func() {
@@ -111,6 +112,12 @@ func create(ctx context.Context, s *Session) error {
 // read is a call that may be repeated.
 func read(ctx context.Context, s *Session) error {
 	_, err := s.Server(ctx, "id")
+	return err
+}
+
+// list is a read of a page.
+func list(ctx context.Context, s *Session) error {
+	_, _, err := s.Servers(ctx, domain.ServerQuery{Limit: 10})
 	return err
 }
 

@@ -208,7 +208,7 @@ func TestNetworkStatuses(t *testing.T) {
 			_, _ = io.WriteString(w, `{"server":{"id":"id","name":"`+strconv.Itoa(n)+`"}}`)
 			return
 		}
-		w.WriteHeader(503)
+		w.WriteHeader(http.StatusServiceUnavailable)
 	})
 	got, err := s.session(t).Server(t.Context(), "id")
 	if err != nil || got.Name != "3" || len(s.to("/compute/servers/id")) != 3 {

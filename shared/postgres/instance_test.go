@@ -165,7 +165,7 @@ func TestTracked(t *testing.T) {
 			t.Errorf("%s: %v %s", project, err, diff)
 		}
 	}
-	if got, err := (postgres.Instances(store)).Tracked(t.Context(), "p1", nil); err != nil || len(got) != 0 {
+	if got, err := postgres.Instances(store).Tracked(t.Context(), "p1", nil); err != nil || len(got) != 0 {
 		t.Errorf("none asked for: %v %v", got, err)
 	}
 }

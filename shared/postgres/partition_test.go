@@ -157,12 +157,8 @@ func TestMaintainWhileRowsCome(t *testing.T) {
 			t.Errorf("the partitions are %v", got)
 		}
 		// Back to how it was before: this month has no partition, and its rows are in the default one.
-		undo := ""
-		for _, from := range []time.Time{month, month.AddDate(0, 1, 0)} {
-			name := from.Format("requests_200601")
-			undo += fmt.Sprintf("alter table requests detach partition %[1]s; insert into requests select * from %[1]s; drop table %[1]s;", name)
-		}
-		exec(t, conn, undo)
+		const undo = "alter table requests detach partition %[1]s; insert into requests select * from %[1]s; drop table %[1]s;"
+		exec(t, conn, fmt.Sprintf(undo, month.Format("requests_200601"))+fmt.Sprintf(undo, month.AddDate(0, 1, 0).Format("requests_200601")))
 	}
 	stop()
 	all.Wait()

@@ -112,18 +112,36 @@ func TestSeries(t *testing.T) {
 		first, last int
 		want        []domain.HourStat
 	}{
-		"a project": {domain.View{Scope: domain.ScopeProject, ProjectID: "p1"}, 0, 2,
-			[]domain.HourStat{entry(0, 1, 2, domain.Sampled), entry(1, 1, 2, domain.Sampled), entry(2, 0, 0, domain.Sampled)}},
-		"a project that is gone": {domain.View{Scope: domain.ScopeProject, ProjectID: "p2"}, 0, 2,
-			[]domain.HourStat{entry(0, 3, 3, domain.Sampled), entry(1, -1, 0, domain.Missing), entry(2, -1, 0, domain.Missing)}},
-		"a project of another domain": {domain.View{Scope: domain.ScopeProject, ProjectID: "p3", DomainID: "d1"}, 0, 0,
-			[]domain.HourStat{entry(0, -1, 0, domain.Missing)}},
-		"a domain": {domain.View{Scope: domain.ScopeDomain, DomainID: "d1"}, 0, 2,
-			[]domain.HourStat{entry(0, 4, 5, domain.Sampled), entry(1, -1, 0, domain.Missing), entry(2, 0, 0, domain.Sampled)}},
-		"another domain": {domain.View{Scope: domain.ScopeDomain, DomainID: "d2"}, 0, 1,
-			[]domain.HourStat{entry(0, 5, 6, domain.Sampled), entry(1, 5, 5, domain.Rebuilt)}},
-		"the cloud": {domain.View{Scope: domain.ScopeCloud}, -1, 2,
-			[]domain.HourStat{entry(-1, -1, 0, domain.Missing), entry(0, 9, 11, domain.Sampled), entry(1, -1, 0, domain.Missing), entry(2, 1, 1, domain.Sampled)}},
+		"a project": {
+			domain.View{Scope: domain.ScopeProject, ProjectID: "p1"},
+			0, 2,
+			[]domain.HourStat{entry(0, 1, 2, domain.Sampled), entry(1, 1, 2, domain.Sampled), entry(2, 0, 0, domain.Sampled)},
+		},
+		"a project that is gone": {
+			domain.View{Scope: domain.ScopeProject, ProjectID: "p2"},
+			0, 2,
+			[]domain.HourStat{entry(0, 3, 3, domain.Sampled), entry(1, -1, 0, domain.Missing), entry(2, -1, 0, domain.Missing)},
+		},
+		"a project of another domain": {
+			domain.View{Scope: domain.ScopeProject, ProjectID: "p3", DomainID: "d1"},
+			0, 0,
+			[]domain.HourStat{entry(0, -1, 0, domain.Missing)},
+		},
+		"a domain": {
+			domain.View{Scope: domain.ScopeDomain, DomainID: "d1"},
+			0, 2,
+			[]domain.HourStat{entry(0, 4, 5, domain.Sampled), entry(1, -1, 0, domain.Missing), entry(2, 0, 0, domain.Sampled)},
+		},
+		"another domain": {
+			domain.View{Scope: domain.ScopeDomain, DomainID: "d2"},
+			0, 1,
+			[]domain.HourStat{entry(0, 5, 6, domain.Sampled), entry(1, 5, 5, domain.Rebuilt)},
+		},
+		"the cloud": {
+			domain.View{Scope: domain.ScopeCloud},
+			-1, 2,
+			[]domain.HourStat{entry(-1, -1, 0, domain.Missing), entry(0, 9, 11, domain.Sampled), entry(1, -1, 0, domain.Missing), entry(2, 1, 1, domain.Sampled)},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -4,6 +4,7 @@ package run
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -144,13 +145,16 @@ func load[C any](ctx context.Context, env envconfig.Lookuper) (C, error) {
 	return cfg, nil
 }
 
-// named puts the variable's name before an error of envconfig, which only knows the field's.
+// named puts the variable's name before an error of envconfig, which only knows the path of the field.
 func named(config reflect.Type, err error) error {
-	field, reason, _ := strings.Cut(err.Error(), ": ")
-	for _, f := range fields(config) {
-		if f.Name == field {
-			name, _, _ := strings.Cut(f.Tag.Get("env"), ",")
+	for f := range config.Fields() {
+		reason, found := strings.CutPrefix(err.Error(), f.Name+": ")
+		switch name, _, _ := strings.Cut(f.Tag.Get("env"), ","); {
+		case !found:
+		case name != "":
 			return fmt.Errorf("%s: %s", name, reason)
+		case f.Type.Kind() == reflect.Struct:
+			return named(f.Type, errors.New(reason))
 		}
 	}
 	return err

@@ -190,7 +190,11 @@ func (p *Project) Revoke(t testing.TB, token string) {
 // Servers lists the project's servers by Nova itself.
 func (p *Project) Servers(t testing.TB) []servers.Server {
 	t.Helper()
-	nova := Compute(t, p.Login(t))
+	return list(t, Compute(t, p.Login(t)))
+}
+
+func list(t testing.TB, nova *gophercloud.ServiceClient) []servers.Server {
+	t.Helper()
 	nova.Microversion = "2.47"
 	pages, err := servers.List(nova, servers.ListOpts{}).AllPages(context.Background())
 	if err != nil {
@@ -208,6 +212,9 @@ func (p *Project) remove(t testing.TB, admin *gophercloud.ProviderClient) {
 	nova := Compute(t, admin)
 	left := func() []servers.Server {
 		pages, err := servers.List(nova, servers.ListOpts{AllTenants: true, TenantID: p.ID}).AllPages(ctx)
+		if err != nil { // once more: Nova closes connections that were idle for long
+			pages, err = servers.List(nova, servers.ListOpts{AllTenants: true, TenantID: p.ID}).AllPages(ctx)
+		}
 		if err != nil {
 			t.Errorf("removing project %s: %v", p.ID, err)
 			return nil

@@ -124,7 +124,7 @@ func (p *Project) Boot(t testing.TB, name string, n int) []servers.Server {
 		Name: name, FlavorRef: f.FlavorID, ImageRef: f.ImageID, Networks: []servers.Network{{UUID: f.NetworkID}}, Min: n, Max: n,
 	}
 	before := map[string]bool{}
-	for _, s := range p.Servers(t) {
+	for _, s := range list(t, nova) {
 		before[s.ID] = true
 	}
 	if _, err := servers.Create(ctx, nova, opts, nil).Extract(); err != nil {
@@ -132,7 +132,8 @@ func (p *Project) Boot(t testing.TB, name string, n int) []servers.Server {
 	}
 	var made []servers.Server
 	Eventually(t, 5*time.Minute, fmt.Sprintf("%d servers %q are ACTIVE", n, name), func() bool {
-		made = slices.DeleteFunc(p.Servers(t), func(s servers.Server) bool { return before[s.ID] || s.Status != "ACTIVE" })
+		time.Sleep(time.Second) // each look costs the cloud that is to make them
+		made = slices.DeleteFunc(list(t, nova), func(s servers.Server) bool { return before[s.ID] || s.Status != "ACTIVE" })
 		return len(made) == n
 	})
 	return made

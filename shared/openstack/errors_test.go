@@ -1,0 +1,190 @@
+package openstack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gophercloud/gophercloud/v2"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+)
+
+const glance404 = `<html>
+ <head>
+  <title>404 Not Found</title>
+ </head>
+ <body>
+  <h1>404 Not Found</h1>
+  Failed to find image 11111111-2222-3333-4444-555555555555<br /><br />
+
+
+ </body>
+</html>`
+
+// TestRefusals gives each of OpenStack's ways to refuse its code and its words, and shows no more than these.
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		status  int
+		body    string
+		code    apperr.Code
+		message string
+	}{
+		"Nova, a bad request":    {400, `{"badRequest": {"code": 400, "message": "Invalid key_name provided."}}`, apperr.Invalid, "nova: Invalid key_name provided."},
+		"Keystone, 401":          {401, `{"error":{"code":401,"message":"The request you have made requires authentication.","title":"Unauthorized"}}`, apperr.Unauthenticated, "nova: The request you have made requires authentication."},
+		"Nova, a quota":          {403, `{"forbidden": {"code": 403, "message": "Quota exceeded for cores: Requested 8, but already used 16 of 20 cores"}}`, apperr.Quota, "nova: Quota exceeded for cores: Requested 8, but already used 16 of 20 cores"},
+		"Nova, another quota":    {403, `{"forbidden": {"code": 403, "message": "Maximum number of ports exceeded"}}`, apperr.Quota, "nova: Maximum number of ports exceeded"},
+		"Nova, policy":           {403, `{"forbidden": {"code": 403, "message": "Policy doesn't allow os_compute_api:servers:create to be performed."}}`, apperr.Forbidden, "nova: Policy doesn't allow os_compute_api:servers:create to be performed."},
+		"Nova, 404":              {404, `{"itemNotFound": {"code": 404, "message": "Instance 1 could not be found."}}`, apperr.NotFound, "nova: Instance 1 could not be found."},
+		"Glance, 404 in HTML":    {404, glance404, apperr.NotFound, "nova: Failed to find image 11111111-2222-3333-4444-555555555555"},
+		"an empty 404":           {404, "", apperr.NotFound, "nova: Not Found"},
+		"JSON without words":     {404, `{"canary":{"code":404}}`, apperr.NotFound, "nova: Not Found"},
+		"odd JSON":               {404, `["canary"]`, apperr.NotFound, `nova: ["canary"]`},
+		"Nova, too new":          {406, `{"computeFault": {"code": 406, "message": "Version 2.99 is not supported by the API. Minimum is 2.1 and maximum is 2.93."}}`, apperr.Unsupported, "nova: Version 2.99 is not supported by the API. Minimum is 2.1 and maximum is 2.93."},
+		"Nova, a conflict":       {409, `{"conflictingRequest": {"code": 409, "message": "Cannot 'start' instance 1 while it is in vm_state active"}}`, apperr.Conflict, "nova: Cannot 'start' instance 1 while it is in vm_state active"},
+		"Neutron, a quota":       {409, `{"NeutronError": {"type": "OverQuota", "message": "Quota exceeded for resources: ['port'].", "detail": ""}}`, apperr.Quota, "nova: Quota exceeded for resources: ['port']."},
+		"Nova of old, a quota":   {413, `{"overLimit": {"code": 413, "message": "Quota exceeded for instances"}}`, apperr.Quota, "nova: Quota exceeded for instances"},
+		"too large":              {413, `{"badRequest": {"message": "Request is too large."}}`, apperr.TooLarge, "nova: Request is too large."},
+		"too many requests":      {429, `{"overLimit": {"code": 429, "message": "Slow down."}}`, apperr.RateLimited, "nova: Slow down."},
+		"control characters":     {400, `{"badRequest": {"message": "a\r\nSet-Cookie: b\u0000\t c"}}`, apperr.Invalid, "nova: a Set-Cookie: b c"},
+		"very many words":        {400, `{"badRequest": {"message": "` + strings.Repeat("é", 2000) + `"}}`, apperr.Invalid, "nova: " + strings.Repeat("é", maxMessage) + "…"},
+		"Nova's own fault":       {500, `{"computeFault": {"code": 500, "message": "Unexpected API Error. canary <class 'sqlalchemy.exc.DBError'>"}}`, apperr.BadGateway, "nova answered with status 500"},
+		"a proxy's fault":        {502, "<html>canary</html>", apperr.BadGateway, "nova answered with status 502"},
+		"away":                   {503, "canary", apperr.Unavailable, "nova is not available"},
+		"a proxy gave up":        {504, "canary", apperr.Timeout, "nova is not available"},
+		"a redirect":             {302, "canary", apperr.BadGateway, "nova answered with status 302"},
+		"a status of its own":    {418, `{"canary":{"message":"canary"}}`, apperr.BadGateway, "nova answered with status 418"},
+		"success, not as agreed": {204, "", apperr.BadGateway, "nova answered with status 204"},
+		"choices":                {300, `{"choices": ["canary"]}`, apperr.BadGateway, "nova answered with status 300"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStub(t)
+			s.answer("POST /compute/servers", tc.status, tc.body)
+			err := create(t.Context(), s.session(t))
+			e := apperr.As(err)
+			if e.Code != tc.code || e.Message != tc.message {
+				t.Errorf("got %s %q", e.Code, e.Message)
+			}
+			if n := len(s.to("/compute/servers")); n != 1 {
+				t.Errorf("it was sent %d times", n)
+			}
+			again := time.Duration(0)
+			if tc.status == 429 || tc.status == 503 || tc.status == 504 {
+				again = time.Minute
+			}
+			if e.RetryAfter != again {
+				t.Errorf("again in %s", e.RetryAfter)
+			}
+			for _, secret := range []string{s.url, theToken, "canary"} {
+				if strings.Contains(err.Error(), secret) && !strings.Contains(tc.message, secret) {
+					t.Errorf("the log shows %s: %v", secret, err)
+				}
+			}
+			if errors.Is(err, apperr.ErrNotSent) {
+				t.Error("it was sent")
+			}
+		})
+	}
+}
+
+// TestClassify takes gophercloud's error in each of its shapes.
+func TestClassify(t *testing.T) {
+	t.Parallel()
+	refused := gophercloud.ErrUnexpectedResponseCode{URL: "http://canary", Method: "GET", Actual: 404, Body: []byte(`{"itemNotFound":{"message":"gone"}}`)}
+	ours := apperr.New(apperr.Conflict, "ours")
+	for name, tc := range map[string]struct {
+		err  error
+		want apperr.Code
+	}{
+		"nothing":            {nil, ""},
+		"by value":           {refused, apperr.NotFound},
+		"by pointer":         {&refused, apperr.NotFound},
+		"wrapped":            {fmt.Errorf("x: %w", refused), apperr.NotFound},
+		"one of ours":        {fmt.Errorf("x: %w", ours), apperr.Conflict},
+		"the deadline":       {context.DeadlineExceeded, apperr.Timeout},
+		"hung up":            {context.Canceled, apperr.ClientGone},
+		"a network deadline": {&net.OpError{Op: "read", Err: timeout{}}, apperr.Timeout},
+		"anything else":      {errors.New("x"), apperr.BadGateway},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if err := classify("nova", tc.err); apperr.CodeOf(err) != tc.want || err != nil && strings.Contains(err.Error(), "canary") {
+				t.Errorf("got %s %v", apperr.CodeOf(err), err)
+			}
+		})
+	}
+	for given, want := range map[string]time.Duration{"": 2 * time.Second, "x": 2 * time.Second, "0": 2 * time.Second, "-1": 2 * time.Second, "7": 7 * time.Second, "86400": time.Hour} {
+		if got := retryAfter(http.Header{"Retry-After": {given}}); got != want {
+			t.Errorf("Retry-After %q is %s", given, got)
+		}
+	}
+}
+
+type timeout struct{}
+
+func (timeout) Error() string { return "i/o timeout" }
+
+// Timeout makes it a net.Error's.
+func (timeout) Timeout() bool { return true }
+
+// TestNotSent is said when nobody listens, and at no other time: a server may have been made then.
+func TestNotSent(t *testing.T) {
+	t.Parallel()
+	hole, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	refusing := "http://" + hole.Addr().String()
+	hole.Close()
+	for name, tc := range map[string]struct {
+		serve   http.HandlerFunc // nil: nobody listens
+		notSent bool
+		want    apperr.Code
+	}{
+		"nobody listens": {nil, true, apperr.Unavailable},
+		"reset":          {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, false, apperr.Unavailable},
+		"no HTTP": {func(w http.ResponseWriter, _ *http.Request) {
+			conn, _, err := http.NewResponseController(w).Hijack()
+			if err == nil {
+				_, _ = io.WriteString(conn, "SSH-2.0-canary\r\n")
+				_ = conn.Close()
+			}
+		}, false, apperr.Unavailable},
+		"too late": {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, false, apperr.Timeout},
+		"503":      {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }, false, apperr.Unavailable},
+		"torn": {func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusAccepted)
+			_, _ = io.WriteString(w, "{")
+		}, false, apperr.BadGateway},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStub(t)
+			at := s.url + "/nova"
+			if tc.serve == nil {
+				at = refusing
+			} else {
+				s.mux.HandleFunc("POST /nova/servers", tc.serve)
+			}
+			cloud := s.cloud(t, nil)
+			cloud.catalogs.Add("p1", catalogOf(t, `[{"type":"compute","endpoints":[{"interface":"public","region_id":"r1","url":"`+at+`"}]}]`))
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			err := create(ctx, cloud.As(theToken, "p1"))
+			if errors.Is(err, apperr.ErrNotSent) != tc.notSent || apperr.CodeOf(err) != tc.want {
+				t.Errorf("got %s, not sent %t: %v", apperr.CodeOf(err), errors.Is(err, apperr.ErrNotSent), err)
+			}
+			if e := apperr.As(err); strings.Contains(e.Message, "127.0.0.1") || tc.want == apperr.Unavailable && e.RetryAfter <= 0 {
+				t.Errorf("the caller is shown %q, again in %s", e.Message, e.RetryAfter)
+			}
+		})
+	}
+}

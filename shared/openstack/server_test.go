@@ -1,0 +1,146 @@
+package openstack
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// TestOddServersDoNotStopAPage: each of them is shown as far as it can be.
+func TestOddServersDoNotStopAPage(t *testing.T) {
+	t.Parallel()
+	s := newStub(t)
+	s.answer("GET /compute/servers/detail", 200, `{"servers":[
+		{"id":"nulls","name":null,"status":null,"created":null,"updated":null,"OS-EXT-AZ:availability_zone":null,"key_name":null,"tags":null,"addresses":null,"flavor":null,"image":null,"fault":null,"tenant_id":null,"OS-SRV-USG:launched_at":null},
+		{"id":"volume","status":"ACTIVE","image":"","flavor":{},"addresses":{"b":[{"addr":"10.0.0.2","version":4,"OS-EXT-IPS:type":"fixed"}],"a":[],"A":[{"addr":"fe80::1","version":6}]}},
+		{"id":"bare"},
+		{"id":"failed","OS-SRV-USG:launched_at":"","fault":{"code":500,"message":"No valid\nhost","created":null}},
+		{"id":"new","status":"BREWING","created":"2026-01-02T03:04:05Z","image":{"id":"i1","links":[]},"some_new_thing":{"x":[1]}}],
+		"servers_links":[{"rel":"next","href":"x"}]}`)
+	page, more, err := s.session(t).Servers(t.Context(), domain.ServerQuery{Limit: 5})
+	created := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	want := []domain.Server{
+		{ID: "nulls", Addresses: []domain.Address{}},
+		{ID: "volume", Status: "ACTIVE", Addresses: []domain.Address{{Network: "A", IP: "fe80::1", Version: 6}, {Network: "b", IP: "10.0.0.2", Version: 4, Type: "fixed"}}},
+		{ID: "bare", Addresses: []domain.Address{}},
+		{ID: "failed", Addresses: []domain.Address{}, Fault: &domain.Fault{Code: 500, Message: "No valid host"}},
+		{ID: "new", Status: "BREWING", Addresses: []domain.Address{}, Image: &domain.ImageRef{ID: "i1"}, CreatedAt: created, UpdatedAt: created},
+	}
+	if diff := cmp.Diff(want, page); err != nil || !more || diff != "" {
+		t.Errorf("%v, more %t, %s", err, more, diff)
+	}
+}
+
+func TestServersAsksForWhatIsMeant(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		q    domain.ServerQuery
+		want map[string][]string
+	}{
+		"nothing":    {domain.ServerQuery{Limit: 7}, map[string][]string{"limit": {"7"}}},
+		"a name":     {domain.ServerQuery{Limit: 1, Name: "a.b*(c|d)^$+[é] x&y"}, map[string][]string{"limit": {"1"}, "name": {`a\.b\*\(c\|d\)\^\$\+\[é\] x&y`}}},
+		"everything": {domain.ServerQuery{Limit: 1, Marker: "m", Status: "ACTIVE", Tags: []string{"t1", "t2"}}, map[string][]string{"limit": {"1"}, "marker": {"m"}, "status": {"ACTIVE"}, "tags-any": {"t1,t2"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStub(t)
+			s.answer("GET /compute/servers/detail", 200, `{"servers":[]}`)
+			page, more, err := s.session(t).Servers(t.Context(), tc.q)
+			if err != nil || more || page == nil || len(page) != 0 {
+				t.Errorf("got %v %t %v", page, more, err)
+			}
+			if diff := cmp.Diff(tc.want, map[string][]string(s.to("/compute/servers/detail")[0].URL.Query())); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestImageRef(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		`""`: "", `null`: "", `{}`: "", `{"id":null}`: "", `{"id":"i-1"}`: "i-1", `{"links":[{"rel":"bookmark","href":"http://x/images/i-1"}],"id": "i-1"}`: "i-1", `5`: "",
+	} {
+		var got imageRef
+		if err := json.Unmarshal([]byte(text), &got); err != nil || got.ID != want {
+			t.Errorf("%s: got %q %v", text, got.ID, err)
+		}
+	}
+}
+
+// TestUserDataArrivesAsItIs, also when it looks like base64 already.
+func TestUserDataArrivesAsItIs(t *testing.T) {
+	t.Parallel()
+	for name, text := range map[string]string{"a script": "#!/bin/sh\necho ✓", "base64": "aGVsbG8=", "base64 without an end": "aGVsbG8h", "none": ""} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStub(t)
+			s.answer("POST /compute/servers", 202, `{"server":{"id":"s1"}}`)
+			spec := domain.LaunchSpec{FlavorID: "f", ImageID: "i", NetworkIDs: []string{"n1", "n2"}, KeyName: "k", SecurityGroups: []string{"g"}, Zone: "z", Metadata: map[string]string{"m": "v"}}
+			id, err := s.session(t).CreateServer(t.Context(), spec, "web-1", domain.Secret(text), []string{"t1", "t2"})
+			if err != nil || id != "s1" {
+				t.Fatalf("got %q %v", id, err)
+			}
+			call := s.to("/compute/servers")[0]
+			want := map[string]any{
+				"name": "web-1", "flavorRef": "f", "imageRef": "i", "key_name": "k", "availability_zone": "z", "metadata": map[string]any{"m": "v"}, "tags": []any{"t1", "t2"},
+				"networks": []any{map[string]any{"uuid": "n1"}, map[string]any{"uuid": "n2"}}, "security_groups": []any{map[string]any{"name": "g"}},
+			}
+			if text != "" {
+				want["user_data"] = base64.StdEncoding.EncodeToString([]byte(text))
+			}
+			if diff := cmp.Diff(want, bodyOf(t, call)["server"]); diff != "" || call.Header.Get("X-Openstack-Nova-Api-Version") != computeCreateTags {
+				t.Errorf("%v %s", call.Header, diff)
+			}
+		})
+	}
+}
+
+// TestCreateWithoutAnID: Nova said yes, and it is not known to what.
+func TestCreateWithoutAnID(t *testing.T) {
+	t.Parallel()
+	for _, body := range []string{`{}`, `{"server":{}}`, `{"server":{"id":""}}`, `{"server":null}`} {
+		s := newStub(t)
+		s.answer("POST /compute/servers", 202, body)
+		if err := create(t.Context(), s.session(t)); apperr.CodeOf(err) != apperr.BadGateway {
+			t.Errorf("%s: got %v", body, err)
+		}
+	}
+}
+
+func TestDeleteServer(t *testing.T) {
+	t.Parallel()
+	for status, want := range map[int]apperr.Code{204: "", 404: "", 409: apperr.Conflict, 503: apperr.Unavailable, 403: apperr.Forbidden} {
+		s := newStub(t)
+		s.answer("DELETE /compute/servers/s1", status, "")
+		if err := s.session(t).DeleteServer(t.Context(), "s1"); apperr.CodeOf(err) != want {
+			t.Errorf("%d: got %v", status, err)
+		}
+	}
+}
+
+// TestIDsStayInTheirPlace: an id that is a path leads to no other resource.
+func TestIDsStayInTheirPlace(t *testing.T) {
+	t.Parallel()
+	s := newStub(t)
+	session := s.session(t)
+	for _, id := range []string{"../os-keypairs", "a/b", "a?x=1", "a#b", "a%2Fb"} {
+		_, err1 := session.Server(t.Context(), id)
+		_, err2 := session.Image(t.Context(), id)
+		_, err3 := session.Actions(t.Context(), id)
+		if apperr.CodeOf(err1) != apperr.NotFound || apperr.CodeOf(err2) != apperr.NotFound || apperr.CodeOf(err3) != apperr.NotFound {
+			t.Errorf("%s: got %v, %v, %v", id, err1, err2, err3)
+		}
+	}
+	for _, r := range s.calls[1:] {
+		if r.URL.RawQuery != "" || r.URL.Fragment != "" {
+			t.Errorf("it was asked %s", r.URL)
+		}
+	}
+}

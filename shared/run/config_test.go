@@ -1,0 +1,167 @@
+package run
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/sethvargo/go-envconfig"
+
+	"github.com/cloudfn/cloudfn/shared/auth"
+	"github.com/cloudfn/cloudfn/shared/obs"
+	"github.com/cloudfn/cloudfn/shared/openstack"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+)
+
+// environment is the least that a process needs, with changes; "" is a variable that is set to nothing.
+func environment(changes map[string]string) envconfig.Lookuper {
+	env := map[string]string{"DATABASE_URL": "postgres://u:canary@127.0.0.1:1/x", "OS_AUTH_URL": "http://127.0.0.1:1/v3"}
+	maps.Copy(env, changes)
+	return envconfig.MapLookuper(env)
+}
+
+func TestDefaults(t *testing.T) {
+	t.Parallel()
+	want := Config{
+		Port: "8080", RequestTimeout: time.Minute, EventTimeout: 5 * time.Minute,
+		Postgres:  postgres.Config{URL: "postgres://u:canary@127.0.0.1:1/x", MaxConns: 4},
+		OpenStack: openstack.Config{AuthURL: "http://127.0.0.1:1/v3", Interface: "public"},
+		Callers:   auth.Config{TokenTTL: time.Minute},
+		Logs:      obs.Config{},
+	}
+	for name, changes := range map[string]map[string]string{
+		"absent": nil,
+		"set to nothing": {
+			"FUNCTION_TARGET": "", "HOST": "", "PORT": "", "REQUEST_TIMEOUT": "", "EVENT_TIMEOUT": "", "EVENT_KEY": "", "DATABASE_MAX_CONNS": "",
+			"OS_INTERFACE": "", "OS_REGION_NAME": "", "ALLOWED_PROJECTS": "", "ALLOWED_DOMAINS": "", "TOKEN_CACHE_TTL": "", "LOG_LEVEL": "", "K_REVISION": "",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got, err := load[Config](t.Context(), environment(changes))
+			if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); err != nil || diff != "" {
+				t.Errorf("%v %s", err, diff)
+			}
+		})
+	}
+}
+
+// TestMistakesAreNamed by the variable, in one line that shows no secret.
+func TestMistakesAreNamed(t *testing.T) {
+	t.Parallel()
+	for name, value := range map[string]string{
+		"REQUEST_TIMEOUT": "soon", "EVENT_TIMEOUT": "5", "DATABASE_MAX_CONNS": "many", "TOKEN_CACHE_TTL": "1 minute", "LOG_LEVEL": "LOUD",
+		"DATABASE_URL": "postgres://u:canary@db:x/y", "OS_AUTH_URL": "keystone", "OS_INTERFACE": "outside",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := load[Config](t.Context(), environment(map[string]string{name: value}))
+			if err == nil || !strings.HasPrefix(err.Error(), name) || strings.ContainsAny(err.Error(), "\n") || strings.Contains(err.Error(), "canary") {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+	for name, value := range map[string]string{
+		"REQUEST_TIMEOUT": "999ms", "EVENT_TIMEOUT": "11m", "TOKEN_CACHE_TTL": "61s", "DATABASE_MAX_CONNS": "0", "ALLOWED_PROJECTS": "a,,b", "ALLOWED_DOMAINS": " ",
+	} {
+		t.Run(name+" out of bounds", func(t *testing.T) {
+			t.Parallel()
+			if _, err := load[Config](t.Context(), environment(map[string]string{name: value})); err == nil || !strings.Contains(err.Error(), name) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+	t.Run("nothing set", func(t *testing.T) {
+		t.Parallel()
+		if _, err := load[Config](t.Context(), envconfig.MapLookuper(nil)); err == nil || !strings.Contains(err.Error(), "DATABASE_URL is empty") {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+// TestSecretsOfTheConfiguration do not show when it is printed.
+func TestSecretsOfTheConfiguration(t *testing.T) {
+	t.Parallel()
+	cfg, err := load[Config](t.Context(), environment(map[string]string{"EVENT_KEY": "canary-key"}))
+	if err != nil || cfg.EventKey.Reveal() != "canary-key" {
+		t.Fatalf("got %v", err)
+	}
+	asJSON, _ := json.Marshal(cfg)
+	if text := fmt.Sprintf("%v %+v %#v %s", cfg, cfg, cfg, asJSON); strings.Contains(text, "canary") {
+		t.Errorf("it shows: %s", text)
+	}
+}
+
+func TestScheduleNext(t *testing.T) {
+	t.Parallel()
+	at := func(text string) time.Time {
+		when, err := time.Parse(time.RFC3339Nano, text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return when
+	}
+	for _, tc := range []struct {
+		schedule  Schedule
+		now, want string
+	}{
+		{Hourly, "2028-02-29T23:59:59.999Z", "2028-03-01T00:00:00Z"},
+		{Hourly, "2026-01-02T03:00:00Z", "2026-01-02T04:00:00Z"}, // on time is not again
+		{Hourly, "2026-01-02T03:00:00.001Z", "2026-01-02T04:00:00Z"},
+		{Hourly, "2026-01-02T03:20:00+05:45", "2026-01-01T22:00:00Z"}, // hours of UTC, wherever the copy is
+		{Minutely, "2026-12-31T23:59:30Z", "2027-01-01T00:00:00Z"},
+		{Minutely, "2026-01-02T03:04:00Z", "2026-01-02T03:05:00Z"},
+	} {
+		if got := tc.schedule.next(at(tc.now)); !got.Equal(at(tc.want)) {
+			t.Errorf("%s: after %s comes %s, want %s", tc.schedule, tc.now, got, tc.want)
+		}
+	}
+}
+
+// small is a function's own configuration, with one inside it.
+type small struct {
+	Limit int `env:"TEST_LIMIT, default=7"`
+	Inner struct {
+		Pause time.Duration `env:"TEST_PAUSE, default=1m"`
+	}
+}
+
+// Validate has an opinion.
+func (s small) Validate() error {
+	if s.Limit > 10 {
+		return fmt.Errorf("TEST_LIMIT is %d", s.Limit)
+	}
+	return nil
+}
+
+func TestLoadOfAFunction(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		env  map[string]string
+		want string // the error's beginning
+	}{
+		"defaults":          {nil, ""},
+		"no number":         {map[string]string{"TEST_LIMIT": "x"}, "TEST_LIMIT: "},
+		"inside":            {map[string]string{"TEST_PAUSE": "x"}, "TEST_PAUSE: "},
+		"its own opinion":   {map[string]string{"TEST_LIMIT": "11"}, "TEST_LIMIT is 11"},
+		"set, and not used": {map[string]string{"OTHER": "x"}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got, err := load[small](context.Background(), envconfig.MapLookuper(tc.env))
+			if tc.want == "" {
+				if err != nil || got.Limit != 7 || got.Inner.Pause != time.Minute {
+					t.Errorf("got %+v %v", got, err)
+				}
+			} else if err == nil || !strings.HasPrefix(err.Error(), tc.want) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
