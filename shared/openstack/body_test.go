@@ -18,12 +18,14 @@ import (
 func TestSenselessBodies(t *testing.T) {
 	t.Parallel()
 	for name, write := range map[string]func(w http.ResponseWriter){
-		"HTML":          func(w http.ResponseWriter) { _, _ = io.WriteString(w, "<html><body>canary proxy login</body></html>") },
-		"nothing":       func(http.ResponseWriter) {},
-		"cut off":       func(w http.ResponseWriter) { _, _ = io.WriteString(w, `{"server":{"id":"canary"`) },
-		"another type":  func(w http.ResponseWriter) { _, _ = io.WriteString(w, `["canary"]`) },
-		"text":          func(w http.ResponseWriter) { _, _ = io.WriteString(w, `"canary"`) },
-		"a wrong field": func(w http.ResponseWriter) { _, _ = io.WriteString(w, `{"server":{"id":{"canary":1}}}`) },
+		"HTML":         func(w http.ResponseWriter) { _, _ = io.WriteString(w, "<html><body>canary proxy login</body></html>") },
+		"nothing":      func(http.ResponseWriter) {},
+		"cut off":      func(w http.ResponseWriter) { _, _ = io.WriteString(w, `{"server":{"id":"canary"`) },
+		"another type": func(w http.ResponseWriter) { _, _ = io.WriteString(w, `["canary"]`) },
+		"text":         func(w http.ResponseWriter) { _, _ = io.WriteString(w, `"canary"`) },
+		"a wrong field": func(w http.ResponseWriter) {
+			_, _ = io.WriteString(w, `{"server":{"id":{"canary":1}},"servers":{"canary":1}}`)
+		},
 		"a wrong length": func(w http.ResponseWriter) {
 			w.Header().Set("Content-Length", "1000")
 			_, _ = io.WriteString(w, `{"server":`)
@@ -37,16 +39,19 @@ func TestSenselessBodies(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newStub(t)
-			s.mux.HandleFunc("GET /compute/servers/id", func(w http.ResponseWriter, _ *http.Request) { write(w) })
-			err := read(t.Context(), s.session(t))
-			if e := apperr.As(err); e.Code != apperr.BadGateway || e.Message != "nova gave an answer that cannot be read" {
-				t.Errorf("got %s %q", e.Code, e.Message)
-			}
-			if n := len(s.to("/compute/servers/id")); n != 1 {
-				t.Errorf("it was asked %d times", n)
-			}
-			if strings.Contains(err.Error(), "canary") {
-				t.Errorf("the body is in the log: %v", err)
+			s.mux.HandleFunc("/compute/", func(w http.ResponseWriter, _ *http.Request) { write(w) })
+			session := s.session(t)
+			for path, call := range map[string]func(context.Context, *Session) error{"/compute/servers/id": read, "/compute/servers/detail": list} {
+				err := call(t.Context(), session)
+				if e := apperr.As(err); e.Code != apperr.BadGateway || e.Message != "nova gave an answer that cannot be read" {
+					t.Errorf("%s: got %s %q", path, e.Code, e.Message)
+				}
+				if n := len(s.to(path)); n != 1 {
+					t.Errorf("%s: it was asked %d times", path, n)
+				}
+				if strings.Contains(fmt.Sprint(err), "canary") {
+					t.Errorf("%s: the body is in the log: %v", path, err)
+				}
 			}
 		})
 	}
@@ -63,6 +68,7 @@ func TestEndlessBodies(t *testing.T) {
 	}{
 		"white space":          {read, 200, "", " ", apperr.BadGateway},
 		"a list":               {read, 200, `{"server":{"tags":[""`, `,"tag"`, apperr.BadGateway},
+		"a page":               {list, 200, `{"servers":[{}`, `,{}`, apperr.BadGateway},
 		"a refusal in JSON":    {create, 400, `{"badRequest":{"message":"`, "a", apperr.Invalid},
 		"a refusal in HTML":    {create, 404, "<html>", "<title>", apperr.NotFound},
 		"a fault without end":  {create, 500, "", "<h1>", apperr.BadGateway},

@@ -57,10 +57,9 @@ type imageRef struct{ ID string }
 // UnmarshalJSON reads either form. It runs once for every server of a page, so it does not parse twice: an id has
 // no quotes in it.
 func (i *imageRef) UnmarshalJSON(data []byte) error {
-	_, after, found := bytes.Cut(data, []byte(`"id"`))
-	_, after, opened := bytes.Cut(after, []byte(`"`))
-	id, _, closed := bytes.Cut(after, []byte(`"`))
-	if found && opened && closed {
+	_, after, _ := bytes.Cut(data, []byte(`"id"`))
+	if id, ok := bytes.CutPrefix(bytes.TrimLeft(after, ": \t\r\n"), []byte(`"`)); ok { // not null
+		id, _, _ = bytes.Cut(id, []byte(`"`))
 		i.ID = string(id)
 	}
 	return nil

@@ -3,6 +3,11 @@ package openstack
 import (
 	"encoding/base64"
 	"encoding/json"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -37,6 +42,38 @@ func TestOddServersDoNotStopAPage(t *testing.T) {
 	}
 }
 
+// TestPagesDoNotMix when many are read at once.
+func TestPagesDoNotMix(t *testing.T) {
+	t.Parallel()
+	s := newStub(t)
+	s.mux.HandleFunc("GET /compute/servers/detail", func(w http.ResponseWriter, r *http.Request) {
+		name := r.URL.Query().Get("name")
+		_, _ = io.WriteString(w, `{"servers":[`+strings.Repeat(`{"id":"`+name+`","image":{"id":"`+name+`"}},`, 200)+`{"id":"`+name+`"}]}`)
+	})
+	session := s.session(t)
+	var all sync.WaitGroup
+	for n := range 8 {
+		all.Go(func() {
+			name := strings.Repeat(string(rune('a'+n)), 50*n+1)
+			var pages [][]domain.Server
+			for range 5 {
+				page, _, err := session.Servers(t.Context(), domain.ServerQuery{Limit: 1000, Name: name})
+				if err != nil || len(page) != 201 {
+					t.Errorf("got %d servers, %v", len(page), err)
+				}
+				pages = append(pages, page)
+			}
+			for _, server := range slices.Concat(pages...) {
+				if server.ID != name || server.Image != nil && server.Image.ID != name {
+					t.Errorf("%.5s: got %.50q", name, server.ID)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
 func TestServersAsksForWhatIsMeant(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -65,7 +102,7 @@ func TestServersAsksForWhatIsMeant(t *testing.T) {
 func TestImageRef(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		`""`: "", `null`: "", `{}`: "", `{"id":null}`: "", `{"id":"i-1"}`: "i-1", `{"links":[{"rel":"bookmark","href":"http://x/images/i-1"}],"id": "i-1"}`: "i-1", `5`: "",
+		`""`: "", `null`: "", `{}`: "", `{"id":null}`: "", `{"id":null,"links":[{"rel":"bookmark"}]}`: "", `{"id" : "i-1"}`: "i-1", `{"id":"i-1"}`: "i-1", `{"links":[{"rel":"bookmark","href":"http://x/images/i-1"}],"id": "i-1"}`: "i-1", `5`: "",
 	} {
 		var got imageRef
 		if err := json.Unmarshal([]byte(text), &got); err != nil || got.ID != want {
