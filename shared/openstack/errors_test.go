@@ -150,7 +150,14 @@ func TestNotSent(t *testing.T) {
 		want    apperr.Code
 	}{
 		"nobody listens": {nil, true, apperr.Unavailable},
-		"reset":          {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, false, apperr.Unavailable},
+		"closed":         {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, false, apperr.Unavailable},
+		"reset": {func(w http.ResponseWriter, _ *http.Request) {
+			conn, _, err := http.NewResponseController(w).Hijack()
+			if err == nil {
+				_ = conn.(*net.TCPConn).SetLinger(0) // an RST, which is a read error at the other end
+				_ = conn.Close()
+			}
+		}, false, apperr.Unavailable},
 		"no HTTP": {func(w http.ResponseWriter, _ *http.Request) {
 			conn, _, err := http.NewResponseController(w).Hijack()
 			if err == nil {
