@@ -31,6 +31,7 @@ func resolve(ctx context.Context, cloud session, w wish) (resolved, []error) {
 	all.Go(func() { networks, errs[2] = findNetworks(ctx, cloud, w.networks) })
 	all.Wait()
 	out.spec.FlavorID, out.spec.ImageID = out.flavor.ID, out.image.ID
+	out.spec.VCPUs, out.spec.RAMMB = out.flavor.VCPUs, out.flavor.RAMMB
 	for _, n := range networks {
 		out.spec.NetworkIDs = append(out.spec.NetworkIDs, n.ID)
 	}

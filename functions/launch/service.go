@@ -122,7 +122,7 @@ func (s service) work(ctx context.Context, cloud session, order domain.Order, cl
 		}
 	}
 	group, working := errgroup.WithContext(working)
-	group.SetLimit(parallel)
+	group.SetLimit(width(working, cloud, order))
 	var open atomic.Bool
 	for _, i := range order.Instances {
 		if i.Decided() {
@@ -141,6 +141,20 @@ func (s service) work(ctx context.Context, cloud session, order domain.Order, cl
 		return errors.Join(errOpen, err) // the claim runs on: nobody asks again before Nova has surely finished
 	}
 	return errors.Join(err, s.orders.Release(context.WithoutCancel(ctx), order, claim))
+}
+
+// width is how many servers are asked for at once: one when they do not all fit the quota. Nova counts again after
+// it has made a server, and of several that come together more than need be then end in ERROR.
+func width(ctx context.Context, cloud session, order domain.Order) int {
+	n := order.Undecided()
+	if n < 2 {
+		return 1
+	}
+	quota, err := cloud.Quota(ctx)
+	if err != nil || !quota.Fits(order.Spec, n) {
+		return 1
+	}
+	return parallel
 }
 
 // errOpen says that Nova may or may not have made the server.

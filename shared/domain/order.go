@@ -88,6 +88,8 @@ type LaunchSpec struct {
 	Name           string            `json:"name"`
 	Count          int               `json:"count"`
 	FlavorID       string            `json:"flavor_id"`
+	VCPUs          int               `json:"vcpus"` // the flavor's, for the quota
+	RAMMB          int               `json:"ram_mb"`
 	ImageID        string            `json:"image_id"`
 	NetworkIDs     []string          `json:"network_ids"`
 	KeyName        string            `json:"key_name,omitempty"`

@@ -73,5 +73,10 @@ type QuotaItem struct {
 	Used int `json:"used"`
 }
 
+// Fits says whether n more servers of the order are within the quota.
+func (q Quota) Fits(s LaunchSpec, n int) bool {
+	return q.Instances.Fits(n) && q.VCPUs.Fits(n*s.VCPUs) && q.RAMMB.Fits(n*s.RAMMB)
+}
+
 // Fits says whether n more are within the quota.
 func (q QuotaItem) Fits(n int) bool { return q.Max < 0 || q.Used+n <= q.Max }
