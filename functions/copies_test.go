@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -168,5 +169,38 @@ func TestLaunchSurvivesKill(t *testing.T) {
 				t.Errorf("killed after %s: Nova has %d servers with %d names, want %d", moment, len(made), len(names), count)
 			}
 		})
+	}
+}
+
+// TestCollectSurvivesKill kills the copy that counts, in the middle of it: once its claim has ended another copy
+// counts the same hours, each once.
+func TestCollectSurvivesKill(t *testing.T) {
+	t.Parallel()
+	project := testkit.NewProject(t)
+	nova, calls := testkit.Through(t, testkit.Compute(t, testkit.Login(t, "admin")).Endpoint, func(*http.Request) { time.Sleep(time.Second) })
+	database := testkit.Database(t)
+	env := testkit.RedirectTo(t, map[string]string{"compute": nova}).Env(t, "collector")
+	env["FUNCTION_TARGET"], env["ALLOWED_PROJECTS"], env["STATS_BACKFILL"], env["EVENT_TIMEOUT"] = "collect-stats", project.ID, "2h", "10s"
+	env = testkit.Env(t, database, env)
+	first, second := testkit.Spawn(t, env), testkit.Spawn(t, env)
+	var all sync.WaitGroup
+	all.Go(func() {
+		_, _ = first.Try(t, "POST", "/events/collect-stats", "", "Ce-Specversion", "1.0", "Ce-Id", "1", "Ce-Source", "/x",
+			"Ce-Type", "dev.knative.sources.ping", "Ce-Cloudfnkey", testkit.EventKey)
+	})
+	testkit.Eventually(t, 20*time.Second, "the first copy is at Nova", func() bool { return calls.Load() > 0 })
+	first.Kill()
+	all.Wait()
+	conn := testkit.Connect(t, database)
+	rows := func() int { return testkit.Scalar[int](t, conn, "select count(*)::int from stats_hourly") }
+	if n := rows(); n != 0 {
+		t.Fatalf("%d rows before the kill: it came too late to prove anything", n)
+	}
+	testkit.Eventually(t, time.Minute, "another copy has counted", func() bool { return second.Tick(t, "collect-stats").Status == 204 && rows() > 0 })
+	if n := rows(); n != 2 {
+		t.Errorf("%d rows, want one for each of two hours", n)
+	}
+	if n := testkit.Scalar[int](t, conn, "select attempts from jobs where done_at is not null"); n != 2 {
+		t.Errorf("the job took %d attempts, want 2", n)
 	}
 }

@@ -262,7 +262,7 @@ func TestDryRun(t *testing.T) {
 	}
 }
 
-// TestOverQuota has room for two of three: the order is partial, and the third has Nova's own words.
+// TestOverQuota has room for two of three: the order ends with what Nova made of it.
 func TestOverQuota(t *testing.T) {
 	t.Parallel()
 	p, app, _ := start(t)
@@ -277,12 +277,27 @@ func TestOverQuota(t *testing.T) {
 		app.Get(t, fmt.Sprintf("/v1/launch/%s", order.ID)).JSON(t, &order)
 		return order.Status != domain.OrderRunning
 	})
-	refused := slices.IndexFunc(order.Instances, func(i instance) bool { return i.Error != nil })
-	if order.Status != domain.OrderPartial || refused < 0 || order.Instances[refused].Error.Code != "quota_exceeded" {
-		t.Errorf("got %+v", order)
+	// Nova counts a server only once its conductor has stored it, so it may accept all three, count again, and put
+	// one or even more into ERROR. Whatever it decides, the order says the same, and why.
+	active := map[string]bool{}
+	for _, s := range p.Servers(t) {
+		active[s.ID] = s.Status == "ACTIVE"
 	}
-	if n := len(p.Servers(t)); n != 2 {
-		t.Errorf("Nova has %d servers, want 2", n)
+	running := 0
+	for _, i := range order.Instances {
+		if active[i.ServerID] {
+			running++
+		}
+		if active[i.ServerID] != (i.State == domain.InstanceActive) || active[i.ServerID] != (i.Error == nil) {
+			t.Errorf("Nova runs it: %v, the order says %+v", active[i.ServerID], i)
+		}
+	}
+	want := domain.OrderPartial
+	if running == 0 {
+		want = domain.OrderFailed
+	}
+	if running > 2 || order.Status != want {
+		t.Errorf("%d run and the order is %s, want 2 at most and %s", running, order.Status, want)
 	}
 	if a := app.Post(t, "/v1/launch", body(t, nil)); a.Status != 403 || !strings.Contains(string(a.Body), "quota_exceeded") {
 		t.Errorf("one more: got %d %s, want 403", a.Status, a.Body)

@@ -144,7 +144,7 @@ func (s service) work(ctx context.Context, cloud session, order domain.Order, cl
 }
 
 // width is how many servers are asked for at once: one when they do not all fit the quota. Nova counts again after
-// it has made a server, and of several that come together more than need be then end in ERROR.
+// it has made a server, and of several that come together more than need be may end in ERROR; one by one, fewer do.
 func width(ctx context.Context, cloud session, order domain.Order) int {
 	n := order.Undecided()
 	if n < 2 {

@@ -22,7 +22,6 @@ import (
 // the sandbox can be set.
 type Facts struct {
 	FlavorID, Flavor   string // the smallest public flavor
-	LargeID, Large     string // the largest
 	ImageID, Image     string // an active public image
 	RetiredID, Retired string // a deactivated public image
 	CommunityID        string // a community image
@@ -62,7 +61,6 @@ func (f *Facts) flavors(t testing.TB, admin *gophercloud.ProviderClient) {
 	}
 	slices.SortFunc(found, func(a, b flavors.Flavor) int { return cmp.Compare(a.RAM, b.RAM) })
 	f.FlavorID, f.Flavor = found[0].ID, found[0].Name
-	f.LargeID, f.Large = found[len(found)-1].ID, found[len(found)-1].Name
 }
 
 func (f *Facts) images(t testing.TB, admin *gophercloud.ProviderClient) {
