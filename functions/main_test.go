@@ -1,23 +1,33 @@
 package main
 
 import (
+	"bytes"
+	"context"
 	"fmt"
 	"maps"
+	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 
+	"github.com/cloudfn/cloudfn/shared/run"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
 func TestMain(m *testing.M) {
+	if os.Getenv("GATEWAY_UPSTREAM") != "" { // TestGateway runs this again: as cloudfn, but with names of its own
+		net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: loopbackDNS}
+		os.Exit(run.Main(openapi))
+	}
 	code := m.Run()
 	testkit.RemoveBinary()
 	os.Exit(code)
@@ -104,6 +114,92 @@ func TestSIGTERMDrains(t *testing.T) {
 	}
 }
 
+// loopbackDNS has 127.0.0.1 for every name, as a cluster's DNS has an address for every function.
+func loopbackDNS(context.Context, string, string) (net.Conn, error) {
+	ours, server := net.Pipe()
+	go func() {
+		defer server.Close()
+		query := make([]byte, 512)
+		if n, err := server.Read(query); err != nil || n < 2+12+5 {
+			return
+		}
+		query = query[2:]                              // its length comes first, as over TCP
+		end := 12 + bytes.IndexByte(query[12:], 0) + 5 // behind the header, the name, its type and class
+		reply := append([]byte{query[0], query[1], 0x81, 0x80, 0, 1, 0, 0, 0, 0, 0, 0}, query[12:end]...)
+		if query[end-3] == 1 { // type A
+			reply[7] = 1 // answer: the same name, A, IN, 60 s, 4 bytes
+			reply = append(reply, 0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 127, 0, 0, 1)
+		}
+		_, _ = server.Write(append([]byte{0, byte(len(reply))}, reply...))
+	}()
+	return ours, nil
+}
+
+// spawnGateway starts a gateway before a daemon, in a process of its own, and gives a client for it.
+func spawnGateway(t *testing.T, daemon *testkit.Process) (*testkit.Client, *exec.Cmd, *bytes.Buffer) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := testkit.FreePort(t)
+	cmd, logs := exec.Command(self, "gateway"), &bytes.Buffer{}
+	_, upstream, _ := strings.Cut(daemon.URL, "127.0.0.1")
+	cmd.Env = []string{"GATEWAY_UPSTREAM=http://{function}.fn.test" + upstream, "HOST=127.0.0.1", "PORT=" + port}
+	cmd.Stdout, cmd.Stderr = logs, logs
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	gateway := &testkit.Client{URL: "http://127.0.0.1:" + port}
+	testkit.Eventually(t, 10*time.Second, "the gateway serves", func() bool {
+		_, err := gateway.Try(t, "GET", "/healthz", "")
+		return err == nil
+	})
+	return gateway, cmd, logs
+}
+
+// TestGateway answers as what is behind it does, and on SIGTERM finishes what it has begun.
+func TestGateway(t *testing.T) {
+	t.Parallel()
+	token := testkit.Token(t, "demo")
+	database := testkit.Database(t)
+	env, calls := slowNova(t, 1500*time.Millisecond)
+	env["STATS_BACKFILL"] = "1h"
+	gateway, cmd, logs := spawnGateway(t, testkit.Spawn(t, testkit.Env(t, database, env)))
+	for path, want := range map[string]int{
+		"/v1/stats": 200, "/v1/requests?limit=0": 400, "/v1/launch/" + uuid.NewString(): 404, "/v1/status": 200, "/v1/openapi.yaml": 200,
+		"/v1//servers": 404, "/v1/nothing": 404, "/": 404,
+	} {
+		if a := gateway.As(token).Get(t, path); a.Status != want {
+			t.Errorf("%s: got %d %s, want %d", path, a.Status, a.Body, want)
+		}
+	}
+	if a := gateway.As(token).Post(t, "/v1/launch", strings.Repeat(" ", 16<<20)); a.Status != 413 {
+		t.Errorf("a large body: got %d %s", a.Status, a.Body)
+	}
+	answers := make([]testkit.Answer, 8)
+	before := calls.Load()
+	var all sync.WaitGroup
+	for i := range answers {
+		all.Go(func() { answers[i] = gateway.As(token).Get(t, "/v1/servers?limit=1") })
+	}
+	testkit.Eventually(t, 10*time.Second, "all requests are at Nova", func() bool { return calls.Load() >= before+int64(len(answers)) })
+	_ = cmd.Process.Signal(syscall.SIGTERM)
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("it ended with %v: %s", err, logs)
+	}
+	all.Wait()
+	conn := testkit.Connect(t, database)
+	for _, a := range answers {
+		id := a.Header.Get("X-Request-Id")
+		n := testkit.Scalar[int](t, conn, "select count(*)::int from requests where request_id = $1 and status = 200", id)
+		if a.Status != 200 || n != 1 || strings.Count(logs.String(), id) != 1 {
+			t.Errorf("got %d with %d rows, and in the gateway's log: %s", a.Status, n, logs)
+		}
+	}
+}
+
 // TestSecretsAreNowhere looks for what must not show, in the logs and in the database of a whole run.
 func TestSecretsAreNowhere(t *testing.T) {
 	t.Parallel()
@@ -113,6 +209,7 @@ func TestSecretsAreNowhere(t *testing.T) {
 	database := testkit.Database(t)
 	env := testkit.RedirectTo(t, nil).Env(t, "collector")
 	env["LOG_LEVEL"], env["STATS_BACKFILL"], env["EVENT_KEY"] = "DEBUG", "1h", "canary-event-key"
+	env["K_SINK"], env["K_CE_OVERRIDES"] = "http://canary:canary@127.0.0.1:1/x?canary", `{"extensions":{"key":"canary"}}`
 	p := testkit.Spawn(t, testkit.Env(t, database, env))
 	app := p.As(token)
 	order := `{"name":"x","flavor":%q,"image":%q,"networks":[%q],"user_data":"canary-user-data","key_name":%q}`
@@ -151,6 +248,9 @@ func TestWrongConfiguration(t *testing.T) {
 		"REQUEST_TIMEOUT is 0s":              {"REQUEST_TIMEOUT": "0s"},
 		"TOKEN_CACHE_TTL is 1h0m0s":          {"TOKEN_CACHE_TTL": "1h"},
 		"STATS_BACKFILL":                     {"STATS_BACKFILL": "a day"},
+		"K_SINK is not an http or https URL": {"K_SINK": "broker/canary"},
+		"K_CE_OVERRIDES is not JSON":         {"K_CE_OVERRIDES": `{"extensions":{"key":["canary"]}}`},
+		"K_CA_CERTS holds no certificate":    {"K_CA_CERTS": "canary"},
 	} {
 		env := maps.Clone(good)
 		maps.Copy(env, change)

@@ -44,15 +44,15 @@ func (e Edge) Handler(routes []Route) http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/healthz" {
-			healthz(w)
+			Healthz(w)
 			return
 		}
 		e.serve(w, r, mux)
 	})
 }
 
-// healthz says that the process serves. It asks nobody: a database that is away must not restart a pod.
-func healthz(w http.ResponseWriter) {
+// Healthz says that the process serves. It asks nobody: a database that is away must not restart a pod.
+func Healthz(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	_, _ = w.Write([]byte("ok\n"))
 }
@@ -82,7 +82,8 @@ func (route Route) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func (e Edge) serve(w http.ResponseWriter, r *http.Request, mux *http.ServeMux) {
 	began := time.Now()
-	id := requestID(r.Header.Get("X-Request-Id"))
+	arrived := TakeRequestID(r)
+	id := RequestID(arrived)
 	w.Header().Set("X-Request-Id", id)
 	control := http.NewResponseController(w)
 	// Later than the request's own deadline: net/http cancels a request whose connection cannot be read any more,
@@ -91,7 +92,7 @@ func (e Edge) serve(w http.ResponseWriter, r *http.Request, mux *http.ServeMux) 
 	_ = control.SetWriteDeadline(began.Add(e.Timeout + slack))
 	r.Body = http.MaxBytesReader(w, r.Body, MaxBody)
 
-	ctx, cancel := context.WithTimeout(withRequestID(r.Context(), id), e.Timeout)
+	ctx, cancel := context.WithTimeout(arrived, e.Timeout)
 	defer cancel()
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		// What changes something runs to its end also when the client hangs up.
@@ -191,7 +192,7 @@ func (e Edge) unserved(x *exchange, id string) Response {
 
 func (e Edge) row(x *exchange, r *http.Request, id string, resp Response, who domain.Identity, took time.Duration) domain.Request {
 	row := domain.Request{
-		ID: uuid.Must(uuid.NewV7()), Method: text(r.Method, 32), Path: text(r.URL.Path, 1024), Status: resp.Status, Duration: took,
+		ID: uuid.Must(uuid.NewV7()), Method: text(r.Method, 32), Path: Path(r), Status: resp.Status, Duration: took,
 		UserID: who.UserID, ProjectID: who.ProjectID, DomainID: who.DomainID, RequestID: id, Remote: remote(r), Code: string(resp.Code),
 	}
 	if x.route != nil {
@@ -199,6 +200,9 @@ func (e Edge) row(x *exchange, r *http.Request, id string, resp Response, who do
 	}
 	return row
 }
+
+// Path is the request's path, fit for a row and a line of the log.
+func Path(r *http.Request) string { return text(r.URL.Path, 1024) }
 
 // remote is the client's address; behind a proxy, the proxy's: X-Forwarded-For is anybody's word.
 func remote(r *http.Request) string {

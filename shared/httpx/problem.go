@@ -74,4 +74,13 @@ func failure(err error, requestID, keystone string) Response {
 	return resp
 }
 
+// Refuse answers with an error, for who serves without an Edge, and gives the status that it has.
+func Refuse(w http.ResponseWriter, r *http.Request, err error) int {
+	id := RequestID(r.Context())
+	w.Header().Set("X-Request-Id", id)
+	resp := failure(err, id, "")
+	resp.write(w, r.Method == http.MethodHead)
+	return resp.Status
+}
+
 func seconds(d time.Duration) string { return strconv.Itoa(int(math.Ceil(d.Seconds()))) }

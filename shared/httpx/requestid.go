@@ -2,6 +2,7 @@ package httpx
 
 import (
 	"context"
+	"net/http"
 
 	"github.com/google/uuid"
 )
@@ -15,6 +16,11 @@ func withRequestID(ctx context.Context, id string) context.Context {
 // NewRequestID puts a new request id into the context, for work that no request began.
 func NewRequestID(ctx context.Context) context.Context {
 	return withRequestID(ctx, "req-"+uuid.NewString())
+}
+
+// TakeRequestID puts the id that the request came with into its context, or a new one.
+func TakeRequestID(r *http.Request) context.Context {
+	return withRequestID(r.Context(), requestID(r.Header.Get("X-Request-Id")))
 }
 
 // RequestID is the id of the request that is being served: req-<uuid>, the form that OpenStack accepts as a

@@ -29,7 +29,7 @@ func environment(changes map[string]string) envconfig.Lookuper {
 func TestDefaults(t *testing.T) {
 	t.Parallel()
 	want := Config{
-		Port: "8080", RequestTimeout: time.Minute, EventTimeout: 5 * time.Minute,
+		Listen: Listen{Port: "8080", RequestTimeout: time.Minute}, EventTimeout: 5 * time.Minute,
 		Postgres:  postgres.Config{URL: "postgres://u:canary@127.0.0.1:1/x", MaxConns: 4},
 		OpenStack: openstack.Config{AuthURL: "http://127.0.0.1:1/v3", Interface: "public"},
 		Callers:   auth.Config{TokenTTL: time.Minute},

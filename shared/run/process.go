@@ -171,8 +171,10 @@ func command(ctx context.Context, args []string, openapi []byte) error {
 	switch {
 	case len(args) == 1 && args[0] == "migrate":
 		return migrate(ctx)
+	case len(args) == 1 && args[0] == "gateway":
+		return gate(ctx)
 	case len(args) > 0:
-		return fmt.Errorf("%q is not a command: the only one is migrate; without one it serves", strings.Join(args, " "))
+		return fmt.Errorf("%q is not a command: there are migrate and gateway; without one it serves", strings.Join(args, " "))
 	}
 	// The functions framework would print a blank line to stdout and to stderr for every request on Knative.
 	_ = os.Unsetenv("K_SERVICE")

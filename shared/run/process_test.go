@@ -170,7 +170,10 @@ func TestCommand(t *testing.T) {
 	t.Setenv("FUNCTION_TARGET", "nothing")
 	t.Setenv("DATABASE_URL", "postgres://u:canary@127.0.0.1:1/x")
 	t.Setenv("OS_AUTH_URL", "http://127.0.0.1:1")
-	for args, want := range map[string]string{"": "FUNCTION_TARGET", "serve": `"serve" is not a command`, "migrate now": "is not a command", "migrate": "migrate: "} {
+	for args, want := range map[string]string{
+		"": "FUNCTION_TARGET", "serve": `"serve" is not a command`, "migrate now": "is not a command", "migrate": "migrate: ",
+		"gateway": "GATEWAY_UPSTREAM", "gateway now": "there are migrate and gateway",
+	} {
 		err := command(t.Context(), strings.Fields(args), nil)
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "canary") {
 			t.Errorf("%q: got %v", args, err)
@@ -189,9 +192,10 @@ func TestVariables(t *testing.T) {
 		seen[v.Name] = v
 	}
 	for name, want := range map[string]Variable{
-		"PORT":       {"PORT", "8080", ""},
-		"OS_CLOUD":   {"OS_CLOUD", "", ""},
-		"TEST_PAUSE": {"TEST_PAUSE", "1m", "things"},
+		"PORT":             {"PORT", "8080", ""},
+		"OS_CLOUD":         {"OS_CLOUD", "", ""},
+		"TEST_PAUSE":       {"TEST_PAUSE", "1m", "things"},
+		"GATEWAY_UPSTREAM": {"GATEWAY_UPSTREAM", "", "gateway"},
 	} {
 		if seen[name] != want {
 			t.Errorf("got %+v, want %+v", seen[name], want)

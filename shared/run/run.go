@@ -26,12 +26,9 @@ import (
 type Config struct {
 	// Target is the function to serve; empty runs the daemon, which serves all of them.
 	Target string `env:"FUNCTION_TARGET"`
-	// Host is the address to listen on; empty is 127.0.0.1 for the daemon and every address for a function.
-	Host string `env:"HOST"`
-	Port string `env:"PORT, default=8080"`
-	// RequestTimeout bounds an API request, EventTimeout the work of one event.
-	RequestTimeout time.Duration `env:"REQUEST_TIMEOUT, default=60s"`
-	EventTimeout   time.Duration `env:"EVENT_TIMEOUT, default=5m"`
+	Listen
+	// EventTimeout bounds the work of one event.
+	EventTimeout time.Duration `env:"EVENT_TIMEOUT, default=5m"`
 	// EventKey is what events must carry in the extension cloudfnkey. Without one, a function takes any event
 	// that reaches it; the daemon makes one for its own ticks.
 	EventKey domain.Secret `env:"EVENT_KEY"`
@@ -44,13 +41,10 @@ type Config struct {
 
 // Validate refuses a Config that cannot work.
 func (c Config) Validate() error {
-	if c.RequestTimeout < time.Second || c.RequestTimeout > 10*time.Minute {
-		return fmt.Errorf("REQUEST_TIMEOUT is %s: it must be 1s to 10m", c.RequestTimeout)
-	}
 	if c.EventTimeout < time.Second || c.EventTimeout > 10*time.Minute {
 		return fmt.Errorf("EVENT_TIMEOUT is %s: it must be 1s to 10m (the longest that Knative waits)", c.EventTimeout)
 	}
-	for _, part := range []validator{c.Postgres, c.OpenStack, c.Callers} {
+	for _, part := range []validator{c.Listen, c.Postgres, c.OpenStack, c.Callers} {
 		if err := part.Validate(); err != nil {
 			return err
 		}
@@ -59,6 +53,23 @@ func (c Config) Validate() error {
 }
 
 type validator interface{ Validate() error }
+
+// Listen is where a process serves, and for how long.
+type Listen struct {
+	// Host is the address to listen on; empty is 127.0.0.1 for the daemon and every address for all else.
+	Host string `env:"HOST"`
+	Port string `env:"PORT, default=8080"`
+	// RequestTimeout bounds an API request.
+	RequestTimeout time.Duration `env:"REQUEST_TIMEOUT, default=60s"`
+}
+
+// Validate refuses a Listen that cannot work.
+func (l Listen) Validate() error {
+	if l.RequestTimeout < time.Second || l.RequestTimeout > 10*time.Minute {
+		return fmt.Errorf("REQUEST_TIMEOUT is %s: it must be 1s to 10m", l.RequestTimeout)
+	}
+	return nil
+}
 
 // Deps are what a function is built from. Nothing in it connects before it is used.
 type Deps struct {
@@ -89,6 +100,7 @@ type function struct {
 	schedule Schedule // "" for an HTTP function
 	config   any      // a zero value, for the table of environment variables
 	build    func(context.Context, envconfig.Lookuper, Deps) (built, error)
+	routes   func(context.Context) ([]httpx.Route, error) // to look at, not to serve; nil for an event function
 }
 
 type built struct {
@@ -98,8 +110,9 @@ type built struct {
 
 var registry []function
 
-// HTTP registers a function that serves routes. build opens nothing by itself; C is all that the function
-// reads from its environment besides Config.
+// HTTP registers a function that serves routes. build opens nothing by itself: the gateway runs it too, with C's
+// defaults and without Deps, to see the routes' patterns. C is all that the function reads from its environment
+// besides Config.
 func HTTP[C any](name string, build func(C, Deps) ([]httpx.Route, error)) {
 	register(function{name: name, config: *new(C), build: func(ctx context.Context, env envconfig.Lookuper, d Deps) (built, error) {
 		cfg, err := load[C](ctx, env)
@@ -111,6 +124,12 @@ func HTTP[C any](name string, build func(C, Deps) ([]httpx.Route, error)) {
 			routes[i].Function = name
 		}
 		return built{routes: routes}, err
+	}, routes: func(ctx context.Context) ([]httpx.Route, error) {
+		cfg, err := read[C](ctx, envconfig.MapLookuper(nil))
+		if err != nil {
+			return nil, err
+		}
+		return build(cfg, Deps{})
 	}})
 }
 
@@ -135,12 +154,17 @@ func register(f function) {
 
 // load reads a configuration from the environment and validates it.
 func load[C any](ctx context.Context, env envconfig.Lookuper) (C, error) {
+	cfg, err := read[C](ctx, env)
+	if v, ok := any(cfg).(validator); ok && err == nil {
+		return cfg, v.Validate()
+	}
+	return cfg, err
+}
+
+func read[C any](ctx context.Context, env envconfig.Lookuper) (C, error) {
 	var cfg C
 	if err := envconfig.ProcessWith(ctx, &envconfig.Config{Target: &cfg, Lookuper: filled{env}}); err != nil {
 		return cfg, named(reflect.TypeFor[C](), err)
-	}
-	if v, ok := any(cfg).(validator); ok {
-		return cfg, v.Validate()
 	}
 	return cfg, nil
 }

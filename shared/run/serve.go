@@ -17,7 +17,7 @@ import (
 	"github.com/GoogleCloudPlatform/functions-framework-go/functions"
 )
 
-// The limits of the daemon's server. Each request sets its own deadline for reading and writing besides.
+// The limits of a server of ours. The API's requests set their own deadlines for reading and writing besides.
 const (
 	readHeaderTimeout = 5 * time.Second
 	idleTimeout       = 2 * time.Minute
@@ -31,65 +31,85 @@ const (
 	eventGrace = 15 * time.Second
 )
 
-// serve runs until SIGTERM or SIGINT, and then lets every request that was accepted finish.
-func (p *Process) serve(ctx context.Context) error {
+// untilAsked serves until SIGTERM or SIGINT ends serve's context, and then closes what was opened.
+func untilAsked(ctx context.Context, serve func(context.Context) error, end func(context.Context)) error {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	var err error
-	if p.cfg.Target == "" {
-		err = p.serveDaemon(ctx)
-	} else {
-		err = p.serveFunction(ctx)
-	}
+	err := serve(ctx)
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainSlack)
 	defer cancel()
-	p.Close(closing)
+	end(closing)
 	return err
 }
 
-func (p *Process) serveDaemon(ctx context.Context) error {
-	host := p.cfg.Host
-	if host == "" {
-		host = "127.0.0.1"
+// listen opens the address; host stands in for an empty HOST.
+func (l Listen) listen(ctx context.Context, host string) (net.Listener, error) {
+	if l.Host != "" {
+		host = l.Host
 	}
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(host, p.cfg.Port))
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(host, l.Port))
 	if err != nil {
-		return fmt.Errorf("PORT %s: %w", p.cfg.Port, err)
+		return nil, fmt.Errorf("PORT %s: %w", l.Port, err)
 	}
+	return listener, nil
+}
+
+// serveHTTP serves until ctx ends, and then has drain let every request that was accepted finish. No request is
+// read for longer than longest.
+func serveHTTP(ctx context.Context, l net.Listener, h http.Handler, longest time.Duration, drain func(context.Context, *http.Server) error) error {
 	server := &http.Server{
-		Handler: p.Handler(), ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
-		ReadTimeout: p.cfg.RequestTimeout, WriteTimeout: p.cfg.RequestTimeout + time.Minute,
+		Handler: h, ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
+		ReadTimeout: longest, WriteTimeout: longest + time.Minute,
 		ErrorLog: slog.NewLogLogger(slog.Default().Handler(), slog.LevelWarn),
 	}
-	slog.Info("serving all functions", "address", listener.Addr().String())
-	ticking, stopTicking := context.WithCancel(ctx)
-	defer stopTicking()
-	var ticks sync.WaitGroup
-	for _, e := range p.events {
-		ticks.Go(func() { tick(ticking, e, listener.Addr()) })
-	}
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
+	go func() { served <- server.Serve(l) }()
 	select {
 	case err := <-served:
 		return err
 	case <-ctx.Done():
 	}
 	slog.Info("draining")
-	err = p.drain(ctx, server)
+	return drain(ctx, server)
+}
+
+func drain(ctx context.Context, server *http.Server, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+	defer cancel()
+	if err := server.Shutdown(ctx); err != nil {
+		return fmt.Errorf("requests were still running after %s: %w", limit, err)
+	}
+	return nil
+}
+
+func (p *Process) serve(ctx context.Context) error {
+	serve := p.serveFunction
+	if p.cfg.Target == "" {
+		serve = p.serveDaemon
+	}
+	return untilAsked(ctx, serve, p.Close)
+}
+
+func (p *Process) serveDaemon(ctx context.Context) error {
+	listener, err := p.cfg.listen(ctx, "127.0.0.1")
+	if err != nil {
+		return err
+	}
+	slog.Info("serving all functions", "address", listener.Addr().String())
+	ticking, stopTicking := context.WithCancel(ctx)
+	var ticks sync.WaitGroup
+	for _, e := range p.events {
+		ticks.Go(func() { tick(ticking, e, listener.Addr()) })
+	}
+	err = serveHTTP(ctx, listener, p.Handler(), p.cfg.RequestTimeout, p.drain)
+	stopTicking() // the server may have failed, and ctx goes on
 	ticks.Wait()
 	return err
 }
 
 func (p *Process) drain(ctx context.Context, server *http.Server) error {
-	limit := p.cfg.RequestTimeout + drainSlack
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
-	defer cancel()
 	defer time.AfterFunc(eventGrace, p.stopEvents).Stop()
-	if err := server.Shutdown(ctx); err != nil {
-		return fmt.Errorf("requests were still running after %s: %w", limit, err)
-	}
-	return nil
+	return drain(ctx, server, p.cfg.RequestTimeout+drainSlack)
 }
 
 // serveFunction hands the one function to the functions framework, whose Start neither ends on SIGTERM nor

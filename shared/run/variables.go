@@ -20,7 +20,7 @@ func Names() []string {
 type Variable struct {
 	Name     string
 	Default  string
-	Function string // "" when every process reads it
+	Function string // or the command that reads it; "" when every process does
 }
 
 // Variables lists every environment variable once, for the documentation and its test.
@@ -36,6 +36,7 @@ func Variables() []Variable {
 		}
 	}
 	add(Config{}, "")
+	add(gatewayConfig{}, "gateway")
 	for _, f := range registry {
 		add(f.config, f.name)
 	}

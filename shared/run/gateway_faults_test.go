@@ -1,0 +1,217 @@
+package run
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cloudfn/cloudfn/shared/httpx"
+)
+
+// hangUp ends the connection in the middle of an exchange, after some words.
+func hangUp(w http.ResponseWriter, words string) {
+	conn, _, err := http.NewResponseController(w).Hijack()
+	if err == nil {
+		_, _ = io.WriteString(conn, words)
+		_ = conn.Close()
+	}
+}
+
+// TestGatewayFailures are problems that show nothing of what is behind the gateway, and one line for the operator.
+func TestGatewayFailures(t *testing.T) {
+	const request = "%s /v1/servers HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}"
+	for name, tc := range map[string]struct {
+		serve  http.HandlerFunc // nil: nobody listens
+		status int
+		code   string
+	}{
+		"down":      {nil, 503, "unavailable"},
+		"closed":    {func(w http.ResponseWriter, _ *http.Request) { hangUp(w, "") }, 502, "bad_gateway"},
+		"no HTTP":   {func(w http.ResponseWriter, _ *http.Request) { hangUp(w, "SSH-2.0-canary\r\n\r\n") }, 502, "bad_gateway"},
+		"torn":      {func(w http.ResponseWriter, _ *http.Request) { hangUp(w, "HTTP/1.1 200 OK\r\nX-Canary: ") }, 502, "bad_gateway"},
+		"for hours": {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, 504, "timeout"},
+	} {
+		for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodHead} {
+			t.Run(name+" "+method, func(t *testing.T) {
+				var calls atomic.Int64
+				g := newTown(t, func(w http.ResponseWriter, r *http.Request) {
+					calls.Add(1)
+					_, _ = io.ReadAll(r.Body)
+					tc.serve(w, r)
+				})
+				if tc.serve == nil {
+					closed := httptest.NewServer(nil)
+					closed.Close()
+					g.transport.DialContext = nil
+					g.services["servers"].Host = closed.Listener.Addr().String()
+				}
+				g.cfg.RequestTimeout = 300*time.Millisecond - coldStart
+				began := time.Now()
+				resp, text := g.send(t, fmt.Sprintf(request, method))
+				id, h := resp.Header.Get("X-Request-Id"), resp.Header
+				var p httpx.Problem
+				dec := json.NewDecoder(strings.NewReader(text))
+				dec.DisallowUnknownFields()
+				if err := dec.Decode(&p); method == http.MethodHead {
+					p = httpx.Problem{Type: "about:blank", Title: http.StatusText(tc.status), Status: tc.status, Detail: "-", Code: "-", RequestID: id}
+				} else if err != nil || string(p.Code) != tc.code {
+					t.Errorf("the answer is no such problem: %v %s", err, text)
+				}
+				if resp.StatusCode != tc.status || p.Status != tc.status || p.Type != "about:blank" || p.Title != http.StatusText(tc.status) || p.Detail == "" ||
+					p.RequestID != id || len(id) != 40 || h.Get("Content-Type") != httpx.ProblemType || (h.Get("Retry-After") != "") != (tc.status == 503) {
+					t.Errorf("got %d %v %s", resp.StatusCode, h, text)
+				}
+				if shown := fmt.Sprint(h, text); strings.Contains(shown, "127.0.0.1") || strings.Contains(shown, "fn.test") || strings.Contains(strings.ToLower(shown), "canary") {
+					t.Errorf("it shows too much: %s", shown)
+				}
+				if tc.serve != nil && calls.Load() != 1 || time.Since(began) > 3*time.Second {
+					t.Errorf("it was sent %d times in %s", calls.Load(), time.Since(began))
+				}
+				g.line(t, `"msg":"request"`, fmt.Sprintf(`"status":%d`, tc.status), id)
+				if n := strings.Count(g.logs(), "WARN"); n != 1 {
+					t.Errorf("%d lines: %s", n, g.logs())
+				}
+				g.line(t, "WARN", `"msg":"request failed"`, `"function":"servers"`, `"code":"`+tc.code+`"`, `"error":`, id)
+			})
+		}
+	}
+}
+
+// TestGatewayAnswerBreaksOff: the client must not take half an answer for a whole one.
+func TestGatewayAnswerBreaksOff(t *testing.T) {
+	g := newTown(t, func(w http.ResponseWriter, _ *http.Request) {
+		hangUp(w, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n")
+	})
+	resp, err := http.Get(g.url + "/v1/servers")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if text, err := io.ReadAll(resp.Body); err == nil || string(text) != "half" {
+		t.Errorf("got %s %v", text, err)
+	}
+	g.line(t, "WARN", "unexpected EOF", `"function":"servers"`, `"request_id":"req-`)
+}
+
+// TestGatewayClientHangsUp ends the function's request too, and is nobody's fault.
+func TestGatewayClientHangsUp(t *testing.T) {
+	for name, upload := range map[string]bool{"while it waits": false, "while it sends": true} {
+		t.Run(name, func(t *testing.T) {
+			began, ended := make(chan struct{}), make(chan struct{})
+			g := newTown(t, func(_ http.ResponseWriter, r *http.Request) {
+				close(began)
+				_, _ = io.ReadAll(r.Body)
+				if !upload {
+					<-r.Context().Done()
+				}
+				close(ended)
+			})
+			conn, err := net.Dial("tcp", strings.TrimPrefix(g.url, "http://"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			body := "{}"
+			if upload {
+				body = "{"
+			}
+			_, _ = io.WriteString(conn, "POST /v1/launch HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n"+body)
+			<-began
+			_ = conn.Close()
+			<-ended
+			g.line(t, `"msg":"request"`, `"status":499`, `"code":"client_gone"`)
+			if strings.Contains(g.logs(), "WARN") || strings.Contains(g.logs(), "ERROR") {
+				t.Errorf("it logged %s", g.logs())
+			}
+		})
+	}
+}
+
+// TestGatewayMalformedBody is the client's fault.
+func TestGatewayMalformedBody(t *testing.T) {
+	g := newTown(t, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.ReadAll(r.Body) })
+	resp, text := g.send(t, "POST /v1/launch HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n")
+	if resp.StatusCode != http.StatusBadRequest || !strings.Contains(text, `"code":"invalid"`) || strings.Contains(g.logs(), "WARN") {
+		t.Errorf("got %d %s, logged %s", resp.StatusCode, text, g.logs())
+	}
+}
+
+// TestGatewayStalledBody is answered when the time is up, also if the body never ends.
+func TestGatewayStalledBody(t *testing.T) {
+	g := newTown(t, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.ReadAll(r.Body) })
+	g.cfg.RequestTimeout = 300*time.Millisecond - coldStart
+	began := time.Now()
+	resp, text := g.send(t, "POST /v1/launch HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{")
+	if took := time.Since(began); resp.StatusCode != http.StatusGatewayTimeout || !strings.Contains(text, `"code":"timeout"`) || took > 3*time.Second {
+		t.Errorf("got %d %s after %s", resp.StatusCode, text, took)
+	}
+	g.line(t, "WARN", `"code":"timeout"`)
+}
+
+// TestGatewayOversizeBody has the function's own answer, and is not read to its end.
+func TestGatewayOversizeBody(t *testing.T) {
+	for range 20 {
+		g := newTown(t, func(w http.ResponseWriter, r *http.Request) {
+			if n, err := io.Copy(io.Discard, http.MaxBytesReader(w, r.Body, httpx.MaxBody)); err != nil {
+				http.Error(w, fmt.Sprint("the function's own words after ", n), http.StatusRequestEntityTooLarge)
+			}
+		})
+		for _, length := range []int64{-1, 1 << 30} {
+			sent := &counted{}
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, g.url+"/v1/launch", io.LimitReader(sent, 1<<30))
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.ContentLength = length
+			resp, err := http.DefaultClient.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			text, _ := io.ReadAll(resp.Body)
+			_ = resp.Body.Close()
+			if resp.StatusCode != http.StatusRequestEntityTooLarge || string(text) != "the function's own words after 1048576\n" || sent.bytes.Load() > 64<<20 {
+				t.Errorf("length %d: got %d %s after %d bytes", length, resp.StatusCode, text, sent.bytes.Load())
+			}
+		}
+		if strings.Contains(g.logs(), "WARN") {
+			t.Fatalf("it logged %s", g.logs())
+		}
+	}
+}
+
+// TestGatewayDeadConnection: a POST whose kept connection the function has just ended is not sent a second time.
+func TestGatewayDeadConnection(t *testing.T) {
+	var posts atomic.Int64
+	g := newTown(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			posts.Add(1)
+			hangUp(w, "")
+		}
+	})
+	for range 5 {
+		if resp, _ := g.send(t, "GET /v1/launch/1 HTTP/1.1\r\nHost: x\r\n\r\n"); resp.StatusCode != http.StatusOK {
+			t.Errorf("got %d", resp.StatusCode)
+		}
+		if resp, _ := g.send(t, "POST /v1/launch HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"); resp.StatusCode != http.StatusBadGateway {
+			t.Errorf("got %d", resp.StatusCode)
+		}
+	}
+	if posts.Load() != 5 {
+		t.Errorf("it was sent %d times", posts.Load())
+	}
+}
+
+type counted struct{ bytes atomic.Int64 }
+
+// Read gives spaces.
+func (c *counted) Read(p []byte) (int, error) {
+	c.bytes.Add(int64(len(p)))
+	return copy(p, bytes.Repeat([]byte(" "), len(p))), nil
+}

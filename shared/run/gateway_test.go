@@ -1,0 +1,299 @@
+package run
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/sethvargo/go-envconfig"
+
+	"github.com/cloudfn/cloudfn/shared/httpx"
+)
+
+// town is a gateway with the services behind it, and what it logged.
+type town struct {
+	*gateway
+	url string
+
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (g *town) Write(p []byte) (int, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.text.Write(p)
+}
+
+// line waits for one with all of the words, because an answer leaves before its line is written.
+func (g *town) line(t *testing.T, words ...string) {
+	t.Helper()
+	for range 500 {
+		for line := range strings.Lines(g.logs()) {
+			if !slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(line, word) }) {
+				return
+			}
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Errorf("no line has %q: %s", words, g.logs())
+}
+
+func (g *town) logs() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.text.String()
+}
+
+func listed(name string, patterns ...string) function {
+	return function{name: name, routes: func(context.Context) (routes []httpx.Route, err error) {
+		for _, p := range patterns {
+			routes = append(routes, httpx.Route{Pattern: p, Function: name})
+		}
+		return routes, nil
+	}}
+}
+
+// newTown has launch, servers, stats and an event function. Each has a service of its own, which serve answers for;
+// the name is in the request's Host. Starting it sets the default logger, so these tests are not parallel.
+func newTown(t *testing.T, serve http.HandlerFunc) *town {
+	t.Helper()
+	functions := []function{
+		{name: "collect-stats"},
+		listed("stats", "GET /v1/stats", "GET /v1/requests"),
+		listed("launch", "POST /v1/launch", "GET /v1/launch/{id}"),
+		listed("servers", "GET /v1/servers", "GET /v1/servers/{id}"),
+	}
+	g := &town{}
+	var err error
+	g.gateway, err = newGateway(t.Context(), envconfig.MapLookuper(map[string]string{"GATEWAY_UPSTREAM": "http://{function}.fn.test"}), functions, g)
+	if err != nil {
+		t.Fatal(err)
+	}
+	addresses := map[string]string{}
+	for name := range g.services {
+		s := httptest.NewServer(serve)
+		t.Cleanup(s.Close)
+		addresses[name+".fn.test:80"] = s.Listener.Addr().String()
+	}
+	g.transport.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, network, addresses[addr])
+	}
+	server := httptest.NewServer(g.handler())
+	t.Cleanup(func() {
+		server.Close()
+		g.close(context.Background())
+	})
+	g.url = server.URL
+	return g
+}
+
+// send writes a request as it stands, which http.Client would put right.
+func (g *town) send(t *testing.T, request string) (*http.Response, string) {
+	t.Helper()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(g.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_, _ = io.WriteString(conn, request)
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, _ := io.ReadAll(resp.Body)
+	return resp, string(text)
+}
+
+func TestGatewayFindsTheFunction(t *testing.T) {
+	g := newTown(t, func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.Host, " ", r.RequestURI) })
+	for target, want := range map[string]string{
+		"/v1/servers": "servers", "/v1/servers/": "servers", "/v1/servers?": "servers", "/v1/stats": "stats", "/v1/requests": "stats",
+		"/v1/servers?limit=1&&b;c=%zz&x=a%20b+c": "servers", "/v1/servers/a%2fb%2Fc%7e": "servers", "/v1/servers//x/./y": "servers",
+		"/v1/servers/../stats": "servers", "/v1/%73ervers": "servers", "/v1/launch/1": "launch",
+		// What nobody serves is for the first function to refuse.
+		"/": "launch", "/?x": "launch", "/v1": "launch", "/v1/": "launch", "/v1/status": "launch", "/v1/openapi.yaml": "launch",
+		"/v1//servers": "launch", "//v1/servers": "launch", "/v1/./servers": "launch", "/v1/servers%2Fx": "launch", "/v1%2Fservers": "launch",
+		"/v1/serversx": "launch", "/V1/servers": "launch", "/v1/servers;x": "launch", "/v2/servers": "launch", "/healthz/": "launch",
+		"/events/collect-stats": "launch", "/v1/collect-stats": "launch", "/%2e%2e/v1/servers": "launch", "//healthz": "launch",
+	} {
+		resp, got := g.send(t, "GET "+target+" HTTP/1.1\r\nHost: api.example.com\r\n\r\n")
+		if resp.StatusCode != http.StatusOK || got != want+".fn.test "+target {
+			t.Errorf("%s: got %d from %s, want it from %s", target, resp.StatusCode, got, want)
+		}
+	}
+	if _, got := g.send(t, "GET http://u:p@elsewhere:1/v1/servers?x HTTP/1.1\r\nHost: elsewhere:1\r\n\r\n"); got != "servers.fn.test /v1/servers?x" {
+		t.Errorf("an absolute URL: got %s", got)
+	}
+	if _, got := g.send(t, "GET /v1/servers/\"ä| HTTP/1.1\r\nHost: x\r\n\r\n"); got != "servers.fn.test /v1/servers/%22%C3%A4%7C" {
+		t.Errorf("bytes that no URL may have: got %s", got)
+	}
+	if resp, got := g.send(t, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"); resp.StatusCode != http.StatusOK || got != "ok\n" {
+		t.Errorf("healthz: got %d %s", resp.StatusCode, got)
+	}
+	g.line(t, `"msg":"request"`, `"function":"stats"`, `"method":"GET"`, `"path":"/v1/requests"`, `"status":200`, `"level":"INFO"`, `"request_id":"req-`)
+	if strings.Contains(g.logs(), `"/healthz"`) || strings.Contains(g.logs(), "WARN") {
+		t.Errorf("it logged %s", g.logs())
+	}
+}
+
+func TestGatewayHeaders(t *testing.T) {
+	var got http.Header
+	g := newTown(t, func(w http.ResponseWriter, r *http.Request) {
+		got = r.Header.Clone()
+		h := w.Header()
+		h.Set("X-Request-Id", got.Get("X-Request-Id"))
+		h["Location"], h["Set-Cookie"], h["Content-Encoding"] = []string{"/v1/launch/1"}, []string{"a=1", "b=2"}, []string{"gzip"}
+		h["Keep-Alive"], h["Date"], h["Content-Type"] = []string{"timeout=5"}, nil, nil
+		w.WriteHeader(http.StatusTemporaryRedirect)
+		_, _ = w.Write([]byte("not gzip"))
+	})
+	resp, text := g.send(t, "GET /v1/servers HTTP/1.1\r\nHost: api.example.com\r\nX-Auth-Token: a\r\nX-Auth-Token: b\r\nForwarded: for=6.6.6.6\r\n"+
+		"X-Forwarded-For: 6.6.6.6\r\nX-Forwarded-Host: evil\r\nX-Forwarded-Proto: https\r\nConnection: X-Drop\r\nX-Drop: 1\r\nTe: gzip\r\n\r\n")
+	id := got.Get("X-Request-Id")
+	want := http.Header{
+		"X-Auth-Token": {"a", "b"}, "X-Forwarded-For": {"127.0.0.1"}, "X-Forwarded-Host": {"api.example.com"}, "X-Forwarded-Proto": {"http"}, "X-Request-Id": {id},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("in: %s", diff)
+	}
+	want = http.Header{
+		"X-Request-Id": {id}, "Location": {"/v1/launch/1"}, "Set-Cookie": {"a=1", "b=2"}, "Content-Encoding": {"gzip"}, "Content-Length": {"8"},
+		"Date": resp.Header["Date"], // the gateway's own, because there was none
+	}
+	if diff := cmp.Diff(want, resp.Header); diff != "" || resp.StatusCode != http.StatusTemporaryRedirect || text != "not gzip" {
+		t.Errorf("out: %d %s %s", resp.StatusCode, text, diff)
+	}
+	g.line(t, `"request"`, `"status":307`, id)
+	const given = "req-11111111-2222-4333-8444-555555555555"
+	for sent, kept := range map[string]bool{given: true, given[4:]: true, "mine": false, "": false} {
+		resp, _ := g.send(t, "GET /v1/servers HTTP/1.1\r\nHost: x\r\nX-Request-Id: "+sent+"\r\nX-Request-Id: other\r\n\r\n")
+		id := got.Get("X-Request-Id")
+		if (id == given) != kept || len(id) != len(given) || len(got.Values("X-Request-Id")) != 1 || resp.Header.Get("X-Request-Id") != id {
+			t.Errorf("%q became %q", sent, got.Values("X-Request-Id"))
+		}
+		g.line(t, `"request"`, id)
+	}
+}
+
+// TestGatewayStreams each way: the second half of a body is only sent when the first has arrived.
+func TestGatewayStreams(t *testing.T) {
+	half := make(chan struct{})
+	g := newTown(t, func(w http.ResponseWriter, r *http.Request) {
+		first := make([]byte, 5)
+		_, err := io.ReadFull(r.Body, first)
+		half <- struct{}{}
+		rest, _ := io.ReadAll(r.Body)
+		fmt.Fprintf(w, "%s%s %v,", first, rest, err)
+		_ = http.NewResponseController(w).Flush()
+		<-half
+		fmt.Fprint(w, "end")
+	})
+	read, write := io.Pipe()
+	go func() {
+		_, _ = write.Write([]byte("first"))
+		<-half
+		_, _ = write.Write([]byte(" second"))
+		_ = write.Close()
+	}()
+	resp, err := http.Post(g.url+"/v1/launch", "text/plain", read)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	first := make([]byte, 19)
+	_, err = io.ReadFull(resp.Body, first)
+	half <- struct{}{}
+	rest, _ := io.ReadAll(resp.Body)
+	if string(first) != "first second <nil>," || err != nil || string(rest) != "end" {
+		t.Errorf("got %s%s %v", first, rest, err)
+	}
+}
+
+// TestGatewayManyAtOnce has a thousand requests on their way together: each gets its own answer.
+func TestGatewayManyAtOnce(t *testing.T) {
+	const many = 1000
+	var arrived sync.WaitGroup
+	arrived.Add(many)
+	g := newTown(t, func(w http.ResponseWriter, r *http.Request) {
+		arrived.Done()
+		arrived.Wait()
+		_, _ = io.Copy(w, r.Body)
+	})
+	var all sync.WaitGroup
+	for i := range many {
+		all.Go(func() {
+			path := []string{"/v1/servers/1/actions", "/v1/launch"}[i%2]
+			resp, err := http.Post(g.url+path, "text/plain", strings.NewReader(fmt.Sprint("number ", i)))
+			if err != nil {
+				t.Error(err)
+				arrived.Done()
+				return
+			}
+			defer resp.Body.Close()
+			if text, _ := io.ReadAll(resp.Body); resp.StatusCode != http.StatusOK || string(text) != fmt.Sprint("number ", i) {
+				t.Errorf("%d: got %d %s", i, resp.StatusCode, text)
+			}
+		})
+	}
+	all.Wait()
+}
+
+func TestGatewayConfig(t *testing.T) {
+	t.Parallel()
+	for upstream, ok := range map[string]bool{
+		"http://{function}.cloudfn.svc.cluster.local": true, "https://{function}-cloudfn.example.com:8443": true, "http://{function}": true,
+		"": false, "{function}": false, "http://functions": false, "http://{function}/": false, "http://x/{function}": false, "http://{function}?x": false,
+		"http://{function}?": false, "http://{function}#": false, "http://u:canary@{function}": false, "ftp://{function}": false, "http://{function}:port": false,
+		"http://x:1{function}": false, "{function}://x": false, "http://{function} ": false, "http://{name}": false, "http://canary\n{function}": false,
+	} {
+		_, err := load[gatewayConfig](t.Context(), envconfig.MapLookuper(map[string]string{"GATEWAY_UPSTREAM": upstream}))
+		if (err == nil) != ok {
+			t.Errorf("%q: got %v", upstream, err)
+		} else if err != nil && (!strings.HasPrefix(err.Error(), "GATEWAY_UPSTREAM must be ") || strings.ContainsAny(err.Error(), "\n") || strings.Contains(err.Error(), "canary")) {
+			t.Errorf("%q: it says %v", upstream, err)
+		}
+	}
+	for name, value := range map[string]string{"REQUEST_TIMEOUT": "11m", "LOG_LEVEL": "LOUD"} {
+		env := envconfig.MapLookuper(map[string]string{"GATEWAY_UPSTREAM": "http://{function}", name: value})
+		if _, err := load[gatewayConfig](t.Context(), env); err == nil || !strings.HasPrefix(err.Error(), name) {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+}
+
+// TestOwners are found in the routes, and two functions cannot have the same paths.
+func TestOwners(t *testing.T) {
+	t.Parallel()
+	got, err := owners(t.Context(), registry) // things cannot be built without its defaults
+	if diff := cmp.Diff(map[string]string{"/v1/things": "things"}, got); err != nil || diff != "" {
+		t.Errorf("%v %s", err, diff)
+	}
+	broken := function{name: "broken", routes: func(context.Context) ([]httpx.Route, error) { return nil, errors.New("no way") }}
+	for want, list := range map[string][]function{
+		"a and b both serve /v1/x":                              {listed("a", "GET /v1/x", "GET /v1/x/{id}"), listed("b", "POST /v1/x/{id}/y")},
+		`a serves "GET /{x}/y", which does not begin with two`:  {listed("a", "GET /{x}/y")},
+		`a serves "GET /v1/{x}", which does not begin with two`: {listed("a", "GET /v1/{x}")},
+		`a serves "GET /v1", which does not begin with two`:     {listed("a", "GET /v1")},
+		"broken: no way":            {broken},
+		"there is no HTTP function": {{name: "collect-stats"}},
+	} {
+		if _, err := owners(t.Context(), list); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+}
