@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -90,7 +91,7 @@ func TestEveryAnswerHasItsRow(t *testing.T) {
 	}
 }
 
-// TestTenCopiesOneTick sends the same event ten times at once, to ten processes.
+// TestTenCopiesOneTick sends the same event twenty times at once, to ten processes.
 func TestTenCopiesOneTick(t *testing.T) {
 	t.Parallel()
 	project := testkit.NewProject(t)
@@ -98,7 +99,8 @@ func TestTenCopiesOneTick(t *testing.T) {
 	database := testkit.Database(t)
 	hour := time.Now().UTC().Truncate(time.Hour).Add(time.Hour)
 	testkit.SetClock(t, database, hour)
-	env := testkit.Env(t, database, map[string]string{"FUNCTION_TARGET": "collect-stats", "ALLOWED_PROJECTS": project.ID, "STATS_BACKFILL": "2h"})
+	sink := testkit.NewSink(t, nil)
+	env := announcing(t, database, project, sink, "2h")
 	copies := make([]*testkit.Process, 10)
 	var all sync.WaitGroup
 	for i := range copies {
@@ -121,8 +123,11 @@ func TestTenCopiesOneTick(t *testing.T) {
 	if n := testkit.Scalar[int](t, conn, "select running from stats_hourly where hour = $1 and source = 'sampled'", hour); n != 2 {
 		t.Errorf("%d running, want 2", n)
 	}
-	if n := testkit.Scalar[int](t, conn, "select attempts from jobs where done_at is not null"); n != 1 {
+	if n := testkit.Scalar[int](t, conn, "select attempts from jobs where kind = 'collect-stats' and done_at is not null"); n != 1 {
 		t.Errorf("%d copies did the work", n)
+	}
+	if got := sink.IDs(); !slices.Equal(got, announced(hour.Add(-time.Hour), hour)) {
+		t.Errorf("the sink got %v, want each of the hours once", got)
 	}
 }
 

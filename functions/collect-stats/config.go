@@ -26,17 +26,21 @@ type Config struct {
 	Callers   auth.Config // the projects and domains that are served are those that are counted
 	OpenStack openstack.Config
 	Account   openstack.Credentials
+	Sink      eventx.SinkConfig // who is told of every hour that is counted
 }
+
+// maxBackfill bounds the window of hours that may still be filled in; jobs are kept for longer than that.
+const maxBackfill = 30 * 24 * time.Hour
 
 // Validate refuses a Config that cannot work.
 func (c Config) Validate() error {
-	if c.Backfill < time.Hour || c.Backfill > 30*24*time.Hour {
+	if c.Backfill < time.Hour || c.Backfill > maxBackfill {
 		return fmt.Errorf("STATS_BACKFILL is %s: it must be 1h to 720h", c.Backfill)
 	}
 	if c.Retention < 24*time.Hour {
 		return fmt.Errorf("REQUESTS_RETENTION is %s: it must be 24h at least", c.Retention)
 	}
-	return nil
+	return c.Sink.Validate()
 }
 
 func init() { run.Event("collect-stats", run.Hourly, build) }
@@ -51,6 +55,15 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 		clock: d.DB, stats: postgres.Stats{DB: d.DB}, jobs: postgres.Jobs{DB: d.DB}, requests: postgres.Requests{DB: d.DB},
 		allows: cfg.Callers.Allows, domains: cfg.Callers.AllowedDomains,
 		backfill: cfg.Backfill, retention: cfg.Retention, claim: cfg.Claim,
+		// Long enough for the copy that sends an hour to write that down, too.
+		announceClaim: eventx.SendTimeout + 5*time.Second,
+	}
+	if cfg.Sink.URL != "" {
+		sink, err := eventx.NewSink(cfg.Sink)
+		if err != nil {
+			return nil, err
+		}
+		s.send = announcer{sink}.Send
 	}
 	return handler{s}.Handle, nil
 }

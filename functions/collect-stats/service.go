@@ -3,7 +3,9 @@ package collectstats
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -29,11 +31,13 @@ type (
 		See(ctx context.Context, projects []domain.Project, first, last time.Time) error
 		Known(ctx context.Context, from time.Time) (map[string]map[time.Time]bool, error)
 		Insert(ctx context.Context, counts []domain.HourCount) error
+		Series(ctx context.Context, v domain.View, first, last time.Time) ([]domain.HourStat, error)
 	}
 	jobStore interface {
 		Claim(ctx context.Context, kind, key string, claimFor time.Duration) (claim uuid.UUID, held bool, err error)
 		Done(ctx context.Context, kind, key string, claim uuid.UUID) error
 		Fail(ctx context.Context, kind, key string, claim uuid.UUID, reason error) error
+		Finished(ctx context.Context, kind string) (map[string]bool, error)
 		Forget(ctx context.Context, age time.Duration) error
 	}
 	requestLog interface {
@@ -52,12 +56,18 @@ type service struct {
 	backfill  time.Duration
 	retention time.Duration
 	claim     time.Duration
+
+	send          func(context.Context, domain.HourStat) error // announces an hour; nil when nobody is to be told
+	announceClaim time.Duration                                // longer than send may take
 }
 
 const (
-	jobKind  = "collect-stats"
-	parallel = 4 // projects at once, when each has to be asked for by itself
-	jobsKept = 30 * 24 * time.Hour
+	jobKind      = "collect-stats"
+	announceKind = "announce-stats"
+	parallel     = 4 // projects at once, when each has to be asked for by itself
+	// A job is all that says that its hour was announced, so that it has to outlive the hour's time in the longest
+	// window that an operator may set, also should the database's clock be put right meanwhile.
+	jobsKept = 2 * maxBackfill
 )
 
 // Collect does the work of the hour that began last, once, whatever number of ticks and copies want to.
@@ -72,7 +82,7 @@ func (s service) Collect(ctx context.Context) error {
 	if err != nil || !held {
 		return err
 	}
-	err = errors.Join(s.maintain(ctx), s.count(ctx, now, slot))
+	err = errors.Join(s.maintain(ctx), s.count(ctx, now, slot), s.announce(ctx, slot))
 	after := context.WithoutCancel(ctx) // the work's time may be up, its end is written all the same
 	if err != nil {
 		return errors.Join(err, s.jobs.Fail(after, jobKind, key, claim, err))
@@ -82,6 +92,11 @@ func (s service) Collect(ctx context.Context) error {
 
 func (s service) maintain(ctx context.Context) error {
 	return errors.Join(s.requests.Maintain(ctx, s.retention), s.jobs.Forget(ctx, jobsKept))
+}
+
+// window lists the hours that may still be filled in, the oldest first.
+func (s service) window(slot time.Time) []time.Time {
+	return domain.Hours(slot, int(s.backfill/time.Hour))
 }
 
 // count finds the hours that projects lack, up to slot, and fills them in.
@@ -94,7 +109,7 @@ func (s service) count(ctx context.Context, now, slot time.Time) error {
 	if err != nil {
 		return err
 	}
-	hours := domain.Hours(slot, int(s.backfill/time.Hour))
+	hours := s.window(slot)
 	if err := s.stats.See(ctx, projects, hours[0], slot); err != nil {
 		return err
 	}
@@ -183,4 +198,52 @@ func (s service) fillOne(ctx context.Context, cloud session, due *tally) error {
 		return err
 	}
 	return s.stats.Insert(ctx, counts)
+}
+
+// announce sends every hour of the window that is known for the whole cloud and was not sent yet, the oldest first.
+// It ends at the first that cannot be sent: the sink is away, and the next tick goes on from there.
+func (s service) announce(ctx context.Context, slot time.Time) error {
+	if s.send == nil {
+		return nil
+	}
+	due, err := s.unannounced(ctx, slot)
+	if err != nil {
+		return err
+	}
+	for _, h := range due {
+		if err := s.announceHour(ctx, h); err != nil {
+			return fmt.Errorf("announce the hour %s: %w", h.Hour.Format(time.RFC3339), err)
+		}
+		slog.InfoContext(ctx, "an hour was announced", "hour", h.Hour)
+	}
+	return nil
+}
+
+func (s service) unannounced(ctx context.Context, slot time.Time) ([]domain.HourStat, error) {
+	announced, err := s.jobs.Finished(ctx, announceKind)
+	if err != nil {
+		return nil, err
+	}
+	series, err := s.stats.Series(ctx, domain.View{Scope: domain.ScopeCloud}, s.window(slot)[0], slot)
+	return slices.DeleteFunc(series, func(h domain.HourStat) bool {
+		return h.Source == domain.Missing || announced[h.Hour.Format(time.RFC3339)]
+	}), err
+}
+
+// announceHour sends an hour and notes that it was. A copy that dies in between leaves the hour to the next one,
+// which sends the same event again.
+func (s service) announceHour(ctx context.Context, h domain.HourStat) error {
+	key := h.Hour.Format(time.RFC3339)
+	claim, held, err := s.jobs.Claim(ctx, announceKind, key, s.announceClaim)
+	if err != nil {
+		return err
+	}
+	if !held { // to go on would be to send a later hour before this one
+		return apperr.New(apperr.Unavailable, "another copy is at it")
+	}
+	after := context.WithoutCancel(ctx)
+	if err := s.send(ctx, h); err != nil {
+		return errors.Join(err, s.jobs.Fail(after, announceKind, key, claim, err))
+	}
+	return s.jobs.Done(after, announceKind, key, claim)
 }

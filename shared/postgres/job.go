@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 )
 
 // Jobs are pieces of due work, each done by one copy at a time.
@@ -38,6 +39,15 @@ func (j Jobs) Fail(ctx context.Context, kind, key string, claim uuid.UUID, reaso
 		"update jobs set claimed_until = null, error = $4 where kind = $1 and key = $2 and claim_id = $3",
 		kind, key, claim, reason.Error())
 	return classify(err)
+}
+
+// Finished lists the keys of the kind's jobs that are done.
+func (j Jobs) Finished(ctx context.Context, kind string) (map[string]bool, error) {
+	rows, _ := j.DB.pool.Query(ctx, "select key from jobs where kind = $1 and done_at is not null", kind)
+	keys := map[string]bool{}
+	var key string
+	_, err := pgx.ForEachRow(rows, []any{&key}, func() error { keys[key] = true; return nil })
+	return keys, classify(err)
 }
 
 // Forget removes jobs that were made longer ago than age.
