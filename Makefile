@@ -1,14 +1,14 @@
 # cloudfn: every target sets up what it needs. `make` alone prints this help.
 
 GOLANGCI_LINT := go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
-PACKAGES := ./functions/... ./shared/... ./bench/...
+PACKAGES := ./functions/... ./shared/... ./bench/... ./knative/... ./e2e/...
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help run test lint bench build sandbox down clean
+.PHONY: help run test lint bench build image sandbox cluster deploy undeploy e2e down clean
 
 help: ## Print this help
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: ## Set up a cloud and a database, and run the daemon on 127.0.0.1:8080
 	@scripts/run
@@ -22,10 +22,10 @@ test: sandbox ## Set up what the tests need and run them all
 
 lint: ## Check the code, the import walls, the scripts and go.mod
 	@command -v shellcheck > /dev/null || { echo "installing shellcheck"; { apt-get update -q && apt-get install -y -q --no-install-recommends shellcheck; } > /tmp/cloudfn-apt.log 2>&1 || { echo "apt-get failed, see /tmp/cloudfn-apt.log"; exit 1; }; }
-	shellcheck -x -P SCRIPTDIR scripts/run scripts/postgres scripts/sandbox scripts/sandbox.d/*.sh .ci/run
+	shellcheck -x -P SCRIPTDIR scripts/run scripts/postgres scripts/image scripts/deploy scripts/e2e scripts/sandbox scripts/sandbox.d/*.sh scripts/cluster scripts/cluster.d/*.sh .ci/run
 	go mod tidy -diff
 	go mod verify
-	go vet -tags faults,bench $(PACKAGES)
+	go vet -tags faults,bench,e2e $(PACKAGES)
 	$(GOLANGCI_LINT) run $(PACKAGES)
 
 bench: sandbox ## Measure, side by side with what we compare to, and print the tables
@@ -36,14 +36,31 @@ build: ## Build the binary into .local/bin/cloudfn
 	@mkdir -p .local/bin
 	go build -trimpath -ldflags '-s -w' -o .local/bin/cloudfn ./functions
 
+image: ## Build the container image (pushed to KO_DOCKER_REPO, else an OCI tarball)
+	@scripts/image
+
+cluster: ## Bring up a test cluster with Knative, and the sandbox and Postgres where its pods reach them
+	@scripts/e2e up
+
+deploy: ## Deploy to the cluster of KUBECONFIG, else to the test cluster (OVERLAY=local)
+	@scripts/deploy up
+
+undeploy: ## Remove what deploy made
+	@scripts/deploy down
+
+e2e: ## Deploy to a real Knative and test there
+	@scripts/e2e test
+
 sandbox: ## Bring up the sandbox cloud (a real OpenStack on loopback)
 	@scripts/sandbox up
 
-down: ## Stop the sandbox cloud and the local Postgres; their data is kept
+down: ## Stop the cluster, the sandbox cloud and the local Postgres; the data of these two is kept
+	@scripts/cluster down
 	@scripts/sandbox down
 	@scripts/postgres down
 
-clean: ## Stop both and remove their data
+clean: ## Stop all and remove their data
+	@scripts/cluster purge
 	@scripts/sandbox purge
 	@scripts/postgres purge
 	rm -rf .local

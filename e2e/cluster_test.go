@@ -1,0 +1,239 @@
+//go:build e2e
+
+// Package e2e holds the tests of cloudfn on a real Knative: what only a cluster can show. `make e2e` brings up what
+// they need. They run one by one, because they share the functions that TestMain deploys.
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+const namespace = "cloudfn"
+
+// What scripts/e2e says of the cluster.
+var (
+	ingress     = os.Getenv("CLUSTER_INGRESS")  // URL at which every Knative host is served
+	host        = os.Getenv("CLUSTER_HOST")     // address at which pods reach this machine
+	databaseURL = os.Getenv("E2E_DATABASE_URL") // the functions' database, as its owner, from here
+	image       = os.Getenv("IMAGE")
+	helloImage  = os.Getenv("HELLO_IMAGE")
+)
+
+func TestMain(m *testing.M) {
+	for _, name := range []string{"KUBECONFIG", "CLUSTER_INGRESS", "CLUSTER_HOST", "E2E_DATABASE_URL", "E2E_OVERLAY", "IMAGE", "HELLO_IMAGE"} {
+		if os.Getenv(name) == "" {
+			fmt.Fprintf(os.Stderr, "e2e: %s is not set: run make e2e\n", name)
+			os.Exit(2)
+		}
+	}
+	if err := deploy(); err != nil {
+		fmt.Fprintln(os.Stderr, "e2e:", err)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+// deploy puts everything on the cluster as a user does, and before it what the SinkBinding of the overlay leads to.
+func deploy() error {
+	steps := [][]string{
+		{"sh", "-c", "kubectl create namespace " + namespace + " --dry-run=client -o yaml | kubectl apply -f -"},
+		{"kn", "service", "apply", "sink", "-n", namespace, "--image", helloImage, "--cluster-local", "--scale", "1..1", "--user", "65532", "--security-context", "strict"},
+		{"env", "OVERLAY=" + os.Getenv("E2E_OVERLAY"), filepath.Join(testkit.Root(), "scripts", "deploy"), "up"},
+	}
+	for _, step := range steps {
+		cmd := exec.Command(step[0], step[1:]...)
+		cmd.Dir, cmd.Stdout, cmd.Stderr = testkit.Root(), os.Stdout, os.Stderr
+		if err := cmd.Run(); err != nil {
+			return fmt.Errorf("%s: %w", strings.Join(step, " "), err)
+		}
+	}
+	return nil
+}
+
+// command runs a command line tool and gives what it prints; the test ends when it fails.
+func command(t testing.TB, name string, args ...string) string {
+	t.Helper()
+	out, err := try(name, args...)
+	if err != nil {
+		t.Fatalf("%s %s: %v", name, strings.Join(args, " "), err)
+	}
+	return out
+}
+
+func try(name string, args ...string) (string, error) {
+	var errs bytes.Buffer
+	cmd := exec.Command(name, args...)
+	cmd.Stderr = &errs
+	out, err := cmd.Output()
+	if err != nil {
+		err = fmt.Errorf("%w: %s", err, errs.Bytes())
+	}
+	return strings.TrimSpace(string(out)), err
+}
+
+func kubectl(t testing.TB, args ...string) string {
+	t.Helper()
+	return command(t, "kubectl", append([]string{"-n", namespace}, args...)...)
+}
+
+// kn runs Knative's own command line on a Service.
+func kn(t testing.TB, args ...string) string {
+	t.Helper()
+	return command(t, "kn", append([]string{"-n", namespace}, args...)...)
+}
+
+// get decodes an object, or a list of them.
+func get[T any](t testing.TB, args ...string) T {
+	t.Helper()
+	var into T
+	if err := json.Unmarshal([]byte(kubectl(t, append(append([]string{"get"}, args...), "-o", "json")...)), &into); err != nil {
+		t.Fatal(err)
+	}
+	return into
+}
+
+// apply makes or changes an object.
+func apply(t testing.TB, object any) {
+	t.Helper()
+	document, err := json.Marshal(object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("kubectl", "apply", "-n", namespace, "-f", "-")
+	cmd.Stdin = bytes.NewReader(document)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("kubectl apply: %v: %s", err, out)
+	}
+}
+
+// client calls a Knative Service through the ingress, as somebody outside of the cluster.
+func client(t testing.TB, service, token string) *testkit.Client {
+	t.Helper()
+	return reach(t, kubectl(t, "get", "ksvc", service, "-o", "jsonpath={.status.url}"), token)
+}
+
+// reach waits until the ingress serves the URL: it may answer 404 for a moment after the route is ready.
+func reach(t testing.TB, base, token string) *testkit.Client {
+	t.Helper()
+	at, err := url.Parse(ingress)
+	if err != nil {
+		t.Fatal(err)
+	}
+	via := at.Host
+	if at.Port() == "" {
+		via = net.JoinHostPort(at.Host, "80")
+	}
+	c := &testkit.Client{URL: base, Token: token, Via: via}
+	testkit.Eventually(t, time.Minute, base+" is served", func() bool {
+		status, err := c.Status("/healthz")
+		return err == nil && status == http.StatusOK
+	})
+	return c
+}
+
+// clone deploys a copy of a function under another name, changed, and removes it after the test.
+func clone(t testing.TB, function, name string, annotations map[string]string, env ...string) {
+	t.Helper()
+	service := get[map[string]any](t, "ksvc", function)
+	template := at(service, "spec", "template")
+	if at(template, "metadata", "annotations") == nil {
+		at(template, "metadata")["annotations"] = map[string]any{}
+	}
+	for k, v := range annotations {
+		at(template, "metadata", "annotations")[k] = v
+	}
+	container := template["spec"].(map[string]any)["containers"].([]any)[0].(map[string]any)
+	list := container["env"].([]any)
+	for i := 0; i+1 < len(env); i += 2 {
+		list = append(list, map[string]any{"name": env[i], "value": env[i+1]})
+	}
+	container["env"] = list
+	delete(template["metadata"].(map[string]any), "creationTimestamp")
+	labels, _ := service["metadata"].(map[string]any)["labels"].(map[string]any)
+	labels = maps.Clone(labels)
+	delete(labels, "app.kubernetes.io/part-of")
+	apply(t, map[string]any{
+		"apiVersion": "serving.knative.dev/v1", "kind": "Service",
+		"metadata": map[string]any{"name": name, "labels": labels},
+		"spec":     map[string]any{"template": template},
+	})
+	t.Cleanup(func() { _, _ = try("kubectl", "-n", namespace, "delete", "ksvc", name, "--wait=true") })
+	kubectl(t, "wait", "ksvc", name, "--for=condition=Ready", "--timeout=180s")
+}
+
+// at walks into nested objects.
+func at(object map[string]any, path ...string) map[string]any {
+	for _, name := range path {
+		object, _ = object[name].(map[string]any)
+	}
+	return object
+}
+
+// pods are the running pods of a Service.
+type podList struct {
+	Items []struct {
+		Metadata struct {
+			Name              string
+			DeletionTimestamp string
+			Labels            map[string]string
+		}
+		Spec struct {
+			ServiceAccountName           string
+			AutomountServiceAccountToken *bool
+			Volumes                      []map[string]any
+			Containers                   []struct {
+				Name            string
+				Image           string
+				EnvFrom         []struct{ SecretRef, ConfigMapRef struct{ Name string } }
+				Env             []struct{ Name, Value string }
+				SecurityContext map[string]any
+				VolumeMounts    []struct{ MountPath string }
+				LivenessProbe   map[string]any
+			}
+		}
+		Status struct {
+			Phase      string
+			Conditions []struct{ Type, Status string }
+		}
+	}
+}
+
+func pods(t testing.TB, service string) podList {
+	t.Helper()
+	return get[podList](t, "pods", "-l", "serving.knative.dev/service="+service)
+}
+
+// ready counts the pods of a Service that serve.
+func ready(t testing.TB, service string) (n int) {
+	t.Helper()
+	for _, p := range pods(t, service).Items {
+		for _, c := range p.Status.Conditions {
+			if c.Type == "Ready" && c.Status == "True" && p.Metadata.DeletionTimestamp == "" {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// toZero waits until no pod of the Services is left.
+func toZero(t testing.TB, services ...string) {
+	t.Helper()
+	for _, s := range services {
+		testkit.Eventually(t, 3*time.Minute, s+" is at zero", func() bool { return len(pods(t, s).Items) == 0 })
+	}
+}

@@ -1,0 +1,146 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"encoding/base64"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// TestPods holds every running pod of ours to what the manifests promise: not root, nothing to write to, no token of a
+// service account, and no secret but the ones that its function needs.
+func TestPods(t *testing.T) {
+	holds := map[string][]string{
+		"gateway": nil, "resources": {"cloudfn-database"}, "launch": {"cloudfn-database"}, "servers": {"cloudfn-database"},
+		"stats": {"cloudfn-database"}, "collect-stats": {"cloudfn-database-owner", "cloudfn-events", "cloudfn-openstack"},
+	}
+	for _, function := range functions(t) {
+		want, known := holds[function]
+		if !known {
+			t.Errorf("%s is deployed, and this test does not say which secrets it may hold", function)
+			continue
+		}
+		t.Run(function, func(t *testing.T) {
+			awake(t, function)
+			for _, pod := range pods(t, function).Items {
+				if pod.Spec.AutomountServiceAccountToken == nil || *pod.Spec.AutomountServiceAccountToken {
+					t.Error("it gets a service account's token")
+				}
+				for _, volume := range pod.Spec.Volumes {
+					if volume["secret"] != nil || volume["projected"] != nil || volume["hostPath"] != nil {
+						t.Errorf("it has the volume %v", volume)
+					}
+				}
+				for _, c := range pod.Spec.Containers {
+					context := c.SecurityContext
+					if context["runAsNonRoot"] != true || context["readOnlyRootFilesystem"] != true || context["allowPrivilegeEscalation"] != false {
+						t.Errorf("container %s runs with %v", c.Name, context)
+					}
+					if c.Name != "user-container" {
+						continue
+					}
+					if c.LivenessProbe != nil {
+						t.Errorf("it has a liveness probe: %v", c.LivenessProbe)
+					}
+					var secrets []string
+					for _, from := range c.EnvFrom {
+						if name := from.SecretRef.Name; name != "" {
+							secrets = append(secrets, name[:strings.LastIndex(name, "-")]) // without kustomize's hash
+						}
+					}
+					if slices.Sort(secrets); !slices.Equal(secrets, want) {
+						t.Errorf("it holds the secrets %v, want %v", secrets, want)
+					}
+				}
+				status := string(process(t, pod.Metadata.Name))
+				if !strings.Contains(status, "\nUid:\t65532\t65532") || !strings.Contains(status, "\nCapEff:\t0000000000000000") || !strings.Contains(status, "\nNoNewPrivs:\t1") {
+					t.Errorf("its process is\n%s", status)
+				}
+			}
+		})
+	}
+}
+
+// functions are the deployed Services of ours.
+func functions(t testing.TB) []string {
+	t.Helper()
+	return strings.Fields(kubectl(t, "get", "ksvc", "-l", "app.kubernetes.io/part-of=cloudfn", "-o", "jsonpath={.items[*].metadata.name}"))
+}
+
+// awake sees to it that the function has a pod.
+func awake(t *testing.T, function string) {
+	t.Helper()
+	if function == "collect-stats" { // only an event wakes it
+		clone := "wake-" + function
+		kn(t, "source", "ping", "create", clone, "--schedule", "* * * * *", "--sink", "ksvc:"+function)
+		t.Cleanup(func() { kn(t, "source", "ping", "delete", clone) })
+		testkit.Eventually(t, minutes(2), function+" is awake", func() bool { return ready(t, function) > 0 })
+		return
+	}
+	client(t, function, "")
+}
+
+// process is what the kernel says of the function's process in a pod. It needs no shell in the image: the node is this
+// machine.
+func process(t testing.TB, pod string) []byte {
+	t.Helper()
+	uid := kubectl(t, "get", "pod", pod, "-o", "jsonpath={.metadata.uid}")
+	list, err := filepath.Glob("/proc/[0-9]*/cgroup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range list {
+		cgroup, _ := os.ReadFile(path)
+		line, _ := os.ReadFile(filepath.Join(filepath.Dir(path), "cmdline"))
+		if strings.Contains(string(cgroup), uid) && strings.HasPrefix(string(line), "/ko-app/functions") {
+			status, _ := os.ReadFile(filepath.Join(filepath.Dir(path), "status"))
+			return status
+		}
+	}
+	t.Fatalf("no process of pod %s on this machine", pod)
+	return nil
+}
+
+// TestNoSecretInTheLogs: what was given as a secret is in no pod's log.
+func TestNoSecretInTheLogs(t *testing.T) {
+	canaries := []string{"e2e-canary", "local-event-key"}
+	for _, secret := range get[struct {
+		Items []struct {
+			Metadata struct{ Name string }
+			Data     map[string]string
+		}
+	}](t, "secrets").Items {
+		if password, err := base64.StdEncoding.DecodeString(secret.Data["OS_PASSWORD"]); err == nil && len(password) > 8 {
+			canaries = append(canaries, string(password))
+		}
+	}
+	for _, function := range functions(t) {
+		log, _ := exec.Command("kubectl", "-n", namespace, "logs", "-l", "serving.knative.dev/service="+function, "--all-containers", "--tail=-1").CombinedOutput()
+		for _, canary := range canaries {
+			if strings.Contains(string(log), canary) {
+				t.Errorf("the logs of %s show a secret", function)
+			}
+		}
+	}
+}
+
+// TestManifestsAreStrictlyValid asks the API server itself: every field known, every webhook content.
+func TestManifestsAreStrictlyValid(t *testing.T) {
+	for _, overlay := range []string{"local", "production"} {
+		rendered := command(t, "kubectl", "kustomize", filepath.Join(testkit.Root(), "knative", "overlays", overlay))
+		rendered = strings.ReplaceAll(rendered, "ko://github.com/cloudfn/cloudfn/functions", image)
+		rendered = strings.ReplaceAll(rendered, "name: migrate\n", "name: migrate-"+overlay+"\n") // a Job cannot be changed
+		cmd := exec.Command("kubectl", "apply", "--dry-run=server", "--validate=strict", "-f", "-")
+		cmd.Stdin = strings.NewReader(rendered)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%s: %v\n%s", overlay, err, out)
+		}
+	}
+}

@@ -1,0 +1,202 @@
+// Package knative holds the manifests; this is their test, which needs no cluster.
+package knative
+
+import (
+	"bytes"
+	"maps"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+)
+
+// object is any Kubernetes object, as far as the tests look into it.
+type object struct {
+	Kind     string
+	Metadata struct {
+		Name        string
+		Labels      map[string]string
+		Annotations map[string]string
+	}
+	Spec struct {
+		Template struct {
+			Metadata struct{ Labels, Annotations map[string]string }
+			Spec     struct {
+				ServiceAccountName           string
+				AutomountServiceAccountToken *bool
+				EnableServiceLinks           *bool
+				ContainerConcurrency         int
+				TimeoutSeconds               int
+				Containers                   []struct {
+					EnvFrom                       []struct{ SecretRef struct{ Name string } }
+					Env                           []struct{ Name, Value string }
+					LivenessProbe, ReadinessProbe map[string]any
+				}
+			}
+		}
+		PodSelector struct {
+			MatchLabels      map[string]string
+			MatchExpressions []struct{ Key, Operator string }
+		}
+		PolicyTypes []string
+		Egress      []struct {
+			To    []any
+			Ports []struct{ Port int }
+		}
+		Ingress     []struct{ Ports []struct{ Port int } }
+		Schedule    string
+		Timezone    string
+		Sink        struct{ Ref struct{ Kind, Name string } }
+		CeOverrides struct{ Extensions map[string]string }
+	}
+	Data map[string]string
+}
+
+// render builds an overlay with the kustomize that CI uses.
+func render(t *testing.T, overlay string) (objects []object) {
+	t.Helper()
+	var errs bytes.Buffer
+	cmd := exec.Command("go", "run", "sigs.k8s.io/kustomize/kustomize/v5@v5.8.2", "build", "overlays/"+overlay)
+	cmd.Stderr = &errs
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("kustomize: %v %s", err, errs.Bytes())
+	}
+	for document := range strings.SplitSeq(string(out), "\n---\n") {
+		var o object
+		if err := yaml.Unmarshal([]byte(document), &o); err != nil {
+			t.Fatalf("%v in\n%s", err, document)
+		}
+		objects = append(objects, o)
+	}
+	return objects
+}
+
+func ofKind(objects []object, kind string) map[string]object {
+	found := map[string]object{}
+	for _, o := range objects {
+		if o.Kind == kind {
+			found[o.Metadata.Name] = o
+		}
+	}
+	return found
+}
+
+// reaches is where each function may connect to, besides DNS and the telemetry collector; by the policies' names.
+var reaches = map[string][]string{
+	"gateway":       {"egress-functions"},
+	"resources":     {"egress-compute", "egress-identity", "egress-image", "egress-network", "egress-postgres"},
+	"launch":        {"egress-compute", "egress-identity", "egress-image", "egress-network", "egress-postgres"},
+	"servers":       {"egress-compute", "egress-identity", "egress-postgres"},
+	"stats":         {"egress-identity", "egress-postgres"},
+	"collect-stats": {"egress-compute", "egress-identity", "egress-postgres"},
+	"migrate":       {"egress-postgres"},
+}
+
+// TestNetworkPolicies evaluates the policies for each pod as a network that enforces them does: a pod that any policy of
+// a direction selects may do what one of those policies lists, and nothing else.
+func TestNetworkPolicies(t *testing.T) {
+	t.Parallel()
+	for _, overlay := range []string{"local", "production"} {
+		objects := render(t, overlay)
+		policies := ofKind(objects, "NetworkPolicy")
+		if deny := policies["deny-all"]; len(deny.Spec.PodSelector.MatchLabels) != 0 || !slices.Equal(deny.Spec.PolicyTypes, []string{"Ingress", "Egress"}) || deny.Spec.Egress != nil || deny.Spec.Ingress != nil {
+			t.Errorf("%s: deny-all is %+v", overlay, deny.Spec)
+		}
+		pods := ofKind(objects, "Service")
+		maps.Copy(pods, ofKind(objects, "Job"))
+		for name, pod := range pods {
+			var got []string
+			for policy, p := range policies {
+				if len(p.Spec.PodSelector.MatchLabels) == 0 || !selects(p, pod.Spec.Template.Metadata.Labels) {
+					continue
+				}
+				if got = append(got, policy); len(p.Spec.Egress) == 0 {
+					t.Errorf("%s: %s lets %s nowhere", overlay, policy, name)
+				}
+				for _, rule := range p.Spec.Egress {
+					if len(rule.To) == 0 {
+						t.Errorf("%s: %s lets %s to any address", overlay, policy, name)
+					}
+				}
+			}
+			if slices.Sort(got); !slices.Equal(got, reaches[name]) {
+				t.Errorf("%s: %s may reach %v, want %v", overlay, name, got, reaches[name])
+			}
+		}
+		for _, port := range policies["ingress-from-knative"].Spec.Ingress[0].Ports {
+			if port.Port == 8080 {
+				t.Errorf("%s: the functions' own port can be reached past queue-proxy", overlay)
+			}
+		}
+	}
+}
+
+func selects(policy object, labels map[string]string) bool {
+	for k, v := range policy.Spec.PodSelector.MatchLabels {
+		if labels[k] != v {
+			return false
+		}
+	}
+	return true
+}
+
+// TestConnectionsFitPostgres: all pods at their most stay under Postgres's own default of 100 connections, three of which
+// it keeps for itself.
+func TestConnectionsFitPostgres(t *testing.T) {
+	t.Parallel()
+	objects := render(t, "production")
+	var perPod int
+	for _, config := range ofKind(objects, "ConfigMap") {
+		perPod, _ = strconv.Atoi(config.Data["DATABASE_MAX_CONNS"])
+	}
+	total := 0
+	for name, service := range ofKind(objects, "Service") {
+		most, err := strconv.Atoi(service.Spec.Template.Metadata.Annotations["autoscaling.knative.dev/max-scale"])
+		if err != nil {
+			t.Errorf("%s has no max-scale", name)
+		}
+		if service.Spec.Template.Metadata.Labels["cloudfn.dev/egress-postgres"] == "true" {
+			total += most * perPod
+		}
+	}
+	if total == 0 || total > 97 {
+		t.Errorf("they may open %d connections", total)
+	}
+}
+
+// TestServices: what every function's pod must have, whoever writes the next one.
+func TestServices(t *testing.T) {
+	t.Parallel()
+	objects := render(t, "local")
+	sources := ofKind(objects, "PingSource")
+	for name, service := range ofKind(objects, "Service") {
+		pod := service.Spec.Template.Spec
+		container := pod.Containers[0]
+		if pod.AutomountServiceAccountToken == nil || *pod.AutomountServiceAccountToken || pod.EnableServiceLinks == nil || *pod.EnableServiceLinks {
+			t.Errorf("%s gets a token or the environment of other Services", name)
+		}
+		if container.LivenessProbe != nil || container.ReadinessProbe != nil {
+			t.Errorf("%s has a probe, which slows its cold start", name)
+		}
+		if pod.ContainerConcurrency == 0 || pod.TimeoutSeconds < 75 || service.Spec.Template.Metadata.Annotations["autoscaling.knative.dev/max-scale"] == "" {
+			t.Errorf("%s has no concurrency, no max-scale, or less time than its requests may take", name)
+		}
+		source, event := sources[name]
+		local := service.Metadata.Labels["networking.knative.dev/visibility"] == "cluster-local"
+		if event != local || event != (pod.ServiceAccountName == "cloudfn-event") {
+			t.Errorf("%s: a function with a PingSource is cluster-local and runs as cloudfn-event, no other is and does", name)
+		}
+		if event && (source.Spec.Timezone != "UTC" || source.Spec.Sink.Ref.Name != name || source.Spec.CeOverrides.Extensions["cloudfnkey"] != "local-event-key") {
+			t.Errorf("the PingSource of %s is %+v", name, source.Spec)
+		}
+		for _, from := range container.EnvFrom {
+			if !event && from.SecretRef.Name != "" && !strings.HasPrefix(from.SecretRef.Name, "cloudfn-database-") || strings.HasPrefix(from.SecretRef.Name, "cloudfn-database-owner") && !event {
+				t.Errorf("%s serves HTTP and holds %s", name, from.SecretRef.Name)
+			}
+		}
+	}
+}
