@@ -93,14 +93,13 @@ func TestBrokenRevision(t *testing.T) {
 	underLoad(t, func() {
 		kn(t, "service", "update", "servers", "--env", "REQUEST_TIMEOUT=soon", "--no-wait")
 		testkit.Eventually(t, 3*time.Minute, "kn service describe says what is wrong with the new revision", func() bool {
-			out, _ := try("kn", "-n", namespace, "service", "describe", "servers")
-			return strings.Contains(out, "cloudfn: REQUEST_TIMEOUT: time: invalid duration")
+			out, _ := try("kn", "-n", namespace, "service", "describe", "servers", "--verbose")
+			return strings.Contains(out, "Container failed with: cloudfn: REQUEST_TIMEOUT: time: invalid duration")
 		})
 		if share(t, good) != 100 || latestReady(t) != good {
 			t.Errorf("revision %s gets %d%%, ready is %s", good, share(t, good), latestReady(t))
 		}
 	})
-	fmt.Println(kn(t, "service", "describe", "servers"))
 	kn(t, "service", "update", "servers", "--env", "REQUEST_TIMEOUT-")
 	if latestReady(t) == good {
 		t.Error("the mended revision is not ready")

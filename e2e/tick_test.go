@@ -77,7 +77,7 @@ func TestPingSource(t *testing.T) {
 		return strings.Contains(logs, "event refused") && strings.Contains(logs, "pingsources/stranger")
 	})
 	kn(t, "source", "ping", "delete", "stranger")
-	if n := testkit.Scalar[int](t, conn, "select count(*) from stats_hourly"); n != 0 {
+	if n := testkit.Scalar[int](t, testkit.Connect(t, databaseURL), "select count(*) from stats_hourly"); n != 0 {
 		t.Errorf("the stranger's event led to %d rows", n)
 	}
 

@@ -22,6 +22,7 @@ func SetClock(t testing.TB, databaseURL string, to time.Time) {
 	offset := fmt.Sprintf("interval '%d microseconds'", time.Until(to).Microseconds())
 	sql := `
 create schema if not exists moved;
+grant usage on schema moved to public;
 create or replace function moved.clock_timestamp() returns timestamptz language sql volatile as $$ select pg_catalog.clock_timestamp() + ` + offset + ` $$;
 create or replace function moved.now() returns timestamptz language sql stable as $$ select pg_catalog.now() + ` + offset + ` $$;
 do $$ begin execute format('alter database %I set search_path = moved, pg_catalog, public', current_database()); end $$`
