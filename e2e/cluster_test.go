@@ -230,10 +230,17 @@ func ready(t testing.TB, service string) (n int) {
 	return n
 }
 
-// toZero waits until no pod of the Services is left.
+// toZero waits until no pod of the Services is left that takes requests; those that are ending take none.
 func toZero(t testing.TB, services ...string) {
 	t.Helper()
 	for _, s := range services {
-		testkit.Eventually(t, 3*time.Minute, s+" is at zero", func() bool { return len(pods(t, s).Items) == 0 })
+		testkit.Eventually(t, 3*time.Minute, s+" is at zero", func() bool {
+			for _, p := range pods(t, s).Items {
+				if p.Metadata.DeletionTimestamp == "" {
+					return false
+				}
+			}
+			return true
+		})
 	}
 }

@@ -17,15 +17,16 @@ import (
 // coldRounds is how often each Service is woken from zero.
 const coldRounds = 10
 
-// TestColdStart wakes servers, the cluster's bare hello-world and the functions that need less, from zero, and prints
-// how long the first request took. A slow machine is no failure, so nothing is asserted about time.
+// TestColdStart wakes functions and the cluster's bare hello-world from zero, and prints how long the first request took,
+// and how long the same request takes then: what OpenStack and Postgres need for it. A slow machine is no failure, so
+// nothing is asserted about time.
 func TestColdStart(t *testing.T) {
 	kn(t, "service", "apply", "hello", "--image", helloImage, "--scale", "..8", "--user", "65532", "--security-context", "strict", "--request", "cpu=5m,memory=32Mi", "--limit", "memory=256Mi")
 	t.Cleanup(func() { kn(t, "service", "delete", "hello", "--wait") })
 	token := testkit.NewProject(t).Token(t)
 	calls := []struct{ service, path string }{{"hello", "/"}, {"servers", "/v1/servers?limit=1"}, {"stats", "/v1/stats"}}
 	clients := map[string]*testkit.Client{}
-	times := map[string][]time.Duration{}
+	times, warm := map[string][]time.Duration{}, map[string][]time.Duration{}
 	for _, c := range calls {
 		clients[c.service] = client(t, c.service, token)
 	}
@@ -33,33 +34,30 @@ func TestColdStart(t *testing.T) {
 		toZero(t, "hello", "servers", "stats")
 		for i := range calls { // each is first in turn
 			c := calls[(i+round)%len(calls)]
-			began := time.Now()
-			status := bare(t, clients[c.service], c.path)
-			took := time.Since(began)
-			if status != http.StatusOK {
-				t.Errorf("the first request to %s: %d", c.service, status)
-			}
-			times[c.service] = append(times[c.service], took)
+			times[c.service] = append(times[c.service], timed(t, clients[c.service], c.path))
 			time.Sleep(time.Second)
+			warm[c.service] = append(warm[c.service], timed(t, clients[c.service], c.path))
 		}
 	}
 	hello := median(times["hello"])
-	fmt.Printf("\ncold start, median of %d        first answer   beside hello-world\n", coldRounds)
+	fmt.Printf("\ncold start, median of %d            from zero   beside hello-world   the same when warm\n", coldRounds)
 	for _, c := range calls {
 		m := median(times[c.service])
-		fmt.Printf("  %-10s GET %-18s %9d ms   %.2fx\n", c.service, c.path, m.Milliseconds(), float64(m)/float64(hello))
+		fmt.Printf("  %-10s GET %-20s %7d ms   %.2fx %23d ms\n", c.service, c.path, m.Milliseconds(), float64(m)/float64(hello), median(warm[c.service]).Milliseconds())
 	}
-	fmt.Println("  (the target for servers is 1.15x at most)")
+	fmt.Println("  (the target is 1.15x at most)")
 }
 
-// bare is a request whose answer is not held against the OpenAPI file: hello has none, and a clock is running.
-func bare(t testing.TB, c *testkit.Client, path string) int {
+// timed is how long a request takes. Its answer is not held against the OpenAPI file: hello is not in it, and a clock
+// is running.
+func timed(t testing.TB, c *testkit.Client, path string) time.Duration {
 	t.Helper()
+	began := time.Now()
 	status, err := c.Status(path)
-	if err != nil {
-		t.Errorf("GET %s%s: %v", c.URL, path, err)
+	if err != nil || status != http.StatusOK {
+		t.Errorf("GET %s%s: %d %v", c.URL, path, status, err)
 	}
-	return status
+	return time.Since(began)
 }
 
 func median(times []time.Duration) time.Duration {

@@ -40,6 +40,9 @@ func TestEveryFunctionHasTheSameFiles(t *testing.T) {
 				t.Errorf("functions/%s has no %s", name, file)
 			}
 		}
+		if _, err := os.Stat(filepath.Join("..", "knative", "services", name+".yaml")); err != nil {
+			t.Errorf("knative/services/%s.yaml is missing: nobody could deploy it", name)
+		}
 		if !slices.Contains(registered, name) {
 			t.Errorf("functions/%s is not registered: main.go must import it", name)
 		}

@@ -1,5 +1,6 @@
 // Command functions is the whole of cloudfn in one binary. FUNCTION_TARGET picks the function to serve; unset,
-// it is a daemon that serves all of them. `functions migrate` brings the database's schema up to date.
+// it is a daemon that serves all of them. `functions migrate` brings the database's schema up to date, and `functions
+// gateway` is one base URL for functions that run one by one.
 package main
 
 import (

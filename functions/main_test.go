@@ -39,6 +39,30 @@ func daemonEnv(t *testing.T, database string) map[string]string {
 	return testkit.Env(t, database, map[string]string{"OS_CLOUD": "demo", "STATS_BACKFILL": "1h"})
 }
 
+// TestAFunctionWarmsUp: by the time that Knative lets the first request in, a copy is connected to Postgres and has asked
+// for Keystone once.
+func TestAFunctionWarmsUp(t *testing.T) {
+	t.Parallel()
+	database := testkit.EmptyDatabase(t) // at first without the schema: then OpenStack is not asked
+	keystone, calls := testkit.Through(t, "http://127.0.0.1:1", func(*http.Request) {})
+	env := testkit.Env(t, database, map[string]string{"FUNCTION_TARGET": "servers", "OS_CLOUD": "", "OS_AUTH_URL": keystone + "/v3"})
+	conn := testkit.Connect(t, database)
+	connected := func() bool {
+		return testkit.Scalar[int](t, conn, "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()") > 0
+	}
+	early := testkit.Spawn(t, env)
+	testkit.Eventually(t, 5*time.Second, "the copy is connected to Postgres", connected)
+	early.Terminate(t, 5*time.Second)
+	if n := calls.Load(); n != 0 {
+		t.Errorf("without the schema Keystone was asked %d times", n)
+	}
+	if code, out := testkit.Run(t, env, "migrate"); code != 0 {
+		t.Fatal(out)
+	}
+	testkit.Spawn(t, env)
+	testkit.Eventually(t, 5*time.Second, "the copy is connected, and has asked for Keystone", func() bool { return connected() && calls.Load() > 0 })
+}
+
 // TestOneByOne runs every function in a process of its own, as Knative does: each serves its own paths, at the
 // same places as the daemon does.
 func TestOneByOne(t *testing.T) {

@@ -126,6 +126,7 @@ func (p *Process) serveFunction(ctx context.Context) error {
 	slog.Info("serving", "function", p.cfg.Target, "port", p.cfg.Port)
 	served := make(chan error, 1)
 	go func() { served <- funcframework.StartHostPort(p.cfg.Host, p.cfg.Port) }()
+	go p.warm(ctx)
 	select {
 	case err := <-served:
 		return err
@@ -140,6 +141,16 @@ func (p *Process) serveFunction(ctx context.Context) error {
 		return errors.New("the server did not answer itself; ending without draining")
 	}
 	return p.drain(ctx, s)
+}
+
+// warm opens the connections that the first request will need, while Knative still finds out that this copy serves, which
+// takes it a second. Nobody waits for that, and whoever is away is away for the first request to tell.
+func (p *Process) warm(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	if p.log.Ready(ctx) == nil { // without Postgres nothing is sent to OpenStack
+		_ = p.cloud.Reachable(ctx)
+	}
 }
 
 func (p *Process) askItself(ctx context.Context) {
