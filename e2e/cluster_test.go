@@ -129,13 +129,13 @@ func client(t testing.TB, service, token string) *testkit.Client {
 // reach waits until the ingress serves the URL: it may answer 404 for a moment after the route is ready.
 func reach(t testing.TB, base, token string) *testkit.Client {
 	t.Helper()
-	at, err := url.Parse(ingress)
+	front, err := url.Parse(ingress)
 	if err != nil {
 		t.Fatal(err)
 	}
-	via := at.Host
-	if at.Port() == "" {
-		via = net.JoinHostPort(at.Host, "80")
+	via := front.Host
+	if front.Port() == "" {
+		via = net.JoinHostPort(front.Host, "80")
 	}
 	c := &testkit.Client{URL: base, Token: token, Via: via}
 	testkit.Eventually(t, time.Minute, base+" is served", func() bool {
@@ -183,48 +183,62 @@ func at(object map[string]any, path ...string) map[string]any {
 	return object
 }
 
-// pods are the running pods of a Service.
+// podList is what the tests look at of pods.
 type podList struct {
-	Items []struct {
-		Metadata struct {
-			Name              string
-			DeletionTimestamp string
-			Labels            map[string]string
-		}
-		Spec struct {
-			ServiceAccountName           string
-			AutomountServiceAccountToken *bool
-			Volumes                      []map[string]any
-			Containers                   []struct {
-				Name            string
-				Image           string
-				EnvFrom         []struct{ SecretRef, ConfigMapRef struct{ Name string } }
-				Env             []struct{ Name, Value string }
-				SecurityContext map[string]any
-				VolumeMounts    []struct{ MountPath string }
-				LivenessProbe   map[string]any
-			}
-		}
-		Status struct {
-			Phase      string
-			Conditions []struct{ Type, Status string }
-		}
+	Items []pod
+}
+
+type pod struct {
+	Metadata struct{ Name, UID, DeletionTimestamp string }
+	Spec     struct {
+		AutomountServiceAccountToken *bool
+		Volumes                      []map[string]any
+		Containers                   []container
+	}
+	Status struct {
+		Conditions []struct{ Type, Status string }
 	}
 }
 
-func pods(t testing.TB, service string) podList {
-	t.Helper()
-	return get[podList](t, "pods", "-l", "serving.knative.dev/service="+service)
+type container struct {
+	Name            string
+	EnvFrom         []struct{ SecretRef struct{ Name string } }
+	SecurityContext map[string]any
+	LivenessProbe   map[string]any
+}
+
+// serves says whether the pod is ready, and not ending.
+func (p pod) serves() bool {
+	for _, c := range p.Status.Conditions {
+		if c.Type == "Ready" && c.Status == "True" {
+			return p.Metadata.DeletionTimestamp == ""
+		}
+	}
+	return false
+}
+
+// pods are a Service's, but for those that are ending. It may be called from any goroutine.
+func pods(service string) (list []pod, err error) {
+	out, err := try("kubectl", "-n", namespace, "get", "pods", "-l", "serving.knative.dev/service="+service, "-o", "json")
+	if err != nil {
+		return nil, err
+	}
+	var found podList
+	err = json.Unmarshal([]byte(out), &found)
+	for _, p := range found.Items {
+		if p.Metadata.DeletionTimestamp == "" {
+			list = append(list, p)
+		}
+	}
+	return list, err
 }
 
 // ready counts the pods of a Service that serve.
-func ready(t testing.TB, service string) (n int) {
-	t.Helper()
-	for _, p := range pods(t, service).Items {
-		for _, c := range p.Status.Conditions {
-			if c.Type == "Ready" && c.Status == "True" && p.Metadata.DeletionTimestamp == "" {
-				n++
-			}
+func ready(service string) (n int) {
+	list, _ := pods(service)
+	for _, p := range list {
+		if p.serves() {
+			n++
 		}
 	}
 	return n
@@ -235,12 +249,8 @@ func toZero(t testing.TB, services ...string) {
 	t.Helper()
 	for _, s := range services {
 		testkit.Eventually(t, 3*time.Minute, s+" is at zero", func() bool {
-			for _, p := range pods(t, s).Items {
-				if p.Metadata.DeletionTimestamp == "" {
-					return false
-				}
-			}
-			return true
+			list, err := pods(s)
+			return err == nil && len(list) == 0
 		})
 	}
 }

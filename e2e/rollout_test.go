@@ -5,6 +5,7 @@ package e2e
 import (
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -16,22 +17,19 @@ func underLoad(t *testing.T, change func()) {
 	t.Helper()
 	c := client(t, "servers", testkit.NewProject(t).Token(t))
 	stop := make(chan struct{})
-	type outcome struct{ ids, failed []string }
-	result := make(chan outcome, 1)
-	go func() {
-		ids, failed := load(t, c, "/v1/servers?limit=1", 20, 0, stop)
-		result <- outcome{ids, failed}
-	}()
-	time.Sleep(3 * time.Second)
+	var ids, failed []string
+	var running sync.WaitGroup
+	running.Go(func() { ids, failed = load(t, c, "/v1/servers?limit=1", 20, 0, stop) })
 	func() {
+		defer running.Wait()
 		defer close(stop)
+		time.Sleep(3 * time.Second)
 		change()
 		time.Sleep(5 * time.Second)
 	}()
-	got := <-result
-	noneFailed(t, got.failed)
-	inLog(t, got.ids)
-	fmt.Printf("\n%s: %d answers, %d failed\n", t.Name(), len(got.ids)+len(got.failed), len(got.failed))
+	noneFailed(t, failed)
+	inLog(t, ids)
+	fmt.Printf("\n%s: %d answers, %d failed\n", t.Name(), len(ids)+len(failed), len(failed))
 }
 
 // latestReady is the revision of servers that was ready last.
@@ -62,6 +60,7 @@ func share(t testing.TB, revision string) (percent int) {
 // TestRollout goes to a new revision all at once, in two halves, and back, and loses no request.
 func TestRollout(t *testing.T) {
 	old := latestReady(t)
+	t.Cleanup(func() { kn(t, "service", "update", "servers", "--traffic", "@latest=100", "--env", "LOG_LEVEL-") })
 	underLoad(t, func() {
 		kn(t, "service", "update", "servers", "--env", "LOG_LEVEL=INFO")
 		now := latestReady(t)
@@ -83,13 +82,18 @@ func TestRollout(t *testing.T) {
 			t.Errorf("after the rollback %s gets %d%%", old, share(t, old))
 		}
 	})
-	kn(t, "service", "update", "servers", "--traffic", "@latest=100", "--env", "LOG_LEVEL-")
 }
 
 // TestBrokenRevision: a mistake in the configuration makes a revision that does not start. It gets no traffic, and kn
 // says why.
 func TestBrokenRevision(t *testing.T) {
 	good := latestReady(t)
+	t.Cleanup(func() {
+		kn(t, "service", "update", "servers", "--env", "REQUEST_TIMEOUT-")
+		if latestReady(t) == good {
+			t.Error("the mended revision is not ready")
+		}
+	})
 	underLoad(t, func() {
 		kn(t, "service", "update", "servers", "--env", "REQUEST_TIMEOUT=soon", "--no-wait")
 		testkit.Eventually(t, 3*time.Minute, "kn service describe says what is wrong with the new revision", func() bool {
@@ -100,10 +104,6 @@ func TestBrokenRevision(t *testing.T) {
 			t.Errorf("revision %s gets %d%%, ready is %s", good, share(t, good), latestReady(t))
 		}
 	})
-	kn(t, "service", "update", "servers", "--env", "REQUEST_TIMEOUT-")
-	if latestReady(t) == good {
-		t.Error("the mended revision is not ready")
-	}
 }
 
 // TestDependenciesAway: a function starts, and says what is missing, while Postgres or Keystone cannot be reached.

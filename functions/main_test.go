@@ -24,7 +24,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv("GATEWAY_UPSTREAM") != "" { // TestGateway runs this again: as cloudfn, but with names of its own
+	if os.Getenv("CLOUDFN_TEST_GATEWAY") != "" { // TestGateway runs this again: as cloudfn, but with names of its own
 		net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: loopbackDNS}
 		os.Exit(run.Main(openapi))
 	}
@@ -169,7 +169,7 @@ func spawnGateway(t *testing.T, daemon *testkit.Process) (*testkit.Client, *exec
 	port := testkit.FreePort(t)
 	cmd, logs := exec.Command(self, "gateway"), &bytes.Buffer{}
 	_, upstream, _ := strings.Cut(daemon.URL, "127.0.0.1")
-	cmd.Env = []string{"GATEWAY_UPSTREAM=http://{function}.fn.test" + upstream, "HOST=127.0.0.1", "PORT=" + port}
+	cmd.Env = []string{"CLOUDFN_TEST_GATEWAY=1", "GATEWAY_UPSTREAM=http://{function}.fn.test" + upstream, "HOST=127.0.0.1", "PORT=" + port}
 	cmd.Stdout, cmd.Stderr = logs, logs
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

@@ -4,22 +4,25 @@ package knative
 import (
 	"bytes"
 	"maps"
+	"os"
 	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/cloudfn/cloudfn/shared/run"
 )
 
 // object is any Kubernetes object, as far as the tests look into it.
 type object struct {
 	Kind     string
 	Metadata struct {
-		Name        string
-		Labels      map[string]string
-		Annotations map[string]string
+		Name   string
+		Labels map[string]string
 	}
 	Spec struct {
 		Template struct {
@@ -32,20 +35,13 @@ type object struct {
 				TimeoutSeconds               int
 				Containers                   []struct {
 					EnvFrom                       []struct{ SecretRef struct{ Name string } }
-					Env                           []struct{ Name, Value string }
 					LivenessProbe, ReadinessProbe map[string]any
 				}
 			}
 		}
-		PodSelector struct {
-			MatchLabels      map[string]string
-			MatchExpressions []struct{ Key, Operator string }
-		}
+		PodSelector struct{ MatchLabels map[string]string }
 		PolicyTypes []string
-		Egress      []struct {
-			To    []any
-			Ports []struct{ Port int }
-		}
+		Egress      []struct{ To []any }
 		Ingress     []struct{ Ports []struct{ Port int } }
 		Schedule    string
 		Timezone    string
@@ -96,8 +92,8 @@ var reaches = map[string][]string{
 	"migrate":       {"egress-postgres"},
 }
 
-// TestNetworkPolicies evaluates the policies for each pod as a network that enforces them does: a pod that any policy of
-// a direction selects may do what one of those policies lists, and nothing else.
+// TestNetworkPolicies: everything is denied, and each pod is selected by the egress policies that it needs and by no
+// other, each of which says where to. The policies that select every pod (DNS, telemetry) are not in the table.
 func TestNetworkPolicies(t *testing.T) {
 	t.Parallel()
 	for _, overlay := range []string{"local", "production"} {
@@ -127,10 +123,9 @@ func TestNetworkPolicies(t *testing.T) {
 				t.Errorf("%s: %s may reach %v, want %v", overlay, name, got, reaches[name])
 			}
 		}
-		for _, port := range policies["ingress-from-knative"].Spec.Ingress[0].Ports {
-			if port.Port == 8080 {
-				t.Errorf("%s: the functions' own port can be reached past queue-proxy", overlay)
-			}
+		ingress := policies["ingress-from-knative"].Spec.Ingress
+		if len(ingress) != 1 || len(ingress[0].Ports) == 0 || slices.ContainsFunc(ingress[0].Ports, func(p struct{ Port int }) bool { return p.Port == 8080 }) {
+			t.Errorf("%s: it must be queue-proxy that is reached, not the functions' own port: %+v", overlay, ingress)
 		}
 	}
 }
@@ -173,6 +168,10 @@ func TestServices(t *testing.T) {
 	t.Parallel()
 	objects := render(t, "local")
 	sources := ofKind(objects, "PingSource")
+	var config map[string]string
+	for _, c := range ofKind(objects, "ConfigMap") {
+		config = c.Data
+	}
 	for name, service := range ofKind(objects, "Service") {
 		pod := service.Spec.Template.Spec
 		container := pod.Containers[0]
@@ -182,15 +181,18 @@ func TestServices(t *testing.T) {
 		if container.LivenessProbe != nil || container.ReadinessProbe != nil {
 			t.Errorf("%s has a probe, which slows its cold start", name)
 		}
-		if pod.ContainerConcurrency == 0 || pod.TimeoutSeconds < 75 || service.Spec.Template.Metadata.Annotations["autoscaling.knative.dev/max-scale"] == "" {
-			t.Errorf("%s has no concurrency, no max-scale, or less time than its requests may take", name)
-		}
 		source, event := sources[name]
+		if pod.ContainerConcurrency == 0 || service.Spec.Template.Metadata.Annotations["autoscaling.knative.dev/max-scale"] == "" {
+			t.Errorf("%s has no concurrency or no max-scale", name)
+		}
+		if got, least := time.Duration(pod.TimeoutSeconds)*time.Second, longest(t, name, event, config)+drainSleep; got < least {
+			t.Errorf("%s has timeoutSeconds %s: a pod that ends would not finish its requests, which takes %s", name, got, least)
+		}
 		local := service.Metadata.Labels["networking.knative.dev/visibility"] == "cluster-local"
 		if event != local || event != (pod.ServiceAccountName == "cloudfn-event") {
 			t.Errorf("%s: a function with a PingSource is cluster-local and runs as cloudfn-event, no other is and does", name)
 		}
-		if event && (source.Spec.Timezone != "UTC" || source.Spec.Sink.Ref.Name != name || source.Spec.CeOverrides.Extensions["cloudfnkey"] != "local-event-key") {
+		if event && (source.Spec.Timezone != "UTC" || source.Spec.Schedule != schedule(t, name) || source.Spec.Sink.Ref.Name != name || source.Spec.CeOverrides.Extensions["cloudfnkey"] != "local-event-key") {
 			t.Errorf("the PingSource of %s is %+v", name, source.Spec)
 		}
 		for _, from := range container.EnvFrom {
@@ -199,4 +201,45 @@ func TestServices(t *testing.T) {
 			}
 		}
 	}
+}
+
+// drainSleep is for how long queue-proxy still lets requests in after its pod was told to end (serving v0.50,
+// pkg/queue/sharedmain: drainSleepDuration).
+const drainSleep = 30 * time.Second
+
+// longest is how long a request to the function may take. An event is told to stop when its pod has to end.
+func longest(t *testing.T, name string, event bool, config map[string]string) time.Duration {
+	t.Helper()
+	if event {
+		return duration(t, config["EVENT_TIMEOUT"])
+	}
+	if name == "gateway" {
+		return duration(t, config["REQUEST_TIMEOUT"]) + 15*time.Second // for a copy that has to start first
+	}
+	return duration(t, config["REQUEST_TIMEOUT"])
+}
+
+func duration(t *testing.T, text string) time.Duration {
+	t.Helper()
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// schedule is the one that the function is registered with, which the daemon goes by.
+func schedule(t *testing.T, name string) string {
+	t.Helper()
+	code, err := os.ReadFile("../functions/" + name + "/config.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for written, cron := range map[string]run.Schedule{"run.Hourly": run.Hourly, "run.Minutely": run.Minutely} {
+		if bytes.Contains(code, []byte(`run.Event("`+name+`", `+written)) {
+			return string(cron)
+		}
+	}
+	t.Fatalf("functions/%s/config.go registers no schedule", name)
+	return ""
 }

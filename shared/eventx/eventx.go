@@ -26,7 +26,11 @@ const PingType = "dev.knative.sources.ping"
 // KeyExtension carries the secret that proves an event's source: a PingSource adds it by ceOverrides.
 const KeyExtension = "cloudfnkey"
 
-const maxEvent = 64 << 10
+// An event is small, and comes at once.
+const (
+	maxEvent    = 64 << 10
+	readTimeout = 15 * time.Second
+)
 
 // Func is the work that an event wakes. What it returns decides the answer: nil is done, a retryable error
 // (apperr.Retryable) asks the source to send the event again, any other error says that it never will work.
@@ -47,7 +51,7 @@ type Handler struct {
 func (h Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	began := time.Now()
 	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(began.Add(15 * time.Second))
+	_ = control.SetReadDeadline(began.Add(readTimeout))
 	_ = control.SetWriteDeadline(began.Add(h.Timeout + 15*time.Second))
 	r.Body = http.MaxBytesReader(w, r.Body, maxEvent)
 	if r.Method != http.MethodPost {
@@ -65,6 +69,8 @@ func (h Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, reason, status)
 		return
 	}
+	// All of it has been read. A read deadline that ends during the work would cancel whatever comes on this connection later.
+	_ = control.SetReadDeadline(time.Time{})
 	// The work goes on when the source hangs up: it would only be done again.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), h.Timeout)
 	defer cancel()

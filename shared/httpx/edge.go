@@ -2,7 +2,6 @@ package httpx
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -42,19 +41,20 @@ func (e Edge) Handler(routes []Route) http.Handler {
 	for _, route := range routes {
 		mux.Handle(route.Pattern, route)
 	}
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/healthz" {
-			Healthz(w)
-			return
-		}
-		e.serve(w, r, mux)
-	})
+	return Healthz(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { e.serve(w, r, mux) }))
 }
 
-// Healthz says that the process serves. It asks nobody: a database that is away must not restart a pod.
-func Healthz(w http.ResponseWriter) {
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	_, _ = w.Write([]byte("ok\n"))
+// Healthz says at /healthz that the process serves, and leaves every other path to others. It asks nobody: a
+// database that is away must not restart a pod.
+func Healthz(others http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/healthz" {
+			others.ServeHTTP(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		_, _ = w.Write([]byte("ok\n"))
+	})
 }
 
 // exchange is one request on its way through the mux, which only hands over a ResponseWriter.
@@ -85,11 +85,10 @@ func (e Edge) serve(w http.ResponseWriter, r *http.Request, mux *http.ServeMux) 
 	arrived := TakeRequestID(r)
 	id := RequestID(arrived)
 	w.Header().Set("X-Request-Id", id)
-	control := http.NewResponseController(w)
 	// Later than the request's own deadline: net/http cancels a request whose connection cannot be read any more,
 	// which would look as if the client were gone. Under the functions framework nobody else sets any.
-	_ = control.SetReadDeadline(began.Add(e.Timeout + slack/2))
-	_ = control.SetWriteDeadline(began.Add(e.Timeout + slack))
+	upload := ReadBy(w, r, began.Add(e.Timeout+slack/2))
+	_ = http.NewResponseController(w).SetWriteDeadline(began.Add(e.Timeout + slack))
 	r.Body = http.MaxBytesReader(w, r.Body, MaxBody)
 
 	ctx, cancel := context.WithTimeout(arrived, e.Timeout)
@@ -109,9 +108,9 @@ func (e Edge) serve(w http.ResponseWriter, r *http.Request, mux *http.ServeMux) 
 		resp = failure(err, id, e.KeystoneURL)
 		row.Status, row.Code = resp.Status, string(resp.Code)
 	}
+	upload.End(w.Header())
 	resp.write(w, r.Method == http.MethodHead)
-	slog.InfoContext(ctx, "request", "function", row.Function, "method", r.Method, "path", row.Path, "status", row.Status,
-		"ms", row.Duration.Milliseconds(), "project_id", row.ProjectID, "code", row.Code)
+	LogRequest(ctx, row)
 }
 
 func (e Edge) record(ctx context.Context, x *exchange, row domain.Request) error {
@@ -154,20 +153,7 @@ func (e Edge) outcome(ctx context.Context, x *exchange, r *http.Request) Respons
 	if err == nil {
 		return resp
 	}
-	if apperr.CodeOf(err) == apperr.Internal {
-		switch {
-		case errors.Is(ctx.Err(), context.Canceled):
-			err = apperr.Wrap(apperr.ClientGone, err, "the client hung up")
-		case ctx.Err() != nil:
-			err = apperr.Wrap(apperr.Timeout, err, "the request took too long")
-		}
-	}
-	level := slog.LevelInfo
-	if apperr.Retryable(err) {
-		level = slog.LevelWarn
-	}
-	slog.Log(ctx, level, "request failed", "function", x.route.Function, "code", apperr.CodeOf(err), "error", err)
-	return failure(err, RequestID(ctx), e.KeystoneURL)
+	return failure(Failed(ctx, x.route.Function, err), RequestID(ctx), e.KeystoneURL)
 }
 
 // guard turns a panic into an internal error: one request's mistake must not end the others.

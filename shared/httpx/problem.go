@@ -74,13 +74,11 @@ func failure(err error, requestID, keystone string) Response {
 	return resp
 }
 
-// Refuse answers with an error, for who serves without an Edge, and gives the status that it has.
-func Refuse(w http.ResponseWriter, r *http.Request, err error) int {
+// Refuse answers with an error, for who serves without an Edge.
+func Refuse(w http.ResponseWriter, r *http.Request, err error) {
 	id := RequestID(r.Context())
 	w.Header().Set("X-Request-Id", id)
-	resp := failure(err, id, "")
-	resp.write(w, r.Method == http.MethodHead)
-	return resp.Status
+	failure(err, id, "").write(w, r.Method == http.MethodHead)
 }
 
 func seconds(d time.Duration) string { return strconv.Itoa(int(math.Ceil(d.Seconds()))) }

@@ -9,7 +9,6 @@ import (
 	"maps"
 	"net"
 	"net/http"
-	"net/http/httputil"
 	"net/url"
 	"os"
 	"regexp"
@@ -19,7 +18,6 @@ import (
 
 	"github.com/sethvargo/go-envconfig"
 
-	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/httpx"
 	"github.com/cloudfn/cloudfn/shared/obs"
 )
@@ -62,7 +60,7 @@ type gateway struct {
 	cfg       gatewayConfig
 	owners    map[string]string   // the function, by how its paths begin: /v1/servers
 	services  map[string]*url.URL // by function
-	fallback  string              // the function that answers at every other path, with 404, and logs it
+	fallback  string              // the function that answers at every other path, with 404, and has it in the request log
 	transport *http.Transport
 	telemetry *obs.Telemetry
 }
@@ -81,11 +79,13 @@ func newGateway(ctx context.Context, env envconfig.Lookuper, functions []functio
 			return nil, err
 		}
 	}
-	g.fallback = slices.Min(slices.Collect(maps.Keys(g.services)))
+	// Any would do, but launch takes few requests at a time: the last name is a rule that does not depend on an order of
+	// registration, and gives a function (stats) that only reads.
+	g.fallback = slices.Max(slices.Collect(maps.Keys(g.services)))
 	g.transport = &http.Transport{
 		DialContext:         (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
 		TLSHandshakeTimeout: 5 * time.Second,
-		MaxIdleConnsPerHost: 100,
+		MaxIdleConnsPerHost: 500,             // as many as requests that a copy takes at once (knative/services)
 		IdleConnTimeout:     idleTimeout / 2, // sooner than the other side, so that no request meets its end
 		// A client that asks first whether its body is wanted gets the function's word.
 		ExpectContinueTimeout: time.Second,
@@ -97,8 +97,8 @@ func newGateway(ctx context.Context, env envconfig.Lookuper, functions []functio
 	return g, nil
 }
 
-// beginning is the part of a route's pattern that tells whose path it is: two segments without a wildcard.
-var beginning = regexp.MustCompile(`^[A-Z]+ (/[^/{]+/[^/{]+)(?:/|$)`)
+// routePrefix is the part of a route's pattern that tells whose path it is: two segments without a wildcard.
+var routePrefix = regexp.MustCompile(`^[A-Z]+ (/[^/{]+/[^/{]+)(?:/|$)`)
 
 // owners finds in the functions' own routes how the paths of each begin.
 func owners(ctx context.Context, functions []function) (map[string]string, error) {
@@ -112,7 +112,7 @@ func owners(ctx context.Context, functions []function) (map[string]string, error
 			return nil, fmt.Errorf("%s: %w", f.name, err)
 		}
 		for _, route := range routes {
-			match := beginning.FindStringSubmatch(route.Pattern)
+			match := routePrefix.FindStringSubmatch(route.Pattern)
 			if match == nil {
 				return nil, fmt.Errorf("%s serves %q, which does not begin with two names", f.name, route.Pattern)
 			}
@@ -146,101 +146,15 @@ func (g *gateway) handler() http.Handler {
 	if wrap := g.telemetry.Client(); wrap != nil {
 		client = wrap(client)
 	}
-	return g.telemetry.Server(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/healthz" {
-			httpx.Healthz(w)
-			return
-		}
-		g.pass(w, r, client)
-	}), serviceName("gateway"))
-}
-
-// pass sends a request on to its function, and the answer back, both as they come. How large a body may be is the
-// function's business: one that is too large is refused there, and not read any further here.
-func (g *gateway) pass(w http.ResponseWriter, r *http.Request, client http.RoundTripper) {
-	began, function := time.Now(), g.function(r.URL)
-	ctx, cancel := context.WithTimeout(httpx.TakeRequestID(r), g.limit())
-	defer cancel()
-	// http.Transport waits for the body that it reads, whatever the deadline: a client that stalls must not keep it.
-	defer context.AfterFunc(ctx, func() { _ = http.NewResponseController(w).SetReadDeadline(time.Now()) })()
-	status, code := 0, apperr.Code("")
-	defer func() {
-		slog.InfoContext(ctx, "request", "function", function, "method", r.Method, "path", httpx.Path(r), "status", status,
-			"ms", time.Since(began).Milliseconds(), "code", code)
-	}()
-	proxy := httputil.ReverseProxy{
-		Transport: client, FlushInterval: -1,
-		Rewrite:        func(p *httputil.ProxyRequest) { rewrite(p, g.services[function]) },
-		ModifyResponse: func(resp *http.Response) error { status = resp.StatusCode; return nil },
-		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
-			err = failed(ctx, function, err)
-			code, status = apperr.CodeOf(err), httpx.Refuse(w, r, err)
-			note(ctx, function, code, err)
-		},
-		// For an answer that breaks off when its beginning is sent.
-		ErrorLog: slog.NewLogLogger(slog.Default().With("function", function, "request_id", httpx.RequestID(ctx)).Handler(), slog.LevelWarn),
-	}
-	r = r.WithContext(ctx)
-	r.Body = body{r.Body}
-	proxy.ServeHTTP(w, r)
+	pass := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { g.pass(w, r, client) })
+	return g.telemetry.Server(httpx.Healthz(pass), serviceName("gateway"))
 }
 
 // limit is how long a request may take.
 func (g *gateway) limit() time.Duration { return g.cfg.RequestTimeout + coldStart }
 
-// rewrite addresses a request to a function's service. Path and query stay as they came, whatever is wrong with
-// them: that is for the function to say. Only bytes that no URL may have are percent-encoded.
-func rewrite(p *httputil.ProxyRequest, service *url.URL) {
-	in := p.In.URL
-	p.Out.URL = &url.URL{
-		Scheme: service.Scheme, Host: service.Host, Path: in.Path, RawPath: in.RawPath, RawQuery: in.RawQuery, ForceQuery: in.ForceQuery,
-	}
-	p.Out.Host = service.Host // Knative routes by it
-	p.Out.Header.Set("X-Request-Id", httpx.RequestID(p.In.Context()))
-	p.SetXForwarded()
-}
-
-// body is what the client sends. Its errors are the client's, not the function's.
-type body struct{ io.ReadCloser }
-
-// Read implements io.Reader.
-func (b body) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p)
-	_, network := errors.AsType[*net.OpError](err)
-	switch {
-	case err == nil || errors.Is(err, io.EOF):
-		return n, err
-	case network || errors.Is(err, io.ErrUnexpectedEOF):
-		return n, apperr.Wrap(apperr.ClientGone, err, "the client hung up")
-	}
-	return n, apperr.Wrap(apperr.Invalid, err, "the body could not be read")
-}
-
-// failed says why a request has no answer of its function. Unavailable promises that nothing was done.
-func failed(ctx context.Context, function string, err error) error {
-	switch op, ok := errors.AsType[*net.OpError](err); {
-	case errors.Is(ctx.Err(), context.Canceled):
-		return apperr.Wrap(apperr.ClientGone, err, "the client hung up")
-	case ctx.Err() != nil:
-		return apperr.Wrap(apperr.Timeout, err, "the request took too long")
-	case apperr.CodeOf(err) != apperr.Internal:
-		return err
-	case ok && op.Op == "dial":
-		return apperr.Wrap(apperr.Unavailable, err, "the function %s cannot be reached", function)
-	}
-	return apperr.Wrap(apperr.BadGateway, err, "the function %s broke off without an answer", function)
-}
-
-func note(ctx context.Context, function string, code apperr.Code, err error) {
-	level := slog.LevelInfo
-	if apperr.Retryable(err) && code != apperr.ClientGone {
-		level = slog.LevelWarn
-	}
-	slog.Log(ctx, level, "request failed", "function", function, "code", code, "error", err)
-}
-
-// gate is the command: it serves until it is asked to end.
-func gate(ctx context.Context) error {
+// runGateway is the command: it serves until it is asked to end.
+func runGateway(ctx context.Context) error {
 	g, err := newGateway(ctx, envconfig.OsLookuper(), registry, os.Stderr)
 	if err != nil {
 		return err

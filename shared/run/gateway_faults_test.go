@@ -2,6 +2,7 @@ package run
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -13,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/httpx"
 )
 
@@ -42,7 +45,7 @@ func TestGatewayFailures(t *testing.T) {
 		for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodHead} {
 			t.Run(name+" "+method, func(t *testing.T) {
 				var calls atomic.Int64
-				g := newTown(t, func(w http.ResponseWriter, r *http.Request) {
+				g := newTestGateway(t, func(w http.ResponseWriter, r *http.Request) {
 					calls.Add(1)
 					_, _ = io.ReadAll(r.Body)
 					tc.serve(w, r)
@@ -87,7 +90,7 @@ func TestGatewayFailures(t *testing.T) {
 
 // TestGatewayAnswerBreaksOff: the client must not take half an answer for a whole one.
 func TestGatewayAnswerBreaksOff(t *testing.T) {
-	g := newTown(t, func(w http.ResponseWriter, _ *http.Request) {
+	g := newTestGateway(t, func(w http.ResponseWriter, _ *http.Request) {
 		hangUp(w, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n")
 	})
 	resp, err := http.Get(g.url + "/v1/servers")
@@ -98,7 +101,131 @@ func TestGatewayAnswerBreaksOff(t *testing.T) {
 	if text, err := io.ReadAll(resp.Body); err == nil || string(text) != "half" {
 		t.Errorf("got %s %v", text, err)
 	}
-	g.line(t, "WARN", "unexpected EOF", `"function":"servers"`, `"request_id":"req-`)
+	g.line(t, "WARN", `"msg":"request failed"`, "unexpected EOF", `"function":"servers"`, `"code":"bad_gateway"`, `"request_id":"req-`)
+	g.line(t, `"msg":"request"`, `"status":502`, `"code":"bad_gateway"`)
+	if n := strings.Count(g.logs(), "WARN"); n != 1 {
+		t.Errorf("%d lines: %s", n, g.logs())
+	}
+}
+
+// TestGatewayClientHangsUpInAnAnswer of which it has a part.
+func TestGatewayClientHangsUpInAnAnswer(t *testing.T) {
+	g := newTestGateway(t, func(w http.ResponseWriter, r *http.Request) {
+		for r.Context().Err() == nil {
+			_, _ = w.Write(make([]byte, 1<<16))
+		}
+	})
+	conn, err := net.Dial("tcp", strings.TrimPrefix(g.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = io.WriteString(conn, "GET /v1/servers HTTP/1.1\r\nHost: x\r\n\r\n")
+	_, _ = io.ReadFull(conn, make([]byte, 1<<16))
+	_ = conn.Close()
+	g.line(t, `"msg":"request"`, `"status":499`, `"code":"client_gone"`)
+	if strings.Contains(g.logs(), "WARN") {
+		t.Errorf("it logged %s", g.logs())
+	}
+}
+
+// TestGatewayTimeoutLeavesTheConnection as it was, or ends it: the next request on it is answered.
+func TestGatewayTimeoutLeavesTheConnection(t *testing.T) {
+	g := newTestGateway(t, func(_ http.ResponseWriter, r *http.Request) {
+		if _, _ = io.ReadAll(r.Body); r.URL.Path != "/v1/servers" {
+			<-r.Context().Done()
+		}
+	})
+	g.cfg.RequestTimeout = 100*time.Millisecond - coldStart
+	client := &http.Client{Transport: &http.Transport{MaxConnsPerHost: 1}}
+	t.Cleanup(client.CloseIdleConnections)
+	for range 3 {
+		for _, slow := range []string{http.MethodGet, http.MethodPost} {
+			for path, want := range map[string]int{"/v1/servers/slow": 504, "/v1/servers": 200} {
+				req, err := http.NewRequestWithContext(t.Context(), slow, g.url+path, strings.NewReader("{}"[:len(slow)/4*2]))
+				if err != nil {
+					t.Fatal(err)
+				}
+				resp, err := client.Do(req)
+				if err != nil {
+					t.Fatal(err)
+				}
+				_, _ = io.Copy(io.Discard, resp.Body)
+				if _ = resp.Body.Close(); resp.StatusCode != want {
+					t.Errorf("%s %s: got %d, want %d", slow, path, resp.StatusCode, want)
+				}
+			}
+		}
+	}
+}
+
+// TestGatewayForeignAnswers are those of an ingress or of Knative, in place of a function that cannot answer.
+func TestGatewayForeignAnswers(t *testing.T) {
+	for name, tc := range map[string]struct {
+		status int
+		id     string // "own" is the request's
+		want   int
+		code   string
+	}{
+		"no such host":          {404, "", 502, "bad_gateway"},
+		"a copy was killed":     {502, "", 502, "bad_gateway"},
+		"no copy came up":       {503, "", 502, "bad_gateway"},
+		"the platform's limit":  {504, "", 504, "timeout"},
+		"another request's":     {500, "req-11111111-2222-4333-8444-555555555555", 502, "bad_gateway"},
+		"a tunnel":              {101, "own", 502, "bad_gateway"},
+		"the function's 404":    {404, "own", 404, ""},
+		"the function's 503":    {503, "own", 503, ""},
+		"the framework's":       {301, "", 301, ""},
+		"somebody else's sorry": {403, "", 403, ""},
+	} {
+		for _, method := range []string{http.MethodGet, http.MethodHead} {
+			t.Run(name+" "+method, func(t *testing.T) {
+				g := newTestGateway(t, func(w http.ResponseWriter, r *http.Request) {
+					id := strings.ReplaceAll(tc.id, "own", r.Header.Get("X-Request-Id"))
+					hangUp(w, fmt.Sprintf("HTTP/1.1 %d Canary\r\nContent-Length: 6\r\nX-Request-Id: %s\r\nX-Canary: 1\r\n\r\ncanary", tc.status, id))
+				})
+				resp, text := g.send(t, method+" /v1/servers HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+				id := resp.Header.Get("X-Request-Id")
+				if resp.StatusCode != tc.want || len(id) != 40 || resp.Header.Get("Retry-After") != "" {
+					t.Errorf("got %d %v %s", resp.StatusCode, resp.Header, text)
+				}
+				if tc.code == "" {
+					g.line(t, `"msg":"request"`, fmt.Sprintf(`"status":%d`, tc.status), id)
+					return
+				}
+				if resp.Header.Get("Content-Type") != httpx.ProblemType || strings.Contains(strings.ToLower(fmt.Sprint(resp.Header, text)), "canary") ||
+					method == http.MethodGet && !strings.Contains(text, `"code":"`+tc.code+`"`) {
+					t.Errorf("got %v %s", resp.Header, text)
+				}
+				g.line(t, "WARN", `"msg":"request failed"`, `"code":"`+tc.code+`"`, id)
+				g.line(t, `"msg":"request"`, fmt.Sprintf(`"status":%d`, tc.want), id)
+			})
+		}
+	}
+}
+
+// TestGatewayEarlyAnswer comes at once, however slowly the client sends what nobody wants.
+func TestGatewayEarlyAnswer(t *testing.T) {
+	edge := httpx.Edge{
+		Authenticate: func(ctx context.Context, _ http.Header) (context.Context, error) {
+			return ctx, apperr.New(apperr.Unauthenticated, "who?")
+		},
+		Caller: func(context.Context) domain.Identity { return domain.Identity{} },
+		Ready:  func(context.Context) error { return nil }, Record: func(context.Context, domain.Request) error { return nil }, Timeout: time.Minute,
+	}
+	serve := edge.Handler([]httpx.Route{httpx.Handle("POST /v1/launch", func(*http.Request) (string, error) { return "", nil })})
+	for name, rest := range map[string]string{
+		"chunked": "Transfer-Encoding: chunked\r\n\r\n5\r\nfirst\r\n", "with a length": "Content-Length: 10\r\n\r\n{",
+		"that asks first": "Content-Length: 10\r\nExpect: 100-continue\r\n\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newTestGateway(t, serve.ServeHTTP)
+			began := time.Now()
+			resp, text := g.send(t, "POST /v1/launch HTTP/1.1\r\nHost: x\r\n"+rest)
+			if took := time.Since(began); resp.StatusCode != 401 || !strings.Contains(text, "who?") || !resp.Close || took > 3*time.Second {
+				t.Errorf("got %d %s after %s", resp.StatusCode, text, took)
+			}
+		})
+	}
 }
 
 // TestGatewayClientHangsUp ends the function's request too, and is nobody's fault.
@@ -106,7 +233,7 @@ func TestGatewayClientHangsUp(t *testing.T) {
 	for name, upload := range map[string]bool{"while it waits": false, "while it sends": true} {
 		t.Run(name, func(t *testing.T) {
 			began, ended := make(chan struct{}), make(chan struct{})
-			g := newTown(t, func(_ http.ResponseWriter, r *http.Request) {
+			g := newTestGateway(t, func(_ http.ResponseWriter, r *http.Request) {
 				close(began)
 				_, _ = io.ReadAll(r.Body)
 				if !upload {
@@ -136,7 +263,7 @@ func TestGatewayClientHangsUp(t *testing.T) {
 
 // TestGatewayMalformedBody is the client's fault.
 func TestGatewayMalformedBody(t *testing.T) {
-	g := newTown(t, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.ReadAll(r.Body) })
+	g := newTestGateway(t, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.ReadAll(r.Body) })
 	resp, text := g.send(t, "POST /v1/launch HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n")
 	if resp.StatusCode != http.StatusBadRequest || !strings.Contains(text, `"code":"invalid"`) || strings.Contains(g.logs(), "WARN") {
 		t.Errorf("got %d %s, logged %s", resp.StatusCode, text, g.logs())
@@ -145,7 +272,7 @@ func TestGatewayMalformedBody(t *testing.T) {
 
 // TestGatewayStalledBody is answered when the time is up, also if the body never ends.
 func TestGatewayStalledBody(t *testing.T) {
-	g := newTown(t, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.ReadAll(r.Body) })
+	g := newTestGateway(t, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.ReadAll(r.Body) })
 	g.cfg.RequestTimeout = 300*time.Millisecond - coldStart
 	began := time.Now()
 	resp, text := g.send(t, "POST /v1/launch HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{")
@@ -158,7 +285,7 @@ func TestGatewayStalledBody(t *testing.T) {
 // TestGatewayOversizeBody has the function's own answer, and is not read to its end.
 func TestGatewayOversizeBody(t *testing.T) {
 	for range 20 {
-		g := newTown(t, func(w http.ResponseWriter, r *http.Request) {
+		g := newTestGateway(t, func(w http.ResponseWriter, r *http.Request) {
 			if n, err := io.Copy(io.Discard, http.MaxBytesReader(w, r.Body, httpx.MaxBody)); err != nil {
 				http.Error(w, fmt.Sprint("the function's own words after ", n), http.StatusRequestEntityTooLarge)
 			}
@@ -189,17 +316,21 @@ func TestGatewayOversizeBody(t *testing.T) {
 // TestGatewayDeadConnection: a POST whose kept connection the function has just ended is not sent a second time.
 func TestGatewayDeadConnection(t *testing.T) {
 	var posts atomic.Int64
-	g := newTown(t, func(w http.ResponseWriter, r *http.Request) {
+	g := newTestGateway(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost {
 			posts.Add(1)
 			hangUp(w, "")
 		}
 	})
-	for range 5 {
+	for i := range 5 {
+		post := "POST /v1/launch HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
 		if resp, _ := g.send(t, "GET /v1/launch/1 HTTP/1.1\r\nHost: x\r\n\r\n"); resp.StatusCode != http.StatusOK {
 			t.Errorf("got %d", resp.StatusCode)
 		}
-		if resp, _ := g.send(t, "POST /v1/launch HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"); resp.StatusCode != http.StatusBadGateway {
+		if i%2 == 0 {
+			post = "POST /v1/launch HTTP/1.1\r\nHost: x\r\nIdempotency-Key: 1\r\nX-Idempotency-Key: 1\r\n\r\n"
+		}
+		if resp, _ := g.send(t, post); resp.StatusCode != http.StatusBadGateway {
 			t.Errorf("got %d", resp.StatusCode)
 		}
 	}

@@ -22,8 +22,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/httpx"
 )
 
-// town is a gateway with the services behind it, and what it logged.
-type town struct {
+// testGateway is a gateway with the services behind it, and what it logged.
+type testGateway struct {
 	*gateway
 	url string
 
@@ -32,14 +32,14 @@ type town struct {
 }
 
 // Write implements io.Writer.
-func (g *town) Write(p []byte) (int, error) {
+func (g *testGateway) Write(p []byte) (int, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.text.Write(p)
 }
 
 // line waits for one with all of the words, because an answer leaves before its line is written.
-func (g *town) line(t *testing.T, words ...string) {
+func (g *testGateway) line(t *testing.T, words ...string) {
 	t.Helper()
 	for range 500 {
 		for line := range strings.Lines(g.logs()) {
@@ -52,7 +52,7 @@ func (g *town) line(t *testing.T, words ...string) {
 	t.Errorf("no line has %q: %s", words, g.logs())
 }
 
-func (g *town) logs() string {
+func (g *testGateway) logs() string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.text.String()
@@ -67,9 +67,9 @@ func listed(name string, patterns ...string) function {
 	}}
 }
 
-// newTown has launch, servers, stats and an event function. Each has a service of its own, which serve answers for;
+// newTestGateway has launch, servers, stats and an event function. Each has a service of its own, which serve answers for;
 // the name is in the request's Host. Starting it sets the default logger, so these tests are not parallel.
-func newTown(t *testing.T, serve http.HandlerFunc) *town {
+func newTestGateway(t *testing.T, serve http.HandlerFunc) *testGateway {
 	t.Helper()
 	functions := []function{
 		{name: "collect-stats"},
@@ -77,7 +77,7 @@ func newTown(t *testing.T, serve http.HandlerFunc) *town {
 		listed("launch", "POST /v1/launch", "GET /v1/launch/{id}"),
 		listed("servers", "GET /v1/servers", "GET /v1/servers/{id}"),
 	}
-	g := &town{}
+	g := &testGateway{}
 	var err error
 	g.gateway, err = newGateway(t.Context(), envconfig.MapLookuper(map[string]string{"GATEWAY_UPSTREAM": "http://{function}.fn.test"}), functions, g)
 	if err != nil {
@@ -102,7 +102,7 @@ func newTown(t *testing.T, serve http.HandlerFunc) *town {
 }
 
 // send writes a request as it stands, which http.Client would put right.
-func (g *town) send(t *testing.T, request string) (*http.Response, string) {
+func (g *testGateway) send(t *testing.T, request string) (*http.Response, string) {
 	t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(g.url, "http://"))
 	if err != nil {
@@ -120,16 +120,16 @@ func (g *town) send(t *testing.T, request string) (*http.Response, string) {
 }
 
 func TestGatewayFindsTheFunction(t *testing.T) {
-	g := newTown(t, func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.Host, " ", r.RequestURI) })
+	g := newTestGateway(t, func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.Host, " ", r.RequestURI) })
 	for target, want := range map[string]string{
 		"/v1/servers": "servers", "/v1/servers/": "servers", "/v1/servers?": "servers", "/v1/stats": "stats", "/v1/requests": "stats",
 		"/v1/servers?limit=1&&b;c=%zz&x=a%20b+c": "servers", "/v1/servers/a%2fb%2Fc%7e": "servers", "/v1/servers//x/./y": "servers",
 		"/v1/servers/../stats": "servers", "/v1/%73ervers": "servers", "/v1/launch/1": "launch",
-		// What nobody serves is for the first function to refuse.
-		"/": "launch", "/?x": "launch", "/v1": "launch", "/v1/": "launch", "/v1/status": "launch", "/v1/openapi.yaml": "launch",
-		"/v1//servers": "launch", "//v1/servers": "launch", "/v1/./servers": "launch", "/v1/servers%2Fx": "launch", "/v1%2Fservers": "launch",
-		"/v1/serversx": "launch", "/V1/servers": "launch", "/v1/servers;x": "launch", "/v2/servers": "launch", "/healthz/": "launch",
-		"/events/collect-stats": "launch", "/v1/collect-stats": "launch", "/%2e%2e/v1/servers": "launch", "//healthz": "launch",
+		// What nobody serves is for the last function by name to refuse.
+		"/": "stats", "/?x": "stats", "/v1": "stats", "/v1/": "stats", "/v1/status": "stats", "/v1/openapi.yaml": "stats",
+		"/v1//servers": "stats", "//v1/servers": "stats", "/v1/./servers": "stats", "/v1/servers%2Fx": "stats", "/v1%2Fservers": "stats",
+		"/v1/serversx": "stats", "/V1/servers": "stats", "/v1/servers;x": "stats", "/v2/servers": "stats", "/healthz/": "stats",
+		"/events/collect-stats": "stats", "/v1/collect-stats": "stats", "/%2e%2e/v1/servers": "stats", "//healthz": "stats",
 	} {
 		resp, got := g.send(t, "GET "+target+" HTTP/1.1\r\nHost: api.example.com\r\n\r\n")
 		if resp.StatusCode != http.StatusOK || got != want+".fn.test "+target {
@@ -153,7 +153,7 @@ func TestGatewayFindsTheFunction(t *testing.T) {
 
 func TestGatewayHeaders(t *testing.T) {
 	var got http.Header
-	g := newTown(t, func(w http.ResponseWriter, r *http.Request) {
+	g := newTestGateway(t, func(w http.ResponseWriter, r *http.Request) {
 		got = r.Header.Clone()
 		h := w.Header()
 		h.Set("X-Request-Id", got.Get("X-Request-Id"))
@@ -163,10 +163,12 @@ func TestGatewayHeaders(t *testing.T) {
 		_, _ = w.Write([]byte("not gzip"))
 	})
 	resp, text := g.send(t, "GET /v1/servers HTTP/1.1\r\nHost: api.example.com\r\nX-Auth-Token: a\r\nX-Auth-Token: b\r\nForwarded: for=6.6.6.6\r\n"+
-		"X-Forwarded-For: 6.6.6.6\r\nX-Forwarded-Host: evil\r\nX-Forwarded-Proto: https\r\nConnection: X-Drop\r\nX-Drop: 1\r\nTe: gzip\r\n\r\n")
+		"X-Forwarded-For: 6.6.6.6\r\nX-Forwarded-Host: evil\r\nX-Forwarded-Proto: https\r\n"+
+		"Connection: X-Drop, Upgrade\r\nX-Drop: 1\r\nUpgrade: websocket\r\nIdempotency-Key: 1\r\nX-Idempotency-Key: 1\r\nTe: gzip\r\n\r\n")
 	id := got.Get("X-Request-Id")
 	want := http.Header{
-		"X-Auth-Token": {"a", "b"}, "X-Forwarded-For": {"127.0.0.1"}, "X-Forwarded-Host": {"api.example.com"}, "X-Forwarded-Proto": {"http"}, "X-Request-Id": {id},
+		"X-Auth-Token": {"a", "b"}, "X-Request-Id": {id},
+		"X-Forwarded-For": {"6.6.6.6, 127.0.0.1"}, "X-Forwarded-Host": {"evil"}, "X-Forwarded-Proto": {"https"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("in: %s", diff)
@@ -179,6 +181,10 @@ func TestGatewayHeaders(t *testing.T) {
 		t.Errorf("out: %d %s %s", resp.StatusCode, text, diff)
 	}
 	g.line(t, `"request"`, `"status":307`, id)
+	g.send(t, "GET /v1/servers HTTP/1.1\r\nHost: api.example.com\r\n\r\n")
+	if f := fmt.Sprint(got["X-Forwarded-For"], got["X-Forwarded-Host"], got["X-Forwarded-Proto"]); f != "[127.0.0.1] [api.example.com] [http]" {
+		t.Errorf("without an ingress: got %s", f)
+	}
 	const given = "req-11111111-2222-4333-8444-555555555555"
 	for sent, kept := range map[string]bool{given: true, given[4:]: true, "mine": false, "": false} {
 		resp, _ := g.send(t, "GET /v1/servers HTTP/1.1\r\nHost: x\r\nX-Request-Id: "+sent+"\r\nX-Request-Id: other\r\n\r\n")
@@ -193,7 +199,7 @@ func TestGatewayHeaders(t *testing.T) {
 // TestGatewayStreams each way: the second half of a body is only sent when the first has arrived.
 func TestGatewayStreams(t *testing.T) {
 	half := make(chan struct{})
-	g := newTown(t, func(w http.ResponseWriter, r *http.Request) {
+	g := newTestGateway(t, func(w http.ResponseWriter, r *http.Request) {
 		first := make([]byte, 5)
 		_, err := io.ReadFull(r.Body, first)
 		half <- struct{}{}
@@ -229,7 +235,7 @@ func TestGatewayManyAtOnce(t *testing.T) {
 	const many = 1000
 	var arrived sync.WaitGroup
 	arrived.Add(many)
-	g := newTown(t, func(w http.ResponseWriter, r *http.Request) {
+	g := newTestGateway(t, func(w http.ResponseWriter, r *http.Request) {
 		arrived.Done()
 		arrived.Wait()
 		_, _ = io.Copy(w, r.Body)

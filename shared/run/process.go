@@ -172,7 +172,7 @@ func command(ctx context.Context, args []string, openapi []byte) error {
 	case len(args) == 1 && args[0] == "migrate":
 		return migrate(ctx)
 	case len(args) == 1 && args[0] == "gateway":
-		return gate(ctx)
+		return runGateway(ctx)
 	case len(args) > 0:
 		return fmt.Errorf("%q is not a command: there are migrate and gateway; without one it serves", strings.Join(args, " "))
 	}

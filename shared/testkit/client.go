@@ -77,11 +77,25 @@ func (c *Client) Do(t testing.TB, method, path, body string, header ...string) A
 // Try is Do for a copy that may die: an answer that does not come is an error, and not the test's end.
 func (c *Client) Try(t testing.TB, method, path, body string, header ...string) (Answer, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	answer, req, err := c.send(method, path, body, header...)
+	if err == nil {
+		conform(t, req, answer)
+	}
+	return answer, err
+}
+
+// Status sends a GET and gives the answer's status, for what is not in the OpenAPI file.
+func (c *Client) Status(path string) (int, error) {
+	answer, _, err := c.send(http.MethodGet, path, "")
+	return answer.Status, err
+}
+
+func (c *Client) send(method, path, body string, header ...string) (Answer, *http.Request, error) {
+	ctx, cancel := context.WithTimeout(context.WithValue(context.Background(), via{}, c.Via), 2*time.Minute)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, c.URL+path, strings.NewReader(body))
 	if err != nil {
-		t.Fatal(err)
+		return Answer{}, nil, err
 	}
 	if c.Token != "" {
 		req.Header.Set("X-Auth-Token", c.Token)
@@ -89,35 +103,13 @@ func (c *Client) Try(t testing.TB, method, path, body string, header ...string) 
 	for i := 0; i+1 < len(header); i += 2 {
 		req.Header.Add(header[i], header[i+1])
 	}
-	resp, err := transport.RoundTrip(req.WithContext(context.WithValue(ctx, via{}, c.Via)))
+	resp, err := transport.RoundTrip(req)
 	if err != nil {
-		return Answer{}, err
+		return Answer{}, nil, err
 	}
 	defer resp.Body.Close()
 	data, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return Answer{}, err
-	}
-	conform(t, req, resp, data)
-	return Answer{Status: resp.StatusCode, Header: resp.Header, Body: data}, nil
-}
-
-// Status sends a GET and gives the answer's status, for what is not in the OpenAPI file.
-func (c *Client) Status(path string) (int, error) {
-	ctx, cancel := context.WithTimeout(context.WithValue(context.Background(), via{}, c.Via), 2*time.Minute)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.URL+path, nil)
-	if err != nil {
-		return 0, err
-	}
-	req.Header.Set("X-Auth-Token", c.Token)
-	resp, err := transport.RoundTrip(req)
-	if err != nil {
-		return 0, err
-	}
-	defer resp.Body.Close()
-	_, err = io.Copy(io.Discard, resp.Body)
-	return resp.StatusCode, err
+	return Answer{Status: resp.StatusCode, Header: resp.Header, Body: data}, req, err
 }
 
 type via struct{}
@@ -150,29 +142,29 @@ var api = sync.OnceValues(func() (routers.Router, error) {
 
 // conform holds an answer against the OpenAPI file. A path or a method that is not in the file must have been
 // answered with 404 or 405.
-func conform(t testing.TB, req *http.Request, resp *http.Response, body []byte) {
+func conform(t testing.TB, req *http.Request, answer Answer) {
 	t.Helper()
 	router, err := api()
 	if err != nil {
 		t.Fatalf("openapi.yaml: %v", err)
 	}
-	if resp.StatusCode == http.StatusNotFound && bytes.Contains(body, []byte("there is nothing at this path")) {
+	if answer.Status == http.StatusNotFound && bytes.Contains(answer.Body, []byte("there is nothing at this path")) {
 		return // a function that runs alone serves only its own paths
 	}
 	route, params, err := router.FindRoute(req)
 	if err != nil {
-		if resp.StatusCode != http.StatusNotFound && resp.StatusCode != http.StatusMethodNotAllowed && resp.StatusCode != http.StatusServiceUnavailable {
-			t.Errorf("%s %s answered %d and is not in openapi.yaml", req.Method, req.URL.Path, resp.StatusCode)
+		if answer.Status != http.StatusNotFound && answer.Status != http.StatusMethodNotAllowed && answer.Status != http.StatusServiceUnavailable {
+			t.Errorf("%s %s answered %d and is not in openapi.yaml", req.Method, req.URL.Path, answer.Status)
 		}
 		return
 	}
 	input := &openapi3filter.ResponseValidationInput{
 		RequestValidationInput: &openapi3filter.RequestValidationInput{Request: req, PathParams: params, Route: route},
-		Status:                 resp.StatusCode, Header: resp.Header, Body: io.NopCloser(bytes.NewReader(body)),
+		Status:                 answer.Status, Header: answer.Header, Body: io.NopCloser(bytes.NewReader(answer.Body)),
 		Options: &openapi3filter.Options{IncludeResponseStatus: true, MultiError: true},
 	}
 	if err := openapi3filter.ValidateResponse(context.Background(), input); err != nil {
-		t.Errorf("%s %s answered %d against openapi.yaml: %v\n%s", req.Method, req.URL, resp.StatusCode, err, body)
+		t.Errorf("%s %s answered %d against openapi.yaml: %v\n%s", req.Method, req.URL, answer.Status, err, answer.Body)
 	}
 }
 

@@ -1,0 +1,57 @@
+package httpx
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// Upload is the body of a request that must have come by some time.
+//
+// The deadline ends with the body. Afterwards net/http reads the connection to see whether the client hangs up, and a
+// deadline that fails that read would cancel this request and every later one on the connection.
+type Upload struct {
+	io.ReadCloser
+	control *http.ResponseController
+
+	mu    sync.Mutex // a proxy may still read when the answer is under way
+	whole bool       // all of it has been read
+	ended bool       // the answer begins, and the connection is net/http's again
+}
+
+// ReadBy puts an Upload into the request.
+func ReadBy(w http.ResponseWriter, r *http.Request, deadline time.Time) *Upload {
+	u := &Upload{ReadCloser: r.Body, control: http.NewResponseController(w)}
+	if r.Body == nil || r.Body == http.NoBody {
+		u.whole, deadline = true, time.Time{}
+	} else {
+		r.Body = u
+	}
+	_ = u.control.SetReadDeadline(deadline)
+	return u
+}
+
+// Read implements io.Reader.
+func (u *Upload) Read(p []byte) (int, error) {
+	n, err := u.ReadCloser.Read(p)
+	if errors.Is(err, io.EOF) {
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		if u.whole = true; !u.ended {
+			_ = u.control.SetReadDeadline(time.Time{})
+		}
+	}
+	return n, err
+}
+
+// End is called before the answer. When the body has not been read, the answer closes the connection: otherwise
+// net/http would keep it back to read the rest first, however slowly that comes.
+func (u *Upload) End(answer http.Header) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.ended = true; !u.whole {
+		answer.Set("Connection", "close")
+	}
+}

@@ -1,0 +1,154 @@
+package run
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"time"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/httpx"
+)
+
+// uploadSlack is what the rest of a body may take when the request's time is up. http.Transport waits for the body that
+// it reads, whatever the deadline: a client that stalls must not keep it.
+const uploadSlack = time.Second
+
+// pass sends a request on to its function, and the answer back, both as they come. How large a body may be is the
+// function's business: one that is too large is refused there, and not read any further here.
+func (g *gateway) pass(w http.ResponseWriter, r *http.Request, client http.RoundTripper) {
+	began, function := time.Now(), g.function(r.URL)
+	ctx, cancel := context.WithTimeout(httpx.TakeRequestID(r), g.limit())
+	defer cancel()
+	r = r.WithContext(ctx) // a copy: net/http looks at the body of its own
+	upload := httpx.ReadBy(w, r, began.Add(g.limit()+uploadSlack))
+	r.Body = body{r.Body}
+	r.Header.Del("Upgrade") // a tunnel would know no limit and no draining
+
+	row := domain.Request{Function: function, Method: r.Method, Path: httpx.Path(r)}
+	fail := func(err error) error {
+		err = httpx.Failed(ctx, function, classify(ctx, function, err))
+		problem := httpx.NewProblem(err)
+		row.Status, row.Code = problem.Status, string(problem.Code)
+		return err
+	}
+	proxy := httputil.ReverseProxy{
+		Transport: client,
+		Rewrite:   func(p *httputil.ProxyRequest) { rewrite(p, g.services[function]) },
+		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
+			err = fail(err)
+			if upload.End(w.Header()); ctx.Err() != nil {
+				w.Header().Set("Connection", "close")
+			}
+			httpx.Refuse(w, r, err)
+		},
+		ErrorLog: log.New(io.Discard, "", 0), // an answer that breaks off has its line here
+	}
+	sent := &answer{}
+	proxy.ModifyResponse = func(resp *http.Response) error {
+		if err := foreign(resp, function, httpx.RequestID(ctx)); err != nil {
+			return err
+		}
+		resp.Header.Set("X-Request-Id", httpx.RequestID(ctx))
+		upload.End(resp.Header)
+		row.Status, sent.ReadCloser, resp.Body = resp.StatusCode, resp.Body, sent
+		return nil
+	}
+	whole := false
+	defer func() {
+		if !whole { // the proxy panics, which ends the connection: the client must not take half an answer for a whole one
+			_ = fail(cmp.Or(sent.err, errors.New("the answer could not be sent")))
+		}
+		row.Duration = time.Since(began)
+		httpx.LogRequest(ctx, row)
+	}()
+	proxy.ServeHTTP(w, r)
+	whole = true
+}
+
+// foreign refuses an answer that is none of the function's: Knative or an ingress speaks when the function cannot. Whether
+// something was done is not known then.
+func foreign(resp *http.Response, function, id string) error {
+	switch status := resp.StatusCode; {
+	case status == http.StatusSwitchingProtocols: // which nobody asked for
+	case resp.Header.Get("X-Request-Id") == id || status != http.StatusNotFound && status < 500:
+		return nil
+	case status == http.StatusGatewayTimeout:
+		return apperr.New(apperr.Timeout, "the function %s took too long", function)
+	}
+	return apperr.New(apperr.BadGateway, "the function %s gave no answer of its own, but there was one with status %d", function, resp.StatusCode)
+}
+
+// rewrite addresses a request to a function's service. Path and query stay as they came, whatever is wrong with
+// them: that is for the function to say. Only bytes that no URL may have are percent-encoded.
+func rewrite(p *httputil.ProxyRequest, service *url.URL) {
+	in := p.In.URL
+	p.Out.URL = &url.URL{
+		Scheme: service.Scheme, Host: service.Host, Path: in.Path, RawPath: in.RawPath, RawQuery: in.RawQuery, ForceQuery: in.ForceQuery,
+	}
+	p.Out.Host = service.Host // Knative routes by it
+	p.Out.Header.Set("X-Request-Id", httpx.RequestID(p.In.Context()))
+	// http.Transport sends a request with one of these again when a connection breaks.
+	p.Out.Header.Del("Idempotency-Key")
+	p.Out.Header.Del("X-Idempotency-Key")
+	// What an ingress said stays, with the peer added: these are hints, and anybody's word.
+	p.Out.Header["X-Forwarded-For"] = p.In.Header["X-Forwarded-For"]
+	p.SetXForwarded()
+	for _, name := range []string{"X-Forwarded-Host", "X-Forwarded-Proto"} {
+		if given, ok := p.In.Header[name]; ok {
+			p.Out.Header[name] = given
+		}
+	}
+}
+
+// body is what the client sends. Its errors are the client's, not the function's.
+type body struct{ io.ReadCloser }
+
+// Read implements io.Reader.
+func (b body) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	_, network := errors.AsType[*net.OpError](err)
+	switch {
+	case err == nil || errors.Is(err, io.EOF):
+		return n, err
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return n, apperr.Wrap(apperr.Timeout, err, "the body did not come in time")
+	case network || errors.Is(err, io.ErrUnexpectedEOF):
+		return n, apperr.Wrap(apperr.ClientGone, err, "the client hung up")
+	}
+	return n, apperr.Wrap(apperr.Invalid, err, "the body could not be read")
+}
+
+// answer is what a function sends. It remembers why it broke off.
+type answer struct {
+	io.ReadCloser
+	err error
+}
+
+// Read implements io.Reader.
+func (a *answer) Read(p []byte) (int, error) {
+	n, err := a.ReadCloser.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		a.err = err
+	}
+	return n, err
+}
+
+// classify says why a request has no answer of its function. Unavailable promises that nothing was done.
+func classify(ctx context.Context, function string, err error) error {
+	if apperr.CodeOf(err) != apperr.Internal || ctx.Err() != nil {
+		return err
+	}
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
+		return apperr.Wrap(apperr.Unavailable, err, "the function %s cannot be reached", function)
+	}
+	return apperr.Wrap(apperr.BadGateway, err, "the function %s broke off", function)
+}
