@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -249,5 +250,61 @@ func TestTheWorkEnds(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// hasty makes every read deadline of a server's connections a tenth of a second.
+type hasty struct{ net.Listener }
+
+// Accept implements net.Listener.
+func (l hasty) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	return hastyConn{conn}, err
+}
+
+type hastyConn struct{ net.Conn }
+
+// SetReadDeadline implements net.Conn.
+func (c hastyConn) SetReadDeadline(t time.Time) error {
+	if soon := time.Now().Add(100 * time.Millisecond); t.After(soon) {
+		t = soon
+	}
+	return c.Conn.SetReadDeadline(t)
+}
+
+// TestLongWorkLeavesTheConnection as it was, with a body and without: the next request on it starts with a live context.
+func TestLongWorkLeavesTheConnection(t *testing.T) {
+	t.Parallel()
+	h := handler(func(context.Context, cloudevents.Event) error { time.Sleep(300 * time.Millisecond); return nil })
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := r.Context().Err(); err != nil {
+			t.Errorf("the request is born %v", err)
+		}
+		h.ServeHTTP(w, r)
+		if err := r.Context().Err(); err != nil {
+			t.Errorf("the request ends %v", err)
+		}
+	}))
+	server.Listener = hasty{server.Listener}
+	server.Start()
+	t.Cleanup(server.Close)
+	client := &http.Client{Transport: &http.Transport{MaxConnsPerHost: 1}}
+	t.Cleanup(client.CloseIdleConnections)
+	for _, data := range []string{"", "", "some", ""} {
+		event := Ping("tick-things", key, time.Now())
+		if data != "" {
+			_ = event.SetData("text/plain", data)
+		}
+		req, err := cloudevents.NewHTTPRequestFromEvent(t.Context(), server.URL, event)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _ = resp.Body.Close(); resp.StatusCode != http.StatusNoContent {
+			t.Errorf("got %d", resp.StatusCode)
+		}
 	}
 }

@@ -87,6 +87,7 @@ func (e Edge) serve(w http.ResponseWriter, r *http.Request, mux *http.ServeMux) 
 	w.Header().Set("X-Request-Id", id)
 	// Later than the request's own deadline: net/http cancels a request whose connection cannot be read any more,
 	// which would look as if the client were gone. Under the functions framework nobody else sets any.
+	r = r.WithContext(arrived) // a copy: net/http looks at the body of its own
 	upload := ReadBy(w, r, began.Add(e.Timeout+slack/2))
 	_ = http.NewResponseController(w).SetWriteDeadline(began.Add(e.Timeout + slack))
 	r.Body = http.MaxBytesReader(w, r.Body, MaxBody)

@@ -55,3 +55,19 @@ func (u *Upload) End(answer http.Header) {
 		answer.Set("Connection", "close")
 	}
 }
+
+// linger is how long a client may take to notice the answer while it sends.
+const linger = 500 * time.Millisecond
+
+// Linger sends the answer, and takes in for a moment what still comes: the end of a connection with something unread
+// may lose the answer. net/http does so itself, but not when another goroutine, as a proxy's, is reading the body.
+func (u *Upload) Linger() {
+	u.mu.Lock()
+	whole := u.whole
+	u.mu.Unlock()
+	if !whole {
+		_ = u.control.Flush()
+		_ = u.control.SetReadDeadline(time.Now().Add(linger))
+		_, _ = io.Copy(io.Discard, u.ReadCloser)
+	}
+}

@@ -221,7 +221,7 @@ func TestGatewayEarlyAnswer(t *testing.T) {
 			g := newTestGateway(t, serve.ServeHTTP)
 			began := time.Now()
 			resp, text := g.send(t, "POST /v1/launch HTTP/1.1\r\nHost: x\r\n"+rest)
-			if took := time.Since(began); resp.StatusCode != 401 || !strings.Contains(text, "who?") || !resp.Close || took > 3*time.Second {
+			if took := time.Since(began); resp.StatusCode != http.StatusUnauthorized || !strings.Contains(text, "who?") || !resp.Close || took > 3*time.Second {
 				t.Errorf("got %d %s after %s", resp.StatusCode, text, took)
 			}
 		})

@@ -69,6 +69,9 @@ func (g *gateway) pass(w http.ResponseWriter, r *http.Request, client http.Round
 		}
 		row.Duration = time.Since(began)
 		httpx.LogRequest(ctx, row)
+		if whole {
+			upload.Linger()
+		}
 	}()
 	proxy.ServeHTTP(w, r)
 	whole = true
