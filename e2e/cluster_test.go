@@ -91,9 +91,9 @@ func kubectl(t testing.TB, args ...string) string {
 }
 
 // kn runs Knative's own command line on a Service.
-func kn(t testing.TB, args ...string) string {
+func kn(t testing.TB, args ...string) {
 	t.Helper()
-	return command(t, "kn", append([]string{"-n", namespace}, args...)...)
+	command(t, "kn", append([]string{"-n", namespace}, args...)...)
 }
 
 // get decodes an object, or a list of them.

@@ -8,6 +8,7 @@ import (
 	"compress/gzip"
 	"debug/elf"
 	"encoding/json"
+	"errors"
 	"io"
 	"os"
 	"os/exec"
@@ -107,7 +108,7 @@ func entries(t testing.TB, r io.Reader) map[string][]byte {
 	files := map[string][]byte{}
 	for archive := tar.NewReader(r); ; {
 		header, err := archive.Next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return files
 		}
 		if err != nil {
