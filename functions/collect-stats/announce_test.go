@@ -1,6 +1,7 @@
 package collectstats
 
 import (
+	"context"
 	"encoding/json"
 	"slices"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	cloudevents "github.com/cloudevents/sdk-go/v2"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
@@ -30,7 +32,7 @@ func tick(t *testing.T, app *testkit.Client, want int) {
 func ids(hour time.Time, after ...int) []string {
 	out := []string{}
 	for _, n := range after {
-		out = append(out, hour.Add(time.Duration(n)*time.Hour).Format(time.RFC3339)+":1")
+		out = append(out, domain.HourKey(hour.Add(time.Duration(n)*time.Hour))+":1")
 	}
 	return out
 }
@@ -68,11 +70,11 @@ func TestHoursAreAnnounced(t *testing.T) {
 	want := cloudevents.NewEvent()
 	want.SetType("cloudfn.stats.hour.v1")
 	want.SetSource("/cloudfn/collect-stats")
-	want.SetSubject(hour.Format(time.RFC3339))
-	want.SetID(hour.Format(time.RFC3339) + ":1")
+	want.SetSubject(domain.HourKey(hour))
+	want.SetID(domain.HourKey(hour) + ":1")
 	want.SetTime(hour)
 	want.SetExtension("cloud", "north")
-	data := `{"hour":"` + hour.Format(time.RFC3339) + `","running":2,"total":3,"by_status":{"ACTIVE":2,"SHUTOFF":1},"source":"sampled"}`
+	data := `{"hour":"` + domain.HourKey(hour) + `","running":2,"total":3,"by_status":{"ACTIVE":2,"SHUTOFF":1},"source":"sampled"}`
 	if err := want.SetData(cloudevents.ApplicationJSON, json.RawMessage(data)); err != nil {
 		t.Fatal(err)
 	}
@@ -118,10 +120,44 @@ func TestASinkThatRefuses(t *testing.T) {
 	expect(t, sink, ids(hour, -2, -2, -2, -1, -1, -1, 0))
 	want := map[string]int{}
 	for i, tries := range []int{3, 3, 1} {
-		want[hour.Add(time.Duration(i-2)*time.Hour).Format(time.RFC3339)] = tries
+		want[domain.HourKey(hour.Add(time.Duration(i-2)*time.Hour))] = tries
 	}
 	if diff := cmp.Diff(want, marks(t, database)); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// TestAnotherCopyIsFaster: an hour that it has announced since we looked is passed over; one that it is at is waited for.
+func TestAnotherCopyIsFaster(t *testing.T) {
+	t.Parallel()
+	p := testkit.NewProject(t)
+	for name, tc := range map[string]struct {
+		claimed, done string
+		status        int
+		told          []int
+	}{
+		"done":   {"null", "clock_timestamp()", 204, []int{-2, 0}},
+		"at it":  {"clock_timestamp() + interval '1 minute'", "null", 503, []int{-2}},
+		"failed": {"null", "null", 204, []int{-2, -1, 0}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			database, hour := testkit.Database(t), nextHour()
+			testkit.SetClock(t, database, hour.Add(time.Minute))
+			conn := testkit.Connect(t, database)
+			sink := testkit.NewSink(t, func(n int) int {
+				if n == 1 { // by now it is known which hours are due
+					sql := "insert into jobs (kind, key, claimed_until, done_at, attempts) values ('announce-stats', $1, " + tc.claimed + ", " + tc.done + ", 1)"
+					if _, err := conn.Exec(context.Background(), sql, domain.HourKey(hour.Add(-time.Hour))); err != nil {
+						t.Error(err)
+					}
+				}
+				return 202
+			})
+			app := testkit.Start(t, testkit.Env(t, database, map[string]string{"ALLOWED_PROJECTS": p.ID, "STATS_BACKFILL": "3h", "K_SINK": sink.URL}))
+			tick(t, app, tc.status)
+			expect(t, sink, ids(hour, tc.told...))
+		})
 	}
 }
 

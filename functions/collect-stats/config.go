@@ -56,7 +56,7 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 		allows: cfg.Callers.Allows, domains: cfg.Callers.AllowedDomains,
 		backfill: cfg.Backfill, retention: cfg.Retention, claim: cfg.Claim,
 		// Long enough for the copy that sends an hour to write that down, too.
-		announceClaim: eventx.SendTimeout + 5*time.Second,
+		announceClaim: eventx.SendTimeout + endTimeout,
 	}
 	if cfg.Sink.URL != "" {
 		sink, err := eventx.NewSink(cfg.Sink)

@@ -2,7 +2,6 @@ package collectstats
 
 import (
 	"context"
-	"time"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2"
 
@@ -26,9 +25,10 @@ const (
 // announcer sends hours to the sink.
 type announcer struct{ sink *eventx.Sink }
 
-// Send sends an hour. All attributes follow from the hour alone, so that a repeat is known as one.
+// Send sends an hour. All attributes follow from the hour alone, so that a repeat is known as one, also when its
+// numbers are others by then.
 func (a announcer) Send(ctx context.Context, h domain.HourStat) error {
-	hour := h.Hour.Format(time.RFC3339)
+	hour := domain.HourKey(h.Hour)
 	event := cloudevents.NewEvent()
 	event.SetType(hourType)
 	event.SetSource(hourSource)

@@ -68,6 +68,8 @@ const (
 	// A job is all that says that its hour was announced, so that it has to outlive the hour's time in the longest
 	// window that an operator may set, also should the database's clock be put right meanwhile.
 	jobsKept = 2 * maxBackfill
+	// A job's end is written also when the time for its work is up; a database that hangs must not hold the copy.
+	endTimeout = 5 * time.Second
 )
 
 // Collect does the work of the hour that began last, once, whatever number of ticks and copies want to.
@@ -77,21 +79,32 @@ func (s service) Collect(ctx context.Context) error {
 		return err
 	}
 	slot := domain.Slot(now)
-	key := slot.Format(time.RFC3339)
+	key := domain.HourKey(slot)
 	claim, held, err := s.jobs.Claim(ctx, jobKind, key, s.claim)
 	if err != nil || !held {
 		return err
 	}
-	err = errors.Join(s.maintain(ctx), s.count(ctx, now, slot), s.announce(ctx, slot))
-	after := context.WithoutCancel(ctx) // the work's time may be up, its end is written all the same
-	if err != nil {
-		return errors.Join(err, s.jobs.Fail(after, jobKind, key, claim, err))
-	}
-	return s.jobs.Done(after, jobKind, key, claim)
+	return s.end(ctx, jobKind, key, claim, joined(
+		s.requests.Maintain(ctx, s.retention), s.jobs.Forget(ctx, jobsKept), s.count(ctx, now, slot), s.announce(ctx, slot)))
 }
 
-func (s service) maintain(ctx context.Context) error {
-	return errors.Join(s.requests.Maintain(ctx, s.retention), s.jobs.Forget(ctx, jobsKept))
+// end writes down how a job ended, and gives back why it failed.
+func (s service) end(ctx context.Context, kind, key string, claim uuid.UUID, err error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
+	defer cancel()
+	if err != nil {
+		return errors.Join(err, s.jobs.Fail(ctx, kind, key, claim, err))
+	}
+	return s.jobs.Done(ctx, kind, key, claim)
+}
+
+// joined is how parts failed that do not need one another. If one of them may work later, all are worth another try.
+func joined(parts ...error) error {
+	err := errors.Join(parts...)
+	if i := slices.IndexFunc(parts, apperr.Retryable); i >= 0 {
+		return apperr.Wrap(apperr.CodeOf(parts[i]), err, "not all is done")
+	}
+	return err
 }
 
 // window lists the hours that may still be filled in, the oldest first.
@@ -212,9 +225,8 @@ func (s service) announce(ctx context.Context, slot time.Time) error {
 	}
 	for _, h := range due {
 		if err := s.announceHour(ctx, h); err != nil {
-			return fmt.Errorf("announce the hour %s: %w", h.Hour.Format(time.RFC3339), err)
+			return fmt.Errorf("announce the hour %s: %w", domain.HourKey(h.Hour), err)
 		}
-		slog.InfoContext(ctx, "an hour was announced", "hour", h.Hour)
 	}
 	return nil
 }
@@ -226,24 +238,28 @@ func (s service) unannounced(ctx context.Context, slot time.Time) ([]domain.Hour
 	}
 	series, err := s.stats.Series(ctx, domain.View{Scope: domain.ScopeCloud}, s.window(slot)[0], slot)
 	return slices.DeleteFunc(series, func(h domain.HourStat) bool {
-		return h.Source == domain.Missing || announced[h.Hour.Format(time.RFC3339)]
+		return h.Source == domain.Missing || announced[domain.HourKey(h.Hour)]
 	}), err
 }
 
-// announceHour sends an hour and notes that it was. A copy that dies in between leaves the hour to the next one,
-// which sends the same event again.
+// announceHour sends an hour and notes that it was, unless another copy has done so since it was found to be due. A
+// copy that dies in between leaves the hour to the next one, which sends the event again.
 func (s service) announceHour(ctx context.Context, h domain.HourStat) error {
-	key := h.Hour.Format(time.RFC3339)
+	key := domain.HourKey(h.Hour)
 	claim, held, err := s.jobs.Claim(ctx, announceKind, key, s.announceClaim)
 	if err != nil {
 		return err
 	}
-	if !held { // to go on would be to send a later hour before this one
-		return apperr.New(apperr.Unavailable, "another copy is at it")
+	if !held {
+		announced, err := s.jobs.Finished(ctx, announceKind)
+		if err != nil || announced[key] {
+			return err
+		}
+		return apperr.New(apperr.Unavailable, "another copy is at it") // to go on would be to send a later hour before this one
 	}
-	after := context.WithoutCancel(ctx)
-	if err := s.send(ctx, h); err != nil {
-		return errors.Join(err, s.jobs.Fail(after, announceKind, key, claim, err))
+	if err := s.end(ctx, announceKind, key, claim, s.send(ctx, h)); err != nil {
+		return err
 	}
-	return s.jobs.Done(after, announceKind, key, claim)
+	slog.InfoContext(ctx, "an hour was announced", "hour", h.Hour)
+	return nil
 }

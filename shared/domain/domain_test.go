@@ -33,6 +33,9 @@ func TestSlot(t *testing.T) {
 			if got := Slot(tc.now); !got.Equal(tc.slot) {
 				t.Errorf("slot is %s, want %s", got, tc.slot)
 			}
+			if got := HourKey(tc.slot.Local()); got != "2026-01-02T13:00:00Z" {
+				t.Errorf("its key is %s", got)
+			}
 			if got := SourceAt(tc.slot, tc.now); got != tc.source {
 				t.Errorf("source is %s, want %s", got, tc.source)
 			}

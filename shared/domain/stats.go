@@ -97,6 +97,9 @@ func Slot(now time.Time) time.Time {
 	return now.UTC().Add(EarlyGrace).Truncate(time.Hour)
 }
 
+// HourKey names a full hour, in the keys of jobs and in events.
+func HourKey(hour time.Time) string { return hour.UTC().Format(time.RFC3339) }
+
 // SourceAt says what a count of the hour, taken at now, may call itself.
 func SourceAt(hour, now time.Time) Source {
 	if now.Sub(hour) <= SampleGrace {

@@ -39,7 +39,7 @@ func (c SinkConfig) Validate() error {
 
 func (c SinkConfig) parse() (extensions map[string]string, authorities *x509.CertPool, err error) {
 	u, err := url.Parse(c.URL.Reveal())
-	if c.URL != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
+	if c.URL != "" && (err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https") {
 		return nil, nil, errors.New("K_SINK is not an http or https URL, such as http://broker-ingress.knative-eventing.svc.cluster.local/cloudfn/default")
 	}
 	if extensions, err = c.extensions(); err != nil {

@@ -247,6 +247,8 @@ func TestSinkConfig(t *testing.T) {
 			{URL: "broker.svc/canary"},
 			{URL: "ftp://canary/"},
 			{URL: "http://"},
+			{URL: "http://:80/canary"},
+			{URL: "https://canary@:443"},
 			{URL: "http:canary"},
 			{URL: "http://canary:%zz@x/"},
 			{URL: "http://x\ncanary/"},

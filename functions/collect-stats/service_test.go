@@ -1,0 +1,99 @@
+package collectstats
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// paper is a database that has one hour to announce, and may hang when a job's end is to be written.
+type paper struct {
+	statStore
+	hangs bool
+}
+
+func (paper) Now(context.Context) (time.Time, error)                    { return time.Now(), nil }
+func (paper) Maintain(context.Context, time.Duration) error             { return nil }
+func (paper) Forget(context.Context, time.Duration) error               { return nil }
+func (paper) Finished(context.Context, string) (map[string]bool, error) { return nil, nil } //nolint:nilnil // none
+
+func (paper) Claim(context.Context, string, string, time.Duration) (uuid.UUID, bool, error) {
+	return uuid.UUID{}, true, nil
+}
+
+func (paper) Series(_ context.Context, _ domain.View, _, last time.Time) ([]domain.HourStat, error) {
+	return []domain.HourStat{{Hour: last, Source: domain.Sampled}}, nil
+}
+
+func (p paper) Done(ctx context.Context, _, _ string, _ uuid.UUID) error {
+	if p.hangs {
+		<-ctx.Done()
+	}
+	return ctx.Err()
+}
+
+func (p paper) Fail(ctx context.Context, kind, key string, claim uuid.UUID, _ error) error {
+	return p.Done(ctx, kind, key, claim)
+}
+
+// on is the service with such a database, whose account cannot log in, and whose sink fails or not.
+func (p paper) on(login, send error) service {
+	return service{
+		login: func(context.Context) (session, error) { return nil, login },
+		clock: p, stats: p, jobs: p, requests: p, backfill: time.Hour,
+		send: func(context.Context, domain.HourStat) error { return send },
+	}
+}
+
+// TestOnePartMayWorkLater: the event is to be sent again as long as that helps any part of the work.
+func TestOnePartMayWorkLater(t *testing.T) {
+	t.Parallel()
+	never, later, ours := apperr.New(apperr.Forbidden, "no"), apperr.New(apperr.Unavailable, "away"), errors.New("a fault")
+	for name, tc := range map[string]struct {
+		login, send error
+		want        bool
+	}{
+		"the only one never":       {never, nil, false},
+		"both never":               {never, never, false},
+		"the later part":           {never, later, true},
+		"the earlier part":         {later, never, true},
+		"the one that has no code": {ours, never, true},
+	} {
+		err := paper{}.on(tc.login, tc.send).Collect(t.Context())
+		if err == nil || apperr.Retryable(err) != tc.want || !errors.Is(err, tc.login) || tc.send != nil && !errors.Is(err, tc.send) {
+			t.Errorf("%s: got %s (%v)", name, apperr.CodeOf(err), err)
+		}
+	}
+}
+
+// TestADatabaseThatHangs when a job's end is to be written does not hold the copy for long, whether its time is up or not.
+func TestADatabaseThatHangs(t *testing.T) {
+	t.Parallel()
+	for _, send := range []error{nil, apperr.New(apperr.Unavailable, "away")} {
+		synctest.Test(t, func(t *testing.T) {
+			began := time.Now()
+			err := paper{hangs: true}.on(apperr.New(apperr.Forbidden, "no"), send).Collect(canceled(t))
+			// Two ends: the hour's and the tick's.
+			if took := time.Since(began); took != 2*endTimeout || !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("it took %s: %v", took, err)
+			}
+		})
+	}
+	if err := (paper{}).on(apperr.New(apperr.Forbidden, "no"), nil).Collect(canceled(t)); errors.Is(err, context.Canceled) {
+		t.Errorf("an end was not written because the time was up: %v", err)
+	}
+}
+
+func canceled(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	return ctx
+}
