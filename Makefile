@@ -8,7 +8,7 @@ SHELL := /bin/bash
 .PHONY: help run test lint bench build image sandbox cluster deploy undeploy e2e down clean
 
 help: ## Print this help
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: ## Set up a cloud and a database, and run the daemon on 127.0.0.1:8080
 	@scripts/run

@@ -82,6 +82,7 @@ func awake(t *testing.T, function string) {
 	t.Helper()
 	if function == "collect-stats" { // only an event wakes it
 		clone := "wake-" + function
+		_, _ = try("kn", "-n", namespace, "source", "ping", "delete", clone) // of a run that was interrupted
 		kn(t, "source", "ping", "create", clone, "--schedule", "* * * * *", "--sink", "ksvc:"+function)
 		t.Cleanup(func() { kn(t, "source", "ping", "delete", clone) })
 		testkit.Eventually(t, minutes(2), function+" is awake", func() bool { return ready(function) > 0 })

@@ -78,6 +78,7 @@ func TestPingSource(t *testing.T) {
 
 	// Somebody else's PingSource, which does not know the key.
 	t.Cleanup(func() { _, _ = try("kn", "-n", namespace, "source", "ping", "delete", "stranger") })
+	_, _ = try("kn", "-n", namespace, "source", "ping", "delete", "stranger") // of a run that was interrupted
 	kn(t, "source", "ping", "create", "stranger", "--schedule", "* * * * *", "--sink", "ksvc:collect-stats")
 	testkit.Eventually(t, minutes(3), "the stranger's event is refused", func() bool {
 		logs, _ := try("kubectl", "-n", namespace, "logs", "-l", "serving.knative.dev/service=collect-stats", "-c", "user-container", "--tail=-1")
