@@ -12,6 +12,7 @@ import (
 	"github.com/gophercloud/gophercloud/v2"
 	"github.com/gophercloud/gophercloud/v2/openstack"
 	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/flavors"
+	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/instanceactions"
 	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/quotasets"
 	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/servers"
 	"github.com/gophercloud/gophercloud/v2/openstack/image/v2/images"
@@ -147,6 +148,35 @@ func (p *Project) Await(t testing.TB, serverID, status string) {
 			return status == "DELETED"
 		}
 		return err == nil && s.Status == status
+	})
+}
+
+// Quiet waits until Nova has written all there is to write of a server's creation: some of it comes after ACTIVE, and a
+// database that is taken away meanwhile would put the server into ERROR.
+func (p *Project) Quiet(t testing.TB, serverID string) {
+	t.Helper()
+	nova := Compute(t, Login(t, "admin"))
+	Eventually(t, time.Minute, "the creation of "+serverID+" is over", func() bool {
+		all, err := instanceactions.List(nova, serverID, nil).AllPages(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		actions, err := instanceactions.ExtractInstanceActions(all)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, a := range actions {
+			one, err := instanceactions.Get(context.Background(), nova, serverID, a.RequestID).Extract()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, e := range *one.Events {
+				if e.Result == "" {
+					return false
+				}
+			}
+		}
+		return true
 	})
 }
 
