@@ -30,7 +30,7 @@ func (c Config) Validate() error {
 func init() { run.HTTP("launch", build) }
 
 func build(cfg Config, d run.Deps) ([]httpx.Route, error) {
-	return routes(service{cloud: clouds{d.Cloud}, orders: postgres.Orders{DB: d.DB}, claim: cfg.Claim}), nil
+	return routes(service{cloud: clouds{d.Cloud}, orders: postgres.Orders{DB: d.DB}, instances: postgres.Instances{DB: d.DB}, claim: cfg.Claim}), nil
 }
 
 // clouds narrows *openstack.Cloud to what this function needs.

@@ -58,13 +58,14 @@ func (s service) observe(ctx context.Context, cloud session, order domain.Order)
 	if len(news) == 0 {
 		return order, found, nil
 	}
-	return order, found, s.orders.Observe(ctx, news)
+	_, err = s.instances.Change(ctx, news)
+	return order, found, err
 }
 
 func secondLook(ctx context.Context, cloud session, id string) (domain.Server, error) {
 	server, err := cloud.Server(ctx, id)
 	if apperr.CodeOf(err) == apperr.NotFound {
-		return domain.Server{ID: id, Status: "DELETED"}, nil
+		return domain.Server{ID: id, Status: "DELETED", Partial: true}, nil
 	}
 	return server, err
 }

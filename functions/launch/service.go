@@ -38,18 +38,23 @@ type orderStore interface {
 	Renew(ctx context.Context, order domain.Order, claim domain.Claim, claimFor time.Duration) error
 	Release(ctx context.Context, order domain.Order, claim domain.Claim) error
 	Decide(ctx context.Context, claim domain.Claim, i domain.Instance) error
-	Observe(ctx context.Context, seen []domain.Instance) error
 	Conclude(ctx context.Context, order domain.Order) error
 	Get(ctx context.Context, projectID string, id uuid.UUID) (domain.Order, error)
 	Busy(ctx context.Context, projectID string, id uuid.UUID) (bool, error)
+}
+
+// instanceStore is where it writes what it sees of instances.
+type instanceStore interface {
+	Change(ctx context.Context, known []domain.Instance) (told int, err error)
 }
 
 type service struct {
 	cloud interface {
 		As(token domain.Secret, scope string) session
 	}
-	orders orderStore
-	claim  time.Duration
+	orders    orderStore
+	instances instanceStore
+	claim     time.Duration
 }
 
 const (

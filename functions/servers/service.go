@@ -87,7 +87,7 @@ func (s service) markTracked(ctx context.Context, who domain.Identity, page []do
 	for i := range page {
 		if t, ok := tracked[page[i].ID]; ok {
 			// Nova has just said how the server is; what was stored may be older.
-			t.State = domain.StateOf(page[i].Status)
+			t.State = domain.StateOf(page[i].Status, page[i].Task)
 			page[i].Instance = &t
 		}
 	}

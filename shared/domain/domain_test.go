@@ -190,7 +190,7 @@ func TestSecretNeverShows(t *testing.T) {
 func TestStateOfUnknownStatusIsUpdating(t *testing.T) {
 	t.Parallel()
 	for status, want := range map[string]InstanceState{"ACTIVE": InstanceActive, "UNKNOWN": InstanceUnknown, "VERIFY_RESIZE": InstanceUpdating, "NEW_IN_2030": InstanceUpdating} {
-		if got := StateOf(status); got != want {
+		if got := StateOf(status, ""); got != want {
 			t.Errorf("%s is %s, want %s", status, got, want)
 		}
 	}

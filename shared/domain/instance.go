@@ -1,6 +1,7 @@
 package domain
 
 import (
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -26,8 +27,11 @@ const (
 	InstanceDeleted   InstanceState = "deleted"
 )
 
-// OriginLaunched marks an instance that came from an order.
-const OriginLaunched = "launched"
+// Where an instance came from.
+const (
+	OriginLaunched  = "launched"  // from an order
+	OriginConnected = "connected" // it was there already
+)
 
 var stateOfStatus = map[string]InstanceState{
 	"BUILD": InstanceBuilding, "ACTIVE": InstanceActive, "SHUTOFF": InstanceStopped,
@@ -38,25 +42,46 @@ var stateOfStatus = map[string]InstanceState{
 	"DELETED": InstanceDeleted, "SOFT_DELETED": InstanceDeleted,
 }
 
-// StateOf translates Nova's status. A status that is not in the table is something in progress.
-func StateOf(status string) InstanceState {
-	if s, ok := stateOfStatus[status]; ok {
-		return s
+// While Nova works on a server, its status is still the old one and its task says what is being done.
+var stateOfTask = map[string]InstanceState{
+	"deleting": InstanceDeleting, "soft-deleting": InstanceDeleting,
+	"powering-off": InstanceUpdating, "powering-on": InstanceUpdating,
+	"shelving": InstanceUpdating, "shelving_offloading": InstanceUpdating, "unshelving": InstanceUpdating, "spawning": InstanceUpdating,
+}
+
+// StateOf translates Nova's status and task state ("" = no task). A status that is not in the table is something in
+// progress.
+func StateOf(status, task string) InstanceState {
+	state, ok := stateOfStatus[status]
+	if !ok {
+		return InstanceUpdating
 	}
-	return InstanceUpdating
+	doing, ok := stateOfTask[task]
+	if !ok || state == InstanceDeleted || state == InstanceUnknown || state == InstanceBuilding && doing != InstanceDeleting {
+		return state
+	}
+	return doing
 }
 
 // Instance is a server under a UUID that survives restarts. Its UUID is a tag of the server.
 type Instance struct {
-	ID        uuid.UUID
-	ProjectID string
-	OrderID   uuid.UUID
-	Name      string
-	ServerID  string // "" until Nova has accepted it
-	State     InstanceState
-	RawStatus string // Nova's own word for the state
-	Problem   *Problem
-	UpdatedAt time.Time
+	ID             uuid.UUID
+	ProjectID      string
+	OrderID        uuid.UUID // the zero UUID for one that came from no order
+	Name           string
+	ServerID       string // "" until Nova has accepted it
+	State          InstanceState
+	RawStatus      string // Nova's own word for the state
+	Problem        *Problem
+	UpdatedAt      time.Time
+	Origin         string
+	Spec           LaunchSpec // what the order asks for; empty for one that came from no order
+	Addresses      []Address
+	KeyName        string
+	KeyFingerprint string
+	Seq            int64     // of its last event
+	SeenAt         time.Time // when what is known was asked for, by the database's clock
+	MissedAt       time.Time // when Nova first did not know its server any more; zero = it does
 }
 
 // Problem is why an instance could not be had: a code of apperr, and Nova's own words.
@@ -76,7 +101,10 @@ func (i Instance) Settled() bool {
 // Seen applies what Nova says of the instance's server. changed is false when that is nothing new.
 func (i *Instance) Seen(s Server) (changed bool) {
 	old := *i
-	i.ServerID, i.State, i.RawStatus, i.Problem = s.ID, StateOf(s.Status), s.Status, nil
+	i.ServerID, i.State, i.RawStatus, i.Problem = s.ID, StateOf(s.Status, s.Task), s.Status, nil
+	if !s.Partial { // of a server whose cell is down, or that is gone, the rest is not known
+		i.Name, i.Addresses, i.KeyName = s.Name, s.Addresses, s.KeyName
+	}
 	if i.State == InstanceError {
 		// Nova writes down the reason a moment after the state, and sometimes not at all.
 		i.Problem = &Problem{Code: "nova_fault", Detail: "the server is in ERROR"}
@@ -85,5 +113,5 @@ func (i *Instance) Seen(s Server) (changed bool) {
 		}
 	}
 	return old.ServerID != i.ServerID || old.State != i.State || old.RawStatus != i.RawStatus ||
-		(old.Problem == nil) != (i.Problem == nil) || old.Problem != nil && *old.Problem != *i.Problem
+		old.Name != i.Name || !slices.Equal(old.Addresses, i.Addresses) || (old.Problem == nil) != (i.Problem == nil) || old.Problem != nil && *old.Problem != *i.Problem
 }

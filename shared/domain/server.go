@@ -20,6 +20,9 @@ type Server struct {
 	UpdatedAt time.Time  `json:"updated_at"`
 	Fault     *Fault     `json:"fault,omitempty"`
 	Instance  *Tracked   `json:"instance"` // null for a server that is not tracked
+	ProjectID string     `json:"-"`
+	Task      string     `json:"-"` // Nova's task state, "" when it works on nothing
+	Locked    bool       `json:"-"`
 	Tags      []string   `json:"-"`
 	Partial   bool       `json:"partial,omitempty"` // its cell is down: only id, status and times are known
 	Deleted   *time.Time `json:"-"`

@@ -28,6 +28,8 @@ type server struct {
 	Updated   time.Time `json:"updated"`
 	Zone      string    `json:"OS-EXT-AZ:availability_zone"`
 	VMState   string    `json:"OS-EXT-STS:vm_state"`
+	Task      string    `json:"OS-EXT-STS:task_state"`
+	Locked    bool      `json:"locked"`
 	Launched  naiveTime `json:"OS-SRV-USG:launched_at"`
 	Ended     naiveTime `json:"OS-SRV-USG:terminated_at"`
 	KeyName   string    `json:"key_name"`
@@ -82,6 +84,7 @@ func (s *server) domain() domain.Server {
 	out := domain.Server{
 		ID: s.ID, Name: s.Name, Status: s.Status, Addresses: []domain.Address{}, Zone: s.Zone, KeyName: s.KeyName,
 		CreatedAt: s.Created, UpdatedAt: s.Updated, Tags: s.Tags, Partial: s.Status == "UNKNOWN",
+		ProjectID: s.Tenant, Task: s.Task, Locked: s.Locked,
 	}
 	if out.UpdatedAt.IsZero() { // Nova does not know it of a server whose cell is down
 		out.UpdatedAt = out.CreatedAt

@@ -1,7 +1,9 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
+	"slices"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -11,6 +13,83 @@ import (
 
 // Instances are the tracked servers.
 type Instances struct{ DB *DB }
+
+// instanceColumns are the columns of a domain.Instance, in the order of its fields.
+const instanceColumns = `
+id, project_id, coalesce(order_id, '00000000-0000-0000-0000-000000000000'), name, coalesce(server_id, ''), state, raw_status,
+problem, updated_at, origin, spec, addresses, key_name, key_fingerprint, seq,
+coalesce(seen_at, '0001-01-01'), coalesce(missed_at, '0001-01-01')`
+
+// changeInstanceSQL writes what is known of an instance, and its event, in one statement. It writes nothing when that is
+// nothing new, when something newer is known already, when the instance is gone, or when its server is another one's.
+// With a claim ($13) it writes only while the claim on the instance's order holds.
+const changeInstanceSQL = `
+with before as (
+    select i.* from instances i
+    where i.project_id = $1 and i.id = $2 and i.state <> 'deleted'
+      and (i.server_id is null or i.server_id = $3)
+      and ($13::uuid is null or exists (
+          select from orders o where o.project_id = $1 and o.id = i.order_id and o.claim_id = $13 and o.claimed_until > clock_timestamp()))
+      and not exists (select from instances other where other.project_id = $1 and other.server_id = $3 and other.id <> $2)
+    for update
+), news as (
+    select b.*, b.state <> $5 or b.raw_status <> $6 or b.addresses <> $8 or b.problem is distinct from $7 as told
+    from before b
+    where coalesce(b.seen_at, '-infinity') <= coalesce($12, clock_timestamp())
+), after as (
+    update instances i
+    set server_id = nullif($3, ''), name = $4, state = $5, raw_status = $6, problem = $7, addresses = $8,
+        key_name = $9, key_fingerprint = case when $10 = '' then i.key_fingerprint else $10 end,
+        missed_at = $11, seen_at = coalesce($12, clock_timestamp()),
+        seq = i.seq + n.told::int, updated_at = case when n.told then clock_timestamp() else i.updated_at end
+    from news n
+    where i.project_id = n.project_id and i.id = n.id
+    returning i.*, n.state as previous_state, n.told
+), event as (
+    insert into events (project_id, subject, seq, type, at, order_id, data)
+    select project_id, id::text, seq, '` + domain.InstanceEvent + `', updated_at, order_id, ` + instanceData + `
+    from after where told
+)
+select count(*) filter (where told) from after`
+
+// instanceData is the data of an instance's event, from a row of instances with previous_state.
+const instanceData = `jsonb_strip_nulls(jsonb_build_object(
+        'instance_id', id, 'server_id', server_id, 'name', name, 'state', state, 'previous_state', previous_state,
+        'status', nullif(raw_status, ''), 'addresses', addresses, 'key_name', nullif(key_name, ''),
+        'key_fingerprint', nullif(key_fingerprint, ''), 'order_id', order_id, 'fault', problem))`
+
+// Change writes what is known of instances, each with its event when that is news, in one transaction. told is how many
+// events there are. The ProjectID, ID, ServerID, Name, State, RawStatus, Problem, Addresses, KeyName, KeyFingerprint, MissedAt and
+// SeenAt of each count; a zero SeenAt is now. What was known since a later moment stays, and so does a deleted instance.
+func (i Instances) Change(ctx context.Context, known []domain.Instance) (told int, err error) {
+	// One order for all, so that two copies that change the same instances do not wait for each other.
+	known = slices.SortedFunc(slices.Values(known), func(a, b domain.Instance) int { return cmp.Compare(a.ID.String(), b.ID.String()) })
+	err = i.DB.inTx(ctx, func(tx pgx.Tx) error {
+		batch := &pgx.Batch{}
+		for _, k := range known {
+			queueChange(batch, k, uuid.NullUUID{}).QueryRow(func(row pgx.Row) error {
+				var n int
+				err := row.Scan(&n)
+				told += n
+				return err
+			})
+		}
+		return tx.SendBatch(ctx, batch).Close()
+	})
+	return told, err
+}
+
+func queueChange(batch *pgx.Batch, k domain.Instance, claim uuid.NullUUID) *pgx.QueuedQuery {
+	return batch.Queue(changeInstanceSQL, k.ProjectID, k.ID, k.ServerID, k.Name, k.State, k.RawStatus, k.Problem, addressesOf(k),
+		k.KeyName, k.KeyFingerprint, orNull(k.MissedAt), orNull(k.SeenAt), claim)
+}
+
+func addressesOf(i domain.Instance) []domain.Address {
+	if i.Addresses == nil {
+		return []domain.Address{}
+	}
+	return i.Addresses
+}
 
 const trackedSQL = `
 select server_id, id, state, origin from instances where project_id = $1 and server_id = any($2)`

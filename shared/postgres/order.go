@@ -20,14 +20,26 @@ import (
 type Orders struct{ DB *DB }
 
 const (
+	// An order begins with its first event.
 	insertOrderSQL = `
-insert into orders (project_id, id, domain_id, user_id, body_sha256, spec, status, claim_id, claimed_until)
-values ($1, $2, $3, $4, $5, $6, 'running', $7, clock_timestamp() + $8)
-on conflict do nothing`
+with row as (
+    insert into orders (project_id, id, domain_id, user_id, body_sha256, spec, status, claim_id, claimed_until, seq)
+    values ($1, $2, $3, $4, $5, $6, 'running', $7, clock_timestamp() + $8, 1)
+    on conflict do nothing
+    returning *, null::text as previous_status
+)
+insert into events (project_id, subject, seq, type, at, order_id, data)
+select project_id, id::text, seq, '` + domain.OrderEvent + `', clock_timestamp(), id, ` + orderData + ` from row`
 
+	// An instance begins with its first event.
 	insertInstanceSQL = `
-insert into instances (project_id, id, order_id, position, name, state, origin)
-values ($1, $2, $3, $4, $5, $6, $7)`
+with row as (
+    insert into instances (project_id, id, order_id, position, name, state, origin, spec, key_name, key_fingerprint, seq)
+    values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, 1)
+    returning *, null::text as previous_state
+)
+insert into events (project_id, subject, seq, type, at, order_id, data)
+select project_id, id::text, seq, '` + domain.InstanceEvent + `', clock_timestamp(), order_id, ` + instanceData + ` from row`
 
 	claimOrderSQL = `
 update orders set claim_id = $3, claimed_until = clock_timestamp() + $4, updated_at = now()
@@ -63,7 +75,7 @@ func (o Orders) Place(ctx context.Context, order domain.Order, claimFor time.Dur
 func insertInstances(ctx context.Context, tx pgx.Tx, order domain.Order) error {
 	batch := &pgx.Batch{}
 	for n, i := range order.Instances {
-		batch.Queue(insertInstanceSQL, order.ProjectID, i.ID, order.ID, n, i.Name, i.State, domain.OriginLaunched)
+		batch.Queue(insertInstanceSQL, order.ProjectID, i.ID, order.ID, n, i.Name, i.State, domain.OriginLaunched, i.Spec, i.KeyName, i.KeyFingerprint)
 	}
 	return tx.SendBatch(ctx, batch).Close()
 }
@@ -101,42 +113,53 @@ func (o Orders) Release(ctx context.Context, order domain.Order, claim domain.Cl
 	return classify(err)
 }
 
-const decideSQL = `
-update instances i set server_id = nullif($4, ''), state = $5, raw_status = $6, problem = $7, updated_at = now()
-from orders o
-where i.project_id = $1 and i.id = $2 and (i.server_id is null or i.server_id = $4)
-  and o.project_id = i.project_id and o.id = i.order_id and o.claim_id = $3`
-
 // Decide writes what Nova said to one instance, if the claim still holds. Somebody may have observed the same server
 // before.
 func (o Orders) Decide(ctx context.Context, claim domain.Claim, i domain.Instance) error {
-	tag, err := o.DB.pool.Exec(ctx, decideSQL, i.ProjectID, i.ID, claim.ID, i.ServerID, i.State, i.RawStatus, i.Problem)
-	if err == nil && tag.RowsAffected() == 0 {
+	batch := &pgx.Batch{}
+	var decided bool
+	queueChange(batch, i, uuid.NullUUID{UUID: claim.ID, Valid: true}).QueryRow(func(row pgx.Row) error {
+		var n int
+		err := row.Scan(&n)
+		decided = n == 1
+		return err
+	})
+	err := o.DB.pool.SendBatch(ctx, batch).Close()
+	if err != nil || decided {
+		return classify(err)
+	}
+	return o.decided(ctx, claim, i)
+}
+
+// decided says why Decide wrote nothing: nil when the same server was written down already.
+func (o Orders) decided(ctx context.Context, claim domain.Claim, i domain.Instance) error {
+	var same bool
+	err := o.DB.pool.QueryRow(ctx, `
+select coalesce(i.server_id, '') = $4 and o.claim_id = $3 from instances i join orders o on o.project_id = i.project_id and o.id = i.order_id
+where i.project_id = $1 and i.id = $2`, i.ProjectID, i.ID, claim.ID, i.ServerID).Scan(&same)
+	if errors.Is(err, pgx.ErrNoRows) || err == nil && !same {
 		return domain.ErrFenced
 	}
 	return classify(err)
 }
 
-const observeSQL = `
-update instances set server_id = $3, state = $4, raw_status = $5, problem = $6, updated_at = now()
-where project_id = $1 and id = $2 and (server_id is null or server_id = $3)
-  and not exists (select from instances other where other.project_id = $1 and other.server_id = $3 and other.id <> $2)`
+const concludeSQL = `
+with before as (
+    select * from orders where project_id = $1 and id = $2 and status = 'running' for update
+), after as (
+    update orders o set status = $3, seq = o.seq + 1, updated_at = clock_timestamp()
+    from before b where o.project_id = b.project_id and o.id = b.id and $3 <> 'running'
+    returning o.*, b.status as previous_status
+)
+insert into events (project_id, subject, seq, type, at, order_id, data)
+select project_id, id::text, seq, '` + domain.OrderEvent + `', updated_at, id, ` + orderData + ` from after`
 
-// Observe writes what was seen of instances in Nova, without a claim: a server that carries the
-// instance's tag is the instance's, whoever made it. One that carries the tags of two is the first one's.
-func (o Orders) Observe(ctx context.Context, seen []domain.Instance) error {
-	batch := &pgx.Batch{}
-	for _, i := range seen {
-		batch.Queue(observeSQL, i.ProjectID, i.ID, i.ServerID, i.State, i.RawStatus, i.Problem)
-	}
-	return classify(o.DB.pool.SendBatch(ctx, batch).Close())
-}
+// orderData is the data of an order's event, from a row of orders with previous_status.
+const orderData = `jsonb_strip_nulls(jsonb_build_object('order_id', id, 'status', status, 'previous_status', previous_status))`
 
-// Conclude writes the status that follows from the instances; a final one is never changed.
+// Conclude writes the status that follows from the instances, and its event; a final one is never changed.
 func (o Orders) Conclude(ctx context.Context, order domain.Order) error {
-	_, err := o.DB.pool.Exec(ctx,
-		"update orders set status = $3, updated_at = now() where project_id = $1 and id = $2 and status = 'running' and status <> $3",
-		order.ProjectID, order.ID, order.Evaluate())
+	_, err := o.DB.pool.Exec(ctx, concludeSQL, order.ProjectID, order.ID, order.Evaluate())
 	return classify(err)
 }
 
@@ -146,8 +169,7 @@ select id, project_id, domain_id, user_id, body_sha256, spec, status, created_at
 from orders where project_id = $1 and id = $2`
 
 	orderInstancesSQL = `
-select id, project_id, order_id, name, coalesce(server_id, ''), state, raw_status, problem, updated_at
-from instances where project_id = $1 and order_id = $2 order by position`
+select ` + instanceColumns + ` from instances where project_id = $1 and order_id = $2 order by position`
 )
 
 // Get reads an order of the project with its instances; NotFound when the project has none of that id.

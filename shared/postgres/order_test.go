@@ -31,7 +31,8 @@ func newOrder(n int) domain.Order {
 	}
 	for i := range n {
 		o.Instances = append(o.Instances, domain.Instance{
-			ID: uuid.New(), ProjectID: "p1", OrderID: o.ID, Name: o.Spec.InstanceName(i), State: domain.InstanceRequested,
+			ID: uuid.New(), ProjectID: "p1", OrderID: o.ID, Name: o.Spec.InstanceName(i), State: domain.InstanceRequested, Origin: domain.OriginLaunched,
+			Addresses: []domain.Address{}, Seq: 1,
 		})
 	}
 	return o
@@ -114,7 +115,7 @@ func TestOtherProjects(t *testing.T) {
 	}
 	seen := foreign.Instances[0]
 	seen.ServerID, seen.State = "theirs", domain.InstanceActive
-	if err := errors.Join(store.Observe(t.Context(), []domain.Instance{seen}), store.Release(t.Context(), foreign, claim), store.Conclude(t.Context(), foreign)); err != nil {
+	if err := errors.Join(change(t, store, []domain.Instance{seen}), store.Release(t.Context(), foreign, claim), store.Conclude(t.Context(), foreign)); err != nil {
 		t.Error(err)
 	}
 	if _, err := store.Busy(t.Context(), "p2", o.ID); apperr.CodeOf(err) != apperr.NotFound {

@@ -148,3 +148,11 @@ func unavailable(err error) error {
 	e.RetryAfter = retryAfter
 	return e
 }
+
+// orNull is null for the zero time.
+func orNull(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}

@@ -97,7 +97,7 @@ func (p *Process) build(ctx context.Context, env envconfig.Lookuper, targets []f
 	running, stop := context.WithCancel(ctx)
 	p.stopEvents = stop
 	for _, f := range targets {
-		b, err := f.build(ctx, env, Deps{DB: p.db, Cloud: p.cloud})
+		b, err := f.build(ctx, env, Deps{DB: p.db, Cloud: p.cloud, Wake: func(...string) {}})
 		if err != nil {
 			return fmt.Errorf("%s: %w", f.name, err)
 		}

@@ -75,6 +75,9 @@ func (l Listen) Validate() error {
 type Deps struct {
 	DB    *postgres.DB
 	Cloud *openstack.Cloud
+	// Wake tells event functions, by their names, that there is work for them now. It returns at once and never fails:
+	// whoever does not hear of it finds the work at the next tick.
+	Wake func(functions ...string)
 }
 
 // Schedule is when a PingSource wakes an event function, in cron's form, UTC.

@@ -1,0 +1,13 @@
+package domain
+
+// The types of the CloudEvents that tell of state changes. README's table says what their data hold.
+const (
+	InstanceEvent     = "cloudfn.instance.state.v1"
+	OrderEvent        = "cloudfn.order.state.v1"
+	CallbackEvent     = "cloudfn.callback.state.v1"
+	CallbackTestEvent = "cloudfn.callback.test.v1" // made by hand, to try a receiver
+	StatsEvent        = "cloudfn.stats.hour.v1"
+)
+
+// EventTypes are the types that a callback may choose from.
+func EventTypes() []string { return []string{InstanceEvent, OrderEvent, CallbackEvent} }
