@@ -17,8 +17,12 @@ import (
 // service account, and no secret but the ones that its function needs.
 func TestPods(t *testing.T) {
 	holds := map[string][]string{
-		"gateway": nil, "resources": {"cloudfn-database"}, "launch": {"cloudfn-database"}, "servers": {"cloudfn-database"},
-		"stats": {"cloudfn-database"}, "collect-stats": {"cloudfn-database-owner", "cloudfn-events", "cloudfn-openstack"},
+		"gateway": nil, "resources": {"cloudfn-database"}, "stats": {"cloudfn-database"},
+		"launch": {"cloudfn-database", "cloudfn-events"}, "servers": {"cloudfn-database", "cloudfn-events"},
+		"callbacks":      {"cloudfn-database", "cloudfn-events"},
+		"collect-stats":  {"cloudfn-database-owner", "cloudfn-events", "cloudfn-openstack"},
+		"poll-instances": {"cloudfn-database-events", "cloudfn-events", "cloudfn-openstack"},
+		"deliver-events": {"cloudfn-database-events", "cloudfn-events", "cloudfn-seal"},
 	}
 	for _, function := range functions(t) {
 		want, known := holds[function]
@@ -77,10 +81,12 @@ func functions(t testing.TB) []string {
 	return strings.Fields(kubectl(t, "get", "ksvc", "-l", "app.kubernetes.io/part-of=cloudfn", "-o", "jsonpath={.items[*].metadata.name}"))
 }
 
+var eventFunctions = []string{"collect-stats", "deliver-events", "poll-instances"}
+
 // awake sees to it that the function has a pod.
 func awake(t *testing.T, function string) {
 	t.Helper()
-	if function == "collect-stats" { // only an event wakes it
+	if slices.Contains(eventFunctions, function) { // only an event wakes it
 		clone := "wake-" + function
 		_, _ = try("kn", "-n", namespace, "source", "ping", "delete", clone) // of a run that was interrupted
 		kn(t, "source", "ping", "create", clone, "--schedule", "* * * * *", "--sink", "ksvc:"+function)

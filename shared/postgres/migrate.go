@@ -21,6 +21,9 @@ import (
 //go:embed migrations/*.sql
 var migrations embed.FS
 
+//go:embed grants.sql
+var grantsSQL string
+
 // SchemaVersion is the version of the newest migration in this program.
 var SchemaVersion = newest()
 
@@ -49,7 +52,7 @@ func Migrations() (text []byte) {
 
 // Migrate brings the schema to SchemaVersion under a session lock, so that several may try at once.
 // It needs a direct connection: a session lock does not survive PgBouncer's transaction mode.
-// It returns the names of the migrations that it applied.
+// It returns the names of the migrations that it applied. Then it says anew what the functions' roles may do.
 func Migrate(ctx context.Context, cfg Config) ([]string, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -76,7 +79,23 @@ func Migrate(ctx context.Context, cfg Config) ([]string, error) {
 	for i, r := range results {
 		applied[i] = path.Base(r.Source.Path)
 	}
-	return applied, err
+	if err != nil {
+		return applied, err
+	}
+	return applied, grant(ctx, db)
+}
+
+// grant says what the roles of functions may do.
+func grant(ctx context.Context, db *sql.DB) error {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }() // after Commit it does nothing
+	if _, err := tx.ExecContext(ctx, grantsSQL); err != nil {
+		return fmt.Errorf("grants: %w", err)
+	}
+	return tx.Commit()
 }
 
 const schemaSQL = `select coalesce(max(version_id), 0) from goose_db_version where is_applied`

@@ -1,0 +1,23 @@
+-- What the roles of functions may do, table by table. migrate runs it after the migrations, when the roles are there
+-- (knative/roles.sql makes them); each time all is said anew.
+select pg_advisory_xact_lock(7166736203); -- two at once would get in each other's way
+do $$
+begin
+    if exists (select from pg_roles where rolname = 'cloudfn_functions') then
+        -- Functions that serve HTTP. What was logged or told is neither changed nor taken back.
+        revoke all on all tables in schema public from cloudfn_functions;
+        grant usage on schema public to cloudfn_functions;
+        grant select on goose_db_version, stats_hourly, stats_projects to cloudfn_functions;
+        grant select, insert on requests, events to cloudfn_functions;
+        grant select, insert, update on orders, instances, deliveries, streams to cloudfn_functions;
+        grant select, insert, update, delete on callbacks to cloudfn_functions;
+    end if;
+    if exists (select from pg_roles where rolname = 'cloudfn_events') then
+        -- poll-instances and deliver-events. collect-stats adds partitions, and is the owner.
+        revoke all on all tables in schema public from cloudfn_events;
+        grant usage on schema public to cloudfn_events;
+        grant select on goose_db_version to cloudfn_events;
+        grant select, insert, update on orders, instances to cloudfn_events;
+        grant select, insert, update, delete on polls, jobs, events, deliveries, streams, callbacks to cloudfn_events;
+    end if;
+end $$;
