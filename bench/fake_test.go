@@ -25,8 +25,10 @@ type fakeCloud struct {
 	usage      map[string][]byte
 	unlaunched []byte
 	changed    []byte
+	single     map[string][]byte // by server id; only of a cloud of one page
 
 	requests, sent atomic.Int64
+	delay          atomic.Int64 // ns before each answer; 0 = at once
 }
 
 func newFakeCloud(t *testing.T, servers int) *fakeCloud {
@@ -43,6 +45,9 @@ func newFakeCloud(t *testing.T, servers int) *fakeCloud {
 		f.send(w, f.usage[r.URL.Query().Get("marker")])
 	})
 	mux.HandleFunc("GET /compute/servers/{id}/os-instance-actions", f.actions)
+	mux.HandleFunc("GET /compute/servers/{id}", func(w http.ResponseWriter, r *http.Request) {
+		f.send(w, f.single[r.PathValue("id")])
+	})
 	f.Server = httptest.NewServer(mux)
 	t.Cleanup(f.Close)
 	f.render()
@@ -50,6 +55,10 @@ func newFakeCloud(t *testing.T, servers int) *fakeCloud {
 }
 
 func (f *fakeCloud) render() {
+	f.single = map[string][]byte{}
+	for _, s := range f.servers[:min(fakePage, len(f.servers))] {
+		f.single[s.id] = fmt.Appendf(nil, `{"server": %s}`, s.fill(serverTemplate))
+	}
 	f.detail = paged(f.servers, f.URL+"/compute/servers/detail?all_tenants=true&", detailPage)
 	failed := slices.DeleteFunc(slices.Clone(f.servers), func(s fakeServer) bool { return s.launched })
 	f.unlaunched = detailPage(failed, "")
@@ -74,6 +83,7 @@ func (f *fakeCloud) send(w http.ResponseWriter, body []byte) { f.answer(w, http.
 func (f *fakeCloud) answer(w http.ResponseWriter, status int, body []byte) {
 	f.requests.Add(1)
 	f.sent.Add(int64(len(body)))
+	time.Sleep(time.Duration(f.delay.Load()))
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(len(body))) // as Nova does
 	w.WriteHeader(status)

@@ -66,7 +66,7 @@ func TestPingSource(t *testing.T) {
 	every(t, never)
 	toZero(t, "collect-stats")
 	conn := testkit.Connect(t, databaseURL)
-	for _, table := range []string{"stats_hourly", "stats_projects", "jobs"} {
+	for _, table := range []string{"stats_hourly", "stats_projects", "jobs", "events"} {
 		if _, err := conn.Exec(t.Context(), "delete from "+table); err != nil {
 			t.Fatal(err)
 		}
@@ -133,7 +133,10 @@ func announced(t *testing.T, since string) {
 			if err := json.Unmarshal([]byte(document), &event); err != nil {
 				t.Fatal(err)
 			}
-			if event.Type != "cloudfn.stats.hour.v1" || ids[event.Subject] != "" && ids[event.Subject] != event.ID {
+			if event.Type != "cloudfn.stats.hour.v1" {
+				continue // the sink gets whatever happens
+			}
+			if ids[event.Subject] != "" && ids[event.Subject] != event.ID {
 				t.Fatalf("got %s", document)
 			}
 			ids[event.Subject] = event.ID

@@ -55,7 +55,8 @@ func TestOtherWays(t *testing.T) {
 		cmd.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig, "NAMESPACE="+other, "IMAGE="+image, "EVENT_KEY=by-hand",
 			"DATABASE_URL=postgres://postgres:e2e-canary@"+host+":5432/cloudfn_e2e",
 			"OS_AUTH_URL="+settings.Items[0].Data["OS_AUTH_URL"], "OS_INTERFACE="+settings.Items[0].Data["OS_INTERFACE"],
-			"OS_USERNAME=collector", "OS_PASSWORD=secret", "OS_PROJECT_NAME=cloudfn")
+			"OS_USERNAME=collector", "OS_PASSWORD=secret", "OS_PROJECT_NAME=cloudfn",
+			"SEAL_PUBLIC_KEY="+testkit.SealPublicKey, "SEAL_PRIVATE_KEY="+testkit.SealPrivateKey)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("%s: %v\n%s", chapter, err, out)
 		}
@@ -73,7 +74,8 @@ func TestOtherWays(t *testing.T) {
 		answers(strings.TrimPrefix(path, "/v1/"), path)
 		answers("gateway", path)
 	}
-	command(t, "kubectl", "-n", other, "wait", "pingsource", "collect-stats", "--for=condition=Ready", "--timeout=60s")
+	answers("callbacks", "/v1/callbacks")
+	command(t, "kubectl", "-n", other, "wait", "pingsource", "--all", "--for=condition=Ready", "--timeout=60s")
 	command(t, "kubectl", "-n", other, "delete", "ksvc", "resources", "--wait=true")
 	run("With func")
 	answers("resources", "/v1/resources")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"maps"
 	"slices"
@@ -8,37 +9,46 @@ import (
 	"testing"
 	"time"
 
+	cloudevents "github.com/cloudevents/sdk-go/v2"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// announcing is a copy of collect-stats that counts the last hours of one project and tells the sink.
+// announcing is a daemon that counts the last hours of one project, and tells the sink.
 func announcing(t *testing.T, database string, project *testkit.Project, sink *testkit.Sink, hours string) map[string]string {
 	t.Helper()
-	return testkit.Env(t, database, map[string]string{
-		"FUNCTION_TARGET": "collect-stats", "ALLOWED_PROJECTS": project.ID, "STATS_BACKFILL": hours, "K_SINK": sink.URL,
-	})
+	return testkit.Env(t, database, map[string]string{"ALLOWED_PROJECTS": project.ID, "STATS_BACKFILL": hours, "K_SINK": sink.URL})
 }
 
-// announced are the ids of the events of the given hours.
-func announced(hours ...time.Time) []string {
-	var ids []string
-	for _, h := range hours {
-		ids = append(ids, domain.HourKey(h)+":1")
+// told are the hours that the sink has got, each once.
+func told(sink *testkit.Sink) []string {
+	var hours []string
+	for _, e := range sink.Events() {
+		if e.Type() == domain.StatsEvent && !slices.Contains(hours, e.Subject()) {
+			hours = append(hours, e.Subject())
+		}
 	}
-	return ids
+	slices.Sort(hours)
+	return hours
 }
 
-// try sends a tick to a copy that may die.
-func try(t *testing.T, p *testkit.Process) int {
+// hoursTo are the keys of the n hours up to one.
+func hoursTo(last time.Time, n int) []string {
+	var keys []string
+	for _, h := range domain.Hours(last, n) {
+		keys = append(keys, domain.HourKey(h))
+	}
+	return keys
+}
+
+// nextHour is a full hour that is to come, and that the database's clock is put a minute past.
+func nextHour(t *testing.T, database string) time.Time {
 	t.Helper()
-	a, err := p.TryTick(t, "collect-stats")
-	if err != nil {
-		return 0
-	}
-	return a.Status
+	hour := time.Now().UTC().Truncate(time.Hour).Add(time.Hour)
+	testkit.SetClock(t, database, hour.Add(time.Minute))
+	return hour
 }
 
 // TestTheDaemonAnnouncesWhatStatsShows: the data of each event is the hour as GET /v1/stats has it.
@@ -48,67 +58,90 @@ func TestTheDaemonAnnouncesWhatStatsShows(t *testing.T) {
 	project.Boot(t, "shown", 1)
 	project.Grant(t, project.UserID, "admin") // who may look at the cloud
 	database, sink := testkit.Database(t), testkit.NewSink(t, nil)
-	testkit.SetClock(t, database, time.Now().Truncate(time.Hour).Add(time.Hour+time.Minute))
+	hour := nextHour(t, database)
 	env := announcing(t, database, project, sink, "3h")
-	delete(env, "FUNCTION_TARGET")
+	env["K_CE_OVERRIDES"] = `{"extensions":{"cloud":"north"}}`
 	p := testkit.Spawn(t, env) // its own first tick is enough
-	testkit.Eventually(t, time.Minute, "three hours are announced", func() bool { return len(sink.IDs()) == 3 })
-	var shown struct{ Hours []json.RawMessage }
+	testkit.Eventually(t, time.Minute, "three hours are announced", func() bool { return cmp.Equal(told(sink), hoursTo(hour, 3)) })
+	var shown struct{ Hours []map[string]any }
 	p.As(project.Token(t)).Get(t, "/v1/stats?scope=cloud&hours=3").JSON(t, &shown)
-	var told []json.RawMessage
+	events := map[string]map[string]any{}
 	for _, e := range sink.Events() {
-		told = append(told, e.Data())
+		var data map[string]any
+		if err := json.Unmarshal(e.Data(), &data); err != nil {
+			t.Fatal(err)
+		}
+		events[e.Subject()] = data
+		if e.Source() != "/cloudfn" || e.ID() != e.Subject()+":1" || domain.HourKey(e.Time()) != e.Subject() || e.Extensions()["cloud"] != "north" {
+			t.Errorf("got %s", e)
+		}
 	}
-	if diff := cmp.Diff(shown.Hours, told); diff != "" {
-		t.Error(diff)
+	for _, h := range shown.Hours {
+		if diff := cmp.Diff(h, events[h["hour"].(string)]); diff != "" {
+			t.Error(diff)
+		}
 	}
 }
 
-// TestTwoCopiesAnnounce at the turn of the hour, when each works for an hour of its own and both would send what is
-// left: the later one sends nothing while the other is at an older hour, so that each is sent once, in order.
-func TestTwoCopiesAnnounce(t *testing.T) {
+// TestASinkThatRefuses gets every hour once it takes them, with the ids of before.
+func TestASinkThatRefuses(t *testing.T) {
 	t.Parallel()
 	project := testkit.NewProject(t)
 	database := testkit.Database(t)
-	release := make(chan struct{})
-	letGo := sync.OnceFunc(func() { close(release) })
+	answers := []int{500, 404, 302, 503}
 	sink := testkit.NewSink(t, func(n int) int {
-		if n == 2 {
-			<-release
+		if n <= len(answers) {
+			return answers[n-1]
 		}
 		return 202
 	})
-	t.Cleanup(letGo)
-	env := announcing(t, database, project, sink, "3h")
-	hour := time.Now().UTC().Truncate(time.Hour).Add(time.Hour)
-	testkit.SetClock(t, database, hour.Add(-10*time.Minute))
-	early, late := testkit.Spawn(t, env), testkit.Spawn(t, env)
-	var all sync.WaitGroup
-	all.Go(func() {
-		if status := try(t, early); status != 204 {
-			t.Errorf("the early copy answered %d", status)
+	hour := nextHour(t, database)
+	testkit.Spawn(t, announcing(t, database, project, sink, "3h"))
+	conn := testkit.Connect(t, database)
+	testkit.Eventually(t, time.Minute, "all hours are taken", func() bool {
+		// Nobody waits for the pauses, which grow to an hour.
+		if _, err := conn.Exec(context.Background(), "update streams set next_at = now(); update callbacks set not_before = null"); err != nil {
+			t.Fatal(err)
 		}
+		return testkit.Scalar[int](t, conn, "select count(*)::int from deliveries where status = 'delivered'") == 3
 	})
-	testkit.Eventually(t, time.Minute, "the early copy is at its second hour", func() bool { return len(sink.IDs()) == 2 })
-	// From here on the late copy has all of eventx.SendTimeout: the hour turns at once, and the claims move with it.
-	testkit.SetClock(t, database, hour)
-	if _, err := testkit.Connect(t, database).Exec(t.Context(), "update jobs set claimed_until = claimed_until + interval '10 minutes'"); err != nil {
-		t.Fatal(err)
-	}
-	if status := try(t, late); status != 503 {
-		t.Errorf("the late copy answered %d while the other was at an older hour", status)
-	}
-	letGo()
-	all.Wait()
-	testkit.Eventually(t, time.Minute, "the late copy is done", func() bool { return try(t, late) == 204 })
-	want := announced(hour.Add(-3*time.Hour), hour.Add(-2*time.Hour), hour.Add(-time.Hour), hour)
-	if diff := cmp.Diff(want, sink.IDs()); diff != "" {
+	if diff := cmp.Diff(hoursTo(hour, 3), told(sink)); diff != "" {
 		t.Error(diff)
+	}
+	if n := len(sink.IDs()); n != 3+len(answers) {
+		t.Errorf("the sink was asked %d times", n)
 	}
 }
 
+// TestASinkThatComesLater is told of the hours before it, too; without one nothing is to be delivered.
+func TestASinkThatComesLater(t *testing.T) {
+	t.Parallel()
+	project := testkit.NewProject(t)
+	database, sink := testkit.Database(t), testkit.NewSink(t, nil)
+	hour := nextHour(t, database)
+	env := announcing(t, database, project, sink, "3h")
+	without := maps.Clone(env)
+	delete(without, "K_SINK")
+	first := testkit.Spawn(t, without)
+	conn := testkit.Connect(t, database)
+	testkit.Eventually(t, time.Minute, "three hours are in the outbox", func() bool {
+		return testkit.Scalar[int](t, conn, "select count(*)::int from events") == 3
+	})
+	first.Kill()
+	if n := testkit.Scalar[int](t, conn, "select count(*)::int from deliveries"); n != 0 {
+		t.Errorf("there are %d deliveries to nobody", n)
+	}
+	second := testkit.Spawn(t, env)
+	testkit.Eventually(t, time.Minute, "three hours are announced", func() bool { return cmp.Equal(told(sink), hoursTo(hour, 3)) })
+	second.Kill()
+	testkit.Spawn(t, without)
+	testkit.Eventually(t, time.Minute, "the sink is forgotten", func() bool {
+		return testkit.Scalar[int](t, conn, "select count(*)::int from callbacks") == 0
+	})
+}
+
 // TestAnnounceSurvivesKill kills a copy after the sink has got an hour and before it could note that: once the dead
-// one's claims have ended another copy sends the same event again, and then the rest.
+// one's claims have ended another copy sends the same event again, and the rest.
 func TestAnnounceSurvivesKill(t *testing.T) {
 	t.Parallel()
 	project := testkit.NewProject(t)
@@ -122,27 +155,24 @@ func TestAnnounceSurvivesKill(t *testing.T) {
 		return 202
 	})
 	t.Cleanup(letGo)
+	hour := nextHour(t, database)
 	env := announcing(t, database, project, sink, "2h")
-	env["EVENT_TIMEOUT"] = "10s"
-	testkit.SetClock(t, database, time.Now().Truncate(time.Hour).Add(90*time.Minute)) // no hour turns meanwhile
-	first, second := testkit.Spawn(t, env), testkit.Spawn(t, env)
-	var all sync.WaitGroup
-	all.Go(func() { try(t, first) })
-	testkit.Eventually(t, 20*time.Second, "the sink has the first hour", func() bool { return len(sink.IDs()) == 1 })
+	env["CALLBACK_TIMEOUT"] = "1s"
+	first := testkit.Spawn(t, env)
+	testkit.Eventually(t, time.Minute, "the sink has the first hour", func() bool { return len(sink.IDs()) > 0 })
 	first.Kill()
-	all.Wait()
 	letGo()
-	testkit.Eventually(t, time.Minute, "another copy has sent them all", func() bool { return second.Tick(t, "collect-stats").Status == 204 && len(sink.IDs()) > 1 })
+	testkit.Spawn(t, env)
 	conn := testkit.Connect(t, database)
-	marks := testkit.Pairs(t, conn, "select key || ':1', attempts from jobs where kind = 'announce-stats' and done_at is not null")
-	done := slices.Sorted(maps.Keys(marks))
-	if len(done) != 2 || marks[done[0]] != 2 || marks[done[1]] != 1 {
-		t.Fatalf("the marks are %v", marks)
+	testkit.Eventually(t, time.Minute, "another copy has delivered them all", func() bool {
+		return testkit.Scalar[int](t, conn, "select count(*)::int from deliveries where status = 'delivered'") == 2
+	})
+	if diff := cmp.Diff(hoursTo(hour, 2), told(sink)); diff != "" {
+		t.Error(diff)
 	}
 	events := sink.Events()
-	if diff := cmp.Diff([]string{done[0], done[0], done[1]}, sink.IDs()); diff != "" {
-		t.Error(diff)
-	} else if diff := cmp.Diff(events[0].String(), events[1].String()); diff != "" {
-		t.Errorf("the repeat is another event: %s", diff)
+	repeats := slices.DeleteFunc(slices.Clone(events), func(e cloudevents.Event) bool { return e.ID() != events[0].ID() })
+	if len(repeats) < 2 || repeats[0].String() != repeats[1].String() {
+		t.Errorf("the first was not repeated as it was: %v", repeats)
 	}
 }

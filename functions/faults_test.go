@@ -3,9 +3,12 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
@@ -73,6 +76,82 @@ func TestFaultCellDown(t *testing.T) {
 			testkit.Eventually(t, 30*time.Second, "the tick is done", func() bool { return p.Tick(t, "collect-stats").Status == 204 })
 			if n := testkit.Scalar[int](t, conn, "select running from stats_hourly"); n != 2 {
 				t.Errorf("%d running, want 2: %s", n, testkit.Scalar[string](t, conn, "select by_status::text from stats_hourly"))
+			}
+		})
+	}
+}
+
+// tracked has servers launched by the function launch, and a copy of poll-instances that has seen them run.
+func tracked(t *testing.T, account string, n int) (conn *pgx.Conn, poll func() int) {
+	t.Helper()
+	f, database := testkit.Sandbox(t), testkit.Database(t)
+	project := testkit.NewProject(t)
+	conn = testkit.Connect(t, database)
+	p := testkit.Spawn(t, testkit.Env(t, database, map[string]string{"FUNCTION_TARGET": "launch"})).As(project.Token(t))
+	order := fmt.Sprintf(`{"name":"followed","flavor":%q,"image":%q,"networks":[%q],"count":%d}`, f.FlavorID, f.ImageID, f.NetworkID, n)
+	if a := p.Post(t, "/v1/launch", order); a.Status != 202 {
+		t.Fatalf("got %d %s", a.Status, a.Body)
+	}
+	poller := testkit.Spawn(t, testkit.Env(t, database, map[string]string{
+		"FUNCTION_TARGET": "poll-instances", "OS_CLOUD": account, "POLL_FOLLOW": "0s", "POLL_UNKNOWN_AFTER": "5s",
+	}))
+	poll = func() int { return poller.Tick(t, "poll-instances").Status }
+	testkit.Eventually(t, 3*time.Minute, "all are active", func() bool { return poll() == 204 && inState(t, conn, "active") == n })
+	for _, s := range project.Servers(t) {
+		project.Quiet(t, s.ID)
+	}
+	return conn, poll
+}
+
+func inState(t *testing.T, conn *pgx.Conn, state string) int {
+	t.Helper()
+	return testkit.Scalar[int](t, conn, "select count(*)::int from instances where state = $1", state)
+}
+
+// TestFaultPollNovaStopped: its instances become unknown, none is deleted, and all are as they are once it is back.
+func TestFaultPollNovaStopped(t *testing.T) {
+	for _, account := range []string{"collector", "admin"} {
+		t.Run(account, func(t *testing.T) {
+			conn, poll := tracked(t, account, 2)
+			testkit.StopPieces(t, "nova-api")
+			for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(2 * time.Second) {
+				if status := poll(); status != 503 {
+					t.Errorf("got %d, want 503", status)
+				}
+			}
+			if n := inState(t, conn, "unknown"); n != 2 {
+				t.Errorf("%d are unknown, want 2", n)
+			}
+			testkit.StartPieces(t, "nova-api")
+			testkit.Eventually(t, time.Minute, "all are active again", func() bool { return poll() == 204 && inState(t, conn, "active") == 2 })
+			told := "select count(*)::int from events where data->>'state' = $1"
+			if deleted, unknown := testkit.Scalar[int](t, conn, told, "deleted"), testkit.Scalar[int](t, conn, told, "unknown"); deleted != 0 || unknown != 2 {
+				t.Errorf("%d were told to be deleted, %d unknown, want 0 and each once", deleted, unknown)
+			}
+		})
+	}
+}
+
+// TestFaultPollCellDown: Nova leaves the servers of the cell out of its lists of changes, without a word.
+func TestFaultPollCellDown(t *testing.T) {
+	for _, account := range []string{"collector", "admin"} {
+		t.Run(account, func(t *testing.T) {
+			conn, poll := tracked(t, account, 2)
+			testkit.CellDown(t)
+			for range 3 {
+				poll()
+				// As if the looks were far apart.
+				if _, err := conn.Exec(context.Background(), "update instances set missed_at = missed_at - interval '1 minute'"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if n := inState(t, conn, "unknown"); n != 2 {
+				t.Errorf("%d are unknown, want 2", n)
+			}
+			testkit.CellUp(t)
+			testkit.Eventually(t, time.Minute, "all are active again", func() bool { return poll() == 204 && inState(t, conn, "active") == 2 })
+			if n := testkit.Scalar[int](t, conn, "select count(*)::int from events where data->>'state' = 'deleted'"); n != 0 {
+				t.Errorf("%d were told to be deleted", n)
 			}
 		})
 	}

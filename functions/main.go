@@ -1,14 +1,17 @@
 // Command functions is the whole of cloudfn in one binary. FUNCTION_TARGET picks the function to serve; unset,
-// it is a daemon that serves all of them. `functions migrate` brings the database's schema up to date, and `functions
-// gateway` is one base URL for functions that run one by one.
+// it is a daemon that serves all of them. `functions migrate` brings the database's schema up to date, `functions
+// gateway` is one base URL for functions that run one by one, and `functions keys` makes the keys of stored secrets.
 package main
 
 import (
 	_ "embed"
 	"os"
 
-	_ "github.com/cloudfn/cloudfn/functions/collect-stats" // each function registers itself
+	_ "github.com/cloudfn/cloudfn/functions/callbacks" // each function registers itself
+	_ "github.com/cloudfn/cloudfn/functions/collect-stats"
+	_ "github.com/cloudfn/cloudfn/functions/deliver-events"
 	_ "github.com/cloudfn/cloudfn/functions/launch"
+	_ "github.com/cloudfn/cloudfn/functions/poll-instances"
 	_ "github.com/cloudfn/cloudfn/functions/resources"
 	_ "github.com/cloudfn/cloudfn/functions/servers"
 	_ "github.com/cloudfn/cloudfn/functions/stats"

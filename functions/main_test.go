@@ -69,7 +69,7 @@ func TestOneByOne(t *testing.T) {
 	t.Parallel()
 	token := testkit.Token(t, "demo")
 	paths := map[string]string{
-		"resources": "/v1/resources", "servers": "/v1/servers", "stats": "/v1/stats", "launch": "/v1/launch/" + uuid.NewString(),
+		"resources": "/v1/resources", "servers": "/v1/servers", "stats": "/v1/stats", "launch": "/v1/launch/" + uuid.NewString(), "callbacks": "/v1/callbacks",
 	}
 	daemon := testkit.Spawn(t, daemonEnv(t, testkit.Database(t)))
 	for target := range paths {
@@ -261,7 +261,7 @@ func TestWrongConfiguration(t *testing.T) {
 	t.Parallel()
 	good := daemonEnv(t, "postgres://nobody@localhost:1/x")
 	for want, change := range map[string]map[string]string{
-		"FUNCTION_TARGET is \"nope\": it must be one of collect-stats, launch, resources, servers, stats": {"FUNCTION_TARGET": "nope"},
+		"FUNCTION_TARGET is \"nope\": it must be one of callbacks, collect-stats, deliver-events, launch, poll-instances, resources, servers, stats": {"FUNCTION_TARGET": "nope"},
 		"DATABASE_URL is empty":              {"DATABASE_URL": ""},
 		"DATABASE_URL is not a Postgres URL": {"DATABASE_URL": "postgres://x:canary@:bad/"},
 		"OS_AUTH_URL is \"\"":                {"OS_CLOUD": ""},
@@ -272,6 +272,8 @@ func TestWrongConfiguration(t *testing.T) {
 		"REQUEST_TIMEOUT is 0s":              {"REQUEST_TIMEOUT": "0s"},
 		"TOKEN_CACHE_TTL is 1h0m0s":          {"TOKEN_CACHE_TTL": "1h"},
 		"STATS_BACKFILL":                     {"STATS_BACKFILL": "a day"},
+		"EVENT_KEY is empty: collect-stats":  {"FUNCTION_TARGET": "collect-stats", "EVENT_KEY": ""},
+		"WAKE_URL must be an http or https":  {"WAKE_URL": "http://x:canary@{function}"},
 		"K_SINK is not an http or https URL": {"K_SINK": "broker/canary"},
 		"K_CE_OVERRIDES is not JSON":         {"K_CE_OVERRIDES": `{"extensions":{"key":["canary"]}}`},
 		"K_CA_CERTS holds no certificate":    {"K_CA_CERTS": "canary"},

@@ -85,7 +85,7 @@ func ofKind(objects []object, kind string) map[string]object {
 var reaches = map[string][]string{
 	"gateway":        {"egress-functions"},
 	"resources":      {"egress-compute", "egress-identity", "egress-image", "egress-network", "egress-postgres"},
-	"launch":         {"egress-compute", "egress-functions", "egress-identity", "egress-image", "egress-network", "egress-postgres"},
+	"launch":         {"egress-compute", "egress-functions", "egress-identity", "egress-image", "egress-network", "egress-placement", "egress-postgres"},
 	"servers":        {"egress-compute", "egress-functions", "egress-identity", "egress-postgres"},
 	"stats":          {"egress-identity", "egress-postgres"},
 	"callbacks":      {"egress-functions", "egress-identity", "egress-postgres"},

@@ -3,18 +3,18 @@ package collectstats
 import (
 	"context"
 	"encoding/json"
-	"slices"
+	"sync"
 	"testing"
 	"time"
 
-	cloudevents "github.com/cloudevents/sdk-go/v2"
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// at moves the database's clock, and gives a copy that counts the projects then and tells the sink.
+// at moves the database's clock, and gives a copy that counts the projects then.
 func at(t *testing.T, database string, clock time.Time, more map[string]string) *testkit.Client {
 	t.Helper()
 	testkit.SetClock(t, database, clock)
@@ -28,64 +28,72 @@ func tick(t *testing.T, app *testkit.Client, want int) {
 	}
 }
 
-// ids are those of the hours' events: the given hours after one.
-func ids(hour time.Time, after ...int) []string {
-	out := []string{}
-	for _, n := range after {
-		out = append(out, domain.HourKey(hour.Add(time.Duration(n)*time.Hour))+":1")
-	}
-	return out
+// told is an hour's event as it stands in the outbox.
+type told struct {
+	Project, Subject string
+	Seq              int
+	Type             string
+	At               time.Time
+	Data             string
 }
 
-func expect(t *testing.T, sink *testkit.Sink, want []string) {
+func announced(t *testing.T, database string) []told {
 	t.Helper()
-	if diff := cmp.Diff(want, sink.IDs()); diff != "" {
+	rows, _ := testkit.Connect(t, database).Query(context.Background(), "select project_id, subject, seq, type, at, data::text from events order by at")
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[told])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// expect sees that just the given hours, counted from one, were announced.
+func expect(t *testing.T, database string, hour time.Time, after ...int) {
+	t.Helper()
+	want, got := []string{}, []string{}
+	for _, n := range after {
+		want = append(want, domain.HourKey(hour.Add(time.Duration(n)*time.Hour)))
+	}
+	for _, e := range announced(t, database) {
+		got = append(got, e.Subject)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
 }
 
-// marks are the jobs that say what was announced, and how often it was tried.
-func marks(t *testing.T, database string) map[string]int {
-	t.Helper()
-	return testkit.Pairs(t, testkit.Connect(t, database), "select key, attempts from jobs where kind = 'announce-stats' and done_at is not null and error is null")
-}
-
-// TestHoursAreAnnounced once each, the oldest first, whatever number of ticks comes, for as long as the window is.
+// TestHoursAreAnnounced once each, whatever number of ticks comes, for as long as the window is.
 func TestHoursAreAnnounced(t *testing.T) {
 	t.Parallel()
 	p, later := testkit.NewProject(t), testkit.NewProject(t)
 	made := p.Boot(t, "announced", 3)
 	p.Stop(t, made[0].ID)
 	later.Boot(t, "announced with them", 1)
-	database, sink, hour := testkit.Database(t), testkit.NewSink(t, nil), nextHour()
-	env := map[string]string{
-		"ALLOWED_PROJECTS": p.ID, "STATS_BACKFILL": "3h", "K_SINK": sink.URL + "/cloudfn/default?x=1",
-		"K_CE_OVERRIDES": `{"extensions":{"cloud":"north"}}`,
-	}
+	database, hour := testkit.Database(t), nextHour()
+	env := map[string]string{"ALLOWED_PROJECTS": p.ID, "STATS_BACKFILL": "3h"}
 	app := at(t, database, hour.Add(4*time.Minute), env)
 	for range 3 { // the second and third find the hour done
 		tick(t, app, 204)
 	}
-	expect(t, sink, ids(hour, -2, -1, 0))
-	want := cloudevents.NewEvent()
-	want.SetType("cloudfn.stats.hour.v1")
-	want.SetSource("/cloudfn/collect-stats")
-	want.SetSubject(domain.HourKey(hour))
-	want.SetID(domain.HourKey(hour) + ":1")
-	want.SetTime(hour)
-	want.SetExtension("cloud", "north")
-	data := `{"hour":"` + domain.HourKey(hour) + `","running":2,"total":3,"by_status":{"ACTIVE":2,"SHUTOFF":1},"source":"sampled"}`
-	if err := want.SetData(cloudevents.ApplicationJSON, json.RawMessage(data)); err != nil {
+	expect(t, database, hour, -2, -1, 0)
+	last := announced(t, database)[2]
+	var data any
+	if err := json.Unmarshal([]byte(last.Data), &data); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(want.String(), sink.Events()[2].String()); diff != "" {
+	key := domain.HourKey(hour)
+	want := map[string]any{"hour": key, "running": 2., "total": 3., "by_status": map[string]any{"ACTIVE": 2., "SHUTOFF": 1.}, "source": "sampled"}
+	if diff := cmp.Diff(want, data); diff != "" {
 		t.Error(diff)
+	}
+	if last.Project != "" || last.Seq != 1 || last.Type != "cloudfn.stats.hour.v1" || !last.At.Equal(hour) {
+		t.Errorf("got %+v", last)
 	}
 
 	// A project that comes later makes no hour new that was announced without it.
 	env["ALLOWED_PROJECTS"] = p.ID + "," + later.ID
 	tick(t, at(t, database, hour.Add(time.Hour), env), 204)
-	expect(t, sink, ids(hour, -2, -1, 0, 1))
+	expect(t, database, hour, -2, -1, 0, 1)
 	if n := len(rows(t, database, later.ID)); n != 3 {
 		t.Errorf("its window has %d hours, want 3", n)
 	}
@@ -93,87 +101,34 @@ func TestHoursAreAnnounced(t *testing.T) {
 	// An hour that has become the oldest of the longest window is still known to have been announced.
 	env["STATS_BACKFILL"] = "720h"
 	tick(t, at(t, database, hour.Add(720*time.Hour-time.Minute), env), 204)
-	got := sink.IDs()
-	slices.Sort(got)
-	if all, different := len(got), len(slices.Compact(got)); all != 722 || different != all {
-		t.Errorf("%d events, %d of them different; want one for each of 722 hours", all, different)
+	if all := len(announced(t, database)); all != 722 {
+		t.Errorf("%d events, want one for each of 722 hours", all)
 	}
 }
 
-// TestASinkThatRefuses gets every hour once it takes them, with the ids of before, and no hour ahead of an older one.
-func TestASinkThatRefuses(t *testing.T) {
+// TestTwoCopiesAnnounce at the turn of the hour, when each works for an hour of its own and both would announce what is
+// left: each hour has one event.
+func TestTwoCopiesAnnounce(t *testing.T) {
 	t.Parallel()
 	p := testkit.NewProject(t)
-	answers := []int{500, 404, 202, 302, 503, 202, 202}
 	database, hour := testkit.Database(t), nextHour()
-	sink := testkit.NewSink(t, func(n int) int { return answers[n-1] })
-	app := at(t, database, hour.Add(time.Minute), map[string]string{"ALLOWED_PROJECTS": p.ID, "STATS_BACKFILL": "3h", "K_SINK": sink.URL})
-	for i, want := range [][]int{{-2}, {-2, -2}, {-2, -2, -2, -1}, {-2, -2, -2, -1, -1}} {
-		tick(t, app, 503)
-		expect(t, sink, ids(hour, want...))
-		if n := len(rows(t, database, p.ID)); n != 3 {
-			t.Errorf("tick %d: %d hours are counted, want 3", i, n)
-		}
-	}
-	tick(t, app, 204)
-	tick(t, app, 204)
-	expect(t, sink, ids(hour, -2, -2, -2, -1, -1, -1, 0))
-	want := map[string]int{}
-	for i, tries := range []int{3, 3, 1} {
-		want[domain.HourKey(hour.Add(time.Duration(i-2)*time.Hour))] = tries
-	}
-	if diff := cmp.Diff(want, marks(t, database)); diff != "" {
-		t.Error(diff)
-	}
-}
-
-// TestAnotherCopyIsFaster: an hour that it has announced since we looked is passed over; one that it is at is waited for.
-func TestAnotherCopyIsFaster(t *testing.T) {
-	t.Parallel()
-	p := testkit.NewProject(t)
-	for name, tc := range map[string]struct {
-		claimed, done string
-		status        int
-		told          []int
-	}{
-		"done":   {"null", "clock_timestamp()", 204, []int{-2, 0}},
-		"at it":  {"clock_timestamp() + interval '1 minute'", "null", 503, []int{-2}},
-		"failed": {"null", "null", 204, []int{-2, -1, 0}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			database, hour := testkit.Database(t), nextHour()
-			testkit.SetClock(t, database, hour.Add(time.Minute))
-			conn := testkit.Connect(t, database)
-			sink := testkit.NewSink(t, func(n int) int {
-				if n == 1 { // by now it is known which hours are due
-					sql := "insert into jobs (kind, key, claimed_until, done_at, attempts) values ('announce-stats', $1, " + tc.claimed + ", " + tc.done + ", 1)"
-					if _, err := conn.Exec(context.Background(), sql, domain.HourKey(hour.Add(-time.Hour))); err != nil {
-						t.Error(err)
-					}
-				}
-				return 202
-			})
-			app := testkit.Start(t, testkit.Env(t, database, map[string]string{"ALLOWED_PROJECTS": p.ID, "STATS_BACKFILL": "3h", "K_SINK": sink.URL}))
-			tick(t, app, tc.status)
-			expect(t, sink, ids(hour, tc.told...))
-		})
-	}
-}
-
-// TestASinkThatComesLater is told of the window's hours; without one nothing is marked.
-func TestASinkThatComesLater(t *testing.T) {
-	t.Parallel()
-	p := testkit.NewProject(t)
-	database, sink, hour := testkit.Database(t), testkit.NewSink(t, nil), nextHour()
 	env := map[string]string{"ALLOWED_PROJECTS": p.ID, "STATS_BACKFILL": "3h"}
-	tick(t, at(t, database, hour, env), 204)
-	if n := testkit.Scalar[int](t, testkit.Connect(t, database), "select count(*)::int from jobs where kind <> 'collect-stats'"); n != 0 {
-		t.Errorf("there are %d jobs of other kinds", n)
+	early := at(t, database, hour, env)
+	tick(t, early, 204) // its connections keep this clock, as long as they are not replaced
+	late := at(t, database, hour.Add(time.Hour), env)
+	if _, err := testkit.Connect(t, database).Exec(t.Context(), "delete from events; delete from jobs"); err != nil {
+		t.Fatal(err)
 	}
-	env["K_SINK"] = sink.URL
-	tick(t, at(t, database, hour.Add(time.Hour), env), 204)
-	expect(t, sink, ids(hour, -1, 0, 1))
+	var both sync.WaitGroup
+	for _, app := range []*testkit.Client{early, late} {
+		both.Go(func() { tick(t, app, 204) })
+	}
+	both.Wait()
+	if all := announced(t, database); len(all) == 4 {
+		expect(t, database, hour, -2, -1, 0, 1)
+	} else {
+		expect(t, database, hour, -1, 0, 1)
+	}
 }
 
 // TestAnIncompleteHour is announced when its last project could be counted, and not before.
@@ -182,19 +137,17 @@ func TestAnIncompleteHour(t *testing.T) {
 	good, bad := testkit.NewProject(t), testkit.NewProject(t)
 	bad.Boot(t, "hidden", 1)
 	nova, broken := breakUsage(t, bad.ID)
-	database, sink, hour := testkit.Database(t), testkit.NewSink(t, nil), nextHour()
+	database, hour := testkit.Database(t), nextHour()
 	env := testkit.RedirectTo(t, map[string]string{"compute": nova}).Env(t, "collector")
-	env["ALLOWED_PROJECTS"], env["STATS_BACKFILL"], env["K_SINK"] = good.ID+","+bad.ID, "1h", sink.URL
+	env["ALLOWED_PROJECTS"], env["STATS_BACKFILL"] = good.ID+","+bad.ID, "1h"
 	app := at(t, database, hour.Add(time.Minute), env)
 	tick(t, app, 503)
-	if expect(t, sink, ids(hour)); len(marks(t, database)) != 0 {
-		t.Error("an hour is marked that was not announced")
-	}
+	expect(t, database, hour)
 	broken.Store(false)
 	tick(t, app, 204)
-	if expect(t, sink, ids(hour, 0)); !t.Failed() {
+	if expect(t, database, hour, 0); !t.Failed() {
 		var got struct{ Running int }
-		if err := sink.Events()[0].DataAs(&got); err != nil || got.Running != 1 {
+		if err := json.Unmarshal([]byte(announced(t, database)[0].Data), &got); err != nil || got.Running != 1 {
 			t.Errorf("got %v %v, want one running", got, err)
 		}
 	}

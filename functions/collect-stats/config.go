@@ -26,7 +26,6 @@ type Config struct {
 	Callers   auth.Config // the projects and domains that are served are those that are counted
 	OpenStack openstack.Config
 	Account   openstack.Credentials
-	Sink      eventx.SinkConfig // who is told of every hour that is counted
 }
 
 // maxBackfill bounds the window of hours that may still be filled in; jobs are kept for longer than that.
@@ -40,7 +39,7 @@ func (c Config) Validate() error {
 	if c.Retention < 24*time.Hour {
 		return fmt.Errorf("REQUESTS_RETENTION is %s: it must be 24h at least", c.Retention)
 	}
-	return c.Sink.Validate()
+	return nil
 }
 
 func init() { run.Event("collect-stats", run.Hourly, build) }
@@ -55,15 +54,7 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 		clock: d.DB, stats: postgres.Stats{DB: d.DB}, jobs: postgres.Jobs{DB: d.DB}, requests: postgres.Requests{DB: d.DB},
 		allows: cfg.Callers.Allows, domains: cfg.Callers.AllowedDomains,
 		backfill: cfg.Backfill, retention: cfg.Retention, claim: cfg.Claim,
-		// Long enough for the copy that sends an hour to write that down, too.
-		announceClaim: eventx.SendTimeout + endTimeout,
-	}
-	if cfg.Sink.URL != "" {
-		sink, err := eventx.NewSink(cfg.Sink)
-		if err != nil {
-			return nil, err
-		}
-		s.send = announcer{sink}.Send
+		events: postgres.Events{DB: d.DB}, wake: d.Wake,
 	}
 	return handler{s}.Handle, nil
 }

@@ -3,7 +3,6 @@ package collectstats
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"slices"
 	"time"
@@ -37,8 +36,10 @@ type (
 		Claim(ctx context.Context, kind, key string, claimFor time.Duration) (claim uuid.UUID, held bool, err error)
 		Done(ctx context.Context, kind, key string, claim uuid.UUID) error
 		Fail(ctx context.Context, kind, key string, claim uuid.UUID, reason error) error
-		Finished(ctx context.Context, kind string) (map[string]bool, error)
 		Forget(ctx context.Context, age time.Duration) error
+	}
+	outbox interface {
+		Announce(ctx context.Context, hours []domain.HourStat) (told int, err error)
 	}
 	requestLog interface {
 		Maintain(ctx context.Context, retention time.Duration) error
@@ -57,16 +58,14 @@ type service struct {
 	retention time.Duration
 	claim     time.Duration
 
-	send          func(context.Context, domain.HourStat) error // announces an hour; nil when nobody is to be told
-	announceClaim time.Duration                                // longer than send may take
+	events outbox
+	wake   func(functions ...string)
 }
 
 const (
-	jobKind      = "collect-stats"
-	announceKind = "announce-stats"
-	parallel     = 4 // projects at once, when each has to be asked for by itself
-	// A job is all that says that its hour was announced, so that it has to outlive the hour's time in the longest
-	// window that an operator may set, also should the database's clock be put right meanwhile.
+	jobKind  = "collect-stats"
+	parallel = 4 // projects at once, when each has to be asked for by itself
+	// A job says that its hour's work was done. It is no use any more when nobody asks for that hour.
 	jobsKept = 2 * maxBackfill
 	// A job's end is written also when the time for its work is up; a database that hangs must not hold the copy.
 	endTimeout = 5 * time.Second
@@ -213,53 +212,18 @@ func (s service) fillOne(ctx context.Context, cloud session, due *tally) error {
 	return s.stats.Insert(ctx, counts)
 }
 
-// announce sends every hour of the window that is known for the whole cloud and was not sent yet, the oldest first.
-// It ends at the first that cannot be sent: the sink is away, and the next tick goes on from there.
+// announce writes the event of every hour of the window that is known for the whole cloud and has none yet. Who dies
+// before this leaves it to the next tick.
 func (s service) announce(ctx context.Context, slot time.Time) error {
-	if s.send == nil {
-		return nil
-	}
-	due, err := s.unannounced(ctx, slot)
-	if err != nil {
-		return err
-	}
-	for _, h := range due {
-		if err := s.announceHour(ctx, h); err != nil {
-			return fmt.Errorf("announce the hour %s: %w", domain.HourKey(h.Hour), err)
-		}
-	}
-	return nil
-}
-
-func (s service) unannounced(ctx context.Context, slot time.Time) ([]domain.HourStat, error) {
-	announced, err := s.jobs.Finished(ctx, announceKind)
-	if err != nil {
-		return nil, err
-	}
 	series, err := s.stats.Series(ctx, domain.View{Scope: domain.ScopeCloud}, s.window(slot)[0], slot)
-	return slices.DeleteFunc(series, func(h domain.HourStat) bool {
-		return h.Source == domain.Missing || announced[domain.HourKey(h.Hour)]
-	}), err
-}
-
-// announceHour sends an hour and notes that it was, unless another copy has done so since it was found to be due. A
-// copy that dies in between leaves the hour to the next one, which sends the event again.
-func (s service) announceHour(ctx context.Context, h domain.HourStat) error {
-	key := domain.HourKey(h.Hour)
-	claim, held, err := s.jobs.Claim(ctx, announceKind, key, s.announceClaim)
 	if err != nil {
 		return err
 	}
-	if !held {
-		announced, err := s.jobs.Finished(ctx, announceKind)
-		if err != nil || announced[key] {
-			return err
-		}
-		return apperr.New(apperr.Unavailable, "another copy is at it") // to go on would be to send a later hour before this one
+	known := slices.DeleteFunc(series, func(h domain.HourStat) bool { return h.Source == domain.Missing })
+	told, err := s.events.Announce(ctx, known)
+	if told > 0 {
+		slog.InfoContext(ctx, "hours were announced", "hours", told)
+		s.wake("deliver-events")
 	}
-	if err := s.end(ctx, announceKind, key, claim, s.send(ctx, h)); err != nil {
-		return err
-	}
-	slog.InfoContext(ctx, "an hour was announced", "hour", h.Hour)
-	return nil
+	return err
 }

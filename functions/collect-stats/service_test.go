@@ -17,12 +17,16 @@ import (
 type paper struct {
 	statStore
 	hangs bool
+	tell  error // of Announce
 }
 
-func (paper) Now(context.Context) (time.Time, error)                    { return time.Now(), nil }
-func (paper) Maintain(context.Context, time.Duration) error             { return nil }
-func (paper) Forget(context.Context, time.Duration) error               { return nil }
-func (paper) Finished(context.Context, string) (map[string]bool, error) { return nil, nil } //nolint:nilnil // none
+func (p paper) Announce(_ context.Context, hours []domain.HourStat) (int, error) {
+	return len(hours), p.tell
+}
+
+func (paper) Now(context.Context) (time.Time, error)        { return time.Now(), nil }
+func (paper) Maintain(context.Context, time.Duration) error { return nil }
+func (paper) Forget(context.Context, time.Duration) error   { return nil }
 
 func (paper) Claim(context.Context, string, string, time.Duration) (uuid.UUID, bool, error) {
 	return uuid.UUID{}, true, nil
@@ -43,12 +47,12 @@ func (p paper) Fail(ctx context.Context, kind, key string, claim uuid.UUID, _ er
 	return p.Done(ctx, kind, key, claim)
 }
 
-// on is the service with such a database, whose account cannot log in, and whose sink fails or not.
-func (p paper) on(login, send error) service {
+// on is the service with such a database, whose account cannot log in, and whose outbox fails or not.
+func (p paper) on(login, tell error) service {
+	p.tell = tell
 	return service{
 		login: func(context.Context) (session, error) { return nil, login },
-		clock: p, stats: p, jobs: p, requests: p, backfill: time.Hour,
-		send: func(context.Context, domain.HourStat) error { return send },
+		clock: p, stats: p, jobs: p, requests: p, events: p, backfill: time.Hour, wake: func(...string) {},
 	}
 }
 
@@ -57,7 +61,7 @@ func TestOnePartMayWorkLater(t *testing.T) {
 	t.Parallel()
 	never, later, ours := apperr.New(apperr.Forbidden, "no"), apperr.New(apperr.Unavailable, "away"), errors.New("a fault")
 	for name, tc := range map[string]struct {
-		login, send error
+		login, tell error
 		want        bool
 	}{
 		"the only one never":       {never, nil, false},
@@ -66,8 +70,8 @@ func TestOnePartMayWorkLater(t *testing.T) {
 		"the earlier part":         {later, never, true},
 		"the one that has no code": {ours, never, true},
 	} {
-		err := paper{}.on(tc.login, tc.send).Collect(t.Context())
-		if err == nil || apperr.Retryable(err) != tc.want || !errors.Is(err, tc.login) || tc.send != nil && !errors.Is(err, tc.send) {
+		err := paper{}.on(tc.login, tc.tell).Collect(t.Context())
+		if err == nil || apperr.Retryable(err) != tc.want || !errors.Is(err, tc.login) || tc.tell != nil && !errors.Is(err, tc.tell) {
 			t.Errorf("%s: got %s (%v)", name, apperr.CodeOf(err), err)
 		}
 	}
@@ -76,12 +80,11 @@ func TestOnePartMayWorkLater(t *testing.T) {
 // TestADatabaseThatHangs when a job's end is to be written does not hold the copy for long, whether its time is up or not.
 func TestADatabaseThatHangs(t *testing.T) {
 	t.Parallel()
-	for _, send := range []error{nil, apperr.New(apperr.Unavailable, "away")} {
+	for _, tell := range []error{nil, apperr.New(apperr.Unavailable, "away")} {
 		synctest.Test(t, func(t *testing.T) {
 			began := time.Now()
-			err := paper{hangs: true}.on(apperr.New(apperr.Forbidden, "no"), send).Collect(canceled(t))
-			// Two ends: the hour's and the tick's.
-			if took := time.Since(began); took != 2*endTimeout || !errors.Is(err, context.DeadlineExceeded) {
+			err := paper{hangs: true}.on(apperr.New(apperr.Forbidden, "no"), tell).Collect(canceled(t))
+			if took := time.Since(began); took != endTimeout || !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("it took %s: %v", took, err)
 			}
 		})

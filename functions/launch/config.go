@@ -10,6 +10,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/openstack"
 	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/run"
+	"github.com/cloudfn/cloudfn/shared/seal"
+	"github.com/cloudfn/cloudfn/shared/webhook"
 )
 
 // Config is what this function reads from its environment besides run.Config.
@@ -17,6 +19,9 @@ type Config struct {
 	// Claim is for how long a copy that may have died keeps an order to itself. A third of it is left to
 	// Nova to finish a call whose caller is gone, so it must be well above what Nova takes for one server.
 	Claim time.Duration `env:"LAUNCH_CLAIM, default=45s"`
+
+	Seal   seal.Config
+	Ranges webhook.Ranges
 }
 
 // Validate refuses a Config that cannot work.
@@ -24,13 +29,24 @@ func (c Config) Validate() error {
 	if c.Claim < 3*time.Second || c.Claim > 10*time.Minute {
 		return fmt.Errorf("LAUNCH_CLAIM is %s: it must be 3s to 10m", c.Claim)
 	}
-	return nil
+	if err := c.Seal.Validate(); err != nil {
+		return err
+	}
+	return c.Ranges.Validate()
 }
 
 func init() { run.HTTP("launch", build) }
 
 func build(cfg Config, d run.Deps) ([]httpx.Route, error) {
-	return routes(service{cloud: clouds{d.Cloud}, orders: postgres.Orders{DB: d.DB}, instances: postgres.Instances{DB: d.DB}, claim: cfg.Claim}), nil
+	guard, err := webhook.NewGuard(cfg.Ranges)
+	if err != nil {
+		return nil, err
+	}
+	key, _ := cfg.Seal.Key() // Validate has refused a wrong one; who only looks at the routes has none
+	return routes(service{
+		cloud: clouds{d.Cloud}, orders: postgres.Orders{DB: d.DB}, instances: postgres.Instances{DB: d.DB}, callbacks: postgres.Callbacks{DB: d.DB},
+		seal: key, guard: guard, wake: d.Wake, claim: cfg.Claim,
+	}), nil
 }
 
 // clouds narrows *openstack.Cloud to what this function needs.

@@ -1,11 +1,12 @@
 package launch
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"slices"
 
-	"golang.org/x/sync/errgroup"
+	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -13,9 +14,10 @@ import (
 
 // report is the answer to a dry run: everything that would make the launch fail, at once.
 type report struct {
-	OK       bool            `json:"ok"`
-	Problems []dryRunProblem `json:"problems"`
-	Resolved *resolvedAnswer `json:"resolved,omitempty"` // what the names mean; absent when one means nothing
+	OK        bool             `json:"ok"`
+	Problems  []dryRunProblem  `json:"problems"`
+	Unchecked []uncheckedPart  `json:"unchecked"`          // what the cloud does not let the caller find out
+	Resolved  []resolvedAnswer `json:"resolved,omitempty"` // what the names of each instance mean; absent when one means nothing
 }
 
 type dryRunProblem struct {
@@ -25,7 +27,13 @@ type dryRunProblem struct {
 	Allowed []string    `json:"allowed,omitempty"`
 }
 
+type uncheckedPart struct {
+	Field  string `json:"field"`
+	Detail string `json:"detail"`
+}
+
 type resolvedAnswer struct {
+	Name       string   `json:"name"`
 	FlavorID   string   `json:"flavor_id"`
 	ImageID    string   `json:"image_id"`
 	NetworkIDs []string `json:"network_ids"`
@@ -34,30 +42,66 @@ type resolvedAnswer struct {
 // DryRun says what would make the launch fail, without making anything. It stores nothing.
 func (s service) DryRun(ctx context.Context, who domain.Identity, token domain.Secret, w wish) (report, error) {
 	cloud := s.cloud.As(token, who.ProjectID)
-	out := report{Problems: []dryRunProblem{}}
+	out := report{Problems: []dryRunProblem{}, Unchecked: []uncheckedPart{}}
 	found, errs := resolve(ctx, cloud, w)
+	if err := s.checkCallback(w.callback); err != nil {
+		errs = append(errs, err)
+	}
 	for _, err := range errs {
 		if !out.note(err) {
 			return report{}, err
 		}
 	}
-	if len(errs) == 0 {
-		out.Resolved = &resolvedAnswer{found.spec.FlavorID, found.spec.ImageID, found.spec.NetworkIDs}
-		out.checkImage(found.image, found.flavor)
+	if len(errs) > 0 {
+		found = nil
 	}
-	facts, err := gather(ctx, cloud, w)
+	facts, err := gather(ctx, cloud, w, found)
 	if err != nil {
 		return report{}, err
 	}
-	if out.Resolved != nil {
-		out.checkQuota(found, facts.quota)
-		out.checkNetworks(found.spec.NetworkIDs, facts.networks)
+	for n, f := range found {
+		i := w.items[n]
+		out.Resolved = append(out.Resolved, resolvedAnswer{i.name, f.spec.FlavorID, f.spec.ImageID, f.spec.NetworkIDs})
+		out.checkImage(i, f)
+		out.checkNetworks(f.networks, facts.networks)
 	}
-	out.checkNames("key_name", "key pair", oneOrNone(w.spec.KeyName), facts.keys)
-	out.checkNames("security_groups", "security group", w.spec.SecurityGroups, facts.groups)
-	out.checkNames("availability_zone", "availability zone", oneOrNone(w.spec.Zone), facts.zones)
+	out.checkQuota(w, found, facts)
+	out.checkAddresses(found, facts)
+	out.checkRoom(w, found, facts)
+	for _, i := range w.items {
+		out.checkNames(i.fields["key_name"], "key pair", oneOrNone(i.spec.KeyName), facts.keys)
+		out.checkNames(i.fields["security_groups"], "security group", i.spec.SecurityGroups, facts.groups)
+		out.checkNames(i.fields["availability_zone"], "availability zone", oneOrNone(i.spec.Zone), facts.zones)
+	}
+	if err := s.checkIDs(ctx, who.ProjectID, w, &out); err != nil {
+		return report{}, err
+	}
 	out.OK = len(out.Problems) == 0
 	return out, nil
+}
+
+// checkIDs refuses ids that are taken, unless this very order has them.
+func (s service) checkIDs(ctx context.Context, projectID string, w wish, r *report) error {
+	order, err := s.orders.Get(ctx, projectID, w.id)
+	switch {
+	case err == nil && bytes.Equal(order.BodySHA256, w.hash[:]):
+		return nil
+	case err == nil:
+		r.add("id", apperr.Conflict, "is another order's: the same id needs the same request")
+	case apperr.CodeOf(err) != apperr.NotFound:
+		return err
+	}
+	ids := make([]uuid.UUID, len(w.items))
+	for n, i := range w.items {
+		ids[n] = i.id
+	}
+	taken, err := s.orders.Taken(ctx, projectID, ids)
+	for n, id := range ids {
+		if slices.Contains(taken, id) {
+			r.add(fmt.Sprintf("instances[%d].id", n), apperr.Conflict, "is taken: another instance or order of the project has it")
+		}
+	}
+	return err
 }
 
 // note takes an error that names fields into the report; false for any other error.
@@ -69,53 +113,115 @@ func (r *report) note(err error) bool {
 	return len(e.Fields) > 0
 }
 
+// add takes a problem into the report, once.
 func (r *report) add(field string, code apperr.Code, format string, args ...any) {
-	r.Problems = append(r.Problems, dryRunProblem{Field: field, Code: code, Detail: fmt.Sprintf(format, args...)})
+	r.addOne(dryRunProblem{Field: field, Code: code, Detail: fmt.Sprintf(format, args...)})
 }
 
-const gib = 1 << 30
-
-func (r *report) checkImage(image domain.Image, flavor domain.Flavor) {
-	if !isActive(image) {
-		r.add("image", apperr.Conflict, "the image is %s", image.Status)
-	}
-	if flavor.DiskGB > 0 && flavor.DiskGB < image.MinDiskGB {
-		r.add("flavor", apperr.Invalid, "has a disk of %d GB, the image needs %d GB", flavor.DiskGB, image.MinDiskGB)
-	}
-	if size := (image.SizeBytes + gib - 1) / gib; flavor.DiskGB > 0 && int64(flavor.DiskGB) < size {
-		r.add("flavor", apperr.Invalid, "has a disk of %d GB, the image alone has %d GB", flavor.DiskGB, size)
-	}
-	if flavor.RAMMB < image.MinRAMMB {
-		r.add("flavor", apperr.Invalid, "has %d MB of memory, the image needs %d MB", flavor.RAMMB, image.MinRAMMB)
+func (r *report) addOne(p dryRunProblem) {
+	if !slices.ContainsFunc(r.Problems, func(o dryRunProblem) bool { return o.Field == p.Field && o.Detail == p.Detail }) {
+		r.Problems = append(r.Problems, p)
 	}
 }
 
-func (r *report) checkNetworks(wanted []string, networks []domain.Network) {
-	for _, n := range networks {
-		i := slices.Index(wanted, n.ID)
-		if i >= 0 && n.External {
-			r.add(fmt.Sprintf("networks[%d]", i), apperr.Forbidden, "is an external network: launch on another and give the server a floating IP")
+func (r *report) checkImage(i item, f resolved) {
+	if !isActive(f.image) {
+		r.add(i.image.field, apperr.Conflict, "the image is %s", f.image.Status)
+	}
+	for _, why := range tooSmall(f.flavor, f.image) {
+		r.add(i.sizeField(), apperr.Invalid, "%s", why)
+	}
+}
+
+// sizeField is where the request says how large the server is.
+func (i item) sizeField() string {
+	if i.min != nil {
+		return i.fields["min"]
+	}
+	return i.flavor.field
+}
+
+func (r *report) checkNetworks(wanted []ref, networks []domain.Network) {
+	for _, w := range wanted {
+		n := slices.IndexFunc(networks, func(n domain.Network) bool { return n.ID == w.value })
+		switch {
+		case n < 0:
+		case networks[n].External:
+			r.add(w.field, apperr.Forbidden, "is an external network: launch on another and give the server a floating IP")
+		case len(networks[n].Subnets) == 0:
+			r.add(w.field, apperr.Invalid, "has no subnet, so there is no address to give")
 		}
-		if i >= 0 && !n.External && len(n.Subnets) == 0 {
-			r.add(fmt.Sprintf("networks[%d]", i), apperr.Invalid, "has no subnet, so there is no address to give")
-		}
 	}
 }
 
-func (r *report) checkQuota(found resolved, quota domain.Quota) {
-	n := found.spec.Count
+func (r *report) checkQuota(w wish, found []resolved, facts facts) {
+	var need domain.Need
+	for _, f := range found {
+		need.Add(f.spec)
+	}
 	for _, q := range []struct {
 		what string
 		item domain.QuotaItem
 		need int
 	}{
-		{"instances", quota.Instances, n},
-		{"vcpus", quota.VCPUs, n * found.flavor.VCPUs},
-		{"ram_mb", quota.RAMMB, n * found.flavor.RAMMB},
+		{"instances", facts.quota.Instances, need.Instances},
+		{"vcpus", facts.quota.VCPUs, need.VCPUs},
+		{"ram_mb", facts.quota.RAMMB, need.RAMMB},
 	} {
 		if !q.item.Fits(q.need) {
-			r.add("count", apperr.Quota, "needs %d %s, %d of %d are left", q.need, q.what, q.item.Max-q.item.Used, q.item.Max)
+			r.add(w.count, apperr.Quota, "needs %d %s, %d of %d are left", q.need, q.what, max(0, q.item.Max-q.item.Used), q.item.Max)
 		}
+	}
+	if pairs := (domain.QuotaItem{Max: facts.quota.KeyPairs, Used: len(facts.keys)}); w.generateKey && !pairs.Fits(1) {
+		r.add("generate_key", apperr.Quota, "needs 1 key pair, 0 of %d are left", pairs.Max)
+	}
+}
+
+// checkAddresses holds what the servers need of each network against what is left. A port gets an address of each IP version
+// that the network has.
+func (r *report) checkAddresses(found []resolved, facts facts) {
+	fields, need := map[string]string{}, map[string]int{}
+	for _, f := range found {
+		for _, n := range f.networks {
+			if need[n.value]++; fields[n.value] == "" {
+				fields[n.value] = n.field
+			}
+		}
+	}
+	for id, n := range need {
+		free, known := facts.free[id]
+		if !known {
+			r.unchecked(fields[id], "free addresses: "+facts.noFree)
+		}
+		for version, left := range free {
+			if left < float64(n) {
+				r.add(fields[id], apperr.Conflict, "has %.0f IPv%d addresses left, %d are needed", left, version, n)
+			}
+		}
+	}
+}
+
+// checkRoom holds how many servers of each flavor are wanted against what the hosts have room for.
+func (r *report) checkRoom(w wish, found []resolved, facts facts) {
+	need := map[string]int{}
+	for _, f := range found {
+		need[f.flavor.ID]++
+	}
+	for n, f := range found {
+		field := w.items[n].sizeField()
+		room, known := facts.room[f.flavor.ID]
+		switch {
+		case !known:
+			r.unchecked(field, "hosts that fit: "+facts.noRoom[f.flavor.ID])
+		case room < need[f.flavor.ID]:
+			r.add(field, apperr.Conflict, "the hosts have room for %d more servers of %s, %d are needed", room, f.flavor.Name, need[f.flavor.ID])
+		}
+	}
+}
+
+func (r *report) unchecked(field, detail string) {
+	if part := (uncheckedPart{field, detail}); !slices.Contains(r.Unchecked, part) {
+		r.Unchecked = append(r.Unchecked, part)
 	}
 }
 
@@ -123,7 +229,7 @@ func (r *report) checkQuota(found resolved, quota domain.Quota) {
 func (r *report) checkNames(field, what string, wanted, there []string) {
 	for _, name := range wanted {
 		if !slices.Contains(there, name) {
-			r.Problems = append(r.Problems, dryRunProblem{
+			r.addOne(dryRunProblem{
 				Field: field, Code: apperr.Invalid, Detail: fmt.Sprintf("there is no %s %q", what, name), Allowed: some(slices.Clone(there)),
 			})
 		}
@@ -135,54 +241,4 @@ func oneOrNone(name string) []string {
 		return nil
 	}
 	return []string{name}
-}
-
-type facts struct {
-	quota               domain.Quota
-	networks            []domain.Network
-	keys, groups, zones []string
-}
-
-// gather reads what the checks need, and only that.
-func gather(ctx context.Context, cloud session, w wish) (out facts, err error) {
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() (err error) {
-		out.quota, err = cloud.Quota(ctx)
-		return err
-	})
-	group.Go(func() (err error) {
-		out.networks, err = cloud.Networks(ctx)
-		return err
-	})
-	if w.spec.KeyName != "" {
-		group.Go(func() error {
-			found, err := cloud.KeyPairs(ctx)
-			for _, k := range found {
-				out.keys = append(out.keys, k.Name)
-			}
-			return err
-		})
-	}
-	if len(w.spec.SecurityGroups) > 0 {
-		group.Go(func() error {
-			found, err := cloud.SecurityGroups(ctx)
-			for _, g := range found {
-				out.groups = append(out.groups, g.Name, g.ID)
-			}
-			return err
-		})
-	}
-	if w.spec.Zone != "" {
-		group.Go(func() error {
-			found, err := cloud.Zones(ctx)
-			for _, z := range found {
-				if z.Available {
-					out.zones = append(out.zones, z.Name)
-				}
-			}
-			return err
-		})
-	}
-	err = group.Wait()
-	return out, err
 }

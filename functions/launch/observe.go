@@ -10,56 +10,69 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// resume finds the servers of an order that somebody has begun: by tag, so that none is made twice. One that was
-// made twice all the same, because Nova took so long over a call that its claim ended and it was repeated, goes.
-func (s service) resume(ctx context.Context, cloud session, order domain.Order) (domain.Order, error) {
-	order, found, err := s.observe(ctx, cloud, order)
+// observe asks Nova for the order's servers, by tag, and writes down what is new of them, so that none is made twice. A
+// server that should be there and is not listed is looked up by its id before it counts as deleted. The order that it gives
+// is the stored one: somebody may have seen something newer.
+func (s service) observe(ctx context.Context, cloud session, order domain.Order) (domain.Order, error) {
+	now, err := s.orders.Now(ctx) // before Nova is asked
 	if err != nil {
 		return order, err
 	}
-	for _, i := range order.Instances {
-		mine := ofInstance(found, i)
-		for _, extra := range mine[min(1, len(mine)):] {
-			slog.WarnContext(ctx, "deleting a server that was made twice", "instance_id", i.ID, "server_id", extra.ID)
-			if err := cloud.DeleteServer(ctx, extra.ID); err != nil {
-				return order, err
-			}
-		}
-	}
-	return order, nil
-}
-
-// observe asks Nova for the order's servers, by tag, and writes down what is new of them. A server that should be
-// there and is not listed is looked up by its id before it counts as deleted.
-func (s service) observe(ctx context.Context, cloud session, order domain.Order) (domain.Order, []domain.Server, error) {
 	found, _, err := cloud.Servers(ctx, domain.ServerQuery{Tags: []string{orderTag(order)}, Limit: 1000})
 	if err != nil {
-		return order, nil, err
+		return order, err
 	}
 	var news []domain.Instance
-	order.Instances = slices.Clone(order.Instances)
-	for n := range order.Instances {
-		i := &order.Instances[n]
+	for _, i := range order.Instances {
 		var server domain.Server
-		switch mine := ofInstance(found, *i); {
-		case len(mine) > 0:
+		switch mine := ofInstance(found, i); {
+		case len(mine) > 0 && (i.ServerID == "" || i.ServerID == mine[0].ID):
 			server = mine[0]
 		case i.ServerID == "" || i.State == domain.InstanceDeleted:
 			continue
 		default:
 			if server, err = secondLook(ctx, cloud, i.ServerID); err != nil {
-				return order, found, err
+				return order, err
 			}
 		}
-		if i.Seen(server) {
-			news = append(news, *i)
+		if i.Found(server) {
+			i.SeenAt = now
+			news = append(news, i)
 		}
 	}
-	if len(news) == 0 {
-		return order, found, nil
+	if order, err = s.write(ctx, order, news); err == nil {
+		removeExtras(ctx, cloud, order, found)
 	}
-	_, err = s.instances.Change(ctx, news)
-	return order, found, err
+	return order, err
+}
+
+// write writes down what is new, and reads the order back.
+func (s service) write(ctx context.Context, order domain.Order, news []domain.Instance) (domain.Order, error) {
+	if len(news) == 0 {
+		return order, nil
+	}
+	told, err := s.instances.Change(ctx, news)
+	if err != nil {
+		return order, err
+	}
+	if told > 0 {
+		s.tell()
+	}
+	return s.orders.Get(ctx, order.ProjectID, order.ID)
+}
+
+// removeExtras deletes servers that were made twice, because Nova took so long over a call that its claim ended and it was
+// repeated. The one that is written down stays; that is never changed, so whoever looks may do this.
+func removeExtras(ctx context.Context, cloud session, order domain.Order, found []domain.Server) {
+	for _, i := range order.Instances {
+		for _, server := range ofInstance(found, i) {
+			if i.ServerID == "" || server.ID == i.ServerID || domain.StateOf(server.Status, server.Task) == domain.InstanceDeleting {
+				continue
+			}
+			err := cloud.DeleteServer(ctx, server.ID)
+			slog.WarnContext(ctx, "deleting a server that was made twice", "instance_id", i.ID, "server_id", server.ID, "error", err)
+		}
+	}
 }
 
 func secondLook(ctx context.Context, cloud session, id string) (domain.Server, error) {

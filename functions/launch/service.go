@@ -5,11 +5,9 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -26,7 +24,12 @@ type session interface {
 	SecurityGroups(context.Context) ([]domain.SecurityGroup, error)
 	Zones(context.Context) ([]domain.Zone, error)
 	Quota(context.Context) (domain.Quota, error)
+	ImportKeyPair(ctx context.Context, name, publicKey string) (domain.KeyPair, error)
+	DeleteKeyPair(ctx context.Context, name string) error
+	FreeAddresses(ctx context.Context, networkIDs []string) (map[string]map[int]float64, error)
+	Room(context.Context, domain.Flavor) (int, error)
 	CreateServer(ctx context.Context, spec domain.LaunchSpec, name string, userData domain.Secret, tags []string) (string, error)
+	StopServer(ctx context.Context, id string) error
 	DeleteServer(ctx context.Context, id string) error
 	Server(ctx context.Context, id string) (domain.Server, error)
 	Servers(context.Context, domain.ServerQuery) (page []domain.Server, more bool, err error)
@@ -35,12 +38,16 @@ type session interface {
 // orderStore is the part of the database that this function needs.
 type orderStore interface {
 	Place(ctx context.Context, order domain.Order, claimFor time.Duration) (domain.Claim, error)
+	Claim(ctx context.Context, order domain.Order, claimFor time.Duration) (domain.Claim, error)
+	Keyed(ctx context.Context, order domain.Order, claim domain.Claim, fingerprint string) error
 	Renew(ctx context.Context, order domain.Order, claim domain.Claim, claimFor time.Duration) error
 	Release(ctx context.Context, order domain.Order, claim domain.Claim) error
 	Decide(ctx context.Context, claim domain.Claim, i domain.Instance) error
 	Conclude(ctx context.Context, order domain.Order) error
 	Get(ctx context.Context, projectID string, id uuid.UUID) (domain.Order, error)
 	Busy(ctx context.Context, projectID string, id uuid.UUID) (bool, error)
+	Taken(ctx context.Context, projectID string, ids []uuid.UUID) ([]uuid.UUID, error)
+	Now(context.Context) (time.Time, error)
 }
 
 // instanceStore is where it writes what it sees of instances.
@@ -54,192 +61,189 @@ type service struct {
 	}
 	orders    orderStore
 	instances instanceStore
+	callbacks callbackStore
+	seal      sealer
+	guard     guard
+	wake      func(functions ...string)
 	claim     time.Duration
 }
 
-const (
-	parallel = 4 // create calls at once, per order
-	// Of the request's time, kept for writing down what happened: a quarter, up to this much.
-	longestFinish = 10 * time.Second
-)
+// tell wakes who is waiting for news: events are delivered, and servers that Nova works on are followed.
+func (s service) tell() { s.wake("deliver-events", "poll-instances") }
 
-// Launch stores the order, then asks Nova for its servers. fresh is false for an order that was there
-// already; what a copy that died has left undone of it is finished by this call.
-func (s service) Launch(ctx context.Context, who domain.Identity, token domain.Secret, w wish) (order domain.Order, fresh bool, err error) {
+// launched is an order that was sent.
+type launched struct {
+	order          domain.Order
+	fresh          bool          // it was not there before
+	privateKey     domain.Secret // of the key pair that was made now, if one was
+	callback       *domain.Callback
+	callbackSecret domain.Secret // of the callback that was made now, if one was
+}
+
+// Launch stores the order, then asks Nova for its servers. One that was there already is gone on with: what a copy that
+// died has left undone of it is finished by this call.
+func (s service) Launch(ctx context.Context, who domain.Identity, token domain.Secret, w wish) (out launched, err error) {
 	cloud := s.cloud.As(token, who.ProjectID)
-	order, err = s.orders.Get(ctx, who.ProjectID, w.id)
+	out.order, err = s.orders.Get(ctx, who.ProjectID, w.id)
 	switch {
 	case apperr.CodeOf(err) == apperr.NotFound:
-		if order, err = newOrder(ctx, cloud, who, w); err != nil {
-			return order, false, err
+		if out.order, err = s.newOrder(ctx, cloud, who, w); err != nil {
+			return out, err
+		}
+		if out.callbackSecret, err = s.newCallback(&out.order, w.callback); err != nil {
+			return out, err
 		}
 	case err != nil:
-		return order, false, err
+		return out, err
 	}
-	order.BodySHA256 = w.hash[:] // Place compares it with the stored one
-	claim, err := s.orders.Place(ctx, order, s.claim)
+	out.order.BodySHA256 = w.hash[:] // Place compares it with the stored one
+	claim, err := s.orders.Place(ctx, out.order, s.claim)
 	if err != nil {
-		return order, false, err
+		return out, err
+	}
+	if out.fresh = claim.Fresh; !out.fresh {
+		out.callbackSecret = "" // another request was first
 	}
 	var failed error
 	if claim.Held {
-		if order, err = s.orders.Get(ctx, who.ProjectID, w.id); err != nil {
-			return order, claim.Fresh, err
+		s.tell()
+		if out.order, err = s.orders.Get(ctx, who.ProjectID, w.id); err != nil {
+			return out, err
 		}
-		failed = s.work(ctx, cloud, order, claim, w.userData)
+		out.privateKey, failed = s.work(ctx, cloud, out.order, claim, w.items)
 	}
-	if order, err = s.conclude(ctx, who.ProjectID, w.id); err != nil {
-		return order, claim.Fresh, err
+	if out.order, err = s.conclude(ctx, cloud, who.ProjectID, w.id); err != nil {
+		return out, err
 	}
 	if claim.Held {
-		if err := refused(order, failed); err != nil {
-			return order, claim.Fresh, err
+		if err := refused(out.order, failed); err != nil {
+			return out, err
 		}
 	}
-	return order, claim.Fresh, s.markInterrupted(ctx, order)
+	if out.callback, err = s.callback(ctx, out.order); err != nil {
+		return out, err
+	}
+	return out, s.markInterrupted(ctx, out.order)
 }
 
-func newOrder(ctx context.Context, cloud session, who domain.Identity, w wish) (domain.Order, error) {
+func (s service) newOrder(ctx context.Context, cloud session, who domain.Identity, w wish) (domain.Order, error) {
+	if err := s.checkCallback(w.callback); err != nil {
+		return domain.Order{}, err
+	}
 	found, errs := resolve(ctx, cloud, w)
 	if err := first(errs); err != nil {
 		return domain.Order{}, err
 	}
-	order := domain.Order{ID: w.id, ProjectID: who.ProjectID, DomainID: who.DomainID, UserID: who.UserID, Spec: found.spec}
-	for n := range found.spec.Count {
+	prints, err := fingerprints(ctx, cloud, found)
+	if err != nil {
+		return domain.Order{}, err
+	}
+	order := domain.Order{ID: w.id, ProjectID: who.ProjectID, DomainID: who.DomainID, UserID: who.UserID, Spec: w.spec}
+	for n, i := range w.items {
+		spec := found[n].spec
+		if w.generateKey {
+			spec.KeyName = w.spec.GeneratedKey
+		}
 		order.Instances = append(order.Instances, domain.Instance{
-			ID: uuid.Must(uuid.NewV7()), ProjectID: who.ProjectID, Name: found.spec.InstanceName(n), State: domain.InstanceRequested,
+			ID: i.id, ProjectID: who.ProjectID, Name: i.name, State: domain.InstanceRequested, Spec: spec,
+			KeyName: spec.KeyName, KeyFingerprint: prints[spec.KeyName],
 		})
 	}
 	return order, nil
 }
 
-// work asks Nova for every server of the order that is undecided. What it cannot decide is left to whoever
-// sends the order again; the error says why.
-func (s service) work(ctx context.Context, cloud session, order domain.Order, claim domain.Claim, userData domain.Secret) error {
-	deadline, _ := ctx.Deadline()
-	finishing := min(longestFinish, time.Until(deadline)/4)
-	working, cancel := context.WithDeadline(ctx, deadline.Add(-finishing))
-	defer cancel()
-	if !claim.Fresh {
-		var err error
-		if order, err = s.resume(working, cloud, order); err != nil {
-			return err
-		}
+// fingerprints are those of the caller's key pairs, by name, when a server is to have one.
+func fingerprints(ctx context.Context, cloud session, found []resolved) (map[string]string, error) {
+	if !slices.ContainsFunc(found, func(r resolved) bool { return r.spec.KeyName != "" }) {
+		return nil, nil //nolint:nilnil // none is needed
 	}
-	group, working := errgroup.WithContext(working)
-	group.SetLimit(width(working, cloud, order))
-	var open atomic.Bool
-	for _, i := range order.Instances {
-		if i.Decided() {
-			continue
-		}
-		group.Go(func() error {
-			err := s.create(working, cloud, order, claim, i, userData)
-			if errors.Is(err, errOpen) {
-				open.Store(true)
-			}
-			return err
-		})
+	pairs, err := cloud.KeyPairs(ctx)
+	prints := make(map[string]string, len(pairs))
+	for _, k := range pairs {
+		prints[k.Name] = k.Fingerprint
 	}
-	err := group.Wait()
-	if open.Load() {
-		return errors.Join(errOpen, err) // the claim runs on: nobody asks again before Nova has surely finished
-	}
-	return errors.Join(err, s.orders.Release(context.WithoutCancel(ctx), order, claim))
+	return prints, err
 }
 
-// width is how many servers are asked for at once: one when they do not all fit the quota. Nova counts again after
-// it has made a server, and of several that come together more than need be may end in ERROR; one by one, fewer do.
-func width(ctx context.Context, cloud session, order domain.Order) int {
-	n := order.Undecided()
-	if n < 2 {
-		return 1
-	}
-	quota, err := cloud.Quota(ctx)
-	if err != nil || !quota.Fits(order.Spec, n) {
-		return 1
-	}
-	return parallel
-}
-
-// errOpen says that Nova may or may not have made the server.
-var errOpen = errors.New("it is open whether nova made the server")
-
-// create asks Nova for one server and writes down what it says, if it says anything final.
-func (s service) create(ctx context.Context, cloud session, order domain.Order, claim domain.Claim, i domain.Instance, userData domain.Secret) error {
-	if err := ctx.Err(); err != nil {
-		return err // another one failed, or the time is up: nothing was sent for this one
-	}
-	if err := s.orders.Renew(ctx, order, claim, s.claim); err != nil {
-		return err
-	}
-	// Not canceled when another create fails: Nova would go on, and nobody would hear its answer.
-	limit := s.claim * 2 / 3
-	if deadline, ok := ctx.Deadline(); ok {
-		limit = min(limit, time.Until(deadline)+longestFinish/2)
-	}
-	asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
-	defer cancel()
-	id, err := cloud.CreateServer(asking, order.Spec, i.Name, userData, tags(order, i))
-	switch {
-	case err == nil:
-		i.ServerID, i.State, i.RawStatus = id, domain.InstanceBuilding, "BUILD"
-	case final(err):
-		i.State, i.Problem = domain.InstanceError, &domain.Problem{Code: string(apperr.CodeOf(err)), Detail: apperr.As(err).Message}
-	case sentNothing(err):
-		return err
-	default:
-		slog.WarnContext(ctx, "open create", "instance_id", i.ID, "error", err)
-		return errors.Join(errOpen, err)
-	}
-	return s.orders.Decide(context.WithoutCancel(ctx), claim, i)
-}
-
-// tags are how a server is found again: by its instance, and all of an order at once.
-func tags(order domain.Order, i domain.Instance) []string {
-	return []string{i.ID.String(), orderTag(order)}
-}
-
-func orderTag(order domain.Order) string { return "cloudfn-order:" + order.ID.String() }
-
-// final says whether Nova refused for good: the same call would be refused again.
-func final(err error) bool {
-	switch apperr.CodeOf(err) {
-	case apperr.Invalid, apperr.Forbidden, apperr.Quota, apperr.NotFound, apperr.Conflict, apperr.TooLarge, apperr.Unsupported:
-		return true
-	}
-	return false
-}
-
-// sentNothing says whether Nova surely made nothing, although it did not refuse for good.
-func sentNothing(err error) bool {
-	code := apperr.CodeOf(err)
-	return code == apperr.Unauthenticated || code == apperr.RateLimited || errors.Is(err, apperr.ErrNotSent)
-}
-
-// Get reads an order, with what Nova says of its servers now.
-func (s service) Get(ctx context.Context, who domain.Identity, token domain.Secret, id uuid.UUID) (domain.Order, error) {
+// Get reads an order, with what Nova says of its servers now. What an order wants besides its servers (that they are
+// stopped, or that none is left) is gone on with, if nobody does so.
+func (s service) Get(ctx context.Context, who domain.Identity, token domain.Secret, id uuid.UUID) (domain.Order, *domain.Callback, error) {
+	cloud := s.cloud.As(token, who.ProjectID)
 	order, err := s.orders.Get(ctx, who.ProjectID, id)
+	if err == nil {
+		err = s.goOn(ctx, cloud, order)
+	}
+	if err != nil {
+		return order, nil, err
+	}
+	if order, err = s.conclude(ctx, cloud, who.ProjectID, id); err != nil {
+		return order, nil, err
+	}
+	callback, err := s.callback(ctx, order)
+	if err != nil {
+		return order, nil, err
+	}
+	return order, callback, s.markInterrupted(ctx, order)
+}
+
+// goOn writes down what Nova says of the order's servers now, and does what the order wants besides them.
+func (s service) goOn(ctx context.Context, cloud session, order domain.Order) (err error) {
+	var claim domain.Claim
+	if order.Spec.Attended() && order.Status == domain.OrderRunning {
+		if claim, err = s.orders.Claim(ctx, order, s.claim); err != nil {
+			return err
+		}
+	}
+	if claim.Held {
+		_, err = s.work(ctx, cloud, order, claim, nil)
+		return err
+	}
+	_, err = s.observe(ctx, cloud, order)
+	return err
+}
+
+// conclude reads the order back and writes the status that follows from its instances. Of an order that failed as a whole
+// nothing may be left; while something is, it is running.
+func (s service) conclude(ctx context.Context, cloud session, projectID string, id uuid.UUID) (domain.Order, error) {
+	order, err := s.orders.Get(ctx, projectID, id)
 	if err != nil {
 		return order, err
 	}
-	if _, _, err := s.observe(ctx, s.cloud.As(token, who.ProjectID), order); err != nil {
-		return order, err
+	status := order.Evaluate()
+	if err := s.clear(ctx, cloud, order, status); err != nil {
+		slog.WarnContext(ctx, "order not cleared", "order_id", order.ID, "error", err)
+		return order, nil
 	}
-	if order, err = s.conclude(ctx, who.ProjectID, id); err != nil {
-		return order, err
+	if status == order.Status {
+		return order, nil
 	}
-	return order, s.markInterrupted(ctx, order)
+	order.Status = status
+	err = s.orders.Conclude(ctx, order)
+	s.tell()
+	return order, err
 }
 
-// conclude reads the order back and writes the status that follows from its instances.
-func (s service) conclude(ctx context.Context, projectID string, id uuid.UUID) (domain.Order, error) {
-	order, err := s.orders.Get(ctx, projectID, id)
-	if err != nil || order.Evaluate() == order.Status {
-		return order, err
+// clear removes what an order of which nothing stays has left: its key pair, and servers that Nova made so late that the
+// order was rolled back before.
+func (s service) clear(ctx context.Context, cloud session, order domain.Order, status domain.OrderStatus) error {
+	if status != domain.OrderRolledBack && (status != domain.OrderFailed || status == order.Status || made(order)) {
+		return nil
 	}
-	order.Status = order.Evaluate()
-	return order, s.orders.Conclude(ctx, order)
+	for n, step := range order.Next() {
+		if step == domain.StepDelete {
+			if err := cloud.DeleteServer(ctx, order.Instances[n].ServerID); err != nil {
+				return err
+			}
+		}
+	}
+	if order.Spec.GeneratedKey == "" {
+		return nil
+	}
+	return cloud.DeleteKeyPair(ctx, order.Spec.GeneratedKey)
+}
+
+func made(order domain.Order) bool {
+	return slices.ContainsFunc(order.Instances, func(i domain.Instance) bool { return i.ServerID != "" })
 }
 
 // markInterrupted shows which instances nobody works on any more. That is not stored: it ends when the order is
@@ -263,11 +267,11 @@ func (s service) markInterrupted(ctx context.Context, order domain.Order) error 
 // refused is the error that answers an order of which nothing came: the first instance's refusal when Nova
 // refused all, or what kept us from asking when nothing was decided.
 func refused(order domain.Order, failed error) error {
-	first := order.Instances[0]
-	made := slices.ContainsFunc(order.Instances, func(i domain.Instance) bool { return i.ServerID != "" })
 	switch {
-	case order.Status == domain.OrderFailed && !made:
-		return apperr.New(apperr.Code(first.Problem.Code), "%s", first.Problem.Detail)
+	case (order.Status == domain.OrderFailed || order.Status == domain.OrderRolledBack) && !made(order):
+		n := slices.IndexFunc(order.Instances, func(i domain.Instance) bool { return *i.Problem != *domain.Forgone() })
+		why := order.Instances[max(0, n)].Problem
+		return apperr.New(apperr.Code(why.Code), "%s", why.Detail)
 	case failed == nil || errors.Is(failed, domain.ErrFenced):
 		return nil
 	case order.Undecided() == len(order.Instances) && !errors.Is(failed, errOpen):

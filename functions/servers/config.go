@@ -15,7 +15,7 @@ type Config struct{}
 func init() { run.HTTP("servers", build) }
 
 func build(_ Config, d run.Deps) ([]httpx.Route, error) {
-	return routes(service{cloud: clouds{d.Cloud}, instances: postgres.Instances{DB: d.DB}}), nil
+	return routes(service{cloud: clouds{d.Cloud}, instances: postgres.Instances{DB: d.DB}, wake: d.Wake}), nil
 }
 
 // clouds narrows *openstack.Cloud to what this function needs.

@@ -19,6 +19,9 @@ func routes(s service) []httpx.Route {
 	return []httpx.Route{
 		httpx.Handle("GET /v1/servers", h.list),
 		httpx.Handle("GET /v1/servers/{id}", h.get),
+		httpx.Handle("POST /v1/servers/{id}/actions", h.act),
+		httpx.Handle("POST /v1/servers/actions", h.actOnMany),
+		httpx.Handle("DELETE /v1/servers/{id}", h.remove),
 	}
 }
 
@@ -80,11 +83,19 @@ func (h handler) get(r *http.Request) (domain.Server, error) {
 	if err != nil {
 		return domain.Server{}, err
 	}
-	id, err := serverID("id", r.PathValue("id"))
+	id, err := pathID(r)
 	if err != nil {
-		return domain.Server{}, apperr.New(apperr.NotFound, "there is no server %q: a server's id is a UUID", r.PathValue("id"))
+		return domain.Server{}, err
 	}
 	return h.svc.Get(r.Context(), who, token, id)
+}
+
+func pathID(r *http.Request) (string, error) {
+	id, err := serverID("id", r.PathValue("id"))
+	if err != nil {
+		return "", apperr.New(apperr.NotFound, "there is no server %q: a server's id is a UUID", r.PathValue("id"))
+	}
+	return id, nil
 }
 
 func serverID(field, text string) (string, error) {

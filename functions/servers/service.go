@@ -3,6 +3,7 @@ package servers
 import (
 	"context"
 
+	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
@@ -10,11 +11,18 @@ import (
 type session interface {
 	Servers(context.Context, domain.ServerQuery) (page []domain.Server, more bool, err error)
 	Server(ctx context.Context, id string) (domain.Server, error)
+	StartServer(ctx context.Context, id string) error
+	UnshelveServer(ctx context.Context, id string) error
+	StopServer(ctx context.Context, id string) error
+	RebootServer(ctx context.Context, id string, hard bool) error
+	DeleteServer(ctx context.Context, id string) error
 }
 
 // instanceStore is the part of the database that this function needs.
 type instanceStore interface {
 	Tracked(ctx context.Context, projectID string, serverIDs []string) (map[string]domain.Tracked, error)
+	Named(ctx context.Context, projectID string, ids []string) (map[string]domain.Tracked, error)
+	Change(ctx context.Context, known []domain.Instance) (told int, err error)
 }
 
 type service struct {
@@ -22,6 +30,7 @@ type service struct {
 		As(token domain.Secret, scope string) session
 	}
 	instances instanceStore
+	wake      func(functions ...string)
 }
 
 type query struct {
@@ -60,15 +69,31 @@ func (s service) List(ctx context.Context, who domain.Identity, token domain.Sec
 	}
 }
 
-// Get reads one server of the caller's project.
+// Get reads one server of the caller's project, by its own id or its instance's.
 func (s service) Get(ctx context.Context, who domain.Identity, token domain.Secret, id string) (domain.Server, error) {
-	server, err := s.cloud.As(token, who.ProjectID).Server(ctx, id)
+	targets, err := s.targets(ctx, who, []string{id})
 	if err != nil {
 		return domain.Server{}, err
 	}
-	one := []domain.Server{server}
-	err = s.markTracked(ctx, who, one)
-	return one[0], err
+	t := targets[0]
+	if t.serverID == "" {
+		return domain.Server{}, apperr.New(apperr.NotFound, "the instance %s has no server", id)
+	}
+	server, err := s.read(ctx, s.cloud.As(token, who.ProjectID), who, t.serverID)
+	if t.tracked != nil {
+		t.tracked.State = domain.StateOf(server.Status, server.Task) // what was stored may be older
+		server.Instance = t.tracked
+	}
+	return server, err
+}
+
+// read reads a server. To an admin Nova shows those of other projects, too, which are absent here as for everybody.
+func (s service) read(ctx context.Context, cloud session, who domain.Identity, id string) (domain.Server, error) {
+	server, err := cloud.Server(ctx, id)
+	if err == nil && server.ProjectID != who.ProjectID {
+		return domain.Server{}, apperr.New(apperr.NotFound, "nova: Instance %s could not be found.", id)
+	}
+	return server, err
 }
 
 // markTracked fills in which of the servers are tracked.

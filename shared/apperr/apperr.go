@@ -24,6 +24,7 @@ const (
 	Conflict         Code = "conflict"           // 409: the state of the thing does not allow it
 	TooLarge         Code = "too_large"          // 413: the body is over the limit
 	UnsupportedMedia Code = "unsupported_media"  // 415: the body is of another content type
+	Unprocessable    Code = "unprocessable"      // 422: it is understood, and the cloud has nothing that it fits
 	RateLimited      Code = "rate_limited"       // 429: OpenStack asks for a pause
 	ClientGone       Code = "client_gone"        // 499: the caller hung up before the answer
 	Internal         Code = "internal"           // 500: a fault of ours; the text stays in the log

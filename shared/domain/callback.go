@@ -1,9 +1,12 @@
 package domain
 
 import (
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
 )
 
 // CallbackStatus is whether a callback gets events.
@@ -16,6 +19,14 @@ const (
 	CallbackSuspended CallbackStatus = "suspended" // by its owner, or because its receiver failed for too long
 	CallbackGone      CallbackStatus = "gone"      // its receiver answered 410
 )
+
+// CallbackMoves are the statuses that may follow each status of a callback.
+var CallbackMoves = map[CallbackStatus][]CallbackStatus{
+	CallbackPending:   {CallbackVerified, CallbackSuspended},
+	CallbackVerified:  {CallbackPending, CallbackSuspended, CallbackGone},
+	CallbackSuspended: {CallbackPending},
+	CallbackGone:      {CallbackPending},
+}
 
 // Callback is a URL that gets events: all of a project's, or those of one order or one instance.
 type Callback struct {
@@ -34,6 +45,50 @@ type Callback struct {
 	AllowedRate    int // deliveries a minute; 0 = any
 	CreatedAt      time.Time
 	UpdatedAt      time.Time
+}
+
+// MaxCallbacks is how many callbacks a project may have, without those that are gone.
+const MaxCallbacks = 100
+
+// SealedFor is the purpose that the callback's secrets are sealed for: they open for no other callback.
+func (c Callback) SealedFor() string { return "callback/" + c.ProjectID + "/" + c.ID.String() }
+
+// CallbackChange is what its owner wants to change of a callback. What is nil stays.
+type CallbackChange struct {
+	URL    *string
+	Events *[]string
+	// Status is CallbackSuspended, or CallbackVerified: then the receiver is asked for its consent again.
+	Status *CallbackStatus
+}
+
+// Apply makes the change. asks says that the receiver has to be asked for its consent, at once; a receiver that has
+// consented is asked again only when the URL is another, or after the callback was suspended or gone.
+func (c *Callback) Apply(change CallbackChange) (asks bool, err error) {
+	moved := change.URL != nil && *change.URL != c.URL
+	if moved {
+		c.URL = *change.URL
+	}
+	if change.Events != nil {
+		c.Events = *change.Events
+	}
+	next := c.Status
+	switch {
+	case change.Status != nil && *change.Status == CallbackSuspended:
+		next = CallbackSuspended
+	case change.Status != nil && c.Status != CallbackVerified, moved && c.Status != CallbackSuspended:
+		next = CallbackPending
+	}
+	if next == c.Status {
+		return next == CallbackPending && (moved || change.Status != nil), nil
+	}
+	if !slices.Contains(CallbackMoves[c.Status], next) {
+		return false, apperr.New(apperr.Conflict, "the callback is %s: it cannot be %s", c.Status, next)
+	}
+	c.Status, c.Reason = next, ""
+	if next == CallbackSuspended {
+		c.Reason = "its owner has suspended it"
+	}
+	return next == CallbackPending, nil
 }
 
 // DeliveryStatus is how far the delivery of one event to one callback has come.
@@ -59,4 +114,11 @@ type Delivery struct {
 	Error       string // what was wrong with the last attempt, in our words
 	CreatedAt   time.Time
 	AttemptedAt time.Time // zero = not yet
+}
+
+// DeliveryQuery selects deliveries of a callback, the newest first.
+type DeliveryQuery struct {
+	Status DeliveryStatus // "" = all
+	Limit  int
+	Marker uuid.UUID // the last that was already seen; zero = from the newest
 }

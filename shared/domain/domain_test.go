@@ -68,67 +68,6 @@ func TestHourCountLeavesOutWhatIsGone(t *testing.T) {
 	}
 }
 
-func TestOrderEvaluate(t *testing.T) {
-	t.Parallel()
-	made := func(s InstanceState) Instance { return Instance{ServerID: "x", State: s} }
-	refused := Instance{State: InstanceError, Problem: &Problem{}}
-	for name, tc := range map[string]struct {
-		status    OrderStatus
-		instances []Instance
-		want      OrderStatus
-	}{
-		"nothing decided":         {OrderRunning, []Instance{{State: InstanceRequested}}, OrderRunning},
-		"still building":          {OrderRunning, []Instance{made(InstanceActive), made(InstanceBuilding)}, OrderRunning},
-		"all there":               {OrderRunning, []Instance{made(InstanceActive), made(InstanceActive)}, OrderDone},
-		"one refused":             {OrderRunning, []Instance{made(InstanceActive), refused}, OrderPartial},
-		"one failed later":        {OrderRunning, []Instance{made(InstanceActive), made(InstanceError)}, OrderPartial},
-		"all refused":             {OrderRunning, []Instance{refused, refused}, OrderFailed},
-		"one waits, one refused":  {OrderRunning, []Instance{made(InstanceBuilding), refused}, OrderRunning},
-		"deleted meanwhile":       {OrderRunning, []Instance{made(InstanceDeleted)}, OrderDone},
-		"a final status is final": {OrderDone, []Instance{made(InstanceError)}, OrderDone},
-		"nova does not tell":      {OrderRunning, []Instance{made(InstanceUnknown)}, OrderDone},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			if got := (Order{Status: tc.status, Instances: tc.instances}).Evaluate(); got != tc.want {
-				t.Errorf("got %s, want %s", got, tc.want)
-			}
-		})
-	}
-}
-
-func TestLaunchSpecCheck(t *testing.T) {
-	t.Parallel()
-	good := LaunchSpec{Name: "a ✓ b", Count: 1}
-	if err := good.Check(); err != nil {
-		t.Errorf("a good one was refused: %v", err)
-	}
-	for name, tc := range map[string]struct {
-		change func(*LaunchSpec)
-		field  string
-	}{
-		"no name":         {func(s *LaunchSpec) { s.Name = "" }, "name"},
-		"a long name":     {func(s *LaunchSpec) { s.Name = strings.Repeat("é", 252) }, "name"},
-		"NUL in the name": {func(s *LaunchSpec) { s.Name = "a\x00b" }, "name"},
-		"none":            {func(s *LaunchSpec) { s.Count = 0 }, "count"},
-		"fewer than none": {func(s *LaunchSpec) { s.Count = -1 }, "count"},
-		"too many":        {func(s *LaunchSpec) { s.Count = 101 }, "count"},
-		"an empty group":  {func(s *LaunchSpec) { s.SecurityGroups = []string{""} }, "security_groups"},
-		"a long value":    {func(s *LaunchSpec) { s.Metadata = map[string]string{"k": strings.Repeat("v", 256)} }, "metadata.k"},
-		"an empty key":    {func(s *LaunchSpec) { s.Metadata = map[string]string{"": "v"} }, "metadata"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			spec := good
-			tc.change(&spec)
-			e := apperr.As(spec.Check())
-			if e.Code != apperr.Invalid || len(e.Fields) != 1 || e.Fields[0].Field != tc.field {
-				t.Errorf("got %v %+v, want a refusal of %s", e.Code, e.Fields, tc.field)
-			}
-		})
-	}
-}
-
 func TestView(t *testing.T) {
 	t.Parallel()
 	member := Identity{ProjectID: "p1", DomainID: "d1", Roles: []string{"member", "reader"}}

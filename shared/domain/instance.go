@@ -98,8 +98,12 @@ func (i Instance) Settled() bool {
 	return i.Decided() && i.State != InstanceRequested && i.State != InstanceBuilding
 }
 
-// Seen applies what Nova says of the instance's server. changed is false when that is nothing new.
+// Seen applies what Nova says of the instance's server. changed is false when that is nothing new, or cannot be: a deleted
+// instance stays deleted.
 func (i *Instance) Seen(s Server) (changed bool) {
+	if !i.may(StateOf(s.Status, s.Task)) {
+		return false
+	}
 	old := *i
 	i.ServerID, i.State, i.RawStatus, i.Problem = s.ID, StateOf(s.Status, s.Task), s.Status, nil
 	if !s.Partial { // of a server whose cell is down, or that is gone, the rest is not known

@@ -3,6 +3,7 @@ package domain
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -31,11 +32,34 @@ type Order struct {
 	DomainID   string
 	UserID     string
 	BodySHA256 []byte // of the canonical request, to tell a repeat from another order under the same id
-	Spec       LaunchSpec
+	Spec       OrderSpec
 	Status     OrderStatus
 	CreatedAt  time.Time
 	Instances  []Instance
+	Callback   *Callback // one that is to be made with the order, which then gets every event of it
 }
+
+// OrderSpec is what an order asks for as a whole; what it asks for of each server is in its instances. It is kept with
+// the order, so it has no place for a secret.
+type OrderSpec struct {
+	OnFailure    OnFailure `json:"on_failure,omitempty"`
+	Stopped      bool      `json:"stopped,omitempty"`       // each server is stopped as soon as it is ACTIVE
+	GeneratedKey string    `json:"generated_key,omitempty"` // the name of the key pair that was made for the order
+
+	CallbackID *uuid.UUID `json:"callback_id,omitempty"` // of the callback that was made with the order
+}
+
+// Attended says whether the order needs more of us than asking Nova for its servers.
+func (s OrderSpec) Attended() bool { return s.OnFailure == Rollback || s.Stopped }
+
+// OnFailure is what becomes of an order's servers when one of them cannot be had.
+type OnFailure string
+
+// What an order may ask for; empty is Keep.
+const (
+	Keep     OnFailure = "keep"
+	Rollback OnFailure = "rollback" // all or nothing: every server goes
+)
 
 // Claim is a copy's right to work on an order. It ends by itself, so that a copy that died blocks nobody.
 type Claim struct {
@@ -47,15 +71,30 @@ type Claim struct {
 // ErrFenced says that the claim has passed to another copy: stop working at once.
 var ErrFenced = errors.New("the claim has passed to another copy")
 
+// OrderMoves are the statuses that may follow each status of an order.
+var OrderMoves = map[OrderStatus][]OrderStatus{
+	OrderRunning:    {OrderDone, OrderPartial, OrderFailed, OrderRolledBack},
+	OrderDone:       {},
+	OrderPartial:    {},
+	OrderFailed:     {},
+	OrderRolledBack: {},
+}
+
 // Evaluate is the status that follows from the instances. A final status stays: what happens to a
 // server later is no longer the order's business.
 func (o Order) Evaluate() OrderStatus {
 	if o.Status != OrderRunning && o.Status != "" {
 		return o.Status
 	}
+	if o.RollingBack() {
+		if slices.ContainsFunc(o.Instances, Instance.left) {
+			return OrderRunning
+		}
+		return OrderRolledBack
+	}
 	failed := 0
 	for _, i := range o.Instances {
-		if !i.Settled() {
+		if !o.settled(i) {
 			return OrderRunning
 		}
 		if i.State == InstanceError {
@@ -71,6 +110,83 @@ func (o Order) Evaluate() OrderStatus {
 	return OrderPartial
 }
 
+// settled says whether the instance is what the order asks for, or surely will not be.
+func (o Order) settled(i Instance) bool {
+	if o.Spec.Stopped {
+		switch i.State {
+		case InstanceActive, InstanceUpdating, InstanceRebooting, InstanceUnknown:
+			return false
+		}
+	}
+	return i.Settled()
+}
+
+// RollingBack says whether nothing of the order is to stay: it is all or nothing, and one of its instances could not be
+// had or is gone. That follows from the instances alone, so a rollback that has begun is gone on with by whoever comes.
+func (o Order) RollingBack() bool {
+	switch o.Status {
+	case OrderDone, OrderPartial, OrderFailed:
+		return false
+	}
+	return o.Spec.OnFailure == Rollback && slices.ContainsFunc(o.Instances, Instance.lost)
+}
+
+// lost says whether the instance cannot be had, or is gone.
+func (i Instance) lost() bool {
+	return i.State == InstanceError || i.State == InstanceDeleting || i.State == InstanceDeleted
+}
+
+// left says whether there is, or may be, a server of the instance.
+func (i Instance) left() bool {
+	return i.State != InstanceDeleted && (i.ServerID != "" || i.Problem == nil)
+}
+
+// Step is what is to be done next for one instance of an order.
+type Step string
+
+// The steps of an order.
+const (
+	StepNone   Step = ""       // nothing, or nothing yet
+	StepCreate Step = "create" // look for its server by tag, and ask Nova for one when there is none
+	StepStop   Step = "stop"   // stop its server
+	StepDelete Step = "delete" // delete its server
+	StepForgo  Step = "forgo"  // look for its server by tag, and when there is none write down Forgone: it is not asked for any more
+)
+
+// Forgone is the Problem of an instance that was not asked for, because its order is rolled back.
+func Forgone() *Problem {
+	return &Problem{Code: "rolled_back", Detail: "not asked for: another instance of the order could not be had, and the order is all or nothing"}
+}
+
+// Next is what is to be done now, for each instance of the order. Each step may be done twice without harm. When there is
+// none and Evaluate still says running, Nova is at work.
+func (o Order) Next() []Step {
+	steps := make([]Step, len(o.Instances))
+	rollingBack := o.RollingBack()
+	for n, i := range o.Instances {
+		switch {
+		case rollingBack:
+			steps[n] = i.undo()
+		case o.Status != OrderRunning:
+		case !i.Decided():
+			steps[n] = StepCreate
+		case o.Spec.Stopped && i.State == InstanceActive:
+			steps[n] = StepStop
+		}
+	}
+	return steps
+}
+
+func (i Instance) undo() Step {
+	switch {
+	case !i.Decided():
+		return StepForgo
+	case i.ServerID == "", i.State == InstanceDeleting, i.State == InstanceDeleted:
+		return StepNone
+	}
+	return StepDelete
+}
+
 // Undecided counts the instances that Nova has neither accepted nor refused.
 func (o Order) Undecided() int {
 	n := 0
@@ -82,11 +198,9 @@ func (o Order) Undecided() int {
 	return n
 }
 
-// LaunchSpec is what an order asks for, with every name resolved to an id. It is kept with the order,
+// LaunchSpec is what one server is made of, with every name resolved to an id. It is kept with the instance,
 // so it has no place for user_data or any other secret.
 type LaunchSpec struct {
-	Name           string            `json:"name"`
-	Count          int               `json:"count"`
 	FlavorID       string            `json:"flavor_id"`
 	VCPUs          int               `json:"vcpus"` // the flavor's, for the quota
 	RAMMB          int               `json:"ram_mb"`
@@ -101,21 +215,21 @@ type LaunchSpec struct {
 // The limits of an order. Nova's own are 255 characters for names and metadata, 128 pairs by quota, and
 // 65535 bytes of base64 for user_data.
 const (
-	MaxInstances    = 100
-	MaxNameLength   = 255
-	MaxUserData     = 65535 / 4 * 3
-	MaxNetworks     = 16
-	MaxMetadata     = 128
-	maxNameOfServer = MaxNameLength - len("-100")
+	MaxInstances  = 100
+	MaxNameLength = 255
+	MaxUserData   = 65535 / 4 * 3
+	MaxNetworks   = 16
+	MaxMetadata   = 128
+	MaxOrderName  = MaxNameLength - len("-100") // the servers' numbers come behind it
 )
 
-// InstanceName is the name of the nth (from 0) server of the order: the name itself for a single one,
+// InstanceName is the name of the nth (from 0) of count servers: the name itself for a single one,
 // else with its number behind it, as Nova does for several.
-func (s LaunchSpec) InstanceName(n int) string {
-	if s.Count == 1 {
-		return s.Name
+func InstanceName(name string, n, count int) string {
+	if count == 1 {
+		return name
 	}
-	return fmt.Sprintf("%s-%d", s.Name, n+1)
+	return fmt.Sprintf("%s-%d", name, n+1)
 }
 
 // CheckText refuses text that Nova, Postgres or a log could not carry: empty, too long, or with control
@@ -135,14 +249,8 @@ func CheckText(field, value string, longest int) error {
 	return nil
 }
 
-// Check refuses what no cloud would take, before anything is stored.
+// Check refuses what no cloud would take, before anything is stored. Fields are named as the request names them.
 func (s LaunchSpec) Check() error {
-	if err := CheckText("name", s.Name, maxNameOfServer); err != nil {
-		return err
-	}
-	if s.Count < 1 || s.Count > MaxInstances {
-		return apperr.InvalidField("count", fmt.Sprintf("must be 1 to %d", MaxInstances))
-	}
 	if len(s.Metadata) > MaxMetadata {
 		return apperr.InvalidField("metadata", fmt.Sprintf("must have at most %d entries", MaxMetadata))
 	}

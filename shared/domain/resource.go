@@ -65,6 +65,8 @@ type Quota struct {
 	Instances QuotaItem `json:"instances"`
 	VCPUs     QuotaItem `json:"vcpus"`
 	RAMMB     QuotaItem `json:"ram_mb"`
+
+	KeyPairs int `json:"-"` // how many a user may have; Nova does not say how many there are
 }
 
 // QuotaItem is one line of a quota.
@@ -73,9 +75,17 @@ type QuotaItem struct {
 	Used int `json:"used"`
 }
 
-// Fits says whether n more servers of the order are within the quota.
-func (q Quota) Fits(s LaunchSpec, n int) bool {
-	return q.Instances.Fits(n) && q.VCPUs.Fits(n*s.VCPUs) && q.RAMMB.Fits(n*s.RAMMB)
+// Need is what servers take of a quota.
+type Need struct{ Instances, VCPUs, RAMMB int }
+
+// Add counts one more server.
+func (n *Need) Add(s LaunchSpec) {
+	n.Instances, n.VCPUs, n.RAMMB = n.Instances+1, n.VCPUs+s.VCPUs, n.RAMMB+s.RAMMB
+}
+
+// Fits says whether as much more is within the quota.
+func (q Quota) Fits(n Need) bool {
+	return q.Instances.Fits(n.Instances) && q.VCPUs.Fits(n.VCPUs) && q.RAMMB.Fits(n.RAMMB)
 }
 
 // Fits says whether n more are within the quota.

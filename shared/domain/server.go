@@ -59,9 +59,10 @@ type Fault struct {
 
 // Tracked is the instance that a server is tracked as.
 type Tracked struct {
-	ID     uuid.UUID     `json:"id"`
-	State  InstanceState `json:"state"`
-	Origin string        `json:"origin"` // launched, or connected
+	ID       uuid.UUID     `json:"id"`
+	ServerID string        `json:"-"` // "" for an instance without a server
+	State    InstanceState `json:"state"`
+	Origin   string        `json:"origin"` // launched, or connected
 }
 
 // ServerQuery selects servers of the caller's project.

@@ -40,7 +40,7 @@ type Func func(ctx context.Context, event cloudevents.Event) error
 type Handler struct {
 	Name    string
 	Types   []string        // the event types that it takes
-	Key     domain.Secret   // what KeyExtension must hold; "" takes every event that reaches it
+	Key     domain.Secret   // what KeyExtension must hold; "" takes no event
 	Timeout time.Duration   // for the work of one event; what is left then is done at the next tick
 	Running context.Context //nolint:containedctx // ends the work of every event when the process has to end; nil = never
 	Func    Func
@@ -49,10 +49,10 @@ type Handler struct {
 // ServeHTTP answers 204 when the work is done, 4xx for an event that can never be worked on, and 5xx to have
 // it sent again.
 func (h Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	began := time.Now()
+	now := time.Now()
 	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(began.Add(readTimeout))
-	_ = control.SetWriteDeadline(began.Add(h.Timeout + 15*time.Second))
+	_ = control.SetReadDeadline(now.Add(readTimeout))
+	_ = control.SetWriteDeadline(now.Add(h.Timeout + 15*time.Second))
 	r.Body = http.MaxBytesReader(w, r.Body, maxEvent)
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
@@ -72,23 +72,27 @@ func (h Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// All of it has been read. A read deadline that ends during the work would cancel whatever comes on this connection later.
 	_ = control.SetReadDeadline(time.Time{})
 	// The work goes on when the source hangs up: it would only be done again.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), h.Timeout)
+	answer(w, h.Work(context.WithoutCancel(r.Context()), *event))
+}
+
+// Work does the work of one event that is known to be for this function.
+func (h Handler) Work(ctx context.Context, event cloudevents.Event) error {
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, h.Timeout)
 	defer cancel()
 	if h.Running != nil {
 		defer context.AfterFunc(h.Running, cancel)()
 	}
-	err = h.guard(ctx, *event)
+	err := h.guard(ctx, event)
 	slog.InfoContext(ctx, "event", "function", h.Name, "type", event.Type(), "source", event.Source(), "id", event.ID(),
 		"ms", time.Since(began).Milliseconds(), "code", apperr.CodeOf(err))
-	answer(w, err)
+	return err
 }
 
 func (h Handler) refuse(event *cloudevents.Event) (status int, reason string) {
-	if h.Key != "" {
-		given, _ := event.Extensions()[KeyExtension].(string)
-		if subtle.ConstantTimeCompare([]byte(given), []byte(h.Key.Reveal())) != 1 {
-			return http.StatusForbidden, "the event is not from its source: extension " + KeyExtension + " is wrong or missing"
-		}
+	given, _ := event.Extensions()[KeyExtension].(string)
+	if h.Key == "" || subtle.ConstantTimeCompare([]byte(given), []byte(h.Key.Reveal())) != 1 {
+		return http.StatusForbidden, "the event is not from its source: extension " + KeyExtension + " is wrong or missing"
 	}
 	if !slices.Contains(h.Types, event.Type()) {
 		return http.StatusUnsupportedMediaType, "this function takes no events of type " + event.Type()
@@ -122,10 +126,14 @@ func answer(w http.ResponseWriter, err error) {
 
 // Ping makes the event that a PingSource of that function's name would send.
 func Ping(function string, key domain.Secret, now time.Time) cloudevents.Event {
+	return made(PingType, "/apis/v1/namespaces/local/pingsources/"+function, key, now)
+}
+
+func made(kind, source string, key domain.Secret, now time.Time) cloudevents.Event {
 	event := cloudevents.NewEvent()
 	event.SetID(uuid.NewString())
-	event.SetType(PingType)
-	event.SetSource("/apis/v1/namespaces/local/pingsources/" + function)
+	event.SetType(kind)
+	event.SetSource(source)
 	event.SetTime(now)
 	if key != "" {
 		event.SetExtension(KeyExtension, key.Reveal())

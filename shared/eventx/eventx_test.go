@@ -143,12 +143,12 @@ func TestOnlyItsOwnEvents(t *testing.T) {
 			})
 		}
 	}
-	t.Run("without a key of its own it takes any", func(t *testing.T) {
+	t.Run("without a key of its own it takes none", func(t *testing.T) {
 		t.Parallel()
 		h := handler(func(context.Context, cloudevents.Event) error { return nil })
 		h.Key = ""
 		for _, given := range []domain.Secret{"", "anything"} {
-			if w := serve(h, binary(t, Ping("tick-things", given, time.Now()))); w.Code != 204 {
+			if w := serve(h, binary(t, Ping("tick-things", given, time.Now()))); w.Code != 403 {
 				t.Errorf("got %d", w.Code)
 			}
 		}

@@ -22,6 +22,7 @@ var statusOf = map[apperr.Code]int{
 	apperr.Conflict:         http.StatusConflict,
 	apperr.TooLarge:         http.StatusRequestEntityTooLarge,
 	apperr.UnsupportedMedia: http.StatusUnsupportedMediaType,
+	apperr.Unprocessable:    http.StatusUnprocessableEntity,
 	apperr.RateLimited:      http.StatusTooManyRequests,
 	apperr.ClientGone:       499, // nginx's; nobody is there to read it, but the request log shows it
 	apperr.Internal:         http.StatusInternalServerError,

@@ -91,6 +91,7 @@ func (s *Session) Quota(ctx context.Context) (domain.Quota, error) {
 		Instances: domain.QuotaItem{Max: a.MaxTotalInstances, Used: a.TotalInstancesUsed},
 		VCPUs:     domain.QuotaItem{Max: a.MaxTotalCores, Used: a.TotalCoresUsed},
 		RAMMB:     domain.QuotaItem{Max: a.MaxTotalRAMSize, Used: a.TotalRAMUsed},
+		KeyPairs:  a.MaxTotalKeypairs,
 	}, nil
 }
 

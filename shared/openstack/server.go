@@ -220,3 +220,12 @@ func (s *Session) DeleteServer(ctx context.Context, id string) error {
 	}
 	return err
 }
+
+// StopServer asks Nova to stop a server. One that is not in a state to be stopped is a Conflict.
+func (s *Session) StopServer(ctx context.Context, id string) error {
+	nova, err := s.compute(ctx, computeBase)
+	if err != nil {
+		return err
+	}
+	return classify("nova", servers.Stop(ctx, nova, id).ExtractErr())
+}

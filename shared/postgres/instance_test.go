@@ -156,23 +156,3 @@ func TestConclude(t *testing.T) {
 		})
 	}
 }
-
-func TestTracked(t *testing.T) {
-	t.Parallel()
-	store, o := orders(t), newOrder(2)
-	place(t, store, o, long)
-	if err := change(t, store, []domain.Instance{with(o.Instances[0], "s0", domain.InstanceActive)}); err != nil {
-		t.Fatal(err)
-	}
-	for project, want := range map[string]map[string]domain.Tracked{
-		"p1": {"s0": {ID: o.Instances[0].ID, State: domain.InstanceActive, Origin: domain.OriginLaunched}}, "p2": {},
-	} {
-		got, err := postgres.Instances(store).Tracked(t.Context(), project, []string{"s0", "s1", ""})
-		if diff := cmp.Diff(want, got); err != nil || diff != "" {
-			t.Errorf("%s: %v %s", project, err, diff)
-		}
-	}
-	if got, err := postgres.Instances(store).Tracked(t.Context(), "p1", nil); err != nil || len(got) != 0 {
-		t.Errorf("none asked for: %v %v", got, err)
-	}
-}

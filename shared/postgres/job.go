@@ -5,7 +5,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
 // Jobs are pieces of due work, each done by one copy at a time.
@@ -41,13 +42,22 @@ func (j Jobs) Fail(ctx context.Context, kind, key string, claim uuid.UUID, reaso
 	return classify(err)
 }
 
-// Finished lists the keys of the kind's jobs that are done.
-func (j Jobs) Finished(ctx context.Context, kind string) (map[string]bool, error) {
-	rows, _ := j.DB.pool.Query(ctx, "select key from jobs where kind = $1 and done_at is not null", kind)
-	keys := map[string]bool{}
-	var key string
-	_, err := pgx.ForEachRow(rows, []any{&key}, func() error { keys[key] = true; return nil })
-	return keys, classify(err)
+// Renew prolongs the claim from now on, or says domain.ErrFenced.
+func (j Jobs) Renew(ctx context.Context, kind, key string, claim uuid.UUID, claimFor time.Duration) error {
+	tag, err := j.DB.pool.Exec(ctx,
+		"update jobs set claimed_until = clock_timestamp() + $4 where kind = $1 and key = $2 and claim_id = $3 and claimed_until > clock_timestamp()",
+		kind, key, claim, claimFor)
+	if err == nil && tag.RowsAffected() == 0 {
+		return domain.ErrFenced
+	}
+	return classify(err)
+}
+
+// Release makes a job free again that is never done: work that comes back.
+func (j Jobs) Release(ctx context.Context, kind, key string, claim uuid.UUID) error {
+	_, err := j.DB.pool.Exec(ctx,
+		"update jobs set claimed_until = null, error = null where kind = $1 and key = $2 and claim_id = $3", kind, key, claim)
+	return classify(err)
 }
 
 // Forget removes jobs that were made longer ago than age.

@@ -2,7 +2,6 @@ package postgres_test
 
 import (
 	"errors"
-	"maps"
 	"sync"
 	"testing"
 	"time"
@@ -100,30 +99,6 @@ func TestJobs(t *testing.T) {
 			t.Errorf("%d of two are left", n)
 		}
 	})
-}
-
-// TestFinished lists what is done, of one kind alone.
-func TestFinished(t *testing.T) {
-	t.Parallel()
-	jobs := postgres.Jobs{DB: open(t, testkit.Database(t))}
-	for _, key := range []string{"done", "done too", "failed", "held"} {
-		id, _ := claim(t, jobs, key, long)
-		var err error
-		switch key {
-		case "failed":
-			err = jobs.Fail(t.Context(), "kind", key, id, errors.New("why"))
-		case "done", "done too":
-			err = jobs.Done(t.Context(), "kind", key, id)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	for kind, want := range map[string]map[string]bool{"kind": {"done": true, "done too": true}, "another": {}} {
-		if got, err := jobs.Finished(t.Context(), kind); err != nil || !maps.Equal(got, want) {
-			t.Errorf("%s: got %v %v", kind, got, err)
-		}
-	}
 }
 
 // TestOneCopyGetsTheJob however many ask at once, for a new one and for one whose claim has ended.

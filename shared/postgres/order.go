@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/google/uuid"
@@ -20,16 +21,16 @@ import (
 type Orders struct{ DB *DB }
 
 const (
-	// An order begins with its first event.
 	insertOrderSQL = `
-with row as (
-    insert into orders (project_id, id, domain_id, user_id, body_sha256, spec, status, claim_id, claimed_until, seq)
-    values ($1, $2, $3, $4, $5, $6, 'running', $7, clock_timestamp() + $8, 1)
-    on conflict do nothing
-    returning *, null::text as previous_status
-)
+insert into orders (project_id, id, domain_id, user_id, body_sha256, spec, status, claim_id, claimed_until, seq)
+values ($1, $2, $3, $4, $5, $6, 'running', $7, clock_timestamp() + $8, 1)
+on conflict do nothing`
+
+	// An order begins with its first event.
+	firstOrderEventSQL = `
 insert into events (project_id, subject, seq, type, at, order_id, data)
-select project_id, id::text, seq, '` + domain.OrderEvent + `', clock_timestamp(), id, ` + orderData + ` from row`
+select project_id, id::text, seq, '` + domain.OrderEvent + `', clock_timestamp(), id, ` + orderData + `
+from (select *, null::text as previous_status from orders where project_id = $1 and id = $2) row`
 
 	// An instance begins with its first event.
 	insertInstanceSQL = `
@@ -41,15 +42,17 @@ with row as (
 insert into events (project_id, subject, seq, type, at, order_id, data)
 select project_id, id::text, seq, '` + domain.InstanceEvent + `', clock_timestamp(), order_id, ` + instanceData + ` from row`
 
+	// There is work left while an instance is undecided, and while an order that wants more than that is running.
 	claimOrderSQL = `
-update orders set claim_id = $3, claimed_until = clock_timestamp() + $4, updated_at = now()
+update orders o set claim_id = $3, claimed_until = clock_timestamp() + $4, updated_at = now()
 where project_id = $1 and id = $2 and coalesce(claimed_until, '-infinity') < clock_timestamp()
-  and exists (select from instances i where i.project_id = $1 and i.order_id = $2 and i.server_id is null and i.problem is null)`
+  and (status = 'running' and (spec->>'on_failure' = 'rollback' or spec->>'stopped' = 'true')
+       or exists (select from instances i where i.project_id = $1 and i.order_id = $2 and i.server_id is null and i.problem is null))`
 )
 
-// Place stores the order and its instances and claims it, in one transaction. When the order is there
+// Place stores the order, its instances and its callback and claims it, in one transaction. When the order is there
 // already, it is claimed if there is work left that nobody does; an order that differs under the same id
-// is a Conflict.
+// is a Conflict, and so are ids of instances that are taken in the project.
 func (o Orders) Place(ctx context.Context, order domain.Order, claimFor time.Duration) (domain.Claim, error) {
 	claim := domain.Claim{ID: uuid.New()}
 	err := o.DB.inTx(ctx, func(tx pgx.Tx) error {
@@ -60,7 +63,7 @@ func (o Orders) Place(ctx context.Context, order domain.Order, claimFor time.Dur
 		}
 		if tag.RowsAffected() == 1 {
 			claim.Held, claim.Fresh = true, true
-			return insertInstances(ctx, tx, order)
+			return begin(ctx, tx, order)
 		}
 		if err := sameBody(ctx, tx, order); err != nil {
 			return err
@@ -72,12 +75,66 @@ func (o Orders) Place(ctx context.Context, order domain.Order, claimFor time.Dur
 	return claim, err
 }
 
+// Claim claims an order that is there, if there is work left that nobody does.
+func (o Orders) Claim(ctx context.Context, order domain.Order, claimFor time.Duration) (domain.Claim, error) {
+	claim := domain.Claim{ID: uuid.New()}
+	tag, err := o.DB.pool.Exec(ctx, claimOrderSQL, order.ProjectID, order.ID, claim.ID, claimFor)
+	claim.Held = tag.RowsAffected() == 1
+	return claim, classify(err)
+}
+
+// begin stores what belongs to an order that was stored just now: first its callback, which is to get every event.
+func begin(ctx context.Context, tx pgx.Tx, order domain.Order) error {
+	if order.Callback != nil {
+		if _, err := insertCallback(ctx, tx, *order.Callback); err != nil {
+			return err
+		}
+	}
+	if _, err := tx.Exec(ctx, firstOrderEventSQL, order.ProjectID, order.ID); err != nil {
+		return takenID(err, "id")
+	}
+	return insertInstances(ctx, tx, order)
+}
+
 func insertInstances(ctx context.Context, tx pgx.Tx, order domain.Order) error {
 	batch := &pgx.Batch{}
 	for n, i := range order.Instances {
 		batch.Queue(insertInstanceSQL, order.ProjectID, i.ID, order.ID, n, i.Name, i.State, domain.OriginLaunched, i.Spec, i.KeyName, i.KeyFingerprint)
 	}
-	return tx.SendBatch(ctx, batch).Close()
+	results := tx.SendBatch(ctx, batch)
+	for n := range order.Instances {
+		if _, err := results.Exec(); err != nil {
+			_ = results.Close()
+			return takenID(err, fmt.Sprintf("instances[%d].id", n))
+		}
+	}
+	return results.Close()
+}
+
+// takenID names the field whose id is taken: by an instance, or by an order, because both are subjects of events.
+func takenID(err error, field string) error {
+	if apperr.CodeOf(classify(err)) != apperr.Conflict {
+		return err
+	}
+	taken := apperr.InvalidField(field, "is taken: another instance or order of the project has it")
+	taken.Code, taken.Cause = apperr.Conflict, err
+	return taken
+}
+
+const keyedSQL = `
+update instances i set key_fingerprint = $4
+from orders o
+where o.project_id = $1 and o.id = $2 and o.claim_id = $3 and o.claimed_until > clock_timestamp()
+  and i.project_id = o.project_id and i.order_id = o.id`
+
+// Keyed writes down the fingerprint of the key pair that was made for the order, for all of its instances, if the claim
+// still holds, or says domain.ErrFenced.
+func (o Orders) Keyed(ctx context.Context, order domain.Order, claim domain.Claim, fingerprint string) error {
+	tag, err := o.DB.pool.Exec(ctx, keyedSQL, order.ProjectID, order.ID, claim.ID, fingerprint)
+	if err == nil && tag.RowsAffected() == 0 {
+		return domain.ErrFenced
+	}
+	return classify(err)
 }
 
 func sameBody(ctx context.Context, tx pgx.Tx, order domain.Order) error {
@@ -104,6 +161,9 @@ func (o Orders) Renew(ctx context.Context, order domain.Order, claim domain.Clai
 	}
 	return classify(err)
 }
+
+// Now is the database's clock.
+func (o Orders) Now(ctx context.Context) (time.Time, error) { return o.DB.Now(ctx) }
 
 // Release ends the claim, so that the next copy need not wait for its end.
 func (o Orders) Release(ctx context.Context, order domain.Order, claim domain.Claim) error {
@@ -196,4 +256,15 @@ func (o Orders) Busy(ctx context.Context, projectID string, id uuid.UUID) (bool,
 		"select coalesce(claimed_until > clock_timestamp(), false) from orders where project_id = $1 and id = $2",
 		projectID, id).Scan(&busy)
 	return busy, classify(err)
+}
+
+const takenSQL = `
+select id from instances where project_id = $1 and id = any($2)
+union select id from orders where project_id = $1 and id = any($2)`
+
+// Taken says which of the ids belong to an instance or an order of the project.
+func (o Orders) Taken(ctx context.Context, projectID string, ids []uuid.UUID) ([]uuid.UUID, error) {
+	rows, _ := o.DB.pool.Query(ctx, takenSQL, projectID, ids)
+	taken, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	return taken, classify(err)
 }

@@ -27,12 +27,13 @@ func newOrder(n int) domain.Order {
 	hash := sha256.Sum256([]byte("body"))
 	o := domain.Order{
 		ID: uuid.New(), ProjectID: "p1", DomainID: "d1", UserID: "u1", BodySHA256: hash[:], Status: domain.OrderRunning,
-		Spec: domain.LaunchSpec{Name: "web ✓", Count: n, FlavorID: "f", NetworkIDs: []string{"n"}, Metadata: map[string]string{"k": "v"}},
+		Spec: domain.OrderSpec{OnFailure: domain.Keep, GeneratedKey: "k"},
 	}
 	for i := range n {
 		o.Instances = append(o.Instances, domain.Instance{
-			ID: uuid.New(), ProjectID: "p1", OrderID: o.ID, Name: o.Spec.InstanceName(i), State: domain.InstanceRequested, Origin: domain.OriginLaunched,
-			Addresses: []domain.Address{}, Seq: 1,
+			ID: uuid.New(), ProjectID: "p1", OrderID: o.ID, Name: domain.InstanceName("web ✓", i, n), State: domain.InstanceRequested, Origin: domain.OriginLaunched,
+			Spec:      domain.LaunchSpec{FlavorID: "f", NetworkIDs: []string{"n"}, Metadata: map[string]string{"k": "v"}, KeyName: "k"},
+			Addresses: []domain.Address{}, KeyName: "k", Seq: 1,
 		})
 	}
 	return o
@@ -86,8 +87,19 @@ func TestPlaceTwice(t *testing.T) {
 	// An instance's id is taken within the project, also by another order; nothing of the refused one is stored.
 	taken := newOrder(2)
 	taken.Instances[1].ID = o.Instances[0].ID
-	if c, err := store.Place(t.Context(), taken, long); apperr.CodeOf(err) != apperr.Conflict {
+	if c, err := store.Place(t.Context(), taken, long); apperr.CodeOf(err) != apperr.Conflict || apperr.As(err).Fields[0].Field != "instances[1].id" {
 		t.Errorf("another order's instance: got %+v %v", c, err)
+	}
+	if ids, err := store.Taken(t.Context(), "p1", []uuid.UUID{taken.Instances[0].ID, taken.Instances[1].ID, o.ID}); err != nil || len(ids) != 2 {
+		t.Errorf("taken: %v %v", ids, err)
+	}
+	if ids, err := store.Taken(t.Context(), "p2", []uuid.UUID{o.ID, taken.Instances[1].ID}); err != nil || len(ids) != 0 {
+		t.Errorf("taken in another project: %v %v", ids, err)
+	}
+	swapped := newOrder(1)
+	swapped.ID = o.Instances[0].ID
+	if _, err := store.Place(t.Context(), swapped, long); apperr.CodeOf(err) != apperr.Conflict || apperr.As(err).Fields[0].Field != "id" {
+		t.Errorf("an instance's id as an order's: got %v", err)
 	}
 	if _, err := store.Get(t.Context(), "p1", taken.ID); apperr.CodeOf(err) != apperr.NotFound {
 		t.Errorf("half an order is stored: %v", err)
@@ -228,4 +240,67 @@ func TestRenewAfterTheEnd(t *testing.T) {
 	if err := store.Renew(t.Context(), o, claim, long); !errors.Is(err, domain.ErrFenced) {
 		t.Errorf("got %v", err)
 	}
+}
+
+// TestClaimWhatIsLeft: an order that wants more than servers can be claimed until it is settled, another one not once all is
+// decided.
+func TestClaimWhatIsLeft(t *testing.T) {
+	t.Parallel()
+	store := orders(t)
+	for name, tc := range map[string]struct {
+		spec domain.OrderSpec
+		held bool
+	}{
+		"plain":    {domain.OrderSpec{}, false},
+		"rollback": {domain.OrderSpec{OnFailure: domain.Rollback}, true},
+		"stopped":  {domain.OrderSpec{Stopped: true}, true},
+	} {
+		o := newOrder(1)
+		o.Spec = tc.spec
+		first := place(t, store, o, long)
+		if c, err := store.Claim(t.Context(), o, long); err != nil || c.Held {
+			t.Errorf("%s, claimed twice: %+v %v", name, c, err)
+		}
+		i := o.Instances[0]
+		i.ServerID, i.State = "s-"+name, domain.InstanceBuilding
+		if err := errors.Join(store.Keyed(t.Context(), o, first, "print"), store.Decide(t.Context(), first, i), store.Release(t.Context(), o, first)); err != nil {
+			t.Fatal(err)
+		}
+		if got := get(t, store, o).Instances[0].KeyFingerprint; got != "print" {
+			t.Errorf("%s: the fingerprint is %q", name, got)
+		}
+		if err := store.Keyed(t.Context(), o, first, "late"); !errors.Is(err, domain.ErrFenced) {
+			t.Errorf("%s, keyed without a claim: %v", name, err)
+		}
+		second, err := store.Claim(t.Context(), o, long)
+		if err != nil || second.Held != tc.held {
+			t.Errorf("%s, all decided: got %+v %v", name, second, err)
+		}
+		foreign := o
+		foreign.ProjectID = "p2"
+		if c, err := store.Claim(t.Context(), foreign, long); err != nil || c.Held {
+			t.Errorf("%s, from another project: %+v %v", name, c, err)
+		}
+		i.State = domain.InstanceStopped
+		o = settle(t, store, o, i)
+		if err := store.Release(t.Context(), o, second); err != nil {
+			t.Fatal(err)
+		}
+		if c, err := store.Claim(t.Context(), o, long); err != nil || c.Held {
+			t.Errorf("%s, settled: %+v %v", name, c, err)
+		}
+	}
+}
+
+// settle writes what is known of an order's only instance, and the status that follows.
+func settle(t *testing.T, store postgres.Orders, o domain.Order, i domain.Instance) domain.Order {
+	t.Helper()
+	if err := change(t, store, []domain.Instance{i}); err != nil {
+		t.Fatal(err)
+	}
+	o = get(t, store, o)
+	if err := store.Conclude(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	return get(t, store, o)
 }

@@ -38,7 +38,7 @@ func TestDefaults(t *testing.T) {
 	for name, changes := range map[string]map[string]string{
 		"absent": nil,
 		"set to nothing": {
-			"FUNCTION_TARGET": "", "HOST": "", "PORT": "", "REQUEST_TIMEOUT": "", "EVENT_TIMEOUT": "", "EVENT_KEY": "", "DATABASE_MAX_CONNS": "",
+			"FUNCTION_TARGET": "", "HOST": "", "PORT": "", "REQUEST_TIMEOUT": "", "EVENT_TIMEOUT": "", "EVENT_KEY": "", "WAKE_URL": "", "DATABASE_MAX_CONNS": "",
 			"OS_INTERFACE": "", "OS_REGION_NAME": "", "ALLOWED_PROJECTS": "", "ALLOWED_DOMAINS": "", "TOKEN_CACHE_TTL": "", "LOG_LEVEL": "", "K_REVISION": "",
 		},
 	} {
@@ -57,7 +57,7 @@ func TestMistakesAreNamed(t *testing.T) {
 	t.Parallel()
 	for name, value := range map[string]string{
 		"REQUEST_TIMEOUT": "soon", "EVENT_TIMEOUT": "5", "DATABASE_MAX_CONNS": "many", "TOKEN_CACHE_TTL": "1 minute", "LOG_LEVEL": "LOUD",
-		"DATABASE_URL": "postgres://u:canary@db:x/y", "OS_AUTH_URL": "keystone", "OS_INTERFACE": "outside",
+		"DATABASE_URL": "postgres://u:canary@db:x/y", "OS_AUTH_URL": "keystone", "OS_INTERFACE": "outside", "WAKE_URL": "http://u:canary@{function}",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

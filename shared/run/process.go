@@ -31,6 +31,7 @@ type Process struct {
 	cloud     *openstack.Cloud
 	log       *audit.Log
 	telemetry *obs.Telemetry
+	waker     *eventx.Waker
 	openapi   []byte
 	routes    []httpx.Route
 	events    []event
@@ -54,6 +55,9 @@ func New(ctx context.Context, env envconfig.Lookuper, openapi []byte, logs io.Wr
 	if err != nil {
 		return nil, err
 	}
+	if cfg.Target != "" && targets[0].schedule != "" && cfg.EventKey == "" {
+		return nil, fmt.Errorf("EVENT_KEY is empty: %s is woken by events, and must know by it which of them are from their source", cfg.Target)
+	}
 	p := &Process{cfg: cfg, openapi: openapi}
 	if p.telemetry, err = obs.Start(ctx, cfg.Logs, serviceName(cfg.Target), logs, httpx.RequestID); err != nil {
 		return nil, fmt.Errorf("telemetry: %w", err)
@@ -69,6 +73,7 @@ func New(ctx context.Context, env envconfig.Lookuper, openapi []byte, logs io.Wr
 	if cfg.Target == "" && cfg.EventKey == "" {
 		p.cfg.EventKey = domain.Secret(rand.Text()) // only the daemon's own ticker knows it
 	}
+	p.waker = eventx.NewWaker(p.wakes())
 	return p, p.build(ctx, env, targets)
 }
 
@@ -97,7 +102,7 @@ func (p *Process) build(ctx context.Context, env envconfig.Lookuper, targets []f
 	running, stop := context.WithCancel(ctx)
 	p.stopEvents = stop
 	for _, f := range targets {
-		b, err := f.build(ctx, env, Deps{DB: p.db, Cloud: p.cloud, Wake: func(...string) {}})
+		b, err := f.build(ctx, env, Deps{DB: p.db, Cloud: p.cloud, Wake: p.waker.Wake})
 		if err != nil {
 			return fmt.Errorf("%s: %w", f.name, err)
 		}
@@ -106,7 +111,7 @@ func (p *Process) build(ctx context.Context, env envconfig.Lookuper, targets []f
 			continue
 		}
 		p.events = append(p.events, event{schedule: f.schedule, Handler: eventx.Handler{
-			Name: f.name, Types: []string{eventx.PingType}, Key: p.cfg.EventKey, Timeout: p.cfg.EventTimeout, Running: running, Func: b.event,
+			Name: f.name, Types: []string{eventx.PingType, eventx.WakeType}, Key: p.cfg.EventKey, Timeout: p.cfg.EventTimeout, Running: running, Func: b.event,
 		}})
 	}
 	p.routes = append(p.routes, p.common()...)
@@ -148,6 +153,9 @@ func (p *Process) Close(ctx context.Context) {
 	if err := p.log.Flush(ctx); err != nil {
 		slog.ErrorContext(ctx, "flush", "error", err)
 	}
+	waking, cancel := context.WithTimeout(ctx, wakeGrace)
+	p.waker.Close(waking)
+	cancel()
 	p.stopEvents()
 	p.db.Close()
 	p.cloud.Close()
@@ -173,8 +181,10 @@ func command(ctx context.Context, args []string, openapi []byte) error {
 		return migrate(ctx)
 	case len(args) == 1 && args[0] == "gateway":
 		return runGateway(ctx)
+	case len(args) == 1 && args[0] == "keys":
+		return printKeys(os.Stdout)
 	case len(args) > 0:
-		return fmt.Errorf("%q is not a command: there are migrate and gateway; without one it serves", strings.Join(args, " "))
+		return fmt.Errorf("%q is not a command: there are migrate, gateway and keys; without one it serves", strings.Join(args, " "))
 	}
 	// The functions framework would print a blank line to stdout and to stderr for every request on Knative.
 	_ = os.Unsetenv("K_SERVICE")

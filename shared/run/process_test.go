@@ -131,7 +131,6 @@ func TestEventsReachTheirFunction(t *testing.T) {
 		"the daemon":          {"", "k", map[string]int{"/events/tick-things": 204, "/events/tick-more": 503, "/events/things": 503, "/events/": 503, "/": 503, "//events/tick-things": 503}},
 		"an event function":   {"tick-things", "k", map[string]int{"/events/tick-things": 204, "/": 204, "/events/tick-more": 503, "/v1/things": 503}},
 		"an HTTP function":    {"things", "k", map[string]int{"/events/tick-things": 503, "/": 503}},
-		"without a key":       {"tick-things", "", map[string]int{"/": 204}},
 		"with another key":    {"tick-things", "other", map[string]int{"/": 403, "/events/tick-things": 403}},
 		"the daemon's secret": {"", "", map[string]int{"/events/tick-things": 403}}, // it made a key that nobody knows
 	} {
@@ -151,7 +150,7 @@ func TestEventsReachTheirFunction(t *testing.T) {
 
 // TestTheEndOfTheProcess ends the work of an event that is still going on.
 func TestTheEndOfTheProcess(t *testing.T) {
-	p, err := New(t.Context(), environment(map[string]string{"FUNCTION_TARGET": "tick-things"}), nil, io.Discard)
+	p, err := New(t.Context(), environment(map[string]string{"FUNCTION_TARGET": "tick-things", "EVENT_KEY": "k"}), nil, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +159,7 @@ func TestTheEndOfTheProcess(t *testing.T) {
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	if code, _ := p.try(t, ping(t, "/", "")); code != 503 {
+	if code, _ := p.try(t, ping(t, "/", "k")); code != 503 {
 		t.Errorf("got %d", code)
 	}
 	p.Close(t.Context())
@@ -172,7 +171,7 @@ func TestCommand(t *testing.T) {
 	t.Setenv("OS_AUTH_URL", "http://127.0.0.1:1")
 	for args, want := range map[string]string{
 		"": "FUNCTION_TARGET", "serve": `"serve" is not a command`, "migrate now": "is not a command", "migrate": "migrate: ",
-		"gateway": "GATEWAY_UPSTREAM", "gateway now": "there are migrate and gateway",
+		"gateway": "GATEWAY_UPSTREAM", "gateway now": "there are migrate, gateway and keys", "keys now": "is not a command",
 	} {
 		err := command(t.Context(), strings.Fields(args), nil)
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "canary") {

@@ -29,9 +29,12 @@ type Config struct {
 	Listen
 	// EventTimeout bounds the work of one event.
 	EventTimeout time.Duration `env:"EVENT_TIMEOUT, default=5m"`
-	// EventKey is what events must carry in the extension cloudfnkey. Without one, a function takes any event
-	// that reaches it; the daemon makes one for its own ticks.
+	// EventKey is what events must carry in the extension cloudfnkey, those that wake other functions too. An event function
+	// needs one; the daemon makes one for its own ticks.
 	EventKey domain.Secret `env:"EVENT_KEY"`
+	// WakeURL is where event functions are woken, with {function} for the name. Without one, the daemon wakes its own, and
+	// a function that runs alone wakes nobody.
+	WakeURL string `env:"WAKE_URL"`
 
 	Postgres  postgres.Config
 	OpenStack openstack.Config
@@ -44,10 +47,26 @@ func (c Config) Validate() error {
 	if c.EventTimeout < time.Second || c.EventTimeout > 10*time.Minute {
 		return fmt.Errorf("EVENT_TIMEOUT is %s: it must be 1s to 10m (the longest that Knative waits)", c.EventTimeout)
 	}
+	if err := c.validateWakes(); err != nil {
+		return err
+	}
 	for _, part := range []validator{c.Listen, c.Postgres, c.OpenStack, c.Callers} {
 		if err := part.Validate(); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+func (c Config) validateWakes() error {
+	if c.WakeURL == "" {
+		return nil
+	}
+	if _, err := eventx.WakeURL(c.WakeURL, "function"); err != nil {
+		return err
+	}
+	if c.EventKey == "" {
+		return errors.New("EVENT_KEY is empty: with WAKE_URL set it must be the key of the functions there, which refuse to be woken without it")
 	}
 	return nil
 }

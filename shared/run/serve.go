@@ -25,10 +25,12 @@ const (
 )
 
 // A process that was asked to end lets requests run to their own deadline and a little longer. The work of an event
-// is asked to stop sooner: whoever gets the event next goes on with it.
+// is asked to stop sooner: whoever gets the event next goes on with it. And it waits a moment for the functions that it
+// has just woken, of which Knative may have to start a copy.
 const (
 	drainSlack = 5 * time.Second
 	eventGrace = 15 * time.Second
+	wakeGrace  = 3 * time.Second
 )
 
 // untilAsked serves until SIGTERM or SIGINT ends serve's context, and then closes what was opened.

@@ -21,6 +21,7 @@ func Env(t testing.TB, databaseURL string, more map[string]string) map[string]st
 	env := map[string]string{
 		"DATABASE_URL": databaseURL, "OS_CLIENT_CONFIG_FILE": CloudsYAML(t), "OS_CLOUD": "collector",
 		"HOST": "127.0.0.1", "EVENT_KEY": EventKey,
+		"SEAL_PUBLIC_KEY": SealPublicKey, "SEAL_PRIVATE_KEY": SealPrivateKey, "CALLBACK_ALLOW": "127.0.0.0/8,::1",
 	}
 	maps.Copy(env, more)
 	return env
@@ -28,6 +29,12 @@ func Env(t testing.TB, databaseURL string, more map[string]string) map[string]st
 
 // EventKey is what events must carry in processes under test.
 const EventKey = "test-event-key"
+
+// The keys that secrets are sealed to and opened with in processes under test.
+const (
+	SealPublicKey  = "sealpub_PJgIja4HMTeNZpv1S9F7kPmi6RY_mwq1UapCnFDyzjA"
+	SealPrivateKey = "sealkey_UJetRWiZuBNDBaI4ZPonx22-9LUuFDyXUHdtPy3TnnQ"
+)
 
 // Start serves all functions that the test's package registers, in this process, and gives a client for them.
 func Start(t testing.TB, env map[string]string) *Client {

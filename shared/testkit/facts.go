@@ -195,23 +195,7 @@ func (p *Project) Fail(t testing.TB, name string) {
 	t.Helper()
 	ctx := context.Background()
 	f := Sandbox(t)
-	admin := Compute(t, Login(t, "admin"))
-	// A flavor that is larger than any host, for this project alone.
-	private := false
-	disk := 1
-	huge, err := flavors.Create(ctx, admin, flavors.CreateOpts{Name: name + p.ID, RAM: 1 << 30, VCPUs: 1, Disk: &disk, IsPublic: &private}).Extract()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = flavors.Delete(ctx, admin, huge.ID).ExtractErr() })
-	if _, err := flavors.AddAccess(ctx, admin, huge.ID, flavors.AddAccessOpts{Tenant: p.ID}).Extract(); err != nil {
-		t.Fatal(err)
-	}
-	unlimited := -1
-	if _, err := quotasets.Update(ctx, admin, p.ID, quotasets.UpdateOpts{RAM: &unlimited}).Extract(); err != nil {
-		t.Fatal(err)
-	}
-	opts := servers.CreateOpts{Name: name, FlavorRef: huge.ID, ImageRef: f.ImageID, Networks: []servers.Network{{UUID: f.NetworkID}}}
+	opts := servers.CreateOpts{Name: name, FlavorRef: p.TooLarge(t), ImageRef: f.ImageID, Networks: []servers.Network{{UUID: f.NetworkID}}}
 	made, err := servers.Create(ctx, Compute(t, p.Login(t)), opts, nil).Extract()
 	if err != nil {
 		t.Fatal(err)

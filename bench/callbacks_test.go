@@ -1,0 +1,122 @@
+//go:build bench
+
+package bench
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+const (
+	callbacks    = 1000
+	callbackTime = time.Second // what each receiver takes
+	deadEach     = 10          // one in so many is dead
+	workers      = 100         // DELIVERY_WORKERS, as by default
+)
+
+// audience are the receivers of all callbacks, on one port: /{n} takes its time, /dead/{n} takes the connection and never
+// answers.
+type audience struct {
+	*httptest.Server
+	mu    sync.Mutex
+	taken map[string]time.Time
+}
+
+func newAudience(t *testing.T) *audience {
+	t.Helper()
+	c := &audience{taken: map[string]time.Time{}}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /dead/{n}", func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // only then does the server see that the client hangs up
+		<-r.Context().Done()
+	})
+	mux.HandleFunc("POST /{n}", func(w http.ResponseWriter, r *http.Request) {
+		time.Sleep(callbackTime)
+		c.mu.Lock()
+		c.taken[r.PathValue("n")] = time.Now()
+		c.mu.Unlock()
+		w.WriteHeader(http.StatusNoContent)
+	})
+	c.Server = httptest.NewServer(mux)
+	t.Cleanup(func() {
+		c.CloseClientConnections()
+		c.Close()
+	})
+	return c
+}
+
+// TestCallbacks lets one thing happen that 1000 callbacks are to hear of, with and without dead receivers among them, and
+// holds the time until all have it that live against the least that so many attempts at once can take.
+func TestCallbacks(t *testing.T) {
+	var healthy, mixed round
+	alternate(2, func() { healthy.run(t, 0) }, func() { mixed.run(t, deadEach) })
+	ideal := float64(callbacks) / workers * ms(callbackTime)
+	last := median(mixed.last)
+	report(result{
+		number: "9a", name: fmt.Sprintf("%d callbacks of %s, 1 in %d dead, until the others have the event : ideal of %d at once", callbacks, callbackTime, deadEach, workers),
+		ours: showMS(last), peer: showMS(ideal), ratio: last / ideal, target: atMost(1.2),
+	})
+	with, without := median(mixed.mean), median(healthy.mean)
+	report(result{
+		number: "9b", name: "the same, what a healthy one waits on average : without dead ones",
+		ours: showMS(with), peer: showMS(without), ratio: with / without, target: atMost(1.1),
+	})
+}
+
+// round is how long the healthy ones waited, on average and at most, each time.
+type round struct{ mean, last []float64 }
+
+func (r *round) run(t *testing.T, dead int) {
+	c := newAudience(t)
+	database := testkit.Database(t)
+	conn := testkit.Connect(t, database)
+	living := 0
+	for n := range callbacks {
+		path := fmt.Sprintf("/%d", n)
+		if dead > 0 && n%dead == 0 {
+			path = "/dead" + path
+		} else {
+			living++
+		}
+		testkit.AddCallback(t, conn, "bench", c.URL+path, "verified", "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz", "")
+	}
+	p := testkit.Spawn(t, testkit.Env(t, database, map[string]string{"FUNCTION_TARGET": "deliver-events", "DELIVERY_WORKERS": strconv.Itoa(workers)}))
+	testkit.AddEvents(t, conn, "bench", []string{uuid.NewString()}, 1)
+	began := time.Now()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = p.TryTick(t, "deliver-events")
+	}()
+	delivered := func() int {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return len(c.taken)
+	}
+	for end := time.Now().Add(time.Minute); delivered() < living && time.Now().Before(end); {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if n := delivered(); n != living {
+		t.Errorf("%d of %d healthy receivers have the event", n, living)
+	}
+	var sum, last time.Duration
+	c.mu.Lock()
+	for _, at := range c.taken {
+		sum += at.Sub(began)
+		last = max(last, at.Sub(began))
+	}
+	c.mu.Unlock()
+	p.Kill()
+	<-done
+	r.mean, r.last = append(r.mean, ms(sum)/float64(living)), append(r.last, ms(last))
+}

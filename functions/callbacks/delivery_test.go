@@ -1,0 +1,222 @@
+package callbacks
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// TestDeliveries lists them, and makes some by hand.
+func TestDeliveries(t *testing.T) {
+	t.Parallel()
+	p := testkit.NewProject(t)
+	database := testkit.Database(t)
+	conn := testkit.Connect(t, database)
+	app := testkit.Start(t, testkit.Env(t, database, nil)).As(p.Token(t))
+	c := create(t, app, `{"url": "https://receiver.example.com"}`)
+	other := create(t, app, `{"url": "https://other.example.com"}`)
+	path := "/v1/callbacks/" + c.ID.String()
+	for seq := range 5 {
+		exec(t, conn, "insert into events (project_id, subject, seq, type, at, data) values ($1, 'subject', $2, $3, now(), '{}')", p.ID, seq+1, domain.InstanceEvent)
+	}
+	exec(t, conn, "update deliveries set status = 'dead', attempts = 40, answer = 500, error = 'the receiver answered 500', attempted_at = now() where callback_id = $1 and event_seq = 2", c.ID)
+	exec(t, conn, "update deliveries set status = 'delivered', attempts = 1, answer = 204, attempted_at = now() where callback_id = $1 and event_seq = 1", c.ID)
+
+	list := func(query string) (all []delivery, pages int) {
+		t.Helper()
+		for next := path + "/deliveries" + query; next != ""; pages++ {
+			var page deliveriesAnswer
+			a := app.Get(t, next)
+			if a.JSON(t, &page); a.Status != 200 {
+				t.Fatalf("%s: got %d %s", next, a.Status, a.Body)
+			}
+			all, next = append(all, page.Deliveries...), ""
+			if page.Next != nil {
+				next = *page.Next
+			}
+		}
+		return all, pages
+	}
+	all, pages := list("?limit=2")
+	seen := map[string]bool{}
+	for i, d := range all {
+		seen[d.EventID] = true
+		if d.CallbackID != c.ID || d.Subject != "subject" || i > 0 && d.CreatedAt.After(all[i-1].CreatedAt) {
+			t.Errorf("got %+v", d)
+		}
+	}
+	if len(all) != 5 || len(seen) != 5 || pages != 3 {
+		t.Errorf("got %d deliveries in %d pages", len(all), pages)
+	}
+	dead, _ := list("?status=dead")
+	if len(dead) != 1 || dead[0].EventID != "subject:2" || dead[0].Attempts != 40 || dead[0].Answer != 500 || dead[0].Error == "" || dead[0].AttemptedAt == nil {
+		t.Fatalf("the dead ones are %+v", dead)
+	}
+	due, _ := list("?status=due")
+	if len(due) != 3 {
+		t.Errorf("%d are due", len(due))
+	}
+
+	// Again, by hand: the same event in a delivery and a stream of its own.
+	var again delivery
+	a := app.Post(t, path+"/deliveries/"+dead[0].ID.String()+"/redeliver", "")
+	if a.JSON(t, &again); a.Status != 202 || again.ID == dead[0].ID || again.EventID != dead[0].EventID || again.Status != domain.DeliveryDue || again.EventType != domain.InstanceEvent || again.Attempts != 0 {
+		t.Errorf("got %d %+v", a.Status, again)
+	}
+	for what, want := range map[string]int{due[0].ID.String(): 409, uuid.NewString(): 404, "x": 404} {
+		if a := app.Post(t, path+"/deliveries/"+what+"/redeliver", ""); a.Status != want {
+			t.Errorf("redeliver %s: got %d %s, want %d", what, a.Status, a.Body, want)
+		}
+	}
+	if a := app.Post(t, "/v1/callbacks/"+other.ID.String()+"/deliveries/"+dead[0].ID.String()+"/redeliver", ""); a.Status != 404 {
+		t.Errorf("another callback's delivery: got %d %s", a.Status, a.Body)
+	}
+
+	// A test: for this callback only, whatever events it has chosen.
+	exec(t, conn, "update callbacks set events = $2 where id = $1", c.ID, []string{domain.OrderEvent})
+	var test delivery
+	a = app.Post(t, path+"/test", "")
+	if a.JSON(t, &test); a.Status != 202 || test.EventType != domain.CallbackTestEvent || test.Subject != c.ID.String() || test.EventID != c.ID.String()+":1" || test.Status != domain.DeliveryDue {
+		t.Errorf("got %d %+v", a.Status, test)
+	}
+	if n := testkit.Scalar[int](t, conn, "select count(*) from deliveries d join events e on e.project_id = d.event_project and e.subject = d.subject and e.seq = d.event_seq where e.type = $1", domain.CallbackTestEvent); n != 1 {
+		t.Errorf("%d callbacks get the test", n)
+	}
+	if n := testkit.Scalar[int](t, conn, "select count(*) from streams where callback_id = $1 and head = 0 and tail = 1 and next_at <= clock_timestamp() and (stream like 'test/%' or stream like 'redelivery/%')", c.ID); n != 2 {
+		t.Errorf("%d streams of what was made by hand", n)
+	}
+	exec(t, conn, "update callbacks set status = 'gone' where id = $1", c.ID)
+	for _, action := range []string{"/test", "/deliveries/" + dead[0].ID.String() + "/redeliver"} {
+		if a := app.Post(t, path+action, ""); a.Status != 409 {
+			t.Errorf("%s of one that is gone: got %d %s", action, a.Status, a.Body)
+		}
+	}
+	for query, field := range map[string]string{"?status=x": "status", "?limit=0": "limit", "?marker=x": "marker", "?marker=" + uuid.NewString(): "marker", "?since=x": "since"} {
+		if a := app.Get(t, path+"/deliveries"+query); a.Status != 400 || !testkit.Names(t, a, field) {
+			t.Errorf("%s: got %d %s", query, a.Status, a.Body)
+		}
+	}
+}
+
+// TestAnotherProjectsCallbackLooksAbsent in every route, and so do its instances and orders.
+func TestAnotherProjectsCallbackLooksAbsent(t *testing.T) {
+	t.Parallel()
+	p, q := testkit.NewProject(t), testkit.NewProject(t)
+	database := testkit.Database(t)
+	conn := testkit.Connect(t, database)
+	app := testkit.Start(t, testkit.Env(t, database, nil))
+	mine, theirs := app.As(p.Token(t)), app.As(q.Token(t))
+	c := create(t, mine, `{"url": "https://receiver.example.com"}`)
+	exec(t, conn, "insert into events (project_id, subject, seq, type, at, data) values ($1, 'subject', 1, $2, now(), '{}')", p.ID, domain.InstanceEvent)
+	delivery := testkit.Scalar[uuid.UUID](t, conn, "update deliveries set status = 'dead' where callback_id = $1 returning id", c.ID)
+	before := testkit.Dump(t, database)
+
+	absent := uuid.New()
+	mask := func(a testkit.Answer, id uuid.UUID) string {
+		return fmt.Sprint(a.Status, strings.NewReplacer(id.String(), "ID", a.Header.Get("X-Request-Id"), "R").Replace(string(a.Body)))
+	}
+	for _, route := range []struct{ method, path, body string }{
+		{"GET", "/v1/callbacks/%s", ""},
+		{"DELETE", "/v1/callbacks/%s", ""},
+		{"PATCH", "/v1/callbacks/%s", `{"events": []}`},
+		{"POST", "/v1/callbacks/%s/secret", "{}"},
+		{"POST", "/v1/callbacks/%s/test", ""},
+		{"GET", "/v1/callbacks/%s/deliveries", ""},
+		{"POST", "/v1/callbacks/%s/deliveries/" + delivery.String() + "/redeliver", ""},
+	} {
+		a := theirs.Do(t, route.method, fmt.Sprintf(route.path, c.ID), route.body, "Content-Type", "application/json")
+		b := theirs.Do(t, route.method, fmt.Sprintf(route.path, absent), route.body, "Content-Type", "application/json")
+		if a.Status != 404 || mask(a, c.ID) != mask(b, absent) {
+			t.Errorf("%s %s: another project's: %s\nabsent: %s", route.method, route.path, mask(a, c.ID), mask(b, absent))
+		}
+	}
+	var list listAnswer
+	if theirs.Get(t, "/v1/callbacks").JSON(t, &list); len(list.Callbacks) != 0 || list.Callbacks == nil {
+		t.Errorf("they see %+v", list.Callbacks)
+	}
+	unlogged := func(dump string) (rest []string) {
+		for line := range strings.Lines(dump) {
+			if !strings.Contains(line, "req-") { // rows of the request log
+				rest = append(rest, line)
+			}
+		}
+		return rest
+	}
+	if a, b := unlogged(before), unlogged(testkit.Dump(t, database)); len(a) == 0 || strings.Join(a, "") != strings.Join(b, "") {
+		t.Error("they have changed something")
+	}
+
+	instance, order := uuid.New(), uuid.New()
+	exec(t, conn, "insert into orders (project_id, id, domain_id, user_id, body_sha256, spec, status) values ($1, $2, '', '', '', '{}', 'running')", p.ID, order)
+	exec(t, conn, "insert into instances (project_id, id, order_id, position, name, state, origin) values ($1, $2, $3, 0, 'x', 'requested', 'launched')", p.ID, instance, order)
+	for field, id := range map[string]uuid.UUID{"instance_id": instance, "order_id": order} {
+		body := func(id uuid.UUID) string {
+			return fmt.Sprintf(`{"url": "https://receiver.example.com", "%s": "%s"}`, field, strings.ToUpper(id.String()))
+		}
+		a, b := theirs.Post(t, "/v1/callbacks", body(id)), theirs.Post(t, "/v1/callbacks", body(absent))
+		if a.Status != 400 || !testkit.Names(t, a, field) || mask(a, id) != mask(b, absent) {
+			t.Errorf("%s: another project's: %d %s\nabsent: %d %s", field, a.Status, a.Body, b.Status, b.Body)
+		}
+		if c := create(t, mine, body(id)); (c.InstanceID == nil || *c.InstanceID != instance) && (c.OrderID == nil || *c.OrderID != order) {
+			t.Errorf("of its own: %+v", c)
+		}
+	}
+}
+
+// TestAsManyAsAProjectMayHave, also when they come at once. Those that are gone do not count.
+func TestAsManyAsAProjectMayHave(t *testing.T) {
+	t.Parallel()
+	p := testkit.NewProject(t)
+	database := testkit.Database(t)
+	conn := testkit.Connect(t, database)
+	app := testkit.Start(t, testkit.Env(t, database, nil)).As(p.Token(t))
+	exec(t, conn, `insert into callbacks (project_id, id, user_id, url, status, secret)
+		select $1, gen_random_uuid(), 'u', 'https://receiver.example.com', case when n <= 95 then 'verified' else 'gone' end, '' from generate_series(1, 120) n`, p.ID)
+	exec(t, conn, `insert into callbacks (project_id, id, user_id, url, status, secret)
+		select 'another', gen_random_uuid(), 'u', 'https://receiver.example.com', 'verified', '' from generate_series(1, 100) n`)
+	var wg sync.WaitGroup
+	answers := make(chan int, 20)
+	for range 20 {
+		wg.Go(func() {
+			a, err := app.Try(t, "POST", "/v1/callbacks", `{"url": "https://receiver.example.com"}`, "Content-Type", "application/json")
+			if err != nil {
+				t.Error(err)
+			}
+			answers <- a.Status
+		})
+	}
+	wg.Wait()
+	close(answers)
+	got := map[int]int{}
+	for s := range answers {
+		got[s]++
+	}
+	if got[201] != 5 || got[409] != 15 {
+		t.Errorf("the answers are %v, want 5 that are created", got)
+	}
+	var ids []string
+	next := "/v1/callbacks?limit=50"
+	for pages := 0; next != "" && pages < 10; pages++ {
+		var page listAnswer
+		app.Get(t, next).JSON(t, &page)
+		for _, c := range page.Callbacks {
+			ids = append(ids, c.ID.String())
+		}
+		if next = ""; page.Next != nil {
+			next = *page.Next
+		}
+	}
+	distinct := map[string]bool{}
+	for _, id := range ids {
+		distinct[id] = true
+	}
+	if len(ids) != 125 || len(distinct) != 125 {
+		t.Errorf("listed are %d callbacks, %d of them distinct", len(ids), len(distinct))
+	}
+}

@@ -1,0 +1,151 @@
+package callbacks
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/webhook"
+)
+
+// store keeps callbacks. It takes secrets sealed, and gives none back.
+type store interface {
+	Create(context.Context, domain.Callback) (domain.Callback, error)
+	List(ctx context.Context, projectID string, limit int, marker uuid.UUID) ([]domain.Callback, error)
+	Get(ctx context.Context, projectID string, id uuid.UUID) (domain.Callback, error)
+	Change(ctx context.Context, projectID string, id uuid.UUID, change domain.CallbackChange) (c domain.Callback, asks bool, err error)
+	Delete(ctx context.Context, projectID string, id uuid.UUID) error
+	Rotate(ctx context.Context, projectID string, id uuid.UUID, secret []byte, overlap time.Duration) (domain.Callback, error)
+	Deliveries(ctx context.Context, projectID string, id uuid.UUID, q domain.DeliveryQuery) ([]domain.Delivery, error)
+	Test(ctx context.Context, projectID string, id uuid.UUID) (domain.Delivery, error)
+	Redeliver(ctx context.Context, projectID string, id, delivery uuid.UUID) (domain.Delivery, error)
+}
+
+// sealer makes a secret readable for deliver-events only.
+type sealer interface {
+	Seal(purpose string, secret domain.Secret) ([]byte, error)
+}
+
+// guard refuses URLs that can never be a callback's.
+type guard interface{ Check(url string) error }
+
+type service struct {
+	store
+	key   sealer
+	guard guard
+	wake  func() // tells deliver-events that there is work
+}
+
+// Create stores a callback with the secret, or with a new one when it is nil, and gives the secret back this once.
+func (s service) Create(ctx context.Context, c domain.Callback, given *domain.Secret) (domain.Callback, domain.Secret, error) {
+	if err := s.check(&c.URL, &c.Events); err != nil {
+		return c, "", err
+	}
+	id, err := uuid.NewV7()
+	if err != nil {
+		return c, "", err
+	}
+	c.ID = id
+	secret, sealed, err := s.secret(c, given)
+	if err != nil {
+		return c, "", err
+	}
+	c.Secret = sealed
+	stored, err := s.store.Create(ctx, c)
+	if err != nil {
+		return c, "", err
+	}
+	s.wake()
+	return stored, secret, nil
+}
+
+func (s service) secret(c domain.Callback, given *domain.Secret) (secret domain.Secret, sealed []byte, err error) {
+	if given == nil {
+		secret = webhook.NewSecret()
+	} else if secret = *given; webhook.CheckSecret(secret) != nil {
+		return "", nil, webhook.CheckSecret(secret)
+	}
+	sealed, err = s.key.Seal(c.SealedFor(), secret)
+	return secret, sealed, err
+}
+
+// check looks at what of a callback its owner chooses. It sorts the events and leaves out the repeated ones.
+func (s service) check(url *string, events *[]string) error {
+	if url != nil {
+		if err := s.guard.Check(*url); err != nil {
+			return err
+		}
+	}
+	if events == nil {
+		return nil
+	}
+	for _, e := range *events {
+		if !slices.Contains(domain.EventTypes(), e) {
+			return apperr.InvalidField("events", "has a type that there is not", domain.EventTypes()...)
+		}
+	}
+	slices.Sort(*events)
+	*events = slices.Compact(*events)
+	return nil
+}
+
+// List gives a page of the project's callbacks; more says that there is another.
+func (s service) List(ctx context.Context, projectID string, limit int, marker uuid.UUID) (page []domain.Callback, more bool, err error) {
+	found, err := s.store.List(ctx, projectID, limit+1, marker)
+	return found[:min(limit, len(found))], len(found) > limit, err
+}
+
+// Change makes its owner's change to a callback.
+func (s service) Change(ctx context.Context, projectID string, id uuid.UUID, change domain.CallbackChange) (domain.Callback, error) {
+	if err := s.check(change.URL, change.Events); err != nil {
+		return domain.Callback{}, err
+	}
+	changed, asks, err := s.store.Change(ctx, projectID, id, change)
+	if asks && err == nil {
+		s.wake()
+	}
+	return changed, err
+}
+
+// Rotate gives a callback another secret: the given one, or a new one when that is nil. The one before signs too for the
+// time of overlap.
+func (s service) Rotate(
+	ctx context.Context, projectID string, id uuid.UUID, given *domain.Secret, overlap time.Duration,
+) (domain.Callback, domain.Secret, error) {
+	secret, sealed, err := s.secret(domain.Callback{ProjectID: projectID, ID: id}, given)
+	if err != nil {
+		return domain.Callback{}, "", err
+	}
+	changed, err := s.store.Rotate(ctx, projectID, id, sealed, overlap)
+	return changed, secret, err
+}
+
+// Deliveries gives a page of a callback's deliveries; more says that there is another.
+func (s service) Deliveries(ctx context.Context, projectID string, id uuid.UUID, q domain.DeliveryQuery) (page []domain.Delivery, more bool, err error) {
+	limit := q.Limit
+	q.Limit++
+	found, err := s.store.Deliveries(ctx, projectID, id, q)
+	return found[:min(limit, len(found))], len(found) > limit, err
+}
+
+// Test sends the callback an event of its own.
+func (s service) Test(ctx context.Context, projectID string, id uuid.UUID) (domain.Delivery, error) {
+	made, err := s.store.Test(ctx, projectID, id)
+	if err == nil {
+		s.wake()
+	}
+	return made, err
+}
+
+// Redeliver sends the callback the event of an earlier delivery again.
+func (s service) Redeliver(ctx context.Context, projectID string, id, delivery uuid.UUID) (domain.Delivery, error) {
+	made, err := s.store.Redeliver(ctx, projectID, id, delivery)
+	if err == nil {
+		s.wake()
+	}
+	return made, err
+}

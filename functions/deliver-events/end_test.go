@@ -1,0 +1,213 @@
+package deliverevents
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// callbacksOf is what the function callbacks does with the database.
+func callbacksOf(t *testing.T, database string) postgres.Callbacks {
+	t.Helper()
+	db, err := postgres.Open(postgres.Config{URL: domain.Secret(database), MaxConns: 2}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	return postgres.Callbacks{DB: db}
+}
+
+// statesOf are the states of callbacks that a receiver was told of.
+func statesOf(r *testkit.Receiver, callback uuid.UUID) []string {
+	var states []string
+	for _, e := range r.Events() {
+		if _, state, ok := strings.Cut(e.Data, `"status": "`); ok && e.Type == domain.CallbackEvent && e.Subject == callback.String() {
+			state, _, _ = strings.Cut(state, `"`)
+			states = append(states, state)
+		}
+	}
+	return slices.Compact(states)
+}
+
+// TestAfterThreeDays of the database's clock a delivery is dead, and listed; a callback that took nothing in all that time
+// is suspended, which is an event for the others; it collects what happens, and gets all of it when it is verified again.
+func TestAfterThreeDays(t *testing.T) {
+	t.Parallel()
+	database := testkit.Database(t)
+	conn := testkit.Connect(t, database)
+	var broken, choosy atomic.Bool
+	broken.Store(true)
+	choosy.Store(true)
+	instances := subjects(3)
+	answers := func(refuses func(*http.Request) bool) *testkit.Receiver {
+		var r *testkit.Receiver
+		r = testkit.NewReceiver(t, func(w http.ResponseWriter, req *http.Request) {
+			if refuses(req) {
+				w.WriteHeader(http.StatusInternalServerError)
+				return
+			}
+			r.TakeRequest(req)
+		})
+		return r
+	}
+	bad := answers(func(*http.Request) bool { return broken.Load() })
+	poisoned := answers(func(r *http.Request) bool { return choosy.Load() && r.Header.Get("Ce-Id") == instances[0]+":1" })
+	good := testkit.NewSDKReceiver(t)
+	badID := testkit.AddCallback(t, conn, project, bad.URL, domain.CallbackVerified, secret(), "")
+	poisonedID := testkit.AddCallback(t, conn, project, poisoned.URL, domain.CallbackVerified, secret(), "")
+	testkit.AddCallback(t, conn, project, good.URL, domain.CallbackVerified, secret(), "")
+	testkit.AddEvents(t, conn, project, instances, 2)
+	first := testkit.Spawn(t, env(t, database))
+	first.Tick(t, "deliver-events")
+	complete(t, 5*time.Second, good, instances, 2)
+	complete(t, 5*time.Second, poisoned, instances[1:], 2)
+	first.Kill()
+
+	testkit.SetClock(t, database, time.Now().Add(71*time.Hour))
+	almost := testkit.Spawn(t, env(t, database))
+	almost.Tick(t, "deliver-events")
+	almost.Kill()
+	if n := testkit.Scalar[int](t, conn, "select count(*)::int from deliveries where status = 'dead'"); n != 0 {
+		t.Errorf("%d deliveries are dead after 71 hours", n)
+	}
+
+	testkit.SetClock(t, database, time.Now().Add(73*time.Hour))
+	later := testkit.Spawn(t, env(t, database))
+	later.Tick(t, "deliver-events")
+	testkit.Eventually(t, 5*time.Second, "the others hear that it is suspended", func() bool {
+		later.Tick(t, "deliver-events")
+		return slices.Equal(statesOf(good, badID), []string{"suspended"}) && slices.Equal(statesOf(poisoned, badID), []string{"suspended"})
+	})
+	complete(t, 5*time.Second, poisoned, instances[1:], 2)
+	if got := statusOf(t, conn, poisonedID); got != domain.CallbackVerified {
+		t.Errorf("the one that took others is %s", got)
+	}
+	dead := deadOf(t, conn, poisonedID)
+	if len(dead) != 1 || dead[0].subject != instances[0] || dead[0].answer != 500 || dead[0].attempts != 3 {
+		t.Errorf("dead are %+v", dead)
+	}
+	if e := poisoned.Events(); !slices.ContainsFunc(e, func(e testkit.Received) bool { return e.ID == instances[0]+":2" }) {
+		t.Error("what comes after a dead delivery was not delivered")
+	}
+
+	// By hand: the dead one again, and the suspended callback. Nothing that happened meanwhile is lost.
+	choosy.Store(false)
+	broken.Store(false)
+	testkit.AddEvents(t, testkit.Connect(t, database), project, instances, 1)
+	callbacks := callbacksOf(t, database)
+	if _, err := callbacks.Redeliver(t.Context(), project, poisonedID, dead[0].id); err != nil {
+		t.Fatal(err)
+	}
+	verified := domain.CallbackVerified
+	if _, _, err := callbacks.Change(t.Context(), project, badID, domain.CallbackChange{Status: &verified}); err != nil {
+		t.Fatal(err)
+	}
+	later.Tick(t, "deliver-events")
+	testkit.Eventually(t, 10*time.Second, "all is delivered but what died", func() bool {
+		later.Tick(t, "deliver-events")
+		return testkit.Scalar[int](t, conn, "select count(*)::int from deliveries where status = 'due'") == 0
+	})
+	if e := poisoned.Events(); !slices.ContainsFunc(e, func(e testkit.Received) bool { return e.ID == instances[0]+":1" }) {
+		t.Error("the dead delivery was not redelivered")
+	}
+	for _, s := range instances {
+		if n := bad.InOrder(t)[s] + countDead(t, conn, badID, s); n != 3 {
+			t.Errorf("%d of 3 events of %s were delivered or are listed as dead", n, s)
+		}
+	}
+}
+
+type deadOne struct {
+	id               uuid.UUID
+	subject          string
+	answer, attempts int
+}
+
+func deadOf(t *testing.T, conn *pgx.Conn, callback uuid.UUID) []deadOne {
+	t.Helper()
+	rows, _ := conn.Query(t.Context(), "select id, subject, answer, attempts from deliveries where callback_id = $1 and status = 'dead' order by subject, seq", callback)
+	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (d deadOne, err error) {
+		return d, row.Scan(&d.id, &d.subject, &d.answer, &d.attempts)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+func countDead(t *testing.T, conn *pgx.Conn, callback uuid.UUID, subject string) int {
+	t.Helper()
+	n := 0
+	for _, d := range deadOf(t, conn, callback) {
+		if d.subject == subject {
+			n++
+		}
+	}
+	return n
+}
+
+// TestGone: a receiver that answers 410 gets nothing more, now and later, and the others hear of it.
+func TestGone(t *testing.T) {
+	t.Parallel()
+	database := testkit.Database(t)
+	conn := testkit.Connect(t, database)
+	gone, good := testkit.BadReceivers(t)["410"], testkit.NewSDKReceiver(t)
+	goneID := testkit.AddCallback(t, conn, project, gone.URL, domain.CallbackVerified, secret(), "")
+	testkit.AddCallback(t, conn, project, good.URL, domain.CallbackVerified, secret(), "")
+	instances := subjects(30)
+	testkit.AddEvents(t, conn, project, instances, 3)
+	p := testkit.Spawn(t, env(t, database))
+	p.Tick(t, "deliver-events")
+	testkit.Eventually(t, 5*time.Second, "the other one hears of it", func() bool { return slices.Equal(statesOf(good, goneID), []string{"gone"}) })
+	asked := gone.Posts()
+	if asked > perCallback {
+		t.Errorf("it was asked %d times", asked)
+	}
+	if n := testkit.Scalar[int](t, conn, "select count(*)::int from deliveries where callback_id = $1 and status = 'dead'", goneID); n != 90 {
+		t.Errorf("%d of 90 deliveries are dead", n)
+	}
+	testkit.AddEvents(t, conn, project, instances, 1)
+	p.Tick(t, "deliver-events")
+	complete(t, 5*time.Second, good, instances, 4)
+	if n := testkit.Scalar[int](t, conn, "select count(*)::int from deliveries where callback_id = $1", goneID); n != 90 || gone.Posts() != asked {
+		t.Errorf("%d deliveries, asked %d and then %d times", n, asked, gone.Posts())
+	}
+	if got := statusOf(t, conn, goneID); got != domain.CallbackGone {
+		t.Errorf("it is %s", got)
+	}
+}
+
+// TestOldEventsGo with their deliveries, whatever became of these, and nothing else does.
+func TestOldEventsGo(t *testing.T) {
+	t.Parallel()
+	database := testkit.Database(t)
+	conn := testkit.Connect(t, database)
+	good := testkit.NewSDKReceiver(t)
+	testkit.AddCallback(t, conn, project, good.URL, domain.CallbackSuspended, secret(), "")
+	instances := subjects(2)
+	testkit.AddEvents(t, conn, project, instances, 2)
+	if _, err := conn.Exec(t.Context(), "update events set at = now() - interval '169 hours' where seq = 1 or subject = $1", instances[1]); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Spawn(t, env(t, database)).Tick(t, "deliver-events")
+	for what, want := range map[string]int{
+		"select count(*)::int from events":                                                             1,
+		"select count(*)::int from deliveries":                                                         1,
+		"select head::int from streams where stream = '" + project + "/" + instances[0] + "'":          1,
+		"select (tail - head)::int from streams where stream = '" + project + "/" + instances[1] + "'": 0,
+	} {
+		if n := testkit.Scalar[int](t, conn, what); n != want {
+			t.Errorf("%s: %d, want %d", what, n, want)
+		}
+	}
+}

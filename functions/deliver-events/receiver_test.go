@@ -1,0 +1,232 @@
+package deliverevents
+
+import (
+	"net/http"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/eventx"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+func wake(t *testing.T, p *testkit.Process) {
+	t.Helper()
+	a := p.Do(t, http.MethodPost, "/events/deliver-events", "", "Ce-Specversion", "1.0", "Ce-Id", "1", "Ce-Type", eventx.WakeType,
+		"Ce-Source", "/cloudfn/wake/deliver-events", "Ce-Cloudfnkey", p.Key)
+	if a.Status != 204 {
+		t.Errorf("got %d %s", a.Status, a.Body)
+	}
+}
+
+// TestWoken: an event is delivered within a second of the wake, also while the loop waits for receivers that hang, and an
+// event that nobody told of within a second of being written, as long as a loop runs.
+func TestWoken(t *testing.T) {
+	t.Parallel()
+	database := testkit.Database(t)
+	conn := testkit.Connect(t, database)
+	key := secret()
+	good := testkit.NewSignedReceiver(t, key)
+	testkit.AddCallback(t, conn, project, good.URL, domain.CallbackVerified, key, "")
+	p := testkit.Spawn(t, env(t, database, "CALLBACK_TIMEOUT", "5s"))
+	var looping sync.WaitGroup
+	defer looping.Wait()
+	for round, told := range []bool{true, true, false} {
+		if round == 1 { // from here on a loop runs, for what hangs
+			for range 3 {
+				testkit.AddCallback(t, conn, project, testkit.BadReceivers(t)["hangs"].URL, domain.CallbackVerified, secret(), "")
+			}
+			testkit.AddEvents(t, conn, project, subjects(1), 1)
+			looping.Go(func() { wake(t, p) })
+			time.Sleep(300 * time.Millisecond)
+		}
+		instance := subjects(1)
+		began := time.Now()
+		testkit.AddEvents(t, conn, project, instance, 1)
+		if told {
+			looping.Go(func() { wake(t, p) })
+		}
+		complete(t, 5*time.Second, good, instance, 1)
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("round %d: it took %s", round, took)
+		}
+	}
+}
+
+// TestRotation: while the new secret overlaps with the one before it, receivers with either verify; afterwards the new one
+// alone signs.
+func TestRotation(t *testing.T) {
+	t.Parallel()
+	database := testkit.Database(t)
+	conn := testkit.Connect(t, database)
+	old, young := secret(), secret()
+	slow, quick := testkit.NewSignedReceiver(t, old), testkit.NewSignedReceiver(t, young)
+	for _, r := range []*testkit.Receiver{slow, quick} {
+		testkit.AddCallback(t, conn, project, r.URL, domain.CallbackVerified, young, old)
+	}
+	instances := subjects(3)
+	testkit.AddEvents(t, conn, project, instances, 2)
+	p := testkit.Spawn(t, env(t, database))
+	p.Tick(t, "deliver-events")
+	complete(t, time.Second, slow, instances, 2)
+	complete(t, time.Second, quick, instances, 2)
+	if _, err := conn.Exec(t.Context(), "update callbacks set previous_until = now()"); err != nil {
+		t.Fatal(err)
+	}
+	testkit.AddEvents(t, conn, project, instances, 1)
+	p.Tick(t, "deliver-events")
+	complete(t, time.Second, quick, instances, 3)
+	if got, refused := len(slow.Events()), len(slow.Refused()); got != 6 || refused == 0 {
+		t.Errorf("with the old secret it took %d events and refused %d", got, refused)
+	}
+}
+
+// TestBusy: a receiver that asks for a pause gets it as a whole, and all its events after it.
+func TestBusy(t *testing.T) {
+	t.Parallel()
+	database := testkit.Database(t)
+	conn := testkit.Connect(t, database)
+	var mu sync.Mutex
+	var asked []time.Time
+	var busy *testkit.Receiver
+	busy = testkit.NewReceiver(t, func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		asked = append(asked, time.Now())
+		first := len(asked) == 1
+		mu.Unlock()
+		if first {
+			w.Header().Set("Retry-After", "4")
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		busy.TakeRequest(r)
+	})
+	testkit.AddCallback(t, conn, project, busy.URL, domain.CallbackVerified, secret(), "")
+	p := testkit.Spawn(t, env(t, database))
+	first, others := subjects(1), subjects(5)
+	testkit.AddEvents(t, conn, project, first, 1)
+	p.Tick(t, "deliver-events")
+	testkit.AddEvents(t, conn, project, others, 1)
+	testkit.Eventually(t, 10*time.Second, "all are delivered", func() bool {
+		p.Tick(t, "deliver-events")
+		return len(busy.Events()) == 6
+	})
+	mu.Lock()
+	defer mu.Unlock()
+	if pause := asked[1].Sub(asked[0]); pause < 4*time.Second || len(asked) != 7 {
+		t.Errorf("asked %d times, the second time after %s", len(asked), pause)
+	}
+}
+
+// TestRate that a receiver consented to is kept by two copies together.
+func TestRate(t *testing.T) {
+	t.Parallel()
+	const rate, events = 120, 14
+	database := testkit.Database(t)
+	conn := testkit.Connect(t, database)
+	slow := testkit.NewSDKReceiver(t)
+	id := testkit.AddCallback(t, conn, project, slow.URL, domain.CallbackVerified, secret(), "")
+	if _, err := conn.Exec(t.Context(), "update callbacks set allowed_rate = $2 where id = $1", id, rate); err != nil {
+		t.Fatal(err)
+	}
+	instances := subjects(events)
+	testkit.AddEvents(t, conn, project, instances, 1)
+	for range 2 {
+		keepTicking(t, testkit.Spawn(t, env(t, database)))
+	}
+	complete(t, 20*time.Second, slow, instances, 1)
+	got := slow.Events()
+	// Two a second, of which those of the first two seconds come at once.
+	if took := got[len(got)-1].At.Sub(got[0].At); took < (events-5)*time.Second/2 || took > 2*events*time.Second/2 {
+		t.Errorf("%d events took %s", events, took)
+	}
+}
+
+// TestTheSinkGetsEverything that happens in any project from when it is set, with the extensions of its own.
+func TestTheSinkGetsEverything(t *testing.T) {
+	t.Parallel()
+	database := testkit.Database(t)
+	conn := testkit.Connect(t, database)
+	sink := testkit.NewSink(t, nil)
+	p := testkit.Spawn(t, env(t, database, "K_SINK", sink.URL, "K_CE_OVERRIDES", `{"extensions":{"cloud":"north"}}`))
+	p.Tick(t, "deliver-events")
+	pending := testkit.AddCallback(t, conn, project, testkit.NewSDKReceiver(t).URL, domain.CallbackPending, secret(), "")
+	mine, theirs := subjects(5), subjects(5)
+	testkit.AddEvents(t, conn, project, mine, 3)
+	testkit.AddEvents(t, conn, "another", theirs, 3)
+	p.Tick(t, "deliver-events")
+	want := []string{pending.String() + ":1"}
+	for _, s := range append(mine, theirs...) {
+		want = append(want, s+":1", s+":2", s+":3")
+	}
+	slices.Sort(want)
+	got := sink.IDs()
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		t.Errorf("the sink got %v, want %v", got, want)
+	}
+	for _, e := range sink.Events() {
+		if e.Extensions()["cloud"] != "north" {
+			t.Errorf("no extension: %s", e)
+		}
+	}
+}
+
+// TestConsent: who does not consent gets nothing, is asked again, and suspended in the end. A receiver that knows no
+// handshake is taken for one that consents only when the operator says so.
+func TestConsent(t *testing.T) {
+	t.Parallel()
+	database := testkit.Database(t)
+	conn := testkit.Connect(t, database)
+	answers := map[string]struct {
+		status         int
+		origin         string
+		must, optional domain.CallbackStatus
+	}{
+		"knows no such method":  {405, "", domain.CallbackPending, domain.CallbackVerified},
+		"knows no such path":    {404, "", domain.CallbackPending, domain.CallbackVerified},
+		"answers without it":    {200, "", domain.CallbackPending, domain.CallbackVerified},
+		"forbids it":            {403, "", domain.CallbackPending, domain.CallbackPending},
+		"fails":                 {500, "", domain.CallbackPending, domain.CallbackPending},
+		"consents":              {200, "cloudfn", domain.CallbackVerified, domain.CallbackVerified},
+		"consents to everybody": {204, "*", domain.CallbackVerified, domain.CallbackVerified},
+	}
+	ids := map[string]string{}
+	for name, a := range answers {
+		r := testkit.NewUnwilling(t, func(w http.ResponseWriter) {
+			if a.origin != "" {
+				w.Header().Set("WebHook-Allowed-Origin", a.origin)
+			}
+			w.WriteHeader(a.status)
+		})
+		ids[name] = testkit.AddCallback(t, conn, project, r.URL, domain.CallbackPending, secret(), "").String()
+	}
+	check := func(mode string, want func(name string) domain.CallbackStatus) {
+		for name, id := range ids {
+			got := domain.CallbackStatus(testkit.Scalar[string](t, conn, "select status from callbacks where id = $1", id))
+			reason := testkit.Scalar[string](t, conn, "select reason from callbacks where id = $1", id)
+			if got != want(name) || (reason == "") != (got == domain.CallbackVerified) {
+				t.Errorf("%s: one that %s is %s (%s), want %s", mode, name, got, reason, want(name))
+			}
+		}
+	}
+	must := testkit.Spawn(t, env(t, database))
+	must.Tick(t, "deliver-events")
+	check("required", func(name string) domain.CallbackStatus { return answers[name].must })
+	must.Kill()
+	skipPauses(t, conn)
+	may := testkit.Spawn(t, env(t, database, "CALLBACK_HANDSHAKE", "optional"))
+	may.Tick(t, "deliver-events")
+	check("optional", func(name string) domain.CallbackStatus { return answers[name].optional })
+	may.Kill()
+	testkit.SetClock(t, database, time.Now().Add(73*time.Hour))
+	testkit.Spawn(t, env(t, database)).Tick(t, "deliver-events")
+	check("after three days", func(name string) domain.CallbackStatus {
+		if answers[name].optional == domain.CallbackPending {
+			return domain.CallbackSuspended
+		}
+		return domain.CallbackVerified
+	})
+}

@@ -1,0 +1,108 @@
+package launch
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/webhook"
+)
+
+// wanted is a callback that is to be made with an order.
+type wanted struct {
+	URL    string         `json:"url"`
+	Events []string       `json:"events"`
+	Secret *domain.Secret `json:"secret"`
+}
+
+// shownCallback is an order's callback. Its secret is shown by the request that made it.
+type shownCallback struct {
+	ID     uuid.UUID             `json:"id"`
+	Status domain.CallbackStatus `json:"status"`
+	Secret string                `json:"secret,omitempty"`
+}
+
+// callbackStore is where it looks the order's callback up.
+type callbackStore interface {
+	Get(ctx context.Context, projectID string, id uuid.UUID) (domain.Callback, error)
+}
+
+// sealer makes a secret readable for deliver-events only.
+type sealer interface {
+	Seal(purpose string, secret domain.Secret) ([]byte, error)
+}
+
+// guard refuses URLs that can never be a callback's.
+type guard interface{ Check(url string) error }
+
+// checkCallback refuses what can never be a callback, before anything is stored.
+func (s service) checkCallback(w *wanted) error {
+	if w == nil {
+		return nil
+	}
+	if err := s.guard.Check(w.URL); err != nil {
+		return inside("callback", err)
+	}
+	for _, e := range w.Events {
+		if !slices.Contains(domain.EventTypes(), e) {
+			return apperr.InvalidField("callback.events", "has a type that there is not", domain.EventTypes()...)
+		}
+	}
+	if w.Secret == nil {
+		return nil
+	}
+	return inside("callback", webhook.CheckSecret(*w.Secret))
+}
+
+// inside names the fields of an error as they stand in an object of the request.
+func inside(object string, err error) error {
+	if err == nil {
+		return nil
+	}
+	e := *apperr.As(err)
+	e.Fields = slices.Clone(e.Fields)
+	for n := range e.Fields {
+		e.Fields[n].Field = object + "." + e.Fields[n].Field
+	}
+	e.Message = object + "." + strings.TrimPrefix(e.Message, object+".")
+	return &e
+}
+
+// newCallback gives the order the callback that is to be made with it.
+func (s service) newCallback(order *domain.Order, w *wanted) (domain.Secret, error) {
+	if w == nil {
+		return "", nil
+	}
+	events := slices.Clone(w.Events)
+	slices.Sort(events)
+	c := domain.Callback{
+		ID: uuid.Must(uuid.NewV7()), ProjectID: order.ProjectID, UserID: order.UserID, URL: w.URL, Events: slices.Compact(events), OrderID: order.ID,
+	}
+	secret := value(w.Secret)
+	if w.Secret == nil {
+		secret = webhook.NewSecret()
+	}
+	var err error
+	c.Secret, err = s.seal.Seal(c.SealedFor(), secret)
+	order.Callback, order.Spec.CallbackID = &c, &c.ID
+	return secret, err
+}
+
+// callback reads the order's callback; nil when it has none, or none any more.
+func (s service) callback(ctx context.Context, order domain.Order) (*domain.Callback, error) {
+	if order.Spec.CallbackID == nil {
+		return nil, nil //nolint:nilnil // there is none
+	}
+	c, err := s.callbacks.Get(ctx, order.ProjectID, *order.Spec.CallbackID)
+	switch {
+	case apperr.CodeOf(err) == apperr.NotFound:
+		return nil, nil //nolint:nilnil // its owner has deleted it
+	case err != nil:
+		return nil, err
+	}
+	return &c, nil
+}

@@ -1,0 +1,117 @@
+package launch
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// facts are what a dry run holds an order against.
+type facts struct {
+	quota               domain.Quota
+	networks            []domain.Network
+	keys, groups, zones []string
+	free                map[string]map[int]float64 // addresses by network and IP version
+	noFree              string                     // why those are not known
+	room                map[string]int             // servers that the hosts have room for, by flavor
+	noRoom              map[string]string          // why that is not known
+}
+
+// gather reads what the checks need, and only that.
+func gather(ctx context.Context, cloud session, w wish, found []resolved) (out facts, err error) {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(parallel)
+	wants := func(has func(item) bool) bool { return slices.ContainsFunc(w.items, has) }
+	group.Go(func() (err error) {
+		out.quota, err = cloud.Quota(ctx)
+		return err
+	})
+	group.Go(func() (err error) {
+		out.networks, err = cloud.Networks(ctx)
+		return err
+	})
+	if w.generateKey || wants(func(i item) bool { return i.spec.KeyName != "" }) {
+		group.Go(func() error {
+			pairs, err := cloud.KeyPairs(ctx)
+			for _, k := range pairs {
+				out.keys = append(out.keys, k.Name)
+			}
+			return err
+		})
+	}
+	if wants(func(i item) bool { return len(i.spec.SecurityGroups) > 0 }) {
+		group.Go(func() error {
+			groups, err := cloud.SecurityGroups(ctx)
+			for _, g := range groups {
+				out.groups = append(out.groups, g.Name, g.ID)
+			}
+			return err
+		})
+	}
+	if wants(func(i item) bool { return i.spec.Zone != "" }) {
+		group.Go(func() error {
+			zones, err := cloud.Zones(ctx)
+			for _, z := range zones {
+				if z.Available {
+					out.zones = append(out.zones, z.Name)
+				}
+			}
+			return err
+		})
+	}
+	out.space(ctx, group, cloud, found)
+	err = group.Wait()
+	return out, err
+}
+
+// space asks for free addresses and for hosts. The cloud's policy may keep both from the caller.
+func (out *facts) space(ctx context.Context, group *errgroup.Group, cloud session, found []resolved) {
+	out.room, out.noRoom = map[string]int{}, map[string]string{}
+	var ids []string
+	flavors := map[string]domain.Flavor{}
+	for _, f := range found {
+		ids = append(ids, f.spec.NetworkIDs...)
+		flavors[f.flavor.ID] = f.flavor
+	}
+	slices.Sort(ids)
+	if ids = slices.Compact(ids); len(ids) > 0 {
+		group.Go(func() (err error) {
+			out.free, err = cloud.FreeAddresses(ctx, ids)
+			out.noFree, err = untold(err)
+			return err
+		})
+	}
+	var mu sync.Mutex
+	for id, f := range flavors {
+		group.Go(func() error {
+			room, err := cloud.Room(ctx, f)
+			mu.Lock()
+			defer mu.Unlock()
+			if err == nil {
+				out.room[id] = room
+			}
+			out.noRoom[id], err = untold(err)
+			return err
+		})
+	}
+}
+
+const keptBack = "the cloud does not tell this token"
+
+// untold is why something is not known: the cloud's policy keeps it from the caller, or who knows it cannot be asked. Any other
+// error stays one.
+func untold(err error) (string, error) {
+	code := apperr.CodeOf(err)
+	switch {
+	case err == nil, code == apperr.Forbidden, code == apperr.NotFound:
+		return keptBack, nil
+	case code == apperr.Unsupported, code == apperr.Unavailable:
+		return apperr.As(err).Message, nil
+	}
+	return "", err
+}

@@ -1,0 +1,411 @@
+package launch
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"golang.org/x/crypto/ssh"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+type object = map[string]any
+
+// TestOverrides launches servers that differ, under ids of the caller's.
+func TestOverrides(t *testing.T) {
+	t.Parallel()
+	p, app, database := start(t)
+	p.Grant(t, p.UserID, "admin") // who alone may read a server's user_data
+	app = app.As(p.Token(t))
+	mine := uuid.NewString()
+	request := body(t, object{
+		"id": uuid.NewString(), "name": "all", "user_data": "canary-for-all", "metadata": object{"role": "all"},
+		"instances": []object{
+			{"id": strings.ToUpper(mine), "user_data": "canary-for-one", "metadata": object{"role": "one"}},
+			{"name": "other", "flavor": nil, "min": object{"ram_mb": 1024}, "user_data": ""},
+		},
+	})
+	a := app.Post(t, "/v1/launch", request)
+	var order answer
+	a.JSON(t, &order)
+	if a.Status != 202 || len(order.Instances) != 2 || order.Instances[0].ID.String() != mine {
+		t.Fatalf("got %d %s", a.Status, a.Body)
+	}
+	if a := app.Post(t, "/v1/launch", strings.Replace(request, strings.ToUpper(mine), mine, 1)); a.Status != 200 {
+		t.Errorf("the same again, with the id in small letters: got %d %s", a.Status, a.Body)
+	}
+	if a := app.Post(t, "/v1/launch", strings.Replace(request, "canary-for-one", "canary-for-uno", 1)); a.Status != 409 {
+		t.Errorf("with other user_data: got %d %s", a.Status, a.Body)
+	}
+	for _, dry := range []string{"", "?dry_run=true"} {
+		a := app.Post(t, "/v1/launch"+dry, body(t, object{"instances": []object{{}, {"id": mine}}}))
+		if !strings.Contains(string(a.Body), `"instances[1].id"`) || !strings.Contains(string(a.Body), `"conflict"`) {
+			t.Errorf("an id that is taken%s: got %d %s", dry, a.Status, a.Body)
+		}
+	}
+	made := p.Servers(t)
+	if len(made) != 2 {
+		t.Fatalf("Nova has %+v", made)
+	}
+	for _, s := range made {
+		n := slices.IndexFunc(order.Instances, func(i instance) bool { return i.ServerID == s.ID })
+		want := [][4]string{
+			{"all-1", "all", "Y2FuYXJ5LWZvci1vbmU=", "one"}, // base64
+			{"other", "all", "", "all"},
+		}[n]
+		if s.Name != want[0] || value(s.Userdata) != want[2] || s.Metadata["role"] != want[3] || !slices.Contains(*s.Tags, order.Instances[n].ID.String()) {
+			t.Errorf("instance %d: %+v, want %v", n, s, want)
+		}
+		if ram := s.Flavor["ram"].(float64); n == 0 && ram >= 1024 || n == 1 && ram < 1024 {
+			t.Errorf("instance %d has %v MB", n, ram)
+		}
+	}
+	if strings.Contains(testkit.Dump(t, database), "canary") {
+		t.Error("user_data is in the database")
+	}
+}
+
+func TestOverrideRefusals(t *testing.T) {
+	t.Parallel()
+	_, app, database := start(t)
+	id := uuid.NewString()
+	for name, tc := range map[string]struct {
+		changes object
+		status  int
+		field   string
+	}{
+		"no entries":                {object{"instances": []object{}}, 400, "instances"},
+		"another count":             {object{"instances": []object{{}, {}}, "count": 3}, 400, "count"},
+		"too many":                  {object{"instances": make([]object, 101)}, 400, "instances"},
+		"an unknown field":          {object{"instances": []object{{"flavr": "x"}}}, 400, "flavr"},
+		"an unknown flavor":         {object{"instances": []object{{}, {}, {"flavor": "nope"}}}, 400, "instances[2].flavor"},
+		"an unknown image":          {object{"instances": []object{{}, {"image": "nope"}}}, 400, "instances[1].image"},
+		"an unknown network":        {object{"instances": []object{{"networks": []string{"nope"}}}}, 400, "instances[0].networks[0]"},
+		"no flavor at all":          {object{"flavor": nil, "instances": []object{{"flavor": "1"}, {}}}, 400, "flavor"},
+		"no name at all":            {object{"name": nil, "instances": []object{{"name": "a"}, {}}}, 400, "instances[1].name"},
+		"an empty name":             {object{"instances": []object{{"name": ""}}}, 400, "instances[0].name"},
+		"no uuid":                   {object{"instances": []object{{"id": "7"}}}, 400, "instances[0].id"},
+		"an id twice":               {object{"instances": []object{{"id": id}, {"id": id}}}, 400, "instances[1].id"},
+		"the order's id":            {object{"id": id, "instances": []object{{"id": id}}}, 400, "instances[0].id"},
+		"bad metadata":              {object{"instances": []object{{"metadata": object{"k": strings.Repeat("v", 256)}}}}, 400, "instances[0].metadata.k"},
+		"too much user_data":        {object{"instances": []object{{"user_data": strings.Repeat("x", 50_000)}}}, 400, "instances[0].user_data"},
+		"flavor and min":            {object{"min": object{"vcpus": 1}}, 400, "min"},
+		"flavor and min in one":     {object{"instances": []object{{"flavor": "1", "min": object{}}}}, 400, "instances[0].min"},
+		"less than nothing":         {object{"flavor": nil, "min": object{"ram_mb": -1}}, 400, "min.ram_mb"},
+		"nothing is as large":       {object{"flavor": nil, "min": object{"ram_mb": 1 << 40}}, 422, "min"},
+		"nothing is, for one":       {object{"instances": []object{{}, {"min": object{"disk_gb": 1 << 30}}}}, 422, "instances[1].min"},
+		"an unknown on_failure":     {object{"on_failure": "shrug"}, 400, "on_failure"},
+		"two keys":                  {object{"generate_key": true, "key_name": "k"}, 400, "key_name"},
+		"two keys for one":          {object{"generate_key": true, "instances": []object{{"key_name": "k"}}}, 400, "instances[0].key_name"},
+		"start as text":             {object{"start": "no"}, 400, "start"},
+		"a list of something else":  {object{"instances": []string{"x"}}, 400, "instances"},
+		"a number of something big": {object{"instances": 3}, 400, "instances"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if a := app.Post(t, "/v1/launch", body(t, tc.changes)); a.Status != tc.status || !testkit.Names(t, a, tc.field) {
+				t.Errorf("got %d %s, want %d that names %s", a.Status, a.Body, tc.status, tc.field)
+			}
+		})
+	}
+	if n := testkit.Scalar[int](t, testkit.Connect(t, database), "select count(*)::int from orders"); n != 0 {
+		t.Errorf("%d orders were stored", n)
+	}
+}
+
+// TestGeneratedKey is made once, told once, and stored nowhere.
+func TestGeneratedKey(t *testing.T) {
+	t.Parallel()
+	p, app, database := start(t)
+	id := uuid.NewString()
+	request := body(t, object{"id": id, "generate_key": true})
+	var order answer
+	app.Post(t, "/v1/launch", request).JSON(t, &order)
+	key, err := ssh.ParsePrivateKey([]byte(order.PrivateKey))
+	if err != nil {
+		t.Fatalf("%v: %+v", err, order)
+	}
+	name := "cloudfn-" + id
+	held, _, _, _, err := ssh.ParseAuthorizedKey([]byte(p.KeyPairs(t)[name]))
+	if err != nil || string(held.Marshal()) != string(key.PublicKey().Marshal()) {
+		t.Errorf("Nova holds %v (%v), which is not the public half", held, err)
+	}
+	if made := p.Servers(t); len(made) != 1 || made[0].KeyName != name || order.Instances[0].KeyName != name {
+		t.Errorf("the server is %+v, the order %+v", made, order)
+	}
+	conn := testkit.Connect(t, database)
+	if got := testkit.Scalar[string](t, conn, "select key_fingerprint from instances"); got != ssh.FingerprintLegacyMD5(held) {
+		t.Errorf("the fingerprint is %q, want %q", got, ssh.FingerprintLegacyMD5(held))
+	}
+	for _, line := range strings.Split(order.PrivateKey, "\n")[1:3] {
+		if strings.Contains(testkit.Dump(t, database), line) {
+			t.Error("the private key is in the database")
+		}
+	}
+	var again answer
+	app.Post(t, "/v1/launch", request).JSON(t, &again)
+	if again.PrivateKey != "" || again.ID != order.ID {
+		t.Errorf("sent again: %+v", again)
+	}
+	// Of an order that Nova refuses no key pair is left.
+	if a := app.Post(t, "/v1/launch", body(t, object{"generate_key": true, "availability_zone": "nowhere"})); a.Status != 400 {
+		t.Errorf("refused: got %d %s", a.Status, a.Body)
+	}
+	if keys := p.KeyPairs(t); len(keys) != 1 {
+		t.Errorf("key pairs: %v", keys)
+	}
+}
+
+// TestKeyOfACopyThatDied before it had made a server: the private half died with it, so whoever goes on makes a new pair.
+func TestKeyOfACopyThatDied(t *testing.T) {
+	t.Parallel()
+	p, app, database := start(t)
+	text := body(t, object{"id": uuid.NewString(), "generate_key": true})
+	var first, second answer
+	app.Post(t, "/v1/launch", text).JSON(t, &first)
+	// What was there of it when it died: the order, and the key pair.
+	conn := testkit.Connect(t, database)
+	for _, s := range p.Servers(t) {
+		p.Delete(t, s.ID)
+	}
+	if _, err := conn.Exec(t.Context(), "update instances set server_id = null, state = 'requested', seen_at = null, key_fingerprint = ''"); err != nil {
+		t.Fatal(err)
+	}
+	app.Post(t, "/v1/launch", text).JSON(t, &second)
+	key, err := ssh.ParsePrivateKey([]byte(second.PrivateKey))
+	if err != nil || second.PrivateKey == first.PrivateKey {
+		t.Fatalf("%v: first %+v, then %+v", err, first, second)
+	}
+	for _, public := range p.KeyPairs(t) {
+		if !strings.Contains(string(ssh.MarshalAuthorizedKey(key.PublicKey())), strings.Fields(public)[1]) {
+			t.Errorf("Nova holds %s, which is not the public half", public)
+		}
+	}
+}
+
+// TestStartFalse ends with servers that are stopped.
+func TestStartFalse(t *testing.T) {
+	t.Parallel()
+	p, app, _ := start(t)
+	id := uuid.NewString()
+	var order answer
+	app.Post(t, "/v1/launch", body(t, object{"id": id, "count": 2, "start": false})).JSON(t, &order)
+	for end := time.Now().Add(4 * time.Minute); order.Status == domain.OrderRunning && time.Now().Before(end); {
+		app.Get(t, "/v1/launch/"+id).JSON(t, &order) // the request's time was too short
+	}
+	for _, i := range order.Instances {
+		if order.Status != domain.OrderDone || i.State != domain.InstanceStopped || i.Error != nil {
+			t.Errorf("%s: %+v", order.Status, i)
+		}
+	}
+	for _, s := range p.Servers(t) {
+		if s.Status != "SHUTOFF" {
+			t.Errorf("%s is %s", s.Name, s.Status)
+		}
+	}
+}
+
+// twenty is an order of 20 servers, of which Nova finds no host for three.
+func twenty(t *testing.T, p *testkit.Project, id, onFailure string) string {
+	t.Helper()
+	instances := make([]object, 20)
+	for n := range instances {
+		instances[n] = object{}
+	}
+	huge := p.TooLarge(t)
+	for _, n := range []int{3, 11, 19} {
+		instances[n] = object{"flavor": huge}
+	}
+	return body(t, object{"id": id, "on_failure": onFailure, "generate_key": true, "instances": instances})
+}
+
+// TestPartialOrder keeps what could be had, and says in Nova's words why the rest could not.
+func TestPartialOrder(t *testing.T) {
+	t.Parallel()
+	p, app, database := start(t)
+	id := uuid.NewString()
+	var order answer
+	app.Post(t, "/v1/launch", twenty(t, p, id, "keep")).JSON(t, &order)
+	testkit.Eventually(t, 4*time.Minute, "the order ends", func() bool {
+		time.Sleep(time.Second)
+		app.Get(t, "/v1/launch/"+id).JSON(t, &order)
+		return order.Status != domain.OrderRunning
+	})
+	active, failed := 0, 0
+	for _, i := range order.Instances {
+		switch {
+		case i.State == domain.InstanceActive && i.Error == nil:
+			active++
+		case i.State == domain.InstanceError && i.Error.Code == "nova_fault" && strings.Contains(i.Error.Detail, "No valid host"):
+			failed++
+		}
+	}
+	if order.Status != domain.OrderPartial || active != 17 || failed != 3 {
+		t.Errorf("%s, %d active, %d failed: %+v", order.Status, active, failed, order.Instances)
+	}
+	conn := testkit.Connect(t, database)
+	got := testkit.Scalar[string](t, conn, "select string_agg(data->>'status', ' ' order by seq) from events where subject = $1", id)
+	if got != "running partial" {
+		t.Errorf("the order's events say %q", got)
+	}
+	if n := testkit.Scalar[int](t, conn, "select count(*)::int from instances where key_fingerprint = ''"); n != 0 {
+		t.Errorf("%d instances have no fingerprint", n)
+	}
+}
+
+// TestRollback leaves nothing in Nova and Neutron when one of an all-or-nothing order cannot be had.
+func TestRollback(t *testing.T) {
+	t.Parallel()
+	p, app, _ := start(t)
+	id := uuid.NewString()
+	var order answer
+	a := app.Post(t, "/v1/launch", twenty(t, p, id, "rollback"))
+	a.JSON(t, &order)
+	t.Logf("the answer came with the status %d %s", a.Status, order.Status)
+	for end := time.Now().Add(4 * time.Minute); order.Status == domain.OrderRunning && time.Now().Before(end); {
+		app.Get(t, "/v1/launch/"+id).JSON(t, &order)
+	}
+	if order.Status != domain.OrderRolledBack {
+		t.Fatalf("the order is %+v", order)
+	}
+	for _, i := range order.Instances {
+		if i.State != domain.InstanceDeleted && i.State != domain.InstanceError {
+			t.Errorf("%+v", i)
+		}
+	}
+	servers := testkit.OpenStack(t, "admin", "server", "list", "--all-projects", "--project", p.ID, "-f", "value", "-c", "ID")
+	ports := testkit.OpenStack(t, "admin", "port", "list", "--project", p.ID, "-f", "value", "-c", "ID")
+	if keys := p.KeyPairs(t); servers != "" || ports != "" || len(keys) != 0 {
+		t.Errorf("left are servers %q, ports %q, key pairs %v", servers, ports, keys)
+	}
+}
+
+// TestRollbackOfARefusal makes no server when Nova refuses the first: the refusal is the answer.
+func TestRollbackOfARefusal(t *testing.T) {
+	t.Parallel()
+	p, app, _ := start(t)
+	p.SetQuota(t, 0)
+	id := uuid.NewString()
+	a := app.Post(t, "/v1/launch", body(t, object{"id": id, "count": 3, "on_failure": "rollback", "generate_key": true}))
+	if a.Status != 403 || !strings.Contains(string(a.Body), "quota_exceeded") {
+		t.Errorf("got %d %s", a.Status, a.Body)
+	}
+	var order answer
+	app.Get(t, "/v1/launch/"+id).JSON(t, &order)
+	if order.Status != domain.OrderRolledBack || order.Instances[2].Error.Code != "rolled_back" || len(p.KeyPairs(t)) != 0 {
+		t.Errorf("the order is %+v, the keys %v", order, p.KeyPairs(t))
+	}
+}
+
+// TestDryRunCounts adds up what servers that differ need, and says what it may not ask.
+func TestDryRunCounts(t *testing.T) {
+	t.Parallel()
+	p, app, _ := start(t)
+	huge := p.TooLarge(t)
+	network := "small-" + p.ID
+	testkit.OpenStack(t, "admin", "network", "create", "--project", p.ID, network)
+	t.Cleanup(func() { testkit.OpenStack(t, "admin", "network", "delete", network) })
+	testkit.OpenStack(t, "admin", "subnet", "create", "--project", p.ID, "--network", network, "--subnet-range", "10.99.0.0/29", network)
+	p.SetQuota(t, 3)
+	request := body(t, object{"networks": []string{network}, "instances": []object{{"flavor": huge}, {}, {}, {}, {}, {}}})
+	fields := func(token string) (problems, unchecked []string) {
+		var got report
+		a := app.As(token).Post(t, "/v1/launch?dry_run=true", request)
+		a.JSON(t, &got)
+		for _, x := range got.Problems {
+			problems = append(problems, x.Field)
+		}
+		for _, x := range got.Unchecked {
+			unchecked = append(unchecked, x.Field)
+		}
+		slices.Sort(problems)
+		slices.Sort(unchecked)
+		t.Logf("%s", a.Body)
+		return problems, unchecked
+	}
+	problems, unchecked := fields(p.Token(t))
+	if fmt.Sprint(problems, unchecked) != "[instances] [flavor instances[0].flavor networks[0]]" {
+		t.Errorf("a member gets %v, unchecked %v", problems, unchecked)
+	}
+	p.Grant(t, p.UserID, "admin")
+	problems, unchecked = fields(p.Token(t))
+	if fmt.Sprint(problems, unchecked) != "[instances instances[0].flavor networks[0]] []" {
+		t.Errorf("an admin gets %v, unchecked %v", problems, unchecked)
+	}
+}
+
+// TestHash is the same for what asks for the same, and for nothing else.
+func TestHash(t *testing.T) {
+	t.Parallel()
+	seen := map[[sha256.Size]byte]string{}
+	for name, texts := range map[string][]string{
+		"one":             {`{"name":"a"}`, `{"name":"a","count":1,"start":true,"on_failure":"keep"}`, `{"id":"7","name":"a","instances":null}`},
+		"two":             {`{"name":"a","count":2}`},
+		"listed":          {`{"name":"a","instances":[{}]}`, `{"name":"a","instances":[{"name":null}],"count":1}`},
+		"stopped":         {`{"name":"a","start":false}`},
+		"all or nothing":  {`{"name":"a","on_failure":"rollback"}`},
+		"a key":           {`{"name":"a","generate_key":true}`},
+		"user_data":       {`{"name":"a","user_data":"x"}`},
+		"other user_data": {`{"name":"a","user_data":"y"}`},
+		"of the first":    {`{"name":"a","instances":[{"user_data":"x"},{}]}`},
+		"of the second":   {`{"name":"a","instances":[{},{"user_data":"x"}]}`},
+		"none of its own": {`{"name":"a","instances":[{},{"user_data":""}]}`},
+		"an id":           {`{"instances":[{"id":"AB"}]}`, `{"instances":[{"id":"ab"}]}`},
+		"min":             {`{"min":{"vcpus":1}}`, `{"min":{"vcpus":1,"ram_mb":0}}`},
+	} {
+		for n, text := range texts {
+			var in request
+			if err := json.Unmarshal([]byte(text), &in); err != nil {
+				t.Fatal(err)
+			}
+			if other, ok := seen[in.hash()]; ok != (n > 0) || ok && other != name {
+				t.Errorf("%s: the hash of %s is that of %q", text, name, other)
+			}
+			seen[in.hash()] = name
+		}
+	}
+}
+
+// TestOrderWithCallback makes the callback first, so that it gets every event of the order.
+func TestOrderWithCallback(t *testing.T) {
+	t.Parallel()
+	_, app, database := start(t)
+	for field, callback := range map[string]object{
+		"callback.url":    {"url": "http://169.254.169.254/latest"},
+		"callback.events": {"url": "https://receiver.example.com/x", "events": []string{"nope"}},
+		"callback.secret": {"url": "https://receiver.example.com/x", "secret": "short"},
+	} {
+		if a := app.Post(t, "/v1/launch", body(t, object{"callback": callback})); a.Status != 400 || !testkit.Names(t, a, field) {
+			t.Errorf("%s: got %d %s", field, a.Status, a.Body)
+		}
+		if a := app.Post(t, "/v1/launch?dry_run=true", body(t, object{"callback": callback})); !strings.Contains(string(a.Body), `"`+field+`"`) {
+			t.Errorf("%s, dry run: got %d %s", field, a.Status, a.Body)
+		}
+	}
+	id := uuid.NewString()
+	request := body(t, object{"id": id, "count": 2, "callback": object{"url": "https://receiver.example.com/x"}})
+	var order, again answer
+	app.Post(t, "/v1/launch", request).JSON(t, &order)
+	if order.Callback == nil || order.Callback.Status != domain.CallbackPending || !strings.HasPrefix(order.Callback.Secret, "whsec_") {
+		t.Fatalf("the order is %+v", order)
+	}
+	app.Post(t, "/v1/launch", request).JSON(t, &again)
+	if again.Callback == nil || again.Callback.ID != order.Callback.ID || again.Callback.Secret != "" {
+		t.Errorf("sent again: %+v", again.Callback)
+	}
+	conn := testkit.Connect(t, database)
+	first := testkit.Scalar[int](t, conn, "select count(*)::int from deliveries where callback_id = $1 and event_seq = 1", order.Callback.ID)
+	missed := testkit.Scalar[int](t, conn, "select count(*)::int from events e where not exists (select from deliveries d where d.subject = e.subject and d.event_seq = e.seq)")
+	if first != 3 || missed != 0 {
+		t.Errorf("%d subjects are told of from their beginning, %d events are not told of", first, missed)
+	}
+	if strings.Contains(testkit.Dump(t, database), order.Callback.Secret) {
+		t.Error("the secret is in the database")
+	}
+}

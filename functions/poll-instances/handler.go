@@ -1,0 +1,14 @@
+package pollinstances
+
+import (
+	"context"
+
+	cloudevents "github.com/cloudevents/sdk-go/v2"
+)
+
+type handler struct{ svc *service }
+
+// Handle does what is due by the database's clock, whichever tick or call woke it.
+func (h handler) Handle(ctx context.Context, _ cloudevents.Event) error {
+	return h.svc.Poll(ctx)
+}

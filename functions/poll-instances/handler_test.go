@@ -1,0 +1,243 @@
+package pollinstances
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	testkit.RemoveBinary()
+	os.Exit(code)
+}
+
+// event is a row of the outbox.
+type event struct {
+	Seq  int
+	Type string
+	Data struct {
+		InstanceID    string `json:"instance_id"`
+		ServerID      string `json:"server_id"`
+		OrderID       string `json:"order_id"`
+		Name          string
+		State         string
+		PreviousState string `json:"previous_state"`
+		Status        string
+		Addresses     []struct{ IP string }
+		Fault         *struct{ Code, Detail string }
+	}
+}
+
+// world is a project with tracked instances, and a database.
+type world struct {
+	*testkit.Project
+	database  string
+	order     string
+	instances []string // their ids
+	servers   []string // their servers' ids
+}
+
+// launched has an order of n placed by the function launch, and waits until Nova has made the servers.
+func launched(t *testing.T, n int) *world {
+	t.Helper()
+	w := &world{Project: testkit.NewProject(t), database: testkit.Database(t)}
+	w.launch(t, n)
+	for _, id := range w.servers {
+		w.Await(t, id, "ACTIVE")
+		w.Quiet(t, id)
+	}
+	return w
+}
+
+// launch places an order.
+func (w *world) launch(t *testing.T, n int) {
+	t.Helper()
+	f := testkit.Sandbox(t)
+	p := testkit.Spawn(t, testkit.Env(t, w.database, map[string]string{"FUNCTION_TARGET": "launch"})).As(w.Token(t))
+	a := p.Post(t, "/v1/launch", fmt.Sprintf(`{"name":"polled","flavor":%q,"image":%q,"networks":[%q],"count":%d}`, f.FlavorID, f.ImageID, f.NetworkID, n))
+	if a.Status != 202 {
+		t.Fatalf("got %d %s", a.Status, a.Body)
+	}
+	var order struct {
+		ID        string
+		Instances []struct {
+			ID       string
+			ServerID string `json:"server_id"`
+		}
+	}
+	a.JSON(t, &order)
+	w.order = order.ID
+	for _, i := range order.Instances {
+		w.instances, w.servers = append(w.instances, i.ID), append(w.servers, i.ServerID)
+	}
+}
+
+// poller is a copy of the function in a process of its own.
+func (w *world) poller(t *testing.T, more map[string]string) *testkit.Process {
+	t.Helper()
+	env := map[string]string{"FUNCTION_TARGET": "poll-instances"}
+	maps.Copy(env, more)
+	return testkit.Spawn(t, testkit.Env(t, w.database, env))
+}
+
+func tick(t *testing.T, p *testkit.Process, want int) {
+	t.Helper()
+	if a := p.Tick(t, "poll-instances"); a.Status != want {
+		p.Kill()
+		t.Log(p.Log())
+		t.Fatalf("got %d %s, want %d", a.Status, a.Body, want)
+	}
+}
+
+// events are those of a subject, in their order.
+func (w *world) events(t *testing.T, subject string) []event {
+	t.Helper()
+	rows, _ := testkit.Connect(t, w.database).Query(context.Background(),
+		"select seq, type, data from events where project_id = $1 and subject = $2 order by seq", w.ID, subject)
+	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (e event, err error) {
+		var data []byte
+		if err := row.Scan(&e.Seq, &e.Type, &data); err != nil {
+			return e, err
+		}
+		return e, json.Unmarshal(data, &e.Data)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// states are the states of a subject's events, with Nova's own words.
+func (w *world) states(t *testing.T, subject string) string {
+	t.Helper()
+	var states []string
+	for _, e := range w.events(t, subject) {
+		states = append(states, strings.TrimSuffix(e.Data.State+"/"+e.Data.Status, "/"))
+	}
+	return strings.Join(states, " ")
+}
+
+func (w *world) exec(t *testing.T, sql string) {
+	t.Helper()
+	if _, err := testkit.Connect(t, w.database).Exec(context.Background(), sql); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// ends says whether the states told of a subject end like this.
+func (w *world) ends(t *testing.T, subject, want string) {
+	t.Helper()
+	if got := w.states(t, subject); !strings.HasSuffix(got, want) {
+		t.Errorf("it was told %q, which should end with %q", got, want)
+	}
+}
+
+// TestWhatOthersDo to servers, with the openstack client, is told at the next tick: by both ways to read.
+func TestWhatOthersDo(t *testing.T) {
+	t.Parallel()
+	for _, account := range []string{"collector", "admin"} {
+		t.Run(account, func(t *testing.T) {
+			t.Parallel()
+			w := launched(t, 2)
+			p := w.poller(t, map[string]string{"OS_CLOUD": account})
+			tick(t, p, 204)
+			for _, id := range w.instances {
+				w.ends(t, id, "building/BUILD active/ACTIVE")
+			}
+			w.concluded(t, "done")
+			before := len(w.events(t, w.instances[0]))
+			testkit.OpenStack(t, "admin", "server", "stop", w.servers[0])
+			w.Await(t, w.servers[0], "SHUTOFF")
+			tick(t, p, 204)
+			told := w.events(t, w.instances[0])
+			last := told[len(told)-1]
+			if d := last.Data; len(told) != before+1 || last.Type != "cloudfn.instance.state.v1" || d.State != "stopped" || d.PreviousState != "active" || d.Status != "SHUTOFF" ||
+				d.InstanceID != w.instances[0] || d.ServerID != w.servers[0] || d.OrderID != w.order || d.Name != "polled-1" || len(d.Addresses) == 0 {
+				t.Errorf("after %d events it was told %+v", before, told[before:])
+			}
+			testkit.OpenStack(t, "admin", "server", "delete", "--wait", w.servers[0])
+			testkit.OpenStack(t, "admin", "server", "set", "--state", "error", w.servers[1])
+			tick(t, p, 204)
+			w.ends(t, w.instances[0], "stopped/SHUTOFF deleted/DELETED")
+			w.ends(t, w.instances[1], "active/ACTIVE error/ERROR")
+			testkit.OpenStack(t, "admin", "server", "set", "--state", "active", w.servers[1])
+			tick(t, p, 204)
+			w.ends(t, w.instances[1], "error/ERROR active/ACTIVE")
+			told = w.events(t, w.instances[1])
+			for range 2 { // nothing happened since
+				tick(t, p, 204)
+			}
+			if diff := cmp.Diff(told, w.events(t, w.instances[1])); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+// TestATickGoesOn while Nova is at work, so that one tick tells of a launch from its begin to its end, and no longer.
+func TestATickGoesOn(t *testing.T) {
+	t.Parallel()
+	w := &world{Project: testkit.NewProject(t), database: testkit.Database(t)}
+	w.launch(t, 2)
+	p := w.poller(t, nil)
+	began := time.Now()
+	tick(t, p, 204)
+	t.Logf("two servers were ACTIVE after %s", time.Since(began))
+	for n, id := range w.instances {
+		w.ends(t, id, "active/ACTIVE")
+		if e := w.events(t, id); len(e[len(e)-1].Data.Addresses) == 0 {
+			t.Errorf("instance %d has no address", n)
+		}
+	}
+	began = time.Now()
+	tick(t, p, 204)
+	if took := time.Since(began); took > 20*time.Second {
+		t.Errorf("with nothing to wait for it took %s", took)
+	}
+}
+
+// TestPages: Nova gives its changes, and all of its servers, in pages of two. The limit is put into the requests on their
+// way; the pages are Nova's own.
+func TestPages(t *testing.T) {
+	t.Parallel()
+	w := launched(t, 5)
+	b := newBetween(t)
+	b.before = limitTo2
+	p := w.poller(t, b.env)
+	tick(t, p, 204)
+	for _, id := range w.instances {
+		w.ends(t, id, "active/ACTIVE")
+	}
+	changes, all := 0, 0
+	b.requests()
+	w.exec(t, "update polls set full_at = full_at - interval '1 hour'")
+	for _, id := range w.servers[:3] {
+		w.Stop(t, id)
+	}
+	tick(t, p, 204)
+	for n, id := range w.instances {
+		w.ends(t, id, map[bool]string{true: "stopped/SHUTOFF", false: "active/ACTIVE"}[n < 3])
+	}
+	for _, path := range b.requests() {
+		switch {
+		case strings.Contains(path, "changes-since"):
+			changes++
+		case strings.Contains(path, "/servers/detail"):
+			all++
+		}
+	}
+	if changes < 2 || all != 3 {
+		t.Errorf("%d pages of changes, %d of all servers, want 2 or 3, and 3", changes, all)
+	}
+}

@@ -1,0 +1,108 @@
+package pollinstances
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// between stands between the function and the real Nova: for what Nova cannot be made to do to one test alone.
+type between struct {
+	env map[string]string // sends a process here
+
+	mu       sync.Mutex
+	asked    []string                                // paths with queries
+	before   func(*http.Request)                     // may change a request
+	change   func(server map[string]any) (keep bool) // may change a server that is shown, or hide it
+	away     bool
+	slowness time.Duration
+}
+
+// newBetween stands there for a process with the service account that may only read.
+func newBetween(t *testing.T) *between {
+	t.Helper()
+	nova, err := url.Parse(testkit.Compute(t, testkit.Login(t, "admin")).Endpoint)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &between{}
+	proxy := &httputil.ReverseProxy{
+		Rewrite:        func(r *httputil.ProxyRequest) { r.Out.URL.Scheme, r.Out.URL.Host = nova.Scheme, nova.Host },
+		ModifyResponse: b.edit,
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		away, wait := b.take(r)
+		time.Sleep(wait)
+		if away {
+			panic(http.ErrAbortHandler) // the connection breaks
+		}
+		proxy.ServeHTTP(w, r)
+	}))
+	t.Cleanup(server.Close)
+	b.env = testkit.RedirectTo(t, map[string]string{"compute": server.URL + strings.TrimSuffix(nova.Path, "/")}).Env(t, "collector")
+	return b
+}
+
+func (b *between) take(r *http.Request) (away bool, wait time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.asked = append(b.asked, r.URL.RequestURI())
+	if b.before != nil {
+		b.before(r)
+	}
+	return b.away, b.slowness
+}
+
+// set changes what it does.
+func (b *between) set(do func(*between)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	do(b)
+}
+
+// requests are those since the last call.
+func (b *between) requests() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	asked := b.asked
+	b.asked = nil
+	return asked
+}
+
+func (b *between) edit(resp *http.Response) error {
+	b.mu.Lock()
+	change := b.change
+	b.mu.Unlock()
+	if change == nil || resp.StatusCode != http.StatusOK {
+		return nil
+	}
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return err
+	}
+	var document map[string]any
+	if json.Unmarshal(body, &document) == nil {
+		if list, ok := document["servers"].([]any); ok {
+			document["servers"] = slices.DeleteFunc(list, func(s any) bool { return !change(s.(map[string]any)) })
+		}
+		if one, ok := document["server"].(map[string]any); ok && !change(one) {
+			resp.StatusCode, document = http.StatusNotFound, map[string]any{"itemNotFound": map[string]any{"code": 404, "message": "hidden"}}
+		}
+		body, _ = json.Marshal(document)
+	}
+	resp.Body = io.NopCloser(bytes.NewReader(body))
+	resp.ContentLength = int64(len(body))
+	resp.Header.Del("Content-Length")
+	return nil
+}

@@ -1,0 +1,139 @@
+package pollinstances
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// orderStore is the part of the database that orders are attended with.
+type orderStore interface {
+	Get(ctx context.Context, projectID string, id uuid.UUID) (domain.Order, error)
+	Claim(ctx context.Context, order domain.Order, claimFor time.Duration) (domain.Claim, error)
+	Decide(ctx context.Context, claim domain.Claim, i domain.Instance) error
+	Release(ctx context.Context, order domain.Order, claim domain.Claim) error
+	Conclude(ctx context.Context, order domain.Order) error
+}
+
+// stepsClaim is for how long an order's steps are this copy's alone. They are a few short calls for each instance.
+const stepsClaim = time.Minute
+
+// attend writes the status that follows from the instances of each order that is still running, and does what the order
+// asks for beyond its servers: to stop them once they run, or to delete them all when it is rolled back.
+func (s *service) attend(ctx context.Context) error {
+	running, err := s.polls.Running(ctx)
+	if err != nil {
+		return err
+	}
+	errs := make([]error, len(running))
+	for n, o := range running {
+		if errs[n] = s.attendOne(ctx, o); errs[n] != nil {
+			slog.WarnContext(ctx, "an order could not be attended to", "project_id", o.ProjectID, "order_id", o.ID, "error", errs[n])
+		}
+	}
+	return again(errs)
+}
+
+func (s *service) attendOne(ctx context.Context, key domain.Order) error {
+	order, err := s.orders.Get(ctx, key.ProjectID, key.ID)
+	if err != nil {
+		return err
+	}
+	if slices.ContainsFunc(order.Next(), ours) {
+		if err := s.finish(ctx, order); err != nil {
+			return err
+		}
+		if order, err = s.orders.Get(ctx, key.ProjectID, key.ID); err != nil {
+			return err
+		}
+	}
+	if order.Evaluate() == order.Status {
+		return nil
+	}
+	defer s.wake()
+	return s.orders.Conclude(ctx, order)
+}
+
+// ours says whether a step can be done without the caller. To create a server takes what only the caller has.
+func ours(step domain.Step) bool { return step != domain.StepNone && step != domain.StepCreate }
+
+// finish takes the order's steps, in a session in its project. An account that may only read leaves them to the caller,
+// whose next call takes them.
+func (s *service) finish(ctx context.Context, order domain.Order) error {
+	if _, refused := s.readOnly.Load(order.ProjectID); refused {
+		return nil
+	}
+	claim, err := s.orders.Claim(ctx, order, stepsClaim)
+	if err != nil || !claim.Held {
+		return err
+	}
+	err = s.cloud.use(ctx, order.ProjectID, func(cloud session) error {
+		return s.steps(ctx, cloud, order, claim)
+	})
+	if code := apperr.CodeOf(err); code == apperr.Forbidden || code == apperr.Unauthenticated { // it has no role there at all
+		slog.WarnContext(ctx, "the service account may not act in the project: its orders are finished by their callers alone", "project_id", order.ProjectID, "error", err)
+		s.readOnly.Store(order.ProjectID, true)
+		err = nil
+	}
+	return errors.Join(err, s.orders.Release(context.WithoutCancel(ctx), order, claim))
+}
+
+func (s *service) steps(ctx context.Context, cloud session, order domain.Order, claim domain.Claim) error {
+	ctx, cancel := context.WithTimeout(ctx, stepsClaim*2/3) // the rest is left to Nova to end a call
+	defer cancel()
+	for n, step := range order.Next() {
+		if err := s.step(ctx, cloud, step, order.Instances[n], claim); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// step asks Nova for one thing, and writes down at once that it is under way.
+func (s *service) step(ctx context.Context, cloud session, step domain.Step, i domain.Instance, claim domain.Claim) error {
+	switch step {
+	case domain.StepForgo:
+		return s.forgo(ctx, cloud, i, claim)
+	case domain.StepDelete:
+		if err := cloud.DeleteServer(ctx, i.ServerID); err != nil {
+			return err
+		}
+		i.State = domain.InstanceDeleting
+	case domain.StepStop:
+		err := cloud.StopServer(ctx, i.ServerID)
+		if apperr.CodeOf(err) == apperr.Conflict {
+			return nil // it is no longer as it was: the next look says how
+		}
+		if err != nil {
+			return err
+		}
+		i.State = domain.InstanceUpdating
+	default:
+		return nil
+	}
+	i.SeenAt = time.Time{} // now
+	return s.change(ctx, []domain.Instance{i})
+}
+
+// forgo writes down that an instance is not asked for any more, unless it has a server after all.
+func (s *service) forgo(ctx context.Context, cloud session, i domain.Instance, claim domain.Claim) error {
+	found, _, err := cloud.Servers(ctx, domain.ServerQuery{Tags: []string{i.ID.String()}, Limit: 1000})
+	if err != nil {
+		return err
+	}
+	i.SeenAt = time.Time{}
+	if server, ok := serverOf(i, found); ok {
+		i.Found(server)
+		return s.change(ctx, []domain.Instance{i})
+	}
+	i.State, i.Problem = domain.InstanceError, domain.Forgone()
+	defer s.wake()
+	return s.orders.Decide(ctx, claim, i)
+}

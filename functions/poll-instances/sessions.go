@@ -1,0 +1,104 @@
+package pollinstances
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// session is the part of OpenStack that this function needs, as the service account.
+type session interface {
+	In(ctx context.Context, projectID string) (session, error)
+	ChangedServers(ctx context.Context, projectID string, since time.Time, marker string) (page []domain.Server, next string, err error)
+	AllServers(ctx context.Context, projectID, marker string) (page []domain.Server, next string, err error)
+	CellsUp(ctx context.Context, projectID string) error
+	Server(ctx context.Context, id string) (domain.Server, error)
+	Servers(ctx context.Context, q domain.ServerQuery) (page []domain.Server, more bool, err error)
+	StopServer(ctx context.Context, id string) error
+	DeleteServer(ctx context.Context, id string) error
+}
+
+// sessions keeps the service account's sessions from one event to the next: a login costs Keystone more than all that is
+// asked of Nova. One that is not accepted any more, by its age or because a role was taken away, is opened again once.
+type sessions struct {
+	login func(context.Context) (session, error)
+
+	mu   sync.Mutex
+	own  session            // of the account's own scope; nil before the first login
+	kept map[string]session // by project
+}
+
+// use calls do with a session in the project, or with the account's own for projectID "". do may be called twice.
+func (s *sessions) use(ctx context.Context, projectID string, do func(session) error) error {
+	in, err := s.in(ctx, projectID)
+	if err != nil {
+		return err
+	}
+	err = do(in)
+	if apperr.CodeOf(err) != apperr.Unauthenticated {
+		return err
+	}
+	s.forget(projectID, in)
+	if in, err = s.in(ctx, projectID); err != nil {
+		return err
+	}
+	return do(in)
+}
+
+func (s *sessions) in(ctx context.Context, projectID string) (session, error) {
+	if projectID == "" {
+		return s.account(ctx, nil)
+	}
+	s.mu.Lock()
+	in, ok := s.kept[projectID]
+	s.mu.Unlock()
+	if ok {
+		return in, nil
+	}
+	own, err := s.account(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	in, err = own.In(ctx, projectID)
+	if apperr.CodeOf(err) == apperr.Unauthenticated { // no role there, or its own token is over
+		if own, err = s.account(ctx, own); err != nil {
+			return nil, err
+		}
+		in, err = own.In(ctx, projectID)
+	}
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.kept[projectID] = in
+	return in, nil
+}
+
+// account is the session of the account's own scope, another one than stale.
+func (s *sessions) account(ctx context.Context, stale session) (session, error) {
+	s.mu.Lock() // the others would only log in, too
+	defer s.mu.Unlock()
+	if s.own != nil && s.own != stale {
+		return s.own, nil
+	}
+	own, err := s.login(ctx)
+	if err == nil {
+		s.own = own
+	}
+	return own, err
+}
+
+func (s *sessions) forget(projectID string, stale session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if projectID == "" && s.own == stale {
+		s.own = nil
+	}
+	if s.kept[projectID] == stale {
+		delete(s.kept, projectID)
+	}
+}

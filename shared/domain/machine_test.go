@@ -1,0 +1,154 @@
+package domain
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "draw README's diagrams of the state machines anew")
+
+// readme has the diagrams between these two lines.
+const (
+	readme    = "../../README.md"
+	drawn     = "<!-- drawn by: go test ./shared/domain -run TestDiagrams -update -->\n"
+	drawnEnds = "\n<!-- end of what is drawn -->\n"
+)
+
+// TestDiagrams holds README's diagrams against the tables.
+func TestDiagrams(t *testing.T) {
+	t.Parallel()
+	data, err := os.ReadFile(readme)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, begins := strings.Cut(string(data), drawn)
+	is, after, ends := strings.Cut(rest, drawnEnds)
+	if !begins || !ends {
+		t.Fatalf("README.md has lost a line: %s or %s", drawn, drawnEnds)
+	}
+	want := diagrams()
+	if is == want {
+		return
+	}
+	if !*update {
+		t.Fatal("README.md's diagrams are not those of the tables: run go test ./shared/domain -run TestDiagrams -update")
+	}
+	if err := os.WriteFile(readme, []byte(before+drawn+want+drawnEnds+after), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func diagrams() string {
+	return diagram("An instance, as it is observed:", machine([]InstanceState{
+		InstanceRequested, InstanceBuilding, InstanceActive, InstanceStopped, InstanceShelved, InstancePaused, InstanceRebooting,
+		InstanceUpdating, InstanceRescued, InstanceError, InstanceUnknown, InstanceDeleting, InstanceDeleted,
+	}, InstanceMoves)) +
+		diagram("What may be asked for, besides `delete` of whatever has a server, and what the instance is then at once:", asked()) +
+		diagram("An order:", machine([]OrderStatus{OrderRunning, OrderDone, OrderPartial, OrderFailed, OrderRolledBack}, OrderMoves)) +
+		diagram("A callback:", machine([]CallbackStatus{CallbackPending, CallbackVerified, CallbackSuspended, CallbackGone}, CallbackMoves)) +
+		diagram("A delivery:", machine([]DeliveryStatus{DeliveryDue, DeliveryDelivered, DeliveryDead}, DeliveryMoves))
+}
+
+func diagram(title, lines string) string {
+	return "\n" + title + "\n\n```mermaid\nstateDiagram-v2\n" + lines + "```\n"
+}
+
+// machine draws a table, whose first state is where it begins. More than two states that may all follow each other are drawn
+// as one.
+func machine[S ~string](states []S, moves map[S][]S) string {
+	both := func(a, b S) bool { return a == b || slices.Contains(moves[a], b) && slices.Contains(moves[b], a) }
+	group := slices.DeleteFunc(slices.Clone(states), func(s S) bool {
+		near := slices.DeleteFunc(slices.Clone(states), func(o S) bool { return !both(s, o) })
+		apart := func(a S) bool { return slices.ContainsFunc(near, func(b S) bool { return !both(a, b) }) }
+		return len(near) < 3 || slices.ContainsFunc(near, apart)
+	})
+	name := func(s S) string {
+		if slices.Contains(group, s) {
+			return "in_any_order"
+		}
+		return string(s)
+	}
+	lines := []string{fmt.Sprintf("    [*] --> %s\n", name(states[0]))}
+	if len(group) > 0 {
+		lines = append(lines, fmt.Sprintf("    state in_any_order {\n%s    }\n", inside(group)))
+	}
+	for _, from := range states {
+		for _, to := range states {
+			if slices.Contains(moves[from], to) && name(from) != name(to) {
+				lines = append(lines, fmt.Sprintf("    %s --> %s\n", name(from), name(to)))
+			}
+		}
+		if len(moves[from]) == 0 {
+			lines = append(lines, fmt.Sprintf("    %s --> [*]\n", from))
+		}
+	}
+	return strings.Join(slices.Compact(lines), "") // the same arrow comes from each state of the group, one after the other
+}
+
+func inside[S ~string](group []S) string {
+	var lines strings.Builder
+	for _, s := range group {
+		fmt.Fprintf(&lines, "        %s\n", s)
+	}
+	return lines.String()
+}
+
+// asked draws what may be asked for.
+func asked() string {
+	var lines strings.Builder
+	for _, from := range append([]InstanceState{InstanceRequested}, living...) {
+		for _, a := range ActionMoves[from] {
+			if a.Verb == Delete {
+				continue
+			}
+			verb := string(a.Verb)
+			if a.Hard {
+				verb = "hard " + verb
+			}
+			fmt.Fprintf(&lines, "    %s --> %s: %s\n", from, a.After(), verb)
+		}
+	}
+	return lines.String()
+}
+
+// TestTables: each machine knows every state that it leads to, and the tables of instances know the same states.
+func TestTables(t *testing.T) {
+	t.Parallel()
+	closed(t, InstanceMoves)
+	closed(t, OrderMoves)
+	closed(t, CallbackMoves)
+	closed(t, DeliveryMoves)
+	for state := range InstanceMoves {
+		if _, known := ActionMoves[state]; !known {
+			t.Errorf("nobody says what may be asked for of an instance that is %s", state)
+		}
+		if wantsDelete := slices.Contains(living, state) && state != InstanceDeleting; slices.Contains(ActionMoves[state], askDelete) != wantsDelete {
+			t.Errorf("delete of an instance that is %s", state)
+		}
+	}
+	for _, state := range stateOfStatus {
+		if _, known := InstanceMoves[state]; !known {
+			t.Errorf("%s is in no table", state)
+		}
+	}
+	for _, state := range stateOfTask {
+		if !slices.Contains(living, state) {
+			t.Errorf("%s is no state of a server", state)
+		}
+	}
+}
+
+func closed[S ~string](t *testing.T, moves map[S][]S) {
+	t.Helper()
+	for from, list := range moves {
+		for _, to := range list {
+			if _, known := moves[to]; !known || to == from {
+				t.Errorf("%s leads to %s", from, to)
+			}
+		}
+	}
+}

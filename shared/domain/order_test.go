@@ -1,0 +1,123 @@
+package domain
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+)
+
+func TestOrderEvaluate(t *testing.T) {
+	t.Parallel()
+	made := func(s InstanceState) Instance { return Instance{ServerID: "x", State: s} }
+	refused := Instance{State: InstanceError, Problem: &Problem{}}
+	for name, tc := range map[string]struct {
+		status    OrderStatus
+		instances []Instance
+		want      OrderStatus
+	}{
+		"nothing decided":         {OrderRunning, []Instance{{State: InstanceRequested}}, OrderRunning},
+		"still building":          {OrderRunning, []Instance{made(InstanceActive), made(InstanceBuilding)}, OrderRunning},
+		"all there":               {OrderRunning, []Instance{made(InstanceActive), made(InstanceActive)}, OrderDone},
+		"one refused":             {OrderRunning, []Instance{made(InstanceActive), refused}, OrderPartial},
+		"one failed later":        {OrderRunning, []Instance{made(InstanceActive), made(InstanceError)}, OrderPartial},
+		"all refused":             {OrderRunning, []Instance{refused, refused}, OrderFailed},
+		"one waits, one refused":  {OrderRunning, []Instance{made(InstanceBuilding), refused}, OrderRunning},
+		"deleted meanwhile":       {OrderRunning, []Instance{made(InstanceDeleted)}, OrderDone},
+		"a final status is final": {OrderDone, []Instance{made(InstanceError)}, OrderDone},
+		"nova does not tell":      {OrderRunning, []Instance{made(InstanceUnknown)}, OrderDone},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := (Order{Status: tc.status, Instances: tc.instances}).Evaluate(); got != tc.want {
+				t.Errorf("got %s, want %s", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestLaunchSpecCheck(t *testing.T) {
+	t.Parallel()
+	good := LaunchSpec{Metadata: map[string]string{"k": "✓"}, SecurityGroups: []string{"default"}}
+	if err := good.Check(); err != nil {
+		t.Errorf("a good one was refused: %v", err)
+	}
+	for name, tc := range map[string]struct {
+		change func(*LaunchSpec)
+		field  string
+	}{
+		"an empty group": {func(s *LaunchSpec) { s.SecurityGroups = []string{""} }, "security_groups"},
+		"a long value":   {func(s *LaunchSpec) { s.Metadata = map[string]string{"k": strings.Repeat("v", 256)} }, "metadata.k"},
+		"an empty key":   {func(s *LaunchSpec) { s.Metadata = map[string]string{"": "v"} }, "metadata"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			spec := good
+			tc.change(&spec)
+			e := apperr.As(spec.Check())
+			if e.Code != apperr.Invalid || len(e.Fields) != 1 || e.Fields[0].Field != tc.field {
+				t.Errorf("got %v %+v, want a refusal of %s", e.Code, e.Fields, tc.field)
+			}
+		})
+	}
+}
+
+func TestInstanceName(t *testing.T) {
+	t.Parallel()
+	if one, of := InstanceName("web", 0, 1), InstanceName("web", 2, 3); one != "web" || of != "web-3" {
+		t.Errorf("got %s and %s", one, of)
+	}
+}
+
+// TestAttendedOrders holds the status and the steps of orders that want more than servers.
+func TestAttendedOrders(t *testing.T) {
+	t.Parallel()
+	made := func(s InstanceState) Instance { return Instance{ServerID: "x", State: s} }
+	refused := Instance{State: InstanceError, Problem: &Problem{}}
+	asked := Instance{State: InstanceRequested}
+	all, stopped := OrderSpec{OnFailure: Rollback}, OrderSpec{Stopped: true}
+	both := OrderSpec{OnFailure: Rollback, Stopped: true}
+	for name, tc := range map[string]struct {
+		spec      OrderSpec
+		status    OrderStatus
+		instances []Instance
+		steps     []Step
+		want      OrderStatus
+	}{
+		"nothing is decided":           {all, OrderRunning, []Instance{asked}, []Step{StepCreate}, OrderRunning},
+		"all is well":                  {all, OrderRunning, []Instance{made(InstanceActive)}, []Step{StepNone}, OrderDone},
+		"nova is at work":              {all, OrderRunning, []Instance{made(InstanceActive), made(InstanceBuilding)}, []Step{"", ""}, OrderRunning},
+		"one failed":                   {all, OrderRunning, []Instance{made(InstanceActive), made(InstanceError), made(InstanceBuilding)}, []Step{StepDelete, StepDelete, StepDelete}, OrderRunning},
+		"one was refused":              {all, OrderRunning, []Instance{asked, refused, made(InstanceUnknown)}, []Step{StepForgo, "", StepDelete}, OrderRunning},
+		"the failed one is gone first": {all, OrderRunning, []Instance{made(InstanceActive), made(InstanceDeleted), made(InstanceDeleting)}, []Step{StepDelete, "", ""}, OrderRunning},
+		"all are gone":                 {all, OrderRunning, []Instance{made(InstanceDeleted), refused}, []Step{"", ""}, OrderRolledBack},
+		"none was made":                {all, OrderRunning, []Instance{refused}, []Step{""}, OrderRolledBack},
+		"somebody deleted one":         {all, OrderRunning, []Instance{made(InstanceDeleted), made(InstanceActive)}, []Step{"", StepDelete}, OrderRunning},
+		"deleted after the end":        {all, OrderDone, []Instance{made(InstanceDeleted), made(InstanceActive)}, []Step{"", ""}, OrderDone},
+		"a late one after a rollback":  {all, OrderRolledBack, []Instance{made(InstanceBuilding), refused}, []Step{StepDelete, ""}, OrderRolledBack},
+		"failed, and kept":             {OrderSpec{}, OrderRunning, []Instance{made(InstanceError), made(InstanceActive)}, []Step{"", ""}, OrderPartial},
+		"deleted, and kept":            {OrderSpec{}, OrderRunning, []Instance{made(InstanceDeleted), made(InstanceBuilding)}, []Step{"", ""}, OrderRunning},
+		"active, to be stopped":        {stopped, OrderRunning, []Instance{made(InstanceActive), made(InstanceBuilding)}, []Step{StepStop, ""}, OrderRunning},
+		"being stopped":                {stopped, OrderRunning, []Instance{made(InstanceUpdating)}, []Step{""}, OrderRunning},
+		"all are stopped":              {stopped, OrderRunning, []Instance{made(InstanceStopped), made(InstanceDeleted)}, []Step{"", ""}, OrderDone},
+		"one is stopped, one failed":   {stopped, OrderRunning, []Instance{made(InstanceStopped), made(InstanceError)}, []Step{"", ""}, OrderPartial},
+		"started after the end":        {stopped, OrderDone, []Instance{made(InstanceActive)}, []Step{""}, OrderDone},
+		"both, and one failed":         {both, OrderRunning, []Instance{made(InstanceActive), made(InstanceError)}, []Step{StepDelete, StepDelete}, OrderRunning},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := Order{Spec: tc.spec, Status: tc.status, Instances: tc.instances}
+			if got := o.Next(); !slices.Equal(got, tc.steps) {
+				t.Errorf("steps: got %q, want %q", got, tc.steps)
+			}
+			got := o.Evaluate()
+			if got != tc.want {
+				t.Errorf("status: got %s, want %s", got, tc.want)
+			}
+			if got != tc.status && !slices.Contains(OrderMoves[tc.status], got) {
+				t.Errorf("from %s to %s is not in the table", tc.status, got)
+			}
+		})
+	}
+}

@@ -1,0 +1,41 @@
+package domain
+
+import (
+	"slices"
+	"time"
+)
+
+// Poll is how far the servers of a project with tracked instances were read.
+type Poll struct {
+	ProjectID string
+	Since     time.Time // changes before this moment are known
+	FullAt    time.Time // when all of its servers were last read, changed or not
+	Unknown   int       // instances of which nothing is known right now
+}
+
+// moving are the states that Nova soon ends by itself.
+var moving = []InstanceState{InstanceRequested, InstanceBuilding, InstanceRebooting, InstanceUpdating, InstanceDeleting}
+
+// MovingStates are the states that Nova soon ends by itself, so that it pays to look again.
+func MovingStates() []InstanceState { return slices.Clone(moving) }
+
+// Missed applies that Nova did not know the instance's server at the moment now. It counts as deleted at a second look
+// that comes no sooner than patience after the first. changed is false when that says nothing new.
+func (i *Instance) Missed(now time.Time, patience time.Duration) (changed bool) {
+	switch {
+	case i.MissedAt.IsZero():
+		i.MissedAt = now
+		return true
+	case now.Sub(i.MissedAt) < patience:
+		return false
+	}
+	i.MissedAt = time.Time{}
+	return i.Seen(Server{ID: i.ServerID, Status: "DELETED", Partial: true})
+}
+
+// Found applies what Nova says of the instance's server, which it knows. changed is false when that is nothing new.
+func (i *Instance) Found(s Server) (changed bool) {
+	missed := !i.MissedAt.IsZero()
+	i.MissedAt = time.Time{}
+	return i.Seen(s) || missed
+}

@@ -1,0 +1,243 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+const tenant = "5f1c7e0c2b6f4f0e9c1f6f0f3a5f8d12"
+
+// mailroom is an outbox with callbacks that nobody is asked for.
+type mailroom struct {
+	postgres.Outbox
+	events   postgres.Events
+	conn     *pgx.Conn
+	database string
+}
+
+func newMailroom(t *testing.T) mailroom {
+	t.Helper()
+	database := testkit.Database(t)
+	db := open(t, database)
+	return mailroom{Outbox: postgres.Outbox{DB: db}, events: postgres.Events{DB: db}, conn: testkit.Connect(t, database), database: database}
+}
+
+func (m mailroom) callback(t *testing.T) uuid.UUID {
+	t.Helper()
+	return testkit.AddCallback(t, m.conn, tenant, "https://receiver.example.com/x", domain.CallbackVerified, "whsec_x", "")
+}
+
+func (m mailroom) claim(t *testing.T, room domain.Room) []domain.Attempt {
+	t.Helper()
+	if room.PerCallback == 0 {
+		room.PerCallback = 8
+	}
+	due, err := m.Claim(t.Context(), room, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return due
+}
+
+func names(n int) []string {
+	list := make([]string, n)
+	for i := range list {
+		list[i] = fmt.Sprintf("subject-%03d", i)
+	}
+	return list
+}
+
+// TestClaim: at most so many streams of a callback in a copy, each held by one copy, those that waited longest first, and of
+// a callback that gave no answer one stream in all.
+func TestClaim(t *testing.T) {
+	t.Parallel()
+	m := newMailroom(t)
+	first, second := m.callback(t), m.callback(t)
+	testkit.AddEvents(t, m.conn, tenant, names(12), 2)
+	mine := m.claim(t, domain.Room{Attempts: 10})
+	of := func(list []domain.Attempt, callback uuid.UUID) (n int) {
+		for _, a := range list {
+			if a.Callback.ID == callback {
+				n++
+			}
+		}
+		return n
+	}
+	if a, b := of(mine, first), of(mine, second); len(mine) != 10 || max(a, b) != 8 {
+		t.Fatalf("claimed %d and %d, want 8 of one and 2 of the other", a, b)
+	}
+	held := []domain.HeldStreams{{ProjectID: tenant, CallbackID: first, Streams: of(mine, first)}, {ProjectID: tenant, CallbackID: second, Streams: of(mine, second)}}
+	more := m.claim(t, domain.Room{Attempts: 100, Held: held})
+	if a, b := of(mine, first)+of(more, first), of(mine, second)+of(more, second); a != 8 || b != 8 {
+		t.Errorf("one copy holds %d and %d", a, b)
+	}
+	theirs := m.claim(t, domain.Room{Attempts: 100})
+	seen := map[string]bool{}
+	for _, a := range slices.Concat(mine, more, theirs) {
+		key := a.Callback.ID.String() + a.Stream
+		if seen[key] || a.Seq != 1 || a.Event.Seq != 1 || a.Event.Subject != a.Stream[len(tenant)+1:] {
+			t.Errorf("claimed twice, or not the first: %+v", a)
+		}
+		seen[key] = true
+	}
+	if len(seen) != 24 {
+		t.Errorf("%d streams were claimed, want all 24", len(seen))
+	}
+	exec(t, m.conn, "update streams set claim_id = null, claimed_until = null")
+	exec(t, m.conn, "update callbacks set failures = 3, not_before = now() - interval '1 second'")
+	if n := len(m.claim(t, domain.Room{Attempts: 100})); n != 0 {
+		t.Errorf("%d of silent callbacks were claimed among the others", n)
+	}
+	silent := m.claim(t, domain.Room{Attempts: 100, Silent: true})
+	if of(silent, first) != 1 || of(silent, second) != 1 || silent[0].Silences != 3 {
+		t.Errorf("of silent callbacks %d streams were claimed, want one each", len(silent))
+	}
+	if n := len(m.claim(t, domain.Room{Attempts: 100, Silent: true})); n != 0 {
+		t.Errorf("%d more of silent callbacks", n)
+	}
+}
+
+// TestFenced: whoever slept through the end of its claim writes nothing.
+func TestFenced(t *testing.T) {
+	t.Parallel()
+	m := newMailroom(t)
+	m.callback(t)
+	testkit.AddEvents(t, m.conn, tenant, names(1), 3)
+	sleeper := m.claim(t, domain.Room{Attempts: 1})[0]
+	exec(t, m.conn, "update streams set claimed_until = now() - interval '1 second'")
+	awake := m.claim(t, domain.Room{Attempts: 1})[0]
+	_, delivered := m.Delivered(t.Context(), sleeper, 200, true, time.Minute)
+	_, _, failed := m.Failed(t.Context(), sleeper, domain.Outcome{Answer: 500}, time.Hour)
+	if !errors.Is(delivered, domain.ErrFenced) || !errors.Is(failed, domain.ErrFenced) {
+		t.Errorf("got %v, %v", delivered, failed)
+	}
+	if err := m.Release(t.Context(), sleeper); err != nil {
+		t.Error(err)
+	}
+	next, err := m.Delivered(t.Context(), awake, 200, true, time.Minute)
+	if err != nil || next == nil || next.Seq != 2 || next.Claim != awake.Claim {
+		t.Fatalf("got %+v %v", next, err)
+	}
+	if next, err = m.Delivered(t.Context(), *next, 200, false, time.Minute); err != nil || next != nil {
+		t.Errorf("got %+v %v", next, err)
+	}
+	if last := m.claim(t, domain.Room{Attempts: 9}); len(last) != 1 || last[0].Seq != 3 {
+		t.Errorf("left are %+v", last)
+	}
+}
+
+// TestNothingIsOverlooked: copies deliver while events are written in transactions that take their time, so that streams
+// become empty and are filled at the same moment. Every event is delivered, in order, once.
+func TestNothingIsOverlooked(t *testing.T) {
+	t.Parallel()
+	const writers, each, copies = 8, 60, 4
+	m := newMailroom(t)
+	m.callback(t)
+	var writing, delivering sync.WaitGroup
+	for w := range writers {
+		conn := testkit.Connect(t, m.database)
+		writing.Go(func() {
+			for range each {
+				m.write(t, conn, names(writers)[w])
+			}
+		})
+	}
+	done := make(chan struct{})
+	var mu sync.Mutex
+	got := map[string][]int64{}
+	for range copies {
+		delivering.Go(func() {
+			for last := false; ; {
+				due, err := m.Claim(context.Background(), domain.Room{Attempts: 4, PerCallback: 4}, time.Minute)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				for _, a := range due {
+					for next := &a; next != nil; {
+						mu.Lock()
+						got[next.Event.Subject] = append(got[next.Event.Subject], next.Event.Seq)
+						mu.Unlock()
+						if next, err = m.Delivered(context.Background(), *next, 204, rand.IntN(3) > 0, time.Minute); err != nil {
+							t.Error(err)
+						}
+					}
+				}
+				if last && len(due) == 0 {
+					return
+				}
+				select {
+				case <-done:
+					last = true
+				default:
+				}
+			}
+		})
+	}
+	writing.Wait()
+	close(done)
+	delivering.Wait()
+	for _, subject := range names(writers) {
+		if seqs := got[subject]; len(seqs) != each || !slices.IsSorted(seqs) || len(slices.Compact(slices.Clone(seqs))) != each {
+			t.Errorf("%s: %v", subject, seqs)
+		}
+	}
+	if n := testkit.Scalar[int](t, m.conn, "select count(*)::int from streams where head < tail"); n != 0 {
+		t.Errorf("%d streams are not empty", n)
+	}
+}
+
+// write makes the subject's next event in a transaction that stays open for a moment.
+func (m mailroom) write(t *testing.T, conn *pgx.Conn, subject string) {
+	ctx := context.Background()
+	err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `insert into events (project_id, subject, seq, type, at, data)
+select $1, $2, coalesce(max(seq), 0) + 1, 'cloudfn.instance.state.v1', clock_timestamp(), '{}' from events where project_id = $1 and subject = $2`, tenant, subject)
+		time.Sleep(time.Duration(rand.IntN(3)) * time.Millisecond)
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// TestRetire: old events go with their deliveries, and a stream goes on after them; an hour's event stays.
+func TestRetire(t *testing.T) {
+	t.Parallel()
+	m := newMailroom(t)
+	m.callback(t)
+	testkit.AddEvents(t, m.conn, tenant, names(2), 3)
+	hour := time.Now().UTC().Truncate(time.Hour).Add(-30 * 24 * time.Hour)
+	for _, want := range []int{1, 0} {
+		if told, err := m.events.Announce(t.Context(), []domain.HourStat{{Hour: hour, Source: domain.Sampled}}); err != nil || told != want {
+			t.Fatalf("announced %d %v, want %d", told, err, want)
+		}
+	}
+	exec(t, m.conn, "update events set at = now() - interval '8 days' where seq < 3 and project_id <> '' or subject = 'subject-001'")
+	held := m.claim(t, domain.Room{Attempts: 1})[0] // somebody is at it
+	if err := m.events.Retire(t.Context(), 7*24*time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	if n := testkit.Scalar[int](t, m.conn, "select count(*)::int from events"); n != 2 {
+		t.Errorf("%d events are left, want one and the hour's", n)
+	}
+	if _, err := m.Delivered(t.Context(), held, 200, false, time.Minute); err != nil {
+		t.Errorf("the end of what was under way: %v", err)
+	}
+	if due := m.claim(t, domain.Room{Attempts: 9}); len(due) != 1 || due[0].Event.Subject != "subject-000" || due[0].Seq != 3 {
+		t.Errorf("due are %+v", due)
+	}
+}

@@ -1,0 +1,155 @@
+package postgres
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// Polls are what is needed to follow tracked instances: how far each project was read, and which instances to ask for.
+//
+// Followed and Running look at all projects, because poll-instances serves all; every other statement names its own.
+type Polls struct{ DB *DB }
+
+// Of a project that was never read, all is known from the moment on at which its first instance was tracked.
+const (
+	followedSQL = `
+select i.project_id, coalesce(p.since, min(i.created_at)), coalesce(p.full_at, min(i.created_at)),
+       (count(*) filter (where i.state = 'unknown'))::int
+from instances i left join polls p on p.project_id = i.project_id
+where i.state <> 'deleted'
+group by i.project_id, p.since, p.full_at
+order by i.project_id`
+
+	movingSQL = `
+select i.project_id, coalesce(p.since, min(i.created_at)), coalesce(p.full_at, min(i.created_at)), 0
+from instances i
+    left join polls p on p.project_id = i.project_id
+    left join orders o on o.project_id = i.project_id and o.id = i.order_id
+where i.state = any($1) and i.updated_at > clock_timestamp() - $2::interval
+  and (i.server_id is not null or o.claimed_until > clock_timestamp())
+group by i.project_id, p.since, p.full_at
+order by i.project_id`
+)
+
+// Followed lists the projects that have instances which are not deleted.
+func (p Polls) Followed(ctx context.Context) ([]domain.Poll, error) {
+	return p.list(ctx, followedSQL)
+}
+
+// Moving lists the projects with instances that Nova is at work on, and that changed within the time given: one that has
+// been at it for longer need not be watched so closely. Unknown is not counted.
+func (p Polls) Moving(ctx context.Context, within time.Duration) ([]domain.Poll, error) {
+	return p.list(ctx, movingSQL, domain.MovingStates(), within)
+}
+
+func (p Polls) list(ctx context.Context, sql string, args ...any) ([]domain.Poll, error) {
+	rows, _ := p.DB.pool.Query(ctx, sql, args...)
+	polls, err := pgx.CollectRows(rows, pgx.RowToStructByPos[domain.Poll])
+	return polls, classify(err)
+}
+
+// A server that no instance has yet is known by its tag. While a copy works on the order that is left to it: it may
+// find that the server was made twice.
+const ofServersSQL = `
+select ` + instanceColumns + ` from instances i
+    join unnest($1::text[], $2::text[]) as s (s_project, s_server) on i.project_id = s_project and i.server_id = s_server
+where i.state <> 'deleted'
+union all
+select ` + instanceColumns + ` from instances i
+    join unnest($3::text[], $4::uuid[]) as t (t_project, t_instance) on i.project_id = t_project and i.id = t_instance
+where i.state <> 'deleted' and i.server_id is null
+  and not exists (select from orders o where o.project_id = i.project_id and o.id = i.order_id and o.claimed_until > clock_timestamp())`
+
+// OfServers finds the tracked instances, not deleted, that are the servers': by server id, and by the instance's tag when
+// the instance has no server yet.
+func (p Polls) OfServers(ctx context.Context, servers []domain.Server) ([]domain.Instance, error) {
+	var projects, ids, tagProjects []string
+	var tags []uuid.UUID
+	for _, s := range servers {
+		projects, ids = append(projects, s.ProjectID), append(ids, s.ID)
+		for _, tag := range s.Tags {
+			if id, err := uuid.Parse(tag); err == nil && len(tag) == len(id.String()) {
+				tagProjects, tags = append(tagProjects, s.ProjectID), append(tags, id)
+			}
+		}
+	}
+	return p.instances(ctx, ofServersSQL, projects, ids, tagProjects, tags)
+}
+
+func (p Polls) instances(ctx context.Context, sql string, args ...any) ([]domain.Instance, error) {
+	rows, _ := p.DB.pool.Query(ctx, sql, args...)
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[domain.Instance])
+	return found, classify(err)
+}
+
+const (
+	doubtfulSQL = `
+select ` + instanceColumns + ` from instances
+where project_id = any($1) and state <> 'deleted' and server_id is not null and (missed_at is not null or state = 'unknown')
+order by seen_at nulls first
+limit $2`
+
+	unseenSQL = `
+select ` + instanceColumns + ` from instances
+where project_id = any($1) and state <> 'deleted' and server_id is not null and created_at < $2
+  and not exists (select from unnest($3::text[]) as s (s_server) where s_server = server_id)`
+
+	silentSQL = `
+select ` + instanceColumns + ` from instances
+where project_id = $1 and state not in ('deleted', 'unknown') and server_id is not null and coalesce(seen_at, created_at) < $2`
+)
+
+// Doubtful lists instances of the projects that have to be asked for by id: those that Nova did not know when it was last
+// asked, and those of which nothing is known; at most limit, the ones first that were not asked for the longest.
+func (p Polls) Doubtful(ctx context.Context, projects []string, limit int) ([]domain.Instance, error) {
+	return p.instances(ctx, doubtfulSQL, projects, limit)
+}
+
+// Unseen lists the projects' instances, tracked since before the moment, whose servers are not among those seen.
+func (p Polls) Unseen(ctx context.Context, projects []string, before time.Time, seen []string) ([]domain.Instance, error) {
+	return p.instances(ctx, unseenSQL, projects, before, seen)
+}
+
+// Silent lists the project's instances of which nobody has heard since the moment, but for those that are unknown already.
+func (p Polls) Silent(ctx context.Context, projectID string, since time.Time) ([]domain.Instance, error) {
+	return p.instances(ctx, silentSQL, projectID, since)
+}
+
+const readSQL = `
+insert into polls as p (project_id, since, full_at)
+select * from unnest($1::text[], $2::timestamptz[], $3::timestamptz[])
+on conflict (project_id) do update
+set since = greatest(p.since, excluded.since), full_at = greatest(p.full_at, excluded.full_at)`
+
+// Read writes how far projects were read. A copy that was overtaken takes nothing back.
+func (p Polls) Read(ctx context.Context, polls []domain.Poll) error {
+	var projects []string
+	var since, full []time.Time
+	for _, r := range polls {
+		projects, since, full = append(projects, r.ProjectID), append(since, r.Since), append(full, r.FullAt)
+	}
+	_, err := p.DB.pool.Exec(ctx, readSQL, projects, since, full)
+	return classify(err)
+}
+
+const runningSQL = `
+select o.project_id, o.id from orders o
+where o.status = 'running'
+  and (o.spec->>'on_failure' = 'rollback'
+       or not exists (select from instances i where i.project_id = o.project_id and i.order_id = o.id and i.server_id is null and i.problem is null))
+order by o.created_at`
+
+// Running lists the orders that are running, for which something can be done without their caller: Nova has accepted or
+// refused each of their instances, or they are to be rolled back. Only ProjectID and ID are set.
+func (p Polls) Running(ctx context.Context) ([]domain.Order, error) {
+	rows, _ := p.DB.pool.Query(ctx, runningSQL)
+	orders, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (o domain.Order, err error) {
+		return o, row.Scan(&o.ProjectID, &o.ID)
+	})
+	return orders, classify(err)
+}

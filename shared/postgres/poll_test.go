@@ -1,0 +1,166 @@
+package postgres_test
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// idsOf are the ids of instances, sorted.
+func idsOf(found []domain.Instance) []string {
+	var ids []string
+	for _, i := range found {
+		ids = append(ids, i.ID.String())
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+func sameInstances(t *testing.T, what string, got []domain.Instance, err error, want ...domain.Instance) {
+	t.Helper()
+	if err != nil || !slices.Equal(idsOf(got), idsOf(want)) {
+		t.Errorf("%s: got %v %v, want %v", what, idsOf(got), err, idsOf(want))
+	}
+}
+
+// TestPolls: which projects are followed and how far, and which instances are to be asked for.
+func TestPolls(t *testing.T) {
+	t.Parallel()
+	url := testkit.Database(t)
+	db, conn := open(t, url), testkit.Connect(t, url)
+	store, polls := postgres.Orders{DB: db}, postgres.Polls{DB: db}
+	if got, err := polls.Followed(t.Context()); err != nil || len(got) != 0 {
+		t.Fatalf("got %v %v", got, err)
+	}
+	o := newOrder(6)
+	claim := place(t, store, o, long)
+	is := o.Instances
+	known := []domain.Instance{
+		with(is[0], "s0", domain.InstanceActive), with(is[1], "s1", domain.InstanceUnknown), with(is[2], "s2", domain.InstanceBuilding),
+		with(is[3], "s3", domain.InstanceDeleted), refusedAs(is[4], "quota_exceeded"),
+	}
+	known[0].MissedAt = time.Now().Add(-time.Hour)
+	if err := change(t, store, known); err != nil {
+		t.Fatal(err)
+	}
+	got, err := polls.Followed(t.Context())
+	if err != nil || len(got) != 1 || got[0].ProjectID != o.ProjectID || got[0].Unknown != 1 || got[0].Since.IsZero() || !got[0].Since.Equal(got[0].FullAt) {
+		t.Fatalf("got %+v %v", got, err)
+	}
+	moving, err := polls.Moving(t.Context(), time.Minute)
+	if err != nil || len(moving) != 1 {
+		t.Errorf("moving: %v %v", moving, err)
+	}
+	if moving, err = polls.Moving(t.Context(), 0); err != nil || len(moving) != 0 {
+		t.Errorf("moving for long: %v %v", moving, err)
+	}
+	projects, now := []string{o.ProjectID}, time.Now().Add(time.Minute)
+	found, err := polls.Doubtful(t.Context(), projects, 10)
+	sameInstances(t, "doubtful", found, err, is[0], is[1])
+	found, err = polls.Doubtful(t.Context(), []string{"other"}, 10)
+	sameInstances(t, "another project's", found, err)
+	found, err = polls.Unseen(t.Context(), projects, now, []string{"s0", "x"})
+	sameInstances(t, "unseen", found, err, is[1], is[2])
+	found, err = polls.Unseen(t.Context(), projects, now.Add(-time.Hour), nil)
+	sameInstances(t, "unseen, but younger", found, err)
+	found, err = polls.Silent(t.Context(), o.ProjectID, now)
+	sameInstances(t, "silent", found, err, is[0], is[2])
+	found, err = polls.Silent(t.Context(), o.ProjectID, now.Add(-time.Hour))
+	sameInstances(t, "silent for an hour", found, err)
+
+	servers := []domain.Server{
+		{ID: "s0", ProjectID: o.ProjectID},
+		{ID: "s3", ProjectID: o.ProjectID},
+		{ID: "s1", ProjectID: "other"},
+		{ID: "new", ProjectID: o.ProjectID, Tags: []string{is[5].ID.String(), "tag", is[2].ID.String()}},
+		{ID: "foreign", ProjectID: "other", Tags: []string{is[5].ID.String()}},
+	}
+	found, err = polls.OfServers(t.Context(), servers)
+	sameInstances(t, "of servers, while a copy is at the order", found, err, is[0])
+	if err := store.Release(t.Context(), o, claim); err != nil {
+		t.Fatal(err)
+	}
+	found, err = polls.OfServers(t.Context(), servers)
+	sameInstances(t, "of servers", found, err, is[0], is[5])
+
+	at := testkit.Scalar[time.Time](t, conn, "select now()")
+	early := domain.Poll{ProjectID: o.ProjectID, Since: at.Add(-time.Hour), FullAt: at.Add(-time.Hour)}
+	for _, read := range []domain.Poll{{ProjectID: o.ProjectID, Since: at, FullAt: at}, early} {
+		if err := polls.Read(t.Context(), []domain.Poll{read}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err = polls.Followed(t.Context()); err != nil || !got[0].Since.Equal(at) || !got[0].FullAt.Equal(at) {
+		t.Errorf("a copy that was overtaken took something back: %+v %v", got, err)
+	}
+}
+
+// TestRunning lists the orders that need no caller to go on.
+func TestRunning(t *testing.T) {
+	t.Parallel()
+	store := orders(t)
+	polls := postgres.Polls(store)
+	decided, open, concluded, rolling := newOrder(1), newOrder(2), newOrder(1), newOrder(2)
+	rolling.Spec.OnFailure = domain.Rollback
+	for n, o := range []domain.Order{decided, open, concluded, rolling} {
+		for i := range o.Instances {
+			o.Instances[i].ID = uuid.New()
+		}
+		place(t, store, o, long)
+		if err := change(t, store, []domain.Instance{with(o.Instances[0], string(rune('a'+n)), domain.InstanceActive)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := store.Conclude(t.Context(), get(t, store, concluded)); err != nil {
+		t.Fatal(err)
+	}
+	var got, want []string
+	running, err := polls.Running(t.Context())
+	for _, o := range running {
+		got = append(got, o.ProjectID+o.ID.String())
+	}
+	for _, o := range []domain.Order{decided, rolling} {
+		want = append(want, o.ProjectID+o.ID.String())
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("got %v %v, want %v", got, err, want)
+	}
+}
+
+// TestJobsThatComeBack are renewed while somebody is at them, and free as soon as they are released.
+func TestJobsThatComeBack(t *testing.T) {
+	t.Parallel()
+	jobs := postgres.Jobs{DB: open(t, testkit.Database(t))}
+	id, _ := claim(t, jobs, "again", long)
+	if err := jobs.Renew(t.Context(), "kind", "again", id, long); err != nil {
+		t.Error(err)
+	}
+	if err := jobs.Renew(t.Context(), "kind", "again", uuid.New(), long); !errors.Is(err, domain.ErrFenced) {
+		t.Errorf("a stranger renewed it: %v", err)
+	}
+	if err := jobs.Release(t.Context(), "kind", "again", uuid.New()); err != nil {
+		t.Error(err)
+	}
+	if _, held := claim(t, jobs, "again", long); held {
+		t.Error("a stranger released it")
+	}
+	if err := jobs.Release(t.Context(), "kind", "again", id); err != nil {
+		t.Error(err)
+	}
+	late, held := claim(t, jobs, "again", ended)
+	if !held {
+		t.Error("it is not free")
+	}
+	if err := jobs.Renew(t.Context(), "kind", "again", late, long); !errors.Is(err, domain.ErrFenced) {
+		t.Errorf("a claim that is over was renewed: %v", err)
+	}
+}

@@ -1,0 +1,84 @@
+package run
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	cloudevents "github.com/cloudevents/sdk-go/v2"
+
+	"github.com/cloudfn/cloudfn/shared/eventx"
+)
+
+// deps is what the functions of a process are built with.
+func (p *Process) deps() Deps { return Deps{Wake: p.waker.Wake} }
+
+// TestTheDaemonWakesItsOwn functions, wherever it listens: here it does nowhere.
+func TestTheDaemonWakesItsOwn(t *testing.T) {
+	p := process(t, nil)
+	woken := make(chan cloudevents.Event, 9)
+	for i := range p.events {
+		p.events[i].Func = func(_ context.Context, e cloudevents.Event) error { woken <- e; return nil }
+	}
+	p.deps().Wake("tick-more", "things", "nobody")
+	p.Close(t.Context())
+	if e := <-woken; e.Type() != eventx.WakeType || e.Source() != "/cloudfn/wake/tick-more" || len(woken) != 0 {
+		t.Errorf("woken by %s, and %d more", e, len(woken))
+	}
+}
+
+// TestAFunctionWakesOthers at WAKE_URL, also right before it ends. Without WAKE_URL it wakes nobody.
+func TestAFunctionWakesOthers(t *testing.T) {
+	var paths []string
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		e, err := cloudevents.NewEventFromHTTPRequest(r)
+		if err != nil || e.Type() != eventx.WakeType || e.Extensions()[eventx.KeyExtension] != "k" {
+			t.Errorf("it got %v %v", e, err)
+		}
+		paths = append(paths, r.URL.Path)
+	}))
+	t.Cleanup(server.Close)
+	for _, url := range []string{server.URL + "/{function}", ""} {
+		p := process(t, map[string]string{"FUNCTION_TARGET": "things", "EVENT_KEY": "k", "WAKE_URL": url})
+		p.deps().Wake("tick-more")
+		p.Close(t.Context())
+	}
+	if !slices.Equal(paths, []string{"/tick-more"}) {
+		t.Errorf("woken were %v", paths)
+	}
+}
+
+// TestTheEndWaitsForNoWake for longer than a moment.
+func TestTheEndWaitsForNoWake(t *testing.T) {
+	p, err := New(t.Context(), environment(nil), nil, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.events[0].Func = func(ctx context.Context, _ cloudevents.Event) error { <-ctx.Done(); return ctx.Err() }
+	p.deps().Wake(p.events[0].Name)
+	began := time.Now()
+	p.Close(t.Context())
+	if took := time.Since(began); took < wakeGrace || took > 2*wakeGrace {
+		t.Errorf("the end took %s", took)
+	}
+}
+
+// TestNoEventFunctionWithoutAKey: it would take anybody's events. And nobody is woken without one.
+func TestNoEventFunctionWithoutAKey(t *testing.T) {
+	for name, env := range map[string]map[string]string{
+		"an event function": {"FUNCTION_TARGET": "tick-things"},
+		"a waking function": {"FUNCTION_TARGET": "things", "WAKE_URL": "http://{function}"},
+		"a waking daemon":   {"WAKE_URL": "http://{function}"},
+	} {
+		_, err := New(t.Context(), environment(env), nil, io.Discard)
+		if err == nil || !strings.HasPrefix(err.Error(), "EVENT_KEY is empty: ") || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+	process(t, map[string]string{"FUNCTION_TARGET": "things"}) // wakes nobody, and takes no events
+}

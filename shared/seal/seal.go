@@ -1,0 +1,199 @@
+// Package seal keeps secrets from whoever stores them: who takes a secret seals it to the public key of the one
+// function that needs it, and cannot read it back.
+//
+// A sealed secret is the id of the key (8 bytes) and what HPKE makes of it (RFC 9180: X25519, HKDF-SHA256,
+// ChaCha20-Poly1305). It opens for its purpose only, such as "callback/<project>/<id>": in another row it is of no use.
+package seal
+
+import (
+	"bytes"
+	"crypto/ecdh"
+	"crypto/hpke"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// Config is for functions that take secrets.
+type Config struct {
+	// PublicKey is the key that secrets are sealed to.
+	PublicKey string `env:"SEAL_PUBLIC_KEY"`
+}
+
+// Validate refuses a Config that cannot work.
+func (c Config) Validate() error {
+	_, err := c.Key()
+	return err
+}
+
+// Key is the public key, or the reason why there is none.
+func (c Config) Key() (PublicKey, error) {
+	key, err := ParsePublicKey(c.PublicKey)
+	if err != nil {
+		return key, fmt.Errorf("SEAL_PUBLIC_KEY %w: `cloudfn keys` makes one", err)
+	}
+	return key, nil
+}
+
+// OpenConfig is for the function that opens secrets.
+type OpenConfig struct {
+	// PrivateKey are the keys that secrets can be opened with, separated by commas: a new one goes first, and the ones
+	// before it stay until nothing is left that was sealed to them.
+	PrivateKey domain.Secret `env:"SEAL_PRIVATE_KEY"`
+}
+
+// Validate refuses an OpenConfig that cannot work. What it says quotes no key.
+func (c OpenConfig) Validate() error {
+	_, err := c.Keys()
+	return err
+}
+
+// Keys are the private keys, or the reason why there are none.
+func (c OpenConfig) Keys() (PrivateKeys, error) {
+	keys, err := ParsePrivateKeys(c.PrivateKey)
+	if err != nil {
+		return nil, fmt.Errorf("SEAL_PRIVATE_KEY %w: `cloudfn keys` makes one", err)
+	}
+	return keys, nil
+}
+
+// A key's text says which of the two it is, so that nobody hands out the private one for the other.
+const (
+	publicPrefix  = "sealpub_"
+	privatePrefix = "sealkey_"
+)
+
+const idSize = 8
+
+func suite() (hpke.KEM, hpke.KDF, hpke.AEAD) {
+	return hpke.DHKEM(ecdh.X25519()), hpke.HKDFSHA256(), hpke.ChaCha20Poly1305()
+}
+
+// PublicKey seals secrets.
+type PublicKey struct {
+	key hpke.PublicKey
+	id  []byte
+}
+
+// PrivateKeys open what was sealed to the public key of any of them.
+type PrivateKeys []privateKey
+
+type privateKey struct {
+	key hpke.PrivateKey
+	id  []byte
+}
+
+func idOf(key hpke.PublicKey) []byte {
+	sum := sha256.Sum256(key.Bytes())
+	return sum[:idSize]
+}
+
+// ParsePublicKey reads a key as `cloudfn keys` prints it.
+func ParsePublicKey(text string) (PublicKey, error) {
+	data, err := decode(text, publicPrefix)
+	if err != nil {
+		return PublicKey{}, err
+	}
+	kem, _, _ := suite()
+	key, err := kem.NewPublicKey(data)
+	if err != nil {
+		return PublicKey{}, errMalformed
+	}
+	return PublicKey{key: key, id: idOf(key)}, nil
+}
+
+// ParsePrivateKeys reads one or more keys, separated by commas. Its errors quote none.
+func ParsePrivateKeys(text domain.Secret) (PrivateKeys, error) {
+	var keys PrivateKeys
+	kem, _, _ := suite()
+	for one := range strings.SplitSeq(text.Reveal(), ",") {
+		data, err := decode(strings.TrimSpace(one), privatePrefix)
+		if err != nil {
+			return nil, err
+		}
+		key, err := kem.NewPrivateKey(data)
+		if err != nil {
+			return nil, errMalformed
+		}
+		keys = append(keys, privateKey{key: key, id: idOf(key.PublicKey())})
+	}
+	return keys, nil
+}
+
+var errMalformed = errors.New("is malformed")
+
+func decode(text, prefix string) ([]byte, error) {
+	if text == "" {
+		return nil, errors.New("is empty")
+	}
+	encoded, ok := strings.CutPrefix(text, prefix)
+	if !ok {
+		return nil, fmt.Errorf("does not begin with %s", prefix)
+	}
+	data, err := base64.RawURLEncoding.DecodeString(encoded)
+	if err != nil {
+		return nil, errMalformed
+	}
+	return data, nil
+}
+
+// Generate makes a new pair of keys, as texts.
+func Generate() (public string, private domain.Secret, err error) {
+	kem, _, _ := suite()
+	key, err := kem.GenerateKey()
+	if err != nil {
+		return "", "", err
+	}
+	data, err := key.Bytes()
+	if err != nil {
+		return "", "", err
+	}
+	public = publicPrefix + base64.RawURLEncoding.EncodeToString(key.PublicKey().Bytes())
+	return public, domain.Secret(privatePrefix + base64.RawURLEncoding.EncodeToString(data)), nil
+}
+
+// Seal makes the secret readable for the holder of the private key only, and for this purpose only.
+func (k PublicKey) Seal(purpose string, secret domain.Secret) ([]byte, error) {
+	if k.key == nil {
+		return nil, errors.New("seal: no key")
+	}
+	_, kdf, aead := suite()
+	sealed, err := hpke.Seal(k.key, kdf, aead, info(purpose), []byte(secret.Reveal()))
+	if err != nil {
+		return nil, fmt.Errorf("seal: %w", err)
+	}
+	return append(bytes.Clone(k.id), sealed...), nil
+}
+
+// Why a sealed secret cannot be opened.
+var (
+	ErrOtherKey = errors.New("it was sealed to a key that SEAL_PRIVATE_KEY does not hold")
+	ErrDamaged  = errors.New("it is damaged, or was sealed for another purpose")
+)
+
+// Open reads a secret that was sealed for the same purpose: ErrOtherKey or ErrDamaged when that cannot be.
+func (k PrivateKeys) Open(purpose string, sealed []byte) (domain.Secret, error) {
+	if len(sealed) < idSize {
+		return "", fmt.Errorf("seal: %w", ErrDamaged)
+	}
+	id, sealed := sealed[:idSize], sealed[idSize:]
+	_, kdf, aead := suite()
+	for _, one := range k {
+		if !bytes.Equal(one.id, id) {
+			continue
+		}
+		secret, err := hpke.Open(one.key, kdf, aead, info(purpose), sealed)
+		if err != nil {
+			return "", fmt.Errorf("seal: %w", ErrDamaged)
+		}
+		return domain.Secret(secret), nil
+	}
+	return "", fmt.Errorf("seal: %w (%x)", ErrOtherKey, id)
+}
+
+// info is what both sides must agree on (RFC 9180, 5.1).
+func info(purpose string) []byte { return []byte("cloudfn seal v1 " + purpose) }

@@ -1,0 +1,125 @@
+package webhook
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+)
+
+// Ranges say where callbacks may go besides the rules for everybody. CALLBACK_DENY goes before CALLBACK_ALLOW.
+type Ranges struct {
+	// Allow are ranges (10.1.0.0/16) or addresses that are allowed although they are not public. Plain http goes
+	// to these only.
+	Allow []string `env:"CALLBACK_ALLOW"`
+	// Deny are ranges or addresses that are forbidden although they are public, such as those of the cluster.
+	Deny []string `env:"CALLBACK_DENY"`
+}
+
+// Validate refuses Ranges that cannot work.
+func (r Ranges) Validate() error {
+	_, err := NewGuard(r)
+	return err
+}
+
+// Guard decides which URLs and addresses a callback may have.
+type Guard struct{ allow, deny []netip.Prefix }
+
+// NewGuard reads the ranges.
+func NewGuard(r Ranges) (*Guard, error) {
+	allow, err := parseRanges("CALLBACK_ALLOW", r.Allow)
+	if err != nil {
+		return nil, err
+	}
+	deny, err := parseRanges("CALLBACK_DENY", r.Deny)
+	return &Guard{allow: allow, deny: deny}, err
+}
+
+func parseRanges(variable string, texts []string) ([]netip.Prefix, error) {
+	ranges := make([]netip.Prefix, len(texts))
+	for i, text := range texts {
+		r, err := parseRange(strings.TrimSpace(text))
+		if err != nil {
+			return nil, fmt.Errorf("%s has %q: it must be a list of ranges, such as 10.1.0.0/16,fd00::/8", variable, text)
+		}
+		ranges[i] = r
+	}
+	return ranges, nil
+}
+
+func parseRange(text string) (netip.Prefix, error) {
+	if addr, err := netip.ParseAddr(text); err == nil {
+		return addr.Unmap().Prefix(addr.Unmap().BitLen()) // of an address with a zone too: zones are not looked at
+	}
+	r, err := netip.ParsePrefix(text)
+	if err == nil && r.Addr().Is4In6() { // would hold no address: they are looked at as IPv4
+		err = errors.New("IPv4 in the form of IPv6")
+	}
+	return r, err
+}
+
+// permits says whether a callback may connect to the address. plain says that it would do so without TLS.
+func (g *Guard) permits(addr netip.Addr, plain bool) bool {
+	addr = addr.Unmap().WithZone("")
+	if inner, ok := throughNAT64(addr); ok && !g.permits(inner, plain) {
+		return false
+	}
+	switch {
+	case within(addr, g.deny):
+		return false
+	case within(addr, g.allow):
+		return true
+	}
+	return !plain && public(addr)
+}
+
+func within(addr netip.Addr, ranges []netip.Prefix) bool {
+	for _, r := range ranges {
+		if r.Contains(addr) {
+			return true
+		}
+	}
+	return false
+}
+
+var (
+	// https://www.iana.org/assignments/iana-ipv4-special-registry and multicast.
+	special4 = prefixes(
+		"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24",
+		"192.0.2.0/24", "192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24", "192.168.0.0/16", "192.175.48.0/24",
+		"198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4",
+		"168.63.129.16/32", // Azure's host agent, at a public address
+	)
+	// What is public of IPv6 is within 2000::/3, and so not loopback, link-local, unique-local, multicast, IPv4 in another
+	// coat (::/96, 64:ff9b:1::/48) or a cloud's metadata (fd00:ec2::254).
+	global6 = prefixes("2000::/3", nat64)
+	// https://www.iana.org/assignments/iana-ipv6-special-registry, as far as it is within: Teredo, benchmarks and other
+	// protocols' own, documentation, 6to4.
+	special6 = prefixes("2001::/23", "2001:db8::/32", "2002::/16", "2620:4f:8000::/48", "3fff::/20")
+)
+
+// nat64 is how a network with IPv6 only reaches IPv4 (RFC 6052): the last four bytes are the address.
+const nat64 = "64:ff9b::/96"
+
+func prefixes(texts ...string) []netip.Prefix {
+	list := make([]netip.Prefix, len(texts))
+	for i, text := range texts {
+		list[i] = netip.MustParsePrefix(text)
+	}
+	return list
+}
+
+func public(addr netip.Addr) bool {
+	if addr.Is4() {
+		return !within(addr, special4)
+	}
+	return within(addr, global6) && !within(addr, special6)
+}
+
+func throughNAT64(addr netip.Addr) (netip.Addr, bool) {
+	if !netip.MustParsePrefix(nat64).Contains(addr) {
+		return netip.Addr{}, false
+	}
+	bytes := addr.As16()
+	return netip.AddrFrom4([4]byte(bytes[12:])), true
+}
