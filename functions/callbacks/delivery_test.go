@@ -169,7 +169,7 @@ func TestAnotherProjectsCallbackLooksAbsent(t *testing.T) {
 	}
 }
 
-// TestAsManyAsAProjectMayHave, also when they come at once. Those that are gone do not count.
+// TestAsManyAsAProjectMayHave, also when they come at once. Those that are gone do not count, and so do not come back.
 func TestAsManyAsAProjectMayHave(t *testing.T) {
 	t.Parallel()
 	p := testkit.NewProject(t)
@@ -199,6 +199,12 @@ func TestAsManyAsAProjectMayHave(t *testing.T) {
 	}
 	if got[201] != 5 || got[409] != 15 {
 		t.Errorf("the answers are %v, want 5 that are created", got)
+	}
+	gone := testkit.Scalar[uuid.UUID](t, conn, "select id from callbacks where project_id = $1 and status = 'gone' limit 1", p.ID)
+	for body, want := range map[string]int{`{"status": "verified"}`: 409, `{"url": "https://other.example.com"}`: 409, `{"events": []}`: 200} {
+		if a := app.Do(t, "PATCH", "/v1/callbacks/"+gone.String(), body, "Content-Type", "application/json"); a.Status != want {
+			t.Errorf("one that is gone, %s: got %d %s, want %d", body, a.Status, a.Body, want)
+		}
 	}
 	var ids []string
 	next := "/v1/callbacks?limit=50"

@@ -23,12 +23,11 @@ type handler struct{ svc *service }
 
 // Handle delivers what is due, whoever says that there is something. A tick also does what may wait.
 func (h handler) Handle(ctx context.Context, event cloudevents.Event) error {
+	var err error
 	if event.Type() == eventx.PingType {
-		if err := h.svc.Maintain(ctx); err != nil {
-			return err
-		}
+		err = h.svc.Maintain(ctx)
 	}
-	return h.svc.Deliver(ctx)
+	return errors.Join(err, h.svc.Deliver(ctx))
 }
 
 // eventOf is the CloudEvent of an event: the same on every attempt, to the byte.

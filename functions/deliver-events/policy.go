@@ -10,6 +10,7 @@ import (
 const (
 	longestSilence = time.Hour
 	longestRefusal = 3 * time.Hour
+	longestAsked   = 24 * time.Hour // by Retry-After
 )
 
 // outcomeOf is what follows from an attempt that failed. A receiver that gave no answer is left alone as a whole, and so
@@ -23,7 +24,7 @@ func outcomeOf(a domain.Attempt, got answer, err error) domain.Outcome {
 			PauseAll: domain.DeliveryPause(a.Silences+1, longestSilence),
 		}
 	case got.busy:
-		pause := min(got.pause, longestSilence)
+		pause := min(got.pause, longestAsked)
 		if pause == 0 {
 			pause = domain.DeliveryPause(a.Tries+1, longestSilence)
 		}

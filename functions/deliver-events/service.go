@@ -196,11 +196,11 @@ func (s *service) fail(ctx context.Context, a domain.Attempt, f domain.Outcome) 
 		if status == domain.CallbackGone || status == domain.CallbackSuspended {
 			log.WarnContext(ctx, "callback ended", "status", status)
 		}
-		if err == nil && f.Gone {
-			err = s.outbox.Bury(ctx)
-		}
 		return err
 	})
+	if f.Gone {
+		s.write(ctx, a, s.outbox.Bury)
+	}
 }
 
 // ask asks a receiver for its consent.

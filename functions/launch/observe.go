@@ -18,7 +18,7 @@ func (s service) observe(ctx context.Context, cloud session, order domain.Order)
 	if err != nil {
 		return order, err
 	}
-	found, _, err := cloud.Servers(ctx, domain.ServerQuery{Tags: []string{orderTag(order)}, Limit: 1000})
+	found, _, err := cloud.Servers(ctx, domain.ServerQuery{Tags: []string{domain.OrderTag(order.ID)}, Limit: 1000})
 	if err != nil {
 		return order, err
 	}

@@ -19,6 +19,8 @@ const (
 	// Of the request's time, kept for writing down what happened: a quarter, up to this much.
 	longestFinish = 10 * time.Second
 	lookAgain     = 1500 * time.Millisecond // between two looks at an order that Nova works on
+	// What is known is written down also when the request's time is up; a database that hangs must not hold the copy.
+	endTimeout = 5 * time.Second
 )
 
 // work does what is to be done of the order, under a claim. What it cannot decide is left to whoever sends the order
@@ -40,7 +42,14 @@ func (s service) work(ctx context.Context, cloud session, order domain.Order, cl
 	if errors.Is(err, errOpen) {
 		return key, err // the claim runs on: nobody asks again before Nova has surely finished
 	}
-	return key, errors.Join(err, s.orders.Release(context.WithoutCancel(ctx), order, claim))
+	end, cancel := ending(ctx)
+	defer cancel()
+	return key, errors.Join(err, s.orders.Release(end, order, claim))
+}
+
+// ending is a context for what is to be written down in any case.
+func ending(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 }
 
 // launch asks Nova for every server of the order that is undecided.
@@ -129,15 +138,15 @@ func (s service) create(
 		slog.WarnContext(ctx, "open create", "instance_id", i.ID, "error", err)
 		return i, errors.Join(errOpen, err)
 	}
-	return i, s.orders.Decide(context.WithoutCancel(ctx), claim, i)
+	end, cancel := ending(ctx)
+	defer cancel()
+	return i, s.orders.Decide(end, claim, i)
 }
 
 // tags are how a server is found again: by its instance, and all of an order at once.
 func tags(order domain.Order, i domain.Instance) []string {
-	return []string{i.ID.String(), orderTag(order)}
+	return []string{i.ID.String(), domain.OrderTag(order.ID)}
 }
-
-func orderTag(order domain.Order) string { return "cloudfn-order:" + order.ID.String() }
 
 // final says whether Nova refused for good: the same call would be refused again.
 func final(err error) bool {

@@ -77,23 +77,34 @@ func (s *service) finish(ctx context.Context, order domain.Order) error {
 	err = s.cloud.use(ctx, order.ProjectID, func(cloud session) error {
 		return s.steps(ctx, cloud, order, claim)
 	})
-	if code := apperr.CodeOf(err); code == apperr.Forbidden || code == apperr.Unauthenticated { // it has no role there at all
+	if mayNotAct(err) {
 		slog.WarnContext(ctx, "the service account may not act in the project: its orders are finished by their callers alone", "project_id", order.ProjectID, "error", err)
 		s.readOnly.Store(order.ProjectID, true)
 		err = nil
 	}
-	return errors.Join(err, s.orders.Release(context.WithoutCancel(ctx), order, claim))
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
+	defer cancel()
+	return errors.Join(err, s.orders.Release(ctx, order, claim))
+}
+
+// mayNotAct says whether the account's role in the project allows nothing, or it has none there at all.
+func mayNotAct(err error) bool {
+	code := apperr.CodeOf(err)
+	return code == apperr.Forbidden || code == apperr.Unauthenticated
 }
 
 func (s *service) steps(ctx context.Context, cloud session, order domain.Order, claim domain.Claim) error {
 	ctx, cancel := context.WithTimeout(ctx, stepsClaim*2/3) // the rest is left to Nova to end a call
 	defer cancel()
+	var failed error
 	for n, step := range order.Next() {
-		if err := s.step(ctx, cloud, step, order.Instances[n], claim); err != nil {
-			return err
+		err := s.step(ctx, cloud, step, order.Instances[n], claim)
+		if mayNotAct(err) || errors.Is(err, domain.ErrFenced) || ctx.Err() != nil {
+			return errors.Join(err, failed)
 		}
+		failed = errors.Join(failed, err) // one server may be locked: the others are none the worse for it
 	}
-	return nil
+	return failed
 }
 
 // step asks Nova for one thing, and writes down at once that it is under way.
@@ -136,4 +147,28 @@ func (s *service) forgo(ctx context.Context, cloud session, i domain.Instance, c
 	i.State, i.Problem = domain.InstanceError, domain.Forgone()
 	defer s.wake()
 	return s.orders.Decide(ctx, claim, i)
+}
+
+// removeUnwanted deletes servers that were made for an order and are not to be: made twice, or so late that the order was
+// rolled back before. One that cannot be deleted now comes up again when all servers are read.
+func (s *service) removeUnwanted(ctx context.Context, servers []domain.Server) error {
+	there := slices.DeleteFunc(slices.Clone(servers), func(server domain.Server) bool {
+		state := domain.StateOf(server.Status, server.Task)
+		return state == domain.InstanceDeleting || state == domain.InstanceDeleted
+	})
+	unwanted, err := s.polls.Unwanted(ctx, there)
+	if err != nil {
+		return err
+	}
+	for _, server := range there {
+		if _, refused := s.readOnly.Load(server.ProjectID); refused || !slices.Contains(unwanted, server.ID) {
+			continue
+		}
+		err := s.cloud.use(ctx, server.ProjectID, func(cloud session) error { return cloud.DeleteServer(ctx, server.ID) })
+		if mayNotAct(err) {
+			s.readOnly.Store(server.ProjectID, true)
+		}
+		slog.WarnContext(ctx, "deleting a server that its order does not want", "project_id", server.ProjectID, "server_id", server.ID, "error", err)
+	}
+	return nil
 }

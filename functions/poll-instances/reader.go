@@ -49,7 +49,7 @@ func (r *reader) ids() []string {
 }
 
 // read reads what changed, and all servers when that is due; then it notes how far it came. While a cell of Nova is down
-// nothing is noted: what changes there meanwhile is read when it is back.
+// all servers are read each time, and what changes there meanwhile when it is back.
 func (r *reader) read(ctx context.Context) error {
 	start, err := r.clock.Now(ctx)
 	if err != nil {
@@ -65,17 +65,19 @@ func (r *reader) read(ctx context.Context) error {
 	} else {
 		err = r.lookUpDoubtful(ctx)
 	}
-	if err != nil || !up {
+	if err != nil {
 		return err
 	}
-	return r.note(ctx, start, full)
+	return r.note(ctx, start, full, up)
 }
 
-// note writes down that all before start is known.
-func (r *reader) note(ctx context.Context, start time.Time, full bool) error {
+// note writes down that all before start is known, and that all servers were read.
+func (r *reader) note(ctx context.Context, start time.Time, full, up bool) error {
 	var read []domain.Poll
 	for _, p := range r.projects {
-		p.Since = start
+		if up {
+			p.Since = start
+		}
 		if full {
 			p.FullAt = start
 		}
@@ -85,8 +87,9 @@ func (r *reader) note(ctx context.Context, start time.Time, full bool) error {
 }
 
 func (r *reader) fullDue(now time.Time) bool {
+	unknown := 0
 	for _, p := range r.projects {
-		if p.FullAt.Before(now.Add(-r.full)) || p.Unknown > mostLookUps {
+		if unknown += p.Unknown; unknown > mostLookUps || p.FullAt.Before(now.Add(-r.full)) {
 			return true
 		}
 	}
@@ -182,7 +185,7 @@ func (r *reader) apply(ctx context.Context, at time.Time, servers []domain.Serve
 			news = append(news, i)
 		}
 	}
-	return tracked, r.change(ctx, news)
+	return tracked, errors.Join(r.change(ctx, news), r.removeUnwanted(ctx, servers))
 }
 
 // lookUpDoubtful asks by id for the servers of instances that Nova did not know last time, or that are unknown.

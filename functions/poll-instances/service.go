@@ -29,6 +29,7 @@ type (
 		Followed(ctx context.Context) ([]domain.Poll, error)
 		Moving(ctx context.Context, within time.Duration) ([]domain.Poll, error)
 		OfServers(ctx context.Context, servers []domain.Server) ([]domain.Instance, error)
+		Unwanted(ctx context.Context, servers []domain.Server) ([]string, error)
 		Doubtful(ctx context.Context, projects []string, limit int) ([]domain.Instance, error)
 		Unseen(ctx context.Context, projects []string, before time.Time, seen []string) ([]domain.Instance, error)
 		Silent(ctx context.Context, projectID string, since time.Time) ([]domain.Instance, error)
@@ -205,7 +206,7 @@ func (s *service) silence(ctx context.Context, projects []domain.Poll) error {
 	}
 	long := now.Add(-s.unknownAfter)
 	for _, p := range projects {
-		if p.Since.After(long) {
+		if p.Since.After(long) || p.FullAt.After(long) { // all is read while a cell is down, although not all is known
 			continue
 		}
 		silent, err := s.polls.Silent(ctx, p.ProjectID, long)

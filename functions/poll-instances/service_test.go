@@ -106,3 +106,128 @@ func TestAgain(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// listed is a database that does not want some servers.
+type listed struct {
+	pollStore
+	unwanted []string
+}
+
+func (l listed) Unwanted(context.Context, []domain.Server) ([]string, error) { return l.unwanted, nil }
+
+// deleter is a session that writes down what it was asked to delete.
+type deleter struct {
+	session
+	project string
+	deleted *[]string
+}
+
+func (d deleter) In(_ context.Context, projectID string) (session, error) {
+	return deleter{project: projectID, deleted: d.deleted}, nil
+}
+
+func (d deleter) DeleteServer(_ context.Context, id string) error {
+	*d.deleted = append(*d.deleted, d.project+"/"+id)
+	if d.project == "read only" {
+		return apperr.New(apperr.Forbidden, "no")
+	}
+	return nil
+}
+
+// TestUnwantedGo each in its own project, once, and where the account may act; nothing else does.
+func TestUnwantedGo(t *testing.T) {
+	t.Parallel()
+	var deleted []string
+	s := &service{
+		polls: listed{unwanted: []string{"twice", "going", "a", "b"}},
+		cloud: &sessions{kept: map[string]session{}, login: func(context.Context) (session, error) { return deleter{deleted: &deleted}, nil }},
+	}
+	err := s.removeUnwanted(t.Context(), []domain.Server{
+		{ID: "kept", ProjectID: "p", Status: "ACTIVE"}, {ID: "twice", ProjectID: "p", Status: "BUILD"},
+		{ID: "going", ProjectID: "p", Status: "ACTIVE", Task: "deleting"},
+		{ID: "a", ProjectID: "read only", Status: "ACTIVE"}, {ID: "b", ProjectID: "read only", Status: "ACTIVE"},
+	})
+	if diff := cmp.Diff([]string{"p/twice", "read only/a"}, deleted); diff != "" || err != nil {
+		t.Errorf("%v %s", err, diff)
+	}
+}
+
+// stubborn is a session in whose project one server cannot be deleted.
+type stubborn struct {
+	deleter
+	code apperr.Code
+}
+
+func (s stubborn) DeleteServer(ctx context.Context, id string) error {
+	_ = s.deleter.DeleteServer(ctx, id)
+	if id == "locked" {
+		return apperr.New(s.code, "no")
+	}
+	return nil
+}
+
+type changes struct{}
+
+func (changes) Change(context.Context, []domain.Instance) (int, error) { return 0, nil }
+
+// TestStepsGoOn when one server is locked, but not when the account may do nothing there.
+func TestStepsGoOn(t *testing.T) {
+	t.Parallel()
+	order := domain.Order{Status: domain.OrderRunning, Spec: domain.OrderSpec{OnFailure: domain.Rollback}}
+	for _, id := range []string{"locked", "other"} {
+		order.Instances = append(order.Instances, domain.Instance{ServerID: id, State: domain.InstanceError})
+	}
+	for code, want := range map[apperr.Code]int{apperr.Conflict: 2, apperr.Forbidden: 1} {
+		var deleted []string
+		s := &service{instances: changes{}}
+		err := s.steps(t.Context(), stubborn{deleter{deleted: &deleted}, code}, order, domain.Claim{})
+		if len(deleted) != want || apperr.CodeOf(err) != code {
+			t.Errorf("%s: asked for %v, got %v", code, deleted, err)
+		}
+	}
+}
+
+// TestFullDue: also when many projects have a few unknown instances each.
+func TestFullDue(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	for unknown, want := range map[int]bool{0: false, 20: false, 21: true} {
+		var polls []domain.Poll
+		for _, id := range []string{"a", "b", "c", "d", "e"} {
+			polls = append(polls, domain.Poll{ProjectID: id, FullAt: now, Unknown: unknown})
+		}
+		if got := newReader(&service{full: time.Hour}, nil, "", polls).fullDue(now); got != want {
+			t.Errorf("5 times %d unknown: %t", unknown, got)
+		}
+	}
+}
+
+// silent is a database whose instances nobody has heard of, at a moment.
+type silent struct {
+	pollStore
+	now   time.Time
+	asked *[]string
+}
+
+func (s silent) Now(context.Context) (time.Time, error) { return s.now, nil }
+
+func (s silent) Silent(_ context.Context, projectID string, _ time.Time) ([]domain.Instance, error) {
+	*s.asked = append(*s.asked, projectID)
+	return nil, nil
+}
+
+// TestSilence begins when neither changes nor all servers were read for long: while a cell is down only the latter are noted.
+func TestSilence(t *testing.T) {
+	t.Parallel()
+	var asked []string
+	store := silent{now: time.Now(), asked: &asked}
+	s := &service{clock: store, polls: store, unknownAfter: 3 * time.Minute}
+	long, lately := store.now.Add(-time.Hour), store.now.Add(-time.Minute)
+	err := s.silence(t.Context(), []domain.Poll{
+		{ProjectID: "away", Since: long, FullAt: long}, {ProjectID: "for a moment", Since: lately, FullAt: long},
+		{ProjectID: "a cell is down", Since: long, FullAt: lately},
+	})
+	if diff := cmp.Diff([]string{"away"}, asked); diff != "" || err != nil {
+		t.Errorf("%v %s", err, diff)
+	}
+}

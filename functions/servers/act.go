@@ -123,18 +123,19 @@ func (a acting) act(ctx context.Context, t target) (state domain.InstanceState, 
 	return a.ask.After(), true, nil
 }
 
-// look reads the server that is to be acted on. A tracked one that is known to be gone, or that Nova does not know any
-// more, is deleted.
+// look reads the server that is to be acted on. A tracked one that Nova does not know any more is deleted, if it was known
+// to be or is to be now. Nova is asked in any case: a server that it keeps for a while after its end may be restored.
 func (a acting) look(ctx context.Context, t target) (domain.Server, error) {
+	known := t.tracked != nil && t.tracked.State == domain.InstanceDeleted
 	gone := domain.Server{ID: t.serverID, Status: "DELETED", Partial: true}
 	switch {
-	case t.tracked != nil && t.tracked.State == domain.InstanceDeleted:
+	case t.serverID == "" && known:
 		return gone, nil
 	case t.serverID == "":
 		return domain.Server{}, apperr.New(apperr.Conflict, "the instance has no server: its order is not that far, or Nova refused it")
 	}
 	server, err := a.read(ctx, a.session, a.who, t.serverID)
-	if t.tracked != nil && a.ask.Verb == domain.Delete && apperr.CodeOf(err) == apperr.NotFound {
+	if apperr.CodeOf(err) == apperr.NotFound && (known || t.tracked != nil && a.ask.Verb == domain.Delete) {
 		return gone, nil
 	}
 	return server, err

@@ -144,6 +144,9 @@ func (h handler) actOnMany(r *http.Request) (httpx.Response, error) {
 	}
 	results := make([]any, len(done))
 	for i, o := range done {
+		if o.err != nil { // the request as a whole did not fail, and so nobody else logs it
+			o.err = httpx.Failed(r.Context(), "servers", o.err)
+		}
 		results[i] = show(o)
 	}
 	changed := slices.ContainsFunc(done, func(o outcome) bool { return o.Changed })

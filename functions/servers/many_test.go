@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -36,7 +37,7 @@ func (r result) String() string {
 func TestManyAtOnce(t *testing.T) {
 	t.Parallel()
 	p, other := testkit.NewProject(t), testkit.NewProject(t)
-	made, theirs := p.Boot(t, "many", 3), other.Boot(t, "theirs", 1)[0].ID
+	made, theirs := p.Boot(t, "many", 4), other.Boot(t, "theirs", 1)[0].ID
 	p.Stop(t, made[2].ID)
 	p.Fail(t, "fails")
 	all := p.Servers(t)
@@ -48,6 +49,7 @@ func TestManyAtOnce(t *testing.T) {
 	ordered := track(t, conn, p, "", domain.InstanceRequested)
 	gone := track(t, conn, p, uuid.NewString(), domain.InstanceActive)
 	deleted := track(t, conn, p, uuid.NewString(), domain.InstanceDeleted)
+	restored := track(t, conn, p, made[3].ID, domain.InstanceDeleted)
 	absent := uuid.NewString()
 
 	many := func(action string, ids ...string) (status int, results []result) {
@@ -81,6 +83,8 @@ func TestManyAtOnce(t *testing.T) {
 	}
 	p.Await(t, made[0].ID, "SHUTOFF")
 	p.Await(t, made[1].ID, "SHUTOFF")
+	status, results = many("stop", restored, deleted)
+	want("stop of one that is back", status, results, 202, "updating true", "conflict ")
 	status, results = many("stop", made[0].ID, instance)
 	want("stop again", status, results, 200, "stopped false", "stopped false")
 	status, results = many("delete", theirs, made[0].ID, instance, failed, gone, deleted, absent, ordered)
@@ -109,5 +113,21 @@ func TestManyAtOnce(t *testing.T) {
 		if a.Status != 400 || !testkit.Names(t, a, field) {
 			t.Errorf("%s: got %d %s, want 400 that names %s", ids, a.Status, a.Body, field)
 		}
+	}
+}
+
+// TestWhatFailsOfManyIsLogged, like a request that fails.
+func TestWhatFailsOfManyIsLogged(t *testing.T) {
+	t.Parallel()
+	env := testkit.Env(t, testkit.Database(t), map[string]string{"FUNCTION_TARGET": "servers", "OS_CLOUD": "demo"})
+	process := testkit.Spawn(t, env)
+	absent := uuid.NewString()
+	a := process.As(testkit.Token(t, "demo")).Post(t, "/v1/servers/actions", `{"action":"stop","ids":["`+absent+`"]}`)
+	if a.Status != 200 {
+		t.Errorf("got %d %s", a.Status, a.Body)
+	}
+	process.Terminate(t, 10*time.Second)
+	if log := process.Log(); !strings.Contains(log, `"request failed"`) || !strings.Contains(log, absent) {
+		t.Errorf("the log is %s", log)
 	}
 }

@@ -47,7 +47,8 @@ type Callback struct {
 	UpdatedAt      time.Time
 }
 
-// MaxCallbacks is how many callbacks a project may have, without those that are gone.
+// MaxCallbacks is how many callbacks there may be for all of a project, and for each of its orders and instances, without
+// those that are gone.
 const MaxCallbacks = 100
 
 // SealedFor is the purpose that the callback's secrets are sealed for: they open for no other callback.

@@ -39,7 +39,7 @@ var stateOfStatus = map[string]InstanceState{
 	"PAUSED": InstancePaused, "SUSPENDED": InstancePaused,
 	"REBOOT": InstanceRebooting, "HARD_REBOOT": InstanceRebooting,
 	"RESCUE": InstanceRescued, "ERROR": InstanceError, "UNKNOWN": InstanceUnknown,
-	"DELETED": InstanceDeleted, "SOFT_DELETED": InstanceDeleted,
+	"DELETED": InstanceDeleted, "SOFT_DELETED": InstanceDeleting, // it can still be restored
 }
 
 // While Nova works on a server, its status is still the old one and its task says what is being done.

@@ -2,7 +2,10 @@ package domain
 
 import (
 	"slices"
+	"strings"
 	"time"
+
+	"github.com/google/uuid"
 )
 
 // Poll is how far the servers of a project with tracked instances were read.
@@ -38,4 +41,29 @@ func (i *Instance) Found(s Server) (changed bool) {
 	missed := !i.MissedAt.IsZero()
 	i.MissedAt = time.Time{}
 	return i.Seen(s) || missed
+}
+
+const orderTag = "cloudfn-order:"
+
+// OrderTag is the tag by which all servers of an order are found at once. Each has its instance's id as a tag besides.
+func OrderTag(id uuid.UUID) string { return orderTag + id.String() }
+
+// Made says for which instance of which order the server was made, by its tags. ok is false when they do not say just one.
+func (s Server) Made() (order, instance uuid.UUID, ok bool) {
+	var orders, instances []uuid.UUID
+	for _, tag := range s.Tags {
+		text, ofOrder := strings.CutPrefix(tag, orderTag)
+		id, err := uuid.Parse(text)
+		switch {
+		case err != nil || text != id.String():
+		case ofOrder:
+			orders = append(orders, id)
+		default:
+			instances = append(instances, id)
+		}
+	}
+	if len(orders) != 1 || len(instances) != 1 {
+		return order, instance, false
+	}
+	return orders[0], instances[0], true
 }

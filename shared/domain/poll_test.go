@@ -3,6 +3,8 @@ package domain
 import (
 	"testing"
 	"time"
+
+	"github.com/google/uuid"
 )
 
 // TestMissed: a server is gone at the second look, if that is another look, and if it was not found in between.
@@ -26,5 +28,29 @@ func TestMissed(t *testing.T) {
 	look(time.Hour+patience, true, InstanceDeleted)
 	if i.Name != "n" || len(i.Addresses) != 1 || i.RawStatus != "DELETED" || !i.MissedAt.IsZero() {
 		t.Errorf("got %+v", i)
+	}
+}
+
+// TestMade: the tags say for what a server was made, or nothing.
+func TestMade(t *testing.T) {
+	t.Parallel()
+	order, instance := uuid.New(), uuid.New()
+	for _, c := range []struct {
+		tags []string
+		ok   bool
+	}{
+		{[]string{instance.String(), OrderTag(order)}, true},
+		{[]string{"web", OrderTag(order), "cloudfn-order:web", instance.String()}, true},
+		{[]string{instance.String()}, false},
+		{[]string{OrderTag(order)}, false},
+		{[]string{OrderTag(order), instance.String(), uuid.NewString()}, false},
+		{[]string{OrderTag(order), OrderTag(uuid.New()), instance.String()}, false},
+		{[]string{OrderTag(order), "{" + instance.String() + "}"}, false},
+		{nil, false},
+	} {
+		gotOrder, gotInstance, ok := Server{Tags: c.tags}.Made()
+		if ok != c.ok || ok && (gotOrder != order || gotInstance != instance) {
+			t.Errorf("%v: got %s %s %t", c.tags, gotOrder, gotInstance, ok)
+		}
 	}
 }

@@ -141,6 +141,9 @@ const (
 	wakeIdle = 10 * time.Second
 )
 
+// wakePauses are the pauses after a wake that did not get through: a copy may be ending, or Knative starting one.
+var wakePauses = []time.Duration{300 * time.Millisecond, 2 * time.Second}
+
 // PostWakes gives the post of a Waker whose functions are reached by HTTP, at the address of all of them. A post may last as
 // long as timeout.
 func PostWakes(all string, key domain.Secret, timeout time.Duration) func(context.Context, string) error {
@@ -155,19 +158,34 @@ func PostWakes(all string, key domain.Secret, timeout time.Duration) func(contex
 		if err != nil {
 			return err
 		}
-		req, err := cloudevents.NewHTTPRequestFromEvent(ctx, address, Wake(function, key, time.Now()))
-		if err != nil {
-			return err
+		for n := 0; ; n++ {
+			again, err := postWake(ctx, client, address, Wake(function, key, time.Now()))
+			if err == nil || !again || n == len(wakePauses) {
+				return err
+			}
+			select {
+			case <-time.After(wakePauses[n]):
+			case <-ctx.Done():
+				return err
+			}
 		}
-		req.Header["Idempotency-Key"] = nil // sends nothing: a kept connection that was closed meanwhile loses no wake
-		resp, err := client.Do(req)
-		if err != nil {
-			return err
-		}
-		_ = resp.Body.Close()
-		if resp.StatusCode/100 != 2 {
-			return fmt.Errorf("the function answered %d", resp.StatusCode)
-		}
-		return nil
 	}
+}
+
+// postWake posts one event. again says that it may get through a moment later.
+func postWake(ctx context.Context, client *http.Client, address string, event cloudevents.Event) (again bool, err error) {
+	req, err := cloudevents.NewHTTPRequestFromEvent(ctx, address, event)
+	if err != nil {
+		return false, err
+	}
+	req.Header["Idempotency-Key"] = nil // sends nothing: a kept connection that was closed meanwhile loses no wake
+	resp, err := client.Do(req)
+	if err != nil {
+		return true, err
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode/100 != 2 {
+		return resp.StatusCode >= http.StatusInternalServerError, fmt.Errorf("the function answered %d", resp.StatusCode)
+	}
+	return false, nil
 }

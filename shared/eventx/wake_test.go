@@ -178,6 +178,32 @@ func TestPostWakes(t *testing.T) {
 	}
 }
 
+// TestAWakeIsSentAgain when nobody was there for a moment, and not to a function that will never take it.
+func TestAWakeIsSentAgain(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		answers []int
+		posts   int
+		fails   bool
+	}{
+		"for a moment": {[]int{502, 503, 204}, 3, false}, "for longer": {[]int{503, 503, 503, 204}, 3, true}, "never": {[]int{403, 204}, 1, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			posts := 0
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.WriteHeader(tc.answers[posts])
+				posts++
+			}))
+			t.Cleanup(server.Close)
+			err := PostWakes(server.URL+"/{function}", key, time.Minute)(t.Context(), "deliver")
+			if (err != nil) != tc.fails || posts != tc.posts {
+				t.Errorf("%d posts, and %v", posts, err)
+			}
+		})
+	}
+}
+
 // TestAClosedConnectionLosesNoWake: whoever is woken ends connections as it likes.
 func TestAClosedConnectionLosesNoWake(t *testing.T) {
 	t.Parallel()

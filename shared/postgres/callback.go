@@ -47,8 +47,11 @@ const (
 	lockCallbacksSQL = `select pg_advisory_xact_lock(hashtextextended('callbacks/' || $1, 0))`
 
 	callbackFitsSQL = `
-select (select count(*) from callbacks where project_id = $1 and status <> 'gone') < $4,
-       $2::uuid is null or exists (select from instances where project_id = $1 and id = $2),
+select count(*) < $2 from callbacks
+where project_id = $1 and status <> 'gone' and instance_id is not distinct from $3 and order_id is not distinct from $4`
+
+	subjectKnownSQL = `
+select $2::uuid is null or exists (select from instances where project_id = $1 and id = $2),
        $3::uuid is null or exists (select from orders where project_id = $1 and id = $3)`
 
 	insertCallbackSQL = `
@@ -68,12 +71,12 @@ func (c Callbacks) Create(ctx context.Context, callback domain.Callback) (stored
 
 // insertCallback stores a callback in a transaction that may have made its order just before.
 func insertCallback(ctx context.Context, tx pgx.Tx, c domain.Callback) (domain.Callback, error) {
-	if _, err := tx.Exec(ctx, lockCallbacksSQL, c.ProjectID); err != nil {
+	if err := roomForCallback(ctx, tx, c); err != nil {
 		return c, err
 	}
 	instance, order := orNullID(c.InstanceID), orNullID(c.OrderID)
-	var room, knowsInstance, knowsOrder bool
-	err := tx.QueryRow(ctx, callbackFitsSQL, c.ProjectID, instance, order, domain.MaxCallbacks).Scan(&room, &knowsInstance, &knowsOrder)
+	var knowsInstance, knowsOrder bool
+	err := tx.QueryRow(ctx, subjectKnownSQL, c.ProjectID, instance, order).Scan(&knowsInstance, &knowsOrder)
 	switch {
 	case err != nil:
 		return c, err
@@ -81,14 +84,25 @@ func insertCallback(ctx context.Context, tx pgx.Tx, c domain.Callback) (domain.C
 		return c, apperr.InvalidField("instance_id", "is no instance of this project")
 	case !knowsOrder:
 		return c, apperr.InvalidField("order_id", "is no order of this project")
-	case !room:
-		return c, apperr.New(apperr.Conflict, "the project has %d callbacks: that is as many as it may have", domain.MaxCallbacks)
 	}
 	if c.Events == nil {
 		c.Events = []string{}
 	}
 	rows, _ := tx.Query(ctx, insertCallbackSQL, c.ProjectID, c.ID, c.UserID, c.URL, c.Events, instance, order, c.Secret)
 	return pgx.CollectExactlyOneRow(rows, scanCallback)
+}
+
+// roomForCallback is a Conflict when there are as many callbacks for the same as there may be.
+func roomForCallback(ctx context.Context, tx pgx.Tx, c domain.Callback) error {
+	if _, err := tx.Exec(ctx, lockCallbacksSQL, c.ProjectID); err != nil {
+		return err
+	}
+	var fits bool
+	err := tx.QueryRow(ctx, callbackFitsSQL, c.ProjectID, domain.MaxCallbacks, orNullID(c.InstanceID), orNullID(c.OrderID)).Scan(&fits)
+	if err == nil && !fits {
+		err = apperr.New(apperr.Conflict, "there are %d callbacks for the same already: that is as many as there may be", domain.MaxCallbacks)
+	}
+	return err
 }
 
 func orNullID(id uuid.UUID) uuid.NullUUID { return uuid.NullUUID{UUID: id, Valid: id != uuid.Nil} }
@@ -144,8 +158,14 @@ func (c Callbacks) Change(
 			if changed, err = oneCallback(rows, id); err != nil {
 				return err
 			}
+			was := changed.Status
 			if asks, err = changed.Apply(change); err != nil {
 				return err
+			}
+			if was == domain.CallbackGone && changed.Status != was { // one that is gone is not counted
+				if err = roomForCallback(ctx, tx, changed); err != nil {
+					return err
+				}
 			}
 			rows, _ = tx.Query(ctx, changeCallbackSQL, projectID, id, changed.URL, changed.Events, changed.Status, changed.Reason, asks)
 			if changed, err = oneCallback(rows, id); err != nil || !asks {

@@ -23,6 +23,7 @@ const (
 	// Callbacks that answered last time get up to $5 streams in each copy; of one that did not, one stream in all copies
 	// together is tried. A callback with a rate is left alone after each for so long that the rate is kept, but for what it
 	// may have in two seconds, which it gets at once; 63 seconds are counted as a minute, so that none has more than the rate.
+	// Those that this copy holds as many streams of as it may are left out at once: they must not take the others' places.
 	// Rows are never waited for, and who writes an event never waits for these: its foreign keys need no more than what
 	// "no key update" leaves.
 	claimSQL = `
@@ -36,6 +37,7 @@ with held as (
         ceil(c.allowed_rate / 60.0)) as room
     from callbacks c
     where c.status = 'verified' and (c.failures > 0) = $4 and coalesce(c.not_before, '-infinity') <= now()
+      and ($4 or not exists (select from held h where h.project_id = c.project_id and h.callback_id = c.id and h.streams >= $5))
       and exists (select from streams s where s.project_id = c.project_id and s.callback_id = c.id
                   and s.head < s.tail and s.next_at <= now() and coalesce(s.claimed_until, '-infinity') < now())
     order by c.served_at nulls first
@@ -146,6 +148,19 @@ const nextSQL = claimedSQL + ` and s.project_id = $2 and s.callback_id = $3 and 
 func (o Outbox) Delivered(
 	ctx context.Context, a domain.Attempt, answer int, goOn bool, claimFor time.Duration,
 ) (next *domain.Attempt, err error) {
+	err = again(func() error {
+		next, err = o.delivered(ctx, a, answer, goOn, claimFor)
+		return err
+	})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, domain.ErrFenced
+	}
+	return next, classify(err)
+}
+
+func (o Outbox) delivered(
+	ctx context.Context, a domain.Attempt, answer int, goOn bool, claimFor time.Duration,
+) (next *domain.Attempt, err error) {
 	batch := &pgx.Batch{}
 	batch.Queue(deliveredSQL, a.Callback.ProjectID, a.Callback.ID, a.Stream, a.Seq, a.Claim, a.Delivery, goOn, claimFor, answer).
 		QueryRow(func(row pgx.Row) error {
@@ -162,10 +177,7 @@ func (o Outbox) Delivered(
 		})
 	}
 	err = o.DB.pool.SendBatch(ctx, batch).Close()
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, domain.ErrFenced
-	}
-	return next, classify(err)
+	return next, err
 }
 
 // failedSQL ends an attempt. A delivery that has been failing for $7 is dead, and the stream goes on; a callback that took
@@ -226,8 +238,10 @@ const callbackEventSQL = `
 func (o Outbox) Failed(
 	ctx context.Context, a domain.Attempt, f domain.Outcome, giveUp time.Duration,
 ) (dead bool, status domain.CallbackStatus, err error) {
-	err = o.DB.pool.QueryRow(ctx, failedSQL, a.Callback.ProjectID, a.Callback.ID, a.Stream, a.Seq, a.Claim, a.Delivery,
-		giveUp, f.Pause, f.PauseAll, f.Answer, f.Reason, f.Gone).Scan(&dead, &status)
+	err = again(func() error {
+		return o.DB.pool.QueryRow(ctx, failedSQL, a.Callback.ProjectID, a.Callback.ID, a.Stream, a.Seq, a.Claim, a.Delivery,
+			giveUp, f.Pause, f.PauseAll, f.Answer, f.Reason, f.Gone).Scan(&dead, &status)
+	})
 	if errors.Is(err, pgx.ErrNoRows) {
 		return false, "", domain.ErrFenced
 	}

@@ -110,6 +110,24 @@ func TestClaim(t *testing.T) {
 	}
 }
 
+// TestFullCallbacksTakeNoPlaces of others: the one that waited longest has as many streams here as it may have.
+func TestFullCallbacksTakeNoPlaces(t *testing.T) {
+	t.Parallel()
+	m := newMailroom(t)
+	full := m.callback(t)
+	testkit.AddEvents(t, m.conn, tenant, names(12), 1)
+	if n := len(m.claim(t, domain.Room{Attempts: 100})); n != 8 {
+		t.Fatalf("%d were claimed, want 8", n)
+	}
+	other := m.callback(t)
+	exec(t, m.conn, "update callbacks set served_at = now() - case id when '"+full.String()+"' then interval '1 hour' else interval '0' end")
+	testkit.AddEvents(t, m.conn, tenant, []string{"late"}, 1)
+	held := []domain.HeldStreams{{ProjectID: tenant, CallbackID: full, Streams: 8}}
+	if due := m.claim(t, domain.Room{Attempts: 1, Held: held}); len(due) != 1 || due[0].Callback.ID != other {
+		t.Errorf("claimed %+v, want the other's", due)
+	}
+}
+
 // TestFenced: whoever slept through the end of its claim writes nothing.
 func TestFenced(t *testing.T) {
 	t.Parallel()
@@ -212,6 +230,35 @@ select $1, $2, coalesce(max(seq), 0) + 1, 'cloudfn.instance.state.v1', clock_tim
 	if err != nil {
 		t.Error(err)
 	}
+}
+
+// TestTwoEndAtOnce: two callbacks, each at the other's event, both refuse for good. Each holds what the event of the other's
+// end has to be written to, so Postgres ends one of the two statements, and that one is tried again.
+func TestTwoEndAtOnce(t *testing.T) {
+	t.Parallel()
+	m := newMailroom(t)
+	both := []uuid.UUID{m.callback(t), m.callback(t)}
+	testkit.AddEvents(t, m.conn, tenant, []string{both[0].String(), both[1].String()}, 1)
+	due := m.claim(t, domain.Room{Attempts: 2})
+	if len(due) != 2 || due[0].Event.Subject != due[1].Callback.ID.String() || due[1].Event.Subject != due[0].Callback.ID.String() {
+		t.Fatalf("claimed %+v, want each other's event", due)
+	}
+	exec(t, m.conn, "update callbacks set seq = 1") // as their events say
+	exec(t, m.conn, "begin; select from callbacks for no key update")
+	var all sync.WaitGroup
+	for _, a := range due {
+		all.Go(func() {
+			_, status, err := m.Failed(t.Context(), a, domain.Outcome{Answer: 410, Gone: true}, time.Hour)
+			if err != nil || status != domain.CallbackGone {
+				t.Errorf("got %s %v", status, err)
+			}
+		})
+	}
+	const waiting = "select count(*)::int from pg_locks where not granted and pid in (select pid from pg_stat_activity where datname = current_database())"
+	watch := testkit.Connect(t, m.database)
+	testkit.Eventually(t, 10*time.Second, "each has its stream and waits for its callback", func() bool { return testkit.Scalar[int](t, watch, waiting) == 2 })
+	exec(t, m.conn, "commit")
+	all.Wait()
 }
 
 // TestRetire: old events go with their deliveries, and a stream goes on after them; an hour's event stays.

@@ -34,21 +34,35 @@ func (e Events) Announce(ctx context.Context, hours []domain.HourStat) (told int
 
 // What says that an hour was announced is its event, which therefore outlives any window in which hours are filled in.
 const (
+	// Who delivers locks a stream before its delivery; so deliveries go last, by their foreign key.
 	retireSQL = `
 with old as (
     select project_id, subject, seq from events
     where at < now() - $1::interval and (type <> '` + domain.StatsEvent + `' or at < now() - interval '60 days')
     limit $2 for update skip locked
 ), lost as (
-    delete from deliveries d using old o
-    where d.event_project = o.project_id and d.subject = o.subject and d.event_seq = o.seq
-    returning d.project_id, d.callback_id, d.stream, d.seq
+    select d.project_id, d.callback_id, d.stream, max(d.seq) as seq
+    from deliveries d join old o on d.event_project = o.project_id and d.subject = o.subject and d.event_seq = o.seq
+    group by 1, 2, 3
 ), past as (
-    update streams s set head = greatest(s.head, l.seq)
-    from (select project_id, callback_id, stream, max(seq) as seq from lost group by 1, 2, 3) l
+    update streams s set head = greatest(s.head, l.seq) from lost l
     where s.project_id = l.project_id and s.callback_id = l.callback_id and s.stream = l.stream
 )
 delete from events e using old o where e.project_id = o.project_id and e.subject = o.subject and e.seq = o.seq`
+
+	// A callback of what will never say anything again, once the last of its deliveries is retired; and one that is gone.
+	retireCallbacksSQL = `
+delete from callbacks where (project_id, id) in (
+    select c.project_id, c.id from callbacks c
+    where c.project_id <> '' and c.updated_at < now() - $1::interval
+      and not exists (select from deliveries d where d.project_id = c.project_id and d.callback_id = c.id)
+      and (c.status = 'gone'
+        or exists (select from instances i where i.project_id = c.project_id and i.id = c.instance_id and i.state = 'deleted')
+        or exists (select from orders o where o.project_id = c.project_id and o.id = c.order_id and o.status <> 'running'
+                   and not exists (select from instances i where i.project_id = o.project_id and i.order_id = o.id
+                                   and i.state <> 'deleted' and i.server_id is not null)))
+    limit $2 for update of c skip locked
+)`
 
 	// A stream that is empty in itself; nothing else is asked, so that no event that is being written is overlooked.
 	retireStreamsSQL = `
@@ -61,16 +75,18 @@ delete from streams where (project_id, callback_id, stream) in (
 // retireAtOnce bounds one statement of Retire.
 const retireAtOnce = 1000
 
-// Retire deletes events that happened longer ago than retention, with their deliveries, whatever became of these.
+// Retire deletes events that happened longer ago than retention, with their deliveries, whatever became of these, and the
+// callbacks that this leaves with nothing to wait for.
 func (e Events) Retire(ctx context.Context, retention time.Duration) error {
-	for _, sql := range []string{retireSQL, retireStreamsSQL} {
-		for {
-			tag, err := e.DB.pool.Exec(ctx, sql, retention, retireAtOnce)
+	for _, sql := range []string{retireSQL, retireStreamsSQL, retireCallbacksSQL} {
+		for n := int64(retireAtOnce); n == retireAtOnce; {
+			err := again(func() error { // who writes events of several subjects locks the same streams, in another order
+				tag, err := e.DB.pool.Exec(ctx, sql, retention, retireAtOnce)
+				n = tag.RowsAffected()
+				return err
+			})
 			if err != nil {
 				return classify(err)
-			}
-			if tag.RowsAffected() < retireAtOnce {
-				break
 			}
 		}
 	}

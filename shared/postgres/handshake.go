@@ -71,7 +71,7 @@ func (o Outbox) Refused(ctx context.Context, a domain.Attempt, reason string, pa
 
 func (o Outbox) handshake(ctx context.Context, sql string, a domain.Attempt, more ...any) (status domain.CallbackStatus, err error) {
 	args := append([]any{a.Callback.ProjectID, a.Callback.ID, a.Claim}, more...)
-	err = o.DB.pool.QueryRow(ctx, sql, args...).Scan(&status)
+	err = again(func() error { return o.DB.pool.QueryRow(ctx, sql, args...).Scan(&status) })
 	if errors.Is(err, pgx.ErrNoRows) {
 		return "", domain.ErrFenced
 	}

@@ -64,18 +64,26 @@ const instanceData = `jsonb_strip_nulls(jsonb_build_object(
 func (i Instances) Change(ctx context.Context, known []domain.Instance) (told int, err error) {
 	// One order for all, so that two copies that change the same instances do not wait for each other.
 	known = slices.SortedFunc(slices.Values(known), func(a, b domain.Instance) int { return cmp.Compare(a.ID.String(), b.ID.String()) })
-	err = i.DB.inTx(ctx, func(tx pgx.Tx) error {
-		batch := &pgx.Batch{}
-		for _, k := range known {
-			queueChange(batch, k, uuid.NullUUID{}).QueryRow(func(row pgx.Row) error {
-				var n int
-				err := row.Scan(&n)
-				told += n
-				return err
-			})
-		}
-		return tx.SendBatch(ctx, batch).Close()
+	err = again(func() error {
+		return i.DB.inTx(ctx, func(tx pgx.Tx) (err error) {
+			told, err = changeAll(ctx, tx, known)
+			return err
+		})
 	})
+	return told, err
+}
+
+func changeAll(ctx context.Context, tx pgx.Tx, known []domain.Instance) (told int, err error) {
+	batch := &pgx.Batch{}
+	for _, k := range known {
+		queueChange(batch, k, uuid.NullUUID{}).QueryRow(func(row pgx.Row) error {
+			var n int
+			err := row.Scan(&n)
+			told += n
+			return err
+		})
+	}
+	err = tx.SendBatch(ctx, batch).Close()
 	return told, err
 }
 

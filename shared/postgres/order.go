@@ -176,15 +176,17 @@ func (o Orders) Release(ctx context.Context, order domain.Order, claim domain.Cl
 // Decide writes what Nova said to one instance, if the claim still holds. Somebody may have observed the same server
 // before.
 func (o Orders) Decide(ctx context.Context, claim domain.Claim, i domain.Instance) error {
-	batch := &pgx.Batch{}
 	var decided bool
-	queueChange(batch, i, uuid.NullUUID{UUID: claim.ID, Valid: true}).QueryRow(func(row pgx.Row) error {
-		var n int
-		err := row.Scan(&n)
-		decided = n == 1
-		return err
+	err := again(func() error {
+		batch := &pgx.Batch{}
+		queueChange(batch, i, uuid.NullUUID{UUID: claim.ID, Valid: true}).QueryRow(func(row pgx.Row) error {
+			var n int
+			err := row.Scan(&n)
+			decided = n == 1
+			return err
+		})
+		return o.DB.pool.SendBatch(ctx, batch).Close()
 	})
-	err := o.DB.pool.SendBatch(ctx, batch).Close()
 	if err != nil || decided {
 		return classify(err)
 	}
@@ -219,8 +221,10 @@ const orderData = `jsonb_strip_nulls(jsonb_build_object('order_id', id, 'status'
 
 // Conclude writes the status that follows from the instances, and its event; a final one is never changed.
 func (o Orders) Conclude(ctx context.Context, order domain.Order) error {
-	_, err := o.DB.pool.Exec(ctx, concludeSQL, order.ProjectID, order.ID, order.Evaluate())
-	return classify(err)
+	return classify(again(func() error {
+		_, err := o.DB.pool.Exec(ctx, concludeSQL, order.ProjectID, order.ID, order.Evaluate())
+		return err
+	}))
 }
 
 const (

@@ -42,12 +42,14 @@ where s.claim_id = $1 and d.project_id = s.project_id and d.callback_id = s.call
 
 // Bury gives up what waits for callbacks that are gone.
 func (o Outbox) Bury(ctx context.Context) error {
-	claim := uuid.New()
-	batch := &pgx.Batch{}
-	for _, sql := range []string{buryStreamsSQL, buryDeliveriesSQL, buriedSQL} {
-		batch.Queue(sql, claim)
-	}
-	return classify(o.DB.pool.SendBatch(ctx, batch).Close())
+	return classify(again(func() error {
+		claim := uuid.New()
+		batch := &pgx.Batch{}
+		for _, sql := range []string{buryStreamsSQL, buryDeliveriesSQL, buriedSQL} {
+			batch.Queue(sql, claim)
+		}
+		return o.DB.pool.SendBatch(ctx, batch).Close()
+	}))
 }
 
 // The operator's sink is a callback of no project, under the zero UUID.
@@ -77,16 +79,18 @@ func (o Outbox) Sink(ctx context.Context, wanted bool, past time.Duration) error
 	if err != nil || there == wanted {
 		return classify(err)
 	}
-	return o.DB.inTx(ctx, func(tx pgx.Tx) error {
-		if !wanted {
-			_, err := tx.Exec(ctx, noSinkSQL, uuid.Nil)
+	return again(func() error {
+		return o.DB.inTx(ctx, func(tx pgx.Tx) error {
+			if !wanted {
+				_, err := tx.Exec(ctx, noSinkSQL, uuid.Nil)
+				return err
+			}
+			// No event is being written now, so that each is one of the past, or one that finds the sink.
+			if _, err := tx.Exec(ctx, "lock table events in share mode"); err != nil {
+				return err
+			}
+			_, err := tx.Exec(ctx, sinkSQL, uuid.Nil, past)
 			return err
-		}
-		// No event is being written now, so that each is one of the past, or one that finds the sink.
-		if _, err := tx.Exec(ctx, "lock table events in share mode"); err != nil {
-			return err
-		}
-		_, err := tx.Exec(ctx, sinkSQL, uuid.Nil, past)
-		return err
+		})
 	})
 }

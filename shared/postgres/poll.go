@@ -81,6 +81,33 @@ func (p Polls) OfServers(ctx context.Context, servers []domain.Server) ([]domain
 	return p.instances(ctx, ofServersSQL, projects, ids, tagProjects, tags)
 }
 
+// While a copy works on the order, nothing is said of its servers. One that is tracked under another id is somebody's.
+const unwantedSQL = `
+select s_server from unnest($1::text[], $2::text[], $3::uuid[], $4::uuid[]) as s (s_project, s_server, s_order, s_instance)
+    join orders o on o.project_id = s_project and o.id = s_order
+    join instances i on i.project_id = s_project and i.id = s_instance and i.order_id = o.id
+where coalesce(o.claimed_until, '-infinity') < clock_timestamp()
+  and (i.server_id <> s_server or i.server_id = s_server and o.status = 'rolled_back' and i.state <> 'deleted')
+  and not exists (select from instances other where other.project_id = s_project and other.server_id = s_server and other.id <> i.id)`
+
+// Unwanted are the ids of those of the servers that were made for an order and are not to be: the instance has another
+// server, because Nova took so long over a call that it was repeated; or nothing of the order was to stay.
+func (p Polls) Unwanted(ctx context.Context, servers []domain.Server) ([]string, error) {
+	var projects, ids []string
+	var orders, instances []uuid.UUID
+	for _, s := range servers {
+		if order, instance, ok := s.Made(); ok {
+			projects, ids, orders, instances = append(projects, s.ProjectID), append(ids, s.ID), append(orders, order), append(instances, instance)
+		}
+	}
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	rows, _ := p.DB.pool.Query(ctx, unwantedSQL, projects, ids, orders, instances)
+	unwanted, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	return unwanted, classify(err)
+}
+
 func (p Polls) instances(ctx context.Context, sql string, args ...any) ([]domain.Instance, error) {
 	rows, _ := p.DB.pool.Query(ctx, sql, args...)
 	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[domain.Instance])

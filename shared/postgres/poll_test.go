@@ -102,6 +102,55 @@ func TestPolls(t *testing.T) {
 	}
 }
 
+// TestUnwanted: a second server of an instance, and one of an order of which nothing was to stay; and no other.
+func TestUnwanted(t *testing.T) {
+	t.Parallel()
+	store := orders(t)
+	polls := postgres.Polls(store)
+	kept, rolled := newOrder(4), newOrder(2)
+	rolled.Spec.OnFailure = domain.Rollback
+	claim := place(t, store, kept, long)
+	place(t, store, rolled, ended)
+	known := []domain.Instance{
+		with(kept.Instances[0], "k0", domain.InstanceActive), with(kept.Instances[1], "k1", domain.InstanceDeleted), with(kept.Instances[3], "k3", domain.InstanceActive),
+		with(rolled.Instances[0], "r0", domain.InstanceDeleted), refusedAs(rolled.Instances[1], "quota_exceeded"),
+	}
+	if err := change(t, store, known); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Conclude(t.Context(), get(t, store, rolled)); err != nil {
+		t.Fatal(err)
+	}
+	late := get(t, store, rolled).Instances[1]
+	if err := change(t, store, []domain.Instance{with(late, "r1", domain.InstanceBuilding)}); err != nil {
+		t.Fatal(err)
+	}
+	server := func(id, project string, o domain.Order, n int, more ...string) domain.Server {
+		return domain.Server{ID: id, ProjectID: project, Tags: append(more, o.Instances[n].ID.String(), domain.OrderTag(o.ID))}
+	}
+	servers := []domain.Server{
+		server("k0", "p1", kept, 0), server("k0 again", "p1", kept, 0, "a tag of its owner"), server("k1 again", "p1", kept, 1),
+		server("k2", "p1", kept, 2), // that nobody has written down yet
+		server("k3", "p1", kept, 1), // another instance's by now
+		server("k0 elsewhere", "p2", kept, 0), server("of both", "p1", kept, 0, kept.Instances[1].ID.String()),
+		server("of another order", "p1", domain.Order{ID: rolled.ID, Instances: kept.Instances}, 0),
+		server("r0", "p1", rolled, 0), server("r1", "p1", rolled, 1), {ID: "mine", ProjectID: "p1"},
+	}
+	expect := func(want ...string) {
+		t.Helper()
+		got, err := polls.Unwanted(t.Context(), servers)
+		slices.Sort(got)
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("got %q %v, want %q", got, err, want)
+		}
+	}
+	expect("r1")
+	if err := store.Release(t.Context(), kept, claim); err != nil {
+		t.Fatal(err)
+	}
+	expect("k0 again", "k1 again", "r1")
+}
+
 // TestRunning lists the orders that need no caller to go on.
 func TestRunning(t *testing.T) {
 	t.Parallel()

@@ -153,10 +153,10 @@ func (p *Process) Close(ctx context.Context) {
 	if err := p.log.Flush(ctx); err != nil {
 		slog.ErrorContext(ctx, "flush", "error", err)
 	}
+	p.stopEvents() // also of what the process itself has woken, which must not find the database closed
 	waking, cancel := context.WithTimeout(ctx, wakeGrace)
 	p.waker.Close(waking)
 	cancel()
-	p.stopEvents()
 	p.db.Close()
 	p.cloud.Close()
 	if err := p.telemetry.Stop(ctx); err != nil {

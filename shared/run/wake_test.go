@@ -53,18 +53,30 @@ func TestAFunctionWakesOthers(t *testing.T) {
 	}
 }
 
-// TestTheEndWaitsForNoWake for longer than a moment.
-func TestTheEndWaitsForNoWake(t *testing.T) {
-	p, err := New(t.Context(), environment(nil), nil, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p.events[0].Func = func(ctx context.Context, _ cloudevents.Event) error { <-ctx.Done(); return ctx.Err() }
-	p.deps().Wake(p.events[0].Name)
-	began := time.Now()
-	p.Close(t.Context())
-	if took := time.Since(began); took < wakeGrace || took > 2*wakeGrace {
-		t.Errorf("the end took %s", took)
+// TestTheEndStopsWhatWasWoken, and waits for it, but only for a moment.
+func TestTheEndStopsWhatWasWoken(t *testing.T) {
+	ever := make(chan struct{})
+	defer close(ever)
+	for name, tc := range map[string]struct {
+		work     func(context.Context)
+		from, to time.Duration
+	}{
+		"work that stops when it is told to": {func(ctx context.Context) { <-ctx.Done(); time.Sleep(100 * time.Millisecond) }, 100 * time.Millisecond, wakeGrace},
+		"work that does not":                 {func(context.Context) { <-ever }, wakeGrace, 2 * wakeGrace},
+	} {
+		p, err := New(t.Context(), environment(nil), nil, io.Discard)
+		if err != nil {
+			t.Fatal(err)
+		}
+		working := make(chan struct{})
+		p.events[0].Func = func(ctx context.Context, _ cloudevents.Event) error { close(working); tc.work(ctx); return ctx.Err() }
+		p.deps().Wake(p.events[0].Name)
+		<-working
+		began := time.Now()
+		p.Close(t.Context())
+		if took := time.Since(began); took < tc.from || took > tc.to {
+			t.Errorf("%s: the end took %s", name, took)
+		}
 	}
 }
 

@@ -97,12 +97,6 @@ func newClient(cfg Config, resolver *net.Resolver, tlsConfig *tls.Config) (*Clie
 	}, nil
 }
 
-// Close lets go of the connections that wait for the next delivery.
-func (c *Client) Close() { c.http.CloseIdleConnections() }
-
-// Check is Guard.Check.
-func (c *Client) Check(rawURL string) error { return c.guard.Check(rawURL) }
-
 var errForbidden = errors.New("forbidden address")
 
 type plainKey struct{}

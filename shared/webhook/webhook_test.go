@@ -31,7 +31,7 @@ func testClient(t *testing.T, cfg Config, resolver *net.Resolver) *Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(client.Close)
+	t.Cleanup(client.http.CloseIdleConnections)
 	return client
 }
 

@@ -1,6 +1,7 @@
 -- +goose Up
 
 alter table orders add column seq bigint not null default 0;
+create index orders_running on orders (created_at) where status = 'running';
 
 alter table instances
     add column spec            jsonb  not null default '{}',
@@ -143,4 +144,5 @@ drop table streams, deliveries, events, callbacks, polls;
 drop function fan_out;
 alter table instances drop column spec, drop column addresses, drop column key_name, drop column key_fingerprint,
     drop column seq, drop column seen_at, drop column missed_at;
+drop index orders_running;
 alter table orders drop column seq;
