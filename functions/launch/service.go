@@ -223,10 +223,10 @@ func (s service) conclude(ctx context.Context, cloud session, projectID string, 
 	return order, err
 }
 
-// clear removes what an order of which nothing stays has left: its key pair, and servers that Nova made so late that the
-// order was rolled back before.
+// clear removes what an order of which nothing stays has left: its key pair, which its owner alone can delete, and servers
+// that Nova made so late that the order was rolled back before.
 func (s service) clear(ctx context.Context, cloud session, order domain.Order, status domain.OrderStatus) error {
-	if status != domain.OrderRolledBack && (status != domain.OrderFailed || status == order.Status || made(order)) {
+	if status != domain.OrderRolledBack && (status != domain.OrderFailed || made(order)) {
 		return nil
 	}
 	for n, step := range order.Next() {

@@ -143,9 +143,11 @@ func TestUnwantedGo(t *testing.T) {
 		cloud: &sessions{kept: map[string]session{}, login: func(context.Context) (session, error) { return deleter{deleted: &deleted}, nil }},
 	}
 	err := s.removeUnwanted(t.Context(), []domain.Server{
-		{ID: "kept", ProjectID: "p", Status: "ACTIVE"}, {ID: "twice", ProjectID: "p", Status: "BUILD"},
+		{ID: "kept", ProjectID: "p", Status: "ACTIVE"},
+		{ID: "twice", ProjectID: "p", Status: "BUILD"},
 		{ID: "going", ProjectID: "p", Status: "ACTIVE", Task: "deleting"},
-		{ID: "a", ProjectID: "read only", Status: "ACTIVE"}, {ID: "b", ProjectID: "read only", Status: "ACTIVE"},
+		{ID: "a", ProjectID: "read only", Status: "ACTIVE"},
+		{ID: "b", ProjectID: "read only", Status: "ACTIVE"},
 	})
 	if diff := cmp.Diff([]string{"p/twice", "read only/a"}, deleted); diff != "" || err != nil {
 		t.Errorf("%v %s", err, diff)
@@ -224,7 +226,8 @@ func TestSilence(t *testing.T) {
 	s := &service{clock: store, polls: store, unknownAfter: 3 * time.Minute}
 	long, lately := store.now.Add(-time.Hour), store.now.Add(-time.Minute)
 	err := s.silence(t.Context(), []domain.Poll{
-		{ProjectID: "away", Since: long, FullAt: long}, {ProjectID: "for a moment", Since: lately, FullAt: long},
+		{ProjectID: "away", Since: long, FullAt: long},
+		{ProjectID: "for a moment", Since: lately, FullAt: long},
 		{ProjectID: "a cell is down", Since: long, FullAt: lately},
 	})
 	if diff := cmp.Diff([]string{"away"}, asked); diff != "" || err != nil {

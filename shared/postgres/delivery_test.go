@@ -261,6 +261,28 @@ func TestTwoEndAtOnce(t *testing.T) {
 	all.Wait()
 }
 
+// TestRetireWhileDelivering: who delivers has the stream and then wants the delivery; so does who deletes both for their age.
+func TestRetireWhileDelivering(t *testing.T) {
+	t.Parallel()
+	m := newMailroom(t)
+	m.callback(t)
+	testkit.AddEvents(t, m.conn, tenant, names(1), 1)
+	exec(t, m.conn, "update events set at = now() - interval '8 days'")
+	exec(t, m.conn, "begin; select from streams for update")
+	retired := make(chan error)
+	go func() { retired <- m.events.Retire(context.Background(), 7*24*time.Hour) }()
+	const waiting = "select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')"
+	watch := testkit.Connect(t, m.database)
+	testkit.Eventually(t, 10*time.Second, "it waits for the stream", func() bool { return testkit.Scalar[bool](t, watch, waiting) })
+	exec(t, m.conn, "set lock_timeout = '500ms'; update deliveries set status = 'delivered'; commit")
+	if err := <-retired; err != nil {
+		t.Error(err)
+	}
+	if n := testkit.Scalar[int](t, m.conn, "select count(*)::int from deliveries"); n != 0 {
+		t.Errorf("%d deliveries are left", n)
+	}
+}
+
 // TestRetire: old events go with their deliveries, and a stream goes on after them; an hour's event stays.
 func TestRetire(t *testing.T) {
 	t.Parallel()

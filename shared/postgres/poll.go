@@ -15,7 +15,8 @@ import (
 // Followed and Running look at all projects, because poll-instances serves all; every other statement names its own.
 type Polls struct{ DB *DB }
 
-// Of a project that was never read, all is known from the moment on at which its first instance was tracked.
+// Of a project that was never read, all is known from the moment on at which its first instance was tracked. Those come
+// first that were not read for the longest, so that each has its turn when the time does not suffice for all.
 const (
 	followedSQL = `
 select i.project_id, coalesce(p.since, min(i.created_at)), coalesce(p.full_at, min(i.created_at)),
@@ -23,7 +24,7 @@ select i.project_id, coalesce(p.since, min(i.created_at)), coalesce(p.full_at, m
 from instances i left join polls p on p.project_id = i.project_id
 where i.state <> 'deleted'
 group by i.project_id, p.since, p.full_at
-order by i.project_id`
+order by 2, i.project_id`
 
 	movingSQL = `
 select i.project_id, coalesce(p.since, min(i.created_at)), coalesce(p.full_at, min(i.created_at)), 0
@@ -33,7 +34,7 @@ from instances i
 where i.state = any($1) and i.updated_at > clock_timestamp() - $2::interval
   and (i.server_id is not null or o.claimed_until > clock_timestamp())
 group by i.project_id, p.since, p.full_at
-order by i.project_id`
+order by 2, i.project_id`
 )
 
 // Followed lists the projects that have instances which are not deleted.

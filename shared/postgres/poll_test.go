@@ -134,7 +134,8 @@ func TestUnwanted(t *testing.T) {
 		server("k3", "p1", kept, 1), // another instance's by now
 		server("k0 elsewhere", "p2", kept, 0), server("of both", "p1", kept, 0, kept.Instances[1].ID.String()),
 		server("of another order", "p1", domain.Order{ID: rolled.ID, Instances: kept.Instances}, 0),
-		server("r0", "p1", rolled, 0), server("r1", "p1", rolled, 1), {ID: "mine", ProjectID: "p1"},
+		server("r0", "p1", rolled, 0), server("r1", "p1", rolled, 1),
+		{ID: "mine", ProjectID: "p1"},
 	}
 	expect := func(want ...string) {
 		t.Helper()
