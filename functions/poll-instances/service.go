@@ -190,10 +190,15 @@ func (s *service) read(ctx context.Context, projectID string, projects []domain.
 	err := s.cloud.use(ctx, projectID, func(cloud session) error {
 		return read(newReader(s, cloud, projectID, projects), ctx)
 	})
-	if err == nil || projectID == "" && apperr.CodeOf(err) == apperr.Forbidden || ctx.Err() != nil {
+	if err == nil || projectID == "" && apperr.CodeOf(err) == apperr.Forbidden || errors.Is(ctx.Err(), context.Canceled) {
 		return err
 	}
 	slog.ErrorContext(ctx, "servers could not be read", "project_id", projectID, "error", err)
+	if ctx.Err() != nil { // a Nova that accepts requests and answers none has used up the time of the event
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
+		defer cancel()
+	}
 	return errors.Join(err, s.silence(ctx, projects))
 }
 

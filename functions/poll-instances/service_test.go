@@ -234,3 +234,31 @@ func TestSilence(t *testing.T) {
 		t.Errorf("%v %s", err, diff)
 	}
 }
+
+// TestSilenceAfterTheTimeIsUp: who accepts and does not answer is as silent as who is away. An end of ours says nothing.
+func TestSilenceAfterTheTimeIsUp(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		end  func(context.Context) (context.Context, context.CancelFunc)
+		want []string
+	}{
+		"no time left": {func(ctx context.Context) (context.Context, context.CancelFunc) { return context.WithTimeout(ctx, 0) }, []string{"hangs"}},
+		"we have to end": {func(ctx context.Context) (context.Context, context.CancelFunc) {
+			ctx, end := context.WithCancel(ctx)
+			end()
+			return ctx, end
+		}, nil},
+	} {
+		var asked []string
+		store := silent{now: time.Now(), asked: &asked}
+		s := &service{clock: store, polls: store, unknownAfter: 3 * time.Minute, cloud: &sessions{login: func(ctx context.Context) (session, error) { return nil, ctx.Err() }}}
+		ctx, cancel := tc.end(t.Context())
+		defer cancel()
+		if err := s.read(ctx, "hangs", []domain.Poll{{ProjectID: "hangs"}}, nil); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+		if diff := cmp.Diff(tc.want, asked); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+}
