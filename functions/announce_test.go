@@ -62,7 +62,7 @@ func TestTheDaemonAnnouncesWhatStatsShows(t *testing.T) {
 	env := announcing(t, database, project, sink, "3h")
 	env["K_CE_OVERRIDES"] = `{"extensions":{"cloud":"north"}}`
 	p := testkit.Spawn(t, env) // its own first tick is enough
-	testkit.Eventually(t, time.Minute, "three hours are announced", func() bool { return cmp.Equal(told(sink), hoursTo(hour, 3)) })
+	testkit.Eventually(t, 3*time.Minute, "three hours are announced", func() bool { return cmp.Equal(told(sink), hoursTo(hour, 3)) })
 	var shown struct{ Hours []map[string]any }
 	p.As(project.Token(t)).Get(t, "/v1/stats?scope=cloud&hours=3").JSON(t, &shown)
 	events := map[string]map[string]any{}
@@ -98,7 +98,7 @@ func TestASinkThatRefuses(t *testing.T) {
 	hour := nextHour(t, database)
 	testkit.Spawn(t, announcing(t, database, project, sink, "3h"))
 	conn := testkit.Connect(t, database)
-	testkit.Eventually(t, time.Minute, "all hours are taken", func() bool {
+	testkit.Eventually(t, 3*time.Minute, "all hours are taken", func() bool {
 		// Nobody waits for the pauses, which grow to an hour.
 		if _, err := conn.Exec(context.Background(), "update streams set next_at = now(); update callbacks set not_before = null"); err != nil {
 			t.Fatal(err)
@@ -124,7 +124,7 @@ func TestASinkThatComesLater(t *testing.T) {
 	delete(without, "K_SINK")
 	first := testkit.Spawn(t, without)
 	conn := testkit.Connect(t, database)
-	testkit.Eventually(t, time.Minute, "three hours are in the outbox", func() bool {
+	testkit.Eventually(t, 3*time.Minute, "three hours are in the outbox", func() bool {
 		return testkit.Scalar[int](t, conn, "select count(*)::int from events") == 3
 	})
 	first.Kill()
@@ -132,10 +132,10 @@ func TestASinkThatComesLater(t *testing.T) {
 		t.Errorf("there are %d deliveries to nobody", n)
 	}
 	second := testkit.Spawn(t, env)
-	testkit.Eventually(t, time.Minute, "three hours are announced", func() bool { return cmp.Equal(told(sink), hoursTo(hour, 3)) })
+	testkit.Eventually(t, 3*time.Minute, "three hours are announced", func() bool { return cmp.Equal(told(sink), hoursTo(hour, 3)) })
 	second.Kill()
 	testkit.Spawn(t, without)
-	testkit.Eventually(t, time.Minute, "the sink is forgotten", func() bool {
+	testkit.Eventually(t, 3*time.Minute, "the sink is forgotten", func() bool {
 		return testkit.Scalar[int](t, conn, "select count(*)::int from callbacks") == 0
 	})
 }
@@ -159,12 +159,12 @@ func TestAnnounceSurvivesKill(t *testing.T) {
 	env := announcing(t, database, project, sink, "2h")
 	env["CALLBACK_TIMEOUT"] = "1s"
 	first := testkit.Spawn(t, env)
-	testkit.Eventually(t, time.Minute, "the sink has the first hour", func() bool { return len(sink.IDs()) > 0 })
+	testkit.Eventually(t, 3*time.Minute, "the sink has the first hour", func() bool { return len(sink.IDs()) > 0 })
 	first.Kill()
 	letGo()
 	testkit.Spawn(t, env)
 	conn := testkit.Connect(t, database)
-	testkit.Eventually(t, time.Minute, "another copy has delivered them all", func() bool {
+	testkit.Eventually(t, 3*time.Minute, "another copy has delivered them all", func() bool {
 		return testkit.Scalar[int](t, conn, "select count(*)::int from deliveries where status = 'delivered'") == 2
 	})
 	if diff := cmp.Diff(hoursTo(hour, 2), told(sink)); diff != "" {

@@ -134,6 +134,7 @@ func TestTenCopiesOneTick(t *testing.T) {
 // again, to the other copy or to one that was started anew, until it is finished: Nova then has exactly its servers.
 func TestLaunchSurvivesKill(t *testing.T) {
 	t.Parallel()
+	testkit.Heavy(t)
 	const kills, count, atOnce = 20, 10, 4
 	project := testkit.NewProject(t)
 	project.SetQuota(t, -1)
@@ -261,6 +262,7 @@ func (s survivors) serversOf(t *testing.T, id string) []testkit.Server {
 // finishes it.
 func TestRollbackSurvivesKill(t *testing.T) {
 	t.Parallel()
+	testkit.Heavy(t)
 	f := testkit.Sandbox(t)
 	project := testkit.NewProject(t)
 	database := testkit.Database(t)

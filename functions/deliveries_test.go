@@ -100,6 +100,7 @@ func (f *fleet) killing(t *testing.T) (stop func() int) {
 // every few seconds and a receiver of each bad kind is registered, too: a receiver of the plain CloudEvents SDK and one that
 // verifies with the Standard Webhooks library get every event of the outbox, in order.
 func TestEveryTransitionArrives(t *testing.T) {
+	testkit.Heavy(t)
 	const servers = 50
 	project := testkit.NewProject(t)
 	project.SetQuota(t, -1)

@@ -85,6 +85,7 @@ func TestTickAtTheFullHour(t *testing.T) {
 // in between.
 func TestFiveHoursWithoutTicks(t *testing.T) {
 	t.Parallel()
+	testkit.Heavy(t)
 	p := testkit.NewProject(t)
 	made := p.Boot(t, "history", 5)
 	steady, young, stopped, gone, paused := made[0].ID, made[1].ID, made[2].ID, made[3].ID, made[4].ID

@@ -225,6 +225,7 @@ func TestACopyIsKilled(t *testing.T) {
 // copy that took the order is killed as soon as Nova has accepted the servers.
 func TestOrdersAreFinished(t *testing.T) {
 	t.Parallel()
+	testkit.Heavy(t)
 	w := &world{Project: testkit.NewProject(t), database: testkit.Database(t)}
 	account := testkit.OpenStack(t, "admin", "user", "show", "collector", "-f", "value", "-c", "id")
 	w.abandon(t, 1, `"start":false`)

@@ -146,6 +146,7 @@ func (w *world) ends(t *testing.T, subject, want string) {
 // TestWhatOthersDo to servers, with the openstack client, is told at the next tick: by both ways to read.
 func TestWhatOthersDo(t *testing.T) {
 	t.Parallel()
+	testkit.Heavy(t)
 	for _, account := range []string{"collector", "admin"} {
 		t.Run(account, func(t *testing.T) {
 			t.Parallel()

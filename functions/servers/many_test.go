@@ -36,6 +36,7 @@ func (r result) String() string {
 // TestManyAtOnce: each of many servers has its own result, in the order of the ids, whatever became of the others.
 func TestManyAtOnce(t *testing.T) {
 	t.Parallel()
+	testkit.Heavy(t)
 	p, other := testkit.NewProject(t), testkit.NewProject(t)
 	made, theirs := p.Boot(t, "many", 4), other.Boot(t, "theirs", 1)[0].ID
 	p.Stop(t, made[2].ID)

@@ -13,6 +13,7 @@ import (
 // takes, or refuses in its own words.
 func TestActionsInEveryState(t *testing.T) {
 	t.Parallel()
+	testkit.Heavy(t)
 	p := testkit.NewProject(t)
 	made := p.Boot(t, "state", 7)
 	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil)).As(p.Token(t))

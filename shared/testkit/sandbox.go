@@ -1,6 +1,11 @@
 package testkit
 
-import "testing"
+import (
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+)
 
 // StopPieces stops parts of the shared sandbox; at the test's end they run again, whatever became of it. Only the
 // tests of faults do so, which run by themselves.
@@ -26,3 +31,18 @@ func CellDown(t testing.TB) {
 
 // CellUp ends CellDown.
 func CellUp(t testing.TB) { t.Helper(); script(t, "sandbox", "cell-up") }
+
+// Heavy is for a test that keeps the sandbox busy, with more than a few servers: it waits until no other one does so, in
+// whatever process. Two cores make servers for one of them in seconds, and for four of them in minutes. Call it first, so
+// that what the test made is gone before the next one begins.
+func Heavy(t testing.TB) {
+	t.Helper()
+	file, err := os.OpenFile(filepath.Join(filepath.Dir(CloudsYAML(t)), "heavy-test.lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { file.Close() }) // which ends the lock
+	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+}
