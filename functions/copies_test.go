@@ -211,7 +211,7 @@ func (s survivors) killed(t *testing.T, moment time.Duration, restart bool) (bef
 		a.JSON(t, &got)
 	}
 	before = got.decided()
-	testkit.Eventually(t, 2*time.Minute, "the order is decided", func() bool {
+	testkit.Eventually(t, 6*time.Minute, "the order is decided", func() bool {
 		time.Sleep(time.Second)
 		a := second.As(s.token).Post(t, "/v1/launch", order)
 		if a.Status > 202 { // Nova is busy
