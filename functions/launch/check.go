@@ -13,14 +13,14 @@ func (i item) check(in request, networks string) error {
 	if err := i.checkSize(); err != nil {
 		return err
 	}
-	if err := domain.CheckText(i.image.field, i.image.value, domain.MaxNameLength); err != nil {
+	if err := domain.CheckText(i.image.Field, i.image.Value, domain.MaxNameLength); err != nil {
 		return err
 	}
 	if len(i.networks) > domain.MaxNetworks {
 		return apperr.InvalidField(networks, fmt.Sprintf("must have at most %d entries", domain.MaxNetworks))
 	}
 	for _, n := range i.networks {
-		if err := domain.CheckText(n.field, n.value, domain.MaxNameLength); err != nil {
+		if err := domain.CheckText(n.Field, n.Value, domain.MaxNameLength); err != nil {
 			return err
 		}
 	}
@@ -36,9 +36,9 @@ func (i item) check(in request, networks string) error {
 // checkSize wants a flavor or the least that the server must have, and not both.
 func (i item) checkSize() error {
 	if i.min == nil {
-		return domain.CheckText(i.flavor.field, i.flavor.value, domain.MaxNameLength)
+		return domain.CheckText(i.flavor.Field, i.flavor.Value, domain.MaxNameLength)
 	}
-	if i.flavor.value != "" {
+	if i.flavor.Value != "" {
 		return apperr.InvalidField(i.fields["min"], "does not go with flavor")
 	}
 	for _, part := range []struct {

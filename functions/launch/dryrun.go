@@ -10,6 +10,7 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/ordering"
 )
 
 // report is the answer to a dry run: everything that would make the launch fail, at once.
@@ -125,8 +126,8 @@ func (r *report) addOne(p dryRunProblem) {
 }
 
 func (r *report) checkImage(i item, f resolved) {
-	if !isActive(f.image) {
-		r.add(i.image.field, apperr.Conflict, "the image is %s", f.image.Status)
+	if !ordering.IsActive(f.image) {
+		r.add(i.image.Field, apperr.Conflict, "the image is %s", f.image.Status)
 	}
 	for _, why := range tooSmall(f.flavor, f.image) {
 		r.add(i.sizeField(), apperr.Invalid, "%s", why)
@@ -138,18 +139,18 @@ func (i item) sizeField() string {
 	if i.min != nil {
 		return i.fields["min"]
 	}
-	return i.flavor.field
+	return i.flavor.Field
 }
 
-func (r *report) checkNetworks(wanted []ref, networks []domain.Network) {
+func (r *report) checkNetworks(wanted []ordering.Ref, networks []domain.Network) {
 	for _, w := range wanted {
-		n := slices.IndexFunc(networks, func(n domain.Network) bool { return n.ID == w.value })
+		n := slices.IndexFunc(networks, func(n domain.Network) bool { return n.ID == w.Value })
 		switch {
 		case n < 0:
 		case networks[n].External:
-			r.add(w.field, apperr.Forbidden, "is an external network: launch on another and give the server a floating IP")
+			r.add(w.Field, apperr.Forbidden, "is an external network: launch on another and give the server a floating IP")
 		case len(networks[n].Subnets) == 0:
-			r.add(w.field, apperr.Invalid, "has no subnet, so there is no address to give")
+			r.add(w.Field, apperr.Invalid, "has no subnet, so there is no address to give")
 		}
 	}
 }
@@ -183,8 +184,8 @@ func (r *report) checkAddresses(found []resolved, facts facts) {
 	fields, need := map[string]string{}, map[string]int{}
 	for _, f := range found {
 		for _, n := range f.networks {
-			if need[n.value]++; fields[n.value] == "" {
-				fields[n.value] = n.field
+			if need[n.Value]++; fields[n.Value] == "" {
+				fields[n.Value] = n.Field
 			}
 		}
 	}
@@ -230,7 +231,7 @@ func (r *report) checkNames(field, what string, wanted, there []string) {
 	for _, name := range wanted {
 		if !slices.Contains(there, name) {
 			r.addOne(dryRunProblem{
-				Field: field, Code: apperr.Invalid, Detail: fmt.Sprintf("there is no %s %q", what, name), Allowed: some(slices.Clone(there)),
+				Field: field, Code: apperr.Invalid, Detail: fmt.Sprintf("there is no %s %q", what, name), Allowed: ordering.Some(slices.Clone(there)),
 			})
 		}
 	}

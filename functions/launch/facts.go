@@ -9,6 +9,7 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/ordering"
 )
 
 // facts are what a dry run holds an order against.
@@ -25,7 +26,7 @@ type facts struct {
 // gather reads what the checks need, and only that.
 func gather(ctx context.Context, cloud session, w wish, found []resolved) (out facts, err error) {
 	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(parallel)
+	group.SetLimit(ordering.Parallel)
 	wants := func(has func(item) bool) bool { return slices.ContainsFunc(w.items, has) }
 	group.Go(func() (err error) {
 		out.quota, err = cloud.Quota(ctx)

@@ -14,6 +14,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/httpx"
+	"github.com/cloudfn/cloudfn/shared/ordering"
 )
 
 // request is the body of POST /v1/launch. flavor, image and networks take an id or a unique name. What it says of a
@@ -98,17 +99,14 @@ func (in request) hash() [sha256.Size]byte {
 	return sha256.Sum256(text)
 }
 
-// ref is what the request calls something, and in which field.
-type ref struct{ field, value string }
-
 // item is one server as the request asks for it: without ids of the cloud's.
 type item struct {
 	id       uuid.UUID
 	name     string
-	flavor   ref
+	flavor   ordering.Ref
 	min      *size // instead of a flavor
-	image    ref
-	networks []ref // none: the project's only network
+	image    ordering.Ref
+	networks []ordering.Ref // none: the project's only network
 	spec     domain.LaunchSpec
 	userData domain.Secret
 	fields   map[string]string // where key_name, security_groups and availability_zone stand in the request
@@ -219,20 +217,20 @@ func (in request) item(n, count int, o override) (item, error) {
 			return i, err
 		}
 	}
-	i.flavor, i.min = ref{"flavor", in.Flavor}, in.Min
+	i.flavor, i.min = ordering.Ref{Field: "flavor", Value: in.Flavor}, in.Min
 	if o.Flavor != nil || o.Min != nil {
-		i.flavor, i.min = ref{at("flavor"), value(o.Flavor)}, o.Min
+		i.flavor, i.min = ordering.Ref{Field: at("flavor"), Value: value(o.Flavor)}, o.Min
 	}
-	i.image = ref{"image", in.Image}
+	i.image = ordering.Ref{Field: "image", Value: in.Image}
 	if o.Image != nil {
-		i.image = ref{at("image"), *o.Image}
+		i.image = ordering.Ref{Field: at("image"), Value: *o.Image}
 	}
 	networks, field := in.Networks, "networks"
 	if o.Networks != nil {
 		networks, field = o.Networks, at("networks")
 	}
 	for k, name := range networks {
-		i.networks = append(i.networks, ref{fmt.Sprintf("%s[%d]", field, k), name})
+		i.networks = append(i.networks, ordering.Ref{Field: fmt.Sprintf("%s[%d]", field, k), Value: name})
 	}
 	i.rest(in, o, at)
 	return i, i.check(in, field)

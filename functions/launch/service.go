@@ -11,10 +11,12 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/ordering"
 )
 
 // session is the part of OpenStack that this function needs.
 type session interface {
+	ordering.Cloud
 	Flavors(context.Context) ([]domain.Flavor, error)
 	Image(ctx context.Context, id string) (domain.Image, error)
 	Images(ctx context.Context, name string) ([]domain.Image, error)
@@ -23,36 +25,21 @@ type session interface {
 	KeyPairs(context.Context) ([]domain.KeyPair, error)
 	SecurityGroups(context.Context) ([]domain.SecurityGroup, error)
 	Zones(context.Context) ([]domain.Zone, error)
-	Quota(context.Context) (domain.Quota, error)
 	ImportKeyPair(ctx context.Context, name, publicKey string) (domain.KeyPair, error)
 	DeleteKeyPair(ctx context.Context, name string) error
 	FreeAddresses(ctx context.Context, networkIDs []string) (map[string]map[int]float64, error)
 	Room(context.Context, domain.Flavor) (int, error)
-	CreateServer(ctx context.Context, spec domain.LaunchSpec, name string, userData domain.Secret, tags []string) (string, error)
-	StopServer(ctx context.Context, id string) error
-	DeleteServer(ctx context.Context, id string) error
-	Server(ctx context.Context, id string) (domain.Server, error)
-	Servers(context.Context, domain.ServerQuery) (page []domain.Server, more bool, err error)
 }
 
 // orderStore is the part of the database that this function needs.
 type orderStore interface {
+	ordering.Store
 	Place(ctx context.Context, order domain.Order, claimFor time.Duration) (domain.Claim, error)
 	Claim(ctx context.Context, order domain.Order, claimFor time.Duration) (domain.Claim, error)
 	Keyed(ctx context.Context, order domain.Order, claim domain.Claim, fingerprint string) error
-	Renew(ctx context.Context, order domain.Order, claim domain.Claim, claimFor time.Duration) error
-	Release(ctx context.Context, order domain.Order, claim domain.Claim) error
-	Decide(ctx context.Context, claim domain.Claim, i domain.Instance) error
 	Conclude(ctx context.Context, order domain.Order) error
-	Get(ctx context.Context, projectID string, id uuid.UUID) (domain.Order, error)
 	Busy(ctx context.Context, projectID string, id uuid.UUID) (bool, error)
 	Taken(ctx context.Context, projectID string, ids []uuid.UUID) ([]uuid.UUID, error)
-	Now(context.Context) (time.Time, error)
-}
-
-// instanceStore is where it writes what it sees of instances.
-type instanceStore interface {
-	Change(ctx context.Context, known []domain.Instance) (told int, err error)
 }
 
 type service struct {
@@ -60,7 +47,7 @@ type service struct {
 		As(token domain.Secret, scope string) session
 	}
 	orders    orderStore
-	instances instanceStore
+	instances ordering.Instances
 	callbacks callbackStore
 	seal      sealer
 	guard     guard
@@ -70,6 +57,24 @@ type service struct {
 
 // tell wakes who is waiting for news: events are delivered, and servers that Nova works on are followed.
 func (s service) tell() { s.wake("deliver-events", "poll-instances") }
+
+func (s service) worker() ordering.Worker {
+	return ordering.Worker{Orders: s.orders, Instances: s.instances, Tell: s.tell, Claim: s.claim}
+}
+
+// work asks Nova for the order's servers with the caller's token.
+func (s service) work(ctx context.Context, cloud session, order domain.Order, claim domain.Claim, items []item) (key domain.Secret, err error) {
+	wish := ordering.Wish{UserData: make([]domain.Secret, len(items))}
+	for n, i := range items {
+		wish.UserData[n] = i.userData
+	}
+	wish.Prepare = func(ctx context.Context, order domain.Order) (prepared domain.Order, err error) {
+		prepared, key, err = s.giveKey(ctx, cloud, order, claim)
+		return prepared, err
+	}
+	err = s.worker().Work(ctx, cloud, order, claim, &wish)
+	return key, err
+}
 
 // launched is an order that was sent.
 type launched struct {
@@ -195,10 +200,9 @@ func (s service) goOn(ctx context.Context, cloud session, order domain.Order) (e
 		}
 	}
 	if claim.Held {
-		_, err = s.work(ctx, cloud, order, claim, nil)
-		return err
+		return s.worker().Work(ctx, cloud, order, claim, nil)
 	}
-	_, err = s.observe(ctx, cloud, order)
+	_, err = s.worker().Observe(ctx, cloud, order)
 	return err
 }
 
@@ -274,7 +278,7 @@ func refused(order domain.Order, failed error) error {
 		return apperr.New(apperr.Code(why.Code), "%s", why.Detail)
 	case failed == nil || errors.Is(failed, domain.ErrFenced):
 		return nil
-	case order.Undecided() == len(order.Instances) && !errors.Is(failed, errOpen):
+	case order.Undecided() == len(order.Instances) && !errors.Is(failed, ordering.ErrOpen):
 		return failed
 	}
 	slog.Warn("order left unfinished", "order_id", order.ID, "error", failed)

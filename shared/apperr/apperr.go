@@ -18,6 +18,7 @@ const (
 	Unauthenticated  Code = "unauthenticated"    // 401: no token, or one that Keystone does not accept
 	Forbidden        Code = "forbidden"          // 403: the caller may not do this
 	Quota            Code = "quota_exceeded"     // 403: a quota of the project does not allow it
+	DelegationLost   Code = "delegation_lost"    // 403: Keystone does not accept a connection's delegation any more
 	NotFound         Code = "not_found"          // 404: absent, or another project's
 	MethodNotAllowed Code = "method_not_allowed" // 405: the path exists, the method does not
 	NotAcceptable    Code = "not_acceptable"     // 406: no representation that the caller accepts

@@ -16,11 +16,15 @@ const (
 	Stop   Verb = "stop"
 	Reboot Verb = "reboot"
 	Delete Verb = "delete"
+	Deploy Verb = "deploy" // rebuild the server with an agent on it, which wipes its disk
+	// Connect takes an existing server under management, and Disconnect lets one go. Nova is told of neither.
+	Connect    Verb = "connect"
+	Disconnect Verb = "disconnect"
 )
 
-// Verbs lists every verb, for messages and checks.
+// Verbs lists the verbs that Nova is told, for messages and checks.
 func Verbs() []string {
-	return []string{string(Start), string(Stop), string(Reboot), string(Delete)}
+	return []string{string(Start), string(Stop), string(Reboot), string(Deploy), string(Delete)}
 }
 
 // Ask is an action as it is asked for.
@@ -34,6 +38,7 @@ var (
 	askStop   = Ask{Verb: Stop}
 	askReboot = Ask{Verb: Reboot}
 	askHard   = Ask{Verb: Reboot, Hard: true}
+	askDeploy = Ask{Verb: Deploy}
 	askDelete = Ask{Verb: Delete}
 )
 
@@ -42,14 +47,14 @@ var (
 var ActionMoves = map[InstanceState][]Ask{
 	InstanceRequested: {}, // there is no server yet
 	InstanceBuilding:  {askDelete},
-	InstanceActive:    {askStop, askReboot, askHard, askDelete},
-	InstanceStopped:   {askStart, askHard, askDelete},
-	InstanceShelved:   {askStart, askDelete},
+	InstanceActive:    {askStop, askReboot, askHard, askDeploy, askDelete},
+	InstanceStopped:   {askStart, askHard, askDeploy, askDelete},
+	InstanceShelved:   {askStart, askDeploy, askDelete},
 	InstancePaused:    {askHard, askDelete},
 	InstanceRebooting: {askHard, askDelete},
 	InstanceUpdating:  {askDelete},
 	InstanceRescued:   {askDelete},
-	InstanceError:     {askStop, askHard, askDelete},
+	InstanceError:     {askStop, askHard, askDeploy, askDelete},
 	InstanceUnknown:   {askDelete},
 	InstanceDeleting:  {},
 	InstanceDeleted:   {},
@@ -67,7 +72,7 @@ var underWay = map[string]Verb{
 
 // afterAction is what an instance is once Nova has accepted an action.
 var afterAction = map[Verb]InstanceState{
-	Start: InstanceUpdating, Stop: InstanceUpdating, Reboot: InstanceRebooting, Delete: InstanceDeleting,
+	Start: InstanceUpdating, Stop: InstanceUpdating, Deploy: InstanceUpdating, Reboot: InstanceRebooting, Delete: InstanceDeleting,
 }
 
 // After is the state of an instance once Nova has accepted the action.

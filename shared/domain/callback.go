@@ -37,6 +37,8 @@ type Callback struct {
 	Events         []string  // types of events; none = all
 	InstanceID     uuid.UUID // the zero UUID = any
 	OrderID        uuid.UUID // the zero UUID = any
+	OfProject      string    // whose events it gets: its own project's, or through a connection that one's
+	ConnectionID   uuid.UUID // it gets only what happens through this connection; zero = all of its own project's
 	Status         CallbackStatus
 	Reason         string // why it is pending, suspended or gone, in our words
 	Secret         []byte // sealed

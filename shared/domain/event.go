@@ -6,8 +6,13 @@ const (
 	OrderEvent        = "cloudfn.order.state.v1"
 	CallbackEvent     = "cloudfn.callback.state.v1"
 	CallbackTestEvent = "cloudfn.callback.test.v1" // made by hand, to try a receiver
+	ConnectionEvent   = "cloudfn.connection.state.v1"
+	ActionEvent       = "cloudfn.action.state.v1" // of what is done through a connection
+	AgentReadyEvent   = "cloudfn.agent.ready.v1"  // an agent that was deployed says once that it is there
 	StatsEvent        = "cloudfn.stats.hour.v1"
 )
 
 // EventTypes are the types that a callback may choose from.
-func EventTypes() []string { return []string{InstanceEvent, OrderEvent, CallbackEvent} }
+func EventTypes() []string {
+	return []string{InstanceEvent, OrderEvent, CallbackEvent, ConnectionEvent, ActionEvent, AgentReadyEvent}
+}

@@ -24,6 +24,11 @@ func (i Identity) Has(roles ...string) bool {
 	return slices.ContainsFunc(roles, func(r string) bool { return slices.Contains(i.Roles, r) })
 }
 
+// MayAct says whether the identity may do more than look: it has a role besides OpenStack's reader.
+func (i Identity) MayAct() bool {
+	return slices.ContainsFunc(i.Roles, func(r string) bool { return r != "reader" })
+}
+
 // CloudAdmin says whether OpenStack would let the identity see every project: the admin role (of any
 // project: OpenStack knows no other), or a reader of the whole system.
 func (i Identity) CloudAdmin() bool {

@@ -82,6 +82,10 @@ type Instance struct {
 	Seq            int64     // of its last event
 	SeenAt         time.Time // when what is known was asked for, by the database's clock
 	MissedAt       time.Time // when Nova first did not know its server any more; zero = it does
+	ConnectionID   uuid.UUID // through which it is managed; zero = none
+	Remote         bool      // its server is in another cloud than ours
+	DisconnectedAt time.Time // when it was let go; zero = it was not
+	CreatedAt      time.Time
 }
 
 // Problem is why an instance could not be had: a code of apperr, and Nova's own words.

@@ -37,6 +37,9 @@ type Order struct {
 	CreatedAt  time.Time
 	Instances  []Instance
 	Callback   *Callback // one that is to be made with the order, which then gets every event of it
+
+	ConnectionID uuid.UUID // run-connections works on the order, with what was delegated; zero = its caller does
+	Payload      []byte    // of an order through a connection: a sealed DelegatedOrder
 }
 
 // OrderSpec is what an order asks for as a whole; what it asks for of each server is in its instances. It is kept with
@@ -45,12 +48,13 @@ type OrderSpec struct {
 	OnFailure    OnFailure `json:"on_failure,omitempty"`
 	Stopped      bool      `json:"stopped,omitempty"`       // each server is stopped as soon as it is ACTIVE
 	GeneratedKey string    `json:"generated_key,omitempty"` // the name of the key pair that was made for the order
+	Reuse        bool      `json:"reuse,omitempty"`         // idle instances of the connection are taken before new ones are made
 
 	CallbackID *uuid.UUID `json:"callback_id,omitempty"` // of the callback that was made with the order
 }
 
 // Attended says whether the order needs more of us than asking Nova for its servers.
-func (s OrderSpec) Attended() bool { return s.OnFailure == Rollback || s.Stopped }
+func (s OrderSpec) Attended() bool { return s.OnFailure == Rollback || s.Stopped || s.Reuse }
 
 // OnFailure is what becomes of an order's servers when one of them cannot be had.
 type OnFailure string
@@ -118,7 +122,15 @@ func (o Order) settled(i Instance) bool {
 			return false
 		}
 	}
+	if o.starts(i) {
+		return false
+	}
 	return i.Settled()
+}
+
+// starts says whether the instance was idle until the order took it, and is still to be started.
+func (o Order) starts(i Instance) bool {
+	return o.Spec.Reuse && !o.Spec.Stopped && i.State == InstanceStopped
 }
 
 // RollingBack says whether nothing of the order is to stay: it is all or nothing, and one of its instances could not be
@@ -149,6 +161,7 @@ const (
 	StepNone   Step = ""       // nothing, or nothing yet
 	StepCreate Step = "create" // look for its server by tag, and ask Nova for one when there is none
 	StepStop   Step = "stop"   // stop its server
+	StepStart  Step = "start"  // start its server, which was idle
 	StepDelete Step = "delete" // delete its server
 	StepForgo  Step = "forgo"  // look for its server by tag, and when there is none write down Forgone: it is not asked for any more
 )
@@ -172,6 +185,8 @@ func (o Order) Next() []Step {
 			steps[n] = StepCreate
 		case o.Spec.Stopped && i.State == InstanceActive:
 			steps[n] = StepStop
+		case o.starts(i):
+			steps[n] = StepStart
 		}
 	}
 	return steps
@@ -202,14 +217,21 @@ func (o Order) Undecided() int {
 // so it has no place for user_data or any other secret.
 type LaunchSpec struct {
 	FlavorID       string            `json:"flavor_id"`
-	VCPUs          int               `json:"vcpus"` // the flavor's, for the quota
+	FlavorName     string            `json:"flavor_name,omitempty"`
+	VCPUs          int               `json:"vcpus"` // the flavor's, for quotas and reuse
 	RAMMB          int               `json:"ram_mb"`
+	DiskGB         int               `json:"disk_gb,omitempty"`
 	ImageID        string            `json:"image_id"`
 	NetworkIDs     []string          `json:"network_ids"`
 	KeyName        string            `json:"key_name,omitempty"`
 	SecurityGroups []string          `json:"security_groups,omitempty"`
 	Zone           string            `json:"zone,omitempty"`
 	Metadata       map[string]string `json:"metadata,omitempty"`
+}
+
+// Sized notes what the flavor has.
+func (s *LaunchSpec) Sized(f Flavor) {
+	s.FlavorID, s.FlavorName, s.VCPUs, s.RAMMB, s.DiskGB = f.ID, f.Name, f.VCPUs, f.RAMMB, f.DiskGB
 }
 
 // The limits of an order. Nova's own are 255 characters for names and metadata, 128 pairs by quota, and

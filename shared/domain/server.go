@@ -8,24 +8,25 @@ import (
 
 // Server is a Nova server as Nova shows it to the caller.
 type Server struct {
-	ID        string     `json:"id"`
-	Name      string     `json:"name"`
-	Status    string     `json:"status"` // Nova's status, raw
-	Addresses []Address  `json:"addresses"`
-	Flavor    FlavorRef  `json:"flavor"`
-	Image     *ImageRef  `json:"image"` // null for a server that boots from a volume
-	Zone      string     `json:"zone"`
-	KeyName   string     `json:"key_name,omitempty"`
-	CreatedAt time.Time  `json:"created_at"`
-	UpdatedAt time.Time  `json:"updated_at"`
-	Fault     *Fault     `json:"fault,omitempty"`
-	Instance  *Tracked   `json:"instance"` // null for a server that is not tracked
-	ProjectID string     `json:"-"`
-	Task      string     `json:"-"` // Nova's task state, "" when it works on nothing
-	Locked    bool       `json:"-"`
-	Tags      []string   `json:"-"`
-	Partial   bool       `json:"partial,omitempty"` // its cell is down: only id, status and times are known
-	Deleted   *time.Time `json:"-"`
+	ID        string            `json:"id"`
+	Name      string            `json:"name"`
+	Status    string            `json:"status"` // Nova's status, raw
+	Addresses []Address         `json:"addresses"`
+	Flavor    FlavorRef         `json:"flavor"`
+	Image     *ImageRef         `json:"image"` // null for a server that boots from a volume
+	Zone      string            `json:"zone"`
+	KeyName   string            `json:"key_name,omitempty"`
+	CreatedAt time.Time         `json:"created_at"`
+	UpdatedAt time.Time         `json:"updated_at"`
+	Fault     *Fault            `json:"fault,omitempty"`
+	Instance  *Tracked          `json:"instance"` // null for a server that is not tracked
+	ProjectID string            `json:"-"`
+	Task      string            `json:"-"` // Nova's task state, "" when it works on nothing
+	Locked    bool              `json:"-"`
+	Tags      []string          `json:"-"`
+	Partial   bool              `json:"partial,omitempty"` // its cell is down: only id, status and times are known
+	Deleted   *time.Time        `json:"-"`
+	Metadata  map[string]string `json:"-"` // only of a server that was asked for by id
 }
 
 // Address is one IP address of a server.
@@ -63,6 +64,17 @@ type Tracked struct {
 	ServerID string        `json:"-"` // "" for an instance without a server
 	State    InstanceState `json:"state"`
 	Origin   string        `json:"origin"` // launched, or connected
+	// ConnectionID is that of the connection through which the instance is managed, if it is.
+	ConnectionID *uuid.UUID `json:"connection_id,omitempty"`
+	Agent        *Agent     `json:"agent,omitempty"` // that was last deployed to it; only of a server that was asked for by id
+}
+
+// Agent is what was last deployed to an instance. What becomes of it is not watched.
+type Agent struct {
+	DeploymentID uuid.UUID  `json:"deployment_id"`
+	Image        string     `json:"image"` // the OCI reference
+	DeployedAt   time.Time  `json:"deployed_at"`
+	ReadyAt      *time.Time `json:"ready_at"` // when it said that it is there; null until then
 }
 
 // ServerQuery selects servers of the caller's project.

@@ -16,6 +16,7 @@ var statusOf = map[apperr.Code]int{
 	apperr.Unauthenticated:  http.StatusUnauthorized,
 	apperr.Forbidden:        http.StatusForbidden,
 	apperr.Quota:            http.StatusForbidden,
+	apperr.DelegationLost:   http.StatusForbidden,
 	apperr.NotFound:         http.StatusNotFound,
 	apperr.MethodNotAllowed: http.StatusMethodNotAllowed,
 	apperr.NotAcceptable:    http.StatusNotAcceptable,

@@ -24,14 +24,17 @@ const catalogTimeout = 15 * time.Second
 
 // endpoint finds where a service is. The catalog is read once per scope and kept for a few minutes.
 func (s *Session) endpoint(ctx context.Context, service string) (string, error) {
-	found, err := s.catalog(ctx)
+	if s.catalog != nil {
+		return s.catalog.endpoint(service, s.cloud.region, s.cloud.iface)
+	}
+	found, err := s.readCatalog(ctx)
 	if err != nil {
 		return "", err
 	}
 	return found.endpoint(service, s.cloud.region, s.cloud.iface)
 }
 
-func (s *Session) catalog(ctx context.Context) (catalog, error) {
+func (s *Session) readCatalog(ctx context.Context) (catalog, error) {
 	if found, ok := s.cloud.catalogs.Get(s.scope); ok {
 		return found, nil
 	}

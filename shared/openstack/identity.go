@@ -31,8 +31,11 @@ type token struct {
 	Domain *struct {
 		ID string `json:"id"`
 	} `json:"domain"`
-	System map[string]bool `json:"system"`
-	Roles  []struct {
+	System     map[string]bool `json:"system"`
+	Credential *struct {
+		Restricted bool `json:"restricted"`
+	} `json:"application_credential"`
+	Roles []struct {
 		Name string `json:"name"`
 	} `json:"roles"`
 }
@@ -178,13 +181,19 @@ func (s *Session) In(ctx context.Context, projectID string) (*Session, error) {
 }
 
 func (c *Cloud) login(ctx context.Context, auth *gophercloud.AuthOptions) (*Session, error) {
+	s, _, err := c.loginAs(ctx, auth)
+	return s, err
+}
+
+// loginAs also gives what Keystone says of the new token.
+func (c *Cloud) loginAs(ctx context.Context, auth *gophercloud.AuthOptions) (*Session, token, error) {
 	scope, err := auth.ToTokenV3ScopeMap()
 	if err != nil {
-		return nil, err
+		return nil, token{}, err
 	}
 	request, err := auth.ToTokenV3CreateMap(scope)
 	if err != nil {
-		return nil, err
+		return nil, token{}, err
 	}
 	anonymous := Session{cloud: c}
 	keystone := &gophercloud.ServiceClient{ProviderClient: anonymous.provider(), Endpoint: c.identity}
@@ -197,13 +206,12 @@ func (c *Cloud) login(ctx context.Context, auth *gophercloud.AuthOptions) (*Sess
 	// Not by gophercloud's tokens.Create, whose Extract panics on a struct that embeds one of ours.
 	resp, err := keystone.Post(ctx, keystone.ServiceURL("auth", "tokens"), request, &body, &gophercloud.RequestOpts{OmitHeaders: []string{"X-Auth-Token"}})
 	if err != nil {
-		return nil, classify("keystone", err)
+		return nil, token{}, classify("keystone", err)
 	}
 	who := body.Token.identity()
 	s := c.As(domain.Secret(resp.Header.Get("X-Subject-Token")), who.UserID+"/"+who.ProjectID+"/"+who.DomainID)
-	s.project = who.ProjectID
-	c.catalogs.Add(s.scope, body.Token.Catalog)
-	return s, nil
+	s.project, s.userID, s.catalog = who.ProjectID, who.UserID, body.Token.Catalog
+	return s, body.Token.token, nil
 }
 
 // Projects lists the enabled projects of the domain ("" = of all) that the session may know of: every one

@@ -34,7 +34,10 @@ const (
 	computeFlavorInside = "2.47" // a server shows its flavor's name and size; only an id before
 	computeActionTimes  = "2.51" // instance actions with updated_at, when they finished
 	computeCreateTags   = "2.52" // tags in the create call, so that a server never exists without its UUID
+	computeRebuildData  = "2.57" // user_data in a rebuild
 	computeDownCells    = "2.69" // a server of a cell that is down is shown in part; an error before
+
+	computeRebuildVolume = "2.93" // a rebuild of a server that boots from a volume
 )
 
 // Config says where Keystone is and how to choose from its catalog. It holds no credentials.
@@ -168,7 +171,10 @@ type Session struct {
 	token domain.Secret
 	scope string // what the token is scoped to: the key of its catalog
 
-	project string // of a session of the service account: the project it is in
+	// Of a session that was opened by a login, and not with a caller's token:
+	project string // that it is in
+	userID  string
+	catalog catalog // which a credential with access rules may not be allowed to ask for
 }
 
 // As makes calls with the caller's own token. scope is the id that the token is scoped to; two tokens of

@@ -157,10 +157,15 @@ func (s *Session) Server(ctx context.Context, id string) (domain.Server, error) 
 		return domain.Server{}, err
 	}
 	var body struct {
-		Server server `json:"server"`
+		Server struct {
+			server
+			Metadata map[string]string `json:"metadata"`
+		} `json:"server"`
 	}
 	_, err = nova.Get(ctx, nova.ServiceURL("servers", url.PathEscape(id)), &body, nil)
-	return body.Server.domain(), classify("nova", err)
+	found := body.Server.domain()
+	found.Metadata = body.Server.Metadata
+	return found, classify("nova", err)
 }
 
 // CreateServer asks Nova for one server, with the tags in the same call, and returns its id. A failure that
@@ -181,7 +186,7 @@ func (s *Session) CreateServer(ctx context.Context, spec domain.LaunchSpec, name
 	opts.Networks = networks
 	if userData != "" {
 		// Always encoded here: gophercloud takes plain text that looks like base64 for base64.
-		opts.UserData = []byte(base64.StdEncoding.EncodeToString([]byte(userData.Reveal())))
+		opts.UserData = []byte(encoded(userData))
 	}
 	created, err := servers.Create(ctx, nova, keyed{opts, spec.KeyName}, nil).Extract()
 	if err != nil {
@@ -191,6 +196,11 @@ func (s *Session) CreateServer(ctx context.Context, spec domain.LaunchSpec, name
 		return "", apperr.New(apperr.BadGateway, "nova accepted a server without giving its id")
 	}
 	return created.ID, nil
+}
+
+// encoded is user_data as Nova takes it.
+func encoded(userData domain.Secret) string {
+	return base64.StdEncoding.EncodeToString([]byte(userData.Reveal()))
 }
 
 // keyed adds the key pair to a create call.

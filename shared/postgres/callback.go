@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -19,11 +20,12 @@ type Callbacks struct{ DB *DB }
 // callbackColumns are what their owners see of callbacks.
 const callbackColumns = `
 id, project_id, user_id, url, events, coalesce(instance_id, '00000000-0000-0000-0000-000000000000'),
-coalesce(order_id, '00000000-0000-0000-0000-000000000000'), status, reason,
+coalesce(order_id, '00000000-0000-0000-0000-000000000000'), coalesce(of_project, project_id),
+coalesce(connection_id, '00000000-0000-0000-0000-000000000000'), status, reason,
 case when previous_until > now() then previous_until else '0001-01-01' end, coalesce(allowed_rate, 0), created_at, updated_at`
 
 func scanCallback(row pgx.CollectableRow) (c domain.Callback, err error) {
-	err = row.Scan(&c.ID, &c.ProjectID, &c.UserID, &c.URL, &c.Events, &c.InstanceID, &c.OrderID, &c.Status, &c.Reason,
+	err = row.Scan(&c.ID, &c.ProjectID, &c.UserID, &c.URL, &c.Events, &c.InstanceID, &c.OrderID, &c.OfProject, &c.ConnectionID, &c.Status, &c.Reason,
 		&c.PreviousUntil, &c.AllowedRate, &c.CreatedAt, &c.UpdatedAt)
 	c.PreviousUntil, c.CreatedAt, c.UpdatedAt = c.PreviousUntil.UTC(), c.CreatedAt.UTC(), c.UpdatedAt.UTC()
 	return c, err
@@ -51,12 +53,12 @@ select count(*) < $2 from callbacks
 where project_id = $1 and status <> 'gone' and instance_id is not distinct from $3 and order_id is not distinct from $4`
 
 	subjectKnownSQL = `
-select $2::uuid is null or exists (select from instances where project_id = $1 and id = $2),
-       $3::uuid is null or exists (select from orders where project_id = $1 and id = $3)`
+select $2::uuid is null or exists (select from instances where project_id = $1 and id = $2 and connection_id is not distinct from coalesce($4, connection_id)),
+       $3::uuid is null or exists (select from orders where project_id = $1 and id = $3 and connection_id is not distinct from coalesce($4, connection_id))`
 
 	insertCallbackSQL = `
-insert into callbacks (project_id, id, user_id, url, events, instance_id, order_id, status, secret)
-values ($1, $2, $3, $4, $5, $6, $7, 'pending', $8)
+insert into callbacks (project_id, id, user_id, url, events, instance_id, order_id, status, secret, of_project, connection_id)
+values ($1, $2, $3, $4, $5, $6, $7, 'pending', $8, $9, $10)
 returning ` + callbackColumns
 )
 
@@ -74,9 +76,10 @@ func insertCallback(ctx context.Context, tx pgx.Tx, c domain.Callback) (domain.C
 	if err := roomForCallback(ctx, tx, c); err != nil {
 		return c, err
 	}
-	instance, order := orNullID(c.InstanceID), orNullID(c.OrderID)
+	instance, order, connection := orNullID(c.InstanceID), orNullID(c.OrderID), orNullID(c.ConnectionID)
+	ofProject := cmp.Or(c.OfProject, c.ProjectID)
 	var knowsInstance, knowsOrder bool
-	err := tx.QueryRow(ctx, subjectKnownSQL, c.ProjectID, instance, order).Scan(&knowsInstance, &knowsOrder)
+	err := tx.QueryRow(ctx, subjectKnownSQL, ofProject, instance, order, connection).Scan(&knowsInstance, &knowsOrder)
 	switch {
 	case err != nil:
 		return c, err
@@ -88,7 +91,7 @@ func insertCallback(ctx context.Context, tx pgx.Tx, c domain.Callback) (domain.C
 	if c.Events == nil {
 		c.Events = []string{}
 	}
-	rows, _ := tx.Query(ctx, insertCallbackSQL, c.ProjectID, c.ID, c.UserID, c.URL, c.Events, instance, order, c.Secret)
+	rows, _ := tx.Query(ctx, insertCallbackSQL, c.ProjectID, c.ID, c.UserID, c.URL, c.Events, instance, order, c.Secret, ofProject, connection)
 	return pgx.CollectExactlyOneRow(rows, scanCallback)
 }
 

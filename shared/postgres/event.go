@@ -57,8 +57,8 @@ delete from callbacks where (project_id, id) in (
     where c.project_id <> '' and c.updated_at < now() - $1::interval
       and not exists (select from deliveries d where d.project_id = c.project_id and d.callback_id = c.id)
       and (c.status = 'gone'
-        or exists (select from instances i where i.project_id = c.project_id and i.id = c.instance_id and i.state = 'deleted')
-        or exists (select from orders o where o.project_id = c.project_id and o.id = c.order_id and o.status <> 'running'
+        or exists (select from instances i where i.project_id = coalesce(c.of_project, c.project_id) and i.id = c.instance_id and i.state = 'deleted')
+        or exists (select from orders o where o.project_id = coalesce(c.of_project, c.project_id) and o.id = c.order_id and o.status <> 'running'
                    and not exists (select from instances i where i.project_id = o.project_id and i.order_id = o.id
                                    and i.state <> 'deleted' and i.server_id is not null)))
     limit $2 for update of c skip locked

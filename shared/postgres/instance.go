@@ -18,7 +18,8 @@ type Instances struct{ DB *DB }
 const instanceColumns = `
 id, project_id, coalesce(order_id, '00000000-0000-0000-0000-000000000000'), name, coalesce(server_id, ''), state, raw_status,
 problem, updated_at, origin, spec, addresses, key_name, key_fingerprint, seq,
-coalesce(seen_at, '0001-01-01'), coalesce(missed_at, '0001-01-01')`
+coalesce(seen_at, '0001-01-01'), coalesce(missed_at, '0001-01-01'),
+coalesce(connection_id, '00000000-0000-0000-0000-000000000000'), remote, coalesce(disconnected_at, '0001-01-01'), created_at`
 
 // changeInstanceSQL writes what is known of an instance, and its event, in one statement. It writes nothing when that is
 // nothing new, when something newer is known already, when the instance is gone, or when its server is another one's.
@@ -33,7 +34,7 @@ with before as (
       and not exists (select from instances other where other.project_id = $1 and other.server_id = $3 and other.id <> $2)
     for update
 ), news as (
-    select b.*, b.state <> $5 or b.raw_status <> $6 or b.addresses <> $8 or b.problem is distinct from $7 as told
+    select b.*, b.disconnected_at is null and (b.state <> $5 or b.raw_status <> $6 or b.addresses <> $8 or b.problem is distinct from $7) as told
     from before b
     where coalesce(b.seen_at, '-infinity') <= coalesce($12, clock_timestamp())
 ), after as (
@@ -46,8 +47,8 @@ with before as (
     where i.project_id = n.project_id and i.id = n.id
     returning i.*, n.state as previous_state, n.told
 ), event as (
-    insert into events (project_id, subject, seq, type, at, order_id, data)
-    select project_id, id::text, seq, '` + domain.InstanceEvent + `', updated_at, order_id, ` + instanceData + `
+    insert into events (project_id, subject, seq, type, at, order_id, connection_id, data)
+    select project_id, id::text, seq, '` + domain.InstanceEvent + `', updated_at, order_id, connection_id, ` + instanceData + `
     from after where told
 )
 select count(*) filter (where told) from after`
@@ -56,7 +57,8 @@ select count(*) filter (where told) from after`
 const instanceData = `jsonb_strip_nulls(jsonb_build_object(
         'instance_id', id, 'server_id', server_id, 'name', name, 'state', state, 'previous_state', previous_state,
         'status', nullif(raw_status, ''), 'addresses', addresses, 'key_name', nullif(key_name, ''),
-        'key_fingerprint', nullif(key_fingerprint, ''), 'order_id', order_id, 'fault', problem))`
+        'key_fingerprint', nullif(key_fingerprint, ''), 'order_id', order_id, 'connection_id', connection_id,
+        'disconnected', case when disconnected_at is not null then true end, 'fault', problem))`
 
 // Change writes what is known of instances, each with its event when that is news, in one transaction. told is how many
 // events there are. The ProjectID, ID, ServerID, Name, State, RawStatus, Problem, Addresses, KeyName, KeyFingerprint, MissedAt and

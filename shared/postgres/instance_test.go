@@ -39,7 +39,7 @@ func TestDecide(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := get(t, store, o)
-	if diff := cmp.Diff(want, got.Instances, cmpopts.IgnoreFields(domain.Instance{}, "UpdatedAt", "SeenAt", "MissedAt", "Seq"), cmpopts.EquateEmpty()); diff != "" {
+	if diff := cmp.Diff(want, got.Instances, cmpopts.IgnoreFields(domain.Instance{}, "UpdatedAt", "CreatedAt", "SeenAt", "MissedAt", "Seq"), cmpopts.EquateEmpty()); diff != "" {
 		t.Error(diff)
 	}
 	if got.Undecided() != 1 {

@@ -28,25 +28,25 @@ on conflict do nothing`
 
 	// An order begins with its first event.
 	firstOrderEventSQL = `
-insert into events (project_id, subject, seq, type, at, order_id, data)
-select project_id, id::text, seq, '` + domain.OrderEvent + `', clock_timestamp(), id, ` + orderData + `
+insert into events (project_id, subject, seq, type, at, order_id, connection_id, data)
+select project_id, id::text, seq, '` + domain.OrderEvent + `', clock_timestamp(), id, connection_id, ` + orderData + `
 from (select *, null::text as previous_status from orders where project_id = $1 and id = $2) row`
 
 	// An instance begins with its first event.
 	insertInstanceSQL = `
 with row as (
-    insert into instances (project_id, id, order_id, position, name, state, origin, spec, key_name, key_fingerprint, seq)
-    values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, 1)
+    insert into instances (project_id, id, order_id, position, name, state, origin, spec, key_name, key_fingerprint, connection_id, remote, seq)
+    values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, 1)
     returning *, null::text as previous_state
 )
-insert into events (project_id, subject, seq, type, at, order_id, data)
-select project_id, id::text, seq, '` + domain.InstanceEvent + `', clock_timestamp(), order_id, ` + instanceData + ` from row`
+insert into events (project_id, subject, seq, type, at, order_id, connection_id, data)
+select project_id, id::text, seq, '` + domain.InstanceEvent + `', clock_timestamp(), order_id, connection_id, ` + instanceData + ` from row`
 
 	// There is work left while an instance is undecided, and while an order that wants more than that is running.
 	claimOrderSQL = `
 update orders o set claim_id = $3, claimed_until = clock_timestamp() + $4, updated_at = now()
 where project_id = $1 and id = $2 and coalesce(claimed_until, '-infinity') < clock_timestamp()
-  and (status = 'running' and (spec->>'on_failure' = 'rollback' or spec->>'stopped' = 'true')
+  and (status = 'running' and (spec->>'on_failure' = 'rollback' or spec->>'stopped' = 'true' or connection_id is not null)
        or exists (select from instances i where i.project_id = $1 and i.order_id = $2 and i.server_id is null and i.problem is null))`
 )
 
@@ -85,6 +85,11 @@ func (o Orders) Claim(ctx context.Context, order domain.Order, claimFor time.Dur
 
 // begin stores what belongs to an order that was stored just now: first its callback, which is to get every event.
 func begin(ctx context.Context, tx pgx.Tx, order domain.Order) error {
+	return beginWithout(ctx, tx, order, make([]bool, len(order.Instances)))
+}
+
+// beginWithout stores all but those of the instances that are there already.
+func beginWithout(ctx context.Context, tx pgx.Tx, order domain.Order, there []bool) error {
 	if order.Callback != nil {
 		if _, err := insertCallback(ctx, tx, *order.Callback); err != nil {
 			return err
@@ -93,16 +98,22 @@ func begin(ctx context.Context, tx pgx.Tx, order domain.Order) error {
 	if _, err := tx.Exec(ctx, firstOrderEventSQL, order.ProjectID, order.ID); err != nil {
 		return takenID(err, "id")
 	}
-	return insertInstances(ctx, tx, order)
+	return insertInstances(ctx, tx, order, there)
 }
 
-func insertInstances(ctx context.Context, tx pgx.Tx, order domain.Order) error {
+func insertInstances(ctx context.Context, tx pgx.Tx, order domain.Order, there []bool) error {
 	batch := &pgx.Batch{}
+	var queued []int
 	for n, i := range order.Instances {
-		batch.Queue(insertInstanceSQL, order.ProjectID, i.ID, order.ID, n, i.Name, i.State, domain.OriginLaunched, i.Spec, i.KeyName, i.KeyFingerprint)
+		if there[n] {
+			continue
+		}
+		queued = append(queued, n)
+		batch.Queue(insertInstanceSQL, order.ProjectID, i.ID, order.ID, n, i.Name, i.State, domain.OriginLaunched, i.Spec, i.KeyName, i.KeyFingerprint,
+			orNullID(i.ConnectionID), i.Remote)
 	}
 	results := tx.SendBatch(ctx, batch)
-	for n := range order.Instances {
+	for _, n := range queued {
 		if _, err := results.Exec(); err != nil {
 			_ = results.Close()
 			return takenID(err, fmt.Sprintf("instances[%d].id", n))
@@ -209,12 +220,12 @@ const concludeSQL = `
 with before as (
     select * from orders where project_id = $1 and id = $2 and status = 'running' for update
 ), after as (
-    update orders o set status = $3, seq = o.seq + 1, updated_at = clock_timestamp()
+    update orders o set status = $3, payload = null, seq = o.seq + 1, updated_at = clock_timestamp()
     from before b where o.project_id = b.project_id and o.id = b.id and $3 <> 'running'
     returning o.*, b.status as previous_status
 )
-insert into events (project_id, subject, seq, type, at, order_id, data)
-select project_id, id::text, seq, '` + domain.OrderEvent + `', updated_at, id, ` + orderData + ` from after`
+insert into events (project_id, subject, seq, type, at, order_id, connection_id, data)
+select project_id, id::text, seq, '` + domain.OrderEvent + `', updated_at, id, connection_id, ` + orderData + ` from after`
 
 // orderData is the data of an order's event, from a row of orders with previous_status.
 const orderData = `jsonb_strip_nulls(jsonb_build_object('order_id', id, 'status', status, 'previous_status', previous_status))`
@@ -229,7 +240,8 @@ func (o Orders) Conclude(ctx context.Context, order domain.Order) error {
 
 const (
 	getOrderSQL = `
-select id, project_id, domain_id, user_id, body_sha256, spec, status, created_at
+select id, project_id, domain_id, user_id, body_sha256, spec, status, created_at,
+       coalesce(connection_id, '00000000-0000-0000-0000-000000000000'), payload
 from orders where project_id = $1 and id = $2`
 
 	orderInstancesSQL = `
@@ -240,9 +252,9 @@ select ` + instanceColumns + ` from instances where project_id = $1 and order_id
 func (o Orders) Get(ctx context.Context, projectID string, id uuid.UUID) (domain.Order, error) {
 	var order domain.Order
 	err := o.DB.pool.QueryRow(ctx, getOrderSQL, projectID, id).Scan(&order.ID, &order.ProjectID, &order.DomainID,
-		&order.UserID, &order.BodySHA256, &order.Spec, &order.Status, &order.CreatedAt)
+		&order.UserID, &order.BodySHA256, &order.Spec, &order.Status, &order.CreatedAt, &order.ConnectionID, &order.Payload)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return order, apperr.New(apperr.NotFound, "there is no order %s", id)
+		return order, noOrder(id)
 	}
 	if err != nil {
 		return order, classify(err)
@@ -252,6 +264,8 @@ func (o Orders) Get(ctx context.Context, projectID string, id uuid.UUID) (domain
 	order.Instances, err = pgx.CollectRows(rows, pgx.RowToStructByPos[domain.Instance])
 	return order, classify(err)
 }
+
+func noOrder(id uuid.UUID) error { return apperr.New(apperr.NotFound, "there is no order %s", id) }
 
 // Busy says whether a copy works on the order right now.
 func (o Orders) Busy(ctx context.Context, projectID string, id uuid.UUID) (bool, error) {

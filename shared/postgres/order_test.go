@@ -68,7 +68,7 @@ func TestPlaceTwice(t *testing.T) {
 	if c := place(t, store, o, long); !c.Held || !c.Fresh {
 		t.Errorf("the first got %+v", c)
 	}
-	if diff := cmp.Diff(o, get(t, store, o), cmpopts.IgnoreFields(domain.Order{}, "CreatedAt"), cmpopts.IgnoreFields(domain.Instance{}, "UpdatedAt")); diff != "" {
+	if diff := cmp.Diff(o, get(t, store, o), cmpopts.IgnoreFields(domain.Order{}, "CreatedAt"), cmpopts.IgnoreFields(domain.Instance{}, "UpdatedAt", "CreatedAt")); diff != "" {
 		t.Error(diff)
 	}
 	again := o
@@ -76,7 +76,7 @@ func TestPlaceTwice(t *testing.T) {
 	if c := place(t, store, again, long); c.Held || c.Fresh {
 		t.Errorf("the second got %+v", c)
 	}
-	if diff := cmp.Diff(o.Instances, get(t, store, o).Instances, cmpopts.IgnoreFields(domain.Instance{}, "UpdatedAt")); diff != "" {
+	if diff := cmp.Diff(o.Instances, get(t, store, o).Instances, cmpopts.IgnoreFields(domain.Instance{}, "UpdatedAt", "CreatedAt")); diff != "" {
 		t.Error(diff)
 	}
 	other := o

@@ -15,6 +15,10 @@ import (
 // Followed and Running look at all projects, because poll-instances serves all; every other statement names its own.
 type Polls struct{ DB *DB }
 
+// followed are the instances (i) that poll-instances follows: not those in another cloud, and of those that were let go only what
+// still counts against a connection's quota.
+const followed = `not i.remote and (i.disconnected_at is null or i.connection_id is not null)`
+
 // Of a project that was never read, all is known from the moment on at which its first instance was tracked. Those come
 // first that were not read for the longest, so that each has its turn when the time does not suffice for all.
 const (
@@ -22,7 +26,7 @@ const (
 select i.project_id, coalesce(p.since, min(i.created_at)), coalesce(p.full_at, min(i.created_at)),
        (count(*) filter (where i.state = 'unknown'))::int
 from instances i left join polls p on p.project_id = i.project_id
-where i.state <> 'deleted'
+where i.state <> 'deleted' and ` + followed + `
 group by i.project_id, p.since, p.full_at
 order by 2, i.project_id`
 
@@ -31,7 +35,7 @@ select i.project_id, coalesce(p.since, min(i.created_at)), coalesce(p.full_at, m
 from instances i
     left join polls p on p.project_id = i.project_id
     left join orders o on o.project_id = i.project_id and o.id = i.order_id
-where i.state = any($1) and i.updated_at > clock_timestamp() - $2::interval
+where i.state = any($1) and ` + followed + ` and i.updated_at > clock_timestamp() - $2::interval
   and (i.server_id is not null or o.claimed_until > clock_timestamp())
 group by i.project_id, p.since, p.full_at
 order by 2, i.project_id`
@@ -59,11 +63,11 @@ func (p Polls) list(ctx context.Context, sql string, args ...any) ([]domain.Poll
 const ofServersSQL = `
 select ` + instanceColumns + ` from instances i
     join unnest($1::text[], $2::text[]) as s (s_project, s_server) on i.project_id = s_project and i.server_id = s_server
-where i.state <> 'deleted'
+where i.state <> 'deleted' and ` + followed + `
 union all
 select ` + instanceColumns + ` from instances i
     join unnest($3::text[], $4::uuid[]) as t (t_project, t_instance) on i.project_id = t_project and i.id = t_instance
-where i.state <> 'deleted' and i.server_id is null
+where i.state <> 'deleted' and i.server_id is null and ` + followed + `
   and not exists (select from orders o where o.project_id = i.project_id and o.id = i.order_id and o.claimed_until > clock_timestamp())`
 
 // OfServers finds the tracked instances, not deleted, that are the servers': by server id, and by the instance's tag when
@@ -117,19 +121,19 @@ func (p Polls) instances(ctx context.Context, sql string, args ...any) ([]domain
 
 const (
 	doubtfulSQL = `
-select ` + instanceColumns + ` from instances
-where project_id = any($1) and state <> 'deleted' and server_id is not null and (missed_at is not null or state = 'unknown')
+select ` + instanceColumns + ` from instances i
+where project_id = any($1) and state <> 'deleted' and ` + followed + ` and server_id is not null and (missed_at is not null or state = 'unknown')
 order by seen_at nulls first
 limit $2`
 
 	unseenSQL = `
-select ` + instanceColumns + ` from instances
-where project_id = any($1) and state <> 'deleted' and server_id is not null and created_at < $2
+select ` + instanceColumns + ` from instances i
+where project_id = any($1) and state <> 'deleted' and ` + followed + ` and server_id is not null and created_at < $2
   and not exists (select from unnest($3::text[]) as s (s_server) where s_server = server_id)`
 
 	silentSQL = `
-select ` + instanceColumns + ` from instances
-where project_id = $1 and state not in ('deleted', 'unknown') and server_id is not null and coalesce(seen_at, created_at) < $2`
+select ` + instanceColumns + ` from instances i
+where project_id = $1 and state not in ('deleted', 'unknown') and ` + followed + ` and server_id is not null and coalesce(seen_at, created_at) < $2`
 )
 
 // Doubtful lists instances of the projects that have to be asked for by id: those that Nova did not know when it was last
@@ -167,7 +171,7 @@ func (p Polls) Read(ctx context.Context, polls []domain.Poll) error {
 
 const runningSQL = `
 select o.project_id, o.id from orders o
-where o.status = 'running'
+where o.status = 'running' and o.connection_id is null -- run-connections works on those
   and (o.spec->>'on_failure' = 'rollback'
        or not exists (select from instances i where i.project_id = o.project_id and i.order_id = o.id and i.server_id is null and i.problem is null))
 order by o.created_at`

@@ -10,11 +10,13 @@ import (
 )
 
 const trackedSQL = `
-select coalesce(server_id, ''), id, state, origin from instances where project_id = $1 and server_id = any($2)`
+select coalesce(server_id, ''), id, state, origin, connection_id from instances
+where project_id = $1 and disconnected_at is null and not remote and server_id = any($2)`
 
 const namedSQL = trackedSQL + `
 union all
-select coalesce(server_id, ''), id, state, origin from instances where project_id = $1 and id = any($2::text[]::uuid[])`
+select coalesce(server_id, ''), id, state, origin, connection_id from instances
+where project_id = $1 and disconnected_at is null and not remote and id = any($2::text[]::uuid[])`
 
 // Tracked finds which of the project's servers are tracked, by server id.
 func (i Instances) Tracked(ctx context.Context, projectID string, serverIDs []string) (map[string]domain.Tracked, error) {
@@ -50,10 +52,11 @@ func (i Instances) Named(ctx context.Context, projectID string, ids []string) (m
 
 func (i Instances) tracked(ctx context.Context, sql, projectID string, ids []string) ([]domain.Tracked, error) {
 	type row struct {
-		ServerID string
-		ID       uuid.UUID
-		State    domain.InstanceState
-		Origin   string
+		ServerID     string
+		ID           uuid.UUID
+		State        domain.InstanceState
+		Origin       string
+		ConnectionID *uuid.UUID
 	}
 	rows, _ := i.DB.pool.Query(ctx, sql, projectID, ids)
 	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[row])
@@ -62,7 +65,53 @@ func (i Instances) tracked(ctx context.Context, sql, projectID string, ids []str
 	}
 	tracked := make([]domain.Tracked, len(found))
 	for n, r := range found {
-		tracked[n] = domain.Tracked{ID: r.ID, ServerID: r.ServerID, State: r.State, Origin: r.Origin}
+		tracked[n] = domain.Tracked{ID: r.ID, ServerID: r.ServerID, State: r.State, Origin: r.Origin, ConnectionID: r.ConnectionID}
 	}
 	return tracked, nil
+}
+
+// Through lists a page of the instances with a server that are managed through the connection, the newest first; marker is the id
+// of the last server already seen ("" = none). Of each server is known what was last seen of it.
+func (i Instances) Through(ctx context.Context, through domain.Through, limit int, marker string) ([]domain.Instance, error) {
+	rows, _ := i.DB.pool.Query(ctx, "select "+instanceColumns+` from instances
+where project_id = $1 and connection_id = $2 and disconnected_at is null and server_id is not null and state <> 'deleted'
+  and ($3 = '' or (created_at, id) < (select created_at, id from instances where project_id = $1 and connection_id = $2 and server_id = $3))
+order by created_at desc, id desc limit $4`, through.ProjectID, through.ConnectionID, marker, limit)
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[domain.Instance])
+	return found, classify(err)
+}
+
+// Managed finds instances that are managed through the connection, by their own ids or their servers', in the order of ids. One
+// that there is not has the zero ID.
+func (i Instances) Managed(ctx context.Context, through domain.Through, ids []string) ([]domain.Instance, error) {
+	rows, _ := i.DB.pool.Query(ctx, "select "+instanceColumns+` from instances
+where project_id = $1 and connection_id = $2 and disconnected_at is null and (server_id = any($3) or id = any($3::text[]::uuid[]))`,
+		through.ProjectID, through.ConnectionID, ids)
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[domain.Instance])
+	if err != nil {
+		return nil, classify(err)
+	}
+	managed := make([]domain.Instance, len(ids))
+	for n, id := range ids {
+		for _, one := range found {
+			if one.ServerID == id || one.ID.String() == id && managed[n].ID == uuid.Nil {
+				managed[n] = one
+			}
+		}
+	}
+	return managed, nil
+}
+
+const agentSQL = `
+select id, image, created_at, ready_at from deployments
+where project_id = $1 and instance_id = $2 order by created_at desc limit 1`
+
+// Agent is what was last deployed to the instance; nil when nothing was.
+func (i Instances) Agent(ctx context.Context, projectID string, instance uuid.UUID) (*domain.Agent, error) {
+	rows, _ := i.DB.pool.Query(ctx, agentSQL, projectID, instance)
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[domain.Agent])
+	if err != nil || len(found) == 0 {
+		return nil, classify(err)
+	}
+	return &found[0], nil
 }

@@ -7,12 +7,16 @@ import (
 	"github.com/cloudfn/cloudfn/shared/seal"
 )
 
-// printKeys makes a pair of keys for secrets, as two lines of an environment.
+// printKeys makes the pairs of keys for secrets, as lines of an environment: one pair for callbacks, one for connections.
 func printKeys(out io.Writer) error {
-	public, private, err := seal.Generate()
-	if err != nil {
-		return err
+	for _, prefix := range []string{"SEAL", "CONNECTION"} {
+		public, private, err := seal.Generate()
+		if err != nil {
+			return err
+		}
+		if _, err = fmt.Fprintf(out, "%s_PUBLIC_KEY=%s\n%s_PRIVATE_KEY=%s\n", prefix, public, prefix, private.Reveal()); err != nil {
+			return err
+		}
 	}
-	_, err = fmt.Fprintf(out, "SEAL_PUBLIC_KEY=%s\nSEAL_PRIVATE_KEY=%s\n", public, private.Reveal())
-	return err
+	return nil
 }

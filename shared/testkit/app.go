@@ -7,8 +7,10 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 
+	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/tokens"
 	"github.com/sethvargo/go-envconfig"
 
 	"github.com/cloudfn/cloudfn/shared/run"
@@ -22,6 +24,8 @@ func Env(t testing.TB, databaseURL string, more map[string]string) map[string]st
 		"DATABASE_URL": databaseURL, "OS_CLIENT_CONFIG_FILE": CloudsYAML(t), "OS_CLOUD": "collector",
 		"HOST": "127.0.0.1", "EVENT_KEY": EventKey,
 		"SEAL_PUBLIC_KEY": SealPublicKey, "SEAL_PRIVATE_KEY": SealPrivateKey, "CALLBACK_ALLOW": "127.0.0.0/8,::1",
+		"CONNECTION_PUBLIC_KEY": ConnectionPublicKey, "CONNECTION_PRIVATE_KEY": ConnectionPrivateKey,
+		"TRUSTEE_USER_ID": Trustee(t), "AGENT_URL": "http://agents.invalid",
 	}
 	maps.Copy(env, more)
 	return env
@@ -35,6 +39,32 @@ const (
 	SealPublicKey  = "sealpub_PJgIja4HMTeNZpv1S9F7kPmi6RY_mwq1UapCnFDyzjA"
 	SealPrivateKey = "sealkey_UJetRWiZuBNDBaI4ZPonx22-9LUuFDyXUHdtPy3TnnQ"
 )
+
+// The same for what only run-connections may read.
+const (
+	ConnectionPublicKey  = "sealpub_8nvsuXTk8b3VLy6LzQkH09jNzrPa6d_E83AnEFGkiR4"
+	ConnectionPrivateKey = "sealkey_oPDYyuUMa2PCc-ZxBgoh2_Z39InbLR1irH9oFfndn0I"
+)
+
+var trustee struct {
+	sync.Mutex
+	id string
+}
+
+// Trustee is the id of the service account, to which trusts are made.
+func Trustee(t testing.TB) string {
+	t.Helper()
+	trustee.Lock()
+	defer trustee.Unlock()
+	if trustee.id == "" {
+		user, err := Login(t, "collector").GetAuthResult().(tokens.CreateResult).ExtractUser()
+		if err != nil {
+			t.Fatal(err)
+		}
+		trustee.id = user.ID
+	}
+	return trustee.id
+}
 
 // Start serves all functions that the test's package registers, in this process, and gives a client for them.
 func Start(t testing.TB, env map[string]string) *Client {

@@ -1,4 +1,4 @@
-package launch
+package ordering
 
 import (
 	"cmp"
@@ -10,11 +10,11 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// observe asks Nova for the order's servers, by tag, and writes down what is new of them, so that none is made twice. A
+// Observe asks Nova for the order's servers, by tag, and writes down what is new of them, so that none is made twice. A
 // server that should be there and is not listed is looked up by its id before it counts as deleted. The order that it gives
 // is the stored one: somebody may have seen something newer.
-func (s service) observe(ctx context.Context, cloud session, order domain.Order) (domain.Order, error) {
-	now, err := s.orders.Now(ctx) // before Nova is asked
+func (w Worker) Observe(ctx context.Context, cloud Cloud, order domain.Order) (domain.Order, error) {
+	now, err := w.Orders.Now(ctx) // before Nova is asked
 	if err != nil {
 		return order, err
 	}
@@ -40,30 +40,30 @@ func (s service) observe(ctx context.Context, cloud session, order domain.Order)
 			news = append(news, i)
 		}
 	}
-	if order, err = s.write(ctx, order, news); err == nil {
+	if order, err = w.write(ctx, order, news); err == nil {
 		removeExtras(ctx, cloud, order, found)
 	}
 	return order, err
 }
 
 // write writes down what is new, and reads the order back.
-func (s service) write(ctx context.Context, order domain.Order, news []domain.Instance) (domain.Order, error) {
+func (w Worker) write(ctx context.Context, order domain.Order, news []domain.Instance) (domain.Order, error) {
 	if len(news) == 0 {
 		return order, nil
 	}
-	told, err := s.instances.Change(ctx, news)
+	told, err := w.Instances.Change(ctx, news)
 	if err != nil {
 		return order, err
 	}
 	if told > 0 {
-		s.tell()
+		w.Tell()
 	}
-	return s.orders.Get(ctx, order.ProjectID, order.ID)
+	return w.Orders.Get(ctx, order.ProjectID, order.ID)
 }
 
 // removeExtras deletes servers that were made twice, because Nova took so long over a call that its claim ended and it was
 // repeated. The one that is written down stays; that is never changed, so whoever looks may do this.
-func removeExtras(ctx context.Context, cloud session, order domain.Order, found []domain.Server) {
+func removeExtras(ctx context.Context, cloud Cloud, order domain.Order, found []domain.Server) {
 	for _, i := range order.Instances {
 		for _, server := range ofInstance(found, i) {
 			if i.ServerID == "" || server.ID == i.ServerID || domain.StateOf(server.Status, server.Task) == domain.InstanceDeleting {
@@ -75,7 +75,7 @@ func removeExtras(ctx context.Context, cloud session, order domain.Order, found 
 	}
 }
 
-func secondLook(ctx context.Context, cloud session, id string) (domain.Server, error) {
+func secondLook(ctx context.Context, cloud Cloud, id string) (domain.Server, error) {
 	server, err := cloud.Server(ctx, id)
 	if apperr.CodeOf(err) == apperr.NotFound {
 		return domain.Server{ID: id, Status: "DELETED", Partial: true}, nil

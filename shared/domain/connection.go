@@ -1,0 +1,277 @@
+package domain
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+)
+
+// ConnectionKind is how a connection's right to act was given.
+type ConnectionKind string
+
+// The kinds of connections.
+const (
+	// TrustConnection is a Keystone trust to our service account, made with the token of whoever delegates.
+	TrustConnection ConnectionKind = "trust"
+	// CredentialConnection is an application credential that its owner has made, of this cloud or another.
+	CredentialConnection ConnectionKind = "application_credential"
+)
+
+// ConnectionStatus is whether a connection can be acted through.
+type ConnectionStatus string
+
+// The statuses of a connection. Only active is not final: who delegates again makes a new connection.
+const (
+	ConnectionActive  ConnectionStatus = "active"
+	ConnectionExpired ConnectionStatus = "expired" // its time is over, or it was not used for as long as its owner said
+	ConnectionLost    ConnectionStatus = "lost"    // Keystone does not accept it any more: revoked, a role taken, a user disabled, a secret changed
+	ConnectionDeleted ConnectionStatus = "deleted" // its owner has ended it; it is shown to nobody
+)
+
+// ConnectionMoves are the statuses that may follow each status of a connection.
+var ConnectionMoves = map[ConnectionStatus][]ConnectionStatus{
+	ConnectionActive:  {ConnectionExpired, ConnectionLost, ConnectionDeleted},
+	ConnectionExpired: {ConnectionDeleted},
+	ConnectionLost:    {ConnectionDeleted},
+	ConnectionDeleted: {},
+}
+
+// Permission is one thing that a connection may permit.
+type Permission string
+
+// The permissions. To disconnect takes none.
+const (
+	MayAllocate   Permission = "allocate" // launch servers, reuse idle ones, and connect existing ones
+	MayStart      Permission = "start"
+	MayStop       Permission = "stop"
+	MayReboot     Permission = "reboot"
+	MayDeploy     Permission = "deploy"
+	MayDeallocate Permission = "deallocate" // delete servers
+)
+
+// Permissions lists every permission, for messages and checks.
+func Permissions() []string {
+	return []string{string(MayAllocate), string(MayStart), string(MayStop), string(MayReboot), string(MayDeploy), string(MayDeallocate)}
+}
+
+// Connection is a stored delegation: a right to act in its owner's project, and how far it goes.
+type Connection struct {
+	ID           uuid.UUID
+	ProjectID    string // where the servers are, and who may end it
+	DomainID     string
+	UserID       string // who delegated
+	Name         string
+	Kind         ConnectionKind
+	AuthURL      string // of another cloud's Keystone; "" is this cloud
+	Region       string
+	DelegationID string // the trust's id, or the application credential's
+	Secret       []byte // sealed; nil for a trust, and once it is wiped
+	ActsAs       ActsAs
+	Actions      []Permission
+	Quota        ConnectionQuota
+	UsableBy     []string // ids of users and projects that may act through it, besides who delegated
+	Flavors      []Flavor // those of its cloud, as the delegation sees them
+	Status       ConnectionStatus
+	Reason       string // why it ended, in our words
+	ExpiresAt    time.Time
+	IdleTimeout  time.Duration // it also ends this long after its last use; 0 = it does not
+	LastUsedAt   time.Time     // zero = never
+	CreatedAt    time.Time
+	UpdatedAt    time.Time
+	Used         Need // of its quota, right now; only where it is asked for
+}
+
+// ActsAs is who Keystone sees at work. It is kept and shown, so it holds no secret.
+type ActsAs struct {
+	UserID      string   `json:"user_id"`
+	UserName    string   `json:"user_name"`
+	ProjectID   string   `json:"project_id"`
+	ProjectName string   `json:"project_name"`
+	Roles       []string `json:"roles"`
+	// Unrestricted is an application credential that may make others, which is more than it needs.
+	Unrestricted bool `json:"unrestricted,omitempty"`
+}
+
+// Remote says whether the connection is to another cloud or region than ours.
+func (c Connection) Remote() bool { return c.AuthURL != "" || c.Region != "" }
+
+// SealedFor is the purpose that the connection's secret is sealed for: it opens for no other.
+func (c Connection) SealedFor() string { return "connection/" + c.ProjectID + "/" + c.ID.String() }
+
+// EndsAt is when the connection ends by itself.
+func (c Connection) EndsAt() time.Time {
+	if c.IdleTimeout == 0 {
+		return c.ExpiresAt
+	}
+	used := c.LastUsedAt
+	if used.IsZero() {
+		used = c.CreatedAt
+	}
+	if idle := used.Add(c.IdleTimeout); idle.Before(c.ExpiresAt) {
+		return idle
+	}
+	return c.ExpiresAt
+}
+
+// Owned says whether the caller is of the project in which the connection acts.
+func (c Connection) Owned(who Identity) bool { return who.ProjectID == c.ProjectID }
+
+// Usable says whether the caller may act through the connection: who delegated, and who is named in UsableBy. A project that is
+// named lets in whoever may do more there than read.
+func (c Connection) Usable(who Identity) bool {
+	return who.UserID == c.UserID && c.Owned(who) || slices.Contains(c.UsableBy, who.UserID) ||
+		slices.Contains(c.UsableBy, who.ProjectID) && who.MayAct()
+}
+
+// Permits refuses what the connection does not permit, and what can be done through none that has ended. now is the
+// database's clock.
+func (c Connection) Permits(now time.Time, wanted ...Permission) error {
+	switch {
+	case c.Status == ConnectionLost:
+		return apperr.New(apperr.DelegationLost, "the connection cannot be acted through any more: %s", c.Reason)
+	case c.Status != ConnectionActive || !now.Before(c.EndsAt()):
+		return apperr.New(apperr.Forbidden, "the connection ended at %s", c.EndsAt().UTC().Format(time.RFC3339))
+	}
+	for _, p := range wanted {
+		if !slices.Contains(c.Actions, p) {
+			return apperr.New(apperr.Forbidden, "the connection does not permit to %s, only to %s", p, c.permitted())
+		}
+	}
+	return nil
+}
+
+func (c Connection) permitted() string {
+	names := make([]string, len(c.Actions))
+	for n, p := range c.Actions {
+		names[n] = string(p)
+	}
+	return strings.Join(names, ", ")
+}
+
+// ConnectionQuota is how much may run through a connection at once. What is nil is not counted.
+type ConnectionQuota struct {
+	Instances *int `json:"instances,omitempty"`
+	VCPUs     *int `json:"vcpus,omitempty"`
+	RAMMB     *int `json:"ram_mb,omitempty"`
+}
+
+// Check refuses what does not fit the quota besides what is used, with the numbers.
+func (q ConnectionQuota) Check(used, more Need) error {
+	for _, line := range []struct {
+		name       string
+		most       *int
+		used, more int
+	}{
+		{"instances", q.Instances, used.Instances, more.Instances},
+		{"vcpus", q.VCPUs, used.VCPUs, more.VCPUs},
+		{"ram_mb", q.RAMMB, used.RAMMB, more.RAMMB},
+	} {
+		if line.most != nil && line.used+line.more > *line.most {
+			return apperr.New(apperr.Quota, "the connection's quota of %s is %d: %d are used, and this takes %d more",
+				line.name, *line.most, line.used, line.more)
+		}
+	}
+	return nil
+}
+
+// What a connection may have at most.
+const (
+	MaxUsableBy    = 100
+	MaxConnections = 100 // of a project, without those that ended
+	// MaxConnectionTime is the longest time that something is delegated for.
+	MaxConnectionTime = 366 * 24 * time.Hour
+)
+
+// LostReason says why Keystone does not accept a delegation any more, as far as it tells.
+func LostReason(kind ConnectionKind) string {
+	if kind == TrustConnection {
+		return "Keystone does not accept the trust: it was deleted, or its user was disabled or lost the role"
+	}
+	return "Keystone does not accept the application credential: it was deleted, has expired, or its user was disabled or lost the role"
+}
+
+// DelegatedOrder is what run-connections needs of an order besides its instances' specs. It is stored sealed, because user_data is
+// in it.
+type DelegatedOrder struct {
+	Servers   []DelegatedServer `json:"servers"`              // one for each instance, in their order
+	PublicKey string            `json:"public_key,omitempty"` // of the order's generated key pair
+}
+
+// DelegatedServer is one server of a DelegatedOrder.
+type DelegatedServer struct {
+	Image    string   `json:"image"`    // id or unique name
+	Networks []string `json:"networks"` // ids or unique names; none = the project's only one
+	UserData string   `json:"user_data,omitempty"`
+}
+
+// SealedFor is the purpose that the order's DelegatedOrder is sealed for.
+func (o Order) SealedFor() string { return "order/" + o.ProjectID + "/" + o.ID.String() }
+
+// ActionStatus is how far an action has come that is done through a connection.
+type ActionStatus string
+
+// The statuses of an action.
+const (
+	ActionRunning ActionStatus = "running"
+	ActionDone    ActionStatus = "done"   // Nova has accepted it, and of a deployment or a deallocation the end was seen
+	ActionFailed  ActionStatus = "failed" // Problem says why
+)
+
+// ActionStatusMoves are the statuses that may follow each status of an action.
+var ActionStatusMoves = map[ActionStatus][]ActionStatus{
+	ActionRunning: {ActionDone, ActionFailed},
+	ActionDone:    {},
+	ActionFailed:  {},
+}
+
+// DelegatedAction is one thing that is to be done to an instance through a connection.
+type DelegatedAction struct {
+	ID           uuid.UUID
+	ProjectID    string
+	ConnectionID uuid.UUID
+	InstanceID   uuid.UUID
+	ServerID     string // of Connect: the server that is to be taken over
+	UserID       string // who asked
+	Ask          Ask
+	Payload      []byte // a sealed DelegatedDeploy; nil but for Deploy
+	Status       ActionStatus
+	Problem      *Problem
+	CreatedAt    time.Time
+	UpdatedAt    time.Time
+}
+
+// SealedFor is the purpose that the action's payload is sealed for.
+func (a DelegatedAction) SealedFor() string { return "action/" + a.ProjectID + "/" + a.ID.String() }
+
+// PermissionFor is what a connection must permit for an action. ok is false for what takes no permission.
+func PermissionFor(v Verb) (p Permission, ok bool) {
+	switch v {
+	case Start:
+		return MayStart, true
+	case Stop:
+		return MayStop, true
+	case Reboot:
+		return MayReboot, true
+	case Deploy:
+		return MayDeploy, true
+	case Delete:
+		return MayDeallocate, true
+	case Connect:
+		return MayAllocate, true
+	}
+	return "", false
+}
+
+// Through says which instances a look through a connection shows.
+type Through struct {
+	ProjectID    string // the connection's
+	ConnectionID uuid.UUID
+}
+
+// String is for messages.
+func (t Through) String() string { return fmt.Sprintf("connection %s", t.ConnectionID) }

@@ -1,0 +1,133 @@
+package openstack
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/gophercloud/gophercloud/v2"
+	"github.com/hashicorp/golang-lru/v2/expirable"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// How somebody acts for a user who is not there. Of a trust Keystone checks at each login that the user still has the roles; it
+// answers 401 when the trust is gone or expired, 403 when a role is. An expired trust stays in the user's list, and not even the
+// user can delete it then; one that is not over can be deleted with a token that was made of it.
+
+// At is another cloud, or another region of this one, reached in the same way. authURL "" is this cloud's Keystone.
+func (c *Cloud) At(authURL, region string) *Cloud {
+	other := &Cloud{identity: c.identity, region: c.region, iface: c.iface, http: c.http, catalogs: expirable.NewLRU[string, catalog](1000, nil, catalogTTL)}
+	if authURL != "" {
+		other.identity, other.region = identityURL(authURL), ""
+	}
+	if region != "" {
+		other.region = region
+	}
+	return other
+}
+
+// CreateTrust lets another user, the trustee, act as the session's user with some of the roles that this one has, until a moment,
+// and gives the trust's id.
+func (s *Session) CreateTrust(ctx context.Context, who domain.Identity, trustee string, roles []string, until time.Time) (string, error) {
+	type role struct {
+		Name string `json:"name"`
+	}
+	request := map[string]any{
+		"trustor_user_id": who.UserID, "trustee_user_id": trustee, "project_id": who.ProjectID, "impersonation": true,
+		"allow_redelegation": false, "expires_at": until.UTC().Format("2006-01-02T15:04:05.000000Z"),
+	}
+	var wanted []role
+	for _, name := range roles {
+		wanted = append(wanted, role{name})
+	}
+	request["roles"] = wanted
+	var body struct {
+		Trust struct {
+			ID string `json:"id"`
+		} `json:"trust"`
+	}
+	keystone := s.keystone()
+	_, err := keystone.Post(ctx, keystone.ServiceURL("OS-TRUST", "trusts"), map[string]any{"trust": request}, &body, nil)
+	if err == nil && body.Trust.ID == "" {
+		return "", apperr.New(apperr.BadGateway, "keystone made a trust without giving its id")
+	}
+	return body.Trust.ID, classify("keystone", err)
+}
+
+// DeleteTrust takes a trust back: with the token of the user who gave it, or one made of it. One that is gone is no error.
+func (s *Session) DeleteTrust(ctx context.Context, id string) error {
+	keystone := s.keystone()
+	_, err := keystone.Delete(ctx, keystone.ServiceURL("OS-TRUST", "trusts", id), nil)
+	if err = classify("keystone", err); apperr.CodeOf(err) == apperr.NotFound {
+		return nil
+	}
+	return err
+}
+
+func (s *Session) keystone() *gophercloud.ServiceClient {
+	return &gophercloud.ServiceClient{ProviderClient: s.provider(), Endpoint: s.cloud.identity}
+}
+
+// Trust opens a session as the user who gave the trust, from the trustee's own session. Unauthenticated or Forbidden say that the
+// trust is not good any more, or that the trustee's session is not: open that one anew to tell.
+func (s *Session) Trust(ctx context.Context, id string) (*Session, domain.ActsAs, error) {
+	session, t, err := s.cloud.loginAs(ctx, &gophercloud.AuthOptions{TokenID: s.token.Reveal(), Scope: &gophercloud.AuthScope{TrustID: id}})
+	return session, t.actsAs(), err
+}
+
+// Credential opens a session with an application credential. Unauthenticated or NotFound say that it is not good, or not any more.
+func (c *Cloud) Credential(ctx context.Context, id string, secret domain.Secret) (*Session, domain.ActsAs, error) {
+	session, t, err := c.loginAs(ctx, &gophercloud.AuthOptions{ApplicationCredentialID: id, ApplicationCredentialSecret: secret.Reveal()})
+	return session, t.actsAs(), err
+}
+
+// UserID is who the session is.
+func (s *Session) UserID() string { return s.userID }
+
+func (t token) actsAs() domain.ActsAs {
+	a := domain.ActsAs{UserID: t.User.ID, UserName: t.User.Name, Roles: []string{}}
+	if t.Project != nil {
+		a.ProjectID, a.ProjectName = t.Project.ID, t.Project.Name
+	}
+	for _, r := range t.Roles {
+		a.Roles = append(a.Roles, r.Name)
+	}
+	slices.Sort(a.Roles)
+	a.Unrestricted = t.Credential != nil && !t.Credential.Restricted
+	return a
+}
+
+// RebuildServer has Nova make the server's disk anew from an image, with other user_data and metadata. One that boots from a volume
+// needs the image's id said, and a cloud with Nova 2.93.
+func (s *Session) RebuildServer(ctx context.Context, id string, r domain.Rebuild, fromVolume bool) error {
+	version := computeRebuildData
+	if fromVolume {
+		version = computeRebuildVolume
+	}
+	nova, err := s.compute(ctx, version)
+	if err != nil {
+		return err
+	}
+	rebuild := map[string]any{"imageRef": r.ImageID, "user_data": encoded(r.UserData), "metadata": r.Metadata}
+	_, err = nova.Post(ctx, nova.ServiceURL("servers", id, "action"), map[string]any{"rebuild": rebuild}, nil,
+		&gophercloud.RequestOpts{OkCodes: []int{http.StatusAccepted}})
+	return classify("nova", err)
+}
+
+// Ports counts the ports that the server has in Neutron. Those that Nova made go with the server, some seconds later.
+func (s *Session) Ports(ctx context.Context, serverID string) (int, error) {
+	neutron, err := s.neutron(ctx)
+	if err != nil {
+		return 0, err
+	}
+	var body struct {
+		Ports []struct {
+			ID string `json:"id"`
+		} `json:"ports"`
+	}
+	_, err = neutron.Get(ctx, neutron.ServiceURL("ports")+"?fields=id&device_id="+serverID, &body, nil)
+	return len(body.Ports), classify("neutron", err)
+}

@@ -1,0 +1,119 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// Actions are what run-connections is asked to do to instances. Those of one instance are done in the order in which they were
+// asked for, one at a time.
+type Actions struct{ DB *DB }
+
+const actionColumns = `
+id, project_id, connection_id, instance_id, server_id, user_id, verb, hard, payload, status, problem, created_at, updated_at`
+
+func scanAction(row pgx.CollectableRow) (a domain.DelegatedAction, err error) {
+	err = row.Scan(&a.ID, &a.ProjectID, &a.ConnectionID, &a.InstanceID, &a.ServerID, &a.UserID, &a.Ask.Verb, &a.Ask.Hard,
+		&a.Payload, &a.Status, &a.Problem, &a.CreatedAt, &a.UpdatedAt)
+	a.CreatedAt, a.UpdatedAt = a.CreatedAt.UTC(), a.UpdatedAt.UTC()
+	return a, err
+}
+
+// actionEventSQL writes the event of an action's new status, from rows of actions with previous_status.
+const actionEventSQL = `
+    insert into events (project_id, subject, seq, type, at, connection_id, data)
+    select project_id, id::text, seq, '` + domain.ActionEvent + `', updated_at, connection_id,
+           jsonb_strip_nulls(jsonb_build_object('action_id', id, 'instance_id', instance_id, 'connection_id', connection_id, 'action', verb,
+                                                'status', status, 'previous_status', previous_status, 'fault', problem))
+    from`
+
+const askSQL = `
+with used as (
+    update connections set last_used_at = clock_timestamp() where project_id = $1 and id = $3 and status = 'active' returning id
+), after as (
+    insert into actions (project_id, id, connection_id, instance_id, server_id, user_id, verb, hard, payload)
+    select $1, $2, id, $4, $5, $6, $7, $8, $9 from used
+    returning *, null::text as previous_status
+), event as (` + actionEventSQL + ` after)
+select ` + actionColumns + ` from after`
+
+// Ask stores an action that is to be done, with its event. NotFound when the connection has ended meanwhile.
+func (a Actions) Ask(ctx context.Context, wanted domain.DelegatedAction) (domain.DelegatedAction, error) {
+	rows, _ := a.DB.pool.Query(ctx, askSQL, wanted.ProjectID, wanted.ID, wanted.ConnectionID, wanted.InstanceID, wanted.ServerID,
+		wanted.UserID, wanted.Ask.Verb, wanted.Ask.Hard, wanted.Payload)
+	stored, err := pgx.CollectExactlyOneRow(rows, scanAction)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return stored, noConnection(wanted.ConnectionID)
+	}
+	return stored, classify(err)
+}
+
+// Get reads an action that was asked for through the connection.
+func (a Actions) Get(ctx context.Context, through domain.Through, id uuid.UUID) (domain.DelegatedAction, error) {
+	rows, _ := a.DB.pool.Query(ctx, "select "+actionColumns+" from actions where project_id = $1 and connection_id = $2 and id = $3",
+		through.ProjectID, through.ConnectionID, id)
+	found, err := pgx.CollectExactlyOneRow(rows, scanAction)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return found, apperr.New(apperr.NotFound, "there is no action %s", id)
+	}
+	return found, classify(err)
+}
+
+const claimActionsSQL = `
+update actions set claim_id = $3, claimed_until = clock_timestamp() + $4::interval
+where (project_id, id) in (
+    select project_id, id from actions a
+    where a.project_id = $1 and a.connection_id = $2 and a.status = 'running' and coalesce(a.claimed_until, '-infinity') < clock_timestamp()
+      and not exists (select from actions before where before.project_id = a.project_id and before.instance_id = a.instance_id
+                      and before.status = 'running' and (before.created_at, before.id) < (a.created_at, a.id))
+    order by a.created_at limit $5 for update skip locked
+)
+returning ` + actionColumns
+
+// Claim takes actions of a connection that are to be done now, at most one of each instance.
+func (a Actions) Claim(
+	ctx context.Context, projectID string, connection uuid.UUID, claimFor time.Duration, limit int,
+) (claim uuid.UUID, taken []domain.DelegatedAction, err error) {
+	claim = uuid.New()
+	rows, _ := a.DB.pool.Query(ctx, claimActionsSQL, projectID, connection, claim, claimFor, limit)
+	taken, err = pgx.CollectRows(rows, scanAction)
+	return claim, taken, classify(err)
+}
+
+// Release frees an action that is to be gone on with after a pause.
+func (a Actions) Release(ctx context.Context, taken domain.DelegatedAction, claim uuid.UUID, pause time.Duration) error {
+	_, err := a.DB.pool.Exec(ctx, "update actions set claimed_until = clock_timestamp() + $4::interval where project_id = $1 and id = $2 and claim_id = $3",
+		taken.ProjectID, taken.ID, claim, pause)
+	return classify(err)
+}
+
+const endActionSQL = `
+with after as (
+    update actions set status = $4, problem = $5, payload = null, seq = seq + 1, claim_id = null, claimed_until = null, updated_at = clock_timestamp()
+    where project_id = $1 and id = $2 and claim_id = $3 and status = 'running'
+    returning *, 'running' as previous_status
+), event as (` + actionEventSQL + ` after)
+select count(*) from after`
+
+// End writes that an action is done, or why it failed, with its event; domain.ErrFenced when the claim has passed on.
+func (a Actions) End(ctx context.Context, taken domain.DelegatedAction, claim uuid.UUID, problem *domain.Problem) error {
+	status := domain.ActionDone
+	if problem != nil {
+		status = domain.ActionFailed
+	}
+	var n int
+	err := again(func() error {
+		return a.DB.pool.QueryRow(ctx, endActionSQL, taken.ProjectID, taken.ID, claim, status, problem).Scan(&n)
+	})
+	if err == nil && n == 0 {
+		return domain.ErrFenced
+	}
+	return classify(err)
+}

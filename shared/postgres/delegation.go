@@ -1,0 +1,143 @@
+package postgres
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// Delegations are what run-connections works with: connections with their secrets, and the work that waits for them.
+//
+// Its lists look at all projects, because run-connections serves all; every other statement names its own.
+type Delegations struct{ DB *DB }
+
+const delegationColumns = connectionColumns + `, secret`
+
+func scanDelegation(row pgx.CollectableRow) (c domain.Connection, err error) {
+	var secret []byte
+	c, err = scanConnection(withMore{row, []any{&secret}})
+	c.Secret = secret
+	return c, err
+}
+
+const (
+	endsAt = `least(expires_at, coalesce(last_used_at, created_at) + idle_timeout)`
+
+	// Those whose time is over, and trusts that are still to be taken back.
+	endingSQL = `
+select ` + delegationColumns + ` from connections
+where status = 'active' and ` + endsAt + ` <= clock_timestamp()
+   or status <> 'active' and not revoked and coalesce(not_before, '-infinity') <= clock_timestamp()
+order by expires_at limit $1`
+
+	// Those for which there is something to do that nobody does. One whose cloud gave no answer is left alone for a while.
+	workSQL = `
+select ` + delegationColumns + ` from connections c
+where coalesce(not_before, '-infinity') <= clock_timestamp()
+  and (exists (select from orders o where o.project_id = c.project_id and o.connection_id = c.id and o.status = 'running'
+               and coalesce(o.claimed_until, '-infinity') < clock_timestamp())
+    or exists (select from actions a where a.connection_id = c.id and a.status = 'running'
+               and coalesce(a.claimed_until, '-infinity') < clock_timestamp()))
+order by last_used_at nulls first limit $1`
+
+	// Those whose servers nobody else follows.
+	remoteSQL = `
+select ` + delegationColumns + ` from connections c
+where c.status = 'active' and (c.auth_url <> '' or c.region <> '') and coalesce(not_before, '-infinity') <= clock_timestamp()
+  and exists (select from instances i where i.project_id = c.project_id and i.connection_id = c.id and i.remote and i.state <> 'deleted')
+order by id`
+)
+
+// Ending lists connections whose time is over, and ended ones whose trust is still to be taken back.
+func (d Delegations) Ending(ctx context.Context, limit int) ([]domain.Connection, error) {
+	return d.list(ctx, endingSQL, limit)
+}
+
+// Work lists connections with orders or actions that wait, whatever their status.
+func (d Delegations) Work(ctx context.Context, limit int) ([]domain.Connection, error) {
+	return d.list(ctx, workSQL, limit)
+}
+
+// Remote lists the active connections to other clouds that have servers there.
+func (d Delegations) Remote(ctx context.Context) ([]domain.Connection, error) {
+	return d.list(ctx, remoteSQL)
+}
+
+func (d Delegations) list(ctx context.Context, sql string, args ...any) ([]domain.Connection, error) {
+	rows, _ := d.DB.pool.Query(ctx, sql, args...)
+	found, err := pgx.CollectRows(rows, scanDelegation)
+	return found, classify(err)
+}
+
+// Revoked notes that nothing of a connection is left in Keystone that could be taken back.
+func (d Delegations) Revoked(ctx context.Context, projectID string, id uuid.UUID) error {
+	_, err := d.DB.pool.Exec(ctx, "update connections set revoked = true where project_id = $1 and id = $2", projectID, id)
+	return classify(err)
+}
+
+// Answered notes that the connection's cloud answers, and what flavors it has (nil = not asked for).
+func (d Delegations) Answered(ctx context.Context, projectID string, id uuid.UUID, flavors []domain.Flavor) error {
+	_, err := d.DB.pool.Exec(ctx, `
+update connections set failures = 0, not_before = null, flavors = coalesce($3, flavors)
+where project_id = $1 and id = $2 and (failures > 0 or not_before is not null or $3::jsonb is not null)`, projectID, id, orNullJSON(flavors))
+	return classify(err)
+}
+
+func orNullJSON(flavors []domain.Flavor) any {
+	if flavors == nil {
+		return nil
+	}
+	return flavors
+}
+
+// Silent notes that the connection's cloud gave no answer, and leaves it alone for a pause: first, then twice as long each time,
+// up to longest.
+func (d Delegations) Silent(ctx context.Context, projectID string, id uuid.UUID, first, longest time.Duration) error {
+	_, err := d.DB.pool.Exec(ctx, `
+update connections
+set failures = failures + 1, not_before = clock_timestamp() + least($3::interval * power(2, least(failures, 20)), $4::interval)
+where project_id = $1 and id = $2`, projectID, id, first, longest)
+	return classify(err)
+}
+
+const openOrdersSQL = `
+select id from orders
+where project_id = $1 and connection_id = $2 and status = 'running' and coalesce(claimed_until, '-infinity') < clock_timestamp()
+order by created_at limit $3`
+
+// Orders lists the connection's orders that are running and that nobody works on.
+func (d Delegations) Orders(ctx context.Context, projectID string, connection uuid.UUID, limit int) ([]uuid.UUID, error) {
+	rows, _ := d.DB.pool.Query(ctx, openOrdersSQL, projectID, connection, limit)
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	return ids, classify(err)
+}
+
+// Instances lists the connection's instances in another cloud, which are not deleted and have a server.
+func (d Delegations) Instances(ctx context.Context, projectID string, connection uuid.UUID) ([]domain.Instance, error) {
+	rows, _ := d.DB.pool.Query(ctx, "select "+instanceColumns+` from instances
+where project_id = $1 and connection_id = $2 and remote and state <> 'deleted' and server_id is not null order by id`, projectID, connection)
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[domain.Instance])
+	return found, classify(err)
+}
+
+const retireDelegatedSQL = `
+with old as (
+    delete from actions where status <> 'running' and updated_at < now() - $1::interval
+)
+delete from deployments where created_at < now() - $1::interval
+  and exists (select from deployments later where later.project_id = deployments.project_id and later.instance_id = deployments.instance_id
+              and later.created_at > deployments.created_at)`
+
+// Retire forgets actions that ended longer ago than age, deployments that others have followed, and the bundles whose time is
+// over.
+func (d Delegations) Retire(ctx context.Context, age time.Duration) error {
+	if _, err := d.DB.pool.Exec(ctx, "update deployments set bundle = null where bundle is not null and expires_at < now()"); err != nil {
+		return classify(err)
+	}
+	_, err := d.DB.pool.Exec(ctx, retireDelegatedSQL, age)
+	return classify(err)
+}

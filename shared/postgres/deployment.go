@@ -1,0 +1,76 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// Deployments are what agents fetch once, and that they say once that they are ready.
+//
+// An agent has no project: what it may do follows from the token that it has, of which only the hash is stored.
+type Deployments struct{ DB *DB }
+
+// Create stores a deployment before Nova is asked for it. Its token is good for validFor.
+func (d Deployments) Create(ctx context.Context, made domain.Deployment, validFor time.Duration) error {
+	_, err := d.DB.pool.Exec(ctx, `
+insert into deployments (id, project_id, instance_id, image, token_sha256, bundle, expires_at)
+values ($1, $2, $3, $4, $5, $6, clock_timestamp() + $7::interval)`, made.ID, made.ProjectID, made.InstanceID, made.Image, made.TokenHash, made.Bundle, validFor)
+	return classify(err)
+}
+
+// refetch is for how long a bundle may be fetched again: an answer may get lost on its way.
+const refetch = time.Minute
+
+const fetchSQL = `
+update deployments set fetched_at = coalesce(fetched_at, clock_timestamp())
+where id = $1 and token_sha256 = $2 and expires_at > clock_timestamp() and bundle is not null
+  and coalesce(fetched_at, clock_timestamp()) > clock_timestamp() - $3::interval
+returning bundle`
+
+// Fetch gives an agent its bundle: once, and for a minute after that again. NotFound whatever is wrong.
+func (d Deployments) Fetch(ctx context.Context, id uuid.UUID, tokenHash []byte) (bundle []byte, err error) {
+	err = d.DB.pool.QueryRow(ctx, fetchSQL, id, tokenHash, refetch).Scan(&bundle)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, noDeployment()
+	}
+	return bundle, classify(err)
+}
+
+func noDeployment() error {
+	return apperr.New(apperr.NotFound, "there is no such deployment, or its token is used up or too old")
+}
+
+const readySQL = `
+with after as (
+    update deployments set ready_at = clock_timestamp(), bundle = null
+    where id = $1 and token_sha256 = $2 and expires_at > clock_timestamp() and ready_at is null
+    returning *
+), instance as (
+    update instances i set seq = i.seq + 1 from after d
+    where i.project_id = d.project_id and i.id = d.instance_id
+    returning i.*, d.id as deployment_id, d.image as agent_image, d.ready_at
+), event as (
+    insert into events (project_id, subject, seq, type, at, order_id, connection_id, data)
+    select project_id, id::text, seq, '` + domain.AgentReadyEvent + `', ready_at, order_id, connection_id,
+           jsonb_strip_nulls(jsonb_build_object('instance_id', id, 'server_id', server_id, 'deployment_id', deployment_id, 'image', agent_image,
+                                                'order_id', order_id, 'connection_id', connection_id))
+    from instance where disconnected_at is null
+)
+select count(*) from after`
+
+// Ready writes that an agent said that it is there, once, with its event. NotFound whatever is wrong, also the second time.
+func (d Deployments) Ready(ctx context.Context, id uuid.UUID, tokenHash []byte) error {
+	var n int
+	err := again(func() error { return d.DB.pool.QueryRow(ctx, readySQL, id, tokenHash).Scan(&n) })
+	if err == nil && n == 0 {
+		return noDeployment()
+	}
+	return classify(err)
+}

@@ -1,0 +1,137 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+const (
+	lockServerSQL = `select pg_advisory_xact_lock(hashtextextended('server/' || $1 || '/' || $2, 0))`
+
+	ofServerSQL = `
+select ` + instanceColumns + ` from instances where project_id = $1 and server_id = $2 and state <> 'deleted' for update`
+
+	insertConnectedSQL = `
+with row as (
+    insert into instances (project_id, id, position, name, server_id, state, raw_status, origin, spec, addresses, key_name, connection_id, remote, seen_at, seq)
+    values ($1, $2, 0, $3, $4, $5, $6, '` + domain.OriginConnected + `', $7, $8, $9, $10, $11, $12, 1)
+    returning *, null::text as previous_state
+), event as (` + instanceEventSQL + ` row)
+select ` + instanceColumns + ` from row`
+
+	// Whoever takes over what was let go, or is managed through a connection that has ended, manages the same instance.
+	takeOverSQL = `
+with row as (
+    update instances set connection_id = $3, disconnected_at = null, seq = seq + 1, updated_at = clock_timestamp()
+    where project_id = $1 and id = $2
+    returning *, state as previous_state
+), event as (` + instanceEventSQL + ` row)
+select ` + instanceColumns + ` from row`
+
+	disconnectSQL = `
+with row as (
+    update instances set disconnected_at = clock_timestamp(), seq = seq + 1, updated_at = clock_timestamp()
+    where project_id = $1 and id = $2 and disconnected_at is null and ($3::uuid is null or connection_id = $3)
+    returning *, state as previous_state
+), event as (` + instanceEventSQL + ` row)
+select count(*) from row`
+
+	// instanceEventSQL writes an event of instances, from rows of them with previous_state.
+	instanceEventSQL = `
+    insert into events (project_id, subject, seq, type, at, order_id, connection_id, data)
+    select project_id, id::text, seq, '` + domain.InstanceEvent + `', updated_at, order_id, connection_id, ` + instanceData + ` from`
+)
+
+// Connect takes an existing server under management, with its event: the instance's ProjectID, ID, ConnectionID, Remote, SeenAt and
+// Spec count, and what Seen has written into it. A server that is managed already is the instance that it is (made is false); one
+// that is managed through another connection is a Conflict while that connection is active. What is taken over through a connection
+// has to fit its quota.
+func (i Instances) Connect(ctx context.Context, wanted domain.Instance) (instance domain.Instance, made bool, err error) {
+	err = again(func() error {
+		return i.DB.inTx(ctx, func(tx pgx.Tx) (err error) {
+			instance, made, err = connect(ctx, tx, wanted)
+			return err
+		})
+	})
+	return instance, made, err
+}
+
+func connect(ctx context.Context, tx pgx.Tx, wanted domain.Instance) (domain.Instance, bool, error) {
+	if _, err := tx.Exec(ctx, lockServerSQL, wanted.ProjectID, wanted.ServerID); err != nil {
+		return wanted, false, err
+	}
+	rows, _ := tx.Query(ctx, ofServerSQL, wanted.ProjectID, wanted.ServerID)
+	known, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[domain.Instance])
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		known, err = insertConnected(ctx, tx, wanted)
+		return known, err == nil, err
+	case err != nil:
+		return known, false, err
+	case known.DisconnectedAt.IsZero() && known.ConnectionID == wanted.ConnectionID:
+		return known, false, nil
+	}
+	return takeOver(ctx, tx, known, wanted)
+}
+
+func insertConnected(ctx context.Context, tx pgx.Tx, w domain.Instance) (domain.Instance, error) {
+	if w.ConnectionID != uuid.Nil {
+		var more domain.Need
+		more.Add(w.Spec)
+		if err := admit(ctx, tx, w.ProjectID, w.ConnectionID, domain.MayAllocate, more); err != nil {
+			return w, err
+		}
+	}
+	rows, _ := tx.Query(ctx, insertConnectedSQL, w.ProjectID, w.ID, w.Name, w.ServerID, w.State, w.RawStatus, w.Spec, addressesOf(w), w.KeyName,
+		orNullID(w.ConnectionID), w.Remote, orNull(w.SeenAt))
+	made, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[domain.Instance])
+	return made, takenID(err, "id")
+}
+
+// takeOver gives a known instance to another connection, or back to its project. One that counts for the connection already takes
+// no more of its quota.
+func takeOver(ctx context.Context, tx pgx.Tx, known, wanted domain.Instance) (domain.Instance, bool, error) {
+	if known.DisconnectedAt.IsZero() && known.ConnectionID != uuid.Nil && wanted.ConnectionID != uuid.Nil {
+		var active bool
+		err := tx.QueryRow(ctx, "select exists (select from connections where project_id = $1 and id = $2 and status = 'active')",
+			known.ProjectID, known.ConnectionID).Scan(&active)
+		if err != nil {
+			return known, false, err
+		}
+		if active {
+			return known, false, apperr.New(apperr.Conflict, "the server is managed through another connection")
+		}
+	}
+	if wanted.ConnectionID == uuid.Nil && known.DisconnectedAt.IsZero() {
+		return known, false, nil // through a connection, but managed: its project sees it anyhow
+	}
+	if wanted.ConnectionID != uuid.Nil && wanted.ConnectionID != known.ConnectionID {
+		var more domain.Need
+		more.Add(known.Spec)
+		if err := admit(ctx, tx, wanted.ProjectID, wanted.ConnectionID, domain.MayAllocate, more); err != nil {
+			return known, false, err
+		}
+	}
+	if wanted.ConnectionID == uuid.Nil {
+		wanted.ConnectionID = known.ConnectionID // what counts as a connection's goes on counting
+	}
+	rows, _ := tx.Query(ctx, takeOverSQL, known.ProjectID, known.ID, orNullID(wanted.ConnectionID))
+	taken, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[domain.Instance])
+	return taken, false, err
+}
+
+// Disconnect lets an instance go, with its last event: nobody is shown it any more, and Nova is not told. With a connection
+// (not the zero id) only one that is managed through it. done is false when there is none.
+func (i Instances) Disconnect(ctx context.Context, projectID string, id, connection uuid.UUID) (done bool, err error) {
+	var n int
+	err = again(func() error {
+		return i.DB.pool.QueryRow(ctx, disconnectSQL, projectID, id, orNullID(connection)).Scan(&n)
+	})
+	return n == 1, classify(err)
+}

@@ -1,0 +1,49 @@
+package seal
+
+import (
+	"fmt"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// ConnectionConfig is for functions that take what only run-connections may read: secrets of connections, and what is ordered
+// through them. It is another key than SEAL_PUBLIC_KEY, because deliver-events need not read these, nor run-connections callbacks'.
+type ConnectionConfig struct {
+	ConnectionPublicKey string `env:"CONNECTION_PUBLIC_KEY"`
+}
+
+// Validate refuses a ConnectionConfig that cannot work.
+func (c ConnectionConfig) Validate() error {
+	_, err := c.Key()
+	return err
+}
+
+// Key is the public key, or the reason why there is none.
+func (c ConnectionConfig) Key() (PublicKey, error) {
+	key, err := ParsePublicKey(c.ConnectionPublicKey)
+	if err != nil {
+		return key, fmt.Errorf("CONNECTION_PUBLIC_KEY %w: `cloudfn keys` makes one", err)
+	}
+	return key, nil
+}
+
+// ConnectionOpenConfig is for run-connections.
+type ConnectionOpenConfig struct {
+	// ConnectionPrivateKey are keys as in OpenConfig.
+	ConnectionPrivateKey domain.Secret `env:"CONNECTION_PRIVATE_KEY"`
+}
+
+// Validate refuses a ConnectionOpenConfig that cannot work. What it says quotes no key.
+func (c ConnectionOpenConfig) Validate() error {
+	_, err := c.Keys()
+	return err
+}
+
+// Keys are the private keys, or the reason why there are none.
+func (c ConnectionOpenConfig) Keys() (PrivateKeys, error) {
+	keys, err := ParsePrivateKeys(c.ConnectionPrivateKey)
+	if err != nil {
+		return nil, fmt.Errorf("CONNECTION_PRIVATE_KEY %w: `cloudfn keys` makes one", err)
+	}
+	return keys, nil
+}
