@@ -22,7 +22,7 @@ test: sandbox ## Set up what the tests need and run them all
 
 lint: ## Check the code, the import walls, the scripts and go.mod
 	@command -v shellcheck > /dev/null || { echo "installing shellcheck"; { apt-get update -q && apt-get install -y -q --no-install-recommends shellcheck; } > /tmp/cloudfn-apt.log 2>&1 || { echo "apt-get failed, see /tmp/cloudfn-apt.log"; exit 1; }; }
-	shellcheck -x -P SCRIPTDIR scripts/run scripts/postgres scripts/image scripts/deploy scripts/e2e scripts/sandbox scripts/sandbox.d/*.sh scripts/cluster scripts/cluster.d/*.sh .ci/run
+	shellcheck -x -P SCRIPTDIR scripts/run scripts/postgres scripts/image scripts/deploy scripts/e2e scripts/cloud-init scripts/sandbox scripts/sandbox.d/*.sh scripts/cluster scripts/cluster.d/*.sh .ci/run
 	go mod tidy -diff
 	go mod verify
 	go vet -tags faults,bench,e2e $(PACKAGES)

@@ -17,12 +17,14 @@ import (
 // service account, and no secret but the ones that its function needs.
 func TestPods(t *testing.T) {
 	holds := map[string][]string{
-		"gateway": nil, "resources": {"cloudfn-database"}, "stats": {"cloudfn-database"},
+		"gateway": nil, "resources": {"cloudfn-database"}, "stats": {"cloudfn-database"}, "agents": {"cloudfn-database"},
 		"launch": {"cloudfn-database", "cloudfn-events"}, "servers": {"cloudfn-database", "cloudfn-events"},
-		"callbacks":      {"cloudfn-database", "cloudfn-events"},
-		"collect-stats":  {"cloudfn-database-owner", "cloudfn-events", "cloudfn-openstack"},
-		"poll-instances": {"cloudfn-database-events", "cloudfn-events", "cloudfn-openstack"},
-		"deliver-events": {"cloudfn-database-events", "cloudfn-events", "cloudfn-seal"},
+		"callbacks":       {"cloudfn-database", "cloudfn-events"},
+		"connections":     {"cloudfn-database", "cloudfn-events"},
+		"collect-stats":   {"cloudfn-database-owner", "cloudfn-events", "cloudfn-openstack"},
+		"poll-instances":  {"cloudfn-database-events", "cloudfn-events", "cloudfn-openstack"},
+		"run-connections": {"cloudfn-connections", "cloudfn-database-events", "cloudfn-events", "cloudfn-openstack-delegate"},
+		"deliver-events":  {"cloudfn-database-events", "cloudfn-events", "cloudfn-seal"},
 	}
 	for _, function := range functions(t) {
 		want, known := holds[function]
@@ -81,7 +83,7 @@ func functions(t testing.TB) []string {
 	return strings.Fields(kubectl(t, "get", "ksvc", "-l", "app.kubernetes.io/part-of=cloudfn", "-o", "jsonpath={.items[*].metadata.name}"))
 }
 
-var eventFunctions = []string{"collect-stats", "deliver-events", "poll-instances"}
+var eventFunctions = []string{"collect-stats", "deliver-events", "poll-instances", "run-connections"}
 
 // awake sees to it that the function has a pod.
 func awake(t *testing.T, function string) {
@@ -117,7 +119,7 @@ func process(t testing.TB, uid string) []byte {
 	return nil
 }
 
-// TestNoSecretInTheLogs: what was given as a secret is in no pod's log.
+// TestNoSecretInTheLogs: what was given as a secret is in no pod's log, nor in the database; and no token or password of a test is.
 func TestNoSecretInTheLogs(t *testing.T) {
 	for _, function := range functions(t) {
 		awake(t, function)
@@ -130,7 +132,9 @@ func TestNoSecretInTheLogs(t *testing.T) {
 				t.Errorf("the log of %s shows a secret", function)
 			}
 		}
+		testkit.NoSecretsIn(t, function, []byte(log))
 	}
+	testkit.NoSecrets(t, databaseURL)
 }
 
 // TestManifestsAreStrictlyValid asks the API server itself: every field known, every webhook content.

@@ -56,7 +56,9 @@ func TestOtherWays(t *testing.T) {
 			"DATABASE_URL=postgres://postgres:e2e-canary@"+host+":5432/cloudfn_e2e",
 			"OS_AUTH_URL="+settings.Items[0].Data["OS_AUTH_URL"], "OS_INTERFACE="+settings.Items[0].Data["OS_INTERFACE"],
 			"OS_USERNAME=collector", "OS_PASSWORD=secret", "OS_PROJECT_NAME=cloudfn",
-			"SEAL_PUBLIC_KEY="+testkit.SealPublicKey, "SEAL_PRIVATE_KEY="+testkit.SealPrivateKey)
+			"DELEGATE_USERNAME=delegate", "DELEGATE_PASSWORD=secret", "TRUSTEE_USER_ID="+settings.Items[0].Data["TRUSTEE_USER_ID"],
+			"SEAL_PUBLIC_KEY="+testkit.SealPublicKey, "SEAL_PRIVATE_KEY="+testkit.SealPrivateKey,
+			"CONNECTION_PUBLIC_KEY="+testkit.ConnectionPublicKey, "CONNECTION_PRIVATE_KEY="+testkit.ConnectionPrivateKey)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("%s: %v\n%s", chapter, err, out)
 		}
@@ -75,6 +77,7 @@ func TestOtherWays(t *testing.T) {
 		answers("gateway", path)
 	}
 	answers("callbacks", "/v1/callbacks")
+	answers("connections", "/v1/connections")
 	command(t, "kubectl", "-n", other, "wait", "pingsource", "--all", "--for=condition=Ready", "--timeout=60s")
 	command(t, "kubectl", "-n", other, "delete", "ksvc", "resources", "--wait=true")
 	run("With func")

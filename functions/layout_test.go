@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -78,7 +79,7 @@ func TestTryItOfEveryREADME(t *testing.T) {
 // TestREADMENamesEveryVariable holds the README's table of environment variables against the configurations.
 func TestREADMENamesEveryVariable(t *testing.T) {
 	t.Parallel()
-	documented := map[string]string{} // the default, by variable
+	documented := map[string][2]string{} // the default and who reads it, by variable
 	file, err := os.Open(filepath.Join("..", "README.md"))
 	if err != nil {
 		t.Fatal(err)
@@ -87,19 +88,52 @@ func TestREADMENamesEveryVariable(t *testing.T) {
 	for lines := bufio.NewScanner(file); lines.Scan(); {
 		cells := strings.Split(lines.Text(), "|")
 		if len(cells) == 6 && strings.HasPrefix(cells[1], " `") {
-			documented[strings.Trim(cells[1], " `")] = strings.Trim(cells[2], " `")
+			documented[strings.Trim(cells[1], " `")] = [2]string{strings.Trim(cells[2], " `"), strings.TrimSpace(cells[3])}
 		}
 	}
 	for _, v := range run.Variables() {
-		byDefault, ok := documented[v.Name]
-		if !ok {
-			t.Errorf("README.md does not list %s (%s)", v.Name, v.Function)
-		} else if byDefault != v.Default {
-			t.Errorf("README.md says that %s is %q by default, it is %q", v.Name, byDefault, v.Default)
+		readBy := "all"
+		if v.ReadBy != nil {
+			readBy = strings.Join(v.ReadBy, ", ")
+		}
+		if said := documented[v.Name]; said != [2]string{v.Default, readBy} {
+			t.Errorf("README.md says %q of %s, it is %q by default and read by %s", said, v.Name, v.Default, readBy)
 		}
 		delete(documented, v.Name)
 	}
 	for name := range documented {
 		t.Errorf("README.md lists %s, which nothing reads", name)
+	}
+}
+
+// TestWhoOpensSecrets: what opens a sealed secret, and what logs in to the cloud, is read by the event functions that need it, and
+// by no function that serves HTTP.
+func TestWhoOpensSecrets(t *testing.T) {
+	t.Parallel()
+	accounts := []string{"collect-stats", "poll-instances", "run-connections"}
+	want := map[string][]string{
+		"SEAL_PRIVATE_KEY": {"deliver-events"}, "CONNECTION_PRIVATE_KEY": {"run-connections"},
+		"OS_PASSWORD": accounts, "OS_APPLICATION_CREDENTIAL_SECRET": accounts,
+		"DATABASE_URL": nil, "EVENT_KEY": nil, // these open nothing
+	}
+	secret := regexp.MustCompile("PRIVATE|PASSWORD|SECRET|TOKEN|DATABASE_URL|_KEY$")
+	harmless := []string{"SEAL_PUBLIC_KEY", "CONNECTION_PUBLIC_KEY", "TOKEN_CACHE_TTL", "AGENT_TOKEN_TTL"}
+	for _, v := range run.Variables() {
+		if !secret.MatchString(v.Name) || slices.Contains(harmless, v.Name) {
+			continue
+		}
+		readers, known := want[v.Name]
+		if !known || !slices.Equal(v.ReadBy, readers) {
+			t.Errorf("%s is read by %v, want %v: if it is a new secret, say here who may hold it", v.Name, v.ReadBy, readers)
+		}
+		for _, name := range v.ReadBy {
+			if !slices.Contains(run.EventNames(), name) {
+				t.Errorf("%s serves HTTP, and reads %s", name, v.Name)
+			}
+		}
+		delete(want, v.Name)
+	}
+	for name := range want {
+		t.Errorf("nothing reads %s", name)
 	}
 }

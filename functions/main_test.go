@@ -70,6 +70,7 @@ func TestOneByOne(t *testing.T) {
 	token := testkit.Token(t, "demo")
 	paths := map[string]string{
 		"resources": "/v1/resources", "servers": "/v1/servers", "stats": "/v1/stats", "launch": "/v1/launch/" + uuid.NewString(), "callbacks": "/v1/callbacks",
+		"connections": "/v1/connections", "agents": "/v1/agents/" + uuid.NewString() + "/bundle",
 	}
 	daemon := testkit.Spawn(t, daemonEnv(t, testkit.Database(t)))
 	for target := range paths {
@@ -261,7 +262,7 @@ func TestWrongConfiguration(t *testing.T) {
 	t.Parallel()
 	good := daemonEnv(t, "postgres://nobody@localhost:1/x")
 	for want, change := range map[string]map[string]string{
-		"FUNCTION_TARGET is \"nope\": it must be one of callbacks, collect-stats, deliver-events, launch, poll-instances, resources, servers, stats": {"FUNCTION_TARGET": "nope"},
+		"FUNCTION_TARGET is \"nope\": it must be one of agents, callbacks, collect-stats, connections, deliver-events, launch, poll-instances, resources, run-connections, servers, stats": {"FUNCTION_TARGET": "nope"},
 		"DATABASE_URL is empty":              {"DATABASE_URL": ""},
 		"DATABASE_URL is not a Postgres URL": {"DATABASE_URL": "postgres://x:canary@:bad/"},
 		"OS_AUTH_URL is \"\"":                {"OS_CLOUD": ""},
@@ -277,6 +278,12 @@ func TestWrongConfiguration(t *testing.T) {
 		"K_SINK is not an http or https URL": {"K_SINK": "broker/canary"},
 		"K_CE_OVERRIDES is not JSON":         {"K_CE_OVERRIDES": `{"extensions":{"key":["canary"]}}`},
 		"K_CA_CERTS holds no certificate":    {"K_CA_CERTS": "canary"},
+		"CONNECTION_PUBLIC_KEY is empty":     {"CONNECTION_PUBLIC_KEY": ""},
+		"CONNECTION_PRIVATE_KEY is empty":    {"CONNECTION_PRIVATE_KEY": ""},
+		"CONNECTION_PRIVATE_KEY does not":    {"CONNECTION_PRIVATE_KEY": "canary"},
+		"CONNECTION_CLOUDS must be":          {"CONNECTION_CLOUDS": "https://x:canary@keystone"},
+		"AGENT_URL must be":                  {"AGENT_URL": "agents/canary"},
+		"AGENT_TOKEN_TTL is 30s":             {"AGENT_TOKEN_TTL": "30s"},
 	} {
 		env := maps.Clone(good)
 		maps.Copy(env, change)

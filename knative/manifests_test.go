@@ -6,6 +6,8 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -34,7 +36,8 @@ type object struct {
 				ContainerConcurrency         int
 				TimeoutSeconds               int
 				Containers                   []struct {
-					EnvFrom                       []struct{ SecretRef struct{ Name string } }
+					EnvFrom                       []struct{ SecretRef, ConfigMapRef struct{ Name string } }
+					Env                           []struct{ Name string }
 					LivenessProbe, ReadinessProbe map[string]any
 				}
 			}
@@ -51,11 +54,14 @@ type object struct {
 	Data map[string]string
 }
 
-// render builds an overlay with the kustomize that CI uses.
+// render builds an overlay, or a folder, with the kustomize that CI uses.
 func render(t *testing.T, overlay string) (objects []object) {
 	t.Helper()
 	var errs bytes.Buffer
-	cmd := exec.Command("go", "run", "sigs.k8s.io/kustomize/kustomize/v5@v5.8.2", "build", "overlays/"+overlay)
+	if !filepath.IsAbs(overlay) {
+		overlay = filepath.Join("overlays", overlay)
+	}
+	cmd := exec.Command("go", "run", "sigs.k8s.io/kustomize/kustomize/v5@v5.8.2", "build", overlay)
 	cmd.Stderr = &errs
 	out, err := cmd.Output()
 	if err != nil {
@@ -89,10 +95,28 @@ var reaches = map[string][]string{
 	"servers":        {"egress-compute", "egress-functions", "egress-identity", "egress-postgres"},
 	"stats":          {"egress-identity", "egress-postgres"},
 	"callbacks":      {"egress-functions", "egress-identity", "egress-postgres"},
+	"connections":    {"egress-compute", "egress-functions", "egress-identity", "egress-postgres"},
+	"agents":         {"egress-postgres"},
 	"collect-stats":  {"egress-compute", "egress-functions", "egress-identity", "egress-postgres"},
 	"poll-instances": {"egress-compute", "egress-functions", "egress-identity", "egress-postgres"},
+	"run-connections": {
+		"egress-compute", "egress-functions", "egress-identity", "egress-image", "egress-network", "egress-postgres",
+	},
 	"deliver-events": {"egress-callbacks", "egress-postgres"},
 	"migrate":        {"egress-postgres"},
+}
+
+// holds is which secrets each function has in its environment, without the hashes of their names.
+var holds = map[string][]string{
+	"gateway": nil, "resources": {"cloudfn-database"}, "stats": {"cloudfn-database"}, "agents": {"cloudfn-database"},
+	"launch":          {"cloudfn-database", "cloudfn-events"},
+	"servers":         {"cloudfn-database", "cloudfn-events"},
+	"callbacks":       {"cloudfn-database", "cloudfn-events"},
+	"connections":     {"cloudfn-database", "cloudfn-events"},
+	"collect-stats":   {"cloudfn-database-owner", "cloudfn-events", "cloudfn-openstack"},
+	"poll-instances":  {"cloudfn-database-events", "cloudfn-events", "cloudfn-openstack"},
+	"run-connections": {"cloudfn-connections", "cloudfn-database-events", "cloudfn-events", "cloudfn-openstack-delegate"},
+	"deliver-events":  {"cloudfn-database-events", "cloudfn-events", "cloudfn-seal"},
 }
 
 // TestNetworkPolicies: everything is denied, and each pod is selected by the egress policies that it needs and by no
@@ -198,19 +222,76 @@ func TestServices(t *testing.T) {
 		if event && (source.Spec.Timezone != "UTC" || source.Spec.Schedule != schedule(t, name) || source.Spec.Sink.Ref.Name != name || source.Spec.CeOverrides.Extensions["cloudfnkey"] != "local-event-key") {
 			t.Errorf("the PingSource of %s is %+v", name, source.Spec)
 		}
-		for _, from := range container.EnvFrom {
-			if secret := from.SecretRef.Name; !event && secret != "" && !httpMayHold(secret) {
-				t.Errorf("%s serves HTTP and holds %s", name, secret)
+	}
+}
+
+// TestSecrets: each function holds the secrets that it needs, and those that serve HTTP hold nothing that opens what is sealed, or
+// that logs in to the cloud, wherever in their environment.
+func TestSecrets(t *testing.T) {
+	t.Parallel()
+	for _, overlay := range []string{"local", "production"} {
+		objects := render(t, overlay)
+		secrets, configs := ofKind(objects, "Secret"), ofKind(objects, "ConfigMap")
+		for name, service := range ofKind(objects, "Service") {
+			container := service.Spec.Template.Spec.Containers[0]
+			var got, variables []string
+			for _, from := range container.EnvFrom {
+				variables = slices.AppendSeq(variables, maps.Keys(configs[from.ConfigMapRef.Name].Data))
+				if secret := from.SecretRef.Name; secret != "" {
+					got = append(got, secret[:strings.LastIndex(secret, "-")])
+					variables = slices.AppendSeq(variables, maps.Keys(secrets[secret].Data))
+				}
+			}
+			for _, v := range container.Env {
+				variables = append(variables, v.Name)
+			}
+			if slices.Sort(got); !slices.Equal(got, holds[name]) {
+				t.Errorf("%s: %s holds %v, want %v", overlay, name, got, holds[name])
+			}
+			if !slices.Contains(variables, "OS_AUTH_URL") {
+				t.Errorf("%s: %s gets only %v", overlay, name, variables)
+			}
+			if service.Spec.Template.Spec.ServiceAccountName != "cloudfn-http" {
+				continue
+			}
+			for _, v := range variables {
+				if opens.MatchString(v) {
+					t.Errorf("%s: %s serves HTTP, and has %s", overlay, name, v)
+				}
 			}
 		}
 	}
 }
 
-// httpMayHold says whether a function that serves HTTP may hold a Secret (whose name ends in a hash): its own database role,
-// and the key by which it wakes event functions.
-func httpMayHold(secret string) bool {
-	name := secret[:strings.LastIndex(secret, "-")]
-	return name == "cloudfn-database" || name == "cloudfn-events"
+// opens is what no function that serves HTTP may have: a key that opens what is sealed, or an account of the cloud.
+var opens = regexp.MustCompile("PRIVATE_KEY|PASSWORD|SECRET|OS_USERNAME|OS_USER_ID")
+
+// TestTheComponentForOtherClouds lets the two functions that call other clouds reach them, and no other.
+func TestTheComponentForOtherClouds(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	knative, err := filepath.Rel(dir, here)
+	if err != nil {
+		t.Fatal(err)
+	}
+	overlay := "resources: [" + knative + "/overlays/production]\ncomponents: [" + knative + "/components/clouds]\n"
+	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(overlay), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	objects := render(t, dir)
+	policy, found := ofKind(objects, "NetworkPolicy")["egress-clouds"]
+	if !found || len(policy.Spec.Egress) != 1 || len(policy.Spec.Egress[0].To) != 1 {
+		t.Fatalf("got %+v", policy)
+	}
+	for name, service := range ofKind(objects, "Service") {
+		if want := name == "connections" || name == "run-connections"; selects(policy, service.Spec.Template.Metadata.Labels) != want {
+			t.Errorf("%s may reach other clouds: %t", name, !want)
+		}
+	}
 }
 
 // drainSleep is for how long queue-proxy still lets requests in after its pod was told to end (serving v0.50,

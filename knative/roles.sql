@@ -1,6 +1,6 @@
--- The roles that functions use: cloudfn_functions serve HTTP, cloudfn_events are poll-instances and deliver-events. Neither
--- can change or drop a table. migrate grants what each needs of each table, so run this before it, as who may make roles,
--- any number of times:
+-- The roles that functions use: cloudfn_functions serve HTTP, cloudfn_events are poll-instances, run-connections and
+-- deliver-events. Neither can change or drop a table. migrate grants what each needs of each table, so run this before it, as
+-- who may make roles, any number of times:
 --   psql "$OWNER_DATABASE_URL" -v password=... -f knative/roles.sql
 \set ON_ERROR_STOP on
 select format('create role %I login', name) from unnest(array['cloudfn_functions', 'cloudfn_events']) name

@@ -20,18 +20,19 @@ type deliveriesAnswer struct {
 
 // callback is a callback as its owner sees it.
 type callback struct {
-	ID         uuid.UUID             `json:"id"`
-	URL        string                `json:"url"`
-	Events     []string              `json:"events"`
-	InstanceID *uuid.UUID            `json:"instance_id,omitempty"`
-	OrderID    *uuid.UUID            `json:"order_id,omitempty"`
-	Status     domain.CallbackStatus `json:"status"`
-	Reason     string                `json:"reason,omitempty"`
-	Rate       int                   `json:"allowed_rate,omitempty"` // deliveries a minute
-	Overlap    *time.Time            `json:"previous_secret_until,omitempty"`
-	UserID     string                `json:"user_id"`
-	CreatedAt  time.Time             `json:"created_at"`
-	UpdatedAt  time.Time             `json:"updated_at"`
+	ID           uuid.UUID             `json:"id"`
+	URL          string                `json:"url"`
+	Events       []string              `json:"events"`
+	InstanceID   *uuid.UUID            `json:"instance_id,omitempty"`
+	OrderID      *uuid.UUID            `json:"order_id,omitempty"`
+	ConnectionID *uuid.UUID            `json:"connection_id,omitempty"`
+	Status       domain.CallbackStatus `json:"status"`
+	Reason       string                `json:"reason,omitempty"`
+	Rate         int                   `json:"allowed_rate,omitempty"` // deliveries a minute
+	Overlap      *time.Time            `json:"previous_secret_until,omitempty"`
+	UserID       string                `json:"user_id"`
+	CreatedAt    time.Time             `json:"created_at"`
+	UpdatedAt    time.Time             `json:"updated_at"`
 }
 
 // withSecret is the one answer that shows the secret.
@@ -42,7 +43,8 @@ type withSecret struct {
 
 func show(c domain.Callback) callback {
 	return callback{
-		ID: c.ID, URL: c.URL, Events: c.Events, InstanceID: orNil(c.InstanceID), OrderID: orNil(c.OrderID), Status: c.Status, Reason: c.Reason,
+		ID: c.ID, URL: c.URL, Events: c.Events, InstanceID: orNil(c.InstanceID), OrderID: orNil(c.OrderID),
+		ConnectionID: orNil(c.ConnectionID), Status: c.Status, Reason: c.Reason,
 		Rate: c.AllowedRate, Overlap: orNever(c.PreviousUntil), UserID: c.UserID, CreatedAt: c.CreatedAt, UpdatedAt: c.UpdatedAt,
 	}
 }

@@ -32,5 +32,5 @@ func build(cfg Config, d run.Deps) ([]httpx.Route, error) {
 	}
 	key, _ := cfg.Seal.Key() // Validate has refused a wrong one; who only looks at the routes has none
 	wake := func() { d.Wake("deliver-events") }
-	return routes(service{store: postgres.Callbacks{DB: d.DB}, key: key, guard: guard, wake: wake}), nil
+	return routes(service{store: postgres.Callbacks{DB: d.DB}, connections: postgres.Connections{DB: d.DB}, key: key, guard: guard, wake: wake}), nil
 }

@@ -29,7 +29,7 @@ func routes(s service) []httpx.Route {
 }
 
 func (h handler) create(r *http.Request) (httpx.Response, error) {
-	who, err := caller(r)
+	who, err := writer(r)
 	if err != nil {
 		return httpx.Response{}, err
 	}
@@ -41,7 +41,7 @@ func (h handler) create(r *http.Request) (httpx.Response, error) {
 	if err != nil {
 		return httpx.Response{}, err
 	}
-	stored, secret, err := h.svc.Create(r.Context(), wanted, in.Secret)
+	stored, secret, err := h.svc.Create(r.Context(), who, wanted, in.Secret)
 	if err != nil {
 		return httpx.Response{}, err
 	}
@@ -80,7 +80,10 @@ func (h handler) list(r *http.Request) (listAnswer, error) {
 }
 
 func (h handler) get(r *http.Request) (callback, error) {
-	who, id, err := addressed(r)
+	if _, err := httpx.ReadQuery(r); err != nil {
+		return callback{}, err
+	}
+	who, id, err := named(r)
 	if err != nil {
 		return callback{}, err
 	}
@@ -192,18 +195,22 @@ func (h handler) redeliver(r *http.Request) (httpx.Response, error) {
 	return httpx.JSON(http.StatusAccepted, showDelivery(made))
 }
 
-// caller is who calls a route that takes no parameters.
-func caller(r *http.Request) (domain.Identity, error) {
+// writer is who calls a route that takes no parameters and changes something. OpenStack is not asked for anything then, so it is
+// decided here that a role which only reads does not suffice.
+func writer(r *http.Request) (domain.Identity, error) {
 	if _, err := httpx.ReadQuery(r); err != nil {
 		return domain.Identity{}, err
 	}
 	who, _, err := auth.Project(r.Context())
+	if err == nil && !who.MayAct() {
+		err = apperr.New(apperr.Forbidden, "the token's roles may only read: callbacks are changed with another")
+	}
 	return who, err
 }
 
-// addressed is who calls a route that takes no parameters, and the callback that its path names.
+// addressed is who calls a route that takes no parameters and changes something, and the callback that its path names.
 func addressed(r *http.Request) (domain.Identity, uuid.UUID, error) {
-	if _, err := caller(r); err != nil {
+	if _, err := writer(r); err != nil {
 		return domain.Identity{}, uuid.Nil, err
 	}
 	return named(r)

@@ -116,10 +116,16 @@ func TestNothingSecretIsPrinted(t *testing.T) {
 		}
 	}
 	code, out := testkit.Run(t, nil, "keys")
-	public, private, _ := strings.Cut(strings.TrimSpace(out), "\n")
-	_, err := seal.ParsePublicKey(strings.TrimPrefix(public, "SEAL_PUBLIC_KEY="))
-	_, err2 := seal.ParsePrivateKeys(domain.Secret(strings.TrimPrefix(private, "SEAL_PRIVATE_KEY=")))
-	if code != 0 || err != nil || err2 != nil {
-		t.Errorf("keys: %d %s: %v %v", code, out, err, err2)
+	keys := map[string]string{}
+	for line := range strings.Lines(out) {
+		name, key, _ := strings.Cut(strings.TrimSpace(line), "=")
+		keys[name] = key
+	}
+	for _, prefix := range []string{"SEAL", "CONNECTION"} {
+		_, err := seal.ParsePublicKey(keys[prefix+"_PUBLIC_KEY"])
+		_, err2 := seal.ParsePrivateKeys(domain.Secret(keys[prefix+"_PRIVATE_KEY"]))
+		if code != 0 || len(keys) != 4 || err != nil || err2 != nil {
+			t.Errorf("keys: %d %s: %v %v", code, out, err, err2)
+		}
 	}
 }

@@ -11,11 +11,12 @@ import (
 
 // creation is the body of POST /v1/callbacks.
 type creation struct {
-	URL        string         `json:"url"`
-	Events     []string       `json:"events"`
-	InstanceID *string        `json:"instance_id"`
-	OrderID    *string        `json:"order_id"`
-	Secret     *domain.Secret `json:"secret"`
+	URL          string         `json:"url"`
+	Events       []string       `json:"events"`
+	InstanceID   *string        `json:"instance_id"`
+	OrderID      *string        `json:"order_id"`
+	ConnectionID *string        `json:"connection_id"`
+	Secret       *domain.Secret `json:"secret"`
 }
 
 func (c creation) callback(who domain.Identity) (wanted domain.Callback, err error) {
@@ -26,7 +27,10 @@ func (c creation) callback(who domain.Identity) (wanted domain.Callback, err err
 	if wanted.InstanceID, err = optionalID("instance_id", c.InstanceID); err != nil {
 		return wanted, err
 	}
-	wanted.OrderID, err = optionalID("order_id", c.OrderID)
+	if wanted.OrderID, err = optionalID("order_id", c.OrderID); err != nil {
+		return wanted, err
+	}
+	wanted.ConnectionID, err = optionalID("connection_id", c.ConnectionID)
 	return wanted, err
 }
 

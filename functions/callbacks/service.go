@@ -25,6 +25,11 @@ type store interface {
 	Redeliver(ctx context.Context, projectID string, id, delivery uuid.UUID) (domain.Delivery, error)
 }
 
+// connectionStore is where connections are looked up.
+type connectionStore interface {
+	Usable(ctx context.Context, who domain.Identity, id uuid.UUID) (found domain.Connection, now time.Time, err error)
+}
+
 // sealer makes a secret readable for deliver-events only.
 type sealer interface {
 	Seal(purpose string, secret domain.Secret) ([]byte, error)
@@ -35,15 +40,26 @@ type guard interface{ Check(url string) error }
 
 type service struct {
 	store
-	key   sealer
-	guard guard
-	wake  func() // tells deliver-events that there is work
+	connections connectionStore
+	key         sealer
+	guard       guard
+	wake        func() // tells deliver-events that there is work
 }
 
-// Create stores a callback with the secret, or with a new one when it is nil, and gives the secret back this once.
-func (s service) Create(ctx context.Context, c domain.Callback, given *domain.Secret) (domain.Callback, domain.Secret, error) {
+// Create stores a callback with the secret, or with a new one when it is nil, and gives the secret back this once. One that names
+// a connection gets events of the connection's project.
+func (s service) Create(
+	ctx context.Context, who domain.Identity, c domain.Callback, given *domain.Secret,
+) (domain.Callback, domain.Secret, error) {
 	if err := s.check(&c.URL, &c.Events); err != nil {
 		return c, "", err
+	}
+	if c.ConnectionID != uuid.Nil {
+		connection, _, err := s.connections.Usable(ctx, who, c.ConnectionID)
+		if err != nil {
+			return c, "", err
+		}
+		c.OfProject = connection.ProjectID
 	}
 	id, err := uuid.NewV7()
 	if err != nil {

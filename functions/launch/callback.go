@@ -73,14 +73,16 @@ func inside(object string, err error) error {
 }
 
 // newCallback gives the order the callback that is to be made with it.
-func (s service) newCallback(order *domain.Order, w *wanted) (domain.Secret, error) {
+// It is its caller's, also when the order is in another project.
+func (s service) newCallback(who domain.Identity, order *domain.Order, w *wanted) (domain.Secret, error) {
 	if w == nil {
 		return "", nil
 	}
 	events := slices.Clone(w.Events)
 	slices.Sort(events)
 	c := domain.Callback{
-		ID: uuid.Must(uuid.NewV7()), ProjectID: order.ProjectID, UserID: order.UserID, URL: w.URL, Events: slices.Compact(events), OrderID: order.ID,
+		ID: uuid.Must(uuid.NewV7()), ProjectID: who.ProjectID, UserID: who.UserID, URL: w.URL, Events: slices.Compact(events), OrderID: order.ID,
+		OfProject: order.ProjectID, ConnectionID: order.ConnectionID,
 	}
 	secret := value(w.Secret)
 	if w.Secret == nil {
@@ -92,12 +94,12 @@ func (s service) newCallback(order *domain.Order, w *wanted) (domain.Secret, err
 	return secret, err
 }
 
-// callback reads the order's callback; nil when it has none, or none any more.
-func (s service) callback(ctx context.Context, order domain.Order) (*domain.Callback, error) {
+// callback reads the order's callback; nil when it has none, or none any more, or another project's.
+func (s service) callback(ctx context.Context, who domain.Identity, order domain.Order) (*domain.Callback, error) {
 	if order.Spec.CallbackID == nil {
 		return nil, nil //nolint:nilnil // there is none
 	}
-	c, err := s.callbacks.Get(ctx, order.ProjectID, *order.Spec.CallbackID)
+	c, err := s.callbacks.Get(ctx, who.ProjectID, *order.Spec.CallbackID)
 	switch {
 	case apperr.CodeOf(err) == apperr.NotFound:
 		return nil, nil //nolint:nilnil // its owner has deleted it

@@ -2,6 +2,7 @@
 package launch
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -20,8 +21,9 @@ type Config struct {
 	// Nova to finish a call whose caller is gone, so it must be well above what Nova takes for one server.
 	Claim time.Duration `env:"LAUNCH_CLAIM, default=45s"`
 
-	Seal   seal.Config
-	Ranges webhook.Ranges
+	Seal       seal.Config
+	Connection seal.ConnectionConfig
+	Ranges     webhook.Ranges
 }
 
 // Validate refuses a Config that cannot work.
@@ -29,7 +31,7 @@ func (c Config) Validate() error {
 	if c.Claim < 3*time.Second || c.Claim > 10*time.Minute {
 		return fmt.Errorf("LAUNCH_CLAIM is %s: it must be 3s to 10m", c.Claim)
 	}
-	if err := c.Seal.Validate(); err != nil {
+	if err := errors.Join(c.Seal.Validate(), c.Connection.Validate()); err != nil {
 		return err
 	}
 	return c.Ranges.Validate()
@@ -43,9 +45,10 @@ func build(cfg Config, d run.Deps) ([]httpx.Route, error) {
 		return nil, err
 	}
 	key, _ := cfg.Seal.Key() // Validate has refused a wrong one; who only looks at the routes has none
+	delegated, _ := cfg.Connection.Key()
 	return routes(service{
 		cloud: clouds{d.Cloud}, orders: postgres.Orders{DB: d.DB}, instances: postgres.Instances{DB: d.DB}, callbacks: postgres.Callbacks{DB: d.DB},
-		seal: key, guard: guard, wake: d.Wake, claim: cfg.Claim,
+		connections: postgres.Connections{DB: d.DB}, seal: key, sealOrder: delegated, guard: guard, wake: d.Wake, claim: cfg.Claim,
 	}), nil
 }
 

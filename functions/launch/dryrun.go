@@ -36,8 +36,8 @@ type uncheckedPart struct {
 type resolvedAnswer struct {
 	Name       string   `json:"name"`
 	FlavorID   string   `json:"flavor_id"`
-	ImageID    string   `json:"image_id"`
-	NetworkIDs []string `json:"network_ids"`
+	ImageID    string   `json:"image_id,omitempty"` // through a connection this and the next are not looked up before the launch
+	NetworkIDs []string `json:"network_ids,omitempty"`
 }
 
 // DryRun says what would make the launch fail, without making anything. It stores nothing.
@@ -81,6 +81,8 @@ func (s service) DryRun(ctx context.Context, who domain.Identity, token domain.S
 	return out, nil
 }
 
+const isTaken = "is taken: something else of the project has it"
+
 // checkIDs refuses ids that are taken, unless this very order has them.
 func (s service) checkIDs(ctx context.Context, projectID string, w wish, r *report) error {
 	order, err := s.orders.Get(ctx, projectID, w.id)
@@ -92,17 +94,21 @@ func (s service) checkIDs(ctx context.Context, projectID string, w wish, r *repo
 	case apperr.CodeOf(err) != apperr.NotFound:
 		return err
 	}
-	ids := make([]uuid.UUID, len(w.items))
-	for n, i := range w.items {
-		ids[n] = i.id
+	ids := []uuid.UUID{w.id}
+	for _, i := range w.items {
+		ids = append(ids, i.id)
 	}
-	taken, err := s.orders.Taken(ctx, projectID, ids)
+	taken, takenErr := s.orders.Taken(ctx, projectID, ids)
 	for n, id := range ids {
-		if slices.Contains(taken, id) {
-			r.add(fmt.Sprintf("instances[%d].id", n), apperr.Conflict, "is taken: another instance or order of the project has it")
+		switch {
+		case !slices.Contains(taken, id):
+		case n > 0:
+			r.add(inInstance(n-1)("id"), apperr.Conflict, isTaken)
+		case err != nil: // there is no such order
+			r.add("id", apperr.Conflict, isTaken)
 		}
 	}
-	return err
+	return takenErr
 }
 
 // note takes an error that names fields into the report; false for any other error.

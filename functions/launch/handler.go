@@ -24,12 +24,13 @@ func routes(s service) []httpx.Route {
 
 // answer is an order as the caller sees it.
 type answer struct {
-	ID         uuid.UUID          `json:"id"`
-	Status     domain.OrderStatus `json:"status"`
-	CreatedAt  time.Time          `json:"created_at"`
-	PrivateKey string             `json:"private_key,omitempty"` // of the key pair that this very request made
-	Callback   *shownCallback     `json:"callback,omitempty"`
-	Instances  []instance         `json:"instances"`
+	ID           uuid.UUID          `json:"id"`
+	ConnectionID *uuid.UUID         `json:"connection_id,omitempty"`
+	Status       domain.OrderStatus `json:"status"`
+	CreatedAt    time.Time          `json:"created_at"`
+	PrivateKey   string             `json:"private_key,omitempty"` // of the key pair that this very request made
+	Callback     *shownCallback     `json:"callback,omitempty"`
+	Instances    []instance         `json:"instances"`
 }
 
 type instance struct {
@@ -42,9 +43,14 @@ type instance struct {
 }
 
 func show(o domain.Order, c *domain.Callback) answer {
-	a := answer{ID: o.ID, Status: o.Status, CreatedAt: o.CreatedAt, Instances: make([]instance, len(o.Instances))}
-	for i, x := range o.Instances {
-		a.Instances[i] = instance{ID: x.ID, Name: x.Name, ServerID: x.ServerID, State: x.State, KeyName: x.KeyName, Error: x.Problem}
+	a := answer{ID: o.ID, Status: o.Status, CreatedAt: o.CreatedAt, Instances: []instance{}}
+	if o.ConnectionID != uuid.Nil {
+		a.ConnectionID = &o.ConnectionID
+	}
+	for _, x := range o.Instances {
+		if x.DisconnectedAt.IsZero() { // one that was let go is shown to nobody
+			a.Instances = append(a.Instances, instance{ID: x.ID, Name: x.Name, ServerID: x.ServerID, State: x.State, KeyName: x.KeyName, Error: x.Problem})
+		}
 	}
 	if c != nil {
 		a.Callback = &shownCallback{ID: c.ID, Status: c.Status}
@@ -70,13 +76,14 @@ func (h handler) launch(r *http.Request) (httpx.Response, error) {
 		return httpx.Response{}, err
 	}
 	if dryRun {
-		report, err := h.svc.DryRun(r.Context(), who, token, w)
-		if err != nil {
-			return httpx.Response{}, err
-		}
-		return httpx.JSON(http.StatusOK, report)
+		return h.dryRun(r, who, token, w)
 	}
-	done, err := h.svc.Launch(r.Context(), who, token, w)
+	var done launched
+	if w.connectionID == uuid.Nil {
+		done, err = h.svc.Launch(r.Context(), who, token, w)
+	} else {
+		done, err = h.svc.LaunchThrough(r.Context(), who, w)
+	}
 	if err != nil {
 		return httpx.Response{}, err
 	}
@@ -91,13 +98,41 @@ func (h handler) launch(r *http.Request) (httpx.Response, error) {
 	}
 	resp, err := httpx.JSON(status, shown)
 	if err == nil {
-		resp.Header.Set("Location", "/v1/launch/"+done.order.ID.String())
+		resp.Header.Set("Location", location(done.order))
 	}
 	return resp, err
 }
 
+// location is where whoever has sent the order finds it.
+func location(o domain.Order) string {
+	path := "/v1/launch/" + o.ID.String()
+	if o.ConnectionID == uuid.Nil {
+		return path
+	}
+	return path + "?connection_id=" + o.ConnectionID.String()
+}
+
+func (h handler) dryRun(r *http.Request, who domain.Identity, token domain.Secret, w wish) (httpx.Response, error) {
+	var out report
+	var err error
+	if w.connectionID == uuid.Nil {
+		out, err = h.svc.DryRun(r.Context(), who, token, w)
+	} else {
+		out, err = h.svc.DryRunThrough(r.Context(), who, w)
+	}
+	if err != nil {
+		return httpx.Response{}, err
+	}
+	return httpx.JSON(http.StatusOK, out)
+}
+
 func (h handler) get(r *http.Request) (answer, error) {
-	if _, err := httpx.ReadQuery(r); err != nil {
+	query, err := httpx.ReadQuery(r, "connection_id")
+	if err != nil {
+		return answer{}, err
+	}
+	connection, err := connectionID(query)
+	if err != nil {
 		return answer{}, err
 	}
 	who, token, err := auth.Project(r.Context())
@@ -109,6 +144,21 @@ func (h handler) get(r *http.Request) (answer, error) {
 	if err != nil || len(text) != 36 {
 		return answer{}, apperr.New(apperr.NotFound, "there is no order %s", text)
 	}
-	order, callback, err := h.svc.Get(r.Context(), who, token, id)
+	var order domain.Order
+	var callback *domain.Callback
+	if connection == uuid.Nil {
+		order, callback, err = h.svc.Get(r.Context(), who, token, id)
+	} else {
+		order, callback, err = h.svc.GetThrough(r.Context(), who, connection, id)
+	}
 	return show(order, callback), err
+}
+
+// connectionID is the connection that a query names; zero when it names none.
+func connectionID(query httpx.Query) (uuid.UUID, error) {
+	text := query.Text("connection_id")
+	if text == "" {
+		return uuid.Nil, nil
+	}
+	return parseID("connection_id", text)
 }

@@ -174,7 +174,7 @@ func TestLaunchRefusals(t *testing.T) {
 		"count as text":      {map[string]any{"count": "3"}, 400, "count"},
 		"id is no uuid":      {map[string]any{"id": "42"}, 400, "id"},
 		"unknown field":      {map[string]any{"flavr": "x"}, 400, "flavr"},
-		"not yet":            {map[string]any{"connection_id": uuid.NewString()}, 400, "connection_id"},
+		"no connection's id": {map[string]any{"connection_id": "42"}, 400, "connection_id"},
 		"networks as text":   {map[string]any{"networks": "private"}, 400, "networks"},
 		"too much user_data": {map[string]any{"user_data": strings.Repeat("x", 50_000)}, 400, "user_data"},
 		"NUL in the name":    {map[string]any{"name": "a\x00b"}, 400, "name"},

@@ -28,6 +28,10 @@ type request struct {
 	GenerateKey bool             `json:"generate_key"`
 	Callback    *wanted          `json:"callback"`
 
+	// Left out of the hash when they are: what was stored before there were connections stays the same request.
+	ConnectionID string `json:"connection_id,omitempty"`
+	Reuse        bool   `json:"reuse,omitempty"`
+
 	Name             string            `json:"name"`
 	Flavor           string            `json:"flavor"`
 	Min              *size             `json:"min"`
@@ -64,10 +68,10 @@ type size struct {
 }
 
 // hash tells whether two requests ask for the same, however they are written: by what was read from them, with the
-// defaults filled in, and without the order's id and the letter case of the instances'. Secrets go in by themselves,
+// defaults filled in, and without the order's id and the letter case of the other ids. Secrets go in by themselves,
 // because they do not marshal.
 func (in request) hash() [sha256.Size]byte {
-	in.ID = ""
+	in.ID, in.ConnectionID = "", strings.ToLower(in.ConnectionID)
 	if in.Count == nil && len(in.Instances) == 0 {
 		in.Count = new(1)
 	}
@@ -114,13 +118,14 @@ type item struct {
 
 // wish is a request that was checked.
 type wish struct {
-	id          uuid.UUID
-	hash        [sha256.Size]byte
-	spec        domain.OrderSpec
-	generateKey bool
-	callback    *wanted
-	count       string // the field that says how many servers there are
-	items       []item
+	id           uuid.UUID
+	hash         [sha256.Size]byte
+	connectionID uuid.UUID // through which it is asked for; zero = with the caller's own token
+	spec         domain.OrderSpec
+	generateKey  bool
+	callback     *wanted
+	count        string // the field that says how many servers there are
+	items        []item
 }
 
 func parse(r *http.Request) (wish, error) {
@@ -134,7 +139,12 @@ func parse(r *http.Request) (wish, error) {
 			return wish{}, err
 		}
 	}
-	w.spec = domain.OrderSpec{OnFailure: in.OnFailure, Stopped: in.Start != nil && !*in.Start}
+	if in.ConnectionID != "" {
+		if w.connectionID, err = parseID("connection_id", in.ConnectionID); err != nil {
+			return wish{}, err
+		}
+	}
+	w.spec = domain.OrderSpec{OnFailure: in.OnFailure, Stopped: in.Start != nil && !*in.Start, Reuse: in.Reuse}
 	if in.GenerateKey {
 		w.spec.GeneratedKey = "cloudfn-" + w.id.String()
 	}
@@ -197,12 +207,20 @@ func (in request) check() error {
 			return err
 		}
 	}
+	if in.Reuse {
+		return in.checkReuse()
+	}
 	return nil
+}
+
+// inInstance gives the name of a field in the nth of the instances.
+func inInstance(n int) func(field string) string {
+	return func(field string) string { return fmt.Sprintf("instances[%d].%s", n, field) }
 }
 
 // item is the nth server: what it says itself, else what the order says.
 func (in request) item(n, count int, o override) (item, error) {
-	at := func(field string) string { return fmt.Sprintf("instances[%d].%s", n, field) }
+	at := inInstance(n)
 	i := item{id: uuid.Must(uuid.NewV7()), fields: map[string]string{}}
 	if o.ID != "" {
 		var err error

@@ -34,6 +34,7 @@ type session interface {
 // orderStore is the part of the database that this function needs.
 type orderStore interface {
 	ordering.Store
+	delegatedStore
 	Place(ctx context.Context, order domain.Order, claimFor time.Duration) (domain.Claim, error)
 	Claim(ctx context.Context, order domain.Order, claimFor time.Duration) (domain.Claim, error)
 	Keyed(ctx context.Context, order domain.Order, claim domain.Claim, fingerprint string) error
@@ -46,13 +47,15 @@ type service struct {
 	cloud interface {
 		As(token domain.Secret, scope string) session
 	}
-	orders    orderStore
-	instances ordering.Instances
-	callbacks callbackStore
-	seal      sealer
-	guard     guard
-	wake      func(functions ...string)
-	claim     time.Duration
+	orders      orderStore
+	instances   ordering.Instances
+	callbacks   callbackStore
+	connections connectionStore
+	seal        sealer
+	sealOrder   sealer // makes what is ordered through a connection readable for run-connections only
+	guard       guard
+	wake        func(functions ...string)
+	claim       time.Duration
 }
 
 // tell wakes who is waiting for news: events are delivered, and servers that Nova works on are followed.
@@ -95,7 +98,7 @@ func (s service) Launch(ctx context.Context, who domain.Identity, token domain.S
 		if out.order, err = s.newOrder(ctx, cloud, who, w); err != nil {
 			return out, err
 		}
-		if out.callbackSecret, err = s.newCallback(&out.order, w.callback); err != nil {
+		if out.callbackSecret, err = s.newCallback(who, &out.order, w.callback); err != nil {
 			return out, err
 		}
 	case err != nil:
@@ -125,7 +128,7 @@ func (s service) Launch(ctx context.Context, who domain.Identity, token domain.S
 			return out, err
 		}
 	}
-	if out.callback, err = s.callback(ctx, out.order); err != nil {
+	if out.callback, err = s.callback(ctx, who, out.order); err != nil {
 		return out, err
 	}
 	return out, s.markInterrupted(ctx, out.order)
@@ -175,16 +178,19 @@ func fingerprints(ctx context.Context, cloud session, found []resolved) (map[str
 func (s service) Get(ctx context.Context, who domain.Identity, token domain.Secret, id uuid.UUID) (domain.Order, *domain.Callback, error) {
 	cloud := s.cloud.As(token, who.ProjectID)
 	order, err := s.orders.Get(ctx, who.ProjectID, id)
-	if err == nil {
-		err = s.goOn(ctx, cloud, order)
+	switch {
+	case err != nil:
+	case order.ConnectionID != uuid.Nil:
+		order, err = s.watch(ctx, cloud, order)
+	default:
+		if err = s.goOn(ctx, cloud, order); err == nil {
+			order, err = s.conclude(ctx, cloud, who.ProjectID, id)
+		}
 	}
 	if err != nil {
 		return order, nil, err
 	}
-	if order, err = s.conclude(ctx, cloud, who.ProjectID, id); err != nil {
-		return order, nil, err
-	}
-	callback, err := s.callback(ctx, order)
+	callback, err := s.callback(ctx, who, order)
 	if err != nil {
 		return order, nil, err
 	}
@@ -253,7 +259,7 @@ func made(order domain.Order) bool {
 // markInterrupted shows which instances nobody works on any more. That is not stored: it ends when the order is
 // sent again.
 func (s service) markInterrupted(ctx context.Context, order domain.Order) error {
-	if order.Undecided() == 0 {
+	if order.Undecided() == 0 || order.ConnectionID != uuid.Nil { // what it takes to go on with that is stored
 		return nil
 	}
 	busy, err := s.orders.Busy(ctx, order.ProjectID, order.ID)

@@ -27,17 +27,40 @@ type target struct {
 	tracked  *domain.Tracked // nil for a server that is not tracked
 }
 
-// outcome is what an action came to on one server.
-type outcome struct {
-	ID      string
-	State   domain.InstanceState
-	Changed bool // Nova was told to; false when there was nothing to do
-	tracked bool
-	err     error
+// wish is one thing that is to be done to servers.
+type wish struct {
+	domain.Ask
+
+	force      bool      // of delete: also one that we have not made
+	connection uuid.UUID // that it is done through; zero = with the caller's own token
+	deploy     *deploy   // of Deploy
 }
 
-// Act does one thing to servers of the caller's project, and gives the outcome for each, in their order.
-func (s service) Act(ctx context.Context, who domain.Identity, token domain.Secret, ask domain.Ask, ids []string) ([]outcome, error) {
+// outcome is what an action came to on one server.
+type outcome struct {
+	ID       string
+	State    domain.InstanceState
+	Changed  bool       // Nova was told to, or will be; false when there was nothing to do
+	ActionID *uuid.UUID // of what is done through a connection
+	tracked  bool
+	err      error
+}
+
+// Do does one thing to servers, with the caller's own token or through a connection, and gives the outcome for each, in their
+// order.
+func (s service) Do(ctx context.Context, who domain.Identity, token domain.Secret, w wish, ids []string) ([]outcome, error) {
+	if w.connection != uuid.Nil {
+		return s.ask(ctx, who, w, ids)
+	}
+	return s.act(ctx, who, token, w, ids)
+}
+
+func (s service) act(ctx context.Context, who domain.Identity, token domain.Secret, w wish, ids []string) ([]outcome, error) {
+	if w.Verb == domain.Deploy {
+		if err := mayAct(who); err != nil {
+			return nil, err
+		}
+	}
 	targets, err := s.targets(ctx, who, ids)
 	if err != nil {
 		return nil, err
@@ -45,7 +68,7 @@ func (s service) Act(ctx context.Context, who domain.Identity, token domain.Secr
 	if err := distinct(targets); err != nil {
 		return nil, err
 	}
-	a := acting{service: s, session: s.cloud.As(token, who.ProjectID), who: who, ask: ask}
+	a := acting{service: s, session: s.cloud.As(token, who.ProjectID), who: who, wish: w}
 	outcomes := make([]outcome, len(targets))
 	var group errgroup.Group
 	group.SetLimit(actAtOnce)
@@ -89,38 +112,57 @@ func distinct(targets []target) error {
 // acting is one thing that is being done to servers.
 type acting struct {
 	service
+	wish
 
 	session session
 	who     domain.Identity
-	ask     domain.Ask
 }
 
 func (a acting) on(ctx context.Context, t target) outcome {
 	o := outcome{ID: t.given, tracked: t.tracked != nil}
-	o.State, o.Changed, o.err = a.act(ctx, t)
+	o.State, o.Changed, o.err = a.to(ctx, t)
 	return o
 }
 
-// act does it to one server: one request to look at it, and one to have it done.
-func (a acting) act(ctx context.Context, t target) (state domain.InstanceState, changed bool, err error) {
+// to does it to one server: one request to look at it, and one to have it done.
+func (a acting) to(ctx context.Context, t target) (state domain.InstanceState, changed bool, err error) {
 	server, err := a.look(ctx, t)
 	if err != nil {
 		return "", false, err
 	}
 	state = domain.StateOf(server.Status, server.Task)
-	if a.ask.Idle(state, server.Task) {
+	if a.Idle(state, server.Task) {
 		return state, false, nil
 	}
-	if err := a.ask.Check(state); err != nil {
+	if err := a.Check(state); err != nil {
 		return "", false, err
 	}
-	if err := a.tell(ctx, server.ID, state); err != nil {
+	if t.tracked != nil && !a.mayDelete(t.tracked.Origin) {
+		return "", false, notOurs()
+	}
+	if a.Verb == domain.Deploy {
+		server, err = a.deployTo(ctx, t, server)
+	} else {
+		err = a.tell(ctx, server.ID, state)
+	}
+	if err != nil {
 		return "", false, err
 	}
 	if t.tracked != nil && !server.Partial {
 		a.note(ctx, t.tracked.ID, server)
 	}
-	return a.ask.After(), true, nil
+	return a.After(), true, nil
+}
+
+// mayDelete says whether it is no deletion, or one of a server that we have made, or forced.
+func (w wish) mayDelete(origin string) bool {
+	return w.Verb != domain.Delete || w.force || origin != domain.OriginConnected
+}
+
+func notOurs() error {
+	e := apperr.New(apperr.Conflict, "the server was there before it was connected: disconnect it, or delete it with force")
+	e.Fields = []apperr.Field{{Field: "force", Detail: "must be true to delete a server that was connected", Allowed: []string{"true"}}}
+	return e
 }
 
 // look reads the server that is to be acted on. A tracked one that Nova does not know any more is deleted, if it was known
@@ -135,7 +177,7 @@ func (a acting) look(ctx context.Context, t target) (domain.Server, error) {
 		return domain.Server{}, apperr.New(apperr.Conflict, "the instance has no server: its order is not that far, or Nova refused it")
 	}
 	server, err := a.read(ctx, a.session, a.who, t.serverID)
-	if apperr.CodeOf(err) == apperr.NotFound && (known || t.tracked != nil && a.ask.Verb == domain.Delete) {
+	if apperr.CodeOf(err) == apperr.NotFound && (known || t.tracked != nil && a.Verb == domain.Delete) {
 		return gone, nil
 	}
 	return server, err
@@ -143,12 +185,12 @@ func (a acting) look(ctx context.Context, t target) (domain.Server, error) {
 
 func (a acting) tell(ctx context.Context, id string, state domain.InstanceState) error {
 	switch {
-	case a.ask.Verb == domain.Delete:
+	case a.Verb == domain.Delete:
 		return a.session.DeleteServer(ctx, id)
-	case a.ask.Verb == domain.Stop:
+	case a.Verb == domain.Stop:
 		return a.session.StopServer(ctx, id)
-	case a.ask.Verb == domain.Reboot:
-		return a.session.RebootServer(ctx, id, a.ask.Hard)
+	case a.Verb == domain.Reboot:
+		return a.session.RebootServer(ctx, id, a.Hard)
 	case state == domain.InstanceShelved:
 		return a.session.UnshelveServer(ctx, id)
 	}
@@ -160,7 +202,7 @@ func (a acting) tell(ctx context.Context, id string, state domain.InstanceState)
 func (a acting) note(ctx context.Context, id uuid.UUID, server domain.Server) {
 	known := domain.Instance{ProjectID: a.who.ProjectID, ID: id}
 	known.Seen(server)
-	known.State, known.Problem = a.ask.After(), nil
+	known.State, known.Problem = a.After(), nil
 	writing, cancel := context.WithTimeout(context.WithoutCancel(ctx), noteTimeout)
 	defer cancel()
 	if _, err := a.instances.Change(writing, []domain.Instance{known}); err != nil {

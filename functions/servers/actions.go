@@ -1,9 +1,11 @@
 package servers
 
 import (
-	"fmt"
 	"net/http"
 	"slices"
+	"time"
+
+	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/auth"
@@ -11,54 +13,13 @@ import (
 	"github.com/cloudfn/cloudfn/shared/httpx"
 )
 
-// maxTargets is how many servers one request may act on.
-const maxTargets = 100
-
-// asked is what the body of an action holds.
-type asked struct {
-	Action string `json:"action"`
-	Hard   bool   `json:"hard"`
-}
-
-// askedOfMany is the same with the servers' ids.
-type askedOfMany struct {
-	Action string   `json:"action"`
-	Hard   bool     `json:"hard"`
-	IDs    []string `json:"ids"`
-}
-
-// ask checks what is asked for.
-func (a asked) ask() (domain.Ask, error) {
-	if !slices.Contains(domain.Verbs(), a.Action) {
-		return domain.Ask{}, apperr.InvalidField("action", "must be one of those that there are", domain.Verbs()...)
-	}
-	ask := domain.Ask{Verb: domain.Verb(a.Action), Hard: a.Hard}
-	if ask.Hard && ask.Verb != domain.Reboot {
-		return domain.Ask{}, apperr.InvalidField("hard", "goes with the action reboot only")
-	}
-	return ask, nil
-}
-
-func (a askedOfMany) ids() ([]string, error) {
-	if len(a.IDs) < 1 || len(a.IDs) > maxTargets {
-		return nil, apperr.InvalidField("ids", fmt.Sprintf("must be 1 to %d ids", maxTargets))
-	}
-	ids := make([]string, len(a.IDs))
-	for i, text := range a.IDs {
-		id, err := serverID(fmt.Sprintf("ids[%d]", i), text)
-		if err != nil {
-			return nil, err
-		}
-		ids[i] = id
-	}
-	return ids, nil
-}
-
 // acted is what an action came to.
 type acted struct {
 	ID      string               `json:"id"` // as it was given
 	State   domain.InstanceState `json:"state"`
 	Changed bool                 `json:"changed"`
+	// ActionID is where to look for what becomes of it, when it is done through a connection.
+	ActionID *uuid.UUID `json:"action_id,omitempty"`
 }
 
 // notActed is why it could not be done to one of several servers.
@@ -81,28 +42,22 @@ func (h handler) act(r *http.Request) (httpx.Response, error) {
 	if err != nil {
 		return httpx.Response{}, err
 	}
-	ask, err := in.ask()
+	wanted, err := in.wish()
 	if err != nil {
 		return httpx.Response{}, err
 	}
-	done, err := h.one(r, ask)
+	if wanted.deploy != nil && h.svc.agents.config.URL == "" {
+		return httpx.Response{}, apperr.New(apperr.Unsupported, "agents cannot be deployed here: the operator has not set AGENT_URL")
+	}
+	done, err := h.one(r, wanted)
 	if err != nil {
 		return httpx.Response{}, err
 	}
 	return httpx.JSON(accepted(done.Changed), show(done))
 }
 
-// remove is the action delete, for those who expect it here.
-func (h handler) remove(r *http.Request) (httpx.Response, error) {
-	if _, err := httpx.ReadQuery(r); err != nil {
-		return httpx.Response{}, err
-	}
-	_, err := h.one(r, domain.Ask{Verb: domain.Delete})
-	return httpx.Response{Status: http.StatusNoContent, Header: http.Header{}}, err
-}
-
 // one acts on the server of the path.
-func (h handler) one(r *http.Request, ask domain.Ask) (outcome, error) {
+func (h handler) one(r *http.Request, wanted wish) (outcome, error) {
 	id, err := pathID(r)
 	if err != nil {
 		return outcome{}, err
@@ -111,7 +66,7 @@ func (h handler) one(r *http.Request, ask domain.Ask) (outcome, error) {
 	if err != nil {
 		return outcome{}, err
 	}
-	done, err := h.svc.Act(r.Context(), who, token, ask, []string{id})
+	done, err := h.svc.Do(r.Context(), who, token, wanted, []string{id})
 	if err != nil {
 		return outcome{}, err
 	}
@@ -126,7 +81,7 @@ func (h handler) actOnMany(r *http.Request) (httpx.Response, error) {
 	if err != nil {
 		return httpx.Response{}, err
 	}
-	ask, err := asked{Action: in.Action, Hard: in.Hard}.ask()
+	wanted, err := in.wish()
 	if err != nil {
 		return httpx.Response{}, err
 	}
@@ -138,7 +93,7 @@ func (h handler) actOnMany(r *http.Request) (httpx.Response, error) {
 	if err != nil {
 		return httpx.Response{}, err
 	}
-	done, err := h.svc.Act(r.Context(), who, token, ask, ids)
+	done, err := h.svc.Do(r.Context(), who, token, wanted, ids)
 	if err != nil {
 		return httpx.Response{}, err
 	}
@@ -162,7 +117,7 @@ func accepted(changed bool) int {
 
 func show(o outcome) any {
 	if o.err == nil {
-		return acted{ID: o.ID, State: o.State, Changed: o.Changed}
+		return acted{ID: o.ID, State: o.State, Changed: o.Changed, ActionID: o.ActionID}
 	}
 	e := apperr.As(o.err)
 	refused := notActed{ID: o.ID, Error: refusal{Code: e.Code, Detail: e.Message}}
@@ -172,4 +127,40 @@ func show(o outcome) any {
 		}
 	}
 	return refused
+}
+
+// action is what has become of an action through a connection.
+type action struct {
+	ID           uuid.UUID           `json:"id"`
+	Action       domain.Verb         `json:"action"`
+	InstanceID   uuid.UUID           `json:"instance_id"`
+	ConnectionID uuid.UUID           `json:"connection_id"`
+	Status       domain.ActionStatus `json:"status"`
+	Error        *domain.Problem     `json:"error,omitempty"`
+	CreatedAt    time.Time           `json:"created_at"`
+	UpdatedAt    time.Time           `json:"updated_at"`
+}
+
+func (h handler) action(r *http.Request) (action, error) {
+	params, err := httpx.ReadQuery(r, "connection_id")
+	if err != nil {
+		return action{}, err
+	}
+	connection, err := connectionID(params.Text("connection_id"))
+	if err != nil {
+		return action{}, err
+	}
+	id, err := uuid.Parse(r.PathValue("action"))
+	if err != nil || len(r.PathValue("action")) != 36 {
+		return action{}, apperr.New(apperr.NotFound, "there is no action %q: its id is a UUID", r.PathValue("action"))
+	}
+	who, _, err := auth.Project(r.Context())
+	if err != nil {
+		return action{}, err
+	}
+	a, err := h.svc.Action(r.Context(), who, connection, id)
+	return action{
+		ID: a.ID, Action: a.Ask.Verb, InstanceID: a.InstanceID, ConnectionID: a.ConnectionID, Status: a.Status, Error: a.Problem,
+		CreatedAt: a.CreatedAt, UpdatedAt: a.UpdatedAt,
+	}, err
 }

@@ -109,7 +109,7 @@ func TestALifeOfActions(t *testing.T) {
 	if a := tell(t, app, id, "stop"); !a.idle(domain.InstanceStopped) {
 		t.Errorf("stop while stopped: %+v", a)
 	}
-	if a := tell(t, app, id, "reboot"); !a.refused("start", "reboot", "delete") || a.Errors[1].Field != "hard" {
+	if a := tell(t, app, id, "reboot"); !a.refused("start", "reboot", "deploy", "delete") || a.Errors[1].Field != "hard" {
 		t.Errorf("soft reboot while stopped: %+v", a)
 	}
 	if a := tell(t, app, id, "start"); !a.did(domain.InstanceUpdating) {

@@ -19,8 +19,10 @@ func routes(s service) []httpx.Route {
 	return []httpx.Route{
 		httpx.Handle("GET /v1/servers", h.list),
 		httpx.Handle("GET /v1/servers/{id}", h.get),
+		httpx.Handle("POST /v1/servers", h.connect),
 		httpx.Handle("POST /v1/servers/{id}/actions", h.act),
 		httpx.Handle("POST /v1/servers/actions", h.actOnMany),
+		httpx.Handle("GET /v1/servers/actions/{action}", h.action),
 		httpx.Handle("DELETE /v1/servers/{id}", h.remove),
 	}
 }
@@ -39,7 +41,13 @@ func (h handler) list(r *http.Request) (listAnswer, error) {
 	if err != nil {
 		return listAnswer{}, err
 	}
-	found, marker, err := h.svc.List(r.Context(), who, token, q)
+	var found []domain.Server
+	var marker string
+	if q.connection != uuid.Nil {
+		found, marker, err = h.svc.ListThrough(r.Context(), who, q.connection, q.Limit, q.Marker)
+	} else {
+		found, marker, err = h.svc.List(r.Context(), who, token, q)
+	}
 	if err != nil {
 		return listAnswer{}, err
 	}
@@ -54,9 +62,19 @@ func (h handler) list(r *http.Request) (listAnswer, error) {
 const defaultLimit = 100
 
 func parseQuery(r *http.Request) (q query, err error) {
-	params, err := httpx.ReadQuery(r, "status", "name", "tracked", "limit", "marker")
+	params, err := httpx.ReadQuery(r, "status", "name", "tracked", "limit", "marker", "connection_id")
 	if err != nil {
 		return q, err
+	}
+	if text := params.Text("connection_id"); text != "" {
+		if q.connection, err = connectionID(text); err != nil {
+			return q, err
+		}
+		for _, name := range []string{"status", "name", "tracked"} {
+			if params.Text(name) != "" {
+				return q, apperr.InvalidField(name, "does not go with connection_id")
+			}
+		}
 	}
 	if q.Limit, err = params.Int("limit", defaultLimit, 1, httpx.MaxLimit); err != nil {
 		return q, err
@@ -76,7 +94,8 @@ func parseQuery(r *http.Request) (q query, err error) {
 }
 
 func (h handler) get(r *http.Request) (domain.Server, error) {
-	if _, err := httpx.ReadQuery(r); err != nil {
+	params, err := httpx.ReadQuery(r, "connection_id")
+	if err != nil {
 		return domain.Server{}, err
 	}
 	who, token, err := auth.Project(r.Context())
@@ -87,7 +106,23 @@ func (h handler) get(r *http.Request) (domain.Server, error) {
 	if err != nil {
 		return domain.Server{}, err
 	}
-	return h.svc.Get(r.Context(), who, token, id)
+	text := params.Text("connection_id")
+	if text == "" {
+		return h.svc.Get(r.Context(), who, token, id)
+	}
+	connection, err := connectionID(text)
+	if err != nil {
+		return domain.Server{}, err
+	}
+	return h.svc.GetThrough(r.Context(), who, connection, id)
+}
+
+func connectionID(text string) (uuid.UUID, error) {
+	id, err := uuid.Parse(text)
+	if err != nil || len(text) != 36 || id == uuid.Nil {
+		return uuid.Nil, apperr.InvalidField("connection_id", "must be a connection's id, a UUID")
+	}
+	return id, nil
 }
 
 func pathID(r *http.Request) (string, error) {

@@ -3,6 +3,8 @@ package servers
 import (
 	"context"
 
+	"github.com/google/uuid"
+
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
@@ -16,6 +18,7 @@ type session interface {
 	StopServer(ctx context.Context, id string) error
 	RebootServer(ctx context.Context, id string, hard bool) error
 	DeleteServer(ctx context.Context, id string) error
+	RebuildServer(ctx context.Context, id string, r domain.Rebuild, fromVolume bool) error
 }
 
 // instanceStore is the part of the database that this function needs.
@@ -23,19 +26,29 @@ type instanceStore interface {
 	Tracked(ctx context.Context, projectID string, serverIDs []string) (map[string]domain.Tracked, error)
 	Named(ctx context.Context, projectID string, ids []string) (map[string]domain.Tracked, error)
 	Change(ctx context.Context, known []domain.Instance) (told int, err error)
+	Connect(ctx context.Context, wanted domain.Instance) (instance domain.Instance, made bool, err error)
+	Disconnect(ctx context.Context, projectID string, id, connection uuid.UUID) (done bool, err error)
+	LetGo(ctx context.Context, projectID, id string, connection uuid.UUID) (gone bool, err error)
+	Agent(ctx context.Context, projectID string, instance uuid.UUID) (*domain.Agent, error)
+	Through(ctx context.Context, through domain.Through, limit int, marker string) ([]domain.Instance, error)
+	Managed(ctx context.Context, through domain.Through, ids []string) ([]domain.Instance, error)
 }
 
 type service struct {
 	cloud interface {
 		As(token domain.Secret, scope string) session
 	}
-	instances instanceStore
-	wake      func(functions ...string)
+	instances   instanceStore
+	connections connectionStore
+	actions     actionStore
+	agents      agents
+	wake        func(functions ...string)
 }
 
 type query struct {
 	domain.ServerQuery
-	tracked *bool // nil = both
+	tracked    *bool     // nil = both
+	connection uuid.UUID // what is managed through it; zero = all servers of the project
 }
 
 // List reads one page of servers, newest first. marker is what the next page starts after, "" at the end.
@@ -83,6 +96,9 @@ func (s service) Get(ctx context.Context, who domain.Identity, token domain.Secr
 	if t.tracked != nil {
 		t.tracked.State = domain.StateOf(server.Status, server.Task) // what was stored may be older
 		server.Instance = t.tracked
+	}
+	if t.tracked != nil && err == nil {
+		server.Instance.Agent, err = s.instances.Agent(ctx, who.ProjectID, t.tracked.ID)
 	}
 	return server, err
 }

@@ -29,7 +29,7 @@ func TestActionsInEveryState(t *testing.T) {
 	}{
 		{
 			status: "SHELVED_OFFLOADED", enter: "shelve",
-			allowed: []string{"start", "delete"}, last: "start", after: domain.InstanceUpdating, leave: "ACTIVE",
+			allowed: []string{"start", "deploy", "delete"}, last: "start", after: domain.InstanceUpdating, leave: "ACTIVE",
 		},
 		{
 			status: "PAUSED", enter: "pause",
@@ -41,7 +41,7 @@ func TestActionsInEveryState(t *testing.T) {
 		},
 		{
 			status: "ERROR", enter: "break",
-			allowed: []string{"stop", "reboot", "delete"}, idle: "hard", last: "stop", after: domain.InstanceUpdating, leave: "SHUTOFF",
+			allowed: []string{"stop", "reboot", "deploy", "delete"}, idle: "hard", last: "stop", after: domain.InstanceUpdating, leave: "SHUTOFF",
 		},
 		{
 			status: "RESCUE", enter: "rescue",

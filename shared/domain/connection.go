@@ -46,7 +46,8 @@ type Permission string
 
 // The permissions. To disconnect takes none.
 const (
-	MayAllocate   Permission = "allocate" // launch servers, reuse idle ones, and connect existing ones
+	MayAllocate   Permission = "allocate" // launch servers, and reuse idle ones of the connection
+	MayConnect    Permission = "connect"  // take over any server of the project, whoever made it
 	MayStart      Permission = "start"
 	MayStop       Permission = "stop"
 	MayReboot     Permission = "reboot"
@@ -56,7 +57,7 @@ const (
 
 // Permissions lists every permission, for messages and checks.
 func Permissions() []string {
-	return []string{string(MayAllocate), string(MayStart), string(MayStop), string(MayReboot), string(MayDeploy), string(MayDeallocate)}
+	return []string{string(MayAllocate), string(MayConnect), string(MayStart), string(MayStop), string(MayReboot), string(MayDeploy), string(MayDeallocate)}
 }
 
 // Connection is a stored delegation: a right to act in its owner's project, and how far it goes.
@@ -262,7 +263,7 @@ func PermissionFor(v Verb) (p Permission, ok bool) {
 	case Delete:
 		return MayDeallocate, true
 	case Connect:
-		return MayAllocate, true
+		return MayConnect, true
 	}
 	return "", false
 }

@@ -50,7 +50,9 @@ func diagrams() string {
 		diagram("What may be asked for, besides `delete` of whatever has a server, and what the instance is then at once:", asked()) +
 		diagram("An order:", machine([]OrderStatus{OrderRunning, OrderDone, OrderPartial, OrderFailed, OrderRolledBack}, OrderMoves)) +
 		diagram("A callback:", machine([]CallbackStatus{CallbackPending, CallbackVerified, CallbackSuspended, CallbackGone}, CallbackMoves)) +
-		diagram("A delivery:", machine([]DeliveryStatus{DeliveryDue, DeliveryDelivered, DeliveryDead}, DeliveryMoves))
+		diagram("A delivery:", machine([]DeliveryStatus{DeliveryDue, DeliveryDelivered, DeliveryDead}, DeliveryMoves)) +
+		diagram("A connection:", machine([]ConnectionStatus{ConnectionActive, ConnectionExpired, ConnectionLost, ConnectionDeleted}, ConnectionMoves)) +
+		diagram("An action through a connection:", machine([]ActionStatus{ActionRunning, ActionDone, ActionFailed}, ActionStatusMoves))
 }
 
 func diagram(title, lines string) string {
@@ -122,6 +124,8 @@ func TestTables(t *testing.T) {
 	closed(t, OrderMoves)
 	closed(t, CallbackMoves)
 	closed(t, DeliveryMoves)
+	closed(t, ConnectionMoves)
+	closed(t, ActionStatusMoves)
 	for state := range InstanceMoves {
 		if _, known := ActionMoves[state]; !known {
 			t.Errorf("nobody says what may be asked for of an instance that is %s", state)

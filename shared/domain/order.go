@@ -114,6 +114,19 @@ func (o Order) Evaluate() OrderStatus {
 	return OrderPartial
 }
 
+// Abandoned is the status of an order on which nobody can work any more, because its connection has ended: that of its instances as
+// they are, all of which are decided. What can no longer be done (to stop them, start idle ones, or roll back) is not waited for.
+func (o Order) Abandoned() OrderStatus {
+	o.Spec = OrderSpec{}
+	o.Instances = slices.Clone(o.Instances)
+	for n := range o.Instances {
+		if i := &o.Instances[n]; !i.Settled() {
+			i.State = InstanceUnknown
+		}
+	}
+	return o.Evaluate()
+}
+
 // settled says whether the instance is what the order asks for, or surely will not be.
 func (o Order) settled(i Instance) bool {
 	if o.Spec.Stopped {
@@ -122,7 +135,7 @@ func (o Order) settled(i Instance) bool {
 			return false
 		}
 	}
-	if o.starts(i) {
+	if o.starts(i) || o.Spec.Reuse && i.State == InstanceUpdating { // on its way up, as a new one is that is building
 		return false
 	}
 	return i.Settled()

@@ -70,6 +70,48 @@ func TestInstanceName(t *testing.T) {
 	}
 }
 
+// TestAbandonedOrders end as their instances are: what can no longer be done is not waited for, and nothing is rolled back.
+func TestAbandonedOrders(t *testing.T) {
+	t.Parallel()
+	made := func(s InstanceState) Instance { return Instance{ServerID: "x", State: s} }
+	refused, asked := Instance{State: InstanceError, Problem: &Problem{}}, Instance{State: InstanceRequested}
+	for name, tc := range map[string]struct {
+		spec      OrderSpec
+		instances []Instance
+		want      OrderStatus
+	}{
+		"still building":         {OrderSpec{}, []Instance{made(InstanceBuilding), made(InstanceActive)}, OrderDone},
+		"one was not had":        {OrderSpec{}, []Instance{made(InstanceBuilding), refused}, OrderPartial},
+		"none was had":           {OrderSpec{OnFailure: Rollback}, []Instance{refused, refused}, OrderFailed},
+		"not stopped":            {OrderSpec{Stopped: true}, []Instance{made(InstanceActive)}, OrderDone},
+		"not started":            {OrderSpec{Reuse: true}, []Instance{made(InstanceStopped)}, OrderDone},
+		"not rolled back":        {OrderSpec{OnFailure: Rollback}, []Instance{made(InstanceActive), made(InstanceError)}, OrderPartial},
+		"nothing is decided yet": {OrderSpec{}, []Instance{asked, made(InstanceActive)}, OrderRunning},
+	} {
+		o := Order{Spec: tc.spec, Status: OrderRunning, Instances: tc.instances}
+		before := slices.Clone(tc.instances)
+		if got := o.Abandoned(); got != tc.want || !slices.EqualFunc(before, o.Instances, func(a, b Instance) bool { return a.State == b.State }) {
+			t.Errorf("%s: got %s, want %s; %+v", name, got, tc.want, o.Instances)
+		}
+	}
+	if got := (Order{Status: OrderDone}).Abandoned(); got != OrderDone {
+		t.Errorf("an order that is done becomes %s", got)
+	}
+}
+
+// TestReusedIsStarted before its order is done.
+func TestReusedIsStarted(t *testing.T) {
+	t.Parallel()
+	for state, want := range map[InstanceState]OrderStatus{
+		InstanceStopped: OrderRunning, InstanceUpdating: OrderRunning, InstanceActive: OrderDone, InstanceError: OrderFailed,
+	} {
+		o := Order{Spec: OrderSpec{Reuse: true}, Status: OrderRunning, Instances: []Instance{{ServerID: "x", State: state}}}
+		if got := o.Evaluate(); got != want {
+			t.Errorf("%s: got %s, want %s", state, got, want)
+		}
+	}
+}
+
 // TestAttendedOrders holds the status and the steps of orders that want more than servers.
 func TestAttendedOrders(t *testing.T) {
 	t.Parallel()

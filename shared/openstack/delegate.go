@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/gophercloud/gophercloud/v2"
@@ -29,8 +30,11 @@ func (c *Cloud) At(authURL, region string) *Cloud {
 	return other
 }
 
+// Region is the region that the cloud's services are looked for in; "" when its catalog has one only.
+func (c *Cloud) Region() string { return c.region }
+
 // CreateTrust lets another user, the trustee, act as the session's user with some of the roles that this one has, until a moment,
-// and gives the trust's id.
+// and gives the trust's id. It is a Conflict when the session's token was delegated itself.
 func (s *Session) CreateTrust(ctx context.Context, who domain.Identity, trustee string, roles []string, until time.Time) (string, error) {
 	type role struct {
 		Name string `json:"name"`
@@ -54,7 +58,21 @@ func (s *Session) CreateTrust(ctx context.Context, who domain.Identity, trustee 
 	if err == nil && body.Trust.ID == "" {
 		return "", apperr.New(apperr.BadGateway, "keystone made a trust without giving its id")
 	}
-	return body.Trust.ID, classify("keystone", err)
+	return body.Trust.ID, mayDelegate(classify("keystone", err))
+}
+
+// mayDelegate says what to do instead when Keystone lets nobody delegate with what was delegated to him: newer ones (2026.1) take
+// no trust from the token of an application credential, and none takes one from the token of a trust that does not allow it.
+func mayDelegate(err error) error {
+	if apperr.CodeOf(err) != apperr.Forbidden {
+		return err
+	}
+	words := strings.ToLower(apperr.As(err).Message)
+	if !strings.Contains(words, "delegat") && !strings.Contains(words, "application credential") {
+		return err
+	}
+	return apperr.Wrap(apperr.Conflict, err, "Keystone does not let this token make a trust, because it was delegated itself: "+
+		"use a token of a login with a password, or hand over an application credential (kind application_credential)")
 }
 
 // DeleteTrust takes a trust back: with the token of the user who gave it, or one made of it. One that is gone is no error.
@@ -76,6 +94,16 @@ func (s *Session) keystone() *gophercloud.ServiceClient {
 func (s *Session) Trust(ctx context.Context, id string) (*Session, domain.ActsAs, error) {
 	session, t, err := s.cloud.loginAs(ctx, &gophercloud.AuthOptions{TokenID: s.token.Reveal(), Scope: &gophercloud.AuthScope{TrustID: id}})
 	return session, t.actsAs(), err
+}
+
+// KnowsTrust looks at a trust from the trustee's own session, and so tells why no session can be opened with it: NotFound says that it
+// is gone, no error that it is there and its user or the role is not; Forbidden says that the trust is somebody else's, or that the
+// session is not one of a login with a password, and so nothing of the trust.
+func (s *Session) KnowsTrust(ctx context.Context, id string) error {
+	keystone := s.keystone()
+	var body struct{}
+	_, err := keystone.Get(ctx, keystone.ServiceURL("OS-TRUST", "trusts", id), &body, nil)
+	return classify("keystone", err)
 }
 
 // Credential opens a session with an application credential. Unauthenticated or NotFound say that it is not good, or not any more.

@@ -183,7 +183,7 @@ func (w Worker) create(
 	switch {
 	case err == nil:
 		i.ServerID, i.State, i.RawStatus = id, domain.InstanceBuilding, "BUILD"
-	case final(err):
+	case Final(err):
 		i.State, i.Problem = domain.InstanceError, &domain.Problem{Code: string(apperr.CodeOf(err)), Detail: apperr.As(err).Message}
 	case sentNothing(err):
 		return i, err
@@ -201,8 +201,8 @@ func tags(order domain.Order, i domain.Instance) []string {
 	return []string{i.ID.String(), domain.OrderTag(order.ID)}
 }
 
-// final says whether Nova refused for good: the same call would be refused again.
-func final(err error) bool {
+// Final says whether OpenStack refused for good: the same call would be refused again.
+func Final(err error) bool {
 	switch apperr.CodeOf(err) {
 	case apperr.Invalid, apperr.Forbidden, apperr.Quota, apperr.NotFound, apperr.Conflict, apperr.TooLarge, apperr.Unsupported:
 		return true
@@ -230,8 +230,11 @@ func (w Worker) attend(ctx context.Context, cloud Cloud, order domain.Order, cla
 		if order, err = w.Observe(ctx, cloud, order); err != nil {
 			continue
 		}
-		if order.Evaluate() != domain.OrderRunning || !w.step(ctx, cloud, order, claim) {
+		if order.Evaluate() != domain.OrderRunning {
 			return nil
+		}
+		if more, err := w.step(ctx, cloud, order, claim); err != nil || !more {
+			return err
 		}
 	}
 	return err
@@ -246,9 +249,10 @@ func untilEnd(ctx context.Context) time.Duration {
 }
 
 // step does what is to be done now for each instance. It says whether there is anything to look at again: not when all
-// that is left is to ask Nova for servers.
-func (w Worker) step(ctx context.Context, cloud Cloud, order domain.Order, claim domain.Claim) (more bool) {
+// that is left is to ask Nova for servers, nor when Nova lets nobody with this session do it.
+func (w Worker) step(ctx context.Context, cloud Cloud, order domain.Order, claim domain.Claim) (more bool, err error) {
 	var all sync.WaitGroup
+	refused := make([]error, len(order.Instances))
 	slots := make(chan struct{}, Parallel)
 	for n, step := range order.Next() {
 		i := order.Instances[n]
@@ -259,13 +263,17 @@ func (w Worker) step(ctx context.Context, cloud Cloud, order domain.Order, claim
 		all.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			if err := w.do(ctx, cloud, claim, i, step); err != nil {
+			err := w.do(ctx, cloud, claim, i, step)
+			if err != nil {
 				slog.WarnContext(ctx, "order step", "instance_id", i.ID, "step", step, "error", err)
+			}
+			if code := apperr.CodeOf(err); code == apperr.Unauthenticated || code == apperr.Forbidden {
+				refused[n] = err
 			}
 		})
 	}
 	all.Wait()
-	return more
+	return more, errors.Join(refused...)
 }
 
 func (w Worker) do(ctx context.Context, cloud Cloud, claim domain.Claim, i domain.Instance, step domain.Step) error {

@@ -94,6 +94,13 @@ func (a Actions) Release(ctx context.Context, taken domain.DelegatedAction, clai
 	return classify(err)
 }
 
+// Managed notes that the server which an action connects is managed as another instance than the action was to make of it.
+func (a Actions) Managed(ctx context.Context, taken domain.DelegatedAction, claim, instance uuid.UUID) error {
+	_, err := a.DB.pool.Exec(ctx, "update actions set instance_id = $4 where project_id = $1 and id = $2 and claim_id = $3",
+		taken.ProjectID, taken.ID, claim, instance)
+	return classify(err)
+}
+
 const endActionSQL = `
 with after as (
     update actions set status = $4, problem = $5, payload = null, seq = seq + 1, claim_id = null, claimed_until = null, updated_at = clock_timestamp()

@@ -18,8 +18,7 @@ on conflict do nothing`
 	// An instance is idle that is stopped, and that nobody has ordered or asked anything of that is still to be done. The
 	// smallest that suffices is taken.
 	reuseSQL = `
-update instances set order_id = $3, position = $4, updated_at = clock_timestamp()
-where (project_id, id) in (
+with idle as (
     select i.project_id, i.id from instances i
     where i.project_id = $1 and i.connection_id = $2 and i.state = 'stopped' and i.disconnected_at is null and i.missed_at is null
       and i.server_id is not null and coalesce(i.spec->'metadata', '{}') @> $5
@@ -27,7 +26,9 @@ where (project_id, id) in (
       and not exists (select from actions a where a.project_id = i.project_id and a.instance_id = i.id and a.status = 'running')
       and not exists (select from orders o where o.project_id = i.project_id and o.id = i.order_id and o.status = 'running')
     order by (i.spec->>'ram_mb')::int, (i.spec->>'vcpus')::int, i.created_at limit 1 for update skip locked
-)`
+)
+update instances i set order_id = $3, position = $4, updated_at = clock_timestamp()
+from idle where i.project_id = idle.project_id and i.id = idle.id`
 )
 
 // PlaceDelegated stores an order that run-connections works on, with its instances and its callback, in one transaction: if the

@@ -62,7 +62,8 @@ values ($1, $2, $3, $4, $5, $6, $7, 'pending', $8, $9, $10)
 returning ` + callbackColumns
 )
 
-// Create stores a callback, pending. The instance or the order must be the project's.
+// Create stores a callback, pending. The instance or the order must be its project's; with a connection it must be of OfProject, which
+// is the connection's, and run through the connection.
 func (c Callbacks) Create(ctx context.Context, callback domain.Callback) (stored domain.Callback, err error) {
 	err = c.DB.inTx(ctx, func(tx pgx.Tx) error {
 		stored, err = insertCallback(ctx, tx, callback)
@@ -84,15 +85,23 @@ func insertCallback(ctx context.Context, tx pgx.Tx, c domain.Callback) (domain.C
 	case err != nil:
 		return c, err
 	case !knowsInstance:
-		return c, apperr.InvalidField("instance_id", "is no instance of this project")
+		return c, apperr.InvalidField("instance_id", "is no instance of "+where(c))
 	case !knowsOrder:
-		return c, apperr.InvalidField("order_id", "is no order of this project")
+		return c, apperr.InvalidField("order_id", "is no order of "+where(c))
 	}
 	if c.Events == nil {
 		c.Events = []string{}
 	}
 	rows, _ := tx.Query(ctx, insertCallbackSQL, c.ProjectID, c.ID, c.UserID, c.URL, c.Events, instance, order, c.Secret, ofProject, connection)
 	return pgx.CollectExactlyOneRow(rows, scanCallback)
+}
+
+// where is where the instance or order of a callback is looked for.
+func where(c domain.Callback) string {
+	if c.ConnectionID != uuid.Nil {
+		return "this connection"
+	}
+	return "this project"
 }
 
 // roomForCallback is a Conflict when there are as many callbacks for the same as there may be.

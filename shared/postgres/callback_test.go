@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -123,5 +124,156 @@ func TestCallbacksChangeWhileTheyAreDelivered(t *testing.T) {
 	}
 	if n := testkit.Scalar[int](t, conn, "select count(*) from events where type = 'cloudfn.callback.state.v1'"); n == 0 {
 		t.Error("no change was told")
+	}
+}
+
+// listener is a callback and whose events it gets.
+type listener struct {
+	project, user string
+	connection    uuid.UUID
+	of            string // the project of the connection
+	order         uuid.UUID
+	instance      uuid.UUID
+}
+
+// TestWhoIsTold: the owner's project hears all of its own, whoever acts in it; a delegate what happens through the connection, while
+// he may act through it; and nobody else anything.
+func TestWhoIsTold(t *testing.T) {
+	t.Parallel()
+	l := newLender(t)
+	mine := l.lend(t, domain.ConnectionQuota{}, func(c *domain.Connection) { c.UsableBy = []string{"u2", "p3"} })
+	other := l.lend(t, domain.ConnectionQuota{}, func(c *domain.Connection) { c.UsableBy = []string{"u4"} })
+	o := through(mine, 1)
+	if _, err := l.PlaceDelegated(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	ids := map[uuid.UUID]string{}
+	for name, who := range map[string]listener{
+		"owner":                    {project: "p1", user: "u0"},
+		"who delegated":            {project: "p1", user: "u1", connection: mine.ID, of: "p1"},
+		"colleague":                {project: "p1", user: "u0", connection: mine.ID, of: "p1"}, // may not act through it
+		"delegate":                 {project: "p2", user: "u2", connection: mine.ID, of: "p1"},
+		"of a project":             {project: "p3", user: "u3", connection: mine.ID, of: "p1"},
+		"of an order":              {project: "p2", user: "u2", connection: mine.ID, of: "p1", order: o.ID},
+		"of an instance":           {project: "p2", user: "u2", connection: mine.ID, of: "p1", instance: o.Instances[0].ID},
+		"of another connection":    {project: "p4", user: "u4", connection: other.ID, of: "p1"},
+		"stranger":                 {project: "p5", user: "u5", connection: mine.ID, of: "p1"},
+		"delegate's own project":   {project: "p2", user: "u2"},
+		"of a wrong project":       {project: "p2", user: "u2", connection: mine.ID, of: "p6"},
+		"who delegated, elsewhere": {project: "p7", user: "u1", connection: mine.ID, of: "p1"},
+	} {
+		id := uuid.New()
+		ids[id] = name
+		null := func(id uuid.UUID) uuid.NullUUID { return uuid.NullUUID{UUID: id, Valid: id != uuid.Nil} }
+		l.exec(t, `insert into callbacks (project_id, id, user_id, url, status, secret, connection_id, of_project, order_id, instance_id)
+			values ($1, $2, $3, 'https://a.example', 'verified', '', $4, nullif($5, ''), $6, $7)`,
+			who.project, id, who.user, null(who.connection), who.of, null(who.order), null(who.instance))
+	}
+	event := func(subject, project, kind string, connection, order, instance uuid.UUID) {
+		t.Helper()
+		null := func(id uuid.UUID) *uuid.UUID {
+			if id == uuid.Nil {
+				return nil
+			}
+			return &id
+		}
+		l.exec(t, `insert into events (project_id, subject, seq, type, at, connection_id, order_id, data)
+			values ($1, $2, 1, $3, clock_timestamp(), $4, $5, jsonb_strip_nulls(jsonb_build_object('instance_id', $6::uuid)))`,
+			project, subject, kind, null(connection), null(order), null(instance))
+	}
+	expect := func(want map[string]string) {
+		t.Helper()
+		rows, _ := l.conn.Query(t.Context(), "with d as (delete from deliveries returning *) select callback_id, string_agg(subject, ' ' order by subject) from d group by 1")
+		got := map[string]string{}
+		for rows.Next() {
+			var id uuid.UUID
+			var subjects string
+			if err := rows.Scan(&id, &subjects); err != nil {
+				t.Fatal(err)
+			}
+			got[ids[id]] = subjects
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Error(diff)
+		}
+	}
+	event("a", "p1", domain.InstanceEvent, mine.ID, o.ID, o.Instances[0].ID)
+	event("b", "p1", domain.InstanceEvent, mine.ID, uuid.Nil, uuid.New())
+	event("c", "p1", domain.ActionEvent, mine.ID, uuid.Nil, o.Instances[0].ID)
+	event("d", "p1", domain.OrderEvent, mine.ID, o.ID, uuid.Nil)
+	event("e", "p1", domain.InstanceEvent, uuid.Nil, uuid.Nil, uuid.New())
+	event("f", "p1", domain.InstanceEvent, other.ID, uuid.Nil, uuid.New())
+	event("g", "p2", domain.InstanceEvent, uuid.Nil, uuid.Nil, uuid.New())
+	event("h", "p6", domain.InstanceEvent, mine.ID, uuid.Nil, uuid.New())
+	event("i", "p1", domain.ConnectionEvent, mine.ID, uuid.Nil, uuid.Nil)
+	expect(map[string]string{
+		"owner": "a b c d e f i", "who delegated": "a b c d i", "delegate": "a b c d i", "of a project": "a b c d i",
+		"of an order": "a d", "of an instance": "a c", "of another connection": "f", "delegate's own project": "g",
+	})
+
+	l.exec(t, "update connections set usable_by = '{p3}' where id = $1", mine.ID)
+	event("k", "p1", domain.InstanceEvent, mine.ID, o.ID, o.Instances[0].ID)
+	expect(map[string]string{"owner": "k", "who delegated": "k", "of a project": "k"})
+
+	if _, err := (postgres.Connections{DB: l.DB}).End(t.Context(), "p1", mine.ID, domain.ConnectionLost, "why", true); err != nil {
+		t.Fatal(err)
+	}
+	event("l", "p1", domain.InstanceEvent, mine.ID, uuid.Nil, uuid.New())
+	last := mine.ID.String()
+	expect(map[string]string{"owner": last + " l", "who delegated": last + " l", "of a project": last + " l"})
+	if _, err := (postgres.Connections{DB: l.DB}).End(t.Context(), "p1", mine.ID, domain.ConnectionDeleted, "", true); err != nil {
+		t.Fatal(err)
+	}
+	event("m", "p1", domain.InstanceEvent, mine.ID, uuid.Nil, uuid.New())
+	expect(map[string]string{"owner": last + " m", "who delegated": last, "of a project": last})
+
+	// Callbacks of a connection that is deleted will never be told anything again.
+	l.exec(t, "update callbacks set updated_at = now() - interval '8 days'")
+	if err := (postgres.Events{DB: l.DB}).Retire(t.Context(), 7*24*time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	if n := testkit.Scalar[int](t, l.conn, "select count(*)::int from callbacks"); n != 3 {
+		t.Errorf("%d callbacks are left, want the owner's, the delegate's own and that of another connection", n)
+	}
+}
+
+// TestCallbackOfAConnection is for what is the connection's.
+func TestCallbackOfAConnection(t *testing.T) {
+	t.Parallel()
+	l := newLender(t)
+	mine, other := l.lend(t, domain.ConnectionQuota{}, nil), l.lend(t, domain.ConnectionQuota{}, nil)
+	known, others, own := through(mine, 1), through(other, 1), newOrder(1)
+	for _, o := range []domain.Order{known, others} {
+		if _, err := l.PlaceDelegated(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	place(t, l.Orders, own, long)
+	for name, tc := range map[string]struct {
+		order, instance, connection uuid.UUID
+		field                       string
+	}{
+		"its order":                         {order: known.ID, connection: mine.ID},
+		"its instance":                      {instance: known.Instances[0].ID, connection: mine.ID},
+		"another connection's order":        {order: others.ID, connection: mine.ID, field: "order_id"},
+		"another connection's instance":     {instance: others.Instances[0].ID, connection: mine.ID, field: "instance_id"},
+		"an order of the owner's":           {order: own.ID, connection: mine.ID, field: "order_id"},
+		"an instance of the owner's":        {instance: own.Instances[0].ID, connection: mine.ID, field: "instance_id"},
+		"the order without the connection":  {order: known.ID, field: "order_id"},
+		"an instance without a connection":  {instance: known.Instances[0].ID, field: "instance_id"},
+		"all that happens through it":       {connection: mine.ID},
+		"all that happens in one's project": {},
+	} {
+		c := domain.Callback{ProjectID: "p2", ID: uuid.New(), UserID: "u2", URL: "https://a.example", Secret: []byte("x"), OrderID: tc.order, InstanceID: tc.instance, ConnectionID: tc.connection}
+		if tc.connection != uuid.Nil {
+			c.OfProject = "p1"
+		}
+		stored, err := postgres.Callbacks{DB: l.DB}.Create(t.Context(), c)
+		if e := apperr.As(err); err != nil && (len(e.Fields) != 1 || e.Fields[0].Field != tc.field) || (err == nil) != (tc.field == "") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err == nil && (stored.ConnectionID != tc.connection || stored.OfProject != map[bool]string{true: "p1", false: "p2"}[tc.connection != uuid.Nil]) {
+			t.Errorf("%s: %+v", name, stored)
+		}
 	}
 }

@@ -52,7 +52,8 @@ func oneConnection(rows pgx.Rows, id uuid.UUID) (domain.Connection, error) {
 	return c, classify(err)
 }
 
-// connectionEventSQL writes the event of a connection's new status, from rows of connections with previous_status.
+// connectionEventSQL writes the event of a connection's new status, from rows of connections with previous_status. These hold what it
+// needs and not all: functions that serve HTTP may write secrets and not read them.
 const connectionEventSQL = `
     insert into events (project_id, subject, seq, type, at, connection_id, data)
     select project_id, id::text, seq, '` + domain.ConnectionEvent + `', updated_at, id,
@@ -69,7 +70,7 @@ with after as (
     insert into connections (id, project_id, domain_id, user_id, name, kind, auth_url, region, delegation_id, secret, acts_as, actions,
                              quota, usable_by, flavors, status, expires_at, idle_timeout, seq, revoked)
     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, 'active', $16, $17, 1, $6 <> 'trust')
-    returning *, null::text as previous_status
+    returning ` + connectionColumns + `, seq, null::text as previous_status
 ), event as (` + connectionEventSQL + ` after)
 select ` + connectionColumns + ` from after`
 )
@@ -99,13 +100,21 @@ func (c Connections) Create(ctx context.Context, made domain.Connection) (stored
 	return stored, err
 }
 
-// visible is a connection of the caller's project ($1), or one that the caller ($2) may be allowed to act through.
-const visible = `status <> 'deleted' and (project_id = $1 or usable_by && array[$1, $2]::text[])`
+// visible is a connection of the caller's project ($1), or one that the caller may act through by one of his names ($2).
+const visible = `status <> 'deleted' and (project_id = $1 or usable_by && $2::text[])`
+
+// names are what the caller may be called in usable_by. Who may only read in a project is not meant by its name.
+func names(who domain.Identity) []string {
+	if who.MayAct() {
+		return []string{who.UserID, who.ProjectID}
+	}
+	return []string{who.UserID}
+}
 
 // Get reads a connection that the caller may see, with what is used of its quota. Whether the caller may act through it is
 // domain.Connection.Usable.
 func (c Connections) Get(ctx context.Context, who domain.Identity, id uuid.UUID) (domain.Connection, error) {
-	rows, _ := c.DB.pool.Query(ctx, "select "+connectionColumns+" from connections where "+visible+" and id = $3", who.ProjectID, who.UserID, id)
+	rows, _ := c.DB.pool.Query(ctx, "select "+connectionColumns+" from connections where "+visible+" and id = $3", who.ProjectID, names(who), id)
 	found, err := oneConnection(rows, id)
 	if err != nil {
 		return found, err
@@ -123,12 +132,12 @@ func used(ctx context.Context, db querier, projectID string, id uuid.UUID) (n do
 	return n, err
 }
 
-// List reads a page of the connections of the caller's project, or of those that the caller may be allowed to act through, the
-// oldest first; marker is the last id already seen (zero = none). Used is filled in.
+// List reads a page of the connections of the caller's project, or of those that the caller may act through now, the oldest
+// first; marker is the last id already seen (zero = none). Used is filled in.
 func (c Connections) List(ctx context.Context, who domain.Identity, usable bool, limit int, marker uuid.UUID) ([]domain.Connection, error) {
 	rows, _ := c.DB.pool.Query(ctx, "select "+connectionColumns+" from connections where "+visible+`
-  and case when $3 then usable_by && array[$1, $2]::text[] or project_id = $1 and user_id = $2 else project_id = $1 end
-  and id > $4 order by id limit $5`, who.ProjectID, who.UserID, usable, marker, limit) // ids are version 7: the order of time
+  and case when $3 then status = 'active' and (usable_by && $2::text[] or project_id = $1 and user_id = $6) else project_id = $1 end
+  and id > $4 order by id limit $5`, who.ProjectID, names(who), usable, marker, limit, who.UserID) // ids are version 7: the order of time
 	found, err := pgx.CollectRows(rows, scanConnection)
 	if err != nil {
 		return nil, classify(err)
@@ -154,7 +163,7 @@ with before as (
     update connections c
     set status = $3, reason = $4, secret = null, revoked = c.revoked or $5, seq = c.seq + 1, updated_at = clock_timestamp()
     from before b where c.id = b.id
-    returning c.*, b.status as previous_status
+    returning c.project_id, c.id, c.seq, c.updated_at, c.status, c.reason, b.status as previous_status
 ), event as (` + connectionEventSQL + ` after)
 select count(*) from after`
 

@@ -34,10 +34,11 @@ where status = 'active' and ` + endsAt + ` <= clock_timestamp()
    or status <> 'active' and not revoked and coalesce(not_before, '-infinity') <= clock_timestamp()
 order by expires_at limit $1`
 
-	// Those for which there is something to do that nobody does. One whose cloud gave no answer is left alone for a while.
+	// Those for which there is something to do that nobody does. One whose cloud gave no answer is left alone for a while; for one
+	// that has ended no cloud is asked.
 	workSQL = `
 select ` + delegationColumns + ` from connections c
-where coalesce(not_before, '-infinity') <= clock_timestamp()
+where (c.status <> 'active' or coalesce(not_before, '-infinity') <= clock_timestamp())
   and (exists (select from orders o where o.project_id = c.project_id and o.connection_id = c.id and o.status = 'running'
                and coalesce(o.claimed_until, '-infinity') < clock_timestamp())
     or exists (select from actions a where a.connection_id = c.id and a.status = 'running'
@@ -82,8 +83,8 @@ func (d Delegations) Revoked(ctx context.Context, projectID string, id uuid.UUID
 // Answered notes that the connection's cloud answers, and what flavors it has (nil = not asked for).
 func (d Delegations) Answered(ctx context.Context, projectID string, id uuid.UUID, flavors []domain.Flavor) error {
 	_, err := d.DB.pool.Exec(ctx, `
-update connections set failures = 0, not_before = null, flavors = coalesce($3, flavors)
-where project_id = $1 and id = $2 and (failures > 0 or not_before is not null or $3::jsonb is not null)`, projectID, id, orNullJSON(flavors))
+update connections set failures = 0, silent_since = null, not_before = null, flavors = coalesce($3, flavors)
+where project_id = $1 and id = $2 and (failures > 0 or silent_since is not null or not_before is not null or $3::jsonb is not null)`, projectID, id, orNullJSON(flavors))
 	return classify(err)
 }
 
@@ -99,7 +100,7 @@ func orNullJSON(flavors []domain.Flavor) any {
 func (d Delegations) Silent(ctx context.Context, projectID string, id uuid.UUID, first, longest time.Duration) error {
 	_, err := d.DB.pool.Exec(ctx, `
 update connections
-set failures = failures + 1, not_before = clock_timestamp() + least($3::interval * power(2, least(failures, 20)), $4::interval)
+set failures = failures + 1, silent_since = coalesce(silent_since, clock_timestamp()), not_before = clock_timestamp() + least($3::interval * power(2, least(failures, 20)), $4::interval)
 where project_id = $1 and id = $2`, projectID, id, first, longest)
 	return classify(err)
 }
@@ -124,15 +125,52 @@ where project_id = $1 and connection_id = $2 and remote and state <> 'deleted' a
 	return found, classify(err)
 }
 
+// What is known of servers in another cloud, through a connection that has ended or whose cloud has given no answer for long, is old.
+const unheardSQL = `
+select ` + instanceColumns + ` from instances
+where remote and connection_id is not null and state not in ('deleted', 'unknown') and server_id is not null
+  and exists (select from connections c where c.id = connection_id and (c.status <> 'active' or c.silent_since < clock_timestamp() - $1::interval))
+order by id limit $2`
+
+// Unheard lists instances in other clouds of which nobody hears any more, or has not for as long as patience, and that are not
+// unknown yet.
+func (d Delegations) Unheard(ctx context.Context, patience time.Duration, limit int) ([]domain.Instance, error) {
+	rows, _ := d.DB.pool.Query(ctx, unheardSQL, patience, limit)
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[domain.Instance])
+	return found, classify(err)
+}
+
+// What waits for a connection's cloud to answer again is none that is soon done. Nor is what has been moving for long.
+const busySQL = `
+with awake as (
+    select id from connections where status <> 'active' or coalesce(not_before, '-infinity') <= clock_timestamp()
+)
+select exists (select from orders where status = 'running' and connection_id in (select id from awake))
+    or exists (select from actions where status = 'running' and connection_id in (select id from awake))
+    or exists (select from instances where remote and connection_id in (select id from awake) and server_id is not null
+               and state = any($1) and updated_at > clock_timestamp() - $2::interval)`
+
+// Busy says whether there is work in progress through any connection, whoever does it: so that it pays to look again soon.
+// Instances in other clouds count that Nova is at work on, if they changed within the time given.
+func (d Delegations) Busy(ctx context.Context, within time.Duration) (busy bool, err error) {
+	err = d.DB.pool.QueryRow(ctx, busySQL, domain.MovingStates(), within).Scan(&busy)
+	return busy, classify(err)
+}
+
 const retireDelegatedSQL = `
 with old as (
     delete from actions where status <> 'running' and updated_at < now() - $1::interval
+), ended as (
+    delete from connections c
+    where status <> 'active' and revoked and updated_at < now() - $1::interval
+      and not exists (select from actions a where a.connection_id = c.id)
+      and not exists (select from instances i where i.connection_id = c.id and i.state <> 'deleted')
 )
 delete from deployments where created_at < now() - $1::interval
   and exists (select from deployments later where later.project_id = deployments.project_id and later.instance_id = deployments.instance_id
               and later.created_at > deployments.created_at)`
 
-// Retire forgets actions that ended longer ago than age, deployments that others have followed, and the bundles whose time is
+// Retire forgets actions and connections that ended longer ago than age, these when nothing runs through them any more, deployments that others have followed, and the bundles whose time is
 // over.
 func (d Delegations) Retire(ctx context.Context, age time.Duration) error {
 	if _, err := d.DB.pool.Exec(ctx, "update deployments set bundle = null where bundle is not null and expires_at < now()"); err != nil {

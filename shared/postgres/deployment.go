@@ -25,6 +25,12 @@ values ($1, $2, $3, $4, $5, $6, clock_timestamp() + $7::interval)`, made.ID, mad
 	return classify(err)
 }
 
+// Drop forgets a deployment that Nova has refused.
+func (d Deployments) Drop(ctx context.Context, projectID string, id uuid.UUID) error {
+	_, err := d.DB.pool.Exec(ctx, "delete from deployments where project_id = $1 and id = $2", projectID, id)
+	return classify(err)
+}
+
 // refetch is for how long a bundle may be fetched again: an answer may get lost on its way.
 const refetch = time.Minute
 
@@ -54,7 +60,7 @@ with after as (
     returning *
 ), instance as (
     update instances i set seq = i.seq + 1 from after d
-    where i.project_id = d.project_id and i.id = d.instance_id
+    where i.project_id = d.project_id and i.id = d.instance_id and i.state <> 'deleted'
     returning i.*, d.id as deployment_id, d.image as agent_image, d.ready_at
 ), event as (
     insert into events (project_id, subject, seq, type, at, order_id, connection_id, data)

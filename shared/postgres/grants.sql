@@ -9,12 +9,12 @@ begin
         grant usage on schema public to cloudfn_functions;
         grant select on goose_db_version, stats_hourly, stats_projects to cloudfn_functions;
         grant select, insert on requests, events to cloudfn_functions;
-        grant select, insert, update on orders, instances, deliveries, streams, deployments to cloudfn_functions;
+        grant select, insert, update on orders, instances, deliveries, streams to cloudfn_functions;
         grant select, insert on actions to cloudfn_functions;
         grant select (id, project_id, domain_id, user_id, name, kind, auth_url, region, delegation_id, acts_as, actions, quota, usable_by, flavors,
                       status, reason, revoked, expires_at, idle_timeout, last_used_at, seq, created_at, updated_at), insert, update
             on connections to cloudfn_functions; -- not its secret
-        grant select, insert, update, delete on callbacks to cloudfn_functions;
+        grant select, insert, update, delete on callbacks, deployments to cloudfn_functions;
     end if;
     if exists (select from pg_roles where rolname = 'cloudfn_events') then
         -- poll-instances, deliver-events and run-connections. collect-stats adds partitions, and is the owner.

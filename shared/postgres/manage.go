@@ -37,7 +37,7 @@ select ` + instanceColumns + ` from row`
 	disconnectSQL = `
 with row as (
     update instances set disconnected_at = clock_timestamp(), seq = seq + 1, updated_at = clock_timestamp()
-    where project_id = $1 and id = $2 and disconnected_at is null and ($3::uuid is null or connection_id = $3)
+    where project_id = $1 and id = $2 and disconnected_at is null and state <> 'deleted' and ($3::uuid is null or connection_id = $3)
     returning *, state as previous_state
 ), event as (` + instanceEventSQL + ` row)
 select count(*) from row`
@@ -84,9 +84,14 @@ func insertConnected(ctx context.Context, tx pgx.Tx, w domain.Instance) (domain.
 	if w.ConnectionID != uuid.Nil {
 		var more domain.Need
 		more.Add(w.Spec)
-		if err := admit(ctx, tx, w.ProjectID, w.ConnectionID, domain.MayAllocate, more); err != nil {
+		if err := admit(ctx, tx, w.ProjectID, w.ConnectionID, domain.MayConnect, more); err != nil {
 			return w, err
 		}
+	}
+	if taken, err := takenIn(ctx, tx, w.ProjectID, w.ID); err != nil {
+		return w, err
+	} else if len(taken) > 0 {
+		return w, isTaken("id", nil)
 	}
 	rows, _ := tx.Query(ctx, insertConnectedSQL, w.ProjectID, w.ID, w.Name, w.ServerID, w.State, w.RawStatus, w.Spec, addressesOf(w), w.KeyName,
 		orNullID(w.ConnectionID), w.Remote, orNull(w.SeenAt))
@@ -114,7 +119,7 @@ func takeOver(ctx context.Context, tx pgx.Tx, known, wanted domain.Instance) (do
 	if wanted.ConnectionID != uuid.Nil && wanted.ConnectionID != known.ConnectionID {
 		var more domain.Need
 		more.Add(known.Spec)
-		if err := admit(ctx, tx, wanted.ProjectID, wanted.ConnectionID, domain.MayAllocate, more); err != nil {
+		if err := admit(ctx, tx, wanted.ProjectID, wanted.ConnectionID, domain.MayConnect, more); err != nil {
 			return known, false, err
 		}
 	}
@@ -127,11 +132,20 @@ func takeOver(ctx context.Context, tx pgx.Tx, known, wanted domain.Instance) (do
 }
 
 // Disconnect lets an instance go, with its last event: nobody is shown it any more, and Nova is not told. With a connection
-// (not the zero id) only one that is managed through it. done is false when there is none.
+// (not the zero id) only one that is managed through it. done is false when there is none, or its server is gone.
 func (i Instances) Disconnect(ctx context.Context, projectID string, id, connection uuid.UUID) (done bool, err error) {
 	var n int
 	err = again(func() error {
 		return i.DB.pool.QueryRow(ctx, disconnectSQL, projectID, id, orNullID(connection)).Scan(&n)
 	})
 	return n == 1, classify(err)
+}
+
+// LetGo says whether an id is that of an instance that was let go, or of its server. With a connection (not the zero id) of one that
+// was managed through it.
+func (i Instances) LetGo(ctx context.Context, projectID, id string, connection uuid.UUID) (gone bool, err error) {
+	err = i.DB.pool.QueryRow(ctx, `
+select exists (select from instances where project_id = $1 and (server_id = $2 or id = $2::text::uuid) and disconnected_at is not null
+  and ($3::uuid is null or connection_id = $3))`, projectID, id, orNullID(connection)).Scan(&gone)
+	return gone, classify(err)
 }

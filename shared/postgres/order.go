@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/google/uuid"
@@ -90,6 +89,9 @@ func begin(ctx context.Context, tx pgx.Tx, order domain.Order) error {
 
 // beginWithout stores all but those of the instances that are there already.
 func beginWithout(ctx context.Context, tx pgx.Tx, order domain.Order, there []bool) error {
+	if err := checkFree(ctx, tx, order, there); err != nil {
+		return err
+	}
 	if order.Callback != nil {
 		if _, err := insertCallback(ctx, tx, *order.Callback); err != nil {
 			return err
@@ -116,20 +118,10 @@ func insertInstances(ctx context.Context, tx pgx.Tx, order domain.Order, there [
 	for _, n := range queued {
 		if _, err := results.Exec(); err != nil {
 			_ = results.Close()
-			return takenID(err, fmt.Sprintf("instances[%d].id", n))
+			return takenID(err, instanceID(n))
 		}
 	}
 	return results.Close()
-}
-
-// takenID names the field whose id is taken: by an instance, or by an order, because both are subjects of events.
-func takenID(err error, field string) error {
-	if apperr.CodeOf(classify(err)) != apperr.Conflict {
-		return err
-	}
-	taken := apperr.InvalidField(field, "is taken: another instance or order of the project has it")
-	taken.Code, taken.Cause = apperr.Conflict, err
-	return taken
 }
 
 const keyedSQL = `
@@ -274,15 +266,4 @@ func (o Orders) Busy(ctx context.Context, projectID string, id uuid.UUID) (bool,
 		"select coalesce(claimed_until > clock_timestamp(), false) from orders where project_id = $1 and id = $2",
 		projectID, id).Scan(&busy)
 	return busy, classify(err)
-}
-
-const takenSQL = `
-select id from instances where project_id = $1 and id = any($2)
-union select id from orders where project_id = $1 and id = any($2)`
-
-// Taken says which of the ids belong to an instance or an order of the project.
-func (o Orders) Taken(ctx context.Context, projectID string, ids []uuid.UUID) ([]uuid.UUID, error) {
-	rows, _ := o.DB.pool.Query(ctx, takenSQL, projectID, ids)
-	taken, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
-	return taken, classify(err)
 }

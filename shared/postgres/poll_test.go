@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -102,6 +103,59 @@ func TestPolls(t *testing.T) {
 	}
 }
 
+// TestWhatIsNotPolled: instances in another cloud, and those that were let go, unless they count against a connection's quota.
+func TestWhatIsNotPolled(t *testing.T) {
+	t.Parallel()
+	l := newLender(t)
+	polls := postgres.Polls{DB: l.DB}
+	c := l.lend(t, domain.ConnectionQuota{}, nil)
+	delegated, own := through(c, 3), newOrder(2)
+	if _, err := l.PlaceDelegated(t.Context(), delegated); err != nil {
+		t.Fatal(err)
+	}
+	place(t, l.Orders, own, ended)
+	is := slices.Concat(delegated.Instances, own.Instances)
+	followed, remote, letGo, plain, forgotten := is[0], is[1], is[2], is[3], is[4]
+	var servers []domain.Server
+	for n := range is {
+		is[n] = with(is[n], fmt.Sprint("s", n), domain.InstanceBuilding)
+		servers = append(servers, domain.Server{ID: is[n].ServerID, ProjectID: "p1"})
+	}
+	if err := change(t, l.Orders, is); err != nil {
+		t.Fatal(err)
+	}
+	l.exec(t, "update instances set remote = true where id = $1", remote.ID)
+	l.exec(t, "update instances set disconnected_at = now() where id = any($1)", []uuid.UUID{letGo.ID, forgotten.ID})
+	later := time.Now().Add(time.Minute)
+	found, err := polls.OfServers(t.Context(), servers)
+	sameInstances(t, "of servers", found, err, followed, letGo, plain)
+	found, err = polls.Unseen(t.Context(), []string{"p1"}, later, nil)
+	sameInstances(t, "unseen", found, err, followed, letGo, plain)
+	found, err = polls.Silent(t.Context(), "p1", later)
+	sameInstances(t, "silent", found, err, followed, letGo, plain)
+	l.exec(t, "update instances set missed_at = now()")
+	found, err = polls.Doubtful(t.Context(), []string{"p1"}, 10)
+	sameInstances(t, "doubtful", found, err, followed, letGo, plain)
+
+	// What is let go is followed in silence.
+	events := func() int { return testkit.Scalar[int](t, l.conn, "select count(*)::int from events") }
+	before := events()
+	told, err := postgres.Instances{DB: l.DB}.Change(t.Context(), []domain.Instance{with(letGo, "s2", domain.InstanceDeleted)})
+	if state := testkit.Scalar[string](t, l.conn, "select state from instances where id = $1", letGo.ID); err != nil || told != 0 || events() != before || state != "deleted" {
+		t.Errorf("told were %d (%d events more) of one that is %s: %v", told, events()-before, state, err)
+	}
+
+	l.exec(t, "update instances set remote = true where id = any($1)", []uuid.UUID{followed.ID, plain.ID})
+	for _, list := range []func() ([]domain.Poll, error){
+		func() ([]domain.Poll, error) { return polls.Followed(t.Context()) },
+		func() ([]domain.Poll, error) { return polls.Moving(t.Context(), time.Minute) },
+	} {
+		if projects, err := list(); err != nil || len(projects) != 0 {
+			t.Errorf("the project is followed: %v %v", projects, err)
+		}
+	}
+}
+
 // TestUnwanted: a second server of an instance, and one of an order of which nothing was to stay; and no other.
 func TestUnwanted(t *testing.T) {
 	t.Parallel()
@@ -158,6 +212,13 @@ func TestRunning(t *testing.T) {
 	store := orders(t)
 	polls := postgres.Polls(store)
 	decided, open, concluded, rolling := newOrder(1), newOrder(2), newOrder(1), newOrder(2)
+	theirs := through((lender{Orders: store}).lend(t, domain.ConnectionQuota{}, nil), 1) // whom run-connections attends to
+	if _, err := store.PlaceDelegated(t.Context(), theirs); err != nil {
+		t.Fatal(err)
+	}
+	if err := change(t, store, []domain.Instance{with(theirs.Instances[0], "theirs", domain.InstanceActive)}); err != nil {
+		t.Fatal(err)
+	}
 	rolling.Spec.OnFailure = domain.Rollback
 	for n, o := range []domain.Order{decided, open, concluded, rolling} {
 		for i := range o.Instances {

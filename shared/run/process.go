@@ -183,8 +183,10 @@ func command(ctx context.Context, args []string, openapi []byte) error {
 		return runGateway(ctx)
 	case len(args) == 1 && args[0] == "keys":
 		return printKeys(os.Stdout)
+	case len(args) == 1 && args[0] == "trustee":
+		return printTrustee(ctx, envconfig.OsLookuper(), os.Stdout)
 	case len(args) > 0:
-		return fmt.Errorf("%q is not a command: there are migrate, gateway and keys; without one it serves", strings.Join(args, " "))
+		return fmt.Errorf("%q is not a command: there are migrate, gateway, keys and trustee; without one it serves", strings.Join(args, " "))
 	}
 	// The functions framework would print a blank line to stdout and to stderr for every request on Knative.
 	_ = os.Unsetenv("K_SERVICE")

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2"
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/eventx"
@@ -30,7 +31,7 @@ func TestMain(m *testing.M) {
 	Event("tick-things", Hourly, func(struct{}, Deps) (eventx.Func, error) {
 		return func(context.Context, cloudevents.Event) error { return nil }, nil
 	})
-	Event("tick-more", Minutely, func(struct{}, Deps) (eventx.Func, error) {
+	Event("tick-more", Minutely, func(small, Deps) (eventx.Func, error) {
 		return func(context.Context, cloudevents.Event) error { return errors.New("always") }, nil
 	})
 	m.Run()
@@ -171,7 +172,8 @@ func TestCommand(t *testing.T) {
 	t.Setenv("OS_AUTH_URL", "http://127.0.0.1:1")
 	for args, want := range map[string]string{
 		"": "FUNCTION_TARGET", "serve": `"serve" is not a command`, "migrate now": "is not a command", "migrate": "migrate: ",
-		"gateway": "GATEWAY_UPSTREAM", "gateway now": "there are migrate, gateway and keys", "keys now": "is not a command",
+		"gateway": "GATEWAY_UPSTREAM", "gateway now": "there are migrate, gateway, keys and trustee", "keys now": "is not a command",
+		"trustee": "no service account", "trustee now": "is not a command",
 	} {
 		err := command(t.Context(), strings.Fields(args), nil)
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "canary") {
@@ -191,13 +193,16 @@ func TestVariables(t *testing.T) {
 		seen[v.Name] = v
 	}
 	for name, want := range map[string]Variable{
-		"PORT":             {"PORT", "8080", ""},
-		"OS_CLOUD":         {"OS_CLOUD", "", ""},
-		"TEST_PAUSE":       {"TEST_PAUSE", "1m", "things"},
-		"GATEWAY_UPSTREAM": {"GATEWAY_UPSTREAM", "", "gateway"},
+		"PORT":             {"PORT", "8080", nil},
+		"OS_CLOUD":         {"OS_CLOUD", "", nil},
+		"TEST_PAUSE":       {"TEST_PAUSE", "1m", []string{"things", "tick-more"}},
+		"GATEWAY_UPSTREAM": {"GATEWAY_UPSTREAM", "", []string{"gateway"}},
 	} {
-		if seen[name] != want {
-			t.Errorf("got %+v, want %+v", seen[name], want)
+		if diff := cmp.Diff(want, seen[name]); diff != "" {
+			t.Error(diff)
 		}
+	}
+	if diff := cmp.Diff([]string{"tick-more", "tick-things"}, EventNames()); diff != "" {
+		t.Error(diff)
 	}
 }

@@ -16,29 +16,47 @@ func Names() []string {
 	return names
 }
 
+// EventNames lists those of them that are woken by events; all others serve HTTP.
+func EventNames() []string {
+	var names []string
+	for _, f := range registry {
+		if f.schedule != "" {
+			names = append(names, f.name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
 // Variable is an environment variable that something reads.
 type Variable struct {
-	Name     string
-	Default  string
-	Function string // or the command that reads it; "" when every process does
+	Name    string
+	Default string
+	ReadBy  []string // functions, or the command gateway; nil when every process does
 }
 
 // Variables lists every environment variable once, for the documentation and its test.
 func Variables() []Variable {
 	var list []Variable
-	add := func(config any, function string) {
+	add := func(config any, reader ...string) {
 		for _, f := range fields(reflect.TypeOf(config)) {
 			name, options, _ := strings.Cut(f.Tag.Get("env"), ",")
-			if !slices.ContainsFunc(list, func(v Variable) bool { return v.Name == name }) {
+			i := slices.IndexFunc(list, func(v Variable) bool { return v.Name == name })
+			if i < 0 {
 				_, byDefault, _ := strings.Cut(options, "default=")
-				list = append(list, Variable{Name: name, Default: byDefault, Function: function})
+				list = append(list, Variable{Name: name, Default: byDefault, ReadBy: reader})
+			} else if list[i].ReadBy != nil && len(reader) > 0 && !slices.Contains(list[i].ReadBy, reader[0]) {
+				list[i].ReadBy = append(list[i].ReadBy, reader[0])
 			}
 		}
 	}
-	add(Config{}, "")
+	add(Config{})
 	add(gatewayConfig{}, "gateway")
 	for _, f := range registry {
 		add(f.config, f.name)
+	}
+	for _, v := range list {
+		slices.Sort(v.ReadBy)
 	}
 	return list
 }

@@ -2,7 +2,6 @@ package testkit
 
 import (
 	"context"
-	"io"
 	"maps"
 	"net/http/httptest"
 	"os"
@@ -74,11 +73,7 @@ func Start(t testing.TB, env map[string]string) *Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	logs := io.Discard
-	if os.Getenv("TEST_LOGS") != "" { // the process's logs, for whoever looks for a fault
-		logs = os.Stderr
-	}
-	p, err := run.New(ctx, envconfig.MapLookuper(env), openapi, logs)
+	p, err := run.New(ctx, envconfig.MapLookuper(env), openapi, logs())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,6 +81,7 @@ func Start(t testing.TB, env map[string]string) *Client {
 	t.Cleanup(func() {
 		server.Close()
 		p.Close(ctx)
+		inProcess.noSecrets(t)
 	})
 	return &Client{URL: server.URL, Key: env["EVENT_KEY"]}
 }

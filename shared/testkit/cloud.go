@@ -53,6 +53,7 @@ func login(t testing.TB, auth gophercloud.AuthOptions) *gophercloud.ProviderClie
 	if err != nil {
 		t.Fatalf("the sandbox cloud does not answer: run scripts/sandbox up (%v)", err)
 	}
+	remember("a token", client.Token())
 	return client
 }
 
@@ -90,7 +91,7 @@ func NewProject(t testing.TB) *Project {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &Project{DomainID: "default", password: fmt.Sprintf("pw-%x", rand.Uint64()), keystone: keystone}
+	p := &Project{DomainID: "default", password: remember("a password", fmt.Sprintf("pw-%016x", rand.Uint64())), keystone: keystone}
 	name := fmt.Sprintf("test-%x", rand.Uint64())
 	project, err := projects.Create(ctx, keystone, projects.CreateOpts{Name: name, DomainID: p.DomainID}).Extract()
 	if err != nil {
@@ -145,7 +146,7 @@ func (p *Project) Unscoped(t testing.TB) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return id
+	return remember("a token", id)
 }
 
 // DomainToken is a token that is scoped to the domain of the service account, which reads there.
@@ -176,7 +177,7 @@ print(Fernet(key).encrypt(msgpack.packb(moved)).decode().rstrip('='))`
 	if err != nil {
 		t.Fatalf("moving a token's end: %v", err)
 	}
-	return strings.TrimSpace(string(out))
+	return remember("a token", strings.TrimSpace(string(out)))
 }
 
 // Revoke ends a token.

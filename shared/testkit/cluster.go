@@ -26,6 +26,10 @@ func NewCluster(t testing.TB) *Cluster {
 	if _, err := postgres.Migrate(context.Background(), postgres.Config{URL: domain.Secret(c.URL), MaxConns: 1}); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		c.Start(t) // the test may have stopped it
+		NoSecrets(t, c.URL)
+	})
 	return c
 }
 

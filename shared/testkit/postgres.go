@@ -50,8 +50,12 @@ func create(t testing.TB, conn *pgx.Conn, base, template string) string {
 	if _, err := conn.Exec(context.Background(), "create database "+name+" template "+template); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { drop(t, base, name) })
-	return withDatabase(t, base, name)
+	at := withDatabase(t, base, name)
+	t.Cleanup(func() { // what works with it was started later, and so has ended
+		NoSecrets(t, at)
+		drop(t, base, name)
+	})
+	return at
 }
 
 var clusterOnce sync.Mutex

@@ -89,7 +89,10 @@ func Spawn(t testing.TB, env map[string]string) *Process {
 		_ = p.cmd.Wait()
 		close(p.done)
 	}()
-	t.Cleanup(func() { p.Kill() })
+	t.Cleanup(func() {
+		p.Kill()
+		NoSecretsIn(t, "a copy", p.log.Bytes())
+	})
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(2 * time.Millisecond) {
 		resp, err := http.Get(p.URL + "/healthz")
 		if err == nil {
@@ -151,5 +154,6 @@ func Run(t testing.TB, env map[string]string, args ...string) (int, string) {
 	if _, ended := errors.AsType[*exec.ExitError](err); err != nil && !ended {
 		t.Fatal(err)
 	}
+	NoSecretsIn(t, "a copy", out)
 	return cmd.ProcessState.ExitCode(), string(out)
 }

@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -133,6 +134,9 @@ func NewSDKReceiver(t testing.TB) *Receiver {
 // NewSignedReceiver is one that takes what verifies with the Standard Webhooks library and one of the secrets.
 func NewSignedReceiver(t testing.TB, secrets ...string) *Receiver {
 	t.Helper()
+	for _, secret := range secrets {
+		remember("a callback's secret", strings.TrimPrefix(secret, "whsec_"))
+	}
 	var r *Receiver
 	r = NewReceiver(t, func(w http.ResponseWriter, req *http.Request) {
 		body, err := io.ReadAll(req.Body)

@@ -4,10 +4,12 @@ import base64
 import os
 import sys
 
+from keystone.common import provider_api
 from keystone.common import sql
 import keystone.conf
 from keystone.common.sql import upgrades
 from keystone.cmd import bootstrap
+from keystone import exception
 
 conf_file, url, region = sys.argv[1:4]
 CONF = keystone.conf.CONF
@@ -40,3 +42,13 @@ b.admin_url = b.public_url = b.internal_url = url
 b.region_id = region
 b.immutable_roles = True
 b.bootstrap()
+
+# A user whose id is known beforehand: knative/overlays/local names it, and over REST Keystone would choose one.
+identity = provider_api.ProviderAPIs.identity_api
+name, user_id = os.environ['SANDBOX_DELEGATE_USER'], os.environ['SANDBOX_DELEGATE_ID']
+try:
+    identity.get_user_by_name(name, 'default')
+except exception.UserNotFound:
+    identity.driver.create_user(user_id, {
+        'id': user_id, 'name': name, 'domain_id': 'default', 'enabled': True,
+        'password': os.environ['SANDBOX_PASSWORD']})

@@ -145,6 +145,7 @@ def identity():
     for domain in (default, partner):
         grant(collector, 'domains/' + domain['id'], 'reader')
         grant(collector, 'domains/' + domain['id'], 'reader', inherited=True)
+    user(CFG['DELEGATE_USER'], default)
 
 
 # ---- resources --------------------------------------------------------------
@@ -287,7 +288,7 @@ def clouds():
             ('alt', 'ALT_USER', 'ALT_PROJECT', ''), ('reader', 'READER_USER', 'DEMO_PROJECT', ''),
             ('partner', 'PARTNER_USER', 'PARTNER_PROJECT', 'PARTNER_DOMAIN'),
             ('partner-admin', 'PARTNER_ADMIN_USER', 'PARTNER_PROJECT', 'PARTNER_DOMAIN'),
-            ('collector', 'COLLECTOR_USER', 'COLLECTOR_PROJECT', ''))
+            ('collector', 'COLLECTOR_USER', 'COLLECTOR_PROJECT', ''), ('delegate', 'DELEGATE_USER', '', ''))
     path = os.path.join(STATE, 'clouds.yaml')
     with open(path + '.new', 'w') as f:
         f.write('clouds:\n')
@@ -295,9 +296,10 @@ def clouds():
             domain = CFG[domain] if domain else 'Default'
             f.write('  %s:\n    auth:\n' % name)
             for k, v in (('auth_url', KS), ('username', CFG[usr]), ('password', CFG['PASSWORD']),
-                         ('project_name', CFG[project]), ('user_domain_name', domain),
-                         ('project_domain_name', domain)):
-                f.write('      %s: %s\n' % (k, json.dumps(v)))
+                         ('project_name', CFG.get(project)), ('user_domain_name', domain),
+                         ('project_domain_name', domain if project else None)):
+                if v:
+                    f.write('      %s: %s\n' % (k, json.dumps(v)))
             f.write('    region_name: %s\n    identity_api_version: 3\n'
                     '    interface: public\n' % json.dumps(CFG['REGION']))
     os.replace(path + '.new', path)

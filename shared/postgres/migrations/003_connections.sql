@@ -25,8 +25,9 @@ create table connections (
     idle_timeout  interval,
     last_used_at  timestamptz,
     seq           bigint      not null default 0,
-    -- The delegation's cloud: how often in a row it gave no answer, and until when it is left alone.
+    -- The delegation's cloud: how often in a row it gave no answer, since when, and until when it is left alone.
     failures      integer     not null default 0,
+    silent_since  timestamptz,
     not_before    timestamptz,
     created_at    timestamptz not null default now(),
     updated_at    timestamptz not null default now()

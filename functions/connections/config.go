@@ -1,0 +1,89 @@
+// Package connections serves /v1/connections: what users delegate, to whom, how far and until when.
+package connections
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"strings"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/httpx"
+	"github.com/cloudfn/cloudfn/shared/openstack"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/run"
+	"github.com/cloudfn/cloudfn/shared/seal"
+)
+
+// Config is what this function reads from its environment besides run.Config.
+type Config struct {
+	// Trustee is the user to whom trusts are made: the service account of run-connections. Without one there are no trusts.
+	Trustee string `env:"TRUSTEE_USER_ID"`
+	// Clouds are the Keystone URLs of other clouds whose application credentials are taken.
+	Clouds []string `env:"CONNECTION_CLOUDS"`
+
+	Seal seal.ConnectionConfig
+}
+
+// Validate refuses a Config that cannot work.
+func (c Config) Validate() error {
+	for _, cloud := range c.Clouds {
+		u, err := url.Parse(cloud)
+		if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+			return fmt.Errorf("CONNECTION_CLOUDS must be a list of Keystone URLs without credentials, such as https://keystone.example.com/v3: its %s is none", ordinal(c.Clouds, cloud))
+		}
+	}
+	return c.Seal.Validate()
+}
+
+// ordinal says which of the list a text is, without quoting it: there may be a password in it.
+func ordinal(list []string, text string) string {
+	for n, other := range list {
+		if other == text {
+			return fmt.Sprintf("entry %d", n+1)
+		}
+	}
+	return ""
+}
+
+func init() { run.HTTP("connections", build) }
+
+func build(cfg Config, d run.Deps) ([]httpx.Route, error) {
+	key, _ := cfg.Seal.Key() // Validate has refused a wrong one; who only looks at the routes has none
+	return routes(service{
+		store: stored{postgres.Connections{DB: d.DB}, postgres.Delegations{DB: d.DB}}, cloud: clouds{d.Cloud}, key: key,
+		trustee: cfg.Trustee, clouds: cfg.Clouds, wake: d.Wake,
+	}), nil
+}
+
+// stored is the part of the database that this function needs.
+type stored struct {
+	postgres.Connections
+	delegations postgres.Delegations
+}
+
+// Revoked notes that nothing of a connection is left in Keystone that could be taken back.
+func (s stored) Revoked(ctx context.Context, c domain.Connection) error {
+	return s.delegations.Revoked(ctx, c.ProjectID, c.ID)
+}
+
+// clouds narrows *openstack.Cloud to what this function needs.
+type clouds struct{ *openstack.Cloud }
+
+// As makes calls with the caller's own token.
+func (c clouds) As(token domain.Secret, scope string) session { return c.Cloud.As(token, scope) }
+
+// Home says whether a Keystone URL and a region are this cloud's own.
+func (c clouds) Home(authURL, region string) (sameCloud, sameRegion bool) {
+	return authURL == "" || bare(authURL) == bare(c.IdentityURL()), region == "" || region == c.Region()
+}
+
+// bare is a Keystone URL without what may be left out of it.
+func bare(authURL string) string {
+	return strings.TrimSuffix(strings.TrimSuffix(authURL, "/"), "/v3")
+}
+
+// Credential opens a session with an application credential, here or in another cloud.
+func (c clouds) Credential(ctx context.Context, authURL, region, id string, secret domain.Secret) (session, domain.ActsAs, error) {
+	return c.At(authURL, region).Credential(ctx, id, secret)
+}

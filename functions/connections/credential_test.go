@@ -1,0 +1,161 @@
+package connections
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/seal"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+func handing(id, secret, more string) string {
+	return asking("application_credential", fmt.Sprintf(`, "id": %q, "secret": %q%s`, id, secret, more))
+}
+
+// wrong is another secret: of the long ones that Keystone makes it only looks at the first 72 bytes.
+func wrong(secret string) string { return "x" + secret }
+
+// TestCredentials are looked at in Keystone before anything is stored, and kept sealed.
+func TestCredentials(t *testing.T) {
+	t.Parallel()
+	app, conn, database, _ := started(t, nil)
+	p, other := testkit.NewProject(t), testkit.NewProject(t)
+	app = app.As(p.Token(t))
+	id, secret := p.AppCredential(t)
+	foreignID, foreignSecret := other.AppCredential(t)
+	for what, tc := range map[string]struct{ body, field, says string }{
+		"a wrong secret":               {handing(id, wrong(secret), ""), "secret", "does not accept"},
+		"another's secret":             {handing(id, foreignSecret, ""), "secret", "does not accept"},
+		"an id that there is not":      {handing("nope", secret, ""), "id", "does not accept"},
+		"another project's":            {handing(foreignID, foreignSecret, ""), "id", other.ID},
+		"a cloud that nobody listed":   {handing(id, secret, `, "auth_url": "http://127.0.0.1:1/v3"`), "auth_url", "no cloud"},
+		"a region that there is not":   {handing(id, secret, `, "region": "nowhere"`), "", ""},
+		"one that may not see flavors": {limited(t, p, domain.AccessRule{Service: "compute", Method: "GET", Path: "/v2.1/servers"}), "id", "access-rules"},
+	} {
+		a := app.Post(t, "/v1/connections", tc.body)
+		if tc.field == "" {
+			if a.Status != 501 {
+				t.Errorf("%s: got %d %s", what, a.Status, a.Body)
+			}
+		} else if a.Status != 400 || !testkit.Names(t, a, tc.field) || !strings.Contains(string(a.Body), tc.says) {
+			t.Errorf("%s: got %d %s, want 400 that names %s", what, a.Status, a.Body, tc.field)
+		}
+		if strings.Contains(string(a.Body), secret) {
+			t.Errorf("%s: the answer has the secret", what)
+		}
+	}
+	if n := testkit.Scalar[int](t, conn, "select count(*)::int from connections"); n != 0 {
+		t.Errorf("%d are stored all the same", n)
+	}
+
+	c := create(t, app, handing(id, secret, `, "usable_by": ["u1"]`))
+	if c.ActsAs.UserID != p.UserID || c.ActsAs.ProjectID != p.ID || len(c.ActsAs.Roles) == 0 || c.AuthURL != "" || c.Region != "" || c.Warnings != nil {
+		t.Errorf("got %+v", c)
+	}
+	dump := testkit.Dump(t, database)
+	if strings.Contains(dump, secret) || !strings.Contains(dump, id) {
+		t.Error("the database has the secret, or not even the id")
+	}
+	keys, err := seal.ParsePrivateKeys(testkit.ConnectionPrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sealed := testkit.Scalar[[]byte](t, conn, "select secret from connections where id = $1", c.ID)
+	opened, err := keys.Open(domain.Connection{ProjectID: p.ID, ID: c.ID}.SealedFor(), sealed)
+	if err != nil || opened.Reveal() != secret {
+		t.Errorf("run-connections cannot read the secret: %v", err)
+	}
+	for _, a := range []testkit.Answer{app.Get(t, "/v1/connections"), app.Get(t, "/v1/connections/"+c.ID.String())} {
+		if a.Status != 200 || strings.Contains(string(a.Body), secret) || strings.Contains(string(a.Body), `"secret"`) {
+			t.Errorf("it is shown with %d %s", a.Status, a.Body)
+		}
+	}
+	if a := app.Do(t, "DELETE", "/v1/connections/"+c.ID.String(), ""); a.Status != 204 {
+		t.Errorf("delete: %d %s", a.Status, a.Body)
+	}
+	if row := testkit.Scalar[string](t, conn, "select status || revoked || (secret is null) from connections where id = $1", c.ID); row != "deletedtruetrue" {
+		t.Errorf("the row is %s: the secret is to be wiped", row)
+	}
+}
+
+// limited is the body of a request with an application credential that has rules.
+func limited(t *testing.T, p *testkit.Project, of ...domain.AccessRule) string {
+	t.Helper()
+	id, secret := p.AppCredential(t, rules(of)...)
+	return handing(id, secret, "")
+}
+
+// TestSuggestedRulesAreEnough for a connection to be made, and are the same wherever they are listed.
+func TestSuggestedRulesAreEnough(t *testing.T) {
+	t.Parallel()
+	app, _, _, _ := started(t, nil)
+	p := testkit.NewProject(t)
+	app = app.As(p.Token(t))
+	var suggested rulesAnswer
+	app.Get(t, "/v1/connections/access-rules?actions=allocate,start").JSON(t, &suggested)
+	c := create(t, app, limited(t, p, suggested.Rules...))
+	if fmt.Sprint(c.Rules) != fmt.Sprint(suggested.Rules) || len(c.Rules) == 0 {
+		t.Errorf("got %v, suggested are %v", c.Rules, suggested.Rules)
+	}
+	var all rulesAnswer
+	app.Get(t, "/v1/connections/access-rules").JSON(t, &all)
+	if len(all.Rules) <= len(suggested.Rules) {
+		t.Errorf("for everything: %v", all.Rules)
+	}
+}
+
+// TestUnrestrictedCredential is taken, with a warning that stays.
+func TestUnrestrictedCredential(t *testing.T) {
+	t.Parallel()
+	app, _, _, _ := started(t, nil)
+	p := testkit.NewProject(t)
+	app = app.As(p.Token(t))
+	var made struct {
+		Credential struct{ ID, Secret string } `json:"application_credential"`
+	}
+	body := object{"application_credential": object{"name": "wide", "unrestricted": true}}
+	if status, _ := keystone(t, p.Token(t), "POST", "/v3/users/"+p.UserID+"/application_credentials", body, &made); status != 201 {
+		t.Fatalf("Keystone made none: %d", status)
+	}
+	c := create(t, app, handing(made.Credential.ID, testkit.Canary(made.Credential.Secret), ""))
+	var again connection
+	app.Get(t, "/v1/connections/"+c.ID.String()).JSON(t, &again)
+	if len(c.Warnings) != 1 || len(again.Warnings) != 1 || !strings.Contains(c.Warnings[0], "unrestricted") {
+		t.Errorf("warned of %v and %v", c.Warnings, again.Warnings)
+	}
+}
+
+// TestAnotherCloud is one that the operator has listed. It is the same Keystone under another URL, so its projects look like
+// ours; a credential may be of any of them.
+func TestAnotherCloud(t *testing.T) {
+	t.Parallel()
+	there := testkit.Redirect(t)
+	app, _, _, _ := started(t, map[string]string{"CONNECTION_CLOUDS": "https://keystone.invalid/v3," + there.URL()})
+	p, other := testkit.NewProject(t), testkit.NewProject(t)
+	app = app.As(p.Token(t))
+	id, secret := other.AppCredential(t)
+	c := create(t, app, handing(id, secret, fmt.Sprintf(`, "auth_url": %q`, bare(there.URL())+"/")))
+	if c.AuthURL != there.URL() || c.ActsAs.ProjectID != other.ID || c.ProjectID != p.ID {
+		t.Errorf("got %+v", c)
+	}
+	a := app.Post(t, "/v1/connections", handing(id, secret, `, "auth_url": "https://elsewhere.invalid/v3"`))
+	if a.Status != 400 || !testkit.Names(t, a, "auth_url") || !strings.Contains(string(a.Body), there.URL()) {
+		t.Errorf("a third one: %d %s", a.Status, a.Body)
+	}
+	if a := app.Post(t, "/v1/connections", handing(id, wrong(secret), fmt.Sprintf(`, "auth_url": %q`, there.URL()))); a.Status != 400 || !testkit.Names(t, a, "secret") {
+		t.Errorf("a wrong secret: %d %s", a.Status, a.Body)
+	}
+	there.Close()
+	if a := app.Post(t, "/v1/connections", handing(id, secret, fmt.Sprintf(`, "auth_url": %q`, there.URL()))); a.Status != 503 {
+		t.Errorf("while it is away: %d %s", a.Status, a.Body)
+	}
+
+	// This cloud by its own URL, and by its own region, is no other one.
+	mine, secret := p.AppCredential(t)
+	own := create(t, app, handing(mine, secret, fmt.Sprintf(`, "auth_url": %q, "region": "RegionOne"`, testkit.Login(t, "demo").IdentityEndpoint)))
+	if own.AuthURL != "" || own.Region != "" {
+		t.Errorf("got %+v", own)
+	}
+}

@@ -1,0 +1,143 @@
+package connections
+
+import (
+	"net/http"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/auth"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/httpx"
+)
+
+type handler struct{ svc service }
+
+func routes(s service) []httpx.Route {
+	h := handler{s}
+	return []httpx.Route{
+		httpx.Handle("POST /v1/connections", h.create),
+		httpx.Handle("GET /v1/connections", h.list),
+		httpx.Handle("GET /v1/connections/access-rules", h.rules),
+		httpx.Handle("GET /v1/connections/{id}", h.get),
+		httpx.Handle("DELETE /v1/connections/{id}", h.delete),
+	}
+}
+
+func (h handler) create(r *http.Request) (httpx.Response, error) {
+	if _, err := httpx.ReadQuery(r); err != nil {
+		return httpx.Response{}, err
+	}
+	who, token, err := auth.Project(r.Context())
+	if err != nil {
+		return httpx.Response{}, err
+	}
+	if !who.MayAct() {
+		return httpx.Response{}, apperr.New(apperr.Forbidden, "this needs a role that may do more than read")
+	}
+	in, err := httpx.Body[creation](r)
+	if err != nil {
+		return httpx.Response{}, err
+	}
+	wanted, err := in.wish(who)
+	if err != nil {
+		return httpx.Response{}, err
+	}
+	stored, err := h.svc.Create(r.Context(), who, token, wanted)
+	if err != nil {
+		return httpx.Response{}, err
+	}
+	resp, err := httpx.JSON(http.StatusCreated, show(who, stored))
+	resp.Header.Set("Location", "/v1/connections/"+stored.ID.String())
+	return resp, err
+}
+
+const defaultLimit = 100
+
+func (h handler) list(r *http.Request) (listAnswer, error) {
+	params, err := httpx.ReadQuery(r, "usable", "limit", "marker")
+	if err != nil {
+		return listAnswer{}, err
+	}
+	usable, _, err := params.Bool("usable")
+	if err != nil {
+		return listAnswer{}, err
+	}
+	limit, err := params.Int("limit", defaultLimit, 1, httpx.MaxLimit)
+	if err != nil {
+		return listAnswer{}, err
+	}
+	var marker uuid.UUID
+	if text := params.Text("marker"); text != "" {
+		if marker, err = parseID(text); err != nil {
+			return listAnswer{}, apperr.InvalidField("marker", "must be an id, a UUID")
+		}
+	}
+	who, _, err := auth.Project(r.Context())
+	if err != nil {
+		return listAnswer{}, err
+	}
+	found, more, err := h.svc.List(r.Context(), who, usable, limit, marker)
+	if err != nil {
+		return listAnswer{}, err
+	}
+	out := listAnswer{Connections: make([]connection, len(found))}
+	for i, c := range found {
+		out.Connections[i] = show(who, c)
+	}
+	if more {
+		out.Next = httpx.Next(r, found[len(found)-1].ID.String())
+	}
+	return out, nil
+}
+
+func (h handler) rules(r *http.Request) (rulesAnswer, error) {
+	params, err := httpx.ReadQuery(r, "actions")
+	if err != nil {
+		return rulesAnswer{}, err
+	}
+	names := domain.Permissions()
+	if text := params.Text("actions"); text != "" {
+		names = strings.Split(text, ",")
+	}
+	actions := make([]domain.Permission, len(names))
+	for n, name := range names {
+		actions[n] = domain.Permission(name)
+	}
+	if err := checkActions(actions); err != nil {
+		return rulesAnswer{}, err
+	}
+	return rulesAnswer{domain.AccessRules(actions)}, nil
+}
+
+func (h handler) get(r *http.Request) (connection, error) {
+	who, _, id, err := named(r)
+	if err != nil {
+		return connection{}, err
+	}
+	found, err := h.svc.Get(r.Context(), who, id)
+	return show(who, found), err
+}
+
+func (h handler) delete(r *http.Request) (httpx.Response, error) {
+	who, token, id, err := named(r)
+	if err != nil {
+		return httpx.Response{}, err
+	}
+	return httpx.Response{Status: http.StatusNoContent}, h.svc.Delete(r.Context(), who, token, id)
+}
+
+// named is who calls a route that takes no parameters, and the connection that its path names.
+func named(r *http.Request) (who domain.Identity, token domain.Secret, id uuid.UUID, err error) {
+	if _, err := httpx.ReadQuery(r); err != nil {
+		return who, token, id, err
+	}
+	if who, token, err = auth.Project(r.Context()); err != nil {
+		return who, token, id, err
+	}
+	if id, err = parseID(r.PathValue("id")); err != nil {
+		err = apperr.New(apperr.NotFound, "there is no connection %q: its id is a UUID", r.PathValue("id"))
+	}
+	return who, token, id, err
+}

@@ -1,0 +1,220 @@
+package connections
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// creation is the body of POST /v1/connections.
+type creation struct {
+	Name        string                 `json:"name"`
+	Kind        string                 `json:"kind"`
+	Roles       *[]string              `json:"roles"`
+	ID          *string                `json:"id"`
+	Secret      *domain.Secret         `json:"secret"`
+	AuthURL     *string                `json:"auth_url"`
+	Region      *string                `json:"region"`
+	Actions     []domain.Permission    `json:"actions"`
+	Quota       domain.ConnectionQuota `json:"quota"`
+	UsableBy    []string               `json:"usable_by"`
+	ExpiresAt   string                 `json:"expires_at"`
+	IdleTimeout *string                `json:"idle_timeout"`
+}
+
+// What the request's texts may have at most.
+const (
+	maxName   = 255
+	maxRoles  = 50
+	maxText   = 255 // ids and names of Keystone
+	maxSecret = 1024
+	leastIdle = time.Hour
+	mostIdle  = 8784 * time.Hour // a leap year
+)
+
+// wish is a connection as it is asked for, and what it takes to have it.
+type wish struct {
+	domain.Connection
+	roles  []string      // of the trust
+	secret domain.Secret // of the application credential
+}
+
+// wish checks all that can be checked without asking anybody. Whether the end is in the future only the database's clock knows.
+func (c creation) wish(who domain.Identity) (w wish, err error) {
+	w.Connection = domain.Connection{
+		ProjectID: who.ProjectID, DomainID: who.DomainID, UserID: who.UserID, Name: c.Name, Kind: domain.ConnectionKind(c.Kind),
+		Actions: c.Actions, Quota: c.Quota, UsableBy: []string{}, Flavors: []domain.Flavor{},
+	}
+	if err := plain("name", c.Name, maxName); err != nil {
+		return w, err
+	}
+	switch w.Kind {
+	case domain.TrustConnection:
+		err = c.trust(&w, who)
+	case domain.CredentialConnection:
+		err = c.credential(&w)
+	default:
+		err = apperr.InvalidField("kind", "must be one of the kinds", string(domain.TrustConnection), string(domain.CredentialConnection))
+	}
+	if err != nil {
+		return w, err
+	}
+	for _, check := range []func(*wish) error{c.permissions, c.quotas, c.users, c.times} {
+		if err := check(&w); err != nil {
+			return w, err
+		}
+	}
+	return w, nil
+}
+
+// plain refuses a text that is too long, or has in it what nobody can see.
+func plain(field, text string, most int) error {
+	if utf8.RuneCountInString(text) > most || strings.ContainsFunc(text, unicode.IsControl) {
+		return apperr.InvalidField(field, fmt.Sprintf("must be text of %d characters at most, without control characters", most))
+	}
+	return nil
+}
+
+// trust takes the fields of a trust.
+func (c creation) trust(w *wish, who domain.Identity) error {
+	for field, given := range map[string]bool{"id": c.ID != nil, "secret": c.Secret != nil, "auth_url": c.AuthURL != nil, "region": c.Region != nil} {
+		if given {
+			return apperr.InvalidField(field, "does not go with the kind trust")
+		}
+	}
+	w.roles = []string{"member"}
+	if c.Roles != nil {
+		w.roles = *c.Roles
+	}
+	mine := slices.Compact(slices.Sorted(slices.Values(who.Roles)))
+	switch {
+	case len(w.roles) == 0 || len(w.roles) > maxRoles:
+		return apperr.InvalidField("roles", "must have some of your roles", mine...)
+	case repeated(w.roles):
+		return apperr.InvalidField("roles", "has a role twice")
+	}
+	for _, role := range w.roles {
+		if !slices.Contains(mine, role) {
+			return apperr.InvalidField("roles", "has a role that your token does not have", mine...)
+		}
+	}
+	if (domain.Identity{Roles: w.roles}).MayAct() {
+		return nil
+	}
+	return apperr.InvalidField("roles", "must have another one than reader, which only reads", mine...)
+}
+
+func repeated(list []string) bool {
+	return len(slices.Compact(slices.Sorted(slices.Values(list)))) < len(list)
+}
+
+// credential takes the fields of an application credential.
+func (c creation) credential(w *wish) error {
+	switch {
+	case c.Roles != nil:
+		return apperr.InvalidField("roles", "does not go with the kind application_credential: it has its own")
+	case c.ID == nil || *c.ID == "":
+		return apperr.InvalidField("id", "must be the application credential's id")
+	case c.Secret == nil || *c.Secret == "" || len(c.Secret.Reveal()) > maxSecret:
+		return apperr.InvalidField("secret", "must be the application credential's secret")
+	case c.AuthURL != nil && *c.AuthURL == "":
+		return apperr.InvalidField("auth_url", "is empty: leave it out for this cloud")
+	case c.Region != nil && *c.Region == "":
+		return apperr.InvalidField("region", "is empty: leave it out instead")
+	}
+	w.DelegationID, w.secret = *c.ID, *c.Secret
+	if c.AuthURL != nil {
+		w.AuthURL = *c.AuthURL
+	}
+	if c.Region != nil {
+		w.Region = *c.Region
+	}
+	for field, text := range map[string]string{"id": w.DelegationID, "region": w.Region} {
+		if err := plain(field, text, maxText); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c creation) permissions(w *wish) error { return checkActions(w.Actions) }
+
+// checkActions refuses an empty list of permissions, repeated ones, and those that there are not.
+func checkActions(actions []domain.Permission) error {
+	var seen []domain.Permission
+	for _, p := range actions {
+		if !slices.Contains(domain.Permissions(), string(p)) {
+			return apperr.InvalidField("actions", "has an action that there is not", domain.Permissions()...)
+		}
+		if slices.Contains(seen, p) {
+			return apperr.InvalidField("actions", "has an action twice")
+		}
+		seen = append(seen, p)
+	}
+	if len(seen) == 0 {
+		return apperr.InvalidField("actions", "must have at least one", domain.Permissions()...)
+	}
+	return nil
+}
+
+func (c creation) quotas(w *wish) error {
+	for field, most := range map[string]*int{"quota.instances": w.Quota.Instances, "quota.vcpus": w.Quota.VCPUs, "quota.ram_mb": w.Quota.RAMMB} {
+		if most != nil && *most < 0 {
+			return apperr.InvalidField(field, "must be 0 or more; leave it out if it is not to be counted")
+		}
+	}
+	return nil
+}
+
+var keystoneID = regexp.MustCompile(`^[0-9A-Za-z-]{1,64}$`)
+
+// users takes the ids of usable_by. A repeated one counts once.
+func (c creation) users(w *wish) error {
+	if len(c.UsableBy) > domain.MaxUsableBy {
+		return apperr.InvalidField("usable_by", fmt.Sprintf("must be %d ids at most", domain.MaxUsableBy))
+	}
+	for n, id := range c.UsableBy {
+		if !keystoneID.MatchString(id) {
+			return apperr.InvalidField(fmt.Sprintf("usable_by[%d]", n), "must be the id of a user or a project")
+		}
+		if !slices.Contains(w.UsableBy, id) {
+			w.UsableBy = append(w.UsableBy, id)
+		}
+	}
+	return nil
+}
+
+func (c creation) times(w *wish) error {
+	end, err := time.Parse(time.RFC3339, c.ExpiresAt)
+	if err != nil {
+		return apperr.InvalidField("expires_at", "must be a time such as 2026-01-02T03:04:05Z")
+	}
+	w.ExpiresAt = end.UTC().Truncate(time.Microsecond) // which is all that Postgres and Keystone keep
+	if c.IdleTimeout == nil {
+		return nil
+	}
+	idle, err := time.ParseDuration(*c.IdleTimeout)
+	if err != nil || idle < leastIdle || idle > mostIdle {
+		return apperr.InvalidField("idle_timeout", "must be 1h to 8784h, such as 24h or 1h30m")
+	}
+	w.IdleTimeout = idle
+	return nil
+}
+
+// parseID takes the one form of a UUID that the API writes, in capitals too.
+func parseID(text string) (uuid.UUID, error) {
+	id, err := uuid.Parse(text)
+	if err == nil && len(text) != 36 {
+		err = apperr.New(apperr.Invalid, "the id has another form")
+	}
+	return id, err
+}

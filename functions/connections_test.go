@@ -1,0 +1,389 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// delegates are two projects, of which the first delegates to the second's user, with every function in a process of its own.
+type delegates struct {
+	*fleet
+	database     string
+	owner, actor *testkit.Project
+	tokens       map[*testkit.Project]string
+}
+
+// delegateFunctions are the functions that connections, and what is done through them, come through.
+var delegateFunctions = []string{
+	"connections", "launch", "servers", "callbacks", "agents", "run-connections", "poll-instances", "deliver-events",
+}
+
+func newDelegates(t *testing.T) *delegates {
+	t.Helper()
+	d := &delegates{database: testkit.Database(t), owner: testkit.NewProject(t), actor: testkit.NewProject(t)}
+	d.tokens = map[*testkit.Project]string{d.owner: d.owner.Token(t), d.actor: d.actor.Token(t)}
+	d.fleet = newFleet(t, testkit.Env(t, d.database, map[string]string{"POLL_PAUSE": "500ms"}), delegateFunctions...)
+	return d
+}
+
+// at is a function's copy as one of the projects calls it.
+func (d *delegates) at(who *testkit.Project, function string) *testkit.Client {
+	return d.of(function).As(d.tokens[who])
+}
+
+// restart kills every function and starts it anew.
+func (d *delegates) restart(t *testing.T) {
+	t.Helper()
+	for _, name := range delegateFunctions {
+		d.of(name).Kill()
+		d.start(t, name)
+	}
+}
+
+// delegate has the owner delegate by a trust, for an hour.
+func (d *delegates) delegate(t *testing.T, actions, quota string) (id string) {
+	t.Helper()
+	made := d.at(d.owner, "connections").Post(t, "/v1/connections", fmt.Sprintf(
+		`{"kind": "trust", "roles": ["member"], "actions": %s, "quota": %s, "usable_by": [%q], "expires_at": %q}`,
+		actions, quota, d.actor.UserID, time.Now().Add(time.Hour).UTC().Format(time.RFC3339)))
+	if made.Status != http.StatusCreated {
+		t.Fatalf("%d %s", made.Status, made.Body)
+	}
+	var c struct{ ID string }
+	made.JSON(t, &c)
+	return c.ID
+}
+
+// allocate has the actor order servers through a connection.
+func (d *delegates) allocate(t *testing.T, connection, rest string) testkit.Answer {
+	t.Helper()
+	s := testkit.Sandbox(t)
+	return d.at(d.actor, "launch").Post(t, "/v1/launch", fmt.Sprintf(
+		`{"connection_id": %q, "name": "agent", "flavor": %q, "image": %q, "networks": [%q]%s}`, connection, s.Flavor, s.Image, s.Network, rest))
+}
+
+type ordered struct {
+	ID, Status string
+	Instances  []struct {
+		ID, State string
+		ServerID  string `json:"server_id"`
+		Error     *struct{ Code, Detail string }
+	}
+}
+
+// allocated waits until an order is settled.
+func (d *delegates) allocated(t *testing.T, connection string, answer testkit.Answer) ordered {
+	t.Helper()
+	if answer.Status != http.StatusAccepted {
+		t.Fatalf("%d %s", answer.Status, answer.Body)
+	}
+	var o ordered
+	answer.JSON(t, &o)
+	path := "/v1/launch/" + o.ID + "?connection_id=" + connection
+	testkit.Eventually(t, 3*time.Minute, "the order is settled", func() bool {
+		o = ordered{}
+		d.at(d.actor, "launch").Get(t, path).JSON(t, &o)
+		if o.Status == "running" {
+			d.tick(t)
+		}
+		return o.Status != "running"
+	})
+	return o
+}
+
+// tick is what PingSource does each minute.
+func (d *delegates) tick(t *testing.T) {
+	t.Helper()
+	time.Sleep(time.Second)
+	_, _ = d.of("run-connections").TryTick(t, "run-connections")
+}
+
+// TestDelegation: a user delegates to another project's for an hour, with a quota of 3 instances and without the right to delete.
+func TestDelegation(t *testing.T) {
+	t.Parallel()
+	d := newDelegates(t)
+	connection := d.delegate(t, `["allocate", "deploy", "start", "stop"]`, `{"instances": 3}`)
+
+	order := d.allocated(t, connection, d.allocate(t, connection, `, "count": 3`))
+	if order.Status != "done" || len(d.owner.Servers(t)) != 3 || len(d.actor.Servers(t)) != 0 {
+		t.Fatalf("got %+v, and %d servers of the owner's", order, len(d.owner.Servers(t)))
+	}
+	fourth := d.allocate(t, connection, "")
+	if fourth.Status != http.StatusForbidden || !strings.Contains(string(fourth.Body), "quota_exceeded") ||
+		!strings.Contains(string(fourth.Body), "quota of instances is 3: 3 are used, and this takes 1 more") {
+		t.Errorf("the fourth: %d %s", fourth.Status, fourth.Body)
+	}
+	refused := d.at(d.actor, "servers").Do(t, http.MethodDelete, "/v1/servers/"+order.Instances[0].ID+"?connection_id="+connection, "")
+	if refused.Status != http.StatusForbidden || !strings.Contains(string(refused.Body), "does not permit to deallocate, only to allocate, deploy, start, stop") {
+		t.Errorf("a delete: %d %s", refused.Status, refused.Body)
+	}
+	// Nobody else may act through it, or learn that it is there.
+	stranger := testkit.NewProject(t)
+	if a := d.of("servers").As(stranger.Token(t)).Get(t, "/v1/servers?connection_id="+connection); a.Status != http.StatusNotFound {
+		t.Errorf("a stranger's look: %d %s", a.Status, a.Body)
+	}
+	d.expire(t, connection, order.Instances[0].ID)
+}
+
+// expire sees that everything is refused once the connection's time is over, and that nothing is left of it in Keystone.
+func (d *delegates) expire(t *testing.T, connection, instance string) {
+	t.Helper()
+	conn := testkit.Connect(t, d.database)
+	trust := testkit.Scalar[string](t, conn, "select delegation_id from connections where id = $1", connection)
+	if !d.trusted(t, trust) {
+		t.Fatal("the trust is not in Keystone")
+	}
+	// A test cannot wait for an hour, so the connection's end is moved. The trust's own is an hour away.
+	if _, err := conn.Exec(context.Background(), "update connections set expires_at = now() where id = $1", connection); err != nil {
+		t.Fatal(err)
+	}
+	before := len(d.owner.Servers(t))
+	for what, a := range map[string]testkit.Answer{
+		"an order": d.allocate(t, connection, ""),
+		"a stop": d.at(d.actor, "servers").Post(t, "/v1/servers/"+instance+"/actions",
+			fmt.Sprintf(`{"action": "stop", "connection_id": %q}`, connection)),
+	} {
+		if a.Status != http.StatusForbidden {
+			t.Errorf("%s after the end: %d %s", what, a.Status, a.Body)
+		}
+	}
+	d.of("run-connections").Tick(t, "run-connections")
+	testkit.Eventually(t, time.Minute, "the trust is gone from Keystone", func() bool { return !d.trusted(t, trust) })
+	var shown struct{ Status string }
+	d.at(d.owner, "connections").Get(t, "/v1/connections/"+connection).JSON(t, &shown)
+	if shown.Status != "expired" || len(d.owner.Servers(t)) != before {
+		t.Errorf("the connection is %s, and there are %d servers, of %d", shown.Status, len(d.owner.Servers(t)), before)
+	}
+}
+
+// trusted says whether the owner's trusts in Keystone have this one.
+func (d *delegates) trusted(t *testing.T, trust string) bool {
+	t.Helper()
+	return slices.Contains(d.owner.Trusts(t), trust)
+}
+
+// TestTwoOrdersOneQuota: two orders of 2 at once never pass a quota of 3 together.
+func TestTwoOrdersOneQuota(t *testing.T) {
+	t.Parallel()
+	d := newDelegates(t)
+	connection := d.delegate(t, `["allocate", "start", "deallocate"]`, `{"instances": 3}`)
+	var both sync.WaitGroup
+	answers := make([]testkit.Answer, 2)
+	for n := range answers {
+		both.Go(func() { answers[n] = d.allocate(t, connection, `, "count": 2`) })
+	}
+	both.Wait()
+	taken, refused := answers[0], answers[1]
+	if taken.Status != http.StatusAccepted {
+		taken, refused = refused, taken
+	}
+	if refused.Status != http.StatusForbidden || !strings.Contains(string(refused.Body), "quota_exceeded") {
+		t.Fatalf("got %d %s", refused.Status, refused.Body)
+	}
+	if order := d.allocated(t, connection, taken); order.Status != "done" || len(d.owner.Servers(t)) != 2 {
+		t.Errorf("got %+v, and %d servers", order, len(d.owner.Servers(t)))
+	}
+}
+
+// action has the actor do something to an instance through the connection, and waits for how it ends.
+func (d *delegates) action(t *testing.T, connection, instance, body string) (status string) {
+	t.Helper()
+	var in map[string]any
+	if err := json.Unmarshal([]byte(body), &in); err != nil {
+		t.Fatal(err)
+	}
+	in["connection_id"] = connection
+	whole, _ := json.Marshal(in)
+	asked := d.at(d.actor, "servers").Post(t, "/v1/servers/"+instance+"/actions", string(whole))
+	return d.ended(t, connection, asked)
+}
+
+func (d *delegates) ended(t *testing.T, connection string, asked testkit.Answer) (status string) {
+	t.Helper()
+	if asked.Status != http.StatusAccepted {
+		t.Fatalf("%d %s", asked.Status, asked.Body)
+	}
+	var a struct {
+		ActionID string `json:"action_id"`
+	}
+	asked.JSON(t, &a)
+	testkit.Eventually(t, 3*time.Minute, "the action has ended", func() bool {
+		var shown struct {
+			Status string
+			Error  any
+		}
+		d.at(d.actor, "servers").Get(t, "/v1/servers/actions/"+a.ActionID+"?connection_id="+connection).JSON(t, &shown)
+		if status = shown.Status; status == "failed" {
+			t.Logf("it failed: %v", shown.Error)
+		}
+		if status == "running" {
+			d.tick(t)
+		}
+		return status != "running"
+	})
+	return status
+}
+
+// TestLifeThroughAConnection: allocate, deploy, start, stop, deploy again, disconnect; allocate, deallocate; every process is killed
+// in between, and each step is looked at in Nova.
+func TestLifeThroughAConnection(t *testing.T) {
+	t.Parallel()
+	d := newDelegates(t)
+	connection := d.delegate(t, `["allocate", "deploy", "start", "stop", "deallocate"]`, `{"instances": 2, "ram_mb": 100000}`)
+	seen := testkit.NewSDKReceiver(t)
+	if a := d.at(d.actor, "callbacks").Post(t, "/v1/callbacks", fmt.Sprintf(`{"url": %q, "connection_id": %q}`, seen.URL, connection)); a.Status != http.StatusCreated {
+		t.Fatalf("%d %s", a.Status, a.Body)
+	}
+	order := d.allocated(t, connection, d.allocate(t, connection, `, "start": false, "metadata": {"pool": "a"}`))
+	one := order.Instances[0]
+	d.inNova(t, one.ServerID, "SHUTOFF", "")
+	d.restart(t)
+
+	deploy := func(tag string) string {
+		return fmt.Sprintf(`{"action": "deploy", "image": "registry.example.com/agent:%s", "env": {"SECRET": "%s"}, "join_token": "%s",
+			"registry": {"username": "robot", "password": "%s"}, "confirm_rebuild": true}`, tag, testkit.Canary("env-"+uuid.NewString()),
+			testkit.Canary("join-"+uuid.NewString()), testkit.Canary("registry-"+uuid.NewString()))
+	}
+	steps := []struct{ body, status, image string }{
+		{deploy("1.0"), "ACTIVE", "registry.example.com/agent:1.0"},
+		{`{"action": "start"}`, "ACTIVE", "registry.example.com/agent:1.0"},
+		{`{"action": "stop"}`, "SHUTOFF", "registry.example.com/agent:1.0"},
+		{deploy("1.1"), "ACTIVE", "registry.example.com/agent:1.1"},
+	}
+	for _, step := range steps {
+		if status := d.action(t, connection, one.ID, step.body); status != "done" {
+			t.Fatalf("%.60s: %s", step.body, status)
+		}
+		d.inNova(t, one.ServerID, step.status, step.image)
+		d.restart(t)
+	}
+	d.ready(t, one.ServerID)
+	d.reuse(t, connection, one.ID)
+	d.leave(t, connection, one.ID, one.ServerID)
+	// The receiver heard of it all, in order, and knows what the last of the instance's events is.
+	testkit.Eventually(t, time.Minute, "the last event", func() bool {
+		for _, e := range seen.Events() {
+			if e.Subject == one.ID && strings.Contains(strings.ReplaceAll(e.Data, " ", ""), `"disconnected":true`) {
+				return true
+			}
+		}
+		d.of("deliver-events").Tick(t, "deliver-events")
+		return false
+	})
+	seen.InOrder(t)
+	if !slices.ContainsFunc(seen.Events(), func(e testkit.Received) bool { return e.Type == "cloudfn.agent.ready.v1" && e.Subject == one.ID }) {
+		t.Error("nobody told that the agent is ready")
+	}
+}
+
+// guest is what an instance finds in its user_data.
+func guest(t *testing.T, server string) (deployment, token, image string) {
+	t.Helper()
+	var config struct {
+		Files []struct {
+			Path    string
+			Content []byte
+		} `json:"write_files"`
+	}
+	text, ok := strings.CutPrefix(testkit.UserData(t, server), "#cloud-config\n")
+	if !ok {
+		return "", "", ""
+	}
+	if err := json.Unmarshal([]byte(text), &config); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range config.Files {
+		if strings.HasSuffix(f.Path, "/parameters") {
+			lines := strings.Split(string(f.Content), "\n")
+			return lines[1], lines[2], lines[5]
+		}
+	}
+	t.Fatalf("the user_data has no parameters: %s", text)
+	return "", "", ""
+}
+
+// ready says what the agent on a server would say, twice: the second time nobody listens.
+func (d *delegates) ready(t *testing.T, server string) {
+	t.Helper()
+	deployment, token, _ := guest(t, server)
+	for _, want := range []int{http.StatusNoContent, http.StatusNotFound} {
+		a := d.of("agents").Do(t, http.MethodPost, "/v1/agents/"+deployment+"/ready", "", "Authorization", "Bearer "+token)
+		if a.Status != want {
+			t.Errorf("got %d %s, want %d", a.Status, a.Body, want)
+		}
+	}
+}
+
+// inNova sees that the owner's server comes to a status, and which image its user_data names.
+func (d *delegates) inNova(t *testing.T, server, status, image string) {
+	t.Helper()
+	testkit.Eventually(t, time.Minute, "the server is "+status, func() bool {
+		for _, s := range d.owner.Servers(t) {
+			if s.ID == server {
+				return s.Status == status
+			}
+		}
+		return false
+	})
+	if image == "" {
+		return
+	}
+	if _, _, named := guest(t, server); named != image {
+		t.Errorf("the server's user_data names %s, want %s", named, image)
+	}
+}
+
+// reuse sees that an idle instance whose metadata match is taken before a new one is made, and one that does not match is not.
+func (d *delegates) reuse(t *testing.T, connection, idle string) {
+	t.Helper()
+	if status := d.action(t, connection, idle, `{"action": "stop"}`); status != "done" {
+		t.Fatal(status)
+	}
+	testkit.Eventually(t, time.Minute, "it is known to be stopped", func() bool {
+		var s struct{ Instance struct{ State string } }
+		d.at(d.actor, "servers").Get(t, "/v1/servers/"+idle+"?connection_id="+connection).JSON(t, &s)
+		if s.Instance.State != "stopped" {
+			d.of("poll-instances").Tick(t, "poll-instances")
+		}
+		return s.Instance.State == "stopped"
+	})
+	again := d.allocated(t, connection, d.allocate(t, connection, `, "reuse": true, "metadata": {"pool": "a"}`))
+	if len(again.Instances) != 1 || again.Instances[0].ID != idle || again.Status != "done" || len(d.owner.Servers(t)) != 1 {
+		t.Errorf("got %+v, with %d servers", again, len(d.owner.Servers(t)))
+	}
+	d.inNova(t, again.Instances[0].ServerID, "ACTIVE", "")
+}
+
+// leave lets one instance go, and allocates and deallocates another.
+func (d *delegates) leave(t *testing.T, connection, id, server string) {
+	t.Helper()
+	servers := func() *testkit.Client { return d.at(d.actor, "servers") }
+	if a := servers().Do(t, http.MethodDelete, "/v1/servers/"+id+"?mode=disconnect&connection_id="+connection, ""); a.Status != http.StatusNoContent {
+		t.Fatalf("%d %s", a.Status, a.Body)
+	}
+	d.inNova(t, server, "ACTIVE", "")
+	if a := servers().Get(t, "/v1/servers/"+id+"?connection_id="+connection); a.Status != http.StatusNotFound {
+		t.Errorf("what was let go: %d %s", a.Status, a.Body)
+	}
+	d.restart(t)
+	two := d.allocated(t, connection, d.allocate(t, connection, "")).Instances[0]
+	d.restart(t)
+	gone := servers().Do(t, http.MethodDelete, "/v1/servers/"+two.ID+"?connection_id="+connection, "")
+	if status := d.ended(t, connection, gone); status != "done" {
+		t.Fatal(status)
+	}
+	if left := len(d.owner.Servers(t)); left != 1 || testkit.Ports(t, two.ServerID) != 0 {
+		t.Errorf("%d servers, %d ports of the one that is gone", left, testkit.Ports(t, two.ServerID))
+	}
+}

@@ -1,0 +1,344 @@
+package launch
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/crypto/ssh"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/seal"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// TestHashOfStoredOrders is what it was before there were connections, so that who sends such an order again gets the same one.
+func TestHashOfStoredOrders(t *testing.T) {
+	t.Parallel()
+	for want, text := range map[string]string{ // as the commit before connections hashed them
+		"b6d4589b700411d44546e1c8467963a82167b0bff6d1bd83c4ff77c836dbd7be": `{"name":"a"}`,
+		"106924fd2cb11d90d18107e379ac7a9473de653c2e3825679a2651c1f8bafd25": `{"id":"0f8fad5b-d9cb-469f-a165-70867728950e","name":"wëb","count":3,"flavor":"m1.small",
+			"image":"cirros","networks":["private"],"key_name":"laptop","security_groups":["default"],"availability_zone":"nova",
+			"metadata":{"team":"batch"},"user_data":"#cloud-config"}`,
+		"4624ba0ed5065497979a89fa849af8599517858bc1e5ea9decadaae0c45e2ac7": `{"image":"cirros","min":{"vcpus":1,"ram_mb":1024},"on_failure":"rollback","generate_key":true,
+			"start":false,"callback":{"url":"https://receiver.example.com/x","events":["cloudfn.order.state.v1"],"secret":"whsec_x"},
+			"instances":[{"id":"5B0F4A52-8f0e-4b6e-9d0b-0c7a5d5f3b21","name":"db","user_data":"x"},{"name":"web","flavor":"m1.tiny"}]}`,
+	} {
+		var in request
+		if err := json.Unmarshal([]byte(text), &in); err != nil {
+			t.Fatal(err)
+		}
+		if got := in.hash(); hex.EncodeToString(got[:]) != want {
+			t.Errorf("the hash of %s is %x", text, got)
+		}
+	}
+}
+
+// delegation is a connection of one project, and a caller of another who may act through it.
+type delegation struct {
+	owner, caller *testkit.Project
+	domain.Connection
+	app      *testkit.Client // as the caller
+	database string
+	conn     *pgx.Conn
+	woken    func(function string) int
+}
+
+// delegated makes a connection row. Nothing was delegated in Keystone: these tests see what happens before that is needed.
+func delegated(t *testing.T, change func(c *domain.Connection)) delegation {
+	t.Helper()
+	d := delegation{owner: testkit.NewProject(t), caller: testkit.NewProject(t), database: testkit.Database(t)}
+	d.conn = testkit.Connect(t, d.database)
+	var mu sync.Mutex
+	woken := map[string]int{}
+	functions := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		woken[r.URL.Path]++
+		w.WriteHeader(http.StatusNoContent)
+	}))
+	t.Cleanup(functions.Close)
+	d.woken = func(function string) int {
+		mu.Lock()
+		defer mu.Unlock()
+		return woken["/"+function]
+	}
+	d.app = testkit.Start(t, testkit.Env(t, d.database, map[string]string{"WAKE_URL": functions.URL + "/{function}"})).As(d.caller.Token(t))
+	three := 3
+	flavors := []domain.Flavor{
+		{ID: "f2", Name: "small", VCPUs: 1, RAMMB: 1024, DiskGB: 5},
+		{ID: "f1", Name: "tiny", VCPUs: 1, RAMMB: 512, DiskGB: 1},
+		{ID: "f0", Name: "diskless", VCPUs: 1, RAMMB: 128},
+		{ID: "f3", Name: "large", VCPUs: 4, RAMMB: 8192, DiskGB: 80},
+	}
+	c := domain.Connection{
+		ID: uuid.Must(uuid.NewV7()), ProjectID: d.owner.ID, DomainID: d.owner.DomainID, UserID: d.owner.UserID, Kind: domain.TrustConnection,
+		DelegationID: uuid.NewString(), Actions: []domain.Permission{domain.MayAllocate, domain.MayStart}, Quota: domain.ConnectionQuota{Instances: &three},
+		UsableBy: []string{d.caller.UserID}, ExpiresAt: time.Now().Add(time.Hour), Flavors: flavors,
+	}
+	if change != nil {
+		change(&c)
+	}
+	db, err := postgres.Open(postgres.Config{URL: domain.Secret(d.database), MaxConns: 2}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	if d.Connection, err = (postgres.Connections{DB: db}).Create(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// body is a request through the connection, with changes.
+func (d delegation) body(t *testing.T, changes object) string {
+	t.Helper()
+	in := object{"connection_id": d.ID.String(), "name": "web", "flavor": "tiny", "image": "an image", "networks": []string{"a network"}}
+	for k, v := range changes {
+		if in[k] = v; v == nil {
+			delete(in, k)
+		}
+	}
+	text, err := json.Marshal(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func (d delegation) orders(t *testing.T) int {
+	t.Helper()
+	return testkit.Scalar[int](t, d.conn, "select count(*)::int from orders")
+}
+
+// payload opens what is stored sealed with an order.
+func (d delegation) payload(t *testing.T, order uuid.UUID) domain.DelegatedOrder {
+	t.Helper()
+	keys, err := seal.ParsePrivateKeys(testkit.ConnectionPrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sealed := testkit.Scalar[[]byte](t, d.conn, "select payload from orders where id = $1", order)
+	text, err := keys.Open(domain.Order{ProjectID: d.ProjectID, ID: order}.SealedFor(), sealed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var payload domain.DelegatedOrder
+	if err := json.Unmarshal([]byte(text.Reveal()), &payload); err != nil {
+		t.Fatal(err)
+	}
+	return payload
+}
+
+// TestLaunchThrough stores the order in the connection's project, with all that run-connections needs and nothing in clear, and
+// asks Nova for nothing.
+func TestLaunchThrough(t *testing.T) {
+	t.Parallel()
+	d := delegated(t, nil)
+	id := uuid.NewString()
+	request := d.body(t, object{
+		"id": id, "user_data": "canary-for-all", "generate_key": true, "security_groups": []string{"g"}, "availability_zone": "z", "metadata": object{"role": "web"},
+		"callback": object{"url": "https://receiver.example.com/x"},
+		"instances": []object{
+			{"user_data": "canary-for-one", "networks": []string{}},
+			{"name": "other", "flavor": nil, "min": object{"ram_mb": 513}, "image": "another"},
+		},
+	})
+	var order, again answer
+	a := d.app.Post(t, "/v1/launch", request)
+	a.JSON(t, &order)
+	if a.Status != 202 || a.Header.Get("Location") != "/v1/launch/"+id+"?connection_id="+d.ID.String() || value(order.ConnectionID) != d.ID || len(order.Instances) != 2 || order.Status != domain.OrderRunning {
+		t.Fatalf("got %d %v %s", a.Status, a.Header, a.Body)
+	}
+	for n, name := range []string{"web-1", "other"} {
+		if i := order.Instances[n]; i.Name != name || i.State != domain.InstanceRequested || i.Error != nil || i.KeyName != "cloudfn-"+id {
+			t.Errorf("instance %d is %+v", n, i)
+		}
+	}
+	testkit.Eventually(t, 5*time.Second, "who works on it is woken", func() bool { return d.woken("run-connections") == 1 && d.woken("deliver-events") == 1 })
+	key, err := ssh.ParsePrivateKey([]byte(order.PrivateKey))
+	if err != nil {
+		t.Fatal(err)
+	}
+	payload := d.payload(t, order.ID)
+	if held, _, _, _, err := ssh.ParseAuthorizedKey([]byte(payload.PublicKey)); err != nil || string(held.Marshal()) != string(key.PublicKey().Marshal()) {
+		t.Errorf("the public half is %q: %v", payload.PublicKey, err)
+	}
+	want := []domain.DelegatedServer{{Image: "an image", UserData: "canary-for-one"}, {Image: "another", Networks: []string{"a network"}, UserData: "canary-for-all"}}
+	if diff := cmp.Diff(want, payload.Servers); diff != "" {
+		t.Error(diff)
+	}
+	dump := testkit.Dump(t, d.database)
+	for _, secret := range []string{"canary", hex.EncodeToString([]byte("canary")), order.Callback.Secret, strings.Split(order.PrivateKey, "\n")[2]} {
+		if strings.Contains(dump, secret) {
+			t.Error("a secret is in the database")
+		}
+	}
+	d.rows(t, order)
+
+	a = d.app.Post(t, "/v1/launch", request)
+	if a.JSON(t, &again); a.Status != 200 || again.PrivateKey != "" || again.Callback == nil || again.Callback.ID != order.Callback.ID || again.Callback.Secret != "" || again.Instances[1].ID != order.Instances[1].ID {
+		t.Errorf("sent again: %d %s", a.Status, a.Body)
+	}
+	if a := d.app.Post(t, "/v1/launch", strings.Replace(request, "canary-for-one", "canary-for-uno", 1)); a.Status != 409 {
+		t.Errorf("with other user_data: got %d %s", a.Status, a.Body)
+	}
+	if n := len(d.owner.Servers(t)) + len(d.caller.Servers(t)); n != 0 {
+		t.Errorf("%d servers were made", n)
+	}
+}
+
+// rows looks at what is stored of an order: all of the connection's project, but for the callback.
+func (d delegation) rows(t *testing.T, order answer) {
+	t.Helper()
+	text := func(sql string, args ...any) string {
+		return testkit.Scalar[string](t, d.conn, "select ("+sql+")::text", args...)
+	}
+	for got, want := range map[string]string{
+		text("select row(project_id, domain_id, user_id, connection_id, status, claim_id) from orders where id = $1", order.ID): fmt.Sprintf(
+			"(%s,%s,%s,%s,running,)", d.ProjectID, d.DomainID, d.caller.UserID, d.ID),
+		text("select string_agg(row(project_id, connection_id, remote, state)::text, ' ' order by position) from instances where order_id = $1", order.ID): strings.Join(
+			slices.Repeat([]string{fmt.Sprintf("(%s,%s,f,requested)", d.ProjectID, d.ID)}, 2), " "),
+		text(`select string_agg(spec->>'flavor_id' || ' ' || (spec->>'vcpus') || ' ' || (spec->>'ram_mb') || ' ' || (spec->>'disk_gb') || ' ' || (spec->>'zone') || ' ' ||
+			(spec->>'metadata') || ' ' || (spec->>'security_groups') || ' ' || (spec->>'key_name'), '; ' order by position) from instances where order_id = $1`, order.ID): fmt.Sprintf(
+			`f1 1 512 1 z {"role": "web"} ["g"] cloudfn-%[1]s; f2 1 1024 5 z {"role": "web"} ["g"] cloudfn-%[1]s`, order.ID),
+		text("select row(project_id, user_id, of_project, connection_id, order_id) from callbacks where id = $1", order.Callback.ID): fmt.Sprintf(
+			"(%s,%s,%s,%s,%s)", d.caller.ID, d.caller.UserID, d.ProjectID, d.ID, order.ID),
+		text("select row(count(*), count(connection_id), count(distinct project_id)) from events where order_id = $1", order.ID): "(3,3,1)",
+		text("select row(count(*), min(event_project)) from deliveries where callback_id = $1", order.Callback.ID):               fmt.Sprintf("(3,%s)", d.ProjectID),
+	} {
+		if got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+	}
+}
+
+// TestWhoSeesAnOrderThrough a connection: those who name it and may act through it, and callers of its project with their own
+// tokens. To all others it is absent.
+func TestWhoSeesAnOrderThrough(t *testing.T) {
+	t.Parallel()
+	d := delegated(t, nil)
+	id := uuid.NewString()
+	request := d.body(t, object{"id": id, "count": 2, "callback": object{"url": "https://receiver.example.com/x"}})
+	if a := d.app.Post(t, "/v1/launch", request); a.Status != 202 {
+		t.Fatalf("got %d %s", a.Status, a.Body)
+	}
+	stranger := d.app.As(testkit.Token(t, "demo"))
+	owner := d.app.As(d.owner.Token(t))
+	path, through := "/v1/launch/"+id, "?connection_id="+d.ID.String()
+	for name, tc := range map[string]struct {
+		client *testkit.Client
+		path   string
+		status int
+	}{
+		"through the connection":                {d.app, path + through, 200},
+		"without naming it":                     {d.app, path, 404},
+		"the owner, as his own":                 {owner, path, 200},
+		"the owner, through the connection":     {owner, path + through, 200},
+		"a stranger":                            {stranger, path + through, 404},
+		"through another connection":            {d.app, path + "?connection_id=" + uuid.NewString(), 404},
+		"an order that there is not":            {d.app, "/v1/launch/" + uuid.NewString() + through, 404},
+		"through something that is no id":       {d.app, path + "?connection_id=7", 400},
+		"with a parameter that there is not":    {d.app, path + through + "&x=y", 400},
+		"the owner, of an order that is absent": {owner, "/v1/launch/" + uuid.NewString(), 404},
+	} {
+		a := tc.client.Get(t, tc.path)
+		if a.Status != tc.status {
+			t.Errorf("%s: got %d %s, want %d", name, a.Status, a.Body, tc.status)
+		}
+		if tc.status != 200 {
+			continue
+		}
+		var order answer
+		a.JSON(t, &order)
+		if len(order.Instances) != 2 || order.Instances[0].Error != nil || value(order.ConnectionID) != d.ID || (order.Callback != nil) != (tc.client == d.app) {
+			t.Errorf("%s: %s", name, a.Body)
+		}
+	}
+	// The order's id is one of the owner's project: nobody works on it with his token, because the user_data is not his.
+	own := body(t, object{"id": id, "count": 2})
+	if a := owner.Post(t, "/v1/launch", own); a.Status != 409 {
+		t.Errorf("the owner orders under the same id: got %d %s", a.Status, a.Body)
+	}
+	taken := uuid.NewString()
+	testkit.Scalar[bool](t, d.conn, "with x as (insert into orders (project_id, id, domain_id, user_id, body_sha256, spec, status) values ($1, $2, '', '', '', '{}', 'done') returning 1) select true from x", d.ProjectID, taken)
+	if a := d.app.Post(t, "/v1/launch", d.body(t, object{"id": taken})); a.Status != 409 {
+		t.Errorf("an order of the owner's has the id: got %d %s", a.Status, a.Body)
+	}
+	if a := d.app.Get(t, "/v1/launch/"+taken+through); a.Status != 404 {
+		t.Errorf("an order of the owner's, through the connection: got %d %s", a.Status, a.Body)
+	}
+	if n := testkit.Scalar[int](t, d.conn, "select count(*)::int from orders where claim_id is not null"); n != 0 || len(d.owner.Servers(t)) != 0 {
+		t.Errorf("%d orders are worked on", n)
+	}
+	// It is over: what was ordered stays to be seen, and the same request is the same order.
+	exec(t, d.conn, "update connections set status = 'lost', reason = 'why'")
+	if a := d.app.Post(t, "/v1/launch", request); a.Status != 200 {
+		t.Errorf("sent again when it is lost: got %d %s", a.Status, a.Body)
+	}
+	if a := d.app.Post(t, "/v1/launch", d.body(t, nil)); a.Status != 403 || !strings.Contains(string(a.Body), `"delegation_lost"`) {
+		t.Errorf("a new order when it is lost: got %d %s", a.Status, a.Body)
+	}
+	exec(t, d.conn, "update connections set status = 'deleted'")
+	if a := d.app.Get(t, path+through); a.Status != 404 {
+		t.Errorf("when it is deleted: got %d %s", a.Status, a.Body)
+	}
+}
+
+// TestOwnerLooksAtServers of an order through a connection with his own token, which writes down what Nova says of them. Of servers
+// in another cloud his token says nothing.
+func TestOwnerLooksAtServers(t *testing.T) {
+	t.Parallel()
+	d := delegated(t, nil)
+	owner := d.app.As(d.owner.Token(t))
+	var order, made answer
+	d.app.Post(t, "/v1/launch", d.body(t, nil)).JSON(t, &order)
+	owner.Post(t, "/v1/launch", body(t, nil)).JSON(t, &made) // a server, which run-connections could have made as well
+	exec(t, d.conn, "update instances set server_id = 'moved', state = 'deleted' where id = $1", made.Instances[0].ID)
+	exec(t, d.conn, "update instances set server_id = $2, state = 'building', remote = true where id = $1", order.Instances[0].ID, made.Instances[0].ServerID)
+	path := "/v1/launch/" + order.ID.String()
+	look := func() instance {
+		t.Helper()
+		var got answer
+		if a := owner.Get(t, path); a.Status != 200 {
+			t.Fatalf("got %d %s", a.Status, a.Body)
+		} else {
+			a.JSON(t, &got)
+		}
+		if got.Status != domain.OrderRunning { // run-connections decides that
+			t.Errorf("the order is %s", got.Status)
+		}
+		return got.Instances[0]
+	}
+	testkit.Eventually(t, 4*time.Minute, "the server is ACTIVE", func() bool { return d.owner.Servers(t)[0].Status == "ACTIVE" })
+	if i := look(); i.State != domain.InstanceBuilding {
+		t.Errorf("in another cloud: %+v", i)
+	}
+	exec(t, d.conn, "update instances set remote = false where id = $1", order.Instances[0].ID)
+	if i := look(); i.State != domain.InstanceActive {
+		t.Errorf("in this cloud: %+v", i)
+	}
+	exec(t, d.conn, "update instances set disconnected_at = now() where id = $1", order.Instances[0].ID)
+	var left answer
+	if owner.Get(t, path).JSON(t, &left); len(left.Instances) != 0 {
+		t.Errorf("it was let go: %+v", left)
+	}
+}
+
+func exec(t *testing.T, conn *pgx.Conn, sql string, args ...any) {
+	t.Helper()
+	if _, err := conn.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}

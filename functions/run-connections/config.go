@@ -1,0 +1,86 @@
+// Package runconnections does what is asked for through connections, with what was delegated: it is woken when there is something
+// to do, and every minute. It takes delegations back when their time is over, and follows servers in other clouds.
+package runconnections
+
+import (
+	"context"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/eventx"
+	"github.com/cloudfn/cloudfn/shared/openstack"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/run"
+	"github.com/cloudfn/cloudfn/shared/seal"
+)
+
+// Config is what this function reads from its environment besides run.Config.
+type Config struct {
+	Keys      seal.ConnectionOpenConfig
+	OpenStack openstack.Config
+	// Account is the trustee of all trusts: a user with a password, because an application credential cannot use trusts.
+	Account openstack.Credentials
+}
+
+// Validate refuses a Config that cannot work.
+func (c Config) Validate() error { return c.Keys.Validate() }
+
+func init() { run.Event("run-connections", run.Minutely, build) }
+
+func build(cfg Config, d run.Deps) (eventx.Func, error) {
+	keys, err := cfg.Keys.Keys()
+	if err != nil {
+		return nil, err
+	}
+	own, err := d.Cloud.Account(cfg.OpenStack, cfg.Account)
+	if err != nil {
+		return nil, err
+	}
+	delegations := postgres.Delegations{DB: d.DB}
+	s := &service{
+		clock: d.DB, jobs: postgres.Jobs{DB: d.DB}, connections: postgres.Connections{DB: d.DB}, delegations: delegations,
+		orders: postgres.Orders{DB: d.DB}, actions: postgres.Actions{DB: d.DB}, instances: postgres.Instances{DB: d.DB},
+		seal: keys, wake: d.Wake, running: make(chan struct{}, 1), waiting: make(chan struct{}, 1),
+	}
+	s.cloud = newSessions(keys, s.opened)
+	s.cloud.login = func(ctx context.Context) (account, error) {
+		session, err := own.Login(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return trustee{session}, nil
+	}
+	s.cloud.credential = func(ctx context.Context, c domain.Connection, secret domain.Secret) (session, error) {
+		return credential(ctx, d.Cloud.At(c.AuthURL, c.Region), c, secret)
+	}
+	return handler{s}.Handle, nil
+}
+
+// trustee shows *openstack.Session as what this function needs of its own account's.
+type trustee struct{ own *openstack.Session }
+
+// Through opens a session with a trust.
+func (t trustee) Through(ctx context.Context, trust string) (session, error) {
+	in, _, err := t.own.Trust(ctx, trust)
+	if err != nil {
+		return nil, err
+	}
+	return in, nil
+}
+
+// KnowsTrust looks at a trust.
+func (t trustee) KnowsTrust(ctx context.Context, id string) error { return t.own.KnowsTrust(ctx, id) }
+
+// credential opens a session with an application credential. A 404 may also come from whatever stands where Keystone should.
+func credential(ctx context.Context, cloud *openstack.Cloud, c domain.Connection, secret domain.Secret) (session, error) {
+	in, _, err := cloud.Credential(ctx, c.DelegationID, secret)
+	if apperr.CodeOf(err) == apperr.NotFound {
+		if away := cloud.Reachable(ctx); away != nil {
+			return nil, apperr.Wrap(apperr.Unavailable, away, "keystone is not available")
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return in, nil
+}

@@ -1,0 +1,186 @@
+package runconnections
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/ordering"
+	"github.com/cloudfn/cloudfn/shared/seal"
+)
+
+// orderStore is the part of the database that orders are worked on with.
+type orderStore interface {
+	ordering.Store
+	Claim(ctx context.Context, order domain.Order, claimFor time.Duration) (domain.Claim, error)
+	Resolved(ctx context.Context, order domain.Order, claim domain.Claim) error
+	Conclude(ctx context.Context, order domain.Order) error
+}
+
+// orderTime is for how long one order keeps its hands: then others have their turn.
+const orderTime = 40 * time.Second
+
+// order works on an order, if nobody else does.
+func (s *service) order(ctx context.Context, c domain.Connection, id uuid.UUID) {
+	ctx, cancel := context.WithTimeout(ctx, orderTime)
+	defer cancel()
+	err := s.cloud.use(ctx, c, func(cloud session) error { return s.workOn(ctx, cloud, c, id) })
+	if unopened, ok := errors.AsType[unopenedError](err); ok {
+		s.unopened(ctx, c, unopened.cause)
+		return
+	}
+	if code := apperr.CodeOf(err); code == apperr.Forbidden || code == apperr.Invalid {
+		slog.WarnContext(ctx, "an order is given up", "order_id", id, "connection_id", c.ID, "error", err)
+		err = s.giveUp(ctx, c, id, problemOf(err))
+	}
+	if err != nil && !errors.Is(err, domain.ErrFenced) {
+		slog.WarnContext(ctx, "an order is gone on with later", "order_id", id, "connection_id", c.ID, "error", err)
+	}
+}
+
+// problemOf is why something could not be had or done, in the words that its caller is told.
+func problemOf(err error) *domain.Problem {
+	e := apperr.As(err)
+	return &domain.Problem{Code: string(e.Code), Detail: e.Message}
+}
+
+// workOn asks for the order's servers and looks at them until the order is settled or the time is up; then it concludes it.
+func (s *service) workOn(ctx context.Context, cloud session, c domain.Connection, id uuid.UUID) error {
+	order, err := s.orders.Get(ctx, c.ProjectID, id)
+	if err != nil || order.Status != domain.OrderRunning {
+		return err
+	}
+	wanted, err := s.openOrder(order)
+	if err != nil {
+		return err
+	}
+	claim, err := s.orders.Claim(ctx, order, claimFor)
+	if err != nil || !claim.Held {
+		return err
+	}
+	wish := ordering.Wish{UserData: make([]domain.Secret, len(wanted.Servers))}
+	for n, server := range wanted.Servers {
+		wish.UserData[n] = domain.Secret(server.UserData)
+	}
+	wish.Prepare = func(ctx context.Context, order domain.Order) (domain.Order, error) {
+		return preparing{s, cloud, wanted, claim}.prepare(ctx, order)
+	}
+	worker := ordering.Worker{Orders: s.orders, Instances: s.instances, Tell: func() { s.tell(c) }, Claim: claimFor}
+	err = worker.Work(ctx, cloud, order, claim, &wish)
+	return errors.Join(err, s.conclude(ctx, cloud, c, id))
+}
+
+// openOrder opens what was sealed with the order.
+func (s *service) openOrder(order domain.Order) (wanted domain.DelegatedOrder, err error) {
+	err = s.unseal(order.SealedFor(), order.Payload, &wanted)
+	if err == nil && len(wanted.Servers) != len(order.Instances) {
+		err = damaged(nil)
+	}
+	return wanted, err
+}
+
+// unseal opens what was sealed with an order or an action. That we do not have its key is our own mistake, and may be mended.
+func (s *service) unseal(purpose string, sealed []byte, into any) error {
+	text, err := s.seal.Open(purpose, sealed)
+	switch {
+	case errors.Is(err, seal.ErrOtherKey):
+		return unopenedError{err}
+	case err != nil:
+		return damaged(err)
+	case json.Unmarshal([]byte(text.Reveal()), into) != nil: // whose error may quote it
+		return damaged(nil)
+	}
+	return nil
+}
+
+func damaged(cause error) error {
+	return apperr.Wrap(apperr.Invalid, cause, "what was handed over with the request is damaged: send it again")
+}
+
+// conclude writes the status that follows from the order's instances. Of one of which nothing stays, nothing may be left.
+func (s *service) conclude(ctx context.Context, cloud session, c domain.Connection, id uuid.UUID) error {
+	ctx, cancel := ending(ctx)
+	defer cancel()
+	order, err := s.orders.Get(ctx, c.ProjectID, id)
+	if err != nil {
+		return err
+	}
+	status := order.Evaluate()
+	if status == order.Status {
+		return nil
+	}
+	if err := clearAway(ctx, cloud, order, status); err != nil {
+		return err
+	}
+	order.Status = status
+	defer s.tell(c)
+	return s.orders.Conclude(ctx, order)
+}
+
+// clearAway deletes the key pair of an order of which nothing came: its owner alone could.
+func clearAway(ctx context.Context, cloud session, order domain.Order, status domain.OrderStatus) error {
+	made := slices.ContainsFunc(order.Instances, func(i domain.Instance) bool { return i.ServerID != "" })
+	if order.Spec.GeneratedKey == "" || status != domain.OrderRolledBack && (status != domain.OrderFailed || made) {
+		return nil
+	}
+	return cloud.DeleteKeyPair(ctx, order.Spec.GeneratedKey)
+}
+
+// giveUp ends an order on which nobody can work any more: what is undecided of it is not had, and the rest is as it is.
+func (s *service) giveUp(ctx context.Context, c domain.Connection, id uuid.UUID, why *domain.Problem) error {
+	ctx, cancel := ending(ctx)
+	defer cancel()
+	order, err := s.orders.Get(ctx, c.ProjectID, id)
+	if err != nil {
+		return err
+	}
+	claim, err := s.orders.Claim(ctx, order, claimFor)
+	if err != nil || !claim.Held {
+		return err
+	}
+	for _, i := range order.Instances {
+		if i.Decided() {
+			continue
+		}
+		i.State, i.Problem, i.SeenAt = domain.InstanceError, why, time.Time{} // now
+		if err := s.orders.Decide(ctx, claim, i); err != nil {
+			return err
+		}
+	}
+	if order, err = s.orders.Get(ctx, c.ProjectID, id); err != nil {
+		return err
+	}
+	defer s.tell(c)
+	order.Status = order.Abandoned()
+	return errors.Join(s.orders.Conclude(ctx, order), s.orders.Release(ctx, order, claim))
+}
+
+// abandon gives up all that waits of a connection that has ended.
+func (s *service) abandon(ctx context.Context, c domain.Connection) {
+	why := &domain.Problem{Code: string(apperr.Forbidden), Detail: "the connection has ended: " + c.Reason}
+	switch {
+	case c.Status == domain.ConnectionLost:
+		why = &domain.Problem{Code: string(apperr.DelegationLost), Detail: "the connection cannot be acted through any more: " + c.Reason}
+	case c.Reason == "":
+		why.Detail = "the connection has ended"
+	}
+	if c.Status != domain.ConnectionLost { // of a lost one it is kept that nobody is to log in again
+		s.cloud.forget(c.ID)
+	}
+	err := s.abandonActions(ctx, c, why)
+	ids, listing := s.delegations.Orders(ctx, c.ProjectID, c.ID, listed)
+	err = errors.Join(err, listing)
+	for _, id := range ids {
+		err = errors.Join(err, s.giveUp(ctx, c, id, why))
+	}
+	if err != nil {
+		slog.WarnContext(ctx, "what waits of an ended connection is given up later", "connection_id", c.ID, "error", err)
+	}
+}

@@ -1,0 +1,189 @@
+package runconnections
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/ordering"
+)
+
+// preparing is an order that is about to be asked for.
+type preparing struct {
+	*service
+
+	cloud  session
+	wanted domain.DelegatedOrder
+	claim  domain.Claim
+}
+
+// prepare looks up the names in what is undecided of the order, gives its key to whoever delegated, and writes down both. When
+// that is refused, nothing more of the order is to be had.
+func (p preparing) prepare(ctx context.Context, order domain.Order) (domain.Order, error) {
+	order.Instances = slices.Clone(order.Instances)
+	undecided := order
+	undecided.Instances = nil
+	places := p.places(order)
+	if len(places) == 0 {
+		return order, nil
+	}
+	err := p.resolve(ctx, order, places)
+	if err == nil {
+		err = p.giveKey(ctx, order, places)
+	}
+	for _, n := range places {
+		undecided.Instances = append(undecided.Instances, order.Instances[n])
+	}
+	switch {
+	case ordering.Final(err):
+		return p.refuse(ctx, undecided, problemOf(err), order)
+	case err != nil:
+		return order, err
+	}
+	return order, p.orders.Resolved(ctx, undecided, p.claim)
+}
+
+// places are those of the instances that are undecided.
+func (p preparing) places(order domain.Order) (places []int) {
+	for n, i := range order.Instances {
+		if !i.Decided() {
+			places = append(places, n)
+		}
+	}
+	return places
+}
+
+// refuse decides that the instances cannot be had, and gives the order as it is then.
+func (p preparing) refuse(ctx context.Context, undecided domain.Order, why *domain.Problem, order domain.Order) (domain.Order, error) {
+	for _, i := range undecided.Instances {
+		i.State, i.Problem, i.SeenAt = domain.InstanceError, why, time.Time{} // now
+		if err := p.orders.Decide(ctx, p.claim, i); err != nil {
+			return order, err
+		}
+	}
+	return p.orders.Get(ctx, order.ProjectID, order.ID)
+}
+
+// resolve looks up the images and networks of those instances whose specs have none yet.
+func (p preparing) resolve(ctx context.Context, order domain.Order, places []int) error {
+	images := map[string][]domain.Image{}
+	var networks []domain.Network
+	for _, n := range places {
+		spec, server := &order.Instances[n].Spec, p.wanted.Servers[n]
+		if spec.ImageID != "" && len(spec.NetworkIDs) > 0 {
+			continue
+		}
+		if networks == nil {
+			var err error
+			if networks, err = p.networks(ctx); err != nil {
+				return err
+			}
+		}
+		if _, known := images[server.Image]; !known {
+			found, err := ordering.FindImages(ctx, p.cloud, server.Image)
+			if err != nil {
+				return err
+			}
+			images[server.Image] = found
+		}
+		if err := pick(spec, server, images[server.Image], networks); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// networks are those that names may mean; which of them are external is told when there is a server without any name.
+func (p preparing) networks(ctx context.Context) ([]domain.Network, error) {
+	if slices.ContainsFunc(p.wanted.Servers, func(s domain.DelegatedServer) bool { return len(s.Networks) == 0 }) {
+		return p.cloud.Networks(ctx)
+	}
+	return p.cloud.NetworkNames(ctx)
+}
+
+func pick(spec *domain.LaunchSpec, server domain.DelegatedServer, images []domain.Image, networks []domain.Network) error {
+	image, err := ordering.PickImage(images, ordering.Ref{Field: "image", Value: server.Image})
+	if err != nil {
+		return err
+	}
+	refs := make([]ordering.Ref, len(server.Networks))
+	for n, name := range server.Networks {
+		refs[n] = ordering.Ref{Field: fmt.Sprintf("networks[%d]", n), Value: name}
+	}
+	chosen, err := ordering.PickNetworks(networks, refs)
+	if err != nil {
+		return err
+	}
+	spec.ImageID, spec.NetworkIDs = image.ID, nil
+	for _, ref := range chosen {
+		spec.NetworkIDs = append(spec.NetworkIDs, ref.Value)
+	}
+	return nil
+}
+
+// giveKey gives the public half of the order's key pair to whoever delegated, and notes the fingerprints of the keys that the
+// instances get. The pair may be there already: a copy that died has given it.
+func (p preparing) giveKey(ctx context.Context, order domain.Order, places []int) error {
+	var prints map[string]string
+	for _, n := range places {
+		i := &order.Instances[n]
+		i.KeyName = i.Spec.KeyName
+		if i.KeyName == "" || i.KeyFingerprint != "" {
+			continue
+		}
+		if prints == nil {
+			var err error
+			if prints, err = p.fingerprints(ctx, order); err != nil {
+				return err
+			}
+		}
+		i.KeyFingerprint = prints[i.KeyName]
+	}
+	return nil
+}
+
+// fingerprints are those of key pairs, by name, once the order's own is among them. Of others they are left out when the credential
+// is not good for looking at them.
+func (p preparing) fingerprints(ctx context.Context, order domain.Order) (map[string]string, error) {
+	prints := map[string]string{}
+	own := order.Spec.GeneratedKey
+	if own != "" && p.wanted.PublicKey != "" {
+		made, err := p.cloud.ImportKeyPair(ctx, own, p.wanted.PublicKey)
+		if apperr.CodeOf(err) != apperr.Conflict {
+			prints[own] = made.Fingerprint
+			return prints, err
+		}
+		if prints, err = p.listed(ctx); err == nil && prints[own] != fingerprint(p.wanted.PublicKey) {
+			err = apperr.New(apperr.Conflict, "there is another key pair %q already", own)
+		}
+		return prints, err
+	}
+	prints, err := p.listed(ctx)
+	if code := apperr.CodeOf(err); code == apperr.Unauthenticated || code == apperr.Forbidden {
+		return map[string]string{}, nil
+	}
+	return prints, err
+}
+
+func (p preparing) listed(ctx context.Context) (map[string]string, error) {
+	pairs, err := p.cloud.KeyPairs(ctx)
+	prints := make(map[string]string, len(pairs))
+	for _, k := range pairs {
+		prints[k.Name] = k.Fingerprint
+	}
+	return prints, err
+}
+
+// fingerprint is what Nova calls a public key; "" for what is none.
+func fingerprint(publicKey string) string {
+	key, _, _, _, err := ssh.ParseAuthorizedKey([]byte(publicKey))
+	if err != nil {
+		return ""
+	}
+	return ssh.FingerprintLegacyMD5(key)
+}

@@ -1,0 +1,283 @@
+package runconnections
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/ordering"
+)
+
+// The parts of the database that this function needs.
+type (
+	clock interface {
+		Now(ctx context.Context) (time.Time, error)
+	}
+	jobStore interface {
+		Claim(ctx context.Context, kind, key string, claimFor time.Duration) (claim uuid.UUID, held bool, err error)
+	}
+	connectionStore interface {
+		End(ctx context.Context, projectID string, id uuid.UUID, status domain.ConnectionStatus, reason string, revoked bool) (ended bool, err error)
+	}
+	delegationStore interface {
+		Ending(ctx context.Context, limit int) ([]domain.Connection, error)
+		Work(ctx context.Context, limit int) ([]domain.Connection, error)
+		Remote(ctx context.Context) ([]domain.Connection, error)
+		Revoked(ctx context.Context, projectID string, id uuid.UUID) error
+		Answered(ctx context.Context, projectID string, id uuid.UUID, flavors []domain.Flavor) error
+		Silent(ctx context.Context, projectID string, id uuid.UUID, first, longest time.Duration) error
+		Orders(ctx context.Context, projectID string, connection uuid.UUID, limit int) ([]uuid.UUID, error)
+		Instances(ctx context.Context, projectID string, connection uuid.UUID) ([]domain.Instance, error)
+		Unheard(ctx context.Context, patience time.Duration, limit int) ([]domain.Instance, error)
+		Busy(ctx context.Context, within time.Duration) (bool, error)
+		Retire(ctx context.Context, age time.Duration) error
+	}
+	instanceStore interface {
+		ordering.Instances
+		Managed(ctx context.Context, through domain.Through, ids []string) ([]domain.Instance, error)
+		Connect(ctx context.Context, wanted domain.Instance) (instance domain.Instance, made bool, err error)
+	}
+)
+
+type service struct {
+	cloud       *sessions
+	clock       clock
+	jobs        jobStore
+	connections connectionStore
+	delegations delegationStore
+	orders      orderStore
+	actions     actionStore
+	instances   instanceStore
+	seal        opener
+	wake        func(functions ...string)
+
+	running chan struct{} // holds one while an event is at work in this process
+	waiting chan struct{} // and one while another event waits for that
+}
+
+const (
+	jobKind = "run-connections"
+	// followFor is for how long one event begins new work while there is some. What it has begun it ends.
+	followFor = 45 * time.Second
+	soon      = time.Second     // between two looks while this copy is at work
+	later     = 2 * time.Second // while another one is
+	// claimFor is for how long work is a copy's own that may have died. Two thirds of it may go to one create call.
+	claimFor   = 45 * time.Second
+	endTimeout = 5 * time.Second
+
+	connectionsAtOnce = 4
+	ordersAtOnce      = 4
+	listed            = 50 // connections, and orders of each, at one look
+
+	// A cloud that gives no answer, or a delegation that cannot be opened by our own fault, is left alone for a pause that grows.
+	firstPause   = 10 * time.Second
+	longestPause = 10 * time.Minute
+
+	retireEvery = time.Hour
+	retireAfter = 7 * 24 * time.Hour
+)
+
+// Run does what waits, and goes on looking while there is work in progress. In one process one event does so at a time, and one
+// waits for its turn; a third has nothing to add, because the one that waits will look later than now.
+func (s *service) Run(ctx context.Context) error {
+	select {
+	case s.waiting <- struct{}{}:
+	default:
+		return nil
+	}
+	select {
+	case s.running <- struct{}{}:
+		<-s.waiting
+	case <-ctx.Done():
+		<-s.waiting
+		return ctx.Err()
+	}
+	defer func() { <-s.running }()
+	return s.run(ctx)
+}
+
+func (s *service) run(ctx context.Context) error {
+	c := newCrew()
+	defer c.all.Wait()
+	if err := s.retire(ctx); err != nil {
+		return err
+	}
+	var followed time.Time
+	for end := time.Now().Add(followFor); ; {
+		if err := errors.Join(s.ends(ctx, c), s.work(ctx, c)); err != nil {
+			return err
+		}
+		if time.Since(followed) > readSoon {
+			if err := errors.Join(s.follow(ctx, c), s.unheard(ctx)); err != nil {
+				return err
+			}
+			followed = time.Now()
+		}
+		if busy, err := s.delegations.Busy(ctx, movingFor); err != nil || !busy {
+			return err
+		}
+		wait := later
+		if c.working() {
+			wait = soon
+		}
+		if time.Now().Add(wait).After(end) || !pause(ctx, wait) {
+			return nil
+		}
+	}
+}
+
+// pause says whether the time went by before ctx ended.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// retire forgets what is over, about once an hour.
+func (s *service) retire(ctx context.Context) error {
+	_, due, err := s.jobs.Claim(ctx, jobKind, "retire", retireEvery) // never released: it is due again when the claim ends
+	if err != nil || !due {
+		return err
+	}
+	return s.delegations.Retire(ctx, retireAfter)
+}
+
+// work begins what waits and is not begun yet, as far as there are hands for it.
+func (s *service) work(ctx context.Context, c *crew) error {
+	waiting, err := s.delegations.Work(ctx, listed)
+	if err != nil {
+		return err
+	}
+	for _, connection := range waiting {
+		c.begin("connection/"+connection.ID.String(), c.connections, func() { s.serve(ctx, c, connection) })
+	}
+	return nil
+}
+
+// serve does what waits of one connection. Its orders take longer than its actions, so they get hands of their own.
+func (s *service) serve(ctx context.Context, c *crew, connection domain.Connection) {
+	if connection.Status != domain.ConnectionActive {
+		s.abandon(ctx, connection)
+		return
+	}
+	if _, err := s.cloud.in(ctx, connection, nil); err != nil {
+		s.unopened(ctx, connection, err)
+		return
+	}
+	ids, err := s.delegations.Orders(ctx, connection.ProjectID, connection.ID, listed)
+	if err != nil {
+		slog.WarnContext(ctx, "orders of a connection", "connection_id", connection.ID, "error", err)
+	}
+	for _, id := range ids {
+		c.begin("order/"+id.String(), c.orders, func() { s.order(ctx, connection, id) })
+	}
+	s.act(ctx, connection)
+}
+
+// opened notes that the connection's cloud answers, and what flavors it has.
+func (s *service) opened(ctx context.Context, c domain.Connection, in session) {
+	flavors, err := in.Flavors(ctx)
+	if err != nil { // they may not be among what the credential is good for
+		slog.WarnContext(ctx, "flavors of a connection", "connection_id", c.ID, "error", err)
+		flavors = nil
+	}
+	ctx, cancel := ending(ctx)
+	defer cancel()
+	if err := s.delegations.Answered(ctx, c.ProjectID, c.ID, flavors); err != nil {
+		slog.WarnContext(ctx, "connection not noted", "connection_id", c.ID, "error", err)
+	}
+}
+
+// unopened writes down why there is no session: the connection has ended, or is left alone for a while. That its cloud is away, or
+// that we have no right key or account, says nothing of what was delegated.
+func (s *service) unopened(ctx context.Context, c domain.Connection, cause error) {
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return // this process ends
+	}
+	ctx, cancel := ending(ctx)
+	defer cancel()
+	var err error
+	if errors.Is(cause, errLost) {
+		slog.WarnContext(ctx, "a delegation is lost", "connection_id", c.ID, "error", cause)
+		_, err = s.connections.End(ctx, c.ProjectID, c.ID, domain.ConnectionLost, domain.LostReason(c.Kind), true)
+		s.wake("deliver-events")
+	} else {
+		slog.ErrorContext(ctx, "a connection cannot be used now", "connection_id", c.ID, "error", cause)
+		err = s.silent(ctx, c)
+	}
+	if err != nil {
+		slog.WarnContext(ctx, "connection not noted", "connection_id", c.ID, "error", err)
+	}
+}
+
+func (s *service) silent(ctx context.Context, c domain.Connection) error {
+	return s.delegations.Silent(ctx, c.ProjectID, c.ID, firstPause, longestPause)
+}
+
+// ending is a context for what is to be written down in any case.
+func ending(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
+}
+
+// tell wakes who is waiting for news: events are delivered, and servers of this cloud that Nova works on are followed.
+func (s *service) tell(c domain.Connection) {
+	if c.Remote() {
+		s.wake("deliver-events")
+		return
+	}
+	s.wake("deliver-events", "poll-instances")
+}
+
+// crew is what one event has begun and not ended yet: each piece once, and only so many at a time.
+type crew struct {
+	all                 sync.WaitGroup
+	connections, orders chan struct{}
+
+	mu   sync.Mutex
+	busy map[string]bool
+}
+
+func newCrew() *crew {
+	return &crew{connections: make(chan struct{}, connectionsAtOnce), orders: make(chan struct{}, ordersAtOnce), busy: map[string]bool{}}
+}
+
+// begin does a piece of work beside the others, unless it is being done or all hands are full: then it comes up again at the next
+// look.
+func (c *crew) begin(piece string, hands chan struct{}, do func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.busy[piece] {
+		return
+	}
+	select {
+	case hands <- struct{}{}:
+	default:
+		return
+	}
+	c.busy[piece] = true
+	c.all.Go(func() {
+		defer func() {
+			<-hands
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			delete(c.busy, piece)
+		}()
+		do()
+	})
+}
+
+func (c *crew) working() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.busy) > 0
+}

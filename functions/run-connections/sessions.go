@@ -1,0 +1,210 @@
+package runconnections
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/hashicorp/golang-lru/v2/expirable"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/ordering"
+)
+
+// session is the part of OpenStack that this function needs, as whoever has delegated.
+type session interface {
+	ordering.Cloud
+	ordering.Images
+	Networks(context.Context) ([]domain.Network, error)
+	NetworkNames(context.Context) ([]domain.Network, error)
+	Flavors(context.Context) ([]domain.Flavor, error)
+	KeyPairs(context.Context) ([]domain.KeyPair, error)
+	ImportKeyPair(ctx context.Context, name, publicKey string) (domain.KeyPair, error)
+	DeleteKeyPair(ctx context.Context, name string) error
+	UnshelveServer(ctx context.Context, id string) error
+	RebootServer(ctx context.Context, id string, hard bool) error
+	RebuildServer(ctx context.Context, id string, r domain.Rebuild, fromVolume bool) error
+	Ports(ctx context.Context, serverID string) (int, error)
+	AllServers(ctx context.Context, projectID, marker string) (page []domain.Server, next string, err error)
+	DeleteTrust(ctx context.Context, id string) error
+}
+
+// account is a session of the service account, to which trusts are made.
+type account interface {
+	Through(ctx context.Context, trust string) (session, error)
+	KnowsTrust(ctx context.Context, id string) error
+}
+
+// opener opens what was sealed for this function.
+type opener interface {
+	Open(purpose string, sealed []byte) (domain.Secret, error)
+}
+
+const (
+	loginTimeout = 20 * time.Second
+	keptSessions = 1000
+	// A session is opened anew after this time, if it is in use, and the flavors are read again.
+	sessionTTL = time.Hour
+)
+
+// errLost says that Keystone does not accept the delegation any more, for a reason that is the delegation's own.
+var errLost = errors.New("the delegation is lost")
+
+// unopenedError says that there is no session, so that nothing can be said of the work that it was to do.
+type unopenedError struct{ cause error }
+
+func (e unopenedError) Error() string { return "no session: " + e.cause.Error() }
+func (e unopenedError) Unwrap() error { return e.cause }
+
+// sessions keeps sessions from one event to the next, by connection: a login costs Keystone more than most of what is asked of Nova.
+type sessions struct {
+	login      func(context.Context) (account, error)
+	credential func(ctx context.Context, c domain.Connection, secret domain.Secret) (session, error)
+	seal       opener
+	opened     func(ctx context.Context, c domain.Connection, in session) // hears of each new session
+
+	own struct {
+		sync.Mutex
+		account account // nil before the first login
+	}
+	adding sync.Mutex
+	kept   *expirable.LRU[uuid.UUID, *entry]
+}
+
+// entry is what is known of one connection.
+type entry struct {
+	sync.Mutex // while it is being opened the others wait: they would only log in, too
+
+	session session
+	lost    error // then nobody tries again
+}
+
+func newSessions(seal opener, opened func(context.Context, domain.Connection, session)) *sessions {
+	return &sessions{seal: seal, opened: opened, kept: expirable.NewLRU[uuid.UUID, *entry](keptSessions, nil, sessionTTL)}
+}
+
+// use calls do with a session of the connection. One that Nova does not accept any more is opened again once, and do is called
+// again. What Nova does not accept from a new session either is Forbidden.
+func (s *sessions) use(ctx context.Context, c domain.Connection, do func(session) error) error {
+	in, err := s.in(ctx, c, nil)
+	if err != nil {
+		return unopenedError{err}
+	}
+	if err = do(in); apperr.CodeOf(err) != apperr.Unauthenticated {
+		return err
+	}
+	if in, err = s.in(ctx, c, in); err != nil {
+		return unopenedError{err}
+	}
+	if err = do(in); apperr.CodeOf(err) != apperr.Unauthenticated {
+		return err
+	}
+	return apperr.Wrap(apperr.Forbidden, err, "the cloud accepts the delegation, but not for this call: the access rules of the credential may not allow it")
+}
+
+// in is a session of the connection, another one than stale.
+func (s *sessions) in(ctx context.Context, c domain.Connection, stale session) (session, error) {
+	e := s.entry(c.ID)
+	e.Lock()
+	defer e.Unlock()
+	if e.lost != nil {
+		return nil, e.lost
+	}
+	if e.session != nil && e.session != stale {
+		return e.session, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, loginTimeout)
+	defer cancel()
+	in, err := s.open(ctx, c)
+	if errors.Is(err, errLost) {
+		e.lost = err
+	}
+	if err != nil {
+		return nil, err
+	}
+	e.session = in
+	s.opened(ctx, c, in)
+	return in, nil
+}
+
+func (s *sessions) entry(id uuid.UUID) *entry {
+	s.adding.Lock()
+	defer s.adding.Unlock()
+	e, ok := s.kept.Get(id)
+	if !ok {
+		e = &entry{}
+		s.kept.Add(id, e)
+	}
+	return e
+}
+
+// forget is for a connection that has ended.
+func (s *sessions) forget(id uuid.UUID) { s.kept.Remove(id) }
+
+func (s *sessions) open(ctx context.Context, c domain.Connection) (session, error) {
+	if c.Kind == domain.TrustConnection {
+		return s.openTrust(ctx, c)
+	}
+	secret, err := s.seal.Open(c.SealedFor(), c.Secret)
+	if err != nil {
+		return nil, err // our own mistake
+	}
+	in, err := s.credential(ctx, c, secret)
+	if refused(err) {
+		return nil, fmt.Errorf("%w: %w", errLost, err)
+	}
+	return in, err
+}
+
+// openTrust tells a trust that is not good any more from a service account that is not: the account logs in anew, and looks at the
+// trust as its trustee.
+func (s *sessions) openTrust(ctx context.Context, c domain.Connection) (session, error) {
+	own, err := s.account(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	in, err := own.Through(ctx, c.DelegationID)
+	if !refused(err) {
+		return in, err
+	}
+	if own, err = s.account(ctx, own); err != nil {
+		return nil, err
+	}
+	in, err = own.Through(ctx, c.DelegationID)
+	if !refused(err) {
+		return in, err
+	}
+	switch known := own.KnowsTrust(ctx, c.DelegationID); apperr.CodeOf(known) {
+	case "", apperr.NotFound:
+		return nil, fmt.Errorf("%w: %w", errLost, err)
+	case apperr.Forbidden:
+		return nil, apperr.Wrap(apperr.Internal, known, "the service account is not the trustee, or does not log in with a password")
+	default:
+		return nil, known
+	}
+}
+
+// refused says whether Keystone has refused a login, and not only failed.
+func refused(err error) bool {
+	code := apperr.CodeOf(err)
+	return code == apperr.Unauthenticated || code == apperr.Forbidden || code == apperr.NotFound
+}
+
+// account is a session of the service account, another one than stale. What it fails with says nothing of any delegation.
+func (s *sessions) account(ctx context.Context, stale account) (account, error) {
+	s.own.Lock()
+	defer s.own.Unlock()
+	if s.own.account != nil && s.own.account != stale {
+		return s.own.account, nil
+	}
+	own, err := s.login(ctx)
+	if err != nil {
+		return nil, apperr.Wrap(apperr.Unavailable, err, "the service account cannot log in")
+	}
+	s.own.account = own
+	return own, nil
+}

@@ -1,0 +1,128 @@
+package runconnections
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// keystone is one on paper: for the order of refusals, which takes the whole life of a token to see.
+type keystone struct {
+	logins   int              // of the account
+	trusts   int              // sessions that were asked for with the trust
+	through  map[string]error // by account
+	knows    error
+	password error
+}
+
+type paperAccount struct {
+	*keystone
+	name string
+}
+
+type paperSession struct {
+	session
+	name string
+}
+
+func (p paperAccount) Through(context.Context, string) (session, error) {
+	p.trusts++
+	if err := p.through[p.name]; err != nil {
+		return nil, err
+	}
+	return paperSession{name: fmt.Sprintf("%s/%d", p.name, p.trusts)}, nil
+}
+
+func (p paperAccount) KnowsTrust(context.Context, string) error { return p.knows }
+
+func (k *keystone) sessions() *sessions {
+	s := newSessions(nil, func(context.Context, domain.Connection, session) {})
+	s.login = func(context.Context) (account, error) {
+		k.logins++
+		if k.password != nil {
+			return nil, k.password
+		}
+		return paperAccount{k, fmt.Sprint("account", k.logins)}, nil
+	}
+	return s
+}
+
+// TestWhatIsLost: a refusal that stays when the account has logged in anew, and is the trustee. All else is not.
+func TestWhatIsLost(t *testing.T) {
+	t.Parallel()
+	gone, role, absent := apperr.New(apperr.Unauthenticated, "gone"), apperr.New(apperr.Forbidden, "role"), apperr.New(apperr.NotFound, "absent")
+	away := apperr.New(apperr.Unavailable, "away")
+	for name, tc := range map[string]struct {
+		k      keystone
+		ok     bool
+		lost   bool
+		logins int
+	}{
+		"good":                          {keystone{}, true, false, 1},
+		"the account's token was over":  {keystone{through: map[string]error{"account1": gone}}, true, false, 2},
+		"gone":                          {keystone{through: map[string]error{"account1": gone, "account2": gone}, knows: absent}, false, true, 2},
+		"the role is":                   {keystone{through: map[string]error{"account1": role, "account2": role}}, false, true, 2},
+		"another account":               {keystone{through: map[string]error{"account1": role, "account2": role}, knows: role}, false, false, 2},
+		"away at the look at the trust": {keystone{through: map[string]error{"account1": role, "account2": role}, knows: away}, false, false, 2},
+		"away":                          {keystone{through: map[string]error{"account1": away}}, false, false, 1},
+		"away after the first refusal":  {keystone{through: map[string]error{"account1": gone, "account2": away}}, false, false, 2},
+		"the account's password":        {keystone{password: gone}, false, false, 1},
+	} {
+		s := tc.k.sessions()
+		c := domain.Connection{ID: uuid.New(), Kind: domain.TrustConnection}
+		_, err := s.in(t.Context(), c, nil)
+		if (err == nil) != tc.ok || errors.Is(err, errLost) != tc.lost || tc.k.logins != tc.logins {
+			t.Errorf("%s: %v after %d logins", name, err, tc.k.logins)
+		}
+		before := tc.k.trusts
+		if _, again := s.in(t.Context(), c, nil); tc.lost && (tc.k.trusts != before || !errors.Is(again, errLost)) {
+			t.Errorf("%s: it was tried again: %v", name, again)
+		}
+	}
+}
+
+// TestSessionsAreKept, and opened again once when they are refused, by one of all that are at work.
+func TestSessionsAreKept(t *testing.T) {
+	t.Parallel()
+	k := &keystone{}
+	s := k.sessions()
+	c := domain.Connection{ID: uuid.New(), Kind: domain.TrustConnection}
+	first, err := s.in(t.Context(), c, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stale := apperr.New(apperr.Unauthenticated, "over")
+	var all sync.WaitGroup
+	for range 10 {
+		all.Go(func() {
+			err := s.use(t.Context(), c, func(in session) error {
+				if in == first {
+					return stale
+				}
+				return nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if k.trusts != 2 || k.logins != 1 {
+		t.Errorf("%d sessions were opened after %d logins", k.trusts, k.logins)
+	}
+	err = s.use(t.Context(), c, func(session) error { return stale })
+	if _, unopened := errors.AsType[unopenedError](err); apperr.CodeOf(err) != apperr.Forbidden || unopened || k.trusts != 3 {
+		t.Errorf("what is never accepted: %v after %d sessions", err, k.trusts)
+	}
+	s.forget(c.ID)
+	if _, err := s.in(t.Context(), c, nil); err != nil || k.trusts != 4 {
+		t.Errorf("forgotten: %v after %d sessions", err, k.trusts)
+	}
+}

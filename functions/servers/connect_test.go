@@ -1,0 +1,167 @@
+package servers
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// linked is an answer to POST /v1/servers.
+type linked struct {
+	ID           uuid.UUID
+	ServerID     string `json:"server_id"`
+	State        domain.InstanceState
+	Origin       string
+	ConnectionID *uuid.UUID `json:"connection_id"`
+	ActionID     *uuid.UUID `json:"action_id"`
+}
+
+func link(t *testing.T, app *testkit.Client, body string, args ...any) (int, linked) {
+	t.Helper()
+	a := app.Post(t, "/v1/servers", fmt.Sprintf(body, args...))
+	var out linked
+	a.JSON(t, &out)
+	if a.Status < 300 && a.Status != 202 && a.Header.Get("Location") != "/v1/servers/"+out.ServerID {
+		t.Errorf("it is at %q", a.Header.Get("Location"))
+	}
+	return a.Status, out
+}
+
+// TestConnectAndLetGo: a server that somebody else has made is managed, let go, and managed again, and only force deletes it.
+func TestConnectAndLetGo(t *testing.T) {
+	t.Parallel()
+	p := testkit.NewProject(t)
+	server := p.Boot(t, "old", 1)[0].ID
+	database := testkit.Database(t)
+	conn := testkit.Connect(t, database)
+	app := testkit.Start(t, testkit.Env(t, database, nil)).As(p.Token(t))
+	path := "/v1/servers/" + server
+
+	if a := app.Do(t, http.MethodDelete, path+"?mode=disconnect", ""); a.Status != 404 {
+		t.Errorf("before it was ever connected: %d %s", a.Status, a.Body)
+	}
+	id := uuid.New()
+	status, made := link(t, app, `{"server_id":%q,"id":%q}`, strings.ToUpper(server), id)
+	if status != 201 || made.ID != id || made.ServerID != server || made.Origin != "connected" || made.State != domain.InstanceActive || made.ConnectionID != nil {
+		t.Errorf("connected: %d %+v", status, made)
+	}
+	if status, again := link(t, app, `{"server_id":%q}`, server); status != 200 || again != made {
+		t.Errorf("again: %d %+v", status, again)
+	}
+	if status, _ := link(t, app, `{"server_id":%q}`, uuid.NewString()); status != 404 {
+		t.Errorf("a server that there is not: %d", status)
+	}
+	var shown domain.Server
+	app.Get(t, "/v1/servers/"+id.String()).JSON(t, &shown)
+	if shown.ID != server || shown.Instance == nil || shown.Instance.Origin != "connected" || shown.Instance.Agent != nil {
+		t.Errorf("it is shown as %+v", shown)
+	}
+	for _, refused := range []testkit.Answer{
+		app.Do(t, http.MethodDelete, path, ""), app.Post(t, path+"/actions", `{"action":"delete"}`), app.Do(t, http.MethodDelete, path+"?mode=deallocate&force=false", ""),
+	} {
+		if refused.Status != 409 || !testkit.Names(t, refused, "force") {
+			t.Errorf("deleted without force: %d %s", refused.Status, refused.Body)
+		}
+	}
+	for _, which := range []string{server, id.String(), server} { // the second and third time it is so already
+		if a := app.Do(t, http.MethodDelete, "/v1/servers/"+which+"?mode=disconnect", ""); a.Status != 204 || len(a.Body) != 0 {
+			t.Errorf("let go: %d %s", a.Status, a.Body)
+		}
+	}
+	app.Get(t, path).JSON(t, &shown)
+	if status, _ := link(t, app, `{"server_id":%q,"id":%q}`, server, uuid.New()); status != 200 {
+		t.Errorf("connected again: %d", status)
+	}
+	if a := app.Do(t, http.MethodDelete, path+"?force=true", ""); a.Status != 204 {
+		t.Errorf("with force: %d %s", a.Status, a.Body)
+	}
+	p.Await(t, server, "DELETED")
+	if a := app.Do(t, http.MethodDelete, "/v1/servers/"+id.String()+"?mode=disconnect", ""); a.Status != 204 {
+		t.Errorf("let go of what goes: %d %s", a.Status, a.Body)
+	}
+	got := testkit.Scalar[string](t, conn, `
+select string_agg(seq || ' ' || (data->>'state') || coalesce(' gone:' || (data->>'disconnected'), ''), ', ' order by seq) from events where subject = $1`, id.String())
+	if want := "1 active, 2 active gone:true, 3 active, 4 deleting, 5 deleting gone:true"; got != want {
+		t.Errorf("told was %q, want %q", got, want)
+	}
+}
+
+// TestWhoMayConnect: only who may do more than read, in the project alone; and not what is going.
+func TestWhoMayConnect(t *testing.T) {
+	t.Parallel()
+	p := testkit.NewProject(t)
+	server := p.Boot(t, "mine", 1)[0].ID
+	database := testkit.Database(t)
+	conn := testkit.Connect(t, database)
+	app := testkit.Start(t, testkit.Env(t, database, nil))
+	reader := app.As(readerToken(t, p))
+	if status, _ := link(t, reader, `{"server_id":%q}`, server); status != 403 {
+		t.Errorf("a reader connects: %d", status)
+	}
+	ours := track(t, conn, p, server, domain.InstanceActive)
+	ordered := track(t, conn, p, "", domain.InstanceRequested)
+	if a := reader.Do(t, http.MethodDelete, "/v1/servers/"+ours+"?mode=disconnect", ""); a.Status != 403 {
+		t.Errorf("a reader lets go: %d", a.Status)
+	}
+	for _, other := range []string{"alt", "admin"} { // Nova would show it to an admin
+		if status, _ := link(t, app.As(testkit.Token(t, other)), `{"server_id":%q}`, server); status != 404 {
+			t.Errorf("%s connects: %d", other, status)
+		}
+		if a := app.As(testkit.Token(t, other)).Do(t, http.MethodDelete, "/v1/servers/"+ours+"?mode=disconnect", ""); a.Status != 404 {
+			t.Errorf("%s lets go: %d", other, a.Status)
+		}
+	}
+	member := app.As(p.Token(t))
+	if a := member.Do(t, http.MethodDelete, "/v1/servers/"+ordered+"?mode=disconnect", ""); a.Status != 409 {
+		t.Errorf("one without a server: %d %s", a.Status, a.Body)
+	}
+	for body, field := range map[string]string{
+		`{}`: "server_id", `{"server_id":"x"}`: "server_id", `{"server_id":"` + server + `","id":"x"}`: "id",
+		`{"server_id":"` + server + `","id":"` + uuid.Nil.String() + `"}`: "id", `{"server_id":"` + server + `","connection_id":""}`: "connection_id",
+		`{"server_id":"` + server + `","x":1}`: "x", `{"server_id":7}`: "server_id",
+	} {
+		if a := member.Post(t, "/v1/servers", body); a.Status != 400 || !testkit.Names(t, a, field) {
+			t.Errorf("%s: got %d %s, want 400 that names %s", body, a.Status, a.Body, field)
+		}
+	}
+	for query, field := range map[string]string{
+		"?mode=x": "mode", "?force=1": "force", "?mode=disconnect&force=true": "force", "?connection_id=x": "connection_id", "?mode=": "mode",
+	} {
+		if a := member.Do(t, http.MethodDelete, "/v1/servers/"+server+query, ""); a.Status != 400 || !testkit.Names(t, a, field) {
+			t.Errorf("%s: got %d %s, want 400 that names %s", query, a.Status, a.Body, field)
+		}
+	}
+	twin := p.Boot(t, "twin", 1)[0].ID
+	if a := member.Post(t, "/v1/servers", fmt.Sprintf(`{"server_id":%q,"id":%q}`, twin, ours)); a.Status != 409 || !testkit.Names(t, a, "id") {
+		t.Errorf("under a taken id: %d %s", a.Status, a.Body)
+	}
+	p.Drop(t, twin)
+	status, _ := link(t, member, `{"server_id":%q}`, twin)
+	if !slices.Contains([]int{404, 409}, status) {
+		t.Errorf("one that is going: %d", status)
+	}
+}
+
+// readerToken is the token of somebody who may only read in the project.
+func readerToken(t *testing.T, p *testkit.Project) string {
+	t.Helper()
+	reader := testkit.NewProject(t)
+	p.Grant(t, reader.UserID, "reader")
+	body := fmt.Sprintf(`{"auth": {"identity": {"methods": ["token"], "token": {"id": "%s"}}, "scope": {"project": {"id": "%s"}}}}`, reader.Unscoped(t), p.ID)
+	resp, err := http.Post(reader.Login(t).IdentityEndpoint+"auth/tokens", "application/json", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusCreated {
+		t.Fatalf("Keystone answered %s", resp.Status)
+	}
+	return resp.Header.Get("X-Subject-Token")
+}

@@ -1,0 +1,266 @@
+package servers
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// metadata are a server's, as Nova keeps them, once more are set.
+func metadata(t *testing.T, p *testkit.Project, id, more string) map[string]string {
+	t.Helper()
+	nova := testkit.Compute(t, p.Login(t))
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, nova.Endpoint+"servers/"+id+"/metadata", strings.NewReader(`{"metadata":`+more+`}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if more == "" {
+		req.Method, req.Body, req.ContentLength = http.MethodGet, nil, 0
+	}
+	req.Header.Set("X-Auth-Token", nova.Token())
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var body struct{ Metadata map[string]string }
+	if err := json.NewDecoder(resp.Body).Decode(&body); err != nil || resp.StatusCode != http.StatusOK {
+		t.Fatalf("Nova answered %s, %v", resp.Status, err)
+	}
+	return body.Metadata
+}
+
+const roll = `{"action":"deploy","image":"registry.example.com/agent:%s","env":{"A":"canary-env"},"join_token":"canary-join","confirm_rebuild":true}`
+
+// TestDeploy has Nova rebuild a server, again for another version, and then one that is stopped; its own metadata stay.
+func TestDeploy(t *testing.T) {
+	t.Parallel()
+	testkit.Heavy(t)
+	p := testkit.NewProject(t)
+	server := p.Boot(t, "agent", 1)[0].ID
+	metadata(t, p, server, `{"pool":"batch ✓"}`)
+	database := testkit.Database(t)
+	conn := testkit.Connect(t, database)
+	app := testkit.Start(t, testkit.Env(t, database, map[string]string{"REQUEST_TIMEOUT": "4m"})).As(p.Token(t))
+	path := "/v1/servers/" + server
+	if a := app.Post(t, path+"/actions", fmt.Sprintf(roll, "1")); a.Status != 409 || !strings.Contains(string(a.Body), "connect it first") {
+		t.Errorf("one that is not tracked: %d %s", a.Status, a.Body)
+	}
+	if status, _ := link(t, app, `{"server_id":%q}`, server); status != 201 {
+		t.Fatalf("connect: %d", status)
+	}
+	before := ""
+	for _, tag := range []string{"1", "2", "3"} {
+		if tag == "3" {
+			p.Stop(t, server)
+		}
+		a := app.Post(t, path+"/actions", fmt.Sprintf(roll, tag))
+		var done told
+		a.JSON(t, &done)
+		if done.status = a.Status; !done.did(domain.InstanceUpdating) {
+			t.Fatalf("deploy %s: %d %s", tag, a.Status, a.Body)
+		}
+		var shown domain.Server
+		testkit.Eventually(t, 4*time.Minute, "the server is rebuilt, and ACTIVE", func() bool {
+			app.Get(t, path).JSON(t, &shown)
+			return shown.Status == "ACTIVE" && shown.Instance.State == domain.InstanceActive
+		})
+		g := shown.Instance.Agent
+		if g == nil || g.Image != "registry.example.com/agent:"+tag || g.ReadyAt != nil {
+			t.Fatalf("deploy %s: the agent is %+v", tag, g)
+		}
+		if m := metadata(t, p, server, ""); m[domain.DeployMark] != g.DeploymentID.String() || m["pool"] != "batch ✓" || len(m) != 2 {
+			t.Errorf("deploy %s: the metadata are %v", tag, m)
+		}
+		data := testkit.UserData(t, server)
+		if !strings.HasPrefix(data, "#cloud-config\n{") || data == before || strings.Contains(data, "canary") {
+			t.Errorf("deploy %s: the user_data are %s", tag, data)
+		}
+		before = data
+	}
+	if dump := testkit.Dump(t, database); strings.Contains(dump, "canary") {
+		t.Error("the database holds a secret in clear")
+	}
+	if n := testkit.Scalar[int](t, conn, "select count(*)::int from deployments"); n != 3 {
+		t.Errorf("there are %d deployments", n)
+	}
+}
+
+// TestDeployGivesUpInTime: a server that takes long to start is left to do so, and nothing is deployed.
+func TestDeployGivesUpInTime(t *testing.T) {
+	t.Parallel()
+	p := testkit.NewProject(t)
+	server := p.Boot(t, "slow", 1)[0].ID
+	p.Stop(t, server)
+	database := testkit.Database(t)
+	conn := testkit.Connect(t, database)
+	// Nova that starts nothing for as long as this takes: the real one may be quicker than any test.
+	env := before(t, func(w http.ResponseWriter, r *http.Request, body []byte) bool {
+		if strings.Contains(string(body), "os-start") {
+			w.WriteHeader(http.StatusAccepted)
+			return true
+		}
+		return false
+	}, nil)
+	env["REQUEST_TIMEOUT"] = "20s"
+	app := testkit.Start(t, testkit.Env(t, database, env)).As(p.Token(t))
+	track(t, conn, p, server, domain.InstanceStopped)
+	began := time.Now()
+	a := app.Post(t, "/v1/servers/"+server+"/actions", fmt.Sprintf(roll, "1"))
+	if a.Status != 409 || !strings.Contains(string(a.Body), "send the same again") || time.Since(began) > 30*time.Second {
+		t.Errorf("after %s: %d %s", time.Since(began), a.Status, a.Body)
+	}
+	if n := testkit.Scalar[int](t, conn, "select count(*)::int from deployments"); n != 0 {
+		t.Errorf("there are %d deployments", n)
+	}
+}
+
+// before stands before the real Nova: first may answer in its place, and change may change what it says of a server. It is a fake
+// for what the sandbox's Nova cannot be: too old, slow, or with servers that boot from volumes.
+func before(t *testing.T, first func(http.ResponseWriter, *http.Request, []byte) bool, change func(map[string]any)) map[string]string {
+	t.Helper()
+	nova, err := url.Parse(testkit.Compute(t, testkit.Login(t, "admin")).Endpoint)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.Out.URL.Scheme, r.Out.URL.Host = nova.Scheme, nova.Host }}
+	proxy.ModifyResponse = func(resp *http.Response) error {
+		if change == nil || resp.Request.Method != http.MethodGet {
+			return nil
+		}
+		var body map[string]map[string]any
+		if err := json.NewDecoder(resp.Body).Decode(&body); err != nil {
+			return err
+		}
+		change(body["server"])
+		changed, err := json.Marshal(body)
+		resp.Body, resp.ContentLength = io.NopCloser(bytes.NewReader(changed)), int64(len(changed))
+		resp.Header.Del("Content-Length")
+		return err
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		if !first(w, r, body) {
+			proxy.ServeHTTP(w, r)
+		}
+	}))
+	t.Cleanup(server.Close)
+	return testkit.RedirectTo(t, map[string]string{"compute": server.URL + strings.TrimSuffix(nova.Path, "/")}).Env(t, "demo")
+}
+
+// TestDeployOnACloudThatCannot says which version is missing, and keeps nothing of the deployment. What Nova answers to a version that
+// it does not know is its own.
+func TestDeployOnACloudThatCannot(t *testing.T) {
+	t.Parallel()
+	p := testkit.NewProject(t)
+	server := p.Boot(t, "old", 1)[0].ID
+	image := testkit.Sandbox(t).ImageID
+	for _, tc := range []struct {
+		name, most, more string
+		volume           bool
+		status           int
+		words            string
+	}{
+		{"an old cloud", "2.56", "", false, 501, "2.57"},
+		{"a volume, and an old cloud", "2.92", `,"server_image":"` + image + `"`, true, 501, "2.93"},
+		{"a volume, without an image", "2.93", "", true, 400, "server_image"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			database := testkit.Database(t)
+			conn := testkit.Connect(t, database)
+			env := before(t, func(w http.ResponseWriter, r *http.Request, body []byte) bool {
+				version := strings.TrimPrefix(r.Header.Get("OpenStack-API-Version"), "compute ")
+				if !strings.Contains(string(body), "rebuild") || len(version) < len(tc.most) || version <= tc.most {
+					return false
+				}
+				w.Header().Set("Content-Type", "application/json")
+				w.WriteHeader(http.StatusNotAcceptable)
+				fmt.Fprintf(w, `{"computeFault":{"code":406,"message":"Version %s is not supported by the API. Minimum is 2.1 and maximum is %s."}}`, version, tc.most)
+				return true
+			}, func(s map[string]any) {
+				if tc.volume {
+					s["image"] = ""
+				}
+			})
+			app := testkit.Start(t, testkit.Env(t, database, env)).As(p.Token(t))
+			track(t, conn, p, server, domain.InstanceActive)
+			body := strings.TrimSuffix(fmt.Sprintf(roll, "1"), "}") + tc.more + "}"
+			a := app.Post(t, "/v1/servers/"+server+"/actions", body)
+			if a.Status != tc.status || !strings.Contains(string(a.Body), tc.words) {
+				t.Errorf("got %d %s, want %d with %s", a.Status, a.Body, tc.status, tc.words)
+			}
+			if n := testkit.Scalar[int](t, conn, "select count(*)::int from deployments"); n != 0 {
+				t.Errorf("there are %d deployments", n)
+			}
+		})
+	}
+	p.Await(t, server, "ACTIVE") // none of that has touched it
+}
+
+// TestDeployRefusals are requests that could be of no deployment, and of no other action.
+func TestDeployRefusals(t *testing.T) {
+	t.Parallel()
+	p := testkit.NewProject(t)
+	database := testkit.Database(t)
+	app := testkit.Start(t, testkit.Env(t, database, nil))
+	path := "/v1/servers/" + uuid.NewString() + "/actions"
+	for body, field := range map[string]string{
+		`{"action":"deploy"}`: "image",
+		`{"action":"deploy","image":"agent","confirm_rebuild":true}`:                                    "image",
+		`{"action":"deploy","image":"agent:1"}`:                                                         "confirm_rebuild",
+		`{"action":"deploy","image":"agent:1","confirm_rebuild":false}`:                                 "confirm_rebuild",
+		`{"action":"deploy","image":"agent:1","confirm_rebuild":true,"hard":true}`:                      "hard",
+		`{"action":"deploy","image":"agent:1","confirm_rebuild":true,"force":true}`:                     "force",
+		`{"action":"deploy","image":"agent:1","confirm_rebuild":true,"env":{"A":"x\ny"}}`:               "env.A",
+		`{"action":"deploy","image":"agent:1","confirm_rebuild":true,"env":{"A":7}}`:                    "env",
+		`{"action":"deploy","image":"agent:1","confirm_rebuild":true,"env":{"JOIN_TOKEN":"x"}}`:         "env.JOIN_TOKEN",
+		`{"action":"deploy","image":"agent:1","confirm_rebuild":true,"command":["a\u0000"]}`:            "command[0]",
+		`{"action":"deploy","image":"agent:1","confirm_rebuild":true,"command":"run"}`:                  "command",
+		`{"action":"deploy","image":"agent:1","confirm_rebuild":true,"registry":{"username":"canary"}}`: "registry.password",
+		`{"action":"deploy","image":"agent:1","confirm_rebuild":true,"registry":{"password":"canary"}}`: "registry.username",
+		`{"action":"deploy","image":"agent:1","confirm_rebuild":true,"join_token":""}`:                  "join_token",
+		`{"action":"deploy","image":"agent:1","confirm_rebuild":true,"join_token":"canary\n"}`:          "join_token",
+		`{"action":"deploy","image":"agent:1","confirm_rebuild":true,"server_image":"cirros"}`:          "server_image",
+		`{"action":"deploy","image":"agent:1","confirm_rebuild":true,"connection_id":"x"}`:              "connection_id",
+		`{"action":"start","image":"agent:1"}`:                                                          "image",
+		`{"action":"stop","command":[]}`:                                                                "command",
+		`{"action":"stop","env":{}}`:                                                                    "env",
+		`{"action":"stop","join_token":"canary"}`:                                                       "join_token",
+		`{"action":"stop","confirm_rebuild":true}`:                                                      "confirm_rebuild",
+		`{"action":"stop","force":true}`:                                                                "force",
+		`{"action":"delete","server_image":"x"}`:                                                        "server_image",
+		`{"action":"connect"}`:                                                                          "action",
+	} {
+		a := app.As(p.Token(t)).Post(t, path, body)
+		if a.Status != 400 || !testkit.Names(t, a, field) || strings.Contains(string(a.Body), "canary") {
+			t.Errorf("%s: got %d %s, want 400 that names %s", body, a.Status, a.Body, field)
+		}
+	}
+	many := app.As(p.Token(t)).Post(t, "/v1/servers/actions", `{"action":"deploy","ids":["`+uuid.NewString()+`"]}`)
+	if many.Status != 400 || !testkit.Names(t, many, "action") {
+		t.Errorf("on many: %d %s", many.Status, many.Body)
+	}
+	if a := app.As(readerToken(t, p)).Post(t, path, fmt.Sprintf(roll, "1")); a.Status != 403 {
+		t.Errorf("a reader: %d %s", a.Status, a.Body)
+	}
+	off := testkit.Start(t, testkit.Env(t, database, map[string]string{"AGENT_URL": ""})).As(p.Token(t))
+	if a := off.Post(t, path, fmt.Sprintf(roll, "1")); a.Status != 501 || !strings.Contains(string(a.Body), "AGENT_URL") {
+		t.Errorf("without AGENT_URL: %d %s", a.Status, a.Body)
+	}
+}

@@ -1,0 +1,237 @@
+package postgres_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+)
+
+// connectionIDs are the ids of connections, sorted.
+func connectionIDs(connections []domain.Connection) []uuid.UUID {
+	ids := make([]uuid.UUID, len(connections))
+	for n, c := range connections {
+		ids[n] = c.ID
+	}
+	slices.SortFunc(ids, func(a, b uuid.UUID) int { return slices.Compare(a[:], b[:]) })
+	return ids
+}
+
+// TestEnding lists what is over, and trusts that are still to be taken back, unless their cloud was silent.
+func TestEnding(t *testing.T) {
+	t.Parallel()
+	l := newLender(t)
+	d := postgres.Delegations{DB: l.DB}
+	credential := func(c *domain.Connection) { c.Kind, c.Secret = domain.CredentialConnection, []byte("sealed") }
+	over, idle, used, active := l.lend(t, domain.ConnectionQuota{}, credential), l.lend(t, domain.ConnectionQuota{}, nil), l.lend(t, domain.ConnectionQuota{}, nil), l.lend(t, domain.ConnectionQuota{}, nil)
+	trust, gone, ended, silent := l.lend(t, domain.ConnectionQuota{}, nil), l.lend(t, domain.ConnectionQuota{}, nil), l.lend(t, domain.ConnectionQuota{}, credential), l.lend(t, domain.ConnectionQuota{}, nil)
+	l.exec(t, "update connections set expires_at = now() where id = $1", over.ID)
+	l.exec(t, "update connections set idle_timeout = '1 minute', created_at = now() - interval '2 minutes' where id = any($1)", []uuid.UUID{idle.ID, used.ID})
+	l.exec(t, "update connections set last_used_at = now() where id = any($1)", []uuid.UUID{used.ID, active.ID})
+	l.exec(t, "update connections set status = 'deleted' where id = any($1)", []uuid.UUID{trust.ID, gone.ID, ended.ID, silent.ID})
+	if err := d.Revoked(t.Context(), "p1", gone.ID); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Silent(t.Context(), "p1", silent.ID, time.Minute, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	found, err := d.Ending(t.Context(), 10)
+	want := connectionIDs([]domain.Connection{over, idle, trust})
+	if got := connectionIDs(found); err != nil || !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v: %v", got, want, err)
+	}
+	for _, c := range found {
+		if c.ID == over.ID && string(c.Secret) != "sealed" {
+			t.Errorf("its secret is %q", c.Secret)
+		}
+	}
+}
+
+// TestWork lists connections with something to do that nobody does; those of silent clouds only once they have ended.
+func TestWork(t *testing.T) {
+	t.Parallel()
+	l := newLender(t)
+	d := postgres.Delegations{DB: l.DB}
+	lend := func() domain.Connection { return l.lend(t, domain.ConnectionQuota{}, nil) }
+	nothing, asked, ordered, taken, claimed, silent, silentEnded := lend(), lend(), lend(), lend(), lend(), lend(), lend()
+	for _, c := range []domain.Connection{asked, taken, silent, silentEnded} {
+		l.ask(t, c, uuid.New())
+	}
+	l.take(t, taken, time.Minute, 1)
+	for _, c := range []domain.Connection{ordered, claimed} {
+		if _, err := l.PlaceDelegated(t.Context(), through(c, 1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l.exec(t, "update orders set claimed_until = now() + interval '1 minute' where connection_id = $1", claimed.ID)
+	for _, c := range []domain.Connection{silent, silentEnded} {
+		if err := d.Silent(t.Context(), "p1", c.ID, time.Minute, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l.exec(t, "update connections set status = 'expired' where id = $1", silentEnded.ID)
+	found, err := d.Work(t.Context(), 10)
+	want := connectionIDs([]domain.Connection{asked, ordered, silentEnded})
+	if got := connectionIDs(found); err != nil || !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v: %v", got, want, err)
+	}
+	ids, err := d.Orders(t.Context(), "p1", ordered.ID, 10)
+	if err != nil || len(ids) != 1 {
+		t.Errorf("its orders are %v %v", ids, err)
+	}
+	if ids, err := d.Orders(t.Context(), "p1", claimed.ID, 10); err != nil || len(ids) != 0 {
+		t.Errorf("orders that somebody works on: %v %v", ids, err)
+	}
+	if ids, err := d.Orders(t.Context(), "p1", nothing.ID, 10); err != nil || len(ids) != 0 {
+		t.Errorf("of nothing: %v %v", ids, err)
+	}
+}
+
+// TestBusy while there is anything to do, whoever does it, but not for what waits for a silent cloud.
+func TestBusy(t *testing.T) {
+	t.Parallel()
+	l := newLender(t)
+	d := postgres.Delegations{DB: l.DB}
+	busy := func(want bool, when string) {
+		t.Helper()
+		if got, err := d.Busy(t.Context(), time.Minute); err != nil || got != want {
+			t.Errorf("%s: %t %v", when, got, err)
+		}
+	}
+	c := l.lend(t, domain.ConnectionQuota{}, nil)
+	busy(false, "nothing to do")
+	a := l.ask(t, c, uuid.New())
+	claim, _ := l.take(t, c, time.Minute, 1)
+	busy(true, "an action is being done")
+	if err := d.Silent(t.Context(), "p1", c.ID, time.Minute, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	busy(false, "the cloud is silent")
+	if err := d.Answered(t.Context(), "p1", c.ID, nil); err != nil {
+		t.Fatal(err)
+	}
+	busy(true, "it answers again")
+	if err := (postgres.Actions{DB: l.DB}).End(t.Context(), a, claim, nil); err != nil {
+		t.Fatal(err)
+	}
+	busy(false, "the action is done")
+	if _, err := l.PlaceDelegated(t.Context(), through(c, 1)); err != nil {
+		t.Fatal(err)
+	}
+	busy(true, "an order is running")
+	l.exec(t, "update orders set status = 'done'")
+	busy(false, "it is done")
+	l.exec(t, "update instances set remote = true, server_id = 's', state = 'building', updated_at = now()")
+	busy(true, "another cloud is at work")
+	l.exec(t, "update instances set updated_at = now() - interval '2 minutes'")
+	busy(false, "it has been for long")
+}
+
+// TestSilence grows from one time to the next, up to a bound, and ends with the first answer.
+func TestSilence(t *testing.T) {
+	t.Parallel()
+	l := newLender(t)
+	d := postgres.Delegations{DB: l.DB}
+	c := l.lend(t, domain.ConnectionQuota{}, nil)
+	var since time.Time
+	for n, want := range []time.Duration{10, 20, 40, 80, 160, 320, 600, 600} {
+		if err := d.Silent(t.Context(), "p1", c.ID, 10*time.Second, 10*time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		var pause time.Duration
+		var began time.Time
+		if err := l.conn.QueryRow(t.Context(), "select not_before - now(), silent_since from connections").Scan(&pause, &began); err != nil {
+			t.Fatal(err)
+		}
+		if want *= time.Second; pause > want+time.Second || pause < want-5*time.Second {
+			t.Errorf("pause %d is %s, want %s", n, pause, want)
+		}
+		if n > 0 && !began.Equal(since) {
+			t.Error("it is said to have begun later")
+		}
+		since = began
+	}
+	flavors := []domain.Flavor{{ID: "f1", Name: "tiny", VCPUs: 1, RAMMB: 512}}
+	if err := d.Answered(t.Context(), "p1", c.ID, flavors); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Answered(t.Context(), "p1", c.ID, nil); err != nil { // keeps them
+		t.Fatal(err)
+	}
+	var ok bool
+	err := l.conn.QueryRow(t.Context(), "select failures = 0 and silent_since is null and not_before is null and flavors->0->>'name' = 'tiny' from connections").Scan(&ok)
+	if err != nil || !ok {
+		t.Errorf("after an answer: %t %v", ok, err)
+	}
+}
+
+// TestUnheard are instances in other clouds of connections that have ended, or were silent for long.
+func TestUnheard(t *testing.T) {
+	t.Parallel()
+	l := newLender(t)
+	d := postgres.Delegations{DB: l.DB}
+	elsewhere := func(c *domain.Connection) { c.AuthURL = "http://elsewhere.invalid/v3" }
+	ended, silent, fine := l.lend(t, domain.ConnectionQuota{}, elsewhere), l.lend(t, domain.ConnectionQuota{}, elsewhere), l.lend(t, domain.ConnectionQuota{}, elsewhere)
+	for _, c := range []domain.Connection{ended, silent, fine} {
+		o := through(c, 2)
+		for n := range o.Instances {
+			o.Instances[n].Remote = true
+		}
+		if _, err := l.PlaceDelegated(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l.exec(t, "update instances set state = 'active', server_id = id::text where position = 0") // the others have no server yet
+	remote, err := d.Remote(t.Context())
+	if err != nil || len(remote) != 3 {
+		t.Errorf("connections to other clouds are %+v %v", remote, err)
+	}
+	if known, err := d.Instances(t.Context(), "p1", fine.ID); err != nil || len(known) != 1 || !known[0].Remote {
+		t.Errorf("its instances are %+v %v", known, err)
+	}
+	l.exec(t, "update connections set status = 'lost' where id = $1", ended.ID)
+	if err := d.Silent(t.Context(), "p1", silent.ID, time.Second, time.Second); err != nil {
+		t.Fatal(err)
+	}
+	for silence, want := range map[time.Duration]int{time.Hour: 1, -time.Hour: 2} {
+		found, err := d.Unheard(t.Context(), silence, 10)
+		if err != nil || len(found) != want {
+			t.Errorf("after %s: %+v %v", silence, found, err)
+		}
+	}
+	if remote, err := d.Remote(t.Context()); err != nil || len(remote) != 1 || remote[0].ID != fine.ID {
+		t.Errorf("connections to other clouds are %+v %v", remote, err)
+	}
+}
+
+// TestRetireDelegated forgets what is over for long, and nothing else.
+func TestRetireDelegated(t *testing.T) {
+	t.Parallel()
+	l := newLender(t)
+	d := postgres.Delegations{DB: l.DB}
+	c, instance := l.lend(t, domain.ConnectionQuota{}, nil), uuid.New()
+	old, young := l.ask(t, c, uuid.New()), l.ask(t, c, uuid.New())
+	l.ask(t, c, uuid.New()) // which is still to be done
+	l.exec(t, "update actions set status = 'done' where id = any($1)", []uuid.UUID{old.ID, young.ID})
+	l.exec(t, "update actions set updated_at = now() - interval '8 days' where id <> $1", young.ID)
+	for n := range 2 {
+		made := domain.Deployment{ID: uuid.New(), ProjectID: "p1", InstanceID: instance, Image: "i", TokenHash: []byte{byte(n)}, Bundle: []byte("b")}
+		if err := (postgres.Deployments{DB: l.DB}).Create(t.Context(), made, -time.Second); err != nil {
+			t.Fatal(err)
+		}
+		l.exec(t, "update deployments set created_at = created_at - interval '8 days'")
+	}
+	if err := d.Retire(t.Context(), 7*24*time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	var actions, deployments, bundles int
+	err := l.conn.QueryRow(t.Context(), `select (select count(*) from actions), (select count(*) from deployments), (select count(bundle) from deployments)`).
+		Scan(&actions, &deployments, &bundles)
+	if err != nil || actions != 2 || deployments != 1 || bundles != 0 {
+		t.Errorf("left are %d actions, %d deployments and %d bundles: %v", actions, deployments, bundles, err)
+	}
+}

@@ -1,0 +1,134 @@
+package postgres_test
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+func newDeployment(i domain.Instance) domain.Deployment {
+	return domain.Deployment{
+		ID: uuid.New(), ProjectID: i.ProjectID, InstanceID: i.ID, Image: "agent:1", TokenHash: []byte("hash " + i.ID.String()), Bundle: []byte("bundle"),
+	}
+}
+
+// TestDeployment: only the token's holder fetches, for a minute, and says once that the agent is ready, until its time is over.
+func TestDeployment(t *testing.T) {
+	t.Parallel()
+	l := newLender(t)
+	store := postgres.Deployments{DB: l.DB}
+	c := l.lend(t, domain.ConnectionQuota{}, nil)
+	i, _ := l.connectNow(t, stranger(uuid.NewString(), c.ID))
+	d := newDeployment(i)
+	if err := store.Create(t.Context(), d, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.Fetch(t.Context(), d.ID, []byte("another")); apperr.CodeOf(err) != apperr.NotFound {
+		t.Errorf("with another token: %v", err)
+	}
+	if err := store.Ready(t.Context(), d.ID, []byte("another")); apperr.CodeOf(err) != apperr.NotFound {
+		t.Errorf("ready with another token: %v", err)
+	}
+	for range 2 {
+		if bundle, err := store.Fetch(t.Context(), d.ID, d.TokenHash); err != nil || string(bundle) != "bundle" {
+			t.Errorf("fetched %q %v", bundle, err)
+		}
+	}
+	var done atomic.Int64
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			switch err := store.Ready(t.Context(), d.ID, d.TokenHash); apperr.CodeOf(err) {
+			case "":
+				done.Add(1)
+			case apperr.NotFound:
+			default:
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if done.Load() != 1 {
+		t.Errorf("it was said %d times", done.Load())
+	}
+	if _, err := store.Fetch(t.Context(), d.ID, d.TokenHash); apperr.CodeOf(err) != apperr.NotFound {
+		t.Errorf("fetched after that: %v", err)
+	}
+	agent, err := postgres.Instances{DB: l.DB}.Agent(t.Context(), "p1", i.ID)
+	if err != nil || agent == nil || agent.DeploymentID != d.ID || agent.Image != "agent:1" || agent.ReadyAt == nil {
+		t.Errorf("the agent is %+v %v", agent, err)
+	}
+	event := testkit.Scalar[string](t, l.conn, "select seq || ' ' || connection_id || ' ' || (data->>'deployment_id') from events where type = $1", domain.AgentReadyEvent)
+	if event != "2 "+c.ID.String()+" "+d.ID.String() {
+		t.Errorf("the event is %s", event)
+	}
+}
+
+// TestDeploymentsEnd by their time, by those that follow, and when Nova has refused them.
+func TestDeploymentsEnd(t *testing.T) {
+	t.Parallel()
+	l := newLender(t)
+	store, instances := postgres.Deployments{DB: l.DB}, postgres.Instances{DB: l.DB}
+	i, _ := l.connectNow(t, stranger(uuid.NewString(), uuid.Nil))
+	if agent, err := instances.Agent(t.Context(), "p1", i.ID); err != nil || agent != nil {
+		t.Errorf("before: %+v %v", agent, err)
+	}
+	late, refused := newDeployment(i), newDeployment(i)
+	for _, d := range []domain.Deployment{late, refused} {
+		if err := store.Create(t.Context(), d, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if agent, err := instances.Agent(t.Context(), "p1", i.ID); err != nil || agent.DeploymentID != refused.ID || agent.ReadyAt != nil {
+		t.Errorf("the last is %+v %v", agent, err)
+	}
+	if err := store.Drop(t.Context(), "p2", refused.ID); err != nil {
+		t.Error(err)
+	}
+	if agent, _ := instances.Agent(t.Context(), "p1", i.ID); agent.DeploymentID != refused.ID {
+		t.Error("another project has dropped it")
+	}
+	if err := store.Drop(t.Context(), "p1", refused.ID); err != nil {
+		t.Error(err)
+	}
+	if agent, _ := instances.Agent(t.Context(), "p1", i.ID); agent.DeploymentID != late.ID {
+		t.Errorf("after a refusal the last is %+v", agent)
+	}
+	if agent, err := instances.Agent(t.Context(), "p2", i.ID); err != nil || agent != nil {
+		t.Errorf("another project's: %+v %v", agent, err)
+	}
+	l.exec(t, "update deployments set expires_at = clock_timestamp()")
+	_, err := store.Fetch(t.Context(), late.ID, late.TokenHash)
+	if apperr.CodeOf(err) != apperr.NotFound || apperr.CodeOf(store.Ready(t.Context(), late.ID, late.TokenHash)) != apperr.NotFound {
+		t.Errorf("after its time: %v", err)
+	}
+}
+
+// TestReadyOfWhatIsGone is taken down, and told to nobody: nothing follows on the event that the instance is gone, or was let go.
+func TestReadyOfWhatIsGone(t *testing.T) {
+	t.Parallel()
+	l := newLender(t)
+	store := postgres.Deployments{DB: l.DB}
+	for _, change := range []string{"state = 'deleted'", "disconnected_at = clock_timestamp()"} {
+		i, _ := l.connectNow(t, stranger(uuid.NewString(), uuid.Nil))
+		d := newDeployment(i)
+		if err := store.Create(t.Context(), d, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		l.exec(t, "update instances set "+change+" where id = $1", i.ID)
+		if err := store.Ready(t.Context(), d.ID, d.TokenHash); err != nil {
+			t.Errorf("%s: %v", change, err)
+		}
+		if got := l.told(t, i.ID); got != "1 - active" {
+			t.Errorf("%s: told was %q", change, got)
+		}
+	}
+}

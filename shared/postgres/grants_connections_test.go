@@ -1,0 +1,128 @@
+package postgres_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// TestRolesMayDoWhatConnectionsTake, the HTTP functions' and the event functions', but not read a sealed secret that is none of
+// theirs.
+func TestRolesMayDoWhatConnectionsTake(t *testing.T) {
+	t.Parallel()
+	ctx, database := t.Context(), testkit.Database(t)
+	allowed := func(what string, err error) {
+		t.Helper()
+		if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
+			t.Errorf("%s: %s", what, pg.Message)
+		} else if err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	serves, works := as(t, database, "cloudfn_functions"), as(t, database, "cloudfn_events")
+	who := domain.Identity{UserID: "u", ProjectID: "p1", Roles: []string{"member"}}
+	connections := postgres.Connections{DB: serves}
+	made, err := connections.Create(ctx, domain.Connection{
+		ID: uuid.Must(uuid.NewV7()), ProjectID: "p1", UserID: "u", Kind: domain.TrustConnection, DelegationID: "t", UsableBy: []string{"p2"},
+		Actions: []domain.Permission{domain.MayAllocate, domain.MayConnect}, ExpiresAt: time.Now().Add(time.Hour), Flavors: []domain.Flavor{}, Secret: []byte("sealed"),
+	})
+	allowed("create", err)
+	_, _, err = connections.Usable(ctx, who, made.ID)
+	allowed("usable", err)
+	_, err = connections.List(ctx, who, true, 10, uuid.Nil)
+	allowed("list", err)
+	through := domain.Through{ProjectID: "p1", ConnectionID: made.ID}
+	callback := domain.Callback{ProjectID: "p2", ID: uuid.New(), UserID: "v", OfProject: "p1", ConnectionID: made.ID, URL: "https://a.example", Secret: []byte("x")}
+	_, err = postgres.Callbacks{DB: serves}.Create(ctx, callback)
+	allowed("callback", err)
+
+	o := newOrder(1)
+	o.ConnectionID, o.Payload, o.Spec.Reuse = made.ID, []byte("sealed"), true
+	o.Instances[0].ConnectionID = made.ID
+	_, err = postgres.Orders{DB: serves}.PlaceDelegated(ctx, o)
+	allowed("place", err)
+	_, err = postgres.Orders{DB: serves}.GetThrough(ctx, through, o.ID)
+	allowed("get", err)
+	instances := postgres.Instances{DB: serves}
+	connected, _, err := instances.Connect(ctx, domain.Instance{ID: uuid.New(), ProjectID: "p1", ServerID: "s9", State: domain.InstanceActive, ConnectionID: made.ID})
+	allowed("connect", err)
+	_, err = instances.Through(ctx, through, 10, "")
+	allowed("through", err)
+	_, err = instances.Managed(ctx, through, []string{connected.ID.String()})
+	allowed("managed", err)
+	deployments := postgres.Deployments{DB: serves}
+	d := domain.Deployment{ID: uuid.New(), ProjectID: "p1", InstanceID: connected.ID, Image: "a:1", TokenHash: []byte("h"), Bundle: []byte("b")}
+	allowed("deploy", deployments.Create(ctx, d, time.Hour))
+	_, err = deployments.Fetch(ctx, d.ID, d.TokenHash)
+	allowed("fetch", err)
+	allowed("ready", deployments.Ready(ctx, d.ID, d.TokenHash))
+	_, err = instances.Agent(ctx, "p1", connected.ID)
+	allowed("agent", err)
+	allowed("drop", deployments.Drop(ctx, "p1", d.ID))
+	asked, err := postgres.Actions{DB: serves}.Ask(ctx, domain.DelegatedAction{
+		ID: uuid.New(), ProjectID: "p1", ConnectionID: made.ID, InstanceID: connected.ID, UserID: "v", Ask: domain.Ask{Verb: domain.Stop},
+	})
+	allowed("ask", err)
+	_, err = postgres.Actions{DB: serves}.Get(ctx, through, asked.ID)
+	allowed("action", err)
+	_, err = instances.Disconnect(ctx, "p1", connected.ID, made.ID)
+	allowed("disconnect", err)
+
+	worker(t, works, o, asked, made, allowed)
+	ended, err := connections.End(ctx, "p1", made.ID, domain.ConnectionDeleted, "", false)
+	allowed("end", err)
+	allowed("revoked", postgres.Delegations{DB: serves}.Revoked(ctx, "p1", made.ID))
+	if !ended {
+		t.Error("it did not end")
+	}
+	if _, err := (postgres.Delegations{DB: serves}).Work(ctx, 1); err == nil {
+		t.Error("a function that serves HTTP reads sealed secrets")
+	}
+}
+
+// worker does what run-connections does.
+func worker(t *testing.T, db *postgres.DB, o domain.Order, asked domain.DelegatedAction, made domain.Connection, allowed func(string, error)) {
+	t.Helper()
+	ctx := t.Context()
+	delegations, orders, actions := postgres.Delegations{DB: db}, postgres.Orders{DB: db}, postgres.Actions{DB: db}
+	found, err := delegations.Work(ctx, 10)
+	allowed("work", err)
+	if len(found) != 1 || string(found[0].Secret) != "sealed" {
+		t.Errorf("it is to work on %+v", found)
+	}
+	_, err = delegations.Ending(ctx, 10)
+	allowed("ending", err)
+	_, err = delegations.Remote(ctx)
+	allowed("remote", err)
+	_, err = delegations.Unheard(ctx, time.Minute, 10)
+	allowed("unheard", err)
+	_, err = delegations.Busy(ctx, time.Minute)
+	allowed("busy", err)
+	_, err = delegations.Orders(ctx, "p1", made.ID, 10)
+	allowed("orders", err)
+	_, err = delegations.Instances(ctx, "p1", made.ID)
+	allowed("instances", err)
+	claim, err := orders.Claim(ctx, o, long)
+	allowed("claim", err)
+	allowed("resolved", orders.Resolved(ctx, o, claim))
+	allowed("decide", orders.Decide(ctx, claim, with(o.Instances[0], "s1", domain.InstanceActive)))
+	allowed("conclude", orders.Conclude(ctx, o))
+	mine, taken, err := actions.Claim(ctx, "p1", made.ID, long, 10)
+	allowed("claim actions", err)
+	if len(taken) != 1 || taken[0].ID != asked.ID {
+		t.Fatalf("taken were %+v", taken)
+	}
+	allowed("managed", actions.Managed(ctx, taken[0], mine, taken[0].InstanceID))
+	allowed("release", actions.Release(ctx, taken[0], mine, time.Minute))
+	allowed("end", actions.End(ctx, taken[0], mine, nil))
+	allowed("silent", delegations.Silent(ctx, "p1", made.ID, time.Second, time.Minute))
+	allowed("answered", delegations.Answered(ctx, "p1", made.ID, []domain.Flavor{{ID: "1"}}))
+	allowed("retire", delegations.Retire(ctx, time.Hour))
+}

@@ -1,0 +1,275 @@
+package postgres_test
+
+import (
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// stranger is a server of the project p1 that somebody else has made, as it is to be connected through the connection, if any.
+func stranger(serverID string, connection uuid.UUID) domain.Instance {
+	i := domain.Instance{
+		ProjectID: "p1", ID: uuid.New(), ConnectionID: connection, Spec: domain.LaunchSpec{FlavorName: "small", VCPUs: 2, RAMMB: 2048, ImageID: "i1"},
+	}
+	i.Seen(domain.Server{ID: serverID, Name: "old ✓", Status: "ACTIVE", KeyName: "laptop", Addresses: []domain.Address{{Network: "n", IP: "10.0.0.7", Version: 4, Type: "fixed"}}})
+	return i
+}
+
+// connectNow connects it, and gives the instance that it then is.
+func (l lender) connectNow(t *testing.T, wanted domain.Instance) (domain.Instance, bool) {
+	t.Helper()
+	got, made, err := postgres.Instances{DB: l.DB}.Connect(t.Context(), wanted)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got, made
+}
+
+// letGo disconnects an instance and says whether that was done.
+func (l lender) letGo(t *testing.T, id, connection uuid.UUID) bool {
+	t.Helper()
+	done, err := postgres.Instances{DB: l.DB}.Disconnect(t.Context(), "p1", id, connection)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return done
+}
+
+// told lists what happened to an instance: sequence, state, whether it was let go, and whose it is.
+func (l lender) told(t *testing.T, id uuid.UUID) string {
+	t.Helper()
+	return testkit.Scalar[string](t, l.conn, `
+select coalesce(string_agg(seq || ' ' || coalesce(data->>'previous_state', '-') || ' ' || (data->>'state') || coalesce(' gone:' || (data->>'disconnected'), '')
+  || case when connection_id is null then '' else ' through' end, ', ' order by seq), '') from events where project_id = 'p1' and subject = $1::text`, id.String())
+}
+
+// TestConnectAtOnce: the same server connected by many copies is one instance, with one event.
+func TestConnectAtOnce(t *testing.T) {
+	t.Parallel()
+	l := newLender(t)
+	server := uuid.NewString()
+	ids, fresh := make([]uuid.UUID, 8), make([]bool, 8)
+	var all sync.WaitGroup
+	for n := range ids {
+		all.Go(func() {
+			i, made, err := postgres.Instances{DB: l.DB}.Connect(t.Context(), stranger(server, uuid.Nil))
+			if err != nil {
+				t.Error(err)
+			}
+			ids[n], fresh[n] = i.ID, made
+		})
+	}
+	all.Wait()
+	made := 0
+	for n := range ids {
+		if ids[n] != ids[0] {
+			t.Errorf("it is %s and %s", ids[n], ids[0])
+		}
+		if fresh[n] {
+			made++
+		}
+	}
+	if rows := testkit.Scalar[int](t, l.conn, "select count(*)::int from instances"); made != 1 || rows != 1 {
+		t.Errorf("made %d times, and there are %d rows", made, rows)
+	}
+	if got := l.told(t, ids[0]); got != "1 - active" {
+		t.Errorf("told was %q", got)
+	}
+	got, again := l.connectNow(t, stranger(server, uuid.Nil))
+	if again || got.ServerID != server || got.Origin != domain.OriginConnected || got.State != domain.InstanceActive || got.KeyName != "laptop" ||
+		len(got.Addresses) != 1 || got.Spec.VCPUs != 2 || got.Name != "old ✓" {
+		t.Errorf("it is %+v", got)
+	}
+	other := stranger(server, uuid.Nil) // the same server id in another project is another matter
+	other.ProjectID = "p2"
+	if _, made := l.connectNow(t, other); !made {
+		t.Error("another project's row was taken for it")
+	}
+}
+
+// TestConnectedAndLetGo: what was let go is shown to nobody and tells nobody, and counts until its server is gone; whoever takes it
+// up again has the same instance.
+func TestConnectedAndLetGo(t *testing.T) {
+	t.Parallel()
+	l := newLender(t)
+	two := 2
+	c := l.lend(t, domain.ConnectionQuota{Instances: &two}, nil)
+	store := postgres.Instances{DB: l.DB}
+	seen := domain.Through{ProjectID: "p1", ConnectionID: c.ID}
+	i, _ := l.connectNow(t, stranger(uuid.NewString(), c.ID))
+	if found, err := store.Through(t.Context(), seen, 10, ""); err != nil || len(found) != 1 || found[0].ConnectionID != c.ID {
+		t.Errorf("through the connection: %v %v", found, err)
+	}
+	if l.letGo(t, i.ID, uuid.New()) {
+		t.Error("it was let go through another connection")
+	}
+	if !l.letGo(t, i.ID, c.ID) || l.letGo(t, i.ID, c.ID) || l.letGo(t, i.ID, uuid.Nil) {
+		t.Error("it is let go once")
+	}
+	for _, id := range []string{i.ID.String(), i.ServerID} {
+		named, err := store.Named(t.Context(), "p1", []string{id})
+		managed, err2 := store.Managed(t.Context(), seen, []string{id})
+		tracked, err3 := store.Tracked(t.Context(), "p1", []string{id})
+		if err != nil || err2 != nil || err3 != nil || len(named) != 0 || len(tracked) != 0 || managed[0].ID != uuid.Nil {
+			t.Errorf("%s is shown: %v %v %v", id, named, tracked, managed)
+		}
+		for connection, want := range map[uuid.UUID]bool{uuid.Nil: true, c.ID: true, uuid.New(): false} {
+			if gone, err := store.LetGo(t.Context(), "p1", id, connection); err != nil || gone != want {
+				t.Errorf("%s was let go: %t %v, want %t", id, gone, err, want)
+			}
+		}
+	}
+	if gone, err := store.LetGo(t.Context(), "p2", i.ServerID, uuid.Nil); err != nil || gone {
+		t.Errorf("another project's: %t %v", gone, err)
+	}
+	if found, err := store.Through(t.Context(), seen, 10, ""); err != nil || len(found) != 0 {
+		t.Errorf("through the connection: %v %v", found, err)
+	}
+	// It counts: of two places only one is left.
+	l.connectNow(t, stranger(uuid.NewString(), c.ID))
+	if _, _, err := store.Connect(t.Context(), stranger(uuid.NewString(), c.ID)); apperr.CodeOf(err) != apperr.Quota {
+		t.Errorf("a third: %v", err)
+	}
+	// What becomes of it is known, and told to nobody.
+	i.State, i.RawStatus = domain.InstanceStopped, "SHUTOFF"
+	if told, err := store.Change(t.Context(), []domain.Instance{i}); err != nil || told != 0 {
+		t.Errorf("%d were told, %v", told, err)
+	}
+	again, made := l.connectNow(t, stranger(i.ServerID, c.ID))
+	if made || again.ID != i.ID || again.State != domain.InstanceStopped || !again.DisconnectedAt.IsZero() {
+		t.Errorf("taken up again it is %+v", again)
+	}
+	if got, want := l.told(t, i.ID), "1 - active through, 2 active active gone:true through, 3 stopped stopped through"; got != want {
+		t.Errorf("told was %q, want %q", got, want)
+	}
+	// Gone, it counts no more, and there is nothing to let go.
+	l.exec(t, "update instances set state = 'deleted' where id = $1", i.ID)
+	if l.letGo(t, i.ID, c.ID) {
+		t.Error("a deleted one was let go")
+	}
+	if _, made := l.connectNow(t, stranger(uuid.NewString(), c.ID)); !made {
+		t.Error("there is a place, and it was not made")
+	}
+}
+
+// TestTakeOver: who may take an instance from whom.
+func TestTakeOver(t *testing.T) {
+	t.Parallel()
+	l := newLender(t)
+	one := 1
+	a, b := l.lend(t, domain.ConnectionQuota{Instances: &one}, nil), l.lend(t, domain.ConnectionQuota{Instances: &one}, nil)
+	store := postgres.Instances{DB: l.DB}
+	own, _ := l.connectNow(t, stranger(uuid.NewString(), uuid.Nil))
+	taken, made := l.connectNow(t, stranger(own.ServerID, a.ID)) // from the project itself
+	if made || taken.ID != own.ID || taken.ConnectionID != a.ID {
+		t.Errorf("taken from its project it is %+v", taken)
+	}
+	if _, _, err := store.Connect(t.Context(), stranger(own.ServerID, b.ID)); apperr.CodeOf(err) != apperr.Conflict {
+		t.Errorf("from a connection that is active: %v", err)
+	}
+	if got, made := l.connectNow(t, stranger(own.ServerID, uuid.Nil)); made || got.ConnectionID != a.ID {
+		t.Errorf("its project connects it: %+v", got)
+	}
+	l.exec(t, "update connections set status = 'expired' where id = $1", a.ID)
+	if got, _ := l.connectNow(t, stranger(own.ServerID, b.ID)); got.ID != own.ID || got.ConnectionID != b.ID {
+		t.Errorf("from one that has ended: %+v", got)
+	}
+	if _, _, err := store.Connect(t.Context(), stranger(uuid.NewString(), b.ID)); apperr.CodeOf(err) != apperr.Quota {
+		t.Errorf("what was taken over does not count: %v", err)
+	}
+	if _, _, err := store.Connect(t.Context(), stranger(uuid.NewString(), a.ID)); apperr.CodeOf(err) != apperr.Forbidden {
+		t.Errorf("through one that has ended: %v", err)
+	}
+	// What was let go of one connection and taken up by its project goes on counting for the connection.
+	l.letGo(t, own.ID, uuid.Nil)
+	if got, _ := l.connectNow(t, stranger(own.ServerID, uuid.Nil)); got.ConnectionID != b.ID || !got.DisconnectedAt.IsZero() {
+		t.Errorf("taken up by its project: %+v", got)
+	}
+	forbidden := l.lend(t, domain.ConnectionQuota{}, func(c *domain.Connection) { c.Actions = []domain.Permission{domain.MayAllocate} })
+	if _, _, err := store.Connect(t.Context(), stranger(uuid.NewString(), forbidden.ID)); apperr.CodeOf(err) != apperr.Forbidden {
+		t.Errorf("without the permission: %v", err)
+	}
+	if _, _, err := store.Connect(t.Context(), stranger(uuid.NewString(), uuid.New())); apperr.CodeOf(err) != apperr.NotFound {
+		t.Errorf("through none: %v", err)
+	}
+	twin := stranger(uuid.NewString(), uuid.Nil)
+	twin.ID = own.ID
+	if _, _, err := store.Connect(t.Context(), twin); apperr.CodeOf(err) != apperr.Conflict {
+		t.Errorf("under the id of another instance: %v", err)
+	}
+}
+
+// TestConnectRaces: many servers at once never pass the quota together, in number, vCPUs or memory.
+func TestConnectRaces(t *testing.T) {
+	t.Parallel()
+	l := newLender(t)
+	three, six, memory := 3, 7, 3*2048+1
+	for name, quota := range map[string]domain.ConnectionQuota{"instances": {Instances: &three}, "vcpus": {VCPUs: &six}, "ram_mb": {RAMMB: &memory}} {
+		c := l.lend(t, quota, nil)
+		var all sync.WaitGroup
+		var mu sync.Mutex
+		codes := map[apperr.Code]int{}
+		var words string
+		for range 8 {
+			all.Go(func() {
+				_, _, err := postgres.Instances{DB: l.DB}.Connect(t.Context(), stranger(uuid.NewString(), c.ID))
+				mu.Lock()
+				defer mu.Unlock()
+				codes[apperr.CodeOf(err)]++
+				if err != nil {
+					words = err.Error()
+				}
+			})
+		}
+		all.Wait()
+		if codes[""] != 3 || codes[apperr.Quota] != 5 || !strings.Contains(words, name) {
+			t.Errorf("%s: %v, %s", name, codes, words)
+		}
+	}
+}
+
+// TestThrough lists page by page, the newest first, what is managed through one connection alone.
+func TestThrough(t *testing.T) {
+	t.Parallel()
+	l := newLender(t)
+	a, b := l.lend(t, domain.ConnectionQuota{}, nil), l.lend(t, domain.ConnectionQuota{}, nil)
+	store := postgres.Instances{DB: l.DB}
+	var want []string
+	for range 5 {
+		i, _ := l.connectNow(t, stranger(uuid.NewString(), a.ID))
+		l.connectNow(t, stranger(uuid.NewString(), b.ID))
+		want = append([]string{i.ServerID}, want...)
+	}
+	marker := ""
+	var got []string
+	for range 3 {
+		page, err := store.Through(t.Context(), domain.Through{ProjectID: "p1", ConnectionID: a.ID}, 2, marker)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, i := range page {
+			got = append(got, i.ServerID)
+			marker = i.ServerID
+		}
+	}
+	if strings.Join(got, " ") != strings.Join(want, " ") {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	if page, err := store.Through(t.Context(), domain.Through{ProjectID: "p2", ConnectionID: a.ID}, 10, ""); err != nil || len(page) != 0 {
+		t.Errorf("another project's: %v %v", page, err)
+	}
+	// By either id, in the order of the ids, and nothing of another connection.
+	theirs, _ := l.connectNow(t, stranger(uuid.NewString(), b.ID))
+	first, _ := store.Through(t.Context(), domain.Through{ProjectID: "p1", ConnectionID: a.ID}, 1, "")
+	found, err := store.Managed(t.Context(), domain.Through{ProjectID: "p1", ConnectionID: a.ID}, []string{theirs.ServerID, want[1], first[0].ID.String(), uuid.NewString()})
+	if err != nil || found[0].ID != uuid.Nil || found[1].ServerID != want[1] || found[2].ServerID != want[0] || found[3].ID != uuid.Nil {
+		t.Errorf("by ids: %v %v", found, err)
+	}
+}

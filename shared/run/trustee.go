@@ -1,0 +1,52 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/sethvargo/go-envconfig"
+
+	"github.com/cloudfn/cloudfn/shared/openstack"
+)
+
+// trusteeConfig is what run-connections logs in with.
+type trusteeConfig struct {
+	OpenStack openstack.Config
+	Account   openstack.Credentials
+}
+
+// trusteeTimeout bounds the login.
+const trusteeTimeout = 30 * time.Second
+
+// printTrustee says to which user trusts have to be made, as a line of an environment: the one that run-connections logs in as.
+// Keystone shows a user's id to the user itself, and the functions that make trusts do not hold the account.
+func printTrustee(ctx context.Context, env envconfig.Lookuper, out io.Writer) error {
+	ctx, cancel := context.WithTimeout(ctx, trusteeTimeout)
+	defer cancel()
+	cfg, err := load[trusteeConfig](ctx, env)
+	if err != nil {
+		return err
+	}
+	if cfg.Account.AppCredID != "" && cfg.OpenStack.Cloud == "" {
+		return errors.New("OS_APPLICATION_CREDENTIAL_ID is set: Keystone lets no application credential use a trust, set OS_USERNAME and OS_PASSWORD")
+	}
+	cloud, err := openstack.New(cfg.OpenStack, openstack.Options{})
+	if err != nil {
+		return err
+	}
+	defer cloud.Close()
+	account, err := cloud.Account(cfg.OpenStack, cfg.Account)
+	if err != nil {
+		return err
+	}
+	session, err := account.Login(ctx)
+	if err != nil {
+		return errors.New("the service account cannot log in: " + strings.ReplaceAll(err.Error(), "\n", ": ")) // one line
+	}
+	_, err = fmt.Fprintf(out, "TRUSTEE_USER_ID=%s\n", session.UserID())
+	return err
+}

@@ -1,0 +1,52 @@
+package testkit
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/applicationcredentials"
+	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/trusts"
+)
+
+// AccessRule is one kind of call that an application credential is good for.
+type AccessRule = applicationcredentials.AccessRule
+
+// AppCredential makes an application credential of the project's member, with the member's roles, and gives its id and secret. With
+// rules it is good for the calls that they name, and no other.
+func (p *Project) AppCredential(t testing.TB, rules ...AccessRule) (id, secret string) {
+	t.Helper()
+	opts := applicationcredentials.CreateOpts{Name: fmt.Sprintf("test-%x", rand.Uint64()), AccessRules: rules}
+	made, err := applicationcredentials.Create(context.Background(), Identity(t, p.Login(t)), p.UserID, opts).Extract()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return made.ID, remember("an application credential's secret", made.Secret)
+}
+
+// DropAppCredential has the member take an application credential back.
+func (p *Project) DropAppCredential(t testing.TB, id string) {
+	t.Helper()
+	if err := applicationcredentials.Delete(context.Background(), Identity(t, p.Login(t)), p.UserID, id).ExtractErr(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Trusts are the ids of the trusts that the project's member has given, as Keystone shows them to the member.
+func (p *Project) Trusts(t testing.TB) []string {
+	t.Helper()
+	pages, err := trusts.List(Identity(t, p.Login(t)), trusts.ListOpts{TrustorUserID: p.UserID}).AllPages(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := trusts.ExtractTrusts(pages)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids := []string{}
+	for _, f := range found {
+		ids = append(ids, f.ID)
+	}
+	return ids
+}
