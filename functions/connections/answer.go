@@ -1,6 +1,7 @@
 package connections
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -60,6 +61,9 @@ type used struct {
 	RAMMB     int `json:"ram_mb"`
 }
 
+// administrator is what is said of what acts as an admin, whom OpenStack shows every project's things.
+const administrator = "it acts with the role admin, to which OpenStack shows the images and networks of every project: delegate member instead"
+
 // unrestricted is what is said of an application credential that may do more than it needs.
 const unrestricted = "the application credential is unrestricted: whoever has it can make others like it, which outlive it; use one that is not"
 
@@ -80,7 +84,10 @@ func show(who domain.Identity, c domain.Connection) connection {
 	out.ActsAs = &actsAs{UserID: a.UserID, UserName: a.UserName, ProjectID: a.ProjectID, ProjectName: a.ProjectName, Roles: a.Roles}
 	out.UsableBy, out.Rules = &c.UsableBy, domain.AccessRules(c.Actions)
 	if a.Unrestricted {
-		out.Warnings = []string{unrestricted}
+		out.Warnings = append(out.Warnings, unrestricted)
+	}
+	if slices.Contains(a.Roles, "admin") {
+		out.Warnings = append(out.Warnings, administrator)
 	}
 	return out
 }

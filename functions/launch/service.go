@@ -206,7 +206,11 @@ func (s service) goOn(ctx context.Context, cloud session, order domain.Order) (e
 		}
 	}
 	if claim.Held {
-		return s.worker().Work(ctx, cloud, order, claim, nil)
+		err = s.worker().Work(ctx, cloud, order, claim, nil)
+		if apperr.CodeOf(err) != apperr.Forbidden {
+			return err
+		}
+		slog.WarnContext(ctx, "order not gone on with", "order_id", order.ID, "error", err) // its caller may look, and no more
 	}
 	_, err = s.worker().Observe(ctx, cloud, order)
 	return err

@@ -142,6 +142,9 @@ func (a acting) deploy(ctx context.Context, i domain.Instance, server domain.Ser
 		return false, err
 	}
 	state := domain.StateOf(server.Status, server.Task)
+	if asked := server.Metadata[domain.DeployMark] == wanted.ID.String(); !asked && !wanted.NotAfter.IsZero() && !a.now.Before(wanted.NotAfter) {
+		return false, apperr.New(apperr.Conflict, "the server could not be rebuilt in time for the deployment's token: deploy again")
+	}
 	switch domain.DeployNext(wanted.ID, server) {
 	case domain.DeployDone:
 		a.write(ctx, i, server)

@@ -98,6 +98,10 @@ func (s *service) do(ctx context.Context, c domain.Connection, claim uuid.UUID, 
 	if err != nil {
 		return false, err
 	}
+	// Looked at again: it may have ended since it was listed, and a token of a credential goes on working.
+	if c.Status, c.Reason, err = s.delegations.Status(ctx, c.ProjectID, c.ID); err != nil {
+		return false, err
+	}
 	if permission, ok := domain.PermissionFor(action.Ask.Verb); ok {
 		if err := c.Permits(now, permission); err != nil {
 			return false, err

@@ -59,6 +59,11 @@ func TestDeploy(t *testing.T) {
 	wants(t, w.done(t, p, action), "")
 	w.deployed(t, server.ID, wanted)
 	w.ends(t, id, "updating active")
+	late := w.ask(t, c, id, domain.Ask{Verb: domain.Deploy}, func(a *domain.DelegatedAction) {
+		a.Payload = sealedJSON(t, a.SealedFor(), domain.DelegatedDeploy{ID: uuid.New(), UserData: wanted.UserData, NotAfter: time.Now().Add(-time.Second)})
+	})
+	wants(t, w.done(t, p, late), "conflict") // its disk would be wiped for an agent that cannot come
+	w.deployed(t, server.ID, wanted)
 	damaged := w.ask(t, c, id, domain.Ask{Verb: domain.Deploy}, func(a *domain.DelegatedAction) { a.Payload = sealedJSON(t, "something else", wanted) })
 	wants(t, w.done(t, p, damaged), "invalid")
 	if left := w.text(t, "select count(payload)::text from actions"); left != "0" {

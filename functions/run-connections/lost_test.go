@@ -1,6 +1,7 @@
 package runconnections
 
 import (
+	"context"
 	"maps"
 	"net/http"
 	"strings"
@@ -245,4 +246,19 @@ func TestPermissions(t *testing.T) {
 	second := w.Boot(t, "second", 1)[0]
 	wants(t, w.done(t, p, w.ask(t, c, uuid.New(), domain.Ask{Verb: domain.Connect}, func(a *domain.DelegatedAction) { a.ServerID = second.ID })), "quota_exceeded")
 	wants(t, w.done(t, p, w.ask(t, c, id, domain.Ask{Verb: domain.Start}, nil)), "") // it runs already
+}
+
+// TestEndedSinceItWasListed: an action that waited while its connection was deleted is not done, though the session is still good.
+// There is no cloud here that could be asked.
+func TestEndedSinceItWasListed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	c := w.connect(t, func(c *domain.Connection) { c.Kind, c.DelegationID = domain.TrustConnection, "none" })
+	a := w.ask(t, c, uuid.New(), domain.Ask{Verb: domain.Delete}, nil)
+	w.exec(t, "update connections set status = 'deleted', reason = 'it was deleted' where id = $1", c.ID)
+	s := &service{clock: w.db, delegations: postgres.Delegations{DB: w.db}, cloud: newSessions(nil, nil)}
+	s.cloud.login = func(context.Context) (account, error) { return nil, apperr.New(apperr.Unavailable, "it was asked") }
+	if done, err := s.do(t.Context(), c, uuid.New(), a); done || apperr.CodeOf(err) != apperr.Forbidden {
+		t.Errorf("done is %t, %v", done, err)
+	}
 }

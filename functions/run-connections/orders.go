@@ -36,7 +36,7 @@ func (s *service) order(ctx context.Context, c domain.Connection, id uuid.UUID) 
 		s.unopened(ctx, c, unopened.cause)
 		return
 	}
-	if code := apperr.CodeOf(err); code == apperr.Forbidden || code == apperr.Invalid {
+	if code := apperr.CodeOf(err); code == apperr.Forbidden || code == apperr.Invalid || errors.Is(err, errTooLong) {
 		slog.WarnContext(ctx, "an order is given up", "order_id", id, "connection_id", c.ID, "error", err)
 		err = s.giveUp(ctx, c, id, problemOf(err))
 	}
@@ -51,11 +51,21 @@ func problemOf(err error) *domain.Problem {
 	return &domain.Problem{Code: string(e.Code), Detail: e.Message}
 }
 
+// errTooLong ends an order that Nova does not let come to its end, such as one whose server somebody has locked.
+var errTooLong = apperr.New(apperr.Conflict, "it could not be had within %s", retryFor)
+
 // workOn asks for the order's servers and looks at them until the order is settled or the time is up; then it concludes it.
 func (s *service) workOn(ctx context.Context, cloud session, c domain.Connection, id uuid.UUID) error {
 	order, err := s.orders.Get(ctx, c.ProjectID, id)
 	if err != nil || order.Status != domain.OrderRunning {
 		return err
+	}
+	now, err := s.orders.Now(ctx)
+	if err != nil {
+		return err
+	}
+	if now.Sub(order.CreatedAt) > retryFor {
+		return errTooLong
 	}
 	wanted, err := s.openOrder(order)
 	if err != nil {
@@ -124,13 +134,16 @@ func (s *service) conclude(ctx context.Context, cloud session, c domain.Connecti
 	return s.orders.Conclude(ctx, order)
 }
 
-// clearAway deletes the key pair of an order of which nothing came: its owner alone could.
+// clearAway deletes the key pair of an order of which nothing came: its owner alone could. One of that name that was there before is
+// his, and its fingerprint was never noted.
 func clearAway(ctx context.Context, cloud session, order domain.Order, status domain.OrderStatus) error {
+	key := order.Spec.GeneratedKey
 	made := slices.ContainsFunc(order.Instances, func(i domain.Instance) bool { return i.ServerID != "" })
-	if order.Spec.GeneratedKey == "" || status != domain.OrderRolledBack && (status != domain.OrderFailed || made) {
+	given := slices.ContainsFunc(order.Instances, func(i domain.Instance) bool { return i.KeyName == key && i.KeyFingerprint != "" })
+	if key == "" || !given || status != domain.OrderRolledBack && (status != domain.OrderFailed || made) {
 		return nil
 	}
-	return cloud.DeleteKeyPair(ctx, order.Spec.GeneratedKey)
+	return cloud.DeleteKeyPair(ctx, key)
 }
 
 // giveUp ends an order on which nobody can work any more: what is undecided of it is not had, and the rest is as it is.

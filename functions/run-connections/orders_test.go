@@ -36,7 +36,7 @@ func TestRollback(t *testing.T) {
 // publicKey is the public half of an SSH key.
 const publicKey = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ2nrJo1qkVTnG2uVwaL2P0N6kWPlLCu1eDJ3bFzPn7p made"
 
-// TestAnotherKey of the same name is not overwritten: no server is made with it.
+// TestAnotherKey of the same name is neither overwritten nor deleted with the order: no server is made with it.
 func TestAnotherKey(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -51,6 +51,22 @@ func TestAnotherKey(t *testing.T) {
 		o.Spec.GeneratedKey, d.PublicKey, o.Instances[0].Spec.KeyName = "taken", publicKey, "taken"
 	}).ID)
 	if i := order.Instances[0]; order.Status != domain.OrderFailed || i.Problem == nil || i.Problem.Code != "conflict" {
+		t.Errorf("the order is %s: %+v", order.Status, i.Problem)
+	}
+	if keys := w.KeyPairs(t); len(keys) != 1 {
+		t.Errorf("its owner's key pairs are %v", keys)
+	}
+}
+
+// TestOrderOfLongAgo is given up: what it has not got by now it does not get.
+func TestOrderOfLongAgo(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	c := w.trust(t)
+	placed := w.place(t, c, 1, nil)
+	w.exec(t, "update orders set created_at = now() - interval '61 minutes'")
+	order := w.finish(t, w.function(t, nil), placed.ID)
+	if i := order.Instances[0]; order.Status != domain.OrderFailed || i.Problem == nil || i.Problem.Code != "conflict" || len(w.Servers(t)) != 0 {
 		t.Errorf("the order is %s: %+v", order.Status, i.Problem)
 	}
 }

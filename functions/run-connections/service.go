@@ -30,6 +30,7 @@ type (
 		Remote(ctx context.Context) ([]domain.Connection, error)
 		Revoked(ctx context.Context, projectID string, id uuid.UUID) error
 		Answered(ctx context.Context, projectID string, id uuid.UUID, flavors []domain.Flavor) error
+		Status(ctx context.Context, projectID string, id uuid.UUID) (status domain.ConnectionStatus, reason string, err error)
 		Silent(ctx context.Context, projectID string, id uuid.UUID, first, longest time.Duration) error
 		Orders(ctx context.Context, projectID string, connection uuid.UUID, limit int) ([]uuid.UUID, error)
 		Instances(ctx context.Context, projectID string, connection uuid.UUID) ([]domain.Instance, error)

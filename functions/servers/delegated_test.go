@@ -317,6 +317,9 @@ func TestDeployThroughAConnection(t *testing.T) {
 	if err := json.Unmarshal([]byte(opened.Reveal()), &d); err != nil || !strings.HasPrefix(d.UserData, "#cloud-config\n") || d.ImageID != image.String() {
 		t.Errorf("%v %+v", err, d)
 	}
+	if left := time.Until(d.NotAfter); left < 25*time.Minute || left > 31*time.Minute {
+		t.Errorf("its token is good for %s more", left)
+	}
 	var shown domain.Server
 	l.app.Get(t, "/v1/servers/"+id+"?connection_id="+l.ID.String()).JSON(t, &shown)
 	if g := shown.Instance.Agent; g == nil || g.DeploymentID != d.ID || g.Image != "registry.example.com/agent:7" || g.ReadyAt != nil {

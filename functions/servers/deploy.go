@@ -139,11 +139,17 @@ func withoutFinish(ctx context.Context) (context.Context, context.CancelFunc) {
 
 // askDeploy has it done through a connection. Only run-connections can read what that takes.
 func (s service) askDeploy(ctx context.Context, wanted domain.DelegatedAction, d deploy) (*uuid.UUID, error) {
+	now, err := s.connections.Now(ctx) // before the token's time begins
+	if err != nil {
+		return nil, err
+	}
 	made, userData, err := s.agents.prepare(ctx, d, wanted.ProjectID, wanted.InstanceID)
 	if err != nil {
 		return nil, err
 	}
-	payload, err := json.Marshal(domain.DelegatedDeploy{ID: made.ID, ImageID: d.serverImage, UserData: userData.Reveal()})
+	payload, err := json.Marshal(domain.DelegatedDeploy{
+		ID: made.ID, ImageID: d.serverImage, UserData: userData.Reveal(), NotAfter: now.Add(s.agents.validFor),
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -111,7 +111,7 @@ password_hash_rounds = 4
 max_password_length = 72
 [cache]
 enabled = true
-backend = dogpile.cache.memory
+backend = dogpile.cache.memory_pickle
 expiration_time = 60
 [oslo_middleware]
 enable_proxy_headers_parsing = true"

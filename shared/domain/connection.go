@@ -1,7 +1,6 @@
 package domain
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -101,8 +100,11 @@ type ActsAs struct {
 // Remote says whether the connection is to another cloud or region than ours.
 func (c Connection) Remote() bool { return c.AuthURL != "" || c.Region != "" }
 
-// SealedFor is the purpose that the connection's secret is sealed for: it opens for no other.
-func (c Connection) SealedFor() string { return "connection/" + c.ProjectID + "/" + c.ID.String() }
+// SealedFor is the purpose that the connection's secret is sealed for: it opens for no other. The cloud is in it, so that whoever may
+// write rows cannot have the secret sent elsewhere.
+func (c Connection) SealedFor() string {
+	return "connection/" + c.ProjectID + "/" + c.ID.String() + "/" + c.AuthURL
+}
 
 // EndsAt is when the connection ends by itself.
 func (c Connection) EndsAt() time.Time {
@@ -123,9 +125,10 @@ func (c Connection) EndsAt() time.Time {
 func (c Connection) Owned(who Identity) bool { return who.ProjectID == c.ProjectID }
 
 // Usable says whether the caller may act through the connection: who delegated, and who is named in UsableBy. A project that is
-// named lets in whoever may do more there than read.
+// named lets in whoever may do more there than read; and who delegated needs more than a token that only reads, such as one of an
+// application credential, or that would be a way to write with it.
 func (c Connection) Usable(who Identity) bool {
-	return who.UserID == c.UserID && c.Owned(who) || slices.Contains(c.UsableBy, who.UserID) ||
+	return who.UserID == c.UserID && c.Owned(who) && who.MayAct() || slices.Contains(c.UsableBy, who.UserID) ||
 		slices.Contains(c.UsableBy, who.ProjectID) && who.MayAct()
 }
 
@@ -135,6 +138,8 @@ func (c Connection) Permits(now time.Time, wanted ...Permission) error {
 	switch {
 	case c.Status == ConnectionLost:
 		return apperr.New(apperr.DelegationLost, "the connection cannot be acted through any more: %s", c.Reason)
+	case c.Status == ConnectionDeleted:
+		return apperr.New(apperr.Forbidden, "the connection has ended: %s", c.Reason)
 	case c.Status != ConnectionActive || !now.Before(c.EndsAt()):
 		return apperr.New(apperr.Forbidden, "the connection ended at %s", c.EndsAt().UTC().Format(time.RFC3339))
 	}
@@ -273,6 +278,3 @@ type Through struct {
 	ProjectID    string // the connection's
 	ConnectionID uuid.UUID
 }
-
-// String is for messages.
-func (t Through) String() string { return fmt.Sprintf("connection %s", t.ConnectionID) }

@@ -2,6 +2,7 @@ package domain
 
 import (
 	"maps"
+	"time"
 
 	"github.com/google/uuid"
 )
@@ -33,6 +34,8 @@ type DelegatedDeploy struct {
 	ID       uuid.UUID `json:"id"`
 	ImageID  string    `json:"image_id,omitempty"`
 	UserData string    `json:"user_data"`
+	// NotAfter is when the deployment's token ends. Who rebuilds later wipes a disk for an agent that cannot come; zero is not said.
+	NotAfter time.Time `json:"not_after,omitzero"`
 }
 
 // DeployStep is what is to be done next to deploy.

@@ -1,6 +1,6 @@
 package domain
 
-// The types of the CloudEvents that tell of state changes. README's table says what their data hold.
+// The types of the CloudEvents that tell of state changes. A table in functions/callbacks/README.md says what their data hold.
 const (
 	InstanceEvent     = "cloudfn.instance.state.v1"
 	OrderEvent        = "cloudfn.order.state.v1"

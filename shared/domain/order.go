@@ -129,6 +129,9 @@ func (o Order) Abandoned() OrderStatus {
 
 // settled says whether the instance is what the order asks for, or surely will not be.
 func (o Order) settled(i Instance) bool {
+	if i.letGo() {
+		return true
+	}
 	if o.Spec.Stopped {
 		switch i.State {
 		case InstanceActive, InstanceUpdating, InstanceRebooting, InstanceUnknown:
@@ -161,9 +164,12 @@ func (i Instance) lost() bool {
 	return i.State == InstanceError || i.State == InstanceDeleting || i.State == InstanceDeleted
 }
 
+// letGo says whether the instance was disconnected: then no order does anything to its server any more, nor waits for it.
+func (i Instance) letGo() bool { return !i.DisconnectedAt.IsZero() }
+
 // left says whether there is, or may be, a server of the instance.
 func (i Instance) left() bool {
-	return i.State != InstanceDeleted && (i.ServerID != "" || i.Problem == nil)
+	return i.State != InstanceDeleted && !i.letGo() && (i.ServerID != "" || i.Problem == nil)
 }
 
 // Step is what is to be done next for one instance of an order.
@@ -191,6 +197,7 @@ func (o Order) Next() []Step {
 	rollingBack := o.RollingBack()
 	for n, i := range o.Instances {
 		switch {
+		case i.letGo():
 		case rollingBack:
 			steps[n] = i.undo()
 		case o.Status != OrderRunning:

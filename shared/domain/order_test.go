@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 )
@@ -108,6 +109,31 @@ func TestReusedIsStarted(t *testing.T) {
 		o := Order{Spec: OrderSpec{Reuse: true}, Status: OrderRunning, Instances: []Instance{{ServerID: "x", State: state}}}
 		if got := o.Evaluate(); got != want {
 			t.Errorf("%s: got %s, want %s", state, got, want)
+		}
+	}
+}
+
+// TestLetGo: no order does anything to what was disconnected from it, or waits for that.
+func TestLetGo(t *testing.T) {
+	t.Parallel()
+	made := func(s InstanceState) Instance { return Instance{ServerID: "x", State: s} }
+	refused := Instance{State: InstanceError, Problem: &Problem{}}
+	for name, tc := range map[string]struct {
+		spec        OrderSpec
+		letGo, stay Instance
+		step        Step
+		want        OrderStatus
+	}{
+		"a rollback":           {OrderSpec{OnFailure: Rollback}, made(InstanceActive), refused, StepNone, OrderRolledBack},
+		"a rollback with more": {OrderSpec{OnFailure: Rollback}, made(InstanceError), made(InstanceActive), StepDelete, OrderRunning},
+		"to be stopped":        {OrderSpec{Stopped: true}, made(InstanceActive), made(InstanceStopped), StepNone, OrderDone},
+		"an idle one":          {OrderSpec{Reuse: true}, made(InstanceStopped), made(InstanceActive), StepNone, OrderDone},
+		"seen by nobody":       {OrderSpec{}, made(InstanceBuilding), made(InstanceActive), StepNone, OrderDone},
+	} {
+		tc.letGo.DisconnectedAt = time.Now()
+		o := Order{Spec: tc.spec, Status: OrderRunning, Instances: []Instance{tc.letGo, tc.stay}}
+		if steps := o.Next(); !slices.Equal(steps, []Step{StepNone, tc.step}) || o.Evaluate() != tc.want {
+			t.Errorf("%s: got %q %s, want %q %s", name, steps, o.Evaluate(), tc.step, tc.want)
 		}
 	}
 }

@@ -88,7 +88,8 @@ func secondLook(ctx context.Context, cloud Cloud, id string) (domain.Server, err
 func ofInstance(found []domain.Server, i domain.Instance) []domain.Server {
 	var mine []domain.Server
 	for _, server := range found {
-		if slices.Contains(server.Tags, i.ID.String()) {
+		gone := i.ServerID == "" && domain.StateOf(server.Status, server.Task) == domain.InstanceDeleted // Nova lists it for a moment more
+		if slices.Contains(server.Tags, i.ID.String()) && !gone {
 			mine = append(mine, server)
 		}
 	}

@@ -40,17 +40,22 @@ with used as (
 ), after as (
     insert into actions (project_id, id, connection_id, instance_id, server_id, user_id, verb, hard, payload)
     select $1, $2, id, $4, $5, $6, $7, $8, $9 from used
+    where (select count(*) from actions where connection_id = $3 and status = 'running') < $10
     returning *, null::text as previous_status
 ), event as (` + actionEventSQL + ` after)
 select ` + actionColumns + ` from after`
 
-// Ask stores an action that is to be done, with its event. NotFound when the connection has ended meanwhile.
+// maxWaiting is how many actions of a connection may wait at once.
+const maxWaiting = 1000
+
+// Ask stores an action that is to be done, with its event. It is a Conflict when the connection has ended meanwhile, or too many
+// actions wait.
 func (a Actions) Ask(ctx context.Context, wanted domain.DelegatedAction) (domain.DelegatedAction, error) {
 	rows, _ := a.DB.pool.Query(ctx, askSQL, wanted.ProjectID, wanted.ID, wanted.ConnectionID, wanted.InstanceID, wanted.ServerID,
-		wanted.UserID, wanted.Ask.Verb, wanted.Ask.Hard, wanted.Payload)
+		wanted.UserID, wanted.Ask.Verb, wanted.Ask.Hard, wanted.Payload, maxWaiting)
 	stored, err := pgx.CollectExactlyOneRow(rows, scanAction)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return stored, noConnection(wanted.ConnectionID)
+		return stored, apperr.New(apperr.Conflict, "the connection has ended, or has %d actions that wait: that is as many as there may be", maxWaiting)
 	}
 	return stored, classify(err)
 }
@@ -73,11 +78,12 @@ where (project_id, id) in (
     where a.project_id = $1 and a.connection_id = $2 and a.status = 'running' and coalesce(a.claimed_until, '-infinity') < clock_timestamp()
       and not exists (select from actions before where before.project_id = a.project_id and before.instance_id = a.instance_id
                       and before.status = 'running' and (before.created_at, before.id) < (a.created_at, a.id))
-    order by a.created_at limit $5 for update skip locked
+    order by a.claimed_until nulls first, a.created_at limit $5 for update skip locked
 )
 returning ` + actionColumns
 
-// Claim takes actions of a connection that are to be done now, at most one of each instance.
+// Claim takes actions of a connection that are to be done now, at most one of each instance: those first that nobody has looked at, or
+// not for the longest.
 func (a Actions) Claim(
 	ctx context.Context, projectID string, connection uuid.UUID, claimFor time.Duration, limit int,
 ) (claim uuid.UUID, taken []domain.DelegatedAction, err error) {

@@ -166,7 +166,14 @@ func TestNothingIsAskedOfAnEndedConnection(t *testing.T) {
 	}
 	l.exec(t, "update connections set status = 'expired'")
 	_, err := postgres.Actions{DB: l.DB}.Ask(t.Context(), domain.DelegatedAction{ID: uuid.New(), ProjectID: "p1", ConnectionID: c.ID, InstanceID: uuid.New(), Ask: domain.Ask{Verb: domain.Stop}})
-	if apperr.CodeOf(err) != apperr.NotFound {
+	if apperr.CodeOf(err) != apperr.Conflict {
+		t.Errorf("got %v", err)
+	}
+	// Nor when as many wait as may.
+	l.exec(t, "update connections set status = 'active'")
+	l.exec(t, "insert into actions (project_id, id, connection_id, instance_id, user_id, verb) select 'p1', gen_random_uuid(), $1, gen_random_uuid(), 'u', 'stop' from generate_series(1, 1000)", c.ID)
+	_, err = postgres.Actions{DB: l.DB}.Ask(t.Context(), domain.DelegatedAction{ID: uuid.New(), ProjectID: "p1", ConnectionID: c.ID, InstanceID: uuid.New(), Ask: domain.Ask{Verb: domain.Stop}})
+	if apperr.CodeOf(err) != apperr.Conflict {
 		t.Errorf("got %v", err)
 	}
 }

@@ -29,6 +29,15 @@ with idle as (
 )
 update instances i set order_id = $3, position = $4, updated_at = clock_timestamp()
 from idle where i.project_id = idle.project_id and i.id = idle.id`
+
+	// Once the order's callback is there, it hears of what was taken as of what is new.
+	reusedSQL = `
+with row as (
+    update instances set seq = seq + 1, updated_at = clock_timestamp()
+    where project_id = $1 and order_id = $2 and position = any($3)
+    returning *, state as previous_state
+), event as (` + instanceEventSQL + ` row)
+select count(*) from row`
 )
 
 // PlaceDelegated stores an order that run-connections works on, with its instances and its callback, in one transaction: if the
@@ -58,6 +67,7 @@ func allocate(ctx context.Context, tx pgx.Tx, order domain.Order) error {
 		return err
 	}
 	var more domain.Need
+	var taken []int
 	reused := make([]bool, len(order.Instances))
 	for n, i := range order.Instances {
 		if order.Spec.Reuse {
@@ -67,14 +77,20 @@ func allocate(ctx context.Context, tx pgx.Tx, order domain.Order) error {
 			}
 			reused[n] = tag.RowsAffected() == 1
 		}
-		if !reused[n] {
+		if reused[n] {
+			taken = append(taken, n)
+		} else {
 			more.Add(i.Spec)
 		}
 	}
 	if err := admit(ctx, tx, order.ProjectID, order.ConnectionID, domain.MayAllocate, more); err != nil {
 		return err
 	}
-	return beginWithout(ctx, tx, order, reused)
+	if err := beginWithout(ctx, tx, order, reused); err != nil || len(taken) == 0 {
+		return err
+	}
+	_, err := tx.Exec(ctx, reusedSQL, order.ProjectID, order.ID, taken)
+	return err
 }
 
 // labels are the metadata that an idle instance must have, too.

@@ -220,7 +220,7 @@ func TestWhoIsTold(t *testing.T) {
 	}
 	event("l", "p1", domain.InstanceEvent, mine.ID, uuid.Nil, uuid.New())
 	last := mine.ID.String()
-	expect(map[string]string{"owner": last + " l", "who delegated": last + " l", "of a project": last + " l"})
+	expect(map[string]string{"owner": last + " l", "who delegated": last, "of a project": last})
 	if _, err := (postgres.Connections{DB: l.DB}).End(t.Context(), "p1", mine.ID, domain.ConnectionDeleted, "", true); err != nil {
 		t.Fatal(err)
 	}

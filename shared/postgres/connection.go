@@ -136,7 +136,7 @@ func used(ctx context.Context, db querier, projectID string, id uuid.UUID) (n do
 // first; marker is the last id already seen (zero = none). Used is filled in.
 func (c Connections) List(ctx context.Context, who domain.Identity, usable bool, limit int, marker uuid.UUID) ([]domain.Connection, error) {
 	rows, _ := c.DB.pool.Query(ctx, "select "+connectionColumns+" from connections where "+visible+`
-  and case when $3 then status = 'active' and (usable_by && $2::text[] or project_id = $1 and user_id = $6) else project_id = $1 end
+  and case when $3 then status = 'active' and (usable_by && $2::text[] or project_id = $1 and user_id = $6 and $1 = any($2)) else project_id = $1 end
   and id > $4 order by id limit $5`, who.ProjectID, names(who), usable, marker, limit, who.UserID) // ids are version 7: the order of time
 	found, err := pgx.CollectRows(rows, scanConnection)
 	if err != nil {
@@ -221,7 +221,8 @@ type withMore struct {
 // Scan implements pgx.CollectableRow.
 func (w withMore) Scan(dest ...any) error { return w.CollectableRow.Scan(append(dest, w.more...)...) }
 
-// Usable reads a connection that the caller may act through, and says what time it is. NotFound for any other.
+// Usable reads a connection that the caller may act through, and says what time it is. NotFound for any other; for one that has
+// ended the error of domain.Connection.Permits: nothing is done through it any more, and nothing is seen.
 func (c Connections) Usable(ctx context.Context, who domain.Identity, id uuid.UUID) (found domain.Connection, now time.Time, err error) {
 	if found, err = c.Get(ctx, who, id); err != nil {
 		return found, now, err
@@ -229,6 +230,8 @@ func (c Connections) Usable(ctx context.Context, who domain.Identity, id uuid.UU
 	if !found.Usable(who) {
 		return domain.Connection{}, now, noConnection(id)
 	}
-	now, err = c.DB.Now(ctx)
-	return found, now, err
+	if now, err = c.DB.Now(ctx); err != nil {
+		return found, now, err
+	}
+	return found, now, found.Permits(now)
 }

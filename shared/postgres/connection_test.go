@@ -93,7 +93,7 @@ func TestConnectionsAreShown(t *testing.T) {
 		shown, listed, usable string
 	}{
 		{"u1", "p1", "member", "ntc", "ntc", "ntc"},
-		{"u1", "p1", "reader", "ntc", "ntc", "ntc"},
+		{"u1", "p1", "reader", "ntc", "ntc", ""}, // who delegated, with a token that only reads
 		{"u5", "p1", "member", "ntc", "ntc", ""},
 		{"u2", "p1", "member", "ntc", "ntc", "n"},
 		{"u2", "p5", "reader", "n", "", "n"},

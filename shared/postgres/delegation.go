@@ -35,15 +35,15 @@ where status = 'active' and ` + endsAt + ` <= clock_timestamp()
 order by expires_at limit $1`
 
 	// Those for which there is something to do that nobody does. One whose cloud gave no answer is left alone for a while; for one
-	// that has ended no cloud is asked.
+	// that has ended no cloud is asked. They come in no order: those that came first each time would have all hands to themselves.
 	workSQL = `
 select ` + delegationColumns + ` from connections c
 where (c.status <> 'active' or coalesce(not_before, '-infinity') <= clock_timestamp())
-  and (exists (select from orders o where o.project_id = c.project_id and o.connection_id = c.id and o.status = 'running'
-               and coalesce(o.claimed_until, '-infinity') < clock_timestamp())
-    or exists (select from actions a where a.connection_id = c.id and a.status = 'running'
-               and coalesce(a.claimed_until, '-infinity') < clock_timestamp()))
-order by last_used_at nulls first limit $1`
+  and ((c.project_id, c.id) in (select o.project_id, o.connection_id from orders o where o.status = 'running' and o.connection_id is not null
+                                and coalesce(o.claimed_until, '-infinity') < clock_timestamp())
+    or (c.project_id, c.id) in (select a.project_id, a.connection_id from actions a where a.status = 'running'
+                                and coalesce(a.claimed_until, '-infinity') < clock_timestamp()))
+order by random() limit $1`
 
 	// Those whose servers nobody else follows.
 	remoteSQL = `
@@ -74,6 +74,12 @@ func (d Delegations) list(ctx context.Context, sql string, args ...any) ([]domai
 	return found, classify(err)
 }
 
+// Status is how a connection is now, and why.
+func (d Delegations) Status(ctx context.Context, projectID string, id uuid.UUID) (status domain.ConnectionStatus, reason string, err error) {
+	err = d.DB.pool.QueryRow(ctx, "select status, reason from connections where project_id = $1 and id = $2", projectID, id).Scan(&status, &reason)
+	return status, reason, classify(err)
+}
+
 // Revoked notes that nothing of a connection is left in Keystone that could be taken back.
 func (d Delegations) Revoked(ctx context.Context, projectID string, id uuid.UUID) error {
 	_, err := d.DB.pool.Exec(ctx, "update connections set revoked = true where project_id = $1 and id = $2", projectID, id)
@@ -96,21 +102,22 @@ func orNullJSON(flavors []domain.Flavor) any {
 }
 
 // Silent notes that the connection's cloud gave no answer, and leaves it alone for a pause: first, then twice as long each time,
-// up to longest.
+// up to longest. Of several that find it silent at once the first counts.
 func (d Delegations) Silent(ctx context.Context, projectID string, id uuid.UUID, first, longest time.Duration) error {
 	_, err := d.DB.pool.Exec(ctx, `
 update connections
 set failures = failures + 1, silent_since = coalesce(silent_since, clock_timestamp()), not_before = clock_timestamp() + least($3::interval * power(2, least(failures, 20)), $4::interval)
-where project_id = $1 and id = $2`, projectID, id, first, longest)
+where project_id = $1 and id = $2 and coalesce(not_before, '-infinity') <= clock_timestamp()`, projectID, id, first, longest)
 	return classify(err)
 }
 
 const openOrdersSQL = `
 select id from orders
 where project_id = $1 and connection_id = $2 and status = 'running' and coalesce(claimed_until, '-infinity') < clock_timestamp()
-order by created_at limit $3`
+order by updated_at limit $3`
 
-// Orders lists the connection's orders that are running and that nobody works on.
+// Orders lists the connection's orders that are running and that nobody works on: those first on which nobody worked for the longest,
+// so that one that cannot be ended keeps no other waiting.
 func (d Delegations) Orders(ctx context.Context, projectID string, connection uuid.UUID, limit int) ([]uuid.UUID, error) {
 	rows, _ := d.DB.pool.Query(ctx, openOrdersSQL, projectID, connection, limit)
 	ids, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])

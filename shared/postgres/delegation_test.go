@@ -131,7 +131,8 @@ func TestBusy(t *testing.T) {
 	busy(false, "it has been for long")
 }
 
-// TestSilence grows from one time to the next, up to a bound, and ends with the first answer.
+// TestSilence grows from one time to the next, up to a bound, and ends with the first answer. Many that find a cloud silent at once
+// are one time.
 func TestSilence(t *testing.T) {
 	t.Parallel()
 	l := newLender(t)
@@ -139,8 +140,11 @@ func TestSilence(t *testing.T) {
 	c := l.lend(t, domain.ConnectionQuota{}, nil)
 	var since time.Time
 	for n, want := range []time.Duration{10, 20, 40, 80, 160, 320, 600, 600} {
-		if err := d.Silent(t.Context(), "p1", c.ID, 10*time.Second, 10*time.Minute); err != nil {
-			t.Fatal(err)
+		l.exec(t, "update connections set not_before = now()")
+		for range 8 { // actions that were being done
+			if err := d.Silent(t.Context(), "p1", c.ID, 10*time.Second, 10*time.Minute); err != nil {
+				t.Fatal(err)
+			}
 		}
 		var pause time.Duration
 		var began time.Time
@@ -233,5 +237,53 @@ func TestRetireDelegated(t *testing.T) {
 		Scan(&actions, &deployments, &bundles)
 	if err != nil || actions != 2 || deployments != 1 || bundles != 0 {
 		t.Errorf("left are %d actions, %d deployments and %d bundles: %v", actions, deployments, bundles, err)
+	}
+}
+
+// TestTurns are given to all that waits: what is looked at and not ended comes after what was not looked at for longer.
+func TestTurns(t *testing.T) {
+	t.Parallel()
+	l := newLender(t)
+	d := postgres.Delegations{DB: l.DB}
+	first, second := l.lend(t, domain.ConnectionQuota{}, nil), l.lend(t, domain.ConnectionQuota{}, nil)
+	var orders []domain.Order
+	for _, c := range []domain.Connection{first, first, second} {
+		o := through(c, 1)
+		if _, err := l.PlaceDelegated(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+		orders = append(orders, o)
+	}
+	claim, err := l.Claim(t.Context(), orders[0], time.Minute)
+	if err == nil {
+		err = l.Release(t.Context(), orders[0], claim)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ids, err := d.Orders(t.Context(), "p1", first.ID, 1); err != nil || len(ids) != 1 || ids[0] != orders[1].ID {
+		t.Errorf("after a look at %s it is the turn of %s: %v", orders[0].ID, ids, err)
+	}
+	turns := map[uuid.UUID]bool{}
+	for range 40 {
+		found, err := d.Work(t.Context(), 1)
+		if err != nil || len(found) != 1 {
+			t.Fatal(found, err)
+		}
+		turns[found[0].ID] = true
+	}
+	if len(turns) != 2 {
+		t.Errorf("of 2 connections %d have a turn", len(turns))
+	}
+	a, b := l.ask(t, first, uuid.New()), l.ask(t, first, uuid.New())
+	for _, want := range []uuid.UUID{a.ID, b.ID, a.ID} {
+		claim, taken := l.take(t, first, time.Minute, 1)
+		if len(taken) != 1 || taken[0].ID != want {
+			t.Fatalf("it is the turn of %v, want %s", taken, want)
+		}
+		if err := (postgres.Actions{DB: l.DB}).Release(t.Context(), taken[0], claim, -time.Second); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Millisecond)
 	}
 }

@@ -60,14 +60,14 @@ with after as (
     returning *
 ), instance as (
     update instances i set seq = i.seq + 1 from after d
-    where i.project_id = d.project_id and i.id = d.instance_id and i.state <> 'deleted'
+    where i.project_id = d.project_id and i.id = d.instance_id and i.state <> 'deleted' and i.disconnected_at is null
     returning i.*, d.id as deployment_id, d.image as agent_image, d.ready_at
 ), event as (
     insert into events (project_id, subject, seq, type, at, order_id, connection_id, data)
     select project_id, id::text, seq, '` + domain.AgentReadyEvent + `', ready_at, order_id, connection_id,
            jsonb_strip_nulls(jsonb_build_object('instance_id', id, 'server_id', server_id, 'deployment_id', deployment_id, 'image', agent_image,
                                                 'order_id', order_id, 'connection_id', connection_id))
-    from instance where disconnected_at is null
+    from instance
 )
 select count(*) from after`
 

@@ -130,5 +130,8 @@ func TestReadyOfWhatIsGone(t *testing.T) {
 		if got := l.told(t, i.ID); got != "1 - active" {
 			t.Errorf("%s: told was %q", change, got)
 		}
+		if seq := testkit.Scalar[int](t, l.conn, "select seq::int from instances where id = $1", i.ID); seq != 1 {
+			t.Errorf("%s: the next event would be %d, after a gap", change, seq+1)
+		}
 	}
 }

@@ -57,7 +57,7 @@ delete from callbacks where (project_id, id) in (
     where c.project_id <> '' and c.updated_at < now() - $1::interval
       and not exists (select from deliveries d where d.project_id = c.project_id and d.callback_id = c.id)
       and (c.status = 'gone'
-        or c.connection_id is not null and not exists (select from connections k where k.id = c.connection_id and k.status <> 'deleted')
+        or c.connection_id is not null and not exists (select from connections k where k.id = c.connection_id and k.status = 'active')
         or exists (select from instances i where i.project_id = coalesce(c.of_project, c.project_id) and i.id = c.instance_id and i.state = 'deleted')
         or exists (select from orders o where o.project_id = coalesce(c.of_project, c.project_id) and o.id = c.order_id and o.status <> 'running'
                    and not exists (select from instances i where i.project_id = o.project_id and i.order_id = o.id

@@ -100,7 +100,8 @@ func insertConnected(ctx context.Context, tx pgx.Tx, w domain.Instance) (domain.
 }
 
 // takeOver gives a known instance to another connection, or back to its project. One that counts for the connection already takes
-// no more of its quota.
+// no more of its quota. What its project takes up itself is not the connection's any more: else whoever may act through that could
+// stop, rebuild or delete it again.
 func takeOver(ctx context.Context, tx pgx.Tx, known, wanted domain.Instance) (domain.Instance, bool, error) {
 	if known.DisconnectedAt.IsZero() && known.ConnectionID != uuid.Nil && wanted.ConnectionID != uuid.Nil {
 		var active bool
@@ -122,9 +123,6 @@ func takeOver(ctx context.Context, tx pgx.Tx, known, wanted domain.Instance) (do
 		if err := admit(ctx, tx, wanted.ProjectID, wanted.ConnectionID, domain.MayConnect, more); err != nil {
 			return known, false, err
 		}
-	}
-	if wanted.ConnectionID == uuid.Nil {
-		wanted.ConnectionID = known.ConnectionID // what counts as a connection's goes on counting
 	}
 	rows, _ := tx.Query(ctx, takeOverSQL, known.ProjectID, known.ID, orNullID(wanted.ConnectionID))
 	taken, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[domain.Instance])

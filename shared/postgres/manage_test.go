@@ -187,10 +187,16 @@ func TestTakeOver(t *testing.T) {
 	if _, _, err := store.Connect(t.Context(), stranger(uuid.NewString(), a.ID)); apperr.CodeOf(err) != apperr.Forbidden {
 		t.Errorf("through one that has ended: %v", err)
 	}
-	// What was let go of one connection and taken up by its project goes on counting for the connection.
+	// What was let go of one connection and taken up by its project is out of the connection's reach.
 	l.letGo(t, own.ID, uuid.Nil)
-	if got, _ := l.connectNow(t, stranger(own.ServerID, uuid.Nil)); got.ConnectionID != b.ID || !got.DisconnectedAt.IsZero() {
+	if got, _ := l.connectNow(t, stranger(own.ServerID, uuid.Nil)); got.ID != own.ID || got.ConnectionID != uuid.Nil || !got.DisconnectedAt.IsZero() {
 		t.Errorf("taken up by its project: %+v", got)
+	}
+	if found, err := store.Managed(t.Context(), domain.Through{ProjectID: "p1", ConnectionID: b.ID}, []string{own.ServerID}); err != nil || found[0].ID != uuid.Nil {
+		t.Errorf("the connection still has it: %+v %v", found, err)
+	}
+	if _, made := l.connectNow(t, stranger(uuid.NewString(), b.ID)); !made {
+		t.Error("it counts for the connection")
 	}
 	forbidden := l.lend(t, domain.ConnectionQuota{}, func(c *domain.Connection) { c.Actions = []domain.Permission{domain.MayAllocate} })
 	if _, _, err := store.Connect(t.Context(), stranger(uuid.NewString(), forbidden.ID)); apperr.CodeOf(err) != apperr.Forbidden {

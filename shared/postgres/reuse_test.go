@@ -97,6 +97,13 @@ func TestReuse(t *testing.T) {
 	if got := placed(rest); len(got) != 3 || got[0] != larger || got[1] != rest.Instances[1].ID || got[2] != rest.Instances[2].ID {
 		t.Errorf("taken were %v, want %s and two new ones", got, larger)
 	}
+	for id, order := range map[uuid.UUID]uuid.UUID{smaller: one.ID, larger: rest.ID} {
+		told := testkit.Scalar[string](t, l.conn, `select string_agg(seq || ' ' || (data->>'state'), ', ' order by seq) from events
+			where subject = $1::text and order_id = $2`, id, order)
+		if told != "3 stopped" {
+			t.Errorf("of %s, which was taken, its order's events are %q", id, told)
+		}
+	}
 	for name, id := range busy {
 		if testkit.Scalar[bool](t, l.conn, "select coalesce(order_id = any($2), false) from instances where id = $1", id, []uuid.UUID{one.ID, rest.ID}) {
 			t.Errorf("taken was one that is busy: %s", name)

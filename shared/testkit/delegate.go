@@ -17,7 +17,10 @@ type AccessRule = applicationcredentials.AccessRule
 // rules it is good for the calls that they name, and no other.
 func (p *Project) AppCredential(t testing.TB, rules ...AccessRule) (id, secret string) {
 	t.Helper()
-	opts := applicationcredentials.CreateOpts{Name: fmt.Sprintf("test-%x", rand.Uint64()), AccessRules: rules}
+	opts := applicationcredentials.CreateOpts{
+		Name: fmt.Sprintf("test-%x", rand.Uint64()), AccessRules: rules, // Of a credential Keystone gives none of the roles that others imply.
+		Roles: []applicationcredentials.Role{{Name: role}, {Name: "reader"}},
+	}
 	made, err := applicationcredentials.Create(context.Background(), Identity(t, p.Login(t)), p.UserID, opts).Extract()
 	if err != nil {
 		t.Fatal(err)

@@ -107,10 +107,10 @@ begin
           and (c.instance_id is null or c.instance_id::text = new.data->>'instance_id')
           and (c.order_id is null or c.order_id = new.order_id)
           and c.id::text <> new.subject
-          -- Whoever may not act through the connection any more hears no more of it.
+          -- Whoever may not act through the connection any more hears no more of it but that it has ended.
           and (c.connection_id is null or c.connection_id = new.connection_id and exists (
               select from connections k where k.id = c.connection_id and k.project_id = new.project_id
-                and (k.status <> 'deleted' or new.type = 'cloudfn.connection.state.v1')
+                and (k.status = 'active' and k.expires_at > new.at or new.type = 'cloudfn.connection.state.v1')
                 and (k.usable_by && array[c.user_id, c.project_id] or k.user_id = c.user_id and k.project_id = c.project_id)))
         for key share of c -- one that is being deleted is left out, and does not fail whoever writes the event
     ), delivery as (
