@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -221,9 +220,7 @@ func TestReaderIsShownAnOrder(t *testing.T) {
 	app.Post(t, "/v1/launch", body(t, nil)).JSON(t, &order)
 	testkit.Eventually(t, 4*time.Minute, "the server is ACTIVE", func() bool { return p.Servers(t)[0].Status == "ACTIVE" })
 	exec(t, testkit.Connect(t, database), `update orders set status = 'running', spec = spec || '{"stopped": true}'`)
-	reader := testkit.NewProject(t)
-	p.Grant(t, reader.UserID, "reader")
-	a := app.As(tokenIn(t, reader, p.ID)).Get(t, "/v1/launch/"+order.ID.String())
+	a := app.As(p.ReaderToken(t)).Get(t, "/v1/launch/"+order.ID.String())
 	if a.Status != 200 {
 		t.Fatalf("got %d %s", a.Status, a.Body)
 	}
@@ -233,21 +230,6 @@ func TestReaderIsShownAnOrder(t *testing.T) {
 	if app.Get(t, "/v1/launch/"+order.ID.String()).JSON(t, &order); order.Status != domain.OrderDone || order.Instances[0].State != domain.InstanceStopped {
 		t.Errorf("whoever may do it leaves it %s %+v", order.Status, order.Instances)
 	}
-}
-
-// tokenIn is a token of the user of one project that is scoped to another.
-func tokenIn(t *testing.T, user *testkit.Project, projectID string) string {
-	t.Helper()
-	in := fmt.Sprintf(`{"auth": {"identity": {"methods": ["token"], "token": {"id": "%s"}}, "scope": {"project": {"id": "%s"}}}}`, user.Unscoped(t), projectID)
-	resp, err := http.Post(user.Login(t).IdentityEndpoint+"auth/tokens", "application/json", strings.NewReader(in))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusCreated {
-		t.Fatalf("Keystone answered %s", resp.Status)
-	}
-	return resp.Header.Get("X-Subject-Token")
 }
 
 // TestDryRunCounts adds up what servers that differ need, and says what it may not ask.

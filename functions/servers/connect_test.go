@@ -101,7 +101,7 @@ func TestWhoMayConnect(t *testing.T) {
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)
 	app := testkit.Start(t, testkit.Env(t, database, nil))
-	reader := app.As(readerToken(t, p))
+	reader := app.As(p.ReaderToken(t))
 	if status, _ := link(t, reader, `{"server_id":%q}`, server); status != 403 {
 		t.Errorf("a reader connects: %d", status)
 	}
@@ -147,21 +147,4 @@ func TestWhoMayConnect(t *testing.T) {
 	if !slices.Contains([]int{404, 409}, status) {
 		t.Errorf("one that is going: %d", status)
 	}
-}
-
-// readerToken is the token of somebody who may only read in the project.
-func readerToken(t *testing.T, p *testkit.Project) string {
-	t.Helper()
-	reader := testkit.NewProject(t)
-	p.Grant(t, reader.UserID, "reader")
-	body := fmt.Sprintf(`{"auth": {"identity": {"methods": ["token"], "token": {"id": "%s"}}, "scope": {"project": {"id": "%s"}}}}`, reader.Unscoped(t), p.ID)
-	resp, err := http.Post(reader.Login(t).IdentityEndpoint+"auth/tokens", "application/json", strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusCreated {
-		t.Fatalf("Keystone answered %s", resp.Status)
-	}
-	return resp.Header.Get("X-Subject-Token")
 }

@@ -256,7 +256,7 @@ func TestDeployRefusals(t *testing.T) {
 	if many.Status != 400 || !testkit.Names(t, many, "action") {
 		t.Errorf("on many: %d %s", many.Status, many.Body)
 	}
-	if a := app.As(readerToken(t, p)).Post(t, path, fmt.Sprintf(roll, "1")); a.Status != 403 {
+	if a := app.As(p.ReaderToken(t)).Post(t, path, fmt.Sprintf(roll, "1")); a.Status != 403 {
 		t.Errorf("a reader: %d %s", a.Status, a.Body)
 	}
 	off := testkit.Start(t, testkit.Env(t, database, map[string]string{"AGENT_URL": ""})).As(p.Token(t))

@@ -137,6 +137,16 @@ func (p *Project) Login(t testing.TB) *gophercloud.ProviderClient {
 // Token is a fresh token of the project's member.
 func (p *Project) Token(t testing.TB) string { t.Helper(); return p.Login(t).Token() }
 
+// ReaderToken is a token of somebody who may only read in the project.
+func (p *Project) ReaderToken(t testing.TB) string {
+	t.Helper()
+	reader := NewProject(t)
+	p.Grant(t, reader.UserID, "reader")
+	in := *reader
+	in.ID = p.ID
+	return in.Token(t)
+}
+
 // Unscoped is a token of the project's member that is scoped to nothing.
 func (p *Project) Unscoped(t testing.TB) string {
 	t.Helper()
