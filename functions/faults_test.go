@@ -18,9 +18,9 @@ import (
 
 // TestFaultKeystoneStopped answers 503 while Keystone is stopped, and the daemon starts without it.
 func TestFaultKeystoneStopped(t *testing.T) {
-	token := testkit.Token(t, "demo")
+	token, env := testkit.Token(t, "demo"), daemonEnv(t, testkit.Database(t)) // while Keystone can say who the trustee is
 	testkit.StopPieces(t, "keystone")
-	p := testkit.Spawn(t, daemonEnv(t, testkit.Database(t)))
+	p := testkit.Spawn(t, env)
 	for range 3 {
 		if a := p.As(token).Get(t, "/v1/servers"); a.Status != 503 || a.Header.Get("Retry-After") == "" {
 			t.Errorf("got %d %s, want 503 with Retry-After", a.Status, a.Body)
