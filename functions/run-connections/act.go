@@ -42,6 +42,9 @@ func (a acting) act(ctx context.Context) (done bool, err error) {
 	if a.action.Ask.Verb == domain.Delete {
 		return a.remove(ctx, i, server, err)
 	}
+	if err == nil && server.Status == "DELETED" { // Nova shows it for a moment more
+		err = apperr.New(apperr.NotFound, "there is no server %s any more", i.ServerID)
+	}
 	if err != nil {
 		return false, err
 	}
