@@ -149,7 +149,6 @@ func TestWhatOthersDo(t *testing.T) {
 	testkit.Heavy(t)
 	for _, account := range []string{"collector", "admin"} {
 		t.Run(account, func(t *testing.T) {
-			t.Parallel()
 			w := launched(t, 2)
 			p := w.poller(t, map[string]string{"OS_CLOUD": account})
 			tick(t, p, 204)

@@ -57,7 +57,6 @@ func TestActionsInEveryState(t *testing.T) {
 		},
 	} {
 		t.Run(tc.status, func(t *testing.T) {
-			t.Parallel()
 			id := made[i].ID
 			if status := p.Tell(t, id, tc.enter); status != http.StatusAccepted {
 				t.Fatalf("%s: Nova answers %d", tc.enter, status)

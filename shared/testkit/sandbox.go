@@ -34,7 +34,8 @@ func CellUp(t testing.TB) { t.Helper(); script(t, "sandbox", "cell-up") }
 
 // Heavy is for a test that keeps the sandbox busy, with more than a few servers: it waits until no other one does so, in
 // whatever process. Two cores make servers for one of them in seconds, and for four of them in minutes. Call it first, so
-// that what the test made is gone before the next one begins.
+// that what the test made is gone before the next one begins. Its subtests are not parallel: they would need the places among
+// the running tests that those hold which wait for this one.
 func Heavy(t testing.TB) {
 	t.Helper()
 	file, err := os.OpenFile(filepath.Join(filepath.Dir(CloudsYAML(t)), "heavy-test.lock"), os.O_CREATE|os.O_RDWR, 0o600)
