@@ -1,11 +1,11 @@
 # cloudfn: every target sets up what it needs. `make` alone prints this help.
 
 GOLANGCI_LINT := go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
-PACKAGES := ./functions/... ./shared/... ./bench/... ./knative/... ./e2e/...
+PACKAGES := ./cmd/... ./functions/... ./shared/... ./bench/... ./docs/... ./knative/... ./e2e/... ./tools/...
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help run test lint bench build image sandbox cluster deploy undeploy e2e down clean
+.PHONY: help run test lint generate bench build image sandbox cluster deploy undeploy e2e down clean
 
 help: ## Print this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -15,26 +15,34 @@ run: ## Set up a cloud and a database, and run the daemon on 127.0.0.1:8080
 
 test: sandbox ## Set up what the tests need and run them all
 	@scripts/postgres up > /dev/null
+	@scripts/browser up
 	@echo "== tests, in parallel"
 	go test -race -shuffle=on -timeout 30m $(PACKAGES)
 	@echo "== tests that stop parts of the sandbox, one by one"
 	go test -race -tags faults -run '^TestFault' -timeout 15m -v ./functions
 
-lint: ## Check the code, the import walls, the scripts and go.mod
+lint: ## Check the code, the import walls, the scripts, openapi.yaml and go.mod
 	@command -v shellcheck > /dev/null || { echo "installing shellcheck"; { apt-get update -q && apt-get install -y -q --no-install-recommends shellcheck; } > /tmp/cloudfn-apt.log 2>&1 || { echo "apt-get failed, see /tmp/cloudfn-apt.log"; exit 1; }; }
-	shellcheck -x -P SCRIPTDIR scripts/run scripts/postgres scripts/image scripts/deploy scripts/e2e scripts/cloud-init scripts/sandbox scripts/sandbox.d/*.sh scripts/cluster scripts/cluster.d/*.sh .ci/run
+	shellcheck -x -P SCRIPTDIR scripts/run scripts/postgres scripts/openapi scripts/browser scripts/image scripts/deploy scripts/e2e scripts/cloud-init scripts/sandbox scripts/sandbox.d/*.sh scripts/cluster scripts/cluster.d/*.sh .ci/run
+	scripts/openapi
 	go mod tidy -diff
 	go mod verify
 	go vet -tags faults,bench,e2e $(PACKAGES)
 	$(GOLANGCI_LINT) run $(PACKAGES)
 
+generate: ## Make what is made of functions/openapi.yaml: the CLI's types and the reference
+	go run ./tools/types
+	go run ./tools/reference
+
 bench: sandbox ## Measure, side by side with what we compare to, and print the tables
 	@scripts/postgres up > /dev/null
 	go test -tags bench -count=1 -timeout 20m -v ./bench
 
-build: ## Build the binary into .local/bin/cloudfn
+build: ## Build the daemon into .local/bin/cloudfnd and the CLI into .local/bin/cloudfn
 	@mkdir -p .local/bin
-	go build -trimpath -ldflags '-s -w' -o .local/bin/cloudfn ./functions
+	go build -trimpath -ldflags '-s -w' -o .local/bin/cloudfnd ./functions
+	go build -trimpath -ldflags '-s -w' -o .local/bin/cloudfn ./cmd/cloudfn
+	ln -sf cloudfn .local/bin/kn-cloud
 
 image: ## Build the container image (pushed to KO_DOCKER_REPO, else an OCI tarball)
 	@scripts/image

@@ -17,7 +17,7 @@ import (
 // service account, and no secret but the ones that its function needs.
 func TestPods(t *testing.T) {
 	holds := map[string][]string{
-		"gateway": nil, "resources": {"cloudfn-database"}, "stats": {"cloudfn-database"}, "agents": {"cloudfn-database"},
+		"gateway": nil, "resources": {"cloudfn-database"}, "stats": {"cloudfn-database"}, "agents": {"cloudfn-database"}, "console": {"cloudfn-database"},
 		"launch": {"cloudfn-database", "cloudfn-events"}, "servers": {"cloudfn-database", "cloudfn-events"},
 		"callbacks":       {"cloudfn-database", "cloudfn-events"},
 		"connections":     {"cloudfn-database", "cloudfn-events"},

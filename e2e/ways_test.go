@@ -78,6 +78,9 @@ func TestOtherWays(t *testing.T) {
 	}
 	answers("callbacks", "/v1/callbacks")
 	answers("connections", "/v1/connections")
+	for _, service := range []string{"console", "gateway"} {
+		answers(service, "/console/")
+	}
 	command(t, "kubectl", "-n", other, "wait", "pingsource", "--all", "--for=condition=Ready", "--timeout=60s")
 	command(t, "kubectl", "-n", other, "delete", "ksvc", "resources", "--wait=true")
 	run("With func")

@@ -12,6 +12,7 @@ import (
 	_ "github.com/cloudfn/cloudfn/functions/callbacks"
 	_ "github.com/cloudfn/cloudfn/functions/collect-stats"
 	_ "github.com/cloudfn/cloudfn/functions/connections"
+	_ "github.com/cloudfn/cloudfn/functions/console"
 	_ "github.com/cloudfn/cloudfn/functions/deliver-events"
 	_ "github.com/cloudfn/cloudfn/functions/launch"
 	_ "github.com/cloudfn/cloudfn/functions/poll-instances"
@@ -25,4 +26,7 @@ import (
 //go:embed openapi.yaml
 var openapi []byte
 
-func main() { os.Exit(run.Main(openapi)) }
+//go:embed reference.html
+var reference []byte // made of openapi.yaml by tools/reference
+
+func main() { os.Exit(run.Main(run.Texts{OpenAPI: openapi, Reference: reference})) }

@@ -26,7 +26,7 @@ import (
 func TestMain(m *testing.M) {
 	if os.Getenv("CLOUDFN_TEST_GATEWAY") != "" { // TestGateway runs this again: as cloudfn, but with names of its own
 		net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: loopbackDNS}
-		os.Exit(run.Main(openapi))
+		os.Exit(run.Main(run.Texts{OpenAPI: openapi, Reference: reference}))
 	}
 	code := m.Run()
 	testkit.RemoveBinary()
@@ -70,11 +70,13 @@ func TestOneByOne(t *testing.T) {
 	token := testkit.Token(t, "demo")
 	paths := map[string]string{
 		"resources": "/v1/resources", "servers": "/v1/servers", "stats": "/v1/stats", "launch": "/v1/launch/" + uuid.NewString(), "callbacks": "/v1/callbacks",
-		"connections": "/v1/connections", "agents": "/v1/agents/" + uuid.NewString() + "/bundle",
+		"connections": "/v1/connections", "agents": "/v1/agents/" + uuid.NewString() + "/bundle", "console": "/console/",
 	}
 	daemon := testkit.Spawn(t, daemonEnv(t, testkit.Database(t)))
 	for target := range paths {
-		p := testkit.Spawn(t, testkit.Env(t, testkit.Database(t), map[string]string{"FUNCTION_TARGET": target, "K_SERVICE": target}))
+		p := testkit.Spawn(t, testkit.Env(t, testkit.Database(t), map[string]string{
+			"FUNCTION_TARGET": target, "K_SERVICE": target, "CONSOLE_UPSTREAM": "http://{function}.invalid",
+		}))
 		for name, path := range paths {
 			want := daemon.As(token).Get(t, path).Status
 			if name != target {
@@ -163,25 +165,36 @@ func loopbackDNS(context.Context, string, string) (net.Conn, error) {
 // spawnGateway starts a gateway before a daemon, in a process of its own, and gives a client for it.
 func spawnGateway(t *testing.T, daemon *testkit.Process) (*testkit.Client, *exec.Cmd, *bytes.Buffer) {
 	t.Helper()
+	return spawnSelf(t, map[string]string{"GATEWAY_UPSTREAM": upstream(daemon.URL)}, "gateway")
+}
+
+// upstream is where a process that spawnSelf has started finds all functions at one address.
+func upstream(url string) string { return strings.Replace(url, "127.0.0.1", "{function}.fn.test", 1) }
+
+// spawnSelf starts what passes requests on, in a process of its own to which every name is this machine, and gives a client for it.
+func spawnSelf(t *testing.T, env map[string]string, args ...string) (*testkit.Client, *exec.Cmd, *bytes.Buffer) {
+	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	port := testkit.FreePort(t)
-	cmd, logs := exec.Command(self, "gateway"), &bytes.Buffer{}
-	_, upstream, _ := strings.Cut(daemon.URL, "127.0.0.1")
-	cmd.Env = []string{"CLOUDFN_TEST_GATEWAY=1", "GATEWAY_UPSTREAM=http://{function}.fn.test" + upstream, "HOST=127.0.0.1", "PORT=" + port}
+	cmd, logs := exec.Command(self, args...), &bytes.Buffer{}
+	cmd.Env = []string{"CLOUDFN_TEST_GATEWAY=1", "HOST=127.0.0.1", "PORT=" + port}
+	for name, value := range env {
+		cmd.Env = append(cmd.Env, name+"="+value)
+	}
 	cmd.Stdout, cmd.Stderr = logs, logs
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = cmd.Process.Kill() })
-	gateway := &testkit.Client{URL: "http://127.0.0.1:" + port}
-	testkit.Eventually(t, 10*time.Second, "the gateway serves", func() bool {
-		_, err := gateway.Try(t, "GET", "/healthz", "")
+	app := &testkit.Client{URL: "http://127.0.0.1:" + port}
+	testkit.Eventually(t, 10*time.Second, "it serves", func() bool {
+		_, err := app.Try(t, "GET", "/healthz", "")
 		return err == nil
 	})
-	return gateway, cmd, logs
+	return app, cmd, logs
 }
 
 // TestGateway answers as what is behind it does, and on SIGTERM finishes what it has begun.
@@ -194,7 +207,7 @@ func TestGateway(t *testing.T) {
 	gateway, cmd, logs := spawnGateway(t, testkit.Spawn(t, testkit.Env(t, database, env)))
 	for path, want := range map[string]int{
 		"/v1/stats": 200, "/v1/requests?limit=0": 400, "/v1/launch/" + uuid.NewString(): 404, "/v1/status": 200, "/v1/openapi.yaml": 200,
-		"/v1//servers": 404, "/v1/nothing": 404, "/": 404,
+		"/v1//servers": 404, "/v1/nothing": 404, "/": 302, "/console/": 200, "/nothing": 404,
 	} {
 		if a := gateway.As(token).Get(t, path); a.Status != want {
 			t.Errorf("%s: got %d %s, want %d", path, a.Status, a.Body, want)
@@ -262,7 +275,7 @@ func TestWrongConfiguration(t *testing.T) {
 	t.Parallel()
 	good := daemonEnv(t, "postgres://nobody@localhost:1/x")
 	for want, change := range map[string]map[string]string{
-		"FUNCTION_TARGET is \"nope\": it must be one of agents, callbacks, collect-stats, connections, deliver-events, launch, poll-instances, resources, run-connections, servers, stats": {"FUNCTION_TARGET": "nope"},
+		"FUNCTION_TARGET is \"nope\": it must be one of agents, callbacks, collect-stats, connections, console, deliver-events, launch, poll-instances, resources, run-connections, servers, stats": {"FUNCTION_TARGET": "nope"},
 		"DATABASE_URL is empty":              {"DATABASE_URL": ""},
 		"DATABASE_URL is not a Postgres URL": {"DATABASE_URL": "postgres://x:canary@:bad/"},
 		"OS_AUTH_URL is \"\"":                {"OS_CLOUD": ""},
@@ -284,6 +297,8 @@ func TestWrongConfiguration(t *testing.T) {
 		"CONNECTION_CLOUDS must be":          {"CONNECTION_CLOUDS": "https://x:canary@keystone"},
 		"AGENT_URL must be":                  {"AGENT_URL": "agents/canary"},
 		"AGENT_TOKEN_TTL is 30s":             {"AGENT_TOKEN_TTL": "30s"},
+		"CONSOLE_UPSTREAM must be":           {"CONSOLE_UPSTREAM": "http://x:canary@{function}"},
+		"CONSOLE_UPSTREAM is empty":          {"FUNCTION_TARGET": "console"},
 	} {
 		env := maps.Clone(good)
 		maps.Copy(env, change)

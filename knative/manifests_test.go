@@ -97,6 +97,7 @@ var reaches = map[string][]string{
 	"callbacks":      {"egress-functions", "egress-identity", "egress-postgres"},
 	"connections":    {"egress-compute", "egress-functions", "egress-identity", "egress-postgres"},
 	"agents":         {"egress-postgres"},
+	"console":        {"egress-functions", "egress-identity", "egress-postgres"},
 	"collect-stats":  {"egress-compute", "egress-functions", "egress-identity", "egress-postgres"},
 	"poll-instances": {"egress-compute", "egress-functions", "egress-identity", "egress-postgres"},
 	"run-connections": {
@@ -108,7 +109,7 @@ var reaches = map[string][]string{
 
 // holds is which secrets each function has in its environment, without the hashes of their names.
 var holds = map[string][]string{
-	"gateway": nil, "resources": {"cloudfn-database"}, "stats": {"cloudfn-database"}, "agents": {"cloudfn-database"},
+	"gateway": nil, "resources": {"cloudfn-database"}, "stats": {"cloudfn-database"}, "agents": {"cloudfn-database"}, "console": {"cloudfn-database"},
 	"launch":          {"cloudfn-database", "cloudfn-events"},
 	"servers":         {"cloudfn-database", "cloudfn-events"},
 	"callbacks":       {"cloudfn-database", "cloudfn-events"},

@@ -111,7 +111,7 @@ func TestNothingSecretIsPrinted(t *testing.T) {
 	for value, reason := range map[string]string{"": "is empty", "x": "does not begin", testkit.SealPrivateKey: "does not begin"} {
 		env["SEAL_PUBLIC_KEY"] = value
 		code, out := testkit.Run(t, env)
-		if code != 1 || !strings.Contains(out, "SEAL_PUBLIC_KEY "+reason) || !strings.Contains(out, "cloudfn keys") || strings.Count(out, "\n") != 1 || strings.Contains(out, "sealkey_U") {
+		if code != 1 || !strings.Contains(out, "SEAL_PUBLIC_KEY "+reason) || !strings.Contains(out, "cloudfnd keys") || strings.Count(out, "\n") != 1 || strings.Contains(out, "sealkey_U") {
 			t.Errorf("SEAL_PUBLIC_KEY=%s: %d %s", value, code, out)
 		}
 	}

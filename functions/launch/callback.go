@@ -29,6 +29,7 @@ type shownCallback struct {
 // callbackStore is where it looks the order's callback up.
 type callbackStore interface {
 	Get(ctx context.Context, projectID string, id uuid.UUID) (domain.Callback, error)
+	Some(ctx context.Context, projectID string, ids []uuid.UUID) ([]domain.Callback, error)
 }
 
 // sealer makes a secret readable for deliver-events only.

@@ -2,6 +2,8 @@ package launch
 
 import (
 	"net/http"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -18,6 +20,7 @@ func routes(s service) []httpx.Route {
 	h := handler{s}
 	return []httpx.Route{
 		httpx.Handle("POST /v1/launch", h.launch),
+		httpx.Handle("GET /v1/launch", h.list),
 		httpx.Handle("GET /v1/launch/{id}", h.get),
 	}
 }
@@ -124,6 +127,61 @@ func (h handler) dryRun(r *http.Request, who domain.Identity, token domain.Secre
 		return httpx.Response{}, err
 	}
 	return httpx.JSON(http.StatusOK, out)
+}
+
+type listAnswer struct {
+	Orders []answer `json:"orders"`
+	Next   *string  `json:"next"`
+}
+
+func (h handler) list(r *http.Request) (listAnswer, error) {
+	q, err := parseList(r)
+	if err != nil {
+		return listAnswer{}, err
+	}
+	who, _, err := auth.Project(r.Context())
+	if err != nil {
+		return listAnswer{}, err
+	}
+	found, more, err := h.svc.List(r.Context(), who, q)
+	if err != nil {
+		return listAnswer{}, err
+	}
+	out := listAnswer{Orders: make([]answer, len(found))}
+	for n, l := range found {
+		out.Orders[n] = show(l.order, l.callback)
+	}
+	if more {
+		out.Next = httpx.Next(r, found[len(found)-1].order.ID.String())
+	}
+	return out, nil
+}
+
+const defaultLimit = 100
+
+func parseList(r *http.Request) (q domain.OrderQuery, err error) {
+	params, err := httpx.ReadQuery(r, "status", "limit", "marker", "connection_id")
+	if err != nil {
+		return q, err
+	}
+	if q.Limit, err = params.Int("limit", defaultLimit, 1, httpx.MaxLimit); err != nil {
+		return q, err
+	}
+	if text := params.Text("status"); text != "" {
+		q.Statuses = strings.Split(text, ",")
+	}
+	for _, status := range q.Statuses {
+		if all := domain.OrderStatuses(); !slices.Contains(all, status) {
+			return q, apperr.InvalidField("status", "must be statuses of an order, separated by commas", all...)
+		}
+	}
+	if text := params.Text("marker"); text != "" {
+		if q.Marker, err = parseID("marker", text); err != nil {
+			return q, err
+		}
+	}
+	q.ConnectionID, err = connectionID(params)
+	return q, err
 }
 
 func (h handler) get(r *http.Request) (answer, error) {

@@ -39,6 +39,7 @@ type orderStore interface {
 	Claim(ctx context.Context, order domain.Order, claimFor time.Duration) (domain.Claim, error)
 	Keyed(ctx context.Context, order domain.Order, claim domain.Claim, fingerprint string) error
 	Conclude(ctx context.Context, order domain.Order) error
+	List(ctx context.Context, q domain.OrderQuery) ([]domain.ListedOrder, error)
 	Busy(ctx context.Context, projectID string, id uuid.UUID) (bool, error)
 	Taken(ctx context.Context, projectID string, ids []uuid.UUID) ([]uuid.UUID, error)
 }
@@ -267,15 +268,10 @@ func (s service) markInterrupted(ctx context.Context, order domain.Order) error 
 		return nil
 	}
 	busy, err := s.orders.Busy(ctx, order.ProjectID, order.ID)
-	if err != nil || busy {
-		return err
+	if err == nil && !busy {
+		interrupt(order)
 	}
-	for n := range order.Instances {
-		if i := &order.Instances[n]; !i.Decided() {
-			i.Problem = &domain.Problem{Code: "interrupted", Detail: "the launch was interrupted; send the same request with the same id again to finish it"}
-		}
-	}
-	return nil
+	return err
 }
 
 // refused is the error that answers an order of which nothing came: the first instance's refusal when Nova

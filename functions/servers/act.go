@@ -176,7 +176,7 @@ func (a acting) look(ctx context.Context, t target) (domain.Server, error) {
 	case t.serverID == "":
 		return domain.Server{}, apperr.New(apperr.Conflict, "the instance has no server: its order is not that far, or Nova refused it")
 	}
-	server, err := a.read(ctx, a.session, a.who, t.serverID)
+	server, err := a.read(ctx, a.session, a.who, t.serverID, t.tracked != nil)
 	if apperr.CodeOf(err) == apperr.NotFound && (known || t.tracked != nil && a.Verb == domain.Delete) {
 		return gone, nil
 	}

@@ -28,7 +28,7 @@ func (s service) Connect(
 	if err != nil {
 		return instance, false, err
 	}
-	server, err := s.read(ctx, s.cloud.As(token, who.ProjectID), who, serverID)
+	server, err := s.read(ctx, s.cloud.As(token, who.ProjectID), who, serverID, false)
 	if err != nil {
 		return instance, false, err
 	}

@@ -110,7 +110,7 @@ func (a acting) started(ctx context.Context, t target, server domain.Server) (do
 		case <-enough.Done():
 		case <-time.After(lookAgain):
 		}
-		seen, err := a.read(enough, a.session, a.who, server.ID)
+		seen, err := a.read(enough, a.session, a.who, server.ID, true)
 		switch {
 		case enough.Err() != nil:
 			return server, apperr.New(apperr.Conflict, "the server is being started: send the same again when it is active")

@@ -92,7 +92,7 @@ func (s service) Get(ctx context.Context, who domain.Identity, token domain.Secr
 	if t.serverID == "" {
 		return domain.Server{}, apperr.New(apperr.NotFound, "the instance %s has no server", id)
 	}
-	server, err := s.read(ctx, s.cloud.As(token, who.ProjectID), who, t.serverID)
+	server, err := s.read(ctx, s.cloud.As(token, who.ProjectID), who, t.serverID, t.tracked != nil)
 	if t.tracked != nil {
 		t.tracked.State = domain.StateOf(server.Status, server.Task) // what was stored may be older
 		server.Instance = t.tracked
@@ -103,10 +103,12 @@ func (s service) Get(ctx context.Context, who domain.Identity, token domain.Secr
 	return server, err
 }
 
-// read reads a server. To an admin Nova shows those of other projects, too, which are absent here as for everybody.
-func (s service) read(ctx context.Context, cloud session, who domain.Identity, id string) (domain.Server, error) {
+// read reads a server. To an admin Nova shows those of other projects, too, which are absent here as for everybody. One of another
+// project that has not reached a cell yet Nova answers with 403, which would say that it exists.
+// Of one that is tracked, and so is the project's, the refusal stands.
+func (s service) read(ctx context.Context, cloud session, who domain.Identity, id string, tracked bool) (domain.Server, error) {
 	server, err := cloud.Server(ctx, id)
-	if err == nil && server.ProjectID != who.ProjectID {
+	if err == nil && server.ProjectID != who.ProjectID || !tracked && apperr.CodeOf(err) == apperr.Forbidden {
 		return domain.Server{}, apperr.New(apperr.NotFound, "nova: Instance %s could not be found.", id)
 	}
 	return server, err

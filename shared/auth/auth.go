@@ -91,7 +91,7 @@ func (a *Authenticator) Authenticate(ctx context.Context, h http.Header) (contex
 		return ctx, err
 	}
 	ctx = context.WithValue(ctx, contextKey{}, caller{who, token})
-	return ctx, a.admit(who)
+	return ctx, a.cfg.Admit(who)
 }
 
 func tokenOf(h http.Header) (domain.Secret, error) {
@@ -112,13 +112,14 @@ func tokenOf(h http.Header) (domain.Secret, error) {
 	return domain.Secret(values[0]), nil
 }
 
-func (a *Authenticator) admit(who domain.Identity) error {
+// Admit refuses a caller that is not served: whose token has no scope, or whose project the lists do not let in.
+func (c Config) Admit(who domain.Identity) error {
 	switch {
 	case who.ProjectID == "" && who.DomainID == "" && !who.System:
 		return apperr.New(apperr.Unauthenticated, "the token is not scoped: ask Keystone for one of a project")
 	case who.System:
 		return nil // it belongs to no project; what it may see is decided by its roles
-	case !a.cfg.Allows(who.ProjectID, who.DomainID):
+	case !c.Allows(who.ProjectID, who.DomainID):
 		return apperr.New(apperr.Forbidden, "the token's project is not served here")
 	}
 	return nil

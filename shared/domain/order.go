@@ -37,6 +37,25 @@ type Order struct {
 	Payload      []byte    // of an order through a connection: a sealed DelegatedOrder
 }
 
+// OrderQuery asks for a page of orders, the newest first.
+type OrderQuery struct {
+	Through           // a zero ConnectionID asks for all orders of the project
+	Statuses []string // none = all
+	Limit    int
+	Marker   uuid.UUID // the last one that was seen; zero = none
+}
+
+// ListedOrder is an order of a list, as it is stored.
+type ListedOrder struct {
+	Order
+	Busy bool // a copy works on it right now
+}
+
+// OrderStatuses are all statuses of an order.
+func OrderStatuses() []string {
+	return []string{string(OrderRunning), string(OrderDone), string(OrderPartial), string(OrderFailed), string(OrderRolledBack)}
+}
+
 // OrderSpec is what an order asks for as a whole; what it asks for of each server is in its instances. It is kept with
 // the order, so it has no place for a secret.
 type OrderSpec struct {

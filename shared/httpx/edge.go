@@ -95,8 +95,10 @@ func (e Edge) serve(w http.ResponseWriter, r *http.Request, mux *http.ServeMux) 
 	ctx, cancel := context.WithTimeout(arrived, e.Timeout)
 	defer cancel()
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
-		// What changes something runs to its end also when the client hangs up.
-		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), e.Timeout)
+		// What changes something runs to its end also when the client hangs up. Its time stays: a function of this process may be
+		// waiting for the answer, until its own time is up.
+		deadline, _ := ctx.Deadline()
+		ctx, cancel = context.WithDeadline(context.WithoutCancel(ctx), deadline)
 		defer cancel()
 	}
 	x := &exchange{header: http.Header{}}
@@ -104,7 +106,7 @@ func (e Edge) serve(w http.ResponseWriter, r *http.Request, mux *http.ServeMux) 
 
 	resp, who := e.answer(ctx, x)
 	row := e.row(x, r, id, resp, who, time.Since(began))
-	if err := e.record(ctx, x, row); err != nil {
+	if err := e.record(ctx, x, resp, row); err != nil {
 		slog.ErrorContext(ctx, "the request log could not be written", "error", err)
 		resp = failure(err, id, e.KeystoneURL)
 		row.Status, row.Code = resp.Status, string(resp.Code)
@@ -114,8 +116,8 @@ func (e Edge) serve(w http.ResponseWriter, r *http.Request, mux *http.ServeMux) 
 	LogRequest(ctx, row)
 }
 
-func (e Edge) record(ctx context.Context, x *exchange, row domain.Request) error {
-	if x.route != nil && x.route.Probe {
+func (e Edge) record(ctx context.Context, x *exchange, resp Response, row domain.Request) error {
+	if resp.Relayed || x.route != nil && x.route.Probe {
 		return nil
 	}
 	// The client may be gone and the deadline past: the row is written all the same.
@@ -138,7 +140,8 @@ func (e Edge) answer(ctx context.Context, x *exchange) (Response, domain.Identit
 		return e.unserved(x, id), domain.Identity{}
 	}
 	if x.route.Public {
-		return e.outcome(ctx, x, x.request), domain.Identity{}
+		resp := e.outcome(ctx, x, x.request)
+		return resp, resp.Caller
 	}
 	ctx, err := e.Authenticate(ctx, x.request.Header)
 	who := e.Caller(ctx)

@@ -103,6 +103,32 @@ func problem(t *testing.T, w *httptest.ResponseRecorder) Problem {
 	return p
 }
 
+// TestRelayed answers are another function's, whose row is written there; and a public route may find out who it serves.
+func TestRelayed(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		resp Response
+		rows []string
+	}{
+		"relayed":    {Response{Status: 200, Relayed: true}, nil},
+		"its own":    {Response{Status: 200}, []string{""}},
+		"somebody's": {Response{Status: 200, Caller: domain.Identity{UserID: "u2", ProjectID: "p2"}}, []string{"u2p2"}},
+	} {
+		j := &journal{}
+		route := Handle("GET /x", func(*http.Request) (Response, error) { return tc.resp, nil })
+		route.Public = true
+		w := httptest.NewRecorder()
+		j.edge().Handler([]Route{route}).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/x", nil))
+		var rows []string
+		for _, row := range j.rows {
+			rows = append(rows, row.UserID+row.ProjectID)
+		}
+		if w.Code != http.StatusOK || !slices.Equal(rows, tc.rows) || j.steps[0] != "ready" {
+			t.Errorf("%s: got %d with the rows %v", name, w.Code, rows)
+		}
+	}
+}
+
 // TestOrder is what a request may cause, and what it must not when something before it failed.
 func TestOrder(t *testing.T) {
 	t.Parallel()

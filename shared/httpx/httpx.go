@@ -11,6 +11,7 @@ import (
 	"net/http"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
 // Route is one method and path that a function serves.
@@ -28,7 +29,9 @@ type Response struct {
 	Header      http.Header
 	ContentType string // "" = application/json
 	Body        []byte
-	Code        apperr.Code // of a problem
+	Code        apperr.Code     // of a problem
+	Caller      domain.Identity // on a public route: who it turned out to be, for the row
+	Relayed     bool            // another function's answer, whose row is written there
 }
 
 // Handle makes a route of a function that returns a value or an error. The value is sent as JSON with

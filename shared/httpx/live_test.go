@@ -92,6 +92,24 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
+// TestDeadlineOfWhoWaits holds for reads and changes: a function of the same process passes the request on, and must still answer.
+func TestDeadlineOfWhoWaits(t *testing.T) {
+	t.Parallel()
+	for _, method := range []string{http.MethodGet, http.MethodPost} {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		var until time.Time
+		handler := new(journal).edge().Handler([]Route{Handle(method+" /x", func(r *http.Request) (struct{}, error) {
+			until, _ = r.Context().Deadline()
+			return struct{}{}, nil
+		})})
+		handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, method, "/x", nil))
+		if want, _ := ctx.Deadline(); !until.Equal(want) {
+			t.Errorf("%s: it may take until %s, and who waits for it until %s", method, until, want)
+		}
+	}
+}
+
 // TestOversizeBody is refused without reading it on, and the connection ends.
 func TestOversizeBody(t *testing.T) {
 	t.Parallel()

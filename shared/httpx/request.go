@@ -26,9 +26,9 @@ func Body[T any](r *http.Request) (in T, err error) {
 	if kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind != "application/json" {
 		return in, apperr.New(apperr.UnsupportedMedia, "the body must be application/json")
 	}
-	data, err := io.ReadAll(r.Body)
+	data, err := Bytes(r)
 	if err != nil {
-		return in, readError(err)
+		return in, err
 	}
 	if !utf8.Valid(data) {
 		return in, apperr.New(apperr.Invalid, "the body is not UTF-8")
@@ -42,6 +42,15 @@ func Body[T any](r *http.Request) (in T, err error) {
 		return in, apperr.New(apperr.Invalid, "the body has more after its JSON value")
 	}
 	return in, nil
+}
+
+// Bytes reads the request's body as it is.
+func Bytes(r *http.Request) ([]byte, error) {
+	data, err := io.ReadAll(r.Body)
+	if err != nil {
+		return nil, readError(err)
+	}
+	return data, nil
 }
 
 func readError(err error) error {

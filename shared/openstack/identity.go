@@ -9,6 +9,7 @@ import (
 	"github.com/gophercloud/gophercloud/v2"
 	"github.com/gophercloud/gophercloud/v2/openstack/config/clouds"
 	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/projects"
+	"github.com/gophercloud/gophercloud/v2/pagination"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -195,6 +196,11 @@ func (c *Cloud) loginAs(ctx context.Context, auth *gophercloud.AuthOptions) (*Se
 	if err != nil {
 		return nil, token{}, err
 	}
+	return c.create(ctx, request)
+}
+
+// create has Keystone make a token.
+func (c *Cloud) create(ctx context.Context, request map[string]any) (*Session, token, error) {
 	anonymous := Session{cloud: c}
 	keystone := &gophercloud.ServiceClient{ProviderClient: anonymous.provider(), Endpoint: c.identity}
 	var body struct {
@@ -227,6 +233,11 @@ func (s *Session) Projects(ctx context.Context, domainID string) ([]domain.Proje
 	if err != nil {
 		return nil, err
 	}
+	return usable(page, domainID)
+}
+
+// usable are the projects of a page that can be worked in.
+func usable(page pagination.Page, domainID string) ([]domain.Project, error) {
 	found, err := projects.ExtractProjects(page)
 	if err != nil {
 		return nil, classify("keystone", err)

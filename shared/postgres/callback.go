@@ -125,6 +125,13 @@ func (c Callbacks) Get(ctx context.Context, projectID string, id uuid.UUID) (dom
 	return oneCallback(rows, id)
 }
 
+// Some reads those of the project's callbacks that have one of the ids.
+func (c Callbacks) Some(ctx context.Context, projectID string, ids []uuid.UUID) ([]domain.Callback, error) {
+	rows, _ := c.DB.pool.Query(ctx, "select "+callbackColumns+" from callbacks where project_id = $1 and id = any($2)", projectID, ids)
+	found, err := pgx.CollectRows(rows, scanCallback)
+	return found, classify(err)
+}
+
 // List reads a page of the project's callbacks, the oldest first; marker is the last id already seen (zero = none).
 func (c Callbacks) List(ctx context.Context, projectID string, limit int, marker uuid.UUID) ([]domain.Callback, error) {
 	rows, _ := c.DB.pool.Query(ctx, "select "+callbackColumns+" from callbacks where project_id = $1 and id > $2 order by id limit $3",

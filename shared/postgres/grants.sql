@@ -16,6 +16,7 @@ begin
                update (status, reason, secret, revoked, last_used_at, seq, updated_at)
             on connections to cloudfn_functions; -- the secret is wiped, and not read; what is stored goes nowhere else, nor any further
         grant select, insert, update, delete on callbacks, deployments to cloudfn_functions;
+        grant select, insert, delete on sessions to cloudfn_functions; -- one begins and ends, and is never made another's
     end if;
     if exists (select from pg_roles where rolname = 'cloudfn_events') then
         -- poll-instances, deliver-events and run-connections. collect-stats adds partitions, and is the owner.

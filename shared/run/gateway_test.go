@@ -67,7 +67,7 @@ func listed(name string, patterns ...string) function {
 	}}
 }
 
-// newTestGateway has launch, servers, stats and an event function. Each has a service of its own, which serve answers for;
+// newTestGateway has console, launch, servers, stats and an event function. Each has a service of its own, which serve answers for;
 // the name is in the request's Host. Starting it sets the default logger, so these tests are not parallel.
 func newTestGateway(t *testing.T, serve http.HandlerFunc) *testGateway {
 	t.Helper()
@@ -76,6 +76,7 @@ func newTestGateway(t *testing.T, serve http.HandlerFunc) *testGateway {
 		listed("stats", "GET /v1/stats", "GET /v1/requests"),
 		listed("launch", "POST /v1/launch", "GET /v1/launch/{id}"),
 		listed("servers", "GET /v1/servers", "GET /v1/servers/{id}"),
+		listed("console", "GET /{$}", "GET /console", "GET /console/{$}", "GET /console/{file}", "/console/api/{path...}"),
 	}
 	g := &testGateway{}
 	var err error
@@ -126,7 +127,9 @@ func TestGatewayFindsTheFunction(t *testing.T) {
 		"/v1/servers?limit=1&&b;c=%zz&x=a%20b+c": "servers", "/v1/servers/a%2fb%2Fc%7e": "servers", "/v1/servers//x/./y": "servers",
 		"/v1/servers/../stats": "servers", "/v1/%73ervers": "servers", "/v1/launch/1": "launch",
 		// What nobody serves is for the last function by name to refuse.
-		"/": "stats", "/?x": "stats", "/v1": "stats", "/v1/": "stats", "/v1/status": "stats", "/v1/openapi.yaml": "stats",
+		"/": "console", "/?x": "console", "/console": "console", "/console/": "console", "/console/app.js": "console", "/%63onsole/x": "console",
+		"/console/api/v1/servers": "console", "/console/api%2Fv1/servers": "console", "/console%2Fapi": "stats", "/consolex": "stats", "//": "stats",
+		"//console": "stats", "/v1": "stats", "/v1/": "stats", "/v1/status": "stats", "/v1/openapi.yaml": "stats",
 		"/v1//servers": "stats", "//v1/servers": "stats", "/v1/./servers": "stats", "/v1/servers%2Fx": "stats", "/v1%2Fservers": "stats",
 		"/v1/serversx": "stats", "/V1/servers": "stats", "/v1/servers;x": "stats", "/v2/servers": "stats", "/healthz/": "stats",
 		"/events/collect-stats": "stats", "/v1/collect-stats": "stats", "/%2e%2e/v1/servers": "stats", "//healthz": "stats",
@@ -169,6 +172,7 @@ func TestGatewayHeaders(t *testing.T) {
 	want := http.Header{
 		"X-Auth-Token": {"a", "b"}, "X-Request-Id": {id},
 		"X-Forwarded-For": {"6.6.6.6, 127.0.0.1"}, "X-Forwarded-Host": {"evil"}, "X-Forwarded-Proto": {"https"},
+		"Forwarded": {`host="evil";proto="https"`},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("in: %s", diff)
@@ -182,7 +186,8 @@ func TestGatewayHeaders(t *testing.T) {
 	}
 	g.line(t, `"request"`, `"status":307`, id)
 	g.send(t, "GET /v1/servers HTTP/1.1\r\nHost: api.example.com\r\n\r\n")
-	if f := fmt.Sprint(got["X-Forwarded-For"], got["X-Forwarded-Host"], got["X-Forwarded-Proto"]); f != "[127.0.0.1] [api.example.com] [http]" {
+	f := fmt.Sprint(got["X-Forwarded-For"], got["X-Forwarded-Host"], got["X-Forwarded-Proto"], got["Forwarded"])
+	if f != `[127.0.0.1] [api.example.com] [http] [host="api.example.com";proto="http"]` {
 		t.Errorf("without an ingress: got %s", f)
 	}
 	const given = "req-11111111-2222-4333-8444-555555555555"
@@ -291,10 +296,10 @@ func TestOwners(t *testing.T) {
 	}
 	broken := function{name: "broken", routes: func(context.Context) ([]httpx.Route, error) { return nil, errors.New("no way") }}
 	for want, list := range map[string][]function{
-		"a and b both serve /v1/x":                              {listed("a", "GET /v1/x", "GET /v1/x/{id}"), listed("b", "POST /v1/x/{id}/y")},
-		`a serves "GET /{x}/y", which does not begin with two`:  {listed("a", "GET /{x}/y")},
-		`a serves "GET /v1/{x}", which does not begin with two`: {listed("a", "GET /v1/{x}")},
-		`a serves "GET /v1", which does not begin with two`:     {listed("a", "GET /v1")},
+		"a and b both serve /v1/x":                            {listed("a", "GET /v1/x", "GET /v1/x/{id}"), listed("b", "POST /v1/x/{id}/y")},
+		`a serves "GET /{x}/y", which does not begin with a`:  {listed("a", "GET /{x}/y")},
+		`a serves "GET /v1/{x}", which does not begin with a`: {listed("a", "GET /v1/{x}")},
+		`a serves "GET /v1", which does not begin with a`:     {listed("a", "GET /v1")},
 		"broken: no way":            {broken},
 		"there is no HTTP function": {{name: "collect-stats"}},
 	} {

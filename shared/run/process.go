@@ -32,9 +32,10 @@ type Process struct {
 	log       *audit.Log
 	telemetry *obs.Telemetry
 	waker     *eventx.Waker
-	openapi   []byte
+	texts     Texts
 	routes    []httpx.Route
 	events    []event
+	api       http.Handler // serves the routes
 
 	stopEvents context.CancelFunc // ends the work of events that are being worked on
 }
@@ -45,8 +46,8 @@ type event struct {
 }
 
 // New prepares a process from its environment. It serves the function FUNCTION_TARGET, or all that are
-// registered. openapi is the description of the API. Nothing is connected to yet.
-func New(ctx context.Context, env envconfig.Lookuper, openapi []byte, logs io.Writer) (*Process, error) {
+// registered. texts describe the API. Nothing is connected to yet.
+func New(ctx context.Context, env envconfig.Lookuper, texts Texts, logs io.Writer) (*Process, error) {
 	cfg, err := load[Config](ctx, env)
 	if err != nil {
 		return nil, err
@@ -58,7 +59,7 @@ func New(ctx context.Context, env envconfig.Lookuper, openapi []byte, logs io.Wr
 	if cfg.Target != "" && targets[0].schedule != "" && cfg.EventKey == "" {
 		return nil, fmt.Errorf("EVENT_KEY is empty: %s is woken by events, and must know by it which of them are from their source", cfg.Target)
 	}
-	p := &Process{cfg: cfg, openapi: openapi}
+	p := &Process{cfg: cfg, texts: texts}
 	if p.telemetry, err = obs.Start(ctx, cfg.Logs, serviceName(cfg.Target), logs, httpx.RequestID); err != nil {
 		return nil, fmt.Errorf("telemetry: %w", err)
 	}
@@ -101,8 +102,10 @@ func chosen(target string) ([]function, error) {
 func (p *Process) build(ctx context.Context, env envconfig.Lookuper, targets []function) error {
 	running, stop := context.WithCancel(ctx)
 	p.stopEvents = stop
+	deps := Deps{DB: p.db, Cloud: p.cloud, Wake: p.waker.Wake}
+	deps.Functions = Functions{alone: p.cfg.Target != "", own: func() http.Handler { return p.api }, client: p.telemetry.Client()}
 	for _, f := range targets {
-		b, err := f.build(ctx, env, Deps{DB: p.db, Cloud: p.cloud, Wake: p.waker.Wake})
+		b, err := f.build(ctx, env, deps)
 		if err != nil {
 			return fmt.Errorf("%s: %w", f.name, err)
 		}
@@ -115,6 +118,12 @@ func (p *Process) build(ctx context.Context, env envconfig.Lookuper, targets []f
 		}})
 	}
 	p.routes = append(p.routes, p.common()...)
+	authenticator := auth.New(p.cfg.Callers, p.cloud.Validate)
+	edge := httpx.Edge{
+		Authenticate: authenticator.Authenticate, Caller: auth.CallerOrNobody, Ready: p.log.Ready, Record: p.log.Record,
+		KeystoneURL: p.cloud.IdentityURL(), Timeout: p.cfg.RequestTimeout,
+	}
+	p.api = edge.Handler(p.routes)
 	return nil
 }
 
@@ -122,18 +131,12 @@ func (p *Process) build(ctx context.Context, env envconfig.Lookuper, targets []f
 // /events/{function}; an event function that runs alone takes them at the root too, where a
 // PingSource posts them.
 func (p *Process) Handler() http.Handler {
-	authenticator := auth.New(p.cfg.Callers, p.cloud.Validate)
-	edge := httpx.Edge{
-		Authenticate: authenticator.Authenticate, Caller: auth.CallerOrNobody, Ready: p.log.Ready, Record: p.log.Record,
-		KeystoneURL: p.cloud.IdentityURL(), Timeout: p.cfg.RequestTimeout,
-	}
-	api := edge.Handler(p.routes)
 	return p.telemetry.Server(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if e := p.eventAt(r); e != nil {
 			e.ServeHTTP(w, r.WithContext(httpx.NewRequestID(r.Context())))
 			return
 		}
-		api.ServeHTTP(w, r)
+		p.api.ServeHTTP(w, r)
 	}), serviceName(p.cfg.Target))
 }
 
@@ -165,9 +168,9 @@ func (p *Process) Close(ctx context.Context) {
 }
 
 // Main is the whole program. It returns the exit code.
-func Main(openapi []byte) int {
+func Main(texts Texts) int {
 	ctx := context.Background()
-	err := command(ctx, os.Args[1:], openapi)
+	err := command(ctx, os.Args[1:], texts)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "cloudfn:", err)
 		return 1
@@ -175,7 +178,7 @@ func Main(openapi []byte) int {
 	return 0
 }
 
-func command(ctx context.Context, args []string, openapi []byte) error {
+func command(ctx context.Context, args []string, texts Texts) error {
 	switch {
 	case len(args) == 1 && args[0] == "migrate":
 		return migrate(ctx)
@@ -190,7 +193,7 @@ func command(ctx context.Context, args []string, openapi []byte) error {
 	}
 	// The functions framework would print a blank line to stdout and to stderr for every request on Knative.
 	_ = os.Unsetenv("K_SERVICE")
-	p, err := New(ctx, envconfig.OsLookuper(), openapi, os.Stderr)
+	p, err := New(ctx, envconfig.OsLookuper(), texts, os.Stderr)
 	if err != nil {
 		return err
 	}

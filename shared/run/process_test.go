@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 // process is one whose Postgres and Keystone are away. Start sets the default logger, which the tests share.
 func process(t *testing.T, env map[string]string) *Process {
 	t.Helper()
-	p, err := New(t.Context(), environment(env), []byte("openapi: 3.1.0\n"), io.Discard)
+	p, err := New(t.Context(), environment(env), Texts{OpenAPI: []byte("openapi: 3.1.0\n")}, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +67,7 @@ func ping(t *testing.T, path string, key domain.Secret) *http.Request {
 
 func TestUnknownTarget(t *testing.T) {
 	for _, target := range []string{"thing", "things ", "Things", "tick", "*"} {
-		_, err := New(t.Context(), environment(map[string]string{"FUNCTION_TARGET": target}), nil, io.Discard)
+		_, err := New(t.Context(), environment(map[string]string{"FUNCTION_TARGET": target}), Texts{}, io.Discard)
 		if err == nil || !strings.Contains(err.Error(), "FUNCTION_TARGET") || !strings.Contains(err.Error(), "one of things, tick-more, tick-things") {
 			t.Errorf("%q: got %v", target, err)
 		}
@@ -78,7 +78,7 @@ func TestUnknownTarget(t *testing.T) {
 	if !slices.Equal(Names(), []string{"things", "tick-more", "tick-things"}) {
 		t.Errorf("the names are %v", Names())
 	}
-	_, err := New(t.Context(), environment(map[string]string{"TEST_LIMIT": "11"}), nil, io.Discard)
+	_, err := New(t.Context(), environment(map[string]string{"TEST_LIMIT": "11"}), Texts{}, io.Discard)
 	if err == nil || err.Error() != "things: TEST_LIMIT is 11" {
 		t.Errorf("a function's mistake: got %v", err)
 	}
@@ -151,7 +151,7 @@ func TestEventsReachTheirFunction(t *testing.T) {
 
 // TestTheEndOfTheProcess ends the work of an event that is still going on.
 func TestTheEndOfTheProcess(t *testing.T) {
-	p, err := New(t.Context(), environment(map[string]string{"FUNCTION_TARGET": "tick-things", "EVENT_KEY": "k"}), nil, io.Discard)
+	p, err := New(t.Context(), environment(map[string]string{"FUNCTION_TARGET": "tick-things", "EVENT_KEY": "k"}), Texts{}, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +175,7 @@ func TestCommand(t *testing.T) {
 		"gateway": "GATEWAY_UPSTREAM", "gateway now": "there are migrate, gateway, keys and trustee", "keys now": "is not a command",
 		"trustee": "no service account", "trustee now": "is not a command",
 	} {
-		err := command(t.Context(), strings.Fields(args), nil)
+		err := command(t.Context(), strings.Fields(args), Texts{})
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "canary") {
 			t.Errorf("%q: got %v", args, err)
 		}

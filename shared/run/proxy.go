@@ -11,6 +11,8 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"os"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
@@ -77,19 +79,6 @@ func (g *gateway) pass(w http.ResponseWriter, r *http.Request, client http.Round
 	whole = true
 }
 
-// foreign refuses an answer that is none of the function's: Knative or an ingress speaks when the function cannot. Whether
-// something was done is not known then.
-func foreign(resp *http.Response, function, id string) error {
-	switch status := resp.StatusCode; {
-	case status == http.StatusSwitchingProtocols: // which nobody asked for
-	case resp.Header.Get("X-Request-Id") == id || status != http.StatusNotFound && status < 500:
-		return nil
-	case status == http.StatusGatewayTimeout:
-		return apperr.New(apperr.Timeout, "the function %s took too long", function)
-	}
-	return apperr.New(apperr.BadGateway, "the function %s gave no answer of its own, but there was one with status %d", function, resp.StatusCode)
-}
-
 // rewrite addresses a request to a function's service. Path and query stay as they came, whatever is wrong with
 // them: that is for the function to say. Only bytes that no URL may have are percent-encoded.
 func rewrite(p *httputil.ProxyRequest, service *url.URL) {
@@ -110,6 +99,15 @@ func rewrite(p *httputil.ProxyRequest, service *url.URL) {
 			p.Out.Header[name] = given
 		}
 	}
+	forwarded(p)
+}
+
+// forwarded says once more what the client has asked: an ingress inside of the cluster may put its own view into X-Forwarded-Host
+// and -Proto, but leaves this one (RFC 7239) alone.
+func forwarded(p *httputil.ProxyRequest) {
+	host, _, _ := strings.Cut(p.Out.Header.Get("X-Forwarded-Host"), ",")
+	proto, _, _ := strings.Cut(p.Out.Header.Get("X-Forwarded-Proto"), ",")
+	p.Out.Header.Set("Forwarded", "host="+strconv.Quote(strings.TrimSpace(host))+";proto="+strconv.Quote(strings.TrimSpace(proto)))
 }
 
 // body is what the client sends. Its errors are the client's, not the function's.
@@ -143,15 +141,4 @@ func (a *answer) Read(p []byte) (int, error) {
 		a.err = err
 	}
 	return n, err
-}
-
-// classify says why a request has no answer of its function. Unavailable promises that nothing was done.
-func classify(ctx context.Context, function string, err error) error {
-	if apperr.CodeOf(err) != apperr.Internal || ctx.Err() != nil {
-		return err
-	}
-	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
-		return apperr.Wrap(apperr.Unavailable, err, "the function %s cannot be reached", function)
-	}
-	return apperr.Wrap(apperr.BadGateway, err, "the function %s broke off", function)
 }

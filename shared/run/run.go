@@ -97,6 +97,8 @@ type Deps struct {
 	// Wake tells event functions, by their names, that there is work for them now. It returns at once and never fails:
 	// whoever does not hear of it finds the work at the next tick.
 	Wake func(functions ...string)
+	// Functions is the way to the functions that serve HTTP.
+	Functions Functions
 }
 
 // Schedule is when a PingSource wakes an event function, in cron's form, UTC.

@@ -22,7 +22,7 @@ func (c ConnectionConfig) Validate() error {
 func (c ConnectionConfig) Key() (PublicKey, error) {
 	key, err := ParsePublicKey(c.ConnectionPublicKey)
 	if err != nil {
-		return key, fmt.Errorf("CONNECTION_PUBLIC_KEY %w: `cloudfn keys` makes one", err)
+		return key, fmt.Errorf("CONNECTION_PUBLIC_KEY %w: `cloudfnd keys` makes one", err)
 	}
 	return key, nil
 }
@@ -43,7 +43,7 @@ func (c ConnectionOpenConfig) Validate() error {
 func (c ConnectionOpenConfig) Keys() (PrivateKeys, error) {
 	keys, err := ParsePrivateKeys(c.ConnectionPrivateKey)
 	if err != nil {
-		return nil, fmt.Errorf("CONNECTION_PRIVATE_KEY %w: `cloudfn keys` makes one", err)
+		return nil, fmt.Errorf("CONNECTION_PRIVATE_KEY %w: `cloudfnd keys` makes one", err)
 	}
 	return keys, nil
 }

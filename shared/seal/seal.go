@@ -34,7 +34,7 @@ func (c Config) Validate() error {
 func (c Config) Key() (PublicKey, error) {
 	key, err := ParsePublicKey(c.PublicKey)
 	if err != nil {
-		return key, fmt.Errorf("SEAL_PUBLIC_KEY %w: `cloudfn keys` makes one", err)
+		return key, fmt.Errorf("SEAL_PUBLIC_KEY %w: `cloudfnd keys` makes one", err)
 	}
 	return key, nil
 }
@@ -56,7 +56,7 @@ func (c OpenConfig) Validate() error {
 func (c OpenConfig) Keys() (PrivateKeys, error) {
 	keys, err := ParsePrivateKeys(c.PrivateKey)
 	if err != nil {
-		return nil, fmt.Errorf("SEAL_PRIVATE_KEY %w: `cloudfn keys` makes one", err)
+		return nil, fmt.Errorf("SEAL_PRIVATE_KEY %w: `cloudfnd keys` makes one", err)
 	}
 	return keys, nil
 }
@@ -92,7 +92,7 @@ func idOf(key hpke.PublicKey) []byte {
 	return sum[:idSize]
 }
 
-// ParsePublicKey reads a key as `cloudfn keys` prints it.
+// ParsePublicKey reads a key as `cloudfnd keys` prints it.
 func ParsePublicKey(text string) (PublicKey, error) {
 	data, err := decode(text, publicPrefix)
 	if err != nil {

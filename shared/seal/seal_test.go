@@ -99,13 +99,13 @@ func TestKeysThatCannotWork(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, text := range []string{"", public[:20], private.Reveal(), "x", publicPrefix, publicPrefix + "!", public + "AAAA"} {
-		if err := (Config{PublicKey: text}).Validate(); err == nil || !strings.Contains(err.Error(), "SEAL_PUBLIC_KEY") || !strings.Contains(err.Error(), "cloudfn keys") {
+		if err := (Config{PublicKey: text}).Validate(); err == nil || !strings.Contains(err.Error(), "SEAL_PUBLIC_KEY") || !strings.Contains(err.Error(), "cloudfnd keys") {
 			t.Errorf("%q as a public key: %v", text, err)
 		}
 	}
 	for _, text := range []string{"", public, private.Reveal() + ",", private.Reveal()[:30], privatePrefix, private.Reveal() + "," + public} {
 		err := OpenConfig{PrivateKey: domain.Secret(text)}.Validate()
-		if err == nil || !strings.Contains(err.Error(), "SEAL_PRIVATE_KEY") || !strings.Contains(err.Error(), "cloudfn keys") {
+		if err == nil || !strings.Contains(err.Error(), "SEAL_PRIVATE_KEY") || !strings.Contains(err.Error(), "cloudfnd keys") {
 			t.Errorf("as a private key: %v", err)
 			continue
 		}

@@ -65,15 +65,23 @@ func Trustee(t testing.TB) string {
 	return trustee.id
 }
 
+// texts describe the API, as the binary has them.
+func texts(t testing.TB) (texts run.Texts) {
+	t.Helper()
+	for name, text := range map[string]*[]byte{"openapi.yaml": &texts.OpenAPI, "reference.html": &texts.Reference} {
+		var err error
+		if *text, err = os.ReadFile(filepath.Join(Root(), "functions", name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return texts
+}
+
 // Start serves all functions that the test's package registers, in this process, and gives a client for them.
 func Start(t testing.TB, env map[string]string) *Client {
 	t.Helper()
 	ctx := context.Background()
-	openapi, err := os.ReadFile(filepath.Join(Root(), "functions", "openapi.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := run.New(ctx, envconfig.MapLookuper(env), openapi, logs())
+	p, err := run.New(ctx, envconfig.MapLookuper(env), texts(t), logs())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -75,6 +75,7 @@ type Project struct {
 	ID       string
 	DomainID string
 	UserID   string
+	Name     string // the project's, and its member's
 	password string
 	keystone *gophercloud.ServiceClient
 }
@@ -97,7 +98,7 @@ func NewProject(t testing.TB) *Project {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.ID = project.ID
+	p.ID, p.Name = project.ID, name
 	user, err := users.Create(ctx, keystone, users.CreateOpts{Name: name, DomainID: p.DomainID, Password: p.password}).Extract()
 	if err != nil {
 		t.Fatal(err)
@@ -218,7 +219,7 @@ func list(t testing.TB, nova *gophercloud.ServiceClient) []servers.Server {
 	return found
 }
 
-func (p *Project) remove(t testing.TB, admin *gophercloud.ProviderClient) {
+func (p *Project) removeServers(t testing.TB, admin *gophercloud.ProviderClient) {
 	ctx := context.Background()
 	nova := Compute(t, admin)
 	left := func() []servers.Server {
@@ -240,6 +241,11 @@ func (p *Project) remove(t testing.TB, admin *gophercloud.ProviderClient) {
 	for end := time.Now().Add(time.Minute); len(left()) > 0 && time.Now().Before(end); {
 		time.Sleep(500 * time.Millisecond)
 	}
+}
+
+func (p *Project) remove(t testing.TB, admin *gophercloud.ProviderClient) {
+	ctx := context.Background()
+	p.removeServers(t, admin)
 	_ = users.Delete(ctx, p.keystone, p.UserID).ExtractErr()
 	_ = projects.Delete(ctx, p.keystone, p.ID).ExtractErr()
 }

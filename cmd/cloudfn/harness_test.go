@@ -1,0 +1,182 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// interrupt starts a command, presses Ctrl-C when its stderr matches, and wants the exit code 130.
+func interrupt(ts *testscript.TestScript, neg bool, args []string) {
+	needs(ts, neg, args, 2, "interrupt PATTERN COMMAND...")
+	path, err := exec.LookPath(args[1])
+	ts.Check(err)
+	var stdout, stderr shared
+	cmd := exec.Command(path, args[2:]...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = ts.MkAbs("."), &stdout, &stderr
+	for _, name := range []string{
+		"HOME", "CLOUDFN_URL", "OS_AUTH_URL", "OS_USERNAME", "OS_PASSWORD", "OS_PROJECT_NAME", "OS_USER_DOMAIN_ID", "OS_PROJECT_DOMAIN_ID",
+	} {
+		cmd.Env = append(cmd.Env, name+"="+ts.Getenv(name))
+	}
+	ts.Check(cmd.Start())
+	pattern := regexp.MustCompile("(?m)" + args[0])
+	for end := time.Now().Add(2 * time.Minute); !pattern.MatchString(stderr.String()); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			_ = cmd.Process.Kill()
+			ts.Fatalf("no %s in:\n%s", args[0], stderr.String())
+		}
+	}
+	ts.Check(cmd.Process.Signal(os.Interrupt))
+	_ = cmd.Wait()
+	_, _ = ts.Stdout().Write([]byte(stdout.String()))
+	_, _ = ts.Stderr().Write([]byte(stderr.String()))
+	if code := cmd.ProcessState.ExitCode(); code != 130 {
+		ts.Fatalf("the exit code is %d\n%s", code, stderr.String())
+	}
+}
+
+// shared is what a process writes and a test reads at the same time.
+type shared struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (s *shared) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.Write(p)
+}
+
+func (s *shared) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.String()
+}
+
+// breaks stands before the daemon: it takes launches there, and breaks off the connection instead of the first N answers.
+func (d daemon) breaks(ts *testscript.TestScript, neg bool, args []string) {
+	needs(ts, neg, args, 2, "breaks NAME N")
+	n, err := strconv.ParseInt(args[1], 10, 64)
+	ts.Check(err)
+	to, err := url.Parse(d.URL)
+	ts.Check(err)
+	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }}
+	var left atomic.Int64
+	left.Store(n)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost && left.Add(-1) >= 0 {
+			proxy.ServeHTTP(httptest.NewRecorder(), r)
+			panic(http.ErrAbortHandler)
+		}
+		proxy.ServeHTTP(w, r)
+	}))
+	ts.Defer(server.Close)
+	ts.Setenv(args[0], server.URL)
+}
+
+// counted stands before Keystone for this script from now on, and counts: called N says how many calls there were since.
+func counted(ts *testscript.TestScript, neg bool, args []string) {
+	needs(ts, neg, args, 0, "counted")
+	at, calls := testkit.Through(tb(ts), strings.TrimSuffix(ts.Getenv("OS_AUTH_URL"), "/"), func(*http.Request) {})
+	ts.Setenv("OS_AUTH_URL", at)
+	counts.Store(ts, calls)
+	ts.Defer(func() { counts.Delete(ts) })
+}
+
+var counts sync.Map // of *atomic.Int64 by script
+
+func called(ts *testscript.TestScript, neg bool, args []string) {
+	needs(ts, neg, args, 1, "called N")
+	want, err := strconv.ParseInt(args[0], 10, 64)
+	ts.Check(err)
+	calls, _ := counts.Load(ts)
+	if n := calls.(*atomic.Int64).Swap(0); n != want {
+		ts.Fatalf("Keystone was called %d times, not %d", n, want)
+	}
+}
+
+// credential makes an application credential of the member: $CREDENTIAL_ID, $CREDENTIAL_NAME and $CREDENTIAL_SECRET.
+func credential(ts *testscript.TestScript, neg bool, args []string) {
+	needs(ts, neg, args, 0, "credential")
+	t, p := tb(ts), project(ts)
+	id, secret := p.AppCredential(t)
+	ts.Setenv("CREDENTIAL_ID", id)
+	ts.Setenv("CREDENTIAL_NAME", p.AppCredentialName(t, id))
+	ts.Setenv("CREDENTIAL_SECRET", secret)
+}
+
+// expand puts the values of environment variables into files.
+func expand(ts *testscript.TestScript, neg bool, args []string) {
+	needs(ts, neg, args, 1, "expand FILE...")
+	for _, file := range args {
+		ts.Check(os.WriteFile(ts.MkAbs(file), []byte(os.Expand(ts.ReadFile(file), ts.Getenv)), 0o600))
+	}
+}
+
+// kept rewrites the token that is kept: `revoked` ends it in Keystone, `expired` says that its time is over, `ended` puts one
+// there whose time is over although the file says otherwise, `readable` lets everybody read a file with nonsense.
+func kept(ts *testscript.TestScript, neg bool, args []string) {
+	needs(ts, neg, args, 1, "kept revoked|expired|ended|readable")
+	files, err := filepath.Glob(filepath.Join(ts.Getenv("HOME"), ".cache", "cloudfn", "token-*.json"))
+	ts.Check(err)
+	if len(files) != 1 {
+		ts.Fatalf("there are %d tokens", len(files))
+	}
+	text, err := os.ReadFile(files[0])
+	ts.Check(err)
+	var token struct {
+		Token     string    `json:"token"`
+		ExpiresAt time.Time `json:"expires_at"`
+	}
+	ts.Check(json.Unmarshal(text, &token))
+	mode := os.FileMode(0o600)
+	switch args[0] {
+	case "revoked":
+		project(ts).Revoke(tb(ts), token.Token)
+		return
+	case "expired":
+		token.ExpiresAt = time.Now().Add(-time.Minute)
+	case "ended":
+		token.Token = project(ts).ExpiredToken(tb(ts))
+	case "readable":
+		token.Token, mode = "nonsense", 0o644
+	}
+	text, err = json.Marshal(token)
+	ts.Check(err)
+	ts.Check(os.WriteFile(files[0], text, mode))
+	ts.Check(os.Chmod(files[0], mode))
+}
+
+// examples writes the commands of README.md to a file, with the names that things have in this sandbox.
+func examples(ts *testscript.TestScript, neg bool, args []string) {
+	needs(ts, neg, args, 1, "examples FILE")
+	text, err := os.ReadFile(filepath.Join(testkit.Root(), "cmd", "cloudfn", "README.md"))
+	ts.Check(err)
+	lines := []string{"set -euxo pipefail"}
+	for line := range strings.Lines(string(text)) {
+		if command, ok := strings.CutPrefix(line, "$ "); ok {
+			lines = append(lines, strings.NewReplacer("m1.tiny", ts.Getenv("FLAVOR"), "cirros", ts.Getenv("IMAGE")).Replace(strings.TrimSpace(command)))
+		}
+	}
+	if len(lines) < 5 {
+		ts.Fatalf("README.md has %d examples", len(lines)-1)
+	}
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(strings.Join(lines, "\n")), 0o600))
+}

@@ -1,0 +1,123 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+func client(t *testing.T, base string, debug func(string, ...any)) *Client {
+	t.Helper()
+	c, err := New(base, func(_ context.Context, renew bool) (domain.Secret, error) {
+		if renew {
+			return "renewed", nil
+		}
+		return "first", nil
+	}, nil, debug)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// TestWhereAFunctionIs: one URL for all, or one for each.
+func TestWhereAFunctionIs(t *testing.T) {
+	t.Parallel()
+	for path, want := range map[string]string{
+		"/v1/servers?limit=1": "http://servers.example.com/v1/servers?limit=1", "/v1/launch/x": "http://launch.example.com/v1/launch/x",
+		"/v1/requests": "http://stats.example.com/v1/requests", "/v1/status": "http://stats.example.com/v1/status",
+	} {
+		if got := client(t, "http://{function}.example.com/", nil).url(path); got != want {
+			t.Errorf("%s is at %s, not %s", path, got, want)
+		}
+		if got := client(t, "https://example.com/", nil).url(path); got != "https://example.com"+path {
+			t.Errorf("%s is at %s", path, got)
+		}
+	}
+	for _, base := range []string{"", "example.com", "ftp://example.com", "http://", "http://example.com?x=1"} {
+		if _, err := New(base, nil, nil, nil); err == nil || !strings.Contains(err.Error(), "CLOUDFN_URL") {
+			t.Errorf("%q: %v", base, err)
+		}
+	}
+}
+
+// TestATokenGoesNowhereElse: a redirect is not followed, and a refused token is renewed once.
+func TestATokenGoesNowhereElse(t *testing.T) {
+	t.Parallel()
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("a redirect was followed") }))
+	t.Cleanup(elsewhere.Close)
+	var tokens []string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		tokens = append(tokens, r.Header.Get("X-Auth-Token"))
+		if r.URL.Path == "/v1/away" {
+			http.Redirect(w, r, elsewhere.URL, http.StatusTemporaryRedirect)
+			return
+		}
+		w.WriteHeader(http.StatusUnauthorized)
+	}))
+	t.Cleanup(server.Close)
+	_, err := client(t, server.URL, nil).Get(t.Context(), "/v1/away", nil, nil)
+	if e, ok := errors.AsType[*Error](err); !ok || e.Status != http.StatusTemporaryRedirect {
+		t.Errorf("a redirect: %v", err)
+	}
+	tokens = nil
+	_, err = client(t, server.URL, nil).Get(t.Context(), "/v1/servers", nil, nil)
+	if e, ok := errors.AsType[*Error](err); !ok || e.Status != http.StatusUnauthorized || fmt.Sprint(tokens) != "[first renewed]" {
+		t.Errorf("a refused token: %v after %v", err, tokens)
+	}
+}
+
+// TestDebugShowsNoSecret: neither in a header, nor at any depth of a body, nor in what is no JSON.
+func TestDebugShowsNoSecret(t *testing.T) {
+	t.Parallel()
+	const canary = "canary-in-the-mine"
+	var answer string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, answer) }))
+	t.Cleanup(server.Close)
+	var shown strings.Builder
+	c := client(t, server.URL, func(format string, args ...any) { fmt.Fprintf(&shown, format+"\n", args...) })
+	c.token = func(context.Context, bool) (domain.Secret, error) { return canary, nil }
+	for _, field := range secretFields {
+		body := map[string]any{"name": "web", "instances": []any{map[string]any{field: canary}}, field: map[string]any{"deep": canary}}
+		answer = `{"` + field + `": "` + canary + `", "id": "visible"}`
+		if _, err := c.Do(t.Context(), http.MethodPost, "/v1/x", body, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	answer = "<html>" + canary
+	if _, err := c.Do(t.Context(), http.MethodGet, "/v1/x", nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(shown.String(), canary) {
+		t.Errorf("it shows a secret:\n%s", &shown)
+	}
+	for _, want := range []string{`"name":"web"`, `"id":"visible"`, "X-Auth-Token: [redacted]", "bytes)"} {
+		if !strings.Contains(shown.String(), want) {
+			t.Errorf("it does not show %s:\n%s", want, &shown)
+		}
+	}
+}
+
+// TestAProblemIsOneLine, whatever the answer was.
+func TestAProblemIsOneLine(t *testing.T) {
+	t.Parallel()
+	for body, want := range map[string]string{
+		`{"detail":"a field is wrong","code":"invalid","errors":[{"field":"count","detail":"must be\n1 to 100"}]}`: "a field is wrong; count must be 1 to 100",
+		"<html>\n<body>": "not one of cloudfn's",
+	} {
+		text := newError(Answer{Status: http.StatusBadRequest, Body: []byte(body)}).Error()
+		if strings.Contains(text, "\n") || !strings.Contains(text, want) {
+			t.Errorf("%q, want %q", text, want)
+		}
+	}
+	e := newError(Answer{Status: http.StatusServiceUnavailable, Header: http.Header{"Retry-After": {"5"}, "X-Request-Id": {"req-1"}}, Body: []byte(`{"detail":"away"}`)})
+	if e.Error() != "away (try again in 5 s) [req-1]" {
+		t.Errorf("%q", e.Error())
+	}
+}

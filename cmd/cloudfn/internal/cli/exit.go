@@ -1,0 +1,102 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/login"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/output"
+)
+
+// The exit codes, as the help says them.
+const (
+	exitDone        = 0
+	exitFailed      = 1
+	exitUsage       = 2
+	exitRefused     = 3
+	exitAbsent      = 4
+	exitConflict    = 5
+	exitAway        = 6
+	exitInterrupted = 130
+)
+
+// errInterrupted is that the user does not want to wait any more. Whoever leaves something running says so by wrapping it.
+var errInterrupted = errors.New("interrupted")
+
+// failed is what was begun and did not succeed.
+type failed struct{ error }
+
+// usage is what the user has to say otherwise.
+type usage struct{ error }
+
+func wrong(format string, args ...any) error { return usage{fmt.Errorf(format, args...)} }
+
+// absent and conflict are what the client finds out itself.
+type (
+	absent   struct{ error }
+	conflict struct{ error }
+)
+
+// exit says what went wrong, in one line, and gives the code for it.
+func (a *app) exit(err error) int {
+	if err == nil {
+		return exitDone
+	}
+	code := a.code(err)
+	text := output.Clean(strings.ReplaceAll(err.Error(), "\n", " "))
+	if code == exitUsage && !a.running {
+		text += " (see cloudfn --help)"
+	}
+	fmt.Fprintln(a.err, "cloudfn: "+text)
+	return code
+}
+
+func (a *app) code(err error) int {
+	var (
+		answer   *api.Error
+		refused  login.Error
+		away     login.Away
+		notDone  failed
+		wrong    usage
+		missing  absent
+		conflict conflict
+		column   output.ColumnError
+	)
+	switch {
+	case errors.Is(err, errInterrupted), errors.Is(err, context.Canceled):
+		return exitInterrupted
+	case !a.running, errors.As(err, &wrong), errors.As(err, &column):
+		return exitUsage
+	case errors.As(err, &answer):
+		return ofStatus(answer.Status)
+	case errors.As(err, &refused):
+		return exitRefused
+	case errors.As(err, &away), errors.Is(err, context.DeadlineExceeded):
+		return exitAway
+	case errors.As(err, &missing):
+		return exitAbsent
+	case errors.As(err, &conflict):
+		return exitConflict
+	case errors.As(err, &notDone):
+		return exitFailed
+	}
+	return exitFailed
+}
+
+func ofStatus(status int) int {
+	switch {
+	case status == http.StatusUnauthorized, status == http.StatusForbidden:
+		return exitRefused
+	case status == http.StatusNotFound:
+		return exitAbsent
+	case status == http.StatusConflict:
+		return exitConflict
+	case status == 0, status == http.StatusTooManyRequests, status >= http.StatusInternalServerError:
+		return exitAway
+	}
+	return exitUsage
+}

@@ -1,0 +1,89 @@
+package cli
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/output"
+)
+
+func (a *app) requestsCommand() *cobra.Command {
+	var whose scoped
+	var since string
+	var limit int
+	var onlyErrors bool
+	cmd := &cobra.Command{
+		Use: "requests", Short: "Read the request log, the newest first", Args: cobra.NoArgs,
+		Example:     "  cloudfn requests --since 1h --errors\n  cloudfn requests --limit 0 --since 2026-01-02T00:00:00Z -o json",
+		Annotations: calls("listRequests"),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if limit < 0 {
+				return wrong("--limit is %d: give how many, or 0 for all", limit)
+			}
+			q := whose.query()
+			if since != "" {
+				from, err := past(since, a.now())
+				if err != nil {
+					return err
+				}
+				q.Set("since", from.UTC().Format(time.RFC3339Nano))
+			}
+			client, err := a.api(cmd.Context())
+			if err != nil {
+				return err
+			}
+			var keep func(api.Request) bool
+			if onlyErrors {
+				keep = func(r api.Request) bool { return r.Status >= http.StatusBadRequest }
+			}
+			found, err := api.Select(cmd.Context(), client, "/v1/requests", q, "requests", limit, keep)
+			if err != nil {
+				return err
+			}
+			return output.List(&a.print, found, func(r api.Request) string { return r.RequestID }, requestColumns)
+		},
+	}
+	whose.flags(cmd)
+	cmd.Flags().StringVar(&since, "since", "", "only from then on: a time such as 2026-01-02T03:04:05Z, or how long ago, such as 90m, 24h or 7d")
+	cmd.Flags().IntVar(&limit, "limit", 50, "how many at most (0 = all)")
+	cmd.Flags().BoolVar(&onlyErrors, "errors", false, "only requests that were answered with 400 or more")
+	_ = cmd.RegisterFlagCompletionFunc("since", cobra.FixedCompletions([]string{"1h", "24h", "7d"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("limit", cobra.NoFileCompletions)
+	return cmd
+}
+
+// past is a time, or how long ago it was.
+func past(text string, now time.Time) (time.Time, error) {
+	if at, err := time.Parse(time.RFC3339, text); err == nil {
+		return at, nil
+	}
+	if days, ok := strings.CutSuffix(text, "d"); ok {
+		if n, err := strconv.Atoi(days); err == nil && n >= 0 {
+			return now.AddDate(0, 0, -n), nil
+		}
+	}
+	if ago, err := time.ParseDuration(text); err == nil && ago >= 0 {
+		return now.Add(-ago), nil
+	}
+	return time.Time{}, wrong("--since is %q: give a time such as 2026-01-02T03:04:05Z, or how long ago, such as 90m, 24h or 7d", text)
+}
+
+var requestColumns = []output.Column[api.Request]{
+	{Title: "AT", Text: func(r api.Request) string { return stamp(r.At) }},
+	{Title: "FUNCTION", Text: func(r api.Request) string { return r.Function }},
+	{Title: "METHOD", Text: func(r api.Request) string { return r.Method }},
+	{Title: "PATH", Text: func(r api.Request) string { return r.Path }},
+	{Title: "STATUS", State: true, Text: func(r api.Request) string { return strconv.Itoa(r.Status) }},
+	{Title: "CODE", Wide: true, Text: func(r api.Request) string { return string(value(r.Code)) }},
+	{Title: "MS", Text: func(r api.Request) string { return strconv.Itoa(r.Ms) }},
+	{Title: "USER", Text: func(r api.Request) string { return r.UserID }},
+	{Title: "PROJECT", Wide: true, Text: func(r api.Request) string { return r.ProjectID }},
+	{Title: "DOMAIN", Wide: true, Text: func(r api.Request) string { return r.DomainID }},
+	{Title: "REMOTE", Wide: true, Text: func(r api.Request) string { return r.Remote }},
+	{Title: "REQUEST_ID", Text: func(r api.Request) string { return r.RequestID }},
+}

@@ -1,0 +1,119 @@
+package output
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"strings"
+	"unicode/utf8"
+)
+
+// Bar is one of a chart: so many of so many.
+type Bar struct {
+	Label      string
+	Part, All  int
+	Missing    bool // neither is known
+	Annotation string
+}
+
+// Bars is a chart of horizontal bars, for a terminal.
+type Bars struct {
+	Width int  // of the terminal
+	ASCII bool // it shows nothing else
+	Color bool
+}
+
+// narrowest is the least that the longest bar takes.
+const narrowest = 10
+
+// eighths are blocks of 1/8 to 8/8 of a cell's width.
+var eighths = []rune("▏▎▍▌▋▊▉█")
+
+// What a bar is drawn with: its part in full cells, and the rest of all.
+const (
+	partUTF8, restUTF8   = '█', '░'
+	partASCII, restASCII = '#', '-'
+)
+
+// Legend says what the cells mean.
+func (b Bars) Legend(part, rest string) string {
+	p, r := partUTF8, restUTF8
+	if b.ASCII {
+		p, r = partASCII, restASCII
+	}
+	return style(b.Color, green, string(p)) + " " + Clean(part) + "  " + style(b.Color, dim, string(r)) + " " + Clean(rest)
+}
+
+// Write prints a line for each bar. The largest fills the width.
+func (b Bars) Write(out io.Writer, bars []Bar) error {
+	labels, ends, largest := 0, 0, 1
+	for _, one := range bars {
+		labels, ends = max(labels, utf8.RuneCountInString(one.Label)), max(ends, utf8.RuneCountInString(one.end()))
+		largest = max(largest, one.All)
+	}
+	room := max(b.Width-labels-ends-2*len(gap), narrowest)
+	w := bufio.NewWriter(out)
+	for _, one := range bars {
+		padding := strings.Repeat(" ", labels-utf8.RuneCountInString(one.Label))
+		line := padding + style(b.Color, dim, one.Label) + gap + b.bar(one, room, largest) + gap + b.paintedEnd(one)
+		_, _ = w.WriteString(strings.TrimRight(line, " ") + "\n")
+	}
+	return w.Flush()
+}
+
+// bar draws one, in as many cells as there is room.
+func (b Bars) bar(one Bar, room, largest int) string {
+	if one.Missing {
+		return strings.Repeat(" ", room)
+	}
+	part := b.part(one.Part, room, largest)
+	cells := utf8.RuneCountInString(part)
+	rest := max((one.All*room+largest/2)/largest-cells, 0)
+	if rest == 0 && one.All > one.Part && cells < room {
+		rest = 1 // what is there shows
+	}
+	shade := restUTF8
+	if b.ASCII {
+		shade = restASCII
+	}
+	return style(b.Color, green, part) + style(b.Color, dim, strings.Repeat(string(shade), rest)) + strings.Repeat(" ", room-cells-rest)
+}
+
+// part is the length of n, to an eighth of a cell where that can be shown; what is there shows.
+func (b Bars) part(n, room, largest int) string {
+	if n <= 0 {
+		return ""
+	}
+	if b.ASCII {
+		return strings.Repeat(string(partASCII), max((n*room+largest/2)/largest, 1))
+	}
+	length := max((n*room*len(eighths)+largest/2)/largest, 1)
+	text := strings.Repeat(string(partUTF8), length/len(eighths))
+	if left := length % len(eighths); left > 0 {
+		text += string(eighths[left-1])
+	}
+	return text
+}
+
+// end is what the line says in words.
+func (b Bar) end() string {
+	if b.Missing {
+		return "missing"
+	}
+	text := fmt.Sprintf("%d of %d", b.Part, b.All)
+	if b.Annotation != "" {
+		text += gap + b.Annotation
+	}
+	return text
+}
+
+func (b Bars) paintedEnd(one Bar) string {
+	if one.Missing {
+		return Paint(b.Color, one.end())
+	}
+	text, annotation, _ := strings.Cut(one.end(), gap)
+	if annotation == "" {
+		return text
+	}
+	return text + gap + Paint(b.Color, annotation)
+}

@@ -1,0 +1,194 @@
+// Package output prints what the API gave: as a table for people, as JSON or YAML for programs, or as names for scripts.
+package output
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
+)
+
+// Formats are what -o takes.
+var Formats = []string{"table", "wide", "json", "yaml", "name"}
+
+// Printer prints to one place in one format.
+type Printer struct {
+	Out     io.Writer
+	Format  string
+	Columns []string // only these, by their titles in a table and by their fields in JSON and YAML
+	Color   bool
+}
+
+// Validate refuses a format that there is not.
+func (p *Printer) Validate() error {
+	if !slices.Contains(Formats, p.Format) {
+		return fmt.Errorf("-o is %q: it must be one of %s", p.Format, strings.Join(Formats, ", "))
+	}
+	return nil
+}
+
+// Column is one of a table.
+type Column[T any] struct {
+	Title string // upper case: ID
+	Wide  bool   // shown by -o wide only, or when it is asked for
+	State bool   // colored by what it says
+	Text  func(T) string
+}
+
+// List prints many things. name is how each is called in -o name.
+func List[T any](p *Printer, items []api.Item[T], name func(T) string, columns []Column[T]) error {
+	switch p.Format {
+	case "json", "yaml":
+		raw := make([]json.RawMessage, len(items))
+		for i, item := range items {
+			raw[i] = item.Raw
+		}
+		return p.data(raw)
+	case "name":
+		for _, item := range items {
+			fmt.Fprintln(p.Out, Clean(name(item.Value)))
+		}
+		return nil
+	}
+	columns, err := choose(p, columns)
+	if err != nil {
+		return err
+	}
+	t := table{color: p.Color}
+	for _, c := range columns {
+		t.head = append(t.head, c.Title)
+		t.state = append(t.state, c.State)
+	}
+	for _, item := range items {
+		row := make([]string, len(columns))
+		for i, c := range columns {
+			row[i] = c.Text(item.Value)
+		}
+		t.rows = append(t.rows, row)
+	}
+	return t.write(p.Out)
+}
+
+// One prints one thing, a line per column; those that are empty are left out.
+func One[T any](p *Printer, item api.Item[T], name func(T) string, columns []Column[T]) error {
+	switch p.Format {
+	case "json", "yaml":
+		return p.data(item.Raw)
+	case "name":
+		_, err := fmt.Fprintln(p.Out, Clean(name(item.Value)))
+		return err
+	}
+	if len(p.Columns) > 0 {
+		var err error
+		if columns, err = choose(p, columns); err != nil {
+			return err
+		}
+	}
+	t := table{color: p.Color}
+	for _, c := range columns {
+		text := c.Text(item.Value)
+		if text == "" {
+			continue
+		}
+		label := strings.ToUpper(c.Title[:1]) + strings.ReplaceAll(strings.ToLower(c.Title[1:]), "_", " ")
+		if c.Title == "ID" || c.Title == "URL" {
+			label = c.Title
+		}
+		if c.State {
+			text = Paint(p.Color, text)
+		} else {
+			text = Clean(text)
+		}
+		t.rows = append(t.rows, []string{label + ":", text})
+	}
+	return t.lines(p.Out)
+}
+
+// choose gives the columns that are asked for, in that order; else all that are not wide.
+func choose[T any](p *Printer, all []Column[T]) ([]Column[T], error) {
+	if len(p.Columns) == 0 {
+		if p.Format == "wide" {
+			return all, nil
+		}
+		return slices.DeleteFunc(slices.Clone(all), func(c Column[T]) bool { return c.Wide }), nil
+	}
+	var chosen []Column[T]
+	for _, title := range p.Columns {
+		i := slices.IndexFunc(all, func(c Column[T]) bool { return strings.EqualFold(c.Title, title) })
+		if i < 0 {
+			titles := make([]string, len(all))
+			for i, c := range all {
+				titles[i] = strings.ToLower(c.Title)
+			}
+			return nil, ColumnError{title, titles}
+		}
+		chosen = append(chosen, all[i])
+	}
+	return chosen, nil
+}
+
+// ColumnError is that of a column that there is not.
+type ColumnError struct {
+	Column  string
+	Columns []string // those that there are
+}
+
+// Error names the columns that there are.
+func (e ColumnError) Error() string {
+	return fmt.Sprintf("--columns has %q: the columns are %s", e.Column, strings.Join(e.Columns, ", "))
+}
+
+// data prints JSON as it came but for its white space, or the same as YAML.
+func (p *Printer) data(v any) error {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	if text, err = p.pick(text); err != nil {
+		return err
+	}
+	if p.Format == "yaml" {
+		if text, err = yaml.JSONToYAML(text); err != nil {
+			return err
+		}
+		_, err = p.Out.Write(text)
+		return err
+	}
+	var pretty bytes.Buffer
+	if err := json.Indent(&pretty, text, "", "  "); err != nil {
+		return err
+	}
+	pretty.WriteByte('\n')
+	_, err = pretty.WriteTo(p.Out)
+	return err
+}
+
+// pick keeps of each object the fields that are asked for.
+func (p *Printer) pick(text []byte) ([]byte, error) {
+	if len(p.Columns) == 0 {
+		return text, nil
+	}
+	keep := func(o map[string]json.RawMessage) {
+		maps.DeleteFunc(o, func(field string, _ json.RawMessage) bool { return !slices.Contains(p.Columns, field) })
+	}
+	var many []map[string]json.RawMessage
+	if json.Unmarshal(text, &many) == nil {
+		for _, o := range many {
+			keep(o)
+		}
+		return json.Marshal(many)
+	}
+	var one map[string]json.RawMessage
+	if err := json.Unmarshal(text, &one); err != nil {
+		return nil, err
+	}
+	keep(one)
+	return json.Marshal(one)
+}

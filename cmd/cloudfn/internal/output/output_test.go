@@ -1,0 +1,118 @@
+package output
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
+)
+
+type thing struct{ Name, State string }
+
+var thingColumns = []Column[thing]{
+	{Title: "NAME", Text: func(t thing) string { return t.Name }},
+	{Title: "STATE", State: true, Text: func(t thing) string { return t.State }},
+	{Title: "MORE", Wide: true, Text: func(thing) string { return "" }},
+}
+
+func things(t *testing.T, all ...thing) []api.Item[thing] {
+	t.Helper()
+	items := make([]api.Item[thing], len(all))
+	for i, one := range all {
+		raw, err := json.Marshal(map[string]string{"name": one.Name, "state": one.State})
+		if err != nil {
+			t.Fatal(err)
+		}
+		items[i] = api.Item[thing]{Value: one, Raw: raw}
+	}
+	return items
+}
+
+func TestFormats(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		printer Printer
+		want    string
+	}{
+		"table":   {Printer{Format: "table"}, "NAME    STATE\nweb     active\nréseau  -\n"},
+		"wide":    {Printer{Format: "wide"}, "NAME    STATE   MORE\nweb     active  -\nréseau  -       -\n"},
+		"columns": {Printer{Format: "table", Columns: []string{"state", "more"}}, "STATE   MORE\nactive  -\n-       -\n"},
+		"color":   {Printer{Format: "table", Color: true, Columns: []string{"state"}}, "\x1b[1mSTATE\x1b[0m\n\x1b[32mactive\x1b[0m\n-\n"},
+		"name":    {Printer{Format: "name"}, "web\nréseau\n"},
+		"yaml":    {Printer{Format: "yaml"}, "- name: web\n  state: active\n- name: réseau\n  state: \"\"\n"},
+		"json":    {Printer{Format: "json", Columns: []string{"name"}}, "[\n  {\n    \"name\": \"web\"\n  },\n  {\n    \"name\": \"réseau\"\n  }\n]\n"},
+	} {
+		var out bytes.Buffer
+		c.printer.Out = &out
+		if err := List(&c.printer, things(t, thing{"web", "active"}, thing{"réseau", ""}), func(t thing) string { return t.Name }, thingColumns); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if out.String() != c.want {
+			t.Errorf("%s:\n%q\nwant\n%q", name, out.String(), c.want)
+		}
+	}
+	p := Printer{Out: &bytes.Buffer{}, Format: "table", Columns: []string{"nonsense"}}
+	if _, ok := errors.AsType[ColumnError](List(&p, nil, nil, thingColumns)); !ok {
+		t.Error("a column that there is not is not refused")
+	}
+}
+
+// TestNamesCannotCommandATerminal: whoever may name a server must not clear the screen of who lists it.
+func TestNamesCannotCommandATerminal(t *testing.T) {
+	t.Parallel()
+	evil := "\x1b[2Jweb\r\n\u202egpj.exe\x07"
+	for _, format := range []string{"table", "name"} {
+		var out bytes.Buffer
+		p := Printer{Out: &out, Format: format}
+		if err := List(&p, things(t, thing{evil, evil}), func(t thing) string { return t.Name }, thingColumns); err != nil {
+			t.Fatal(err)
+		}
+		if strings.ContainsAny(out.String(), "\x1b\r\u202e\x07") {
+			t.Errorf("-o %s: %q", format, out.String())
+		}
+	}
+}
+
+func TestProgress(t *testing.T) {
+	t.Parallel()
+	began := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	first := []Row{{Name: "web-1", State: "building"}, {Name: "web-2", State: "building"}}
+	second := []Row{{Name: "web-1", State: "active", Over: true, Note: "a-server"}, {Name: "web-2", State: "building"}}
+	t.Run("a line for each change", func(t *testing.T) {
+		t.Parallel()
+		var out bytes.Buffer
+		p := Progress{Out: &out, Began: began}
+		p.Show(began, first)
+		p.Show(began.Add(time.Second), first)
+		p.Show(began.Add(12*time.Second), second)
+		if want := "   0s  web-1  building\n   0s  web-2  building\n  12s  web-1  active  a-server\n"; out.String() != want {
+			t.Errorf("%q, want %q", out.String(), want)
+		}
+	})
+	t.Run("drawn anew at a terminal", func(t *testing.T) {
+		t.Parallel()
+		var out bytes.Buffer
+		p := Progress{Out: &out, Began: began, Size: func() (int, int) { return 40, 24 }}
+		p.Show(began, first)
+		out.Reset()
+		p.Show(began.Add(12*time.Second), second)
+		p.Show(began.Add(13*time.Second), second)
+		want := "\x1b[2A\r\x1b[Kweb-1  active      12s  a-server\n\r\x1b[Kweb-2  building    13s  \n\x1b[J"
+		if !strings.HasSuffix(out.String(), want) {
+			t.Errorf("%q, want %q", out.String(), want)
+		}
+	})
+	t.Run("what does not fit is counted, and what moves goes first", func(t *testing.T) {
+		t.Parallel()
+		var out bytes.Buffer
+		p := Progress{Out: &out, Began: began, Size: func() (int, int) { return 20, 3 }}
+		p.Show(began, second)
+		if text := out.String(); !strings.Contains(text, "web-2") || strings.Contains(text, "web-1") || !strings.Contains(text, "... and 1 more") {
+			t.Errorf("%q", text)
+		}
+	})
+}

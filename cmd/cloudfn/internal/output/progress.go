@@ -1,0 +1,116 @@
+package output
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// Row is one thing that is on its way: what it is called, how far it has come, and what there is to say of it.
+type Row struct {
+	Name, State, Note string
+	Over              bool // nothing more will happen to it
+}
+
+// Progress shows things on their way: at a terminal as lines that are drawn anew, elsewhere as a line for each change.
+type Progress struct {
+	Out   io.Writer
+	Color bool
+	Size  func() (width, height int) // of the terminal; nil = there is none
+	Began time.Time
+
+	drawn int                      // lines that are to be drawn over
+	shown map[string]Row           // by their names, as they were last shown
+	over  map[string]time.Duration // how long those took that are over
+}
+
+// Show shows how things stand at a moment. Names are unique.
+func (p *Progress) Show(now time.Time, rows []Row) {
+	if p.shown == nil {
+		p.shown, p.over = map[string]Row{}, map[string]time.Duration{}
+	}
+	elapsed := now.Sub(p.Began)
+	for _, row := range rows {
+		if _, known := p.over[row.Name]; row.Over && !known {
+			p.over[row.Name] = elapsed
+		}
+	}
+	if p.Size == nil {
+		p.changes(elapsed, rows)
+		return
+	}
+	p.draw(elapsed, rows)
+}
+
+func (p *Progress) changes(elapsed time.Duration, rows []Row) {
+	for _, row := range rows {
+		if p.shown[row.Name] == row {
+			continue
+		}
+		p.shown[row.Name] = row
+		fmt.Fprintln(p.Out, strings.TrimRight(fmt.Sprintf("%5s  %s  %s  %s", seconds(elapsed), Clean(row.Name), Paint(p.Color, row.State), Clean(row.Note)), " "))
+	}
+}
+
+// draw draws over what it drew before. What does not fit is counted: a terminal that scrolls cannot be drawn over.
+func (p *Progress) draw(elapsed time.Duration, rows []Row) {
+	width, height := p.Size()
+	fitting, left := rows, 0
+	if most := max(height-2, 1); len(rows) > most {
+		fitting, left = inMotion(rows, most), len(rows)-most
+	}
+	names, states := 0, 0
+	for _, row := range fitting {
+		names, states = max(names, utf8.RuneCountInString(row.Name)), max(states, utf8.RuneCountInString(row.State))
+	}
+	var text strings.Builder
+	if p.drawn > 0 {
+		fmt.Fprintf(&text, "\x1b[%dA", p.drawn)
+	}
+	for _, row := range fitting {
+		took := elapsed
+		if over, ok := p.over[row.Name]; ok {
+			took = over
+		}
+		name, state := pad(row.Name, names), pad(row.State, states)
+		note := cut(row.Note, width-names-states-12)
+		text.WriteString("\r\x1b[K" + cut(name, width-1) + gap + strings.Replace(state, Clean(row.State), Paint(p.Color, row.State), 1) + fmt.Sprintf("%s%5s%s%s\n", gap, seconds(took), gap, note))
+	}
+	p.drawn = len(fitting)
+	if left > 0 {
+		fmt.Fprintf(&text, "\r\x1b[K... and %d more\n", left)
+		p.drawn++
+	}
+	text.WriteString("\x1b[J")
+	_, _ = io.WriteString(p.Out, text.String())
+}
+
+// inMotion are n of the rows: those that are not over first, in their order.
+func inMotion(rows []Row, n int) []Row {
+	var first, last []Row
+	for _, row := range rows {
+		if row.Over {
+			last = append(last, row)
+		} else {
+			first = append(first, row)
+		}
+	}
+	return append(first, last...)[:n]
+}
+
+func seconds(d time.Duration) string { return fmt.Sprintf("%ds", int(d.Seconds())) }
+
+func pad(text string, width int) string {
+	text = Clean(text)
+	return text + strings.Repeat(" ", max(0, width-utf8.RuneCountInString(text)))
+}
+
+func cut(text string, width int) string {
+	text = Clean(text)
+	if width = max(width, 0); utf8.RuneCountInString(text) > width {
+		return string([]rune(text)[:width])
+	}
+	return text
+}

@@ -1,0 +1,274 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// TestMain makes this program two commands of the scripts: what runs there is a process of its own.
+func TestMain(m *testing.M) {
+	testscript.Main(cleaned{m}, map[string]func(){"cloudfn": main, "kn-cloud": main})
+}
+
+// cleaned removes the daemon's binary after the tests.
+type cleaned struct{ *testing.M }
+
+func (c cleaned) Run() int {
+	defer testkit.RemoveBinary()
+	return c.M.Run()
+}
+
+// TestScripts runs what is in testdata/script against one real daemon: each script has a project of its own, and its member's login
+// in the environment. One of them alone: go test ./cmd/cloudfn -run 'TestScripts/script/launch$'. Besides testscript's own there are
+// these commands:
+//
+//	exits CODE COMMAND...               run it; it must end with the exit code
+//	eventually LIMIT PATTERN COMMAND... run it until it is done and its stdout matches
+//	capture NAME [PATTERN]              keep the stdout of the last command, or the pattern's first group in it, as $NAME
+//	boot NAME [N]                       make servers by Nova itself; the first one's id is $SERVER, all are $SERVERS
+//	stat-hours N RUNNING                write the last N hours' counts of the project, each as RUNNING
+//	tick FUNCTION                       send the daemon the event that a PingSource would
+//	mode PERM FILE                      the file has these permissions
+//	no-secrets FILE|stdout|stderr       it shows no secret that a test knows of
+//	receiver NAME                       start a receiver of events that consents; its URL is $NAME
+//	interrupt PATTERN COMMAND...        press Ctrl-C when its stderr matches; it must end with 130
+//	breaks NAME N                       a way to the daemon that breaks off N times; its URL is $NAME
+//	counted, called N                   count the calls to Keystone; there were N since
+//	credential                          make an application credential: $CREDENTIAL_ID, _NAME, _SECRET
+//	expand FILE...                      put environment variables into files
+//	kept WHAT                           do something to the token that is kept
+//	huge                                make $HUGE, a flavor for which there is no host
+//	examples FILE                       write the commands of README.md to a file
+//	forge URL                           post an event that is not signed with the right secret
+func TestScripts(t *testing.T) {
+	t.Parallel()
+	d := newDaemon(t)
+	done := t.Run("script", func(t *testing.T) {
+		testscript.Run(t, testscript.Params{
+			Dir: filepath.Join("testdata", "script"), Setup: d.setup, RequireExplicitExec: true, RequireUniqueNames: true,
+			Cmds: map[string]func(*testscript.TestScript, bool, []string){
+				"exits": exits, "eventually": eventually, "capture": capture, "boot": boot, "stat-hours": d.statHours, "tick": d.tick,
+				"mode": mode, "no-secrets": noSecrets, "receiver": receiver, "forge": forge, "interrupt": interrupt,
+				"breaks": d.breaks, "counted": counted, "called": called, "credential": credential, "expand": expand, "kept": kept,
+				"huge": huge, "examples": examples,
+			},
+		})
+	})
+	t.Run("every operation is called", func(t *testing.T) {
+		if !done {
+			t.Fatal("not all scripts came to their end")
+		}
+		d.allCalled(t)
+	})
+}
+
+// daemon is the cloudfn that the scripts call.
+type daemon struct {
+	*testkit.Process
+	database string
+}
+
+func newDaemon(t *testing.T) daemon {
+	t.Helper()
+	database := testkit.Database(t)
+	return daemon{testkit.Spawn(t, testkit.Env(t, database, map[string]string{"STATS_BACKFILL": "1h", "POLL_PAUSE": "500ms"})), database}
+}
+
+// project is the key of a script's project among its values, and test that of its testing.TB.
+type (
+	projectKey struct{}
+	testKey    struct{}
+)
+
+// setup gives a script its project, and a login as its member.
+func (d daemon) setup(env *testscript.Env) error {
+	t := env.T().(testing.TB)
+	p := testkit.NewProject(t)
+	env.Values[projectKey{}], env.Values[testKey{}] = p, t
+	login, f := p.Environment(), testkit.Sandbox(t)
+	for _, name := range slices.Sorted(maps.Keys(login)) {
+		env.Setenv(name, login[name])
+	}
+	env.Setenv("HOME", filepath.Join(env.WorkDir, ".home"))
+	env.Setenv("CLOUDFN_URL", d.URL)
+	env.Setenv("PROJECT_ID", p.ID)
+	env.Setenv("USER_ID", p.UserID)
+	env.Setenv("FLAVOR", f.Flavor)
+	env.Setenv("IMAGE", f.Image)
+	env.Setenv("RETIRED", f.Retired)
+	env.Setenv("NETWORK", f.Network)
+	env.Setenv("TEN", "10m") // as long as anything may take on a busy machine
+	return os.MkdirAll(env.Getenv("HOME"), 0o700)
+}
+
+func tb(ts *testscript.TestScript) testing.TB {
+	return ts.Value(testKey{}).(testing.TB)
+}
+
+func project(ts *testscript.TestScript) *testkit.Project {
+	return ts.Value(projectKey{}).(*testkit.Project)
+}
+
+func needs(ts *testscript.TestScript, neg bool, args []string, least int, usage string) {
+	if neg || len(args) < least {
+		ts.Fatalf("usage: %s", usage)
+	}
+}
+
+func exits(ts *testscript.TestScript, neg bool, args []string) {
+	needs(ts, neg, args, 2, "exits CODE COMMAND...")
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	code := 0
+	if err := ts.Exec(args[1], args[2:]...); err != nil {
+		code = exitCode(ts, err)
+	}
+	if code != want {
+		ts.Fatalf("the exit code is %d, not %d", code, want)
+	}
+}
+
+// exitCode is that of a process that has ended.
+func exitCode(ts *testscript.TestScript, err error) int {
+	ended, ok := err.(interface{ ExitCode() int })
+	if !ok {
+		ts.Fatalf("%v", err)
+	}
+	return ended.ExitCode()
+}
+
+func eventually(ts *testscript.TestScript, neg bool, args []string) {
+	needs(ts, neg, args, 3, "eventually LIMIT PATTERN COMMAND...")
+	limit, err := time.ParseDuration(args[0])
+	ts.Check(err)
+	pattern, err := regexp.Compile("(?m)" + args[1])
+	ts.Check(err)
+	for end := time.Now().Add(limit); ; time.Sleep(300 * time.Millisecond) {
+		err := ts.Exec(args[2], args[3:]...)
+		if err == nil && pattern.MatchString(ts.ReadFile("stdout")) {
+			return
+		}
+		if time.Now().After(end) {
+			ts.Fatalf("not within %s: %s (%v)", limit, args[1], err)
+		}
+	}
+}
+
+func capture(ts *testscript.TestScript, neg bool, args []string) {
+	needs(ts, neg, args, 1, "capture NAME [PATTERN]")
+	text := strings.TrimSpace(ts.ReadFile("stdout"))
+	if len(args) > 1 {
+		found := regexp.MustCompile("(?m)" + args[1]).FindStringSubmatch(text)
+		if len(found) < 2 {
+			ts.Fatalf("stdout has no %s", args[1])
+		}
+		text = found[1]
+	}
+	ts.Setenv(args[0], text)
+}
+
+func boot(ts *testscript.TestScript, neg bool, args []string) {
+	needs(ts, neg, args, 1, "boot NAME [N]")
+	n := 1
+	if len(args) > 1 {
+		var err error
+		n, err = strconv.Atoi(args[1])
+		ts.Check(err)
+	}
+	var ids []string
+	for _, s := range project(ts).Boot(tb(ts), args[0], n) {
+		ids = append(ids, s.ID)
+	}
+	ts.Setenv("SERVER", ids[0])
+	ts.Setenv("SERVERS", strings.Join(ids, " "))
+}
+
+func (d daemon) statHours(ts *testscript.TestScript, neg bool, args []string) {
+	needs(ts, neg, args, 2, "stat-hours N RUNNING")
+	p, conn := project(ts), testkit.Connect(tb(ts), d.database)
+	hours, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	running, err := strconv.Atoi(args[1])
+	ts.Check(err)
+	_, err = conn.Exec(context.Background(), `
+with h as (select date_trunc('hour', now(), 'UTC') - n * interval '1 hour' as hour from generate_series(0, $3 - 1) n),
+project as (insert into stats_projects select $1, $2, min(hour), max(hour) from h on conflict (project_id) do update set first_hour = excluded.first_hour)
+insert into stats_hourly (project_id, domain_id, hour, running, total, by_status, source)
+select $1, $2, hour, $4, $4, jsonb_build_object('ACTIVE', $4::int), 'sampled' from h
+on conflict (project_id, hour) do update set running = excluded.running, total = excluded.total, by_status = excluded.by_status`,
+		p.ID, p.DomainID, hours, running)
+	ts.Check(err)
+}
+
+func (d daemon) tick(ts *testscript.TestScript, neg bool, args []string) {
+	needs(ts, neg, args, 1, "tick FUNCTION")
+	if a := d.Tick(tb(ts), args[0]); a.Status >= http.StatusMultipleChoices {
+		ts.Fatalf("the tick of %s: %d %s", args[0], a.Status, a.Body)
+	}
+}
+
+func mode(ts *testscript.TestScript, neg bool, args []string) {
+	needs(ts, neg, args, 2, "mode PERM FILE...")
+	for _, file := range args[1:] {
+		info, err := os.Stat(ts.MkAbs(file))
+		ts.Check(err)
+		if perm := fmt.Sprintf("%04o", info.Mode().Perm()); perm != args[0] {
+			ts.Fatalf("%s has %s, not %s", file, perm, args[0])
+		}
+	}
+}
+
+func noSecrets(ts *testscript.TestScript, neg bool, args []string) {
+	needs(ts, neg, args, 1, "no-secrets FILE...")
+	for _, file := range args {
+		testkit.NoSecretsIn(tb(ts), file, []byte(ts.ReadFile(file)))
+	}
+}
+
+func receiver(ts *testscript.TestScript, neg bool, args []string) {
+	needs(ts, neg, args, 1, "receiver NAME")
+	ts.Setenv(args[0], testkit.NewReceiver(tb(ts), func(http.ResponseWriter, *http.Request) {}).URL)
+}
+
+func forge(ts *testscript.TestScript, neg bool, args []string) {
+	needs(ts, neg, args, 1, "forge URL")
+	req, err := http.NewRequestWithContext(context.Background(), http.MethodPost, args[0], strings.NewReader(`{"state":"active"}`))
+	ts.Check(err)
+	other, err := standardwebhooks.NewWebhook("whsec_" + strings.Repeat("A", 32))
+	ts.Check(err)
+	now := time.Now()
+	signature, err := other.Sign("forged:1", now, []byte(`{"state":"active"}`))
+	ts.Check(err)
+	for name, value := range map[string]string{
+		"Ce-Id": "forged:1", "Ce-Type": "cloudfn.instance.state.v1", "Webhook-Id": "forged:1",
+		"Webhook-Timestamp": strconv.FormatInt(now.Unix(), 10), "Webhook-Signature": signature,
+	} {
+		req.Header.Set(name, value)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	ts.Check(err)
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusUnauthorized {
+		ts.Fatalf("a forged event was answered with %d", resp.StatusCode)
+	}
+}
+
+func huge(ts *testscript.TestScript, neg bool, args []string) {
+	needs(ts, neg, args, 0, "huge")
+	ts.Setenv("HUGE", project(ts).TooLarge(tb(ts)))
+}

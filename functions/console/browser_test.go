@@ -1,0 +1,141 @@
+package console
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// TestBrowser has the tests in browser/ use the console in a real Chromium: against the daemon with all its functions, the
+// sandbox cloud, and a project of its own for each file of them.
+func TestBrowser(t *testing.T) {
+	t.Parallel()
+	chromium := ready(t)
+	testkit.Heavy(t)
+	t.Cleanup(testkit.RemoveBinary)
+	database := testkit.Database(t)
+	// The hour must not change in the middle, nor be counted anew.
+	testkit.SetClock(t, database, time.Now().Truncate(time.Hour).Add(20*time.Minute))
+	receiver := testkit.NewReceiver(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
+	own := map[string]*testkit.Project{"console": testkit.NewProject(t), "looks": testkit.NewProject(t)}
+	for _, p := range own { // before the daemon begins to count
+		day(t, database, p)
+	}
+	daemon := testkit.Spawn(t, testkit.Env(t, database, map[string]string{"STATS_BACKFILL": "1h"}))
+
+	accounts := map[string]account{}
+	for file, p := range own {
+		second := testkit.NewProject(t)
+		second.Grant(t, p.UserID, "member")
+		accounts[file] = account{p.Name, p.Environment()["OS_PASSWORD"], p.Name, second.Name}
+		api := daemon.As(p.Token(t))
+		must(t, api.Post(t, "/v1/connections", fmt.Sprintf(
+			`{"name": "build machines", "kind": "trust", "actions": ["allocate", "start", "stop"], "quota": {"instances": 3, "ram_mb": 4096}, "expires_at": %q}`,
+			time.Now().Add(60*time.Hour).UTC().Format(time.RFC3339))))
+		if file == "looks" {
+			must(t, api.Post(t, "/v1/callbacks", fmt.Sprintf(`{"url": %q}`, receiver.URL)))
+		}
+	}
+	given, err := json.Marshal(accounts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	runNode(t, "CHROMIUM="+chromium, "CONSOLE_URL="+daemon.URL, "CONSOLE_RECEIVER="+receiver.URL, "CONSOLE_ACCOUNTS="+string(given))
+}
+
+// account is who a file of tests signs in as.
+type account struct {
+	User     string `json:"user"`
+	Password string `json:"password"`
+	Project  string `json:"project"`
+	Second   string `json:"second"` // another project that the user may choose
+}
+
+// ready finds the browser, or says how to get it.
+func ready(t *testing.T) string {
+	t.Helper()
+	const mend = "run scripts/browser up"
+	if _, err := exec.LookPath("node"); err != nil {
+		t.Fatalf("there is no Node.js to test the page with: %s (%v)", mend, err)
+	}
+	if _, err := os.Stat(filepath.Join(testkit.Root(), "browser", "node_modules", "playwright-core")); err != nil {
+		t.Fatalf("the packages of browser/ are not installed: %s (%v)", mend, err)
+	}
+	chromium, err := exec.LookPath("chromium")
+	if err != nil {
+		t.Fatalf("there is no Chromium to test the page in: %s (%v)", mend, err)
+	}
+	return chromium
+}
+
+// day stores a day of hours for the project: counted ones, some that were rebuilt, and three of which nothing is known.
+func day(t *testing.T, database string, p *testkit.Project) {
+	t.Helper()
+	conn := testkit.Connect(t, database)
+	if _, err := conn.Exec(context.Background(), `insert into stats_projects
+		select $1, $2, date_trunc('hour', now(), 'UTC') - interval '30 hours', date_trunc('hour', now(), 'UTC')`, p.ID, p.DomainID); err != nil {
+		t.Fatal(err)
+	}
+	for ago := range 30 {
+		running, stopped, source := 3+(ago*5)%4, ago%3, "sampled"
+		switch {
+		case ago >= 8 && ago <= 10:
+			continue
+		case ago == 0:
+			running, stopped = 7, 1
+		case ago == 3:
+			running, stopped = 3, 2
+		case ago == 5:
+			running, stopped = 4, 0
+		}
+		if ago >= 4 && ago < 8 {
+			source = "rebuilt"
+		}
+		by := map[string]int{"ACTIVE": running}
+		if stopped > 0 {
+			by["SHUTOFF"] = stopped
+		}
+		status, err := json.Marshal(by)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = conn.Exec(context.Background(), `insert into stats_hourly (project_id, domain_id, hour, running, total, by_status, source)
+			values ($1, $2, date_trunc('hour', now(), 'UTC') - make_interval(hours => $3), $4, $5, $6, $7)`,
+			p.ID, p.DomainID, ago, running, running+stopped, status, source)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func must(t *testing.T, a testkit.Answer) {
+	t.Helper()
+	if a.Status != http.StatusCreated {
+		t.Fatalf("got %d %s", a.Status, a.Body)
+	}
+}
+
+// runNode runs the files of browser/, side by side, by Node's own test runner.
+func runNode(t *testing.T, env ...string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "node", "--test", "--test-reporter=spec", "--test-concurrency=2", "console.test.mjs", "looks.test.mjs")
+	cmd.Dir = filepath.Join(testkit.Root(), "browser")
+	cmd.Env = append(env, "PATH="+os.Getenv("PATH"), "HOME="+t.TempDir(), "NO_PROXY=*")
+	cmd.WaitDelay = 5 * time.Second
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	t.Logf("%s", strings.TrimSpace(string(out)))
+}

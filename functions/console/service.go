@@ -1,0 +1,195 @@
+package console
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// store keeps sessions. What it is given is sealed, and it cannot open it.
+type store interface {
+	Start(ctx context.Context, id, sealed []byte, tokenEnds time.Time, longest time.Duration) (until time.Time, err error)
+	Get(ctx context.Context, id []byte) (sealed []byte, until time.Time, err error)
+	End(ctx context.Context, id []byte) (sealed []byte, err error)
+}
+
+// keystone is the part of OpenStack that this function needs.
+type keystone interface {
+	SignIn(context.Context, domain.Login) (domain.Secret, domain.Identity, error)
+	Choose(ctx context.Context, token domain.Secret, projectID string) (domain.Secret, domain.Identity, error)
+	ProjectsOf(ctx context.Context, token domain.Secret) ([]domain.Project, error)
+	Validate(ctx context.Context, token domain.Secret) (domain.Identity, error)
+	Revoke(ctx context.Context, token domain.Secret) error
+}
+
+type service struct {
+	store
+	cloud keystone
+	admit func(domain.Identity) error // refuses who is not served
+}
+
+// revokeTimeout is for how long Keystone is asked to end a token that nobody has any more.
+const revokeTimeout = 10 * time.Second
+
+// SignIn makes a session of a password.
+func (s service) SignIn(ctx context.Context, l domain.Login) (cookie domain.Secret, made domain.Session, err error) {
+	token, who, err := s.login(ctx, l)
+	if err != nil {
+		return "", domain.Session{}, err
+	}
+	if cookie, made, err = s.start(ctx, domain.Session{Token: token, Ours: true, Who: who}); err != nil {
+		s.revoke(ctx, token)
+	}
+	return cookie, made, err
+}
+
+// SignInWith makes a session of a token that the user has already. It stays his: it is not revoked when the session ends.
+func (s service) SignInWith(ctx context.Context, token domain.Secret) (cookie domain.Secret, made domain.Session, err error) {
+	who, err := s.cloud.Validate(ctx, token)
+	if err != nil {
+		return "", domain.Session{}, err
+	}
+	return s.start(ctx, domain.Session{Token: token, Who: who})
+}
+
+func (s service) start(ctx context.Context, session domain.Session) (cookie domain.Secret, made domain.Session, err error) {
+	if err := s.admit(session.Who); err != nil {
+		return "", session, err
+	}
+	if session.Who.ProjectID == "" {
+		return "", session, apperr.New(apperr.Forbidden, "this needs a token scoped to a project")
+	}
+	cookie = newCookie()
+	key, err := keyOf(cookie)
+	if err != nil {
+		return "", session, err
+	}
+	sealed, err := key.seal(session)
+	if err != nil {
+		return "", session, err
+	}
+	session.Until, err = s.Start(ctx, key.id, sealed, session.Who.ExpiresAt, domain.MaxSession)
+	return cookie, session, err
+}
+
+// login gets the token of a project: of the one that is named with its domain, or of one of the user's own.
+func (s service) login(ctx context.Context, l domain.Login) (domain.Secret, domain.Identity, error) {
+	if l.Project != "" && l.ProjectDomain != "" {
+		return s.cloud.SignIn(ctx, l)
+	}
+	name := l.Project
+	l.Project = ""
+	unscoped, _, err := s.cloud.SignIn(ctx, l)
+	if err != nil {
+		return "", domain.Identity{}, err
+	}
+	defer s.revoke(ctx, unscoped)
+	own, err := s.cloud.ProjectsOf(ctx, unscoped)
+	if err != nil {
+		return "", domain.Identity{}, err
+	}
+	project, err := s.choose(own, name)
+	if err != nil {
+		return "", domain.Identity{}, err
+	}
+	return s.cloud.Choose(ctx, unscoped, project.ID)
+}
+
+// choose finds the project that is meant, by its id or its name. "" means the only one that is served here.
+func (s service) choose(own []domain.Project, name string) (domain.Project, error) {
+	var meant, served []domain.Project
+	for _, p := range own {
+		if name != "" && (p.ID == name || p.Name == name) {
+			meant = append(meant, p)
+		}
+		if s.admit(domain.Identity{ProjectID: p.ID, DomainID: p.DomainID}) == nil {
+			served = append(served, p)
+		}
+	}
+	switch {
+	case name == "" && len(served) == 1:
+		return served[0], nil
+	case len(meant) == 1:
+		return meant[0], nil // whether it is served is asked of its token, as of any other
+	case len(served) == 0:
+		return domain.Project{}, apperr.New(apperr.Forbidden, "the user has a role in no project that is served here")
+	}
+	names := choices(served)
+	detail := "choose one of: " + strings.Join(names, ", ")
+	if name != "" && len(meant) == 0 {
+		detail = "is none of the user's projects; " + detail
+	}
+	return domain.Project{}, apperr.InvalidField("project", detail, names...)
+}
+
+// choices are the projects' names, or their ids where several have the same name.
+func choices(projects []domain.Project) (names []string) {
+	count := map[string]int{}
+	for _, p := range projects {
+		count[p.Name]++
+	}
+	for _, p := range projects {
+		if count[p.Name] > 1 {
+			p.Name = p.ID
+		}
+		names = append(names, p.Name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Open finds the session of a cookie.
+func (s service) Open(ctx context.Context, cookie domain.Secret) (domain.Session, error) {
+	key, err := keyOf(cookie)
+	if err != nil {
+		return domain.Session{}, err
+	}
+	sealed, until, err := s.Get(ctx, key.id)
+	if apperr.CodeOf(err) == apperr.NotFound {
+		return domain.Session{}, notSignedIn(err)
+	}
+	if err != nil {
+		return domain.Session{}, err
+	}
+	session, err := key.open(sealed)
+	session.Until = until
+	return session, err
+}
+
+// SignOut ends the session of a cookie, for every copy at once, and the token with it if that was made here. Who is not signed
+// in, or not any more, has nothing to end.
+func (s service) SignOut(ctx context.Context, cookie domain.Secret) (who domain.Identity, err error) {
+	key, err := keyOf(cookie)
+	if err != nil {
+		return who, nil //nolint:nilerr // a cookie of nobody's
+	}
+	sealed, err := s.End(ctx, key.id)
+	if apperr.CodeOf(err) == apperr.NotFound {
+		return who, nil
+	}
+	if err != nil {
+		return who, err
+	}
+	session, err := key.open(sealed)
+	if err != nil {
+		return who, nil //nolint:nilerr // somebody has written to the row; it is gone, and nobody can open what it held
+	}
+	if session.Ours {
+		s.revoke(ctx, session.Token)
+	}
+	return session.Who, nil
+}
+
+// revoke ends a token that nobody has any more. When Keystone is away it ends by itself, later.
+func (s service) revoke(ctx context.Context, token domain.Secret) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), revokeTimeout)
+	defer cancel()
+	if err := s.cloud.Revoke(ctx, token); err != nil {
+		slog.WarnContext(ctx, "a token could not be revoked", "error", err)
+	}
+}

@@ -1,0 +1,259 @@
+package console
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// TestSessionIsAnyCopys: it works on a copy that was not there when it began, also when the one that made it was killed; and signing
+// out on one ends it on the others at once, and its token with it.
+func TestSessionIsAnyCopys(t *testing.T) {
+	t.Parallel()
+	p := testkit.NewProject(t)
+	database := testkit.Database(t)
+	env := testkit.Env(t, database, map[string]string{"FUNCTION_TARGET": "console", "CONSOLE_UPSTREAM": "http://{function}.invalid"})
+	first := testkit.Spawn(t, env)
+	b := signInTo(t, first.Client, password(p, ""))
+	first.Kill()
+	second, third := testkit.Spawn(t, env), testkit.Spawn(t, env)
+	conn := testkit.Connect(t, database)
+	token := stored(t, database, b.cookie).Token
+	for _, other := range []*testkit.Process{second, third} {
+		b.Client = other.Client
+		if a := b.ask(t, "GET", "/console/session", ""); a.Status != 200 || !strings.Contains(string(a.Body), p.ID) {
+			t.Errorf("got %d %s", a.Status, a.Body)
+		}
+	}
+	kept := b.cookie
+	if a := b.ask(t, "DELETE", "/console/session", ""); a.Status != 204 || b.cookie != "" {
+		t.Errorf("signing out: got %d %s", a.Status, a.Header)
+	}
+	b.Client, b.cookie = second.Client, kept
+	for path, want := range map[string]int{"/console/session": 401, "/console/api/v1/servers": 401} {
+		if a := b.ask(t, "GET", path, ""); a.Status != want || !strings.HasPrefix(a.Header.Get("WWW-Authenticate"), "Keystone ") {
+			t.Errorf("%s after signing out: got %d %s", path, a.Status, a.Body)
+		}
+	}
+	if n := testkit.Scalar[int](t, conn, "select count(*)::int from sessions"); n != 0 {
+		t.Errorf("%d sessions are left", n)
+	}
+	if alive(t, token) {
+		t.Error("the token is still good")
+	}
+	if a := b.ask(t, "DELETE", "/console/session", ""); a.Status != 204 {
+		t.Errorf("signing out again: got %d %s", a.Status, a.Body)
+	}
+	for row, want := range map[string]int{"POST 201": 1, "DELETE 204": 2} {
+		sql := "select count(*)::int from requests where function = 'console' and path = '/console/session' and method || ' ' || status = $1"
+		if n := testkit.Scalar[int](t, conn, sql, row); n != want {
+			t.Errorf("%s has %d rows, want %d", row, n, want)
+		}
+	}
+	if n := testkit.Scalar[int](t, conn, "select count(*)::int from requests where project_id = $1 and user_id = $2", p.ID, p.UserID); n < 4 {
+		t.Errorf("%d rows say who it was", n)
+	}
+}
+
+// stored opens a session as only who has its cookie can.
+func stored(t *testing.T, database, cookie string) domain.Session {
+	t.Helper()
+	key, err := keyOf(domain.Secret(cookie))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sealed := testkit.Scalar[[]byte](t, testkit.Connect(t, database), "select sealed from sessions where id = $1", key.id)
+	session, err := key.open(sealed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	testkit.Canary(session.Token.Reveal())
+	return session
+}
+
+// alive asks Keystone, through a copy that has never heard of the token.
+func alive(t *testing.T, token domain.Secret) bool {
+	t.Helper()
+	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil))
+	return (&browser{Client: app}).ask(t, "POST", "/console/session", fmt.Sprintf(`{"token": %q}`, token.Reveal())).Status == 201
+}
+
+// TestAGivenTokenIsNotRevoked: it was there before, and others use it.
+func TestAGivenTokenIsNotRevoked(t *testing.T) {
+	t.Parallel()
+	token := testkit.NewProject(t).Token(t)
+	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil))
+	b := signInTo(t, app, fmt.Sprintf(`{"token": %q}`, token))
+	b.ask(t, "DELETE", "/console/session", "")
+	if !alive(t, domain.Secret(token)) {
+		t.Error("it is not good any more")
+	}
+}
+
+// TestSessionEnds with its token, after 12 hours at most; and whoever signs in later takes away what is over, not what is not.
+func TestSessionEnds(t *testing.T) {
+	t.Parallel()
+	p := testkit.NewProject(t)
+	body := fmt.Sprintf(`{"token": %q}`, p.Token(t))
+	database := testkit.Database(t)
+	conn := testkit.Connect(t, database)
+	app := testkit.Start(t, testkit.Env(t, database, nil))
+	over, running := signInTo(t, app, body), signInTo(t, app, body)
+	if n := testkit.Scalar[int](t, conn, "select count(*)::int from sessions where expires_at between now() + interval '1 minute' and now() + interval '12 hours'"); n != 2 {
+		t.Errorf("%d sessions end in time", n)
+	}
+	key, _ := keyOf(domain.Secret(over.cookie))
+	if _, err := conn.Exec(t.Context(), "update sessions set expires_at = now() where id = $1", key.id); err != nil {
+		t.Fatal(err)
+	}
+	if a := over.ask(t, "GET", "/console/session", ""); a.Status != 401 {
+		t.Errorf("a session that is over: got %d %s", a.Status, a.Body)
+	}
+	signInTo(t, app, body)
+	if n := testkit.Scalar[int](t, conn, "select count(*)::int from sessions"); n != 2 {
+		t.Errorf("there are %d sessions, want the two that are not over", n)
+	}
+	if a := running.ask(t, "GET", "/console/session", ""); a.Status != 200 {
+		t.Errorf("a session that is not over: got %d %s", a.Status, a.Body)
+	}
+}
+
+// TestSigningInAgain ends the session before, whoever's it was.
+func TestSigningInAgain(t *testing.T) {
+	t.Parallel()
+	p, other := testkit.NewProject(t), testkit.NewProject(t)
+	database := testkit.Database(t)
+	app := testkit.Start(t, testkit.Env(t, database, nil))
+	b := signInTo(t, app, password(p, ""))
+	before, token := *b, stored(t, database, b.cookie).Token
+	if a := b.ask(t, "POST", "/console/session", `{"user": "x", "password": "y"}`); a.Status != 401 {
+		t.Errorf("in vain: got %d", a.Status)
+	}
+	if a := before.ask(t, "GET", "/console/session", ""); a.Status != 200 {
+		t.Errorf("after somebody tried in vain: got %d", a.Status)
+	}
+	if a := b.ask(t, "POST", "/console/session", password(other, "")); a.Status != 201 {
+		t.Fatalf("got %d %s", a.Status, a.Body)
+	}
+	if a := before.ask(t, "GET", "/console/session", ""); a.Status != 401 {
+		t.Errorf("the session before: got %d %s", a.Status, a.Body)
+	}
+	if alive(t, token) {
+		t.Error("the token before is still good")
+	}
+}
+
+// TestSignOutsAtOnce: all are answered as if they were the only one.
+func TestSignOutsAtOnce(t *testing.T) {
+	t.Parallel()
+	p := testkit.NewProject(t)
+	database := testkit.Database(t)
+	app := testkit.Start(t, testkit.Env(t, database, nil))
+	b := signInTo(t, app, password(p, ""))
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			one := *b
+			if a := one.ask(t, "DELETE", "/console/session", ""); a.Status != 204 {
+				t.Errorf("got %d %s", a.Status, a.Body)
+			}
+		})
+	}
+	all.Wait()
+	if n := testkit.Scalar[int](t, testkit.Connect(t, database), "select count(*)::int from sessions"); n != 0 {
+		t.Errorf("%d sessions are left", n)
+	}
+}
+
+// TestCookiesThatAreNone are nobody's, and two are as well: which of them is from here cannot be told.
+func TestCookiesThatAreNone(t *testing.T) {
+	t.Parallel()
+	p := testkit.NewProject(t)
+	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil))
+	b := signInTo(t, app, fmt.Sprintf(`{"token": %q}`, p.Token(t)))
+	own := cookieName + "=" + b.cookie
+	for _, cookie := range []string{"", cookieName + "=", cookieName + "=x", own + "x", own + "=", own[:len(own)-1], own + "; " + own, own + "; " + cookieName + "=x"} {
+		if a := app.Get(t, "/console/session", "Cookie", cookie); a.Status != 401 {
+			t.Errorf("%d bytes: got %d %s", len(cookie), a.Status, a.Body)
+		}
+	}
+	if a := app.Get(t, "/console/session", "Cookie", "other=1; "+own); a.Status != 200 {
+		t.Errorf("beside another: got %d %s", a.Status, a.Body)
+	}
+}
+
+// TestARowThatWasWrittenTo opens for nobody, and does not keep its browser from signing in or out.
+func TestARowThatWasWrittenTo(t *testing.T) {
+	t.Parallel()
+	p := testkit.NewProject(t)
+	body := fmt.Sprintf(`{"token": %q}`, p.Token(t))
+	database := testkit.Database(t)
+	conn := testkit.Connect(t, database)
+	app := testkit.Start(t, testkit.Env(t, database, nil))
+	for method, want := range map[string]int{"POST": 201, "DELETE": 204} {
+		mine, other := signInTo(t, app, body), signInTo(t, app, body)
+		from, _ := keyOf(domain.Secret(other.cookie))
+		to, _ := keyOf(domain.Secret(mine.cookie))
+		if _, err := conn.Exec(t.Context(), "update sessions set sealed = (select sealed from sessions where id = $1) where id = $2", from.id, to.id); err != nil {
+			t.Fatal(err)
+		}
+		if a := mine.ask(t, "GET", "/console/session", ""); a.Status != 401 {
+			t.Errorf("got %d %s", a.Status, a.Body)
+		}
+		if a := mine.ask(t, method, "/console/session", body); a.Status != want {
+			t.Errorf("%s: got %d %s", method, a.Status, a.Body)
+		}
+	}
+}
+
+// TestSealed: what is stored opens with its cookie, and with nothing else; who can write to the database cannot put another session
+// into its place.
+func TestSealed(t *testing.T) {
+	t.Parallel()
+	mine, err := keyOf(newCookie())
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := keyOf(newCookie())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := domain.Session{Token: "token", Ours: true, Who: domain.Identity{UserID: "u", ProjectID: "p", Roles: []string{"member"}, ExpiresAt: time.Unix(1, 0).UTC()}}
+	sealed, err := mine.seal(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := mine.open(sealed)
+	if err != nil || got.Token != want.Token || !got.Ours || got.Who.UserID != "u" || got.Who.ProjectID != "p" || !got.Who.ExpiresAt.Equal(want.Who.ExpiresAt) {
+		t.Errorf("%v %+v", err, got)
+	}
+	again, _ := mine.seal(want)
+	for name, open := range map[string]func() error{
+		"another cookie": func() error { _, err := other.open(sealed); return err },
+		"another row":    func() error { _, err := sessionKey{other.id, mine.aead}.open(sealed); return err },
+		"nothing":        func() error { _, err := mine.open(nil); return err },
+		"a changed byte": func() error { again[len(again)-1] ^= 1; _, err := mine.open(again); return err },
+	} {
+		if err := open(); apperr.CodeOf(err) != apperr.Unauthenticated {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+}
+
+// serviceOf is the service alone, with a real database.
+func serviceOf(t *testing.T, database string) service {
+	t.Helper()
+	db, err := postgres.Open(postgres.Config{URL: domain.Secret(database), MaxConns: 2}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	return service{store: postgres.Sessions{DB: db}}
+}

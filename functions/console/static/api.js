@@ -1,0 +1,97 @@
+// Calls to the API through the console's own origin. The token stays on the server: the browser has a cookie that
+// no script can read.
+
+/** Problem is an answer that was no success (RFC 9457), or no answer at all (status 0). */
+export class Problem extends Error {
+  constructor(status, body) {
+    super(body.detail || body.title || `the server answered ${status}`);
+    this.status = status;
+    this.code = body.code || '';
+    this.errors = body.errors || [];
+    this.requestId = body.request_id;
+  }
+}
+
+/** events: "over" when the session has ended, "away" and "back" when the API cannot be reached and can be again. */
+export const events = new EventTarget();
+
+let away = false;
+const turn = (now) => {
+  if (away !== now) events.dispatchEvent(new Event(now ? 'away' : 'back'));
+  away = now;
+};
+
+/** isAway tells that the last call had no answer. */
+export const isAway = () => away;
+
+let user = '';
+/** actFor says whom the page shows. What it asks for is refused once another tab has made the session somebody else's. */
+export const actFor = (who) => { user = `${who.user.id}/${who.project.id}`; };
+
+const longest = 125_000; // ms: when every function and every gateway has given up
+
+async function send(url, method, body) {
+  const headers = { 'X-Cloudfn-Console': '1', Accept: 'application/json' };
+  if (user) headers['X-Cloudfn-User'] = user;
+  if (body !== undefined) headers['Content-Type'] = 'application/json';
+  let answer, value = {};
+  try {
+    answer = await fetch(url, { method, headers, body: body === undefined ? undefined : JSON.stringify(body), credentials: 'same-origin', cache: 'no-store', signal: AbortSignal.timeout(longest) });
+    const text = await answer.text();
+    if (text) value = JSON.parse(text);
+  } catch {
+    if (!answer || answer.ok) { // one that breaks off is none; but a proxy's refusal need not be JSON
+      turn(true);
+      throw new Problem(0, { detail: 'cloudfn cannot be reached' });
+    }
+  }
+  turn([502, 503, 504].includes(answer.status) && method === 'GET');
+  if (answer.ok) return value;
+  throw new Problem(answer.status, value);
+}
+
+/** call sends a request to the API: call('GET', '/v1/servers'). */
+export async function call(method, path, body) {
+  try {
+    return await send(`api${path}`, method, body);
+  } catch (problem) {
+    if (problem.status === 401) events.dispatchEvent(new Event('over'));
+    throw problem;
+  }
+}
+
+export const get = (path) => call('GET', path);
+
+/** session is the signed-in user's: GET to see it, POST to sign in, DELETE to sign out. */
+export const session = (method, body) => send('session', method, body);
+
+/** listing reads a list as far as it was asked for: more() makes it longer by a page. */
+export function listing(field, page = 50) {
+  let want = page, next = null;
+  return {
+    async load(path) {
+      const join = path.includes('?') ? '&' : '?';
+      let answer = await get(`${path}${join}limit=${Math.min(want, 1000)}`);
+      const items = answer[field];
+      while (answer.next && items.length < want) {
+        answer = await get(answer.next);
+        items.push(...answer[field]);
+      }
+      next = answer.next;
+      return items;
+    },
+    more: () => { want += page; },
+    reset: () => { want = page; },
+    get rest() { return next !== null; },
+  };
+}
+
+/** newId is a UUID, also where the browser has no randomUUID because the page is not served by https. */
+export function newId() {
+  if (crypto.randomUUID) return crypto.randomUUID();
+  const b = crypto.getRandomValues(new Uint8Array(16));
+  b[6] = (b[6] & 15) | 64;
+  b[8] = (b[8] & 63) | 128;
+  const hex = [...b].map((x) => x.toString(16).padStart(2, '0')).join('');
+  return hex.replace(/^(.{8})(.{4})(.{4})(.{4})(.{12})$/, '$1-$2-$3-$4-$5');
+}

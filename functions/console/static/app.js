@@ -1,0 +1,192 @@
+// The frame around the views: who is signed in, which part is shown, and when it is read again.
+import { el, byId, set, button, heading, say, announce, clock, span } from './dom.js';
+import { actFor, events, isAway, session } from './api.js';
+import { signIn } from './signin.js';
+
+const parts = [
+  ['overview', 'Overview'], ['servers', 'Servers'], ['launch', 'Launch'], ['orders', 'Orders'],
+  ['callbacks', 'Callbacks'], ['connections', 'Connections'], ['requests', 'Requests'],
+];
+
+const main = byId('main');
+let me = null; // who is signed in
+let shown = null; // the view on the page: {node, load, leave?}
+let kept = null; // the view that waits behind the sign-in form after a session has ended
+let round = 0; // which polling is the current one
+let reading = 0, again = false; // the polling that waits for an answer, and whether it is to ask once more
+let timer, loaded;
+
+const route = () => {
+  const [part, id] = location.hash.replace(/^#\/?/, '').split('/');
+  // An id becomes part of a path of the API: a link must not lead to another one.
+  return parts.some(([name]) => name === part) && /^[\w-]*$/.test(id || '') ? { part, id } : { part: 'overview' };
+};
+
+function frame() {
+  byId('nav').hidden = byId('who').hidden = !me;
+  if (!me) return set(byId('who'));
+  const { part } = route();
+  byId('who').title = `Signed in until ${clock(me.expires_at)} UTC`;
+  set(byId('nav'), el('ul', {}, parts.map(([name, text]) => el('li', {},
+    el('a', { href: `#/${name}`, 'aria-current': name === part ? 'page' : null }, text)))));
+  byId('nav').querySelector('[aria-current]')?.scrollIntoView({ block: 'nearest', inline: 'nearest' });
+  return set(byId('who'), el('span', { class: 'name' }, el('b', {}, me.project.name), el('span', { class: 'soft' }, me.user.name)), button('Sign out', signOut, { kind: 'quiet' }));
+}
+
+function title(text) {
+  document.title = `${text} · cloudfn`;
+}
+
+/** open shows the part that the address names. first: at the start, where the focus is to stay where it is. */
+async function open(first) {
+  const mine = ++round;
+  clearTimeout(timer);
+  shown?.leave?.();
+  shown = null;
+  if (!me) return ask();
+  frame();
+  const { part, id } = route();
+  title(parts.find(([name]) => name === part)[1]);
+  let view;
+  try {
+    view = (await import(`./${part}.js`)).view({ id, me, refresh, go });
+  } catch (e) {
+    if (e instanceof TypeError) view = { node: el('div', {}, heading('This part did not load'), el('p', {}, 'Look at the connection and load the page again.')) };
+    else throw e;
+  }
+  if (mine !== round) return undefined;
+  shown = view;
+  loaded = null;
+  set(main, view.node);
+  if (first !== true) {
+    main.querySelector('h1').focus({ preventScroll: true });
+    scrollTo(0, 0);
+  }
+  return tick(mine);
+}
+
+/** tick reads the view again: every 2 s while something moves, every 15 s otherwise, not at all while nobody looks. */
+async function tick(mine = round) {
+  clearTimeout(timer);
+  if (mine !== round || !shown || !me || document.hidden) return;
+  if (reading === mine) { // one reading at a time, so that an older answer never takes the place of a newer one
+    again = true;
+    return;
+  }
+  reading = mine;
+  again = false;
+  let moves = false;
+  if (!loaded) main.setAttribute('aria-busy', 'true');
+  try {
+    moves = await shown.load?.();
+    if (mine === round) {
+      loaded = Date.now();
+      byId('trouble')?.remove();
+    }
+  } catch (problem) {
+    if (mine === round && problem.status !== 401) trouble(problem);
+  }
+  if (mine !== round) return;
+  reading = 0;
+  main.removeAttribute('aria-busy');
+  banner();
+  timer = setTimeout(tick, again ? 0 : moves || isAway() ? 2000 : 15000, mine);
+}
+
+/** refresh reads the view again at once: after something was done. */
+const refresh = () => tick(round);
+
+const go = (hash) => {
+  if (location.hash === hash) open();
+  else location.hash = hash;
+};
+
+function trouble(problem) {
+  if (isAway()) return;
+  const old = byId('trouble');
+  const node = el('p', { class: 'note bad', id: 'trouble', role: 'alert' }, problem.message);
+  if (!old) main.firstElementChild?.querySelector('.head')?.after(node);
+  else if (old.textContent !== problem.message) old.replaceWith(node);
+}
+
+function banner() {
+  const bar = byId('banner');
+  const text = isAway() && me ? `cloudfn cannot be reached. ${loaded ? `What you see is ${span(Date.now() - loaded)} old. ` : ''}Trying again.` : '';
+  bar.hidden = !text;
+  if (bar.textContent !== text) set(bar, text);
+}
+
+/** ask shows the sign-in form. */
+function ask(message) {
+  title('Sign in');
+  frame();
+  set(main, signIn({ message, signedIn }).node);
+  main.querySelector('form input').focus();
+}
+
+function signedIn(who) {
+  const same = kept && kept.me.user.id === who.user.id && kept.me.project.id === who.project.id;
+  actFor(me = who);
+  if (!same) {
+    sessionStorage.clear();
+    kept = null;
+    open();
+    return;
+  }
+  frame();
+  title(parts.find(([name]) => name === route().part)[1]);
+  set(main, kept.view.node);
+  shown = kept.view;
+  kept = null;
+  main.querySelector('h1').focus();
+  tick(++round);
+}
+
+/** over is for when the session has ended by itself: what was typed in is kept for who signs in again. */
+function over() {
+  if (!me) return;
+  kept = shown && { me, view: shown };
+  shown = me = null;
+  round++;
+  clearTimeout(timer);
+  document.querySelectorAll('dialog:not(.once)').forEach((d) => d.close());
+  ask('Your session is over. Sign in again to go on.');
+}
+
+async function signOut() {
+  try {
+    await session('DELETE');
+  } catch (problem) {
+    if (problem.status !== 401) return say(`You are still signed in: ${problem.message}`);
+  }
+  shown?.leave?.();
+  me = shown = kept = null;
+  round++;
+  clearTimeout(timer);
+  sessionStorage.clear();
+  history.replaceState(null, '', '#/');
+  announce('You are signed out.');
+  return ask();
+}
+
+async function start() {
+  try {
+    actFor(me = await session('GET'));
+  } catch (problem) {
+    if (problem.status !== 401) return ask(problem.status ? problem.message : 'cloudfn cannot be reached. Try again in a moment.');
+  }
+  return open(true);
+}
+
+addEventListener('hashchange', () => (me ? open() : frame()));
+addEventListener('pageshow', (e) => { if (e.persisted) location.reload(); });
+document.addEventListener('visibilitychange', () => tick());
+document.querySelector('.skip').addEventListener('click', (e) => {
+  e.preventDefault();
+  main.focus();
+});
+events.addEventListener('over', over);
+events.addEventListener('away', banner);
+events.addEventListener('back', () => { banner(); announce('cloudfn is reached again.'); });
+setInterval(() => isAway() && banner(), 1000);
+start();

@@ -1,0 +1,108 @@
+// The servers of each hour, drawn at the size that there is room for.
+import { el, svg, set, clock } from './dom.js';
+
+const top = 14, plot = 190, foot = 30, left = 34;
+const base = top + plot;
+
+/** words say an hour in full. */
+export function words(h) {
+  if (h.running === null) return 'not known';
+  const by = Object.entries(h.by_status).map(([name, n]) => `${n} ${name}`).join(', ');
+  return `${h.running} running of ${h.total}${by ? ` (${by})` : ''}${h.source === 'rebuilt' ? ', rebuilt from history' : ''}`;
+}
+
+function niceTick(most) {
+  for (let size = 1; ; size *= 10) for (const n of [1, 2, 5]) if (n * size * 4 >= most) return n * size;
+}
+
+/** chart makes the drawing with its readout; draw(hours) shows other hours. */
+export function chart() {
+  const readout = el('p', { class: 'readout', id: 'readout' });
+  const box = el('div', { class: 'plot' });
+  let hours = [], at = -1, width = 0;
+
+  const show = (i) => {
+    const h = hours[i];
+    set(readout, el('b', {}, `${clock(h.hour)} UTC`), h.running === null ? el('span', {}, 'Not known: nobody counted, and the history is gone.') : [
+      el('span', { class: 'key run' }, `${h.running} running`), el('span', { class: 'key sum' }, `${h.total} in all`),
+      el('span', { class: 'soft' }, Object.entries(h.by_status).map(([name, n]) => `${n} ${name}`).join(' · ')),
+      el('span', { class: 'soft' }, h.source === 'rebuilt' ? 'rebuilt from history' : 'counted at the hour')]);
+    box.querySelectorAll('.hour').forEach((g, k) => g.classList.toggle('on', k === i));
+  };
+  const rest = () => show(at >= 0 ? at : hours.length - 1);
+
+  function focusOn(i) {
+    at = Math.max(0, Math.min(hours.length - 1, i));
+    const all = box.querySelectorAll('.hour');
+    all.forEach((g, k) => g.setAttribute('tabindex', k === at ? 0 : -1));
+    all[at].focus();
+  }
+
+  function key(event) {
+    const step = { ArrowLeft: -1, ArrowRight: 1, PageUp: -24, PageDown: 24, Home: -hours.length, End: hours.length }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    focusOn((at < 0 ? hours.length - 1 : at) + step);
+  }
+
+  function draw() {
+    if (!width || !hours.length) return;
+    const had = box.contains(document.activeElement);
+    const step = (width - left) / hours.length;
+    const tick = niceTick(Math.max(...hours.map((h) => h.total || 0), 1));
+    const most = Math.max(4, Math.ceil(Math.max(...hours.map((h) => h.total || 0)) / tick) * tick);
+    const y = (n) => base - (n / most) * plot, x = (i) => left + i * step;
+    const gap = step >= 6 ? step * 0.26 : 0;
+    const grid = [];
+    for (let n = 0; n <= most; n += tick) {
+      grid.push(svg('path', { class: n ? 'grid' : 'axis', d: `M${left} ${y(n)}H${width}` }), svg('text', { x: left - 8, y: y(n), dy: '.35em', 'text-anchor': 'end' }, n));
+    }
+    const every = [1, 2, 3, 6, 12, 24, 48].find((n) => n * step >= 46) || 48;
+    const labels = hours.map((h, i) => {
+      const d = new Date(h.hour), hour = d.getUTCHours();
+      if (Math.round(d / 36e5) % every || i * step < 8 || width - x(i) < 22) return null;
+      return svg('text', { class: hour ? '' : 'day', x: x(i) + step / 2, y: base + 20, 'text-anchor': 'middle' }, hour ? `${String(hour).padStart(2, '0')}:00` : clock(h.hour).replace(/ \d\d:.*/, ''));
+    }).filter(Boolean);
+    const bars = hours.map((h, i) => svg('g', { class: `hour ${h.source}`, role: 'img', tabindex: i === (at < 0 ? hours.length - 1 : at) ? 0 : -1,
+      'aria-label': `${clock(h.hour)} UTC: ${words(h)}`, onmouseenter: () => show(i), onclick: () => focusOn(i), onfocus: () => { at = i; show(i); } },
+    svg('rect', { class: 'hit', x: x(i), y: top, width: step, height: plot }),
+    h.running === null ? svg('rect', { class: 'lost', x: x(i), y: top, width: step, height: plot })
+      : svg('rect', { class: 'bar', x: x(i) + gap / 2, y: Math.min(y(h.running), base - 1), width: step - gap, height: Math.max(base - y(h.running), 1), rx: step > 14 ? 2 : 0 })));
+    let line = '', on = false;
+    hours.forEach((h, i) => {
+      if (h.total === null) { on = false; return; }
+      line += `${on ? 'V' : `M${x(i).toFixed(1)} `}${y(h.total).toFixed(1)}H${x(i + 1).toFixed(1)}`;
+      on = true;
+    });
+    const image = svg('svg', { class: 'chart', role: 'group', 'aria-label': 'Servers per hour. The arrow keys go from hour to hour.', width, height: base + foot, viewBox: `0 0 ${width} ${base + foot}`, onkeydown: key, onmouseleave: rest },
+      hatches(), svg('g', { 'aria-hidden': 'true' }, grid, labels), bars, svg('path', { class: 'total', d: line || 'M0 0', 'aria-hidden': 'true' }));
+    set(box, image);
+    if (had) focusOn(at);
+    rest();
+  }
+
+  new ResizeObserver(([entry]) => {
+    const now = Math.floor(entry.contentRect.width);
+    if (now !== width) { width = now; draw(); }
+  }).observe(box);
+  return {
+    node: el('div', {}, readout, box, legend()),
+    draw(next) { if (next.length !== hours.length) at = -1; hours = next; draw(); },
+  };
+}
+
+function hatches() {
+  const stripes = (id, kind) => svg('pattern', { id, width: 6, height: 6, patternUnits: 'userSpaceOnUse', patternTransform: 'rotate(45)' },
+    svg('rect', { class: `${kind} under`, width: 6, height: 6 }), svg('path', { class: `${kind} over`, d: 'M3 0v6' }));
+  return svg('defs', {}, stripes('lost', 'lost'), stripes('rebuilt', 'rebuilt'));
+}
+
+function legend() {
+  const box = (kind, inner) => svg('svg', { viewBox: '0 0 18 12', class: `chart ${kind}`, 'aria-hidden': 'true' }, inner);
+  const entry = (kind, inner, text) => el('li', {}, box(kind, inner), text);
+  return el('ul', { class: 'legend' },
+    entry('sampled', svg('rect', { class: 'bar', width: 18, height: 12, rx: 2 }), 'running'),
+    entry('', svg('path', { class: 'total', d: 'M0 6h18' }), 'in all'),
+    entry('rebuilt', svg('rect', { class: 'bar', width: 18, height: 12, rx: 2 }), 'rebuilt from history'),
+    entry('missing', svg('rect', { class: 'lost', width: 18, height: 12 }), 'not known'));
+}

@@ -1,0 +1,54 @@
+// What is delegated: to whom, how far, and until when.
+import { el, set, button, heading, facts, keyed, empty, age, clock, confirm, choice, bar, say } from './dom.js';
+import { call, listing } from './api.js';
+import { mark } from './state.js';
+
+const kinds = { trust: 'Trust', application_credential: 'Application credential' };
+
+export function view({ refresh }) {
+  let whose = '';
+  const pages = listing('connections');
+  const list = el('div', { class: 'cards' });
+  const nothing = el('div');
+  const more = button('Show more', () => { pages.more(); refresh(); });
+  more.hidden = true;
+  const node = el('div', {}, heading('Connections', choice('Whose', [['', 'Of this project'], ['?usable=true', 'That I may use']], whose, (v) => { whose = v; refresh(); })), list, nothing, more);
+
+  const quota = (c) => {
+    const row = (name, label, unit) => (c.quota[name] ?? -1) < 0 && !c.used[name] && name !== 'instances' ? null : bar(label, c.used[name], c.quota[name] ?? -1, unit);
+    return el('div', { class: 'gauges' }, row('instances', 'Servers'), row('vcpus', 'vCPUs'), row('ram_mb', 'Memory', ' MiB'));
+  };
+
+  const until = (c) => {
+    const ended = new Date(c.ends_at) < Date.now();
+    return [clock(c.ends_at), ' UTC (', ended ? '' : 'in ', age(c.ends_at), ended ? ' ago)' : ')', c.idle_timeout ? `, or after ${c.idle_timeout} without use` : ''];
+  };
+
+  function card(c) {
+    const name = c.name || `${kinds[c.kind]} ${c.id.slice(0, 8)}`;
+    const revoke = () => confirm(`Revoke ${name}?`, 'Nobody acts through it from now on, at once. The servers stay as they are.', 'Revoke', async () => {
+      await call('DELETE', `/v1/connections/${c.id}`);
+      say(`${name} is revoked.`);
+      refresh();
+    });
+    return el('section', { class: 'card' }, el('div', { class: 'head' }, el('h2', {}, name), el('div', { class: 'beside' }, mark(c.status),
+      whose ? null : button('Revoke', revoke, { kind: 'quiet danger', key: 'revoke', label: `Revoke ${name}` }))),
+    el('ul', { class: 'chips', 'aria-label': 'It permits' }, c.actions.map((a) => el('li', {}, a))), quota(c),
+    facts([['Until', until(c)], ['Why it ended', c.reason], ['Kind', kinds[c.kind]], ['Acts as', c.acts_as && `${c.acts_as.user_name || c.acts_as.user_id} in ${c.acts_as.project_name || c.acts_as.project_id} (${c.acts_as.roles.join(', ')})`],
+      ['Usable by', c.usable_by?.length ? el('span', { class: 'mono' }, c.usable_by.join(', ')) : whose ? null : 'whoever made it'],
+      ['Cloud', c.auth_url && `${c.auth_url} ${c.region || ''}`], ['Last used', c.last_used_at ? [age(c.last_used_at), ' ago'] : 'never'], ['Id', el('span', { class: 'mono' }, c.id)]]),
+    (c.warnings || []).map((w) => el('p', { class: 'note' }, w)));
+  }
+
+  async function load() {
+    const asked = whose;
+    const connections = await pages.load(`/v1/connections${asked}`);
+    if (asked !== whose) return false;
+    keyed(list, connections, (c) => c.id, card);
+    more.hidden = !pages.rest;
+    set(nothing, connections.length ? null : asked ? empty('Nobody has delegated anything to you', 'What others let you do in their projects shows up here.')
+      : empty('Nothing is delegated', 'A connection lets a program act in this project: what you permit, up to a quota, until you say so. Make one with ', el('code', {}, 'cloudfn connections create'), '.'));
+    return false;
+  }
+  return { node, load };
+}

@@ -1,0 +1,225 @@
+// What every view is made with. Text goes into the page as text, never as markup: names are anybody's.
+
+const SVG = 'http://www.w3.org/2000/svg';
+
+function build(node, attrs, children) {
+  for (const [name, value] of Object.entries(attrs || {})) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name.startsWith('on')) node.addEventListener(name.slice(2), value);
+    else if (name === 'value') node.value = value;
+    else node.setAttribute(name, value === true ? '' : value);
+  }
+  node.append(...children.flat(2).filter((c) => c !== null && c !== undefined && c !== false && c !== ''));
+  return node;
+}
+
+/** el makes an element: el('p', {class: 'soft', onclick: f}, 'text', node). */
+export const el = (tag, attrs, ...children) => build(document.createElement(tag), attrs, children);
+
+/** svg makes an element of a drawing. */
+export const svg = (tag, attrs, ...children) => build(document.createElementNS(SVG, tag), attrs, children);
+
+let ids = 0;
+/** uid is an id that no other element has. */
+export const uid = () => `u${++ids}`;
+
+export const byId = (id) => document.getElementById(id);
+
+/** button makes a button that does one thing. key finds it again after its row was drawn anew. */
+export function button(text, onclick, { kind = '', key, label } = {}) {
+  return el('button', { type: 'button', class: kind, 'data-key': key, 'aria-label': label, onclick }, text);
+}
+
+/** heading is the one h1 of a view, with what stands beside it. */
+export function heading(text, ...beside) {
+  return el('div', { class: 'head' }, el('h1', { tabindex: '-1' }, text), beside.length ? el('div', { class: 'beside' }, ...beside) : null);
+}
+
+/** set replaces what an element holds, when it differs. */
+export function set(node, ...children) {
+  node.replaceChildren(...children.flat(2).filter((c) => c !== null && c !== undefined && c !== false));
+  return node;
+}
+
+/** swap replaces what an element holds and leaves the focus where it was: on the control of the same key, else on the heading. */
+export function swap(node, ...children) {
+  const focused = node.contains(document.activeElement) && document.activeElement;
+  set(node, ...children);
+  if (focused) (node.querySelector(`[data-key="${focused.dataset.key}"]`) || node.querySelector('h1'))?.focus();
+}
+
+/**
+ * keyed makes the children of parent those of items, and touches only what has changed: whoever reads or has the
+ * focus in a row is not disturbed by the others.
+ */
+export function keyed(parent, items, keyOf, render) {
+  const old = new Map([...parent.children].map((c) => [c.dataset.id, c]));
+  const focused = parent.contains(document.activeElement) ? document.activeElement : null;
+  const row = focused?.closest('[data-id]');
+  const at = [...parent.children].indexOf(row);
+  let before = null;
+  items.forEach((item) => {
+    const key = String(keyOf(item)), sign = JSON.stringify(item);
+    let node = old.get(key);
+    old.delete(key);
+    if (!node || node.sign !== sign) {
+      const next = render(item);
+      next.dataset.id = key;
+      next.sign = sign;
+      node?.replaceWith(next);
+      node = next;
+    }
+    const place = before ? before.nextElementSibling : parent.firstElementChild;
+    if (place !== node) parent.insertBefore(node, place);
+    before = node;
+  });
+  old.forEach((node) => node.remove());
+  if (focused && !focused.isConnected) refocus(parent, row?.dataset.id, focused.dataset.key, at);
+}
+
+/** refocus gives the focus to the control that took the place of one that is gone. */
+export function refocus(parent, id, key, at = 0) {
+  const rows = [...parent.children];
+  const row = rows.find((r) => r.dataset.id === id) || rows[Math.min(at, rows.length - 1)];
+  const control = row?.querySelector(`[data-key="${key}"]`) || row?.querySelector('a, button');
+  (control || document.querySelector('h1'))?.focus();
+}
+
+/** table makes a table that becomes cards on a narrow screen. columns: [[title, class]...]. */
+export function table(caption, columns) {
+  const body = el('tbody', { role: 'rowgroup' });
+  const head = columns.map(([title, kind]) => el('th', { scope: 'col', role: 'columnheader', class: kind }, title));
+  return {
+    body,
+    node: el('div', { class: 'box' }, el('table', { role: 'table' }, el('caption', {}, caption),
+      el('thead', { role: 'rowgroup' }, el('tr', { role: 'row' }, head)), body)),
+    row: (...cells) => el('tr', { role: 'row' }, cells.map((c, i) => (i === 0
+      ? el('th', { scope: 'row', role: 'rowheader', class: columns[0][1] }, c)
+      : el('td', { role: 'cell', class: columns[i][1], 'data-label': columns[i][0] }, c === '' || c.length === 0 ? null : el('div', {}, c))))),
+  };
+}
+
+/** facts makes a list of names and values; what has no value is left out. */
+export function facts(pairs) {
+  return el('dl', { class: 'facts' }, pairs.filter(([, v]) => v !== undefined && v !== null && v !== '')
+    .map(([k, v]) => el('div', {}, el('dt', {}, k), el('dd', {}, v))));
+}
+
+/** empty says that there is nothing, and what one can do about it. */
+export const empty = (title, ...hint) => el('div', { class: 'empty' }, el('p', { class: 'big' }, title), el('p', { class: 'soft' }, ...hint));
+
+/** choice is a row of which one is chosen: [[value, text]...]. */
+export function choice(label, options, value, onchange) {
+  const name = uid();
+  return el('fieldset', { class: 'choice' }, el('legend', { class: 'unseen' }, label), options.map(([v, text]) => {
+    const input = el('input', { type: 'radio', name, value: v, onchange: () => onchange(v) });
+    input.checked = v === value;
+    return el('label', {}, input, el('span', {}, text));
+  }));
+}
+
+/** bar shows how much of something is used; max below 0 is no limit. */
+export function bar(label, used, max, unit = '') {
+  const limited = max !== null && max !== undefined && max >= 0;
+  const share = limited && max > 0 ? Math.min(100, (used / max) * 100) : limited && used ? 100 : 0;
+  const text = `${used.toLocaleString('en')}${limited ? ` of ${max.toLocaleString('en')}` : ''}${unit}${limited ? '' : ', no limit'}`;
+  return el('div', { class: 'gauge' }, el('span', { class: 'soft' }, label), el('span', {}, text),
+    svg('svg', { viewBox: '0 0 100 4', preserveAspectRatio: 'none', 'aria-hidden': 'true', class: share >= 90 ? 'full' : '' },
+      svg('rect', { class: 'rail', width: 100, height: 4 }), svg('rect', { class: 'fill', width: share, height: 4 })));
+}
+
+/** dialog shows a modal dialog; fill gets its close function and gives what is in it. */
+export function dialog(title, fill) {
+  const id = uid(), opener = document.activeElement, row = opener?.closest?.('[data-id]');
+  const list = row?.parentElement, at = list ? [...list.children].indexOf(row) : 0;
+  const node = el('dialog', { 'aria-labelledby': id });
+  node.append(el('h2', { id }, title), ...[fill(() => node.close())].flat());
+  document.body.append(node);
+  node.addEventListener('close', () => {
+    node.remove();
+    if (list && !opener.isConnected) refocus(list, row.dataset.id, opener.dataset.key, at);
+    else opener?.focus?.();
+  });
+  node.showModal();
+  return node;
+}
+
+/** confirm asks before something is done that cannot be undone; do answers whether to close. */
+export function confirm(title, text, verb, act) {
+  dialog(title, (close) => {
+    const said = el('p', { class: 'error', role: 'alert' });
+    const go = button(verb, async () => {
+      go.disabled = true;
+      try {
+        await act();
+        close();
+      } catch (problem) {
+        set(said, problem.message);
+        go.disabled = false;
+      }
+    }, { kind: 'danger' });
+    return [el('p', {}, text), said, el('div', { class: 'row end' }, button('Cancel', close), go)];
+  });
+}
+
+/** secret shows what is shown only once, to be copied or saved. It stays when the session ends meanwhile. */
+export function secret(title, text, value, file) {
+  const href = file && URL.createObjectURL(new Blob([value], { type: 'text/plain' }));
+  const node = dialog(title, (close) => {
+    const area = el('textarea', { readonly: true, class: 'mono', rows: value.includes('\n') ? 8 : 2, 'aria-label': title, value, onfocus: () => area.select() });
+    const copy = button('Copy', async () => {
+      area.select();
+      await navigator.clipboard?.writeText(value).catch(() => {});
+      say('Copied.');
+    });
+    return [el('p', {}, text), area, el('div', { class: 'row end' }, copy,
+      file ? el('a', { class: 'button', download: file, href }, 'Download') : null, button('I have it', close, { kind: 'primary' }))];
+  });
+  node.classList.add('once');
+  if (href) node.addEventListener('close', () => URL.revokeObjectURL(href));
+}
+
+let hush;
+/** say shows a word about what was done, and tells it to screen readers. */
+export function say(text) {
+  set(byId('toast'), text);
+  clearTimeout(hush);
+  hush = setTimeout(() => set(byId('toast')), 6000);
+}
+
+/** announce tells screen readers only. */
+export const announce = (text) => set(byId('live'), text);
+
+const two = (n) => String(n).padStart(2, '0');
+const months = 'Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec'.split(' ');
+
+/** clock writes a moment in UTC, as the API and the CLI do. */
+export function clock(at, seconds = false) {
+  const d = new Date(at);
+  return `${d.getUTCDate()} ${months[d.getUTCMonth()]} ${two(d.getUTCHours())}:${two(d.getUTCMinutes())}${seconds ? `:${two(d.getUTCSeconds())}` : ''}`;
+}
+
+/** span writes a length of time in its largest unit. */
+export function span(ms) {
+  const s = Math.max(0, Math.round(ms / 1000));
+  if (s < 60) return `${s} s`;
+  if (s < 3600) return `${Math.floor(s / 60)} min`;
+  return s < 172800 ? `${Math.floor(s / 3600)} h` : `${Math.floor(s / 86400)} d`;
+}
+
+/** age is how long ago something was (or how long it is until then); it goes on by itself. */
+export const age = (at) => el('time', { datetime: at, title: `${clock(at, true)} UTC`, class: 'age' }, span(Math.abs(Date.now() - new Date(at))));
+
+setInterval(() => document.querySelectorAll('time.age').forEach((t) => {
+  const text = span(Math.abs(Date.now() - new Date(t.dateTime)));
+  if (t.textContent !== text) t.textContent = text;
+}), 1000);
+
+/** memory writes MiB as people say it. */
+export const memory = (mb) => (mb >= 1024 && mb % 512 === 0 ? `${mb / 1024} GiB` : `${mb} MiB`);
+
+/** later calls f once nothing has called it for a while. */
+export function later(f, ms) {
+  let timer;
+  return () => { clearTimeout(timer); timer = setTimeout(f, ms); };
+}

@@ -1,0 +1,106 @@
+package postgres_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+)
+
+// page lists orders and gives their ids.
+func page(t *testing.T, store postgres.Orders, q domain.OrderQuery) []uuid.UUID {
+	t.Helper()
+	found, err := store.List(t.Context(), q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids := []uuid.UUID{}
+	for _, f := range found {
+		ids = append(ids, f.ID)
+	}
+	return ids
+}
+
+// TestListOrders: the newest first whatever their ids, in pages that orders which come meanwhile do not move.
+func TestListOrders(t *testing.T) {
+	t.Parallel()
+	l := newLender(t)
+	c, other := l.lend(t, domain.ConnectionQuota{}, nil), l.lend(t, domain.ConnectionQuota{}, nil)
+	mine := domain.OrderQuery{Through: domain.Through{ProjectID: "p1"}, Limit: 3}
+	if got := page(t, l.Orders, mine); len(got) != 0 {
+		t.Errorf("without orders: got %v", got)
+	}
+	var ids []uuid.UUID // the newest first
+	var delegated domain.Order
+	for n := range 7 {
+		o := newOrder(n%3 + 1)
+		if n == 5 {
+			o = through(c, 2)
+			delegated = o
+			if _, err := l.PlaceDelegated(t.Context(), o); err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			place(t, l.Orders, o, long)
+		}
+		ids = slices.Insert(ids, 0, o.ID)
+	}
+	foreign := newOrder(1)
+	foreign.ProjectID, foreign.Instances[0].ProjectID = "p2", "p2"
+	place(t, l.Orders, foreign, long)
+	// Three of them are of one moment.
+	l.exec(t, "update orders set created_at = (select created_at from orders where id = $1) where id = any($2)", ids[3], ids[2:5])
+	slices.SortFunc(ids[2:5], func(a, b uuid.UUID) int { return slices.Compare(b[:], a[:]) })
+
+	var read []uuid.UUID
+	for q := mine; ; {
+		got := page(t, l.Orders, q)
+		if read = append(read, got...); len(got) < q.Limit {
+			break
+		}
+		q.Marker = got[len(got)-1]
+		place(t, l.Orders, newOrder(1), long) // it comes before all of them
+	}
+	if !slices.Equal(read, ids) {
+		t.Errorf("got %v, want %v", read, ids)
+	}
+	all, err := l.List(t.Context(), domain.OrderQuery{Through: mine.Through, Limit: 2, Marker: ids[0]})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(delegated.Instances, all[0].Instances, cmpopts.IgnoreFields(domain.Instance{}, "UpdatedAt", "CreatedAt")); diff != "" || all[0].Busy || !all[1].Busy {
+		t.Errorf("busy %v and %v, %s", all[0].Busy, all[1].Busy, diff)
+	}
+	l.exec(t, "update orders set status = 'done' where id = any($1)", []uuid.UUID{ids[0], ids[1], ids[5]})
+	l.exec(t, "update orders set status = 'failed' where id = $1", ids[6])
+	for what, tc := range map[string]struct {
+		query domain.OrderQuery
+		want  []uuid.UUID
+	}{
+		"a status":                    {domain.OrderQuery{Through: mine.Through, Statuses: []string{"done"}, Limit: 9}, []uuid.UUID{ids[0], ids[1], ids[5]}},
+		"several statuses":            {domain.OrderQuery{Through: mine.Through, Statuses: []string{"failed", "done"}, Limit: 9, Marker: ids[1]}, ids[5:]},
+		"a connection":                {domain.OrderQuery{Through: domain.Through{ProjectID: "p1", ConnectionID: c.ID}, Limit: 9}, []uuid.UUID{delegated.ID}},
+		"a connection without orders": {domain.OrderQuery{Through: domain.Through{ProjectID: "p1", ConnectionID: other.ID}, Limit: 9}, nil},
+		"a connection, other project": {domain.OrderQuery{Through: domain.Through{ProjectID: "p2", ConnectionID: c.ID}, Limit: 9}, nil},
+		"another project":             {domain.OrderQuery{Through: domain.Through{ProjectID: "p2"}, Limit: 9}, []uuid.UUID{foreign.ID}},
+	} {
+		if got := page(t, l.Orders, tc.query); !slices.Equal(got, tc.want) {
+			t.Errorf("%s: got %v, want %v", what, got, tc.want)
+		}
+	}
+	for what, q := range map[string]domain.OrderQuery{
+		"another project's order": {Through: mine.Through, Marker: foreign.ID, Limit: 1},
+		"none":                    {Through: mine.Through, Marker: uuid.New(), Limit: 1},
+		"not the connection's":    {Through: domain.Through{ProjectID: "p1", ConnectionID: c.ID}, Marker: ids[0], Limit: 1},
+	} {
+		if _, err := l.List(t.Context(), q); apperr.CodeOf(err) != apperr.Invalid || apperr.As(err).Fields[0].Field != "marker" {
+			t.Errorf("%s as a marker: got %v", what, err)
+		}
+	}
+}

@@ -1,0 +1,141 @@
+package postgres_test
+
+import (
+	"crypto/sha256"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+func sessionID(name string) []byte {
+	sum := sha256.Sum256([]byte(name))
+	return sum[:]
+}
+
+// TestSessions begin, are read and end, and one that is over is not there.
+func TestSessions(t *testing.T) {
+	t.Parallel()
+	ctx, database := t.Context(), testkit.Database(t)
+	sessions, conn := postgres.Sessions{DB: open(t, database)}, testkit.Connect(t, database)
+	now := testkit.Scalar[time.Time](t, conn, "select now()")
+	until, err := sessions.Start(ctx, sessionID("a"), []byte("sealed"), now.Add(time.Hour), 12*time.Hour)
+	if err != nil || !until.Equal(now.Add(time.Hour).UTC()) {
+		t.Errorf("it ends at %s with its token, not at %s: %v", now.Add(time.Hour), until, err)
+	}
+	long, err := sessions.Start(ctx, sessionID("b"), []byte("other"), now.Add(100*time.Hour), 12*time.Hour)
+	if left := long.Sub(now); err != nil || left < 12*time.Hour || left > 12*time.Hour+time.Minute {
+		t.Errorf("it ends after %s: %v", left, err)
+	}
+	sealed, ends, err := sessions.Get(ctx, sessionID("a"))
+	if err != nil || string(sealed) != "sealed" || !ends.Equal(until) {
+		t.Errorf("%q %s %v", sealed, ends, err)
+	}
+	if _, err := sessions.Start(ctx, sessionID("a"), []byte("stolen"), now.Add(time.Hour), time.Hour); apperr.CodeOf(err) != apperr.Conflict {
+		t.Errorf("the same cookie again: %v", err)
+	}
+	if _, err := conn.Exec(ctx, "update sessions set expires_at = now() where id = $1", sessionID("b")); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := sessions.Get(ctx, sessionID("b")); apperr.CodeOf(err) != apperr.NotFound {
+		t.Errorf("one that is over: %v", err)
+	}
+	if sealed, err := sessions.End(ctx, sessionID("a")); err != nil || string(sealed) != "sealed" {
+		t.Errorf("%q %v", sealed, err)
+	}
+	if _, err := sessions.End(ctx, sessionID("a")); apperr.CodeOf(err) != apperr.NotFound {
+		t.Errorf("ended twice: %v", err)
+	}
+}
+
+// TestSessionsAreForgotten by those that begin, a thousand at a time, however many begin at once; none of them waits for another, and
+// what is not over stays.
+func TestSessionsAreForgotten(t *testing.T) {
+	t.Parallel()
+	ctx, database := t.Context(), testkit.Database(t)
+	sessions, conn := postgres.Sessions{DB: open(t, database)}, testkit.Connect(t, database)
+	if _, err := conn.Exec(ctx, "insert into sessions (id, sealed, expires_at) select sha256(n::text::bytea), '', now() - interval '1 s' * n from generate_series(1, 2500) n"); err != nil {
+		t.Fatal(err)
+	}
+	tx, err := conn.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(ctx, "select pg_advisory_xact_lock(7166736204)"); err != nil { // somebody is at it
+		t.Fatal(err)
+	}
+	if _, err := sessions.Start(ctx, sessionID("meanwhile"), nil, time.Now().Add(time.Hour), time.Hour); err == nil {
+		t.Error("a session of nothing was stored")
+	}
+	if _, err := sessions.Start(ctx, sessionID("meanwhile"), []byte("x"), time.Now().Add(time.Hour), time.Hour); err != nil {
+		t.Errorf("while somebody is at it: %v", err)
+	}
+	count := func() int {
+		return testkit.Scalar[int](t, testkit.Connect(t, database), "select count(*)::int from sessions")
+	}
+	if n := count(); n != 2501 {
+		t.Errorf("there are %d, want all, because somebody else was at it", n)
+	}
+	if err := tx.Commit(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := sessions.Start(ctx, sessionID("first"), []byte("x"), time.Now().Add(time.Hour), time.Hour); err != nil {
+		t.Error(err)
+	}
+	if n := count(); n != 1502 {
+		t.Errorf("there are %d, want a thousand less", n)
+	}
+	var all sync.WaitGroup
+	for n := range 16 {
+		all.Go(func() {
+			if _, err := sessions.Start(ctx, sessionID(string(rune('a'+n))), []byte("x"), time.Now().Add(time.Hour), time.Hour); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if _, err := sessions.Start(ctx, sessionID("last"), []byte("x"), time.Now().Add(time.Hour), time.Hour); err != nil {
+		t.Error(err)
+	}
+	if n := count(); n > 19+500 {
+		t.Errorf("there are %d", n)
+	}
+	if n := testkit.Scalar[int](t, conn, "select count(*)::int from sessions where expires_at > now()"); n != 19 {
+		t.Errorf("%d of 19 that are not over are there", n)
+	}
+}
+
+// TestFunctionsMayKeepSessions, begin, read and end them, as the role of functions that serve HTTP; to change one is nobody's business,
+// and event functions have none at all to do with them.
+func TestFunctionsMayKeepSessions(t *testing.T) {
+	t.Parallel()
+	ctx, database := t.Context(), testkit.Database(t)
+	serves := as(t, database, "cloudfn_functions")
+	sessions := postgres.Sessions{DB: serves}
+	if _, err := sessions.Start(ctx, sessionID("a"), []byte("x"), time.Now().Add(time.Hour), time.Hour); err != nil {
+		t.Error(err)
+	}
+	if _, _, err := sessions.Get(ctx, sessionID("a")); err != nil {
+		t.Error(err)
+	}
+	if _, err := sessions.End(ctx, sessionID("a")); err != nil {
+		t.Error(err)
+	}
+	conn := testkit.Connect(t, database)
+	privileges := func(role string) string {
+		return testkit.Scalar[string](t, conn, "select coalesce(string_agg(privilege_type, ',' order by privilege_type), '') from information_schema.role_table_grants where table_name = 'sessions' and grantee like $1 || '\\_%'", role)
+	}
+	if got := privileges("cloudfn_functions"); got != "DELETE,INSERT,SELECT" {
+		t.Errorf("functions have %s", got)
+	}
+	_, _, err := postgres.Sessions{DB: as(t, database, "cloudfn_events")}.Get(ctx, sessionID("a"))
+	if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Code != "42501" {
+		t.Errorf("event functions: %v", err)
+	}
+}
