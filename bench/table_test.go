@@ -20,6 +20,12 @@ type result struct {
 	target target
 }
 
+// line is the number without its letter.
+func (r result) line() (n int) {
+	_, _ = fmt.Sscanf(r.number, "%d", &n)
+	return n
+}
+
 // target is what the ratio should be. It is judged, and nothing fails by it.
 type target struct {
 	bound   float64
@@ -71,7 +77,7 @@ var results []result
 func report(r result) { results = append(results, r) }
 
 func printResults(w io.Writer) {
-	slices.SortStableFunc(results, func(a, b result) int { return cmp.Compare(a.number, b.number) })
+	slices.SortStableFunc(results, func(a, b result) int { return cmp.Or(cmp.Compare(a.line(), b.line()), cmp.Compare(a.number, b.number)) })
 	tab := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tab, "\twhat\tours\tpeer or limit\tours:peer\ttarget\tverdict")
 	for _, r := range results {

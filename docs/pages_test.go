@@ -1,0 +1,120 @@
+package docs
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// Where the pages say that things are.
+const (
+	saidURL    = "http://127.0.0.1:8080"
+	saidClouds = "/var/tmp/cloudfn-sandbox/clouds.yaml"
+)
+
+// TestReceiveCallbacks runs the commands of the page.
+func TestReceiveCallbacks(t *testing.T) {
+	t.Parallel()
+	project := testkit.NewProject(t)
+	w := reader(t, map[string]*testkit.Project{"demo": project})
+	w.env["OS_CLOUD"] = "demo"
+	w.replace = append(w.replace, [2]string{"9000", testkit.FreePort(t)})
+	w.walk(t, "receive-callbacks.md")
+}
+
+// reader has a daemon, and the CLI for the members of the projects under the names given.
+func reader(t *testing.T, members map[string]*testkit.Project) *walker {
+	t.Helper()
+	allowed := []string{}
+	for _, p := range members {
+		allowed = append(allowed, p.ID)
+	}
+	daemon := testkit.Spawn(t, testkit.Env(t, testkit.Database(t), map[string]string{
+		"STATS_BACKFILL": "2h", "ALLOWED_PROJECTS": strings.Join(allowed, ","),
+	}))
+	w := terminals(t, daemon.URL)
+	clouds := testkit.CloudsFile(t, members)
+	w.env["OS_CLIENT_CONFIG_FILE"], w.env["CLOUDFN_URL"] = clouds, daemon.URL
+	w.env["PATH"] = client(t) + string(os.PathListSeparator) + os.Getenv("PATH")
+	w.replace = append(w.replace, [2]string{saidClouds, clouds})
+	return w
+}
+
+// terminals are for a reader whose daemon is at a URL.
+func terminals(t *testing.T, url string) *walker {
+	t.Helper()
+	return &walker{
+		replace: [][2]string{{saidURL, url}},
+		env:     map[string]string{"CLOUDFN_CACHE_DIR": t.TempDir(), "no_proxy": "*", "LC_ALL": "C.UTF-8"},
+	}
+}
+
+// TestDevStack runs the commands of the page against the sandbox, as an account that the page makes.
+func TestDevStack(t *testing.T) {
+	t.Parallel()
+	port, name := testkit.FreePort(t), fmt.Sprintf("cloudfn-%x", rand.Uint64())
+	w := terminals(t, "http://127.0.0.1:"+port)
+	dir := t.TempDir()
+	clouds := filepath.Join(dir, "clouds.yaml")
+	text := strings.Replace(read(t, testkit.CloudsYAML(t)), "\n  admin:\n", "\n  devstack-admin:\n", 1)
+	if err := os.WriteFile(clouds, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { testkit.OpenStack(t, "admin", "user", "delete", name) })
+	w.env["OS_CLIENT_CONFIG_FILE"], w.env["PORT"] = clouds, port
+	w.env["DATABASE_URL"], w.env["STATS_BACKFILL"] = testkit.EmptyDatabase(t), "1h"
+	w.env["ALLOWED_PROJECTS"] = testkit.OpenStack(t, "admin", "token", "issue", "-f", "value", "-c", "project_id")
+	w.replace = append(
+		w.replace, [2]string{"make build", "true"}, [2]string{".local/bin/cloudfnd", testkit.Binary(t)},
+		[2]string{"$PWD/.local/devstack", dir + "/devstack"}, [2]string{" .local/devstack", " " + dir + "/devstack"}, [2]string{"--user cloudfn", "--user " + name},
+		[2]string{`"$PASSWORD" cloudfn`, `"$PASSWORD" ` + name}, [2]string{"username: cloudfn", "username: " + name},
+	)
+	w.walk(t, "devstack.md")
+}
+
+// TestDelegate runs the commands of the page: of somebody who delegates, and of a manager.
+func TestDelegate(t *testing.T) {
+	t.Parallel()
+	owner := testkit.NewProject(t)
+	owner.Network(t, "private", "10.0.0.0/24")
+	w := reader(t, map[string]*testkit.Project{"demo": owner, "alt": testkit.NewProject(t)})
+	w.replace = append(w.replace, [2]string{"demo in demo", "... in ..."})
+	w.walk(t, "delegate.md")
+}
+
+// TestREADME runs the call that the README shows.
+func TestREADME(t *testing.T) {
+	t.Parallel()
+	project := testkit.NewProject(t)
+	project.Network(t, "private", "10.0.0.0/24")
+	w := reader(t, map[string]*testkit.Project{"demo": project})
+	w.env["OS_CLOUD"] = "demo"
+	w.walk(t, "../README.md")
+}
+
+// TestTour runs the commands of the page as a newcomer does, from make run on. Only the port, the database and the user's project
+// are the test's own.
+func TestTour(t *testing.T) {
+	t.Parallel()
+	project := testkit.NewProject(t)
+	project.Network(t, "private", "10.0.0.0/24")
+	port, clouds := testkit.FreePort(t), testkit.CloudsFile(t, map[string]*testkit.Project{"demo": project})
+	url := "http://127.0.0.1:" + port
+	w := terminals(t, url)
+	w.env["PORT"], w.env["CLOUDFN_URL"], w.env["DATABASE_URL"] = port, url, testkit.EmptyDatabase(t)
+	w.env["ALLOWED_PROJECTS"] = project.ID
+	w.replace = append(w.replace, [2]string{saidClouds, clouds}, [2]string{"demo in project demo", "... in project ..."})
+	w.walk(t, "tour.md")
+	for _, path := range []string{"/console/", "/v1/docs"} {
+		client := testkit.Client{URL: url}
+		if status, err := client.Status(path); status != http.StatusOK {
+			t.Errorf("%s answers %d, %v", path, status, err)
+		}
+	}
+}

@@ -1,0 +1,324 @@
+package docs
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// receivers are the files of the page, and how each is run.
+var receivers = map[string]struct{ language, file string }{
+	"go":     {"go", "receivers/go/main.go"},
+	"python": {"python", "receivers/python/receiver.py"},
+	"node":   {"js", "receivers/node/receiver.mjs"},
+}
+
+// TestThePageShowsTheReceivers, whole and to the byte.
+func TestThePageShowsTheReceivers(t *testing.T) {
+	t.Parallel()
+	shown := map[string]string{}
+	for _, b := range blocks(t, "receive-callbacks.md") {
+		shown[b.language] += b.text
+	}
+	for name, r := range receivers {
+		if shown[r.language] != read(t, r.file) {
+			t.Errorf("receive-callbacks.md does not show %s as it is (%s)", r.file, name)
+		}
+	}
+}
+
+// program is a receiver that runs.
+type program struct {
+	url string
+	cmd *exec.Cmd
+
+	mu   sync.Mutex
+	text []byte
+}
+
+// command is how a receiver is run.
+func command(t *testing.T, name string) *exec.Cmd {
+	t.Helper()
+	switch file := receivers[name].file; name {
+	case "go":
+		binary := filepath.Join(t.TempDir(), "receiver")
+		if out, err := exec.Command("go", "build", "-o", binary, "./"+filepath.Dir(file)).CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		return exec.Command(binary)
+	case "python":
+		return exec.Command(tool(t, "python3", "python3"), file)
+	default:
+		return exec.Command(tool(t, "node", "nodejs"), file)
+	}
+}
+
+// start runs a receiver with a secret until the test's end, and waits until it serves.
+func start(t *testing.T, name, port, secret, until string) *program {
+	t.Helper()
+	p := &program{url: "http://127.0.0.1:" + port + "/", cmd: command(t, name)}
+	p.cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "PORT=" + port, "SECRET=" + secret, "UNTIL=" + until}
+	p.cmd.Stdout, p.cmd.Stderr = p, p
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if p.end(); t.Failed() {
+			t.Logf("%s printed:\n%s", name, p.text)
+		}
+	})
+	testkit.Eventually(t, 30*time.Second, name+" serves", func() bool {
+		resp, err := http.Get(p.url)
+		if err == nil {
+			resp.Body.Close()
+		}
+		return err == nil
+	})
+	return p
+}
+
+func (p *program) end() {
+	_ = p.cmd.Process.Kill()
+	_ = p.cmd.Wait()
+}
+
+// Write takes what the program prints.
+func (p *program) Write(text []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.text = append(p.text, text...)
+	return len(text), nil
+}
+
+// printed are the events so far whose lines hold the text.
+func (p *program) printed(holds string) []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var events []string
+	for line := range bytes.Lines(p.text) {
+		line, whole := strings.CutSuffix(string(line), "\n")
+		if whole && strings.HasPrefix(line, "cloudfn.") && strings.Contains(line, holds) {
+			events = append(events, line)
+		}
+	}
+	return events
+}
+
+// delivery is a request as cloudfn sends it, and can be spoiled.
+type delivery struct {
+	id, body, signature string
+	at                  time.Time
+}
+
+func sign(t *testing.T, secret, id, body string, at time.Time) delivery {
+	t.Helper()
+	wh, err := standardwebhooks.NewWebhook(secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	signature, err := wh.Sign(id, at, []byte(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return delivery{id, body, signature, at}
+}
+
+// send posts a delivery and gives the answer's status.
+func send(t *testing.T, url string, d delivery) int {
+	t.Helper()
+	req, err := http.NewRequest(http.MethodPost, url, strings.NewReader(d.body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Ce-Type", "cloudfn.instance.state.v1")
+	req.Header.Set("Webhook-Id", d.id)
+	req.Header.Set("Webhook-Timestamp", strconv.FormatInt(d.at.Unix(), 10))
+	req.Header.Set("Webhook-Signature", d.signature)
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	return resp.StatusCode
+}
+
+// TestReceiversRefuse what is forged, old or tampered with; take what is signed twice; and print an event once.
+func TestReceiversRefuse(t *testing.T) {
+	t.Parallel()
+	const id, body = "019b7c5e-3a10-7c44-9d0b-2f6a1c0e9a11:", `{"state": "active"}`
+	secret, other := "whsec_dGhpcyBpcyB0aGUgc2VjcmV0IG9mIGEgdGVzdA==", "whsec_YW5vdGhlciBzZWNyZXQgdGhhdCBpcyBub3QgaGVycw=="
+	now := time.Now()
+	good := sign(t, secret, id+"7", body, now)
+	spoiled := map[string]func(delivery) delivery{
+		"signed by another":     func(delivery) delivery { return sign(t, other, id+"7", body, now) },
+		"six minutes old":       func(delivery) delivery { return sign(t, secret, id+"7", body, now.Add(-6*time.Minute)) },
+		"six minutes early":     func(delivery) delivery { return sign(t, secret, id+"7", body, now.Add(6*time.Minute)) },
+		"another body":          func(d delivery) delivery { d.body = `{"state": "error"}`; return d },
+		"another id":            func(d delivery) delivery { d.id = id + "8"; return d },
+		"another time":          func(d delivery) delivery { d.at = d.at.Add(2 * time.Second); return d },
+		"no signature":          func(d delivery) delivery { d.signature = ""; return d },
+		"an empty signature":    func(d delivery) delivery { d.signature = "v1,"; return d },
+		"half of one":           func(d delivery) delivery { d.signature = d.signature[:20]; return d },
+		"of another version":    func(d delivery) delivery { d.signature = "v2" + d.signature[2:]; return d },
+		"what is no base64":     func(d delivery) delivery { d.signature = "v1,%%% é"; return d },
+		"a time without an end": func(d delivery) delivery { d.at = time.Unix(1<<61, 0); return d },
+		"two that are by another": func(d delivery) delivery {
+			s := sign(t, other, d.id, body, now).signature
+			d.signature = s + " " + s
+			return d
+		},
+	}
+	for name := range receivers {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := start(t, name, testkit.FreePort(t), secret, "")
+			for what, spoil := range spoiled {
+				if status := send(t, p.url, spoil(good)); status != http.StatusUnauthorized {
+					t.Errorf("%s: it answered %d", what, status)
+				}
+			}
+			if status := send(t, p.url, sign(t, secret, id+"x", body, now)); status != http.StatusBadRequest {
+				t.Errorf("signed, and without a sequence: it answered %d", status)
+			}
+			if status := send(t, p.url, sign(t, secret, id+"7", "[1]", now)); status != http.StatusBadRequest {
+				t.Errorf("signed, and no object: it answered %d", status)
+			}
+			twice := good
+			twice.signature = sign(t, other, id+"7", body, now).signature + " " + good.signature
+			for _, d := range []delivery{good, twice, good, sign(t, secret, id+"8", `{"state": "stopped"}`, now), sign(t, secret, id+"6", body, now)} {
+				if status := send(t, p.url, d); status != http.StatusNoContent {
+					t.Errorf("%s: it answered %d", d.id, status)
+				}
+			}
+			prefix := "cloudfn.instance.state.v1 " + strings.TrimSuffix(id, ":") + " "
+			want := []string{prefix + "7 active", prefix + "8 stopped", prefix + "6 active late"}
+			testkit.Eventually(t, 5*time.Second, "it prints three events", func() bool { return len(p.printed("")) == 3 })
+			if got := p.printed(""); !slices.Equal(got, want) {
+				t.Errorf("it printed %q, want %q", got, want)
+			}
+			consents(t, p.url)
+		})
+	}
+}
+
+// consents checks that a receiver consents to cloudfn, and to nobody else.
+func consents(t *testing.T, url string) {
+	t.Helper()
+	for origin, want := range map[string]string{"cloudfn": "cloudfn", "evil.example": "", "": ""} {
+		req, err := http.NewRequest(http.MethodOptions, url, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("WebHook-Request-Origin", origin)
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, resp.Body)
+		resp.Body.Close()
+		if got := resp.Header.Get("WebHook-Allowed-Origin"); got != want || (resp.StatusCode < 300) != (want != "") {
+			t.Errorf("asked by %q it answered %d, allowing %q", origin, resp.StatusCode, got)
+		}
+	}
+}
+
+// TestReceiversTakeWhatCloudfnSends: each consents, prints the life of a server in order, goes on while its secret is changed and
+// afterwards, and ends its callback when it has seen enough.
+func TestReceiversTakeWhatCloudfnSends(t *testing.T) {
+	t.Parallel()
+	type taker struct {
+		*program
+		name, port, path, secret string
+		old                      *program
+	}
+	project := testkit.NewProject(t)
+	env := testkit.Env(t, testkit.Database(t), map[string]string{"STATS_BACKFILL": "1h", "ALLOWED_PROJECTS": project.ID})
+	app := testkit.Spawn(t, env).As(project.Token(t))
+	var takers []*taker
+	for name := range receivers {
+		port := testkit.FreePort(t)
+		var made struct{ ID, Secret string }
+		app.Post(t, "/v1/callbacks", `{"url": "http://127.0.0.1:`+port+`/"}`).JSON(t, &made)
+		path := "/v1/callbacks/" + made.ID
+		p := start(t, name, port, testkit.Canary(made.Secret), "deleted")
+		takers = append(takers, &taker{program: p, name: name, port: port, path: path})
+		app.Do(t, http.MethodPatch, path, `{"status": "verified"}`, "Content-Type", "application/json") // ask it again, now
+	}
+	for _, r := range takers {
+		testkit.Eventually(t, time.Minute, r.name+" has consented", func() bool { return status(t, app, r.path) == "verified" })
+	}
+	f := testkit.Sandbox(t)
+	order := uuid.NewString()
+	app.Post(t, "/v1/launch", fmt.Sprintf(`{"id": %q, "name": "told", "flavor": %q, "image": %q, "networks": [%q]}`, order, f.Flavor, f.Image, f.Network))
+	all := func(holds string) {
+		t.Helper()
+		for _, r := range takers {
+			testkit.Eventually(t, 3*time.Minute, r.name+" prints "+holds, func() bool { return len(r.printed(holds)) > 0 })
+		}
+	}
+	all(" active")
+	all(order)
+	id := strings.Fields(takers[0].printed(" active")[0])[1]
+	act := func(action string) { app.Post(t, "/v1/servers/"+id+"/actions", `{"action": "`+action+`"}`) }
+	for _, r := range takers {
+		var rotated struct{ Secret string }
+		app.Post(t, r.path+"/secret", "").JSON(t, &rotated)
+		r.secret = testkit.Canary(rotated.Secret)
+	}
+	act("stop") // signed with both secrets, of which they know the one before
+	all(" stopped")
+	for _, r := range takers {
+		r.end()
+		r.old, r.program = r.program, start(t, r.name, r.port, r.secret, "deleted")
+	}
+	act("start") // they know the new one only
+	all(" active")
+	app.Do(t, http.MethodDelete, "/v1/servers/"+id+"?mode=deallocate", "")
+	all(" deleted")
+	for _, r := range takers {
+		lines := slices.Concat(r.old.printed(id), r.printed(id))
+		inOrder(t, r.name, lines)
+		app.Post(t, r.path+"/test", "")
+		testkit.Eventually(t, time.Minute, r.name+" has ended its callback", func() bool { return status(t, app, r.path) == "gone" })
+	}
+}
+
+// inOrder checks the lines that a receiver printed about an instance.
+func inOrder(t *testing.T, name string, lines []string) {
+	t.Helper()
+	last := 0
+	for _, line := range lines {
+		var kind, subject, state string
+		var sequence int
+		if n, err := fmt.Sscan(line, &kind, &subject, &sequence, &state); n != 4 || sequence <= last || strings.Contains(line, "late") {
+			t.Errorf("%s printed %q after %d: %v", name, line, last, err)
+		}
+		last = sequence
+	}
+	if len(lines) < 5 {
+		t.Errorf("%s printed %q", name, lines)
+	}
+}
+
+// status is a callback's.
+func status(t *testing.T, app *testkit.Client, path string) string {
+	t.Helper()
+	var now struct{ Status string }
+	app.Get(t, path).JSON(t, &now)
+	return now.Status
+}
