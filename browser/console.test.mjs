@@ -10,7 +10,7 @@ after(() => chrome?.close());
 const active = (page, name) => row(page, name).getByText('Active', { exact: false }).first().waitFor({ timeout: patience });
 const toast = (page, text) => page.locator('#toast', { hasText: text }).waitFor();
 
-test('a wrong password is said in place, and a project is chosen from those that there are', async () => {
+test('a wrong password is said in place, and a project is chosen from those that there are', { timeout: patience }, async () => {
   const { page, close } = await visit(chrome, { signedIn: false, expected: [400] });
   await userField(page).fill(account.user);
   await page.getByRole('button', { name: 'Sign in' }).click();
@@ -34,7 +34,7 @@ test('a wrong password is said in place, and a project is chosen from those that
   await close();
 });
 
-test('the first page is small', async (t) => {
+test('the first page is small', { timeout: patience }, async (t) => {
   const { page, seen, close } = await visit(chrome);
   await page.locator('.hour').first().waitFor();
   await close();
@@ -42,7 +42,7 @@ test('the first page is small', async (t) => {
   assert.ok(seen.bytes > 20_000 && seen.bytes < 60_000, `${seen.bytes} bytes until the overview stands`);
 });
 
-test('the chart tells each hour to the mouse and to the keyboard', async () => {
+test('the chart tells each hour to the mouse and to the keyboard', { timeout: patience }, async () => {
   const { page, close } = await visit(chrome);
   const hours = page.locator('.hour'), readout = page.locator('#readout');
   await hours.nth(23).waitFor();
@@ -104,7 +104,7 @@ test('a launch by the form, seen to the end without a reload; then stop, start a
   await close();
 });
 
-test('what is wrong with an order is said beside its field, before it is sent', async () => {
+test('what is wrong with an order is said beside its field, before it is sent', { timeout: patience }, async () => {
   const { page, close } = await visit(chrome, { expected: [400] });
   await open(page, 'Launch');
   await page.getByRole('button', { name: 'Launch' }).click();
@@ -238,7 +238,7 @@ test('callbacks: made, tried, suspended, resumed, redelivered and deleted', { ti
   await close();
 });
 
-test('connections: what they permit, how far they are used, and revoked', async () => {
+test('connections: what they permit, how far they are used, and revoked', { timeout: patience }, async () => {
   const { page, close } = await visit(chrome);
   await open(page, 'Connections');
   const card = page.locator('.card', { has: page.getByRole('heading', { name: 'build machines' }) });
@@ -253,7 +253,7 @@ test('connections: what they permit, how far they are used, and revoked', async 
   await close();
 });
 
-test('the request log, and its errors only', async () => {
+test('the request log, and its errors only', { timeout: patience }, async () => {
   const { page, close } = await visit(chrome, { expected: [404] });
   await page.goto(`${base}/console/#/orders/00000000-0000-4000-8000-000000000000`);
   await page.getByText('There is no such order').waitFor();
@@ -268,7 +268,7 @@ test('the request log, and its errors only', async () => {
   await close();
 });
 
-test('the API away is said, what was read stays, and it goes on when it is back', async () => {
+test('the API away is said, what was read stays, and it goes on when it is back', { timeout: patience }, async () => {
   const { page, close } = await visit(chrome, { expected: [0, 503] });
   await open(page, 'Requests');
   await page.getByRole('row').nth(2).waitFor();
@@ -282,7 +282,7 @@ test('the API away is said, what was read stays, and it goes on when it is back'
   await close();
 });
 
-test('a session that is over asks for a new one and keeps what was typed in', async () => {
+test('a session that is over asks for a new one and keeps what was typed in', { timeout: patience }, async () => {
   const { page, close } = await visit(chrome);
   await open(page, 'Launch');
   await page.getByRole('option', { name: /m1\.tiny/ }).waitFor({ state: 'attached' });
@@ -299,14 +299,14 @@ test('a session that is over asks for a new one and keeps what was typed in', as
   await close();
 });
 
-test('a page does nothing as somebody else who has signed in in another tab', async () => {
+test('a page does nothing as somebody else who has signed in in another tab', { timeout: patience }, async () => {
   const { page, close } = await visit(chrome);
   await open(page, 'Connections');
   await settled(page);
-  const status = await page.evaluate(async (body) => (await fetch('session', {
+  const project = await page.evaluate(async (body) => (await (await fetch('session', {
     method: 'POST', headers: { 'X-Cloudfn-Console': '1', 'Content-Type': 'application/json' }, body: JSON.stringify(body),
-  })).status, { user: account.user, password: account.password, project: account.second });
-  assert.equal(status, 201);
+  })).json()).project.name, { user: account.user, password: account.password, project: account.second });
+  assert.equal(project, account.second);
   await page.getByRole('navigation').getByRole('link', { name: 'Servers', exact: true }).click();
   await page.getByText('Your session is over. Sign in again to go on.').waitFor();
   await userField(page).fill(account.user);
@@ -318,7 +318,7 @@ test('a page does nothing as somebody else who has signed in in another tab', as
   await close();
 });
 
-test('a link leads to no other path of the API, and an answer that breaks off is none', async () => {
+test('a link leads to no other path of the API, and an answer that breaks off is none', { timeout: patience }, async () => {
   const { page, seen, close } = await visit(chrome);
   const asked = [];
   page.on('request', (r) => asked.push(new URL(r.url()).pathname));
@@ -335,7 +335,7 @@ test('a link leads to no other path of the API, and an answer that breaks off is
   await close();
 });
 
-test('whoever has signed out leaves nothing behind', async () => {
+test('whoever has signed out leaves nothing behind', { timeout: patience }, async () => {
   const { page, close } = await visit(chrome);
   await open(page, 'Requests');
   await settled(page);

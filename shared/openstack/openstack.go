@@ -117,7 +117,7 @@ func (c *Config) resolve() (*tls.Config, error) {
 	if c.Cloud == "" {
 		return loadCA(c.CACert)
 	}
-	auth, endpoint, tlsConfig, err := clouds.Parse(c.parseOptions()...)
+	auth, endpoint, tlsConfig, err := c.parse()
 	if err != nil {
 		return nil, fmt.Errorf("OS_CLOUD is %q: %w", c.Cloud, err)
 	}
@@ -132,6 +132,16 @@ func (c *Config) resolve() (*tls.Config, error) {
 		return nil, fmt.Errorf("OS_CLOUD is %q: that cloud has no auth_url", c.Cloud)
 	}
 	return tlsConfig, nil
+}
+
+// parse reads the cloud that is named from clouds.yaml.
+func (c *Config) parse() (auth gophercloud.AuthOptions, endpoint gophercloud.EndpointOpts, tlsConfig *tls.Config, err error) {
+	defer func() {
+		if recover() != nil { // gophercloud takes it for granted
+			err = errors.New("that cloud has no auth")
+		}
+	}()
+	return clouds.Parse(c.parseOptions()...)
 }
 
 func (c *Config) parseOptions() []clouds.ParseOption {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,7 +19,7 @@ import (
 )
 
 // UserConfig is what a user's client reads from its environment, as every OpenStack client does. With Config.Cloud set it
-// comes from clouds.yaml (and secure.yaml beside it), and the rest is ignored.
+// comes from clouds.yaml (and secure.yaml beside it), and of the rest only a password that is missing there.
 type UserConfig struct {
 	Config
 	Credentials
@@ -45,8 +46,8 @@ type User struct {
 
 // NewUser prepares a login, and makes no call.
 func NewUser(cfg UserConfig) (*User, error) {
-	if cfg.Cloud == "" && !slices.Contains(authTypes, cfg.AuthType) {
-		return nil, fmt.Errorf("OS_AUTH_TYPE is %q: it must be one of %s", cfg.AuthType, strings.Join(authTypes[1:], ", "))
+	if err := cfg.checkType(); err != nil {
+		return nil, err
 	}
 	cloud, err := New(cfg.Config, Options{})
 	if err != nil {
@@ -55,12 +56,28 @@ func NewUser(cfg UserConfig) (*User, error) {
 	u := &User{cloud: cloud}
 	if cfg.Cloud != "" {
 		u.auth, _, _, err = clouds.Parse(cfg.parseOptions()...)
+		if u.NeedsPassword() { // the one thing that many keep out of the file
+			u.SetPassword(cfg.Password)
+		}
 	} else {
 		u.auth = cfg.auth()
 	}
 	u.auth.TenantID, u.auth.TenantName = "", "" // the scope says it
 	u.byDefault()
 	return u, err
+}
+
+// checkType refuses a way to log in that there is not here: another one's password is not for Keystone.
+func (c UserConfig) checkType() error {
+	name, kind := "OS_AUTH_TYPE", c.AuthType
+	if c.Cloud != "" {
+		known, _, _ := readClouds(c.ConfigFile) // gophercloud says what is wrong with the file
+		name, kind = "auth_type of the cloud "+c.Cloud, string(known.Clouds[c.Cloud].AuthType)
+	}
+	if !slices.Contains(authTypes, kind) {
+		return fmt.Errorf("%s is %q: it must be one of %s", name, kind, strings.Join(authTypes[1:], ", "))
+	}
+	return nil
 }
 
 func (c UserConfig) auth() gophercloud.AuthOptions {
@@ -171,6 +188,12 @@ func (u *User) Login(ctx context.Context) (domain.Secret, domain.Identity, error
 
 // CloudNames are the clouds that clouds.yaml knows, and the file's name; none when there is no such file.
 func CloudNames(file string) (names []string, found string, err error) {
+	known, found, err := readClouds(file)
+	return slices.Sorted(maps.Keys(known.Clouds)), found, err
+}
+
+// readClouds reads clouds.yaml where it is looked for; nothing when there is no such file.
+func readClouds(file string) (known clouds.Clouds, found string, err error) {
 	files := []string{file}
 	if file == "" {
 		config, err := os.UserConfigDir()
@@ -185,17 +208,12 @@ func CloudNames(file string) (names []string, found string, err error) {
 			continue
 		}
 		if err != nil {
-			return nil, file, err
+			return known, file, err
 		}
-		var known clouds.Clouds
 		if err := yaml.Unmarshal(text, &known); err != nil {
-			return nil, file, fmt.Errorf("%s: %w", file, err)
+			return known, file, fmt.Errorf("%s: %w", file, err)
 		}
-		for name := range known.Clouds {
-			names = append(names, name)
-		}
-		slices.Sort(names)
-		return names, file, nil
+		return known, file, nil
 	}
-	return nil, "", nil
+	return known, "", nil
 }

@@ -40,7 +40,7 @@ func New(base string, token TokenFunc, roots *x509.CertPool, debug func(format s
 	}
 	transport := &http.Transport{
 		Proxy: http.ProxyFromEnvironment, DialContext: (&net.Dialer{Timeout: 10 * time.Second}).DialContext, ForceAttemptHTTP2: true,
-		TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, MaxIdleConnsPerHost: 8,
+		TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, TLSHandshakeTimeout: 10 * time.Second, MaxIdleConnsPerHost: 8,
 	}
 	return &Client{base: base, token: token, debug: debug, http: http.Client{
 		Transport: transport,

@@ -21,7 +21,7 @@ func (c *Client) debugRequest(req *http.Request, body []byte) {
 	if c.debug == nil {
 		return
 	}
-	c.debug("> %s %s", req.Method, req.URL)
+	c.debug("> %s %s", req.Method, req.URL.Redacted())
 	c.debugHeader(">", req.Header)
 	c.debugBody(">", body)
 }

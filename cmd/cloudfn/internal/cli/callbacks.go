@@ -136,6 +136,9 @@ func (a *app) deliveriesCommand() *cobra.Command {
 		Use: "deliveries CALLBACK", Short: "List what was and is to be delivered, the newest first", Args: cobra.ExactArgs(1),
 		Annotations: calls("listDeliveries"), ValidArgsFunction: first(a.complete(a.callbackIDs)), Example: "  cloudfn callbacks deliveries CALLBACK --status dead",
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkLimit(most); err != nil {
+				return err
+			}
 			found, err := a.deliveries(cmd.Context(), args[0], status, most)
 			if err != nil {
 				return err
@@ -145,7 +148,7 @@ func (a *app) deliveriesCommand() *cobra.Command {
 	}
 	statuses := []string{"due", "delivered", "dead"}
 	cmd.Flags().StringVar(&status, "status", "", "only those that are "+strings.Join(statuses, ", "))
-	cmd.Flags().IntVar(&most, "limit", 0, "at most so many")
+	limitFlag(cmd, &most, 0)
 	_ = cmd.RegisterFlagCompletionFunc("status", cobra.FixedCompletions(statuses, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }

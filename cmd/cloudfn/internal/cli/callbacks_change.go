@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/output"
@@ -64,7 +63,7 @@ that events are signed with is shown this once.`,
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			request := s.request(args[0])
-			if err := a.giveSecret(cmd.Flags(), secretFile, &request.Secret); err != nil {
+			if err := a.giveSecret(cmd, secretFile, &request.Secret); err != nil {
 				return err
 			}
 			client, err := a.api(cmd.Context())
@@ -90,11 +89,11 @@ func secretFlag(cmd *cobra.Command, file *string) {
 }
 
 // giveSecret reads the secret of a file, if there is one.
-func (a *app) giveSecret(flags *pflag.FlagSet, file string, into **api.CallbackSecret) error {
-	if !flags.Changed("secret-file") {
+func (a *app) giveSecret(cmd *cobra.Command, file string, into **api.CallbackSecret) error {
+	if !cmd.Flags().Changed("secret-file") {
 		return nil
 	}
-	secret, err := a.secret("--secret-file", file, "Secret: ")
+	secret, err := a.secret(cmd.Context(), "--secret-file", file, "Secret: ")
 	if err != nil {
 		return err
 	}
@@ -162,7 +161,7 @@ func (a *app) rotateSecretCommand() *cobra.Command {
 		Annotations: calls("rotateCallbackSecret"), ValidArgsFunction: first(a.complete(a.callbackIDs)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			rotation := api.CallbackRotation{Overlap: optional(overlap)}
-			if err := a.giveSecret(cmd.Flags(), secretFile, &rotation.Secret); err != nil {
+			if err := a.giveSecret(cmd, secretFile, &rotation.Secret); err != nil {
 				return err
 			}
 			client, err := a.api(cmd.Context())

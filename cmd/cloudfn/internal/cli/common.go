@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -33,6 +34,7 @@ func (a *app) complete(find func(context.Context) ([]string, error)) cobra.Compl
 	return func(cmd *cobra.Command, _ []string, toComplete string) ([]string, cobra.ShellCompDirective) {
 		ctx, cancel := context.WithTimeout(cmd.Context(), patience)
 		defer cancel()
+		a.completing = true
 		found, err := find(ctx)
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
@@ -56,6 +58,29 @@ func (a *app) completions(root *cobra.Command) {
 		names, _, err := openstack.CloudNames(file)
 		return names, err
 	}))
+}
+
+// limitFlag is how many things of a list are wanted.
+func limitFlag(cmd *cobra.Command, most *int, usual int) {
+	cmd.Flags().IntVar(most, "limit", usual, "how many at most (0 = all)")
+	_ = cmd.RegisterFlagCompletionFunc("limit", cobra.NoFileCompletions)
+}
+
+func checkLimit(most int) error {
+	if most < 0 {
+		return wrong("--limit is %d: give how many, or 0 for all", most)
+	}
+	return nil
+}
+
+// span is how long: in days, as 7d, or as 90m and 24h are.
+func span(text string) (time.Duration, bool) {
+	if days, ok := strings.CutSuffix(text, "d"); ok {
+		n, err := strconv.Atoi(days)
+		return time.Duration(n) * 24 * time.Hour, err == nil && n >= 0 && n < 100_000 // which a Duration can still hold
+	}
+	d, err := time.ParseDuration(text)
+	return d, err == nil && d >= 0
 }
 
 // value is what a pointer of the API's points to, or nothing.

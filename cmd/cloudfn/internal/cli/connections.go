@@ -118,7 +118,7 @@ func (a *app) deleteConnection(ctx context.Context, client *api.Client, id strin
 	c := found.Value
 	fmt.Fprintf(a.err, "Connection %s has ended: nobody acts through it any more.\n", c.ID)
 	if n := c.Used.Instances; n > 0 {
-		fmt.Fprintf(a.err, "%s that ran through it stay in project %s: cloudfn servers list shows them to its users.\n", count(n, "server"), output.Clean(c.ProjectID))
+		fmt.Fprintf(a.err, "%s that ran through it stay in project %s: %s servers list shows them to its users.\n", count(n, "server"), output.Clean(c.ProjectID), a.name)
 	}
 	if c.Kind == api.ApplicationCredential {
 		fmt.Fprintln(a.err, "The application credential stays in Keystone: delete it with openstack application credential delete.")

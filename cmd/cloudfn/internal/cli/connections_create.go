@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"strings"
@@ -106,7 +107,7 @@ func (a *app) delegate(cmd *cobra.Command, d *delegation) error {
 	if r.Kind != api.ApplicationCredential && !changed("secret-file") {
 		return nil
 	}
-	secret, err := a.secret("--secret-file", d.secret, "Secret of the application credential: ")
+	secret, err := a.secret(cmd.Context(), "--secret-file", d.secret, "Secret of the application credential: ")
 	if secret != "" {
 		text := secret.Reveal()
 		r.Secret = &text
@@ -115,14 +116,17 @@ func (a *app) delegate(cmd *cobra.Command, d *delegation) error {
 }
 
 // secret reads a secret from a file, from stdin, or from the terminal. A line break at its end is none of it.
-func (a *app) secret(flag, file, prompt string) (domain.Secret, error) {
+func (a *app) secret(ctx context.Context, flag, file, prompt string) (domain.Secret, error) {
 	if file == "" {
-		ask := a.asker()
+		ask := a.asker(ctx)
 		if ask == nil {
 			return "", wrong("%s is missing: it names the file with the secret (- for stdin)", flag)
 		}
 		text, err := ask(prompt)
-		return domain.Secret(text), err
+		if err != nil {
+			return "", wrong("%s is missing: %w", flag, err)
+		}
+		return domain.Secret(text), nil
 	}
 	text, err := a.readFile(flag, file)
 	if err != nil {
@@ -140,15 +144,8 @@ func moment(flag, text string, now time.Time) (time.Time, error) {
 	if t, err := time.Parse(time.RFC3339, text); err == nil {
 		return t.UTC(), nil
 	}
-	days, isDays := strings.CutSuffix(text, "d")
-	if isDays {
-		text = days + "h"
-	}
-	d, err := time.ParseDuration(text)
-	if isDays {
-		d *= 24
-	}
-	if err != nil || d <= 0 {
+	d, ok := span(text)
+	if !ok || d == 0 {
 		return time.Time{}, wrong("%s is %q: it must be how long, such as 24h or 30d, or a time such as 2027-01-01T00:00:00Z", flag, text)
 	}
 	return now.Add(d).UTC().Truncate(time.Second), nil

@@ -47,9 +47,9 @@ func (a *app) exit(err error) int {
 		return exitDone
 	}
 	code := a.code(err)
-	text := output.Clean(strings.ReplaceAll(err.Error(), "\n", " "))
+	text := output.Clean(strings.Join(strings.Fields(err.Error()), " ")) // cobra's have lines and tabs
 	if code == exitUsage && !a.running {
-		text += " (see cloudfn --help)"
+		text += " (see " + a.name + " --help)"
 	}
 	fmt.Fprintln(a.err, "cloudfn: "+text)
 	return code

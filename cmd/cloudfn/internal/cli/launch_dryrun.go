@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 
@@ -26,7 +27,9 @@ func (a *app) dryRun(ctx context.Context, l launch) error {
 			return err
 		}
 	default:
-		a.printReport(report.Value)
+		if _, err := io.WriteString(a.out, a.reportText(report.Value)); err != nil {
+			return err
+		}
 	}
 	if !report.Value.Ok {
 		return wrong("the launch would fail: %s", count(len(report.Value.Problems), "problem"))
@@ -34,30 +37,33 @@ func (a *app) dryRun(ctx context.Context, l launch) error {
 	return nil
 }
 
-func (a *app) printReport(r api.LaunchReport) {
+// reportText is a line for each thing that is found.
+func (a *app) reportText(r api.LaunchReport) string {
+	var text strings.Builder
 	for _, p := range r.Problems {
 		line := output.Paint(a.print.Color, "error") + "  " + output.Clean(p.Field+": "+p.Detail)
 		if allowed := value(p.Allowed); len(allowed) > 0 {
 			line += output.Clean(" (allowed: " + strings.Join(allowed, ", ") + ")")
 		}
-		fmt.Fprintln(a.out, line)
+		fmt.Fprintln(&text, line)
 	}
 	for _, u := range r.Unchecked {
-		fmt.Fprintln(a.out, output.Dim(a.print.Color, "unchecked")+"  "+output.Clean(u.Field+": "+u.Detail))
+		fmt.Fprintln(&text, output.Dim(a.print.Color, "unchecked")+"  "+output.Clean(u.Field+": "+u.Detail))
 	}
 	if !r.Ok {
-		return
+		return text.String()
 	}
 	for _, s := range value(r.Resolved) {
-		text := "would launch " + s.Name + " with flavor " + s.FlavorID
+		line := "would launch " + s.Name + " with flavor " + s.FlavorID
 		if s.ImageID != nil {
-			text += ", image " + *s.ImageID
+			line += ", image " + *s.ImageID
 		}
 		if networks := value(s.NetworkIds); len(networks) > 0 {
-			text += ", " + plural(len(networks), "network") + " " + strings.Join(networks, ", ")
+			line += ", " + plural(len(networks), "network") + " " + strings.Join(networks, ", ")
 		}
-		fmt.Fprintln(a.out, output.Paint(a.print.Color, "ok")+"  "+output.Clean(text))
+		fmt.Fprintln(&text, output.Paint(a.print.Color, "ok")+"  "+output.Clean(line))
 	}
+	return text.String()
 }
 
 // count is a number of things.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/google/uuid"
@@ -205,13 +206,17 @@ func (o order) identify() (string, error) {
 // commandLine is this command once more, with the order's id.
 func (a *app) commandLine(identified bool, id string) string {
 	words := append(strings.Fields(a.name), a.args...)
+	if !identified {
+		end := slices.Index(words, "--") // what is behind is no flag
+		if end < 0 {
+			end = len(words)
+		}
+		words = slices.Insert(words, end, "--id", id)
+	}
 	for n, word := range words {
 		if word == "" || strings.ContainsFunc(word, special) {
 			words[n] = "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 		}
-	}
-	if !identified {
-		words = append(words, "--id", id)
 	}
 	return strings.Join(words, " ")
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/output"
 )
 
 const (
@@ -45,7 +46,7 @@ func (a *app) place(ctx context.Context, client *api.Client, l launch) (api.Item
 		if !broke || !passing(err) || n == resends || ctx.Err() != nil {
 			return placed, a.unplaced(err, l, broke)
 		}
-		fmt.Fprintf(a.err, "%v; sending the same order again\n", err)
+		fmt.Fprintf(a.err, "%s; sending the same order again\n", output.Clean(err.Error()))
 		select {
 		case <-time.After(time.Duration(n+1) * time.Second):
 		case <-sending.Done():

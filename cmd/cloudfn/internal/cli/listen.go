@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"os/signal"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -59,6 +61,7 @@ one elsewhere, lead a public address to the port, and give it by --public-url.`,
 
 // listen receives events until there is an end to it.
 func (a *app) listen(ctx context.Context, l listening) error {
+	signal.Ignore(syscall.SIGPIPE) // as | head makes it; what was begun is to be ended also then
 	client, err := a.api(ctx)
 	if err != nil {
 		return err
@@ -84,17 +87,24 @@ func (a *app) listen(ctx context.Context, l listening) error {
 	}
 	request, revealed := l.request(base+path), secret.Reveal()
 	request.Secret = &revealed
-	made, _, err := api.Send[api.CallbackWithSecret](ctx, client, http.MethodPost, "/v1/callbacks", request)
+	id, err := register(ctx, client, request)
 	if err != nil {
 		return notReachable(err, l.publicURL)
 	}
-	id := made.Value.ID
 	fmt.Fprintf(a.err, "Listening at %s as callback %s; Ctrl-C ends it\n", base+path, id)
 	err = a.receive(ctx, client, l, r, id)
 	if gone := a.forget(ctx, client, id); gone != nil {
 		return gone
 	}
 	return err
+}
+
+// register makes the callback. Ctrl-C lets it have its answer: a callback whose id is not known cannot be deleted.
+func register(ctx context.Context, client *api.Client, request api.CallbackRequest) (string, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
+	defer cancel()
+	made, _, err := api.Send[api.CallbackWithSecret](ctx, client, http.MethodPost, "/v1/callbacks", request)
+	return made.Value.ID, err
 }
 
 // stopServing lets the answers out that are on their way.

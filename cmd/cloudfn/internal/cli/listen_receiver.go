@@ -2,12 +2,14 @@ package cli
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
@@ -29,6 +31,7 @@ type receiver struct {
 	seen     map[string]bool // by the events' ids
 	bad      int             // deliveries that did not verify
 	ended    bool
+	failure  error // why an event could not be printed
 }
 
 func newReceiver(a *app, path string, secret domain.Secret, wanted listening) (*receiver, error) {
@@ -104,7 +107,7 @@ func (r *receiver) post(w http.ResponseWriter, req *http.Request) {
 	e.Time, _ = time.Parse(time.RFC3339Nano, req.Header.Get("Ce-Time"))
 	if !r.ended && !r.seen[e.ID] { // at least once, said the sender
 		r.seen[e.ID] = true
-		r.app.printEvent(e)
+		r.failure = r.app.printEvent(e)
 		r.end(e)
 	}
 	w.WriteHeader(http.StatusNoContent)
@@ -114,16 +117,19 @@ func (r *receiver) post(w http.ResponseWriter, req *http.Request) {
 func (r *receiver) end(e event) {
 	status := e.word("status")
 	settled := r.wanted.order != "" && e.Type == domain.OrderEvent && e.Subject == r.wanted.order && status != string(domain.OrderRunning)
-	if settled || r.wanted.count > 0 && len(r.seen) >= r.wanted.count {
+	if r.failure != nil || settled || r.wanted.count > 0 && len(r.seen) >= r.wanted.count {
 		r.ended = true
 		close(r.done)
 	}
 }
 
-// verdict is a failure when something did not verify.
+// verdict is a failure when something did not verify, or could not be printed. Whoever reads no further has had enough.
 func (r *receiver) verdict() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.failure != nil && !errors.Is(r.failure, syscall.EPIPE) {
+		return r.failure
+	}
 	if r.bad > 0 {
 		return failed{fmt.Errorf("%d of the deliveries did not verify: they were not signed with this callback's secret, or somebody has changed them", r.bad)}
 	}
@@ -140,7 +146,7 @@ func (e event) word(field string) (text string) {
 }
 
 // printEvent prints one line: the event as JSON, or what matters of it.
-func (a *app) printEvent(e event) {
+func (a *app) printEvent(e event) error {
 	switch a.print.Format {
 	case "json", "yaml": // one line of JSON is YAML, too
 		if !json.Valid(e.Data) {
@@ -148,10 +154,12 @@ func (a *app) printEvent(e event) {
 		}
 		text, err := json.Marshal(e)
 		if err == nil {
-			fmt.Fprintf(a.out, "%s\n", text)
+			_, err = fmt.Fprintf(a.out, "%s\n", output.Escape(text))
 		}
+		return err
 	case "name":
-		fmt.Fprintln(a.out, output.Clean(e.ID))
+		_, err := fmt.Fprintln(a.out, output.Clean(e.ID))
+		return err
 	default:
 		state := e.word("state")
 		if state == "" {
@@ -160,6 +168,7 @@ func (a *app) printEvent(e event) {
 		words := []string{
 			output.Dim(a.print.Color, stamp(e.Time)), output.Clean(e.Type), output.Clean(e.Subject), output.Clean(e.word("name")), output.Paint(a.print.Color, state),
 		}
-		fmt.Fprintln(a.out, strings.Join(slices.DeleteFunc(words, func(word string) bool { return word == "" }), "  "))
+		_, err := fmt.Fprintln(a.out, strings.Join(slices.DeleteFunc(words, func(word string) bool { return word == "" }), "  "))
+		return err
 	}
 }

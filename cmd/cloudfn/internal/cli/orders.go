@@ -30,6 +30,9 @@ func (a *app) ordersListCommand() *cobra.Command {
 		Use: "list", Aliases: []string{"ls"}, Short: "List the project's orders, the newest first", Args: cobra.NoArgs,
 		Annotations: calls("listOrders"), Example: "  cloudfn orders list --status running,partial",
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := checkLimit(most); err != nil {
+				return err
+			}
 			client, err := a.api(cmd.Context())
 			if err != nil {
 				return err
@@ -43,7 +46,7 @@ func (a *app) ordersListCommand() *cobra.Command {
 	}
 	cmd.Flags().StringSliceVar(&statuses, "status", nil, "only those that are "+strings.Join(orderStatuses, ", "))
 	cmd.Flags().StringVar(&connection, "connection", "", "those that were placed through this connection")
-	cmd.Flags().IntVar(&most, "limit", 0, "at most so many")
+	limitFlag(cmd, &most, 0)
 	_ = cmd.RegisterFlagCompletionFunc("status", cobra.FixedCompletions(orderStatuses, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("connection", a.complete(a.usableConnections))
 	return cmd

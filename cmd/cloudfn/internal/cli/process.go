@@ -65,10 +65,23 @@ there is none; this one is to try a login, or to type a password once.`,
 				return err
 			}
 			who := s.Who
-			_, err = fmt.Fprintf(a.out, "%s in project %s at %s, until %s UTC\n", output.Clean(who.UserName), output.Clean(who.ProjectName), user.IdentityURL(), stamp(who.ExpiresAt))
+			_, err = fmt.Fprintf(a.out, "%s in %s at %s, until %s UTC\n", output.Clean(who.UserName), output.Clean(scopedTo(who)), user.IdentityURL(), stamp(who.ExpiresAt))
 			return err
 		},
 	}
+}
+
+// scopedTo is what a token is good for.
+func scopedTo(who domain.Identity) string {
+	switch {
+	case who.ProjectID != "":
+		return "project " + who.ProjectName
+	case who.DomainID != "":
+		return "domain " + who.DomainID
+	case who.System:
+		return "the whole system"
+	}
+	return "no project (set OS_PROJECT_NAME, or project_name in clouds.yaml)"
 }
 
 func (a *app) logoutCommand() *cobra.Command {

@@ -3,7 +3,6 @@ package cli
 import (
 	"net/http"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -22,8 +21,8 @@ func (a *app) requestsCommand() *cobra.Command {
 		Example:     "  cloudfn requests --since 1h --errors\n  cloudfn requests --limit 0 --since 2026-01-02T00:00:00Z -o json",
 		Annotations: calls("listRequests"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if limit < 0 {
-				return wrong("--limit is %d: give how many, or 0 for all", limit)
+			if err := checkLimit(limit); err != nil {
+				return err
 			}
 			q := whose.query()
 			if since != "" {
@@ -50,10 +49,9 @@ func (a *app) requestsCommand() *cobra.Command {
 	}
 	whose.flags(cmd)
 	cmd.Flags().StringVar(&since, "since", "", "only from then on: a time such as 2026-01-02T03:04:05Z, or how long ago, such as 90m, 24h or 7d")
-	cmd.Flags().IntVar(&limit, "limit", 50, "how many at most (0 = all)")
+	limitFlag(cmd, &limit, 50)
 	cmd.Flags().BoolVar(&onlyErrors, "errors", false, "only requests that were answered with 400 or more")
 	_ = cmd.RegisterFlagCompletionFunc("since", cobra.FixedCompletions([]string{"1h", "24h", "7d"}, cobra.ShellCompDirectiveNoFileComp))
-	_ = cmd.RegisterFlagCompletionFunc("limit", cobra.NoFileCompletions)
 	return cmd
 }
 
@@ -62,12 +60,7 @@ func past(text string, now time.Time) (time.Time, error) {
 	if at, err := time.Parse(time.RFC3339, text); err == nil {
 		return at, nil
 	}
-	if days, ok := strings.CutSuffix(text, "d"); ok {
-		if n, err := strconv.Atoi(days); err == nil && n >= 0 {
-			return now.AddDate(0, 0, -n), nil
-		}
-	}
-	if ago, err := time.ParseDuration(text); err == nil && ago >= 0 {
+	if ago, ok := span(text); ok {
 		return now.Add(-ago), nil
 	}
 	return time.Time{}, wrong("--since is %q: give a time such as 2026-01-02T03:04:05Z, or how long ago, such as 90m, 24h or 7d", text)

@@ -45,7 +45,10 @@ func (a *app) resourcesCommand() *cobra.Command {
 
 func (a *app) resources(kinds []string, found api.Item[map[string]json.RawMessage]) error {
 	if a.print.Format == "json" || a.print.Format == "yaml" {
-		return output.One(&a.print, found, nil, nil)
+		if err := output.One(&a.print, found, nil, nil); err != nil {
+			return err
+		}
+		return partial(found.Value["errors"])
 	}
 	for i, kind := range kinds {
 		if len(kinds) > 1 && a.print.Format != "name" {

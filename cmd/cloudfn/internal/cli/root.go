@@ -4,6 +4,7 @@ package cli
 import (
 	"context"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -39,6 +40,7 @@ type app struct {
 	debug, noColor bool
 	print          output.Printer
 	colors         bool // on a terminal
+	completing     bool // a shell asks what could follow: nobody answers questions
 	running        bool // the command has begun: what fails from now on is no wrong usage
 
 	session *login.Login // by user
@@ -46,24 +48,27 @@ type app struct {
 }
 
 // Main runs a command line and gives its exit code.
-func Main(args []string, in, out, errors *os.File) int {
+func Main(args []string, in, out, err *os.File) int {
 	ctx, stop := interruptible()
 	defer stop()
 	a := &app{
-		in: in, out: out, err: errors, env: os.LookupEnv, now: time.Now,
+		in: in, out: out, err: err, env: os.LookupEnv, now: time.Now,
 		terminal: term.IsTerminal(int(out.Fd())),
-		size:     terminalSize(errors), args: args[1:],
+		size:     terminalSize(err), args: args[1:],
 	}
 	root := a.root(args[0])
 	root.SetArgs(args[1:])
 	return a.exit(root.ExecuteContext(ctx))
 }
 
-// interruptible is a context that Ctrl-C ends, once: the second one ends the process.
+// interruptible is a context that Ctrl-C ends, or a terminal that is closed, once: the second one ends the process.
 func interruptible() (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	if !signal.Ignored(syscall.SIGHUP) { // nohup does
+		signal.Notify(signals, syscall.SIGHUP)
+	}
 	go func() {
 		<-signals
 		signal.Stop(signals)
@@ -140,8 +145,12 @@ func (a *app) begin(*cobra.Command) error {
 	if err := a.print.Validate(); err != nil {
 		return err
 	}
-	_, never := a.env("NO_COLOR") // no-color.org: whatever its value
-	a.colors = !a.noColor && !never
+	never, _ := a.env("NO_COLOR") // no-color.org: whatever its value, unless that is empty
+	kind, _ := a.env("TERM")
+	a.colors = !a.noColor && never == "" && kind != "dumb"
+	if kind == "dumb" {
+		a.size = nil // nothing can be drawn anew there
+	}
 	a.print.Color = a.terminal && a.colors
 	return nil
 }
@@ -149,7 +158,7 @@ func (a *app) begin(*cobra.Command) error {
 // user is who runs the command; nobody is called yet.
 func (a *app) user(ctx context.Context) (*login.Login, error) {
 	if a.session == nil {
-		session, err := login.New(ctx, login.Options{Env: a.env, Cloud: a.cloud, Ask: a.asker()})
+		session, err := login.New(ctx, login.Options{Env: a.env, Cloud: a.cloud, Ask: a.asker(ctx)})
 		if err != nil {
 			return nil, err
 		}
@@ -204,17 +213,33 @@ func (a *app) roots() (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// asker asks for a password at a terminal; nil when there is none.
-func (a *app) asker() func(string) (string, error) {
+// asker asks for a password at a terminal; nil when nobody is there to answer.
+func (a *app) asker(ctx context.Context) func(string) (string, error) {
 	in := int(a.in.Fd())
-	if !term.IsTerminal(in) {
+	if a.completing || !term.IsTerminal(in) {
 		return nil
 	}
 	return func(prompt string) (string, error) {
+		before, err := term.GetState(in)
+		if err != nil {
+			return "", err
+		}
 		fmt.Fprint(a.err, prompt)
-		text, err := term.ReadPassword(in)
-		fmt.Fprintln(a.err)
-		return string(text), err
+		defer fmt.Fprintln(a.err)
+		typed := make(chan string, 1)
+		go func() {
+			text, _ := term.ReadPassword(in) // an end of the input is nothing typed
+			typed <- string(text)
+		}()
+		select {
+		case text := <-typed:
+			if text == "" {
+				return "", errors.New("nothing was typed")
+			}
+			return text, nil
+		case <-ctx.Done(): // the reading goes on until the process ends; the terminal must not stay without its echo
+			return "", errors.Join(context.Cause(ctx), term.Restore(in, before))
+		}
 	}
 }
 

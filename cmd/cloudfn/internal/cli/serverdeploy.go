@@ -39,7 +39,7 @@ is lost. Arguments after -- go to the container. Files that hold secrets may be 
 		},
 		ValidArgsFunction: s.completeServers(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			body, err := d.body(s.app)
+			body, err := d.body(cmd.Context(), s.app)
 			if err != nil {
 				return err
 			}
@@ -60,6 +60,7 @@ is lost. Arguments after -- go to the container. Files that hold secrets may be 
 	flags.StringVar(&d.serverImage, "server-image", "", "image that the disk is made from, an id or a name (default the one that it has)")
 	flags.BoolVar(&d.confirmed, "confirm-rebuild", false, "yes, what is on the server's disk may be lost")
 	w.flags(cmd, "the agent says that it is ready")
+	_ = cmd.RegisterFlagCompletionFunc("server-image", s.complete(func(ctx context.Context) ([]string, error) { return s.resourceNames(ctx, "images") }))
 	return cmd
 }
 
@@ -103,7 +104,7 @@ func imageID(ctx context.Context, client *api.Client, name string) (string, erro
 }
 
 // body reads what the flags name.
-func (d deployment) body(a *app) (body api.ServerAction, err error) {
+func (d deployment) body(ctx context.Context, a *app) (body api.ServerAction, err error) {
 	if d.image == "" {
 		return body, wrong("--image is missing: it names the OCI image to run, with a tag or a digest")
 	}
@@ -125,14 +126,14 @@ func (d deployment) body(a *app) (body api.ServerAction, err error) {
 		body.Env = &variables
 	}
 	if d.joinTokenFile != "" {
-		token, err := a.secret("--join-token-file", d.joinTokenFile, "")
+		token, err := a.secret(ctx, "--join-token-file", d.joinTokenFile, "")
 		if err != nil {
 			return body, err
 		}
 		body.JoinToken = optional(token.Reveal())
 	}
 	if d.registryUser != "" {
-		password, err := a.secret("--registry-password-file", d.passwordFile, "")
+		password, err := a.secret(ctx, "--registry-password-file", d.passwordFile, "")
 		if err != nil {
 			return body, err
 		}

@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/spf13/cobra"
 
@@ -13,6 +14,11 @@ import (
 )
 
 var idForm = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
+
+// awkward says whether a name is more than one word to a shell or to xargs, or looks like a flag.
+func awkward(name string) bool {
+	return strings.HasPrefix(name, "-") || strings.ContainsAny(name, `"'\`) || strings.ContainsFunc(name, unicode.IsSpace)
+}
 
 // isID says whether a text is an id. What looks like one is never taken for a name.
 func isID(text string) bool { return idForm.MatchString(text) }

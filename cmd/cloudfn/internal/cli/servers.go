@@ -121,7 +121,7 @@ func handle(all []api.Item[api.Server]) func(api.Server) string {
 		times[one.Value.Name]++
 	}
 	return func(s api.Server) string {
-		if s.Name == "" || times[s.Name] > 1 || isID(s.Name) || output.Clean(s.Name) != s.Name {
+		if s.Name == "" || times[s.Name] > 1 || isID(s.Name) || awkward(s.Name) || output.Clean(s.Name) != s.Name {
 			return s.ID
 		}
 		return s.Name

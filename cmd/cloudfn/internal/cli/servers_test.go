@@ -107,13 +107,13 @@ func listed(names ...string) []api.Item[api.Server] {
 // TestHandle is a name where that is enough for other commands, and else an id.
 func TestHandle(t *testing.T) {
 	t.Parallel()
-	all := listed("one", "two", "two", "", "4f8052c0-49f2-4b75-a508-5c4454e37731", "with\x1bescape")
+	all := listed("one", "two", "two", "", "4f8052c0-49f2-4b75-a508-5c4454e37731", "with\x1bescape", "of two words", "--flag", "it's", "réseau")
 	call := handle(all)
 	var got []string
 	for _, one := range all {
 		got = append(got, call(one.Value))
 	}
-	if want := []string{"one", "b-id", "c-id", "d-id", "e-id", "f-id"}; !slices.Equal(got, want) {
+	if want := []string{"one", "b-id", "c-id", "d-id", "e-id", "f-id", "g-id", "h-id", "i-id", "réseau"}; !slices.Equal(got, want) {
 		t.Errorf("they are called %q, want %q", got, want)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"unicode"
 
 	"sigs.k8s.io/yaml"
 
@@ -52,10 +53,12 @@ func List[T any](p *Printer, items []api.Item[T], name func(T) string, columns [
 		}
 		return p.data(raw)
 	case "name":
+		var names bytes.Buffer
 		for _, item := range items {
-			fmt.Fprintln(p.Out, Clean(name(item.Value)))
+			fmt.Fprintln(&names, Clean(name(item.Value)))
 		}
-		return nil
+		_, err := names.WriteTo(p.Out)
+		return err
 	}
 	columns, err := choose(p, columns)
 	if err != nil {
@@ -165,9 +168,21 @@ func (p *Printer) data(v any) error {
 	if err := json.Indent(&pretty, text, "", "  "); err != nil {
 		return err
 	}
-	pretty.WriteByte('\n')
-	_, err = pretty.WriteTo(p.Out)
+	_, err = fmt.Fprintf(p.Out, "%s\n", Escape(pretty.Bytes()))
 	return err
+}
+
+// Escape is JSON that says the same and cannot command a terminal: the controls beyond ASCII are not escaped by everybody.
+func Escape(text []byte) []byte {
+	var safe bytes.Buffer
+	for _, r := range string(text) {
+		if r != '\n' && unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) {
+			fmt.Fprintf(&safe, "\\u%04x", r)
+			continue
+		}
+		safe.WriteRune(r)
+	}
+	return safe.Bytes()
 }
 
 // pick keeps of each object the fields that are asked for.

@@ -77,6 +77,37 @@ func TestNamesCannotCommandATerminal(t *testing.T) {
 	}
 }
 
+// TestEscape: JSON says the same, and is safe to look at.
+func TestEscape(t *testing.T) {
+	t.Parallel()
+	const evil = "{\n  \"name\": \"a\u009b2J\u007f\u202eré\"\n}"
+	got := Escape([]byte(evil))
+	if want := "{\n  \"name\": \"a\\u009b2J\\u007f\\u202eré\"\n}"; string(got) != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	var before, after map[string]string
+	if err := errors.Join(json.Unmarshal([]byte(evil), &before), json.Unmarshal(got, &after)); err != nil || before["name"] != after["name"] {
+		t.Errorf("%q, want %q (%v)", after, before, err)
+	}
+}
+
+// TestFull: what could not be written is an error in every format.
+func TestFull(t *testing.T) {
+	t.Parallel()
+	for _, format := range Formats {
+		p := Printer{Out: full{}, Format: format}
+		if err := List(&p, things(t, thing{"web", "active"}), func(t thing) string { return t.Name }, thingColumns); !errors.Is(err, errFull) {
+			t.Errorf("-o %s: %v", format, err)
+		}
+	}
+}
+
+var errFull = errors.New("no space left")
+
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, errFull }
+
 func TestProgress(t *testing.T) {
 	t.Parallel()
 	began := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -103,6 +134,15 @@ func TestProgress(t *testing.T) {
 		p.Show(began.Add(13*time.Second), second)
 		want := "\x1b[2A\r\x1b[Kweb-1  active      12s  a-server\n\r\x1b[Kweb-2  building    13s  \n\x1b[J"
 		if !strings.HasSuffix(out.String(), want) {
+			t.Errorf("%q, want %q", out.String(), want)
+		}
+	})
+	t.Run("a long name does not wrap", func(t *testing.T) {
+		t.Parallel()
+		var out bytes.Buffer
+		p := Progress{Out: &out, Began: began, Size: func() (int, int) { return 40, 24 }}
+		p.Show(began, []Row{{Name: strings.Repeat("n", 255), State: "building"}})
+		if want := "\r\x1b[K" + strings.Repeat("n", 20) + "  building     0s  \n\x1b[J"; out.String() != want {
 			t.Errorf("%q, want %q", out.String(), want)
 		}
 	})

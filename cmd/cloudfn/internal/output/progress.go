@@ -65,6 +65,7 @@ func (p *Progress) draw(elapsed time.Duration, rows []Row) {
 	for _, row := range fitting {
 		names, states = max(names, utf8.RuneCountInString(row.Name)), max(states, utf8.RuneCountInString(row.State))
 	}
+	names = min(names, max(width-states-12, 8)) // a line that wraps cannot be drawn over
 	var text strings.Builder
 	if p.drawn > 0 {
 		fmt.Fprintf(&text, "\x1b[%dA", p.drawn)
@@ -74,9 +75,9 @@ func (p *Progress) draw(elapsed time.Duration, rows []Row) {
 		if over, ok := p.over[row.Name]; ok {
 			took = over
 		}
-		name, state := pad(row.Name, names), pad(row.State, states)
+		name, state := cut(pad(row.Name, names), names), pad(row.State, states)
 		note := cut(row.Note, width-names-states-12)
-		text.WriteString("\r\x1b[K" + cut(name, width-1) + gap + strings.Replace(state, Clean(row.State), Paint(p.Color, row.State), 1) + fmt.Sprintf("%s%5s%s%s\n", gap, seconds(took), gap, note))
+		text.WriteString("\r\x1b[K" + name + gap + strings.Replace(state, Clean(row.State), Paint(p.Color, row.State), 1) + fmt.Sprintf("%s%5s%s%s\n", gap, seconds(took), gap, note))
 	}
 	p.drawn = len(fitting)
 	if left > 0 {
