@@ -138,7 +138,7 @@ func TestConsoleBehindAGateway(t *testing.T) {
 		p.Out.Header["Forwarded"] = p.In.Header["Forwarded"]
 	}})
 	t.Cleanup(inner.Close)
-	gateway, _, logs := spawnSelf(t, map[string]string{"GATEWAY_UPSTREAM": upstream(inner.URL)}, "gateway")
+	gateway, cmd, logs := spawnSelf(t, map[string]string{"GATEWAY_UPSTREAM": upstream(inner.URL)}, "gateway")
 	page := []string{"X-Cloudfn-Console", "1", "Origin", "https://cloudfn.example.com", "X-Forwarded-Host", "cloudfn.example.com", "X-Forwarded-Proto", "https"}
 	body := fmt.Sprintf(`{"token": %q}`, p.Token(t))
 	a := gateway.Post(t, "/console/session", body, page...)
@@ -157,7 +157,11 @@ func TestConsoleBehindAGateway(t *testing.T) {
 	if a := gateway.Post(t, "/console/session", body, page...); a.Status != 403 {
 		t.Errorf("another origin: got %d %s", a.Status, a.Body)
 	}
-	testkit.NoSecretsIn(t, "the gateway", logs.Bytes())
+	_ = cmd.Process.Signal(syscall.SIGTERM)
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("it ended with %v", err)
+	}
+	testkit.NoSecretsIn(t, "the gateway", logs.Bytes()) // nobody writes there any more
 }
 
 // TestConsoleHearsSomebodyElse: what answers is not the function, so what it says is not passed on.

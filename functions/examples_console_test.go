@@ -23,7 +23,7 @@ func (s *story) console(t *testing.T) {
 	s.ok(t, "signIn", 401, ask{example: "token"})
 	s.ok(t, "signIn", 403, ask{example: "token", header: anothers})
 	cookie, _, _ := strings.Cut(s.ok(t, "signIn", 201, signIn).Header.Get("Set-Cookie"), ";")
-	session := []string{"Cookie", cookie}
+	session := []string{"Cookie", cookie, "X-Cloudfn-User", s.project.UserID + "/" + s.project.ID}
 	s.ok(t, "getSession", 401, ask{})
 	s.ok(t, "getSession", 200, ask{header: session})
 
