@@ -138,6 +138,26 @@ func TestErrorsDeleteNothing(t *testing.T) {
 	}
 }
 
+// TestNovaFailsOverOneServer: a server that Nova cannot list among what changed keeps nobody from hearing of the others.
+func TestNovaFailsOverOneServer(t *testing.T) {
+	t.Parallel()
+	w := launched(t, 2)
+	b := newBetween(t)
+	p := w.poller(t, with(b.env, map[string]string{"POLL_FOLLOW": "0s"}))
+	tick(t, p, 204)
+	b.set(func(b *between) { b.fails = "changes-since=" })
+	w.Stop(t, w.servers[0])
+	tick(t, p, 204)
+	w.ends(t, w.instances[0], "active/ACTIVE stopped/SHUTOFF")
+	w.Delete(t, w.servers[1])
+	tick(t, p, 204)
+	w.exec(t, "update instances set missed_at = missed_at - interval '1 minute'") // two looks have to be apart
+	tick(t, p, 204)
+	w.ends(t, w.instances[1], "active/ACTIVE deleted/DELETED")
+	b.set(func(b *between) { b.fails = "/servers" })
+	tick(t, p, 503) // it fails over whatever it is asked
+}
+
 // TestUnheardStatus is kept as it is, and is something in progress. Nova's answers are changed on their way.
 func TestUnheardStatus(t *testing.T) {
 	t.Parallel()

@@ -25,6 +25,7 @@ type between struct {
 	asked    []string                                // paths with queries
 	before   func(*http.Request)                     // may change a request
 	change   func(server map[string]any) (keep bool) // may change a server that is shown, or hide it
+	fails    string                                  // what has this in its URL is answered with 500
 	away     bool
 	slowness time.Duration
 }
@@ -42,8 +43,12 @@ func newBetween(t *testing.T) *between {
 		ModifyResponse: b.edit,
 	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		away, wait := b.take(r)
+		away, fails, wait := b.take(r)
 		time.Sleep(wait)
+		if fails {
+			http.Error(w, `{"computeFault": {"code": 500, "message": "Unexpected API Error."}}`, http.StatusInternalServerError)
+			return
+		}
 		if away {
 			panic(http.ErrAbortHandler) // the connection breaks
 		}
@@ -54,14 +59,14 @@ func newBetween(t *testing.T) *between {
 	return b
 }
 
-func (b *between) take(r *http.Request) (away bool, wait time.Duration) {
+func (b *between) take(r *http.Request) (away, fails bool, wait time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.asked = append(b.asked, r.URL.RequestURI())
 	if b.before != nil {
 		b.before(r)
 	}
-	return b.away, b.slowness
+	return b.away, b.fails != "" && strings.Contains(r.URL.RequestURI(), b.fails), b.slowness
 }
 
 // set changes what it does.

@@ -49,17 +49,24 @@ func (r *reader) ids() []string {
 }
 
 // read reads what changed, and all servers when that is due; then it notes how far it came. While a cell of Nova is down
-// all servers are read each time, and what changes there meanwhile when it is back.
+// all servers are read each time, and what changes there meanwhile when it is back. All are read, too, when Nova fails over what
+// changed: that has deleted servers in it, and one that was deleted in the middle of its creation may lack its flavor, over which
+// the list is a 500 for as long as that server is new.
 func (r *reader) read(ctx context.Context) error {
 	start, err := r.clock.Now(ctx)
 	if err != nil {
 		return err
 	}
-	if err := r.changes(ctx); err != nil {
+	err = r.changes(ctx)
+	broken := apperr.CodeOf(err) == apperr.BadGateway
+	if err != nil && !broken {
 		return err
 	}
+	if broken {
+		slog.WarnContext(ctx, "nova cannot say what changed: all servers are read", "project_id", r.projectID, "error", err)
+	}
 	up := r.cellsUp(ctx) // asked for after the changes: it was up while they were read
-	full := !up || r.fullDue(start)
+	full := broken || !up || r.fullDue(start)
 	if full {
 		err = r.sweep(ctx, start, up)
 	} else {
