@@ -85,7 +85,7 @@ func TestPingSource(t *testing.T) {
 		return strings.Contains(logs, "event refused") && strings.Contains(logs, "pingsources/stranger")
 	})
 	kn(t, "source", "ping", "delete", "stranger")
-	if n := testkit.Scalar[int](t, testkit.Connect(t, databaseURL), "select count(*) from stats_hourly"); n != 0 {
+	if n := testkit.Scalar[int](t, testkit.Pool(t, databaseURL), "select count(*) from stats_hourly"); n != 0 {
 		t.Errorf("the stranger's event led to %d rows", n)
 	}
 
@@ -109,14 +109,14 @@ func TestPingSource(t *testing.T) {
 func clockBack(t testing.TB) {
 	t.Helper()
 	const sql = "do $$ begin execute format('alter database %I reset search_path', current_database()); end $$; drop schema if exists moved cascade"
-	if _, err := testkit.Connect(t, databaseURL).Exec(context.Background(), sql); err != nil {
+	if _, err := testkit.Pool(t, databaseURL).Exec(context.Background(), sql); err != nil {
 		t.Error(err)
 	}
 }
 
 // announced waits until the sink has got just the hours that are counted, once or more, always with the same id.
 func announced(t *testing.T, since string) {
-	rows, _ := testkit.Connect(t, databaseURL).Query(t.Context(), `select distinct to_char(hour at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') from stats_hourly order by 1`)
+	rows, _ := testkit.Pool(t, databaseURL).Query(t.Context(), `select distinct to_char(hour at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') from stats_hourly order by 1`)
 	want, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
 		t.Fatal(err)

@@ -86,7 +86,7 @@ func TestTokens(t *testing.T) {
 		if a.Status != 403 {
 			t.Errorf("%s: got %d %s, want 403", name, a.Status, a.Body)
 		}
-		user := testkit.Scalar[string](t, testkit.Connect(t, database), "select user_id from requests where request_id = $1", a.Header.Get("X-Request-Id"))
+		user := testkit.Scalar[string](t, testkit.Pool(t, database), "select user_id from requests where request_id = $1", a.Header.Get("X-Request-Id"))
 		if user != p.UserID {
 			t.Errorf("%s: the row's user is %q", name, user)
 		}

@@ -197,7 +197,7 @@ func (e *examples) refusedByServices(t *testing.T) {
 func strayOrder(t *testing.T, database string, project *testkit.Project) *strings.Replacer {
 	t.Helper()
 	order, server := uuid.NewString(), uuid.NewString()
-	if _, err := testkit.Connect(t, database).Exec(t.Context(), `
+	if _, err := testkit.Pool(t, database).Exec(t.Context(), `
 with o as (insert into orders (project_id, id, domain_id, user_id, body_sha256, spec, status) values ($1, $2, '', '', '', '{}', 'running'))
 insert into instances (project_id, id, order_id, position, name, state, origin, server_id) values ($1, gen_random_uuid(), $2, 0, 'x', 'building', 'launched', $3)`,
 		project.ID, order, server); err != nil {

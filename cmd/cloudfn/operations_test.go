@@ -69,7 +69,7 @@ func (d daemon) allCalled(t *testing.T) {
 		left[o.id] = o.template != "/v1/status" // which says that Postgres is away when no row can be written; basics.txtar calls it
 	}
 	maps.DeleteFunc(left, func(_ string, logged bool) bool { return !logged })
-	rows, _ := testkit.Connect(t, d.database).Query(context.Background(), "select distinct method, path from requests where status < 400")
+	rows, _ := testkit.Pool(t, d.database).Query(context.Background(), "select distinct method, path from requests where status < 400")
 	var method, path string
 	if _, err := pgx.ForEachRow(rows, []any{&method, &path}, func() error {
 		if i := slices.IndexFunc(all, func(o operation) bool { return o.method == method && o.path.MatchString(path) }); i >= 0 {

@@ -39,7 +39,7 @@ type told struct {
 
 func announced(t *testing.T, database string) []told {
 	t.Helper()
-	rows, _ := testkit.Connect(t, database).Query(context.Background(), "select project_id, subject, seq, type, at, data::text from events order by at")
+	rows, _ := testkit.Pool(t, database).Query(context.Background(), "select project_id, subject, seq, type, at, data::text from events order by at")
 	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[told])
 	if err != nil {
 		t.Fatal(err)
@@ -116,7 +116,7 @@ func TestTwoCopiesAnnounce(t *testing.T) {
 	early := at(t, database, hour, env)
 	tick(t, early, 204) // its connections keep this clock, as long as they are not replaced
 	late := at(t, database, hour.Add(time.Hour), env)
-	if _, err := testkit.Connect(t, database).Exec(t.Context(), "delete from events; delete from jobs"); err != nil {
+	if _, err := testkit.Pool(t, database).Exec(t.Context(), "delete from events; delete from jobs"); err != nil {
 		t.Fatal(err)
 	}
 	var both sync.WaitGroup

@@ -65,7 +65,7 @@ func TestFiles(t *testing.T) {
 			t.Errorf("%s: got %d", path, a.Status)
 		}
 	}
-	if n := testkit.Scalar[int](t, testkit.Connect(t, database), "select count(*)::int from requests where status in (200, 302, 304)"); n != 0 {
+	if n := testkit.Scalar[int](t, testkit.Pool(t, database), "select count(*)::int from requests where status in (200, 302, 304)"); n != 0 {
 		t.Errorf("%d requests for files are in the log", n)
 	}
 }

@@ -201,7 +201,7 @@ func TestRelayForAnother(t *testing.T) {
 			t.Errorf("a page of %q: got %d %s, want %d", shown, a.Status, a.Body, want)
 		}
 	}
-	n := testkit.Scalar[int](t, testkit.Connect(t, database), "select count(*)::int from requests where function = 'servers'")
+	n := testkit.Scalar[int](t, testkit.Pool(t, database), "select count(*)::int from requests where function = 'servers'")
 	if n != 2 {
 		t.Errorf("the function was asked %d times", n)
 	}
@@ -239,7 +239,7 @@ func TestFunctionsAway(t *testing.T) {
 	if a.Status != 503 || a.Header.Get("Retry-After") == "" || !strings.Contains(string(a.Body), "cannot be reached") {
 		t.Errorf("got %d %s", a.Status, a.Body)
 	}
-	n := testkit.Scalar[int](t, testkit.Connect(t, database), "select count(*)::int from requests where function = 'console' and path = '/console/api/v1/servers' and status = 503 and request_id = $1",
+	n := testkit.Scalar[int](t, testkit.Pool(t, database), "select count(*)::int from requests where function = 'console' and path = '/console/api/v1/servers' and status = 503 and request_id = $1",
 		a.Header.Get("X-Request-Id"))
 	if n != 1 {
 		t.Errorf("it has %d rows", n)

@@ -69,7 +69,7 @@ func stored(t *testing.T, database, cookie string) domain.Session {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sealed := testkit.Scalar[[]byte](t, testkit.Connect(t, database), "select sealed from sessions where id = $1", key.id)
+	sealed := testkit.Scalar[[]byte](t, testkit.Pool(t, database), "select sealed from sessions where id = $1", key.id)
 	session, err := key.open(sealed)
 	if err != nil {
 		t.Fatal(err)
@@ -167,7 +167,7 @@ func TestSignOutsAtOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if n := testkit.Scalar[int](t, testkit.Connect(t, database), "select count(*)::int from sessions"); n != 0 {
+	if n := testkit.Scalar[int](t, testkit.Pool(t, database), "select count(*)::int from sessions"); n != 0 {
 		t.Errorf("%d sessions are left", n)
 	}
 }

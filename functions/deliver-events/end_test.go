@@ -103,7 +103,7 @@ func TestAfterThreeDays(t *testing.T) {
 	// By hand: the dead one again, and the suspended callback. Nothing that happened meanwhile is lost.
 	choosy.Store(false)
 	broken.Store(false)
-	testkit.AddEvents(t, testkit.Connect(t, database), project, instances, 1)
+	testkit.AddEvents(t, testkit.Pool(t, database), project, instances, 1)
 	callbacks := callbacksOf(t, database)
 	if _, err := callbacks.Redeliver(t.Context(), project, poisonedID, dead[0].id); err != nil {
 		t.Fatal(err)

@@ -337,7 +337,7 @@ func TestOwnerLooksAtServers(t *testing.T) {
 	}
 }
 
-func exec(t *testing.T, conn *pgx.Conn, sql string, args ...any) {
+func exec(t *testing.T, conn testkit.Querier, sql string, args ...any) {
 	t.Helper()
 	if _, err := conn.Exec(t.Context(), sql, args...); err != nil {
 		t.Fatalf("%s: %v", sql, err)

@@ -206,7 +206,7 @@ func TestLaunchRefusals(t *testing.T) {
 			}
 		})
 	}
-	if n := testkit.Scalar[int](t, testkit.Connect(t, database), "select count(*)::int from orders"); n != 0 {
+	if n := testkit.Scalar[int](t, testkit.Pool(t, database), "select count(*)::int from orders"); n != 0 {
 		t.Errorf("%d orders were stored", n)
 	}
 	if n := len(p.Servers(t)); n != 0 {
@@ -257,7 +257,7 @@ func TestDryRun(t *testing.T) {
 			}
 		})
 	}
-	if n := len(p.Servers(t)) + testkit.Scalar[int](t, testkit.Connect(t, database), "select count(*)::int from orders"); n != 0 {
+	if n := len(p.Servers(t)) + testkit.Scalar[int](t, testkit.Pool(t, database), "select count(*)::int from orders"); n != 0 {
 		t.Errorf("a dry run left %d servers and orders", n)
 	}
 }

@@ -115,7 +115,7 @@ func TestOverrideRefusals(t *testing.T) {
 			}
 		})
 	}
-	if n := testkit.Scalar[int](t, testkit.Connect(t, database), "select count(*)::int from orders"); n != 0 {
+	if n := testkit.Scalar[int](t, testkit.Pool(t, database), "select count(*)::int from orders"); n != 0 {
 		t.Errorf("%d orders were stored", n)
 	}
 }
@@ -219,7 +219,7 @@ func TestReaderIsShownAnOrder(t *testing.T) {
 	var order answer
 	app.Post(t, "/v1/launch", body(t, nil)).JSON(t, &order)
 	testkit.Eventually(t, 4*time.Minute, "the server is ACTIVE", func() bool { return p.Servers(t)[0].Status == "ACTIVE" })
-	exec(t, testkit.Connect(t, database), `update orders set status = 'running', spec = spec || '{"stopped": true}'`)
+	exec(t, testkit.Pool(t, database), `update orders set status = 'running', spec = spec || '{"stopped": true}'`)
 	a := app.As(p.ReaderToken(t)).Get(t, "/v1/launch/"+order.ID.String())
 	if a.Status != 200 {
 		t.Fatalf("got %d %s", a.Status, a.Body)

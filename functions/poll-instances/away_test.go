@@ -145,7 +145,7 @@ func TestNovaFailsOverOneServer(t *testing.T) {
 	b := newBetween(t)
 	p := w.poller(t, with(b.env, map[string]string{"POLL_FOLLOW": "0s"}))
 	tick(t, p, 204)
-	b.set(func(b *between) { b.fails = "changes-since=" })
+	b.set(func(b *between) { b.fails = func(uri string) bool { return strings.Contains(uri, "changes-since=") } })
 	w.Stop(t, w.servers[0])
 	tick(t, p, 204)
 	w.ends(t, w.instances[0], "active/ACTIVE stopped/SHUTOFF")
@@ -154,8 +154,32 @@ func TestNovaFailsOverOneServer(t *testing.T) {
 	w.exec(t, "update instances set missed_at = missed_at - interval '1 minute'") // two looks have to be apart
 	tick(t, p, 204)
 	w.ends(t, w.instances[1], "active/ACTIVE deleted/DELETED")
-	b.set(func(b *between) { b.fails = "/servers" })
+	b.set(func(b *between) { b.fails = func(uri string) bool { return strings.Contains(uri, "/servers") } })
 	tick(t, p, 503) // it fails over whatever it is asked
+}
+
+// TestNovaFailsOverAnothersServer: who reads the whole cloud then reads each project by itself, and hears at once of those
+// that have no such server.
+func TestNovaFailsOverAnothersServer(t *testing.T) {
+	t.Parallel()
+	w := launched(t, 1)
+	b := newBetweenAs(t, "admin")
+	b.set(func(b *between) {
+		b.fails = func(uri string) bool {
+			return strings.Contains(uri, "changes-since=") && !strings.Contains(uri, "project_id="+w.ID)
+		}
+	})
+	p := w.poller(t, b.env)
+	tick(t, p, 204)
+	w.ends(t, w.instances[0], "active/ACTIVE")
+	w.Delete(t, w.servers[0])
+	tick(t, p, 204)
+	w.ends(t, w.instances[0], "active/ACTIVE deleted/DELETED")
+	for _, path := range b.requests() {
+		if strings.Contains(path, "/servers/detail") && !strings.Contains(path, "changes-since=") {
+			t.Errorf("all servers were read: %s", path)
+		}
+	}
 }
 
 // TestUnheardStatus is kept as it is, and is something in progress. Nova's answers are changed on their way.
@@ -305,7 +329,7 @@ func (w *world) abandon(t *testing.T, n int, more string) {
 func (w *world) concluded(t *testing.T, want string) {
 	t.Helper()
 	const status = "select data->>'status' from events where subject = $1 order by seq desc limit 1"
-	if got := testkit.Scalar[string](t, testkit.Connect(t, w.database), status, w.order); got != want {
+	if got := testkit.Scalar[string](t, testkit.Pool(t, w.database), status, w.order); got != want {
 		t.Errorf("the order is %s, want %s", got, want)
 	}
 }

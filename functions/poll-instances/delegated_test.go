@@ -38,7 +38,7 @@ func (w *world) connected(t *testing.T) uuid.UUID {
 // rows are the instances besides the order's, as they are stored.
 func (w *world) rows(t *testing.T) []string {
 	t.Helper()
-	rows, _ := testkit.Connect(t, w.database).Query(context.Background(), "select i::text from instances i where order_id is null order by id")
+	rows, _ := testkit.Pool(t, w.database).Query(context.Background(), "select i::text from instances i where order_id is null order by id")
 	found, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
 		t.Fatal(err)

@@ -103,7 +103,7 @@ func tick(t *testing.T, p *testkit.Process, want int) {
 // events are those of a subject, in their order.
 func (w *world) events(t *testing.T, subject string) []event {
 	t.Helper()
-	rows, _ := testkit.Connect(t, w.database).Query(context.Background(),
+	rows, _ := testkit.Pool(t, w.database).Query(context.Background(),
 		"select seq, type, data from events where project_id = $1 and subject = $2 order by seq", w.ID, subject)
 	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (e event, err error) {
 		var data []byte
@@ -130,7 +130,7 @@ func (w *world) states(t *testing.T, subject string) string {
 
 func (w *world) exec(t *testing.T, sql string) {
 	t.Helper()
-	if _, err := testkit.Connect(t, w.database).Exec(context.Background(), sql); err != nil {
+	if _, err := testkit.Pool(t, w.database).Exec(context.Background(), sql); err != nil {
 		t.Fatal(err)
 	}
 }

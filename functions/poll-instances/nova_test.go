@@ -25,13 +25,16 @@ type between struct {
 	asked    []string                                // paths with queries
 	before   func(*http.Request)                     // may change a request
 	change   func(server map[string]any) (keep bool) // may change a server that is shown, or hide it
-	fails    string                                  // what has this in its URL is answered with 500
+	fails    func(uri string) bool                   // these are answered with 500
 	away     bool
 	slowness time.Duration
 }
 
 // newBetween stands there for a process with the service account that may only read.
-func newBetween(t *testing.T) *between {
+func newBetween(t *testing.T) *between { t.Helper(); return newBetweenAs(t, "collector") }
+
+// newBetweenAs stands there for a process with an account.
+func newBetweenAs(t *testing.T, account string) *between {
 	t.Helper()
 	nova, err := url.Parse(testkit.Compute(t, testkit.Login(t, "admin")).Endpoint)
 	if err != nil {
@@ -55,7 +58,7 @@ func newBetween(t *testing.T) *between {
 		proxy.ServeHTTP(w, r)
 	}))
 	t.Cleanup(server.Close)
-	b.env = testkit.RedirectTo(t, map[string]string{"compute": server.URL + strings.TrimSuffix(nova.Path, "/")}).Env(t, "collector")
+	b.env = testkit.RedirectTo(t, map[string]string{"compute": server.URL + strings.TrimSuffix(nova.Path, "/")}).Env(t, account)
 	return b
 }
 
@@ -66,7 +69,7 @@ func (b *between) take(r *http.Request) (away, fails bool, wait time.Duration) {
 	if b.before != nil {
 		b.before(r)
 	}
-	return b.away, b.fails != "" && strings.Contains(r.URL.RequestURI(), b.fails), b.slowness
+	return b.away, b.fails != nil && b.fails(r.URL.RequestURI()), b.slowness
 }
 
 // set changes what it does.

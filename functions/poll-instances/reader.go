@@ -27,7 +27,7 @@ const (
 type reader struct {
 	*service
 	cloud     session
-	projectID string                 // that the session is in; "" reads the whole cloud
+	projectID string                 // whose servers are read; "" reads the whole cloud
 	projects  map[string]domain.Poll // those that are followed
 }
 
@@ -49,9 +49,9 @@ func (r *reader) ids() []string {
 }
 
 // read reads what changed, and all servers when that is due; then it notes how far it came. While a cell of Nova is down
-// all servers are read each time, and what changes there meanwhile when it is back. All are read, too, when Nova fails over what
-// changed: that has deleted servers in it, and one that was deleted in the middle of its creation may lack its flavor, over which
-// the list is a 500 for as long as that server is new.
+// all servers are read each time, and what changes there meanwhile when it is back. All are read, too, when Nova fails over
+// what changed in a project: that has deleted servers in it, and one that was deleted in the middle of its creation may lack
+// its flavor, over which the list is a 500 for as long as that server is new.
 func (r *reader) read(ctx context.Context) error {
 	start, err := r.clock.Now(ctx)
 	if err != nil {
@@ -59,7 +59,7 @@ func (r *reader) read(ctx context.Context) error {
 	}
 	err = r.changes(ctx)
 	broken := apperr.CodeOf(err) == apperr.BadGateway
-	if err != nil && !broken {
+	if err != nil && (!broken || r.projectID == "") {
 		return err
 	}
 	if broken {

@@ -146,26 +146,35 @@ func (s *service) follow(ctx context.Context) error {
 	return nil
 }
 
-// round reads the projects: all at once when Nova lets the account do that, else each with a session of its own. One that
-// fails does not keep the others from being read.
+// round reads the projects: all at once when Nova lets the account do that, else each with a session of its own. When Nova
+// fails over the list of the whole cloud, for which one broken server suffices, each is read by itself, too. One that fails
+// does not keep the others from being read.
 func (s *service) round(ctx context.Context, projects []domain.Poll, read func(*reader, context.Context) error) error {
 	if len(projects) == 0 {
 		return nil
 	}
 	if !s.each.Load() {
-		err := s.read(ctx, "", projects, read)
-		if apperr.CodeOf(err) != apperr.Forbidden {
+		err := s.read(ctx, "", "", projects, read)
+		switch apperr.CodeOf(err) {
+		case apperr.Forbidden:
+			slog.InfoContext(ctx, "the service account may not see the whole cloud: each project is read by itself")
+			s.each.Store(true)
+		case apperr.BadGateway:
+			slog.WarnContext(ctx, "nova cannot list the whole cloud: each project is read by itself", "error", err)
+		default:
 			return err
 		}
-		slog.InfoContext(ctx, "the service account may not see the whole cloud: each project is read by itself")
-		s.each.Store(true)
 	}
 	errs := make([]error, len(projects))
 	var group errgroup.Group
 	group.SetLimit(parallel)
 	for n, p := range projects {
 		group.Go(func() error {
-			errs[n] = s.read(ctx, p.ProjectID, []domain.Poll{p}, read)
+			in := ""
+			if s.each.Load() {
+				in = p.ProjectID
+			}
+			errs[n] = s.read(ctx, in, p.ProjectID, []domain.Poll{p}, read)
 			return nil
 		})
 	}
@@ -184,13 +193,14 @@ func again(errs []error) error {
 	return errors.Join(list...)
 }
 
-// read reads projects with one session: the account's own for the whole cloud (projectID ""), else one in the project. What
-// could not be read for too long is unknown.
-func (s *service) read(ctx context.Context, projectID string, projects []domain.Poll, read func(*reader, context.Context) error) error {
-	err := s.cloud.use(ctx, projectID, func(cloud session) error {
+// read reads one project, or all (projectID ""), with a session in a project, or with the account's own (in ""). What could
+// not be read for too long is unknown.
+func (s *service) read(ctx context.Context, in, projectID string, projects []domain.Poll, read func(*reader, context.Context) error) error {
+	err := s.cloud.use(ctx, in, func(cloud session) error {
 		return read(newReader(s, cloud, projectID, projects), ctx)
 	})
-	if err == nil || projectID == "" && apperr.CodeOf(err) == apperr.Forbidden || errors.Is(ctx.Err(), context.Canceled) {
+	code := apperr.CodeOf(err)
+	if err == nil || projectID == "" && (code == apperr.Forbidden || code == apperr.BadGateway) || errors.Is(ctx.Err(), context.Canceled) {
 		return err
 	}
 	slog.ErrorContext(ctx, "servers could not be read", "project_id", projectID, "error", err)

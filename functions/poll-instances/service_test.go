@@ -254,7 +254,7 @@ func TestSilenceAfterTheTimeIsUp(t *testing.T) {
 		s := &service{clock: store, polls: store, unknownAfter: 3 * time.Minute, cloud: &sessions{login: func(ctx context.Context) (session, error) { return nil, ctx.Err() }}}
 		ctx, cancel := tc.end(t.Context())
 		defer cancel()
-		if err := s.read(ctx, "hangs", []domain.Poll{{ProjectID: "hangs"}}, nil); err == nil {
+		if err := s.read(ctx, "hangs", "hangs", []domain.Poll{{ProjectID: "hangs"}}, nil); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 		if diff := cmp.Diff(tc.want, asked); diff != "" {

@@ -253,14 +253,14 @@ func wants(t *testing.T, a domain.DelegatedAction, code string) {
 
 func (w *world) exec(t *testing.T, sql string, args ...any) {
 	t.Helper()
-	if _, err := testkit.Connect(t, w.database).Exec(context.Background(), sql, args...); err != nil {
+	if _, err := testkit.Pool(t, w.database).Exec(context.Background(), sql, args...); err != nil {
 		t.Fatal(err)
 	}
 }
 
 func (w *world) text(t *testing.T, sql string, args ...any) string {
 	t.Helper()
-	return testkit.Scalar[string](t, testkit.Connect(t, w.database), sql, args...)
+	return testkit.Scalar[string](t, testkit.Pool(t, w.database), sql, args...)
 }
 
 // told are the words for what happened to a subject, in their order: the states or statuses of its events.

@@ -21,8 +21,8 @@ import (
 const watchPage = 1000
 
 // ChangedServers reads a page of the servers that changed since the moment, deleted ones included, newest first: of the
-// whole cloud when projectID is "" (which takes the admin role), else of that project, to which the session must be
-// scoped. next is the marker of the page after it, "" at the end.
+// whole cloud when projectID is "", else of that project. All but the session's own project takes the admin role. next is
+// the marker of the page after it, "" at the end.
 func (s *Session) ChangedServers(ctx context.Context, projectID string, since time.Time, marker string) (page []domain.Server, next string, err error) {
 	query := url.Values{"changes-since": {since.UTC().Format(time.RFC3339)}, "limit": {strconv.Itoa(watchPage)}}
 	return s.watched(ctx, computeTags, projectID, query, marker)
@@ -39,8 +39,11 @@ func (s *Session) AllServers(ctx context.Context, projectID, marker string) (pag
 }
 
 func (s *Session) watched(ctx context.Context, microversion, projectID string, query url.Values, marker string) (page []domain.Server, next string, err error) {
-	if projectID == "" {
+	if projectID == "" || projectID != s.project {
 		query.Set("all_tenants", "1")
+	}
+	if projectID != "" && projectID != s.project {
+		query.Set("project_id", projectID)
 	}
 	if marker != "" {
 		query.Set("marker", marker)

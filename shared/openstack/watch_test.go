@@ -57,16 +57,23 @@ func TestWatch(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Error(err, diff)
 	}
+	session.project = "p"
 	got, err = readList(t, func(marker string) ([]domain.Server, string, error) {
 		return session.AllServers(t.Context(), "p", marker)
 	})
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Error(err, diff)
 	}
+	if _, err = readList(t, func(marker string) ([]domain.Server, string, error) {
+		return session.AllServers(t.Context(), "q", marker)
+	}); err != nil {
+		t.Error(err)
+	}
 	asked := []string{
 		"2.26 all_tenants=1&changes-since=2026-01-02T02%3A04%3A05Z&limit=1000",
 		"2.26 all_tenants=1&changes-since=2026-01-02T02%3A04%3A05Z&limit=1000&marker=b",
 		"2.69 ", "2.69 limit=1000&marker=b", // without a limit Nova shows servers of cells that are down
+		"2.69 all_tenants=1&project_id=q", "2.69 all_tenants=1&limit=1000&marker=b&project_id=q",
 	}
 	if diff := cmp.Diff(asked, s.queries("/compute/servers/detail")); diff != "" {
 		t.Error(diff)

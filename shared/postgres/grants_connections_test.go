@@ -85,7 +85,7 @@ func TestRolesMayDoWhatConnectionsTake(t *testing.T) {
 	if _, err := (postgres.Delegations{DB: serves}).Work(ctx, 1); err == nil {
 		t.Error("a function that serves HTTP reads sealed secrets")
 	}
-	changed := testkit.Scalar[string](t, testkit.Connect(t, database), `select string_agg(column_name, ' ' order by column_name)
+	changed := testkit.Scalar[string](t, testkit.Pool(t, database), `select string_agg(column_name, ' ' order by column_name)
 from information_schema.column_privileges where table_name = 'connections' and privilege_type = 'UPDATE' and grantee like 'cloudfn\_functions\_%'`)
 	if changed != "last_used_at reason revoked secret seq status updated_at" { // not where its secret is sent to, nor who may use it
 		t.Errorf("a function that serves HTTP may change %s", changed)

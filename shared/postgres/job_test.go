@@ -60,7 +60,7 @@ func TestJobs(t *testing.T) {
 			if held != tc.free {
 				t.Errorf("it can be claimed: %t", held)
 			}
-			attempts := testkit.Scalar[int](t, testkit.Connect(t, url), "select attempts from jobs where key = $1", name)
+			attempts := testkit.Scalar[int](t, testkit.Pool(t, url), "select attempts from jobs where key = $1", name)
 			if want := map[bool]int{false: 1, true: 2}[tc.free]; attempts != want {
 				t.Errorf("there were %d attempts", attempts)
 			}

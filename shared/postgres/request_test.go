@@ -115,7 +115,7 @@ func TestInsertRefusesAsAWhole(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	insert(t, store)
-	if n := testkit.Scalar[int](t, testkit.Connect(t, url), "select count(*)::int from requests"); n != 0 {
+	if n := testkit.Scalar[int](t, testkit.Pool(t, url), "select count(*)::int from requests"); n != 0 {
 		t.Errorf("%d rows are there", n)
 	}
 }

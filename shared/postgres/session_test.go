@@ -77,7 +77,7 @@ func TestSessionsAreForgotten(t *testing.T) {
 		t.Errorf("while somebody is at it: %v", err)
 	}
 	count := func() int {
-		return testkit.Scalar[int](t, testkit.Connect(t, database), "select count(*)::int from sessions")
+		return testkit.Scalar[int](t, testkit.Pool(t, database), "select count(*)::int from sessions")
 	}
 	if n := count(); n != 2501 {
 		t.Errorf("there are %d, want all, because somebody else was at it", n)

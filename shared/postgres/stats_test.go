@@ -42,7 +42,7 @@ func TestTheFirstCountStays(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	got := testkit.Pairs(t, testkit.Connect(t, url), "select project_id || ' ' || to_char(hour at time zone 'UTC', 'HH24') || ' ' || source || ' ' || by_status::text, running from stats_hourly")
+	got := testkit.Pairs(t, testkit.Pool(t, url), "select project_id || ' ' || to_char(hour at time zone 'UTC', 'HH24') || ' ' || source || ' ' || by_status::text, running from stats_hourly")
 	want := map[string]int{
 		`p1 12 sampled {"ACTIVE": 2, "SHUTOFF": 1}`: 2, `p1 13 sampled {"ACTIVE": 1, "SHUTOFF": 0}`: 1, `p2 12 sampled {}`: 0,
 	}

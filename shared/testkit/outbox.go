@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/seal"
@@ -13,7 +12,7 @@ import (
 
 // AddCallback writes a callback as the function callbacks does, and gives its id. The secret is sealed for the function
 // that sends; previous, if there is one, is good for an hour.
-func AddCallback(t testing.TB, conn *pgx.Conn, projectID, url string, status domain.CallbackStatus, secret, previous string) uuid.UUID {
+func AddCallback(t testing.TB, conn Querier, projectID, url string, status domain.CallbackStatus, secret, previous string) uuid.UUID {
 	t.Helper()
 	id := uuid.New()
 	_, err := conn.Exec(context.Background(), `
@@ -43,7 +42,7 @@ func sealed(t testing.TB, projectID string, id uuid.UUID, secret string) []byte 
 }
 
 // AddEvents lets something happen to each of the subjects, n times: the events that there are get the next numbers.
-func AddEvents(t testing.TB, conn *pgx.Conn, projectID string, subjects []string, n int) {
+func AddEvents(t testing.TB, conn Querier, projectID string, subjects []string, n int) {
 	t.Helper()
 	_, err := conn.Exec(context.Background(), `
 insert into events (project_id, subject, seq, type, at, data)

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/postgres"
@@ -127,7 +129,7 @@ func withDatabase(t testing.TB, base, name string) string {
 	return u.String()
 }
 
-// Connect opens a connection to a database of the test, to look at rows.
+// Connect opens a connection to a database of the test, for what needs a session.
 func Connect(t testing.TB, databaseURL string) *pgx.Conn {
 	t.Helper()
 	conn, err := pgx.Connect(context.Background(), databaseURL)
@@ -138,8 +140,48 @@ func Connect(t testing.TB, databaseURL string) *pgx.Conn {
 	return conn
 }
 
+// Pool gives the test's connections to a database of its own, to look at rows: the same ones however often it is called, so
+// that a test that waits for a row does not use up the server's connections.
+func Pool(t testing.TB, databaseURL string) *pgxpool.Pool {
+	t.Helper()
+	poolsLock.Lock()
+	defer poolsLock.Unlock()
+	of := poolOf{t, databaseURL}
+	if pool, ok := pools[of]; ok {
+		return pool
+	}
+	pool, err := pgxpool.New(context.Background(), databaseURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pools[of] = pool
+	t.Cleanup(func() {
+		poolsLock.Lock()
+		delete(pools, of)
+		poolsLock.Unlock()
+		pool.Close()
+	})
+	return pool
+}
+
+type poolOf struct {
+	t   testing.TB
+	url string
+}
+
+var (
+	poolsLock sync.Mutex
+	pools     = map[poolOf]*pgxpool.Pool{}
+)
+
+// Querier is a connection, or several.
+type Querier interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
 // Scalar reads one value.
-func Scalar[T any](t testing.TB, conn *pgx.Conn, sql string, args ...any) T {
+func Scalar[T any](t testing.TB, conn Querier, sql string, args ...any) T {
 	t.Helper()
 	rows, _ := conn.Query(context.Background(), sql, args...)
 	value, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[T])
@@ -171,7 +213,7 @@ func Dump(t testing.TB, databaseURL string) string {
 }
 
 // Pairs reads rows of a text and a number.
-func Pairs(t testing.TB, conn *pgx.Conn, sql string) map[string]int {
+func Pairs(t testing.TB, conn Querier, sql string) map[string]int {
 	t.Helper()
 	rows, _ := conn.Query(context.Background(), sql)
 	pairs := map[string]int{}
