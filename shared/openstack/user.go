@@ -28,6 +28,8 @@ type UserConfig struct {
 	DomainID    string        `env:"OS_DOMAIN_ID"` // of the user and the project, where theirs are not named
 	DomainName  string        `env:"OS_DOMAIN_NAME"`
 	AppCredName string        `env:"OS_APPLICATION_CREDENTIAL_NAME"` // instead of its id, with the user's name
+	Tenant      string        `env:"OS_TENANT_NAME"`                 // what a project was called once, and still is in old files
+	TenantID    string        `env:"OS_TENANT_ID"`
 	Trust       string        `env:"OS_TRUST_ID"`
 	System      string        `env:"OS_SYSTEM_SCOPE"`
 }
@@ -45,11 +47,11 @@ type User struct {
 }
 
 // NewUser prepares a login, and makes no call.
-func NewUser(cfg UserConfig) (*User, error) {
+func NewUser(cfg UserConfig, opts Options) (*User, error) {
 	if err := cfg.checkType(); err != nil {
 		return nil, err
 	}
-	cloud, err := New(cfg.Config, Options{})
+	cloud, err := New(cfg.Config, opts)
 	if err != nil {
 		return nil, err
 	}
@@ -91,10 +93,10 @@ func (c UserConfig) auth() gophercloud.AuthOptions {
 		auth.Scope = &gophercloud.AuthScope{TrustID: c.Trust}
 	case c.System == "all":
 		auth.Scope = &gophercloud.AuthScope{System: true}
-	case c.ProjectID != "":
-		auth.Scope = &gophercloud.AuthScope{ProjectID: c.ProjectID}
-	case c.Project != "":
-		auth.Scope = &gophercloud.AuthScope{ProjectName: c.Project, DomainID: first(c.ProjectDoID, c.DomainID), DomainName: first(c.ProjectDom, c.DomainName)}
+	case first(c.ProjectID, c.TenantID) != "":
+		auth.Scope = &gophercloud.AuthScope{ProjectID: first(c.ProjectID, c.TenantID)}
+	case first(c.Project, c.Tenant) != "":
+		auth.Scope = &gophercloud.AuthScope{ProjectName: first(c.Project, c.Tenant), DomainID: first(c.ProjectDoID, c.DomainID), DomainName: first(c.ProjectDom, c.DomainName)}
 	}
 	return auth
 }

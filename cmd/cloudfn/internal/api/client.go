@@ -24,7 +24,6 @@ import (
 type Client struct {
 	base  string
 	token TokenFunc
-	debug func(format string, args ...any)
 	http  http.Client
 }
 
@@ -33,7 +32,7 @@ type TokenFunc func(ctx context.Context, renew bool) (domain.Secret, error)
 
 // New prepares a Client of a base URL, or of one with Placeholder for the function's name. roots is who is trusted (nil = whom
 // the system trusts), and debug is told of each request (nil = nobody).
-func New(base string, token TokenFunc, roots *x509.CertPool, debug func(format string, args ...any)) (*Client, error) {
+func New(base string, token TokenFunc, roots *x509.CertPool, debug Debug) (*Client, error) {
 	u, err := url.Parse(strings.ReplaceAll(base, Placeholder, "function"))
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
 		return nil, fmt.Errorf("the URL of cloudfn is %q: give one such as https://cloudfn.example.com or http://%s.cloudfn.example.com by --url or CLOUDFN_URL", base, Placeholder)
@@ -42,8 +41,8 @@ func New(base string, token TokenFunc, roots *x509.CertPool, debug func(format s
 		Proxy: http.ProxyFromEnvironment, DialContext: (&net.Dialer{Timeout: 10 * time.Second}).DialContext, ForceAttemptHTTP2: true,
 		TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, TLSHandshakeTimeout: 10 * time.Second, MaxIdleConnsPerHost: 8,
 	}
-	return &Client{base: base, token: token, debug: debug, http: http.Client{
-		Transport: transport,
+	return &Client{base: base, token: token, http: http.Client{
+		Transport: debug.Wrap(transport),
 		// A redirect would carry X-Auth-Token to whatever host it names.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}, nil
@@ -135,8 +134,6 @@ func (c *Client) send(req *http.Request, token domain.Secret, body []byte) (Answ
 	if len(body) > 0 {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	c.debugRequest(req, body)
-	began := time.Now()
 	resp, err := c.http.Do(req)
 	if err != nil {
 		return Answer{}, away(req, err)
@@ -146,7 +143,6 @@ func (c *Client) send(req *http.Request, token domain.Secret, body []byte) (Answ
 	if err != nil {
 		return Answer{}, away(req, err)
 	}
-	c.debugAnswer(resp, text, time.Since(began))
 	answer := Answer{Status: resp.StatusCode, Header: resp.Header, Body: text}
 	if resp.StatusCode >= 300 {
 		return answer, newError(answer)

@@ -12,7 +12,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-func client(t *testing.T, base string, debug func(string, ...any)) *Client {
+func client(t *testing.T, base string, debug Debug) *Client {
 	t.Helper()
 	c, err := New(base, func(_ context.Context, renew bool) (domain.Secret, error) {
 		if renew {

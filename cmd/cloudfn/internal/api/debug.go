@@ -1,7 +1,9 @@
 package api
 
 import (
+	"bytes"
 	"encoding/json"
+	"io"
 	"maps"
 	"net/http"
 	"slices"
@@ -14,50 +16,84 @@ const redacted = "[redacted]"
 // secretHeaders and secretFields are never shown, whatever is being looked for.
 var (
 	secretHeaders = []string{"X-Auth-Token", "X-Subject-Token", "Authorization", "Cookie", "Set-Cookie"}
-	secretFields  = []string{"secret", "password", "token", "join_token", "private_key", "user_data", "env"}
+	secretFields  = []string{"secret", "password", "passcode", "token", "join_token", "private_key", "user_data", "env"}
 )
 
-func (c *Client) debugRequest(req *http.Request, body []byte) {
-	if c.debug == nil {
-		return
+// Debug is told what is said, a line at a time, without what is secret.
+type Debug func(format string, args ...any)
+
+// Wrap gives a transport that tells of each request and its answer; a nil Debug changes nothing.
+func (d Debug) Wrap(next http.RoundTripper) http.RoundTripper {
+	if d == nil {
+		return next
 	}
-	c.debug("> %s %s", req.Method, req.URL.Redacted())
-	c.debugHeader(">", req.Header)
-	c.debugBody(">", body)
+	return debugged{d, next}
 }
 
-func (c *Client) debugAnswer(resp *http.Response, body []byte, took time.Duration) {
-	if c.debug == nil {
-		return
-	}
-	c.debug("< %s in %s", resp.Status, took.Round(100*time.Microsecond))
-	c.debugHeader("<", resp.Header)
-	c.debugBody("<", body)
+type debugged struct {
+	say  Debug
+	next http.RoundTripper
 }
 
-func (c *Client) debugHeader(side string, h http.Header) {
+// RoundTrip implements http.RoundTripper.
+func (t debugged) RoundTrip(req *http.Request) (*http.Response, error) {
+	t.say("> %s %s", req.Method, req.URL.Redacted())
+	t.header(">", req.Header)
+	t.body(">", sent(req))
+	began := time.Now()
+	resp, err := t.next.RoundTrip(req)
+	if err != nil {
+		return nil, err
+	}
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	_ = resp.Body.Close()
+	if err != nil {
+		return nil, err
+	}
+	resp.Body = io.NopCloser(bytes.NewReader(text))
+	t.say("< %s in %s", resp.Status, time.Since(began).Round(100*time.Microsecond))
+	t.header("<", resp.Header)
+	t.body("<", text)
+	return resp, nil
+}
+
+// sent is a request's body, which stays to be sent.
+func sent(req *http.Request) []byte {
+	if req.GetBody == nil {
+		return nil
+	}
+	body, err := req.GetBody()
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = body.Close() }()
+	text, _ := io.ReadAll(body)
+	return text
+}
+
+func (t debugged) header(side string, h http.Header) {
 	for _, name := range slices.Sorted(maps.Keys(h)) {
 		value := strings.Join(h[name], ", ")
 		if slices.Contains(secretHeaders, name) {
 			value = redacted
 		}
-		c.debug("%s %s: %s", side, name, value)
+		t.say("%s %s: %s", side, name, value)
 	}
 }
 
-// debugBody shows JSON without what is secret. Of what is no JSON only the size is shown.
-func (c *Client) debugBody(side string, body []byte) {
+// body shows JSON without what is secret. Of what is no JSON only the size is shown.
+func (t debugged) body(side string, body []byte) {
 	if len(body) == 0 {
 		return
 	}
 	var value any
 	if json.Unmarshal(body, &value) != nil {
-		c.debug("%s (%d bytes)", side, len(body))
+		t.say("%s (%d bytes)", side, len(body))
 		return
 	}
 	shown, err := json.Marshal(hide(value))
 	if err == nil {
-		c.debug("%s %s", side, shown)
+		t.say("%s %s", side, shown)
 	}
 }
 

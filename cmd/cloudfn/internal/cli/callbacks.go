@@ -95,12 +95,10 @@ func (a *app) callbacksDeleteCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			for _, id := range args {
-				if _, err := client.Do(cmd.Context(), http.MethodDelete, callbackPath(id), nil, nil); err != nil {
-					return err
-				}
-			}
-			return nil
+			return a.each(args, func(id string) error {
+				_, err := client.Do(cmd.Context(), http.MethodDelete, callbackPath(id), nil, nil)
+				return err
+			})
 		},
 	}
 }
@@ -170,12 +168,9 @@ func (a *app) redeliverCommand() *cobra.Command {
 		Use: "redeliver CALLBACK DELIVERY...", Short: "Deliver events again", Args: cobra.MinimumNArgs(2),
 		Annotations: calls("redeliver"), ValidArgsFunction: a.completeRedeliver,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			for _, id := range args[1:] {
-				if err := a.deliver(cmd.Context(), callbackPath(args[0], "deliveries", id, "redeliver")); err != nil {
-					return err
-				}
-			}
-			return nil
+			return a.each(args[1:], func(id string) error {
+				return a.deliver(cmd.Context(), callbackPath(args[0], "deliveries", id, "redeliver"))
+			})
 		},
 	}
 }

@@ -96,12 +96,7 @@ func (a *app) connectionsDeleteCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			for _, id := range args {
-				if err := a.deleteConnection(cmd.Context(), client, id); err != nil {
-					return err
-				}
-			}
-			return nil
+			return a.each(args, func(id string) error { return a.deleteConnection(cmd.Context(), client, id) })
 		},
 	}
 }
@@ -118,7 +113,7 @@ func (a *app) deleteConnection(ctx context.Context, client *api.Client, id strin
 	c := found.Value
 	fmt.Fprintf(a.err, "Connection %s has ended: nobody acts through it any more.\n", c.ID)
 	if n := c.Used.Instances; n > 0 {
-		fmt.Fprintf(a.err, "%s that ran through it stay in project %s: %s servers list shows them to its users.\n", count(n, "server"), output.Clean(c.ProjectID), a.name)
+		fmt.Fprintf(a.err, "What ran through it stays in project %s, where %s servers list shows it: %s.\n", output.Clean(c.ProjectID), a.name, count(n, "server"))
 	}
 	if c.Kind == api.ApplicationCredential {
 		fmt.Fprintln(a.err, "The application credential stays in Keystone: delete it with openstack application credential delete.")

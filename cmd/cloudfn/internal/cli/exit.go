@@ -47,12 +47,38 @@ func (a *app) exit(err error) int {
 		return exitDone
 	}
 	code := a.code(err)
-	text := output.Clean(strings.Join(strings.Fields(err.Error()), " ")) // cobra's have lines and tabs
+	text := oneLine(err)
 	if code == exitUsage && !a.running {
 		text += " (see " + a.name + " --help)"
 	}
 	fmt.Fprintln(a.err, "cloudfn: "+text)
 	return code
+}
+
+// oneLine is what an error says: cobra's have lines and tabs, and names in others are anybody's.
+func oneLine(err error) string {
+	return output.Clean(strings.Join(strings.Fields(err.Error()), " "))
+}
+
+// each does it to one thing after the other, also when it fails with some: why is said for each. What goes wrong with the only
+// one is the command's error, and so is what would go wrong with all.
+func (a *app) each(names []string, do func(name string) error) error {
+	var bad []string
+	for _, name := range names {
+		err := do(name)
+		if err == nil {
+			continue
+		}
+		if code := a.code(err); len(names) == 1 || code == exitAway || code == exitInterrupted {
+			return err
+		}
+		fmt.Fprintf(a.err, "%s: %s\n", output.Clean(name), oneLine(err))
+		bad = append(bad, name)
+	}
+	if len(bad) == 0 {
+		return nil
+	}
+	return failed{fmt.Errorf("it failed for %d of %d: %s", len(bad), len(names), strings.Join(bad, ", "))}
 }
 
 func (a *app) code(err error) int {

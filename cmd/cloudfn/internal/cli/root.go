@@ -158,7 +158,7 @@ func (a *app) begin(*cobra.Command) error {
 // user is who runs the command; nobody is called yet.
 func (a *app) user(ctx context.Context) (*login.Login, error) {
 	if a.session == nil {
-		session, err := login.New(ctx, login.Options{Env: a.env, Cloud: a.cloud, Ask: a.asker(ctx)})
+		session, err := login.New(ctx, login.Options{Env: a.env, Cloud: a.cloud, Ask: a.asker(ctx), Wrap: a.debugger().Wrap})
 		if err != nil {
 			return nil, err
 		}
@@ -185,15 +185,19 @@ func (a *app) newClient(token api.TokenFunc) (*api.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	var debug func(string, ...any)
-	if a.debug {
-		debug = func(format string, args ...any) { fmt.Fprintln(a.err, output.Clean(fmt.Sprintf(format, args...))) }
-	}
-	client, err := api.New(a.url, token, roots, debug)
+	client, err := api.New(a.url, token, roots, a.debugger())
 	if err != nil {
 		return nil, usage{err}
 	}
 	return client, nil
+}
+
+// debugger shows what is said to cloudfn and to Keystone, if that is wanted.
+func (a *app) debugger() api.Debug {
+	if !a.debug {
+		return nil
+	}
+	return func(format string, args ...any) { fmt.Fprintln(a.err, output.Clean(fmt.Sprintf(format, args...))) }
 }
 
 // roots are the certificate authorities of CLOUDFN_CACERT; nil is the system's.

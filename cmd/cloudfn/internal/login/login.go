@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 
 	"github.com/sethvargo/go-envconfig"
@@ -21,6 +22,8 @@ type Options struct {
 	Cloud string                      // instead of OS_CLOUD
 	// Ask asks the user for a password; nil when there is nobody to ask.
 	Ask func(prompt string) (string, error)
+	// Wrap is put around the transport of the calls to Keystone; nil = nothing is.
+	Wrap func(http.RoundTripper) http.RoundTripper
 }
 
 // Login is one user's.
@@ -51,7 +54,7 @@ func New(ctx context.Context, o Options) (*Login, error) {
 	if cfg.Cloud == "" && cfg.AuthURL == "" {
 		return nil, nobody(cfg.ConfigFile)
 	}
-	user, err := openstack.NewUser(cfg)
+	user, err := openstack.NewUser(cfg, openstack.Options{Wrap: o.Wrap})
 	if err != nil {
 		return nil, Error{err}
 	}

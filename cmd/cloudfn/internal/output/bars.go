@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"unicode/utf8"
 )
 
 // Bar is one of a chart: so many of so many.
@@ -48,13 +47,13 @@ func (b Bars) Legend(part, rest string) string {
 func (b Bars) Write(out io.Writer, bars []Bar) error {
 	labels, ends, largest := 0, 0, 1
 	for _, one := range bars {
-		labels, ends = max(labels, utf8.RuneCountInString(one.Label)), max(ends, utf8.RuneCountInString(one.end()))
+		labels, ends = max(labels, cells(one.Label)), max(ends, cells(one.end()))
 		largest = max(largest, one.All)
 	}
 	room := max(b.Width-labels-ends-2*len(gap), narrowest)
 	w := bufio.NewWriter(out)
 	for _, one := range bars {
-		padding := strings.Repeat(" ", labels-utf8.RuneCountInString(one.Label))
+		padding := strings.Repeat(" ", labels-cells(one.Label))
 		line := padding + style(b.Color, dim, one.Label) + gap + b.bar(one, room, largest) + gap + b.paintedEnd(one)
 		_, _ = w.WriteString(strings.TrimRight(line, " ") + "\n")
 	}
@@ -67,16 +66,16 @@ func (b Bars) bar(one Bar, room, largest int) string {
 		return strings.Repeat(" ", room)
 	}
 	part := b.part(one.Part, room, largest)
-	cells := utf8.RuneCountInString(part)
-	rest := max((one.All*room+largest/2)/largest-cells, 0)
-	if rest == 0 && one.All > one.Part && cells < room {
+	length := cells(part)
+	rest := max((one.All*room+largest/2)/largest-length, 0)
+	if rest == 0 && one.All > one.Part && length < room {
 		rest = 1 // what is there shows
 	}
 	shade := restUTF8
 	if b.ASCII {
 		shade = restASCII
 	}
-	return style(b.Color, green, part) + style(b.Color, dim, strings.Repeat(string(shade), rest)) + strings.Repeat(" ", room-cells-rest)
+	return style(b.Color, green, part) + style(b.Color, dim, strings.Repeat(string(shade), rest)) + strings.Repeat(" ", room-length-rest)
 }
 
 // part is the length of n, to an eighth of a cell where that can be shown; what is there shows.

@@ -102,6 +102,24 @@ func TestFull(t *testing.T) {
 	}
 }
 
+// TestColumnsAreOfCells: a CJK character takes two, and an accent that is combined none.
+func TestColumnsAreOfCells(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	o := Printer{Out: &out, Format: "table"}
+	if err := List(&o, things(t, thing{"東京-1", "active"}, thing{"cafe\u0301", "active"}, thing{"plain", "active"}), func(t thing) string { return t.Name }, thingColumns); err != nil {
+		t.Fatal(err)
+	}
+	if want := "NAME    STATE\n東京-1  active\ncafe\u0301    active\nplain   active\n"; out.String() != want {
+		t.Errorf("it is\n%swant\n%s", out.String(), want)
+	}
+	for width, want := range map[int]string{1: "", 2: "東", 3: "東", 4: "東京", 5: "東京x"} {
+		if got := cut("東京x", width); got != want {
+			t.Errorf("in %d cells it is %q", width, got)
+		}
+	}
+}
+
 var errFull = errors.New("no space left")
 
 type full struct{}

@@ -5,7 +5,8 @@ import (
 	"io"
 	"strings"
 	"time"
-	"unicode/utf8"
+
+	"github.com/rivo/uniseg"
 )
 
 // Row is one thing that is on its way: what it is called, how far it has come, and what there is to say of it.
@@ -63,7 +64,7 @@ func (p *Progress) draw(elapsed time.Duration, rows []Row) {
 	}
 	names, states := 0, 0
 	for _, row := range fitting {
-		names, states = max(names, utf8.RuneCountInString(row.Name)), max(states, utf8.RuneCountInString(row.State))
+		names, states = max(names, cells(row.Name)), max(states, cells(row.State))
 	}
 	names = min(names, max(width-states-12, 8)) // a line that wraps cannot be drawn over
 	var text strings.Builder
@@ -105,13 +106,17 @@ func seconds(d time.Duration) string { return fmt.Sprintf("%ds", int(d.Seconds()
 
 func pad(text string, width int) string {
 	text = Clean(text)
-	return text + strings.Repeat(" ", max(0, width-utf8.RuneCountInString(text)))
+	return text + strings.Repeat(" ", max(0, width-cells(text)))
 }
 
 func cut(text string, width int) string {
 	text = Clean(text)
-	if width = max(width, 0); utf8.RuneCountInString(text) > width {
-		return string([]rune(text)[:width])
+	if cells(text) <= width {
+		return text
 	}
-	return text
+	var kept strings.Builder
+	for rest := uniseg.NewGraphemes(text); rest.Next() && rest.Width() <= width; width -= rest.Width() {
+		kept.WriteString(rest.Str())
+	}
+	return kept.String()
 }

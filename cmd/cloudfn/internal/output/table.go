@@ -6,6 +6,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/rivo/uniseg"
 )
 
 // gap is what is between two columns.
@@ -31,7 +33,7 @@ func (t table) write(out io.Writer) error {
 	w := bufio.NewWriter(out)
 	for n, row := range append([][]string{t.head}, t.rows...) {
 		for i, cell := range row {
-			padding := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell))
+			padding := strings.Repeat(" ", widths[i]-cells(cell))
 			switch {
 			case n == 0:
 				cell = style(t.color, bold, cell)
@@ -53,7 +55,7 @@ func (t table) lines(out io.Writer) error {
 	widths := t.widths(t.rows)
 	w := bufio.NewWriter(out)
 	for _, row := range t.rows {
-		_, _ = w.WriteString(style(t.color, bold, row[0]) + strings.Repeat(" ", widths[0]-utf8.RuneCountInString(row[0])) + gap + row[1] + "\n")
+		_, _ = w.WriteString(style(t.color, bold, row[0]) + strings.Repeat(" ", widths[0]-cells(row[0])) + gap + row[1] + "\n")
 	}
 	return w.Flush()
 }
@@ -65,11 +67,14 @@ func (t table) widths(rows [][]string) []int {
 			if i == len(widths) {
 				widths = append(widths, 0)
 			}
-			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+			widths[i] = max(widths[i], cells(cell))
 		}
 	}
 	return widths
 }
+
+// cells is how wide a terminal shows a text: 2 for a CJK character, 0 for an accent that is combined.
+func cells(text string) int { return uniseg.StringWidth(text) }
 
 // Clean is a text that cannot command a terminal: names are anybody's.
 func Clean(text string) string {
