@@ -5,7 +5,7 @@ PACKAGES := ./cmd/... ./functions/... ./shared/... ./bench/... ./docs/... ./knat
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help run test lint generate bench build image sandbox cluster deploy undeploy e2e down clean
+.PHONY: help run test lint new generate bench build image sandbox cluster deploy undeploy e2e down clean
 
 help: ## Print this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ lint: ## Check the code, the import walls, the scripts, openapi.yaml and go.mod
 	go mod verify
 	go vet -tags faults,bench,e2e $(PACKAGES)
 	$(GOLANGCI_LINT) run $(PACKAGES)
+
+new: ## Begin a function: NAME=leases KIND=http, or NAME=run-leases KIND=event
+	@go run ./tools/new '$(NAME)' '$(KIND)'
 
 generate: ## Make what is made of functions/openapi.yaml: the CLI's types and the reference
 	go run ./tools/types
