@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"iter"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -26,14 +27,13 @@ func TestPods(t *testing.T) {
 		"run-connections": {"cloudfn-connections", "cloudfn-database-events", "cloudfn-events", "cloudfn-openstack-delegate"},
 		"deliver-events":  {"cloudfn-database-events", "cloudfn-events", "cloudfn-seal"},
 	}
-	for _, function := range functions(t) {
+	for function := range awake(t) {
 		want, known := holds[function]
 		if !known {
 			t.Errorf("%s is deployed, and this test does not say which secrets it may hold", function)
 			continue
 		}
 		t.Run(function, func(t *testing.T) {
-			awake(t, function)
 			list, err := pods(function)
 			if err != nil || len(list) == 0 {
 				t.Fatalf("it has the pods %v: %v", list, err)
@@ -85,18 +85,33 @@ func functions(t testing.TB) []string {
 
 var eventFunctions = []string{"collect-stats", "deliver-events", "poll-instances", "run-connections"}
 
-// awake sees to it that the function has a pod.
-func awake(t *testing.T, function string) {
+// awake gives one function after the other as soon as it has a pod. Those that only an event wakes are the last, and are all
+// woken at the same full minute: a pod with nothing to do does not stay for long.
+func awake(t *testing.T) iter.Seq[string] {
 	t.Helper()
-	if slices.Contains(eventFunctions, function) { // only an event wakes it
+	for _, function := range eventFunctions {
 		clone := "wake-" + function
 		_, _ = try("kn", "-n", namespace, "source", "ping", "delete", clone) // of a run that was interrupted
 		kn(t, "source", "ping", "create", clone, "--schedule", "* * * * *", "--sink", "ksvc:"+function)
 		t.Cleanup(func() { kn(t, "source", "ping", "delete", clone) })
-		testkit.Eventually(t, minutes(2), function+" is awake", func() bool { return ready(function) > 0 })
-		return
 	}
-	client(t, function, "")
+	return func(yield func(string) bool) {
+		for _, function := range functions(t) {
+			if slices.Contains(eventFunctions, function) {
+				continue
+			}
+			client(t, function, "")
+			if !yield(function) {
+				return
+			}
+		}
+		for _, function := range eventFunctions {
+			testkit.Eventually(t, minutes(2), function+" is awake", func() bool { return ready(function) > 0 })
+			if !yield(function) {
+				return
+			}
+		}
+	}
 }
 
 // process is what the kernel says of the function's process in a pod. It needs no shell in the image: the node is this
@@ -121,8 +136,7 @@ func process(t testing.TB, uid string) []byte {
 
 // TestNoSecretInTheLogs: what was given as a secret is in no pod's log, nor in the database; and no token or password of a test is.
 func TestNoSecretInTheLogs(t *testing.T) {
-	for _, function := range functions(t) {
-		awake(t, function)
+	for function := range awake(t) {
 		log := kubectl(t, "logs", "-l", "serving.knative.dev/service="+function, "--all-containers", "--tail=-1")
 		if !strings.Contains(log, `"msg":"serving`) {
 			t.Errorf("the log of %s is %q", function, log)

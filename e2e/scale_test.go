@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -14,8 +15,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// coldRounds is how often each Service is woken from zero.
-const coldRounds = 10
+// coldRounds is how often each Service is woken from zero: half a minute for each round.
+var coldRounds = flag.Int("cold-rounds", 3, "how often TestColdStart wakes each Service; 10 give figures that are worth keeping")
 
 // TestColdStart wakes functions and the cluster's bare hello-world from zero, and prints how long the first request took,
 // and how long the same request takes then: what OpenStack and Postgres need for it. A slow machine is no failure, so
@@ -30,7 +31,7 @@ func TestColdStart(t *testing.T) {
 	for _, c := range calls {
 		clients[c.service] = client(t, c.service, token)
 	}
-	for round := range coldRounds {
+	for round := range *coldRounds {
 		toZero(t, "hello", "servers", "stats")
 		for i := range calls { // each is first in turn
 			c := calls[(i+round)%len(calls)]
@@ -41,7 +42,7 @@ func TestColdStart(t *testing.T) {
 		}
 	}
 	hello := median(times["hello"])
-	fmt.Printf("\ncold start, median of %d            from zero   beside hello-world   the same when warm\n", coldRounds)
+	fmt.Printf("\ncold start, median of %d            from zero   beside hello-world   the same when warm\n", *coldRounds)
 	for _, c := range calls {
 		m := median(times[c.service])
 		fmt.Printf("  %-10s GET %-20s %7d ms   %.2fx %23d ms\n", c.service, c.path, m.Milliseconds(), float64(m)/float64(hello), median(warm[c.service]).Milliseconds())
