@@ -190,7 +190,7 @@ func TestATickGoesOn(t *testing.T) {
 	t.Parallel()
 	w := &world{Project: testkit.NewProject(t), database: testkit.Database(t)}
 	w.launch(t, 2)
-	p := w.poller(t, nil)
+	p := w.poller(t, map[string]string{"POLL_FOLLOW": "90s"}) // a sandbox with much to do takes longer than 45s
 	began := time.Now()
 	tick(t, p, 204)
 	t.Logf("two servers were ACTIVE after %s", time.Since(began))

@@ -112,6 +112,9 @@ func (a acting) remove(ctx context.Context, i domain.Instance, server domain.Ser
 	case gone, server.Status == "DELETED", server.Status == "SOFT_DELETED": // the latter is kept for a while by Nova's own will
 		a.write(ctx, i, domain.Server{ID: i.ServerID, Status: "DELETED", Partial: true})
 		return a.cleared(ctx, i)
+	case state == domain.InstanceError && server.Fault != nil && server.Fault.Created.After(a.action.CreatedAt):
+		a.write(ctx, i, server)
+		return false, faultOf(server) // Nova has tried since it was asked for: to be told again would not help it
 	case state == domain.InstanceDeleting:
 		return false, a.wait(actionPatience, apperr.New(apperr.Conflict, "Nova has not deleted the server for %s", actionPatience))
 	}
@@ -182,7 +185,7 @@ func (a acting) rebuild(ctx context.Context, server domain.Server, wanted domain
 	return a.cloud.RebuildServer(ctx, server.ID, r, server.Image == nil)
 }
 
-// faultOf is why Nova could not rebuild a server.
+// faultOf is why Nova could not rebuild or delete a server.
 func faultOf(server domain.Server) error {
 	if server.Fault == nil {
 		return apperr.New(apperr.Conflict, "the server is in ERROR")
@@ -201,6 +204,9 @@ func (a acting) connect(ctx context.Context, claim uuid.UUID) error {
 		return apperr.New(apperr.NotFound, "there is no server %s", a.action.ServerID)
 	case server.Partial:
 		return apperr.New(apperr.Unavailable, "the server's cell is down: its sizes are not known")
+	}
+	if state := domain.StateOf(server.Status, server.Task); state == domain.InstanceDeleting || state == domain.InstanceDeleted {
+		return apperr.New(apperr.Conflict, "a server in the state %s cannot be connected", state)
 	}
 	spec := domain.LaunchSpec{
 		FlavorName: server.Flavor.Name, VCPUs: server.Flavor.VCPUs, RAMMB: server.Flavor.RAMMB, DiskGB: server.Flavor.DiskGB,

@@ -117,8 +117,14 @@ func (s *service) do(ctx context.Context, c domain.Connection, claim uuid.UUID, 
 		}
 		return err
 	})
+	if err == nil && !done && now.Sub(action.CreatedAt) > retryFor {
+		err = errNoEnd
+	}
 	return done, err
 }
+
+// errNoEnd ends an action that Nova accepts again and again and never brings to its end.
+var errNoEnd = apperr.New(apperr.Conflict, "Nova has not brought it to its end within %s", retryFor)
 
 // abandonActions ends the actions of a connection that has ended.
 func (s *service) abandonActions(ctx context.Context, c domain.Connection, why *domain.Problem) error {

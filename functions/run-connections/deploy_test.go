@@ -1,7 +1,9 @@
 package runconnections
 
 import (
+	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -79,7 +81,9 @@ func TestCopiesAreKilled(t *testing.T) {
 	c := w.trust(t)
 	server, id := w.connected(t, w.function(t, nil), c, "killed")
 	env := testkit.Env(t, w.database, map[string]string{"FUNCTION_TARGET": "run-connections"})
-	first := testkit.Spawn(t, env)
+	held := heldUp(t, server.ID)
+	held["FUNCTION_TARGET"] = "run-connections"
+	first := testkit.Spawn(t, testkit.Env(t, w.database, held))
 	placed := w.place(t, c, 4, nil)
 	deploy, wanted := w.deploy(t, c, id)
 	ended := make(chan struct{})
@@ -128,6 +132,24 @@ func TestCopiesAreKilled(t *testing.T) {
 			t.Error(log)
 		}
 	}
+}
+
+// heldUp is the environment of a copy that Nova does not answer what has become of what it asked for: of new servers, and of a
+// server that it told something. So it ends nothing of what it has begun, however quick Nova is.
+func heldUp(t *testing.T, server string) map[string]string {
+	t.Helper()
+	var made, told atomic.Bool
+	at, _ := testkit.Through(t, testkit.Compute(t, testkit.Login(t, "admin")).Endpoint, func(r *http.Request) {
+		switch path := r.URL.Path; {
+		case r.Method == http.MethodPost && strings.HasSuffix(path, "/servers"):
+			made.Store(true)
+		case r.Method == http.MethodPost && strings.HasSuffix(path, server+"/action"):
+			told.Store(true)
+		case made.Load() && strings.HasSuffix(path, "/servers/detail"), told.Load() && strings.HasSuffix(path, server):
+			<-r.Context().Done()
+		}
+	})
+	return testkit.RedirectTo(t, map[string]string{"compute": at}).Env(t, "collector")
 }
 
 // rebuilds counts what Nova has rebuilt of a server.

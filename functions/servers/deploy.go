@@ -137,6 +137,9 @@ func withoutFinish(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithDeadline(ctx, deadline.Add(-min(longestFinish, time.Until(deadline)/4)))
 }
 
+// bootTime is what a guest needs from a rebuild to its token's use: one that is rebuilt later would come too late.
+const bootTime = 2 * time.Minute
+
 // askDeploy has it done through a connection. Only run-connections can read what that takes.
 func (s service) askDeploy(ctx context.Context, wanted domain.DelegatedAction, d deploy) (*uuid.UUID, error) {
 	now, err := s.connections.Now(ctx) // before the token's time begins
@@ -148,7 +151,7 @@ func (s service) askDeploy(ctx context.Context, wanted domain.DelegatedAction, d
 		return nil, err
 	}
 	payload, err := json.Marshal(domain.DelegatedDeploy{
-		ID: made.ID, ImageID: d.serverImage, UserData: userData.Reveal(), NotAfter: now.Add(s.agents.validFor),
+		ID: made.ID, ImageID: d.serverImage, UserData: userData.Reveal(), NotAfter: now.Add(s.agents.validFor - min(bootTime, s.agents.validFor/4)),
 	})
 	if err != nil {
 		return nil, err
@@ -157,8 +160,8 @@ func (s service) askDeploy(ctx context.Context, wanted domain.DelegatedAction, d
 		return nil, err
 	}
 	stored, err := s.actions.Ask(ctx, wanted)
-	if err != nil {
-		s.agents.drop(ctx, made)
+	if err != nil && !apperr.Retryable(err) {
+		s.agents.drop(ctx, made) // else it is open whether it will be done
 	}
 	return &stored.ID, err
 }

@@ -34,7 +34,8 @@ type DelegatedDeploy struct {
 	ID       uuid.UUID `json:"id"`
 	ImageID  string    `json:"image_id,omitempty"`
 	UserData string    `json:"user_data"`
-	// NotAfter is when the deployment's token ends. Who rebuilds later wipes a disk for an agent that cannot come; zero is not said.
+	// NotAfter is shortly before the deployment's token ends. Who rebuilds later wipes a disk for an agent that cannot come; zero is
+	// not said.
 	NotAfter time.Time `json:"not_after,omitzero"`
 }
 

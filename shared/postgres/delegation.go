@@ -155,10 +155,12 @@ with awake as (
 select exists (select from orders where status = 'running' and connection_id in (select id from awake))
     or exists (select from actions where status = 'running' and connection_id in (select id from awake))
     or exists (select from instances where remote and connection_id in (select id from awake) and server_id is not null
-               and state = any($1) and updated_at > clock_timestamp() - $2::interval)`
+               and state = any($1) and updated_at > clock_timestamp() - $2::interval)
+    or exists (select from connections where status <> 'active' and not revoked and kind = 'trust' and coalesce(not_before, '-infinity') <= clock_timestamp())`
 
 // Busy says whether there is work in progress through any connection, whoever does it: so that it pays to look again soon.
-// Instances in other clouds count that Nova is at work on, if they changed within the time given.
+// Instances in other clouds count that Nova is at work on, if they changed within the time given; and trusts that are to be taken back,
+// which has to be done before their time is over.
 func (d Delegations) Busy(ctx context.Context, within time.Duration) (busy bool, err error) {
 	err = d.DB.pool.QueryRow(ctx, busySQL, domain.MovingStates(), within).Scan(&busy)
 	return busy, classify(err)

@@ -129,6 +129,14 @@ func TestBusy(t *testing.T) {
 	busy(true, "another cloud is at work")
 	l.exec(t, "update instances set updated_at = now() - interval '2 minutes'")
 	busy(false, "it has been for long")
+	l.exec(t, "update connections set status = 'expired'")
+	busy(true, "a trust is to be taken back")
+	if err := d.Silent(t.Context(), "p1", c.ID, time.Minute, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	busy(false, "Keystone is silent")
+	l.exec(t, "update connections set not_before = null, revoked = true")
+	busy(false, "it is taken back")
 }
 
 // TestSilence grows from one time to the next, up to a bound, and ends with the first answer. Many that find a cloud silent at once

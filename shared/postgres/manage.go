@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -96,6 +97,9 @@ func insertConnected(ctx context.Context, tx pgx.Tx, w domain.Instance) (domain.
 	rows, _ := tx.Query(ctx, insertConnectedSQL, w.ProjectID, w.ID, w.Name, w.ServerID, w.State, w.RawStatus, w.Spec, addressesOf(w), w.KeyName,
 		orNullID(w.ConnectionID), w.Remote, orNull(w.SeenAt))
 	made, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[domain.Instance])
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.ConstraintName == "instances_server" {
+		return made, apperr.Wrap(apperr.Conflict, err, "the server was tracked before, and counts as deleted since: what is deleted does not come back")
+	}
 	return made, takenID(err, "id")
 }
 
@@ -121,6 +125,11 @@ func takeOver(ctx context.Context, tx pgx.Tx, known, wanted domain.Instance) (do
 		var more domain.Need
 		more.Add(known.Spec)
 		if err := admit(ctx, tx, wanted.ProjectID, wanted.ConnectionID, domain.MayConnect, more); err != nil {
+			return known, false, err
+		}
+	}
+	if wanted.ID = known.ID; !wanted.SeenAt.IsZero() { // what was let go nobody may have followed
+		if _, err := changeAll(ctx, tx, []domain.Instance{wanted}); err != nil {
 			return known, false, err
 		}
 	}

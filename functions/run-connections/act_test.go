@@ -1,0 +1,86 @@
+package runconnections
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+)
+
+// failing is a Nova that accepts to delete a server and cannot: what the sandbox's, whose hypervisor is a fake, never does.
+type failing struct {
+	session
+	server  domain.Server
+	deleted int
+}
+
+func (f *failing) Server(context.Context, string) (domain.Server, error) { return f.server, nil }
+
+func (f *failing) DeleteServer(context.Context, string) error {
+	f.deleted++
+	return nil
+}
+
+// onPaper does actions of the connection with that Nova.
+func (w *world) onPaper(c domain.Connection) (*failing, *service) {
+	nova := &failing{}
+	s := &service{
+		clock: w.db, delegations: postgres.Delegations{DB: w.db}, instances: postgres.Instances{DB: w.db}, cloud: newSessions(nil, nil),
+	}
+	s.cloud.entry(c.ID).session = nova
+	return nova, s
+}
+
+// TestADeletionThatFails is told in Nova's words, and not asked for again and again: neither when Nova says why, nor when it does not.
+// A fault from before is no reason not to try.
+func TestADeletionThatFails(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	c := w.connect(t, func(c *domain.Connection) { c.Kind, c.DelegationID = domain.TrustConnection, "none" })
+	id := uuid.New()
+	w.exec(t, `insert into instances (project_id, id, position, name, server_id, state, origin, connection_id) values ($1, $2, 0, 'x', 's', 'active', 'launched', $3)`, w.ID, id, c.ID)
+	nova, s := w.onPaper(c)
+	for name, tc := range map[string]struct {
+		fault, age time.Duration // since the action was asked for, and of the action
+		words      string
+		told       int
+	}{
+		"a fault of before": {-time.Minute, 0, "", 1},
+		"a new fault":       {time.Minute, 0, "out of volumes", 0},
+		"no end":            {-time.Minute, retryFor + time.Minute, "within 1h0m0s", 1},
+	} {
+		a := w.ask(t, c, id, domain.Ask{Verb: domain.Delete}, nil)
+		a.CreatedAt = a.CreatedAt.Add(-tc.age)
+		nova.deleted = 0
+		nova.server = domain.Server{ID: "s", Status: "ERROR", Fault: &domain.Fault{Message: "out of volumes", Created: a.CreatedAt.Add(tc.fault)}}
+		done, err := s.do(t.Context(), c, uuid.New(), a)
+		said := ""
+		if err != nil {
+			said = apperr.As(err).Message
+		}
+		if done || nova.deleted != tc.told || (tc.words == "") != (err == nil) || !strings.Contains(said, tc.words) {
+			t.Errorf("%s: done is %t, %v; Nova was told %d times", name, done, err, nova.deleted)
+		}
+	}
+}
+
+// TestConnectWhatIsBeingDeleted is refused, as it is without a connection: what is deleted does not come back.
+func TestConnectWhatIsBeingDeleted(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	c := w.connect(t, func(c *domain.Connection) { c.Kind, c.DelegationID = domain.TrustConnection, "none" })
+	nova, s := w.onPaper(c)
+	for status, task := range map[string]string{"ACTIVE": "deleting", "DELETED": "", "SOFT_DELETED": ""} {
+		nova.server = domain.Server{ID: uuid.NewString(), Status: status, Task: task, ProjectID: w.ID}
+		a := w.ask(t, c, uuid.New(), domain.Ask{Verb: domain.Connect}, func(a *domain.DelegatedAction) { a.ServerID = nova.server.ID })
+		if done, err := s.do(t.Context(), c, uuid.New(), a); done || apperr.CodeOf(err) != apperr.Conflict {
+			t.Errorf("%s %s: done is %t, %v", status, task, done, err)
+		}
+	}
+}
