@@ -42,7 +42,7 @@ export const browser = () => chromium.launch({
 export async function visit(chrome, { size = 'light', expected = [], signedIn = true, ...more } = {}) {
   const context = await chrome.newContext({ ...sizes[size], reducedMotion: 'reduce', ...more });
   const page = await context.newPage();
-  page.setDefaultTimeout(20_000);
+  page.setDefaultTimeout(60_000);
   const seen = { faults: [], bytes: 0, bodies: [], checks: [] };
   const allowed = new Set([401, ...expected]); // 401: the first question is whether somebody is signed in
   page.on('console', (m) => {

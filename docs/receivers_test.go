@@ -51,8 +51,8 @@ type program struct {
 	text []byte
 }
 
-// command is how a receiver is run.
-func command(t *testing.T, name string) *exec.Cmd {
+// command is how a receiver is run. It may take a while: a port is chosen afterwards, so that nobody else takes it meanwhile.
+func command(t *testing.T, name string) []string {
 	t.Helper()
 	switch file := receivers[name].file; name {
 	case "go":
@@ -60,18 +60,19 @@ func command(t *testing.T, name string) *exec.Cmd {
 		if out, err := exec.Command("go", "build", "-o", binary, "./"+filepath.Dir(file)).CombinedOutput(); err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
-		return exec.Command(binary)
+		return []string{binary}
 	case "python":
-		return exec.Command(tool(t, "python3", "python3"), file)
+		return []string{tool(t, "python3", "python3"), file}
 	default:
-		return exec.Command(tool(t, "node", "nodejs"), file)
+		return []string{tool(t, "node", "nodejs"), file}
 	}
 }
 
 // start runs a receiver with a secret until the test's end, and waits until it serves.
-func start(t *testing.T, name, port, secret, until string) *program {
+func start(t *testing.T, run []string, port, secret, until string) *program {
 	t.Helper()
-	p := &program{url: "http://127.0.0.1:" + port + "/", cmd: command(t, name)}
+	name := filepath.Base(run[len(run)-1])
+	p := &program{url: "http://127.0.0.1:" + port + "/", cmd: exec.Command(run[0], run[1:]...)}
 	p.cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "PORT=" + port, "SECRET=" + secret, "UNTIL=" + until}
 	p.cmd.Stdout, p.cmd.Stderr = p, p
 	if err := p.cmd.Start(); err != nil {
@@ -82,7 +83,7 @@ func start(t *testing.T, name, port, secret, until string) *program {
 			t.Logf("%s printed:\n%s", name, p.text)
 		}
 	})
-	testkit.Eventually(t, 30*time.Second, name+" serves", func() bool {
+	testkit.Eventually(t, patience, name+" serves", func() bool {
 		resp, err := http.Get(p.url)
 		if err == nil {
 			resp.Body.Close()
@@ -162,31 +163,32 @@ func TestReceiversRefuse(t *testing.T) {
 	t.Parallel()
 	const id, body = "019b7c5e-3a10-7c44-9d0b-2f6a1c0e9a11:", `{"state": "active"}`
 	secret, other := "whsec_dGhpcyBpcyB0aGUgc2VjcmV0IG9mIGEgdGVzdA==", "whsec_YW5vdGhlciBzZWNyZXQgdGhhdCBpcyBub3QgaGVycw=="
-	now := time.Now()
-	good := sign(t, secret, id+"7", body, now)
-	spoiled := map[string]func(delivery) delivery{
-		"signed by another":     func(delivery) delivery { return sign(t, other, id+"7", body, now) },
-		"six minutes old":       func(delivery) delivery { return sign(t, secret, id+"7", body, now.Add(-6*time.Minute)) },
-		"six minutes early":     func(delivery) delivery { return sign(t, secret, id+"7", body, now.Add(6*time.Minute)) },
-		"another body":          func(d delivery) delivery { d.body = `{"state": "error"}`; return d },
-		"another id":            func(d delivery) delivery { d.id = id + "8"; return d },
-		"another time":          func(d delivery) delivery { d.at = d.at.Add(2 * time.Second); return d },
-		"no signature":          func(d delivery) delivery { d.signature = ""; return d },
-		"an empty signature":    func(d delivery) delivery { d.signature = "v1,"; return d },
-		"half of one":           func(d delivery) delivery { d.signature = d.signature[:20]; return d },
-		"of another version":    func(d delivery) delivery { d.signature = "v2" + d.signature[2:]; return d },
-		"what is no base64":     func(d delivery) delivery { d.signature = "v1,%%% é"; return d },
-		"a time without an end": func(d delivery) delivery { d.at = time.Unix(1<<61, 0); return d },
-		"two that are by another": func(d delivery) delivery {
-			s := sign(t, other, d.id, body, now).signature
-			d.signature = s + " " + s
-			return d
-		},
-	}
 	for name := range receivers {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := start(t, name, testkit.FreePort(t), secret, "")
+			run := command(t, name)
+			p := start(t, run, testkit.FreePort(t), secret, "")
+			now := time.Now() // not before: this may have waited for other tests, and a receiver looks at the clock
+			good := sign(t, secret, id+"7", body, now)
+			spoiled := map[string]func(delivery) delivery{
+				"signed by another":     func(delivery) delivery { return sign(t, other, id+"7", body, now) },
+				"six minutes old":       func(delivery) delivery { return sign(t, secret, id+"7", body, time.Now().Add(-6*time.Minute)) },
+				"six minutes early":     func(delivery) delivery { return sign(t, secret, id+"7", body, time.Now().Add(6*time.Minute)) },
+				"another body":          func(d delivery) delivery { d.body = `{"state": "error"}`; return d },
+				"another id":            func(d delivery) delivery { d.id = id + "8"; return d },
+				"another time":          func(d delivery) delivery { d.at = d.at.Add(2 * time.Second); return d },
+				"no signature":          func(d delivery) delivery { d.signature = ""; return d },
+				"an empty signature":    func(d delivery) delivery { d.signature = "v1,"; return d },
+				"half of one":           func(d delivery) delivery { d.signature = d.signature[:20]; return d },
+				"of another version":    func(d delivery) delivery { d.signature = "v2" + d.signature[2:]; return d },
+				"what is no base64":     func(d delivery) delivery { d.signature = "v1,%%% é"; return d },
+				"a time without an end": func(d delivery) delivery { d.at = time.Unix(1<<61, 0); return d },
+				"two that are by another": func(d delivery) delivery {
+					s := sign(t, other, d.id, body, now).signature
+					d.signature = s + " " + s
+					return d
+				},
+			}
 			for what, spoil := range spoiled {
 				if status := send(t, p.url, spoil(good)); status != http.StatusUnauthorized {
 					t.Errorf("%s: it answered %d", what, status)
@@ -207,7 +209,7 @@ func TestReceiversRefuse(t *testing.T) {
 			}
 			prefix := "cloudfn.instance.state.v1 " + strings.TrimSuffix(id, ":") + " "
 			want := []string{prefix + "7 active", prefix + "8 stopped", prefix + "6 active late"}
-			testkit.Eventually(t, 5*time.Second, "it prints three events", func() bool { return len(p.printed("")) == 3 })
+			testkit.Eventually(t, patience, "it prints three events", func() bool { return len(p.printed("")) == 3 })
 			if got := p.printed(""); !slices.Equal(got, want) {
 				t.Errorf("it printed %q, want %q", got, want)
 			}
@@ -243,6 +245,7 @@ func TestReceiversTakeWhatCloudfnSends(t *testing.T) {
 	t.Parallel()
 	type taker struct {
 		*program
+		run                      []string
 		name, port, path, secret string
 		old                      *program
 	}
@@ -251,16 +254,17 @@ func TestReceiversTakeWhatCloudfnSends(t *testing.T) {
 	app := testkit.Spawn(t, env).As(project.Token(t))
 	var takers []*taker
 	for name := range receivers {
+		run := command(t, name)
 		port := testkit.FreePort(t)
 		var made struct{ ID, Secret string }
 		app.Post(t, "/v1/callbacks", `{"url": "http://127.0.0.1:`+port+`/"}`).JSON(t, &made)
 		path := "/v1/callbacks/" + made.ID
-		p := start(t, name, port, testkit.Canary(made.Secret), "deleted")
-		takers = append(takers, &taker{program: p, name: name, port: port, path: path})
+		p := start(t, run, port, testkit.Canary(made.Secret), "deleted")
+		takers = append(takers, &taker{program: p, run: run, name: name, port: port, path: path})
 		app.Do(t, http.MethodPatch, path, `{"status": "verified"}`, "Content-Type", "application/json") // ask it again, now
 	}
 	for _, r := range takers {
-		testkit.Eventually(t, time.Minute, r.name+" has consented", func() bool { return status(t, app, r.path) == "verified" })
+		testkit.Eventually(t, patience, r.name+" has consented", func() bool { return status(t, app, r.path) == "verified" })
 	}
 	f := testkit.Sandbox(t)
 	order := uuid.NewString()
@@ -268,7 +272,7 @@ func TestReceiversTakeWhatCloudfnSends(t *testing.T) {
 	all := func(holds string) {
 		t.Helper()
 		for _, r := range takers {
-			testkit.Eventually(t, 3*time.Minute, r.name+" prints "+holds, func() bool { return len(r.printed(holds)) > 0 })
+			testkit.Eventually(t, patience, r.name+" prints "+holds, func() bool { return len(r.printed(holds)) > 0 })
 		}
 	}
 	all(" active")
@@ -284,7 +288,7 @@ func TestReceiversTakeWhatCloudfnSends(t *testing.T) {
 	all(" stopped")
 	for _, r := range takers {
 		r.end()
-		r.old, r.program = r.program, start(t, r.name, r.port, r.secret, "deleted")
+		r.old, r.program = r.program, start(t, r.run, r.port, r.secret, "deleted")
 	}
 	act("start") // they know the new one only
 	all(" active")
@@ -294,7 +298,7 @@ func TestReceiversTakeWhatCloudfnSends(t *testing.T) {
 		lines := slices.Concat(r.old.printed(id), r.printed(id))
 		inOrder(t, r.name, lines)
 		app.Post(t, r.path+"/test", "")
-		testkit.Eventually(t, time.Minute, r.name+" has ended its callback", func() bool { return status(t, app, r.path) == "gone" })
+		testkit.Eventually(t, patience, r.name+" has ended its callback", func() bool { return status(t, app, r.path) == "gone" })
 	}
 }
 

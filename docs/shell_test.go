@@ -18,6 +18,9 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
+// patience is as long as anything may take on a busy machine.
+const patience = 10 * time.Minute
+
 // shell is one terminal of a reader: a bash that is given commands one after the other, and keeps what they set.
 type shell struct {
 	cmd   *exec.Cmd
@@ -62,7 +65,7 @@ func open(t *testing.T, env map[string]string) *shell {
 func (s *shell) end(t *testing.T) {
 	group := -s.cmd.Process.Pid
 	_ = syscall.Kill(group, syscall.SIGTERM)
-	for limit := time.Now().Add(time.Minute); syscall.Kill(group, 0) == nil; time.Sleep(50 * time.Millisecond) {
+	for limit := time.Now().Add(patience); syscall.Kill(group, 0) == nil; time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(limit) {
 			t.Errorf("what was started does not end on SIGTERM:\n%s", s.printed(0))
 			_ = syscall.Kill(group, syscall.SIGKILL)
@@ -98,7 +101,7 @@ func (s *shell) run(t *testing.T, command string) (out string, status int) {
 	const mark = "\x1e"
 	from := len(s.printed(0))
 	s.give(command, `printf '\036%d\036' $?`)
-	for end := time.Now().Add(3 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
 		parts := strings.Split(s.printed(from), mark)
 		if len(parts) == 3 {
 			_, _ = fmt.Sscan(parts[1], &status)
@@ -252,7 +255,7 @@ func (w *walker) leave(t *testing.T, where string, commands []step) {
 // await waits until what a page shows was printed in the other terminal, in any order: events of different subjects have none.
 func (o other) await(t *testing.T) {
 	t.Helper()
-	end := time.Now().Add(2 * time.Minute)
+	end := time.Now().Add(patience)
 	for _, line := range o.shows {
 		for missing([]string{line}, o.printed(0)) != "" {
 			if time.Now().After(end) {

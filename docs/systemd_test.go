@@ -85,7 +85,7 @@ func TestTheUnitStarts(t *testing.T) {
 	go func() { ended <- daemon.Wait() }()
 	t.Cleanup(func() { _ = daemon.Process.Kill() })
 	client := testkit.Client{URL: "http://127.0.0.1:" + port}
-	testkit.Eventually(t, 20*time.Second, "the daemon serves", func() bool {
+	testkit.Eventually(t, patience, "the daemon serves", func() bool {
 		status, err := client.Status("/v1/status")
 		return err == nil && status == http.StatusOK
 	})
@@ -95,7 +95,7 @@ func TestTheUnitStarts(t *testing.T) {
 		if err != nil {
 			t.Errorf("on SIGTERM it ended with %v:\n%s", err, log.String())
 		}
-	case <-time.After(time.Minute):
+	case <-time.After(patience):
 		t.Errorf("it did not end on SIGTERM")
 	}
 	testkit.NoSecretsIn(t, "the daemon", log.Bytes())

@@ -91,6 +91,20 @@ func (d daemon) breaks(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Setenv(args[0], server.URL)
 }
 
+// slow stands before the daemon, and keeps every answer back for a while: what a test does meanwhile comes before it.
+func (d daemon) slow(ts *testscript.TestScript, neg bool, args []string) {
+	needs(ts, neg, args, 1, "slow NAME")
+	to, err := url.Parse(d.URL)
+	ts.Check(err)
+	proxy := &httputil.ReverseProxy{
+		Rewrite:        func(r *httputil.ProxyRequest) { r.SetURL(to) },
+		ModifyResponse: func(*http.Response) error { time.Sleep(4 * time.Second); return nil },
+	}
+	server := httptest.NewServer(proxy)
+	ts.Defer(server.Close)
+	ts.Setenv(args[0], server.URL)
+}
+
 // counted stands before Keystone for this script from now on, and counts: called N says how many calls there were since.
 func counted(ts *testscript.TestScript, neg bool, args []string) {
 	needs(ts, neg, args, 0, "counted")

@@ -30,7 +30,7 @@ export const actFor = (who) => { user = `${who.user.id}/${who.project.id}`; };
 
 const longest = 125_000; // ms: when every function and every gateway has given up
 
-async function send(url, method, body) {
+async function send(url, method, body, aside) {
   const headers = { 'X-Cloudfn-Console': '1', Accept: 'application/json' };
   if (user) headers['X-Cloudfn-User'] = user;
   if (body !== undefined) headers['Content-Type'] = 'application/json';
@@ -41,19 +41,20 @@ async function send(url, method, body) {
     if (text) value = JSON.parse(text);
   } catch {
     if (!answer || answer.ok) { // one that breaks off is none; but a proxy's refusal need not be JSON
-      turn(true);
+      if (!aside) turn(true);
       throw new Problem(0, { detail: 'cloudfn cannot be reached' });
     }
   }
-  turn([502, 503, 504].includes(answer.status) && method === 'GET');
+  const none = [502, 503, 504].includes(answer.status);
+  if (!aside && (!none || method === 'GET')) turn(none); // what could not be done says nothing about what can be read
   if (answer.ok) return value;
   throw new Problem(answer.status, value);
 }
 
-/** call sends a request to the API: call('GET', '/v1/servers'). */
-export async function call(method, path, body) {
+/** call sends a request to the API: call('GET', '/v1/servers'). aside: the view can do without, and it tells of no outage. */
+export async function call(method, path, body, aside = false) {
   try {
-    return await send(`api${path}`, method, body);
+    return await send(`api${path}`, method, body, aside);
   } catch (problem) {
     if (problem.status === 401) events.dispatchEvent(new Event('over'));
     throw problem;

@@ -118,6 +118,7 @@ function banner() {
 
 /** ask shows the sign-in form. */
 function ask(message) {
+  main.removeAttribute('aria-busy'); // what was being read is not awaited any more
   title('Sign in');
   frame();
   set(main, signIn({ message, signedIn }).node);

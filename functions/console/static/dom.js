@@ -101,7 +101,7 @@ export function table(caption, columns) {
 
 /** facts makes a list of names and values; what has no value is left out. */
 export function facts(pairs) {
-  return el('dl', { class: 'facts' }, pairs.filter(([, v]) => v !== undefined && v !== null && v !== '')
+  return el('dl', { class: 'facts' }, pairs.filter(([, v]) => v !== undefined && v !== null && v !== '' && v !== false)
     .map(([k, v]) => el('div', {}, el('dt', {}, k), el('dd', {}, v))));
 }
 

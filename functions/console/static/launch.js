@@ -157,14 +157,15 @@ export function view({ go, refresh }) {
     keep();
     send.setAttribute('aria-disabled', 'true');
     set(send, 'Ordering…');
+    const sent = { id: order.id, ...body() };
     try {
-      const answer = await call('POST', '/v1/launch', { id: order.id, ...body() });
+      const answer = await call('POST', '/v1/launch', sent);
       sessionStorage.removeItem(store);
-      handOver(answer);
+      handOver(answer, sent.generate_key);
       go(`#/orders/${answer.id}`);
     } catch (problem) {
       blame(problem);
-      unanswered(problem);
+      unanswered(problem, sent.id);
       form.querySelector('[aria-invalid]')?.focus();
     } finally {
       busy = false;
@@ -174,13 +175,14 @@ export function view({ go, refresh }) {
   }
 
   // An order that was refused is settled: what is sent next is another one. One that nobody answered is the same still.
-  function unanswered(problem) {
+  function unanswered(problem, sent) {
     if (problem.status >= 400 && problem.status < 500 && problem.status !== 401 && problem.status !== 429) {
       order.id = newId();
       order.sent = false;
       keep();
     } else if (problem.status !== 401) {
-      report.append(el('p', { class: 'soft' }, 'Nobody has answered. Launch again: it stays one order.'));
+      report.append(el('p', { class: 'soft' }, order.id === sent ? 'Nobody has answered. Launch again: it stays one order.'
+        : 'Nobody has answered. The form was changed meanwhile, and would launch another order: look at Orders first.'));
     }
   }
 
@@ -200,7 +202,7 @@ export function view({ go, refresh }) {
     try {
       const answer = await get(`/v1/launch/${order.id}`);
       sessionStorage.removeItem(store);
-      handOver(answer);
+      handOver(answer, order.values.key_name === NEW);
       go(`#/orders/${answer.id}`);
     } catch (problem) {
       if (problem.status !== 404) throw problem;

@@ -4,9 +4,13 @@ import { get, listing } from './api.js';
 import { mark, inMotion } from './state.js';
 
 let handed = null; // the answer to an order that was just placed: the only one that may hold a private key
+let keyless = ''; // the order whose private key was in an answer that got lost
 
-/** handOver gives the answer to a new order to the view of that order. */
-export const handOver = (order) => { handed = order; };
+/** handOver gives the answer to a new order to the view of that order. wantsKey: a key was to be made. */
+export const handOver = (order, wantsKey) => {
+  handed = order;
+  keyless = wantsKey && !order.private_key ? order.id : '';
+};
 
 export function view({ id, refresh }) {
   return id ? one(id) : all(refresh);
@@ -51,7 +55,8 @@ function one(id) {
   const list = table('Instances of the order', [['Name'], ['State'], ['Server', 'mono'], ['What went wrong', 'wrap']]);
   list.node.hidden = true;
   const end = el('div');
-  const node = el('div', {}, el('p', { class: 'crumb' }, el('a', { href: '#/orders' }, 'Orders')), head, about, list.node, end);
+  const node = el('div', {}, el('p', { class: 'crumb' }, el('a', { href: '#/orders' }, 'Orders')), head, about,
+    keyless === id ? el('p', { class: 'note bad', role: 'alert' }, 'The answer with the private key got lost, and nobody has the key: delete these servers, and launch them again.') : null, list.node, end);
   let before = '', states = new Map();
 
   const row = (i) => list.row(i.name, mark(i.state), i.server_id ? el('a', { href: `#/servers/${i.server_id}`, 'data-key': 'open' }, i.server_id) : '–',

@@ -1,6 +1,6 @@
 // What runs now, what ran in each hour, and how much of the quota is used.
 import { el, set, heading, choice, bar, table, clock, empty } from './dom.js';
-import { get } from './api.js';
+import { call, get } from './api.js';
 import { chart, words } from './chart.js';
 
 export function view({ refresh }) {
@@ -17,7 +17,7 @@ export function view({ refresh }) {
 
   async function load() {
     const asked = hours;
-    const [stats, resources] = await Promise.all([get(`/v1/stats?hours=${asked}`), get('/v1/resources?kinds=quota').catch(() => null)]);
+    const [stats, resources] = await Promise.all([get(`/v1/stats?hours=${asked}`), call('GET', '/v1/resources?kinds=quota', undefined, true).catch(() => null)]);
     if (asked !== hours) return false;
     if (resources?.quota) gauges(resources.quota);
     const now = JSON.stringify(stats);

@@ -66,7 +66,7 @@ function all(refresh) {
 
   const row = (server) => list.row(el('a', { href: `#/servers/${server.id}`, 'data-key': 'open' }, title(server)),
     mark(stateOf(server), server.partial ? 'cell is down' : word(server, stateOf(server))), addresses(server),
-    el('span', { title: `${server.flavor.vcpus} vCPUs, ${memory(server.flavor.ram_mb)}, ${server.flavor.disk_gb} GiB` }, server.flavor.name), age(server.created_at),
+    server.partial ? '' : el('span', { title: `${server.flavor.vcpus} vCPUs, ${memory(server.flavor.ram_mb)}, ${server.flavor.disk_gb} GiB` }, server.flavor.name), age(server.created_at),
     controls(server, () => { hot.touch(); refresh(); }));
 
   async function load() {
@@ -121,12 +121,12 @@ function one(id, refresh, go) {
   function draw(server) {
     const state = stateOf(server);
     swap(head, heading(title(server), controls(server, () => { hot.touch(); refresh(); })));
-    const i = server.instance, f = server.flavor;
-    set(body, server.fault ? el('p', { class: 'note bad' }, el('b', {}, `Nova says (${server.fault.code}): `), server.fault.message) : null,
+    const i = server.instance, f = server.flavor, known = !server.partial;
+    set(body, known ? null : el('p', { class: 'note' }, 'The server\'s cell is down: only its id, its status and its times are known.'), server.fault ? el('p', { class: 'note bad' }, el('b', {}, `Nova says (${server.fault.code}): `), server.fault.message) : null,
       el('div', { class: 'card' }, facts([
         ['Status', [mark(state, word(server, state)), el('span', { class: 'soft' }, ` Nova: ${server.status}`)]], ['Addresses', addresses(server)],
-        ['Flavor', `${f.name}: ${f.vcpus} vCPU, ${memory(f.ram_mb)}, ${f.disk_gb} GiB disk`],
-        ['Image', el('span', { class: 'mono' }, server.image ? server.image.id : 'boots from a volume')], ['Key', server.key_name], ['Zone', server.zone],
+        ['Flavor', known && `${f.name}: ${f.vcpus} vCPU, ${memory(f.ram_mb)}, ${f.disk_gb} GiB disk`],
+        ['Image', known && el('span', { class: 'mono' }, server.image ? server.image.id : 'boots from a volume')], ['Key', server.key_name], ['Zone', server.zone],
         ['Created', [clock(server.created_at, true), ' UTC, ', age(server.created_at), ' ago']], ['Server', el('span', { class: 'mono' }, server.id)],
         ['Instance', i ? [el('span', { class: 'mono' }, i.id), ` ${i.origin}, ${i.state}`] : 'not tracked'],
         ['Connection', i?.connection_id ? el('span', { class: 'mono' }, i.connection_id) : null],

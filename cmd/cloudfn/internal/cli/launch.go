@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -95,14 +96,14 @@ func (a *app) launch(ctx context.Context, l launch) error {
 	if l.flags.wait.on {
 		l.flags.wait.limit -= a.now().Sub(began)
 		if order, err = a.awaitPlaced(ctx, client, l, order); err != nil {
-			return err
+			return both(err, lost)
 		}
 	}
 	if err := a.printOrder(order); err != nil {
-		return err
+		return both(err, lost)
 	}
 	if err := a.outcome(order.Value); err != nil {
-		return err
+		return both(err, lost)
 	}
 	if order.Value.Status == api.OrderStatusRunning {
 		fmt.Fprintln(a.err, "The launch goes on:", a.followHint(l.id, l.connection()))
@@ -110,12 +111,24 @@ func (a *app) launch(ctx context.Context, l launch) error {
 	return lost
 }
 
+// both says what became of the launch, and then that there is no private key, if that is so: nobody else will say it.
+func both(err, lost error) error {
+	if lost == nil {
+		return err
+	}
+	return fmt.Errorf("%w; %w", err, lost)
+}
+
 func (a *app) awaitPlaced(ctx context.Context, client *api.Client, l launch, placed api.Item[api.Order]) (api.Item[api.Order], error) {
 	p := pursuit{client: client, id: l.id, connection: l.connection(), limit: l.flags.wait.limit, first: &placed}
 	p.resend = func(ctx context.Context) (api.Item[api.Order], error) { return a.place(ctx, client, l) }
 	settled, err := a.await(ctx, p)
-	if err != nil {
+	switch {
+	case err == nil:
+	case errors.Is(err, errInterrupted), errors.Is(err, context.DeadlineExceeded): // which say it themselves
 		return settled, err
+	default: // the token has ended, say: nothing that was shown has the order's id
+		return settled, fmt.Errorf("%w. The order is placed: %s", err, a.followHint(l.id, l.connection()))
 	}
 	if c := settled.Value.Callback; c != nil && placed.Value.Callback != nil {
 		c.Secret = placed.Value.Callback.Secret

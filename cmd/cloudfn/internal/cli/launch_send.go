@@ -102,9 +102,11 @@ func (k *keyFile) keep(o api.Order) error {
 	case o.PrivateKey == nil:
 		return failed{fmt.Errorf("order %s was there already, and its private key is in the answer to the command that made it: if that is lost, delete the servers and launch them under another id", o.ID)}
 	}
-	_, err := k.file.WriteString(*o.PrivateKey)
-	k.kept = err == nil
-	return err
+	if _, err := k.file.WriteString(*o.PrivateKey); err != nil {
+		return failed{fmt.Errorf("the private key of order %s could not be written, and is not shown again: delete the servers and launch them under another id (%w)", o.ID, err)}
+	}
+	k.kept = true
+	return nil
 }
 
 // close removes a file in which there is no key.

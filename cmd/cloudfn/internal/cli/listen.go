@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/url"
 	"os/signal"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -17,6 +19,7 @@ import (
 
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/output"
+	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/webhook"
 )
 
@@ -39,10 +42,13 @@ to it, and print each event whose signature is right: when, type, subject, name,
 cloudfn must reach the port. A daemon on this machine does when its operator has allowed it, with CALLBACK_ALLOW=127.0.0.0/8. For
 one elsewhere, lead a public address to the port, and give it by --public-url.`,
 		Example:     "  cloudfn callbacks listen --for ORDER\n  cloudfn callbacks listen --events cloudfn.instance.state.v1 -o json | jq .data",
-		Annotations: calls("createCallback", "getCallback", "deleteCallback", "getOrder"), ValidArgsFunction: cobra.NoFileCompletions,
+		Annotations: calls("createCallback", "getCallback", "listCallbacks", "listDeliveries", "deleteCallback", "getOrder"), ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if l.once {
 				l.count = 1
+			}
+			if l.order != "" && len(l.events) > 0 && !slices.Contains(l.events, domain.OrderEvent) {
+				return wrong("--for ends by an event of the order: name %s in --events, too", domain.OrderEvent)
 			}
 			return a.listen(cmd.Context(), l)
 		},
@@ -87,7 +93,7 @@ func (a *app) listen(ctx context.Context, l listening) error {
 	}
 	request, revealed := l.request(base+path), secret.Reveal()
 	request.Secret = &revealed
-	id, err := register(ctx, client, request)
+	id, err := a.register(ctx, client, request)
 	if err != nil {
 		return notReachable(err, l.publicURL)
 	}
@@ -99,12 +105,33 @@ func (a *app) listen(ctx context.Context, l listening) error {
 	return err
 }
 
-// register makes the callback. Ctrl-C lets it have its answer: a callback whose id is not known cannot be deleted.
-func register(ctx context.Context, client *api.Client, request api.CallbackRequest) (string, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
+// register makes the callback. Ctrl-C lets it have its answer: a callback whose id is not known cannot be deleted. When the answer
+// is lost, the callback is found by its URL, which nothing else has.
+func (a *app) register(ctx context.Context, client *api.Client, request api.CallbackRequest) (string, error) {
+	ctx = context.WithoutCancel(ctx)
+	sending, cancel := context.WithTimeoutCause(ctx, grace, late{fmt.Errorf("no answer within %s", grace)})
 	defer cancel()
-	made, _, err := api.Send[api.CallbackWithSecret](ctx, client, http.MethodPost, "/v1/callbacks", request)
-	return made.Value.ID, err
+	made, _, err := api.Send[api.CallbackWithSecret](sending, client, http.MethodPost, "/v1/callbacks", request)
+	if !lost(err) {
+		return made.Value.ID, err
+	}
+	looking, end := context.WithTimeoutCause(ctx, grace, late{fmt.Errorf("no answer within %s", grace)})
+	defer end()
+	own := func(c api.Callback) bool { return c.URL == request.URL }
+	found, unknown := api.Select(looking, client, "/v1/callbacks", nil, "callbacks", 1, own)
+	switch {
+	case unknown != nil:
+		return "", fmt.Errorf("%w; a callback of %s may be there: %s callbacks list shows it", err, request.URL, a.name)
+	case len(found) == 0:
+		return "", err
+	}
+	return found[0].Value.ID, nil
+}
+
+// lost says whether what was asked for may have been done, although no answer of the API says so.
+func lost(err error) bool {
+	answer, ok := errors.AsType[*api.Error](err)
+	return ok && (answer.Broke || answer.Status >= http.StatusInternalServerError) || errors.Is(err, context.DeadlineExceeded)
 }
 
 // stopServing lets the answers out that are on their way.
@@ -163,6 +190,10 @@ func (a *app) receive(ctx context.Context, client *api.Client, l listening, r *r
 		case <-r.done:
 			return r.verdict()
 		case <-settled:
+			if a.due(ctx, client, id) {
+				settled = time.After(parting)
+				continue
+			}
 			fmt.Fprintln(a.err, "The order was settled before")
 			return r.verdict()
 		case <-impatient.C:
@@ -189,4 +220,10 @@ func (a *app) settledAlready(ctx context.Context, client *api.Client, l listenin
 		return nil, err
 	}
 	return time.After(parting), nil
+}
+
+// due says whether something is still on its way to the callback.
+func (a *app) due(ctx context.Context, client *api.Client, id string) bool {
+	found, err := api.List[api.Delivery](ctx, client, callbackPath(id, "deliveries"), url.Values{"status": {string(api.Due)}}, "deliveries", 1)
+	return err == nil && len(found) > 0
 }

@@ -90,7 +90,7 @@ func (s *servers) act(ctx context.Context, client *api.Client, targets []target,
 		done, err = s.actOnMany(ctx, client, targets, body)
 	}
 	if err != nil {
-		return err
+		return s.broken(done, err)
 	}
 	if w.on {
 		err = s.wait(ctx, client, done, body.Action, w.limit)
@@ -109,17 +109,32 @@ func (s *servers) actOnOne(ctx context.Context, client *api.Client, t target, bo
 		return nil, t.err
 	}
 	sent, _, err := api.Send[outcome](ctx, client, http.MethodPost, "/v1/servers/"+t.id+"/actions", body)
+	if err != nil {
+		return nil, err
+	}
 	sent.Value.given = t.given
-	return []*outcome{&sent.Value}, err
+	return []*outcome{&sent.Value}, nil
+}
+
+// broken says why not all servers were asked for, after what came of those that were.
+func (s *servers) broken(done []*outcome, err error) error {
+	if len(done) > 0 {
+		if printed := s.printOutcomes(done); printed != nil {
+			return printed
+		}
+		return fmt.Errorf("%w; of the servers that are not listed it is not known", err)
+	}
+	return err
 }
 
 // mostTargets is how many servers one request may act on.
 const mostTargets = 100
 
-// actOnMany gives an outcome for each target, in their order.
+// actOnMany gives an outcome for each target, in their order; when it fails, for those that the API has answered about.
 func (s *servers) actOnMany(ctx context.Context, client *api.Client, targets []target, body api.ServerAction) ([]*outcome, error) {
 	all := make([]*outcome, len(targets))
 	var open []*outcome
+	asked := 0
 	for i, t := range targets {
 		all[i] = &outcome{given: t.given, ID: t.id}
 		if t.err != nil {
@@ -138,8 +153,9 @@ func (s *servers) actOnMany(ctx context.Context, client *api.Client, targets []t
 			err = fmt.Errorf("%d servers were asked for, and the answer is about %d", len(part), len(sent.Value.Results))
 		}
 		if err != nil {
-			return nil, err
+			return open[:asked], err
 		}
+		asked += len(part)
 		for i, result := range sent.Value.Results {
 			result.given = part[i].given
 			*part[i] = result

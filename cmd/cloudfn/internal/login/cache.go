@@ -21,6 +21,9 @@ type kept struct {
 	ExpiresAt time.Time
 }
 
+// good says that there is a token, and that it does not end soon.
+func (k kept) good() bool { return k.Token != "" && time.Until(k.ExpiresAt) >= early }
+
 // file is kept's JSON: domain.Secret would not give the token.
 type file struct {
 	Token     string    `json:"token"`
@@ -61,10 +64,14 @@ func (c cache) read(name string) (kept, bool) {
 		return kept{}, false
 	}
 	var f file
-	if json.Unmarshal(text, &f) != nil || f.Token == "" || time.Until(f.ExpiresAt) < early {
+	if json.Unmarshal(text, &f) != nil {
 		return kept{}, false
 	}
-	return kept{Token: domain.Secret(f.Token), ExpiresAt: f.ExpiresAt}, true
+	found := kept{Token: domain.Secret(f.Token), ExpiresAt: f.ExpiresAt}
+	if !found.good() {
+		return kept{}, false
+	}
+	return found, true
 }
 
 // write replaces the file whole, so that two commands at once both find one that is right.

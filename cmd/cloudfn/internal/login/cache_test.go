@@ -1,6 +1,9 @@
 package login
 
 import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -120,5 +123,37 @@ func TestWhereTheCacheIs(t *testing.T) {
 		if got != tc.want || (err != nil) != (tc.want == "") {
 			t.Errorf("%s: %q %v", name, got, err)
 		}
+	}
+}
+
+// TestATokenThatCannotBeKept is good for the command that got it: Keystone is asked once.
+func TestATokenThatCannotBeKept(t *testing.T) {
+	t.Parallel()
+	calls := 0
+	keystone := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		calls++
+		w.Header().Set("X-Subject-Token", "canary")
+		w.WriteHeader(http.StatusCreated)
+		fmt.Fprintf(w, `{"token": {"expires_at": %q, "issued_at": "2026-01-02T03:04:05.000000Z", "methods": ["password"],
+			"user": {"id": "u", "name": "ann", "domain": {"id": "default", "name": "Default"}}, "project": {"id": "p", "name": "p", "domain": {"id": "default", "name": "Default"}},
+			"roles": [], "catalog": []}}`, time.Now().Add(time.Hour).UTC().Format("2006-01-02T15:04:05.000000Z"))
+	}))
+	t.Cleanup(keystone.Close)
+	dir := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(dir, nil, 0o600); err != nil { // no folder can be made there
+		t.Fatal(err)
+	}
+	env := map[string]string{"OS_AUTH_URL": keystone.URL + "/v3", "OS_USERNAME": "ann", "OS_PASSWORD": "x", "OS_PROJECT_NAME": "p", "CLOUDFN_CACHE_DIR": dir}
+	login, err := New(t.Context(), Options{Env: func(name string) (string, bool) { value, ok := env[name]; return value, ok }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n, renew := range []bool{false, false, true, false} {
+		if token, err := login.Token(t.Context(), renew); err != nil || token != "canary" {
+			t.Fatalf("%d: %v", n, err)
+		}
+	}
+	if calls != 2 {
+		t.Errorf("Keystone was called %d times, want one for the token and one for another when that was refused", calls)
 	}
 }

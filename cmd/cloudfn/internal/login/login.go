@@ -30,6 +30,7 @@ type Options struct {
 type Login struct {
 	user  *openstack.User
 	cache cache
+	last  kept // what this command has got, for where it cannot be kept in a file
 	ask   func(prompt string) (string, error)
 }
 
@@ -94,6 +95,9 @@ func (l *Login) Token(ctx context.Context, renew bool) (domain.Secret, error) {
 		if kept, ok := l.cache.read(l.user.Name()); ok {
 			return kept.Token, nil
 		}
+		if l.last.good() {
+			return l.last.Token, nil
+		}
 	}
 	fresh, err := l.Fresh(ctx)
 	return fresh.Token, err
@@ -122,8 +126,9 @@ func (l *Login) Fresh(ctx context.Context) (Session, error) {
 		return Session{}, l.refused(ctx, err)
 	}
 	s := Session{Token: token, Who: who}
-	// One that cannot be kept is good all the same.
-	_ = l.cache.write(l.user.Name(), kept{Token: token, ExpiresAt: who.ExpiresAt})
+	// One that cannot be kept is good all the same, for this command.
+	l.last = kept{Token: token, ExpiresAt: who.ExpiresAt}
+	_ = l.cache.write(l.user.Name(), l.last)
 	return s, nil
 }
 

@@ -148,7 +148,8 @@ func (e ColumnError) Error() string {
 	return fmt.Sprintf("--columns has %q: the columns are %s", e.Column, strings.Join(e.Columns, ", "))
 }
 
-// data prints JSON as it came but for its white space, or the same as YAML.
+// data prints JSON as it came but for its white space, or the same as YAML. What could command a terminal is escaped in both; a plain
+// text of YAML has no escapes, and its readers take JSON as well.
 func (p *Printer) data(v any) error {
 	text, err := json.Marshal(v)
 	if err != nil {
@@ -157,7 +158,7 @@ func (p *Printer) data(v any) error {
 	if text, err = p.pick(text); err != nil {
 		return err
 	}
-	if p.Format == "yaml" {
+	if p.Format == "yaml" && bytes.Equal(Escape(text), text) {
 		if text, err = yaml.JSONToYAML(text); err != nil {
 			return err
 		}

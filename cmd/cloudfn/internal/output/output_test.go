@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"sigs.k8s.io/yaml"
+
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
 )
 
@@ -88,6 +90,21 @@ func TestEscape(t *testing.T) {
 	var before, after map[string]string
 	if err := errors.Join(json.Unmarshal([]byte(evil), &before), json.Unmarshal(got, &after)); err != nil || before["name"] != after["name"] {
 		t.Errorf("%q, want %q (%v)", after, before, err)
+	}
+}
+
+// TestYAMLIsSafe to look at, too, and says what there is: YAML takes no control characters as they are.
+func TestYAMLIsSafe(t *testing.T) {
+	t.Parallel()
+	const evil = "a\u009b2J\u007f\u202eré\x1b"
+	var out bytes.Buffer
+	p := Printer{Out: &out, Format: "yaml"}
+	if err := List(&p, things(t, thing{evil, ""}), func(t thing) string { return t.Name }, thingColumns); err != nil {
+		t.Fatal(err)
+	}
+	var read []struct{ Name string }
+	if err := yaml.Unmarshal(out.Bytes(), &read); err != nil || len(read) != 1 || read[0].Name != evil || strings.ContainsAny(out.String(), "\u009b\u007f\u202e\x1b") {
+		t.Errorf("%q is read as %q (%v)", out.String(), read, err)
 	}
 }
 
