@@ -90,7 +90,7 @@ func TestChartMissingNeverLooksLikeZero(t *testing.T) {
 	}
 	body := string(page(view(row(2, 3), row(0, 0), missing())))
 	for _, want := range []string{
-		`<dt>Now</dt><dd><span class="warn">not known</span>`,
+		`<dt>Last hour</dt><dd><span class="warn">not known</span>`,
 		`19:00Z</th><td class="n warn">not known</td><td colspan="2"></td><td class="warn">missing</td>`,
 		`18:00Z</th><td class="n">0</td><td class="n">0</td>`,
 	} {

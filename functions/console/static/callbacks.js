@@ -98,7 +98,7 @@ function one(id, refresh, go) {
       ['Rate', c.allowed_rate && `${c.allowed_rate} a minute at most`], ['Old secret', c.previous_secret_until && `signs until ${clock(c.previous_secret_until)} UTC`], ['Created', [age(c.created_at), ' ago']]])));
   }
 
-  const row = (d) => list.row(short(d.event_type), mark(d.status), d.attempts, d.answer || '–', d.error || '', d.subject.slice(0, 8), age(d.created_at),
+  const row = (d) => list.row(short(d.event_type), mark(d.status), d.attempts, d.answer || '–', d.error || '', d.subject.slice(-8), age(d.created_at),
     el('div', { class: 'acts' }, d.status === 'due' ? null : button('Redeliver', act('It is delivered again.', () => call('POST', `${path}/deliveries/${d.id}/redeliver`)),
       { kind: 'quiet', key: 'redeliver', label: `Redeliver ${short(d.event_type)} ${d.event_id}` })));
 

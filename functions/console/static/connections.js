@@ -25,7 +25,7 @@ export function view({ refresh }) {
   };
 
   function card(c) {
-    const name = c.name || `${kinds[c.kind]} ${c.id.slice(0, 8)}`;
+    const name = c.name || `${kinds[c.kind]} ${c.id.slice(-8)}`;
     const revoke = () => confirm(`Revoke ${name}?`, 'Nobody acts through it from now on, at once. The servers stay as they are.', 'Revoke', async () => {
       await call('DELETE', `/v1/connections/${c.id}`);
       say(`${name} is revoked.`);

@@ -224,9 +224,10 @@ export function view({ go, refresh }) {
     options('availability_zone', 'Any', (all.zones || []).filter((z) => z.available).map((z) => [z.name, z.name]));
     const nets = refs((all.networks || []).filter((n) => !n.external));
     boxes('networks', nets.map((n) => [n.ref, n.name || n.id, n.subnets.map((s) => s.cidr).join(', ')]));
+    if (nets.length > 1) f.networks.input.querySelector('legend .soft').textContent = ' (one at least)';
     boxes('security_groups', refs(all.security_groups || []).map((g) => [g.ref, g.name || g.id, g.description]));
     const q = all.quota?.instances;
-    if (q && q.max >= 0) set(f.count.said.parentElement.querySelector('label'), 'How many', el('span', { class: 'soft' }, ` (${Math.max(0, q.max - q.used)} left)`));
+    if (q && q.max >= 0) set(f.count.said.parentElement.querySelector('label'), 'How many', el('span', { class: 'soft' }, ` (${Math.min(100, Math.max(0, q.max - q.used))} at most)`));
     for (const [kind, problem] of Object.entries(all.errors || {})) report.append(el('p', { class: 'error' }, `${kind}: ${problem.detail}`));
   }
 

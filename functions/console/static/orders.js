@@ -24,7 +24,7 @@ const sum = (order) => {
 
 const names = (order) => {
   const [first, ...others] = order.instances;
-  return first ? `${first.name}${others.length ? ` and ${others.length} more` : ''}` : `order ${order.id.slice(0, 8)}`;
+  return first ? `${first.name}${others.length ? ` and ${others.length} more` : ''}` : `order ${order.id.slice(-8)}`;
 };
 
 function all(refresh) {

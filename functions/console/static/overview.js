@@ -37,7 +37,7 @@ export function view({ refresh }) {
       figure('Hours known', stats.hours.length - lost, `of ${stats.hours.length}`, `${rebuilt} rebuilt, ${lost} missing`));
     picture.draw(stats.hours);
     set(list.body, [...stats.hours].reverse().map((h) => list.row(clock(h.hour), h.running ?? '–', h.total ?? '–', words(h), h.source)));
-    set(nothing, last?.total ? null : empty(last ? 'No servers at the last hour' : 'Nothing was counted yet', 'Servers are counted at every full hour. ', el('a', { href: '#/launch' }, 'Launch one'), '.'));
+    set(nothing, last?.total ? null : empty(last ? 'No servers at the last full hour' : 'Nothing was counted yet', 'Servers are counted at every full hour: one that was launched since is in the chart from the next one on. ', el('a', { href: '#/launch' }, 'Launch one'), '.'));
   }
 
   const gauges = (q) => set(quota, bar('Servers', q.instances.used, q.instances.max), bar('vCPUs', q.vcpus.used, q.vcpus.max), bar('Memory', q.ram_mb.used, q.ram_mb.max, ' MiB'));

@@ -18,12 +18,19 @@ type Error struct {
 	Broke     bool   // the connection broke off: what was asked for may have been done
 }
 
+// nothing is how cloudfn says that a path is none of its own.
+const nothing = "there is nothing at this path"
+
 // newError reads a problem. What is none (a proxy's page, say) is told by its status alone.
 func newError(a Answer) *Error {
 	e := &Error{Status: a.Status, RequestID: a.Header.Get("X-Request-Id"), Retry: a.Header.Get("Retry-After")}
 	var problem Problem
 	if err := json.Unmarshal(a.Body, &problem); err != nil || problem.Detail == "" {
 		e.Detail = fmt.Sprintf("the answer was %d %s, and not one of cloudfn's: is --url or CLOUDFN_URL right?", a.Status, http.StatusText(a.Status))
+		return e
+	}
+	if strings.HasPrefix(problem.Detail, nothing) { // every path that we ask for is one of cloudfn's
+		e.Detail = "there is a cloudfn, but not at this URL: is --url or CLOUDFN_URL right?"
 		return e
 	}
 	e.Code, e.Detail = string(problem.Code), problem.Detail

@@ -3,13 +3,16 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
+	"regexp"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/output"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
@@ -74,6 +77,18 @@ file, from stdin, or from the terminal, and never from the command line.`,
 	return cmd
 }
 
+// keystoneID is an id as Keystone makes them: of a user, or of a project; twice as long for a user of LDAP.
+var keystoneID = regexp.MustCompile("^[0-9a-f]{32}([0-9a-f]{32})?$")
+
+// warnOfNames: a name is taken for an id, which nobody has, and so nobody could use the connection.
+func (a *app) warnOfNames(usableBy []string) {
+	for _, id := range usableBy {
+		if !keystoneID.MatchString(id) {
+			fmt.Fprintf(a.err, "warning: --usable-by %s does not look like an id of Keystone, and names are not looked up\n", output.Clean(id))
+		}
+	}
+}
+
 // delegate makes the request of what was told.
 func (a *app) delegate(cmd *cobra.Command, d *delegation) error {
 	until, err := moment("--expires", d.expires, a.now())
@@ -89,7 +104,7 @@ func (a *app) delegate(cmd *cobra.Command, d *delegation) error {
 	for flag, into := range map[string]func(){
 		"name": func() { r.Name = &d.label }, "idle-timeout": func() { r.IdleTimeout = &d.idle }, "role": func() { r.Roles = &d.roles },
 		"id": func() { r.ID = &d.id }, "auth-url": func() { r.AuthURL = &d.authURL }, "region": func() { r.Region = &d.region },
-		"usable-by": func() { r.UsableBy = &d.usableBy },
+		"usable-by": func() { r.UsableBy = &d.usableBy; a.warnOfNames(d.usableBy) },
 	} {
 		if changed(flag) {
 			into()

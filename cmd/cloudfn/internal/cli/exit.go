@@ -42,14 +42,14 @@ type (
 )
 
 // exit says what went wrong, in one line, and gives the code for it.
-func (a *app) exit(err error) int {
+func (a *app) exit(err error, command string) int {
 	if err == nil {
 		return exitDone
 	}
 	code := a.code(err)
 	text := oneLine(err)
 	if code == exitUsage && !a.running {
-		text += " (see " + a.name + " --help)"
+		text += " (see " + command + " --help)"
 	}
 	fmt.Fprintln(a.err, "cloudfn: "+text)
 	return code
@@ -98,7 +98,7 @@ func (a *app) code(err error) int {
 	case !a.running, errors.As(err, &wrong), errors.As(err, &column):
 		return exitUsage
 	case errors.As(err, &answer):
-		return ofStatus(answer.Status)
+		return ofAnswer(answer)
 	case errors.As(err, &refused):
 		return exitRefused
 	case errors.As(err, &away), errors.Is(err, context.DeadlineExceeded):
@@ -113,8 +113,10 @@ func (a *app) code(err error) int {
 	return exitFailed
 }
 
-func ofStatus(status int) int {
-	switch {
+func ofAnswer(e *api.Error) int {
+	switch status := e.Status; {
+	case e.Code == "" && status == http.StatusNotFound: // another server, or another path of it: nothing was looked for
+		return exitUsage
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
 		return exitRefused
 	case status == http.StatusNotFound:

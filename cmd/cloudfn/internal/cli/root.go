@@ -58,7 +58,8 @@ func Main(args []string, in, out, err *os.File) int {
 	}
 	root := a.root(args[0])
 	root.SetArgs(args[1:])
-	return a.exit(root.ExecuteContext(ctx))
+	command, failure := root.ExecuteContextC(ctx)
+	return a.exit(failure, command.CommandPath())
 }
 
 // interruptible is a context that Ctrl-C ends, or a terminal that is closed, once: the second one ends the process.

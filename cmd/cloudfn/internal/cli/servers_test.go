@@ -235,7 +235,7 @@ func TestChartSummary(t *testing.T) {
 	hours := []api.HourStat{
 		{Hour: at(1), Running: &two, Total: &two, Source: api.Rebuilt}, {Hour: at(2), Source: api.Missing}, {Hour: at(3), Running: &zero, Total: &two, Source: api.Sampled},
 	}
-	want := "now:  0 running (Jan 02 03:00)\npeak: 2 running (Jan 02 01:00)\n1 of 3 hours are rebuilt from Nova's history\n" +
+	want := "last: 0 running (Jan 02 03:00)\npeak: 2 running (Jan 02 01:00)\n1 of 3 hours are rebuilt from Nova's history\n" +
 		"1 of 3 hours are missing: how many ran then is not known\n"
 	if got := chartSummary(hours); got != want {
 		t.Errorf("the summary is\n%s\nwant\n%s", got, want)
@@ -244,7 +244,7 @@ func TestChartSummary(t *testing.T) {
 	if bars[0].Annotation != "rebuilt" || !bars[1].Missing || bars[2].Missing || bars[2].Part != 0 || bars[2].All != 2 {
 		t.Errorf("the bars are %+v", bars)
 	}
-	if got := chartSummary([]api.HourStat{{Hour: at(1), Source: api.Missing}}); !strings.HasPrefix(got, "now:  not known\n1 of 1") {
+	if got := chartSummary([]api.HourStat{{Hour: at(1), Source: api.Missing}}); !strings.HasPrefix(got, "last: not known\n1 of 1") {
 		t.Errorf("of nothing it is %q", got)
 	}
 }

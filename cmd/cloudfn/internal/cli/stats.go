@@ -166,7 +166,7 @@ func hourBars(hours []api.HourStat) []output.Bar {
 	return bars
 }
 
-// chartSummary says the last hour, the peak, and what was not counted.
+// chartSummary says the last full hour, the peak, and what was not counted.
 func chartSummary(hours []api.HourStat) string {
 	var peak *api.HourStat
 	missing, rebuilt := 0, 0
@@ -181,9 +181,9 @@ func chartSummary(hours []api.HourStat) string {
 			rebuilt++
 		}
 	}
-	text := "now:  not known\n"
+	text := "last: not known\n"
 	if last := hours[len(hours)-1]; last.Running != nil {
-		text = fmt.Sprintf("now:  %d running (%s)\n", *last.Running, last.Hour.UTC().Format(chartDay))
+		text = fmt.Sprintf("last: %d running (%s)\n", *last.Running, last.Hour.UTC().Format(chartDay))
 	}
 	if peak != nil {
 		text += fmt.Sprintf("peak: %d running (%s)\n", *peak.Running, peak.Hour.UTC().Format(chartDay))

@@ -3,10 +3,12 @@ package output
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"unicode"
@@ -51,7 +53,7 @@ func List[T any](p *Printer, items []api.Item[T], name func(T) string, columns [
 		for i, item := range items {
 			raw[i] = item.Raw
 		}
-		return p.data(raw)
+		return p.data(raw, fields(reflect.TypeFor[T]()))
 	case "name":
 		var names bytes.Buffer
 		for _, item := range items {
@@ -83,7 +85,7 @@ func List[T any](p *Printer, items []api.Item[T], name func(T) string, columns [
 func One[T any](p *Printer, item api.Item[T], name func(T) string, columns []Column[T]) error {
 	switch p.Format {
 	case "json", "yaml":
-		return p.data(item.Raw)
+		return p.data(item.Raw, fields(reflect.TypeFor[T]()))
 	case "name":
 		_, err := fmt.Fprintln(p.Out, Clean(name(item.Value)))
 		return err
@@ -150,12 +152,12 @@ func (e ColumnError) Error() string {
 
 // data prints JSON as it came but for its white space, or the same as YAML. What could command a terminal is escaped in both; a plain
 // text of YAML has no escapes, and its readers take JSON as well.
-func (p *Printer) data(v any) error {
+func (p *Printer) data(v any, known []string) error {
 	text, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
-	if text, err = p.pick(text); err != nil {
+	if text, err = p.pick(text, known); err != nil {
 		return err
 	}
 	if p.Format == "yaml" && bytes.Equal(Escape(text), text) {
@@ -186,13 +188,36 @@ func Escape(text []byte) []byte {
 	return safe.Bytes()
 }
 
-// pick keeps of each object the fields that are asked for.
-func (p *Printer) pick(text []byte) ([]byte, error) {
+// fields are the names that the type's fields have in JSON.
+func fields(of reflect.Type) (names []string) {
+	if of.Kind() != reflect.Struct {
+		return nil
+	}
+	for _, f := range reflect.VisibleFields(of) {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if !f.IsExported() || f.Anonymous || name == "-" {
+			continue
+		}
+		names = append(names, cmp.Or(name, f.Name))
+	}
+	return names
+}
+
+// pick keeps of each object the fields that are asked for. Which there are says the type: one that is optional may be in no object.
+func (p *Printer) pick(text []byte, known []string) ([]byte, error) {
 	if len(p.Columns) == 0 {
 		return text, nil
 	}
+	asked := func(field string) func(string) bool {
+		return func(column string) bool { return strings.EqualFold(column, field) }
+	}
+	for _, column := range p.Columns {
+		if !slices.ContainsFunc(known, asked(column)) {
+			return nil, ColumnError{column, known}
+		}
+	}
 	keep := func(o map[string]json.RawMessage) {
-		maps.DeleteFunc(o, func(field string, _ json.RawMessage) bool { return !slices.Contains(p.Columns, field) })
+		maps.DeleteFunc(o, func(field string, _ json.RawMessage) bool { return !slices.ContainsFunc(p.Columns, asked(field)) })
 	}
 	var many []map[string]json.RawMessage
 	if json.Unmarshal(text, &many) == nil {

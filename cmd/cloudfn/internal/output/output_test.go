@@ -46,7 +46,7 @@ func TestFormats(t *testing.T) {
 		"color":   {Printer{Format: "table", Color: true, Columns: []string{"state"}}, "\x1b[1mSTATE\x1b[0m\n\x1b[32mactive\x1b[0m\n-\n"},
 		"name":    {Printer{Format: "name"}, "web\nréseau\n"},
 		"yaml":    {Printer{Format: "yaml"}, "- name: web\n  state: active\n- name: réseau\n  state: \"\"\n"},
-		"json":    {Printer{Format: "json", Columns: []string{"name"}}, "[\n  {\n    \"name\": \"web\"\n  },\n  {\n    \"name\": \"réseau\"\n  }\n]\n"},
+		"json":    {Printer{Format: "json", Columns: []string{"NAME"}}, "[\n  {\n    \"name\": \"web\"\n  },\n  {\n    \"name\": \"réseau\"\n  }\n]\n"},
 	} {
 		var out bytes.Buffer
 		c.printer.Out = &out
@@ -60,6 +60,10 @@ func TestFormats(t *testing.T) {
 	p := Printer{Out: &bytes.Buffer{}, Format: "table", Columns: []string{"nonsense"}}
 	if _, ok := errors.AsType[ColumnError](List(&p, nil, nil, thingColumns)); !ok {
 		t.Error("a column that there is not is not refused")
+	}
+	p = Printer{Out: &bytes.Buffer{}, Format: "yaml", Columns: []string{"name", "nonsense"}}
+	if refused, ok := errors.AsType[ColumnError](List(&p, nil, nil, thingColumns)); !ok || refused.Column != "nonsense" {
+		t.Errorf("a field that there is not is not refused: %v", refused)
 	}
 }
 
