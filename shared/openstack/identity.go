@@ -71,7 +71,7 @@ func (c *Cloud) Validate(ctx context.Context, subject domain.Secret) (domain.Ide
 		MoreHeaders: map[string]string{"X-Subject-Token": subject.Reveal()},
 		OkCodes:     []int{http.StatusOK, http.StatusNonAuthoritativeInfo},
 	})
-	switch err = classify("keystone", err); apperr.CodeOf(err) {
+	switch err = c.refusalOf(ctx, classify("keystone", err)); apperr.CodeOf(err) {
 	case "":
 	case apperr.NotFound:
 		return domain.Identity{}, apperr.Wrap(apperr.Unauthenticated, err, "this token is not accepted: tokens of application credentials with access rules are not honored")
@@ -91,20 +91,12 @@ func keystoneAway(err error) error {
 	if code := apperr.CodeOf(err); code == apperr.ClientGone || code == apperr.RateLimited {
 		return err
 	}
+	if _, says := errors.AsType[notKeystoneError](err); says {
+		return err
+	}
 	e := apperr.Wrap(apperr.Unavailable, err, "keystone is not available")
 	e.RetryAfter = defaultRetryAfter
 	return e
-}
-
-// Reachable asks Keystone for its version, without any token.
-func (c *Cloud) Reachable(ctx context.Context) error {
-	s := Session{cloud: c}
-	keystone := &gophercloud.ServiceClient{ProviderClient: s.provider(), Endpoint: c.identity}
-	resp, err := keystone.Get(ctx, c.identity, nil, &gophercloud.RequestOpts{OkCodes: []int{http.StatusOK, http.StatusMultipleChoices}})
-	if err == nil {
-		err = resp.Body.Close()
-	}
-	return classify("keystone", err)
 }
 
 // Credentials are a service account's. Only event functions have them.
@@ -211,8 +203,8 @@ func (c *Cloud) create(ctx context.Context, request map[string]any) (*Session, t
 	}
 	// Not by gophercloud's tokens.Create, whose Extract panics on a struct that embeds one of ours.
 	resp, err := keystone.Post(ctx, keystone.ServiceURL("auth", "tokens"), request, &body, &gophercloud.RequestOpts{OmitHeaders: []string{"X-Auth-Token"}})
-	if err != nil {
-		return nil, token{}, classify("keystone", err)
+	if err = c.refusalOf(ctx, classify("keystone", err)); err != nil {
+		return nil, token{}, err
 	}
 	who := body.Token.identity()
 	s := c.As(domain.Secret(resp.Header.Get("X-Subject-Token")), who.UserID+"/"+who.ProjectID+"/"+who.DomainID)

@@ -15,6 +15,7 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/gophercloud/gophercloud/v2"
@@ -74,6 +75,7 @@ type Cloud struct {
 	http      http.Client
 	catalogs  *expirable.LRU[string, catalog]
 	catalogSF singleflight.Group
+	confirmed atomic.Int64 // when Keystone's own answer was last seen, in Unix nanoseconds
 }
 
 // catalogTTL is how long a project's catalog is believed.
