@@ -3,6 +3,7 @@ package openstack
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"time"
 
@@ -160,7 +161,28 @@ func (c *Cloud) Account(cfg Config, credentials Credentials) (*Account, error) {
 
 // Login opens a session with the account's own scope, or none.
 func (a *Account) Login(ctx context.Context) (*Session, error) {
-	return a.cloud.login(ctx, &a.auth)
+	s, err := a.cloud.login(ctx, &a.auth)
+	if err != nil {
+		return nil, fmt.Errorf("login as %s at %s: %w", a, a.cloud.IdentityURL(), err)
+	}
+	return s, nil
+}
+
+// String names the account, without any secret, for the log.
+func (a *Account) String() string {
+	switch domain, id := a.auth.DomainName, a.auth.DomainID; {
+	case a.auth.ApplicationCredentialID != "":
+		return "the application credential " + a.auth.ApplicationCredentialID
+	case a.auth.ApplicationCredentialName != "":
+		return "the application credential " + a.auth.ApplicationCredentialName + " of the user " + a.auth.Username
+	case a.auth.UserID != "":
+		return "the user with the id " + a.auth.UserID
+	case domain != "":
+		return "the user " + a.auth.Username + " of the domain " + domain
+	case id != "":
+		return "the user " + a.auth.Username + " of the domain with the id " + id
+	}
+	return "the user " + a.auth.Username
 }
 
 // In opens a session in one project from another session of the account, without its password: Keystone

@@ -64,11 +64,14 @@ type notKeystoneError struct {
 }
 
 func (e notKeystoneError) Error() string {
-	text := e.url + " is not Keystone's API 3: correct OS_AUTH_URL (or auth_url)"
+	return e.url + " is not Keystone's API 3 (" + e.answer() + "): correct OS_AUTH_URL, or auth_url"
+}
+
+func (e notKeystoneError) answer() string {
 	if e.cause == nil {
-		return text + "; it answers with another document"
+		return "it answers with another document"
 	}
-	return text + "; " + e.cause.Error()
+	return rootCause(e.cause)
 }
 
 func (e notKeystoneError) Unwrap() error { return e.cause }
