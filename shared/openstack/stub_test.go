@@ -124,8 +124,8 @@ func list(ctx context.Context, s *Session) error {
 	return err
 }
 
-// bubbled is a Cloud whose answers are made by fn, without any network. It is made outside of the bubble of
-// testing/synctest in which it is used, because its cache keeps a goroutine for ever.
+// bubbled is a Cloud whose answers are made by fn, without any network: for use in a bubble of
+// testing/synctest.
 func bubbled(t *testing.T, fn func(*http.Request) (*http.Response, error)) *Cloud {
 	t.Helper()
 	c, err := New(Config{AuthURL: "http://keystone/v3", Interface: "public"}, Options{
