@@ -84,7 +84,7 @@ func mayDelegate(err error) error {
 		return err
 	}
 	words := strings.ToLower(apperr.As(err).Message)
-	if !strings.Contains(words, "delegat") && !strings.Contains(words, "application credential") {
+	if !strings.Contains(words, "delegat") && !strings.Contains(strings.ReplaceAll(words, "_", " "), "application credential") {
 		return err
 	}
 	return apperr.Wrap(apperr.Conflict, err, "Keystone does not let this token make a trust, because it was delegated itself: "+

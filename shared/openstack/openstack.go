@@ -15,6 +15,7 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/gophercloud/gophercloud/v2"
@@ -75,6 +76,7 @@ type Cloud struct {
 	catalogs  *catalogCache
 	others    *lru.Cache[string, *Cloud] // clouds and regions reached by At
 	catalogSF singleflight.Group
+	confirmed atomic.Int64 // when Keystone's own answer was last seen, in Unix nanoseconds
 }
 
 // catalogTTL is how long a project's catalog is believed.

@@ -29,6 +29,8 @@ type stub struct {
 const (
 	theToken = "canary-token"
 	reqID    = "req-11111111-2222-4333-8444-555555555555"
+
+	keystoneDocument = `{"version":{"id":"v3.14","status":"stable","links":[{"rel":"self","href":"http://k/v3/"}]}}`
 )
 
 func newStub(t *testing.T) *stub {
@@ -49,6 +51,7 @@ func newStub(t *testing.T) *stub {
 		server.Close()
 	})
 	s.url = server.URL
+	s.answer("GET /v3/{$}", 200, keystoneDocument)
 	s.answer("GET /v3/auth/catalog", 200, s.catalog("compute", "network", "image"))
 	return s
 }

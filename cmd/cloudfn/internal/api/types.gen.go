@@ -1630,6 +1630,15 @@ type Session struct {
 	User      Named    `json:"user"`
 }
 
+// Settings defines model for Settings.
+type Settings struct {
+	// CheckedAt When they were tried. Absent while the first check runs.
+	CheckedAt *time.Time `json:"checked_at,omitempty"`
+
+	// Wrong The environment variables that do not work, by name.
+	Wrong []string `json:"wrong"`
+}
+
 // SignIn A user and a password, or a token alone.
 type SignIn struct {
 	Password *string `json:"password,omitempty"`
@@ -1678,6 +1687,7 @@ type Status struct {
 
 	// Postgres Reachable when it answers and its schema is new enough.
 	Postgres Dependency `json:"postgres"`
+	Settings Settings   `json:"settings"`
 
 	// Version The version of the module, or "(devel)".
 	Version string `json:"version"`
