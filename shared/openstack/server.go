@@ -24,6 +24,7 @@ type server struct {
 	Name      string    `json:"name"`
 	Status    string    `json:"status"`
 	Tenant    string    `json:"tenant_id"`
+	User      string    `json:"user_id"`
 	Created   time.Time `json:"created"`
 	Updated   time.Time `json:"updated"`
 	Zone      string    `json:"OS-EXT-AZ:availability_zone"`
@@ -84,7 +85,7 @@ func (s *server) domain() domain.Server {
 	out := domain.Server{
 		ID: s.ID, Name: s.Name, Status: s.Status, Addresses: []domain.Address{}, Zone: s.Zone, KeyName: s.KeyName,
 		CreatedAt: s.Created, UpdatedAt: s.Updated, Tags: s.Tags, Partial: s.Status == "UNKNOWN",
-		ProjectID: s.Tenant, Task: s.Task, Locked: s.Locked,
+		ProjectID: s.Tenant, UserID: s.User, Task: s.Task, Locked: s.Locked,
 	}
 	if out.UpdatedAt.IsZero() { // Nova does not know it of a server whose cell is down
 		out.UpdatedAt = out.CreatedAt

@@ -126,12 +126,13 @@ const (
 
 // Defines values for EventType.
 const (
-	CloudfnActionStateV1     EventType = "cloudfn.action.state.v1"
-	CloudfnAgentReadyV1      EventType = "cloudfn.agent.ready.v1"
-	CloudfnCallbackStateV1   EventType = "cloudfn.callback.state.v1"
-	CloudfnConnectionStateV1 EventType = "cloudfn.connection.state.v1"
-	CloudfnInstanceStateV1   EventType = "cloudfn.instance.state.v1"
-	CloudfnOrderStateV1      EventType = "cloudfn.order.state.v1"
+	CloudfnActionStateV1              EventType = "cloudfn.action.state.v1"
+	CloudfnAgentReadyV1               EventType = "cloudfn.agent.ready.v1"
+	CloudfnCallbackStateV1            EventType = "cloudfn.callback.state.v1"
+	CloudfnConnectionStateV1          EventType = "cloudfn.connection.state.v1"
+	CloudfnInstanceStateV1            EventType = "cloudfn.instance.state.v1"
+	CloudfnInstanceUnexpectedServerV1 EventType = "cloudfn.instance.unexpected_server.v1"
+	CloudfnOrderStateV1               EventType = "cloudfn.order.state.v1"
 )
 
 // Defines values for HourStatSource.
@@ -1716,6 +1717,25 @@ type Time = time.Time
 
 // UUID A UUID in lower case.
 type UUID = string
+
+// UnexpectedServerEvent defines model for UnexpectedServerEvent.
+type UnexpectedServerEvent struct {
+	// ConnectionID A UUID in lower case.
+	ConnectionID *UUID `json:"connection_id,omitempty"`
+
+	// InstanceID A UUID in lower case.
+	InstanceID UUID `json:"instance_id"`
+
+	// OrderID A UUID in lower case.
+	OrderID *UUID `json:"order_id,omitempty"`
+
+	// ServerID The instance's own server.
+	ServerID *UUID `json:"server_id,omitempty"`
+
+	// UnexpectedServerID A UUID in lower case.
+	UnexpectedServerID   UUID   `json:"unexpected_server_id"`
+	UnexpectedServerName string `json:"unexpected_server_name"`
+}
 
 // UserData Plain text for cloud-init, 49149 bytes at most. It is never logged, and never stored but sealed, with an order through a connection, until Nova has it.
 type UserData = string
