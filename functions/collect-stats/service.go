@@ -74,8 +74,8 @@ const (
 	parallel   = 4 // projects at once, when each has to be asked for by itself
 	// An hour is counted a moment after it began: until then what Nova writes may carry a time of before the hour.
 	begun = 3 * time.Second
-	// An event goes on by itself with what is due this soon; the next tick does the rest.
-	goesOn = 35 * time.Second
+	// An event goes on by itself with servers that are to be checked again this soon; the next tick does the rest.
+	soon = 12 * time.Second
 	// A job says that its hour's work was done. It is no use any more when nobody asks for that hour.
 	jobsKept = 2 * maxBackfill
 	// A job's end is written also when the time for its work is up; a database that hangs must not hold the copy.
@@ -92,14 +92,15 @@ func (s service) Collect(ctx context.Context) error {
 			return err
 		}
 		slot := domain.Slot(now)
-		next := slot.Add(begun)
+		next, atMost := slot.Add(begun), domain.EarlyGrace+begun
 		if !now.Before(next) {
+			atMost = soon
 			if next, err = s.work(ctx, now, slot); err != nil {
 				return err
 			}
 		}
 		pause := next.Sub(now.Add(time.Since(asked)))
-		if next.IsZero() || pause > goesOn || !s.wait(ctx, pause) {
+		if next.IsZero() || pause > atMost || !s.wait(ctx, pause) {
 			return nil
 		}
 	}

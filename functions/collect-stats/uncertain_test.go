@@ -97,3 +97,73 @@ func TestOneUncertainServer(t *testing.T) {
 		})
 	}
 }
+
+// tickAt is one event at a moment, and what it called.
+func tickAt(t *testing.T, database string, cloud *fakeCloud, backfill time.Duration, at time.Time) map[string]int {
+	t.Helper()
+	testkit.SetClock(t, database, at)
+	cloud.calls = nil
+	if err := collect(t, serviceOn(t, database, cloud, backfill)); err != nil {
+		t.Fatal(err)
+	}
+	return cloud.calls
+}
+
+// TestALogThatNeverDecides is read by every minute's tick for ten minutes, and then with growing pauses. The hour is announced
+// once, after these ten minutes, with what is uncertain. A tick that finds nothing due asks the cloud nothing.
+func TestALogThatNeverDecides(t *testing.T) {
+	t.Parallel()
+	database, hour := testkit.Database(t), nextHour()
+	cloud := &fakeCloud{projects: twoProjects, servers: []domain.History{stood("a", "p1", "active", hour), stood("b", "p1", "active", hour)}}
+	stops(&cloud.servers[1], hour.Add(time.Second), false)
+	var asked []int
+	for minute := range 24 {
+		calls := tickAt(t, database, cloud, time.Hour, hour.Add(time.Duration(minute)*time.Minute+16*time.Second))
+		if calls["actions"] > 0 {
+			asked = append(asked, minute)
+		} else if len(calls) > 0 {
+			t.Errorf("minute %d: it asked %v", minute, calls)
+		}
+		switch announcedYet := len(announced(t, database)) == 1; {
+		case minute < 10 && announcedYet:
+			t.Fatalf("it was announced after %d minutes", minute)
+		case minute >= 10 && !announcedYet:
+			t.Fatalf("it was not announced after %d minutes", minute)
+		}
+	}
+	if diff := cmp.Diff([]int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 21}, asked); diff != "" {
+		t.Error(diff)
+	}
+	var data map[string]any
+	if err := json.Unmarshal([]byte(announced(t, database)[0].Data), &data); err != nil || data["running"] != 1. || data["uncertain"] != 1. {
+		t.Errorf("announced is %v %v", data, err)
+	}
+	// Should the log decide it later after all, the hour says so. It is announced once.
+	stops(&cloud.servers[1], hour.Add(time.Second), true)
+	tickAt(t, database, cloud, 3*time.Hour, hour.Add(2*time.Hour))
+	want := []row{{hour, 2, 2, map[string]int{"ACTIVE": 2}, 0, domain.Rebuilt}}
+	if diff := cmp.Diff(want, rows(t, database, "p1")[:1]); diff != "" {
+		t.Error(diff)
+	}
+	if n := len(announced(t, database)); n != 3 { // and the two hours after it
+		t.Errorf("%d events", n)
+	}
+}
+
+// TestAServerThatVanishes from Nova, because its request for a host was withdrawn or it was purged, is counted no more.
+func TestAServerThatVanishes(t *testing.T) {
+	t.Parallel()
+	database, hour := testkit.Database(t), nextHour()
+	cloud := &fakeCloud{projects: twoProjects, servers: []domain.History{
+		stood("a", "p1", "active", hour), {ServerID: "b", ProjectID: "p1", Created: hour.Add(-time.Second), Updated: hour.Add(time.Second), State: "building"},
+	}}
+	tickAt(t, database, cloud, time.Hour, hour.Add(20*time.Second))
+	if got := rows(t, database, "p1"); got[0].Running != 1 || got[0].Uncertain != 1 {
+		t.Fatalf("got %+v", got)
+	}
+	cloud.servers = cloud.servers[:1]
+	calls := tickAt(t, database, cloud, time.Hour, hour.Add(80*time.Second))
+	if got := rows(t, database, "p1"); got[0].Running != 1 || got[0].Total != 1 || got[0].Uncertain != 0 || calls["actions"] != 0 {
+		t.Errorf("got %+v after %v", got, calls)
+	}
+}
