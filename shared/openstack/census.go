@@ -80,7 +80,7 @@ func (s *Session) neverLaunched(ctx context.Context, projectID string, see func(
 	query := url.Values{"status": {"BUILD", "ERROR"}}
 	return s.eachServer(ctx, projectID, query, func(found *server) {
 		if found.Launched.IsZero() {
-			see(domain.Standing{ServerID: found.ID, ProjectID: found.Tenant, State: domain.VMState(found.VMState)})
+			see(domain.Standing{ServerID: found.ID, ProjectID: found.Tenant, State: domain.VMState(found.VMState), Created: found.Created})
 		}
 	})
 }
