@@ -139,7 +139,7 @@ func (s *service) step(
 
 // forgo writes down that an instance is not asked for any more, unless it has a server after all.
 func (s *service) forgo(ctx context.Context, cloud session, order domain.Order, i domain.Instance, claim domain.Claim) error {
-	found, _, err := cloud.Servers(ctx, domain.ServerQuery{Tags: []string{i.ID.String()}, Limit: 1000})
+	found, err := ordering.ServersByTag(ctx, cloud, i.ID.String())
 	if err != nil {
 		return err
 	}

@@ -25,7 +25,7 @@ type ExtraCloud interface {
 func RemoveExtra(ctx context.Context, cloud ExtraCloud, store ExtraStore, order domain.Order, i domain.Instance, s domain.Server) error {
 	call, proven := order.Duplicate(i, s)
 	if proven {
-		copies, _, err := cloud.Servers(ctx, domain.ServerQuery{Tags: []string{domain.CallTag(call.ID)}, Limit: 1000})
+		copies, err := ServersByTag(ctx, cloud, domain.CallTag(call.ID))
 		if err != nil {
 			return err
 		}
