@@ -11,6 +11,7 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/ordering"
 )
 
 // orderStore is the part of the database that orders are attended with.
@@ -135,7 +136,7 @@ func (s *service) step(ctx context.Context, cloud session, step domain.Step, i d
 
 // forgo writes down that an instance is not asked for any more, unless it has a server after all.
 func (s *service) forgo(ctx context.Context, cloud session, i domain.Instance, claim domain.Claim) error {
-	found, _, err := cloud.Servers(ctx, domain.ServerQuery{Tags: []string{i.ID.String()}, Limit: 1000})
+	found, err := ordering.ServersByTag(ctx, cloud, i.ID.String())
 	if err != nil {
 		return err
 	}

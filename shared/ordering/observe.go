@@ -18,7 +18,7 @@ func (w Worker) Observe(ctx context.Context, cloud Cloud, order domain.Order) (d
 	if err != nil {
 		return order, err
 	}
-	found, _, err := cloud.Servers(ctx, domain.ServerQuery{Tags: []string{domain.OrderTag(order.ID)}, Limit: 1000})
+	found, err := orderServers(ctx, cloud, order)
 	if err != nil {
 		return order, err
 	}
