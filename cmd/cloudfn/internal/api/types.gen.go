@@ -818,7 +818,7 @@ type HourStat struct {
 	// Hour A full hour in UTC.
 	Hour Hour `json:"hour"`
 
-	// Running Servers that were ACTIVE.
+	// Running Servers that were ACTIVE for certain.
 	Running *int `json:"running"`
 
 	// Source `sampled`: counted at most 5 minutes after the hour. `rebuilt`: worked out later from Nova's own history; so
@@ -827,6 +827,10 @@ type HourStat struct {
 
 	// Total Servers that were not deleted, in whatever status.
 	Total *int `json:"total"`
+
+	// Uncertain How many servers were there, or may have been, in a state that Nova's log does not decide: mostly those that changed
+	// within the second of the hour. They are not in `running`, `total` and `by_status`.
+	Uncertain int `json:"uncertain"`
 }
 
 // HourStatSource `sampled`: counted at most 5 minutes after the hour. `rebuilt`: worked out later from Nova's own history; so
@@ -1662,7 +1666,7 @@ type SignIn struct {
 
 // Stats defines model for Stats.
 type Stats struct {
-	// Complete No hour is missing.
+	// Complete No hour is missing. Hours may still have uncertain servers.
 	Complete bool `json:"complete"`
 
 	// DomainID The domain of `scope=domain`; of `scope=project`, the domain that the project was looked for in.
