@@ -27,7 +27,7 @@ func TestCheck(t *testing.T) {
 		variable string   // that is wrong; "" = none
 		says     []string // in its line
 	}{
-		"the daemon": {nil, "", nil},
+		"the daemon":                    {nil, "", nil},
 		"a function without an account": {map[string]string{"FUNCTION_TARGET": "resources", "OS_USERNAME": "", "OS_PASSWORD": ""}, "", nil},
 		"a wrong path":                  {map[string]string{"OS_AUTH_URL": testkit.KeystoneURL(t) + "/wrong"}, "OS_AUTH_URL", []string{"not Keystone", "404", "https://keystone.example.com/v3"}},
 		"nobody listens":                {map[string]string{"OS_AUTH_URL": "http://127.0.0.1:1/v3"}, "OS_AUTH_URL", []string{"cannot be reached", "refused"}},

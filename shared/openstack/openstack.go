@@ -76,6 +76,7 @@ type Cloud struct {
 	catalogs  *catalogCache
 	others    *lru.Cache[string, *Cloud] // clouds and regions reached by At
 	catalogSF singleflight.Group
+	probes    singleflight.Group
 	confirmed atomic.Int64 // when Keystone's own answer was last seen, in Unix nanoseconds
 }
 
@@ -209,7 +210,9 @@ func (s *Session) client(ctx context.Context, service, base, microversion string
 	if err != nil {
 		return nil, err
 	}
-	sc := &gophercloud.ServiceClient{ProviderClient: s.provider(), Endpoint: endpoint, Type: service, Microversion: microversion}
+	provider := s.provider()
+	provider.HTTPClient.Transport = blame{s, projectName(service), provider.HTTPClient.Transport}
+	sc := &gophercloud.ServiceClient{ProviderClient: provider, Endpoint: endpoint, Type: service, Microversion: microversion}
 	if base != "" && !strings.HasSuffix(endpoint, "/"+base) {
 		sc.ResourceBase = endpoint + base
 	}
