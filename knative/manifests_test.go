@@ -3,6 +3,7 @@ package knative
 
 import (
 	"bytes"
+	"cmp"
 	"maps"
 	"os"
 	"os/exec"
@@ -37,7 +38,7 @@ type object struct {
 				TimeoutSeconds               int
 				Containers                   []struct {
 					EnvFrom                       []struct{ SecretRef, ConfigMapRef struct{ Name string } }
-					Env                           []struct{ Name string }
+					Env                           []struct{ Name, Value string }
 					LivenessProbe, ReadinessProbe map[string]any
 				}
 			}
