@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"time"
 
 	"github.com/gophercloud/gophercloud/v2"
@@ -193,6 +194,15 @@ func (s *Session) In(ctx context.Context, projectID string) (*Session, error) {
 		return s, nil
 	}
 	return s.cloud.login(ctx, &gophercloud.AuthOptions{TokenID: s.token.Reveal(), Scope: &gophercloud.AuthScope{ProjectID: projectID}})
+}
+
+// KnowsProject is NotFound when Keystone has no such project; one that is disabled it has. Forbidden says nothing: who may
+// not ask for the project is told so, too, of one that is gone.
+func (s *Session) KnowsProject(ctx context.Context, id string) error {
+	keystone := s.keystone()
+	var body struct{}
+	_, err := keystone.Get(ctx, keystone.ServiceURL("projects", url.PathEscape(id)), &body, nil)
+	return classify("keystone", err)
 }
 
 func (c *Cloud) login(ctx context.Context, auth *gophercloud.AuthOptions) (*Session, error) {
