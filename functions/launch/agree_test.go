@@ -36,6 +36,18 @@ func zeroDisk(t *testing.T, p *testkit.Project) string {
 	return made.ID
 }
 
+// ownPolicy counts against the quota of the project that it is for.
+type ownPolicy struct{ rbacpolicies.CreateOpts }
+
+// ToRBACPolicyCreateMap is what gophercloud sends.
+func (o ownPolicy) ToRBACPolicyCreateMap() (map[string]any, error) {
+	body, err := o.CreateOpts.ToRBACPolicyCreateMap()
+	if err == nil {
+		body["rbac_policy"].(map[string]any)["project_id"] = o.TargetTenant
+	}
+	return body, err
+}
+
 // outside makes a network that is external, and shared if asked for, for the project alone.
 func outside(t *testing.T, p *testkit.Project, cidr string, isShared bool) string {
 	t.Helper()
@@ -57,7 +69,7 @@ func outside(t *testing.T, p *testkit.Project, cidr string, isShared bool) strin
 		actions = append(actions, rbacpolicies.ActionAccessShared)
 	}
 	for _, action := range actions {
-		opts := rbacpolicies.CreateOpts{Action: action, ObjectType: "network", TargetTenant: p.ID, ObjectID: made.ID}
+		opts := ownPolicy{rbacpolicies.CreateOpts{Action: action, ObjectType: "network", TargetTenant: p.ID, ObjectID: made.ID}}
 		if err := rbacpolicies.Create(ctx, neutron, opts).Err; err != nil {
 			t.Fatal(err)
 		}
