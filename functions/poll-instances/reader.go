@@ -269,7 +269,7 @@ func (r *reader) apply(ctx context.Context, at time.Time, servers []domain.Serve
 	var news []domain.Instance
 	for _, i := range found {
 		s, ok := serverOf(i, servers)
-		if !ok {
+		if !ok || !r.mayAdopt(ctx, i, s) {
 			continue
 		}
 		if !i.Found(s) {

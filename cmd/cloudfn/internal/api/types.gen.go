@@ -1005,7 +1005,7 @@ type LaunchProblem struct {
 	Code   LaunchProblemCode `json:"code"`
 	Detail string            `json:"detail"`
 
-	// Field The field of the request, such as `networks[0]`.
+	// Field The field of the request, such as `networks[0]`, or `X-Auth-Token`.
 	Field string `json:"field"`
 }
 
@@ -1058,14 +1058,15 @@ type LaunchRequest struct {
 	// KeyName A key pair of the caller's.
 	KeyName *string `json:"key_name,omitempty"`
 
-	// Metadata Metadata of the server.
+	// Metadata Metadata of the server. Keys have ASCII letters, digits, and `-_:. `.
 	Metadata *Metadata `json:"metadata,omitempty"`
 
 	// Min Instead of a flavor, the least that a server must have. Of the flavors that have it, and what the image needs, the one
 	// with the least memory is taken, then with the fewest vCPUs, then with the smallest disk.
 	Min *MinSize `json:"min,omitempty"`
 
-	// Name The server's name. With more than one, `-1`, `-2` and so on are put behind it.
+	// Name The server's name: printable characters up to U+FFFE (no emoji, nothing invisible), without a space at either end. With
+	// more than one, `-1`, `-2` and so on are put behind it.
 	Name *string `json:"name,omitempty"`
 
 	// Networks Ids or unique names of networks. Without one, the only network of the project that is not external.
@@ -1108,7 +1109,7 @@ type LaunchUnchecked struct {
 	Field string `json:"field"`
 }
 
-// Metadata Metadata of the server.
+// Metadata Metadata of the server. Keys have ASCII letters, digits, and `-_:. `.
 type Metadata map[string]string
 
 // MinSize Instead of a flavor, the least that a server must have. Of the flavors that have it, and what the image needs, the one
