@@ -12,6 +12,7 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/ordering"
 )
 
 const (
@@ -192,6 +193,7 @@ func (r *reader) apply(ctx context.Context, at time.Time, servers []domain.Serve
 			news = append(news, i)
 		}
 	}
+	ordering.Explain(ctx, r.cloud, news)
 	return tracked, errors.Join(r.change(ctx, news), r.removeUnwanted(ctx, servers))
 }
 
