@@ -9,6 +9,7 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/ordering"
 )
 
 const (
@@ -279,5 +280,6 @@ func (r *reader) apply(ctx context.Context, at time.Time, servers []domain.Serve
 		i.SeenAt = at
 		news = append(news, i)
 	}
+	ordering.Explain(ctx, r.cloud, news)
 	return unchanged, errors.Join(r.change(ctx, news), r.removeUnwanted(ctx, servers))
 }

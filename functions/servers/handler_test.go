@@ -81,6 +81,25 @@ func TestServersOfAProject(t *testing.T) {
 	if one.Instance == nil || one.Instance.ID.String() != id || one.Instance.State != domain.InstanceActive {
 		t.Errorf("the tracked server's instance is %+v, want %s, active as Nova says", one.Instance, id)
 	}
+
+	// Nova's own list shows no fault that is in another database than its API's.
+	testkit.Fault(t, made[2].ID, "Failed to allocate the network(s)")
+	for _, query := range []string{"?status=ERROR", "?tracked=false"} {
+		var got listAnswer
+		app.Get(t, "/v1/servers"+query).JSON(t, &got)
+		if len(got.Servers) != 1 || got.Servers[0].Fault == nil || got.Servers[0].Fault.Message != "Failed to allocate the network(s)" {
+			t.Errorf("%s: a server in ERROR is %+v", query, got.Servers)
+		}
+	}
+	var theirs struct {
+		Servers []struct{ Fault map[string]any }
+	}
+	if _, err := nova.Get(t.Context(), nova.ServiceURL("servers", "detail")+"?status=ERROR", &theirs, nil); err != nil {
+		t.Fatal(err)
+	}
+	if len(theirs.Servers) != 1 || theirs.Servers[0].Fault != nil {
+		t.Errorf("nova lists %+v", theirs.Servers)
+	}
 }
 
 // TestServerAsTheOpenStackClientShowsIt compares field by field, with a floating IP.

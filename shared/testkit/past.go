@@ -94,3 +94,13 @@ func (p *Project) Delete(t testing.TB, serverID string) {
 	}
 	p.Await(t, serverID, "DELETED")
 }
+
+// Fault puts a server into ERROR, and gives it a fault in the database of its cell, where a compute host writes one. The sandbox's fake
+// hypervisor never fails.
+func Fault(t testing.TB, serverID, message string) {
+	t.Helper()
+	if err := servers.ResetState(context.Background(), Compute(t, Login(t, "admin")), serverID, servers.StateError).ExtractErr(); err != nil {
+		t.Fatal(err)
+	}
+	novaSQL(t, fmt.Sprintf("insert into instance_faults (created_at, instance_uuid, code, message, deleted) values (now(), '%s', 500, '%s', 0)", serverID, message))
+}

@@ -1370,7 +1370,7 @@ type Server struct {
 	// CreatedAt RFC 3339 in UTC.
 	CreatedAt Time `json:"created_at"`
 
-	// Fault Nova's own account of why the server is in ERROR.
+	// Fault Nova's own account of why the server is in ERROR. Where Nova's own list leaves it out, a page has it for its first 20 such servers.
 	Fault *ServerFault `json:"fault,omitempty"`
 
 	// Flavor The flavor as it was when the server was made.
@@ -1517,7 +1517,7 @@ type ServerConnecting struct {
 	ServerID UUID `json:"server_id"`
 }
 
-// ServerFault Nova's own account of why the server is in ERROR.
+// ServerFault Nova's own account of why the server is in ERROR. Where Nova's own list leaves it out, a page has it for its first 20 such servers.
 type ServerFault struct {
 	// Code 0 through a connection.
 	Code int `json:"code"`
