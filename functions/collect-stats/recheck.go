@@ -65,12 +65,18 @@ func (s service) recheck(ctx context.Context, now, slot time.Time) error {
 // refine stores rows of which servers were checked again.
 func (s service) refine(now time.Time) func(context.Context, []*entry) error {
 	return func(ctx context.Context, rows []*entry) error {
-		refined := make([]postgres.Refined, len(rows))
-		for i, r := range rows {
+		var refined []postgres.Refined
+		for _, r := range rows {
+			if r.skipped && len(r.Undecided) == len(r.before) {
+				continue // it stays due as it is
+			}
 			if len(r.Undecided) < len(r.before) && domain.SourceAt(r.Hour, now) == domain.Rebuilt {
 				r.Source = domain.Rebuilt
 			}
-			refined[i] = postgres.Refined{HourCount: r.HourCount, Before: len(r.before)}
+			refined = append(refined, postgres.Refined{HourCount: r.HourCount, Before: len(r.before)})
+		}
+		if len(refined) == 0 {
+			return nil
 		}
 		return s.stats.Refine(ctx, refined)
 	}

@@ -104,3 +104,24 @@ func Fault(t testing.TB, serverID, message string) {
 	}
 	novaSQL(t, fmt.Sprintf("insert into instance_faults (created_at, instance_uuid, code, message, deleted) values (now(), '%s', 500, '%s', 0)", serverID, message))
 }
+
+// NovaServer is a server as Nova's database has it at a moment.
+type NovaServer struct {
+	Project, State string
+	Created        string
+}
+
+// NovaAt waits until a moment, and reads the servers of the projects then from the database of Nova's cell: those that are not
+// deleted, by id. Nova's database itself waits, so that this is exact to some milliseconds.
+func NovaAt(t testing.TB, moment time.Time, projects ...string) map[string]NovaServer {
+	t.Helper()
+	all := novaRows(t, fmt.Sprintf(`do sleep(greatest(0, %d.%06d - unix_timestamp(sysdate(6))));
+		select concat_ws('/', uuid, project_id, coalesce(vm_state, ''), date_format(created_at, '%%T')) from nova.instances where deleted = 0 and project_id in ('%s')`,
+		moment.Unix(), moment.Nanosecond()/1000, strings.Join(projects, "', '")))
+	found := map[string]NovaServer{}
+	for _, line := range strings.Fields(all) {
+		part := strings.Split(line, "/")
+		found[part[0]] = NovaServer{Project: part[1], State: part[2], Created: part[3]}
+	}
+	return found
+}
