@@ -1,81 +1,14 @@
 package launch
 
 import (
-	"context"
 	"fmt"
-	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/gophercloud/gophercloud/v2"
-	"github.com/gophercloud/gophercloud/v2/openstack"
-	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/flavors"
-	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/extensions/rbacpolicies"
-	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/networks"
-	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/subnets"
-
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
-
-// zeroDisk makes a flavor without a disk for the project alone.
-func zeroDisk(t *testing.T, p *testkit.Project) string {
-	t.Helper()
-	admin := testkit.Compute(t, testkit.Login(t, "admin"))
-	isPublic, disk := false, 0
-	opts := flavors.CreateOpts{Name: fmt.Sprintf("zero-disk-%x", rand.Uint64()), RAM: 64, VCPUs: 1, Disk: &disk, IsPublic: &isPublic}
-	made, err := flavors.Create(t.Context(), admin, opts).Extract()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = flavors.Delete(context.Background(), admin, made.ID).ExtractErr() })
-	if _, err := flavors.AddAccess(t.Context(), admin, made.ID, flavors.AddAccessOpts{Tenant: p.ID}).Extract(); err != nil {
-		t.Fatal(err)
-	}
-	return made.ID
-}
-
-// ownPolicy counts against the quota of the project that it is for.
-type ownPolicy struct{ rbacpolicies.CreateOpts }
-
-// ToRBACPolicyCreateMap is what gophercloud sends.
-func (o ownPolicy) ToRBACPolicyCreateMap() (map[string]any, error) {
-	body, err := o.CreateOpts.ToRBACPolicyCreateMap()
-	if err == nil {
-		body["rbac_policy"].(map[string]any)["project_id"] = o.TargetTenant
-	}
-	return body, err
-}
-
-// outside makes a network that is external, and shared if asked for, for the project alone.
-func outside(t *testing.T, p *testkit.Project, cidr string, isShared bool) string {
-	t.Helper()
-	ctx := context.Background()
-	neutron, err := openstack.NewNetworkV2(testkit.Login(t, "admin"), gophercloud.EndpointOpts{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	made, err := networks.Create(ctx, neutron, networks.CreateOpts{Name: "outside-" + p.ID}).Extract()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = networks.Delete(ctx, neutron, made.ID).ExtractErr() })
-	if err := subnets.Create(ctx, neutron, subnets.CreateOpts{NetworkID: made.ID, CIDR: cidr, IPVersion: gophercloud.IPv4}).Err; err != nil {
-		t.Fatal(err)
-	}
-	actions := []rbacpolicies.PolicyAction{rbacpolicies.ActionAccessExternal}
-	if isShared {
-		actions = append(actions, rbacpolicies.ActionAccessShared)
-	}
-	for _, action := range actions {
-		opts := ownPolicy{rbacpolicies.CreateOpts{Action: action, ObjectType: "network", TargetTenant: p.ID, ObjectID: made.ID}}
-		if err := rbacpolicies.Create(ctx, neutron, opts).Err; err != nil {
-			t.Fatal(err)
-		}
-	}
-	return made.ID
-}
 
 // TestFormats: what Nova refuses by its format is refused at once, by the dry run as by the launch, and what Nova takes is taken.
 func TestFormats(t *testing.T) {
@@ -139,9 +72,9 @@ func TestDryRunAgrees(t *testing.T) {
 		order   domain.OrderStatus // in the end; "" = it is not asked
 	}{
 		"characters that Nova takes":   {member, object{"name": "wëb\u3000✓", "metadata": object{"a-Z_0:9. x": "✓ ü"}}, "", 202, domain.OrderDone},
-		"a shared external network":    {member, object{"networks": []string{outside(t, p, "10.97.1.0/24", true)}}, "", 202, domain.OrderDone},
-		"an external network":          {member, object{"networks": []string{outside(t, p, "10.97.2.0/24", false)}}, "networks[0]", 202, domain.OrderFailed},
-		"a flavor without a disk":      {member, object{"flavor": zeroDisk(t, p)}, "flavor", 403, ""},
+		"a shared external network":    {member, object{"networks": []string{p.Outside(t, "10.97.1.0/24", true)}}, "", 202, domain.OrderDone},
+		"an external network":          {member, object{"networks": []string{p.Outside(t, "10.97.2.0/24", false)}}, "networks[0]", 202, domain.OrderFailed},
+		"a flavor without a disk":      {member, object{"flavor": p.ZeroDisk(t)}, "flavor", 403, ""},
 		"a token that may only read":   {reader, nil, "X-Auth-Token", 403, ""},
 		"a metadata key with umlauts":  {member, object{"metadata": object{"ü": "v"}}, "metadata.ü", 400, ""},
 		"a name with a variant emoji":  {member, object{"name": "🚀"}, "name", 400, ""},

@@ -42,7 +42,7 @@ func (w *world) unexpected(t *testing.T) (found []string) {
 func TestCopiedTags(t *testing.T) {
 	t.Parallel()
 	w := launched(t, 1)
-	made := w.Project.Servers(t)
+	made := w.Servers(t)
 	if len(made) != 1 {
 		t.Fatalf("Nova has %+v", made)
 	}
@@ -60,12 +60,12 @@ func TestCopiedTags(t *testing.T) {
 		t.Helper()
 		w.exec(t, "update polls set full_at = full_at - interval '1 hour'")
 		w.visit(t)
-		for _, s := range w.Project.Servers(t) {
+		for _, s := range w.Servers(t) {
 			if s.Status != "ACTIVE" {
 				t.Errorf("%s: %s is %s", when, s.ID, s.Status)
 			}
 		}
-		if n := len(w.Project.Servers(t)); n != 3 {
+		if n := len(w.Servers(t)); n != 3 {
 			t.Fatalf("%s: Nova has %d servers, want 3", when, n)
 		}
 		if got := w.unexpected(t); !slices.Equal(got, copies) {
@@ -110,7 +110,7 @@ func TestCopiedTagsOfNoServer(t *testing.T) {
 			w.exec(t, "delete from create_calls")
 		}
 		w.visit(t)
-		if left := w.Project.Servers(t); len(left) != 1 || left[0].ID != id || left[0].Status != "ACTIVE" {
+		if left := w.Servers(t); len(left) != 1 || left[0].ID != id || left[0].Status != "ACTIVE" {
 			t.Fatalf("%s: Nova has %+v, want somebody's server", status, left)
 		}
 		if n := testkit.Scalar[int](t, conn, "select count(server_id)::int from instances"); n != 0 {
