@@ -92,11 +92,16 @@ func (f *fakeCloud) answer(w http.ResponseWriter, status int, body []byte) {
 
 func (f *fakeCloud) list(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
+	filtered := query.Has("changes-since") || query.Has("status")
 	switch {
+	case filtered && query.Has("marker"):
+		f.send(w, []byte(`{"servers": []}`))
 	case query.Has("changes-since"):
 		f.send(w, f.changed)
 	case query.Has("status"):
 		f.send(w, f.unlaunched)
+	case f.detail[query.Get("marker")] == nil: // after the last server
+		f.send(w, []byte(`{"servers": []}`))
 	default:
 		f.send(w, f.detail[query.Get("marker")])
 	}
