@@ -16,11 +16,11 @@ func TestFaultNeutronStopped(t *testing.T) {
 	project := testkit.NewProject(t)
 	project.Quiet(t, project.Boot(t, "lists its groups", 1)[0].ID)
 	p := testkit.Spawn(t, testkit.Env(t, testkit.Database(t), map[string]string{"FUNCTION_TARGET": "servers"})).As(project.Token(t))
-	testkit.StopPieces(t, "neutron")
+	testkit.StopPieces(t, "neutron-server")
 	if a := p.Get(t, "/v1/servers"); a.Status != 503 || !strings.Contains(string(a.Body), "neutron is not available") || a.Header.Get("Retry-After") == "" {
 		t.Errorf("got %d %s, want 503 that names neutron", a.Status, a.Body)
 	}
-	testkit.StartPieces(t, "neutron")
+	testkit.StartPieces(t, "neutron-server")
 	testkit.Eventually(t, 30*time.Second, "it answers again", func() bool { return p.Get(t, "/v1/servers").Status == 200 })
 }
 
