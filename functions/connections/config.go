@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net/url"
+	"regexp"
 	"strings"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -25,8 +26,14 @@ type Config struct {
 	Seal seal.ConnectionConfig
 }
 
+// trusteeID is what Keystone's ids of users look like: 32 or 64 hexadecimal digits by default, other letters with other backends.
+var trusteeID = regexp.MustCompile(`^[0-9A-Za-z_.@:-]{0,255}$`)
+
 // Validate refuses a Config that cannot work.
 func (c Config) Validate() error {
+	if !trusteeID.MatchString(c.Trustee) {
+		return fmt.Errorf("TRUSTEE_USER_ID is %q: it must be the id of a user, as `cloudfnd trustee` prints it", c.Trustee)
+	}
 	for _, cloud := range c.Clouds {
 		u, err := url.Parse(cloud)
 		if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {

@@ -35,7 +35,9 @@ type outboxRow struct {
 		PreviousState string `json:"previous_state"`
 		Status        string
 		Addresses     []struct{ IP string }
-		Fault         *struct{ Code, Detail string }
+
+		UnexpectedServerID string `json:"unexpected_server_id"`
+		Fault              *struct{ Code, Detail string }
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/google/uuid"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
@@ -86,23 +85,11 @@ func (r *reader) lookUpOne(ctx context.Context, at time.Time, i *domain.Instance
 	return i.Missed(at, patience), nil
 }
 
-// serverOf finds the instance's server: the one that is written down, else the oldest that carries its tag, as whoever
-// goes on with its order would. A deleted one is no reason to give up an instance that has none yet.
+// serverOf finds the instance's server: the stored one, or the one that OfServers chose for an instance without any.
 func serverOf(i domain.Instance, servers []domain.Server) (found domain.Server, ok bool) {
-	for _, s := range servers {
-		switch {
-		case s.ProjectID != i.ProjectID:
-		case i.ServerID != "":
-			if s.ID == i.ServerID {
-				return s, true
-			}
-		case hasTag(s, i.ID) && domain.StateOf(s.Status, "") != domain.InstanceDeleted:
-			if !ok || s.CreatedAt.Before(found.CreatedAt) {
-				found, ok = s, true
-			}
-		}
+	n := slices.IndexFunc(servers, func(s domain.Server) bool { return s.ProjectID == i.ProjectID && s.ID == i.ServerID })
+	if n < 0 {
+		return found, false
 	}
-	return found, ok
+	return servers[n], true
 }
-
-func hasTag(s domain.Server, id uuid.UUID) bool { return slices.Contains(s.Tags, id.String()) }

@@ -107,53 +107,6 @@ func TestAgain(t *testing.T) {
 	}
 }
 
-// listed is a database that does not want some servers.
-type listed struct {
-	pollStore
-	unwanted []string
-}
-
-func (l listed) Unwanted(context.Context, []domain.Server) ([]string, error) { return l.unwanted, nil }
-
-// deleter is a session that writes down what it was asked to delete.
-type deleter struct {
-	session
-	project string
-	deleted *[]string
-}
-
-func (d deleter) In(_ context.Context, projectID string) (session, error) {
-	return deleter{project: projectID, deleted: d.deleted}, nil
-}
-
-func (d deleter) DeleteServer(_ context.Context, id string) error {
-	*d.deleted = append(*d.deleted, d.project+"/"+id)
-	if d.project == "read only" {
-		return apperr.New(apperr.Forbidden, "no")
-	}
-	return nil
-}
-
-// TestUnwantedGo each in its own project, once, and where the account may act; nothing else does.
-func TestUnwantedGo(t *testing.T) {
-	t.Parallel()
-	var deleted []string
-	s := &service{
-		polls: listed{unwanted: []string{"twice", "going", "a", "b"}},
-		cloud: &sessions{kept: map[string]session{}, login: func(context.Context) (session, error) { return deleter{deleted: &deleted}, nil }},
-	}
-	err := s.removeUnwanted(t.Context(), []domain.Server{
-		{ID: "kept", ProjectID: "p", Status: "ACTIVE"},
-		{ID: "twice", ProjectID: "p", Status: "BUILD"},
-		{ID: "going", ProjectID: "p", Status: "ACTIVE", Task: "deleting"},
-		{ID: "a", ProjectID: "read only", Status: "ACTIVE"},
-		{ID: "b", ProjectID: "read only", Status: "ACTIVE"},
-	})
-	if diff := cmp.Diff([]string{"p/twice", "read only/a"}, deleted); diff != "" || err != nil {
-		t.Errorf("%v %s", err, diff)
-	}
-}
-
 // stubborn is a session in whose project one server cannot be deleted.
 type stubborn struct {
 	deleter

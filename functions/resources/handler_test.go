@@ -2,6 +2,7 @@ package resources
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -92,6 +93,21 @@ func TestResourcesNeedsAProject(t *testing.T) {
 		a := app.As(tc.token).Get(t, "/v1/resources")
 		if a.Status != tc.want || tc.want == 401 && a.Header.Get("Www-Authenticate") == "" {
 			t.Errorf("%s: got %d %v %s, want %d", name, a.Status, a.Header, a.Body, tc.want)
+		}
+	}
+}
+
+// TestResourcesWithAWrongAuthURL: a wrong path is the operator's mistake, and no word about anybody's token.
+func TestResourcesWithAWrongAuthURL(t *testing.T) {
+	t.Parallel()
+	keystone := testkit.Redirect(t)
+	for name, path := range map[string]string{"a path that there is not": "/wrong/v3", "another version": "/v2.0"} {
+		env := keystone.Env(t, "collector")
+		env["OS_AUTH_URL"] = strings.TrimSuffix(keystone.URL(), "/v3") + path
+		app := testkit.Start(t, testkit.Env(t, testkit.Database(t), env))
+		a := app.As(testkit.Token(t, "demo")).Get(t, "/v1/resources")
+		if a.Status != 503 || a.Header.Get("Retry-After") == "" || !strings.Contains(string(a.Body), "keystone") || strings.Contains(string(a.Body), "access rules") {
+			t.Errorf("%s: got %d %s, want 503 that names keystone", name, a.Status, a.Body)
 		}
 	}
 }

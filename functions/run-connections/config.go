@@ -38,9 +38,9 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 	}
 	delegations := postgres.Delegations{DB: d.DB}
 	s := &service{
-		clock: d.DB, jobs: postgres.Jobs{DB: d.DB}, connections: postgres.Connections{DB: d.DB}, delegations: delegations,
+		clock: d.DB, jobs: postgres.Jobs{DB: d.DB}, connections: postgres.Connections{DB: d.DB}, delegations: delegations, remote: delegations,
 		orders: postgres.Orders{DB: d.DB}, actions: postgres.Actions{DB: d.DB}, instances: postgres.Instances{DB: d.DB},
-		seal: keys, wake: d.Wake, running: make(chan struct{}, 1), waiting: make(chan struct{}, 1),
+		seal: keys, wake: d.Wake, workers: newWorkers(), running: make(chan struct{}, 1), waiting: make(chan struct{}, 1),
 	}
 	s.cloud = newSessions(keys, s.opened)
 	s.cloud.login = func(ctx context.Context) (account, error) {

@@ -86,6 +86,7 @@ type Instance struct {
 	Remote         bool      // its server is in another cloud than ours
 	DisconnectedAt time.Time // when it was let go; zero = it was not
 	CreatedAt      time.Time
+	CallID         uuid.UUID // of the create call that made, or is about to be known to have made, ServerID; not stored with the instance
 }
 
 // Problem is why an instance could not be had: a code of apperr, and Nova's own words.

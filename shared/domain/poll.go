@@ -81,7 +81,8 @@ func (i *Instance) Found(s Server) (changed bool) {
 
 const orderTag = "cloudfn-order:"
 
-// OrderTag is the tag by which all servers of an order are found at once. Each has its instance's id as a tag besides.
+// OrderTag is the tag by which all servers of an order are found at once. Each has its instance's id as a tag besides, and
+// the CallTag of the call that made it.
 func OrderTag(id uuid.UUID) string { return orderTag + id.String() }
 
 // Made says for which instance of which order the server was made, by its tags. ok is false when they do not say just one.

@@ -58,6 +58,7 @@ func TestStandings(t *testing.T) {
 		"": `{"servers":[{"id":"n1","tenant_id":"p1","status":"BUILD","OS-EXT-STS:vm_state":"building","OS-SRV-USG:launched_at":null},
 			{"id":"was up","tenant_id":"p1","status":"ERROR","OS-EXT-STS:vm_state":"error","OS-SRV-USG:launched_at":"2026-01-02T03:04:05.000000"}],"servers_links":[{"rel":"next","href":"x"}]}`,
 		"was up": `{"servers":[{"id":"n2","tenant_id":"p4","status":"ERROR","OS-EXT-STS:vm_state":"error"}]}`,
+		"n2":     `{"servers":[]}`,
 	})
 	got, err := standings(t, s, "")
 	want := map[string]domain.Standing{}
@@ -156,7 +157,7 @@ func TestChanges(t *testing.T) {
 	s.pages("GET /compute/servers/detail", map[string]string{"": `{"servers":[
 		{"id":"a","tenant_id":"p1","status":"ACTIVE","OS-EXT-STS:vm_state":"active","created":"2026-01-02T03:01:00Z","updated":"2026-01-02T03:05:00Z","OS-SRV-USG:terminated_at":null},
 		{"id":"b","tenant_id":"p1","status":"DELETED","OS-EXT-STS:vm_state":"deleted","created":"2026-01-02T03:01:00Z","updated":"2026-01-02T03:09:00Z","OS-SRV-USG:terminated_at":"2026-01-02T03:08:00.000000"},
-		{"id":"c","tenant_id":"p1","status":"SOFT_DELETED","OS-EXT-STS:vm_state":"soft-delete","created":"2026-01-02T03:01:00Z","updated":"2026-01-02T03:07:00Z"}]}`})
+		{"id":"c","tenant_id":"p1","status":"SOFT_DELETED","OS-EXT-STS:vm_state":"soft-delete","created":"2026-01-02T03:01:00Z","updated":"2026-01-02T03:07:00Z"}]}`, "c": `{"servers":[]}`})
 	var got []domain.History
 	err := s.session(t).Changes(t.Context(), "", at(0).In(time.FixedZone("", 3600)), func(h domain.History) { got = append(got, h) })
 	want := []domain.History{

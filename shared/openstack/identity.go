@@ -3,6 +3,7 @@ package openstack
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"time"
@@ -72,7 +73,7 @@ func (c *Cloud) Validate(ctx context.Context, subject domain.Secret) (domain.Ide
 		MoreHeaders: map[string]string{"X-Subject-Token": subject.Reveal()},
 		OkCodes:     []int{http.StatusOK, http.StatusNonAuthoritativeInfo},
 	})
-	switch err = classify("keystone", err); apperr.CodeOf(err) {
+	switch err = c.refusalOf(ctx, classify("keystone", err)); apperr.CodeOf(err) {
 	case "":
 	case apperr.NotFound:
 		return domain.Identity{}, apperr.Wrap(apperr.Unauthenticated, err, "this token is not accepted: tokens of application credentials with access rules are not honored")
@@ -92,20 +93,12 @@ func keystoneAway(err error) error {
 	if code := apperr.CodeOf(err); code == apperr.ClientGone || code == apperr.RateLimited {
 		return err
 	}
+	if _, says := errors.AsType[notKeystoneError](err); says {
+		return err
+	}
 	e := apperr.Wrap(apperr.Unavailable, err, "keystone is not available")
 	e.RetryAfter = defaultRetryAfter
 	return e
-}
-
-// Reachable asks Keystone for its version, without any token.
-func (c *Cloud) Reachable(ctx context.Context) error {
-	s := Session{cloud: c}
-	keystone := &gophercloud.ServiceClient{ProviderClient: s.provider(), Endpoint: c.identity}
-	resp, err := keystone.Get(ctx, c.identity, nil, &gophercloud.RequestOpts{OkCodes: []int{http.StatusOK, http.StatusMultipleChoices}})
-	if err == nil {
-		err = resp.Body.Close()
-	}
-	return classify("keystone", err)
 }
 
 // Credentials are a service account's. Only event functions have them.
@@ -169,7 +162,28 @@ func (c *Cloud) Account(cfg Config, credentials Credentials) (*Account, error) {
 
 // Login opens a session with the account's own scope, or none.
 func (a *Account) Login(ctx context.Context) (*Session, error) {
-	return a.cloud.login(ctx, &a.auth)
+	s, err := a.cloud.login(ctx, &a.auth)
+	if err != nil {
+		return nil, fmt.Errorf("login as %s at %s: %w", a, a.cloud.IdentityURL(), err)
+	}
+	return s, nil
+}
+
+// String names the account, without any secret, for the log.
+func (a *Account) String() string {
+	switch domain, id := a.auth.DomainName, a.auth.DomainID; {
+	case a.auth.ApplicationCredentialID != "":
+		return "the application credential " + a.auth.ApplicationCredentialID
+	case a.auth.ApplicationCredentialName != "":
+		return "the application credential " + a.auth.ApplicationCredentialName + " of the user " + a.auth.Username
+	case a.auth.UserID != "":
+		return "the user with the id " + a.auth.UserID
+	case domain != "":
+		return "the user " + a.auth.Username + " of the domain " + domain
+	case id != "":
+		return "the user " + a.auth.Username + " of the domain with the id " + id
+	}
+	return "the user " + a.auth.Username
 }
 
 // In opens a session in one project from another session of the account, without its password: Keystone
@@ -221,8 +235,8 @@ func (c *Cloud) create(ctx context.Context, request map[string]any) (*Session, t
 	}
 	// Not by gophercloud's tokens.Create, whose Extract panics on a struct that embeds one of ours.
 	resp, err := keystone.Post(ctx, keystone.ServiceURL("auth", "tokens"), request, &body, &gophercloud.RequestOpts{OmitHeaders: []string{"X-Auth-Token"}})
-	if err != nil {
-		return nil, token{}, classify("keystone", err)
+	if err = c.refusalOf(ctx, classify("keystone", err)); err != nil {
+		return nil, token{}, err
 	}
 	who := body.Token.identity()
 	s := c.As(domain.Secret(resp.Header.Get("X-Subject-Token")), who.UserID+"/"+who.ProjectID+"/"+who.DomainID)

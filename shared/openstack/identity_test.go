@@ -120,20 +120,6 @@ func TestValidateFails(t *testing.T) {
 	})
 }
 
-func TestReachable(t *testing.T) {
-	t.Parallel()
-	for status, want := range map[int]apperr.Code{200: "", 300: "", 503: apperr.Unavailable, 404: apperr.NotFound} {
-		s := newStub(t)
-		s.answer("GET /v3/", status, `{"version":{}}`)
-		if err := s.cloud(t, nil).Reachable(t.Context()); apperr.CodeOf(err) != want {
-			t.Errorf("%d: got %v", status, err)
-		}
-		if r := s.calls[0]; r.Header.Get("X-Auth-Token") != "" {
-			t.Errorf("a token was sent: %v", r.Header)
-		}
-	}
-}
-
 // TestLogin takes the token and the catalog out of one answer, and sends no other token along.
 func TestLogin(t *testing.T) {
 	t.Parallel()

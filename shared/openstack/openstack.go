@@ -15,11 +15,12 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/gophercloud/gophercloud/v2"
 	"github.com/gophercloud/gophercloud/v2/openstack/config/clouds"
-	"github.com/hashicorp/golang-lru/v2/expirable"
+	lru "github.com/hashicorp/golang-lru/v2"
 	"golang.org/x/sync/singleflight"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -72,8 +73,10 @@ type Cloud struct {
 	region    string
 	iface     string
 	http      http.Client
-	catalogs  *expirable.LRU[string, catalog]
+	catalogs  *catalogCache
+	others    *lru.Cache[string, *Cloud] // clouds and regions reached by At
 	catalogSF singleflight.Group
+	confirmed atomic.Int64 // when Keystone's own answer was last seen, in Unix nanoseconds
 }
 
 // catalogTTL is how long a project's catalog is believed.
@@ -96,7 +99,7 @@ func New(cfg Config, opts Options) (*Cloud, error) {
 	}
 	c := &Cloud{
 		identity: identityURL(cfg.AuthURL), region: cfg.Region, iface: cfg.Interface,
-		catalogs: expirable.NewLRU[string, catalog](1000, nil, catalogTTL),
+		catalogs: newCatalogCache(), others: newCache[*Cloud](maxClouds),
 	}
 	c.http = http.Client{
 		Transport: newTransport(tlsConfig, opts),

@@ -23,6 +23,8 @@ type desk struct {
 	refuse   map[string]error // by call
 	calls    []string
 	released int
+
+	unexpected []string // servers that were told of
 }
 
 func (d *desk) call(name string) error {
@@ -77,6 +79,38 @@ func (d *desk) Servers(context.Context, domain.ServerQuery) ([]domain.Server, bo
 }
 
 func (d *desk) Renew(context.Context, domain.Order, domain.Claim, time.Duration) error { return nil }
+
+func (d *desk) BeginCall(_ context.Context, _ domain.Order, _ domain.Claim, call domain.CreateCall, _, fence time.Duration) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	call.BeganAt, call.Until = time.Now(), time.Now().Add(fence)
+	d.order.Calls = append(d.order.Calls, call)
+	return nil
+}
+
+func (d *desk) EndCall(_ context.Context, _ domain.Order, call domain.CreateCall) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for n := range d.order.Calls {
+		if d.order.Calls[n].ID == call.ID {
+			d.order.Calls[n].EndedAt = time.Now()
+		}
+	}
+	return nil
+}
+
+func (d *desk) MarkDuplicate(_ context.Context, _ domain.Order, call domain.CreateCall, serverID string) (bool, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	n := slices.IndexFunc(d.order.Calls, func(c domain.CreateCall) bool { return c.ID == call.ID })
+	d.order.Calls[n].ServerID = serverID
+	return true, nil
+}
+
+func (d *desk) TellUnexpected(_ context.Context, _ domain.Instance, s domain.Server) (bool, error) {
+	d.unexpected = append(d.unexpected, s.ID)
+	return true, nil
+}
 
 func (d *desk) Now(context.Context) (time.Time, error) { return time.Now(), nil }
 

@@ -23,45 +23,60 @@ const followed = `not i.remote and (i.disconnected_at is null or i.connection_id
 // doubtful are those of them (i) that have to be asked for by id.
 const doubtful = followed + ` and i.server_id is not null and (i.missed_at is not null or i.state = 'unknown')`
 
-// A server that no instance has yet is known by its tag. While a copy works on the order that is left to it: it may
-// find that the server was made twice.
+// A server that no instance has yet is known by its tags, if a create call of the instance can have made it (as
+// domain.Order.OwnServer has it). While a replica works on the order that is left to it: it may find that the server was made twice.
 const ofServersSQL = `
 select ` + instanceColumns + ` from instances i
     join unnest($1::text[], $2::text[]) as s (s_project, s_server) on i.project_id = s_project and i.server_id = s_server
 where i.state <> 'deleted' and ` + followed + `
 union all
-select ` + instanceColumns + ` from instances i
-    join unnest($3::text[], $4::uuid[]) as t (t_project, t_instance) on i.project_id = t_project and i.id = t_instance
-where i.state <> 'deleted' and i.server_id is null and ` + followed + `
-  and not exists (select from orders o where o.project_id = i.project_id and o.id = i.order_id and o.claimed_until > clock_timestamp())`
+select ` + instanceColumnsA + `t_server, ` + instanceColumnsB + `t_call from instances i
+    join (
+        select distinct on (t_project, t_instance) t_project, t_instance, t_server, coalesce(c.id, '00000000-0000-0000-0000-000000000000') as t_call
+        from unnest($3::text[], $4::uuid[], $5::text[], $6::uuid[], $7::timestamptz[]) as t (t_project, t_instance, t_server, t_tag, t_created)
+            join instances u on u.project_id = t_project and u.id = t_instance and u.server_id is null
+            join orders o on o.project_id = t_project and o.id = u.order_id and coalesce(o.claimed_until, '-infinity') <= clock_timestamp()
+            left join create_calls c on c.project_id = t_project and c.id = t_tag and c.instance_id = t_instance
+                and (c.server_id = t_server or c.server_id is null and c.ended_at is null) and t_created < c.until + $8::interval
+        where c.id is not null or not o.calls_recorded and o.status = 'running'
+        order by t_project, t_instance, t_created, t_server
+    ) as made on i.project_id = t_project and i.id = t_instance
+where i.state <> 'deleted' and i.server_id is null and ` + followed
 
-// OfServers finds the tracked instances, not deleted, that are the servers': by server id, and by the instance's tag when
-// the instance has no server yet.
+// OfServers finds the tracked instances, not deleted, that are the servers': by server id, and by the tags of the instance and its
+// create call when the instance has no server yet. Such an instance has the ServerID and CallID that it is about to get.
 func (p Polls) OfServers(ctx context.Context, servers []domain.Server) ([]domain.Instance, error) {
-	var projects, ids, tagProjects []string
-	var tags []uuid.UUID
+	var projects, ids, tagProjects, tagServers []string
+	var tags, calls []uuid.UUID
+	var made []time.Time
 	for _, s := range servers {
 		projects, ids = append(projects, s.ProjectID), append(ids, s.ID)
+		if domain.StateOf(s.Status, "") == domain.InstanceDeleted { // no reason to abandon an instance that has no server yet
+			continue
+		}
+		call, _ := s.CallTagged()
 		for _, tag := range s.Tags {
 			if id, err := uuid.Parse(tag); err == nil && len(tag) == len(id.String()) {
-				tagProjects, tags = append(tagProjects, s.ProjectID), append(tags, id)
+				tagProjects, tagServers = append(tagProjects, s.ProjectID), append(tagServers, s.ID)
+				tags, calls, made = append(tags, id), append(calls, call), append(made, s.CreatedAt)
 			}
 		}
 	}
-	return p.instances(ctx, ofServersSQL, projects, ids, tagProjects, tags)
+	return p.instances(ctx, ofServersSQL, projects, ids, tagProjects, tags, tagServers, calls, made, domain.ClockSkew)
 }
 
-// While a copy works on the order, nothing is said of its servers. One that is tracked under another id is somebody's.
+// While a replica works on the order, nothing is said of its servers. One that is tracked under another id is somebody's.
 const unwantedSQL = `
 select s_server from unnest($1::text[], $2::text[], $3::uuid[], $4::uuid[]) as s (s_project, s_server, s_order, s_instance)
     join orders o on o.project_id = s_project and o.id = s_order
     join instances i on i.project_id = s_project and i.id = s_instance and i.order_id = o.id
 where coalesce(o.claimed_until, '-infinity') < clock_timestamp()
-  and (i.server_id <> s_server or i.server_id = s_server and o.status = 'rolled_back' and i.state <> 'deleted')
-  and not exists (select from instances other where other.project_id = s_project and other.server_id = s_server and other.id <> i.id)`
+  and i.server_id is distinct from s_server and i.disconnected_at is null
+  and not exists (select from instances other where other.project_id = s_project and other.server_id = s_server)
+  and not exists (select from unexpected_servers u where u.project_id = s_project and u.instance_id = s_instance and u.server_id = s_server)`
 
-// Unwanted are the ids of those of the servers that were made for an order and are not to be: the instance has another
-// server, because Nova took so long over a call that it was repeated; or nothing of the order was to stay.
+// Unwanted are the ids of those of the servers that carry the tags of an order and its instance, are not that instance's and were
+// not told of yet. Most are somebody's; domain.Order.Duplicate says which of them the order itself has made.
 func (p Polls) Unwanted(ctx context.Context, servers []domain.Server) ([]string, error) {
 	var projects, ids []string
 	var orders, instances []uuid.UUID

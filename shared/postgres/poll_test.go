@@ -87,11 +87,14 @@ func TestPolls(t *testing.T) {
 	found, err = polls.Silent(t.Context(), o.ProjectID, now.Add(-time.Hour))
 	sameInstances(t, "silent for an hour", found, err)
 
+	call := begin(t, store, o, claim, 5)
 	servers := []domain.Server{
 		{ID: "s0", ProjectID: o.ProjectID},
 		{ID: "s3", ProjectID: o.ProjectID},
 		{ID: "s1", ProjectID: "other"},
-		{ID: "new", ProjectID: o.ProjectID, Tags: []string{is[5].ID.String(), "tag", is[2].ID.String()}},
+		{ID: "copied later", ProjectID: o.ProjectID, CreatedAt: now, Tags: []string{is[5].ID.String(), domain.CallTag(call.ID)}},
+		{ID: "new", ProjectID: o.ProjectID, Tags: []string{is[5].ID.String(), "tag", is[2].ID.String(), domain.CallTag(call.ID)}},
+		{ID: "copied", ProjectID: o.ProjectID, Tags: []string{is[5].ID.String(), domain.OrderTag(o.ID)}},
 		{ID: "foreign", ProjectID: "other", Tags: []string{is[5].ID.String()}},
 	}
 	found, err = polls.OfServers(t.Context(), servers)
@@ -101,6 +104,9 @@ func TestPolls(t *testing.T) {
 	}
 	found, err = polls.OfServers(t.Context(), servers)
 	sameInstances(t, "of servers", found, err, is[0], is[5])
+	if last := found[len(found)-1]; last.ServerID != "new" || last.CallID != call.ID {
+		t.Errorf("the instance without a server is about to get %q by the call %s", last.ServerID, last.CallID)
+	}
 
 	at := testkit.Scalar[time.Time](t, conn, "select now()")
 	id, other := uuid.New(), uuid.New()
@@ -227,39 +233,29 @@ func TestWhatIsNotPolled(t *testing.T) {
 	}
 }
 
-// TestUnwanted: a second server of an instance, and one of an order of which nothing was to stay; and no other.
+// TestUnwanted lists servers with the tags of an order and its instance that are not that instance's, until they were told of.
 func TestUnwanted(t *testing.T) {
 	t.Parallel()
-	store := orders(t)
+	url := testkit.Database(t)
+	store := postgres.Orders{DB: open(t, url)}
 	polls := postgres.Polls(store)
-	kept, rolled := newOrder(4), newOrder(2)
-	rolled.Spec.OnFailure = domain.Rollback
+	kept := newOrder(4)
 	claim := place(t, store, kept, long)
-	place(t, store, rolled, ended)
 	known := []domain.Instance{
 		with(kept.Instances[0], "k0", domain.InstanceActive), with(kept.Instances[1], "k1", domain.InstanceDeleted), with(kept.Instances[3], "k3", domain.InstanceActive),
-		with(rolled.Instances[0], "r0", domain.InstanceDeleted), refusedAs(rolled.Instances[1], "quota_exceeded"),
 	}
 	if err := change(t, store, known); err != nil {
 		t.Fatal(err)
 	}
-	if err := store.Conclude(t.Context(), get(t, store, rolled)); err != nil {
-		t.Fatal(err)
-	}
-	late := get(t, store, rolled).Instances[1]
-	if err := change(t, store, []domain.Instance{with(late, "r1", domain.InstanceBuilding)}); err != nil {
-		t.Fatal(err)
-	}
 	server := func(id, project string, o domain.Order, n int, more ...string) domain.Server {
-		return domain.Server{ID: id, ProjectID: project, Tags: append(more, o.Instances[n].ID.String(), domain.OrderTag(o.ID))}
+		return domain.Server{ID: id, Name: "copied", ProjectID: project, Tags: append(more, o.Instances[n].ID.String(), domain.OrderTag(o.ID))}
 	}
 	servers := []domain.Server{
 		server("k0", "p1", kept, 0), server("k0 again", "p1", kept, 0, "a tag of its owner"), server("k1 again", "p1", kept, 1),
 		server("k2", "p1", kept, 2), // that nobody has written down yet
 		server("k3", "p1", kept, 1), // another instance's by now
 		server("k0 elsewhere", "p2", kept, 0), server("of both", "p1", kept, 0, kept.Instances[1].ID.String()),
-		server("of another order", "p1", domain.Order{ID: rolled.ID, Instances: kept.Instances}, 0),
-		server("r0", "p1", rolled, 0), server("r1", "p1", rolled, 1),
+		server("of another order", "p1", domain.Order{ID: newOrder(1).ID, Instances: kept.Instances}, 0),
 		{ID: "mine", ProjectID: "p1"},
 	}
 	expect := func(want ...string) {
@@ -270,11 +266,26 @@ func TestUnwanted(t *testing.T) {
 			t.Errorf("got %q %v, want %q", got, err, want)
 		}
 	}
-	expect("r1")
+	expect()
 	if err := store.Release(t.Context(), kept, claim); err != nil {
 		t.Fatal(err)
 	}
-	expect("k0 again", "k1 again", "r1")
+	expect("k0 again", "k1 again", "k2")
+	for n, want := range []bool{true, false} {
+		if told, err := store.TellUnexpected(t.Context(), kept.Instances[0], servers[1]); err != nil || told != want {
+			t.Errorf("%d: told is %t, %v", n, told, err)
+		}
+	}
+	expect("k1 again", "k2")
+	conn := testkit.Pool(t, url)
+	if got := testkit.Scalar[string](t, conn, "select data->>'unexpected_server_id' from events where seq = 3 and subject = $1", kept.Instances[0].ID.String()); got != "k0 again" {
+		t.Errorf("the event tells of %q", got)
+	}
+	for _, own := range []domain.Server{servers[0], servers[4]} {
+		if told, err := store.TellUnexpected(t.Context(), kept.Instances[0], own); err != nil || told {
+			t.Errorf("%s, which is tracked: told is %t, %v", own.ID, told, err)
+		}
+	}
 }
 
 // TestRunning lists the orders that need no caller to go on.

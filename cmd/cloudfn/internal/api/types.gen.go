@@ -126,12 +126,13 @@ const (
 
 // Defines values for EventType.
 const (
-	CloudfnActionStateV1     EventType = "cloudfn.action.state.v1"
-	CloudfnAgentReadyV1      EventType = "cloudfn.agent.ready.v1"
-	CloudfnCallbackStateV1   EventType = "cloudfn.callback.state.v1"
-	CloudfnConnectionStateV1 EventType = "cloudfn.connection.state.v1"
-	CloudfnInstanceStateV1   EventType = "cloudfn.instance.state.v1"
-	CloudfnOrderStateV1      EventType = "cloudfn.order.state.v1"
+	CloudfnActionStateV1              EventType = "cloudfn.action.state.v1"
+	CloudfnAgentReadyV1               EventType = "cloudfn.agent.ready.v1"
+	CloudfnCallbackStateV1            EventType = "cloudfn.callback.state.v1"
+	CloudfnConnectionStateV1          EventType = "cloudfn.connection.state.v1"
+	CloudfnInstanceStateV1            EventType = "cloudfn.instance.state.v1"
+	CloudfnInstanceUnexpectedServerV1 EventType = "cloudfn.instance.unexpected_server.v1"
+	CloudfnOrderStateV1               EventType = "cloudfn.order.state.v1"
 )
 
 // Defines values for HourStatSource.
@@ -1630,6 +1631,15 @@ type Session struct {
 	User      Named    `json:"user"`
 }
 
+// Settings defines model for Settings.
+type Settings struct {
+	// CheckedAt When they were tried. Absent while the first check runs.
+	CheckedAt *time.Time `json:"checked_at,omitempty"`
+
+	// Wrong The environment variables that do not work, by name.
+	Wrong []string `json:"wrong"`
+}
+
 // SignIn A user and a password, or a token alone.
 type SignIn struct {
 	Password *string `json:"password,omitempty"`
@@ -1678,6 +1688,7 @@ type Status struct {
 
 	// Postgres Reachable when it answers and its schema is new enough.
 	Postgres Dependency `json:"postgres"`
+	Settings Settings   `json:"settings"`
 
 	// Version The version of the module, or "(devel)".
 	Version string `json:"version"`
@@ -1706,6 +1717,25 @@ type Time = time.Time
 
 // UUID A UUID in lower case.
 type UUID = string
+
+// UnexpectedServerEvent defines model for UnexpectedServerEvent.
+type UnexpectedServerEvent struct {
+	// ConnectionID A UUID in lower case.
+	ConnectionID *UUID `json:"connection_id,omitempty"`
+
+	// InstanceID A UUID in lower case.
+	InstanceID UUID `json:"instance_id"`
+
+	// OrderID A UUID in lower case.
+	OrderID *UUID `json:"order_id,omitempty"`
+
+	// ServerID The instance's own server.
+	ServerID *UUID `json:"server_id,omitempty"`
+
+	// UnexpectedServerID A UUID in lower case.
+	UnexpectedServerID   UUID   `json:"unexpected_server_id"`
+	UnexpectedServerName string `json:"unexpected_server_name"`
+}
 
 // UserData Plain text for cloud-init, 49149 bytes at most. It is never logged, and never stored but sealed, with an order through a connection, until Nova has it.
 type UserData = string
