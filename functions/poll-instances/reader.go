@@ -266,18 +266,20 @@ func (r *reader) apply(ctx context.Context, at time.Time, servers []domain.Serve
 	if err != nil {
 		return nil, err
 	}
+	passed := r.passed(ctx, found, servers)
 	var news []domain.Instance
 	for _, i := range found {
 		s, ok := serverOf(i, servers)
 		if !ok {
 			continue
 		}
-		if !i.Found(s) {
+		known := i.NovaAt
+		if !i.Found(s) && i.NovaAt.Equal(known) {
 			unchanged = append(unchanged, i)
 			continue
 		}
 		i.SeenAt = at
 		news = append(news, i)
 	}
-	return unchanged, errors.Join(r.change(ctx, news), r.removeUnwanted(ctx, servers))
+	return unchanged, errors.Join(r.changeAfter(ctx, news, passed), r.removeUnwanted(ctx, servers))
 }
