@@ -155,6 +155,9 @@ func (e *event) work(ctx context.Context) error {
 	for {
 		select {
 		case err := <-round:
+			if ctx.Err() != nil {
+				return err // the next event goes on
+			}
 			return errors.Join(err, e.tend(ctx))
 		case <-time.After(longRound):
 			if err := e.tend(ctx); err != nil {
