@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -30,6 +31,8 @@ type outboxRow struct {
 		InstanceID    string `json:"instance_id"`
 		ServerID      string `json:"server_id"`
 		OrderID       string `json:"order_id"`
+		ChangedAt     string `json:"changed_at"`
+		Reconstructed bool
 		Name          string
 		State         string
 		PreviousState string `json:"previous_state"`
@@ -241,5 +244,40 @@ func TestPages(t *testing.T) {
 	}
 	if changes < 2 || all != 3 {
 		t.Errorf("%d pages of changes, %d of all servers, want 2 or 3, and 3", changes, all)
+	}
+}
+
+// TestStatesInBetween: a server is stopped, started and rebooted between two ticks. The states in between are told in their
+// order, once, although two copies are woken, and marked as reconstructed.
+func TestStatesInBetween(t *testing.T) {
+	t.Parallel()
+	w := launched(t, 1)
+	p, other := w.poller(t, map[string]string{"POLL_FOLLOW": "0s"}), w.poller(t, map[string]string{"POLL_FOLLOW": "0s"})
+	tick(t, p, 204)
+	w.ends(t, w.instances[0], "active/ACTIVE")
+	before := len(w.events(t, w.instances[0]))
+	id := w.servers[0]
+	w.Stop(t, id)
+	w.Tell(t, id, "start")
+	w.Await(t, id, "ACTIVE")
+	w.Quiet(t, id)
+	w.Tell(t, id, "hard")
+	w.Quiet(t, id)
+	w.Await(t, id, "ACTIVE")
+	var all sync.WaitGroup
+	for _, p := range []*testkit.Process{p, other, p} {
+		all.Go(func() { tick(t, p, 204) })
+	}
+	all.Wait()
+	var got []string
+	for n, e := range w.events(t, w.instances[0])[before:] {
+		if e.Seq != before+n+1 || (e.Data.ChangedAt != "") != e.Data.Reconstructed {
+			t.Errorf("event %d: %+v", n, e)
+		}
+		got = append(got, fmt.Sprintf("%s %s %t", e.Data.PreviousState, e.Data.State, e.Data.Reconstructed))
+	}
+	want := []string{"active stopped true", "stopped active true", "active rebooting true", "rebooting active false"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
 	}
 }

@@ -267,13 +267,15 @@ func (r *reader) apply(ctx context.Context, at time.Time, servers []domain.Serve
 	if err != nil {
 		return nil, err
 	}
+	passed := r.passed(ctx, found, servers)
 	var news []domain.Instance
 	for _, i := range found {
 		s, ok := serverOf(i, servers)
 		if !ok || !r.mayAdopt(ctx, i, s) {
 			continue
 		}
-		if !i.Found(s) {
+		known := i.NovaAt
+		if !i.Found(s) && i.NovaAt.Equal(known) {
 			unchanged = append(unchanged, i)
 			continue
 		}
@@ -281,5 +283,5 @@ func (r *reader) apply(ctx context.Context, at time.Time, servers []domain.Serve
 		news = append(news, i)
 	}
 	ordering.Explain(ctx, r.cloud, news)
-	return unchanged, errors.Join(r.change(ctx, news), r.removeUnwanted(ctx, servers))
+	return unchanged, errors.Join(r.changeAfter(ctx, news, passed), r.removeUnwanted(ctx, servers))
 }

@@ -45,7 +45,7 @@ type (
 		Running(ctx context.Context) ([]domain.Order, error)
 	}
 	instanceStore interface {
-		Change(ctx context.Context, known []domain.Instance) (told int, err error)
+		ChangeAfter(ctx context.Context, known []domain.Instance, passed map[string][]domain.Passed) (told int, err error)
 	}
 )
 
@@ -155,6 +155,9 @@ func (e *event) work(ctx context.Context) error {
 	for {
 		select {
 		case err := <-round:
+			if ctx.Err() != nil {
+				return err // the next event goes on
+			}
 			return errors.Join(err, e.tend(ctx))
 		case <-time.After(longRound):
 			if err := e.tend(ctx); err != nil {
@@ -194,10 +197,15 @@ func (e *event) follow(ctx context.Context) error {
 
 // change writes what is known of instances, and has it told.
 func (s *service) change(ctx context.Context, known []domain.Instance) error {
+	return s.changeAfter(ctx, known, nil)
+}
+
+// changeAfter also writes the states that they passed through before.
+func (s *service) changeAfter(ctx context.Context, known []domain.Instance, passed map[string][]domain.Passed) error {
 	if len(known) == 0 {
 		return nil
 	}
-	told, err := s.instances.Change(ctx, known)
+	told, err := s.instances.ChangeAfter(ctx, known, passed)
 	if told > 0 {
 		s.wake()
 	}

@@ -123,7 +123,9 @@ func (s stubborn) DeleteServer(ctx context.Context, id string) error {
 
 type changes struct{}
 
-func (changes) Change(context.Context, []domain.Instance) (int, error) { return 0, nil }
+func (changes) ChangeAfter(context.Context, []domain.Instance, map[string][]domain.Passed) (int, error) {
+	return 0, nil
+}
 
 // TestStepsGoOn when one server is locked, but not when the account may do nothing there.
 func TestStepsGoOn(t *testing.T) {

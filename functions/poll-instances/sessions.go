@@ -19,6 +19,7 @@ type session interface {
 	Servers(ctx context.Context, q domain.ServerQuery) (page []domain.Server, more bool, err error)
 	StopServer(ctx context.Context, id string) error
 	DeleteServer(ctx context.Context, id string) error
+	Actions(ctx context.Context, serverID string) ([]domain.Action, error)
 	KnowsProject(ctx context.Context, id string) error
 }
 

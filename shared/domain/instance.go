@@ -86,6 +86,7 @@ type Instance struct {
 	Remote         bool      // its server is in another cloud than ours
 	DisconnectedAt time.Time // when it was let go; zero = it was not
 	CreatedAt      time.Time
+	NovaAt         time.Time // Nova's updated_at of the server when it was last seen; zero = not known
 	CallID         uuid.UUID // of the create call that made, or is about to be known to have made, ServerID; not stored with the instance
 }
 
@@ -111,6 +112,9 @@ func (i *Instance) Seen(s Server) (changed bool) {
 	}
 	old := *i
 	i.ServerID, i.State, i.RawStatus, i.Problem = s.ID, StateOf(s.Status, s.Task), s.Status, nil
+	if s.UpdatedAt.After(i.NovaAt) && s.Status != "UNKNOWN" { // of a server whose cell is down Nova says only when it was created
+		i.NovaAt = s.UpdatedAt
+	}
 	if !s.Partial { // of a server whose cell is down, or that is gone, the rest is not known
 		i.Name, i.Addresses, i.KeyName = s.Name, s.Addresses, s.KeyName
 	}

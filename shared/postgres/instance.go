@@ -23,7 +23,8 @@ id, project_id, coalesce(order_id, '00000000-0000-0000-0000-000000000000'), name
 	instanceColumnsB = ` state, raw_status,
 problem, updated_at, origin, spec, addresses, key_name, key_fingerprint, seq,
 coalesce(seen_at, '0001-01-01'), coalesce(missed_at, '0001-01-01'),
-coalesce(connection_id, '00000000-0000-0000-0000-000000000000'), remote, coalesce(disconnected_at, '0001-01-01'), created_at, `
+coalesce(connection_id, '00000000-0000-0000-0000-000000000000'), remote, coalesce(disconnected_at, '0001-01-01'), created_at,
+coalesce(nova_at, '0001-01-01'), `
 )
 
 // changeInstanceSQL writes what is known of an instance, and its event, in one statement. It writes nothing when that is
@@ -49,7 +50,7 @@ with call as (
     update instances i
     set server_id = nullif($3, ''), name = $4, state = $5, raw_status = $6, problem = $7, addresses = $8,
         key_name = $9, key_fingerprint = case when $10 = '' then i.key_fingerprint else $10 end,
-        missed_at = $11, seen_at = coalesce($12, clock_timestamp()),
+        missed_at = $11, seen_at = coalesce($12, clock_timestamp()), nova_at = greatest(i.nova_at, $15),
         seq = i.seq + n.told::int, updated_at = case when n.told then clock_timestamp() else i.updated_at end
     from news n
     where i.project_id = n.project_id and i.id = n.id
@@ -72,15 +73,12 @@ const instanceData = `jsonb_strip_nulls(jsonb_build_object(
 // events there are. The ProjectID, ID, ServerID, Name, State, RawStatus, Problem, Addresses, KeyName, KeyFingerprint, MissedAt, SeenAt
 // and CallID of each count; a zero SeenAt is now. What was known since a later moment stays, and so does a deleted instance.
 func (i Instances) Change(ctx context.Context, known []domain.Instance) (told int, err error) {
-	// One order for all, so that two copies that change the same instances do not wait for each other.
-	known = slices.SortedFunc(slices.Values(known), func(a, b domain.Instance) int { return cmp.Compare(a.ID.String(), b.ID.String()) })
-	err = again(func() error {
-		return i.DB.inTx(ctx, func(tx pgx.Tx) (err error) {
-			told, err = changeAll(ctx, tx, known)
-			return err
-		})
-	})
-	return told, err
+	return i.ChangeAfter(ctx, known, nil)
+}
+
+// inOrder sorts instances, so that two replicas that change the same ones do not wait for each other.
+func inOrder(known []domain.Instance) []domain.Instance {
+	return slices.SortedFunc(slices.Values(known), func(a, b domain.Instance) int { return cmp.Compare(a.ID.String(), b.ID.String()) })
 }
 
 func changeAll(ctx context.Context, tx pgx.Tx, known []domain.Instance) (told int, err error) {
@@ -99,7 +97,7 @@ func changeAll(ctx context.Context, tx pgx.Tx, known []domain.Instance) (told in
 
 func queueChange(batch *pgx.Batch, k domain.Instance, claim uuid.NullUUID) *pgx.QueuedQuery {
 	return batch.Queue(changeInstanceSQL, k.ProjectID, k.ID, k.ServerID, k.Name, k.State, k.RawStatus, k.Problem, addressesOf(k),
-		k.KeyName, k.KeyFingerprint, orNull(k.MissedAt), orNull(k.SeenAt), claim, orNullID(k.CallID))
+		k.KeyName, k.KeyFingerprint, orNull(k.MissedAt), orNull(k.SeenAt), claim, orNullID(k.CallID), orNull(k.NovaAt))
 }
 
 func addressesOf(i domain.Instance) []domain.Address {

@@ -903,6 +903,9 @@ type InstanceErrorCode string
 type InstanceEvent struct {
 	Addresses *[]Address `json:"addresses,omitempty"`
 
+	// ChangedAt When a reconstructed state began, by Nova's action log.
+	ChangedAt *time.Time `json:"changed_at,omitempty"`
+
 	// ConnectionID A UUID in lower case.
 	ConnectionID *UUID `json:"connection_id,omitempty"`
 
@@ -924,6 +927,9 @@ type InstanceEvent struct {
 	// PreviousState The state, in words that do not change with Nova's versions. `requested`: Nova has not said yes yet. `updating`:
 	// something is in progress. `unknown`: its cell is away, which does not mean that the server is gone.
 	PreviousState *InstanceState `json:"previous_state,omitempty"`
+
+	// Reconstructed Nobody saw this state, because it lasted for seconds: Nova's action log says that the server was in it.
+	Reconstructed interface{} `json:"reconstructed,omitempty"`
 
 	// ServerID A UUID in lower case.
 	ServerID *UUID `json:"server_id,omitempty"`

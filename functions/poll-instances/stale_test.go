@@ -1,0 +1,164 @@
+package pollinstances
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// pagedCloud is a session that may list the whole cloud, in pages of two servers, and that writes down what it is asked: no
+// sandbox has projects that nobody read for weeks.
+type pagedCloud struct {
+	session
+	servers []domain.Server
+	hangs   string // the list after this server gets no answer
+	asked   []string
+	since   time.Time // the earliest of which changes were asked for
+}
+
+func (c *pagedCloud) ChangedServers(_ context.Context, _ string, since time.Time, _ string) ([]domain.Server, string, error) {
+	c.asked = append(c.asked, "changes")
+	if c.since.IsZero() || since.Before(c.since) {
+		c.since = since
+	}
+	return nil, "", nil
+}
+
+func (c *pagedCloud) AllServers(ctx context.Context, _, marker string) ([]domain.Server, string, error) {
+	c.asked = append(c.asked, "all after "+marker)
+	if marker != "" && marker == c.hangs {
+		<-ctx.Done()
+		return nil, "", apperr.Wrap(apperr.Timeout, ctx.Err(), "nova did not answer in time")
+	}
+	begin := 1 + slices.IndexFunc(c.servers, func(s domain.Server) bool { return s.ID == marker })
+	page := slices.Clone(c.servers[begin:min(begin+2, len(c.servers))])
+	if begin+2 >= len(c.servers) {
+		return page, "", nil
+	}
+	return page, page[1].ID, nil
+}
+
+func (c *pagedCloud) Actions(context.Context, string) ([]domain.Action, error) { return nil, nil }
+
+func (c *pagedCloud) CellsUp(context.Context, string) error { return nil }
+
+func (c *pagedCloud) Server(_ context.Context, id string) (domain.Server, error) {
+	c.asked = append(c.asked, "server "+id)
+	return domain.Server{}, apperr.New(apperr.NotFound, "no")
+}
+
+// poll has a service do one event, and gives what it asked of the cloud.
+func (c *pagedCloud) poll(t *testing.T, s *service) []string {
+	t.Helper()
+	c.asked, c.since = nil, time.Time{}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	if err := s.Poll(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return c.asked
+}
+
+func (c *pagedCloud) service(t *testing.T, url string) *service {
+	t.Helper()
+	s := newSlowCloud(0).service(t, url)
+	s.cloud = &sessions{login: func(context.Context) (session, error) { return c, nil }, kept: map[string]session{}}
+	s.full = 10 * time.Minute
+	return s
+}
+
+// TestStaleProjects: a project that was not read for weeks takes nobody weeks back; all servers are read instead.
+func TestStaleProjects(t *testing.T) {
+	t.Parallel()
+	url := testkit.Database(t)
+	trackedProjects(t, url, 2)
+	exec := func(sql string) {
+		if _, err := testkit.Pool(t, url).Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := &pagedCloud{}
+	s := c.service(t, url)
+	exec("insert into polls (project_id, since, full_at) values ('p1', now(), now()), ('p2', now() - interval '3 weeks', now() - interval '3 weeks'), ('old', now(), now())")
+	got := c.poll(t, s)
+	if len(got) < 2 || got[0] != "changes" || got[1] != "all after " || c.since.Before(time.Now().Add(-5*time.Minute)) {
+		t.Errorf("asked for %q since %s", got, c.since)
+	}
+	conn := testkit.Connect(t, url)
+	if n := testkit.Scalar[int](t, conn, "select count(*)::int from polls where project_id <> '' and since > now() - interval '1 minute'"); n != 2 {
+		t.Errorf("%d projects are read up to now, want 2", n)
+	}
+	if n := testkit.Scalar[int](t, conn, "select count(*)::int from polls where project_id = 'old'"); n != 0 {
+		t.Error("the row of a project without instances stays")
+	}
+	exec("update polls set since = now() - interval '3 weeks'")
+	if got = c.poll(t, s); !c.since.IsZero() || got[0] != "all after " {
+		t.Errorf("asked for %q since %s", got, c.since)
+	}
+}
+
+// TestASweepGoesOn where the one before stopped: the servers that it had seen are not asked for again, neither by page nor
+// by id.
+func TestASweepGoesOn(t *testing.T) {
+	t.Parallel()
+	url := testkit.Database(t)
+	c := &pagedCloud{hangs: "s4"}
+	for n := range 7 {
+		c.servers = append(c.servers, domain.Server{ID: fmt.Sprint("s", n+1), ProjectID: "p1", Name: "x", Status: "ACTIVE", Addresses: []domain.Address{}})
+	}
+	_, err := testkit.Pool(t, url).Exec(t.Context(), `
+insert into instances (project_id, id, position, name, server_id, state, raw_status, origin, created_at)
+select 'p1', gen_random_uuid(), 0, 'x', 's' || n, 'active', 'ACTIVE', 'connected', now() - interval '1 hour' from generate_series(1, 8) n`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := c.service(t, url)
+	first := c.poll(t, s)
+	c.hangs = ""
+	second := c.poll(t, c.service(t, url)) // of another replica
+	third := c.poll(t, s)
+	for n, want := range [][]string{{"all after ", "all after s2", "all after s4"}, {"all after s4", "all after s6", "server s8"}, {"changes", "server s8"}} {
+		if diff := cmp.Diff(want, [][]string{first, second, third}[n]); diff != "" {
+			t.Errorf("event %d: %s", n+1, diff)
+		}
+	}
+}
+
+// TestTheWholeCloudAgain: an account that may not list the whole cloud asks for it again some minutes later.
+func TestTheWholeCloudAgain(t *testing.T) {
+	t.Parallel()
+	cloud, url := newSlowCloud(0), testkit.Database(t)
+	trackedProjects(t, url, 3)
+	s := cloud.service(t, url)
+	now := time.Now()
+	s.each.now = func() time.Time { return now }
+	read := func() (whole, single int) {
+		t.Helper()
+		before := cloud.read[""]
+		_, all := cloud.count()
+		if err := s.Poll(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		_, after := cloud.count()
+		return cloud.read[""] - before, after - all - (cloud.read[""] - before)
+	}
+	expect := func(wantWhole, wantSingle int) {
+		t.Helper()
+		if whole, single := read(); whole != wantWhole || single != wantSingle {
+			t.Errorf("the cloud was read %d times, and %d projects, want %d and %d", whole, single, wantWhole, wantSingle)
+		}
+	}
+	expect(0, 3)
+	cloud.wide.Store(true) // it was given the role
+	expect(0, 3)
+	now = now.Add(refusedFor)
+	expect(1, 0)
+}

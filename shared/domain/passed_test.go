@@ -1,0 +1,69 @@
+package domain
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestBetween: the states that a server was in between two looks, in their order, and none that it was not in for certain.
+func TestBetween(t *testing.T) {
+	t.Parallel()
+	at := func(second int) time.Time { return time.Date(2026, 1, 2, 3, 0, second, 0, time.UTC) }
+	action := func(name string, start, finish int) Action {
+		a := Action{Name: name, Start: at(start)}
+		if finish > 0 {
+			a.Finish = at(finish)
+		}
+		return a
+	}
+	stop, start := action("stop", 12, 13), action("start", 15, 16)
+	failed := stop
+	failed.Failed = true
+	for name, tc := range map[string]struct {
+		known InstanceState
+		log   []Action // Nova gives the newest first
+		shown string
+		task  string
+		want  string
+	}{
+		"stopped and started":                    {InstanceActive, []Action{start, stop}, "ACTIVE", "", "stopped"},
+		"and rebooted":                           {InstanceActive, []Action{action("reboot", 18, 19), start, stop}, "ACTIVE", "", "stopped active rebooting"},
+		"and still at the reboot":                {InstanceActive, []Action{action("reboot", 18, 0), start, stop}, "REBOOT", "rebooting", "stopped active"},
+		"stopping when last seen":                {InstanceUpdating, []Action{start, stop}, "ACTIVE", "", "stopped"},
+		"only stopped":                           {InstanceActive, []Action{stop}, "SHUTOFF", "", ""},
+		"only rebooted":                          {InstanceActive, []Action{action("reboot", 12, 13)}, "ACTIVE", "", "rebooting"},
+		"rebooting when last seen":               {InstanceRebooting, []Action{action("reboot", 9, 12)}, "ACTIVE", "", ""},
+		"seen already":                           {InstanceActive, []Action{action("start", 7, 8), action("stop", 4, 5)}, "ACTIVE", "", ""},
+		"stopped, and then deleted":              {InstanceActive, []Action{action("delete", 18, 19), stop}, "DELETED", "", "stopped"},
+		"a stop that was broken off by a delete": {InstanceActive, []Action{action("delete", 13, 14), action("stop", 12, 0)}, "DELETED", "", ""},
+		"a stop that failed":                     {InstanceActive, []Action{start, failed}, "ACTIVE", "", ""},
+		"what changes no state":                  {InstanceActive, []Action{action("lock", 15, 15), stop}, "SHUTOFF", "", ""},
+		"an outcome that the log does not say":   {InstanceActive, []Action{stop, action("rebuild", 11, 12)}, "SHUTOFF", "", ""},
+		"begun after Nova was asked":             {InstanceActive, []Action{action("start", 40, 41), stop}, "SHUTOFF", "", ""},
+	} {
+		i := Instance{State: tc.known, NovaAt: at(10)}
+		var got []string
+		for _, p := range i.Between(Server{Status: tc.shown, Task: tc.task, UpdatedAt: at(20)}, tc.log) {
+			got = append(got, string(p.State))
+		}
+		if strings.Join(got, " ") != tc.want {
+			t.Errorf("%s: got %q, want %q", name, got, tc.want)
+		}
+	}
+}
+
+// TestMayPass: the log is asked for only of what changed, and not while a server is being made.
+func TestMayPass(t *testing.T) {
+	t.Parallel()
+	seen := time.Now()
+	i := Instance{ServerID: "s", State: InstanceActive, NovaAt: seen}
+	changed := Server{ID: "s", Status: "ACTIVE", UpdatedAt: seen.Add(time.Second)}
+	unchanged, unknown := changed, changed
+	unchanged.UpdatedAt, unknown.Status = seen, "UNKNOWN"
+	building, fresh := i, i
+	building.State, fresh.NovaAt = InstanceBuilding, time.Time{}
+	if !i.MayPass(changed) || i.MayPass(unchanged) || i.MayPass(unknown) || building.MayPass(changed) || fresh.MayPass(changed) {
+		t.Error("another choice was made")
+	}
+}
