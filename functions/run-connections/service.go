@@ -179,7 +179,7 @@ func (s *service) work(ctx context.Context, b *batch) error {
 		return err
 	}
 	for _, c := range waiting {
-		b.begin("connection/"+c.ID.String(), "connections", cloudOf(c), connectionsAtOnce, func() { s.serve(ctx, b, c) })
+		b.begin("connection/"+c.ID.String(), "connections", cloudOf(c), func() { s.serve(ctx, b, c) })
 	}
 	return nil
 }
@@ -199,7 +199,7 @@ func (s *service) serve(ctx context.Context, b *batch, c domain.Connection) {
 		slog.WarnContext(ctx, "orders of a connection", "connection_id", c.ID, "error", err)
 	}
 	for _, id := range ids {
-		b.begin("order/"+id.String(), "orders", cloudOf(c), ordersAtOnce, func() { s.order(ctx, c, id) })
+		b.begin("order/"+id.String(), "orders", cloudOf(c), func() { s.order(ctx, c, id) })
 	}
 	s.act(ctx, c)
 }
