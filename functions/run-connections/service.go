@@ -78,9 +78,7 @@ const (
 	claimFor   = 45 * time.Second
 	endTimeout = 5 * time.Second
 
-	connectionsAtOnce = 4  // of each cloud
-	ordersAtOnce      = 4  // of each cloud
-	listed            = 50 // connections, and orders of each, at one look
+	listed = 50 // connections, and orders of each, at one look
 
 	// A cloud that gives no answer, or a delegation that cannot be opened by our own fault, is left alone for a pause that grows.
 	firstPause   = 10 * time.Second
