@@ -76,7 +76,7 @@ func readFaults(ctx context.Context, cloud ServerReader, ids []string) map[strin
 		group.Go(func() error {
 			server, err := cloud.Server(ctx, id)
 			if err != nil || server.Fault == nil {
-				return nil //nolint:nilerr // the fault stays unknown
+				return nil // the fault stays unknown
 			}
 			mu.Lock()
 			defer mu.Unlock()

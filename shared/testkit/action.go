@@ -9,6 +9,7 @@ import (
 	"github.com/gophercloud/gophercloud/v2"
 	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/flavors"
 	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/servers"
+	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/tags"
 )
 
 // tellings are the actions that Tell knows, of Nova's own API.
@@ -94,4 +95,14 @@ func (p *Project) Create(t testing.TB, name string, tags ...string) (id string) 
 		t.Fatal(err)
 	}
 	return made.ID
+}
+
+// Tag has the member give a server a tag.
+func (p *Project) Tag(t testing.TB, serverID, tag string) {
+	t.Helper()
+	nova := Compute(t, p.Login(t))
+	nova.Microversion = "2.26"
+	if err := tags.Add(context.Background(), nova, serverID, tag).ExtractErr(); err != nil {
+		t.Fatal(err)
+	}
 }
