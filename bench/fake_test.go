@@ -105,6 +105,8 @@ func (f *fakeCloud) list(w http.ResponseWriter, r *http.Request) {
 		f.send(w, f.changed)
 	case query.Has("status"):
 		f.send(w, f.unlaunched)
+	case f.detail[query.Get("marker")] == nil: // after the last server
+		f.send(w, []byte(`{"servers": []}`))
 	default:
 		f.send(w, f.detail[query.Get("marker")])
 	}

@@ -15,6 +15,7 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/gophercloud/gophercloud/v2"
@@ -32,7 +33,9 @@ const (
 	computeTags         = "2.26" // a server shows its tags, a deleted one too
 	computeUsagePaging  = "2.40" // os-simple-tenant-usage in pages; cut off in silence before
 	computeFlavorInside = "2.47" // a server shows its flavor's name and size; only an id before
-	computeActionTimes  = "2.51" // instance actions with updated_at, when they finished
+	computeActionList   = "2.21" // the instance actions of a deleted server, too
+	computeActionEvents = "2.51" // the events of an action for everybody; for admins only before
+	computeActionTimes  = "2.58" // instance actions with updated_at, when they finished, and in pages
 	computeCreateTags   = "2.52" // tags in the create call, so that a server never exists without its UUID
 	computeRebuildData  = "2.57" // user_data in a rebuild
 	computeDownCells    = "2.69" // a server of a cell that is down is shown in part; an error before
@@ -185,6 +188,8 @@ type Session struct {
 	project string // that it is in
 	userID  string
 	catalog catalog // which a credential with access rules may not be allowed to ask for
+
+	olderNova atomic.Bool // it has no computeActionTimes
 }
 
 // As makes calls with the caller's own token. scope is the id that the token is scoped to; two tokens of
