@@ -97,9 +97,8 @@ func (f *fakeCloud) answer(w http.ResponseWriter, status int, body []byte) {
 
 func (f *fakeCloud) list(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
-	filtered := query.Has("changes-since") || query.Has("status")
 	switch {
-	case filtered && query.Has("marker"):
+	case query.Has("marker") && (query.Has("changes-since") || query.Has("status")):
 		f.send(w, []byte(`{"servers": []}`))
 	case query.Has("changes-since"):
 		f.send(w, f.changed)

@@ -40,9 +40,13 @@ type outage struct {
 	logs  map[string]int               // how often each was read
 }
 
-// stopped is when one of the first servers stopped. The last of them did so a second before the newest hour.
+// stopped is when one of the first servers stopped, the first of them last. None did so within the second of a full hour.
 func (o *outage) stopped(i int) time.Time {
-	return o.last.Add(-time.Second - time.Duration(i)*24*time.Hour/outageChanged).Truncate(time.Second)
+	at := o.last.Add(-time.Second - time.Duration(i)*24*time.Hour/outageChanged).Truncate(time.Second)
+	if at.Equal(at.Truncate(time.Hour)) {
+		return at.Add(-time.Second)
+	}
+	return at
 }
 
 func newOutage(t *testing.T) *outage {
@@ -124,6 +128,7 @@ func TestOutage(t *testing.T) {
 	defer p.Kill()
 	var all, newest time.Duration
 	events, want := 0, fake.truth()
+	t.Cleanup(func() { t.Log(p.Log()) })
 	for events = 1; events <= 60; events++ {
 		began := time.Now()
 		if a := p.Tick(t, "collect-stats"); a.Status != http.StatusNoContent && a.Status != http.StatusServiceUnavailable {
