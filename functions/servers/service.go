@@ -34,10 +34,14 @@ type instanceStore interface {
 	Managed(ctx context.Context, through domain.Through, ids []string) ([]domain.Instance, error)
 }
 
+// openStack opens sessions, in the region of this process or another one of the catalog.
+type openStack interface {
+	As(token domain.Secret, scope string) session
+	InRegion(region string) openStack
+}
+
 type service struct {
-	cloud interface {
-		As(token domain.Secret, scope string) session
-	}
+	cloud       openStack
 	instances   instanceStore
 	connections connectionStore
 	actions     actionStore
@@ -48,7 +52,15 @@ type service struct {
 type query struct {
 	domain.ServerQuery
 	tracked    *bool     // nil = both
+	region     string    // of the catalog; "" = the one of this process
 	connection uuid.UUID // what is managed through it; zero = all servers of the project
+}
+
+// inRegion is the same service in a region of the catalog; "" is the one of this process. Only reading goes on there: instances are
+// followed in the one region of this process.
+func (s service) inRegion(region string) service {
+	s.cloud = s.cloud.InRegion(region)
+	return s
 }
 
 // List reads one page of servers, newest first. marker is what the next page starts after, "" at the end.
