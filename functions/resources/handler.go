@@ -31,7 +31,7 @@ type answer struct {
 }
 
 func (h handler) list(r *http.Request) (answer, error) {
-	query, err := httpx.ReadQuery(r, "kinds")
+	query, err := httpx.ReadQuery(r, "kinds", "region")
 	if err != nil {
 		return answer{}, err
 	}
@@ -43,7 +43,7 @@ func (h handler) list(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	found, err := h.svc.List(r.Context(), who, token, wanted)
+	found, err := h.svc.List(r.Context(), who, token, query.Text("region"), wanted)
 	if err != nil {
 		return answer{}, err
 	}

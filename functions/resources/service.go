@@ -24,8 +24,9 @@ type session interface {
 
 type service struct {
 	cloud interface {
-		As(token domain.Secret, scope string) session
+		As(token domain.Secret, scope, region string) session
 	}
+	timeout time.Duration // of one kind
 }
 
 // resources is what was found: nil for a kind that was not asked for or that failed.
@@ -85,19 +86,16 @@ func list[T any](found []T, err error) ([]T, error) {
 	return found, err
 }
 
-// kindTimeout is how long one kind may take, so that a service that hangs does not hold up the others.
-const kindTimeout = 5 * time.Second
-
-// List asks for all kinds at once. A kind that fails or takes too long is reported in errors, and the others are still given;
+// List asks for all kinds at once, in a region of the catalog; "" is the one of this process. A kind that fails or takes too long is reported in errors, and the others are still given;
 // only when all fail, the first one's error is the answer.
-func (s service) List(ctx context.Context, who domain.Identity, token domain.Secret, wanted []string) (resources, error) {
-	cloud := s.cloud.As(token, who.ProjectID)
+func (s service) List(ctx context.Context, who domain.Identity, token domain.Secret, region string, wanted []string) (resources, error) {
+	cloud := s.cloud.As(token, who.ProjectID, region)
 	found := resources{errors: map[string]error{}}
 	var mu sync.Mutex
 	var all sync.WaitGroup
 	for _, kind := range wanted {
 		all.Go(func() {
-			ctx, cancel := context.WithTimeout(ctx, kindTimeout)
+			ctx, cancel := context.WithTimeout(ctx, s.timeout)
 			defer cancel()
 			if err := kinds[kind](ctx, cloud, &found); err != nil {
 				mu.Lock()

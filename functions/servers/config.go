@@ -39,14 +39,22 @@ func init() { run.HTTP("servers", build) }
 func build(cfg Config, d run.Deps) ([]httpx.Route, error) {
 	key, _ := cfg.Seal.Key() // Validate has refused a wrong one; who only looks at the routes has none
 	return routes(service{
-		cloud: clouds{d.Cloud}, instances: postgres.Instances{DB: d.DB}, connections: postgres.Connections{DB: d.DB},
+		cloud: clouds{Cloud: d.Cloud}, instances: postgres.Instances{DB: d.DB}, connections: postgres.Connections{DB: d.DB},
 		actions: postgres.Actions{DB: d.DB}, wake: d.Wake,
 		agents: agents{config: cfg.Agents, validFor: cfg.AgentTTL, deployments: postgres.Deployments{DB: d.DB}, seal: key},
 	}), nil
 }
 
 // clouds narrows *openstack.Cloud to what this function needs.
-type clouds struct{ *openstack.Cloud }
+type clouds struct {
+	*openstack.Cloud
+	region string // "" = the one of this process
+}
 
 // As makes calls with the caller's own token.
-func (c clouds) As(token domain.Secret, scope string) session { return c.Cloud.As(token, scope) }
+func (c clouds) As(token domain.Secret, scope string) session {
+	return c.Cloud.As(token, scope).InRegion(c.region)
+}
+
+// InRegion is the same in another region.
+func (c clouds) InRegion(region string) openStack { return clouds{c.Cloud, region} }

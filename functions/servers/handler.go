@@ -46,7 +46,7 @@ func (h handler) list(r *http.Request) (listAnswer, error) {
 	if q.connection != uuid.Nil {
 		found, marker, err = h.svc.ListThrough(r.Context(), who, q.connection, q.Limit, q.Marker)
 	} else {
-		found, marker, err = h.svc.List(r.Context(), who, token, q)
+		found, marker, err = h.svc.inRegion(q.region).List(r.Context(), who, token, q)
 	}
 	if err != nil {
 		return listAnswer{}, err
@@ -62,7 +62,7 @@ func (h handler) list(r *http.Request) (listAnswer, error) {
 const defaultLimit = 100
 
 func parseQuery(r *http.Request) (q query, err error) {
-	params, err := httpx.ReadQuery(r, "status", "name", "tracked", "limit", "marker", "connection_id")
+	params, err := httpx.ReadQuery(r, "status", "name", "tracked", "limit", "marker", "connection_id", "region")
 	if err != nil {
 		return q, err
 	}
@@ -70,7 +70,7 @@ func parseQuery(r *http.Request) (q query, err error) {
 		if q.connection, err = connectionID(text); err != nil {
 			return q, err
 		}
-		for _, name := range []string{"status", "name", "tracked"} {
+		for _, name := range []string{"status", "name", "tracked", "region"} {
 			if params.Text(name) != "" {
 				return q, apperr.InvalidField(name, "does not go with connection_id")
 			}
@@ -86,7 +86,10 @@ func parseQuery(r *http.Request) (q query, err error) {
 	if given {
 		q.tracked = &tracked
 	}
-	q.Name = params.Text("name")
+	q.Name, q.region = params.Text("name"), params.Text("region")
+	if q.region != "" && tracked && err == nil {
+		err = apperr.InvalidField("region", "does not go with tracked=true: instances are followed in one region")
+	}
 	if q.Marker = params.Text("marker"); q.Marker != "" && err == nil {
 		q.Marker, err = serverID("marker", q.Marker)
 	}
@@ -94,7 +97,7 @@ func parseQuery(r *http.Request) (q query, err error) {
 }
 
 func (h handler) get(r *http.Request) (domain.Server, error) {
-	params, err := httpx.ReadQuery(r, "connection_id")
+	params, err := httpx.ReadQuery(r, "connection_id", "region")
 	if err != nil {
 		return domain.Server{}, err
 	}
@@ -106,9 +109,12 @@ func (h handler) get(r *http.Request) (domain.Server, error) {
 	if err != nil {
 		return domain.Server{}, err
 	}
-	text := params.Text("connection_id")
+	text, region := params.Text("connection_id"), params.Text("region")
 	if text == "" {
-		return h.svc.Get(r.Context(), who, token, id)
+		return h.svc.inRegion(region).Get(r.Context(), who, token, id)
+	}
+	if region != "" {
+		return domain.Server{}, apperr.InvalidField("region", "does not go with connection_id")
 	}
 	connection, err := connectionID(text)
 	if err != nil {

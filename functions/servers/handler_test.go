@@ -207,7 +207,10 @@ func TestServersRefusals(t *testing.T) {
 		"/v1/servers?limit=0": "limit", "/v1/servers?limit=1001": "limit", "/v1/servers?limit=x": "limit", "/v1/servers?limit=": "limit",
 		"/v1/servers?status=active": "status", "/v1/servers?status=DELETED": "status", "/v1/servers?tracked=1": "tracked",
 		"/v1/servers?marker=x": "marker", "/v1/servers?all_tenants=1": "all_tenants", "/v1/servers?limit=1&limit=2": "limit",
-		"/v1/servers?name=a%00b": "name",
+		"/v1/servers?name=a%00b": "name", "/v1/servers?region=Nowhere": "region", "/v1/servers/" + uuid.NewString() + "?region=Nowhere": "region",
+		"/v1/servers?region=RegionOne&tracked=true":                                               "region",
+		"/v1/servers?region=RegionOne&connection_id=" + uuid.NewString():                          "region",
+		"/v1/servers/" + uuid.NewString() + "?region=RegionOne&connection_id=" + uuid.NewString(): "region",
 	} {
 		if a := app.Get(t, path); a.Status != 400 || !testkit.Names(t, a, field) {
 			t.Errorf("%s: got %d %s, want 400 that names %s", path, a.Status, a.Body, field)
@@ -216,6 +219,7 @@ func TestServersRefusals(t *testing.T) {
 	for path, want := range map[string]int{
 		"/v1/servers/x": 404, "/v1/servers/" + strings.Repeat("a", 5000): 404, "/v1/servers/../requests": 404, "/v1/servers/": 404,
 		fmt.Sprintf("/v1/servers?marker=%s", uuid.New()): 400, // Nova's own word
+		"/v1/servers?region=RegionOne&limit=1":           200,
 	} {
 		if a := app.Get(t, path); a.Status != want {
 			t.Errorf("%s: got %d %s, want %d", path, a.Status, a.Body, want)

@@ -28,6 +28,7 @@ const (
 type query struct {
 	domain.ServerQuery
 	tracked    *bool     // nil = both
+	region     string    // of the catalog; "" = the one of this process
 	connection uuid.UUID // what is managed through it; zero = all servers of the project
 }
 

@@ -35,15 +35,26 @@ type instanceStore interface {
 	Managed(ctx context.Context, through domain.Through, ids []string) ([]domain.Instance, error)
 }
 
+// openStack opens sessions, in the region of this process or another one of the catalog.
+type openStack interface {
+	As(token domain.Secret, scope string) session
+	InRegion(region string) openStack
+}
+
 type service struct {
-	cloud interface {
-		As(token domain.Secret, scope string) session
-	}
+	cloud       openStack
 	instances   instanceStore
 	connections connectionStore
 	actions     actionStore
 	agents      agents
 	wake        func(functions ...string)
+}
+
+// inRegion is the same service in a region of the catalog; "" is the one of this process. Only reading goes on there: instances are
+// followed in the one region of this process.
+func (s service) inRegion(region string) service {
+	s.cloud = s.cloud.InRegion(region)
+	return s
 }
 
 // Get reads one server of the caller's project, by its own id or its instance's.

@@ -27,6 +27,8 @@ type largeNova struct {
 
 func (n *largeNova) As(domain.Secret, string) session { return n }
 
+func (n *largeNova) InRegion(string) openStack { return n }
+
 func (n *largeNova) Servers(_ context.Context, q domain.ServerQuery) (page []domain.Server, more bool, err error) {
 	n.calls = append(n.calls, fmt.Sprintf("list %d", q.Limit))
 	after := slices.IndexFunc(n.servers, func(s domain.Server) bool { return s.ID == q.Marker })

@@ -20,6 +20,9 @@ const (
 	probeTimeout       = 2 * time.Second
 )
 
+// peeked is how much of a 500 is looked at: Nova's own has 200 bytes.
+const peeked = 8 << 10
+
 // blame is a session's way to a service other than Keystone. A service passes on the trouble of another one in a form that says
 // something else: Glance answers 401 while Keystone is away, and Nova 500 while Neutron is. blame finds out who is at fault.
 type blame struct {
@@ -87,12 +90,11 @@ var foreignErrors = []struct {
 
 // broken finds the service that Nova could not use, among those that its answer leaves open; nil when they all answer.
 func (b blame) broken(ctx context.Context, resp *http.Response) error {
-	text, err := io.ReadAll(resp.Body)
-	_ = resp.Body.Close()
-	resp.Body = io.NopCloser(bytes.NewReader(text))
-	if err != nil {
-		return err
-	}
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, peeked)) // whoever reads the rest meets the error, if there is one
+	resp.Body = struct {
+		io.Reader
+		io.Closer
+	}{io.MultiReader(bytes.NewReader(text), resp.Body), resp.Body}
 	for _, foreign := range foreignErrors {
 		if !bytes.Contains(text, []byte(foreign.text)) {
 			continue
@@ -120,7 +122,10 @@ func (s *Session) away(ctx context.Context, services []string) (away []string) {
 	var mu sync.Mutex
 	var group sync.WaitGroup
 	for _, service := range services {
-		endpoint, err := all.endpoint(service, s.cloud.region, s.cloud.iface)
+		endpoint, err := s.override(service), error(nil)
+		if endpoint == "" {
+			endpoint, err = s.choose(all, service)
+		}
 		if service == "identity" {
 			endpoint, err = s.cloud.identity, nil
 		}

@@ -25,11 +25,28 @@ const catalogTimeout = 15 * time.Second
 
 // endpoint finds where a service is. The catalog is read once per scope and kept for a few minutes.
 func (s *Session) endpoint(ctx context.Context, service string) (string, error) {
-	found, err := s.services(ctx)
-	if err != nil {
-		return "", err
+	at := s.override(service)
+	if at == "" {
+		found, err := s.services(ctx)
+		if err != nil {
+			return "", err
+		}
+		if at, err = s.choose(found, service); err != nil {
+			return "", err
+		}
 	}
-	return found.endpoint(service, s.cloud.region, s.cloud.iface)
+	return s.versioned(ctx, service, at)
+}
+
+// choose takes the endpoint of the session's region. A region that a caller has named and that there is not is the caller's mistake.
+func (s *Session) choose(found catalog, service string) (string, error) {
+	if s.region == "" {
+		return found.endpoint(service, s.cloud.region, s.cloud.iface)
+	}
+	if known := found.allRegions(); !slices.Contains(known, s.region) {
+		return "", apperr.InvalidField("region", "is no region of the cloud", known...)
+	}
+	return found.endpoint(service, s.region, s.cloud.iface)
 }
 
 // services is the session's catalog: the one that came with its login, or one that is read.

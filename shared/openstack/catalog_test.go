@@ -79,7 +79,7 @@ func TestEndpointBase(t *testing.T) {
 func TestCatalogIsReadOnce(t *testing.T) {
 	t.Parallel()
 	var reads atomic.Int64
-	const body = `{"catalog":[{"type":"compute","endpoints":[{"interface":"public","url":"http://nova"}]}]}`
+	const body = `{"catalog":[{"type":"compute","endpoints":[{"interface":"public","url":"http://nova/v2.1"}]}]}`
 	cloud := bubbled(t, func(*http.Request) (*http.Response, error) {
 		reads.Add(1)
 		time.Sleep(time.Second)
@@ -87,7 +87,7 @@ func TestCatalogIsReadOnce(t *testing.T) {
 	})
 	synctest.Test(t, func(t *testing.T) {
 		ask := func(scope string) {
-			if got, err := cloud.As(theToken, scope).endpoint(t.Context(), "compute"); err != nil || got != "http://nova/" {
+			if got, err := cloud.As(theToken, scope).endpoint(t.Context(), "compute"); err != nil || got != "http://nova/v2.1/" {
 				t.Errorf("got %q %v", got, err)
 			}
 		}
@@ -117,7 +117,7 @@ func TestCatalogOfAnImpatientCaller(t *testing.T) {
 	cloud := bubbled(t, func(r *http.Request) (*http.Response, error) {
 		select {
 		case <-time.After(2 * time.Second):
-			return response(200, nil, `{"catalog":[{"type":"compute","endpoints":[{"interface":"public","url":"http://nova"}]}]}`), nil
+			return response(200, nil, `{"catalog":[{"type":"compute","endpoints":[{"interface":"public","url":"http://nova/v2.1"}]}]}`), nil
 		case <-r.Context().Done():
 			return nil, r.Context().Err()
 		}

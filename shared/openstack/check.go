@@ -152,6 +152,9 @@ func (c *Cloud) checkRegion(cfg Config, all catalog) *Finding {
 }
 
 func (s *Session) checkEndpoint(ctx context.Context, cfg Config, all catalog, service string) *Finding {
+	if at := s.cloud.overrides.of(service); at != "" {
+		return s.cloud.checkOverride(ctx, cfg, service, at)
+	}
 	if len(all.interfaces(service)) == 0 {
 		f := cfg.finding("OS_AUTH_URL", "the catalog has no %s service, which is needed", service)
 		return &f
@@ -168,6 +171,18 @@ func (s *Session) checkEndpoint(ctx context.Context, cfg Config, all catalog, se
 		return &f
 	}
 	return nil
+}
+
+func (c *Cloud) checkOverride(ctx context.Context, cfg Config, service, at string) *Finding {
+	err := c.probe(ctx, at)
+	if err == nil {
+		return nil
+	}
+	f := Finding{overrideVariable(service), fmt.Sprintf("%s cannot be reached (%s): correct the URL, or leave it to the catalog", at, rootCause(err))}
+	if cfg.Cloud != "" {
+		f.Variable, f.Detail = "OS_CLOUD", fmt.Sprintf("%s_endpoint_override of the cloud %s: %s", service, cfg.Cloud, f.Detail)
+	}
+	return &f
 }
 
 // probe asks a service's endpoint for anything, without a token: nil when a server answers itself, and no proxy in its place.

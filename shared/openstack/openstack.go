@@ -50,6 +50,7 @@ type Config struct {
 	Region     string `env:"OS_REGION_NAME"`        // needed when the catalog has several
 	Interface  string `env:"OS_INTERFACE, default=public"`
 	CACert     string `env:"OS_CACERT"` // file with the certificate authority of the cloud
+	Overrides
 }
 
 // Validate refuses a Config that cannot work.
@@ -62,7 +63,7 @@ func (c Config) Validate() error {
 	}
 	switch c.Interface {
 	case "public", "internal", "admin":
-		return nil
+		return c.validate(overrideVariable)
 	}
 	return fmt.Errorf("OS_INTERFACE is %q: it must be public, internal or admin", c.Interface)
 }
@@ -74,16 +75,19 @@ func isURL(text string) bool {
 
 // Cloud is one OpenStack. It makes no call before it is used.
 type Cloud struct {
-	identity  string // Keystone's v3 URL, with a / at its end
-	region    string
-	iface     string
-	http      http.Client
-	catalogs  *catalogCache
-	others    *lru.Cache[string, *Cloud] // clouds and regions reached by At
-	catalogSF singleflight.Group
-	probes    singleflight.Group
-	remotes   *remotes
-	confirmed atomic.Int64 // when Keystone's own answer was last seen, in Unix nanoseconds
+	identity   string // Keystone's v3 URL, with a / at its end
+	region     string
+	iface      string
+	http       http.Client
+	catalogs   *catalogCache
+	others     *lru.Cache[string, *Cloud] // clouds and regions reached by At
+	catalogSF  singleflight.Group
+	probes     singleflight.Group
+	remotes    *remotes
+	overrides  Overrides
+	versions   *lru.Cache[string, discovered] // by endpoint
+	versionsSF singleflight.Group
+	confirmed  atomic.Int64 // when Keystone's own answer was last seen, in Unix nanoseconds
 }
 
 // catalogTTL is how long a project's catalog is believed.
@@ -110,7 +114,7 @@ func New(cfg Config, opts Options) (*Cloud, error) {
 	}
 	c := &Cloud{
 		identity: identityURL(cfg.AuthURL), region: cfg.Region, iface: cfg.Interface, http: *newHTTPClient(tlsConfig, opts),
-		catalogs: newCatalogCache(), others: newCache[*Cloud](maxClouds),
+		catalogs: newCatalogCache(), others: newCache[*Cloud](maxClouds), overrides: cfg.Overrides, versions: newVersionCache(),
 		remotes: &remotes{options: opts, roots: roots, known: map[string]remote{}, http: map[string]*http.Client{}},
 	}
 	return c, nil
@@ -155,7 +159,8 @@ func (c *Config) resolve() (*tls.Config, error) {
 	if !isURL(c.AuthURL) {
 		return nil, fmt.Errorf("OS_CLOUD is %q: its auth_url is %q; it must be Keystone's URL, such as https://keystone.example.com/v3", c.Cloud, c.AuthURL)
 	}
-	return tlsConfig, nil
+	c.Overrides, err = c.readOverrides()
+	return tlsConfig, err
 }
 
 // parse reads the cloud that is named from clouds.yaml.
@@ -214,6 +219,8 @@ type Session struct {
 	cloud *Cloud
 	token domain.Secret
 	scope string // what the token is scoped to: the key of its catalog
+
+	region string // that the caller has chosen; "" = the cloud's
 
 	// Of a session that was opened by a login, and not with a caller's token:
 	project string // that it is in

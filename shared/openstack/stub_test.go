@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
@@ -97,6 +98,7 @@ func (s *stub) cloud(t *testing.T, change func(*Config)) *Cloud {
 	if err != nil {
 		t.Fatal(err)
 	}
+	c.versions.Add(s.url+"/compute/", discovered{s.url + "/compute/", time.Now()}) // it is not asked for its versions
 	t.Cleanup(c.Close)
 	return c
 }

@@ -21,7 +21,7 @@ func Env(t testing.TB, databaseURL string, more map[string]string) map[string]st
 	t.Helper()
 	env := map[string]string{
 		"DATABASE_URL": databaseURL, "OS_CLIENT_CONFIG_FILE": CloudsYAML(t), "OS_CLOUD": "collector",
-		"HOST": "127.0.0.1", "EVENT_KEY": EventKey,
+		"HOST": "127.0.0.1", "EVENT_KEY": EventKey, "RESOURCE_TIMEOUT": "50s", // the sandbox is slow when many tests run
 		"SEAL_PUBLIC_KEY": SealPublicKey, "SEAL_PRIVATE_KEY": SealPrivateKey, "CALLBACK_ALLOW": "127.0.0.0/8,::1",
 		"CONNECTION_PUBLIC_KEY": ConnectionPublicKey, "CONNECTION_PRIVATE_KEY": ConnectionPrivateKey,
 		"TRUSTEE_USER_ID": Trustee(t), "AGENT_URL": "http://agents.invalid",

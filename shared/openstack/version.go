@@ -1,0 +1,99 @@
+package openstack
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"path"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/gophercloud/gophercloud/v2"
+	lru "github.com/hashicorp/golang-lru/v2"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+)
+
+// Compute may be in the catalog without a version (https://cloud.example.com/compute), and answers 404 or a list of versions to
+// everything there. Its endpoint then says where version 2.1 is. Image and network need no such call: v2 and v2.0 are the only
+// paths that they ever had, and are added where they are missing. Placement has no versions in its paths.
+
+// discovered is what an unversioned endpoint has said.
+type discovered struct {
+	at   string // the versioned endpoint
+	when time.Time
+}
+
+const maxDiscovered = 100
+
+func newVersionCache() *lru.Cache[string, discovered] { return newCache[discovered](maxDiscovered) }
+
+// versionPath finds a version at the end of an endpoint, or before the id of a project.
+var versionPath = regexp.MustCompile(`/v[0-9]+(\.[0-9]+)?(/[^/]+)?/$`)
+
+// versioned is the endpoint of compute 2.1. It asks an endpoint without a version once in five minutes.
+func (s *Session) versioned(ctx context.Context, service, endpoint string) (string, error) {
+	if service != "compute" || versionPath.MatchString(endpoint) {
+		return endpoint, nil
+	}
+	if known, ok := s.cloud.versions.Get(endpoint); ok && time.Since(known.when) < catalogTTL {
+		return known.at, nil
+	}
+	answer := s.cloud.versionsSF.DoChan(endpoint, func() (any, error) {
+		// Not the first caller's context: when that one hangs up, the others still wait.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), catalogTimeout)
+		defer cancel()
+		at, err := s.discover(ctx, endpoint)
+		if err == nil {
+			s.cloud.versions.Add(endpoint, discovered{at, time.Now()})
+		}
+		return at, err
+	})
+	select {
+	case r := <-answer:
+		at, _ := r.Val.(string)
+		return at, r.Err
+	case <-ctx.Done():
+		return "", classify("nova", ctx.Err())
+	}
+}
+
+// discover reads the version document of compute. An endpoint that has none is taken as it is.
+func (s *Session) discover(ctx context.Context, endpoint string) (string, error) {
+	client := &gophercloud.ServiceClient{ProviderClient: s.provider(), Endpoint: endpoint}
+	var document versionDocument
+	_, err := client.Get(ctx, endpoint, &document, &gophercloud.RequestOpts{OkCodes: []int{http.StatusOK, http.StatusMultipleChoices}})
+	refused, isRefused := errors.AsType[gophercloud.ErrUnexpectedResponseCode](err)
+	switch code := apperr.CodeOf(classify("nova", err)); {
+	case isRefused && refused.Actual < http.StatusInternalServerError && code != apperr.RateLimited:
+		return endpoint, nil
+	case !isRefused && code == apperr.BadGateway: // there is a page that is not JSON
+		return endpoint, nil
+	case err != nil:
+		return "", classify("nova", err)
+	}
+	if strings.HasPrefix(document.Version.ID, "v2.1") || len(document.Versions) == 0 {
+		return endpoint, nil
+	}
+	var offered []string
+	for _, v := range document.Versions {
+		if v.ID == "v2.1" {
+			return endpoint + v.folder() + "/", nil
+		}
+		offered = append(offered, v.ID)
+	}
+	return "", apperr.New(apperr.Unsupported, "the cloud's compute service offers %s; v2.1 is needed", strings.Join(offered, ", "))
+}
+
+// folder is the last part of the path of a version. Of the link nothing else is taken: behind a proxy it may name a host or a path
+// that only the service knows, and the token goes where the catalog says.
+func (v apiVersion) folder() string {
+	for _, l := range v.Links {
+		if u, err := url.Parse(l.Href); l.Rel == "self" && err == nil && path.Base(u.Path) != "/" && path.Base(u.Path) != "." {
+			return path.Base(u.Path)
+		}
+	}
+	return v.ID
+}

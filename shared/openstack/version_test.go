@@ -1,0 +1,130 @@
+package openstack
+
+import (
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+)
+
+// novaVersions is what Nova's root answers in Zed, with a host that only Nova knows, as behind a proxy.
+const novaVersions = `{"versions": [
+	{"id": "v2.0", "status": "SUPPORTED", "version": "", "links": [{"rel": "self", "href": "http://nova.internal:8774/v2/"}]},
+	{"id": "v2.1", "status": "CURRENT", "version": "2.93", "links": [{"rel": "self", "href": "http://nova.internal:8774/v2.1/"}]}]}`
+
+// TestAnUnversionedComputeEndpoint is asked for its versions, once; the token goes to no host but the catalog's.
+func TestAnUnversionedComputeEndpoint(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		path   string // of the endpoint
+		status int
+		body   string
+		want   string // what is called in the end; "" when it fails
+		code   apperr.Code
+	}{
+		"several versions":            {"/compute", 200, novaVersions, "/compute/v2.1/servers/id", ""},
+		"several, as choices":         {"/compute/", 300, novaVersions, "/compute/v2.1/servers/id", ""},
+		"the version itself":          {"/compute", 200, `{"version": {"id": "v2.1", "status": "CURRENT"}}`, "/compute/servers/id", ""},
+		"it has no document":          {"/compute", 404, "", "/compute/servers/id", ""},
+		"it wants another token":      {"/compute", 401, "", "/compute/servers/id", ""},
+		"a link without a path":       {"/compute", 200, `{"versions": [{"id": "v2.1", "links": [{"rel": "self", "href": ""}]}]}`, "/compute/v2.1/servers/id", ""},
+		"versioned":                   {"/compute/v2.1", 500, "", "/compute/v2.1/servers/id", ""},
+		"versioned, with the project": {"/compute/v2.1/p1", 500, "", "/compute/v2.1/p1/servers/id", ""},
+		"too old":                     {"/compute", 200, `{"versions": [{"id": "v2.0"}]}`, "", apperr.Unsupported},
+		"a page that is not JSON":     {"/compute", 200, "<html></html>", "/compute/servers/id", ""},
+		"away":                        {"/compute", 503, "", "", apperr.Unavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStub(t)
+			s.answer("GET "+strings.TrimSuffix(tc.path, "/")+"/{$}", tc.status, tc.body)
+			s.mux.HandleFunc("GET /", func(w http.ResponseWriter, r *http.Request) {
+				if !strings.HasSuffix(r.URL.Path, "/servers/id") {
+					w.WriteHeader(http.StatusNotFound)
+				}
+				_, _ = w.Write([]byte(`{"server":{"id":"id"}}`))
+			})
+			cloud := s.cloud(t, nil)
+			cloud.versions.Purge()
+			cloud.catalogs.Add("p1", catalogOf(t, `[{"type":"compute","endpoints":[{"interface":"public","region_id":"r1","url":"`+s.url+tc.path+`"}]}]`))
+			session := cloud.As(theToken, "p1")
+			for range 2 {
+				if err := read(t.Context(), session); apperr.CodeOf(err) != tc.code {
+					t.Errorf("got %v", err)
+				}
+			}
+			if tc.want != "" && len(s.to(tc.want)) != 2 {
+				t.Errorf("%s was called %d times", tc.want, len(s.to(tc.want)))
+			}
+			if n := len(s.to(strings.TrimSuffix(tc.path, "/") + "/")); tc.want != "" && n > 1 {
+				t.Errorf("the versions were read %d times", n)
+			}
+		})
+	}
+}
+
+// TestEndpointOverrides go before the catalog, from the environment and from clouds.yaml, in this process's region only.
+func TestEndpointOverrides(t *testing.T) {
+	t.Parallel()
+	s := newStub(t)
+	s.answer("GET /elsewhere/v2.1/servers/id", 200, `{"server":{"id":"id"}}`)
+	s.answer("GET /elsewhere/{$}", 200, novaVersions)
+	s.answer("GET /glance/v2/images/id", 200, `{"id":"id"}`)
+	yaml := filepath.Join(t.TempDir(), "clouds.yaml")
+	text := "clouds: {ours: {auth: {auth_url: '" + s.url + "'}, compute_endpoint_override: '" + s.url + "/elsewhere', image_endpoint_override: '" + s.url + "/glance/'}}"
+	if err := os.WriteFile(yaml, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, cloud := range map[string]*Cloud{
+		"the environment": s.cloud(t, func(c *Config) { c.Compute, c.Image = s.url+"/elsewhere/", s.url+"/glance" }),
+		"clouds.yaml":     s.cloud(t, func(c *Config) { c.Cloud, c.ConfigFile = "ours", yaml }),
+	} {
+		session := cloud.As(theToken, "p1")
+		if err := read(t.Context(), session); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := session.Image(t.Context(), "id"); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if len(s.to("/v3/auth/catalog")) != 0 {
+			t.Errorf("%s: the catalog was read, which nobody needs", name)
+		}
+		if at := cloud.At("", "r2").overrides.Compute + cloud.At("http://another", "").overrides.Compute; at != "" {
+			t.Errorf("%s: another region or cloud has the override %s", name, at)
+		}
+	}
+	if err := (Config{AuthURL: s.url, Interface: "public", Overrides: Overrides{Network: "neutron:9696"}}).Validate(); err == nil ||
+		!strings.HasPrefix(err.Error(), `OS_NETWORK_ENDPOINT_OVERRIDE is "neutron:9696/": it must be a URL`) {
+		t.Errorf("no scheme: %v", err)
+	}
+}
+
+// TestInRegion: a caller chooses among the catalog's regions; an unknown one is refused with those that there are.
+func TestInRegion(t *testing.T) {
+	t.Parallel()
+	s := newStub(t)
+	s.answer("GET /one/v2.1/servers/id", 200, `{"server":{"id":"id","name":"one"}}`)
+	s.answer("GET /two/v2.1/servers/id", 200, `{"server":{"id":"id","name":"two"}}`)
+	cloud := s.cloud(t, func(c *Config) { c.Region, c.Compute = "r1", s.url+"/one/v2.1" })
+	cloud.catalogs.Add("p1", catalogOf(t, `[{"type":"compute","endpoints":[{"interface":"public","region_id":"r1","url":"http://127.0.0.1:1/v2.1"},
+		{"interface":"public","region_id":"r2","url":"`+s.url+`/two/v2.1"}]},
+		{"type":"image","endpoints":[{"interface":"public","region_id":"r1","url":"http://127.0.0.1:1"}]}]`))
+	for region, want := range map[string]string{"": "one", "r1": "one", "r2": "two"} {
+		got, err := cloud.As(theToken, "p1").InRegion(region).Server(t.Context(), "id")
+		if err != nil || got.Name != want {
+			t.Errorf("region %q: got %q %v", region, got.Name, err)
+		}
+	}
+	_, err := cloud.As(theToken, "p1").InRegion("r3").Server(t.Context(), "id")
+	e := apperr.As(err)
+	if e.Code != apperr.Invalid || len(e.Fields) != 1 || e.Fields[0].Field != "region" || !slices.Equal(e.Fields[0].Allowed, []string{"r1", "r2"}) {
+		t.Errorf("an unknown region: %+v", e)
+	}
+	if _, err := cloud.As(theToken, "p1").InRegion("r2").Image(t.Context(), "id"); apperr.CodeOf(err) != apperr.Unsupported {
+		t.Errorf("a service that the region lacks: %v", err)
+	}
+}
