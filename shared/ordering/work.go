@@ -25,7 +25,7 @@ const (
 	lookAgain     = 1500 * time.Millisecond // between two looks at an order that Nova works on
 	// What is known is written down also when the time is up; a database that hangs must not hold the copy.
 	endTimeout   = 5 * time.Second
-	longestClaim = 10 * time.Second
+	longestClaim = 15 * time.Second
 )
 
 // Cloud is the part of OpenStack that orders need.
