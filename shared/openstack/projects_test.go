@@ -35,15 +35,15 @@ func TestProjects(t *testing.T) {
 func cutOff(t *testing.T) *stub {
 	t.Helper()
 	s := newStub(t)
-	one := func(id, domainID string, more string) string {
-		return fmt.Sprintf(`{"id":%q,"name":"n-%s","domain_id":%q,"enabled":true%s}`, id, id, domainID, more)
+	one := func(id, domainID string) string {
+		return fmt.Sprintf(`{"id":%q,"name":"n-%s","domain_id":%q,"enabled":true}`, id, id, domainID)
 	}
-	s.answer("GET /v3/projects", 200, `{"projects":[`+one("p1", "d1", "")+`,`+one("p2", "d2", "")+`],"links":{"next":null},"truncated":true}`)
-	s.answer("GET /v3/auth/projects", 200, `{"projects":[`+one("p1", "d1", "")+`,`+one("p3", "d1", "")+`],"links":{"next":null}}`)
+	s.answer("GET /v3/projects", 200, `{"projects":[`+one("p1", "d1")+`,`+one("p2", "d2")+`],"links":{"next":null},"truncated":true}`)
+	s.answer("GET /v3/auth/projects", 200, `{"projects":[`+one("p1", "d1")+`,`+one("p3", "d1")+`],"links":{"next":null}}`)
 	s.answer("GET /v3/projects/d1", 200, `{"project":{"id":"d1","subtree":{"p1":{"p4":null,"gone":{}},"p3":null}}}`)
 	s.answer("GET /v3/projects/d2", 200, `{"project":{"id":"d2","subtree":{"p2":null,"off":null}}}`)
-	s.answer("GET /v3/projects/p4", 200, `{"project":`+one("p4", "d1", "")+`}`)
-	s.answer("GET /v3/projects/off", 200, `{"project":`+strings.Replace(one("off", "d2", ""), "true", "false", 1)+`}`)
+	s.answer("GET /v3/projects/p4", 200, `{"project":`+one("p4", "d1")+`}`)
+	s.answer("GET /v3/projects/off", 200, `{"project":`+strings.Replace(one("off", "d2"), "true", "false", 1)+`}`)
 	return s
 }
 

@@ -134,7 +134,7 @@ func TestACellHangs(t *testing.T) {
 	s.mux.HandleFunc("GET /compute/servers/id", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	var waits time.Duration
 	cloud, err := New(Config{AuthURL: s.url, Interface: "public"}, Options{Wrap: func(rt http.RoundTripper) http.RoundTripper {
-		plain := rt.(*http.Transport) //nolint:forcetypeassert // it is what is wrapped
+		plain := rt.(*http.Transport)
 		waits, plain.ResponseHeaderTimeout = plain.ResponseHeaderTimeout, 100*time.Millisecond
 		return plain
 	}})

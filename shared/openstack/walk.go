@@ -2,6 +2,7 @@ package openstack
 
 import (
 	"context"
+	"maps"
 	"net/url"
 	"slices"
 	"strconv"
@@ -160,10 +161,7 @@ func isMoving(found *server) bool {
 // hasMore asks for what follows the last server of a page. After an instance one server tells. After a build request Nova
 // lists all instances, so those of the page may come first, each twice.
 func (s *Session) hasMore(ctx context.Context, query url.Values, page []server) (bool, error) {
-	after := url.Values{}
-	for key, values := range query {
-		after[key] = values
-	}
+	after := maps.Clone(query)
 	last := &page[len(page)-1]
 	after.Set("marker", last.ID)
 	limit := 1

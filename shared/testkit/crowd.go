@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -21,7 +22,7 @@ func (p *Project) Crowd(t testing.TB, serverID string, n int) map[string]bool {
 	t.Helper()
 	t.Cleanup(func() { p.removeCrowd(t) })
 	copies := `(select seq, concat(left(sha1(concat(seq, '` + serverID + `')), 8), '-c0de-4000-8000-', substr(sha1(concat(seq, '` + serverID + `')), 9, 12)) uuid from seq_1_to_` +
-		fmt.Sprint(n) + `) c`
+		strconv.Itoa(n) + `) c`
 	created := "date_sub(s.created_at, interval seq second)"
 	sql := []string{copyRows(t, "nova", "instances", "uuid", copies, serverID, map[string]string{
 		"uuid": "c.uuid", "display_name": "concat('" + crowdPrefix + "', seq)", "host": "null", "node": "null", "created_at": created, "launched_at": created,
@@ -32,7 +33,7 @@ func (p *Project) Crowd(t testing.TB, serverID string, n int) map[string]bool {
 	sql = append(sql, copyRows(t, "nova_api", "instance_mappings", "instance_uuid", copies, serverID, map[string]string{"instance_uuid": "c.uuid"}))
 	novaSQL(t, strings.Join(sql, "; "))
 	made := map[string]bool{}
-	for _, id := range strings.Fields(novaRows(t, "select uuid from nova.instances where "+p.crowd())) {
+	for id := range strings.FieldsSeq(novaRows(t, "select uuid from nova.instances where "+p.crowd())) {
 		made[id] = true
 	}
 	if len(made) != n {

@@ -141,6 +141,9 @@ func (p *Project) Boot(t testing.TB, name string, n int) []servers.Server {
 // Await waits until Nova shows a server in the status.
 func (p *Project) Await(t testing.TB, serverID, status string) {
 	t.Helper()
+	if serverID == "" {
+		t.Fatalf("there is no server that could become %s", status)
+	}
 	nova := Compute(t, p.Login(t))
 	Eventually(t, 4*time.Minute, "server "+serverID+" is "+status, func() bool {
 		s, err := servers.Get(context.Background(), nova, serverID).Extract()
