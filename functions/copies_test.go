@@ -303,7 +303,7 @@ func TestRollbackSurvivesKill(t *testing.T) {
 func TestCollectSurvivesKill(t *testing.T) {
 	t.Parallel()
 	project := testkit.NewProject(t)
-	nova, calls := testkit.Through(t, testkit.Compute(t, testkit.Login(t, "admin")).Endpoint, func(*http.Request) { time.Sleep(time.Second) })
+	nova, calls := testkit.Through(t, testkit.Compute(t, testkit.Login(t, "admin")).Endpoint, func(*http.Request) { time.Sleep(500 * time.Millisecond) })
 	database := testkit.Database(t)
 	env := testkit.RedirectTo(t, map[string]string{"compute": nova}).Env(t, "collector")
 	env["FUNCTION_TARGET"], env["ALLOWED_PROJECTS"], env["STATS_BACKFILL"], env["EVENT_TIMEOUT"] = "collect-stats", project.ID, "2h", "10s"

@@ -67,6 +67,7 @@ type sweep struct {
 	known    map[string]map[time.Time]bool
 	now      time.Time
 	began    time.Time
+	each     bool // Nova lets the account read project by project only
 }
 
 // count finds the hours that projects lack, up to slot, and fills them in: the newest hour of all projects first,
@@ -129,10 +130,14 @@ func (w *sweep) fill(ctx context.Context, due *tally) (unread, err error) {
 	if due.empty() {
 		return nil, nil
 	}
+	if w.each {
+		return w.fillEach(ctx, due), nil
+	}
 	all := w.listed.get(due.now)
 	if all == nil {
 		all, err = readCurrent(ctx, w.cloud, "", due.now)
 		if apperr.CodeOf(err) == apperr.Forbidden {
+			w.each = true
 			return w.fillEach(ctx, due), nil
 		}
 		if err != nil {
