@@ -1,7 +1,7 @@
 // Command functions is the whole of cloudfn in one binary. FUNCTION_TARGET picks the function to serve; unset,
 // it is a daemon that serves all of them. `functions migrate` brings the database's schema up to date, `functions
-// gateway` is one base URL for functions that run one by one, `functions keys` makes the keys of stored secrets, and `functions
-// trustee` says to which user trusts are made.
+// gateway` is one base URL for functions that run one by one, `functions keys` makes the keys of stored secrets, `functions
+// trustee` says to which user trusts are made, and `functions check` tries every setting.
 package main
 
 import (
