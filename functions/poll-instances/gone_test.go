@@ -28,9 +28,9 @@ func (w *world) toldEach(t *testing.T, want string) {
 	}
 }
 
-// TestAProjectIsGone from Keystone, while its servers run on in Nova: at the second look its instances are deleted, and it is
-// asked for no more. One that is disabled is not gone. Nova is made to refuse the list of the whole cloud, so that the
-// projects are entered.
+// TestAProjectIsGone from Keystone, while its servers run on in Nova: at the second look its instances are
+// deleted, and it is asked for no more. One that is disabled is not gone. Nova is made to refuse the list of the
+// whole cloud, so that the projects are entered.
 func TestAProjectIsGone(t *testing.T) {
 	t.Parallel()
 	w := &world{Project: testkit.NewProject(t), database: testkit.Database(t)}

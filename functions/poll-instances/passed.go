@@ -17,8 +17,9 @@ const (
 	logsAtOnce = 8
 )
 
-// passed reads the action logs of servers that changed, and derives the states that their instances passed through since they
-// were last seen, by the server's id. A log that cannot be read hides them: what Nova shows now is written all the same.
+// passed reads the action logs of servers that changed, and derives the states that their instances passed through
+// since they were last seen, by the server's id. A log that cannot be read hides them: what Nova shows now is
+// written all the same.
 func (r *reader) passed(ctx context.Context, found []domain.Instance, servers []domain.Server) map[string][]domain.Passed {
 	var mu sync.Mutex
 	passed, beyond := map[string][]domain.Passed{}, 0
@@ -47,7 +48,8 @@ func (r *reader) passed(ctx context.Context, found []domain.Instance, servers []
 	}
 	_ = group.Wait() // the functions above never fail
 	if beyond > 0 {
-		slog.WarnContext(ctx, "too many servers changed to read their action logs: states in between are passed over", "servers", beyond)
+		slog.WarnContext(ctx, "too many servers changed to read their action logs: states in between are passed over",
+			"servers", beyond)
 	}
 	return passed
 }

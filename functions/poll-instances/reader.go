@@ -61,8 +61,8 @@ func (r *reader) use(ctx context.Context, do func() error) error {
 	})
 }
 
-// spared says whether an attempt that ended with the event says nothing of Nova: it answered, or had little time to. An end
-// of ours says nothing either.
+// spared says whether an attempt that ended with the event says nothing of Nova: it answered, or had little time
+// to. An end of ours says nothing either.
 func (r *reader) spared(ended error) bool {
 	return errors.Is(ended, context.Canceled) || r.answered || r.asked.IsZero() || time.Since(r.asked) < leastWait
 }
@@ -70,9 +70,9 @@ func (r *reader) spared(ended error) bool {
 // stale says whether nobody has read for so long what changed in the project that reading all of it is less.
 func (r *reader) stale(p domain.Poll) bool { return p.Since.Before(r.start.Add(-r.full)) }
 
-// begin reads what changed since the last time. A project over whose changes Nova fails is read as a whole: it has deleted
-// servers in it, and one that was deleted in the middle of its creation may lack its flavor, over which the list is a 500 for
-// as long as that server is new.
+// begin reads what changed since the last time. A project over whose changes Nova fails is read as a whole: it has
+// deleted servers in it, and one that was deleted in the middle of its creation may lack its flavor, over which
+// the list is a 500 for as long as that server is new.
 func (r *reader) begin(ctx context.Context) (err error) {
 	if r.start, err = r.clock.Now(ctx); err != nil {
 		return err
@@ -89,14 +89,15 @@ func (r *reader) begin(ctx context.Context) (err error) {
 	err = r.changes(ctx, since)
 	r.changed = err == nil
 	if r.broken = apperr.CodeOf(err) == apperr.BadGateway && r.list.ProjectID != ""; r.broken {
-		slog.WarnContext(ctx, "nova cannot say what changed: all servers are read", "project_id", r.list.ProjectID, "error", err)
+		slog.WarnContext(ctx, "nova cannot say what changed: all servers are read",
+			"project_id", r.list.ProjectID, "error", err)
 		return nil
 	}
 	return err
 }
 
-// complete reads all servers when that is due. While a cell of Nova is down all servers are read each time, and what changes
-// there meanwhile when it is back.
+// complete reads all servers when that is due. While a cell of Nova is down all servers are read each time, and
+// what changes there meanwhile when it is back.
 func (r *reader) complete(ctx context.Context, up bool) error {
 	r.up = up // it was asked for after the changes: the cells were up while they were read
 	if !r.broken && up && r.list.SweepMarker == "" && !r.fullDue() {
@@ -124,7 +125,8 @@ func (r *reader) cellsUp(ctx context.Context) bool {
 	defer cancel()
 	err := r.cloud.CellsUp(ctx, r.list.ProjectID)
 	if err != nil {
-		slog.WarnContext(ctx, "it cannot be told whether all cells of nova answer: nothing counts as gone", "project_id", r.list.ProjectID, "error", err)
+		slog.WarnContext(ctx, "it cannot be told whether all cells of nova answer: nothing counts as gone",
+			"project_id", r.list.ProjectID, "error", err)
 	}
 	return err == nil
 }
@@ -184,8 +186,8 @@ func (r *reader) changes(ctx context.Context, since time.Time) error {
 	}
 }
 
-// sweep reads all servers, and asks by id for those of tracked instances that are not among them. How far it came is noted
-// page by page, so that another event goes on there.
+// sweep reads all servers, and asks by id for those of tracked instances that are not among them. How far it came
+// is noted page by page, so that another event goes on there.
 func (r *reader) sweep(ctx context.Context) error {
 	if r.list.SweepMarker == "" {
 		r.list.SweepAt = r.start
@@ -216,7 +218,8 @@ func (r *reader) sweep(ctx context.Context) error {
 	return r.catchUp(ctx)
 }
 
-// catchUp reads what changed while all servers were read, when that took so long that they would be read again instead.
+// catchUp reads what changed while all servers were read, when that took so long that they would be read again
+// instead.
 func (r *reader) catchUp(ctx context.Context) error {
 	if !r.stale(domain.Poll{Since: r.since}) {
 		return nil
@@ -254,7 +257,8 @@ func (r *reader) sweepPage(ctx context.Context) (more bool, err error) {
 	return next != "", nil
 }
 
-// apply writes what is new of instances whose servers Nova showed when it was asked at a moment, and gives the others.
+// apply writes what is new of instances whose servers Nova showed when it was asked at a moment, and gives the
+// others.
 func (r *reader) apply(ctx context.Context, at time.Time, servers []domain.Server) (unchanged []domain.Instance, err error) {
 	servers = slices.DeleteFunc(servers, func(s domain.Server) bool {
 		_, ok := r.projects[s.ProjectID]

@@ -23,9 +23,9 @@ const (
 	goneAfter = time.Minute      // between the two looks at a project that Keystone does not know
 )
 
-// round reads all that is due: the whole cloud at once when Nova lets the account do that, else project by project, those
-// first that were not read for the longest. When Nova fails over the list of the whole cloud, for which one broken server
-// suffices, each project is read by itself, too.
+// round reads all that is due: the whole cloud at once when Nova lets the account do that, else project by
+// project, those first that were not read for the longest. When Nova fails over the list of the whole cloud, for
+// which one broken server suffices, each project is read by itself, too.
 func (e *event) round(ctx context.Context) error {
 	if err := e.polls.Prepare(ctx); err != nil {
 		return err
@@ -73,8 +73,8 @@ func (e *event) readMoving(ctx context.Context, moving []string) error {
 	return e.readEach(ctx, free, true)
 }
 
-// readCloud reads the list of the whole cloud, of which only some projects count when these are given. alone says that each
-// has to be read by itself.
+// readCloud reads the list of the whole cloud, of which only some projects count when these are given. alone says
+// that each has to be read by itself.
 func (e *event) readCloud(ctx context.Context, only []string) (alone bool, err error) {
 	if _, refused := e.each.Load(""); refused {
 		return true, nil
@@ -104,7 +104,8 @@ func (e *event) readCloud(ctx context.Context, only []string) (alone bool, err e
 	return true, e.polls.Release(ctx, e.claim, "")
 }
 
-// readEach reads projects that are claimed, each by itself: in a session of its own when the account may not see others'.
+// readEach reads projects that are claimed, each by itself: in a session of its own when the account may not see
+// others'.
 func (e *event) readEach(ctx context.Context, claimed []domain.Poll, quick bool) error {
 	readers := make([]*reader, len(claimed))
 	_, own := e.each.Load("")
@@ -119,8 +120,8 @@ func (e *event) readEach(ctx context.Context, claimed []domain.Poll, quick bool)
 	return e.finish(ctx, readers, quick)
 }
 
-// read has the readers read what changed, asks whether all cells answered meanwhile, and has them do what follows from
-// that, unless it is to be quick. A reader that fails keeps none of the others from reading.
+// read has the readers read what changed, asks whether all cells answered meanwhile, and has them do what follows
+// from that, unless it is to be quick. A reader that fails keeps none of the others from reading.
 func (e *event) read(ctx context.Context, readers []*reader, quick bool) {
 	side := func(do func(*reader) error) {
 		var group errgroup.Group
@@ -144,8 +145,8 @@ func (e *event) read(ctx context.Context, readers []*reader, quick bool) {
 	side(func(r *reader) error { return r.complete(ctx, up) })
 }
 
-// cellsUp says whether all cells of Nova answer, which any project's session can tell. One that does not is left out of
-// Nova's lists in silence.
+// cellsUp says whether all cells of Nova answer, which any project's session can tell. One that does not is left
+// out of Nova's lists in silence.
 func cellsUp(ctx context.Context, readers []*reader) bool {
 	good := slices.DeleteFunc(slices.Clone(readers), func(r *reader) bool { return r.err != nil })
 	for _, r := range good[:min(2, len(good))] {
@@ -188,14 +189,15 @@ func (e *event) finish(ctx context.Context, readers []*reader, quick bool) error
 	return errors.Join(err, again(errs))
 }
 
-// failed notes that a list could not be read, and draws the conclusions: what could not be read for too long is unknown, and
-// the instances of a project that is gone are deleted.
+// failed notes that a list could not be read, and draws the conclusions: what could not be read for too long is
+// unknown, and the instances of a project that is gone are deleted.
 func (e *event) failed(ctx context.Context, now time.Time, r *reader) error {
 	level := slog.LevelError
 	if !r.list.FailingSince.IsZero() {
 		level = slog.LevelWarn // it was said at the first time
 	}
-	slog.Log(ctx, level, "servers could not be read", "project_id", r.list.ProjectID, "failing_since", r.list.FailingSince, "error", r.err)
+	slog.Log(ctx, level, "servers could not be read",
+		"project_id", r.list.ProjectID, "failing_since", r.list.FailingSince, "error", r.err)
 	code := apperr.CodeOf(r.err)
 	cannotEnter := r.in != "" && (mayNotAct(r.err) || code == apperr.NotFound)
 	r.list.Failed(now, cannotEnter)
@@ -211,8 +213,8 @@ func (e *event) failed(ctx context.Context, now time.Time, r *reader) error {
 	return e.silence(ctx, now, r.projects)
 }
 
-// gone deletes the instances of a project that Keystone does not know at two looks. An error of Keystone's, and that the
-// account may not ask for projects, say nothing; nor does a project that is disabled.
+// gone deletes the instances of a project that Keystone does not know at two looks. An error of Keystone's, and
+// that the account may not ask for projects, say nothing; nor does a project that is disabled.
 func (e *event) gone(ctx context.Context, now time.Time, r *reader) (bool, error) {
 	p := r.projects[r.in]
 	defer func() { r.projects[r.in] = p }()
@@ -233,7 +235,8 @@ func (e *event) gone(ctx context.Context, now time.Time, r *reader) (bool, error
 	if err != nil {
 		return true, err
 	}
-	slog.WarnContext(ctx, "a project is gone from keystone: its instances count as deleted", "project_id", p.ProjectID, "instances", len(living))
+	slog.WarnContext(ctx, "a project is gone from keystone: its instances count as deleted",
+		"project_id", p.ProjectID, "instances", len(living))
 	for n := range living {
 		living[n].ProjectGone()
 		living[n].SeenAt = now
@@ -241,8 +244,8 @@ func (e *event) gone(ctx context.Context, now time.Time, r *reader) (bool, error
 	return true, e.change(ctx, living)
 }
 
-// silence marks the instances as unknown of projects whose reading has failed for too long, and of which nobody has heard
-// otherwise. What Nova called their state last is kept.
+// silence marks the instances as unknown of projects whose reading has failed for too long, and of which nobody
+// has heard otherwise. What Nova called their state last is kept.
 func (e *event) silence(ctx context.Context, now time.Time, projects map[string]domain.Poll) error {
 	long := now.Add(-e.unknownAfter)
 	for _, id := range sorted(projects) {
@@ -265,7 +268,8 @@ func (e *event) silence(ctx context.Context, now time.Time, projects map[string]
 	return nil
 }
 
-// again is what of the errors may be over the next time. The others were logged, and nobody need send the event again.
+// again is what of the errors may be over the next time. The others were logged, and nobody need send the event
+// again.
 func again(errs []error) error {
 	var list []error
 	for _, err := range errs {

@@ -120,8 +120,9 @@ from generate_series(1, $1::int) n`, n)
 	}
 }
 
-// TestNotAskedIsNotSilent: 5000 projects, of which one event can read only some, as if each call took 150 ms. Each is read
-// after some events, and none of the instances was unknown meanwhile, although that takes longer than POLL_UNKNOWN_AFTER.
+// TestNotAskedIsNotSilent: 5000 projects, of which one event can read only some, as if each call took 150 ms. Each
+// is read after some events, and none of the instances was unknown meanwhile, although that takes longer than
+// POLL_UNKNOWN_AFTER.
 func TestNotAskedIsNotSilent(t *testing.T) {
 	t.Parallel()
 	const projects = 5000
@@ -145,8 +146,8 @@ func TestNotAskedIsNotSilent(t *testing.T) {
 	}
 }
 
-// TestTwoReplicasShare the projects: both together take half of the time, no project is read twice at once, and what one
-// has claimed that dies is read by the other one.
+// TestTwoReplicasShare the projects: both together take half of the time, no project is read twice at once, and
+// what one has claimed that dies is read by the other one.
 func TestTwoReplicasShare(t *testing.T) {
 	t.Parallel()
 	const projects = 320

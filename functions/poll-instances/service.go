@@ -26,7 +26,8 @@ type (
 	}
 	pollStore interface {
 		Prepare(ctx context.Context) error
-		ClaimDue(ctx context.Context, claim uuid.UUID, claimFor time.Duration, before time.Time, limit int) ([]domain.Poll, error)
+		ClaimDue(ctx context.Context, claim uuid.UUID, claimFor time.Duration, before time.Time,
+			limit int) ([]domain.Poll, error)
 		ClaimSome(ctx context.Context, claim uuid.UUID, claimFor time.Duration, projects []string) ([]domain.Poll, error)
 		ClaimCloud(ctx context.Context, claim uuid.UUID, claimFor time.Duration) (cloud domain.Poll, held bool, err error)
 		Renew(ctx context.Context, claim uuid.UUID, claimFor time.Duration) error
@@ -91,8 +92,8 @@ type event struct {
 	logs  atomic.Int32 // how many action logs it has read
 }
 
-// Poll reads what changed, once, and then again for as long as Nova is at work on instances. Other replicas may do so at the
-// same time: what one has claimed the others leave alone. In one process one event works at a time.
+// Poll reads what changed, once, and then again for as long as Nova is at work on instances. Other replicas may do
+// so at the same time: what one has claimed the others leave alone. In one process one event works at a time.
 func (s *service) Poll(ctx context.Context) error {
 	if !s.busy.TryLock() {
 		return nil

@@ -14,8 +14,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// pagedCloud is a session that may list the whole cloud, in pages of two servers, and that writes down what it is asked: no
-// sandbox has projects that nobody read for weeks.
+// pagedCloud is a session that may list the whole cloud, in pages of two servers, and that writes down what it is
+// asked: no sandbox has projects that nobody read for weeks.
 type pagedCloud struct {
 	session
 	servers []domain.Server
@@ -105,8 +105,8 @@ func TestStaleProjects(t *testing.T) {
 	}
 }
 
-// TestASweepGoesOn where the one before stopped: the servers that it had seen are not asked for again, neither by page nor
-// by id.
+// TestASweepGoesOn where the one before stopped: the servers that it had seen are not asked for again, neither by
+// page nor by id.
 func TestASweepGoesOn(t *testing.T) {
 	t.Parallel()
 	url := testkit.Database(t)

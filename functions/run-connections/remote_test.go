@@ -32,7 +32,11 @@ func TestAnotherCloud(t *testing.T) {
 		t.Fatalf("the order is %s: %+v", order.Status, order.Instances)
 	}
 	gone, kept := order.Instances[0], order.Instances[1]
-	if followed, err := (postgres.Polls{DB: w.db}).Followed(t.Context()); err != nil || len(followed) != 0 {
+	polls := postgres.Polls{DB: w.db}
+	if err := polls.Prepare(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if followed, err := polls.Followed(t.Context()); err != nil || len(followed) != 0 {
 		t.Errorf("poll-instances follows %+v %v", followed, err)
 	}
 	now := func() { w.exec(t, "update connections set read_at = null, swept_at = null") }

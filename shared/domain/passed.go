@@ -15,8 +15,8 @@ type Passed struct {
 // outcomes are the statuses in which a server is once an action has succeeded. It is "" where the outcome depends on
 // the state before, or the log does not say it: of a rebuild, an evacuation, the end of a resize.
 //
-// Statistics ask in which state a server was at a moment, and must leave open what the log does not date (see History). Here it is
-// asked what came after what, which the log decides also for actions of the same second.
+// Statistics ask in which state a server was at a moment, and must leave open what the log does not date (see
+// History). Here it is asked what came after what, which the log decides also for actions of the same second.
 var outcomes = map[string]string{
 	"start": "ACTIVE", "stop": "SHUTOFF", "reboot": "ACTIVE", "pause": "PAUSED", "unpause": "ACTIVE",
 	"suspend": "SUSPENDED", "resume": "ACTIVE", "rescue": "RESCUE", "unrescue": "ACTIVE", "unshelve": "ACTIVE",
@@ -34,8 +34,8 @@ func (i Instance) MayPass(s Server) bool {
 	return i.ServerID == s.ID && !i.NovaAt.IsZero() && s.UpdatedAt.After(i.NovaAt) && s.Status != "UNKNOWN" && i.DisconnectedAt.IsZero()
 }
 
-// Between derives the states that the instance went through from what is known of it to what Nova shows now. The outcome of
-// the last action is never among them: it is what Nova shows, or it is not reached yet.
+// Between derives the states that the instance went through from what is known of it to what Nova shows now. The
+// outcome of the last action is never among them: it is what Nova shows, or it is not reached yet.
 func (i Instance) Between(s Server, log []Action) []Passed {
 	log = slices.DeleteFunc(slices.Clone(log), func(a Action) bool {
 		_, listed := outcomes[a.Name]

@@ -9,8 +9,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// passSQL writes a state that an instance only passed through, with its event, unless anything was written of it since it was
-// read: then another replica has done so, or what it wrote came after.
+// passSQL writes a state that an instance only passed through, with its event, unless anything was written of it
+// since it was read: then another replica has done so, or what it wrote came after.
 const passSQL = `
 with before as (
     select i.* from instances i
@@ -27,8 +27,8 @@ select project_id, id::text, seq, '` + domain.InstanceEvent + `', updated_at, or
        ` + instanceData + ` || jsonb_build_object('reconstructed', true, 'changed_at', to_char($8::timestamptz at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'))
 from after`
 
-// ChangeAfter is Change of instances of which some passed through states that nobody saw: these are written before, in their
-// order. Seq is that of the instance as it was read.
+// ChangeAfter is Change of instances of which some passed through states that nobody saw: these are written
+// before, in their order. Seq is that of the instance as it was read.
 func (i Instances) ChangeAfter(ctx context.Context, known []domain.Instance, passed map[string][]domain.Passed) (told int, err error) {
 	known = inOrder(known)
 	err = again(func() error {

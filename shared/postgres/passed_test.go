@@ -12,8 +12,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestPassed: states in between are written before what was seen, with rising sequence; not again by another replica that
-// had read the same, and not after something newer.
+// TestPassed: states in between are written before what was seen, with rising sequence; not again by another
+// replica that had read the same, and not after something newer.
 func TestPassed(t *testing.T) {
 	t.Parallel()
 	url := testkit.Database(t)

@@ -39,7 +39,8 @@ func (p Polls) Prepare(ctx context.Context) error {
 
 // pollColumns are the columns of a domain.Poll, in the order of its fields, from a row p of polls.
 const pollColumns = `p.project_id, p.since, p.full_at,
-    (select count(*)::int from instances i where i.project_id = p.project_id and i.state <> 'deleted' and ` + doubtful + `),
+    (select count(*)::int from instances i
+     where i.project_id = p.project_id and i.state <> 'deleted' and ` + doubtful + `),
     coalesce(p.failing_since, '0001-01-01'), coalesce(p.not_before, '0001-01-01'), coalesce(p.gone_at, '0001-01-01'),
     coalesce(p.sweep_at, '0001-01-01'), p.sweep_marker`
 
@@ -61,8 +62,8 @@ func (p Polls) Followed(ctx context.Context) ([]domain.Poll, error) {
 	return p.list(ctx, followedSQL)
 }
 
-// Moving lists the projects with instances that Nova is at work on, and that changed within the time given: one that has
-// been at it for longer need not be watched so closely. Unknown is not counted.
+// Moving lists the projects with instances that Nova is at work on, and that changed within the time given: one
+// that has been at it for longer need not be watched so closely. Unknown is not counted.
 func (p Polls) Moving(ctx context.Context, within time.Duration) ([]string, error) {
 	rows, _ := p.DB.pool.Query(ctx, movingSQL, domain.MovingStates(), within)
 	projects, err := pgx.CollectRows(rows, pgx.RowTo[string])
@@ -105,14 +106,16 @@ where coalesce(p.claimed_until, '-infinity') < clock_timestamp()
 returning ` + pollColumns
 )
 
-// ClaimDue claims projects that were not read since the moment, at most limit, and those first that were not read for the
-// longest.
-func (p Polls) ClaimDue(ctx context.Context, claim uuid.UUID, claimFor time.Duration, before time.Time, limit int) ([]domain.Poll, error) {
+// ClaimDue claims projects that were not read since the moment, at most limit, and those first that were not read
+// for the longest.
+func (p Polls) ClaimDue(ctx context.Context, claim uuid.UUID, claimFor time.Duration, before time.Time,
+	limit int) ([]domain.Poll, error) {
 	return p.list(ctx, claimDueSQL, claim, claimFor, before, limit)
 }
 
 // ClaimSome claims those of the projects that nobody has claimed.
-func (p Polls) ClaimSome(ctx context.Context, claim uuid.UUID, claimFor time.Duration, projects []string) ([]domain.Poll, error) {
+func (p Polls) ClaimSome(ctx context.Context, claim uuid.UUID, claimFor time.Duration,
+	projects []string) ([]domain.Poll, error) {
 	return p.list(ctx, claimSomeSQL, claim, claimFor, projects)
 }
 
@@ -127,11 +130,13 @@ func (p Polls) ClaimCloud(ctx context.Context, claim uuid.UUID, claimFor time.Du
 
 // Renew prolongs all that is claimed under the claim.
 func (p Polls) Renew(ctx context.Context, claim uuid.UUID, claimFor time.Duration) error {
-	_, err := p.DB.pool.Exec(ctx, "update polls set claimed_until = clock_timestamp() + $2::interval where claim_id = $1", claim, claimFor)
+	_, err := p.DB.pool.Exec(ctx,
+		"update polls set claimed_until = clock_timestamp() + $2::interval where claim_id = $1", claim, claimFor)
 	return classify(err)
 }
 
-// Release makes free what is claimed under the claim, as if it had not been claimed: all of the projects, or just these.
+// Release makes free what is claimed under the claim, as if it had not been claimed: all of the projects, or just
+// these.
 func (p Polls) Release(ctx context.Context, claim uuid.UUID, projects ...string) error {
 	_, err := p.DB.pool.Exec(ctx, `
 update polls set claim_id = null, claimed_until = null
@@ -146,19 +151,22 @@ func (p Polls) Swept(ctx context.Context, claim uuid.UUID, poll domain.Poll) err
 	return classify(err)
 }
 
-// A replica that has claimed the whole cloud writes for all projects; what another one has claimed meanwhile stays claimed.
+// A replica that has claimed the whole cloud writes for all projects; what another one has claimed meanwhile stays
+// claimed.
 const readSQL = `
 update polls p
 set since = greatest(p.since, r.since), full_at = greatest(p.full_at, r.full_at), read_at = clock_timestamp(),
-    failing_since = r.failing_since, not_before = r.not_before, gone_at = r.gone_at, sweep_at = r.sweep_at, sweep_marker = r.sweep_marker,
+    failing_since = r.failing_since, not_before = r.not_before, gone_at = r.gone_at,
+    sweep_at = r.sweep_at, sweep_marker = r.sweep_marker,
     claim_id = nullif(p.claim_id, $1), claimed_until = case when p.claim_id = $1 then null else p.claimed_until end
-from unnest($2::text[], $3::timestamptz[], $4::timestamptz[], $5::timestamptz[], $6::timestamptz[], $7::timestamptz[], $8::timestamptz[], $9::text[])
+from unnest($2::text[], $3::timestamptz[], $4::timestamptz[], $5::timestamptz[], $6::timestamptz[], $7::timestamptz[],
+            $8::timestamptz[], $9::text[])
     as r (project_id, since, full_at, failing_since, not_before, gone_at, sweep_at, sweep_marker)
 where p.project_id = r.project_id
   and (p.claim_id = $1 or exists (select from polls w where w.project_id = '' and w.claim_id = $1))`
 
-// Read writes how far projects were read, and makes them free, if the claim still holds. A replica that was overtaken takes
-// nothing back.
+// Read writes how far projects were read, and makes them free, if the claim still holds. A replica that was
+// overtaken takes nothing back.
 func (p Polls) Read(ctx context.Context, claim uuid.UUID, polls []domain.Poll) error {
 	var projects, markers []string
 	var since, full []time.Time

@@ -1,0 +1,80 @@
+package postgres_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// TestTheCloudIsClaimed by one replica, which then writes for all projects; what another one has claimed stays claimed.
+func TestTheCloudIsClaimed(t *testing.T) {
+	t.Parallel()
+	store := orders(t)
+	polls := postgres.Polls(store)
+	place(t, store, newOrder(1), ended)
+	if err := polls.Prepare(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	mine, other := uuid.New(), uuid.New()
+	_, first, err1 := polls.ClaimCloud(t.Context(), mine, long)
+	_, second, err2 := polls.ClaimCloud(t.Context(), other, long)
+	if !first || second || err1 != nil || err2 != nil {
+		t.Fatalf("claimed %t %t: %v %v", first, second, err1, err2)
+	}
+	claimed, err := polls.ClaimSome(t.Context(), other, long, []string{"p1"})
+	if err != nil || len(claimed) != 1 {
+		t.Fatalf("claimed %+v %v", claimed, err)
+	}
+	since := time.Now().Add(time.Hour).UTC().Truncate(time.Microsecond)
+	if err := polls.Read(t.Context(), mine, []domain.Poll{{ProjectID: "p1", Since: since}}); err != nil {
+		t.Fatal(err)
+	}
+	got, err := polls.Followed(t.Context())
+	if err != nil || len(got) != 1 || !got[0].Since.Equal(since) {
+		t.Errorf("got %+v %v", got, err)
+	}
+	if claimed, err = polls.ClaimSome(t.Context(), mine, long, []string{"p1"}); err != nil || len(claimed) != 0 {
+		t.Errorf("what another one has claimed was freed: %+v %v", claimed, err)
+	}
+	if err := polls.Release(t.Context(), mine); err != nil {
+		t.Fatal(err)
+	}
+	if _, held, err := polls.ClaimCloud(t.Context(), other, long); !held || err != nil {
+		t.Errorf("it is not free: %v", err)
+	}
+}
+
+// TestJobsThatComeBack are renewed while somebody is at them, and free as soon as they are released.
+func TestJobsThatComeBack(t *testing.T) {
+	t.Parallel()
+	jobs := postgres.Jobs{DB: open(t, testkit.Database(t))}
+	id, _ := claim(t, jobs, "again", long)
+	if err := jobs.Renew(t.Context(), "kind", "again", id, long); err != nil {
+		t.Error(err)
+	}
+	if err := jobs.Renew(t.Context(), "kind", "again", uuid.New(), long); !errors.Is(err, domain.ErrFenced) {
+		t.Errorf("a stranger renewed it: %v", err)
+	}
+	if err := jobs.Release(t.Context(), "kind", "again", uuid.New()); err != nil {
+		t.Error(err)
+	}
+	if _, held := claim(t, jobs, "again", long); held {
+		t.Error("a stranger released it")
+	}
+	if err := jobs.Release(t.Context(), "kind", "again", id); err != nil {
+		t.Error(err)
+	}
+	late, held := claim(t, jobs, "again", ended)
+	if !held {
+		t.Error("it is not free")
+	}
+	if err := jobs.Renew(t.Context(), "kind", "again", late, long); !errors.Is(err, domain.ErrFenced) {
+		t.Errorf("a claim that is over was renewed: %v", err)
+	}
+}
