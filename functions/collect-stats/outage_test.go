@@ -22,11 +22,11 @@ func TestOneUnclearHourCostsOneServer(t *testing.T) {
 	database, hour := testkit.Database(t), nextHour()
 	cloud := &fakeCloud{projects: twoProjects[:1]}
 	for i := range 50 {
-		h := stood(fmt.Sprint("other", i), "p2", "active", hour)
+		h := stood(fmt.Sprint("other", i), "p2", hour)
 		stops(&h, hour.Add(-10*time.Minute), true) // before the newest hour, after the one that p1 lacks
 		cloud.servers = append(cloud.servers, h)
 	}
-	lacking, young := stood("lacking", "p1", "active", hour), stood("young", "p1", "active", hour)
+	lacking, young := stood("lacking", "p1", hour), stood("young", "p1", hour)
 	stops(&lacking, hour.Add(-30*time.Minute), true)
 	young.Created = hour.Add(-20 * time.Minute)
 	young.Updated = young.Created
@@ -71,7 +71,7 @@ func outage(hour time.Time, servers, projects int) *fakeCloud {
 		cloud.projects = append(cloud.projects, domain.Project{ID: fmt.Sprint("p", i), DomainID: "d1"})
 	}
 	for i := range servers {
-		h := stood(fmt.Sprint("s", i), fmt.Sprint("p", i%projects), "active", hour)
+		h := stood(fmt.Sprint("s", i), fmt.Sprint("p", i%projects), hour)
 		stops(&h, stoppedAt(hour, i, servers), true)
 		cloud.servers = append(cloud.servers, h)
 	}
@@ -199,7 +199,7 @@ func TestACellThatGoesDown(t *testing.T) {
 			t.Parallel()
 			database, hour := testkit.Database(t), nextHour()
 			cloud := &fakeCloud{each: each, projects: twoProjects[:1], servers: []domain.History{
-				stood("a", "p1", "active", hour), stood("in the cell", "p1", "active", hour),
+				stood("a", "p1", hour), stood("in the cell", "p1", hour),
 			}}
 			stops(&cloud.servers[1], hour.Add(time.Minute), true)
 			hidden, down := cloud.servers[1], false
@@ -233,7 +233,7 @@ func TestATickThatComesEarly(t *testing.T) {
 	t.Parallel()
 	database, hour := testkit.Database(t), nextHour()
 	testkit.SetClock(t, database, hour.Add(-2*time.Second))
-	cloud := &fakeCloud{projects: twoProjects[:1], servers: []domain.History{stood("a", "p1", "active", hour)}}
+	cloud := &fakeCloud{projects: twoProjects[:1], servers: []domain.History{stood("a", "p1", hour)}}
 	s := serviceOn(t, database, cloud, time.Hour)
 	cloud.before = func(call, _ string) error {
 		if now, err := s.clock.Now(context.Background()); call == "standings" && (err != nil || now.Before(hour)) {
@@ -269,7 +269,7 @@ func TestTimeThatIsUpWhileListing(t *testing.T) {
 	if got := rows(t, database, "p0"); len(got) != 1 || !got[0].Hour.Equal(hour) {
 		t.Fatalf("got %+v, want the newest hour", got)
 	}
-	late := stood("late", "p0", "active", hour)
+	late := stood("late", "p0", hour)
 	late.Created, late.Updated = hour.Add(2*time.Minute), hour.Add(2*time.Minute)
 	cloud.servers = append(cloud.servers, late)
 	if err := collect(t, s); err != nil || cloud.called("standings") != 1 {

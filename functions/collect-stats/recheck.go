@@ -7,7 +7,6 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
-	"github.com/cloudfn/cloudfn/shared/postgres"
 )
 
 // recheckDue checks undecided servers again: their logs may be whole now. claimed is false when another replica does
@@ -66,7 +65,7 @@ func (s service) recheck(ctx context.Context, now, slot time.Time) error {
 // refine stores rows of which servers were checked again.
 func (s service) refine(now time.Time) func(context.Context, []*entry) error {
 	return func(ctx context.Context, rows []*entry) error {
-		var refined []postgres.Refined
+		var refined []domain.RefinedCount
 		for _, r := range rows {
 			if r.skipped && len(r.Undecided) == len(r.before) {
 				continue // it stays due as it is
@@ -74,7 +73,7 @@ func (s service) refine(now time.Time) func(context.Context, []*entry) error {
 			if len(r.Undecided) < len(r.before) && domain.SourceAt(r.Hour, now) == domain.Rebuilt {
 				r.Source = domain.Rebuilt
 			}
-			refined = append(refined, postgres.Refined{HourCount: r.HourCount, Before: len(r.before)})
+			refined = append(refined, domain.RefinedCount{HourCount: r.HourCount, Before: len(r.before)})
 		}
 		if len(refined) == 0 {
 			return nil

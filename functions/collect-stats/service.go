@@ -11,7 +11,6 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
-	"github.com/cloudfn/cloudfn/shared/postgres"
 )
 
 // session is the part of OpenStack that this function needs, as the service account.
@@ -32,7 +31,7 @@ type (
 		Known(ctx context.Context, from time.Time) (map[string]map[time.Time]bool, error)
 		Insert(ctx context.Context, counts []domain.HourCount) error
 		Undecided(ctx context.Context, from time.Time) ([]domain.HourCount, error)
-		Refine(ctx context.Context, counts []postgres.Refined) error
+		Refine(ctx context.Context, counts []domain.RefinedCount) error
 		Settled(ctx context.Context, first, last time.Time) ([]domain.HourStat, error)
 	}
 	jobStore interface {

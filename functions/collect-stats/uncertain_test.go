@@ -14,11 +14,11 @@ import (
 
 var twoProjects = []domain.Project{{ID: "p1", DomainID: "d1"}, {ID: "p2", DomainID: "d1"}}
 
-// stood is a server that has been in its state for two days.
-func stood(id, project string, state domain.VMState, hour time.Time) domain.History {
+// stood is a server that has run for two days.
+func stood(id, project string, hour time.Time) domain.History {
 	old := hour.Add(-48 * time.Hour)
 	actions := []domain.Action{{Name: "create", Start: old.Add(-9 * time.Second), Finish: old}}
-	return domain.History{ServerID: id, ProjectID: project, Created: old, Updated: old, State: state, Actions: actions}
+	return domain.History{ServerID: id, ProjectID: project, Created: old, Updated: old, State: domain.StateActive, Actions: actions}
 }
 
 // stops has the server stop: it says so from changed on, and its log does when whole is set.
@@ -53,7 +53,7 @@ func TestOneUncertainServer(t *testing.T) {
 			database, hour := testkit.Database(t), nextHour()
 			testkit.SetClock(t, database, hour.Add(4*time.Second))
 			cloud := &fakeCloud{each: each, projects: twoProjects, servers: []domain.History{
-				stood("a", "p1", "active", hour), stood("b", "p1", "active", hour), stood("c", "p2", "active", hour),
+				stood("a", "p1", hour), stood("b", "p1", hour), stood("c", "p2", hour),
 			}}
 			stops(&cloud.servers[1], hour.Add(time.Second), false)
 			s := serviceOn(t, database, cloud, time.Hour)
@@ -114,7 +114,7 @@ func tickAt(t *testing.T, database string, cloud *fakeCloud, backfill time.Durat
 func TestALogThatNeverDecides(t *testing.T) {
 	t.Parallel()
 	database, hour := testkit.Database(t), nextHour()
-	cloud := &fakeCloud{projects: twoProjects, servers: []domain.History{stood("a", "p1", "active", hour), stood("b", "p1", "active", hour)}}
+	cloud := &fakeCloud{projects: twoProjects, servers: []domain.History{stood("a", "p1", hour), stood("b", "p1", hour)}}
 	stops(&cloud.servers[1], hour.Add(time.Second), false)
 	var asked []int
 	for minute := range 24 {
@@ -155,7 +155,7 @@ func TestAServerThatVanishes(t *testing.T) {
 	t.Parallel()
 	database, hour := testkit.Database(t), nextHour()
 	cloud := &fakeCloud{projects: twoProjects, servers: []domain.History{
-		stood("a", "p1", "active", hour), {ServerID: "b", ProjectID: "p1", Created: hour.Add(-time.Second), Updated: hour.Add(time.Second), State: "building"},
+		stood("a", "p1", hour), {ServerID: "b", ProjectID: "p1", Created: hour.Add(-time.Second), Updated: hour.Add(time.Second), State: "building"},
 	}}
 	tickAt(t, database, cloud, time.Hour, hour.Add(20*time.Second))
 	if got := rows(t, database, "p1"); got[0].Running != 1 || got[0].Uncertain != 1 {

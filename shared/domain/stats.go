@@ -90,6 +90,12 @@ func (h *HourCount) AddMany(s VMState, n int) {
 	}
 }
 
+// RefinedCount is a count whose undecided servers were checked again.
+type RefinedCount struct {
+	HourCount
+	Before int // how many servers were undecided in the count that it was worked out from
+}
+
 // HourStat is one hour of a project, a domain or the cloud, as it is shown.
 type HourStat struct {
 	Hour     time.Time      `json:"hour"`    // the full hour, UTC

@@ -42,14 +42,8 @@ func (s Stats) Insert(ctx context.Context, counts []domain.HourCount) error {
 	return s.DB.inTx(ctx, func(tx pgx.Tx) error { return tx.SendBatch(ctx, batch).Close() })
 }
 
-// Refined is a count whose undecided servers were checked again.
-type Refined struct {
-	domain.HourCount
-	Before int // how many servers were undecided in the row that it was worked out from
-}
-
 // Refine replaces counts by better ones. A row that somebody else has refined meanwhile stays as it is.
-func (s Stats) Refine(ctx context.Context, counts []Refined) error {
+func (s Stats) Refine(ctx context.Context, counts []domain.RefinedCount) error {
 	batch := &pgx.Batch{}
 	for _, c := range counts {
 		batch.Queue(refineHourSQL, c.ProjectID, c.Hour, c.Running, c.Total, orEmpty(c.ByStatus), c.Source,

@@ -182,7 +182,7 @@ func TestABetterCountReplacesAnother(t *testing.T) {
 	} {
 		err := store.Insert(t.Context(), tc.insert)
 		for _, c := range tc.refine {
-			err = store.Refine(t.Context(), []postgres.Refined{{HourCount: c, Before: tc.before}})
+			err = store.Refine(t.Context(), []domain.RefinedCount{{HourCount: c, Before: tc.before}})
 		}
 		if running, uncertain := now(); err != nil || running != tc.running || uncertain != tc.uncertain {
 			t.Errorf("step %d: %d running, %d uncertain, %v", i, running, uncertain, err)
@@ -217,7 +217,7 @@ func TestUncertainServersAddUp(t *testing.T) {
 		t.Errorf("due at %s, of later hours at %s: %v %v", at, none, err, err2)
 	}
 	a.Undecided, a.Settled = []string{"x"}, true
-	if err := store.Refine(t.Context(), []postgres.Refined{{HourCount: a, Before: 2}}); err != nil {
+	if err := store.Refine(t.Context(), []domain.RefinedCount{{HourCount: a, Before: 2}}); err != nil {
 		t.Fatal(err)
 	}
 	want.Uncertain = 2

@@ -11,7 +11,7 @@ import (
 type Bar struct {
 	Label      string
 	Part, All  int
-	Missing    bool // neither is known
+	Missing    bool   // neither is known
 	More       string // behind the numbers, such as "+1 uncertain"
 	Annotation string
 }
