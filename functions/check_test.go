@@ -27,7 +27,7 @@ func TestCheck(t *testing.T) {
 		variable string   // that is wrong; "" = none
 		says     []string // in its line
 	}{
-		"the daemon": {nil, "", nil},
+		"the daemon":                    {nil, "", nil},
 		"a function without an account": {map[string]string{"FUNCTION_TARGET": "resources", "OS_USERNAME": "", "OS_PASSWORD": ""}, "", nil},
 		"a wrong path":                  {map[string]string{"OS_AUTH_URL": testkit.KeystoneURL(t) + "/wrong"}, "OS_AUTH_URL", []string{"not Keystone", "404", "https://keystone.example.com/v3"}},
 		"nobody listens":                {map[string]string{"OS_AUTH_URL": "http://127.0.0.1:1/v3"}, "OS_AUTH_URL", []string{"cannot be reached", "refused"}},
@@ -43,6 +43,7 @@ func TestCheck(t *testing.T) {
 		"a malformed key":               {map[string]string{"CONNECTION_PRIVATE_KEY": "sealkey_x"}, "CONNECTION_PRIVATE_KEY", []string{"malformed"}},
 		"a database":                    {map[string]string{"DATABASE_URL": "postgres://u:" + password + "@127.0.0.1:1/x"}, "DATABASE_URL", []string{"refused"}},
 		"a project to serve":            {map[string]string{"ALLOWED_DOMAINS": "nowhere", "OS_USERNAME": "admin", "OS_PROJECT_NAME": "admin", "TRUSTEE_USER_ID": ""}, "ALLOWED_DOMAINS", []string{"nowhere"}},
+		"another cloud":                 {map[string]string{"CONNECTION_CLOUDS": testkit.KeystoneURL(t) + ",http://127.0.0.1:1/v3;region=R"}, "CONNECTION_CLOUDS", []string{"entry 2", "127.0.0.1:1", "refused"}},
 		"an upstream":                   {map[string]string{"WAKE_URL": "http://{function}.invalid"}, "WAKE_URL", []string{"cannot be reached"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -21,6 +21,7 @@ type fakeCloud struct {
 	servers  []domain.History // with their actions
 	calls    map[string]int   // by name, and by name and project or server
 	before   func(call, of string) error
+	logs     int  // are read, then the next one takes until the time is up; 0: all
 	each     bool // the account may only read project by project
 }
 
@@ -99,7 +100,11 @@ func (f *fakeCloud) CellsUp(_ context.Context, projectID string) error {
 	return f.call("cells", projectID)
 }
 
-func (f *fakeCloud) Actions(_ context.Context, serverID string) ([]domain.Action, error) {
+func (f *fakeCloud) Actions(ctx context.Context, serverID string) ([]domain.Action, error) {
+	if f.logs > 0 && f.called("actions") >= f.logs {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
 	if err := f.call("actions", serverID); err != nil {
 		return nil, err
 	}

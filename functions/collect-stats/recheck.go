@@ -10,11 +10,12 @@ import (
 	"github.com/cloudfn/cloudfn/shared/postgres"
 )
 
-// recheckDue checks undecided servers again: their logs may be whole now. held is false when another replica does it.
-func (s service) recheckDue(ctx context.Context, now, slot time.Time) (held bool, err error) {
-	claim, held, err := s.jobs.Claim(ctx, jobKind, recheckKey, s.claim)
-	if err != nil || !held {
-		return held, err
+// recheckDue checks undecided servers again: their logs may be whole now. claimed is false when another replica does
+// it.
+func (s service) recheckDue(ctx context.Context, now, slot time.Time) (claimed bool, err error) {
+	claim, claimed, err := s.jobs.Claim(ctx, jobKind, recheckKey, s.claim)
+	if err != nil || !claimed {
+		return claimed, err
 	}
 	if err = s.recheck(ctx, now, slot); err == nil {
 		err = s.announce(ctx, slot)
@@ -27,8 +28,8 @@ func (s service) recheckDue(ctx context.Context, now, slot time.Time) (held bool
 	return true, s.jobs.Release(ctx, jobKind, recheckKey, claim)
 }
 
-// recheck reads what changed since the oldest hour with undecided servers that is due, and the logs of these servers only. One
-// that Nova no longer has in its database is counted no more.
+// recheck reads what changed since the oldest hour with undecided servers that is due, and the logs of these servers
+// only. One that Nova no longer has in its database is counted no more.
 func (s service) recheck(ctx context.Context, now, slot time.Time) error {
 	counts, err := s.stats.Undecided(ctx, s.window(slot)[0])
 	if err != nil || len(counts) == 0 {
@@ -65,12 +66,18 @@ func (s service) recheck(ctx context.Context, now, slot time.Time) error {
 // refine stores rows of which servers were checked again.
 func (s service) refine(now time.Time) func(context.Context, []*entry) error {
 	return func(ctx context.Context, rows []*entry) error {
-		refined := make([]postgres.Refined, len(rows))
-		for i, r := range rows {
+		var refined []postgres.Refined
+		for _, r := range rows {
+			if r.skipped && len(r.Undecided) == len(r.before) {
+				continue // it stays due as it is
+			}
 			if len(r.Undecided) < len(r.before) && domain.SourceAt(r.Hour, now) == domain.Rebuilt {
 				r.Source = domain.Rebuilt
 			}
-			refined[i] = postgres.Refined{HourCount: r.HourCount, Before: len(r.before)}
+			refined = append(refined, postgres.Refined{HourCount: r.HourCount, Before: len(r.before)})
+		}
+		if len(refined) == 0 {
+			return nil
 		}
 		return s.stats.Refine(ctx, refined)
 	}

@@ -106,9 +106,9 @@ func (s service) Collect(ctx context.Context) error {
 	}
 }
 
-// wait waits, unless less than a quarter of the event's time is left after that.
+// wait waits, unless less than half of the event's time is left after that.
 func (s service) wait(ctx context.Context, pause time.Duration) bool {
-	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < pause+s.claim/4 {
+	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < pause+s.claim/2 {
 		return false
 	}
 	select {
@@ -119,8 +119,8 @@ func (s service) wait(ctx context.Context, pause time.Duration) bool {
 	}
 }
 
-// work does what is due now. It returns when undecided servers are to be checked next: the zero time if there are none, or
-// if another replica is at work.
+// work does what is due now. It returns when undecided servers are to be checked next: the zero time if there are
+// none, or if another replica is at work.
 func (s service) work(ctx context.Context, now, slot time.Time) (next time.Time, err error) {
 	key, from := domain.HourKey(slot), s.window(slot)[0]
 	counted, recheck, err := s.stats.Due(ctx, jobKind, key, from)
@@ -146,20 +146,21 @@ func (s service) work(ctx context.Context, now, slot time.Time) (next time.Time,
 	return next, err
 }
 
-// countSlot does the work of the hour that began last. held is false when another replica does it, or it has to wait.
-func (s service) countSlot(ctx context.Context, now, slot time.Time) (held bool, err error) {
+// countSlot does the work of the hour that began last. claimed is false when another replica does it, or it has to
+// wait.
+func (s service) countSlot(ctx context.Context, now, slot time.Time) (claimed bool, err error) {
 	key := domain.HourKey(slot)
-	claim, held, err := s.jobs.Claim(ctx, jobKind, key, s.claim)
-	if err != nil || !held {
-		return held, err
+	claim, claimed, err := s.jobs.Claim(ctx, jobKind, key, s.claim)
+	if err != nil || !claimed {
+		return claimed, err
 	}
 	unread, failed := s.count(ctx, now, slot)
 	err = joined(s.requests.Maintain(ctx, s.retention), s.jobs.Forget(ctx, jobsKept), failed, s.announce(ctx, slot))
 	return true, s.end(ctx, key, claim, err, unread, now.Sub(slot))
 }
 
-// end writes down how the job of an hour ended, and gives back why it failed. The hour is done when no project is unread;
-// projects that stay unread for long are tried with growing pauses.
+// end writes down how the job of an hour ended, and gives back why it failed. The hour is done when no project is
+// unread; projects that stay unread for long are tried with growing pauses.
 func (s service) end(ctx context.Context, key string, claim uuid.UUID, err, unread error, age time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 	defer cancel()
@@ -167,15 +168,16 @@ func (s service) end(ctx context.Context, key string, claim uuid.UUID, err, unre
 	case err != nil:
 		return errors.Join(err, s.jobs.Fail(ctx, jobKind, key, claim, err))
 	case unread != nil && age < domain.SettleAfter:
-		return errors.Join(again(unread), s.jobs.Fail(ctx, jobKind, key, claim, unread))
+		return errors.Join(ifRetryable(unread), s.jobs.Fail(ctx, jobKind, key, claim, unread))
 	case unread != nil:
-		return errors.Join(again(unread), s.jobs.Postpone(ctx, jobKind, key, claim, unread, age/4))
+		return errors.Join(ifRetryable(unread), s.jobs.Postpone(ctx, jobKind, key, claim, unread, age/4))
 	}
 	return s.jobs.Done(ctx, jobKind, key, claim)
 }
 
-// again is err if sending the event again may help, else nil: the log names what went wrong, and the next tick tries.
-func again(err error) error {
+// ifRetryable is err if sending the event again may help, else nil: the log names what went wrong, and the next tick
+// tries.
+func ifRetryable(err error) error {
 	if apperr.Retryable(err) {
 		return err
 	}
@@ -217,8 +219,8 @@ func (s service) projects(ctx context.Context, cloud session) ([]domain.Project,
 	return out, nil
 }
 
-// announce writes the event of every hour of the window that has none yet, is known for the whole cloud and is settled. Who
-// dies before this leaves it to the next hour's tick.
+// announce writes the event of every hour of the window that has none yet, is known for the whole cloud and is
+// settled. Who dies before this leaves it to the next hour's tick.
 func (s service) announce(ctx context.Context, slot time.Time) error {
 	known, err := s.stats.Settled(ctx, s.window(slot)[0], slot)
 	if err != nil {

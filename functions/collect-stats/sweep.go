@@ -12,41 +12,41 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// standings are how servers stand, since a moment of the database's clock.
-type standings struct {
+// currentServers are the servers as they were from a moment of the database's clock on.
+type currentServers struct {
 	at      time.Time
 	servers []domain.Standing
 }
 
-// listed keeps the standings of the whole cloud from one event to the next when an event's time does not suffice for a
+// listed keeps the current servers of the whole cloud from one event to the next when one event has no time for a
 // sweep: reading them is most of what a sweep costs, and what changed since is read anyway.
 type listed struct {
 	mu sync.Mutex
-	*standings
+	*currentServers
 }
 
-// listedFor is how long standings are good for. A server that is deleted, and purged from Nova's database, within that time
-// would be counted in hours that it did not see.
+// listedFor is how long they are good for. A server that is deleted, and purged from Nova's database, within that
+// time would be counted in hours that it did not see.
 const listedFor = 30 * time.Minute
 
-func (l *listed) get(now time.Time) *standings {
+func (l *listed) get(now time.Time) *currentServers {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.standings != nil && now.Sub(l.at) < listedFor && !now.Before(l.at) {
-		return l.standings
+	if l.currentServers != nil && now.Sub(l.at) < listedFor && !now.Before(l.at) {
+		return l.currentServers
 	}
 	return nil
 }
 
-func (l *listed) set(s *standings) {
+func (l *listed) set(s *currentServers) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.standings = s
+	l.currentServers = s
 }
 
-// stand reads how servers stand, those of the whole cloud (projectID "") or of one project.
-func stand(ctx context.Context, cloud census, projectID string, now time.Time) (*standings, error) {
-	found := &standings{at: now}
+// readCurrent reads the servers, those of the whole cloud (projectID "") or of one project.
+func readCurrent(ctx context.Context, cloud census, projectID string, now time.Time) (*currentServers, error) {
+	found := &currentServers{at: now}
 	at := map[string]int{} // a server that is launched while they are read is given twice
 	err := cloud.Standings(ctx, projectID, func(s domain.Standing) {
 		if i, twice := at[s.ServerID]; twice {
@@ -69,8 +69,8 @@ type sweep struct {
 	began    time.Time
 }
 
-// count finds the hours that projects lack, up to slot, and fills them in: the newest hour of all projects first, because
-// that is what users look at. unread says why projects could not be read.
+// count finds the hours that projects lack, up to slot, and fills them in: the newest hour of all projects first,
+// because that is what users look at. unread says why projects could not be read.
 func (s service) count(ctx context.Context, now, slot time.Time) (unread, err error) {
 	w := sweep{service: s, now: now, began: time.Now()}
 	if w.cloud, err = s.login(ctx); err != nil {
@@ -131,7 +131,7 @@ func (w *sweep) fill(ctx context.Context, due *tally) (unread, err error) {
 	}
 	all := w.listed.get(due.now)
 	if all == nil {
-		all, err = stand(ctx, w.cloud, "", due.now)
+		all, err = readCurrent(ctx, w.cloud, "", due.now)
 		if apperr.CodeOf(err) == apperr.Forbidden {
 			return w.fillEach(ctx, due), nil
 		}
@@ -146,7 +146,7 @@ func (w *sweep) fill(ctx context.Context, due *tally) (unread, err error) {
 // fillEach counts every project with a session of its own. One that fails stays missing, the others do not.
 func (w *sweep) fillEach(ctx context.Context, due *tally) (unread error) {
 	return eachProject(ctx, w.cloud, due, func(ctx context.Context, scoped session, id string, one *tally) error {
-		found, err := stand(ctx, scoped, id, w.clock())
+		found, err := readCurrent(ctx, scoped, id, w.clock())
 		if err != nil {
 			return err
 		}
@@ -155,7 +155,9 @@ func (w *sweep) fillEach(ctx context.Context, due *tally) (unread error) {
 }
 
 // eachProject runs work for each project of the tally, with a session in it. It returns why projects failed.
-func eachProject(ctx context.Context, cloud session, due *tally, work func(context.Context, session, string, *tally) error) error {
+func eachProject(
+	ctx context.Context, cloud session, due *tally, work func(context.Context, session, string, *tally) error,
+) error {
 	var mu sync.Mutex
 	var errs []error
 	var group errgroup.Group

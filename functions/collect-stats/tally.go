@@ -55,7 +55,7 @@ const (
 	overlap        = 2 * time.Minute // Nova's clock may differ from the database's
 	actionRequests = 8               // at once
 	savedEach      = 32 * actionRequests
-	// Of an event's time this much is kept for storing what was counted: a fifth, at most reserve.
+	// Of an event's time this much is kept for storing what was counted, or half of what is left.
 	reserve = 20 * time.Second
 )
 
@@ -86,34 +86,36 @@ func (t *tally) oldest() time.Time {
 	return oldest
 }
 
-// count counts every row from how the servers stand, those of the whole cloud (projectID "") or of one project, and stores
-// each as soon as it is complete. It fails when a part of the cloud does not answer.
-func (t *tally) count(ctx context.Context, cloud census, projectID string, stand *standings) error {
+// count counts every row from the current servers, those of the whole cloud (projectID "") or of one project, and
+// stores each as soon as it is complete. It fails when a part of the cloud does not answer.
+func (t *tally) count(ctx context.Context, cloud census, projectID string, current *currentServers) error {
 	since := t.oldest()
-	if stand.at.Before(since) {
-		since = stand.at
+	if current.at.Before(since) {
+		since = current.at
 	}
 	if err := t.read(ctx, cloud, projectID, since); err != nil {
 		return err
 	}
-	t.addSteady(stand)
+	t.addUnchanged(current)
 	return t.resolve(ctx, cloud)
 }
 
-// read reads the servers that changed, after the standings, so that one that changed while they were read is among these.
+// read reads the servers that changed, after the current ones, so that one that changed while they were read is among
+// these.
 func (t *tally) read(ctx context.Context, cloud census, projectID string, since time.Time) error {
 	for _, rows := range t.rows {
 		slices.SortFunc(rows, func(a, b *entry) int { return b.Hour.Compare(a.Hour) })
 	}
-	if err := cloud.Changes(ctx, projectID, since.Add(-overlap), t.place); err != nil {
+	if err := cloud.Changes(ctx, projectID, since.Add(-overlap), t.addChanged); err != nil {
 		return err
 	}
 	// A list leaves out the servers of a cell that is down, without a word; one may have gone down meanwhile.
 	return cloud.CellsUp(ctx, projectID)
 }
 
-// place counts a server that changed in the rows that need no log for it, and has it wait for its log for the others.
-func (t *tally) place(h domain.History) {
+// addChanged counts a server that changed in the rows that need no log for it, and has it wait for its log for the
+// others.
+func (t *tally) addChanged(h domain.History) {
 	if t.rows[h.ProjectID] == nil || t.changed[h.ServerID] {
 		return
 	}
@@ -135,31 +137,33 @@ func (t *tally) place(h domain.History) {
 	}
 }
 
-// addSteady counts the servers that have not changed since the oldest hour.
-func (t *tally) addSteady(stand *standings) {
+// addUnchanged counts the servers that have not changed since the oldest hour.
+func (t *tally) addUnchanged(current *currentServers) {
 	type kind struct {
 		project string
 		state   domain.VMState
 	}
-	steady := map[kind]int{}
-	for _, s := range stand.servers {
+	unchanged := map[kind]int{}
+	for _, s := range current.servers {
 		switch {
 		case t.changed[s.ServerID]:
 		case s.Created.IsZero():
-			steady[kind{s.ProjectID, s.State}]++
+			unchanged[kind{s.ProjectID, s.State}]++
 		default: // Nova does not list it as changed before it has written to it once
-			t.place(domain.History{ServerID: s.ServerID, ProjectID: s.ProjectID, Created: s.Created, Updated: s.Created, State: s.State})
+			t.addChanged(domain.History{
+				ServerID: s.ServerID, ProjectID: s.ProjectID, Created: s.Created, Updated: s.Created, State: s.State,
+			})
 		}
 	}
-	for k, n := range steady {
+	for k, n := range unchanged {
 		for _, r := range t.rows[k.project] {
 			r.AddMany(k.state, n)
 		}
 	}
 }
 
-// resolve reads the logs that rows wait for, those for the newest hours first, and stores rows as they are complete. When
-// the event's time is nearly up, or Nova does not answer, it stores the other rows with what is not decided yet.
+// resolve reads the logs that rows wait for, those for the newest hours first, and stores rows as they are complete.
+// When the event's time is nearly up, or Nova does not answer, it stores the other rows with what is not decided yet.
 func (t *tally) resolve(ctx context.Context, cloud census) error {
 	for _, rows := range t.rows {
 		for _, r := range rows {
@@ -201,11 +205,11 @@ func keepReserve(ctx context.Context) (context.Context, context.CancelFunc) {
 	if !ok {
 		return context.WithCancel(ctx)
 	}
-	return context.WithDeadline(ctx, deadline.Add(-min(reserve, time.Until(deadline)/5)))
+	return context.WithDeadline(ctx, deadline.Add(-min(reserve, time.Until(deadline)/2)))
 }
 
-// readLogs reads the logs of servers. A server whose log cannot be read stays undecided. It fails when the time is up, or
-// Nova answers for none of several; then the servers without an answer are skipped.
+// readLogs reads the logs of servers. A server whose log cannot be read stays undecided. It fails when the time is up,
+// or Nova answers for none of several; then the servers without an answer are skipped.
 func readLogs(ctx context.Context, cloud census, changes []*change) error {
 	errs := make([]error, len(changes))
 	var group errgroup.Group

@@ -3,6 +3,7 @@ package launch
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"io"
 	"net/http"
 	"strings"
@@ -13,7 +14,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
@@ -76,12 +76,12 @@ func TestDuplicateIsDeleted(t *testing.T) {
 }
 
 // TestResendAfterKill: the order of a process that was killed in the middle of a create call is taken on within seconds, although
-// LAUNCH_CLAIM is 45 s. Until then the answer says when. Nova still makes the server of the call, so no second one is made.
+// LAUNCH_CLAIM is minutes. Until then the answer says when. Nova still makes the server of the call, so no second one is made.
 func TestResendAfterKill(t *testing.T) {
 	t.Parallel()
 	p, database := testkit.NewProject(t), testkit.Database(t)
 	env, creates, let := slowNova(t)
-	env["FUNCTION_TARGET"] = "launch"
+	env["FUNCTION_TARGET"], env["LAUNCH_CLAIM"] = "launch", "2m" // the sandbox may be slow
 	env = testkit.Env(t, database, env)
 	first, second := testkit.Spawn(t, env), testkit.Spawn(t, env).As(p.Token(t))
 	request := body(t, object{"id": uuid.NewString(), "name": "killed", "count": 2})
@@ -89,29 +89,37 @@ func TestResendAfterKill(t *testing.T) {
 		_, _ = first.As(p.Token(t)).Try(t, "POST", "/v1/launch", request, "Content-Type", "application/json")
 	}()
 	testkit.Eventually(t, time.Minute, "the calls are under way", func() bool { return creates.Load() == 2 })
+	conn := testkit.Connect(t, database)
+	const claim = "select coalesce(claim_id::text, '') from orders"
+	dead := testkit.Scalar[string](t, conn, claim)
 	first.Kill()
 	killed := time.Now()
 	a := second.Post(t, "/v1/launch", request)
 	if a.Status != 200 || a.Header.Get("Retry-After") == "" || len(a.Header.Get("Retry-After")) > 2 {
 		t.Errorf("at once: got %d %v %s", a.Status, a.Header, a.Body)
 	}
-	time.AfterFunc(12*time.Second, let)
 	var order answer
-	testkit.Eventually(t, time.Minute, "both have their servers", func() bool {
-		a := second.Post(t, "/v1/launch", request)
-		a.JSON(t, &order)
-		return order.Instances[0].ServerID != "" && order.Instances[1].ServerID != ""
-	})
-	t.Logf("the order was decided %s after the kill, with %d create calls", time.Since(killed), creates.Load())
-	if took := time.Since(killed); took > 30*time.Second || creates.Load() != 2 {
-		t.Errorf("it took %s and %d create calls, want 2", took, creates.Load())
+	decided := make(chan struct{})
+	go func() {
+		defer close(decided)
+		for ; time.Since(killed) < 3*time.Minute; time.Sleep(time.Second) {
+			if a, err := second.Try(t, "POST", "/v1/launch", request, "Content-Type", "application/json"); err != nil || json.Unmarshal(a.Body, &order) != nil {
+				continue
+			}
+			if order.Instances[0].ServerID != "" && order.Instances[1].ServerID != "" {
+				return
+			}
+		}
+	}()
+	testkit.Eventually(t, time.Minute, "another process works on the order", func() bool { return testkit.Scalar[string](t, conn, claim) != dead })
+	took := time.Since(killed)
+	let()
+	<-decided
+	t.Logf("another process worked on the order %s after the kill; it was decided after %s, with %d create calls", took, time.Since(killed), creates.Load())
+	if took > 20*time.Second || creates.Load() != 2 {
+		t.Errorf("it took %s to take over, and %d create calls, want 2", took, creates.Load())
 	}
-	testkit.Eventually(t, 4*time.Minute, "the order is done", func() bool {
-		time.Sleep(time.Second)
-		second.Get(t, "/v1/launch/"+order.ID.String()).JSON(t, &order)
-		return order.Status != domain.OrderRunning
-	})
-	if n := len(p.Servers(t)); n != 2 || order.Status != domain.OrderDone {
-		t.Errorf("Nova has %d servers, the order is %s", n, order.Status)
+	if n := len(p.Servers(t)); n != 2 {
+		t.Errorf("Nova has %d servers, want 2", n)
 	}
 }

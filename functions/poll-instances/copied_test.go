@@ -1,7 +1,6 @@
 package pollinstances
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -9,27 +8,11 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/servers"
 
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
 const unexpectedServer = "cloudfn.instance.unexpected_server.v1"
-
-// copyServer makes a server as somebody's script would that copies a server of ours.
-func (w *world) copyServer(t *testing.T, name string, tags []string) (id string) {
-	t.Helper()
-	f, nova := testkit.Sandbox(t), testkit.Compute(t, w.Login(t))
-	nova.Microversion = "2.52"
-	opts := servers.CreateOpts{
-		Name: name, FlavorRef: f.FlavorID, ImageRef: f.ImageID, Networks: []servers.Network{{UUID: f.NetworkID}}, Tags: tags,
-	}
-	made, err := servers.Create(context.Background(), nova, opts, nil).Extract()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return made.ID
-}
 
 // visit asks for the order and has everything polled.
 func (w *world) visit(t *testing.T) {
@@ -59,15 +42,15 @@ func (w *world) unexpected(t *testing.T) (found []string) {
 func TestCopiedTags(t *testing.T) {
 	t.Parallel()
 	w := launched(t, 1)
-	made := w.Project.Servers(t)
+	made := w.Servers(t)
 	if len(made) != 1 {
 		t.Fatalf("Nova has %+v", made)
 	}
 	own := made[0]
 	all := *own.Tags
 	copies := []string{
-		w.copyServer(t, own.Name, all),
-		w.copyServer(t, own.Name, []string{w.instances[0], "cloudfn-order:" + w.order}),
+		w.Create(t, own.Name, all...),
+		w.Create(t, own.Name, w.instances[0], "cloudfn-order:"+w.order),
 	}
 	slices.Sort(copies)
 	for _, id := range copies {
@@ -77,12 +60,12 @@ func TestCopiedTags(t *testing.T) {
 		t.Helper()
 		w.exec(t, "update polls set full_at = full_at - interval '1 hour'")
 		w.visit(t)
-		for _, s := range w.Project.Servers(t) {
+		for _, s := range w.Servers(t) {
 			if s.Status != "ACTIVE" {
 				t.Errorf("%s: %s is %s", when, s.ID, s.Status)
 			}
 		}
-		if n := len(w.Project.Servers(t)); n != 3 {
+		if n := len(w.Servers(t)); n != 3 {
 			t.Fatalf("%s: Nova has %d servers, want 3", when, n)
 		}
 		if got := w.unexpected(t); !slices.Equal(got, copies) {
@@ -118,7 +101,7 @@ func TestCopiedTagsOfNoServer(t *testing.T) {
 	for n := range 2 {
 		w.instances = append(w.instances, testkit.Scalar[string](t, conn, "select id::text from instances order by position limit 1 offset $1", n))
 	}
-	id := w.copyServer(t, "none-2", []string{w.instances[1], "cloudfn-order:" + w.order})
+	id := w.Create(t, "none-2", w.instances[1], "cloudfn-order:"+w.order)
 	w.Await(t, id, "ACTIVE")
 	for _, status := range []string{"rolled_back", "running"} {
 		if status == "running" { // as if its process had died before it sent anything
@@ -127,7 +110,7 @@ func TestCopiedTagsOfNoServer(t *testing.T) {
 			w.exec(t, "delete from create_calls")
 		}
 		w.visit(t)
-		if left := w.Project.Servers(t); len(left) != 1 || left[0].ID != id || left[0].Status != "ACTIVE" {
+		if left := w.Servers(t); len(left) != 1 || left[0].ID != id || left[0].Status != "ACTIVE" {
 			t.Fatalf("%s: Nova has %+v, want somebody's server", status, left)
 		}
 		if n := testkit.Scalar[int](t, conn, "select count(server_id)::int from instances"); n != 0 {

@@ -207,3 +207,23 @@ func (s *service) removeExtra(ctx context.Context, server domain.Server) error {
 	}
 	return err
 }
+
+// mayAdopt says whether the server is the instance's: of one that the instance is about to get, whether no older one carries the
+// tag of the same create call. An older one may be on another page.
+func (s *service) mayAdopt(ctx context.Context, i domain.Instance, server domain.Server) bool {
+	if i.CallID == uuid.Nil {
+		return true
+	}
+	var oldest bool
+	err := s.cloud.use(ctx, i.ProjectID, func(cloud session) (err error) {
+		oldest, err = ordering.IsOldest(ctx, cloud, i.CallID, server)
+		return err
+	})
+	if mayNotAct(err) { // an account that reads the whole cloud need not have a role in the project
+		return true
+	}
+	if err != nil {
+		slog.WarnContext(ctx, "whose server this is will be asked again", "project_id", i.ProjectID, "instance_id", i.ID, "server_id", server.ID, "error", err)
+	}
+	return err == nil && oldest
+}

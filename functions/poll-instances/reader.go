@@ -9,6 +9,7 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/ordering"
 )
 
 const (
@@ -274,7 +275,7 @@ func (r *reader) apply(ctx context.Context, at time.Time, servers []domain.Serve
 	var news []domain.Instance
 	for _, i := range found {
 		s, ok := serverOf(i, servers)
-		if !ok {
+		if !ok || !r.mayAdopt(ctx, i, s) {
 			continue
 		}
 		known := i.NovaAt
@@ -285,5 +286,6 @@ func (r *reader) apply(ctx context.Context, at time.Time, servers []domain.Serve
 		i.SeenAt = at
 		news = append(news, i)
 	}
+	ordering.Explain(ctx, r.cloud, news)
 	return unchanged, errors.Join(r.changeAfter(ctx, news, passed), r.removeUnwanted(ctx, servers))
 }

@@ -4,6 +4,7 @@ package runconnections
 
 import (
 	"context"
+	"errors"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -20,16 +21,21 @@ type Config struct {
 	OpenStack openstack.Config
 	// Account is the trustee of all trusts: a user with a password, because an application credential cannot use trusts.
 	Account openstack.Credentials
+	// Remotes are the other clouds that connections are to, and how each is reached.
+	Remotes openstack.RemotesConfig
 }
 
 // Validate refuses a Config that cannot work.
-func (c Config) Validate() error { return c.Keys.Validate() }
+func (c Config) Validate() error { return errors.Join(c.Keys.Validate(), c.Remotes.Validate()) }
 
 func init() { run.Event("run-connections", run.Minutely, build) }
 
 func build(cfg Config, d run.Deps) (eventx.Func, error) {
 	keys, err := cfg.Keys.Keys()
 	if err != nil {
+		return nil, err
+	}
+	if err := d.Cloud.AddRemotes(cfg.Remotes); err != nil {
 		return nil, err
 	}
 	own, err := d.Cloud.Account(cfg.OpenStack, cfg.Account)

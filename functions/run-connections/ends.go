@@ -22,7 +22,7 @@ func (s *service) ends(ctx context.Context, b *batch) error {
 			}
 		}
 		if connection.Kind == domain.TrustConnection {
-			b.begin("ending/"+connection.ID.String(), "connections", cloudOf(connection), connectionsAtOnce, func() { s.revoke(ctx, connection) })
+			b.begin("ending/"+connection.ID.String(), "connections", cloudOf(connection), func() { s.revoke(ctx, connection) })
 		}
 	}
 	return nil

@@ -33,7 +33,7 @@ func (n *notary) DeleteTrust(context.Context, string) error {
 func TestManyEndAtOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	const many = 3 * connectionsAtOnce
+	const many = 3 * poolSize
 	for n := range many {
 		w.connect(t, func(c *domain.Connection) { c.Kind, c.DelegationID = domain.TrustConnection, fmt.Sprint("trust", n) })
 	}

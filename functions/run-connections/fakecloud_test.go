@@ -106,7 +106,7 @@ func (f *fakeCloud) list(w http.ResponseWriter, r *http.Request) {
 		texts[n] = s.json()
 	}
 	_, _ = fmt.Fprintf(w, `{"servers":[%s],"servers_links":%s}`, strings.Join(texts, ","), links)
-	if changes && f.changed != nil {
+	if changes && f.changed != nil && !r.URL.Query().Has("marker") {
 		f.changed()
 	}
 }
@@ -135,12 +135,12 @@ func (f *fakeCloud) set(id, status string) {
 	f.servers[n].status = status
 }
 
-// count is how many requests since the last call hold the text.
+// count is how many requests hold the text, but for those of a second page and later ones.
 func (f *fakeCloud) count(text string) (n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, request := range f.requests {
-		if strings.Contains(request, text) {
+		if strings.Contains(request, text) && !strings.Contains(request, "marker=") {
 			n++
 		}
 	}

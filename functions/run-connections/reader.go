@@ -13,6 +13,7 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/ordering"
 )
 
 const (
@@ -130,6 +131,7 @@ func (r *reader) write(ctx context.Context, changed []domain.Instance) error {
 	if len(changed) == 0 {
 		return nil
 	}
+	ordering.Explain(ctx, r.cloud, changed)
 	for n := range changed {
 		changed[n].SeenAt = r.read.At
 	}

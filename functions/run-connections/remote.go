@@ -19,8 +19,7 @@ const (
 	// Nova may be at work on an instance for days. It is followed closely only for this time after its last change.
 	movingFor = 10 * time.Minute
 
-	readsAtOnce = 4                // of each cloud
-	readTime    = 30 * time.Second // for one read, which has to end before its claim
+	readTime = 30 * time.Second // for one read, which has to end before its claim
 	// After so long without an answer nothing is known of a connection's servers.
 	unknownAfter = 3 * time.Minute
 	mostStale    = 1000 // at once
@@ -35,9 +34,9 @@ func (s *service) follow(ctx context.Context, b *batch, end time.Time) error {
 		return err
 	}
 	for _, cloud := range clouds {
-		for n := range readsAtOnce {
+		for n := range poolSize {
 			task := fmt.Sprintf("reads/%d %s %s", n, cloud.AuthURL, cloud.Region)
-			b.begin(task, "reads", cloud, readsAtOnce, func() { s.readCloud(ctx, cloud, end) })
+			b.begin(task, "reads", cloud, func() { s.readCloud(ctx, cloud, end) })
 		}
 	}
 	return nil

@@ -78,9 +78,7 @@ const (
 	claimFor   = 45 * time.Second
 	endTimeout = 5 * time.Second
 
-	connectionsAtOnce = 4  // of each cloud
-	ordersAtOnce      = 4  // of each cloud
-	listed            = 50 // connections, and orders of each, at one look
+	listed = 50 // connections, and orders of each, at one look
 
 	// A cloud that gives no answer, or a delegation that cannot be opened by our own fault, is left alone for a pause that grows.
 	firstPause   = 10 * time.Second
@@ -179,7 +177,7 @@ func (s *service) work(ctx context.Context, b *batch) error {
 		return err
 	}
 	for _, c := range waiting {
-		b.begin("connection/"+c.ID.String(), "connections", cloudOf(c), connectionsAtOnce, func() { s.serve(ctx, b, c) })
+		b.begin("connection/"+c.ID.String(), "connections", cloudOf(c), func() { s.serve(ctx, b, c) })
 	}
 	return nil
 }
@@ -199,7 +197,7 @@ func (s *service) serve(ctx context.Context, b *batch, c domain.Connection) {
 		slog.WarnContext(ctx, "orders of a connection", "connection_id", c.ID, "error", err)
 	}
 	for _, id := range ids {
-		b.begin("order/"+id.String(), "orders", cloudOf(c), ordersAtOnce, func() { s.order(ctx, c, id) })
+		b.begin("order/"+id.String(), "orders", cloudOf(c), func() { s.order(ctx, c, id) })
 	}
 	s.act(ctx, c)
 }

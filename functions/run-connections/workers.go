@@ -6,7 +6,10 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// workers bounds what this process has under way: each task once, and of each pool so many tasks at a time. Each cloud has pools of its
+// poolSize is how many tasks of one kind run at a time for one cloud.
+const poolSize = 4
+
+// workers bounds what this process has under way: each task once, and of each pool poolSize tasks at a time. Each cloud has pools of its
 // own, so that one that gives no answer keeps no other waiting.
 type workers struct {
 	mu      sync.Mutex
@@ -34,15 +37,15 @@ type batch struct {
 
 func (w *workers) batch() *batch { return &batch{workers: w, idle: make(chan struct{}, 1)} }
 
-// begin runs a task beside the others, unless it is running or its pool, which holds size tasks, is full. It is begun again when the
+// begin runs a task beside the others, unless it is running or its cloud's pool is full. It is begun again when the
 // database is next looked at.
-func (b *batch) begin(task, pool string, cloud domain.RemoteCloud, size int, do func()) {
+func (b *batch) begin(task, pool string, cloud domain.RemoteCloud, do func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	key := pool + " " + cloud.AuthURL + " " + cloud.Region
 	slots, ok := b.pools[key]
 	if !ok {
-		slots = make(chan struct{}, size)
+		slots = make(chan struct{}, poolSize)
 		b.pools[key] = slots
 	}
 	if b.running[task] {

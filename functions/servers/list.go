@@ -10,6 +10,7 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/ordering"
 )
 
 const (
@@ -35,9 +36,12 @@ type query struct {
 func (s service) List(ctx context.Context, who domain.Identity, token domain.Secret, q query) (found []domain.Server, marker string, err error) {
 	cloud := s.cloud.As(token, who.ProjectID)
 	if q.tracked != nil && *q.tracked {
-		return s.listTracked(ctx, cloud, who, q.ServerQuery)
+		found, marker, err = s.listTracked(ctx, cloud, who, q.ServerQuery)
+	} else {
+		found, marker, err = s.listNova(ctx, cloud, who, q)
 	}
-	return s.listNova(ctx, cloud, who, q)
+	ordering.FillFaults(ctx, cloud, found)
+	return found, marker, err
 }
 
 // listNova reads Nova's pages until ours is full. Nova does not know which servers are not tracked: with that filter the pages are larger

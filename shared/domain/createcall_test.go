@@ -90,3 +90,22 @@ func TestWhoseServer(t *testing.T) {
 		t.Error("a copy passes for the oldest")
 	}
 }
+
+// TestRollbackWaits for a create call without an answer: once the order is rolled back, a server that comes late stays.
+func TestRollbackWaits(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	asked, failed := Instance{ID: uuid.New(), State: InstanceRequested}, Instance{ServerID: "x", State: InstanceError}
+	call := CreateCall{ID: uuid.New(), InstanceID: asked.ID, Until: now}
+	o := Order{Status: OrderRunning, Spec: OrderSpec{OnFailure: Rollback}, Instances: []Instance{asked, failed}, Calls: []CreateCall{call}}
+	for after, want := range map[time.Duration]Step{-time.Second: StepNone, time.Second: StepNone, time.Minute: StepForgo} {
+		o.ReadAt = now.Add(after)
+		if got := o.Next(); got[0] != want || got[1] != StepDelete || o.WaitsForCalls() != (want == StepNone) {
+			t.Errorf("after %s: got %q", after, got)
+		}
+	}
+	o.ReadAt, o.Calls[0].EndedAt = now, now
+	if got := o.Next(); got[0] != StepForgo {
+		t.Errorf("with an answer: got %q", got)
+	}
+}

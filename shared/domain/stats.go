@@ -123,8 +123,8 @@ func (h *HourCount) Schedule(now time.Time) {
 	}
 }
 
-// NeedsLog says whether only the action log can tell the server's state at t: it existed then, or may have, and has changed
-// since. When it does not, StateAt knows the state without actions.
+// NeedsLog says whether only the action log can tell the server's state at t: it existed then, or may have, and has
+// changed since. When it does not, StateAt knows the state without actions.
 func (h History) NeedsLog(t time.Time) bool {
 	last := h.Updated
 	if !h.Deleted.IsZero() {

@@ -113,34 +113,6 @@ func (s *Session) counted(ctx context.Context, projectID string, query url.Value
 	return s.eachServer(ctx, computeBase, query, see)
 }
 
-// Actions reads the action log of a server, of a deleted one too.
-func (s *Session) Actions(ctx context.Context, serverID string) ([]domain.Action, error) {
-	nova, err := s.compute(ctx, computeActionTimes)
-	if err != nil {
-		return nil, err
-	}
-	var body struct {
-		Actions []struct {
-			Name    string     `json:"action"`
-			Start   naiveTime  `json:"start_time"`
-			Updated *naiveTime `json:"updated_at"`
-			Message string     `json:"message"` // "Error", or null
-		} `json:"instanceActions"`
-	}
-	_, err = nova.Get(ctx, nova.ServiceURL("servers", url.PathEscape(serverID), "os-instance-actions"), &body, nil)
-	if err != nil {
-		return nil, classify("nova", err)
-	}
-	actions := make([]domain.Action, len(body.Actions))
-	for i, a := range body.Actions {
-		actions[i] = domain.Action{Name: a.Name, Start: a.Start.Time, Finish: a.Start.Time, Failed: a.Message != ""}
-		if a.Updated != nil && a.Updated.After(a.Start.Time) {
-			actions[i].Finish = a.Updated.Time
-		}
-	}
-	return actions, nil
-}
-
 type link struct {
 	Rel  string `json:"rel"`
 	Href string `json:"href"`

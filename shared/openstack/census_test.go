@@ -173,21 +173,6 @@ func TestChanges(t *testing.T) {
 	}
 }
 
-func TestActions(t *testing.T) {
-	t.Parallel()
-	s := newStub(t)
-	s.answer("GET /compute/servers/a/os-instance-actions", 200, `{"instanceActions":[
-		{"action":"stop","start_time":"2026-01-02T03:04:05.000000","updated_at":"2026-01-02T03:04:09.000000","message":null},
-		{"action":"start","start_time":"2026-01-02T03:04:05.000000","updated_at":null,"message":"Error"},
-		{"action":"odd","start_time":null,"updated_at":"2026-01-02T03:04:01.000000"}]}`)
-	got, err := s.session(t).Actions(t.Context(), "a")
-	at := func(second int) time.Time { return time.Date(2026, 1, 2, 3, 4, second, 0, time.UTC) }
-	want := []domain.Action{{Name: "stop", Start: at(5), Finish: at(9)}, {Name: "start", Start: at(5), Finish: at(5), Failed: true}, {Name: "odd", Finish: at(1)}}
-	if diff := cmp.Diff(want, got); err != nil || diff != "" {
-		t.Errorf("%v %s", err, diff)
-	}
-}
-
 func TestNaiveTime(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)

@@ -20,12 +20,17 @@ import (
 // maxClouds bounds the other clouds and regions that are kept. Whoever makes a connection names the region.
 const maxClouds = 100
 
-// At is another cloud, or another region of this one, reached in the same way. authURL "" is this cloud's Keystone. The same cloud and
+// At is another cloud, reached as AddRemotes has said, or another region of this one. authURL "" is this cloud's Keystone. The same cloud and
 // region is the same Cloud, so that its catalogs are kept.
 func (c *Cloud) At(authURL, region string) *Cloud {
-	other := &Cloud{identity: c.identity, region: c.region, iface: c.iface, http: c.http}
-	if authURL != "" {
-		other.identity, other.region = identityURL(authURL), ""
+	other := &Cloud{identity: c.identity, region: c.region, iface: c.iface, http: c.http, remotes: c.remotes}
+	switch identity := identityURL(authURL); {
+	case authURL == "":
+	case identity == c.identity:
+		other.region = ""
+	default: // with its own interface and authorities, and not this cloud's
+		found, client := c.remotes.find(identity)
+		other.identity, other.region, other.iface, other.http = identity, found.region, found.iface, client
 	}
 	if region != "" {
 		other.region = region

@@ -10,8 +10,6 @@ import (
 
 	"github.com/gophercloud/gophercloud/v2"
 	"github.com/gophercloud/gophercloud/v2/openstack/config/clouds"
-	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/projects"
-	"github.com/gophercloud/gophercloud/v2/pagination"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -63,6 +61,9 @@ func (t token) identity() domain.Identity {
 //
 // Keystone answers 404 for a token of an application credential with access rules unless the asker promises
 // to enforce them (OpenStack-Identity-Access-Rules). We do not, so such a token is refused.
+//
+// Keystone answers 403 for a token of a trust with impersonation: it says that its user is the trustor, and Keystone compares
+// that with the trustee. No other call tells whose it is, and Keystone exchanges no trust's token for another one.
 func (c *Cloud) Validate(ctx context.Context, subject domain.Secret) (domain.Identity, error) {
 	s := Session{cloud: c, token: subject}
 	keystone := &gophercloud.ServiceClient{ProviderClient: s.provider(), Endpoint: c.identity}
@@ -77,7 +78,9 @@ func (c *Cloud) Validate(ctx context.Context, subject domain.Secret) (domain.Ide
 	case "":
 	case apperr.NotFound:
 		return domain.Identity{}, apperr.Wrap(apperr.Unauthenticated, err, "this token is not accepted: tokens of application credentials with access rules are not honored")
-	case apperr.Unauthenticated, apperr.Invalid, apperr.Forbidden:
+	case apperr.Forbidden:
+		return domain.Identity{}, apperr.Wrap(apperr.Forbidden, err, "keystone accepts this token, but does not let it validate itself: tokens of trusts with impersonation are not supported")
+	case apperr.Unauthenticated, apperr.Invalid:
 		return domain.Identity{}, apperr.Wrap(apperr.Unauthenticated, err, "the token is invalid or expired")
 	default:
 		return domain.Identity{}, keystoneAway(err)
@@ -242,35 +245,4 @@ func (c *Cloud) create(ctx context.Context, request map[string]any) (*Session, t
 	s := c.As(domain.Secret(resp.Header.Get("X-Subject-Token")), who.UserID+"/"+who.ProjectID+"/"+who.DomainID)
 	s.project, s.userID, s.catalog = who.ProjectID, who.UserID, body.Token.Catalog
 	return s, body.Token.token, nil
-}
-
-// Projects lists the enabled projects of the domain ("" = of all) that the session may know of: every one
-// when Keystone's policy lets it list them, else those in which its user has a role.
-func (s *Session) Projects(ctx context.Context, domainID string) ([]domain.Project, error) {
-	keystone := &gophercloud.ServiceClient{ProviderClient: s.provider(), Endpoint: s.cloud.identity}
-	enabled := true
-	page, err := projects.List(keystone, projects.ListOpts{DomainID: domainID, Enabled: &enabled}).AllPages(ctx)
-	if err = classify("keystone", err); apperr.CodeOf(err) == apperr.Forbidden {
-		page, err = projects.ListAvailable(keystone).AllPages(ctx)
-		err = classify("keystone", err)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return usable(page, domainID)
-}
-
-// usable are the projects of a page that can be worked in.
-func usable(page pagination.Page, domainID string) ([]domain.Project, error) {
-	found, err := projects.ExtractProjects(page)
-	if err != nil {
-		return nil, classify("keystone", err)
-	}
-	var out []domain.Project
-	for _, p := range found {
-		if p.Enabled && !p.IsDomain && (domainID == "" || p.DomainID == domainID) {
-			out = append(out, domain.Project{ID: p.ID, Name: p.Name, DomainID: p.DomainID})
-		}
-	}
-	return out, nil
 }

@@ -13,24 +13,26 @@ import (
 // is for how long an unanswered create call keeps the next one for its instance back, which may be longer.
 func ClaimFor(fence time.Duration) time.Duration { return min(fence, longestClaim) }
 
-// hold renews the claim until stop is called or ctx ends. It cancels the context that it returns, with domain.ErrFenced as the
-// cause, when the claim is over.
+// hold renews the claim until stop is called, also when ctx has ended: a create call that is under way outlives it, and its answer is
+// written under the claim. It cancels the context that it returns, with domain.ErrFenced as the cause, when the claim is over.
 func (w Worker) hold(ctx context.Context, order domain.Order, claim domain.Claim) (held context.Context, stop func()) {
 	held, lose := context.WithCancelCause(ctx)
+	beating, end := context.WithCancel(context.WithoutCancel(ctx))
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		for pause(held, ClaimFor(w.Claim)/5) {
-			err := w.Orders.Renew(held, order, claim, ClaimFor(w.Claim))
-			if errors.Is(err, domain.ErrFenced) {
+		for pause(beating, ClaimFor(w.Claim)/5) {
+			if err := w.Orders.Renew(beating, order, claim, ClaimFor(w.Claim)); errors.Is(err, domain.ErrFenced) {
 				slog.WarnContext(ctx, "the claim on an order is over: another replica may work on it", "order_id", order.ID)
 				lose(err)
+				return
 			}
 		}
 	}()
 	return held, func() {
-		lose(nil)
+		end()
 		<-ended
+		lose(nil)
 	}
 }
 

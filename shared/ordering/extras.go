@@ -4,6 +4,8 @@ import (
 	"context"
 	"log/slog"
 
+	"github.com/google/uuid"
+
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
@@ -25,11 +27,10 @@ type ExtraCloud interface {
 func RemoveExtra(ctx context.Context, cloud ExtraCloud, store ExtraStore, order domain.Order, i domain.Instance, s domain.Server) error {
 	call, proven := order.Duplicate(i, s)
 	if proven {
-		copies, err := ServersByTag(ctx, cloud, domain.CallTag(call.ID))
-		if err != nil {
+		var err error
+		if proven, err = IsOldest(ctx, cloud, call.ID, s); err != nil {
 			return err
 		}
-		proven = s.IsOldest(copies)
 	}
 	if proven {
 		// A call makes one server: once that is stored, no copy of its tags passes for it.
@@ -45,6 +46,12 @@ func RemoveExtra(ctx context.Context, cloud ExtraCloud, store ExtraStore, order 
 	slog.WarnContext(ctx, "deleting a server that was made twice", "project_id", order.ProjectID, "order_id", order.ID, "instance_id", i.ID,
 		"server_id", s.ID, "call_id", call.ID, "error", err)
 	return err
+}
+
+// IsOldest says whether no older server carries the tag of the create call: a copy is younger than what it copies.
+func IsOldest(ctx context.Context, cloud ExtraCloud, call uuid.UUID, s domain.Server) (bool, error) {
+	copies, err := ServersByTag(ctx, cloud, domain.CallTag(call))
+	return err == nil && s.IsOldest(copies), err
 }
 
 func tellUnexpected(ctx context.Context, store ExtraStore, i domain.Instance, s domain.Server) error {

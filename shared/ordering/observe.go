@@ -38,6 +38,7 @@ func (w Worker) Observe(ctx context.Context, cloud Cloud, order domain.Order) (d
 			news = append(news, i)
 		}
 	}
+	Explain(ctx, cloud, news)
 	if order, err = w.write(ctx, order, news); err != nil {
 		return order, err
 	}

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -95,7 +97,8 @@ func TestMigrateByMany(t *testing.T) {
 			t.Errorf("%s was applied %d times", name, n)
 		}
 	}
-	if int64(len(times)) != postgres.SchemaVersion {
+	newest := slices.Max(slices.Collect(maps.Keys(times)))
+	if !strings.HasPrefix(newest, fmt.Sprintf("%03d_", postgres.SchemaVersion)) {
 		t.Errorf("applied were %v, the newest is %d", times, postgres.SchemaVersion)
 	}
 	if err := db.Check(t.Context()); err != nil {

@@ -15,11 +15,14 @@ type Stats struct{ DB *DB }
 
 const (
 	insertHourSQL = `
-insert into stats_hourly as h (project_id, hour, domain_id, running, total, by_status, source, uncertain, undecided, recheck_at, settled)
-values ($1, $2, $3, $4, $5, $6, $7, cardinality($8::text[]), $8, case when cardinality($8::text[]) > 0 then clock_timestamp() + $9::interval end, $10)
+insert into stats_hourly as h (project_id, hour, domain_id, running, total, by_status, source,
+    uncertain, undecided, recheck_at, settled)
+values ($1, $2, $3, $4, $5, $6, $7, cardinality($8::text[]), $8,
+    case when cardinality($8::text[]) > 0 then clock_timestamp() + $9::interval end, $10)
 on conflict (project_id, hour) do update
 set running = excluded.running, total = excluded.total, by_status = excluded.by_status, source = excluded.source,
-    uncertain = excluded.uncertain, undecided = excluded.undecided, recheck_at = excluded.recheck_at, settled = excluded.settled
+    uncertain = excluded.uncertain, undecided = excluded.undecided, recheck_at = excluded.recheck_at,
+    settled = excluded.settled
 where h.uncertain > excluded.uncertain`
 
 	refineHourSQL = `
@@ -88,8 +91,8 @@ const dueSQL = `
 select exists (select from jobs where kind = $1 and key = $2 and done_at is not null),
        (select min(recheck_at) from stats_hourly where recheck_at is not null and hour >= $3)`
 
-// Due says whether the job that counts an hour is done, and when undecided servers of hours since from are to be checked
-// again: the zero time when there are none.
+// Due says whether the job that counts an hour is done, and when undecided servers of hours since from are to be
+// checked again: the zero time when there are none.
 func (s Stats) Due(ctx context.Context, kind, key string, from time.Time) (counted bool, recheck time.Time, err error) {
 	var at *time.Time
 	if err = s.DB.pool.QueryRow(ctx, dueSQL, kind, key, from).Scan(&counted, &at); err == nil && at != nil {
@@ -114,8 +117,9 @@ func (s Stats) Known(ctx context.Context, from time.Time) (map[string]map[time.T
 	return known, classify(err)
 }
 
-// The hours up to the newest one that was ever seen have the projects that were there then: a project that is new, or was away
-// and comes back, is not missing in them. The hours after that, of which some may have had no tick, have all that are there now.
+// The hours up to the newest one that was ever seen have the projects that were there then: a project that is new, or
+// was away and comes back, is not missing in them. The hours after that, of which some may have had no tick, have all
+// that are there now.
 const seeProjectsSQL = `
 with prev as (
     select max(last_hour) as hour from stats_projects
@@ -178,14 +182,16 @@ func (s Stats) Series(ctx context.Context, v domain.View, first, last time.Time)
 	return s.series(ctx, v, first, last, false)
 }
 
-// Settled reads the hours of the whole cloud that are known and can be announced: no server is undecided, or none that a
-// check within minutes is expected to decide.
+// Settled reads the hours of the whole cloud that are known and can be announced: no server is undecided, or none that
+// a check within minutes is expected to decide.
 func (s Stats) Settled(ctx context.Context, first, last time.Time) ([]domain.HourStat, error) {
 	hours, err := s.series(ctx, domain.View{Scope: domain.ScopeCloud}, first, last, true)
 	return slices.DeleteFunc(hours, func(h domain.HourStat) bool { return h.Source == domain.Missing }), err
 }
 
-func (s Stats) series(ctx context.Context, v domain.View, first, last time.Time, settled bool) ([]domain.HourStat, error) {
+func (s Stats) series(
+	ctx context.Context, v domain.View, first, last time.Time, settled bool,
+) ([]domain.HourStat, error) {
 	project, domainID, err := filter(v)
 	if err != nil {
 		return nil, err

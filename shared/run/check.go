@@ -25,6 +25,7 @@ func check(ctx context.Context, env envconfig.Lookuper, out io.Writer) error {
 	t, closeAll := prepare(ctx, env, s)
 	defer closeAll()
 	t.run(ctx)
+	t.tryRemotes(ctx)
 	t.tryAddresses(ctx)
 	return s.print(out)
 }

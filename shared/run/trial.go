@@ -164,6 +164,26 @@ func (t *trial) tryKeys(ctx context.Context, kind string, stored func(context.Co
 	}
 }
 
+// tryRemotes reads the version document of each other cloud's Keystone.
+func (t *trial) tryRemotes(ctx context.Context) {
+	const name = "CONNECTION_CLOUDS"
+	cfg, err := load[openstack.RemotesConfig](ctx, t.env)
+	if t.cloud == nil || !t.reads(name) || err != nil {
+		return
+	}
+	if err := t.cloud.AddRemotes(cfg); err != nil {
+		t.report(err)
+		return
+	}
+	for n, authURL := range cfg.URLs() {
+		if err := t.cloud.At(authURL, "").Reachable(ctx); err != nil {
+			t.fault(name, fmt.Sprintf("entry %d, %s: %s", n+1, authURL, err))
+			continue
+		}
+		t.notes[name] = "every entry answers"
+	}
+}
+
 // tryAddresses connects to the hosts of the other systems, and sends nothing.
 func (t *trial) tryAddresses(ctx context.Context) {
 	for _, name := range []string{"WAKE_URL", "CONSOLE_UPSTREAM", "K_SINK", "OTEL_EXPORTER_OTLP_ENDPOINT"} {

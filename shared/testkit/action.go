@@ -9,6 +9,7 @@ import (
 	"github.com/gophercloud/gophercloud/v2"
 	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/flavors"
 	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/servers"
+	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/tags"
 )
 
 // tellings are the actions that Tell knows, of Nova's own API.
@@ -81,13 +82,27 @@ func resize(ctx context.Context, nova *gophercloud.ServiceClient, id string) err
 }
 
 // Create asks Nova for a server, and does not wait for it.
-func (p *Project) Create(t testing.TB, name string) (id string) {
+func (p *Project) Create(t testing.TB, name string, tags ...string) (id string) {
 	t.Helper()
 	f := Sandbox(t)
-	opts := servers.CreateOpts{Name: name, FlavorRef: f.FlavorID, ImageRef: f.ImageID, Networks: []servers.Network{{UUID: f.NetworkID}}}
-	made, err := servers.Create(context.Background(), Compute(t, p.Login(t)), opts, nil).Extract()
+	opts := servers.CreateOpts{Name: name, FlavorRef: f.FlavorID, ImageRef: f.ImageID, Networks: []servers.Network{{UUID: f.NetworkID}}, Tags: tags}
+	nova := Compute(t, p.Login(t))
+	if len(tags) > 0 {
+		nova.Microversion = "2.52"
+	}
+	made, err := servers.Create(context.Background(), nova, opts, nil).Extract()
 	if err != nil {
 		t.Fatal(err)
 	}
 	return made.ID
+}
+
+// Tag has the member give a server a tag.
+func (p *Project) Tag(t testing.TB, serverID, tag string) {
+	t.Helper()
+	nova := Compute(t, p.Login(t))
+	nova.Microversion = "2.26"
+	if err := tags.Add(context.Background(), nova, serverID, tag).ExtractErr(); err != nil {
+		t.Fatal(err)
+	}
 }

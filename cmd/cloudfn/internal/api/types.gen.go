@@ -818,7 +818,7 @@ type HourStat struct {
 	// Hour A full hour in UTC.
 	Hour Hour `json:"hour"`
 
-	// Running Servers that were ACTIVE.
+	// Running Servers that were ACTIVE for certain.
 	Running *int `json:"running"`
 
 	// Source `sampled`: counted at most 5 minutes after the hour. `rebuilt`: worked out later from Nova's own history; so
@@ -827,6 +827,10 @@ type HourStat struct {
 
 	// Total Servers that were not deleted, in whatever status.
 	Total *int `json:"total"`
+
+	// Uncertain How many servers were there, or may have been, in a state that Nova's log does not decide: mostly those that changed
+	// within the second of the hour. They are not in `running`, `total` and `by_status`.
+	Uncertain int `json:"uncertain"`
 }
 
 // HourStatSource `sampled`: counted at most 5 minutes after the hour. `rebuilt`: worked out later from Nova's own history; so
@@ -1007,7 +1011,7 @@ type LaunchProblem struct {
 	Code   LaunchProblemCode `json:"code"`
 	Detail string            `json:"detail"`
 
-	// Field The field of the request, such as `networks[0]`.
+	// Field The field of the request, such as `networks[0]`, or `X-Auth-Token`.
 	Field string `json:"field"`
 }
 
@@ -1060,14 +1064,15 @@ type LaunchRequest struct {
 	// KeyName A key pair of the caller's.
 	KeyName *string `json:"key_name,omitempty"`
 
-	// Metadata Metadata of the server.
+	// Metadata Metadata of the server. Keys have ASCII letters, digits, and `-_:. `.
 	Metadata *Metadata `json:"metadata,omitempty"`
 
 	// Min Instead of a flavor, the least that a server must have. Of the flavors that have it, and what the image needs, the one
 	// with the least memory is taken, then with the fewest vCPUs, then with the smallest disk.
 	Min *MinSize `json:"min,omitempty"`
 
-	// Name The server's name. With more than one, `-1`, `-2` and so on are put behind it.
+	// Name The server's name: printable characters up to U+FFFE (no emoji, nothing invisible), without a space at either end. With
+	// more than one, `-1`, `-2` and so on are put behind it.
 	Name *string `json:"name,omitempty"`
 
 	// Networks Ids or unique names of networks. Without one, the only network of the project that is not external.
@@ -1110,7 +1115,7 @@ type LaunchUnchecked struct {
 	Field string `json:"field"`
 }
 
-// Metadata Metadata of the server.
+// Metadata Metadata of the server. Keys have ASCII letters, digits, and `-_:. `.
 type Metadata map[string]string
 
 // MinSize Instead of a flavor, the least that a server must have. Of the flavors that have it, and what the image needs, the one
@@ -1371,7 +1376,7 @@ type Server struct {
 	// CreatedAt RFC 3339 in UTC.
 	CreatedAt Time `json:"created_at"`
 
-	// Fault Nova's own account of why the server is in ERROR.
+	// Fault Nova's own account of why the server is in ERROR. Where Nova's own list leaves it out, a page has it for its first 20 such servers.
 	Fault *ServerFault `json:"fault,omitempty"`
 
 	// Flavor The flavor as it was when the server was made.
@@ -1518,7 +1523,7 @@ type ServerConnecting struct {
 	ServerID UUID `json:"server_id"`
 }
 
-// ServerFault Nova's own account of why the server is in ERROR.
+// ServerFault Nova's own account of why the server is in ERROR. Where Nova's own list leaves it out, a page has it for its first 20 such servers.
 type ServerFault struct {
 	// Code 0 through a connection.
 	Code int `json:"code"`
@@ -1668,7 +1673,7 @@ type SignIn struct {
 
 // Stats defines model for Stats.
 type Stats struct {
-	// Complete No hour is missing.
+	// Complete No hour is missing. Hours may still have uncertain servers.
 	Complete bool `json:"complete"`
 
 	// DomainID The domain of `scope=domain`; of `scope=project`, the domain that the project was looked for in.
