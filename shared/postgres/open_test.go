@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -95,8 +96,8 @@ func TestMigrateByMany(t *testing.T) {
 			t.Errorf("%s was applied %d times", name, n)
 		}
 	}
-	if int64(len(times)) != postgres.SchemaVersion {
-		t.Errorf("applied were %v, the newest is %d", times, postgres.SchemaVersion)
+	if files, err := filepath.Glob("migrations/*.sql"); err != nil || len(times) != len(files) {
+		t.Errorf("applied were %v of %v: %v", times, files, err)
 	}
 	if err := db.Check(t.Context()); err != nil {
 		t.Errorf("afterwards: %v", err)
