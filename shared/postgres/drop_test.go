@@ -27,9 +27,9 @@ func TestDropHoldsUpNoWriter(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- store.Maintain(t.Context(), retention) }()
 	slowest, attempts := time.Duration(0), 0
-	for err, waits := error(nil), true; waits; {
+	for waits := true; waits; {
 		select {
-		case err = <-ended:
+		case err := <-ended:
 			if waits = false; err != nil {
 				t.Errorf("a reader that takes long is no fault: %v", err)
 			}

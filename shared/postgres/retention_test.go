@@ -41,7 +41,7 @@ func (a aged) exec(sql string, args ...any) {
 	}
 }
 
-func (a aged) order(name, status, age string, claimed any, instances ...func(uuid.NullUUID)) uuid.UUID {
+func (a aged) order(name, status, age string, claimed any, instances ...func(uuid.NullUUID)) {
 	a.t.Helper()
 	id := uuid.New()
 	a.names[id] = name
@@ -49,7 +49,6 @@ func (a aged) order(name, status, age string, claimed any, instances ...func(uui
 	for _, add := range instances {
 		add(uuid.NullUUID{UUID: id, Valid: true})
 	}
-	return id
 }
 
 // instance gives what adds one to an order, or to none. more is one of "", "refused", "undecided", "disconnected", "through".
