@@ -40,9 +40,10 @@ func TestCount(t *testing.T) {
 		must(t, err)
 	}
 	export()
-	// One page of each kind but usage, and the actions of what changed; a login, the projects.
+	// The pages of usage; a page of what failed, one of what changed, and after each an empty one; whether all cells are up; the
+	// actions of what changed; a login, the projects.
 	pages := (fakeServers - fakeFailed + fakePage - 1) / fakePage
-	if want := pages + 4 + fakeChanged; int(median(ours.requests)) != want {
+	if want := pages + 7 + fakeChanged; int(median(ours.requests)) != want {
 		t.Errorf("collect-stats made %.0f requests instead of %d", median(ours.requests), want)
 	}
 	ours.compare(peer)

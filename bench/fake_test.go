@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -42,6 +43,10 @@ func newFakeCloud(t *testing.T, servers int) *fakeCloud {
 	mux.HandleFunc("GET /v3/projects", f.projects)
 	mux.HandleFunc("GET /compute/servers/detail", f.list)
 	mux.HandleFunc("GET /compute/os-simple-tenant-usage", func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Query().Get("start"), "1970") { // whether all cells are up
+			f.send(w, []byte(`{"tenant_usages": []}`))
+			return
+		}
 		f.send(w, f.usage[r.URL.Query().Get("marker")])
 	})
 	mux.HandleFunc("GET /compute/servers/{id}/os-instance-actions", f.actions)
@@ -92,11 +97,16 @@ func (f *fakeCloud) answer(w http.ResponseWriter, status int, body []byte) {
 
 func (f *fakeCloud) list(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
+	filtered := query.Has("changes-since") || query.Has("status")
 	switch {
+	case filtered && query.Has("marker"):
+		f.send(w, []byte(`{"servers": []}`))
 	case query.Has("changes-since"):
 		f.send(w, f.changed)
 	case query.Has("status"):
 		f.send(w, f.unlaunched)
+	case f.detail[query.Get("marker")] == nil: // after the last server
+		f.send(w, []byte(`{"servers": []}`))
 	default:
 		f.send(w, f.detail[query.Get("marker")])
 	}

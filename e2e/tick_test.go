@@ -57,12 +57,12 @@ func reconnect(t testing.TB) {
 	}
 }
 
-// TestPingSource wakes collect-stats from zero every minute, is suspended for five hours of the database's clock, and
+// TestPingSource wakes collect-stats every minute, is suspended for five hours of the database's clock, and
 // fills them at its next tick. An event without the key wakes nothing but a pod, and each counted hour goes to the sink.
 func TestPingSource(t *testing.T) {
 	token := testkit.Token(t, "demo")
 	began := time.Now().UTC().Format(time.RFC3339)
-	t.Cleanup(func() { every(t, "0 * * * *") })
+	t.Cleanup(func() { every(t, "* * * * *") })
 	every(t, never)
 	toZero(t, "collect-stats")
 	conn := testkit.Connect(t, databaseURL)

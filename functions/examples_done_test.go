@@ -176,6 +176,12 @@ func (s *story) launch(t *testing.T) {
 	s.ok(t, "listOrders", 200, ask{query: []string{"status", "limit=10"}})
 	s.is(exampleServer, order.Instances[0].ServerID)
 	s.is(exampleInstance, order.Instances[0].ID)
+	copied := s.project.Create(t, "copied", order.Instances[0].ID, "cloudfn-order:"+id)
+	testkit.Eventually(t, time.Minute, "a server with copied tags is told of", func() bool {
+		s.ok(t, "getOrder", 200, ask{})
+		return testkit.Scalar[int](t, s.conn, "select count(*)::int from unexpected_servers") == 1
+	})
+	s.project.Drop(t, copied)
 	s.ok(t, "getServer", 200, ask{})
 	s.ok(t, "listServers", 200, ask{query: []string{"status", "name", "tracked", "limit=10"}})
 }

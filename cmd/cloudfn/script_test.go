@@ -41,7 +41,7 @@ func (c cleaned) Run() int {
 //	eventually LIMIT PATTERN COMMAND... run it until it is done and its stdout matches
 //	capture NAME [PATTERN]              keep the stdout of the last command, or the pattern's first group in it, as $NAME
 //	boot NAME [N]                       make servers by Nova itself; the first one's id is $SERVER, all are $SERVERS
-//	stat-hours N RUNNING                write the last N hours' counts of the project, each as RUNNING
+//	stat-hours N RUNNING [UNCERTAIN]    write the last N hours' counts of the project, each as RUNNING
 //	tick FUNCTION                       send the daemon the event that a PingSource would
 //	mode PERM FILE                      the file has these permissions
 //	no-secrets FILE|stdout|stderr       it shows no secret that a test knows of
@@ -200,7 +200,10 @@ func boot(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 func (d daemon) statHours(ts *testscript.TestScript, neg bool, args []string) {
-	needs(ts, neg, args, 2, "stat-hours N RUNNING")
+	if len(args) == 2 {
+		args = append(args, "0")
+	}
+	needs(ts, neg, args, 3, "stat-hours N RUNNING [UNCERTAIN]")
 	if left := time.Until(time.Now().Truncate(time.Hour).Add(time.Hour)); left < time.Minute {
 		time.Sleep(left + time.Second) // the hour must not change between here and what the script asks for
 	}
@@ -212,10 +215,10 @@ func (d daemon) statHours(ts *testscript.TestScript, neg bool, args []string) {
 	_, err = conn.Exec(context.Background(), `
 with h as (select date_trunc('hour', now(), 'UTC') - n * interval '1 hour' as hour from generate_series(0, $3 - 1) n),
 project as (insert into stats_projects select $1, $2, min(hour), max(hour) from h on conflict (project_id) do update set first_hour = excluded.first_hour)
-insert into stats_hourly (project_id, domain_id, hour, running, total, by_status, source)
-select $1, $2, hour, $4, $4, jsonb_build_object('ACTIVE', $4::int), 'sampled' from h
-on conflict (project_id, hour) do update set running = excluded.running, total = excluded.total, by_status = excluded.by_status`,
-		p.ID, p.DomainID, hours, running)
+insert into stats_hourly (project_id, domain_id, hour, running, total, by_status, source, uncertain)
+select $1, $2, hour, $4, $4, jsonb_build_object('ACTIVE', $4::int), 'sampled', $5::int from h
+on conflict (project_id, hour) do update set running = excluded.running, total = excluded.total, by_status = excluded.by_status, uncertain = excluded.uncertain`,
+		p.ID, p.DomainID, hours, running, args[2])
 	ts.Check(err)
 }
 

@@ -82,7 +82,7 @@ func TestHoursAreAnnounced(t *testing.T) {
 		t.Fatal(err)
 	}
 	key := domain.HourKey(hour)
-	want := map[string]any{"hour": key, "running": 2., "total": 3., "by_status": map[string]any{"ACTIVE": 2., "SHUTOFF": 1.}, "source": "sampled"}
+	want := map[string]any{"hour": key, "running": 2., "total": 3., "by_status": map[string]any{"ACTIVE": 2., "SHUTOFF": 1.}, "uncertain": 0., "source": "sampled"}
 	if diff := cmp.Diff(want, data); diff != "" {
 		t.Error(diff)
 	}

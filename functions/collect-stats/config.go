@@ -1,4 +1,4 @@
-// Package collectstats is woken every hour and counts the servers of every project at that hour. Hours that
+// Package collectstats is woken every minute and counts the servers of every project at that hour. Hours that
 // were missed are rebuilt from Nova's own history. It also keeps the request log's partitions, and deletes old rows.
 package collectstats
 
@@ -44,7 +44,7 @@ func (c Config) Validate() error {
 	return c.Rows.Validate()
 }
 
-func init() { run.Event("collect-stats", run.Hourly, build) }
+func init() { run.Event("collect-stats", run.Minutely, build) }
 
 func build(cfg Config, d run.Deps) (eventx.Func, error) {
 	account, err := d.Cloud.Account(cfg.OpenStack, cfg.Account)
@@ -56,7 +56,7 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 		clock: d.DB, stats: postgres.Stats{DB: d.DB}, jobs: postgres.Jobs{DB: d.DB}, requests: upkeep{postgres.Requests{DB: d.DB}, postgres.Retention{DB: d.DB, Config: cfg.Rows}},
 		allows: cfg.Callers.Allows, domains: cfg.Callers.AllowedDomains,
 		backfill: cfg.Backfill, retention: cfg.Retention, claim: cfg.Claim,
-		events: postgres.Events{DB: d.DB}, wake: d.Wake,
+		events: postgres.Events{DB: d.DB}, wake: d.Wake, listed: &listed{},
 	}
 	return handler{s}.Handle, nil
 }

@@ -17,18 +17,19 @@ import (
 
 // row is a row of stats_hourly.
 type row struct {
-	Hour     time.Time
-	Running  int
-	Total    int
-	ByStatus map[string]int
-	Source   domain.Source
+	Hour      time.Time
+	Running   int
+	Total     int
+	ByStatus  map[string]int
+	Uncertain int
+	Source    domain.Source
 }
 
 func rows(t *testing.T, database, projectID string) []row {
 	t.Helper()
 	conn := testkit.Connect(t, database)
 	found, _ := conn.Query(context.Background(),
-		"select hour, running, total, by_status, source from stats_hourly where project_id = $1 order by hour", projectID)
+		"select hour, running, total, by_status, uncertain, source from stats_hourly where project_id = $1 order by hour", projectID)
 	out, err := pgx.CollectRows(found, pgx.RowToStructByPos[row])
 	if err != nil {
 		t.Fatal(err)
@@ -63,11 +64,11 @@ func TestTickAtTheFullHour(t *testing.T) {
 					t.Fatalf("got %d %s", a.Status, a.Body)
 				}
 			}
-			want := []row{{hour, 2, 4, map[string]int{"ACTIVE": 2, "SHUTOFF": 1, "ERROR": 1}, domain.Sampled}}
+			want := []row{{hour, 2, 4, map[string]int{"ACTIVE": 2, "SHUTOFF": 1, "ERROR": 1}, 0, domain.Sampled}}
 			if diff := cmp.Diff(want, rows(t, database, p.ID)); diff != "" {
 				t.Error(diff)
 			}
-			if diff := cmp.Diff([]row{{hour, 0, 0, map[string]int{}, domain.Sampled}}, rows(t, database, empty.ID)); diff != "" {
+			if diff := cmp.Diff([]row{{hour, 0, 0, map[string]int{}, 0, domain.Sampled}}, rows(t, database, empty.ID)); diff != "" {
 				t.Errorf("a project without servers has zero: %s", diff)
 			}
 			conn := testkit.Connect(t, database)
@@ -109,11 +110,11 @@ func TestFiveHoursWithoutTicks(t *testing.T) {
 		t.Fatalf("got %d %s", a.Status, a.Body)
 	}
 	want := []row{
-		{ago(4), 3, 3, map[string]int{"ACTIVE": 3}, domain.Rebuilt},               // steady, stopped, paused
-		{ago(3), 3, 4, map[string]int{"ACTIVE": 3, "SHUTOFF": 1}, domain.Rebuilt}, // gone came, paused was stopped
-		{ago(2), 4, 5, map[string]int{"ACTIVE": 4, "SHUTOFF": 1}, domain.Rebuilt}, // young came
-		{ago(1), 3, 5, map[string]int{"ACTIVE": 3, "SHUTOFF": 2}, domain.Rebuilt}, // stopped was stopped
-		{ago(0), 3, 4, map[string]int{"ACTIVE": 3, "SHUTOFF": 1}, domain.Rebuilt}, // paused started, gone went
+		{ago(4), 3, 3, map[string]int{"ACTIVE": 3}, 0, domain.Rebuilt},               // steady, stopped, paused
+		{ago(3), 3, 4, map[string]int{"ACTIVE": 3, "SHUTOFF": 1}, 0, domain.Rebuilt}, // gone came, paused was stopped
+		{ago(2), 4, 5, map[string]int{"ACTIVE": 4, "SHUTOFF": 1}, 0, domain.Rebuilt}, // young came
+		{ago(1), 3, 5, map[string]int{"ACTIVE": 3, "SHUTOFF": 2}, 0, domain.Rebuilt}, // stopped was stopped
+		{ago(0), 3, 4, map[string]int{"ACTIVE": 3, "SHUTOFF": 1}, 0, domain.Rebuilt}, // paused started, gone went
 	}
 	if diff := cmp.Diff(want, rows(t, database, p.ID)); diff != "" {
 		t.Error(diff)

@@ -8,10 +8,10 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/postgres"
 )
 
 // session is the part of OpenStack that this function needs, as the service account.
@@ -27,15 +27,20 @@ type (
 		Now(ctx context.Context) (time.Time, error)
 	}
 	statStore interface {
+		Due(ctx context.Context, kind, key string, from time.Time) (counted bool, recheck time.Time, err error)
 		See(ctx context.Context, projects []domain.Project, first, last time.Time) error
 		Known(ctx context.Context, from time.Time) (map[string]map[time.Time]bool, error)
 		Insert(ctx context.Context, counts []domain.HourCount) error
-		Series(ctx context.Context, v domain.View, first, last time.Time) ([]domain.HourStat, error)
+		Undecided(ctx context.Context, from time.Time) ([]domain.HourCount, error)
+		Refine(ctx context.Context, counts []postgres.Refined) error
+		Settled(ctx context.Context, first, last time.Time) ([]domain.HourStat, error)
 	}
 	jobStore interface {
 		Claim(ctx context.Context, kind, key string, claimFor time.Duration) (claim uuid.UUID, held bool, err error)
 		Done(ctx context.Context, kind, key string, claim uuid.UUID) error
 		Fail(ctx context.Context, kind, key string, claim uuid.UUID, reason error) error
+		Postpone(ctx context.Context, kind, key string, claim uuid.UUID, reason error, pause time.Duration) error
+		Release(ctx context.Context, kind, key string, claim uuid.UUID) error
 		Forget(ctx context.Context, age time.Duration) error
 	}
 	outbox interface {
@@ -60,41 +65,121 @@ type service struct {
 
 	events outbox
 	wake   func(functions ...string)
+	listed *listed
 }
 
 const (
-	jobKind  = "collect-stats"
-	parallel = 4 // projects at once, when each has to be asked for by itself
+	jobKind    = "collect-stats"
+	recheckKey = "recheck"
+	parallel   = 4 // projects at once, when each has to be asked for by itself
+	// An hour is counted a moment after it began: until then what Nova writes may carry a time of before the hour.
+	begun = 3 * time.Second
+	// An event goes on by itself with servers that are to be checked again this soon; the next tick does the rest.
+	soon = 12 * time.Second
 	// A job says that its hour's work was done. It is no use any more when nobody asks for that hour.
 	jobsKept = 2 * maxBackfill
 	// A job's end is written also when the time for its work is up; a database that hangs must not hold the copy.
 	endTimeout = 5 * time.Second
 )
 
-// Collect does the work of the hour that began last, once, whatever number of ticks and copies want to.
+// Collect does what is due by the database's clock, and goes on while more is due soon. One replica does it at a time,
+// whatever number of ticks and replicas want to.
 func (s service) Collect(ctx context.Context) error {
-	now, err := s.clock.Now(ctx)
-	if err != nil {
-		return err
+	for {
+		asked := time.Now()
+		now, err := s.clock.Now(ctx)
+		if err != nil {
+			return err
+		}
+		slot := domain.Slot(now)
+		next, atMost := slot.Add(begun), domain.EarlyGrace+begun
+		if !now.Before(next) {
+			atMost = soon
+			if next, err = s.work(ctx, now, slot); err != nil {
+				return err
+			}
+		}
+		pause := next.Sub(now.Add(time.Since(asked)))
+		if next.IsZero() || pause > atMost || !s.wait(ctx, pause) {
+			return nil
+		}
 	}
-	slot := domain.Slot(now)
+}
+
+// wait waits, unless less than a quarter of the event's time is left after that.
+func (s service) wait(ctx context.Context, pause time.Duration) bool {
+	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < pause+s.claim/4 {
+		return false
+	}
+	select {
+	case <-time.After(pause):
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// work does what is due now. It returns when undecided servers are to be checked next: the zero time if there are none, or
+// if another replica is at work.
+func (s service) work(ctx context.Context, now, slot time.Time) (next time.Time, err error) {
+	key, from := domain.HourKey(slot), s.window(slot)[0]
+	counted, recheck, err := s.stats.Due(ctx, jobKind, key, from)
+	if err != nil {
+		return time.Time{}, err
+	}
+	due := !recheck.IsZero() && !recheck.After(now)
+	if counted && !due {
+		return recheck, nil
+	}
+	counting, rechecking := true, true // by this replica
+	var failed, failedRecheck error
+	if !counted {
+		counting, failed = s.countSlot(ctx, now, slot)
+	}
+	if due {
+		rechecking, failedRecheck = s.recheckDue(ctx, now, slot)
+	}
+	if err = joined(failed, failedRecheck); err != nil || !counting || !rechecking {
+		return time.Time{}, err
+	}
+	_, next, err = s.stats.Due(ctx, jobKind, key, from)
+	return next, err
+}
+
+// countSlot does the work of the hour that began last. held is false when another replica does it, or it has to wait.
+func (s service) countSlot(ctx context.Context, now, slot time.Time) (held bool, err error) {
 	key := domain.HourKey(slot)
 	claim, held, err := s.jobs.Claim(ctx, jobKind, key, s.claim)
 	if err != nil || !held {
-		return err
+		return held, err
 	}
-	return s.end(ctx, jobKind, key, claim, joined(
-		s.requests.Maintain(ctx, s.retention), s.jobs.Forget(ctx, jobsKept), s.count(ctx, now, slot), s.announce(ctx, slot)))
+	unread, failed := s.count(ctx, now, slot)
+	err = joined(s.requests.Maintain(ctx, s.retention), s.jobs.Forget(ctx, jobsKept), failed, s.announce(ctx, slot))
+	return true, s.end(ctx, key, claim, err, unread, now.Sub(slot))
 }
 
-// end writes down how a job ended, and gives back why it failed.
-func (s service) end(ctx context.Context, kind, key string, claim uuid.UUID, err error) error {
+// end writes down how the job of an hour ended, and gives back why it failed. The hour is done when no project is unread;
+// projects that stay unread for long are tried with growing pauses.
+func (s service) end(ctx context.Context, key string, claim uuid.UUID, err, unread error, age time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 	defer cancel()
-	if err != nil {
-		return errors.Join(err, s.jobs.Fail(ctx, kind, key, claim, err))
+	switch {
+	case err != nil:
+		return errors.Join(err, s.jobs.Fail(ctx, jobKind, key, claim, err))
+	case unread != nil && age < domain.SettleAfter:
+		return errors.Join(again(unread), s.jobs.Fail(ctx, jobKind, key, claim, unread))
+	case unread != nil:
+		return errors.Join(again(unread), s.jobs.Postpone(ctx, jobKind, key, claim, unread, age/4))
 	}
-	return s.jobs.Done(ctx, kind, key, claim)
+	return s.jobs.Done(ctx, jobKind, key, claim)
+}
+
+// again is err if sending the event again may help, else nil: the log names what went wrong, and the next tick tries.
+func again(err error) error {
+	if apperr.Retryable(err) {
+		return err
+	}
+	return nil
 }
 
 // joined is how parts failed that do not need one another. If one of them may work later, all are worth another try.
@@ -109,38 +194,6 @@ func joined(parts ...error) error {
 // window lists the hours that may still be filled in, the oldest first.
 func (s service) window(slot time.Time) []time.Time {
 	return domain.Hours(slot, int(s.backfill/time.Hour))
-}
-
-// count finds the hours that projects lack, up to slot, and fills them in.
-func (s service) count(ctx context.Context, now, slot time.Time) error {
-	cloud, err := s.login(ctx)
-	if err != nil {
-		return err
-	}
-	projects, err := s.projects(ctx, cloud)
-	if err != nil {
-		return err
-	}
-	hours := s.window(slot)
-	if err := s.stats.See(ctx, projects, hours[0], slot); err != nil {
-		return err
-	}
-	known, err := s.stats.Known(ctx, hours[0])
-	if err != nil {
-		return err
-	}
-	due := newTally(now)
-	for _, p := range projects {
-		for _, h := range hours {
-			if !known[p.ID][h] {
-				due.want(p, h)
-			}
-		}
-	}
-	if due.empty() {
-		return nil
-	}
-	return s.fill(ctx, cloud, due)
 }
 
 // projects are those of the domains that are served, as far as the allow lists let them in.
@@ -164,62 +217,13 @@ func (s service) projects(ctx context.Context, cloud session) ([]domain.Project,
 	return out, nil
 }
 
-// fill counts the whole cloud in one go when Nova lets the account do that, else project by project.
-func (s service) fill(ctx context.Context, cloud session, due *tally) error {
-	counts, err := due.count(ctx, cloud, "")
-	if apperr.CodeOf(err) == apperr.Forbidden {
-		return s.fillEach(ctx, cloud, due)
-	}
-	if err != nil {
-		return err
-	}
-	return s.stats.Insert(ctx, counts)
-}
-
-// fillEach counts every project with a session of its own. One that fails stays missing, the others do not.
-func (s service) fillEach(ctx context.Context, cloud session, due *tally) error {
-	errs := make([]error, len(due.projects()))
-	var group errgroup.Group
-	group.SetLimit(parallel)
-	for i, p := range due.projects() {
-		group.Go(func() error {
-			if errs[i] = s.fillOne(ctx, cloud, due.only(p)); errs[i] != nil {
-				slog.ErrorContext(ctx, "a project could not be counted: its hours stay missing", "project_id", p.ID, "error", errs[i])
-			}
-			return nil
-		})
-	}
-	_ = group.Wait() // the functions above never fail
-	var again []error
-	for _, err := range errs {
-		if apperr.Retryable(err) && err != nil { // the next tick tries the others again, too
-			again = append(again, err)
-		}
-	}
-	return errors.Join(again...)
-}
-
-func (s service) fillOne(ctx context.Context, cloud session, due *tally) error {
-	project := due.projects()[0]
-	scoped, err := cloud.In(ctx, project.ID)
-	if err != nil {
-		return err
-	}
-	counts, err := due.count(ctx, scoped, project.ID)
-	if err != nil {
-		return err
-	}
-	return s.stats.Insert(ctx, counts)
-}
-
-// announce writes the event of every hour of the window that is known for the whole cloud and has none yet. Who dies
-// before this leaves it to the next tick.
+// announce writes the event of every hour of the window that has none yet, is known for the whole cloud and is settled. Who
+// dies before this leaves it to the next hour's tick.
 func (s service) announce(ctx context.Context, slot time.Time) error {
-	series, err := s.stats.Series(ctx, domain.View{Scope: domain.ScopeCloud}, s.window(slot)[0], slot)
+	known, err := s.stats.Settled(ctx, s.window(slot)[0], slot)
 	if err != nil {
 		return err
 	}
-	known := slices.DeleteFunc(series, func(h domain.HourStat) bool { return h.Source == domain.Missing })
 	told, err := s.events.Announce(ctx, known)
 	if told > 0 {
 		slog.InfoContext(ctx, "hours were announced", "hours", told)

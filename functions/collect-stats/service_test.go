@@ -24,15 +24,23 @@ func (p paper) Announce(_ context.Context, hours []domain.HourStat) (int, error)
 	return len(hours), p.tell
 }
 
-func (paper) Now(context.Context) (time.Time, error)        { return time.Now(), nil }
+// Now is well within an hour.
+func (paper) Now(context.Context) (time.Time, error) {
+	return time.Date(2026, 1, 2, 3, 20, 0, 0, time.UTC), nil
+}
+
 func (paper) Maintain(context.Context, time.Duration) error { return nil }
 func (paper) Forget(context.Context, time.Duration) error   { return nil }
+
+func (paper) Due(context.Context, string, string, time.Time) (bool, time.Time, error) {
+	return false, time.Time{}, nil
+}
 
 func (paper) Claim(context.Context, string, string, time.Duration) (uuid.UUID, bool, error) {
 	return uuid.UUID{}, true, nil
 }
 
-func (paper) Series(_ context.Context, _ domain.View, _, last time.Time) ([]domain.HourStat, error) {
+func (paper) Settled(_ context.Context, _, last time.Time) ([]domain.HourStat, error) {
 	return []domain.HourStat{{Hour: last, Source: domain.Sampled}}, nil
 }
 
@@ -41,6 +49,14 @@ func (p paper) Done(ctx context.Context, _, _ string, _ uuid.UUID) error {
 		<-ctx.Done()
 	}
 	return ctx.Err()
+}
+
+func (p paper) Postpone(ctx context.Context, kind, key string, claim uuid.UUID, _ error, _ time.Duration) error {
+	return p.Done(ctx, kind, key, claim)
+}
+
+func (p paper) Release(ctx context.Context, kind, key string, claim uuid.UUID) error {
+	return p.Done(ctx, kind, key, claim)
 }
 
 func (p paper) Fail(ctx context.Context, kind, key string, claim uuid.UUID, _ error) error {

@@ -1,6 +1,7 @@
 package collectstats
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"slices"
@@ -8,6 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
@@ -15,142 +17,271 @@ import (
 type census interface {
 	Standings(ctx context.Context, projectID string, see func(domain.Standing)) error
 	Changes(ctx context.Context, projectID string, since time.Time, see func(domain.History)) error
+	CellsUp(ctx context.Context, projectID string) error
 	Actions(ctx context.Context, serverID string) ([]domain.Action, error)
 }
 
-// tally is the hours that projects lack.
+// tally is the hours that projects lack, or have with undecided servers.
 //
-// All of them are counted from one look at the cloud: a server that has not changed since an hour was then as
+// All of them are counted from one reading of the cloud: a server that has not changed since an hour was then as
 // it stands now, and for the few that did change, Nova's action log is replayed. So an hour is counted as it
 // was at its full hour, also when the tick comes minutes or days late.
 type tally struct {
-	now time.Time
-	due map[string]wanted
+	now     time.Time
+	began   time.Time
+	rows    map[string][]*entry // by project
+	changed map[string]bool     // the servers that changed since the oldest hour
+	waiting []*change
+	ready   []*entry
+	save    func(context.Context, []*entry) error
 }
 
-type wanted struct {
-	project domain.Project
-	hours   []time.Time // oldest first
+// entry is one hour of a project while it is counted.
+type entry struct {
+	domain.HourCount
+	before  map[string]bool // the undecided servers of the stored row; nil when there is none, and all servers are counted
+	pending int             // servers whose log has not been read yet
+	skipped bool            // some logs were not asked for
+}
+
+// change is a server whose log decides rows.
+type change struct {
+	domain.History
+	rows    []*entry // newest first
+	skipped bool     // its log was not asked for
 }
 
 const (
 	overlap        = 2 * time.Minute // Nova's clock may differ from the database's
 	actionRequests = 8               // at once
+	savedEach      = 32 * actionRequests
+	// Of an event's time this much is kept for storing what was counted: a fifth, at most reserve.
+	reserve = 20 * time.Second
 )
 
-func newTally(now time.Time) *tally { return &tally{now: now, due: map[string]wanted{}} }
-
-func (t *tally) want(p domain.Project, hour time.Time) {
-	w := t.due[p.ID]
-	w.project, w.hours = p, append(w.hours, hour)
-	t.due[p.ID] = w
+func newTally(now time.Time, save func(context.Context, []*entry) error) *tally {
+	return &tally{now: now, began: time.Now(), rows: map[string][]*entry{}, changed: map[string]bool{}, save: save}
 }
 
-func (t *tally) empty() bool { return len(t.due) == 0 }
+func (t *tally) add(r *entry) { t.rows[r.ProjectID] = append(t.rows[r.ProjectID], r) }
 
-func (t *tally) projects() []domain.Project {
-	out := make([]domain.Project, 0, len(t.due))
-	for _, w := range t.due {
-		out = append(out, w.project)
-	}
-	return out
-}
+func (t *tally) empty() bool { return len(t.rows) == 0 }
 
-// only is the part of the tally that is one project's.
-func (t *tally) only(p domain.Project) *tally {
-	return &tally{now: t.now, due: map[string]wanted{p.ID: t.due[p.ID]}}
+// of is the part of the tally that is one project's.
+func (t *tally) of(projectID string) *tally {
+	one := newTally(t.now, t.save)
+	one.rows[projectID] = t.rows[projectID]
+	return one
 }
 
 func (t *tally) oldest() time.Time {
-	var oldest time.Time
-	for _, w := range t.due {
-		if oldest.IsZero() || w.hours[0].Before(oldest) {
-			oldest = w.hours[0]
+	oldest := t.now
+	for _, rows := range t.rows {
+		for _, r := range rows {
+			if r.Hour.Before(oldest) {
+				oldest = r.Hour
+			}
 		}
 	}
 	return oldest
 }
 
-// count reads the cloud (projectID "") or one project, and counts every hour that is due. It gives all counts
-// of a project's hour or none: a part of the cloud that does not answer makes the whole fail.
-func (t *tally) count(ctx context.Context, cloud census, projectID string) ([]domain.HourCount, error) {
-	standing := map[string]domain.Standing{}
-	err := cloud.Standings(ctx, projectID, func(s domain.Standing) {
-		if _, ok := t.due[s.ProjectID]; ok {
-			standing[s.ServerID] = s
-		}
-	})
-	if err != nil {
-		return nil, err
+// count counts every row from how the servers stand, those of the whole cloud (projectID "") or of one project, and stores
+// each as soon as it is complete. It fails when a part of the cloud does not answer.
+func (t *tally) count(ctx context.Context, cloud census, projectID string, stand *standings) error {
+	since := t.oldest()
+	if stand.at.Before(since) {
+		since = stand.at
 	}
-	// Asked for after the standings, so that a server that changed while they were read is among these.
-	changed, err := t.changes(ctx, cloud, projectID)
-	if err != nil {
-		return nil, err
+	if err := t.read(ctx, cloud, projectID, since); err != nil {
+		return err
 	}
-	for _, list := range changed {
-		for _, h := range list {
-			delete(standing, h.ServerID)
-		}
-	}
-	steady := map[string]map[domain.VMState]int{}
-	for _, s := range standing {
-		if steady[s.ProjectID] == nil {
-			steady[s.ProjectID] = map[domain.VMState]int{}
-		}
-		steady[s.ProjectID][s.State]++
-	}
-	return t.sum(ctx, steady, changed), nil
+	t.addSteady(stand)
+	return t.resolve(ctx, cloud)
 }
 
-// changes lists, by project, the servers that changed since the oldest hour that is due, with their actions.
-func (t *tally) changes(ctx context.Context, cloud census, projectID string) (map[string][]*domain.History, error) {
-	oldest := t.oldest()
-	changed := map[string][]*domain.History{}
-	var replayed []*domain.History
-	err := cloud.Changes(ctx, projectID, oldest.Add(-overlap), func(h domain.History) {
-		if _, ok := t.due[h.ProjectID]; !ok {
-			return
-		}
-		changed[h.ProjectID] = append(changed[h.ProjectID], &h)
-		if h.Deleted.IsZero() || h.Deleted.After(oldest) {
-			replayed = append(replayed, &h)
-		}
-	})
-	if err != nil {
-		return nil, err
+// read reads the servers that changed, after the standings, so that one that changed while they were read is among these.
+func (t *tally) read(ctx context.Context, cloud census, projectID string, since time.Time) error {
+	for _, rows := range t.rows {
+		slices.SortFunc(rows, func(a, b *entry) int { return b.Hour.Compare(a.Hour) })
 	}
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(actionRequests)
-	for _, h := range replayed {
-		group.Go(func() (err error) {
-			h.Actions, err = cloud.Actions(ctx, h.ServerID)
+	if err := cloud.Changes(ctx, projectID, since.Add(-overlap), t.place); err != nil {
+		return err
+	}
+	// A list leaves out the servers of a cell that is down, without a word; one may have gone down meanwhile.
+	return cloud.CellsUp(ctx, projectID)
+}
+
+// place counts a server that changed in the rows that need no log for it, and has it wait for its log for the others.
+func (t *tally) place(h domain.History) {
+	if t.rows[h.ProjectID] == nil || t.changed[h.ServerID] {
+		return
+	}
+	t.changed[h.ServerID] = true
+	c := &change{History: h}
+	for _, r := range t.rows[h.ProjectID] {
+		switch {
+		case r.before != nil && !r.before[h.ServerID]: // it was decided before
+		case h.NeedsLog(r.Hour):
+			c.rows = append(c.rows, r)
+			r.pending++
+		default:
+			state, _ := h.StateAt(r.Hour)
+			r.Add(state)
+		}
+	}
+	if len(c.rows) > 0 {
+		t.waiting = append(t.waiting, c)
+	}
+}
+
+// addSteady counts the servers that have not changed since the oldest hour.
+func (t *tally) addSteady(stand *standings) {
+	type kind struct {
+		project string
+		state   domain.VMState
+	}
+	steady := map[kind]int{}
+	for _, s := range stand.servers {
+		switch {
+		case t.changed[s.ServerID]:
+		case s.Created.IsZero():
+			steady[kind{s.ProjectID, s.State}]++
+		default: // Nova does not list it as changed before it has written to it once
+			t.place(domain.History{ServerID: s.ServerID, ProjectID: s.ProjectID, Created: s.Created, Updated: s.Created, State: s.State})
+		}
+	}
+	for k, n := range steady {
+		for _, r := range t.rows[k.project] {
+			r.AddMany(k.state, n)
+		}
+	}
+}
+
+// resolve reads the logs that rows wait for, those for the newest hours first, and stores rows as they are complete. When
+// the event's time is nearly up, or Nova does not answer, it stores the other rows with what is not decided yet.
+func (t *tally) resolve(ctx context.Context, cloud census) error {
+	for _, rows := range t.rows {
+		for _, r := range rows {
+			t.complete(r)
+		}
+	}
+	if err := t.flush(ctx); err != nil {
+		return err
+	}
+	slices.SortStableFunc(t.waiting, func(a, b *change) int {
+		return cmp.Or(b.rows[0].Hour.Compare(a.rows[0].Hour), cmp.Compare(a.ProjectID, b.ProjectID))
+	})
+	reading, cancel := keepReserve(ctx)
+	defer cancel()
+	var failed error
+	for chunk := range slices.Chunk(t.waiting, savedEach) {
+		if failed == nil {
+			failed = readLogs(reading, cloud, chunk)
+		} else {
+			skip(chunk)
+		}
+		for _, c := range chunk {
+			t.decide(c)
+		}
+		if err := t.flush(ctx); err != nil {
 			return err
+		}
+	}
+	if reading.Err() != nil && ctx.Err() == nil {
+		slog.InfoContext(ctx, "the time is up before all logs are read; the next tick goes on", "servers", len(t.waiting))
+		return nil
+	}
+	return failed
+}
+
+// keepReserve ends before ctx does, by what storing the rest may take.
+func keepReserve(ctx context.Context) (context.Context, context.CancelFunc) {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return context.WithCancel(ctx)
+	}
+	return context.WithDeadline(ctx, deadline.Add(-min(reserve, time.Until(deadline)/5)))
+}
+
+// readLogs reads the logs of servers. A server whose log cannot be read stays undecided. It fails when the time is up, or
+// Nova answers for none of several; then the servers without an answer are skipped.
+func readLogs(ctx context.Context, cloud census, changes []*change) error {
+	errs := make([]error, len(changes))
+	var group errgroup.Group
+	group.SetLimit(actionRequests)
+	for i, c := range changes {
+		group.Go(func() error {
+			if errs[i] = ctx.Err(); errs[i] == nil {
+				c.Actions, errs[i] = cloud.Actions(ctx, c.ServerID)
+			}
+			return nil
 		})
 	}
-	return changed, group.Wait()
+	_ = group.Wait() // the functions above never fail
+	i := slices.IndexFunc(errs, func(err error) bool { return err != nil })
+	if i < 0 {
+		return nil
+	}
+	answered := slices.ContainsFunc(errs, func(err error) bool { return !apperr.Retryable(err) })
+	if ctx.Err() == nil && (answered || len(changes) < actionRequests) {
+		slog.WarnContext(ctx, "a server's log cannot be read", "server_id", changes[i].ServerID, "error", errs[i])
+		return nil
+	}
+	for i, c := range changes {
+		c.skipped = errs[i] != nil
+	}
+	return errs[i]
 }
 
-func (t *tally) sum(ctx context.Context, steady map[string]map[domain.VMState]int, changed map[string][]*domain.History) []domain.HourCount {
-	var counts []domain.HourCount
-	for id, w := range t.due {
-		for _, hour := range w.hours {
-			c := domain.HourCount{ProjectID: id, DomainID: w.project.DomainID, Hour: hour, Source: domain.SourceAt(hour, t.now)}
-			for state, n := range steady[id] {
-				c.AddMany(state, n)
-			}
-			unclear := slices.IndexFunc(changed[id], func(h *domain.History) bool {
-				state, known := h.StateAt(hour)
-				c.Add(state)
-				return !known
-			})
-			if unclear >= 0 {
-				slog.WarnContext(ctx, "an hour cannot be known: it stays missing", "project_id", id, "hour", hour,
-					"server_id", changed[id][unclear].ServerID)
-				continue
-			}
-			counts = append(counts, c)
+func skip(changes []*change) {
+	for _, c := range changes {
+		c.skipped = true
+	}
+}
+
+// decide counts a server in the rows that waited for its log.
+func (t *tally) decide(c *change) {
+	for _, r := range c.rows {
+		state, known := c.StateAt(r.Hour)
+		switch {
+		case len(c.Actions) == 0: // also of a server that Nova has not handed to a cell yet
+			r.Undecided = append(r.Undecided, c.ServerID)
+		case known:
+			r.Add(state)
+		default:
+			r.Undecided = append(r.Undecided, c.ServerID)
+		}
+		r.skipped = r.skipped || c.skipped
+		r.pending--
+		t.complete(r)
+	}
+	c.Actions, c.rows = nil, nil
+}
+
+func (t *tally) complete(r *entry) {
+	if r.pending == 0 {
+		t.ready = append(t.ready, r)
+	}
+}
+
+// flush stores the rows that are complete.
+func (t *tally) flush(ctx context.Context) error {
+	now := t.now.Add(time.Since(t.began))
+	for _, r := range t.ready {
+		r.Schedule(now)
+		if r.skipped {
+			r.Recheck, r.Settled = 0, false
+		}
+		if n := len(r.Undecided); n > 0 && r.Settled {
+			slog.WarnContext(ctx, "Nova's log does not decide the state of servers at an hour", "project_id", r.ProjectID,
+				"hour", r.Hour, "servers", n, "server_id", r.Undecided[0])
 		}
 	}
-	return counts
+	ready := t.ready
+	t.ready = nil
+	if len(ready) == 0 {
+		return nil
+	}
+	return t.save(ctx, ready)
 }

@@ -4,7 +4,7 @@ package connections
 import (
 	"context"
 	"fmt"
-	"net/url"
+	"regexp"
 	"strings"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -19,40 +19,36 @@ import (
 type Config struct {
 	// Trustee is the user to whom trusts are made: the service account of run-connections. Without one there are no trusts.
 	Trustee string `env:"TRUSTEE_USER_ID"`
-	// Clouds are the Keystone URLs of other clouds whose application credentials are taken.
-	Clouds []string `env:"CONNECTION_CLOUDS"`
+	// Remotes are the other clouds whose application credentials are taken.
+	Remotes openstack.RemotesConfig
 
 	Seal seal.ConnectionConfig
 }
 
+// trusteeID is what Keystone's ids of users look like: 32 or 64 hexadecimal digits by default, other letters with other backends.
+var trusteeID = regexp.MustCompile(`^[0-9A-Za-z_.@:-]{0,255}$`)
+
 // Validate refuses a Config that cannot work.
 func (c Config) Validate() error {
-	for _, cloud := range c.Clouds {
-		u, err := url.Parse(cloud)
-		if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
-			return fmt.Errorf("CONNECTION_CLOUDS must be a list of Keystone URLs without credentials, such as https://keystone.example.com/v3: its %s is none", ordinal(c.Clouds, cloud))
-		}
+	if !trusteeID.MatchString(c.Trustee) {
+		return fmt.Errorf("TRUSTEE_USER_ID is %q: it must be the id of a user, as `cloudfnd trustee` prints it", c.Trustee)
+	}
+	if err := c.Remotes.Validate(); err != nil {
+		return err
 	}
 	return c.Seal.Validate()
-}
-
-// ordinal says which of the list a text is, without quoting it: there may be a password in it.
-func ordinal(list []string, text string) string {
-	for n, other := range list {
-		if other == text {
-			return fmt.Sprintf("entry %d", n+1)
-		}
-	}
-	return ""
 }
 
 func init() { run.HTTP("connections", build) }
 
 func build(cfg Config, d run.Deps) ([]httpx.Route, error) {
 	key, _ := cfg.Seal.Key() // Validate has refused a wrong one; who only looks at the routes has none
+	if err := d.Cloud.AddRemotes(cfg.Remotes); err != nil {
+		return nil, err
+	}
 	return routes(service{
 		store: stored{postgres.Connections{DB: d.DB}, postgres.Delegations{DB: d.DB}}, cloud: clouds{d.Cloud}, key: key,
-		trustee: cfg.Trustee, clouds: cfg.Clouds, wake: d.Wake,
+		trustee: cfg.Trustee, clouds: cfg.Remotes.URLs(), wake: d.Wake,
 	}), nil
 }
 

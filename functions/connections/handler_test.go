@@ -199,7 +199,7 @@ func TestNoTrust(t *testing.T) {
 		t.Errorf("with an application credential's token: %d %s", a.Status, a.Body)
 	}
 	nobody, _, _, _ := started(t, map[string]string{"TRUSTEE_USER_ID": "nobody"})
-	if a := nobody.As(p.Token(t)).Post(t, "/v1/connections", asking("trust", "")); a.Status != 404 {
+	if a := nobody.As(p.Token(t)).Post(t, "/v1/connections", asking("trust", "")); a.Status != 501 || !strings.Contains(string(a.Body), "TRUSTEE_USER_ID") {
 		t.Errorf("to a user that there is not: %d %s", a.Status, a.Body)
 	}
 	if n := testkit.Scalar[int](t, conn, "select count(*)::int from connections"); n != made || len(p.Trusts(t)) != made {

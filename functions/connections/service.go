@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -86,12 +87,21 @@ func (s service) trust(ctx context.Context, who domain.Identity, token domain.Se
 	}
 	w.ActsAs = domain.ActsAs{UserID: who.UserID, UserName: who.UserName, ProjectID: who.ProjectID, ProjectName: who.ProjectName, Roles: w.roles}
 	if w.DelegationID, err = cloud.CreateTrust(ctx, who, s.trustee, w.roles, w.ExpiresAt.Add(trustSpare)); err != nil {
-		return stored, err
+		return stored, s.badTrustee(err)
 	}
 	if stored, err = s.keep(ctx, w.Connection); err != nil {
 		s.giveUp(ctx, cloud, w.Connection)
 	}
 	return stored, err
+}
+
+// badTrustee says when Keystone does not know the user to whom trusts are made: the operator's mistake, not the caller's.
+func (s service) badTrustee(err error) error {
+	if e := apperr.As(err); e.Code != apperr.NotFound || !strings.Contains(e.Message, s.trustee) {
+		return err
+	}
+	slog.Error("TRUSTEE_USER_ID is the id of no user: set it to what `cloudfnd trustee` prints", "trustee", s.trustee)
+	return apperr.Wrap(apperr.Unsupported, err, "no trusts can be made here, because TRUSTEE_USER_ID is the id of no user: hand over an application credential")
 }
 
 // giveUp takes back a trust whose connection could not be stored. If it was stored after all, it ends.

@@ -100,6 +100,10 @@ func day(t *testing.T, database string, p *testkit.Project) {
 		if ago >= 4 && ago < 8 {
 			source = "rebuilt"
 		}
+		uncertain := 0
+		if ago == 3 {
+			uncertain = 1
+		}
 		by := map[string]int{"ACTIVE": running}
 		if stopped > 0 {
 			by["SHUTOFF"] = stopped
@@ -108,9 +112,9 @@ func day(t *testing.T, database string, p *testkit.Project) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = conn.Exec(context.Background(), `insert into stats_hourly (project_id, domain_id, hour, running, total, by_status, source)
-			values ($1, $2, date_trunc('hour', now(), 'UTC') - make_interval(hours => $3), $4, $5, $6, $7)`,
-			p.ID, p.DomainID, ago, running, running+stopped, status, source)
+		_, err = conn.Exec(context.Background(), `insert into stats_hourly (project_id, domain_id, hour, running, total, by_status, source, uncertain)
+			values ($1, $2, date_trunc('hour', now(), 'UTC') - make_interval(hours => $3), $4, $5, $6, $7, $8)`,
+			p.ID, p.DomainID, ago, running, running+stopped, status, source, uncertain)
 		if err != nil {
 			t.Fatal(err)
 		}

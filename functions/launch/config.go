@@ -17,7 +17,7 @@ import (
 
 // Config is what this function reads from its environment besides run.Config.
 type Config struct {
-	// Claim is for how long a copy that may have died keeps an order to itself. A third of it is left to
+	// Claim is for how long an unanswered create call keeps the next one for its instance back. A third of it is left to
 	// Nova to finish a call whose caller is gone, so it must be well above what Nova takes for one server.
 	Claim time.Duration `env:"LAUNCH_CLAIM, default=45s"`
 

@@ -56,6 +56,9 @@ func (s service) DryRun(ctx context.Context, who domain.Identity, token domain.S
 	if len(errs) > 0 {
 		found = nil
 	}
+	if !who.MayAct() {
+		out.add("X-Auth-Token", apperr.Forbidden, "has no role but reader, which may not create servers")
+	}
 	facts, err := gather(ctx, cloud, w, found)
 	if err != nil {
 		return report{}, err
@@ -64,7 +67,8 @@ func (s service) DryRun(ctx context.Context, who domain.Identity, token domain.S
 		i := w.items[n]
 		out.Resolved = append(out.Resolved, resolvedAnswer{i.name, f.spec.FlavorID, f.spec.ImageID, f.spec.NetworkIDs})
 		out.checkImage(i, f)
-		out.checkNetworks(f.networks, facts.networks)
+		out.checkDisk(who, i, f)
+		out.checkNetworks(who, f.networks, facts.networks)
 	}
 	out.checkQuota(w, found, facts)
 	out.checkAddresses(found, facts)
@@ -148,13 +152,23 @@ func (i item) sizeField() string {
 	return i.flavor.Field
 }
 
-func (r *report) checkNetworks(wanted []ordering.Ref, networks []domain.Network) {
+// checkDisk refuses a flavor without a disk: Nova's policy os_compute_api:servers:create:zero_disk_flavor lets only admins boot one
+// from an image.
+func (r *report) checkDisk(who domain.Identity, i item, f resolved) {
+	if f.flavor.DiskGB == 0 && !who.Has("admin") {
+		r.add(i.sizeField(), apperr.Forbidden, "has no disk: Nova lets only admins boot it from an image; choose a flavor with a disk")
+	}
+}
+
+// checkNetworks holds the networks against what Nova lets be launched on. Of external ones that are those that are shared with the
+// project, for all but admins (Nova's policy network:attach_external_network).
+func (r *report) checkNetworks(who domain.Identity, wanted []ordering.Ref, networks []domain.Network) {
 	for _, w := range wanted {
 		n := slices.IndexFunc(networks, func(n domain.Network) bool { return n.ID == w.Value })
 		switch {
 		case n < 0:
-		case networks[n].External:
-			r.add(w.Field, apperr.Forbidden, "is an external network: launch on another and give the server a floating IP")
+		case networks[n].External && !networks[n].Shared && !who.Has("admin"):
+			r.add(w.Field, apperr.Forbidden, "is an external network that is not shared: launch on another and give the server a floating IP")
 		case len(networks[n].Subnets) == 0:
 			r.add(w.Field, apperr.Invalid, "has no subnet, so there is no address to give")
 		}

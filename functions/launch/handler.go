@@ -3,6 +3,7 @@ package launch
 import (
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -102,6 +103,9 @@ func (h handler) launch(r *http.Request) (httpx.Response, error) {
 	resp, err := httpx.JSON(status, shown)
 	if err == nil {
 		resp.Header.Set("Location", location(done.order))
+		if done.retryAfter > 0 {
+			resp.Header.Set("Retry-After", strconv.Itoa(int(done.retryAfter/time.Second)+1))
+		}
 	}
 	return resp, err
 }

@@ -203,7 +203,7 @@ func (in request) check() error {
 		return apperr.InvalidField("key_name", "does not go with generate_key")
 	}
 	if in.Name != "" || n == 0 {
-		if err := domain.CheckText("name", in.Name, domain.MaxOrderName); err != nil {
+		if err := domain.CheckName("name", in.Name, domain.MaxOrderName); err != nil {
 			return err
 		}
 	}
@@ -231,7 +231,7 @@ func (in request) item(n, count int, o override) (item, error) {
 	i.name = domain.InstanceName(in.Name, n, count)
 	if o.Name != nil || in.Name == "" {
 		i.name = value(o.Name)
-		if err := domain.CheckText(at("name"), i.name, domain.MaxNameLength); err != nil {
+		if err := domain.CheckName(at("name"), i.name, domain.MaxNameLength); err != nil {
 			return i, err
 		}
 	}

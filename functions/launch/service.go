@@ -40,7 +40,7 @@ type orderStore interface {
 	Keyed(ctx context.Context, order domain.Order, claim domain.Claim, fingerprint string) error
 	Conclude(ctx context.Context, order domain.Order) error
 	List(ctx context.Context, q domain.OrderQuery) ([]domain.ListedOrder, error)
-	Busy(ctx context.Context, projectID string, id uuid.UUID) (bool, error)
+	HeldFor(ctx context.Context, projectID string, id uuid.UUID) (time.Duration, error)
 	Taken(ctx context.Context, projectID string, ids []uuid.UUID) ([]uuid.UUID, error)
 }
 
@@ -66,8 +66,17 @@ func (s service) worker() ordering.Worker {
 	return ordering.Worker{Orders: s.orders, Instances: s.instances, Tell: s.tell, Claim: s.claim}
 }
 
+// workerOf is a worker that makes servers as the user.
+func (s service) workerOf(who domain.Identity) ordering.Worker {
+	w := s.worker()
+	w.User = who.UserID
+	return w
+}
+
 // work asks Nova for the order's servers with the caller's token.
-func (s service) work(ctx context.Context, cloud session, order domain.Order, claim domain.Claim, items []item) (key domain.Secret, err error) {
+func (s service) work(
+	ctx context.Context, cloud session, who domain.Identity, order domain.Order, claim domain.Claim, items []item,
+) (key domain.Secret, err error) {
 	wish := ordering.Wish{UserData: make([]domain.Secret, len(items))}
 	for n, i := range items {
 		wish.UserData[n] = i.userData
@@ -76,7 +85,7 @@ func (s service) work(ctx context.Context, cloud session, order domain.Order, cl
 		prepared, key, err = s.giveKey(ctx, cloud, order, claim)
 		return prepared, err
 	}
-	err = s.worker().Work(ctx, cloud, order, claim, &wish)
+	err = s.workerOf(who).Work(ctx, cloud, order, claim, &wish)
 	return key, err
 }
 
@@ -87,6 +96,7 @@ type launched struct {
 	privateKey     domain.Secret // of the key pair that was made now, if one was
 	callback       *domain.Callback
 	callbackSecret domain.Secret // of the callback that was made now, if one was
+	retryAfter     time.Duration // when the same request, sent again, can go on with what is left of the order; 0 = at once, or nothing is
 }
 
 // Launch stores the order, then asks Nova for its servers. One that was there already is gone on with: what a copy that
@@ -106,7 +116,7 @@ func (s service) Launch(ctx context.Context, who domain.Identity, token domain.S
 		return out, err
 	}
 	out.order.BodySHA256 = w.hash[:] // Place compares it with the stored one
-	claim, err := s.orders.Place(ctx, out.order, s.claim)
+	claim, err := s.orders.Place(ctx, out.order, ordering.ClaimFor(s.claim))
 	if err != nil {
 		return out, err
 	}
@@ -119,7 +129,7 @@ func (s service) Launch(ctx context.Context, who domain.Identity, token domain.S
 		if out.order, err = s.orders.Get(ctx, who.ProjectID, w.id); err != nil {
 			return out, err
 		}
-		out.privateKey, failed = s.work(ctx, cloud, out.order, claim, w.items)
+		out.privateKey, failed = s.work(ctx, cloud, who, out.order, claim, w.items)
 	}
 	if out.order, err = s.conclude(ctx, cloud, who.ProjectID, w.id); err != nil {
 		return out, err
@@ -132,7 +142,8 @@ func (s service) Launch(ctx context.Context, who domain.Identity, token domain.S
 	if out.callback, err = s.callback(ctx, who, out.order); err != nil {
 		return out, err
 	}
-	return out, s.markInterrupted(ctx, out.order)
+	out.retryAfter, err = s.markInterrupted(ctx, out.order)
+	return out, err
 }
 
 func (s service) newOrder(ctx context.Context, cloud session, who domain.Identity, w wish) (domain.Order, error) {
@@ -195,14 +206,15 @@ func (s service) Get(ctx context.Context, who domain.Identity, token domain.Secr
 	if err != nil {
 		return order, nil, err
 	}
-	return order, callback, s.markInterrupted(ctx, order)
+	_, err = s.markInterrupted(ctx, order)
+	return order, callback, err
 }
 
 // goOn writes down what Nova says of the order's servers now, and does what the order wants besides them.
 func (s service) goOn(ctx context.Context, cloud session, order domain.Order) (err error) {
 	var claim domain.Claim
 	if order.Spec.Attended() && order.Status == domain.OrderRunning {
-		if claim, err = s.orders.Claim(ctx, order, s.claim); err != nil {
+		if claim, err = s.orders.Claim(ctx, order, ordering.ClaimFor(s.claim)); err != nil {
 			return err
 		}
 	}
@@ -238,20 +250,9 @@ func (s service) conclude(ctx context.Context, cloud session, projectID string, 
 	return order, err
 }
 
-// clear removes what an order of which nothing stays has left: its key pair, which its owner alone can delete, and servers
-// that Nova made so late that the order was rolled back before.
+// clear removes what an order of which nothing stays has left: its key pair, which its owner alone can delete.
 func (s service) clear(ctx context.Context, cloud session, order domain.Order, status domain.OrderStatus) error {
-	if status != domain.OrderRolledBack && (status != domain.OrderFailed || made(order)) {
-		return nil
-	}
-	for n, step := range order.Next() {
-		if step == domain.StepDelete {
-			if err := cloud.DeleteServer(ctx, order.Instances[n].ServerID); err != nil {
-				return err
-			}
-		}
-	}
-	if order.Spec.GeneratedKey == "" {
+	if order.Spec.GeneratedKey == "" || status != domain.OrderRolledBack && (status != domain.OrderFailed || made(order)) {
 		return nil
 	}
 	return cloud.DeleteKeyPair(ctx, order.Spec.GeneratedKey)
@@ -262,16 +263,18 @@ func made(order domain.Order) bool {
 }
 
 // markInterrupted shows which instances nobody works on any more. That is not stored: it ends when the order is
-// sent again.
-func (s service) markInterrupted(ctx context.Context, order domain.Order) error {
+// sent again. It says after which time whoever works on the order now cannot be alive without having renewed the claim, or Nova
+// is done with calls of one who died.
+func (s service) markInterrupted(ctx context.Context, order domain.Order) (retryAfter time.Duration, err error) {
 	if order.Undecided() == 0 || order.ConnectionID != uuid.Nil { // what it takes to go on with that is stored
-		return nil
+		return 0, nil
 	}
-	busy, err := s.orders.Busy(ctx, order.ProjectID, order.ID)
-	if err == nil && !busy {
-		interrupt(order)
+	held, err := s.orders.HeldFor(ctx, order.ProjectID, order.ID)
+	if err != nil || held > 0 {
+		return held, err
 	}
-	return err
+	interrupt(order)
+	return order.CallsEndIn(), nil
 }
 
 // refused is the error that answers an order of which nothing came: the first instance's refusal when Nova

@@ -22,8 +22,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// event is a row of the outbox.
-type event struct {
+// outboxRow is an event as it is stored.
+type outboxRow struct {
 	Seq  int
 	Type string
 	Data struct {
@@ -35,7 +35,9 @@ type event struct {
 		PreviousState string `json:"previous_state"`
 		Status        string
 		Addresses     []struct{ IP string }
-		Fault         *struct{ Code, Detail string }
+
+		UnexpectedServerID string `json:"unexpected_server_id"`
+		Fault              *struct{ Code, Detail string }
 	}
 }
 
@@ -101,11 +103,11 @@ func tick(t *testing.T, p *testkit.Process, want int) {
 }
 
 // events are those of a subject, in their order.
-func (w *world) events(t *testing.T, subject string) []event {
+func (w *world) events(t *testing.T, subject string) []outboxRow {
 	t.Helper()
 	rows, _ := testkit.Pool(t, w.database).Query(context.Background(),
 		"select seq, type, data from events where project_id = $1 and subject = $2 order by seq", w.ID, subject)
-	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (e event, err error) {
+	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (e outboxRow, err error) {
 		var data []byte
 		if err := row.Scan(&e.Seq, &e.Type, &data); err != nil {
 			return e, err

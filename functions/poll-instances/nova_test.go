@@ -26,6 +26,7 @@ type between struct {
 	before   func(*http.Request)                     // may change a request
 	change   func(server map[string]any) (keep bool) // may change a server that is shown, or hide it
 	fails    func(uri string) bool                   // these are answered with 500
+	refuses  func(uri string) bool                   // these with 403
 	away     bool
 	slowness time.Duration
 }
@@ -46,8 +47,12 @@ func newBetweenAs(t *testing.T, account string) *between {
 		ModifyResponse: b.edit,
 	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		away, fails, wait := b.take(r)
+		away, fails, refuses, wait := b.take(r)
 		time.Sleep(wait)
+		if refuses {
+			http.Error(w, `{"forbidden": {"code": 403, "message": "Policy doesn't allow it."}}`, http.StatusForbidden)
+			return
+		}
 		if fails {
 			http.Error(w, `{"computeFault": {"code": 500, "message": "Unexpected API Error."}}`, http.StatusInternalServerError)
 			return
@@ -62,14 +67,15 @@ func newBetweenAs(t *testing.T, account string) *between {
 	return b
 }
 
-func (b *between) take(r *http.Request) (away, fails bool, wait time.Duration) {
+func (b *between) take(r *http.Request) (away, fails, refuses bool, wait time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.asked = append(b.asked, r.URL.RequestURI())
 	if b.before != nil {
 		b.before(r)
 	}
-	return b.away, b.fails != nil && b.fails(r.URL.RequestURI()), b.slowness
+	uri := r.URL.RequestURI()
+	return b.away, b.fails != nil && b.fails(uri), b.refuses != nil && b.refuses(uri), b.slowness
 }
 
 // set changes what it does.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/ordering"
 )
 
 // orderStore is the part of the database that orders are attended with.
@@ -20,6 +21,7 @@ type orderStore interface {
 	Decide(ctx context.Context, claim domain.Claim, i domain.Instance) error
 	Release(ctx context.Context, order domain.Order, claim domain.Claim) error
 	Conclude(ctx context.Context, order domain.Order) error
+	ordering.ExtraStore
 }
 
 // stepsClaim is for how long an order's steps are this copy's alone. They are a few short calls for each instance.
@@ -98,7 +100,7 @@ func (s *service) steps(ctx context.Context, cloud session, order domain.Order, 
 	defer cancel()
 	var failed error
 	for n, step := range order.Next() {
-		err := s.step(ctx, cloud, step, order.Instances[n], claim)
+		err := s.step(ctx, cloud, step, order, order.Instances[n], claim)
 		if mayNotAct(err) || errors.Is(err, domain.ErrFenced) || ctx.Err() != nil {
 			return errors.Join(err, failed)
 		}
@@ -108,10 +110,12 @@ func (s *service) steps(ctx context.Context, cloud session, order domain.Order, 
 }
 
 // step asks Nova for one thing, and writes down at once that it is under way.
-func (s *service) step(ctx context.Context, cloud session, step domain.Step, i domain.Instance, claim domain.Claim) error {
+func (s *service) step(
+	ctx context.Context, cloud session, step domain.Step, order domain.Order, i domain.Instance, claim domain.Claim,
+) error {
 	switch step {
 	case domain.StepForgo:
-		return s.forgo(ctx, cloud, i, claim)
+		return s.forgo(ctx, cloud, order, i, claim)
 	case domain.StepDelete:
 		if err := cloud.DeleteServer(ctx, i.ServerID); err != nil {
 			return err
@@ -134,23 +138,23 @@ func (s *service) step(ctx context.Context, cloud session, step domain.Step, i d
 }
 
 // forgo writes down that an instance is not asked for any more, unless it has a server after all.
-func (s *service) forgo(ctx context.Context, cloud session, i domain.Instance, claim domain.Claim) error {
-	found, _, err := cloud.Servers(ctx, domain.ServerQuery{Tags: []string{i.ID.String()}, Limit: 1000})
+func (s *service) forgo(ctx context.Context, cloud session, order domain.Order, i domain.Instance, claim domain.Claim) error {
+	found, err := ordering.ServersByTag(ctx, cloud, i.ID.String())
 	if err != nil {
 		return err
 	}
 	i.SeenAt = time.Time{}
-	if server, ok := serverOf(i, found); ok {
-		i.Found(server)
-		return s.change(ctx, []domain.Instance{i})
+	if server, adopted, ok := order.OwnServer(i, found); ok {
+		adopted.Found(server)
+		return s.change(ctx, []domain.Instance{adopted})
 	}
 	i.State, i.Problem = domain.InstanceError, domain.Forgone()
 	defer s.wake()
 	return s.orders.Decide(ctx, claim, i)
 }
 
-// removeUnwanted deletes servers that were made for an order and are not to be: made twice, or so late that the order was
-// rolled back before. One that cannot be deleted now comes up again when all servers are read.
+// removeUnwanted deals with servers that carry an order's tags and are not its own: it deletes what the order itself made
+// twice, and tells of any other. One that cannot be deleted now comes up again when all servers are read.
 func (s *service) removeUnwanted(ctx context.Context, servers []domain.Server) error {
 	there := slices.DeleteFunc(slices.Clone(servers), func(server domain.Server) bool {
 		state := domain.StateOf(server.Status, server.Task)
@@ -161,14 +165,65 @@ func (s *service) removeUnwanted(ctx context.Context, servers []domain.Server) e
 		return err
 	}
 	for _, server := range there {
-		if _, refused := s.readOnly.Load(server.ProjectID); refused || !slices.Contains(unwanted, server.ID) {
+		if !slices.Contains(unwanted, server.ID) {
 			continue
 		}
-		err := s.cloud.use(ctx, server.ProjectID, func(cloud session) error { return cloud.DeleteServer(ctx, server.ID) })
-		if mayNotAct(err) {
-			s.readOnly.Store(server.ProjectID, true)
+		if err := s.removeExtra(ctx, server); err != nil {
+			slog.WarnContext(ctx, "a server beyond its order's own is looked at again later", "project_id", server.ProjectID, "server_id", server.ID, "error", err)
 		}
-		slog.WarnContext(ctx, "deleting a server that its order does not want", "project_id", server.ProjectID, "server_id", server.ID, "error", err)
 	}
 	return nil
+}
+
+func (s *service) removeExtra(ctx context.Context, server domain.Server) error {
+	id, instance, ok := server.Made()
+	if !ok {
+		return nil
+	}
+	order, err := s.orders.Get(ctx, server.ProjectID, id)
+	if err != nil {
+		return err
+	}
+	n := slices.IndexFunc(order.Instances, func(i domain.Instance) bool { return i.ID == instance })
+	if n < 0 {
+		return nil
+	}
+	i := order.Instances[n]
+	if own, _, found := order.OwnServer(i, []domain.Server{server}); found && own.ID == server.ID {
+		return nil // it is about to be adopted
+	}
+	if _, duplicate := order.Duplicate(i, server); !duplicate {
+		defer s.wake()
+		return ordering.RemoveExtra(ctx, nil, s.orders, order, i, server)
+	}
+	if _, refused := s.readOnly.Load(server.ProjectID); refused {
+		return nil
+	}
+	err = s.cloud.use(ctx, server.ProjectID, func(cloud session) error {
+		return ordering.RemoveExtra(ctx, cloud, s.orders, order, i, server)
+	})
+	if mayNotAct(err) {
+		s.readOnly.Store(server.ProjectID, true)
+	}
+	return err
+}
+
+// mayAdopt says whether the server is the instance's: of one that the instance is about to get, whether no older one carries the
+// tag of the same create call. An older one may be on another page.
+func (s *service) mayAdopt(ctx context.Context, i domain.Instance, server domain.Server) bool {
+	if i.CallID == uuid.Nil {
+		return true
+	}
+	var oldest bool
+	err := s.cloud.use(ctx, i.ProjectID, func(cloud session) (err error) {
+		oldest, err = ordering.IsOldest(ctx, cloud, i.CallID, server)
+		return err
+	})
+	if mayNotAct(err) { // an account that reads the whole cloud need not have a role in the project
+		return true
+	}
+	if err != nil {
+		slog.WarnContext(ctx, "whose server this is will be asked again", "project_id", i.ProjectID, "instance_id", i.ID, "server_id", server.ID, "error", err)
+	}
+	return err == nil && oldest
 }

@@ -7,168 +7,255 @@ import (
 	"slices"
 	"time"
 
-	"github.com/google/uuid"
-	"golang.org/x/sync/errgroup"
-
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/ordering"
 )
 
 const (
 	overlap     = 2 * time.Minute // Nova's clock may differ from the database's
-	lookUps     = 8               // servers at once that are asked for by id
-	mostLookUps = 100             // instances that are asked for by id at each event; when more are in doubt, all are read
 	cellTimeout = 10 * time.Second
-	// Two looks at a server that Nova does not know have to be independent, also when an event comes twice.
-	patience = 30 * time.Second
+	// Reading all servers of a large cloud takes minutes: each event does this much of it, so that it reads changes as
+	// often as ever.
+	sweepFor = 45 * time.Second
 )
 
-// reader reads the servers of projects with one session.
+// reader reads the servers of one project, or of the whole cloud.
 type reader struct {
-	*service
-	cloud     session
-	projectID string                 // whose servers are read; "" reads the whole cloud
-	projects  map[string]domain.Poll // those that are followed
+	*event
+	list     domain.Poll // what is read; its ProjectID is "" for the whole cloud
+	in       string      // the project of the session; "" is the account's own
+	projects map[string]domain.Poll
+	cloud    session
+
+	asked    time.Time // by this process's clock
+	answered bool      // a page came
+	changed  bool      // what changed was read
+	start    time.Time // what changed before is read, but of stale projects
+	broken   bool      // Nova fails over what changed
+	up       bool      // all cells answered
+	swept    bool      // all servers were read
+	since    time.Time // what changed before is known when all servers were read
+	err      error
 }
 
-func newReader(s *service, cloud session, projectID string, projects []domain.Poll) *reader {
-	r := &reader{service: s, cloud: cloud, projectID: projectID, projects: map[string]domain.Poll{}}
+func newReader(e *event, list domain.Poll, in string, projects []domain.Poll) *reader {
+	r := &reader{event: e, list: list, in: in, projects: map[string]domain.Poll{}}
 	for _, p := range projects {
 		r.projects[p.ProjectID] = p
 	}
 	return r
 }
 
-func (r *reader) ids() []string {
-	var ids []string
-	for id := range r.projects {
-		ids = append(ids, id)
+// use calls do with a session.
+func (r *reader) use(ctx context.Context, do func() error) error {
+	if err := ctx.Err(); err != nil {
+		return err
 	}
-	slices.Sort(ids)
-	return ids
+	if r.asked.IsZero() {
+		r.asked = time.Now()
+	}
+	return r.event.cloud.use(ctx, r.in, func(cloud session) error {
+		r.cloud = cloud
+		return do()
+	})
 }
 
-// read reads what changed, and all servers when that is due; then it notes how far it came. While a cell of Nova is down
-// all servers are read each time, and what changes there meanwhile when it is back. All are read, too, when Nova fails over
-// what changed in a project: that has deleted servers in it, and one that was deleted in the middle of its creation may lack
-// its flavor, over which the list is a 500 for as long as that server is new.
-func (r *reader) read(ctx context.Context) error {
-	start, err := r.clock.Now(ctx)
-	if err != nil {
-		return err
-	}
-	err = r.changes(ctx)
-	broken := apperr.CodeOf(err) == apperr.BadGateway
-	if err != nil && (!broken || r.projectID == "") {
-		return err
-	}
-	if broken {
-		slog.WarnContext(ctx, "nova cannot say what changed: all servers are read", "project_id", r.projectID, "error", err)
-	}
-	up := r.cellsUp(ctx) // asked for after the changes: it was up while they were read
-	full := broken || !up || r.fullDue(start)
-	if full {
-		err = r.sweep(ctx, start, up)
-	} else {
-		err = r.lookUpDoubtful(ctx)
-	}
-	if err != nil {
-		return err
-	}
-	return r.note(ctx, start, full, up)
+// spared says whether an attempt that ended with the event says nothing of Nova: it answered, or had little time to. An end
+// of ours says nothing either.
+func (r *reader) spared(ended error) bool {
+	return errors.Is(ended, context.Canceled) || r.answered || r.asked.IsZero() || time.Since(r.asked) < leastWait
 }
 
-// note writes down that all before start is known, and that all servers were read.
-func (r *reader) note(ctx context.Context, start time.Time, full, up bool) error {
-	var read []domain.Poll
+// stale says whether nobody has read for so long what changed in the project that reading all of it is less.
+func (r *reader) stale(p domain.Poll) bool { return p.Since.Before(r.start.Add(-r.full)) }
+
+// begin reads what changed since the last time. A project over whose changes Nova fails is read as a whole: it has deleted
+// servers in it, and one that was deleted in the middle of its creation may lack its flavor, over which the list is a 500 for
+// as long as that server is new.
+func (r *reader) begin(ctx context.Context) (err error) {
+	if r.start, err = r.clock.Now(ctx); err != nil {
+		return err
+	}
+	var since time.Time
 	for _, p := range r.projects {
-		if up {
-			p.Since = start
+		if !r.stale(p) && (since.IsZero() || p.Since.Before(since)) {
+			since = p.Since
 		}
-		if full {
-			p.FullAt = start
-		}
-		read = append(read, p)
 	}
-	return r.polls.Read(ctx, read)
+	if since.IsZero() {
+		return nil
+	}
+	err = r.changes(ctx, since)
+	r.changed = err == nil
+	if r.broken = apperr.CodeOf(err) == apperr.BadGateway && r.list.ProjectID != ""; r.broken {
+		slog.WarnContext(ctx, "nova cannot say what changed: all servers are read", "project_id", r.list.ProjectID, "error", err)
+		return nil
+	}
+	return err
 }
 
-func (r *reader) fullDue(now time.Time) bool {
-	unknown := 0
+// complete reads all servers when that is due. While a cell of Nova is down all servers are read each time, and what changes
+// there meanwhile when it is back.
+func (r *reader) complete(ctx context.Context, up bool) error {
+	r.up = up // it was asked for after the changes: the cells were up while they were read
+	if !r.broken && up && r.list.SweepMarker == "" && !r.fullDue() {
+		return r.lookUpDoubtful(ctx)
+	}
+	err := r.sweep(ctx)
+	if err != nil && ctx.Err() != nil && r.answered {
+		return nil // what changed was read, and the next event goes on with the rest
+	}
+	return err
+}
+
+func (r *reader) fullDue() bool {
+	doubtful := 0
 	for _, p := range r.projects {
-		if unknown += p.Unknown; unknown > mostLookUps || p.FullAt.Before(now.Add(-r.full)) {
+		if doubtful += p.Doubtful; doubtful > mostLookUps || p.FullAt.Before(r.start.Add(-r.full)) || r.stale(p) {
 			return true
 		}
 	}
 	return false
 }
 
-// cellsUp says whether all cells of Nova answer. One that does not is left out of Nova's lists in silence.
 func (r *reader) cellsUp(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, cellTimeout)
 	defer cancel()
-	err := r.cloud.CellsUp(ctx, r.projectID)
+	err := r.cloud.CellsUp(ctx, r.list.ProjectID)
 	if err != nil {
-		slog.WarnContext(ctx, "it cannot be told whether all cells of nova answer: nothing counts as gone", "project_id", r.projectID, "error", err)
+		slog.WarnContext(ctx, "it cannot be told whether all cells of nova answer: nothing counts as gone", "project_id", r.list.ProjectID, "error", err)
 	}
 	return err == nil
 }
 
-// changes reads the servers that changed since the last time, page by page.
-func (r *reader) changes(ctx context.Context) error {
-	var since time.Time
-	for _, p := range r.projects {
-		if since.IsZero() || p.Since.Before(since) {
-			since = p.Since
+// result is how far each project was read.
+func (r *reader) result() []domain.Poll {
+	var read []domain.Poll
+	for _, id := range sorted(r.projects) {
+		p := r.projects[id]
+		if r.err == nil {
+			p = r.advanced(p)
 		}
+		if r.list.ProjectID == p.ProjectID {
+			p.SweepAt, p.SweepMarker = r.list.SweepAt, r.list.SweepMarker
+		}
+		read = append(read, p)
 	}
-	_, err := r.pages(ctx, func(marker string) ([]domain.Server, string, error) {
-		return r.cloud.ChangedServers(ctx, r.projectID, since.Add(-overlap), marker)
-	})
-	return err
+	if r.list.ProjectID == "" {
+		if r.err == nil {
+			r.list.Answered()
+		}
+		read = append(read, r.list)
+	}
+	return read
 }
 
-// sweep reads all servers, and asks by id for those of tracked instances that are not among them.
-func (r *reader) sweep(ctx context.Context, start time.Time, up bool) error {
-	seen, err := r.pages(ctx, func(marker string) ([]domain.Server, string, error) {
-		return r.cloud.AllServers(ctx, r.projectID, marker)
-	})
-	if err != nil {
-		return err
+func (r *reader) advanced(p domain.Poll) domain.Poll {
+	switch {
+	case r.up && !r.broken && !r.stale(p):
+		p.Since = r.start
+	case r.up && r.swept:
+		p.Since = r.since
 	}
-	unseen, err := r.polls.Unseen(ctx, r.ids(), start, seen)
-	if err != nil {
-		return err
+	if r.swept {
+		p.FullAt = r.list.FullAt
 	}
-	return r.lookUp(ctx, unseen, up)
+	p.Answered()
+	return p
 }
 
-// pages reads a list to its end and writes what is new of each page. tracked are the ids of the servers that are.
-func (r *reader) pages(ctx context.Context, read func(marker string) ([]domain.Server, string, error)) (tracked []string, err error) {
+// changes reads the servers that changed since the moment, page by page.
+func (r *reader) changes(ctx context.Context, since time.Time) error {
 	marker := ""
-	for {
-		at, err := r.clock.Now(ctx)
+	for at := r.start; ; {
+		page, next, err := r.cloud.ChangedServers(ctx, r.list.ProjectID, since.Add(-overlap), marker)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		page, next, err := read(marker)
-		if err != nil {
-			return nil, err
-		}
-		found, err := r.apply(ctx, at, page)
-		if err != nil {
-			return nil, err
-		}
-		tracked = append(tracked, found...)
-		if next == "" {
-			return tracked, nil
+		r.answered = true
+		if _, err := r.apply(ctx, at, page); err != nil || next == "" {
+			return err
 		}
 		marker = next
+		if at, err = r.clock.Now(ctx); err != nil {
+			return err
+		}
 	}
 }
 
-// apply writes what is new of instances whose servers Nova showed when it was asked at a moment.
-func (r *reader) apply(ctx context.Context, at time.Time, servers []domain.Server) (tracked []string, err error) {
+// sweep reads all servers, and asks by id for those of tracked instances that are not among them. How far it came is noted
+// page by page, so that another event goes on there.
+func (r *reader) sweep(ctx context.Context) error {
+	if r.list.SweepMarker == "" {
+		r.list.SweepAt = r.start
+	}
+	for end := time.Now().Add(sweepFor); ; {
+		more, err := r.sweepPage(ctx)
+		if apperr.CodeOf(err) == apperr.Invalid && r.list.SweepMarker != "" { // the server that it names is gone
+			r.list.SweepAt, r.list.SweepMarker, more, err = r.start, "", true, nil
+		}
+		if err != nil {
+			return err
+		}
+		if !more {
+			break
+		}
+		if err := r.polls.Swept(ctx, r.claim, r.list); err != nil || r.changed && time.Now().After(end) {
+			return err
+		}
+	}
+	unseen, err := r.polls.Unseen(ctx, sorted(r.projects), r.list.SweepAt)
+	if err != nil {
+		return err
+	}
+	if err := r.lookUp(ctx, unseen, r.up); err != nil {
+		return err
+	}
+	r.swept, r.since, r.list.FullAt, r.list.SweepAt = true, r.list.SweepAt, r.list.SweepAt, time.Time{}
+	return r.catchUp(ctx)
+}
+
+// catchUp reads what changed while all servers were read, when that took so long that they would be read again instead.
+func (r *reader) catchUp(ctx context.Context) error {
+	if !r.stale(domain.Poll{Since: r.since}) {
+		return nil
+	}
+	if err := r.changes(ctx, r.since); err != nil {
+		return err
+	}
+	if r.cellsUp(ctx) {
+		r.since = r.start
+	}
+	return nil
+}
+
+func (r *reader) sweepPage(ctx context.Context) (more bool, err error) {
+	at, err := r.clock.Now(ctx)
+	if err != nil {
+		return false, err
+	}
+	page, next, err := r.cloud.AllServers(ctx, r.list.ProjectID, r.list.SweepMarker)
+	if err != nil {
+		return false, err
+	}
+	r.answered = true
+	unchanged, err := r.apply(ctx, at, page)
+	if err != nil {
+		return false, err
+	}
+	if len(unchanged) > 0 {
+		err = r.polls.Seen(ctx, unchanged, at)
+	}
+	if err != nil {
+		return false, err
+	}
+	r.list.SweepMarker = next
+	return next != "", nil
+}
+
+// apply writes what is new of instances whose servers Nova showed when it was asked at a moment, and gives the others.
+func (r *reader) apply(ctx context.Context, at time.Time, servers []domain.Server) (unchanged []domain.Instance, err error) {
 	servers = slices.DeleteFunc(servers, func(s domain.Server) bool {
 		_, ok := r.projects[s.ProjectID]
 		return !ok
@@ -183,96 +270,16 @@ func (r *reader) apply(ctx context.Context, at time.Time, servers []domain.Serve
 	var news []domain.Instance
 	for _, i := range found {
 		s, ok := serverOf(i, servers)
-		if !ok {
+		if !ok || !r.mayAdopt(ctx, i, s) {
 			continue
 		}
-		tracked = append(tracked, s.ID)
+		if !i.Found(s) {
+			unchanged = append(unchanged, i)
+			continue
+		}
 		i.SeenAt = at
-		if i.Found(s) {
-			news = append(news, i)
-		}
+		news = append(news, i)
 	}
-	return tracked, errors.Join(r.change(ctx, news), r.removeUnwanted(ctx, servers))
+	ordering.Explain(ctx, r.cloud, news)
+	return unchanged, errors.Join(r.change(ctx, news), r.removeUnwanted(ctx, servers))
 }
-
-// lookUpDoubtful asks by id for the servers of instances that Nova did not know last time, or that are unknown.
-func (r *reader) lookUpDoubtful(ctx context.Context) error {
-	doubtful, err := r.polls.Doubtful(ctx, r.ids(), mostLookUps)
-	if err != nil {
-		return err
-	}
-	return r.lookUp(ctx, doubtful, true)
-}
-
-// lookUp asks for servers by id, and writes down what is said of each. An error says nothing of a server.
-func (r *reader) lookUp(ctx context.Context, doubtful []domain.Instance, up bool) error {
-	for some := range slices.Chunk(doubtful, mostLookUps) {
-		at, err := r.clock.Now(ctx)
-		if err != nil {
-			return err
-		}
-		if err := r.lookUpSome(ctx, at, some, up); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (r *reader) lookUpSome(ctx context.Context, at time.Time, some []domain.Instance, up bool) error {
-	known := make([]bool, len(some))
-	errs := make([]error, len(some))
-	var group errgroup.Group
-	group.SetLimit(lookUps)
-	for n := range some {
-		group.Go(func() error {
-			known[n], errs[n] = r.lookUpOne(ctx, at, &some[n], up)
-			return nil
-		})
-	}
-	_ = group.Wait() // the functions above never fail
-	var news []domain.Instance
-	for n, i := range some {
-		if known[n] {
-			i.SeenAt = at
-			news = append(news, i)
-		}
-	}
-	return errors.Join(again(errs), r.change(ctx, news))
-}
-
-// lookUpOne asks for one server; known is false when nothing can be said of it.
-func (r *reader) lookUpOne(ctx context.Context, at time.Time, i *domain.Instance, up bool) (known bool, err error) {
-	server, err := r.cloud.Server(ctx, i.ServerID)
-	switch {
-	case err == nil:
-		i.Found(server)
-		return true, nil
-	case apperr.CodeOf(err) != apperr.NotFound:
-		slog.WarnContext(ctx, "a server could not be looked up", "project_id", i.ProjectID, "instance_id", i.ID, "error", err)
-		return false, err
-	case !up:
-		return false, nil // it may be in the cell that is down
-	}
-	return i.Missed(at, patience), nil
-}
-
-// serverOf finds the instance's server: the one that is written down, else the oldest that carries its tag, as whoever
-// goes on with its order would. A deleted one is no reason to give up an instance that has none yet.
-func serverOf(i domain.Instance, servers []domain.Server) (found domain.Server, ok bool) {
-	for _, s := range servers {
-		switch {
-		case s.ProjectID != i.ProjectID:
-		case i.ServerID != "":
-			if s.ID == i.ServerID {
-				return s, true
-			}
-		case hasTag(s, i.ID) && domain.StateOf(s.Status, "") != domain.InstanceDeleted:
-			if !ok || s.CreatedAt.Before(found.CreatedAt) {
-				found, ok = s, true
-			}
-		}
-	}
-	return found, ok
-}
-
-func hasTag(s domain.Server, id uuid.UUID) bool { return slices.Contains(s.Tags, id.String()) }

@@ -4,14 +4,13 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
-	"golang.org/x/sync/errgroup"
 
-	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
@@ -26,14 +25,23 @@ type (
 		Release(ctx context.Context, kind, key string, claim uuid.UUID) error
 	}
 	pollStore interface {
+		Prepare(ctx context.Context) error
+		ClaimDue(ctx context.Context, claim uuid.UUID, claimFor time.Duration, before time.Time, limit int) ([]domain.Poll, error)
+		ClaimSome(ctx context.Context, claim uuid.UUID, claimFor time.Duration, projects []string) ([]domain.Poll, error)
+		ClaimCloud(ctx context.Context, claim uuid.UUID, claimFor time.Duration) (cloud domain.Poll, held bool, err error)
+		Renew(ctx context.Context, claim uuid.UUID, claimFor time.Duration) error
+		Release(ctx context.Context, claim uuid.UUID, projects ...string) error
+		Swept(ctx context.Context, claim uuid.UUID, poll domain.Poll) error
+		Read(ctx context.Context, claim uuid.UUID, polls []domain.Poll) error
 		Followed(ctx context.Context) ([]domain.Poll, error)
-		Moving(ctx context.Context, within time.Duration) ([]domain.Poll, error)
+		Moving(ctx context.Context, within time.Duration) ([]string, error)
 		OfServers(ctx context.Context, servers []domain.Server) ([]domain.Instance, error)
 		Unwanted(ctx context.Context, servers []domain.Server) ([]string, error)
 		Doubtful(ctx context.Context, projects []string, limit int) ([]domain.Instance, error)
-		Unseen(ctx context.Context, projects []string, before time.Time, seen []string) ([]domain.Instance, error)
+		Seen(ctx context.Context, unchanged []domain.Instance, at time.Time) error
+		Unseen(ctx context.Context, projects []string, before time.Time) ([]domain.Instance, error)
 		Silent(ctx context.Context, projectID string, since time.Time) ([]domain.Instance, error)
-		Read(ctx context.Context, polls []domain.Poll) error
+		Living(ctx context.Context, projectID string) ([]domain.Instance, error)
 		Running(ctx context.Context) ([]domain.Order, error)
 	}
 	instanceStore interface {
@@ -55,59 +63,77 @@ type service struct {
 	followFor    time.Duration
 	pause        time.Duration
 
-	each     atomic.Bool // Nova does not let the account see the whole cloud: each project is read by itself
-	readOnly sync.Map    // ids of projects in which the account may not act
+	busy     sync.Mutex // one event at a time
+	each     refusals   // of "": Nova does not let the account see the whole cloud, so each project is read by itself
+	readOnly refusals   // of projects in which the account may not act
 }
 
 const (
 	jobKind = "poll-instances"
 	jobKey  = "all"
-	// A copy that dies keeps the others waiting for this long; one that lives says so in time.
+	// A replica that dies keeps the others waiting for this long; one that lives says so in time.
 	claimFor   = 20 * time.Second
 	renewEvery = claimFor / 4
 	endTimeout = 5 * time.Second
 
-	parallel     = 4 // projects at once, when each has to be read by itself
 	longestPause = 5 * time.Second
+	longRound    = 10 * time.Second
 	// Nova may be at work on an instance for days, such as on a resize that nobody confirms. Looked at closely is only
 	// what has changed within this time.
 	movingFor = 10 * time.Minute
 )
 
-// Poll reads what changed, once, and then again for as long as Nova is at work on instances. While another copy does so it
-// does nothing.
+// event is the work that one event does.
+type event struct {
+	*service
+	claim uuid.UUID    // on all that it reads
+	began time.Time    // by the database's clock
+	logs  atomic.Int32 // how many action logs it has read
+}
+
+// Poll reads what changed, once, and then again for as long as Nova is at work on instances. Other replicas may do so at the
+// same time: what one has claimed the others leave alone. In one process one event works at a time.
 func (s *service) Poll(ctx context.Context) error {
-	claim, held, err := s.jobs.Claim(ctx, jobKind, jobKey, claimFor)
-	if err != nil || !held {
+	if !s.busy.TryLock() {
+		return nil
+	}
+	defer s.busy.Unlock()
+	began, err := s.clock.Now(ctx)
+	if err != nil {
 		return err
 	}
+	e := &event{service: s, claim: uuid.New(), began: began}
+	err = held(ctx, func(ctx context.Context) error { return s.polls.Renew(ctx, e.claim, claimFor) }, e.work)
+	ctx, cancel := afterwards(ctx)
+	defer cancel()
+	return errors.Join(err, s.polls.Release(ctx, e.claim))
+}
+
+// held calls do, and prolongs its claim until that ends. A claim that another replica has taken over ends it.
+func held(ctx context.Context, renew, do func(context.Context) error) error {
 	working, stop := context.WithCancelCause(ctx)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		stop(s.renew(working, claim))
+		for pause(working, renewEvery) {
+			if err := renew(working); errors.Is(err, domain.ErrFenced) {
+				stop(err)
+			}
+		}
 	}()
-	err = s.work(working)
+	err := do(working)
 	if errors.Is(context.Cause(working), domain.ErrFenced) {
-		slog.WarnContext(ctx, "another copy polls: this one was held up for too long")
+		slog.WarnContext(ctx, "another replica has taken over: this one was held up for too long")
 		err = nil
 	}
 	stop(nil)
 	<-ended
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
-	defer cancel()
-	return errors.Join(err, s.jobs.Release(ctx, jobKind, jobKey, claim))
+	return err
 }
 
-// renew prolongs the claim until the work is over, or says why it cannot.
-func (s *service) renew(ctx context.Context, claim uuid.UUID) error {
-	for pause(ctx, renewEvery) {
-		err := s.jobs.Renew(ctx, jobKind, jobKey, claim, claimFor)
-		if errors.Is(err, domain.ErrFenced) {
-			return err
-		}
-	}
-	return nil
+// afterwards is a context for what is written when the time of the event is up.
+func afterwards(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 }
 
 // pause says whether the time went by before ctx ended.
@@ -122,116 +148,44 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-func (s *service) work(ctx context.Context) error {
-	followed, err := s.polls.Followed(ctx)
-	if err != nil {
+// work reads all that is due, and then tends to what moves; when reading takes long, it does so meanwhile, too.
+func (e *event) work(ctx context.Context) error {
+	round := make(chan error, 1)
+	go func() { round <- e.round(ctx) }()
+	for {
+		select {
+		case err := <-round:
+			return errors.Join(err, e.tend(ctx))
+		case <-time.After(longRound):
+			if err := e.tend(ctx); err != nil {
+				slog.WarnContext(ctx, "while all projects are read, the moving ones could not be", "error", err)
+			}
+		}
+	}
+}
+
+// tend attends to orders and follows what moves, unless another replica does.
+func (e *event) tend(ctx context.Context) error {
+	claim, mine, err := e.jobs.Claim(ctx, jobKind, jobKey, claimFor)
+	if err != nil || !mine {
 		return err
 	}
-	err = errors.Join(s.round(ctx, followed, (*reader).read), s.attend(ctx))
-	return errors.Join(err, s.follow(ctx))
+	renew := func(ctx context.Context) error { return e.jobs.Renew(ctx, jobKind, jobKey, claim, claimFor) }
+	err = held(ctx, renew, func(ctx context.Context) error { return errors.Join(e.attend(ctx), e.follow(ctx)) })
+	ctx, cancel := afterwards(ctx)
+	defer cancel()
+	return errors.Join(err, e.jobs.Release(ctx, jobKind, jobKey, claim))
 }
 
 // follow looks again, ever less often, while Nova is at work on instances.
-func (s *service) follow(ctx context.Context) error {
-	end := time.Now().Add(s.followFor)
-	for wait := s.pause; time.Now().Add(wait).Before(end) && pause(ctx, wait); wait = min(wait*5/4, longestPause) {
-		moving, err := s.polls.Moving(ctx, movingFor)
+func (e *event) follow(ctx context.Context) error {
+	end := time.Now().Add(e.followFor)
+	for wait := e.pause; time.Now().Add(wait).Before(end) && pause(ctx, wait); wait = min(wait*5/4, longestPause) {
+		moving, err := e.polls.Moving(ctx, movingFor)
 		if err != nil || len(moving) == 0 {
 			return err
 		}
-		if err := errors.Join(s.round(ctx, moving, (*reader).changes), s.attend(ctx)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// round reads the projects: all at once when Nova lets the account do that, else each with a session of its own. When Nova
-// fails over the list of the whole cloud, for which one broken server suffices, each is read by itself, too. One that fails
-// does not keep the others from being read.
-func (s *service) round(ctx context.Context, projects []domain.Poll, read func(*reader, context.Context) error) error {
-	if len(projects) == 0 {
-		return nil
-	}
-	if !s.each.Load() {
-		err := s.read(ctx, "", "", projects, read)
-		switch apperr.CodeOf(err) {
-		case apperr.Forbidden:
-			slog.InfoContext(ctx, "the service account may not see the whole cloud: each project is read by itself")
-			s.each.Store(true)
-		case apperr.BadGateway:
-			slog.WarnContext(ctx, "nova cannot list the whole cloud: each project is read by itself", "error", err)
-		default:
-			return err
-		}
-	}
-	errs := make([]error, len(projects))
-	var group errgroup.Group
-	group.SetLimit(parallel)
-	for n, p := range projects {
-		group.Go(func() error {
-			in := ""
-			if s.each.Load() {
-				in = p.ProjectID
-			}
-			errs[n] = s.read(ctx, in, p.ProjectID, []domain.Poll{p}, read)
-			return nil
-		})
-	}
-	_ = group.Wait() // the functions above never fail
-	return again(errs)
-}
-
-// again is what of the errors may be over the next time. The others were logged, and nobody need send the event again.
-func again(errs []error) error {
-	var list []error
-	for _, err := range errs {
-		if err != nil && apperr.Retryable(err) {
-			list = append(list, err)
-		}
-	}
-	return errors.Join(list...)
-}
-
-// read reads one project, or all (projectID ""), with a session in a project, or with the account's own (in ""). What could
-// not be read for too long is unknown.
-func (s *service) read(ctx context.Context, in, projectID string, projects []domain.Poll, read func(*reader, context.Context) error) error {
-	err := s.cloud.use(ctx, in, func(cloud session) error {
-		return read(newReader(s, cloud, projectID, projects), ctx)
-	})
-	code := apperr.CodeOf(err)
-	if err == nil || projectID == "" && (code == apperr.Forbidden || code == apperr.BadGateway) || errors.Is(ctx.Err(), context.Canceled) {
-		return err
-	}
-	slog.ErrorContext(ctx, "servers could not be read", "project_id", projectID, "error", err)
-	if ctx.Err() != nil { // a Nova that accepts requests and answers none has used up the time of the event
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
-		defer cancel()
-	}
-	return errors.Join(err, s.silence(ctx, projects))
-}
-
-// silence marks the instances as unknown of projects that could not be read for too long, and of which nobody has heard
-// otherwise. What Nova called their state last is kept.
-func (s *service) silence(ctx context.Context, projects []domain.Poll) error {
-	now, err := s.clock.Now(ctx)
-	if err != nil {
-		return err
-	}
-	long := now.Add(-s.unknownAfter)
-	for _, p := range projects {
-		if p.Since.After(long) || p.FullAt.After(long) { // all is read while a cell is down, although not all is known
-			continue
-		}
-		silent, err := s.polls.Silent(ctx, p.ProjectID, long)
-		if err != nil {
-			return err
-		}
-		for n := range silent {
-			silent[n].State, silent[n].SeenAt = domain.InstanceUnknown, now
-		}
-		if err := s.change(ctx, silent); err != nil {
+		if err := errors.Join(e.readMoving(ctx, moving), e.attend(ctx)); err != nil {
 			return err
 		}
 	}
@@ -248,4 +202,53 @@ func (s *service) change(ctx context.Context, known []domain.Instance) error {
 		s.wake()
 	}
 	return err
+}
+
+// refusedFor is how long what Nova refused is not asked for again: a role may have been given meanwhile.
+const refusedFor = 10 * time.Minute
+
+// refusals remembers what was refused, for a while.
+type refusals struct {
+	now func() time.Time // nil is time.Now
+
+	mu    sync.Mutex
+	until map[string]time.Time
+}
+
+func (r *refusals) time() time.Time {
+	if r.now == nil {
+		return time.Now()
+	}
+	return r.now()
+}
+
+// Load says whether key was refused lately.
+func (r *refusals) Load(key string) (until time.Time, refused bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	until = r.until[key]
+	return until, r.time().Before(until)
+}
+
+// Store remembers that key was refused, or forgets it.
+func (r *refusals) Store(key string, refused bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.until == nil {
+		r.until = map[string]time.Time{}
+	}
+	delete(r.until, key)
+	if refused {
+		r.until[key] = r.time().Add(refusedFor)
+	}
+}
+
+// sorted are the ids of projects.
+func sorted(projects map[string]domain.Poll) []string {
+	ids := make([]string, 0, len(projects))
+	for id := range projects {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	return ids
 }

@@ -107,53 +107,6 @@ func TestAgain(t *testing.T) {
 	}
 }
 
-// listed is a database that does not want some servers.
-type listed struct {
-	pollStore
-	unwanted []string
-}
-
-func (l listed) Unwanted(context.Context, []domain.Server) ([]string, error) { return l.unwanted, nil }
-
-// deleter is a session that writes down what it was asked to delete.
-type deleter struct {
-	session
-	project string
-	deleted *[]string
-}
-
-func (d deleter) In(_ context.Context, projectID string) (session, error) {
-	return deleter{project: projectID, deleted: d.deleted}, nil
-}
-
-func (d deleter) DeleteServer(_ context.Context, id string) error {
-	*d.deleted = append(*d.deleted, d.project+"/"+id)
-	if d.project == "read only" {
-		return apperr.New(apperr.Forbidden, "no")
-	}
-	return nil
-}
-
-// TestUnwantedGo each in its own project, once, and where the account may act; nothing else does.
-func TestUnwantedGo(t *testing.T) {
-	t.Parallel()
-	var deleted []string
-	s := &service{
-		polls: listed{unwanted: []string{"twice", "going", "a", "b"}},
-		cloud: &sessions{kept: map[string]session{}, login: func(context.Context) (session, error) { return deleter{deleted: &deleted}, nil }},
-	}
-	err := s.removeUnwanted(t.Context(), []domain.Server{
-		{ID: "kept", ProjectID: "p", Status: "ACTIVE"},
-		{ID: "twice", ProjectID: "p", Status: "BUILD"},
-		{ID: "going", ProjectID: "p", Status: "ACTIVE", Task: "deleting"},
-		{ID: "a", ProjectID: "read only", Status: "ACTIVE"},
-		{ID: "b", ProjectID: "read only", Status: "ACTIVE"},
-	})
-	if diff := cmp.Diff([]string{"p/twice", "read only/a"}, deleted); diff != "" || err != nil {
-		t.Errorf("%v %s", err, diff)
-	}
-}
-
 // stubborn is a session in whose project one server cannot be deleted.
 type stubborn struct {
 	deleter
@@ -196,9 +149,11 @@ func TestFullDue(t *testing.T) {
 	for unknown, want := range map[int]bool{0: false, 20: false, 21: true} {
 		var polls []domain.Poll
 		for _, id := range []string{"a", "b", "c", "d", "e"} {
-			polls = append(polls, domain.Poll{ProjectID: id, FullAt: now, Unknown: unknown})
+			polls = append(polls, domain.Poll{ProjectID: id, Since: now, FullAt: now, Doubtful: unknown})
 		}
-		if got := newReader(&service{full: time.Hour}, nil, "", polls).fullDue(now); got != want {
+		r := newReader(&event{service: &service{full: time.Hour}}, domain.Poll{}, "", polls)
+		r.start = now
+		if got := r.fullDue(); got != want {
 			t.Errorf("5 times %d unknown: %t", unknown, got)
 		}
 	}
@@ -218,47 +173,61 @@ func (s silent) Silent(_ context.Context, projectID string, _ time.Time) ([]doma
 	return nil, nil
 }
 
-// TestSilence begins when neither changes nor all servers were read for long: while a cell is down only the latter are noted.
+// TestSilence begins when every attempt failed for long, and neither changes nor all servers were read: while a cell is down
+// only the latter are noted.
 func TestSilence(t *testing.T) {
 	t.Parallel()
 	var asked []string
 	store := silent{now: time.Now(), asked: &asked}
-	s := &service{clock: store, polls: store, unknownAfter: 3 * time.Minute}
+	e := &event{service: &service{clock: store, polls: store, unknownAfter: 3 * time.Minute}}
 	long, lately := store.now.Add(-time.Hour), store.now.Add(-time.Minute)
-	err := s.silence(t.Context(), []domain.Poll{
-		{ProjectID: "away", Since: long, FullAt: long},
-		{ProjectID: "for a moment", Since: lately, FullAt: long},
-		{ProjectID: "a cell is down", Since: long, FullAt: lately},
+	err := e.silence(t.Context(), store.now, map[string]domain.Poll{
+		"away":           {ProjectID: "away", Since: long, FullAt: long, FailingSince: long},
+		"not asked":      {ProjectID: "not asked", Since: long, FullAt: long},
+		"for a moment":   {ProjectID: "for a moment", Since: long, FullAt: long, FailingSince: lately},
+		"read meanwhile": {ProjectID: "read meanwhile", Since: lately, FullAt: long, FailingSince: long},
+		"a cell is down": {ProjectID: "a cell is down", Since: long, FullAt: lately, FailingSince: long},
 	})
 	if diff := cmp.Diff([]string{"away"}, asked); diff != "" || err != nil {
 		t.Errorf("%v %s", err, diff)
 	}
 }
 
-// TestSilenceAfterTheTimeIsUp: who accepts and does not answer is as silent as who is away. An end of ours says nothing.
-func TestSilenceAfterTheTimeIsUp(t *testing.T) {
+// TestSpared: who accepts and does not answer is as silent as who is away, if it had some time. An end of ours says nothing.
+func TestSpared(t *testing.T) {
 	t.Parallel()
+	long, up := time.Now().Add(-time.Minute), context.DeadlineExceeded
 	for name, tc := range map[string]struct {
-		end  func(context.Context) (context.Context, context.CancelFunc)
-		want []string
+		reader reader
+		ended  error
+		want   bool
 	}{
-		"no time left": {func(ctx context.Context) (context.Context, context.CancelFunc) { return context.WithTimeout(ctx, 0) }, []string{"hangs"}},
-		"we have to end": {func(ctx context.Context) (context.Context, context.CancelFunc) {
-			ctx, end := context.WithCancel(ctx)
-			end()
-			return ctx, end
-		}, nil},
+		"no answer":          {reader{asked: long}, up, false},
+		"little time":        {reader{asked: time.Now()}, up, true},
+		"not asked":          {reader{}, up, true},
+		"answered meanwhile": {reader{asked: long, answered: true}, up, true},
+		"we have to end":     {reader{asked: long}, context.Canceled, true},
 	} {
-		var asked []string
-		store := silent{now: time.Now(), asked: &asked}
-		s := &service{clock: store, polls: store, unknownAfter: 3 * time.Minute, cloud: &sessions{login: func(ctx context.Context) (session, error) { return nil, ctx.Err() }}}
-		ctx, cancel := tc.end(t.Context())
-		defer cancel()
-		if err := s.read(ctx, "hangs", "hangs", []domain.Poll{{ProjectID: "hangs"}}, nil); err == nil {
-			t.Errorf("%s: no error", name)
+		if got := tc.reader.spared(tc.ended); got != tc.want {
+			t.Errorf("%s: %t", name, got)
 		}
-		if diff := cmp.Diff(tc.want, asked); diff != "" {
-			t.Errorf("%s: %s", name, diff)
-		}
+	}
+}
+
+// TestRefusalsEnd: what Nova refused is asked for again after some minutes.
+func TestRefusalsEnd(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	r := refusals{now: func() time.Time { return now }}
+	r.Store("p", true)
+	if _, refused := r.Load("p"); !refused {
+		t.Error("it is asked for again at once")
+	}
+	if _, refused := r.Load("q"); refused {
+		t.Error("what was not refused is not asked for")
+	}
+	now = now.Add(refusedFor)
+	if _, refused := r.Load("p"); refused {
+		t.Error("it is never asked for again")
 	}
 }

@@ -19,6 +19,7 @@ type session interface {
 	Servers(ctx context.Context, q domain.ServerQuery) (page []domain.Server, more bool, err error)
 	StopServer(ctx context.Context, id string) error
 	DeleteServer(ctx context.Context, id string) error
+	KnowsProject(ctx context.Context, id string) error
 }
 
 // sessions keeps the service account's sessions from one event to the next: a login costs Keystone more than all that is

@@ -1,8 +1,12 @@
 package resources
 
 import (
+	"net/http"
+	"net/http/httptest"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/testkit"
@@ -93,5 +97,46 @@ func TestResourcesNeedsAProject(t *testing.T) {
 		if a.Status != tc.want || tc.want == 401 && a.Header.Get("Www-Authenticate") == "" {
 			t.Errorf("%s: got %d %v %s, want %d", name, a.Status, a.Header, a.Body, tc.want)
 		}
+	}
+}
+
+// TestResourcesWithAWrongAuthURL: a wrong path is the operator's mistake, and no word about anybody's token.
+func TestResourcesWithAWrongAuthURL(t *testing.T) {
+	t.Parallel()
+	keystone := testkit.Redirect(t)
+	for name, path := range map[string]string{"a path that there is not": "/wrong/v3", "another version": "/v2.0"} {
+		env := keystone.Env(t, "collector")
+		env["OS_AUTH_URL"] = strings.TrimSuffix(keystone.URL(), "/v3") + path
+		app := testkit.Start(t, testkit.Env(t, testkit.Database(t), env))
+		a := app.As(testkit.Token(t, "demo")).Get(t, "/v1/resources")
+		if a.Status != 503 || a.Header.Get("Retry-After") == "" || !strings.Contains(string(a.Body), "keystone") || strings.Contains(string(a.Body), "access rules") {
+			t.Errorf("%s: got %d %s, want 503 that names keystone", name, a.Status, a.Body)
+		}
+	}
+}
+
+// TestResourcesWithAServiceThatHangs answers the other kinds after a kind's own deadline. The fake Glance takes the request and never
+// answers; everything else is the sandbox.
+func TestResourcesWithAServiceThatHangs(t *testing.T) {
+	t.Parallel()
+	glance := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
+	t.Cleanup(func() {
+		glance.CloseClientConnections()
+		glance.Close()
+	})
+	cloud := testkit.RedirectTo(t, map[string]string{"image": glance.URL})
+	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), cloud.Env(t, "collector"))).As(testkit.Token(t, "demo"))
+	began := time.Now()
+	a := app.Get(t, "/v1/resources")
+	var got answer
+	a.JSON(t, &got)
+	if a.Status != 200 || len(got.Flavors) == 0 || len(got.Networks) == 0 || got.Images != nil || got.Errors["images"].Code != "timeout" {
+		t.Errorf("got %d %s", a.Status, a.Body)
+	}
+	if !strings.Contains(got.Errors["images"].Detail, "glance") {
+		t.Errorf("the problem does not name the service: %+v", got.Errors["images"])
+	}
+	if took := time.Since(began); took > kindTimeout+5*time.Second {
+		t.Errorf("it took %s", took)
 	}
 }

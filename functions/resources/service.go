@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -84,7 +85,10 @@ func list[T any](found []T, err error) ([]T, error) {
 	return found, err
 }
 
-// List asks for all kinds at once. A kind that fails is reported in errors, and the others are still given;
+// kindTimeout is how long one kind may take, so that a service that hangs does not hold up the others.
+const kindTimeout = 5 * time.Second
+
+// List asks for all kinds at once. A kind that fails or takes too long is reported in errors, and the others are still given;
 // only when all fail, the first one's error is the answer.
 func (s service) List(ctx context.Context, who domain.Identity, token domain.Secret, wanted []string) (resources, error) {
 	cloud := s.cloud.As(token, who.ProjectID)
@@ -93,6 +97,8 @@ func (s service) List(ctx context.Context, who domain.Identity, token domain.Sec
 	var all sync.WaitGroup
 	for _, kind := range wanted {
 		all.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, kindTimeout)
+			defer cancel()
 			if err := kinds[kind](ctx, cloud, &found); err != nil {
 				mu.Lock()
 				found.errors[kind] = err

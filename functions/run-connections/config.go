@@ -4,6 +4,7 @@ package runconnections
 
 import (
 	"context"
+	"errors"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -20,10 +21,12 @@ type Config struct {
 	OpenStack openstack.Config
 	// Account is the trustee of all trusts: a user with a password, because an application credential cannot use trusts.
 	Account openstack.Credentials
+	// Remotes are the other clouds that connections are to, and how each is reached.
+	Remotes openstack.RemotesConfig
 }
 
 // Validate refuses a Config that cannot work.
-func (c Config) Validate() error { return c.Keys.Validate() }
+func (c Config) Validate() error { return errors.Join(c.Keys.Validate(), c.Remotes.Validate()) }
 
 func init() { run.Event("run-connections", run.Minutely, build) }
 
@@ -32,15 +35,18 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := d.Cloud.AddRemotes(cfg.Remotes); err != nil {
+		return nil, err
+	}
 	own, err := d.Cloud.Account(cfg.OpenStack, cfg.Account)
 	if err != nil {
 		return nil, err
 	}
 	delegations := postgres.Delegations{DB: d.DB}
 	s := &service{
-		clock: d.DB, jobs: postgres.Jobs{DB: d.DB}, connections: postgres.Connections{DB: d.DB}, delegations: delegations,
+		clock: d.DB, jobs: postgres.Jobs{DB: d.DB}, connections: postgres.Connections{DB: d.DB}, delegations: delegations, remote: delegations,
 		orders: postgres.Orders{DB: d.DB}, actions: postgres.Actions{DB: d.DB}, instances: postgres.Instances{DB: d.DB},
-		seal: keys, wake: d.Wake, running: make(chan struct{}, 1), waiting: make(chan struct{}, 1),
+		seal: keys, wake: d.Wake, workers: newWorkers(), running: make(chan struct{}, 1), waiting: make(chan struct{}, 1),
 	}
 	s.cloud = newSessions(keys, s.opened)
 	s.cloud.login = func(ctx context.Context) (account, error) {

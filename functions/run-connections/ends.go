@@ -10,7 +10,7 @@ import (
 )
 
 // ends ends connections whose time is over, and takes back the trusts of those that have ended.
-func (s *service) ends(ctx context.Context, c *crew) error {
+func (s *service) ends(ctx context.Context, b *batch) error {
 	over, err := s.delegations.Ending(ctx, listed)
 	if err != nil {
 		return err
@@ -22,7 +22,7 @@ func (s *service) ends(ctx context.Context, c *crew) error {
 			}
 		}
 		if connection.Kind == domain.TrustConnection {
-			c.begin("ending/"+connection.ID.String(), c.connections, func() { s.revoke(ctx, connection) })
+			b.begin("ending/"+connection.ID.String(), "connections", cloudOf(connection), connectionsAtOnce, func() { s.revoke(ctx, connection) })
 		}
 	}
 	return nil

@@ -41,12 +41,12 @@ func TestManyEndAtOnce(t *testing.T) {
 	keystone := &notary{}
 	delegations := postgres.Delegations{DB: w.db}
 	s := &service{
-		clock: w.db, jobs: postgres.Jobs{DB: w.db}, connections: postgres.Connections{DB: w.db}, delegations: delegations,
+		clock: w.db, jobs: postgres.Jobs{DB: w.db}, connections: postgres.Connections{DB: w.db}, delegations: delegations, remote: delegations,
 		instances: postgres.Instances{DB: w.db}, wake: func(...string) {},
 	}
 	s.cloud = newSessions(nil, s.opened)
 	s.cloud.login = func(context.Context) (account, error) { return keystone, nil }
-	if err := s.run(t.Context()); err != nil {
+	if err := s.run(t.Context(), newWorkers().batch()); err != nil {
 		t.Fatal(err)
 	}
 	if left := w.text(t, "select count(*)::text from connections where not revoked"); left != "0" || keystone.deleted.Load() != many {

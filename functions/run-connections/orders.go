@@ -71,7 +71,7 @@ func (s *service) workOn(ctx context.Context, cloud session, c domain.Connection
 	if err != nil {
 		return err
 	}
-	claim, err := s.orders.Claim(ctx, order, claimFor)
+	claim, err := s.orders.Claim(ctx, order, ordering.ClaimFor(claimFor))
 	if err != nil || !claim.Held {
 		return err
 	}

@@ -3,146 +3,104 @@ package runconnections
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
-	"slices"
 	"time"
 
-	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
 // Servers in other clouds are followed here, because poll-instances sees this cloud only.
 
 const (
-	// How often all servers of a connection are read: while Nova is at work on some of them, and else. Who reads them claims that
-	// for this time, and does not give it back.
-	readSoon  = 2 * time.Second
-	readLater = 50 * time.Second
-	// Nova may be at work on an instance for days. Looked at closely is only what has changed within this time.
+	// How often the servers of a connection are read, and how often while Nova is at work on one of them.
+	usualPace  = 50 * time.Second
+	movingPace = 2 * time.Second
+	// Nova may be at work on an instance for days. It is followed closely only for this time after its last change.
 	movingFor = 10 * time.Minute
-	// Two looks at a server that is not there have to be independent, also when an event comes twice.
-	missedFor = 30 * time.Second
+
+	readsAtOnce = 4                // of each cloud
+	readTime    = 30 * time.Second // for one read, which has to end before its claim
 	// After so long without an answer nothing is known of a connection's servers.
 	unknownAfter = 3 * time.Minute
-	mostUnheard  = 1000 // at once
+	mostStale    = 1000 // at once
 )
 
-// follow begins to read the servers of connections to other clouds, where that is due.
-func (s *service) follow(ctx context.Context, c *crew) error {
-	remote, err := s.delegations.Remote(ctx)
+var pace = domain.RemotePace{Usual: usualPace, Moving: movingPace, Within: movingFor}
+
+// follow has workers read the servers of connections to other clouds where that is due: so many for each cloud, whatever the other clouds do.
+func (s *service) follow(ctx context.Context, b *batch, end time.Time) error {
+	clouds, err := s.remote.RemoteClouds(ctx, pace)
 	if err != nil {
 		return err
 	}
-	for _, connection := range remote {
-		c.begin("remote/"+connection.ID.String(), c.connections, func() { s.followOne(ctx, connection) })
+	for _, cloud := range clouds {
+		for n := range readsAtOnce {
+			task := fmt.Sprintf("reads/%d %s %s", n, cloud.AuthURL, cloud.Region)
+			b.begin(task, "reads", cloud, readsAtOnce, func() { s.readCloud(ctx, cloud, end) })
+		}
 	}
 	return nil
 }
 
-func (s *service) followOne(ctx context.Context, c domain.Connection) {
-	known, err := s.delegations.Instances(ctx, c.ProjectID, c.ID)
-	if err == nil && len(known) > 0 {
-		err = s.readIfDue(ctx, c, known)
-	}
-	if err != nil {
-		slog.WarnContext(ctx, "servers of a connection could not be read", "connection_id", c.ID, "error", err)
+// readCloud reads one connection after the other, until none is due or the event's time is over. The first is the one that was not read for
+// the longest.
+func (s *service) readCloud(ctx context.Context, cloud domain.RemoteCloud, end time.Time) {
+	for time.Now().Before(end) && ctx.Err() == nil {
+		read, found, err := s.remote.ClaimRead(ctx, cloud, pace, claimFor)
+		if err == nil && found {
+			err = s.readConnection(ctx, read)
+		}
+		if err != nil {
+			slog.WarnContext(ctx, "servers of a connection could not be read", "connection_id", read.Connection.ID, "cloud", cloud.AuthURL, "error", err)
+		}
+		if !found {
+			return
+		}
 	}
 }
 
-func (s *service) readIfDue(ctx context.Context, c domain.Connection, known []domain.Instance) error {
-	now, err := s.clock.Now(ctx)
-	if err != nil {
-		return err
-	}
-	key, every := c.ID.String(), readLater
-	if slices.ContainsFunc(known, func(i domain.Instance) bool { return moves(i, now) }) {
-		key, every = key+"/moving", readSoon
-	}
-	_, due, err := s.jobs.Claim(ctx, jobKind, key, every)
-	if err != nil || !due {
-		return err
-	}
-	reading, cancel := context.WithTimeout(ctx, orderTime)
+// readConnection reads the servers of a connection. All of them at the usual pace, and in between only what has changed.
+func (s *service) readConnection(ctx context.Context, read domain.RemoteRead) error {
+	c := read.Connection
+	reading, cancel := context.WithTimeout(ctx, readTime)
 	defer cancel()
-	err = s.cloud.use(reading, c, func(cloud session) error { return s.read(reading, cloud, c, known, now) })
-	if unopened, ok := errors.AsType[unopenedError](err); ok {
-		s.unopened(ctx, c, unopened.cause)
-		return nil
+	known, err := s.remote.Instances(reading, c.ProjectID, c.ID)
+	sweep := read.At.Sub(read.SweptAt) >= usualPace
+	if err == nil {
+		err = s.cloud.use(reading, c, func(cloud session) error {
+			r := newReader(s, cloud, read, known)
+			if !sweep {
+				sweep, err = r.changes(reading)
+				if err != nil || !sweep {
+					return err
+				}
+			}
+			return r.sweep(reading)
+		})
 	}
 	writing, cancel := ending(ctx)
 	defer cancel()
-	if err != nil {
-		return errors.Join(err, s.silent(writing, c))
+	if err == nil {
+		return s.remote.DoneRead(writing, read, sweep)
 	}
-	return s.delegations.Answered(writing, c.ProjectID, c.ID, nil)
+	if unopened, ok := errors.AsType[unopenedError](err); ok {
+		s.unopened(ctx, c, unopened.cause)
+		return s.remote.ReleaseRead(writing, read)
+	}
+	return errors.Join(err, s.silent(writing, c), s.remote.ReleaseRead(writing, read))
 }
 
-func moves(i domain.Instance, now time.Time) bool {
-	return slices.Contains(domain.MovingStates(), i.State) && now.Sub(i.UpdatedAt) < movingFor
-}
-
-// read reads all servers of the connection's project, and writes down what is new of those that are known, as of the moment before.
-func (s *service) read(ctx context.Context, cloud session, c domain.Connection, known []domain.Instance, at time.Time) error {
-	servers := map[string]domain.Server{}
-	for marker := ""; ; {
-		page, next, err := cloud.AllServers(ctx, c.ActsAs.ProjectID, marker)
-		if err != nil {
-			return err
-		}
-		for _, server := range page {
-			servers[server.ID] = server
-		}
-		if next == "" {
-			break
-		}
-		marker = next
-	}
-	var news []domain.Instance
-	var failed error
-	for _, i := range known {
-		changed, err := apply(ctx, cloud, servers, &i, at)
-		failed = errors.Join(failed, err)
-		if changed {
-			i.SeenAt = at
-			news = append(news, i)
-		}
-	}
-	if len(news) == 0 {
-		return failed
-	}
-	told, err := s.instances.Change(ctx, news)
-	if told > 0 {
-		s.tell(c)
-	}
-	return errors.Join(failed, err)
-}
-
-// apply applies what is listed to an instance. A server that is not listed is asked for by its id, and only one that Nova does not know
-// at two looks counts as deleted.
-func apply(ctx context.Context, cloud session, servers map[string]domain.Server, i *domain.Instance, at time.Time) (changed bool, err error) {
-	if server, listed := servers[i.ServerID]; listed {
-		return i.Found(server), nil
-	}
-	server, err := cloud.Server(ctx, i.ServerID)
-	switch {
-	case err == nil:
-		return i.Found(server), nil
-	case apperr.CodeOf(err) == apperr.NotFound:
-		return i.Missed(at, missedFor), nil
-	}
-	return false, err
-}
-
-// unheard marks instances in other clouds as unknown of which nobody hears any more. What Nova called their state last is kept.
-func (s *service) unheard(ctx context.Context) error {
-	silent, err := s.delegations.Unheard(ctx, unknownAfter, mostUnheard)
-	if err != nil || len(silent) == 0 {
+// markStale marks instances in other clouds as unknown about which nothing new can be known. What Nova called their state last is kept.
+func (s *service) markStale(ctx context.Context) error {
+	stale, err := s.remote.ListStale(ctx, unknownAfter, mostStale)
+	if err != nil || len(stale) == 0 {
 		return err
 	}
-	for n := range silent {
-		silent[n].State, silent[n].SeenAt = domain.InstanceUnknown, time.Time{} // now
+	for n := range stale {
+		stale[n].State, stale[n].SeenAt = domain.InstanceUnknown, time.Time{} // now
 	}
-	told, err := s.instances.Change(ctx, silent)
+	told, err := s.instances.Change(ctx, stale)
 	if told > 0 {
 		s.wake("deliver-events")
 	}

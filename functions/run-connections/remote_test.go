@@ -35,7 +35,7 @@ func TestAnotherCloud(t *testing.T) {
 	if followed, err := (postgres.Polls{DB: w.db}).Followed(t.Context()); err != nil || len(followed) != 0 {
 		t.Errorf("poll-instances follows %+v %v", followed, err)
 	}
-	now := func() { w.exec(t, "update jobs set claimed_until = null where key <> 'retire'") }
+	now := func() { w.exec(t, "update connections set read_at = null, swept_at = null") }
 	w.Delete(t, gone.ServerID)
 	w.Stop(t, kept.ServerID)
 	now()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -27,16 +26,22 @@ type (
 	delegationStore interface {
 		Ending(ctx context.Context, limit int) ([]domain.Connection, error)
 		Work(ctx context.Context, limit int) ([]domain.Connection, error)
-		Remote(ctx context.Context) ([]domain.Connection, error)
 		Revoked(ctx context.Context, projectID string, id uuid.UUID) error
 		Answered(ctx context.Context, projectID string, id uuid.UUID, flavors []domain.Flavor) error
 		Status(ctx context.Context, projectID string, id uuid.UUID) (status domain.ConnectionStatus, reason string, err error)
 		Silent(ctx context.Context, projectID string, id uuid.UUID, first, longest time.Duration) error
 		Orders(ctx context.Context, projectID string, connection uuid.UUID, limit int) ([]uuid.UUID, error)
-		Instances(ctx context.Context, projectID string, connection uuid.UUID) ([]domain.Instance, error)
-		Unheard(ctx context.Context, patience time.Duration, limit int) ([]domain.Instance, error)
 		Busy(ctx context.Context, within time.Duration) (bool, error)
 		Retire(ctx context.Context, age time.Duration) error
+	}
+	// remoteStore is how the servers of connections to other clouds are read.
+	remoteStore interface {
+		RemoteClouds(ctx context.Context, pace domain.RemotePace) ([]domain.RemoteCloud, error)
+		ClaimRead(ctx context.Context, cloud domain.RemoteCloud, pace domain.RemotePace, claimFor time.Duration) (read domain.RemoteRead, found bool, err error)
+		DoneRead(ctx context.Context, read domain.RemoteRead, swept bool) error
+		ReleaseRead(ctx context.Context, read domain.RemoteRead) error
+		Instances(ctx context.Context, projectID string, connection uuid.UUID) ([]domain.Instance, error)
+		ListStale(ctx context.Context, after time.Duration, limit int) ([]domain.Instance, error)
 	}
 	instanceStore interface {
 		ordering.Instances
@@ -51,13 +56,15 @@ type service struct {
 	jobs        jobStore
 	connections connectionStore
 	delegations delegationStore
+	remote      remoteStore
 	orders      orderStore
 	actions     actionStore
 	instances   instanceStore
 	seal        opener
 	wake        func(functions ...string)
 
-	running chan struct{} // holds one while an event is at work in this process
+	workers *workers
+	running chan struct{} // holds one while an event begins tasks in this process
 	waiting chan struct{} // and one while another event waits for that
 }
 
@@ -71,8 +78,8 @@ const (
 	claimFor   = 45 * time.Second
 	endTimeout = 5 * time.Second
 
-	connectionsAtOnce = 4
-	ordersAtOnce      = 4
+	connectionsAtOnce = 4  // of each cloud
+	ordersAtOnce      = 4  // of each cloud
 	listed            = 50 // connections, and orders of each, at one look
 
 	// A cloud that gives no answer, or a delegation that cannot be opened by our own fault, is left alone for a pause that grows.
@@ -83,8 +90,9 @@ const (
 	retireAfter = 7 * 24 * time.Hour
 )
 
-// Run does what waits, and goes on looking while there is work in progress. In one process one event does so at a time, and one
-// waits for its turn; a third has nothing to add, because the one that waits will look later than now.
+// Run does what waits, and goes on looking while there is work in progress. In one process one event at a time begins tasks, and one
+// waits for its turn; a third has nothing to add, because the one that waits will look later than now. An event whose time is over, or
+// that waits for nothing but a slow cloud, lets the next one begin; it is answered when its own tasks have ended.
 func (s *service) Run(ctx context.Context) error {
 	select {
 	case s.waiting <- struct{}{}:
@@ -98,46 +106,57 @@ func (s *service) Run(ctx context.Context) error {
 		<-s.waiting
 		return ctx.Err()
 	}
+	b := s.workers.batch()
+	defer b.all.Wait()
 	defer func() { <-s.running }()
-	return s.run(ctx)
+	return s.run(ctx, b)
 }
 
-func (s *service) run(ctx context.Context) error {
-	c := newCrew()
-	defer c.all.Wait()
+func (s *service) run(ctx context.Context, b *batch) error {
 	if err := s.retire(ctx); err != nil {
 		return err
 	}
 	var followed time.Time
 	for end := time.Now().Add(followFor); ; {
-		if err := errors.Join(s.ends(ctx, c), s.work(ctx, c)); err != nil {
+		if err := errors.Join(s.ends(ctx, b), s.work(ctx, b)); err != nil {
 			return err
 		}
-		if time.Since(followed) > readSoon {
-			if err := errors.Join(s.follow(ctx, c), s.unheard(ctx)); err != nil {
+		if time.Since(followed) > movingPace {
+			if err := errors.Join(s.follow(ctx, b, end), s.markStale(ctx)); err != nil {
 				return err
 			}
 			followed = time.Now()
 		}
-		if busy, err := s.delegations.Busy(ctx, movingFor); err != nil || !busy {
+		busy, err := s.delegations.Busy(ctx, movingFor)
+		if err != nil || !busy && !b.working() {
 			return err
 		}
-		wait := later
-		if c.working() {
-			wait = soon
-		}
-		if time.Now().Add(wait).After(end) || !pause(ctx, wait) {
+		if !b.rest(ctx, busy, end) {
 			return nil
 		}
 	}
 }
 
-// pause says whether the time went by before ctx ended.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
+// rest waits until it pays to look again. It says whether that is before end. When no work is in progress that is as soon as the event's
+// tasks have ended.
+func (b *batch) rest(ctx context.Context, busy bool, end time.Time) bool {
+	wait := later
+	if b.working() {
+		wait = soon
+	}
+	if time.Now().Add(wait).After(end) {
+		return false
+	}
+	idle := b.idle
+	if busy {
+		idle = nil
+	}
+	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
+		return true
+	case <-idle:
 		return true
 	case <-ctx.Done():
 		return false
@@ -153,36 +172,36 @@ func (s *service) retire(ctx context.Context) error {
 	return s.delegations.Retire(ctx, retireAfter)
 }
 
-// work begins what waits and is not begun yet, as far as there are hands for it.
-func (s *service) work(ctx context.Context, c *crew) error {
+// work begins what waits and is not begun yet, as far as its cloud's pool has room.
+func (s *service) work(ctx context.Context, b *batch) error {
 	waiting, err := s.delegations.Work(ctx, listed)
 	if err != nil {
 		return err
 	}
-	for _, connection := range waiting {
-		c.begin("connection/"+connection.ID.String(), c.connections, func() { s.serve(ctx, c, connection) })
+	for _, c := range waiting {
+		b.begin("connection/"+c.ID.String(), "connections", cloudOf(c), connectionsAtOnce, func() { s.serve(ctx, b, c) })
 	}
 	return nil
 }
 
-// serve does what waits of one connection. Its orders take longer than its actions, so they get hands of their own.
-func (s *service) serve(ctx context.Context, c *crew, connection domain.Connection) {
-	if connection.Status != domain.ConnectionActive {
-		s.abandon(ctx, connection)
+// serve does what waits of one connection. Its orders take longer than its actions, so they have a pool of their own.
+func (s *service) serve(ctx context.Context, b *batch, c domain.Connection) {
+	if c.Status != domain.ConnectionActive {
+		s.abandon(ctx, c)
 		return
 	}
-	if _, err := s.cloud.in(ctx, connection, nil); err != nil {
-		s.unopened(ctx, connection, err)
+	if _, err := s.cloud.in(ctx, c, nil); err != nil {
+		s.unopened(ctx, c, err)
 		return
 	}
-	ids, err := s.delegations.Orders(ctx, connection.ProjectID, connection.ID, listed)
+	ids, err := s.delegations.Orders(ctx, c.ProjectID, c.ID, listed)
 	if err != nil {
-		slog.WarnContext(ctx, "orders of a connection", "connection_id", connection.ID, "error", err)
+		slog.WarnContext(ctx, "orders of a connection", "connection_id", c.ID, "error", err)
 	}
 	for _, id := range ids {
-		c.begin("order/"+id.String(), c.orders, func() { s.order(ctx, connection, id) })
+		b.begin("order/"+id.String(), "orders", cloudOf(c), ordersAtOnce, func() { s.order(ctx, c, id) })
 	}
-	s.act(ctx, connection)
+	s.act(ctx, c)
 }
 
 // opened notes that the connection's cloud answers, and what flavors it has.
@@ -237,48 +256,4 @@ func (s *service) tell(c domain.Connection) {
 		return
 	}
 	s.wake("deliver-events", "poll-instances")
-}
-
-// crew is what one event has begun and not ended yet: each piece once, and only so many at a time.
-type crew struct {
-	all                 sync.WaitGroup
-	connections, orders chan struct{}
-
-	mu   sync.Mutex
-	busy map[string]bool
-}
-
-func newCrew() *crew {
-	return &crew{connections: make(chan struct{}, connectionsAtOnce), orders: make(chan struct{}, ordersAtOnce), busy: map[string]bool{}}
-}
-
-// begin does a piece of work beside the others, unless it is being done or all hands are full: then it comes up again at the next
-// look.
-func (c *crew) begin(piece string, hands chan struct{}, do func()) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.busy[piece] {
-		return
-	}
-	select {
-	case hands <- struct{}{}:
-	default:
-		return
-	}
-	c.busy[piece] = true
-	c.all.Go(func() {
-		defer func() {
-			<-hands
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			delete(c.busy, piece)
-		}()
-		do()
-	})
-}
-
-func (c *crew) working() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return len(c.busy) > 0
 }

@@ -29,6 +29,7 @@ type session interface {
 	RebootServer(ctx context.Context, id string, hard bool) error
 	RebuildServer(ctx context.Context, id string, r domain.Rebuild, fromVolume bool) error
 	Ports(ctx context.Context, serverID string) (int, error)
+	ChangedServers(ctx context.Context, projectID string, since time.Time, marker string) (page []domain.Server, next string, err error)
 	AllServers(ctx context.Context, projectID, marker string) (page []domain.Server, next string, err error)
 	DeleteTrust(ctx context.Context, id string) error
 }

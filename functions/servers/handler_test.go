@@ -1,7 +1,6 @@
 package servers
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -11,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/tags"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/testkit"
@@ -56,17 +56,18 @@ func TestServersOfAProject(t *testing.T) {
 		t.Errorf("got %d servers, want 3", len(all))
 	}
 
-	// One of them is tracked.
+	// Two of them are tracked: one has its instance's tag, as what is launched has; the other's was removed.
 	conn := testkit.Connect(t, database)
-	id := uuid.New()
-	_, err := conn.Exec(context.Background(), `insert into instances (project_id, id, position, name, server_id, state, origin) values ($1, $2, 0, 'x', $3, 'building', 'launched')`,
-		p.ID, id, made[0].ID)
-	if err != nil {
+	id := track(t, conn, p, made[0].ID, domain.InstanceBuilding)
+	track(t, conn, p, made[1].ID, domain.InstanceActive)
+	nova := testkit.Compute(t, p.Login(t))
+	nova.Microversion = "2.26"
+	if err := tags.Add(t.Context(), nova, made[0].ID, id).ExtractErr(); err != nil {
 		t.Fatal(err)
 	}
 	for query, want := range map[string]int{
 		"": 3, "?status=ACTIVE": 3, "?status=SHUTOFF": 0, "?name=a.b": 3, "?name=aXb": 0, "?name=%E2%9C%93-2": 1,
-		"?tracked=true": 1, "?tracked=false": 2, "?tracked=true&limit=1": 1, "?tracked=false&limit=1": 1,
+		"?tracked=true": 2, "?tracked=false": 1, "?tracked=true&limit=1": 1, "?tracked=true&status=SHUTOFF": 0, "?tracked=true&name=A.B": 2, "?tracked=false&limit=1": 1,
 	} {
 		var got listAnswer
 		if a := app.Get(t, "/v1/servers"+query); a.Status != 200 {
@@ -77,8 +78,27 @@ func TestServersOfAProject(t *testing.T) {
 	}
 	var one domain.Server
 	app.Get(t, "/v1/servers/"+made[0].ID).JSON(t, &one)
-	if one.Instance == nil || one.Instance.ID != id || one.Instance.State != domain.InstanceActive {
+	if one.Instance == nil || one.Instance.ID.String() != id || one.Instance.State != domain.InstanceActive {
 		t.Errorf("the tracked server's instance is %+v, want %s, active as Nova says", one.Instance, id)
+	}
+
+	// Nova's own list shows no fault that is in another database than its API's.
+	testkit.Fault(t, made[2].ID, "Failed to allocate the network(s)")
+	for _, query := range []string{"?status=ERROR", "?tracked=false"} {
+		var got listAnswer
+		app.Get(t, "/v1/servers"+query).JSON(t, &got)
+		if len(got.Servers) != 1 || got.Servers[0].Fault == nil || got.Servers[0].Fault.Message != "Failed to allocate the network(s)" {
+			t.Errorf("%s: a server in ERROR is %+v", query, got.Servers)
+		}
+	}
+	var theirs struct {
+		Servers []struct{ Fault map[string]any }
+	}
+	if _, err := nova.Get(t.Context(), nova.ServiceURL("servers", "detail")+"?status=ERROR", &theirs, nil); err != nil {
+		t.Fatal(err)
+	}
+	if len(theirs.Servers) != 1 || theirs.Servers[0].Fault != nil {
+		t.Errorf("nova lists %+v", theirs.Servers)
 	}
 }
 

@@ -24,6 +24,7 @@ type session interface {
 // instanceStore is the part of the database that this function needs.
 type instanceStore interface {
 	Tracked(ctx context.Context, projectID string, serverIDs []string) (map[string]domain.Tracked, error)
+	ListTracked(ctx context.Context, projectID, marker string, limit int) ([]domain.Tracked, error)
 	Named(ctx context.Context, projectID string, ids []string) (map[string]domain.Tracked, error)
 	Change(ctx context.Context, known []domain.Instance) (told int, err error)
 	Connect(ctx context.Context, wanted domain.Instance) (instance domain.Instance, made bool, err error)
@@ -43,43 +44,6 @@ type service struct {
 	actions     actionStore
 	agents      agents
 	wake        func(functions ...string)
-}
-
-type query struct {
-	domain.ServerQuery
-	tracked    *bool     // nil = both
-	connection uuid.UUID // what is managed through it; zero = all servers of the project
-}
-
-// List reads one page of servers, newest first. marker is what the next page starts after, "" at the end.
-//
-// Nova does not know which servers are tracked, so with that filter its pages are read until ours is full;
-// a page may then be shorter than its limit although there are more.
-func (s service) List(ctx context.Context, who domain.Identity, token domain.Secret, q query) (found []domain.Server, marker string, err error) {
-	cloud := s.cloud.As(token, who.ProjectID)
-	found = []domain.Server{}
-	limit := q.Limit
-	for {
-		page, more, err := cloud.Servers(ctx, q.ServerQuery)
-		if err != nil {
-			return nil, "", err
-		}
-		if err := s.markTracked(ctx, who, page); err != nil {
-			return nil, "", err
-		}
-		for i, server := range page {
-			if q.tracked == nil || *q.tracked == (server.Instance != nil) {
-				found = append(found, server)
-			}
-			if len(found) == limit && (more || i < len(page)-1) {
-				return found, server.ID, nil
-			}
-		}
-		if !more || len(page) == 0 {
-			return found, "", nil
-		}
-		q.Marker = page[len(page)-1].ID
-	}
 }
 
 // Get reads one server of the caller's project, by its own id or its instance's.

@@ -151,7 +151,12 @@ func (d *drawing) bar(i int, h domain.HourStat) {
 	tall := max(float64(*h.Running)/float64(d.top)*plotH, 1.5) // a zero that is known is a thin line
 	d.printf(`<g class="hour %s"><title>%s</title><path class="hit" d="M%s %dh%sv%dh-%[5]sz"/>`,
 		h.Source, hint(h), num(d.x(i)), top, num(d.step), plotH)
-	d.printf(`<rect class="bar" x="%s" y="%s" width="%s" height="%s"/></g>`+"\n", num(x), num(base-tall), num(w), num(tall))
+	d.printf(`<rect class="bar" x="%s" y="%s" width="%s" height="%s"/>`, num(x), num(base-tall), num(w), num(tall))
+	if h.Uncertain > 0 { // above the bar, because so many more may have run
+		more := float64(h.Uncertain) / float64(d.top) * plotH
+		d.printf(`<rect class="maybe" x="%s" y="%s" width="%s" height="%s"/>`, num(x), num(base-tall-more), num(w), num(more))
+	}
+	d.printf("</g>\n")
 }
 
 // gap marks an hour of which nothing is known: a tinted column without a bar, and a mark below the axis,
@@ -238,13 +243,17 @@ func day(h domain.HourStat) string { return h.Hour.UTC().Format(time.DateOnly) }
 
 // hint is what is shown of an hour when it is pointed at.
 func hint(h domain.HourStat) string {
-	switch {
-	case !known(h):
+	if !known(h) {
 		return stamp(h) + ": not known"
-	case h.Source == domain.Rebuilt:
-		return fmt.Sprintf("%s: %d running of %d (rebuilt)", stamp(h), *h.Running, *h.Total)
 	}
-	return fmt.Sprintf("%s: %d running of %d", stamp(h), *h.Running, *h.Total)
+	text := fmt.Sprintf("%s: %d running of %d", stamp(h), *h.Running, *h.Total)
+	if h.Uncertain > 0 {
+		text += fmt.Sprintf(", %d uncertain", h.Uncertain)
+	}
+	if h.Source == domain.Rebuilt {
+		text += " (rebuilt)"
+	}
+	return text
 }
 
 func scopeName(v domain.View) string {
@@ -274,8 +283,9 @@ func printable(r rune) rune {
 type facts struct {
 	First, Last             domain.HourStat
 	Peak                    *domain.HourStat // the first hour with the most running servers; nil when none is known
-	Most                    int              // servers of an hour, running or not
+	Most                    int              // servers of an hour, running or not, uncertain ones included
 	Hours, Missing, Rebuilt int
+	Uncertain               int // hours with uncertain servers
 }
 
 func factsOf(s series) facts {
@@ -291,7 +301,10 @@ func factsOf(s series) facts {
 		if f.Peak == nil || *h.Running > *f.Peak.Running {
 			f.Peak = &h
 		}
-		f.Most = max(f.Most, *h.Running, *h.Total)
+		if h.Uncertain > 0 {
+			f.Uncertain++
+		}
+		f.Most = max(f.Most, *h.Running+h.Uncertain, *h.Total)
 	}
 	return f
 }

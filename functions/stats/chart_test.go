@@ -69,6 +69,9 @@ func checkMarks(t *testing.T, where string, hours []domain.HourStat, root elemen
 		case h.Source != domain.Missing && (bars != 1 || gaps != 0 || !mark.is(string(h.Source))):
 			t.Errorf("%s: %s hour %d has %d bars and %d gap marks, class %q", where, h.Source, i, bars, gaps, mark.attr("class"))
 		}
+		if got, want := len(mark.find("rect", "maybe")) == 1, h.Uncertain > 0; got != want {
+			t.Errorf("%s: hour %d shows uncertain servers: %v, it has %d", where, i, got, h.Uncertain)
+		}
 		if got := mark.find("title", ""); len(got) != 1 || got[0].Text != hint(h) {
 			t.Errorf("%s: hour %d is titled %v, want %q", where, i, got, hint(h))
 		}
@@ -274,6 +277,8 @@ func mixed(n int) []domain.HourStat {
 		switch day := i % 240; {
 		case i == n/4:
 			hours[i] = row(0, 3)
+		case i == n*5/6:
+			hours[i].Uncertain = 2
 		case day == 9 || day == 15 || day == 16 || day > 100 && day < 112:
 			hours[i] = missing()
 		case day > 9 && day < 14 || day > 112 && day < 140 || day == 60:

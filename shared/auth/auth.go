@@ -164,7 +164,7 @@ func (a *Authenticator) remembered(key [32]byte) (domain.Identity, bool) {
 func (a *Authenticator) ask(ctx context.Context, key [32]byte, token domain.Secret) (domain.Identity, error) {
 	who, err := a.validate(ctx, token)
 	switch {
-	case err != nil && apperr.CodeOf(err) == apperr.Unauthenticated:
+	case apperr.CodeOf(err) == apperr.Unauthenticated || apperr.CodeOf(err) == apperr.Forbidden:
 		a.refused.Add(key, err)
 	case err == nil && a.known != nil:
 		a.known.Add(key, who)

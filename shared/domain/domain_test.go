@@ -134,3 +134,24 @@ func TestStateOfUnknownStatusIsUpdating(t *testing.T) {
 		}
 	}
 }
+
+// TestFaultStays: a list that leaves Nova's reason out says nothing new of an instance in error.
+func TestFaultStays(t *testing.T) {
+	t.Parallel()
+	i := Instance{State: InstanceBuilding}
+	if i.Seen(Server{ID: "s", Status: "ERROR"}); !i.Unexplained() {
+		t.Errorf("without a reason it is %+v", i.Problem)
+	}
+	if changed := i.Seen(Server{ID: "s", Status: "ERROR", Fault: &Fault{Message: "No valid host"}}); !changed || i.Unexplained() {
+		t.Errorf("with a reason it is %+v", i.Problem)
+	}
+	if changed := i.Seen(Server{ID: "s", Status: "ERROR"}); changed || i.Problem.Detail != "No valid host" {
+		t.Errorf("after a list without: %t %+v", changed, i.Problem)
+	}
+	if i.Seen(Server{ID: "s", Status: "ACTIVE"}); i.Problem != nil {
+		t.Errorf("once it is active: %+v", i.Problem)
+	}
+	if i.Seen(Server{ID: "s", Status: "ERROR"}); !i.Unexplained() {
+		t.Errorf("in error again, for another reason: %+v", i.Problem)
+	}
+}

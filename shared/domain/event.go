@@ -8,11 +8,13 @@ const (
 	CallbackTestEvent = "cloudfn.callback.test.v1" // made by hand, to try a receiver
 	ConnectionEvent   = "cloudfn.connection.state.v1"
 	ActionEvent       = "cloudfn.action.state.v1" // of what is done through a connection
-	AgentReadyEvent   = "cloudfn.agent.ready.v1"  // an agent that was deployed says once that it is there
-	StatsEvent        = "cloudfn.stats.hour.v1"
+	// UnexpectedServerEvent tells of a server that carries an instance's tags and is not its own.
+	UnexpectedServerEvent = "cloudfn.instance.unexpected_server.v1"
+	AgentReadyEvent       = "cloudfn.agent.ready.v1" // an agent that was deployed says once that it is there
+	StatsEvent            = "cloudfn.stats.hour.v1"
 )
 
 // EventTypes are the types that a callback may choose from.
 func EventTypes() []string {
-	return []string{InstanceEvent, OrderEvent, CallbackEvent, ConnectionEvent, ActionEvent, AgentReadyEvent}
+	return []string{InstanceEvent, OrderEvent, CallbackEvent, ConnectionEvent, ActionEvent, AgentReadyEvent, UnexpectedServerEvent}
 }

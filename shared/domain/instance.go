@@ -86,6 +86,7 @@ type Instance struct {
 	Remote         bool      // its server is in another cloud than ours
 	DisconnectedAt time.Time // when it was let go; zero = it was not
 	CreatedAt      time.Time
+	CallID         uuid.UUID // of the create call that made, or is about to be known to have made, ServerID; not stored with the instance
 }
 
 // Problem is why an instance could not be had: a code of apperr, and Nova's own words.
@@ -114,12 +115,35 @@ func (i *Instance) Seen(s Server) (changed bool) {
 		i.Name, i.Addresses, i.KeyName = s.Name, s.Addresses, s.KeyName
 	}
 	if i.State == InstanceError {
-		// Nova writes down the reason a moment after the state, and sometimes not at all.
-		i.Problem = &Problem{Code: "nova_fault", Detail: "the server is in ERROR"}
-		if s.Fault != nil {
-			i.Problem.Detail = s.Fault.Message
-		}
+		i.Problem = novaFault(s, old)
 	}
 	return old.ServerID != i.ServerID || old.State != i.State || old.RawStatus != i.RawStatus ||
 		old.Name != i.Name || !slices.Equal(old.Addresses, i.Addresses) || (old.Problem == nil) != (i.Problem == nil) || old.Problem != nil && *old.Problem != *i.Problem
+}
+
+// unexplained is the detail of an instance in error while Nova's reason is not known.
+const unexplained = "the server is in ERROR"
+
+// novaFault is why the server is in ERROR. Nova writes the reason a moment after the state, sometimes not at all, and leaves it out of some
+// lists: then what is known of the instance stays.
+func novaFault(s Server, known Instance) *Problem {
+	switch {
+	case s.Fault != nil && s.Fault.Message != "":
+		return &Problem{Code: "nova_fault", Detail: s.Fault.Message}
+	case known.State == InstanceError && known.ServerID == s.ID && known.Problem != nil:
+		return known.Problem
+	}
+	return &Problem{Code: "nova_fault", Detail: unexplained}
+}
+
+// Unexplained says whether the instance is in error and Nova's reason is not known.
+func (i Instance) Unexplained() bool {
+	return i.State == InstanceError && i.Problem != nil && i.Problem.Detail == unexplained
+}
+
+// Explain applies Nova's reason to an instance that is in error.
+func (i *Instance) Explain(fault Fault) {
+	if i.State == InstanceError && fault.Message != "" {
+		i.Problem = &Problem{Code: "nova_fault", Detail: fault.Message}
+	}
 }

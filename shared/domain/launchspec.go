@@ -2,6 +2,7 @@ package domain
 
 import (
 	"fmt"
+	"strings"
 	"unicode"
 	"unicode/utf8"
 
@@ -66,13 +67,53 @@ func CheckText(field, value string, longest int) error {
 	return nil
 }
 
+// CheckName refuses what Nova's API refuses as a name of a server, key pair, security group or zone (the format `name` of
+// nova.api.validation.parameter_types, the same from 2.1 to 2.93).
+func CheckName(field, value string, longest int) error {
+	if err := CheckText(field, value, longest); err != nil {
+		return err
+	}
+	for _, r := range value {
+		if !unicode.In(r, unicode.L, unicode.M, unicode.N, unicode.P, unicode.S, unicode.Zs) || r >= 0xFFFF {
+			return apperr.InvalidField(field, fmt.Sprintf("must not contain %+q: Nova takes printable characters up to U+FFFE, so no emoji and nothing invisible", r))
+		}
+	}
+	first, _ := utf8.DecodeRuneInString(value)
+	last, _ := utf8.DecodeLastRuneInString(value)
+	if unicode.Is(unicode.Zs, first) || unicode.Is(unicode.Zs, last) {
+		return apperr.InvalidField(field, "must not begin or end with a space")
+	}
+	return nil
+}
+
+// CheckMetadataKey refuses what Nova's API refuses as a key of metadata.
+func CheckMetadataKey(key string) error {
+	if err := CheckText("metadata", key, MaxNameLength); err != nil {
+		return err
+	}
+	for _, r := range key {
+		if r >= utf8.RuneSelf || !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("-_:. ", r) {
+			return apperr.InvalidField("metadata."+key, fmt.Sprintf("must not contain %+q: Nova takes ASCII letters, digits, and - _ : . space in a key", r))
+		}
+	}
+	return nil
+}
+
 // Check refuses what no cloud would take, before anything is stored. Fields are named as the request names them.
 func (s LaunchSpec) Check() error {
+	for field, name := range map[string]string{"key_name": s.KeyName, "availability_zone": s.Zone} {
+		if name == "" {
+			continue
+		}
+		if err := CheckName(field, name, MaxNameLength); err != nil {
+			return err
+		}
+	}
 	if len(s.Metadata) > MaxMetadata {
 		return apperr.InvalidField("metadata", fmt.Sprintf("must have at most %d entries", MaxMetadata))
 	}
 	for k, v := range s.Metadata {
-		if err := CheckText("metadata", k, MaxNameLength); err != nil {
+		if err := CheckMetadataKey(k); err != nil {
 			return err
 		}
 		if utf8.RuneCountInString(v) > MaxNameLength {
@@ -80,7 +121,7 @@ func (s LaunchSpec) Check() error {
 		}
 	}
 	for _, g := range s.SecurityGroups {
-		if err := CheckText("security_groups", g, MaxNameLength); err != nil {
+		if err := CheckName("security_groups", g, MaxNameLength); err != nil {
 			return err
 		}
 	}

@@ -35,6 +35,10 @@ type Order struct {
 
 	ConnectionID uuid.UUID // run-connections works on the order, with what was delegated; zero = its caller does
 	Payload      []byte    // of an order through a connection: a sealed DelegatedOrder
+
+	Calls         []CreateCall // of its instances, as far as they are recorded
+	CallsRecorded bool         // every create call of the order is; false for one that an older version stored
+	ReadAt        time.Time    // when it was read, by the database's clock
 }
 
 // OrderQuery asks for a page of orders, the newest first.
@@ -205,16 +209,16 @@ func Forgone() *Problem {
 }
 
 // Next is what is to be done now, for each instance of the order. Each step may be done twice without harm. When there is
-// none and Evaluate still says running, Nova is at work.
+// none and Evaluate still says running, Nova is at work. Nothing is done any more for an order that is final.
 func (o Order) Next() []Step {
 	steps := make([]Step, len(o.Instances))
 	rollingBack := o.RollingBack()
 	for n, i := range o.Instances {
 		switch {
-		case i.letGo():
+		case i.letGo(), o.Status != OrderRunning:
+		case rollingBack && o.awaits(i, rollbackPatience):
 		case rollingBack:
 			steps[n] = i.undo()
-		case o.Status != OrderRunning:
 		case !i.Decided():
 			steps[n] = StepCreate
 		case o.Spec.Stopped && i.State == InstanceActive:

@@ -8,12 +8,48 @@ import (
 	"github.com/google/uuid"
 )
 
-// Poll is how far the servers of a project with tracked instances were read.
+// Poll is how far the servers of a project with tracked instances were read. Times are the database's; zero is none.
 type Poll struct {
-	ProjectID string
+	ProjectID string    // "" is the whole cloud
 	Since     time.Time // changes before this moment are known
 	FullAt    time.Time // when all of its servers were last read, changed or not
-	Unknown   int       // instances of which nothing is known right now
+	Doubtful  int       // instances that are unknown, or whose servers Nova did not know
+
+	FailingSince time.Time // the first of the attempts in a row that failed
+	NotBefore    time.Time // it is not tried again earlier
+	GoneAt       time.Time // when Keystone first said that there is no such project
+	SweepAt      time.Time // when the reading of all servers began that has not ended
+	SweepMarker  string    // the last server that it has read
+}
+
+// longestRetry is the longest pause between two attempts to read a project that cannot be entered.
+const longestRetry = 15 * time.Minute
+
+// Failed notes an attempt that failed. A project that cannot be entered is tried ever less often: after half of the time
+// for which that has lasted.
+func (p *Poll) Failed(now time.Time, cannotEnter bool) {
+	if p.FailingSince.IsZero() {
+		p.FailingSince = now
+	}
+	if cannotEnter {
+		p.NotBefore = now.Add(min(now.Sub(p.FailingSince)/2, longestRetry))
+	}
+}
+
+// Answered notes an attempt that was good.
+func (p *Poll) Answered() {
+	p.FailingSince, p.NotBefore, p.GoneAt = time.Time{}, time.Time{}, time.Time{}
+}
+
+// SilentFor says whether every attempt failed for at least d.
+func (p *Poll) SilentFor(now time.Time, d time.Duration) bool {
+	return !p.FailingSince.IsZero() && now.Sub(p.FailingSince) >= d
+}
+
+// ProjectGone applies that the instance's project is not in Keystone any more.
+func (i *Instance) ProjectGone() {
+	i.State, i.RawStatus, i.MissedAt = InstanceDeleted, "DELETED", time.Time{}
+	i.Problem = &Problem{Code: "project_gone", Detail: "the project was deleted in Keystone"}
 }
 
 // moving are the states that Nova soon ends by itself.
@@ -45,7 +81,8 @@ func (i *Instance) Found(s Server) (changed bool) {
 
 const orderTag = "cloudfn-order:"
 
-// OrderTag is the tag by which all servers of an order are found at once. Each has its instance's id as a tag besides.
+// OrderTag is the tag by which all servers of an order are found at once. Each has its instance's id as a tag besides, and
+// the CallTag of the call that made it.
 func OrderTag(id uuid.UUID) string { return orderTag + id.String() }
 
 // Made says for which instance of which order the server was made, by its tags. ok is false when they do not say just one.

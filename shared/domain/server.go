@@ -21,6 +21,7 @@ type Server struct {
 	Fault     *Fault            `json:"fault,omitempty"`
 	Instance  *Tracked          `json:"instance"` // null for a server that is not tracked
 	ProjectID string            `json:"-"`
+	UserID    string            `json:"-"` // who made it
 	Task      string            `json:"-"` // Nova's task state, "" when it works on nothing
 	Locked    bool              `json:"-"`
 	Tags      []string          `json:"-"`

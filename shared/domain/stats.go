@@ -63,6 +63,13 @@ type HourCount struct {
 	Total     int            // every server that was not deleted
 	ByStatus  map[string]int // Nova's status names; sums up to Total
 	Source    Source
+	// Undecided are the ids of the servers whose state at the hour the log does not decide, at least not yet. They are
+	// in none of the numbers above.
+	Undecided []string
+	// Recheck is how long after this count the undecided servers are checked again.
+	Recheck time.Duration
+	// Settled says that no check within the next minutes is expected to decide more.
+	Settled bool
 }
 
 // Add counts one server in the state.
@@ -89,7 +96,41 @@ type HourStat struct {
 	Running  *int           `json:"running"` // null when it is not known
 	Total    *int           `json:"total"`
 	ByStatus map[string]int `json:"by_status"`
-	Source   Source         `json:"source"` // rebuilt when at least one project's numbers are
+	// Uncertain is how many servers Nova's log does not decide: they are in none of the numbers above.
+	Uncertain int    `json:"uncertain"`
+	Source    Source `json:"source"` // rebuilt when at least one project's numbers are
+}
+
+// Undecided servers are checked again after recheckSoon at first, then by every minute's tick, whose own time is less
+// than a minute after the last one's. After SettleAfter a log that is not whole hardly becomes so: the pauses grow.
+const (
+	recheckSoon = 10 * time.Second
+	recheckTick = 45 * time.Second
+	SettleAfter = 10 * time.Minute
+)
+
+// Schedule sets when a count that was taken at now is checked again, if it has undecided servers.
+func (h *HourCount) Schedule(now time.Time) {
+	age := now.Sub(h.Hour)
+	switch h.Recheck, h.Settled = 0, true; {
+	case len(h.Undecided) == 0:
+	case age < recheckSoon:
+		h.Recheck, h.Settled = recheckSoon, false
+	case age < SettleAfter:
+		h.Recheck, h.Settled = recheckTick, false
+	default:
+		h.Recheck = age
+	}
+}
+
+// NeedsLog says whether only the action log can tell the server's state at t: it existed then, or may have, and has changed
+// since. When it does not, StateAt knows the state without actions.
+func (h History) NeedsLog(t time.Time) bool {
+	last := h.Updated
+	if !h.Deleted.IsZero() {
+		last = h.Deleted
+	}
+	return !t.Before(h.Created) && !t.After(last)
 }
 
 // Slot is the hour that a tick at now works for: the last full hour, or the next when it is about to begin.
@@ -129,4 +170,5 @@ type Standing struct {
 	ServerID  string
 	ProjectID string
 	State     VMState
+	Created   time.Time // zero for a server that was launched once
 }

@@ -2,6 +2,7 @@ package openstack
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,14 +25,19 @@ const catalogTimeout = 15 * time.Second
 
 // endpoint finds where a service is. The catalog is read once per scope and kept for a few minutes.
 func (s *Session) endpoint(ctx context.Context, service string) (string, error) {
-	if s.catalog != nil {
-		return s.catalog.endpoint(service, s.cloud.region, s.cloud.iface)
-	}
-	found, err := s.readCatalog(ctx)
+	found, err := s.services(ctx)
 	if err != nil {
 		return "", err
 	}
 	return found.endpoint(service, s.cloud.region, s.cloud.iface)
+}
+
+// services is the session's catalog: the one that came with its login, or one that is read.
+func (s *Session) services(ctx context.Context) (catalog, error) {
+	if s.catalog != nil {
+		return s.catalog, nil
+	}
+	return s.readCatalog(ctx)
 }
 
 func (s *Session) readCatalog(ctx context.Context) (catalog, error) {
@@ -84,4 +90,32 @@ func (c catalog) endpoint(service, region, iface string) (string, error) {
 		return "", apperr.New(apperr.Internal, "the catalog has %s in several regions (%s): OS_REGION_NAME must choose one", service, strings.Join(regions, ", "))
 	}
 	return strings.TrimSuffix(urls[0], "/") + "/", nil
+}
+
+// regions lists the regions that have an endpoint of the service: of the interface, or of any when it is "".
+func (c catalog) regions(service, iface string) []string {
+	var found []string
+	for _, entry := range c {
+		for _, e := range entry.Endpoints {
+			if entry.Type == service && (iface == "" || e.Interface == iface) && !slices.Contains(found, e.RegionID) {
+				found = append(found, e.RegionID)
+			}
+		}
+	}
+	slices.Sort(found)
+	return found
+}
+
+// interfaces lists the interfaces that the service has an endpoint of.
+func (c catalog) interfaces(service string) []string {
+	var found []string
+	for _, entry := range c {
+		for _, e := range entry.Endpoints {
+			if entry.Type == service && !slices.Contains(found, e.Interface) {
+				found = append(found, e.Interface)
+			}
+		}
+	}
+	slices.Sort(found)
+	return found
 }

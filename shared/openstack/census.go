@@ -3,9 +3,9 @@ package openstack
 import (
 	"context"
 	"net/url"
+	"strconv"
 	"time"
 
-	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
@@ -78,9 +78,9 @@ func (s *Session) launched(ctx context.Context, projectID string, see func(domai
 // reached a host.
 func (s *Session) neverLaunched(ctx context.Context, projectID string, see func(domain.Standing)) error {
 	query := url.Values{"status": {"BUILD", "ERROR"}}
-	return s.eachServer(ctx, projectID, query, func(found *server) {
+	return s.counted(ctx, projectID, query, func(found *server) {
 		if found.Launched.IsZero() {
-			see(domain.Standing{ServerID: found.ID, ProjectID: found.Tenant, State: domain.VMState(found.VMState)})
+			see(domain.Standing{ServerID: found.ID, ProjectID: found.Tenant, State: domain.VMState(found.VMState), Created: found.Created})
 		}
 	})
 }
@@ -89,7 +89,7 @@ func (s *Session) neverLaunched(ctx context.Context, projectID string, see func(
 // actions. projectID as in Standings.
 func (s *Session) Changes(ctx context.Context, projectID string, since time.Time, see func(domain.History)) error {
 	query := url.Values{"changes-since": {since.UTC().Format(time.RFC3339)}}
-	return s.eachServer(ctx, projectID, query, func(found *server) {
+	return s.counted(ctx, projectID, query, func(found *server) {
 		h := domain.History{
 			ServerID: found.ID, ProjectID: found.Tenant, Created: found.Created, Updated: found.Updated,
 			State: domain.VMState(found.VMState),
@@ -104,55 +104,13 @@ func (s *Session) Changes(ctx context.Context, projectID string, since time.Time
 	})
 }
 
-func (s *Session) eachServer(ctx context.Context, projectID string, query url.Values, see func(*server)) error {
-	query.Set("limit", "1000")
+// counted calls see for every server of a list, of all projects when projectID is "".
+func (s *Session) counted(ctx context.Context, projectID string, query url.Values, see func(*server)) error {
+	query.Set("limit", strconv.Itoa(watchPage))
 	if projectID == "" {
 		query.Set("all_tenants", "1")
 	}
-	for {
-		page, more, err := s.serverPage(ctx, computeBase, query)
-		if err != nil {
-			return err
-		}
-		if len(page) > 0 && page[len(page)-1].ID == query.Get("marker") {
-			return apperr.New(apperr.BadGateway, "nova gives the same page for ever")
-		}
-		for i := range page {
-			see(&page[i])
-		}
-		if !more || len(page) == 0 {
-			return nil
-		}
-		query.Set("marker", page[len(page)-1].ID)
-	}
-}
-
-// Actions reads the action log of a server, of a deleted one too.
-func (s *Session) Actions(ctx context.Context, serverID string) ([]domain.Action, error) {
-	nova, err := s.compute(ctx, computeActionTimes)
-	if err != nil {
-		return nil, err
-	}
-	var body struct {
-		Actions []struct {
-			Name    string     `json:"action"`
-			Start   naiveTime  `json:"start_time"`
-			Updated *naiveTime `json:"updated_at"`
-			Message string     `json:"message"` // "Error", or null
-		} `json:"instanceActions"`
-	}
-	_, err = nova.Get(ctx, nova.ServiceURL("servers", url.PathEscape(serverID), "os-instance-actions"), &body, nil)
-	if err != nil {
-		return nil, classify("nova", err)
-	}
-	actions := make([]domain.Action, len(body.Actions))
-	for i, a := range body.Actions {
-		actions[i] = domain.Action{Name: a.Name, Start: a.Start.Time, Finish: a.Start.Time, Failed: a.Message != ""}
-		if a.Updated != nil && a.Updated.After(a.Start.Time) {
-			actions[i].Finish = a.Updated.Time
-		}
-	}
-	return actions, nil
+	return s.eachServer(ctx, computeBase, query, see)
 }
 
 type link struct {

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/gophercloud/gophercloud/v2"
-	"github.com/hashicorp/golang-lru/v2/expirable"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -18,14 +17,36 @@ import (
 // answers 401 when the trust is gone or expired, 403 when a role is. An expired trust stays in the user's list, and not even the
 // user can delete it then; one that is not over can be deleted with a token that was made of it.
 
-// At is another cloud, or another region of this one, reached in the same way. authURL "" is this cloud's Keystone.
+// maxClouds bounds the other clouds and regions that are kept. Whoever makes a connection names the region.
+const maxClouds = 100
+
+// At is another cloud, reached as AddRemotes has said, or another region of this one. authURL "" is this cloud's Keystone. The same cloud and
+// region is the same Cloud, so that its catalogs are kept.
 func (c *Cloud) At(authURL, region string) *Cloud {
-	other := &Cloud{identity: c.identity, region: c.region, iface: c.iface, http: c.http, catalogs: expirable.NewLRU[string, catalog](1000, nil, catalogTTL)}
-	if authURL != "" {
-		other.identity, other.region = identityURL(authURL), ""
+	other := &Cloud{identity: c.identity, region: c.region, iface: c.iface, http: c.http, remotes: c.remotes}
+	switch identity := identityURL(authURL); {
+	case authURL == "":
+	case identity == c.identity:
+		other.region = ""
+	default: // with its own interface and authorities, and not this cloud's
+		found, client := c.remotes.find(identity)
+		other.identity, other.region, other.iface, other.http = identity, found.region, found.iface, client
 	}
 	if region != "" {
 		other.region = region
+	}
+	return c.kept(other)
+}
+
+// kept is the Cloud that is kept of the other's Keystone and region, or else the other itself, which is kept from now on.
+func (c *Cloud) kept(other *Cloud) *Cloud {
+	key := other.identity + " " + other.region
+	if known, ok := c.others.Get(key); ok {
+		return known
+	}
+	other.catalogs, other.others = newCatalogCache(), c.others
+	if known, ok, _ := c.others.PeekOrAdd(key, other); ok { // somebody else was faster
+		return known
 	}
 	return other
 }
@@ -68,7 +89,7 @@ func mayDelegate(err error) error {
 		return err
 	}
 	words := strings.ToLower(apperr.As(err).Message)
-	if !strings.Contains(words, "delegat") && !strings.Contains(words, "application credential") {
+	if !strings.Contains(words, "delegat") && !strings.Contains(strings.ReplaceAll(words, "_", " "), "application credential") {
 		return err
 	}
 	return apperr.Wrap(apperr.Conflict, err, "Keystone does not let this token make a trust, because it was delegated itself: "+

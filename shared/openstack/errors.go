@@ -68,6 +68,9 @@ func refusal(service string, r *gophercloud.ErrUnexpectedResponseCode) error {
 	case !known:
 		return apperr.Wrap(apperr.BadGateway, cause, "%s answered with status %d", service, r.Actual)
 	case code == apperr.Unavailable || code == apperr.Timeout:
+		if strings.Contains(text, "Keystone service is temporarily unavailable") { // keystonemiddleware, in front of every service
+			service = "keystone"
+		}
 		e := apperr.Wrap(code, cause, "%s is not available", service)
 		e.RetryAfter = retryAfter(r.ResponseHeader)
 		return e

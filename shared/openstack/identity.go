@@ -3,13 +3,13 @@ package openstack
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
+	"net/url"
 	"time"
 
 	"github.com/gophercloud/gophercloud/v2"
 	"github.com/gophercloud/gophercloud/v2/openstack/config/clouds"
-	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/projects"
-	"github.com/gophercloud/gophercloud/v2/pagination"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -61,6 +61,9 @@ func (t token) identity() domain.Identity {
 //
 // Keystone answers 404 for a token of an application credential with access rules unless the asker promises
 // to enforce them (OpenStack-Identity-Access-Rules). We do not, so such a token is refused.
+//
+// Keystone answers 403 for a token of a trust with impersonation: it says that its user is the trustor, and Keystone compares
+// that with the trustee. No other call tells whose it is, and Keystone exchanges no trust's token for another one.
 func (c *Cloud) Validate(ctx context.Context, subject domain.Secret) (domain.Identity, error) {
 	s := Session{cloud: c, token: subject}
 	keystone := &gophercloud.ServiceClient{ProviderClient: s.provider(), Endpoint: c.identity}
@@ -71,11 +74,13 @@ func (c *Cloud) Validate(ctx context.Context, subject domain.Secret) (domain.Ide
 		MoreHeaders: map[string]string{"X-Subject-Token": subject.Reveal()},
 		OkCodes:     []int{http.StatusOK, http.StatusNonAuthoritativeInfo},
 	})
-	switch err = classify("keystone", err); apperr.CodeOf(err) {
+	switch err = c.refusalOf(ctx, classify("keystone", err)); apperr.CodeOf(err) {
 	case "":
 	case apperr.NotFound:
 		return domain.Identity{}, apperr.Wrap(apperr.Unauthenticated, err, "this token is not accepted: tokens of application credentials with access rules are not honored")
-	case apperr.Unauthenticated, apperr.Invalid, apperr.Forbidden:
+	case apperr.Forbidden:
+		return domain.Identity{}, apperr.Wrap(apperr.Forbidden, err, "keystone accepts this token, but does not let it validate itself: tokens of trusts with impersonation are not supported")
+	case apperr.Unauthenticated, apperr.Invalid:
 		return domain.Identity{}, apperr.Wrap(apperr.Unauthenticated, err, "the token is invalid or expired")
 	default:
 		return domain.Identity{}, keystoneAway(err)
@@ -91,20 +96,12 @@ func keystoneAway(err error) error {
 	if code := apperr.CodeOf(err); code == apperr.ClientGone || code == apperr.RateLimited {
 		return err
 	}
+	if _, says := errors.AsType[notKeystoneError](err); says {
+		return err
+	}
 	e := apperr.Wrap(apperr.Unavailable, err, "keystone is not available")
 	e.RetryAfter = defaultRetryAfter
 	return e
-}
-
-// Reachable asks Keystone for its version, without any token.
-func (c *Cloud) Reachable(ctx context.Context) error {
-	s := Session{cloud: c}
-	keystone := &gophercloud.ServiceClient{ProviderClient: s.provider(), Endpoint: c.identity}
-	resp, err := keystone.Get(ctx, c.identity, nil, &gophercloud.RequestOpts{OkCodes: []int{http.StatusOK, http.StatusMultipleChoices}})
-	if err == nil {
-		err = resp.Body.Close()
-	}
-	return classify("keystone", err)
 }
 
 // Credentials are a service account's. Only event functions have them.
@@ -168,7 +165,28 @@ func (c *Cloud) Account(cfg Config, credentials Credentials) (*Account, error) {
 
 // Login opens a session with the account's own scope, or none.
 func (a *Account) Login(ctx context.Context) (*Session, error) {
-	return a.cloud.login(ctx, &a.auth)
+	s, err := a.cloud.login(ctx, &a.auth)
+	if err != nil {
+		return nil, fmt.Errorf("login as %s at %s: %w", a, a.cloud.IdentityURL(), err)
+	}
+	return s, nil
+}
+
+// String names the account, without any secret, for the log.
+func (a *Account) String() string {
+	switch domain, id := a.auth.DomainName, a.auth.DomainID; {
+	case a.auth.ApplicationCredentialID != "":
+		return "the application credential " + a.auth.ApplicationCredentialID
+	case a.auth.ApplicationCredentialName != "":
+		return "the application credential " + a.auth.ApplicationCredentialName + " of the user " + a.auth.Username
+	case a.auth.UserID != "":
+		return "the user with the id " + a.auth.UserID
+	case domain != "":
+		return "the user " + a.auth.Username + " of the domain " + domain
+	case id != "":
+		return "the user " + a.auth.Username + " of the domain with the id " + id
+	}
+	return "the user " + a.auth.Username
 }
 
 // In opens a session in one project from another session of the account, without its password: Keystone
@@ -179,6 +197,15 @@ func (s *Session) In(ctx context.Context, projectID string) (*Session, error) {
 		return s, nil
 	}
 	return s.cloud.login(ctx, &gophercloud.AuthOptions{TokenID: s.token.Reveal(), Scope: &gophercloud.AuthScope{ProjectID: projectID}})
+}
+
+// KnowsProject is NotFound when Keystone has no such project; one that is disabled it has. Forbidden says nothing: who may
+// not ask for the project is told so, too, of one that is gone.
+func (s *Session) KnowsProject(ctx context.Context, id string) error {
+	keystone := s.keystone()
+	var body struct{}
+	_, err := keystone.Get(ctx, keystone.ServiceURL("projects", url.PathEscape(id)), &body, nil)
+	return classify("keystone", err)
 }
 
 func (c *Cloud) login(ctx context.Context, auth *gophercloud.AuthOptions) (*Session, error) {
@@ -211,42 +238,11 @@ func (c *Cloud) create(ctx context.Context, request map[string]any) (*Session, t
 	}
 	// Not by gophercloud's tokens.Create, whose Extract panics on a struct that embeds one of ours.
 	resp, err := keystone.Post(ctx, keystone.ServiceURL("auth", "tokens"), request, &body, &gophercloud.RequestOpts{OmitHeaders: []string{"X-Auth-Token"}})
-	if err != nil {
-		return nil, token{}, classify("keystone", err)
+	if err = c.refusalOf(ctx, classify("keystone", err)); err != nil {
+		return nil, token{}, err
 	}
 	who := body.Token.identity()
 	s := c.As(domain.Secret(resp.Header.Get("X-Subject-Token")), who.UserID+"/"+who.ProjectID+"/"+who.DomainID)
 	s.project, s.userID, s.catalog = who.ProjectID, who.UserID, body.Token.Catalog
 	return s, body.Token.token, nil
-}
-
-// Projects lists the enabled projects of the domain ("" = of all) that the session may know of: every one
-// when Keystone's policy lets it list them, else those in which its user has a role.
-func (s *Session) Projects(ctx context.Context, domainID string) ([]domain.Project, error) {
-	keystone := &gophercloud.ServiceClient{ProviderClient: s.provider(), Endpoint: s.cloud.identity}
-	enabled := true
-	page, err := projects.List(keystone, projects.ListOpts{DomainID: domainID, Enabled: &enabled}).AllPages(ctx)
-	if err = classify("keystone", err); apperr.CodeOf(err) == apperr.Forbidden {
-		page, err = projects.ListAvailable(keystone).AllPages(ctx)
-		err = classify("keystone", err)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return usable(page, domainID)
-}
-
-// usable are the projects of a page that can be worked in.
-func usable(page pagination.Page, domainID string) ([]domain.Project, error) {
-	found, err := projects.ExtractProjects(page)
-	if err != nil {
-		return nil, classify("keystone", err)
-	}
-	var out []domain.Project
-	for _, p := range found {
-		if p.Enabled && !p.IsDomain && (domainID == "" || p.DomainID == domainID) {
-			out = append(out, domain.Project{ID: p.ID, Name: p.Name, DomainID: p.DomainID})
-		}
-	}
-	return out, nil
 }

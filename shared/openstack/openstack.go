@@ -13,13 +13,13 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/gophercloud/gophercloud/v2"
 	"github.com/gophercloud/gophercloud/v2/openstack/config/clouds"
-	"github.com/hashicorp/golang-lru/v2/expirable"
+	lru "github.com/hashicorp/golang-lru/v2"
 	"golang.org/x/sync/singleflight"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -32,7 +32,9 @@ const (
 	computeTags         = "2.26" // a server shows its tags, a deleted one too
 	computeUsagePaging  = "2.40" // os-simple-tenant-usage in pages; cut off in silence before
 	computeFlavorInside = "2.47" // a server shows its flavor's name and size; only an id before
-	computeActionTimes  = "2.51" // instance actions with updated_at, when they finished
+	computeActionList   = "2.21" // the instance actions of a deleted server, too
+	computeActionEvents = "2.51" // the events of an action for everybody; for admins only before
+	computeActionTimes  = "2.58" // instance actions with updated_at, when they finished, and in pages
 	computeCreateTags   = "2.52" // tags in the create call, so that a server never exists without its UUID
 	computeRebuildData  = "2.57" // user_data in a rebuild
 	computeDownCells    = "2.69" // a server of a cell that is down is shown in part; an error before
@@ -55,8 +57,7 @@ func (c Config) Validate() error {
 	if c.Cloud != "" {
 		return nil
 	}
-	u, err := url.Parse(c.AuthURL)
-	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+	if !isURL(c.AuthURL) {
 		return fmt.Errorf("OS_AUTH_URL is %q: set it to Keystone's URL, or OS_CLOUD to a name in clouds.yaml", c.AuthURL)
 	}
 	switch c.Interface {
@@ -66,14 +67,23 @@ func (c Config) Validate() error {
 	return fmt.Errorf("OS_INTERFACE is %q: it must be public, internal or admin", c.Interface)
 }
 
+func isURL(text string) bool {
+	u, err := url.Parse(text)
+	return err == nil && u.Host != "" && (u.Scheme == "http" || u.Scheme == "https")
+}
+
 // Cloud is one OpenStack. It makes no call before it is used.
 type Cloud struct {
 	identity  string // Keystone's v3 URL, with a / at its end
 	region    string
 	iface     string
 	http      http.Client
-	catalogs  *expirable.LRU[string, catalog]
+	catalogs  *catalogCache
+	others    *lru.Cache[string, *Cloud] // clouds and regions reached by At
 	catalogSF singleflight.Group
+	probes    singleflight.Group
+	remotes   *remotes
+	confirmed atomic.Int64 // when Keystone's own answer was last seen, in Unix nanoseconds
 }
 
 // catalogTTL is how long a project's catalog is believed.
@@ -94,20 +104,31 @@ func New(cfg Config, opts Options) (*Cloud, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Cloud{
-		identity: identityURL(cfg.AuthURL), region: cfg.Region, iface: cfg.Interface,
-		catalogs: expirable.NewLRU[string, catalog](1000, nil, catalogTTL),
+	roots, err := cfg.roots()
+	if err != nil {
+		return nil, err
 	}
-	c.http = http.Client{
-		Transport: newTransport(tlsConfig, opts),
-		// A redirect would carry X-Auth-Token to whatever host it names.
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	c := &Cloud{
+		identity: identityURL(cfg.AuthURL), region: cfg.Region, iface: cfg.Interface, http: *newHTTPClient(tlsConfig, opts),
+		catalogs: newCatalogCache(), others: newCache[*Cloud](maxClouds),
+		remotes: &remotes{options: opts, roots: roots, known: map[string]remote{}, http: map[string]*http.Client{}},
 	}
 	return c, nil
 }
 
+func newHTTPClient(tlsConfig *tls.Config, opts Options) *http.Client {
+	return &http.Client{
+		Transport: newTransport(tlsConfig, opts),
+		// A redirect would carry X-Auth-Token to whatever host it names.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
 // Close gives back the connections that are idle.
-func (c *Cloud) Close() { c.http.CloseIdleConnections() }
+func (c *Cloud) Close() {
+	c.http.CloseIdleConnections()
+	c.remotes.close()
+}
 
 // IdentityURL is Keystone's URL as it stands in WWW-Authenticate.
 func (c *Cloud) IdentityURL() string { return strings.TrimSuffix(c.identity, "/") }
@@ -131,6 +152,9 @@ func (c *Config) resolve() (*tls.Config, error) {
 	if c.AuthURL == "" {
 		return nil, fmt.Errorf("OS_CLOUD is %q: that cloud has no auth_url", c.Cloud)
 	}
+	if !isURL(c.AuthURL) {
+		return nil, fmt.Errorf("OS_CLOUD is %q: its auth_url is %q; it must be Keystone's URL, such as https://keystone.example.com/v3", c.Cloud, c.AuthURL)
+	}
 	return tlsConfig, nil
 }
 
@@ -152,18 +176,28 @@ func (c *Config) parseOptions() []clouds.ParseOption {
 	return opts
 }
 
+// roots are the certificates of the cloud's own authority; nil when none is named.
+func (c *Config) roots() ([]byte, error) {
+	file := c.CACert
+	if known, _, err := readClouds(c.ConfigFile); c.Cloud != "" && err == nil && file == "" {
+		file = known.Clouds[c.Cloud].CACertFile
+	}
+	if file == "" {
+		return nil, nil
+	}
+	return readCertificates(file)
+}
+
 func loadCA(file string) (*tls.Config, error) {
 	if file == "" {
 		return nil, nil //nolint:nilnil // no file, no special configuration
 	}
-	pem, err := os.ReadFile(file) //nolint:gosec // the operator names it
+	pem, err := readCertificates(file)
 	if err != nil {
 		return nil, fmt.Errorf("OS_CACERT: %w", err)
 	}
 	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(pem) {
-		return nil, errors.New("OS_CACERT: " + file + " holds no certificate")
-	}
+	pool.AppendCertsFromPEM(pem)
 	return &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}, nil
 }
 
@@ -185,6 +219,8 @@ type Session struct {
 	project string // that it is in
 	userID  string
 	catalog catalog // which a credential with access rules may not be allowed to ask for
+
+	olderNova atomic.Bool // it has no computeActionTimes
 }
 
 // As makes calls with the caller's own token. scope is the id that the token is scoped to; two tokens of
@@ -206,7 +242,9 @@ func (s *Session) client(ctx context.Context, service, base, microversion string
 	if err != nil {
 		return nil, err
 	}
-	sc := &gophercloud.ServiceClient{ProviderClient: s.provider(), Endpoint: endpoint, Type: service, Microversion: microversion}
+	provider := s.provider()
+	provider.HTTPClient.Transport = blame{s, projectName(service), provider.HTTPClient.Transport}
+	sc := &gophercloud.ServiceClient{ProviderClient: provider, Endpoint: endpoint, Type: service, Microversion: microversion}
 	if base != "" && !strings.HasSuffix(endpoint, "/"+base) {
 		sc.ResourceBase = endpoint + base
 	}

@@ -24,6 +24,7 @@ type server struct {
 	Name      string    `json:"name"`
 	Status    string    `json:"status"`
 	Tenant    string    `json:"tenant_id"`
+	User      string    `json:"user_id"`
 	Created   time.Time `json:"created"`
 	Updated   time.Time `json:"updated"`
 	Zone      string    `json:"OS-EXT-AZ:availability_zone"`
@@ -84,7 +85,7 @@ func (s *server) domain() domain.Server {
 	out := domain.Server{
 		ID: s.ID, Name: s.Name, Status: s.Status, Addresses: []domain.Address{}, Zone: s.Zone, KeyName: s.KeyName,
 		CreatedAt: s.Created, UpdatedAt: s.Updated, Tags: s.Tags, Partial: s.Status == "UNKNOWN",
-		ProjectID: s.Tenant, Task: s.Task, Locked: s.Locked,
+		ProjectID: s.Tenant, UserID: s.User, Task: s.Task, Locked: s.Locked,
 	}
 	if out.UpdatedAt.IsZero() { // Nova does not know it of a server whose cell is down
 		out.UpdatedAt = out.CreatedAt
@@ -111,9 +112,8 @@ func (s *server) domain() domain.Server {
 	return out
 }
 
-// Servers reads one page of the project's servers, newest first. more says that Nova has another page after
-// the last of them.
-func (s *Session) Servers(ctx context.Context, q domain.ServerQuery) (page []domain.Server, more bool, err error) {
+// listQuery is what Nova is asked for a page.
+func listQuery(q domain.ServerQuery) url.Values {
 	query := url.Values{"limit": {strconv.Itoa(q.Limit)}}
 	if q.Marker != "" {
 		query.Set("marker", q.Marker)
@@ -127,27 +127,7 @@ func (s *Session) Servers(ctx context.Context, q domain.ServerQuery) (page []dom
 	if len(q.Tags) > 0 {
 		query.Set("tags-any", strings.Join(q.Tags, ","))
 	}
-	found, more, err := s.serverPage(ctx, computeFlavorInside, query)
-	page = make([]domain.Server, len(found))
-	for i := range found {
-		page[i] = found[i].domain()
-	}
-	return page, more, err
-}
-
-func (s *Session) serverPage(ctx context.Context, microversion string, query url.Values) ([]server, bool, error) {
-	nova, err := s.compute(ctx, microversion)
-	if err != nil {
-		return nil, false, err
-	}
-	var body struct {
-		Servers []server `json:"servers"`
-		Links   []struct {
-			Rel string `json:"rel"`
-		} `json:"servers_links"`
-	}
-	err = getPage(ctx, nova, nova.ServiceURL("servers", "detail")+"?"+query.Encode(), &body)
-	return body.Servers, len(body.Links) > 0, classify("nova", err)
+	return query
 }
 
 // Server reads one server. One whose cell is down comes with Partial set and the status UNKNOWN.

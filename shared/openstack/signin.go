@@ -4,7 +4,6 @@ import (
 	"context"
 
 	"github.com/gophercloud/gophercloud/v2"
-	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/projects"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -49,11 +48,11 @@ func (c *Cloud) signIn(ctx context.Context, auth *gophercloud.AuthOptions, scope
 
 // ProjectsOf lists the enabled projects in which the token's user has a role.
 func (c *Cloud) ProjectsOf(ctx context.Context, token domain.Secret) ([]domain.Project, error) {
-	page, err := projects.ListAvailable(c.As(token, "").keystone()).AllPages(ctx)
-	if err != nil {
-		return nil, classify("keystone", err)
+	found, truncated, err := c.As(token, "").listProjects(ctx, "auth/projects", nil)
+	if truncated {
+		err = errTruncated("projects of its user")
 	}
-	return usable(page, "")
+	return usable(found, ""), err
 }
 
 // Revoke ends a token, asked for with that token itself. One that has ended is no error.

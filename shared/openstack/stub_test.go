@@ -29,6 +29,8 @@ type stub struct {
 const (
 	theToken = "canary-token"
 	reqID    = "req-11111111-2222-4333-8444-555555555555"
+
+	keystoneDocument = `{"version":{"id":"v3.14","status":"stable","links":[{"rel":"self","href":"http://k/v3/"}]}}`
 )
 
 func newStub(t *testing.T) *stub {
@@ -49,6 +51,7 @@ func newStub(t *testing.T) *stub {
 		server.Close()
 	})
 	s.url = server.URL
+	s.answer("GET /v3/{$}", 200, keystoneDocument)
 	s.answer("GET /v3/auth/catalog", 200, s.catalog("compute", "network", "image"))
 	return s
 }
@@ -121,8 +124,8 @@ func list(ctx context.Context, s *Session) error {
 	return err
 }
 
-// bubbled is a Cloud whose answers are made by fn, without any network. It is made outside of the bubble of
-// testing/synctest in which it is used, because its cache keeps a goroutine for ever.
+// bubbled is a Cloud whose answers are made by fn, without any network: for use in a bubble of
+// testing/synctest.
 func bubbled(t *testing.T, fn func(*http.Request) (*http.Response, error)) *Cloud {
 	t.Helper()
 	c, err := New(Config{AuthURL: "http://keystone/v3", Interface: "public"}, Options{

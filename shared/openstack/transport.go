@@ -16,7 +16,9 @@ import (
 // The limits of every call. The caller's deadline bounds a call as a whole.
 const (
 	dialTimeout   = 5 * time.Second
-	headerTimeout = 60 * time.Second // Nova waits as long for a cell that does not answer
+	headerTimeout = novaCellTimeout + 30*time.Second // Nova then answers without the cell
+	// novaCellTimeout is how long Nova waits for a cell whose database does not answer (CELL_TIMEOUT in nova/context.py).
+	novaCellTimeout = 60 * time.Second
 	// OpenStack's eventlet servers give every open connection one of a hundred or so green threads for as long
 	// as it is open, so a copy that hoards idle ones keeps others out.
 	idlePerHost  = 16
@@ -58,7 +60,7 @@ type transport struct {
 func (t *transport) CloseIdleConnections() { t.idle() }
 
 // RoundTrip sends the request, again if that is safe and may help: a read that met a reset, 429, 502, 503
-// or 504. A write is never repeated here; whoever sent it must first look up what became of it.
+// or 504. A service that hangs is not asked again: it would hang once more. A write is never repeated here; whoever sent it must first look up what became of it.
 func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	req = req.Clone(req.Context())
 	if t.requestID != nil {
@@ -85,7 +87,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 func (t *transport) again(req *http.Request, resp *http.Response, err error, try int) (time.Duration, bool) {
-	if try >= maxTries || req.Method != http.MethodGet && req.Method != http.MethodHead || req.Context().Err() != nil {
+	if try >= maxTries || req.Method != http.MethodGet && req.Method != http.MethodHead || req.Context().Err() != nil || isHung(err) {
 		return 0, false
 	}
 	pause := firstPause << (try - 1)
@@ -104,6 +106,16 @@ func (t *transport) again(req *http.Request, resp *http.Response, err error, try
 		return 0, false
 	}
 	return pause, pause <= longestPause && t.budget.spend()
+}
+
+// isHung says whether a service took the request, or the connection, and did not answer in time.
+func isHung(err error) bool {
+	timeout, ok := errors.AsType[interface {
+		error
+		Timeout() bool
+	}](err)
+	dial, isDial := errors.AsType[*net.OpError](err)
+	return ok && timeout.Timeout() && (!isDial || dial.Op != "dial")
 }
 
 // budget lets retries be a fifth of all calls at most, with a few in hand: when OpenStack is down, it is

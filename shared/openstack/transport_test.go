@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -12,6 +13,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
 )
 
 // step is what the network does at one try.
@@ -20,14 +23,24 @@ type step struct {
 	header map[string]string
 }
 
+const (
+	hangs     = -1 // a status of step: there is no answer in time
+	noConnect = -2 // there is no connection in time
+)
+
 // play answers each try with the next step, the last one for ever, and counts the bodies that were not closed.
 func play(steps ...step) (rt http.RoundTripper, tries, open *atomic.Int64) {
 	tries, open = &atomic.Int64{}, &atomic.Int64{}
 	return roundTripper(func(*http.Request) (*http.Response, error) {
 		n := int(tries.Add(1))
 		s := steps[min(n, len(steps))-1]
-		if s.status == 0 {
+		switch s.status {
+		case 0:
 			return nil, syscall.ECONNRESET
+		case hangs:
+			return nil, timeout{}
+		case noConnect:
+			return nil, &net.OpError{Op: "dial", Err: timeout{}}
 		}
 		resp := response(s.status, s.header, "")
 		open.Add(1)
@@ -63,6 +76,8 @@ func TestRetries(t *testing.T) {
 		"HEAD too":                  {"HEAD", []step{{502, nil}, {504, nil}, {200, nil}}, 0, 3, 200, 300 * time.Millisecond, 600 * time.Millisecond},
 		"given up":                  {"GET", []step{{503, nil}}, 0, 3, 503, 300 * time.Millisecond, 600 * time.Millisecond},
 		"given up, resets":          {"GET", []step{{}}, 0, 3, 0, 300 * time.Millisecond, 600 * time.Millisecond},
+		"no connection in time":     {"GET", []step{{noConnect, nil}, {200, nil}}, 0, 2, 200, 100 * time.Millisecond, 200 * time.Millisecond},
+		"no answer in time":         {"GET", []step{{hangs, nil}, {200, nil}}, 0, 1, 0, 0, 0},
 		"a fault of its own":        {"GET", []step{{500, nil}}, 0, 1, 500, 0, 0},
 		"a refusal":                 {"GET", []step{{404, nil}}, 0, 1, 404, 0, 0},
 		"a redirect":                {"GET", []step{{302, nil}}, 0, 1, 302, 0, 0},
@@ -108,6 +123,30 @@ func TestRetries(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestACellHangs: Nova answers without the cell after its own 60 s, and that answer is waited for. Should Nova hang itself, it is asked
+// once. The wait is shortened here, because a test cannot take a minute and a half.
+func TestACellHangs(t *testing.T) {
+	t.Parallel()
+	s := newStub(t)
+	s.mux.HandleFunc("GET /compute/servers/id", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	var waits time.Duration
+	cloud, err := New(Config{AuthURL: s.url, Interface: "public"}, Options{Wrap: func(rt http.RoundTripper) http.RoundTripper {
+		plain := rt.(*http.Transport) //nolint:forcetypeassert // it is what is wrapped
+		waits, plain.ResponseHeaderTimeout = plain.ResponseHeaderTimeout, 100*time.Millisecond
+		return plain
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cloud.Close)
+	if waits < 60*time.Second+20*time.Second {
+		t.Errorf("it waits %s, and Nova 60 s for a cell", waits)
+	}
+	if err := read(t.Context(), cloud.As(theToken, "p1")); apperr.CodeOf(err) != apperr.Timeout || len(s.to("/compute/servers/id")) != 1 {
+		t.Errorf("%v after %d calls", err, len(s.to("/compute/servers/id")))
 	}
 }
 

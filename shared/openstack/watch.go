@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
@@ -45,10 +44,7 @@ func (s *Session) watched(ctx context.Context, microversion, projectID string, q
 	if projectID != "" && projectID != s.project {
 		query.Set("project_id", projectID)
 	}
-	if marker != "" {
-		query.Set("marker", marker)
-	}
-	found, more, err := s.patientPage(ctx, microversion, query)
+	found, next, err := s.pageAfter(ctx, microversion, query, marker)
 	page = make([]domain.Server, len(found))
 	for i := range found {
 		page[i] = found[i].domain()
@@ -56,32 +52,7 @@ func (s *Session) watched(ctx context.Context, microversion, projectID string, q
 			page[i].Partial = true // what it had is gone with it, and Nova shows none of it
 		}
 	}
-	if err != nil || !more || len(page) == 0 {
-		return page, "", err
-	}
-	last := page[len(page)-1]
-	if last.Status == "UNKNOWN" {
-		return page, "", nil // Nova finds no server of a cell that is down, so it could not go on from there
-	}
-	if last.ID == marker {
-		return nil, "", apperr.New(apperr.BadGateway, "nova gives the same page for ever")
-	}
-	return page, last.ID, nil
-}
-
-// patientPage asks again when Nova fails: it does so when a server of the page is deleted while the page is put together.
-func (s *Session) patientPage(ctx context.Context, microversion string, query url.Values) (page []server, more bool, err error) {
-	for try := 1; ; try++ {
-		page, more, err = s.serverPage(ctx, microversion, query)
-		if apperr.CodeOf(err) != apperr.BadGateway || try == maxTries {
-			return page, more, err
-		}
-		select {
-		case <-time.After(firstPause << try):
-		case <-ctx.Done():
-			return nil, false, classify("nova", ctx.Err())
-		}
-	}
+	return page, next, err
 }
 
 // CellsUp fails when the database of one of Nova's cells does not answer. projectID as in ChangedServers.

@@ -1,10 +1,7 @@
 package ordering
 
 import (
-	"cmp"
 	"context"
-	"log/slog"
-	"slices"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -18,16 +15,17 @@ func (w Worker) Observe(ctx context.Context, cloud Cloud, order domain.Order) (d
 	if err != nil {
 		return order, err
 	}
-	found, _, err := cloud.Servers(ctx, domain.ServerQuery{Tags: []string{domain.OrderTag(order.ID)}, Limit: 1000})
+	found, err := orderServers(ctx, cloud, order)
 	if err != nil {
 		return order, err
 	}
 	var news []domain.Instance
 	for _, i := range order.Instances {
 		var server domain.Server
-		switch mine := ofInstance(found, i); {
-		case len(mine) > 0 && (i.ServerID == "" || i.ServerID == mine[0].ID):
-			server = mine[0]
+		own, adopted, ok := order.OwnServer(i, found)
+		switch {
+		case ok:
+			i, server = adopted, own
 		case i.ServerID == "" || i.State == domain.InstanceDeleted:
 			continue
 		default:
@@ -40,16 +38,17 @@ func (w Worker) Observe(ctx context.Context, cloud Cloud, order domain.Order) (d
 			news = append(news, i)
 		}
 	}
-	if order, err = w.write(ctx, order, news); err == nil {
-		removeExtras(ctx, cloud, order, found)
+	Explain(ctx, cloud, news)
+	if order, err = w.write(ctx, order, news); err != nil {
+		return order, err
 	}
-	return order, err
+	return order, w.removeExtras(ctx, cloud, order, found)
 }
 
 // write writes down what is new, and reads the order back.
 func (w Worker) write(ctx context.Context, order domain.Order, news []domain.Instance) (domain.Order, error) {
 	if len(news) == 0 {
-		return order, nil
+		return w.reread(ctx, order)
 	}
 	told, err := w.Instances.Change(ctx, news)
 	if err != nil {
@@ -61,18 +60,12 @@ func (w Worker) write(ctx context.Context, order domain.Order, news []domain.Ins
 	return w.Orders.Get(ctx, order.ProjectID, order.ID)
 }
 
-// removeExtras deletes servers that were made twice, because Nova took so long over a call that its claim ended and it was
-// repeated. The one that is written down stays; that is never changed, so whoever looks may do this.
-func removeExtras(ctx context.Context, cloud Cloud, order domain.Order, found []domain.Server) {
-	for _, i := range order.Instances {
-		for _, server := range ofInstance(found, i) {
-			if i.ServerID == "" || server.ID == i.ServerID || domain.StateOf(server.Status, server.Task) == domain.InstanceDeleting {
-				continue
-			}
-			err := cloud.DeleteServer(ctx, server.ID)
-			slog.WarnContext(ctx, "deleting a server that was made twice", "instance_id", i.ID, "server_id", server.ID, "error", err)
-		}
+// reread reads an order anew that waits for the end of a create call: the call's fence may be over.
+func (w Worker) reread(ctx context.Context, order domain.Order) (domain.Order, error) {
+	if !order.WaitsForCalls() {
+		return order, nil
 	}
+	return w.Orders.Get(ctx, order.ProjectID, order.ID)
 }
 
 func secondLook(ctx context.Context, cloud Cloud, id string) (domain.Server, error) {
@@ -81,27 +74,4 @@ func secondLook(ctx context.Context, cloud Cloud, id string) (domain.Server, err
 		return domain.Server{ID: id, Status: "DELETED", Partial: true}, nil
 	}
 	return server, err
-}
-
-// ofInstance lists the servers that carry the instance's tag, the one to keep first: the one that is written
-// down, else the oldest. Every copy comes to the same choice.
-func ofInstance(found []domain.Server, i domain.Instance) []domain.Server {
-	var mine []domain.Server
-	for _, server := range found {
-		gone := i.ServerID == "" && domain.StateOf(server.Status, server.Task) == domain.InstanceDeleted // Nova lists it for a moment more
-		if slices.Contains(server.Tags, i.ID.String()) && !gone {
-			mine = append(mine, server)
-		}
-	}
-	slices.SortFunc(mine, func(a, b domain.Server) int {
-		switch i.ServerID {
-		case "":
-		case a.ID:
-			return -1
-		case b.ID:
-			return 1
-		}
-		return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.ID, b.ID))
-	})
-	return mine
 }

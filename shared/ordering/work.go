@@ -24,7 +24,8 @@ const (
 	longestFinish = 10 * time.Second
 	lookAgain     = 1500 * time.Millisecond // between two looks at an order that Nova works on
 	// What is known is written down also when the time is up; a database that hangs must not hold the copy.
-	endTimeout = 5 * time.Second
+	endTimeout   = 5 * time.Second
+	longestClaim = 10 * time.Second
 )
 
 // Cloud is the part of OpenStack that orders need.
@@ -40,7 +41,10 @@ type Cloud interface {
 
 // Store is the part of the database that orders need.
 type Store interface {
+	ExtraStore
 	Renew(ctx context.Context, order domain.Order, claim domain.Claim, claimFor time.Duration) error
+	BeginCall(ctx context.Context, order domain.Order, claim domain.Claim, call domain.CreateCall, claimFor, fence time.Duration) error
+	EndCall(ctx context.Context, order domain.Order, call domain.CreateCall) error
 	Release(ctx context.Context, order domain.Order, claim domain.Claim) error
 	Decide(ctx context.Context, claim domain.Claim, i domain.Instance) error
 	Get(ctx context.Context, projectID string, id uuid.UUID) (domain.Order, error)
@@ -57,7 +61,8 @@ type Worker struct {
 	Orders    Store
 	Instances Instances
 	Tell      func()        // wakes who is waiting for news
-	Claim     time.Duration // for how long a copy that may have died keeps an order to itself; two thirds may go to one create call
+	Claim     time.Duration // for how long an unanswered create call keeps the next one for its instance back; two thirds may go to the call
+	User      string        // who makes the create calls; "" = not known
 }
 
 // Wish is what it takes to ask Nova for an order's servers, besides what is stored of them.
@@ -74,8 +79,10 @@ func (w Worker) Work(ctx context.Context, cloud Cloud, order domain.Order, claim
 	finishing := min(longestFinish, time.Until(deadline)/4)
 	working, cancel := context.WithDeadline(ctx, deadline.Add(-finishing))
 	defer cancel()
+	working, stop := w.hold(working, order, claim)
+	defer stop()
 	if !claim.Fresh {
-		order, err = w.Observe(working, cloud, order) // somebody has begun it
+		order, err = w.resume(working, cloud, order)
 	}
 	if err == nil && wish != nil && !order.RollingBack() {
 		err = w.launch(working, cloud, order, claim, *wish)
@@ -83,12 +90,22 @@ func (w Worker) Work(ctx context.Context, cloud Cloud, order domain.Order, claim
 	if attended(order) && !errors.Is(err, ErrOpen) && !errors.Is(err, domain.ErrFenced) {
 		err = errors.Join(err, w.attend(working, cloud, order, claim))
 	}
-	if errors.Is(err, ErrOpen) {
-		return err // the claim runs on: nobody asks again before Nova has surely finished
+	if errors.Is(context.Cause(working), domain.ErrFenced) {
+		return errors.Join(domain.ErrFenced, err)
 	}
+	stop() // an unanswered create call is fenced by itself
 	end, cancel := ending(ctx)
 	defer cancel()
 	return errors.Join(err, w.Orders.Release(end, order, claim))
+}
+
+// resume looks at an order that somebody else has begun. Its create calls are read under the claim, so that all are known.
+func (w Worker) resume(ctx context.Context, cloud Cloud, order domain.Order) (domain.Order, error) {
+	order, err := w.Orders.Get(ctx, order.ProjectID, order.ID)
+	if err != nil {
+		return order, err
+	}
+	return w.Observe(ctx, cloud, order)
 }
 
 // attended says whether the order is looked at until it is settled. Of one through a connection nobody else hears how it went.
@@ -103,6 +120,9 @@ func ending(ctx context.Context) (context.Context, context.CancelFunc) {
 
 // launch asks Nova for every server of the order that is undecided.
 func (w Worker) launch(ctx context.Context, cloud Cloud, order domain.Order, claim domain.Claim, wish Wish) (err error) {
+	if order, err = w.awaitCalls(ctx, cloud, order); err != nil || order.RollingBack() {
+		return err
+	}
 	if wish.Prepare != nil {
 		if order, err = wish.Prepare(ctx, order); err != nil {
 			return err
@@ -159,63 +179,6 @@ func width(ctx context.Context, cloud Cloud, order domain.Order) int {
 	return Parallel
 }
 
-// ErrOpen says that Nova may or may not have made the server.
-var ErrOpen = errors.New("it is open whether nova made the server")
-
-// create asks Nova for one server and writes down what it says, if it says anything final.
-func (w Worker) create(
-	ctx context.Context, cloud Cloud, order domain.Order, claim domain.Claim, i domain.Instance, userData domain.Secret,
-) (domain.Instance, error) {
-	if err := ctx.Err(); err != nil {
-		return i, err // another one failed, or the time is up: nothing was sent for this one
-	}
-	if err := w.Orders.Renew(ctx, order, claim, w.Claim); err != nil {
-		return i, err
-	}
-	// Not canceled when another create fails: Nova would go on, and nobody would hear its answer.
-	limit := w.Claim * 2 / 3
-	if deadline, ok := ctx.Deadline(); ok {
-		limit = min(limit, time.Until(deadline)+longestFinish/2)
-	}
-	asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
-	defer cancel()
-	id, err := cloud.CreateServer(asking, i.Spec, i.Name, userData, tags(order, i))
-	switch {
-	case err == nil:
-		i.ServerID, i.State, i.RawStatus = id, domain.InstanceBuilding, "BUILD"
-	case Final(err):
-		i.State, i.Problem = domain.InstanceError, &domain.Problem{Code: string(apperr.CodeOf(err)), Detail: apperr.As(err).Message}
-	case sentNothing(err):
-		return i, err
-	default:
-		slog.WarnContext(ctx, "open create", "instance_id", i.ID, "error", err)
-		return i, errors.Join(ErrOpen, err)
-	}
-	end, cancel := ending(ctx)
-	defer cancel()
-	return i, w.Orders.Decide(end, claim, i)
-}
-
-// tags are how a server is found again: by its instance, and all of an order at once.
-func tags(order domain.Order, i domain.Instance) []string {
-	return []string{i.ID.String(), domain.OrderTag(order.ID)}
-}
-
-// Final says whether OpenStack refused for good: the same call would be refused again.
-func Final(err error) bool {
-	switch apperr.CodeOf(err) {
-	case apperr.Invalid, apperr.Forbidden, apperr.Quota, apperr.NotFound, apperr.Conflict, apperr.TooLarge, apperr.Unsupported:
-		return true
-	}
-	return false
-}
-
-// sentNothing says whether Nova surely made nothing, although it did not refuse for good.
-func sentNothing(err error) bool {
-	code := apperr.CodeOf(err)
-	return code == apperr.Unauthenticated || code == apperr.RateLimited || errors.Is(err, apperr.ErrNotSent)
-}
-
 // attend looks at the order's servers, and stops or deletes them as the order wants it, until it is settled or the time is
 // up. What goes wrong with one server comes up again at the next look.
 func (w Worker) attend(ctx context.Context, cloud Cloud, order domain.Order, claim domain.Claim) error {
@@ -224,7 +187,7 @@ func (w Worker) attend(ctx context.Context, cloud Cloud, order domain.Order, cla
 		if left := untilEnd(ctx); left < lookAgain {
 			return nil
 		}
-		if err := w.Orders.Renew(ctx, order, claim, w.Claim); err != nil {
+		if err := w.Orders.Renew(ctx, order, claim, ClaimFor(w.Claim)); err != nil {
 			return err
 		}
 		if order, err = w.Observe(ctx, cloud, order); err != nil {
@@ -256,7 +219,7 @@ func (w Worker) step(ctx context.Context, cloud Cloud, order domain.Order, claim
 	slots := make(chan struct{}, Parallel)
 	for n, step := range order.Next() {
 		i := order.Instances[n]
-		more = more || step != domain.StepCreate && (step != domain.StepNone || i.Decided())
+		more = more || order.RollingBack() && !i.Decided() || step != domain.StepCreate && (step != domain.StepNone || i.Decided())
 		if step == domain.StepNone || step == domain.StepCreate {
 			continue
 		}

@@ -23,6 +23,8 @@ type desk struct {
 	refuse   map[string]error // by call
 	calls    []string
 	released int
+
+	unexpected []string // servers that were told of
 }
 
 func (d *desk) call(name string) error {
@@ -78,6 +80,38 @@ func (d *desk) Servers(context.Context, domain.ServerQuery) ([]domain.Server, bo
 
 func (d *desk) Renew(context.Context, domain.Order, domain.Claim, time.Duration) error { return nil }
 
+func (d *desk) BeginCall(_ context.Context, _ domain.Order, _ domain.Claim, call domain.CreateCall, _, fence time.Duration) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	call.BeganAt, call.Until = time.Now(), time.Now().Add(fence)
+	d.order.Calls = append(d.order.Calls, call)
+	return nil
+}
+
+func (d *desk) EndCall(_ context.Context, _ domain.Order, call domain.CreateCall) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for n := range d.order.Calls {
+		if d.order.Calls[n].ID == call.ID {
+			d.order.Calls[n].EndedAt = time.Now()
+		}
+	}
+	return nil
+}
+
+func (d *desk) MarkDuplicate(_ context.Context, _ domain.Order, call domain.CreateCall, serverID string) (bool, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	n := slices.IndexFunc(d.order.Calls, func(c domain.CreateCall) bool { return c.ID == call.ID })
+	d.order.Calls[n].ServerID = serverID
+	return true, nil
+}
+
+func (d *desk) TellUnexpected(_ context.Context, _ domain.Instance, s domain.Server) (bool, error) {
+	d.unexpected = append(d.unexpected, s.ID)
+	return true, nil
+}
+
 func (d *desk) Now(context.Context) (time.Time, error) { return time.Now(), nil }
 
 func (d *desk) Release(context.Context, domain.Order, domain.Claim) error {
@@ -107,6 +141,7 @@ func (d *desk) Get(context.Context, string, uuid.UUID) (domain.Order, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	order := d.order
+	order.ReadAt, order.Calls = time.Now(), slices.Clone(order.Calls)
 	order.Instances = slices.Clone(order.Instances)
 	return order, nil
 }
@@ -146,7 +181,7 @@ func TestWork(t *testing.T) {
 		"stop is not allowed":      {stopped, map[string]error{"stop": stale}, domain.OrderRunning, apperr.Unauthenticated, 2, 1},
 		"stop is forbidden":        {stopped, map[string]error{"stop": forbidden}, domain.OrderRunning, apperr.Forbidden, 2, 1},
 		"no look is allowed":       {domain.OrderSpec{}, map[string]error{"list": stale}, domain.OrderRunning, apperr.Unauthenticated, 0, 1},
-		"it is open what was made": {domain.OrderSpec{}, map[string]error{"create": apperr.New(apperr.Timeout, "slow")}, domain.OrderRunning, apperr.Timeout, 0, 0},
+		"it is open what was made": {domain.OrderSpec{}, map[string]error{"create": apperr.New(apperr.Timeout, "slow")}, domain.OrderRunning, apperr.Timeout, 0, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -11,8 +11,8 @@ import (
 
 const (
 	insertDelegatedSQL = `
-insert into orders (project_id, id, domain_id, user_id, body_sha256, spec, connection_id, payload, status, seq)
-values ($1, $2, $3, $4, $5, $6, $7, $8, 'running', 1)
+insert into orders (project_id, id, domain_id, user_id, body_sha256, spec, connection_id, payload, status, seq, calls_recorded)
+values ($1, $2, $3, $4, $5, $6, $7, $8, 'running', 1, true)
 on conflict do nothing`
 
 	// An instance is idle that is stopped, and that nobody has ordered or asked anything of that is still to be done. The

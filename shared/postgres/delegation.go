@@ -44,13 +44,6 @@ where (c.status <> 'active' or coalesce(not_before, '-infinity') <= clock_timest
     or (c.project_id, c.id) in (select a.project_id, a.connection_id from actions a where a.status = 'running'
                                 and coalesce(a.claimed_until, '-infinity') < clock_timestamp()))
 order by random() limit $1`
-
-	// Those whose servers nobody else follows.
-	remoteSQL = `
-select ` + delegationColumns + ` from connections c
-where c.status = 'active' and (c.auth_url <> '' or c.region <> '') and coalesce(not_before, '-infinity') <= clock_timestamp()
-  and exists (select from instances i where i.project_id = c.project_id and i.connection_id = c.id and i.remote and i.state <> 'deleted')
-order by id`
 )
 
 // Ending lists connections whose time is over, and ended ones whose trust is still to be taken back.
@@ -61,11 +54,6 @@ func (d Delegations) Ending(ctx context.Context, limit int) ([]domain.Connection
 // Work lists connections with orders or actions that wait, whatever their status.
 func (d Delegations) Work(ctx context.Context, limit int) ([]domain.Connection, error) {
 	return d.list(ctx, workSQL, limit)
-}
-
-// Remote lists the active connections to other clouds that have servers there.
-func (d Delegations) Remote(ctx context.Context) ([]domain.Connection, error) {
-	return d.list(ctx, remoteSQL)
 }
 
 func (d Delegations) list(ctx context.Context, sql string, args ...any) ([]domain.Connection, error) {
@@ -122,29 +110,6 @@ func (d Delegations) Orders(ctx context.Context, projectID string, connection uu
 	rows, _ := d.DB.pool.Query(ctx, openOrdersSQL, projectID, connection, limit)
 	ids, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
 	return ids, classify(err)
-}
-
-// Instances lists the connection's instances in another cloud, which are not deleted and have a server.
-func (d Delegations) Instances(ctx context.Context, projectID string, connection uuid.UUID) ([]domain.Instance, error) {
-	rows, _ := d.DB.pool.Query(ctx, "select "+instanceColumns+` from instances
-where project_id = $1 and connection_id = $2 and remote and state <> 'deleted' and server_id is not null order by id`, projectID, connection)
-	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[domain.Instance])
-	return found, classify(err)
-}
-
-// What is known of servers in another cloud, through a connection that has ended or whose cloud has given no answer for long, is old.
-const unheardSQL = `
-select ` + instanceColumns + ` from instances
-where remote and connection_id is not null and state not in ('deleted', 'unknown') and server_id is not null
-  and exists (select from connections c where c.id = connection_id and (c.status <> 'active' or c.silent_since < clock_timestamp() - $1::interval))
-order by id limit $2`
-
-// Unheard lists instances in other clouds of which nobody hears any more, or has not for as long as patience, and that are not
-// unknown yet.
-func (d Delegations) Unheard(ctx context.Context, patience time.Duration, limit int) ([]domain.Instance, error) {
-	rows, _ := d.DB.pool.Query(ctx, unheardSQL, patience, limit)
-	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[domain.Instance])
-	return found, classify(err)
 }
 
 // What waits for a connection's cloud to answer again is none that is soon done. Nor is what has been moving for long.

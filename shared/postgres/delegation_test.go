@@ -181,45 +181,6 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// TestUnheard are instances in other clouds of connections that have ended, or were silent for long.
-func TestUnheard(t *testing.T) {
-	t.Parallel()
-	l := newLender(t)
-	d := postgres.Delegations{DB: l.DB}
-	elsewhere := func(c *domain.Connection) { c.AuthURL = "http://elsewhere.invalid/v3" }
-	ended, silent, fine := l.lend(t, domain.ConnectionQuota{}, elsewhere), l.lend(t, domain.ConnectionQuota{}, elsewhere), l.lend(t, domain.ConnectionQuota{}, elsewhere)
-	for _, c := range []domain.Connection{ended, silent, fine} {
-		o := through(c, 2)
-		for n := range o.Instances {
-			o.Instances[n].Remote = true
-		}
-		if _, err := l.PlaceDelegated(t.Context(), o); err != nil {
-			t.Fatal(err)
-		}
-	}
-	l.exec(t, "update instances set state = 'active', server_id = id::text where position = 0") // the others have no server yet
-	remote, err := d.Remote(t.Context())
-	if err != nil || len(remote) != 3 {
-		t.Errorf("connections to other clouds are %+v %v", remote, err)
-	}
-	if known, err := d.Instances(t.Context(), "p1", fine.ID); err != nil || len(known) != 1 || !known[0].Remote {
-		t.Errorf("its instances are %+v %v", known, err)
-	}
-	l.exec(t, "update connections set status = 'lost' where id = $1", ended.ID)
-	if err := d.Silent(t.Context(), "p1", silent.ID, time.Second, time.Second); err != nil {
-		t.Fatal(err)
-	}
-	for silence, want := range map[time.Duration]int{time.Hour: 1, -time.Hour: 2} {
-		found, err := d.Unheard(t.Context(), silence, 10)
-		if err != nil || len(found) != want {
-			t.Errorf("after %s: %+v %v", silence, found, err)
-		}
-	}
-	if remote, err := d.Remote(t.Context()); err != nil || len(remote) != 1 || remote[0].ID != fine.ID {
-		t.Errorf("connections to other clouds are %+v %v", remote, err)
-	}
-}
-
 // TestRetireDelegated forgets what is over for long, and nothing else.
 func TestRetireDelegated(t *testing.T) {
 	t.Parallel()

@@ -11,6 +11,8 @@ begin
         grant select, insert on requests, events to cloudfn_functions;
         grant select, insert, update on orders, instances, deliveries, streams to cloudfn_functions;
         grant select, insert on actions to cloudfn_functions;
+        grant select, insert, update on create_calls to cloudfn_functions;
+        grant select, insert on unexpected_servers to cloudfn_functions;
         grant select (id, project_id, domain_id, user_id, name, kind, auth_url, region, delegation_id, acts_as, actions, quota, usable_by, flavors,
                       status, reason, revoked, expires_at, idle_timeout, last_used_at, seq, created_at, updated_at), insert,
                update (status, reason, secret, revoked, last_used_at, seq, updated_at)
@@ -23,7 +25,8 @@ begin
         revoke all on all tables in schema public from cloudfn_events;
         grant usage on schema public to cloudfn_events;
         grant select on goose_db_version to cloudfn_events;
-        grant select, insert, update on orders, instances to cloudfn_events;
+        grant select, insert, update on orders, instances, create_calls to cloudfn_events;
+        grant select, insert on unexpected_servers to cloudfn_events;
         grant select, insert, update, delete on polls, jobs, events, deliveries, streams, callbacks, connections, actions,
             deployments to cloudfn_events;
     end if;

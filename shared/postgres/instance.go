@@ -15,17 +15,25 @@ import (
 type Instances struct{ DB *DB }
 
 // instanceColumns are the columns of a domain.Instance, in the order of its fields.
-const instanceColumns = `
-id, project_id, coalesce(order_id, '00000000-0000-0000-0000-000000000000'), name, coalesce(server_id, ''), state, raw_status,
+const (
+	instanceColumns = instanceColumnsA + `coalesce(server_id, ''), ` + instanceColumnsB + `'00000000-0000-0000-0000-000000000000'::uuid`
+
+	instanceColumnsA = `
+id, project_id, coalesce(order_id, '00000000-0000-0000-0000-000000000000'), name, `
+	instanceColumnsB = ` state, raw_status,
 problem, updated_at, origin, spec, addresses, key_name, key_fingerprint, seq,
 coalesce(seen_at, '0001-01-01'), coalesce(missed_at, '0001-01-01'),
-coalesce(connection_id, '00000000-0000-0000-0000-000000000000'), remote, coalesce(disconnected_at, '0001-01-01'), created_at`
+coalesce(connection_id, '00000000-0000-0000-0000-000000000000'), remote, coalesce(disconnected_at, '0001-01-01'), created_at, `
+)
 
 // changeInstanceSQL writes what is known of an instance, and its event, in one statement. It writes nothing when that is
 // nothing new, when something newer is known already, when the instance is gone, or when its server is another one's.
-// With a claim ($13) it writes only while the claim on the instance's order holds.
+// With a claim ($13) it writes only while the claim on the instance's order holds. What is known of the create call ($14) it writes
+// in any case: that does not change.
 const changeInstanceSQL = `
-with before as (
+with call as (
+    update create_calls set server_id = nullif($3, ''), ended_at = clock_timestamp() where project_id = $1 and id = $14 and server_id is null
+), before as (
     select i.* from instances i
     where i.project_id = $1 and i.id = $2 and i.state <> 'deleted'
       and (i.server_id is null or i.server_id = $3)
@@ -61,8 +69,8 @@ const instanceData = `jsonb_strip_nulls(jsonb_build_object(
         'disconnected', case when disconnected_at is not null then true end, 'fault', problem))`
 
 // Change writes what is known of instances, each with its event when that is news, in one transaction. told is how many
-// events there are. The ProjectID, ID, ServerID, Name, State, RawStatus, Problem, Addresses, KeyName, KeyFingerprint, MissedAt and
-// SeenAt of each count; a zero SeenAt is now. What was known since a later moment stays, and so does a deleted instance.
+// events there are. The ProjectID, ID, ServerID, Name, State, RawStatus, Problem, Addresses, KeyName, KeyFingerprint, MissedAt, SeenAt
+// and CallID of each count; a zero SeenAt is now. What was known since a later moment stays, and so does a deleted instance.
 func (i Instances) Change(ctx context.Context, known []domain.Instance) (told int, err error) {
 	// One order for all, so that two copies that change the same instances do not wait for each other.
 	known = slices.SortedFunc(slices.Values(known), func(a, b domain.Instance) int { return cmp.Compare(a.ID.String(), b.ID.String()) })
@@ -91,7 +99,7 @@ func changeAll(ctx context.Context, tx pgx.Tx, known []domain.Instance) (told in
 
 func queueChange(batch *pgx.Batch, k domain.Instance, claim uuid.NullUUID) *pgx.QueuedQuery {
 	return batch.Queue(changeInstanceSQL, k.ProjectID, k.ID, k.ServerID, k.Name, k.State, k.RawStatus, k.Problem, addressesOf(k),
-		k.KeyName, k.KeyFingerprint, orNull(k.MissedAt), orNull(k.SeenAt), claim)
+		k.KeyName, k.KeyFingerprint, orNull(k.MissedAt), orNull(k.SeenAt), claim, orNullID(k.CallID))
 }
 
 func addressesOf(i domain.Instance) []domain.Address {

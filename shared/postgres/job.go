@@ -42,6 +42,14 @@ func (j Jobs) Fail(ctx context.Context, kind, key string, claim uuid.UUID, reaso
 	return classify(err)
 }
 
+// Postpone gives the job back with the reason. No tick may try again before the pause is over.
+func (j Jobs) Postpone(ctx context.Context, kind, key string, claim uuid.UUID, reason error, pause time.Duration) error {
+	_, err := j.DB.pool.Exec(ctx,
+		"update jobs set claim_id = null, claimed_until = clock_timestamp() + $5::interval, error = $4 where kind = $1 and key = $2 and claim_id = $3",
+		kind, key, claim, reason.Error(), pause)
+	return classify(err)
+}
+
 // Renew prolongs the claim from now on, or says domain.ErrFenced.
 func (j Jobs) Renew(ctx context.Context, kind, key string, claim uuid.UUID, claimFor time.Duration) error {
 	tag, err := j.DB.pool.Exec(ctx,

@@ -21,8 +21,8 @@ type Orders struct{ DB *DB }
 
 const (
 	insertOrderSQL = `
-insert into orders (project_id, id, domain_id, user_id, body_sha256, spec, status, claim_id, claimed_until, seq)
-values ($1, $2, $3, $4, $5, $6, 'running', $7, clock_timestamp() + $8, 1)
+insert into orders (project_id, id, domain_id, user_id, body_sha256, spec, status, claim_id, claimed_until, seq, calls_recorded)
+values ($1, $2, $3, $4, $5, $6, 'running', $7, clock_timestamp() + $8, 1, true)
 on conflict do nothing`
 
 	// An order begins with its first event.
@@ -234,7 +234,7 @@ func (o Orders) Conclude(ctx context.Context, order domain.Order) error {
 const (
 	getOrderSQL = `
 select id, project_id, domain_id, user_id, body_sha256, spec, status, created_at,
-       coalesce(connection_id, '00000000-0000-0000-0000-000000000000'), payload
+       coalesce(connection_id, '00000000-0000-0000-0000-000000000000'), payload, calls_recorded, clock_timestamp()
 from orders where project_id = $1 and id = $2`
 
 	orderInstancesSQL = `
@@ -244,27 +244,30 @@ select ` + instanceColumns + ` from instances where project_id = $1 and order_id
 // Get reads an order of the project with its instances; NotFound when the project has none of that id.
 func (o Orders) Get(ctx context.Context, projectID string, id uuid.UUID) (domain.Order, error) {
 	var order domain.Order
-	err := o.DB.pool.QueryRow(ctx, getOrderSQL, projectID, id).Scan(&order.ID, &order.ProjectID, &order.DomainID,
-		&order.UserID, &order.BodySHA256, &order.Spec, &order.Status, &order.CreatedAt, &order.ConnectionID, &order.Payload)
+	batch := &pgx.Batch{}
+	batch.Queue(getOrderSQL, projectID, id).QueryRow(func(row pgx.Row) error {
+		return row.Scan(&order.ID, &order.ProjectID, &order.DomainID, &order.UserID, &order.BodySHA256, &order.Spec, &order.Status,
+			&order.CreatedAt, &order.ConnectionID, &order.Payload, &order.CallsRecorded, &order.ReadAt)
+	})
+	batch.Queue(orderInstancesSQL, projectID, id).Query(func(rows pgx.Rows) (err error) {
+		order.Instances, err = pgx.CollectRows(rows, pgx.RowToStructByPos[domain.Instance])
+		return err
+	})
+	readCalls(batch, &order, projectID, id)
+	err := o.DB.pool.SendBatch(ctx, batch).Close()
 	if errors.Is(err, pgx.ErrNoRows) {
 		return order, noOrder(id)
 	}
-	if err != nil {
-		return order, classify(err)
-	}
 	order.CreatedAt = order.CreatedAt.UTC()
-	rows, _ := o.DB.pool.Query(ctx, orderInstancesSQL, projectID, id)
-	order.Instances, err = pgx.CollectRows(rows, pgx.RowToStructByPos[domain.Instance])
 	return order, classify(err)
 }
 
 func noOrder(id uuid.UUID) error { return apperr.New(apperr.NotFound, "there is no order %s", id) }
 
-// Busy says whether a copy works on the order right now.
-func (o Orders) Busy(ctx context.Context, projectID string, id uuid.UUID) (bool, error) {
-	var busy bool
-	err := o.DB.pool.QueryRow(ctx,
-		"select coalesce(claimed_until > clock_timestamp(), false) from orders where project_id = $1 and id = $2",
-		projectID, id).Scan(&busy)
-	return busy, classify(err)
+// HeldFor is how long the claim of the replica that works on the order right now holds, if that is not renewed; 0 = none does.
+func (o Orders) HeldFor(ctx context.Context, projectID string, id uuid.UUID) (held time.Duration, err error) {
+	err = o.DB.pool.QueryRow(ctx, `
+select greatest(coalesce(claimed_until - clock_timestamp(), interval '0'), interval '0') from orders where project_id = $1 and id = $2`,
+		projectID, id).Scan(&held)
+	return held, classify(err)
 }

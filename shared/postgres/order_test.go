@@ -26,7 +26,7 @@ const (
 func newOrder(n int) domain.Order {
 	hash := sha256.Sum256([]byte("body"))
 	o := domain.Order{
-		ID: uuid.New(), ProjectID: "p1", DomainID: "d1", UserID: "u1", BodySHA256: hash[:], Status: domain.OrderRunning,
+		ID: uuid.New(), ProjectID: "p1", DomainID: "d1", UserID: "u1", BodySHA256: hash[:], Status: domain.OrderRunning, CallsRecorded: true,
 		Spec: domain.OrderSpec{OnFailure: domain.Keep, GeneratedKey: "k"},
 	}
 	for i := range n {
@@ -68,7 +68,7 @@ func TestPlaceTwice(t *testing.T) {
 	if c := place(t, store, o, long); !c.Held || !c.Fresh {
 		t.Errorf("the first got %+v", c)
 	}
-	if diff := cmp.Diff(o, get(t, store, o), cmpopts.IgnoreFields(domain.Order{}, "CreatedAt"), cmpopts.IgnoreFields(domain.Instance{}, "UpdatedAt", "CreatedAt")); diff != "" {
+	if diff := cmp.Diff(o, get(t, store, o), cmpopts.IgnoreFields(domain.Order{}, "CreatedAt", "ReadAt"), cmpopts.EquateEmpty(), cmpopts.IgnoreFields(domain.Instance{}, "UpdatedAt", "CreatedAt")); diff != "" {
 		t.Error(diff)
 	}
 	again := o
@@ -130,10 +130,10 @@ func TestOtherProjects(t *testing.T) {
 	if err := errors.Join(change(t, store, []domain.Instance{seen}), store.Release(t.Context(), foreign, claim), store.Conclude(t.Context(), foreign)); err != nil {
 		t.Error(err)
 	}
-	if _, err := store.Busy(t.Context(), "p2", o.ID); apperr.CodeOf(err) != apperr.NotFound {
+	if _, err := store.HeldFor(t.Context(), "p2", o.ID); apperr.CodeOf(err) != apperr.NotFound {
 		t.Errorf("busy: %v", err)
 	}
-	if busy, err := store.Busy(t.Context(), "p1", o.ID); err != nil || !busy || get(t, store, o).Instances[0].ServerID != "" {
+	if held, err := store.HeldFor(t.Context(), "p1", o.ID); err != nil || held <= 0 || held > long || get(t, store, o).Instances[0].ServerID != "" {
 		t.Errorf("another project changed it: %+v", get(t, store, o))
 	}
 	foreign.BodySHA256 = []byte("another body")
@@ -179,8 +179,8 @@ func TestClaimEndsByItself(t *testing.T) {
 	t.Parallel()
 	store, o := orders(t), newOrder(2)
 	dead := place(t, store, o, ended)
-	if busy, err := store.Busy(t.Context(), "p1", o.ID); err != nil || busy {
-		t.Errorf("busy: %t %v", busy, err)
+	if held, err := store.HeldFor(t.Context(), "p1", o.ID); err != nil || held != 0 {
+		t.Errorf("held for %s: %v", held, err)
 	}
 	claims := make([]domain.Claim, 8)
 	var all sync.WaitGroup
@@ -217,15 +217,15 @@ func TestClaimEndsByItself(t *testing.T) {
 	if err := store.Release(t.Context(), o, dead); err != nil {
 		t.Error(err)
 	}
-	if busy, err := store.Busy(t.Context(), "p1", o.ID); err != nil || !busy || get(t, store, o).Instances[0].ServerID != "" {
-		t.Errorf("the zombie changed something: busy %t %v, %+v", busy, err, get(t, store, o).Instances)
+	if held, err := store.HeldFor(t.Context(), "p1", o.ID); err != nil || held <= 0 || held > long || get(t, store, o).Instances[0].ServerID != "" {
+		t.Errorf("the zombie changed something: held for %s, %v, %+v", held, err, get(t, store, o).Instances)
 	}
 	i.ServerID = "heir's"
 	if err := errors.Join(store.Renew(t.Context(), o, heir[0], long), store.Decide(t.Context(), heir[0], i), store.Release(t.Context(), o, heir[0])); err != nil {
 		t.Errorf("the heir: %v", err)
 	}
-	if busy, err := store.Busy(t.Context(), "p1", o.ID); err != nil || busy {
-		t.Errorf("after its release: busy %t %v", busy, err)
+	if held, err := store.HeldFor(t.Context(), "p1", o.ID); err != nil || held != 0 {
+		t.Errorf("after its release: held for %s, %v", held, err)
 	}
 }
 

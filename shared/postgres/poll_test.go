@@ -37,7 +37,13 @@ func TestPolls(t *testing.T) {
 	url := testkit.Database(t)
 	db, conn := open(t, url), testkit.Connect(t, url)
 	store, polls := postgres.Orders{DB: db}, postgres.Polls{DB: db}
-	if got, err := polls.Followed(t.Context()); err != nil || len(got) != 0 {
+	followed := func() ([]domain.Poll, error) {
+		if err := polls.Prepare(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return polls.Followed(t.Context())
+	}
+	if got, err := followed(); err != nil || len(got) != 0 {
 		t.Fatalf("got %v %v", got, err)
 	}
 	o := newOrder(6)
@@ -51,12 +57,12 @@ func TestPolls(t *testing.T) {
 	if err := change(t, store, known); err != nil {
 		t.Fatal(err)
 	}
-	got, err := polls.Followed(t.Context())
-	if err != nil || len(got) != 1 || got[0].ProjectID != o.ProjectID || got[0].Unknown != 1 || got[0].Since.IsZero() || !got[0].Since.Equal(got[0].FullAt) {
+	got, err := followed()
+	if err != nil || len(got) != 1 || got[0].ProjectID != o.ProjectID || got[0].Doubtful != 2 || got[0].Since.IsZero() || !got[0].Since.Equal(got[0].FullAt) {
 		t.Fatalf("got %+v %v", got, err)
 	}
 	moving, err := polls.Moving(t.Context(), time.Minute)
-	if err != nil || len(moving) != 1 {
+	if err != nil || !slices.Equal(moving, []string{o.ProjectID}) {
 		t.Errorf("moving: %v %v", moving, err)
 	}
 	if moving, err = polls.Moving(t.Context(), 0); err != nil || len(moving) != 0 {
@@ -67,20 +73,28 @@ func TestPolls(t *testing.T) {
 	sameInstances(t, "doubtful", found, err, is[0], is[1])
 	found, err = polls.Doubtful(t.Context(), []string{"other"}, 10)
 	sameInstances(t, "another project's", found, err)
-	found, err = polls.Unseen(t.Context(), projects, now, []string{"s0", "x"})
+	if err := polls.Seen(t.Context(), is[:1], now); err != nil {
+		t.Fatal(err)
+	}
+	found, err = polls.Unseen(t.Context(), projects, now)
 	sameInstances(t, "unseen", found, err, is[1], is[2])
-	found, err = polls.Unseen(t.Context(), projects, now.Add(-time.Hour), nil)
+	found, err = polls.Unseen(t.Context(), projects, now.Add(-time.Hour))
 	sameInstances(t, "unseen, but younger", found, err)
 	found, err = polls.Silent(t.Context(), o.ProjectID, now)
-	sameInstances(t, "silent", found, err, is[0], is[2])
+	sameInstances(t, "silent", found, err, is[2])
+	found, err = polls.Silent(t.Context(), o.ProjectID, now.Add(time.Minute))
+	sameInstances(t, "silent later", found, err, is[0], is[2])
 	found, err = polls.Silent(t.Context(), o.ProjectID, now.Add(-time.Hour))
 	sameInstances(t, "silent for an hour", found, err)
 
+	call := begin(t, store, o, claim, 5)
 	servers := []domain.Server{
 		{ID: "s0", ProjectID: o.ProjectID},
 		{ID: "s3", ProjectID: o.ProjectID},
 		{ID: "s1", ProjectID: "other"},
-		{ID: "new", ProjectID: o.ProjectID, Tags: []string{is[5].ID.String(), "tag", is[2].ID.String()}},
+		{ID: "copied later", ProjectID: o.ProjectID, CreatedAt: now, Tags: []string{is[5].ID.String(), domain.CallTag(call.ID)}},
+		{ID: "new", ProjectID: o.ProjectID, Tags: []string{is[5].ID.String(), "tag", is[2].ID.String(), domain.CallTag(call.ID)}},
+		{ID: "copied", ProjectID: o.ProjectID, Tags: []string{is[5].ID.String(), domain.OrderTag(o.ID)}},
 		{ID: "foreign", ProjectID: "other", Tags: []string{is[5].ID.String()}},
 	}
 	found, err = polls.OfServers(t.Context(), servers)
@@ -90,16 +104,81 @@ func TestPolls(t *testing.T) {
 	}
 	found, err = polls.OfServers(t.Context(), servers)
 	sameInstances(t, "of servers", found, err, is[0], is[5])
+	if last := found[len(found)-1]; last.ServerID != "new" || last.CallID != call.ID {
+		t.Errorf("the instance without a server is about to get %q by the call %s", last.ServerID, last.CallID)
+	}
 
 	at := testkit.Scalar[time.Time](t, conn, "select now()")
+	id, other := uuid.New(), uuid.New()
+	due := func(claim uuid.UUID) []domain.Poll {
+		t.Helper()
+		due, err := polls.ClaimDue(t.Context(), claim, long, at, 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return due
+	}
+	if got := due(id); len(got) != 1 || got[0].Doubtful != 2 {
+		t.Fatalf("claimed %+v", got)
+	}
+	if got := due(other); len(got) != 0 {
+		t.Errorf("claimed twice: %+v", got)
+	}
 	early := domain.Poll{ProjectID: o.ProjectID, Since: at.Add(-time.Hour), FullAt: at.Add(-time.Hour)}
-	for _, read := range []domain.Poll{{ProjectID: o.ProjectID, Since: at, FullAt: at}, early} {
-		if err := polls.Read(t.Context(), []domain.Poll{read}); err != nil {
+	for claim, read := range map[uuid.UUID]domain.Poll{id: {ProjectID: o.ProjectID, Since: at, FullAt: at}, other: early} {
+		if err := polls.Read(t.Context(), claim, []domain.Poll{read}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if got, err = polls.Followed(t.Context()); err != nil || !got[0].Since.Equal(at) || !got[0].FullAt.Equal(at) {
-		t.Errorf("a copy that was overtaken took something back: %+v %v", got, err)
+	if got, err = followed(); err != nil || !got[0].Since.Equal(at) || !got[0].FullAt.Equal(at) {
+		t.Errorf("a replica that was overtaken took something back: %+v %v", got, err)
+	}
+	if got := due(other); len(got) != 0 {
+		t.Errorf("it was read since, and is claimed: %+v", got)
+	}
+	if _, err := conn.Exec(t.Context(), "update instances set state = 'deleted'"); err != nil {
+		t.Fatal(err)
+	}
+	if got, err = followed(); err != nil || len(got) != 0 || testkit.Scalar[int](t, conn, "select count(*)::int from polls") != 0 {
+		t.Errorf("a project without instances keeps its row: %+v %v", got, err)
+	}
+}
+
+// TestTheCloudIsClaimed by one replica, which then writes for all projects; what another one has claimed stays claimed.
+func TestTheCloudIsClaimed(t *testing.T) {
+	t.Parallel()
+	store := orders(t)
+	polls := postgres.Polls(store)
+	place(t, store, newOrder(1), ended)
+	if err := polls.Prepare(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	mine, other := uuid.New(), uuid.New()
+	_, first, err1 := polls.ClaimCloud(t.Context(), mine, long)
+	_, second, err2 := polls.ClaimCloud(t.Context(), other, long)
+	if !first || second || err1 != nil || err2 != nil {
+		t.Fatalf("claimed %t %t: %v %v", first, second, err1, err2)
+	}
+	claimed, err := polls.ClaimSome(t.Context(), other, long, []string{"p1"})
+	if err != nil || len(claimed) != 1 {
+		t.Fatalf("claimed %+v %v", claimed, err)
+	}
+	since := time.Now().Add(time.Hour).UTC().Truncate(time.Microsecond)
+	if err := polls.Read(t.Context(), mine, []domain.Poll{{ProjectID: "p1", Since: since}}); err != nil {
+		t.Fatal(err)
+	}
+	got, err := polls.Followed(t.Context())
+	if err != nil || len(got) != 1 || !got[0].Since.Equal(since) {
+		t.Errorf("got %+v %v", got, err)
+	}
+	if claimed, err = polls.ClaimSome(t.Context(), mine, long, []string{"p1"}); err != nil || len(claimed) != 0 {
+		t.Errorf("what another one has claimed was freed: %+v %v", claimed, err)
+	}
+	if err := polls.Release(t.Context(), mine); err != nil {
+		t.Fatal(err)
+	}
+	if _, held, err := polls.ClaimCloud(t.Context(), other, long); !held || err != nil {
+		t.Errorf("it is not free: %v", err)
 	}
 }
 
@@ -129,7 +208,7 @@ func TestWhatIsNotPolled(t *testing.T) {
 	later := time.Now().Add(time.Minute)
 	found, err := polls.OfServers(t.Context(), servers)
 	sameInstances(t, "of servers", found, err, followed, letGo, plain)
-	found, err = polls.Unseen(t.Context(), []string{"p1"}, later, nil)
+	found, err = polls.Unseen(t.Context(), []string{"p1"}, later)
 	sameInstances(t, "unseen", found, err, followed, letGo, plain)
 	found, err = polls.Silent(t.Context(), "p1", later)
 	sameInstances(t, "silent", found, err, followed, letGo, plain)
@@ -146,49 +225,37 @@ func TestWhatIsNotPolled(t *testing.T) {
 	}
 
 	l.exec(t, "update instances set remote = true where id = any($1)", []uuid.UUID{followed.ID, plain.ID})
-	for _, list := range []func() ([]domain.Poll, error){
-		func() ([]domain.Poll, error) { return polls.Followed(t.Context()) },
-		func() ([]domain.Poll, error) { return polls.Moving(t.Context(), time.Minute) },
-	} {
-		if projects, err := list(); err != nil || len(projects) != 0 {
-			t.Errorf("the project is followed: %v %v", projects, err)
-		}
+	if projects, err := polls.Followed(t.Context()); err != nil || len(projects) != 0 {
+		t.Errorf("the project is followed: %v %v", projects, err)
+	}
+	if projects, err := polls.Moving(t.Context(), time.Minute); err != nil || len(projects) != 0 {
+		t.Errorf("the project moves: %v %v", projects, err)
 	}
 }
 
-// TestUnwanted: a second server of an instance, and one of an order of which nothing was to stay; and no other.
+// TestUnwanted lists servers with the tags of an order and its instance that are not that instance's, until they were told of.
 func TestUnwanted(t *testing.T) {
 	t.Parallel()
-	store := orders(t)
+	url := testkit.Database(t)
+	store := postgres.Orders{DB: open(t, url)}
 	polls := postgres.Polls(store)
-	kept, rolled := newOrder(4), newOrder(2)
-	rolled.Spec.OnFailure = domain.Rollback
+	kept := newOrder(4)
 	claim := place(t, store, kept, long)
-	place(t, store, rolled, ended)
 	known := []domain.Instance{
 		with(kept.Instances[0], "k0", domain.InstanceActive), with(kept.Instances[1], "k1", domain.InstanceDeleted), with(kept.Instances[3], "k3", domain.InstanceActive),
-		with(rolled.Instances[0], "r0", domain.InstanceDeleted), refusedAs(rolled.Instances[1], "quota_exceeded"),
 	}
 	if err := change(t, store, known); err != nil {
 		t.Fatal(err)
 	}
-	if err := store.Conclude(t.Context(), get(t, store, rolled)); err != nil {
-		t.Fatal(err)
-	}
-	late := get(t, store, rolled).Instances[1]
-	if err := change(t, store, []domain.Instance{with(late, "r1", domain.InstanceBuilding)}); err != nil {
-		t.Fatal(err)
-	}
 	server := func(id, project string, o domain.Order, n int, more ...string) domain.Server {
-		return domain.Server{ID: id, ProjectID: project, Tags: append(more, o.Instances[n].ID.String(), domain.OrderTag(o.ID))}
+		return domain.Server{ID: id, Name: "copied", ProjectID: project, Tags: append(more, o.Instances[n].ID.String(), domain.OrderTag(o.ID))}
 	}
 	servers := []domain.Server{
 		server("k0", "p1", kept, 0), server("k0 again", "p1", kept, 0, "a tag of its owner"), server("k1 again", "p1", kept, 1),
 		server("k2", "p1", kept, 2), // that nobody has written down yet
 		server("k3", "p1", kept, 1), // another instance's by now
 		server("k0 elsewhere", "p2", kept, 0), server("of both", "p1", kept, 0, kept.Instances[1].ID.String()),
-		server("of another order", "p1", domain.Order{ID: rolled.ID, Instances: kept.Instances}, 0),
-		server("r0", "p1", rolled, 0), server("r1", "p1", rolled, 1),
+		server("of another order", "p1", domain.Order{ID: newOrder(1).ID, Instances: kept.Instances}, 0),
 		{ID: "mine", ProjectID: "p1"},
 	}
 	expect := func(want ...string) {
@@ -199,11 +266,26 @@ func TestUnwanted(t *testing.T) {
 			t.Errorf("got %q %v, want %q", got, err, want)
 		}
 	}
-	expect("r1")
+	expect()
 	if err := store.Release(t.Context(), kept, claim); err != nil {
 		t.Fatal(err)
 	}
-	expect("k0 again", "k1 again", "r1")
+	expect("k0 again", "k1 again", "k2")
+	for n, want := range []bool{true, false} {
+		if told, err := store.TellUnexpected(t.Context(), kept.Instances[0], servers[1]); err != nil || told != want {
+			t.Errorf("%d: told is %t, %v", n, told, err)
+		}
+	}
+	expect("k1 again", "k2")
+	conn := testkit.Pool(t, url)
+	if got := testkit.Scalar[string](t, conn, "select data->>'unexpected_server_id' from events where seq = 3 and subject = $1", kept.Instances[0].ID.String()); got != "k0 again" {
+		t.Errorf("the event tells of %q", got)
+	}
+	for _, own := range []domain.Server{servers[0], servers[4]} {
+		if told, err := store.TellUnexpected(t.Context(), kept.Instances[0], own); err != nil || told {
+			t.Errorf("%s, which is tracked: told is %t, %v", own.ID, told, err)
+		}
+	}
 }
 
 // TestRunning lists the orders that need no caller to go on.

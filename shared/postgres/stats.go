@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -12,22 +13,89 @@ import (
 // Stats are the hourly counts of servers, one row per project and hour.
 type Stats struct{ DB *DB }
 
-const insertHourSQL = `
-insert into stats_hourly (project_id, hour, domain_id, running, total, by_status, source)
-values ($1, $2, $3, $4, $5, $6, $7)
-on conflict (project_id, hour) do nothing`
+const (
+	insertHourSQL = `
+insert into stats_hourly as h (project_id, hour, domain_id, running, total, by_status, source, uncertain, undecided, recheck_at, settled)
+values ($1, $2, $3, $4, $5, $6, $7, cardinality($8::text[]), $8, case when cardinality($8::text[]) > 0 then clock_timestamp() + $9::interval end, $10)
+on conflict (project_id, hour) do update
+set running = excluded.running, total = excluded.total, by_status = excluded.by_status, source = excluded.source,
+    uncertain = excluded.uncertain, undecided = excluded.undecided, recheck_at = excluded.recheck_at, settled = excluded.settled
+where h.uncertain > excluded.uncertain`
 
-// Insert stores counts. An hour that a project has already stays as it is.
+	refineHourSQL = `
+update stats_hourly
+set running = $3, total = $4, by_status = $5, source = $6, uncertain = cardinality($7::text[]), undecided = $7,
+    recheck_at = case when cardinality($7::text[]) > 0 then clock_timestamp() + $8::interval end, settled = $9
+where project_id = $1 and hour = $2 and uncertain = $10`
+)
+
+// Insert stores counts. An hour that a project has already stays as it is, unless fewer servers are uncertain now.
 func (s Stats) Insert(ctx context.Context, counts []domain.HourCount) error {
 	batch := &pgx.Batch{}
 	for _, c := range counts {
-		by := c.ByStatus
-		if by == nil {
-			by = map[string]int{}
-		}
-		batch.Queue(insertHourSQL, c.ProjectID, c.Hour, c.DomainID, c.Running, c.Total, by, c.Source)
+		batch.Queue(insertHourSQL, c.ProjectID, c.Hour, c.DomainID, c.Running, c.Total, orEmpty(c.ByStatus), c.Source,
+			list(c.Undecided), c.Recheck, c.Settled)
 	}
 	return s.DB.inTx(ctx, func(tx pgx.Tx) error { return tx.SendBatch(ctx, batch).Close() })
+}
+
+// Refined is a count whose undecided servers were checked again.
+type Refined struct {
+	domain.HourCount
+	Before int // how many servers were undecided in the row that it was worked out from
+}
+
+// Refine replaces counts by better ones. A row that somebody else has refined meanwhile stays as it is.
+func (s Stats) Refine(ctx context.Context, counts []Refined) error {
+	batch := &pgx.Batch{}
+	for _, c := range counts {
+		batch.Queue(refineHourSQL, c.ProjectID, c.Hour, c.Running, c.Total, orEmpty(c.ByStatus), c.Source,
+			list(c.Undecided), c.Recheck, c.Settled, c.Before)
+	}
+	return s.DB.inTx(ctx, func(tx pgx.Tx) error { return tx.SendBatch(ctx, batch).Close() })
+}
+
+func orEmpty(by map[string]int) map[string]int {
+	if by == nil {
+		return map[string]int{}
+	}
+	return by
+}
+
+func list(ids []string) []string {
+	if ids == nil {
+		return []string{}
+	}
+	return ids
+}
+
+const undecidedSQL = `
+select project_id, hour, domain_id, running, total, by_status, source, undecided from stats_hourly
+where recheck_at <= clock_timestamp() and hour >= $1 order by hour desc`
+
+// Undecided reads the counts since from whose undecided servers are to be checked again now, the newest hour first.
+func (s Stats) Undecided(ctx context.Context, from time.Time) ([]domain.HourCount, error) {
+	rows, _ := s.DB.pool.Query(ctx, undecidedSQL, from)
+	counts, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c domain.HourCount, err error) {
+		err = row.Scan(&c.ProjectID, &c.Hour, &c.DomainID, &c.Running, &c.Total, &c.ByStatus, &c.Source, &c.Undecided)
+		c.Hour = c.Hour.UTC()
+		return c, err
+	})
+	return counts, classify(err)
+}
+
+const dueSQL = `
+select exists (select from jobs where kind = $1 and key = $2 and done_at is not null),
+       (select min(recheck_at) from stats_hourly where recheck_at is not null and hour >= $3)`
+
+// Due says whether the job that counts an hour is done, and when undecided servers of hours since from are to be checked
+// again: the zero time when there are none.
+func (s Stats) Due(ctx context.Context, kind, key string, from time.Time) (counted bool, recheck time.Time, err error) {
+	var at *time.Time
+	if err = s.DB.pool.QueryRow(ctx, dueSQL, kind, key, from).Scan(&counted, &at); err == nil && at != nil {
+		recheck = at.UTC()
+	}
+	return counted, recheck, classify(err)
 }
 
 // Known says which hours since from each project has.
@@ -46,34 +114,49 @@ func (s Stats) Known(ctx context.Context, from time.Time) (map[string]map[time.T
 	return known, classify(err)
 }
 
-const seeProjectSQL = `
-insert into stats_projects as p (project_id, domain_id, first_hour, last_hour) values ($1, $2, $3, $4)
+// The hours up to the newest one that was ever seen have the projects that were there then: a project that is new, or was away
+// and comes back, is not missing in them. The hours after that, of which some may have had no tick, have all that are there now.
+const seeProjectsSQL = `
+with prev as (
+    select max(last_hour) as hour from stats_projects
+), seen as (
+    select distinct on (project_id) * from unnest($1::text[], $2::text[]) as s (project_id, domain_id)
+)
+insert into stats_projects as p (project_id, domain_id, first_hour, last_hour)
+select s.project_id, s.domain_id, greatest($3, prev.hour + interval '1 hour'), $4
+from seen s, prev where prev.hour is null or prev.hour < $4
+order by s.project_id
 on conflict (project_id) do update
-set last_hour = greatest(p.last_hour, $4), first_hour = least(p.first_hour, $3), domain_id = $2`
+set gaps = case when p.last_hour + interval '1 hour' < excluded.first_hour
+           then p.gaps + tstzmultirange(tstzrange(p.last_hour, excluded.first_hour, '()')) else p.gaps end,
+    last_hour = excluded.last_hour, domain_id = excluded.domain_id
+where p.last_hour < excluded.last_hour`
 
-// See notes that the projects exist and are to be counted from first to last.
+// See notes that the projects exist and are to be counted, from first to last as far as nobody saw these hours yet.
 func (s Stats) See(ctx context.Context, projects []domain.Project, first, last time.Time) error {
-	batch := &pgx.Batch{}
-	for _, p := range projects {
-		batch.Queue(seeProjectSQL, p.ID, p.DomainID, first, last)
+	ids, domains := make([]string, len(projects)), make([]string, len(projects))
+	for i, p := range projects {
+		ids[i], domains[i] = p.ID, p.DomainID
 	}
-	return s.DB.inTx(ctx, func(tx pgx.Tx) error { return tx.SendBatch(ctx, batch).Close() })
+	_, err := s.DB.pool.Exec(ctx, seeProjectsSQL, ids, domains, first, last)
+	return classify(err)
 }
 
 const seriesSQL = `
 with hours as (
     select generate_series($3::timestamptz, $4::timestamptz, interval '1 hour') as hour
-), expected as (
-    select h.hour, count(*) as n
-    from hours h join stats_projects p on h.hour between p.first_hour and p.last_hour
-    where ($1 = '' or p.project_id = $1) and ($2 = '' or p.domain_id = $2)
-    group by h.hour
 ), counted as (
     select * from stats_hourly
     where hour between $3 and $4 and ($1 = '' or project_id = $1) and ($2 = '' or domain_id = $2)
+), lacking as (
+    select h.hour
+    from hours h join stats_projects p on h.hour between p.first_hour and p.last_hour and not p.gaps @> h.hour
+    left join counted c on c.project_id = p.project_id and c.hour = h.hour
+    where ($1 = '' or p.project_id = $1) and ($2 = '' or p.domain_id = $2) and c.hour is null
+    group by h.hour
 ), sums as (
-    select hour, count(*) as n, sum(running)::int as running, sum(total)::int as total,
-           bool_or(source = 'rebuilt') as rebuilt
+    select hour, sum(running)::int as running, sum(total)::int as total, sum(uncertain)::int as uncertain,
+           bool_or(source = 'rebuilt') as rebuilt, bool_and(settled) as settled
     from counted group by hour
 ), statuses as (
     select hour, jsonb_object_agg(key, n) as by_status
@@ -81,11 +164,10 @@ with hours as (
           from counted, jsonb_each_text(by_status) group by hour, key) each
     group by hour
 )
-select h.hour, s.running, s.total, coalesce(t.by_status, '{}'),
+select h.hour, s.running, s.total, coalesce(t.by_status, '{}'), coalesce(s.uncertain, 0),
        case when s.hour is null then 'missing' when s.rebuilt then 'rebuilt' else 'sampled' end
 from hours h
-left join expected e on e.hour = h.hour
-left join sums s on s.hour = h.hour and s.n >= coalesce(e.n, 1)
+left join sums s on s.hour = h.hour and h.hour not in (select hour from lacking) and (s.settled or not $5)
 left join statuses t on t.hour = s.hour
 order by h.hour`
 
@@ -93,11 +175,22 @@ order by h.hour`
 // An hour for which a project of the view is missing is missing as a whole: a sum that lacks a project
 // would be too low.
 func (s Stats) Series(ctx context.Context, v domain.View, first, last time.Time) ([]domain.HourStat, error) {
+	return s.series(ctx, v, first, last, false)
+}
+
+// Settled reads the hours of the whole cloud that are known and can be announced: no server is undecided, or none that a
+// check within minutes is expected to decide.
+func (s Stats) Settled(ctx context.Context, first, last time.Time) ([]domain.HourStat, error) {
+	hours, err := s.series(ctx, domain.View{Scope: domain.ScopeCloud}, first, last, true)
+	return slices.DeleteFunc(hours, func(h domain.HourStat) bool { return h.Source == domain.Missing }), err
+}
+
+func (s Stats) series(ctx context.Context, v domain.View, first, last time.Time, settled bool) ([]domain.HourStat, error) {
 	project, domainID, err := filter(v)
 	if err != nil {
 		return nil, err
 	}
-	rows, _ := s.DB.pool.Query(ctx, seriesSQL, project, domainID, first, last)
+	rows, _ := s.DB.pool.Query(ctx, seriesSQL, project, domainID, first, last, settled)
 	series, err := pgx.CollectRows(rows, pgx.RowToStructByPos[domain.HourStat])
 	for i := range series {
 		series[i].Hour = series[i].Hour.UTC()

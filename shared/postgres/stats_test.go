@@ -152,3 +152,131 @@ func TestSeries(t *testing.T) {
 		})
 	}
 }
+
+// TestABetterCountReplacesAnother: one with fewer uncertain servers, never one with more, and of two replicas at once the first.
+func TestABetterCountReplacesAnother(t *testing.T) {
+	t.Parallel()
+	url := testkit.Database(t)
+	store := postgres.Stats{DB: open(t, url)}
+	with := func(running int, undecided ...string) domain.HourCount {
+		c := count("p1", "d1", 0, running, running, domain.Sampled)
+		c.Undecided = undecided
+		return c
+	}
+	now := func() (running, uncertain int) {
+		conn := testkit.Pool(t, url)
+		return testkit.Scalar[int](t, conn, "select running from stats_hourly"), testkit.Scalar[int](t, conn, "select uncertain from stats_hourly")
+	}
+	for i, tc := range []struct {
+		insert, refine     []domain.HourCount
+		before             int
+		running, uncertain int
+	}{
+		{insert: []domain.HourCount{with(1, "a", "b")}, running: 1, uncertain: 2},
+		{insert: []domain.HourCount{with(0, "a", "b", "c")}, running: 1, uncertain: 2},
+		{insert: []domain.HourCount{with(9, "a", "b")}, running: 1, uncertain: 2},
+		{insert: []domain.HourCount{with(2, "b")}, running: 2, uncertain: 1},
+		{refine: []domain.HourCount{with(8)}, before: 2, running: 2, uncertain: 1}, // from a row that is gone
+		{refine: []domain.HourCount{with(3)}, before: 1, running: 3, uncertain: 0},
+		{insert: []domain.HourCount{with(9)}, running: 3, uncertain: 0},
+	} {
+		err := store.Insert(t.Context(), tc.insert)
+		for _, c := range tc.refine {
+			err = store.Refine(t.Context(), []postgres.Refined{{HourCount: c, Before: tc.before}})
+		}
+		if running, uncertain := now(); err != nil || running != tc.running || uncertain != tc.uncertain {
+			t.Errorf("step %d: %d running, %d uncertain, %v", i, running, uncertain, err)
+		}
+	}
+}
+
+// TestUncertainServersAddUp in sums. An hour is announced when all of its rows are settled.
+func TestUncertainServersAddUp(t *testing.T) {
+	t.Parallel()
+	store := postgres.Stats{DB: open(t, testkit.Database(t))}
+	a, b := count("p1", "d1", 0, 1, 2, domain.Sampled), count("p2", "d1", 0, 3, 3, domain.Sampled)
+	a.Undecided, a.Recheck, b.Undecided, b.Settled = []string{"x", "y"}, time.Minute, []string{"z"}, true
+	if err := store.Insert(t.Context(), []domain.HourCount{a, b}); err != nil {
+		t.Fatal(err)
+	}
+	cloud := domain.View{Scope: domain.ScopeCloud}
+	want := entry(0, 4, 5, domain.Sampled)
+	want.Uncertain = 3
+	got, err := store.Series(t.Context(), cloud, hour(0), hour(0))
+	if diff := cmp.Diff([]domain.HourStat{want}, got); err != nil || diff != "" {
+		t.Errorf("%v %s", err, diff)
+	}
+	if got, err := store.Settled(t.Context(), hour(-1), hour(0)); err != nil || len(got) != 0 {
+		t.Errorf("settled are %v %v", got, err)
+	}
+	if due, err := store.Undecided(t.Context(), hour(0)); err != nil || len(due) != 1 || due[0].ProjectID != "p2" || due[0].Undecided[0] != "z" {
+		t.Errorf("due are %v %v", due, err)
+	}
+	_, at, err := store.Due(t.Context(), "collect-stats", "x", hour(0))
+	if _, none, err2 := store.Due(t.Context(), "collect-stats", "x", hour(1)); err != nil || err2 != nil || at.IsZero() || !none.IsZero() {
+		t.Errorf("due at %s, of later hours at %s: %v %v", at, none, err, err2)
+	}
+	a.Undecided, a.Settled = []string{"x"}, true
+	if err := store.Refine(t.Context(), []postgres.Refined{{HourCount: a, Before: 2}}); err != nil {
+		t.Fatal(err)
+	}
+	want.Uncertain = 2
+	if got, err := store.Settled(t.Context(), hour(-1), hour(0)); err != nil || cmp.Diff([]domain.HourStat{want}, got) != "" {
+		t.Errorf("settled are %v %v", got, err)
+	}
+}
+
+// TestAProjectThatComesBack after days, because it was disabled, is not missing in the hours that were known without it; nor
+// is a new one. In hours that nobody saw, all projects are missing.
+func TestAProjectThatComesBack(t *testing.T) {
+	t.Parallel()
+	store := postgres.Stats{DB: open(t, testkit.Database(t))}
+	see := func(n int, counted bool, ids ...string) {
+		t.Helper()
+		var projects []domain.Project
+		var counts []domain.HourCount
+		for _, id := range ids {
+			projects = append(projects, domain.Project{ID: id, DomainID: "d1"})
+			counts = append(counts, count(id, "d1", n, 1, 1, domain.Sampled))
+		}
+		err := store.See(t.Context(), projects, hour(n-3), hour(n))
+		if counted && err == nil {
+			err = store.Insert(t.Context(), counts)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	sums := func(first, last int) (running []int) {
+		t.Helper()
+		got, err := store.Series(t.Context(), domain.View{Scope: domain.ScopeCloud}, hour(first), hour(last))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, h := range got {
+			if running = append(running, -1); h.Running != nil {
+				running[len(running)-1] = *h.Running
+			}
+		}
+		return running
+	}
+	check := func(what string, want, got []int) {
+		t.Helper()
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s: %s", what, diff)
+		}
+	}
+	see(0, true, "p1", "p2")
+	for n := 1; n < 9; n++ {
+		see(n, true, "p1") // p2 is disabled
+	}
+	see(9, false, "p1", "p2", "new")
+	check("before they are counted", []int{2, 1, 1, 1, 1, 1, 1, 1, 1, -1}, sums(0, 9))
+	see(9, true, "p1", "p2", "new")
+	check("counted", []int{2, 1, 1, 1, 1, 1, 1, 1, 1, 3}, sums(0, 9))
+	see(10, true, "p1", "new") // and away again
+	see(12, true, "p1", "p2", "new")
+	check("nobody saw the hour 11", []int{3, 2, -1, 3}, sums(9, 12))
+	see(11, true, "p1", "new") // a late one does not take back that p2 may have been there
+	check("after a late one", []int{3, 2, -1, 3}, sums(9, 12))
+}

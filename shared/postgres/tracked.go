@@ -6,6 +6,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
@@ -17,6 +18,27 @@ const namedSQL = trackedSQL + `
 union all
 select coalesce(server_id, ''), id, state, origin, connection_id from instances
 where project_id = $1 and disconnected_at is null and not remote and id = any($2::text[]::uuid[])`
+
+const listTrackedSQL = `
+select coalesce(server_id, ''), id, state, origin, connection_id from instances
+where project_id = $1 and disconnected_at is null and not remote and server_id is not null and state <> 'deleted'
+  and ($2 = '' or (created_at, id) < (select created_at, id from instances where project_id = $1 and server_id = $2))
+order by created_at desc, id desc limit $3`
+
+// ListTracked lists a page of the project's tracked servers, the newest instance first. marker is the id of the last server already seen
+// ("" = none). A marker that no instance has or had is Invalid.
+func (i Instances) ListTracked(ctx context.Context, projectID, marker string, limit int) ([]domain.Tracked, error) {
+	found, err := i.tracked(ctx, listTrackedSQL, projectID, marker, limit)
+	if err != nil || len(found) > 0 || marker == "" {
+		return found, err
+	}
+	var known bool
+	err = i.DB.pool.QueryRow(ctx, "select exists (select from instances where project_id = $1 and server_id = $2)", projectID, marker).Scan(&known)
+	if err == nil && !known {
+		return nil, apperr.InvalidField("marker", "is no tracked server: take it from the answer's next")
+	}
+	return nil, classify(err)
+}
 
 // Tracked finds which of the project's servers are tracked, by server id.
 func (i Instances) Tracked(ctx context.Context, projectID string, serverIDs []string) (map[string]domain.Tracked, error) {
@@ -50,7 +72,7 @@ func (i Instances) Named(ctx context.Context, projectID string, ids []string) (m
 	return named, nil
 }
 
-func (i Instances) tracked(ctx context.Context, sql, projectID string, ids []string) ([]domain.Tracked, error) {
+func (i Instances) tracked(ctx context.Context, sql string, args ...any) ([]domain.Tracked, error) {
 	type row struct {
 		ServerID     string
 		ID           uuid.UUID
@@ -58,7 +80,7 @@ func (i Instances) tracked(ctx context.Context, sql, projectID string, ids []str
 		Origin       string
 		ConnectionID *uuid.UUID
 	}
-	rows, _ := i.DB.pool.Query(ctx, sql, projectID, ids)
+	rows, _ := i.DB.pool.Query(ctx, sql, args...)
 	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[row])
 	if err != nil {
 		return nil, classify(err)

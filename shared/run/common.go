@@ -61,6 +61,7 @@ type Status struct {
 	Function string     `json:"function"`
 	Postgres Dependency `json:"postgres"`
 	Keystone Dependency `json:"keystone"`
+	Settings Settings   `json:"settings"`
 }
 
 // Dependency is another system, as this process reaches it.
@@ -80,6 +81,7 @@ func (p *Process) status(r *http.Request) (Status, error) {
 	return Status{
 		Version: version(), Function: p.cfg.Target,
 		Postgres: dependency(p.log.Ready(ctx)), Keystone: dependency(p.cloud.Reachable(ctx)),
+		Settings: p.checkedSettings(ctx),
 	}, nil
 }
 

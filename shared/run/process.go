@@ -37,6 +37,8 @@ type Process struct {
 	events    []event
 	api       http.Handler // serves the routes
 
+	settings watchedSettings
+
 	stopEvents context.CancelFunc // ends the work of events that are being worked on
 }
 
@@ -60,6 +62,12 @@ func New(ctx context.Context, env envconfig.Lookuper, texts Texts, logs io.Write
 		return nil, fmt.Errorf("EVENT_KEY is empty: %s is woken by events, and must know by it which of them are from their source", cfg.Target)
 	}
 	p := &Process{cfg: cfg, texts: texts}
+	p.settings.env, p.settings.targets = env, targets
+	if cfg.Target == "" {
+		if err := keysFit(newSettings(env, targets)); err != nil {
+			return nil, err
+		}
+	}
 	if p.telemetry, err = obs.Start(ctx, cfg.Logs, serviceName(cfg.Target), logs, httpx.RequestID); err != nil {
 		return nil, fmt.Errorf("telemetry: %w", err)
 	}
@@ -160,6 +168,7 @@ func (p *Process) Close(ctx context.Context) {
 	waking, cancel := context.WithTimeout(ctx, wakeGrace)
 	p.waker.Close(waking)
 	cancel()
+	p.settings.close()
 	p.db.Close()
 	p.cloud.Close()
 	if err := p.telemetry.Stop(ctx); err != nil {
@@ -172,7 +181,7 @@ func Main(texts Texts) int {
 	ctx := context.Background()
 	err := command(ctx, os.Args[1:], texts)
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "cloudfn:", err)
+		fmt.Fprintln(os.Stderr, "cloudfn:", strings.ReplaceAll(err.Error(), "\n", "\ncloudfn: "))
 		return 1
 	}
 	return 0
@@ -186,10 +195,12 @@ func command(ctx context.Context, args []string, texts Texts) error {
 		return runGateway(ctx)
 	case len(args) == 1 && args[0] == "keys":
 		return printKeys(os.Stdout)
+	case len(args) == 1 && args[0] == "check":
+		return check(ctx, envconfig.OsLookuper(), os.Stdout)
 	case len(args) == 1 && args[0] == "trustee":
 		return printTrustee(ctx, envconfig.OsLookuper(), os.Stdout)
 	case len(args) > 0:
-		return fmt.Errorf("%q is not a command: there are migrate, gateway, keys and trustee; without one it serves", strings.Join(args, " "))
+		return fmt.Errorf("%q is not a command: there are migrate, check, gateway, keys and trustee; without one it serves", strings.Join(args, " "))
 	}
 	// The functions framework would print a blank line to stdout and to stderr for every request on Knative.
 	_ = os.Unsetenv("K_SERVICE")

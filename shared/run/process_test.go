@@ -172,7 +172,7 @@ func TestCommand(t *testing.T) {
 	t.Setenv("OS_AUTH_URL", "http://127.0.0.1:1")
 	for args, want := range map[string]string{
 		"": "FUNCTION_TARGET", "serve": `"serve" is not a command`, "migrate now": "is not a command", "migrate": "migrate: ",
-		"gateway": "GATEWAY_UPSTREAM", "gateway now": "there are migrate, gateway, keys and trustee", "keys now": "is not a command",
+		"gateway": "GATEWAY_UPSTREAM", "gateway now": "there are migrate, check, gateway, keys and trustee", "keys now": "is not a command",
 		"trustee": "no service account", "trustee now": "is not a command",
 	} {
 		err := command(t.Context(), strings.Fields(args), Texts{})

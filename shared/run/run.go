@@ -42,18 +42,14 @@ type Config struct {
 	Logs      obs.Config
 }
 
-// Validate refuses a Config that cannot work.
+// Validate refuses a Config that cannot work, and names all that is wrong with it.
 func (c Config) Validate() error {
+	return errors.Join(c.validateEvents(), c.validateWakes(), c.Listen.Validate(), c.Postgres.Validate(), c.OpenStack.Validate(), c.Callers.Validate())
+}
+
+func (c Config) validateEvents() error {
 	if c.EventTimeout < time.Second || c.EventTimeout > 10*time.Minute {
 		return fmt.Errorf("EVENT_TIMEOUT is %s: it must be 1s to 10m (the longest that Knative waits)", c.EventTimeout)
-	}
-	if err := c.validateWakes(); err != nil {
-		return err
-	}
-	for _, part := range []validator{c.Listen, c.Postgres, c.OpenStack, c.Callers} {
-		if err := part.Validate(); err != nil {
-			return err
-		}
 	}
 	return nil
 }
@@ -121,8 +117,9 @@ func (s Schedule) next(now time.Time) time.Time {
 // function is a registered function, not yet built.
 type function struct {
 	name     string
-	schedule Schedule // "" for an HTTP function
-	config   any      // a zero value, for the table of environment variables
+	schedule Schedule                                        // "" for an HTTP function
+	config   any                                             // a zero value, for the table of environment variables
+	load     func(context.Context, envconfig.Lookuper) error // reads the config and says what is wrong with it
 	build    func(context.Context, envconfig.Lookuper, Deps) (built, error)
 	routes   func(context.Context) ([]httpx.Route, error) // to look at, not to serve; nil for an event function
 }
@@ -138,7 +135,7 @@ var registry []function
 // defaults and without Deps, to see the routes' patterns. C is all that the function reads from its environment
 // besides Config.
 func HTTP[C any](name string, build func(C, Deps) ([]httpx.Route, error)) {
-	register(function{name: name, config: *new(C), build: func(ctx context.Context, env envconfig.Lookuper, d Deps) (built, error) {
+	register(function{name: name, config: *new(C), load: faults[C], build: func(ctx context.Context, env envconfig.Lookuper, d Deps) (built, error) {
 		cfg, err := load[C](ctx, env)
 		if err != nil {
 			return built{}, err
@@ -159,7 +156,7 @@ func HTTP[C any](name string, build func(C, Deps) ([]httpx.Route, error)) {
 
 // Event registers a function that a PingSource wakes by its schedule.
 func Event[C any](name string, schedule Schedule, build func(C, Deps) (eventx.Func, error)) {
-	register(function{name: name, schedule: schedule, config: *new(C), build: func(ctx context.Context, env envconfig.Lookuper, d Deps) (built, error) {
+	register(function{name: name, schedule: schedule, config: *new(C), load: faults[C], build: func(ctx context.Context, env envconfig.Lookuper, d Deps) (built, error) {
 		cfg, err := load[C](ctx, env)
 		if err != nil {
 			return built{}, err
@@ -183,6 +180,12 @@ func load[C any](ctx context.Context, env envconfig.Lookuper) (C, error) {
 		return cfg, v.Validate()
 	}
 	return cfg, err
+}
+
+// faults says what is wrong with a configuration.
+func faults[C any](ctx context.Context, env envconfig.Lookuper) error {
+	_, err := load[C](ctx, env)
+	return err
 }
 
 func read[C any](ctx context.Context, env envconfig.Lookuper) (C, error) {

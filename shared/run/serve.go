@@ -100,6 +100,7 @@ func (p *Process) serveDaemon(ctx context.Context) error {
 	slog.Info("serving all functions", "address", listener.Addr().String())
 	ticking, stopTicking := context.WithCancel(ctx)
 	var ticks sync.WaitGroup
+	ticks.Go(func() { p.checkedSettings(ticking) }) // what is wrong comes into the log at once
 	for _, e := range p.events {
 		ticks.Go(func() { tick(ticking, e, listener.Addr()) })
 	}

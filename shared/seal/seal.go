@@ -11,6 +11,7 @@ import (
 	"crypto/hpke"
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"strings"
@@ -154,6 +155,18 @@ func Generate() (public string, private domain.Secret, err error) {
 	}
 	public = publicPrefix + base64.RawURLEncoding.EncodeToString(key.PublicKey().Bytes())
 	return public, domain.Secret(privatePrefix + base64.RawURLEncoding.EncodeToString(data)), nil
+}
+
+// ID is a short name of the key, which both halves share and which tells nothing of the private one.
+func (k PublicKey) ID() string { return hex.EncodeToString(k.id) }
+
+// IDs are the names of the keys.
+func (k PrivateKeys) IDs() []string {
+	ids := make([]string, len(k))
+	for i, one := range k {
+		ids[i] = hex.EncodeToString(one.id)
+	}
+	return ids
 }
 
 // Seal makes the secret readable for the holder of the private key only, and for this purpose only.

@@ -81,11 +81,15 @@ func resize(ctx context.Context, nova *gophercloud.ServiceClient, id string) err
 }
 
 // Create asks Nova for a server, and does not wait for it.
-func (p *Project) Create(t testing.TB, name string) (id string) {
+func (p *Project) Create(t testing.TB, name string, tags ...string) (id string) {
 	t.Helper()
 	f := Sandbox(t)
-	opts := servers.CreateOpts{Name: name, FlavorRef: f.FlavorID, ImageRef: f.ImageID, Networks: []servers.Network{{UUID: f.NetworkID}}}
-	made, err := servers.Create(context.Background(), Compute(t, p.Login(t)), opts, nil).Extract()
+	opts := servers.CreateOpts{Name: name, FlavorRef: f.FlavorID, ImageRef: f.ImageID, Networks: []servers.Network{{UUID: f.NetworkID}}, Tags: tags}
+	nova := Compute(t, p.Login(t))
+	if len(tags) > 0 {
+		nova.Microversion = "2.52"
+	}
+	made, err := servers.Create(context.Background(), nova, opts, nil).Extract()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -190,6 +190,17 @@ func (p *Project) SetQuota(t testing.TB, instances int) {
 	}
 }
 
+// LiftQuota lets the project have any number of servers.
+func (p *Project) LiftQuota(t testing.TB) {
+	t.Helper()
+	all := -1
+	nova := Compute(t, Login(t, "admin"))
+	_, err := quotasets.Update(context.Background(), nova, p.ID, quotasets.UpdateOpts{Instances: &all, Cores: &all, RAM: &all}).Extract()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // Fail makes a server that never reaches a host: it is ERROR from its birth.
 func (p *Project) Fail(t testing.TB, name string) {
 	t.Helper()

@@ -94,3 +94,34 @@ func (p *Project) Delete(t testing.TB, serverID string) {
 	}
 	p.Await(t, serverID, "DELETED")
 }
+
+// Fault puts a server into ERROR, and gives it a fault in the database of its cell, where a compute host writes one. The sandbox's fake
+// hypervisor never fails.
+func Fault(t testing.TB, serverID, message string) {
+	t.Helper()
+	if err := servers.ResetState(context.Background(), Compute(t, Login(t, "admin")), serverID, servers.StateError).ExtractErr(); err != nil {
+		t.Fatal(err)
+	}
+	novaSQL(t, fmt.Sprintf("insert into instance_faults (created_at, instance_uuid, code, message, deleted) values (now(), '%s', 500, '%s', 0)", serverID, message))
+}
+
+// NovaServer is a server as Nova's database has it at a moment.
+type NovaServer struct {
+	Project, State string
+	Created        string
+}
+
+// NovaAt waits until a moment, and reads the servers of the projects then from the database of Nova's cell: those that are not
+// deleted, by id. Nova's database itself waits, so that this is exact to some milliseconds.
+func NovaAt(t testing.TB, moment time.Time, projects ...string) map[string]NovaServer {
+	t.Helper()
+	all := novaRows(t, fmt.Sprintf(`do sleep(greatest(0, %d.%06d - unix_timestamp(sysdate(6))));
+		select concat_ws('/', uuid, project_id, coalesce(vm_state, ''), date_format(created_at, '%%T')) from nova.instances where deleted = 0 and project_id in ('%s')`,
+		moment.Unix(), moment.Nanosecond()/1000, strings.Join(projects, "', '")))
+	found := map[string]NovaServer{}
+	for _, line := range strings.Fields(all) {
+		part := strings.Split(line, "/")
+		found[part[0]] = NovaServer{Project: part[1], State: part[2], Created: part[3]}
+	}
+	return found
+}

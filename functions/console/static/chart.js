@@ -8,7 +8,7 @@ const base = top + plot;
 export function words(h) {
   if (h.running === null) return 'not known';
   const by = Object.entries(h.by_status).map(([name, n]) => `${n} ${name}`).join(', ');
-  return `${h.running} running of ${h.total}${by ? ` (${by})` : ''}${h.source === 'rebuilt' ? ', rebuilt from history' : ''}`;
+  return `${h.running} running of ${h.total}${by ? ` (${by})` : ''}${h.uncertain ? `, ${h.uncertain} uncertain` : ''}${h.source === 'rebuilt' ? ', rebuilt from history' : ''}`;
 }
 
 function niceTick(most) {
@@ -25,6 +25,7 @@ export function chart() {
     const h = hours[i];
     set(readout, el('b', {}, `${clock(h.hour)} UTC`), h.running === null ? el('span', {}, 'Not known: nobody counted, and the history is gone.') : [
       el('span', { class: 'key run' }, `${h.running} running`), el('span', { class: 'key sum' }, `${h.total} in all`),
+      h.uncertain ? el('span', { class: 'key maybe' }, `${h.uncertain} uncertain: Nova's log does not say`) : null,
       el('span', { class: 'soft' }, Object.entries(h.by_status).map(([name, n]) => `${n} ${name}`).join(' · ')),
       el('span', { class: 'soft' }, h.source === 'rebuilt' ? 'rebuilt from history' : 'counted at the hour')]);
     box.querySelectorAll('.hour').forEach((g, k) => g.classList.toggle('on', k === i));
@@ -49,8 +50,9 @@ export function chart() {
     if (!width || !hours.length) return;
     const had = box.contains(document.activeElement);
     const step = (width - left) / hours.length;
-    const tick = niceTick(Math.max(...hours.map((h) => h.total || 0), 1));
-    const most = Math.max(4, Math.ceil(Math.max(...hours.map((h) => h.total || 0)) / tick) * tick);
+    const highest = Math.max(...hours.map((h) => Math.max(h.total || 0, (h.running || 0) + h.uncertain)));
+    const tick = niceTick(Math.max(highest, 1));
+    const most = Math.max(4, Math.ceil(highest / tick) * tick);
     const y = (n) => base - (n / most) * plot, x = (i) => left + i * step;
     const gap = step >= 6 ? step * 0.26 : 0;
     const grid = [];
@@ -67,7 +69,8 @@ export function chart() {
       'aria-label': `${clock(h.hour)} UTC: ${words(h)}`, onmouseenter: () => show(i), onclick: () => focusOn(i), onfocus: () => { at = i; show(i); } },
     svg('rect', { class: 'hit', x: x(i), y: top, width: step, height: plot }),
     h.running === null ? svg('rect', { class: 'lost', x: x(i), y: top, width: step, height: plot })
-      : svg('rect', { class: 'bar', x: x(i) + gap / 2, y: Math.min(y(h.running), base - 1), width: step - gap, height: Math.max(base - y(h.running), 1), rx: step > 14 ? 2 : 0 })));
+      : svg('rect', { class: 'bar', x: x(i) + gap / 2, y: Math.min(y(h.running), base - 1), width: step - gap, height: Math.max(base - y(h.running), 1), rx: step > 14 ? 2 : 0 }),
+    h.uncertain ? svg('rect', { class: 'maybe', x: x(i) + gap / 2, y: y(h.running + h.uncertain), width: step - gap, height: y(0) - y(h.uncertain) }) : ''));
     let line = '', on = false;
     hours.forEach((h, i) => {
       if (h.total === null) { on = false; return; }
@@ -104,5 +107,6 @@ function legend() {
     entry('sampled', svg('rect', { class: 'bar', width: 18, height: 12, rx: 2 }), 'running'),
     entry('', svg('path', { class: 'total', d: 'M0 6h18' }), 'in all'),
     entry('rebuilt', svg('rect', { class: 'bar', width: 18, height: 12, rx: 2 }), 'rebuilt from history'),
+    entry('', svg('rect', { class: 'maybe', width: 18, height: 12 }), 'uncertain'),
     entry('missing', svg('rect', { class: 'lost', width: 18, height: 12 }), 'not known'));
 }

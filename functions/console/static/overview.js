@@ -32,7 +32,7 @@ export function view({ refresh }) {
     const lost = stats.hours.length - known.length, rebuilt = known.filter((h) => h.source === 'rebuilt').length;
     const figure = (name, value, unit, below) => el('div', {}, el('p', { class: 'soft' }, name), el('p', { class: 'big' }, value, ' ', el('small', { class: 'soft' }, unit)), el('p', { class: 'soft' }, below));
     set(now,
-      last ? figure('Running', last.running, `of ${last.total}`, `${clock(last.hour)} UTC`) : null,
+      last ? figure('Running', last.running, `of ${last.total}${last.uncertain ? `, ${last.uncertain} uncertain` : ''}`, `${clock(last.hour)} UTC`) : null,
       peak ? figure('Most running', peak.running, `of ${peak.total}`, `${clock(peak.hour)} UTC`) : null,
       figure('Hours known', stats.hours.length - lost, `of ${stats.hours.length}`, `${rebuilt} rebuilt, ${lost} missing`));
     picture.draw(stats.hours);

@@ -126,12 +126,13 @@ const (
 
 // Defines values for EventType.
 const (
-	CloudfnActionStateV1     EventType = "cloudfn.action.state.v1"
-	CloudfnAgentReadyV1      EventType = "cloudfn.agent.ready.v1"
-	CloudfnCallbackStateV1   EventType = "cloudfn.callback.state.v1"
-	CloudfnConnectionStateV1 EventType = "cloudfn.connection.state.v1"
-	CloudfnInstanceStateV1   EventType = "cloudfn.instance.state.v1"
-	CloudfnOrderStateV1      EventType = "cloudfn.order.state.v1"
+	CloudfnActionStateV1              EventType = "cloudfn.action.state.v1"
+	CloudfnAgentReadyV1               EventType = "cloudfn.agent.ready.v1"
+	CloudfnCallbackStateV1            EventType = "cloudfn.callback.state.v1"
+	CloudfnConnectionStateV1          EventType = "cloudfn.connection.state.v1"
+	CloudfnInstanceStateV1            EventType = "cloudfn.instance.state.v1"
+	CloudfnInstanceUnexpectedServerV1 EventType = "cloudfn.instance.unexpected_server.v1"
+	CloudfnOrderStateV1               EventType = "cloudfn.order.state.v1"
 )
 
 // Defines values for HourStatSource.
@@ -817,7 +818,7 @@ type HourStat struct {
 	// Hour A full hour in UTC.
 	Hour Hour `json:"hour"`
 
-	// Running Servers that were ACTIVE.
+	// Running Servers that were ACTIVE for certain.
 	Running *int `json:"running"`
 
 	// Source `sampled`: counted at most 5 minutes after the hour. `rebuilt`: worked out later from Nova's own history; so
@@ -826,6 +827,10 @@ type HourStat struct {
 
 	// Total Servers that were not deleted, in whatever status.
 	Total *int `json:"total"`
+
+	// Uncertain How many servers were there, or may have been, in a state that Nova's log does not decide: mostly those that changed
+	// within the second of the hour. They are not in `running`, `total` and `by_status`.
+	Uncertain int `json:"uncertain"`
 }
 
 // HourStatSource `sampled`: counted at most 5 minutes after the hour. `rebuilt`: worked out later from Nova's own history; so
@@ -1000,7 +1005,7 @@ type LaunchProblem struct {
 	Code   LaunchProblemCode `json:"code"`
 	Detail string            `json:"detail"`
 
-	// Field The field of the request, such as `networks[0]`.
+	// Field The field of the request, such as `networks[0]`, or `X-Auth-Token`.
 	Field string `json:"field"`
 }
 
@@ -1053,14 +1058,15 @@ type LaunchRequest struct {
 	// KeyName A key pair of the caller's.
 	KeyName *string `json:"key_name,omitempty"`
 
-	// Metadata Metadata of the server.
+	// Metadata Metadata of the server. Keys have ASCII letters, digits, and `-_:. `.
 	Metadata *Metadata `json:"metadata,omitempty"`
 
 	// Min Instead of a flavor, the least that a server must have. Of the flavors that have it, and what the image needs, the one
 	// with the least memory is taken, then with the fewest vCPUs, then with the smallest disk.
 	Min *MinSize `json:"min,omitempty"`
 
-	// Name The server's name. With more than one, `-1`, `-2` and so on are put behind it.
+	// Name The server's name: printable characters up to U+FFFE (no emoji, nothing invisible), without a space at either end. With
+	// more than one, `-1`, `-2` and so on are put behind it.
 	Name *string `json:"name,omitempty"`
 
 	// Networks Ids or unique names of networks. Without one, the only network of the project that is not external.
@@ -1103,7 +1109,7 @@ type LaunchUnchecked struct {
 	Field string `json:"field"`
 }
 
-// Metadata Metadata of the server.
+// Metadata Metadata of the server. Keys have ASCII letters, digits, and `-_:. `.
 type Metadata map[string]string
 
 // MinSize Instead of a flavor, the least that a server must have. Of the flavors that have it, and what the image needs, the one
@@ -1364,7 +1370,7 @@ type Server struct {
 	// CreatedAt RFC 3339 in UTC.
 	CreatedAt Time `json:"created_at"`
 
-	// Fault Nova's own account of why the server is in ERROR.
+	// Fault Nova's own account of why the server is in ERROR. Where Nova's own list leaves it out, a page has it for its first 20 such servers.
 	Fault *ServerFault `json:"fault,omitempty"`
 
 	// Flavor The flavor as it was when the server was made.
@@ -1511,7 +1517,7 @@ type ServerConnecting struct {
 	ServerID UUID `json:"server_id"`
 }
 
-// ServerFault Nova's own account of why the server is in ERROR.
+// ServerFault Nova's own account of why the server is in ERROR. Where Nova's own list leaves it out, a page has it for its first 20 such servers.
 type ServerFault struct {
 	// Code 0 through a connection.
 	Code int `json:"code"`
@@ -1630,6 +1636,15 @@ type Session struct {
 	User      Named    `json:"user"`
 }
 
+// Settings defines model for Settings.
+type Settings struct {
+	// CheckedAt When they were tried. Absent while the first check runs.
+	CheckedAt *time.Time `json:"checked_at,omitempty"`
+
+	// Wrong The environment variables that do not work, by name.
+	Wrong []string `json:"wrong"`
+}
+
 // SignIn A user and a password, or a token alone.
 type SignIn struct {
 	Password *string `json:"password,omitempty"`
@@ -1652,7 +1667,7 @@ type SignIn struct {
 
 // Stats defines model for Stats.
 type Stats struct {
-	// Complete No hour is missing.
+	// Complete No hour is missing. Hours may still have uncertain servers.
 	Complete bool `json:"complete"`
 
 	// DomainID The domain of `scope=domain`; of `scope=project`, the domain that the project was looked for in.
@@ -1678,6 +1693,7 @@ type Status struct {
 
 	// Postgres Reachable when it answers and its schema is new enough.
 	Postgres Dependency `json:"postgres"`
+	Settings Settings   `json:"settings"`
 
 	// Version The version of the module, or "(devel)".
 	Version string `json:"version"`
@@ -1706,6 +1722,25 @@ type Time = time.Time
 
 // UUID A UUID in lower case.
 type UUID = string
+
+// UnexpectedServerEvent defines model for UnexpectedServerEvent.
+type UnexpectedServerEvent struct {
+	// ConnectionID A UUID in lower case.
+	ConnectionID *UUID `json:"connection_id,omitempty"`
+
+	// InstanceID A UUID in lower case.
+	InstanceID UUID `json:"instance_id"`
+
+	// OrderID A UUID in lower case.
+	OrderID *UUID `json:"order_id,omitempty"`
+
+	// ServerID The instance's own server.
+	ServerID *UUID `json:"server_id,omitempty"`
+
+	// UnexpectedServerID A UUID in lower case.
+	UnexpectedServerID   UUID   `json:"unexpected_server_id"`
+	UnexpectedServerName string `json:"unexpected_server_name"`
+}
 
 // UserData Plain text for cloud-init, 49149 bytes at most. It is never logged, and never stored but sealed, with an order through a connection, until Nova has it.
 type UserData = string

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime/debug"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -31,6 +32,9 @@ func (a *app) statusCommand() *cobra.Command {
 			if s := status.Value; !s.Postgres.Reachable || !s.Keystone.Reachable {
 				return failed{fmt.Errorf("%s does not work: not everything that it needs answers", a.url)}
 			}
+			if wrong := status.Value.Settings.Wrong; len(wrong) > 0 {
+				return failed{fmt.Errorf("%s has wrong settings: `cloudfnd check` with its environment says what is wrong with %s", a.url, strings.Join(wrong, ", "))}
+			}
 			return nil
 		},
 	}
@@ -41,6 +45,17 @@ var statusColumns = []output.Column[api.Status]{
 	{Title: "FUNCTION", Text: func(s api.Status) string { return s.Function }},
 	{Title: "POSTGRES", Text: func(s api.Status) string { return reachable(s.Postgres) }, State: true},
 	{Title: "KEYSTONE", Text: func(s api.Status) string { return reachable(s.Keystone) }, State: true},
+	{Title: "SETTINGS", Text: func(s api.Status) string { return working(s.Settings) }, State: true},
+}
+
+func working(s api.Settings) string {
+	switch {
+	case len(s.Wrong) > 0:
+		return "wrong: " + strings.Join(s.Wrong, ", ")
+	case s.CheckedAt == nil:
+		return "not checked yet"
+	}
+	return "up"
 }
 
 func reachable(d api.Dependency) string {

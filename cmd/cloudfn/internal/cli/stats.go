@@ -53,7 +53,8 @@ func (a *app) statsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "stats", Short: "Show how many servers ran at each full hour", Args: cobra.NoArgs,
 		Long: `Show how many servers ran at each full hour, as bars; -o wide as a table of numbers. Hours are UTC. One that is missing is not
-known, which does not mean that nothing ran; one that is rebuilt was worked out later from Nova's history.`,
+known, which does not mean that nothing ran; one that is rebuilt was worked out later from Nova's history. Uncertain servers are
+those whose state at the hour Nova's log does not decide: they are in no other number.`,
 		Example:     "  cloudfn stats\n  cloudfn stats --hours 168 -o wide\n  cloudfn stats --svg day.svg",
 		Annotations: calls("getStats"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -119,6 +120,12 @@ var hourColumns = []output.Column[api.HourStat]{
 	{Title: "HOUR", Text: func(h api.HourStat) string { return h.Hour.UTC().Format("2006-01-02 15:04") }},
 	{Title: "RUNNING", Text: func(h api.HourStat) string { return number(h.Running) }},
 	{Title: "TOTAL", Text: func(h api.HourStat) string { return number(h.Total) }},
+	{Title: "UNCERTAIN", Text: func(h api.HourStat) string {
+		if h.Source == api.Missing {
+			return ""
+		}
+		return strconv.Itoa(h.Uncertain)
+	}},
 	{Title: "SOURCE", State: true, Text: func(h api.HourStat) string { return string(h.Source) }},
 	{Title: "BY_STATUS", Text: func(h api.HourStat) string {
 		var texts []string
@@ -162,6 +169,9 @@ func hourBars(hours []api.HourStat) []output.Bar {
 		if h.Source == api.Rebuilt {
 			bars[i].Annotation = string(h.Source)
 		}
+		if h.Uncertain > 0 {
+			bars[i].More = fmt.Sprintf("+%d uncertain", h.Uncertain)
+		}
 	}
 	return bars
 }
@@ -169,7 +179,7 @@ func hourBars(hours []api.HourStat) []output.Bar {
 // chartSummary says the last full hour, the peak, and what was not counted.
 func chartSummary(hours []api.HourStat) string {
 	var peak *api.HourStat
-	missing, rebuilt := 0, 0
+	missing, rebuilt, uncertain := 0, 0, 0
 	for i, h := range hours {
 		if h.Running != nil && (peak == nil || *h.Running > *peak.Running) {
 			peak = &hours[i]
@@ -180,19 +190,34 @@ func chartSummary(hours []api.HourStat) string {
 		case api.Rebuilt:
 			rebuilt++
 		}
+		if h.Uncertain > 0 {
+			uncertain++
+		}
 	}
 	text := "last: not known\n"
 	if last := hours[len(hours)-1]; last.Running != nil {
-		text = fmt.Sprintf("last: %d running (%s)\n", *last.Running, last.Hour.UTC().Format(chartDay))
+		text = fmt.Sprintf("last: %s (%s)\n", runningOf(last), last.Hour.UTC().Format(chartDay))
 	}
 	if peak != nil {
-		text += fmt.Sprintf("peak: %d running (%s)\n", *peak.Running, peak.Hour.UTC().Format(chartDay))
+		text += fmt.Sprintf("peak: %s (%s)\n", runningOf(*peak), peak.Hour.UTC().Format(chartDay))
 	}
 	if rebuilt > 0 {
 		text += fmt.Sprintf("%d of %d hours are rebuilt from Nova's history\n", rebuilt, len(hours))
 	}
+	if uncertain > 0 {
+		text += fmt.Sprintf("%d of %d hours have uncertain servers: Nova's log does not say which state they were in\n", uncertain, len(hours))
+	}
 	if missing > 0 {
 		text += fmt.Sprintf("%d of %d hours are missing: how many ran then is not known\n", missing, len(hours))
+	}
+	return text
+}
+
+// runningOf says how many servers ran at a known hour.
+func runningOf(h api.HourStat) string {
+	text := strconv.Itoa(*h.Running) + " running"
+	if h.Uncertain > 0 {
+		text += fmt.Sprintf(", %d uncertain", h.Uncertain)
 	}
 	return text
 }

@@ -12,6 +12,7 @@ type Bar struct {
 	Label      string
 	Part, All  int
 	Missing    bool // neither is known
+	More       string // behind the numbers, such as "+1 uncertain"
 	Annotation string
 }
 
@@ -100,6 +101,9 @@ func (b Bar) end() string {
 		return "missing"
 	}
 	text := fmt.Sprintf("%d of %d", b.Part, b.All)
+	if b.More != "" {
+		text += " " + b.More
+	}
 	if b.Annotation != "" {
 		text += gap + b.Annotation
 	}

@@ -1,0 +1,133 @@
+package collectstats
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/eventx"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+)
+
+// fakeCloud is Keystone and Nova. It is a fake for what the sandbox cannot be made to show at will: a log that becomes
+// whole between two requests, a cell that goes down between two requests, tens of thousands of servers. It counts its calls.
+type fakeCloud struct {
+	mu       sync.Mutex
+	projects []domain.Project
+	servers  []domain.History // with their actions
+	calls    map[string]int   // by name, and by name and project or server
+	before   func(call, of string) error
+	each     bool // the account may only read project by project
+}
+
+func (f *fakeCloud) call(name, of string) error {
+	if f.each && of == "" && (name == "standings" || name == "changes") {
+		return apperr.New(apperr.Forbidden, "it takes the admin role")
+	}
+	f.mu.Lock()
+	if f.calls == nil {
+		f.calls = map[string]int{}
+	}
+	f.calls[name]++
+	f.calls[name+" "+of]++
+	before := f.before
+	f.mu.Unlock()
+	if before != nil {
+		return before(name, of)
+	}
+	return nil
+}
+
+// change gives every server to fn.
+func (f *fakeCloud) change(fn func(*domain.History)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i := range f.servers {
+		fn(&f.servers[i])
+	}
+}
+
+func (f *fakeCloud) called(name string) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.calls[name]
+}
+
+func (f *fakeCloud) of(projectID string) []domain.History {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(f.servers), func(h domain.History) bool { return projectID != "" && h.ProjectID != projectID })
+}
+
+func (f *fakeCloud) Projects(context.Context, string) ([]domain.Project, error) {
+	return f.projects, f.call("projects", "")
+}
+
+func (f *fakeCloud) In(_ context.Context, projectID string) (session, error) {
+	return f, f.call("in", projectID)
+}
+
+func (f *fakeCloud) Standings(_ context.Context, projectID string, see func(domain.Standing)) error {
+	if err := f.call("standings", projectID); err != nil {
+		return err
+	}
+	for _, h := range f.of(projectID) {
+		if h.Deleted.IsZero() {
+			see(domain.Standing{ServerID: h.ServerID, ProjectID: h.ProjectID, State: h.State})
+		}
+	}
+	return nil
+}
+
+func (f *fakeCloud) Changes(_ context.Context, projectID string, since time.Time, see func(domain.History)) error {
+	if err := f.call("changes", projectID); err != nil {
+		return err
+	}
+	for _, h := range f.of(projectID) {
+		if h.Actions = nil; !h.Updated.Before(since) {
+			see(h)
+		}
+	}
+	return nil
+}
+
+func (f *fakeCloud) CellsUp(_ context.Context, projectID string) error {
+	return f.call("cells", projectID)
+}
+
+func (f *fakeCloud) Actions(_ context.Context, serverID string) ([]domain.Action, error) {
+	if err := f.call("actions", serverID); err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	i := slices.IndexFunc(f.servers, func(h domain.History) bool { return h.ServerID == serverID })
+	return slices.Clone(f.servers[i].Actions), nil
+}
+
+// serviceOn is the function on a database of its own and a fake cloud.
+func serviceOn(t *testing.T, database string, cloud *fakeCloud, backfill time.Duration) service {
+	t.Helper()
+	db, err := postgres.Open(postgres.Config{URL: domain.Secret(database), MaxConns: 2}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	return service{
+		login: func(context.Context) (session, error) { return cloud, cloud.call("login", "") },
+		clock: db, stats: postgres.Stats{DB: db}, jobs: postgres.Jobs{DB: db}, requests: postgres.Requests{DB: db},
+		allows: func(string, string) bool { return true }, backfill: backfill, retention: 2400 * time.Hour, claim: time.Minute,
+		events: postgres.Events{DB: db}, wake: func(...string) {}, listed: &listed{},
+	}
+}
+
+// collect is one event, with its time limit.
+func collect(t *testing.T, s service) error {
+	t.Helper()
+	h := eventx.Handler{Name: "collect-stats", Timeout: time.Minute, Func: handler{s}.Handle}
+	return h.Work(t.Context(), eventx.Ping("collect-stats", "", time.Now()))
+}

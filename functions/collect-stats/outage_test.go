@@ -1,0 +1,284 @@
+package collectstats
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/eventx"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// TestOneUnclearHourCostsOneServer: an hour that one project lacks does not have the servers of other projects asked for
+// their logs, nor those of its own that need none.
+func TestOneUnclearHourCostsOneServer(t *testing.T) {
+	t.Parallel()
+	database, hour := testkit.Database(t), nextHour()
+	cloud := &fakeCloud{projects: twoProjects[:1]}
+	for i := range 50 {
+		h := stood(fmt.Sprint("other", i), "p2", "active", hour)
+		stops(&h, hour.Add(-10*time.Minute), true) // before the newest hour, after the one that p1 lacks
+		cloud.servers = append(cloud.servers, h)
+	}
+	lacking, young := stood("lacking", "p1", "active", hour), stood("young", "p1", "active", hour)
+	stops(&lacking, hour.Add(-30*time.Minute), true)
+	young.Created = hour.Add(-20 * time.Minute)
+	young.Updated = young.Created
+	cloud.servers = append(cloud.servers, lacking, young)
+
+	cloud.projects = twoProjects
+	cloud.before = func(call, of string) error { // of the first hour, p1 cannot be read
+		if of == "p1" && call == "in" {
+			return apperr.New(apperr.Forbidden, "no")
+		}
+		return nil
+	}
+	cloud.each = true
+	tickAt(t, database, cloud, time.Hour, hour.Add(-59*time.Minute))
+	if p1, p2 := rows(t, database, "p1"), rows(t, database, "p2"); len(p1) != 0 || len(p2) != 1 {
+		t.Fatalf("got %v and %v", p1, p2)
+	}
+	cloud.before, cloud.each = nil, false
+	calls := tickAt(t, database, cloud, 2*time.Hour, hour.Add(time.Minute))
+	if got := rows(t, database, "p1"); len(got) != 2 || got[0].Running != 1 || got[1].Running != 1 || got[1].Total != 2 {
+		t.Errorf("got %+v", got)
+	}
+	for name := range calls {
+		if strings.HasPrefix(name, "actions other") {
+			t.Errorf("it asked for %s", name)
+		}
+	}
+	if calls["actions"] != 1 || calls["actions lacking"] != 1 || calls["standings"] != 1 {
+		t.Errorf("it asked %v", calls)
+	}
+}
+
+// stoppedAt is when one of the servers of an outage stopped.
+func stoppedAt(hour time.Time, i, servers int) time.Time {
+	return hour.Add(-time.Duration(i)*24*time.Hour/time.Duration(servers) - time.Second)
+}
+
+// outage is a cloud of servers that each stopped at some time of the last day, and nobody counted.
+func outage(hour time.Time, servers, projects int) *fakeCloud {
+	cloud := &fakeCloud{}
+	for i := range projects {
+		cloud.projects = append(cloud.projects, domain.Project{ID: fmt.Sprint("p", i), DomainID: "d1"})
+	}
+	for i := range servers {
+		h := stood(fmt.Sprint("s", i), fmt.Sprint("p", i%projects), "active", hour)
+		stops(&h, stoppedAt(hour, i, servers), true)
+		cloud.servers = append(cloud.servers, h)
+	}
+	return cloud
+}
+
+// TestAnOutageIsMadeUpForInParts: each event has time for a part of the logs. The newest hour comes first, every log is read
+// once, and in the end all hours are right.
+func TestAnOutageIsMadeUpForInParts(t *testing.T) {
+	t.Parallel()
+	const servers, projects = 600, 3
+	database, hour := testkit.Database(t), nextHour()
+	cloud := outage(hour, servers, projects)
+	cloud.before = func(call, of string) error {
+		if call == "actions" {
+			time.Sleep(50 * time.Millisecond) // 160 in a second
+		}
+		return nil
+	}
+	all := map[string]int{}
+	events := 0
+	for ; events < 10; events++ {
+		testkit.SetClock(t, database, hour.Add(time.Duration(events)*time.Minute+time.Minute))
+		s := serviceOn(t, database, cloud, 24*time.Hour)
+		h := eventx.Handler{Name: "collect-stats", Timeout: 3 * time.Second, Func: handler{s}.Handle}
+		s.claim = h.Timeout
+		cloud.calls = nil
+		if err := h.Work(t.Context(), eventx.Ping("collect-stats", "", time.Now())); err != nil {
+			t.Fatal(err)
+		}
+		for name, n := range cloud.calls {
+			all[name] += n
+		}
+		last := newest(t, s, domain.View{Scope: domain.ScopeCloud}, hour)
+		if last.Source != domain.Sampled || *last.Running != 0 || last.Uncertain != 0 {
+			t.Fatalf("after %d events the newest hour is %+v", events+1, last)
+		}
+		if cloud.calls["actions"] == 0 {
+			break
+		}
+	}
+	if events < 2 {
+		t.Errorf("it took %d events, so this proves nothing", events)
+	}
+	for i := range servers {
+		want := 0
+		if !stoppedAt(hour, i, servers).Before(hour.Add(-23 * time.Hour)) {
+			want = 1
+		}
+		if n := all[fmt.Sprint("actions s", i)]; n != want {
+			t.Errorf("the log of server %d was read %d times, want %d", i, n, want)
+		}
+	}
+	if all["standings"] != 1 {
+		t.Errorf("servers were read %d times", all["standings"])
+	}
+	checkOutage(t, database, hour, servers, projects)
+}
+
+// checkOutage sees that each hour has as many running servers as had not stopped then.
+func checkOutage(t *testing.T, database string, hour time.Time, servers, projects int) {
+	t.Helper()
+	want, got := map[string]int{}, map[string]int{}
+	for i := range projects {
+		for _, r := range rows(t, database, fmt.Sprint("p", i)) {
+			got[domain.HourKey(r.Hour)] += r.Running
+			got["uncertain"] += r.Uncertain
+		}
+	}
+	want["uncertain"] = 0
+	for ago := range 24 {
+		at, n := hour.Add(-time.Duration(ago)*time.Hour), 0
+		for i := range servers {
+			if at.Before(stoppedAt(hour, i, servers)) {
+				n++
+			}
+		}
+		want[domain.HourKey(at)] = n
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestALogThatCannotBeRead leaves its server uncertain, and costs the others nothing. When Nova answers for none, what was
+// counted is kept, the event fails, and the next one goes on.
+func TestALogThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	database, hour := testkit.Database(t), nextHour()
+	cloud := outage(hour, 240, 1)
+	cloud.before = func(call, of string) error {
+		if call == "actions" && of == "s29" {
+			return apperr.New(apperr.BadGateway, "nova answered with status 500")
+		}
+		return nil
+	}
+	tickAt(t, database, cloud, 4*time.Hour, hour.Add(time.Minute))
+	if got := rows(t, database, "p0"); got[0].Running != 29 || got[0].Uncertain != 1 || got[3].Uncertain != 0 {
+		t.Errorf("got %+v", got)
+	}
+
+	database = testkit.Database(t)
+	away := true
+	cloud.before = func(call, _ string) error {
+		if call == "actions" && away {
+			return apperr.New(apperr.Unavailable, "nova is not available")
+		}
+		return nil
+	}
+	testkit.SetClock(t, database, hour.Add(time.Minute))
+	if err := collect(t, serviceOn(t, database, cloud, 4*time.Hour)); !apperr.Retryable(err) {
+		t.Errorf("got %v, want that it is sent again", err)
+	}
+	if got := rows(t, database, "p0"); len(got) != 4 || got[0].Uncertain != 30 || got[3].Uncertain != 0 {
+		t.Errorf("got %+v", got)
+	}
+	away = false
+	calls := tickAt(t, database, cloud, 4*time.Hour, hour.Add(2*time.Minute))
+	if got := rows(t, database, "p0"); got[0].Running != 30 || got[0].Uncertain != 0 || calls["standings"] != 0 {
+		t.Errorf("got %+v after %v", got, calls)
+	}
+}
+
+// TestACellThatGoesDown after the standings were read, and before the changes, leaves the hour missing: its servers would be
+// counted as they stand now.
+func TestACellThatGoesDown(t *testing.T) {
+	t.Parallel()
+	for name, each := range map[string]bool{"the whole cloud at once": false, "project by project": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			database, hour := testkit.Database(t), nextHour()
+			cloud := &fakeCloud{each: each, projects: twoProjects[:1], servers: []domain.History{
+				stood("a", "p1", "active", hour), stood("in the cell", "p1", "active", hour),
+			}}
+			stops(&cloud.servers[1], hour.Add(time.Minute), true)
+			hidden, down := cloud.servers[1], false
+			cloud.before = func(call, _ string) error {
+				switch {
+				case call == "changes" && cloud.servers[len(cloud.servers)-1].ServerID == hidden.ServerID:
+					cloud.servers, down = cloud.servers[:1], true
+				case call == "cells" && down:
+					return apperr.New(apperr.BadGateway, "nova answered with status 500")
+				}
+				return nil
+			}
+			testkit.SetClock(t, database, hour.Add(2*time.Minute))
+			s := serviceOn(t, database, cloud, time.Hour)
+			if err := collect(t, s); !apperr.Retryable(err) || len(rows(t, database, "p1")) != 0 {
+				t.Errorf("got %v, %+v", err, rows(t, database, "p1"))
+			}
+			cloud.servers, down, cloud.before = append(cloud.servers, hidden), false, nil
+			if err := collect(t, s); err != nil {
+				t.Fatal(err)
+			}
+			if got := rows(t, database, "p1"); len(got) != 1 || got[0].Running != 2 || got[0].Uncertain != 0 {
+				t.Errorf("got %+v", got)
+			}
+		})
+	}
+}
+
+// TestATickThatComesEarly waits for the full hour, so that no sample is from before it.
+func TestATickThatComesEarly(t *testing.T) {
+	t.Parallel()
+	database, hour := testkit.Database(t), nextHour()
+	testkit.SetClock(t, database, hour.Add(-2*time.Second))
+	cloud := &fakeCloud{projects: twoProjects[:1], servers: []domain.History{stood("a", "p1", "active", hour)}}
+	s := serviceOn(t, database, cloud, time.Hour)
+	cloud.before = func(call, _ string) error {
+		if now, err := s.clock.Now(context.Background()); call == "standings" && (err != nil || now.Before(hour)) {
+			t.Errorf("the servers were read at %s %v, before the hour", now, err)
+		}
+		return nil
+	}
+	if err := collect(t, s); err != nil {
+		t.Fatal(err)
+	}
+	want := []row{{hour, 1, 1, map[string]int{"ACTIVE": 1}, 0, domain.Sampled}}
+	if diff := cmp.Diff(want, rows(t, database, "p1")); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestTimeThatIsUpWhileListing: what was read of the cloud is kept for the next event, which reads only what changed since.
+func TestTimeThatIsUpWhileListing(t *testing.T) {
+	t.Parallel()
+	database, hour := testkit.Database(t), nextHour()
+	testkit.SetClock(t, database, hour.Add(time.Minute))
+	cloud := outage(hour, 48, 1)
+	s := serviceOn(t, database, cloud, 24*time.Hour)
+	cloud.before = func(call, _ string) error {
+		if call == "changes" && cloud.called("changes") == 2 { // of the older hours
+			return apperr.New(apperr.Timeout, "nova did not answer in time")
+		}
+		return nil
+	}
+	if err := collect(t, s); !apperr.Retryable(err) {
+		t.Errorf("got %v, want that it is sent again", err)
+	}
+	if got := rows(t, database, "p0"); len(got) != 1 || !got[0].Hour.Equal(hour) {
+		t.Fatalf("got %+v, want the newest hour", got)
+	}
+	late := stood("late", "p0", "active", hour)
+	late.Created, late.Updated = hour.Add(2*time.Minute), hour.Add(2*time.Minute)
+	cloud.servers = append(cloud.servers, late)
+	if err := collect(t, s); err != nil || cloud.called("standings") != 1 {
+		t.Errorf("servers were read %d times: %v", cloud.called("standings"), err)
+	}
+	checkOutage(t, database, hour, 48, 1)
+}

@@ -1,0 +1,180 @@
+package collectstats
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// standings are how servers stand, since a moment of the database's clock.
+type standings struct {
+	at      time.Time
+	servers []domain.Standing
+}
+
+// listed keeps the standings of the whole cloud from one event to the next when an event's time does not suffice for a
+// sweep: reading them is most of what a sweep costs, and what changed since is read anyway.
+type listed struct {
+	mu sync.Mutex
+	*standings
+}
+
+// listedFor is how long standings are good for. A server that is deleted, and purged from Nova's database, within that time
+// would be counted in hours that it did not see.
+const listedFor = 30 * time.Minute
+
+func (l *listed) get(now time.Time) *standings {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.standings != nil && now.Sub(l.at) < listedFor && !now.Before(l.at) {
+		return l.standings
+	}
+	return nil
+}
+
+func (l *listed) set(s *standings) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.standings = s
+}
+
+// stand reads how servers stand, those of the whole cloud (projectID "") or of one project.
+func stand(ctx context.Context, cloud census, projectID string, now time.Time) (*standings, error) {
+	found := &standings{at: now}
+	at := map[string]int{} // a server that is launched while they are read is given twice
+	err := cloud.Standings(ctx, projectID, func(s domain.Standing) {
+		if i, twice := at[s.ServerID]; twice {
+			found.servers[i] = s
+			return
+		}
+		at[s.ServerID] = len(found.servers)
+		found.servers = append(found.servers, s)
+	})
+	return found, err
+}
+
+// sweep fills in the hours that projects lack.
+type sweep struct {
+	service
+	cloud    session
+	projects []domain.Project
+	known    map[string]map[time.Time]bool
+	now      time.Time
+	began    time.Time
+}
+
+// count finds the hours that projects lack, up to slot, and fills them in: the newest hour of all projects first, because
+// that is what users look at. unread says why projects could not be read.
+func (s service) count(ctx context.Context, now, slot time.Time) (unread, err error) {
+	w := sweep{service: s, now: now, began: time.Now()}
+	if w.cloud, err = s.login(ctx); err != nil {
+		return nil, err
+	}
+	if w.projects, err = s.projects(ctx, w.cloud); err != nil {
+		return nil, err
+	}
+	hours := s.window(slot)
+	if err := s.stats.See(ctx, w.projects, hours[0], slot); err != nil {
+		return nil, err
+	}
+	if w.known, err = s.stats.Known(ctx, hours[0]); err != nil {
+		return nil, err
+	}
+	newest := len(hours) - 1
+	unreadNewest, err := w.fill(ctx, w.due(hours[newest:]))
+	if err != nil {
+		return nil, err
+	}
+	unreadOlder, err := w.fill(ctx, w.due(hours[:newest]))
+	if err != nil {
+		return nil, err
+	}
+	s.listed.set(nil)
+	return joined(unreadNewest, unreadOlder), nil
+}
+
+// clock is the database's clock, by what has passed since it was asked.
+func (w *sweep) clock() time.Time { return w.now.Add(time.Since(w.began)) }
+
+// due is what projects lack of the hours.
+func (w *sweep) due(hours []time.Time) *tally {
+	t := newTally(w.clock(), w.insert)
+	for _, p := range w.projects {
+		for _, h := range hours {
+			if !w.known[p.ID][h] {
+				count := domain.HourCount{ProjectID: p.ID, DomainID: p.DomainID, Hour: h, Source: domain.SourceAt(h, t.now)}
+				t.add(&entry{HourCount: count})
+			}
+		}
+	}
+	return t
+}
+
+func (w *sweep) insert(ctx context.Context, rows []*entry) error {
+	counts := make([]domain.HourCount, len(rows))
+	for i, r := range rows {
+		counts[i] = r.HourCount
+	}
+	return w.stats.Insert(ctx, counts)
+}
+
+// fill counts the whole cloud at once when Nova lets the account do that, else project by project.
+func (w *sweep) fill(ctx context.Context, due *tally) (unread, err error) {
+	if due.empty() {
+		return nil, nil
+	}
+	all := w.listed.get(due.now)
+	if all == nil {
+		all, err = stand(ctx, w.cloud, "", due.now)
+		if apperr.CodeOf(err) == apperr.Forbidden {
+			return w.fillEach(ctx, due), nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		w.listed.set(all)
+	}
+	return nil, due.count(ctx, w.cloud, "", all)
+}
+
+// fillEach counts every project with a session of its own. One that fails stays missing, the others do not.
+func (w *sweep) fillEach(ctx context.Context, due *tally) (unread error) {
+	return eachProject(ctx, w.cloud, due, func(ctx context.Context, scoped session, id string, one *tally) error {
+		found, err := stand(ctx, scoped, id, w.clock())
+		if err != nil {
+			return err
+		}
+		return one.count(ctx, scoped, id, found)
+	})
+}
+
+// eachProject runs work for each project of the tally, with a session in it. It returns why projects failed.
+func eachProject(ctx context.Context, cloud session, due *tally, work func(context.Context, session, string, *tally) error) error {
+	var mu sync.Mutex
+	var errs []error
+	var group errgroup.Group
+	group.SetLimit(parallel)
+	for id := range due.rows {
+		group.Go(func() error {
+			scoped, err := cloud.In(ctx, id)
+			if err == nil {
+				err = work(ctx, scoped, id, due.of(id))
+			}
+			if err != nil {
+				slog.ErrorContext(ctx, "a project cannot be counted: its hours stay missing", "project_id", id, "error", err)
+				mu.Lock()
+				defer mu.Unlock()
+				errs = append(errs, err)
+			}
+			return nil
+		})
+	}
+	_ = group.Wait() // the functions above never fail
+	return joined(errs...)
+}

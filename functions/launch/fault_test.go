@@ -1,0 +1,78 @@
+package launch
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// faultless stands before the real Nova, and takes the faults out of its lists, as a Nova does whose API has another database than the cell
+// of the server. The sandbox's API has that of cell0, where servers are for which there was no host.
+func faultless(t *testing.T) (computeURL string) {
+	t.Helper()
+	nova, err := url.Parse(testkit.Compute(t, testkit.Login(t, "admin")).Endpoint)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := &httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) { r.Out.URL.Scheme, r.Out.URL.Host = nova.Scheme, nova.Host },
+		ModifyResponse: func(r *http.Response) error {
+			var list struct {
+				Servers []map[string]any `json:"servers"`
+			}
+			body, err := io.ReadAll(r.Body)
+			if json.Unmarshal(body, &list) == nil && list.Servers != nil {
+				for _, server := range list.Servers {
+					delete(server, "fault")
+				}
+				body, _ = json.Marshal(list)
+				r.Header.Del("Content-Length")
+				r.ContentLength = int64(len(body))
+			}
+			r.Body = io.NopCloser(bytes.NewReader(body))
+			return err
+		},
+	}
+	server := httptest.NewServer(proxy)
+	t.Cleanup(server.Close)
+	return server.URL + strings.TrimSuffix(nova.Path, "/")
+}
+
+// TestNovasReason is what the order says of a server in ERROR, and its event, although Nova's lists leave it out.
+func TestNovasReason(t *testing.T) {
+	t.Parallel()
+	p := testkit.NewProject(t)
+	database := testkit.Database(t)
+	env := testkit.RedirectTo(t, map[string]string{"compute": faultless(t)}).Env(t, "collector")
+	app := testkit.Start(t, testkit.Env(t, database, env)).As(p.Token(t))
+	id := uuid.NewString()
+	var order answer
+	if a := app.Post(t, "/v1/launch", body(t, object{"id": id, "flavor": p.TooLarge(t)})); a.Status != http.StatusAccepted {
+		t.Fatalf("got %d %s", a.Status, a.Body)
+	}
+	testkit.Eventually(t, 4*time.Minute, "the order ends", func() bool {
+		time.Sleep(time.Second)
+		app.Get(t, "/v1/launch/"+id).JSON(t, &order)
+		return order.Status != domain.OrderRunning
+	})
+	if i := order.Instances[0]; order.Status != domain.OrderFailed || i.Error == nil || !strings.HasPrefix(i.Error.Detail, "No valid host was found") {
+		t.Errorf("the order is %s: %+v", order.Status, i.Error)
+	}
+	fault := testkit.Scalar[string](t, testkit.Connect(t, database), "select data->'fault'->>'detail' from events where subject = $1 and data->>'state' = 'error'",
+		order.Instances[0].ID.String())
+	if !strings.HasPrefix(fault, "No valid host was found") {
+		t.Errorf("its event says %q", fault)
+	}
+}

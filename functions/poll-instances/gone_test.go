@@ -1,0 +1,67 @@
+package pollinstances
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// track makes an instance of a server that runs, as far as is known.
+func (w *world) track(t *testing.T) {
+	t.Helper()
+	id := uuid.NewString()
+	w.exec(t, `insert into instances (project_id, id, position, name, server_id, state, raw_status, origin)
+		values ('`+w.ID+"', '"+id+"', 0, 'x', '"+uuid.NewString()+"', 'active', 'ACTIVE', 'connected')")
+	w.instances = append(w.instances, id)
+}
+
+// toldEach is what was told of each instance of the project.
+func (w *world) toldEach(t *testing.T, want string) {
+	t.Helper()
+	for _, id := range w.instances {
+		if got := w.states(t, id); got != want {
+			t.Errorf("it was told %q, want %q", got, want)
+		}
+	}
+}
+
+// TestAProjectIsGone from Keystone, while its servers run on in Nova: at the second look its instances are deleted, and it is
+// asked for no more. One that is disabled is not gone. Nova is made to refuse the list of the whole cloud, so that the
+// projects are entered.
+func TestAProjectIsGone(t *testing.T) {
+	t.Parallel()
+	w := &world{Project: testkit.NewProject(t), database: testkit.Database(t)}
+	disabled := &world{Project: testkit.NewProject(t), database: w.database}
+	w.track(t)
+	disabled.track(t)
+	b := newBetweenAs(t, "admin")
+	b.refuses = func(uri string) bool { return strings.Contains(uri, "all_tenants=1") }
+	p := w.poller(t, with(b.env, map[string]string{"POLL_FOLLOW": "0s"}))
+	conn := testkit.Connect(t, w.database)
+	testkit.OpenStack(t, "admin", "project", "delete", w.ID)
+	testkit.OpenStack(t, "admin", "project", "set", "--disable", disabled.ID)
+	for range 2 { // the second comes too soon to be another look
+		tick(t, p, 204)
+		w.toldEach(t, "")
+		disabled.toldEach(t, "")
+	}
+	w.exec(t, "update instances set created_at = created_at - interval '1 hour'")
+	w.exec(t, "update polls set gone_at = gone_at - interval '1 minute', failing_since = failing_since - interval '1 hour', since = since - interval '1 hour', full_at = full_at - interval '1 hour', not_before = null")
+	tick(t, p, 204)
+	w.toldEach(t, "deleted/DELETED")
+	told := w.events(t, w.instances[0])
+	if last := told[len(told)-1].Data; last.Fault == nil || last.Fault.Code != "project_gone" {
+		t.Errorf("the reason is %+v", last.Fault)
+	}
+	disabled.toldEach(t, "unknown/ACTIVE")
+	tick(t, p, 204)
+	if rows := testkit.Scalar[int](t, conn, "select count(*)::int from polls where project_id = $1", w.ID); rows != 0 {
+		t.Error("it is still asked for")
+	}
+	if pause := testkit.Scalar[bool](t, conn, "select not_before > now() + interval '10 seconds' from polls where project_id = $1", disabled.ID); !pause {
+		t.Error("a disabled project is asked for at each event")
+	}
+}

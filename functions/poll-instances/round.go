@@ -1,0 +1,277 @@
+package pollinstances
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+const (
+	// Projects that are read one by one are claimed some at a time: once for these it is asked whether all cells answer.
+	shards    = 2  // at once
+	shardSize = 32 // projects
+	parallel  = 4  // projects of a shard that are read at once
+
+	leastWait = 10 * time.Second // Nova is not silent when it had less time than this
+	goneAfter = time.Minute      // between the two looks at a project that Keystone does not know
+)
+
+// round reads all that is due: the whole cloud at once when Nova lets the account do that, else project by project, those
+// first that were not read for the longest. When Nova fails over the list of the whole cloud, for which one broken server
+// suffices, each project is read by itself, too.
+func (e *event) round(ctx context.Context) error {
+	if err := e.polls.Prepare(ctx); err != nil {
+		return err
+	}
+	alone, err := e.readCloud(ctx, nil)
+	if !alone {
+		return err
+	}
+	errs := make([]error, shards)
+	var group errgroup.Group
+	for n := range errs {
+		group.Go(func() error {
+			errs[n] = e.readDue(ctx)
+			return nil
+		})
+	}
+	_ = group.Wait() // the functions above never fail
+	return errors.Join(errs...)
+}
+
+// readDue reads one shard after the other, until no project is due or the time is up; the next event goes on then.
+func (e *event) readDue(ctx context.Context) (first error) {
+	for ctx.Err() == nil {
+		due, err := e.polls.ClaimDue(ctx, e.claim, claimFor, e.began, shardSize)
+		if err != nil || len(due) == 0 {
+			return errors.Join(first, err)
+		}
+		if err := e.readEach(ctx, due, false); first == nil {
+			first = err
+		}
+	}
+	return first
+}
+
+// readMoving reads what changed in the projects, but for those that are being read by somebody.
+func (e *event) readMoving(ctx context.Context, moving []string) error {
+	alone, err := e.readCloud(ctx, moving)
+	if !alone {
+		return err
+	}
+	free, err := e.polls.ClaimSome(ctx, e.claim, claimFor, moving)
+	if err != nil {
+		return err
+	}
+	return e.readEach(ctx, free, true)
+}
+
+// readCloud reads the list of the whole cloud, of which only some projects count when these are given. alone says that each
+// has to be read by itself.
+func (e *event) readCloud(ctx context.Context, only []string) (alone bool, err error) {
+	if _, refused := e.each.Load(""); refused {
+		return true, nil
+	}
+	cloud, mine, err := e.polls.ClaimCloud(ctx, e.claim, claimFor)
+	if err != nil || !mine {
+		return false, err
+	}
+	projects, err := e.polls.Followed(ctx)
+	if only != nil {
+		projects = slices.DeleteFunc(projects, func(p domain.Poll) bool { return !slices.Contains(only, p.ProjectID) })
+	}
+	if err != nil || len(projects) == 0 {
+		return false, errors.Join(err, e.polls.Release(ctx, e.claim, ""))
+	}
+	r := newReader(e, cloud, "", projects)
+	e.read(ctx, []*reader{r}, only != nil)
+	switch apperr.CodeOf(r.err) {
+	case apperr.Forbidden:
+		slog.InfoContext(ctx, "the service account may not see the whole cloud: each project is read by itself")
+		e.each.Store("", true)
+	case apperr.BadGateway:
+		slog.WarnContext(ctx, "nova cannot list the whole cloud: each project is read by itself", "error", r.err)
+	default:
+		return false, e.finish(ctx, []*reader{r}, only != nil)
+	}
+	return true, e.polls.Release(ctx, e.claim, "")
+}
+
+// readEach reads projects that are claimed, each by itself: in a session of its own when the account may not see others'.
+func (e *event) readEach(ctx context.Context, claimed []domain.Poll, quick bool) error {
+	readers := make([]*reader, len(claimed))
+	_, own := e.each.Load("")
+	for n, p := range claimed {
+		in := ""
+		if own {
+			in = p.ProjectID
+		}
+		readers[n] = newReader(e, p, in, claimed[n:n+1])
+	}
+	e.read(ctx, readers, quick)
+	return e.finish(ctx, readers, quick)
+}
+
+// read has the readers read what changed, asks whether all cells answered meanwhile, and has them do what follows from
+// that, unless it is to be quick. A reader that fails keeps none of the others from reading.
+func (e *event) read(ctx context.Context, readers []*reader, quick bool) {
+	side := func(do func(*reader) error) {
+		var group errgroup.Group
+		group.SetLimit(parallel)
+		for _, r := range readers {
+			if r.err != nil {
+				continue
+			}
+			group.Go(func() error {
+				r.err = r.use(ctx, func() error { return do(r) })
+				return nil
+			})
+		}
+		_ = group.Wait() // the functions above never fail
+	}
+	side(func(r *reader) error { return r.begin(ctx) })
+	if quick {
+		return
+	}
+	up := cellsUp(ctx, readers)
+	side(func(r *reader) error { return r.complete(ctx, up) })
+}
+
+// cellsUp says whether all cells of Nova answer, which any project's session can tell. One that does not is left out of
+// Nova's lists in silence.
+func cellsUp(ctx context.Context, readers []*reader) bool {
+	good := slices.DeleteFunc(slices.Clone(readers), func(r *reader) bool { return r.err != nil })
+	for _, r := range good[:min(2, len(good))] {
+		if r.cellsUp(ctx) {
+			return true
+		}
+	}
+	return false
+}
+
+// finish writes how far the readers came, and makes what they read free.
+func (e *event) finish(ctx context.Context, readers []*reader, quick bool) error {
+	ended := ctx.Err()
+	ctx, cancel := afterwards(ctx)
+	defer cancel()
+	now, err := e.clock.Now(ctx)
+	if err != nil {
+		return err
+	}
+	var read []domain.Poll
+	var free []string
+	errs := make([]error, len(readers))
+	for n, r := range readers {
+		switch {
+		case r.err != nil && ended != nil && r.spared(ended), r.err == nil && quick:
+			free = append(free, r.list.ProjectID)
+		case r.err == nil:
+			read = append(read, r.result()...)
+		default:
+			errs[n] = errors.Join(r.err, e.failed(ctx, now, r))
+			read = append(read, r.result()...)
+		}
+	}
+	if len(free) > 0 {
+		err = e.polls.Release(ctx, e.claim, free...)
+	}
+	if len(read) > 0 {
+		err = errors.Join(err, e.polls.Read(ctx, e.claim, read))
+	}
+	return errors.Join(err, again(errs))
+}
+
+// failed notes that a list could not be read, and draws the conclusions: what could not be read for too long is unknown, and
+// the instances of a project that is gone are deleted.
+func (e *event) failed(ctx context.Context, now time.Time, r *reader) error {
+	level := slog.LevelError
+	if !r.list.FailingSince.IsZero() {
+		level = slog.LevelWarn // it was said at the first time
+	}
+	slog.Log(ctx, level, "servers could not be read", "project_id", r.list.ProjectID, "failing_since", r.list.FailingSince, "error", r.err)
+	code := apperr.CodeOf(r.err)
+	cannotEnter := r.in != "" && (mayNotAct(r.err) || code == apperr.NotFound)
+	r.list.Failed(now, cannotEnter)
+	for id, p := range r.projects {
+		p.Failed(now, cannotEnter)
+		r.projects[id] = p
+	}
+	if cannotEnter {
+		if gone, err := e.gone(ctx, now, r); gone || err != nil {
+			return err
+		}
+	}
+	return e.silence(ctx, now, r.projects)
+}
+
+// gone deletes the instances of a project that Keystone does not know at two looks. An error of Keystone's, and that the
+// account may not ask for projects, say nothing; nor does a project that is disabled.
+func (e *event) gone(ctx context.Context, now time.Time, r *reader) (bool, error) {
+	p := r.projects[r.in]
+	defer func() { r.projects[r.in] = p }()
+	err := e.cloud.use(ctx, "", func(cloud session) error { return cloud.KnowsProject(ctx, p.ProjectID) })
+	switch {
+	case err == nil:
+		p.GoneAt = time.Time{}
+		return false, nil
+	case apperr.CodeOf(err) != apperr.NotFound:
+		return false, nil
+	case p.GoneAt.IsZero():
+		p.GoneAt, p.NotBefore = now, now.Add(goneAfter)
+		return false, nil
+	case now.Sub(p.GoneAt) < goneAfter:
+		return false, nil
+	}
+	living, err := e.polls.Living(ctx, p.ProjectID)
+	if err != nil {
+		return true, err
+	}
+	slog.WarnContext(ctx, "a project is gone from keystone: its instances count as deleted", "project_id", p.ProjectID, "instances", len(living))
+	for n := range living {
+		living[n].ProjectGone()
+		living[n].SeenAt = now
+	}
+	return true, e.change(ctx, living)
+}
+
+// silence marks the instances as unknown of projects whose reading has failed for too long, and of which nobody has heard
+// otherwise. What Nova called their state last is kept.
+func (e *event) silence(ctx context.Context, now time.Time, projects map[string]domain.Poll) error {
+	long := now.Add(-e.unknownAfter)
+	for _, id := range sorted(projects) {
+		p := projects[id]
+		// All is read while a cell is down, although not all is known.
+		if !p.SilentFor(now, e.unknownAfter) || p.Since.After(long) || p.FullAt.After(long) {
+			continue
+		}
+		silent, err := e.polls.Silent(ctx, p.ProjectID, long)
+		if err != nil {
+			return err
+		}
+		for n := range silent {
+			silent[n].State, silent[n].SeenAt = domain.InstanceUnknown, now
+		}
+		if err := e.change(ctx, silent); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// again is what of the errors may be over the next time. The others were logged, and nobody need send the event again.
+func again(errs []error) error {
+	var list []error
+	for _, err := range errs {
+		if err != nil && apperr.Retryable(err) && len(list) < 3 { // of thousands of projects three say enough
+			list = append(list, err)
+		}
+	}
+	return errors.Join(list...)
+}

@@ -1,0 +1,96 @@
+package pollinstances
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// listed is a database that does not want some servers.
+type listed struct {
+	pollStore
+	unwanted []string
+}
+
+func (l listed) Unwanted(context.Context, []domain.Server) ([]string, error) { return l.unwanted, nil }
+
+// deleter is a session that writes down what it was asked to delete.
+type deleter struct {
+	session
+	project string
+	deleted *[]string
+}
+
+func (d deleter) In(_ context.Context, projectID string) (session, error) {
+	return deleter{project: projectID, deleted: d.deleted}, nil
+}
+
+func (d deleter) DeleteServer(_ context.Context, id string) error {
+	*d.deleted = append(*d.deleted, d.project+"/"+id)
+	if d.project == "read only" {
+		return apperr.New(apperr.Forbidden, "no")
+	}
+	return nil
+}
+
+func (d deleter) Servers(context.Context, domain.ServerQuery) ([]domain.Server, bool, error) {
+	return nil, false, nil
+}
+
+// oneOrder is a database with one order, whose instance has the server "own".
+type oneOrder struct {
+	orderStore
+	order domain.Order
+	told  *[]string
+}
+
+func (o oneOrder) Get(context.Context, string, uuid.UUID) (domain.Order, error) { return o.order, nil }
+
+func (o oneOrder) MarkDuplicate(context.Context, domain.Order, domain.CreateCall, string) (bool, error) {
+	return true, nil
+}
+
+func (o oneOrder) TellUnexpected(_ context.Context, _ domain.Instance, s domain.Server) (bool, error) {
+	*o.told = append(*o.told, s.ID)
+	return true, nil
+}
+
+// TestUnwantedGo each in its own project, once, where the account may act, and if the order itself made them. Of others it is told.
+func TestUnwantedGo(t *testing.T) {
+	t.Parallel()
+	var deleted, told []string
+	order := domain.Order{ID: uuid.New(), Status: domain.OrderRunning, CallsRecorded: true}
+	i := domain.Instance{ID: uuid.New(), ServerID: "own"}
+	call := domain.CreateCall{ID: uuid.New(), InstanceID: i.ID, Name: "web", BeganAt: time.Now(), Until: time.Now()}
+	order.Instances, order.Calls = []domain.Instance{i}, []domain.CreateCall{call}
+	server := func(id, project string, more ...string) domain.Server {
+		return domain.Server{
+			ID: id, ProjectID: project, Name: "web", Status: "ACTIVE", CreatedAt: time.Now(),
+			Tags: append([]string{i.ID.String(), domain.OrderTag(order.ID)}, more...),
+		}
+	}
+	going := server("going", "p", domain.CallTag(call.ID))
+	going.Task = "deleting"
+	s := &service{
+		polls:  listed{unwanted: []string{"twice", "going", "a", "b", "copied"}},
+		orders: oneOrder{order: order, told: &told},
+		cloud:  &sessions{kept: map[string]session{}, login: func(context.Context) (session, error) { return deleter{deleted: &deleted}, nil }},
+		wake:   func() {},
+	}
+	err := s.removeUnwanted(t.Context(), []domain.Server{
+		server("kept", "p"), server("twice", "p", domain.CallTag(call.ID)), going, server("copied", "p"),
+		server("a", "read only", domain.CallTag(call.ID)), server("b", "read only", domain.CallTag(call.ID)),
+	})
+	if diff := cmp.Diff([]string{"p/twice", "read only/a"}, deleted); diff != "" || err != nil {
+		t.Errorf("%v %s", err, diff)
+	}
+	if diff := cmp.Diff([]string{"copied"}, told); diff != "" {
+		t.Error(diff)
+	}
+}

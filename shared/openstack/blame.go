@@ -1,0 +1,170 @@
+package openstack
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+)
+
+// How long it may take to find out which service is at fault.
+const (
+	askKeystoneTimeout = 10 * time.Second
+	probeTimeout       = 2 * time.Second
+)
+
+// blame is a session's way to a service other than Keystone. A service passes on the trouble of another one in a form that says
+// something else: Glance answers 401 while Keystone is away, and Nova 500 while Neutron is. blame finds out who is at fault.
+type blame struct {
+	session *Session
+	service string // as refusals name it: nova
+	base    http.RoundTripper
+}
+
+// RoundTrip implements http.RoundTripper.
+func (b blame) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := b.base.RoundTrip(req)
+	if err != nil {
+		return nil, err
+	}
+	switch resp.StatusCode {
+	case http.StatusUnauthorized:
+		err = b.unauthorized(req.Context())
+	case http.StatusInternalServerError:
+		err = b.broken(req.Context(), resp)
+	}
+	if err != nil {
+		_ = resp.Body.Close()
+		return nil, err
+	}
+	return resp, nil
+}
+
+// unauthorized asks Keystone about the token that a service does not accept; nil when it really is not good. Glance cannot tell
+// the two apart: its delay_auth_decision takes every token for a bad one while Keystone is away.
+func (b blame) unauthorized(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, askKeystoneTimeout)
+	defer cancel()
+	_, err := b.session.cloud.Validate(ctx, b.session.token)
+	switch {
+	case apperr.CodeOf(err) == apperr.Unauthenticated:
+		return nil
+	case err == nil && b.session.catalog != nil:
+		return nil // the session of a login: its credential's access rules may not allow the call
+	case err == nil:
+		err = errors.New("keystone accepts the token")
+	}
+	e := apperr.As(err)
+	if e.Code == apperr.Internal {
+		e = apperr.Wrap(apperr.Unavailable, err, "%s does not accept a token that keystone accepts: it cannot reach keystone, or is set up wrongly", b.service)
+	}
+	refused := *e // with the promise that the service has done nothing
+	refused.Cause = errors.Join(apperr.ErrNotSent, e.Cause)
+	if refused.RetryAfter == 0 {
+		refused.RetryAfter = defaultRetryAfter
+	}
+	return &refused
+}
+
+// foreignErrors are what Nova's 500 names when another service has failed it, and the services that may have: Nova shows the class
+// of its exception, which for keystoneauth's is the same whatever service is away.
+var foreignErrors = []struct {
+	text     string
+	services []string
+}{
+	{"neutronclient.", []string{"network"}},
+	{"glanceclient.", []string{"image"}},
+	{"cinderclient.", []string{"volumev3", "block-storage"}},
+	{"keystoneauth1.", []string{"network", "image", "placement", "volumev3", "block-storage", "identity"}},
+}
+
+// broken finds the service that Nova could not use, among those that its answer leaves open; nil when they all answer.
+func (b blame) broken(ctx context.Context, resp *http.Response) error {
+	text, err := io.ReadAll(resp.Body)
+	_ = resp.Body.Close()
+	resp.Body = io.NopCloser(bytes.NewReader(text))
+	if err != nil {
+		return err
+	}
+	for _, foreign := range foreignErrors {
+		if !bytes.Contains(text, []byte(foreign.text)) {
+			continue
+		}
+		cause := errors.New(b.service + " answered with 500: " + message(text))
+		away := b.session.away(ctx, foreign.services)
+		if len(away) == 0 {
+			return apperr.Wrap(apperr.BadGateway, cause, "%s answered with status 500: it could not use %s", b.service, or(names(foreign.services)))
+		}
+		e := apperr.Wrap(apperr.Unavailable, cause, "%s is not available, and %s cannot do without it", strings.Join(names(away), " and "), b.service)
+		e.RetryAfter = defaultRetryAfter
+		return e
+	}
+	return nil
+}
+
+// away asks each of the services for anything, and lists those that do not answer. Those that the catalog lacks are left out.
+func (s *Session) away(ctx context.Context, services []string) (away []string) {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	all, err := s.services(ctx)
+	if err != nil {
+		return []string{"identity"}
+	}
+	var mu sync.Mutex
+	var group sync.WaitGroup
+	for _, service := range services {
+		endpoint, err := all.endpoint(service, s.cloud.region, s.cloud.iface)
+		if service == "identity" {
+			endpoint, err = s.cloud.identity, nil
+		}
+		if err != nil {
+			continue
+		}
+		group.Go(func() {
+			_, err, _ := s.cloud.probes.Do(endpoint, func() (any, error) { return nil, s.cloud.probe(ctx, endpoint) })
+			if err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				away = append(away, service)
+			}
+		})
+	}
+	group.Wait()
+	slices.Sort(away)
+	return away
+}
+
+// projectNames are what the services are called in errors.
+var projectNames = map[string]string{
+	"compute": "nova", "network": "neutron", "image": "glance", "volumev3": "cinder", "block-storage": "cinder", "identity": "keystone",
+}
+
+func projectName(service string) string {
+	if name, ok := projectNames[service]; ok {
+		return name
+	}
+	return service
+}
+
+func names(services []string) []string {
+	list := make([]string, len(services))
+	for i, service := range services {
+		list[i] = projectName(service)
+	}
+	return slices.Compact(list)
+}
+
+// or lists alternatives.
+func or(list []string) string {
+	if len(list) < 2 {
+		return strings.Join(list, "")
+	}
+	return strings.Join(list[:len(list)-1], ", ") + " or " + list[len(list)-1]
+}

@@ -1,0 +1,130 @@
+package openstack
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+)
+
+const goodToken = `{"token":{"expires_at":"2099-01-02T03:04:05Z","user":{"id":"u1","name":"ann"},"project":{"id":"p1","name":"web","domain":{"id":"d1"}}}}`
+
+// TestAServicesUnauthorizedIsAskedAbout at Keystone: the answers are Glance's and Keystone's own; the fake is there because
+// the shared sandbox's Keystone cannot go away for one test.
+func TestAServicesUnauthorizedIsAskedAbout(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		status  int
+		body    string
+		want    apperr.Code
+		message string
+		nothing bool // it is certain that nothing was done
+	}{
+		"Keystone away":          {503, "", apperr.Unavailable, "keystone is not available", true},
+		"Keystone broken":        {500, "", apperr.Unavailable, "keystone is not available", true},
+		"Keystone refuses, too":  {401, `{"error":{"code":401,"message":"no"}}`, apperr.Unauthenticated, "glance: ", false},
+		"Keystone accepts it":    {200, goodToken, apperr.Unavailable, "glance does not accept a token that keystone accepts", true},
+		"Keystone wants a pause": {429, "", apperr.RateLimited, "keystone", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStub(t)
+			s.answer("GET /v3/auth/tokens", tc.status, tc.body)
+			s.answer("GET /image/v2/images", 401, glance401)
+			_, err := s.session(t).Images(t.Context(), "")
+			e := apperr.As(err)
+			if e.Code != tc.want || !strings.Contains(e.Message, tc.message) || errors.Is(err, apperr.ErrNotSent) != tc.nothing {
+				t.Errorf("got %s %v", e.Code, err)
+			}
+			if tc.want == apperr.Unavailable && e.RetryAfter <= 0 {
+				t.Error("without Retry-After")
+			}
+			if strings.Contains(err.Error(), theToken) {
+				t.Errorf("the log shows the token: %v", err)
+			}
+		})
+	}
+}
+
+const glance401 = "<html>\n <head>\n  <title>401 Unauthorized</title>\n </head>\n <body>\n  <h1>401 Unauthorized</h1>\n  This server could not verify that you are authorized.<br /><br />\n </body>\n</html>"
+
+// TestALoginsUnauthorizedStays 401 when Keystone accepts the token: an application credential's access rules do not allow the call.
+func TestALoginsUnauthorizedStays(t *testing.T) {
+	t.Parallel()
+	s := loginStub(t, member)
+	s.answer("GET /v3/auth/tokens", 200, goodToken)
+	s.answer("GET /compute/flavors/detail", 401, `{"error":{"code":401,"message":"The request you have made requires authentication."}}`)
+	session, _, err := s.cloud(t, nil).Credential(t.Context(), "c1", "s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := session.Flavors(t.Context()); apperr.CodeOf(err) != apperr.Unauthenticated {
+		t.Errorf("got %v", err)
+	}
+}
+
+func nova500(class string) string {
+	return `{"computeFault": {"code": 500, "message": "Unexpected API Error. Please report this at http://bugs.launchpad.net/nova/ and attach the Nova API log if possible.\n<class '` + class + `'>"}}`
+}
+
+// TestNovasErrorNamesTheServiceAtFault: the texts are those of Nova's expected_errors in Zed.
+func TestNovasErrorNamesTheServiceAtFault(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		class   string
+		neutron http.HandlerFunc // nil: it answers
+		want    apperr.Code
+		message string
+	}{
+		"Neutron away":            {"keystoneauth1.exceptions.connection.ConnectFailure", hangUp, apperr.Unavailable, "neutron is not available, and nova cannot do without it"},
+		"Neutron behind a proxy":  {"keystoneauth1.exceptions.http.ServiceUnavailable", status(503), apperr.Unavailable, "neutron is not available, and nova cannot do without it"},
+		"Neutron's client":        {"neutronclient.common.exceptions.ConnectionFailed", hangUp, apperr.Unavailable, "neutron is not available, and nova cannot do without it"},
+		"Neutron hangs":           {"neutronclient.common.exceptions.ConnectionFailed", hang, apperr.Unavailable, "neutron is not available, and nova cannot do without it"},
+		"Neutron answers to us":   {"neutronclient.common.exceptions.ConnectionFailed", nil, apperr.BadGateway, "nova answered with status 500: it could not use neutron"},
+		"everybody answers to us": {"keystoneauth1.exceptions.connection.ConnectFailure", nil, apperr.BadGateway, "it could not use neutron, glance, placement, cinder or keystone"},
+		"Nova's own fault":        {"sqlalchemy.exc.DBError", hangUp, apperr.BadGateway, "nova answered with status 500"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStub(t)
+			s.answer("GET /compute/servers/id", 500, nova500(tc.class))
+			if tc.neutron == nil {
+				tc.neutron = status(200)
+			}
+			s.mux.HandleFunc("GET /network/", tc.neutron)
+			began := time.Now()
+			err := read(t.Context(), s.session(t))
+			if e := apperr.As(err); e.Code != tc.want || !strings.Contains(e.Message, tc.message) || strings.Contains(e.Message, "class") {
+				t.Errorf("got %s %v", e.Code, err)
+			}
+			if took := time.Since(began); took > probeTimeout+time.Second {
+				t.Errorf("it took %s", took)
+			}
+		})
+	}
+}
+
+// TestAServiceNamesKeystone, which is away, in keystonemiddleware's own words.
+func TestAServiceNamesKeystone(t *testing.T) {
+	t.Parallel()
+	s := newStub(t)
+	s.answer("GET /compute/servers/id", 503, "<html><body>The Keystone service is temporarily unavailable.</body></html>")
+	err := read(t.Context(), s.session(t))
+	if e := apperr.As(err); e.Code != apperr.Unavailable || e.Message != "keystone is not available" {
+		t.Errorf("got %v", err)
+	}
+}
+
+func hangUp(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
+
+func hang(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
+
+func status(code int) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Retry-After", "60")
+		w.WriteHeader(code)
+	}
+}

@@ -1,0 +1,193 @@
+package openstack
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/gophercloud/gophercloud/v2"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+)
+
+// Finding is a setting that does not work.
+type Finding struct {
+	Variable string // OS_REGION_NAME; OS_CLOUD when the value comes from clouds.yaml
+	Detail   string // what is wrong, and what would be right
+}
+
+// yamlKeys are what clouds.yaml calls the settings.
+var yamlKeys = map[string]string{
+	"OS_AUTH_URL": "auth_url", "OS_REGION_NAME": "region_name", "OS_INTERFACE": "interface", "OS_CACERT": "cacert", "OS_PASSWORD": "auth",
+}
+
+// finding names the variable that a value was read from.
+func (c Config) finding(variable, format string, args ...any) Finding {
+	f := Finding{Variable: variable, Detail: fmt.Sprintf(format, args...)}
+	if c.Cloud != "" {
+		f.Variable, f.Detail = "OS_CLOUD", fmt.Sprintf("%s of the cloud %s: %s", yamlKeys[variable], c.Cloud, f.Detail)
+	}
+	return f
+}
+
+// Check tries Keystone's address and, with an account, its login, the region, the interface and the endpoints of compute, image
+// and network. session is the account's, nil when there is none or it cannot log in.
+func (c *Cloud) Check(ctx context.Context, cfg Config, account *Account) (session *Session, wrong []Finding) {
+	if err := c.Reachable(ctx); err != nil {
+		return nil, []Finding{c.unreachable(cfg, err)}
+	}
+	if account == nil {
+		return nil, nil
+	}
+	session, err := account.Login(ctx)
+	if err != nil {
+		return nil, []Finding{account.rejected(ctx, cfg, err)}
+	}
+	return session, session.checkEndpoints(ctx, cfg)
+}
+
+func (c *Cloud) unreachable(cfg Config, err error) Finding {
+	if _, untrusted := errors.AsType[*tls.CertificateVerificationError](err); untrusted {
+		return cfg.finding("OS_CACERT", "the certificate of %s is not accepted (%s): set it to the file with the authority that has signed it", c.IdentityURL(), rootCause(err))
+	}
+	if wrong, ok := errors.AsType[notKeystoneError](err); ok {
+		return cfg.finding("OS_AUTH_URL", "%s is not Keystone's API 3 (%s): set it to Keystone's URL, such as https://keystone.example.com/v3", wrong.url, wrong.answer())
+	}
+	return cfg.finding("OS_AUTH_URL", "%s cannot be reached (%s): set it to Keystone's URL, or bring Keystone back", c.IdentityURL(), rootCause(err))
+}
+
+// rootCause is the last error of a chain: what the network said, without what each layer adds.
+func rootCause(err error) string {
+	for {
+		inner := errors.Unwrap(err)
+		if inner == nil {
+			return err.Error()
+		}
+		err = inner
+	}
+}
+
+// rejected says which part of the account Keystone does not accept: a login without a scope tells the password from the project.
+func (a *Account) rejected(ctx context.Context, cfg Config, err error) Finding {
+	variable := "OS_PASSWORD"
+	if a.auth.ApplicationCredentialID != "" {
+		variable = "OS_APPLICATION_CREDENTIAL_SECRET"
+	}
+	switch apperr.CodeOf(err) {
+	case apperr.Unauthenticated, apperr.Forbidden, apperr.NotFound, apperr.Invalid:
+	default:
+		return cfg.finding("OS_AUTH_URL", "Keystone does not let the account log in for another reason: %s", apperr.As(err).Message)
+	}
+	if a.auth.Scope != nil && variable == "OS_PASSWORD" {
+		unscoped := a.auth
+		unscoped.Scope = nil
+		if _, loginErr := a.cloud.login(ctx, &unscoped); loginErr == nil {
+			return projectFinding(cfg, a)
+		}
+	}
+	return cfg.finding(variable, "Keystone does not accept %s with this secret: correct its name, its domain or its secret, or enable it", a)
+}
+
+func projectFinding(cfg Config, a *Account) Finding {
+	name := a.auth.Scope.ProjectName
+	if name == "" {
+		name = a.auth.Scope.ProjectID
+	}
+	f := cfg.finding("OS_PASSWORD", "%s may log in, but has no role in the project %q, or there is none: correct the project or its domain, or give it the role reader", a, name)
+	if cfg.Cloud == "" {
+		f.Variable = "OS_PROJECT_NAME"
+	}
+	return f
+}
+
+// checked are the services that are always needed.
+var checked = []string{"compute", "image", "network"}
+
+func (s *Session) checkEndpoints(ctx context.Context, cfg Config) (wrong []Finding) {
+	all, err := s.services(ctx)
+	if err != nil {
+		return []Finding{cfg.finding("OS_AUTH_URL", "the service catalog cannot be read: %s", apperr.As(err).Message)}
+	}
+	if f := s.cloud.checkRegion(cfg, all); f != nil {
+		return []Finding{*f}
+	}
+	var mu sync.Mutex
+	var group sync.WaitGroup
+	for _, service := range checked {
+		group.Go(func() {
+			if f := s.checkEndpoint(ctx, cfg, all, service); f != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				wrong = append(wrong, *f)
+			}
+		})
+	}
+	group.Wait()
+	slices.SortFunc(wrong, func(a, b Finding) int { return strings.Compare(a.Detail, b.Detail) })
+	return wrong
+}
+
+// checkRegion looks for the region among those of compute, which every catalog has.
+func (c *Cloud) checkRegion(cfg Config, all catalog) *Finding {
+	known := all.regions("compute", "")
+	variable := "OS_REGION_NAME"
+	var f Finding
+	switch {
+	case c.region == "" && len(known) > 1:
+		f = Finding{variable, fmt.Sprintf("the catalog has several regions: set it to one of %s", strings.Join(known, ", "))}
+	case c.region != "" && len(known) > 0 && !slices.Contains(known, c.region):
+		f = Finding{variable, fmt.Sprintf("the catalog has no region %q: set it to one of %s", c.region, strings.Join(known, ", "))}
+		if c.region != cfg.Region { // clouds.yaml said so
+			f = cfg.finding(variable, "%s", f.Detail)
+		}
+	default:
+		return nil
+	}
+	return &f
+}
+
+func (s *Session) checkEndpoint(ctx context.Context, cfg Config, all catalog, service string) *Finding {
+	if len(all.interfaces(service)) == 0 {
+		f := cfg.finding("OS_AUTH_URL", "the catalog has no %s service, which is needed", service)
+		return &f
+	}
+	found, err := all.endpoint(service, s.cloud.region, s.cloud.iface)
+	if err != nil {
+		f := cfg.finding("OS_INTERFACE", "the catalog has no %s endpoint of the interface %s in the region %q: it has %s", service,
+			s.cloud.iface, s.cloud.region, strings.Join(all.interfaces(service), ", "))
+		return &f
+	}
+	if err := s.cloud.probe(ctx, found); err != nil {
+		f := cfg.finding("OS_INTERFACE", "%s at %s (interface %s) cannot be reached from here (%s): choose another interface, or open the way",
+			service, found, s.cloud.iface, rootCause(err))
+		return &f
+	}
+	return nil
+}
+
+// probe asks a service's endpoint for anything, without a token: nil when a server answers itself, and no proxy in its place.
+func (c *Cloud) probe(ctx context.Context, endpoint string) error {
+	anonymous := Session{cloud: c}
+	client := &gophercloud.ServiceClient{ProviderClient: anonymous.provider(), Endpoint: endpoint}
+	resp, err := client.Get(ctx, endpoint, nil, &gophercloud.RequestOpts{KeepResponseBody: true, OkCodes: []int{http.StatusOK, http.StatusMultipleChoices}})
+	if err == nil {
+		return resp.Body.Close()
+	}
+	if refused, ok := errors.AsType[gophercloud.ErrUnexpectedResponseCode](err); ok && refused.Actual < http.StatusBadGateway {
+		return nil
+	}
+	return classify("the service", err)
+}
+
+// Exists asks Keystone for a project or a domain: kind is "projects" or "domains". Forbidden says that the account may not know.
+func (s *Session) Exists(ctx context.Context, kind, id string) error {
+	keystone := s.keystone()
+	var body struct{}
+	_, err := keystone.Get(ctx, keystone.ServiceURL(kind, id), &body, nil)
+	return classify("keystone", err)
+}

@@ -1,0 +1,178 @@
+package openstack
+
+import (
+	"context"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// How Nova's list of servers ends (compute/api.py, get_all):
+//
+// Nova lists build requests first, then the instances of its cells. It applies the limit to both together and removes
+// duplicates afterwards. A server on its way to a cell is in both for a moment, so a page can be shorter than its limit,
+// and have no `next` link, although more servers follow. Only an empty page proves the end of a list.
+
+// serverPage reads one page of detail. linked says that Nova gave a link to the next page.
+func (s *Session) serverPage(ctx context.Context, microversion string, query url.Values) (page []server, linked bool, err error) {
+	nova, err := s.compute(ctx, microversion)
+	if err != nil {
+		return nil, false, err
+	}
+	var body struct {
+		Servers []server `json:"servers"`
+		Links   []link   `json:"servers_links"`
+	}
+	err = getPage(ctx, nova, nova.ServiceURL("servers", "detail")+"?"+query.Encode(), &body)
+	return body.Servers, len(body.Links) > 0, classify("nova", err)
+}
+
+// eachServer calls see once for every server of a list.
+func (s *Session) eachServer(ctx context.Context, microversion string, query url.Values, see func(*server)) error {
+	seen, markers := map[string]bool{}, map[string]bool{}
+	for marker := ""; ; {
+		page, next, err := s.pageAfter(ctx, microversion, query, marker)
+		if err != nil {
+			return err
+		}
+		for i := range page {
+			if id := page[i].ID; !seen[id] {
+				seen[id] = true
+				see(&page[i])
+			}
+		}
+		if next == "" {
+			return nil
+		}
+		if markers[next] {
+			return errCircle()
+		}
+		markers[next], marker = true, next
+	}
+}
+
+// pageAfter reads the page after the marker. next is the marker of the page after it, "" at the end of the list. If Nova no
+// longer knows the marker, because its server was purged meanwhile, the list begins again.
+func (s *Session) pageAfter(ctx context.Context, microversion string, query url.Values, marker string) (page []server, next string, err error) {
+	for try := 1; ; try++ {
+		query.Del("marker")
+		if marker != "" {
+			query.Set("marker", marker)
+		}
+		page, err = s.patientPage(ctx, microversion, query)
+		if marker != "" && isMarkerGone(err, marker) {
+			marker = ""
+			continue
+		}
+		if err != nil || len(page) == 0 {
+			return page, "", err
+		}
+		last := page[len(page)-1]
+		switch {
+		case last.Status == "UNKNOWN":
+			return page, "", nil // servers of a down cell come first, so there are no others, and Nova cannot go on after one
+		case last.ID != marker:
+			return page, last.ID, nil
+		case !isBuilding(&last) || try == maxTries:
+			return nil, "", errCircle()
+		}
+		// Nova lists all instances after a build request. The marker is still one, and already an instance.
+		if err = pause(ctx, try); err != nil {
+			return nil, "", err
+		}
+	}
+}
+
+func errCircle() error { return apperr.New(apperr.BadGateway, "nova gives the same page for ever") }
+
+// isMarkerGone says whether Nova refused a page because it does not know the marker.
+func isMarkerGone(err error, marker string) bool {
+	return apperr.CodeOf(err) == apperr.Invalid && strings.Contains(err.Error(), "marker") && strings.Contains(err.Error(), marker)
+}
+
+// patientPage repeats a read that Nova failed: Nova does so when a server of the page is deleted while it reads the page.
+func (s *Session) patientPage(ctx context.Context, microversion string, query url.Values) (page []server, err error) {
+	for try := 1; ; try++ {
+		page, _, err = s.serverPage(ctx, microversion, query)
+		if apperr.CodeOf(err) != apperr.BadGateway || try == maxTries {
+			return page, err
+		}
+		if err := pause(ctx, try); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func pause(ctx context.Context, try int) error {
+	select {
+	case <-time.After(firstPause << try):
+		return nil
+	case <-ctx.Done():
+		return classify("nova", ctx.Err())
+	}
+}
+
+// Servers reads one page of the project's servers, newest first. more says whether servers follow the last of them. It may
+// be true although none follow: when the page is exactly full, or when Nova does not answer the question.
+func (s *Session) Servers(ctx context.Context, q domain.ServerQuery) (page []domain.Server, more bool, err error) {
+	query := listQuery(q)
+	var found []server
+	for try := 1; ; try++ {
+		found, more, err = s.serverPage(ctx, computeFlavorInside, query)
+		if err != nil || more || !mayHideMore(found, q.Limit) {
+			break
+		}
+		more, err = s.hasMore(ctx, query, found)
+		if !isMarkerGone(err, found[len(found)-1].ID) {
+			more, err = more || err != nil, nil
+			break
+		}
+		if try == maxTries {
+			break
+		} // its last server was deleted before it reached a cell: the page is another one now
+	}
+	page = make([]domain.Server, len(found))
+	for i := range found {
+		page[i] = found[i].domain()
+	}
+	return page, more, err
+}
+
+// mayHideMore says whether servers may follow a page without a link. To ask costs each caller a call, so it is asked only
+// where it can make a difference: some server of the page may be listed twice, or the page is at least half full.
+func mayHideMore(page []server, limit int) bool {
+	return 2*len(page) > limit || slices.ContainsFunc(page, func(found server) bool { return isBuilding(&found) || isMoving(&found) })
+}
+
+// isBuilding says whether the server may be a build request.
+func isBuilding(found *server) bool { return found.Status == "BUILD" }
+
+// isMoving says whether the server may be in two cells: a resize across cells.
+func isMoving(found *server) bool {
+	return strings.HasSuffix(found.Status, "RESIZE") || strings.HasPrefix(found.Task, "resize_")
+}
+
+// hasMore asks for what follows the last server of a page. After an instance one server tells. After a build request Nova
+// lists all instances, so those of the page may come first, each twice.
+func (s *Session) hasMore(ctx context.Context, query url.Values, page []server) (bool, error) {
+	after := url.Values{}
+	for key, values := range query {
+		after[key] = values
+	}
+	last := &page[len(page)-1]
+	after.Set("marker", last.ID)
+	limit := 1
+	if isBuilding(last) {
+		limit = min(2*len(page)+1, watchPage)
+	}
+	after.Set("limit", strconv.Itoa(limit))
+	rest, linked, err := s.serverPage(ctx, computeFlavorInside, after)
+	return linked || slices.ContainsFunc(rest, func(r server) bool {
+		return !slices.ContainsFunc(page, func(p server) bool { return p.ID == r.ID })
+	}), err
+}

@@ -1,0 +1,242 @@
+package openstack
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// listing fakes Nova's list of servers as compute/api.py's get_all makes it: real build requests live too briefly to hold a test's
+// pages between them. A server in both lists moves to its cell.
+type listing struct {
+	requests []string // build requests, newest first
+	cells    []string // instances, newest first
+	purged   map[string]bool
+	maxLimit int
+	served   func(l *listing, page int) // changes the cloud after a page
+	pages    int
+}
+
+func (l *listing) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	limit, err := strconv.Atoi(r.URL.Query().Get("limit"))
+	if err != nil {
+		limit = l.maxLimit
+	}
+	limit = min(limit, l.maxLimit)
+	requests, cells, marker := l.requests, l.cells, r.URL.Query().Get("marker")
+	if n := slices.Index(requests, marker); n >= 0 {
+		requests = requests[n+1:]
+	} else if marker != "" {
+		requests = nil
+		n := slices.Index(cells, marker)
+		if n < 0 || l.purged[marker] {
+			w.WriteHeader(http.StatusBadRequest)
+			fmt.Fprintf(w, `{"badRequest":{"message":"marker [%s] not found"}}`, marker)
+			return
+		}
+		cells = cells[n+1:]
+	}
+	cells = slices.DeleteFunc(slices.Clone(cells), func(id string) bool { return l.purged[id] })
+	requests = requests[:min(limit, len(requests))]
+	all := slices.Concat(requests, cells[:min(limit-len(requests), len(cells))])
+	servers := []map[string]string{}
+	for n, id := range all {
+		status := "ACTIVE"
+		if slices.Contains(l.requests, id) {
+			status = "BUILD"
+		}
+		if slices.Index(all, id) == n { // duplicates go after the limit was applied
+			servers = append(servers, map[string]string{"id": id, "status": status})
+		}
+	}
+	answer := map[string]any{"servers": servers}
+	if len(servers) == limit {
+		answer["servers_links"] = []map[string]string{{"rel": "next", "href": "http://nova-inside/"}}
+	}
+	_ = json.NewEncoder(w).Encode(answer)
+	l.pages++
+	if l.served != nil {
+		l.served(l, l.pages)
+	}
+}
+
+func ids(prefix string, from, to int) (list []string) {
+	for n := from; n > to; n-- {
+		list = append(list, fmt.Sprintf("%s%04d", prefix, n))
+	}
+	return list
+}
+
+// walks are all the ways to read a whole list, with the ids that each one saw.
+func walks(t *testing.T, session *Session, limit int) map[string]func() ([]string, error) {
+	collect := func(page func(marker string) ([]domain.Server, string, error)) (seen []string, err error) {
+		for marker := ""; ; {
+			servers, next, err := page(marker)
+			for _, s := range servers {
+				seen = append(seen, s.ID)
+			}
+			if err != nil || next == "" {
+				return seen, err
+			}
+			marker = next
+		}
+	}
+	return map[string]func() ([]string, error){
+		"Servers": func() ([]string, error) {
+			return collect(func(marker string) ([]domain.Server, string, error) {
+				page, more, err := session.Servers(t.Context(), domain.ServerQuery{Limit: limit, Marker: marker})
+				if err != nil || !more || len(page) == 0 {
+					return page, "", err
+				}
+				return page, page[len(page)-1].ID, nil
+			})
+		},
+		"AllServers": func() ([]string, error) {
+			return collect(func(marker string) ([]domain.Server, string, error) {
+				return session.AllServers(t.Context(), "p1", marker)
+			})
+		},
+		"ChangedServers": func() ([]string, error) {
+			return collect(func(marker string) ([]domain.Server, string, error) {
+				return session.ChangedServers(t.Context(), "p1", time.Now(), marker)
+			})
+		},
+		"Changes": func() (seen []string, err error) {
+			err = session.Changes(t.Context(), "p1", time.Now(), func(h domain.History) { seen = append(seen, h.ServerID) })
+			return seen, err
+		},
+	}
+}
+
+// listed is a session with a Nova that gives the list, without a network, so that pauses cost nothing in a bubble.
+func listed(t *testing.T, l *listing) *Session {
+	t.Helper()
+	session := bubbled(t, func(r *http.Request) (*http.Response, error) {
+		answer := httptest.NewRecorder()
+		answer.Header().Set("Content-Type", "application/json")
+		if strings.HasSuffix(r.URL.Path, "/auth/catalog") {
+			fmt.Fprint(answer, `{"catalog":[{"type":"compute","endpoints":[{"interface":"public","region_id":"r1","url":"http://nova"}]}]}`)
+		} else {
+			l.ServeHTTP(answer, r)
+		}
+		return answer.Result(), nil
+	}).As(theToken, "p1")
+	session.project = "p1"
+	return session
+}
+
+// TestWalkEndsAtAnEmptyPage: pages that are short because a server is on its way to its cell, also with a small max_limit.
+func TestWalkEndsAtAnEmptyPage(t *testing.T) {
+	t.Parallel()
+	l := &listing{}
+	session := listed(t, l)
+	rapid.Check(t, func(rt *rapid.T) {
+		old := ids("old-", rapid.IntRange(0, 40).Draw(rt, "servers"), 0)
+		building := ids("new-", rapid.IntRange(0, 3).Draw(rt, "build requests"), 0)
+		arrived := rapid.IntRange(0, len(building)).Draw(rt, "of these in a cell")
+		limit := rapid.IntRange(1, 15).Draw(rt, "limit")
+		for name := range walks(t, session, limit) {
+			*l = listing{requests: building, cells: slices.Concat(building[len(building)-arrived:], old), maxLimit: max(limit, 2*len(building)+1)}
+			l.served = func(l *listing, page int) {
+				if page == 3 { // then they have reached their cells
+					l.requests, l.cells = nil, slices.Concat(building, old)
+				}
+			}
+			var seen []string
+			var err error
+			synctest.Test(t, func(t *testing.T) { seen, err = walks(t, session, limit)[name]() }) // its pauses take no time
+			if err != nil {
+				rt.Fatalf("%s: %v", name, err)
+			}
+			for _, id := range old {
+				if n := count(seen, id); n != 1 {
+					rt.Fatalf("%s listed %s %d times: %v", name, id, n, seen)
+				}
+			}
+		}
+	})
+}
+
+func count(list []string, id string) (n int) {
+	for _, s := range list {
+		if s == id {
+			n++
+		}
+	}
+	return n
+}
+
+// TestShortPageWithoutLink is what was seen: 99 of 100, no link, and 1000 more. A page of few servers at rest costs no second call.
+func TestShortPageWithoutLink(t *testing.T) {
+	t.Parallel()
+	l := &listing{requests: []string{"new"}, cells: append([]string{"new"}, ids("old-", 1098, 0)...), maxLimit: 1000}
+	session := listed(t, l)
+	page, more, err := session.Servers(t.Context(), domain.ServerQuery{Limit: 100})
+	if len(page) != 99 || !more || err != nil || l.pages != 2 {
+		t.Errorf("%d servers, more %t, %v, after %d calls", len(page), more, err, l.pages)
+	}
+	few := &listing{cells: ids("old-", 20, 0), maxLimit: 1000}
+	page, more, err = listed(t, few).Servers(t.Context(), domain.ServerQuery{Limit: 100})
+	if len(page) != 20 || more || err != nil || few.pages != 1 {
+		t.Errorf("%d servers, more %t, %v, after %d calls", len(page), more, err, few.pages)
+	}
+}
+
+// TestWalkBeginsAgain when its marker was purged meanwhile: each server is still seen, and counted once.
+func TestWalkBeginsAgain(t *testing.T) {
+	t.Parallel()
+	for name, twice := range map[string]bool{"AllServers": true, "ChangedServers": true, "Changes": false} {
+		l := &listing{cells: ids("old-", 10, 0), maxLimit: 4, purged: map[string]bool{}}
+		l.served = func(l *listing, page int) {
+			if page == 1 {
+				l.purged["old-0007"] = true // the last of the first page
+			}
+		}
+		seen, err := walks(t, listed(t, l), 4)[name]()
+		for _, id := range ids("old-", 6, 0) {
+			if count(seen, id) != 1 || err != nil {
+				t.Errorf("%s: %s is not listed once: %v %v", name, id, seen, err)
+			}
+		}
+		if n := count(seen, "old-0010"); n != map[bool]int{true: 2, false: 1}[twice] {
+			t.Errorf("%s: listed %d times", name, n)
+		}
+	}
+	l := &listing{cells: ids("old-", 3, 0), maxLimit: 4}
+	_, _, err := listed(t, l).Servers(t.Context(), domain.ServerQuery{Limit: 4, Marker: "gone"})
+	if apperr.CodeOf(err) != apperr.Invalid {
+		t.Errorf("a caller's marker that is gone: %v", err)
+	}
+}
+
+// TestWalkOfBuildRequests: the whole list is on its way to its cells, and a marker is in both places for a moment.
+func TestWalkOfBuildRequests(t *testing.T) {
+	t.Parallel()
+	for name, stays := range map[string]bool{"moves on": false, "stays": true} {
+		l := &listing{requests: []string{"a"}, cells: []string{"a"}, maxLimit: 100}
+		session := listed(t, l)
+		l.served = func(l *listing, page int) {
+			if page == 3 && !stays {
+				l.requests = nil
+			}
+		}
+		synctest.Test(t, func(t *testing.T) {
+			seen, err := walks(t, session, 100)["AllServers"]()
+			if count(seen, "a") == 0 || (apperr.CodeOf(err) == apperr.BadGateway) != stays {
+				t.Errorf("%s: %v %v", name, seen, err)
+			}
+		})
+	}
+}

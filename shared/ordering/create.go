@@ -1,0 +1,76 @@
+package ordering
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// ErrOpen says that Nova may or may not have made the server.
+var ErrOpen = errors.New("it is open whether nova made the server")
+
+// create asks Nova for one server and writes down what it says, if it says anything final.
+func (w Worker) create(
+	ctx context.Context, cloud Cloud, order domain.Order, claim domain.Claim, i domain.Instance, userData domain.Secret,
+) (domain.Instance, error) {
+	if err := ctx.Err(); err != nil {
+		return i, err // another one failed, or the time is up: nothing was sent for this one
+	}
+	call := domain.CreateCall{ID: uuid.New(), InstanceID: i.ID, Name: i.Name, UserID: w.User}
+	if err := w.Orders.BeginCall(ctx, order, claim, call, ClaimFor(w.Claim), w.Claim); errors.Is(err, domain.ErrCallOpen) {
+		return i, nil // somebody has found its server meanwhile
+	} else if err != nil {
+		return i, err
+	}
+	// Not canceled when another create fails: Nova would go on, and nobody would hear its answer.
+	limit := w.Claim * 2 / 3
+	if deadline, ok := ctx.Deadline(); ok {
+		limit = min(limit, time.Until(deadline)+longestFinish/2)
+	}
+	asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+	defer cancel()
+	id, err := cloud.CreateServer(asking, i.Spec, i.Name, userData, tags(order, call))
+	i.CallID = call.ID
+	switch {
+	case err == nil:
+		i.ServerID, i.State, i.RawStatus = id, domain.InstanceBuilding, "BUILD"
+	case Final(err):
+		i.State, i.Problem = domain.InstanceError, &domain.Problem{Code: string(apperr.CodeOf(err)), Detail: apperr.As(err).Message}
+	case sentNothing(err):
+		end, cancel := ending(ctx)
+		defer cancel()
+		return i, errors.Join(err, w.Orders.EndCall(end, order, call))
+	default:
+		slog.WarnContext(ctx, "open create", "instance_id", i.ID, "error", err)
+		return i, errors.Join(ErrOpen, err)
+	}
+	end, cancel := ending(ctx)
+	defer cancel()
+	return i, w.Orders.Decide(end, claim, i)
+}
+
+// tags are how a server is found again: by its instance, all of an order at once, and by the very call that made it.
+func tags(order domain.Order, call domain.CreateCall) []string {
+	return []string{call.InstanceID.String(), domain.OrderTag(order.ID), domain.CallTag(call.ID)}
+}
+
+// Final says whether OpenStack refused for good: the same call would be refused again.
+func Final(err error) bool {
+	switch apperr.CodeOf(err) {
+	case apperr.Invalid, apperr.Forbidden, apperr.Quota, apperr.NotFound, apperr.Conflict, apperr.TooLarge, apperr.Unsupported:
+		return true
+	}
+	return false
+}
+
+// sentNothing says whether Nova surely made nothing, although it did not refuse for good.
+func sentNothing(err error) bool {
+	code := apperr.CodeOf(err)
+	return code == apperr.Unauthenticated || code == apperr.RateLimited || errors.Is(err, apperr.ErrNotSent)
+}

@@ -1,0 +1,113 @@
+package postgres
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+const (
+	// The claim is renewed by the same statement. A call begins only while the instance is undecided and no other call is open.
+	beginCallSQL = `
+with held as (
+    update orders set claimed_until = clock_timestamp() + $4::interval
+    where project_id = $1 and id = $2 and claim_id = $3 and claimed_until > clock_timestamp()
+      and (connection_id is null or exists (select from connections c where c.id = connection_id and c.status = 'active'))
+    returning project_id
+), begun as (
+    insert into create_calls (project_id, id, instance_id, name, user_id, began_at, until)
+    select $1, $5, $6, $7, $8, clock_timestamp(), clock_timestamp() + $9::interval from held
+    where exists (select from instances i where i.project_id = $1 and i.id = $6 and i.server_id is null and i.problem is null)
+      and not exists (select from create_calls c where c.project_id = $1 and c.instance_id = $6 and c.ended_at is null and c.until > clock_timestamp())
+    returning id
+)
+select (select count(*) from held), (select count(*) from begun)`
+
+	callsSQL = `
+select c.id, c.instance_id, c.name, c.user_id, c.began_at, c.until, coalesce(c.ended_at, '0001-01-01'), coalesce(c.server_id, '')
+from create_calls c join instances i on i.project_id = c.project_id and i.id = c.instance_id
+where i.project_id = $1 and i.order_id = $2 order by c.began_at`
+
+	endCallSQL = `update create_calls set ended_at = clock_timestamp() where project_id = $1 and id = $2 and ended_at is null`
+
+	// A server that is tracked as another instance is somebody's.
+	markDuplicateSQL = `
+update create_calls c set server_id = $4, ended_at = clock_timestamp()
+from orders o
+where o.project_id = $1 and o.id = $2 and o.status = 'running'
+  and c.project_id = $1 and c.id = $3 and (c.server_id = $4 or c.server_id is null and c.ended_at is null)
+  and not exists (select from instances i where i.project_id = $1 and i.server_id = $4)`
+
+	// The primary key says it once. Of an instance that was disconnected nothing is told.
+	tellUnexpectedSQL = `
+with unexpected as (
+    insert into unexpected_servers (project_id, instance_id, server_id, name, told_at)
+    select i.project_id, i.id, $3, $4, clock_timestamp() from instances i
+    where i.project_id = $1 and i.id = $2 and i.disconnected_at is null
+      and not exists (select from instances other where other.project_id = $1 and other.server_id = $3)
+    on conflict do nothing
+    returning project_id, instance_id, server_id, name, told_at
+), row as (
+    update instances i set seq = seq + 1 from unexpected u where i.project_id = u.project_id and i.id = u.instance_id
+    returning i.*, u.server_id as unexpected_id, u.name as unexpected_name, u.told_at
+)
+insert into events (project_id, subject, seq, type, at, order_id, connection_id, data)
+select project_id, id::text, seq, '` + domain.UnexpectedServerEvent + `', told_at, order_id, connection_id,
+       jsonb_strip_nulls(jsonb_build_object('instance_id', id, 'server_id', server_id, 'order_id', order_id, 'connection_id', connection_id,
+           'unexpected_server_id', unexpected_id, 'unexpected_server_name', unexpected_name))
+from row`
+)
+
+// BeginCall writes down that a create call is about to be sent and prolongs the claim by claimFor from now on. fence is for how long
+// no other call may begin while this one has no answer. It fails with domain.ErrFenced when the claim is over or the order's
+// connection has ended, and with domain.ErrCallOpen when an earlier call is open or the instance is decided.
+func (o Orders) BeginCall(
+	ctx context.Context, order domain.Order, claim domain.Claim, call domain.CreateCall, claimFor, fence time.Duration,
+) error {
+	var held, begun int
+	err := o.DB.pool.QueryRow(ctx, beginCallSQL, order.ProjectID, order.ID, claim.ID, claimFor, call.ID, call.InstanceID, call.Name,
+		call.UserID, fence).Scan(&held, &begun)
+	switch {
+	case err != nil:
+		return classify(err)
+	case held == 0:
+		return domain.ErrFenced
+	case begun == 0:
+		return domain.ErrCallOpen
+	}
+	return nil
+}
+
+// EndCall writes down that a create call made nothing.
+func (o Orders) EndCall(ctx context.Context, order domain.Order, call domain.CreateCall) error {
+	_, err := o.DB.pool.Exec(ctx, endCallSQL, order.ProjectID, call.ID)
+	return classify(err)
+}
+
+// MarkDuplicate writes down that a create call made the server, which is about to be deleted because its instance has another
+// one. false: the order is final, or the call made another server.
+func (o Orders) MarkDuplicate(ctx context.Context, order domain.Order, call domain.CreateCall, serverID string) (bool, error) {
+	tag, err := o.DB.pool.Exec(ctx, markDuplicateSQL, order.ProjectID, order.ID, call.ID, serverID)
+	return tag.RowsAffected() == 1, classify(err)
+}
+
+// TellUnexpected writes an event about a server that carries the instance's tags and is not its own: once for each server.
+func (o Orders) TellUnexpected(ctx context.Context, i domain.Instance, s domain.Server) (told bool, err error) {
+	err = again(func() error {
+		tag, err := o.DB.pool.Exec(ctx, tellUnexpectedSQL, i.ProjectID, i.ID, s.ID, s.Name)
+		told = tag.RowsAffected() == 1
+		return err
+	})
+	return told, classify(err)
+}
+
+// readCalls queues the read of an order's create calls.
+func readCalls(batch *pgx.Batch, order *domain.Order, projectID string, id any) {
+	batch.Queue(callsSQL, projectID, id).Query(func(rows pgx.Rows) (err error) {
+		order.Calls, err = pgx.CollectRows(rows, pgx.RowToStructByPos[domain.CreateCall])
+		return err
+	})
+}

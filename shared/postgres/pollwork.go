@@ -1,0 +1,176 @@
+package postgres
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// Of a project that has no row, all is known from the moment on at which its first instance was tracked.
+const (
+	newPollsSQL = `
+insert into polls (project_id, since, full_at)
+select i.project_id, min(i.created_at), min(i.created_at) from instances i
+where i.state <> 'deleted' and ` + followed + ` and not exists (select from polls p where p.project_id = i.project_id)
+group by i.project_id
+on conflict do nothing`
+
+	oldPollsSQL = `
+delete from polls where project_id in (
+    select p.project_id from polls p
+    where p.project_id <> '' and coalesce(p.claimed_until, '-infinity') < clock_timestamp()
+      and not exists (select from instances i where i.project_id = p.project_id and i.state <> 'deleted' and ` + followed + `)
+    for update skip locked)`
+)
+
+// Prepare makes a row for each project that has followed instances, and deletes those of projects that have none.
+func (p Polls) Prepare(ctx context.Context) error {
+	for _, sql := range []string{newPollsSQL, oldPollsSQL} {
+		if _, err := p.DB.pool.Exec(ctx, sql); err != nil {
+			return classify(err)
+		}
+	}
+	return nil
+}
+
+// pollColumns are the columns of a domain.Poll, in the order of its fields, from a row p of polls.
+const pollColumns = `p.project_id, p.since, p.full_at,
+    (select count(*)::int from instances i where i.project_id = p.project_id and i.state <> 'deleted' and ` + doubtful + `),
+    coalesce(p.failing_since, '0001-01-01'), coalesce(p.not_before, '0001-01-01'), coalesce(p.gone_at, '0001-01-01'),
+    coalesce(p.sweep_at, '0001-01-01'), p.sweep_marker`
+
+const (
+	followedSQL = `
+select ` + pollColumns + ` from polls p
+where exists (select from instances i where i.project_id = p.project_id and i.state <> 'deleted' and ` + followed + `)
+order by p.project_id`
+
+	movingSQL = `
+select distinct i.project_id
+from instances i left join orders o on o.project_id = i.project_id and o.id = i.order_id
+where i.state = any($1) and ` + followed + ` and i.updated_at > clock_timestamp() - $2::interval
+  and (i.server_id is not null or o.claimed_until > clock_timestamp())`
+)
+
+// Followed lists the projects that have instances which are not deleted, and a row.
+func (p Polls) Followed(ctx context.Context) ([]domain.Poll, error) {
+	return p.list(ctx, followedSQL)
+}
+
+// Moving lists the projects with instances that Nova is at work on, and that changed within the time given: one that has
+// been at it for longer need not be watched so closely. Unknown is not counted.
+func (p Polls) Moving(ctx context.Context, within time.Duration) ([]string, error) {
+	rows, _ := p.DB.pool.Query(ctx, movingSQL, domain.MovingStates(), within)
+	projects, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	return projects, classify(err)
+}
+
+func (p Polls) list(ctx context.Context, sql string, args ...any) ([]domain.Poll, error) {
+	rows, _ := p.DB.pool.Query(ctx, sql, args...)
+	polls, err := pgx.CollectRows(rows, pgx.RowToStructByPos[domain.Poll])
+	return polls, classify(err)
+}
+
+const (
+	claimDueSQL = `
+with due as (
+    select project_id from polls
+    where project_id <> '' and coalesce(claimed_until, '-infinity') < clock_timestamp()
+      and coalesce(read_at, '-infinity') < $3 and coalesce(not_before, '-infinity') <= clock_timestamp()
+    order by read_at nulls first, project_id limit $4
+    for update skip locked
+)
+update polls p set claim_id = $1, claimed_until = clock_timestamp() + $2::interval from due
+where p.project_id = due.project_id
+returning ` + pollColumns
+
+	claimSomeSQL = `
+with free as (
+    select project_id from polls where project_id = any($3) and coalesce(claimed_until, '-infinity') < clock_timestamp()
+    order by project_id for update skip locked
+)
+update polls p set claim_id = $1, claimed_until = clock_timestamp() + $2::interval from free
+where p.project_id = free.project_id
+returning ` + pollColumns
+
+	claimCloudSQL = `
+insert into polls as p (project_id, since, full_at, claim_id, claimed_until)
+values ('', now(), now(), $1, clock_timestamp() + $2::interval)
+on conflict (project_id) do update set claim_id = excluded.claim_id, claimed_until = excluded.claimed_until
+where coalesce(p.claimed_until, '-infinity') < clock_timestamp()
+returning ` + pollColumns
+)
+
+// ClaimDue claims projects that were not read since the moment, at most limit, and those first that were not read for the
+// longest.
+func (p Polls) ClaimDue(ctx context.Context, claim uuid.UUID, claimFor time.Duration, before time.Time, limit int) ([]domain.Poll, error) {
+	return p.list(ctx, claimDueSQL, claim, claimFor, before, limit)
+}
+
+// ClaimSome claims those of the projects that nobody has claimed.
+func (p Polls) ClaimSome(ctx context.Context, claim uuid.UUID, claimFor time.Duration, projects []string) ([]domain.Poll, error) {
+	return p.list(ctx, claimSomeSQL, claim, claimFor, projects)
+}
+
+// ClaimCloud claims the list of the whole cloud. held is false when somebody else has it.
+func (p Polls) ClaimCloud(ctx context.Context, claim uuid.UUID, claimFor time.Duration) (cloud domain.Poll, held bool, err error) {
+	got, err := p.list(ctx, claimCloudSQL, claim, claimFor)
+	if err != nil || len(got) == 0 {
+		return domain.Poll{}, false, err
+	}
+	return got[0], true, nil
+}
+
+// Renew prolongs all that is claimed under the claim.
+func (p Polls) Renew(ctx context.Context, claim uuid.UUID, claimFor time.Duration) error {
+	_, err := p.DB.pool.Exec(ctx, "update polls set claimed_until = clock_timestamp() + $2::interval where claim_id = $1", claim, claimFor)
+	return classify(err)
+}
+
+// Release makes free what is claimed under the claim, as if it had not been claimed: all of the projects, or just these.
+func (p Polls) Release(ctx context.Context, claim uuid.UUID, projects ...string) error {
+	_, err := p.DB.pool.Exec(ctx, `
+update polls set claim_id = null, claimed_until = null
+where claim_id = $1 and (cardinality($2::text[]) = 0 or project_id = any($2))`, claim, append([]string{}, projects...))
+	return classify(err)
+}
+
+// Swept writes how far the reading of all servers came, if the claim still holds.
+func (p Polls) Swept(ctx context.Context, claim uuid.UUID, poll domain.Poll) error {
+	_, err := p.DB.pool.Exec(ctx, "update polls set sweep_at = $3, sweep_marker = $4 where claim_id = $1 and project_id = $2",
+		claim, poll.ProjectID, orNull(poll.SweepAt), poll.SweepMarker)
+	return classify(err)
+}
+
+// A replica that has claimed the whole cloud writes for all projects; what another one has claimed meanwhile stays claimed.
+const readSQL = `
+update polls p
+set since = greatest(p.since, r.since), full_at = greatest(p.full_at, r.full_at), read_at = clock_timestamp(),
+    failing_since = r.failing_since, not_before = r.not_before, gone_at = r.gone_at, sweep_at = r.sweep_at, sweep_marker = r.sweep_marker,
+    claim_id = nullif(p.claim_id, $1), claimed_until = case when p.claim_id = $1 then null else p.claimed_until end
+from unnest($2::text[], $3::timestamptz[], $4::timestamptz[], $5::timestamptz[], $6::timestamptz[], $7::timestamptz[], $8::timestamptz[], $9::text[])
+    as r (project_id, since, full_at, failing_since, not_before, gone_at, sweep_at, sweep_marker)
+where p.project_id = r.project_id
+  and (p.claim_id = $1 or exists (select from polls w where w.project_id = '' and w.claim_id = $1))`
+
+// Read writes how far projects were read, and makes them free, if the claim still holds. A replica that was overtaken takes
+// nothing back.
+func (p Polls) Read(ctx context.Context, claim uuid.UUID, polls []domain.Poll) error {
+	var projects, markers []string
+	var since, full []time.Time
+	var failing, notBefore, gone, sweep []*time.Time
+	for _, r := range polls {
+		projects, markers = append(projects, r.ProjectID), append(markers, r.SweepMarker)
+		since, full = append(since, r.Since), append(full, r.FullAt)
+		failing, notBefore = append(failing, orNull(r.FailingSince)), append(notBefore, orNull(r.NotBefore))
+		gone, sweep = append(gone, orNull(r.GoneAt)), append(sweep, orNull(r.SweepAt))
+	}
+	return classify(again(func() error {
+		_, err := p.DB.pool.Exec(ctx, readSQL, claim, projects, since, full, failing, notBefore, gone, sweep, markers)
+		return err
+	}))
+}

@@ -1,0 +1,130 @@
+package run
+
+import (
+	"context"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/sethvargo/go-envconfig"
+)
+
+// settings are the environment variables of a process, and what is known of each.
+type settings struct {
+	env   envconfig.Lookuper
+	names []string // every variable that the process reads, in the order of README's table
+
+	wrong   map[string]string // by variable: what is wrong and what would be right; "" when no variable is named
+	untried map[string]string // by variable: why nothing is known of it
+	notes   map[string]string // by variable: what was found, of one that works
+}
+
+func newSettings(env envconfig.Lookuper, targets []function) *settings {
+	s := &settings{env: filled{env}, wrong: map[string]string{}, untried: map[string]string{}, notes: map[string]string{}}
+	configs := []any{Config{}}
+	for _, f := range targets {
+		configs = append(configs, f.config)
+	}
+	for _, config := range configs {
+		for _, field := range fields(reflect.TypeOf(config)) {
+			name, _, _ := strings.Cut(field.Tag.Get("env"), ",")
+			if !slices.Contains(s.names, name) {
+				s.names = append(s.names, name)
+			}
+		}
+	}
+	return s
+}
+
+func (s *settings) value(name string) string {
+	value, _ := s.env.Lookup(name)
+	return value
+}
+
+func (s *settings) reads(name string) bool { return slices.Contains(s.names, name) }
+
+// fault notes what is wrong with a variable. The first word on a variable stays: what follows may come of it.
+func (s *settings) fault(name, detail string) {
+	if _, known := s.wrong[name]; !known {
+		s.wrong[name] = strings.ReplaceAll(detail, "\n", ": ")
+	}
+}
+
+// report notes an error that names a variable, and says which. An error that joins several names one for each.
+func (s *settings) report(err error) (names []string) {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // the outermost error only
+		for _, one := range joined.Unwrap() {
+			names = append(names, s.report(one)...)
+		}
+		return names
+	}
+	name, detail := s.variableIn(err.Error()), err.Error()
+	if before, after, found := strings.Cut(detail, name); found && !strings.Contains(before, " ") {
+		detail = strings.TrimLeft(after, ": ") // the line says the name already
+	}
+	s.fault(name, detail)
+	return []string{name}
+}
+
+// variableIn finds the variable that a text names first.
+func (s *settings) variableIn(text string) (found string) {
+	first := len(text)
+	for _, name := range s.names {
+		at := strings.Index(text, name)
+		if at >= 0 && (at < first || at == first && len(name) > len(found)) {
+			first, found = at, name
+		}
+	}
+	return found
+}
+
+// tryValues reads each part of the configuration until it finds no more faults: without a faulty variable its default applies,
+// and the next fault shows.
+func (s *settings) tryValues(ctx context.Context, targets []function) {
+	loaders := []func(context.Context, envconfig.Lookuper) error{faults[Config]}
+	for _, f := range targets {
+		loaders = append(loaders, f.load)
+	}
+	for _, load := range loaders {
+		without := without{s.env, map[string]bool{}}
+		for err := load(ctx, without); err != nil; err = load(ctx, without) {
+			again := true
+			for _, name := range s.report(err) {
+				again = again && !without.names[name]
+				without.names[name] = true
+			}
+			if !again {
+				break
+			}
+		}
+	}
+}
+
+// without hides variables.
+type without struct {
+	envconfig.Lookuper
+	names map[string]bool
+}
+
+// Lookup implements envconfig.Lookuper.
+func (w without) Lookup(name string) (string, bool) {
+	if w.names[name] {
+		return "", false
+	}
+	return w.Lookuper.Lookup(name)
+}
+
+// good says whether nothing is known against any of the variables.
+func (s *settings) good(names ...string) bool {
+	return !slices.ContainsFunc(names, func(name string) bool { _, wrong := s.wrong[name]; return wrong })
+}
+
+// wrongNames lists the variables that are wrong.
+func (s *settings) wrongNames() []string {
+	names := []string{}
+	for name := range s.wrong {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}

@@ -1,0 +1,104 @@
+package run
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/sethvargo/go-envconfig"
+)
+
+// Settings is what a process says of its environment variables to anybody: names only. `cloudfnd check` and the log say more.
+type Settings struct {
+	Wrong     []string   `json:"wrong"`                // the variables that do not work
+	CheckedAt *time.Time `json:"checked_at,omitempty"` // absent while the first check runs
+}
+
+// How long the result of a check is given. A check logs in, so it is not made for every request.
+const (
+	settingsTTL      = 5 * time.Minute
+	wrongSettingsTTL = 30 * time.Second // so that a mended cloud shows soon
+)
+
+// watchedSettings keeps the last result, and makes one check at a time.
+type watchedSettings struct {
+	env     envconfig.Lookuper
+	targets []function
+
+	mu      sync.Mutex
+	last    Settings
+	running chan struct{} // closed when the check that runs has ended; nil when none does
+	stop    context.CancelFunc
+	closed  bool
+}
+
+// checkedSettings gives the result of the last check. Where there is none, or an old one, it starts a check, and waits for the
+// first one until ctx ends.
+func (p *Process) checkedSettings(ctx context.Context) Settings {
+	w := &p.settings
+	w.mu.Lock()
+	if w.running == nil && !w.closed && !w.fresh() {
+		p.startCheck(ctx)
+	}
+	running, known := w.running, w.last.CheckedAt != nil
+	w.mu.Unlock()
+	if running != nil && !known {
+		select {
+		case <-running:
+		case <-ctx.Done():
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.last.CheckedAt == nil {
+		return Settings{Wrong: []string{}}
+	}
+	return w.last
+}
+
+func (w *watchedSettings) fresh() bool {
+	if w.last.CheckedAt == nil {
+		return false
+	}
+	ttl := settingsTTL
+	if len(w.last.Wrong) > 0 {
+		ttl = wrongSettingsTTL
+	}
+	return time.Since(*w.last.CheckedAt) < ttl
+}
+
+// startCheck needs the lock. The check outlives the request that has asked for it.
+func (p *Process) startCheck(ctx context.Context) {
+	w := &p.settings
+	ctx, w.stop = context.WithTimeout(context.WithoutCancel(ctx), trialTimeout)
+	done := make(chan struct{})
+	w.running = done
+	go func() {
+		defer close(done)
+		t := &trial{settings: newSettings(w.env, w.targets), cfg: p.cfg, db: p.db, cloud: p.cloud}
+		t.run(ctx)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.stop()
+		now := time.Now().UTC()
+		w.last, w.running = Settings{Wrong: t.wrongNames(), CheckedAt: &now}, nil
+		for _, name := range w.last.Wrong {
+			slog.WarnContext(ctx, "a setting does not work", "variable", name, "detail", t.wrong[name])
+		}
+	}()
+}
+
+// close ends a check that runs, before what it uses is closed.
+func (w *watchedSettings) close() {
+	w.mu.Lock()
+	w.closed = true
+	running := w.running
+	if running != nil {
+		w.stop()
+	}
+	w.mu.Unlock()
+	if running != nil {
+		<-running
+	}
+}
