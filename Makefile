@@ -5,7 +5,7 @@ PACKAGES := ./cmd/... ./functions/... ./shared/... ./bench/... ./docs/... ./knat
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help run test lint new generate bench build image sandbox cluster deploy undeploy e2e down clean
+.PHONY: help run test test-long lint new generate bench build image sandbox cluster deploy undeploy e2e down clean
 
 help: ## Print this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,13 +21,17 @@ test: sandbox ## Set up what the tests need and run them all
 	@echo "== tests that stop parts of the sandbox, one by one"
 	go test -race -tags faults -run '^TestFault' -timeout 15m -v ./functions
 
+test-long: sandbox ## The tests that take minutes and guard against rare faults
+	@scripts/postgres up > /dev/null
+	go test -race -tags long -count=1 -run '^TestLong' -timeout 60m -v $(PACKAGES)
+
 lint: ## Check the code, the import walls, the scripts, openapi.yaml and go.mod
 	@command -v shellcheck > /dev/null || { echo "installing shellcheck"; { apt-get update -q && apt-get install -y -q --no-install-recommends shellcheck; } > /tmp/cloudfn-apt.log 2>&1 || { echo "apt-get failed, see /tmp/cloudfn-apt.log"; exit 1; }; }
 	shellcheck -x -P SCRIPTDIR scripts/run scripts/postgres scripts/openapi scripts/browser scripts/image scripts/deploy scripts/e2e scripts/cloud-init scripts/sandbox scripts/sandbox.d/*.sh scripts/cluster scripts/cluster.d/*.sh .ci/run
 	scripts/openapi
 	go mod tidy -diff
 	go mod verify
-	go vet -tags faults,bench,e2e $(PACKAGES)
+	go vet -tags faults,bench,e2e,long $(PACKAGES)
 	$(GOLANGCI_LINT) run $(PACKAGES)
 
 new: ## Begin a function: NAME=leases KIND=http, or NAME=run-leases KIND=event

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"net/url"
 	"os"
@@ -18,23 +19,23 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// manyPods is how many pods share one Postgres, and poolSize how many connections each may open (DATABASE_MAX_CONNS).
-const (
-	manyPods = 30
-	poolSize = 4
-)
+// manyPods is how many pods share one Postgres.
+var manyPods = flag.Int("many-pods", 12, "how many pods TestManyPods starts; 30 give the figures of the README")
 
-// TestManyPods: thirty pods under load open no more connections than pods x pool, and all answers are good; behind
+// poolSize is how many connections each may open (DATABASE_MAX_CONNS).
+const poolSize = 4
+
+// TestManyPods: many pods under load open no more connections than pods x pool, and all answers are good; behind
 // PgBouncer in transaction mode a handful of connections serve them all.
 func TestManyPods(t *testing.T) {
 	conn := testkit.Connect(t, databaseURL)
 	testkit.Eventually(t, minutes(3), "no other pod is connected", func() bool {
 		return testkit.Scalar[int](t, conn, "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()") == 0
 	})
-	scale := map[string]string{"autoscaling.knative.dev/min-scale": strconv.Itoa(manyPods), "autoscaling.knative.dev/max-scale": strconv.Itoa(manyPods)}
+	scale := map[string]string{"autoscaling.knative.dev/min-scale": strconv.Itoa(*manyPods), "autoscaling.knative.dev/max-scale": strconv.Itoa(*manyPods)}
 	t.Run("directly", func(t *testing.T) {
 		clone(t, "stats", "many", scale)
-		manyAnswers(t, conn, "cloudfn_functions", manyPods*poolSize)
+		manyAnswers(t, conn, "cloudfn_functions", *manyPods*poolSize)
 	})
 	t.Run("through PgBouncer", func(t *testing.T) {
 		const size = 10
@@ -46,7 +47,7 @@ func TestManyPods(t *testing.T) {
 // manyAnswers loads the pods and watches the connections of that role, which must stay within the limit.
 func manyAnswers(t *testing.T, conn *pgx.Conn, role string, limit int) {
 	t.Helper()
-	testkit.Eventually(t, minutes(5), fmt.Sprintf("%d pods are ready", manyPods), func() bool { return ready("many") == manyPods })
+	testkit.Eventually(t, minutes(5), fmt.Sprintf("%d pods are ready", *manyPods), func() bool { return ready("many") == *manyPods })
 	project := testkit.NewProject(t)
 	c := client(t, "many", project.Token(t))
 	mine := testkit.Scalar[int](t, conn, "select pg_backend_pid()")

@@ -69,9 +69,9 @@ func (f *fleet) of(name string) *testkit.Process {
 	return f.processes[name]
 }
 
-// killing kills deliver-events every few seconds and starts it anew, until the given function is called, which says how
+// killing kills deliver-events after each pause and starts it anew, until the given function is called, which says how
 // often it did. Between the kills it ticks, as PingSource does.
-func (f *fleet) killing(t *testing.T) (stop func() int) {
+func (f *fleet) killing(t *testing.T, pause time.Duration) (stop func() int) {
 	t.Helper()
 	stopped, ended := make(chan struct{}), make(chan struct{})
 	kills := 0
@@ -82,7 +82,7 @@ func (f *fleet) killing(t *testing.T) (stop func() int) {
 			select {
 			case <-stopped:
 				return
-			case <-time.After(3 * time.Second):
+			case <-time.After(pause):
 			}
 			f.of("deliver-events").Kill()
 			f.start(t, "deliver-events")
@@ -96,12 +96,18 @@ func (f *fleet) killing(t *testing.T) (stop func() int) {
 	}
 }
 
-// TestEveryTransitionArrives orders 50 servers and stops, starts, reboots and deletes them, while the deliverer is killed
-// every few seconds and a receiver of each bad kind is registered, too: a receiver of the plain CloudEvents SDK and one that
-// verifies with the Standard Webhooks library get every event of the outbox, in order.
+// TestEveryTransitionArrives with a few servers; make test-long has fifty.
 func TestEveryTransitionArrives(t *testing.T) {
+	t.Parallel()
 	testkit.Heavy(t)
-	const servers = 50
+	everyTransitionArrives(t, 6, time.Second)
+}
+
+// everyTransitionArrives orders servers and stops, starts, reboots and deletes them, while the deliverer is killed after each pause
+// and a receiver of each bad kind is registered, too: a receiver of the plain CloudEvents SDK and one that verifies with the
+// Standard Webhooks library get every event of the outbox, in order.
+func everyTransitionArrives(t *testing.T, servers int, pause time.Duration) {
+	t.Helper()
 	project := testkit.NewProject(t)
 	project.SetQuota(t, -1)
 	facts, token, database := testkit.Sandbox(t), project.Token(t), testkit.Database(t)
@@ -122,7 +128,7 @@ func TestEveryTransitionArrives(t *testing.T) {
 			t.Fatalf("got %d %s", a.Status, a.Body)
 		}
 	}
-	stop := f.killing(t)
+	stop := f.killing(t, pause)
 
 	ticking := make(chan struct{})
 	defer close(ticking)

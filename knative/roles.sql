@@ -10,3 +10,12 @@ alter role cloudfn_events password :'password';
 -- An earlier version of this file granted everything on every table to come.
 alter default privileges in schema public revoke all on tables from cloudfn_functions;
 alter default privileges in schema public revoke all on sequences from cloudfn_functions;
+-- The timeouts of the functions' connections. The functions set the same ones themselves where a role has none, but behind
+-- PgBouncer in transaction mode only the role's reach every connection. The owner has none: migrate and collect-stats, which
+-- adds and drops partitions, set their own.
+alter role cloudfn_functions set statement_timeout = '1min';
+alter role cloudfn_functions set lock_timeout = '10s';
+alter role cloudfn_functions set idle_in_transaction_session_timeout = '1min';
+alter role cloudfn_events set statement_timeout = '1min';
+alter role cloudfn_events set lock_timeout = '10s';
+alter role cloudfn_events set idle_in_transaction_session_timeout = '1min';

@@ -1,5 +1,5 @@
 // Package collectstats is woken every minute and counts the servers of every project at that hour. Hours that
-// were missed are rebuilt from Nova's own history. It also keeps the request log's partitions.
+// were missed are rebuilt from Nova's own history. It also keeps the request log's partitions, and deletes old rows.
 package collectstats
 
 import (
@@ -20,6 +20,8 @@ type Config struct {
 	Backfill time.Duration `env:"STATS_BACKFILL, default=24h"`
 	// Retention is how long a month of the request log is kept after its end.
 	Retention time.Duration `env:"REQUESTS_RETENTION, default=2160h"`
+	// Rows is how long other rows are kept.
+	Rows postgres.RetentionConfig
 	// Claim is how long one copy keeps a tick's work to itself: as long as it may work on it.
 	Claim time.Duration `env:"EVENT_TIMEOUT, default=5m"`
 
@@ -39,7 +41,7 @@ func (c Config) Validate() error {
 	if c.Retention < 24*time.Hour {
 		return fmt.Errorf("REQUESTS_RETENTION is %s: it must be 24h at least", c.Retention)
 	}
-	return nil
+	return c.Rows.Validate()
 }
 
 func init() { run.Event("collect-stats", run.Minutely, build) }
@@ -51,7 +53,7 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 	}
 	s := service{
 		login: func(ctx context.Context) (session, error) { return narrow(account.Login(ctx)) },
-		clock: d.DB, stats: postgres.Stats{DB: d.DB}, jobs: postgres.Jobs{DB: d.DB}, requests: postgres.Requests{DB: d.DB},
+		clock: d.DB, stats: postgres.Stats{DB: d.DB}, jobs: postgres.Jobs{DB: d.DB}, requests: upkeep{postgres.Requests{DB: d.DB}, postgres.Retention{DB: d.DB, Config: cfg.Rows}},
 		allows: cfg.Callers.Allows, domains: cfg.Callers.AllowedDomains,
 		backfill: cfg.Backfill, retention: cfg.Retention, claim: cfg.Claim,
 		events: postgres.Events{DB: d.DB}, wake: d.Wake, listed: &listed{},
@@ -72,4 +74,15 @@ func narrow(s *openstack.Session, err error) (session, error) {
 		return nil, err
 	}
 	return narrowed{s}, nil
+}
+
+// upkeep keeps the database small: the request log's partitions, and what is older than it is kept.
+type upkeep struct {
+	requests  postgres.Requests
+	retention postgres.Retention
+}
+
+// Maintain does both, also when the first one fails.
+func (u upkeep) Maintain(ctx context.Context, retention time.Duration) error {
+	return joined(u.requests.Maintain(ctx, retention), u.retention.Run(ctx))
 }

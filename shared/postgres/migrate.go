@@ -4,14 +4,17 @@ import (
 	"context"
 	"database/sql"
 	"embed"
+	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"path"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
-	_ "github.com/jackc/pgx/v5/stdlib" // the database/sql driver that goose needs
+	"github.com/jackc/pgx/v5/stdlib" // the database/sql driver that goose needs
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/lock"
 
@@ -57,7 +60,7 @@ func Migrate(ctx context.Context, cfg Config) ([]string, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	db, err := sql.Open("pgx", cfg.URL.Reveal())
+	db, err := openMigrations(cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -74,15 +77,57 @@ func Migrate(ctx context.Context, cfg Config) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	results, err := provider.Up(ctx)
-	applied := make([]string, len(results))
-	for i, r := range results {
-		applied[i] = path.Base(r.Source.Path)
-	}
+	applied, err := up(ctx, provider)
 	if err != nil {
 		return applied, err
 	}
 	return applied, grant(ctx, db)
+}
+
+// A migration may take its time. But while one of its statements waits for a lock on a table that is read or written for long,
+// everybody else queues behind it: so it gives up soon, lets the queue go, and tries again. What is built concurrently waits
+// for transactions that hold nobody up, and takes the limit off for itself.
+const (
+	migrateSettings = "set statement_timeout = 0; set idle_in_transaction_session_timeout = 0; set lock_timeout = '1s'"
+	migrateTries    = 60
+	migratePause    = 2 * time.Second
+)
+
+func openMigrations(cfg Config) (*sql.DB, error) {
+	pc, err := pgx.ParseConfig(cfg.URL.Reveal())
+	if err != nil {
+		return nil, err
+	}
+	return stdlib.OpenDB(*pc, stdlib.OptionAfterConnect(func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, migrateSettings)
+		return err
+	})), nil
+}
+
+// up applies what is pending, and says what that was. Each migration is applied as a whole, or can be applied again.
+func up(ctx context.Context, provider *goose.Provider) (applied []string, err error) {
+	for n := range migrateTries {
+		if n > 0 {
+			slog.InfoContext(ctx, "a migration waits for a lock, and tries again", "error", err)
+			select {
+			case <-ctx.Done():
+				return applied, ctx.Err()
+			case <-time.After(migratePause):
+			}
+		}
+		var results []*goose.MigrationResult
+		results, err = provider.Up(ctx)
+		if partial, ok := errors.AsType[*goose.PartialError](err); ok {
+			results = partial.Applied
+		}
+		for _, r := range results {
+			applied = append(applied, path.Base(r.Source.Path))
+		}
+		if sqlState(err) != "55P03" { // lock_not_available
+			return applied, err
+		}
+	}
+	return applied, err
 }
 
 // grant says what the roles of functions may do.

@@ -3,17 +3,27 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 )
 
-// partitionLock keeps two copies from making or dropping partitions at once (pg_advisory_xact_lock).
+// partitionLock keeps two replicas from making or dropping partitions at once (pg_try_advisory_xact_lock).
 const partitionLock = 0x636c6f7564666e // "cloudfn"
 
-// Maintain makes the partitions of this month and the next, moves rows that fell into the default
-// partition meanwhile, and drops the months that ended more than retention ago. It may be called any
-// number of times, by any number of copies.
+// Making and dropping a partition takes the strongest lock on the table or on its default partition. While that lock waits for
+// a long reader, everybody else queues behind it. So it waits for lockWait only, and then lets the queue go before the next try.
+// DETACH PARTITION CONCURRENTLY would not need the lock; Postgres refuses it for a table that has a default partition.
+const (
+	lockWait  = "100ms"
+	lockTries = 10
+	lockPause = 300 * time.Millisecond
+)
+
+// Maintain makes the partitions of this month and the next, moves rows that fell into the default partition meanwhile, drops the
+// months that ended more than retention ago, and deletes the default partition's rows of such months. It may be called any number
+// of times, by any number of replicas. A partition that is being read for long stays until the next call.
 func (r Requests) Maintain(ctx context.Context, retention time.Duration) error {
 	err := r.alone(ctx, func(tx pgx.Tx, now time.Time) error {
 		month := time.Date(now.Year(), now.Month(), 1, 0, 0, 0, 0, time.UTC)
@@ -27,23 +37,67 @@ func (r Requests) Maintain(ctx context.Context, retention time.Duration) error {
 	if err != nil {
 		return err
 	}
-	// By itself: a transaction that has locked the default partition and then waits for the whole table, as
-	// dropping does, is in a deadlock with every COPY.
-	return r.alone(ctx, func(tx pgx.Tx, now time.Time) error { return dropPartitions(ctx, tx, now.Add(-retention)) })
+	if err := r.dropPartitions(ctx, retention); err != nil {
+		return err
+	}
+	return r.deleteStrays(ctx, retention)
 }
 
-// alone runs fn in a transaction, while no other copy does, with the database's time.
+// alone runs fn in a transaction, with the database's time, unless another replica is at it. It tries again while fn has to
+// wait for a lock; after lockTries it logs that and leaves the work to the next call.
 func (r Requests) alone(ctx context.Context, fn func(tx pgx.Tx, now time.Time) error) error {
-	return r.DB.inTx(ctx, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, "select pg_advisory_xact_lock($1)", partitionLock); err != nil {
+	for n := range lockTries {
+		if n > 0 {
+			select {
+			case <-ctx.Done():
+				return classify(ctx.Err())
+			case <-time.After(lockPause):
+			}
+		}
+		err := r.tryAlone(ctx, fn)
+		if code := sqlState(err); code != "55P03" && code != "40P01" { // lock_not_available, deadlock_detected
 			return err
 		}
+	}
+	slog.WarnContext(ctx, "the request log's partitions stay as they are: somebody reads or copies the table for long; the next tick tries again")
+	return nil
+}
+
+func (r Requests) tryAlone(ctx context.Context, fn func(tx pgx.Tx, now time.Time) error) error {
+	return r.DB.inTx(ctx, func(tx pgx.Tx) error {
 		var now time.Time
-		if err := tx.QueryRow(ctx, "select now()").Scan(&now); err != nil {
+		var mine bool
+		err := tx.QueryRow(ctx, "select pg_try_advisory_xact_lock($1), now()", partitionLock).Scan(&mine, &now)
+		if err != nil || !mine {
+			return err
+		}
+		// Moving many rows takes longer than any other statement may.
+		if _, err := tx.Exec(ctx, "set local lock_timeout = '"+lockWait+"'; set local statement_timeout = 0"); err != nil {
 			return err
 		}
 		return fn(tx, now.UTC())
 	})
+}
+
+const (
+	strayRows    = 5000 // deleted by one statement
+	strayBatches = 20   // in one call
+
+	// A row goes when its month's partition would.
+	deleteStraysSQL = `
+delete from requests_default where ctid = any(array(
+    select ctid from requests_default where at < date_trunc('month', now() - $1::interval, 'UTC') limit $2))`
+)
+
+// deleteStrays deletes old rows of months that never had a partition.
+func (r Requests) deleteStrays(ctx context.Context, retention time.Duration) error {
+	for range strayBatches {
+		tag, err := r.DB.pool.Exec(ctx, deleteStraysSQL, retention, strayRows)
+		if err != nil || tag.RowsAffected() < strayRows {
+			return classify(err)
+		}
+	}
+	return nil
 }
 
 const partitionName = "requests_200601"
@@ -70,18 +124,28 @@ func makePartition(ctx context.Context, tx pgx.Tx, from time.Time) error {
 // quoteTime writes a time of ours into DDL, which takes no parameters.
 func quoteTime(t time.Time) string { return t.Format("'2006-01-02 15:04:05Z07:00'") }
 
-func dropPartitions(ctx context.Context, tx pgx.Tx, before time.Time) error {
-	rows, _ := tx.Query(ctx, `select inhrelid::regclass::text from pg_inherits where inhparent = 'requests'::regclass`)
-	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+// dropPartitions drops the months that ended more than retention ago, each in a transaction of its own: one that has locked the
+// default partition and then waits for the whole table, as dropping does, is in a deadlock with every COPY.
+func (r Requests) dropPartitions(ctx context.Context, retention time.Duration) error {
+	now, err := r.DB.Now(ctx)
 	if err != nil {
 		return err
 	}
+	rows, _ := r.DB.pool.Query(ctx, "select inhrelid::regclass::text from pg_inherits where inhparent = 'requests'::regclass")
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return classify(err)
+	}
 	for _, name := range names {
 		from, err := time.Parse(partitionName, name)
-		if err != nil || from.AddDate(0, 1, 0).After(before) {
+		if err != nil || from.AddDate(0, 1, 0).After(now.Add(-retention)) {
 			continue // the default partition, or a month that is not over long enough
 		}
-		if _, err := tx.Exec(ctx, "drop table "+pgx.Identifier{name}.Sanitize()); err != nil {
+		err = r.alone(ctx, func(tx pgx.Tx, _ time.Time) error {
+			_, err := tx.Exec(ctx, "drop table if exists "+pgx.Identifier{name}.Sanitize())
+			return err
+		})
+		if err != nil {
 			return err
 		}
 	}

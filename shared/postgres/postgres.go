@@ -45,6 +45,15 @@ func (c Config) Validate() error {
 // connectTimeout bounds one connection attempt, so that an outage is answered and not waited out.
 const connectTimeout = 3 * time.Second
 
+// timeoutsSQL gives a new connection its timeouts, as far as neither its URL nor its role says otherwise. They end what a replica
+// that was frozen or cut off has left behind: a statement that nobody waits for any more, and a transaction that holds locks.
+// They are set by a statement, because PgBouncer refuses them as parameters of the start. Behind one in transaction mode the
+// connection may be given to others; there the role has them (knative/roles.sql), and this sets nothing.
+const timeoutsSQL = `
+select set_config(name, value, false)
+from (values ('statement_timeout', '60s'), ('lock_timeout', '10s'), ('idle_in_transaction_session_timeout', '60s')) as ours (name, value)
+where current_setting(name) = '0'`
+
 // retryAfter is what callers are told when Postgres is away.
 const retryAfter = 2 * time.Second
 
@@ -66,6 +75,9 @@ func Open(cfg Config, tracer pgx.QueryTracer) (*DB, error) {
 	pc.MaxConnLifetimeJitter = 5 * time.Minute
 	pc.ConnConfig.ConnectTimeout = connectTimeout
 	pc.ConnConfig.Tracer = tracer
+	pc.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		return conn.PgConn().Exec(ctx, timeoutsSQL).Close()
+	}
 	pool, err := pgxpool.NewWithConfig(context.Background(), pc)
 	if err != nil {
 		return nil, err
@@ -134,6 +146,7 @@ func classifyServer(pg *pgconn.PgError, err error) error {
 	case pg.Code == "42P01" || pg.Code == "42703": // undefined table or column: not migrated
 		return apperr.Wrap(apperr.Unavailable, err, "the database's schema is older than this program: run migrate")
 	case pg.Code == "55P03", // lock_not_available
+		pg.Code == "25P03",  // idle_in_transaction_session_timeout
 		pg.Code[:2] == "08", // connection exceptions
 		pg.Code[:2] == "40", // serialization failures, deadlocks
 		pg.Code[:2] == "53", // too many connections, disk full

@@ -31,23 +31,41 @@ var binary struct {
 	err  error
 }
 
-// Binary builds cloudfn, once per test process, and gives its path.
+// Binary builds cloudfn and gives the path of this test process's own link to it. Of all test processes that run the same code only
+// the first one has to link the program.
 func Binary(t testing.TB) string {
 	t.Helper()
 	binary.once.Do(func() {
 		dir := filepath.Join(Root(), ".local", "bin")
 		binary.path = filepath.Join(dir, fmt.Sprintf("functions.%d", os.Getpid()))
-		cmd := exec.Command("go", "build", "-trimpath", "-o", binary.path, "./functions")
-		cmd.Dir = Root()
-		out, err := cmd.CombinedOutput()
-		if err != nil {
-			binary.err = fmt.Errorf("go build: %w\n%s", err, out)
-		}
+		binary.err = build(dir, binary.path)
 	})
 	if binary.err != nil {
 		t.Fatal(binary.err)
 	}
 	return binary.path
+}
+
+func build(dir, link string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	lock, err := os.OpenFile(filepath.Join(dir, "functions.lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	defer lock.Close() // which ends the lock
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		return err
+	}
+	built := filepath.Join(dir, "functions.test")
+	cmd := exec.Command("go", "build", "-trimpath", "-o", built, "./functions")
+	cmd.Dir = Root()
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("go build: %w\n%s", err, out)
+	}
+	_ = os.Remove(link) // of a process that had the same number
+	return os.Link(built, link)
 }
 
 // RemoveBinary is for TestMain, after the tests.

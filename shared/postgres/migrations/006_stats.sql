@@ -8,13 +8,10 @@ alter table stats_hourly
     add column recheck_at timestamptz,
     add column settled    boolean not null default true;
 alter table stats_hourly add constraint stats_hourly_uncertain check (uncertain >= 0) not valid;
-create index stats_hourly_recheck on stats_hourly (recheck_at) where recheck_at is not null;
 
 -- The hours between first_hour and last_hour at which the project was not there to be counted: it was disabled, say.
 alter table stats_projects add column gaps tstzmultirange not null default '{}';
-create index stats_projects_last on stats_projects (last_hour);
 
 -- +goose Down
-drop index stats_projects_last, stats_hourly_recheck;
 alter table stats_projects drop column gaps;
 alter table stats_hourly drop column uncertain, drop column undecided, drop column recheck_at, drop column settled;

@@ -1,0 +1,101 @@
+package postgres_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+var (
+	sqlComment  = regexp.MustCompile(`--.*`)
+	createTable = regexp.MustCompile(`(?i)\bcreate\s+table\s+(?:if\s+not\s+exists\s+)?(\w+)`)
+	createIndex = regexp.MustCompile(`(?i)\bcreate\s+(?:unique\s+)?index\s+(concurrently\s+)?(?:if\s+not\s+exists\s+)?(\w+)\s+on\s+(?:only\s+)?(\w+)`)
+	constraints = regexp.MustCompile(`(?i)\badd\s+(?:constraint\s+\w+\s+)?(?:unique|primary\s+key|exclude)\b(\s+using\s+index)?`)
+)
+
+// blocking says what of a migration holds up everybody who writes to a table that may be large.
+func blocking(migration string) (wrong []string) {
+	up, _, _ := strings.Cut(migration, "-- +goose Down")
+	outside := strings.Contains(up, "-- +goose NO TRANSACTION")
+	up = sqlComment.ReplaceAllString(up, "")
+	var own []string
+	for _, m := range createTable.FindAllStringSubmatch(up, -1) {
+		own = append(own, m[1])
+	}
+	for _, m := range createIndex.FindAllStringSubmatch(up, -1) {
+		concurrently, index, table := m[1] != "", m[2], m[3]
+		again := regexp.MustCompile(`(?i)drop\s+index\s+concurrently\s+if\s+exists\s+` + index + `\s*;`).MatchString(up)
+		switch {
+		case !concurrently && !slices.Contains(own, table):
+			wrong = append(wrong, fmt.Sprintf("index %s holds up who writes to %s: create it concurrently, in a file with -- +goose NO TRANSACTION", index, table))
+		case concurrently && !outside:
+			wrong = append(wrong, fmt.Sprintf("index %s cannot be created concurrently in a transaction: add -- +goose NO TRANSACTION", index))
+		case concurrently && !again:
+			wrong = append(wrong, fmt.Sprintf("index %s stays invalid when its creation breaks off: put drop index concurrently if exists %s before it", index, index))
+		}
+	}
+	for _, m := range constraints.FindAllStringSubmatch(up, -1) {
+		if m[1] == "" {
+			wrong = append(wrong, "a constraint builds its index while nobody can write: create that concurrently, and add the constraint using index")
+		}
+	}
+	return wrong
+}
+
+// TestMigrationsHoldUpNobody: from 006 on, the tables that there were before may be large.
+func TestMigrationsHoldUpNobody(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("migrations/*.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if filepath.Base(file) < "006" {
+			continue
+		}
+		for _, wrong := range blocking(string(text)) {
+			t.Errorf("%s: %s", file, wrong)
+		}
+	}
+}
+
+// TestBlocking: what the test above finds, and what it lets pass.
+func TestBlocking(t *testing.T) {
+	t.Parallel()
+	for sql, want := range map[string]bool{
+		"create table a (id int); create index i on a (id);":                                                                       false,
+		"-- +goose Up\ncreate index i on a (id);":                                                                                  true,
+		"create UNIQUE index\n    i on only a (id);":                                                                               true,
+		"create index concurrently i on a (id);":                                                                                   true,
+		"-- +goose NO TRANSACTION\ncreate index concurrently i on a (id);":                                                         true,
+		"-- +goose NO TRANSACTION\ndrop index concurrently if exists i;\ncreate index concurrently i on a (id);":                   false,
+		"-- create index i on a (id);":                                                                                             false,
+		"alter table a add constraint c unique (id);":                                                                              true,
+		"alter table a add constraint c primary key using index i;":                                                                false,
+		"alter table a add constraint c check (id > 0) not valid;\n-- +goose Down\ncreate index i on a (id);":                      false,
+		"-- +goose NO TRANSACTION\ndrop index concurrently if exists other;\ncreate index concurrently if not exists i on a (id);": true,
+	} {
+		if got := blocking(sql); (len(got) > 0) != want {
+			t.Errorf("%s: got %v", sql, got)
+		}
+	}
+}
+
+// TestIndexesAreValid: one that was built concurrently and broke off is there, and is not used.
+func TestIndexesAreValid(t *testing.T) {
+	t.Parallel()
+	conn := testkit.Connect(t, testkit.Database(t))
+	if n := testkit.Scalar[int](t, conn, "select count(*)::int from pg_index where not indisvalid"); n != 0 {
+		t.Errorf("%d indexes are invalid", n)
+	}
+}

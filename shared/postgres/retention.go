@@ -1,0 +1,268 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// RetentionConfig is how long rows are kept that nothing can happen to any more.
+type RetentionConfig struct {
+	// Orders is counted from when an order is final and all of its instances are gone. It takes its instances along.
+	Orders time.Duration `env:"ORDERS_RETENTION, default=2160h"`
+	// Instances is counted from when an instance is deleted, or disconnected.
+	Instances time.Duration `env:"INSTANCES_RETENTION, default=2160h"`
+	// Stats is the age of an hour.
+	Stats time.Duration `env:"STATS_RETENTION, default=8784h"`
+}
+
+// statsShown is the longest time of which GET /v1/stats shows the hours and STATS_BACKFILL counts them, and a day more.
+const statsShown = 31 * 24 * time.Hour
+
+// Validate refuses a RetentionConfig that deletes what is still needed.
+func (c RetentionConfig) Validate() error {
+	switch {
+	case c.Orders < 24*time.Hour:
+		return fmt.Errorf("ORDERS_RETENTION is %s: it must be 24h at least", c.Orders)
+	case c.Instances < 24*time.Hour:
+		return fmt.Errorf("INSTANCES_RETENTION is %s: it must be 24h at least", c.Instances)
+	case c.Stats < statsShown:
+		return fmt.Errorf("STATS_RETENTION is %s: it must be 744h at least, because the hours of 30 days are shown and counted", c.Stats)
+	}
+	return nil
+}
+
+// Retention deletes rows that are older than they are kept.
+//
+// It looks at all projects, because the operator decides how long their rows are kept; each statement deletes rows of the project
+// that it names.
+type Retention struct {
+	DB     *DB
+	Config RetentionConfig
+}
+
+const (
+	retentionJob   = "retention"
+	retentionClaim = 2 * time.Minute  // after which another replica goes on for one that died
+	retentionTime  = 20 * time.Second // of one call
+	retentionRows  = 2000             // of one transaction, about
+
+	// What is written down at the end must not hold the replica.
+	retentionEnd = 5 * time.Second
+)
+
+// Run deletes what is too old, the oldest first, once an hour among all replicas. One call takes retentionTime at most; the next one
+// resumes. A replica that dies loses nothing: each transaction deletes whole orders and instances.
+func (r Retention) Run(ctx context.Context) error {
+	now, err := r.DB.Now(ctx)
+	if err != nil {
+		return err
+	}
+	jobs, key := Jobs{r.DB}, domain.HourKey(domain.Slot(now))
+	claim, held, err := jobs.Claim(ctx, retentionJob, key, retentionClaim)
+	if err != nil || !held {
+		return err
+	}
+	done, err := r.deleteOld(ctx, time.Now().Add(retentionTime))
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), retentionEnd)
+	defer cancel()
+	switch {
+	case err != nil:
+		return errors.Join(err, jobs.Fail(ctx, retentionJob, key, claim, err))
+	case !done:
+		return jobs.Release(ctx, retentionJob, key, claim)
+	}
+	return jobs.Done(ctx, retentionJob, key, claim)
+}
+
+// deleteOld is done when nothing is left that is too old. It stops at the moment given.
+func (r Retention) deleteOld(ctx context.Context, until time.Time) (done bool, err error) {
+	for _, step := range []func(context.Context, time.Time) (bool, error){r.deleteOrders, r.deleteInstances, r.deleteStats} {
+		if done, err = step(ctx, until); err != nil || !done {
+			return false, classify(err)
+		}
+	}
+	return true, nil
+}
+
+const (
+	// An instance is over that nothing can happen to any more: it is deleted, it is disconnected and counts for no connection's
+	// quota, or Nova never accepted it.
+	overSQL = `(i.state = 'deleted' or i.disconnected_at is not null and i.connection_id is null or i.server_id is null and i.problem is not null)
+  and not exists (select from actions a where a.project_id = i.project_id and a.instance_id = i.id and a.status = 'running')`
+
+	// A page of final orders after the marker ($3 to $5), with how many instances each has, or -1 when it is not over.
+	finalOrdersSQL = `
+select o.updated_at, o.project_id, o.id, coalesce(of.n, 0)
+from orders o left join lateral (
+    select case when bool_and(i.updated_at < now() - greatest($1::interval, $2::interval) and ` + overSQL + `) then count(*) else -1 end::int as n
+    from instances i where i.project_id = o.project_id and i.order_id = o.id having count(*) > 0
+) of on true
+where o.status <> 'running' and o.updated_at < now() - $1::interval and (o.updated_at, o.project_id, o.id) > ($3, $4, $5)
+order by o.updated_at, o.project_id, o.id limit $6`
+
+	// Rows are locked before they are deleted, and by this looked at again: an instance that is connected anew just now stays, and so
+	// does its order. An order that somebody works on is left to the next time.
+	lockOrdersSQL = `
+with final as materialized (
+    select o.project_id, o.id from orders o join unnest($1::text[], $2::uuid[]) as page (project_id, id) using (project_id, id)
+    where o.status <> 'running' and coalesce(o.claimed_until, '-infinity') < clock_timestamp()
+    for update of o skip locked
+), over as materialized (
+    select i.project_id, i.id, i.order_id from instances i join final f on f.project_id = i.project_id and f.id = i.order_id
+    where i.updated_at < now() - $3::interval and ` + overSQL + ` for update of i skip locked
+), gone_orders as materialized (
+    select f.project_id, f.id from final f
+    where (select count(*) from instances i where i.project_id = f.project_id and i.order_id = f.id)
+        = (select count(*) from over v where v.project_id = f.project_id and v.order_id = f.id)
+), gone as materialized (
+    select v.project_id, v.id from over v join gone_orders o on o.project_id = v.project_id and o.id = v.order_id
+)`
+
+	lockInstancesSQL = `
+with gone as materialized (
+    select i.project_id, i.id from instances i
+    where i.order_id is null and (i.state = 'deleted' or i.disconnected_at is not null and i.connection_id is null)
+      and ` + overSQL + ` and i.updated_at < now() - $1::interval
+    order by i.updated_at limit $2 for update of i skip locked
+), gone_orders as materialized (
+    select project_id, id from orders where false
+)`
+
+	// Events go with their deliveries, by the foreign key, and with the streams of these: should the id be used again, its events
+	// begin at one. Who delivers locks a stream before its delivery.
+	deleteGoneSQL = `, gone_actions as (
+    delete from actions a using gone g where a.project_id = g.project_id and a.instance_id = g.id returning a.project_id, a.id
+), subjects as (
+    select project_id, id::text as subject from gone union all select project_id, id::text from gone_orders
+    union all select project_id, id::text from gone_actions
+), told as (
+    select e.project_id, e.subject, e.seq from events e join subjects s using (project_id, subject)
+), streams_of as (
+    delete from streams s using (
+        select distinct d.project_id, d.callback_id, d.stream
+        from deliveries d join told e on d.event_project = e.project_id and d.subject = e.subject and d.event_seq = e.seq) d
+    where s.project_id = d.project_id and s.callback_id = d.callback_id and s.stream = d.stream
+), events_of as (
+    delete from events e using told t where e.project_id = t.project_id and e.subject = t.subject and e.seq = t.seq
+), deployments_of as (
+    delete from deployments d using gone g where d.project_id = g.project_id and d.instance_id = g.id
+), instances_of as (
+    delete from instances i using gone g where i.project_id = g.project_id and i.id = g.id
+), orders_of as (
+    delete from orders o using gone_orders g where o.project_id = g.project_id and o.id = g.id
+)
+select array_agg(project_id), array_agg(id) from (select * from gone union all select * from gone_orders) all_of`
+
+	// Callbacks of what is gone. Those who deliver lock a stream before its callback; so these go last.
+	deleteCallbacksSQL = `
+delete from callbacks c using unnest($1::text[], $2::uuid[]) as gone (project_id, id)
+where coalesce(c.of_project, c.project_id) = gone.project_id and gone.id in (c.instance_id, c.order_id)`
+)
+
+// finalOrder is an order that may be over.
+type finalOrder struct {
+	UpdatedAt time.Time
+	ProjectID string
+	ID        uuid.UUID
+	Instances int // -1 when it is not over
+}
+
+// deleteOrders walks through the final orders. Those whose servers are there stay, and are passed over.
+func (r Retention) deleteOrders(ctx context.Context, until time.Time) (done bool, err error) {
+	last := finalOrder{UpdatedAt: time.Unix(0, 0)}
+	for time.Now().Before(until) {
+		rows, _ := r.DB.pool.Query(ctx, finalOrdersSQL, r.Config.Orders, r.Config.Instances, last.UpdatedAt, last.ProjectID, last.ID, retentionRows)
+		page, err := pgx.CollectRows(rows, pgx.RowToStructByPos[finalOrder])
+		if err != nil {
+			return false, err
+		}
+		for _, chunk := range chunks(page) {
+			if _, err := r.deleteGone(ctx, lockOrdersSQL, chunk.projects, chunk.ids, max(r.Config.Orders, r.Config.Instances)); err != nil {
+				return false, err
+			}
+		}
+		if len(page) < retentionRows {
+			return true, nil
+		}
+		last = page[len(page)-1]
+	}
+	return false, nil
+}
+
+// chunk are orders that one transaction deletes.
+type chunk struct {
+	projects []string
+	ids      []uuid.UUID
+	rows     int
+}
+
+func chunks(page []finalOrder) (list []chunk) {
+	for _, o := range page {
+		if o.Instances < 0 {
+			continue
+		}
+		if len(list) == 0 || list[len(list)-1].rows+1+o.Instances > retentionRows {
+			list = append(list, chunk{})
+		}
+		c := &list[len(list)-1]
+		c.projects, c.ids, c.rows = append(c.projects, o.ProjectID), append(c.ids, o.ID), c.rows+1+o.Instances
+	}
+	return list
+}
+
+// deleteInstances deletes those that came from no order.
+func (r Retention) deleteInstances(ctx context.Context, until time.Time) (done bool, err error) {
+	for time.Now().Before(until) {
+		n, err := r.deleteGone(ctx, lockInstancesSQL, r.Config.Instances, retentionRows)
+		if err != nil || n < retentionRows {
+			return err == nil, err
+		}
+	}
+	return false, nil
+}
+
+// deleteGone deletes what lockSQL locks, with all that belongs to it, and says how many orders and instances these were.
+func (r Retention) deleteGone(ctx context.Context, lockSQL string, args ...any) (n int, err error) {
+	err = again(func() error {
+		return r.DB.inTx(ctx, func(tx pgx.Tx) error {
+			var projects []string
+			var ids []uuid.UUID
+			if err := tx.QueryRow(ctx, lockSQL+deleteGoneSQL, args...).Scan(&projects, &ids); err != nil {
+				return err
+			}
+			n = len(ids)
+			_, err := tx.Exec(ctx, deleteCallbacksSQL, projects, ids)
+			return err
+		})
+	})
+	return n, err
+}
+
+const (
+	deleteHoursSQL = `
+delete from stats_hourly where ctid = any(array(
+    select ctid from stats_hourly where hour < now() - $1::interval order by hour limit $2))`
+	deleteProjectsSQL = `delete from stats_projects where last_hour < now() - $1::interval`
+)
+
+// deleteStats deletes hours, and then projects that have not been counted since.
+func (r Retention) deleteStats(ctx context.Context, until time.Time) (done bool, err error) {
+	for time.Now().Before(until) {
+		tag, err := r.DB.pool.Exec(ctx, deleteHoursSQL, r.Config.Stats, retentionRows)
+		if err != nil {
+			return false, err
+		}
+		if tag.RowsAffected() < retentionRows {
+			_, err = r.DB.pool.Exec(ctx, deleteProjectsSQL, r.Config.Stats)
+			return err == nil, err
+		}
+	}
+	return false, nil
+}
