@@ -128,7 +128,6 @@ func TestOutage(t *testing.T) {
 	defer p.Kill()
 	var all, newest time.Duration
 	events, want := 0, fake.truth()
-	t.Cleanup(func() { t.Log(p.Log()) })
 	for events = 1; events <= 60; events++ {
 		began := time.Now()
 		if a := p.Tick(t, "collect-stats"); a.Status != http.StatusNoContent && a.Status != http.StatusServiceUnavailable {
