@@ -139,7 +139,7 @@ func (c *Cloud) checkRegion(cfg Config, all catalog) *Finding {
 	var f Finding
 	switch {
 	case c.region == "" && len(known) > 1:
-		f = Finding{variable, fmt.Sprintf("the catalog has several regions: set it to one of %s", strings.Join(known, ", "))}
+		f = Finding{variable, "the catalog has several regions: set it to one of " + strings.Join(known, ", ")}
 	case c.region != "" && len(known) > 0 && !slices.Contains(known, c.region):
 		f = Finding{variable, fmt.Sprintf("the catalog has no region %q: set it to one of %s", c.region, strings.Join(known, ", "))}
 		if c.region != cfg.Region { // clouds.yaml said so

@@ -52,7 +52,7 @@ func (s *settings) fault(name, detail string) {
 
 // report notes an error that names a variable, and says which. An error that joins several names one for each.
 func (s *settings) report(err error) (names []string) {
-	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // the outermost error only
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		for _, one := range joined.Unwrap() {
 			names = append(names, s.report(one)...)
 		}
