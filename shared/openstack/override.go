@@ -67,9 +67,9 @@ func (c *Config) readOverrides() (Overrides, error) {
 // InRegion is the same session in another region of the catalog; "" is the region of this process. A region that the catalog does
 // not have is an Invalid request.
 func (s *Session) InRegion(region string) *Session {
-	other := *s
-	other.region = region
-	return &other
+	return &Session{
+		cloud: s.cloud, token: s.token, scope: s.scope, region: region, project: s.project, userID: s.userID, catalog: s.catalog,
+	}
 }
 
 // override is the endpoint that is set for a service, which holds in the region of this process only.
