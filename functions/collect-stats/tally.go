@@ -52,8 +52,8 @@ type change struct {
 }
 
 const (
-	overlap        = 2 * time.Minute // Nova's clock may differ from the database's
-	actionRequests = 8               // at once
+	overlap        = 2 * time.Minute     // Nova's clock may differ from the database's
+	actionRequests = 8                   // at once
 	savedEach      = 32 * actionRequests // logs
 	savedAtOnce    = 500                 // rows
 	// Of an event's time this much is kept for storing what was counted, or half of what is left.
