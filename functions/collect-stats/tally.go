@@ -52,9 +52,10 @@ type change struct {
 }
 
 const (
-	overlap        = 2 * time.Minute // Nova's clock may differ from the database's
-	actionRequests = 8               // at once
-	savedEach      = 32 * actionRequests
+	overlap        = 2 * time.Minute     // Nova's clock may differ from the database's
+	actionRequests = 8                   // at once
+	savedEach      = 32 * actionRequests // logs
+	savedAtOnce    = 500                 // rows
 	// Of an event's time this much is kept for storing what was counted, or half of what is left.
 	reserve = 20 * time.Second
 )
@@ -284,8 +285,10 @@ func (t *tally) flush(ctx context.Context) error {
 	}
 	ready := t.ready
 	t.ready = nil
-	if len(ready) == 0 {
-		return nil
+	for part := range slices.Chunk(ready, savedAtOnce) { // what is stored stays so, should the time be up
+		if err := t.save(ctx, part); err != nil {
+			return err
+		}
 	}
-	return t.save(ctx, ready)
+	return nil
 }
