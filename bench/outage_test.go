@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -127,7 +128,8 @@ func TestOutage(t *testing.T) {
 	})
 	defer p.Kill()
 	var all, newest time.Duration
-	events, want := 0, fake.truth()
+	var events int
+	want := fake.truth()
 	for events = 1; events <= 60; events++ {
 		began := time.Now()
 		if a := p.Tick(t, "collect-stats"); a.Status != http.StatusNoContent && a.Status != http.StatusServiceUnavailable {
@@ -156,8 +158,8 @@ func TestOutage(t *testing.T) {
 	}
 	line("newest hour after", newest)
 	line("all 24 hours after", all)
-	report(result{number: "5b", name: name + "events : those of an hour", ours: fmt.Sprint(events), peer: "60", ratio: float64(events) / 60, target: atMost(1)})
-	report(result{number: "5b", name: name + "logs read : servers that changed", ours: fmt.Sprint(read), peer: fmt.Sprint(outageChanged), ratio: float64(read) / outageChanged, target: atMost(1)})
+	report(result{number: "5b", name: name + "events : those of an hour", ours: strconv.Itoa(events), peer: "60", ratio: float64(events) / 60, target: atMost(1)})
+	report(result{number: "5b", name: name + "logs read : servers that changed", ours: strconv.Itoa(read), peer: strconv.Itoa(outageChanged), ratio: float64(read) / outageChanged, target: atMost(1)})
 }
 
 // truth is how many servers ran at each full hour of the day.

@@ -108,8 +108,7 @@ returning ` + pollColumns
 
 // ClaimDue claims projects that were not read since the moment, at most limit, and those first that were not read
 // for the longest.
-func (p Polls) ClaimDue(ctx context.Context, claim uuid.UUID, claimFor time.Duration, before time.Time,
-	limit int) ([]domain.Poll, error) {
+func (p Polls) ClaimDue(ctx context.Context, claim uuid.UUID, claimFor time.Duration, before time.Time, limit int) ([]domain.Poll, error) {
 	return p.list(ctx, claimDueSQL, claim, claimFor, before, limit)
 }
 

@@ -39,7 +39,7 @@ type ownPolicy struct{ rbacpolicies.CreateOpts }
 func (o ownPolicy) ToRBACPolicyCreateMap() (map[string]any, error) {
 	body, err := o.CreateOpts.ToRBACPolicyCreateMap()
 	if err == nil {
-		body["rbac_policy"].(map[string]any)["project_id"] = o.TargetTenant //nolint:forcetypeassert // gophercloud's own shape
+		body["rbac_policy"].(map[string]any)["project_id"] = o.TargetTenant
 	}
 	return body, err
 }
