@@ -119,7 +119,7 @@ func NovaAt(t testing.TB, moment time.Time, projects ...string) map[string]NovaS
 		select concat_ws('/', uuid, project_id, coalesce(vm_state, ''), date_format(created_at, '%%T')) from nova.instances where deleted = 0 and project_id in ('%s')`,
 		moment.Unix(), moment.Nanosecond()/1000, strings.Join(projects, "', '")))
 	found := map[string]NovaServer{}
-	for _, line := range strings.FieldsSeq(all) {
+	for line := range strings.FieldsSeq(all) {
 		part := strings.Split(line, "/")
 		found[part[0]] = NovaServer{Project: part[1], State: part[2], Created: part[3]}
 	}
