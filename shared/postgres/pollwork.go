@@ -113,8 +113,7 @@ func (p Polls) ClaimDue(ctx context.Context, claim uuid.UUID, claimFor time.Dura
 }
 
 // ClaimSome claims those of the projects that nobody has claimed.
-func (p Polls) ClaimSome(ctx context.Context, claim uuid.UUID, claimFor time.Duration,
-	projects []string) ([]domain.Poll, error) {
+func (p Polls) ClaimSome(ctx context.Context, claim uuid.UUID, claimFor time.Duration, projects []string) ([]domain.Poll, error) {
 	return p.list(ctx, claimSomeSQL, claim, claimFor, projects)
 }
 
