@@ -199,7 +199,7 @@ func (e *event) failed(ctx context.Context, now time.Time, r *reader) error {
 	slog.Log(ctx, level, "servers could not be read",
 		"project_id", r.list.ProjectID, "failing_since", r.list.FailingSince, "error", r.err)
 	code := apperr.CodeOf(r.err)
-	cannotEnter := r.in != "" && (mayNotAct(r.err) || code == apperr.NotFound)
+	cannotEnter := r.in != "" && !errors.Is(r.err, errLogin) && (mayNotAct(r.err) || code == apperr.NotFound)
 	r.list.Failed(now, cannotEnter)
 	for id, p := range r.projects {
 		p.Failed(now, cannotEnter)
@@ -268,12 +268,12 @@ func (e *event) silence(ctx context.Context, now time.Time, projects map[string]
 	return nil
 }
 
-// again is what of the errors may be over the next time. The others were logged, and nobody need send the event
-// again.
+// again returns the errors that the sender of the event is to know: those that may be over the next time, and that the
+// service account cannot log in. The others were logged.
 func again(errs []error) error {
 	var list []error
 	for _, err := range errs {
-		if err != nil && apperr.Retryable(err) && len(list) < 3 { // of thousands of projects three say enough
+		if err != nil && (apperr.Retryable(err) || errors.Is(err, errLogin)) && len(list) < 3 { // of thousands of projects three say enough
 			list = append(list, err)
 		}
 	}

@@ -2,6 +2,7 @@ package pollinstances
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -32,6 +33,9 @@ type sessions struct {
 	own  session            // of the account's own scope; nil before the first login
 	kept map[string]session // by project
 }
+
+// errLogin says that the service account cannot log in: that says nothing of any project.
+var errLogin = errors.New("the service account cannot log in")
 
 // use calls do with a session in the project, or with the account's own for projectID "". do may be called twice.
 func (s *sessions) use(ctx context.Context, projectID string, do func(session) error) error {
@@ -88,10 +92,11 @@ func (s *sessions) account(ctx context.Context, stale session) (session, error) 
 		return s.own, nil
 	}
 	own, err := s.login(ctx)
-	if err == nil {
-		s.own = own
+	if err != nil {
+		return nil, errors.Join(errLogin, err)
 	}
-	return own, err
+	s.own = own
+	return own, nil
 }
 
 func (s *sessions) forget(projectID string, stale session) {

@@ -33,9 +33,9 @@ func rounds(t *testing.T) int {
 	return n
 }
 
-// TestWalkOfManyServers walks over all pages of 1100 servers while Nova creates a server every 0.3 s and deletes one every second:
+// TestLongWalkOfManyServers walks over all pages of 1100 servers while Nova creates a server every 0.3 s and deletes one every second:
 // each server that was there all the time is listed exactly once. So does poll-instances' own walk. It runs for 15 minutes on two cores.
-func TestWalkOfManyServers(t *testing.T) {
+func TestLongWalkOfManyServers(t *testing.T) {
 	testkit.Heavy(t)
 	p := testkit.NewProject(t)
 	p.LiftQuota(t)
