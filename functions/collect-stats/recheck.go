@@ -3,6 +3,7 @@ package collectstats
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
@@ -16,9 +17,7 @@ func (s service) recheckDue(ctx context.Context, now, slot time.Time) (claimed b
 	if err != nil || !claimed {
 		return claimed, err
 	}
-	if err = s.recheck(ctx, now, slot); err == nil {
-		err = s.announce(ctx, slot)
-	}
+	err = joined(s.recheck(ctx, now, slot), s.announce(ctx, slot))
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 	defer cancel()
 	if err != nil {
@@ -36,30 +35,64 @@ func (s service) recheck(ctx context.Context, now, slot time.Time) error {
 	}
 	t := newTally(now, s.refine(now))
 	for _, c := range counts {
-		r := &entry{HourCount: c, before: map[string]bool{}}
-		for _, id := range c.Undecided {
-			r.before[id] = true
-		}
-		r.Undecided = nil
-		t.add(r)
+		t.add(undecided(c))
 	}
 	cloud, err := s.login(ctx)
 	if err != nil {
 		return err
 	}
-	err = t.read(ctx, cloud, "", t.oldest())
-	if apperr.CodeOf(err) != apperr.Forbidden {
-		if err != nil {
-			return err
-		}
-		return t.resolve(ctx, cloud)
+	if err = t.readAgain(ctx, cloud, ""); apperr.CodeOf(err) == apperr.Forbidden {
+		return s.recheckEach(ctx, now, cloud, t, counts)
 	}
-	return eachProject(ctx, cloud, t, func(ctx context.Context, scoped session, id string, one *tally) error {
-		if err := one.read(ctx, scoped, id, one.oldest()); err != nil {
-			return err
-		}
-		return one.resolve(ctx, scoped)
+	return err
+}
+
+// undecided is a stored row as it is counted again: only its undecided servers are.
+func undecided(c domain.HourCount) *entry {
+	r := &entry{HourCount: c, before: map[string]bool{}}
+	for _, id := range c.Undecided {
+		r.before[id] = true
+	}
+	r.Undecided = nil
+	return r
+}
+
+// readAgain reads what changed and the logs that the rows wait for. A server of a cell that is down would pass for one that
+// Nova no longer has, so all cells must answer before and after.
+func (t *tally) readAgain(ctx context.Context, cloud census, projectID string) error {
+	if err := cloud.CellsUp(ctx, projectID); err != nil {
+		return err
+	}
+	if err := t.read(ctx, cloud, projectID, t.oldest()); err != nil {
+		return err
+	}
+	return t.resolve(ctx, cloud)
+}
+
+// recheckEach checks project by project. A project that cannot be read keeps its counts, and is tried with growing
+// pauses.
+func (s service) recheckEach(ctx context.Context, now time.Time, cloud session, t *tally, counts []domain.HourCount) error {
+	var mu sync.Mutex
+	read := map[string]bool{}
+	err := eachProject(ctx, cloud, t, func(ctx context.Context, scoped session, id string, one *tally) error {
+		err := one.readAgain(ctx, scoped, id)
+		mu.Lock()
+		defer mu.Unlock()
+		read[id] = err == nil
+		return err
 	})
+	if ctx.Err() != nil {
+		return err // the next event goes on
+	}
+	var kept []*entry
+	for _, c := range counts {
+		if r := undecided(c); !read[c.ProjectID] {
+			r.Undecided = c.Undecided
+			r.Schedule(now)
+			kept = append(kept, r)
+		}
+	}
+	return joined(err, s.refine(now)(ctx, kept))
 }
 
 // refine stores rows of which servers were checked again.

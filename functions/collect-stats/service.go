@@ -142,6 +142,9 @@ func (s service) work(ctx context.Context, now, slot time.Time) (next time.Time,
 		return time.Time{}, err
 	}
 	_, next, err = s.stats.Due(ctx, jobKind, key, from)
+	if due && !next.After(now) { // nothing came of it: the next tick tries again
+		next = time.Time{}
+	}
 	return next, err
 }
 

@@ -19,7 +19,7 @@ const (
 	shardSize = 32 // projects
 	parallel  = 4  // projects of a shard that are read at once
 
-	leastWait = 10 * time.Second // Nova is not silent when it had less time than this
+	leastWait = 70 * time.Second // Nova is not silent when it had less time: it waits 60 s for a cell that hangs
 	goneAfter = time.Minute      // between the two looks at a project that Keystone does not know
 )
 
@@ -142,6 +142,9 @@ func (e *event) read(ctx context.Context, readers []*reader, quick bool) {
 		return
 	}
 	up := cellsUp(ctx, readers)
+	if ctx.Err() != nil {
+		return // what changed was read, and the next event goes on
+	}
 	side(func(r *reader) error { return r.complete(ctx, up) })
 }
 
@@ -171,7 +174,7 @@ func (e *event) finish(ctx context.Context, readers []*reader, quick bool) error
 	errs := make([]error, len(readers))
 	for n, r := range readers {
 		switch {
-		case r.err != nil && ended != nil && r.spared(ended), r.err == nil && quick:
+		case r.err != nil && ended != nil && r.spared(ended), r.err == nil && quick && r.list.FailingSince.IsZero():
 			free = append(free, r.list.ProjectID)
 		case r.err == nil:
 			read = append(read, r.result()...)
@@ -223,7 +226,7 @@ func (e *event) gone(ctx context.Context, now time.Time, r *reader) (bool, error
 	case err == nil:
 		p.GoneAt = time.Time{}
 		return false, nil
-	case apperr.CodeOf(err) != apperr.NotFound:
+	case apperr.CodeOf(err) != apperr.NotFound, errors.Is(err, errLogin):
 		return false, nil
 	case p.GoneAt.IsZero():
 		p.GoneAt, p.NotBefore = now, now.Add(goneAfter)

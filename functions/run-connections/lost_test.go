@@ -166,8 +166,8 @@ func TestOurOwnFault(t *testing.T) {
 	gone := away.Env(t, "collector")
 	away.Close()
 	for name, env := range map[string]map[string]string{
-		"password": accountAt(t, keystone, map[string]string{"OS_PASSWORD": "wrong", "CONNECTION_PRIVATE_KEY": otherKey}),
-		"trustee":  {"OS_CLOUD": "alt", "CONNECTION_PRIVATE_KEY": otherKey},
+		"password": accountAt(t, keystone, map[string]string{"OS_PASSWORD": "wrong", "CONNECTION_PUBLIC_KEY": "", "CONNECTION_PRIVATE_KEY": otherKey}),
+		"trustee":  {"OS_CLOUD": "alt", "CONNECTION_PUBLIC_KEY": "", "CONNECTION_PRIVATE_KEY": otherKey},
 		"away":     gone,
 	} {
 		w.exec(t, "update connections set not_before = null")

@@ -154,6 +154,9 @@ func (s *service) giveUp(ctx context.Context, c domain.Connection, id uuid.UUID,
 	if err != nil {
 		return err
 	}
+	if order.HasOpenCall() {
+		return nil // Nova may still be making a server: the next tick knows more
+	}
 	claim, err := s.orders.Claim(ctx, order, claimFor)
 	if err != nil || !claim.Held {
 		return err

@@ -33,6 +33,8 @@ type reader struct {
 	cloud session
 	read  domain.RemoteRead
 	known map[string]domain.Instance // by server id; those of which a sweep has seen nothing yet
+
+	answered bool // a page came
 }
 
 func newReader(s *service, cloud session, read domain.RemoteRead, known []domain.Instance) *reader {
@@ -74,6 +76,7 @@ func (r *reader) pages(ctx context.Context, list func(marker string) ([]domain.S
 		if err != nil {
 			return err
 		}
+		r.answered = true
 		var changed []domain.Instance
 		for _, server := range page {
 			i, ok := r.known[server.ID]

@@ -19,7 +19,9 @@ const (
 	// Nova may be at work on an instance for days. It is followed closely only for this time after its last change.
 	movingFor = 10 * time.Minute
 
-	readTime = 30 * time.Second // for one read, which has to end before its claim
+	// For one read, which has to end before its claim. Nova waits 60 s for a cell that hangs.
+	readTime  = 100 * time.Second
+	readClaim = 2 * time.Minute
 	// After so long without an answer nothing is known of a connection's servers.
 	unknownAfter = 3 * time.Minute
 	mostStale    = 1000 // at once
@@ -46,7 +48,7 @@ func (s *service) follow(ctx context.Context, b *batch, end time.Time) error {
 // the longest.
 func (s *service) readCloud(ctx context.Context, cloud domain.RemoteCloud, end time.Time) {
 	for time.Now().Before(end) && ctx.Err() == nil {
-		read, found, err := s.remote.ClaimRead(ctx, cloud, pace, claimFor)
+		read, found, err := s.remote.ClaimRead(ctx, cloud, pace, readClaim)
 		if err == nil && found {
 			err = s.readConnection(ctx, read)
 		}
@@ -65,10 +67,11 @@ func (s *service) readConnection(ctx context.Context, read domain.RemoteRead) er
 	reading, cancel := context.WithTimeout(ctx, readTime)
 	defer cancel()
 	known, err := s.remote.Instances(reading, c.ProjectID, c.ID)
-	sweep := read.At.Sub(read.SweptAt) >= usualPace
+	sweep, answered := read.At.Sub(read.SweptAt) >= usualPace, false
 	if err == nil {
 		err = s.cloud.use(reading, c, func(cloud session) error {
 			r := newReader(s, cloud, read, known)
+			defer func() { answered = answered || r.answered }()
 			if !sweep {
 				sweep, err = r.changes(reading)
 				if err != nil || !sweep {
@@ -86,6 +89,9 @@ func (s *service) readConnection(ctx context.Context, read domain.RemoteRead) er
 	if unopened, ok := errors.AsType[unopenedError](err); ok {
 		s.unopened(ctx, c, unopened.cause)
 		return s.remote.ReleaseRead(writing, read)
+	}
+	if answered { // a cloud that answers is not silent, whatever became of the rest
+		return errors.Join(err, s.delegations.Answered(writing, c.ProjectID, c.ID, nil), s.remote.ReleaseRead(writing, read))
 	}
 	return errors.Join(err, s.silent(writing, c), s.remote.ReleaseRead(writing, read))
 }

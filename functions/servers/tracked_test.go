@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/uuid"
@@ -17,12 +18,20 @@ import (
 )
 
 // largeNova is a Nova with more servers than the sandbox could be given in a test, whose calls are counted. It lists servers as Nova does:
-// the newest first, a thousand at most, filtered by tags, name and status. Its methods may be called one at a time.
+// the newest first, a thousand at most, filtered by tags, name and status.
 type largeNova struct {
 	session // what else there is, nobody calls
 
 	servers []domain.Server
-	calls   []string
+
+	mu    sync.Mutex
+	calls []string
+}
+
+func (n *largeNova) called(name string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.calls = append(n.calls, name)
 }
 
 func (n *largeNova) As(domain.Secret, string) session { return n }
@@ -30,7 +39,7 @@ func (n *largeNova) As(domain.Secret, string) session { return n }
 func (n *largeNova) InRegion(string) openStack { return n }
 
 func (n *largeNova) Servers(_ context.Context, q domain.ServerQuery) (page []domain.Server, more bool, err error) {
-	n.calls = append(n.calls, fmt.Sprintf("list %d", q.Limit))
+	n.called(fmt.Sprintf("list %d", q.Limit))
 	after := slices.IndexFunc(n.servers, func(s domain.Server) bool { return s.ID == q.Marker })
 	for _, s := range n.servers[after+1:] {
 		tagged := len(q.Tags) == 0 || slices.ContainsFunc(q.Tags, func(tag string) bool { return slices.Contains(s.Tags, tag) })
@@ -46,7 +55,7 @@ func (n *largeNova) Servers(_ context.Context, q domain.ServerQuery) (page []dom
 }
 
 func (n *largeNova) Server(_ context.Context, id string) (domain.Server, error) {
-	n.calls = append(n.calls, "get")
+	n.called("get")
 	for _, s := range n.servers {
 		if s.ID == id {
 			return s, nil

@@ -59,8 +59,8 @@ func (b blame) unauthorized(ctx context.Context) error {
 	switch {
 	case apperr.CodeOf(err) == apperr.Unauthenticated:
 		return nil
-	case err == nil && b.session.catalog != nil:
-		return nil // the session of a login: its credential's access rules may not allow the call
+	case b.session.catalog != nil && (err == nil || apperr.CodeOf(err) == apperr.Forbidden):
+		return nil // the session of a login: its access rules may not allow the call, and a trust's token cannot be validated
 	case err == nil:
 		err = errors.New("keystone accepts the token")
 	}
@@ -122,7 +122,7 @@ func (s *Session) away(ctx context.Context, services []string) (away []string) {
 	var mu sync.Mutex
 	var group sync.WaitGroup
 	for _, service := range services {
-		endpoint, err := s.override(service), error(nil)
+		endpoint, err := s.override(all, service), error(nil)
 		if endpoint == "" {
 			endpoint, err = s.choose(all, service)
 		}

@@ -66,6 +66,44 @@ func TestALoginsUnauthorizedStays(t *testing.T) {
 	}
 }
 
+// TestATrustsUnauthorizedStays: Keystone does not let the token of a trust with impersonation validate itself, and its session is
+// opened anew when a service refuses it.
+func TestATrustsUnauthorizedStays(t *testing.T) {
+	t.Parallel()
+	s := loginStub(t, member)
+	s.answer("GET /v3/auth/tokens", 403, `{"error":{"code":403,"message":"You are not authorized to perform the requested action: identity:validate_token.","title":"Forbidden"}}`)
+	s.answer("GET /compute/flavors/detail", 401, `{"error":{"code":401,"message":"The request you have made requires authentication."}}`)
+	session, _, err := s.cloud(t, nil).Credential(t.Context(), "c1", "s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := session.Flavors(t.Context()); apperr.CodeOf(err) != apperr.Unauthenticated {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestKnowsProject: only Keystone's own 404 says that a project is gone.
+func TestKnowsProject(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		status int
+		body   string
+		want   apperr.Code
+	}{
+		"it is there":    {200, `{"project":{"id":"p1"}}`, ""},
+		"it is gone":     {404, `{"error":{"code":404,"message":"Could not find project: p1.","title":"Not Found"}}`, apperr.NotFound},
+		"a proxy's 404":  {404, `<html><body>The requested URL /v3/projects/p1 was not found</body></html>`, apperr.Unavailable},
+		"who may not":    {403, `{"error":{"code":403,"message":"You are not authorized.","title":"Forbidden"}}`, apperr.Forbidden},
+		"another's JSON": {404, `{"message":"no Route matched with those values"}`, apperr.Unavailable},
+	} {
+		s := loginStub(t, member)
+		s.answer("GET /v3/projects/p1", tc.status, tc.body)
+		if err := s.session(t).KnowsProject(t.Context(), "p1"); apperr.CodeOf(err) != tc.want {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+}
+
 func nova500(class string) string {
 	return `{"computeFault": {"code": 500, "message": "Unexpected API Error. Please report this at http://bugs.launchpad.net/nova/ and attach the Nova API log if possible.\n<class '` + class + `'>"}}`
 }

@@ -25,15 +25,19 @@ const catalogTimeout = 15 * time.Second
 
 // endpoint finds where a service is. The catalog is read once per scope and kept for a few minutes.
 func (s *Session) endpoint(ctx context.Context, service string) (string, error) {
-	at := s.override(service)
-	if at == "" {
-		found, err := s.services(ctx)
-		if err != nil {
-			return "", err
-		}
-		if at, err = s.choose(found, service); err != nil {
-			return "", err
-		}
+	if at := s.cloud.overrides.of(service); at != "" && s.region == "" {
+		return s.versioned(ctx, service, at)
+	}
+	found, err := s.services(ctx)
+	if err != nil {
+		return "", err
+	}
+	at, err := s.choose(found, service)
+	if set := s.override(found, service); set != "" {
+		at, err = set, nil
+	}
+	if err != nil {
+		return "", err
 	}
 	return s.versioned(ctx, service, at)
 }

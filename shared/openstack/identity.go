@@ -2,6 +2,7 @@ package openstack
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -200,12 +201,33 @@ func (s *Session) In(ctx context.Context, projectID string) (*Session, error) {
 }
 
 // KnowsProject is NotFound when Keystone has no such project; one that is disabled it has. Forbidden says nothing: who may
-// not ask for the project is told so, too, of one that is gone.
+// not ask for the project is told so, too, of one that is gone. A 404 that is not Keystone's own, such as that of a proxy
+// before it, is Unavailable.
 func (s *Session) KnowsProject(ctx context.Context, id string) error {
 	keystone := s.keystone()
 	var body struct{}
 	_, err := keystone.Get(ctx, keystone.ServiceURL("projects", url.PathEscape(id)), &body, nil)
-	return classify("keystone", err)
+	refused, isRefused := errors.AsType[gophercloud.ErrUnexpectedResponseCode](err)
+	if err = classify("keystone", err); apperr.CodeOf(err) != apperr.NotFound {
+		return err
+	}
+	if !isRefused || !isKeystoneNotFound(refused.Body) {
+		return keystoneAway(err)
+	}
+	if away := s.cloud.Reachable(ctx); away != nil {
+		return away
+	}
+	return err
+}
+
+// isKeystoneNotFound says whether the body of a 404 is Keystone's own.
+func isKeystoneNotFound(body []byte) bool {
+	var refusal struct {
+		Error struct {
+			Code int `json:"code"`
+		} `json:"error"`
+	}
+	return json.Unmarshal(body, &refusal) == nil && refusal.Error.Code == http.StatusNotFound
 }
 
 func (c *Cloud) login(ctx context.Context, auth *gophercloud.AuthOptions) (*Session, error) {

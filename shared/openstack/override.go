@@ -72,9 +72,14 @@ func (s *Session) InRegion(region string) *Session {
 	}
 }
 
-// override is the endpoint that is set for a service, which holds in the region of this process only.
-func (s *Session) override(service string) string {
-	if s.region != "" && s.region != s.cloud.region {
+// override is the endpoint that is set for a service, which holds in the region of this process only: without
+// OS_REGION_NAME that is the only region of the catalog.
+func (s *Session) override(all catalog, service string) string {
+	own := s.cloud.region
+	if regions := all.allRegions(); own == "" && len(regions) == 1 {
+		own = regions[0]
+	}
+	if s.region != "" && s.region != own {
 		return ""
 	}
 	return s.cloud.overrides.of(service)

@@ -179,5 +179,6 @@ func (s *Session) projectsByID(ctx context.Context, ids []string) ([]project, er
 			return err
 		})
 	}
-	return found, group.Wait()
+	err := group.Wait()
+	return found, err
 }

@@ -26,7 +26,11 @@ type discovered struct {
 	when time.Time
 }
 
-const maxDiscovered = 100
+const (
+	maxDiscovered = 100
+	// undocumentedTTL is how long an endpoint that gave no version document is taken as it is.
+	undocumentedTTL = 10 * time.Second
+)
 
 func newVersionCache() *lru.Cache[string, discovered] { return newCache[discovered](maxDiscovered) }
 
@@ -45,9 +49,13 @@ func (s *Session) versioned(ctx context.Context, service, endpoint string) (stri
 		// Not the first caller's context: when that one hangs up, the others still wait.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), catalogTimeout)
 		defer cancel()
-		at, err := s.discover(ctx, endpoint)
+		at, isDocument, err := s.discover(ctx, endpoint)
 		if err == nil {
-			s.cloud.versions.Add(endpoint, discovered{at, time.Now()})
+			when := time.Now()
+			if !isDocument { // it may be a proxy's word, while the service starts
+				when = when.Add(undocumentedTTL - catalogTTL)
+			}
+			s.cloud.versions.Add(endpoint, discovered{at, when})
 		}
 		return at, err
 	})
@@ -61,30 +69,30 @@ func (s *Session) versioned(ctx context.Context, service, endpoint string) (stri
 }
 
 // discover reads the version document of compute. An endpoint that has none is taken as it is.
-func (s *Session) discover(ctx context.Context, endpoint string) (string, error) {
+func (s *Session) discover(ctx context.Context, endpoint string) (at string, isDocument bool, err error) {
 	client := &gophercloud.ServiceClient{ProviderClient: s.provider(), Endpoint: endpoint}
 	var document versionDocument
-	_, err := client.Get(ctx, endpoint, &document, &gophercloud.RequestOpts{OkCodes: []int{http.StatusOK, http.StatusMultipleChoices}})
+	_, err = client.Get(ctx, endpoint, &document, &gophercloud.RequestOpts{OkCodes: []int{http.StatusOK, http.StatusMultipleChoices}})
 	refused, isRefused := errors.AsType[gophercloud.ErrUnexpectedResponseCode](err)
 	switch code := apperr.CodeOf(classify("nova", err)); {
 	case isRefused && refused.Actual < http.StatusInternalServerError && code != apperr.RateLimited:
-		return endpoint, nil
+		return endpoint, false, nil
 	case !isRefused && code == apperr.BadGateway: // there is a page that is not JSON
-		return endpoint, nil
+		return endpoint, false, nil
 	case err != nil:
-		return "", classify("nova", err)
+		return "", false, classify("nova", err)
 	}
 	if strings.HasPrefix(document.Version.ID, "v2.1") || len(document.Versions) == 0 {
-		return endpoint, nil
+		return endpoint, true, nil
 	}
 	var offered []string
 	for _, v := range document.Versions {
 		if v.ID == "v2.1" {
-			return endpoint + v.folder() + "/", nil
+			return endpoint + v.folder() + "/", true, nil
 		}
 		offered = append(offered, v.ID)
 	}
-	return "", apperr.New(apperr.Unsupported, "the cloud's compute service offers %s; v2.1 is needed", strings.Join(offered, ", "))
+	return "", true, apperr.New(apperr.Unsupported, "the cloud's compute service offers %s; v2.1 is needed", strings.Join(offered, ", "))
 }
 
 // folder is the last part of the path of a version. Of the link nothing else is taken: behind a proxy it may name a host or a path

@@ -35,7 +35,7 @@ func (s *Session) serverPage(ctx context.Context, microversion string, query url
 
 // eachServer calls see once for every server of a list.
 func (s *Session) eachServer(ctx context.Context, microversion string, query url.Values, see func(*server)) error {
-	seen, markers := map[string]bool{}, map[string]bool{}
+	seen, markers, again := map[string]bool{}, map[string]bool{}, 0
 	for marker := ""; ; {
 		page, next, err := s.pageAfter(ctx, microversion, query, marker)
 		if err != nil {
@@ -50,8 +50,11 @@ func (s *Session) eachServer(ctx context.Context, microversion string, query url
 		if next == "" {
 			return nil
 		}
-		if markers[next] {
-			return errCircle()
+		if markers[next] { // the list began again, or Nova goes in a circle
+			if again++; again > maxTries {
+				return errCircle()
+			}
+			clear(markers)
 		}
 		markers[next], marker = true, next
 	}

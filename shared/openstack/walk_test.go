@@ -127,7 +127,7 @@ func listed(t *testing.T, l *listing) *Session {
 		answer := httptest.NewRecorder()
 		answer.Header().Set("Content-Type", "application/json")
 		if strings.HasSuffix(r.URL.Path, "/auth/catalog") {
-			fmt.Fprint(answer, `{"catalog":[{"type":"compute","endpoints":[{"interface":"public","region_id":"r1","url":"http://nova"}]}]}`)
+			fmt.Fprint(answer, `{"catalog":[{"type":"compute","endpoints":[{"interface":"public","region_id":"r1","url":"http://nova/v2.1"}]}]}`)
 		} else {
 			l.ServeHTTP(answer, r)
 		}
@@ -213,6 +213,15 @@ func TestWalkBeginsAgain(t *testing.T) {
 		if n := count(seen, "old-0010"); n != map[bool]int{true: 2, false: 1}[twice] {
 			t.Errorf("%s: listed %d times", name, n)
 		}
+	}
+	many := &listing{cells: ids("old-", 14), maxLimit: 4, purged: map[string]bool{}}
+	many.served = func(l *listing, page int) {
+		if page == 2 {
+			l.purged["old-0007"] = true // the last of the second page: the first one is read again
+		}
+	}
+	if seen, err := walks(t, listed(t, many), 4)["Changes"](); err != nil || count(seen, "old-0001") != 1 {
+		t.Errorf("the second marker is gone: %v %v", seen, err)
 	}
 	l := &listing{cells: ids("old-", 3), maxLimit: 4}
 	_, _, err := listed(t, l).Servers(t.Context(), domain.ServerQuery{Limit: 4, Marker: "gone"})

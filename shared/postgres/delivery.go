@@ -92,15 +92,17 @@ func (o Outbox) Claim(ctx context.Context, room domain.Room, claimFor time.Durat
 		projects[i], callbacks[i], streams[i] = h.ProjectID, h.CallbackID, h.Streams
 	}
 	claim := uuid.New()
-	batch := &pgx.Batch{}
-	batch.Queue(claimSQL, claim, claimFor, room.Attempts, room.Silent, room.PerCallback, projects, callbacks, streams)
-	batch.Queue(skipSQL, claim)
 	var attempts []domain.Attempt
-	batch.Queue(claimedSQL, claim).Query(func(rows pgx.Rows) (err error) {
-		attempts, err = pgx.CollectRows(rows, scanAttempt)
-		return err
+	err := again(func() error {
+		batch := &pgx.Batch{}
+		batch.Queue(claimSQL, claim, claimFor, room.Attempts, room.Silent, room.PerCallback, projects, callbacks, streams)
+		batch.Queue(skipSQL, claim)
+		batch.Queue(claimedSQL, claim).Query(func(rows pgx.Rows) (err error) {
+			attempts, err = pgx.CollectRows(rows, scanAttempt)
+			return err
+		})
+		return o.DB.pool.SendBatch(ctx, batch).Close()
 	})
-	err := o.DB.pool.SendBatch(ctx, batch).Close()
 	return attempts, classify(err)
 }
 

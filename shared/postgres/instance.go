@@ -29,7 +29,7 @@ coalesce(nova_at, '0001-01-01'), `
 
 // changeInstanceSQL writes what is known of an instance, and its event, in one statement. It writes nothing when that is
 // nothing new, when something newer is known already, when the instance is gone, or when its server is another one's.
-// With a claim ($13) it writes only while the claim on the instance's order holds. What is known of the create call ($14) it writes
+// With a claim ($13) it writes only if nobody has claimed the instance's order since. What is known of the create call ($14) it writes
 // in any case: that does not change.
 const changeInstanceSQL = `
 with call as (
@@ -39,7 +39,7 @@ with call as (
     where i.project_id = $1 and i.id = $2 and i.state <> 'deleted'
       and (i.server_id is null or i.server_id = $3)
       and ($13::uuid is null or exists (
-          select from orders o where o.project_id = $1 and o.id = i.order_id and o.claim_id = $13 and o.claimed_until > clock_timestamp()))
+          select from orders o where o.project_id = $1 and o.id = i.order_id and o.claim_id = $13))
       and not exists (select from instances other where other.project_id = $1 and other.server_id = $3 and other.id <> $2)
     for update
 ), news as (
@@ -82,17 +82,7 @@ func inOrder(known []domain.Instance) []domain.Instance {
 }
 
 func changeAll(ctx context.Context, tx pgx.Tx, known []domain.Instance) (told int, err error) {
-	batch := &pgx.Batch{}
-	for _, k := range known {
-		queueChange(batch, k, uuid.NullUUID{}).QueryRow(func(row pgx.Row) error {
-			var n int
-			err := row.Scan(&n)
-			told += n
-			return err
-		})
-	}
-	err = tx.SendBatch(ctx, batch).Close()
-	return told, err
+	return changeAllAfter(ctx, tx, known, nil)
 }
 
 func queueChange(batch *pgx.Batch, k domain.Instance, claim uuid.NullUUID) *pgx.QueuedQuery {

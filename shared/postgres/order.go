@@ -177,8 +177,8 @@ func (o Orders) Release(ctx context.Context, order domain.Order, claim domain.Cl
 	return classify(err)
 }
 
-// Decide writes what Nova said to one instance, if the claim still holds. Somebody may have observed the same server
-// before.
+// Decide writes what Nova said to one instance, unless another replica has claimed the order since. Somebody may have observed
+// the same server before.
 func (o Orders) Decide(ctx context.Context, claim domain.Claim, i domain.Instance) error {
 	var decided bool
 	err := again(func() error {

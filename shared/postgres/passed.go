@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -33,31 +34,30 @@ func (i Instances) ChangeAfter(ctx context.Context, known []domain.Instance, pas
 	known = inOrder(known)
 	err = again(func() error {
 		return i.DB.inTx(ctx, func(tx pgx.Tx) (err error) {
-			written, err := passAll(ctx, tx, known, passed)
-			if err != nil {
-				return err
-			}
-			told, err = changeAll(ctx, tx, known)
-			told += written
+			told, err = changeAllAfter(ctx, tx, known, passed)
 			return err
 		})
 	})
 	return told, err
 }
 
-func passAll(ctx context.Context, tx pgx.Tx, known []domain.Instance, passed map[string][]domain.Passed) (written int, err error) {
+// changeAllAfter writes instance after instance, so that all who write lock them in the same order.
+func changeAllAfter(ctx context.Context, tx pgx.Tx, known []domain.Instance, passed map[string][]domain.Passed) (told int, err error) {
 	batch := &pgx.Batch{}
 	for _, k := range known {
 		for n, p := range passed[k.ServerID] {
 			batch.Queue(passSQL, k.ProjectID, k.ID, k.ServerID, k.Seq+int64(n), p.State, p.Status, k.SeenAt, p.At).Exec(func(tag pgconn.CommandTag) error {
-				written += int(tag.RowsAffected())
+				told += int(tag.RowsAffected())
 				return nil
 			})
 		}
-	}
-	if batch.Len() == 0 {
-		return 0, nil
+		queueChange(batch, k, uuid.NullUUID{}).QueryRow(func(row pgx.Row) error {
+			var n int
+			err := row.Scan(&n)
+			told += n
+			return err
+		})
 	}
 	err = tx.SendBatch(ctx, batch).Close()
-	return written, err
+	return told, err
 }

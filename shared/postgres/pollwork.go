@@ -92,6 +92,7 @@ returning ` + pollColumns
 	claimSomeSQL = `
 with free as (
     select project_id from polls where project_id = any($3) and coalesce(claimed_until, '-infinity') < clock_timestamp()
+      and coalesce(not_before, '-infinity') <= clock_timestamp()
     order by project_id for update skip locked
 )
 update polls p set claim_id = $1, claimed_until = clock_timestamp() + $2::interval from free
@@ -112,7 +113,7 @@ func (p Polls) ClaimDue(ctx context.Context, claim uuid.UUID, claimFor time.Dura
 	return p.list(ctx, claimDueSQL, claim, claimFor, before, limit)
 }
 
-// ClaimSome claims those of the projects that nobody has claimed.
+// ClaimSome claims those of the projects that nobody has claimed, and that may be tried now.
 func (p Polls) ClaimSome(ctx context.Context, claim uuid.UUID, claimFor time.Duration, projects []string) ([]domain.Poll, error) {
 	return p.list(ctx, claimSomeSQL, claim, claimFor, projects)
 }

@@ -83,7 +83,7 @@ func (r Retention) Run(ctx context.Context) error {
 
 // deleteOld is done when nothing is left that is too old. It stops at the moment given.
 func (r Retention) deleteOld(ctx context.Context, until time.Time) (done bool, err error) {
-	for _, step := range []func(context.Context, time.Time) (bool, error){r.deleteOrders, r.deleteInstances, r.deleteStats} {
+	for _, step := range []func(context.Context, time.Time) (bool, error){r.deleteStats, r.deleteInstances, r.deleteOrders} {
 		if done, err = step(ctx, until); err != nil || !done {
 			return false, classify(err)
 		}
@@ -97,14 +97,14 @@ const (
 	overSQL = `(i.state = 'deleted' or i.disconnected_at is not null and i.connection_id is null or i.server_id is null and i.problem is not null)
   and not exists (select from actions a where a.project_id = i.project_id and a.instance_id = i.id and a.status = 'running')`
 
-	// A page of final orders after the marker ($3 to $5), with how many instances each has, or -1 when it is not over.
+	// A page of final orders after the marker ($3 to $5) whose instances are all over, with how many each has.
 	finalOrdersSQL = `
 select o.updated_at, o.project_id, o.id, coalesce(of.n, 0)
 from orders o left join lateral (
     select case when bool_and(i.updated_at < now() - greatest($1::interval, $2::interval) and ` + overSQL + `) then count(*) else -1 end::int as n
     from instances i where i.project_id = o.project_id and i.order_id = o.id having count(*) > 0
 ) of on true
-where o.status <> 'running' and o.updated_at < now() - $1::interval and (o.updated_at, o.project_id, o.id) > ($3, $4, $5)
+where o.status <> 'running' and o.updated_at < now() - $1::interval and (o.updated_at, o.project_id, o.id) > ($3, $4, $5) and coalesce(of.n, 0) >= 0
 order by o.updated_at, o.project_id, o.id limit $6`
 
 	// Rows are locked before they are deleted, and by this looked at again: an instance that is connected anew just now stays, and so
@@ -166,15 +166,15 @@ delete from callbacks c using unnest($1::text[], $2::uuid[]) as gone (project_id
 where coalesce(c.of_project, c.project_id) = gone.project_id and gone.id in (c.instance_id, c.order_id)`
 )
 
-// finalOrder is an order that may be over.
+// finalOrder is an order that is over.
 type finalOrder struct {
 	UpdatedAt time.Time
 	ProjectID string
 	ID        uuid.UUID
-	Instances int // -1 when it is not over
+	Instances int
 }
 
-// deleteOrders walks through the final orders. Those whose servers are there stay, and are passed over.
+// deleteOrders walks through the final orders whose instances are all over.
 func (r Retention) deleteOrders(ctx context.Context, until time.Time) (done bool, err error) {
 	last := finalOrder{UpdatedAt: time.Unix(0, 0)}
 	for time.Now().Before(until) {
@@ -205,9 +205,6 @@ type chunk struct {
 
 func chunks(page []finalOrder) (list []chunk) {
 	for _, o := range page {
-		if o.Instances < 0 {
-			continue
-		}
 		if len(list) == 0 || list[len(list)-1].rows+1+o.Instances > retentionRows {
 			list = append(list, chunk{})
 		}

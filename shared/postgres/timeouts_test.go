@@ -135,8 +135,13 @@ func TestMigrateWaitsForALock(t *testing.T) {
 	database := testkit.EmptyDatabase(t)
 	conn := testkit.Connect(t, database)
 	exec(t, conn, "begin; create table sessions (id int)") // migration 004 waits for the name
-	time.AfterFunc(2500*time.Millisecond, func() { exec(t, conn, "rollback") })
+	released := make(chan struct{})
+	time.AfterFunc(2500*time.Millisecond, func() {
+		defer close(released)
+		exec(t, conn, "rollback")
+	})
 	applied, err := postgres.Migrate(t.Context(), postgres.Config{URL: domain.Secret(database), MaxConns: 1})
+	<-released
 	if slices.Sort(applied); err != nil || len(applied) != len(slices.Compact(slices.Clone(applied))) || !slices.Contains(applied, "004_sessions.sql") {
 		t.Errorf("applied %v: %v", applied, err)
 	}
