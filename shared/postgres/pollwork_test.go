@@ -50,6 +50,31 @@ func TestTheCloudIsClaimed(t *testing.T) {
 	}
 }
 
+// TestAProjectThatIsToWait, because it could not be entered, is claimed neither for a round nor because something moves in it.
+func TestAProjectThatIsToWait(t *testing.T) {
+	t.Parallel()
+	store := orders(t)
+	polls := postgres.Polls(store)
+	place(t, store, newOrder(1), ended)
+	if err := polls.Prepare(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	claim := uuid.New()
+	claimed, err := polls.ClaimSome(t.Context(), claim, long, []string{"p1"})
+	if err != nil || len(claimed) != 1 {
+		t.Fatalf("claimed %+v %v", claimed, err)
+	}
+	claimed[0].NotBefore = time.Now().Add(time.Hour)
+	if err := polls.Read(t.Context(), claim, claimed); err != nil {
+		t.Fatal(err)
+	}
+	due, err1 := polls.ClaimDue(t.Context(), claim, long, time.Now().Add(time.Hour), 10)
+	moving, err2 := polls.ClaimSome(t.Context(), claim, long, []string{"p1"})
+	if len(due)+len(moving) != 0 || err1 != nil || err2 != nil {
+		t.Errorf("claimed %+v %+v: %v %v", due, moving, err1, err2)
+	}
+}
+
 // TestJobsThatComeBack are renewed while somebody is at them, and free as soon as they are released.
 func TestJobsThatComeBack(t *testing.T) {
 	t.Parallel()
