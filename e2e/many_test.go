@@ -28,6 +28,8 @@ const poolSize = 4
 // TestManyPods: many pods under load open no more connections than pods x pool, and all answers are good; behind
 // PgBouncer in transaction mode a handful of connections serve them all.
 func TestManyPods(t *testing.T) {
+	t.Cleanup(func() { every(t, "* * * * *") })
+	every(t, never) // collect-stats connects as the owner, as PgBouncer does
 	conn := testkit.Connect(t, databaseURL)
 	testkit.Eventually(t, minutes(3), "no other pod is connected", func() bool {
 		return testkit.Scalar[int](t, conn, "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()") == 0

@@ -137,10 +137,7 @@ func process(t testing.TB, uid string) []byte {
 // TestNoSecretInTheLogs: what was given as a secret is in no pod's log, nor in the database; and no token or password of a test is.
 func TestNoSecretInTheLogs(t *testing.T) {
 	for function := range awake(t) {
-		log := kubectl(t, "logs", "-l", "serving.knative.dev/service="+function, "--all-containers", "--tail=-1")
-		if !strings.Contains(log, `"msg":"serving`) {
-			t.Errorf("the log of %s is %q", function, log)
-		}
+		log := logOf(t, function)
 		for _, canary := range []string{"e2e-canary", "local-event-key", "sealkey_"} {
 			if strings.Contains(log, canary) {
 				t.Errorf("the log of %s shows a secret", function)
@@ -149,6 +146,17 @@ func TestNoSecretInTheLogs(t *testing.T) {
 		testkit.NoSecretsIn(t, function, []byte(log))
 	}
 	testkit.NoSecrets(t, databaseURL)
+}
+
+// logOf is the log of a function's pods. A pod may end between its listing and its log.
+func logOf(t *testing.T, function string) (log string) {
+	t.Helper()
+	testkit.Eventually(t, minutes(1), "the log of "+function, func() bool {
+		var err error
+		log, err = try("kubectl", "-n", namespace, "logs", "-l", "serving.knative.dev/service="+function, "--all-containers", "--tail=-1")
+		return err == nil && strings.Contains(log, `"msg":"serving`)
+	})
+	return log
 }
 
 // TestManifestsAreStrictlyValid asks the API server itself: every field known, every webhook content.
