@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -20,12 +21,20 @@ type pagedCloud struct {
 	session
 	servers []domain.Server
 	hangs   string // the list after this server gets no answer
-	asked   []string
-	since   time.Time // the earliest of which changes were asked for
+
+	mu    sync.Mutex
+	asked []string
+	since time.Time // the earliest of which changes were asked for
+}
+
+func (c *pagedCloud) called(what string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.asked = append(c.asked, what)
 }
 
 func (c *pagedCloud) ChangedServers(_ context.Context, _ string, since time.Time, _ string) ([]domain.Server, string, error) {
-	c.asked = append(c.asked, "changes")
+	c.called("changes")
 	if c.since.IsZero() || since.Before(c.since) {
 		c.since = since
 	}
@@ -33,7 +42,7 @@ func (c *pagedCloud) ChangedServers(_ context.Context, _ string, since time.Time
 }
 
 func (c *pagedCloud) AllServers(ctx context.Context, _, marker string) ([]domain.Server, string, error) {
-	c.asked = append(c.asked, "all after "+marker)
+	c.called("all after " + marker)
 	if marker != "" && marker == c.hangs {
 		<-ctx.Done()
 		return nil, "", apperr.Wrap(apperr.Timeout, ctx.Err(), "nova did not answer in time")
@@ -51,7 +60,7 @@ func (c *pagedCloud) Actions(context.Context, string) ([]domain.Action, error) {
 func (c *pagedCloud) CellsUp(context.Context, string) error { return nil }
 
 func (c *pagedCloud) Server(_ context.Context, id string) (domain.Server, error) {
-	c.asked = append(c.asked, "server "+id)
+	c.called("server " + id)
 	return domain.Server{}, apperr.New(apperr.NotFound, "no")
 }
 
