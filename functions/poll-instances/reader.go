@@ -64,7 +64,7 @@ func (r *reader) use(ctx context.Context, do func() error) error {
 // spared says whether an attempt that ended with the event says nothing of Nova: it answered, or had little time
 // to. An end of ours says nothing either.
 func (r *reader) spared(ended error) bool {
-	return errors.Is(ended, context.Canceled) || r.answered || r.asked.IsZero() || time.Since(r.asked) < leastWait
+	return errors.Is(ended, context.Canceled) || r.answered || r.asked.IsZero() || time.Since(r.asked) < r.leastWait
 }
 
 // stale says whether nobody has read for so long what changed in the project that reading all of it is less.

@@ -19,7 +19,7 @@ const (
 	shardSize = 32 // projects
 	parallel  = 4  // projects of a shard that are read at once
 
-	leastWait = 70 * time.Second // Nova is not silent when it had less time: it waits 60 s for a cell that hangs
+	leastWait = 70 * time.Second // Nova waits 60 s for a cell that hangs
 	goneAfter = time.Minute      // between the two looks at a project that Keystone does not know
 )
 

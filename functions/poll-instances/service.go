@@ -90,6 +90,8 @@ type event struct {
 	claim uuid.UUID    // on all that it reads
 	began time.Time    // by the database's clock
 	logs  atomic.Int32 // how many action logs it has read
+
+	leastWait time.Duration // Nova is not silent when it had less time than this
 }
 
 // Poll reads what changed, once, and then again for as long as Nova is at work on instances. Other replicas may do
@@ -103,7 +105,10 @@ func (s *service) Poll(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	e := &event{service: s, claim: uuid.New(), began: began}
+	e := &event{service: s, claim: uuid.New(), began: began, leastWait: leastWait}
+	if deadline, ok := ctx.Deadline(); ok {
+		e.leastWait = min(leastWait, time.Until(deadline)/2)
+	}
 	err = held(ctx, func(ctx context.Context) error { return s.polls.Renew(ctx, e.claim, claimFor) }, e.work)
 	ctx, cancel := afterwards(ctx)
 	defer cancel()

@@ -207,6 +207,7 @@ func TestSpared(t *testing.T) {
 		"answered meanwhile": {reader{asked: long, answered: true}, up, true},
 		"we have to end":     {reader{asked: long}, context.Canceled, true},
 	} {
+		tc.reader.event = &event{leastWait: 30 * time.Second}
 		if got := tc.reader.spared(tc.ended); got != tc.want {
 			t.Errorf("%s: %t", name, got)
 		}
