@@ -16,8 +16,9 @@ import (
 // session is the part of OpenStack that this function needs.
 type session interface {
 	Flavors(context.Context) ([]domain.Flavor, error)
-	CreateTrust(ctx context.Context, who domain.Identity, trustee string, roles []string, until time.Time) (id string, err error)
+	CreateTrust(ctx context.Context, who domain.Identity, trustee string, roles []string, after time.Time) (domain.Trust, error)
 	DeleteTrust(ctx context.Context, id string) error
+	CredentialEnd(ctx context.Context, id string) (time.Time, error)
 }
 
 // openStack opens sessions.
@@ -86,9 +87,11 @@ func (s service) trust(ctx context.Context, who domain.Identity, token domain.Se
 		return stored, err
 	}
 	w.ActsAs = domain.ActsAs{UserID: who.UserID, UserName: who.UserName, ProjectID: who.ProjectID, ProjectName: who.ProjectName, Roles: w.roles}
-	if w.DelegationID, err = cloud.CreateTrust(ctx, who, s.trustee, w.roles, w.ExpiresAt.Add(trustSpare)); err != nil {
+	made, err := cloud.CreateTrust(ctx, who, s.trustee, w.roles, w.ExpiresAt.Add(trustSpare))
+	if err != nil {
 		return stored, s.badTrustee(err)
 	}
+	w.DelegationID, w.TrustExpiresAt = made.ID, made.ExpiresAt
 	if stored, err = s.keep(ctx, w.Connection); err != nil {
 		s.giveUp(ctx, cloud, w.Connection)
 	}
@@ -133,10 +136,30 @@ func (s service) credential(ctx context.Context, who domain.Identity, w wish) (s
 	if w.Flavors, err = cloud.Flavors(ctx); err != nil {
 		return stored, badAccess(w, err)
 	}
+	if err := outlives(ctx, cloud, w); err != nil {
+		return stored, err
+	}
 	if w.Secret, err = s.key.Seal(w.SealedFor(), w.secret); err != nil {
 		return stored, err
 	}
 	return s.keep(ctx, w.Connection)
+}
+
+// outlives refuses a connection that would end later than its application credential, as far as Keystone lets us see when that ends.
+func outlives(ctx context.Context, cloud session, w wish) error {
+	end, err := cloud.CredentialEnd(ctx, w.DelegationID)
+	switch apperr.CodeOf(err) {
+	case "":
+	case apperr.Unauthenticated, apperr.Forbidden, apperr.NotFound:
+		return nil // the operator's policy keeps it from its own user: the connection is lost when the credential ends
+	default:
+		return err
+	}
+	if end.IsZero() || !w.ExpiresAt.After(end) {
+		return nil
+	}
+	return apperr.InvalidField("expires_at", fmt.Sprintf("is %s, and the application credential ends before that: it must not be after %s",
+		w.ExpiresAt.Format(time.RFC3339Nano), end.Format(time.RFC3339Nano)))
 }
 
 // badCredential is the caller's mistake, and not his token's.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -262,4 +263,24 @@ func TestEndedSinceItWasListed(t *testing.T) {
 	if done, err := s.do(t.Context(), c, uuid.New(), a); done || apperr.CodeOf(err) != apperr.Forbidden {
 		t.Errorf("done is %t, %v", done, err)
 	}
+}
+
+// TestCredentialThatEnds while an order waits, and its connection does not: the order fails, and the connection is lost. First it is used
+// while it is good.
+func TestCredentialThatEnds(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	p := w.function(t, nil)
+	end := time.Now().Add(20 * time.Second).UTC()
+	c := w.credentialUntil(t, end)
+	wants(t, w.done(t, p, w.ask(t, c, uuid.New(), domain.Ask{Verb: domain.Stop}, nil)), "not_found") // there is no such instance, which only a good connection can say
+	if !time.Now().Before(end) {
+		t.Fatal("the machine is too slow for this test: the credential has ended before it was used")
+	}
+	time.Sleep(time.Until(end.Add(time.Second)))
+	order := w.finish(t, p, w.place(t, c, 1, nil).ID)
+	if i := order.Instances[0]; order.Status != domain.OrderFailed || i.Problem == nil || i.Problem.Code != "delegation_lost" {
+		t.Errorf("the order is %s: %+v", order.Status, i.Problem)
+	}
+	w.ends(t, c.ID, "active lost")
 }

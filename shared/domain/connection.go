@@ -78,12 +78,25 @@ type Connection struct {
 	Flavors      []Flavor // those of its cloud, as the delegation sees them
 	Status       ConnectionStatus
 	Reason       string // why it ended, in our words
-	ExpiresAt    time.Time
-	IdleTimeout  time.Duration // it also ends this long after its last use; 0 = it does not
-	LastUsedAt   time.Time     // zero = never
-	CreatedAt    time.Time
-	UpdatedAt    time.Time
-	Used         Need // of its quota, right now; only where it is asked for
+
+	// Of a trust: when Keystone ends it by itself, whether Keystone is known to have it no longer, and since when Keystone has not let it
+	// be deleted.
+	TrustExpiresAt         time.Time
+	Revoked                bool
+	RevocationPendingSince time.Time
+
+	ExpiresAt   time.Time
+	IdleTimeout time.Duration // it also ends this long after its last use; 0 = it does not
+	LastUsedAt  time.Time     // zero = never
+	CreatedAt   time.Time
+	UpdatedAt   time.Time
+	Used        Need // of its quota, right now; only where it is asked for
+}
+
+// Trust is a trust in Keystone.
+type Trust struct {
+	ID        string
+	ExpiresAt time.Time // when Keystone ends it by itself, some time after its connection
 }
 
 // ActsAs is who Keystone sees at work. It is kept and shown, so it holds no secret.
