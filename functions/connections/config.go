@@ -60,7 +60,8 @@ type stored struct {
 
 // Revoked notes that nothing of a connection is left in Keystone that could be taken back.
 func (s stored) Revoked(ctx context.Context, c domain.Connection) error {
-	return s.delegations.Revoked(ctx, c.ProjectID, c.ID)
+	_, err := s.delegations.Revoked(ctx, c) // it is only now that it ended: nobody was notified that its revocation is pending
+	return err
 }
 
 // clouds narrows *openstack.Cloud to what this function needs.

@@ -33,7 +33,7 @@ type store interface {
 	Now(context.Context) (time.Time, error)
 	Create(context.Context, domain.Connection) (domain.Connection, error)
 	Get(ctx context.Context, who domain.Identity, id uuid.UUID) (domain.Connection, error)
-	List(ctx context.Context, who domain.Identity, usable bool, limit int, marker uuid.UUID) ([]domain.Connection, error)
+	List(ctx context.Context, who domain.Identity, q domain.ConnectionQuery) ([]domain.Connection, error)
 	End(ctx context.Context, projectID string, id uuid.UUID, status domain.ConnectionStatus, reason string, revoked bool) (ended bool, err error)
 	Revoked(context.Context, domain.Connection) error
 }
@@ -212,8 +212,10 @@ func (s service) keep(ctx context.Context, c domain.Connection) (domain.Connecti
 }
 
 // List gives a page of the connections; more says that there is another.
-func (s service) List(ctx context.Context, who domain.Identity, usable bool, limit int, marker uuid.UUID) (page []domain.Connection, more bool, err error) {
-	found, err := s.store.List(ctx, who, usable, limit+1, marker)
+func (s service) List(ctx context.Context, who domain.Identity, q domain.ConnectionQuery) (page []domain.Connection, more bool, err error) {
+	limit := q.Limit
+	q.Limit++
+	found, err := s.store.List(ctx, who, q)
 	return found[:min(limit, len(found))], len(found) > limit, err
 }
 

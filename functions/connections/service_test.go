@@ -56,7 +56,7 @@ func (f *fakeCloud) Get(context.Context, domain.Identity, uuid.UUID) (domain.Con
 	return domain.Connection{}, nil
 }
 
-func (f *fakeCloud) List(context.Context, domain.Identity, bool, int, uuid.UUID) ([]domain.Connection, error) {
+func (f *fakeCloud) List(context.Context, domain.Identity, domain.ConnectionQuery) ([]domain.Connection, error) {
 	return nil, nil
 }
 

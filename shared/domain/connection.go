@@ -29,8 +29,13 @@ const (
 	ConnectionActive  ConnectionStatus = "active"
 	ConnectionExpired ConnectionStatus = "expired" // its time is over, or it was not used for as long as its owner said
 	ConnectionLost    ConnectionStatus = "lost"    // Keystone does not accept it any more: revoked, a role taken, a user disabled, a secret changed
-	ConnectionDeleted ConnectionStatus = "deleted" // its owner has ended it; it is shown to nobody
+	ConnectionDeleted ConnectionStatus = "deleted" // its owner has ended it; it is shown in its own project only
 )
+
+// ConnectionStatuses lists every status, for messages and checks.
+func ConnectionStatuses() []string {
+	return []string{string(ConnectionActive), string(ConnectionExpired), string(ConnectionLost), string(ConnectionDeleted)}
+}
 
 // ConnectionMoves are the statuses that may follow each status of a connection.
 var ConnectionMoves = map[ConnectionStatus][]ConnectionStatus{
@@ -79,11 +84,8 @@ type Connection struct {
 	Status       ConnectionStatus
 	Reason       string // why it ended, in our words
 
-	// Of a trust: when Keystone ends it by itself, whether Keystone is known to have it no longer, and since when Keystone has not let it
-	// be deleted.
-	TrustExpiresAt         time.Time
-	Revoked                bool
-	RevocationPendingSince time.Time
+	TrustExpiresAt time.Time // when Keystone ends the trust by itself
+	Revoked        bool      // Keystone is known to have the trust no longer
 
 	ExpiresAt   time.Time
 	IdleTimeout time.Duration // it also ends this long after its last use; 0 = it does not
@@ -91,6 +93,14 @@ type Connection struct {
 	CreatedAt   time.Time
 	UpdatedAt   time.Time
 	Used        Need // of its quota, right now; only where it is asked for
+}
+
+// ConnectionQuery is which connections are listed.
+type ConnectionQuery struct {
+	Usable   bool     // those that the caller may act through now; else those of the caller's project
+	Statuses []string // none is all but deleted
+	Limit    int
+	Marker   uuid.UUID // the last id already seen; zero = none
 }
 
 // Trust is a trust in Keystone.
@@ -112,6 +122,27 @@ type ActsAs struct {
 
 // Remote says whether the connection is to another cloud or region than ours.
 func (c Connection) Remote() bool { return c.AuthURL != "" || c.Region != "" }
+
+// Revocation is how far taking a trust back has come.
+type Revocation string
+
+// What a Revocation may be.
+const (
+	RevocationPending Revocation = "pending" // Keystone may still have the trust
+	RevocationDone    Revocation = "done"    // Keystone has it no longer
+)
+
+// Revocation is how far taking the connection's trust back has come; "" while the connection is active, and of an application credential,
+// which only its owner can delete.
+func (c Connection) Revocation() Revocation {
+	switch {
+	case c.Kind != TrustConnection || c.Status == ConnectionActive:
+		return ""
+	case c.Revoked:
+		return RevocationDone
+	}
+	return RevocationPending
+}
 
 // SealedFor is the purpose that the connection's secret is sealed for: it opens for no other. The cloud is in it, so that whoever may
 // write rows cannot have the secret sent elsewhere.

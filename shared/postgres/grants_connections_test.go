@@ -78,7 +78,8 @@ func TestRolesMayDoWhatConnectionsTake(t *testing.T) {
 	worker(t, works, o, asked, made, allowed)
 	ended, err := connections.End(ctx, "p1", made.ID, domain.ConnectionDeleted, "", false)
 	allowed("end", err)
-	allowed("revoked", postgres.Delegations{DB: serves}.Revoked(ctx, "p1", made.ID))
+	_, err = postgres.Delegations{DB: serves}.Revoked(ctx, made)
+	allowed("revoked", err)
 	if !ended {
 		t.Error("it did not end")
 	}
@@ -135,5 +136,9 @@ func worker(t *testing.T, db *postgres.DB, o domain.Order, asked domain.Delegate
 	allowed("end", actions.End(ctx, taken[0], mine, nil))
 	allowed("silent", delegations.Silent(ctx, "p1", made.ID, time.Second, time.Minute))
 	allowed("answered", delegations.Answered(ctx, "p1", made.ID, []domain.Flavor{{ID: "1"}}))
-	allowed("retire", delegations.Retire(ctx, time.Hour))
+	_, err = delegations.RevocationFailed(ctx, made, "", time.Second, time.Minute)
+	allowed("a revocation that failed", err)
+	_, err = delegations.PendingRevocations(ctx)
+	allowed("pending revocations", err)
+	allowed("retire", delegations.Retire(ctx, time.Hour, time.Hour))
 }
