@@ -13,7 +13,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestLaunchSurvivesKill kills a copy when some of an order's servers are decided and others are not; make test-long does so at
+// TestLaunchSurvivesKill kills a replica when some of an order's servers are decided and others are not; make test-long does so at
 // random moments, many times.
 func TestLaunchSurvivesKill(t *testing.T) {
 	t.Parallel()
@@ -32,7 +32,7 @@ func TestLaunchSurvivesKill(t *testing.T) {
 	}
 }
 
-// survivors are orders of some servers each, that are to survive the copies which launch them.
+// survivors are orders of some servers each, that are to survive the replicas which launch them.
 type survivors struct {
 	project         *testkit.Project
 	token, database string
@@ -52,7 +52,7 @@ func (s survivors) accepted(t *testing.T, order string) int {
 	return testkit.Scalar[int](t, testkit.Pool(t, s.database), "select count(server_id)::int from instances where order_id = $1", order)
 }
 
-// claimed says whether a copy works on the order.
+// claimed says whether a replica works on the order.
 func (s survivors) claimed(t *testing.T, order string) bool {
 	t.Helper()
 	return testkit.Scalar[int](t, testkit.Pool(t, s.database), "select count(claim_id)::int from orders where id = $1", order) == 1
@@ -77,7 +77,7 @@ func (o placed) decided() (n int) {
 	return n
 }
 
-// killed launches an order with a copy that is killed when wait returns, which says how long that took, and with another one that gets
+// killed launches an order with a replica that is killed when wait returns, which says how long that took, and with another one that gets
 // the order once the first has claimed it. With both, the other one is killed as well. It says how many servers Nova had accepted then.
 func (s survivors) killed(t *testing.T, wait func(order string) time.Duration, both bool) (before int) {
 	t.Helper()
@@ -91,7 +91,7 @@ func (s survivors) killed(t *testing.T, wait func(order string) time.Duration, b
 		all.Go(func() { _, _ = p.As(s.token).Try(t, "POST", "/v1/launch", order, "Content-Type", "application/json") })
 	}
 	send(first)
-	testkit.Eventually(t, time.Minute, "the first copy has claimed the order", func() bool { return s.claimed(t, id) })
+	testkit.Eventually(t, time.Minute, "the first replica has claimed the order", func() bool { return s.claimed(t, id) })
 	send(second)
 	moment := wait(id)
 	first.Kill()

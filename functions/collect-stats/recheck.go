@@ -95,7 +95,7 @@ func (s service) recheckEach(ctx context.Context, now time.Time, cloud session, 
 	return joined(err, s.refine(now)(ctx, kept))
 }
 
-// refine stores rows of which servers were checked again.
+// refine stores rows whose servers were checked again.
 func (s service) refine(now time.Time) func(context.Context, []*entry) error {
 	return func(ctx context.Context, rows []*entry) error {
 		var refined []domain.RefinedCount

@@ -39,7 +39,7 @@ type tally struct {
 // entry is one hour of a project while it is counted.
 type entry struct {
 	domain.HourCount
-	before  map[string]bool // the undecided servers of the stored row; nil when there is none, and all servers are counted
+	before  map[string]bool // the undecided servers of the stored row; nil when the hour has no row yet, and all servers are counted
 	pending int             // servers whose log has not been read yet
 	skipped bool            // some logs were not asked for
 }
@@ -110,7 +110,7 @@ func (t *tally) read(ctx context.Context, cloud census, projectID string, since 
 	if err := cloud.Changes(ctx, projectID, since.Add(-overlap), t.addChanged); err != nil {
 		return err
 	}
-	// A list leaves out the servers of a cell that is down, without a word; one may have gone down meanwhile.
+	// A list leaves out the servers of a cell that is down, without saying so; one may have gone down meanwhile.
 	return cloud.CellsUp(ctx, projectID)
 }
 

@@ -17,7 +17,7 @@ import (
 const (
 	lookUps     = 8   // servers at once that are asked for by id
 	mostLookUps = 100 // instances that are asked for by id at each event; when more are in doubt, all are read
-	// Two looks at a server that Nova does not know have to be independent, also when an event comes twice.
+	// Two lookups of a server that Nova does not know have to be independent, also when an event comes twice.
 	patience = 30 * time.Second
 )
 

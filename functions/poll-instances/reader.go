@@ -125,7 +125,7 @@ func (r *reader) cellsUp(ctx context.Context) bool {
 	defer cancel()
 	err := r.cloud.CellsUp(ctx, r.list.ProjectID)
 	if err != nil {
-		slog.WarnContext(ctx, "it cannot be told whether all cells of nova answer: nothing counts as gone",
+		slog.WarnContext(ctx, "the cells of nova could not be checked: no server counts as gone",
 			"project_id", r.list.ProjectID, "error", err)
 	}
 	return err == nil

@@ -56,7 +56,7 @@ func (o oneOrder) MarkDuplicate(context.Context, domain.Order, domain.CreateCall
 	return true, nil
 }
 
-func (o oneOrder) TellUnexpected(_ context.Context, _ domain.Instance, s domain.Server) (bool, error) {
+func (o oneOrder) PublishUnexpected(_ context.Context, _ domain.Instance, s domain.Server) (bool, error) {
 	*o.told = append(*o.told, s.ID)
 	return true, nil
 }

@@ -247,8 +247,8 @@ func ending(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 }
 
-// tell wakes who is waiting for news: events are delivered, and servers of this cloud that Nova works on are followed.
-func (s *service) tell(c domain.Connection) {
+// wakeFor wakes the functions that have work after a change: deliver-events, and poll-instances for servers of this cloud.
+func (s *service) wakeFor(c domain.Connection) {
 	if c.Remote() {
 		s.wake("deliver-events")
 		return

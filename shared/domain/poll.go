@@ -8,7 +8,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// Poll is how far the servers of a project with tracked instances were read. Times are the database's; zero is none.
+// Poll is how far the servers of a project with tracked instances were read. Times are the database's; zero: never.
 type Poll struct {
 	ProjectID string    // "" is the whole cloud
 	Since     time.Time // changes before this moment are known

@@ -233,7 +233,7 @@ func TestUnwanted(t *testing.T) {
 	}
 	expect("k0 again", "k1 again", "k2")
 	for n, want := range []bool{true, false} {
-		if told, err := store.TellUnexpected(t.Context(), kept.Instances[0], servers[1]); err != nil || told != want {
+		if told, err := store.PublishUnexpected(t.Context(), kept.Instances[0], servers[1]); err != nil || told != want {
 			t.Errorf("%d: told is %t, %v", n, told, err)
 		}
 	}
@@ -243,7 +243,7 @@ func TestUnwanted(t *testing.T) {
 		t.Errorf("the event tells of %q", got)
 	}
 	for _, own := range []domain.Server{servers[0], servers[4]} {
-		if told, err := store.TellUnexpected(t.Context(), kept.Instances[0], own); err != nil || told {
+		if told, err := store.PublishUnexpected(t.Context(), kept.Instances[0], own); err != nil || told {
 			t.Errorf("%s, which is tracked: told is %t, %v", own.ID, told, err)
 		}
 	}

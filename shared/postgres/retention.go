@@ -40,7 +40,7 @@ func (c RetentionConfig) Validate() error {
 
 // Retention deletes rows that are older than they are kept.
 //
-// It looks at all projects, because the operator decides how long their rows are kept; each statement deletes rows of the project
+// It covers all projects, because the operator decides how long their rows are kept; each statement deletes rows of the project
 // that it names.
 type Retention struct {
 	DB     *DB
