@@ -21,12 +21,12 @@ const (
 	patience = 30 * time.Second
 )
 
-// lookUpDoubtful asks by id for the servers of instances that Nova did not know last time, or that are unknown.
-func (r *reader) lookUpDoubtful(ctx context.Context) error {
+// lookUpUncertain asks by id for the servers of instances that Nova did not know last time, or that are unknown.
+func (r *reader) lookUpUncertain(ctx context.Context) error {
 	if !slices.ContainsFunc(slices.Collect(maps.Values(r.projects)), func(p domain.Poll) bool { return p.Doubtful > 0 }) {
 		return nil
 	}
-	doubtful, err := r.polls.Doubtful(ctx, sorted(r.projects), mostLookUps)
+	doubtful, err := r.polls.ListUncertain(ctx, sorted(r.projects), mostLookUps)
 	if err != nil {
 		return err
 	}

@@ -101,7 +101,7 @@ func (r *reader) begin(ctx context.Context) (err error) {
 func (r *reader) complete(ctx context.Context, up bool) error {
 	r.up = up // it was asked for after the changes: the cells were up while they were read
 	if !r.broken && up && r.list.SweepMarker == "" && !r.fullDue() {
-		return r.lookUpDoubtful(ctx)
+		return r.lookUpUncertain(ctx)
 	}
 	err := r.sweep(ctx)
 	if err != nil && ctx.Err() != nil && r.answered {
@@ -146,7 +146,7 @@ func (r *reader) result() []domain.Poll {
 	}
 	if r.list.ProjectID == "" {
 		if r.err == nil {
-			r.list.Answered()
+			r.list.Succeeded()
 		}
 		read = append(read, r.list)
 	}
@@ -163,7 +163,7 @@ func (r *reader) advanced(p domain.Poll) domain.Poll {
 	if r.swept {
 		p.FullAt = r.list.FullAt
 	}
-	p.Answered()
+	p.Succeeded()
 	return p
 }
 
@@ -207,7 +207,7 @@ func (r *reader) sweep(ctx context.Context) error {
 			return err
 		}
 	}
-	unseen, err := r.polls.Unseen(ctx, sorted(r.projects), r.list.SweepAt)
+	unseen, err := r.polls.ListMissing(ctx, sorted(r.projects), r.list.SweepAt)
 	if err != nil {
 		return err
 	}

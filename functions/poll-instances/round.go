@@ -254,10 +254,10 @@ func (e *event) silence(ctx context.Context, now time.Time, projects map[string]
 	for _, id := range sorted(projects) {
 		p := projects[id]
 		// All is read while a cell is down, although not all is known.
-		if !p.SilentFor(now, e.unknownAfter) || p.Since.After(long) || p.FullAt.After(long) {
+		if !p.UnreachableFor(now, e.unknownAfter) || p.Since.After(long) || p.FullAt.After(long) {
 			continue
 		}
-		silent, err := e.polls.Silent(ctx, p.ProjectID, long)
+		silent, err := e.polls.ListStale(ctx, p.ProjectID, long)
 		if err != nil {
 			return err
 		}

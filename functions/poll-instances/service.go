@@ -38,10 +38,10 @@ type (
 		Moving(ctx context.Context, within time.Duration) ([]string, error)
 		OfServers(ctx context.Context, servers []domain.Server) ([]domain.Instance, error)
 		Unwanted(ctx context.Context, servers []domain.Server) ([]string, error)
-		Doubtful(ctx context.Context, projects []string, limit int) ([]domain.Instance, error)
+		ListUncertain(ctx context.Context, projects []string, limit int) ([]domain.Instance, error)
 		Seen(ctx context.Context, unchanged []domain.Instance, at time.Time) error
-		Unseen(ctx context.Context, projects []string, before time.Time) ([]domain.Instance, error)
-		Silent(ctx context.Context, projectID string, since time.Time) ([]domain.Instance, error)
+		ListMissing(ctx context.Context, projects []string, before time.Time) ([]domain.Instance, error)
+		ListStale(ctx context.Context, projectID string, since time.Time) ([]domain.Instance, error)
 		Living(ctx context.Context, projectID string) ([]domain.Instance, error)
 		Running(ctx context.Context) ([]domain.Order, error)
 	}

@@ -28,8 +28,8 @@ select project_id, id::text, seq, '` + domain.InstanceEvent + `', updated_at, or
        ` + instanceData + ` || jsonb_build_object('reconstructed', true, 'changed_at', to_char($8::timestamptz at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'))
 from after`
 
-// ChangeAfter is Change of instances of which some passed through states that nobody saw: these are written
-// before, in their order. Seq is that of the instance as it was read.
+// ChangeAfter is Change, but first it writes the states that instances passed through unseen, in their order. Seq is that of
+// the instance as it was read.
 func (i Instances) ChangeAfter(ctx context.Context, known []domain.Instance, passed map[string][]domain.Passed) (published int, err error) {
 	known = inOrder(known)
 	err = again(func() error {
