@@ -211,7 +211,7 @@ func TestCollectSurvivesKill(t *testing.T) {
 	if n := rows(); n != 0 {
 		t.Fatalf("%d rows before the kill: it came too late to prove anything", n)
 	}
-	testkit.Eventually(t, time.Minute, "another copy has counted", func() bool { return second.Tick(t, "collect-stats").Status == 204 && rows() > 0 })
+	testkit.Eventually(t, time.Minute, "another replica has counted", func() bool { return second.Tick(t, "collect-stats").Status == 204 && rows() > 0 })
 	if n := rows(); n != 2 {
 		t.Errorf("%d rows, want one for each of two hours", n)
 	}

@@ -247,7 +247,7 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// TestStatesInBetween: a server is stopped, started and rebooted between two ticks. The states in between are told in their
+// TestStatesInBetween: a server is stopped, started and rebooted between two ticks. The states in between are published in their
 // order, once, although two replicas are woken, and marked as reconstructed.
 func TestStatesInBetween(t *testing.T) {
 	t.Parallel()

@@ -33,7 +33,7 @@ func (r *reader) lookUpUncertain(ctx context.Context) error {
 	return r.lookUp(ctx, doubtful, true)
 }
 
-// lookUp asks for servers by id, and writes down what is said of each. An error says nothing of a server.
+// lookUp asks for servers by id, and stores what Nova says of each. An error leaves the instance as it is.
 func (r *reader) lookUp(ctx context.Context, doubtful []domain.Instance, up bool) error {
 	for some := range slices.Chunk(doubtful, mostLookUps) {
 		at, err := r.clock.Now(ctx)

@@ -67,7 +67,7 @@ func (r *reader) spared(ended error) bool {
 	return errors.Is(ended, context.Canceled) || r.answered || r.asked.IsZero() || time.Since(r.asked) < r.leastWait
 }
 
-// stale says whether nobody has read for so long what changed in the project that reading all of it is less.
+// stale says whether the project's changes were not read for so long that reading all of its servers takes less.
 func (r *reader) stale(p domain.Poll) bool { return p.Since.Before(r.start.Add(-r.full)) }
 
 // begin reads what changed since the last time. A project over whose changes Nova fails is read as a whole: it has

@@ -24,7 +24,7 @@ type desk struct {
 	calls    []string
 	released int
 
-	unexpected []string // servers that were told of
+	unexpected []string // servers that an event was published about
 }
 
 func (d *desk) call(name string) error {

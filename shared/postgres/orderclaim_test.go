@@ -8,7 +8,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// TestClaimEndsByItself: the order of a copy that died is taken over by one of those that come then, not as new.
+// TestClaimEndsByItself: the order of a replica that died is adopted by one of the next ones, not as new.
 func TestClaimEndsByItself(t *testing.T) {
 	t.Parallel()
 	store, o := orders(t), newOrder(2)
@@ -63,7 +63,7 @@ func TestClaimEndsByItself(t *testing.T) {
 	}
 }
 
-// TestRenewAfterTheEnd is refused although nobody has taken over yet: somebody may be about to.
+// TestRenewAfterTheEnd is refused although no replica has adopted the order yet: one may be about to.
 func TestRenewAfterTheEnd(t *testing.T) {
 	t.Parallel()
 	store, o := orders(t), newOrder(1)

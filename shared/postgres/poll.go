@@ -75,8 +75,8 @@ where coalesce(o.claimed_until, '-infinity') < clock_timestamp()
   and not exists (select from instances other where other.project_id = s_project and other.server_id = s_server)
   and not exists (select from unexpected_servers u where u.project_id = s_project and u.instance_id = s_instance and u.server_id = s_server)`
 
-// Unwanted are the ids of those of the servers that carry the tags of an order and its instance, are not that instance's and were
-// not reported by an event yet. Most are somebody's; domain.Order.Duplicate says which of them the order itself has made.
+// Unwanted lists the ids of the servers that carry the tags of an order and its instance, are not that instance's and were not
+// reported by an event yet. Most are somebody's; domain.Order.Duplicate says which of them the order itself has made.
 func (p Polls) Unwanted(ctx context.Context, servers []domain.Server) ([]string, error) {
 	var projects, ids []string
 	var orders, instances []uuid.UUID
