@@ -35,7 +35,7 @@ type store interface {
 	Get(ctx context.Context, who domain.Identity, id uuid.UUID) (domain.Connection, error)
 	List(ctx context.Context, who domain.Identity, q domain.ConnectionQuery) ([]domain.Connection, error)
 	End(ctx context.Context, projectID string, id uuid.UUID, status domain.ConnectionStatus, reason string, revoked bool) (ended bool, err error)
-	Revoked(context.Context, domain.Connection) error
+	MarkRevoked(context.Context, domain.Connection) error
 }
 
 // sealer makes a secret readable for run-connections only.
@@ -251,5 +251,5 @@ func (s service) revoke(ctx context.Context, token domain.Secret, c domain.Conne
 	if err := s.cloud.As(token, c.ProjectID).DeleteTrust(ctx, c.DelegationID); err != nil {
 		return err
 	}
-	return s.Revoked(ctx, c)
+	return s.MarkRevoked(ctx, c)
 }

@@ -65,7 +65,7 @@ func (f *fakeCloud) End(ctx context.Context, _ string, _ uuid.UUID, status domai
 	return false, ctx.Err()
 }
 
-func (f *fakeCloud) Revoked(context.Context, domain.Connection) error { return nil }
+func (f *fakeCloud) MarkRevoked(context.Context, domain.Connection) error { return nil }
 
 func (f *fakeCloud) Seal(string, domain.Secret) ([]byte, error) { return []byte("sealed"), nil }
 

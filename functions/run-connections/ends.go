@@ -81,7 +81,7 @@ func (s *service) trustIsOver(ctx context.Context, c domain.Connection) bool {
 // recordRevocation records that Keystone has the trust no longer, or with a cause that it may still have it.
 func (s *service) recordRevocation(ctx context.Context, c domain.Connection, cause error) (notified bool, err error) {
 	if cause == nil {
-		if notified, err = s.delegations.Revoked(ctx, c); notified {
+		if notified, err = s.delegations.MarkRevoked(ctx, c); notified {
 			slog.InfoContext(ctx, "a trust that could not be deleted is gone from Keystone", "connection_id", c.ID)
 		}
 		return notified, err
@@ -90,7 +90,7 @@ func (s *service) recordRevocation(ctx context.Context, c domain.Connection, cau
 	if errors.Is(cause, errLost) {
 		reason = "Keystone does not let the trust be deleted while its user is disabled or lacks the delegated role: delete it by hand, or cloudfn does when they are back"
 	}
-	notified, err = s.delegations.RevocationFailed(ctx, c, reason, firstPause, longestRevocationPause)
+	notified, err = s.delegations.MarkRevocationPending(ctx, c, reason, firstPause, longestRevocationPause)
 	if notified {
 		slog.WarnContext(ctx, "a trust cannot be deleted in Keystone, and is tried again until it is gone", "connection_id", c.ID,
 			"project_id", c.ProjectID, "trust_expires_at", c.TrustExpiresAt, "error", cause)

@@ -32,9 +32,9 @@ with before as (
 ), event as (` + revocationEventSQL + `)
 select coalesce(bool_or(notify), false) from after`
 
-// Revoked records that Keystone has the connection's trust no longer. notified says that an event was written: it is, if there was one that
+// MarkRevoked records that Keystone has the connection's trust no longer. notified says that an event was written: it is, if there was one that
 // the revocation is pending.
-func (d Delegations) Revoked(ctx context.Context, c domain.Connection) (notified bool, err error) {
+func (d Delegations) MarkRevoked(ctx context.Context, c domain.Connection) (notified bool, err error) {
 	err = again(func() error {
 		return d.DB.pool.QueryRow(ctx, revokedSQL, c.ProjectID, c.ID, domain.RevocationDone, "").Scan(&notified)
 	})
@@ -56,10 +56,10 @@ with before as (
 ), event as (` + revocationEventSQL + `)
 select notify from after`
 
-// RevocationFailed records that the trust of a connection that has ended could not be deleted, and leaves it alone for a pause: first, then
+// MarkRevocationPending records that the trust of a connection that has ended could not be deleted, and leaves it alone for a pause: first, then
 // twice as long each time, up to longest. Of several replicas that try at once the first counts. notified says that this was the first
 // failure, of which an event was written.
-func (d Delegations) RevocationFailed(ctx context.Context, c domain.Connection, reason string, first, longest time.Duration) (notified bool, err error) {
+func (d Delegations) MarkRevocationPending(ctx context.Context, c domain.Connection, reason string, first, longest time.Duration) (notified bool, err error) {
 	err = again(func() error {
 		return d.DB.pool.QueryRow(ctx, revocationFailedSQL, c.ProjectID, c.ID, domain.RevocationPending, reason, first, longest).Scan(&notified)
 	})
