@@ -52,12 +52,8 @@ type service struct {
 	wake    func(functions ...string)
 }
 
-const (
-	// A trust lasts longer than its connection: once it is over, nobody can delete it any more.
-	trustSpare = 10 * time.Minute
-	// What is taken back is so also when the caller has hung up.
-	cleanTimeout = 10 * time.Second
-)
+// What is taken back is so also when the caller has hung up.
+const cleanTimeout = 10 * time.Second
 
 // Create delegates: it makes the trust, or looks whether the application credential is good, and stores the connection.
 func (s service) Create(ctx context.Context, who domain.Identity, token domain.Secret, w wish) (domain.Connection, error) {
@@ -87,7 +83,7 @@ func (s service) trust(ctx context.Context, who domain.Identity, token domain.Se
 		return stored, err
 	}
 	w.ActsAs = domain.ActsAs{UserID: who.UserID, UserName: who.UserName, ProjectID: who.ProjectID, ProjectName: who.ProjectName, Roles: w.roles}
-	made, err := cloud.CreateTrust(ctx, who, s.trustee, w.roles, w.ExpiresAt.Add(trustSpare))
+	made, err := cloud.CreateTrust(ctx, who, s.trustee, w.roles, w.ExpiresAt.Add(domain.TrustSpare))
 	if err != nil {
 		return stored, s.badTrustee(err)
 	}

@@ -235,6 +235,8 @@ const (
 	MaxConnections = 100 // of a project, without those that ended
 	// MaxConnectionTime is the longest time that something is delegated for.
 	MaxConnectionTime = 366 * 24 * time.Hour
+	// TrustSpare is how much longer a trust lasts than its connection at least: once it has expired, nobody can delete it in Keystone.
+	TrustSpare = 10 * time.Minute
 )
 
 // LostReason says why Keystone does not accept a delegation any more, as far as it tells.

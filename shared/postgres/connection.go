@@ -17,7 +17,7 @@ type Connections struct{ DB *DB }
 
 const connectionColumns = `
 id, project_id, domain_id, user_id, name, kind, auth_url, region, delegation_id, acts_as, actions, quota, usable_by, flavors,
-status, reason, revoked, coalesce(trust_expires_at, expires_at + interval '10 minutes'), expires_at, idle_timeout, last_used_at, created_at, updated_at`
+status, reason, revoked, trust_expires_at, expires_at, idle_timeout, last_used_at, created_at, updated_at`
 
 // usedSQL is what runs through a connection: everything that has, or may have, a server.
 const usedSQL = `
@@ -27,19 +27,20 @@ where project_id = $1 and connection_id = $2 and state <> 'deleted' and (server_
 
 func scanConnection(row pgx.CollectableRow) (c domain.Connection, err error) {
 	var idle *time.Duration
-	var used *time.Time
+	var used, trustEnd *time.Time
 	err = row.Scan(&c.ID, &c.ProjectID, &c.DomainID, &c.UserID, &c.Name, &c.Kind, &c.AuthURL, &c.Region, &c.DelegationID, &c.ActsAs,
-		&c.Actions, &c.Quota, &c.UsableBy, &c.Flavors, &c.Status, &c.Reason, &c.Revoked, &c.TrustExpiresAt, &c.ExpiresAt, &idle, &used, &c.CreatedAt, &c.UpdatedAt)
+		&c.Actions, &c.Quota, &c.UsableBy, &c.Flavors, &c.Status, &c.Reason, &c.Revoked, &trustEnd, &c.ExpiresAt, &idle, &used, &c.CreatedAt, &c.UpdatedAt)
 	if idle != nil {
 		c.IdleTimeout = *idle
 	}
 	if used != nil {
 		c.LastUsedAt = used.UTC()
 	}
-	if c.Kind == domain.TrustConnection {
-		c.TrustExpiresAt = c.TrustExpiresAt.UTC()
-	} else {
-		c.TrustExpiresAt = time.Time{}
+	switch {
+	case trustEnd != nil:
+		c.TrustExpiresAt = trustEnd.UTC()
+	case c.Kind == domain.TrustConnection: // it was made before 011
+		c.TrustExpiresAt = c.ExpiresAt.Add(domain.TrustSpare).UTC()
 	}
 	c.ExpiresAt, c.CreatedAt, c.UpdatedAt = c.ExpiresAt.UTC(), c.CreatedAt.UTC(), c.UpdatedAt.UTC()
 	return c, err
