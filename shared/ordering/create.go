@@ -36,7 +36,8 @@ func (w Worker) create(
 	asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
 	id, err := cloud.CreateServer(asking, i.Spec, i.Name, userData, tags(order, call))
-	i.CallID = call.ID
+	// What others saw of the server meanwhile is newer than the answer, which may be written down late.
+	i.CallID, i.SeenAt = call.ID, order.ReadAt
 	switch {
 	case err == nil:
 		i.ServerID, i.State, i.RawStatus = id, domain.InstanceBuilding, "BUILD"

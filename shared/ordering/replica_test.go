@@ -1,0 +1,114 @@
+package ordering_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/ordering"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// fakeNova makes servers at once. It is a fake: the sandbox cannot be made to answer at a given moment.
+type fakeNova struct {
+	ordering.Cloud // what is not used
+
+	mu      sync.Mutex
+	servers []domain.Server
+	creates int
+	made    func(domain.Server) // called before a create call is answered
+	listed  func()              // called before a list is answered, which shows what was there before
+}
+
+func (f *fakeNova) add(name string, tags ...string) domain.Server {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	server := domain.Server{ID: uuid.NewString(), ProjectID: "p1", Name: name, Status: "ACTIVE", CreatedAt: time.Now(), UpdatedAt: time.Now(), Tags: tags}
+	f.servers = append(f.servers, server)
+	return server
+}
+
+func (f *fakeNova) CreateServer(_ context.Context, _ domain.LaunchSpec, name string, _ domain.Secret, tags []string) (string, error) {
+	server := f.add(name, tags...)
+	f.creates++
+	if f.made != nil {
+		f.made(server)
+	}
+	return server.ID, nil
+}
+
+func (f *fakeNova) Servers(context.Context, domain.ServerQuery) ([]domain.Server, bool, error) {
+	f.mu.Lock()
+	found := append([]domain.Server{}, f.servers...)
+	f.mu.Unlock()
+	if f.listed != nil {
+		f.listed()
+	}
+	return found, false, nil
+}
+
+// replica is a worker with a real database.
+func replica(t *testing.T, fence time.Duration) (postgres.Orders, ordering.Worker) {
+	t.Helper()
+	db, err := postgres.Open(postgres.Config{URL: domain.Secret(testkit.Database(t)), MaxConns: 4}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	store := postgres.Orders{DB: db}
+	return store, ordering.Worker{Orders: store, Instances: postgres.Instances{DB: db}, Tell: func() {}, Claim: fence}
+}
+
+// place stores an order of one instance, as it is read then.
+func place(t *testing.T, store postgres.Orders, claimFor time.Duration) (domain.Order, domain.Claim) {
+	t.Helper()
+	order := domain.Order{ID: uuid.New(), ProjectID: "p1", DomainID: "d", UserID: "u", BodySHA256: []byte{1}, Status: domain.OrderRunning}
+	order.Instances = []domain.Instance{{ID: uuid.New(), ProjectID: "p1", Name: "web", State: domain.InstanceRequested}}
+	claim, err := store.Place(t.Context(), order, claimFor)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return get(t, store, order), claim
+}
+
+func get(t *testing.T, store postgres.Orders, order domain.Order) domain.Order {
+	t.Helper()
+	order, err := store.Get(t.Context(), order.ProjectID, order.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return order
+}
+
+func work(t *testing.T, w ordering.Worker, nova *fakeNova, order domain.Order, claim domain.Claim) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	return w.Work(ctx, nova, order, claim, &ordering.Wish{UserData: make([]domain.Secret, 1)})
+}
+
+// TestAnAnswerIsOlderThanWhatWasSeen: a replica that is held up between Nova's answer and writing it down does not put the server,
+// which others have seen run meanwhile, back to building.
+func TestAnAnswerIsOlderThanWhatWasSeen(t *testing.T) {
+	t.Parallel()
+	store, w := replica(t, time.Minute)
+	order, claim := place(t, store, 15*time.Second)
+	nova := &fakeNova{}
+	nova.made = func(domain.Server) {
+		if seen, err := w.Observe(t.Context(), nova, get(t, store, order)); err != nil || seen.Instances[0].State != domain.InstanceActive {
+			t.Errorf("the other saw %+v, %v", seen.Instances, err)
+		}
+	}
+	if err := work(t, w, nova, order, claim); err != nil {
+		t.Error(err)
+	}
+	got := get(t, store, order)
+	if i := got.Instances[0]; i.State != domain.InstanceActive || i.Seq != 2 || got.Calls[0].ServerID != i.ServerID {
+		t.Errorf("the instance is %s after %d events: %+v", i.State, i.Seq, got.Calls)
+	}
+}
