@@ -112,3 +112,33 @@ func TestAnAnswerIsOlderThanWhatWasSeen(t *testing.T) {
 		t.Errorf("the instance is %s after %d events: %+v", i.State, i.Seq, got.Calls)
 	}
 }
+
+// slowly is a database over a connection that was held up after a create call was stored.
+type slowly struct {
+	postgres.Orders
+	by time.Duration
+}
+
+func (s slowly) BeginCall(
+	ctx context.Context, order domain.Order, claim domain.Claim, call domain.CreateCall, claimFor, fence time.Duration,
+) error {
+	err := s.Orders.BeginCall(ctx, order, claim, call, claimFor, fence)
+	time.Sleep(s.by)
+	return err
+}
+
+// TestNothingIsSentTooLate: the fence of a create call begins when it is stored. A replica that was held up since then for so long
+// that Nova could not make the server before the fence ends sends nothing, and says so.
+func TestNothingIsSentTooLate(t *testing.T) {
+	t.Parallel()
+	store, w := replica(t, 3*time.Second)
+	order, claim := place(t, store, 15*time.Second)
+	w.Orders = slowly{store, 2200 * time.Millisecond}
+	nova := &fakeNova{}
+	if err := work(t, w, nova, order, claim); err == nil {
+		t.Error("there is no error")
+	}
+	if got := get(t, store, order); nova.creates != 0 || got.HasOpenCall() || got.Undecided() != 1 {
+		t.Errorf("nova was asked %d times; the calls are %+v", nova.creates, got.Calls)
+	}
+}
