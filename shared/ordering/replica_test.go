@@ -142,3 +142,34 @@ func TestNothingIsSentTooLate(t *testing.T) {
 		t.Errorf("nova was asked %d times; the calls are %+v", nova.creates, got.Calls)
 	}
 }
+
+// TestALastLookForAnOpenCall: what Nova makes at the very end of a create call's fence, while the list is on its way, is adopted
+// before another call is made.
+func TestALastLookForAnOpenCall(t *testing.T) {
+	t.Parallel()
+	const fence = 4 * time.Second
+	store, w := replica(t, fence)
+	order, claim := place(t, store, 15*time.Second)
+	call := domain.CreateCall{ID: uuid.New(), InstanceID: order.Instances[0].ID, Name: "web"}
+	if err := store.BeginCall(t.Context(), order, claim, call, 0, fence); err != nil { // the claim ends with the replica
+		t.Fatal(err)
+	}
+	ends := time.Now().Add(fence)
+	nova := &fakeNova{}
+	nova.listed = func() {
+		if left := time.Until(ends); left > 0 && left < 2*time.Second {
+			nova.add("web", call.InstanceID.String(), domain.OrderTag(order.ID), domain.CallTag(call.ID))
+			time.Sleep(left)
+		}
+	}
+	claim, err := store.Claim(t.Context(), order, 15*time.Second)
+	if err != nil || !claim.Held {
+		t.Fatalf("got %+v %v", claim, err)
+	}
+	if err := work(t, w, nova, order, claim); err != nil {
+		t.Error(err)
+	}
+	if got := get(t, store, order); nova.creates != 0 || got.Undecided() != 0 {
+		t.Errorf("nova was asked for another one %d times: %+v", nova.creates, got.Instances)
+	}
+}
