@@ -134,7 +134,7 @@ func (s *service) step(
 	default:
 		return nil
 	}
-	i.SeenAt = time.Time{} // now
+	i.SeenAt = order.ReadAt // what others saw since may be what came of it
 	return s.change(ctx, []domain.Instance{i})
 }
 
@@ -144,7 +144,7 @@ func (s *service) forgo(ctx context.Context, cloud session, order domain.Order, 
 	if err != nil {
 		return err
 	}
-	i.SeenAt = time.Time{}
+	i.SeenAt = order.ReadAt
 	if server, adopted, ok := order.OwnServer(i, found); ok {
 		adopted.Found(server)
 		return s.change(ctx, []domain.Instance{adopted})

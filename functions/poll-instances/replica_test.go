@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
@@ -13,13 +14,21 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// scripted is a session that has no servers.
-type scripted struct{ session }
+// scripted is a session of which a call meets what another replica does.
+type scripted struct {
+	session
+	stopping func()
+}
 
 func (s scripted) In(context.Context, string) (session, error) { return s, nil }
 
 func (s scripted) Servers(context.Context, domain.ServerQuery) ([]domain.Server, bool, error) {
 	return nil, false, nil
+}
+
+func (s scripted) StopServer(context.Context, string) error {
+	s.stopping()
+	return nil
 }
 
 // interrupted is a database in which something happens after an order was read and before it is claimed.
@@ -91,5 +100,40 @@ func TestAnOrderIsReadUnderItsClaim(t *testing.T) {
 	}
 	if held := testkit.Scalar[bool](t, conn, "select claimed_until is not null from orders"); held {
 		t.Error("the order stays claimed")
+	}
+}
+
+// TestAStopIsOlderThanWhatWasSeen: a server that another replica has seen stopped, before this one writes down that it is being
+// stopped, stays stopped.
+func TestAStopIsOlderThanWhatWasSeen(t *testing.T) {
+	t.Parallel()
+	var s *service
+	var running domain.Instance
+	nova := scripted{stopping: func() {
+		now, err := s.clock.Now(t.Context())
+		stopped := running
+		stopped.Seen(domain.Server{ID: "s", Name: "web", Status: "SHUTOFF"})
+		stopped.SeenAt = now
+		if told, changed := s.instances.ChangeAfter(t.Context(), []domain.Instance{stopped}, nil); err != nil || changed != nil || told != 1 {
+			t.Errorf("%d told, %v, %v", told, err, changed)
+		}
+	}}
+	s, store, conn := attending(t, nova)
+	order, claim := placed(t, store, domain.OrderSpec{Stopped: true}, 1)
+	running = order.Instances[0]
+	running.Seen(domain.Server{ID: "s", Name: "web", Status: "ACTIVE"})
+	if err := store.Decide(t.Context(), claim, running); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Release(t.Context(), order, claim); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.attend(t.Context()); err != nil {
+		t.Error(err)
+	}
+	rows, _ := conn.Query(t.Context(), "select data->>'state' from events where subject = $1 order by seq", running.ID.String())
+	states, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if diff := cmp.Diff([]string{"requested", "active", "stopped"}, states); diff != "" || err != nil {
+		t.Errorf("%v %s", err, diff)
 	}
 }
