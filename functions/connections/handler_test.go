@@ -125,10 +125,12 @@ func TestLifeOfATrust(t *testing.T) {
 	if row != "deleted true" || events != "1active 2deleted" {
 		t.Errorf("the row is %s, its events are %s", row, events)
 	}
-	for _, method := range []string{"GET", "DELETE"} {
-		if a := app.Do(t, method, path, ""); a.Status != 404 {
-			t.Errorf("%s once more: %d %s", method, a.Status, a.Body)
-		}
+	var gone connection
+	if app.Get(t, path).JSON(t, &gone); gone.Status != "deleted" || gone.Revocation != domain.RevocationDone || gone.Reason == "" || gone.TrustEnd == nil {
+		t.Errorf("it is shown as %+v", gone)
+	}
+	if a := app.Do(t, "DELETE", path, ""); a.Status != 404 {
+		t.Errorf("DELETE once more: %d %s", a.Status, a.Body)
 	}
 	testkit.Eventually(t, 10*time.Second, "run-connections is woken", func() bool { return woken("run-connections") > 0 })
 }
@@ -175,6 +177,48 @@ func TestLists(t *testing.T) {
 	var lost connection
 	if app.Get(t, "/v1/connections/"+ids[1].String()).JSON(t, &lost); lost.Status != "lost" || lost.Reason != "canary" {
 		t.Errorf("got %+v", lost)
+	}
+}
+
+// TestEndedAreListed for their own project, by status. Deleted ones are not in the list that names none, and nobody else sees them.
+func TestEndedAreListed(t *testing.T) {
+	t.Parallel()
+	app, conn, _, _ := started(t, nil)
+	p, other := testkit.NewProject(t), testkit.NewProject(t)
+	owner, actor := app.As(p.Token(t)), app.As(other.Token(t))
+	ids := map[string]string{}
+	for _, status := range []string{"active", "expired", "lost", "deleted"} {
+		id := create(t, owner, asking("trust", fmt.Sprintf(`, "usable_by": [%q]`, other.ID))).ID.String()
+		ids[id] = status
+		if _, err := conn.Exec(t.Context(), "update connections set status = $2 where id = $1", id, status); err != nil {
+			t.Fatal(err)
+		}
+		want := map[bool]int{true: 404, false: 200}[status == "deleted"]
+		if a, theirs := owner.Get(t, "/v1/connections/"+id), actor.Get(t, "/v1/connections/"+id); a.Status != 200 || theirs.Status != want {
+			t.Errorf("%s: its owner gets %d %s, who may act through it %d %s", status, a.Status, a.Body, theirs.Status, theirs.Body)
+		}
+	}
+	for query, want := range map[string]string{
+		"": "active expired lost ", "?status=deleted": "deleted ", "?status=deleted,lost": "lost deleted ", "?status=active,active": "active ",
+		"?usable=true": "active ", "?status=active,expired,lost,deleted": "active expired lost deleted ",
+	} {
+		var page listAnswer
+		a := owner.Get(t, "/v1/connections"+query)
+		a.JSON(t, &page)
+		got := ""
+		for _, c := range page.Connections {
+			got += string(c.Status) + " "
+			if revocation := map[bool]domain.Revocation{true: "", false: "pending"}[c.Status == "active"]; c.Revocation != revocation || ids[c.ID.String()] != string(c.Status) {
+				t.Errorf("%q shows %+v", query, c)
+			}
+		}
+		if got != want {
+			t.Errorf("%q: got %s%s, want %s", query, got, a.Body, want)
+		}
+		var theirs listAnswer
+		if actor.Get(t, "/v1/connections"+query).JSON(t, &theirs); query != "?usable=true" && len(theirs.Connections) != 0 {
+			t.Errorf("%q: another project is shown %+v", query, theirs)
+		}
 	}
 }
 

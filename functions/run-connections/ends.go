@@ -97,3 +97,12 @@ func (s *service) recordRevocation(ctx context.Context, c domain.Connection, cau
 	}
 	return notified, err
 }
+
+// reportPending shows the operator how many trusts Keystone did not let us delete.
+func (s *service) reportPending(ctx context.Context) error {
+	n, err := s.delegations.PendingRevocations(ctx)
+	if err == nil {
+		s.pending(ctx, n)
+	}
+	return err
+}

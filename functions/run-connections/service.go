@@ -64,6 +64,7 @@ type service struct {
 	instances   instanceStore
 	seal        opener
 	wake        func(functions ...string)
+	pending     func(ctx context.Context, revocations int64) // for the operator
 
 	workers *workers
 	running chan struct{} // holds one while an event begins tasks in this process
@@ -115,7 +116,7 @@ func (s *service) Run(ctx context.Context) error {
 }
 
 func (s *service) run(ctx context.Context, b *batch) error {
-	if err := s.retire(ctx); err != nil {
+	if err := errors.Join(s.retire(ctx), s.reportPending(ctx)); err != nil {
 		return err
 	}
 	var followed time.Time
