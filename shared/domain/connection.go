@@ -95,20 +95,6 @@ type Connection struct {
 	Used        Need // of its quota, right now; only where it is asked for
 }
 
-// ConnectionQuery is which connections are listed.
-type ConnectionQuery struct {
-	Usable   bool     // those that the caller may act through now; else those of the caller's project
-	Statuses []string // none is all but deleted
-	Limit    int
-	Marker   uuid.UUID // the last id already seen; zero = none
-}
-
-// Trust is a trust in Keystone.
-type Trust struct {
-	ID        string
-	ExpiresAt time.Time // when Keystone ends it by itself, some time after its connection
-}
-
 // ActsAs is who Keystone sees at work. It is kept and shown, so it holds no secret.
 type ActsAs struct {
 	UserID      string   `json:"user_id"`
@@ -122,27 +108,6 @@ type ActsAs struct {
 
 // Remote says whether the connection is to another cloud or region than ours.
 func (c Connection) Remote() bool { return c.AuthURL != "" || c.Region != "" }
-
-// Revocation is how far taking a trust back has come.
-type Revocation string
-
-// What a Revocation may be.
-const (
-	RevocationPending Revocation = "pending" // Keystone may still have the trust
-	RevocationDone    Revocation = "done"    // Keystone has it no longer
-)
-
-// Revocation is how far taking the connection's trust back has come; "" while the connection is active, and of an application credential,
-// which only its owner can delete.
-func (c Connection) Revocation() Revocation {
-	switch {
-	case c.Kind != TrustConnection || c.Status == ConnectionActive:
-		return ""
-	case c.Revoked:
-		return RevocationDone
-	}
-	return RevocationPending
-}
 
 // SealedFor is the purpose that the connection's secret is sealed for: it opens for no other. The cloud is in it, so that whoever may
 // write rows cannot have the secret sent elsewhere.

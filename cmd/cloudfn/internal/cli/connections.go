@@ -195,7 +195,7 @@ var connectionColumns = []output.Column[api.Connection]{
 var connectionDetails = []output.Column[api.Connection]{
 	{Title: "REASON", Text: func(c api.Connection) string { return value(c.Reason) }},
 	{Title: "REVOCATION", Text: func(c api.Connection) string { return string(value(c.Revocation)) }},
-	{Title: "TRUST_ENDS", Text: func(c api.Connection) string { return stamp(value(c.TrustExpiresAt)) }},
+	{Title: "TRUST_END", Text: func(c api.Connection) string { return stamp(value(c.TrustExpiresAt)) }},
 	{Title: "VCPUS", Text: func(c api.Connection) string { return share(c.Used.Vcpus, c.Quota.Vcpus) }},
 	{Title: "RAM_MB", Text: func(c api.Connection) string { return share(c.Used.RAMMb, c.Quota.RAMMb) }},
 	{Title: "ACTS_AS", Text: func(c api.Connection) string {
