@@ -2,6 +2,7 @@ package connections
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -33,15 +34,15 @@ func TestEndedAreListed(t *testing.T) {
 		var page listAnswer
 		a := owner.Get(t, "/v1/connections"+query)
 		a.JSON(t, &page)
-		got := ""
+		var got strings.Builder
 		for _, c := range page.Connections {
-			got += string(c.Status) + " "
+			got.WriteString(string(c.Status) + " ")
 			if revocation := map[bool]domain.Revocation{true: "", false: "pending"}[c.Status == "active"]; c.Revocation != revocation || ids[c.ID.String()] != string(c.Status) {
 				t.Errorf("%q shows %+v", query, c)
 			}
 		}
-		if got != want {
-			t.Errorf("%q: got %s%s, want %s", query, got, a.Body, want)
+		if got.String() != want {
+			t.Errorf("%q: got %s%s, want %s", query, &got, a.Body, want)
 		}
 		var theirs listAnswer
 		if actor.Get(t, "/v1/connections"+query).JSON(t, &theirs); query != "?usable=true" && len(theirs.Connections) != 0 {

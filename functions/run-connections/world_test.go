@@ -279,7 +279,7 @@ func (w *world) text(t *testing.T, sql string, args ...any) string {
 func (w *world) told(t *testing.T, subject uuid.UUID) string {
 	t.Helper()
 	return w.text(t, `select coalesce(string_agg(coalesce(data->>'state', data->>'status'), ' ' order by seq), '') from events
-where project_id = $1 and subject = $2`, w.ID, subject.String())
+where project_id = $1 and subject = $2 and type <> 'cloudfn.connection.revocation.v1'`, w.ID, subject.String())
 }
 
 func (w *world) ends(t *testing.T, subject uuid.UUID, want string) {
