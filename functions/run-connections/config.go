@@ -48,7 +48,8 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 		orders: postgres.Orders{DB: d.DB}, actions: postgres.Actions{DB: d.DB}, instances: postgres.Instances{DB: d.DB},
 		seal: keys, wake: d.Wake, workers: newWorkers(), running: make(chan struct{}, 1), waiting: make(chan struct{}, 1),
 	}
-	s.cloud = newSessions(keys, s.opened)
+	s.cloud = newSessions(keys)
+	s.cloud.accepted, s.cloud.readFlavors = s.accepted, s.readFlavors
 	s.cloud.login = func(ctx context.Context) (account, error) {
 		session, err := own.Login(ctx)
 		if err != nil {

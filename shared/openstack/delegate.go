@@ -136,6 +136,9 @@ func (c *Cloud) Credential(ctx context.Context, id string, secret domain.Secret)
 	return session, t.actsAs(), err
 }
 
+// ActsAs is who Keystone sees at work, with which roles. It is known of a session that was opened by a login.
+func (s *Session) ActsAs() domain.ActsAs { return s.actsAs }
+
 // UserID is who the session is.
 func (s *Session) UserID() string { return s.userID }
 
