@@ -36,7 +36,7 @@ func TestRolesMayDoWhatConnectionsTake(t *testing.T) {
 	allowed("create", err)
 	_, _, err = connections.Usable(ctx, who, made.ID)
 	allowed("usable", err)
-	_, err = connections.List(ctx, who, true, 10, uuid.Nil)
+	_, err = connections.List(ctx, who, domain.ConnectionQuery{Usable: true, Limit: 10})
 	allowed("list", err)
 	_, err = connections.RequestCheck(ctx, "p1", made.ID)
 	allowed("request a check", err)
@@ -82,7 +82,8 @@ func TestRolesMayDoWhatConnectionsTake(t *testing.T) {
 	worker(t, works, o, asked, made, allowed)
 	ended, err := connections.End(ctx, "p1", made.ID, domain.ConnectionDeleted, "", false)
 	allowed("end", err)
-	allowed("revoked", postgres.Delegations{DB: serves}.Revoked(ctx, "p1", made.ID))
+	_, err = postgres.Delegations{DB: serves}.MarkRevoked(ctx, made)
+	allowed("revoked", err)
 	if !ended {
 		t.Error("it did not end")
 	}
@@ -146,5 +147,9 @@ func worker(t *testing.T, db *postgres.DB, o domain.Order, asked domain.Delegate
 	allowed("checked", delegations.MarkChecked(ctx, "p1", made.ID, time.Second, []string{"member"}))
 	allowed("unchecked", delegations.MarkUnchecked(ctx, "p1", made.ID, time.Second, "away"))
 	allowed("postpone", delegations.Postpone(ctx, "p1", o.ID, time.Second))
-	allowed("retire", delegations.Retire(ctx, time.Hour))
+	_, err = delegations.MarkRevocationPending(ctx, made, "", time.Second, time.Minute)
+	allowed("a revocation that failed", err)
+	_, err = delegations.PendingRevocations(ctx)
+	allowed("pending revocations", err)
+	allowed("retire", delegations.Retire(ctx, time.Hour, time.Hour))
 }

@@ -48,6 +48,19 @@ func (p *Project) DropAppCredential(t testing.TB, id string) {
 	}
 }
 
+// Trust lets another user act with the member's role until a moment, and is the trust's id.
+func (p *Project) Trust(t testing.TB, trusteeID string, impersonation bool, until time.Time) string {
+	t.Helper()
+	trust, err := trusts.Create(context.Background(), Identity(t, p.Login(t)), trusts.CreateOpts{
+		TrustorUserID: p.UserID, TrusteeUserID: trusteeID, ProjectID: p.ID, Impersonation: impersonation,
+		Roles: []trusts.Role{{Name: role}}, ExpiresAt: &until,
+	}).Extract()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return trust.ID
+}
+
 // Trusts are the ids of the trusts that the project's member has given, as Keystone shows them to the member.
 func (p *Project) Trusts(t testing.TB) []string {
 	t.Helper()
