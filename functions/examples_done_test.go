@@ -223,6 +223,9 @@ func (s *story) connections(t *testing.T) {
 	s.is(exampleConnection, s.id(t, "createConnection", 201, ask{example: "trust", set: until}))
 	s.ok(t, "getConnection", 200, ask{})
 	s.ok(t, "listConnections", 200, ask{query: []string{"limit=1", "status"}})
+	s.ok(t, "checkConnection", 200, ask{})
+	s.exec(t, "update connections set check_until = now() + interval '1 minute'") // as if another replica were at it
+	s.ok(t, "checkConnection", 202, ask{})
 	var taken struct {
 		ID       string
 		ActionID string `json:"action_id"`

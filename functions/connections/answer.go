@@ -42,6 +42,7 @@ type connection struct {
 	EndsAt      time.Time               `json:"ends_at"`
 	IdleTimeout string                  `json:"idle_timeout,omitempty"`
 	LastUsedAt  *time.Time              `json:"last_used_at"`
+	CheckedAt   *time.Time              `json:"checked_at"`
 	CreatedAt   time.Time               `json:"created_at"`
 	UpdatedAt   time.Time               `json:"updated_at"`
 	Rules       []domain.AccessRule     `json:"suggested_access_rules,omitempty"`
@@ -79,6 +80,9 @@ func show(who domain.Identity, c domain.Connection) connection {
 	if !c.LastUsedAt.IsZero() {
 		out.LastUsedAt = &c.LastUsedAt
 	}
+	if !c.CheckedAt.IsZero() {
+		out.CheckedAt = &c.CheckedAt
+	}
 	if !c.Owned(who) {
 		return out
 	}
@@ -111,4 +115,29 @@ func short(d time.Duration) string {
 		text = trimmed + "h"
 	}
 	return text
+}
+
+// checkAnswer says whether a connection can be acted through.
+type checkAnswer struct {
+	ID        uuid.UUID               `json:"id"`
+	Works     *bool                   `json:"works"` // nil = it is not known yet
+	Status    domain.ConnectionStatus `json:"status"`
+	Reason    string                  `json:"reason,omitempty"`
+	Roles     []string                `json:"roles"`
+	ActsAs    *actsAs                 `json:"acts_as,omitempty"`
+	ExpiresAt time.Time               `json:"expires_at"`
+	EndsAt    time.Time               `json:"ends_at"`
+	CheckedAt *time.Time              `json:"checked_at"`
+}
+
+func showCheck(who domain.Identity, c domain.Connection, works *bool) checkAnswer {
+	shown := show(who, c)
+	roles := c.ActsAs.Roles
+	if roles == nil {
+		roles = []string{}
+	}
+	return checkAnswer{
+		ID: c.ID, Works: works, Status: c.Status, Reason: c.Reason, Roles: roles, ActsAs: shown.ActsAs, ExpiresAt: shown.ExpiresAt,
+		EndsAt: shown.EndsAt, CheckedAt: shown.CheckedAt,
+	}
 }

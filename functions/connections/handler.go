@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/google/uuid"
@@ -24,6 +25,7 @@ func routes(s service) []httpx.Route {
 		httpx.Handle("GET /v1/connections/access-rules", h.rules),
 		httpx.Handle("GET /v1/connections/{id}", h.get),
 		httpx.Handle("DELETE /v1/connections/{id}", h.delete),
+		httpx.Handle("POST /v1/connections/{id}/check", h.check),
 	}
 }
 
@@ -144,6 +146,23 @@ func (h handler) delete(r *http.Request) (httpx.Response, error) {
 		return httpx.Response{}, err
 	}
 	return httpx.Response{Status: http.StatusNoContent}, h.svc.Delete(r.Context(), who, token, id)
+}
+
+func (h handler) check(r *http.Request) (httpx.Response, error) {
+	who, _, id, err := named(r)
+	if err != nil {
+		return httpx.Response{}, err
+	}
+	c, works, err := h.svc.Check(r.Context(), who, id)
+	if err != nil {
+		return httpx.Response{}, err
+	}
+	if works != nil {
+		return httpx.JSON(http.StatusOK, showCheck(who, c, works))
+	}
+	resp, err := httpx.JSON(http.StatusAccepted, showCheck(who, c, works))
+	resp.Header.Set("Retry-After", strconv.Itoa(int(recheckAfter.Seconds())))
+	return resp, err
 }
 
 // named is who calls a route that takes no parameters, and the connection that its path names.

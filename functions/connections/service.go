@@ -36,6 +36,8 @@ type store interface {
 	List(ctx context.Context, who domain.Identity, q domain.ConnectionQuery) ([]domain.Connection, error)
 	End(ctx context.Context, projectID string, id uuid.UUID, status domain.ConnectionStatus, reason string, revoked bool) (ended bool, err error)
 	MarkRevoked(context.Context, domain.Connection) error
+	RequestCheck(ctx context.Context, projectID string, id uuid.UUID) (since time.Time, err error)
+	FailedCheck(ctx context.Context, projectID string, id uuid.UUID) (at time.Time, why string, err error)
 }
 
 // sealer makes a secret readable for run-connections only.

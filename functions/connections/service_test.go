@@ -67,6 +67,14 @@ func (f *fakeCloud) End(ctx context.Context, _ string, _ uuid.UUID, status domai
 
 func (f *fakeCloud) MarkRevoked(context.Context, domain.Connection) error { return nil }
 
+func (f *fakeCloud) RequestCheck(context.Context, string, uuid.UUID) (time.Time, error) {
+	return time.Now(), nil
+}
+
+func (f *fakeCloud) FailedCheck(context.Context, string, uuid.UUID) (time.Time, string, error) {
+	return time.Time{}, "", nil
+}
+
 func (f *fakeCloud) Seal(string, domain.Secret) ([]byte, error) { return []byte("sealed"), nil }
 
 func (f *fakeCloud) service() service {

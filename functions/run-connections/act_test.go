@@ -31,7 +31,7 @@ func (f *failing) DeleteServer(context.Context, string) error {
 func (w *world) onPaper(c domain.Connection) (*failing, *service) {
 	nova := &failing{}
 	s := &service{
-		clock: w.db, delegations: postgres.Delegations{DB: w.db}, instances: postgres.Instances{DB: w.db}, cloud: newSessions(nil, nil),
+		clock: w.db, delegations: postgres.Delegations{DB: w.db}, instances: postgres.Instances{DB: w.db}, cloud: newSessions(nil),
 	}
 	s.cloud.entry(c.ID).session = nova
 	return nova, s

@@ -26,7 +26,8 @@ const (
 	actionsAtOnce = 8                // of one connection: each takes Nova two requests
 	actionTime    = 30 * time.Second // for one look at an action, which has to end before its claim
 	actionPause   = 1500 * time.Millisecond
-	retryPause    = 5 * time.Second
+	retryPause    = 5 * time.Second // the shortest, and the longest, between two tries of what fails
+	longestRetry  = 30 * time.Second
 
 	// An action waits for so long for a server that Nova is at work on; a deployment has more of that to wait for.
 	actionPatience = 10 * time.Minute
@@ -65,13 +66,22 @@ func (s *service) actOn(ctx context.Context, c domain.Connection, claim uuid.UUI
 	defer cancel()
 	if unopened, ok := errors.AsType[unopenedError](err); ok {
 		s.unopened(ctx, c, unopened.cause)
-		err = s.actions.Release(writing, action, claim, retryPause)
+		err = s.releaseUnopened(writing, c, claim, action, unopened.cause)
 	} else {
 		err = s.endAction(writing, action, claim, done, err)
 	}
 	if err != nil && !errors.Is(err, domain.ErrFenced) {
 		slog.WarnContext(ctx, "action not noted", "action_id", action.ID, "error", err)
 	}
+}
+
+// releaseUnopened ends an action whose delegation is lost. Any other is gone on with later.
+func (s *service) releaseUnopened(ctx context.Context, c domain.Connection, claim uuid.UUID, action domain.DelegatedAction, cause error) error {
+	if !errors.Is(cause, errLost) {
+		return s.actions.Release(ctx, action, claim, retryPause)
+	}
+	c.Status, c.Reason = domain.ConnectionLost, domain.LostReason(c.Kind)
+	return s.actions.End(ctx, action, claim, endedBy(c))
 }
 
 func (s *service) endAction(ctx context.Context, action domain.DelegatedAction, claim uuid.UUID, done bool, failed error) error {
@@ -89,7 +99,7 @@ func (s *service) endAction(ctx context.Context, action domain.DelegatedAction, 
 	if over {
 		return s.actions.End(ctx, action, claim, problemOf(failed))
 	}
-	return s.actions.Release(ctx, action, claim, retryPause)
+	return s.actions.Release(ctx, action, claim, s.pauseFor(ctx, action.CreatedAt))
 }
 
 // do does what is next. done says that nothing is left to do; without an error there is.

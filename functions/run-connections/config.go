@@ -50,7 +50,8 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 		seal: keys, wake: d.Wake, workers: newWorkers(), running: make(chan struct{}, 1), waiting: make(chan struct{}, 1),
 	}
 	s.pending = obs.Gauge("cloudfn.connections.revocations_pending", "Trusts of connections that have ended, which Keystone did not let us delete.")
-	s.cloud = newSessions(keys, s.opened)
+	s.cloud = newSessions(keys)
+	s.cloud.accepted, s.cloud.readFlavors = s.accepted, s.readFlavors
 	s.cloud.login = func(ctx context.Context) (account, error) {
 		session, err := own.Login(ctx)
 		if err != nil {

@@ -30,6 +30,11 @@ type (
 		MarkRevocationPending(ctx context.Context, c domain.Connection, reason string, first, longest time.Duration) (notified bool, err error)
 		PendingRevocations(ctx context.Context) (int64, error)
 		MarkReachable(ctx context.Context, projectID string, id uuid.UUID, flavors []domain.Flavor) error
+		CheckClouds(ctx context.Context) ([]domain.RemoteCloud, error)
+		ClaimCheck(ctx context.Context, cloud domain.RemoteCloud, claimFor time.Duration) (c domain.Connection, found bool, err error)
+		MarkChecked(ctx context.Context, projectID string, id uuid.UUID, took time.Duration, roles []string) error
+		MarkUnchecked(ctx context.Context, projectID string, id uuid.UUID, took time.Duration, why string) error
+		Postpone(ctx context.Context, projectID string, order uuid.UUID, pause time.Duration) error
 		Status(ctx context.Context, projectID string, id uuid.UUID) (status domain.ConnectionStatus, reason string, err error)
 		MarkUnreachable(ctx context.Context, projectID string, id uuid.UUID, first, longest time.Duration) error
 		Orders(ctx context.Context, projectID string, connection uuid.UUID, limit int) ([]uuid.UUID, error)
@@ -121,7 +126,7 @@ func (s *service) run(ctx context.Context, b *batch) error {
 	}
 	var followed time.Time
 	for end := time.Now().Add(followFor); ; {
-		if err := errors.Join(s.ends(ctx, b), s.work(ctx, b)); err != nil {
+		if err := errors.Join(s.ends(ctx, b), s.work(ctx, b), s.checks(ctx, b, end)); err != nil {
 			return err
 		}
 		if time.Since(followed) > movingPace {
@@ -193,7 +198,7 @@ func (s *service) serve(ctx context.Context, b *batch, c domain.Connection) {
 		s.abandon(ctx, c)
 		return
 	}
-	if _, err := s.cloud.in(ctx, c, nil); err != nil {
+	if err := s.confirm(ctx, c); err != nil {
 		s.unopened(ctx, c, err)
 		return
 	}
@@ -202,17 +207,26 @@ func (s *service) serve(ctx context.Context, b *batch, c domain.Connection) {
 		slog.WarnContext(ctx, "orders of a connection", "connection_id", c.ID, "error", err)
 	}
 	for _, id := range ids {
-		b.begin("order/"+id.String(), "orders", cloudOf(c), func() { s.order(ctx, c, id) })
+		b.begin("order/"+id.String(), orderTasks, cloudOf(c), func() { s.order(ctx, c, id) })
 	}
 	s.act(ctx, c)
 }
 
-// opened notes that the connection's cloud answers, and what flavors it has.
-func (s *service) opened(ctx context.Context, c domain.Connection, in session) {
+// accepted notes that Keystone accepts the delegation, and with which roles.
+func (s *service) accepted(ctx context.Context, c domain.Connection, in session, took time.Duration) {
+	ctx, cancel := ending(ctx)
+	defer cancel()
+	if err := s.delegations.MarkChecked(ctx, c.ProjectID, c.ID, took, in.ActsAs().Roles); err != nil {
+		slog.WarnContext(ctx, "connection not noted", "connection_id", c.ID, "error", err)
+	}
+}
+
+// readFlavors notes what flavors the connection's cloud has.
+func (s *service) readFlavors(ctx context.Context, c domain.Connection, in session) {
 	flavors, err := in.Flavors(ctx)
 	if err != nil { // they may not be among what the credential is good for
 		slog.WarnContext(ctx, "flavors of a connection", "connection_id", c.ID, "error", err)
-		flavors = nil
+		return
 	}
 	ctx, cancel := ending(ctx)
 	defer cancel()

@@ -90,6 +90,7 @@ type Connection struct {
 	ExpiresAt   time.Time
 	IdleTimeout time.Duration // it also ends this long after its last use; 0 = it does not
 	LastUsedAt  time.Time     // zero = never
+	CheckedAt   time.Time     // when Keystone last accepted it; zero = that is not known
 	CreatedAt   time.Time
 	UpdatedAt   time.Time
 	Used        Need // of its quota, right now; only where it is asked for
@@ -200,6 +201,8 @@ const (
 	MaxConnections = 100 // of a project, without those that ended
 	// MaxConnectionTime is the longest time that something is delegated for.
 	MaxConnectionTime = 366 * 24 * time.Hour
+	// CheckEvery is how often Keystone is asked whether it still accepts what was delegated.
+	CheckEvery = 5 * time.Minute
 	// TrustSpare is how much longer a trust lasts than its connection at least: once it has expired, nobody can delete it in Keystone.
 	TrustSpare = 10 * time.Minute
 )

@@ -158,6 +158,9 @@ func (c *Cloud) Credential(ctx context.Context, id string, secret domain.Secret)
 	return session, t.actsAs(), err
 }
 
+// ActsAs is who Keystone sees at work, with which roles. It is known of a session that was opened by a login.
+func (s *Session) ActsAs() domain.ActsAs { return s.actsAs }
+
 // CredentialEnd is when the application credential ends that the session was opened with; zero when it does not. Keystone shows a user's
 // credentials to the user, also by a token of one, unless the operator's policy says otherwise: then it refuses.
 func (s *Session) CredentialEnd(ctx context.Context, id string) (time.Time, error) {

@@ -270,6 +270,6 @@ func (c *Cloud) create(ctx context.Context, request map[string]any) (*Session, t
 	}
 	who := body.Token.identity()
 	s := c.As(domain.Secret(resp.Header.Get("X-Subject-Token")), who.UserID+"/"+who.ProjectID+"/"+who.DomainID)
-	s.project, s.userID, s.catalog = who.ProjectID, who.UserID, body.Token.Catalog
+	s.project, s.userID, s.catalog, s.actsAs = who.ProjectID, who.UserID, body.Token.Catalog, body.Token.actsAs()
 	return s, body.Token.token, nil
 }

@@ -17,7 +17,7 @@ type Connections struct{ DB *DB }
 
 const connectionColumns = `
 id, project_id, domain_id, user_id, name, kind, auth_url, region, delegation_id, acts_as, actions, quota, usable_by, flavors,
-status, reason, revoked, trust_expires_at, expires_at, idle_timeout, last_used_at, created_at, updated_at`
+status, reason, revoked, trust_expires_at, expires_at, idle_timeout, last_used_at, created_at, updated_at, checked_at`
 
 // usedSQL is what runs through a connection: everything that has, or may have, a server.
 const usedSQL = `
@@ -27,14 +27,17 @@ where project_id = $1 and connection_id = $2 and state <> 'deleted' and (server_
 
 func scanConnection(row pgx.CollectableRow) (c domain.Connection, err error) {
 	var idle *time.Duration
-	var used, trustEnd *time.Time
+	var used, trustEnd, checked *time.Time
 	err = row.Scan(&c.ID, &c.ProjectID, &c.DomainID, &c.UserID, &c.Name, &c.Kind, &c.AuthURL, &c.Region, &c.DelegationID, &c.ActsAs,
-		&c.Actions, &c.Quota, &c.UsableBy, &c.Flavors, &c.Status, &c.Reason, &c.Revoked, &trustEnd, &c.ExpiresAt, &idle, &used, &c.CreatedAt, &c.UpdatedAt)
+		&c.Actions, &c.Quota, &c.UsableBy, &c.Flavors, &c.Status, &c.Reason, &c.Revoked, &trustEnd, &c.ExpiresAt, &idle, &used, &c.CreatedAt, &c.UpdatedAt, &checked)
 	if idle != nil {
 		c.IdleTimeout = *idle
 	}
 	if used != nil {
 		c.LastUsedAt = used.UTC()
+	}
+	if checked != nil {
+		c.CheckedAt = checked.UTC()
 	}
 	switch {
 	case trustEnd != nil:
@@ -74,8 +77,10 @@ const (
 	insertConnectionSQL = `
 with after as (
     insert into connections (id, project_id, domain_id, user_id, name, kind, auth_url, region, delegation_id, secret, acts_as, actions,
-                             quota, usable_by, flavors, status, expires_at, idle_timeout, trust_expires_at, seq, revoked)
-    values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, 'active', $16, $17, $18, 1, $6 <> 'trust')
+                             quota, usable_by, flavors, status, expires_at, idle_timeout, trust_expires_at, seq, revoked, checked_at,
+                             next_check_at)
+    values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, 'active', $16, $17, $18, 1, $6 <> 'trust', clock_timestamp(),
+            clock_timestamp() + $19::interval * (0.8 + 0.4 * random()))
     returning ` + connectionColumns + `, seq, null::text as previous_status
 ), event as (` + connectionEventSQL + ` after)
 select ` + connectionColumns + ` from after`
@@ -103,7 +108,8 @@ func (c Connections) Create(ctx context.Context, made domain.Connection) (stored
 			trustEnd = &made.TrustExpiresAt
 		}
 		rows, _ := tx.Query(ctx, insertConnectionSQL, made.ID, made.ProjectID, made.DomainID, made.UserID, made.Name, made.Kind, made.AuthURL,
-			made.Region, made.DelegationID, made.Secret, made.ActsAs, made.Actions, made.Quota, made.UsableBy, made.Flavors, made.ExpiresAt, idle, trustEnd)
+			made.Region, made.DelegationID, made.Secret, made.ActsAs, made.Actions, made.Quota, made.UsableBy, made.Flavors, made.ExpiresAt, idle, trustEnd,
+			domain.CheckEvery)
 		stored, err = pgx.CollectExactlyOneRow(rows, scanConnection)
 		return err
 	})

@@ -106,6 +106,14 @@ func (d Delegations) Orders(ctx context.Context, projectID string, connection uu
 	return ids, classify(err)
 }
 
+// Postpone leaves an order that nobody works on alone for a pause.
+func (d Delegations) Postpone(ctx context.Context, projectID string, order uuid.UUID, pause time.Duration) error {
+	_, err := d.DB.pool.Exec(ctx, `
+update orders set claimed_until = clock_timestamp() + $3::interval where project_id = $1 and id = $2 and status = 'running' and claim_id is null`,
+		projectID, order, pause)
+	return classify(err)
+}
+
 // What waits for a connection's cloud to answer again is none that is soon done. Nor is what has been moving for long.
 const busySQL = `
 with awake as (
@@ -115,11 +123,13 @@ select exists (select from orders where status = 'running' and connection_id in 
     or exists (select from actions where status = 'running' and connection_id in (select id from awake))
     or exists (select from instances where remote and connection_id in (select id from awake) and server_id is not null
                and state = any($1) and updated_at > clock_timestamp() - $2::interval)
-    or exists (select from connections where status <> 'active' and not revoked and kind = 'trust' and coalesce(not_before, '-infinity') <= clock_timestamp())`
+    or exists (select from connections where status <> 'active' and not revoked and kind = 'trust' and coalesce(not_before, '-infinity') <= clock_timestamp())
+    or exists (select from connections where status = 'active' and next_check_at <= clock_timestamp()
+               and coalesce(check_until, '-infinity') <= clock_timestamp() + interval '2 seconds')`
 
 // Busy says whether there is work in progress through any connection, whoever does it: so that it pays to look again soon.
-// Instances in other clouds count that Nova is at work on, if they changed within the time given; and trusts that are to be taken back,
-// which has to be done before their time is over.
+// Instances in other clouds count that Nova is at work on, if they changed within the time given; trusts that are to be taken back, which
+// has to be done before their time is over; and checks that are due.
 func (d Delegations) Busy(ctx context.Context, within time.Duration) (busy bool, err error) {
 	err = d.DB.pool.QueryRow(ctx, busySQL, domain.MovingStates(), within).Scan(&busy)
 	return busy, classify(err)

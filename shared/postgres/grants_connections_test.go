@@ -38,6 +38,10 @@ func TestRolesMayDoWhatConnectionsTake(t *testing.T) {
 	allowed("usable", err)
 	_, err = connections.List(ctx, who, domain.ConnectionQuery{Usable: true, Limit: 10})
 	allowed("list", err)
+	_, err = connections.RequestCheck(ctx, "p1", made.ID)
+	allowed("request a check", err)
+	_, _, err = connections.FailedCheck(ctx, "p1", made.ID)
+	allowed("read a check", err)
 	through := domain.Through{ProjectID: "p1", ConnectionID: made.ID}
 	callback := domain.Callback{ProjectID: "p2", ID: uuid.New(), UserID: "v", OfProject: "p1", ConnectionID: made.ID, URL: "https://a.example", Secret: []byte("x")}
 	_, err = postgres.Callbacks{DB: serves}.Create(ctx, callback)
@@ -88,7 +92,7 @@ func TestRolesMayDoWhatConnectionsTake(t *testing.T) {
 	}
 	changed := testkit.Scalar[string](t, testkit.Pool(t, database), `select string_agg(column_name, ' ' order by column_name)
 from information_schema.column_privileges where table_name = 'connections' and privilege_type = 'UPDATE' and grantee like 'cloudfn\_functions\_%'`)
-	if changed != "last_used_at reason revoked secret seq status updated_at" { // not where its secret is sent to, nor who may use it
+	if changed != "last_used_at next_check_at reason revoked secret seq status updated_at" { // not where its secret is sent to, nor who may use it
 		t.Errorf("a function that serves HTTP may change %s", changed)
 	}
 }
@@ -136,6 +140,13 @@ func worker(t *testing.T, db *postgres.DB, o domain.Order, asked domain.Delegate
 	allowed("end", actions.End(ctx, taken[0], mine, nil))
 	allowed("silent", delegations.MarkUnreachable(ctx, "p1", made.ID, time.Second, time.Minute))
 	allowed("answered", delegations.MarkReachable(ctx, "p1", made.ID, []domain.Flavor{{ID: "1"}}))
+	_, err = delegations.CheckClouds(ctx)
+	allowed("check clouds", err)
+	_, _, err = delegations.ClaimCheck(ctx, domain.RemoteCloud{}, time.Minute)
+	allowed("claim a check", err)
+	allowed("checked", delegations.MarkChecked(ctx, "p1", made.ID, time.Second, []string{"member"}))
+	allowed("unchecked", delegations.MarkUnchecked(ctx, "p1", made.ID, time.Second, "away"))
+	allowed("postpone", delegations.Postpone(ctx, "p1", o.ID, time.Second))
 	_, err = delegations.MarkRevocationPending(ctx, made, "", time.Second, time.Minute)
 	allowed("a revocation that failed", err)
 	_, err = delegations.PendingRevocations(ctx)

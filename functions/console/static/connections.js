@@ -32,12 +32,22 @@ export function view({ refresh }) {
       say(`${name} is revoked.`);
       refresh();
     });
+    const check = async () => {
+      try {
+        const found = await call('POST', `/v1/connections/${c.id}/check`);
+        say({ true: `${name} works. Its roles: ${found.roles.join(', ')}.`, false: `${name} does not work: it is ${found.status}.`, null: `There was no answer about ${name} in time. Check again.` }[found.works]);
+      } catch (problem) {
+        say(problem.message);
+      }
+      refresh();
+    };
     return el('section', { class: 'card' }, el('div', { class: 'head' }, el('h2', {}, name), el('div', { class: 'beside' }, mark(c.status),
+      c.status === 'active' ? button('Check', check, { kind: 'quiet', key: 'check', label: `Check ${name}` }) : null,
       whose || c.status === 'deleted' ? null : button('Revoke', revoke, { kind: 'quiet danger', key: 'revoke', label: `Revoke ${name}` }))),
     el('ul', { class: 'chips', 'aria-label': 'It permits' }, c.actions.map((a) => el('li', {}, a))), quota(c),
     facts([['Until', until(c)], ['Why it ended', c.reason], ['Its trust', trusts[c.revocation]], ['Kind', kinds[c.kind]], ['Acts as', c.acts_as && `${c.acts_as.user_name || c.acts_as.user_id} in ${c.acts_as.project_name || c.acts_as.project_id} (${c.acts_as.roles.join(', ')})`],
       ['Usable by', c.usable_by?.length ? el('span', { class: 'mono' }, c.usable_by.join(', ')) : whose === '?usable=true' ? null : 'whoever made it'],
-      ['Cloud', c.auth_url && `${c.auth_url} ${c.region || ''}`], ['Last used', c.last_used_at ? [age(c.last_used_at), ' ago'] : 'never'], ['Id', el('span', { class: 'mono' }, c.id)]]),
+      ['Cloud', c.auth_url && `${c.auth_url} ${c.region || ''}`], ['Last used', c.last_used_at ? [age(c.last_used_at), ' ago'] : 'never'], ['Last checked', c.checked_at && [age(c.checked_at), ' ago']], ['Id', el('span', { class: 'mono' }, c.id)]]),
     (c.warnings || []).map((w) => el('p', { class: 'note' }, w)));
   }
 

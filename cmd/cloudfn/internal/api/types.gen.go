@@ -558,6 +558,9 @@ type Connection struct {
 	// AuthURL The Keystone of another cloud. Absent for this one.
 	AuthURL *string `json:"auth_url,omitempty"`
 
+	// CheckedAt When Keystone last accepted it.
+	CheckedAt *Time `json:"checked_at"`
+
 	// CreatedAt RFC 3339 in UTC.
 	CreatedAt Time `json:"created_at"`
 
@@ -618,6 +621,38 @@ type Connection struct {
 
 	// Warnings What its owner should know.
 	Warnings *[]string `json:"warnings,omitempty"`
+}
+
+// ConnectionCheck Whether a connection can be acted through.
+type ConnectionCheck struct {
+	// ActsAs Who OpenStack sees at work. Shown in the connection's own project only.
+	ActsAs *ConnectionIdentity `json:"acts_as,omitempty"`
+
+	// CheckedAt When Keystone last accepted it.
+	CheckedAt *Time `json:"checked_at"`
+
+	// EndsAt When it ends by itself: `expires_at`, or earlier when it is not used.
+	EndsAt Time `json:"ends_at"`
+
+	// ExpiresAt RFC 3339 in UTC.
+	ExpiresAt Time `json:"expires_at"`
+
+	// ID A UUID in lower case.
+	ID UUID `json:"id"`
+
+	// Reason Why it has ended.
+	Reason *string `json:"reason,omitempty"`
+
+	// Roles With which roles it acts.
+	Roles []string `json:"roles"`
+
+	// Status `expired`: its time is over. `lost`: Keystone does not accept what was delegated any more. `deleted`: its owner has ended it; it is
+	// shown in its own project only. Nobody acts through any of these; the servers stay. Whoever delegates again makes a new connection.
+	// Those that have ended are shown for 90 days.
+	Status ConnectionStatus `json:"status"`
+
+	// Works Null while that is not known.
+	Works *bool `json:"works"`
 }
 
 // ConnectionEvent defines model for ConnectionEvent.

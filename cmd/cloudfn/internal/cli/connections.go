@@ -21,7 +21,8 @@ var permissions = []string{"allocate", "connect", "start", "stop", "reboot", "de
 
 func (a *app) connectionsCommand() *cobra.Command {
 	return group("connections", "Delegate, and see what is delegated",
-		a.connectionsListCommand(), a.connectionsShowCommand(), a.connectionsCreateCommand(), a.connectionsDeleteCommand(), a.accessRulesCommand())
+		a.connectionsListCommand(), a.connectionsShowCommand(), a.connectionsCreateCommand(), a.connectionsCheckCommand(), a.connectionsDeleteCommand(),
+		a.accessRulesCommand())
 }
 
 func (a *app) connectionsListCommand() *cobra.Command {
@@ -208,6 +209,7 @@ var connectionDetails = []output.Column[api.Connection]{
 	{Title: "IDLE_TIMEOUT", Text: func(c api.Connection) string { return value(c.IdleTimeout) }},
 	{Title: "CLOUD", Text: func(c api.Connection) string { return value(c.AuthURL) }},
 	{Title: "REGION", Text: func(c api.Connection) string { return value(c.Region) }},
+	{Title: "CHECKED", Text: func(c api.Connection) string { return stamp(value(c.CheckedAt)) }},
 	{Title: "CREATED", Text: func(c api.Connection) string { return stamp(c.CreatedAt) }},
 }
 
