@@ -46,12 +46,13 @@ const (
 )
 
 // prepare makes the deployment and stores it, before Nova is asked for anything.
-func (g agents) prepare(ctx context.Context, d deploy, projectID string, instance uuid.UUID) (domain.Deployment, domain.Secret, error) {
+func (g agents) prepare(ctx context.Context, d deploy, projectID string, instance, connection uuid.UUID) (domain.Deployment, domain.Secret, error) {
 	d.ProjectID, d.Instance = projectID, instance
 	made, userData, err := agent.New(g.config, d.Spec)
 	if err != nil {
 		return made, "", err
 	}
+	made.ConnectionID = connection
 	return made, userData, g.deployments.Create(ctx, made, g.validFor)
 }
 
@@ -77,7 +78,7 @@ func (a acting) deployTo(ctx context.Context, t target, server domain.Server) (d
 	if err != nil {
 		return server, err
 	}
-	made, userData, err := a.agents.prepare(ctx, *a.deploy, a.who.ProjectID, t.tracked.ID)
+	made, userData, err := a.agents.prepare(ctx, *a.deploy, a.who.ProjectID, t.tracked.ID, uuid.Nil)
 	if err != nil {
 		return server, err
 	}
@@ -146,7 +147,7 @@ func (s service) askDeploy(ctx context.Context, wanted domain.DelegatedAction, d
 	if err != nil {
 		return nil, err
 	}
-	made, userData, err := s.agents.prepare(ctx, d, wanted.ProjectID, wanted.InstanceID)
+	made, userData, err := s.agents.prepare(ctx, d, wanted.ProjectID, wanted.InstanceID, wanted.ConnectionID)
 	if err != nil {
 		return nil, err
 	}

@@ -144,10 +144,15 @@ delete from deployments where created_at < now() - $1::interval
   and exists (select from deployments later where later.project_id = deployments.project_id and later.instance_id = deployments.instance_id
               and later.created_at > deployments.created_at)`
 
+// The bundles that nobody may fetch any more.
+const wipeBundlesSQL = `
+update deployments d set bundle = null
+where d.bundle is not null and not exists (select from instances i where ` + permittedSQL + `)`
+
 // Retire forgets actions and connections that ended longer ago than age, these when nothing runs through them any more, deployments that others have followed, and the bundles whose time is
 // over.
 func (d Delegations) Retire(ctx context.Context, age time.Duration) error {
-	if _, err := d.DB.pool.Exec(ctx, "update deployments set bundle = null where bundle is not null and expires_at < now()"); err != nil {
+	if _, err := d.DB.pool.Exec(ctx, wipeBundlesSQL); err != nil {
 		return classify(err)
 	}
 	_, err := d.DB.pool.Exec(ctx, retireDelegatedSQL, age)

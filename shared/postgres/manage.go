@@ -40,6 +40,9 @@ with row as (
     update instances set disconnected_at = clock_timestamp(), seq = seq + 1, updated_at = clock_timestamp()
     where project_id = $1 and id = $2 and disconnected_at is null and state <> 'deleted' and ($3::uuid is null or connection_id = $3)
     returning *, state as previous_state
+), ended as (
+    update deployments d set bundle = null, expires_at = least(d.expires_at, clock_timestamp()) from row
+    where d.project_id = row.project_id and d.instance_id = row.id and d.expires_at > clock_timestamp()
 ), event as (` + instanceEventSQL + ` row)
 select count(*) from row`
 
@@ -138,7 +141,7 @@ func takeOver(ctx context.Context, tx pgx.Tx, known, wanted domain.Instance) (do
 	return taken, false, err
 }
 
-// Disconnect lets an instance go, with its last event: nobody is shown it any more, and Nova is not told. With a connection
+// Disconnect lets an instance go, with its last event: nobody is shown it any more, and Nova is not told. Its deployments end. With a connection
 // (not the zero id) only one that is managed through it. done is false when there is none, or its server is gone.
 func (i Instances) Disconnect(ctx context.Context, projectID string, id, connection uuid.UUID) (done bool, err error) {
 	var n int
