@@ -134,6 +134,8 @@ func (d Delegations) Busy(ctx context.Context, within time.Duration) (busy bool,
 const retireDelegatedSQL = `
 with old as (
     delete from actions where status <> 'running' and updated_at < now() - $1::interval
+), old_keyed as (
+    delete from keyed_actions where created_at < now() - $1::interval
 ), ended as (
     delete from connections c
     where status <> 'active' and revoked and updated_at < now() - $1::interval
