@@ -259,7 +259,7 @@ func TestEndedSinceItWasListed(t *testing.T) {
 	w.exec(t, "update connections set status = 'deleted', reason = 'it was deleted' where id = $1", c.ID)
 	s := &service{clock: w.db, delegations: postgres.Delegations{DB: w.db}, cloud: newSessions(nil, nil)}
 	s.cloud.login = func(context.Context) (account, error) { return nil, apperr.New(apperr.Unavailable, "it was asked") }
-	if done, err := s.do(t.Context(), c, uuid.New(), a); done || apperr.CodeOf(err) != apperr.Forbidden {
+	if done, err := s.do(t.Context(), c, a); done || apperr.CodeOf(err) != apperr.Forbidden {
 		t.Errorf("done is %t, %v", done, err)
 	}
 }

@@ -20,6 +20,7 @@ type connectionStore interface {
 // actionStore keeps what run-connections is asked to do.
 type actionStore interface {
 	Ask(ctx context.Context, wanted domain.DelegatedAction) (domain.DelegatedAction, error)
+	Connect(ctx context.Context, wanted domain.DelegatedAction) (known *domain.Instance, action domain.DelegatedAction, err error)
 	Get(ctx context.Context, through domain.Through, id uuid.UUID) (domain.DelegatedAction, error)
 }
 
@@ -171,8 +172,8 @@ func (s service) askOne(ctx context.Context, who domain.Identity, through domain
 	return &stored.ID, err
 }
 
-// ConnectThrough has a server of the connection's project taken under management. One that is managed through the connection
-// already is given as it is, and needs no action.
+// ConnectThrough has a server of the connection's project taken under management, as the instance with the id given (zero = any). One
+// that is managed through the connection already is given as it is, and needs no action.
 func (s service) ConnectThrough(
 	ctx context.Context, who domain.Identity, connection uuid.UUID, serverID string, id uuid.UUID,
 ) (known *domain.Instance, action domain.DelegatedAction, err error) {
@@ -182,20 +183,13 @@ func (s service) ConnectThrough(
 	if err != nil {
 		return nil, action, err
 	}
-	found, err := s.instances.Managed(ctx, through, []string{serverID})
-	if err != nil {
-		return nil, action, err
-	}
-	if found[0].ServerID == serverID && found[0].State != domain.InstanceDeleted {
-		return &found[0], action, nil
-	}
-	action, err = s.actions.Ask(ctx, domain.DelegatedAction{
+	known, action, err = s.actions.Connect(ctx, domain.DelegatedAction{
 		ID: uuid.Must(uuid.NewV7()), ProjectID: through.ProjectID, ConnectionID: connection, InstanceID: id, ServerID: serverID, UserID: who.UserID, Ask: ask,
 	})
-	if err == nil {
+	if err == nil && known == nil {
 		s.wake("run-connections", "deliver-events")
 	}
-	return nil, action, err
+	return known, action, err
 }
 
 // DisconnectThrough lets an instance go that is managed through the connection, at once: Nova is not told.

@@ -146,7 +146,7 @@ type connecting struct {
 	ConnectionID *string `json:"connection_id"`
 }
 
-// check gives the server's id, the instance's, and the connection's if there is one.
+// check gives the server's id, and those of the instance and the connection, which are zero when they were not given.
 func (c connecting) check() (server string, id, connection uuid.UUID, err error) {
 	if server, err = serverID("server_id", c.ServerID); err != nil {
 		return server, id, connection, err
@@ -157,8 +157,7 @@ func (c connecting) check() (server string, id, connection uuid.UUID, err error)
 		}
 	}
 	if c.ID == nil {
-		id, err = uuid.NewV7()
-		return server, id, connection, err
+		return server, id, connection, nil
 	}
 	if id, err = uuid.Parse(*c.ID); err != nil || len(*c.ID) != 36 || id == uuid.Nil {
 		err = apperr.InvalidField("id", "must be a UUID")

@@ -51,7 +51,11 @@ const maxWaiting = 1000
 // Ask stores an action that is to be done, with its event. It is a Conflict when the connection has ended meanwhile, or too many
 // actions wait.
 func (a Actions) Ask(ctx context.Context, wanted domain.DelegatedAction) (domain.DelegatedAction, error) {
-	rows, _ := a.DB.pool.Query(ctx, askSQL, wanted.ProjectID, wanted.ID, wanted.ConnectionID, wanted.InstanceID, wanted.ServerID,
+	return ask(ctx, a.DB.pool, wanted)
+}
+
+func ask(ctx context.Context, db rowsQuerier, wanted domain.DelegatedAction) (domain.DelegatedAction, error) {
+	rows, _ := db.Query(ctx, askSQL, wanted.ProjectID, wanted.ID, wanted.ConnectionID, wanted.InstanceID, wanted.ServerID,
 		wanted.UserID, wanted.Ask.Verb, wanted.Ask.Hard, wanted.Payload, maxWaiting)
 	stored, err := pgx.CollectExactlyOneRow(rows, scanAction)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -97,13 +101,6 @@ func (a Actions) Claim(
 func (a Actions) Release(ctx context.Context, taken domain.DelegatedAction, claim uuid.UUID, pause time.Duration) error {
 	_, err := a.DB.pool.Exec(ctx, "update actions set claimed_until = clock_timestamp() + $4::interval where project_id = $1 and id = $2 and claim_id = $3",
 		taken.ProjectID, taken.ID, claim, pause)
-	return classify(err)
-}
-
-// Managed notes that the server which an action connects is managed as another instance than the action was to make of it.
-func (a Actions) Managed(ctx context.Context, taken domain.DelegatedAction, claim, instance uuid.UUID) error {
-	_, err := a.DB.pool.Exec(ctx, "update actions set instance_id = $4 where project_id = $1 and id = $2 and claim_id = $3",
-		taken.ProjectID, taken.ID, claim, instance)
 	return classify(err)
 }
 

@@ -1484,7 +1484,7 @@ type ServerConnect struct {
 	// ConnectionID The connection that it is to be managed through, of whose project the server is.
 	ConnectionID *string `json:"connection_id,omitempty"`
 
-	// ID The instance's id. Without one it gets one.
+	// ID The id of the instance. Without one it is a new one, or the one that the server's instance has already.
 	ID       *string `json:"id,omitempty"`
 	ServerID string  `json:"server_id"`
 }
@@ -1516,7 +1516,7 @@ type ServerConnecting struct {
 	// ConnectionID A UUID in lower case.
 	ConnectionID UUID `json:"connection_id"`
 
-	// ID The instance's id, unless the project tracks the server already.
+	// ID The id that the instance has, or will have.
 	ID UUID `json:"id"`
 
 	// ServerID A UUID in lower case.
