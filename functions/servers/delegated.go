@@ -20,6 +20,7 @@ type connectionStore interface {
 // actionStore keeps what run-connections is asked to do.
 type actionStore interface {
 	Ask(ctx context.Context, wanted domain.DelegatedAction) (domain.DelegatedAction, error)
+	Sent(ctx context.Context, wanted domain.DelegatedAction) (domain.DelegatedAction, error)
 	Connect(ctx context.Context, wanted domain.DelegatedAction) (known *domain.Instance, action domain.DelegatedAction, err error)
 	Get(ctx context.Context, through domain.Through, id uuid.UUID) (domain.DelegatedAction, error)
 }
@@ -144,32 +145,51 @@ func (s service) ask(ctx context.Context, who domain.Identity, w wish, ids []str
 // askFor has it done to one of them. What its state allows is decided when it is done, by what Nova then says.
 func (s service) askFor(ctx context.Context, who domain.Identity, through domain.Through, w wish, given string, i domain.Instance) outcome {
 	o := outcome{ID: given, State: i.State}
-	switch {
-	case i.ID == uuid.Nil:
+	if i.ID == uuid.Nil {
 		o.err = notManaged(given)
+		return o
+	}
+	wanted := domain.DelegatedAction{
+		ID: w.key.id, ProjectID: through.ProjectID, ConnectionID: through.ConnectionID, InstanceID: i.ID, UserID: who.UserID, Ask: w.Ask,
+	}
+	if wanted.ID == uuid.Nil {
+		wanted.ID = uuid.Must(uuid.NewV7())
+	} else {
+		wanted.BodySHA256 = w.key.of(i.ServerID)
+		stored, err := s.actions.Sent(ctx, wanted)
+		if err != nil || stored.Repeated {
+			o.err = err
+			return o.asked(stored)
+		}
+	}
+	switch {
 	case i.State == domain.InstanceDeleted && w.Verb == domain.Delete:
+		return o
 	case i.State == domain.InstanceDeleted:
 		o.err = w.Check(i.State)
 	case i.ServerID == "":
 		o.err = noServer()
 	case !w.mayDelete(i.Origin):
 		o.err = notOurs()
-	default:
-		o.ActionID, o.err = s.askOne(ctx, who, through, w, i)
-		o.Changed = o.err == nil
 	}
-	return o
+	if o.err != nil {
+		return o
+	}
+	var stored domain.DelegatedAction
+	if w.Verb == domain.Deploy {
+		stored, o.err = s.askDeploy(ctx, wanted, *w.deploy)
+	} else {
+		stored, o.err = s.actions.Ask(ctx, wanted)
+	}
+	return o.asked(stored)
 }
 
-func (s service) askOne(ctx context.Context, who domain.Identity, through domain.Through, w wish, i domain.Instance) (*uuid.UUID, error) {
-	wanted := domain.DelegatedAction{
-		ID: uuid.Must(uuid.NewV7()), ProjectID: through.ProjectID, ConnectionID: through.ConnectionID, InstanceID: i.ID, UserID: who.UserID, Ask: w.Ask,
+// asked is the outcome of what run-connections was asked for.
+func (o outcome) asked(stored domain.DelegatedAction) outcome {
+	if o.err == nil {
+		o.ActionID, o.Changed, o.repeated = &stored.ID, true, stored.Repeated
 	}
-	if w.Verb == domain.Deploy {
-		return s.askDeploy(ctx, wanted, *w.deploy)
-	}
-	stored, err := s.actions.Ask(ctx, wanted)
-	return &stored.ID, err
+	return o
 }
 
 // ConnectThrough has a server of the connection's project taken under management, as the instance with the id given (zero = any). One

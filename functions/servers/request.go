@@ -25,6 +25,7 @@ type askedOfMany struct {
 
 // asked is the same for one server, with what a deployment takes.
 type asked struct {
+	ID           *string           `json:"id"`
 	Action       string            `json:"action"`
 	Hard         bool              `json:"hard"`
 	Force        bool              `json:"force"`
@@ -69,6 +70,9 @@ func (a askedOfMany) wish() (wish, error) {
 func (a asked) wish() (wish, error) {
 	w, err := newWish(a.Action, domain.Verbs(), a.Hard, a.Force, a.ConnectionID)
 	if err != nil {
+		return w, err
+	}
+	if w.key, err = a.key(); err != nil {
 		return w, err
 	}
 	if w.Verb == domain.Deploy {

@@ -1448,6 +1448,9 @@ type ServerAction struct {
 	// Hard Of a reboot: power off and on, without asking the guest.
 	Hard *bool `json:"hard,omitempty"`
 
+	// ID An id of the caller's for the action, so that the request can be sent again: it is done once.
+	ID *string `json:"id,omitempty"`
+
 	// Image Of deploy, where it must be given: the reference of an OCI image with a tag or a digest. Without a registry it is of Docker Hub.
 	Image *string `json:"image,omitempty"`
 
