@@ -236,9 +236,8 @@ func TestPermissions(t *testing.T) {
 	if got != "connected "+server.ID+" "+ram+" "+testkit.Sandbox(t).ImageID {
 		t.Errorf("the instance is %s", got)
 	}
-	again := w.done(t, p, w.ask(t, c, uuid.New(), domain.Ask{Verb: domain.Connect}, func(a *domain.DelegatedAction) { a.ServerID = server.ID }))
-	if wants(t, again, ""); again.InstanceID != id {
-		t.Errorf("it is the instance %s, want %s", again.InstanceID, id)
+	for again, want := range map[uuid.UUID]string{id: "", uuid.New(): "conflict"} { // the instance keeps its id
+		wants(t, w.done(t, p, w.ask(t, c, again, domain.Ask{Verb: domain.Connect}, func(a *domain.DelegatedAction) { a.ServerID = server.ID })), want)
 	}
 	stranger := testkit.NewProject(t).Boot(t, "strange", 1)[0]
 	wants(t, w.done(t, p, w.ask(t, c, uuid.New(), domain.Ask{Verb: domain.Connect}, func(a *domain.DelegatedAction) { a.ServerID = stranger.ID })), "not_found")

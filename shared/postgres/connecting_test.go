@@ -55,6 +55,24 @@ func TestConnectWhileItIsConnected(t *testing.T) {
 	}
 }
 
+// TestConnectWhenTheIDIsGone: an order may get the id that a connection's action was answered with; who gave none is not refused for that.
+func TestConnectWhenTheIDIsGone(t *testing.T) {
+	t.Parallel()
+	l := newLender(t)
+	c := l.lend(t, domain.ConnectionQuota{}, nil)
+	server := uuid.NewString()
+	action, err := l.connecting(t, c, server, uuid.Nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := newOrder(1)
+	o.Instances[0].ID = action.InstanceID
+	place(t, postgres.Orders{DB: l.DB}, o, long)
+	if have, made := l.connectNow(t, stranger(server, uuid.Nil)); !made || have.ID == action.InstanceID {
+		t.Errorf("it is %s", have.ID)
+	}
+}
+
 // TestConnectEverywhereAtOnce: whoever connects a server at the same time, by whatever way, is given one and the same instance.
 func TestConnectEverywhereAtOnce(t *testing.T) {
 	t.Parallel()

@@ -128,7 +128,8 @@ func insertConnected(ctx context.Context, tx pgx.Tx, w domain.Instance) (domain.
 // chooseID gives the instance of a server that was never tracked its id: the one that whoever connects it through a connection was
 // answered, or a new one. It is a Conflict when the id that the caller gave is taken.
 func chooseID(ctx context.Context, tx pgx.Tx, w *domain.Instance) error {
-	if w.ID == uuid.Nil {
+	isGiven := w.ID != uuid.Nil
+	if !isGiven {
 		rows, _ := tx.Query(ctx, connectingSQL, w.ProjectID, w.ServerID, uuid.NullUUID{})
 		running, err := pgx.CollectRows(rows, scanAction)
 		if err != nil {
@@ -139,10 +140,14 @@ func chooseID(ctx context.Context, tx pgx.Tx, w *domain.Instance) error {
 		}
 	}
 	taken, err := takenIn(ctx, tx, w.ProjectID, w.ID)
-	if err == nil && len(taken) > 0 {
-		err = isTaken("id", nil)
+	switch {
+	case err != nil || len(taken) == 0:
+		return err
+	case isGiven:
+		return isTaken("id", nil)
 	}
-	return err
+	w.ID = uuid.Must(uuid.NewV7())
+	return nil
 }
 
 // takeOver gives a known instance to another connection, or back to its project. One that counts for the connection already takes
