@@ -109,7 +109,7 @@ func TestTheBundleEndsWithThePermission(t *testing.T) {
 	if n := testkit.Scalar[int](t, conn, "select count(*)::int from events where type = $1", domain.AgentReadyEvent); n != 0 {
 		t.Errorf("%d agents are said to be ready", n)
 	}
-	if err := (postgres.Delegations{DB: db}).Retire(t.Context(), 24*time.Hour); err != nil {
+	if err := (postgres.Delegations{DB: db}).Retire(t.Context(), 24*time.Hour, 24*time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	left := "select count(*)::int from deployments d where bundle is not null and not exists (select from deployments o where o.instance_id = d.instance_id and o.created_at < d.created_at)"

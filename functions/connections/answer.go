@@ -36,6 +36,8 @@ type connection struct {
 	UsableBy    *[]string               `json:"usable_by,omitempty"`
 	UserID      string                  `json:"user_id"`
 	ProjectID   string                  `json:"project_id"`
+	Revocation  domain.Revocation       `json:"revocation,omitempty"`
+	TrustEnd    *time.Time              `json:"trust_expires_at,omitempty"`
 	ExpiresAt   time.Time               `json:"expires_at"`
 	EndsAt      time.Time               `json:"ends_at"`
 	IdleTimeout string                  `json:"idle_timeout,omitempty"`
@@ -83,6 +85,10 @@ func show(who domain.Identity, c domain.Connection) connection {
 	a := c.ActsAs
 	out.ActsAs = &actsAs{UserID: a.UserID, UserName: a.UserName, ProjectID: a.ProjectID, ProjectName: a.ProjectName, Roles: a.Roles}
 	out.UsableBy, out.Rules = &c.UsableBy, domain.AccessRules(c.Actions)
+	out.Revocation = c.Revocation()
+	if !c.TrustExpiresAt.IsZero() {
+		out.TrustEnd = &c.TrustExpiresAt
+	}
 	if a.Unrestricted {
 		out.Warnings = append(out.Warnings, unrestricted)
 	}

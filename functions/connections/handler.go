@@ -1,7 +1,9 @@
 package connections
 
 import (
+	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/google/uuid"
@@ -56,29 +58,15 @@ func (h handler) create(r *http.Request) (httpx.Response, error) {
 const defaultLimit = 100
 
 func (h handler) list(r *http.Request) (listAnswer, error) {
-	params, err := httpx.ReadQuery(r, "usable", "limit", "marker")
+	q, err := parseList(r)
 	if err != nil {
 		return listAnswer{}, err
-	}
-	usable, _, err := params.Bool("usable")
-	if err != nil {
-		return listAnswer{}, err
-	}
-	limit, err := params.Int("limit", defaultLimit, 1, httpx.MaxLimit)
-	if err != nil {
-		return listAnswer{}, err
-	}
-	var marker uuid.UUID
-	if text := params.Text("marker"); text != "" {
-		if marker, err = parseID(text); err != nil {
-			return listAnswer{}, apperr.InvalidField("marker", "must be an id, a UUID")
-		}
 	}
 	who, _, err := auth.Project(r.Context())
 	if err != nil {
 		return listAnswer{}, err
 	}
-	found, more, err := h.svc.List(r.Context(), who, usable, limit, marker)
+	found, more, err := h.svc.List(r.Context(), who, q)
 	if err != nil {
 		return listAnswer{}, err
 	}
@@ -90,6 +78,36 @@ func (h handler) list(r *http.Request) (listAnswer, error) {
 		out.Next = httpx.Next(r, found[len(found)-1].ID.String())
 	}
 	return out, nil
+}
+
+func parseList(r *http.Request) (q domain.ConnectionQuery, err error) {
+	params, err := httpx.ReadQuery(r, "usable", "status", "limit", "marker")
+	if err != nil {
+		return q, err
+	}
+	if q.Usable, _, err = params.Bool("usable"); err != nil {
+		return q, err
+	}
+	if text := params.Text("status"); text != "" {
+		q.Statuses = strings.Split(text, ",")
+	}
+	for _, status := range q.Statuses {
+		if all := domain.ConnectionStatuses(); !slices.Contains(all, status) {
+			return q, apperr.InvalidField("status", fmt.Sprintf("unknown status %q; expected some of these, separated by commas", status), all...)
+		}
+	}
+	if q.Usable && q.Statuses != nil {
+		return q, apperr.InvalidField("status", "does not go with usable=true, which lists active connections")
+	}
+	if q.Limit, err = params.Int("limit", defaultLimit, 1, httpx.MaxLimit); err != nil {
+		return q, err
+	}
+	if text := params.Text("marker"); text != "" {
+		if q.Marker, err = parseID(text); err != nil {
+			return q, apperr.InvalidField("marker", "must be an id, a UUID")
+		}
+	}
+	return q, nil
 }
 
 func (h handler) rules(r *http.Request) (rulesAnswer, error) {

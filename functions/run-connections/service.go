@@ -26,13 +26,15 @@ type (
 	delegationStore interface {
 		Ending(ctx context.Context, limit int) ([]domain.Connection, error)
 		Work(ctx context.Context, limit int) ([]domain.Connection, error)
-		Revoked(ctx context.Context, projectID string, id uuid.UUID) error
+		MarkRevoked(ctx context.Context, c domain.Connection) (notified bool, err error)
+		MarkRevocationPending(ctx context.Context, c domain.Connection, reason string, first, longest time.Duration) (notified bool, err error)
+		PendingRevocations(ctx context.Context) (int64, error)
 		MarkReachable(ctx context.Context, projectID string, id uuid.UUID, flavors []domain.Flavor) error
 		Status(ctx context.Context, projectID string, id uuid.UUID) (status domain.ConnectionStatus, reason string, err error)
 		MarkUnreachable(ctx context.Context, projectID string, id uuid.UUID, first, longest time.Duration) error
 		Orders(ctx context.Context, projectID string, connection uuid.UUID, limit int) ([]uuid.UUID, error)
 		Busy(ctx context.Context, within time.Duration) (bool, error)
-		Retire(ctx context.Context, age time.Duration) error
+		Retire(ctx context.Context, age, connectionAge time.Duration) error
 	}
 	// remoteStore is how the servers of connections to other clouds are read.
 	remoteStore interface {
@@ -62,6 +64,7 @@ type service struct {
 	instances   instanceStore
 	seal        opener
 	wake        func(functions ...string)
+	pending     func(ctx context.Context, revocations int64) // for the operator
 
 	workers *workers
 	running chan struct{} // holds one while an event begins tasks in this process
@@ -86,6 +89,8 @@ const (
 
 	retireEvery = time.Hour
 	retireAfter = 7 * 24 * time.Hour
+	// Connections that ended are shown to their project for this long.
+	retireConnectionsAfter = 90 * 24 * time.Hour
 )
 
 // Run does what waits, and goes on looking while there is work in progress. In one process one event at a time begins tasks, and one
@@ -111,7 +116,7 @@ func (s *service) Run(ctx context.Context) error {
 }
 
 func (s *service) run(ctx context.Context, b *batch) error {
-	if err := s.retire(ctx); err != nil {
+	if err := errors.Join(s.retire(ctx), s.reportPending(ctx)); err != nil {
 		return err
 	}
 	var followed time.Time
@@ -167,7 +172,7 @@ func (s *service) retire(ctx context.Context) error {
 	if err != nil || !due {
 		return err
 	}
-	return s.delegations.Retire(ctx, retireAfter)
+	return s.delegations.Retire(ctx, retireAfter, retireConnectionsAfter)
 }
 
 // work begins what waits and is not begun yet, as far as its cloud's pool has room.
@@ -227,7 +232,7 @@ func (s *service) unopened(ctx context.Context, c domain.Connection, cause error
 	var err error
 	if errors.Is(cause, errLost) {
 		slog.WarnContext(ctx, "a delegation is lost", "connection_id", c.ID, "error", cause)
-		_, err = s.connections.End(ctx, c.ProjectID, c.ID, domain.ConnectionLost, domain.LostReason(c.Kind), true)
+		_, err = s.connections.End(ctx, c.ProjectID, c.ID, domain.ConnectionLost, domain.LostReason(c.Kind), c.Kind != domain.TrustConnection)
 		s.wake("deliver-events")
 	} else {
 		slog.ErrorContext(ctx, "a connection cannot be used now", "connection_id", c.ID, "error", cause)

@@ -189,6 +189,41 @@ func (s *sessions) openTrust(ctx context.Context, c domain.Connection) (session,
 	}
 }
 
+// revoke deletes the connection's trust in Keystone. nil means that Keystone has it no longer; errLost that it has, and lets nobody
+// delete it: only its user can, also by a token made of the trust, which takes that the user is enabled and has the role.
+func (s *sessions) revoke(ctx context.Context, c domain.Connection) error {
+	ctx, cancel := context.WithTimeout(ctx, loginTimeout)
+	defer cancel()
+	own, err := s.account(ctx, nil)
+	if err != nil {
+		return err
+	}
+	known := own.KnowsTrust(ctx, c.DelegationID)
+	if apperr.CodeOf(known) == apperr.Unauthenticated { // the account's token is over
+		if own, err = s.account(ctx, own); err != nil {
+			return err
+		}
+		known = own.KnowsTrust(ctx, c.DelegationID)
+	}
+	switch apperr.CodeOf(known) {
+	case "":
+	case apperr.NotFound:
+		return nil
+	case apperr.Forbidden:
+		return apperr.Wrap(apperr.Internal, known, "the service account is not the trustee, or does not log in with a password")
+	default:
+		return known
+	}
+	in, err := own.Through(ctx, c.DelegationID)
+	if err == nil {
+		err = in.DeleteTrust(ctx, c.DelegationID)
+	}
+	if refused(err) {
+		return fmt.Errorf("%w: %w", errLost, err)
+	}
+	return err
+}
+
 // refused says whether Keystone has refused a login, and not only failed.
 func refused(err error) bool {
 	code := apperr.CodeOf(err)

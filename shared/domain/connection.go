@@ -29,8 +29,13 @@ const (
 	ConnectionActive  ConnectionStatus = "active"
 	ConnectionExpired ConnectionStatus = "expired" // its time is over, or it was not used for as long as its owner said
 	ConnectionLost    ConnectionStatus = "lost"    // Keystone does not accept it any more: revoked, a role taken, a user disabled, a secret changed
-	ConnectionDeleted ConnectionStatus = "deleted" // its owner has ended it; it is shown to nobody
+	ConnectionDeleted ConnectionStatus = "deleted" // its owner has ended it; it is shown in its own project only
 )
+
+// ConnectionStatuses lists every status, for messages and checks.
+func ConnectionStatuses() []string {
+	return []string{string(ConnectionActive), string(ConnectionExpired), string(ConnectionLost), string(ConnectionDeleted)}
+}
 
 // ConnectionMoves are the statuses that may follow each status of a connection.
 var ConnectionMoves = map[ConnectionStatus][]ConnectionStatus{
@@ -78,12 +83,16 @@ type Connection struct {
 	Flavors      []Flavor // those of its cloud, as the delegation sees them
 	Status       ConnectionStatus
 	Reason       string // why it ended, in our words
-	ExpiresAt    time.Time
-	IdleTimeout  time.Duration // it also ends this long after its last use; 0 = it does not
-	LastUsedAt   time.Time     // zero = never
-	CreatedAt    time.Time
-	UpdatedAt    time.Time
-	Used         Need // of its quota, right now; only where it is asked for
+
+	TrustExpiresAt time.Time // when Keystone ends the trust by itself
+	Revoked        bool      // Keystone is known to have the trust no longer
+
+	ExpiresAt   time.Time
+	IdleTimeout time.Duration // it also ends this long after its last use; 0 = it does not
+	LastUsedAt  time.Time     // zero = never
+	CreatedAt   time.Time
+	UpdatedAt   time.Time
+	Used        Need // of its quota, right now; only where it is asked for
 }
 
 // ActsAs is who Keystone sees at work. It is kept and shown, so it holds no secret.
@@ -191,6 +200,8 @@ const (
 	MaxConnections = 100 // of a project, without those that ended
 	// MaxConnectionTime is the longest time that something is delegated for.
 	MaxConnectionTime = 366 * 24 * time.Hour
+	// TrustSpare is how much longer a trust lasts than its connection at least: once it has expired, nobody can delete it in Keystone.
+	TrustSpare = 10 * time.Minute
 )
 
 // LostReason says why Keystone does not accept a delegation any more, as far as it tells.

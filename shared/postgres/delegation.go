@@ -68,12 +68,6 @@ func (d Delegations) Status(ctx context.Context, projectID string, id uuid.UUID)
 	return status, reason, classify(err)
 }
 
-// Revoked notes that nothing of a connection is left in Keystone that could be taken back.
-func (d Delegations) Revoked(ctx context.Context, projectID string, id uuid.UUID) error {
-	_, err := d.DB.pool.Exec(ctx, "update connections set revoked = true where project_id = $1 and id = $2", projectID, id)
-	return classify(err)
-}
-
 // MarkReachable notes that the connection's cloud answers, and what flavors it has (nil = not asked for).
 func (d Delegations) MarkReachable(ctx context.Context, projectID string, id uuid.UUID, flavors []domain.Flavor) error {
 	_, err := d.DB.pool.Exec(ctx, `
@@ -131,32 +125,39 @@ func (d Delegations) Busy(ctx context.Context, within time.Duration) (busy bool,
 	return busy, classify(err)
 }
 
-const retireDelegatedSQL = `
+const (
+	retireDelegatedSQL = `
 with old as (
     delete from actions where status <> 'running' and updated_at < now() - $1::interval
 ), old_keyed as (
     delete from keyed_actions where created_at < now() - $1::interval
-), ended as (
-    delete from connections c
-    where status <> 'active' and revoked and updated_at < now() - $1::interval
-      and not exists (select from actions a where a.connection_id = c.id)
-      and not exists (select from instances i where i.connection_id = c.id and i.state <> 'deleted')
 )
 delete from deployments where created_at < now() - $1::interval
   and exists (select from deployments later where later.project_id = deployments.project_id and later.instance_id = deployments.instance_id
               and later.created_at > deployments.created_at)`
 
-// The bundles that nobody may fetch any more.
-const wipeBundlesSQL = `
+	// One whose trust Keystone may still have stays, however old it is.
+	retireConnectionsSQL = `
+delete from connections c
+where status <> 'active' and revoked and updated_at < now() - $1::interval
+  and not exists (select from actions a where a.connection_id = c.id)
+  and not exists (select from instances i where i.connection_id = c.id and i.state <> 'deleted')`
+
+	// The bundles that nobody may fetch any more.
+	wipeBundlesSQL = `
 update deployments d set bundle = null
 where d.bundle is not null and not exists (select from instances i where ` + permittedSQL + `)`
+)
 
-// Retire forgets actions and connections that ended longer ago than age, these when nothing runs through them any more, deployments that others have followed, and the bundles whose time is
-// over.
-func (d Delegations) Retire(ctx context.Context, age time.Duration) error {
+// Retire deletes actions that ended longer ago than age, deployments that others have followed, and the bundles that nobody may fetch;
+// and connections that ended longer ago than connectionAge, when nothing runs through them any more and Keystone has no trust of theirs.
+func (d Delegations) Retire(ctx context.Context, age, connectionAge time.Duration) error {
 	if _, err := d.DB.pool.Exec(ctx, wipeBundlesSQL); err != nil {
 		return classify(err)
 	}
-	_, err := d.DB.pool.Exec(ctx, retireDelegatedSQL, age)
+	if _, err := d.DB.pool.Exec(ctx, retireDelegatedSQL, age); err != nil {
+		return classify(err)
+	}
+	_, err := d.DB.pool.Exec(ctx, retireConnectionsSQL, connectionAge)
 	return classify(err)
 }

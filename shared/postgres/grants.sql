@@ -14,7 +14,8 @@ begin
         grant select, insert, update on create_calls to cloudfn_functions;
         grant select, insert on unexpected_servers to cloudfn_functions;
         grant select (id, project_id, domain_id, user_id, name, kind, auth_url, region, delegation_id, acts_as, actions, quota, usable_by, flavors,
-                      status, reason, revoked, expires_at, idle_timeout, last_used_at, seq, created_at, updated_at), insert,
+                      status, reason, revoked, trust_expires_at, revocation_pending_since, expires_at, idle_timeout, last_used_at, seq,
+                      created_at, updated_at), insert,
                update (status, reason, secret, revoked, last_used_at, seq, updated_at)
             on connections to cloudfn_functions; -- the secret is wiped, and not read; what is stored goes nowhere else, nor any further
         grant select, insert, update, delete on callbacks, deployments, keyed_actions to cloudfn_functions;

@@ -36,7 +36,7 @@ func TestRolesMayDoWhatConnectionsTake(t *testing.T) {
 	allowed("create", err)
 	_, _, err = connections.Usable(ctx, who, made.ID)
 	allowed("usable", err)
-	_, err = connections.List(ctx, who, true, 10, uuid.Nil)
+	_, err = connections.List(ctx, who, domain.ConnectionQuery{Usable: true, Limit: 10})
 	allowed("list", err)
 	through := domain.Through{ProjectID: "p1", ConnectionID: made.ID}
 	callback := domain.Callback{ProjectID: "p2", ID: uuid.New(), UserID: "v", OfProject: "p1", ConnectionID: made.ID, URL: "https://a.example", Secret: []byte("x")}
@@ -89,7 +89,8 @@ func TestRolesMayDoWhatConnectionsTake(t *testing.T) {
 	allowed("ask to connect", err)
 	ended, err := connections.End(ctx, "p1", made.ID, domain.ConnectionDeleted, "", false)
 	allowed("end", err)
-	allowed("revoked", postgres.Delegations{DB: serves}.Revoked(ctx, "p1", made.ID))
+	_, err = postgres.Delegations{DB: serves}.MarkRevoked(ctx, made)
+	allowed("revoked", err)
 	if !ended {
 		t.Error("it did not end")
 	}
@@ -145,5 +146,9 @@ func worker(t *testing.T, db *postgres.DB, o domain.Order, asked domain.Delegate
 	allowed("end", actions.End(ctx, taken[0], mine, nil))
 	allowed("silent", delegations.MarkUnreachable(ctx, "p1", made.ID, time.Second, time.Minute))
 	allowed("answered", delegations.MarkReachable(ctx, "p1", made.ID, []domain.Flavor{{ID: "1"}}))
-	allowed("retire", delegations.Retire(ctx, time.Hour))
+	_, err = delegations.MarkRevocationPending(ctx, made, "", time.Second, time.Minute)
+	allowed("a revocation that failed", err)
+	_, err = delegations.PendingRevocations(ctx)
+	allowed("pending revocations", err)
+	allowed("retire", delegations.Retire(ctx, time.Hour, time.Hour))
 }

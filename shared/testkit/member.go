@@ -11,7 +11,17 @@ import (
 // Disable keeps the project's member from logging in.
 func (p *Project) Disable(t testing.TB) {
 	t.Helper()
-	enabled := false
+	p.enable(t, false)
+}
+
+// Enable lets a member who was disabled log in again.
+func (p *Project) Enable(t testing.TB) {
+	t.Helper()
+	p.enable(t, true)
+}
+
+func (p *Project) enable(t testing.TB, enabled bool) {
+	t.Helper()
 	if err := users.Update(context.Background(), p.keystone, p.UserID, users.UpdateOpts{Enabled: &enabled}).Err; err != nil {
 		t.Fatal(err)
 	}

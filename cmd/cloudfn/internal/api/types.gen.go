@@ -106,6 +106,7 @@ const (
 // Defines values for ConnectionStatus.
 const (
 	ConnectionStatusActive  ConnectionStatus = "active"
+	ConnectionStatusDeleted ConnectionStatus = "deleted"
 	ConnectionStatusExpired ConnectionStatus = "expired"
 	ConnectionStatusLost    ConnectionStatus = "lost"
 )
@@ -129,6 +130,7 @@ const (
 	CloudfnActionStateV1              EventType = "cloudfn.action.state.v1"
 	CloudfnAgentReadyV1               EventType = "cloudfn.agent.ready.v1"
 	CloudfnCallbackStateV1            EventType = "cloudfn.callback.state.v1"
+	CloudfnConnectionRevocationV1     EventType = "cloudfn.connection.revocation.v1"
 	CloudfnConnectionStateV1          EventType = "cloudfn.connection.state.v1"
 	CloudfnInstanceStateV1            EventType = "cloudfn.instance.state.v1"
 	CloudfnInstanceUnexpectedServerV1 EventType = "cloudfn.instance.unexpected_server.v1"
@@ -232,6 +234,12 @@ const (
 	ResourceKindQuota          ResourceKind = "quota"
 	ResourceKindSecurityGroups ResourceKind = "security_groups"
 	ResourceKindZones          ResourceKind = "zones"
+)
+
+// Defines values for Revocation.
+const (
+	RevocationDone    Revocation = "done"
+	RevocationPending Revocation = "pending"
 )
 
 // Defines values for Scope.
@@ -580,12 +588,21 @@ type Connection struct {
 	// Region Absent when it is the one of this service.
 	Region *string `json:"region,omitempty"`
 
-	// Status `expired`: its time is over. `lost`: Keystone does not accept what was delegated any more. Through neither anybody acts;
-	// the servers stay. Whoever delegates again makes a new connection.
+	// Revocation Of a trust that has ended: whether Keystone still has it. `pending`: it may; it is tried again until it is gone. `done`: it is gone.
+	// Nobody but its user can delete a trust, and cloudfn in the user's name: not while the user is disabled or lacks the role.
+	// Shown in the connection's own project only.
+	Revocation *Revocation `json:"revocation,omitempty"`
+
+	// Status `expired`: its time is over. `lost`: Keystone does not accept what was delegated any more. `deleted`: its owner has ended it; it is
+	// shown in its own project only. Nobody acts through any of these; the servers stay. Whoever delegates again makes a new connection.
+	// Those that have ended are shown for 90 days.
 	Status ConnectionStatus `json:"status"`
 
 	// SuggestedAccessRules What an application credential must allow for these actions. Shown in the connection's own project only.
 	SuggestedAccessRules *AccessRules `json:"suggested_access_rules,omitempty"`
+
+	// TrustExpiresAt When Keystone ends the trust by itself, at the latest. Shown of a trust, in the connection's own project only.
+	TrustExpiresAt *Time `json:"trust_expires_at,omitempty"`
 
 	// UpdatedAt RFC 3339 in UTC.
 	UpdatedAt Time `json:"updated_at"`
@@ -682,8 +699,9 @@ type ConnectionRequest struct {
 	UsableBy *[]KeystoneID `json:"usable_by,omitempty"`
 }
 
-// ConnectionStatus `expired`: its time is over. `lost`: Keystone does not accept what was delegated any more. Through neither anybody acts;
-// the servers stay. Whoever delegates again makes a new connection.
+// ConnectionStatus `expired`: its time is over. `lost`: Keystone does not accept what was delegated any more. `deleted`: its owner has ended it; it is
+// shown in its own project only. Nobody acts through any of these; the servers stay. Whoever delegates again makes a new connection.
+// Those that have ended are shown for 90 days.
 type ConnectionStatus string
 
 // ConnectionUse How much runs through a connection now.
@@ -1354,6 +1372,28 @@ type Resources struct {
 	Quota          *Quota           `json:"quota,omitempty"`
 	SecurityGroups *[]SecurityGroup `json:"security_groups,omitempty"`
 	Zones          *[]Zone          `json:"zones,omitempty"`
+}
+
+// Revocation Of a trust that has ended: whether Keystone still has it. `pending`: it may; it is tried again until it is gone. `done`: it is gone.
+// Nobody but its user can delete a trust, and cloudfn in the user's name: not while the user is disabled or lacks the role.
+// Shown in the connection's own project only.
+type Revocation string
+
+// RevocationEvent defines model for RevocationEvent.
+type RevocationEvent struct {
+	// ConnectionID A UUID in lower case.
+	ConnectionID UUID `json:"connection_id"`
+
+	// Reason Why it is pending.
+	Reason *string `json:"reason,omitempty"`
+
+	// Status Of a trust that has ended: whether Keystone still has it. `pending`: it may; it is tried again until it is gone. `done`: it is gone.
+	// Nobody but its user can delete a trust, and cloudfn in the user's name: not while the user is disabled or lacks the role.
+	// Shown in the connection's own project only.
+	Status Revocation `json:"status"`
+
+	// TrustExpiresAt When Keystone ends the trust by itself. Absent when it is gone.
+	TrustExpiresAt *time.Time `json:"trust_expires_at,omitempty"`
 }
 
 // Scope defines model for Scope.
