@@ -59,7 +59,7 @@ func TestADeletionThatFails(t *testing.T) {
 		a.CreatedAt = a.CreatedAt.Add(-tc.age)
 		nova.deleted = 0
 		nova.server = domain.Server{ID: "s", Status: "ERROR", Fault: &domain.Fault{Message: "out of volumes", Created: a.CreatedAt.Add(tc.fault)}}
-		done, err := s.do(t.Context(), c, uuid.New(), a)
+		done, err := s.do(t.Context(), c, a)
 		said := ""
 		if err != nil {
 			said = apperr.As(err).Message
@@ -79,7 +79,7 @@ func TestConnectWhatIsBeingDeleted(t *testing.T) {
 	for status, task := range map[string]string{"ACTIVE": "deleting", "DELETED": "", "SOFT_DELETED": ""} {
 		nova.server = domain.Server{ID: uuid.NewString(), Status: status, Task: task, ProjectID: w.ID}
 		a := w.ask(t, c, uuid.New(), domain.Ask{Verb: domain.Connect}, func(a *domain.DelegatedAction) { a.ServerID = nova.server.ID })
-		if done, err := s.do(t.Context(), c, uuid.New(), a); done || apperr.CodeOf(err) != apperr.Conflict {
+		if done, err := s.do(t.Context(), c, a); done || apperr.CodeOf(err) != apperr.Conflict {
 			t.Errorf("%s %s: done is %t, %v", status, task, done, err)
 		}
 	}

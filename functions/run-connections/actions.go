@@ -18,7 +18,6 @@ import (
 type actionStore interface {
 	Claim(ctx context.Context, projectID string, connection uuid.UUID, claimFor time.Duration, limit int) (claim uuid.UUID, taken []domain.DelegatedAction, err error)
 	Release(ctx context.Context, taken domain.DelegatedAction, claim uuid.UUID, pause time.Duration) error
-	Managed(ctx context.Context, taken domain.DelegatedAction, claim, instance uuid.UUID) error
 	End(ctx context.Context, taken domain.DelegatedAction, claim uuid.UUID, problem *domain.Problem) error
 }
 
@@ -61,7 +60,7 @@ func (s *service) act(ctx context.Context, c domain.Connection) {
 func (s *service) actOn(ctx context.Context, c domain.Connection, claim uuid.UUID, action domain.DelegatedAction) {
 	doing, cancel := context.WithTimeout(ctx, actionTime)
 	defer cancel()
-	done, err := s.do(doing, c, claim, action)
+	done, err := s.do(doing, c, action)
 	writing, cancel := ending(ctx)
 	defer cancel()
 	if unopened, ok := errors.AsType[unopenedError](err); ok {
@@ -103,7 +102,7 @@ func (s *service) endAction(ctx context.Context, action domain.DelegatedAction, 
 }
 
 // do does what is next. done says that nothing is left to do; without an error there is.
-func (s *service) do(ctx context.Context, c domain.Connection, claim uuid.UUID, action domain.DelegatedAction) (done bool, err error) {
+func (s *service) do(ctx context.Context, c domain.Connection, action domain.DelegatedAction) (done bool, err error) {
 	now, err := s.clock.Now(ctx) // before Nova is asked
 	if err != nil {
 		return false, err
@@ -120,7 +119,7 @@ func (s *service) do(ctx context.Context, c domain.Connection, claim uuid.UUID, 
 	err = s.cloud.use(ctx, c, func(cloud session) (err error) {
 		a := acting{service: s, cloud: cloud, connection: c, action: action, now: now}
 		if action.Ask.Verb == domain.Connect {
-			err = a.connect(ctx, claim)
+			err = a.connect(ctx)
 			done = err == nil
 		} else {
 			done, err = a.act(ctx)

@@ -240,9 +240,8 @@ func TestPermissions(t *testing.T) {
 	if got != "connected "+server.ID+" "+ram+" "+testkit.Sandbox(t).ImageID {
 		t.Errorf("the instance is %s", got)
 	}
-	again := w.done(t, p, w.ask(t, c, uuid.New(), domain.Ask{Verb: domain.Connect}, func(a *domain.DelegatedAction) { a.ServerID = server.ID }))
-	if wants(t, again, ""); again.InstanceID != id {
-		t.Errorf("it is the instance %s, want %s", again.InstanceID, id)
+	for again, want := range map[uuid.UUID]string{id: "", uuid.New(): "conflict"} { // the instance keeps its id
+		wants(t, w.done(t, p, w.ask(t, c, again, domain.Ask{Verb: domain.Connect}, func(a *domain.DelegatedAction) { a.ServerID = server.ID })), want)
 	}
 	stranger := testkit.NewProject(t).Boot(t, "strange", 1)[0]
 	wants(t, w.done(t, p, w.ask(t, c, uuid.New(), domain.Ask{Verb: domain.Connect}, func(a *domain.DelegatedAction) { a.ServerID = stranger.ID })), "not_found")
@@ -263,7 +262,7 @@ func TestEndedSinceItWasListed(t *testing.T) {
 	w.exec(t, "update connections set status = 'deleted', reason = 'it was deleted' where id = $1", c.ID)
 	s := &service{clock: w.db, delegations: postgres.Delegations{DB: w.db}, cloud: newSessions(nil)}
 	s.cloud.login = func(context.Context) (account, error) { return nil, apperr.New(apperr.Unavailable, "it was asked") }
-	if done, err := s.do(t.Context(), c, uuid.New(), a); done || apperr.CodeOf(err) != apperr.Forbidden {
+	if done, err := s.do(t.Context(), c, a); done || apperr.CodeOf(err) != apperr.Forbidden {
 		t.Errorf("done is %t, %v", done, err)
 	}
 }

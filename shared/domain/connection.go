@@ -259,6 +259,8 @@ type DelegatedAction struct {
 	UserID       string // who asked
 	Ask          Ask
 	Payload      []byte // a sealed DelegatedDeploy; nil but for Deploy
+	BodySHA256   []byte // of the request, when its caller gave the ID; nil = the ID is ours
+	Repeated     bool   // of one that is stored: the same request has stored it before
 	Status       ActionStatus
 	Problem      *Problem
 	CreatedAt    time.Time

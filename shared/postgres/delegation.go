@@ -139,6 +139,8 @@ const (
 	retireDelegatedSQL = `
 with old as (
     delete from actions where status <> 'running' and updated_at < now() - $1::interval
+), old_keyed as (
+    delete from keyed_actions where created_at < now() - $1::interval
 )
 delete from deployments where created_at < now() - $1::interval
   and exists (select from deployments later where later.project_id = deployments.project_id and later.instance_id = deployments.instance_id
@@ -150,12 +152,17 @@ delete from connections c
 where status <> 'active' and revoked and updated_at < now() - $1::interval
   and not exists (select from actions a where a.connection_id = c.id)
   and not exists (select from instances i where i.connection_id = c.id and i.state <> 'deleted')`
+
+	// The bundles that nobody may fetch any more.
+	wipeBundlesSQL = `
+update deployments d set bundle = null
+where d.bundle is not null and not exists (select from instances i where ` + permittedSQL + `)`
 )
 
-// Retire deletes actions that ended longer ago than age, deployments that others have followed, and the bundles whose time is over;
+// Retire deletes actions that ended longer ago than age, deployments that others have followed, and the bundles that nobody may fetch;
 // and connections that ended longer ago than connectionAge, when nothing runs through them any more and Keystone has no trust of theirs.
 func (d Delegations) Retire(ctx context.Context, age, connectionAge time.Duration) error {
-	if _, err := d.DB.pool.Exec(ctx, "update deployments set bundle = null where bundle is not null and expires_at < now()"); err != nil {
+	if _, err := d.DB.pool.Exec(ctx, wipeBundlesSQL); err != nil {
 		return classify(err)
 	}
 	if _, err := d.DB.pool.Exec(ctx, retireDelegatedSQL, age); err != nil {

@@ -74,12 +74,23 @@ func TestRolesMayDoWhatConnectionsTake(t *testing.T) {
 		ID: uuid.New(), ProjectID: "p1", ConnectionID: made.ID, InstanceID: connected.ID, UserID: "v", Ask: domain.Ask{Verb: domain.Stop},
 	})
 	allowed("ask", err)
+	keyed := postgres.KeyedActions{DB: serves}
+	action, err := keyed.Begin(ctx, newKey(), time.Hour)
+	allowed("begin an action", errors.Join(err, keyed.Deploying(ctx, action, d.ID), keyed.Finish(ctx, action, domain.ActionResult{})))
+	if action, err = keyed.Begin(ctx, newKey(), time.Hour); err == nil {
+		err = keyed.Abandon(ctx, action)
+	}
+	allowed("abandon an action", err)
 	_, err = postgres.Actions{DB: serves}.Get(ctx, through, asked.ID)
 	allowed("action", err)
 	_, err = instances.Disconnect(ctx, "p1", connected.ID, made.ID)
 	allowed("disconnect", err)
 
 	worker(t, works, o, asked, made, allowed)
+	_, _, err = postgres.Actions{DB: serves}.Connect(ctx, domain.DelegatedAction{
+		ID: uuid.New(), ProjectID: "p1", ConnectionID: made.ID, ServerID: "s10", UserID: "v", Ask: domain.Ask{Verb: domain.Connect},
+	})
+	allowed("ask to connect", err)
 	ended, err := connections.End(ctx, "p1", made.ID, domain.ConnectionDeleted, "", false)
 	allowed("end", err)
 	_, err = postgres.Delegations{DB: serves}.MarkRevoked(ctx, made)
@@ -135,7 +146,6 @@ func worker(t *testing.T, db *postgres.DB, o domain.Order, asked domain.Delegate
 	if len(taken) != 1 || taken[0].ID != asked.ID {
 		t.Fatalf("taken were %+v", taken)
 	}
-	allowed("managed", actions.Managed(ctx, taken[0], mine, taken[0].InstanceID))
 	allowed("release", actions.Release(ctx, taken[0], mine, time.Minute))
 	allowed("end", actions.End(ctx, taken[0], mine, nil))
 	allowed("silent", delegations.MarkUnreachable(ctx, "p1", made.ID, time.Second, time.Minute))

@@ -1523,6 +1523,9 @@ type ServerAction struct {
 	// Hard Of a reboot: power off and on, without asking the guest.
 	Hard *bool `json:"hard,omitempty"`
 
+	// ID An id of the caller's for the action, so that the request can be sent again: it is done once.
+	ID *string `json:"id,omitempty"`
+
 	// Image Of deploy, where it must be given: the reference of an OCI image with a tag or a digest. Without a registry it is of Docker Hub.
 	Image *string `json:"image,omitempty"`
 
@@ -1559,7 +1562,7 @@ type ServerConnect struct {
 	// ConnectionID The connection that it is to be managed through, of whose project the server is.
 	ConnectionID *string `json:"connection_id,omitempty"`
 
-	// ID The instance's id. Without one it gets one.
+	// ID The id of the instance. Without one it is a new one, or the one that the server's instance has already.
 	ID       *string `json:"id,omitempty"`
 	ServerID string  `json:"server_id"`
 }
@@ -1591,7 +1594,7 @@ type ServerConnecting struct {
 	// ConnectionID A UUID in lower case.
 	ConnectionID UUID `json:"connection_id"`
 
-	// ID The instance's id, unless the project tracks the server already.
+	// ID The id that the instance has, or will have.
 	ID UUID `json:"id"`
 
 	// ServerID A UUID in lower case.
