@@ -68,7 +68,7 @@ func TestChecksOfIdleConnections(t *testing.T) {
 	delegations := postgres.Delegations{DB: w.db}
 	s := &service{
 		clock: w.db, jobs: postgres.Jobs{DB: w.db}, connections: postgres.Connections{DB: w.db}, delegations: delegations, remote: delegations,
-		instances: postgres.Instances{DB: w.db}, wake: func(...string) {},
+		instances: postgres.Instances{DB: w.db}, wake: func(...string) {}, pending: func(context.Context, int64) {},
 	}
 	s.cloud = newSessions(nil)
 	s.cloud.accepted = s.accepted
