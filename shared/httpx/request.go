@@ -20,7 +20,7 @@ import (
 // MaxBody is the largest request body: user_data of 64 KiB for a few instances fits many times.
 const MaxBody = 1 << 20
 
-// Body reads the request's JSON into T, strictly: unknown fields, wrong types and trailing data are refused
+// Body reads the request's JSON into T, strictly: unknown and repeated fields, wrong types and trailing data are refused
 // with the field's name.
 func Body[T any](r *http.Request) (in T, err error) {
 	if kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind != "application/json" {
@@ -41,7 +41,7 @@ func Body[T any](r *http.Request) (in T, err error) {
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return in, apperr.New(apperr.Invalid, "the body has more after its JSON value")
 	}
-	return in, nil
+	return in, checkKeys(data)
 }
 
 // Bytes reads the request's body as it is.
