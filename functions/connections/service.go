@@ -129,6 +129,9 @@ func (s service) credential(ctx context.Context, who domain.Identity, w wish) (s
 	if w.AuthURL == "" && as.ProjectID != who.ProjectID {
 		return stored, apperr.InvalidField("id", fmt.Sprintf("is of the project %s (%s): use a token of that project, because its servers are followed there", as.ProjectName, as.ProjectID))
 	}
+	if err := suffices(as, w.Actions); err != nil {
+		return stored, err
+	}
 	w.ActsAs = as
 	if w.Flavors, err = cloud.Flavors(ctx); err != nil {
 		return stored, badAccess(w, err)
@@ -137,6 +140,23 @@ func (s service) credential(ctx context.Context, who domain.Identity, w wish) (s
 		return stored, err
 	}
 	return s.keep(ctx, w.Connection)
+}
+
+// suffices refuses an application credential that only reads when the actions need more. Other roles than reader have the cloud's own
+// names and rights, so what they are good for is seen when they are used.
+func suffices(as domain.ActsAs, actions []domain.Permission) error {
+	var more []string
+	for _, p := range actions {
+		if p != domain.MayConnect { // which only reads
+			more = append(more, string(p))
+		}
+	}
+	if !as.ReadsOnly() || len(more) == 0 {
+		return nil
+	}
+	return apperr.InvalidField("id", fmt.Sprintf(
+		"the application credential has only the role reader, which cannot %s: make one with another of your roles, such as member; "+
+			"with reader alone a connection may have the action connect only", strings.Join(more, ", ")))
 }
 
 // badCredential is the caller's mistake, and not his token's.

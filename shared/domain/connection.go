@@ -97,6 +97,9 @@ type ActsAs struct {
 	Unrestricted bool `json:"unrestricted,omitempty"`
 }
 
+// ReadsOnly says whether OpenStack surely lets it do no more than look: its only role is reader.
+func (a ActsAs) ReadsOnly() bool { return len(a.Roles) > 0 && !(Identity{Roles: a.Roles}).MayAct() }
+
 // Remote says whether the connection is to another cloud or region than ours.
 func (c Connection) Remote() bool { return c.AuthURL != "" || c.Region != "" }
 

@@ -659,7 +659,7 @@ type ConnectionRequest struct {
 	// ExpiresAt Until when: in the future, and 366 days ahead at most.
 	ExpiresAt time.Time `json:"expires_at"`
 
-	// ID Of an application credential: its id.
+	// ID Of an application credential: its id. One whose only role is reader is refused, unless the actions are `connect` alone.
 	ID *string `json:"id,omitempty"`
 
 	// IdleTimeout It also ends when nothing was asked for through it for as long: 1h to 8784h, such as 24h.
@@ -678,7 +678,7 @@ type ConnectionRequest struct {
 	Secret *string `json:"secret,omitempty"`
 
 	// UsableBy Ids of the users and projects that may act through it, besides the caller. Of a project it is every user with a role
-	// that may do more than read.
+	// that may do more than read. An id has 32 or 64 hexadecimal digits, but for a Keystone whose ids have another form: a name is refused.
 	UsableBy *[]KeystoneID `json:"usable_by,omitempty"`
 }
 
