@@ -129,7 +129,7 @@ func (s *service) conclude(ctx context.Context, cloud session, c domain.Connecti
 	if err := clearAway(ctx, cloud, order, status); err != nil {
 		return err
 	}
-	order.Status = status
+	order.Status, order.Problem = status, order.LeftProblem()
 	defer s.tell(c)
 	return s.orders.Conclude(ctx, order)
 }
@@ -174,7 +174,7 @@ func (s *service) giveUp(ctx context.Context, c domain.Connection, id uuid.UUID,
 		return err
 	}
 	defer s.tell(c)
-	order.Status = order.Abandoned()
+	order.Status, order.Problem = order.Abandoned(), why
 	return errors.Join(s.orders.Conclude(ctx, order), s.orders.Release(ctx, order, claim))
 }
 

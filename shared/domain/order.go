@@ -29,6 +29,7 @@ type Order struct {
 	BodySHA256 []byte // of the canonical request, to tell a repeat from another order under the same id
 	Spec       OrderSpec
 	Status     OrderStatus
+	Problem    *Problem // why it has ended otherwise than as it was asked for, where no instance says it
 	CreatedAt  time.Time
 	Instances  []Instance
 	Callback   *Callback // one that is to be made with the order, which then gets every event of it
@@ -109,10 +110,7 @@ func (o Order) Evaluate() OrderStatus {
 		return o.Status
 	}
 	if o.RollingBack() {
-		if slices.ContainsFunc(o.Instances, Instance.left) {
-			return OrderRunning
-		}
-		return OrderRolledBack
+		return o.rolledBack()
 	}
 	failed := 0
 	for _, i := range o.Instances {
@@ -130,6 +128,18 @@ func (o Order) Evaluate() OrderStatus {
 		return OrderFailed
 	}
 	return OrderPartial
+}
+
+// rolledBack is the status of an order of which nothing is to stay. It fails when Nova was asked often enough to delete what is left.
+func (o Order) rolledBack() OrderStatus {
+	left := o.Left()
+	switch {
+	case len(left) == 0:
+		return OrderRolledBack
+	case slices.ContainsFunc(left, func(i Instance) bool { return !o.undeletable(i) }):
+		return OrderRunning
+	}
+	return OrderFailed
 }
 
 // Abandoned is the status of an order on which nobody can work any more, because its connection has ended: that of its instances as
@@ -167,28 +177,8 @@ func (o Order) starts(i Instance) bool {
 	return o.Spec.Reuse && !o.Spec.Stopped && i.State == InstanceStopped
 }
 
-// RollingBack says whether nothing of the order is to stay: it is all or nothing, and one of its instances could not be
-// had or is gone. That follows from the instances alone, so a rollback that has begun is gone on with by whoever comes.
-func (o Order) RollingBack() bool {
-	switch o.Status {
-	case OrderDone, OrderPartial, OrderFailed:
-		return false
-	}
-	return o.Spec.OnFailure == Rollback && slices.ContainsFunc(o.Instances, Instance.lost)
-}
-
-// lost says whether the instance cannot be had, or is gone.
-func (i Instance) lost() bool {
-	return i.State == InstanceError || i.State == InstanceDeleting || i.State == InstanceDeleted
-}
-
 // letGo says whether the instance was disconnected: then no order does anything to its server any more, nor waits for it.
 func (i Instance) letGo() bool { return !i.DisconnectedAt.IsZero() }
-
-// left says whether there is, or may be, a server of the instance.
-func (i Instance) left() bool {
-	return i.State != InstanceDeleted && !i.letGo() && (i.ServerID != "" || i.Problem == nil)
-}
 
 // Step is what is to be done next for one instance of an order.
 type Step string
@@ -218,7 +208,7 @@ func (o Order) Next() []Step {
 		case i.letGo(), o.Status != OrderRunning:
 		case rollingBack && o.awaits(i, rollbackPatience):
 		case rollingBack:
-			steps[n] = i.undo()
+			steps[n] = o.undo(i)
 		case !i.Decided():
 			steps[n] = StepCreate
 		case o.Spec.Stopped && i.State == InstanceActive:
@@ -228,16 +218,6 @@ func (o Order) Next() []Step {
 		}
 	}
 	return steps
-}
-
-func (i Instance) undo() Step {
-	switch {
-	case !i.Decided():
-		return StepForgo
-	case i.ServerID == "", i.State == InstanceDeleting, i.State == InstanceDeleted:
-		return StepNone
-	}
-	return StepDelete
 }
 
 // Undecided counts the instances that Nova has neither accepted nor refused.

@@ -15,7 +15,7 @@ import (
 // The newest come first, from behind a marker. Ids are the caller's, so their order is not that of time.
 const (
 	listedOrdersSQL = `
-select id, project_id, spec, status, created_at, coalesce(connection_id, '00000000-0000-0000-0000-000000000000'),
+select id, project_id, spec, status, problem, created_at, coalesce(connection_id, '00000000-0000-0000-0000-000000000000'),
        coalesce(claimed_until > clock_timestamp(), false)
 from orders
 where ($2::text[] is null or status = any($2)) and (created_at, id) < ($3, $4) and project_id = $1`
@@ -60,7 +60,7 @@ func (o Orders) mark(ctx context.Context, q domain.OrderQuery) (any, error) {
 }
 
 func scanListed(row pgx.CollectableRow) (l domain.ListedOrder, err error) {
-	err = row.Scan(&l.ID, &l.ProjectID, &l.Spec, &l.Status, &l.CreatedAt, &l.ConnectionID, &l.Busy)
+	err = row.Scan(&l.ID, &l.ProjectID, &l.Spec, &l.Status, &l.Problem, &l.CreatedAt, &l.ConnectionID, &l.Busy)
 	l.CreatedAt = l.CreatedAt.UTC()
 	return l, err
 }

@@ -203,6 +203,15 @@ const (
 	Rollback LaunchRequestOnFailure = "rollback"
 )
 
+// Defines values for OrderErrorCode.
+const (
+	OrderErrorCodeConflict       OrderErrorCode = "conflict"
+	OrderErrorCodeDelegationLost OrderErrorCode = "delegation_lost"
+	OrderErrorCodeForbidden      OrderErrorCode = "forbidden"
+	OrderErrorCodeInvalid        OrderErrorCode = "invalid"
+	OrderErrorCodeNotRolledBack  OrderErrorCode = "not_rolled_back"
+)
+
 // Defines values for OrderStatus.
 const (
 	OrderStatusDone       OrderStatus = "done"
@@ -1162,6 +1171,9 @@ type Order struct {
 	// CreatedAt RFC 3339 in UTC.
 	CreatedAt Time `json:"created_at"`
 
+	// Error Why the order has ended otherwise than as it was asked for, where no instance says it.
+	Error *OrderError `json:"error,omitempty"`
+
 	// ID A UUID in lower case.
 	ID UUID `json:"id"`
 
@@ -1190,8 +1202,23 @@ type OrderCallback struct {
 	Status CallbackStatus `json:"status"`
 }
 
+// OrderError Why the order has ended otherwise than as it was asked for, where no instance says it.
+type OrderError struct {
+	// Code `not_rolled_back`: Nova was asked often enough to delete servers, and they are still there; `detail` names them, with Nova's
+	// reason. The others: why what was ordered through a connection was abandoned.
+	Code   OrderErrorCode `json:"code"`
+	Detail string         `json:"detail"`
+}
+
+// OrderErrorCode `not_rolled_back`: Nova was asked often enough to delete servers, and they are still there; `detail` names them, with Nova's
+// reason. The others: why what was ordered through a connection was abandoned.
+type OrderErrorCode string
+
 // OrderEvent defines model for OrderEvent.
 type OrderEvent struct {
+	// Fault Why the order has ended otherwise than as it was asked for, where no instance says it.
+	Fault *OrderError `json:"fault,omitempty"`
+
 	// OrderID A UUID in lower case.
 	OrderID UUID `json:"order_id"`
 
