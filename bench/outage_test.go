@@ -32,7 +32,7 @@ const (
 	outageTick    = time.Minute / outageScale
 )
 
-// outage is a fake cloud of which nobody counted a day. Its servers stopped one after the other.
+// outage is a fake cloud whose hours were not counted for a day. Its servers stopped one after the other.
 type outage struct {
 	*fakeCloud
 	last  time.Time // the newest full hour

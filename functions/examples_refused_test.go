@@ -146,7 +146,7 @@ func (e *examples) refusedByTheOperator(t *testing.T) {
 	client := spawn(t, testkit.Database(t), map[string]string{"OS_CLOUD": "demo", "ALLOWED_PROJECTS": "another", "TRUSTEE_USER_ID": uuid.NewString()})
 	e.refuse(t, "ALLOWED_PROJECTS of others", client.As(project.Token(t)), refusal{status: 403, fits: withToken})
 	client = spawn(t, testkit.Database(t), map[string]string{"OS_CLOUD": "demo", "TRUSTEE_USER_ID": uuid.NewString()})
-	e.refuse(t, "a trustee that there is not", client.As(project.Token(t)), refusal{status: 501, fits: func(o operation) bool { return o.OperationID == "createConnection" }})
+	e.refuse(t, "an unknown trustee", client.As(project.Token(t)), refusal{status: 501, fits: func(o operation) bool { return o.OperationID == "createConnection" }})
 	wrong := testkit.Redirect(t).Env(t, "collector")
 	wrong["OS_PASSWORD"] = "wrong"
 	database := testkit.Database(t)

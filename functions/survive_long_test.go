@@ -12,8 +12,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestLongLaunchSurvivesKill sends orders of ten to two copies at once, kills one of them at a random moment, and sends each
-// again, to the other copy or to one that was started anew, until it is finished: Nova then has exactly its servers.
+// TestLongLaunchSurvivesKill sends orders of ten to two replicas at once, kills one of them at a random moment, and sends each
+// again, to the other replica or to one that was started anew, until it is finished: Nova then has exactly its servers.
 func TestLongLaunchSurvivesKill(t *testing.T) {
 	testkit.Heavy(t)
 	const kills, count, atOnce = 20, 10, 4

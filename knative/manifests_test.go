@@ -13,11 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"sigs.k8s.io/yaml"
-
-	"github.com/cloudfn/cloudfn/shared/run"
 )
 
 // object is any Kubernetes object, as far as the tests look into it.
@@ -202,41 +199,6 @@ func own(service object, variable string) (number int) {
 	return number
 }
 
-// TestServices: what every function's pod must have, whoever writes the next one.
-func TestServices(t *testing.T) {
-	t.Parallel()
-	objects := render(t, "local")
-	sources := ofKind(objects, "PingSource")
-	var config map[string]string
-	for _, c := range ofKind(objects, "ConfigMap") {
-		config = c.Data
-	}
-	for name, service := range ofKind(objects, "Service") {
-		pod := service.Spec.Template.Spec
-		container := pod.Containers[0]
-		if pod.AutomountServiceAccountToken == nil || *pod.AutomountServiceAccountToken || pod.EnableServiceLinks == nil || *pod.EnableServiceLinks {
-			t.Errorf("%s gets a token or the environment of other Services", name)
-		}
-		if container.LivenessProbe != nil || container.ReadinessProbe != nil {
-			t.Errorf("%s has a probe, which slows its cold start", name)
-		}
-		source, event := sources[name]
-		if pod.ContainerConcurrency == 0 || service.Spec.Template.Metadata.Annotations["autoscaling.knative.dev/max-scale"] == "" {
-			t.Errorf("%s has no concurrency or no max-scale", name)
-		}
-		if got, least := time.Duration(pod.TimeoutSeconds)*time.Second, longest(t, name, event, config)+drainSleep; got < least {
-			t.Errorf("%s has timeoutSeconds %s: a pod that ends would not finish its requests, which takes %s", name, got, least)
-		}
-		local := service.Metadata.Labels["networking.knative.dev/visibility"] == "cluster-local"
-		if event != local || event != (pod.ServiceAccountName == "cloudfn-event") {
-			t.Errorf("%s: a function with a PingSource is cluster-local and runs as cloudfn-event, no other is and does", name)
-		}
-		if event && (source.Spec.Timezone != "UTC" || source.Spec.Schedule != schedule(t, name) || source.Spec.Sink.Ref.Name != name || source.Spec.CeOverrides.Extensions["cloudfnkey"] != "local-event-key") {
-			t.Errorf("the PingSource of %s is %+v", name, source.Spec)
-		}
-	}
-}
-
 // TestSecrets: each function holds the secrets that it needs, and those that serve HTTP hold nothing that opens what is sealed, or
 // that logs in to the cloud, wherever in their environment.
 func TestSecrets(t *testing.T) {
@@ -304,45 +266,4 @@ func TestTheComponentForOtherClouds(t *testing.T) {
 			t.Errorf("%s may reach other clouds: %t", name, !want)
 		}
 	}
-}
-
-// drainSleep is for how long queue-proxy still lets requests in after its pod was told to end (serving v0.50,
-// pkg/queue/sharedmain: drainSleepDuration).
-const drainSleep = 30 * time.Second
-
-// longest is how long a request to the function may take. An event is told to stop when its pod has to end.
-func longest(t *testing.T, name string, event bool, config map[string]string) time.Duration {
-	t.Helper()
-	if event {
-		return duration(t, config["EVENT_TIMEOUT"])
-	}
-	if name == "gateway" {
-		return duration(t, config["REQUEST_TIMEOUT"]) + 15*time.Second // for a copy that has to start first
-	}
-	return duration(t, config["REQUEST_TIMEOUT"])
-}
-
-func duration(t *testing.T, text string) time.Duration {
-	t.Helper()
-	d, err := time.ParseDuration(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return d
-}
-
-// schedule is the one that the function is registered with, which the daemon goes by.
-func schedule(t *testing.T, name string) string {
-	t.Helper()
-	code, err := os.ReadFile("../functions/" + name + "/config.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for written, cron := range map[string]run.Schedule{"run.Hourly": run.Hourly, "run.Minutely": run.Minutely} {
-		if bytes.Contains(code, []byte(`run.Event("`+name+`", `+written)) {
-			return string(cron)
-		}
-	}
-	t.Fatalf("functions/%s/config.go registers no schedule", name)
-	return ""
 }

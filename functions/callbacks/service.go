@@ -7,7 +7,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/webhook"
 )
@@ -99,10 +98,8 @@ func (s service) check(url *string, events *[]string) error {
 	if events == nil {
 		return nil
 	}
-	for _, e := range *events {
-		if !slices.Contains(domain.EventTypes(), e) {
-			return apperr.InvalidField("events", "has a type that there is not", domain.EventTypes()...)
-		}
+	if err := domain.CheckEventTypes("events", *events); err != nil {
+		return err
 	}
 	slices.Sort(*events)
 	*events = slices.Compact(*events)

@@ -26,7 +26,7 @@ type fakeCloud struct {
 }
 
 func (f *fakeCloud) call(name, of string) error {
-	if f.each && of == "" && (name == "standings" || name == "cells") {
+	if f.each && of == "" && (name == "current" || name == "cells") {
 		return apperr.New(apperr.Forbidden, "it takes the admin role")
 	}
 	f.mu.Lock()
@@ -73,7 +73,7 @@ func (f *fakeCloud) In(_ context.Context, projectID string) (session, error) {
 }
 
 func (f *fakeCloud) Standings(_ context.Context, projectID string, see func(domain.Standing)) error {
-	if err := f.call("standings", projectID); err != nil {
+	if err := f.call("current", projectID); err != nil {
 		return err
 	}
 	for _, h := range f.of(projectID) {

@@ -54,7 +54,7 @@ func TestOneUnclearHourCostsOneServer(t *testing.T) {
 			t.Errorf("it asked for %s", name)
 		}
 	}
-	if calls["actions"] != 1 || calls["actions lacking"] != 1 || calls["standings"] != 1 {
+	if calls["actions"] != 1 || calls["actions lacking"] != 1 || calls["current"] != 1 {
 		t.Errorf("it asked %v", calls)
 	}
 }
@@ -120,8 +120,8 @@ func TestAnOutageIsMadeUpForInParts(t *testing.T) {
 			t.Errorf("the log of server %d was read %d times, want %d", i, n, want)
 		}
 	}
-	if all["standings"] != 1 {
-		t.Errorf("servers were read %d times", all["standings"])
+	if all["current"] != 1 {
+		t.Errorf("servers were read %d times", all["current"])
 	}
 	checkOutage(t, database, hour, servers, projects)
 }
@@ -185,12 +185,12 @@ func TestALogThatCannotBeRead(t *testing.T) {
 	}
 	away = false
 	calls := tickAt(t, database, cloud, 4*time.Hour, hour.Add(2*time.Minute))
-	if got := rows(t, database, "p0"); got[0].Running != 30 || got[0].Uncertain != 0 || calls["standings"] != 0 {
+	if got := rows(t, database, "p0"); got[0].Running != 30 || got[0].Uncertain != 0 || calls["current"] != 0 {
 		t.Errorf("got %+v after %v", got, calls)
 	}
 }
 
-// TestACellThatGoesDown after the standings were read, and before the changes, leaves the hour missing: its servers would be
+// TestACellThatGoesDown after the current servers were read, and before the changes, leaves the hour missing: its servers would be
 // counted as they stand now.
 func TestACellThatGoesDown(t *testing.T) {
 	t.Parallel()
@@ -236,7 +236,7 @@ func TestATickThatComesEarly(t *testing.T) {
 	cloud := &fakeCloud{projects: twoProjects[:1], servers: []domain.History{stood("a", "p1", hour)}}
 	s := serviceOn(t, database, cloud, time.Hour)
 	cloud.before = func(call, _ string) error {
-		if now, err := s.clock.Now(context.Background()); call == "standings" && (err != nil || now.Before(hour)) {
+		if now, err := s.clock.Now(context.Background()); call == "current" && (err != nil || now.Before(hour)) {
 			t.Errorf("the servers were read at %s %v, before the hour", now, err)
 		}
 		return nil
@@ -272,8 +272,8 @@ func TestTimeThatIsUpWhileListing(t *testing.T) {
 	late := stood("late", "p0", hour)
 	late.Created, late.Updated = hour.Add(2*time.Minute), hour.Add(2*time.Minute)
 	cloud.servers = append(cloud.servers, late)
-	if err := collect(t, s); err != nil || cloud.called("standings") != 1 {
-		t.Errorf("servers were read %d times: %v", cloud.called("standings"), err)
+	if err := collect(t, s); err != nil || cloud.called("current") != 1 {
+		t.Errorf("servers were read %d times: %v", cloud.called("current"), err)
 	}
 	checkOutage(t, database, hour, 48, 1)
 }

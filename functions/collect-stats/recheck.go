@@ -33,7 +33,7 @@ func (s service) recheck(ctx context.Context, now, slot time.Time) error {
 	if err != nil || len(counts) == 0 {
 		return err
 	}
-	t := newTally(now, s.refine(now))
+	t := newCounter(now, s.refine(now))
 	for _, c := range counts {
 		t.add(undecided(c))
 	}
@@ -59,7 +59,7 @@ func undecided(c domain.HourCount) *entry {
 
 // readAgain reads what changed and the logs that the rows wait for. A server of a cell that is down would pass for one that
 // Nova no longer has, so all cells must answer before and after.
-func (t *tally) readAgain(ctx context.Context, cloud census, projectID string) error {
+func (t *counter) readAgain(ctx context.Context, cloud census, projectID string) error {
 	if err := cloud.CellsUp(ctx, projectID); err != nil {
 		return err
 	}
@@ -71,10 +71,10 @@ func (t *tally) readAgain(ctx context.Context, cloud census, projectID string) e
 
 // recheckEach checks project by project. A project that cannot be read keeps its counts, and is tried with growing
 // pauses.
-func (s service) recheckEach(ctx context.Context, now time.Time, cloud session, t *tally, counts []domain.HourCount) error {
+func (s service) recheckEach(ctx context.Context, now time.Time, cloud session, t *counter, counts []domain.HourCount) error {
 	var mu sync.Mutex
 	read := map[string]bool{}
-	err := eachProject(ctx, cloud, t, func(ctx context.Context, scoped session, id string, one *tally) error {
+	err := eachProject(ctx, cloud, t, func(ctx context.Context, scoped session, id string, one *counter) error {
 		err := one.readAgain(ctx, scoped, id)
 		mu.Lock()
 		defer mu.Unlock()
@@ -95,7 +95,7 @@ func (s service) recheckEach(ctx context.Context, now time.Time, cloud session, 
 	return joined(err, s.refine(now)(ctx, kept))
 }
 
-// refine stores rows of which servers were checked again.
+// refine stores rows whose servers were checked again.
 func (s service) refine(now time.Time) func(context.Context, []*entry) error {
 	return func(ctx context.Context, rows []*entry) error {
 		var refined []domain.RefinedCount

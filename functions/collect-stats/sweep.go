@@ -104,8 +104,8 @@ func (s service) count(ctx context.Context, now, slot time.Time) (unread, err er
 func (w *sweep) clock() time.Time { return w.now.Add(time.Since(w.began)) }
 
 // due is what projects lack of the hours.
-func (w *sweep) due(hours []time.Time) *tally {
-	t := newTally(w.clock(), w.insert)
+func (w *sweep) due(hours []time.Time) *counter {
+	t := newCounter(w.clock(), w.insert)
 	for _, p := range w.projects {
 		for _, h := range hours {
 			if !w.known[p.ID][h] {
@@ -126,7 +126,7 @@ func (w *sweep) insert(ctx context.Context, rows []*entry) error {
 }
 
 // fill counts the whole cloud at once when Nova lets the account do that, else project by project.
-func (w *sweep) fill(ctx context.Context, due *tally) (unread, err error) {
+func (w *sweep) fill(ctx context.Context, due *counter) (unread, err error) {
 	if due.empty() {
 		return nil, nil
 	}
@@ -149,8 +149,8 @@ func (w *sweep) fill(ctx context.Context, due *tally) (unread, err error) {
 }
 
 // fillEach counts every project with a session of its own. One that fails stays missing, the others do not.
-func (w *sweep) fillEach(ctx context.Context, due *tally) (unread error) {
-	return eachProject(ctx, w.cloud, due, func(ctx context.Context, scoped session, id string, one *tally) error {
+func (w *sweep) fillEach(ctx context.Context, due *counter) (unread error) {
+	return eachProject(ctx, w.cloud, due, func(ctx context.Context, scoped session, id string, one *counter) error {
 		found, err := readCurrent(ctx, scoped, id, w.clock())
 		if err != nil {
 			return err
@@ -159,9 +159,9 @@ func (w *sweep) fillEach(ctx context.Context, due *tally) (unread error) {
 	})
 }
 
-// eachProject runs work for each project of the tally, with a session in it. It returns why projects failed.
+// eachProject runs work for each project of the counter, with a session in it. It returns why projects failed.
 func eachProject(
-	ctx context.Context, cloud session, due *tally, work func(context.Context, session, string, *tally) error,
+	ctx context.Context, cloud session, due *counter, work func(context.Context, session, string, *counter) error,
 ) error {
 	var mu sync.Mutex
 	var errs []error

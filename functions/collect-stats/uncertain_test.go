@@ -91,7 +91,7 @@ func TestOneUncertainServer(t *testing.T) {
 			if err := json.Unmarshal([]byte(announced(t, database)[0].Data), &data); err != nil || data["running"] != 3. || data["uncertain"] != 0. {
 				t.Errorf("announced is %v %v", data, err)
 			}
-			if n, want := cloud.called("standings"), map[bool]int{false: 1, true: 2}[each]; n != want {
+			if n, want := cloud.called("current"), map[bool]int{false: 1, true: 2}[each]; n != want {
 				t.Errorf("servers were read %d times, want %d: once for the count, never to check a server again", n, want)
 			}
 		})

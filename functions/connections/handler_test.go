@@ -100,7 +100,7 @@ func TestLifeOfATrust(t *testing.T) {
 	if end, err := time.Parse(time.RFC3339, made.ExpiresAt); err != nil || !end.Equal(c.ExpiresAt.Add(10*time.Minute).Truncate(time.Second)) {
 		t.Errorf("it expires at %s, the connection at %s", made.ExpiresAt, c.ExpiresAt)
 	}
-	session, as, err := trustee(t).Trust(t.Context(), made.ID)
+	session, as, err := testkit.Session(t, "collector").Trust(t.Context(), made.ID)
 	if err != nil || as.UserID != p.UserID || as.ProjectID != p.ID || !slices.Contains(as.Roles, "member") {
 		t.Fatalf("run-connections acts as %+v: %v", as, err)
 	}
@@ -119,7 +119,7 @@ func TestLifeOfATrust(t *testing.T) {
 	if left := p.Trusts(t); len(left) != 0 {
 		t.Errorf("Keystone still has %v", left)
 	}
-	if _, _, err := trustee(t).Trust(t.Context(), made.ID); apperr.CodeOf(err) != apperr.Unauthenticated && apperr.CodeOf(err) != apperr.NotFound {
+	if _, _, err := testkit.Session(t, "collector").Trust(t.Context(), made.ID); apperr.CodeOf(err) != apperr.Unauthenticated && apperr.CodeOf(err) != apperr.NotFound {
 		t.Errorf("a login with a deleted trust: %v", err)
 	}
 	row := testkit.Scalar[string](t, conn, "select status || ' ' || revoked from connections where id = $1", c.ID)

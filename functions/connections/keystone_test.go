@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
-	"github.com/cloudfn/cloudfn/shared/openstack"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
@@ -87,26 +86,6 @@ func onlyTrust(t *testing.T, p *testkit.Project) trust {
 		t.Fatalf("Keystone shows the trust with %d", status)
 	}
 	return body.Trust
-}
-
-// trustee logs in as run-connections does.
-func trustee(t *testing.T) *openstack.Session {
-	t.Helper()
-	cfg := openstack.Config{Cloud: "collector", ConfigFile: testkit.CloudsYAML(t)}
-	cloud, err := openstack.New(cfg, openstack.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(cloud.Close)
-	account, err := cloud.Account(cfg, openstack.Credentials{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	session, err := account.Login(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return session
 }
 
 // rules are access rules as Keystone takes them.

@@ -104,7 +104,7 @@ func (c creation) trust(w *wish, who domain.Identity) error {
 	}
 	for _, role := range w.roles {
 		if !slices.Contains(mine, role) {
-			return apperr.InvalidField("roles", "has a role that your token does not have", mine...)
+			return apperr.InvalidField("roles", fmt.Sprintf("has the role %.64q, which your token does not have", role), mine...)
 		}
 	}
 	if (domain.Identity{Roles: w.roles}).MayAct() {
@@ -148,12 +148,12 @@ func (c creation) credential(w *wish) error {
 
 func (c creation) permissions(w *wish) error { return checkActions(w.Actions) }
 
-// checkActions refuses an empty list of permissions, repeated ones, and those that there are not.
+// checkActions refuses an empty list of permissions, and repeated and unknown ones.
 func checkActions(actions []domain.Permission) error {
 	var seen []domain.Permission
 	for _, p := range actions {
 		if !slices.Contains(domain.Permissions(), string(p)) {
-			return apperr.InvalidField("actions", "has an action that there is not", domain.Permissions()...)
+			return apperr.InvalidField("actions", fmt.Sprintf("unknown action %.64q", p), domain.Permissions()...)
 		}
 		if slices.Contains(seen, p) {
 			return apperr.InvalidField("actions", "has an action twice")

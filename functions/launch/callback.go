@@ -48,10 +48,8 @@ func (s service) checkCallback(w *wanted) error {
 	if err := s.guard.Check(w.URL); err != nil {
 		return inside("callback", err)
 	}
-	for _, e := range w.Events {
-		if !slices.Contains(domain.EventTypes(), e) {
-			return apperr.InvalidField("callback.events", "has a type that there is not", domain.EventTypes()...)
-		}
+	if err := domain.CheckEventTypes("callback.events", w.Events); err != nil {
+		return err
 	}
 	if w.Secret == nil {
 		return nil

@@ -160,8 +160,8 @@ func (r *report) checkDisk(who domain.Identity, i item, f resolved) {
 	}
 }
 
-// checkNetworks holds the networks against what Nova lets be launched on. Of external ones that are those that are shared with the
-// project, for all but admins (Nova's policy network:attach_external_network).
+// checkNetworks holds the networks against what Nova lets be launched on. An external one must be shared with the
+// project, except for admins (Nova's policy network:attach_external_network).
 func (r *report) checkNetworks(who domain.Identity, wanted []ordering.Ref, networks []domain.Network) {
 	for _, w := range wanted {
 		n := slices.IndexFunc(networks, func(n domain.Network) bool { return n.ID == w.Value })

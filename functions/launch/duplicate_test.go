@@ -71,7 +71,7 @@ func TestDuplicateIsDeleted(t *testing.T) {
 		t.Errorf("the order is %+v", order)
 	}
 	if n := testkit.Scalar[int](t, testkit.Pool(t, database), "select count(*)::int from unexpected_servers"); n != 0 {
-		t.Errorf("%d servers were told of", n)
+		t.Errorf("%d servers were reported", n)
 	}
 }
 

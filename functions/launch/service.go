@@ -250,7 +250,7 @@ func (s service) conclude(ctx context.Context, cloud session, projectID string, 
 	return order, err
 }
 
-// clear removes what an order of which nothing stays has left: its key pair, which its owner alone can delete.
+// clear deletes the key pair of an order that leaves no servers behind. Only its owner can delete it.
 func (s service) clear(ctx context.Context, cloud session, order domain.Order, status domain.OrderStatus) error {
 	if order.Spec.GeneratedKey == "" || status != domain.OrderRolledBack && (status != domain.OrderFailed || made(order)) {
 		return nil

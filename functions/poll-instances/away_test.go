@@ -234,7 +234,7 @@ func TestManyTicksAtOnce(t *testing.T) {
 	all.Wait()
 	w.ends(t, w.instances[0], "building/BUILD active/ACTIVE")
 	changes := slices.DeleteFunc(b.requests(), func(path string) bool { return !strings.Contains(path, "changes-since") })
-	if len(changes) > 4 { // each copy asks for the whole cloud, which is refused
+	if len(changes) > 4 { // each replica asks for the whole cloud, which is refused
 		t.Errorf("nova was asked %v", changes)
 	}
 }

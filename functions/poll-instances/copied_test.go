@@ -38,7 +38,7 @@ func (w *world) unexpected(t *testing.T) (found []string) {
 }
 
 // TestCopiedTags: a server that somebody made with the tags of ours is not deleted, neither by a look at the order nor by a poll,
-// while the order runs, when it is done, nor months later. One event tells of each.
+// while the order runs, when it is done, nor months later. One event reports each.
 func TestCopiedTags(t *testing.T) {
 	t.Parallel()
 	w := launched(t, 1)

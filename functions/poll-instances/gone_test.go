@@ -18,12 +18,12 @@ func (w *world) track(t *testing.T) {
 	w.instances = append(w.instances, id)
 }
 
-// toldEach is what was told of each instance of the project.
-func (w *world) toldEach(t *testing.T, want string) {
+// checkEvents checks the events of each instance of the project.
+func (w *world) checkEvents(t *testing.T, want string) {
 	t.Helper()
 	for _, id := range w.instances {
 		if got := w.states(t, id); got != want {
-			t.Errorf("it was told %q, want %q", got, want)
+			t.Errorf("its events are %q, want %q", got, want)
 		}
 	}
 }
@@ -45,18 +45,18 @@ func TestAProjectIsGone(t *testing.T) {
 	testkit.OpenStack(t, "admin", "project", "set", "--disable", disabled.ID)
 	for range 2 { // the second comes too soon to be another look
 		tick(t, p, 204)
-		w.toldEach(t, "")
-		disabled.toldEach(t, "")
+		w.checkEvents(t, "")
+		disabled.checkEvents(t, "")
 	}
 	w.exec(t, "update instances set created_at = created_at - interval '1 hour'")
 	w.exec(t, "update polls set gone_at = gone_at - interval '1 minute', failing_since = failing_since - interval '1 hour', since = since - interval '1 hour', full_at = full_at - interval '1 hour', not_before = null")
 	tick(t, p, 204)
-	w.toldEach(t, "deleted/DELETED")
-	told := w.events(t, w.instances[0])
-	if last := told[len(told)-1].Data; last.Fault == nil || last.Fault.Code != "project_gone" {
+	w.checkEvents(t, "deleted/DELETED")
+	events := w.events(t, w.instances[0])
+	if last := events[len(events)-1].Data; last.Fault == nil || last.Fault.Code != "project_gone" {
 		t.Errorf("the reason is %+v", last.Fault)
 	}
-	disabled.toldEach(t, "unknown/ACTIVE")
+	disabled.checkEvents(t, "unknown/ACTIVE")
 	tick(t, p, 204)
 	if rows := testkit.Scalar[int](t, conn, "select count(*)::int from polls where project_id = $1", w.ID); rows != 0 {
 		t.Error("it is still asked for")

@@ -247,8 +247,8 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// TestStatesInBetween: a server is stopped, started and rebooted between two ticks. The states in between are told in their
-// order, once, although two copies are woken, and marked as reconstructed.
+// TestStatesInBetween: a server is stopped, started and rebooted between two ticks. The states in between are published in their
+// order, once, although two replicas are woken, and marked as reconstructed.
 func TestStatesInBetween(t *testing.T) {
 	t.Parallel()
 	w := launched(t, 1)

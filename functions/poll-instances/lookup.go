@@ -17,23 +17,23 @@ import (
 const (
 	lookUps     = 8   // servers at once that are asked for by id
 	mostLookUps = 100 // instances that are asked for by id at each event; when more are in doubt, all are read
-	// Two looks at a server that Nova does not know have to be independent, also when an event comes twice.
+	// Two lookups of a server that Nova does not know have to be independent, also when an event comes twice.
 	patience = 30 * time.Second
 )
 
-// lookUpDoubtful asks by id for the servers of instances that Nova did not know last time, or that are unknown.
-func (r *reader) lookUpDoubtful(ctx context.Context) error {
+// lookUpUncertain asks by id for the servers of instances that Nova did not know last time, or that are unknown.
+func (r *reader) lookUpUncertain(ctx context.Context) error {
 	if !slices.ContainsFunc(slices.Collect(maps.Values(r.projects)), func(p domain.Poll) bool { return p.Doubtful > 0 }) {
 		return nil
 	}
-	doubtful, err := r.polls.Doubtful(ctx, sorted(r.projects), mostLookUps)
+	doubtful, err := r.polls.ListUncertain(ctx, sorted(r.projects), mostLookUps)
 	if err != nil {
 		return err
 	}
 	return r.lookUp(ctx, doubtful, true)
 }
 
-// lookUp asks for servers by id, and writes down what is said of each. An error says nothing of a server.
+// lookUp asks for servers by id, and stores what Nova says of each. An error leaves the instance as it is.
 func (r *reader) lookUp(ctx context.Context, doubtful []domain.Instance, up bool) error {
 	for some := range slices.Chunk(doubtful, mostLookUps) {
 		at, err := r.clock.Now(ctx)

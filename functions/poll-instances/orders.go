@@ -155,7 +155,7 @@ func (s *service) forgo(ctx context.Context, cloud session, order domain.Order, 
 }
 
 // removeUnwanted deals with servers that carry an order's tags and are not its own: it deletes what the order itself made
-// twice, and tells of any other. One that cannot be deleted now comes up again when all servers are read.
+// twice, and publishes one event about any other. One that cannot be deleted now comes up again when all servers are read.
 func (s *service) removeUnwanted(ctx context.Context, servers []domain.Server) error {
 	there := slices.DeleteFunc(slices.Clone(servers), func(server domain.Server) bool {
 		state := domain.StateOf(server.Status, server.Task)
@@ -170,7 +170,7 @@ func (s *service) removeUnwanted(ctx context.Context, servers []domain.Server) e
 			continue
 		}
 		if err := s.removeExtra(ctx, server); err != nil {
-			slog.WarnContext(ctx, "a server beyond its order's own is looked at again later", "project_id", server.ProjectID, "server_id", server.ID, "error", err)
+			slog.WarnContext(ctx, "a server that its order does not need could not be dealt with: it is tried again later", "project_id", server.ProjectID, "server_id", server.ID, "error", err)
 		}
 	}
 	return nil
@@ -224,7 +224,7 @@ func (s *service) mayAdopt(ctx context.Context, i domain.Instance, server domain
 		return true
 	}
 	if err != nil {
-		slog.WarnContext(ctx, "whose server this is will be asked again", "project_id", i.ProjectID, "instance_id", i.ID, "server_id", server.ID, "error", err)
+		slog.WarnContext(ctx, "it is not known whether the server is the instance's: it is checked again later", "project_id", i.ProjectID, "instance_id", i.ID, "server_id", server.ID, "error", err)
 	}
 	return err == nil && oldest
 }

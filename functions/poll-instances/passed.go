@@ -11,9 +11,9 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// Bounds for the reading of action logs, each of which is a call.
+// Bounds for reading action logs. Each log is a call.
 const (
-	mostLogs   = 100 // at each event; of what is beyond the states in between are passed over
+	mostLogs   = 100 // at each event; beyond that, states in between are passed over
 	logsAtOnce = 8
 )
 

@@ -67,7 +67,7 @@ func (r *reader) spared(ended error) bool {
 	return errors.Is(ended, context.Canceled) || r.answered || r.asked.IsZero() || time.Since(r.asked) < r.leastWait
 }
 
-// stale says whether nobody has read for so long what changed in the project that reading all of it is less.
+// stale says whether the project's changes were not read for so long that reading all of its servers takes less.
 func (r *reader) stale(p domain.Poll) bool { return p.Since.Before(r.start.Add(-r.full)) }
 
 // begin reads what changed since the last time. A project over whose changes Nova fails is read as a whole: it has
@@ -101,7 +101,7 @@ func (r *reader) begin(ctx context.Context) (err error) {
 func (r *reader) complete(ctx context.Context, up bool) error {
 	r.up = up // it was asked for after the changes: the cells were up while they were read
 	if !r.broken && up && r.list.SweepMarker == "" && !r.fullDue() {
-		return r.lookUpDoubtful(ctx)
+		return r.lookUpUncertain(ctx)
 	}
 	err := r.sweep(ctx)
 	if err != nil && ctx.Err() != nil && r.answered {
@@ -125,7 +125,7 @@ func (r *reader) cellsUp(ctx context.Context) bool {
 	defer cancel()
 	err := r.cloud.CellsUp(ctx, r.list.ProjectID)
 	if err != nil {
-		slog.WarnContext(ctx, "it cannot be told whether all cells of nova answer: nothing counts as gone",
+		slog.WarnContext(ctx, "the cells of nova could not be checked: no server counts as gone",
 			"project_id", r.list.ProjectID, "error", err)
 	}
 	return err == nil
@@ -146,7 +146,7 @@ func (r *reader) result() []domain.Poll {
 	}
 	if r.list.ProjectID == "" {
 		if r.err == nil {
-			r.list.Answered()
+			r.list.Succeeded()
 		}
 		read = append(read, r.list)
 	}
@@ -163,7 +163,7 @@ func (r *reader) advanced(p domain.Poll) domain.Poll {
 	if r.swept {
 		p.FullAt = r.list.FullAt
 	}
-	p.Answered()
+	p.Succeeded()
 	return p
 }
 
@@ -207,7 +207,7 @@ func (r *reader) sweep(ctx context.Context) error {
 			return err
 		}
 	}
-	unseen, err := r.polls.Unseen(ctx, sorted(r.projects), r.list.SweepAt)
+	unseen, err := r.polls.ListMissing(ctx, sorted(r.projects), r.list.SweepAt)
 	if err != nil {
 		return err
 	}

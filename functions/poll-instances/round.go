@@ -20,7 +20,7 @@ const (
 	parallel  = 4  // projects of a shard that are read at once
 
 	leastWait = 70 * time.Second // Nova waits 60 s for a cell that hangs
-	goneAfter = time.Minute      // between the two looks at a project that Keystone does not know
+	goneAfter = time.Minute      // between the two lookups of a project that Keystone does not know
 )
 
 // round reads all that is due: the whole cloud at once when Nova lets the account do that, else project by
@@ -73,8 +73,8 @@ func (e *event) readMoving(ctx context.Context, moving []string) error {
 	return e.readEach(ctx, free, true)
 }
 
-// readCloud reads the list of the whole cloud, of which only some projects count when these are given. alone says
-// that each has to be read by itself.
+// readCloud reads the list of the whole cloud. When only names projects, the others are skipped. alone says that each project
+// has to be read by itself.
 func (e *event) readCloud(ctx context.Context, only []string) (alone bool, err error) {
 	if _, refused := e.each.Load(""); refused {
 		return true, nil
@@ -148,8 +148,8 @@ func (e *event) read(ctx context.Context, readers []*reader, quick bool) {
 	side(func(r *reader) error { return r.complete(ctx, up) })
 }
 
-// cellsUp says whether all cells of Nova answer, which any project's session can tell. One that does not is left
-// out of Nova's lists in silence.
+// cellsUp says whether all cells of Nova answer; any project's session can ask. Nova's lists silently leave out a cell that
+// does not.
 func cellsUp(ctx context.Context, readers []*reader) bool {
 	good := slices.DeleteFunc(slices.Clone(readers), func(r *reader) bool { return r.err != nil })
 	for _, r := range good[:min(2, len(good))] {
@@ -247,17 +247,17 @@ func (e *event) gone(ctx context.Context, now time.Time, r *reader) (bool, error
 	return true, e.change(ctx, living)
 }
 
-// silence marks the instances as unknown of projects whose reading has failed for too long, and of which nobody
-// has heard otherwise. What Nova called their state last is kept.
+// silence marks instances as unknown whose projects could not be read for too long, and that no other function has seen
+// meanwhile. Nova's last status is kept.
 func (e *event) silence(ctx context.Context, now time.Time, projects map[string]domain.Poll) error {
 	long := now.Add(-e.unknownAfter)
 	for _, id := range sorted(projects) {
 		p := projects[id]
 		// All is read while a cell is down, although not all is known.
-		if !p.SilentFor(now, e.unknownAfter) || p.Since.After(long) || p.FullAt.After(long) {
+		if !p.UnreachableFor(now, e.unknownAfter) || p.Since.After(long) || p.FullAt.After(long) {
 			continue
 		}
-		silent, err := e.polls.Silent(ctx, p.ProjectID, long)
+		silent, err := e.polls.ListStale(ctx, p.ProjectID, long)
 		if err != nil {
 			return err
 		}

@@ -120,7 +120,7 @@ from generate_series(1, $1::int) n`, n)
 	}
 }
 
-// TestNotAskedIsNotSilent: 5000 projects, of which one event can read only some, as if each call took 150 ms. Each
+// TestNotAskedIsNotSilent: one event can read only some of 5000 projects, as if each call took 150 ms. Each
 // is read after some events, and none of the instances was unknown meanwhile, although that takes longer than
 // POLL_UNKNOWN_AFTER.
 func TestNotAskedIsNotSilent(t *testing.T) {

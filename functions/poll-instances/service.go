@@ -39,15 +39,15 @@ type (
 		Moving(ctx context.Context, within time.Duration) ([]string, error)
 		OfServers(ctx context.Context, servers []domain.Server) ([]domain.Instance, error)
 		Unwanted(ctx context.Context, servers []domain.Server) ([]string, error)
-		Doubtful(ctx context.Context, projects []string, limit int) ([]domain.Instance, error)
+		ListUncertain(ctx context.Context, projects []string, limit int) ([]domain.Instance, error)
 		Seen(ctx context.Context, unchanged []domain.Instance, at time.Time) error
-		Unseen(ctx context.Context, projects []string, before time.Time) ([]domain.Instance, error)
-		Silent(ctx context.Context, projectID string, since time.Time) ([]domain.Instance, error)
+		ListMissing(ctx context.Context, projects []string, before time.Time) ([]domain.Instance, error)
+		ListStale(ctx context.Context, projectID string, since time.Time) ([]domain.Instance, error)
 		Living(ctx context.Context, projectID string) ([]domain.Instance, error)
 		Running(ctx context.Context) ([]domain.Order, error)
 	}
 	instanceStore interface {
-		ChangeAfter(ctx context.Context, known []domain.Instance, passed map[string][]domain.Passed) (told int, err error)
+		ChangeAfter(ctx context.Context, known []domain.Instance, passed map[string][]domain.Passed) (published int, err error)
 		ordering.DeleteCounter
 	}
 )
@@ -117,7 +117,7 @@ func (s *service) Poll(ctx context.Context) error {
 	return errors.Join(err, s.polls.Release(ctx, e.claim))
 }
 
-// held calls do, and prolongs its claim until that ends. A claim that another replica has taken over ends it.
+// held calls do, and prolongs its claim until that ends. A claim that another replica has adopted ends it.
 func held(ctx context.Context, renew, do func(context.Context) error) error {
 	working, stop := context.WithCancelCause(ctx)
 	ended := make(chan struct{})
@@ -131,7 +131,7 @@ func held(ctx context.Context, renew, do func(context.Context) error) error {
 	}()
 	err := do(working)
 	if errors.Is(context.Cause(working), domain.ErrFenced) {
-		slog.WarnContext(ctx, "another replica has taken over: this one was held up for too long")
+		slog.WarnContext(ctx, "another replica has adopted the claim: this one was held up for too long")
 		err = nil
 	}
 	stop(nil)
@@ -203,7 +203,7 @@ func (e *event) follow(ctx context.Context) error {
 	return nil
 }
 
-// change writes what is known of instances, and has it told.
+// change stores what is known of instances, and wakes deliver-events when that made events.
 func (s *service) change(ctx context.Context, known []domain.Instance) error {
 	return s.changeAfter(ctx, known, nil)
 }
@@ -213,8 +213,8 @@ func (s *service) changeAfter(ctx context.Context, known []domain.Instance, pass
 	if len(known) == 0 {
 		return nil
 	}
-	told, err := s.instances.ChangeAfter(ctx, known, passed)
-	if told > 0 {
+	published, err := s.instances.ChangeAfter(ctx, known, passed)
+	if published > 0 {
 		s.wake()
 	}
 	return err

@@ -46,8 +46,8 @@ func (d deleter) Servers(context.Context, domain.ServerQuery) ([]domain.Server, 
 // oneOrder is a database with one order, whose instance has the server "own".
 type oneOrder struct {
 	orderStore
-	order domain.Order
-	told  *[]string
+	order     domain.Order
+	published *[]string
 }
 
 func (o oneOrder) Get(context.Context, string, uuid.UUID) (domain.Order, error) { return o.order, nil }
@@ -56,15 +56,15 @@ func (o oneOrder) MarkDuplicate(context.Context, domain.Order, domain.CreateCall
 	return true, nil
 }
 
-func (o oneOrder) TellUnexpected(_ context.Context, _ domain.Instance, s domain.Server) (bool, error) {
-	*o.told = append(*o.told, s.ID)
+func (o oneOrder) PublishUnexpected(_ context.Context, _ domain.Instance, s domain.Server) (bool, error) {
+	*o.published = append(*o.published, s.ID)
 	return true, nil
 }
 
-// TestUnwantedGo each in its own project, once, where the account may act, and if the order itself made them. Of others it is told.
+// TestUnwantedGo each in its own project, once, where the account may act, and if the order itself made them. Others are reported.
 func TestUnwantedGo(t *testing.T) {
 	t.Parallel()
-	var deleted, told []string
+	var deleted, published []string
 	order := domain.Order{ID: uuid.New(), Status: domain.OrderRunning, CallsRecorded: true}
 	i := domain.Instance{ID: uuid.New(), ServerID: "own"}
 	call := domain.CreateCall{ID: uuid.New(), InstanceID: i.ID, Name: "web", BeganAt: time.Now(), Until: time.Now()}
@@ -79,7 +79,7 @@ func TestUnwantedGo(t *testing.T) {
 	going.Task = "deleting"
 	s := &service{
 		polls:  listed{unwanted: []string{"twice", "going", "a", "b", "copied"}},
-		orders: oneOrder{order: order, told: &told},
+		orders: oneOrder{order: order, published: &published},
 		cloud:  &sessions{kept: map[string]session{}, login: func(context.Context) (session, error) { return deleter{deleted: &deleted}, nil }},
 		wake:   func() {},
 	}
@@ -90,7 +90,7 @@ func TestUnwantedGo(t *testing.T) {
 	if diff := cmp.Diff([]string{"p/twice", "read only/a"}, deleted); diff != "" || err != nil {
 		t.Errorf("%v %s", err, diff)
 	}
-	if diff := cmp.Diff([]string{"copied"}, told); diff != "" {
+	if diff := cmp.Diff([]string{"copied"}, published); diff != "" {
 		t.Error(diff)
 	}
 }

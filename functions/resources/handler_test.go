@@ -104,7 +104,7 @@ func TestResourcesNeedsAProject(t *testing.T) {
 func TestResourcesWithAWrongAuthURL(t *testing.T) {
 	t.Parallel()
 	keystone := testkit.Redirect(t)
-	for name, path := range map[string]string{"a path that there is not": "/wrong/v3", "another version": "/v2.0"} {
+	for name, path := range map[string]string{"an unknown path": "/wrong/v3", "another version": "/v2.0"} {
 		env := keystone.Env(t, "collector")
 		env["OS_AUTH_URL"] = strings.TrimSuffix(keystone.URL(), "/v3") + path
 		app := testkit.Start(t, testkit.Env(t, testkit.Database(t), env))

@@ -52,7 +52,7 @@ func (s *service) act(ctx context.Context, c domain.Connection) {
 			all.Go(func() { s.actOn(ctx, c, claim, a) })
 		}
 		all.Wait()
-		s.tell(c)
+		s.wakeFor(c)
 	}
 }
 

@@ -175,7 +175,7 @@ values ($1, $2, 0, 'remote', $3, $4, $4, 'connected', $5, true)`, w.ID, instance
 	return instance, server
 }
 
-// fakes is a database of a project of which all servers are in fake clouds.
+// fakes is a database of a project whose servers are all in fake clouds.
 func fakes(t *testing.T) *world {
 	t.Helper()
 	w := &world{Project: &testkit.Project{ID: uuid.NewString(), DomainID: "d"}, database: testkit.Database(t)}

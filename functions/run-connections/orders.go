@@ -82,7 +82,7 @@ func (s *service) workOn(ctx context.Context, cloud session, c domain.Connection
 	wish.Prepare = func(ctx context.Context, order domain.Order) (domain.Order, error) {
 		return preparing{s, cloud, wanted, claim}.prepare(ctx, order)
 	}
-	worker := ordering.Worker{Orders: s.orders, Instances: s.instances, Tell: func() { s.tell(c) }, Claim: claimFor}
+	worker := ordering.Worker{Orders: s.orders, Instances: s.instances, Tell: func() { s.wakeFor(c) }, Claim: claimFor}
 	err = worker.Work(ctx, cloud, order, claim, &wish)
 	return errors.Join(err, s.conclude(ctx, cloud, c, id))
 }
@@ -130,7 +130,7 @@ func (s *service) conclude(ctx context.Context, cloud session, c domain.Connecti
 		return err
 	}
 	order.Status, order.Problem = status, order.LeftProblem()
-	defer s.tell(c)
+	defer s.wakeFor(c)
 	return s.orders.Conclude(ctx, order)
 }
 
@@ -173,7 +173,7 @@ func (s *service) giveUp(ctx context.Context, c domain.Connection, id uuid.UUID,
 	if order, err = s.orders.Get(ctx, c.ProjectID, id); err != nil {
 		return err
 	}
-	defer s.tell(c)
+	defer s.wakeFor(c)
 	order.Status, order.Problem = order.Abandoned(), why
 	return errors.Join(s.orders.Conclude(ctx, order), s.orders.Release(ctx, order, claim))
 }

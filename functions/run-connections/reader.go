@@ -32,7 +32,7 @@ type reader struct {
 
 	cloud session
 	read  domain.RemoteRead
-	known map[string]domain.Instance // by server id; those of which a sweep has seen nothing yet
+	known map[string]domain.Instance // by server id; those that the sweep has not seen yet
 
 	answered bool // a page came
 }
@@ -138,9 +138,9 @@ func (r *reader) write(ctx context.Context, changed []domain.Instance) error {
 	for n := range changed {
 		changed[n].SeenAt = r.read.At
 	}
-	told, err := r.instances.Change(ctx, changed)
-	if told > 0 {
-		r.tell(r.read.Connection)
+	published, err := r.instances.Change(ctx, changed)
+	if published > 0 {
+		r.wakeFor(r.read.Connection)
 	}
 	return err
 }

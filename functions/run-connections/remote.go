@@ -91,7 +91,7 @@ func (s *service) readConnection(ctx context.Context, read domain.RemoteRead) er
 		return s.remote.ReleaseRead(writing, read)
 	}
 	if answered { // a cloud that answers is not silent, whatever became of the rest
-		return errors.Join(err, s.delegations.Answered(writing, c.ProjectID, c.ID, nil), s.remote.ReleaseRead(writing, read))
+		return errors.Join(err, s.delegations.MarkReachable(writing, c.ProjectID, c.ID, nil), s.remote.ReleaseRead(writing, read))
 	}
 	return errors.Join(err, s.silent(writing, c), s.remote.ReleaseRead(writing, read))
 }

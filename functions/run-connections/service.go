@@ -27,9 +27,9 @@ type (
 		Ending(ctx context.Context, limit int) ([]domain.Connection, error)
 		Work(ctx context.Context, limit int) ([]domain.Connection, error)
 		Revoked(ctx context.Context, projectID string, id uuid.UUID) error
-		Answered(ctx context.Context, projectID string, id uuid.UUID, flavors []domain.Flavor) error
+		MarkReachable(ctx context.Context, projectID string, id uuid.UUID, flavors []domain.Flavor) error
 		Status(ctx context.Context, projectID string, id uuid.UUID) (status domain.ConnectionStatus, reason string, err error)
-		Silent(ctx context.Context, projectID string, id uuid.UUID, first, longest time.Duration) error
+		MarkUnreachable(ctx context.Context, projectID string, id uuid.UUID, first, longest time.Duration) error
 		Orders(ctx context.Context, projectID string, connection uuid.UUID, limit int) ([]uuid.UUID, error)
 		Busy(ctx context.Context, within time.Duration) (bool, error)
 		Retire(ctx context.Context, age time.Duration) error
@@ -211,7 +211,7 @@ func (s *service) opened(ctx context.Context, c domain.Connection, in session) {
 	}
 	ctx, cancel := ending(ctx)
 	defer cancel()
-	if err := s.delegations.Answered(ctx, c.ProjectID, c.ID, flavors); err != nil {
+	if err := s.delegations.MarkReachable(ctx, c.ProjectID, c.ID, flavors); err != nil {
 		slog.WarnContext(ctx, "connection not noted", "connection_id", c.ID, "error", err)
 	}
 }
@@ -239,7 +239,7 @@ func (s *service) unopened(ctx context.Context, c domain.Connection, cause error
 }
 
 func (s *service) silent(ctx context.Context, c domain.Connection) error {
-	return s.delegations.Silent(ctx, c.ProjectID, c.ID, firstPause, longestPause)
+	return s.delegations.MarkUnreachable(ctx, c.ProjectID, c.ID, firstPause, longestPause)
 }
 
 // ending is a context for what is to be written down in any case.
@@ -247,8 +247,8 @@ func ending(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 }
 
-// tell wakes who is waiting for news: events are delivered, and servers of this cloud that Nova works on are followed.
-func (s *service) tell(c domain.Connection) {
+// wakeFor wakes the functions that have work after a change: deliver-events, and poll-instances for servers of this cloud.
+func (s *service) wakeFor(c domain.Connection) {
 	if c.Remote() {
 		s.wake("deliver-events")
 		return

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// maxSeen is how many servers one request looks at, at most, to find those that its filters select. A page may then be shorter than
+	// maxSeen is how many servers one request reads, at most, to find those that its filters select. A page may then be shorter than
 	// its limit, although there are more.
 	maxSeen = 1000
 	// filterPage is how many servers are read at once when a filter may leave few of them.

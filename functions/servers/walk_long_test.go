@@ -17,7 +17,6 @@ import (
 	"github.com/gophercloud/gophercloud/v2"
 	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/servers"
 
-	"github.com/cloudfn/cloudfn/shared/openstack"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
@@ -41,7 +40,7 @@ func TestLongWalkOfManyServers(t *testing.T) {
 	p.LiftQuota(t)
 	there := p.Crowd(t, p.Boot(t, "original", 1)[0].ID, crowded)
 	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil)).As(p.Token(t))
-	session := admin(t)
+	session := testkit.Session(t, "admin") // as poll-instances has it
 	c := churn{nova: testkit.Compute(t, p.Login(t)), facts: testkit.Sandbox(t)}
 	c.nova.Microversion = "2.37" // networks: none
 	t.Cleanup(func() { c.trim(t, 0) })
@@ -75,26 +74,6 @@ func TestLongWalkOfManyServers(t *testing.T) {
 		check(t, "AllServers", there, seen, nil, 1000)
 	}
 	t.Logf("%d pages in the middle of a list were shorter than their limit", short)
-}
-
-// admin is the session that poll-instances would have.
-func admin(t *testing.T) *openstack.Session {
-	t.Helper()
-	cfg := openstack.Config{Cloud: "admin", ConfigFile: testkit.CloudsYAML(t)}
-	cloud, err := openstack.New(cfg, openstack.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(cloud.Close)
-	account, err := cloud.Account(cfg, openstack.Credentials{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	session, err := account.Login(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return session
 }
 
 // walkAll follows `next` to the end, and gives the pages' lengths and how often each server was listed.

@@ -1,5 +1,12 @@
 package domain
 
+import (
+	"fmt"
+	"slices"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+)
+
 // The types of the CloudEvents that tell of state changes. A table in functions/callbacks/README.md says what their data hold.
 const (
 	InstanceEvent     = "cloudfn.instance.state.v1"
@@ -8,7 +15,7 @@ const (
 	CallbackTestEvent = "cloudfn.callback.test.v1" // made by hand, to try a receiver
 	ConnectionEvent   = "cloudfn.connection.state.v1"
 	ActionEvent       = "cloudfn.action.state.v1" // of what is done through a connection
-	// UnexpectedServerEvent tells of a server that carries an instance's tags and is not its own.
+	// UnexpectedServerEvent is about a server that carries an instance's tags and is not its own.
 	UnexpectedServerEvent = "cloudfn.instance.unexpected_server.v1"
 	AgentReadyEvent       = "cloudfn.agent.ready.v1" // an agent that was deployed says once that it is there
 	StatsEvent            = "cloudfn.stats.hour.v1"
@@ -17,4 +24,14 @@ const (
 // EventTypes are the types that a callback may choose from.
 func EventTypes() []string {
 	return []string{InstanceEvent, OrderEvent, CallbackEvent, ConnectionEvent, ActionEvent, AgentReadyEvent, UnexpectedServerEvent}
+}
+
+// CheckEventTypes fails on a type that a callback cannot choose, and names it with the field and the types that it can.
+func CheckEventTypes(field string, types []string) error {
+	for _, t := range types {
+		if !slices.Contains(EventTypes(), t) {
+			return apperr.InvalidField(field, fmt.Sprintf("unknown event type %.64q", t), EventTypes()...)
+		}
+	}
+	return nil
 }

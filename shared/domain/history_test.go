@@ -16,7 +16,7 @@ func act(name string, minute int) Action {
 	return Action{Name: name, Start: at(minute), Finish: at(minute + 1)}
 }
 
-// begun is an action of which Nova does not say when it finished.
+// begun is an action without a finish time in Nova's log.
 func begun(name string, minute int) Action { return Action{Name: name, Start: at(minute)} }
 
 // now is a server that was made at 0, last changed at 9, and is in a state.

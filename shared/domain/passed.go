@@ -24,7 +24,7 @@ var outcomes = map[string]string{
 	"create": "ACTIVE", "delete": "DELETED", "confirmResize": "", "revertResize": "", "rebuild": "", "evacuate": "", "resetState": "",
 }
 
-// MayPass says whether the server's action log may tell of states between what is known of the instance and what Nova
+// MayPass says whether the server's action log may hold states between what is known of the instance and what Nova
 // shows now: it changed, and it is not just being made.
 func (i Instance) MayPass(s Server) bool {
 	switch i.State {

@@ -8,7 +8,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// Poll is how far the servers of a project with tracked instances were read. Times are the database's; zero is none.
+// Poll is how far the servers of a project with tracked instances were read. Times are the database's; zero: never.
 type Poll struct {
 	ProjectID string    // "" is the whole cloud
 	Since     time.Time // changes before this moment are known
@@ -36,13 +36,13 @@ func (p *Poll) Failed(now time.Time, cannotEnter bool) {
 	}
 }
 
-// Answered notes an attempt that was good.
-func (p *Poll) Answered() {
+// Succeeded notes a successful attempt.
+func (p *Poll) Succeeded() {
 	p.FailingSince, p.NotBefore, p.GoneAt = time.Time{}, time.Time{}, time.Time{}
 }
 
-// SilentFor says whether every attempt failed for at least d.
-func (p *Poll) SilentFor(now time.Time, d time.Duration) bool {
+// UnreachableFor says whether every attempt failed for at least d.
+func (p *Poll) UnreachableFor(now time.Time, d time.Duration) bool {
 	return !p.FailingSince.IsZero() && now.Sub(p.FailingSince) >= d
 }
 

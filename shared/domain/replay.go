@@ -31,7 +31,7 @@ func ChangesState(action string) bool {
 	return ok
 }
 
-// StateAt is the server's state at the moment t, replayed from its actions. known is false when Nova's log does not tell.
+// StateAt is the server's state at the moment t, replayed from its actions. known is false when Nova's log does not say.
 // Nova's times are whole seconds, so a state that changed within the second that begins at t is not known.
 //
 // A state changes when its action finishes, because Nova's vm_state does. An action that failed may have left the state

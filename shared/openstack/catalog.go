@@ -2,6 +2,7 @@ package openstack
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -42,13 +43,13 @@ func (s *Session) endpoint(ctx context.Context, service string) (string, error) 
 	return s.versioned(ctx, service, at)
 }
 
-// choose takes the endpoint of the session's region. A region that a caller has named and that there is not is the caller's mistake.
+// choose takes the endpoint of the session's region. An unknown region that the caller has named is the caller's mistake.
 func (s *Session) choose(found catalog, service string) (string, error) {
 	if s.region == "" {
 		return found.endpoint(service, s.cloud.region, s.cloud.iface)
 	}
 	if known := found.allRegions(); !slices.Contains(known, s.region) {
-		return "", apperr.InvalidField("region", "is no region of the cloud", known...)
+		return "", apperr.InvalidField("region", fmt.Sprintf("unknown region %.64q", s.region), known...)
 	}
 	return found.endpoint(service, s.region, s.cloud.iface)
 }

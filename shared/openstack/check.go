@@ -36,7 +36,7 @@ func (c Config) finding(variable, format string, args ...any) Finding {
 }
 
 // Check tries Keystone's address and, with an account, its login, the region, the interface and the endpoints of compute, image
-// and network. session is the account's, nil when there is none or it cannot log in.
+// and network. session is the account's; nil without an account, or when it cannot log in.
 func (c *Cloud) Check(ctx context.Context, cfg Config, account *Account) (session *Session, wrong []Finding) {
 	if err := c.Reachable(ctx); err != nil {
 		return nil, []Finding{c.unreachable(cfg, err)}
@@ -72,7 +72,7 @@ func rootCause(err error) string {
 	}
 }
 
-// rejected says which part of the account Keystone does not accept: a login without a scope tells the password from the project.
+// rejected says which part of the account Keystone does not accept. A login without a scope shows whether it is the password or the project.
 func (a *Account) rejected(ctx context.Context, cfg Config, err error) Finding {
 	variable := "OS_PASSWORD"
 	if a.auth.ApplicationCredentialID != "" {
@@ -98,7 +98,7 @@ func projectFinding(cfg Config, a *Account) Finding {
 	if name == "" {
 		name = a.auth.Scope.ProjectID
 	}
-	f := cfg.finding("OS_PASSWORD", "%s may log in, but has no role in the project %q, or there is none: correct the project or its domain, or give it the role reader", a, name)
+	f := cfg.finding("OS_PASSWORD", "%s may log in, but has no role in the project %q, or that project does not exist: correct the project or its domain, or give it the role reader", a, name)
 	if cfg.Cloud == "" {
 		f.Variable = "OS_PROJECT_NAME"
 	}

@@ -200,8 +200,8 @@ func (s *Session) In(ctx context.Context, projectID string) (*Session, error) {
 	return s.cloud.login(ctx, &gophercloud.AuthOptions{TokenID: s.token.Reveal(), Scope: &gophercloud.AuthScope{ProjectID: projectID}})
 }
 
-// KnowsProject is NotFound when Keystone has no such project; one that is disabled it has. Forbidden says nothing: who may
-// not ask for the project is told so, too, of one that is gone. A 404 that is not Keystone's own, such as that of a proxy
+// KnowsProject is NotFound when Keystone has no such project; it has a disabled one. Forbidden proves nothing: Keystone gives it
+// to an account that may not ask, whether the project exists or not. A 404 that is not Keystone's own, such as that of a proxy
 // before it, is Unavailable.
 func (s *Session) KnowsProject(ctx context.Context, id string) error {
 	keystone := s.keystone()

@@ -18,7 +18,7 @@ type Overrides struct {
 	Placement string `env:"OS_PLACEMENT_ENDPOINT_OVERRIDE" json:"placement_endpoint_override"`
 }
 
-// of is the override of a service, with a / at its end; "" when there is none.
+// of is the override of a service, with a / at its end; "" when it is not set.
 func (o Overrides) of(service string) string {
 	at := map[string]string{"compute": o.Compute, "network": o.Network, "image": o.Image, "placement": o.Placement}[service]
 	if at == "" {

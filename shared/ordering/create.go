@@ -28,7 +28,7 @@ func (w Worker) create(
 	} else if err != nil {
 		return i, err
 	}
-	// Not canceled when another create fails: Nova would go on, and nobody would hear its answer.
+	// Not canceled when another create fails: Nova would go on, and its answer would be lost.
 	limit := w.Claim * 2 / 3
 	if deadline, ok := ctx.Deadline(); ok {
 		limit = min(limit, time.Until(deadline)+longestFinish/2)

@@ -12,7 +12,7 @@ import (
 // ExtraStore is the part of the database that servers beyond an order's own need.
 type ExtraStore interface {
 	MarkDuplicate(ctx context.Context, order domain.Order, call domain.CreateCall, serverID string) (bool, error)
-	TellUnexpected(ctx context.Context, i domain.Instance, s domain.Server) (told bool, err error)
+	PublishUnexpected(ctx context.Context, i domain.Instance, s domain.Server) (published bool, err error)
 }
 
 // ExtraCloud is the part of OpenStack that they need.
@@ -22,8 +22,8 @@ type ExtraCloud interface {
 }
 
 // RemoveExtra deals with a server that carries the instance's tags and is not its own. One that a create call of the running order
-// provably made is deleted: Nova took so long over the call that it was repeated. Any other is somebody's: an event tells of it
-// once, and it is not touched. The order must have been read after the server was seen.
+// provably made is deleted: Nova took so long over the call that it was repeated. Any other is somebody's: one event is
+// published about it, and it is not touched. The order must have been read after the server was seen.
 func RemoveExtra(ctx context.Context, cloud ExtraCloud, store ExtraStore, order domain.Order, i domain.Instance, s domain.Server) error {
 	call, proven := order.Duplicate(i, s)
 	if proven {
@@ -40,7 +40,7 @@ func RemoveExtra(ctx context.Context, cloud ExtraCloud, store ExtraStore, order 
 		}
 	}
 	if !proven {
-		return tellUnexpected(ctx, store, i, s)
+		return publishUnexpected(ctx, store, i, s)
 	}
 	err := cloud.DeleteServer(ctx, s.ID)
 	slog.WarnContext(ctx, "deleting a server that was made twice", "project_id", order.ProjectID, "order_id", order.ID, "instance_id", i.ID,
@@ -54,9 +54,9 @@ func IsOldest(ctx context.Context, cloud ExtraCloud, call uuid.UUID, s domain.Se
 	return err == nil && s.IsOldest(copies), err
 }
 
-func tellUnexpected(ctx context.Context, store ExtraStore, i domain.Instance, s domain.Server) error {
-	told, err := store.TellUnexpected(ctx, i, s)
-	if told {
+func publishUnexpected(ctx context.Context, store ExtraStore, i domain.Instance, s domain.Server) error {
+	published, err := store.PublishUnexpected(ctx, i, s)
+	if published {
 		slog.WarnContext(ctx, "a server carries the tags of an instance and is not its own: it is left alone", "project_id", i.ProjectID,
 			"order_id", i.OrderID, "instance_id", i.ID, "server_id", s.ID, "server_name", s.Name)
 	}
@@ -76,7 +76,7 @@ func (w Worker) removeExtras(ctx context.Context, cloud Cloud, order domain.Orde
 	for _, i := range order.Instances {
 		for _, s := range order.Extras(i, found) {
 			if err := RemoveExtra(ctx, cloud, w.Orders, order, i, s); err != nil {
-				slog.WarnContext(ctx, "a server beyond the order's own is looked at again later", "order_id", order.ID, "server_id", s.ID, "error", err)
+				slog.WarnContext(ctx, "a server that its order does not need could not be dealt with: it is tried again later", "order_id", order.ID, "server_id", s.ID, "error", err)
 			}
 		}
 	}

@@ -52,7 +52,7 @@ func Explain(ctx context.Context, cloud ServerReader, changed []domain.Instance)
 				ids = append(ids, i.ServerID)
 			}
 		}
-		if len(ids) == 0 || try > 0 && !wait(ctx, faultPause) {
+		if len(ids) == 0 || try > 0 && !pause(ctx, faultPause) {
 			return
 		}
 		faults := readFaults(ctx, cloud, ids)
@@ -86,16 +86,4 @@ func readFaults(ctx context.Context, cloud ServerReader, ids []string) map[strin
 	}
 	_ = group.Wait() // the functions above never fail
 	return faults
-}
-
-// wait says whether the time went by before ctx ended.
-func wait(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

@@ -57,7 +57,7 @@ func listByTag(ctx context.Context, cloud Lister, tag string) (found []domain.Se
 			return found, pages, nil
 		}
 		if q.Marker = page[len(page)-1].ID; markers[q.Marker] {
-			return nil, pages, apperr.New(apperr.BadGateway, "nova gives the same page of servers again")
+			return nil, pages, apperr.New(apperr.BadGateway, "nova returned the same page of servers twice")
 		}
 		markers[q.Marker] = true
 	}

@@ -100,7 +100,7 @@ func (w Worker) Work(ctx context.Context, cloud Cloud, order domain.Order, claim
 	return errors.Join(err, w.Orders.Release(end, order, claim))
 }
 
-// resume looks at an order that somebody else has begun. Its create calls are read under the claim, so that all are known.
+// resume observes an order that another replica has begun. Its create calls are read under the claim, so that all are known.
 func (w Worker) resume(ctx context.Context, cloud Cloud, order domain.Order) (domain.Order, error) {
 	order, err := w.Orders.Get(ctx, order.ProjectID, order.ID)
 	if err != nil {

@@ -24,7 +24,7 @@ type desk struct {
 	calls    []string
 	released int
 
-	unexpected []string // servers that were told of
+	unexpected []string // servers that an event was published about
 }
 
 func (d *desk) call(name string) error {
@@ -107,7 +107,7 @@ func (d *desk) MarkDuplicate(_ context.Context, _ domain.Order, call domain.Crea
 	return true, nil
 }
 
-func (d *desk) TellUnexpected(_ context.Context, _ domain.Instance, s domain.Server) (bool, error) {
+func (d *desk) PublishUnexpected(_ context.Context, _ domain.Instance, s domain.Server) (bool, error) {
 	d.unexpected = append(d.unexpected, s.ID)
 	return true, nil
 }

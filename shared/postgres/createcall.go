@@ -41,8 +41,8 @@ where o.project_id = $1 and o.id = $2 and o.status = 'running'
   and c.project_id = $1 and c.id = $3 and (c.server_id = $4 or c.server_id is null and c.ended_at is null)
   and not exists (select from instances i where i.project_id = $1 and i.server_id = $4)`
 
-	// The primary key says it once. Of an instance that was disconnected nothing is told.
-	tellUnexpectedSQL = `
+	// The primary key says it once. No event is written about an instance that was disconnected.
+	publishUnexpectedSQL = `
 with unexpected as (
     insert into unexpected_servers (project_id, instance_id, server_id, name, told_at)
     select i.project_id, i.id, $3, $4, clock_timestamp() from instances i
@@ -94,14 +94,14 @@ func (o Orders) MarkDuplicate(ctx context.Context, order domain.Order, call doma
 	return tag.RowsAffected() == 1, classify(err)
 }
 
-// TellUnexpected writes an event about a server that carries the instance's tags and is not its own: once for each server.
-func (o Orders) TellUnexpected(ctx context.Context, i domain.Instance, s domain.Server) (told bool, err error) {
+// PublishUnexpected writes an event about a server that carries the instance's tags and is not its own: once for each server.
+func (o Orders) PublishUnexpected(ctx context.Context, i domain.Instance, s domain.Server) (published bool, err error) {
 	err = again(func() error {
-		tag, err := o.DB.pool.Exec(ctx, tellUnexpectedSQL, i.ProjectID, i.ID, s.ID, s.Name)
-		told = tag.RowsAffected() == 1
+		tag, err := o.DB.pool.Exec(ctx, publishUnexpectedSQL, i.ProjectID, i.ID, s.ID, s.Name)
+		published = tag.RowsAffected() == 1
 		return err
 	})
-	return told, classify(err)
+	return published, classify(err)
 }
 
 // readCalls queues the read of an order's create calls.

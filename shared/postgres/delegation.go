@@ -74,8 +74,8 @@ func (d Delegations) Revoked(ctx context.Context, projectID string, id uuid.UUID
 	return classify(err)
 }
 
-// Answered notes that the connection's cloud answers, and what flavors it has (nil = not asked for).
-func (d Delegations) Answered(ctx context.Context, projectID string, id uuid.UUID, flavors []domain.Flavor) error {
+// MarkReachable notes that the connection's cloud answers, and what flavors it has (nil = not asked for).
+func (d Delegations) MarkReachable(ctx context.Context, projectID string, id uuid.UUID, flavors []domain.Flavor) error {
 	_, err := d.DB.pool.Exec(ctx, `
 update connections set failures = 0, silent_since = null, not_before = null, flavors = coalesce($3, flavors)
 where project_id = $1 and id = $2 and (failures > 0 or silent_since is not null or not_before is not null or $3::jsonb is not null)`, projectID, id, orNullJSON(flavors))
@@ -89,9 +89,9 @@ func orNullJSON(flavors []domain.Flavor) any {
 	return flavors
 }
 
-// Silent notes that the connection's cloud gave no answer, and leaves it alone for a pause: first, then twice as long each time,
+// MarkUnreachable notes that the connection's cloud gave no answer, and leaves it alone for a pause: first, then twice as long each time,
 // up to longest. Of several that find it silent at once the first counts.
-func (d Delegations) Silent(ctx context.Context, projectID string, id uuid.UUID, first, longest time.Duration) error {
+func (d Delegations) MarkUnreachable(ctx context.Context, projectID string, id uuid.UUID, first, longest time.Duration) error {
 	_, err := d.DB.pool.Exec(ctx, `
 update connections
 set failures = failures + 1, silent_since = coalesce(silent_since, clock_timestamp()), not_before = clock_timestamp() + least($3::interval * power(2, least(failures, 20)), $4::interval)

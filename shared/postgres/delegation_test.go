@@ -36,7 +36,7 @@ func TestEnding(t *testing.T) {
 	if err := d.Revoked(t.Context(), "p1", gone.ID); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.Silent(t.Context(), "p1", silent.ID, time.Minute, time.Hour); err != nil {
+	if err := d.MarkUnreachable(t.Context(), "p1", silent.ID, time.Minute, time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	found, err := d.Ending(t.Context(), 10)
@@ -69,7 +69,7 @@ func TestWork(t *testing.T) {
 	}
 	l.exec(t, "update orders set claimed_until = now() + interval '1 minute' where connection_id = $1", claimed.ID)
 	for _, c := range []domain.Connection{silent, silentEnded} {
-		if err := d.Silent(t.Context(), "p1", c.ID, time.Minute, time.Hour); err != nil {
+		if err := d.MarkUnreachable(t.Context(), "p1", c.ID, time.Minute, time.Hour); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -107,11 +107,11 @@ func TestBusy(t *testing.T) {
 	a := l.ask(t, c, uuid.New())
 	claim, _ := l.take(t, c, time.Minute, 1)
 	busy(true, "an action is being done")
-	if err := d.Silent(t.Context(), "p1", c.ID, time.Minute, time.Hour); err != nil {
+	if err := d.MarkUnreachable(t.Context(), "p1", c.ID, time.Minute, time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	busy(false, "the cloud is silent")
-	if err := d.Answered(t.Context(), "p1", c.ID, nil); err != nil {
+	if err := d.MarkReachable(t.Context(), "p1", c.ID, nil); err != nil {
 		t.Fatal(err)
 	}
 	busy(true, "it answers again")
@@ -131,7 +131,7 @@ func TestBusy(t *testing.T) {
 	busy(false, "it has been for long")
 	l.exec(t, "update connections set status = 'expired'")
 	busy(true, "a trust is to be taken back")
-	if err := d.Silent(t.Context(), "p1", c.ID, time.Minute, time.Hour); err != nil {
+	if err := d.MarkUnreachable(t.Context(), "p1", c.ID, time.Minute, time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	busy(false, "Keystone is silent")
@@ -150,7 +150,7 @@ func TestSilence(t *testing.T) {
 	for n, want := range []time.Duration{10, 20, 40, 80, 160, 320, 600, 600} {
 		l.exec(t, "update connections set not_before = now()")
 		for range 8 { // actions that were being done
-			if err := d.Silent(t.Context(), "p1", c.ID, 10*time.Second, 10*time.Minute); err != nil {
+			if err := d.MarkUnreachable(t.Context(), "p1", c.ID, 10*time.Second, 10*time.Minute); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -168,10 +168,10 @@ func TestSilence(t *testing.T) {
 		since = began
 	}
 	flavors := []domain.Flavor{{ID: "f1", Name: "tiny", VCPUs: 1, RAMMB: 512}}
-	if err := d.Answered(t.Context(), "p1", c.ID, flavors); err != nil {
+	if err := d.MarkReachable(t.Context(), "p1", c.ID, flavors); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.Answered(t.Context(), "p1", c.ID, nil); err != nil { // keeps them
+	if err := d.MarkReachable(t.Context(), "p1", c.ID, nil); err != nil { // keeps them
 		t.Fatal(err)
 	}
 	var ok bool

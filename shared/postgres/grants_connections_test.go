@@ -133,7 +133,7 @@ func worker(t *testing.T, db *postgres.DB, o domain.Order, asked domain.Delegate
 	allowed("managed", actions.Managed(ctx, taken[0], mine, taken[0].InstanceID))
 	allowed("release", actions.Release(ctx, taken[0], mine, time.Minute))
 	allowed("end", actions.End(ctx, taken[0], mine, nil))
-	allowed("silent", delegations.Silent(ctx, "p1", made.ID, time.Second, time.Minute))
-	allowed("answered", delegations.Answered(ctx, "p1", made.ID, []domain.Flavor{{ID: "1"}}))
+	allowed("silent", delegations.MarkUnreachable(ctx, "p1", made.ID, time.Second, time.Minute))
+	allowed("answered", delegations.MarkReachable(ctx, "p1", made.ID, []domain.Flavor{{ID: "1"}}))
 	allowed("retire", delegations.Retire(ctx, time.Hour))
 }

@@ -108,7 +108,7 @@ func openMigrations(cfg Config) (*sql.DB, error) {
 func up(ctx context.Context, provider *goose.Provider) (applied []string, err error) {
 	for n := range migrateTries {
 		if n > 0 {
-			slog.InfoContext(ctx, "a migration waits for a lock, and tries again", "error", err)
+			slog.InfoContext(ctx, "a migration waits for a lock: it is retried", "error", err)
 			select {
 			case <-ctx.Done():
 				return applied, ctx.Err()

@@ -28,36 +28,36 @@ select project_id, id::text, seq, '` + domain.InstanceEvent + `', updated_at, or
        ` + instanceData + ` || jsonb_build_object('reconstructed', true, 'changed_at', to_char($8::timestamptz at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'))
 from after`
 
-// ChangeAfter is Change of instances of which some passed through states that nobody saw: these are written
-// before, in their order. Seq is that of the instance as it was read.
-func (i Instances) ChangeAfter(ctx context.Context, known []domain.Instance, passed map[string][]domain.Passed) (told int, err error) {
+// ChangeAfter is Change, but first it writes the states that instances passed through unseen, in their order. Seq is that of
+// the instance as it was read.
+func (i Instances) ChangeAfter(ctx context.Context, known []domain.Instance, passed map[string][]domain.Passed) (published int, err error) {
 	known = inOrder(known)
 	err = again(func() error {
 		return i.DB.inTx(ctx, func(tx pgx.Tx) (err error) {
-			told, err = changeAllAfter(ctx, tx, known, passed)
+			published, err = changeAllAfter(ctx, tx, known, passed)
 			return err
 		})
 	})
-	return told, err
+	return published, err
 }
 
 // changeAllAfter writes instance after instance, so that all who write lock them in the same order.
-func changeAllAfter(ctx context.Context, tx pgx.Tx, known []domain.Instance, passed map[string][]domain.Passed) (told int, err error) {
+func changeAllAfter(ctx context.Context, tx pgx.Tx, known []domain.Instance, passed map[string][]domain.Passed) (published int, err error) {
 	batch := &pgx.Batch{}
 	for _, k := range known {
 		for n, p := range passed[k.ServerID] {
 			batch.Queue(passSQL, k.ProjectID, k.ID, k.ServerID, k.Seq+int64(n), p.State, p.Status, k.SeenAt, p.At).Exec(func(tag pgconn.CommandTag) error {
-				told += int(tag.RowsAffected())
+				published += int(tag.RowsAffected())
 				return nil
 			})
 		}
 		queueChange(batch, k, uuid.NullUUID{}).QueryRow(func(row pgx.Row) error {
 			var n int
 			err := row.Scan(&n)
-			told += n
+			published += n
 			return err
 		})
 	}
 	err = tx.SendBatch(ctx, batch).Close()
-	return told, err
+	return published, err
 }

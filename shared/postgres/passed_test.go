@@ -33,13 +33,13 @@ func TestPassed(t *testing.T) {
 	for _, want := range []int{3, 0} { // the second replica has read the same
 		told, err := instances.ChangeAfter(t.Context(), []domain.Instance{seen}, passed)
 		if err != nil || told != want {
-			t.Errorf("told %d, want %d: %v", told, want, err)
+			t.Errorf("published %d, want %d: %v", told, want, err)
 		}
 	}
 	late := known // a replica that was held up, with what was read before
 	late.SeenAt = time.Now().Add(-time.Minute)
 	if told, err := instances.ChangeAfter(t.Context(), []domain.Instance{late}, passed); err != nil || told != 0 {
-		t.Errorf("a replica that was held up told %d: %v", told, err)
+		t.Errorf("a delayed replica published %d: %v", told, err)
 	}
 	rows, _ := conn.Query(t.Context(), `select (seq - $2)::text || ' ' || (data->>'previous_state') || ' ' || (data->>'state') || coalesce(' ' || (data->>'changed_at'), '')
 		from events where subject = $1 and seq > $2 order by seq`, known.ID.String(), began)

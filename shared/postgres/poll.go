@@ -75,8 +75,8 @@ where coalesce(o.claimed_until, '-infinity') < clock_timestamp()
   and not exists (select from instances other where other.project_id = s_project and other.server_id = s_server)
   and not exists (select from unexpected_servers u where u.project_id = s_project and u.instance_id = s_instance and u.server_id = s_server)`
 
-// Unwanted are the ids of those of the servers that carry the tags of an order and its instance, are not that instance's and were
-// not told of yet. Most are somebody's; domain.Order.Duplicate says which of them the order itself has made.
+// Unwanted lists the ids of the servers that carry the tags of an order and its instance, are not that instance's and were not
+// reported by an event yet. Most are somebody's; domain.Order.Duplicate says which of them the order itself has made.
 func (p Polls) Unwanted(ctx context.Context, servers []domain.Server) ([]string, error) {
 	var projects, ids []string
 	var orders, instances []uuid.UUID
@@ -116,14 +116,14 @@ select ` + instanceColumns + ` from instances i
 where project_id = $1 and state not in ('deleted', 'unknown') and ` + followed + ` and server_id is not null and coalesce(seen_at, created_at) < $2`
 )
 
-// Doubtful lists instances of the projects that have to be asked for by id: those that Nova did not know when it was last
+// ListUncertain lists instances of the projects that have to be asked for by id: those that Nova did not know when it was last
 // asked, and those of which nothing is known; at most limit, the ones first that were not asked for the longest.
-func (p Polls) Doubtful(ctx context.Context, projects []string, limit int) ([]domain.Instance, error) {
+func (p Polls) ListUncertain(ctx context.Context, projects []string, limit int) ([]domain.Instance, error) {
 	return p.instances(ctx, doubtfulSQL, projects, limit)
 }
 
-// Unseen lists the projects' instances, tracked since before the moment, whose servers were not seen since.
-func (p Polls) Unseen(ctx context.Context, projects []string, before time.Time) ([]domain.Instance, error) {
+// ListMissing lists the projects' instances, tracked since before the moment, whose servers were not seen since.
+func (p Polls) ListMissing(ctx context.Context, projects []string, before time.Time) ([]domain.Instance, error) {
 	return p.instances(ctx, unseenSQL, projects, before)
 }
 
@@ -156,8 +156,8 @@ func (p Polls) Living(ctx context.Context, projectID string) ([]domain.Instance,
 	return p.instances(ctx, livingSQL, projectID)
 }
 
-// Silent lists the project's instances of which nobody has heard since the moment, but for those that are unknown already.
-func (p Polls) Silent(ctx context.Context, projectID string, since time.Time) ([]domain.Instance, error) {
+// ListStale lists the project's instances that no function has seen since the moment, except those that are unknown already.
+func (p Polls) ListStale(ctx context.Context, projectID string, since time.Time) ([]domain.Instance, error) {
 	return p.instances(ctx, silentSQL, projectID, since)
 }
 

@@ -68,22 +68,22 @@ func TestPolls(t *testing.T) {
 		t.Errorf("moving for long: %v %v", moving, err)
 	}
 	projects, now := []string{o.ProjectID}, time.Now().Add(time.Minute)
-	found, err := polls.Doubtful(t.Context(), projects, 10)
+	found, err := polls.ListUncertain(t.Context(), projects, 10)
 	sameInstances(t, "doubtful", found, err, is[0], is[1])
-	found, err = polls.Doubtful(t.Context(), []string{"other"}, 10)
+	found, err = polls.ListUncertain(t.Context(), []string{"other"}, 10)
 	sameInstances(t, "another project's", found, err)
 	if err := polls.Seen(t.Context(), is[:1], now); err != nil {
 		t.Fatal(err)
 	}
-	found, err = polls.Unseen(t.Context(), projects, now)
+	found, err = polls.ListMissing(t.Context(), projects, now)
 	sameInstances(t, "unseen", found, err, is[1], is[2])
-	found, err = polls.Unseen(t.Context(), projects, now.Add(-time.Hour))
+	found, err = polls.ListMissing(t.Context(), projects, now.Add(-time.Hour))
 	sameInstances(t, "unseen, but younger", found, err)
-	found, err = polls.Silent(t.Context(), o.ProjectID, now)
+	found, err = polls.ListStale(t.Context(), o.ProjectID, now)
 	sameInstances(t, "silent", found, err, is[2])
-	found, err = polls.Silent(t.Context(), o.ProjectID, now.Add(time.Minute))
+	found, err = polls.ListStale(t.Context(), o.ProjectID, now.Add(time.Minute))
 	sameInstances(t, "silent later", found, err, is[0], is[2])
-	found, err = polls.Silent(t.Context(), o.ProjectID, now.Add(-time.Hour))
+	found, err = polls.ListStale(t.Context(), o.ProjectID, now.Add(-time.Hour))
 	sameInstances(t, "silent for an hour", found, err)
 
 	call := begin(t, store, o, claim, 5)
@@ -169,12 +169,12 @@ func TestWhatIsNotPolled(t *testing.T) {
 	later := time.Now().Add(time.Minute)
 	found, err := polls.OfServers(t.Context(), servers)
 	sameInstances(t, "of servers", found, err, followed, letGo, plain)
-	found, err = polls.Unseen(t.Context(), []string{"p1"}, later)
+	found, err = polls.ListMissing(t.Context(), []string{"p1"}, later)
 	sameInstances(t, "unseen", found, err, followed, letGo, plain)
-	found, err = polls.Silent(t.Context(), "p1", later)
+	found, err = polls.ListStale(t.Context(), "p1", later)
 	sameInstances(t, "silent", found, err, followed, letGo, plain)
 	l.exec(t, "update instances set missed_at = now()")
-	found, err = polls.Doubtful(t.Context(), []string{"p1"}, 10)
+	found, err = polls.ListUncertain(t.Context(), []string{"p1"}, 10)
 	sameInstances(t, "doubtful", found, err, followed, letGo, plain)
 
 	// What is let go is followed in silence.
@@ -233,7 +233,7 @@ func TestUnwanted(t *testing.T) {
 	}
 	expect("k0 again", "k1 again", "k2")
 	for n, want := range []bool{true, false} {
-		if told, err := store.TellUnexpected(t.Context(), kept.Instances[0], servers[1]); err != nil || told != want {
+		if told, err := store.PublishUnexpected(t.Context(), kept.Instances[0], servers[1]); err != nil || told != want {
 			t.Errorf("%d: told is %t, %v", n, told, err)
 		}
 	}
@@ -243,7 +243,7 @@ func TestUnwanted(t *testing.T) {
 		t.Errorf("the event tells of %q", got)
 	}
 	for _, own := range []domain.Server{servers[0], servers[4]} {
-		if told, err := store.TellUnexpected(t.Context(), kept.Instances[0], own); err != nil || told {
+		if told, err := store.PublishUnexpected(t.Context(), kept.Instances[0], own); err != nil || told {
 			t.Errorf("%s, which is tracked: told is %t, %v", own.ID, told, err)
 		}
 	}

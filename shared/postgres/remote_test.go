@@ -139,7 +139,7 @@ func TestListStale(t *testing.T) {
 		t.Errorf("its instances are %+v %v", known, err)
 	}
 	l.exec(t, "update connections set status = 'lost' where id = $1", ended.ID)
-	if err := d.Silent(t.Context(), "p1", silent.ID, time.Second, time.Second); err != nil {
+	if err := d.MarkUnreachable(t.Context(), "p1", silent.ID, time.Second, time.Second); err != nil {
 		t.Fatal(err)
 	}
 	for silence, want := range map[time.Duration]int{time.Hour: 1, -time.Hour: 2} {

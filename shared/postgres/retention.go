@@ -22,7 +22,7 @@ type RetentionConfig struct {
 	Stats time.Duration `env:"STATS_RETENTION, default=8784h"`
 }
 
-// statsShown is the longest time of which GET /v1/stats shows the hours and STATS_BACKFILL counts them, and a day more.
+// statsShown is the longest range that GET /v1/stats shows and STATS_BACKFILL counts, and a day more.
 const statsShown = 31 * 24 * time.Hour
 
 // Validate refuses a RetentionConfig that deletes what is still needed.
@@ -40,7 +40,7 @@ func (c RetentionConfig) Validate() error {
 
 // Retention deletes rows that are older than they are kept.
 //
-// It looks at all projects, because the operator decides how long their rows are kept; each statement deletes rows of the project
+// It covers all projects, because the operator decides how long their rows are kept; each statement deletes rows of the project
 // that it names.
 type Retention struct {
 	DB     *DB

@@ -112,8 +112,8 @@ func (s Stats) Known(ctx context.Context, from time.Time) (map[string]map[time.T
 }
 
 // The hours up to the newest one that was ever seen have the projects that were there then: a project that is new, or
-// was away and comes back, is not missing in them. The hours after that, of which some may have had no tick, have all
-// that are there now.
+// was away and comes back, is not missing in them. The hours after that, some of which may have had no tick, have all
+// projects that are there now.
 const seeProjectsSQL = `
 with prev as (
     select max(last_hour) as hour from stats_projects

@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 		}
 		return []httpx.Route{httpx.Handle("GET /v1/things", func(*http.Request) (string, error) { return "", nil })}, nil
 	})
-	Event("tick-things", Hourly, func(struct{}, Deps) (eventx.Func, error) {
+	Event("tick-things", Minutely, func(struct{}, Deps) (eventx.Func, error) {
 		return func(context.Context, cloudevents.Event) error { return nil }, nil
 	})
 	Event("tick-more", Minutely, func(small, Deps) (eventx.Func, error) {

@@ -100,19 +100,10 @@ type Deps struct {
 // Schedule is when a PingSource wakes an event function, in cron's form, UTC.
 type Schedule string
 
-// The schedules.
-const (
-	Hourly   Schedule = "0 * * * *"
-	Minutely Schedule = "* * * * *"
-)
+// Minutely is the only schedule: what is due less often follows from the database's clock.
+const Minutely Schedule = "* * * * *"
 
-func (s Schedule) next(now time.Time) time.Time {
-	period := time.Minute
-	if s == Hourly {
-		period = time.Hour
-	}
-	return now.Truncate(period).Add(period)
-}
+func (Schedule) next(now time.Time) time.Time { return now.Truncate(time.Minute).Add(time.Minute) }
 
 // function is a registered function, not yet built.
 type function struct {

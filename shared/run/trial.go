@@ -76,14 +76,14 @@ func (t *trial) tryCloud(ctx context.Context) {
 	}
 }
 
-// account is the service account of the environment, nil when there is none.
+// account is the service account of the environment; nil when it has no account.
 func (t *trial) account(ctx context.Context) (*openstack.Account, error) {
 	credentials, err := load[openstack.Credentials](ctx, t.env)
 	if err != nil {
 		return nil, err
 	}
 	if !t.reads("OS_PASSWORD") && t.value("OS_PASSWORD") == "" && t.value("OS_APPLICATION_CREDENTIAL_SECRET") == "" && t.value("OS_CLOUD") == "" {
-		return nil, nil //nolint:nilnil // no account is none to try
+		return nil, nil //nolint:nilnil // without an account, none is tried
 	}
 	account, err := t.cloud.Account(t.cfg.OpenStack, credentials)
 	if err != nil && !t.reads("OS_PASSWORD") {
@@ -129,7 +129,7 @@ func (t *trial) tryLists(ctx context.Context, session *openstack.Session) {
 			case apperr.NotFound:
 				t.fault(name, fmt.Sprintf("Keystone has no %s with the id %q: correct the id (not the name)", strings.TrimSuffix(list.kind, "s"), id))
 			default:
-				t.untried[name] = "the account may not look at " + list.kind
+				t.untried[name] = "the account may not read " + list.kind + " in Keystone"
 			}
 		}
 	}

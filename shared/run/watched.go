@@ -33,7 +33,7 @@ type watchedSettings struct {
 	closed  bool
 }
 
-// checkedSettings gives the result of the last check. Where there is none, or an old one, it starts a check, and waits for the
+// checkedSettings gives the result of the last check. Without one, or with an old one, it starts a check. It waits for the
 // first one until ctx ends.
 func (p *Process) checkedSettings(ctx context.Context) Settings {
 	w := &p.settings

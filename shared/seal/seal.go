@@ -157,7 +157,7 @@ func Generate() (public string, private domain.Secret, err error) {
 	return public, domain.Secret(privatePrefix + base64.RawURLEncoding.EncodeToString(data)), nil
 }
 
-// ID is a short name of the key, which both halves share and which tells nothing of the private one.
+// ID is a short name of the key, which both halves share. It reveals nothing about the private one.
 func (k PublicKey) ID() string { return hex.EncodeToString(k.id) }
 
 // IDs are the names of the keys.

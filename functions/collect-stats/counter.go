@@ -21,12 +21,12 @@ type census interface {
 	Actions(ctx context.Context, serverID string) ([]domain.Action, error)
 }
 
-// tally is the hours that projects lack, or have with undecided servers.
+// counter holds the hours that projects lack, or have with undecided servers.
 //
 // All of them are counted from one reading of the cloud: a server that has not changed since an hour was then as
 // it stands now, and for the few that did change, Nova's action log is replayed. So an hour is counted as it
 // was at its full hour, also when the tick comes minutes or days late.
-type tally struct {
+type counter struct {
 	now     time.Time
 	began   time.Time
 	rows    map[string][]*entry // by project
@@ -39,7 +39,7 @@ type tally struct {
 // entry is one hour of a project while it is counted.
 type entry struct {
 	domain.HourCount
-	before  map[string]bool // the undecided servers of the stored row; nil when there is none, and all servers are counted
+	before  map[string]bool // the undecided servers of the stored row; nil when the hour has no row yet, and all servers are counted
 	pending int             // servers whose log has not been read yet
 	skipped bool            // some logs were not asked for
 }
@@ -60,22 +60,22 @@ const (
 	reserve = 20 * time.Second
 )
 
-func newTally(now time.Time, save func(context.Context, []*entry) error) *tally {
-	return &tally{now: now, began: time.Now(), rows: map[string][]*entry{}, changed: map[string]bool{}, save: save}
+func newCounter(now time.Time, save func(context.Context, []*entry) error) *counter {
+	return &counter{now: now, began: time.Now(), rows: map[string][]*entry{}, changed: map[string]bool{}, save: save}
 }
 
-func (t *tally) add(r *entry) { t.rows[r.ProjectID] = append(t.rows[r.ProjectID], r) }
+func (t *counter) add(r *entry) { t.rows[r.ProjectID] = append(t.rows[r.ProjectID], r) }
 
-func (t *tally) empty() bool { return len(t.rows) == 0 }
+func (t *counter) empty() bool { return len(t.rows) == 0 }
 
-// of is the part of the tally that is one project's.
-func (t *tally) of(projectID string) *tally {
-	one := newTally(t.now, t.save)
+// of is the part of the counter that is one project's.
+func (t *counter) of(projectID string) *counter {
+	one := newCounter(t.now, t.save)
 	one.rows[projectID] = t.rows[projectID]
 	return one
 }
 
-func (t *tally) oldest() time.Time {
+func (t *counter) oldest() time.Time {
 	oldest := t.now
 	for _, rows := range t.rows {
 		for _, r := range rows {
@@ -89,7 +89,7 @@ func (t *tally) oldest() time.Time {
 
 // count counts every row from the current servers, those of the whole cloud (projectID "") or of one project, and
 // stores each as soon as it is complete. It fails when a part of the cloud does not answer.
-func (t *tally) count(ctx context.Context, cloud census, projectID string, current *currentServers) error {
+func (t *counter) count(ctx context.Context, cloud census, projectID string, current *currentServers) error {
 	since := t.oldest()
 	if current.at.Before(since) {
 		since = current.at
@@ -103,20 +103,20 @@ func (t *tally) count(ctx context.Context, cloud census, projectID string, curre
 
 // read reads the servers that changed, after the current ones, so that one that changed while they were read is among
 // these.
-func (t *tally) read(ctx context.Context, cloud census, projectID string, since time.Time) error {
+func (t *counter) read(ctx context.Context, cloud census, projectID string, since time.Time) error {
 	for _, rows := range t.rows {
 		slices.SortFunc(rows, func(a, b *entry) int { return b.Hour.Compare(a.Hour) })
 	}
 	if err := cloud.Changes(ctx, projectID, since.Add(-overlap), t.addChanged); err != nil {
 		return err
 	}
-	// A list leaves out the servers of a cell that is down, without a word; one may have gone down meanwhile.
+	// A list leaves out the servers of a cell that is down, without saying so; one may have gone down meanwhile.
 	return cloud.CellsUp(ctx, projectID)
 }
 
 // addChanged counts a server that changed in the rows that need no log for it, and has it wait for its log for the
 // others.
-func (t *tally) addChanged(h domain.History) {
+func (t *counter) addChanged(h domain.History) {
 	if t.rows[h.ProjectID] == nil || t.changed[h.ServerID] {
 		return
 	}
@@ -139,7 +139,7 @@ func (t *tally) addChanged(h domain.History) {
 }
 
 // addUnchanged counts the servers that have not changed since the oldest hour.
-func (t *tally) addUnchanged(current *currentServers) {
+func (t *counter) addUnchanged(current *currentServers) {
 	type kind struct {
 		project string
 		state   domain.VMState
@@ -165,7 +165,7 @@ func (t *tally) addUnchanged(current *currentServers) {
 
 // resolve reads the logs that rows wait for, those for the newest hours first, and stores rows as they are complete.
 // When the event's time is nearly up, or Nova does not answer, it stores the other rows with what is not decided yet.
-func (t *tally) resolve(ctx context.Context, cloud census) error {
+func (t *counter) resolve(ctx context.Context, cloud census) error {
 	for _, rows := range t.rows {
 		for _, r := range rows {
 			t.complete(r)
@@ -246,7 +246,7 @@ func skip(changes []*change) {
 }
 
 // decide counts a server in the rows that waited for its log.
-func (t *tally) decide(c *change) {
+func (t *counter) decide(c *change) {
 	for _, r := range c.rows {
 		state, known := c.StateAt(r.Hour)
 		switch {
@@ -264,14 +264,14 @@ func (t *tally) decide(c *change) {
 	c.Actions, c.rows = nil, nil
 }
 
-func (t *tally) complete(r *entry) {
+func (t *counter) complete(r *entry) {
 	if r.pending == 0 {
 		t.ready = append(t.ready, r)
 	}
 }
 
 // flush stores the rows that are complete.
-func (t *tally) flush(ctx context.Context) error {
+func (t *counter) flush(ctx context.Context) error {
 	now := t.now.Add(time.Since(t.began))
 	for _, r := range t.ready {
 		r.Schedule(now)
