@@ -20,6 +20,7 @@ import (
 type orderStore interface {
 	ordering.Store
 	Claim(ctx context.Context, order domain.Order, claimFor time.Duration) (domain.Claim, error)
+	ReplaceReused(ctx context.Context, order domain.Order, claim domain.Claim, n int, has string, wanted domain.Instance) error
 	Resolved(ctx context.Context, order domain.Order, claim domain.Claim) error
 	Conclude(ctx context.Context, order domain.Order) error
 }

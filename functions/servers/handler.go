@@ -20,6 +20,7 @@ func routes(s service) []httpx.Route {
 		httpx.Handle("GET /v1/servers", h.list),
 		httpx.Handle("GET /v1/servers/{id}", h.get),
 		httpx.Handle("POST /v1/servers", h.connect),
+		httpx.Handle("PATCH /v1/servers/{id}", h.change),
 		httpx.Handle("POST /v1/servers/{id}/actions", h.act),
 		httpx.Handle("POST /v1/servers/actions", h.actOnMany),
 		httpx.Handle("GET /v1/servers/actions/{action}", h.action),

@@ -45,7 +45,7 @@ type Permission string
 
 // The permissions. To disconnect takes none.
 const (
-	MayAllocate   Permission = "allocate" // launch servers, and reuse idle ones of the connection
+	MayAllocate   Permission = "allocate" // launch servers, and reuse idle ones that were launched through the connection or are marked
 	MayConnect    Permission = "connect"  // take over any server of the project, whoever made it
 	MayStart      Permission = "start"
 	MayStop       Permission = "stop"
@@ -216,6 +216,9 @@ type DelegatedServer struct {
 	Image    string   `json:"image"`    // id or unique name
 	Networks []string `json:"networks"` // ids or unique names; none = the project's only one
 	UserData string   `json:"user_data,omitempty"`
+	// Name and Spec are those of the new server that an order with reuse gets when the idle one cannot be had after all.
+	Name string      `json:"name,omitempty"`
+	Spec *LaunchSpec `json:"spec,omitempty"`
 }
 
 // SealedFor is the purpose that the order's DelegatedOrder is sealed for.

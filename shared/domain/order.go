@@ -145,10 +145,17 @@ func (o Order) rolledBack() OrderStatus {
 // Abandoned is the status of an order on which nobody can work any more, because its connection has ended: that of its instances as
 // they are, all of which are decided. What can no longer be done (to stop them, start idle ones, or roll back) is not waited for.
 func (o Order) Abandoned() OrderStatus {
+	gone := make([]bool, len(o.Instances)) // a server that was idle, and of which nothing came
+	for n, i := range o.Instances {
+		gone[n] = o.IsReplaced(i)
+	}
 	o.Spec = OrderSpec{}
 	o.Instances = slices.Clone(o.Instances)
 	for n := range o.Instances {
-		if i := &o.Instances[n]; !i.Settled() {
+		switch i := &o.Instances[n]; {
+		case gone[n]:
+			i.State = InstanceError
+		case !i.Settled():
 			i.State = InstanceUnknown
 		}
 	}
@@ -159,6 +166,9 @@ func (o Order) Abandoned() OrderStatus {
 func (o Order) settled(i Instance) bool {
 	if i.letGo() {
 		return true
+	}
+	if o.IsReplaced(i) {
+		return false
 	}
 	if o.Spec.Stopped {
 		switch i.State {
@@ -176,6 +186,17 @@ func (o Order) settled(i Instance) bool {
 func (o Order) starts(i Instance) bool {
 	return o.Spec.Reuse && !o.Spec.Stopped && i.State == InstanceStopped
 }
+
+// IsReused says whether the instance was idle, and the order has taken it.
+func (o Order) IsReused(i Instance) bool { return o.Spec.Reuse && i.CreatedAt.Before(o.CreatedAt) }
+
+// IsReplaced says whether the order is to have another instance for one that was idle and is gone.
+func (o Order) IsReplaced(i Instance) bool {
+	return o.Status == OrderRunning && o.IsReused(i) && !i.letGo() && (i.State == InstanceDeleting || i.State == InstanceDeleted)
+}
+
+// HasReplaced says whether one of the order's instances is to be replaced.
+func (o Order) HasReplaced() bool { return slices.ContainsFunc(o.Instances, o.IsReplaced) }
 
 // letGo says whether the instance was disconnected: then no order does anything to its server any more, nor waits for it.
 func (i Instance) letGo() bool { return !i.DisconnectedAt.IsZero() }

@@ -194,8 +194,8 @@ func (w Worker) attend(ctx context.Context, cloud Cloud, order domain.Order, cla
 		if order, err = w.Observe(ctx, cloud, order); err != nil {
 			continue
 		}
-		if order.Evaluate() != domain.OrderRunning {
-			return nil
+		if order.Evaluate() != domain.OrderRunning || order.HasReplaced() {
+			return nil // that is for Prepare, at the next time
 		}
 		if more, err := w.step(ctx, cloud, order, claim); err != nil || !more {
 			return err

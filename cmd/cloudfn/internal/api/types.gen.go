@@ -1090,7 +1090,7 @@ type LaunchRequest struct {
 	// OnFailure What becomes of the servers when one cannot be had. `rollback`: all or nothing.
 	OnFailure *LaunchRequestOnFailure `json:"on_failure,omitempty"`
 
-	// Reuse Take idle servers of the connection before new ones are made. Only with `connection_id`, and not with `on_failure: rollback`,
+	// Reuse Take idle servers of the connection before new ones are made. Their disks are as their last use has left them. Only with `connection_id`, and not with `on_failure: rollback`,
 	// `generate_key`, `user_data` or ids of instances.
 	Reuse *bool `json:"reuse,omitempty"`
 
@@ -1504,6 +1504,32 @@ type ServerAgent struct {
 
 	// ReadyAt When the agent said that it is there. Null until then. What becomes of it later is not watched.
 	ReadyAt *time.Time `json:"ready_at"`
+}
+
+// ServerChange defines model for ServerChange.
+type ServerChange struct {
+	// Reusable Whether orders with `reuse` may take the server.
+	Reusable bool `json:"reusable"`
+}
+
+// ServerChanged defines model for ServerChanged.
+type ServerChanged struct {
+	// ConnectionID The connection through which it is managed.
+	ConnectionID UUID `json:"connection_id"`
+
+	// ID The instance's id.
+	ID UUID `json:"id"`
+
+	// Origin `launched`: it came from an order. `connected`: it was there before.
+	Origin   InstanceOrigin `json:"origin"`
+	Reusable bool           `json:"reusable"`
+
+	// ServerID A UUID in lower case.
+	ServerID UUID `json:"server_id"`
+
+	// State The state, in words that do not change with Nova's versions. `requested`: Nova has not said yes yet. `updating`:
+	// something is in progress. `unknown`: its cell is away, which does not mean that the server is gone.
+	State InstanceState `json:"state"`
 }
 
 // ServerConnect defines model for ServerConnect.
