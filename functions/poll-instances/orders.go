@@ -69,25 +69,26 @@ func ours(step domain.Step) bool { return step != domain.StepNone && step != dom
 
 // finish takes the order's steps, in a session in its project. An account that may only read leaves them to the caller,
 // whose next call takes them.
-func (s *service) finish(ctx context.Context, order domain.Order) error {
-	if _, refused := s.readOnly.Load(order.ProjectID); refused {
+func (s *service) finish(ctx context.Context, key domain.Order) error {
+	if _, refused := s.readOnly.Load(key.ProjectID); refused {
 		return nil
 	}
-	claim, err := s.orders.Claim(ctx, order, stepsClaim)
+	claim, err := s.orders.Claim(ctx, key, stepsClaim)
 	if err != nil || !claim.Held {
 		return err
 	}
-	err = s.cloud.use(ctx, order.ProjectID, func(cloud session) error {
-		return s.steps(ctx, cloud, order, claim)
-	})
+	order, err := s.orders.Get(ctx, key.ProjectID, key.ID) // under the claim, so that all create calls are known
+	if err == nil {
+		err = s.cloud.use(ctx, key.ProjectID, func(cloud session) error { return s.steps(ctx, cloud, order, claim) })
+	}
 	if mayNotAct(err) {
-		slog.WarnContext(ctx, "the service account may not act in the project: its orders are finished by their callers alone", "project_id", order.ProjectID, "error", err)
-		s.readOnly.Store(order.ProjectID, true)
+		slog.WarnContext(ctx, "the service account may not act in the project: its orders are finished by their callers alone", "project_id", key.ProjectID, "error", err)
+		s.readOnly.Store(key.ProjectID, true)
 		err = nil
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 	defer cancel()
-	return errors.Join(err, s.orders.Release(ctx, order, claim))
+	return errors.Join(err, s.orders.Release(ctx, key, claim))
 }
 
 // mayNotAct says whether the account's role in the project allows nothing, or it has none there at all.
@@ -134,7 +135,7 @@ func (s *service) step(
 	default:
 		return nil
 	}
-	i.SeenAt = time.Time{} // now
+	i.SeenAt = order.ReadAt // what others saw since may be what came of it
 	return s.change(ctx, []domain.Instance{i})
 }
 
@@ -144,7 +145,7 @@ func (s *service) forgo(ctx context.Context, cloud session, order domain.Order, 
 	if err != nil {
 		return err
 	}
-	i.SeenAt = time.Time{}
+	i.SeenAt = order.ReadAt
 	if server, adopted, ok := order.OwnServer(i, found); ok {
 		adopted.Found(server)
 		return s.change(ctx, []domain.Instance{adopted})

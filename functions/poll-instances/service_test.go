@@ -169,7 +169,7 @@ type silent struct {
 
 func (s silent) Now(context.Context) (time.Time, error) { return s.now, nil }
 
-func (s silent) Silent(_ context.Context, projectID string, _ time.Time) ([]domain.Instance, error) {
+func (s silent) ListStale(_ context.Context, projectID string, _ time.Time) ([]domain.Instance, error) {
 	*s.asked = append(*s.asked, projectID)
 	return nil, nil
 }

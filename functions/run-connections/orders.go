@@ -147,20 +147,22 @@ func clearAway(ctx context.Context, cloud session, order domain.Order, status do
 	return cloud.DeleteKeyPair(ctx, key)
 }
 
-// giveUp ends an order on which nobody can work any more: what is undecided of it is not had, and the rest is as it is.
+// giveUp ends an order on which nobody can work any more, if nobody does: what is undecided of it is not had, and the rest is as it is.
 func (s *service) giveUp(ctx context.Context, c domain.Connection, id uuid.UUID, why *domain.Problem) error {
 	ctx, cancel := ending(ctx)
 	defer cancel()
-	order, err := s.orders.Get(ctx, c.ProjectID, id)
-	if err != nil {
-		return err
-	}
-	if order.HasOpenCall() {
-		return nil // Nova may still be making a server: the next tick knows more
-	}
-	claim, err := s.orders.Claim(ctx, order, claimFor)
+	key := domain.Order{ID: id, ProjectID: c.ProjectID}
+	claim, err := s.orders.Claim(ctx, key, claimFor)
 	if err != nil || !claim.Held {
 		return err
+	}
+	return errors.Join(s.giveUpClaimed(ctx, c, key, claim, why), s.orders.Release(ctx, key, claim))
+}
+
+func (s *service) giveUpClaimed(ctx context.Context, c domain.Connection, key domain.Order, claim domain.Claim, why *domain.Problem) error {
+	order, err := s.orders.Get(ctx, key.ProjectID, key.ID) // under the claim, so that all create calls are known
+	if err != nil || order.HasOpenCall() {
+		return err // Nova may still be making a server: the next tick knows more
 	}
 	for _, i := range order.Instances {
 		if i.Decided() {
@@ -171,12 +173,12 @@ func (s *service) giveUp(ctx context.Context, c domain.Connection, id uuid.UUID,
 			return err
 		}
 	}
-	if order, err = s.orders.Get(ctx, c.ProjectID, id); err != nil {
+	if order, err = s.orders.Get(ctx, key.ProjectID, key.ID); err != nil {
 		return err
 	}
 	defer s.wakeFor(c)
 	order.Status, order.Problem = order.Abandoned(), why
-	return errors.Join(s.orders.Conclude(ctx, order), s.orders.Release(ctx, order, claim))
+	return s.orders.Conclude(ctx, order)
 }
 
 // abandon gives up all that waits of a connection that has ended.

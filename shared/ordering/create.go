@@ -15,6 +15,9 @@ import (
 // ErrOpen says that Nova may or may not have made the server.
 var ErrOpen = errors.New("it is open whether nova made the server")
 
+// errLate says that a create call was not sent: Nova could not answer it before its fence ends, when the next one may be sent.
+var errLate = apperr.New(apperr.Unavailable, "this replica was held up, and sent nothing to nova")
+
 // create asks Nova for one server and writes down what it says, if it says anything final.
 func (w Worker) create(
 	ctx context.Context, cloud Cloud, order domain.Order, claim domain.Claim, i domain.Instance, userData domain.Secret,
@@ -23,29 +26,32 @@ func (w Worker) create(
 		return i, err // another one failed, or the time is up: nothing was sent for this one
 	}
 	call := domain.CreateCall{ID: uuid.New(), InstanceID: i.ID, Name: i.Name, UserID: w.User}
+	began := time.Now() // before the fence does
 	if err := w.Orders.BeginCall(ctx, order, claim, call, ClaimFor(w.Claim), w.Claim); errors.Is(err, domain.ErrCallOpen) {
 		return i, nil // somebody has found its server meanwhile
 	} else if err != nil {
 		return i, err
 	}
 	// Not canceled when another create fails: Nova would go on, and its answer would be lost.
-	limit := w.Claim * 2 / 3
-	if deadline, ok := ctx.Deadline(); ok {
-		limit = min(limit, time.Until(deadline)+longestFinish/2)
+	until := began.Add(w.Claim * 2 / 3)
+	if deadline, ok := ctx.Deadline(); ok && deadline.Add(longestFinish/2).Before(until) {
+		until = deadline.Add(longestFinish / 2)
 	}
-	asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+	asking, cancel := context.WithDeadline(context.WithoutCancel(ctx), until)
 	defer cancel()
+	if asking.Err() != nil {
+		return i, errors.Join(errLate, w.endCall(ctx, order, call))
+	}
 	id, err := cloud.CreateServer(asking, i.Spec, i.Name, userData, tags(order, call))
-	i.CallID = call.ID
+	// What others saw of the server meanwhile is newer than the answer, which may be written down late.
+	i.CallID, i.SeenAt = call.ID, order.ReadAt
 	switch {
 	case err == nil:
 		i.ServerID, i.State, i.RawStatus = id, domain.InstanceBuilding, "BUILD"
 	case Final(err):
 		i.State, i.Problem = domain.InstanceError, &domain.Problem{Code: string(apperr.CodeOf(err)), Detail: apperr.As(err).Message}
 	case sentNothing(err):
-		end, cancel := ending(ctx)
-		defer cancel()
-		return i, errors.Join(err, w.Orders.EndCall(end, order, call))
+		return i, errors.Join(err, w.endCall(ctx, order, call))
 	default:
 		slog.WarnContext(ctx, "open create", "instance_id", i.ID, "error", err)
 		return i, errors.Join(ErrOpen, err)
@@ -53,6 +59,13 @@ func (w Worker) create(
 	end, cancel := ending(ctx)
 	defer cancel()
 	return i, w.Orders.Decide(end, claim, i)
+}
+
+// endCall writes down that a create call made nothing.
+func (w Worker) endCall(ctx context.Context, order domain.Order, call domain.CreateCall) error {
+	end, cancel := ending(ctx)
+	defer cancel()
+	return w.Orders.EndCall(end, order, call)
 }
 
 // tags are how a server is found again: by its instance, all of an order at once, and by the very call that made it.

@@ -42,6 +42,9 @@ func (w Worker) Observe(ctx context.Context, cloud Cloud, order domain.Order) (d
 	if order, err = w.write(ctx, order, news); err != nil {
 		return order, err
 	}
+	if order.ReadAt.After(now) {
+		order.ReadAt = now // a create call that was open when Nova was asked may have made its server since
+	}
 	return order, w.removeExtras(ctx, cloud, order, found)
 }
 

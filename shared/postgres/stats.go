@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -35,7 +36,7 @@ where project_id = $1 and hour = $2 and uncertain = $10`
 // Insert stores counts. An hour that a project has already stays as it is, unless fewer servers are uncertain now.
 func (s Stats) Insert(ctx context.Context, counts []domain.HourCount) error {
 	batch := &pgx.Batch{}
-	for _, c := range counts {
+	for _, c := range slices.SortedFunc(slices.Values(counts), byKey) {
 		batch.Queue(insertHourSQL, c.ProjectID, c.Hour, c.DomainID, c.Running, c.Total, orEmpty(c.ByStatus), c.Source,
 			list(c.Undecided), c.Recheck, c.Settled)
 	}
@@ -45,11 +46,16 @@ func (s Stats) Insert(ctx context.Context, counts []domain.HourCount) error {
 // Refine replaces counts by better ones. A row that somebody else has refined meanwhile stays as it is.
 func (s Stats) Refine(ctx context.Context, counts []domain.RefinedCount) error {
 	batch := &pgx.Batch{}
-	for _, c := range counts {
+	for _, c := range slices.SortedFunc(slices.Values(counts), func(a, b domain.RefinedCount) int { return byKey(a.HourCount, b.HourCount) }) {
 		batch.Queue(refineHourSQL, c.ProjectID, c.Hour, c.Running, c.Total, orEmpty(c.ByStatus), c.Source,
 			list(c.Undecided), c.Recheck, c.Settled, c.Before)
 	}
 	return s.DB.inTx(ctx, func(tx pgx.Tx) error { return tx.SendBatch(ctx, batch).Close() })
+}
+
+// byKey orders counts, so that two replicas that store the same ones do not wait for each other.
+func byKey(a, b domain.HourCount) int {
+	return cmp.Or(cmp.Compare(a.ProjectID, b.ProjectID), a.Hour.Compare(b.Hour))
 }
 
 func orEmpty(by map[string]int) map[string]int {
