@@ -61,7 +61,7 @@ func agentOf(r *http.Request) (uuid.UUID, domain.Secret, error) {
 
 // refused is the one answer to whatever is wrong, so that nobody learns what it was.
 func refused() error {
-	return apperr.New(apperr.NotFound, "there is no such deployment, or its token is used up, too old or wrong")
+	return apperr.New(apperr.NotFound, "unknown deployment, or its token is used up, too old or wrong")
 }
 
 func same(err error) error {

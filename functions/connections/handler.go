@@ -71,7 +71,7 @@ func (h handler) list(r *http.Request) (listAnswer, error) {
 	var marker uuid.UUID
 	if text := params.Text("marker"); text != "" {
 		if marker, err = parseID(text); err != nil {
-			return listAnswer{}, apperr.InvalidField("marker", "must be an id, a UUID")
+			return listAnswer{}, apperr.Malformed("marker", "the id of a connection, a UUID", text)
 		}
 	}
 	who, _, err := auth.Project(r.Context())

@@ -63,7 +63,7 @@ func (c creation) wish(who domain.Identity) (w wish, err error) {
 	case domain.CredentialConnection:
 		err = c.credential(&w)
 	default:
-		err = apperr.InvalidField("kind", "must be one of the kinds", string(domain.TrustConnection), string(domain.CredentialConnection))
+		err = apperr.Unknown("kind", "kind", c.Kind, string(domain.TrustConnection), string(domain.CredentialConnection))
 	}
 	if err != nil {
 		return w, err
@@ -153,10 +153,10 @@ func checkActions(actions []domain.Permission) error {
 	var seen []domain.Permission
 	for _, p := range actions {
 		if !slices.Contains(domain.Permissions(), string(p)) {
-			return apperr.InvalidField("actions", fmt.Sprintf("unknown action %.64q", p), domain.Permissions()...)
+			return apperr.Unknown("actions", "action", string(p), domain.Permissions()...)
 		}
 		if slices.Contains(seen, p) {
-			return apperr.InvalidField("actions", "has an action twice")
+			return apperr.InvalidField("actions", fmt.Sprintf("has the action %s twice", p))
 		}
 		seen = append(seen, p)
 	}
@@ -219,7 +219,7 @@ func badID(field, text string) error {
 func (c creation) times(w *wish) error {
 	end, err := time.Parse(time.RFC3339, c.ExpiresAt)
 	if err != nil {
-		return apperr.InvalidField("expires_at", "must be a time such as 2026-01-02T03:04:05Z")
+		return apperr.Malformed("expires_at", "a time in RFC 3339, such as 2026-01-02T03:04:05Z", c.ExpiresAt)
 	}
 	w.ExpiresAt = end.UTC().Truncate(time.Microsecond) // which is all that Postgres and Keystone keep
 	if c.IdleTimeout == nil {
@@ -227,7 +227,7 @@ func (c creation) times(w *wish) error {
 	}
 	idle, err := time.ParseDuration(*c.IdleTimeout)
 	if err != nil || idle < leastIdle || idle > mostIdle {
-		return apperr.InvalidField("idle_timeout", "must be 1h to 8784h, such as 24h or 1h30m")
+		return apperr.Malformed("idle_timeout", "1h to 8784h, such as 24h or 1h30m", *c.IdleTimeout)
 	}
 	w.IdleTimeout = idle
 	return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"strings"
 	"time"
 
@@ -197,7 +198,11 @@ func (s service) place(w *wish) error {
 			return nil
 		}
 	}
-	return apperr.InvalidField("auth_url", "is no cloud that there may be connections to", s.clouds...)
+	host := "" // of the URL no more is repeated: there may be a password in it
+	if u, err := url.Parse(w.AuthURL); err == nil {
+		host = u.Host
+	}
+	return apperr.Unknown("auth_url", "cloud", host, s.clouds...)
 }
 
 func (s service) keep(ctx context.Context, c domain.Connection) (domain.Connection, error) {

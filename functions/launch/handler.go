@@ -177,7 +177,7 @@ func parseList(r *http.Request) (q domain.OrderQuery, err error) {
 	}
 	for _, status := range q.Statuses {
 		if all := domain.OrderStatuses(); !slices.Contains(all, status) {
-			return q, apperr.InvalidField("status", "must be statuses of an order, separated by commas", all...)
+			return q, apperr.Unknown("status", "status of an order", status, all...)
 		}
 	}
 	if text := params.Text("marker"); text != "" {

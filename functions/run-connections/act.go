@@ -44,7 +44,7 @@ func (a acting) act(ctx context.Context) (done bool, err error) {
 		return a.remove(ctx, i, server, err)
 	}
 	if err == nil && server.Status == "DELETED" { // Nova shows it for a moment more
-		err = apperr.New(apperr.NotFound, "there is no server %s any more", i.ServerID)
+		err = apperr.New(apperr.NotFound, "the server %s is deleted", i.ServerID)
 	}
 	if err != nil {
 		return false, err

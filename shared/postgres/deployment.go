@@ -50,7 +50,7 @@ func (d Deployments) Fetch(ctx context.Context, id uuid.UUID, tokenHash []byte) 
 }
 
 func noDeployment() error {
-	return apperr.New(apperr.NotFound, "there is no such deployment, or its token is used up or too old")
+	return apperr.New(apperr.NotFound, "unknown deployment, or its token is used up or too old")
 }
 
 const readySQL = `

@@ -54,7 +54,7 @@ func (o Orders) mark(ctx context.Context, q domain.OrderQuery) (any, error) {
 	err := o.DB.pool.QueryRow(ctx, "select created_at from orders where project_id = $1 and id = $2 and ($3::uuid is null or connection_id = $3)",
 		q.ProjectID, q.Marker, orNullID(q.ConnectionID)).Scan(&at)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, apperr.InvalidField("marker", "is no order of this list")
+		return nil, apperr.Malformed("marker", "the id of an order of this list", q.Marker.String())
 	}
 	return at, classify(err)
 }
