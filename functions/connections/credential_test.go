@@ -33,7 +33,7 @@ func TestCredentials(t *testing.T) {
 		"another's secret":             {handing(id, foreignSecret, ""), "secret", "does not accept"},
 		"an id that there is not":      {handing("nope", secret, ""), "id", "does not accept"},
 		"another project's":            {handing(foreignID, foreignSecret, ""), "id", other.ID},
-		"a cloud that nobody listed":   {handing(id, secret, `, "auth_url": "http://127.0.0.1:1/v3"`), "auth_url", "no cloud"},
+		"a cloud that nobody listed":   {handing(id, secret, `, "auth_url": "http://127.0.0.1:1/v3"`), "auth_url", "unknown cloud"},
 		"a region that there is not":   {handing(id, secret, `, "region": "nowhere"`), "", ""},
 		"one that may not see flavors": {limited(t, p, domain.AccessRule{Service: "compute", Method: "GET", Path: "/v2.1/servers"}), "id", "access-rules"},
 	} {
