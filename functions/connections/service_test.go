@@ -148,8 +148,15 @@ func TestOtherIDs(t *testing.T) {
 		user, project, id string
 		taken             bool
 	}{
-		{hex, hex, hex, true}, {hex, hex, hex + hex, true}, {hex, hex, "alt", false}, {hex, hex, hex[1:], false}, {hex, hex, "", false},
-		{"jdoe", hex, "alt", true}, {hex, "123456", "654321", true}, {"jdoe", hex, hex, true}, {"jdoe", hex, "a b", false},
+		{hex, hex, hex, true},
+		{hex, hex, hex + hex, true},
+		{hex, hex, "alt", false},
+		{hex, hex, hex[1:], false},
+		{hex, hex, "", false},
+		{"jdoe", hex, "alt", true},
+		{hex, "123456", "654321", true},
+		{"jdoe", hex, hex, true},
+		{"jdoe", hex, "a b", false},
 	} {
 		w := wish{Connection: domain.Connection{UserID: tc.user, ProjectID: tc.project}}
 		if err := (creation{UsableBy: []string{tc.id}}).users(&w); (err == nil) != tc.taken {
