@@ -276,6 +276,8 @@ test('connections: what they permit, how far they are used, and revoked', { time
   assert.deepEqual(await card.getByRole('list', { name: 'It permits' }).getByRole('listitem').allTextContents(), ['allocate', 'start', 'stop']);
   await card.getByText('0 of 3').waitFor();
   await card.getByText(/UTC \(in \d+ [hd]\)/).waitFor();
+  await card.getByRole('button', { name: 'Check build machines' }).click();
+  await page.getByText('build machines works. Its roles: member.').waitFor({ timeout: patience });
   await card.getByRole('button', { name: 'Revoke build machines' }).click();
   await page.getByRole('dialog', { name: 'Revoke build machines?' }).getByRole('button', { name: 'Revoke' }).click();
   await card.waitFor({ state: 'detached' });

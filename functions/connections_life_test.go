@@ -92,10 +92,13 @@ func guest(t *testing.T, server string) (deployment, token, image string) {
 	return "", "", ""
 }
 
-// ready says what the agent on a server would say, twice: the second time nobody listens.
+// ready fetches the bundle as a server's agent would, and then says ready twice: the second time is refused.
 func (d *delegates) ready(t *testing.T, server string) {
 	t.Helper()
 	deployment, token, _ := guest(t, server)
+	if a := d.of("agents").Get(t, "/v1/agents/"+deployment+"/bundle", "Authorization", "Bearer "+token); a.Status != http.StatusOK {
+		t.Errorf("the bundle: %d %s", a.Status, a.Body)
+	}
 	for _, want := range []int{http.StatusNoContent, http.StatusNotFound} {
 		a := d.of("agents").Do(t, http.MethodPost, "/v1/agents/"+deployment+"/ready", "", "Authorization", "Bearer "+token)
 		if a.Status != want {

@@ -223,7 +223,10 @@ func (s *story) connections(t *testing.T) {
 	until := map[string]any{"expires_at": time.Now().Add(time.Hour).UTC().Format(time.RFC3339), "actions": []string{"connect", "deallocate"}}
 	s.is(exampleConnection, s.id(t, "createConnection", 201, ask{example: "trust", set: until}))
 	s.ok(t, "getConnection", 200, ask{})
-	s.ok(t, "listConnections", 200, ask{query: []string{"limit=1"}})
+	s.ok(t, "listConnections", 200, ask{query: []string{"limit=1", "status"}})
+	s.ok(t, "checkConnection", 200, ask{})
+	s.exec(t, "update connections set check_until = now() + interval '1 minute'") // as if another replica were at it
+	s.ok(t, "checkConnection", 202, ask{})
 	var taken struct {
 		ID       string
 		ActionID string `json:"action_id"`
@@ -240,6 +243,21 @@ func (s *story) connections(t *testing.T) {
 		select (jsonb_populate_record(c, jsonb_build_object('id', gen_random_uuid()))).* from connections c, generate_series(1, 100)`)
 	s.ok(t, "createConnection", 409, ask{example: "trust", set: until})
 	s.ok(t, "deleteConnection", 204, ask{})
+	s.revocation(t)
+}
+
+// revocation of a trust that Keystone does not let anybody delete, because its user is disabled.
+func (s *story) revocation(t *testing.T) {
+	t.Helper()
+	giver := testkit.NewProject(t)
+	trust := giver.Trust(t, testkit.Trustee(t), true, time.Now().Add(time.Hour))
+	giver.Disable(t)
+	s.exec(t, `insert into connections select (jsonb_populate_record(c, jsonb_build_object(
+		'id', gen_random_uuid(), 'delegation_id', $1::text, 'status', 'deleted', 'revoked', false))).* from connections c limit 1`, trust)
+	testkit.Eventually(t, 2*time.Minute, "the revocation is pending", func() bool {
+		s.ok(t, "runConnections", 204, ask{})
+		return testkit.Scalar[bool](t, s.conn, "select exists (select from events where type = $1)", domain.RevocationEvent)
+	})
 }
 
 // never are what is documented and not sent here, and why.

@@ -25,7 +25,11 @@ func routes(s service) []httpx.Route {
 	return list
 }
 
+// bundle does not take HEAD, which the router sends to it as well: only a GET is a fetch.
 func (h handler) bundle(r *http.Request) (httpx.Response, error) {
+	if r.Method == http.MethodHead {
+		return httpx.Response{Status: http.StatusMethodNotAllowed, Header: http.Header{"Allow": {http.MethodGet}}, Code: apperr.MethodNotAllowed}, nil
+	}
 	deployment, token, err := agentOf(r)
 	if err != nil {
 		return httpx.Response{}, err
@@ -61,7 +65,7 @@ func agentOf(r *http.Request) (uuid.UUID, domain.Secret, error) {
 
 // refused is the one answer to whatever is wrong, so that nobody learns what it was.
 func refused() error {
-	return apperr.New(apperr.NotFound, "unknown deployment, or its token is used up, too old or wrong")
+	return apperr.New(apperr.NotFound, "unknown deployment, or its token is used up, too old or wrong, or nobody may deploy it any more")
 }
 
 func same(err error) error {

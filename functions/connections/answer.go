@@ -36,10 +36,13 @@ type connection struct {
 	UsableBy    *[]string               `json:"usable_by,omitempty"`
 	UserID      string                  `json:"user_id"`
 	ProjectID   string                  `json:"project_id"`
+	Revocation  domain.Revocation       `json:"revocation,omitempty"`
+	TrustEnd    *time.Time              `json:"trust_expires_at,omitempty"`
 	ExpiresAt   time.Time               `json:"expires_at"`
 	EndsAt      time.Time               `json:"ends_at"`
 	IdleTimeout string                  `json:"idle_timeout,omitempty"`
 	LastUsedAt  *time.Time              `json:"last_used_at"`
+	CheckedAt   *time.Time              `json:"checked_at"`
 	CreatedAt   time.Time               `json:"created_at"`
 	UpdatedAt   time.Time               `json:"updated_at"`
 	Rules       []domain.AccessRule     `json:"suggested_access_rules,omitempty"`
@@ -80,12 +83,19 @@ func show(who domain.Identity, c domain.Connection) connection {
 	if !c.LastUsedAt.IsZero() {
 		out.LastUsedAt = &c.LastUsedAt
 	}
+	if !c.CheckedAt.IsZero() {
+		out.CheckedAt = &c.CheckedAt
+	}
 	if !c.Owned(who) {
 		return out
 	}
 	a := c.ActsAs
 	out.ActsAs = &actsAs{UserID: a.UserID, UserName: a.UserName, ProjectID: a.ProjectID, ProjectName: a.ProjectName, Roles: a.Roles}
 	out.UsableBy, out.Rules = &c.UsableBy, domain.AccessRules(c.Actions)
+	out.Revocation = c.Revocation()
+	if !c.TrustExpiresAt.IsZero() {
+		out.TrustEnd = &c.TrustExpiresAt
+	}
 	if a.Unrestricted {
 		out.Warnings = append(out.Warnings, unrestricted)
 	}
@@ -111,4 +121,29 @@ func short(d time.Duration) string {
 		text = trimmed + "h"
 	}
 	return text
+}
+
+// checkAnswer says whether a connection can be acted through.
+type checkAnswer struct {
+	ID        uuid.UUID               `json:"id"`
+	Works     *bool                   `json:"works"` // nil = it is not known yet
+	Status    domain.ConnectionStatus `json:"status"`
+	Reason    string                  `json:"reason,omitempty"`
+	Roles     []string                `json:"roles"`
+	ActsAs    *actsAs                 `json:"acts_as,omitempty"`
+	ExpiresAt time.Time               `json:"expires_at"`
+	EndsAt    time.Time               `json:"ends_at"`
+	CheckedAt *time.Time              `json:"checked_at"`
+}
+
+func showCheck(who domain.Identity, c domain.Connection, works *bool) checkAnswer {
+	shown := show(who, c)
+	roles := c.ActsAs.Roles
+	if roles == nil {
+		roles = []string{}
+	}
+	return checkAnswer{
+		ID: c.ID, Works: works, Status: c.Status, Reason: c.Reason, Roles: roles, ActsAs: shown.ActsAs, ExpiresAt: shown.ExpiresAt,
+		EndsAt: shown.EndsAt, CheckedAt: shown.CheckedAt,
+	}
 }

@@ -58,9 +58,10 @@ type stored struct {
 	delegations postgres.Delegations
 }
 
-// Revoked notes that nothing of a connection is left in Keystone that could be taken back.
-func (s stored) Revoked(ctx context.Context, c domain.Connection) error {
-	return s.delegations.Revoked(ctx, c.ProjectID, c.ID)
+// MarkRevoked records that nothing of a connection is left in Keystone that could be taken back.
+func (s stored) MarkRevoked(ctx context.Context, c domain.Connection) error {
+	_, err := s.delegations.MarkRevoked(ctx, c) // it is only now that it ended: nobody was notified that its revocation is pending
+	return err
 }
 
 // clouds narrows *openstack.Cloud to what this function needs.

@@ -196,3 +196,33 @@ func TestAnotherCloud(t *testing.T) {
 		t.Errorf("got %+v", own)
 	}
 }
+
+// TestCredentialThatEnds before a token would: Keystone writes its end without a zone. Its connection ends no later, and the error of one
+// that would says when the credential ends. A token that was made of it is good on every route.
+func TestCredentialThatEnds(t *testing.T) {
+	t.Parallel()
+	app, _, _, _ := started(t, nil)
+	p := testkit.NewProject(t)
+	end := time.Now().Add(90 * time.Minute).UTC().Truncate(time.Microsecond)
+	for form, end := range map[string]time.Time{"with microseconds": end, "without": end.Truncate(time.Second)} {
+		id, secret := p.AppCredentialUntil(t, end)
+		c := create(t, app.As(p.Token(t)), handing(id, secret, ""))
+		if c.Status != "active" || c.ActsAs.UserID != p.UserID {
+			t.Errorf("%s: got %+v", form, c)
+		}
+		until := func(at time.Time) string {
+			return fmt.Sprintf(`{"kind": "application_credential", "id": %q, "secret": %q, "actions": ["start"], "expires_at": %q}`, id, secret, at.Format(time.RFC3339Nano))
+		}
+		a := app.As(p.Token(t)).Post(t, "/v1/connections", until(end.Add(time.Microsecond)))
+		if a.Status != 400 || !testkit.Names(t, a, "expires_at") || !strings.Contains(string(a.Body), end.Format(time.RFC3339Nano)) {
+			t.Errorf("%s: later than the credential: %d %s", form, a.Status, a.Body)
+		}
+		if c := create(t, app.As(p.Token(t)), until(end)); !c.ExpiresAt.Equal(end) {
+			t.Errorf("%s: it ends at %s, want %s", form, c.ExpiresAt, end)
+		}
+		token := testkit.Canary(p.AppCredentialToken(t, id, secret))
+		if a := app.As(token).Get(t, "/v1/connections"); a.Status != 200 {
+			t.Errorf("%s: its token: %d %s", form, a.Status, a.Body)
+		}
+	}
+}

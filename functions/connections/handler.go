@@ -1,7 +1,10 @@
 package connections
 
 import (
+	"fmt"
 	"net/http"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/google/uuid"
@@ -22,6 +25,7 @@ func routes(s service) []httpx.Route {
 		httpx.Handle("GET /v1/connections/access-rules", h.rules),
 		httpx.Handle("GET /v1/connections/{id}", h.get),
 		httpx.Handle("DELETE /v1/connections/{id}", h.delete),
+		httpx.Handle("POST /v1/connections/{id}/check", h.check),
 	}
 }
 
@@ -56,29 +60,15 @@ func (h handler) create(r *http.Request) (httpx.Response, error) {
 const defaultLimit = 100
 
 func (h handler) list(r *http.Request) (listAnswer, error) {
-	params, err := httpx.ReadQuery(r, "usable", "limit", "marker")
+	q, err := parseList(r)
 	if err != nil {
 		return listAnswer{}, err
-	}
-	usable, _, err := params.Bool("usable")
-	if err != nil {
-		return listAnswer{}, err
-	}
-	limit, err := params.Int("limit", defaultLimit, 1, httpx.MaxLimit)
-	if err != nil {
-		return listAnswer{}, err
-	}
-	var marker uuid.UUID
-	if text := params.Text("marker"); text != "" {
-		if marker, err = parseID(text); err != nil {
-			return listAnswer{}, apperr.Malformed("marker", "the id of a connection, a UUID", text)
-		}
 	}
 	who, _, err := auth.Project(r.Context())
 	if err != nil {
 		return listAnswer{}, err
 	}
-	found, more, err := h.svc.List(r.Context(), who, usable, limit, marker)
+	found, more, err := h.svc.List(r.Context(), who, q)
 	if err != nil {
 		return listAnswer{}, err
 	}
@@ -90,6 +80,36 @@ func (h handler) list(r *http.Request) (listAnswer, error) {
 		out.Next = httpx.Next(r, found[len(found)-1].ID.String())
 	}
 	return out, nil
+}
+
+func parseList(r *http.Request) (q domain.ConnectionQuery, err error) {
+	params, err := httpx.ReadQuery(r, "usable", "status", "limit", "marker")
+	if err != nil {
+		return q, err
+	}
+	if q.Usable, _, err = params.Bool("usable"); err != nil {
+		return q, err
+	}
+	if text := params.Text("status"); text != "" {
+		q.Statuses = strings.Split(text, ",")
+	}
+	for _, status := range q.Statuses {
+		if all := domain.ConnectionStatuses(); !slices.Contains(all, status) {
+			return q, apperr.InvalidField("status", fmt.Sprintf("unknown status %q; expected some of these, separated by commas", status), all...)
+		}
+	}
+	if q.Usable && q.Statuses != nil {
+		return q, apperr.InvalidField("status", "does not go with usable=true, which lists active connections")
+	}
+	if q.Limit, err = params.Int("limit", defaultLimit, 1, httpx.MaxLimit); err != nil {
+		return q, err
+	}
+	if text := params.Text("marker"); text != "" {
+		if q.Marker, err = parseID(text); err != nil {
+			return q, apperr.Malformed("marker", "the id of a connection, a UUID", text)
+		}
+	}
+	return q, nil
 }
 
 func (h handler) rules(r *http.Request) (rulesAnswer, error) {
@@ -126,6 +146,23 @@ func (h handler) delete(r *http.Request) (httpx.Response, error) {
 		return httpx.Response{}, err
 	}
 	return httpx.Response{Status: http.StatusNoContent}, h.svc.Delete(r.Context(), who, token, id)
+}
+
+func (h handler) check(r *http.Request) (httpx.Response, error) {
+	who, _, id, err := named(r)
+	if err != nil {
+		return httpx.Response{}, err
+	}
+	c, works, err := h.svc.Check(r.Context(), who, id)
+	if err != nil {
+		return httpx.Response{}, err
+	}
+	if works != nil {
+		return httpx.JSON(http.StatusOK, showCheck(who, c, works))
+	}
+	resp, err := httpx.JSON(http.StatusAccepted, showCheck(who, c, works))
+	resp.Header.Set("Retry-After", strconv.Itoa(int(recheckAfter.Seconds())))
+	return resp, err
 }
 
 // named is who calls a route that takes no parameters, and the connection that its path names.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
@@ -80,6 +81,9 @@ func TestRefusals(t *testing.T) {
 		{"GET", "?limit=0", "", "limit"},
 		{"GET", "?marker=x", "", "marker"},
 		{"GET", "?usable=maybe", "", "usable"},
+		{"GET", "?status=gone", "", "status"},
+		{"GET", "?status=lost,", "", "status"},
+		{"GET", "?usable=true&status=active", "", "status"},
 		{"GET", "/access-rules?actions=start,fly", "", "actions"},
 		{"GET", "/access-rules?actions=start,start", "", "actions"},
 		{"GET", "/access-rules?limit=1", "", "limit"},
@@ -196,8 +200,9 @@ func TestAnotherUserOfTheProjectDeletes(t *testing.T) {
 		t.Errorf("the row is %s", row)
 	}
 	testkit.Eventually(t, 10*time.Second, "run-connections is woken", func() bool { return woken("run-connections") > 0 })
-	if a := app.As(p.Token(t)).Get(t, "/v1/connections/"+c.ID.String()); a.Status != 404 {
-		t.Errorf("it is still shown: %d", a.Status)
+	var shown connection
+	if app.As(p.Token(t)).Get(t, "/v1/connections/"+c.ID.String()).JSON(t, &shown); shown.Status != "deleted" || shown.Revocation != domain.RevocationPending {
+		t.Errorf("it is shown as %+v", shown)
 	}
 	if left := p.Trusts(t); len(left) != 1 {
 		t.Errorf("Keystone has %v", left)

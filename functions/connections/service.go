@@ -17,8 +17,9 @@ import (
 // session is the part of OpenStack that this function needs.
 type session interface {
 	Flavors(context.Context) ([]domain.Flavor, error)
-	CreateTrust(ctx context.Context, who domain.Identity, trustee string, roles []string, until time.Time) (id string, err error)
+	CreateTrust(ctx context.Context, who domain.Identity, trustee string, roles []string, after time.Time) (domain.Trust, error)
 	DeleteTrust(ctx context.Context, id string) error
+	CredentialEnd(ctx context.Context, id string) (time.Time, error)
 }
 
 // openStack opens sessions.
@@ -33,9 +34,11 @@ type store interface {
 	Now(context.Context) (time.Time, error)
 	Create(context.Context, domain.Connection) (domain.Connection, error)
 	Get(ctx context.Context, who domain.Identity, id uuid.UUID) (domain.Connection, error)
-	List(ctx context.Context, who domain.Identity, usable bool, limit int, marker uuid.UUID) ([]domain.Connection, error)
+	List(ctx context.Context, who domain.Identity, q domain.ConnectionQuery) ([]domain.Connection, error)
 	End(ctx context.Context, projectID string, id uuid.UUID, status domain.ConnectionStatus, reason string, revoked bool) (ended bool, err error)
-	Revoked(context.Context, domain.Connection) error
+	MarkRevoked(context.Context, domain.Connection) error
+	RequestCheck(ctx context.Context, projectID string, id uuid.UUID) (since time.Time, err error)
+	FailedCheck(ctx context.Context, projectID string, id uuid.UUID) (at time.Time, why string, err error)
 }
 
 // sealer makes a secret readable for run-connections only.
@@ -52,12 +55,8 @@ type service struct {
 	wake    func(functions ...string)
 }
 
-const (
-	// A trust lasts longer than its connection: once it is over, nobody can delete it any more.
-	trustSpare = 10 * time.Minute
-	// What is taken back is so also when the caller has hung up.
-	cleanTimeout = 10 * time.Second
-)
+// What is taken back is so also when the caller has hung up.
+const cleanTimeout = 10 * time.Second
 
 // Create delegates: it makes the trust, or looks whether the application credential is good, and stores the connection.
 func (s service) Create(ctx context.Context, who domain.Identity, token domain.Secret, w wish) (domain.Connection, error) {
@@ -87,9 +86,11 @@ func (s service) trust(ctx context.Context, who domain.Identity, token domain.Se
 		return stored, err
 	}
 	w.ActsAs = domain.ActsAs{UserID: who.UserID, UserName: who.UserName, ProjectID: who.ProjectID, ProjectName: who.ProjectName, Roles: w.roles}
-	if w.DelegationID, err = cloud.CreateTrust(ctx, who, s.trustee, w.roles, w.ExpiresAt.Add(trustSpare)); err != nil {
+	made, err := cloud.CreateTrust(ctx, who, s.trustee, w.roles, w.ExpiresAt.Add(domain.TrustSpare))
+	if err != nil {
 		return stored, s.badTrustee(err)
 	}
+	w.DelegationID, w.TrustExpiresAt = made.ID, made.ExpiresAt
 	if stored, err = s.keep(ctx, w.Connection); err != nil {
 		s.giveUp(ctx, cloud, w.Connection)
 	}
@@ -137,6 +138,9 @@ func (s service) credential(ctx context.Context, who domain.Identity, w wish) (s
 	if w.Flavors, err = cloud.Flavors(ctx); err != nil {
 		return stored, badAccess(w, err)
 	}
+	if err := outlives(ctx, cloud, w); err != nil {
+		return stored, err
+	}
 	if w.Secret, err = s.key.Seal(w.SealedFor(), w.secret); err != nil {
 		return stored, err
 	}
@@ -158,6 +162,23 @@ func suffices(as domain.ActsAs, actions []domain.Permission) error {
 	return apperr.InvalidField("id", fmt.Sprintf(
 		"the application credential has only the role reader, which cannot %s: make one with another of your roles, such as member; "+
 			"with reader alone a connection may have the action connect only", strings.Join(more, ", ")))
+}
+
+// outlives refuses a connection that would end later than its application credential, as far as Keystone lets us see when that ends.
+func outlives(ctx context.Context, cloud session, w wish) error {
+	end, err := cloud.CredentialEnd(ctx, w.DelegationID)
+	switch apperr.CodeOf(err) {
+	case "":
+	case apperr.Unauthenticated, apperr.Forbidden, apperr.NotFound:
+		return nil // the operator's policy keeps it from its own user: the connection is lost when the credential ends
+	default:
+		return err
+	}
+	if end.IsZero() || !w.ExpiresAt.After(end) {
+		return nil
+	}
+	return apperr.InvalidField("expires_at", fmt.Sprintf("is %s, and the application credential ends before that: it must not be after %s",
+		w.ExpiresAt.Format(time.RFC3339Nano), end.Format(time.RFC3339Nano)))
 }
 
 // badCredential is the caller's mistake, and not his token's.
@@ -214,8 +235,10 @@ func (s service) keep(ctx context.Context, c domain.Connection) (domain.Connecti
 }
 
 // List gives a page of the connections; more says that there is another.
-func (s service) List(ctx context.Context, who domain.Identity, usable bool, limit int, marker uuid.UUID) (page []domain.Connection, more bool, err error) {
-	found, err := s.store.List(ctx, who, usable, limit+1, marker)
+func (s service) List(ctx context.Context, who domain.Identity, q domain.ConnectionQuery) (page []domain.Connection, more bool, err error) {
+	limit := q.Limit
+	q.Limit++
+	found, err := s.store.List(ctx, who, q)
 	return found[:min(limit, len(found))], len(found) > limit, err
 }
 
@@ -251,5 +274,5 @@ func (s service) revoke(ctx context.Context, token domain.Secret, c domain.Conne
 	if err := s.cloud.As(token, c.ProjectID).DeleteTrust(ctx, c.DelegationID); err != nil {
 		return err
 	}
-	return s.Revoked(ctx, c)
+	return s.MarkRevoked(ctx, c)
 }

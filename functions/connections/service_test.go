@@ -15,8 +15,10 @@ import (
 // fakeCloud stands for another cloud that has several regions, and for a Keystone and a database that fail at a moment of the
 // test's choice: the sandbox has one region and cannot be made to fail for one call. Only what is asked of it is tested here.
 type fakeCloud struct {
-	flavors, login, trust, untrust, store error
-	calls                                 []string
+	flavors, login, trust, untrust, store, hidden error
+
+	end   time.Time // of the application credential
+	calls []string
 }
 
 func (f *fakeCloud) note(call string) { f.calls = append(f.calls, call) }
@@ -31,10 +33,12 @@ func (f *fakeCloud) Credential(context.Context, string, string, string, domain.S
 
 func (f *fakeCloud) Flavors(context.Context) ([]domain.Flavor, error) { return nil, f.flavors }
 
-func (f *fakeCloud) CreateTrust(context.Context, domain.Identity, string, []string, time.Time) (string, error) {
+func (f *fakeCloud) CreateTrust(context.Context, domain.Identity, string, []string, time.Time) (domain.Trust, error) {
 	f.note("trust")
-	return "t1", f.trust
+	return domain.Trust{ID: "t1"}, f.trust
 }
+
+func (f *fakeCloud) CredentialEnd(context.Context, string) (time.Time, error) { return f.end, f.hidden }
 
 func (f *fakeCloud) DeleteTrust(ctx context.Context, _ string) error {
 	f.note("untrust")
@@ -52,7 +56,7 @@ func (f *fakeCloud) Get(context.Context, domain.Identity, uuid.UUID) (domain.Con
 	return domain.Connection{}, nil
 }
 
-func (f *fakeCloud) List(context.Context, domain.Identity, bool, int, uuid.UUID) ([]domain.Connection, error) {
+func (f *fakeCloud) List(context.Context, domain.Identity, domain.ConnectionQuery) ([]domain.Connection, error) {
 	return nil, nil
 }
 
@@ -61,7 +65,15 @@ func (f *fakeCloud) End(ctx context.Context, _ string, _ uuid.UUID, status domai
 	return false, ctx.Err()
 }
 
-func (f *fakeCloud) Revoked(context.Context, domain.Connection) error { return nil }
+func (f *fakeCloud) MarkRevoked(context.Context, domain.Connection) error { return nil }
+
+func (f *fakeCloud) RequestCheck(context.Context, string, uuid.UUID) (time.Time, error) {
+	return time.Now(), nil
+}
+
+func (f *fakeCloud) FailedCheck(context.Context, string, uuid.UUID) (time.Time, string, error) {
+	return time.Time{}, "", nil
+}
 
 func (f *fakeCloud) Seal(string, domain.Secret) ([]byte, error) { return []byte("sealed"), nil }
 
@@ -161,6 +173,28 @@ func TestOtherIDs(t *testing.T) {
 		w := wish{Connection: domain.Connection{UserID: tc.user, ProjectID: tc.project}}
 		if err := (creation{UsableBy: []string{tc.id}}).users(&w); (err == nil) != tc.taken {
 			t.Errorf("%s of %s names %q: %v", tc.user, tc.project, tc.id, err)
+		}
+	}
+}
+
+// TestCredentialWhoseEndIsHidden by the operator's policy is taken as it is. While Keystone is away nothing is.
+func TestCredentialWhoseEndIsHidden(t *testing.T) {
+	t.Parallel()
+	later, sooner := time.Now().Add(2*time.Hour), time.Now().Add(time.Minute)
+	for name, tc := range map[string]struct {
+		cloud fakeCloud
+		want  apperr.Code
+	}{
+		"it does not end": {fakeCloud{}, ""},
+		"later":           {fakeCloud{end: later}, ""},
+		"sooner":          {fakeCloud{end: sooner}, apperr.Invalid},
+		"forbidden":       {fakeCloud{end: sooner, hidden: apperr.New(apperr.Forbidden, "x")}, ""},
+		"absent":          {fakeCloud{hidden: apperr.New(apperr.NotFound, "x")}, ""},
+		"away":            {fakeCloud{hidden: apperr.New(apperr.Unavailable, "x")}, apperr.Unavailable},
+	} {
+		_, err := tc.cloud.service().Create(t.Context(), domain.Identity{ProjectID: "p1"}, "", asked(domain.CredentialConnection, ""))
+		if apperr.CodeOf(err) != tc.want || (err == nil) != (len(tc.cloud.calls) == 1) {
+			t.Errorf("%s: got %v, and %v was done", name, err, tc.cloud.calls)
 		}
 	}
 }

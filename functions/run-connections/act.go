@@ -211,7 +211,7 @@ func faultOf(server domain.Server) error {
 }
 
 // connect takes an existing server of the connection's project under management.
-func (a acting) connect(ctx context.Context, claim uuid.UUID) error {
+func (a acting) connect(ctx context.Context) error {
 	server, err := a.cloud.Server(ctx, a.action.ServerID)
 	if err != nil {
 		return err
@@ -237,11 +237,8 @@ func (a acting) connect(ctx context.Context, claim uuid.UUID) error {
 	}
 	wanted.Seen(server)
 	wanted.SeenAt = a.now
-	managed, _, err := a.instances.Connect(ctx, wanted)
-	if err != nil || managed.ID == wanted.ID {
-		return err
-	}
-	return a.actions.Managed(ctx, a.action, claim, managed.ID)
+	_, _, err = a.instances.Connect(ctx, wanted)
+	return err
 }
 
 // note writes down at once what follows from Nova's yes, and write what Nova shows. Should that fail, the next look at all servers

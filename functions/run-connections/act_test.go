@@ -31,7 +31,7 @@ func (f *failing) DeleteServer(context.Context, string) error {
 func (w *world) onPaper(c domain.Connection) (*failing, *service) {
 	nova := &failing{}
 	s := &service{
-		clock: w.db, delegations: postgres.Delegations{DB: w.db}, instances: postgres.Instances{DB: w.db}, cloud: newSessions(nil, nil),
+		clock: w.db, delegations: postgres.Delegations{DB: w.db}, instances: postgres.Instances{DB: w.db}, cloud: newSessions(nil),
 	}
 	s.cloud.entry(c.ID).session = nova
 	return nova, s
@@ -60,7 +60,7 @@ func TestADeletionThatFails(t *testing.T) {
 		nova.deleted = 0
 		w.exec(t, "update instances set delete_tries = 0, delete_tried_at = null where id = $1", id)
 		nova.server = domain.Server{ID: "s", Status: "ERROR", Fault: &domain.Fault{Message: "out of volumes", Created: a.CreatedAt.Add(tc.fault)}}
-		done, err := s.do(t.Context(), c, uuid.New(), a)
+		done, err := s.do(t.Context(), c, a)
 		said := ""
 		if err != nil {
 			said = apperr.As(err).Message
@@ -117,7 +117,7 @@ func TestConnectWhatIsBeingDeleted(t *testing.T) {
 	for status, task := range map[string]string{"ACTIVE": "deleting", "DELETED": "", "SOFT_DELETED": ""} {
 		nova.server = domain.Server{ID: uuid.NewString(), Status: status, Task: task, ProjectID: w.ID}
 		a := w.ask(t, c, uuid.New(), domain.Ask{Verb: domain.Connect}, func(a *domain.DelegatedAction) { a.ServerID = nova.server.ID })
-		if done, err := s.do(t.Context(), c, uuid.New(), a); done || apperr.CodeOf(err) != apperr.Conflict {
+		if done, err := s.do(t.Context(), c, a); done || apperr.CodeOf(err) != apperr.Conflict {
 			t.Errorf("%s %s: done is %t, %v", status, task, done, err)
 		}
 	}

@@ -18,7 +18,6 @@ import (
 type actionStore interface {
 	Claim(ctx context.Context, projectID string, connection uuid.UUID, claimFor time.Duration, limit int) (claim uuid.UUID, taken []domain.DelegatedAction, err error)
 	Release(ctx context.Context, taken domain.DelegatedAction, claim uuid.UUID, pause time.Duration) error
-	Managed(ctx context.Context, taken domain.DelegatedAction, claim, instance uuid.UUID) error
 	End(ctx context.Context, taken domain.DelegatedAction, claim uuid.UUID, problem *domain.Problem) error
 }
 
@@ -26,7 +25,8 @@ const (
 	actionsAtOnce = 8                // of one connection: each takes Nova two requests
 	actionTime    = 30 * time.Second // for one look at an action, which has to end before its claim
 	actionPause   = 1500 * time.Millisecond
-	retryPause    = 5 * time.Second
+	retryPause    = 5 * time.Second // the shortest, and the longest, between two tries of what fails
+	longestRetry  = 30 * time.Second
 
 	// An action waits for so long for a server that Nova is at work on; a deployment has more of that to wait for.
 	actionPatience = 10 * time.Minute
@@ -60,18 +60,27 @@ func (s *service) act(ctx context.Context, c domain.Connection) {
 func (s *service) actOn(ctx context.Context, c domain.Connection, claim uuid.UUID, action domain.DelegatedAction) {
 	doing, cancel := context.WithTimeout(ctx, actionTime)
 	defer cancel()
-	done, err := s.do(doing, c, claim, action)
+	done, err := s.do(doing, c, action)
 	writing, cancel := ending(ctx)
 	defer cancel()
 	if unopened, ok := errors.AsType[unopenedError](err); ok {
 		s.unopened(ctx, c, unopened.cause)
-		err = s.actions.Release(writing, action, claim, retryPause)
+		err = s.releaseUnopened(writing, c, claim, action, unopened.cause)
 	} else {
 		err = s.endAction(writing, action, claim, done, err)
 	}
 	if err != nil && !errors.Is(err, domain.ErrFenced) {
 		slog.WarnContext(ctx, "action not noted", "action_id", action.ID, "error", err)
 	}
+}
+
+// releaseUnopened ends an action whose delegation is lost. Any other is gone on with later.
+func (s *service) releaseUnopened(ctx context.Context, c domain.Connection, claim uuid.UUID, action domain.DelegatedAction, cause error) error {
+	if !errors.Is(cause, errLost) {
+		return s.actions.Release(ctx, action, claim, retryPause)
+	}
+	c.Status, c.Reason = domain.ConnectionLost, domain.LostReason(c.Kind)
+	return s.actions.End(ctx, action, claim, endedBy(c))
 }
 
 func (s *service) endAction(ctx context.Context, action domain.DelegatedAction, claim uuid.UUID, done bool, failed error) error {
@@ -92,11 +101,11 @@ func (s *service) endAction(ctx context.Context, action domain.DelegatedAction, 
 	if over {
 		return s.actions.End(ctx, action, claim, problemOf(failed))
 	}
-	return s.actions.Release(ctx, action, claim, retryPause)
+	return s.actions.Release(ctx, action, claim, s.pauseFor(ctx, action.CreatedAt))
 }
 
 // do does what is next. done says that nothing is left to do; without an error there is.
-func (s *service) do(ctx context.Context, c domain.Connection, claim uuid.UUID, action domain.DelegatedAction) (done bool, err error) {
+func (s *service) do(ctx context.Context, c domain.Connection, action domain.DelegatedAction) (done bool, err error) {
 	now, err := s.clock.Now(ctx) // before Nova is asked
 	if err != nil {
 		return false, err
@@ -113,7 +122,7 @@ func (s *service) do(ctx context.Context, c domain.Connection, claim uuid.UUID, 
 	err = s.cloud.use(ctx, c, func(cloud session) (err error) {
 		a := acting{service: s, cloud: cloud, connection: c, action: action, now: now}
 		if action.Ask.Verb == domain.Connect {
-			err = a.connect(ctx, claim)
+			err = a.connect(ctx)
 			done = err == nil
 		} else {
 			done, err = a.act(ctx)

@@ -9,6 +9,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/eventx"
+	"github.com/cloudfn/cloudfn/shared/obs"
 	"github.com/cloudfn/cloudfn/shared/openstack"
 	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/run"
@@ -48,7 +49,9 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 		orders: postgres.Orders{DB: d.DB}, actions: postgres.Actions{DB: d.DB}, instances: postgres.Instances{DB: d.DB},
 		seal: keys, wake: d.Wake, workers: newWorkers(), running: make(chan struct{}, 1), waiting: make(chan struct{}, 1),
 	}
-	s.cloud = newSessions(keys, s.opened)
+	s.pending = obs.Gauge("cloudfn.connections.revocations_pending", "Trusts of connections that have ended, which Keystone did not let us delete.")
+	s.cloud = newSessions(keys)
+	s.cloud.accepted, s.cloud.readFlavors = s.accepted, s.readFlavors
 	s.cloud.login = func(ctx context.Context) (account, error) {
 		session, err := own.Login(ctx)
 		if err != nil {

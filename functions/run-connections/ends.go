@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
@@ -42,19 +43,66 @@ func (s *service) expire(ctx context.Context, c domain.Connection) error {
 	return err
 }
 
-// revoke takes a trust back, with a token that is made of it. When Keystone refuses that, the trust is gone.
+const (
+	// A trust that Keystone does not let us delete is tried after pauses that grow from firstPause to this.
+	longestRevocationPause = 15 * time.Minute
+	// clockSkew is how far Keystone's clock and the database's may be apart.
+	clockSkew = 5 * time.Minute
+)
+
+// revoke takes a trust back. While Keystone does not let it, as while the trust's user is disabled or lacks the role, it stays on the list;
+// its owner and the operator are notified once.
 func (s *service) revoke(ctx context.Context, c domain.Connection) {
-	err := s.cloud.use(ctx, c, func(in session) error { return in.DeleteTrust(ctx, c.DelegationID) })
+	cause := s.cloud.revoke(ctx, c)
 	s.cloud.forget(c.ID)
+	if cause != nil && errors.Is(ctx.Err(), context.Canceled) {
+		return // this process ends
+	}
 	ctx, cancel := ending(ctx)
 	defer cancel()
-	if err != nil && !errors.Is(err, errLost) {
-		slog.WarnContext(ctx, "a trust is still to be taken back", "connection_id", c.ID, "error", err)
-		err = s.silent(ctx, c)
-	} else {
-		err = s.delegations.Revoked(ctx, c.ProjectID, c.ID)
+	if cause != nil && !errors.Is(cause, errLost) && s.trustIsOver(ctx, c) {
+		cause = nil
 	}
+	notified, err := s.recordRevocation(ctx, c, cause)
 	if err != nil {
-		slog.WarnContext(ctx, "connection not noted", "connection_id", c.ID, "error", err)
+		slog.WarnContext(ctx, "the revocation of a trust is not recorded", "connection_id", c.ID, "error", err)
 	}
+	if notified {
+		s.wake("deliver-events")
+	}
+}
+
+// trustIsOver says whether the trust has ended by itself, for when Keystone cannot be asked.
+func (s *service) trustIsOver(ctx context.Context, c domain.Connection) bool {
+	now, err := s.clock.Now(ctx)
+	return err == nil && now.After(c.TrustExpiresAt.Add(clockSkew))
+}
+
+// recordRevocation records that Keystone has the trust no longer, or with a cause that it may still have it.
+func (s *service) recordRevocation(ctx context.Context, c domain.Connection, cause error) (notified bool, err error) {
+	if cause == nil {
+		if notified, err = s.delegations.MarkRevoked(ctx, c); notified {
+			slog.InfoContext(ctx, "a trust that could not be deleted is gone from Keystone", "connection_id", c.ID)
+		}
+		return notified, err
+	}
+	reason := "Keystone could not be asked to delete the trust: cloudfn tries on"
+	if errors.Is(cause, errLost) {
+		reason = "Keystone does not let the trust be deleted while its user is disabled or lacks the delegated role: delete it by hand, or cloudfn does when they are back"
+	}
+	notified, err = s.delegations.MarkRevocationPending(ctx, c, reason, firstPause, longestRevocationPause)
+	if notified {
+		slog.WarnContext(ctx, "a trust cannot be deleted in Keystone, and is tried again until it is gone", "connection_id", c.ID,
+			"project_id", c.ProjectID, "trust_expires_at", c.TrustExpiresAt, "error", cause)
+	}
+	return notified, err
+}
+
+// reportPending shows the operator how many trusts Keystone did not let us delete.
+func (s *service) reportPending(ctx context.Context) error {
+	n, err := s.delegations.PendingRevocations(ctx)
+	if err == nil {
+		s.pending(ctx, n)
+	}
+	return err
 }

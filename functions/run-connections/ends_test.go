@@ -42,9 +42,9 @@ func TestManyEndAtOnce(t *testing.T) {
 	delegations := postgres.Delegations{DB: w.db}
 	s := &service{
 		clock: w.db, jobs: postgres.Jobs{DB: w.db}, connections: postgres.Connections{DB: w.db}, delegations: delegations, remote: delegations,
-		instances: postgres.Instances{DB: w.db}, wake: func(...string) {},
+		instances: postgres.Instances{DB: w.db}, wake: func(...string) {}, pending: func(context.Context, int64) {},
 	}
-	s.cloud = newSessions(nil, s.opened)
+	s.cloud = newSessions(nil)
 	s.cloud.login = func(context.Context) (account, error) { return keystone, nil }
 	if err := s.run(t.Context(), newWorkers().batch()); err != nil {
 		t.Fatal(err)

@@ -28,14 +28,17 @@ type fakeCloud struct {
 	servers  []fakeServer
 	requests []string
 	hangs    chan struct{} // no request is answered before it is closed; nil = all are
-	changed  func()        // called after each answer to changes-since
+	stuck    []string      // projects that Nova answers nothing, before ended is closed
+	ended    chan struct{}
+	away     []string // projects to which Nova answers 503
+	changed  func()   // called after each answer to changes-since
 }
 
 type fakeServer struct{ project, id, status string }
 
 func newFakeCloud(t *testing.T) *fakeCloud {
 	t.Helper()
-	f := &fakeCloud{page: 1000}
+	f := &fakeCloud{page: 1000, ended: make(chan struct{})}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v3/auth/tokens", f.login)
 	mux.HandleFunc("GET /compute/servers/detail", f.list)
@@ -45,7 +48,17 @@ func newFakeCloud(t *testing.T) *fakeCloud {
 		f.mu.Lock()
 		f.requests = append(f.requests, r.Method+" "+r.URL.RequestURI())
 		hangs := f.hangs
+		isStuck := slices.Contains(f.stuck, r.Header.Get("X-Auth-Token"))
+		isAway := slices.Contains(f.away, r.Header.Get("X-Auth-Token"))
 		f.mu.Unlock()
+		if isAway && r.URL.Path != "/compute/" {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		if isStuck && r.URL.Path != "/compute/" { // which nobody needs a token for
+			<-f.ended
+			panic(http.ErrAbortHandler)
+		}
 		if hangs != nil {
 			<-hangs
 			panic(http.ErrAbortHandler)

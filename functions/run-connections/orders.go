@@ -41,9 +41,35 @@ func (s *service) order(ctx context.Context, c domain.Connection, id uuid.UUID) 
 		slog.WarnContext(ctx, "an order is given up", "order_id", id, "connection_id", c.ID, "error", err)
 		err = s.giveUp(ctx, c, id, problemOf(err))
 	}
-	if err != nil && !errors.Is(err, domain.ErrFenced) {
-		slog.WarnContext(ctx, "an order is gone on with later", "order_id", id, "connection_id", c.ID, "error", err)
+	if err == nil || errors.Is(err, domain.ErrFenced) {
+		return
 	}
+	slog.WarnContext(ctx, "an order is gone on with later", "order_id", id, "connection_id", c.ID, "error", err)
+	if mayBeLost(err) {
+		s.postpone(ctx, c, id)
+	}
+}
+
+// postpone leaves an order alone for a while whose cloud is not available, though Keystone accepts the delegation.
+func (s *service) postpone(ctx context.Context, c domain.Connection, id uuid.UUID) {
+	ctx, cancel := ending(ctx)
+	defer cancel()
+	order, err := s.orders.Get(ctx, c.ProjectID, id)
+	if err == nil {
+		err = s.delegations.Postpone(ctx, c.ProjectID, id, s.pauseFor(ctx, order.CreatedAt))
+	}
+	if err != nil {
+		slog.WarnContext(ctx, "order not noted", "order_id", id, "error", err)
+	}
+}
+
+// pauseFor is how long work is left alone that fails: the longer, the older it is.
+func (s *service) pauseFor(ctx context.Context, since time.Time) time.Duration {
+	now, err := s.clock.Now(ctx)
+	if err != nil {
+		return retryPause
+	}
+	return min(max(now.Sub(since)/8, retryPause), longestRetry)
 }
 
 // problemOf is why something could not be had or done, in the words that its caller is told.
@@ -83,7 +109,7 @@ func (s *service) workOn(ctx context.Context, cloud session, c domain.Connection
 	wish.Prepare = func(ctx context.Context, order domain.Order) (domain.Order, error) {
 		return preparing{s, cloud, wanted, claim}.prepare(ctx, order)
 	}
-	worker := ordering.Worker{Orders: s.orders, Instances: s.instances, Tell: func() { s.wakeFor(c) }, Claim: claimFor}
+	worker := ordering.Worker{Orders: s.orders, Instances: s.instances, Tell: func() { s.wakeFor(c) }, Claim: claimFor, StopsAt: mayBeLost}
 	err = worker.Work(ctx, cloud, order, claim, &wish)
 	return errors.Join(err, s.conclude(ctx, cloud, c, id))
 }
@@ -181,15 +207,20 @@ func (s *service) giveUpClaimed(ctx context.Context, c domain.Connection, key do
 	return s.orders.Conclude(ctx, order)
 }
 
-// abandon gives up all that waits of a connection that has ended.
-func (s *service) abandon(ctx context.Context, c domain.Connection) {
-	why := &domain.Problem{Code: string(apperr.Forbidden), Detail: "the connection has ended: " + c.Reason}
+// endedBy is why nothing more is done through a connection that has ended.
+func endedBy(c domain.Connection) *domain.Problem {
 	switch {
 	case c.Status == domain.ConnectionLost:
-		why = &domain.Problem{Code: string(apperr.DelegationLost), Detail: "the connection cannot be acted through any more: " + c.Reason}
+		return &domain.Problem{Code: string(apperr.DelegationLost), Detail: "the connection cannot be acted through any more: " + c.Reason}
 	case c.Reason == "":
-		why.Detail = "the connection has ended"
+		return &domain.Problem{Code: string(apperr.Forbidden), Detail: "the connection has ended"}
 	}
+	return &domain.Problem{Code: string(apperr.Forbidden), Detail: "the connection has ended: " + c.Reason}
+}
+
+// abandon gives up all that waits of a connection that has ended.
+func (s *service) abandon(ctx context.Context, c domain.Connection) {
+	why := endedBy(c)
 	if c.Status != domain.ConnectionLost { // of a lost one it is kept that nobody is to log in again
 		s.cloud.forget(c.ID)
 	}

@@ -3,7 +3,6 @@ package runconnections
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"time"
 
@@ -36,10 +35,7 @@ func (s *service) follow(ctx context.Context, b *batch, end time.Time) error {
 		return err
 	}
 	for _, cloud := range clouds {
-		for n := range poolSize {
-			task := fmt.Sprintf("reads/%d %s %s", n, cloud.AuthURL, cloud.Region)
-			b.begin(task, "reads", cloud, func() { s.readCloud(ctx, cloud, end) })
-		}
+		b.fill("reads", cloud, func() { s.readCloud(ctx, cloud, end) })
 	}
 	return nil
 }

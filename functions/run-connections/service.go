@@ -26,13 +26,20 @@ type (
 	delegationStore interface {
 		Ending(ctx context.Context, limit int) ([]domain.Connection, error)
 		Work(ctx context.Context, limit int) ([]domain.Connection, error)
-		Revoked(ctx context.Context, projectID string, id uuid.UUID) error
+		MarkRevoked(ctx context.Context, c domain.Connection) (notified bool, err error)
+		MarkRevocationPending(ctx context.Context, c domain.Connection, reason string, first, longest time.Duration) (notified bool, err error)
+		PendingRevocations(ctx context.Context) (int64, error)
 		MarkReachable(ctx context.Context, projectID string, id uuid.UUID, flavors []domain.Flavor) error
+		CheckClouds(ctx context.Context) ([]domain.RemoteCloud, error)
+		ClaimCheck(ctx context.Context, cloud domain.RemoteCloud, claimFor time.Duration) (c domain.Connection, found bool, err error)
+		MarkChecked(ctx context.Context, projectID string, id uuid.UUID, took time.Duration, roles []string) error
+		MarkUnchecked(ctx context.Context, projectID string, id uuid.UUID, took time.Duration, why string) error
+		Postpone(ctx context.Context, projectID string, order uuid.UUID, pause time.Duration) error
 		Status(ctx context.Context, projectID string, id uuid.UUID) (status domain.ConnectionStatus, reason string, err error)
 		MarkUnreachable(ctx context.Context, projectID string, id uuid.UUID, first, longest time.Duration) error
 		Orders(ctx context.Context, projectID string, connection uuid.UUID, limit int) ([]uuid.UUID, error)
 		Busy(ctx context.Context, within time.Duration) (bool, error)
-		Retire(ctx context.Context, age time.Duration) error
+		Retire(ctx context.Context, age, connectionAge time.Duration) error
 	}
 	// remoteStore is how the servers of connections to other clouds are read.
 	remoteStore interface {
@@ -62,6 +69,7 @@ type service struct {
 	instances   instanceStore
 	seal        opener
 	wake        func(functions ...string)
+	pending     func(ctx context.Context, revocations int64) // for the operator
 
 	workers *workers
 	running chan struct{} // holds one while an event begins tasks in this process
@@ -86,6 +94,8 @@ const (
 
 	retireEvery = time.Hour
 	retireAfter = 7 * 24 * time.Hour
+	// Connections that ended are shown to their project for this long.
+	retireConnectionsAfter = 90 * 24 * time.Hour
 )
 
 // Run does what waits, and goes on looking while there is work in progress. In one process one event at a time begins tasks, and one
@@ -111,12 +121,12 @@ func (s *service) Run(ctx context.Context) error {
 }
 
 func (s *service) run(ctx context.Context, b *batch) error {
-	if err := s.retire(ctx); err != nil {
+	if err := errors.Join(s.retire(ctx), s.reportPending(ctx)); err != nil {
 		return err
 	}
 	var followed time.Time
 	for end := time.Now().Add(followFor); ; {
-		if err := errors.Join(s.ends(ctx, b), s.work(ctx, b)); err != nil {
+		if err := errors.Join(s.ends(ctx, b), s.work(ctx, b), s.checks(ctx, b, end)); err != nil {
 			return err
 		}
 		if time.Since(followed) > movingPace {
@@ -167,7 +177,7 @@ func (s *service) retire(ctx context.Context) error {
 	if err != nil || !due {
 		return err
 	}
-	return s.delegations.Retire(ctx, retireAfter)
+	return s.delegations.Retire(ctx, retireAfter, retireConnectionsAfter)
 }
 
 // work begins what waits and is not begun yet, as far as its cloud's pool has room.
@@ -188,7 +198,7 @@ func (s *service) serve(ctx context.Context, b *batch, c domain.Connection) {
 		s.abandon(ctx, c)
 		return
 	}
-	if _, err := s.cloud.in(ctx, c, nil); err != nil {
+	if err := s.confirm(ctx, c); err != nil {
 		s.unopened(ctx, c, err)
 		return
 	}
@@ -197,17 +207,26 @@ func (s *service) serve(ctx context.Context, b *batch, c domain.Connection) {
 		slog.WarnContext(ctx, "orders of a connection", "connection_id", c.ID, "error", err)
 	}
 	for _, id := range ids {
-		b.begin("order/"+id.String(), "orders", cloudOf(c), func() { s.order(ctx, c, id) })
+		b.begin("order/"+id.String(), orderTasks, cloudOf(c), func() { s.order(ctx, c, id) })
 	}
 	s.act(ctx, c)
 }
 
-// opened notes that the connection's cloud answers, and what flavors it has.
-func (s *service) opened(ctx context.Context, c domain.Connection, in session) {
+// accepted notes that Keystone accepts the delegation, and with which roles.
+func (s *service) accepted(ctx context.Context, c domain.Connection, in session, took time.Duration) {
+	ctx, cancel := ending(ctx)
+	defer cancel()
+	if err := s.delegations.MarkChecked(ctx, c.ProjectID, c.ID, took, in.ActsAs().Roles); err != nil {
+		slog.WarnContext(ctx, "connection not noted", "connection_id", c.ID, "error", err)
+	}
+}
+
+// readFlavors notes what flavors the connection's cloud has.
+func (s *service) readFlavors(ctx context.Context, c domain.Connection, in session) {
 	flavors, err := in.Flavors(ctx)
 	if err != nil { // they may not be among what the credential is good for
 		slog.WarnContext(ctx, "flavors of a connection", "connection_id", c.ID, "error", err)
-		flavors = nil
+		return
 	}
 	ctx, cancel := ending(ctx)
 	defer cancel()
@@ -227,7 +246,7 @@ func (s *service) unopened(ctx context.Context, c domain.Connection, cause error
 	var err error
 	if errors.Is(cause, errLost) {
 		slog.WarnContext(ctx, "a delegation is lost", "connection_id", c.ID, "error", cause)
-		_, err = s.connections.End(ctx, c.ProjectID, c.ID, domain.ConnectionLost, domain.LostReason(c.Kind), true)
+		_, err = s.connections.End(ctx, c.ProjectID, c.ID, domain.ConnectionLost, domain.LostReason(c.Kind), c.Kind != domain.TrustConnection)
 		s.wake("deliver-events")
 	} else {
 		slog.ErrorContext(ctx, "a connection cannot be used now", "connection_id", c.ID, "error", cause)

@@ -32,6 +32,7 @@ type session interface {
 	ChangedServers(ctx context.Context, projectID string, since time.Time, marker string) (page []domain.Server, next string, err error)
 	AllServers(ctx context.Context, projectID, marker string) (page []domain.Server, next string, err error)
 	DeleteTrust(ctx context.Context, id string) error
+	ActsAs() domain.ActsAs
 }
 
 // account is a session of the service account, to which trusts are made.
@@ -48,7 +49,7 @@ type opener interface {
 const (
 	loginTimeout = 20 * time.Second
 	keptSessions = 1000
-	// A session is opened anew after this time, if it is in use, and the flavors are read again.
+	// A session is forgotten after this time. With the next one the flavors are read again.
 	sessionTTL = time.Hour
 )
 
@@ -66,7 +67,10 @@ type sessions struct {
 	login      func(context.Context) (account, error)
 	credential func(ctx context.Context, c domain.Connection, secret domain.Secret) (session, error)
 	seal       opener
-	opened     func(ctx context.Context, c domain.Connection, in session) // hears of each new session
+
+	// accepted is called after each login, which took so long, and readFlavors with the first session of each entry.
+	accepted    func(ctx context.Context, c domain.Connection, in session, took time.Duration)
+	readFlavors func(ctx context.Context, c domain.Connection, in session)
 
 	own struct {
 		sync.Mutex
@@ -81,55 +85,67 @@ type entry struct {
 	sync.Mutex // while it is being opened the others wait: they would only log in, too
 
 	session session
-	lost    error // then nobody tries again
+	opened  time.Time // when Keystone was last asked for one
+	known   bool      // the flavors have been read with one
+	lost    error     // then nobody tries again
 }
 
-func newSessions(seal opener, opened func(context.Context, domain.Connection, session)) *sessions {
-	return &sessions{seal: seal, opened: opened, kept: expirable.NewLRU[uuid.UUID, *entry](keptSessions, nil, sessionTTL)}
+func newSessions(seal opener) *sessions {
+	return &sessions{
+		seal: seal, kept: expirable.NewLRU[uuid.UUID, *entry](keptSessions, nil, sessionTTL),
+		accepted:    func(context.Context, domain.Connection, session, time.Duration) {},
+		readFlavors: func(context.Context, domain.Connection, session) {},
+	}
 }
 
-// use calls do with a session of the connection. One that Nova does not accept any more is opened again once, and do is called
-// again. What Nova does not accept from a new session either is Forbidden.
-func (s *sessions) use(ctx context.Context, c domain.Connection, do func(session) error) error {
-	in, err := s.in(ctx, c, nil)
-	if err != nil {
-		return unopenedError{err}
-	}
-	if err = do(in); apperr.CodeOf(err) != apperr.Unauthenticated {
-		return err
-	}
-	if in, err = s.in(ctx, c, in); err != nil {
-		return unopenedError{err}
-	}
-	if err = do(in); apperr.CodeOf(err) != apperr.Unauthenticated {
-		return err
-	}
-	return apperr.Wrap(apperr.Forbidden, err, "the cloud accepts the delegation, but not for this call: the access rules of the credential may not allow it")
-}
-
-// in is a session of the connection, another one than stale.
+// in is a session of the connection, another one than stale, for work through it.
 func (s *sessions) in(ctx context.Context, c domain.Connection, stale session) (session, error) {
 	e := s.entry(c.ID)
 	e.Lock()
 	defer e.Unlock()
-	if e.lost != nil {
-		return nil, e.lost
-	}
-	if e.session != nil && e.session != stale {
+	if e.lost == nil && e.known && e.session != nil && e.session != stale {
 		return e.session, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, loginTimeout)
 	defer cancel()
+	if e.session == nil || e.session == stale || e.lost != nil {
+		if err := s.reopen(ctx, c, e); err != nil {
+			return nil, err
+		}
+	}
+	if !e.known {
+		e.known = true
+		s.readFlavors(ctx, c, e.session)
+	}
+	return e.session, nil
+}
+
+// check asks Keystone whether it still accepts the delegation. The new session is kept.
+func (s *sessions) check(ctx context.Context, c domain.Connection) error {
+	e := s.entry(c.ID)
+	e.Lock()
+	defer e.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, loginTimeout)
+	defer cancel()
+	return s.reopen(ctx, c, e)
+}
+
+// reopen opens the session of an entry that the caller has locked.
+func (s *sessions) reopen(ctx context.Context, c domain.Connection, e *entry) error {
+	if e.lost != nil {
+		return e.lost
+	}
+	e.opened = time.Now()
 	in, err := s.open(ctx, c)
 	if errors.Is(err, errLost) {
 		e.lost = err
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
 	e.session = in
-	s.opened(ctx, c, in)
-	return in, nil
+	s.accepted(ctx, c, in, time.Since(e.opened))
+	return nil
 }
 
 func (s *sessions) entry(id uuid.UUID) *entry {
@@ -187,6 +203,41 @@ func (s *sessions) openTrust(ctx context.Context, c domain.Connection) (session,
 	default:
 		return nil, known
 	}
+}
+
+// revoke deletes the connection's trust in Keystone. nil means that Keystone has it no longer; errLost that it has, and lets nobody
+// delete it: only its user can, also by a token made of the trust, which takes that the user is enabled and has the role.
+func (s *sessions) revoke(ctx context.Context, c domain.Connection) error {
+	ctx, cancel := context.WithTimeout(ctx, loginTimeout)
+	defer cancel()
+	own, err := s.account(ctx, nil)
+	if err != nil {
+		return err
+	}
+	known := own.KnowsTrust(ctx, c.DelegationID)
+	if apperr.CodeOf(known) == apperr.Unauthenticated { // the account's token is over
+		if own, err = s.account(ctx, own); err != nil {
+			return err
+		}
+		known = own.KnowsTrust(ctx, c.DelegationID)
+	}
+	switch apperr.CodeOf(known) {
+	case "":
+	case apperr.NotFound:
+		return nil
+	case apperr.Forbidden:
+		return apperr.Wrap(apperr.Internal, known, "the service account is not the trustee, or does not log in with a password")
+	default:
+		return known
+	}
+	in, err := own.Through(ctx, c.DelegationID)
+	if err == nil {
+		err = in.DeleteTrust(ctx, c.DelegationID)
+	}
+	if refused(err) {
+		return fmt.Errorf("%w: %w", errLost, err)
+	}
+	return err
 }
 
 // refused says whether Keystone has refused a login, and not only failed.

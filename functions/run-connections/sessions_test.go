@@ -43,7 +43,7 @@ func (p paperAccount) Through(context.Context, string) (session, error) {
 func (p paperAccount) KnowsTrust(context.Context, string) error { return p.knows }
 
 func (k *keystone) sessions() *sessions {
-	s := newSessions(nil, func(context.Context, domain.Connection, session) {})
+	s := newSessions(nil)
 	s.login = func(context.Context) (account, error) {
 		k.logins++
 		if k.password != nil {

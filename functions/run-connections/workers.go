@@ -2,23 +2,38 @@ package runconnections
 
 import (
 	"sync"
+	"time"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// poolSize is how many tasks of one kind run at a time for one cloud.
-const poolSize = 4
+const (
+	// poolSize is how many tasks of one kind run at a time for one cloud.
+	poolSize = 4
+	// A task that runs for slowAfter makes room for another one: it may wait for an answer that only its own connection does not get. Of one
+	// kind and cloud maxSlow tasks do so at most.
+	slowAfter = 2 * time.Second
+	maxSlow   = 12
 
-// workers bounds what this process has under way: each task once, and of each pool poolSize tasks at a time. Each cloud has pools of its
-// own, so that one that gives no answer keeps no other waiting.
+	orderTasks = "orders" // take long by their nature, and make room for no others
+)
+
+// workers bounds what this process has under way: each task once, and of each pool poolSize tasks at a time that are not slow. Each cloud has
+// pools of its own, so that one that gives no answer keeps no other waiting.
 type workers struct {
 	mu      sync.Mutex
-	running map[string]bool          // by task
-	pools   map[string]chan struct{} // there are as many as the operator allows clouds
+	running map[string]bool  // by task
+	pools   map[string]*pool // there are as many as the operator allows clouds
+}
+
+// pool counts the tasks of one kind for one cloud.
+type pool struct {
+	isFixed    bool // no task of it makes room
+	busy, slow int
 }
 
 func newWorkers() *workers {
-	return &workers{running: map[string]bool{}, pools: map[string]chan struct{}{}}
+	return &workers{running: map[string]bool{}, pools: map[string]*pool{}}
 }
 
 // cloudOf names the connection's cloud.
@@ -39,36 +54,72 @@ func (w *workers) batch() *batch { return &batch{workers: w, idle: make(chan str
 
 // begin runs a task beside the others, unless it is running or its cloud's pool is full. It is begun again when the
 // database is next looked at.
-func (b *batch) begin(task, pool string, cloud domain.RemoteCloud, do func()) {
+func (b *batch) begin(task, kind string, cloud domain.RemoteCloud, do func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	key := pool + " " + cloud.AuthURL + " " + cloud.Region
-	slots, ok := b.pools[key]
-	if !ok {
-		slots = make(chan struct{}, poolSize)
-		b.pools[key] = slots
-	}
-	if b.running[task] {
-		return
-	}
-	select {
-	case slots <- struct{}{}:
-	default:
+	p := b.pool(kind, cloud)
+	if b.running[task] || p.busy >= poolSize {
 		return
 	}
 	b.running[task] = true
-	b.pending++
-	b.all.Go(func() {
-		defer b.ended(task, slots)
+	b.start(p, func() {
 		do()
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		delete(b.running, task)
 	})
 }
 
-func (b *batch) ended(task string, slots chan struct{}) {
-	<-slots
+// fill runs as many tasks beside the others as the cloud's pool has room for. Each finds out by itself what there is to do.
+func (b *batch) fill(kind string, cloud domain.RemoteCloud, do func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	delete(b.running, task)
+	for p := b.pool(kind, cloud); p.busy < poolSize; {
+		b.start(p, do)
+	}
+}
+
+func (b *batch) pool(kind string, cloud domain.RemoteCloud) *pool {
+	key := kind + " " + cloud.AuthURL + " " + cloud.Region
+	p, ok := b.pools[key]
+	if !ok {
+		p = &pool{isFixed: kind == orderTasks}
+		b.pools[key] = p
+	}
+	return p
+}
+
+// start runs do beside the others. The caller holds mu.
+func (b *batch) start(p *pool, do func()) {
+	p.busy++
+	b.pending++
+	isSlow, isOver := false, false
+	slow := time.AfterFunc(slowAfter, func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if !isOver && !p.isFixed && p.slow < maxSlow {
+			isSlow = true
+			p.slow++
+			p.busy--
+		}
+	})
+	b.all.Go(func() {
+		do()
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		isOver = true
+		slow.Stop()
+		b.ended(p, isSlow)
+	})
+}
+
+// ended is called with mu held.
+func (b *batch) ended(p *pool, wasSlow bool) {
+	if wasSlow {
+		p.slow--
+	} else {
+		p.busy--
+	}
 	if b.pending--; b.pending > 0 {
 		return
 	}

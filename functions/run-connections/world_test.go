@@ -100,12 +100,12 @@ func (w *world) trust(t *testing.T) domain.Connection {
 	t.Helper()
 	session, who := w.member(t)
 	until := time.Now().Add(time.Hour)
-	id, err := session.CreateTrust(t.Context(), who, testkit.Trustee(t), []string{"member"}, until.Add(10*time.Minute))
+	made, err := session.CreateTrust(t.Context(), who, testkit.Trustee(t), []string{"member"}, until.Add(10*time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return w.connect(t, func(c *domain.Connection) {
-		c.Kind, c.DelegationID, c.ExpiresAt = domain.TrustConnection, id, until
+		c.Kind, c.DelegationID, c.ExpiresAt, c.TrustExpiresAt = domain.TrustConnection, made.ID, until, made.ExpiresAt
 	})
 }
 
@@ -113,6 +113,18 @@ func (w *world) trust(t *testing.T) domain.Connection {
 func (w *world) credential(t *testing.T, authURL string, rules ...testkit.AccessRule) domain.Connection {
 	t.Helper()
 	id, secret := w.AppCredential(t, rules...)
+	return w.delegateCredential(t, id, secret, authURL)
+}
+
+// credentialUntil delegates by an application credential that ends at a moment.
+func (w *world) credentialUntil(t *testing.T, end time.Time) domain.Connection {
+	t.Helper()
+	id, secret := w.AppCredentialUntil(t, end)
+	return w.delegateCredential(t, id, secret, "")
+}
+
+func (w *world) delegateCredential(t *testing.T, id, secret, authURL string) domain.Connection {
+	t.Helper()
 	return w.connect(t, func(c *domain.Connection) {
 		c.Kind, c.DelegationID, c.AuthURL = domain.CredentialConnection, id, authURL
 		c.Secret = sealed(t, c.SealedFor(), secret)
@@ -268,7 +280,7 @@ func (w *world) text(t *testing.T, sql string, args ...any) string {
 func (w *world) told(t *testing.T, subject uuid.UUID) string {
 	t.Helper()
 	return w.text(t, `select coalesce(string_agg(coalesce(data->>'state', data->>'status'), ' ' order by seq), '') from events
-where project_id = $1 and subject = $2`, w.ID, subject.String())
+where project_id = $1 and subject = $2 and type <> 'cloudfn.connection.revocation.v1'`, w.ID, subject.String())
 }
 
 func (w *world) ends(t *testing.T, subject uuid.UUID, want string) {

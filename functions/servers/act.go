@@ -34,6 +34,7 @@ type wish struct {
 	force      bool      // of delete: also one that we have not made
 	connection uuid.UUID // that it is done through; zero = with the caller's own token
 	deploy     *deploy   // of Deploy
+	key        key       // of an action that can be sent again
 }
 
 // outcome is what an action came to on one server.
@@ -43,6 +44,7 @@ type outcome struct {
 	Changed  bool       // Nova was told to, or will be; false when there was nothing to do
 	ActionID *uuid.UUID // of what is done through a connection
 	tracked  bool
+	repeated bool // the action was done before: this is what it came to
 	err      error
 }
 
@@ -116,10 +118,14 @@ type acting struct {
 
 	session session
 	who     domain.Identity
+	action  *domain.KeyedAction // of one that can be sent again
 }
 
 func (a acting) on(ctx context.Context, t target) outcome {
 	o := outcome{ID: t.given, tracked: t.tracked != nil}
+	if a.key.id != uuid.Nil {
+		return a.once(ctx, t, o)
+	}
 	o.State, o.Changed, o.err = a.to(ctx, t)
 	return o
 }

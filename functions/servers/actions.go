@@ -53,7 +53,7 @@ func (h handler) act(r *http.Request) (httpx.Response, error) {
 	if err != nil {
 		return httpx.Response{}, err
 	}
-	return httpx.JSON(accepted(done.Changed), show(done))
+	return httpx.JSON(accepted(done.Changed && !done.repeated), show(done))
 }
 
 // one acts on the server of the path.

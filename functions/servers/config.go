@@ -40,7 +40,7 @@ func build(cfg Config, d run.Deps) ([]httpx.Route, error) {
 	key, _ := cfg.Seal.Key() // Validate has refused a wrong one; who only looks at the routes has none
 	return routes(service{
 		cloud: clouds{Cloud: d.Cloud}, instances: postgres.Instances{DB: d.DB}, connections: postgres.Connections{DB: d.DB},
-		actions: postgres.Actions{DB: d.DB}, wake: d.Wake,
+		actions: postgres.Actions{DB: d.DB}, keyed: postgres.KeyedActions{DB: d.DB}, wake: d.Wake,
 		agents: agents{config: cfg.Agents, validFor: cfg.AgentTTL, deployments: postgres.Deployments{DB: d.DB}, seal: key},
 	}), nil
 }

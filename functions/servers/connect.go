@@ -17,7 +17,8 @@ func mayAct(who domain.Identity) error {
 	return apperr.New(apperr.Forbidden, "this takes a role that may do more than read")
 }
 
-// Connect takes an existing server of the caller's project under management. made is false when it was managed already.
+// Connect takes an existing server of the caller's project under management, as the instance with the id given (zero = any). made is
+// false when it was managed already.
 func (s service) Connect(
 	ctx context.Context, who domain.Identity, token domain.Secret, serverID string, id uuid.UUID,
 ) (instance domain.Instance, made bool, err error) {

@@ -55,6 +55,14 @@ func TestConnectAndLetGo(t *testing.T) {
 	if status, again := link(t, app, `{"server_id":%q}`, server); status != 200 || again != made {
 		t.Errorf("again: %d %+v", status, again)
 	}
+	otherID := func(when string) {
+		t.Helper()
+		a := app.Post(t, "/v1/servers", fmt.Sprintf(`{"server_id":%q,"id":"%s"}`, server, uuid.New()))
+		if a.Status != 409 || !testkit.Names(t, a, "id") || !strings.Contains(string(a.Body), id.String()) {
+			t.Errorf("under another id %s: %d %s", when, a.Status, a.Body)
+		}
+	}
+	otherID("while it is managed")
 	if status, _ := link(t, app, `{"server_id":%q}`, uuid.NewString()); status != 404 {
 		t.Errorf("a server that there is not: %d", status)
 	}
@@ -76,8 +84,9 @@ func TestConnectAndLetGo(t *testing.T) {
 		}
 	}
 	app.Get(t, path).JSON(t, &shown)
-	if status, _ := link(t, app, `{"server_id":%q,"id":%q}`, server, uuid.New()); status != 200 {
-		t.Errorf("connected again: %d", status)
+	otherID("after it was disconnected")
+	if status, again := link(t, app, `{"server_id":%q}`, server); status != 201 || again.ID != id {
+		t.Errorf("connected again: %d %+v", status, again)
 	}
 	if a := app.Do(t, http.MethodDelete, path+"?force=true", ""); a.Status != 204 {
 		t.Errorf("with force: %d %s", a.Status, a.Body)

@@ -20,6 +20,8 @@ type connectionStore interface {
 // actionStore keeps what run-connections is asked to do.
 type actionStore interface {
 	Ask(ctx context.Context, wanted domain.DelegatedAction) (domain.DelegatedAction, error)
+	Sent(ctx context.Context, wanted domain.DelegatedAction) (domain.DelegatedAction, error)
+	Connect(ctx context.Context, wanted domain.DelegatedAction) (known *domain.Instance, action domain.DelegatedAction, err error)
 	Get(ctx context.Context, through domain.Through, id uuid.UUID) (domain.DelegatedAction, error)
 }
 
@@ -143,36 +145,55 @@ func (s service) ask(ctx context.Context, who domain.Identity, w wish, ids []str
 // askFor has it done to one of them. What its state allows is decided when it is done, by what Nova then says.
 func (s service) askFor(ctx context.Context, who domain.Identity, through domain.Through, w wish, given string, i domain.Instance) outcome {
 	o := outcome{ID: given, State: i.State}
-	switch {
-	case i.ID == uuid.Nil:
+	if i.ID == uuid.Nil {
 		o.err = notManaged(given)
+		return o
+	}
+	wanted := domain.DelegatedAction{
+		ID: w.key.id, ProjectID: through.ProjectID, ConnectionID: through.ConnectionID, InstanceID: i.ID, UserID: who.UserID, Ask: w.Ask,
+	}
+	if wanted.ID == uuid.Nil {
+		wanted.ID = uuid.Must(uuid.NewV7())
+	} else {
+		wanted.BodySHA256 = w.key.of(i.ServerID)
+		stored, err := s.actions.Sent(ctx, wanted)
+		if err != nil || stored.Repeated {
+			o.err = err
+			return o.asked(stored)
+		}
+	}
+	switch {
 	case i.State == domain.InstanceDeleted && w.Verb == domain.Delete:
+		return o
 	case i.State == domain.InstanceDeleted:
 		o.err = w.Check(i.State)
 	case i.ServerID == "":
 		o.err = noServer()
 	case !w.mayDelete(i.Origin):
 		o.err = notOurs()
-	default:
-		o.ActionID, o.err = s.askOne(ctx, who, through, w, i)
-		o.Changed = o.err == nil
+	}
+	if o.err != nil {
+		return o
+	}
+	var stored domain.DelegatedAction
+	if w.Verb == domain.Deploy {
+		stored, o.err = s.askDeploy(ctx, wanted, *w.deploy)
+	} else {
+		stored, o.err = s.actions.Ask(ctx, wanted)
+	}
+	return o.asked(stored)
+}
+
+// asked is the outcome of what run-connections was asked for.
+func (o outcome) asked(stored domain.DelegatedAction) outcome {
+	if o.err == nil {
+		o.ActionID, o.Changed, o.repeated = &stored.ID, true, stored.Repeated
 	}
 	return o
 }
 
-func (s service) askOne(ctx context.Context, who domain.Identity, through domain.Through, w wish, i domain.Instance) (*uuid.UUID, error) {
-	wanted := domain.DelegatedAction{
-		ID: uuid.Must(uuid.NewV7()), ProjectID: through.ProjectID, ConnectionID: through.ConnectionID, InstanceID: i.ID, UserID: who.UserID, Ask: w.Ask,
-	}
-	if w.Verb == domain.Deploy {
-		return s.askDeploy(ctx, wanted, *w.deploy)
-	}
-	stored, err := s.actions.Ask(ctx, wanted)
-	return &stored.ID, err
-}
-
-// ConnectThrough has a server of the connection's project taken under management. One that is managed through the connection
-// already is given as it is, and needs no action.
+// ConnectThrough has a server of the connection's project taken under management, as the instance with the id given (zero = any). One
+// that is managed through the connection already is given as it is, and needs no action.
 func (s service) ConnectThrough(
 	ctx context.Context, who domain.Identity, connection uuid.UUID, serverID string, id uuid.UUID,
 ) (known *domain.Instance, action domain.DelegatedAction, err error) {
@@ -182,20 +203,13 @@ func (s service) ConnectThrough(
 	if err != nil {
 		return nil, action, err
 	}
-	found, err := s.instances.Managed(ctx, through, []string{serverID})
-	if err != nil {
-		return nil, action, err
-	}
-	if found[0].ServerID == serverID && found[0].State != domain.InstanceDeleted {
-		return &found[0], action, nil
-	}
-	action, err = s.actions.Ask(ctx, domain.DelegatedAction{
+	known, action, err = s.actions.Connect(ctx, domain.DelegatedAction{
 		ID: uuid.Must(uuid.NewV7()), ProjectID: through.ProjectID, ConnectionID: connection, InstanceID: id, ServerID: serverID, UserID: who.UserID, Ask: ask,
 	})
-	if err == nil {
+	if err == nil && known == nil {
 		s.wake("run-connections", "deliver-events")
 	}
-	return nil, action, err
+	return known, action, err
 }
 
 // DisconnectThrough lets an instance go that is managed through the connection, at once: Nova is not told.

@@ -46,12 +46,13 @@ const (
 )
 
 // prepare makes the deployment and stores it, before Nova is asked for anything.
-func (g agents) prepare(ctx context.Context, d deploy, projectID string, instance uuid.UUID) (domain.Deployment, domain.Secret, error) {
+func (g agents) prepare(ctx context.Context, d deploy, projectID string, instance, connection uuid.UUID) (domain.Deployment, domain.Secret, error) {
 	d.ProjectID, d.Instance = projectID, instance
 	made, userData, err := agent.New(g.config, d.Spec)
 	if err != nil {
 		return made, "", err
 	}
+	made.ConnectionID = connection
 	return made, userData, g.deployments.Create(ctx, made, g.validFor)
 }
 
@@ -77,8 +78,12 @@ func (a acting) deployTo(ctx context.Context, t target, server domain.Server) (d
 	if err != nil {
 		return server, err
 	}
-	made, userData, err := a.agents.prepare(ctx, *a.deploy, a.who.ProjectID, t.tracked.ID)
+	made, userData, err := a.agents.prepare(ctx, *a.deploy, a.who.ProjectID, t.tracked.ID, uuid.Nil)
 	if err != nil {
+		return server, err
+	}
+	if err := a.deploying(ctx, made.ID); err != nil {
+		a.agents.drop(ctx, made)
 		return server, err
 	}
 	rebuild := domain.Rebuild{ID: made.ID, ImageID: a.deploy.serverImage, UserData: userData, Metadata: server.Marked(made.ID)}
@@ -141,27 +146,27 @@ func withoutFinish(ctx context.Context) (context.Context, context.CancelFunc) {
 const bootTime = 2 * time.Minute
 
 // askDeploy has it done through a connection. Only run-connections can read what that takes.
-func (s service) askDeploy(ctx context.Context, wanted domain.DelegatedAction, d deploy) (*uuid.UUID, error) {
+func (s service) askDeploy(ctx context.Context, wanted domain.DelegatedAction, d deploy) (domain.DelegatedAction, error) {
 	now, err := s.connections.Now(ctx) // before the token's time begins
 	if err != nil {
-		return nil, err
+		return wanted, err
 	}
-	made, userData, err := s.agents.prepare(ctx, d, wanted.ProjectID, wanted.InstanceID)
+	made, userData, err := s.agents.prepare(ctx, d, wanted.ProjectID, wanted.InstanceID, wanted.ConnectionID)
 	if err != nil {
-		return nil, err
+		return wanted, err
 	}
 	payload, err := json.Marshal(domain.DelegatedDeploy{
 		ID: made.ID, ImageID: d.serverImage, UserData: userData.Reveal(), NotAfter: now.Add(s.agents.validFor - min(bootTime, s.agents.validFor/4)),
 	})
 	if err != nil {
-		return nil, err
+		return wanted, err
 	}
 	if wanted.Payload, err = s.agents.seal.Seal(wanted.SealedFor(), domain.Secret(payload)); err != nil {
-		return nil, err
+		return wanted, err
 	}
 	stored, err := s.actions.Ask(ctx, wanted)
-	if err != nil && !apperr.Retryable(err) {
+	if err != nil && !apperr.Retryable(err) || stored.Repeated {
 		s.agents.drop(ctx, made) // else it is open whether it will be done
 	}
-	return &stored.ID, err
+	return stored, err
 }

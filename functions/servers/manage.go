@@ -58,7 +58,7 @@ func (h handler) connectThrough(r *http.Request, who domain.Identity, connection
 	if known != nil {
 		return located(http.StatusOK, *known)
 	}
-	return httpx.JSON(http.StatusAccepted, connected{ID: id, ServerID: server, ConnectionID: &connection, ActionID: &action.ID})
+	return httpx.JSON(http.StatusAccepted, connected{ID: action.InstanceID, ServerID: server, ConnectionID: &connection, ActionID: &action.ID})
 }
 
 func located(status int, i domain.Instance) (httpx.Response, error) {

@@ -25,6 +25,7 @@ type askedOfMany struct {
 
 // asked is the same for one server, with what a deployment takes.
 type asked struct {
+	ID           *string           `json:"id"`
 	Action       string            `json:"action"`
 	Hard         bool              `json:"hard"`
 	Force        bool              `json:"force"`
@@ -69,6 +70,9 @@ func (a askedOfMany) wish() (wish, error) {
 func (a asked) wish() (wish, error) {
 	w, err := newWish(a.Action, domain.Verbs(), a.Hard, a.Force, a.ConnectionID)
 	if err != nil {
+		return w, err
+	}
+	if w.key, err = a.key(); err != nil {
 		return w, err
 	}
 	if w.Verb == domain.Deploy {
@@ -146,7 +150,7 @@ type connecting struct {
 	ConnectionID *string `json:"connection_id"`
 }
 
-// check gives the server's id, the instance's, and the connection's if there is one.
+// check gives the server's id, and those of the instance and the connection, which are zero when they were not given.
 func (c connecting) check() (server string, id, connection uuid.UUID, err error) {
 	if server, err = serverID("server_id", c.ServerID); err != nil {
 		return server, id, connection, err
@@ -157,8 +161,7 @@ func (c connecting) check() (server string, id, connection uuid.UUID, err error)
 		}
 	}
 	if c.ID == nil {
-		id, err = uuid.NewV7()
-		return server, id, connection, err
+		return server, id, connection, nil
 	}
 	if id, err = uuid.Parse(*c.ID); err != nil || len(*c.ID) != 36 || id == uuid.Nil {
 		err = apperr.Malformed("id", "a UUID", *c.ID)

@@ -19,6 +19,7 @@ type session interface {
 	RebootServer(ctx context.Context, id string, hard bool) error
 	DeleteServer(ctx context.Context, id string) error
 	RebuildServer(ctx context.Context, id string, r domain.Rebuild, fromVolume bool) error
+	Actions(ctx context.Context, serverID string) ([]domain.Action, error)
 }
 
 // instanceStore is the part of the database that this function needs.
@@ -47,6 +48,7 @@ type service struct {
 	instances   instanceStore
 	connections connectionStore
 	actions     actionStore
+	keyed       keyedStore
 	agents      agents
 	wake        func(functions ...string)
 }

@@ -29,8 +29,13 @@ const (
 	ConnectionActive  ConnectionStatus = "active"
 	ConnectionExpired ConnectionStatus = "expired" // its time is over, or it was not used for as long as its owner said
 	ConnectionLost    ConnectionStatus = "lost"    // Keystone does not accept it any more: revoked, a role taken, a user disabled, a secret changed
-	ConnectionDeleted ConnectionStatus = "deleted" // its owner has ended it; it is shown to nobody
+	ConnectionDeleted ConnectionStatus = "deleted" // its owner has ended it; it is shown in its own project only
 )
+
+// ConnectionStatuses lists every status, for messages and checks.
+func ConnectionStatuses() []string {
+	return []string{string(ConnectionActive), string(ConnectionExpired), string(ConnectionLost), string(ConnectionDeleted)}
+}
 
 // ConnectionMoves are the statuses that may follow each status of a connection.
 var ConnectionMoves = map[ConnectionStatus][]ConnectionStatus{
@@ -78,12 +83,17 @@ type Connection struct {
 	Flavors      []Flavor // those of its cloud, as the delegation sees them
 	Status       ConnectionStatus
 	Reason       string // why it ended, in our words
-	ExpiresAt    time.Time
-	IdleTimeout  time.Duration // it also ends this long after its last use; 0 = it does not
-	LastUsedAt   time.Time     // zero = never
-	CreatedAt    time.Time
-	UpdatedAt    time.Time
-	Used         Need // of its quota, right now; only where it is asked for
+
+	TrustExpiresAt time.Time // when Keystone ends the trust by itself
+	Revoked        bool      // Keystone is known to have the trust no longer
+
+	ExpiresAt   time.Time
+	IdleTimeout time.Duration // it also ends this long after its last use; 0 = it does not
+	LastUsedAt  time.Time     // zero = never
+	CheckedAt   time.Time     // when Keystone last accepted it; zero = that is not known
+	CreatedAt   time.Time
+	UpdatedAt   time.Time
+	Used        Need // of its quota, right now; only where it is asked for
 }
 
 // ActsAs is who Keystone sees at work. It is kept and shown, so it holds no secret.
@@ -194,6 +204,10 @@ const (
 	MaxConnections = 100 // of a project, without those that ended
 	// MaxConnectionTime is the longest time that something is delegated for.
 	MaxConnectionTime = 366 * 24 * time.Hour
+	// CheckEvery is how often Keystone is asked whether it still accepts what was delegated.
+	CheckEvery = 5 * time.Minute
+	// TrustSpare is how much longer a trust lasts than its connection at least: once it has expired, nobody can delete it in Keystone.
+	TrustSpare = 10 * time.Minute
 )
 
 // LostReason says why Keystone does not accept a delegation any more, as far as it tells.
@@ -251,6 +265,8 @@ type DelegatedAction struct {
 	UserID       string // who asked
 	Ask          Ask
 	Payload      []byte // a sealed DelegatedDeploy; nil but for Deploy
+	BodySHA256   []byte // of the request, when its caller gave the ID; nil = the ID is ours
+	Repeated     bool   // of one that is stored: the same request has stored it before
 	Status       ActionStatus
 	Problem      *Problem
 	CreatedAt    time.Time

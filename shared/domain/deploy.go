@@ -19,6 +19,8 @@ type Deployment struct {
 	Image      string // the OCI reference
 	TokenHash  []byte // SHA-256 of the token in the user_data
 	Bundle     []byte // encrypted with a key that is in the user_data only
+	// ConnectionID is the connection that it was ordered through; zero is the project's own token.
+	ConnectionID uuid.UUID
 }
 
 // Rebuild is what Nova is asked for to deploy.

@@ -68,6 +68,7 @@ func TestTelemetry(t *testing.T) {
 			}
 			_ = resp.Body.Close()
 			api.Close()
+			Gauge("cloudfn.test.waiting", "How many rows wait.")(t.Context(), 7)
 			if inner == "" || !strings.Contains(logs.String(), `"trace_id":"`+strings.Split(inner+"--", "-")[1]+`"`) {
 				t.Errorf("the trace %q is not in the log: %s", inner, &logs)
 			}
@@ -86,8 +87,8 @@ func TestTelemetry(t *testing.T) {
 			if spans := collector.got["POST /v1/traces"]; !strings.Contains(spans, "/v1/servers") || !strings.Contains(spans, "cloudfn-test") {
 				t.Errorf("no spans arrived: %q", spans)
 			}
-			if numbers := collector.got["POST /v1/metrics"]; !strings.Contains(numbers, "http.server.request.duration") {
-				t.Errorf("no metrics arrived: %q", numbers)
+			if numbers := collector.got["POST /v1/metrics"]; !strings.Contains(numbers, "http.server.request.duration") || !strings.Contains(numbers, "cloudfn.test.waiting") {
+				t.Errorf("metrics are missing: %q", numbers)
 			}
 		})
 	}

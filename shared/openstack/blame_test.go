@@ -144,14 +144,20 @@ func TestNovasErrorNamesTheServiceAtFault(t *testing.T) {
 	}
 }
 
-// TestAServiceNamesKeystone, which is away, in keystonemiddleware's own words.
+// TestAServiceNamesKeystone, which is away or refuses the token, in keystonemiddleware's own words: the service has done nothing.
 func TestAServiceNamesKeystone(t *testing.T) {
 	t.Parallel()
-	s := newStub(t)
-	s.answer("GET /compute/servers/id", 503, "<html><body>The Keystone service is temporarily unavailable.</body></html>")
-	err := read(t.Context(), s.session(t))
-	if e := apperr.As(err); e.Code != apperr.Unavailable || e.Message != "keystone is not available" {
-		t.Errorf("got %v", err)
+	for _, body := range []string{
+		"<html><body>The Keystone service is temporarily unavailable.</body></html>",
+		`{"message": "The server is currently unavailable. Please try again at a later time.<br /><br />\nThe Keystone service is temporarily unavailable.\n\n",
+			"code": "503 Service Unavailable", "title": "Service Unavailable"}`,
+	} {
+		s := newStub(t)
+		s.answer("GET /compute/servers/id", 503, body)
+		err := read(t.Context(), s.session(t))
+		if e := apperr.As(err); e.Code != apperr.Unavailable || e.Message != "keystone is not available" || !errors.Is(err, apperr.ErrNotSent) {
+			t.Errorf("got %v", err)
+		}
 	}
 }
 

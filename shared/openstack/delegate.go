@@ -2,7 +2,9 @@ package openstack
 
 import (
 	"context"
+	"math/rand/v2"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -57,32 +59,52 @@ func (c *Cloud) kept(other *Cloud) *Cloud {
 // Region is the region that the cloud's services are looked for in; "" when its catalog has one only.
 func (c *Cloud) Region() string { return c.region }
 
-// CreateTrust lets another user, the trustee, act as the session's user with some of the roles that this one has, until a moment,
-// and gives the trust's id. It is a Conflict when the session's token was delegated itself.
-func (s *Session) CreateTrust(ctx context.Context, who domain.Identity, trustee string, roles []string, until time.Time) (string, error) {
+// CreateTrust lets another user, the trustee, act as the session's user with some of the roles that this one has. The trust ends at a
+// random moment soon after the one given. It is a Conflict when the session's token was delegated itself.
+//
+// Keystone lets a user give a trustee one trust in a project for each end, and also counts deleted ones until the operator purges them.
+// Old releases compare whole seconds. So each attempt chooses the end anew, from twice as much time.
+func (s *Session) CreateTrust(ctx context.Context, who domain.Identity, trustee string, roles []string, after time.Time) (domain.Trust, error) {
 	type role struct {
 		Name string `json:"name"`
 	}
+	wanted := make([]role, len(roles))
+	for n, name := range roles {
+		wanted[n] = role{name}
+	}
 	request := map[string]any{
 		"trustor_user_id": who.UserID, "trustee_user_id": trustee, "project_id": who.ProjectID, "impersonation": true,
-		"allow_redelegation": false, "expires_at": until.UTC().Format("2006-01-02T15:04:05.000000Z"),
+		"allow_redelegation": false, "roles": wanted,
 	}
-	var wanted []role
-	for _, name := range roles {
-		wanted = append(wanted, role{name})
+	for attempt := range trustAttempts {
+		end := after.Add(rand.N(trustSpread << attempt)).UTC().Truncate(time.Microsecond) //nolint:gosec // it is not secret
+		request["expires_at"] = end.Format("2006-01-02T15:04:05.000000Z")
+		id, err := s.postTrust(ctx, request)
+		if apperr.CodeOf(err) != apperr.Conflict {
+			return domain.Trust{ID: id, ExpiresAt: end}, mayDelegate(err)
+		}
 	}
-	request["roles"] = wanted
+	return domain.Trust{}, apperr.New(apperr.Conflict, "Keystone has a trust for each end that was tried after %s: choose another expires_at",
+		after.UTC().Format(time.RFC3339))
+}
+
+const (
+	trustAttempts = 6
+	trustSpread   = 10 * time.Minute // of the first attempt; that of the last is over 5 hours
+)
+
+func (s *Session) postTrust(ctx context.Context, request map[string]any) (id string, err error) {
 	var body struct {
 		Trust struct {
 			ID string `json:"id"`
 		} `json:"trust"`
 	}
 	keystone := s.keystone()
-	_, err := keystone.Post(ctx, keystone.ServiceURL("OS-TRUST", "trusts"), map[string]any{"trust": request}, &body, nil)
+	_, err = keystone.Post(ctx, keystone.ServiceURL("OS-TRUST", "trusts"), map[string]any{"trust": request}, &body, nil)
 	if err == nil && body.Trust.ID == "" {
 		return "", apperr.New(apperr.BadGateway, "keystone made a trust without giving its id")
 	}
-	return body.Trust.ID, mayDelegate(classify("keystone", err))
+	return body.Trust.ID, classify("keystone", err)
 }
 
 // mayDelegate says what to do instead when Keystone lets nobody delegate with what was delegated to him: newer ones (2026.1) take
@@ -102,8 +124,8 @@ func mayDelegate(err error) error {
 // DeleteTrust takes a trust back: with the token of the user who gave it, or one made of it. One that is gone is no error.
 func (s *Session) DeleteTrust(ctx context.Context, id string) error {
 	keystone := s.keystone()
-	_, err := keystone.Delete(ctx, keystone.ServiceURL("OS-TRUST", "trusts", id), nil)
-	if err = classify("keystone", err); apperr.CodeOf(err) == apperr.NotFound {
+	_, err := keystone.Delete(ctx, keystone.ServiceURL("OS-TRUST", "trusts", url.PathEscape(id)), nil)
+	if err = s.confirmAbsent(ctx, err); apperr.CodeOf(err) == apperr.NotFound {
 		return nil
 	}
 	return err
@@ -121,19 +143,35 @@ func (s *Session) Trust(ctx context.Context, id string) (*Session, domain.ActsAs
 }
 
 // KnowsTrust looks at a trust from the trustee's own session, and so tells why no session can be opened with it: NotFound says that it
-// is gone, no error that it is there and its user or the role is not; Forbidden says that the trust is somebody else's, or that the
-// session is not one of a login with a password, and so nothing of the trust.
+// is gone or has expired, no error that it is there and its user or the role is not; Forbidden says that the trust is somebody else's, or
+// that the session is not one of a login with a password, and so nothing of the trust.
 func (s *Session) KnowsTrust(ctx context.Context, id string) error {
 	keystone := s.keystone()
 	var body struct{}
-	_, err := keystone.Get(ctx, keystone.ServiceURL("OS-TRUST", "trusts", id), &body, nil)
-	return classify("keystone", err)
+	_, err := keystone.Get(ctx, keystone.ServiceURL("OS-TRUST", "trusts", url.PathEscape(id)), &body, nil)
+	return s.confirmAbsent(ctx, err)
 }
 
 // Credential opens a session with an application credential. Unauthenticated or NotFound say that it is not good, or not any more.
 func (c *Cloud) Credential(ctx context.Context, id string, secret domain.Secret) (*Session, domain.ActsAs, error) {
 	session, t, err := c.loginAs(ctx, &gophercloud.AuthOptions{ApplicationCredentialID: id, ApplicationCredentialSecret: secret.Reveal()})
 	return session, t.actsAs(), err
+}
+
+// ActsAs is who Keystone sees at work, with which roles. It is known of a session that was opened by a login.
+func (s *Session) ActsAs() domain.ActsAs { return s.actsAs }
+
+// CredentialEnd is when the application credential ends that the session was opened with; zero when it does not. Keystone shows a user's
+// credentials to the user, also by a token of one, unless the operator's policy says otherwise: then it refuses.
+func (s *Session) CredentialEnd(ctx context.Context, id string) (time.Time, error) {
+	keystone := s.keystone()
+	var body struct {
+		Credential struct {
+			ExpiresAt keystoneTime `json:"expires_at"`
+		} `json:"application_credential"`
+	}
+	_, err := keystone.Get(ctx, keystone.ServiceURL("users", url.PathEscape(s.userID), "application_credentials", url.PathEscape(id)), &body, nil)
+	return body.Credential.ExpiresAt.Time, classify("keystone", err)
 }
 
 // UserID is who the session is.

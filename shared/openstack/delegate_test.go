@@ -1,6 +1,7 @@
 package openstack
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -21,17 +22,45 @@ func TestTrustAsItIsAskedFor(t *testing.T) {
 	t.Parallel()
 	s := newStub(t)
 	s.answer("POST /v3/OS-TRUST/trusts", 201, `{"trust":{"id":"t1"}}`)
-	until := time.Date(2026, 1, 2, 4, 4, 5, 6000, time.FixedZone("", 3600))
-	id, err := s.session(t).CreateTrust(t.Context(), delegator, "u2", []string{"member", "x"}, until)
-	if id != "t1" || err != nil {
-		t.Errorf("got %q %v", id, err)
+	after := time.Date(2026, 1, 2, 4, 4, 5, 6000, time.FixedZone("", 3600))
+	trust, err := s.session(t).CreateTrust(t.Context(), delegator, "u2", []string{"member", "x"}, after)
+	if late := trust.ExpiresAt.Sub(after); trust.ID != "t1" || err != nil || late < 0 || late > 10*time.Minute {
+		t.Errorf("got %+v %v", trust, err)
 	}
 	want := map[string]any{"trust": map[string]any{
 		"trustor_user_id": "u1", "trustee_user_id": "u2", "project_id": "p1", "impersonation": true, "allow_redelegation": false,
-		"expires_at": "2026-01-02T03:04:05.000006Z", "roles": []any{map[string]any{"name": "member"}, map[string]any{"name": "x"}},
+		"expires_at": trust.ExpiresAt.Format("2006-01-02T15:04:05.000000Z"), "roles": []any{map[string]any{"name": "member"}, map[string]any{"name": "x"}},
 	}}
 	if diff := cmp.Diff(want, bodyOf(t, s.to("/v3/OS-TRUST/trusts")[0])); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// TestTrustWhoseEndIsTaken: each attempt asks for another end, from more and more time, and there is a last one.
+func TestTrustWhoseEndIsTaken(t *testing.T) {
+	t.Parallel()
+	for taken, want := range map[int]apperr.Code{1: "", 5: "", 6: apperr.Conflict} {
+		s := newStub(t)
+		ends := map[any]bool{}
+		s.mux.HandleFunc("POST /v3/OS-TRUST/trusts", func(w http.ResponseWriter, _ *http.Request) {
+			calls := s.to("/v3/OS-TRUST/trusts")
+			trust, _ := bodyOf(t, calls[len(calls)-1])["trust"].(map[string]any)
+			if ends[trust["expires_at"]] = true; len(ends) <= taken {
+				w.WriteHeader(http.StatusConflict)
+				_, _ = w.Write([]byte(`{"error":{"code":409,"message":"Conflict occurred attempting to store trust - Duplicate entry found with ID x."}}`))
+				return
+			}
+			w.WriteHeader(http.StatusCreated)
+			_, _ = w.Write([]byte(`{"trust":{"id":"t1"}}`))
+		})
+		after := time.Date(2026, 1, 2, 4, 4, 5, 0, time.UTC)
+		trust, err := s.session(t).CreateTrust(t.Context(), delegator, "u2", []string{"member"}, after)
+		if apperr.CodeOf(err) != want || err == nil && (trust.ID != "t1" || !ends[trust.ExpiresAt.Format("2006-01-02T15:04:05.000000Z")]) {
+			t.Errorf("%d ends are taken: %+v %v", taken, trust, err)
+		}
+		if err != nil && (!strings.Contains(apperr.As(err).Message, "expires_at") || len(ends) != 6) {
+			t.Errorf("after %d attempts: %v", len(ends), err)
+		}
 	}
 }
 
@@ -73,9 +102,51 @@ func TestTrustIsTakenBack(t *testing.T) {
 	t.Parallel()
 	for status, want := range map[int]apperr.Code{204: "", 404: "", 403: apperr.Forbidden, 401: apperr.Unauthenticated, 503: apperr.Unavailable} {
 		s := newStub(t)
-		s.answer("DELETE /v3/OS-TRUST/trusts/t1", status, "")
+		s.answer("DELETE /v3/OS-TRUST/trusts/t1", status, fmt.Sprintf(`{"error":{"code":%d}}`, status))
 		if err := s.session(t).DeleteTrust(t.Context(), "t1"); apperr.CodeOf(err) != want {
 			t.Errorf("%d: got %v", status, err)
+		}
+	}
+}
+
+// TestTrustThatSeemsGone: only Keystone's own 404 says that a trust is gone; that of a proxy says nothing.
+func TestTrustThatSeemsGone(t *testing.T) {
+	t.Parallel()
+	for body, want := range map[string]apperr.Code{`{"error":{"code":404,"message":"x"}}`: apperr.NotFound, `<h1>404</h1>`: apperr.Unavailable, ``: apperr.Unavailable} {
+		s := newStub(t)
+		s.answer("GET /v3/OS-TRUST/trusts/t1", 404, body)
+		s.answer("DELETE /v3/OS-TRUST/trusts/t1", 404, body)
+		if err := s.session(t).KnowsTrust(t.Context(), "t1"); apperr.CodeOf(err) != want {
+			t.Errorf("%q: got %v", body, err)
+		}
+		if err := s.session(t).DeleteTrust(t.Context(), "t1"); (err == nil) != (want == apperr.NotFound) {
+			t.Errorf("%q: the deletion: %v", body, err)
+		}
+	}
+}
+
+// TestCredentialEnd is read where Keystone shows it.
+func TestCredentialEnd(t *testing.T) {
+	t.Parallel()
+	end := time.Date(2026, 11, 22, 7, 17, 56, 0, time.UTC)
+	for name, tc := range map[string]struct {
+		status int
+		body   string
+		want   time.Time
+		code   apperr.Code
+	}{
+		"an end":  {200, `{"application_credential":{"id":"c1","expires_at":"2026-11-22T07:17:56"}}`, end, ""},
+		"no end":  {200, `{"application_credential":{"id":"c1","expires_at":null}}`, time.Time{}, ""},
+		"refused": {403, `{"error":{"code":403}}`, time.Time{}, apperr.Forbidden},
+	} {
+		s := loginStub(t, member)
+		s.answer("GET /v3/users/u1/application_credentials/c1", tc.status, tc.body)
+		session, _, err := s.cloud(t, nil).Credential(t.Context(), "c1", "s")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := session.CredentialEnd(t.Context(), "c1"); apperr.CodeOf(err) != tc.code || !got.Equal(tc.want) {
+			t.Errorf("%s: got %s %v", name, got, err)
 		}
 	}
 }

@@ -69,7 +69,7 @@ func refusal(service string, r *gophercloud.ErrUnexpectedResponseCode) error {
 		return apperr.Wrap(apperr.BadGateway, cause, "%s answered with status %d", service, r.Actual)
 	case code == apperr.Unavailable || code == apperr.Timeout:
 		if strings.Contains(text, "Keystone service is temporarily unavailable") { // keystonemiddleware, in front of every service
-			service = "keystone"
+			service, cause = "keystone", errors.Join(apperr.ErrNotSent, cause) // the service itself has done nothing
 		}
 		e := apperr.Wrap(code, cause, "%s is not available", service)
 		e.RetryAfter = retryAfter(r.ResponseHeader)
@@ -141,6 +141,10 @@ func message(body []byte) string {
 			if json.Unmarshal(raw, &inner) == nil && inner.Message != "" {
 				return clean(inner.Message)
 			}
+		}
+		var webob string // of a part before the service itself, such as keystonemiddleware
+		if json.Unmarshal(fields["message"], &webob) == nil {
+			return clean(tags.ReplaceAllString(webob, " "))
 		}
 		return ""
 	}

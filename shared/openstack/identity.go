@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"time"
 
 	"github.com/gophercloud/gophercloud/v2"
 	"github.com/gophercloud/gophercloud/v2/openstack/config/clouds"
@@ -18,7 +17,7 @@ import (
 
 // token is a token's body, without its catalog.
 type token struct {
-	ExpiresAt time.Time `json:"expires_at"`
+	ExpiresAt keystoneTime `json:"expires_at"`
 	User      struct {
 		ID   string `json:"id"`
 		Name string `json:"name"`
@@ -43,7 +42,7 @@ type token struct {
 }
 
 func (t token) identity() domain.Identity {
-	id := domain.Identity{UserID: t.User.ID, UserName: t.User.Name, ExpiresAt: t.ExpiresAt, System: t.System["all"]}
+	id := domain.Identity{UserID: t.User.ID, UserName: t.User.Name, ExpiresAt: t.ExpiresAt.Time, System: t.System["all"]}
 	for _, r := range t.Roles {
 		id.Roles = append(id.Roles, r.Name)
 	}
@@ -207,6 +206,12 @@ func (s *Session) KnowsProject(ctx context.Context, id string) error {
 	keystone := s.keystone()
 	var body struct{}
 	_, err := keystone.Get(ctx, keystone.ServiceURL("projects", url.PathEscape(id)), &body, nil)
+	return s.confirmAbsent(ctx, err)
+}
+
+// confirmAbsent classifies what Keystone answered. NotFound is left of a 404 only if it is Keystone's own and Keystone is still reachable:
+// any other 404, such as a proxy's, is Unavailable.
+func (s *Session) confirmAbsent(ctx context.Context, err error) error {
 	refused, isRefused := errors.AsType[gophercloud.ErrUnexpectedResponseCode](err)
 	if err = classify("keystone", err); apperr.CodeOf(err) != apperr.NotFound {
 		return err
@@ -265,6 +270,6 @@ func (c *Cloud) create(ctx context.Context, request map[string]any) (*Session, t
 	}
 	who := body.Token.identity()
 	s := c.As(domain.Secret(resp.Header.Get("X-Subject-Token")), who.UserID+"/"+who.ProjectID+"/"+who.DomainID)
-	s.project, s.userID, s.catalog = who.ProjectID, who.UserID, body.Token.Catalog
+	s.project, s.userID, s.catalog, s.actsAs = who.ProjectID, who.UserID, body.Token.Catalog, body.Token.actsAs()
 	return s, body.Token.token, nil
 }

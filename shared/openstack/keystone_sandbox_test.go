@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -24,6 +25,7 @@ func TestKindsOfTokens(t *testing.T) {
 	t.Parallel()
 	cloud, p, trustee := sandbox(t), testkit.NewProject(t), testkit.NewProject(t)
 	id, secret := p.AppCredential(t)
+	endingID, endingSecret := p.AppCredentialUntil(t, time.Now().UTC().Add(time.Hour))
 	for name, tc := range map[string]struct {
 		token   string
 		user    string
@@ -32,6 +34,7 @@ func TestKindsOfTokens(t *testing.T) {
 	}{
 		"a password":                 {p.Token(t), p.UserID, p.ID, ""},
 		"an application credential":  {p.AppCredentialToken(t, id, secret), p.UserID, p.ID, ""},
+		"a credential that ends":     {p.AppCredentialToken(t, endingID, endingSecret), p.UserID, p.ID, ""},
 		"a trust":                    {p.TrustToken(t, trustee, false), trustee.UserID, p.ID, ""},
 		"a trust with impersonation": {p.TrustToken(t, trustee, true), "", "", "trusts with impersonation"},
 		"a domain":                   {testkit.DomainToken(t), "", "", ""},

@@ -226,6 +226,7 @@ type Session struct {
 	project string // that it is in
 	userID  string
 	catalog catalog // which a credential with access rules may not be allowed to ask for
+	actsAs  domain.ActsAs
 
 	olderNova atomic.Bool // it has no computeActionTimes
 }

@@ -64,6 +64,8 @@ type Worker struct {
 	Tell      func()        // wakes who is waiting for news
 	Claim     time.Duration // for how long an unanswered create call keeps the next one for its instance back; two thirds may go to the call
 	User      string        // who makes the create calls; "" = not known
+	// StopsAt reports the errors that end the work on an order at once, because the session may be at fault. nil = none: Work retries.
+	StopsAt func(error) bool
 }
 
 // Wish is what it takes to ask Nova for an order's servers, besides what is stored of them.
@@ -88,7 +90,7 @@ func (w Worker) Work(ctx context.Context, cloud Cloud, order domain.Order, claim
 	if err == nil && wish != nil && !order.RollingBack() {
 		err = w.launch(working, cloud, order, claim, *wish)
 	}
-	if attended(order) && !errors.Is(err, ErrOpen) && !errors.Is(err, domain.ErrFenced) {
+	if attended(order) && !errors.Is(err, ErrOpen) && !errors.Is(err, domain.ErrFenced) && !w.stops(err) {
 		err = errors.Join(err, w.attend(working, cloud, order, claim))
 	}
 	if errors.Is(context.Cause(working), domain.ErrFenced) {
@@ -99,6 +101,8 @@ func (w Worker) Work(ctx context.Context, cloud Cloud, order domain.Order, claim
 	defer cancel()
 	return errors.Join(err, w.Orders.Release(end, order, claim))
 }
+
+func (w Worker) stops(err error) bool { return err != nil && w.StopsAt != nil && w.StopsAt(err) }
 
 // resume observes an order that another replica has begun. Its create calls are read under the claim, so that all are known.
 func (w Worker) resume(ctx context.Context, cloud Cloud, order domain.Order) (domain.Order, error) {
@@ -184,7 +188,7 @@ func width(ctx context.Context, cloud Cloud, order domain.Order) int {
 // up. What goes wrong with one server comes up again at the next look.
 func (w Worker) attend(ctx context.Context, cloud Cloud, order domain.Order, claim domain.Claim) error {
 	order, err := w.Orders.Get(ctx, order.ProjectID, order.ID)
-	for ; err == nil || apperr.Retryable(err); time.Sleep(lookAgain) {
+	for ; err == nil || apperr.Retryable(err) && !w.stops(err); time.Sleep(lookAgain) {
 		if left := untilEnd(ctx); left < lookAgain {
 			return nil
 		}

@@ -38,8 +38,8 @@ const askSQL = `
 with used as (
     update connections set last_used_at = clock_timestamp() where project_id = $1 and id = $3 and status = 'active' returning id
 ), after as (
-    insert into actions (project_id, id, connection_id, instance_id, server_id, user_id, verb, hard, payload)
-    select $1, $2, id, $4, $5, $6, $7, $8, $9 from used
+    insert into actions (project_id, id, connection_id, instance_id, server_id, user_id, verb, hard, payload, body_sha256)
+    select $1, $2, id, $4, $5, $6, $7, $8, $9, $11 from used
     where (select count(*) from actions where connection_id = $3 and status = 'running') < $10
     returning *, null::text as previous_status
 ), event as (` + actionEventSQL + ` after)
@@ -49,10 +49,74 @@ select ` + actionColumns + ` from after`
 const maxWaiting = 1000
 
 // Ask stores an action that is to be done, with its event. It is a Conflict when the connection has ended meanwhile, or too many
-// actions wait.
-func (a Actions) Ask(ctx context.Context, wanted domain.DelegatedAction) (domain.DelegatedAction, error) {
-	rows, _ := a.DB.pool.Query(ctx, askSQL, wanted.ProjectID, wanted.ID, wanted.ConnectionID, wanted.InstanceID, wanted.ServerID,
-		wanted.UserID, wanted.Ask.Verb, wanted.Ask.Hard, wanted.Payload, maxWaiting)
+// actions wait. One whose ID the caller gave is stored once: sent again it is the stored one, Repeated, and another request of the same
+// ID is a Conflict.
+func (a Actions) Ask(ctx context.Context, wanted domain.DelegatedAction) (stored domain.DelegatedAction, err error) {
+	if wanted.BodySHA256 == nil {
+		return ask(ctx, a.DB.pool, wanted)
+	}
+	err = again(func() error {
+		return a.DB.inTx(ctx, func(tx pgx.Tx) error {
+			stored, err = askOnce(ctx, tx, wanted)
+			return err
+		})
+	})
+	return stored, err
+}
+
+// One at a time of an ID, so that of two that come at once the second finds the first.
+const lockActionSQL = `select pg_advisory_xact_lock(hashtextextended('action/' || $1 || '/' || $2::uuid, 0))`
+
+func askOnce(ctx context.Context, tx pgx.Tx, wanted domain.DelegatedAction) (domain.DelegatedAction, error) {
+	if _, err := tx.Exec(ctx, lockActionSQL, wanted.ProjectID, wanted.ID); err != nil {
+		return wanted, err
+	}
+	stored, err := sent(ctx, tx, wanted)
+	if err != nil || stored.Repeated {
+		return stored, err
+	}
+	taken, err := takenIn(ctx, tx, wanted.ProjectID, wanted.ID)
+	if err != nil {
+		return wanted, err
+	}
+	if len(taken) > 0 {
+		return wanted, isTaken("id", nil)
+	}
+	stored, err = ask(ctx, tx, wanted)
+	if sqlState(err) == "23505" { // unique_violation: something else got the id, and its first event, just now
+		return wanted, isTaken("id", err)
+	}
+	return stored, err
+}
+
+// Sent is the action that the same request has stored before, Repeated; else it is wanted itself. Another request of its ID is a
+// Conflict.
+func (a Actions) Sent(ctx context.Context, wanted domain.DelegatedAction) (domain.DelegatedAction, error) {
+	return sent(ctx, a.DB.pool, wanted)
+}
+
+func sent(ctx context.Context, db rowsQuerier, wanted domain.DelegatedAction) (domain.DelegatedAction, error) {
+	rows, _ := db.Query(ctx, "select "+actionColumns+`, connection_id = $3 and body_sha256 is not distinct from $4 from actions
+where project_id = $1 and id = $2`, wanted.ProjectID, wanted.ID, wanted.ConnectionID, wanted.BodySHA256)
+	var same bool
+	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (domain.DelegatedAction, error) {
+		return scanAction(withMore{row, []any{&same}})
+	})
+	switch {
+	case err != nil:
+		return wanted, classify(err)
+	case len(found) == 0:
+		return wanted, nil
+	case !same:
+		return wanted, otherAction(wanted.ID)
+	}
+	found[0].Repeated = true
+	return found[0], nil
+}
+
+func ask(ctx context.Context, db rowsQuerier, wanted domain.DelegatedAction) (domain.DelegatedAction, error) {
+	rows, _ := db.Query(ctx, askSQL, wanted.ProjectID, wanted.ID, wanted.ConnectionID, wanted.InstanceID, wanted.ServerID,
+		wanted.UserID, wanted.Ask.Verb, wanted.Ask.Hard, wanted.Payload, maxWaiting, wanted.BodySHA256)
 	stored, err := pgx.CollectExactlyOneRow(rows, scanAction)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return stored, apperr.New(apperr.Conflict, "the connection has ended, or has %d actions that wait: that is as many as there may be", maxWaiting)
@@ -97,13 +161,6 @@ func (a Actions) Claim(
 func (a Actions) Release(ctx context.Context, taken domain.DelegatedAction, claim uuid.UUID, pause time.Duration) error {
 	_, err := a.DB.pool.Exec(ctx, "update actions set claimed_until = clock_timestamp() + $4::interval where project_id = $1 and id = $2 and claim_id = $3",
 		taken.ProjectID, taken.ID, claim, pause)
-	return classify(err)
-}
-
-// Managed notes that the server which an action connects is managed as another instance than the action was to make of it.
-func (a Actions) Managed(ctx context.Context, taken domain.DelegatedAction, claim, instance uuid.UUID) error {
-	_, err := a.DB.pool.Exec(ctx, "update actions set instance_id = $4 where project_id = $1 and id = $2 and claim_id = $3",
-		taken.ProjectID, taken.ID, claim, instance)
 	return classify(err)
 }
 

@@ -33,7 +33,7 @@ func TestTakenUpAsItIs(t *testing.T) {
 	wanted := stranger(i.ServerID, uuid.Nil)
 	wanted.Seen(domain.Server{ID: i.ServerID, Name: "new", Status: "SHUTOFF"})
 	wanted.SeenAt = time.Now()
-	if again, made := l.connectNow(t, wanted); made || again.ID != i.ID || again.State != domain.InstanceStopped || again.Name != "new" {
+	if again, made := l.connectNow(t, wanted); !made || again.ID != i.ID || again.State != domain.InstanceStopped || again.Name != "new" {
 		t.Errorf("it is %+v", again)
 	}
 	if got, want := l.told(t, i.ID), "1 - active, 2 active active gone:true, 3 stopped stopped"; got != want {

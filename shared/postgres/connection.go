@@ -17,7 +17,7 @@ type Connections struct{ DB *DB }
 
 const connectionColumns = `
 id, project_id, domain_id, user_id, name, kind, auth_url, region, delegation_id, acts_as, actions, quota, usable_by, flavors,
-status, reason, expires_at, idle_timeout, last_used_at, created_at, updated_at`
+status, reason, revoked, trust_expires_at, expires_at, idle_timeout, last_used_at, created_at, updated_at, checked_at`
 
 // usedSQL is what runs through a connection: everything that has, or may have, a server.
 const usedSQL = `
@@ -27,14 +27,23 @@ where project_id = $1 and connection_id = $2 and state <> 'deleted' and (server_
 
 func scanConnection(row pgx.CollectableRow) (c domain.Connection, err error) {
 	var idle *time.Duration
-	var used *time.Time
+	var used, trustEnd, checked *time.Time
 	err = row.Scan(&c.ID, &c.ProjectID, &c.DomainID, &c.UserID, &c.Name, &c.Kind, &c.AuthURL, &c.Region, &c.DelegationID, &c.ActsAs,
-		&c.Actions, &c.Quota, &c.UsableBy, &c.Flavors, &c.Status, &c.Reason, &c.ExpiresAt, &idle, &used, &c.CreatedAt, &c.UpdatedAt)
+		&c.Actions, &c.Quota, &c.UsableBy, &c.Flavors, &c.Status, &c.Reason, &c.Revoked, &trustEnd, &c.ExpiresAt, &idle, &used, &c.CreatedAt, &c.UpdatedAt, &checked)
 	if idle != nil {
 		c.IdleTimeout = *idle
 	}
 	if used != nil {
 		c.LastUsedAt = used.UTC()
+	}
+	if checked != nil {
+		c.CheckedAt = checked.UTC()
+	}
+	switch {
+	case trustEnd != nil:
+		c.TrustExpiresAt = trustEnd.UTC()
+	case c.Kind == domain.TrustConnection: // it was made before 011
+		c.TrustExpiresAt = c.ExpiresAt.Add(domain.TrustSpare).UTC()
 	}
 	c.ExpiresAt, c.CreatedAt, c.UpdatedAt = c.ExpiresAt.UTC(), c.CreatedAt.UTC(), c.UpdatedAt.UTC()
 	return c, err
@@ -68,8 +77,10 @@ const (
 	insertConnectionSQL = `
 with after as (
     insert into connections (id, project_id, domain_id, user_id, name, kind, auth_url, region, delegation_id, secret, acts_as, actions,
-                             quota, usable_by, flavors, status, expires_at, idle_timeout, seq, revoked)
-    values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, 'active', $16, $17, 1, $6 <> 'trust')
+                             quota, usable_by, flavors, status, expires_at, idle_timeout, trust_expires_at, seq, revoked, checked_at,
+                             next_check_at)
+    values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, 'active', $16, $17, $18, 1, $6 <> 'trust', clock_timestamp(),
+            clock_timestamp() + $19::interval * (0.8 + 0.4 * random()))
     returning ` + connectionColumns + `, seq, null::text as previous_status
 ), event as (` + connectionEventSQL + ` after)
 select ` + connectionColumns + ` from after`
@@ -92,16 +103,22 @@ func (c Connections) Create(ctx context.Context, made domain.Connection) (stored
 		if made.IdleTimeout > 0 {
 			idle = &made.IdleTimeout
 		}
+		var trustEnd *time.Time
+		if !made.TrustExpiresAt.IsZero() {
+			trustEnd = &made.TrustExpiresAt
+		}
 		rows, _ := tx.Query(ctx, insertConnectionSQL, made.ID, made.ProjectID, made.DomainID, made.UserID, made.Name, made.Kind, made.AuthURL,
-			made.Region, made.DelegationID, made.Secret, made.ActsAs, made.Actions, made.Quota, made.UsableBy, made.Flavors, made.ExpiresAt, idle)
+			made.Region, made.DelegationID, made.Secret, made.ActsAs, made.Actions, made.Quota, made.UsableBy, made.Flavors, made.ExpiresAt, idle, trustEnd,
+			domain.CheckEvery)
 		stored, err = pgx.CollectExactlyOneRow(rows, scanConnection)
 		return err
 	})
 	return stored, err
 }
 
-// visible is a connection of the caller's project ($1), or one that the caller may act through by one of his names ($2).
-const visible = `status <> 'deleted' and (project_id = $1 or usable_by && $2::text[])`
+// visible is a connection of the caller's project ($1), or one that the caller may act through by one of his names ($2). A deleted one is
+// visible in its own project.
+const visible = `(project_id = $1 or status <> 'deleted' and usable_by && $2::text[])`
 
 // names are what the caller may be called in usable_by. Who may only read in a project is not meant by its name.
 func names(who domain.Identity) []string {
@@ -132,12 +149,12 @@ func used(ctx context.Context, db querier, projectID string, id uuid.UUID) (n do
 	return n, err
 }
 
-// List reads a page of the connections of the caller's project, or of those that the caller may act through now, the oldest
-// first; marker is the last id already seen (zero = none). Used is filled in.
-func (c Connections) List(ctx context.Context, who domain.Identity, usable bool, limit int, marker uuid.UUID) ([]domain.Connection, error) {
+// List reads a page of connections, the oldest first. Used is filled in.
+func (c Connections) List(ctx context.Context, who domain.Identity, q domain.ConnectionQuery) ([]domain.Connection, error) {
 	rows, _ := c.DB.pool.Query(ctx, "select "+connectionColumns+" from connections where "+visible+`
   and case when $3 then status = 'active' and (usable_by && $2::text[] or project_id = $1 and user_id = $6 and $1 = any($2)) else project_id = $1 end
-  and id > $4 order by id limit $5`, who.ProjectID, names(who), usable, marker, limit, who.UserID) // ids are version 7: the order of time
+  and case when cardinality($7::text[]) > 0 then status = any($7::text[]) else status <> 'deleted' end
+  and id > $4 order by id limit $5`, who.ProjectID, names(who), q.Usable, q.Marker, q.Limit, who.UserID, q.Statuses) // ids are version 7: the order of time
 	found, err := pgx.CollectRows(rows, scanConnection)
 	if err != nil {
 		return nil, classify(err)
@@ -221,13 +238,13 @@ type withMore struct {
 // Scan implements pgx.CollectableRow.
 func (w withMore) Scan(dest ...any) error { return w.CollectableRow.Scan(append(dest, w.more...)...) }
 
-// Usable reads a connection that the caller may act through, and says what time it is. NotFound for any other; for one that has
-// ended the error of domain.Connection.Permits: nothing is done through it any more, and nothing is seen.
+// Usable reads a connection that the caller may act through, and says what time it is. NotFound for any other and a deleted one; for one
+// that has ended by itself the error of domain.Connection.Permits: nothing is done through it any more, and nothing is seen.
 func (c Connections) Usable(ctx context.Context, who domain.Identity, id uuid.UUID) (found domain.Connection, now time.Time, err error) {
 	if found, err = c.Get(ctx, who, id); err != nil {
 		return found, now, err
 	}
-	if !found.Usable(who) {
+	if !found.Usable(who) || found.Status == domain.ConnectionDeleted {
 		return domain.Connection{}, now, noConnection(id)
 	}
 	if now, err = c.DB.Now(ctx); err != nil {

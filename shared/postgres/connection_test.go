@@ -53,7 +53,7 @@ func TestConnectionIsKept(t *testing.T) {
 	if stored.CreatedAt.IsZero() || stored.UpdatedAt.IsZero() || !stored.EndsAt().Equal(stored.CreatedAt.Add(24*time.Hour)) {
 		t.Errorf("its times are %s, %s and %s", stored.CreatedAt, stored.UpdatedAt, stored.EndsAt())
 	}
-	want.CreatedAt, want.UpdatedAt, want.Secret = stored.CreatedAt, stored.UpdatedAt, nil
+	want.CreatedAt, want.UpdatedAt, want.Secret, want.Revoked = stored.CreatedAt, stored.UpdatedAt, nil, true // there is no trust
 	got, err := store.Get(t.Context(), delegator, want.ID)
 	if diff := cmp.Diff(want, got); err != nil || diff != "" || cmp.Diff(want, stored) != "" {
 		t.Errorf("%v %s", err, diff)
@@ -69,7 +69,7 @@ func TestConnectionIsKept(t *testing.T) {
 	trust := newConnection()
 	trust.Kind, trust.Secret, trust.AuthURL, trust.Region, trust.Quota, trust.IdleTimeout, trust.UsableBy = domain.TrustConnection, nil, "", "", domain.ConnectionQuota{}, 0, []string{}
 	stored = storedConnection(t, store, trust)
-	trust.CreatedAt, trust.UpdatedAt = stored.CreatedAt, stored.UpdatedAt
+	trust.CreatedAt, trust.UpdatedAt, trust.TrustExpiresAt = stored.CreatedAt, stored.UpdatedAt, stored.ExpiresAt.Add(domain.TrustSpare)
 	if diff := cmp.Diff(trust, stored); diff != "" || !stored.EndsAt().Equal(trust.ExpiresAt) {
 		t.Error(diff)
 	}
@@ -131,7 +131,7 @@ func listed(t *testing.T, store postgres.Connections, who domain.Identity, usabl
 	var word strings.Builder
 	var marker uuid.UUID
 	for {
-		page, err := store.List(t.Context(), who, usable, 2, marker)
+		page, err := store.List(t.Context(), who, domain.ConnectionQuery{Usable: usable, Limit: 2, Marker: marker})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -191,7 +191,7 @@ func TestConnectionEnds(t *testing.T) {
 	if err != nil || got.Status != domain.ConnectionLost || got.Reason != "gone" {
 		t.Errorf("got %+v %v", got, err)
 	}
-	if page, err := store.List(t.Context(), delegator, true, 10, uuid.Nil); err != nil || slices.ContainsFunc(page, func(l domain.Connection) bool { return l.ID == c.ID }) {
+	if page, err := store.List(t.Context(), delegator, domain.ConnectionQuery{Usable: true, Limit: 10}); err != nil || slices.ContainsFunc(page, func(l domain.Connection) bool { return l.ID == c.ID }) {
 		t.Errorf("usable are %v: %v", page, err)
 	}
 }
@@ -265,7 +265,7 @@ values ($1, gen_random_uuid(), 0, $2, 'n', nullif($3, ''), nullif($4, '')::jsonb
 	if want := (domain.Need{Instances: 4, VCPUs: 8, RAMMB: 2048}); err != nil || got.Used != want {
 		t.Errorf("got %+v %v", got.Used, err)
 	}
-	page, err := store.List(t.Context(), delegator, false, 10, uuid.Nil)
+	page, err := store.List(t.Context(), delegator, domain.ConnectionQuery{Limit: 10})
 	if err != nil || len(page) != 2 || page[0].Used != got.Used || page[1].Used.Instances != 1 {
 		t.Errorf("listed with %+v %v", page, err)
 	}

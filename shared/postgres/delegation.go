@@ -68,12 +68,6 @@ func (d Delegations) Status(ctx context.Context, projectID string, id uuid.UUID)
 	return status, reason, classify(err)
 }
 
-// Revoked notes that nothing of a connection is left in Keystone that could be taken back.
-func (d Delegations) Revoked(ctx context.Context, projectID string, id uuid.UUID) error {
-	_, err := d.DB.pool.Exec(ctx, "update connections set revoked = true where project_id = $1 and id = $2", projectID, id)
-	return classify(err)
-}
-
 // MarkReachable notes that the connection's cloud answers, and what flavors it has (nil = not asked for).
 func (d Delegations) MarkReachable(ctx context.Context, projectID string, id uuid.UUID, flavors []domain.Flavor) error {
 	_, err := d.DB.pool.Exec(ctx, `
@@ -112,6 +106,14 @@ func (d Delegations) Orders(ctx context.Context, projectID string, connection uu
 	return ids, classify(err)
 }
 
+// Postpone leaves an order that nobody works on alone for a pause.
+func (d Delegations) Postpone(ctx context.Context, projectID string, order uuid.UUID, pause time.Duration) error {
+	_, err := d.DB.pool.Exec(ctx, `
+update orders set claimed_until = clock_timestamp() + $3::interval where project_id = $1 and id = $2 and status = 'running' and claim_id is null`,
+		projectID, order, pause)
+	return classify(err)
+}
+
 // What waits for a connection's cloud to answer again is none that is soon done. Nor is what has been moving for long.
 const busySQL = `
 with awake as (
@@ -121,35 +123,51 @@ select exists (select from orders where status = 'running' and connection_id in 
     or exists (select from actions where status = 'running' and connection_id in (select id from awake))
     or exists (select from instances where remote and connection_id in (select id from awake) and server_id is not null
                and state = any($1) and updated_at > clock_timestamp() - $2::interval)
-    or exists (select from connections where status <> 'active' and not revoked and kind = 'trust' and coalesce(not_before, '-infinity') <= clock_timestamp())`
+    or exists (select from connections where status <> 'active' and not revoked and kind = 'trust' and coalesce(not_before, '-infinity') <= clock_timestamp())
+    or exists (select from connections where status = 'active' and next_check_at <= clock_timestamp()
+               and coalesce(check_until, '-infinity') <= clock_timestamp() + interval '2 seconds')`
 
 // Busy says whether there is work in progress through any connection, whoever does it: so that it pays to look again soon.
-// Instances in other clouds count that Nova is at work on, if they changed within the time given; and trusts that are to be taken back,
-// which has to be done before their time is over.
+// Instances in other clouds count that Nova is at work on, if they changed within the time given; trusts that are to be taken back, which
+// has to be done before their time is over; and checks that are due.
 func (d Delegations) Busy(ctx context.Context, within time.Duration) (busy bool, err error) {
 	err = d.DB.pool.QueryRow(ctx, busySQL, domain.MovingStates(), within).Scan(&busy)
 	return busy, classify(err)
 }
 
-const retireDelegatedSQL = `
+const (
+	retireDelegatedSQL = `
 with old as (
     delete from actions where status <> 'running' and updated_at < now() - $1::interval
-), ended as (
-    delete from connections c
-    where status <> 'active' and revoked and updated_at < now() - $1::interval
-      and not exists (select from actions a where a.connection_id = c.id)
-      and not exists (select from instances i where i.connection_id = c.id and i.state <> 'deleted')
+), old_keyed as (
+    delete from keyed_actions where created_at < now() - $1::interval
 )
 delete from deployments where created_at < now() - $1::interval
   and exists (select from deployments later where later.project_id = deployments.project_id and later.instance_id = deployments.instance_id
               and later.created_at > deployments.created_at)`
 
-// Retire forgets actions and connections that ended longer ago than age, these when nothing runs through them any more, deployments that others have followed, and the bundles whose time is
-// over.
-func (d Delegations) Retire(ctx context.Context, age time.Duration) error {
-	if _, err := d.DB.pool.Exec(ctx, "update deployments set bundle = null where bundle is not null and expires_at < now()"); err != nil {
+	// One whose trust Keystone may still have stays, however old it is.
+	retireConnectionsSQL = `
+delete from connections c
+where status <> 'active' and revoked and updated_at < now() - $1::interval
+  and not exists (select from actions a where a.connection_id = c.id)
+  and not exists (select from instances i where i.connection_id = c.id and i.state <> 'deleted')`
+
+	// The bundles that nobody may fetch any more.
+	wipeBundlesSQL = `
+update deployments d set bundle = null
+where d.bundle is not null and not exists (select from instances i where ` + permittedSQL + `)`
+)
+
+// Retire deletes actions that ended longer ago than age, deployments that others have followed, and the bundles that nobody may fetch;
+// and connections that ended longer ago than connectionAge, when nothing runs through them any more and Keystone has no trust of theirs.
+func (d Delegations) Retire(ctx context.Context, age, connectionAge time.Duration) error {
+	if _, err := d.DB.pool.Exec(ctx, wipeBundlesSQL); err != nil {
 		return classify(err)
 	}
-	_, err := d.DB.pool.Exec(ctx, retireDelegatedSQL, age)
+	if _, err := d.DB.pool.Exec(ctx, retireDelegatedSQL, age); err != nil {
+		return classify(err)
+	}
+	_, err := d.DB.pool.Exec(ctx, retireConnectionsSQL, connectionAge)
 	return classify(err)
 }

@@ -33,7 +33,7 @@ func TestEnding(t *testing.T) {
 	l.exec(t, "update connections set idle_timeout = '1 minute', created_at = now() - interval '2 minutes' where id = any($1)", []uuid.UUID{idle.ID, used.ID})
 	l.exec(t, "update connections set last_used_at = now() where id = any($1)", []uuid.UUID{used.ID, active.ID})
 	l.exec(t, "update connections set status = 'deleted' where id = any($1)", []uuid.UUID{trust.ID, gone.ID, ended.ID, silent.ID})
-	if err := d.Revoked(t.Context(), "p1", gone.ID); err != nil {
+	if _, err := d.MarkRevoked(t.Context(), gone); err != nil {
 		t.Fatal(err)
 	}
 	if err := d.MarkUnreachable(t.Context(), "p1", silent.ID, time.Minute, time.Hour); err != nil {
@@ -198,7 +198,7 @@ func TestRetireDelegated(t *testing.T) {
 		}
 		l.exec(t, "update deployments set created_at = created_at - interval '8 days'")
 	}
-	if err := d.Retire(t.Context(), 7*24*time.Hour); err != nil {
+	if err := d.Retire(t.Context(), 7*24*time.Hour, 90*24*time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	var actions, deployments, bundles int

@@ -20,8 +20,9 @@ type Deployments struct{ DB *DB }
 // Create stores a deployment before Nova is asked for it. Its token is good for validFor.
 func (d Deployments) Create(ctx context.Context, made domain.Deployment, validFor time.Duration) error {
 	_, err := d.DB.pool.Exec(ctx, `
-insert into deployments (id, project_id, instance_id, image, token_sha256, bundle, expires_at)
-values ($1, $2, $3, $4, $5, $6, clock_timestamp() + $7::interval)`, made.ID, made.ProjectID, made.InstanceID, made.Image, made.TokenHash, made.Bundle, validFor)
+insert into deployments (id, project_id, instance_id, image, token_sha256, bundle, expires_at, connection_id)
+values ($1, $2, $3, $4, $5, $6, clock_timestamp() + $7::interval, $8)`, made.ID, made.ProjectID, made.InstanceID, made.Image, made.TokenHash, made.Bundle, validFor,
+		orNullID(made.ConnectionID))
 	return classify(err)
 }
 
@@ -34,11 +35,22 @@ func (d Deployments) Drop(ctx context.Context, projectID string, id uuid.UUID) e
 // refetch is for how long a bundle may be fetched again: an answer may get lost on its way.
 const refetch = time.Minute
 
+// permittedSQL is true for a deployment d of an instance i that may still begin: it is the newest of the instance, which is managed and
+// has a server, and the connection that it was ordered through is active and manages the instance.
+const permittedSQL = `
+      i.project_id = d.project_id and i.id = d.instance_id and i.disconnected_at is null and i.state not in ('deleting', 'deleted')
+  and d.expires_at > clock_timestamp()
+  and (d.connection_id is null or d.connection_id = i.connection_id and exists (
+      select from connections c where c.project_id = d.project_id and c.id = d.connection_id and c.status = 'active' and c.expires_at > clock_timestamp()))
+  and not exists (select from deployments newer where newer.project_id = d.project_id and newer.instance_id = d.instance_id
+                  and (newer.created_at, newer.id) > (d.created_at, d.id))`
+
 const fetchSQL = `
-update deployments set fetched_at = coalesce(fetched_at, clock_timestamp())
-where id = $1 and token_sha256 = $2 and expires_at > clock_timestamp() and bundle is not null
-  and coalesce(fetched_at, clock_timestamp()) > clock_timestamp() - $3::interval
-returning bundle`
+update deployments d set fetched_at = coalesce(d.fetched_at, clock_timestamp()) from instances i
+where d.id = $1 and d.token_sha256 = $2 and d.bundle is not null
+  and coalesce(d.fetched_at, clock_timestamp()) > clock_timestamp() - $3::interval
+  and ` + permittedSQL + `
+returning d.bundle`
 
 // Fetch gives an agent its bundle: once, and for a minute after that again. NotFound whatever is wrong.
 func (d Deployments) Fetch(ctx context.Context, id uuid.UUID, tokenHash []byte) (bundle []byte, err error) {
@@ -53,14 +65,19 @@ func noDeployment() error {
 	return apperr.New(apperr.NotFound, "unknown deployment, or its token is used up or too old")
 }
 
+// The instance is locked first, so that it cannot be disconnected between the two updates.
 const readySQL = `
-with after as (
-    update deployments set ready_at = clock_timestamp(), bundle = null
-    where id = $1 and token_sha256 = $2 and expires_at > clock_timestamp() and ready_at is null
-    returning *
+with permitted as (
+    select d.id from instances i, deployments d
+    where d.id = $1 and d.token_sha256 = $2 and d.fetched_at is not null and d.ready_at is null
+      and ` + permittedSQL + `
+    for update of i, d
+), after as (
+    update deployments d set ready_at = clock_timestamp(), bundle = null from permitted p where d.id = p.id
+    returning d.*
 ), instance as (
     update instances i set seq = i.seq + 1 from after d
-    where i.project_id = d.project_id and i.id = d.instance_id and i.state <> 'deleted' and i.disconnected_at is null
+    where i.project_id = d.project_id and i.id = d.instance_id
     returning i.*, d.id as deployment_id, d.image as agent_image, d.ready_at
 ), event as (
     insert into events (project_id, subject, seq, type, at, order_id, connection_id, data)
@@ -71,7 +88,7 @@ with after as (
 )
 select count(*) from after`
 
-// Ready writes that an agent said that it is there, once, with its event. NotFound whatever is wrong, also the second time.
+// Ready writes that an agent which has fetched its bundle runs, once, with its event. NotFound whatever is wrong, also the second time.
 func (d Deployments) Ready(ctx context.Context, id uuid.UUID, tokenHash []byte) error {
 	var n int
 	err := again(func() error { return d.DB.pool.QueryRow(ctx, readySQL, id, tokenHash).Scan(&n) })

@@ -112,7 +112,7 @@ func TestDeploymentsEnd(t *testing.T) {
 	}
 }
 
-// TestReadyOfWhatIsGone is taken down, and told to nobody: nothing follows on the event that the instance is gone, or was let go.
+// TestReadyOfWhatIsGone is refused without an event: nothing follows on the one that the instance is gone, or was disconnected.
 func TestReadyOfWhatIsGone(t *testing.T) {
 	t.Parallel()
 	l := newLender(t)
@@ -123,8 +123,11 @@ func TestReadyOfWhatIsGone(t *testing.T) {
 		if err := store.Create(t.Context(), d, time.Hour); err != nil {
 			t.Fatal(err)
 		}
+		if _, err := store.Fetch(t.Context(), d.ID, d.TokenHash); err != nil {
+			t.Fatal(err)
+		}
 		l.exec(t, "update instances set "+change+" where id = $1", i.ID)
-		if err := store.Ready(t.Context(), d.ID, d.TokenHash); err != nil {
+		if err := store.Ready(t.Context(), d.ID, d.TokenHash); apperr.CodeOf(err) != apperr.NotFound {
 			t.Errorf("%s: %v", change, err)
 		}
 		if got := l.told(t, i.ID); got != "1 - active" {
@@ -132,6 +135,42 @@ func TestReadyOfWhatIsGone(t *testing.T) {
 		}
 		if seq := testkit.Scalar[int](t, l.conn, "select seq::int from instances where id = $1", i.ID); seq != 1 {
 			t.Errorf("%s: the next event would be %d, after a gap", change, seq+1)
+		}
+	}
+}
+
+// TestReadyOrDisconnected: of the two at once, each time either the agent is ready before the instance is disconnected, or never.
+func TestReadyOrDisconnected(t *testing.T) {
+	t.Parallel()
+	l := newLender(t)
+	store, instances := postgres.Deployments{DB: l.DB}, postgres.Instances{DB: l.DB}
+	for range 20 {
+		i, _ := l.connectNow(t, stranger(uuid.NewString(), uuid.Nil))
+		d := newDeployment(i)
+		if err := store.Create(t.Context(), d, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := store.Fetch(t.Context(), d.ID, d.TokenHash); err != nil {
+			t.Fatal(err)
+		}
+		var both sync.WaitGroup
+		var ready error
+		both.Go(func() { ready = store.Ready(t.Context(), d.ID, d.TokenHash) })
+		both.Go(func() {
+			if done, err := instances.Disconnect(t.Context(), "p1", i.ID, uuid.Nil); err != nil || !done {
+				t.Errorf("disconnected: %t %v", done, err)
+			}
+		})
+		both.Wait()
+		want := "cloudfn.instance.state.v1,cloudfn.instance.state.v1"
+		if ready == nil {
+			want = "cloudfn.instance.state.v1,cloudfn.agent.ready.v1,cloudfn.instance.state.v1"
+		} else if apperr.CodeOf(ready) != apperr.NotFound {
+			t.Error(ready)
+		}
+		got := testkit.Scalar[string](t, l.conn, "select string_agg(type, ',' order by seq) from events where subject = $1", i.ID.String())
+		if got != want {
+			t.Errorf("ready was %v, and the events are %s", ready, got)
 		}
 	}
 }

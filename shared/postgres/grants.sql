@@ -14,10 +14,11 @@ begin
         grant select, insert, update on create_calls to cloudfn_functions;
         grant select, insert on unexpected_servers to cloudfn_functions;
         grant select (id, project_id, domain_id, user_id, name, kind, auth_url, region, delegation_id, acts_as, actions, quota, usable_by, flavors,
-                      status, reason, revoked, expires_at, idle_timeout, last_used_at, seq, created_at, updated_at), insert,
-               update (status, reason, secret, revoked, last_used_at, seq, updated_at)
+                      status, reason, revoked, trust_expires_at, revocation_pending_since, expires_at, idle_timeout, last_used_at, seq,
+                      created_at, updated_at, checked_at, next_check_at, check_until, check_failed_at, check_error), insert,
+               update (status, reason, secret, revoked, last_used_at, seq, updated_at, next_check_at)
             on connections to cloudfn_functions; -- the secret is wiped, and not read; what is stored goes nowhere else, nor any further
-        grant select, insert, update, delete on callbacks, deployments to cloudfn_functions;
+        grant select, insert, update, delete on callbacks, deployments, keyed_actions to cloudfn_functions;
         grant select, insert, delete on sessions to cloudfn_functions; -- one begins and ends, and is never made another's
     end if;
     if exists (select from pg_roles where rolname = 'cloudfn_events') then
@@ -29,5 +30,6 @@ begin
         grant select, insert on unexpected_servers to cloudfn_events;
         grant select, insert, update, delete on polls, jobs, events, deliveries, streams, callbacks, connections, actions,
             deployments to cloudfn_events;
+        grant select, delete on keyed_actions to cloudfn_events; -- what is old is forgotten
     end if;
 end $$;

@@ -36,8 +36,12 @@ func TestRolesMayDoWhatConnectionsTake(t *testing.T) {
 	allowed("create", err)
 	_, _, err = connections.Usable(ctx, who, made.ID)
 	allowed("usable", err)
-	_, err = connections.List(ctx, who, true, 10, uuid.Nil)
+	_, err = connections.List(ctx, who, domain.ConnectionQuery{Usable: true, Limit: 10})
 	allowed("list", err)
+	_, err = connections.RequestCheck(ctx, "p1", made.ID)
+	allowed("request a check", err)
+	_, _, err = connections.FailedCheck(ctx, "p1", made.ID)
+	allowed("read a check", err)
 	through := domain.Through{ProjectID: "p1", ConnectionID: made.ID}
 	callback := domain.Callback{ProjectID: "p2", ID: uuid.New(), UserID: "v", OfProject: "p1", ConnectionID: made.ID, URL: "https://a.example", Secret: []byte("x")}
 	_, err = postgres.Callbacks{DB: serves}.Create(ctx, callback)
@@ -70,15 +74,27 @@ func TestRolesMayDoWhatConnectionsTake(t *testing.T) {
 		ID: uuid.New(), ProjectID: "p1", ConnectionID: made.ID, InstanceID: connected.ID, UserID: "v", Ask: domain.Ask{Verb: domain.Stop},
 	})
 	allowed("ask", err)
+	keyed := postgres.KeyedActions{DB: serves}
+	action, err := keyed.Begin(ctx, newKey(), time.Hour)
+	allowed("begin an action", errors.Join(err, keyed.Deploying(ctx, action, d.ID), keyed.Finish(ctx, action, domain.ActionResult{})))
+	if action, err = keyed.Begin(ctx, newKey(), time.Hour); err == nil {
+		err = keyed.Abandon(ctx, action)
+	}
+	allowed("abandon an action", err)
 	_, err = postgres.Actions{DB: serves}.Get(ctx, through, asked.ID)
 	allowed("action", err)
 	_, err = instances.Disconnect(ctx, "p1", connected.ID, made.ID)
 	allowed("disconnect", err)
 
 	worker(t, works, o, asked, made, allowed)
+	_, _, err = postgres.Actions{DB: serves}.Connect(ctx, domain.DelegatedAction{
+		ID: uuid.New(), ProjectID: "p1", ConnectionID: made.ID, ServerID: "s10", UserID: "v", Ask: domain.Ask{Verb: domain.Connect},
+	})
+	allowed("ask to connect", err)
 	ended, err := connections.End(ctx, "p1", made.ID, domain.ConnectionDeleted, "", false)
 	allowed("end", err)
-	allowed("revoked", postgres.Delegations{DB: serves}.Revoked(ctx, "p1", made.ID))
+	_, err = postgres.Delegations{DB: serves}.MarkRevoked(ctx, made)
+	allowed("revoked", err)
 	if !ended {
 		t.Error("it did not end")
 	}
@@ -87,7 +103,7 @@ func TestRolesMayDoWhatConnectionsTake(t *testing.T) {
 	}
 	changed := testkit.Scalar[string](t, testkit.Pool(t, database), `select string_agg(column_name, ' ' order by column_name)
 from information_schema.column_privileges where table_name = 'connections' and privilege_type = 'UPDATE' and grantee like 'cloudfn\_functions\_%'`)
-	if changed != "last_used_at reason revoked secret seq status updated_at" { // not where its secret is sent to, nor who may use it
+	if changed != "last_used_at next_check_at reason revoked secret seq status updated_at" { // not where its secret is sent to, nor who may use it
 		t.Errorf("a function that serves HTTP may change %s", changed)
 	}
 }
@@ -130,10 +146,20 @@ func worker(t *testing.T, db *postgres.DB, o domain.Order, asked domain.Delegate
 	if len(taken) != 1 || taken[0].ID != asked.ID {
 		t.Fatalf("taken were %+v", taken)
 	}
-	allowed("managed", actions.Managed(ctx, taken[0], mine, taken[0].InstanceID))
 	allowed("release", actions.Release(ctx, taken[0], mine, time.Minute))
 	allowed("end", actions.End(ctx, taken[0], mine, nil))
 	allowed("silent", delegations.MarkUnreachable(ctx, "p1", made.ID, time.Second, time.Minute))
 	allowed("answered", delegations.MarkReachable(ctx, "p1", made.ID, []domain.Flavor{{ID: "1"}}))
-	allowed("retire", delegations.Retire(ctx, time.Hour))
+	_, err = delegations.CheckClouds(ctx)
+	allowed("check clouds", err)
+	_, _, err = delegations.ClaimCheck(ctx, domain.RemoteCloud{}, time.Minute)
+	allowed("claim a check", err)
+	allowed("checked", delegations.MarkChecked(ctx, "p1", made.ID, time.Second, []string{"member"}))
+	allowed("unchecked", delegations.MarkUnchecked(ctx, "p1", made.ID, time.Second, "away"))
+	allowed("postpone", delegations.Postpone(ctx, "p1", o.ID, time.Second))
+	_, err = delegations.MarkRevocationPending(ctx, made, "", time.Second, time.Minute)
+	allowed("a revocation that failed", err)
+	_, err = delegations.PendingRevocations(ctx)
+	allowed("pending revocations", err)
+	allowed("retire", delegations.Retire(ctx, time.Hour, time.Hour))
 }

@@ -40,6 +40,9 @@ with row as (
     update instances set disconnected_at = clock_timestamp(), seq = seq + 1, updated_at = clock_timestamp()
     where project_id = $1 and id = $2 and disconnected_at is null and state <> 'deleted' and ($3::uuid is null or connection_id = $3)
     returning *, state as previous_state
+), ended as (
+    update deployments d set bundle = null, expires_at = least(d.expires_at, clock_timestamp()) from row
+    where d.project_id = row.project_id and d.instance_id = row.id and d.expires_at > clock_timestamp()
 ), event as (` + instanceEventSQL + ` row)
 select count(*) from row`
 
@@ -49,10 +52,10 @@ select count(*) from row`
     select project_id, id::text, seq, '` + domain.InstanceEvent + `', updated_at, order_id, connection_id, ` + instanceData + ` from`
 )
 
-// Connect takes an existing server under management, with its event: the instance's ProjectID, ID, ConnectionID, Remote, SeenAt and
-// Spec count, and what Seen has written into it. A server that is managed already is the instance that it is (made is false); one
-// that is managed through another connection is a Conflict while that connection is active. What is taken over through a connection
-// has to fit its quota.
+// Connect takes an existing server under management, with its event: the instance's ProjectID, ID (zero = any), ConnectionID, Remote,
+// SeenAt and Spec count, and what Seen has written into it. A server that was tracked before is the instance that it was, and another ID
+// is a Conflict. made is false when it was managed and not disconnected. One that is managed through another connection is a Conflict
+// while that connection is active. What is adopted through a connection has to fit its quota.
 func (i Instances) Connect(ctx context.Context, wanted domain.Instance) (instance domain.Instance, made bool, err error) {
 	err = again(func() error {
 		return i.DB.inTx(ctx, func(tx pgx.Tx) (err error) {
@@ -64,21 +67,42 @@ func (i Instances) Connect(ctx context.Context, wanted domain.Instance) (instanc
 }
 
 func connect(ctx context.Context, tx pgx.Tx, wanted domain.Instance) (domain.Instance, bool, error) {
-	if _, err := tx.Exec(ctx, lockServerSQL, wanted.ProjectID, wanted.ServerID); err != nil {
-		return wanted, false, err
-	}
-	rows, _ := tx.Query(ctx, ofServerSQL, wanted.ProjectID, wanted.ServerID)
-	known, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[domain.Instance])
+	known, err := lockServer(ctx, tx, wanted.ProjectID, wanted.ServerID, wanted.ID)
 	switch {
-	case errors.Is(err, pgx.ErrNoRows):
-		known, err = insertConnected(ctx, tx, wanted)
-		return known, err == nil, err
 	case err != nil:
-		return known, false, err
+		return wanted, false, err
+	case known == nil:
+		made, err := insertConnected(ctx, tx, wanted)
+		return made, err == nil, err
 	case known.DisconnectedAt.IsZero() && known.ConnectionID == wanted.ConnectionID:
-		return known, false, nil
+		return *known, false, nil
 	}
-	return takeOver(ctx, tx, known, wanted)
+	adopted, err := takeOver(ctx, tx, *known, wanted)
+	return adopted, err == nil && !known.DisconnectedAt.IsZero(), err
+}
+
+// lockServer keeps others from connecting the server until the transaction ends, and reads its instance; nil when it has none. An id that
+// is not the instance's is a Conflict; zero is any.
+func lockServer(ctx context.Context, tx pgx.Tx, projectID, serverID string, id uuid.UUID) (*domain.Instance, error) {
+	if _, err := tx.Exec(ctx, lockServerSQL, projectID, serverID); err != nil {
+		return nil, err
+	}
+	rows, _ := tx.Query(ctx, ofServerSQL, projectID, serverID)
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[domain.Instance])
+	if err != nil || len(found) == 0 {
+		return nil, err
+	}
+	return &found[0], sameInstance(id, found[0].ID)
+}
+
+// sameInstance is a Conflict when the caller gave the server's instance another id than it has.
+func sameInstance(given, known uuid.UUID) error {
+	if given == uuid.Nil || given == known {
+		return nil
+	}
+	other := apperr.InvalidField("id", "is not the id of the server's instance: leave it out, or give the one that the instance has", known.String())
+	other.Code = apperr.Conflict
+	return other
 }
 
 func insertConnected(ctx context.Context, tx pgx.Tx, w domain.Instance) (domain.Instance, error) {
@@ -89,10 +113,8 @@ func insertConnected(ctx context.Context, tx pgx.Tx, w domain.Instance) (domain.
 			return w, err
 		}
 	}
-	if taken, err := takenIn(ctx, tx, w.ProjectID, w.ID); err != nil {
+	if err := chooseID(ctx, tx, &w); err != nil {
 		return w, err
-	} else if len(taken) > 0 {
-		return w, isTaken("id", nil)
 	}
 	rows, _ := tx.Query(ctx, insertConnectedSQL, w.ProjectID, w.ID, w.Name, w.ServerID, w.State, w.RawStatus, w.Spec, addressesOf(w), w.KeyName,
 		orNullID(w.ConnectionID), w.Remote, orNull(w.SeenAt))
@@ -103,42 +125,67 @@ func insertConnected(ctx context.Context, tx pgx.Tx, w domain.Instance) (domain.
 	return made, takenID(err, "id")
 }
 
+// chooseID gives the instance of a server that was never tracked its id: the one that whoever connects it through a connection was
+// answered, or a new one. It is a Conflict when the id that the caller gave is taken.
+func chooseID(ctx context.Context, tx pgx.Tx, w *domain.Instance) error {
+	isGiven := w.ID != uuid.Nil
+	if !isGiven {
+		rows, _ := tx.Query(ctx, connectingSQL, w.ProjectID, w.ServerID, uuid.NullUUID{})
+		running, err := pgx.CollectRows(rows, scanAction)
+		if err != nil {
+			return err
+		}
+		if w.ID = uuid.Must(uuid.NewV7()); len(running) > 0 {
+			w.ID = running[0].InstanceID
+		}
+	}
+	taken, err := takenIn(ctx, tx, w.ProjectID, w.ID)
+	switch {
+	case err != nil || len(taken) == 0:
+		return err
+	case isGiven:
+		return isTaken("id", nil)
+	}
+	w.ID = uuid.Must(uuid.NewV7())
+	return nil
+}
+
 // takeOver gives a known instance to another connection, or back to its project. One that counts for the connection already takes
 // no more of its quota. What its project takes up itself is not the connection's any more: else whoever may act through that could
 // stop, rebuild or delete it again.
-func takeOver(ctx context.Context, tx pgx.Tx, known, wanted domain.Instance) (domain.Instance, bool, error) {
+func takeOver(ctx context.Context, tx pgx.Tx, known, wanted domain.Instance) (domain.Instance, error) {
 	if known.DisconnectedAt.IsZero() && known.ConnectionID != uuid.Nil && wanted.ConnectionID != uuid.Nil {
 		var active bool
 		err := tx.QueryRow(ctx, "select exists (select from connections where project_id = $1 and id = $2 and status = 'active')",
 			known.ProjectID, known.ConnectionID).Scan(&active)
 		if err != nil {
-			return known, false, err
+			return known, err
 		}
 		if active {
-			return known, false, apperr.New(apperr.Conflict, "the server is managed through another connection")
+			return known, apperr.New(apperr.Conflict, "the server is managed through another connection")
 		}
 	}
 	if wanted.ConnectionID == uuid.Nil && known.DisconnectedAt.IsZero() {
-		return known, false, nil // through a connection, but managed: its project sees it anyhow
+		return known, nil // through a connection, but managed: its project sees it anyhow
 	}
 	if wanted.ConnectionID != uuid.Nil && wanted.ConnectionID != known.ConnectionID {
 		var more domain.Need
 		more.Add(known.Spec)
 		if err := admit(ctx, tx, wanted.ProjectID, wanted.ConnectionID, domain.MayConnect, more); err != nil {
-			return known, false, err
+			return known, err
 		}
 	}
 	if wanted.ID = known.ID; !wanted.SeenAt.IsZero() { // what was let go nobody may have followed
 		if _, err := changeAll(ctx, tx, []domain.Instance{wanted}); err != nil {
-			return known, false, err
+			return known, err
 		}
 	}
 	rows, _ := tx.Query(ctx, takeOverSQL, known.ProjectID, known.ID, orNullID(wanted.ConnectionID))
 	taken, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[domain.Instance])
-	return taken, false, err
+	return taken, err
 }
 
-// Disconnect lets an instance go, with its last event: nobody is shown it any more, and Nova is not told. With a connection
+// Disconnect lets an instance go, with its last event: nobody is shown it any more, and Nova is not told. Its deployments end. With a connection
 // (not the zero id) only one that is managed through it. done is false when there is none, or its server is gone.
 func (i Instances) Disconnect(ctx context.Context, projectID string, id, connection uuid.UUID) (done bool, err error) {
 	var n int

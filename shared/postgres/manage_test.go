@@ -16,7 +16,7 @@ import (
 // stranger is a server of the project p1 that somebody else has made, as it is to be connected through the connection, if any.
 func stranger(serverID string, connection uuid.UUID) domain.Instance {
 	i := domain.Instance{
-		ProjectID: "p1", ID: uuid.New(), ConnectionID: connection, Spec: domain.LaunchSpec{FlavorName: "small", VCPUs: 2, RAMMB: 2048, ImageID: "i1"},
+		ProjectID: "p1", ConnectionID: connection, Spec: domain.LaunchSpec{FlavorName: "small", VCPUs: 2, RAMMB: 2048, ImageID: "i1"},
 	}
 	i.Seen(domain.Server{ID: serverID, Name: "old ✓", Status: "ACTIVE", KeyName: "laptop", Addresses: []domain.Address{{Network: "n", IP: "10.0.0.7", Version: 4, Type: "fixed"}}})
 	return i
@@ -143,7 +143,7 @@ func TestConnectedAndLetGo(t *testing.T) {
 		t.Errorf("%d were told, %v", told, err)
 	}
 	again, made := l.connectNow(t, stranger(i.ServerID, c.ID))
-	if made || again.ID != i.ID || again.State != domain.InstanceStopped || !again.DisconnectedAt.IsZero() {
+	if !made || again.ID != i.ID || again.State != domain.InstanceStopped || !again.DisconnectedAt.IsZero() {
 		t.Errorf("taken up again it is %+v", again)
 	}
 	if got, want := l.told(t, i.ID), "1 - active through, 2 active active gone:true through, 3 stopped stopped through"; got != want {

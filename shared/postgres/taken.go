@@ -13,17 +13,20 @@ import (
 )
 
 // takenSQL finds ids among those of all that events are about: an event is known by its subject and a number, so no two things of
-// a project may have the same id.
+// a project may have the same id. What is deleted has its id for as long as its events are stored. A callback that gets the
+// project's events through a connection counts: its receiver must not take its events for those of an instance.
 const takenSQL = `
 select id from instances where project_id = $1 and id = any($2)
 union all select id from orders where project_id = $1 and id = any($2)
 union all select id from callbacks where project_id = $1 and id = any($2)
+union all select id from callbacks where coalesce(of_project, project_id) = $1 and project_id <> $1 and id = any($2)
 union all select id from connections where project_id = $1 and id = any($2)
-union all select id from actions where project_id = $1 and id = any($2)`
+union all select id from actions where project_id = $1 and id = any($2)
+union all select id from unnest($2::uuid[]) as id where exists (select from events where project_id = $1 and subject = id::text)`
 
 // Taken says which of the ids belong to something of the project.
 func (o Orders) Taken(ctx context.Context, projectID string, ids []uuid.UUID) ([]uuid.UUID, error) {
-	rows, _ := o.DB.pool.Query(ctx, takenSQL, projectID, ids)
+	rows, _ := o.DB.pool.Query(ctx, "select distinct id from ("+takenSQL+") taken", projectID, ids)
 	taken, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
 	return taken, classify(err)
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/applicationcredentials"
 	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/trusts"
@@ -17,8 +18,19 @@ type AccessRule = applicationcredentials.AccessRule
 // rules it is good for the calls that they name, and no other.
 func (p *Project) AppCredential(t testing.TB, rules ...AccessRule) (id, secret string) {
 	t.Helper()
+	return p.appCredential(t, nil, rules)
+}
+
+// AppCredentialUntil makes one that ends at a moment.
+func (p *Project) AppCredentialUntil(t testing.TB, end time.Time) (id, secret string) {
+	t.Helper()
+	return p.appCredential(t, &end, nil)
+}
+
+func (p *Project) appCredential(t testing.TB, end *time.Time, rules []AccessRule) (id, secret string) {
+	t.Helper()
 	opts := applicationcredentials.CreateOpts{
-		Name: fmt.Sprintf("test-%x", rand.Uint64()), AccessRules: rules, // Of a credential Keystone gives none of the roles that others imply.
+		Name: fmt.Sprintf("test-%x", rand.Uint64()), AccessRules: rules, ExpiresAt: end, // Of a credential Keystone gives none of the roles that others imply.
 		Roles: []applicationcredentials.Role{{Name: role}, {Name: "reader"}},
 	}
 	made, err := applicationcredentials.Create(context.Background(), Identity(t, p.Login(t)), p.UserID, opts).Extract()
@@ -34,6 +46,19 @@ func (p *Project) DropAppCredential(t testing.TB, id string) {
 	if err := applicationcredentials.Delete(context.Background(), Identity(t, p.Login(t)), p.UserID, id).ExtractErr(); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// Trust lets another user act with the member's role until a moment, and is the trust's id.
+func (p *Project) Trust(t testing.TB, trusteeID string, impersonation bool, until time.Time) string {
+	t.Helper()
+	trust, err := trusts.Create(context.Background(), Identity(t, p.Login(t)), trusts.CreateOpts{
+		TrustorUserID: p.UserID, TrusteeUserID: trusteeID, ProjectID: p.ID, Impersonation: impersonation,
+		Roles: []trusts.Role{{Name: role}}, ExpiresAt: &until,
+	}).Extract()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return trust.ID
 }
 
 // Trusts are the ids of the trusts that the project's member has given, as Keystone shows them to the member.

@@ -2,16 +2,30 @@ package testkit
 
 import (
 	"context"
+	"fmt"
+	"math/rand/v2"
 	"testing"
 
+	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/projects"
 	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/roles"
+	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/trusts"
 	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/users"
 )
 
 // Disable keeps the project's member from logging in.
 func (p *Project) Disable(t testing.TB) {
 	t.Helper()
-	enabled := false
+	p.enable(t, false)
+}
+
+// Enable lets a member who was disabled log in again.
+func (p *Project) Enable(t testing.TB) {
+	t.Helper()
+	p.enable(t, true)
+}
+
+func (p *Project) enable(t testing.TB, enabled bool) {
+	t.Helper()
 	if err := users.Update(context.Background(), p.keystone, p.UserID, users.UpdateOpts{Enabled: &enabled}).Err; err != nil {
 		t.Fatal(err)
 	}
@@ -33,5 +47,31 @@ func (p *Project) Leave(t testing.TB) {
 		if err := roles.Unassign(ctx, p.keystone, r.ID, roles.UnassignOpts{UserID: p.UserID, ProjectID: p.ID}).ExtractErr(); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// ResetPassword gives the project's member another password, as an admin does.
+func (p *Project) ResetPassword(t testing.TB) {
+	t.Helper()
+	p.password = remember("a password", fmt.Sprintf("pw-%016x", rand.Uint64()))
+	if err := users.Update(context.Background(), p.keystone, p.UserID, users.UpdateOpts{Password: p.password}).Err; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Close disables the project.
+func (p *Project) Close(t testing.TB) {
+	t.Helper()
+	enabled := false
+	if err := projects.Update(context.Background(), p.keystone, p.ID, projects.UpdateOpts{Enabled: &enabled}).Err; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// DropTrust has the member take a trust back.
+func (p *Project) DropTrust(t testing.TB, id string) {
+	t.Helper()
+	if err := trusts.Delete(context.Background(), Identity(t, p.Login(t)), id).ExtractErr(); err != nil {
+		t.Fatal(err)
 	}
 }

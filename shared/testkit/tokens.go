@@ -1,13 +1,11 @@
 package testkit
 
 import (
-	"context"
 	"testing"
 	"time"
 
 	"github.com/gophercloud/gophercloud/v2"
 	"github.com/gophercloud/gophercloud/v2/openstack/config/clouds"
-	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/trusts"
 )
 
 // AppCredentialToken is a token of an application credential.
@@ -20,16 +18,9 @@ func (p *Project) AppCredentialToken(t testing.TB, id, secret string) string {
 // Keystone says that it is the project's member's.
 func (p *Project) TrustToken(t testing.TB, trustee *Project, impersonation bool) string {
 	t.Helper()
-	until := time.Now().Add(time.Hour)
-	trust, err := trusts.Create(context.Background(), Identity(t, p.Login(t)), trusts.CreateOpts{
-		TrustorUserID: p.UserID, TrusteeUserID: trustee.UserID, ProjectID: p.ID, Impersonation: impersonation,
-		Roles: []trusts.Role{{Name: role}}, ExpiresAt: &until,
-	}).Extract()
-	if err != nil {
-		t.Fatal(err)
-	}
+	id := p.Trust(t, trustee.UserID, impersonation, time.Now().Add(time.Hour))
 	return login(t, gophercloud.AuthOptions{
-		IdentityEndpoint: p.keystone.Endpoint, UserID: trustee.UserID, Password: trustee.password, Scope: &gophercloud.AuthScope{TrustID: trust.ID},
+		IdentityEndpoint: p.keystone.Endpoint, UserID: trustee.UserID, Password: trustee.password, Scope: &gophercloud.AuthScope{TrustID: id},
 	}).Token()
 }
 

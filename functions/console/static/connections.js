@@ -3,6 +3,7 @@ import { el, set, button, heading, facts, keyed, empty, age, clock, confirm, cho
 import { call, listing } from './api.js';
 import { mark } from './state.js';
 
+const trusts = { pending: 'Keystone may still have it; it is tried again until it is gone', done: 'gone from Keystone' };
 const kinds = { trust: 'Trust', application_credential: 'Application credential' };
 
 export function view({ refresh }) {
@@ -12,7 +13,7 @@ export function view({ refresh }) {
   const nothing = el('div');
   const more = button('Show more', () => { pages.more(); refresh(); });
   more.hidden = true;
-  const node = el('div', {}, heading('Connections', choice('Whose', [['', 'Of this project'], ['?usable=true', 'That I may use']], whose, (v) => { whose = v; refresh(); })), list, nothing, more);
+  const node = el('div', {}, heading('Connections', choice('Which', [['', 'Of this project'], ['?status=expired,lost,deleted', 'Ended'], ['?usable=true', 'That I may use']], whose, (v) => { whose = v; refresh(); })), list, nothing, more);
 
   const quota = (c) => {
     const row = (name, label, unit) => (c.quota[name] ?? -1) < 0 && !c.used[name] && name !== 'instances' ? null : bar(label, c.used[name], c.quota[name] ?? -1, unit);
@@ -31,12 +32,22 @@ export function view({ refresh }) {
       say(`${name} is revoked.`);
       refresh();
     });
+    const check = async () => {
+      try {
+        const found = await call('POST', `/v1/connections/${c.id}/check`);
+        say({ true: `${name} works. Its roles: ${found.roles.join(', ')}.`, false: `${name} does not work: it is ${found.status}.`, null: `There was no answer about ${name} in time. Check again.` }[found.works]);
+      } catch (problem) {
+        say(problem.message);
+      }
+      refresh();
+    };
     return el('section', { class: 'card' }, el('div', { class: 'head' }, el('h2', {}, name), el('div', { class: 'beside' }, mark(c.status),
-      whose ? null : button('Revoke', revoke, { kind: 'quiet danger', key: 'revoke', label: `Revoke ${name}` }))),
+      c.status === 'active' ? button('Check', check, { kind: 'quiet', key: 'check', label: `Check ${name}` }) : null,
+      whose || c.status === 'deleted' ? null : button('Revoke', revoke, { kind: 'quiet danger', key: 'revoke', label: `Revoke ${name}` }))),
     el('ul', { class: 'chips', 'aria-label': 'It permits' }, c.actions.map((a) => el('li', {}, a))), quota(c),
-    facts([['Until', until(c)], ['Why it ended', c.reason], ['Kind', kinds[c.kind]], ['Acts as', c.acts_as && `${c.acts_as.user_name || c.acts_as.user_id} in ${c.acts_as.project_name || c.acts_as.project_id} (${c.acts_as.roles.join(', ')})`],
-      ['Usable by', c.usable_by?.length ? el('span', { class: 'mono' }, c.usable_by.join(', ')) : whose ? null : 'whoever made it'],
-      ['Cloud', c.auth_url && `${c.auth_url} ${c.region || ''}`], ['Last used', c.last_used_at ? [age(c.last_used_at), ' ago'] : 'never'], ['Id', el('span', { class: 'mono' }, c.id)]]),
+    facts([['Until', until(c)], ['Why it ended', c.reason], ['Its trust', trusts[c.revocation]], ['Kind', kinds[c.kind]], ['Acts as', c.acts_as && `${c.acts_as.user_name || c.acts_as.user_id} in ${c.acts_as.project_name || c.acts_as.project_id} (${c.acts_as.roles.join(', ')})`],
+      ['Usable by', c.usable_by?.length ? el('span', { class: 'mono' }, c.usable_by.join(', ')) : whose === '?usable=true' ? null : 'whoever made it'],
+      ['Cloud', c.auth_url && `${c.auth_url} ${c.region || ''}`], ['Last used', c.last_used_at ? [age(c.last_used_at), ' ago'] : 'never'], ['Last checked', c.checked_at && [age(c.checked_at), ' ago']], ['Id', el('span', { class: 'mono' }, c.id)]]),
     (c.warnings || []).map((w) => el('p', { class: 'note' }, w)));
   }
 
@@ -46,7 +57,8 @@ export function view({ refresh }) {
     if (asked !== whose) return false;
     keyed(list, connections, (c) => c.id, card);
     more.hidden = !pages.rest;
-    set(nothing, connections.length ? null : asked ? empty('Nobody has delegated anything to you', 'What others let you do in their projects shows up here.')
+    set(nothing, connections.length ? null : asked === '?status=expired,lost,deleted' ? empty('Nothing has ended', 'Connections that ended are listed here for 90 days, with what became of their trusts.')
+      : asked ? empty('Nobody has delegated anything to you', 'What others let you do in their projects shows up here.')
       : empty('Nothing is delegated', 'A connection lets a program act in this project: what you permit, up to a quota, until you say so. Make one with ', el('code', {}, 'cloudfn connections create'), '.'));
     return false;
   }

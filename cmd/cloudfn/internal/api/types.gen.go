@@ -106,6 +106,7 @@ const (
 // Defines values for ConnectionStatus.
 const (
 	ConnectionStatusActive  ConnectionStatus = "active"
+	ConnectionStatusDeleted ConnectionStatus = "deleted"
 	ConnectionStatusExpired ConnectionStatus = "expired"
 	ConnectionStatusLost    ConnectionStatus = "lost"
 )
@@ -129,6 +130,7 @@ const (
 	CloudfnActionStateV1              EventType = "cloudfn.action.state.v1"
 	CloudfnAgentReadyV1               EventType = "cloudfn.agent.ready.v1"
 	CloudfnCallbackStateV1            EventType = "cloudfn.callback.state.v1"
+	CloudfnConnectionRevocationV1     EventType = "cloudfn.connection.revocation.v1"
 	CloudfnConnectionStateV1          EventType = "cloudfn.connection.state.v1"
 	CloudfnInstanceStateV1            EventType = "cloudfn.instance.state.v1"
 	CloudfnInstanceUnexpectedServerV1 EventType = "cloudfn.instance.unexpected_server.v1"
@@ -241,6 +243,12 @@ const (
 	ResourceKindQuota          ResourceKind = "quota"
 	ResourceKindSecurityGroups ResourceKind = "security_groups"
 	ResourceKindZones          ResourceKind = "zones"
+)
+
+// Defines values for Revocation.
+const (
+	RevocationDone    Revocation = "done"
+	RevocationPending Revocation = "pending"
 )
 
 // Defines values for Scope.
@@ -559,6 +567,9 @@ type Connection struct {
 	// AuthURL The Keystone of another cloud. Absent for this one.
 	AuthURL *string `json:"auth_url,omitempty"`
 
+	// CheckedAt When Keystone last accepted it.
+	CheckedAt *Time `json:"checked_at"`
+
 	// CreatedAt RFC 3339 in UTC.
 	CreatedAt Time `json:"created_at"`
 
@@ -589,12 +600,21 @@ type Connection struct {
 	// Region Absent when it is the one of this service.
 	Region *string `json:"region,omitempty"`
 
-	// Status `expired`: its time is over. `lost`: Keystone does not accept what was delegated any more. Through neither anybody acts;
-	// the servers stay. Whoever delegates again makes a new connection.
+	// Revocation Of a trust that has ended: whether Keystone still has it. `pending`: it may; it is tried again until it is gone. `done`: it is gone.
+	// Nobody but its user can delete a trust, and cloudfn in the user's name: not while the user is disabled or lacks the role.
+	// Shown in the connection's own project only.
+	Revocation *Revocation `json:"revocation,omitempty"`
+
+	// Status `expired`: its time is over. `lost`: Keystone does not accept what was delegated any more. `deleted`: its owner has ended it; it is
+	// shown in its own project only. Nobody acts through any of these; the servers stay. Whoever delegates again makes a new connection.
+	// Those that have ended are shown for 90 days.
 	Status ConnectionStatus `json:"status"`
 
 	// SuggestedAccessRules What an application credential must allow for these actions. Shown in the connection's own project only.
 	SuggestedAccessRules *AccessRules `json:"suggested_access_rules,omitempty"`
+
+	// TrustExpiresAt When Keystone ends the trust by itself, at the latest. Shown of a trust, in the connection's own project only.
+	TrustExpiresAt *Time `json:"trust_expires_at,omitempty"`
 
 	// UpdatedAt RFC 3339 in UTC.
 	UpdatedAt Time `json:"updated_at"`
@@ -610,6 +630,38 @@ type Connection struct {
 
 	// Warnings What its owner should know.
 	Warnings *[]string `json:"warnings,omitempty"`
+}
+
+// ConnectionCheck Whether a connection can be acted through.
+type ConnectionCheck struct {
+	// ActsAs Who OpenStack sees at work. Shown in the connection's own project only.
+	ActsAs *ConnectionIdentity `json:"acts_as,omitempty"`
+
+	// CheckedAt When Keystone last accepted it.
+	CheckedAt *Time `json:"checked_at"`
+
+	// EndsAt When it ends by itself: `expires_at`, or earlier when it is not used.
+	EndsAt Time `json:"ends_at"`
+
+	// ExpiresAt RFC 3339 in UTC.
+	ExpiresAt Time `json:"expires_at"`
+
+	// ID A UUID in lower case.
+	ID UUID `json:"id"`
+
+	// Reason Why it has ended.
+	Reason *string `json:"reason,omitempty"`
+
+	// Roles With which roles it acts.
+	Roles []string `json:"roles"`
+
+	// Status `expired`: its time is over. `lost`: Keystone does not accept what was delegated any more. `deleted`: its owner has ended it; it is
+	// shown in its own project only. Nobody acts through any of these; the servers stay. Whoever delegates again makes a new connection.
+	// Those that have ended are shown for 90 days.
+	Status ConnectionStatus `json:"status"`
+
+	// Works Null while that is not known.
+	Works *bool `json:"works"`
 }
 
 // ConnectionEvent defines model for ConnectionEvent.
@@ -691,8 +743,9 @@ type ConnectionRequest struct {
 	UsableBy *[]KeystoneID `json:"usable_by,omitempty"`
 }
 
-// ConnectionStatus `expired`: its time is over. `lost`: Keystone does not accept what was delegated any more. Through neither anybody acts;
-// the servers stay. Whoever delegates again makes a new connection.
+// ConnectionStatus `expired`: its time is over. `lost`: Keystone does not accept what was delegated any more. `deleted`: its owner has ended it; it is
+// shown in its own project only. Nobody acts through any of these; the servers stay. Whoever delegates again makes a new connection.
+// Those that have ended are shown for 90 days.
 type ConnectionStatus string
 
 // ConnectionUse How much runs through a connection now.
@@ -1383,6 +1436,28 @@ type Resources struct {
 	Zones          *[]Zone          `json:"zones,omitempty"`
 }
 
+// Revocation Of a trust that has ended: whether Keystone still has it. `pending`: it may; it is tried again until it is gone. `done`: it is gone.
+// Nobody but its user can delete a trust, and cloudfn in the user's name: not while the user is disabled or lacks the role.
+// Shown in the connection's own project only.
+type Revocation string
+
+// RevocationEvent defines model for RevocationEvent.
+type RevocationEvent struct {
+	// ConnectionID A UUID in lower case.
+	ConnectionID UUID `json:"connection_id"`
+
+	// Reason Why it is pending.
+	Reason *string `json:"reason,omitempty"`
+
+	// Status Of a trust that has ended: whether Keystone still has it. `pending`: it may; it is tried again until it is gone. `done`: it is gone.
+	// Nobody but its user can delete a trust, and cloudfn in the user's name: not while the user is disabled or lacks the role.
+	// Shown in the connection's own project only.
+	Status Revocation `json:"status"`
+
+	// TrustExpiresAt When Keystone ends the trust by itself. Absent when it is gone.
+	TrustExpiresAt *time.Time `json:"trust_expires_at,omitempty"`
+}
+
 // Scope defines model for Scope.
 type Scope string
 
@@ -1475,6 +1550,9 @@ type ServerAction struct {
 	// Hard Of a reboot: power off and on, without asking the guest.
 	Hard *bool `json:"hard,omitempty"`
 
+	// ID An id of the caller's for the action, so that the request can be sent again: it is done once.
+	ID *string `json:"id,omitempty"`
+
 	// Image Of deploy, where it must be given: the reference of an OCI image with a tag or a digest. Without a registry it is of Docker Hub.
 	Image *string `json:"image,omitempty"`
 
@@ -1537,7 +1615,7 @@ type ServerConnect struct {
 	// ConnectionID The connection that it is to be managed through, of whose project the server is.
 	ConnectionID *string `json:"connection_id,omitempty"`
 
-	// ID The instance's id. Without one it gets one.
+	// ID The id of the instance. Without one it is a new one, or the one that the server's instance has already.
 	ID       *string `json:"id,omitempty"`
 	ServerID string  `json:"server_id"`
 }
@@ -1569,7 +1647,7 @@ type ServerConnecting struct {
 	// ConnectionID A UUID in lower case.
 	ConnectionID UUID `json:"connection_id"`
 
-	// ID The instance's id, unless the project tracks the server already.
+	// ID The id that the instance has, or will have.
 	ID UUID `json:"id"`
 
 	// ServerID A UUID in lower case.

@@ -15,20 +15,31 @@ import (
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/output"
 )
 
+var connectionStatuses = []string{"active", "expired", "lost", "deleted"}
+
 var permissions = []string{"allocate", "connect", "start", "stop", "reboot", "deploy", "deallocate"}
 
 func (a *app) connectionsCommand() *cobra.Command {
 	return group("connections", "Delegate, and see what is delegated",
-		a.connectionsListCommand(), a.connectionsShowCommand(), a.connectionsCreateCommand(), a.connectionsDeleteCommand(), a.accessRulesCommand())
+		a.connectionsListCommand(), a.connectionsShowCommand(), a.connectionsCreateCommand(), a.connectionsCheckCommand(), a.connectionsDeleteCommand(),
+		a.accessRulesCommand())
 }
 
 func (a *app) connectionsListCommand() *cobra.Command {
 	var usable bool
+	var statuses []string
 	cmd := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List what the project has delegated, or what you may act through", Args: cobra.NoArgs,
-		Annotations: calls("listConnections"),
+		Annotations: calls("listConnections"), Example: "  cloudfn connections list --status lost,deleted",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			found, err := a.connections(cmd.Context(), usable)
+			query := url.Values{}
+			if usable {
+				query.Set("usable", "true")
+			}
+			if len(statuses) > 0 {
+				query.Set("status", strings.Join(statuses, ","))
+			}
+			found, err := a.connections(cmd.Context(), query)
 			if err != nil {
 				return err
 			}
@@ -36,24 +47,22 @@ func (a *app) connectionsListCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&usable, "usable", false, "the active ones, of whatever project, that you may act through")
+	cmd.Flags().StringSliceVar(&statuses, "status", nil, "only those that are "+strings.Join(connectionStatuses, ", ")+" (default all but deleted)")
+	_ = cmd.RegisterFlagCompletionFunc("status", cobra.FixedCompletions(connectionStatuses, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
-func (a *app) connections(ctx context.Context, usable bool) ([]api.Item[api.Connection], error) {
+func (a *app) connections(ctx context.Context, query url.Values) ([]api.Item[api.Connection], error) {
 	client, err := a.api(ctx)
 	if err != nil {
 		return nil, err
-	}
-	query := url.Values{}
-	if usable {
-		query.Set("usable", "true")
 	}
 	return api.List[api.Connection](ctx, client, "/v1/connections", query, "connections", 0)
 }
 
 // connectionIDs are the project's own connections, for completion.
 func (a *app) connectionIDs(ctx context.Context) ([]string, error) {
-	found, err := a.connections(ctx, false)
+	found, err := a.connections(ctx, nil)
 	var ids []string
 	for _, c := range found {
 		ids = append(ids, c.Value.ID+"\t"+strings.TrimPrefix(c.Value.Name+", ", ", ")+string(c.Value.Kind)+", "+string(c.Value.Status))
@@ -117,9 +126,18 @@ func (a *app) deleteConnection(ctx context.Context, client *api.Client, id strin
 	}
 	if c.Kind == api.ApplicationCredential {
 		fmt.Fprintln(a.err, "The application credential stays in Keystone: delete it with openstack application credential delete.")
-	} else {
-		fmt.Fprintln(a.err, "The trust is taken back in Keystone, at once or soon.")
+		return nil
 	}
+	ended, err := api.One[api.Connection](ctx, client, path, nil)
+	if err != nil {
+		return err
+	}
+	if value(ended.Value.Revocation) == api.RevocationDone {
+		fmt.Fprintln(a.err, "The trust is gone from Keystone.")
+		return nil
+	}
+	fmt.Fprintf(a.err, "Keystone has the trust until %s, if it does not let it be deleted before: %s connections show %s says when it is gone.\n",
+		stamp(value(ended.Value.TrustExpiresAt)), a.name, c.ID)
 	return nil
 }
 
@@ -177,6 +195,8 @@ var connectionColumns = []output.Column[api.Connection]{
 // connectionDetails are what only one connection shows.
 var connectionDetails = []output.Column[api.Connection]{
 	{Title: "REASON", Text: func(c api.Connection) string { return value(c.Reason) }},
+	{Title: "REVOCATION", Text: func(c api.Connection) string { return string(value(c.Revocation)) }},
+	{Title: "TRUST_END", Text: func(c api.Connection) string { return stamp(value(c.TrustExpiresAt)) }},
 	{Title: "VCPUS", Text: func(c api.Connection) string { return share(c.Used.Vcpus, c.Quota.Vcpus) }},
 	{Title: "RAM_MB", Text: func(c api.Connection) string { return share(c.Used.RAMMb, c.Quota.RAMMb) }},
 	{Title: "ACTS_AS", Text: func(c api.Connection) string {
@@ -189,6 +209,7 @@ var connectionDetails = []output.Column[api.Connection]{
 	{Title: "IDLE_TIMEOUT", Text: func(c api.Connection) string { return value(c.IdleTimeout) }},
 	{Title: "CLOUD", Text: func(c api.Connection) string { return value(c.AuthURL) }},
 	{Title: "REGION", Text: func(c api.Connection) string { return value(c.Region) }},
+	{Title: "CHECKED", Text: func(c api.Connection) string { return stamp(value(c.CheckedAt)) }},
 	{Title: "CREATED", Text: func(c api.Connection) string { return stamp(c.CreatedAt) }},
 }
 

@@ -41,7 +41,9 @@ func (s *servers) stopCommand() *cobra.Command {
 
 func (s *servers) rebootCommand() *cobra.Command {
 	var hard bool
-	cmd := s.actCommand(api.ServerActionActionReboot, "Reboot servers", func(body *api.ServerAction) { body.Hard = optional(hard) })
+	var id string
+	cmd := s.actCommand(api.ServerActionActionReboot, "Reboot servers", func(body *api.ServerAction) { body.Hard, body.ID = optional(hard), optional(id) })
+	idFlag(cmd, &id)
 	cmd.Flags().BoolVar(&hard, "hard", false, "power off and on, without asking the guest")
 	return cmd
 }
@@ -84,6 +86,9 @@ func (s *servers) actCommand(action api.ServerActionAction, short string, more f
 func (s *servers) act(ctx context.Context, client *api.Client, targets []target, body api.ServerAction, w waiting) error {
 	var done []*outcome
 	var err error
+	if len(targets) > 1 && body.ID != nil {
+		return wrong("--id goes with one server only")
+	}
 	if len(targets) == 1 {
 		done, err = s.actOnOne(ctx, client, targets[0], body)
 	} else {
@@ -108,7 +113,7 @@ func (s *servers) actOnOne(ctx context.Context, client *api.Client, t target, bo
 	if t.err != nil {
 		return nil, t.err
 	}
-	sent, _, err := api.Send[outcome](ctx, client, http.MethodPost, "/v1/servers/"+t.id+"/actions", body)
+	sent, err := s.send(ctx, client, t.id, body)
 	if err != nil {
 		return nil, err
 	}

@@ -18,6 +18,7 @@ type deployment struct {
 	joinTokenFile              string
 	registryUser, passwordFile string
 	confirmed                  bool
+	id                         string
 }
 
 func (s *servers) deployCommand() *cobra.Command {
@@ -47,6 +48,7 @@ is lost. Arguments after -- go to the container. Files that hold secrets may be 
 				command := args[1:]
 				body.Command = &command
 			}
+			body.ID = optional(d.id)
 			return s.deploy(cmd.Context(), args[0], d.serverImage, body, w)
 		},
 	}
@@ -59,6 +61,7 @@ is lost. Arguments after -- go to the container. Files that hold secrets may be 
 	flags.StringVar(&d.passwordFile, "registry-password-file", "", "file of its password")
 	flags.StringVar(&d.serverImage, "server-image", "", "image that the disk is made from, an id or a name (default the one that it has)")
 	flags.BoolVar(&d.confirmed, "confirm-rebuild", false, "yes, what is on the server's disk may be lost")
+	idFlag(cmd, &d.id)
 	w.flags(cmd, "the agent says that it is ready")
 	_ = cmd.RegisterFlagCompletionFunc("server-image", s.complete(func(ctx context.Context) ([]string, error) { return s.resourceNames(ctx, "images") }))
 	return cmd

@@ -1,0 +1,77 @@
+package runconnections
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// TestLostWhileItsSessionIsKept: trusts whose role is removed after they were used. Nova answers 503 to their tokens, because Keystone
+// answers 403 to Nova. One event finds out, and ends the connections with what waits of them. An action of another project's connection is
+// not slower for it.
+func TestLostWhileItsSessionIsKept(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	other := &world{Project: testkit.NewProject(t), database: w.database, db: w.db}
+	w.Grant(t, w.UserID, "reader")
+	keystone, logins := counted(t)
+	p := w.function(t, accountAt(t, keystone, nil))
+	healthy := other.trust(t)
+	nothing := other.track(t, healthy)
+	stop := func(w *world, c domain.Connection, instance uuid.UUID) domain.DelegatedAction {
+		t.Helper()
+		return w.ask(t, c, instance, domain.Ask{Verb: domain.Stop}, nil)
+	}
+	wants(t, other.done(t, p, stop(other, healthy, nothing)), "not_found") // which only Nova says
+	var lost []domain.Connection
+	for range 3 {
+		c := w.trust(t)
+		wants(t, w.done(t, p, stop(w, c, w.track(t, c))), "not_found")
+		lost = append(lost, c)
+	}
+	testkit.OpenStack(t, "admin", "role", "remove", "--user", w.UserID, "--project", w.ID, "member")
+	before := logins.Load()
+	var orders []domain.Order
+	for _, c := range lost {
+		orders = append(orders, w.place(t, c, 1, nil))
+	}
+	began := time.Now()
+	var event sync.WaitGroup
+	event.Go(func() { _, _ = p.TryTick(t, "run-connections") })
+	time.Sleep(time.Second)
+	asked, action := time.Now(), stop(other, healthy, nothing)
+	testkit.Eventually(t, time.Minute, "the healthy one's action has ended", func() bool {
+		return other.action(t, action).Status != domain.ActionRunning
+	})
+	t.Logf("the healthy one's action took %s", time.Since(asked))
+	event.Wait()
+	t.Logf("the event took %s and %d logins", time.Since(began), logins.Load()-before)
+	for n, c := range lost {
+		if got := w.status(t, c); got != "lost" {
+			t.Errorf("the connection is %s", got)
+		}
+		w.ends(t, c.ID, "active lost")
+		got := w.order(t, orders[n].ID)
+		if i := got.Instances[0]; got.Status != domain.OrderFailed || i.Problem == nil || i.Problem.Code != "delegation_lost" {
+			t.Errorf("the order is %s: %+v", got.Status, i.Problem)
+		}
+	}
+	if n := logins.Load() - before; n > 12 { // with each trust, twice, and the account's own
+		t.Errorf("there were %d logins", n)
+	}
+	wants(t, other.action(t, action), "not_found")
+}
+
+// track stores an instance of the connection whose server Nova does not know.
+func (w *world) track(t *testing.T, c domain.Connection) (instance uuid.UUID) {
+	t.Helper()
+	instance = uuid.New()
+	w.exec(t, `insert into instances (project_id, id, position, name, server_id, state, raw_status, origin, connection_id)
+values ($1, $2, 0, 'tracked', $3, 'active', 'ACTIVE', 'connected', $4)`, w.ID, instance, uuid.NewString(), c.ID)
+	return instance
+}

@@ -1,0 +1,141 @@
+package runconnections
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+)
+
+// fakeKeystone answers logins with trusts as the trusts' ids say, and counts them.
+type fakeKeystone struct {
+	session
+
+	mu            sync.Mutex
+	logins        map[string]int
+	running, most int
+}
+
+func (f *fakeKeystone) Through(_ context.Context, trust string) (session, error) {
+	f.mu.Lock()
+	f.logins[trust]++
+	f.running++
+	f.most = max(f.most, f.running)
+	f.mu.Unlock()
+	time.Sleep(20 * time.Millisecond)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.running--
+	switch trust {
+	case "gone":
+		return nil, apperr.New(apperr.Unauthenticated, "gone")
+	case "away":
+		return nil, apperr.New(apperr.Unavailable, "keystone cannot be reached")
+	}
+	return f, nil
+}
+
+func (f *fakeKeystone) KnowsTrust(context.Context, string) error {
+	return apperr.New(apperr.NotFound, "absent")
+}
+
+func (f *fakeKeystone) ActsAs() domain.ActsAs {
+	return domain.ActsAs{Roles: []string{"member", "reader"}}
+}
+
+// TestChecksOfIdleConnections: Keystone is asked once for each that is due, for a few at a time. One that it does not accept is lost, of one
+// that it accepts the roles are stored, and a Keystone that is away says nothing.
+func TestChecksOfIdleConnections(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	made := map[string]domain.Connection{}
+	for n := range 20 {
+		id := fmt.Sprint("good", n)
+		made[id] = w.connect(t, func(c *domain.Connection) { c.Kind, c.DelegationID = domain.TrustConnection, id })
+	}
+	for _, id := range []string{"gone", "away"} {
+		made[id] = w.connect(t, func(c *domain.Connection) { c.Kind, c.DelegationID = domain.TrustConnection, id })
+	}
+	keystone := &fakeKeystone{logins: map[string]int{}}
+	delegations := postgres.Delegations{DB: w.db}
+	s := &service{
+		clock: w.db, jobs: postgres.Jobs{DB: w.db}, connections: postgres.Connections{DB: w.db}, delegations: delegations, remote: delegations,
+		instances: postgres.Instances{DB: w.db}, wake: func(...string) {},
+	}
+	s.cloud = newSessions(nil)
+	s.cloud.accepted = s.accepted
+	s.cloud.login = func(context.Context) (account, error) { return keystone, nil }
+	run := func() {
+		t.Helper()
+		if err := s.run(t.Context(), newWorkers().batch()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run()
+	if len(keystone.logins) != 0 {
+		t.Errorf("new connections were checked: %v", keystone.logins)
+	}
+	w.exec(t, "update connections set next_check_at = next_check_at - interval '8 minutes', checked_at = checked_at - interval '8 minutes'")
+	run()
+	run()
+	for id, n := range keystone.logins {
+		if want := map[bool]int{true: 2, false: 1}[id == "gone"]; n != want { // a refusal may be the account's own fault
+			t.Errorf("%s: %d logins, want %d", id, n, want)
+		}
+	}
+	if len(keystone.logins) != len(made) || keystone.most > poolSize {
+		t.Errorf("%d were checked, %d at once", len(keystone.logins), keystone.most)
+	}
+	for id, want := range map[string]string{
+		"good7": `active true ["member", "reader"] `, "gone": `lost false ["member"] `,
+		"away": `active false ["member"] keystone cannot be reached`,
+	} {
+		got := w.text(t, `select status || ' ' || (checked_at > clock_timestamp() - interval '2 minutes') || ' ' || (acts_as->>'roles') || ' ' ||
+			case status when 'lost' then '' else check_error end from connections where id = $1`, made[id].ID)
+		if got != want {
+			t.Errorf("%s is %s, want %s", id, got, want)
+		}
+	}
+	w.ends(t, made["gone"].ID, "active lost")
+}
+
+// TestServiceThatIsAway: Keystone accepts the delegation, and Nova answers 503. The order and the action are retried after pauses, and the
+// connection stays active.
+func TestServiceThatIsAway(t *testing.T) {
+	t.Parallel()
+	w, f := fakes(t), newFakeCloud(t)
+	c := w.remote(t, f)
+	f.away = []string{c.ActsAs.ProjectID}
+	instance := uuid.New()
+	w.exec(t, `insert into instances (project_id, id, position, name, server_id, state, raw_status, origin, connection_id)
+values ($1, $2, 0, 'tracked', $3, 'active', 'ACTIVE', 'connected', $4)`, w.ID, instance, uuid.NewString(), c.ID) // nothing else reads it
+	stop := w.ask(t, c, instance, domain.Ask{Verb: domain.Stop}, nil)
+	order := w.place(t, c, 1, nil)
+	w.exec(t, "update orders set claim_id = null, claimed_until = null, updated_at = updated_at - interval '1 minute'")
+	p := w.function(t, nil)
+	tick(t, p)
+	lists, logins := f.count("/compute/servers/detail"), f.count("/auth/tokens")
+	gets := f.count("/compute/servers/") - lists
+	t.Logf("one event sent %d lists, %d gets and %d logins", lists, gets, logins)
+	if lists > 20 || gets > 20 || logins > 20 { // in 45 s; the transport sends some of them twice or three times
+		t.Errorf("one event sent %d lists, %d gets and %d logins", lists, gets, logins)
+	}
+	if got := w.status(t, c); got != "active" || w.action(t, stop).Status != domain.ActionRunning || w.order(t, order.ID).Status != domain.OrderRunning {
+		t.Errorf("the connection is %s", got)
+	}
+	f.mu.Lock()
+	f.away = nil
+	f.mu.Unlock()
+	wants(t, w.done(t, p, stop), "not_found")
+	if log := strings.Count(w.told(t, c.ID), "lost"); log != 0 {
+		t.Error("it was lost")
+	}
+}
