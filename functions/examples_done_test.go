@@ -205,6 +205,7 @@ func (s *story) servers(t *testing.T) {
 	s.ok(t, "connectServer", 409, ask{example: "own", set: map[string]any{"id": launched.Replace(exampleInstance)}})
 	s.ok(t, "connectServer", 201, ask{example: "own"})
 	s.ok(t, "connectServer", 200, ask{example: "own"})
+	s.ok(t, "changeServer", 409, ask{})
 	s.ok(t, "actOnServer", 409, ask{example: "reboot", set: map[string]any{"action": "delete", "hard": nil}})
 	s.ok(t, "deleteServer", 409, ask{})
 	s.is(exampleSecond, found[1].ID)
@@ -236,6 +237,7 @@ func (s *story) connections(t *testing.T) {
 		answer := s.ok(t, "getServerAction", 200, ask{query: []string{"connection_id"}})
 		return !strings.Contains(string(answer.Body), `"running"`)
 	})
+	s.ok(t, "changeServer", 200, ask{})
 	s.ok(t, "deleteServer", 202, ask{query: []string{"connection_id", "force=true"}})
 	s.exec(t, `insert into connections
 		select (jsonb_populate_record(c, jsonb_build_object('id', gen_random_uuid()))).* from connections c, generate_series(1, 100)`)

@@ -59,10 +59,10 @@ func TestThroughAConnection(t *testing.T) {
 		status int
 		want   string
 	}{
-		"an instance that is not the connection's": {mine, body("instance_id", own), 400, "is no instance of this connection"},
-		"an instance that is absent":               {mine, body("instance_id", uuid.New()), 400, "is no instance of this connection"},
-		"an order that is absent":                  {mine, body("order_id", uuid.New()), 400, "is no order of this connection"},
-		"the instance without the connection":      {mine, fmt.Sprintf(`{"url": "https://receiver.example.com", "instance_id": "%s"}`, instance), 400, "is no instance of this project"},
+		"an instance that is not the connection's": {mine, body("instance_id", own), 400, "must be the id of an instance of this connection, not"},
+		"an instance that is absent":               {mine, body("instance_id", uuid.New()), 400, "must be the id of an instance of this connection, not"},
+		"an order that is absent":                  {mine, body("order_id", uuid.New()), 400, "must be the id of an order of this connection, not"},
+		"the instance without the connection":      {mine, fmt.Sprintf(`{"url": "https://receiver.example.com", "instance_id": "%s"}`, instance), 400, "must be the id of an instance of this project, not"},
 		"no id":                                    {mine, `{"url": "https://receiver.example.com", "connection_id": "7"}`, 400, `"connection_id"`},
 		"a connection that is absent":              {mine, `{"url": "https://receiver.example.com", "connection_id": "` + uuid.NewString() + `"}`, 404, "there is no connection"},
 		"a stranger's":                             {app.As(testkit.Token(t, "demo")), body("order_id", order), 404, "there is no connection"},

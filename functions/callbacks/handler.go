@@ -234,7 +234,7 @@ func page(params httpx.Query) (limit int, marker uuid.UUID, err error) {
 	}
 	if text := params.Text("marker"); text != "" {
 		if marker, err = parseID(text); err != nil {
-			err = apperr.InvalidField("marker", "must be an id, a UUID")
+			err = apperr.Malformed("marker", "an id, a UUID", text)
 		}
 	}
 	return limit, marker, err

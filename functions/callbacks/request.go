@@ -40,7 +40,7 @@ func optionalID(field string, text *string) (uuid.UUID, error) {
 	}
 	id, err := parseID(*text)
 	if err != nil || id == uuid.Nil {
-		return uuid.Nil, apperr.InvalidField(field, "must be an id, a UUID")
+		return uuid.Nil, apperr.Malformed(field, "an id, a UUID", *text)
 	}
 	return id, nil
 }
@@ -67,7 +67,7 @@ func (a alteration) change() (domain.CallbackChange, error) {
 		return change, apperr.New(apperr.Invalid, "the body changes nothing: it must have url, events or status")
 	}
 	if a.Status != nil && *a.Status != domain.CallbackSuspended && *a.Status != domain.CallbackVerified {
-		return change, apperr.InvalidField("status", "must be suspended, or verified to resume", "suspended", "verified")
+		return change, apperr.Malformed("status", "suspended, or verified to resume", string(*a.Status), "suspended", "verified")
 	}
 	return change, nil
 }
@@ -90,7 +90,7 @@ func (r rotation) overlap() (time.Duration, error) {
 	}
 	overlap, err := time.ParseDuration(*r.Overlap)
 	if err != nil || overlap < 0 || overlap > maxOverlap {
-		return 0, apperr.InvalidField("overlap", "must be 0s to 168h, such as 24h or 90m")
+		return 0, apperr.Malformed("overlap", "0s to 168h, such as 24h or 90m", *r.Overlap)
 	}
 	return overlap, nil
 }

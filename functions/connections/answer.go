@@ -70,6 +70,9 @@ const administrator = "it acts with the role admin, to which OpenStack shows the
 // unrestricted is what is said of an application credential that may do more than it needs.
 const unrestricted = "the application credential is unrestricted: whoever has it can make others like it, which outlive it; use one that is not"
 
+// readsOnly is what is said of what has no role but reader.
+const readsOnly = "it acts with the role reader alone: servers can be connected and looked at through it, and nothing can be done to them"
+
 // show is a connection as the caller may see it. Who is of another project sees what is needed to act through it.
 func show(who domain.Identity, c domain.Connection) connection {
 	out := connection{
@@ -95,6 +98,9 @@ func show(who domain.Identity, c domain.Connection) connection {
 	}
 	if a.Unrestricted {
 		out.Warnings = append(out.Warnings, unrestricted)
+	}
+	if a.ReadsOnly() {
+		out.Warnings = append(out.Warnings, readsOnly)
 	}
 	if slices.Contains(a.Roles, "admin") {
 		out.Warnings = append(out.Warnings, administrator)

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/seal"
 	"github.com/cloudfn/cloudfn/shared/testkit"
@@ -31,7 +33,7 @@ func TestCredentials(t *testing.T) {
 		"another's secret":             {handing(id, foreignSecret, ""), "secret", "does not accept"},
 		"an id that there is not":      {handing("nope", secret, ""), "id", "does not accept"},
 		"another project's":            {handing(foreignID, foreignSecret, ""), "id", other.ID},
-		"a cloud that nobody listed":   {handing(id, secret, `, "auth_url": "http://127.0.0.1:1/v3"`), "auth_url", "no cloud"},
+		"a cloud that nobody listed":   {handing(id, secret, `, "auth_url": "http://127.0.0.1:1/v3"`), "auth_url", "unknown cloud"},
 		"a region that there is not":   {handing(id, secret, `, "region": "nowhere"`), "", ""},
 		"one that may not see flavors": {limited(t, p, domain.AccessRule{Service: "compute", Method: "GET", Path: "/v2.1/servers"}), "id", "access-rules"},
 	} {
@@ -51,7 +53,7 @@ func TestCredentials(t *testing.T) {
 		t.Errorf("%d are stored all the same", n)
 	}
 
-	c := create(t, app, handing(id, secret, `, "usable_by": ["u1"]`))
+	c := create(t, app, handing(id, secret, `, "usable_by": ["`+other.UserID+`"]`))
 	if c.ActsAs.UserID != p.UserID || c.ActsAs.ProjectID != p.ID || len(c.ActsAs.Roles) == 0 || c.AuthURL != "" || c.Region != "" || c.Warnings != nil {
 		t.Errorf("got %+v", c)
 	}
@@ -113,18 +115,52 @@ func TestUnrestrictedCredential(t *testing.T) {
 	app, _, _, _ := started(t, nil)
 	p := testkit.NewProject(t)
 	app = app.As(p.Token(t))
-	var made struct {
-		Credential struct{ ID, Secret string } `json:"application_credential"`
-	}
-	body := object{"application_credential": object{"name": "wide", "unrestricted": true}}
-	if status, _ := keystone(t, p.Token(t), "POST", "/v3/users/"+p.UserID+"/application_credentials", body, &made); status != 201 {
-		t.Fatalf("Keystone made none: %d", status)
-	}
-	c := create(t, app, handing(made.Credential.ID, testkit.Canary(made.Credential.Secret), ""))
+	id, secret := credential(t, p, object{"unrestricted": true})
+	c := create(t, app, handing(id, secret, ""))
 	var again connection
 	app.Get(t, "/v1/connections/"+c.ID.String()).JSON(t, &again)
 	if len(c.Warnings) != 1 || len(again.Warnings) != 1 || !strings.Contains(c.Warnings[0], "unrestricted") {
 		t.Errorf("warned of %v and %v", c.Warnings, again.Warnings)
+	}
+}
+
+// credential makes an application credential as any client does.
+func credential(t *testing.T, p *testkit.Project, with object) (id, secret string) {
+	t.Helper()
+	var made struct {
+		Credential struct{ ID, Secret string } `json:"application_credential"`
+	}
+	with["name"] = uuid.NewString()
+	if status, _ := keystone(t, p.Token(t), "POST", "/v3/users/"+p.UserID+"/application_credentials", object{"application_credential": with}, &made); status != 201 {
+		t.Fatalf("Keystone made none: %d", status)
+	}
+	return made.Credential.ID, testkit.Canary(made.Credential.Secret)
+}
+
+// TestReaderCredential is refused where the actions need more than to read, and taken with a warning where they do not.
+func TestReaderCredential(t *testing.T) {
+	t.Parallel()
+	app, conn, _, _ := started(t, nil)
+	p := testkit.NewProject(t)
+	app = app.As(p.Token(t))
+	id, secret := credential(t, p, object{"roles": []object{{"name": "reader"}}})
+	with := func(actions string) string {
+		return fmt.Sprintf(`{"kind": "application_credential", "id": %q, "secret": %q, "actions": %s, "expires_at": %q}`, id, secret, actions, soon(time.Hour))
+	}
+	for actions, says := range map[string]string{
+		`["start"]`:                         "only the role reader, which cannot start: ",
+		`["connect", "allocate", "deploy"]`: "only the role reader, which cannot allocate, deploy: make one with another of your roles",
+	} {
+		a := app.Post(t, "/v1/connections", with(actions))
+		if a.Status != 400 || !testkit.Names(t, a, "id") || !strings.Contains(string(a.Body), says) {
+			t.Errorf("%s: got %d %s, want 400 that says %q", actions, a.Status, a.Body, says)
+		}
+	}
+	if n := testkit.Scalar[int](t, conn, "select count(*)::int from connections"); n != 0 {
+		t.Errorf("%d are stored all the same", n)
+	}
+	if c := create(t, app, with(`["connect"]`)); len(c.Warnings) != 1 || !strings.Contains(c.Warnings[0], "the role reader alone") {
+		t.Errorf("to connect only: warned of %v", c.Warnings)
 	}
 }
 

@@ -106,7 +106,7 @@ func parseList(r *http.Request) (q domain.ConnectionQuery, err error) {
 	}
 	if text := params.Text("marker"); text != "" {
 		if q.Marker, err = parseID(text); err != nil {
-			return q, apperr.InvalidField("marker", "must be an id, a UUID")
+			return q, apperr.Malformed("marker", "the id of a connection, a UUID", text)
 		}
 	}
 	return q, nil

@@ -77,8 +77,9 @@ func TestLifeOfATrust(t *testing.T) {
 	app, conn, _, woken := started(t, nil)
 	p := testkit.NewProject(t)
 	app = app.As(p.Token(t))
+	user, team := strings.Repeat("0a", 16), strings.Repeat("b1", 32)
 	c := create(t, app, fmt.Sprintf(`{"name": "build machines", "kind": "trust", "actions": ["allocate", "start"], "quota": {"instances": 3, "ram_mb": null},
-		"usable_by": ["u1", "u2", "u1"], "expires_at": %q, "idle_timeout": "24h"}`, soon(48*time.Hour)))
+		"usable_by": [%[1]q, %[2]q, %[1]q], "expires_at": %[3]q, "idle_timeout": "24h"}`, user, team, soon(48*time.Hour)))
 	want := connection{
 		ID: c.ID, Name: "build machines", Kind: "trust", Status: "active", Actions: []domain.Permission{"allocate", "start"}, UserID: p.UserID, ProjectID: p.ID,
 		ExpiresAt: c.ExpiresAt, EndsAt: c.CreatedAt.Add(24 * time.Hour), IdleTimeout: "24h", CreatedAt: c.CreatedAt, UpdatedAt: c.UpdatedAt,
@@ -87,7 +88,7 @@ func TestLifeOfATrust(t *testing.T) {
 		fmt.Sprint(want.Name, want.Kind, want.Status, want.Actions, want.UserID, want.ProjectID, want.EndsAt, want.IdleTimeout, want.Used, want.LastUsedAt) {
 		t.Errorf("got %+v, want %+v", c, want)
 	}
-	if *c.Quota.Instances != 3 || c.Quota.RAMMB != nil || !slices.Equal(*c.UsableBy, []string{"u1", "u2"}) || !slices.Equal(c.ActsAs.Roles, []string{"member"}) || c.ActsAs.UserID != p.UserID || c.ActsAs.ProjectID != p.ID || len(c.Rules) == 0 || c.Warnings != nil {
+	if *c.Quota.Instances != 3 || c.Quota.RAMMB != nil || !slices.Equal(*c.UsableBy, []string{user, team}) || !slices.Equal(c.ActsAs.Roles, []string{"member"}) || c.ActsAs.UserID != p.UserID || c.ActsAs.ProjectID != p.ID || len(c.Rules) == 0 || c.Warnings != nil {
 		t.Errorf("got %+v", c)
 	}
 

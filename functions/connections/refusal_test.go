@@ -62,9 +62,14 @@ func TestRefusals(t *testing.T) {
 		{"POST", "", trust(`"quota": {"ram_mb": -5}`), "quota.ram_mb"},
 		{"POST", "", trust(`"quota": {"disk_gb": 5}`), "disk_gb"},
 		{"POST", "", trust(`"usable_by": [` + many + `]`), "usable_by"},
-		{"POST", "", trust(`"usable_by": ["u1", ""]`), "usable_by[1]"},
+		{"POST", "", trust(`"usable_by": ["` + p.UserID + `", ""]`), "usable_by[1]"},
 		{"POST", "", trust(`"usable_by": ["a b"]`), "usable_by[0]"},
 		{"POST", "", trust(`"usable_by": ["` + strings.Repeat("x", 65) + `"]`), "usable_by[0]"},
+		{"POST", "", trust(`"usable_by": ["` + p.UserID + `", "alt"]`), "usable_by[1]"},
+		{"POST", "", trust(`"usable_by": ["` + strings.ToUpper(p.ID) + `x"]`), "usable_by[0]"},
+		{"POST", "", trust(`"usable_by": ["` + p.ID[1:] + `"]`), "usable_by[0]"},
+		{"POST", "", trust(`"usable_by": [], "usable_by": ["` + p.ID + `"]`), "usable_by"},
+		{"POST", "", trust(`"quota": {"instances": 1, "vcpus": 1, "instances": 5}`), "quota.instances"},
 		{"POST", "", trust(`"idle_timeout": "59m"`), "idle_timeout"},
 		{"POST", "", trust(`"idle_timeout": "8785h"`), "idle_timeout"},
 		{"POST", "", trust(`"idle_timeout": ""`), "idle_timeout"},
@@ -113,6 +118,12 @@ func TestRefusals(t *testing.T) {
 	var roles struct{ Errors []struct{ Allowed []string } }
 	if app.Post(t, "/v1/connections", trust(`"roles": ["admin"]`)).JSON(t, &roles); strings.Join(roles.Errors[0].Allowed, " ") != "member reader" {
 		t.Errorf("allowed are %v", roles)
+	}
+	a := app.Post(t, "/v1/connections", trust(`"usable_by": ["alt"]`))
+	for _, says := range []string{`\"alt\" is not the id of a user or a project`, "32 or 64 digits", "openstack user show -f value -c id alt"} {
+		if !strings.Contains(string(a.Body), says) {
+			t.Errorf("a name is refused with %s, want %s", a.Body, says)
+		}
 	}
 	if left := p.Trusts(t); len(left) != 0 {
 		t.Errorf("what was refused has made the trusts %v", left)

@@ -63,7 +63,7 @@ func (c creation) wish(who domain.Identity) (w wish, err error) {
 	case domain.CredentialConnection:
 		err = c.credential(&w)
 	default:
-		err = apperr.InvalidField("kind", "must be one of the kinds", string(domain.TrustConnection), string(domain.CredentialConnection))
+		err = apperr.Unknown("kind", "kind", c.Kind, string(domain.TrustConnection), string(domain.CredentialConnection))
 	}
 	if err != nil {
 		return w, err
@@ -153,10 +153,10 @@ func checkActions(actions []domain.Permission) error {
 	var seen []domain.Permission
 	for _, p := range actions {
 		if !slices.Contains(domain.Permissions(), string(p)) {
-			return apperr.InvalidField("actions", fmt.Sprintf("unknown action %.64q", p), domain.Permissions()...)
+			return apperr.Unknown("actions", "action", string(p), domain.Permissions()...)
 		}
 		if slices.Contains(seen, p) {
-			return apperr.InvalidField("actions", "has an action twice")
+			return apperr.InvalidField("actions", fmt.Sprintf("has the action %s twice", p))
 		}
 		seen = append(seen, p)
 	}
@@ -175,16 +175,21 @@ func (c creation) quotas(w *wish) error {
 	return nil
 }
 
-var keystoneID = regexp.MustCompile(`^[0-9A-Za-z-]{1,64}$`)
+var (
+	// keystoneID is the form of the ids that Keystone itself makes: 32 digits of what it stores, 64 of what is in LDAP or federated.
+	keystoneID = regexp.MustCompile(`^([0-9a-f]{32}|[0-9a-f]{64})$`)
+	// otherID is the form of ids that a backend of its own may have.
+	otherID = regexp.MustCompile(`^[0-9A-Za-z-]{1,64}$`)
+)
 
 // users takes the ids of usable_by. A repeated one counts once.
 func (c creation) users(w *wish) error {
 	if len(c.UsableBy) > domain.MaxUsableBy {
-		return apperr.InvalidField("usable_by", fmt.Sprintf("must be %d ids at most", domain.MaxUsableBy))
+		return apperr.InvalidField("usable_by", fmt.Sprintf("has %d ids: must be %d at most", len(c.UsableBy), domain.MaxUsableBy))
 	}
 	for n, id := range c.UsableBy {
-		if !keystoneID.MatchString(id) {
-			return apperr.InvalidField(fmt.Sprintf("usable_by[%d]", n), "must be the id of a user or a project")
+		if !w.isID(id) {
+			return badID(fmt.Sprintf("usable_by[%d]", n), id)
 		}
 		if !slices.Contains(w.UsableBy, id) {
 			w.UsableBy = append(w.UsableBy, id)
@@ -193,10 +198,28 @@ func (c creation) users(w *wish) error {
 	return nil
 }
 
+// isID says whether a text has the form of an id of this Keystone. Where its ids are others than those that Keystone makes, the ids of
+// whoever delegates are, too.
+func (w *wish) isID(text string) bool {
+	own := keystoneID.MatchString(w.UserID) && keystoneID.MatchString(w.ProjectID)
+	return keystoneID.MatchString(text) || !own && otherID.MatchString(text)
+}
+
+// badID refuses what may be a name: nobody could act through the connection, and whoever gets that text as his id later could.
+func badID(field, text string) error {
+	name := text
+	if !otherID.MatchString(name) {
+		name = "NAME"
+	}
+	return apperr.InvalidField(field, fmt.Sprintf(
+		"%.100q is not the id of a user or a project (32 or 64 digits 0-9 and a-f): `openstack user show -f value -c id %s` prints that of a user, "+
+			"`openstack project show -f value -c id %s` that of a project", text, name, name))
+}
+
 func (c creation) times(w *wish) error {
 	end, err := time.Parse(time.RFC3339, c.ExpiresAt)
 	if err != nil {
-		return apperr.InvalidField("expires_at", "must be a time such as 2026-01-02T03:04:05Z")
+		return apperr.Malformed("expires_at", "a time in RFC 3339, such as 2026-01-02T03:04:05Z", c.ExpiresAt)
 	}
 	w.ExpiresAt = end.UTC().Truncate(time.Microsecond) // which is all that Postgres and Keystone keep
 	if c.IdleTimeout == nil {
@@ -204,7 +227,7 @@ func (c creation) times(w *wish) error {
 	}
 	idle, err := time.ParseDuration(*c.IdleTimeout)
 	if err != nil || idle < leastIdle || idle > mostIdle {
-		return apperr.InvalidField("idle_timeout", "must be 1h to 8784h, such as 24h or 1h30m")
+		return apperr.Malformed("idle_timeout", "1h to 8784h, such as 24h or 1h30m", *c.IdleTimeout)
 	}
 	w.IdleTimeout = idle
 	return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"strings"
 	"time"
 
@@ -130,6 +131,9 @@ func (s service) credential(ctx context.Context, who domain.Identity, w wish) (s
 	if w.AuthURL == "" && as.ProjectID != who.ProjectID {
 		return stored, apperr.InvalidField("id", fmt.Sprintf("is of the project %s (%s): use a token of that project, because its servers are followed there", as.ProjectName, as.ProjectID))
 	}
+	if err := suffices(as, w.Actions); err != nil {
+		return stored, err
+	}
 	w.ActsAs = as
 	if w.Flavors, err = cloud.Flavors(ctx); err != nil {
 		return stored, badAccess(w, err)
@@ -141,6 +145,23 @@ func (s service) credential(ctx context.Context, who domain.Identity, w wish) (s
 		return stored, err
 	}
 	return s.keep(ctx, w.Connection)
+}
+
+// suffices refuses an application credential that only reads when the actions need more. Other roles than reader have the cloud's own
+// names and rights, so what they are good for is seen when they are used.
+func suffices(as domain.ActsAs, actions []domain.Permission) error {
+	var more []string
+	for _, p := range actions {
+		if p != domain.MayConnect { // which only reads
+			more = append(more, string(p))
+		}
+	}
+	if !as.ReadsOnly() || len(more) == 0 {
+		return nil
+	}
+	return apperr.InvalidField("id", fmt.Sprintf(
+		"the application credential has only the role reader, which cannot %s: make one with another of your roles, such as member; "+
+			"with reader alone a connection may have the action connect only", strings.Join(more, ", ")))
 }
 
 // outlives refuses a connection that would end later than its application credential, as far as Keystone lets us see when that ends.
@@ -198,7 +219,11 @@ func (s service) place(w *wish) error {
 			return nil
 		}
 	}
-	return apperr.InvalidField("auth_url", "is no cloud that there may be connections to", s.clouds...)
+	host := "" // of the URL no more is repeated: there may be a password in it
+	if u, err := url.Parse(w.AuthURL); err == nil {
+		host = u.Host
+	}
+	return apperr.Unknown("auth_url", "cloud", host, s.clouds...)
 }
 
 func (s service) keep(ctx context.Context, c domain.Connection) (domain.Connection, error) {

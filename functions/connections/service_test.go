@@ -152,6 +152,31 @@ func TestTrustThatIsNotKept(t *testing.T) {
 	}
 }
 
+// TestOtherIDs: where the caller's own ids are not of the form that Keystone gives them, nor need others be.
+func TestOtherIDs(t *testing.T) {
+	t.Parallel()
+	hex := "5d4b2c1fbb7a4a6c8f0f3f1f0a9d7c55"
+	for _, tc := range []struct {
+		user, project, id string
+		taken             bool
+	}{
+		{hex, hex, hex, true},
+		{hex, hex, hex + hex, true},
+		{hex, hex, "alt", false},
+		{hex, hex, hex[1:], false},
+		{hex, hex, "", false},
+		{"jdoe", hex, "alt", true},
+		{hex, "123456", "654321", true},
+		{"jdoe", hex, hex, true},
+		{"jdoe", hex, "a b", false},
+	} {
+		w := wish{Connection: domain.Connection{UserID: tc.user, ProjectID: tc.project}}
+		if err := (creation{UsableBy: []string{tc.id}}).users(&w); (err == nil) != tc.taken {
+			t.Errorf("%s of %s names %q: %v", tc.user, tc.project, tc.id, err)
+		}
+	}
+}
+
 // TestCredentialWhoseEndIsHidden by the operator's policy is taken as it is. While Keystone is away nothing is.
 func TestCredentialWhoseEndIsHidden(t *testing.T) {
 	t.Parallel()

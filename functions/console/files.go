@@ -46,7 +46,7 @@ func page() (map[string]file, error) {
 	for _, e := range entries {
 		kind, known := contentTypes[path.Ext(e.Name())]
 		if !known || e.IsDir() {
-			return nil, fmt.Errorf("static/%s is no file that the page may have", e.Name())
+			return nil, fmt.Errorf("static/%s: unknown kind of file", e.Name())
 		}
 		body, err := staticFiles.ReadFile("static/" + e.Name())
 		if err != nil {
@@ -66,7 +66,7 @@ func (h handler) file(r *http.Request) (httpx.Response, error) {
 	}
 	f, found := h.files[name]
 	if !found {
-		return httpx.Response{}, apperr.New(apperr.NotFound, "there is no such file of the console")
+		return httpx.Response{}, apperr.New(apperr.NotFound, "unknown file %.64q of the console", name)
 	}
 	resp := httpx.Response{Status: http.StatusOK, ContentType: f.kind, Body: f.body, Header: http.Header{}}
 	for name, value := range map[string]string{

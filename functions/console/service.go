@@ -2,6 +2,7 @@ package console
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -122,7 +123,7 @@ func (s service) choose(own []domain.Project, name string) (domain.Project, erro
 	names := choices(served)
 	detail := "choose one of: " + strings.Join(names, ", ")
 	if name != "" && len(meant) == 0 {
-		detail = "is none of the user's projects; " + detail
+		detail = fmt.Sprintf("%.64q is not a project of the user; ", name) + detail
 	}
 	return domain.Project{}, apperr.InvalidField("project", detail, names...)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -131,6 +132,9 @@ func specsThrough(c domain.Connection, w wish) ([]domain.LaunchSpec, []error) {
 		}
 		specs[n] = i.spec
 		specs[n].Sized(flavor)
+		if specs[n].ImageRef = i.image.Value; uuid.Validate(i.image.Value) == nil {
+			specs[n].ImageRef = strings.ToLower(i.image.Value)
+		}
 		if w.generateKey {
 			specs[n].KeyName = w.spec.GeneratedKey
 		}
@@ -147,10 +151,13 @@ func (s service) sealPayload(order *domain.Order, w wish) (private domain.Secret
 			return "", err
 		}
 	}
-	for _, i := range w.items {
+	for n, i := range w.items {
 		server := domain.DelegatedServer{Image: i.image.Value, UserData: i.userData.Reveal()}
 		for _, n := range i.networks {
 			server.Networks = append(server.Networks, n.Value)
+		}
+		if w.spec.Reuse {
+			server.Name, server.Spec = i.name, &order.Instances[n].Spec
 		}
 		payload.Servers = append(payload.Servers, server)
 	}

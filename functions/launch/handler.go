@@ -31,6 +31,7 @@ type answer struct {
 	ID           uuid.UUID          `json:"id"`
 	ConnectionID *uuid.UUID         `json:"connection_id,omitempty"`
 	Status       domain.OrderStatus `json:"status"`
+	Error        *domain.Problem    `json:"error,omitempty"`
 	CreatedAt    time.Time          `json:"created_at"`
 	PrivateKey   string             `json:"private_key,omitempty"` // of the key pair that this very request made
 	Callback     *shownCallback     `json:"callback,omitempty"`
@@ -47,7 +48,7 @@ type instance struct {
 }
 
 func show(o domain.Order, c *domain.Callback) answer {
-	a := answer{ID: o.ID, Status: o.Status, CreatedAt: o.CreatedAt, Instances: []instance{}}
+	a := answer{ID: o.ID, Status: o.Status, Error: o.Problem, CreatedAt: o.CreatedAt, Instances: []instance{}}
 	if o.ConnectionID != uuid.Nil {
 		a.ConnectionID = &o.ConnectionID
 	}
@@ -176,7 +177,7 @@ func parseList(r *http.Request) (q domain.OrderQuery, err error) {
 	}
 	for _, status := range q.Statuses {
 		if all := domain.OrderStatuses(); !slices.Contains(all, status) {
-			return q, apperr.InvalidField("status", "must be statuses of an order, separated by commas", all...)
+			return q, apperr.Unknown("status", "status of an order", status, all...)
 		}
 	}
 	if text := params.Text("marker"); text != "" {

@@ -96,7 +96,7 @@ func TestReuseThrough(t *testing.T) {
 	d := delegated(t, nil)
 	var first, second answer
 	d.app.Post(t, "/v1/launch", d.body(t, object{"start": false, "flavor": "small", "metadata": object{"role": "web", "n": "1"}})).JSON(t, &first)
-	exec(t, d.conn, "update instances set server_id = gen_random_uuid()::text, state = 'stopped'")
+	exec(t, d.conn, "update instances set server_id = gen_random_uuid()::text, state = 'stopped', spec = spec || '{\"image_id\": \"i1\"}'")
 	exec(t, d.conn, "update orders set status = 'done'")
 	request := d.body(t, object{"id": uuid.NewString(), "reuse": true, "count": 2, "metadata": object{"role": "web"}})
 	for want := range slices.Values([]int{202, 200}) {

@@ -170,7 +170,7 @@ func parse(r *http.Request) (wish, error) {
 func parseID(field, text string) (uuid.UUID, error) {
 	id, err := uuid.Parse(text)
 	if err != nil || len(text) != 36 {
-		return id, apperr.InvalidField(field, "must be a UUID")
+		return id, apperr.Malformed(field, "a UUID", text)
 	}
 	return id, nil
 }
@@ -198,7 +198,7 @@ func (in request) check() error {
 	case in.Count != nil && (*in.Count < 1 || *in.Count > domain.MaxInstances):
 		return apperr.InvalidField("count", fmt.Sprintf("must be 1 to %d", domain.MaxInstances))
 	case in.OnFailure != "" && in.OnFailure != domain.Keep && in.OnFailure != domain.Rollback:
-		return apperr.InvalidField("on_failure", "is not one of the allowed values", string(domain.Keep), string(domain.Rollback))
+		return apperr.Unknown("on_failure", "value", string(in.OnFailure), string(domain.Keep), string(domain.Rollback))
 	case in.GenerateKey && in.KeyName != "":
 		return apperr.InvalidField("key_name", "does not go with generate_key")
 	}

@@ -244,7 +244,7 @@ func (s service) conclude(ctx context.Context, cloud session, projectID string, 
 	if status == order.Status {
 		return order, nil
 	}
-	order.Status = status
+	order.Status, order.Problem = status, order.LeftProblem()
 	err = s.orders.Conclude(ctx, order)
 	s.tell()
 	return order, err

@@ -60,6 +60,7 @@ func (s *service) attendOne(ctx context.Context, key domain.Order) error {
 		return nil
 	}
 	defer s.wake()
+	order.Problem = order.LeftProblem()
 	return s.orders.Conclude(ctx, order)
 }
 
@@ -118,7 +119,7 @@ func (s *service) step(
 	case domain.StepForgo:
 		return s.forgo(ctx, cloud, order, i, claim)
 	case domain.StepDelete:
-		if err := cloud.DeleteServer(ctx, i.ServerID); err != nil {
+		if err := ordering.Delete(ctx, cloud, s.instances, i, order.CreatedAt); err != nil {
 			return err
 		}
 		i.State = domain.InstanceDeleting

@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/ordering"
 )
 
 // The parts of the database that this function needs.
@@ -47,6 +48,7 @@ type (
 	}
 	instanceStore interface {
 		ChangeAfter(ctx context.Context, known []domain.Instance, passed map[string][]domain.Passed) (published int, err error)
+		ordering.DeleteCounter
 	}
 )
 

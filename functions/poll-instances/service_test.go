@@ -124,6 +124,8 @@ func (changes) ChangeAfter(context.Context, []domain.Instance, map[string][]doma
 	return 0, nil
 }
 
+func (changes) DeleteTried(context.Context, domain.Instance, time.Time) error { return nil }
+
 // TestStepsGoOn when one server is locked, but not when the account may do nothing there.
 func TestStepsGoOn(t *testing.T) {
 	t.Parallel()

@@ -68,7 +68,7 @@ func parseKinds(text string) ([]string, error) {
 	wanted := strings.Split(text, ",")
 	for _, kind := range wanted {
 		if _, ok := kinds[kind]; !ok {
-			return nil, apperr.InvalidField("kinds", "has the unknown kind "+strings.ToValidUTF8(kind, "?"), kindNames()...)
+			return nil, apperr.Unknown("kinds", "kind", kind, kindNames()...)
 		}
 	}
 	slices.Sort(wanted)

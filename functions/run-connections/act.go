@@ -10,6 +10,7 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/ordering"
 )
 
 // acting is one look at an action.
@@ -43,7 +44,7 @@ func (a acting) act(ctx context.Context) (done bool, err error) {
 		return a.remove(ctx, i, server, err)
 	}
 	if err == nil && server.Status == "DELETED" { // Nova shows it for a moment more
-		err = apperr.New(apperr.NotFound, "there is no server %s any more", i.ServerID)
+		err = apperr.New(apperr.NotFound, "the server %s is deleted", i.ServerID)
 	}
 	if err != nil {
 		return false, err
@@ -121,11 +122,27 @@ func (a acting) remove(ctx context.Context, i domain.Instance, server domain.Ser
 	if wait, err := a.check(state, actionPatience); wait || err != nil {
 		return false, err
 	}
-	if err := a.cloud.DeleteServer(ctx, server.ID); err != nil {
+	if at, exhausted := i.NextDelete(a.action.CreatedAt); a.now.Before(at) {
+		return false, pausedError{at.Sub(a.now)}
+	} else if exhausted {
+		a.write(ctx, i, server)
+		return false, notDeleted(i, server)
+	}
+	if err := ordering.Delete(ctx, a.cloud, a.instances, i, a.action.CreatedAt); err != nil {
 		return false, err
 	}
 	a.note(ctx, i, server)
 	return false, nil
+}
+
+// notDeleted says that Nova was asked often enough to delete the server.
+func notDeleted(i domain.Instance, server domain.Server) error {
+	why := ""
+	if server.Fault != nil {
+		why = ": " + server.Fault.Message
+	}
+	return apperr.New(apperr.Conflict, "Nova was asked %d times to delete the server %s (%s), which is still there, in the status %s%s",
+		i.DeleteTries, server.ID, server.Name, server.Status, why)
 }
 
 // cleared says whether the server's ports are gone, too.

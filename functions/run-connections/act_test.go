@@ -58,6 +58,7 @@ func TestADeletionThatFails(t *testing.T) {
 		a := w.ask(t, c, id, domain.Ask{Verb: domain.Delete}, nil)
 		a.CreatedAt = a.CreatedAt.Add(-tc.age)
 		nova.deleted = 0
+		w.exec(t, "update instances set delete_tries = 0, delete_tried_at = null where id = $1", id)
 		nova.server = domain.Server{ID: "s", Status: "ERROR", Fault: &domain.Fault{Message: "out of volumes", Created: a.CreatedAt.Add(tc.fault)}}
 		done, err := s.do(t.Context(), c, a)
 		said := ""
@@ -67,6 +68,43 @@ func TestADeletionThatFails(t *testing.T) {
 		if done || nova.deleted != tc.told || (tc.words == "") != (err == nil) || !strings.Contains(said, tc.words) {
 			t.Errorf("%s: done is %t, %v; Nova was told %d times", name, done, err, nova.deleted)
 		}
+	}
+}
+
+// TestADeletionIsNotAskedForEver: Nova takes the call and has the server in ERROR again, with a fault that is older than the action by
+// its own clock. The action ends within minutes, in Nova's words, after a few calls.
+func TestADeletionIsNotAskedForEver(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	c := w.connect(t, func(c *domain.Connection) { c.Kind, c.DelegationID = domain.TrustConnection, "none" })
+	id := uuid.New()
+	w.exec(t, `insert into instances (project_id, id, position, name, server_id, state, origin, connection_id, delete_tries, delete_tried_at)
+values ($1, $2, 0, 'x', 's', 'error', 'launched', $3, 6, now() - interval '1 h')`, w.ID, id, c.ID) // six of an action of before
+	nova, s := w.onPaper(c)
+	s.actions = postgres.Actions{DB: w.db}
+	a := w.ask(t, c, id, domain.Ask{Verb: domain.Delete}, nil)
+	nova.server = domain.Server{ID: "s", Name: "x", Status: "ERROR", Fault: &domain.Fault{Message: "out of volumes", Created: a.CreatedAt.Add(-time.Second)}}
+	const step = 3 * time.Second
+	var took time.Duration
+	for ; a.Status == domain.ActionRunning && took < 10*time.Minute; took += step {
+		claim, taken, err := s.actions.Claim(t.Context(), w.ID, c.ID, time.Second, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, one := range taken {
+			s.actOn(t.Context(), c, claim, one)
+		}
+		// Time goes by.
+		nova.server.Fault.Created = nova.server.Fault.Created.Add(-step)
+		w.exec(t, "update actions set created_at = created_at - $2::interval, claimed_until = claimed_until - $2::interval where id = $1", a.ID, step)
+		w.exec(t, "update instances set delete_tried_at = delete_tried_at - $2::interval where id = $1", id, step)
+		a = w.action(t, a)
+	}
+	if a.Status != domain.ActionFailed || took > 5*time.Minute || nova.deleted != 6 {
+		t.Fatalf("after %s and %d calls the action is %s", took, nova.deleted, a.Status)
+	}
+	if want := "Nova was asked 6 times to delete the server s (x), which is still there, in the status ERROR: out of volumes"; a.Problem.Detail != want {
+		t.Errorf("it says %q", a.Problem.Detail)
 	}
 }
 

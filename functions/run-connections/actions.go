@@ -90,6 +90,9 @@ func (s *service) endAction(ctx context.Context, action domain.DelegatedAction, 
 	case failed == nil:
 		return s.actions.Release(ctx, action, claim, actionPause)
 	}
+	if paused, ok := errors.AsType[pausedError](failed); ok {
+		return s.actions.Release(ctx, action, claim, paused.pause)
+	}
 	slog.WarnContext(ctx, "action", "action_id", action.ID, "action", action.Ask.Verb, "instance_id", action.InstanceID, "error", failed)
 	over := ordering.Final(failed) || apperr.CodeOf(failed) == apperr.DelegationLost
 	if now, err := s.clock.Now(ctx); err == nil && now.Sub(action.CreatedAt) > retryFor {
@@ -131,6 +134,12 @@ func (s *service) do(ctx context.Context, c domain.Connection, action domain.Del
 	}
 	return done, err
 }
+
+// pausedError says that an action is to be gone on with after a pause.
+type pausedError struct{ pause time.Duration }
+
+// Error implements error.
+func (e pausedError) Error() string { return "to be gone on with in " + e.pause.String() }
 
 // errNoEnd ends an action that Nova accepts again and again and never brings to its end.
 var errNoEnd = apperr.New(apperr.Conflict, "Nova has not brought it to its end within %s", retryFor)

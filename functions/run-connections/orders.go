@@ -20,6 +20,7 @@ import (
 type orderStore interface {
 	ordering.Store
 	Claim(ctx context.Context, order domain.Order, claimFor time.Duration) (domain.Claim, error)
+	ReplaceReused(ctx context.Context, order domain.Order, claim domain.Claim, n int, has string, wanted domain.Instance) error
 	Resolved(ctx context.Context, order domain.Order, claim domain.Claim) error
 	Conclude(ctx context.Context, order domain.Order) error
 }
@@ -155,7 +156,7 @@ func (s *service) conclude(ctx context.Context, cloud session, c domain.Connecti
 	if err := clearAway(ctx, cloud, order, status); err != nil {
 		return err
 	}
-	order.Status = status
+	order.Status, order.Problem = status, order.LeftProblem()
 	defer s.wakeFor(c)
 	return s.orders.Conclude(ctx, order)
 }
@@ -202,7 +203,7 @@ func (s *service) giveUpClaimed(ctx context.Context, c domain.Connection, key do
 		return err
 	}
 	defer s.wakeFor(c)
-	order.Status = order.Abandoned()
+	order.Status, order.Problem = order.Abandoned(), why
 	return s.orders.Conclude(ctx, order)
 }
 

@@ -25,6 +25,10 @@ type preparing struct {
 // prepare looks up the names in what is undecided of the order, gives its key to whoever delegated, and writes down both. When
 // that is refused, nothing more of the order is to be had.
 func (p preparing) prepare(ctx context.Context, order domain.Order) (domain.Order, error) {
+	order, err := p.checkReused(ctx, order)
+	if err != nil {
+		return order, err
+	}
 	order.Instances = slices.Clone(order.Instances)
 	undecided := order
 	undecided.Instances = nil
@@ -32,7 +36,7 @@ func (p preparing) prepare(ctx context.Context, order domain.Order) (domain.Orde
 	if len(places) == 0 {
 		return order, nil
 	}
-	err := p.resolve(ctx, order, places)
+	err = p.resolve(ctx, order, places)
 	if err == nil {
 		err = p.giveKey(ctx, order, places)
 	}

@@ -168,6 +168,7 @@ func (w *world) place(t *testing.T, c domain.Connection, n int, change func(*dom
 				i.Spec.Sized(flavor)
 			}
 		}
+		i.Spec.ImageRef = f.Image
 		order.Instances = append(order.Instances, i)
 		payload.Servers = append(payload.Servers, domain.DelegatedServer{Image: f.Image, Networks: []string{f.Network}})
 	}

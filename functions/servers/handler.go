@@ -20,6 +20,7 @@ func routes(s service) []httpx.Route {
 		httpx.Handle("GET /v1/servers", h.list),
 		httpx.Handle("GET /v1/servers/{id}", h.get),
 		httpx.Handle("POST /v1/servers", h.connect),
+		httpx.Handle("PATCH /v1/servers/{id}", h.change),
 		httpx.Handle("POST /v1/servers/{id}/actions", h.act),
 		httpx.Handle("POST /v1/servers/actions", h.actOnMany),
 		httpx.Handle("GET /v1/servers/actions/{action}", h.action),
@@ -126,7 +127,7 @@ func (h handler) get(r *http.Request) (domain.Server, error) {
 func connectionID(text string) (uuid.UUID, error) {
 	id, err := uuid.Parse(text)
 	if err != nil || len(text) != 36 || id == uuid.Nil {
-		return uuid.Nil, apperr.InvalidField("connection_id", "must be a connection's id, a UUID")
+		return uuid.Nil, apperr.Malformed("connection_id", "a connection's id, a UUID", text)
 	}
 	return id, nil
 }
@@ -142,7 +143,7 @@ func pathID(r *http.Request) (string, error) {
 func serverID(field, text string) (string, error) {
 	id, err := uuid.Parse(text)
 	if err != nil || len(text) != 36 {
-		return "", apperr.InvalidField(field, "must be a server's id, a UUID")
+		return "", apperr.Malformed(field, "a server's id, a UUID", text)
 	}
 	return strings.ToLower(id.String()), nil
 }

@@ -125,3 +125,40 @@ func (h handler) disconnect(r *http.Request, connection uuid.UUID) error {
 	}
 	return h.svc.Disconnect(r.Context(), who, id)
 }
+
+// change is the body of PATCH /v1/servers/{id}.
+type change struct {
+	Reusable *bool `json:"reusable"`
+}
+
+// changed is a server whose mark was changed.
+type changed struct {
+	connected
+	Reusable bool `json:"reusable"`
+}
+
+func (h handler) change(r *http.Request) (changed, error) {
+	if _, err := httpx.ReadQuery(r); err != nil {
+		return changed{}, err
+	}
+	id, err := pathID(r)
+	if err != nil {
+		return changed{}, err
+	}
+	in, err := httpx.Body[change](r)
+	if err != nil {
+		return changed{}, err
+	}
+	if in.Reusable == nil {
+		return changed{}, apperr.InvalidField("reusable", "is missing: say whether orders with reuse may take the server", "true", "false")
+	}
+	who, _, err := auth.Project(r.Context())
+	if err != nil {
+		return changed{}, err
+	}
+	i, err := h.svc.MarkReusable(r.Context(), who, id, *in.Reusable)
+	if err != nil {
+		return changed{}, err
+	}
+	return changed{connected{ID: i.ID, ServerID: i.ServerID, State: i.State, Origin: i.Origin, ConnectionID: &i.ConnectionID}, *in.Reusable}, nil
+}

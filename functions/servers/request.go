@@ -47,7 +47,7 @@ type login struct {
 // newWish checks what is asked for.
 func newWish(action string, allowed []string, hard, force bool, connection *string) (w wish, err error) {
 	if !slices.Contains(allowed, action) {
-		return w, apperr.InvalidField("action", "must be one of those that there are", allowed...)
+		return w, apperr.Unknown("action", "action", action, allowed...)
 	}
 	w = wish{Ask: domain.Ask{Verb: domain.Verb(action), Hard: hard}, force: force}
 	if w.Hard && w.Verb != domain.Reboot {
@@ -118,7 +118,7 @@ func (a asked) deployment() (*deploy, error) {
 	if a.ServerImage != nil {
 		id, err := uuid.Parse(*a.ServerImage)
 		if err != nil || len(*a.ServerImage) != 36 {
-			return nil, apperr.InvalidField("server_image", "must be an image's id, a UUID")
+			return nil, apperr.Malformed("server_image", "an image's id, a UUID", *a.ServerImage)
 		}
 		d.serverImage = id.String()
 	}
@@ -164,7 +164,7 @@ func (c connecting) check() (server string, id, connection uuid.UUID, err error)
 		return server, id, connection, nil
 	}
 	if id, err = uuid.Parse(*c.ID); err != nil || len(*c.ID) != 36 || id == uuid.Nil {
-		err = apperr.InvalidField("id", "must be a UUID")
+		err = apperr.Malformed("id", "a UUID", *c.ID)
 	}
 	return server, id, connection, err
 }

@@ -29,6 +29,7 @@ type instanceStore interface {
 	Named(ctx context.Context, projectID string, ids []string) (map[string]domain.Tracked, error)
 	Change(ctx context.Context, known []domain.Instance) (told int, err error)
 	Connect(ctx context.Context, wanted domain.Instance) (instance domain.Instance, made bool, err error)
+	MarkReusable(ctx context.Context, projectID, id string, reusable bool) (marked domain.Instance, found bool, err error)
 	Disconnect(ctx context.Context, projectID string, id, connection uuid.UUID) (done bool, err error)
 	LetGo(ctx context.Context, projectID, id string, connection uuid.UUID) (gone bool, err error)
 	Agent(ctx context.Context, projectID string, instance uuid.UUID) (*domain.Agent, error)

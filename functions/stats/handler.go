@@ -148,12 +148,12 @@ func parseRequests(query httpx.Query) (q domain.RequestQuery, err error) {
 	}
 	if text := query.Text("marker"); text != "" {
 		if q.Marker, err = uuid.Parse(text); err != nil {
-			return q, apperr.InvalidField("marker", "must be the id of a request")
+			return q, apperr.Malformed("marker", "the id of a request, a UUID", text)
 		}
 	}
 	if text := query.Text("since"); text != "" {
 		if q.Since, err = time.Parse(time.RFC3339, text); err != nil {
-			return q, apperr.InvalidField("since", "must be a time in RFC 3339, such as 2026-01-02T03:04:05Z")
+			return q, apperr.Malformed("since", "a time in RFC 3339, such as 2026-01-02T03:04:05Z", text)
 		}
 	}
 	return q, nil

@@ -100,7 +100,7 @@ func (s Spec) checkEnv() error {
 		total += len(value)
 		switch field := "env." + cut(name); {
 		case !envName.MatchString(name):
-			return apperr.InvalidField(field, "is no name of a variable: it must be letters, digits and _, and not begin with a digit")
+			return apperr.InvalidField(field, "must have the name of a variable: letters, digits and _, and no digit first")
 		case name == joinTokenEnv || name == instanceIDEnv:
 			return apperr.InvalidField(field, "is set by cloudfn")
 		case !line(value) || len(value) > maxValue:

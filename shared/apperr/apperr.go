@@ -5,6 +5,7 @@ package apperr
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 )
 
@@ -67,6 +68,25 @@ func InvalidField(field, detail string, allowed ...string) *Error {
 		Code: Invalid, Message: fmt.Sprintf("%s: %s", field, detail),
 		Fields: []Field{{Field: field, Detail: detail, Allowed: allowed}},
 	}
+}
+
+// maxShown bounds what of a wrong value an error repeats, in characters.
+const maxShown = 64
+
+// Unknown refuses a value of a field that is not one of those allowed. what says of which kind it is: "scope".
+func Unknown(field, what, value string, allowed ...string) *Error {
+	return InvalidField(field, fmt.Sprintf("unknown %s %s", what, shown(value)), allowed...)
+}
+
+// Malformed refuses a value of a field that does not have the form that must describes: "a UUID". It is not for secrets.
+func Malformed(field, must, value string, allowed ...string) *Error {
+	return InvalidField(field, fmt.Sprintf("must be %s, not %s", must, shown(value)), allowed...)
+}
+
+// shown is a value as an error repeats it.
+func shown(value string) string {
+	runes := []rune(value)
+	return strconv.QuoteToGraphic(string(runes[:min(len(runes), maxShown)]))
 }
 
 // Error is the text for the log: the message and its cause.

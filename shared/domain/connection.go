@@ -50,7 +50,7 @@ type Permission string
 
 // The permissions. To disconnect takes none.
 const (
-	MayAllocate   Permission = "allocate" // launch servers, and reuse idle ones of the connection
+	MayAllocate   Permission = "allocate" // launch servers, and reuse idle ones that were launched through the connection or are marked
 	MayConnect    Permission = "connect"  // take over any server of the project, whoever made it
 	MayStart      Permission = "start"
 	MayStop       Permission = "stop"
@@ -106,6 +106,9 @@ type ActsAs struct {
 	// Unrestricted is an application credential that may make others, which is more than it needs.
 	Unrestricted bool `json:"unrestricted,omitempty"`
 }
+
+// ReadsOnly says whether OpenStack surely lets it do no more than look: its only role is reader.
+func (a ActsAs) ReadsOnly() bool { return len(a.Roles) > 0 && !(Identity{Roles: a.Roles}).MayAct() }
 
 // Remote says whether the connection is to another cloud or region than ours.
 func (c Connection) Remote() bool { return c.AuthURL != "" || c.Region != "" }
@@ -227,6 +230,9 @@ type DelegatedServer struct {
 	Image    string   `json:"image"`    // id or unique name
 	Networks []string `json:"networks"` // ids or unique names; none = the project's only one
 	UserData string   `json:"user_data,omitempty"`
+	// Name and Spec are those of the new server that an order with reuse gets when the idle one cannot be had after all.
+	Name string      `json:"name,omitempty"`
+	Spec *LaunchSpec `json:"spec,omitempty"`
 }
 
 // SealedFor is the purpose that the order's DelegatedOrder is sealed for.

@@ -1,7 +1,6 @@
 package domain
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
@@ -31,7 +30,7 @@ func EventTypes() []string {
 func CheckEventTypes(field string, types []string) error {
 	for _, t := range types {
 		if !slices.Contains(EventTypes(), t) {
-			return apperr.InvalidField(field, fmt.Sprintf("unknown event type %.64q", t), EventTypes()...)
+			return apperr.Unknown(field, "event type", t, EventTypes()...)
 		}
 	}
 	return nil

@@ -87,6 +87,8 @@ type Instance struct {
 	DisconnectedAt time.Time // when it was let go; zero = it was not
 	CreatedAt      time.Time
 	NovaAt         time.Time // Nova's updated_at of the server when it was last seen; zero = not known
+	DeleteTries    int       // how many times Nova took or refused the call to delete its server
+	DeleteTriedAt  time.Time // when last; zero = never
 	CallID         uuid.UUID // of the create call that made, or is about to be known to have made, ServerID; not stored with the instance
 }
 

@@ -18,6 +18,7 @@ type LaunchSpec struct {
 	RAMMB          int               `json:"ram_mb"`
 	DiskGB         int               `json:"disk_gb,omitempty"`
 	ImageID        string            `json:"image_id"`
+	ImageRef       string            `json:"image,omitempty"` // what an order through a connection calls the image, for reuse
 	NetworkIDs     []string          `json:"network_ids"`
 	KeyName        string            `json:"key_name,omitempty"`
 	SecurityGroups []string          `json:"security_groups,omitempty"`

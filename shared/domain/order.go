@@ -29,6 +29,7 @@ type Order struct {
 	BodySHA256 []byte // of the canonical request, to tell a repeat from another order under the same id
 	Spec       OrderSpec
 	Status     OrderStatus
+	Problem    *Problem // why it has ended otherwise than as it was asked for, where no instance says it
 	CreatedAt  time.Time
 	Instances  []Instance
 	Callback   *Callback // one that is to be made with the order, which then gets every event of it
@@ -109,10 +110,7 @@ func (o Order) Evaluate() OrderStatus {
 		return o.Status
 	}
 	if o.RollingBack() {
-		if slices.ContainsFunc(o.Instances, Instance.left) {
-			return OrderRunning
-		}
-		return OrderRolledBack
+		return o.rolledBack()
 	}
 	failed := 0
 	for _, i := range o.Instances {
@@ -132,13 +130,32 @@ func (o Order) Evaluate() OrderStatus {
 	return OrderPartial
 }
 
+// rolledBack is the status of an order of which nothing is to stay. It fails when Nova was asked often enough to delete what is left.
+func (o Order) rolledBack() OrderStatus {
+	left := o.Left()
+	switch {
+	case len(left) == 0:
+		return OrderRolledBack
+	case slices.ContainsFunc(left, func(i Instance) bool { return !o.undeletable(i) }):
+		return OrderRunning
+	}
+	return OrderFailed
+}
+
 // Abandoned is the status of an order on which nobody can work any more, because its connection has ended: that of its instances as
 // they are, all of which are decided. What can no longer be done (to stop them, start idle ones, or roll back) is not waited for.
 func (o Order) Abandoned() OrderStatus {
+	gone := make([]bool, len(o.Instances)) // a server that was idle, and of which nothing came
+	for n, i := range o.Instances {
+		gone[n] = o.IsReplaced(i)
+	}
 	o.Spec = OrderSpec{}
 	o.Instances = slices.Clone(o.Instances)
 	for n := range o.Instances {
-		if i := &o.Instances[n]; !i.Settled() {
+		switch i := &o.Instances[n]; {
+		case gone[n]:
+			i.State = InstanceError
+		case !i.Settled():
 			i.State = InstanceUnknown
 		}
 	}
@@ -149,6 +166,9 @@ func (o Order) Abandoned() OrderStatus {
 func (o Order) settled(i Instance) bool {
 	if i.letGo() {
 		return true
+	}
+	if o.IsReplaced(i) {
+		return false
 	}
 	if o.Spec.Stopped {
 		switch i.State {
@@ -167,28 +187,19 @@ func (o Order) starts(i Instance) bool {
 	return o.Spec.Reuse && !o.Spec.Stopped && i.State == InstanceStopped
 }
 
-// RollingBack says whether nothing of the order is to stay: it is all or nothing, and one of its instances could not be
-// had or is gone. That follows from the instances alone, so a rollback that has begun is gone on with by whoever comes.
-func (o Order) RollingBack() bool {
-	switch o.Status {
-	case OrderDone, OrderPartial, OrderFailed:
-		return false
-	}
-	return o.Spec.OnFailure == Rollback && slices.ContainsFunc(o.Instances, Instance.lost)
+// IsReused says whether the instance was idle, and the order has taken it.
+func (o Order) IsReused(i Instance) bool { return o.Spec.Reuse && i.CreatedAt.Before(o.CreatedAt) }
+
+// IsReplaced says whether the order is to have another instance for one that was idle and is gone.
+func (o Order) IsReplaced(i Instance) bool {
+	return o.Status == OrderRunning && o.IsReused(i) && !i.letGo() && (i.State == InstanceDeleting || i.State == InstanceDeleted)
 }
 
-// lost says whether the instance cannot be had, or is gone.
-func (i Instance) lost() bool {
-	return i.State == InstanceError || i.State == InstanceDeleting || i.State == InstanceDeleted
-}
+// HasReplaced says whether one of the order's instances is to be replaced.
+func (o Order) HasReplaced() bool { return slices.ContainsFunc(o.Instances, o.IsReplaced) }
 
 // letGo says whether the instance was disconnected: then no order does anything to its server any more, nor waits for it.
 func (i Instance) letGo() bool { return !i.DisconnectedAt.IsZero() }
-
-// left says whether there is, or may be, a server of the instance.
-func (i Instance) left() bool {
-	return i.State != InstanceDeleted && !i.letGo() && (i.ServerID != "" || i.Problem == nil)
-}
 
 // Step is what is to be done next for one instance of an order.
 type Step string
@@ -218,7 +229,7 @@ func (o Order) Next() []Step {
 		case i.letGo(), o.Status != OrderRunning:
 		case rollingBack && o.awaits(i, rollbackPatience):
 		case rollingBack:
-			steps[n] = i.undo()
+			steps[n] = o.undo(i)
 		case !i.Decided():
 			steps[n] = StepCreate
 		case o.Spec.Stopped && i.State == InstanceActive:
@@ -228,16 +239,6 @@ func (o Order) Next() []Step {
 		}
 	}
 	return steps
-}
-
-func (i Instance) undo() Step {
-	switch {
-	case !i.Decided():
-		return StepForgo
-	case i.ServerID == "", i.State == InstanceDeleting, i.State == InstanceDeleted:
-		return StepNone
-	}
-	return StepDelete
 }
 
 // Undecided counts the instances that Nova has neither accepted nor refused.

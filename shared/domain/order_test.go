@@ -189,3 +189,30 @@ func TestAttendedOrders(t *testing.T) {
 		})
 	}
 }
+
+// TestReusedIsReplaced when it is gone before the order is done, and never makes the order done.
+func TestReusedIsReplaced(t *testing.T) {
+	t.Parallel()
+	placed := time.Now()
+	idle := func(s InstanceState) Instance {
+		return Instance{ServerID: "x", State: s, CreatedAt: placed.Add(-time.Hour)}
+	}
+	fresh := Instance{ServerID: "y", State: InstanceDeleted, CreatedAt: placed}
+	for name, tc := range map[string]struct {
+		instance  Instance
+		replaced  bool
+		want, end OrderStatus // while it is worked on, and when it is abandoned
+	}{
+		"deleted":             {idle(InstanceDeleted), true, OrderRunning, OrderFailed},
+		"being deleted":       {idle(InstanceDeleting), true, OrderRunning, OrderFailed},
+		"started":             {idle(InstanceActive), false, OrderDone, OrderDone},
+		"a new one, deleted":  {fresh, false, OrderDone, OrderDone},
+		"not started as yet":  {idle(InstanceStopped), false, OrderRunning, OrderDone},
+		"disconnected by now": {Instance{ServerID: "x", State: InstanceDeleted, CreatedAt: placed.Add(-time.Hour), DisconnectedAt: placed}, false, OrderDone, OrderDone},
+	} {
+		o := Order{Spec: OrderSpec{Reuse: true}, Status: OrderRunning, CreatedAt: placed, Instances: []Instance{tc.instance}}
+		if o.HasReplaced() != tc.replaced || o.Evaluate() != tc.want || o.Abandoned() != tc.end {
+			t.Errorf("%s: replaced is %t, the order is %s, and %s when it is abandoned", name, o.HasReplaced(), o.Evaluate(), o.Abandoned())
+		}
+	}
+}

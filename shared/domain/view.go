@@ -49,7 +49,7 @@ func NewView(who Identity, scope Scope, project string) (View, error) {
 		}
 		return View{}, apperr.New(apperr.Forbidden, "scope=cloud needs the admin role, or a reader of the system")
 	}
-	return View{}, apperr.InvalidField("scope", "is not a scope", Scopes()...)
+	return View{}, apperr.Unknown("scope", "scope", string(scope), Scopes()...)
 }
 
 func defaultScope(who Identity, project string) Scope {

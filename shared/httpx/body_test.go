@@ -3,8 +3,10 @@ package httpx
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -25,10 +27,28 @@ type thing struct {
 	Labels map[string]string `json:"labels"`
 	Key    domain.Secret     `json:"key"`
 	Even   even              `json:"even"`
-	Inner  []struct {
-		ID   string `json:"id"`
-		Size int    `json:"size"`
-	} `json:"inner"`
+	Inner  []part            `json:"inner"`
+}
+
+type part struct {
+	ID   string `json:"id"`
+	Size int    `json:"size"`
+}
+
+// numbered are so many labels.
+func numbered(n int) string {
+	labels := make([]string, n)
+	for i := range labels {
+		labels[i] = fmt.Sprintf("%q:\"x\"", strconv.Itoa(i))
+	}
+	return strings.Join(labels, ",")
+}
+
+func inner(ids ...string) (parts []part) {
+	for _, id := range ids {
+		parts = append(parts, part{ID: id})
+	}
+	return parts
 }
 
 // even has a mind of its own about what is right.
@@ -65,7 +85,8 @@ func TestBodyTaken(t *testing.T) {
 		"white space around": {" \r\n\t{\"name\":\"a\"}\n ", thing{Name: "a"}},
 		"all":                {`{"name":"é✓","count":-3,"small":255,"ratio":1e3,"start":true,"list":["a"],"labels":{"k":"v"},"key":"s","even":2}`, thing{"é✓", -3, 255, 1000, &yes, []string{"a"}, map[string]string{"k": "v"}, "s", 2, nil}},
 		"nulls":              {`{"name":null,"start":null,"list":null}`, thing{}},
-		"a doubled key":      {`{"name":"a","name":"b"}`, thing{Name: "b"}}, // the last one counts, as everywhere in Go
+		"equal keys apart":   {`{"name":"a","labels":{"name":"a","k":"{\"k\":"},"inner":[{"id":"a"},{"id":"a"}]}`, thing{Name: "a", Labels: map[string]string{"name": "a", "k": `{"k":`}, Inner: inner("a", "a")}},
+		"labels in capitals": {`{"labels":{"a":"1","A":"2"}}`, thing{Labels: map[string]string{"a": "1", "A": "2"}}},
 		"escapes":            {`{"name":"\u0041\ud83d\ude00"}`, thing{Name: "A😀"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -115,6 +136,13 @@ func TestBodyRefused(t *testing.T) {
 		"a list for an object":    {`{"labels":[]}`, apperr.Invalid, "labels", "must be an object, not array"},
 		"an inner field":          {`{"inner":[{"id":"a"},{"size":"b"}]}`, apperr.Invalid, "inner.size", "must be a whole number, not string"},
 		"a number for a secret":   {`{"key":5}`, apperr.Invalid, "key", "must be a string"},
+		"a key twice":             {`{"name":"a","count":1,"name":"a"}`, apperr.Invalid, "name", "name: is given twice"},
+		"a key twice, escaped":    {"{ \"name\" : \"a\" ,\n\"n\\u0061me\" : \"b\" }", apperr.Invalid, "name", "name: is given twice"},
+		"a label twice":           {`{"count":1,"labels":{"a":"1","b":"\"a\"","a":"2"},"start":true}`, apperr.Invalid, "labels.a", "labels.a: is given twice"},
+		"an inner key twice":      {`{"list":["x","x"],"inner":[{"id":"a"},{"id":"b","size":-1,"id":"c"}]}`, apperr.Invalid, "inner[1].id", "inner[1].id: is given twice"},
+		"an object twice":         {`{"labels":{},"labels":{}}`, apperr.Invalid, "labels", "labels: is given twice"},
+		"one of many labels":      {`{"labels":{` + numbered(100) + `,"40":"x"}}`, apperr.Invalid, "labels.40", "labels.40: is given twice"},
+		"one of few labels":       {`{"labels":{` + numbered(100) + `,"4":"x"}}`, apperr.Invalid, "labels.4", "labels.4: is given twice"},
 		"what a type says itself": {`{"even":3}`, apperr.Invalid, "even", "is odd"},
 		"too deep":                {`{"list":` + deep, apperr.Invalid, "", "exceeded max depth"},
 		"invalid UTF-8":           {"{\"name\":\"\xff\"}", apperr.Invalid, "", "not UTF-8"},
@@ -181,7 +209,7 @@ func (broken) Read([]byte) (int, error) { return 0, errors.New("read tcp 10.0.0.
 func FuzzBody(f *testing.F) {
 	for _, seed := range []string{
 		`{}`, `{"name":"a","count":1,"small":2,"ratio":0.5,"start":false,"list":["x"],"labels":{"a":"b"},"key":"k","even":4,"inner":[{"id":"i","size":1}]}`,
-		`{"nam":1}`, `{"count":1e400}`, `{"inner":[{"size":"x"}]}`, `{"name":"\ud800"}`, `{"a":1}{}`, `[[[[`, "\xff", "{\"\x00\":1}", `null`, ``,
+		`{"nam":1}`, `{"name":"a","labels":{"a":"\\","\u0061":"b"}}`, `{"count":1e400}`, `{"inner":[{"size":"x"}]}`, `{"name":"\ud800"}`, `{"a":1}{}`, `[[[[`, "\xff", "{\"\x00\":1}", `null`, ``,
 	} {
 		f.Add([]byte(seed))
 	}
@@ -210,4 +238,21 @@ func FuzzBody(f *testing.F) {
 			t.Errorf("%v %s", err, diff)
 		}
 	})
+}
+
+// BenchmarkBody reads an order of 50 servers, of which each is described in full.
+func BenchmarkBody(b *testing.B) {
+	var body strings.Builder
+	body.WriteString(`{"name":"a","inner":[`)
+	for range 50 {
+		body.WriteString(`{"id":"4f6d6c0a-52b8-4b0e-9b7c-6f0f5a1f7c42","size":12345},`)
+	}
+	body.WriteString(`{"id":"` + strings.Repeat("x", 1<<14) + `"}]}`)
+	data := body.String()
+	b.SetBytes(int64(len(data)))
+	for b.Loop() {
+		if _, err := Body[thing](post(data)); err != nil {
+			b.Fatal(err)
+		}
+	}
 }

@@ -25,7 +25,7 @@ func Negotiate(r *http.Request, offered ...string) (string, error) {
 		}
 	}
 	if best == "" {
-		err := apperr.InvalidField("Accept", "is for none of the content types that there are", slices.Clone(offered)...)
+		err := apperr.Malformed("Accept", "a content type that is offered here", accept, slices.Clone(offered)...)
 		err.Code = apperr.NotAcceptable
 		return "", err
 	}

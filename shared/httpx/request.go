@@ -20,7 +20,7 @@ import (
 // MaxBody is the largest request body: user_data of 64 KiB for a few instances fits many times.
 const MaxBody = 1 << 20
 
-// Body reads the request's JSON into T, strictly: unknown fields, wrong types and trailing data are refused
+// Body reads the request's JSON into T, strictly: unknown and repeated fields, wrong types and trailing data are refused
 // with the field's name.
 func Body[T any](r *http.Request) (in T, err error) {
 	if kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind != "application/json" {
@@ -41,7 +41,7 @@ func Body[T any](r *http.Request) (in T, err error) {
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return in, apperr.New(apperr.Invalid, "the body has more after its JSON value")
 	}
-	return in, nil
+	return in, checkKeys(data)
 }
 
 // Bytes reads the request's body as it is.
@@ -133,13 +133,13 @@ func (q Query) Text(name string) string { return q.values.Get(name) }
 
 // Int is a whole number within bounds.
 func (q Query) Int(name string, byDefault, least, most int) (int, error) {
-	text := q.values.Get(name)
-	if text == "" {
+	given := q.values.Get(name)
+	if given == "" {
 		return byDefault, nil
 	}
-	n, err := strconv.Atoi(text)
+	n, err := strconv.Atoi(given)
 	if err != nil || n < least || n > most {
-		return 0, apperr.InvalidField(name, fmt.Sprintf("must be a whole number from %d to %d", least, most))
+		return 0, apperr.Malformed(name, fmt.Sprintf("a whole number from %d to %d", least, most), given)
 	}
 	return n, nil
 }
@@ -154,7 +154,7 @@ func (q Query) Bool(name string) (value, given bool, err error) {
 	case "false":
 		return false, true, nil
 	}
-	return false, true, apperr.InvalidField(name, "must be true or false", "true", "false")
+	return false, true, apperr.Malformed(name, "true or false", q.values.Get(name), "true", "false")
 }
 
 // OneOf is one of the allowed values; "" when it is absent.
@@ -163,7 +163,7 @@ func (q Query) OneOf(name string, allowed ...string) (string, error) {
 	if text == "" || slices.Contains(allowed, text) {
 		return text, nil
 	}
-	return "", apperr.InvalidField(name, "is not one of the allowed values", allowed...)
+	return "", apperr.Unknown(name, "value", text, allowed...)
 }
 
 // Next is the URL of the next page: the same request with another marker.

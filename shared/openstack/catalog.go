@@ -2,7 +2,6 @@ package openstack
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -49,7 +48,7 @@ func (s *Session) choose(found catalog, service string) (string, error) {
 		return found.endpoint(service, s.cloud.region, s.cloud.iface)
 	}
 	if known := found.allRegions(); !slices.Contains(known, s.region) {
-		return "", apperr.InvalidField("region", fmt.Sprintf("unknown region %.64q", s.region), known...)
+		return "", apperr.Unknown("region", "region", s.region, known...)
 	}
 	return found.endpoint(service, s.region, s.cloud.iface)
 }

@@ -63,9 +63,9 @@ func (w Worker) write(ctx context.Context, order domain.Order, news []domain.Ins
 	return w.Orders.Get(ctx, order.ProjectID, order.ID)
 }
 
-// reread reads an order anew that waits for the end of a create call: the call's fence may be over.
+// reread reads an order anew in which time decides: that waits for the end of a create call, whose fence may be over, or is rolled back.
 func (w Worker) reread(ctx context.Context, order domain.Order) (domain.Order, error) {
-	if !order.WaitsForCalls() {
+	if !order.WaitsForCalls() && !order.RollingBack() {
 		return order, nil
 	}
 	return w.Orders.Get(ctx, order.ProjectID, order.ID)

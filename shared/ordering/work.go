@@ -54,6 +54,7 @@ type Store interface {
 // Instances is where it is written what is seen of instances.
 type Instances interface {
 	Change(ctx context.Context, known []domain.Instance) (told int, err error)
+	DeleteCounter
 }
 
 // Worker works on orders.
@@ -197,8 +198,8 @@ func (w Worker) attend(ctx context.Context, cloud Cloud, order domain.Order, cla
 		if order, err = w.Observe(ctx, cloud, order); err != nil {
 			continue
 		}
-		if order.Evaluate() != domain.OrderRunning {
-			return nil
+		if order.Evaluate() != domain.OrderRunning || order.HasReplaced() {
+			return nil // that is for Prepare, at the next time
 		}
 		if more, err := w.step(ctx, cloud, order, claim); err != nil || !more {
 			return err
@@ -230,7 +231,7 @@ func (w Worker) step(ctx context.Context, cloud Cloud, order domain.Order, claim
 		all.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			err := w.do(ctx, cloud, claim, i, step)
+			err := w.do(ctx, cloud, order, claim, i, step)
 			if err != nil {
 				slog.WarnContext(ctx, "order step", "instance_id", i.ID, "step", step, "error", err)
 			}
@@ -243,14 +244,14 @@ func (w Worker) step(ctx context.Context, cloud Cloud, order domain.Order, claim
 	return more, errors.Join(refused...)
 }
 
-func (w Worker) do(ctx context.Context, cloud Cloud, claim domain.Claim, i domain.Instance, step domain.Step) error {
+func (w Worker) do(ctx context.Context, cloud Cloud, order domain.Order, claim domain.Claim, i domain.Instance, step domain.Step) error {
 	switch step {
 	case domain.StepStop:
 		return cloud.StopServer(ctx, i.ServerID)
 	case domain.StepStart:
 		return cloud.StartServer(ctx, i.ServerID)
 	case domain.StepDelete:
-		return cloud.DeleteServer(ctx, i.ServerID)
+		return Delete(ctx, cloud, w.Instances, i, order.CreatedAt)
 	}
 	i.State, i.Problem = domain.InstanceError, domain.Forgone()
 	return w.Orders.Decide(ctx, claim, i)

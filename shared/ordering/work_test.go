@@ -129,12 +129,24 @@ func (d *desk) Change(_ context.Context, known []domain.Instance) (int, error) {
 	defer d.mu.Unlock()
 	for _, k := range known {
 		for n := range d.order.Instances {
-			if d.order.Instances[n].ID == k.ID {
-				d.order.Instances[n] = k
+			if stored := &d.order.Instances[n]; stored.ID == k.ID {
+				k.DeleteTries, k.DeleteTriedAt = stored.DeleteTries, stored.DeleteTriedAt
+				*stored = k
 			}
 		}
 	}
 	return len(known), nil
+}
+
+func (d *desk) DeleteTried(_ context.Context, i domain.Instance, _ time.Time) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for n := range d.order.Instances {
+		if tried := &d.order.Instances[n]; tried.ID == i.ID {
+			tried.DeleteTries, tried.DeleteTriedAt = tried.DeleteTries+1, time.Now()
+		}
+	}
+	return nil
 }
 
 func (d *desk) Get(context.Context, string, uuid.UUID) (domain.Order, error) {

@@ -15,21 +15,6 @@ insert into orders (project_id, id, domain_id, user_id, body_sha256, spec, conne
 values ($1, $2, $3, $4, $5, $6, $7, $8, 'running', 1, true)
 on conflict do nothing`
 
-	// An instance is idle that is stopped, and that nobody has ordered or asked anything of that is still to be done. The
-	// smallest that suffices is taken.
-	reuseSQL = `
-with idle as (
-    select i.project_id, i.id from instances i
-    where i.project_id = $1 and i.connection_id = $2 and i.state = 'stopped' and i.disconnected_at is null and i.missed_at is null
-      and i.server_id is not null and coalesce(i.spec->'metadata', '{}') @> $5
-      and (i.spec->>'vcpus')::int >= $6 and (i.spec->>'ram_mb')::int >= $7 and coalesce((i.spec->>'disk_gb')::int, 0) >= $8
-      and not exists (select from actions a where a.project_id = i.project_id and a.instance_id = i.id and a.status = 'running')
-      and not exists (select from orders o where o.project_id = i.project_id and o.id = i.order_id and o.status = 'running')
-    order by (i.spec->>'ram_mb')::int, (i.spec->>'vcpus')::int, i.created_at limit 1 for update skip locked
-)
-update instances i set order_id = $3, position = $4, updated_at = clock_timestamp()
-from idle where i.project_id = idle.project_id and i.id = idle.id`
-
 	// Once the order's callback is there, it hears of what was taken as of what is new.
 	reusedSQL = `
 with row as (
@@ -70,12 +55,11 @@ func allocate(ctx context.Context, tx pgx.Tx, order domain.Order) error {
 	var taken []int
 	reused := make([]bool, len(order.Instances))
 	for n, i := range order.Instances {
+		var err error
 		if order.Spec.Reuse {
-			tag, err := tx.Exec(ctx, reuseSQL, order.ProjectID, order.ConnectionID, order.ID, n, labels(i), i.Spec.VCPUs, i.Spec.RAMMB, i.Spec.DiskGB)
-			if err != nil {
+			if reused[n], err = takeIdle(ctx, tx, order, n, i.Spec, uuid.Nil); err != nil {
 				return err
 			}
-			reused[n] = tag.RowsAffected() == 1
 		}
 		if reused[n] {
 			taken = append(taken, n)
@@ -91,14 +75,6 @@ func allocate(ctx context.Context, tx pgx.Tx, order domain.Order) error {
 	}
 	_, err := tx.Exec(ctx, reusedSQL, order.ProjectID, order.ID, taken)
 	return err
-}
-
-// labels are the metadata that an idle instance must have, too.
-func labels(i domain.Instance) map[string]string {
-	if i.Spec.Metadata == nil {
-		return map[string]string{}
-	}
-	return i.Spec.Metadata
 }
 
 // ResolvedSQL writes what an order's instances are made of, under the order's claim.

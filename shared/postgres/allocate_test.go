@@ -63,7 +63,7 @@ func through(c domain.Connection, n int) domain.Order {
 	for n := range o.Instances {
 		i := &o.Instances[n]
 		i.ConnectionID = c.ID
-		i.Spec = domain.LaunchSpec{Metadata: map[string]string{"pool": "a"}}
+		i.Spec = domain.LaunchSpec{Metadata: map[string]string{"pool": "a"}, ImageRef: "debian"}
 		i.Spec.Sized(domain.Flavor{ID: "f", VCPUs: 2, RAMMB: 2048, DiskGB: 10})
 	}
 	return o

@@ -85,9 +85,9 @@ func insertCallback(ctx context.Context, tx pgx.Tx, c domain.Callback) (domain.C
 	case err != nil:
 		return c, err
 	case !knowsInstance:
-		return c, apperr.InvalidField("instance_id", "is no instance of "+where(c))
+		return c, apperr.Malformed("instance_id", "the id of an instance of "+where(c), c.InstanceID.String())
 	case !knowsOrder:
-		return c, apperr.InvalidField("order_id", "is no order of "+where(c))
+		return c, apperr.Malformed("order_id", "the id of an order of "+where(c), c.OrderID.String())
 	}
 	if c.Events == nil {
 		c.Events = []string{}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -24,7 +25,7 @@ id, project_id, coalesce(order_id, '00000000-0000-0000-0000-000000000000'), name
 problem, updated_at, origin, spec, addresses, key_name, key_fingerprint, seq,
 coalesce(seen_at, '0001-01-01'), coalesce(missed_at, '0001-01-01'),
 coalesce(connection_id, '00000000-0000-0000-0000-000000000000'), remote, coalesce(disconnected_at, '0001-01-01'), created_at,
-coalesce(nova_at, '0001-01-01'), `
+coalesce(nova_at, '0001-01-01'), delete_tries, coalesce(delete_tried_at, '0001-01-01'), `
 )
 
 // changeInstanceSQL writes what is known of an instance, and its event, in one statement. It writes nothing when that is
@@ -74,6 +75,14 @@ const instanceData = `jsonb_strip_nulls(jsonb_build_object(
 // and CallID of each count; a zero SeenAt is now. What was known since a later moment stays, and so does a deleted instance.
 func (i Instances) Change(ctx context.Context, known []domain.Instance) (told int, err error) {
 	return i.ChangeAfter(ctx, known, nil)
+}
+
+// DeleteTried counts a call to delete the instance's server that Nova took or refused. Tries from before a moment count no more.
+func (i Instances) DeleteTried(ctx context.Context, tried domain.Instance, since time.Time) error {
+	_, err := i.DB.pool.Exec(ctx, `
+update instances set delete_tries = case when delete_tried_at >= $3 then delete_tries + 1 else 1 end, delete_tried_at = clock_timestamp()
+where project_id = $1 and id = $2`, tried.ProjectID, tried.ID, since)
+	return classify(err)
 }
 
 // inOrder sorts instances, so that two replicas that change the same ones do not wait for each other.

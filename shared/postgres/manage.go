@@ -29,7 +29,7 @@ select ` + instanceColumns + ` from row`
 	// Whoever takes over what was let go, or is managed through a connection that has ended, manages the same instance.
 	takeOverSQL = `
 with row as (
-    update instances set connection_id = $3, disconnected_at = null, seq = seq + 1, updated_at = clock_timestamp()
+    update instances set connection_id = $3, disconnected_at = null, reusable = false, seq = seq + 1, updated_at = clock_timestamp()
     where project_id = $1 and id = $2
     returning *, state as previous_state
 ), event as (` + instanceEventSQL + ` row)

@@ -213,7 +213,7 @@ const concludeSQL = `
 with before as (
     select * from orders where project_id = $1 and id = $2 and status = 'running' for update
 ), after as (
-    update orders o set status = $3, payload = null, seq = o.seq + 1, updated_at = clock_timestamp()
+    update orders o set status = $3, problem = $4, payload = null, seq = o.seq + 1, updated_at = clock_timestamp()
     from before b where o.project_id = b.project_id and o.id = b.id and $3 <> 'running'
     returning o.*, b.status as previous_status
 )
@@ -221,12 +221,12 @@ insert into events (project_id, subject, seq, type, at, order_id, connection_id,
 select project_id, id::text, seq, '` + domain.OrderEvent + `', updated_at, id, connection_id, ` + orderData + ` from after`
 
 // orderData is the data of an order's event, from a row of orders with previous_status.
-const orderData = `jsonb_strip_nulls(jsonb_build_object('order_id', id, 'status', status, 'previous_status', previous_status))`
+const orderData = `jsonb_strip_nulls(jsonb_build_object('order_id', id, 'status', status, 'previous_status', previous_status, 'fault', problem))`
 
-// Conclude writes the status that follows from the instances, and its event; a final one is never changed.
+// Conclude writes the status that follows from the instances, the order's Problem, and its event; a final one is never changed.
 func (o Orders) Conclude(ctx context.Context, order domain.Order) error {
 	return classify(again(func() error {
-		_, err := o.DB.pool.Exec(ctx, concludeSQL, order.ProjectID, order.ID, order.Evaluate())
+		_, err := o.DB.pool.Exec(ctx, concludeSQL, order.ProjectID, order.ID, order.Evaluate(), order.Problem)
 		return err
 	}))
 }
@@ -234,7 +234,7 @@ func (o Orders) Conclude(ctx context.Context, order domain.Order) error {
 const (
 	getOrderSQL = `
 select id, project_id, domain_id, user_id, body_sha256, spec, status, created_at,
-       coalesce(connection_id, '00000000-0000-0000-0000-000000000000'), payload, calls_recorded, clock_timestamp()
+       coalesce(connection_id, '00000000-0000-0000-0000-000000000000'), payload, calls_recorded, problem, clock_timestamp()
 from orders where project_id = $1 and id = $2`
 
 	orderInstancesSQL = `
@@ -247,7 +247,7 @@ func (o Orders) Get(ctx context.Context, projectID string, id uuid.UUID) (domain
 	batch := &pgx.Batch{}
 	batch.Queue(getOrderSQL, projectID, id).QueryRow(func(row pgx.Row) error {
 		return row.Scan(&order.ID, &order.ProjectID, &order.DomainID, &order.UserID, &order.BodySHA256, &order.Spec, &order.Status,
-			&order.CreatedAt, &order.ConnectionID, &order.Payload, &order.CallsRecorded, &order.ReadAt)
+			&order.CreatedAt, &order.ConnectionID, &order.Payload, &order.CallsRecorded, &order.Problem, &order.ReadAt)
 	})
 	batch.Queue(orderInstancesSQL, projectID, id).Query(func(rows pgx.Rows) (err error) {
 		order.Instances, err = pgx.CollectRows(rows, pgx.RowToStructByPos[domain.Instance])

@@ -15,7 +15,7 @@ import (
 // The newest come first, from behind a marker. Ids are the caller's, so their order is not that of time.
 const (
 	listedOrdersSQL = `
-select id, project_id, spec, status, created_at, coalesce(connection_id, '00000000-0000-0000-0000-000000000000'),
+select id, project_id, spec, status, problem, created_at, coalesce(connection_id, '00000000-0000-0000-0000-000000000000'),
        coalesce(claimed_until > clock_timestamp(), false)
 from orders
 where ($2::text[] is null or status = any($2)) and (created_at, id) < ($3, $4) and project_id = $1`
@@ -54,13 +54,13 @@ func (o Orders) mark(ctx context.Context, q domain.OrderQuery) (any, error) {
 	err := o.DB.pool.QueryRow(ctx, "select created_at from orders where project_id = $1 and id = $2 and ($3::uuid is null or connection_id = $3)",
 		q.ProjectID, q.Marker, orNullID(q.ConnectionID)).Scan(&at)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, apperr.InvalidField("marker", "is no order of this list")
+		return nil, apperr.Malformed("marker", "the id of an order of this list", q.Marker.String())
 	}
 	return at, classify(err)
 }
 
 func scanListed(row pgx.CollectableRow) (l domain.ListedOrder, err error) {
-	err = row.Scan(&l.ID, &l.ProjectID, &l.Spec, &l.Status, &l.CreatedAt, &l.ConnectionID, &l.Busy)
+	err = row.Scan(&l.ID, &l.ProjectID, &l.Spec, &l.Status, &l.Problem, &l.CreatedAt, &l.ConnectionID, &l.Busy)
 	l.CreatedAt = l.CreatedAt.UTC()
 	return l, err
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
 // page lists orders and gives their ids.
@@ -102,5 +103,43 @@ func TestListOrders(t *testing.T) {
 		if _, err := l.List(t.Context(), q); apperr.CodeOf(err) != apperr.Invalid || apperr.As(err).Fields[0].Field != "marker" {
 			t.Errorf("%s as a marker: got %v", what, err)
 		}
+	}
+}
+
+// TestOrderProblem is kept with the order, and told with its end.
+func TestOrderProblem(t *testing.T) {
+	t.Parallel()
+	l := newLender(t)
+	o := newOrder(1)
+	if _, err := l.Place(t.Context(), o, long); err != nil {
+		t.Fatal(err)
+	}
+	instances := postgres.Instances{DB: l.DB}
+	began := get(t, l.Orders, o)
+	for range 2 {
+		if err := instances.DeleteTried(t.Context(), began.Instances[0], began.CreatedAt); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stored := get(t, l.Orders, o)
+	if i := stored.Instances[0]; i.DeleteTries != 2 || i.DeleteTriedAt.Before(stored.CreatedAt) || stored.Problem != nil {
+		t.Errorf("got %d tries, the last at %s, %+v", i.DeleteTries, i.DeleteTriedAt, stored.Problem)
+	}
+	if err := instances.DeleteTried(t.Context(), began.Instances[0], stored.ReadAt); err != nil {
+		t.Fatal(err)
+	}
+	if i := get(t, l.Orders, o).Instances[0]; i.DeleteTries != 1 {
+		t.Errorf("since later there are %d tries", i.DeleteTries)
+	}
+	stored.Status, stored.Problem = domain.OrderFailed, &domain.Problem{Code: "not_rolled_back", Detail: "a s1 (out of volumes)"}
+	if err := l.Conclude(t.Context(), stored); err != nil {
+		t.Fatal(err)
+	}
+	listed, err := l.List(t.Context(), domain.OrderQuery{Through: domain.Through{ProjectID: "p1"}, Limit: 1})
+	if err != nil || len(listed) != 1 || *listed[0].Problem != *stored.Problem || *get(t, l.Orders, o).Problem != *stored.Problem {
+		t.Errorf("read back is %+v %v", listed, err)
+	}
+	if got := testkit.Scalar[string](t, l.conn, "select data->'fault'->>'code' from events where subject = $1 and seq = 2", o.ID.String()); got != "not_rolled_back" {
+		t.Errorf("the event has the fault %q", got)
 	}
 }

@@ -46,7 +46,7 @@ func (c Callbacks) Deliveries(ctx context.Context, projectID string, id uuid.UUI
 	case err != nil:
 		return nil, classify(err)
 	case q.Marker != uuid.Nil && !marker.Valid:
-		return nil, apperr.InvalidField("marker", "is no delivery of this callback, or one that is not kept any more")
+		return nil, apperr.Malformed("marker", "the id of a delivery of this callback that is still kept", q.Marker.String())
 	}
 	rows, _ := c.DB.pool.Query(ctx, deliveriesSQL, projectID, id, q.Status, marker, q.Limit)
 	found, err := pgx.CollectRows(rows, scanDelivery)

@@ -17,7 +17,7 @@ func (l lender) idle(t *testing.T, c domain.Connection, f domain.Flavor, labels 
 	t.Helper()
 	o := through(c, 1)
 	i := &o.Instances[0]
-	i.Spec = domain.LaunchSpec{Metadata: labels}
+	i.Spec = domain.LaunchSpec{Metadata: labels, ImageID: debian, ImageRef: "debian"}
 	i.Spec.Sized(f)
 	if _, err := l.PlaceDelegated(t.Context(), o); err != nil {
 		t.Fatal(err)
@@ -37,6 +37,9 @@ func reusing(c domain.Connection, n int) domain.Order {
 	o.Spec.Reuse = true
 	return o
 }
+
+// debian is the id of an image.
+const debian = "7d3f1d6c-52b8-4b0e-9b7c-6f0f5a1f7c42"
 
 var (
 	fits = domain.Flavor{ID: "fits", VCPUs: 2, RAMMB: 2048, DiskGB: 10}
@@ -65,12 +68,16 @@ func TestReuse(t *testing.T) {
 		"an order that runs": "update orders set status = 'running' where id = (select order_id from instances where id = $1)",
 		"an action that runs": fmt.Sprintf(`insert into actions (project_id, id, connection_id, instance_id, user_id, verb)
 			select 'p1', gen_random_uuid(), '%s', $1, 'u1', 'start'`, c.ID),
-		"let go":          "update instances set disconnected_at = now() where id = $1",
-		"missed":          "update instances set missed_at = now() where id = $1",
-		"active":          "update instances set state = 'active' where id = $1",
-		"being started":   "update instances set state = 'updating' where id = $1",
-		"without server":  "update instances set server_id = null where id = $1",
-		"another project": "update instances set project_id = 'p2', order_id = null where id = $1",
+		"let go":                              "update instances set disconnected_at = now() where id = $1",
+		"missed":                              "update instances set missed_at = now() where id = $1",
+		"active":                              "update instances set state = 'active' where id = $1",
+		"being started":                       "update instances set state = 'updating' where id = $1",
+		"connected, and stopped by its owner": "update instances set origin = 'connected' where id = $1",
+		"taken back by its owner":             "update instances set reusable = false where id = $1",
+		"another image":                       `update instances set spec = spec || '{"image": "ubuntu", "image_id": "x"}' where id = $1`,
+		"from a volume":                       `update instances set spec = spec - 'image' || '{"image_id": ""}' where id = $1`,
+		"without server":                      "update instances set server_id = null where id = $1",
+		"another project":                     "update instances set project_id = 'p2', order_id = null where id = $1",
 	} {
 		busy[name] = l.idle(t, c, fits, labels)
 		l.exec(t, sql, busy[name])

@@ -47,7 +47,7 @@ func (s Sessions) End(ctx context.Context, id []byte) (sealed []byte, err error)
 
 func noSession(err error) error {
 	if errors.Is(err, pgx.ErrNoRows) {
-		return apperr.Wrap(apperr.NotFound, err, "there is no such session")
+		return apperr.Wrap(apperr.NotFound, err, "unknown session")
 	}
 	return classify(err)
 }

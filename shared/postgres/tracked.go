@@ -35,7 +35,7 @@ func (i Instances) ListTracked(ctx context.Context, projectID, marker string, li
 	var known bool
 	err = i.DB.pool.QueryRow(ctx, "select exists (select from instances where project_id = $1 and server_id = $2)", projectID, marker).Scan(&known)
 	if err == nil && !known {
-		return nil, apperr.InvalidField("marker", "is no tracked server: take it from the answer's next")
+		return nil, apperr.Malformed("marker", "the id of a tracked server, as the answer's next has it", marker)
 	}
 	return nil, classify(err)
 }

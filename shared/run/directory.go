@@ -92,7 +92,7 @@ func owners(ctx context.Context, functions []function) (map[string]string, error
 		}
 	}
 	if len(found) == 0 {
-		return nil, errors.New("there is no HTTP function")
+		return nil, errors.New("no function serves HTTP")
 	}
 	return found, nil
 }

@@ -300,8 +300,8 @@ func TestOwners(t *testing.T) {
 		`a serves "GET /{x}/y", which does not begin with a`:  {listed("a", "GET /{x}/y")},
 		`a serves "GET /v1/{x}", which does not begin with a`: {listed("a", "GET /v1/{x}")},
 		`a serves "GET /v1", which does not begin with a`:     {listed("a", "GET /v1")},
-		"broken: no way":            {broken},
-		"there is no HTTP function": {{name: "collect-stats"}},
+		"broken: no way":          {broken},
+		"no function serves HTTP": {{name: "collect-stats"}},
 	} {
 		if _, err := owners(t.Context(), list); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)

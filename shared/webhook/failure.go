@@ -36,7 +36,7 @@ func noAnswer(err error) error {
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
 		return apperr.New(apperr.Unavailable, "the receiver closed the connection without an answer")
 	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
-		return apperr.New(apperr.Unavailable, "there is no way to the receiver")
+		return apperr.New(apperr.Unavailable, "the receiver's host cannot be reached: no route")
 	}
 	return apperr.New(apperr.BadGateway, "the receiver gave no answer that makes sense")
 }

@@ -47,13 +47,13 @@ func keyOf(secret domain.Secret) ([]byte, error) {
 // sign gives one signature for each secret, separated by spaces.
 func sign(secrets []domain.Secret, id string, at time.Time, body []byte) (string, error) {
 	if len(secrets) == 0 {
-		return "", apperr.New(apperr.Internal, "the event cannot be signed: there is no secret")
+		return "", apperr.New(apperr.Internal, "the event cannot be signed: its callback has no secret")
 	}
 	signatures := make([]string, len(secrets))
 	for i, secret := range secrets {
 		key, err := keyOf(secret)
 		if err != nil {
-			return "", apperr.New(apperr.Internal, "the event cannot be signed: the secret is none")
+			return "", apperr.New(apperr.Internal, "the event cannot be signed: a secret of its callback is malformed")
 		}
 		mac := hmac.New(sha256.New, key)
 		mac.Write([]byte(id + "." + strconv.FormatInt(at.Unix(), 10) + "."))

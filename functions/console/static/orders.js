@@ -36,7 +36,7 @@ function all(refresh) {
   more.hidden = true;
   const node = el('div', {}, heading('Orders', el('a', { class: 'button primary', href: '#/launch' }, 'Launch')), list.node, nothing, more);
   const row = (order) => list.row(el('a', { href: `#/orders/${order.id}`, 'data-key': 'open' }, names(order)), mark(order.status), sum(order),
-    [...new Set(order.instances.filter((i) => i.error).map((i) => i.error.detail))].slice(0, 2).map((text) => el('span', { class: 'error' }, text)), age(order.created_at));
+    [...new Set([order, ...order.instances].filter((i) => i.error).map((i) => i.error.detail))].slice(0, 2).map((text) => el('span', { class: 'error' }, text)), age(order.created_at));
 
   async function load() {
     const orders = await pages.load('/v1/launch');
@@ -75,7 +75,7 @@ function one(id) {
     states = new Map(order.instances.map((i) => [i.id, i.state]));
     keyed(list.body, order.instances, (i) => i.id, row);
     const stuck = order.instances.some((i) => i.error?.code === 'interrupted');
-    set(end, order.status === 'running' && !stuck ? el('p', { class: 'soft' }, 'This goes on by itself; you may leave.') : null,
+    set(end, order.error ? el('p', { class: 'note bad' }, order.error.detail) : null, order.status === 'running' && !stuck ? el('p', { class: 'soft' }, 'This goes on by itself; you may leave.') : null,
       stuck ? el('p', { class: 'note' }, 'The launch was interrupted. Send the same order again, with the same id, to finish it.') : null);
     return inMotion(order.status);
   }

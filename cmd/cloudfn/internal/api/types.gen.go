@@ -205,6 +205,15 @@ const (
 	Rollback LaunchRequestOnFailure = "rollback"
 )
 
+// Defines values for OrderErrorCode.
+const (
+	OrderErrorCodeConflict       OrderErrorCode = "conflict"
+	OrderErrorCodeDelegationLost OrderErrorCode = "delegation_lost"
+	OrderErrorCodeForbidden      OrderErrorCode = "forbidden"
+	OrderErrorCodeInvalid        OrderErrorCode = "invalid"
+	OrderErrorCodeNotRolledBack  OrderErrorCode = "not_rolled_back"
+)
+
 // Defines values for OrderStatus.
 const (
 	OrderStatusDone       OrderStatus = "done"
@@ -711,7 +720,7 @@ type ConnectionRequest struct {
 	// ExpiresAt Until when: in the future, and 366 days ahead at most.
 	ExpiresAt time.Time `json:"expires_at"`
 
-	// ID Of an application credential: its id.
+	// ID Of an application credential: its id. One whose only role is reader is refused, unless the actions are `connect` alone.
 	ID *string `json:"id,omitempty"`
 
 	// IdleTimeout It also ends when nothing was asked for through it for as long: 1h to 8784h, such as 24h.
@@ -730,7 +739,7 @@ type ConnectionRequest struct {
 	Secret *string `json:"secret,omitempty"`
 
 	// UsableBy Ids of the users and projects that may act through it, besides the caller. Of a project it is every user with a role
-	// that may do more than read.
+	// that may do more than read. An id has 32 or 64 hexadecimal digits, but for a Keystone whose ids have another form: a name is refused.
 	UsableBy *[]KeystoneID `json:"usable_by,omitempty"`
 }
 
@@ -1134,7 +1143,7 @@ type LaunchRequest struct {
 	// OnFailure What becomes of the servers when one cannot be had. `rollback`: all or nothing.
 	OnFailure *LaunchRequestOnFailure `json:"on_failure,omitempty"`
 
-	// Reuse Take idle servers of the connection before new ones are made. Only with `connection_id`, and not with `on_failure: rollback`,
+	// Reuse Take idle servers of the connection before new ones are made. Their disks are as their last use has left them. Only with `connection_id`, and not with `on_failure: rollback`,
 	// `generate_key`, `user_data` or ids of instances.
 	Reuse *bool `json:"reuse,omitempty"`
 
@@ -1215,6 +1224,9 @@ type Order struct {
 	// CreatedAt RFC 3339 in UTC.
 	CreatedAt Time `json:"created_at"`
 
+	// Error Why the order has ended otherwise than as it was asked for, where no instance says it.
+	Error *OrderError `json:"error,omitempty"`
+
 	// ID A UUID in lower case.
 	ID UUID `json:"id"`
 
@@ -1243,8 +1255,23 @@ type OrderCallback struct {
 	Status CallbackStatus `json:"status"`
 }
 
+// OrderError Why the order has ended otherwise than as it was asked for, where no instance says it.
+type OrderError struct {
+	// Code `not_rolled_back`: Nova was asked often enough to delete servers, and they are still there; `detail` names them, with Nova's
+	// reason. The others: why what was ordered through a connection was abandoned.
+	Code   OrderErrorCode `json:"code"`
+	Detail string         `json:"detail"`
+}
+
+// OrderErrorCode `not_rolled_back`: Nova was asked often enough to delete servers, and they are still there; `detail` names them, with Nova's
+// reason. The others: why what was ordered through a connection was abandoned.
+type OrderErrorCode string
+
 // OrderEvent defines model for OrderEvent.
 type OrderEvent struct {
+	// Fault Why the order has ended otherwise than as it was asked for, where no instance says it.
+	Fault *OrderError `json:"fault,omitempty"`
+
 	// OrderID A UUID in lower case.
 	OrderID UUID `json:"order_id"`
 
@@ -1555,6 +1582,32 @@ type ServerAgent struct {
 
 	// ReadyAt When the agent said that it is there. Null until then. What becomes of it later is not watched.
 	ReadyAt *time.Time `json:"ready_at"`
+}
+
+// ServerChange defines model for ServerChange.
+type ServerChange struct {
+	// Reusable Whether orders with `reuse` may take the server.
+	Reusable bool `json:"reusable"`
+}
+
+// ServerChanged defines model for ServerChanged.
+type ServerChanged struct {
+	// ConnectionID The connection through which it is managed.
+	ConnectionID UUID `json:"connection_id"`
+
+	// ID The instance's id.
+	ID UUID `json:"id"`
+
+	// Origin `launched`: it came from an order. `connected`: it was there before.
+	Origin   InstanceOrigin `json:"origin"`
+	Reusable bool           `json:"reusable"`
+
+	// ServerID A UUID in lower case.
+	ServerID UUID `json:"server_id"`
+
+	// State The state, in words that do not change with Nova's versions. `requested`: Nova has not said yes yet. `updating`:
+	// something is in progress. `unknown`: its cell is away, which does not mean that the server is gone.
+	State InstanceState `json:"state"`
 }
 
 // ServerConnect defines model for ServerConnect.

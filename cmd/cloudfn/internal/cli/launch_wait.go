@@ -149,6 +149,9 @@ func (a *app) outcome(o api.Order) error {
 			fmt.Fprintf(a.err, "%s: %s (%s)\n", output.Clean(i.Name), output.Clean(i.Error.Detail), output.Clean(string(i.Error.Code)))
 		}
 	}
+	if o.Error != nil {
+		fmt.Fprintf(a.err, "order: %s (%s)\n", output.Clean(o.Error.Detail), output.Clean(string(o.Error.Code)))
+	}
 	switch o.Status {
 	case api.OrderStatusDone, api.OrderStatusRunning:
 		return nil

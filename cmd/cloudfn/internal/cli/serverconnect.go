@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strconv"
 
 	"github.com/spf13/cobra"
 
@@ -72,6 +73,44 @@ func (s *servers) completeUntracked(cmd *cobra.Command, args []string, begun str
 		found, err := s.find(ctx, client, filter{has: true})
 		return offers(found, args, begun), err
 	})(cmd, args, begun)
+}
+
+func (s *servers) reusableCommand() *cobra.Command {
+	var off bool
+	cmd := &cobra.Command{
+		Use: "reusable SERVER", Short: "Let orders with --reuse take a server while it is stopped", Args: cobra.ExactArgs(1), ValidArgsFunction: s.completeServers(1),
+		Long: `Let orders with --reuse take a server of your project that is managed through a connection, while it is stopped. Its disk stays as it is.
+What was launched through the connection can be taken anyhow, until --off says no.`,
+		Annotations: calls("changeServer", "listServers"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if s.connection != "" {
+				return wrong("--connection does not go with it: only a user of the server's own project says what may be reused")
+			}
+			client, err := s.api(cmd.Context())
+			if err != nil {
+				return err
+			}
+			t, err := s.resolveOne(cmd.Context(), client, args[0])
+			if err != nil {
+				return err
+			}
+			made, _, err := api.Send[api.ServerChanged](cmd.Context(), client, http.MethodPatch, "/v1/servers/"+t.id, api.ServerChange{Reusable: !off})
+			if err != nil {
+				return err
+			}
+			return output.One(&s.print, made, func(c api.ServerChanged) string { return c.ID }, changedFacts)
+		},
+	}
+	cmd.Flags().BoolVar(&off, "off", false, "no longer, whatever it came from")
+	return cmd
+}
+
+var changedFacts = []output.Column[api.ServerChanged]{
+	{Title: "INSTANCE", Text: func(c api.ServerChanged) string { return c.ID }},
+	{Title: "SERVER", Text: func(c api.ServerChanged) string { return c.ServerID }},
+	{Title: "STATE", State: true, Text: func(c api.ServerChanged) string { return string(c.State) }},
+	{Title: "CONNECTION", Text: func(c api.ServerChanged) string { return c.ConnectionID }},
+	{Title: "REUSABLE", Text: func(c api.ServerChanged) string { return strconv.FormatBool(c.Reusable) }},
 }
 
 func (s *servers) disconnectCommand() *cobra.Command {

@@ -27,7 +27,7 @@ func (a *app) serversCommand() *cobra.Command {
 	s := &servers{app: a}
 	c := group("servers", "List, show and act on servers",
 		s.listCommand(), s.showCommand(), s.startCommand(), s.stopCommand(), s.rebootCommand(), s.deleteCommand(),
-		s.deployCommand(), s.connectCommand(), s.disconnectCommand(), s.actionCommand())
+		s.deployCommand(), s.connectCommand(), s.disconnectCommand(), s.reusableCommand(), s.actionCommand())
 	c.Aliases = []string{"server"}
 	c.Long = `List, show and act on servers. SERVER is the id of a server, or of the instance that it is tracked as, or a name that only
 one server has. -o name prints for each server what other commands take: its name, or its id where that is not enough.`
