@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
@@ -26,10 +27,13 @@ func TestAnActionIsSentAgain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			var mu sync.Mutex // a handler may still run when its connection has ended
 			ids, n := map[string]int{}, 0
 			client := clientOf(t, func(w http.ResponseWriter, req *http.Request) {
 				var body api.ServerAction
 				_ = json.NewDecoder(req.Body).Decode(&body)
+				mu.Lock()
+				defer mu.Unlock()
 				ids[value(body.ID)]++
 				switch n++; {
 				case n <= tc.breaks:
@@ -49,6 +53,8 @@ func TestAnActionIsSentAgain(t *testing.T) {
 			if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("it ends with %v", err)
 			}
+			mu.Lock()
+			defer mu.Unlock()
 			if len(ids) != 1 || ids[""] != 0 || tc.given != "" && ids[tc.given] == 0 {
 				t.Errorf("it was sent under the ids %v", ids)
 			}
