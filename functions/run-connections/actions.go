@@ -27,6 +27,8 @@ const (
 	actionPause   = 1500 * time.Millisecond
 	retryPause    = 5 * time.Second // the shortest, and the longest, between two tries of what fails
 	longestRetry  = 30 * time.Second
+	// An action that was begun while its connection was being suspended is left alone for so long.
+	suspendedPause = 5 * time.Second
 
 	// An action waits for so long for a server that Nova is at work on; a deployment has more of that to wait for.
 	actionPatience = 10 * time.Minute
@@ -67,7 +69,7 @@ func (s *service) actOn(ctx context.Context, c domain.Connection, claim uuid.UUI
 		s.unopened(ctx, c, unopened.cause)
 		err = s.releaseUnopened(writing, c, claim, action, unopened.cause)
 	} else {
-		err = s.endAction(writing, action, claim, done, err)
+		err = s.endAction(writing, c, action, claim, done, err)
 	}
 	if err != nil && !errors.Is(err, domain.ErrFenced) {
 		slog.WarnContext(ctx, "action not noted", "action_id", action.ID, "error", err)
@@ -79,11 +81,15 @@ func (s *service) releaseUnopened(ctx context.Context, c domain.Connection, clai
 	if !errors.Is(cause, errLost) {
 		return s.actions.Release(ctx, action, claim, retryPause)
 	}
+	status, _, err := s.delegations.Status(ctx, c.ProjectID, c.ID)
+	if err == nil && status.IsOpen() { // it has been given another trust or secret since
+		return s.actions.Release(ctx, action, claim, retryPause)
+	}
 	c.Status, c.Reason = domain.ConnectionLost, domain.LostReason(c.Kind)
 	return s.actions.End(ctx, action, claim, endedBy(c))
 }
 
-func (s *service) endAction(ctx context.Context, action domain.DelegatedAction, claim uuid.UUID, done bool, failed error) error {
+func (s *service) endAction(ctx context.Context, c domain.Connection, action domain.DelegatedAction, claim uuid.UUID, done bool, failed error) error {
 	switch {
 	case done:
 		return s.actions.End(ctx, action, claim, nil)
@@ -95,7 +101,7 @@ func (s *service) endAction(ctx context.Context, action domain.DelegatedAction, 
 	}
 	slog.WarnContext(ctx, "action", "action_id", action.ID, "action", action.Ask.Verb, "instance_id", action.InstanceID, "error", failed)
 	over := ordering.Final(failed) || apperr.CodeOf(failed) == apperr.DelegationLost
-	if now, err := s.clock.Now(ctx); err == nil && now.Sub(action.CreatedAt) > retryFor {
+	if now, err := s.clock.Now(ctx); err == nil && now.Sub(c.WaitingSince(action.CreatedAt)) > retryFor {
 		over = true
 	}
 	if over {
@@ -114,6 +120,9 @@ func (s *service) do(ctx context.Context, c domain.Connection, action domain.Del
 	if c.Status, c.Reason, err = s.delegations.Status(ctx, c.ProjectID, c.ID); err != nil {
 		return false, err
 	}
+	if c.Status == domain.ConnectionSuspended {
+		return false, pausedError{suspendedPause}
+	}
 	if permission, ok := domain.PermissionFor(action.Ask.Verb); ok {
 		if err := c.Permits(now, permission); err != nil {
 			return false, err
@@ -129,7 +138,7 @@ func (s *service) do(ctx context.Context, c domain.Connection, action domain.Del
 		}
 		return err
 	})
-	if err == nil && !done && now.Sub(action.CreatedAt) > retryFor {
+	if err == nil && !done && now.Sub(c.WaitingSince(action.CreatedAt)) > retryFor {
 		err = errNoEnd
 	}
 	return done, err

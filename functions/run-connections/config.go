@@ -5,6 +5,7 @@ package runconnections
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -51,7 +52,7 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 	}
 	s.pending = obs.Gauge("cloudfn.connections.revocations_pending", "Trusts of connections that have ended, which Keystone did not let us delete.")
 	s.cloud = newSessions(keys)
-	s.cloud.accepted, s.cloud.readFlavors = s.accepted, s.readFlavors
+	s.cloud.current, s.cloud.accepted, s.cloud.readFlavors = delegations.Current, s.accepted, s.readFlavors
 	s.cloud.login = func(ctx context.Context) (account, error) {
 		session, err := own.Login(ctx)
 		if err != nil {
@@ -79,6 +80,11 @@ func (t trustee) Through(ctx context.Context, trust string) (session, error) {
 
 // KnowsTrust looks at a trust.
 func (t trustee) KnowsTrust(ctx context.Context, id string) error { return t.own.KnowsTrust(ctx, id) }
+
+// FindTrust finds a trust that was given to the account by its end.
+func (t trustee) FindTrust(ctx context.Context, trustor, projectID string, end time.Time) (id string, found bool, err error) {
+	return t.own.FindTrust(ctx, trustor, projectID, end)
+}
 
 // credential opens a session with an application credential. A 404 may also come from whatever stands where Keystone should.
 func credential(ctx context.Context, cloud *openstack.Cloud, c domain.Connection, secret domain.Secret) (session, error) {

@@ -17,7 +17,7 @@ func (s *service) ends(ctx context.Context, b *batch) error {
 		return err
 	}
 	for _, connection := range over {
-		if connection.Status == domain.ConnectionActive {
+		if connection.Status.IsOpen() {
 			if err := s.expire(ctx, connection); err != nil {
 				return err
 			}
@@ -26,7 +26,7 @@ func (s *service) ends(ctx context.Context, b *batch) error {
 			b.begin("ending/"+connection.ID.String(), "connections", cloudOf(connection), func() { s.revoke(ctx, connection) })
 		}
 	}
-	return nil
+	return s.oldTrusts(ctx, b)
 }
 
 // expire ends a connection whose time is over.
@@ -35,7 +35,7 @@ func (s *service) expire(ctx context.Context, c domain.Connection) error {
 	if c.EndsAt().Before(c.ExpiresAt) {
 		reason = fmt.Sprintf("it was not used for %s", c.IdleTimeout)
 	}
-	ended, err := s.connections.End(ctx, c.ProjectID, c.ID, domain.ConnectionExpired, reason, c.Kind != domain.TrustConnection)
+	ended, err := s.connections.Expire(ctx, c, reason, c.Kind != domain.TrustConnection)
 	if ended {
 		slog.InfoContext(ctx, "a connection has ended", "connection_id", c.ID, "reason", reason)
 		s.wake("deliver-events")
@@ -53,14 +53,14 @@ const (
 // revoke takes a trust back. While Keystone does not let it, as while the trust's user is disabled or lacks the role, it stays on the list;
 // its owner and the operator are notified once.
 func (s *service) revoke(ctx context.Context, c domain.Connection) {
-	cause := s.cloud.revoke(ctx, c)
+	cause := s.cloud.revoke(ctx, c.DelegationID)
 	s.cloud.forget(c.ID)
 	if cause != nil && errors.Is(ctx.Err(), context.Canceled) {
 		return // this process ends
 	}
 	ctx, cancel := ending(ctx)
 	defer cancel()
-	if cause != nil && !errors.Is(cause, errLost) && s.trustIsOver(ctx, c) {
+	if cause != nil && !errors.Is(cause, errLost) && s.trustIsOver(ctx, c.TrustExpiresAt) {
 		cause = nil
 	}
 	notified, err := s.recordRevocation(ctx, c, cause)
@@ -73,9 +73,9 @@ func (s *service) revoke(ctx context.Context, c domain.Connection) {
 }
 
 // trustIsOver says whether the trust has ended by itself, for when Keystone cannot be asked.
-func (s *service) trustIsOver(ctx context.Context, c domain.Connection) bool {
+func (s *service) trustIsOver(ctx context.Context, end time.Time) bool {
 	now, err := s.clock.Now(ctx)
-	return err == nil && now.After(c.TrustExpiresAt.Add(clockSkew))
+	return err == nil && now.After(end.Add(clockSkew))
 }
 
 // recordRevocation records that Keystone has the trust no longer, or with a cause that it may still have it.
@@ -86,16 +86,20 @@ func (s *service) recordRevocation(ctx context.Context, c domain.Connection, cau
 		}
 		return notified, err
 	}
-	reason := "Keystone could not be asked to delete the trust: cloudfn tries on"
-	if errors.Is(cause, errLost) {
-		reason = "Keystone does not let the trust be deleted while its user is disabled or lacks the delegated role: delete it by hand, or cloudfn does when they are back"
-	}
-	notified, err = s.delegations.MarkRevocationPending(ctx, c, reason, firstPause, longestRevocationPause)
+	notified, err = s.delegations.MarkRevocationPending(ctx, c, pendingReason(cause), firstPause, longestRevocationPause)
 	if notified {
 		slog.WarnContext(ctx, "a trust cannot be deleted in Keystone, and is tried again until it is gone", "connection_id", c.ID,
 			"project_id", c.ProjectID, "trust_expires_at", c.TrustExpiresAt, "error", cause)
 	}
 	return notified, err
+}
+
+// pendingReason says why a trust could not be deleted.
+func pendingReason(cause error) string {
+	if errors.Is(cause, errLost) {
+		return "Keystone does not let the trust be deleted while its user is disabled or lacks the delegated role: delete it by hand, or cloudfn does when they are back"
+	}
+	return "Keystone could not be asked to delete the trust: cloudfn tries on"
 }
 
 // reportPending shows the operator how many trusts Keystone did not let us delete.

@@ -91,7 +91,7 @@ func (s *service) workOn(ctx context.Context, cloud session, c domain.Connection
 	if err != nil {
 		return err
 	}
-	if now.Sub(order.CreatedAt) > retryFor {
+	if now.Sub(c.WaitingSince(order.CreatedAt)) > retryFor {
 		return errTooLong
 	}
 	wanted, err := s.openOrder(order)

@@ -21,13 +21,18 @@ type (
 		Claim(ctx context.Context, kind, key string, claimFor time.Duration) (claim uuid.UUID, held bool, err error)
 	}
 	connectionStore interface {
-		End(ctx context.Context, projectID string, id uuid.UUID, status domain.ConnectionStatus, reason string, revoked bool) (ended bool, err error)
+		Lose(ctx context.Context, lost domain.Connection, reason string, revoked bool) (ended bool, err error)
+		Expire(ctx context.Context, over domain.Connection, reason string, revoked bool) (ended bool, err error)
 	}
 	delegationStore interface {
 		Ending(ctx context.Context, limit int) ([]domain.Connection, error)
 		Work(ctx context.Context, limit int) ([]domain.Connection, error)
 		MarkRevoked(ctx context.Context, c domain.Connection) (notified bool, err error)
 		MarkRevocationPending(ctx context.Context, c domain.Connection, reason string, first, longest time.Duration) (notified bool, err error)
+		OldTrusts(ctx context.Context, limit int) ([]domain.OldTrust, error)
+		TakeTrust(ctx context.Context, t domain.OldTrust) (isOurs bool, err error)
+		MarkTrustGone(ctx context.Context, t domain.OldTrust) (notified bool, err error)
+		MarkTrustPending(ctx context.Context, t domain.OldTrust, reason string, first, longest time.Duration) (notified bool, err error)
 		PendingRevocations(ctx context.Context) (int64, error)
 		MarkReachable(ctx context.Context, projectID string, id uuid.UUID, flavors []domain.Flavor) error
 		CheckClouds(ctx context.Context) ([]domain.RemoteCloud, error)
@@ -194,7 +199,7 @@ func (s *service) work(ctx context.Context, b *batch) error {
 
 // serve does what waits of one connection. Its orders take longer than its actions, so they have a pool of their own.
 func (s *service) serve(ctx context.Context, b *batch, c domain.Connection) {
-	if c.Status != domain.ConnectionActive {
+	if !c.Status.IsOpen() {
 		s.abandon(ctx, c)
 		return
 	}
@@ -246,7 +251,7 @@ func (s *service) unopened(ctx context.Context, c domain.Connection, cause error
 	var err error
 	if errors.Is(cause, errLost) {
 		slog.WarnContext(ctx, "a delegation is lost", "connection_id", c.ID, "error", cause)
-		_, err = s.connections.End(ctx, c.ProjectID, c.ID, domain.ConnectionLost, domain.LostReason(c.Kind), c.Kind != domain.TrustConnection)
+		_, err = s.connections.Lose(ctx, c, domain.LostReason(c.Kind), c.Kind != domain.TrustConnection)
 		s.wake("deliver-events")
 	} else {
 		slog.ErrorContext(ctx, "a connection cannot be used now", "connection_id", c.ID, "error", cause)

@@ -39,6 +39,7 @@ type session interface {
 type account interface {
 	Through(ctx context.Context, trust string) (session, error)
 	KnowsTrust(ctx context.Context, id string) error
+	FindTrust(ctx context.Context, trustor, projectID string, end time.Time) (id string, found bool, err error)
 }
 
 // opener opens what was sealed for this function.
@@ -68,6 +69,8 @@ type sessions struct {
 	credential func(ctx context.Context, c domain.Connection, secret domain.Secret) (session, error)
 	seal       opener
 
+	// current reads a connection as it is now: it may have been given another trust or secret since it was listed.
+	current func(ctx context.Context, projectID string, id uuid.UUID) (domain.Connection, error)
 	// accepted is called after each login, which took so long, and readFlavors with the first session of each entry.
 	accepted    func(ctx context.Context, c domain.Connection, in session, took time.Duration)
 	readFlavors func(ctx context.Context, c domain.Connection, in session)
@@ -84,15 +87,17 @@ type sessions struct {
 type entry struct {
 	sync.Mutex // while it is being opened the others wait: they would only log in, too
 
-	session session
-	opened  time.Time // when Keystone was last asked for one
-	known   bool      // the flavors have been read with one
-	lost    error     // then nobody tries again
+	connection domain.Connection // as it was last seen: of its newest generation
+	session    session
+	opened     time.Time // when Keystone was last asked for one
+	known      bool      // the flavors have been read with one
+	lost       error     // then nobody tries again
 }
 
 func newSessions(seal opener) *sessions {
 	return &sessions{
 		seal: seal, kept: expirable.NewLRU[uuid.UUID, *entry](keptSessions, nil, sessionTTL),
+		current:     func(context.Context, string, uuid.UUID) (domain.Connection, error) { return domain.Connection{}, nil },
 		accepted:    func(context.Context, domain.Connection, session, time.Duration) {},
 		readFlavors: func(context.Context, domain.Connection, session) {},
 	}
@@ -103,13 +108,14 @@ func (s *sessions) in(ctx context.Context, c domain.Connection, stale session) (
 	e := s.entry(c.ID)
 	e.Lock()
 	defer e.Unlock()
+	e.see(c)
 	if e.lost == nil && e.known && e.session != nil && e.session != stale {
 		return e.session, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, loginTimeout)
 	defer cancel()
 	if e.session == nil || e.session == stale || e.lost != nil {
-		if err := s.reopen(ctx, c, e); err != nil {
+		if err := s.reopen(ctx, e); err != nil {
 			return nil, err
 		}
 	}
@@ -127,16 +133,39 @@ func (s *sessions) check(ctx context.Context, c domain.Connection) error {
 	defer e.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, loginTimeout)
 	defer cancel()
-	return s.reopen(ctx, c, e)
+	e.see(c)
+	return s.reopen(ctx, e)
 }
 
-// reopen opens the session of an entry that the caller has locked.
-func (s *sessions) reopen(ctx context.Context, c domain.Connection, e *entry) error {
+// see has an entry go on with what the connection has now. A session of another trust or secret is not used again.
+func (e *entry) see(c domain.Connection) {
+	switch {
+	case c.Generation > e.connection.Generation:
+		e.session, e.known, e.lost = nil, false, nil
+	case c.Generation < e.connection.Generation:
+		return // it was read before it was changed
+	}
+	e.connection = c
+}
+
+// reopen opens the session of an entry that the caller has locked. A connection whose delegation is refused is looked at again: its trust is
+// deleted soon after another one has replaced it.
+func (s *sessions) reopen(ctx context.Context, e *entry) error {
 	if e.lost != nil {
 		return e.lost
 	}
 	e.opened = time.Now()
-	in, err := s.open(ctx, c)
+	in, err := s.open(ctx, e.connection)
+	if errors.Is(err, errLost) {
+		now, readErr := s.current(ctx, e.connection.ProjectID, e.connection.ID)
+		if readErr != nil && apperr.CodeOf(readErr) != apperr.NotFound {
+			return readErr // it says nothing of the delegation
+		}
+		if readErr == nil && now.Generation > e.connection.Generation && now.Status.IsOpen() {
+			e.see(now)
+			in, err = s.open(ctx, now)
+		}
+	}
 	if errors.Is(err, errLost) {
 		e.lost = err
 	}
@@ -144,7 +173,7 @@ func (s *sessions) reopen(ctx context.Context, c domain.Connection, e *entry) er
 		return err
 	}
 	e.session = in
-	s.accepted(ctx, c, in, time.Since(e.opened))
+	s.accepted(ctx, e.connection, in, time.Since(e.opened))
 	return nil
 }
 
@@ -203,41 +232,6 @@ func (s *sessions) openTrust(ctx context.Context, c domain.Connection) (session,
 	default:
 		return nil, known
 	}
-}
-
-// revoke deletes the connection's trust in Keystone. nil means that Keystone has it no longer; errLost that it has, and lets nobody
-// delete it: only its user can, also by a token made of the trust, which takes that the user is enabled and has the role.
-func (s *sessions) revoke(ctx context.Context, c domain.Connection) error {
-	ctx, cancel := context.WithTimeout(ctx, loginTimeout)
-	defer cancel()
-	own, err := s.account(ctx, nil)
-	if err != nil {
-		return err
-	}
-	known := own.KnowsTrust(ctx, c.DelegationID)
-	if apperr.CodeOf(known) == apperr.Unauthenticated { // the account's token is over
-		if own, err = s.account(ctx, own); err != nil {
-			return err
-		}
-		known = own.KnowsTrust(ctx, c.DelegationID)
-	}
-	switch apperr.CodeOf(known) {
-	case "":
-	case apperr.NotFound:
-		return nil
-	case apperr.Forbidden:
-		return apperr.Wrap(apperr.Internal, known, "the service account is not the trustee, or does not log in with a password")
-	default:
-		return known
-	}
-	in, err := own.Through(ctx, c.DelegationID)
-	if err == nil {
-		err = in.DeleteTrust(ctx, c.DelegationID)
-	}
-	if refused(err) {
-		return fmt.Errorf("%w: %w", errLost, err)
-	}
-	return err
 }
 
 // refused says whether Keystone has refused a login, and not only failed.

@@ -20,10 +20,12 @@ const (
 	Forbidden        Code = "forbidden"          // 403: the caller may not do this
 	Quota            Code = "quota_exceeded"     // 403: a quota of the project does not allow it
 	DelegationLost   Code = "delegation_lost"    // 403: Keystone does not accept a connection's delegation any more
+	Suspended        Code = "suspended"          // 403: the connection's project has suspended it
 	NotFound         Code = "not_found"          // 404: absent, or another project's
 	MethodNotAllowed Code = "method_not_allowed" // 405: the path exists, the method does not
 	NotAcceptable    Code = "not_acceptable"     // 406: no representation that the caller accepts
 	Conflict         Code = "conflict"           // 409: the state of the thing does not allow it
+	Precondition     Code = "precondition"       // 412: it is not as If-Match says
 	TooLarge         Code = "too_large"          // 413: the body is over the limit
 	UnsupportedMedia Code = "unsupported_media"  // 415: the body is of another content type
 	Unprocessable    Code = "unprocessable"      // 422: it is understood, and the cloud has nothing that it fits

@@ -24,25 +24,29 @@ const (
 // ConnectionStatus is whether a connection can be acted through.
 type ConnectionStatus string
 
-// The statuses of a connection. Only active is not final: who delegates again makes a new connection.
+// The statuses of a connection. Only active and suspended are not final: who delegates again makes a new connection.
 const (
-	ConnectionActive  ConnectionStatus = "active"
-	ConnectionExpired ConnectionStatus = "expired" // its time is over, or it was not used for as long as its owner said
-	ConnectionLost    ConnectionStatus = "lost"    // Keystone does not accept it any more: revoked, a role taken, a user disabled, a secret changed
-	ConnectionDeleted ConnectionStatus = "deleted" // its owner has ended it; it is shown in its own project only
+	ConnectionActive    ConnectionStatus = "active"
+	ConnectionSuspended ConnectionStatus = "suspended" // nothing is done through it until it is resumed; it ends as an active one does
+	ConnectionExpired   ConnectionStatus = "expired"   // its time is over, or it was not used for as long as its owner said
+	ConnectionLost      ConnectionStatus = "lost"      // Keystone does not accept it any more: revoked, a role taken, a user disabled, a secret changed
+	ConnectionDeleted   ConnectionStatus = "deleted"   // its owner has ended it; it is shown in its own project only
 )
 
 // ConnectionStatuses lists every status, for messages and checks.
 func ConnectionStatuses() []string {
-	return []string{string(ConnectionActive), string(ConnectionExpired), string(ConnectionLost), string(ConnectionDeleted)}
+	return []string{
+		string(ConnectionActive), string(ConnectionSuspended), string(ConnectionExpired), string(ConnectionLost), string(ConnectionDeleted),
+	}
 }
 
 // ConnectionMoves are the statuses that may follow each status of a connection.
 var ConnectionMoves = map[ConnectionStatus][]ConnectionStatus{
-	ConnectionActive:  {ConnectionExpired, ConnectionLost, ConnectionDeleted},
-	ConnectionExpired: {ConnectionDeleted},
-	ConnectionLost:    {ConnectionDeleted},
-	ConnectionDeleted: {},
+	ConnectionActive:    {ConnectionSuspended, ConnectionExpired, ConnectionLost, ConnectionDeleted},
+	ConnectionSuspended: {ConnectionActive, ConnectionExpired, ConnectionLost, ConnectionDeleted},
+	ConnectionExpired:   {ConnectionDeleted},
+	ConnectionLost:      {ConnectionDeleted},
+	ConnectionDeleted:   {},
 }
 
 // Permission is one thing that a connection may permit.
@@ -84,8 +88,16 @@ type Connection struct {
 	Status       ConnectionStatus
 	Reason       string // why it ended, in our words
 
-	TrustExpiresAt time.Time // when Keystone ends the trust by itself
-	Revoked        bool      // Keystone is known to have the trust no longer
+	TrustExpiresAt      time.Time // when Keystone ends the trust by itself
+	CredentialExpiresAt time.Time // when the application credential ends, as far as Keystone shows it
+	TrustIntent         uuid.UUID // under which the trust was announced before it was made; only of one that is not stored yet
+	Revoked             bool      // Keystone is known to have the trust no longer
+	OldTrusts           int       // trusts that newer ones have replaced, and that Keystone may still have; only where it is asked for
+	Generation          int       // grows with each new trust, credential or secret
+	Seq                 int64     // grows with each change that has an event
+
+	SuspendedAt time.Time // zero = it is not
+	ResumedAt   time.Time // zero = never
 
 	ExpiresAt   time.Time
 	IdleTimeout time.Duration // it also ends this long after its last use; 0 = it does not
@@ -134,6 +146,18 @@ func (c Connection) EndsAt() time.Time {
 	return c.ExpiresAt
 }
 
+// IsOpen says whether a connection of the status has not ended.
+func (s ConnectionStatus) IsOpen() bool { return s == ConnectionActive || s == ConnectionSuspended }
+
+// WaitingSince is the moment from which on something that was asked for then has waited: the time before the connection was resumed does
+// not count.
+func (c Connection) WaitingSince(asked time.Time) time.Time {
+	if c.ResumedAt.After(asked) {
+		return c.ResumedAt
+	}
+	return asked
+}
+
 // Owned says whether the caller is of the project in which the connection acts.
 func (c Connection) Owned(who Identity) bool { return who.ProjectID == c.ProjectID }
 
@@ -153,8 +177,11 @@ func (c Connection) Permits(now time.Time, wanted ...Permission) error {
 		return apperr.New(apperr.DelegationLost, "the connection cannot be acted through any more: %s", c.Reason)
 	case c.Status == ConnectionDeleted:
 		return apperr.New(apperr.Forbidden, "the connection has ended: %s", c.Reason)
-	case c.Status != ConnectionActive || !now.Before(c.EndsAt()):
+	case !c.Status.IsOpen() || !now.Before(c.EndsAt()):
 		return apperr.New(apperr.Forbidden, "the connection ended at %s", c.EndsAt().UTC().Format(time.RFC3339))
+	case c.Status == ConnectionSuspended && len(wanted) > 0: // what runs through it may still be looked at
+		return apperr.New(apperr.Suspended, "the connection is suspended since %s: nothing is done through it until its project resumes it",
+			c.SuspendedAt.UTC().Format(time.RFC3339))
 	}
 	for _, p := range wanted {
 		if !slices.Contains(c.Actions, p) {
@@ -216,87 +243,4 @@ func LostReason(kind ConnectionKind) string {
 		return "Keystone does not accept the trust: it was deleted, or its user was disabled or lost the role"
 	}
 	return "Keystone does not accept the application credential: it was deleted, has expired, or its user was disabled or lost the role"
-}
-
-// DelegatedOrder is what run-connections needs of an order besides its instances' specs. It is stored sealed, because user_data is
-// in it.
-type DelegatedOrder struct {
-	Servers   []DelegatedServer `json:"servers"`              // one for each instance, in their order
-	PublicKey string            `json:"public_key,omitempty"` // of the order's generated key pair
-}
-
-// DelegatedServer is one server of a DelegatedOrder.
-type DelegatedServer struct {
-	Image    string   `json:"image"`    // id or unique name
-	Networks []string `json:"networks"` // ids or unique names; none = the project's only one
-	UserData string   `json:"user_data,omitempty"`
-	// Name and Spec are those of the new server that an order with reuse gets when the idle one cannot be had after all.
-	Name string      `json:"name,omitempty"`
-	Spec *LaunchSpec `json:"spec,omitempty"`
-}
-
-// SealedFor is the purpose that the order's DelegatedOrder is sealed for.
-func (o Order) SealedFor() string { return "order/" + o.ProjectID + "/" + o.ID.String() }
-
-// ActionStatus is how far an action has come that is done through a connection.
-type ActionStatus string
-
-// The statuses of an action.
-const (
-	ActionRunning ActionStatus = "running"
-	ActionDone    ActionStatus = "done"   // Nova has accepted it, and of a deployment or a deallocation the end was seen
-	ActionFailed  ActionStatus = "failed" // Problem says why
-)
-
-// ActionStatusMoves are the statuses that may follow each status of an action.
-var ActionStatusMoves = map[ActionStatus][]ActionStatus{
-	ActionRunning: {ActionDone, ActionFailed},
-	ActionDone:    {},
-	ActionFailed:  {},
-}
-
-// DelegatedAction is one thing that is to be done to an instance through a connection.
-type DelegatedAction struct {
-	ID           uuid.UUID
-	ProjectID    string
-	ConnectionID uuid.UUID
-	InstanceID   uuid.UUID
-	ServerID     string // of Connect: the server that is to be taken over
-	UserID       string // who asked
-	Ask          Ask
-	Payload      []byte // a sealed DelegatedDeploy; nil but for Deploy
-	BodySHA256   []byte // of the request, when its caller gave the ID; nil = the ID is ours
-	Repeated     bool   // of one that is stored: the same request has stored it before
-	Status       ActionStatus
-	Problem      *Problem
-	CreatedAt    time.Time
-	UpdatedAt    time.Time
-}
-
-// SealedFor is the purpose that the action's payload is sealed for.
-func (a DelegatedAction) SealedFor() string { return "action/" + a.ProjectID + "/" + a.ID.String() }
-
-// PermissionFor is what a connection must permit for an action. ok is false for what takes no permission.
-func PermissionFor(v Verb) (p Permission, ok bool) {
-	switch v {
-	case Start:
-		return MayStart, true
-	case Stop:
-		return MayStop, true
-	case Reboot:
-		return MayReboot, true
-	case Deploy:
-		return MayDeploy, true
-	case Delete:
-		return MayDeallocate, true
-	case Connect:
-		return MayConnect, true
-	}
-	return "", false
-}
-
-// Through says which instances a look through a connection shows.
-type Through struct {
-	ProjectID    string // the connection's
-	ConnectionID uuid.UUID
 }

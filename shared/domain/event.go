@@ -13,6 +13,7 @@ const (
 	CallbackEvent     = "cloudfn.callback.state.v1"
 	CallbackTestEvent = "cloudfn.callback.test.v1" // made by hand, to try a receiver
 	ConnectionEvent   = "cloudfn.connection.state.v1"
+	ChangeEvent       = "cloudfn.connection.changed.v1"    // which fields of a connection its project has changed
 	RevocationEvent   = "cloudfn.connection.revocation.v1" // a trust could not be taken back in Keystone, or is gone after that
 	ActionEvent       = "cloudfn.action.state.v1"          // of what is done through a connection
 	// UnexpectedServerEvent is about a server that carries an instance's tags and is not its own.
@@ -23,7 +24,7 @@ const (
 
 // EventTypes are the types that a callback may choose from.
 func EventTypes() []string {
-	return []string{InstanceEvent, OrderEvent, CallbackEvent, ConnectionEvent, RevocationEvent, ActionEvent, AgentReadyEvent, UnexpectedServerEvent}
+	return []string{InstanceEvent, OrderEvent, CallbackEvent, ConnectionEvent, ChangeEvent, RevocationEvent, ActionEvent, AgentReadyEvent, UnexpectedServerEvent}
 }
 
 // CheckEventTypes fails on a type that a callback cannot choose, and names it with the field and the types that it can.

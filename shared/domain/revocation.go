@@ -29,13 +29,13 @@ const (
 	RevocationDone    Revocation = "done"    // Keystone has it no longer
 )
 
-// Revocation is how far taking the connection's trust back has come; "" while the connection is active, and of an application credential,
+// Revocation is how far taking the connection's trust back has come; "" while the connection has not ended, and of an application credential,
 // which only its owner can delete.
 func (c Connection) Revocation() Revocation {
 	switch {
-	case c.Kind != TrustConnection || c.Status == ConnectionActive:
+	case c.Kind != TrustConnection || c.Status.IsOpen():
 		return ""
-	case c.Revoked:
+	case c.Revoked && c.OldTrusts == 0:
 		return RevocationDone
 	}
 	return RevocationPending

@@ -63,8 +63,11 @@ func (c *Cloud) Region() string { return c.region }
 // random moment soon after the one given. It is a Conflict when the session's token was delegated itself.
 //
 // Keystone lets a user give a trustee one trust in a project for each end, and also counts deleted ones until the operator purges them.
-// Old releases compare whole seconds. So each attempt chooses the end anew, from twice as much time.
-func (s *Session) CreateTrust(ctx context.Context, who domain.Identity, trustee string, roles []string, after time.Time) (domain.Trust, error) {
+// Old releases compare whole seconds. So each attempt chooses the end anew, from twice as much time. announce is called with the end before each
+// attempt: the trust can be found by it (FindTrust) when its id is never learnt.
+func (s *Session) CreateTrust(
+	ctx context.Context, who domain.Identity, trustee string, roles []string, after time.Time, announce func(end time.Time) error,
+) (domain.Trust, error) {
 	type role struct {
 		Name string `json:"name"`
 	}
@@ -79,6 +82,9 @@ func (s *Session) CreateTrust(ctx context.Context, who domain.Identity, trustee 
 	for attempt := range trustAttempts {
 		end := after.Add(rand.N(trustSpread << attempt)).UTC().Truncate(time.Microsecond) //nolint:gosec // it is not secret
 		request["expires_at"] = end.Format("2006-01-02T15:04:05.000000Z")
+		if err := announce(end); err != nil {
+			return domain.Trust{}, err
+		}
 		id, err := s.postTrust(ctx, request)
 		if apperr.CodeOf(err) != apperr.Conflict {
 			return domain.Trust{ID: id, ExpiresAt: end}, mayDelegate(err)
@@ -150,6 +156,33 @@ func (s *Session) KnowsTrust(ctx context.Context, id string) error {
 	var body struct{}
 	_, err := keystone.Get(ctx, keystone.ServiceURL("OS-TRUST", "trusts", url.PathEscape(id)), &body, nil)
 	return s.confirmAbsent(ctx, err)
+}
+
+// FindTrust finds the trust that a user gave the session's user in a project, by its exact end. found is false when Keystone has none.
+func (s *Session) FindTrust(ctx context.Context, trustor, projectID string, end time.Time) (id string, found bool, err error) {
+	keystone := s.keystone()
+	var body struct {
+		Trusts []struct {
+			ID        string       `json:"id"`
+			Trustor   string       `json:"trustor_user_id"`
+			ProjectID string       `json:"project_id"`
+			ExpiresAt keystoneTime `json:"expires_at"`
+		} `json:"trusts"`
+	}
+	_, err = keystone.Get(ctx, keystone.ServiceURL("OS-TRUST", "trusts")+"?trustee_user_id="+url.QueryEscape(s.userID), &body, nil)
+	if err != nil {
+		return "", false, s.confirmAbsent(ctx, err)
+	}
+	if body.Trusts == nil {
+		return "", false, apperr.New(apperr.BadGateway, "keystone gave a list of trusts without trusts")
+	}
+	for _, t := range body.Trusts {
+		isIt := t.ExpiresAt.Equal(end) || t.ExpiresAt.Equal(end.Truncate(time.Second)) || t.ExpiresAt.Equal(end.Round(time.Second)) // old releases keep seconds
+		if isIt && t.Trustor == trustor && t.ProjectID == projectID {
+			return t.ID, true, nil
+		}
+	}
+	return "", false, nil
 }
 
 // Credential opens a session with an application credential. Unauthenticated or NotFound say that it is not good, or not any more.

@@ -23,7 +23,7 @@ func TestTrustAsItIsAskedFor(t *testing.T) {
 	s := newStub(t)
 	s.answer("POST /v3/OS-TRUST/trusts", 201, `{"trust":{"id":"t1"}}`)
 	after := time.Date(2026, 1, 2, 4, 4, 5, 6000, time.FixedZone("", 3600))
-	trust, err := s.session(t).CreateTrust(t.Context(), delegator, "u2", []string{"member", "x"}, after)
+	trust, err := s.session(t).CreateTrust(t.Context(), delegator, "u2", []string{"member", "x"}, after, unannounced)
 	if late := trust.ExpiresAt.Sub(after); trust.ID != "t1" || err != nil || late < 0 || late > 10*time.Minute {
 		t.Errorf("got %+v %v", trust, err)
 	}
@@ -54,7 +54,7 @@ func TestTrustWhoseEndIsTaken(t *testing.T) {
 			_, _ = w.Write([]byte(`{"trust":{"id":"t1"}}`))
 		})
 		after := time.Date(2026, 1, 2, 4, 4, 5, 0, time.UTC)
-		trust, err := s.session(t).CreateTrust(t.Context(), delegator, "u2", []string{"member"}, after)
+		trust, err := s.session(t).CreateTrust(t.Context(), delegator, "u2", []string{"member"}, after, unannounced)
 		if apperr.CodeOf(err) != want || err == nil && (trust.ID != "t1" || !ends[trust.ExpiresAt.Format("2006-01-02T15:04:05.000000Z")]) {
 			t.Errorf("%d ends are taken: %+v %v", taken, trust, err)
 		}
@@ -83,7 +83,7 @@ func TestTrustsThatKeystoneRefuses(t *testing.T) {
 	} {
 		s := newStub(t)
 		s.answer("POST /v3/OS-TRUST/trusts", tc.status, `{"error":{"message":"`+tc.words+`"}}`)
-		_, err := s.session(t).CreateTrust(t.Context(), delegator, "u2", []string{"member"}, time.Now())
+		_, err := s.session(t).CreateTrust(t.Context(), delegator, "u2", []string{"member"}, time.Now(), unannounced)
 		if apperr.CodeOf(err) != tc.want {
 			t.Errorf("%d %s: got %v", tc.status, tc.words, err)
 		}
@@ -93,7 +93,7 @@ func TestTrustsThatKeystoneRefuses(t *testing.T) {
 	}
 	s := newStub(t)
 	s.answer("POST /v3/OS-TRUST/trusts", 201, `{"trust":{}}`)
-	if _, err := s.session(t).CreateTrust(t.Context(), delegator, "u2", nil, time.Now()); apperr.CodeOf(err) != apperr.BadGateway {
+	if _, err := s.session(t).CreateTrust(t.Context(), delegator, "u2", nil, time.Now(), unannounced); apperr.CodeOf(err) != apperr.BadGateway {
 		t.Errorf("a trust without an id: %v", err)
 	}
 }
@@ -280,3 +280,5 @@ func TestPortsAreCounted(t *testing.T) {
 		t.Errorf("got %d %v", n, err)
 	}
 }
+
+func unannounced(time.Time) error { return nil }

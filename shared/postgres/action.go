@@ -36,7 +36,7 @@ const actionEventSQL = `
 
 const askSQL = `
 with used as (
-    update connections set last_used_at = clock_timestamp() where project_id = $1 and id = $3 and status = 'active' returning id
+    update connections set last_used_at = clock_timestamp() where project_id = $1 and id = $3 and status = 'active' and suspended_at is null returning id
 ), after as (
     insert into actions (project_id, id, connection_id, instance_id, server_id, user_id, verb, hard, payload, body_sha256)
     select $1, $2, id, $4, $5, $6, $7, $8, $9, $11 from used
@@ -48,7 +48,7 @@ select ` + actionColumns + ` from after`
 // maxWaiting is how many actions of a connection may wait at once.
 const maxWaiting = 1000
 
-// Ask stores an action that is to be done, with its event. It is a Conflict when the connection has ended meanwhile, or too many
+// Ask stores an action that is to be done, with its event. It is a Conflict when the connection has ended or was suspended meanwhile, or too many
 // actions wait. One whose ID the caller gave is stored once: sent again it is the stored one, Repeated, and another request of the same
 // ID is a Conflict.
 func (a Actions) Ask(ctx context.Context, wanted domain.DelegatedAction) (stored domain.DelegatedAction, err error) {
@@ -119,7 +119,7 @@ func ask(ctx context.Context, db rowsQuerier, wanted domain.DelegatedAction) (do
 		wanted.UserID, wanted.Ask.Verb, wanted.Ask.Hard, wanted.Payload, maxWaiting, wanted.BodySHA256)
 	stored, err := pgx.CollectExactlyOneRow(rows, scanAction)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return stored, apperr.New(apperr.Conflict, "the connection has ended, or has %d actions that wait: that is as many as there may be", maxWaiting)
+		return stored, apperr.New(apperr.Conflict, "the connection has ended, is suspended, or has %d actions that wait: that is as many as there may be", maxWaiting)
 	}
 	return stored, classify(err)
 }

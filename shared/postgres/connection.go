@@ -17,7 +17,11 @@ type Connections struct{ DB *DB }
 
 const connectionColumns = `
 id, project_id, domain_id, user_id, name, kind, auth_url, region, delegation_id, acts_as, actions, quota, usable_by, flavors,
-status, reason, revoked, trust_expires_at, expires_at, idle_timeout, last_used_at, created_at, updated_at, checked_at`
+status, reason, revoked, trust_expires_at, expires_at, idle_timeout, last_used_at, created_at, updated_at, checked_at,
+generation, seq, credential_expires_at, suspended_at, resumed_at`
+
+// shownStatus is the status of a connection as users see it: one that is suspended is active, because it ends as an active one does.
+const shownStatus = `case when status = 'active' and suspended_at is not null then 'suspended' else status end`
 
 // usedSQL is what runs through a connection: everything that has, or may have, a server.
 const usedSQL = `
@@ -27,17 +31,22 @@ where project_id = $1 and connection_id = $2 and state <> 'deleted' and (server_
 
 func scanConnection(row pgx.CollectableRow) (c domain.Connection, err error) {
 	var idle *time.Duration
-	var used, trustEnd, checked *time.Time
+	var used, trustEnd, checked, credentialEnd, suspended, resumed *time.Time
 	err = row.Scan(&c.ID, &c.ProjectID, &c.DomainID, &c.UserID, &c.Name, &c.Kind, &c.AuthURL, &c.Region, &c.DelegationID, &c.ActsAs,
-		&c.Actions, &c.Quota, &c.UsableBy, &c.Flavors, &c.Status, &c.Reason, &c.Revoked, &trustEnd, &c.ExpiresAt, &idle, &used, &c.CreatedAt, &c.UpdatedAt, &checked)
+		&c.Actions, &c.Quota, &c.UsableBy, &c.Flavors, &c.Status, &c.Reason, &c.Revoked, &trustEnd, &c.ExpiresAt, &idle, &used, &c.CreatedAt, &c.UpdatedAt, &checked,
+		&c.Generation, &c.Seq, &credentialEnd, &suspended, &resumed)
 	if idle != nil {
 		c.IdleTimeout = *idle
 	}
-	if used != nil {
-		c.LastUsedAt = used.UTC()
+	for into, at := range map[*time.Time]*time.Time{
+		&c.LastUsedAt: used, &c.CheckedAt: checked, &c.CredentialExpiresAt: credentialEnd, &c.SuspendedAt: suspended, &c.ResumedAt: resumed,
+	} {
+		if at != nil {
+			*into = at.UTC()
+		}
 	}
-	if checked != nil {
-		c.CheckedAt = checked.UTC()
+	if suspended != nil && c.Status == domain.ConnectionActive {
+		c.Status = domain.ConnectionSuspended
 	}
 	switch {
 	case trustEnd != nil:
@@ -78,10 +87,10 @@ const (
 with after as (
     insert into connections (id, project_id, domain_id, user_id, name, kind, auth_url, region, delegation_id, secret, acts_as, actions,
                              quota, usable_by, flavors, status, expires_at, idle_timeout, trust_expires_at, seq, revoked, checked_at,
-                             next_check_at)
+                             next_check_at, credential_expires_at)
     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, 'active', $16, $17, $18, 1, $6 <> 'trust', clock_timestamp(),
-            clock_timestamp() + $19::interval * (0.8 + 0.4 * random()))
-    returning ` + connectionColumns + `, seq, null::text as previous_status
+            clock_timestamp() + $19::interval * (0.8 + 0.4 * random()), $20)
+    returning ` + connectionColumns + `, null::text as previous_status
 ), event as (` + connectionEventSQL + ` after)
 select ` + connectionColumns + ` from after`
 )
@@ -103,13 +112,14 @@ func (c Connections) Create(ctx context.Context, made domain.Connection) (stored
 		if made.IdleTimeout > 0 {
 			idle = &made.IdleTimeout
 		}
-		var trustEnd *time.Time
-		if !made.TrustExpiresAt.IsZero() {
-			trustEnd = &made.TrustExpiresAt
+		if made.TrustIntent != uuid.Nil {
+			if err := keepTrust(ctx, tx, made.ProjectID, made.TrustIntent); err != nil {
+				return err
+			}
 		}
 		rows, _ := tx.Query(ctx, insertConnectionSQL, made.ID, made.ProjectID, made.DomainID, made.UserID, made.Name, made.Kind, made.AuthURL,
-			made.Region, made.DelegationID, made.Secret, made.ActsAs, made.Actions, made.Quota, made.UsableBy, made.Flavors, made.ExpiresAt, idle, trustEnd,
-			domain.CheckEvery)
+			made.Region, made.DelegationID, made.Secret, made.ActsAs, made.Actions, made.Quota, made.UsableBy, made.Flavors, made.ExpiresAt, idle,
+			orNull(made.TrustExpiresAt), domain.CheckEvery, orNull(made.CredentialExpiresAt))
 		stored, err = pgx.CollectExactlyOneRow(rows, scanConnection)
 		return err
 	})
@@ -136,7 +146,10 @@ func (c Connections) Get(ctx context.Context, who domain.Identity, id uuid.UUID)
 	if err != nil {
 		return found, err
 	}
-	found.Used, err = used(ctx, c.DB.pool, found.ProjectID, id)
+	if found.Used, err = used(ctx, c.DB.pool, found.ProjectID, id); err != nil || found.Status.IsOpen() {
+		return found, classify(err)
+	}
+	found.OldTrusts, err = oldTrusts(ctx, c.DB.pool, found.ProjectID, id)
 	return found, classify(err)
 }
 
@@ -152,8 +165,8 @@ func used(ctx context.Context, db querier, projectID string, id uuid.UUID) (n do
 // List reads a page of connections, the oldest first. Used is filled in.
 func (c Connections) List(ctx context.Context, who domain.Identity, q domain.ConnectionQuery) ([]domain.Connection, error) {
 	rows, _ := c.DB.pool.Query(ctx, "select "+connectionColumns+" from connections where "+visible+`
-  and case when $3 then status = 'active' and (usable_by && $2::text[] or project_id = $1 and user_id = $6 and $1 = any($2)) else project_id = $1 end
-  and case when cardinality($7::text[]) > 0 then status = any($7::text[]) else status <> 'deleted' end
+  and case when $3 then status = 'active' and suspended_at is null and (usable_by && $2::text[] or project_id = $1 and user_id = $6 and $1 = any($2)) else project_id = $1 end
+  and case when cardinality($7::text[]) > 0 then `+shownStatus+` = any($7::text[]) else status <> 'deleted' end
   and id > $4 order by id limit $5`, who.ProjectID, names(who), q.Usable, q.Marker, q.Limit, who.UserID, q.Statuses) // ids are version 7: the order of time
 	found, err := pgx.CollectRows(rows, scanConnection)
 	if err != nil {
@@ -163,38 +176,18 @@ func (c Connections) List(ctx context.Context, who domain.Identity, q domain.Con
 		if found[n].Used, err = used(ctx, c.DB.pool, found[n].ProjectID, found[n].ID); err != nil {
 			return nil, classify(err)
 		}
+		if found[n].Status.IsOpen() {
+			continue
+		}
+		if found[n].OldTrusts, err = oldTrusts(ctx, c.DB.pool, found[n].ProjectID, found[n].ID); err != nil {
+			return nil, classify(err)
+		}
 	}
 	return found, nil
 }
 
 // Now is the database's clock.
 func (c Connections) Now(ctx context.Context) (time.Time, error) { return c.DB.Now(ctx) }
-
-// endConnectionSQL ends a connection and wipes its secret; an end of a higher rank follows one of a lower, and never itself.
-const endConnectionSQL = `
-with before as (
-    select id, status from connections
-    where project_id = $1 and id = $2 and status <> 'deleted' and (status = 'active' or $3 = 'deleted')
-    for no key update
-), after as (
-    update connections c
-    set status = $3, reason = $4, secret = null, revoked = c.revoked or $5, seq = c.seq + 1, updated_at = clock_timestamp()
-    from before b where c.id = b.id
-    returning c.project_id, c.id, c.seq, c.updated_at, c.status, c.reason, b.status as previous_status
-), event as (` + connectionEventSQL + ` after)
-select count(*) from after`
-
-// End ends a connection: its secret is wiped, and nobody acts through it any more. revoked says that nothing of it is left in
-// Keystone that could be taken back. ended is false when it had ended so already.
-func (c Connections) End(
-	ctx context.Context, projectID string, id uuid.UUID, status domain.ConnectionStatus, reason string, revoked bool,
-) (ended bool, err error) {
-	var n int
-	err = again(func() error {
-		return c.DB.pool.QueryRow(ctx, endConnectionSQL, projectID, id, status, reason, revoked).Scan(&n)
-	})
-	return n == 1, classify(err)
-}
 
 // admit refuses what the connection does not permit, or what does not fit its quota besides what runs already. It locks the
 // connection, so that two cannot both be the last that fits, and notes that it is used.

@@ -54,6 +54,7 @@ func TestConnectionIsKept(t *testing.T) {
 		t.Errorf("its times are %s, %s and %s", stored.CreatedAt, stored.UpdatedAt, stored.EndsAt())
 	}
 	want.CreatedAt, want.UpdatedAt, want.Secret, want.Revoked = stored.CreatedAt, stored.UpdatedAt, nil, true // there is no trust
+	want.CheckedAt, want.Generation, want.Seq = stored.CheckedAt, 1, 1
 	got, err := store.Get(t.Context(), delegator, want.ID)
 	if diff := cmp.Diff(want, got); err != nil || diff != "" || cmp.Diff(want, stored) != "" {
 		t.Errorf("%v %s", err, diff)
@@ -70,6 +71,7 @@ func TestConnectionIsKept(t *testing.T) {
 	trust.Kind, trust.Secret, trust.AuthURL, trust.Region, trust.Quota, trust.IdleTimeout, trust.UsableBy = domain.TrustConnection, nil, "", "", domain.ConnectionQuota{}, 0, []string{}
 	stored = storedConnection(t, store, trust)
 	trust.CreatedAt, trust.UpdatedAt, trust.TrustExpiresAt = stored.CreatedAt, stored.UpdatedAt, stored.ExpiresAt.Add(domain.TrustSpare)
+	trust.CheckedAt, trust.Generation, trust.Seq = stored.CheckedAt, 1, 1
 	if diff := cmp.Diff(trust, stored); diff != "" || !stored.EndsAt().Equal(trust.ExpiresAt) {
 		t.Error(diff)
 	}

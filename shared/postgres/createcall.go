@@ -15,7 +15,7 @@ const (
 with held as (
     update orders set claimed_until = clock_timestamp() + $4::interval
     where project_id = $1 and id = $2 and claim_id = $3 and claimed_until > clock_timestamp()
-      and (connection_id is null or exists (select from connections c where c.id = connection_id and c.status = 'active'))
+      and (connection_id is null or exists (select from connections c where c.id = connection_id and c.status = 'active' and c.suspended_at is null))
     returning project_id
 ), begun as (
     insert into create_calls (project_id, id, instance_id, name, user_id, began_at, until)

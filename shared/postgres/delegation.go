@@ -38,7 +38,7 @@ order by expires_at limit $1`
 	// that has ended no cloud is asked. They come in no order: those that came first each time would have all hands to themselves.
 	workSQL = `
 select ` + delegationColumns + ` from connections c
-where (c.status <> 'active' or coalesce(not_before, '-infinity') <= clock_timestamp())
+where (c.status <> 'active' or c.suspended_at is null and coalesce(not_before, '-infinity') <= clock_timestamp())
   and ((c.project_id, c.id) in (select o.project_id, o.connection_id from orders o where o.status = 'running' and o.connection_id is not null
                                 and coalesce(o.claimed_until, '-infinity') < clock_timestamp())
     or (c.project_id, c.id) in (select a.project_id, a.connection_id from actions a where a.status = 'running'
@@ -62,9 +62,16 @@ func (d Delegations) list(ctx context.Context, sql string, args ...any) ([]domai
 	return found, classify(err)
 }
 
+// Current reads a connection as it is now, with its secret.
+func (d Delegations) Current(ctx context.Context, projectID string, id uuid.UUID) (domain.Connection, error) {
+	rows, _ := d.DB.pool.Query(ctx, "select "+delegationColumns+" from connections where project_id = $1 and id = $2", projectID, id)
+	c, err := pgx.CollectExactlyOneRow(rows, scanDelegation)
+	return c, classify(err)
+}
+
 // Status is how a connection is now, and why.
 func (d Delegations) Status(ctx context.Context, projectID string, id uuid.UUID) (status domain.ConnectionStatus, reason string, err error) {
-	err = d.DB.pool.QueryRow(ctx, "select status, reason from connections where project_id = $1 and id = $2", projectID, id).Scan(&status, &reason)
+	err = d.DB.pool.QueryRow(ctx, "select "+shownStatus+", reason from connections where project_id = $1 and id = $2", projectID, id).Scan(&status, &reason)
 	return status, reason, classify(err)
 }
 
@@ -117,13 +124,15 @@ update orders set claimed_until = clock_timestamp() + $3::interval where project
 // What waits for a connection's cloud to answer again is none that is soon done. Nor is what has been moving for long.
 const busySQL = `
 with awake as (
-    select id from connections where status <> 'active' or coalesce(not_before, '-infinity') <= clock_timestamp()
+    select id, status = 'active' and suspended_at is not null as is_suspended from connections
+    where status <> 'active' or coalesce(not_before, '-infinity') <= clock_timestamp()
 )
-select exists (select from orders where status = 'running' and connection_id in (select id from awake))
-    or exists (select from actions where status = 'running' and connection_id in (select id from awake))
+select exists (select from orders where status = 'running' and connection_id in (select id from awake where not is_suspended))
+    or exists (select from actions where status = 'running' and connection_id in (select id from awake where not is_suspended))
     or exists (select from instances where remote and connection_id in (select id from awake) and server_id is not null
                and state = any($1) and updated_at > clock_timestamp() - $2::interval)
     or exists (select from connections where status <> 'active' and not revoked and kind = 'trust' and coalesce(not_before, '-infinity') <= clock_timestamp())
+    or exists (select from trusts_to_revoke t where ` + oldTrustDue + `)
     or exists (select from connections where status = 'active' and next_check_at <= clock_timestamp()
                and coalesce(check_until, '-infinity') <= clock_timestamp() + interval '2 seconds')`
 
@@ -150,6 +159,7 @@ delete from deployments where created_at < now() - $1::interval
 	retireConnectionsSQL = `
 delete from connections c
 where status <> 'active' and revoked and updated_at < now() - $1::interval
+  and not exists (select from trusts_to_revoke t where t.connection_id = c.id)
   and not exists (select from actions a where a.connection_id = c.id)
   and not exists (select from instances i where i.connection_id = c.id and i.state <> 'deleted')`
 

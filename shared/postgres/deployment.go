@@ -49,6 +49,7 @@ const fetchSQL = `
 update deployments d set fetched_at = coalesce(d.fetched_at, clock_timestamp()) from instances i
 where d.id = $1 and d.token_sha256 = $2 and d.bundle is not null
   and coalesce(d.fetched_at, clock_timestamp()) > clock_timestamp() - $3::interval
+  and not exists (select from connections c where c.project_id = d.project_id and c.id = d.connection_id and c.suspended_at is not null)
   and ` + permittedSQL + `
 returning d.bundle`
 

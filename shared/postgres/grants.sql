@@ -15,9 +15,13 @@ begin
         grant select, insert on unexpected_servers to cloudfn_functions;
         grant select (id, project_id, domain_id, user_id, name, kind, auth_url, region, delegation_id, acts_as, actions, quota, usable_by, flavors,
                       status, reason, revoked, trust_expires_at, revocation_pending_since, expires_at, idle_timeout, last_used_at, seq,
-                      created_at, updated_at, checked_at, next_check_at, check_until, check_failed_at, check_error), insert,
-               update (status, reason, secret, revoked, last_used_at, seq, updated_at, next_check_at)
-            on connections to cloudfn_functions; -- the secret is wiped, and not read; what is stored goes nowhere else, nor any further
+                      created_at, updated_at, checked_at, next_check_at, check_until, check_failed_at, check_error,
+                      generation, credential_expires_at, suspended_at, resumed_at), insert,
+               update (status, reason, secret, revoked, last_used_at, seq, updated_at, next_check_at, checked_at, suspended_at, resumed_at,
+                       name, actions, quota, usable_by, expires_at, idle_timeout, delegation_id, acts_as, flavors, trust_expires_at,
+                       credential_expires_at, generation)
+            on connections to cloudfn_functions; -- secrets are replaced or wiped, and not read; no secret goes to another cloud or project
+        grant select, insert, update, delete on trusts_to_revoke to cloudfn_functions;
         grant select, insert, update, delete on callbacks, deployments, keyed_actions to cloudfn_functions;
         grant select, insert, delete on sessions to cloudfn_functions; -- one begins and ends, and is never made another's
     end if;
@@ -29,7 +33,7 @@ begin
         grant select, insert, update on orders, instances, create_calls to cloudfn_events;
         grant select, insert on unexpected_servers to cloudfn_events;
         grant select, insert, update, delete on polls, jobs, events, deliveries, streams, callbacks, connections, actions,
-            deployments to cloudfn_events;
+            deployments, trusts_to_revoke to cloudfn_events;
         grant select, delete on keyed_actions to cloudfn_events; -- what is old is forgotten
     end if;
 end $$;

@@ -91,6 +91,20 @@ func TestRolesMayDoWhatConnectionsTake(t *testing.T) {
 		ID: uuid.New(), ProjectID: "p1", ConnectionID: made.ID, ServerID: "s10", UserID: "v", Ask: domain.Ask{Verb: domain.Connect},
 	})
 	allowed("ask to connect", err)
+	intent := domain.OldTrust{ID: uuid.New(), ProjectID: "p1", ConnectionID: made.ID, UserID: "u", ExpiresAt: time.Now().Add(time.Hour)}
+	allowed("announce a trust", connections.AnnounceTrust(ctx, intent))
+	after := made
+	after.DelegationID, after.TrustIntent, after.Secret = "t2", intent.ID, []byte("sealed")
+	made, err = connections.Change(ctx, made, after, "u")
+	allowed("change", err)
+	after = made
+	after.Name = "x"
+	made, err = connections.Change(ctx, made, after, "u")
+	allowed("change the name", err)
+	_, err = connections.Suspend(ctx, "p1", made.ID, true)
+	allowed("suspend", err)
+	allowed("drop a trust", errors.Join(connections.DropTrust(ctx, "p1", intent.ID, ""), connections.DropTrust(ctx, "p1", intent.ID, "x")))
+	oldTrust(t, works, made, allowed)
 	ended, err := connections.End(ctx, "p1", made.ID, domain.ConnectionDeleted, "", false)
 	allowed("end", err)
 	_, err = postgres.Delegations{DB: serves}.MarkRevoked(ctx, made)
@@ -103,9 +117,27 @@ func TestRolesMayDoWhatConnectionsTake(t *testing.T) {
 	}
 	changed := testkit.Scalar[string](t, testkit.Pool(t, database), `select string_agg(column_name, ' ' order by column_name)
 from information_schema.column_privileges where table_name = 'connections' and privilege_type = 'UPDATE' and grantee like 'cloudfn\_functions\_%'`)
-	if changed != "last_used_at next_check_at reason revoked secret seq status updated_at" { // not where its secret is sent to, nor who may use it
+	if changed != "actions acts_as checked_at credential_expires_at delegation_id expires_at flavors generation idle_timeout last_used_at name "+
+		"next_check_at quota reason resumed_at revoked secret seq status suspended_at trust_expires_at updated_at usable_by" { // not where its secret is sent to, nor whose it is
 		t.Errorf("a function that serves HTTP may change %s", changed)
 	}
+}
+
+// oldTrust does what run-connections does with a trust that was replaced.
+func oldTrust(t *testing.T, db *postgres.DB, made domain.Connection, allowed func(string, error)) {
+	t.Helper()
+	d := postgres.Delegations{DB: db}
+	_, err := d.Current(t.Context(), "p1", made.ID)
+	allowed("current", err)
+	_, err = d.OldTrusts(t.Context(), 10)
+	allowed("old trusts", err)
+	old := domain.OldTrust{ID: uuid.New(), ProjectID: "p1"}
+	_, err = d.TakeTrust(t.Context(), old)
+	allowed("take a trust", err)
+	_, err = d.MarkTrustPending(t.Context(), old, "", time.Second, time.Minute)
+	allowed("a trust that cannot be deleted", err)
+	_, err = d.MarkTrustGone(t.Context(), old)
+	allowed("a trust that is gone", err)
 }
 
 // worker does what run-connections does.

@@ -155,9 +155,9 @@ func sameBody(ctx context.Context, tx pgx.Tx, order domain.Order) error {
 const renewSQL = `
 update orders set claimed_until = clock_timestamp() + $4
 where project_id = $1 and id = $2 and claim_id = $3 and claimed_until > clock_timestamp()
-  and (connection_id is null or exists (select from connections c where c.id = connection_id and c.status = 'active'))`
+  and (connection_id is null or exists (select from connections c where c.id = connection_id and c.status = 'active' and c.suspended_at is null))`
 
-// Renew prolongs the claim from now on, or says domain.ErrFenced: also when the order's connection has ended.
+// Renew prolongs the claim from now on, or says domain.ErrFenced: also when the order's connection has ended or is suspended.
 func (o Orders) Renew(ctx context.Context, order domain.Order, claim domain.Claim, claimFor time.Duration) error {
 	tag, err := o.DB.pool.Exec(ctx, renewSQL, order.ProjectID, order.ID, claim.ID, claimFor)
 	if err == nil && tag.RowsAffected() == 0 {

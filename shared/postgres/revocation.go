@@ -22,7 +22,7 @@ const revocationEventSQL = `
 const revokedSQL = `
 with before as (
     select id, revocation_pending_since is not null as notify from connections
-    where project_id = $1 and id = $2 and not revoked
+    where project_id = $1 and id = $2 and delegation_id = $5 and not revoked
     for no key update
 ), after as (
     update connections c
@@ -36,7 +36,7 @@ select coalesce(bool_or(notify), false) from after`
 // the revocation is pending.
 func (d Delegations) MarkRevoked(ctx context.Context, c domain.Connection) (notified bool, err error) {
 	err = again(func() error {
-		return d.DB.pool.QueryRow(ctx, revokedSQL, c.ProjectID, c.ID, domain.RevocationDone, "").Scan(&notified)
+		return d.DB.pool.QueryRow(ctx, revokedSQL, c.ProjectID, c.ID, domain.RevocationDone, "", c.DelegationID).Scan(&notified)
 	})
 	return notified, classify(err)
 }
@@ -71,6 +71,8 @@ func (d Delegations) MarkRevocationPending(ctx context.Context, c domain.Connect
 
 // PendingRevocations counts the trusts that Keystone did not let us delete, and may still have.
 func (d Delegations) PendingRevocations(ctx context.Context) (n int64, err error) {
-	err = d.DB.pool.QueryRow(ctx, "select count(*) from connections where not revoked and revocation_pending_since is not null").Scan(&n)
+	err = d.DB.pool.QueryRow(ctx, `
+select (select count(*) from connections where not revoked and revocation_pending_since is not null)
+     + (select count(*) from trusts_to_revoke where pending_since is not null)`).Scan(&n)
 	return n, classify(err)
 }

@@ -1,0 +1,126 @@
+package runconnections
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// oldTrusts takes back the trusts that no connection has: that others have replaced, and that were made for a connection which was never
+// stored.
+func (s *service) oldTrusts(ctx context.Context, b *batch) error {
+	due, err := s.delegations.OldTrusts(ctx, listed)
+	if err != nil {
+		return err
+	}
+	for _, t := range due {
+		b.begin("trust/"+t.ID.String(), "connections", domain.RemoteCloud{}, func() { s.revokeOld(ctx, t) })
+	}
+	return nil
+}
+
+// revokeOld takes back one of them.
+func (s *service) revokeOld(ctx context.Context, t domain.OldTrust) {
+	isOver, cause := s.tryRevokeOld(ctx, t)
+	if cause != nil && errors.Is(ctx.Err(), context.Canceled) {
+		return // this process ends
+	}
+	ctx, cancel := ending(ctx)
+	defer cancel()
+	if cause != nil && !errors.Is(cause, errLost) && s.trustIsOver(ctx, t.ExpiresAt) {
+		isOver = true
+	}
+	var notified bool
+	var err error
+	if isOver {
+		notified, err = s.delegations.MarkTrustGone(ctx, t)
+	} else {
+		notified, err = s.delegations.MarkTrustPending(ctx, t, pendingReason(cause), firstPause, longestRevocationPause)
+		if notified {
+			slog.WarnContext(ctx, "a trust that a newer one has replaced cannot be deleted in Keystone, and is tried again until it is gone",
+				"connection_id", t.ConnectionID, "project_id", t.ProjectID, "trust_expires_at", t.ExpiresAt, "error", cause)
+		}
+	}
+	if err != nil {
+		slog.WarnContext(ctx, "the revocation of a trust is not recorded", "connection_id", t.ConnectionID, "error", err)
+	}
+	if notified {
+		s.wake("deliver-events")
+	}
+}
+
+// tryRevokeOld says whether nothing is left to take back; else cause says why.
+func (s *service) tryRevokeOld(ctx context.Context, t domain.OldTrust) (isOver bool, cause error) {
+	isOurs, err := s.delegations.TakeTrust(ctx, t)
+	if err != nil || !isOurs {
+		return err == nil, err
+	}
+	if t.TrustID == "" { // whoever announced it has died, or has not said what became of it
+		var found bool
+		if t.TrustID, found, err = s.cloud.findTrust(ctx, t); err != nil || !found {
+			return err == nil, err
+		}
+		if isOurs, err = s.delegations.TakeTrust(ctx, t); err != nil || !isOurs { // another user's end, or a connection has it
+			return err == nil, err
+		}
+	}
+	err = s.cloud.revoke(ctx, t.TrustID)
+	return err == nil, err
+}
+
+// findTrust looks for a trust of which only the end is known.
+func (s *sessions) findTrust(ctx context.Context, t domain.OldTrust) (id string, found bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, loginTimeout)
+	defer cancel()
+	own, err := s.account(ctx, nil)
+	if err != nil {
+		return "", false, err
+	}
+	id, found, err = own.FindTrust(ctx, t.UserID, t.ProjectID, t.ExpiresAt)
+	if !refused(err) {
+		return id, found, err
+	}
+	if own, err = s.account(ctx, own); err != nil { // the account's token is over
+		return "", false, err
+	}
+	return own.FindTrust(ctx, t.UserID, t.ProjectID, t.ExpiresAt)
+}
+
+// revoke deletes a trust in Keystone. nil means that Keystone has it no longer; errLost that it has, and lets nobody delete it: only its
+// user can, also by a token made of the trust, which takes that the user is enabled and has the role.
+func (s *sessions) revoke(ctx context.Context, trust string) error {
+	ctx, cancel := context.WithTimeout(ctx, loginTimeout)
+	defer cancel()
+	own, err := s.account(ctx, nil)
+	if err != nil {
+		return err
+	}
+	known := own.KnowsTrust(ctx, trust)
+	if apperr.CodeOf(known) == apperr.Unauthenticated { // the account's token is over
+		if own, err = s.account(ctx, own); err != nil {
+			return err
+		}
+		known = own.KnowsTrust(ctx, trust)
+	}
+	switch apperr.CodeOf(known) {
+	case "":
+	case apperr.NotFound:
+		return nil
+	case apperr.Forbidden:
+		return apperr.Wrap(apperr.Internal, known, "the service account is not the trustee, or does not log in with a password")
+	default:
+		return known
+	}
+	in, err := own.Through(ctx, trust)
+	if err == nil {
+		err = in.DeleteTrust(ctx, trust)
+	}
+	if refused(err) {
+		return fmt.Errorf("%w: %w", errLost, err)
+	}
+	return err
+}

@@ -1,0 +1,88 @@
+package domain
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// ErrChanged says that a connection is not any more as it was read: somebody else has changed it.
+var ErrChanged = errors.New("the connection has been changed meanwhile")
+
+// OldTrust is a trust that no connection is to have: one that another trust has replaced, or one that was announced and whose connection
+// was never stored.
+type OldTrust struct {
+	ID           uuid.UUID // ours
+	ProjectID    string
+	ConnectionID uuid.UUID // whose it was, or was to be
+	UserID       string    // who gave it
+	TrustID      string    // Keystone's; "" = it is not known whether Keystone has it
+	ExpiresAt    time.Time // when Keystone ends it by itself; of one whose TrustID is not known, what tells it from the user's others
+}
+
+// Changed lists the fields by which two versions of a connection differ, by their names in the API and sorted.
+func (c Connection) Changed(to Connection) []string {
+	fields := map[string]bool{
+		"name":         c.Name != to.Name,
+		"expires_at":   !c.ExpiresAt.Equal(to.ExpiresAt),
+		"idle_timeout": c.IdleTimeout != to.IdleTimeout,
+		"quota":        !c.Quota.equal(to.Quota),
+		"usable_by":    !slices.Equal(c.UsableBy, to.UsableBy),
+		"actions":      !slices.Equal(c.Actions, to.Actions),
+		"id":           c.Kind == CredentialConnection && c.DelegationID != to.DelegationID,
+		"secret":       to.Secret != nil,
+	}
+	maps.DeleteFunc(fields, func(_ string, differs bool) bool { return !differs })
+	return slices.Sorted(maps.Keys(fields))
+}
+
+// Widens lists those fields in which the other version of the connection lets more be done, or for longer.
+func (c Connection) Widens(to Connection) (fields []string) {
+	for _, p := range to.Actions {
+		if !slices.Contains(c.Actions, p) {
+			fields = append(fields, "actions")
+			break
+		}
+	}
+	if to.ExpiresAt.After(c.ExpiresAt) {
+		fields = append(fields, "expires_at")
+	}
+	if to.IdleTimeout != c.IdleTimeout && c.IdleTimeout != 0 && (to.IdleTimeout == 0 || to.IdleTimeout > c.IdleTimeout) {
+		fields = append(fields, "idle_timeout")
+	}
+	if more(c.Quota.Instances, to.Quota.Instances) || more(c.Quota.VCPUs, to.Quota.VCPUs) || more(c.Quota.RAMMB, to.Quota.RAMMB) {
+		fields = append(fields, "quota")
+	}
+	for _, id := range to.UsableBy {
+		if !slices.Contains(c.UsableBy, id) {
+			fields = append(fields, "usable_by")
+			break
+		}
+	}
+	return fields
+}
+
+// more says whether a limit is higher than the one before; nil is none.
+func more(before, after *int) bool { return before != nil && (after == nil || *after > *before) }
+
+func (q ConnectionQuota) equal(other ConnectionQuota) bool {
+	same := func(a, b *int) bool { return a == b || a != nil && b != nil && *a == *b }
+	return same(q.Instances, other.Instances) && same(q.VCPUs, other.VCPUs) && same(q.RAMMB, other.RAMMB)
+}
+
+// MayWiden says whether the caller, of the connection's project, may let it do more: who delegated, and who has each role that it acts with
+// in this cloud. Else whoever has fewer roles could help himself to more.
+func (c Connection) MayWiden(who Identity) bool {
+	if who.UserID == c.UserID {
+		return true
+	}
+	for _, role := range c.ActsAs.Roles {
+		if !slices.Contains(who.Roles, role) {
+			return false
+		}
+	}
+	return len(c.ActsAs.Roles) > 0 && c.AuthURL == ""
+}

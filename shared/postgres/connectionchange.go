@@ -1,0 +1,140 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// replacedTrustFor is for how long a trust that another one has replaced is left in Keystone: calls that began with it go on in Nova and
+// Neutron, and its tokens end with it.
+const replacedTrustFor = 2 * time.Minute
+
+const (
+	// The row is only changed while it is as the caller has read it ($3), and has not ended.
+	changeConnectionSQL = changedBy + `
+    set ` + changedTo + changedAnd
+
+	// With another secret. Functions that serve HTTP may not read the one before.
+	changeSecretSQL = changedBy + `
+    set secret = $11, ` + changedTo + changedAnd
+
+	changedBy = `
+with before as (
+    select id as old_id, kind as old_kind, user_id as old_user, delegation_id as old_trust,
+           coalesce(trust_expires_at, expires_at + interval '10 minutes') as old_end, delegation_id <> $10 or $11::bytea is not null as is_new
+    from connections
+    where project_id = $1 and id = $2 and seq = $3 and status = 'active' and ` + endsAt + ` > clock_timestamp()
+    for no key update
+), after as (
+    update connections c`
+
+	changedTo = `name = $4, expires_at = $5, idle_timeout = $6, quota = $7, usable_by = $8, actions = $9, delegation_id = $10,
+        acts_as = $12, flavors = coalesce($13, c.flavors), trust_expires_at = $14,
+        credential_expires_at = $15, generation = c.generation + b.is_new::int,
+        checked_at = case when b.is_new then clock_timestamp() else c.checked_at end,
+        next_check_at = case when b.is_new then clock_timestamp() else c.next_check_at end,
+        seq = c.seq + 1, updated_at = clock_timestamp()
+    from before b where c.id = b.old_id`
+
+	changedAnd = `
+    returning ` + connectionColumns + `
+), replaced as (
+    insert into trusts_to_revoke (id, project_id, connection_id, user_id, trust_id, trust_expires_at, not_before)
+    select $20::uuid, $1, old_id, old_user, old_trust, old_end, clock_timestamp() + $19::interval
+    from before where old_kind = 'trust' and is_new
+), event as (
+    insert into events (project_id, subject, seq, type, at, connection_id, data)
+    select project_id, id::text, seq, '` + domain.ChangeEvent + `', updated_at, id,
+           jsonb_build_object('connection_id', id, 'fields', $16::text[], 'user_id', $17::text, 'expires_at',
+                              to_char(expires_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'))
+    from after where $18::boolean
+)
+select ` + connectionColumns + ` from after`
+
+	suspendSQL = `
+with before as (
+    select id, ` + shownStatus + ` as status from connections
+    where project_id = $1 and id = $2 and status = 'active' and (suspended_at is null) = $3::boolean and ` + endsAt + ` > clock_timestamp()
+    for no key update
+), after as (
+    update connections c
+    set suspended_at = case when $3 then clock_timestamp() end, resumed_at = case when $3 then c.resumed_at else clock_timestamp() end,
+        seq = c.seq + 1, updated_at = clock_timestamp()
+    from before b where c.id = b.id
+    returning c.project_id, c.id, c.seq, c.updated_at, case when $3 then 'suspended' else 'active' end as status, c.reason, b.status as previous_status
+), event as (` + connectionEventSQL + ` after)
+select count(*) from after`
+)
+
+// Change stores a connection in the place of what was read, by the user named, and puts a trust that it does not have any more on the list of
+// those that are to be taken back. It is domain.ErrChanged when somebody has changed the connection since, and a Conflict when it has ended.
+func (c Connections) Change(ctx context.Context, before, after domain.Connection, userID string) (stored domain.Connection, err error) {
+	var idle *time.Duration
+	if after.IdleTimeout > 0 {
+		idle = &after.IdleTimeout
+	}
+	fields, change := before.Changed(after), changeConnectionSQL
+	if after.Secret != nil {
+		change = changeSecretSQL
+	}
+	err = again(func() error {
+		return c.DB.inTx(ctx, func(tx pgx.Tx) error {
+			if after.TrustIntent != uuid.Nil {
+				if err := keepTrust(ctx, tx, after.ProjectID, after.TrustIntent); err != nil {
+					return err
+				}
+			}
+			rows, _ := tx.Query(ctx, change, after.ProjectID, after.ID, before.Seq, after.Name, after.ExpiresAt, idle, after.Quota,
+				after.UsableBy, after.Actions, after.DelegationID, after.Secret, after.ActsAs, orNullJSON(after.Flavors), orNull(after.TrustExpiresAt),
+				orNull(after.CredentialExpiresAt), fields, userID, len(fields) > 0, replacedTrustFor, uuid.New())
+			stored, err = pgx.CollectExactlyOneRow(rows, scanConnection)
+			return err
+		})
+	})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return stored, c.whyUnchanged(ctx, after.ProjectID, after.ID)
+	}
+	if err != nil {
+		return stored, classify(err)
+	}
+	stored.Used, err = used(ctx, c.DB.pool, stored.ProjectID, stored.ID)
+	return stored, classify(err)
+}
+
+// whyUnchanged says why a connection could not be changed.
+func (c Connections) whyUnchanged(ctx context.Context, projectID string, id uuid.UUID) error {
+	var isOpen bool
+	err := c.DB.pool.QueryRow(ctx, "select status = 'active' and "+endsAt+" > clock_timestamp() from connections where project_id = $1 and id = $2",
+		projectID, id).Scan(&isOpen)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return noConnection(id)
+	case err != nil:
+		return classify(err)
+	case !isOpen:
+		return apperr.New(apperr.Conflict, "the connection has ended, and cannot be changed any more: make a new one")
+	}
+	return domain.ErrChanged
+}
+
+// Suspend has nothing be done through a connection from now on, or with false lets it be done again. changed is false when it was so already.
+func (c Connections) Suspend(ctx context.Context, projectID string, id uuid.UUID, suspend bool) (changed bool, err error) {
+	var n int
+	err = again(func() error {
+		return c.DB.pool.QueryRow(ctx, suspendSQL, projectID, id, suspend).Scan(&n)
+	})
+	if err != nil || n == 1 {
+		return n == 1, classify(err)
+	}
+	if err = c.whyUnchanged(ctx, projectID, id); errors.Is(err, domain.ErrChanged) { // it is open, and so already
+		err = nil
+	}
+	return false, err
+}

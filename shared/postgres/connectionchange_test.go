@@ -1,0 +1,314 @@
+package postgres_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// announce writes down that a trust is about to be made, and gives what says so.
+func (l lender) announce(t *testing.T, c domain.Connection) domain.OldTrust {
+	t.Helper()
+	intent := domain.OldTrust{ID: uuid.New(), ProjectID: c.ProjectID, ConnectionID: c.ID, UserID: c.UserID, ExpiresAt: time.Now().Add(24 * time.Hour)}
+	if err := (postgres.Connections{DB: l.DB}).AnnounceTrust(t.Context(), intent); err != nil {
+		t.Fatal(err)
+	}
+	return intent
+}
+
+// renewed is the connection with another trust, which was announced.
+func renewed(c domain.Connection, intent domain.OldTrust, trust string) domain.Connection {
+	c.DelegationID, c.TrustIntent, c.TrustExpiresAt, c.ExpiresAt = trust, intent.ID, intent.ExpiresAt, intent.ExpiresAt.Add(-15*time.Minute)
+	return c
+}
+
+// due are the trusts that are to be taken back now, by Keystone's ids.
+func (l lender) due(t *testing.T) string {
+	t.Helper()
+	found, err := postgres.Delegations{DB: l.DB}.OldTrusts(t.Context(), 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ids []string
+	for _, old := range found {
+		ids = append(ids, old.TrustID+"!")
+	}
+	slices.Sort(ids)
+	return strings.Join(ids, " ")
+}
+
+// TestChangeOfAConnection keeps what is not changed, names what is in an event, and never the secret.
+func TestChangeOfAConnection(t *testing.T) {
+	t.Parallel()
+	l := newLender(t)
+	store := postgres.Connections{DB: l.DB}
+	before := storedConnection(t, store, newConnection())
+	after := before
+	one := 1
+	after.Name, after.Quota, after.Secret = "other", domain.ConnectionQuota{Instances: &one}, []byte("sealed anew")
+	after.IdleTimeout, after.UsableBy = 0, []string{}
+	stored, err := store.Change(t.Context(), before, after, "u1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if stored.Name != "other" || *stored.Quota.Instances != 1 || stored.IdleTimeout != 0 || len(stored.UsableBy) != 0 || stored.Generation != 2 || stored.Seq != 2 ||
+		!stored.ExpiresAt.Equal(before.ExpiresAt) || !slices.Equal(stored.Actions, before.Actions) || stored.AuthURL != before.AuthURL {
+		t.Errorf("got %+v", stored)
+	}
+	l.holds(t, `select data->'fields' = '["idle_timeout", "name", "quota", "secret", "usable_by"]' and data->>'user_id' = 'u1' and seq = 2
+		from events where type = 'cloudfn.connection.changed.v1'`)
+	l.holds(t, "select not exists (select from events where data::text like '%sealed%')")
+	l.holds(t, "select secret = 'sealed anew' and next_check_at <= clock_timestamp() from connections")
+	if _, err := store.Change(t.Context(), before, after, "u1"); !errors.Is(err, domain.ErrChanged) {
+		t.Errorf("a change of what is not there any more: %v", err)
+	}
+	if _, err := store.End(t.Context(), "p1", before.ID, domain.ConnectionExpired, "", true); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.Change(t.Context(), stored, after, "u1"); apperr.CodeOf(err) != apperr.Conflict {
+		t.Errorf("after the end: %v", err)
+	}
+	other := after
+	other.ProjectID = "p2"
+	if _, err := store.Change(t.Context(), stored, other, "u1"); apperr.CodeOf(err) != apperr.NotFound {
+		t.Errorf("of another project: %v", err)
+	}
+}
+
+// TestChangesAtOnce: of many that have read the same one is stored, and each trust is the connection's or on the list.
+func TestChangesAtOnce(t *testing.T) {
+	t.Parallel()
+	l := newLender(t)
+	store, c := postgres.Connections{DB: l.DB}, l.lend(t, domain.ConnectionQuota{}, nil)
+	var all sync.WaitGroup
+	var stored atomic.Int64
+	for n := range 8 {
+		all.Go(func() {
+			intent, trust := l.announce(t, c), "t"+string(rune('a'+n))
+			_, err := store.Change(t.Context(), c, renewed(c, intent, trust), "u1")
+			switch {
+			case err == nil:
+				stored.Add(1)
+			case !errors.Is(err, domain.ErrChanged):
+				t.Error(err)
+			default:
+				if err := store.DropTrust(t.Context(), "p1", intent.ID, trust); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if stored.Load() != 1 {
+		t.Errorf("%d were stored", stored.Load())
+	}
+	l.holds(t, "select count(*) = 8 and count(distinct trust_id) = 8 from trusts_to_revoke")
+	l.holds(t, "select not exists (select from trusts_to_revoke join connections on trust_id = delegation_id)")
+	l.holds(t, "select generation = 2 from connections")
+	if due := strings.Count(l.due(t), "!"); due != 7 {
+		t.Errorf("%d are due; the one that was replaced is to be left for a while", due)
+	}
+}
+
+// TestKilledBetweenTrustAndRow: what was announced is due after a while, and once it is taken nobody can store it. The replaced trust of a
+// connection is due when the connection ends, and the connection's own stays its.
+func TestKilledBetweenTrustAndRow(t *testing.T) {
+	t.Parallel()
+	l := newLender(t)
+	store, d := postgres.Connections{DB: l.DB}, postgres.Delegations{DB: l.DB}
+	c := l.lend(t, domain.ConnectionQuota{}, nil)
+	late, kept := l.announce(t, c), l.announce(t, c)
+	if l.due(t) != "" {
+		t.Errorf("due while they are being made: %s", l.due(t))
+	}
+	stored, err := store.Change(t.Context(), c, renewed(c, kept, "t2"), "u1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.exec(t, "update trusts_to_revoke set not_before = now() where trust_id is null")
+	if l.due(t) != "!" {
+		t.Errorf("due is %q", l.due(t))
+	}
+	if isOurs, err := d.TakeTrust(t.Context(), late); err != nil || !isOurs {
+		t.Errorf("take: %t %v", isOurs, err)
+	}
+	if _, err := store.Change(t.Context(), stored, renewed(stored, late, "t3"), "u1"); apperr.CodeOf(err) != apperr.Timeout {
+		t.Errorf("stored too late: %v", err)
+	}
+	if late.TrustID = "t2"; !testkit.Scalar[bool](t, l.conn, "select delegation_id = 't2' from connections") {
+		t.Error("it was stored all the same")
+	}
+	if isOurs, err := d.TakeTrust(t.Context(), late); err != nil || isOurs {
+		t.Errorf("the connection's own trust is to be taken back: %t %v", isOurs, err)
+	}
+	if _, err := d.MarkTrustGone(t.Context(), late); err != nil {
+		t.Error(err)
+	}
+	if l.due(t) != "" {
+		t.Errorf("what was replaced is due at once: %s", l.due(t))
+	}
+	if _, err := store.End(t.Context(), "p1", c.ID, domain.ConnectionDeleted, "", false); err != nil {
+		t.Fatal(err)
+	}
+	if l.due(t) != "t!" {
+		t.Errorf("after the end %q is due", l.due(t))
+	}
+	if _, err := d.MarkRevoked(t.Context(), c); err != nil { // who has read it before the change has deleted the old trust
+		t.Fatal(err)
+	}
+	l.holds(t, "select not revoked from connections")
+	if _, err := d.MarkRevoked(t.Context(), stored); err != nil {
+		t.Fatal(err)
+	}
+	got, err := store.Get(t.Context(), delegator, c.ID)
+	if err != nil || got.Revocation() != domain.RevocationPending {
+		t.Errorf("while one is left: %q %v", got.Revocation(), err)
+	}
+}
+
+// TestOldTrustThatCannotBeDeleted is tried after pauses that grow, and its owner notified once of each of the two.
+func TestOldTrustThatCannotBeDeleted(t *testing.T) {
+	t.Parallel()
+	l := newLender(t)
+	store, d := postgres.Connections{DB: l.DB}, postgres.Delegations{DB: l.DB}
+	c := l.lend(t, domain.ConnectionQuota{}, nil)
+	if _, err := store.Change(t.Context(), c, renewed(c, l.announce(t, c), "t2"), "u1"); err != nil {
+		t.Fatal(err)
+	}
+	l.exec(t, "update trusts_to_revoke set not_before = now()")
+	old, err := d.OldTrusts(t.Context(), 10)
+	if err != nil || len(old) != 1 {
+		t.Fatalf("got %v %v", old, err)
+	}
+	for n, want := range []bool{true, false, false} {
+		l.exec(t, "update trusts_to_revoke set not_before = now()")
+		if notified, err := d.MarkTrustPending(t.Context(), old[0], "because", 10*time.Second, time.Minute); err != nil || notified != want {
+			t.Errorf("failure %d: %t %v", n, notified, err)
+		}
+		if l.due(t) != "" {
+			t.Error("it is not left alone")
+		}
+	}
+	if n, err := d.PendingRevocations(t.Context()); err != nil || n != 1 {
+		t.Errorf("%d are pending: %v", n, err)
+	}
+	for _, want := range []bool{true, false} {
+		if notified, err := d.MarkTrustGone(t.Context(), old[0]); err != nil || notified != want {
+			t.Errorf("gone: %t %v", notified, err)
+		}
+	}
+	l.holds(t, `select string_agg(seq || (data->>'status'), ' ' order by seq) = '3pending 4done' from events where type = 'cloudfn.connection.revocation.v1'`)
+}
+
+// TestSuspended: nothing begins through it and what waits is left alone; it ends as an active one does, and goes on when it is resumed.
+func TestSuspended(t *testing.T) {
+	t.Parallel()
+	l := newLender(t)
+	store, d := postgres.Connections{DB: l.DB}, postgres.Delegations{DB: l.DB}
+	c := l.lend(t, domain.ConnectionQuota{}, nil)
+	waiting := through(c, 1)
+	if _, err := l.PlaceDelegated(t.Context(), waiting); err != nil {
+		t.Fatal(err)
+	}
+	claim, err := l.Claim(t.Context(), waiting, time.Minute)
+	if err != nil || !claim.Held {
+		t.Fatal(err)
+	}
+	suspend := func(yes, want bool) {
+		t.Helper()
+		if changed, err := store.Suspend(t.Context(), "p1", c.ID, yes); err != nil || changed != want {
+			t.Errorf("suspend %t: %t %v", yes, changed, err)
+		}
+	}
+	suspend(false, false)
+	suspend(true, true)
+	suspend(true, false)
+	found, now, err := store.Usable(t.Context(), delegator, c.ID)
+	if err != nil || found.Status != domain.ConnectionSuspended || apperr.CodeOf(found.Permits(now, domain.MayAllocate)) != apperr.Suspended {
+		t.Errorf("it is %s: %v", found.Status, err)
+	}
+	if _, err := l.PlaceDelegated(t.Context(), through(c, 1)); apperr.CodeOf(err) != apperr.Suspended {
+		t.Errorf("an order: %v", err)
+	}
+	stop := domain.DelegatedAction{ID: uuid.New(), ProjectID: "p1", ConnectionID: c.ID, InstanceID: uuid.New(), UserID: "v", Ask: domain.Ask{Verb: domain.Stop}}
+	if _, err := (postgres.Actions{DB: l.DB}).Ask(t.Context(), stop); apperr.CodeOf(err) != apperr.Conflict {
+		t.Errorf("an action: %v", err)
+	}
+	if err := l.Renew(t.Context(), waiting, claim, time.Minute); !errors.Is(err, domain.ErrFenced) {
+		t.Errorf("the order that was being worked on: %v", err)
+	}
+	l.exec(t, "update orders set claimed_until = now() - interval '1 second'")
+	for _, q := range []struct {
+		usable bool
+		status string
+		want   int
+	}{{true, "", 0}, {false, "suspended", 1}, {false, "active", 0}, {false, "", 1}} {
+		query := domain.ConnectionQuery{Usable: q.usable, Limit: 10}
+		if q.status != "" {
+			query.Statuses = []string{q.status}
+		}
+		if list, err := store.List(t.Context(), delegator, query); err != nil || len(list) != q.want {
+			t.Errorf("%+v: %d %v", q, len(list), err)
+		}
+	}
+	wait := func(want int) {
+		t.Helper()
+		if work, err := d.Work(t.Context(), 10); err != nil || len(work) != want {
+			t.Errorf("%d have work, want %d: %v", len(work), want, err)
+		}
+		if busy, err := d.Busy(t.Context(), time.Minute); err != nil || busy != (want > 0) {
+			t.Errorf("busy is %t: %v", busy, err)
+		}
+	}
+	wait(0)
+	suspend(false, true)
+	wait(1)
+	suspend(true, true)
+	l.exec(t, "update connections set expires_at = now()")
+	if over, err := d.Ending(t.Context(), 10); err != nil || len(over) != 1 {
+		t.Fatalf("it does not end: %v %v", over, err)
+	}
+	if ended, err := store.Expire(t.Context(), c, "its time is over", false); err != nil || !ended {
+		t.Errorf("it does not end: %t %v", ended, err)
+	}
+	l.holds(t, `select string_agg(coalesce(data->>'previous_status', '') || '>' || (data->>'status'), ' ' order by seq) =
+		'>active active>suspended suspended>active active>suspended suspended>expired' from events where type = 'cloudfn.connection.state.v1'`)
+	if _, err := store.Suspend(t.Context(), "p1", c.ID, false); apperr.CodeOf(err) != apperr.Conflict {
+		t.Errorf("resumed after its end: %v", err)
+	}
+}
+
+// TestEndThatIsTooLate: a connection that was given another trust is not lost with the old one, and one that was given more time does not
+// expire.
+func TestEndThatIsTooLate(t *testing.T) {
+	t.Parallel()
+	l := newLender(t)
+	store, c := postgres.Connections{DB: l.DB}, l.lend(t, domain.ConnectionQuota{}, nil)
+	stored, err := store.Change(t.Context(), c, renewed(c, l.announce(t, c), "t2"), "u1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ended, err := store.Lose(t.Context(), c, "", false); err != nil || ended {
+		t.Errorf("lost with the old trust: %t %v", ended, err)
+	}
+	if ended, err := store.Expire(t.Context(), c, "", false); err != nil || ended {
+		t.Errorf("expired with the old time: %t %v", ended, err)
+	}
+	if current, err := (postgres.Delegations{DB: l.DB}).Current(t.Context(), "p1", c.ID); err != nil || current.DelegationID != "t2" || current.Generation != 2 {
+		t.Errorf("it is %+v: %v", current, err)
+	}
+	if ended, err := store.Lose(t.Context(), stored, "", false); err != nil || !ended {
+		t.Errorf("lost with the new trust: %t %v", ended, err)
+	}
+}
