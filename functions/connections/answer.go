@@ -38,6 +38,8 @@ type connection struct {
 	ProjectID   string                  `json:"project_id"`
 	Revocation  domain.Revocation       `json:"revocation,omitempty"`
 	TrustEnd    *time.Time              `json:"trust_expires_at,omitempty"`
+	Credential  *time.Time              `json:"credential_expires_at,omitempty"`
+	SuspendedAt *time.Time              `json:"suspended_at,omitempty"`
 	ExpiresAt   time.Time               `json:"expires_at"`
 	EndsAt      time.Time               `json:"ends_at"`
 	IdleTimeout string                  `json:"idle_timeout,omitempty"`
@@ -86,8 +88,14 @@ func show(who domain.Identity, c domain.Connection) connection {
 	if !c.CheckedAt.IsZero() {
 		out.CheckedAt = &c.CheckedAt
 	}
+	if c.Status == domain.ConnectionSuspended {
+		out.SuspendedAt = &c.SuspendedAt
+	}
 	if !c.Owned(who) {
 		return out
+	}
+	if !c.CredentialExpiresAt.IsZero() {
+		out.Credential = &c.CredentialExpiresAt
 	}
 	a := c.ActsAs
 	out.ActsAs = &actsAs{UserID: a.UserID, UserName: a.UserName, ProjectID: a.ProjectID, ProjectName: a.ProjectName, Roles: a.Roles}

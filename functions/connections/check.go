@@ -48,7 +48,7 @@ func (s service) Check(ctx context.Context, who domain.Identity, id uuid.UUID) (
 func (s service) checked(ctx context.Context, c domain.Connection, since time.Time) (works *bool, err error) {
 	yes, no := true, false
 	switch {
-	case c.Status != domain.ConnectionActive:
+	case !c.Status.IsOpen():
 		return &no, nil
 	case !c.CheckedAt.Before(since):
 		return &yes, nil

@@ -24,8 +24,11 @@ func routes(s service) []httpx.Route {
 		httpx.Handle("GET /v1/connections", h.list),
 		httpx.Handle("GET /v1/connections/access-rules", h.rules),
 		httpx.Handle("GET /v1/connections/{id}", h.get),
+		httpx.Handle("PATCH /v1/connections/{id}", h.change),
 		httpx.Handle("DELETE /v1/connections/{id}", h.delete),
 		httpx.Handle("POST /v1/connections/{id}/check", h.check),
+		httpx.Handle("POST /v1/connections/{id}/suspend", h.suspend),
+		httpx.Handle("POST /v1/connections/{id}/resume", h.resume),
 	}
 }
 
@@ -52,7 +55,7 @@ func (h handler) create(r *http.Request) (httpx.Response, error) {
 	if err != nil {
 		return httpx.Response{}, err
 	}
-	resp, err := httpx.JSON(http.StatusCreated, show(who, stored))
+	resp, err := shown(http.StatusCreated, who, stored)
 	resp.Header.Set("Location", "/v1/connections/"+stored.ID.String())
 	return resp, err
 }
@@ -131,13 +134,25 @@ func (h handler) rules(r *http.Request) (rulesAnswer, error) {
 	return rulesAnswer{domain.AccessRules(actions)}, nil
 }
 
-func (h handler) get(r *http.Request) (connection, error) {
+func (h handler) get(r *http.Request) (httpx.Response, error) {
 	who, _, id, err := named(r)
 	if err != nil {
-		return connection{}, err
+		return httpx.Response{}, err
 	}
 	found, err := h.svc.Get(r.Context(), who, id)
-	return show(who, found), err
+	if err != nil {
+		return httpx.Response{}, err
+	}
+	return shown(http.StatusOK, who, found)
+}
+
+// shown is the answer with a connection, and with the version that a change may name.
+func shown(status int, who domain.Identity, c domain.Connection) (httpx.Response, error) {
+	resp, err := httpx.JSON(status, show(who, c))
+	if err == nil {
+		resp.Header.Set("ETag", etag(c))
+	}
+	return resp, err
 }
 
 func (h handler) delete(r *http.Request) (httpx.Response, error) {

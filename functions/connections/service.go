@@ -2,10 +2,7 @@ package connections
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
-	"net/url"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -17,7 +14,7 @@ import (
 // session is the part of OpenStack that this function needs.
 type session interface {
 	Flavors(context.Context) ([]domain.Flavor, error)
-	CreateTrust(ctx context.Context, who domain.Identity, trustee string, roles []string, after time.Time) (domain.Trust, error)
+	CreateTrust(ctx context.Context, who domain.Identity, trustee string, roles []string, after time.Time, announce func(end time.Time) error) (domain.Trust, error)
 	DeleteTrust(ctx context.Context, id string) error
 	CredentialEnd(ctx context.Context, id string) (time.Time, error)
 }
@@ -37,6 +34,10 @@ type store interface {
 	List(ctx context.Context, who domain.Identity, q domain.ConnectionQuery) ([]domain.Connection, error)
 	End(ctx context.Context, projectID string, id uuid.UUID, status domain.ConnectionStatus, reason string, revoked bool) (ended bool, err error)
 	MarkRevoked(context.Context, domain.Connection) error
+	Change(ctx context.Context, before, after domain.Connection, userID string) (domain.Connection, error)
+	Suspend(ctx context.Context, projectID string, id uuid.UUID, suspend bool) (changed bool, err error)
+	AnnounceTrust(context.Context, domain.OldTrust) error
+	DropTrust(ctx context.Context, projectID string, intent uuid.UUID, trustID string) error
 	RequestCheck(ctx context.Context, projectID string, id uuid.UUID) (since time.Time, err error)
 	FailedCheck(ctx context.Context, projectID string, id uuid.UUID) (at time.Time, why string, err error)
 }
@@ -63,12 +64,9 @@ func (s service) Create(ctx context.Context, who domain.Identity, token domain.S
 	if w.Kind == domain.TrustConnection && s.trustee == "" {
 		return w.Connection, apperr.New(apperr.Unsupported, "no trusts are taken here (TRUSTEE_USER_ID is not set): hand over an application credential")
 	}
-	now, err := s.Now(ctx)
+	err := s.checkEnd(ctx, w.ExpiresAt)
 	if err != nil {
 		return w.Connection, err
-	}
-	if left := w.ExpiresAt.Sub(now); left <= 0 || left > domain.MaxConnectionTime {
-		return w.Connection, apperr.InvalidField("expires_at", "must be in the future, and before "+now.Add(domain.MaxConnectionTime).UTC().Format(time.RFC3339))
 	}
 	if w.ID, err = uuid.NewV7(); err != nil {
 		return w.Connection, err
@@ -79,151 +77,16 @@ func (s service) Create(ctx context.Context, who domain.Identity, token domain.S
 	return s.credential(ctx, who, w)
 }
 
-// trust makes a trust with the caller's own token.
-func (s service) trust(ctx context.Context, who domain.Identity, token domain.Secret, w wish) (stored domain.Connection, err error) {
-	cloud := s.cloud.As(token, who.ProjectID)
-	if w.Flavors, err = cloud.Flavors(ctx); err != nil {
-		return stored, err
-	}
-	w.ActsAs = domain.ActsAs{UserID: who.UserID, UserName: who.UserName, ProjectID: who.ProjectID, ProjectName: who.ProjectName, Roles: w.roles}
-	made, err := cloud.CreateTrust(ctx, who, s.trustee, w.roles, w.ExpiresAt.Add(domain.TrustSpare))
+// checkEnd refuses an end that is over or too far ahead.
+func (s service) checkEnd(ctx context.Context, end time.Time) error {
+	now, err := s.Now(ctx)
 	if err != nil {
-		return stored, s.badTrustee(err)
-	}
-	w.DelegationID, w.TrustExpiresAt = made.ID, made.ExpiresAt
-	if stored, err = s.keep(ctx, w.Connection); err != nil {
-		s.giveUp(ctx, cloud, w.Connection)
-	}
-	return stored, err
-}
-
-// badTrustee says when Keystone does not know the user to whom trusts are made: the operator's mistake, not the caller's.
-func (s service) badTrustee(err error) error {
-	if e := apperr.As(err); e.Code != apperr.NotFound || !strings.Contains(e.Message, s.trustee) {
 		return err
 	}
-	slog.Error("TRUSTEE_USER_ID is the id of no user: set it to what `cloudfnd trustee` prints", "trustee", s.trustee)
-	return apperr.Wrap(apperr.Unsupported, err, "no trusts can be made here, because TRUSTEE_USER_ID is the id of no user: hand over an application credential")
-}
-
-// giveUp takes back a trust whose connection could not be stored. If it was stored after all, it ends.
-func (s service) giveUp(ctx context.Context, cloud session, c domain.Connection) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTimeout)
-	defer cancel()
-	err := cloud.DeleteTrust(ctx, c.DelegationID)
-	ended, endErr := s.End(ctx, c.ProjectID, c.ID, domain.ConnectionDeleted, "it could not be stored", err == nil)
-	slog.WarnContext(ctx, "a connection could not be stored", "connection_id", c.ID, "taking_the_trust_back", err, "was_stored", ended, "ending_it", endErr)
-}
-
-// credential looks whether an application credential is good, and what it is of.
-func (s service) credential(ctx context.Context, who domain.Identity, w wish) (stored domain.Connection, err error) {
-	if err := s.place(&w); err != nil {
-		return stored, err
+	if left := end.Sub(now); left <= 0 || left > domain.MaxConnectionTime {
+		return apperr.InvalidField("expires_at", "must be in the future, and before "+now.Add(domain.MaxConnectionTime).UTC().Format(time.RFC3339))
 	}
-	cloud, as, err := s.cloud.Credential(ctx, w.AuthURL, w.Region, w.DelegationID, w.secret)
-	switch apperr.CodeOf(err) {
-	case "":
-	case apperr.Unauthenticated, apperr.NotFound, apperr.Forbidden, apperr.Invalid:
-		return stored, badCredential(err)
-	default:
-		return stored, err
-	}
-	if w.AuthURL == "" && as.ProjectID != who.ProjectID {
-		return stored, apperr.InvalidField("id", fmt.Sprintf("is of the project %s (%s): use a token of that project, because its servers are followed there", as.ProjectName, as.ProjectID))
-	}
-	if err := suffices(as, w.Actions); err != nil {
-		return stored, err
-	}
-	w.ActsAs = as
-	if w.Flavors, err = cloud.Flavors(ctx); err != nil {
-		return stored, badAccess(w, err)
-	}
-	if err := outlives(ctx, cloud, w); err != nil {
-		return stored, err
-	}
-	if w.Secret, err = s.key.Seal(w.SealedFor(), w.secret); err != nil {
-		return stored, err
-	}
-	return s.keep(ctx, w.Connection)
-}
-
-// suffices refuses an application credential that only reads when the actions need more. Other roles than reader have the cloud's own
-// names and rights, so what they are good for is seen when they are used.
-func suffices(as domain.ActsAs, actions []domain.Permission) error {
-	var more []string
-	for _, p := range actions {
-		if p != domain.MayConnect { // which only reads
-			more = append(more, string(p))
-		}
-	}
-	if !as.ReadsOnly() || len(more) == 0 {
-		return nil
-	}
-	return apperr.InvalidField("id", fmt.Sprintf(
-		"the application credential has only the role reader, which cannot %s: make one with another of your roles, such as member; "+
-			"with reader alone a connection may have the action connect only", strings.Join(more, ", ")))
-}
-
-// outlives refuses a connection that would end later than its application credential, as far as Keystone lets us see when that ends.
-func outlives(ctx context.Context, cloud session, w wish) error {
-	end, err := cloud.CredentialEnd(ctx, w.DelegationID)
-	switch apperr.CodeOf(err) {
-	case "":
-	case apperr.Unauthenticated, apperr.Forbidden, apperr.NotFound:
-		return nil // the operator's policy keeps it from its own user: the connection is lost when the credential ends
-	default:
-		return err
-	}
-	if end.IsZero() || !w.ExpiresAt.After(end) {
-		return nil
-	}
-	return apperr.InvalidField("expires_at", fmt.Sprintf("is %s, and the application credential ends before that: it must not be after %s",
-		w.ExpiresAt.Format(time.RFC3339Nano), end.Format(time.RFC3339Nano)))
-}
-
-// badCredential is the caller's mistake, and not his token's.
-func badCredential(cause error) error {
-	e := apperr.Wrap(apperr.Invalid, cause, "Keystone does not accept the application credential: its id or its secret is wrong, it has expired, or its user is disabled")
-	e.Fields = []apperr.Field{{Field: "id", Detail: "is not accepted with this secret"}, {Field: "secret", Detail: "is not accepted for this id"}}
-	return e
-}
-
-// badAccess says why a credential that Keystone accepts cannot be used, where that is the caller's mistake.
-func badAccess(w wish, cause error) error {
-	e := apperr.As(cause)
-	switch {
-	case e.Code == apperr.Unauthenticated || e.Code == apperr.Forbidden:
-		e = apperr.InvalidField("id", "is not allowed to list flavors: its access rules must have what GET /v1/connections/access-rules lists")
-	case e.Code == apperr.Internal && w.AuthURL != "" && w.Region == "":
-		e = apperr.InvalidField("region", "must be given, because that cloud has several")
-	default:
-		return cause
-	}
-	e.Cause = cause
-	return e
-}
-
-// place finds the cloud that is meant, among those that there may be connections to. What is this cloud's own is left out.
-func (s service) place(w *wish) error {
-	sameCloud, sameRegion := s.cloud.Home(w.AuthURL, w.Region)
-	if sameCloud {
-		w.AuthURL = ""
-		if sameRegion {
-			w.Region = ""
-		}
-		return nil
-	}
-	for _, other := range s.clouds {
-		if bare(other) == bare(w.AuthURL) {
-			w.AuthURL = other
-			return nil
-		}
-	}
-	host := "" // of the URL no more is repeated: there may be a password in it
-	if u, err := url.Parse(w.AuthURL); err == nil {
-		host = u.Host
-	}
-	return apperr.Unknown("auth_url", "cloud", host, s.clouds...)
+	return nil
 }
 
 func (s service) keep(ctx context.Context, c domain.Connection) (domain.Connection, error) {

@@ -3,6 +3,7 @@ package connections
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,10 +16,11 @@ import (
 // fakeCloud stands for another cloud that has several regions, and for a Keystone and a database that fail at a moment of the
 // test's choice: the sandbox has one region and cannot be made to fail for one call. Only what is asked of it is tested here.
 type fakeCloud struct {
-	flavors, login, trust, untrust, store, hidden error
+	flavors, login, announce, trust, untrust, store, hidden error
 
-	end   time.Time // of the application credential
-	calls []string
+	stored domain.Connection
+	end    time.Time // of the application credential
+	calls  []string
 }
 
 func (f *fakeCloud) note(call string) { f.calls = append(f.calls, call) }
@@ -33,7 +35,12 @@ func (f *fakeCloud) Credential(context.Context, string, string, string, domain.S
 
 func (f *fakeCloud) Flavors(context.Context) ([]domain.Flavor, error) { return nil, f.flavors }
 
-func (f *fakeCloud) CreateTrust(context.Context, domain.Identity, string, []string, time.Time) (domain.Trust, error) {
+func (f *fakeCloud) CreateTrust(
+	_ context.Context, _ domain.Identity, _ string, _ []string, after time.Time, announce func(time.Time) error,
+) (domain.Trust, error) {
+	if err := announce(after); err != nil {
+		return domain.Trust{}, err
+	}
 	f.note("trust")
 	return domain.Trust{ID: "t1"}, f.trust
 }
@@ -53,7 +60,7 @@ func (f *fakeCloud) Create(_ context.Context, c domain.Connection) (domain.Conne
 }
 
 func (f *fakeCloud) Get(context.Context, domain.Identity, uuid.UUID) (domain.Connection, error) {
-	return domain.Connection{}, nil
+	return f.stored, nil
 }
 
 func (f *fakeCloud) List(context.Context, domain.Identity, domain.ConnectionQuery) ([]domain.Connection, error) {
@@ -66,6 +73,20 @@ func (f *fakeCloud) End(ctx context.Context, _ string, _ uuid.UUID, status domai
 }
 
 func (f *fakeCloud) MarkRevoked(context.Context, domain.Connection) error { return nil }
+
+func (f *fakeCloud) AnnounceTrust(context.Context, domain.OldTrust) error { return f.announce }
+
+func (f *fakeCloud) DropTrust(_ context.Context, _ string, _ uuid.UUID, trust string) error {
+	f.note(strings.TrimSpace("drop " + trust))
+	return nil
+}
+
+func (f *fakeCloud) Change(_ context.Context, _, after domain.Connection, _ string) (domain.Connection, error) {
+	f.note("change")
+	return after, f.store
+}
+
+func (f *fakeCloud) Suspend(context.Context, string, uuid.UUID, bool) (bool, error) { return true, nil }
 
 func (f *fakeCloud) RequestCheck(context.Context, string, uuid.UUID) (time.Time, error) {
 	return time.Now(), nil
@@ -134,8 +155,9 @@ func TestTrustThatIsNotKept(t *testing.T) {
 	}{
 		"no flavors":              {fakeCloud{flavors: away}, nil},
 		"no trust":                {fakeCloud{trust: away}, []string{"trust"}},
-		"no row":                  {fakeCloud{store: away}, []string{"trust", "store", "untrust", "end deleted revoked"}},
-		"no row, and no Keystone": {fakeCloud{store: away, untrust: away}, []string{"trust", "store", "untrust", "end deleted"}},
+		"no row":                  {fakeCloud{store: away}, []string{"trust", "store", "untrust", "end deleted revoked", "drop"}},
+		"not announced":           {fakeCloud{announce: away}, nil},
+		"no row, and no Keystone": {fakeCloud{store: away, untrust: away}, []string{"trust", "store", "untrust", "end deleted", "drop t1"}},
 	} {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()

@@ -57,7 +57,7 @@ func (a acting) act(ctx context.Context) (done bool, err error) {
 
 // wait is nil while the action may wait, and then why it waited for too long.
 func (a acting) wait(patience time.Duration, why error) error {
-	if a.now.Sub(a.action.CreatedAt) > patience {
+	if a.now.Sub(a.connection.WaitingSince(a.action.CreatedAt)) > patience {
 		return why
 	}
 	return nil
@@ -151,7 +151,7 @@ func (a acting) cleared(ctx context.Context, i domain.Instance) (done bool, err 
 	if err == nil && left == 0 {
 		return true, nil
 	}
-	if a.now.Sub(a.action.CreatedAt) > portsPatience {
+	if a.now.Sub(a.connection.WaitingSince(a.action.CreatedAt)) > portsPatience {
 		slog.WarnContext(ctx, "a server is deleted, and its ports may not be", "instance_id", i.ID, "server_id", i.ServerID, "ports", left, "error", err)
 		return true, nil
 	}
