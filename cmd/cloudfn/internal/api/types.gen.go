@@ -71,8 +71,10 @@ const (
 	CodeMethodNotAllowed Code = "method_not_allowed"
 	CodeNotAcceptable    Code = "not_acceptable"
 	CodeNotFound         Code = "not_found"
+	CodePrecondition     Code = "precondition"
 	CodeQuotaExceeded    Code = "quota_exceeded"
 	CodeRateLimited      Code = "rate_limited"
+	CodeSuspended        Code = "suspended"
 	CodeTimeout          Code = "timeout"
 	CodeTooLarge         Code = "too_large"
 	CodeUnauthenticated  Code = "unauthenticated"
@@ -82,19 +84,33 @@ const (
 	CodeUnsupportedMedia Code = "unsupported_media"
 )
 
+// Defines values for ConnectionChangeEventFields.
+const (
+	ConnectionChangeEventFieldsActions     ConnectionChangeEventFields = "actions"
+	ConnectionChangeEventFieldsExpiresAt   ConnectionChangeEventFields = "expires_at"
+	ConnectionChangeEventFieldsID          ConnectionChangeEventFields = "id"
+	ConnectionChangeEventFieldsIdleTimeout ConnectionChangeEventFields = "idle_timeout"
+	ConnectionChangeEventFieldsName        ConnectionChangeEventFields = "name"
+	ConnectionChangeEventFieldsQuota       ConnectionChangeEventFields = "quota"
+	ConnectionChangeEventFieldsSecret      ConnectionChangeEventFields = "secret"
+	ConnectionChangeEventFieldsUsableBy    ConnectionChangeEventFields = "usable_by"
+)
+
 // Defines values for ConnectionEventPreviousStatus.
 const (
-	ConnectionEventPreviousStatusActive  ConnectionEventPreviousStatus = "active"
-	ConnectionEventPreviousStatusExpired ConnectionEventPreviousStatus = "expired"
-	ConnectionEventPreviousStatusLost    ConnectionEventPreviousStatus = "lost"
+	ConnectionEventPreviousStatusActive    ConnectionEventPreviousStatus = "active"
+	ConnectionEventPreviousStatusExpired   ConnectionEventPreviousStatus = "expired"
+	ConnectionEventPreviousStatusLost      ConnectionEventPreviousStatus = "lost"
+	ConnectionEventPreviousStatusSuspended ConnectionEventPreviousStatus = "suspended"
 )
 
 // Defines values for ConnectionEventStatus.
 const (
-	ConnectionEventStatusActive  ConnectionEventStatus = "active"
-	ConnectionEventStatusDeleted ConnectionEventStatus = "deleted"
-	ConnectionEventStatusExpired ConnectionEventStatus = "expired"
-	ConnectionEventStatusLost    ConnectionEventStatus = "lost"
+	ConnectionEventStatusActive    ConnectionEventStatus = "active"
+	ConnectionEventStatusDeleted   ConnectionEventStatus = "deleted"
+	ConnectionEventStatusExpired   ConnectionEventStatus = "expired"
+	ConnectionEventStatusLost      ConnectionEventStatus = "lost"
+	ConnectionEventStatusSuspended ConnectionEventStatus = "suspended"
 )
 
 // Defines values for ConnectionKind.
@@ -105,10 +121,11 @@ const (
 
 // Defines values for ConnectionStatus.
 const (
-	ConnectionStatusActive  ConnectionStatus = "active"
-	ConnectionStatusDeleted ConnectionStatus = "deleted"
-	ConnectionStatusExpired ConnectionStatus = "expired"
-	ConnectionStatusLost    ConnectionStatus = "lost"
+	ConnectionStatusActive    ConnectionStatus = "active"
+	ConnectionStatusDeleted   ConnectionStatus = "deleted"
+	ConnectionStatusExpired   ConnectionStatus = "expired"
+	ConnectionStatusLost      ConnectionStatus = "lost"
+	ConnectionStatusSuspended ConnectionStatus = "suspended"
 )
 
 // Defines values for DelegatedActionStatus.
@@ -130,6 +147,7 @@ const (
 	CloudfnActionStateV1              EventType = "cloudfn.action.state.v1"
 	CloudfnAgentReadyV1               EventType = "cloudfn.agent.ready.v1"
 	CloudfnCallbackStateV1            EventType = "cloudfn.callback.state.v1"
+	CloudfnConnectionChangedV1        EventType = "cloudfn.connection.changed.v1"
 	CloudfnConnectionRevocationV1     EventType = "cloudfn.connection.revocation.v1"
 	CloudfnConnectionStateV1          EventType = "cloudfn.connection.state.v1"
 	CloudfnInstanceStateV1            EventType = "cloudfn.instance.state.v1"
@@ -573,6 +591,9 @@ type Connection struct {
 	// CreatedAt RFC 3339 in UTC.
 	CreatedAt Time `json:"created_at"`
 
+	// CredentialExpiresAt When the application credential ends, if it does and Keystone shows it. Shown in the connection's own project only.
+	CredentialExpiresAt *Time `json:"credential_expires_at,omitempty"`
+
 	// EndsAt When it ends by itself: `expires_at`, or earlier when it is not used.
 	EndsAt Time `json:"ends_at"`
 
@@ -605,13 +626,16 @@ type Connection struct {
 	// Shown in the connection's own project only.
 	Revocation *Revocation `json:"revocation,omitempty"`
 
-	// Status `expired`: its time is over. `lost`: Keystone does not accept what was delegated any more. `deleted`: its owner has ended it; it is
-	// shown in its own project only. Nobody acts through any of these; the servers stay. Whoever delegates again makes a new connection.
+	// Status `suspended`: nothing is done through it until its project resumes it; what runs through it is still shown. `expired`: its time is over. `lost`: Keystone does not accept what was delegated any more. `deleted`: its owner has ended it; it is
+	// shown in its own project only. Nobody acts through one that has ended; the servers stay. Whoever delegates again makes a new connection.
 	// Those that have ended are shown for 90 days.
 	Status ConnectionStatus `json:"status"`
 
 	// SuggestedAccessRules What an application credential must allow for these actions. Shown in the connection's own project only.
 	SuggestedAccessRules *AccessRules `json:"suggested_access_rules,omitempty"`
+
+	// SuspendedAt Since when it is suspended.
+	SuspendedAt *Time `json:"suspended_at,omitempty"`
 
 	// TrustExpiresAt When Keystone ends the trust by itself, at the latest. Shown of a trust, in the connection's own project only.
 	TrustExpiresAt *Time `json:"trust_expires_at,omitempty"`
@@ -631,6 +655,49 @@ type Connection struct {
 	// Warnings What its owner should know.
 	Warnings *[]string `json:"warnings,omitempty"`
 }
+
+// ConnectionChange defines model for ConnectionChange.
+type ConnectionChange struct {
+	// Actions All of them.
+	Actions *[]Permission `json:"actions,omitempty"`
+
+	// ExpiresAt In the future, 366 days ahead at most, and not after the application credential's own end.
+	ExpiresAt *Time `json:"expires_at,omitempty"`
+
+	// ID Of an application credential, with its secret: the id of another one.
+	ID *string `json:"id,omitempty"`
+
+	// IdleTimeout 1h to 8784h; null is none.
+	IdleTimeout *string `json:"idle_timeout,omitempty"`
+	Name        *string `json:"name,omitempty"`
+
+	// Quota What is absent of it stays; what is null is not counted any more.
+	Quota *ConnectionQuota `json:"quota,omitempty"`
+
+	// Secret Of an application credential: its secret.
+	Secret *string `json:"secret,omitempty"`
+
+	// UsableBy All of them.
+	UsableBy *[]KeystoneID `json:"usable_by,omitempty"`
+}
+
+// ConnectionChangeEvent defines model for ConnectionChangeEvent.
+type ConnectionChangeEvent struct {
+	// ConnectionID A UUID in lower case.
+	ConnectionID UUID `json:"connection_id"`
+
+	// ExpiresAt When it ends now.
+	ExpiresAt Time `json:"expires_at"`
+
+	// Fields What has changed, never a secret itself.
+	Fields []ConnectionChangeEventFields `json:"fields"`
+
+	// UserID Who has changed it.
+	UserID string `json:"user_id"`
+}
+
+// ConnectionChangeEventFields defines model for ConnectionChangeEvent.Fields.
+type ConnectionChangeEventFields string
 
 // ConnectionCheck Whether a connection can be acted through.
 type ConnectionCheck struct {
@@ -655,8 +722,8 @@ type ConnectionCheck struct {
 	// Roles With which roles it acts.
 	Roles []string `json:"roles"`
 
-	// Status `expired`: its time is over. `lost`: Keystone does not accept what was delegated any more. `deleted`: its owner has ended it; it is
-	// shown in its own project only. Nobody acts through any of these; the servers stay. Whoever delegates again makes a new connection.
+	// Status `suspended`: nothing is done through it until its project resumes it; what runs through it is still shown. `expired`: its time is over. `lost`: Keystone does not accept what was delegated any more. `deleted`: its owner has ended it; it is
+	// shown in its own project only. Nobody acts through one that has ended; the servers stay. Whoever delegates again makes a new connection.
 	// Those that have ended are shown for 90 days.
 	Status ConnectionStatus `json:"status"`
 
@@ -743,8 +810,8 @@ type ConnectionRequest struct {
 	UsableBy *[]KeystoneID `json:"usable_by,omitempty"`
 }
 
-// ConnectionStatus `expired`: its time is over. `lost`: Keystone does not accept what was delegated any more. `deleted`: its owner has ended it; it is
-// shown in its own project only. Nobody acts through any of these; the servers stay. Whoever delegates again makes a new connection.
+// ConnectionStatus `suspended`: nothing is done through it until its project resumes it; what runs through it is still shown. `expired`: its time is over. `lost`: Keystone does not accept what was delegated any more. `deleted`: its owner has ended it; it is
+// shown in its own project only. Nobody acts through one that has ended; the servers stay. Whoever delegates again makes a new connection.
 // Those that have ended are shown for 90 days.
 type ConnectionStatus string
 
