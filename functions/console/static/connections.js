@@ -41,11 +41,28 @@ export function view({ refresh }) {
       }
       refresh();
     };
+    const suspended = c.status === 'suspended';
+    const change = async (method, path, body, done) => {
+      await call(method, `/v1/connections/${c.id}${path}`, body);
+      say(done);
+      refresh();
+    };
+    const suspend = () => confirm(`Suspend ${name}?`, 'Nothing is done through it until you resume it. What waits goes on then, and the servers stay as they are.', 'Suspend',
+      () => change('POST', '/suspend', undefined, `${name} is suspended.`));
+    const resume = () => change('POST', '/resume', undefined, `${name} is resumed.`).catch((problem) => say(problem.message));
+    const extend = () => {
+      const until = el('input', { type: 'datetime-local', id: `until-${c.id}`, value: c.expires_at.slice(0, 16), required: true });
+      confirm(`Until when may ${name} be used?`, el('label', {}, 'New end, in UTC ', until), 'Change', () => change('PATCH', '', { expires_at: `${until.value}:00Z` }, `${name} has another end.`));
+    };
+    const open = !whose && (c.status === 'active' || suspended);
     return el('section', { class: 'card' }, el('div', { class: 'head' }, el('h2', {}, name), el('div', { class: 'beside' }, mark(c.status),
-      c.status === 'active' ? button('Check', check, { kind: 'quiet', key: 'check', label: `Check ${name}` }) : null,
+      c.status === 'active' || suspended ? button('Check', check, { kind: 'quiet', key: 'check', label: `Check ${name}` }) : null,
+      open ? button('New end', extend, { kind: 'quiet', key: 'extend', label: `Change the end of ${name}` }) : null,
+      open && suspended ? button('Resume', resume, { kind: 'quiet', key: 'resume', label: `Resume ${name}` }) : null,
+      open && !suspended ? button('Suspend', suspend, { kind: 'quiet', key: 'suspend', label: `Suspend ${name}` }) : null,
       whose || c.status === 'deleted' ? null : button('Revoke', revoke, { kind: 'quiet danger', key: 'revoke', label: `Revoke ${name}` }))),
     el('ul', { class: 'chips', 'aria-label': 'It permits' }, c.actions.map((a) => el('li', {}, a))), quota(c),
-    facts([['Until', until(c)], ['Why it ended', c.reason], ['Its trust', trusts[c.revocation]], ['Kind', kinds[c.kind]], ['Acts as', c.acts_as && `${c.acts_as.user_name || c.acts_as.user_id} in ${c.acts_as.project_name || c.acts_as.project_id} (${c.acts_as.roles.join(', ')})`],
+    facts([['Until', until(c)], ['Suspended', c.suspended_at && [age(c.suspended_at), ' ago: nothing is done through it']], ['Why it ended', c.reason], ['Its trust', trusts[c.revocation]], ['Kind', kinds[c.kind]], ['Acts as', c.acts_as && `${c.acts_as.user_name || c.acts_as.user_id} in ${c.acts_as.project_name || c.acts_as.project_id} (${c.acts_as.roles.join(', ')})`],
       ['Usable by', c.usable_by?.length ? el('span', { class: 'mono' }, c.usable_by.join(', ')) : whose === '?usable=true' ? null : 'whoever made it'],
       ['Cloud', c.auth_url && `${c.auth_url} ${c.region || ''}`], ['Last used', c.last_used_at ? [age(c.last_used_at), ' ago'] : 'never'], ['Last checked', c.checked_at && [age(c.checked_at), ' ago']], ['Id', el('span', { class: 'mono' }, c.id)]]),
     (c.warnings || []).map((w) => el('p', { class: 'note' }, w)));

@@ -15,14 +15,14 @@ import (
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/output"
 )
 
-var connectionStatuses = []string{"active", "expired", "lost", "deleted"}
+var connectionStatuses = []string{"active", "suspended", "expired", "lost", "deleted"}
 
 var permissions = []string{"allocate", "connect", "start", "stop", "reboot", "deploy", "deallocate"}
 
 func (a *app) connectionsCommand() *cobra.Command {
 	return group("connections", "Delegate, and see what is delegated",
-		a.connectionsListCommand(), a.connectionsShowCommand(), a.connectionsCreateCommand(), a.connectionsCheckCommand(), a.connectionsDeleteCommand(),
-		a.accessRulesCommand())
+		a.connectionsListCommand(), a.connectionsShowCommand(), a.connectionsCreateCommand(), a.connectionsCheckCommand(), a.connectionsUpdateCommand(),
+		a.connectionsSuspendCommand(), a.connectionsResumeCommand(), a.connectionsDeleteCommand(), a.accessRulesCommand())
 }
 
 func (a *app) connectionsListCommand() *cobra.Command {
@@ -197,6 +197,8 @@ var connectionDetails = []output.Column[api.Connection]{
 	{Title: "REASON", Text: func(c api.Connection) string { return value(c.Reason) }},
 	{Title: "REVOCATION", Text: func(c api.Connection) string { return string(value(c.Revocation)) }},
 	{Title: "TRUST_END", Text: func(c api.Connection) string { return stamp(value(c.TrustExpiresAt)) }},
+	{Title: "SUSPENDED", Text: func(c api.Connection) string { return stamp(value(c.SuspendedAt)) }},
+	{Title: "CREDENTIAL_END", Text: func(c api.Connection) string { return stamp(value(c.CredentialExpiresAt)) }},
 	{Title: "VCPUS", Text: func(c api.Connection) string { return share(c.Used.Vcpus, c.Quota.Vcpus) }},
 	{Title: "RAM_MB", Text: func(c api.Connection) string { return share(c.Used.RAMMb, c.Quota.RAMMb) }},
 	{Title: "ACTS_AS", Text: func(c api.Connection) string {
