@@ -76,8 +76,8 @@ returning not exists (select from connections c where c.kind = 'trust' and c.del
     where n.notify and c.project_id = $1 and c.id = n.connection_id
     returning c.project_id, c.id, c.seq, c.updated_at, n.trust_end
 ), event as (
-    insert into events (project_id, subject, seq, type, at, connection_id, data)
-    select project_id, id::text, seq, '` + domain.RevocationEvent + `', updated_at, id,
+    insert into events (project_id, subject, seq, type, at, data) -- it is for callbacks of the project only
+    select project_id, id::text, seq, '` + domain.RevocationEvent + `', updated_at,
            jsonb_strip_nulls(jsonb_build_object('connection_id', id, 'status', $3::text, 'reason', nullif($4::text, ''), 'trust_expires_at',
                                                 to_char(trust_end at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')))
     from connection

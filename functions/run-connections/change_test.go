@@ -1,0 +1,116 @@
+package runconnections
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// announced makes a trust as the function connections does, which dies before the connection is stored.
+func (w *world) announced(t *testing.T, c domain.Connection, until time.Time) (made domain.Trust, intent uuid.UUID) {
+	t.Helper()
+	session, who := w.member(t)
+	intent = uuid.New()
+	made, err := session.CreateTrust(t.Context(), who, testkit.Trustee(t), []string{"member"}, until.Add(domain.TrustSpare), func(end time.Time) error {
+		return postgres.Connections{DB: w.db}.AnnounceTrust(t.Context(), domain.OldTrust{ID: intent, ProjectID: w.ID, ConnectionID: c.ID, UserID: w.UserID, ExpiresAt: end})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return made, intent
+}
+
+// TestWorkGoesOnWithTheNewTrust: the session of the old one is kept, and then the old one is gone from Keystone before its time. The action is
+// done with the new one, the connection is not lost, and what was replaced is taken back.
+func TestWorkGoesOnWithTheNewTrust(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	p := w.function(t, nil)
+	c := w.trust(t)
+	wants(t, w.done(t, p, w.ask(t, c, uuid.New(), domain.Ask{Verb: domain.Stop}, nil)), "not_found") // now there is a session
+	made, intent := w.announced(t, c, time.Now().Add(2*time.Hour))
+	after := c
+	after.DelegationID, after.TrustExpiresAt, after.TrustIntent, after.ExpiresAt = made.ID, made.ExpiresAt, intent, time.Now().Add(2*time.Hour)
+	before, err := postgres.Delegations{DB: w.db}.Current(t.Context(), w.ID, c.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := (postgres.Connections{DB: w.db}).Change(t.Context(), before, after, w.UserID); err != nil {
+		t.Fatal(err)
+	}
+	tick(t, p)
+	if !there(t, c) {
+		t.Error("the old trust is taken back at once: calls that began with it fail")
+	}
+	w.exec(t, "update trusts_to_revoke set not_before = clock_timestamp()")
+	tick(t, p)
+	if there(t, c) || !w.trustThere(t, made.ID) || w.text(t, "select count(*)::text from trusts_to_revoke") != "0" {
+		t.Error("the old trust stays, or the new one does not")
+	}
+	wants(t, w.done(t, p, w.ask(t, c, uuid.New(), domain.Ask{Verb: domain.Stop}, nil)), "not_found")
+	if got := w.status(t, c); got != "active" {
+		t.Errorf("the connection is %s", got)
+	}
+	if _, err := (postgres.Connections{DB: w.db}).End(t.Context(), w.ID, c.ID, domain.ConnectionDeleted, "", false); err != nil {
+		t.Fatal(err)
+	}
+	tick(t, p)
+	if w.trustThere(t, made.ID) {
+		t.Error("the new trust stays")
+	}
+}
+
+// TestTrustOfADeadProcess is found by its end and taken back, and no other one of the user. One that was never made is forgotten.
+func TestTrustOfADeadProcess(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	p := w.function(t, nil)
+	c := w.trust(t)
+	made, _ := w.announced(t, c, time.Now().Add(time.Hour))
+	never := domain.OldTrust{ID: uuid.New(), ProjectID: w.ID, ConnectionID: c.ID, UserID: w.UserID, ExpiresAt: time.Now().Add(time.Hour)}
+	mine := domain.OldTrust{ID: uuid.New(), ProjectID: w.ID, ConnectionID: c.ID, UserID: w.UserID, ExpiresAt: c.TrustExpiresAt} // the connection's own
+	for _, intent := range []domain.OldTrust{never, mine} {
+		if err := (postgres.Connections{DB: w.db}).AnnounceTrust(t.Context(), intent); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tick(t, p)
+	if !w.trustThere(t, made.ID) {
+		t.Error("it is taken back while it may yet be stored")
+	}
+	w.exec(t, "update trusts_to_revoke set not_before = clock_timestamp()")
+	tick(t, p)
+	if w.trustThere(t, made.ID) || !w.trustThere(t, c.DelegationID) {
+		t.Error("the trust of nobody stays, or the connection's own does not")
+	}
+	if left := w.text(t, "select count(*)::text from trusts_to_revoke"); left != "0" {
+		t.Errorf("%s are still on the list", left)
+	}
+}
+
+// TestSuspendedWaits: an action that waits is not done while its connection is suspended, and is when it is resumed.
+func TestSuspendedWaits(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	p := w.function(t, nil)
+	c, store := w.credential(t, ""), postgres.Connections{DB: w.db}
+	stop := w.ask(t, c, uuid.New(), domain.Ask{Verb: domain.Stop}, nil)
+	if _, err := store.Suspend(t.Context(), w.ID, c.ID, true); err != nil {
+		t.Fatal(err)
+	}
+	w.exec(t, "update actions set created_at = created_at - interval '3 hours'") // longer than an action is tried for
+	tick(t, p)
+	if got := w.action(t, stop); got.Status != domain.ActionRunning {
+		t.Errorf("while it is suspended the action is %s: %+v", got.Status, got.Problem)
+	}
+	if _, err := store.Suspend(t.Context(), w.ID, c.ID, false); err != nil {
+		t.Fatal(err)
+	}
+	wants(t, w.done(t, p, stop), string(apperr.NotFound))
+}
