@@ -96,6 +96,9 @@ func (s *service) endAction(ctx context.Context, c domain.Connection, action dom
 	case failed == nil:
 		return s.actions.Release(ctx, action, claim, actionPause)
 	}
+	if apperr.CodeOf(failed) == apperr.Suspended { // while it was being done
+		return s.actions.Release(ctx, action, claim, suspendedPause)
+	}
 	if paused, ok := errors.AsType[pausedError](failed); ok {
 		return s.actions.Release(ctx, action, claim, paused.pause)
 	}

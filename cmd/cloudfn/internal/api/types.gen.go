@@ -214,6 +214,7 @@ const (
 	LaunchProblemCodeForbidden     LaunchProblemCode = "forbidden"
 	LaunchProblemCodeInvalid       LaunchProblemCode = "invalid"
 	LaunchProblemCodeQuotaExceeded LaunchProblemCode = "quota_exceeded"
+	LaunchProblemCodeSuspended     LaunchProblemCode = "suspended"
 	LaunchProblemCodeUnprocessable LaunchProblemCode = "unprocessable"
 )
 
