@@ -166,7 +166,6 @@ func TestSuspension(t *testing.T) {
 	app = app.As(p.Token(t))
 	c := create(t, app, asking("trust", ""))
 	path := "/v1/connections/" + c.ID.String()
-	launch := fmt.Sprintf(`{"id": %q, "name": "x", "flavor": "x", "image": "x", "connection_id": %q}`, uuid.NewString(), c.ID)
 	for _, tc := range []struct{ verb, status, etag string }{
 		{"/resume", "active", `"1"`}, {"/suspend", "suspended", `"2"`}, {"/suspend", "suspended", `"2"`}, {"/resume", "active", `"3"`},
 	} {
@@ -175,8 +174,11 @@ func TestSuspension(t *testing.T) {
 		if a.JSON(t, &now); a.Status != 200 || string(now.Status) != tc.status || a.Header.Get("ETag") != tc.etag || (now.SuspendedAt != nil) != (tc.status == "suspended") {
 			t.Errorf("%s: got %d %s", tc.verb, a.Status, a.Body)
 		}
-		if a := app.Post(t, "/v1/launch", launch); (a.Status == 403 && strings.Contains(string(a.Body), `"suspended"`)) != (tc.status == "suspended") {
-			t.Errorf("a launch while it is %s: %d %s", tc.status, a.Status, a.Body)
+		var usable, listed listAnswer
+		app.Get(t, "/v1/connections?usable=true").JSON(t, &usable)
+		app.Get(t, "/v1/connections?status="+tc.status).JSON(t, &listed)
+		if (len(usable.Connections) == 1) != (tc.status == "active") || len(listed.Connections) != 1 {
+			t.Errorf("while it is %s %d are usable, and %d listed", tc.status, len(usable.Connections), len(listed.Connections))
 		}
 	}
 	testkit.Eventually(t, 10*time.Second, "run-connections is woken", func() bool { return woken("run-connections") > 0 })
