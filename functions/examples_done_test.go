@@ -227,6 +227,10 @@ func (s *story) connections(t *testing.T) {
 	s.ok(t, "checkConnection", 200, ask{})
 	s.exec(t, "update connections set check_until = now() + interval '1 minute'") // as if another replica were at it
 	s.ok(t, "checkConnection", 202, ask{})
+	s.ok(t, "suspendConnection", 200, ask{})
+	s.ok(t, "resumeConnection", 200, ask{})
+	later := map[string]any{"expires_at": time.Now().Add(2 * time.Hour).UTC().Format(time.RFC3339)}
+	s.ok(t, "changeConnection", 200, ask{example: "longer", set: later})
 	var taken struct {
 		ID       string
 		ActionID string `json:"action_id"`
