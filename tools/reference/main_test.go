@@ -53,7 +53,7 @@ func TestPage(t *testing.T) {
 	if n := bytes.Count(page, []byte("<style>")); n != 1 {
 		t.Errorf("the page has %d styles: what may be used of it is said by one hash", n)
 	}
-	text, err := os.ReadFile("../../" + source)
+	text, err := os.ReadFile(source) // made has changed the directory
 	if err != nil {
 		t.Fatal(err)
 	}
