@@ -50,7 +50,7 @@ func TestConnectionIsKept(t *testing.T) {
 	store := postgres.Connections{DB: db}
 	want := newConnection()
 	stored := storedConnection(t, store, want)
-	if stored.CreatedAt.IsZero() || stored.UpdatedAt.IsZero() || !stored.EndsAt().Equal(stored.CreatedAt.Add(24*time.Hour)) {
+	if stored.CreatedAt.IsZero() || stored.UpdatedAt.IsZero() || stored.CheckedAt.IsZero() || !stored.EndsAt().Equal(stored.CreatedAt.Add(24*time.Hour)) {
 		t.Errorf("its times are %s, %s and %s", stored.CreatedAt, stored.UpdatedAt, stored.EndsAt())
 	}
 	want.CreatedAt, want.UpdatedAt, want.Secret, want.Revoked = stored.CreatedAt, stored.UpdatedAt, nil, true // there is no trust
