@@ -19,6 +19,8 @@ begin
                update (status, reason, secret, revoked, last_used_at, seq, updated_at, next_check_at)
             on connections to cloudfn_functions; -- the secret is wiped, and not read; what is stored goes nowhere else, nor any further
         grant select, insert, update, delete on callbacks, deployments, keyed_actions to cloudfn_functions;
+        grant select, insert, update on connection_requests to cloudfn_functions;
+        grant select, insert, update, delete on trust_intents to cloudfn_functions;
         grant select, insert, delete on sessions to cloudfn_functions; -- one begins and ends, and is never made another's
     end if;
     if exists (select from pg_roles where rolname = 'cloudfn_events') then
@@ -30,6 +32,7 @@ begin
         grant select, insert on unexpected_servers to cloudfn_events;
         grant select, insert, update, delete on polls, jobs, events, deliveries, streams, callbacks, connections, actions,
             deployments to cloudfn_events;
+        grant select, update, delete on connection_requests, trust_intents to cloudfn_events;
         grant select, delete on keyed_actions to cloudfn_events; -- what is old is forgotten
     end if;
 end $$;

@@ -86,6 +86,7 @@ func TestRolesMayDoWhatConnectionsTake(t *testing.T) {
 	_, err = instances.Disconnect(ctx, "p1", connected.ID, made.ID)
 	allowed("disconnect", err)
 
+	consent(t, serves, works, allowed)
 	worker(t, works, o, asked, made, allowed)
 	_, _, err = postgres.Actions{DB: serves}.Connect(ctx, domain.DelegatedAction{
 		ID: uuid.New(), ProjectID: "p1", ConnectionID: made.ID, ServerID: "s10", UserID: "v", Ask: domain.Ask{Verb: domain.Connect},
@@ -162,4 +163,43 @@ func worker(t *testing.T, db *postgres.DB, o domain.Order, asked domain.Delegate
 	_, err = delegations.PendingRevocations(ctx)
 	allowed("pending revocations", err)
 	allowed("retire", delegations.Retire(ctx, time.Hour, time.Hour))
+}
+
+// consent is what the functions do with requests for connections and with the trusts that are about to be made.
+func consent(t *testing.T, serves, works *postgres.DB, allowed func(string, error)) {
+	t.Helper()
+	ctx, store, intents := t.Context(), postgres.ConnectionRequests{DB: serves}, postgres.TrustIntents{DB: serves}
+	var requests [3]domain.ConnectionRequest
+	for n := range requests {
+		var err error
+		requests[n], err = store.Create(ctx, newRequest())
+		allowed("request a connection", err)
+	}
+	_, err := store.List(ctx, "p1", domain.ConnectionRequestQuery{Received: true, Limit: 1})
+	allowed("list requests", err)
+	_, claim, _, err := store.ClaimGrant(ctx, "p1", requests[0].ID, "u1", nil, time.Minute)
+	allowed("claim a request", err)
+	i := domain.TrustIntent{ID: uuid.New(), ProjectID: "p1", UserID: "u1", EndsAt: time.Now()}
+	allowed("begin a trust", errors.Join(intents.Begin(ctx, i), intents.Begin(ctx, i)))
+	c := newConnection()
+	c.ID = i.ID
+	_, err = postgres.Connections{DB: serves}.CreateGranted(ctx, c, postgres.Grant{ProjectID: "p1", ID: requests[0].ID, Claim: claim, UserID: "u1"})
+	allowed("grant", err)
+	_, err = postgres.Connections{DB: serves}.End(ctx, "p1", c.ID, domain.ConnectionDeleted, "", true)
+	allowed("end what was granted", err)
+	allowed("begin another trust", errors.Join(intents.Begin(ctx, i), intents.Drop(ctx, "p1", i.ID)))
+	_, err = store.ReleaseGrant(ctx, "p1", requests[1].ID, claim)
+	allowed("release a request", err)
+	_, err = store.Decline(ctx, "p1", requests[1].ID, "u1", "")
+	allowed("decline", err)
+	_, err = store.Withdraw(ctx, "p2", requests[2].ID, "u2")
+	allowed("withdraw", err)
+
+	_, err = postgres.ConnectionRequests{DB: works}.Expire(ctx)
+	allowed("expire requests", err)
+	allowed("retire requests", postgres.ConnectionRequests{DB: works}.Retire(ctx, time.Hour))
+	intents.DB = works
+	_, err = intents.Abandoned(ctx, 1, time.Second, time.Second)
+	allowed("abandoned trusts", err)
+	allowed("a trust that is gone", errors.Join(intents.Gone(ctx, "p1", i.ID), intents.Retire(ctx, time.Hour)))
 }

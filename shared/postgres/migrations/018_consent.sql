@@ -1,0 +1,56 @@
+-- +goose Up
+
+-- What programs and people ask others to delegate. A request is seen in two projects: in the one whose servers it is about, whose users grant
+-- or decline it, and in the one that asks.
+create table connection_requests (
+    id                     uuid        primary key,
+    project_id             text        not null, -- whose servers: its users decide. That it exists is not checked, so that nobody learns it
+    requester_project_id   text        not null,
+    requester_project_name text        not null default '',
+    requester_user_id      text        not null,
+    requester_user_name    text        not null default '',
+    grantee                text        not null check (grantee in ('user', 'project')), -- which of the two may act through the connection
+    name                   text        not null default '',
+    why                    text        not null,
+    -- What is asked for. Just one of the two times is given.
+    actions                text[]      not null,
+    quota                  jsonb       not null default '{}',
+    until                  timestamptz,
+    duration               interval,   -- counted from the grant
+    status                 text        not null default 'pending' check (status in ('pending', 'granted', 'declined', 'withdrawn', 'expired')),
+    reason                 text        not null default '', -- why it was declined
+    decided_by             text        not null default '', -- the user who granted, declined or withdrew it
+    connection_id          uuid,       -- that was made of it
+    seq                    bigint      not null default 1,
+    expires_at             timestamptz not null, -- then a pending one expires
+    -- Who grants it now: one at a time. The claim of a replica that dies ends by itself.
+    claim_id               uuid,
+    claimed_until          timestamptz,
+    granted_sha256         bytea,      -- of what was granted, to tell the same grant sent again from another one
+    created_at             timestamptz not null default clock_timestamp(),
+    updated_at             timestamptz not null default clock_timestamp(),
+    check ((until is null) <> (duration is null)),
+    check ((status = 'granted') = (connection_id is not null))
+);
+create index connection_requests_received on connection_requests (project_id, id);
+create index connection_requests_sent on connection_requests (requester_project_id, id);
+create index connection_requests_ending on connection_requests (expires_at) where status = 'pending';
+create index connection_requests_over on connection_requests (updated_at) where status <> 'pending';
+
+-- A trust that is about to be made, written before Keystone is asked for it, and gone when its connection is stored. What stays was made by a
+-- replica that died, or not at all: run-connections looks for it in Keystone by its end, which no other trust of the user has, and deletes it.
+create table trust_intents (
+    id         uuid        primary key, -- of the connection
+    project_id text        not null,
+    user_id    text        not null,    -- whose trust
+    ends_at    timestamptz not null,
+    abandoned  boolean     not null default false, -- from then on no connection is stored for it
+    done_at    timestamptz, -- Keystone has no such trust
+    failures   integer     not null default 0,
+    not_before timestamptz not null default clock_timestamp() + interval '5 minutes', -- who makes the trust has that long
+    created_at timestamptz not null default clock_timestamp()
+);
+create index trust_intents_due on trust_intents (not_before) where done_at is null;
+
+-- +goose Down
+drop table trust_intents, connection_requests;
