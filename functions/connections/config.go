@@ -48,6 +48,7 @@ func build(cfg Config, d run.Deps) ([]httpx.Route, error) {
 	}
 	return routes(service{
 		store: stored{postgres.Connections{DB: d.DB}, postgres.Delegations{DB: d.DB}}, cloud: clouds{d.Cloud}, key: key,
+		requests: postgres.ConnectionRequests{DB: d.DB}, trusts: postgres.TrustIntents{DB: d.DB},
 		trustee: cfg.Trustee, clouds: cfg.Remotes.URLs(), wake: d.Wake,
 	}), nil
 }

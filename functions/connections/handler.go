@@ -19,14 +19,14 @@ type handler struct{ svc service }
 
 func routes(s service) []httpx.Route {
 	h := handler{s}
-	return []httpx.Route{
+	return append([]httpx.Route{
 		httpx.Handle("POST /v1/connections", h.create),
 		httpx.Handle("GET /v1/connections", h.list),
 		httpx.Handle("GET /v1/connections/access-rules", h.rules),
 		httpx.Handle("GET /v1/connections/{id}", h.get),
 		httpx.Handle("DELETE /v1/connections/{id}", h.delete),
 		httpx.Handle("POST /v1/connections/{id}/check", h.check),
-	}
+	}, consentRoutes(h)...)
 }
 
 func (h handler) create(r *http.Request) (httpx.Response, error) {

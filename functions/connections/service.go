@@ -17,7 +17,7 @@ import (
 // session is the part of OpenStack that this function needs.
 type session interface {
 	Flavors(context.Context) ([]domain.Flavor, error)
-	CreateTrust(ctx context.Context, who domain.Identity, trustee string, roles []string, after time.Time) (domain.Trust, error)
+	CreateTrust(ctx context.Context, who domain.Identity, trustee string, roles []string, after time.Time, intent func(context.Context, time.Time) error) (domain.Trust, error)
 	DeleteTrust(ctx context.Context, id string) error
 	CredentialEnd(ctx context.Context, id string) (time.Time, error)
 }
@@ -33,6 +33,7 @@ type openStack interface {
 type store interface {
 	Now(context.Context) (time.Time, error)
 	Create(context.Context, domain.Connection) (domain.Connection, error)
+	CreateGranted(context.Context, domain.Connection, domain.Grant) (domain.Connection, error)
 	Get(ctx context.Context, who domain.Identity, id uuid.UUID) (domain.Connection, error)
 	List(ctx context.Context, who domain.Identity, q domain.ConnectionQuery) ([]domain.Connection, error)
 	End(ctx context.Context, projectID string, id uuid.UUID, status domain.ConnectionStatus, reason string, revoked bool) (ended bool, err error)
@@ -48,11 +49,13 @@ type sealer interface {
 
 type service struct {
 	store
-	cloud   openStack
-	key     sealer
-	trustee string   // the user to whom trusts are made; "" = there are none
-	clouds  []string // the other clouds that there may be connections to
-	wake    func(functions ...string)
+	requests requestStore
+	trusts   trustStore
+	cloud    openStack
+	key      sealer
+	trustee  string   // the user to whom trusts are made; "" = there are none
+	clouds   []string // the other clouds that there may be connections to
+	wake     func(functions ...string)
 }
 
 // What is taken back is so also when the caller has hung up.
@@ -77,42 +80,6 @@ func (s service) Create(ctx context.Context, who domain.Identity, token domain.S
 		return s.trust(ctx, who, token, w)
 	}
 	return s.credential(ctx, who, w)
-}
-
-// trust makes a trust with the caller's own token.
-func (s service) trust(ctx context.Context, who domain.Identity, token domain.Secret, w wish) (stored domain.Connection, err error) {
-	cloud := s.cloud.As(token, who.ProjectID)
-	if w.Flavors, err = cloud.Flavors(ctx); err != nil {
-		return stored, err
-	}
-	w.ActsAs = domain.ActsAs{UserID: who.UserID, UserName: who.UserName, ProjectID: who.ProjectID, ProjectName: who.ProjectName, Roles: w.roles}
-	made, err := cloud.CreateTrust(ctx, who, s.trustee, w.roles, w.ExpiresAt.Add(domain.TrustSpare))
-	if err != nil {
-		return stored, s.badTrustee(err)
-	}
-	w.DelegationID, w.TrustExpiresAt = made.ID, made.ExpiresAt
-	if stored, err = s.keep(ctx, w.Connection); err != nil {
-		s.giveUp(ctx, cloud, w.Connection)
-	}
-	return stored, err
-}
-
-// badTrustee says when Keystone does not know the user to whom trusts are made: the operator's mistake, not the caller's.
-func (s service) badTrustee(err error) error {
-	if e := apperr.As(err); e.Code != apperr.NotFound || !strings.Contains(e.Message, s.trustee) {
-		return err
-	}
-	slog.Error("TRUSTEE_USER_ID is the id of no user: set it to what `cloudfnd trustee` prints", "trustee", s.trustee)
-	return apperr.Wrap(apperr.Unsupported, err, "no trusts can be made here, because TRUSTEE_USER_ID is the id of no user: hand over an application credential")
-}
-
-// giveUp takes back a trust whose connection could not be stored. If it was stored after all, it ends.
-func (s service) giveUp(ctx context.Context, cloud session, c domain.Connection) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTimeout)
-	defer cancel()
-	err := cloud.DeleteTrust(ctx, c.DelegationID)
-	ended, endErr := s.End(ctx, c.ProjectID, c.ID, domain.ConnectionDeleted, "it could not be stored", err == nil)
-	slog.WarnContext(ctx, "a connection could not be stored", "connection_id", c.ID, "taking_the_trust_back", err, "was_stored", ended, "ending_it", endErr)
 }
 
 // credential looks whether an application credential is good, and what it is of.
@@ -144,7 +111,7 @@ func (s service) credential(ctx context.Context, who domain.Identity, w wish) (s
 	if w.Secret, err = s.key.Seal(w.SealedFor(), w.secret); err != nil {
 		return stored, err
 	}
-	return s.keep(ctx, w.Connection)
+	return s.keep(ctx, w)
 }
 
 // suffices refuses an application credential that only reads when the actions need more. Other roles than reader have the cloud's own
@@ -224,14 +191,6 @@ func (s service) place(w *wish) error {
 		host = u.Host
 	}
 	return apperr.Unknown("auth_url", "cloud", host, s.clouds...)
-}
-
-func (s service) keep(ctx context.Context, c domain.Connection) (domain.Connection, error) {
-	stored, err := s.store.Create(ctx, c)
-	if err == nil {
-		s.wake("deliver-events")
-	}
-	return stored, err
 }
 
 // List gives a page of the connections; more says that there is another.

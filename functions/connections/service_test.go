@@ -3,6 +3,7 @@ package connections
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -15,7 +16,7 @@ import (
 // fakeCloud stands for another cloud that has several regions, and for a Keystone and a database that fail at a moment of the
 // test's choice: the sandbox has one region and cannot be made to fail for one call. Only what is asked of it is tested here.
 type fakeCloud struct {
-	flavors, login, trust, untrust, store, hidden error
+	flavors, login, intent, trust, untrust, store, hidden, missing error
 
 	end   time.Time // of the application credential
 	calls []string
@@ -33,9 +34,29 @@ func (f *fakeCloud) Credential(context.Context, string, string, string, domain.S
 
 func (f *fakeCloud) Flavors(context.Context) ([]domain.Flavor, error) { return nil, f.flavors }
 
-func (f *fakeCloud) CreateTrust(context.Context, domain.Identity, string, []string, time.Time) (domain.Trust, error) {
+func (f *fakeCloud) CreateTrust(
+	ctx context.Context, _ domain.Identity, _ string, _ []string, end time.Time, intent func(context.Context, time.Time) error,
+) (domain.Trust, error) {
+	if err := intent(ctx, end); err != nil {
+		return domain.Trust{}, err
+	}
 	f.note("trust")
 	return domain.Trust{ID: "t1"}, f.trust
+}
+
+// Begin and Drop keep the intents of trusts.
+func (f *fakeCloud) Begin(context.Context, domain.TrustIntent) error {
+	f.note("intent")
+	return f.intent
+}
+
+func (f *fakeCloud) Drop(context.Context, string, uuid.UUID) error {
+	f.note("drop")
+	return nil
+}
+
+func (f *fakeCloud) CreateGranted(ctx context.Context, c domain.Connection, _ domain.Grant) (domain.Connection, error) {
+	return f.Create(ctx, c)
 }
 
 func (f *fakeCloud) CredentialEnd(context.Context, string) (time.Time, error) { return f.end, f.hidden }
@@ -53,7 +74,7 @@ func (f *fakeCloud) Create(_ context.Context, c domain.Connection) (domain.Conne
 }
 
 func (f *fakeCloud) Get(context.Context, domain.Identity, uuid.UUID) (domain.Connection, error) {
-	return domain.Connection{}, nil
+	return domain.Connection{}, f.missing
 }
 
 func (f *fakeCloud) List(context.Context, domain.Identity, domain.ConnectionQuery) ([]domain.Connection, error) {
@@ -78,7 +99,7 @@ func (f *fakeCloud) FailedCheck(context.Context, string, uuid.UUID) (time.Time, 
 func (f *fakeCloud) Seal(string, domain.Secret) ([]byte, error) { return []byte("sealed"), nil }
 
 func (f *fakeCloud) service() service {
-	return service{store: f, cloud: f, key: f, trustee: "u2", clouds: []string{"https://there.example/v3"}, wake: func(...string) {}}
+	return service{store: f, trusts: f, cloud: f, key: f, trustee: "u2", clouds: []string{"https://there.example/v3"}, wake: func(...string) {}}
 }
 
 // asked is a connection of a kind as it is asked for.
@@ -133,9 +154,10 @@ func TestTrustThatIsNotKept(t *testing.T) {
 		want  []string
 	}{
 		"no flavors":              {fakeCloud{flavors: away}, nil},
-		"no trust":                {fakeCloud{trust: away}, []string{"trust"}},
-		"no row":                  {fakeCloud{store: away}, []string{"trust", "store", "untrust", "end deleted revoked"}},
-		"no row, and no Keystone": {fakeCloud{store: away, untrust: away}, []string{"trust", "store", "untrust", "end deleted"}},
+		"no intent":               {fakeCloud{intent: away}, []string{"intent"}},
+		"no trust, perhaps":       {fakeCloud{trust: away}, []string{"intent", "trust"}}, // run-connections looks
+		"no row":                  {fakeCloud{store: away}, []string{"intent", "trust", "store", "untrust", "end deleted revoked", "drop"}},
+		"no row, and no Keystone": {fakeCloud{store: away, untrust: away}, []string{"intent", "trust", "store", "untrust", "end deleted"}},
 	} {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
@@ -149,6 +171,16 @@ func TestTrustThatIsNotKept(t *testing.T) {
 				t.Errorf("%s: done was %v, want %v", name, tc.cloud.calls, tc.want)
 			}
 		}
+	}
+}
+
+// TestTrustThatKeystoneRefuses leaves no intent behind.
+func TestTrustThatKeystoneRefuses(t *testing.T) {
+	t.Parallel()
+	f := &fakeCloud{trust: apperr.New(apperr.Conflict, "x")}
+	_, err := f.service().Create(t.Context(), domain.Identity{UserID: "u1", ProjectID: "p1"}, "", asked(domain.TrustConnection, ""))
+	if want := []string{"intent", "trust", "drop"}; apperr.CodeOf(err) != apperr.Conflict || !slices.Equal(f.calls, want) {
+		t.Errorf("got %v, done was %v, want %v", err, f.calls, want)
 	}
 }
 

@@ -47,6 +47,10 @@ func (f *fakeKeystone) KnowsTrust(context.Context, string) error {
 	return apperr.New(apperr.NotFound, "absent")
 }
 
+func (f *fakeKeystone) FindTrust(context.Context, string, string, time.Time) (string, error) {
+	return "", nil
+}
+
 func (f *fakeKeystone) ActsAs() domain.ActsAs {
 	return domain.ActsAs{Roles: []string{"member", "reader"}}
 }
@@ -69,6 +73,7 @@ func TestChecksOfIdleConnections(t *testing.T) {
 	s := &service{
 		clock: w.db, jobs: postgres.Jobs{DB: w.db}, connections: postgres.Connections{DB: w.db}, delegations: delegations, remote: delegations,
 		instances: postgres.Instances{DB: w.db}, wake: func(...string) {}, pending: func(context.Context, int64) {},
+		requests: postgres.ConnectionRequests{DB: w.db}, trusts: postgres.TrustIntents{DB: w.db},
 	}
 	s.cloud = newSessions(nil)
 	s.cloud.accepted = s.accepted

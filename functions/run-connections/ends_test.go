@@ -20,6 +20,10 @@ type notary struct {
 func (n *notary) Through(context.Context, string) (session, error) { return n, nil }
 func (n *notary) KnowsTrust(context.Context, string) error         { return nil }
 
+func (n *notary) FindTrust(context.Context, string, string, time.Time) (string, error) {
+	return "", nil
+}
+
 func (n *notary) Flavors(context.Context) ([]domain.Flavor, error) { return []domain.Flavor{}, nil }
 
 func (n *notary) DeleteTrust(context.Context, string) error {
@@ -43,6 +47,7 @@ func TestManyEndAtOnce(t *testing.T) {
 	s := &service{
 		clock: w.db, jobs: postgres.Jobs{DB: w.db}, connections: postgres.Connections{DB: w.db}, delegations: delegations, remote: delegations,
 		instances: postgres.Instances{DB: w.db}, wake: func(...string) {}, pending: func(context.Context, int64) {},
+		requests: postgres.ConnectionRequests{DB: w.db}, trusts: postgres.TrustIntents{DB: w.db},
 	}
 	s.cloud = newSessions(nil)
 	s.cloud.login = func(context.Context) (account, error) { return keystone, nil }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -41,6 +42,10 @@ func (p paperAccount) Through(context.Context, string) (session, error) {
 }
 
 func (p paperAccount) KnowsTrust(context.Context, string) error { return p.knows }
+
+func (p paperAccount) FindTrust(context.Context, string, string, time.Time) (string, error) {
+	return "", nil
+}
 
 func (k *keystone) sessions() *sessions {
 	s := newSessions(nil)

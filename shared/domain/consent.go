@@ -160,6 +160,15 @@ type ConnectionRequestQuery struct {
 	Marker   uuid.UUID // the last id already seen; zero = none
 }
 
+// Grant is a request that is being granted, by one replica at a time.
+type Grant struct {
+	ProjectID string
+	RequestID uuid.UUID
+	Claim     uuid.UUID
+	UserID    string // who grants
+	SHA256    []byte // of what is granted
+}
+
 // TrustIntent is a trust that is about to be made, or that a replica which died may have made.
 type TrustIntent struct {
 	ID        uuid.UUID // of its connection

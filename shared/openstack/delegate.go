@@ -64,7 +64,11 @@ func (c *Cloud) Region() string { return c.region }
 //
 // Keystone lets a user give a trustee one trust in a project for each end, and also counts deleted ones until the operator purges them.
 // Old releases compare whole seconds. So each attempt chooses the end anew, from twice as much time.
-func (s *Session) CreateTrust(ctx context.Context, who domain.Identity, trustee string, roles []string, after time.Time) (domain.Trust, error) {
+//
+// intent is called with the end of each attempt before Keystone is asked: by that a trust is found whose maker dies.
+func (s *Session) CreateTrust(
+	ctx context.Context, who domain.Identity, trustee string, roles []string, after time.Time, intent func(ctx context.Context, end time.Time) error,
+) (domain.Trust, error) {
 	type role struct {
 		Name string `json:"name"`
 	}
@@ -79,6 +83,9 @@ func (s *Session) CreateTrust(ctx context.Context, who domain.Identity, trustee 
 	for attempt := range trustAttempts {
 		end := after.Add(rand.N(trustSpread << attempt)).UTC().Truncate(time.Microsecond) //nolint:gosec // it is not secret
 		request["expires_at"] = end.Format("2006-01-02T15:04:05.000000Z")
+		if err := intent(ctx, end); err != nil {
+			return domain.Trust{}, err
+		}
 		id, err := s.postTrust(ctx, request)
 		if apperr.CodeOf(err) != apperr.Conflict {
 			return domain.Trust{ID: id, ExpiresAt: end}, mayDelegate(err)
@@ -150,6 +157,27 @@ func (s *Session) KnowsTrust(ctx context.Context, id string) error {
 	var body struct{}
 	_, err := keystone.Get(ctx, keystone.ServiceURL("OS-TRUST", "trusts", url.PathEscape(id)), &body, nil)
 	return s.confirmAbsent(ctx, err)
+}
+
+// FindTrust finds the trust of a user to the session's own that ends at just this moment, which is one at most; "" when there is none.
+// Trusts that were deleted, and those that have expired and were purged, are not found.
+func (s *Session) FindTrust(ctx context.Context, trustor, projectID string, end time.Time) (id string, err error) {
+	keystone := s.keystone()
+	var body struct {
+		Trusts []struct {
+			ID        string       `json:"id"`
+			Trustor   string       `json:"trustor_user_id"`
+			ProjectID string       `json:"project_id"`
+			ExpiresAt keystoneTime `json:"expires_at"`
+		} `json:"trusts"`
+	}
+	_, err = keystone.Get(ctx, keystone.ServiceURL("OS-TRUST", "trusts")+"?trustee_user_id="+url.QueryEscape(s.userID), &body, nil)
+	for _, t := range body.Trusts {
+		if t.Trustor == trustor && t.ProjectID == projectID && t.ExpiresAt.Equal(end) {
+			return t.ID, nil
+		}
+	}
+	return "", classify("keystone", err)
 }
 
 // Credential opens a session with an application credential. Unauthenticated or NotFound say that it is not good, or not any more.

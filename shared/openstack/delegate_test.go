@@ -1,6 +1,8 @@
 package openstack
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -17,13 +19,15 @@ import (
 // delegator is who gives a trust in these tests.
 var delegator = domain.Identity{UserID: "u1", ProjectID: "p1"}
 
+func noIntent(context.Context, time.Time) error { return nil }
+
 // TestTrustAsItIsAskedFor holds what is sent to Keystone against its API. That Keystone takes it is tested with the real one.
 func TestTrustAsItIsAskedFor(t *testing.T) {
 	t.Parallel()
 	s := newStub(t)
 	s.answer("POST /v3/OS-TRUST/trusts", 201, `{"trust":{"id":"t1"}}`)
 	after := time.Date(2026, 1, 2, 4, 4, 5, 6000, time.FixedZone("", 3600))
-	trust, err := s.session(t).CreateTrust(t.Context(), delegator, "u2", []string{"member", "x"}, after)
+	trust, err := s.session(t).CreateTrust(t.Context(), delegator, "u2", []string{"member", "x"}, after, noIntent)
 	if late := trust.ExpiresAt.Sub(after); trust.ID != "t1" || err != nil || late < 0 || late > 10*time.Minute {
 		t.Errorf("got %+v %v", trust, err)
 	}
@@ -54,7 +58,7 @@ func TestTrustWhoseEndIsTaken(t *testing.T) {
 			_, _ = w.Write([]byte(`{"trust":{"id":"t1"}}`))
 		})
 		after := time.Date(2026, 1, 2, 4, 4, 5, 0, time.UTC)
-		trust, err := s.session(t).CreateTrust(t.Context(), delegator, "u2", []string{"member"}, after)
+		trust, err := s.session(t).CreateTrust(t.Context(), delegator, "u2", []string{"member"}, after, noIntent)
 		if apperr.CodeOf(err) != want || err == nil && (trust.ID != "t1" || !ends[trust.ExpiresAt.Format("2006-01-02T15:04:05.000000Z")]) {
 			t.Errorf("%d ends are taken: %+v %v", taken, trust, err)
 		}
@@ -83,7 +87,7 @@ func TestTrustsThatKeystoneRefuses(t *testing.T) {
 	} {
 		s := newStub(t)
 		s.answer("POST /v3/OS-TRUST/trusts", tc.status, `{"error":{"message":"`+tc.words+`"}}`)
-		_, err := s.session(t).CreateTrust(t.Context(), delegator, "u2", []string{"member"}, time.Now())
+		_, err := s.session(t).CreateTrust(t.Context(), delegator, "u2", []string{"member"}, time.Now(), noIntent)
 		if apperr.CodeOf(err) != tc.want {
 			t.Errorf("%d %s: got %v", tc.status, tc.words, err)
 		}
@@ -93,7 +97,7 @@ func TestTrustsThatKeystoneRefuses(t *testing.T) {
 	}
 	s := newStub(t)
 	s.answer("POST /v3/OS-TRUST/trusts", 201, `{"trust":{}}`)
-	if _, err := s.session(t).CreateTrust(t.Context(), delegator, "u2", nil, time.Now()); apperr.CodeOf(err) != apperr.BadGateway {
+	if _, err := s.session(t).CreateTrust(t.Context(), delegator, "u2", nil, time.Now(), noIntent); apperr.CodeOf(err) != apperr.BadGateway {
 		t.Errorf("a trust without an id: %v", err)
 	}
 }
@@ -278,5 +282,43 @@ func TestPortsAreCounted(t *testing.T) {
 	n, err := s.session(t).Ports(t.Context(), "s1")
 	if n != 2 || err != nil || s.to("/network/v2.0/ports")[0].URL.RawQuery != "fields=id&device_id=s1" {
 		t.Errorf("got %d %v", n, err)
+	}
+}
+
+// TestTrustIsNotedBefore: without a note of its end Keystone is asked for no trust, and the note is of the end that is asked for.
+func TestTrustIsNotedBefore(t *testing.T) {
+	t.Parallel()
+	s := newStub(t)
+	s.answer("POST /v3/OS-TRUST/trusts", 201, `{"trust":{"id":"t1"}}`)
+	away := errors.New("postgres is away")
+	_, err := s.session(t).CreateTrust(t.Context(), delegator, "u2", []string{"member"}, time.Now(), func(context.Context, time.Time) error { return away })
+	if calls := s.to("/v3/OS-TRUST/trusts"); !errors.Is(err, away) || len(calls) != 0 {
+		t.Errorf("got %v, and Keystone %d calls", err, len(calls))
+	}
+	var noted time.Time
+	trust, err := s.session(t).CreateTrust(t.Context(), delegator, "u2", []string{"member"}, time.Now(), func(_ context.Context, end time.Time) error {
+		noted = end
+		return nil
+	})
+	if err != nil || !trust.ExpiresAt.Equal(noted) {
+		t.Errorf("noted was %s, the trust is %+v: %v", noted, trust, err)
+	}
+}
+
+// TestFindTrust by its exact end, of the right user and project.
+func TestFindTrust(t *testing.T) {
+	t.Parallel()
+	s := newStub(t)
+	s.answer("GET /v3/OS-TRUST/trusts", 200, `{"trusts":[
+		{"id":"t1","trustor_user_id":"u1","project_id":"p1","expires_at":"2026-01-02T03:04:05.000006Z"},
+		{"id":"t2","trustor_user_id":"u1","project_id":"p1","expires_at":"2026-01-02T03:04:05.000007Z"},
+		{"id":"t3","trustor_user_id":"u3","project_id":"p1","expires_at":"2026-01-02T03:04:05.000008Z"},
+		{"id":"t4","trustor_user_id":"u1","project_id":"p4","expires_at":"2026-01-02T03:04:05.000008Z"},
+		{"id":"t5","trustor_user_id":"u1","project_id":"p1","expires_at":null}]}`)
+	for micros, want := range map[int]string{6: "t1", 7: "t2", 8: "", 0: ""} {
+		end := time.Date(2026, 1, 2, 3, 4, 5, micros*1000, time.UTC)
+		if id, err := s.session(t).FindTrust(t.Context(), "u1", "p1", end); id != want || err != nil {
+			t.Errorf("%s: got %q %v, want %q", end, id, err, want)
+		}
 	}
 }

@@ -92,11 +92,11 @@ func (c Connections) Create(ctx context.Context, made domain.Connection) (stored
 }
 
 // CreateGranted stores a connection that was asked for, and marks the request as granted, or neither.
-func (c Connections) CreateGranted(ctx context.Context, made domain.Connection, g Grant) (stored domain.Connection, err error) {
+func (c Connections) CreateGranted(ctx context.Context, made domain.Connection, g domain.Grant) (stored domain.Connection, err error) {
 	return c.create(ctx, made, &g)
 }
 
-func (c Connections) create(ctx context.Context, made domain.Connection, granted *Grant) (stored domain.Connection, err error) {
+func (c Connections) create(ctx context.Context, made domain.Connection, granted *domain.Grant) (stored domain.Connection, err error) {
 	err = c.DB.inTx(ctx, func(tx pgx.Tx) error {
 		if err := finishTrust(ctx, tx, made.ProjectID, made.ID); err != nil {
 			return err

@@ -70,15 +70,6 @@ where project_id = $1 and id = $2 and claim_id = $3 and status = 'pending'`, pro
 	return tag.RowsAffected() == 1, classify(err)
 }
 
-// Grant is what a connection is made of that was asked for.
-type Grant struct {
-	ProjectID string
-	ID        uuid.UUID // of the request
-	Claim     uuid.UUID
-	UserID    string // who grants
-	SHA256    []byte // of what is granted
-}
-
 const grantRequestSQL = `
 with after as (
     update connection_requests
@@ -91,11 +82,11 @@ select count(*) from after`
 
 // finishGrant marks a request as granted in the transaction that stores its connection. It is a Conflict when the request is not the claim's any
 // more: then there is no connection either.
-func finishGrant(ctx context.Context, tx pgx.Tx, g Grant, connection uuid.UUID) error {
+func finishGrant(ctx context.Context, tx pgx.Tx, g domain.Grant, connection uuid.UUID) error {
 	var n int
-	err := tx.QueryRow(ctx, grantRequestSQL, g.ProjectID, g.ID, g.Claim, connection, g.UserID, g.SHA256).Scan(&n)
+	err := tx.QueryRow(ctx, grantRequestSQL, g.ProjectID, g.RequestID, g.Claim, connection, g.UserID, g.SHA256).Scan(&n)
 	if err == nil && n == 0 {
-		return apperr.New(apperr.Conflict, "the request %s was withdrawn, declined or has expired while it was granted, or that took too long: look at it again", g.ID)
+		return apperr.New(apperr.Conflict, "the request %s was withdrawn, declined or has expired while it was granted, or that took too long: look at it again", g.RequestID)
 	}
 	return err
 }

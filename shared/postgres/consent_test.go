@@ -176,7 +176,7 @@ func TestGrantOnce(t *testing.T) {
 			}
 			claims.Add(1)
 			c := newConnection()
-			if _, err := connections.CreateGranted(t.Context(), c, postgres.Grant{ProjectID: "p1", ID: r.ID, Claim: claim, UserID: "u1", SHA256: []byte("a")}); err != nil {
+			if _, err := connections.CreateGranted(t.Context(), c, domain.Grant{ProjectID: "p1", RequestID: r.ID, Claim: claim, UserID: "u1", SHA256: []byte("a")}); err != nil {
 				t.Error(err)
 			}
 		})
@@ -248,7 +248,7 @@ func TestGrantTooLate(t *testing.T) {
 			t.Fatal(name, err)
 		}
 		c := newConnection()
-		if _, err := connections.CreateGranted(t.Context(), c, postgres.Grant{ProjectID: "p1", ID: r.ID, Claim: claim}); apperr.CodeOf(err) != apperr.Conflict {
+		if _, err := connections.CreateGranted(t.Context(), c, domain.Grant{ProjectID: "p1", RequestID: r.ID, Claim: claim}); apperr.CodeOf(err) != apperr.Conflict {
 			t.Errorf("%s: %v", name, err)
 		}
 		if _, err := connections.Get(t.Context(), delegator, c.ID); apperr.CodeOf(err) != apperr.NotFound {

@@ -183,7 +183,7 @@ func consent(t *testing.T, serves, works *postgres.DB, allowed func(string, erro
 	allowed("begin a trust", errors.Join(intents.Begin(ctx, i), intents.Begin(ctx, i)))
 	c := newConnection()
 	c.ID = i.ID
-	_, err = postgres.Connections{DB: serves}.CreateGranted(ctx, c, postgres.Grant{ProjectID: "p1", ID: requests[0].ID, Claim: claim, UserID: "u1"})
+	_, err = postgres.Connections{DB: serves}.CreateGranted(ctx, c, domain.Grant{ProjectID: "p1", RequestID: requests[0].ID, Claim: claim, UserID: "u1"})
 	allowed("grant", err)
 	_, err = postgres.Connections{DB: serves}.End(ctx, "p1", c.ID, domain.ConnectionDeleted, "", true)
 	allowed("end what was granted", err)
