@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -38,7 +39,8 @@ func (s service) Request(ctx context.Context, r domain.ConnectionRequest) (domai
 		return r, err
 	}
 	if left := r.Terms.End(now).Sub(now); left <= 0 || left > domain.MaxConnectionTime {
-		return r, apperr.InvalidField("expires_at", "must be in the future, and before "+now.Add(domain.MaxConnectionTime).UTC().Format(time.RFC3339))
+		last := now.Add(domain.MaxConnectionTime).UTC().Format(time.RFC3339)
+		return r, apperr.InvalidField("expires_at", fmt.Sprintf("is %s: must be in the future, and before %s", r.Terms.End(now).Format(time.RFC3339), last))
 	}
 	if r.ID, err = uuid.NewV7(); err != nil {
 		return r, err
@@ -50,7 +52,9 @@ func (s service) Request(ctx context.Context, r domain.ConnectionRequest) (domai
 }
 
 // ListRequests gives a page of the requests that the caller's project has sent or got; more says that there is another.
-func (s service) ListRequests(ctx context.Context, who domain.Identity, q domain.ConnectionRequestQuery) (page []domain.ConnectionRequest, more bool, err error) {
+func (s service) ListRequests(
+	ctx context.Context, who domain.Identity, q domain.ConnectionRequestQuery,
+) (page []domain.ConnectionRequest, more bool, err error) {
 	limit := q.Limit
 	q.Limit++
 	found, err := s.requests.List(ctx, who.ProjectID, q)
@@ -99,7 +103,9 @@ func (s service) Withdraw(ctx context.Context, who domain.Identity, id uuid.UUID
 }
 
 // Grant makes the connection that a request asks for, or less of it. made is false when the same was granted before.
-func (s service) Grant(ctx context.Context, who domain.Identity, token domain.Secret, id uuid.UUID, in granting) (c domain.Connection, made bool, err error) {
+func (s service) Grant(
+	ctx context.Context, who domain.Identity, token domain.Secret, id uuid.UUID, in granting,
+) (c domain.Connection, made bool, err error) {
 	r, err := s.decidable(ctx, who, id)
 	if err != nil {
 		return c, false, err

@@ -139,7 +139,8 @@ func (g granting) wish(who domain.Identity, r domain.ConnectionRequest, now time
 		name = *g.Name
 	}
 	w, err = creation{
-		Name: name, Kind: cmp.Or(g.Kind, string(domain.TrustConnection)), Roles: g.Roles, ID: g.ID, Secret: g.Secret, AuthURL: g.AuthURL, Region: g.Region,
+		Name: name, Kind: cmp.Or(g.Kind, string(domain.TrustConnection)), Roles: g.Roles, ID: g.ID, Secret: g.Secret,
+		AuthURL: g.AuthURL, Region: g.Region,
 		Actions: terms.Actions, Quota: terms.Quota, ExpiresAt: terms.ExpiresAt.Format(time.RFC3339Nano), IdleTimeout: g.IdleTimeout,
 	}.wish(who)
 	w.UsableBy = []string{r.UsableBy()}
