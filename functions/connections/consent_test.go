@@ -198,7 +198,7 @@ func TestGrantsAtOnce(t *testing.T) {
 	var all sync.WaitGroup
 	for range 6 {
 		all.Go(func() {
-			a, err := p.owner.Try(t, "POST", requestsPath+"/"+r.ID.String()+"/grant", `{}`)
+			a, err := p.owner.Try(t, "POST", requestsPath+"/"+r.ID.String()+"/grant", `{}`, "Content-Type", "application/json")
 			if err != nil {
 				t.Error(err)
 			}
@@ -230,7 +230,7 @@ func TestRequestOfAStranger(t *testing.T) {
 	for _, tc := range []struct{ method, path, body string }{
 		{"GET", path, ""}, {"DELETE", path, ""}, {"POST", path + "/grant", `{}`}, {"POST", path + "/decline", `{}`},
 	} {
-		if a := p.stranger.Do(t, tc.method, tc.path, tc.body); a.Status != 404 || absent.Status != 404 {
+		if a := p.stranger.Do(t, tc.method, tc.path, tc.body, "Content-Type", "application/json"); a.Status != 404 || absent.Status != 404 {
 			t.Errorf("%s %s: %d %s", tc.method, tc.path, a.Status, a.Body)
 		}
 	}
@@ -247,7 +247,7 @@ func TestRequestOfAStranger(t *testing.T) {
 	}{
 		{p.program, "POST", path + "/grant"}, {p.program, "POST", path + "/decline"}, {p.owner, "DELETE", path},
 	} {
-		if a := tc.app.Do(t, tc.method, tc.path, `{}`); a.Status != 403 {
+		if a := tc.app.Do(t, tc.method, tc.path, `{}`, "Content-Type", "application/json"); a.Status != 403 {
 			t.Errorf("%s %s: %d %s", tc.method, tc.path, a.Status, a.Body)
 		}
 	}

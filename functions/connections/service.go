@@ -17,7 +17,7 @@ import (
 // session is the part of OpenStack that this function needs.
 type session interface {
 	Flavors(context.Context) ([]domain.Flavor, error)
-	CreateTrust(ctx context.Context, who domain.Identity, trustee string, roles []string, after time.Time, intent func(context.Context, time.Time) error) (domain.Trust, error)
+	CreateTrust(ctx context.Context, who domain.Identity, trustee string, roles []string, after time.Time, intent func(context.Context, time.Time) (bool, error)) (domain.Trust, error)
 	DeleteTrust(ctx context.Context, id string) error
 	CredentialEnd(ctx context.Context, id string) (time.Time, error)
 }

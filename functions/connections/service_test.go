@@ -35,9 +35,9 @@ func (f *fakeCloud) Credential(context.Context, string, string, string, domain.S
 func (f *fakeCloud) Flavors(context.Context) ([]domain.Flavor, error) { return nil, f.flavors }
 
 func (f *fakeCloud) CreateTrust(
-	ctx context.Context, _ domain.Identity, _ string, _ []string, end time.Time, intent func(context.Context, time.Time) error,
+	ctx context.Context, _ domain.Identity, _ string, _ []string, end time.Time, intent func(context.Context, time.Time) (bool, error),
 ) (domain.Trust, error) {
-	if err := intent(ctx, end); err != nil {
+	if _, err := intent(ctx, end); err != nil {
 		return domain.Trust{}, err
 	}
 	f.note("trust")
@@ -45,9 +45,9 @@ func (f *fakeCloud) CreateTrust(
 }
 
 // Begin and Drop keep the intents of trusts.
-func (f *fakeCloud) Begin(context.Context, domain.TrustIntent) error {
+func (f *fakeCloud) Begin(context.Context, domain.TrustIntent) (bool, error) {
 	f.note("intent")
-	return f.intent
+	return f.intent == nil, f.intent
 }
 
 func (f *fakeCloud) Drop(context.Context, string, uuid.UUID) error {

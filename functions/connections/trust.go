@@ -14,7 +14,7 @@ import (
 
 // trustStore keeps the trusts that are about to be made: run-connections finds and deletes one whose maker dies before it is stored.
 type trustStore interface {
-	Begin(context.Context, domain.TrustIntent) error
+	Begin(context.Context, domain.TrustIntent) (free bool, err error)
 	Drop(ctx context.Context, projectID string, id uuid.UUID) error
 }
 
@@ -25,7 +25,7 @@ func (s service) trust(ctx context.Context, who domain.Identity, token domain.Se
 		return stored, err
 	}
 	w.ActsAs = domain.ActsAs{UserID: who.UserID, UserName: who.UserName, ProjectID: who.ProjectID, ProjectName: who.ProjectName, Roles: w.roles}
-	made, err := cloud.CreateTrust(ctx, who, s.trustee, w.roles, w.ExpiresAt.Add(domain.TrustSpare), func(ctx context.Context, end time.Time) error {
+	made, err := cloud.CreateTrust(ctx, who, s.trustee, w.roles, w.ExpiresAt.Add(domain.TrustSpare), func(ctx context.Context, end time.Time) (bool, error) {
 		return s.trusts.Begin(ctx, domain.TrustIntent{ID: w.ID, ProjectID: w.ProjectID, UserID: w.UserID, EndsAt: end})
 	})
 	if err != nil {

@@ -47,8 +47,8 @@ func (f *fakeKeystone) KnowsTrust(context.Context, string) error {
 	return apperr.New(apperr.NotFound, "absent")
 }
 
-func (f *fakeKeystone) FindTrust(context.Context, string, string, time.Time) (string, error) {
-	return "", nil
+func (f *fakeKeystone) FindTrusts(context.Context, string, string, time.Time) ([]string, error) {
+	return nil, nil
 }
 
 func (f *fakeKeystone) ActsAs() domain.ActsAs {

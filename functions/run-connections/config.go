@@ -82,9 +82,9 @@ func (t trustee) Through(ctx context.Context, trust string) (session, error) {
 // KnowsTrust looks at a trust.
 func (t trustee) KnowsTrust(ctx context.Context, id string) error { return t.own.KnowsTrust(ctx, id) }
 
-// FindTrust finds a trust by its end.
-func (t trustee) FindTrust(ctx context.Context, trustor, projectID string, end time.Time) (string, error) {
-	return t.own.FindTrust(ctx, trustor, projectID, end)
+// FindTrusts finds trusts by the second of their end.
+func (t trustee) FindTrusts(ctx context.Context, trustor, projectID string, end time.Time) ([]string, error) {
+	return t.own.FindTrusts(ctx, trustor, projectID, end)
 }
 
 // credential opens a session with an application credential. A 404 may also come from whatever stands where Keystone should.

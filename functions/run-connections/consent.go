@@ -21,6 +21,7 @@ type (
 	// trustStore keeps the trusts that the function connections is about to make.
 	trustStore interface {
 		Abandoned(ctx context.Context, limit int, first, longest time.Duration) ([]domain.TrustIntent, error)
+		IsStored(ctx context.Context, projectID, trust string) (bool, error)
 		Gone(ctx context.Context, projectID string, id uuid.UUID) error
 		Retire(ctx context.Context, age time.Duration) error
 	}
@@ -45,7 +46,7 @@ func (s *service) abandonTrusts(ctx context.Context, b *batch) error {
 }
 
 func (s *service) abandonTrust(ctx context.Context, i domain.TrustIntent) {
-	err := s.cloud.abandon(ctx, i)
+	err := s.cloud.abandon(ctx, i, s.trusts.IsStored)
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return // this process ends
 	}
@@ -65,23 +66,35 @@ func (s *service) abandonTrust(ctx context.Context, i domain.TrustIntent) {
 	}
 }
 
-// abandon finds the trust in Keystone and deletes it. nil means that Keystone does not have it; errLost is as with revoke.
-func (s *sessions) abandon(ctx context.Context, i domain.TrustIntent) error {
+// abandon finds the trust in Keystone and deletes it, unless it is a connection's. nil means that Keystone does not have it; errLost is as with
+// revoke.
+func (s *sessions) abandon(ctx context.Context, i domain.TrustIntent, isStored func(ctx context.Context, projectID, trust string) (bool, error)) error {
 	search, cancel := context.WithTimeout(ctx, loginTimeout)
 	defer cancel()
 	own, err := s.account(search, nil)
 	if err != nil {
 		return err
 	}
-	id, err := own.FindTrust(search, i.UserID, i.ProjectID, i.EndsAt)
+	found, err := own.FindTrusts(search, i.UserID, i.ProjectID, i.EndsAt)
 	if apperr.CodeOf(err) == apperr.Unauthenticated { // the account's token is over
 		if own, err = s.account(search, own); err != nil {
 			return err
 		}
-		id, err = own.FindTrust(search, i.UserID, i.ProjectID, i.EndsAt)
+		found, err = own.FindTrusts(search, i.UserID, i.ProjectID, i.EndsAt)
 	}
-	if err != nil || id == "" {
+	if err != nil {
 		return err
 	}
-	return s.revoke(ctx, domain.Connection{ID: i.ID, ProjectID: i.ProjectID, UserID: i.UserID, Kind: domain.TrustConnection, DelegationID: id})
+	for _, id := range found {
+		if stored, err := isStored(search, i.ProjectID, id); err != nil {
+			return err
+		} else if stored {
+			continue
+		}
+		c := domain.Connection{ID: i.ID, ProjectID: i.ProjectID, UserID: i.UserID, Kind: domain.TrustConnection, DelegationID: id}
+		if err := s.revoke(ctx, c); err != nil {
+			return err
+		}
+	}
+	return nil
 }

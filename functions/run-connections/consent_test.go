@@ -20,8 +20,8 @@ func TestTrustWhoseMakerDied(t *testing.T) {
 	s := w.withKeystone(t)
 	session, who := w.member(t)
 	intents := postgres.TrustIntents{DB: w.db}
-	begin := func(id uuid.UUID) func(context.Context, time.Time) error {
-		return func(ctx context.Context, end time.Time) error {
+	begin := func(id uuid.UUID) func(context.Context, time.Time) (bool, error) {
+		return func(ctx context.Context, end time.Time) (bool, error) {
 			return intents.Begin(ctx, domain.TrustIntent{ID: id, ProjectID: w.ID, UserID: w.UserID, EndsAt: end})
 		}
 	}
@@ -29,7 +29,7 @@ func TestTrustWhoseMakerDied(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := begin(uuid.New())(t.Context(), time.Now().Add(time.Hour)); err != nil { // its maker died before it asked Keystone
+	if _, err := begin(uuid.New())(t.Context(), time.Now().Add(2*time.Hour)); err != nil { // its maker died before it asked Keystone
 		t.Fatal(err)
 	}
 	kept := w.trust(t)

@@ -20,8 +20,8 @@ type notary struct {
 func (n *notary) Through(context.Context, string) (session, error) { return n, nil }
 func (n *notary) KnowsTrust(context.Context, string) error         { return nil }
 
-func (n *notary) FindTrust(context.Context, string, string, time.Time) (string, error) {
-	return "", nil
+func (n *notary) FindTrusts(context.Context, string, string, time.Time) ([]string, error) {
+	return nil, nil
 }
 
 func (n *notary) Flavors(context.Context) ([]domain.Flavor, error) { return []domain.Flavor{}, nil }

@@ -43,8 +43,8 @@ func (p paperAccount) Through(context.Context, string) (session, error) {
 
 func (p paperAccount) KnowsTrust(context.Context, string) error { return p.knows }
 
-func (p paperAccount) FindTrust(context.Context, string, string, time.Time) (string, error) {
-	return "", nil
+func (p paperAccount) FindTrusts(context.Context, string, string, time.Time) ([]string, error) {
+	return nil, nil
 }
 
 func (k *keystone) sessions() *sessions {

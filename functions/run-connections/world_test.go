@@ -101,7 +101,7 @@ func (w *world) trust(t *testing.T) domain.Connection {
 	session, who := w.member(t)
 	until := time.Now().Add(time.Hour)
 	made, err := session.CreateTrust(t.Context(), who, testkit.Trustee(t), []string{"member"}, until.Add(10*time.Minute),
-		func(context.Context, time.Time) error { return nil })
+		func(context.Context, time.Time) (bool, error) { return true, nil })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -65,9 +65,10 @@ func (c *Cloud) Region() string { return c.region }
 // Keystone lets a user give a trustee one trust in a project for each end, and also counts deleted ones until the operator purges them.
 // Old releases compare whole seconds. So each attempt chooses the end anew, from twice as much time.
 //
-// intent is called with the end of each attempt before Keystone is asked: by that a trust is found whose maker dies.
+// intent is called with the end of each attempt before Keystone is asked: by that a trust is found whose maker dies. It says whether the end is
+// free, too.
 func (s *Session) CreateTrust(
-	ctx context.Context, who domain.Identity, trustee string, roles []string, after time.Time, intent func(ctx context.Context, end time.Time) error,
+	ctx context.Context, who domain.Identity, trustee string, roles []string, after time.Time, intent func(ctx context.Context, end time.Time) (free bool, err error),
 ) (domain.Trust, error) {
 	type role struct {
 		Name string `json:"name"`
@@ -83,8 +84,12 @@ func (s *Session) CreateTrust(
 	for attempt := range trustAttempts {
 		end := after.Add(rand.N(trustSpread << attempt)).UTC().Truncate(time.Microsecond) //nolint:gosec // it is not secret
 		request["expires_at"] = end.Format("2006-01-02T15:04:05.000000Z")
-		if err := intent(ctx, end); err != nil {
+		free, err := intent(ctx, end)
+		if err != nil {
 			return domain.Trust{}, err
+		}
+		if !free {
+			continue
 		}
 		id, err := s.postTrust(ctx, request)
 		if apperr.CodeOf(err) != apperr.Conflict {
@@ -159,9 +164,9 @@ func (s *Session) KnowsTrust(ctx context.Context, id string) error {
 	return s.confirmAbsent(ctx, err)
 }
 
-// FindTrust finds the trust of a user to the session's own that ends at just this moment, which is one at most; "" when there is none.
-// Trusts that were deleted, and those that have expired and were purged, are not found.
-func (s *Session) FindTrust(ctx context.Context, trustor, projectID string, end time.Time) (id string, err error) {
+// FindTrusts finds the trusts of a user in a project to the session's own that end in the same second: Keystone lists ends without fractions.
+// Trusts that were deleted are not found.
+func (s *Session) FindTrusts(ctx context.Context, trustor, projectID string, end time.Time) (ids []string, err error) {
 	keystone := s.keystone()
 	var body struct {
 		Trusts []struct {
@@ -173,11 +178,11 @@ func (s *Session) FindTrust(ctx context.Context, trustor, projectID string, end 
 	}
 	_, err = keystone.Get(ctx, keystone.ServiceURL("OS-TRUST", "trusts")+"?trustee_user_id="+url.QueryEscape(s.userID), &body, nil)
 	for _, t := range body.Trusts {
-		if t.Trustor == trustor && t.ProjectID == projectID && t.ExpiresAt.Equal(end) {
-			return t.ID, nil
+		if t.Trustor == trustor && t.ProjectID == projectID && t.ExpiresAt.Truncate(time.Second).Equal(end.Truncate(time.Second)) {
+			ids = append(ids, t.ID)
 		}
 	}
-	return "", classify("keystone", err)
+	return ids, classify("keystone", err)
 }
 
 // Credential opens a session with an application credential. Unauthenticated or NotFound say that it is not good, or not any more.

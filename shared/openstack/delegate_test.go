@@ -18,7 +18,7 @@ import (
 // delegator is who gives a trust in these tests.
 var delegator = domain.Identity{UserID: "u1", ProjectID: "p1"}
 
-func noIntent(context.Context, time.Time) error { return nil }
+func noIntent(context.Context, time.Time) (bool, error) { return true, nil }
 
 // TestTrustAsItIsAskedFor holds what is sent to Keystone against its API. That Keystone takes it is tested with the real one.
 func TestTrustAsItIsAskedFor(t *testing.T) {

@@ -180,14 +180,18 @@ func consent(t *testing.T, serves, works *postgres.DB, allowed func(string, erro
 	_, claim, _, err := store.ClaimGrant(ctx, "p1", requests[0].ID, "u1", nil, time.Minute)
 	allowed("claim a request", err)
 	i := domain.TrustIntent{ID: uuid.New(), ProjectID: "p1", UserID: "u1", EndsAt: time.Now()}
-	allowed("begin a trust", errors.Join(intents.Begin(ctx, i), intents.Begin(ctx, i)))
+	for range 2 {
+		_, err = intents.Begin(ctx, i)
+		allowed("begin a trust", err)
+	}
 	c := newConnection()
 	c.ID = i.ID
 	_, err = postgres.Connections{DB: serves}.CreateGranted(ctx, c, domain.Grant{ProjectID: "p1", RequestID: requests[0].ID, Claim: claim, UserID: "u1"})
 	allowed("grant", err)
 	_, err = postgres.Connections{DB: serves}.End(ctx, "p1", c.ID, domain.ConnectionDeleted, "", true)
 	allowed("end what was granted", err)
-	allowed("begin another trust", errors.Join(intents.Begin(ctx, i), intents.Drop(ctx, "p1", i.ID)))
+	_, err = intents.Begin(ctx, i)
+	allowed("begin another trust", errors.Join(err, intents.Drop(ctx, "p1", i.ID)))
 	_, err = store.ReleaseGrant(ctx, "p1", requests[1].ID, claim)
 	allowed("release a request", err)
 	_, err = store.Decline(ctx, "p1", requests[1].ID, "u1", "")
@@ -201,5 +205,7 @@ func consent(t *testing.T, serves, works *postgres.DB, allowed func(string, erro
 	intents.DB = works
 	_, err = intents.Abandoned(ctx, 1, time.Second, time.Second)
 	allowed("abandoned trusts", err)
+	_, err = intents.IsStored(ctx, "p1", "t")
+	allowed("whose trust", err)
 	allowed("a trust that is gone", errors.Join(intents.Gone(ctx, "p1", i.ID), intents.Retire(ctx, time.Hour)))
 }

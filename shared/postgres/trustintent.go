@@ -14,17 +14,47 @@ import (
 // TrustIntents are trusts that are about to be made. Each is written before Keystone is asked, so that one whose maker dies is found.
 type TrustIntents struct{ DB *DB }
 
-const beginTrustSQL = `
-insert into trust_intents as t (id, project_id, user_id, ends_at) values ($1, $2, $3, $4)
-on conflict (id) do update set ends_at = excluded.ends_at where t.project_id = excluded.project_id and t.user_id = excluded.user_id and not t.abandoned`
+const (
+	// One at a time of a user, so that two cannot both find an end free.
+	lockTrustsSQL = `select pg_advisory_xact_lock(hashtextextended('trusts/' || $1 || '/' || $2, 0))`
 
-// Begin writes down that a trust is about to be made. Another end takes the place of the one before, of which Keystone has made no trust.
-func (t TrustIntents) Begin(ctx context.Context, i domain.TrustIntent) error {
-	tag, err := t.DB.pool.Exec(ctx, beginTrustSQL, i.ID, i.ProjectID, i.UserID, i.EndsAt)
-	if err == nil && tag.RowsAffected() == 0 {
-		return tookTooLong(i.ID)
-	}
-	return classify(err)
+	// Keystone lists the ends of trusts in whole seconds.
+	trustEndTakenSQL = `
+select exists (select from trust_intents where project_id = $1 and user_id = $2 and id <> $3 and done_at is null
+               and date_trunc('second', ends_at) = date_trunc('second', $4::timestamptz))
+    or exists (select from connections where project_id = $1 and user_id = $2 and id <> $3 and kind = 'trust' and not revoked
+               and date_trunc('second', trust_expires_at) = date_trunc('second', $4::timestamptz))`
+
+	beginTrustSQL = `
+insert into trust_intents as t (id, project_id, user_id, ends_at) values ($3, $1, $2, $4)
+on conflict (id) do update set ends_at = excluded.ends_at where t.project_id = excluded.project_id and t.user_id = excluded.user_id and not t.abandoned`
+)
+
+// Begin writes down that a trust is about to be made. Another end takes the place of the one before, of which Keystone has made no trust. free is
+// false when another trust of the user ends in the same second: by that second the trust is found when its maker dies.
+func (t TrustIntents) Begin(ctx context.Context, i domain.TrustIntent) (free bool, err error) {
+	err = t.DB.inTx(ctx, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, lockTrustsSQL, i.ProjectID, i.UserID); err != nil {
+			return err
+		}
+		var taken bool
+		if err := tx.QueryRow(ctx, trustEndTakenSQL, i.ProjectID, i.UserID, i.ID, i.EndsAt).Scan(&taken); err != nil || taken {
+			return err
+		}
+		tag, err := tx.Exec(ctx, beginTrustSQL, i.ProjectID, i.UserID, i.ID, i.EndsAt)
+		if err == nil && tag.RowsAffected() == 0 {
+			return tookTooLong(i.ID)
+		}
+		free = true
+		return err
+	})
+	return free && err == nil, err
+}
+
+// IsStored says whether a trust is a connection's.
+func (t TrustIntents) IsStored(ctx context.Context, projectID, trust string) (stored bool, err error) {
+	err = t.DB.pool.QueryRow(ctx, "select exists (select from connections where project_id = $1 and kind = 'trust' and delegation_id = $2)", projectID, trust).Scan(&stored)
+	return stored, classify(err)
 }
 
 func tookTooLong(id uuid.UUID) error {

@@ -18,12 +18,14 @@ func TestTrustIntent(t *testing.T) {
 	database := testkit.Database(t)
 	db, conn := open(t, database), testkit.Connect(t, database)
 	store, connections := postgres.TrustIntents{DB: db}, postgres.Connections{DB: db}
+	last := time.Now().UTC().Truncate(time.Second)
 	intent := func() domain.TrustIntent {
-		i := domain.TrustIntent{ID: uuid.Must(uuid.NewV7()), ProjectID: "p1", UserID: "u1", EndsAt: time.Now().UTC().Truncate(time.Microsecond)}
+		last = last.Add(time.Minute)
+		i := domain.TrustIntent{ID: uuid.Must(uuid.NewV7()), ProjectID: "p1", UserID: "u1", EndsAt: last}
 		for range 2 { // Keystone has refused the first end
 			i.EndsAt = i.EndsAt.Add(time.Second)
-			if err := store.Begin(t.Context(), i); err != nil {
-				t.Fatal(err)
+			if free, err := store.Begin(t.Context(), i); err != nil || !free {
+				t.Fatal(free, err)
 			}
 		}
 		return i
@@ -44,6 +46,10 @@ func TestTrustIntent(t *testing.T) {
 	}
 
 	good, refused, bad := intent(), intent(), intent()
+	same := domain.TrustIntent{ID: uuid.Must(uuid.NewV7()), ProjectID: "p1", UserID: "u1", EndsAt: bad.EndsAt.Add(time.Millisecond)}
+	if free, err := store.Begin(t.Context(), same); free || err != nil {
+		t.Errorf("the same second is free: %v %v", free, err)
+	}
 	if found := abandoned(); len(found) != 0 {
 		t.Errorf("%v are abandoned while they are made", found)
 	}
@@ -62,7 +68,8 @@ func TestTrustIntent(t *testing.T) {
 	if found := abandoned(); len(found) != 0 {
 		t.Errorf("%v is listed without a pause", found)
 	}
-	for what, err := range map[string]error{"its connection": connect(bad), "another end": store.Begin(t.Context(), bad)} {
+	_, beginErr := store.Begin(t.Context(), bad)
+	for what, err := range map[string]error{"its connection": connect(bad), "another end": beginErr} {
 		if apperr.CodeOf(err) != apperr.Conflict {
 			t.Errorf("%s: %v", what, err)
 		}
