@@ -174,5 +174,5 @@ type TrustIntent struct {
 	ID        uuid.UUID // of its connection
 	ProjectID string
 	UserID    string    // whose trust
-	EndsAt    time.Time // no other trust of the user to our account ends then
+	EndsAt    time.Time // no other trust of the user to our account ends in that second
 }

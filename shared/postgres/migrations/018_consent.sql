@@ -38,7 +38,7 @@ create index connection_requests_ending on connection_requests (expires_at) wher
 create index connection_requests_over on connection_requests (updated_at) where status <> 'pending';
 
 -- A trust that is about to be made, written before Keystone is asked for it, and gone when its connection is stored. What stays was made by a
--- replica that died, or not at all: run-connections looks for it in Keystone by its end, which no other trust of the user has, and deletes it.
+-- replica that died, or not at all: run-connections looks for it in Keystone by the second of its end, and deletes it.
 create table trust_intents (
     id         uuid        primary key, -- of the connection
     project_id text        not null,
