@@ -269,6 +269,32 @@ test('callbacks: made, tried, suspended, resumed, redelivered and deleted', { ti
   await close();
 });
 
+test('requests for connections: granted in part, and declined', { timeout: patience }, async () => {
+  const { page, close } = await visit(chrome, { expected: [400] });
+  await open(page, 'Connections');
+  const waiting = page.getByRole('region', { name: 'Requests for connections' });
+  const nightly = waiting.locator('.card', { has: page.getByRole('heading', { name: '<b>nightly</b>' }) });
+  await nightly.getByText('<i>we build</i> at night').waitFor();
+  await nightly.getByText('48h from when you grant it').waitFor();
+  await nightly.getByRole('button', { name: 'Grant <b>nightly</b>' }).click();
+  const form = page.getByRole('dialog');
+  await form.getByLabel('deallocate').uncheck();
+  const servers = form.getByLabel('Servers at most (3 asked for)');
+  await servers.fill('4');
+  await form.getByRole('button', { name: 'Grant' }).click();
+  await form.getByText('quota.instances').waitFor();
+  await servers.fill('1');
+  await form.getByRole('button', { name: 'Grant' }).click();
+  await nightly.waitFor({ state: 'detached', timeout: patience });
+  const granted = page.locator('.card', { has: page.getByRole('heading', { level: 2, name: '<b>nightly</b>' }) });
+  assert.deepEqual(await granted.getByRole('list', { name: 'It permits' }).getByRole('listitem').allTextContents(), ['allocate']);
+  await granted.getByText('0 of 1').waitFor();
+  await waiting.getByRole('button', { name: 'Decline weekly' }).click();
+  await page.getByRole('dialog').getByRole('button', { name: 'Decline' }).click();
+  await waiting.waitFor({ state: 'hidden' });
+  await close();
+});
+
 test('connections: what they permit, how far they are used, and revoked', { timeout: patience }, async () => {
   const { page, close } = await visit(chrome);
   await open(page, 'Connections');

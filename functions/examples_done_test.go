@@ -25,6 +25,7 @@ const (
 	exampleDelivery   = "019b7c5e-5d40-7e66-9f2d-4b8c3e2a1c33"
 	exampleDeployment = "019b7c5e-6e50-7f77-a03e-5c9d4f3b2d44"
 	exampleAction     = "019b7c5e-9f00-7a11-8d22-5b0e6c7d8e9f"
+	exampleRequest    = "019b7c5e-4c11-7d02-9a3e-5b8f0e2d7c46"
 )
 
 // story is one project's life, in which every operation succeeds once, and meets what is in its way.
@@ -48,6 +49,7 @@ func (e *examples) succeed(t *testing.T) {
 	s.callbacks(t)
 	s.launch(t)
 	s.servers(t)
+	s.consent(t)
 	s.connections(t)
 	for _, event := range []string{"collectStats", "pollInstances", "deliverEvents", "runConnections"} {
 		s.ok(t, event, 204, ask{})

@@ -193,17 +193,19 @@ func (e *examples) refusedByServices(t *testing.T) {
 	}
 }
 
-// strayOrder stores an order with a server, and says what stands for the examples' order and server.
+// strayOrder stores an order with a server, and a request for a connection, and says what stands for those of the examples.
 func strayOrder(t *testing.T, database string, project *testkit.Project) *strings.Replacer {
 	t.Helper()
-	order, server := uuid.NewString(), uuid.NewString()
+	order, server, request := uuid.NewString(), uuid.NewString(), uuid.NewString()
 	if _, err := testkit.Pool(t, database).Exec(t.Context(), `
-with o as (insert into orders (project_id, id, domain_id, user_id, body_sha256, spec, status) values ($1, $2, '', '', '', '{}', 'running'))
+with o as (insert into orders (project_id, id, domain_id, user_id, body_sha256, spec, status) values ($1, $2, '', '', '', '{}', 'running')),
+r as (insert into connection_requests (id, project_id, requester_project_id, requester_user_id, grantee, why, actions, duration, expires_at)
+      values ($4, $1, 'p', 'u', 'user', 'x', '{start}', '1 hour', now() + interval '1 hour'))
 insert into instances (project_id, id, order_id, position, name, state, origin, server_id) values ($1, gen_random_uuid(), $2, 0, 'x', 'building', 'launched', $3)`,
-		project.ID, order, server); err != nil {
+		project.ID, order, server, request); err != nil {
 		t.Fatal(err)
 	}
-	return strings.NewReplacer(exampleOrder, order, exampleServer, server)
+	return strings.NewReplacer(exampleOrder, order, exampleServer, server, exampleRequest, request)
 }
 
 // refusedByPostgres: what may be done is taken from the role, then a lock is held, then Postgres stops.

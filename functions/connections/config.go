@@ -48,7 +48,8 @@ func build(cfg Config, d run.Deps) ([]httpx.Route, error) {
 	}
 	return routes(service{
 		store: stored{postgres.Connections{DB: d.DB}, postgres.Delegations{DB: d.DB}}, cloud: clouds{d.Cloud}, key: key,
-		trustee: cfg.Trustee, clouds: cfg.Remotes.URLs(), wake: d.Wake,
+		requests: postgres.ConnectionRequests{DB: d.DB},
+		trustee:  cfg.Trustee, clouds: cfg.Remotes.URLs(), wake: d.Wake,
 	}), nil
 }
 

@@ -23,7 +23,7 @@ func (s service) credential(ctx context.Context, who domain.Identity, w wish) (s
 	if err := s.tryCredential(ctx, &w, project); err != nil {
 		return stored, err
 	}
-	return s.keep(ctx, w.Connection)
+	return s.keep(ctx, w)
 }
 
 // tryCredential logs in with an application credential, which must be of the project ("" = any), and seals its secret.

@@ -19,7 +19,7 @@ type handler struct{ svc service }
 
 func routes(s service) []httpx.Route {
 	h := handler{s}
-	return []httpx.Route{
+	return append([]httpx.Route{
 		httpx.Handle("POST /v1/connections", h.create),
 		httpx.Handle("GET /v1/connections", h.list),
 		httpx.Handle("GET /v1/connections/access-rules", h.rules),
@@ -29,7 +29,7 @@ func routes(s service) []httpx.Route {
 		httpx.Handle("POST /v1/connections/{id}/check", h.check),
 		httpx.Handle("POST /v1/connections/{id}/suspend", h.suspend),
 		httpx.Handle("POST /v1/connections/{id}/resume", h.resume),
-	}
+	}, consentRoutes(h)...)
 }
 
 func (h handler) create(r *http.Request) (httpx.Response, error) {

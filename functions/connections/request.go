@@ -46,6 +46,7 @@ type wish struct {
 	domain.Connection
 	roles  []string      // of the trust
 	secret domain.Secret // of the application credential
+	grant  *domain.Grant // of the request that it is made for; nil = nobody has asked for it
 }
 
 // wish checks all that can be checked without asking anybody. Whether the end is in the future only the database's clock knows.
@@ -217,11 +218,11 @@ func badID(field, text string) error {
 }
 
 func (c creation) times(w *wish) error {
-	end, err := time.Parse(time.RFC3339, c.ExpiresAt)
+	end, err := parseEnd(c.ExpiresAt)
 	if err != nil {
-		return apperr.Malformed("expires_at", "a time in RFC 3339, such as 2026-01-02T03:04:05Z", c.ExpiresAt)
+		return err
 	}
-	w.ExpiresAt = end.UTC().Truncate(time.Microsecond) // which is all that Postgres and Keystone keep
+	w.ExpiresAt = end
 	if c.IdleTimeout == nil {
 		return nil
 	}

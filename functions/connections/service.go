@@ -14,7 +14,7 @@ import (
 // session is the part of OpenStack that this function needs.
 type session interface {
 	Flavors(context.Context) ([]domain.Flavor, error)
-	CreateTrust(ctx context.Context, who domain.Identity, trustee string, roles []string, after time.Time, announce func(end time.Time) error) (domain.Trust, error)
+	CreateTrust(ctx context.Context, who domain.Identity, trustee string, roles []string, after time.Time, announce func(end time.Time) (isFree bool, err error)) (domain.Trust, error)
 	DeleteTrust(ctx context.Context, id string) error
 	CredentialEnd(ctx context.Context, id string) (time.Time, error)
 }
@@ -30,14 +30,16 @@ type openStack interface {
 type store interface {
 	Now(context.Context) (time.Time, error)
 	Create(context.Context, domain.Connection) (domain.Connection, error)
+	CreateGranted(context.Context, domain.Connection, domain.Grant) (domain.Connection, error)
 	Get(ctx context.Context, who domain.Identity, id uuid.UUID) (domain.Connection, error)
 	List(ctx context.Context, who domain.Identity, q domain.ConnectionQuery) ([]domain.Connection, error)
 	End(ctx context.Context, projectID string, id uuid.UUID, status domain.ConnectionStatus, reason string, revoked bool) (ended bool, err error)
 	MarkRevoked(context.Context, domain.Connection) error
 	Change(ctx context.Context, before, after domain.Connection, userID string) (domain.Connection, error)
 	Suspend(ctx context.Context, projectID string, id uuid.UUID, suspend bool) (changed bool, err error)
-	AnnounceTrust(context.Context, domain.OldTrust) error
-	DropTrust(ctx context.Context, projectID string, intent uuid.UUID, trustID string) error
+	AnnounceTrust(context.Context, domain.OldTrust) (isFree bool, err error)
+	ForgetTrust(ctx context.Context, projectID string, intent uuid.UUID) error
+	DropTrust(context.Context, domain.OldTrust) error
 	RequestCheck(ctx context.Context, projectID string, id uuid.UUID) (since time.Time, err error)
 	FailedCheck(ctx context.Context, projectID string, id uuid.UUID) (at time.Time, why string, err error)
 }
@@ -49,11 +51,12 @@ type sealer interface {
 
 type service struct {
 	store
-	cloud   openStack
-	key     sealer
-	trustee string   // the user to whom trusts are made; "" = there are none
-	clouds  []string // the other clouds that there may be connections to
-	wake    func(functions ...string)
+	requests requestStore
+	cloud    openStack
+	key      sealer
+	trustee  string   // the user to whom trusts are made; "" = there are none
+	clouds   []string // the other clouds that there may be connections to
+	wake     func(functions ...string)
 }
 
 // What is taken back is so also when the caller has hung up.
@@ -87,14 +90,6 @@ func (s service) checkEnd(ctx context.Context, end time.Time) error {
 		return apperr.InvalidField("expires_at", "must be in the future, and before "+now.Add(domain.MaxConnectionTime).UTC().Format(time.RFC3339))
 	}
 	return nil
-}
-
-func (s service) keep(ctx context.Context, c domain.Connection) (domain.Connection, error) {
-	stored, err := s.store.Create(ctx, c)
-	if err == nil {
-		s.wake("deliver-events")
-	}
-	return stored, err
 }
 
 // List gives a page of the connections; more says that there is another.

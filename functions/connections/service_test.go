@@ -3,7 +3,7 @@ package connections
 import (
 	"context"
 	"errors"
-	"strings"
+	"slices"
 	"testing"
 	"time"
 
@@ -16,7 +16,7 @@ import (
 // fakeCloud stands for another cloud that has several regions, and for a Keystone and a database that fail at a moment of the
 // test's choice: the sandbox has one region and cannot be made to fail for one call. Only what is asked of it is tested here.
 type fakeCloud struct {
-	flavors, login, announce, trust, untrust, store, hidden error
+	flavors, login, announce, trust, untrust, store, hidden, missing error
 
 	stored domain.Connection
 	end    time.Time // of the application credential
@@ -36,13 +36,17 @@ func (f *fakeCloud) Credential(context.Context, string, string, string, domain.S
 func (f *fakeCloud) Flavors(context.Context) ([]domain.Flavor, error) { return nil, f.flavors }
 
 func (f *fakeCloud) CreateTrust(
-	_ context.Context, _ domain.Identity, _ string, _ []string, after time.Time, announce func(time.Time) error,
+	_ context.Context, _ domain.Identity, _ string, _ []string, after time.Time, announce func(time.Time) (bool, error),
 ) (domain.Trust, error) {
-	if err := announce(after); err != nil {
+	if _, err := announce(after); err != nil {
 		return domain.Trust{}, err
 	}
 	f.note("trust")
 	return domain.Trust{ID: "t1"}, f.trust
+}
+
+func (f *fakeCloud) CreateGranted(ctx context.Context, c domain.Connection, _ domain.Grant) (domain.Connection, error) {
+	return f.Create(ctx, c)
 }
 
 func (f *fakeCloud) CredentialEnd(context.Context, string) (time.Time, error) { return f.end, f.hidden }
@@ -60,7 +64,7 @@ func (f *fakeCloud) Create(_ context.Context, c domain.Connection) (domain.Conne
 }
 
 func (f *fakeCloud) Get(context.Context, domain.Identity, uuid.UUID) (domain.Connection, error) {
-	return f.stored, nil
+	return f.stored, f.missing
 }
 
 func (f *fakeCloud) List(context.Context, domain.Identity, domain.ConnectionQuery) ([]domain.Connection, error) {
@@ -74,11 +78,19 @@ func (f *fakeCloud) End(ctx context.Context, _ string, _ uuid.UUID, status domai
 
 func (f *fakeCloud) MarkRevoked(context.Context, domain.Connection) error { return nil }
 
-func (f *fakeCloud) AnnounceTrust(context.Context, domain.OldTrust) error { return f.announce }
+func (f *fakeCloud) AnnounceTrust(context.Context, domain.OldTrust) (bool, error) {
+	f.note("announce")
+	return f.announce == nil, f.announce
+}
 
-func (f *fakeCloud) DropTrust(_ context.Context, _ string, _ uuid.UUID, trust string) error {
-	f.note(strings.TrimSpace("drop " + trust))
-	return nil
+func (f *fakeCloud) ForgetTrust(ctx context.Context, _ string, _ uuid.UUID) error {
+	f.note("forget")
+	return ctx.Err()
+}
+
+func (f *fakeCloud) DropTrust(ctx context.Context, t domain.OldTrust) error {
+	f.note("drop " + t.TrustID)
+	return ctx.Err()
 }
 
 func (f *fakeCloud) Change(_ context.Context, _, after domain.Connection, _ string) (domain.Connection, error) {
@@ -154,10 +166,10 @@ func TestTrustThatIsNotKept(t *testing.T) {
 		want  []string
 	}{
 		"no flavors":              {fakeCloud{flavors: away}, nil},
-		"no trust":                {fakeCloud{trust: away}, []string{"trust"}},
-		"no row":                  {fakeCloud{store: away}, []string{"trust", "store", "untrust", "end deleted revoked", "drop"}},
-		"not announced":           {fakeCloud{announce: away}, nil},
-		"no row, and no Keystone": {fakeCloud{store: away, untrust: away}, []string{"trust", "store", "untrust", "end deleted", "drop t1"}},
+		"not announced":           {fakeCloud{announce: away}, []string{"announce"}},
+		"no trust, perhaps":       {fakeCloud{trust: away}, []string{"announce", "trust"}}, // run-connections looks
+		"no row":                  {fakeCloud{store: away}, []string{"announce", "trust", "store", "untrust", "end deleted revoked", "forget"}},
+		"no row, and no Keystone": {fakeCloud{store: away, untrust: away}, []string{"announce", "trust", "store", "untrust", "end deleted", "drop t1"}},
 	} {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
@@ -171,6 +183,16 @@ func TestTrustThatIsNotKept(t *testing.T) {
 				t.Errorf("%s: done was %v, want %v", name, tc.cloud.calls, tc.want)
 			}
 		}
+	}
+}
+
+// TestTrustThatKeystoneRefuses leaves nothing announced.
+func TestTrustThatKeystoneRefuses(t *testing.T) {
+	t.Parallel()
+	f := &fakeCloud{trust: apperr.New(apperr.Conflict, "x")}
+	_, err := f.service().Create(t.Context(), domain.Identity{UserID: "u1", ProjectID: "p1"}, "", asked(domain.TrustConnection, ""))
+	if want := []string{"announce", "trust", "forget"}; apperr.CodeOf(err) != apperr.Conflict || !slices.Equal(f.calls, want) {
+		t.Errorf("got %v, done was %v, want %v", err, f.calls, want)
 	}
 }
 

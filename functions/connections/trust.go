@@ -22,8 +22,25 @@ func (s service) trust(ctx context.Context, who domain.Identity, token domain.Se
 	if err := s.makeTrust(ctx, who, cloud, &w.Connection); err != nil {
 		return stored, err
 	}
-	if stored, err = s.keep(ctx, w.Connection); err != nil {
-		s.giveUp(ctx, cloud, w.Connection)
+	if stored, err = s.keep(ctx, w); err == nil {
+		return stored, nil
+	}
+	if w.grant != nil {
+		return s.notGranted(ctx, who, cloud, w, err)
+	}
+	s.giveUp(ctx, cloud, w.Connection)
+	return stored, err
+}
+
+// keep stores a connection, with the request that it was made for.
+func (s service) keep(ctx context.Context, w wish) (stored domain.Connection, err error) {
+	if w.grant == nil {
+		stored, err = s.store.Create(ctx, w.Connection)
+	} else {
+		stored, err = s.CreateGranted(ctx, w.Connection, *w.grant)
+	}
+	if err == nil {
+		s.wake("deliver-events")
 	}
 	return stored, err
 }
@@ -35,21 +52,27 @@ func (s service) makeTrust(ctx context.Context, who domain.Identity, cloud sessi
 	if err != nil {
 		return err
 	}
-	made, err := cloud.CreateTrust(ctx, who, s.trustee, c.ActsAs.Roles, c.ExpiresAt.Add(domain.TrustSpare), func(end time.Time) error {
+	made, err := cloud.CreateTrust(ctx, who, s.trustee, c.ActsAs.Roles, c.ExpiresAt.Add(domain.TrustSpare), func(end time.Time) (bool, error) {
 		return s.AnnounceTrust(ctx, domain.OldTrust{ID: intent, ProjectID: c.ProjectID, ConnectionID: c.ID, UserID: who.UserID, ExpiresAt: end})
 	})
 	if err == nil {
 		c.DelegationID, c.TrustExpiresAt, c.TrustIntent = made.ID, made.ExpiresAt, intent
 		return nil
 	}
-	if !apperr.Retryable(err) { // Keystone has refused it; of anything else it is not known whether the trust was made
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTimeout)
-		defer cancel()
-		if dropErr := s.DropTrust(ctx, c.ProjectID, intent, ""); dropErr != nil {
-			slog.WarnContext(ctx, "a trust that was not made stays announced for a while", "connection_id", c.ID, "error", dropErr)
-		}
+	if hasRefused(err) {
+		c.TrustIntent = intent
+		s.forgetTrust(ctx, *c)
 	}
 	return s.badTrustee(err)
+}
+
+// hasRefused says whether Keystone has surely made no trust. After any other failure run-connections looks.
+func hasRefused(err error) bool {
+	switch apperr.CodeOf(err) {
+	case apperr.Invalid, apperr.Unauthenticated, apperr.Forbidden, apperr.NotFound, apperr.Conflict:
+		return true
+	}
+	return false
 }
 
 // badTrustee says when Keystone does not know the user to whom trusts are made: the operator's mistake, not the caller's.
@@ -68,28 +91,32 @@ func (s service) giveUp(ctx context.Context, cloud session, c domain.Connection)
 	err := cloud.DeleteTrust(ctx, c.DelegationID)
 	ended, endErr := s.End(ctx, c.ProjectID, c.ID, domain.ConnectionDeleted, "it could not be stored", err == nil)
 	slog.WarnContext(ctx, "a connection could not be stored", "connection_id", c.ID, "taking_the_trust_back", err, "was_stored", ended, "ending_it", endErr)
-	s.forgetTrust(ctx, c, err == nil)
+	if err == nil {
+		s.forgetTrust(ctx, c)
+		return
+	}
+	s.dropTrust(ctx, c)
 }
 
-// dropTrust has run-connections take back a trust that a change has made and that the connection did not get. If the connection got it
-// after all, the list does not have it, and it stays.
+// dropTrust has run-connections take back a trust that is not stored. If the connection got it after all, it stays.
 func (s service) dropTrust(ctx context.Context, c domain.Connection) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTimeout)
 	defer cancel()
 	slog.WarnContext(ctx, "a connection did not get its new trust, which is taken back", "connection_id", c.ID)
-	s.forgetTrust(ctx, c, false)
+	err := s.DropTrust(ctx, domain.OldTrust{
+		ID: c.TrustIntent, ProjectID: c.ProjectID, ConnectionID: c.ID, UserID: c.UserID, TrustID: c.DelegationID, ExpiresAt: c.TrustExpiresAt,
+	})
+	if err != nil {
+		slog.WarnContext(ctx, "a trust is taken back only when its announcement is over", "connection_id", c.ID, "error", err)
+	}
+	s.wake("run-connections")
 }
 
-// forgetTrust takes a trust that is gone off the list of those to be taken back. One that is not is left to run-connections.
-func (s service) forgetTrust(ctx context.Context, c domain.Connection, isGone bool) {
-	trust := c.DelegationID
-	if isGone {
-		trust = ""
-	}
-	if err := s.DropTrust(ctx, c.ProjectID, c.TrustIntent, trust); err != nil {
-		slog.WarnContext(ctx, "a trust stays on the list of those to be taken back", "connection_id", c.ID, "error", err)
-	}
-	if !isGone {
-		s.wake("run-connections")
+// forgetTrust takes a trust that Keystone does not have off the list of those to be taken back.
+func (s service) forgetTrust(ctx context.Context, c domain.Connection) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTimeout)
+	defer cancel()
+	if err := s.ForgetTrust(ctx, c.ProjectID, c.TrustIntent); err != nil {
+		slog.WarnContext(ctx, "a trust that Keystone does not have stays announced for a while", "connection_id", c.ID, "error", err)
 	}
 }

@@ -41,6 +41,11 @@ func TestBrowser(t *testing.T) {
 		must(t, api.Post(t, "/v1/connections", fmt.Sprintf(
 			`{"name": "build machines", "kind": "trust", "actions": ["allocate", "start", "stop"], "quota": {"instances": 3, "ram_mb": 4096}, "expires_at": %q}`,
 			time.Now().Add(60*time.Hour).UTC().Format(time.RFC3339))))
+		for _, name := range []string{"<b>nightly</b>", "weekly"} {
+			must(t, api.Post(t, "/v1/connections/requests", fmt.Sprintf(
+				`{"project_id": %q, "name": %q, "why": "<i>we build</i> at night", "actions": ["allocate", "deallocate"], "quota": {"instances": 3}, "duration": "48h"}`,
+				p.ID, name)))
+		}
 		if file == "looks" {
 			must(t, api.Post(t, "/v1/callbacks", fmt.Sprintf(`{"url": %q}`, receiver.URL)))
 		}

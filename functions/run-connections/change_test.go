@@ -17,13 +17,20 @@ func (w *world) announced(t *testing.T, c domain.Connection, until time.Time) (m
 	t.Helper()
 	session, who := w.member(t)
 	intent = uuid.New()
-	made, err := session.CreateTrust(t.Context(), who, testkit.Trustee(t), []string{"member"}, until.Add(domain.TrustSpare), func(end time.Time) error {
+	made, err := session.CreateTrust(t.Context(), who, testkit.Trustee(t), []string{"member"}, until.Add(domain.TrustSpare), func(end time.Time) (bool, error) {
 		return postgres.Connections{DB: w.db}.AnnounceTrust(t.Context(), domain.OldTrust{ID: intent, ProjectID: w.ID, ConnectionID: c.ID, UserID: w.UserID, ExpiresAt: end})
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return made, intent
+}
+
+// retryTrusts lets what no connection has be tried now.
+func (w *world) retryTrusts(t *testing.T, p *testkit.Client) {
+	t.Helper()
+	w.exec(t, "update trusts_to_revoke set not_before = clock_timestamp()")
+	tick(t, p)
 }
 
 // TestWorkGoesOnWithTheNewTrust: the session of the old one is kept, and then the old one is gone from Keystone before its time. The action is
@@ -48,8 +55,7 @@ func TestWorkGoesOnWithTheNewTrust(t *testing.T) {
 	if !there(t, c) {
 		t.Error("the old trust is taken back at once: calls that began with it fail")
 	}
-	w.exec(t, "update trusts_to_revoke set not_before = clock_timestamp()")
-	tick(t, p)
+	w.retryTrusts(t, p)
 	if there(t, c) || !w.trustThere(t, made.ID) || w.text(t, "select count(*)::text from trusts_to_revoke") != "0" {
 		t.Error("the old trust stays, or the new one does not")
 	}
@@ -74,23 +80,33 @@ func TestTrustOfADeadProcess(t *testing.T) {
 	c := w.trust(t)
 	made, _ := w.announced(t, c, time.Now().Add(time.Hour))
 	never := domain.OldTrust{ID: uuid.New(), ProjectID: w.ID, ConnectionID: c.ID, UserID: w.UserID, ExpiresAt: time.Now().Add(time.Hour)}
-	mine := domain.OldTrust{ID: uuid.New(), ProjectID: w.ID, ConnectionID: c.ID, UserID: w.UserID, ExpiresAt: c.TrustExpiresAt} // the connection's own
-	for _, intent := range []domain.OldTrust{never, mine} {
-		if err := (postgres.Connections{DB: w.db}).AnnounceTrust(t.Context(), intent); err != nil {
-			t.Fatal(err)
-		}
+	if isFree, err := (postgres.Connections{DB: w.db}).AnnounceTrust(t.Context(), never); err != nil || !isFree {
+		t.Fatal(isFree, err)
 	}
+	w.exec(t, `insert into trusts_to_revoke (id, project_id, connection_id, user_id, trust_expires_at, not_before)
+select gen_random_uuid(), project_id, id, user_id, trust_expires_at, clock_timestamp() + interval '1 hour' from connections`) // its second is its own trust's
 	tick(t, p)
 	if !w.trustThere(t, made.ID) {
 		t.Error("it is taken back while it may yet be stored")
 	}
-	w.exec(t, "update trusts_to_revoke set not_before = clock_timestamp()")
-	tick(t, p)
+	w.retryTrusts(t, p)
 	if w.trustThere(t, made.ID) || !w.trustThere(t, c.DelegationID) {
 		t.Error("the trust of nobody stays, or the connection's own does not")
 	}
 	if left := w.text(t, "select count(*)::text from trusts_to_revoke"); left != "0" {
 		t.Errorf("%s are still on the list", left)
+	}
+
+	made, _ = w.announced(t, c, time.Now().Add(time.Hour))
+	w.Disable(t) // then Keystone lets nobody delete it
+	w.retryTrusts(t, p)
+	if left := w.text(t, "select count(*)::text from trusts_to_revoke where not_before > clock_timestamp()"); left != "1" {
+		t.Errorf("%s are tried later", left)
+	}
+	w.Enable(t)
+	w.retryTrusts(t, p)
+	if left := w.text(t, "select count(*)::text from trusts_to_revoke"); left != "0" || w.trustThere(t, made.ID) {
+		t.Errorf("%s are still on the list, in Keystone: %t", left, w.trustThere(t, made.ID))
 	}
 }
 

@@ -47,6 +47,10 @@ func (f *fakeKeystone) KnowsTrust(context.Context, string) error {
 	return apperr.New(apperr.NotFound, "absent")
 }
 
+func (f *fakeKeystone) FindTrusts(context.Context, string, string, time.Time) ([]string, error) {
+	return nil, nil
+}
+
 func (f *fakeKeystone) ActsAs() domain.ActsAs {
 	return domain.ActsAs{Roles: []string{"member", "reader"}}
 }
@@ -69,6 +73,7 @@ func TestChecksOfIdleConnections(t *testing.T) {
 	s := &service{
 		clock: w.db, jobs: postgres.Jobs{DB: w.db}, connections: postgres.Connections{DB: w.db}, delegations: delegations, remote: delegations,
 		instances: postgres.Instances{DB: w.db}, wake: func(...string) {}, pending: func(context.Context, int64) {},
+		requests: postgres.ConnectionRequests{DB: w.db},
 	}
 	s.cloud = newSessions(nil)
 	s.cloud.accepted = s.accepted
@@ -138,8 +143,4 @@ values ($1, $2, 0, 'tracked', $3, 'active', 'ACTIVE', 'connected', $4)`, w.ID, i
 	if log := strings.Count(w.told(t, c.ID), "lost"); log != 0 {
 		t.Error("it was lost")
 	}
-}
-
-func (*fakeKeystone) FindTrust(context.Context, string, string, time.Time) (id string, found bool, err error) {
-	return "", false, nil
 }

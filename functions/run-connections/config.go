@@ -48,7 +48,8 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 	s := &service{
 		clock: d.DB, jobs: postgres.Jobs{DB: d.DB}, connections: postgres.Connections{DB: d.DB}, delegations: delegations, remote: delegations,
 		orders: postgres.Orders{DB: d.DB}, actions: postgres.Actions{DB: d.DB}, instances: postgres.Instances{DB: d.DB},
-		seal: keys, wake: d.Wake, workers: newWorkers(), running: make(chan struct{}, 1), waiting: make(chan struct{}, 1),
+		requests: postgres.ConnectionRequests{DB: d.DB},
+		seal:     keys, wake: d.Wake, workers: newWorkers(), running: make(chan struct{}, 1), waiting: make(chan struct{}, 1),
 	}
 	s.pending = obs.Gauge("cloudfn.connections.revocations_pending", "Trusts of connections that have ended, which Keystone did not let us delete.")
 	s.cloud = newSessions(keys)
@@ -81,9 +82,9 @@ func (t trustee) Through(ctx context.Context, trust string) (session, error) {
 // KnowsTrust looks at a trust.
 func (t trustee) KnowsTrust(ctx context.Context, id string) error { return t.own.KnowsTrust(ctx, id) }
 
-// FindTrust finds a trust that was given to the account by its end.
-func (t trustee) FindTrust(ctx context.Context, trustor, projectID string, end time.Time) (id string, found bool, err error) {
-	return t.own.FindTrust(ctx, trustor, projectID, end)
+// FindTrusts finds trusts by the second of their end.
+func (t trustee) FindTrusts(ctx context.Context, trustor, projectID string, end time.Time) ([]string, error) {
+	return t.own.FindTrusts(ctx, trustor, projectID, end)
 }
 
 // credential opens a session with an application credential. A 404 may also come from whatever stands where Keystone should.

@@ -20,6 +20,10 @@ type notary struct {
 func (n *notary) Through(context.Context, string) (session, error) { return n, nil }
 func (n *notary) KnowsTrust(context.Context, string) error         { return nil }
 
+func (n *notary) FindTrusts(context.Context, string, string, time.Time) ([]string, error) {
+	return nil, nil
+}
+
 func (n *notary) Flavors(context.Context) ([]domain.Flavor, error) { return []domain.Flavor{}, nil }
 
 func (n *notary) DeleteTrust(context.Context, string) error {
@@ -43,6 +47,7 @@ func TestManyEndAtOnce(t *testing.T) {
 	s := &service{
 		clock: w.db, jobs: postgres.Jobs{DB: w.db}, connections: postgres.Connections{DB: w.db}, delegations: delegations, remote: delegations,
 		instances: postgres.Instances{DB: w.db}, wake: func(...string) {}, pending: func(context.Context, int64) {},
+		requests: postgres.ConnectionRequests{DB: w.db},
 	}
 	s.cloud = newSessions(nil)
 	s.cloud.login = func(context.Context) (account, error) { return keystone, nil }
@@ -52,8 +57,4 @@ func TestManyEndAtOnce(t *testing.T) {
 	if left := w.text(t, "select count(*)::text from connections where not revoked"); left != "0" || keystone.deleted.Load() != many {
 		t.Errorf("%d of %d trusts were taken back, and %s connections wait", keystone.deleted.Load(), many, left)
 	}
-}
-
-func (*notary) FindTrust(context.Context, string, string, time.Time) (id string, found bool, err error) {
-	return "", false, nil
 }

@@ -72,6 +72,7 @@ type service struct {
 	orders      orderStore
 	actions     actionStore
 	instances   instanceStore
+	requests    requestStore
 	seal        opener
 	wake        func(functions ...string)
 	pending     func(ctx context.Context, revocations int64) // for the operator
@@ -99,7 +100,7 @@ const (
 
 	retireEvery = time.Hour
 	retireAfter = 7 * 24 * time.Hour
-	// Connections that ended are shown to their project for this long.
+	// Connections that ended, and requests for them, are shown to their projects for this long.
 	retireConnectionsAfter = 90 * 24 * time.Hour
 )
 
@@ -126,7 +127,7 @@ func (s *service) Run(ctx context.Context) error {
 }
 
 func (s *service) run(ctx context.Context, b *batch) error {
-	if err := errors.Join(s.retire(ctx), s.reportPending(ctx)); err != nil {
+	if err := errors.Join(s.retire(ctx), s.reportPending(ctx), s.expireRequests(ctx)); err != nil {
 		return err
 	}
 	var followed time.Time
@@ -182,7 +183,7 @@ func (s *service) retire(ctx context.Context) error {
 	if err != nil || !due {
 		return err
 	}
-	return s.delegations.Retire(ctx, retireAfter, retireConnectionsAfter)
+	return errors.Join(s.delegations.Retire(ctx, retireAfter, retireConnectionsAfter), s.requests.Retire(ctx, retireConnectionsAfter))
 }
 
 // work begins what waits and is not begun yet, as far as its cloud's pool has room.

@@ -39,7 +39,7 @@ type session interface {
 type account interface {
 	Through(ctx context.Context, trust string) (session, error)
 	KnowsTrust(ctx context.Context, id string) error
-	FindTrust(ctx context.Context, trustor, projectID string, end time.Time) (id string, found bool, err error)
+	FindTrusts(ctx context.Context, trustor, projectID string, end time.Time) (ids []string, err error)
 }
 
 // opener opens what was sealed for this function.

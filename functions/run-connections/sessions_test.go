@@ -43,6 +43,10 @@ func (p paperAccount) Through(context.Context, string) (session, error) {
 
 func (p paperAccount) KnowsTrust(context.Context, string) error { return p.knows }
 
+func (p paperAccount) FindTrusts(context.Context, string, string, time.Time) ([]string, error) {
+	return nil, nil
+}
+
 func (k *keystone) sessions() *sessions {
 	s := newSessions(nil)
 	s.login = func(context.Context) (account, error) {
@@ -126,8 +130,4 @@ func TestSessionsAreKept(t *testing.T) {
 	if _, err := s.in(t.Context(), c, nil); err != nil || k.trusts != 4 {
 		t.Errorf("forgotten: %v after %d sessions", err, k.trusts)
 	}
-}
-
-func (paperAccount) FindTrust(context.Context, string, string, time.Time) (id string, found bool, err error) {
-	return "", false, nil
 }

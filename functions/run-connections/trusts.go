@@ -59,35 +59,42 @@ func (s *service) tryRevokeOld(ctx context.Context, t domain.OldTrust) (isOver b
 	if err != nil || !isOurs {
 		return err == nil, err
 	}
-	if t.TrustID == "" { // whoever announced it has died, or has not said what became of it
-		var found bool
-		if t.TrustID, found, err = s.cloud.findTrust(ctx, t); err != nil || !found {
-			return err == nil, err
+	if t.TrustID != "" {
+		err = s.cloud.revoke(ctx, t.TrustID)
+		return err == nil, err
+	}
+	found, err := s.cloud.findTrusts(ctx, t) // whoever announced it has died, or has not said what became of it
+	if err != nil {
+		return false, err
+	}
+	for _, id := range found {
+		t.TrustID = id
+		if isOurs, err = s.delegations.TakeTrust(ctx, t); err == nil && isOurs { // else a connection has it
+			err = s.cloud.revoke(ctx, id)
 		}
-		if isOurs, err = s.delegations.TakeTrust(ctx, t); err != nil || !isOurs { // another user's end, or a connection has it
-			return err == nil, err
+		if err != nil {
+			return false, err
 		}
 	}
-	err = s.cloud.revoke(ctx, t.TrustID)
-	return err == nil, err
+	return true, nil
 }
 
-// findTrust looks for a trust of which only the end is known.
-func (s *sessions) findTrust(ctx context.Context, t domain.OldTrust) (id string, found bool, err error) {
+// findTrusts looks for a trust of which only the end is known.
+func (s *sessions) findTrusts(ctx context.Context, t domain.OldTrust) (ids []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, loginTimeout)
 	defer cancel()
 	own, err := s.account(ctx, nil)
 	if err != nil {
-		return "", false, err
+		return nil, err
 	}
-	id, found, err = own.FindTrust(ctx, t.UserID, t.ProjectID, t.ExpiresAt)
+	ids, err = own.FindTrusts(ctx, t.UserID, t.ProjectID, t.ExpiresAt)
 	if !refused(err) {
-		return id, found, err
+		return ids, err
 	}
 	if own, err = s.account(ctx, own); err != nil { // the account's token is over
-		return "", false, err
+		return nil, err
 	}
-	return own.FindTrust(ctx, t.UserID, t.ProjectID, t.ExpiresAt)
+	return own.FindTrusts(ctx, t.UserID, t.ProjectID, t.ExpiresAt)
 }
 
 // revoke deletes a trust in Keystone. nil means that Keystone has it no longer; errLost that it has, and lets nobody delete it: only its

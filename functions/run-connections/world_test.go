@@ -100,7 +100,8 @@ func (w *world) trust(t *testing.T) domain.Connection {
 	t.Helper()
 	session, who := w.member(t)
 	until := time.Now().Add(time.Hour)
-	made, err := session.CreateTrust(t.Context(), who, testkit.Trustee(t), []string{"member"}, until.Add(10*time.Minute), func(time.Time) error { return nil })
+	made, err := session.CreateTrust(t.Context(), who, testkit.Trustee(t), []string{"member"}, until.Add(10*time.Minute),
+		func(time.Time) (bool, error) { return true, nil })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,9 @@ const (
 	ConnectionEvent   = "cloudfn.connection.state.v1"
 	ChangeEvent       = "cloudfn.connection.changed.v1"    // which fields of a connection its project has changed
 	RevocationEvent   = "cloudfn.connection.revocation.v1" // a trust could not be taken back in Keystone, or is gone after that
-	ActionEvent       = "cloudfn.action.state.v1"          // of what is done through a connection
+	// ConnectionRequestEvent is about a request for a connection: pending for the project that it was sent to, each end for both projects.
+	ConnectionRequestEvent = "cloudfn.connection.request.v1"
+	ActionEvent            = "cloudfn.action.state.v1" // of what is done through a connection
 	// UnexpectedServerEvent is about a server that carries an instance's tags and is not its own.
 	UnexpectedServerEvent = "cloudfn.instance.unexpected_server.v1"
 	AgentReadyEvent       = "cloudfn.agent.ready.v1" // an agent that was deployed says once that it is there
@@ -24,7 +26,8 @@ const (
 
 // EventTypes are the types that a callback may choose from.
 func EventTypes() []string {
-	return []string{InstanceEvent, OrderEvent, CallbackEvent, ConnectionEvent, ChangeEvent, RevocationEvent, ActionEvent, AgentReadyEvent, UnexpectedServerEvent}
+	return []string{InstanceEvent, OrderEvent, CallbackEvent, ConnectionEvent, ChangeEvent, RevocationEvent, ConnectionRequestEvent, ActionEvent,
+		AgentReadyEvent, UnexpectedServerEvent}
 }
 
 // CheckEventTypes fails on a type that a callback cannot choose, and names it with the field and the types that it can.

@@ -52,6 +52,7 @@ func diagrams() string {
 		diagram("A callback:", machine([]CallbackStatus{CallbackPending, CallbackVerified, CallbackSuspended, CallbackGone}, CallbackMoves)) +
 		diagram("A delivery:", machine([]DeliveryStatus{DeliveryDue, DeliveryDelivered, DeliveryDead}, DeliveryMoves)) +
 		diagram("A connection:", machine([]ConnectionStatus{ConnectionActive, ConnectionExpired, ConnectionLost, ConnectionDeleted}, ConnectionMoves)) +
+		diagram("A request for a connection:", machine([]RequestStatus{RequestPending, RequestGranted, RequestDeclined, RequestWithdrawn, RequestExpired}, RequestMoves)) +
 		diagram("An action through a connection:", machine([]ActionStatus{ActionRunning, ActionDone, ActionFailed}, ActionStatusMoves))
 }
 

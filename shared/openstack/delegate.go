@@ -64,9 +64,9 @@ func (c *Cloud) Region() string { return c.region }
 //
 // Keystone lets a user give a trustee one trust in a project for each end, and also counts deleted ones until the operator purges them.
 // Old releases compare whole seconds. So each attempt chooses the end anew, from twice as much time. announce is called with the end before each
-// attempt: the trust can be found by it (FindTrust) when its id is never learnt.
+// attempt: the trust can be found by it (FindTrusts) when its id is never learnt. An end that is not free is not tried.
 func (s *Session) CreateTrust(
-	ctx context.Context, who domain.Identity, trustee string, roles []string, after time.Time, announce func(end time.Time) error,
+	ctx context.Context, who domain.Identity, trustee string, roles []string, after time.Time, announce func(end time.Time) (isFree bool, err error),
 ) (domain.Trust, error) {
 	type role struct {
 		Name string `json:"name"`
@@ -82,8 +82,12 @@ func (s *Session) CreateTrust(
 	for attempt := range trustAttempts {
 		end := after.Add(rand.N(trustSpread << attempt)).UTC().Truncate(time.Microsecond) //nolint:gosec // it is not secret
 		request["expires_at"] = end.Format("2006-01-02T15:04:05.000000Z")
-		if err := announce(end); err != nil {
+		isFree, err := announce(end)
+		if err != nil {
 			return domain.Trust{}, err
+		}
+		if !isFree {
+			continue
 		}
 		id, err := s.postTrust(ctx, request)
 		if apperr.CodeOf(err) != apperr.Conflict {
@@ -158,8 +162,9 @@ func (s *Session) KnowsTrust(ctx context.Context, id string) error {
 	return s.confirmAbsent(ctx, err)
 }
 
-// FindTrust finds the trust that a user gave the session's user in a project, by its exact end. found is false when Keystone has none.
-func (s *Session) FindTrust(ctx context.Context, trustor, projectID string, end time.Time) (id string, found bool, err error) {
+// FindTrusts finds the trusts that a user gave the session's user in a project and that end in the same second: Keystone lists ends without
+// fractions. Trusts that were deleted are not found.
+func (s *Session) FindTrusts(ctx context.Context, trustor, projectID string, end time.Time) (ids []string, err error) {
 	keystone := s.keystone()
 	var body struct {
 		Trusts []struct {
@@ -171,18 +176,17 @@ func (s *Session) FindTrust(ctx context.Context, trustor, projectID string, end 
 	}
 	_, err = keystone.Get(ctx, keystone.ServiceURL("OS-TRUST", "trusts")+"?trustee_user_id="+url.QueryEscape(s.userID), &body, nil)
 	if err != nil {
-		return "", false, s.confirmAbsent(ctx, err)
+		return nil, s.confirmAbsent(ctx, err)
 	}
 	if body.Trusts == nil {
-		return "", false, apperr.New(apperr.BadGateway, "keystone gave a list of trusts without trusts")
+		return nil, apperr.New(apperr.BadGateway, "keystone gave a list of trusts without trusts")
 	}
 	for _, t := range body.Trusts {
-		isIt := t.ExpiresAt.Equal(end) || t.ExpiresAt.Equal(end.Truncate(time.Second)) || t.ExpiresAt.Equal(end.Round(time.Second)) // old releases keep seconds
-		if isIt && t.Trustor == trustor && t.ProjectID == projectID {
-			return t.ID, true, nil
+		if t.Trustor == trustor && t.ProjectID == projectID && t.ExpiresAt.Truncate(time.Second).Equal(end.Truncate(time.Second)) {
+			ids = append(ids, t.ID)
 		}
 	}
-	return "", false, nil
+	return ids, nil
 }
 
 // Credential opens a session with an application credential. Unauthenticated or NotFound say that it is not good, or not any more.

@@ -281,4 +281,4 @@ func TestPortsAreCounted(t *testing.T) {
 	}
 }
 
-func unannounced(time.Time) error { return nil }
+func unannounced(time.Time) (bool, error) { return true, nil }

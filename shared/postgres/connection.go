@@ -97,7 +97,21 @@ select ` + connectionColumns + ` from after`
 
 // Create stores a connection, active. There are so many at most that a project can have.
 func (c Connections) Create(ctx context.Context, made domain.Connection) (stored domain.Connection, err error) {
+	return c.create(ctx, made, nil)
+}
+
+// CreateGranted stores a connection that was asked for, and marks the request as granted, or neither.
+func (c Connections) CreateGranted(ctx context.Context, made domain.Connection, g domain.Grant) (stored domain.Connection, err error) {
+	return c.create(ctx, made, &g)
+}
+
+func (c Connections) create(ctx context.Context, made domain.Connection, granted *domain.Grant) (stored domain.Connection, err error) {
 	err = c.DB.inTx(ctx, func(tx pgx.Tx) error {
+		if granted != nil {
+			if err := finishGrant(ctx, tx, *granted, made.ID); err != nil {
+				return err
+			}
+		}
 		if _, err := tx.Exec(ctx, lockConnectionsSQL, made.ProjectID); err != nil {
 			return err
 		}

@@ -21,9 +21,21 @@ import (
 func (l lender) announce(t *testing.T, c domain.Connection) domain.OldTrust {
 	t.Helper()
 	intent := domain.OldTrust{ID: uuid.New(), ProjectID: c.ProjectID, ConnectionID: c.ID, UserID: c.UserID, ExpiresAt: time.Now().Add(24 * time.Hour)}
-	if err := (postgres.Connections{DB: l.DB}).AnnounceTrust(t.Context(), intent); err != nil {
-		t.Fatal(err)
+	for {
+		isFree, err := postgres.Connections{DB: l.DB}.AnnounceTrust(t.Context(), intent)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if isFree {
+			return intent
+		}
+		intent.ExpiresAt = intent.ExpiresAt.Add(time.Second)
 	}
+}
+
+// madeOf is what was announced when Keystone has made it.
+func madeOf(intent domain.OldTrust, trust string) domain.OldTrust {
+	intent.TrustID = trust
 	return intent
 }
 
@@ -103,7 +115,7 @@ func TestChangesAtOnce(t *testing.T) {
 			case !errors.Is(err, domain.ErrChanged):
 				t.Error(err)
 			default:
-				if err := store.DropTrust(t.Context(), "p1", intent.ID, trust); err != nil {
+				if err := store.DropTrust(t.Context(), madeOf(intent, trust)); err != nil {
 					t.Error(err)
 				}
 			}
@@ -146,6 +158,12 @@ func TestKilledBetweenTrustAndRow(t *testing.T) {
 	if _, err := store.Change(t.Context(), stored, renewed(stored, late, "t3"), "u1"); apperr.CodeOf(err) != apperr.Timeout {
 		t.Errorf("stored too late: %v", err)
 	}
+	if err := store.ForgetTrust(t.Context(), "p1", late.ID); err != nil { // run-connections has found no trust
+		t.Fatal(err)
+	}
+	if err := store.DropTrust(t.Context(), madeOf(late, "t3")); err != nil || l.due(t) != "t3!" { // and now it is made
+		t.Errorf("a trust that was made too late is not taken back: %q %v", l.due(t), err)
+	}
 	if late.TrustID = "t2"; !testkit.Scalar[bool](t, l.conn, "select delegation_id = 't2' from connections") {
 		t.Error("it was stored all the same")
 	}
@@ -174,6 +192,48 @@ func TestKilledBetweenTrustAndRow(t *testing.T) {
 	got, err := store.Get(t.Context(), delegator, c.ID)
 	if err != nil || got.Revocation() != domain.RevocationPending {
 		t.Errorf("while one is left: %q %v", got.Revocation(), err)
+	}
+}
+
+// TestEndOfATrust: no two trusts of a user end in the same second, announced, replaced, or a connection's, until they are gone. Another user's may.
+// One that is taken gets no other end.
+func TestEndOfATrust(t *testing.T) {
+	t.Parallel()
+	l := newLender(t)
+	store, d := postgres.Connections{DB: l.DB}, postgres.Delegations{DB: l.DB}
+	c := l.lend(t, domain.ConnectionQuota{}, nil)
+	kept, gone := l.announce(t, c), l.announce(t, c)
+	if _, err := store.Change(t.Context(), c, renewed(c, kept, "t2"), "u1"); err != nil {
+		t.Fatal(err)
+	}
+	taken := l.announce(t, c)
+	if _, err := d.TakeTrust(t.Context(), taken); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.ForgetTrust(t.Context(), "p1", gone.ID); err != nil {
+		t.Fatal(err)
+	}
+	for what, tc := range map[string]struct {
+		id   uuid.UUID
+		user string
+		end  time.Time
+		want bool
+	}{
+		"a connection's":   {uuid.New(), "u1", kept.ExpiresAt, false},
+		"announced":        {uuid.New(), "u1", taken.ExpiresAt, false},
+		"replaced":         {uuid.New(), "u1", c.TrustExpiresAt, false},
+		"another user's":   {uuid.New(), "u2", kept.ExpiresAt, true},
+		"that is gone":     {uuid.New(), "u1", gone.ExpiresAt, true},
+		"of another trust": {uuid.New(), "u1", gone.ExpiresAt.Add(time.Hour), true},
+	} {
+		intent := domain.OldTrust{ID: tc.id, ProjectID: "p1", ConnectionID: c.ID, UserID: tc.user, ExpiresAt: tc.end.Truncate(time.Second)}
+		if isFree, err := store.AnnounceTrust(t.Context(), intent); err != nil || isFree != tc.want {
+			t.Errorf("the second of one %s: free %t, %v", what, isFree, err)
+		}
+	}
+	taken.ExpiresAt = taken.ExpiresAt.Add(2 * time.Hour)
+	if isFree, err := store.AnnounceTrust(t.Context(), taken); isFree || apperr.CodeOf(err) != apperr.Timeout {
+		t.Errorf("what is taken gets another end: %t %v", isFree, err)
 	}
 }
 

@@ -23,6 +23,7 @@ begin
             on connections to cloudfn_functions; -- secrets are replaced or wiped, and not read; no secret goes to another cloud or project
         grant select, insert, update, delete on trusts_to_revoke to cloudfn_functions;
         grant select, insert, update, delete on callbacks, deployments, keyed_actions to cloudfn_functions;
+        grant select, insert, update on connection_requests to cloudfn_functions;
         grant select, insert, delete on sessions to cloudfn_functions; -- one begins and ends, and is never made another's
     end if;
     if exists (select from pg_roles where rolname = 'cloudfn_events') then
@@ -34,6 +35,7 @@ begin
         grant select, insert on unexpected_servers to cloudfn_events;
         grant select, insert, update, delete on polls, jobs, events, deliveries, streams, callbacks, connections, actions,
             deployments, trusts_to_revoke to cloudfn_events;
+        grant select, update, delete on connection_requests to cloudfn_events;
         grant select, delete on keyed_actions to cloudfn_events; -- what is old is forgotten
     end if;
 end $$;

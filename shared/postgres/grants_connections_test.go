@@ -86,13 +86,15 @@ func TestRolesMayDoWhatConnectionsTake(t *testing.T) {
 	_, err = instances.Disconnect(ctx, "p1", connected.ID, made.ID)
 	allowed("disconnect", err)
 
+	consent(t, serves, works, allowed)
 	worker(t, works, o, asked, made, allowed)
 	_, _, err = postgres.Actions{DB: serves}.Connect(ctx, domain.DelegatedAction{
 		ID: uuid.New(), ProjectID: "p1", ConnectionID: made.ID, ServerID: "s10", UserID: "v", Ask: domain.Ask{Verb: domain.Connect},
 	})
 	allowed("ask to connect", err)
 	intent := domain.OldTrust{ID: uuid.New(), ProjectID: "p1", ConnectionID: made.ID, UserID: "u", ExpiresAt: time.Now().Add(time.Hour)}
-	allowed("announce a trust", connections.AnnounceTrust(ctx, intent))
+	_, err = connections.AnnounceTrust(ctx, intent)
+	allowed("announce a trust", err)
 	after := made
 	after.DelegationID, after.TrustIntent, after.Secret = "t2", intent.ID, []byte("sealed")
 	made, err = connections.Change(ctx, made, after, "u")
@@ -103,7 +105,7 @@ func TestRolesMayDoWhatConnectionsTake(t *testing.T) {
 	allowed("change the name", err)
 	_, err = connections.Suspend(ctx, "p1", made.ID, true)
 	allowed("suspend", err)
-	allowed("drop a trust", errors.Join(connections.DropTrust(ctx, "p1", intent.ID, ""), connections.DropTrust(ctx, "p1", intent.ID, "x")))
+	allowed("drop a trust", errors.Join(connections.DropTrust(ctx, intent), connections.ForgetTrust(ctx, "p1", intent.ID)))
 	oldTrust(t, works, made, allowed)
 	ended, err := connections.End(ctx, "p1", made.ID, domain.ConnectionDeleted, "", false)
 	allowed("end", err)
@@ -194,4 +196,35 @@ func worker(t *testing.T, db *postgres.DB, o domain.Order, asked domain.Delegate
 	_, err = delegations.PendingRevocations(ctx)
 	allowed("pending revocations", err)
 	allowed("retire", delegations.Retire(ctx, time.Hour, time.Hour))
+}
+
+// consent is what the functions do with requests for connections.
+func consent(t *testing.T, serves, works *postgres.DB, allowed func(string, error)) {
+	t.Helper()
+	ctx, store := t.Context(), postgres.ConnectionRequests{DB: serves}
+	var requests [3]domain.ConnectionRequest
+	for n := range requests {
+		var err error
+		requests[n], err = store.Create(ctx, newRequest())
+		allowed("request a connection", err)
+	}
+	_, err := store.List(ctx, "p1", domain.ConnectionRequestQuery{Received: true, Limit: 1})
+	allowed("list requests", err)
+	_, claim, _, err := store.ClaimGrant(ctx, "p1", requests[0].ID, "u1", nil, time.Minute)
+	allowed("claim a request", err)
+	c := newConnection()
+	_, err = postgres.Connections{DB: serves}.CreateGranted(ctx, c, domain.Grant{ProjectID: "p1", RequestID: requests[0].ID, Claim: claim, UserID: "u1"})
+	allowed("grant", err)
+	_, err = postgres.Connections{DB: serves}.End(ctx, "p1", c.ID, domain.ConnectionDeleted, "", true)
+	allowed("end what was granted", err)
+	_, err = store.ReleaseGrant(ctx, "p1", requests[1].ID, claim)
+	allowed("release a request", err)
+	_, err = store.Decline(ctx, "p1", requests[1].ID, "u1", "")
+	allowed("decline", err)
+	_, err = store.Withdraw(ctx, "p2", requests[2].ID, "u2")
+	allowed("withdraw", err)
+
+	_, err = postgres.ConnectionRequests{DB: works}.Expire(ctx)
+	allowed("expire requests", err)
+	allowed("retire requests", postgres.ConnectionRequests{DB: works}.Retire(ctx, time.Hour))
 }

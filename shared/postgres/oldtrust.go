@@ -15,34 +15,73 @@ import (
 // announcedFor is for how long a trust that was announced may be made and stored: longer than any request takes.
 const announcedFor = 5 * time.Minute
 
-// AnnounceTrust writes down that a trust is about to be made, before Keystone is asked for it: when nobody stores it, it is taken back. One
-// that is announced again has another end.
-func (c Connections) AnnounceTrust(ctx context.Context, t domain.OldTrust) error {
-	_, err := c.DB.pool.Exec(ctx, `
-insert into trusts_to_revoke (id, project_id, connection_id, user_id, trust_expires_at, not_before)
+const (
+	// One at a time of a user, so that two cannot both find an end free.
+	lockTrustsSQL = `select pg_advisory_xact_lock(hashtextextended('trusts/' || $1 || '/' || $2, 0))`
+
+	// Keystone lists the ends of trusts in whole seconds.
+	trustEndTakenSQL = `
+select exists (select from trusts_to_revoke where project_id = $1 and user_id = $2 and id <> $3
+               and date_trunc('second', trust_expires_at) = date_trunc('second', $4::timestamptz))
+    or exists (select from connections where project_id = $1 and user_id = $2 and kind = 'trust' and not revoked
+               and date_trunc('second', trust_expires_at) = date_trunc('second', $4::timestamptz))`
+
+	announceTrustSQL = `
+insert into trusts_to_revoke as t (id, project_id, connection_id, user_id, trust_expires_at, not_before)
 values ($1, $2, $3, $4, $5, clock_timestamp() + $6::interval)
 on conflict (id) do update set trust_expires_at = excluded.trust_expires_at, not_before = excluded.not_before
-where trusts_to_revoke.project_id = excluded.project_id and trusts_to_revoke.taken_at is null`,
-		t.ID, t.ProjectID, t.ConnectionID, t.UserID, t.ExpiresAt, announcedFor)
+where t.project_id = excluded.project_id and t.user_id = excluded.user_id and t.taken_at is null`
+
+	dropTrustSQL = `
+insert into trusts_to_revoke as t (id, project_id, connection_id, user_id, trust_id, trust_expires_at, not_before)
+values ($1, $2, $3, $4, $5, $6, clock_timestamp())
+on conflict (id) do update set trust_id = excluded.trust_id, not_before = excluded.not_before
+where t.project_id = excluded.project_id`
+)
+
+// AnnounceTrust writes down that a trust is about to be made, before Keystone is asked for it: when nobody stores it, it is taken back. One
+// that is announced again has another end: of the one before Keystone has made no trust. isFree is false when another trust of the user ends in
+// the same second: by that it is found.
+func (c Connections) AnnounceTrust(ctx context.Context, t domain.OldTrust) (isFree bool, err error) {
+	err = c.DB.inTx(ctx, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, lockTrustsSQL, t.ProjectID, t.UserID); err != nil {
+			return err
+		}
+		var isTaken bool
+		if err := tx.QueryRow(ctx, trustEndTakenSQL, t.ProjectID, t.UserID, t.ID, t.ExpiresAt).Scan(&isTaken); err != nil || isTaken {
+			return err
+		}
+		tag, err := tx.Exec(ctx, announceTrustSQL, t.ID, t.ProjectID, t.ConnectionID, t.UserID, t.ExpiresAt, announcedFor)
+		if err == nil && tag.RowsAffected() == 0 {
+			return tookTooLong()
+		}
+		isFree = true
+		return err
+	})
+	return isFree && err == nil, classify(err)
+}
+
+// ForgetTrust takes a trust that was announced off the list: Keystone does not have it.
+func (c Connections) ForgetTrust(ctx context.Context, projectID string, intent uuid.UUID) error {
+	_, err := c.DB.pool.Exec(ctx, "delete from trusts_to_revoke where project_id = $1 and id = $2", projectID, intent)
 	return classify(err)
 }
 
-// DropTrust has a trust that was announced be taken back now: it was made and is not stored. With an empty id it was not made.
-func (c Connections) DropTrust(ctx context.Context, projectID string, intent uuid.UUID, trustID string) error {
-	if trustID == "" {
-		_, err := c.DB.pool.Exec(ctx, "delete from trusts_to_revoke where project_id = $1 and id = $2 and trust_id is null", projectID, intent)
-		return classify(err)
-	}
-	_, err := c.DB.pool.Exec(ctx, `
-update trusts_to_revoke set trust_id = $3, not_before = clock_timestamp() where project_id = $1 and id = $2`, projectID, intent, trustID)
+// DropTrust has a trust be taken back now that was announced and made and is not stored, also when its announcement is over.
+func (c Connections) DropTrust(ctx context.Context, t domain.OldTrust) error {
+	_, err := c.DB.pool.Exec(ctx, dropTrustSQL, t.ID, t.ProjectID, t.ConnectionID, t.UserID, t.TrustID, t.ExpiresAt)
 	return classify(err)
+}
+
+func tookTooLong() error {
+	return apperr.New(apperr.Timeout, "making the trust took too long: send the request again")
 }
 
 // keepTrust takes a trust off the list that its connection is stored with.
 func keepTrust(ctx context.Context, tx pgx.Tx, projectID string, intent uuid.UUID) error {
 	tag, err := tx.Exec(ctx, "delete from trusts_to_revoke where project_id = $1 and id = $2 and taken_at is null", projectID, intent)
 	if err == nil && tag.RowsAffected() == 0 {
-		return apperr.New(apperr.Timeout, "making the trust took too long: send the request again")
+		return tookTooLong()
 	}
 	return err
 }
@@ -65,7 +104,7 @@ where ` + oldTrustDue + ` order by t.not_before limit $1`
 
 	// Nobody can store it from then on. One that somebody has stored is none.
 	takeTrustSQL = `
-update trusts_to_revoke set taken_at = coalesce(taken_at, clock_timestamp()), trust_id = coalesce(trust_id, nullif($3, ''))
+update trusts_to_revoke set taken_at = coalesce(taken_at, clock_timestamp())
 where project_id = $1 and id = $2
 returning not exists (select from connections c where c.kind = 'trust' and c.delegation_id = $3 and c.status = 'active')`
 
@@ -113,8 +152,8 @@ func (d Delegations) OldTrusts(ctx context.Context, limit int) ([]domain.OldTrus
 	return found, classify(err)
 }
 
-// TakeTrust makes sure that no connection is stored with the trust from now on, and keeps its id once that is known. isOurs is false when
-// the list does not have it any more, or a connection has it.
+// TakeTrust makes sure that no connection is stored with the trust from now on. isOurs is false when the list does not have it any more, or a
+// connection has it.
 func (d Delegations) TakeTrust(ctx context.Context, t domain.OldTrust) (isOurs bool, err error) {
 	err = d.DB.pool.QueryRow(ctx, takeTrustSQL, t.ProjectID, t.ID, t.TrustID).Scan(&isOurs)
 	if errors.Is(err, pgx.ErrNoRows) {

@@ -2,6 +2,7 @@
 import { el, set, button, heading, facts, keyed, empty, age, clock, confirm, choice, bar, say } from './dom.js';
 import { call, listing } from './api.js';
 import { mark } from './state.js';
+import { panel } from './consent.js';
 
 const trusts = { pending: 'Keystone may still have it; it is tried again until it is gone', done: 'gone from Keystone' };
 const kinds = { trust: 'Trust', application_credential: 'Application credential' };
@@ -10,10 +11,11 @@ export function view({ refresh }) {
   let whose = '';
   const pages = listing('connections');
   const list = el('div', { class: 'cards' });
+  const waiting = panel({ refresh });
   const nothing = el('div');
   const more = button('Show more', () => { pages.more(); refresh(); });
   more.hidden = true;
-  const node = el('div', {}, heading('Connections', choice('Which', [['', 'Of this project'], ['?status=expired,lost,deleted', 'Ended'], ['?usable=true', 'That I may use']], whose, (v) => { whose = v; refresh(); })), list, nothing, more);
+  const node = el('div', {}, heading('Connections', choice('Which', [['', 'Of this project'], ['?status=expired,lost,deleted', 'Ended'], ['?usable=true', 'That I may use']], whose, (v) => { whose = v; refresh(); })), waiting.node, list, nothing, more);
 
   const quota = (c) => {
     const row = (name, label, unit) => (c.quota[name] ?? -1) < 0 && !c.used[name] && name !== 'instances' ? null : bar(label, c.used[name], c.quota[name] ?? -1, unit);
@@ -70,7 +72,7 @@ export function view({ refresh }) {
 
   async function load() {
     const asked = whose;
-    const connections = await pages.load(`/v1/connections${asked}`);
+    const [connections] = await Promise.all([pages.load(`/v1/connections${asked}`), waiting.load()]);
     if (asked !== whose) return false;
     keyed(list, connections, (c) => c.id, card);
     more.hidden = !pages.rest;

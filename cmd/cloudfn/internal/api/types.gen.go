@@ -128,6 +128,21 @@ const (
 	ConnectionStatusSuspended ConnectionStatus = "suspended"
 )
 
+// Defines values for ConsentFor.
+const (
+	ConsentForProject ConsentFor = "project"
+	ConsentForUser    ConsentFor = "user"
+)
+
+// Defines values for ConsentStatus.
+const (
+	ConsentStatusDeclined  ConsentStatus = "declined"
+	ConsentStatusExpired   ConsentStatus = "expired"
+	ConsentStatusGranted   ConsentStatus = "granted"
+	ConsentStatusPending   ConsentStatus = "pending"
+	ConsentStatusWithdrawn ConsentStatus = "withdrawn"
+)
+
 // Defines values for DelegatedActionStatus.
 const (
 	DelegatedActionStatusDone    DelegatedActionStatus = "done"
@@ -148,6 +163,7 @@ const (
 	CloudfnAgentReadyV1               EventType = "cloudfn.agent.ready.v1"
 	CloudfnCallbackStateV1            EventType = "cloudfn.callback.state.v1"
 	CloudfnConnectionChangedV1        EventType = "cloudfn.connection.changed.v1"
+	CloudfnConnectionRequestV1        EventType = "cloudfn.connection.request.v1"
 	CloudfnConnectionRevocationV1     EventType = "cloudfn.connection.revocation.v1"
 	CloudfnConnectionStateV1          EventType = "cloudfn.connection.state.v1"
 	CloudfnInstanceStateV1            EventType = "cloudfn.instance.state.v1"
@@ -272,9 +288,9 @@ const (
 
 // Defines values for Scope.
 const (
-	Cloud   Scope = "cloud"
-	Domain  Scope = "domain"
-	Project Scope = "project"
+	ScopeCloud   Scope = "cloud"
+	ScopeDomain  Scope = "domain"
+	ScopeProject Scope = "project"
 )
 
 // Defines values for ServerActionAction.
@@ -823,6 +839,166 @@ type ConnectionUse struct {
 	// RAMMb Memory, in MiB.
 	RAMMb int `json:"ram_mb"`
 	Vcpus int `json:"vcpus"`
+}
+
+// Consent A request for a connection.
+type Consent struct {
+	// ConnectionID The connection that is granted.
+	ConnectionID *UUID `json:"connection_id,omitempty"`
+
+	// CreatedAt RFC 3339 in UTC.
+	CreatedAt Time `json:"created_at"`
+
+	// DecidedBy The id of the user who granted, declined or withdrew it. Shown in that user's project only.
+	DecidedBy *string `json:"decided_by,omitempty"`
+
+	// ExpiresAt Until when it can be granted.
+	ExpiresAt Time `json:"expires_at"`
+
+	// For Who may act through the connection: the user who asks, or every user of the project who may do more than read there.
+	For ConsentFor `json:"for"`
+
+	// ID Version 7, in the order of time.
+	ID   UUID   `json:"id"`
+	Name string `json:"name"`
+
+	// ProjectID Whose servers.
+	ProjectID string `json:"project_id"`
+
+	// Reason Why it is declined.
+	Reason *string `json:"reason,omitempty"`
+
+	// RequestedBy Who asks, as Keystone says.
+	RequestedBy ConsentRequester `json:"requested_by"`
+
+	// Status `pending`: it waits for a decision. `granted`: its connection is made. `declined`: by the project that it was sent to. `withdrawn`: by the
+	// project that has sent it. `expired`: nobody has decided in time. Only `pending` is not final.
+	Status ConsentStatus `json:"status"`
+
+	// Terms What is asked for.
+	Terms ConsentTerms `json:"terms"`
+
+	// UpdatedAt RFC 3339 in UTC.
+	UpdatedAt Time `json:"updated_at"`
+
+	// Why Plain text of whoever asks: never to be shown as markup.
+	Why string `json:"why"`
+}
+
+// ConsentDecline defines model for ConsentDecline.
+type ConsentDecline struct {
+	// Reason Plain text, which the requester sees.
+	Reason *string `json:"reason,omitempty"`
+}
+
+// ConsentEvent defines model for ConsentEvent.
+type ConsentEvent struct {
+	// ConnectionID A UUID in lower case.
+	ConnectionID   *UUID       `json:"connection_id,omitempty"`
+	PreviousStatus interface{} `json:"previous_status,omitempty"`
+
+	// ProjectID Which project it was sent to.
+	ProjectID string `json:"project_id"`
+
+	// Reason Why it is declined.
+	Reason *string `json:"reason,omitempty"`
+
+	// RequestID A UUID in lower case.
+	RequestID          UUID   `json:"request_id"`
+	RequesterProjectID string `json:"requester_project_id"`
+	RequesterUserID    string `json:"requester_user_id"`
+
+	// Status `pending`: it waits for a decision. `granted`: its connection is made. `declined`: by the project that it was sent to. `withdrawn`: by the
+	// project that has sent it. `expired`: nobody has decided in time. Only `pending` is not final.
+	Status ConsentStatus `json:"status"`
+}
+
+// ConsentFor Who may act through the connection: the user who asks, or every user of the project who may do more than read there.
+type ConsentFor string
+
+// ConsentGrant The body of `POST /v1/connections` without `usable_by`. What is left out is granted as it is asked for.
+type ConsentGrant struct {
+	// Actions Some of those that are asked for.
+	Actions *[]Permission `json:"actions,omitempty"`
+
+	// AuthURL Of an application credential of another cloud: its Keystone.
+	AuthURL *string `json:"auth_url,omitempty"`
+
+	// ExpiresAt Until when, not later than what is asked for.
+	ExpiresAt *time.Time `json:"expires_at,omitempty"`
+
+	// ID Of an application credential: its id.
+	ID *string `json:"id,omitempty"`
+
+	// IdleTimeout It also ends when nothing was asked for through it for as long: 1h to 8784h, such as 24h.
+	IdleTimeout *string          `json:"idle_timeout,omitempty"`
+	Kind        *ConnectionKind  `json:"kind,omitempty"`
+	Name        *string          `json:"name,omitempty"`
+	Quota       *ConnectionQuota `json:"quota,omitempty"`
+
+	// Region Of an application credential: the region to act in.
+	Region *string `json:"region,omitempty"`
+
+	// Roles Of a trust: which of the roles of the caller's token. Without it, member.
+	Roles *[]string `json:"roles,omitempty"`
+
+	// Secret Of an application credential: its secret.
+	Secret *string `json:"secret,omitempty"`
+}
+
+// ConsentPage defines model for ConsentPage.
+type ConsentPage struct {
+	// Next The URL of the next page, without a host. Null at the end.
+	Next     *string   `json:"next"`
+	Requests []Consent `json:"requests"`
+}
+
+// ConsentRequest One of `expires_at` and `duration` must be given.
+type ConsentRequest struct {
+	Actions []Permission `json:"actions"`
+
+	// Duration For how long, from the grant on: 1h to 8784h, such as 720h.
+	Duration *string `json:"duration,omitempty"`
+
+	// ExpiresAt Until when: in the future, and 366 days ahead at most. The request expires then, too.
+	ExpiresAt *time.Time `json:"expires_at,omitempty"`
+
+	// For Who may act through the connection: the user who asks, or every user of the project who may do more than read there.
+	For  *ConsentFor `json:"for,omitempty"`
+	Name *string     `json:"name,omitempty"`
+
+	// ProjectID Whose servers.
+	ProjectID KeystoneID       `json:"project_id"`
+	Quota     *ConnectionQuota `json:"quota,omitempty"`
+
+	// Why What the connection is for, in plain text: the project's users read it.
+	Why string `json:"why"`
+}
+
+// ConsentRequester Who asks, as Keystone says.
+type ConsentRequester struct {
+	ProjectID   string `json:"project_id"`
+	ProjectName string `json:"project_name"`
+	UserID      string `json:"user_id"`
+	UserName    string `json:"user_name"`
+}
+
+// ConsentStatus `pending`: it waits for a decision. `granted`: its connection is made. `declined`: by the project that it was sent to. `withdrawn`: by the
+// project that has sent it. `expired`: nobody has decided in time. Only `pending` is not final.
+type ConsentStatus string
+
+// ConsentTerms What is asked for.
+type ConsentTerms struct {
+	Actions []Permission `json:"actions"`
+
+	// Duration From the grant on.
+	Duration *string `json:"duration,omitempty"`
+
+	// ExpiresAt RFC 3339 in UTC.
+	ExpiresAt *Time `json:"expires_at,omitempty"`
+
+	// Quota How much may run through the connection at once. What is absent or null is not counted.
+	Quota ConnectionQuota `json:"quota"`
 }
 
 // DelegatedAction defines model for DelegatedAction.

@@ -22,7 +22,8 @@ var permissions = []string{"allocate", "connect", "start", "stop", "reboot", "de
 func (a *app) connectionsCommand() *cobra.Command {
 	return group("connections", "Delegate, and see what is delegated",
 		a.connectionsListCommand(), a.connectionsShowCommand(), a.connectionsCreateCommand(), a.connectionsCheckCommand(), a.connectionsUpdateCommand(),
-		a.connectionsSuspendCommand(), a.connectionsResumeCommand(), a.connectionsDeleteCommand(), a.accessRulesCommand())
+		a.connectionsSuspendCommand(), a.connectionsResumeCommand(), a.connectionsDeleteCommand(), a.accessRulesCommand(),
+		a.connectionRequestsCommand())
 }
 
 func (a *app) connectionsListCommand() *cobra.Command {

@@ -147,9 +147,9 @@ func number(n *int) string {
 func chartTitle(s api.Stats) string {
 	of := "the cloud"
 	switch s.Scope {
-	case api.Project:
+	case api.ScopeProject:
 		of = "project " + value(s.ProjectID)
-	case api.Domain:
+	case api.ScopeDomain:
 		of = "domain " + value(s.DomainID)
 	}
 	return "Servers of " + of

@@ -1,0 +1,84 @@
+// Requests for connections that wait for this project: who asks, why, and for what. What they wrote is shown as text.
+import { el, set, button, facts, keyed, age, clock, confirm, dialog, say, uid } from './dom.js';
+import { call, listing } from './api.js';
+
+const quotas = [['instances', 'Servers'], ['vcpus', 'vCPUs'], ['ram_mb', 'Memory, in MiB']];
+
+const who = (r) => `${r.requested_by.user_name || r.requested_by.user_id} of ${r.requested_by.project_name || r.requested_by.project_id}`;
+const until = (r) => (r.terms.duration ? `${r.terms.duration} from when you grant it` : `${clock(r.terms.expires_at)} UTC`);
+
+/** labelled is a field of a form with its label. */
+function labelled(text, input) {
+  input.id = uid();
+  return el('div', { class: 'field' }, el('label', { for: input.id }, text), input);
+}
+
+/** grant asks how much of a request is granted, and grants that. */
+function grant(r, done) {
+  dialog(`Grant ${r.name || 'a connection'} to ${r.for === 'project' ? `everyone who may act in ${r.requested_by.project_name || r.requested_by.project_id}` : who(r)}?`, (close) => {
+    const said = el('p', { class: 'error', role: 'alert' });
+    const actions = r.terms.actions.map((name) => {
+      const input = el('input', { type: 'checkbox', name });
+      input.checked = true;
+      return input;
+    });
+    const most = quotas.map(([name, label]) => {
+      const asked = r.terms.quota[name] ?? null;
+      return { name, label, asked, input: el('input', { type: 'number', min: 0, max: asked, value: asked, inputmode: 'numeric', placeholder: 'no limit' }) };
+    });
+    const end = el('input', { type: 'datetime-local' });
+    const go = button('Grant', async () => {
+      const body = { actions: actions.filter((a) => a.checked).map((a) => a.name), quota: {} };
+      for (const { name, input } of most) if (input.value !== '') body.quota[name] = Number(input.value);
+      if (end.value) body.expires_at = new Date(`${end.value}Z`).toISOString();
+      go.disabled = true;
+      try {
+        await call('POST', `/v1/connections/requests/${r.id}/grant`, body);
+        close();
+        say(`${r.name || 'The connection'} is granted.`);
+        done();
+      } catch (problem) {
+        set(said, problem.errors.length ? problem.errors.map((e) => `${e.field} ${e.detail}`).join('; ') : problem.message);
+        go.disabled = false;
+      }
+    }, { kind: 'primary' });
+    return [el('p', { class: 'soft' }, 'A trust is made with your login, and acts as you with the role member. Grant less by taking actions away, or with smaller numbers or an earlier end.'),
+      el('fieldset', {}, el('legend', {}, 'It permits'), actions.map((input) => el('label', {}, input, ` ${input.name}`))),
+      most.map(({ label, asked, input }) => labelled(asked === null ? `${label} at most (no limit is asked for)` : `${label} at most (${asked} asked for)`, input)),
+      labelled(`Until, in UTC (asked for: ${until(r)})`, end), said, el('div', { class: 'row end' }, button('Cancel', close), go)];
+  });
+}
+
+/** panel shows the requests that wait, and nothing when there are none. */
+export function panel({ refresh }) {
+  const pages = listing('requests');
+  const list = el('div', { class: 'cards' });
+  const title = el('h2', {}, 'Requests that wait for you');
+  const more = button('Show more requests', () => { pages.more(); refresh(); });
+  const node = el('section', { 'aria-label': 'Requests for connections' }, title, list, more);
+  node.hidden = true;
+
+  function card(r) {
+    const decline = () => confirm(`Decline the request of ${who(r)}?`, 'Nothing is delegated. Who asks is notified.', 'Decline', async () => {
+      await call('POST', `/v1/connections/requests/${r.id}/decline`, {});
+      say('The request is declined.');
+      refresh();
+    });
+    return el('section', { class: 'card' }, el('div', { class: 'head' }, el('h3', {}, r.name || 'A connection'), el('div', { class: 'beside' },
+      button('Grant', () => grant(r, refresh), { kind: 'primary', key: 'grant', label: `Grant ${r.name || r.id}` }),
+      button('Decline', decline, { kind: 'quiet danger', key: 'decline', label: `Decline ${r.name || r.id}` }))),
+    el('p', {}, r.why), el('ul', { class: 'chips', 'aria-label': 'It would permit' }, r.terms.actions.map((a) => el('li', {}, a))),
+    facts([['From', who(r)], ['User', el('span', { class: 'mono' }, r.requested_by.user_id)], ['Project', el('span', { class: 'mono' }, r.requested_by.project_id)],
+      ['Who could act', r.for === 'project' ? 'everyone who may act in that project' : 'that user'],
+      ...quotas.map(([name, label]) => [label, r.terms.quota[name] === undefined || r.terms.quota[name] === null ? 'no limit' : `${r.terms.quota[name]} at most`]),
+      ['Until', until(r)], ['Asked', [age(r.created_at), ' ago']], ['Waits until', `${clock(r.expires_at)} UTC`]]));
+  }
+
+  async function load() {
+    const requests = await pages.load('/v1/connections/requests?received=true&status=pending');
+    keyed(list, requests, (r) => r.id, card);
+    node.hidden = !requests.length;
+    more.hidden = !pages.rest;
+  }
+  return { node, load };
+}

@@ -1,0 +1,150 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// ConnectionRequests are what programs and people ask others to delegate. Who grants them is in consent_decide.go.
+type ConnectionRequests struct{ DB *DB }
+
+const consentColumns = `
+id, project_id, requester_project_id, requester_project_name, requester_user_id, requester_user_name, grantee, name, why, actions, quota, until,
+duration, status, reason, decided_by, connection_id, granted_sha256, expires_at, created_at, updated_at`
+
+func scanRequest(row pgx.CollectableRow) (r domain.ConnectionRequest, err error) {
+	var until *time.Time
+	var duration *time.Duration
+	var connection uuid.NullUUID
+	err = row.Scan(&r.ID, &r.ProjectID, &r.Requester.ProjectID, &r.Requester.ProjectName, &r.Requester.UserID, &r.Requester.UserName, &r.Grantee,
+		&r.Name, &r.Why, &r.Terms.Actions, &r.Terms.Quota, &until, &duration, &r.Status, &r.Reason, &r.DecidedBy, &connection, &r.GrantedSHA256,
+		&r.ExpiresAt, &r.CreatedAt, &r.UpdatedAt)
+	if until != nil {
+		r.Terms.ExpiresAt = until.UTC()
+	}
+	if duration != nil {
+		r.Terms.Duration = *duration
+	}
+	r.ConnectionID = connection.UUID
+	r.ExpiresAt, r.CreatedAt, r.UpdatedAt = r.ExpiresAt.UTC(), r.CreatedAt.UTC(), r.UpdatedAt.UTC()
+	return r, err
+}
+
+func noRequest(id uuid.UUID) error {
+	return apperr.New(apperr.NotFound, "there is no request %s for a connection", id)
+}
+
+func oneRequest(rows pgx.Rows, id uuid.UUID) (domain.ConnectionRequest, error) {
+	r, err := pgx.CollectExactlyOneRow(rows, scanRequest)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return r, noRequest(id)
+	}
+	return r, classify(err)
+}
+
+// requestEventSQL writes the event of a request's new status from rows of after. One that is pending concerns the project that it was sent to,
+// an end concerns both. The requester's own words are not in it: receivers need not show them.
+const requestEventSQL = `
+    insert into events (project_id, subject, seq, type, at, data)
+    select distinct p.id, a.id::text, a.seq, '` + domain.ConnectionRequestEvent + `', a.updated_at,
+           jsonb_strip_nulls(jsonb_build_object('request_id', a.id, 'status', a.status, 'previous_status', a.previous_status,
+               'project_id', a.project_id, 'requester_project_id', a.requester_project_id, 'requester_user_id', a.requester_user_id,
+               'connection_id', a.connection_id, 'reason', nullif(a.reason, '')))
+    from after a, lateral (values (a.project_id), (a.requester_project_id)) p (id)
+    where p.id = a.project_id or a.status <> 'pending'`
+
+const (
+	// One at a time of a project that asks, and then to a project, so that no two are both the last that fits.
+	lockRequestsFromSQL = `select pg_advisory_xact_lock(hashtextextended('connection requests from/' || $1, 0))`
+	lockRequestsToSQL   = `select pg_advisory_xact_lock(hashtextextended('connection requests to/' || $1, 0))`
+
+	countRequestsSQL = `
+select (select count(*) from connection_requests where requester_project_id = $1 and status = 'pending' and expires_at > clock_timestamp()),
+       (select count(*) from connection_requests where project_id = $2 and status = 'pending' and expires_at > clock_timestamp()),
+       (select count(*) from connection_requests where requester_project_id = $1 and created_at > clock_timestamp() - interval '1 day')`
+
+	insertRequestSQL = `
+with after as (
+    insert into connection_requests (id, project_id, requester_project_id, requester_project_name, requester_user_id, requester_user_name, grantee,
+                                     name, why, actions, quota, until, duration, expires_at)
+    values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, least(clock_timestamp() + $14::interval, $12))
+    returning *, null::text as previous_status
+), event as (` + requestEventSQL + `)
+select ` + consentColumns + ` from after`
+)
+
+// Create stores a request, pending, with its event. There are only so many from a project, and to one. It expires when its time is over, or
+// earlier with what is asked for.
+func (c ConnectionRequests) Create(ctx context.Context, r domain.ConnectionRequest) (stored domain.ConnectionRequest, err error) {
+	err = again(func() error {
+		return c.DB.inTx(ctx, func(tx pgx.Tx) error {
+			if err := roomForRequest(ctx, tx, r); err != nil {
+				return err
+			}
+			var duration *time.Duration
+			if r.Terms.Duration > 0 {
+				duration = &r.Terms.Duration
+			}
+			rows, _ := tx.Query(ctx, insertRequestSQL, r.ID, r.ProjectID, r.Requester.ProjectID, r.Requester.ProjectName, r.Requester.UserID,
+				r.Requester.UserName, r.Grantee, r.Name, r.Why, r.Terms.Actions, r.Terms.Quota, orNull(r.Terms.ExpiresAt), duration, domain.RequestTime)
+			stored, err = pgx.CollectExactlyOneRow(rows, scanRequest)
+			return err
+		})
+	})
+	return stored, err
+}
+
+// roomForRequest refuses one more than there may be.
+func roomForRequest(ctx context.Context, tx pgx.Tx, r domain.ConnectionRequest) error {
+	if _, err := tx.Exec(ctx, lockRequestsFromSQL, r.Requester.ProjectID); err != nil {
+		return err
+	}
+	if _, err := tx.Exec(ctx, lockRequestsToSQL, r.ProjectID); err != nil {
+		return err
+	}
+	var from, to, today int
+	if err := tx.QueryRow(ctx, countRequestsSQL, r.Requester.ProjectID, r.ProjectID).Scan(&from, &to, &today); err != nil {
+		return err
+	}
+	switch {
+	case from >= domain.MaxRequestsFrom:
+		return apperr.New(apperr.Conflict, "%d requests of your project are pending, which is as many as a project may have: withdraw one, or wait", from)
+	case to >= domain.MaxRequestsTo:
+		return apperr.New(apperr.Conflict, "%d requests to the project %s are pending, which is as many as a project may get: try again when some are decided", to, r.ProjectID)
+	case today >= domain.MaxRequestsADay:
+		err := apperr.New(apperr.RateLimited, "your project has made %d requests for connections within 24 hours, which is as many as it may: try again later", today)
+		err.RetryAfter = time.Hour
+		return err
+	}
+	return nil
+}
+
+// Get reads a request that the caller's project has sent or got.
+func (c ConnectionRequests) Get(ctx context.Context, projectID string, id uuid.UUID) (domain.ConnectionRequest, error) {
+	rows, _ := c.DB.pool.Query(ctx, "select "+consentColumns+" from connection_requests where $1 in (project_id, requester_project_id) and id = $2", projectID, id)
+	return oneRequest(rows, id)
+}
+
+const listConsentsSQL = ` = $1 and (cardinality($2::text[]) = 0 or status = any($2::text[])) and id > $3 order by id limit $4`
+
+// List reads a page of the requests that a project has sent or got, the oldest first: ids are version 7, the order of time.
+func (c ConnectionRequests) List(ctx context.Context, projectID string, q domain.ConnectionRequestQuery) ([]domain.ConnectionRequest, error) {
+	statuses := q.Statuses
+	if statuses == nil {
+		statuses = []string{}
+	}
+	whose := "requester_project_id"
+	if q.Received {
+		whose = "project_id"
+	}
+	rows, _ := c.DB.pool.Query(ctx, "select "+consentColumns+" from connection_requests where "+whose+listConsentsSQL, projectID, statuses, q.Marker, q.Limit)
+	found, err := pgx.CollectRows(rows, scanRequest)
+	return found, classify(err)
+}
