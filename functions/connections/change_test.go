@@ -203,12 +203,12 @@ func TestTrustOfAFailedChange(t *testing.T) {
 		want  string
 		code  apperr.Code
 	}{
-		"stored":                  {fakeCloud{}, "trust change", ""},
-		"not announced":           {fakeCloud{announce: away}, "", apperr.Unavailable},
-		"Keystone has refused it": {fakeCloud{trust: refused}, "trust drop", apperr.Conflict},
-		"nobody knows":            {fakeCloud{trust: away}, "trust", apperr.Unavailable},
-		"no row":                  {fakeCloud{store: away}, "trust change drop t1", apperr.Unavailable},
-		"always changed":          {fakeCloud{store: domain.ErrChanged}, "trust change change change drop t1", apperr.Conflict},
+		"stored":                  {fakeCloud{}, "announce trust change", ""},
+		"not announced":           {fakeCloud{announce: away}, "announce", apperr.Unavailable},
+		"Keystone has refused it": {fakeCloud{trust: refused}, "announce trust forget", apperr.Conflict},
+		"nobody knows":            {fakeCloud{trust: away}, "announce trust", apperr.Unavailable},
+		"no row":                  {fakeCloud{store: away}, "announce trust change drop t1", apperr.Unavailable},
+		"always changed":          {fakeCloud{store: domain.ErrChanged}, "announce trust change change change drop t1", apperr.Conflict},
 	} {
 		tc.cloud.stored = asked(domain.TrustConnection, "").Connection
 		tc.cloud.stored.Status, tc.cloud.stored.UserID, tc.cloud.stored.Seq = domain.ConnectionActive, "u1", 1

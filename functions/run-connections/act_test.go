@@ -33,7 +33,9 @@ func (w *world) onPaper(c domain.Connection) (*failing, *service) {
 	s := &service{
 		clock: w.db, delegations: postgres.Delegations{DB: w.db}, instances: postgres.Instances{DB: w.db}, cloud: newSessions(nil),
 	}
-	s.cloud.entry(c.ID).session = nova
+	e := s.cloud.entry(c.ID)
+	e.see(c)
+	e.session = nova
 	return nova, s
 }
 
