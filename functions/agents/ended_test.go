@@ -175,3 +175,31 @@ func TestHeadIsNoFetch(t *testing.T) {
 		t.Error("the minute has begun")
 	}
 }
+
+// TestTheBundleOfASuspendedConnection is refused until the connection is resumed. An agent that has its bundle may say that it is ready.
+func TestTheBundleOfASuspendedConnection(t *testing.T) {
+	t.Parallel()
+	database := testkit.Database(t)
+	conn := testkit.Connect(t, database)
+	app := testkit.Start(t, testkit.Env(t, database, nil))
+	fresh, fetched := deploy(t, database, conn, app.URL, nil), deploy(t, database, conn, app.URL, nil)
+	if a := fetched.bundle(t, app); a.Status != 200 {
+		t.Errorf("before: %d", a.Status)
+	}
+	for _, d := range []deployed{fresh, fetched} {
+		throughConnection(t, conn, d)
+	}
+	sql(t, conn, "update connections set suspended_at = clock_timestamp()")
+	for name, d := range map[string]deployed{"fresh": fresh, "fetched": fetched} {
+		if a := d.bundle(t, app); a.Status != 404 {
+			t.Errorf("%s: while it is suspended: %d", name, a.Status)
+		}
+	}
+	if a := fetched.ready(t, app); a.Status != 204 {
+		t.Errorf("ready while it is suspended: %d", a.Status)
+	}
+	sql(t, conn, "update connections set suspended_at = null, resumed_at = clock_timestamp()")
+	if a := fresh.bundle(t, app); a.Status != 200 {
+		t.Errorf("after it is resumed: %d %s", a.Status, a.Body)
+	}
+}

@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"errors"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -269,4 +270,36 @@ func TestOldTrustThatCannotBeDeleted(t *testing.T) {
 		}
 	}
 	l.holds(t, `select string_agg(seq || (data->>'status'), ' ' order by seq) = '3pending 4done' from events where type = 'cloudfn.connection.revocation.v1'`)
+}
+
+// TestBackBeforeChanges: an older cloudfn takes back the trusts that were replaced, does nothing through what was suspended, and still has the
+// connections.
+func TestBackBeforeChanges(t *testing.T) {
+	t.Parallel()
+	l := newLender(t)
+	store := postgres.Connections{DB: l.DB}
+	kept, gone := l.lend(t, domain.ConnectionQuota{}, nil), l.lend(t, domain.ConnectionQuota{}, func(c *domain.Connection) { c.DelegationID = "gone" })
+	suspended := l.lend(t, domain.ConnectionQuota{}, func(c *domain.Connection) { c.DelegationID = "suspended" })
+	for _, c := range []domain.Connection{kept, gone} {
+		if _, err := store.Change(t.Context(), c, renewed(c, l.announce(t, c), c.DelegationID+"2"), "u1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l.exec(t, "delete from connections where id = $1", gone.ID)
+	l.announce(t, kept)
+	if _, err := store.Suspend(t.Context(), "p1", suspended.ID, true); err != nil {
+		t.Fatal(err)
+	}
+	storedRequest(t, postgres.ConnectionRequests{DB: l.DB}, newRequest())
+	for _, migration := range []string{"018_consent", "016_changes"} {
+		text, err := os.ReadFile("migrations/" + migration + ".sql")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, down, _ := strings.Cut(string(text), "-- +goose Down")
+		l.exec(t, down)
+	}
+	l.holds(t, `select array_agg(delegation_id || ' ' || status || ' ' || revoked order by delegation_id) = array[
+	'gone deleted false', 'suspended expired false', 't deleted false', 't2 active false'] from connections`)
+	l.holds(t, "select to_regclass('trusts_to_revoke') is null and to_regclass('connection_requests') is null")
 }
