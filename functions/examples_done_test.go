@@ -233,6 +233,7 @@ func (s *story) connections(t *testing.T) {
 	s.ok(t, "resumeConnection", 200, ask{})
 	later := map[string]any{"expires_at": time.Now().Add(2 * time.Hour).UTC().Format(time.RFC3339)}
 	s.ok(t, "changeConnection", 200, ask{example: "longer", set: later})
+	s.ok(t, "changeConnection", 412, ask{example: "longer", set: later, header: []string{"If-Match", `"1"`}})
 	var taken struct {
 		ID       string
 		ActionID string `json:"action_id"`
@@ -249,6 +250,9 @@ func (s *story) connections(t *testing.T) {
 		select (jsonb_populate_record(c, jsonb_build_object('id', gen_random_uuid()))).* from connections c, generate_series(1, 100)`)
 	s.ok(t, "createConnection", 409, ask{example: "trust", set: until})
 	s.ok(t, "deleteConnection", 204, ask{})
+	for _, operation := range []string{"changeConnection", "suspendConnection", "resumeConnection"} {
+		s.ok(t, operation, 409, ask{})
+	}
 	s.revocation(t)
 }
 

@@ -172,7 +172,7 @@ func (e *examples) refusedByKeystone(t *testing.T) {
 func (e *examples) refusedByServices(t *testing.T) {
 	t.Parallel()
 	project, database := testkit.NewProject(t), testkit.Database(t)
-	order := strayOrder(t, database, project)
+	order, connection := strayOrder(t, database, project), strayTrust(t, database, project)
 	for status, answer := range map[int]int{501: http.StatusNotAcceptable, 404: http.StatusNotFound} {
 		env := services(t, answer)
 		env["TRUSTEE_USER_ID"] = ""
@@ -182,6 +182,9 @@ func (e *examples) refusedByServices(t *testing.T) {
 		}, change: func(o operation, a *ask) {
 			a.real = order
 			switch o.OperationID {
+			case "changeConnection":
+				a.real, a.example, a.header = connection, "longer", []string{"If-Match", ""}
+				a.set = map[string]any{"expires_at": time.Now().Add(2 * time.Hour).UTC().Format(time.RFC3339)}
 			case "listServers", "getServerAction":
 				a.query = nil
 			case "launch":
@@ -206,6 +209,18 @@ insert into instances (project_id, id, order_id, position, name, state, origin, 
 		t.Fatal(err)
 	}
 	return strings.NewReplacer(exampleOrder, order, exampleServer, server, exampleRequest, request)
+}
+
+// strayTrust stores a connection by trust, and says what stands for that of the examples.
+func strayTrust(t *testing.T, database string, project *testkit.Project) *strings.Replacer {
+	t.Helper()
+	id := uuid.NewString()
+	if _, err := testkit.Pool(t, database).Exec(t.Context(), `
+insert into connections (project_id, id, domain_id, user_id, kind, delegation_id, acts_as, actions, usable_by, status, expires_at)
+values ($1, $2, '', $3, 'trust', 't', '{"roles": ["member"]}', '{start}', '{}', 'active', now() + interval '1 hour')`, project.ID, id, project.UserID); err != nil {
+		t.Fatal(err)
+	}
+	return strings.NewReplacer(exampleConnection, id)
 }
 
 // refusedByPostgres: what may be done is taken from the role, then a lock is held, then Postgres stops.

@@ -51,7 +51,9 @@ func diagrams() string {
 		diagram("An order:", machine([]OrderStatus{OrderRunning, OrderDone, OrderPartial, OrderFailed, OrderRolledBack}, OrderMoves)) +
 		diagram("A callback:", machine([]CallbackStatus{CallbackPending, CallbackVerified, CallbackSuspended, CallbackGone}, CallbackMoves)) +
 		diagram("A delivery:", machine([]DeliveryStatus{DeliveryDue, DeliveryDelivered, DeliveryDead}, DeliveryMoves)) +
-		diagram("A connection:", machine([]ConnectionStatus{ConnectionActive, ConnectionExpired, ConnectionLost, ConnectionDeleted}, ConnectionMoves)) +
+		diagram("A connection:", machine([]ConnectionStatus{
+			ConnectionActive, ConnectionSuspended, ConnectionExpired, ConnectionLost, ConnectionDeleted,
+		}, ConnectionMoves)) +
 		diagram("A request for a connection:", machine([]RequestStatus{RequestPending, RequestGranted, RequestDeclined, RequestWithdrawn, RequestExpired}, RequestMoves)) +
 		diagram("An action through a connection:", machine([]ActionStatus{ActionRunning, ActionDone, ActionFailed}, ActionStatusMoves))
 }
