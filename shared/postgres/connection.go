@@ -238,7 +238,7 @@ type withMore struct {
 // Scan implements pgx.CollectableRow.
 func (w withMore) Scan(dest ...any) error { return w.CollectableRow.Scan(append(dest, w.more...)...) }
 
-// Usable reads a connection that the caller may act through, and says what time it is. NotFound for any other and a deleted one; for one
+// Usable reads a connection that the caller may act through, notes that for the request log, and says what time it is. NotFound for any other and a deleted one; for one
 // that has ended by itself the error of domain.Connection.Permits: nothing is done through it any more, and nothing is seen.
 func (c Connections) Usable(ctx context.Context, who domain.Identity, id uuid.UUID) (found domain.Connection, now time.Time, err error) {
 	if found, err = c.Get(ctx, who, id); err != nil {
@@ -247,6 +247,7 @@ func (c Connections) Usable(ctx context.Context, who domain.Identity, id uuid.UU
 	if !found.Usable(who) || found.Status == domain.ConnectionDeleted {
 		return domain.Connection{}, now, noConnection(id)
 	}
+	domain.ActThrough(ctx, found)
 	if now, err = c.DB.Now(ctx); err != nil {
 		return found, now, err
 	}
