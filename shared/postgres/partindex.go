@@ -45,7 +45,9 @@ func indexPartitions(ctx context.Context, db *sql.DB) error {
 			return ctx.Err()
 		}
 	}
-	defer func() { _, _ = conn.ExecContext(context.WithoutCancel(ctx), "select pg_advisory_unlock($1)", indexLock) }()
+	defer func() {
+		_, _ = conn.ExecContext(context.WithoutCancel(ctx), "select pg_advisory_unlock($1)", indexLock)
+	}()
 	for _, index := range partitionIndexes {
 		if err := indexLacking(ctx, conn, index.name, index.definition); err != nil {
 			return fmt.Errorf("index %s: %w", index.name, err)
