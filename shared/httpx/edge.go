@@ -114,8 +114,11 @@ func (e Edge) serve(w http.ResponseWriter, r *http.Request, mux *http.ServeMux) 
 		row.Status, row.Code = resp.Status, string(resp.Code)
 	}
 	upload.End(w.Header())
+	defer LogRequest(ctx, row)
 	resp.write(w, r.Method == http.MethodHead)
-	LogRequest(ctx, row)
+	if resp.Stream != nil && r.Method != http.MethodHead {
+		resp.stream(ctx, w)
+	}
 }
 
 func (e Edge) record(ctx context.Context, x *exchange, resp Response, row domain.Request) error {
