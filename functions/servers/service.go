@@ -35,6 +35,7 @@ type instanceStore interface {
 	Agent(ctx context.Context, projectID string, instance uuid.UUID) (*domain.Agent, error)
 	Through(ctx context.Context, through domain.Through, limit int, marker string) ([]domain.Instance, error)
 	Managed(ctx context.Context, through domain.Through, ids []string) ([]domain.Instance, error)
+	History(ctx context.Context, projectID string, instance, connection uuid.UUID, before int64, limit int, reader string) ([]domain.Event, error)
 }
 
 // openStack opens sessions, in the region of this process or another one of the catalog.

@@ -1713,6 +1713,19 @@ type ServerConnecting struct {
 	ServerID UUID `json:"server_id"`
 }
 
+// ServerEvent An event as callbacks get it.
+type ServerEvent struct {
+	// At RFC 3339 in UTC.
+	At Time `json:"at"`
+
+	// Data As the event's type says; `actor` is whose request has caused it.
+	Data map[string]interface{} `json:"data"`
+
+	// ID The same as in deliveries.
+	ID   string `json:"id"`
+	Type string `json:"type"`
+}
+
 // ServerFault Nova's own account of why the server is in ERROR. Where Nova's own list leaves it out, a page has it for its first 20 such servers.
 type ServerFault struct {
 	// Code 0 through a connection.
@@ -1739,6 +1752,17 @@ type ServerFlavor struct {
 	// RAMMb Memory, in MiB.
 	RAMMb int `json:"ram_mb"`
 	Vcpus int `json:"vcpus"`
+}
+
+// ServerHistory defines model for ServerHistory.
+type ServerHistory struct {
+	Events []ServerEvent `json:"events"`
+
+	// InstanceID A UUID in lower case.
+	InstanceID UUID `json:"instance_id"`
+
+	// Next The URL of the next page, without a host. Null at the end.
+	Next *string `json:"next"`
 }
 
 // ServerImage defines model for ServerImage.
