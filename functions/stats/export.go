@@ -114,9 +114,9 @@ type csvRows struct{ out *csv.Writer }
 
 func (c csvRows) write(r request) error {
 	return c.out.Write([]string{
-		r.ID.String(), r.At.Format(time.RFC3339Nano), cell(r.Function), cell(r.Method), cell(r.Path), strconv.Itoa(r.Status), strconv.FormatInt(r.MS, 10),
-		cell(r.UserID), cell(r.UserName), cell(r.ProjectID), cell(r.DomainID), cell(r.RequestID), cell(r.Remote), cell(r.Code), text(r.ConnectionID),
-		cell(r.ActedIn),
+		r.ID.String(), r.At.Format(time.RFC3339Nano), cell(r.Function), cell(r.Method), cell(r.Path), strconv.Itoa(r.Status),
+		strconv.FormatInt(r.MS, 10), cell(r.UserID), cell(r.UserName), cell(r.ProjectID), cell(r.DomainID), cell(r.RequestID), cell(r.Remote), cell(r.Code),
+		text(r.ConnectionID), cell(r.ActedIn),
 	})
 }
 
