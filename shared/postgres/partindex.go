@@ -18,7 +18,7 @@ var partitionIndexes = []struct{ name, definition string }{
 }
 
 // Partitions of the log that have no part of the index, with what a broken off build has left of it.
-const lackingSQL = `
+const unindexedSQL = `
 select t.relname, exists (select from pg_class c where c.relnamespace = t.relnamespace and c.relname = t.relname || $2)
 from pg_inherits p join pg_class t on t.oid = p.inhrelid
 where p.inhparent = 'requests'::regclass and not exists (
@@ -67,7 +67,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 
 func indexLacking(ctx context.Context, conn *sql.Conn, name, definition string) error {
 	suffix := strings.TrimPrefix(name, "requests")
-	rows, err := conn.QueryContext(ctx, lackingSQL, name, suffix)
+	rows, err := conn.QueryContext(ctx, unindexedSQL, name, suffix)
 	if err != nil {
 		return err
 	}
