@@ -22,7 +22,8 @@ var requestHeaders = []string{"Accept", "Content-Type"}
 
 // What is passed on of an answer, besides its status and its body. The request's id is set by the edge: it is the same.
 var answerHeaders = []string{
-	"Allow", "Cache-Control", "Content-Disposition", "Content-Security-Policy", "ETag", "Last-Modified", "Link", "Location", "Retry-After", "Vary", "WWW-Authenticate",
+	"Allow", "Cache-Control", "Content-Disposition", "Content-Security-Policy", "ETag", "Last-Modified", "Link", "Location",
+	"Retry-After", "Vary", "WWW-Authenticate",
 }
 
 // relay sends a request of the page to the function whose path it is, with the session's token, and gives its answer back.
@@ -102,7 +103,8 @@ func passed(resp *http.Response) httpx.Response {
 
 // head is an answer without its body.
 func head(resp *http.Response) httpx.Response {
-	out := httpx.Response{Status: resp.StatusCode, Header: http.Header{}, ContentType: resp.Header.Get("Content-Type"), Relayed: true}
+	out := httpx.Response{Status: resp.StatusCode, Header: http.Header{}, Relayed: true}
+	out.ContentType = resp.Header.Get("Content-Type")
 	for _, name := range answerHeaders {
 		if values := resp.Header.Values(name); len(values) > 0 {
 			out.Header[http.CanonicalHeaderKey(name)] = values

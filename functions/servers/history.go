@@ -1,7 +1,6 @@
 package servers
 
 import (
-	"context"
 	"encoding/json"
 	"net/http"
 	"strconv"
@@ -9,9 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/auth"
-	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/httpx"
 )
 
@@ -69,36 +66,4 @@ func (h handler) history(r *http.Request) (historyAnswer, error) {
 		out.Next = httpx.Next(r, strconv.FormatInt(found[limit-1].Seq, 10))
 	}
 	return out, nil
-}
-
-// History reads what happened to a tracked server, the newest first, by its own id or its instance's; also to one that is deleted.
-func (s service) History(
-	ctx context.Context, who domain.Identity, connection uuid.UUID, id string, before int64, limit int,
-) (instance uuid.UUID, found []domain.Event, err error) {
-	project := who.ProjectID
-	if connection == uuid.Nil {
-		targets, err := s.targets(ctx, who, []string{id})
-		if err != nil {
-			return instance, nil, err
-		}
-		if targets[0].tracked == nil {
-			return instance, nil, apperr.New(apperr.NotFound, "there is no instance %s, and no server of this id is tracked", id)
-		}
-		instance = targets[0].tracked.ID
-	} else {
-		through, err := s.through(ctx, who, connection)
-		if err != nil {
-			return instance, nil, err
-		}
-		managed, err := s.instances.Managed(ctx, through, []string{id})
-		if err != nil {
-			return instance, nil, err
-		}
-		if managed[0].ID == uuid.Nil {
-			return instance, nil, notManaged(id)
-		}
-		project, instance = through.ProjectID, managed[0].ID
-	}
-	found, err = s.instances.History(ctx, project, instance, connection, before, limit, who.ProjectID)
-	return instance, found, err
 }

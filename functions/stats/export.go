@@ -23,17 +23,14 @@ const (
 	ndjsonType = "application/x-ndjson"
 )
 
-// exportPage is how many rows of an export are in memory at once.
-const exportPage = 1000
-
 // rowWriter writes rows of an export.
 type rowWriter interface {
 	write(request) error
 	flush() error
 }
 
-// export answers with all rows that the query selects; limit is the most (0 = all). Its first rows are read before the answer begins, so
-// that what is wrong is answered as a problem.
+// export answers with all rows that the query selects; limit is the most (0 = all). Its first rows are read before
+// the answer begins, so that an error with them is answered as a problem.
 func (h handler) export(r *http.Request, q domain.RequestQuery, kind string, limit int) (httpx.Response, error) {
 	first, err := h.svc.exportPage(r.Context(), &q, limit)
 	if err != nil {
@@ -69,20 +66,6 @@ func (h handler) export(r *http.Request, q domain.RequestQuery, kind string, lim
 	return resp, nil
 }
 
-// exportPage reads the next rows of an export, and moves its marker behind them. left is how many are still to come at most; 0 or less =
-// all.
-func (s service) exportPage(ctx context.Context, q *domain.RequestQuery, left int) ([]domain.Request, error) {
-	q.Limit = exportPage
-	if left > 0 {
-		q.Limit = min(left, exportPage)
-	}
-	page, err := s.requests.List(ctx, *q)
-	if err == nil && len(page) > 0 {
-		q.Marker = page[len(page)-1].ID
-	}
-	return page, err
-}
-
 func newRowWriter(kind string, w io.Writer) rowWriter {
 	if kind == csvType {
 		out := csv.NewWriter(w)
@@ -106,17 +89,17 @@ func (n ndjsonRows) flush() error          { return n.buffer.Flush() }
 
 // csvHead are the columns: the fields of a row in JSON.
 var csvHead = []string{
-	"id", "at", "function", "method", "path", "status", "ms", "user_id", "user_name", "project_id", "domain_id", "request_id", "remote", "code",
-	"connection_id", "acted_in",
+	"id", "at", "function", "method", "path", "status", "ms", "user_id", "user_name", "project_id", "domain_id",
+	"request_id", "remote", "code", "connection_id", "acted_in",
 }
 
 type csvRows struct{ out *csv.Writer }
 
 func (c csvRows) write(r request) error {
 	return c.out.Write([]string{
-		r.ID.String(), r.At.Format(time.RFC3339Nano), cell(r.Function), cell(r.Method), cell(r.Path), strconv.Itoa(r.Status),
-		strconv.FormatInt(r.MS, 10), cell(r.UserID), cell(r.UserName), cell(r.ProjectID), cell(r.DomainID), cell(r.RequestID), cell(r.Remote), cell(r.Code),
-		text(r.ConnectionID), cell(r.ActedIn),
+		r.ID.String(), r.At.Format(time.RFC3339Nano), cell(r.Function), cell(r.Method), cell(r.Path),
+		strconv.Itoa(r.Status), strconv.FormatInt(r.MS, 10), cell(r.UserID), cell(r.UserName), cell(r.ProjectID),
+		cell(r.DomainID), cell(r.RequestID), cell(r.Remote), cell(r.Code), text(r.ConnectionID), cell(r.ActedIn),
 	})
 }
 

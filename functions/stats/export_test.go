@@ -6,10 +6,10 @@ import (
 	"encoding/csv"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -35,7 +35,7 @@ func (l *log) List(_ context.Context, q domain.RequestQuery) (page []domain.Requ
 		next = int(q.Marker[14])<<8 + int(q.Marker[15])
 	}
 	for next--; next >= 0 && len(page) < q.Limit; next-- { // no id is the zero one
-		r := domain.Request{At: time.Unix(int64(next), 0).UTC(), Path: "/" + fmt.Sprint(next)}
+		r := domain.Request{At: time.Unix(int64(next), 0).UTC(), Path: "/" + strconv.Itoa(next)}
 		r.ID[0], r.ID[14], r.ID[15] = 1, byte(next>>8), byte(next)
 		page = append(page, r)
 	}
@@ -72,7 +72,7 @@ func TestExport(t *testing.T) {
 			t.Fatalf("%s: %d rows, %v, with %d in memory", name, len(rows), err, l.most)
 		}
 		for i, row := range rows[1:] {
-			if row[4] != "/"+fmt.Sprint(tc.rows-1-i) {
+			if row[4] != "/"+strconv.Itoa(tc.rows-1-i) {
 				t.Fatalf("%s: row %d is %v", name, i, row)
 			}
 		}

@@ -118,8 +118,9 @@ type request struct {
 // show is a row as the view is entitled to see it.
 func show(v domain.View, f domain.Request) request {
 	out := request{
-		ID: f.ID, At: f.At, Function: f.Function, Method: f.Method, Path: f.Path, Status: f.Status, MS: f.Duration.Milliseconds(), UserID: f.UserID,
-		UserName: f.UserName, ProjectID: f.ProjectID, DomainID: f.DomainID, RequestID: f.RequestID, Code: f.Code, ActedIn: f.Through.ProjectID,
+		ID: f.ID, At: f.At, Function: f.Function, Method: f.Method, Path: f.Path, Status: f.Status,
+		MS: f.Duration.Milliseconds(), UserID: f.UserID, UserName: f.UserName, ProjectID: f.ProjectID, DomainID: f.DomainID,
+		RequestID: f.RequestID, Code: f.Code, ActedIn: f.Through.ProjectID,
 	}
 	if f.Through.ConnectionID != uuid.Nil {
 		out.ConnectionID = &f.Through.ConnectionID

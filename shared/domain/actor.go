@@ -71,8 +71,8 @@ func WithActing(ctx context.Context) (context.Context, *Acting) {
 	return context.WithValue(ctx, actingKey{}, acting), acting
 }
 
-// ActThrough notes that the request acts through a connection that its caller may use, also when that refuses what is asked for. Without
-// WithActing, as in a tick, it does nothing.
+// ActThrough notes that the request acts through a connection that its caller may use, also when that refuses what is
+// asked for. Without WithActing, as in a tick, it does nothing.
 func ActThrough(ctx context.Context, c Connection) {
 	if acting, ok := ctx.Value(actingKey{}).(*Acting); ok {
 		acting.through.Store(&ActedThrough{ConnectionID: c.ID, ProjectID: c.ProjectID, DomainID: c.DomainID})

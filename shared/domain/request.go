@@ -33,14 +33,14 @@ type RequestQuery struct {
 	Since  time.Time // zero = no bound
 	Limit  int
 	Marker uuid.UUID // the last id already seen; zero = from the newest
-	// Acted selects by where a request acted through a connection, and not by whose token it was made with: the View is that of the
-	// connection. ConnectionID is the one connection; zero = any.
+	// Acted selects by where a request acted through a connection, and not by whose token it was made with: the View is
+	// that of the connection. ConnectionID is the one connection; zero = any.
 	Acted        bool
 	ConnectionID uuid.UUID
 }
 
-// ShowsOrigin says whether the view is entitled to see where a request came from: not of one that somebody of another project made
-// through a connection.
+// ShowsOrigin says whether the view is entitled to see where a request came from: not of one that somebody of another
+// project made through a connection.
 func (v View) ShowsOrigin(r Request) bool {
 	switch v.Scope {
 	case ScopeProject:

@@ -188,7 +188,8 @@ func (e Edge) unserved(x *exchange, id string) Response {
 func (e Edge) row(x *exchange, r *http.Request, id string, resp Response, who domain.Identity, took time.Duration) domain.Request {
 	row := domain.Request{
 		ID: uuid.Must(uuid.NewV7()), Method: text(r.Method, 32), Path: Path(r), Status: resp.Status, Duration: took,
-		UserID: who.UserID, UserName: text(who.UserName, 255), ProjectID: who.ProjectID, DomainID: who.DomainID, RequestID: id, Remote: remote(r), Code: string(resp.Code),
+		UserID: who.UserID, UserName: text(who.UserName, 255), ProjectID: who.ProjectID, DomainID: who.DomainID,
+		RequestID: id, Remote: remote(r), Code: string(resp.Code),
 	}
 	if x.route != nil {
 		row.Function = x.route.Function

@@ -17,7 +17,8 @@ import (
 type Actions struct{ DB *DB }
 
 const actionColumns = `
-id, project_id, connection_id, instance_id, server_id, user_id, verb, hard, payload, status, problem, created_at, updated_at, actor`
+id, project_id, connection_id, instance_id, server_id, user_id, verb, hard, payload, status, problem, created_at, updated_at,
+actor`
 
 func scanAction(row pgx.CollectableRow) (a domain.DelegatedAction, err error) {
 	err = row.Scan(&a.ID, &a.ProjectID, &a.ConnectionID, &a.InstanceID, &a.ServerID, &a.UserID, &a.Ask.Verb, &a.Ask.Hard,

@@ -61,8 +61,8 @@ func oneConnection(rows pgx.Rows, id uuid.UUID) (domain.Connection, error) {
 	return c, classify(err)
 }
 
-// connectionEventSQL writes the event of a connection's new status, from rows of connections with previous_status and actor. These hold what it
-// needs and not all: functions that serve HTTP may write secrets and not read them.
+// connectionEventSQL writes the event of a connection's new status, from rows of connections with previous_status and
+// actor. These hold what it needs and not all: functions that serve HTTP may write secrets and not read them.
 const connectionEventSQL = `
     insert into events (project_id, subject, seq, type, at, connection_id, data)
     select project_id, id::text, seq, '` + domain.ConnectionEvent + `', updated_at, id,
@@ -239,8 +239,9 @@ type withMore struct {
 // Scan implements pgx.CollectableRow.
 func (w withMore) Scan(dest ...any) error { return w.CollectableRow.Scan(append(dest, w.more...)...) }
 
-// Usable reads a connection that the caller may act through, notes that for the request log, and says what time it is. NotFound for any other and a deleted one; for one
-// that has ended by itself the error of domain.Connection.Permits: nothing is done through it any more, and nothing is seen.
+// Usable reads a connection that the caller may act through, notes that for the request log, and says what time it is.
+// NotFound for any other and a deleted one; for one that has ended by itself the error of domain.Connection.Permits:
+// nothing is done through it any more, and nothing is seen.
 func (c Connections) Usable(ctx context.Context, who domain.Identity, id uuid.UUID) (found domain.Connection, now time.Time, err error) {
 	if found, err = c.Get(ctx, who, id); err != nil {
 		return found, now, err

@@ -74,8 +74,8 @@ const instanceData = `jsonb_strip_nulls(jsonb_build_object(
 
 // Change writes what is known of instances, each with its event when that is news, in one transaction. told is how many
 // events there are. The ProjectID, ID, ServerID, Name, State, RawStatus, Problem, Addresses, KeyName, KeyFingerprint, MissedAt, SeenAt
-// and CallID of each count; a zero SeenAt is now. What was known since a later moment stays, and so does a deleted instance. The events have
-// the context's actor.
+// and CallID of each count; a zero SeenAt is now. What was known since a later moment stays, and so does a deleted
+// instance. The events have the context's actor.
 func (i Instances) Change(ctx context.Context, known []domain.Instance) (told int, err error) {
 	return i.ChangeAfter(ctx, known, nil)
 }

@@ -220,8 +220,8 @@ with before as (
 insert into events (project_id, subject, seq, type, at, order_id, connection_id, data)
 select project_id, id::text, seq, '` + domain.OrderEvent + `', updated_at, id, connection_id, ` + orderData + ` from after`
 
-// orderData is the data of an order's event, from a row of orders with previous_status. Its actor has placed the order; what came of that is
-// Nova's doing.
+// orderData is the data of an order's event, from a row of orders with previous_status. Its actor has placed the order;
+// what came of that is Nova's doing.
 const orderData = `jsonb_strip_nulls(jsonb_build_object('order_id', id, 'status', status, 'previous_status', previous_status, 'fault', problem,
         'actor', case when previous_status is null then actor || jsonb_build_object('order_id', id) end))`
 

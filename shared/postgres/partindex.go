@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// partitionIndexes are indexes of the request log that a migration has made on the parent only, because Postgres builds none concurrently
-// on a partitioned table, and any other way keeps every request waiting.
+// partitionIndexes are indexes of the request log that a migration has made on the parent only, because Postgres builds
+// none concurrently on a partitioned table, and any other way keeps every request waiting.
 var partitionIndexes = []struct{ name, definition string }{
 	{"requests_acted", "(acted_in, id desc) where connection_id is not null"},
 }
@@ -22,7 +22,8 @@ const unindexedSQL = `
 select t.relname, exists (select from pg_class c where c.relnamespace = t.relnamespace and c.relname = t.relname || $2)
 from pg_inherits p join pg_class t on t.oid = p.inhrelid
 where p.inhparent = 'requests'::regclass and not exists (
-    select from pg_inherits i join pg_index x on x.indexrelid = i.inhrelid where i.inhparent = to_regclass($1) and x.indrelid = t.oid)
+    select from pg_inherits i join pg_index x on x.indexrelid = i.inhrelid
+    where i.inhparent = to_regclass($1) and x.indrelid = t.oid)
 order by t.relname`
 
 // indexLock keeps two that migrate from building the same index at once (pg_try_advisory_lock).
@@ -102,13 +103,14 @@ func indexOne(ctx context.Context, conn *sql.Conn, parent, table, part, definiti
 	if left {
 		build = append(build, "drop index concurrently if exists "+quote(part))
 	}
-	build = append(build, "create index concurrently "+quote(part)+" on "+quote(table)+" "+definition, "set lock_timeout = '1s'")
+	build = append(build,
+		"create index concurrently "+quote(part)+" on "+quote(table)+" "+definition, "set lock_timeout = '1s'")
 	for _, statement := range build {
 		if _, err := conn.ExecContext(ctx, statement); err != nil {
 			return err
 		}
 	}
-	attach := "alter index " + quote(parent) + " attach partition " + quote(part)
+	attach := fmt.Sprintf("alter index %s attach partition %s", quote(parent), quote(part))
 	for n := 0; ; n++ {
 		_, err := conn.ExecContext(ctx, attach)
 		if sqlState(err) != "55P03" || n == migrateTries { // lock_not_available

@@ -18,8 +18,8 @@ import (
 type Requests struct{ DB *DB }
 
 var requestColumns = []string{
-	"id", "function", "method", "path", "status", "ms", "user_id", "user_name", "project_id", "domain_id", "request_id", "remote", "code",
-	"connection_id", "acted_in", "acted_in_domain",
+	"id", "function", "method", "path", "status", "ms", "user_id", "user_name", "project_id", "domain_id", "request_id",
+	"remote", "code", "connection_id", "acted_in", "acted_in_domain",
 }
 
 // Insert writes the rows with one COPY and returns when they are durable. The time is the database's.
@@ -67,7 +67,8 @@ order by id desc
 limit $5`
 
 	listActedSQL = requestColumnsSQL + `
-  and connection_id is not null and ($1 = '' or acted_in = $1) and ($2 = '' or acted_in_domain = $2) and ($6::uuid is null or connection_id = $6)
+  and connection_id is not null and ($1 = '' or acted_in = $1) and ($2 = '' or acted_in_domain = $2)
+  and ($6::uuid is null or connection_id = $6)
 order by id desc
 limit $5`
 )

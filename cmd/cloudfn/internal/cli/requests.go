@@ -18,7 +18,9 @@ func (a *app) requestsCommand() *cobra.Command {
 	var onlyErrors bool
 	cmd := &cobra.Command{
 		Use: "requests", Short: "Read the request log, the newest first", Args: cobra.NoArgs,
-		Example:     "  cloudfn requests --since 1h --errors\n  cloudfn requests --limit 0 --since 2026-01-02T00:00:00Z -o json\n  cloudfn requests --acted-through any -o wide",
+		Example: "  cloudfn requests --since 1h --errors\n" +
+			"  cloudfn requests --limit 0 --since 2026-01-02T00:00:00Z -o json\n" +
+			"  cloudfn requests --acted-through any -o wide",
 		Annotations: calls("listRequests"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkLimit(limit); err != nil {
@@ -58,10 +60,15 @@ type requestsOptions struct {
 
 func (o *requestsOptions) flags(cmd *cobra.Command) {
 	o.scoped.flags(cmd)
-	cmd.Flags().StringVar(&o.since, "since", "", "only from then on: a time such as 2026-01-02T03:04:05Z, or how long ago, such as 90m, 24h or 7d")
-	cmd.Flags().StringVar(&o.actedThrough, "acted-through", "", "what was done through this connection of the project, by whomever (any = through each)")
-	_ = cmd.RegisterFlagCompletionFunc("since", cobra.FixedCompletions([]string{"1h", "24h", "7d"}, cobra.ShellCompDirectiveNoFileComp))
-	_ = cmd.RegisterFlagCompletionFunc("acted-through", cobra.FixedCompletions([]string{"any"}, cobra.ShellCompDirectiveNoFileComp))
+	cmd.Flags().StringVar(&o.since, "since", "",
+		"only from then on: a time such as 2026-01-02T03:04:05Z, or how long ago, such as 90m, 24h or 7d")
+	cmd.Flags().StringVar(&o.actedThrough, "acted-through", "",
+		"what was done through this connection of the project, by whomever (any = through each)")
+	complete := func(flag string, choices ...string) {
+		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(choices, cobra.ShellCompDirectiveNoFileComp))
+	}
+	complete("since", "1h", "24h", "7d")
+	complete("acted-through", "any")
 }
 
 func (o *requestsOptions) query(now time.Time) (url.Values, error) {

@@ -16,8 +16,10 @@ func (a *app) requestsExportCommand() *cobra.Command {
 	var format, file string
 	formats := []string{"csv", "ndjson"}
 	cmd := &cobra.Command{
-		Use: "export", Short: "Write the request log, all of it that is selected, as CSV or as a line of JSON for each request", Args: cobra.NoArgs,
-		Example:     "  cloudfn requests export --since 7d --file requests.csv\n  cloudfn requests export --acted-through any --format ndjson | jq .user_name",
+		Use: "export", Args: cobra.NoArgs,
+		Short: "Write the request log, all of it that is selected, as CSV or as a line of JSON for each request",
+		Example: "  cloudfn requests export --since 7d --file requests.csv\n" +
+			"  cloudfn requests export --acted-through any --format ndjson | jq .user_name",
 		Annotations: calls("listRequests"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !slices.Contains(formats, format) {

@@ -24,7 +24,8 @@ func (s *servers) historyCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			found, err := api.List[api.ServerEvent](cmd.Context(), client, "/v1/servers/history/"+t.id, through(s.connection), "events", limit)
+			path := "/v1/servers/history/" + t.id
+			found, err := api.List[api.ServerEvent](cmd.Context(), client, path, through(s.connection), "events", limit)
 			if err != nil {
 				return err
 			}
