@@ -21,6 +21,7 @@ const changeAttempts = 3
 func (s service) Change(
 	ctx context.Context, who domain.Identity, token domain.Secret, id uuid.UUID, in changeRequest, isMeant func(domain.Connection) bool,
 ) (domain.Connection, error) {
+	ctx = domain.WithActor(ctx, domain.ActorOf(who, uuid.Nil))
 	tried := wish{} // what Keystone has said to an attempt before
 	for range changeAttempts {
 		before, err := s.changeable(ctx, who, id)
@@ -41,7 +42,7 @@ func (s service) Change(
 		if len(before.Changed(after.Connection)) == 0 {
 			return before, s.untry(ctx, tried, nil)
 		}
-		stored, err := s.store.Change(ctx, before, after.Connection, who.UserID)
+		stored, err := s.store.Change(ctx, before, after.Connection)
 		if errors.Is(err, domain.ErrChanged) {
 			continue
 		}
@@ -145,7 +146,7 @@ func (s service) Suspend(ctx context.Context, who domain.Identity, id uuid.UUID,
 	if err != nil {
 		return c, err
 	}
-	changed, err := s.store.Suspend(ctx, c.ProjectID, c.ID, suspend)
+	changed, err := s.store.Suspend(domain.WithActor(ctx, domain.ActorOf(who, uuid.Nil)), c.ProjectID, c.ID, suspend)
 	if err != nil {
 		return c, err
 	}

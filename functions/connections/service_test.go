@@ -93,7 +93,7 @@ func (f *fakeCloud) DropTrust(ctx context.Context, t domain.OldTrust) error {
 	return ctx.Err()
 }
 
-func (f *fakeCloud) Change(_ context.Context, _, after domain.Connection, _ string) (domain.Connection, error) {
+func (f *fakeCloud) Change(_ context.Context, _, after domain.Connection) (domain.Connection, error) {
 	f.note("change")
 	return after, f.store
 }

@@ -48,7 +48,7 @@ func TestWorkGoesOnWithTheNewTrust(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := (postgres.Connections{DB: w.db}).Change(t.Context(), before, after, w.UserID); err != nil {
+	if _, err := (postgres.Connections{DB: w.db}).Change(t.Context(), before, after); err != nil {
 		t.Fatal(err)
 	}
 	tick(t, p)

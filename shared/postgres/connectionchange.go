@@ -52,8 +52,8 @@ with before as (
 ), event as (
     insert into events (project_id, subject, seq, type, at, connection_id, data)
     select project_id, id::text, seq, '` + domain.ChangeEvent + `', updated_at, id,
-           jsonb_build_object('connection_id', id, 'fields', $16::text[], 'user_id', $17::text, 'expires_at',
-                              to_char(expires_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'))
+           jsonb_strip_nulls(jsonb_build_object('connection_id', id, 'fields', $16::text[], 'actor', $17::jsonb, 'expires_at',
+                                                to_char(expires_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')))
     from after where $18::boolean
 )
 select ` + connectionColumns + ` from after`
@@ -68,14 +68,14 @@ with before as (
     set suspended_at = case when $3 then clock_timestamp() end, resumed_at = case when $3 then c.resumed_at else clock_timestamp() end,
         seq = c.seq + 1, updated_at = clock_timestamp()
     from before b where c.id = b.id
-    returning c.project_id, c.id, c.seq, c.updated_at, case when $3 then 'suspended' else 'active' end as status, c.reason, b.status as previous_status
+    returning c.project_id, c.id, c.seq, c.updated_at, case when $3 then 'suspended' else 'active' end as status, c.reason, b.status as previous_status, $4::jsonb as actor
 ), event as (` + connectionEventSQL + ` after)
 select count(*) from after`
 )
 
-// Change stores a connection in the place of what was read, by the user named, and puts a trust that it does not have any more on the list of
+// Change stores a connection in the place of what was read, and puts a trust that it does not have any more on the list of
 // those that are to be taken back. It is domain.ErrChanged when somebody has changed the connection since, and a Conflict when it has ended.
-func (c Connections) Change(ctx context.Context, before, after domain.Connection, userID string) (stored domain.Connection, err error) {
+func (c Connections) Change(ctx context.Context, before, after domain.Connection) (stored domain.Connection, err error) {
 	var idle *time.Duration
 	if after.IdleTimeout > 0 {
 		idle = &after.IdleTimeout
@@ -93,7 +93,7 @@ func (c Connections) Change(ctx context.Context, before, after domain.Connection
 			}
 			rows, _ := tx.Query(ctx, change, after.ProjectID, after.ID, before.Seq, after.Name, after.ExpiresAt, idle, after.Quota,
 				after.UsableBy, after.Actions, after.DelegationID, after.Secret, after.ActsAs, orNullJSON(after.Flavors), orNull(after.TrustExpiresAt),
-				orNull(after.CredentialExpiresAt), fields, userID, len(fields) > 0, replacedTrustFor, uuid.New())
+				orNull(after.CredentialExpiresAt), fields, domain.ActorIn(ctx), len(fields) > 0, replacedTrustFor, uuid.New())
 			stored, err = pgx.CollectExactlyOneRow(rows, scanConnection)
 			return err
 		})
@@ -128,7 +128,7 @@ func (c Connections) whyUnchanged(ctx context.Context, projectID string, id uuid
 func (c Connections) Suspend(ctx context.Context, projectID string, id uuid.UUID, suspend bool) (changed bool, err error) {
 	var n int
 	err = again(func() error {
-		return c.DB.pool.QueryRow(ctx, suspendSQL, projectID, id, suspend).Scan(&n)
+		return c.DB.pool.QueryRow(ctx, suspendSQL, projectID, id, suspend, domain.ActorIn(ctx)).Scan(&n)
 	})
 	if err != nil || n == 1 {
 		return n == 1, classify(err)

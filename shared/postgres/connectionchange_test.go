@@ -71,7 +71,7 @@ func TestChangeOfAConnection(t *testing.T) {
 	one := 1
 	after.Name, after.Quota, after.Secret = "other", domain.ConnectionQuota{Instances: &one}, []byte("sealed anew")
 	after.IdleTimeout, after.UsableBy = 0, []string{}
-	stored, err := store.Change(t.Context(), before, after, "u1")
+	stored, err := store.Change(domain.WithActor(t.Context(), domain.ActorOf(delegator, uuid.Nil)), before, after)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,22 +79,22 @@ func TestChangeOfAConnection(t *testing.T) {
 		!stored.ExpiresAt.Equal(before.ExpiresAt) || !slices.Equal(stored.Actions, before.Actions) || stored.AuthURL != before.AuthURL {
 		t.Errorf("got %+v", stored)
 	}
-	l.holds(t, `select data->'fields' = '["idle_timeout", "name", "quota", "secret", "usable_by"]' and data->>'user_id' = 'u1' and seq = 2
+	l.holds(t, `select data->'fields' = '["idle_timeout", "name", "quota", "secret", "usable_by"]' and data->'actor'->>'user_id' = 'u1' and seq = 2
 		from events where type = 'cloudfn.connection.changed.v1'`)
 	l.holds(t, "select not exists (select from events where data::text like '%sealed%')")
 	l.holds(t, "select secret = 'sealed anew' and next_check_at <= clock_timestamp() from connections")
-	if _, err := store.Change(t.Context(), before, after, "u1"); !errors.Is(err, domain.ErrChanged) {
+	if _, err := store.Change(t.Context(), before, after); !errors.Is(err, domain.ErrChanged) {
 		t.Errorf("a change of what is not there any more: %v", err)
 	}
 	if _, err := store.End(t.Context(), "p1", before.ID, domain.ConnectionExpired, "", true); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := store.Change(t.Context(), stored, after, "u1"); apperr.CodeOf(err) != apperr.Conflict {
+	if _, err := store.Change(t.Context(), stored, after); apperr.CodeOf(err) != apperr.Conflict {
 		t.Errorf("after the end: %v", err)
 	}
 	other := after
 	other.ProjectID = "p2"
-	if _, err := store.Change(t.Context(), stored, other, "u1"); apperr.CodeOf(err) != apperr.NotFound {
+	if _, err := store.Change(t.Context(), stored, other); apperr.CodeOf(err) != apperr.NotFound {
 		t.Errorf("of another project: %v", err)
 	}
 }
@@ -109,7 +109,7 @@ func TestChangesAtOnce(t *testing.T) {
 	for n := range 8 {
 		all.Go(func() {
 			intent, trust := l.announce(t, c), "t"+string(rune('a'+n))
-			_, err := store.Change(t.Context(), c, renewed(c, intent, trust), "u1")
+			_, err := store.Change(t.Context(), c, renewed(c, intent, trust))
 			switch {
 			case err == nil:
 				stored.Add(1)
@@ -145,7 +145,7 @@ func TestKilledBetweenTrustAndRow(t *testing.T) {
 	if l.due(t) != "" {
 		t.Errorf("due while they are being made: %s", l.due(t))
 	}
-	stored, err := store.Change(t.Context(), c, renewed(c, kept, "t2"), "u1")
+	stored, err := store.Change(t.Context(), c, renewed(c, kept, "t2"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +156,7 @@ func TestKilledBetweenTrustAndRow(t *testing.T) {
 	if isOurs, err := d.TakeTrust(t.Context(), late); err != nil || !isOurs {
 		t.Errorf("take: %t %v", isOurs, err)
 	}
-	if _, err := store.Change(t.Context(), stored, renewed(stored, late, "t3"), "u1"); apperr.CodeOf(err) != apperr.Timeout {
+	if _, err := store.Change(t.Context(), stored, renewed(stored, late, "t3")); apperr.CodeOf(err) != apperr.Timeout {
 		t.Errorf("stored too late: %v", err)
 	}
 	if err := store.ForgetTrust(t.Context(), "p1", late.ID); err != nil { // run-connections has found no trust
@@ -204,7 +204,7 @@ func TestEndOfATrust(t *testing.T) {
 	store, d := postgres.Connections{DB: l.DB}, postgres.Delegations{DB: l.DB}
 	c := l.lend(t, domain.ConnectionQuota{}, nil)
 	kept, gone := l.announce(t, c), l.announce(t, c)
-	if _, err := store.Change(t.Context(), c, renewed(c, kept, "t2"), "u1"); err != nil {
+	if _, err := store.Change(t.Context(), c, renewed(c, kept, "t2")); err != nil {
 		t.Fatal(err)
 	}
 	taken := l.announce(t, c)
@@ -244,7 +244,7 @@ func TestOldTrustThatCannotBeDeleted(t *testing.T) {
 	l := newLender(t)
 	store, d := postgres.Connections{DB: l.DB}, postgres.Delegations{DB: l.DB}
 	c := l.lend(t, domain.ConnectionQuota{}, nil)
-	if _, err := store.Change(t.Context(), c, renewed(c, l.announce(t, c), "t2"), "u1"); err != nil {
+	if _, err := store.Change(t.Context(), c, renewed(c, l.announce(t, c), "t2")); err != nil {
 		t.Fatal(err)
 	}
 	l.exec(t, "update trusts_to_revoke set not_before = now()")
@@ -281,7 +281,7 @@ func TestBackBeforeChanges(t *testing.T) {
 	kept, gone := l.lend(t, domain.ConnectionQuota{}, nil), l.lend(t, domain.ConnectionQuota{}, func(c *domain.Connection) { c.DelegationID = "gone" })
 	suspended := l.lend(t, domain.ConnectionQuota{}, func(c *domain.Connection) { c.DelegationID = "suspended" })
 	for _, c := range []domain.Connection{kept, gone} {
-		if _, err := store.Change(t.Context(), c, renewed(c, l.announce(t, c), c.DelegationID+"2"), "u1"); err != nil {
+		if _, err := store.Change(t.Context(), c, renewed(c, l.announce(t, c), c.DelegationID+"2")); err != nil {
 			t.Fatal(err)
 		}
 	}

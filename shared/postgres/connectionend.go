@@ -20,7 +20,7 @@ with before as (
     update connections c
     set status = $3, reason = $4, secret = null, suspended_at = null, revoked = c.revoked or $5, seq = c.seq + 1, updated_at = clock_timestamp()
     from before b where c.id = b.id
-    returning c.project_id, c.id, c.seq, c.updated_at, c.status, c.reason, b.status as previous_status
+    returning c.project_id, c.id, c.seq, c.updated_at, c.status, c.reason, b.status as previous_status, $8::jsonb as actor
 ), event as (` + connectionEventSQL + ` after)
 select count(*) from after`
 
@@ -47,7 +47,7 @@ func (c Connections) end(
 ) (ended bool, err error) {
 	var n int
 	err = again(func() error {
-		return c.DB.pool.QueryRow(ctx, endConnectionSQL, projectID, id, status, reason, revoked, generation, onlyOver).Scan(&n)
+		return c.DB.pool.QueryRow(ctx, endConnectionSQL, projectID, id, status, reason, revoked, generation, onlyOver, domain.ActorIn(ctx)).Scan(&n)
 	})
 	return n == 1, classify(err)
 }

@@ -96,7 +96,7 @@ func TestEndThatIsTooLate(t *testing.T) {
 	t.Parallel()
 	l := newLender(t)
 	store, c := postgres.Connections{DB: l.DB}, l.lend(t, domain.ConnectionQuota{}, nil)
-	stored, err := store.Change(t.Context(), c, renewed(c, l.announce(t, c), "t2"), "u1")
+	stored, err := store.Change(t.Context(), c, renewed(c, l.announce(t, c), "t2"))
 	if err != nil {
 		t.Fatal(err)
 	}

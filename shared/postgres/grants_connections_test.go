@@ -97,11 +97,11 @@ func TestRolesMayDoWhatConnectionsTake(t *testing.T) {
 	allowed("announce a trust", err)
 	after := made
 	after.DelegationID, after.TrustIntent, after.Secret = "t2", intent.ID, []byte("sealed")
-	made, err = connections.Change(ctx, made, after, "u")
+	made, err = connections.Change(ctx, made, after)
 	allowed("change", err)
 	after = made
 	after.Name = "x"
-	made, err = connections.Change(ctx, made, after, "u")
+	made, err = connections.Change(ctx, made, after)
 	allowed("change the name", err)
 	_, err = connections.Suspend(ctx, "p1", made.ID, true)
 	allowed("suspend", err)
