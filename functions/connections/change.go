@@ -3,7 +3,6 @@ package connections
 import (
 	"context"
 	"errors"
-	"net/http"
 	"slices"
 	"strings"
 
@@ -11,7 +10,6 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
-	"github.com/cloudfn/cloudfn/shared/httpx"
 )
 
 // changeAttempts is how often a change is made anew when somebody else has changed the connection meanwhile.
@@ -154,39 +152,4 @@ func (s service) Suspend(ctx context.Context, who domain.Identity, id uuid.UUID,
 		s.wake("deliver-events", "run-connections")
 	}
 	return s.Get(ctx, who, id)
-}
-
-func (h handler) change(r *http.Request) (httpx.Response, error) {
-	who, token, id, err := named(r)
-	if err != nil {
-		return httpx.Response{}, err
-	}
-	in, err := httpx.Body[changeRequest](r)
-	if err != nil {
-		return httpx.Response{}, err
-	}
-	if in.isEmpty() {
-		return httpx.Response{}, apperr.New(apperr.Invalid, "the body must have one of name, expires_at, idle_timeout, quota, usable_by, actions and secret")
-	}
-	changed, err := h.svc.Change(r.Context(), who, token, id, in, matches(r))
-	if err != nil {
-		return httpx.Response{}, err
-	}
-	return shown(http.StatusOK, who, changed)
-}
-
-func (h handler) suspend(r *http.Request) (httpx.Response, error) { return h.setSuspended(r, true) }
-
-func (h handler) resume(r *http.Request) (httpx.Response, error) { return h.setSuspended(r, false) }
-
-func (h handler) setSuspended(r *http.Request, suspend bool) (httpx.Response, error) {
-	who, _, id, err := named(r)
-	if err != nil {
-		return httpx.Response{}, err
-	}
-	c, err := h.svc.Suspend(r.Context(), who, id, suspend)
-	if err != nil {
-		return httpx.Response{}, err
-	}
-	return shown(http.StatusOK, who, c)
 }

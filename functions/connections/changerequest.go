@@ -5,10 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"net/http"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -145,7 +143,8 @@ func (r changeRequest) quota(_ domain.Identity, w *wish) error {
 		raw   json.RawMessage
 		into  **int
 	}{
-		{"quota.instances", r.Quota.Instances, &w.Quota.Instances}, {"quota.vcpus", r.Quota.VCPUs, &w.Quota.VCPUs},
+		{"quota.instances", r.Quota.Instances, &w.Quota.Instances},
+		{"quota.vcpus", r.Quota.VCPUs, &w.Quota.VCPUs},
 		{"quota.ram_mb", r.Quota.RAMMB, &w.Quota.RAMMB},
 	} {
 		if line.raw != nil && isNull(line.raw) {
@@ -196,17 +195,3 @@ func (r changeRequest) credential(_ domain.Identity, w *wish) error {
 
 // etag names one version of a connection.
 func etag(c domain.Connection) string { return `"` + strconv.FormatInt(c.Seq, 10) + `"` }
-
-// matches says whether the version is one of those that the request is meant for (RFC 9110, If-Match); without the header it is for any.
-func matches(r *http.Request) func(domain.Connection) bool {
-	given := r.Header.Values("If-Match")
-	return func(c domain.Connection) bool {
-		if len(given) == 0 {
-			return true
-		}
-		return slices.ContainsFunc(strings.Split(strings.Join(given, ","), ","), func(tag string) bool {
-			tag = strings.TrimSpace(tag)
-			return tag == "*" || tag == etag(c)
-		})
-	}
-}

@@ -195,9 +195,9 @@ func (h handler) grant(r *http.Request) (httpx.Response, error) {
 		return httpx.Response{}, err
 	}
 	if !made {
-		return httpx.JSON(http.StatusOK, show(who, c))
+		return shown(http.StatusOK, who, c)
 	}
-	resp, err := httpx.JSON(http.StatusCreated, show(who, c))
+	resp, err := shown(http.StatusCreated, who, c)
 	resp.Header.Set("Location", "/v1/connections/"+c.ID.String())
 	return resp, err
 }

@@ -26,8 +26,10 @@ const (
 
 // EventTypes are the types that a callback may choose from.
 func EventTypes() []string {
-	return []string{InstanceEvent, OrderEvent, CallbackEvent, ConnectionEvent, ChangeEvent, RevocationEvent, ConnectionRequestEvent, ActionEvent,
-		AgentReadyEvent, UnexpectedServerEvent}
+	return []string{
+		InstanceEvent, OrderEvent, CallbackEvent, ConnectionEvent, ChangeEvent, RevocationEvent, ConnectionRequestEvent, ActionEvent,
+		AgentReadyEvent, UnexpectedServerEvent,
+	}
 }
 
 // CheckEventTypes fails on a type that a callback cannot choose, and names it with the field and the types that it can.

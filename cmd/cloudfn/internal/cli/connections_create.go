@@ -91,7 +91,7 @@ func (a *app) warnOfNames(usableBy []string) {
 
 // delegate makes the request of what was told.
 func (a *app) delegate(cmd *cobra.Command, d *delegation) error {
-	until, err := moment("--expires", d.expires, a.now())
+	until, err := moment(d.expires, a.now())
 	if err != nil {
 		return err
 	}
@@ -154,14 +154,14 @@ func (a *app) secret(ctx context.Context, flag, file, prompt string) (domain.Sec
 	return domain.Secret(secret), nil
 }
 
-// moment is a time, or how far it is ahead.
-func moment(flag, text string, now time.Time) (time.Time, error) {
+// moment is what --expires says: a time, or how far it is ahead.
+func moment(text string, now time.Time) (time.Time, error) {
 	if t, err := time.Parse(time.RFC3339, text); err == nil {
 		return t.UTC(), nil
 	}
 	d, ok := span(text)
 	if !ok || d == 0 {
-		return time.Time{}, wrong("%s is %q: it must be how long, such as 24h or 30d, or a time such as 2027-01-01T00:00:00Z", flag, text)
+		return time.Time{}, wrong("--expires is %q: it must be how long, such as 24h or 30d, or a time such as 2027-01-01T00:00:00Z", text)
 	}
 	return now.Add(d).UTC().Truncate(time.Second), nil
 }

@@ -62,7 +62,7 @@ credential is replaced by its secret, which is read from a file, from stdin, or 
 func (a *app) changes(cmd *cobra.Command, u *update) (map[string]any, error) {
 	changed, body := cmd.Flags().Changed, map[string]any{}
 	if changed("expires") {
-		until, err := moment("--expires", u.expires, a.now())
+		until, err := moment(u.expires, a.now())
 		if err != nil {
 			return nil, err
 		}

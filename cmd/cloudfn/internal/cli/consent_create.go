@@ -55,7 +55,7 @@ That the project exists is not checked. After 14 days without a decision the req
 				duration := d.String()
 				request.Duration = &duration
 			} else {
-				until, err := moment("--expires", expires, a.now())
+				until, err := moment(expires, a.now())
 				if err != nil {
 					return err
 				}
@@ -100,10 +100,15 @@ That the project exists is not checked. After 14 days without a decision the req
 	return cmd
 }
 
+// consentGrant is what the flags of grant say.
+type consentGrant struct {
+	quota                                                   quotaFlags
+	actions, roles                                          []string
+	kind, expires, label, idle, id, secret, authURL, region string
+}
+
 func (a *app) consentGrantCommand() *cobra.Command {
-	var quota quotaFlags
-	var actions, roles []string
-	var kind, expires, label, idle, id, secret, authURL, region string
+	var g consentGrant
 	cmd := &cobra.Command{
 		Use: "grant REQUEST", Short: "Grant a request for a connection, or less than it asks for", Args: cobra.ExactArgs(1),
 		Long: `Grant a request: make the connection that it asks for. What no flag says is granted as it is asked for. More than that is refused.
@@ -113,38 +118,9 @@ It is made by a trust with your own login, or with an application credential of 
   cloudfn connections requests grant REQUEST --actions allocate --quota-instances 1 --expires 7d`,
 		Annotations: calls("grantConnectionRequest"), ValidArgsFunction: first(a.complete(a.consentIDs(true))),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			request := api.ConsentGrant{Quota: quota.quota(cmd)}
-			changed := cmd.Flags().Changed
-			if changed("expires") {
-				until, err := moment("--expires", expires, a.now())
-				if err != nil {
-					return err
-				}
-				request.ExpiresAt = &until
-			}
-			if changed("actions") {
-				given := make([]api.Permission, len(actions))
-				for n, action := range actions {
-					given[n] = api.Permission(action)
-				}
-				request.Actions = &given
-			}
-			for flag, into := range map[string]func(){
-				"kind": func() { given := api.ConnectionKind(kind); request.Kind = &given }, "name": func() { request.Name = &label },
-				"role": func() { request.Roles = &roles }, "idle-timeout": func() { request.IdleTimeout = &idle }, "id": func() { request.ID = &id },
-				"auth-url": func() { request.AuthURL = &authURL }, "region": func() { request.Region = &region },
-			} {
-				if changed(flag) {
-					into()
-				}
-			}
-			if kind == string(api.ApplicationCredential) || changed("secret-file") {
-				read, err := a.secret(cmd.Context(), "--secret-file", secret, "Secret of the application credential: ")
-				if err != nil {
-					return err
-				}
-				text := read.Reveal()
-				request.Secret = &text
+			request, err := a.granted(cmd, &g)
+			if err != nil {
+				return err
 			}
 			client, err := a.api(cmd.Context())
 			if err != nil {
@@ -158,20 +134,56 @@ It is made by a trust with your own login, or with an application credential of 
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&kind, "kind", "", "trust or application_credential (default trust)")
-	flags.StringVar(&label, "name", "", "another name, for you")
-	flags.StringSliceVar(&actions, "actions", nil, "only these of the actions that are asked for")
-	flags.StringVar(&expires, "expires", "", "until when, if earlier than asked for: 24h, 30d or a time such as 2027-01-01T00:00:00Z")
-	flags.StringVar(&idle, "idle-timeout", "", "it also ends when it was not used for as long: 1h to 8784h")
-	flags.StringSliceVar(&roles, "role", nil, "of a trust: which of your roles (default member)")
-	flags.StringVar(&id, "id", "", "of an application credential: its id")
-	flags.StringVar(&secret, "secret-file", "", "of an application credential: the file with its secret (- for stdin)")
-	flags.StringVar(&authURL, "auth-url", "", "of an application credential of another cloud: its Keystone")
-	flags.StringVar(&region, "region", "", "of an application credential: the region to act in")
-	quota.add(cmd, "as many as asked for")
+	flags.StringVar(&g.kind, "kind", "", "trust or application_credential (default trust)")
+	flags.StringVar(&g.label, "name", "", "another name, for you")
+	flags.StringSliceVar(&g.actions, "actions", nil, "only these of the actions that are asked for")
+	flags.StringVar(&g.expires, "expires", "", "until when, if earlier than asked for: 24h, 30d or a time such as 2027-01-01T00:00:00Z")
+	flags.StringVar(&g.idle, "idle-timeout", "", "it also ends when it was not used for as long: 1h to 8784h")
+	flags.StringSliceVar(&g.roles, "role", nil, "of a trust: which of your roles (default member)")
+	flags.StringVar(&g.id, "id", "", "of an application credential: its id")
+	flags.StringVar(&g.secret, "secret-file", "", "of an application credential: the file with its secret (- for stdin)")
+	flags.StringVar(&g.authURL, "auth-url", "", "of an application credential of another cloud: its Keystone")
+	flags.StringVar(&g.region, "region", "", "of an application credential: the region to act in")
+	g.quota.add(cmd, "as many as asked for")
 	fixed := cobra.ShellCompDirectiveNoFileComp
 	_ = cmd.RegisterFlagCompletionFunc("kind", cobra.FixedCompletions([]string{"trust", "application_credential"}, fixed))
 	_ = cmd.RegisterFlagCompletionFunc("actions", cobra.FixedCompletions(permissions, fixed))
 	_ = cmd.RegisterFlagCompletionFunc("expires", cobra.FixedCompletions([]string{"1h", "24h", "7d", "30d"}, fixed))
 	return cmd
+}
+
+// granted is the request that the flags make. It reads the secret, if there is to be one.
+func (a *app) granted(cmd *cobra.Command, g *consentGrant) (request api.ConsentGrant, err error) {
+	request.Quota = g.quota.quota(cmd)
+	changed := cmd.Flags().Changed
+	if changed("expires") {
+		until, err := moment(g.expires, a.now())
+		if err != nil {
+			return request, err
+		}
+		request.ExpiresAt = &until
+	}
+	if changed("actions") {
+		given := make([]api.Permission, len(g.actions))
+		for n, action := range g.actions {
+			given[n] = api.Permission(action)
+		}
+		request.Actions = &given
+	}
+	for flag, into := range map[string]func(){
+		"kind": func() { given := api.ConnectionKind(g.kind); request.Kind = &given }, "name": func() { request.Name = &g.label },
+		"role": func() { request.Roles = &g.roles }, "idle-timeout": func() { request.IdleTimeout = &g.idle },
+		"id": func() { request.ID = &g.id }, "auth-url": func() { request.AuthURL = &g.authURL }, "region": func() { request.Region = &g.region },
+	} {
+		if changed(flag) {
+			into()
+		}
+	}
+	if g.kind != string(api.ApplicationCredential) && !changed("secret-file") {
+		return request, nil
+	}
+	read, err := a.secret(cmd.Context(), "--secret-file", g.secret, "Secret of the application credential: ")
+	text := read.Reveal()
+	request.Secret = &text
+	return request, err
 }
