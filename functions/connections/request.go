@@ -2,7 +2,6 @@ package connections
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -26,7 +25,8 @@ type creation struct {
 	Region      *string                `json:"region"`
 	Actions     []domain.Permission    `json:"actions"`
 	Quota       domain.ConnectionQuota `json:"quota"`
-	UsableBy    []string               `json:"usable_by"`
+	Limits      *limitsRequest         `json:"limits"`
+	UsableBy    []usableEntry          `json:"usable_by"`
 	ExpiresAt   string                 `json:"expires_at"`
 	IdleTimeout *string                `json:"idle_timeout"`
 }
@@ -46,6 +46,7 @@ type wish struct {
 	domain.Connection
 	roles  []string      // of the trust
 	secret domain.Secret // of the application credential
+	names  []nameOf      // of UsableBy, which are still to be looked up
 }
 
 // wish checks all that can be checked without asking anybody. Whether the end is in the future only the database's clock knows.
@@ -68,7 +69,7 @@ func (c creation) wish(who domain.Identity) (w wish, err error) {
 	if err != nil {
 		return w, err
 	}
-	for _, check := range []func(*wish) error{c.permissions, c.quotas, c.users, c.times} {
+	for _, check := range []func(*wish) error{c.permissions, c.quotas, c.limit, c.users, c.times} {
 		if err := check(&w); err != nil {
 			return w, err
 		}
@@ -173,47 +174,6 @@ func (c creation) quotas(w *wish) error {
 		}
 	}
 	return nil
-}
-
-var (
-	// keystoneID is the form of the ids that Keystone itself makes: 32 digits of what it stores, 64 of what is in LDAP or federated.
-	keystoneID = regexp.MustCompile(`^([0-9a-f]{32}|[0-9a-f]{64})$`)
-	// otherID is the form of ids that a backend of its own may have.
-	otherID = regexp.MustCompile(`^[0-9A-Za-z-]{1,64}$`)
-)
-
-// users takes the ids of usable_by. A repeated one counts once.
-func (c creation) users(w *wish) error {
-	if len(c.UsableBy) > domain.MaxUsableBy {
-		return apperr.InvalidField("usable_by", fmt.Sprintf("has %d ids: must be %d at most", len(c.UsableBy), domain.MaxUsableBy))
-	}
-	for n, id := range c.UsableBy {
-		if !w.isID(id) {
-			return badID(fmt.Sprintf("usable_by[%d]", n), id)
-		}
-		if !slices.Contains(w.UsableBy, id) {
-			w.UsableBy = append(w.UsableBy, id)
-		}
-	}
-	return nil
-}
-
-// isID says whether a text has the form of an id of this Keystone. Where its ids are others than those that Keystone makes, the ids of
-// whoever delegates are, too.
-func (w *wish) isID(text string) bool {
-	own := keystoneID.MatchString(w.UserID) && keystoneID.MatchString(w.ProjectID)
-	return keystoneID.MatchString(text) || !own && otherID.MatchString(text)
-}
-
-// badID refuses what may be a name: nobody could act through the connection, and whoever gets that text as his id later could.
-func badID(field, text string) error {
-	name := text
-	if !otherID.MatchString(name) {
-		name = "NAME"
-	}
-	return apperr.InvalidField(field, fmt.Sprintf(
-		"%.100q is not the id of a user or a project (32 or 64 digits 0-9 and a-f): `openstack user show -f value -c id %s` prints that of a user, "+
-			"`openstack project show -f value -c id %s` that of a project", text, name, name))
 }
 
 func (c creation) times(w *wish) error {
