@@ -92,3 +92,11 @@ func checkLimits(w wish, region string) error {
 	return apperr.InvalidField("limits.regions", fmt.Sprintf("does not have %q, the region that the connection acts in, but %s",
 		region, strings.Join(w.Limits.Regions, ", ")), region)
 }
+
+// regionOf is where the connection acts; "" when that is not known.
+func (s service) regionOf(w wish) string {
+	if w.AuthURL == "" && w.Region == "" {
+		return s.cloud.Region()
+	}
+	return w.Region
+}

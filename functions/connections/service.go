@@ -161,14 +161,6 @@ func (s service) credential(ctx context.Context, who domain.Identity, w wish) (s
 	return s.keep(ctx, w.Connection)
 }
 
-// regionOf is where the connection acts; "" when that is not known.
-func (s service) regionOf(w wish) string {
-	if w.AuthURL == "" && w.Region == "" {
-		return s.cloud.Region()
-	}
-	return w.Region
-}
-
 // suffices refuses an application credential that only reads when the actions need more. Other roles than reader have the cloud's own
 // names and rights, so what they are good for is seen when they are used.
 func suffices(as domain.ActsAs, actions []domain.Permission) error {

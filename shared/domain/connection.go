@@ -82,7 +82,7 @@ type Connection struct {
 	Limits       ConnectionLimits
 	UsableBy     []string       // ids of users and projects that may act through it, besides who delegated
 	UsableNames  []UsableByName // of those that were given by name
-	Flavors      []Flavor // those of its cloud, as the delegation sees them
+	Flavors      []Flavor       // those of its cloud, as the delegation sees them
 	Status       ConnectionStatus
 	Reason       string // why it ended, in our words
 

@@ -52,10 +52,22 @@ func checkLimit(field, what, value string, allowed []string, names ...string) er
 	if len(allowed) == 0 || slices.ContainsFunc(names, func(name string) bool { return name != "" && slices.Contains(allowed, name) }) {
 		return nil
 	}
-	e := apperr.InvalidField(field, fmt.Sprintf("the connection does not allow the %s %.100q", what, value), allowed...)
+	return NotAllowed(field, what, value, allowed)
+}
+
+// NotAllowed refuses a value that the limits of a connection do not have.
+func NotAllowed(field, what, value string, allowed []string) error {
+	only := strings.Join(allowed[:min(len(allowed), maxAllowed)], ", ")
+	if len(allowed) > maxAllowed {
+		only += ", ..."
+	}
+	e := apperr.InvalidField(field, fmt.Sprintf("the connection does not allow the %s %.100q, only %s", what, value, only), allowed...)
 	e.Code = apperr.Forbidden
 	return e
 }
+
+// maxAllowed is how many values the text of an error has, which may be all that is stored of it.
+const maxAllowed = 10
 
 // AllowedFlavors are those of the flavors that may be used.
 func (l ConnectionLimits) AllowedFlavors(flavors []Flavor) []Flavor {

@@ -1,0 +1,39 @@
+package runconnections
+
+import (
+	"fmt"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// withinLimits holds what the servers are made of, now that it is known by id, against the connection's limits, which may be others than
+// when the order was taken.
+func (p preparing) withinLimits(order domain.Order, places []int) error {
+	limits := p.connection.Limits
+	if err := limits.CheckRegion("connection_id", p.regionOf(p.connection)); err != nil {
+		return err
+	}
+	for _, n := range places {
+		spec := order.Instances[n].Spec
+		if err := limits.CheckFlavor("flavor", spec.FlavorID, spec.FlavorName); err != nil {
+			return err
+		}
+		if err := limits.CheckImage("image", spec.ImageID); err != nil {
+			return err
+		}
+		for k, id := range spec.NetworkIDs {
+			if err := limits.CheckNetwork(fmt.Sprintf("networks[%d]", k), id); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// regionOf is where a connection acts; "" when that is not known.
+func (s *service) regionOf(c domain.Connection) string {
+	if c.Remote() {
+		return c.Region
+	}
+	return s.region
+}
