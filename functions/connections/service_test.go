@@ -15,6 +15,8 @@ import (
 // fakeCloud stands for another cloud that has several regions, and for a Keystone and a database that fail at a moment of the
 // test's choice: the sandbox has one region and cannot be made to fail for one call. Only what is asked of it is tested here.
 type fakeCloud struct {
+	naming
+
 	flavors, login, trust, untrust, store, hidden error
 
 	end   time.Time // of the application credential
@@ -24,6 +26,8 @@ type fakeCloud struct {
 func (f *fakeCloud) note(call string) { f.calls = append(f.calls, call) }
 
 func (f *fakeCloud) As(domain.Secret, string) session { return f }
+
+func (f *fakeCloud) Region() string { return "" }
 
 func (f *fakeCloud) Home(authURL, _ string) (sameCloud, sameRegion bool) { return authURL == "", true }
 

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/auth"
@@ -28,10 +29,15 @@ type answer struct {
 	Zones          []domain.Zone            `json:"zones,omitzero"`
 	Quota          *domain.Quota            `json:"quota,omitempty"`
 	Errors         map[string]httpx.Problem `json:"errors,omitempty"`
+
+	// Through a connection only:
+	AsOf      *time.Time `json:"as_of,omitempty"`
+	Age       *int       `json:"age_seconds,omitempty"`
+	Truncated []string   `json:"truncated,omitempty"`
 }
 
 func (h handler) list(r *http.Request) (answer, error) {
-	query, err := httpx.ReadQuery(r, "kinds", "region")
+	query, err := httpx.ReadQuery(r, "kinds", "region", "connection_id")
 	if err != nil {
 		return answer{}, err
 	}
@@ -42,6 +48,9 @@ func (h handler) list(r *http.Request) (answer, error) {
 	who, token, err := auth.Project(r.Context())
 	if err != nil {
 		return answer{}, err
+	}
+	if text := query.Text("connection_id"); text != "" {
+		return h.through(r.Context(), who, text, query.Text("region"), wanted)
 	}
 	found, err := h.svc.List(r.Context(), who, token, query.Text("region"), wanted)
 	if err != nil {

@@ -70,8 +70,8 @@ type service struct {
 	instances   instanceStore
 	seal        opener
 	wake        func(functions ...string)
-	region      string // of this cloud; "" = its only one
-	seeing      bool   // what can be ordered through a connection is read with each check
+	region      string                                       // of this cloud; "" = its only one
+	seeing      bool                                         // what can be ordered through a connection is read with each check
 	pending     func(ctx context.Context, revocations int64) // for the operator
 
 	workers *workers
