@@ -62,14 +62,17 @@ func (s service) DryRunThrough(ctx context.Context, who domain.Identity, w wish)
 func (r *report) checkThrough(c domain.Connection, w wish, specs []domain.LaunchSpec, seen domain.SeenResources) {
 	acts := domain.Identity{Roles: c.ActsAs.Roles}
 	var need domain.Need
+	unknown := false // a name means nothing
 	for n, spec := range specs {
 		i, f := w.items[n], resolved{spec: spec}
 		f.flavor = domain.Flavor{ID: spec.FlavorID, Name: spec.FlavorName, VCPUs: spec.VCPUs, RAMMB: spec.RAMMB, DiskGB: spec.DiskGB}
-		if r.seenImage(c, i, &f, seen) {
+		if hasImage, hasNetworks := r.seenImage(c, i, &f, seen), r.seenNetworks(c, i, &f, seen); !hasImage || !hasNetworks {
+			unknown = true
+		}
+		if f.image.ID != "" {
 			r.checkImage(i, f)
 		}
 		r.checkDisk(acts, i, f)
-		r.seenNetworks(c, i, &f, seen)
 		r.checkNetworks(acts, f.networks, seen.Networks)
 		answer := resolvedAnswer{Name: i.name, FlavorID: spec.FlavorID, ImageID: f.image.ID}
 		for _, network := range f.networks {
@@ -77,6 +80,9 @@ func (r *report) checkThrough(c domain.Connection, w wish, specs []domain.Launch
 		}
 		r.Resolved = append(r.Resolved, answer)
 		need.Add(spec)
+	}
+	if unknown {
+		r.Resolved = nil
 	}
 	r.checkConnectionQuota(c, w, need)
 	switch {
@@ -102,25 +108,25 @@ func notSeen(what string, seen domain.SeenResources, kind string) string {
 	return withTheOrder + ": only a part of the " + kind + " is known"
 }
 
-// seenImage looks the image up in what was read. One that is not listed may be a community image, if an id is given.
-func (r *report) seenImage(c domain.Connection, i item, f *resolved, seen domain.SeenResources) (known bool) {
+// seenImage looks the image up in what was read; ok is false when the name means nothing. One that is not listed may be a community image, if an id is given.
+func (r *report) seenImage(c domain.Connection, i item, f *resolved, seen domain.SeenResources) (ok bool) {
 	image, err := ordering.PickAllowedImage(ordering.ImagesNamed(seen.Images, i.image.Value), i.image, c.Limits)
 	switch missing := apperr.CodeOf(err) == apperr.Invalid || apperr.CodeOf(err) == apperr.Forbidden; {
 	case err == nil:
 		f.image = image
-		return true
 	case missing && (!seen.Has(domain.SeenImages) || seen.IsCut(domain.SeenImages)):
 		r.unchecked(i.image.Field, notSeen("the images", seen, domain.SeenImages))
 	case missing && isID(i.image.Value) && c.Limits.CheckImage(i.image.Field, i.image.Value) == nil:
 		r.unchecked(i.image.Field, withTheOrder+": no image of this id is listed, but it may be a community image")
 	default:
 		r.noteOnce(err)
+		return false
 	}
-	return false
+	return true
 }
 
-// seenNetworks looks the networks up in what was read.
-func (r *report) seenNetworks(c domain.Connection, i item, f *resolved, seen domain.SeenResources) {
+// seenNetworks looks the networks up in what was read; ok is false when a name means nothing.
+func (r *report) seenNetworks(c domain.Connection, i item, f *resolved, seen domain.SeenResources) (ok bool) {
 	chosen, err := ordering.PickAllowedNetworks(seen.Networks, i.networks, c.Limits)
 	switch {
 	case !seen.Has(domain.SeenNetworks) || err != nil && seen.IsCut(domain.SeenNetworks):
@@ -136,9 +142,11 @@ func (r *report) seenNetworks(c domain.Connection, i item, f *resolved, seen dom
 		}
 	case err != nil:
 		r.noteOnce(err)
+		return false
 	default:
 		f.networks = chosen
 	}
+	return true
 }
 
 // noteOnce takes an error that names fields into the report, once.
