@@ -175,7 +175,7 @@ func TestOtherIDs(t *testing.T) {
 		{"jdoe", hex, "a b", false},
 	} {
 		w := wish{Connection: domain.Connection{UserID: tc.user, ProjectID: tc.project}}
-		if err := (creation{UsableBy: []string{tc.id}}).users(&w); (err == nil) != tc.taken {
+		if err := (creation{UsableBy: []usableEntry{{id: tc.id}}}).users(&w); (err == nil) != tc.taken {
 			t.Errorf("%s of %s names %q: %v", tc.user, tc.project, tc.id, err)
 		}
 	}
