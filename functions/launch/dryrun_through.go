@@ -34,15 +34,9 @@ func (s service) DryRunThrough(ctx context.Context, who domain.Identity, w wish)
 			return report{}, err
 		}
 	}
-	seen, age, found, err := ordering.Seen(ctx, s.connections, s.wake, c)
+	seen, err := s.seen(ctx, c, now, &out)
 	if err != nil {
 		return report{}, err
-	}
-	if found {
-		out.AsOf = &seen.AsOf
-	}
-	if age > domain.SeenStale {
-		out.unchecked("connection_id", fmt.Sprintf("what has changed in the connection's cloud for %s: it was not read since", age.Round(time.Minute)))
 	}
 	if sized {
 		out.checkThrough(c, w, specs, seen)
@@ -55,6 +49,21 @@ func (s service) DryRunThrough(ctx context.Context, who domain.Identity, w wish)
 	}
 	out.OK = len(out.Problems) == 0
 	return out, nil
+}
+
+// seen is what was read through the connection; nothing, where nothing can be ordered.
+func (s service) seen(ctx context.Context, c domain.Connection, now time.Time, r *report) (domain.SeenResources, error) {
+	if c.Permits(now, domain.MayAllocate) != nil {
+		return domain.SeenResources{}, nil
+	}
+	seen, age, found, err := ordering.Seen(ctx, s.connections, s.wake, c)
+	if found {
+		r.AsOf = &seen.AsOf
+	}
+	if age > domain.SeenStale {
+		r.unchecked("connection_id", fmt.Sprintf("what has changed in the connection's cloud for %s: it was not read since", age.Round(time.Minute)))
+	}
+	return seen, err
 }
 
 // checkThrough holds the servers, whose sizes are known, against what was read through the connection, and against its quota and that of
@@ -86,9 +95,9 @@ func (r *report) checkThrough(c domain.Connection, w wish, specs []domain.Launch
 	}
 	r.checkConnectionQuota(c, w, need)
 	switch {
+	case w.spec.Reuse: // idle servers count already
 	case seen.Quota == nil:
 		r.unchecked(w.count, notSeen("the quota of the connection's project", seen, domain.SeenQuota))
-	case w.spec.Reuse:
 	default:
 		r.checkNeed(w.count, *seen.Quota, need)
 	}

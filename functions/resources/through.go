@@ -24,7 +24,10 @@ const retrySeen = 5 * time.Second
 
 // Through gives what can be ordered through a connection, as run-connections read it last: this function cannot open what is delegated.
 func (s service) Through(ctx context.Context, who domain.Identity, id uuid.UUID) (seen domain.SeenResources, age time.Duration, err error) {
-	c, _, err := s.connections.Usable(ctx, who, id)
+	c, now, err := s.connections.Usable(ctx, who, id)
+	if err == nil {
+		err = c.Permits(now, domain.MayAllocate)
+	}
 	if err != nil {
 		return seen, 0, err
 	}

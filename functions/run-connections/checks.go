@@ -3,6 +3,7 @@ package runconnections
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
@@ -56,7 +57,7 @@ func (s *service) check(ctx context.Context, c domain.Connection) {
 	began := time.Now()
 	err := s.cloud.check(ctx, c)
 	if err == nil {
-		if s.seeing {
+		if s.seeing && slices.Contains(c.Actions, domain.MayAllocate) { // else nothing can be ordered
 			s.see(ctx, c)
 		}
 		return
