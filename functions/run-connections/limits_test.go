@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/testkit"
@@ -90,5 +91,17 @@ func TestWhatIsSeen(t *testing.T) {
 	}
 	if _, _, found, err := store.Seen(t.Context(), w.ID, start.ID); found || err != nil {
 		t.Errorf("through a connection that orders nothing: %t %v", found, err)
+	}
+}
+
+// TestLimitsOfDeployments: an image that is not allowed is put on no server, whether it was asked for or the server has it.
+func TestLimitsOfDeployments(t *testing.T) {
+	t.Parallel()
+	a := acting{connection: domain.Connection{Limits: domain.ConnectionLimits{Images: []string{"i1"}}}} // without a cloud: it is not asked
+	for _, tc := range []struct{ wanted, has string }{{"i2", "i1"}, {"", "i2"}} {
+		err := a.rebuild(t.Context(), domain.Server{Image: &domain.ImageRef{ID: tc.has}}, domain.DelegatedDeploy{ImageID: tc.wanted})
+		if apperr.CodeOf(err) != apperr.Forbidden {
+			t.Errorf("%+v: %v", tc, err)
+		}
 	}
 }
