@@ -40,9 +40,10 @@ func TestResourcesThroughAConnection(t *testing.T) {
 	if due := testkit.Scalar[bool](t, testkit.Connect(t, database), "select next_check_at <= now() from connections"); !due {
 		t.Error("its check is not due")
 	}
+	image := domain.Image{ID: "i1", Name: "cirros", Status: "active", Visibility: "public"}
 	seen := domain.SeenResources{
-		Flavors:   []domain.Flavor{{ID: "1", Name: "tiny"}, {ID: "2", Name: "small"}},
-		Images:    []domain.Image{{ID: "i1", Name: "cirros"}, {ID: "i2", Name: "debian"}},
+		Flavors:   []domain.Flavor{{ID: "1", Name: "tiny", VCPUs: 1}, {ID: "2", Name: "small", VCPUs: 1}},
+		Images:    []domain.Image{image, {ID: "i2", Name: "debian"}},
 		Quota:     &domain.Quota{Instances: domain.QuotaItem{Max: 3}},
 		Truncated: []string{domain.SeenFlavors}, Problems: map[string]domain.Problem{domain.SeenNetworks: {Code: "unavailable", Detail: "neutron cannot be reached"}},
 	}
