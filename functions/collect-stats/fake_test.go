@@ -68,6 +68,8 @@ func (f *fakeCloud) Projects(context.Context, string) ([]domain.Project, error) 
 	return f.projects, f.call("projects", "")
 }
 
+func (f *fakeCloud) KnowsProject(_ context.Context, id string) error { return f.call("knows", id) }
+
 func (f *fakeCloud) In(_ context.Context, projectID string) (session, error) {
 	return f, f.call("in", projectID)
 }

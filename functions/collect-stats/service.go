@@ -17,6 +17,7 @@ import (
 type session interface {
 	census
 	Projects(ctx context.Context, domainID string) ([]domain.Project, error)
+	KnowsProject(ctx context.Context, id string) error
 	In(ctx context.Context, projectID string) (session, error)
 }
 
@@ -29,6 +30,8 @@ type (
 		Due(ctx context.Context, kind, key string, from time.Time) (counted bool, recheck time.Time, err error)
 		See(ctx context.Context, projects []domain.Project, first, last time.Time) error
 		Known(ctx context.Context, from time.Time) (map[string]map[time.Time]bool, error)
+		Lacking(ctx context.Context, first, last time.Time) (projectIDs []string, err error)
+		Excuse(ctx context.Context, projectID string, first, last time.Time) error
 		Insert(ctx context.Context, counts []domain.HourCount) error
 		Undecided(ctx context.Context, from time.Time) ([]domain.HourCount, error)
 		Refine(ctx context.Context, counts []domain.RefinedCount) error

@@ -84,6 +84,9 @@ func (s service) count(ctx context.Context, now, slot time.Time) (unread, err er
 	if err := s.stats.See(ctx, w.projects, hours[0], slot); err != nil {
 		return nil, err
 	}
+	if err := s.excuseGone(ctx, w.cloud, w.projects, hours[0], slot); err != nil {
+		return nil, err
+	}
 	if w.known, err = s.stats.Known(ctx, hours[0]); err != nil {
 		return nil, err
 	}

@@ -31,10 +31,10 @@ func TestCredentials(t *testing.T) {
 	for what, tc := range map[string]struct{ body, field, says string }{
 		"a wrong secret":               {handing(id, wrong(secret), ""), "secret", "does not accept"},
 		"another's secret":             {handing(id, foreignSecret, ""), "secret", "does not accept"},
-		"an id that there is not":      {handing("nope", secret, ""), "id", "does not accept"},
+		"an unknown id":                {handing("nope", secret, ""), "id", "does not accept"},
 		"another project's":            {handing(foreignID, foreignSecret, ""), "id", other.ID},
 		"a cloud that nobody listed":   {handing(id, secret, `, "auth_url": "http://127.0.0.1:1/v3"`), "auth_url", "unknown cloud"},
-		"a region that there is not":   {handing(id, secret, `, "region": "nowhere"`), "", ""},
+		"an unknown region":            {handing(id, secret, `, "region": "nowhere"`), "", ""},
 		"one that may not see flavors": {limited(t, p, domain.AccessRule{Service: "compute", Method: "GET", Path: "/v2.1/servers"}), "id", "access-rules"},
 	} {
 		a := app.Post(t, "/v1/connections", tc.body)

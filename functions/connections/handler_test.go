@@ -202,7 +202,7 @@ func TestNoTrust(t *testing.T) {
 	}
 	nobody, _, _, _ := started(t, map[string]string{"TRUSTEE_USER_ID": "nobody"})
 	if a := nobody.As(p.Token(t)).Post(t, "/v1/connections", asking("trust", "")); a.Status != 501 || !strings.Contains(string(a.Body), "TRUSTEE_USER_ID") {
-		t.Errorf("to a user that there is not: %d %s", a.Status, a.Body)
+		t.Errorf("to an unknown user: %d %s", a.Status, a.Body)
 	}
 	if n := testkit.Scalar[int](t, conn, "select count(*)::int from connections"); n != made || len(p.Trusts(t)) != made {
 		t.Errorf("%d are stored, and Keystone has %v", n, p.Trusts(t))

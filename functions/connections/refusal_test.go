@@ -131,7 +131,7 @@ func TestRefusals(t *testing.T) {
 }
 
 // TestVisibility: who is of the project sees everything, who may act through it what that takes, and everybody else the very same
-// answer as for a connection that there is not.
+// answer as for an unknown connection.
 func TestVisibility(t *testing.T) {
 	t.Parallel()
 	app, _, _, _ := started(t, nil)
@@ -164,7 +164,7 @@ func TestVisibility(t *testing.T) {
 			t.Errorf("%s is shown %s", tc.who, a.Body)
 		}
 		if tc.status == 404 && unnamed(a, c.ID.String()) != unnamed(client.Get(t, nowhere), none) {
-			t.Errorf("%s can tell it from one that there is not: %s", tc.who, a.Body)
+			t.Errorf("%s can tell it from an unknown one: %s", tc.who, a.Body)
 		}
 		for query, want := range map[string]bool{"": tc.listed, "?usable=true": tc.usables} {
 			if listed := bytes.Contains(client.Get(t, "/v1/connections"+query).Body, []byte(c.ID.String())); listed != want {

@@ -84,7 +84,7 @@ func TestAfterThreeDays(t *testing.T) {
 	testkit.SetClock(t, database, time.Now().Add(73*time.Hour))
 	later := testkit.Spawn(t, env(t, database))
 	later.Tick(t, "deliver-events")
-	testkit.Eventually(t, 5*time.Second, "the others hear that it is suspended", func() bool {
+	testkit.Eventually(t, 15*time.Second, "the others hear that it is suspended", func() bool {
 		later.Tick(t, "deliver-events")
 		return slices.Equal(statesOf(good, badID), []string{"suspended"}) && slices.Equal(statesOf(poisoned, badID), []string{"suspended"})
 	})

@@ -35,9 +35,9 @@ func TestWhoSeesAnOrderThrough(t *testing.T) {
 		"the owner, through the connection":     {owner, path + through, 200},
 		"a stranger":                            {stranger, path + through, 404},
 		"through another connection":            {d.app, path + "?connection_id=" + uuid.NewString(), 404},
-		"an order that there is not":            {d.app, "/v1/launch/" + uuid.NewString() + through, 404},
+		"an unknown order":                      {d.app, "/v1/launch/" + uuid.NewString() + through, 404},
 		"through something that is no id":       {d.app, path + "?connection_id=7", 400},
-		"with a parameter that there is not":    {d.app, path + through + "&x=y", 400},
+		"with an unknown parameter":             {d.app, path + through + "&x=y", 400},
 		"the owner, of an order that is absent": {owner, "/v1/launch/" + uuid.NewString(), 404},
 	} {
 		a := tc.client.Get(t, tc.path)

@@ -34,6 +34,8 @@ func TestResourcesOfAProject(t *testing.T) {
 	// Neutron hides router:external of the admin's network from demo.
 	if n := slices.IndexFunc(demo.Networks, func(n domain.Network) bool { return n.External }); n < 0 {
 		t.Errorf("no network is external: %+v", demo.Networks)
+	} else if slices.ContainsFunc(demo.Networks[n:], func(n domain.Network) bool { return !n.External }) {
+		t.Errorf("an external network, on which demo cannot launch, is listed before one on which it can: %+v", demo.Networks)
 	}
 	shared := slices.IndexFunc(demo.Networks, func(n domain.Network) bool { return n.ID == sandbox.NetworkID })
 	if shared < 0 || !demo.Networks[shared].Shared || len(demo.Networks[shared].Subnets) != 2 || demo.Networks[shared].Subnets[1].IPVersion != 6 {

@@ -64,7 +64,7 @@ func TestConnectAndLetGo(t *testing.T) {
 	}
 	otherID("while it is managed")
 	if status, _ := link(t, app, `{"server_id":%q}`, uuid.NewString()); status != 404 {
-		t.Errorf("a server that there is not: %d", status)
+		t.Errorf("an unknown server: %d", status)
 	}
 	var shown domain.Server
 	app.Get(t, "/v1/servers/"+id.String()).JSON(t, &shown)

@@ -99,7 +99,7 @@ func contains(keys [][]byte, key []byte) bool {
 	return false
 }
 
-// index is many, or a map of the keys when there is none yet.
+// index returns many, or a new map of the keys while many is nil.
 func index(many map[string]struct{}, keys [][]byte) map[string]struct{} {
 	if many != nil {
 		return many

@@ -240,7 +240,7 @@ func TestAnotherCloud(t *testing.T) {
 	}
 	session, _, _ := cloud.At(theirs.url, "r2").Credential(t.Context(), "c1", "s")
 	if _, err := session.Flavors(t.Context()); apperr.CodeOf(err) != apperr.Unsupported {
-		t.Errorf("a region that there is not: %v", err)
+		t.Errorf("an unknown region: %v", err)
 	}
 	if len(ours.calls) != 0 {
 		t.Errorf("our own cloud was asked for %s", ours.calls[0].URL)

@@ -1,8 +1,10 @@
 package openstack
 
 import (
+	"cmp"
 	"context"
 	"slices"
+	"strings"
 
 	"github.com/gophercloud/gophercloud/v2"
 	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/extensions/external"
@@ -22,8 +24,8 @@ func (s *Session) neutron(ctx context.Context) (*gophercloud.ServiceClient, erro
 	return s.client(ctx, "network", "v2.0/", "")
 }
 
-// Networks lists the networks that the project sees (its own, the shared and the external ones), with their
-// subnets.
+// Networks lists the networks that the project sees, with their subnets: first its own and the shared ones, then
+// the external ones, on which members usually cannot launch; each by name. Neutron lists them by id, at random.
 func (s *Session) Networks(ctx context.Context) ([]domain.Network, error) {
 	neutron, err := s.neutron(ctx)
 	if err != nil {
@@ -60,6 +62,16 @@ func (s *Session) Networks(ctx context.Context) ([]domain.Network, error) {
 			found[i].Subnets = list
 		}
 	}
+	slices.SortFunc(found, func(a, b domain.Network) int {
+		switch {
+		case a.External == b.External:
+			return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.ID, b.ID))
+		case b.External:
+			return -1
+		default:
+			return 1
+		}
+	})
 	return found, nil
 }
 

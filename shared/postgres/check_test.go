@@ -13,7 +13,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// claimCheck claims a check of our own cloud, which must be that of the connection; the zero one is none.
+// claimCheck claims a check of our own cloud and expects it to be of the connection want; uuid.Nil expects that no check is due.
 func claimCheck(t *testing.T, d postgres.Delegations, want uuid.UUID) {
 	t.Helper()
 	c, found, err := d.ClaimCheck(t.Context(), domain.RemoteCloud{}, time.Minute)

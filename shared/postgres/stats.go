@@ -146,6 +146,36 @@ func (s Stats) See(ctx context.Context, projects []domain.Project, first, last t
 	return classify(err)
 }
 
+const (
+	lackingSQL = `
+select distinct p.project_id
+from generate_series($1::timestamptz, $2::timestamptz, interval '1 hour') as h (hour)
+join stats_projects p on h.hour between p.first_hour and p.last_hour and not p.gaps @> h.hour
+left join stats_hourly c on c.project_id = p.project_id and c.hour = h.hour
+where c.hour is null order by 1`
+
+	excuseSQL = `
+update stats_projects p
+set gaps = p.gaps + coalesce((
+    select range_agg(tstzrange(h.hour, h.hour, '[]'))
+    from generate_series($2::timestamptz, $3::timestamptz, interval '1 hour') as h (hour)
+    where not exists (select from stats_hourly c where c.project_id = p.project_id and c.hour = h.hour)), '{}')
+where p.project_id = $1`
+)
+
+// Lacking lists the projects that are expected in an hour from first to last and have no count of it.
+func (s Stats) Lacking(ctx context.Context, first, last time.Time) (projectIDs []string, err error) {
+	rows, _ := s.DB.pool.Query(ctx, lackingSQL, first, last)
+	projectIDs, err = pgx.CollectRows(rows, pgx.RowTo[string])
+	return projectIDs, classify(err)
+}
+
+// Excuse stops expecting a project in the hours from first to last of which it has no count.
+func (s Stats) Excuse(ctx context.Context, projectID string, first, last time.Time) error {
+	_, err := s.DB.pool.Exec(ctx, excuseSQL, projectID, first, last)
+	return classify(err)
+}
+
 const seriesSQL = `
 with hours as (
     select generate_series($3::timestamptz, $4::timestamptz, interval '1 hour') as hour

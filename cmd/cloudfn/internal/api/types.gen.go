@@ -1477,7 +1477,9 @@ type Resources struct {
 	Flavors  *[]Flavor               `json:"flavors,omitempty"`
 	Images   *[]Image                `json:"images,omitempty"`
 	Keypairs *[]KeyPair              `json:"keypairs,omitempty"`
-	Networks *[]Network              `json:"networks,omitempty"`
+
+	// Networks External ones come last, each part by name.
+	Networks *[]Network `json:"networks,omitempty"`
 
 	// Quota What the project may use of compute, and uses.
 	Quota          *Quota           `json:"quota,omitempty"`

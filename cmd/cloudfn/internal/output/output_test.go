@@ -59,7 +59,7 @@ func TestFormats(t *testing.T) {
 	}
 	p := Printer{Out: &bytes.Buffer{}, Format: "table", Columns: []string{"nonsense"}}
 	if _, ok := errors.AsType[ColumnError](List(&p, nil, nil, thingColumns)); !ok {
-		t.Error("a column that there is not is not refused")
+		t.Error("an unknown column is not refused")
 	}
 	p = Printer{Out: &bytes.Buffer{}, Format: "yaml", Columns: []string{"name", "nonsense"}}
 	if refused, ok := errors.AsType[ColumnError](List(&p, nil, nil, thingColumns)); !ok || refused.Column != "nonsense" {
