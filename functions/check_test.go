@@ -44,7 +44,6 @@ func TestCheck(t *testing.T) {
 		"a database":                    {map[string]string{"DATABASE_URL": "postgres://u:" + password + "@127.0.0.1:1/x"}, "DATABASE_URL", []string{"refused"}},
 		"a project to serve":            {map[string]string{"ALLOWED_DOMAINS": "nowhere", "OS_USERNAME": "admin", "OS_PROJECT_NAME": "admin", "TRUSTEE_USER_ID": ""}, "ALLOWED_DOMAINS", []string{"nowhere"}},
 		"another cloud":                 {map[string]string{"CONNECTION_CLOUDS": testkit.KeystoneURL(t) + ",http://127.0.0.1:1/v3;region=R"}, "CONNECTION_CLOUDS", []string{"entry 2", "127.0.0.1:1", "refused"}},
-		"an account for names":          {map[string]string{"LOOKUP_OS_USERNAME": "nobody", "LOOKUP_OS_PASSWORD": password, "LOOKUP_OS_DOMAIN_NAME": "Default"}, "LOOKUP_OS_USERNAME", []string{"cannot log in", "reader"}},
 		"an upstream":                   {map[string]string{"WAKE_URL": "http://{function}.invalid"}, "WAKE_URL", []string{"cannot be reached"}},
 	} {
 		t.Run(name, func(t *testing.T) {

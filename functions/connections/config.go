@@ -23,10 +23,6 @@ type Config struct {
 	Remotes openstack.RemotesConfig
 
 	Seal seal.ConnectionConfig
-	// Lookup is an account that looks up the names of usable_by for those whom Keystone does not let do that.
-	Lookup openstack.LookupConfig
-	// AllowedDomains are those in which it does. All of them when there is none.
-	AllowedDomains []string `env:"ALLOWED_DOMAINS"`
 }
 
 // trusteeID is what Keystone's ids of users look like: 32 or 64 hexadecimal digits by default, other letters with other backends.
@@ -40,9 +36,6 @@ func (c Config) Validate() error {
 	if err := c.Remotes.Validate(); err != nil {
 		return err
 	}
-	if err := c.Lookup.Validate(); err != nil {
-		return err
-	}
 	return c.Seal.Validate()
 }
 
@@ -53,17 +46,10 @@ func build(cfg Config, d run.Deps) ([]httpx.Route, error) {
 	if err := d.Cloud.AddRemotes(cfg.Remotes); err != nil {
 		return nil, err
 	}
-	s := service{
+	return routes(service{
 		store: stored{postgres.Connections{DB: d.DB}, postgres.Delegations{DB: d.DB}}, cloud: clouds{d.Cloud}, key: key,
 		trustee: cfg.Trustee, clouds: cfg.Remotes.URLs(), wake: d.Wake,
-		lookupDomains: cfg.AllowedDomains,
-	}
-	if account := d.Cloud.Lookup(cfg.Lookup); account != nil {
-		s.lookup = func(ctx context.Context, do func(n naming, domainID string) error) error {
-			return account.Do(ctx, func(in *openstack.Session, domainID string) error { return do(in, domainID) })
-		}
-	}
-	return routes(s), nil
+	}), nil
 }
 
 // stored is the part of the database that this function needs.

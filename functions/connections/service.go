@@ -55,9 +55,6 @@ type service struct {
 	trustee string   // the user to whom trusts are made; "" = there are none
 	clouds  []string // the other clouds that there may be connections to
 	wake    func(functions ...string)
-
-	lookup        lookup   // nil = there is no account for names
-	lookupDomains []string // in which that looks; empty = in all that it may see
 }
 
 // What is taken back is so also when the caller has hung up.

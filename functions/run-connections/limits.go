@@ -1,10 +1,6 @@
 package runconnections
 
-import (
-	"fmt"
-
-	"github.com/cloudfn/cloudfn/shared/domain"
-)
+import "github.com/cloudfn/cloudfn/shared/domain"
 
 // withinLimits holds what the servers are made of, now that it is known by id, against the connection's limits, which may be others than
 // when the order was taken.
@@ -14,17 +10,8 @@ func (p preparing) withinLimits(order domain.Order, places []int) error {
 		return err
 	}
 	for _, n := range places {
-		spec := order.Instances[n].Spec
-		if err := limits.CheckFlavor("flavor", spec.FlavorID, spec.FlavorName); err != nil {
+		if err := limits.CheckSpec(order.Instances[n].Spec); err != nil {
 			return err
-		}
-		if err := limits.CheckImage("image", spec.ImageID); err != nil {
-			return err
-		}
-		for k, id := range spec.NetworkIDs {
-			if err := limits.CheckNetwork(fmt.Sprintf("networks[%d]", k), id); err != nil {
-				return err
-			}
 		}
 	}
 	return nil

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/google/uuid"
+
 	"github.com/cloudfn/cloudfn/shared/apperr"
 )
 
@@ -45,6 +47,28 @@ func (l ConnectionLimits) CheckFlavor(field, id, name string) error {
 // CheckRegion refuses a region that may not be used; "" is one that is not known.
 func (l ConnectionLimits) CheckRegion(field, region string) error {
 	return checkLimit(field, "region", region, l.Regions, region)
+}
+
+// CheckSpec refuses what a server is to be made of and may not be. An image that is still a name is not checked: nobody knows yet which it is.
+func (l ConnectionLimits) CheckSpec(s LaunchSpec) error {
+	if err := l.CheckFlavor("flavor", s.FlavorID, s.FlavorName); err != nil {
+		return err
+	}
+	image := s.ImageID
+	if image == "" && uuid.Validate(s.ImageRef) == nil {
+		image = s.ImageRef
+	}
+	if image != "" {
+		if err := l.CheckImage("image", image); err != nil {
+			return err
+		}
+	}
+	for n, id := range s.NetworkIDs {
+		if err := l.CheckNetwork(fmt.Sprintf("networks[%d]", n), id); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // checkLimit refuses a value of which none of the names is allowed.

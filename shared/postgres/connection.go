@@ -208,9 +208,11 @@ func (c Connections) End(
 	return n == 1, classify(err)
 }
 
-// admit refuses what the connection does not permit, or what does not fit its quota besides what runs already. It locks the
-// connection, so that two cannot both be the last that fits, and notes that it is used.
-func admit(ctx context.Context, tx pgx.Tx, projectID string, id uuid.UUID, permission domain.Permission, more domain.Need) error {
+// admit refuses what the connection does not permit, what does not fit its quota besides what runs already, and specs of new servers that
+// its limits do not allow. It locks the connection, so that two cannot both be the last that fits, and notes that it is used.
+func admit(
+	ctx context.Context, tx pgx.Tx, projectID string, id uuid.UUID, permission domain.Permission, more domain.Need, specs ...domain.LaunchSpec,
+) error {
 	rows, _ := tx.Query(ctx, "select "+connectionColumns+", clock_timestamp() from connections where project_id = $1 and id = $2 for no key update", projectID, id)
 	var now time.Time
 	connection, err := pgx.CollectExactlyOneRow(rows, func(row pgx.CollectableRow) (domain.Connection, error) {
@@ -224,6 +226,11 @@ func admit(ctx context.Context, tx pgx.Tx, projectID string, id uuid.UUID, permi
 	}
 	if err := connection.Permits(now, permission); err != nil {
 		return err
+	}
+	for _, spec := range specs {
+		if err := connection.Limits.CheckSpec(spec); err != nil {
+			return err
+		}
 	}
 	inUse, err := used(ctx, tx, projectID, id) // a statement of its own: it sees what the last holder of the lock has written
 	if err != nil {

@@ -37,9 +37,6 @@ func (t *trial) run(ctx context.Context) {
 	if t.cloud != nil {
 		t.tryCloud(ctx)
 	}
-	if t.cloud != nil && t.reads("LOOKUP_OS_USERNAME") && t.value("LOOKUP_OS_USERNAME") != "" {
-		t.tryLookup(ctx)
-	}
 	t.tryKeys(ctx, "SEAL", t.db.CallbackKeys)
 	t.tryKeys(ctx, "CONNECTION", t.db.ConnectionKeys)
 }
@@ -93,20 +90,6 @@ func (t *trial) account(ctx context.Context) (*openstack.Account, error) {
 		return nil, nil //nolint:nilnil // clouds.yaml of a function without an account says only where the cloud is
 	}
 	return account, err
-}
-
-// tryLookup logs in with the account that looks names up.
-func (t *trial) tryLookup(ctx context.Context) {
-	cfg, err := load[openstack.LookupConfig](ctx, t.env)
-	if err != nil {
-		return // reading the settings has said so
-	}
-	switch err := t.cloud.Lookup(cfg).Do(ctx, func(*openstack.Session, string) error { return nil }); apperr.CodeOf(err) {
-	case "":
-		t.notes["LOOKUP_OS_USERNAME"] = cfg.Username + " may log in"
-	default:
-		t.fault("LOOKUP_OS_USERNAME", "cannot log in: correct it, LOOKUP_OS_PASSWORD, the domains, or give it the role reader there: "+err.Error())
-	}
 }
 
 func (t *trial) accountVariable() string {

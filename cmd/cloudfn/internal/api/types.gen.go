@@ -764,8 +764,9 @@ type ConnectionRequest struct {
 
 	// UsableBy The users and projects that may act through it, besides the caller. Of a project it is every user with a role
 	// that may do more than read. An id has 32 or 64 hexadecimal digits, but for a Keystone whose ids have another form.
-	// Names (20 at most) are looked up when the connection is made, and it is for their ids from then on: with the caller's token, and
-	// with an account for that where the operator has set one up. Where neither may know, it is a 400 that says how to find the id.
+	// Names (20 at most) are looked up when the connection is made, with the caller's token, and it is for their ids from then on. By
+	// Keystone's default policy a member finds the projects in which he has a role, and an administrator all users and projects. For
+	// any other name it is a 400 that says how to find the id.
 	UsableBy *[]UsableEntry `json:"usable_by,omitempty"`
 }
 
