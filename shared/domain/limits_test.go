@@ -33,6 +33,15 @@ func TestConnectionLimits(t *testing.T) {
 		{"another flavor", func(l domain.ConnectionLimits) error { return l.CheckFlavor("flavor", "f3", "large") }, false},
 		{"a region", func(l domain.ConnectionLimits) error { return l.CheckRegion("region", "west") }, true},
 		{"another region", func(l domain.ConnectionLimits) error { return l.CheckRegion("region", "east") }, false},
+		{"a spec", func(l domain.ConnectionLimits) error {
+			return l.CheckSpec(domain.LaunchSpec{FlavorID: "f1", ImageID: some.Images[0], ImageRef: "i2", NetworkIDs: []string{"n1", "n2"}})
+		}, true},
+		{"a spec whose image is a name", func(l domain.ConnectionLimits) error {
+			return l.CheckSpec(domain.LaunchSpec{FlavorID: "f1", ImageRef: "debian"})
+		}, true},
+		{"a spec of another network", func(l domain.ConnectionLimits) error {
+			return l.CheckSpec(domain.LaunchSpec{FlavorID: "f1", NetworkIDs: []string{"n1", "n3"}})
+		}, false},
 		{"a region that is not known", func(l domain.ConnectionLimits) error { return l.CheckRegion("region", "") }, false},
 	} {
 		if err := tc.check(none); err != nil {

@@ -18,7 +18,6 @@ import (
 func TestLimitsHoldUnderTheLock(t *testing.T) {
 	t.Parallel()
 	l := newLender(t)
-	const waits = "select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')"
 	byID, onNetwork := func(o *domain.Order) { o.Instances[1].Spec.ImageRef = debian }, func(o *domain.Order) {
 		o.Instances[1].Spec.NetworkIDs = []string{uuid.NewString()}
 	}
@@ -40,7 +39,7 @@ func TestLimitsHoldUnderTheLock(t *testing.T) {
 		if o.Spec.Reuse = tc.reuse; tc.change != nil {
 			tc.change(&o)
 		}
-		err := l.placeWhile(t, o, waits, "update connections set limits = $2 where id = $1", c.ID, tc.limits)
+		err := l.placeWhile(t, o, "update connections set limits = $2 where id = $1", c.ID, tc.limits)
 		if tc.field == "" {
 			if err != nil {
 				t.Errorf("%s: %v", name, err)
@@ -61,7 +60,7 @@ func TestLimitsHoldUnderTheLock(t *testing.T) {
 }
 
 // placeWhile places an order while another session changes its connection, whose transaction ends when the order waits for it.
-func (l lender) placeWhile(t *testing.T, o domain.Order, waits, sql string, args ...any) error {
+func (l lender) placeWhile(t *testing.T, o domain.Order, sql string, args ...any) error {
 	t.Helper()
 	tx, err := l.conn.BeginTx(t.Context(), pgx.TxOptions{})
 	if err != nil {
@@ -70,6 +69,7 @@ func (l lender) placeWhile(t *testing.T, o domain.Order, waits, sql string, args
 	if _, err := tx.Exec(t.Context(), sql, args...); err != nil {
 		t.Fatal(err)
 	}
+	const waits = "select exists (select from pg_locks where not granted and transactionid = pg_current_xact_id()::xid)"
 	placed := make(chan error, 1)
 	go func() {
 		_, err := l.PlaceDelegated(t.Context(), o)

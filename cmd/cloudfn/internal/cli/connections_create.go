@@ -34,7 +34,7 @@ A trust is made in Keystone with your own login. An application credential is on
 file, from stdin, or from the terminal, and never from the command line.`,
 		Example: `  cloudfn connections create --kind trust --name "build machines" --actions allocate,start,stop --quota-instances 3 --usable-by USER_ID --expires 24h
   cloudfn connections create --kind application_credential --id ID --secret-file secret --actions allocate,deallocate --expires 2027-01-01T00:00:00Z
-  cloudfn connections create --kind trust --actions allocate,start --flavor m1.small --network NETWORK_ID --usable-by user:joe --expires 7d`,
+  cloudfn connections create --kind trust --actions allocate,start --flavor m1.small --network NETWORK_ID --usable-by project:web --expires 7d`,
 		Annotations: calls("createConnection"), ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := a.delegate(cmd, &d); err != nil {
