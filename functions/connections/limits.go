@@ -61,7 +61,7 @@ func limitValues(field string, given []string, isID bool) (values []string, err 
 				return nil, apperr.Malformed(at, "an id, a UUID", value)
 			}
 			value = id.String()
-		} else if err := plain(at, value, maxText); err != nil {
+		} else if err := plain(at, value); err != nil {
 			return nil, err
 		}
 		if value == "" {

@@ -33,9 +33,8 @@ type creation struct {
 
 // What the request's texts may have at most.
 const (
-	maxName   = 255
 	maxRoles  = 50
-	maxText   = 255 // ids and names of Keystone
+	maxText   = 255 // the connection's name, and ids and names of Keystone
 	maxSecret = 1024
 	leastIdle = time.Hour
 	mostIdle  = 8784 * time.Hour // a leap year
@@ -55,7 +54,7 @@ func (c creation) wish(who domain.Identity) (w wish, err error) {
 		ProjectID: who.ProjectID, DomainID: who.DomainID, UserID: who.UserID, Name: c.Name, Kind: domain.ConnectionKind(c.Kind),
 		Actions: c.Actions, Quota: c.Quota, UsableBy: []string{}, Flavors: []domain.Flavor{},
 	}
-	if err := plain("name", c.Name, maxName); err != nil {
+	if err := plain("name", c.Name); err != nil {
 		return w, err
 	}
 	switch w.Kind {
@@ -78,9 +77,9 @@ func (c creation) wish(who domain.Identity) (w wish, err error) {
 }
 
 // plain refuses a text that is too long, or has in it what nobody can see.
-func plain(field, text string, most int) error {
-	if utf8.RuneCountInString(text) > most || strings.ContainsFunc(text, unicode.IsControl) {
-		return apperr.InvalidField(field, fmt.Sprintf("must be text of %d characters at most, without control characters", most))
+func plain(field, text string) error {
+	if utf8.RuneCountInString(text) > maxText || strings.ContainsFunc(text, unicode.IsControl) {
+		return apperr.InvalidField(field, fmt.Sprintf("must be text of %d characters at most, without control characters", maxText))
 	}
 	return nil
 }
@@ -140,7 +139,7 @@ func (c creation) credential(w *wish) error {
 		w.Region = *c.Region
 	}
 	for field, text := range map[string]string{"id": w.DelegationID, "region": w.Region} {
-		if err := plain(field, text, maxText); err != nil {
+		if err := plain(field, text); err != nil {
 			return err
 		}
 	}

@@ -87,7 +87,7 @@ func (n nameOf) check() error {
 		if *part.text == "" {
 			return apperr.InvalidField(n.field+"."+part.name, "is empty: must be a name")
 		}
-		if err := plain(n.field+"."+part.name, *part.text, maxText); err != nil {
+		if err := plain(n.field+"."+part.name, *part.text); err != nil {
 			return err
 		}
 	}

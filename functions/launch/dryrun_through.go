@@ -53,7 +53,7 @@ func (s service) DryRunThrough(ctx context.Context, who domain.Identity, w wish)
 
 // seen is what was read through the connection; nothing, where nothing can be ordered.
 func (s service) seen(ctx context.Context, c domain.Connection, now time.Time, r *report) (domain.SeenResources, error) {
-	if c.Permits(now, domain.MayAllocate) != nil {
+	if !canOrder(c, now) {
 		return domain.SeenResources{}, nil
 	}
 	seen, age, found, err := ordering.Seen(ctx, s.connections, s.wake, c)
@@ -64,6 +64,11 @@ func (s service) seen(ctx context.Context, c domain.Connection, now time.Time, r
 		r.unchecked("connection_id", fmt.Sprintf("what has changed in the connection's cloud for %s: it was not read since", age.Round(time.Minute)))
 	}
 	return seen, err
+}
+
+// canOrder says whether anything can be ordered through the connection: else nothing is read through it.
+func canOrder(c domain.Connection, now time.Time) bool {
+	return c.Permits(now, domain.MayAllocate) == nil
 }
 
 // checkThrough holds the servers, whose sizes are known, against what was read through the connection, and against its quota and that of

@@ -2,6 +2,7 @@ package launch
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -101,21 +102,20 @@ func TestDryRunThroughWhatWasSeen(t *testing.T) {
 	run := func(changes object) (got report, text string) {
 		t.Helper()
 		in := object{"image": "cirros", "networks": []string{"private"}}
-		for k, v := range changes {
-			in[k] = v
-		}
+		maps.Copy(in, changes)
 		a := d.app.Post(t, "/v1/launch?dry_run=true", d.body(t, in))
 		if a.Status != 200 {
 			t.Fatalf("got %d %s", a.Status, a.Body)
 		}
 		a.JSON(t, &got)
+		var all strings.Builder
 		for _, p := range got.Problems {
-			text += fmt.Sprintf("%s %s;", p.Field, p.Code)
+			fmt.Fprintf(&all, "%s %s;", p.Field, p.Code)
 		}
 		for _, u := range got.Unchecked {
-			text += "?" + u.Field + ";"
+			fmt.Fprintf(&all, "?%s;", u.Field)
 		}
-		return got, text
+		return got, all.String()
 	}
 	got, text := run(nil)
 	if !got.OK || text != "" || got.AsOf == nil || time.Since(*got.AsOf) > time.Minute || got.Resolved[0].ImageID != cirros || !slices.Equal(got.Resolved[0].NetworkIDs, []string{private}) {

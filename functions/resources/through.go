@@ -2,14 +2,12 @@ package resources
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
-	"github.com/cloudfn/cloudfn/shared/httpx"
 	"github.com/cloudfn/cloudfn/shared/ordering"
 )
 
@@ -38,55 +36,4 @@ func (s service) Through(ctx context.Context, who domain.Identity, id uuid.UUID)
 		err = none
 	}
 	return seen, age, err
-}
-
-// through answers for a connection. A kind that could not be read is in errors, as one of the caller's own is.
-func (h handler) through(ctx context.Context, who domain.Identity, connection, region string, wanted []string) (answer, error) {
-	id, err := uuid.Parse(connection)
-	if err != nil || len(connection) != 36 {
-		return answer{}, apperr.Malformed("connection_id", "the id of a connection, a UUID", connection)
-	}
-	if region != "" {
-		return answer{}, apperr.InvalidField("region", "does not go with connection_id: a connection has its own")
-	}
-	for _, kind := range wanted {
-		if !slices.Contains(domain.SeenKinds(), kind) {
-			return answer{}, apperr.InvalidField("kinds", "has "+kind+", which is not read through a connection", domain.SeenKinds()...)
-		}
-	}
-	seen, age, err := h.svc.Through(ctx, who, id)
-	if err != nil {
-		return answer{}, err
-	}
-	seconds := int(age.Seconds())
-	out := answer{AsOf: &seen.AsOf, Age: &seconds}
-	for _, kind := range wanted {
-		switch kind {
-		case domain.SeenFlavors:
-			out.Flavors = seen.Flavors
-		case domain.SeenImages:
-			out.Images = seen.Images
-		case domain.SeenNetworks:
-			out.Networks = seen.Networks
-		case domain.SeenQuota:
-			out.Quota = seen.Quota
-		}
-		if seen.IsCut(kind) {
-			out.Truncated = append(out.Truncated, kind)
-		}
-		if why, failed := seen.Problems[kind]; failed {
-			if out.Errors == nil {
-				out.Errors = map[string]httpx.Problem{}
-			}
-			out.Errors[kind] = httpx.NewProblem(apperr.New(apperr.Code(why.Code), "%s", why.Detail))
-		}
-	}
-	if len(out.Errors) == len(wanted) {
-		errs := map[string]error{}
-		for kind, why := range seen.Problems {
-			errs[kind] = apperr.New(apperr.Code(why.Code), "%s", why.Detail)
-		}
-		return answer{}, worst(wanted, errs)
-	}
-	return out, nil
 }

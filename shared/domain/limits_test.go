@@ -2,8 +2,8 @@ package domain_test
 
 import (
 	"encoding/json"
-	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -66,7 +66,7 @@ func TestSeenIsBounded(t *testing.T) {
 	t.Parallel()
 	seen := domain.SeenResources{Flavors: []domain.Flavor{{ID: "f1"}}, Networks: []domain.Network{}}
 	for n := range 3 * domain.MaxSeen {
-		seen.Images = append(seen.Images, domain.Image{ID: fmt.Sprint(n), Name: strings.Repeat("x", 2000)})
+		seen.Images = append(seen.Images, domain.Image{ID: strconv.Itoa(n), Name: strings.Repeat("x", 2000)})
 	}
 	limited := seen
 	seen.Bound(domain.ConnectionLimits{})
@@ -75,7 +75,7 @@ func TestSeenIsBounded(t *testing.T) {
 		t.Errorf("%d bytes, %d images, %v %v", len(text), len(seen.Images), seen.Truncated, err)
 	}
 	last := seen.Images
-	limited.Bound(domain.ConnectionLimits{Images: []string{fmt.Sprint(3*domain.MaxSeen - 1)}})
+	limited.Bound(domain.ConnectionLimits{Images: []string{strconv.Itoa(3*domain.MaxSeen - 1)}})
 	if len(limited.Images) != 1 || len(limited.Truncated) != 0 || len(last) == 0 {
 		t.Errorf("of one allowed image %d are kept, and %v", len(limited.Images), limited.Truncated)
 	}

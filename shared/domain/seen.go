@@ -30,8 +30,9 @@ const (
 func SeenKinds() []string { return []string{SeenFlavors, SeenImages, SeenNetworks, SeenQuota} }
 
 const (
-	// MaxSeen is how many things of one kind are kept at most, and MaxSeenBytes how large all of them may be together, as JSON.
-	MaxSeen      = 1000
+	// MaxSeen is how many things of one kind are kept at most.
+	MaxSeen = 1000
+	// MaxSeenBytes is how large all of them may be together, as JSON.
 	MaxSeenBytes = 1 << 20
 	// SeenStale is the age at which what was seen is said to be old: two checks of the connection have not renewed it.
 	SeenStale = 3 * CheckEvery
