@@ -43,8 +43,10 @@ func TestLimitsOfOrders(t *testing.T) {
 		{domain.ConnectionLimits{Regions: []string{"nowhere"}}, nil, `connection_id: the connection does not allow the region`},
 		{domain.ConnectionLimits{Networks: []string{other}}, func(_ *domain.Order, d *domain.DelegatedOrder) { d.Servers[0].Networks = nil }, "networks: "},
 	} {
+		placed := w.place(t, none, 1, tc.change) // before the limits, which hold when an order is stored, too
 		w.limit(t, none, tc.limits)
-		order := w.finish(t, p, w.place(t, none, 1, tc.change).ID)
+		order := w.finish(t, p, placed.ID)
+		w.limit(t, none, domain.ConnectionLimits{})
 		i := order.Instances[0]
 		if order.Status != domain.OrderFailed || i.Problem == nil || len(i.Problem.Detail) < len(tc.want) || i.Problem.Detail[:len(tc.want)] != tc.want {
 			t.Errorf("%+v: the order is %s: %+v, want %s", tc.limits, order.Status, i.Problem, tc.want)
