@@ -73,6 +73,12 @@ func (s service) prepare(ctx context.Context, who domain.Identity, token domain.
 		return apperr.New(apperr.Forbidden, "expires_at: only the user %s, who has delegated it, can let a trust last longer, because that takes the user's own token",
 			before.UserID)
 	}
+	if err := s.resolve(ctx, who, token, after); err != nil {
+		return err
+	}
+	if err := s.checkNewLimits(before, *after); err != nil {
+		return err
+	}
 	if err := mayWiden(who, before, after.Connection); err != nil {
 		return err
 	}
@@ -91,6 +97,15 @@ func (s service) prepare(ctx context.Context, who domain.Identity, token domain.
 		return err
 	}
 	return endsBefore(after.ExpiresAt, before.CredentialExpiresAt)
+}
+
+// checkNewLimits holds changed limits against the flavors that the connection's cloud had last. Those of another credential are checked with its own.
+func (s service) checkNewLimits(before domain.Connection, after wish) error {
+	if after.secret != "" || !slices.Contains(before.Changed(after.Connection), "limits") {
+		return nil
+	}
+	after.Flavors = before.Flavors
+	return checkLimits(after, s.regionOf(after))
 }
 
 // mayWiden refuses a change that lets more be done to who has neither delegated it nor the roles for it.

@@ -60,6 +60,31 @@ func TestChangeOfATrust(t *testing.T) {
 		t.Errorf("its event names %s", event)
 	}
 
+	flavor := testkit.Sandbox(t).Flavor
+	limits := fmt.Sprintf(`{"limits": {"flavors": [%q], "networks": [%q]}, "usable_by": [%q, {"project": %q}]}`, flavor, uuid.NewString(), user, p.Name)
+	a, changed = patch(t, owner, c, limits)
+	if a.Status != 200 || !slices.Equal(changed.Limits.Flavors, []string{flavor}) || len(changed.Limits.Networks) != 1 ||
+		!slices.Equal(*changed.UsableBy, []string{user, p.ID}) || len(changed.UsableNames) != 1 || changed.UsableNames[0].Project != p.Name {
+		t.Errorf("limits and a name: %d %s", a.Status, a.Body)
+	}
+	a, changed = patch(t, owner, c, fmt.Sprintf(`{"limits": {"networks": null}, "usable_by": [%q]}`, p.ID))
+	if a.Status != 200 || !slices.Equal(changed.Limits.Flavors, []string{flavor}) || changed.Limits.Networks != nil || len(changed.UsableNames) != 1 {
+		t.Errorf("one limit less: %d %s", a.Status, a.Body)
+	}
+	for body, field := range map[string]string{
+		`{"limits": {"flavors": ["no-such"]}}`:            "limits.flavors[0]",
+		`{"limits": {"images": []}}`:                      "limits.images",
+		`{"limits": {"regions": ["elsewhere"]}}`:          "limits.regions",
+		`{"limits": {"zones": ["a"]}}`:                    "limits",
+		`{"limits": 1}`:                                   "limits",
+		`{"quota": 1}`:                                    "quota",
+		`{"usable_by": [{"project": "nobody's at all"}]}`: "usable_by[0]",
+	} {
+		if a, _ := patch(t, owner, c, body); a.Status != 400 || !testkit.Names(t, a, field) {
+			t.Errorf("%s: got %d %s, want 400 that names %s", body, a.Status, a.Body, field)
+		}
+	}
+
 	for what, tc := range map[string]struct {
 		app    *testkit.Client
 		body   string

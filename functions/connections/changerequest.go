@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 
@@ -17,34 +16,36 @@ type changeRequest struct {
 	Name        json.RawMessage `json:"name"`
 	ExpiresAt   json.RawMessage `json:"expires_at"`
 	IdleTimeout json.RawMessage `json:"idle_timeout"`
-	Quota       quotaChange     `json:"quota"`
+	Quota       parts           `json:"quota"`
+	Limits      parts           `json:"limits"`
 	UsableBy    json.RawMessage `json:"usable_by"`
 	Actions     json.RawMessage `json:"actions"`
 	ID          json.RawMessage `json:"id"`
 	Secret      json.RawMessage `json:"secret"`
 }
 
-type quotaChange struct {
-	Instances json.RawMessage `json:"instances"`
-	VCPUs     json.RawMessage `json:"vcpus"`
-	RAMMB     json.RawMessage `json:"ram_mb"`
-
-	isGiven, isNull bool
+// parts are the fields of an object that is changed in part.
+type parts struct {
+	fields                 map[string]json.RawMessage
+	isGiven, isNull, isBad bool
 }
 
-// UnmarshalJSON notes whether the field was there: null takes all limits away.
-func (q *quotaChange) UnmarshalJSON(data []byte) error {
-	q.isGiven, q.isNull = true, isNull(data)
-	var limits map[string]json.RawMessage
-	if json.Unmarshal(data, &limits) != nil {
-		return apperr.InvalidField("quota", "must be an object, or null if nothing is to be counted")
+// UnmarshalJSON notes whether the field was there: null takes all limits away. What is wrong with it is said by check.
+func (p *parts) UnmarshalJSON(data []byte) error {
+	p.isGiven, p.isNull = true, isNull(data)
+	p.isBad = json.Unmarshal(data, &p.fields) != nil
+	return nil
+}
+
+// check refuses what is no object, and fields that there are not.
+func (p parts) check(field, none string, known ...string) error {
+	if p.isBad {
+		return apperr.InvalidField(field, "must be an object, or null if nothing is to be "+none)
 	}
-	into := map[string]*json.RawMessage{"instances": &q.Instances, "vcpus": &q.VCPUs, "ram_mb": &q.RAMMB}
-	for name, limit := range limits {
-		if into[name] == nil {
-			return apperr.InvalidField("quota", fmt.Sprintf("%.64q is not a field of it", name), slices.Sorted(maps.Keys(into))...)
+	for name := range p.fields {
+		if !slices.Contains(known, name) {
+			return apperr.InvalidField(field, fmt.Sprintf("%.64q is not a field of it", name), known...)
 		}
-		*into[name] = limit
 	}
 	return nil
 }
@@ -71,7 +72,7 @@ func isNull(raw json.RawMessage) bool { return bytes.Equal(bytes.TrimSpace(raw),
 func (r changeRequest) apply(who domain.Identity, c domain.Connection) (w wish, err error) {
 	w.Connection = c
 	w.Flavors, w.Secret = nil, nil // as they are
-	for _, part := range []func(domain.Identity, *wish) error{r.plainFields, r.users, r.times, r.quota, r.credential} {
+	for _, part := range []func(domain.Identity, *wish) error{r.plainFields, r.users, r.times, r.quota, r.limits, r.credential} {
 		if err := part(who, &w); err != nil {
 			return w, err
 		}
@@ -80,14 +81,14 @@ func (r changeRequest) apply(who domain.Identity, c domain.Connection) (w wish, 
 }
 
 func (r changeRequest) isEmpty() bool {
-	return r.Name == nil && r.ExpiresAt == nil && r.IdleTimeout == nil && !r.Quota.isGiven && r.UsableBy == nil && r.Actions == nil && r.ID == nil && r.Secret == nil
+	return r.Name == nil && r.ExpiresAt == nil && r.IdleTimeout == nil && !r.Quota.isGiven && !r.Limits.isGiven && r.UsableBy == nil && r.Actions == nil && r.ID == nil && r.Secret == nil
 }
 
 func (r changeRequest) plainFields(_ domain.Identity, w *wish) error {
 	if _, err := given(r.Name, "name", "text", &w.Name); err != nil {
 		return err
 	}
-	if err := plain("name", w.Name, maxName); err != nil {
+	if err := plain("name", w.Name); err != nil {
 		return err
 	}
 	var actions []domain.Permission
@@ -101,7 +102,7 @@ func (r changeRequest) plainFields(_ domain.Identity, w *wish) error {
 
 func (r changeRequest) users(who domain.Identity, w *wish) error {
 	var in creation
-	isGiven, err := given(r.UsableBy, "usable_by", "a list of ids", &in.UsableBy)
+	isGiven, err := given(r.UsableBy, "usable_by", "a list of ids and names", &in.UsableBy)
 	if err != nil || !isGiven {
 		return err
 	}
@@ -109,7 +110,8 @@ func (r changeRequest) users(who domain.Identity, w *wish) error {
 	if err := in.users(&by); err != nil {
 		return err
 	}
-	w.UsableBy = by.UsableBy
+	w.UsableBy, w.names = by.UsableBy, by.names
+	w.UsableNames = slices.DeleteFunc(slices.Clone(w.UsableNames), func(n domain.UsableByName) bool { return !slices.Contains(w.UsableBy, n.ID) })
 	return nil
 }
 
@@ -135,32 +137,63 @@ func (r changeRequest) times(_ domain.Identity, w *wish) error {
 }
 
 func (r changeRequest) quota(_ domain.Identity, w *wish) error {
+	if err := r.Quota.check("quota", "counted", "instances", "ram_mb", "vcpus"); err != nil {
+		return err
+	}
 	if r.Quota.isNull {
 		w.Quota = domain.ConnectionQuota{}
 	}
-	for _, line := range []struct {
-		field string
-		raw   json.RawMessage
-		into  **int
-	}{
-		{"quota.instances", r.Quota.Instances, &w.Quota.Instances},
-		{"quota.vcpus", r.Quota.VCPUs, &w.Quota.VCPUs},
-		{"quota.ram_mb", r.Quota.RAMMB, &w.Quota.RAMMB},
-	} {
-		if line.raw != nil && isNull(line.raw) {
-			*line.into = nil
+	for name, into := range map[string]**int{"instances": &w.Quota.Instances, "vcpus": &w.Quota.VCPUs, "ram_mb": &w.Quota.RAMMB} {
+		raw := r.Quota.fields[name]
+		if raw != nil && isNull(raw) {
+			*into = nil
 			continue
 		}
 		var most int
-		isGiven, err := given(line.raw, line.field, "a whole number, or null if it is not to be counted", &most)
+		isGiven, err := given(raw, "quota."+name, "a whole number, or null if it is not to be counted", &most)
 		if err != nil {
 			return err
 		}
 		if isGiven {
-			*line.into = &most
+			*into = &most
 		}
 	}
 	return creation{}.quotas(w)
+}
+
+func (r changeRequest) limits(_ domain.Identity, w *wish) error {
+	if err := r.Limits.check("limits", "limited", "flavors", "images", "networks", "regions"); err != nil {
+		return err
+	}
+	if r.Limits.isNull {
+		w.Limits = domain.ConnectionLimits{}
+	}
+	var in limitsRequest
+	for _, l := range []struct {
+		name  string
+		given **[]string
+		into  *[]string
+	}{
+		{"images", &in.Images, &w.Limits.Images},
+		{"networks", &in.Networks, &w.Limits.Networks},
+		{"flavors", &in.Flavors, &w.Limits.Flavors},
+		{"regions", &in.Regions, &w.Limits.Regions},
+	} {
+		raw := r.Limits.fields[l.name]
+		if raw != nil && isNull(raw) {
+			*l.into = nil
+			continue
+		}
+		var values []string
+		isGiven, err := given(raw, "limits."+l.name, "a list, or null if it is not to be limited", &values)
+		if err != nil {
+			return err
+		}
+		if isGiven {
+			*l.given = &values
+		}
+	}
+	return creation{Limits: &in}.limit(w)
 }
 
 // credential takes another secret, and with it another id.
@@ -190,7 +223,7 @@ func (r changeRequest) credential(_ domain.Identity, w *wish) error {
 	if w.secret == "" || len(w.secret.Reveal()) > maxSecret {
 		return apperr.InvalidField("secret", "must be the application credential's secret")
 	}
-	return plain("id", w.DelegationID, maxText)
+	return plain("id", w.DelegationID)
 }
 
 // etag names one version of a connection.

@@ -19,6 +19,7 @@ type consentRequest struct {
 	Why       string                 `json:"why"`
 	Actions   []domain.Permission    `json:"actions"`
 	Quota     domain.ConnectionQuota `json:"quota"`
+	Limits    *limitsRequest         `json:"limits"`
 	ExpiresAt *string                `json:"expires_at"`
 	Duration  *string                `json:"duration"`
 }
@@ -46,7 +47,7 @@ func (c consentRequest) request(who domain.Identity) (r domain.ConnectionRequest
 	for _, text := range []struct {
 		field, text string
 		most        int
-	}{{"name", c.Name, maxName}, {"why", c.Why, maxWhy}} {
+	}{{"name", c.Name, maxText}, {"why", c.Why, maxWhy}} {
 		if err := shownAsItIs(text.field, text.text, text.most); err != nil {
 			return r, err
 		}
@@ -57,6 +58,10 @@ func (c consentRequest) request(who domain.Identity) (r domain.ConnectionRequest
 	if err := (creation{}).quotas(&w); err != nil {
 		return r, err
 	}
+	if err := (creation{Limits: c.Limits}).limit(&w); err != nil {
+		return r, err
+	}
+	r.Terms.Limits = w.Limits
 	return r, c.times(&r.Terms)
 }
 
@@ -70,7 +75,7 @@ func shownAsItIs(field, text string, most int) error {
 	if at := strings.IndexFunc(text, func(c rune) bool { return unicode.Is(unicode.Bidi_Control, c) }); at >= 0 {
 		return apperr.InvalidField(field, fmt.Sprintf("has a character at byte %d that changes the direction of the text: leave it out", at))
 	}
-	return plain(field, text, most)
+	return plainText(field, text, most)
 }
 
 // times takes the one of expires_at and duration that is given.
@@ -113,6 +118,7 @@ type granting struct {
 	Region      *string                `json:"region"`
 	Actions     []domain.Permission    `json:"actions"`
 	Quota       domain.ConnectionQuota `json:"quota"`
+	Limits      *limitsRequest         `json:"limits"`
 	ExpiresAt   *string                `json:"expires_at"`
 	IdleTimeout *string                `json:"idle_timeout"`
 }
@@ -130,6 +136,11 @@ func (g granting) wish(who domain.Identity, r domain.ConnectionRequest, now time
 			return w, err
 		}
 	}
+	var limited wish
+	if err := (creation{Limits: g.Limits}).limit(&limited); err != nil {
+		return w, err
+	}
+	given.Limits = limited.Limits
 	terms, err := r.Terms.Grant(given, now)
 	if err != nil {
 		return w, err
@@ -143,7 +154,7 @@ func (g granting) wish(who domain.Identity, r domain.ConnectionRequest, now time
 		AuthURL: g.AuthURL, Region: g.Region,
 		Actions: terms.Actions, Quota: terms.Quota, ExpiresAt: terms.ExpiresAt.Format(time.RFC3339Nano), IdleTimeout: g.IdleTimeout,
 	}.wish(who)
-	w.UsableBy = []string{r.UsableBy()}
+	w.UsableBy, w.Limits = []string{r.UsableBy()}, terms.Limits
 	return w, err
 }
 

@@ -53,10 +53,11 @@ type requester struct {
 
 // terms are what is asked for.
 type terms struct {
-	Actions   []domain.Permission    `json:"actions"`
-	Quota     domain.ConnectionQuota `json:"quota"`
-	ExpiresAt *time.Time             `json:"expires_at,omitempty"`
-	Duration  string                 `json:"duration,omitempty"`
+	Actions   []domain.Permission     `json:"actions"`
+	Quota     domain.ConnectionQuota  `json:"quota"`
+	Limits    domain.ConnectionLimits `json:"limits"`
+	ExpiresAt *time.Time              `json:"expires_at,omitempty"`
+	Duration  string                  `json:"duration,omitempty"`
 }
 
 type consentPage struct {
@@ -71,7 +72,7 @@ func showRequest(who domain.Identity, r domain.ConnectionRequest) consent {
 		RequestedBy: requester{
 			UserID: r.Requester.UserID, UserName: r.Requester.UserName, ProjectID: r.Requester.ProjectID, ProjectName: r.Requester.ProjectName,
 		},
-		Terms:     terms{Actions: r.Terms.Actions, Quota: r.Terms.Quota, Duration: short(r.Terms.Duration)},
+		Terms:     terms{Actions: r.Terms.Actions, Quota: r.Terms.Quota, Limits: r.Terms.Limits, Duration: short(r.Terms.Duration)},
 		ExpiresAt: r.ExpiresAt, CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt,
 	}
 	if !r.Terms.ExpiresAt.IsZero() {

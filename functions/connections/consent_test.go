@@ -177,6 +177,16 @@ func TestGrantLess(t *testing.T) {
 		t.Errorf("%d %s", a.Status, a.Body)
 	}
 
+	flavor := testkit.Sandbox(t).Flavor
+	r = p.ask(t, fmt.Sprintf(`, "limits": {"flavors": [%q]}`, flavor))
+	if a, _ := p.decide(t, r.ID, "grant", `{"limits": {"flavors": ["no-such"]}}`); a.Status != 400 || problemField(t, a) != "limits.flavors[0]" {
+		t.Errorf("other flavors: %d %s", a.Status, a.Body)
+	}
+	a, c = p.decide(t, r.ID, "grant", fmt.Sprintf(`{"limits": {"images": [%q]}}`, uuid.NewString()))
+	if a.Status != 201 || !slices.Equal(c.Limits.Flavors, []string{flavor}) || len(c.Limits.Images) != 1 || !slices.Equal(r.Terms.Limits.Flavors, []string{flavor}) {
+		t.Errorf("limits: %d %s", a.Status, a.Body)
+	}
+
 	r = p.ask(t, "") // by an application credential, whose secret is in no hash
 	id, secret := p.owners.AppCredential(t)
 	body := fmt.Sprintf(`{"kind": "application_credential", "id": %q, "secret": %q}`, id, secret)

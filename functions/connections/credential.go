@@ -47,6 +47,9 @@ func (s service) tryCredential(ctx context.Context, w *wish, project string) err
 	if w.Flavors, err = cloud.Flavors(ctx); err != nil {
 		return badAccess(*w, err)
 	}
+	if err := checkLimits(*w, s.regionOf(*w)); err != nil {
+		return err
+	}
 	if w.CredentialExpiresAt, err = outlives(ctx, cloud, *w); err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 
 // session is the part of OpenStack that this function needs.
 type session interface {
+	naming
 	Flavors(context.Context) ([]domain.Flavor, error)
 	CreateTrust(ctx context.Context, who domain.Identity, trustee string, roles []string, after time.Time, announce func(end time.Time) (isFree bool, err error)) (domain.Trust, error)
 	DeleteTrust(ctx context.Context, id string) error
@@ -24,6 +25,7 @@ type openStack interface {
 	As(token domain.Secret, scope string) session
 	Credential(ctx context.Context, authURL, region, id string, secret domain.Secret) (session, domain.ActsAs, error)
 	Home(authURL, region string) (sameCloud, sameRegion bool)
+	Region() string
 }
 
 // store keeps connections. It takes secrets sealed, and gives none back.
@@ -73,6 +75,9 @@ func (s service) Create(ctx context.Context, who domain.Identity, token domain.S
 		return w.Connection, err
 	}
 	if w.ID, err = uuid.NewV7(); err != nil {
+		return w.Connection, err
+	}
+	if err := s.resolve(ctx, who, token, &w); err != nil {
 		return w.Connection, err
 	}
 	if w.Kind == domain.TrustConnection {

@@ -18,6 +18,9 @@ func (s service) trust(ctx context.Context, who domain.Identity, token domain.Se
 	if w.Flavors, err = cloud.Flavors(ctx); err != nil {
 		return stored, err
 	}
+	if err := checkLimits(w, s.cloud.Region()); err != nil {
+		return stored, err
+	}
 	w.ActsAs = domain.ActsAs{UserID: who.UserID, UserName: who.UserName, ProjectID: who.ProjectID, ProjectName: who.ProjectName, Roles: w.roles}
 	if err := s.makeTrust(ctx, who, cloud, &w.Connection); err != nil {
 		return stored, err

@@ -51,6 +51,7 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 		requests: postgres.ConnectionRequests{DB: d.DB},
 		seal:     keys, wake: d.Wake, workers: newWorkers(), running: make(chan struct{}, 1), waiting: make(chan struct{}, 1),
 	}
+	s.region, s.seeing = d.Cloud.Region(), true
 	s.pending = obs.Gauge("cloudfn.connections.revocations_pending", "Trusts of connections that have ended, which Keystone did not let us delete.")
 	s.cloud = newSessions(keys)
 	s.cloud.current, s.cloud.accepted, s.cloud.readFlavors = delegations.Current, s.accepted, s.readFlavors

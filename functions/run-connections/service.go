@@ -34,6 +34,7 @@ type (
 		MarkTrustGone(ctx context.Context, t domain.OldTrust) (notified bool, err error)
 		MarkTrustPending(ctx context.Context, t domain.OldTrust, reason string, first, longest time.Duration) (notified bool, err error)
 		PendingRevocations(ctx context.Context) (int64, error)
+		MarkSeen(ctx context.Context, projectID string, id uuid.UUID, took time.Duration, seen domain.SeenResources) error
 		MarkReachable(ctx context.Context, projectID string, id uuid.UUID, flavors []domain.Flavor) error
 		CheckClouds(ctx context.Context) ([]domain.RemoteCloud, error)
 		ClaimCheck(ctx context.Context, cloud domain.RemoteCloud, claimFor time.Duration) (c domain.Connection, found bool, err error)
@@ -75,6 +76,8 @@ type service struct {
 	requests    requestStore
 	seal        opener
 	wake        func(functions ...string)
+	region      string                                       // of this cloud; "" = its only one
+	seeing      bool                                         // what can be ordered through a connection is read with each check
 	pending     func(ctx context.Context, revocations int64) // for the operator
 
 	workers *workers

@@ -30,6 +30,7 @@ func (c Connection) Changed(to Connection) []string {
 		"expires_at":   !c.ExpiresAt.Equal(to.ExpiresAt),
 		"idle_timeout": c.IdleTimeout != to.IdleTimeout,
 		"quota":        !c.Quota.equal(to.Quota),
+		"limits":       !c.Limits.equal(to.Limits),
 		"usable_by":    !slices.Equal(c.UsableBy, to.UsableBy),
 		"actions":      !slices.Equal(c.Actions, to.Actions),
 		"id":           c.Kind == CredentialConnection && c.DelegationID != to.DelegationID,
@@ -55,6 +56,9 @@ func (c Connection) Widens(to Connection) (fields []string) {
 	}
 	if more(c.Quota.Instances, to.Quota.Instances) || more(c.Quota.VCPUs, to.Quota.VCPUs) || more(c.Quota.RAMMB, to.Quota.RAMMB) {
 		fields = append(fields, "quota")
+	}
+	if c.Limits.widens(to.Limits) {
+		fields = append(fields, "limits")
 	}
 	for _, id := range to.UsableBy {
 		if !slices.Contains(c.UsableBy, id) {

@@ -55,10 +55,11 @@ const (
 	RequestTime = 14 * 24 * time.Hour
 )
 
-// Terms are how far a connection goes, as it is asked for or granted. Limits on images, networks, flavors and regions belong here, too.
+// Terms are how far a connection goes, as it is asked for or granted.
 type Terms struct {
 	Actions   []Permission
 	Quota     ConnectionQuota
+	Limits    ConnectionLimits
 	ExpiresAt time.Time     // zero = Duration says it
 	Duration  time.Duration // from the grant on
 }
@@ -132,6 +133,9 @@ func (t Terms) Grant(given Terms, now time.Time) (granted Terms, err error) {
 		if *line.into = line.given; line.asked != nil && *line.given > *line.asked {
 			return granted, apperr.InvalidField(line.field, fmt.Sprintf("is %d, and only %d is asked for: must be 0 to %d", *line.given, *line.asked, *line.asked))
 		}
+	}
+	if granted.Limits, err = t.Limits.Narrow(given.Limits, false); err != nil {
+		return granted, err
 	}
 	if given.ExpiresAt.IsZero() {
 		return granted, nil

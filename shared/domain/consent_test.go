@@ -34,7 +34,19 @@ func TestTermsAreGranted(t *testing.T) {
 		"sooner":                {asked: asked, given: Terms{ExpiresAt: now.Add(time.Minute)}, want: Terms{Actions: asked.Actions, Quota: asked.Quota, ExpiresAt: now.Add(time.Minute)}},
 		"just then":             {asked: until, given: Terms{ExpiresAt: end}, want: all},
 		"later":                 {asked: asked, given: Terms{ExpiresAt: end.Add(time.Microsecond)}, field: "expires_at"},
-		"later than until":      {asked: until, given: Terms{ExpiresAt: end.Add(time.Microsecond)}, field: "expires_at"},
+		"of the limits less": {
+			asked: Terms{Actions: asked.Actions, Limits: ConnectionLimits{Flavors: []string{"a", "b"}, Regions: []string{"r"}}, Duration: time.Hour},
+			given: Terms{Limits: ConnectionLimits{Flavors: []string{"b"}, Images: []string{"i"}}},
+			want: Terms{
+				Actions: asked.Actions, ExpiresAt: end,
+				Limits: ConnectionLimits{Flavors: []string{"b"}, Images: []string{"i"}, Regions: []string{"r"}},
+			},
+		},
+		"of the limits more": {
+			asked: Terms{Actions: asked.Actions, Limits: ConnectionLimits{Networks: []string{"a"}}, Duration: time.Hour},
+			given: Terms{Limits: ConnectionLimits{Networks: []string{"a", "b"}}}, field: "limits.networks[1]",
+		},
+		"later than until": {asked: until, given: Terms{ExpiresAt: end.Add(time.Microsecond)}, field: "expires_at"},
 	} {
 		got, err := tc.asked.Grant(tc.given, now)
 		if tc.field != "" {
@@ -45,6 +57,31 @@ func TestTermsAreGranted(t *testing.T) {
 		}
 		if diff := cmp.Diff(tc.want, got); err != nil || diff != "" {
 			t.Errorf("%s: %v %s", name, err, diff)
+		}
+	}
+}
+
+// TestWhatWidensLimits: a list that is gone, and a value that was not in it.
+func TestWhatWidensLimits(t *testing.T) {
+	t.Parallel()
+	of := func(flavors ...string) Connection { return Connection{Limits: ConnectionLimits{Flavors: flavors}} }
+	for name, tc := range map[string]struct {
+		before, after   Connection
+		differs, widens bool
+	}{
+		"the same":     {of("a"), of("a"), false, false},
+		"none":         {of(), of(), false, false},
+		"a new limit":  {of(), of("a"), true, false},
+		"fewer":        {of("a", "b"), of("b"), true, false},
+		"another":      {of("a"), of("b"), true, true},
+		"more":         {of("a"), of("a", "b"), true, true},
+		"not any more": {of("a"), of(), true, true},
+	} {
+		if got := tc.before.Changed(tc.after); (len(got) == 1 && got[0] == "limits") != tc.differs || !tc.differs && len(got) > 0 {
+			t.Errorf("%s: changed are %v", name, got)
+		}
+		if got := tc.before.Widens(tc.after); (len(got) == 1 && got[0] == "limits") != tc.widens {
+			t.Errorf("%s: wider are %v", name, got)
 		}
 	}
 }

@@ -35,7 +35,7 @@ with before as (
 ), after as (
     update connections c`
 
-	changedTo = `name = $4, expires_at = $5, idle_timeout = $6, quota = $7, usable_by = $8, actions = $9, delegation_id = $10,
+	changedTo = `name = $4, expires_at = $5, idle_timeout = $6, quota = $7, limits = $21, usable_by = $8, usable_names = coalesce($22::jsonb, '[]'), actions = $9, delegation_id = $10,
         acts_as = $12, flavors = coalesce($13, c.flavors), trust_expires_at = $14,
         credential_expires_at = $15, generation = c.generation + b.is_new::int,
         checked_at = case when b.is_new then clock_timestamp() else c.checked_at end,
@@ -93,7 +93,8 @@ func (c Connections) Change(ctx context.Context, before, after domain.Connection
 			}
 			rows, _ := tx.Query(ctx, change, after.ProjectID, after.ID, before.Seq, after.Name, after.ExpiresAt, idle, after.Quota,
 				after.UsableBy, after.Actions, after.DelegationID, after.Secret, after.ActsAs, orNullJSON(after.Flavors), orNull(after.TrustExpiresAt),
-				orNull(after.CredentialExpiresAt), fields, domain.ActorIn(ctx), len(fields) > 0, replacedTrustFor, uuid.New())
+				orNull(after.CredentialExpiresAt), fields, domain.ActorIn(ctx), len(fields) > 0, replacedTrustFor, uuid.New(),
+				after.Limits, orNullNames(after.UsableNames))
 			stored, err = pgx.CollectExactlyOneRow(rows, scanConnection)
 			return err
 		})

@@ -303,3 +303,25 @@ func TestBackBeforeChanges(t *testing.T) {
 	'gone deleted false', 'suspended expired false', 't deleted false', 't2 active false'] from connections`)
 	l.holds(t, "select to_regclass('trusts_to_revoke') is null and to_regclass('connection_requests') is null")
 }
+
+// TestLimitsThatAreChanged hold for the next order, however early its caller has read the connection.
+func TestLimitsThatAreChanged(t *testing.T) {
+	t.Parallel()
+	l := newLender(t)
+	store := postgres.Connections{DB: l.DB}
+	c := l.lend(t, domain.ConnectionQuota{}, nil)
+	before, late := through(c, 1), through(c, 1)
+	if _, err := l.PlaceDelegated(t.Context(), before); err != nil {
+		t.Fatal(err)
+	}
+	after := c
+	after.Limits.Flavors = []string{"another"}
+	stored, err := store.Change(t.Context(), c, after)
+	if err != nil || len(stored.Limits.Flavors) != 1 {
+		t.Fatalf("got %+v %v", stored.Limits, err)
+	}
+	if _, err := l.PlaceDelegated(t.Context(), late); apperr.CodeOf(err) != apperr.Forbidden || !strings.Contains(err.Error(), "another") {
+		t.Errorf("an order of another flavor: %v", err)
+	}
+	l.holds(t, `select data->'fields' = '["limits"]' from events where type = 'cloudfn.connection.changed.v1'`)
+}

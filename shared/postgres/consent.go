@@ -16,7 +16,7 @@ import (
 type ConnectionRequests struct{ DB *DB }
 
 const consentColumns = `
-id, project_id, requester_project_id, requester_project_name, requester_user_id, requester_user_name, grantee, name, why, actions, quota, until,
+id, project_id, requester_project_id, requester_project_name, requester_user_id, requester_user_name, grantee, name, why, actions, quota, limits, until,
 duration, status, reason, decided_by, connection_id, granted_sha256, expires_at, created_at, updated_at`
 
 func scanRequest(row pgx.CollectableRow) (r domain.ConnectionRequest, err error) {
@@ -24,7 +24,7 @@ func scanRequest(row pgx.CollectableRow) (r domain.ConnectionRequest, err error)
 	var duration *time.Duration
 	var connection uuid.NullUUID
 	err = row.Scan(&r.ID, &r.ProjectID, &r.Requester.ProjectID, &r.Requester.ProjectName, &r.Requester.UserID, &r.Requester.UserName, &r.Grantee,
-		&r.Name, &r.Why, &r.Terms.Actions, &r.Terms.Quota, &until, &duration, &r.Status, &r.Reason, &r.DecidedBy, &connection, &r.GrantedSHA256,
+		&r.Name, &r.Why, &r.Terms.Actions, &r.Terms.Quota, &r.Terms.Limits, &until, &duration, &r.Status, &r.Reason, &r.DecidedBy, &connection, &r.GrantedSHA256,
 		&r.ExpiresAt, &r.CreatedAt, &r.UpdatedAt)
 	if until != nil {
 		r.Terms.ExpiresAt = until.UTC()
@@ -73,8 +73,8 @@ select (select count(*) from connection_requests where requester_project_id = $1
 	insertRequestSQL = `
 with after as (
     insert into connection_requests (id, project_id, requester_project_id, requester_project_name, requester_user_id, requester_user_name, grantee,
-                                     name, why, actions, quota, until, duration, expires_at)
-    values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, least(clock_timestamp() + $14::interval, $12))
+                                     name, why, actions, quota, until, duration, expires_at, limits)
+    values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, least(clock_timestamp() + $14::interval, $12), $15)
     returning *, null::text as previous_status
 ), event as (` + requestEventSQL + `)
 select ` + consentColumns + ` from after`
@@ -93,7 +93,7 @@ func (c ConnectionRequests) Create(ctx context.Context, r domain.ConnectionReque
 				duration = &r.Terms.Duration
 			}
 			rows, _ := tx.Query(ctx, insertRequestSQL, r.ID, r.ProjectID, r.Requester.ProjectID, r.Requester.ProjectName, r.Requester.UserID,
-				r.Requester.UserName, r.Grantee, r.Name, r.Why, r.Terms.Actions, r.Terms.Quota, orNull(r.Terms.ExpiresAt), duration, domain.RequestTime)
+				r.Requester.UserName, r.Grantee, r.Name, r.Why, r.Terms.Actions, r.Terms.Quota, orNull(r.Terms.ExpiresAt), duration, domain.RequestTime, r.Terms.Limits)
 			stored, err = pgx.CollectExactlyOneRow(rows, scanRequest)
 			return err
 		})

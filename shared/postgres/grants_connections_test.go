@@ -42,6 +42,8 @@ func TestRolesMayDoWhatConnectionsTake(t *testing.T) {
 	allowed("request a check", err)
 	_, _, err = connections.FailedCheck(ctx, "p1", made.ID)
 	allowed("read a check", err)
+	_, _, _, err = connections.Seen(ctx, "p1", made.ID)
+	allowed("read what was seen", err)
 	through := domain.Through{ProjectID: "p1", ConnectionID: made.ID}
 	callback := domain.Callback{ProjectID: "p2", ID: uuid.New(), UserID: "v", OfProject: "p1", ConnectionID: made.ID, URL: "https://a.example", Secret: []byte("x")}
 	_, err = postgres.Callbacks{DB: serves}.Create(ctx, callback)
@@ -119,8 +121,8 @@ func TestRolesMayDoWhatConnectionsTake(t *testing.T) {
 	}
 	changed := testkit.Scalar[string](t, testkit.Pool(t, database), `select string_agg(column_name, ' ' order by column_name)
 from information_schema.column_privileges where table_name = 'connections' and privilege_type = 'UPDATE' and grantee like 'cloudfn\_functions\_%'`)
-	if changed != "actions acts_as checked_at credential_expires_at delegation_id expires_at flavors generation idle_timeout last_used_at name "+
-		"next_check_at quota reason resumed_at revoked secret seq status suspended_at trust_expires_at updated_at usable_by" { // not where its secret is sent to, nor whose it is
+	if changed != "actions acts_as checked_at credential_expires_at delegation_id expires_at flavors generation idle_timeout last_used_at limits name "+
+		"next_check_at quota reason resumed_at revoked secret seq status suspended_at trust_expires_at updated_at usable_by usable_names" { // not where its secret is sent to, nor whose it is
 		t.Errorf("a function that serves HTTP may change %s", changed)
 	}
 }

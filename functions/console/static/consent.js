@@ -4,6 +4,8 @@ import { call, listing } from './api.js';
 
 const quotas = [['instances', 'Servers'], ['vcpus', 'vCPUs'], ['ram_mb', 'Memory, in MiB']];
 
+const limits = (r) => Object.entries(r.terms.limits).map(([name, values]) => `${name} ${values.join(', ')}`).join('; ');
+
 const who = (r) => `${r.requested_by.user_name || r.requested_by.user_id} of ${r.requested_by.project_name || r.requested_by.project_id}`;
 const until = (r) => (r.terms.duration ? `${r.terms.duration} from when you grant it` : `${clock(r.terms.expires_at)} UTC`);
 
@@ -71,7 +73,7 @@ export function panel({ refresh }) {
     facts([['From', who(r)], ['User', el('span', { class: 'mono' }, r.requested_by.user_id)], ['Project', el('span', { class: 'mono' }, r.requested_by.project_id)],
       ['Who could act', r.for === 'project' ? 'everyone who may act in that project' : 'that user'],
       ...quotas.map(([name, label]) => [label, r.terms.quota[name] === undefined || r.terms.quota[name] === null ? 'no limit' : `${r.terms.quota[name]} at most`]),
-      ['Until', until(r)], ['Asked', [age(r.created_at), ' ago']], ['Waits until', `${clock(r.expires_at)} UTC`]]));
+      ['Only', limits(r)], ['Until', until(r)], ['Asked', [age(r.created_at), ' ago']], ['Waits until', `${clock(r.expires_at)} UTC`]]));
   }
 
   async function load() {

@@ -15,6 +15,7 @@ create table connection_requests (
     -- What is asked for. Just one of the two times is given.
     actions                text[]      not null,
     quota                  jsonb       not null default '{}',
+    limits                 jsonb       not null default '{}',
     until                  timestamptz,
     duration               interval,   -- counted from the grant
     status                 text        not null default 'pending' check (status in ('pending', 'granted', 'declined', 'withdrawn', 'expired')),

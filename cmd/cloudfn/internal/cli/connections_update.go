@@ -19,6 +19,7 @@ type update struct {
 	name, expires, idle, id, secret string
 	actions, usableBy               []string
 	quota                           map[string]*string // by its field in the API
+	limits                          limits
 }
 
 func (a *app) connectionsUpdateCommand() *cobra.Command {
@@ -49,7 +50,8 @@ credential is replaced by its secret, which is read from a file, from stdin, or 
 	flags.StringVar(u.quota["vcpus"], "quota-vcpus", "", "how many vCPUs at once, or none")
 	flags.StringVar(u.quota["ram_mb"], "quota-ram-mb", "", "how much memory at once, or none")
 	flags.StringSliceVar(&u.actions, "actions", nil, "all that is permitted: "+joined(permissions))
-	flags.StringSliceVar(&u.usableBy, "usable-by", nil, `ids of all users and projects that may act through it, besides you; "" is nobody`)
+	flags.StringSliceVar(&u.usableBy, "usable-by", nil, `all that may act through it, besides you: ids, or user:NAME, project:NAME; "" is nobody`)
+	u.limits.addTo(flags, "none lifts the limit")
 	flags.StringVar(&u.id, "id", "", "of an application credential, with its secret: the id of another one")
 	flags.StringVar(&u.secret, "secret-file", "", "of an application credential: the file with its secret (- for stdin)")
 	fixed := cobra.ShellCompDirectiveNoFileComp
@@ -71,11 +73,20 @@ func (a *app) changes(cmd *cobra.Command, u *update) (map[string]any, error) {
 	for flag, into := range map[string]func(){
 		"name": func() { body["name"] = u.name }, "actions": func() { body["actions"] = u.actions },
 		"idle-timeout": func() { body["idle_timeout"] = orNone(u.idle) },
-		"usable-by":    func() { body["usable_by"] = append([]string{}, u.usableBy...); a.warnOfNames(u.usableBy) },
 	} {
 		if changed(flag) {
 			into()
 		}
+	}
+	if changed("usable-by") {
+		entries, err := a.usableEntries(u.usableBy)
+		if err != nil {
+			return nil, err
+		}
+		body["usable_by"] = entries
+	}
+	if limits := u.limits.changes(changed); len(limits) > 0 {
+		body["limits"] = limits
 	}
 	quota := map[string]any{}
 	for field, flag := range map[string]string{"instances": "quota-instances", "vcpus": "quota-vcpus", "ram_mb": "quota-ram-mb"} {

@@ -165,6 +165,7 @@ var consentDetails = []output.Column[api.Consent]{
 	{Title: "SERVERS", Text: func(c api.Consent) string { return limit(c.Terms.Quota.Instances) }},
 	{Title: "VCPUS", Text: func(c api.Consent) string { return limit(c.Terms.Quota.Vcpus) }},
 	{Title: "RAM_MB", Text: func(c api.Consent) string { return limit(c.Terms.Quota.RAMMb) }},
+	{Title: "LIMITS", Text: func(c api.Consent) string { return limitsText(c.Terms.Limits) }},
 	{Title: "REASON", Text: func(c api.Consent) string { return value(c.Reason) }},
 	{Title: "DECIDED_BY", Text: func(c api.Consent) string { return value(c.DecidedBy) }},
 	{Title: "CONNECTION", Text: func(c api.Consent) string { return value(c.ConnectionID) }},

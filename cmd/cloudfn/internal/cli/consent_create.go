@@ -39,6 +39,7 @@ func (q *quotaFlags) quota(cmd *cobra.Command) *api.ConnectionQuota {
 
 func (a *app) consentCreateCommand() *cobra.Command {
 	var quota quotaFlags
+	var limited limits
 	var actions []string
 	var request api.ConsentRequest
 	var expires, label, grantee string
@@ -64,6 +65,7 @@ That the project exists is not checked. After 14 days without a decision the req
 			for _, action := range actions {
 				request.Actions = append(request.Actions, api.Permission(action))
 			}
+			request.Limits = limited.request()
 			if request.Quota = quota.quota(cmd); label != "" {
 				request.Name = &label
 			}
@@ -90,6 +92,7 @@ That the project exists is not checked. After 14 days without a decision the req
 	flags.StringVar(&label, "name", "", "a name for the connection")
 	flags.StringVar(&grantee, "for", "", "who may act through it: user (you) or project (yours; default user)")
 	quota.add(cmd, "any number")
+	limited.addTo(flags, "default any")
 	for _, flag := range []string{"project", "why", "actions", "expires"} {
 		_ = cmd.MarkFlagRequired(flag)
 	}
@@ -102,7 +105,9 @@ That the project exists is not checked. After 14 days without a decision the req
 
 // consentGrant is what the flags of grant say.
 type consentGrant struct {
-	quota                                                   quotaFlags
+	quota  quotaFlags
+	limits limits
+
 	actions, roles                                          []string
 	kind, expires, label, idle, id, secret, authURL, region string
 }
@@ -145,6 +150,7 @@ It is made by a trust with your own login, or with an application credential of 
 	flags.StringVar(&g.authURL, "auth-url", "", "of an application credential of another cloud: its Keystone")
 	flags.StringVar(&g.region, "region", "", "of an application credential: the region to act in")
 	g.quota.add(cmd, "as many as asked for")
+	g.limits.addTo(flags, "default as asked for")
 	fixed := cobra.ShellCompDirectiveNoFileComp
 	_ = cmd.RegisterFlagCompletionFunc("kind", cobra.FixedCompletions([]string{"trust", "application_credential"}, fixed))
 	_ = cmd.RegisterFlagCompletionFunc("actions", cobra.FixedCompletions(permissions, fixed))
@@ -154,7 +160,7 @@ It is made by a trust with your own login, or with an application credential of 
 
 // granted is the request that the flags make. It reads the secret, if there is to be one.
 func (a *app) granted(cmd *cobra.Command, g *consentGrant) (request api.ConsentGrant, err error) {
-	request.Quota = g.quota.quota(cmd)
+	request.Quota, request.Limits = g.quota.quota(cmd), g.limits.request()
 	changed := cmd.Flags().Changed
 	if changed("expires") {
 		until, err := moment(g.expires, a.now())
