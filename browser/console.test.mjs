@@ -1,5 +1,6 @@
 // What people do with the console, against the real daemon and the real sandbox cloud.
 import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
 import { after, before, test } from 'node:test';
 import { account, base, browser, open, order, passwordField, patience, receiver, row, settled, signIn, userField, visit } from './harness.mjs';
 
@@ -297,6 +298,15 @@ test('the request log, and its errors only', { timeout: patience }, async () => 
   await first.getByText('not_found').waitFor();
   await page.locator('td[data-label=Status]', { hasText: /^200$/ }).first().waitFor({ state: 'detached' }); // not of the column ms
   await page.getByLabel('Since').selectOption('15');
+  await first.waitFor();
+  const [file] = await Promise.all([page.waitForEvent('download'), page.getByRole('button', { name: 'Export CSV' }).click()]);
+  assert.equal(file.suggestedFilename(), 'requests.csv');
+  const lines = readFileSync(await file.path(), 'utf8').split('\r\n');
+  assert.match(lines[0], /^id,at,function,.*,user_name,.*,connection_id,acted_in$/);
+  assert.ok(lines.some((line) => line.includes('/v1/launch/00000000-0000-4000-8000-000000000000')), 'what the table shows is in the file');
+  await page.getByLabel('Whose').selectOption('any');
+  await page.getByText('No such requests').waitFor();
+  await page.getByLabel('Whose').selectOption('');
   await first.waitFor();
   await close();
 });

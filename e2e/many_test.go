@@ -70,7 +70,7 @@ func manyAnswers(t *testing.T, conn *pgx.Conn, role string, limit int) {
 			}
 		}
 	}()
-	ids, failed := load(t, c, "/v1/stats", 300, 20, nil)
+	ids, failed := load(t, c, "/v1/stats", 300, 8, nil)
 	close(done)
 	most := <-peak
 	noneFailed(t, failed)

@@ -16,7 +16,7 @@ import (
 )
 
 // coldRounds is how often each Service is woken from zero: half a minute for each round.
-var coldRounds = flag.Int("cold-rounds", 3, "how often TestColdStart wakes each Service; 10 give figures that are worth keeping")
+var coldRounds = flag.Int("cold-rounds", 1, "how often TestColdStart wakes each Service; 10 give figures that are worth keeping")
 
 // TestColdStart wakes functions and the cluster's bare hello-world from zero, and prints how long the first request took,
 // and how long the same request takes then: what OpenStack and Postgres need for it. A slow machine is no failure, so

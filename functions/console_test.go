@@ -150,6 +150,7 @@ func TestConsoleBehindAGateway(t *testing.T) {
 	if a := gateway.Get(t, "/console/api/v1/servers", session...); a.Status != 200 {
 		t.Errorf("servers: got %d %s", a.Status, a.Body)
 	}
+	exportedWhole(t, gateway, database, p, session)
 	if a := gateway.Do(t, "DELETE", "/console/session", "", session...); a.Status != 204 || !strings.Contains(a.Header.Get("Set-Cookie"), "Max-Age=0") {
 		t.Errorf("signing out: got %d %s", a.Status, a.Body)
 	}
@@ -162,6 +163,30 @@ func TestConsoleBehindAGateway(t *testing.T) {
 		t.Errorf("it ended with %v", err)
 	}
 	testkit.NoSecretsIn(t, "the gateway", logs.Bytes()) // nobody writes there any more
+}
+
+// exportedWhole holds exports of many pages against the log, through the gateway and through the console behind it.
+func exportedWhole(t *testing.T, gateway *testkit.Client, database string, p *testkit.Project, session []string) {
+	t.Helper()
+	const rows = 2500
+	if _, err := testkit.Connect(t, database).Exec(t.Context(), `
+insert into requests (id, function, method, path, status, ms, user_id, project_id, domain_id, request_id, remote, code)
+select gen_random_uuid(), 'servers', 'GET', '/many/' || n, 200, 1, $1, $2, $3, '', '', '' from generate_series(1, $4) n`,
+		p.UserID, p.ID, p.DomainID, rows); err != nil {
+		t.Fatal(err)
+	}
+	for path, header := range map[string][]string{
+		"/v1/requests": {"X-Auth-Token", p.Token(t)}, "/console/api/v1/requests": session,
+	} {
+		for kind, name := range map[string]string{"text/csv": "requests.csv", "application/x-ndjson": "requests.ndjson"} {
+			a := gateway.Get(t, path, append([]string{"Accept", kind}, header...)...)
+			if n := strings.Count(string(a.Body), "/many/"); a.Status != 200 || n != rows ||
+				a.Header.Get("Content-Disposition") != `attachment; filename="`+name+`"` ||
+				!strings.HasPrefix(a.Header.Get("Content-Type"), kind) {
+				t.Errorf("%s as %s: got %d, %d of %d rows, %v", path, kind, a.Status, n, rows, a.Header)
+			}
+		}
+	}
 }
 
 // TestConsoleHearsSomebodyElse: what answers is not the function, so what it says is not passed on.

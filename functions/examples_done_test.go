@@ -130,6 +130,10 @@ func (s *story) process(t *testing.T) {
 		s.ok(t, "getStats", 200, ask{header: []string{"Accept", kind}})
 	}
 	s.ok(t, "listRequests", 200, ask{query: []string{"limit=2", "scope", "since"}})
+	s.ok(t, "listRequests", 200, ask{query: []string{"acted_through"}})
+	for _, kind := range []string{"text/csv", "application/x-ndjson"} {
+		s.ok(t, "listRequests", 200, ask{header: []string{"Accept", kind}})
+	}
 }
 
 func (s *story) callbacks(t *testing.T) {
@@ -183,6 +187,7 @@ func (s *story) launch(t *testing.T) {
 	})
 	s.project.Drop(t, copied)
 	s.ok(t, "getServer", 200, ask{})
+	s.ok(t, "getServerHistory", 200, ask{query: []string{"limit=2"}})
 	s.ok(t, "listServers", 200, ask{query: []string{"status", "name", "tracked", "limit=10"}})
 }
 

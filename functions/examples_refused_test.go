@@ -89,7 +89,7 @@ var byTheRequest = []refusal{
 		return o.OperationID != "listResources" && o.OperationID != "createConnection" && !isConsole(o)
 	}},
 	{status: 405, change: func(o operation, a *ask) { a.method = otherMethod(o) }},
-	{status: 406, change: func(_ operation, a *ask) { a.header = []string{"Accept", "text/csv"} }},
+	{status: 406, change: func(_ operation, a *ask) { a.header = []string{"Accept", "application/pdf"} }},
 	{status: 413, change: func(_ operation, a *ask) { a.body = strings.Repeat(" ", 1<<20+1) }, fits: func(o operation) bool { return o.RequestBody != nil }},
 	{status: 415, change: func(_ operation, a *ask) { a.header = []string{"Content-Type", "text/plain"} }, fits: func(o operation) bool { return !isEvent(o) }},
 	{status: 415, change: func(_ operation, a *ask) { a.header = []string{"Ce-Type", "com.example.other"} }, fits: isEvent},

@@ -24,6 +24,9 @@ func (s service) Check(ctx context.Context, who domain.Identity, id uuid.UUID) (
 	if c, err = s.Get(ctx, who, id); err != nil {
 		return c, nil, err
 	}
+	if !c.Owned(who) {
+		domain.ActThrough(ctx, c)
+	}
 	since, err := s.RequestCheck(ctx, c.ProjectID, id)
 	if err != nil {
 		return c, nil, err

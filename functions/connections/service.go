@@ -60,6 +60,7 @@ const cleanTimeout = 10 * time.Second
 
 // Create delegates: it makes the trust, or looks whether the application credential is good, and stores the connection.
 func (s service) Create(ctx context.Context, who domain.Identity, token domain.Secret, w wish) (domain.Connection, error) {
+	ctx = domain.WithActor(ctx, domain.ActorOf(who, uuid.Nil))
 	if w.Kind == domain.TrustConnection && s.trustee == "" {
 		return w.Connection, apperr.New(apperr.Unsupported, "no trusts are taken here (TRUSTEE_USER_ID is not set): hand over an application credential")
 	}
@@ -252,6 +253,7 @@ func (s service) Delete(ctx context.Context, who domain.Identity, token domain.S
 	if !c.Owned(who) || !who.MayAct() {
 		return apperr.New(apperr.Forbidden, "only who may do more than read in the project %s can delete the connection", c.ProjectID)
 	}
+	ctx = domain.WithActor(ctx, domain.ActorOf(who, uuid.Nil))
 	ended, err := s.End(ctx, c.ProjectID, c.ID, domain.ConnectionDeleted, "it was deleted", false)
 	if err != nil {
 		return err

@@ -2,7 +2,9 @@ package console
 
 import (
 	"bytes"
+	"context"
 	"io"
+	"mime"
 	"net/http"
 	"net/url"
 	"strings"
@@ -20,7 +22,8 @@ var requestHeaders = []string{"Accept", "Content-Type"}
 
 // What is passed on of an answer, besides its status and its body. The request's id is set by the edge: it is the same.
 var answerHeaders = []string{
-	"Allow", "Cache-Control", "Content-Security-Policy", "ETag", "Last-Modified", "Link", "Location", "Retry-After", "Vary", "WWW-Authenticate",
+	"Allow", "Cache-Control", "Content-Disposition", "Content-Security-Policy", "ETag", "Last-Modified", "Link", "Location",
+	"Retry-After", "Vary", "WWW-Authenticate",
 }
 
 // relay sends a request of the page to the function whose path it is, with the session's token, and gives its answer back.
@@ -58,6 +61,9 @@ func (h handler) relay(r *http.Request) (httpx.Response, error) {
 	if err != nil {
 		return httpx.Response{}, err
 	}
+	if isExport(resp) {
+		return passed(resp), nil
+	}
 	defer func() { _ = resp.Body.Close() }()
 	return answer(resp)
 }
@@ -70,13 +76,41 @@ func answer(resp *http.Response) (httpx.Response, error) {
 	case len(body) > maxAnswer:
 		return httpx.Response{}, apperr.New(apperr.BadGateway, "the function's answer is larger than %d bytes", maxAnswer)
 	}
-	out := httpx.Response{Status: resp.StatusCode, Header: http.Header{}, ContentType: resp.Header.Get("Content-Type"), Body: body, Relayed: true}
+	out := head(resp)
+	out.Body = body
+	return out, nil
+}
+
+// isExport says whether an answer may be of any length.
+func isExport(resp *http.Response) bool {
+	kind, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	return err == nil && resp.StatusCode == http.StatusOK && (kind == "text/csv" || kind == "application/x-ndjson")
+}
+
+// passed is an answer that is passed on as it comes.
+func passed(resp *http.Response) httpx.Response {
+	out := head(resp)
+	out.Stream = func(_ context.Context, w io.Writer) error {
+		defer func() { _ = resp.Body.Close() }()
+		_, err := io.Copy(w, resp.Body)
+		return err
+	}
+	if resp.Request != nil && resp.Request.Method == http.MethodHead {
+		_ = resp.Body.Close()
+	}
+	return out
+}
+
+// head is an answer without its body.
+func head(resp *http.Response) httpx.Response {
+	out := httpx.Response{Status: resp.StatusCode, Header: http.Header{}, Relayed: true}
+	out.ContentType = resp.Header.Get("Content-Type")
 	for _, name := range answerHeaders {
 		if values := resp.Header.Values(name); len(values) > 0 {
 			out.Header[http.CanonicalHeaderKey(name)] = values
 		}
 	}
-	return out, nil
+	return out
 }
 
 // targetOf is the path at the function. There is nothing but the API: no events, and not what agents fetch with tokens of their own.

@@ -2,11 +2,13 @@ package console
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/google/uuid"
@@ -187,6 +189,44 @@ func TestRelayDropsWhatSaysWho(t *testing.T) {
 	if _, err := (handler{svc: h.svc, functions: endless}).relay(r); err == nil || !strings.Contains(err.Error(), "larger") {
 		t.Errorf("an endless answer: got %v", err)
 	}
+}
+
+// TestExportsPass as they come, however long they are, and one that breaks off is no whole one.
+func TestExportsPass(t *testing.T) {
+	t.Parallel()
+	broken := errors.New("the connection broke")
+	for name, c := range map[string]struct {
+		kind string
+		body io.Reader
+		want error
+	}{
+		"a long one":       {"text/csv; charset=utf-8; header=present", io.LimitReader(zeros{}, maxAnswer+1), nil},
+		"one that is over": {"application/x-ndjson", io.MultiReader(strings.NewReader("{}\n"), iotest.ErrReader(broken)), broken},
+	} {
+		closed := false
+		header := http.Header{"Content-Type": {c.kind}, "Content-Disposition": {"attachment"}, "Set-Cookie": {"x=y"}}
+		in := &http.Response{StatusCode: http.StatusOK, Header: header, Body: watched{c.body, &closed}}
+		if !isExport(in) {
+			t.Errorf("%s is no export", name)
+		}
+		out := passed(in)
+		if out.ContentType != c.kind || !out.Relayed || out.Header.Get("Content-Disposition") == "" || out.Header.Get("Set-Cookie") != "" {
+			t.Errorf("%s: got %+v", name, out)
+		}
+		if err := out.Stream(t.Context(), io.Discard); !errors.Is(err, c.want) || !closed {
+			t.Errorf("%s: got %v, closed %t", name, err, closed)
+		}
+	}
+}
+
+type watched struct {
+	io.Reader
+	closed *bool
+}
+
+func (w watched) Close() error {
+	*w.closed = true
+	return nil
 }
 
 // TestRelayForAnother refuses what a page asks for that shows another user or project than the session's, because another tab has

@@ -105,6 +105,7 @@ func (s service) delegate(who domain.Identity, c domain.Connection, w wish) (out
 	}
 	out.order = domain.Order{
 		ID: w.id, ProjectID: c.ProjectID, DomainID: c.DomainID, UserID: who.UserID, Spec: w.spec, ConnectionID: c.ID,
+		Actor: domain.ActorOf(who, c.ID),
 	}
 	for n, i := range w.items {
 		out.order.Instances = append(out.order.Instances, domain.Instance{

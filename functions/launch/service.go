@@ -158,7 +158,10 @@ func (s service) newOrder(ctx context.Context, cloud session, who domain.Identit
 	if err != nil {
 		return domain.Order{}, err
 	}
-	order := domain.Order{ID: w.id, ProjectID: who.ProjectID, DomainID: who.DomainID, UserID: who.UserID, Spec: w.spec}
+	order := domain.Order{
+		ID: w.id, ProjectID: who.ProjectID, DomainID: who.DomainID, UserID: who.UserID, Spec: w.spec,
+		Actor: domain.ActorOf(who, uuid.Nil),
+	}
 	for n, i := range w.items {
 		spec := found[n].spec
 		if w.generateKey {

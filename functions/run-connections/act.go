@@ -237,7 +237,7 @@ func (a acting) connect(ctx context.Context) error {
 	}
 	wanted.Seen(server)
 	wanted.SeenAt = a.now
-	_, _, err = a.instances.Connect(ctx, wanted)
+	_, _, err = a.instances.Connect(domain.WithActor(ctx, a.actor()), wanted)
 	return err
 }
 
@@ -246,8 +246,11 @@ func (a acting) connect(ctx context.Context) error {
 func (a acting) note(ctx context.Context, i domain.Instance, server domain.Server) {
 	i.Seen(server)
 	i.State, i.Problem = a.action.Ask.After(), nil
-	a.change(ctx, i)
+	a.change(domain.WithActor(ctx, a.actor()), i)
 }
+
+// actor is who has asked for the action.
+func (a acting) actor() *domain.Actor { return a.action.Actor.Doing(a.action.Ask.Verb, a.action.ID) }
 
 func (a acting) write(ctx context.Context, i domain.Instance, server domain.Server) {
 	if i.Found(server) {

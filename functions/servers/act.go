@@ -209,6 +209,7 @@ func (a acting) note(ctx context.Context, id uuid.UUID, server domain.Server) {
 	known := domain.Instance{ProjectID: a.who.ProjectID, ID: id}
 	known.Seen(server)
 	known.State, known.Problem = a.After(), nil
+	ctx = domain.WithActor(ctx, domain.ActorOf(a.who, uuid.Nil).Doing(a.Verb, a.key.id))
 	writing, cancel := context.WithTimeout(context.WithoutCancel(ctx), noteTimeout)
 	defer cancel()
 	if _, err := a.instances.Change(writing, []domain.Instance{known}); err != nil {

@@ -38,6 +38,7 @@ func (s service) Connect(
 	}
 	wanted := domain.Instance{ProjectID: who.ProjectID, ID: id, SeenAt: now, Spec: sizes(server)}
 	wanted.Seen(server)
+	ctx = domain.WithActor(ctx, domain.ActorOf(who, uuid.Nil).Doing(domain.Connect, uuid.Nil))
 	instance, made, err = s.instances.Connect(ctx, wanted)
 	if err == nil {
 		s.wake("deliver-events", "poll-instances")
@@ -67,15 +68,16 @@ func (s service) Disconnect(ctx context.Context, who domain.Identity, id string)
 		return err
 	}
 	if t := targets[0].tracked; t != nil {
-		return s.letGo(ctx, who.ProjectID, domain.Instance{ID: t.ID, ServerID: t.ServerID, State: t.State}, uuid.Nil)
+		return s.letGo(ctx, who, who.ProjectID, domain.Instance{ID: t.ID, ServerID: t.ServerID, State: t.State}, uuid.Nil)
 	}
 	return s.wasLetGo(ctx, who.ProjectID, id, uuid.Nil)
 }
 
-func (s service) letGo(ctx context.Context, projectID string, i domain.Instance, connection uuid.UUID) error {
+func (s service) letGo(ctx context.Context, who domain.Identity, projectID string, i domain.Instance, connection uuid.UUID) error {
 	if i.ServerID == "" && i.State != domain.InstanceDeleted {
 		return noServer()
 	}
+	ctx = domain.WithActor(ctx, domain.ActorOf(who, connection).Doing(domain.Disconnect, uuid.Nil))
 	done, err := s.instances.Disconnect(ctx, projectID, i.ID, connection)
 	if done {
 		s.wake("deliver-events")

@@ -151,6 +151,7 @@ func (s service) askFor(ctx context.Context, who domain.Identity, through domain
 	}
 	wanted := domain.DelegatedAction{
 		ID: w.key.id, ProjectID: through.ProjectID, ConnectionID: through.ConnectionID, InstanceID: i.ID, UserID: who.UserID, Ask: w.Ask,
+		Actor: domain.ActorOf(who, through.ConnectionID),
 	}
 	if wanted.ID == uuid.Nil {
 		wanted.ID = uuid.Must(uuid.NewV7())
@@ -205,6 +206,7 @@ func (s service) ConnectThrough(
 	}
 	known, action, err = s.actions.Connect(ctx, domain.DelegatedAction{
 		ID: uuid.Must(uuid.NewV7()), ProjectID: through.ProjectID, ConnectionID: connection, InstanceID: id, ServerID: serverID, UserID: who.UserID, Ask: ask,
+		Actor: domain.ActorOf(who, connection),
 	})
 	if err == nil && known == nil {
 		s.wake("run-connections", "deliver-events")
@@ -225,5 +227,5 @@ func (s service) DisconnectThrough(ctx context.Context, who domain.Identity, con
 	case found[0].ID == uuid.Nil:
 		return s.wasLetGo(ctx, through.ProjectID, id, connection)
 	}
-	return s.letGo(ctx, through.ProjectID, found[0], connection)
+	return s.letGo(ctx, who, through.ProjectID, found[0], connection)
 }

@@ -24,6 +24,7 @@ func routes(s service) []httpx.Route {
 		httpx.Handle("POST /v1/servers/{id}/actions", h.act),
 		httpx.Handle("POST /v1/servers/actions", h.actOnMany),
 		httpx.Handle("GET /v1/servers/actions/{action}", h.action),
+		httpx.Handle("GET /v1/servers/history/{id}", h.history),
 		httpx.Handle("DELETE /v1/servers/{id}", h.remove),
 	}
 }

@@ -35,6 +35,7 @@ type instanceStore interface {
 	Agent(ctx context.Context, projectID string, instance uuid.UUID) (*domain.Agent, error)
 	Through(ctx context.Context, through domain.Through, limit int, marker string) ([]domain.Instance, error)
 	Managed(ctx context.Context, through domain.Through, ids []string) ([]domain.Instance, error)
+	History(ctx context.Context, projectID string, instance, connection uuid.UUID, before int64, limit int, reader string) ([]domain.Event, error)
 }
 
 // openStack opens sessions, in the region of this process or another one of the catalog.
@@ -79,6 +80,39 @@ func (s service) Get(ctx context.Context, who domain.Identity, token domain.Secr
 		server.Instance.Agent, err = s.instances.Agent(ctx, who.ProjectID, t.tracked.ID)
 	}
 	return server, err
+}
+
+// History reads what happened to a tracked server, the newest first, by its own id or its instance's; also to one that
+// is deleted.
+func (s service) History(
+	ctx context.Context, who domain.Identity, connection uuid.UUID, id string, before int64, limit int,
+) (instance uuid.UUID, found []domain.Event, err error) {
+	project := who.ProjectID
+	if connection == uuid.Nil {
+		targets, err := s.targets(ctx, who, []string{id})
+		if err != nil {
+			return instance, nil, err
+		}
+		if targets[0].tracked == nil {
+			return instance, nil, apperr.New(apperr.NotFound, "there is no instance %s, and no server of this id is tracked", id)
+		}
+		instance = targets[0].tracked.ID
+	} else {
+		through, err := s.through(ctx, who, connection)
+		if err != nil {
+			return instance, nil, err
+		}
+		managed, err := s.instances.Managed(ctx, through, []string{id})
+		if err != nil {
+			return instance, nil, err
+		}
+		if managed[0].ID == uuid.Nil {
+			return instance, nil, notManaged(id)
+		}
+		project, instance = through.ProjectID, managed[0].ID
+	}
+	found, err = s.instances.History(ctx, project, instance, connection, before, limit, who.ProjectID)
+	return instance, found, err
 }
 
 // read reads a server. To an admin Nova shows those of other projects, too, which are absent here as for everybody. One of another

@@ -104,41 +104,80 @@ type request struct {
 	Status    int       `json:"status"`
 	MS        int64     `json:"ms"`
 	UserID    string    `json:"user_id"`
+	UserName  string    `json:"user_name,omitempty"`
 	ProjectID string    `json:"project_id"`
 	DomainID  string    `json:"domain_id"`
 	RequestID string    `json:"request_id"`
 	Remote    string    `json:"remote"`
 	Code      string    `json:"code,omitempty"`
+
+	ConnectionID *uuid.UUID `json:"connection_id,omitempty"`
+	ActedIn      string     `json:"acted_in,omitempty"`
 }
 
-func (h handler) requests(r *http.Request) (requestsAnswer, error) {
-	query, err := httpx.ReadQuery(r, "limit", "marker", "since", "scope", "project_id")
+// show is a row as the view is entitled to see it.
+func show(v domain.View, f domain.Request) request {
+	out := request{
+		ID: f.ID, At: f.At, Function: f.Function, Method: f.Method, Path: f.Path, Status: f.Status,
+		MS: f.Duration.Milliseconds(), UserID: f.UserID, UserName: f.UserName, ProjectID: f.ProjectID, DomainID: f.DomainID,
+		RequestID: f.RequestID, Code: f.Code, ActedIn: f.Through.ProjectID,
+	}
+	if f.Through.ConnectionID != uuid.Nil {
+		out.ConnectionID = &f.Through.ConnectionID
+	}
+	if v.ShowsOrigin(f) {
+		out.Remote = f.Remote
+	}
+	return out
+}
+
+func (h handler) requests(r *http.Request) (httpx.Response, error) {
+	query, err := httpx.ReadQuery(r, "limit", "marker", "since", "acted_through", "scope", "project_id")
 	if err != nil {
-		return requestsAnswer{}, err
+		return httpx.Response{}, err
 	}
 	q, err := parseRequests(query)
 	if err != nil {
-		return requestsAnswer{}, err
+		return httpx.Response{}, err
+	}
+	kind, err := httpx.Negotiate(r, "application/json", csvType, ndjsonType)
+	if err != nil {
+		return httpx.Response{}, err
 	}
 	if q.View, err = viewOf(r, query); err != nil {
-		return requestsAnswer{}, err
+		return httpx.Response{}, err
 	}
+	if kind == "application/json" {
+		return h.page(r, q)
+	}
+	most := 0
+	if query.Text("limit") != "" {
+		most = q.Limit
+	}
+	return h.export(r, q, kind, most)
+}
+
+func (h handler) page(r *http.Request, q domain.RequestQuery) (httpx.Response, error) {
 	found, more, err := h.svc.Requests(r.Context(), q)
 	if err != nil {
-		return requestsAnswer{}, err
+		return httpx.Response{}, err
 	}
 	out := requestsAnswer{Requests: make([]request, len(found))}
 	for i, f := range found {
-		out.Requests[i] = request{
-			ID: f.ID, At: f.At, Function: f.Function, Method: f.Method, Path: f.Path, Status: f.Status, MS: f.Duration.Milliseconds(),
-			UserID: f.UserID, ProjectID: f.ProjectID, DomainID: f.DomainID, RequestID: f.RequestID, Remote: f.Remote, Code: f.Code,
-		}
+		out.Requests[i] = show(q.View, f)
 	}
 	if more {
 		out.Next = httpx.Next(r, found[len(found)-1].ID.String())
 	}
-	return out, nil
+	resp, err := httpx.JSON(http.StatusOK, out)
+	if err == nil {
+		resp.Header.Set("Vary", "Accept, X-Auth-Token")
+	}
+	return resp, err
 }
+
+// anyConnection selects what was done through whichever connection.
+const anyConnection = "any"
 
 const defaultLimit = 100
 
@@ -149,6 +188,14 @@ func parseRequests(query httpx.Query) (q domain.RequestQuery, err error) {
 	if text := query.Text("marker"); text != "" {
 		if q.Marker, err = uuid.Parse(text); err != nil {
 			return q, apperr.Malformed("marker", "the id of a request, a UUID", text)
+		}
+	}
+	if text := query.Text("acted_through"); text != "" {
+		q.Acted = true
+		if text != anyConnection {
+			if q.ConnectionID, err = uuid.Parse(text); err != nil || len(text) != 36 || q.ConnectionID == uuid.Nil {
+				return q, apperr.Malformed("acted_through", `the id of a connection, a UUID, or "any"`, text, anyConnection)
+			}
 		}
 	}
 	if text := query.Text("since"); text != "" {

@@ -58,3 +58,20 @@ func (s service) Requests(ctx context.Context, q domain.RequestQuery) (page []do
 	}
 	return page, false, err
 }
+
+// exportPage is how many rows of an export are in memory at once.
+const exportPage = 1000
+
+// exportPage reads the next rows of an export, and moves its marker behind them. left is how many are still to come
+// at most; 0 or less = all.
+func (s service) exportPage(ctx context.Context, q *domain.RequestQuery, left int) ([]domain.Request, error) {
+	q.Limit = exportPage
+	if left > 0 {
+		q.Limit = min(left, exportPage)
+	}
+	page, err := s.requests.List(ctx, *q)
+	if err == nil && len(page) > 0 {
+		q.Marker = page[len(page)-1].ID
+	}
+	return page, err
+}

@@ -263,6 +263,7 @@ type DelegatedAction struct {
 	InstanceID   uuid.UUID
 	ServerID     string // of Connect: the server that is to be taken over
 	UserID       string // who asked
+	Actor        *Actor // the same in the events of it; nil = an older version stored the action
 	Ask          Ask
 	Payload      []byte // a sealed DelegatedDeploy; nil but for Deploy
 	BodySHA256   []byte // of the request, when its caller gave the ID; nil = the ID is ours

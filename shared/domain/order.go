@@ -33,6 +33,7 @@ type Order struct {
 	CreatedAt  time.Time
 	Instances  []Instance
 	Callback   *Callback // one that is to be made with the order, which then gets every event of it
+	Actor      *Actor    // who places it; it is written and not read
 
 	ConnectionID uuid.UUID // run-connections works on the order, with what was delegated; zero = its caller does
 	Payload      []byte    // of an order through a connection: a sealed DelegatedOrder

@@ -17,11 +17,14 @@ type Request struct {
 	Status    int
 	Duration  time.Duration // from the first byte read to the row written
 	UserID    string        // "" when the token was refused
+	UserName  string        // as Keystone said it; "" in rows of older versions
 	ProjectID string
 	DomainID  string
 	RequestID string // req-<uuid>, the same in X-Request-Id and at OpenStack
 	Remote    string // the client's address, without its port
 	Code      string // the problem's code, "" for an answer that is none
+
+	Through ActedThrough // zero = the request acted through no connection
 }
 
 // RequestQuery selects rows of the request log.
@@ -30,4 +33,20 @@ type RequestQuery struct {
 	Since  time.Time // zero = no bound
 	Limit  int
 	Marker uuid.UUID // the last id already seen; zero = from the newest
+	// Acted selects by where a request acted through a connection, and not by whose token it was made with: the View is
+	// that of the connection. ConnectionID is the one connection; zero = any.
+	Acted        bool
+	ConnectionID uuid.UUID
+}
+
+// ShowsOrigin says whether the view is entitled to see where a request came from: not of one that somebody of another
+// project made through a connection.
+func (v View) ShowsOrigin(r Request) bool {
+	switch v.Scope {
+	case ScopeProject:
+		return r.ProjectID == v.ProjectID
+	case ScopeDomain:
+		return r.DomainID == v.DomainID
+	}
+	return v.Scope == ScopeCloud
 }

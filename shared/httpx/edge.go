@@ -101,19 +101,24 @@ func (e Edge) serve(w http.ResponseWriter, r *http.Request, mux *http.ServeMux) 
 		ctx, cancel = context.WithDeadline(context.WithoutCancel(ctx), deadline)
 		defer cancel()
 	}
+	ctx, acting := domain.WithActing(ctx)
 	x := &exchange{header: http.Header{}}
 	mux.ServeHTTP(x, r.WithContext(ctx))
 
 	resp, who := e.answer(ctx, x)
 	row := e.row(x, r, id, resp, who, time.Since(began))
+	row.Through = acting.Through()
 	if err := e.record(ctx, x, resp, row); err != nil {
 		slog.ErrorContext(ctx, "the request log could not be written", "error", err)
 		resp = failure(err, id, e.KeystoneURL)
 		row.Status, row.Code = resp.Status, string(resp.Code)
 	}
 	upload.End(w.Header())
+	defer LogRequest(ctx, row)
 	resp.write(w, r.Method == http.MethodHead)
-	LogRequest(ctx, row)
+	if resp.Stream != nil && r.Method != http.MethodHead {
+		resp.stream(ctx, w)
+	}
 }
 
 func (e Edge) record(ctx context.Context, x *exchange, resp Response, row domain.Request) error {
@@ -183,7 +188,8 @@ func (e Edge) unserved(x *exchange, id string) Response {
 func (e Edge) row(x *exchange, r *http.Request, id string, resp Response, who domain.Identity, took time.Duration) domain.Request {
 	row := domain.Request{
 		ID: uuid.Must(uuid.NewV7()), Method: text(r.Method, 32), Path: Path(r), Status: resp.Status, Duration: took,
-		UserID: who.UserID, ProjectID: who.ProjectID, DomainID: who.DomainID, RequestID: id, Remote: remote(r), Code: string(resp.Code),
+		UserID: who.UserID, UserName: text(who.UserName, 255), ProjectID: who.ProjectID, DomainID: who.DomainID,
+		RequestID: id, Remote: remote(r), Code: string(resp.Code),
 	}
 	if x.route != nil {
 		row.Function = x.route.Function

@@ -1,7 +1,7 @@
 // Package httpx is the HTTP edge that all functions share: routes, reading of requests, the one writer of
 // answers and the one table from errors to statuses.
 //
-// An answer is made whole before any of it is sent, because its row in the request log comes first.
+// An answer is made whole before any of it is sent, or it is a Stream, because its row in the request log comes first.
 package httpx
 
 import (
@@ -29,6 +29,7 @@ type Response struct {
 	Header      http.Header
 	ContentType string // "" = application/json
 	Body        []byte
+	Stream      Stream          // writes the body instead of Body; nil = there is none
 	Code        apperr.Code     // of a problem
 	Caller      domain.Identity // on a public route: who it turned out to be, for the row
 	Relayed     bool            // another function's answer, whose row is written there

@@ -24,6 +24,7 @@ type listing struct {
 	requests []string // build requests, newest first
 	cells    []string // instances, newest first
 	purged   map[string]bool
+	broken   string // deleted in the middle of its creation: a page of more than four servers fails with it
 	maxLimit int
 	served   func(l *listing, page int) // changes the cloud after a page
 	pages    int
@@ -51,6 +52,11 @@ func (l *listing) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	cells = slices.DeleteFunc(slices.Clone(cells), func(id string) bool { return l.purged[id] })
 	requests = requests[:min(limit, len(requests))]
 	all := slices.Concat(requests, cells[:min(limit-len(requests), len(cells))])
+	if len(all) > 4 && slices.Contains(all, l.broken) {
+		w.WriteHeader(http.StatusInternalServerError)
+		_, _ = w.Write([]byte(nova500("nova.exception.InstanceNotFound")))
+		return
+	}
 	servers := []map[string]string{}
 	for n, id := range all {
 		status := "ACTIVE"
@@ -245,6 +251,21 @@ func TestWalkOfBuildRequests(t *testing.T) {
 			seen, err := walks(t, session, 100)["AllServers"]()
 			if count(seen, "a") == 0 || (apperr.CodeOf(err) == apperr.BadGateway) != stays {
 				t.Errorf("%s: %v %v", name, seen, err)
+			}
+		})
+	}
+}
+
+// TestWalkPastABrokenServer: Nova fails each large page of changes that shows a server with two rows of instance_extra.
+func TestWalkPastABrokenServer(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"ChangedServers", "Changes"} {
+		l := &listing{cells: ids("old-", 40), broken: "old-0028", maxLimit: 1000}
+		session := listed(t, l)
+		synctest.Test(t, func(t *testing.T) {
+			seen, err := walks(t, session, 0)[name]()
+			if want := ids("old-", 40); err != nil || !slices.Equal(seen, want) {
+				t.Errorf("%s: got %v %v, want %v", name, seen, err, want)
 			}
 		})
 	}

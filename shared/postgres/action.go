@@ -17,11 +17,12 @@ import (
 type Actions struct{ DB *DB }
 
 const actionColumns = `
-id, project_id, connection_id, instance_id, server_id, user_id, verb, hard, payload, status, problem, created_at, updated_at`
+id, project_id, connection_id, instance_id, server_id, user_id, verb, hard, payload, status, problem, created_at, updated_at,
+actor`
 
 func scanAction(row pgx.CollectableRow) (a domain.DelegatedAction, err error) {
 	err = row.Scan(&a.ID, &a.ProjectID, &a.ConnectionID, &a.InstanceID, &a.ServerID, &a.UserID, &a.Ask.Verb, &a.Ask.Hard,
-		&a.Payload, &a.Status, &a.Problem, &a.CreatedAt, &a.UpdatedAt)
+		&a.Payload, &a.Status, &a.Problem, &a.CreatedAt, &a.UpdatedAt, &a.Actor)
 	a.CreatedAt, a.UpdatedAt = a.CreatedAt.UTC(), a.UpdatedAt.UTC()
 	return a, err
 }
@@ -31,15 +32,16 @@ const actionEventSQL = `
     insert into events (project_id, subject, seq, type, at, connection_id, data)
     select project_id, id::text, seq, '` + domain.ActionEvent + `', updated_at, connection_id,
            jsonb_strip_nulls(jsonb_build_object('action_id', id, 'instance_id', instance_id, 'connection_id', connection_id, 'action', verb,
-                                                'status', status, 'previous_status', previous_status, 'fault', problem))
+                                                'status', status, 'previous_status', previous_status, 'fault', problem,
+                                                'actor', actor || jsonb_build_object('action_id', id, 'action', verb)))
     from`
 
 const askSQL = `
 with used as (
     update connections set last_used_at = clock_timestamp() where project_id = $1 and id = $3 and status = 'active' returning id
 ), after as (
-    insert into actions (project_id, id, connection_id, instance_id, server_id, user_id, verb, hard, payload, body_sha256)
-    select $1, $2, id, $4, $5, $6, $7, $8, $9, $11 from used
+    insert into actions (project_id, id, connection_id, instance_id, server_id, user_id, verb, hard, payload, body_sha256, actor)
+    select $1, $2, id, $4, $5, $6, $7, $8, $9, $11, $12 from used
     where (select count(*) from actions where connection_id = $3 and status = 'running') < $10
     returning *, null::text as previous_status
 ), event as (` + actionEventSQL + ` after)
@@ -116,7 +118,7 @@ where project_id = $1 and id = $2`, wanted.ProjectID, wanted.ID, wanted.Connecti
 
 func ask(ctx context.Context, db rowsQuerier, wanted domain.DelegatedAction) (domain.DelegatedAction, error) {
 	rows, _ := db.Query(ctx, askSQL, wanted.ProjectID, wanted.ID, wanted.ConnectionID, wanted.InstanceID, wanted.ServerID,
-		wanted.UserID, wanted.Ask.Verb, wanted.Ask.Hard, wanted.Payload, maxWaiting, wanted.BodySHA256)
+		wanted.UserID, wanted.Ask.Verb, wanted.Ask.Hard, wanted.Payload, maxWaiting, wanted.BodySHA256, wanted.Actor)
 	stored, err := pgx.CollectExactlyOneRow(rows, scanAction)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return stored, apperr.New(apperr.Conflict, "the connection has ended, or has %d actions that wait: that is as many as there may be", maxWaiting)

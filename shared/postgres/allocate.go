@@ -9,10 +9,10 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-const (
+var (
 	insertDelegatedSQL = `
-insert into orders (project_id, id, domain_id, user_id, body_sha256, spec, connection_id, payload, status, seq, calls_recorded)
-values ($1, $2, $3, $4, $5, $6, $7, $8, 'running', 1, true)
+insert into orders (project_id, id, domain_id, user_id, body_sha256, spec, connection_id, payload, status, seq, calls_recorded, actor)
+values ($1, $2, $3, $4, $5, $6, $7, $8, 'running', 1, true, $9)
 on conflict do nothing`
 
 	// Once the order's callback is there, it hears of what was taken as of what is new.
@@ -20,7 +20,7 @@ on conflict do nothing`
 with row as (
     update instances set seq = seq + 1, updated_at = clock_timestamp()
     where project_id = $1 and order_id = $2 and position = any($3)
-    returning *, state as previous_state
+    returning *, state as previous_state, ` + orderActor("$2") + ` as actor
 ), event as (` + instanceEventSQL + ` row)
 select count(*) from row`
 )
@@ -33,7 +33,7 @@ func (o Orders) PlaceDelegated(ctx context.Context, order domain.Order) (fresh b
 	err = again(func() error {
 		return o.DB.inTx(ctx, func(tx pgx.Tx) error {
 			tag, err := tx.Exec(ctx, insertDelegatedSQL, order.ProjectID, order.ID, order.DomainID, order.UserID, order.BodySHA256, order.Spec,
-				order.ConnectionID, order.Payload)
+				order.ConnectionID, order.Payload, order.Actor)
 			if err != nil {
 				return err
 			}

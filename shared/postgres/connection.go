@@ -61,12 +61,13 @@ func oneConnection(rows pgx.Rows, id uuid.UUID) (domain.Connection, error) {
 	return c, classify(err)
 }
 
-// connectionEventSQL writes the event of a connection's new status, from rows of connections with previous_status. These hold what it
-// needs and not all: functions that serve HTTP may write secrets and not read them.
+// connectionEventSQL writes the event of a connection's new status, from rows of connections with previous_status and
+// actor. These hold what it needs and not all: functions that serve HTTP may write secrets and not read them.
 const connectionEventSQL = `
     insert into events (project_id, subject, seq, type, at, connection_id, data)
     select project_id, id::text, seq, '` + domain.ConnectionEvent + `', updated_at, id,
-           jsonb_strip_nulls(jsonb_build_object('connection_id', id, 'status', status, 'previous_status', previous_status, 'reason', nullif(reason, '')))
+           jsonb_strip_nulls(jsonb_build_object('connection_id', id, 'status', status, 'previous_status', previous_status, 'reason', nullif(reason, ''),
+                                                'actor', actor))
     from`
 
 const (
@@ -81,7 +82,7 @@ with after as (
                              next_check_at)
     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, 'active', $16, $17, $18, 1, $6 <> 'trust', clock_timestamp(),
             clock_timestamp() + $19::interval * (0.8 + 0.4 * random()))
-    returning ` + connectionColumns + `, seq, null::text as previous_status
+    returning ` + connectionColumns + `, seq, null::text as previous_status, $20::jsonb as actor
 ), event as (` + connectionEventSQL + ` after)
 select ` + connectionColumns + ` from after`
 )
@@ -109,7 +110,7 @@ func (c Connections) Create(ctx context.Context, made domain.Connection) (stored
 		}
 		rows, _ := tx.Query(ctx, insertConnectionSQL, made.ID, made.ProjectID, made.DomainID, made.UserID, made.Name, made.Kind, made.AuthURL,
 			made.Region, made.DelegationID, made.Secret, made.ActsAs, made.Actions, made.Quota, made.UsableBy, made.Flavors, made.ExpiresAt, idle, trustEnd,
-			domain.CheckEvery)
+			domain.CheckEvery, domain.ActorIn(ctx))
 		stored, err = pgx.CollectExactlyOneRow(rows, scanConnection)
 		return err
 	})
@@ -180,7 +181,7 @@ with before as (
     update connections c
     set status = $3, reason = $4, secret = null, revoked = c.revoked or $5, seq = c.seq + 1, updated_at = clock_timestamp()
     from before b where c.id = b.id
-    returning c.project_id, c.id, c.seq, c.updated_at, c.status, c.reason, b.status as previous_status
+    returning c.project_id, c.id, c.seq, c.updated_at, c.status, c.reason, b.status as previous_status, $6::jsonb as actor
 ), event as (` + connectionEventSQL + ` after)
 select count(*) from after`
 
@@ -191,7 +192,7 @@ func (c Connections) End(
 ) (ended bool, err error) {
 	var n int
 	err = again(func() error {
-		return c.DB.pool.QueryRow(ctx, endConnectionSQL, projectID, id, status, reason, revoked).Scan(&n)
+		return c.DB.pool.QueryRow(ctx, endConnectionSQL, projectID, id, status, reason, revoked, domain.ActorIn(ctx)).Scan(&n)
 	})
 	return n == 1, classify(err)
 }
@@ -238,8 +239,9 @@ type withMore struct {
 // Scan implements pgx.CollectableRow.
 func (w withMore) Scan(dest ...any) error { return w.CollectableRow.Scan(append(dest, w.more...)...) }
 
-// Usable reads a connection that the caller may act through, and says what time it is. NotFound for any other and a deleted one; for one
-// that has ended by itself the error of domain.Connection.Permits: nothing is done through it any more, and nothing is seen.
+// Usable reads a connection that the caller may act through, notes that for the request log, and says what time it is.
+// NotFound for any other and a deleted one; for one that has ended by itself the error of domain.Connection.Permits:
+// nothing is done through it any more, and nothing is seen.
 func (c Connections) Usable(ctx context.Context, who domain.Identity, id uuid.UUID) (found domain.Connection, now time.Time, err error) {
 	if found, err = c.Get(ctx, who, id); err != nil {
 		return found, now, err
@@ -247,6 +249,7 @@ func (c Connections) Usable(ctx context.Context, who domain.Identity, id uuid.UU
 	if !found.Usable(who) || found.Status == domain.ConnectionDeleted {
 		return domain.Connection{}, now, noConnection(id)
 	}
+	domain.ActThrough(ctx, found)
 	if now, err = c.DB.Now(ctx); err != nil {
 		return found, now, err
 	}

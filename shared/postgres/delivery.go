@@ -70,7 +70,9 @@ where s.claim_id = $1 and not exists (
 
 	attemptColumns = `
 s.claim_id, c.project_id, c.id, c.url, c.secret, c.previous_secret, coalesce(c.previous_until > now(), false), coalesce(c.allowed_rate, 0),
-s.stream, d.seq, d.id, s.attempts, c.failures, e.project_id, e.subject, e.seq, e.type, e.at, e.data::text`
+s.stream, d.seq, d.id, s.attempts, c.failures, e.project_id, e.subject, e.seq, e.type, e.at,
+-- Who acts through a connection is not told who else does, nor who of its owners.
+(case when c.project_id in ('', e.project_id) or e.data #>> '{actor,project_id}' = c.project_id then e.data else e.data - 'actor' end)::text`
 
 	attemptTables = `
 join callbacks c on c.project_id = s.project_id and c.id = s.callback_id

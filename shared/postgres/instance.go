@@ -31,7 +31,7 @@ coalesce(nova_at, '0001-01-01'), delete_tries, coalesce(delete_tried_at, '0001-0
 // changeInstanceSQL writes what is known of an instance, and its event, in one statement. It writes nothing when that is
 // nothing new, when something newer is known already, when the instance is gone, or when its server is another one's.
 // With a claim ($13) it writes only if nobody has claimed the instance's order since. What is known of the create call ($14) it writes
-// in any case: that does not change.
+// in any case: that does not change. The actor is $16, and with a claim who placed the order.
 const changeInstanceSQL = `
 with call as (
     update create_calls set server_id = nullif($3, ''), ended_at = clock_timestamp() where project_id = $1 and id = $14 and server_id is null
@@ -55,7 +55,8 @@ with call as (
         seq = i.seq + n.told::int, updated_at = case when n.told then clock_timestamp() else i.updated_at end
     from news n
     where i.project_id = n.project_id and i.id = n.id
-    returning i.*, n.state as previous_state, n.told
+    returning i.*, n.state as previous_state, n.told, coalesce($16::jsonb, case when $13::uuid is not null then
+        (select o.actor || jsonb_build_object('order_id', o.id) from orders o where o.project_id = $1 and o.id = i.order_id) end) as actor
 ), event as (
     insert into events (project_id, subject, seq, type, at, order_id, connection_id, data)
     select project_id, id::text, seq, '` + domain.InstanceEvent + `', updated_at, order_id, connection_id, ` + instanceData + `
@@ -63,16 +64,18 @@ with call as (
 )
 select count(*) filter (where told) from after`
 
-// instanceData is the data of an instance's event, from a row of instances with previous_state.
+// instanceData is the data of an instance's event, from a row of instances with previous_state and actor.
 const instanceData = `jsonb_strip_nulls(jsonb_build_object(
         'instance_id', id, 'server_id', server_id, 'name', name, 'state', state, 'previous_state', previous_state,
         'status', nullif(raw_status, ''), 'addresses', addresses, 'key_name', nullif(key_name, ''),
         'key_fingerprint', nullif(key_fingerprint, ''), 'order_id', order_id, 'connection_id', connection_id,
-        'disconnected', case when disconnected_at is not null then true end, 'fault', problem))`
+        'disconnected', case when disconnected_at is not null then true end, 'fault', problem,
+        'actor', actor))`
 
 // Change writes what is known of instances, each with its event when that is news, in one transaction. told is how many
 // events there are. The ProjectID, ID, ServerID, Name, State, RawStatus, Problem, Addresses, KeyName, KeyFingerprint, MissedAt, SeenAt
-// and CallID of each count; a zero SeenAt is now. What was known since a later moment stays, and so does a deleted instance.
+// and CallID of each count; a zero SeenAt is now. What was known since a later moment stays, and so does a deleted
+// instance. The events have the context's actor.
 func (i Instances) Change(ctx context.Context, known []domain.Instance) (told int, err error) {
 	return i.ChangeAfter(ctx, known, nil)
 }
@@ -94,9 +97,9 @@ func changeAll(ctx context.Context, tx pgx.Tx, known []domain.Instance) (told in
 	return changeAllAfter(ctx, tx, known, nil)
 }
 
-func queueChange(batch *pgx.Batch, k domain.Instance, claim uuid.NullUUID) *pgx.QueuedQuery {
+func queueChange(batch *pgx.Batch, k domain.Instance, claim uuid.NullUUID, actor *domain.Actor) *pgx.QueuedQuery {
 	return batch.Queue(changeInstanceSQL, k.ProjectID, k.ID, k.ServerID, k.Name, k.State, k.RawStatus, k.Problem, addressesOf(k),
-		k.KeyName, k.KeyFingerprint, orNull(k.MissedAt), orNull(k.SeenAt), claim, orNullID(k.CallID), orNull(k.NovaAt))
+		k.KeyName, k.KeyFingerprint, orNull(k.MissedAt), orNull(k.SeenAt), claim, orNullID(k.CallID), orNull(k.NovaAt), actor)
 }
 
 func addressesOf(i domain.Instance) []domain.Address {

@@ -22,7 +22,7 @@ select ` + instanceColumns + ` from instances where project_id = $1 and server_i
 with row as (
     insert into instances (project_id, id, position, name, server_id, state, raw_status, origin, spec, addresses, key_name, connection_id, remote, seen_at, seq)
     values ($1, $2, 0, $3, $4, $5, $6, '` + domain.OriginConnected + `', $7, $8, $9, $10, $11, $12, 1)
-    returning *, null::text as previous_state
+    returning *, null::text as previous_state, $13::jsonb as actor
 ), event as (` + instanceEventSQL + ` row)
 select ` + instanceColumns + ` from row`
 
@@ -31,7 +31,7 @@ select ` + instanceColumns + ` from row`
 with row as (
     update instances set connection_id = $3, disconnected_at = null, reusable = false, seq = seq + 1, updated_at = clock_timestamp()
     where project_id = $1 and id = $2
-    returning *, state as previous_state
+    returning *, state as previous_state, $4::jsonb as actor
 ), event as (` + instanceEventSQL + ` row)
 select ` + instanceColumns + ` from row`
 
@@ -39,14 +39,14 @@ select ` + instanceColumns + ` from row`
 with row as (
     update instances set disconnected_at = clock_timestamp(), seq = seq + 1, updated_at = clock_timestamp()
     where project_id = $1 and id = $2 and disconnected_at is null and state <> 'deleted' and ($3::uuid is null or connection_id = $3)
-    returning *, state as previous_state
+    returning *, state as previous_state, $4::jsonb as actor
 ), ended as (
     update deployments d set bundle = null, expires_at = least(d.expires_at, clock_timestamp()) from row
     where d.project_id = row.project_id and d.instance_id = row.id and d.expires_at > clock_timestamp()
 ), event as (` + instanceEventSQL + ` row)
 select count(*) from row`
 
-	// instanceEventSQL writes an event of instances, from rows of them with previous_state.
+	// instanceEventSQL writes an event of instances, from rows of them with previous_state and actor.
 	instanceEventSQL = `
     insert into events (project_id, subject, seq, type, at, order_id, connection_id, data)
     select project_id, id::text, seq, '` + domain.InstanceEvent + `', updated_at, order_id, connection_id, ` + instanceData + ` from`
@@ -117,7 +117,7 @@ func insertConnected(ctx context.Context, tx pgx.Tx, w domain.Instance) (domain.
 		return w, err
 	}
 	rows, _ := tx.Query(ctx, insertConnectedSQL, w.ProjectID, w.ID, w.Name, w.ServerID, w.State, w.RawStatus, w.Spec, addressesOf(w), w.KeyName,
-		orNullID(w.ConnectionID), w.Remote, orNull(w.SeenAt))
+		orNullID(w.ConnectionID), w.Remote, orNull(w.SeenAt), domain.ActorIn(ctx))
 	made, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[domain.Instance])
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.ConstraintName == "instances_server" {
 		return made, apperr.Wrap(apperr.Conflict, err, "the server was tracked before, and counts as deleted since: what is deleted does not come back")
@@ -176,11 +176,11 @@ func takeOver(ctx context.Context, tx pgx.Tx, known, wanted domain.Instance) (do
 		}
 	}
 	if wanted.ID = known.ID; !wanted.SeenAt.IsZero() { // what was let go nobody may have followed
-		if _, err := changeAll(ctx, tx, []domain.Instance{wanted}); err != nil {
+		if _, err := changeAll(domain.WithActor(ctx, nil), tx, []domain.Instance{wanted}); err != nil {
 			return known, err
 		}
 	}
-	rows, _ := tx.Query(ctx, takeOverSQL, known.ProjectID, known.ID, orNullID(wanted.ConnectionID))
+	rows, _ := tx.Query(ctx, takeOverSQL, known.ProjectID, known.ID, orNullID(wanted.ConnectionID), domain.ActorIn(ctx))
 	taken, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[domain.Instance])
 	return taken, err
 }
@@ -190,7 +190,7 @@ func takeOver(ctx context.Context, tx pgx.Tx, known, wanted domain.Instance) (do
 func (i Instances) Disconnect(ctx context.Context, projectID string, id, connection uuid.UUID) (done bool, err error) {
 	var n int
 	err = again(func() error {
-		return i.DB.pool.QueryRow(ctx, disconnectSQL, projectID, id, orNullID(connection)).Scan(&n)
+		return i.DB.pool.QueryRow(ctx, disconnectSQL, projectID, id, orNullID(connection), domain.ActorIn(ctx)).Scan(&n)
 	})
 	return n == 1, classify(err)
 }

@@ -55,7 +55,8 @@ func Migrations() (text []byte) {
 
 // Migrate brings the schema to SchemaVersion under a session lock, so that several may try at once.
 // It needs a direct connection: a session lock does not survive PgBouncer's transaction mode.
-// It returns the names of the migrations that it applied. Then it says anew what the functions' roles may do.
+// It returns the names of the migrations that it applied. Then it builds what indexes partitions lack, and says anew what
+// the functions' roles may do.
 func Migrate(ctx context.Context, cfg Config) ([]string, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -79,6 +80,9 @@ func Migrate(ctx context.Context, cfg Config) ([]string, error) {
 	}
 	applied, err := up(ctx, provider)
 	if err != nil {
+		return applied, err
+	}
+	if err := indexPartitions(ctx, db); err != nil {
 		return applied, err
 	}
 	return applied, grant(ctx, db)

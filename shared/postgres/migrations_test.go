@@ -15,7 +15,7 @@ import (
 var (
 	sqlComment  = regexp.MustCompile(`--.*`)
 	createTable = regexp.MustCompile(`(?i)\bcreate\s+table\s+(?:if\s+not\s+exists\s+)?(\w+)`)
-	createIndex = regexp.MustCompile(`(?i)\bcreate\s+(?:unique\s+)?index\s+(concurrently\s+)?(?:if\s+not\s+exists\s+)?(\w+)\s+on\s+(?:only\s+)?(\w+)`)
+	createIndex = regexp.MustCompile(`(?i)\bcreate\s+(?:unique\s+)?index\s+(concurrently\s+)?(?:if\s+not\s+exists\s+)?(\w+)\s+on\s+(only\s+)?(\w+)`)
 	constraints = regexp.MustCompile(`(?i)\badd\s+(?:constraint\s+\w+\s+)?(?:unique|primary\s+key|exclude)\b(\s+using\s+index)?`)
 )
 
@@ -29,7 +29,10 @@ func blocking(migration string) (wrong []string) {
 		own = append(own, m[1])
 	}
 	for _, m := range createIndex.FindAllStringSubmatch(up, -1) {
-		concurrently, index, table := m[1] != "", m[2], m[3]
+		concurrently, index, table := m[1] != "", m[2], m[4]
+		if m[3] != "" && table == "requests" { // it is partitioned: nothing is built, and migrate does it on each partition
+			continue
+		}
 		again := regexp.MustCompile(`(?i)drop\s+index\s+concurrently\s+if\s+exists\s+` + index + `\s*;`).MatchString(up)
 		switch {
 		case !concurrently && !slices.Contains(own, table):
@@ -76,6 +79,8 @@ func TestBlocking(t *testing.T) {
 		"create table a (id int); create index i on a (id);":                                                                       false,
 		"-- +goose Up\ncreate index i on a (id);":                                                                                  true,
 		"create UNIQUE index\n    i on only a (id);":                                                                               true,
+		"create index i on only requests (id);":                                                                                    false,
+		"create index i on requests (id);":                                                                                         true,
 		"create index concurrently i on a (id);":                                                                                   true,
 		"-- +goose NO TRANSACTION\ncreate index concurrently i on a (id);":                                                         true,
 		"-- +goose NO TRANSACTION\ndrop index concurrently if exists i;\ncreate index concurrently i on a (id);":                   false,

@@ -19,10 +19,10 @@ import (
 // carries the claim, so a copy that slept through its end writes nothing.
 type Orders struct{ DB *DB }
 
-const (
+var (
 	insertOrderSQL = `
-insert into orders (project_id, id, domain_id, user_id, body_sha256, spec, status, claim_id, claimed_until, seq, calls_recorded)
-values ($1, $2, $3, $4, $5, $6, 'running', $7, clock_timestamp() + $8, 1, true)
+insert into orders (project_id, id, domain_id, user_id, body_sha256, spec, status, claim_id, claimed_until, seq, calls_recorded, actor)
+values ($1, $2, $3, $4, $5, $6, 'running', $7, clock_timestamp() + $8, 1, true, $9)
 on conflict do nothing`
 
 	// An order begins with its first event.
@@ -36,7 +36,7 @@ from (select *, null::text as previous_status from orders where project_id = $1 
 with row as (
     insert into instances (project_id, id, order_id, position, name, state, origin, spec, key_name, key_fingerprint, connection_id, remote, seq)
     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, 1)
-    returning *, null::text as previous_state
+    returning *, null::text as previous_state, ` + orderActor("$3") + ` as actor
 )
 insert into events (project_id, subject, seq, type, at, order_id, connection_id, data)
 select project_id, id::text, seq, '` + domain.InstanceEvent + `', clock_timestamp(), order_id, connection_id, ` + instanceData + ` from row`
@@ -56,7 +56,7 @@ func (o Orders) Place(ctx context.Context, order domain.Order, claimFor time.Dur
 	claim := domain.Claim{ID: uuid.New()}
 	err := o.DB.inTx(ctx, func(tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, insertOrderSQL, order.ProjectID, order.ID, order.DomainID, order.UserID,
-			order.BodySHA256, order.Spec, claim.ID, claimFor)
+			order.BodySHA256, order.Spec, claim.ID, claimFor, order.Actor)
 		if err != nil {
 			return err
 		}
@@ -183,7 +183,7 @@ func (o Orders) Decide(ctx context.Context, claim domain.Claim, i domain.Instanc
 	var decided bool
 	err := again(func() error {
 		batch := &pgx.Batch{}
-		queueChange(batch, i, uuid.NullUUID{UUID: claim.ID, Valid: true}).QueryRow(func(row pgx.Row) error {
+		queueChange(batch, i, uuid.NullUUID{UUID: claim.ID, Valid: true}, nil).QueryRow(func(row pgx.Row) error {
 			var n int
 			err := row.Scan(&n)
 			decided = n == 1
@@ -220,8 +220,15 @@ with before as (
 insert into events (project_id, subject, seq, type, at, order_id, connection_id, data)
 select project_id, id::text, seq, '` + domain.OrderEvent + `', updated_at, id, connection_id, ` + orderData + ` from after`
 
-// orderData is the data of an order's event, from a row of orders with previous_status.
-const orderData = `jsonb_strip_nulls(jsonb_build_object('order_id', id, 'status', status, 'previous_status', previous_status, 'fault', problem))`
+// orderData is the data of an order's event, from a row of orders with previous_status. Its actor has placed the order;
+// what came of that is Nova's doing.
+const orderData = `jsonb_strip_nulls(jsonb_build_object('order_id', id, 'status', status, 'previous_status', previous_status, 'fault', problem,
+        'actor', case when previous_status is null then actor || jsonb_build_object('order_id', id) end))`
+
+// orderActor is who placed the order of this id in the project $1, as the actor of what the order does.
+func orderActor(id string) string {
+	return "(select o.actor || jsonb_build_object('order_id', o.id) from orders o where o.project_id = $1 and o.id = " + id + ")"
+}
 
 // Conclude writes the status that follows from the instances, the order's Problem, and its event; a final one is never changed.
 func (o Orders) Conclude(ctx context.Context, order domain.Order) error {

@@ -21,7 +21,7 @@ with before as (
 ), after as (
     update instances i set state = $5, raw_status = $6, problem = null, seq = i.seq + 1, updated_at = clock_timestamp()
     from before b where i.project_id = b.project_id and i.id = b.id
-    returning i.*, b.state as previous_state
+    returning i.*, b.state as previous_state, null::jsonb as actor
 )
 insert into events (project_id, subject, seq, type, at, order_id, connection_id, data)
 select project_id, id::text, seq, '` + domain.InstanceEvent + `', updated_at, order_id, connection_id,
@@ -51,7 +51,7 @@ func changeAllAfter(ctx context.Context, tx pgx.Tx, known []domain.Instance, pas
 				return nil
 			})
 		}
-		queueChange(batch, k, uuid.NullUUID{}).QueryRow(func(row pgx.Row) error {
+		queueChange(batch, k, uuid.NullUUID{}, domain.ActorIn(ctx)).QueryRow(func(row pgx.Row) error {
 			var n int
 			err := row.Scan(&n)
 			published += n

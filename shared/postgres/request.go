@@ -18,7 +18,8 @@ import (
 type Requests struct{ DB *DB }
 
 var requestColumns = []string{
-	"id", "function", "method", "path", "status", "ms", "user_id", "project_id", "domain_id", "request_id", "remote", "code",
+	"id", "function", "method", "path", "status", "ms", "user_id", "user_name", "project_id", "domain_id", "request_id",
+	"remote", "code", "connection_id", "acted_in", "acted_in_domain",
 }
 
 // Insert writes the rows with one COPY and returns when they are durable. The time is the database's.
@@ -43,7 +44,8 @@ func (r Requests) copy(ctx context.Context, rows []domain.Request) error {
 		q := &rows[i]
 		return []any{
 			q.ID, q.Function, q.Method, q.Path, int16(q.Status), int32(q.Duration.Milliseconds()),
-			q.UserID, q.ProjectID, q.DomainID, q.RequestID, q.Remote, q.Code,
+			q.UserID, q.UserName, q.ProjectID, q.DomainID, q.RequestID, q.Remote, q.Code,
+			orNullID(q.Through.ConnectionID), q.Through.ProjectID, q.Through.DomainID,
 		}, nil
 	})
 	_, err := r.DB.pool.CopyFrom(ctx, pgx.Identifier{"requests"}, requestColumns, source)
@@ -52,13 +54,24 @@ func (r Requests) copy(ctx context.Context, rows []domain.Request) error {
 
 // The marker is compared by id: ids are version 7 UUIDs, made in the order of time within a copy and,
 // across copies, as far as their clocks agree. The order of a listing is the order of the ids.
-const listRequestsSQL = `
-select id, at, function, method, path, status, ms, user_id, project_id, domain_id, request_id, remote, code
+const (
+	requestColumnsSQL = `
+select id, at, function, method, path, status, ms, user_id, user_name, project_id, domain_id, request_id, remote, code,
+       coalesce(connection_id, '00000000-0000-0000-0000-000000000000'), acted_in, acted_in_domain
 from requests
-where ($1 = '' or project_id = $1) and ($2 = '' or domain_id = $2)
-  and ($3::timestamptz is null or at >= $3) and ($4::uuid is null or id < $4)
+where ($3::timestamptz is null or at >= $3) and ($4::uuid is null or id < $4)`
+
+	listRequestsSQL = requestColumnsSQL + `
+  and ($1 = '' or project_id = $1) and ($2 = '' or domain_id = $2)
 order by id desc
 limit $5`
+
+	listActedSQL = requestColumnsSQL + `
+  and connection_id is not null and ($1 = '' or acted_in = $1) and ($2 = '' or acted_in_domain = $2)
+  and ($6::uuid is null or connection_id = $6)
+order by id desc
+limit $5`
+)
 
 type requestRow struct {
 	ID        uuid.UUID
@@ -69,11 +82,16 @@ type requestRow struct {
 	Status    int
 	MS        int64
 	UserID    string
+	UserName  string
 	ProjectID string
 	DomainID  string
 	RequestID string
 	Remote    string
 	Code      string
+
+	ConnectionID  uuid.UUID
+	ActedIn       string
+	ActedInDomain string
 }
 
 // List reads the newest rows of a view first, at most q.Limit.
@@ -89,7 +107,11 @@ func (r Requests) List(ctx context.Context, q domain.RequestQuery) ([]domain.Req
 	if q.Marker != uuid.Nil {
 		marker = q.Marker
 	}
-	rows, _ := r.DB.pool.Query(ctx, listRequestsSQL, project, domainID, since, marker, q.Limit)
+	sql, args := listRequestsSQL, []any{project, domainID, since, marker, q.Limit}
+	if q.Acted {
+		sql, args = listActedSQL, append(args, orNullID(q.ConnectionID))
+	}
+	rows, _ := r.DB.pool.Query(ctx, sql, args...)
 	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[requestRow])
 	if err != nil {
 		return nil, classify(err)
@@ -98,8 +120,9 @@ func (r Requests) List(ctx context.Context, q domain.RequestQuery) ([]domain.Req
 	for i, f := range found {
 		out[i] = domain.Request{
 			ID: f.ID, At: f.At.UTC(), Function: f.Function, Method: f.Method, Path: f.Path, Status: f.Status,
-			Duration: time.Duration(f.MS) * time.Millisecond, UserID: f.UserID, ProjectID: f.ProjectID,
+			Duration: time.Duration(f.MS) * time.Millisecond, UserID: f.UserID, UserName: f.UserName, ProjectID: f.ProjectID,
 			DomainID: f.DomainID, RequestID: f.RequestID, Remote: f.Remote, Code: f.Code,
+			Through: domain.ActedThrough{ConnectionID: f.ConnectionID, ProjectID: f.ActedIn, DomainID: f.ActedInDomain},
 		}
 	}
 	return out, nil

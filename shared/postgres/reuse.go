@@ -44,7 +44,7 @@ with row as (
     update instances set order_id = null, position = 0, seq = seq + (state <> 'deleted')::int, updated_at = clock_timestamp(),
         spec = case when $4 = '' then spec else jsonb_set(spec - 'image', '{image_id}', to_jsonb($4::text)) end
     where project_id = $1 and id = $2 and order_id = $3 and server_id is not null
-    returning *, state as previous_state
+    returning *, state as previous_state, null::jsonb as actor
 ), event as (` + instanceEventSQL + ` row where state <> 'deleted')
 select count(*) from row`
 )

@@ -1,11 +1,11 @@
 package run
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io"
 	"net/http"
+	"sync"
 
 	"github.com/cloudfn/cloudfn/shared/httpx"
 )
@@ -69,10 +69,21 @@ func (i inside) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Body == nil {
 		r.Body = http.NoBody
 	}
-	w := &whole{resp: http.Response{Header: http.Header{}, Request: r}}
-	i.own().ServeHTTP(w, r)
-	w.resp.Body, w.resp.ContentLength = io.NopCloser(&w.body), int64(w.body.Len())
-	return &w.resp, nil
+	body, sent := io.Pipe()
+	w := &answering{header: http.Header{}, begun: make(chan *http.Response, 1), body: sent}
+	go func() {
+		err := errors.New("the function broke off")
+		defer func() {
+			_ = recover() // the edge has logged why; whoever reads the answer finds it broken off
+			w.WriteHeader(http.StatusBadGateway)
+			_ = sent.CloseWithError(err)
+		}()
+		i.own().ServeHTTP(w, r)
+		err = nil
+	}()
+	resp := <-w.begun
+	resp.Body, resp.Request = body, r
+	return resp, nil
 }
 
 // identified is a copy of a request that carries its id.
@@ -82,17 +93,24 @@ func identified(r *http.Request) *http.Request {
 	return r
 }
 
-// whole is an answer that is kept.
-type whole struct {
-	resp http.Response
-	body bytes.Buffer
+// answering is an answer on its way to whoever reads its body.
+type answering struct {
+	header http.Header
+	begun  chan *http.Response
+	once   sync.Once
+	body   *io.PipeWriter
 }
 
 // Header implements http.ResponseWriter.
-func (w *whole) Header() http.Header { return w.resp.Header }
+func (w *answering) Header() http.Header { return w.header }
 
 // WriteHeader implements http.ResponseWriter.
-func (w *whole) WriteHeader(status int) { w.resp.StatusCode = status }
+func (w *answering) WriteHeader(status int) {
+	w.once.Do(func() { w.begun <- &http.Response{StatusCode: status, Header: w.header.Clone(), ContentLength: -1} })
+}
 
 // Write implements http.ResponseWriter.
-func (w *whole) Write(b []byte) (int, error) { return w.body.Write(b) }
+func (w *answering) Write(b []byte) (int, error) {
+	w.WriteHeader(http.StatusOK)
+	return w.body.Write(b)
+}

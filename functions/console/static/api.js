@@ -63,6 +63,21 @@ export async function call(method, path, body, aside = false) {
 
 export const get = (path) => call('GET', path);
 
+/** download reads a file of any length, which is whole or a Problem. */
+export async function download(path, type) {
+  const headers = { 'X-Cloudfn-Console': '1', Accept: type };
+  if (user) headers['X-Cloudfn-User'] = user;
+  let answer;
+  try {
+    answer = await fetch(`api${path}`, { headers, credentials: 'same-origin', cache: 'no-store', signal: AbortSignal.timeout(longest) });
+    if (answer.ok) return await answer.blob();
+  } catch {
+    throw new Problem(0, { detail: answer ? 'The export broke off before its end: choose a shorter time.' : 'cloudfn cannot be reached' });
+  }
+  if (answer.status === 401) events.dispatchEvent(new Event('over'));
+  throw new Problem(answer.status, await answer.json().catch(() => ({})));
+}
+
 /** session is the signed-in user's: GET to see it, POST to sign in, DELETE to sign out. */
 export const session = (method, body) => send('session', method, body);
 

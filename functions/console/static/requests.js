@@ -1,6 +1,6 @@
 // The request log: every request of the project, refused ones too.
-import { el, set, button, heading, table, keyed, empty, clock } from './dom.js';
-import { listing } from './api.js';
+import { el, set, button, heading, table, keyed, empty, clock, say } from './dom.js';
+import { listing, download } from './api.js';
 
 const changes = (r) => !['GET', 'HEAD', 'OPTIONS'].includes(r.method) && !r.path.startsWith('/console/');
 
@@ -10,19 +10,39 @@ export function view({ refresh }) {
   const select = (label, options) => el('select', { 'aria-label': label, onchange: again }, options.map(([v, t]) => el('option', { value: v }, t)));
   const kind = select('Which', [['', 'All requests'], ['changes', 'Changes only'], ['errors', 'Errors only']]);
   const since = select('Since', [['', 'Any time'], ['15', 'Last 15 minutes'], ['60', 'Last hour'], ['1440', 'Last day']]);
-  const list = table('Requests of the project, the newest first', [['When (UTC)'], ['Request', 'mono wrap'], ['Status', 'n'], ['Code'], ['ms', 'n'], ['Function', 'aside'], ['Request id', 'mono aside']]);
+  const whose = select('Whose', [['', 'Of this project'], ['any', 'Through its connections']]);
+  const list = table('Requests of the project, the newest first', [['When (UTC)'], ['Request', 'mono wrap'], ['Status', 'n'], ['Who'], ['Code'], ['ms', 'n'], ['Function', 'aside'], ['Request id', 'mono aside']]);
   list.node.hidden = true;
   const nothing = el('div'), said = el('p', { class: 'soft' });
   const more = button('Show more', () => { pages.more(); refresh(); });
   more.hidden = true;
-  const node = el('div', {}, heading('Requests', kind, since), said, list.node, nothing, more);
+  const node = el('div', {}, heading('Requests', whose, kind, since, button('Export CSV', save, { kind: 'quiet', key: 'export' })), said, list.node, nothing, more);
 
   const row = (r) => list.row(clock(r.at, true), [el('b', {}, r.method), ` ${r.path}`], el('span', { class: r.status >= 400 ? 'error' : '' }, r.status),
+    el('span', { title: `user ${r.user_id}, project ${r.project_id}${r.connection_id ? `, through the connection ${r.connection_id}` : ''}` }, r.user_name || r.user_id.slice(0, 8)),
     r.code || '', r.ms, r.function || '–', el('span', { title: r.request_id }, r.request_id.slice(4, 12)));
 
+  function path() {
+    const query = new URLSearchParams();
+    if (since.value) query.set('since', new Date(Date.now() - since.value * 60000).toISOString());
+    if (whose.value) query.set('acted_through', whose.value);
+    return query.size ? `/v1/requests?${query}` : '/v1/requests';
+  }
+
+  async function save() {
+    try {
+      const link = el('a', { href: URL.createObjectURL(await download(path(), 'text/csv')), download: 'requests.csv' });
+      link.click();
+      setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+    } catch (problem) {
+      say(problem.message);
+    }
+  }
+
   async function load() {
-    const from = since.value ? `?since=${new Date(Date.now() - since.value * 60000).toISOString()}` : '';
-    const read = await pages.load(`/v1/requests${from}`);
+    const asked = whose.value;
+    const read = await pages.load(path());
+    if (asked !== whose.value) return false;
     const rows = read.filter((r) => !kind.value || (kind.value === 'errors' ? r.status >= 400 : changes(r)));
     list.node.hidden = !rows.length;
     keyed(list.body, rows, (r) => r.id, row);

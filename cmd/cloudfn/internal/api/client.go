@@ -104,6 +104,69 @@ func (c *Client) GetAs(ctx context.Context, path string, query url.Values, accep
 	return c.twice(ctx, http.MethodGet, path+"?"+query.Encode(), accept, nil)
 }
 
+// CopyAs copies a path in a representation of its own, of whatever length, as it comes. What is not whole is an error.
+func (c *Client) CopyAs(ctx context.Context, w io.Writer, path string, query url.Values, accept string) error {
+	open := func(renew bool) (*http.Response, error) { return c.open(ctx, path+"?"+query.Encode(), accept, renew) }
+	resp, err := open(false)
+	if refused, ok := errors.AsType[*Error](err); ok && refused.Status == http.StatusUnauthorized {
+		resp, err = open(true)
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	from := &reading{Reader: resp.Body}
+	if _, err = io.Copy(w, from); from.err != nil {
+		return away(resp.Request, from.err)
+	}
+	return err
+}
+
+// reading remembers what went wrong with what is read, to tell that from what went wrong with writing it.
+type reading struct {
+	io.Reader
+	err error
+}
+
+// Read implements io.Reader.
+func (r *reading) Read(p []byte) (int, error) {
+	n, err := r.Reader.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		r.err = err
+	}
+	return n, err
+}
+
+// open sends a GET and gives a success with its body unread.
+func (c *Client) open(ctx context.Context, path, accept string, renew bool) (*http.Response, error) {
+	token, err := c.token(ctx, renew)
+	if err != nil {
+		return nil, err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.url(path), http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Accept", accept)
+	req.Header.Set("User-Agent", "cloudfn")
+	if token != "" {
+		req.Header.Set("X-Auth-Token", token.Reveal())
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, away(req, err)
+	}
+	if resp.StatusCode < 300 {
+		return resp, nil
+	}
+	defer func() { _ = resp.Body.Close() }()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if err != nil {
+		return nil, away(req, err)
+	}
+	return nil, newError(Answer{Status: resp.StatusCode, Header: resp.Header, Body: text})
+}
+
 // twice sends a request once more with another token when the first one is refused.
 func (c *Client) twice(ctx context.Context, method, path, accept string, body []byte) (Answer, error) {
 	answer, err := c.once(ctx, method, path, accept, body, false)

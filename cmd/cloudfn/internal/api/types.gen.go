@@ -125,6 +125,17 @@ const (
 	Due       DeliveryStatus = "due"
 )
 
+// Defines values for EventActorAction.
+const (
+	EventActorActionConnect    EventActorAction = "connect"
+	EventActorActionDelete     EventActorAction = "delete"
+	EventActorActionDeploy     EventActorAction = "deploy"
+	EventActorActionDisconnect EventActorAction = "disconnect"
+	EventActorActionReboot     EventActorAction = "reboot"
+	EventActorActionStart      EventActorAction = "start"
+	EventActorActionStop       EventActorAction = "stop"
+)
+
 // Defines values for EventType.
 const (
 	CloudfnActionStateV1              EventType = "cloudfn.action.state.v1"
@@ -321,6 +332,9 @@ type ActionEvent struct {
 
 	// ActionID A UUID in lower case.
 	ActionID UUID `json:"action_id"`
+
+	// Actor Who has asked for the action. Absent when an older version stored it.
+	Actor *EventActor `json:"actor,omitempty"`
 
 	// ConnectionID A UUID in lower case.
 	ConnectionID UUID `json:"connection_id"`
@@ -666,6 +680,10 @@ type ConnectionCheck struct {
 
 // ConnectionEvent defines model for ConnectionEvent.
 type ConnectionEvent struct {
+	// Actor Whose request has caused the change, and by what. Absent when none did, as of what only Nova did. A callback of another project than the
+	// event's, which hears of it through a connection, is told of actors of its own project only.
+	Actor *EventActor `json:"actor,omitempty"`
+
 	// ConnectionID A UUID in lower case.
 	ConnectionID   UUID                           `json:"connection_id"`
 	PreviousStatus *ConnectionEventPreviousStatus `json:"previous_status,omitempty"`
@@ -836,6 +854,32 @@ type Dependency struct {
 	Reachable bool         `json:"reachable"`
 }
 
+// EventActor Whose request has caused the change, and by what. Absent when none did, as of what only Nova did. A callback of another project than the
+// event's, which hears of it through a connection, is told of actors of its own project only.
+type EventActor struct {
+	// Action What was done to the server.
+	Action *EventActorAction `json:"action,omitempty"`
+
+	// ActionID The action that did it: its id, when it has one.
+	ActionID *UUID `json:"action_id,omitempty"`
+
+	// ConnectionID The connection that was acted through.
+	ConnectionID *UUID `json:"connection_id,omitempty"`
+
+	// OrderID The order that did it.
+	OrderID *UUID `json:"order_id,omitempty"`
+
+	// ProjectID Of the token that the request was made with.
+	ProjectID string `json:"project_id"`
+	UserID    string `json:"user_id"`
+
+	// UserName As Keystone said it.
+	UserName *string `json:"user_name,omitempty"`
+}
+
+// EventActorAction What was done to the server.
+type EventActorAction string
+
 // EventType defines model for EventType.
 type EventType string
 
@@ -963,7 +1007,10 @@ type InstanceErrorCode string
 
 // InstanceEvent What is known of an instance now. What is empty is left out.
 type InstanceEvent struct {
-	Addresses *[]Address `json:"addresses,omitempty"`
+	// Actor Whose request has caused the change, and by what. Absent when none did, as of what only Nova did. A callback of another project than the
+	// event's, which hears of it through a connection, is told of actors of its own project only.
+	Actor     *EventActor `json:"actor,omitempty"`
+	Addresses *[]Address  `json:"addresses,omitempty"`
 
 	// ChangedAt When a reconstructed state began, by Nova's action log.
 	ChangedAt *time.Time `json:"changed_at,omitempty"`
@@ -1269,6 +1316,9 @@ type OrderErrorCode string
 
 // OrderEvent defines model for OrderEvent.
 type OrderEvent struct {
+	// Actor Who has placed the order. In its first event.
+	Actor *EventActor `json:"actor,omitempty"`
+
 	// Fault Why the order has ended otherwise than as it was asked for, where no instance says it.
 	Fault *OrderError `json:"fault,omitempty"`
 
@@ -1370,11 +1420,17 @@ type RegistryLogin struct {
 
 // Request One row of the request log. It never holds a token, a query string or a body.
 type Request struct {
+	// ActedIn The connection's project, whose users see the row by `acted_through`.
+	ActedIn *string `json:"acted_in,omitempty"`
+
 	// At When the row was written, by the database's clock.
 	At Time `json:"at"`
 
 	// Code The code of the problem, when the answer was one.
 	Code *Code `json:"code,omitempty"`
+
+	// ConnectionID The connection that the request acted through.
+	ConnectionID *UUID `json:"connection_id,omitempty"`
 
 	// DomainID The project's domain, or the one that the token is scoped to. Empty like user_id, and for a token of the system.
 	DomainID string `json:"domain_id"`
@@ -1395,7 +1451,7 @@ type Request struct {
 	// ProjectID Empty like user_id, and for a token that is not scoped to a project.
 	ProjectID string `json:"project_id"`
 
-	// Remote The client's address; behind a proxy, the proxy's.
+	// Remote The client's address; behind a proxy, the proxy's. Empty in a row that `acted_through` shows of another project.
 	Remote string `json:"remote"`
 
 	// RequestID `req-` and a UUID, the form of OpenStack's request ids.
@@ -1406,6 +1462,9 @@ type Request struct {
 
 	// UserID Empty when the token was refused or none was needed.
 	UserID string `json:"user_id"`
+
+	// UserName The user's name, as Keystone said it. Absent when it is not known.
+	UserName *string `json:"user_name,omitempty"`
 }
 
 // RequestID `req-` and a UUID, the form of OpenStack's request ids.
@@ -1656,6 +1715,19 @@ type ServerConnecting struct {
 	ServerID UUID `json:"server_id"`
 }
 
+// ServerEvent An event as callbacks get it.
+type ServerEvent struct {
+	// At RFC 3339 in UTC.
+	At Time `json:"at"`
+
+	// Data As the event's type says; `actor` is whose request has caused it.
+	Data map[string]interface{} `json:"data"`
+
+	// ID The same as in deliveries.
+	ID   string `json:"id"`
+	Type string `json:"type"`
+}
+
 // ServerFault Nova's own account of why the server is in ERROR. Where Nova's own list leaves it out, a page has it for its first 20 such servers.
 type ServerFault struct {
 	// Code 0 through a connection.
@@ -1682,6 +1754,17 @@ type ServerFlavor struct {
 	// RAMMb Memory, in MiB.
 	RAMMb int `json:"ram_mb"`
 	Vcpus int `json:"vcpus"`
+}
+
+// ServerHistory defines model for ServerHistory.
+type ServerHistory struct {
+	Events []ServerEvent `json:"events"`
+
+	// InstanceID A UUID in lower case.
+	InstanceID UUID `json:"instance_id"`
+
+	// Next The URL of the next page, without a host. Null at the end.
+	Next *string `json:"next"`
 }
 
 // ServerImage defines model for ServerImage.

@@ -26,7 +26,7 @@ type servers struct {
 func (a *app) serversCommand() *cobra.Command {
 	s := &servers{app: a}
 	c := group("servers", "List, show and act on servers",
-		s.listCommand(), s.showCommand(), s.startCommand(), s.stopCommand(), s.rebootCommand(), s.deleteCommand(),
+		s.listCommand(), s.showCommand(), s.historyCommand(), s.startCommand(), s.stopCommand(), s.rebootCommand(), s.deleteCommand(),
 		s.deployCommand(), s.connectCommand(), s.disconnectCommand(), s.reusableCommand(), s.actionCommand())
 	c.Aliases = []string{"server"}
 	c.Long = `List, show and act on servers. SERVER is the id of a server, or of the instance that it is tracked as, or a name that only
