@@ -17,16 +17,15 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// refusingKeystone stands before the real Keystone, and answers logins with a delegation itself while it has an answer. All else, the
-// account's logins too, goes on to Keystone.
+// refusingKeystone stands before the real Keystone, and answers logins with a delegation itself while it has an answer.
+// All else, the account's logins too, goes on to Keystone.
 type refusingKeystone struct {
 	url string
 
 	mu     sync.Mutex
 	status int // 0 = it passes on what comes; -1 = it closes the connection
 	body   string
-	until  func(refused int) bool // nil = always
-	logins int                    // refused since the answer was set
+	isOver func() bool
 }
 
 func newRefusingKeystone(t *testing.T) *refusingKeystone {
@@ -35,7 +34,9 @@ func newRefusingKeystone(t *testing.T) *refusingKeystone {
 	if err != nil {
 		t.Fatal(err)
 	}
-	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.Out.URL.Scheme, r.Out.URL.Host = keystone.Scheme, keystone.Host }}
+	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
+		r.Out.URL.Scheme, r.Out.URL.Host = keystone.Scheme, keystone.Host
+	}}
 	k := &refusingKeystone{}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -60,30 +61,30 @@ func (k *refusingKeystone) refusal(r *http.Request, body string) (status int, an
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	isDelegation := strings.Contains(body, "OS-TRUST:trust") || strings.Contains(body, `"application_credential"`)
-	if r.Method != http.MethodPost || !strings.HasSuffix(r.URL.Path, "/auth/tokens") || !isDelegation || k.status == 0 {
+	isLogin := r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/auth/tokens")
+	if !isLogin || !isDelegation || k.status == 0 {
 		return 0, ""
 	}
-	k.logins++
-	if k.until != nil && k.until(k.logins) {
+	if k.isOver != nil && k.isOver() {
 		return 0, ""
 	}
 	return k.status, k.body
 }
 
-// answer sets what logins with a delegation are answered with, until a function of their number says that they go on to Keystone.
-func (k *refusingKeystone) answer(status int, body string, until func(refused int) bool) {
+// answer sets what logins with a delegation are answered with, until isOver says that they go on to Keystone.
+func (k *refusingKeystone) answer(status int, body string, isOver func() bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.status, k.body, k.until, k.logins = status, body, until, 0
+	k.status, k.body, k.isOver = status, body, isOver
 }
 
 // keystoneSays is a refusal as Keystone writes it.
 func keystoneSays(status int) string {
-	return fmt.Sprintf(`{"error":{"code":%d,"message":"The request you have made requires authentication.","title":%q}}`, status, http.StatusText(status))
+	return fmt.Sprintf(`{"error":{"code":%d,"message":"no","title":%q}}`, status, http.StatusText(status))
 }
 
-// TestKeystoneThatIsHalfUp: nothing that a proxy says, and nothing of Keystone's own trouble, ends a delegation; nor does one refusal of
-// Keystone's, when a moment later it accepts what it has refused. Only two refusals of its own do.
+// TestKeystoneThatIsHalfUp: nothing that a proxy says, and nothing of Keystone's own trouble, ends a delegation. Nor does
+// one refusal of Keystone's, when a moment later it accepts what it has refused. Only two refusals of its own do.
 func TestKeystoneThatIsHalfUp(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -91,9 +92,9 @@ func TestKeystoneThatIsHalfUp(t *testing.T) {
 	all := []domain.Connection{w.trust(t), w.credential(t, "")}
 	p := w.function(t, accountAt(t, keystone.url, nil))
 	const page = "<html><head><title>Service Unavailable</title></head></html>"
-	moment := func() func(int) bool { // after the first refusal
+	moment := func() func() bool { // after the first refusal
 		var over time.Time
-		return func(int) bool {
+		return func() bool {
 			if over.IsZero() {
 				over = time.Now().Add(refusalPause / 2)
 			}
@@ -104,7 +105,7 @@ func TestKeystoneThatIsHalfUp(t *testing.T) {
 		name       string
 		status     int
 		body       string
-		until      func(int) bool
+		isOver     func() bool
 		want       string
 		isAnswered bool // in the same event
 	}{
@@ -118,15 +119,19 @@ func TestKeystoneThatIsHalfUp(t *testing.T) {
 		{name: "a proxy's 403", status: 403, body: page, want: "active"},
 		{name: "a proxy's 404", status: 404, body: page, want: "active"},
 		{name: "a gateway's 404", status: 404, body: `{"message":"no Route matched with those values"}`, want: "active"},
-		{name: "Keystone's 401 for a moment", status: 401, body: keystoneSays(401), until: moment(), want: "active", isAnswered: true},
-		{name: "Keystone's 404 for a moment", status: 404, body: keystoneSays(404), until: moment(), want: "active", isAnswered: true},
+		{name: "Keystone's 401, once", status: 401, body: keystoneSays(401), isOver: moment(), want: "active", isAnswered: true},
+		{name: "Keystone's 404, once", status: 404, body: keystoneSays(404), isOver: moment(), want: "active", isAnswered: true},
 		{name: "Keystone's 401", status: 401, body: keystoneSays(401), want: "lost"},
 	} {
-		keystone.answer(tc.status, tc.body, tc.until)
-		w.exec(t, "update connections set not_before = null, check_error = '', checked_at = checked_at - interval '1 hour', next_check_at = clock_timestamp() - interval '1 hour'")
+		keystone.answer(tc.status, tc.body, tc.isOver)
+		w.exec(t, `
+update connections set not_before = null, check_error = '', checked_at = checked_at - interval '1 hour',
+                       next_check_at = clock_timestamp() - interval '1 hour'`)
 		tick(t, p)
 		for _, c := range all {
-			got := w.text(t, "select status || ' ' || (check_error = '' and checked_at > clock_timestamp() - interval '1 minute') from connections where id = $1", c.ID)
+			got := w.text(t, `
+select status || ' ' || (check_error = '' and checked_at > clock_timestamp() - interval '1 minute')
+from connections where id = $1`, c.ID)
 			if want := fmt.Sprint(tc.want, " ", tc.isAnswered); got != want {
 				t.Errorf("%s: the %s is %s, want %s", tc.name, c.Kind, got, want)
 			}

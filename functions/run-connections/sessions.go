@@ -167,8 +167,8 @@ func (s *sessions) entry(id uuid.UUID) *entry {
 // forget is for a connection that has ended.
 func (s *sessions) forget(id uuid.UUID) { s.kept.Remove(id) }
 
-// confirmLost asks once more after a pause: a Keystone that is just starting, or a replica of its database that lags behind, refuses what is
-// good. A lost delegation is never used again, so one refusal must not end it.
+// confirmLost asks once more after a pause: a Keystone that is just starting, or a replica of its database that lags behind,
+// refuses what is good. A lost delegation is never used again, so one refusal must not end it.
 func (s *sessions) confirmLost(ctx context.Context, c domain.Connection, refusal error) (session, error) {
 	slog.InfoContext(ctx, "Keystone refuses a delegation, and is asked once more", "connection_id", c.ID, "error", refusal)
 	select {

@@ -45,8 +45,8 @@ func (c *Cloud) confirm(ctx context.Context) error {
 	return c.Reachable(ctx)
 }
 
-// refusalOf classifies what Keystone answered to a token or a login. A refusal by another server, such as a proxy before a Keystone that
-// restarts, is Unavailable.
+// refusalOf classifies what Keystone answered to a token or a login. A refusal by another server, such as a proxy before a
+// Keystone that restarts, is Unavailable.
 func (c *Cloud) refusalOf(ctx context.Context, err error) error {
 	answer := classify("keystone", err)
 	switch apperr.CodeOf(answer) {
