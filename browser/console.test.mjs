@@ -276,6 +276,8 @@ test('connections: what they permit, how far they are used, and revoked', { time
   const card = page.locator('.card', { has: page.getByRole('heading', { name: 'build machines' }) });
   assert.deepEqual(await card.getByRole('list', { name: 'It permits' }).getByRole('listitem').allTextContents(), ['allocate', 'start', 'stop']);
   await card.getByText('0 of 3').waitFor();
+  await card.getByText(new RegExp(`^[0-9a-f]{32} \\(${account.second}\\)$`)).waitFor();
+  await card.getByText(/^flavors \S+$/).waitFor();
   await card.getByText(/UTC \(in \d+ [hd]\)/).waitFor();
   await card.getByRole('button', { name: 'Check build machines' }).click();
   await page.getByText(/^build machines works\. Its roles: (.*, )?member/).waitFor({ timeout: patience });

@@ -225,11 +225,14 @@ func (s *story) servers(t *testing.T) {
 
 // connections: the caller may act through what it has delegated.
 func (s *story) connections(t *testing.T) {
-	until := map[string]any{"expires_at": time.Now().Add(time.Hour).UTC().Format(time.RFC3339), "actions": []string{"connect", "deallocate"}}
+	until := map[string]any{"expires_at": time.Now().Add(time.Hour).UTC().Format(time.RFC3339), "actions": []string{"allocate", "connect", "deallocate"}}
+	limited := map[string]any{"expires_at": until["expires_at"], "usable_by": []any{map[string]string{"project": s.project.Name}}}
+	s.ok(t, "createConnection", 201, ask{example: "limited", set: limited})
 	s.is(exampleConnection, s.id(t, "createConnection", 201, ask{example: "trust", set: until}))
 	s.ok(t, "getConnection", 200, ask{})
 	s.ok(t, "listConnections", 200, ask{query: []string{"limit=1", "status"}})
 	s.ok(t, "checkConnection", 200, ask{})
+	s.ok(t, "listResources", 200, ask{query: []string{"connection_id"}})
 	s.exec(t, "update connections set check_until = now() + interval '1 minute'") // as if another replica were at it
 	s.ok(t, "checkConnection", 202, ask{})
 	var taken struct {

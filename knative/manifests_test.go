@@ -88,7 +88,7 @@ func ofKind(objects []object, kind string) map[string]object {
 // reaches is where each function may connect to, besides DNS and the telemetry collector; by the policies' names.
 var reaches = map[string][]string{
 	"gateway":        {"egress-functions"},
-	"resources":      {"egress-compute", "egress-identity", "egress-image", "egress-network", "egress-postgres"},
+	"resources":      {"egress-compute", "egress-functions", "egress-identity", "egress-image", "egress-network", "egress-postgres"},
 	"launch":         {"egress-compute", "egress-functions", "egress-identity", "egress-image", "egress-network", "egress-placement", "egress-postgres"},
 	"servers":        {"egress-compute", "egress-functions", "egress-identity", "egress-postgres"},
 	"stats":          {"egress-identity", "egress-postgres"},
@@ -107,7 +107,7 @@ var reaches = map[string][]string{
 
 // holds is which secrets each function has in its environment, without the hashes of their names.
 var holds = map[string][]string{
-	"gateway": nil, "resources": {"cloudfn-database"}, "stats": {"cloudfn-database"}, "agents": {"cloudfn-database"}, "console": {"cloudfn-database"},
+	"gateway": nil, "resources": {"cloudfn-database", "cloudfn-events"}, "stats": {"cloudfn-database"}, "agents": {"cloudfn-database"}, "console": {"cloudfn-database"},
 	"launch":          {"cloudfn-database", "cloudfn-events"},
 	"servers":         {"cloudfn-database", "cloudfn-events"},
 	"callbacks":       {"cloudfn-database", "cloudfn-events"},

@@ -33,7 +33,9 @@ type connection struct {
 	Actions     []domain.Permission     `json:"actions"`
 	Quota       domain.ConnectionQuota  `json:"quota"`
 	Used        used                    `json:"used"`
+	Limits      domain.ConnectionLimits `json:"limits"`
 	UsableBy    *[]string               `json:"usable_by,omitempty"`
+	UsableNames []domain.UsableByName   `json:"usable_by_names,omitempty"`
 	UserID      string                  `json:"user_id"`
 	ProjectID   string                  `json:"project_id"`
 	Revocation  domain.Revocation       `json:"revocation,omitempty"`
@@ -77,7 +79,7 @@ const readsOnly = "it acts with the role reader alone: servers can be connected 
 func show(who domain.Identity, c domain.Connection) connection {
 	out := connection{
 		ID: c.ID, Name: c.Name, Kind: c.Kind, AuthURL: c.AuthURL, Region: c.Region, Status: c.Status, Reason: c.Reason,
-		Actions: c.Actions, Quota: c.Quota, Used: used(c.Used), UserID: c.UserID, ProjectID: c.ProjectID,
+		Actions: c.Actions, Quota: c.Quota, Limits: c.Limits, Used: used(c.Used), UserID: c.UserID, ProjectID: c.ProjectID,
 		ExpiresAt: c.ExpiresAt, EndsAt: c.EndsAt(), IdleTimeout: short(c.IdleTimeout), CreatedAt: c.CreatedAt, UpdatedAt: c.UpdatedAt,
 	}
 	if !c.LastUsedAt.IsZero() {
@@ -91,7 +93,7 @@ func show(who domain.Identity, c domain.Connection) connection {
 	}
 	a := c.ActsAs
 	out.ActsAs = &actsAs{UserID: a.UserID, UserName: a.UserName, ProjectID: a.ProjectID, ProjectName: a.ProjectName, Roles: a.Roles}
-	out.UsableBy, out.Rules = &c.UsableBy, domain.AccessRules(c.Actions)
+	out.UsableBy, out.UsableNames, out.Rules = &c.UsableBy, c.UsableNames, domain.AccessRules(c.Actions)
 	out.Revocation = c.Revocation()
 	if !c.TrustExpiresAt.IsZero() {
 		out.TrustEnd = &c.TrustExpiresAt

@@ -2,7 +2,6 @@ package connections
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -26,16 +25,16 @@ type creation struct {
 	Region      *string                `json:"region"`
 	Actions     []domain.Permission    `json:"actions"`
 	Quota       domain.ConnectionQuota `json:"quota"`
-	UsableBy    []string               `json:"usable_by"`
+	Limits      *limitsRequest         `json:"limits"`
+	UsableBy    []usableEntry          `json:"usable_by"`
 	ExpiresAt   string                 `json:"expires_at"`
 	IdleTimeout *string                `json:"idle_timeout"`
 }
 
 // What the request's texts may have at most.
 const (
-	maxName   = 255
 	maxRoles  = 50
-	maxText   = 255 // ids and names of Keystone
+	maxText   = 255 // the connection's name, and ids and names of Keystone
 	maxSecret = 1024
 	leastIdle = time.Hour
 	mostIdle  = 8784 * time.Hour // a leap year
@@ -46,6 +45,7 @@ type wish struct {
 	domain.Connection
 	roles  []string      // of the trust
 	secret domain.Secret // of the application credential
+	names  []nameOf      // of UsableBy, which are still to be looked up
 }
 
 // wish checks all that can be checked without asking anybody. Whether the end is in the future only the database's clock knows.
@@ -54,7 +54,7 @@ func (c creation) wish(who domain.Identity) (w wish, err error) {
 		ProjectID: who.ProjectID, DomainID: who.DomainID, UserID: who.UserID, Name: c.Name, Kind: domain.ConnectionKind(c.Kind),
 		Actions: c.Actions, Quota: c.Quota, UsableBy: []string{}, Flavors: []domain.Flavor{},
 	}
-	if err := plain("name", c.Name, maxName); err != nil {
+	if err := plain("name", c.Name); err != nil {
 		return w, err
 	}
 	switch w.Kind {
@@ -68,7 +68,7 @@ func (c creation) wish(who domain.Identity) (w wish, err error) {
 	if err != nil {
 		return w, err
 	}
-	for _, check := range []func(*wish) error{c.permissions, c.quotas, c.users, c.times} {
+	for _, check := range []func(*wish) error{c.permissions, c.quotas, c.limit, c.users, c.times} {
 		if err := check(&w); err != nil {
 			return w, err
 		}
@@ -77,9 +77,9 @@ func (c creation) wish(who domain.Identity) (w wish, err error) {
 }
 
 // plain refuses a text that is too long, or has in it what nobody can see.
-func plain(field, text string, most int) error {
-	if utf8.RuneCountInString(text) > most || strings.ContainsFunc(text, unicode.IsControl) {
-		return apperr.InvalidField(field, fmt.Sprintf("must be text of %d characters at most, without control characters", most))
+func plain(field, text string) error {
+	if utf8.RuneCountInString(text) > maxText || strings.ContainsFunc(text, unicode.IsControl) {
+		return apperr.InvalidField(field, fmt.Sprintf("must be text of %d characters at most, without control characters", maxText))
 	}
 	return nil
 }
@@ -139,7 +139,7 @@ func (c creation) credential(w *wish) error {
 		w.Region = *c.Region
 	}
 	for field, text := range map[string]string{"id": w.DelegationID, "region": w.Region} {
-		if err := plain(field, text, maxText); err != nil {
+		if err := plain(field, text); err != nil {
 			return err
 		}
 	}
@@ -173,47 +173,6 @@ func (c creation) quotas(w *wish) error {
 		}
 	}
 	return nil
-}
-
-var (
-	// keystoneID is the form of the ids that Keystone itself makes: 32 digits of what it stores, 64 of what is in LDAP or federated.
-	keystoneID = regexp.MustCompile(`^([0-9a-f]{32}|[0-9a-f]{64})$`)
-	// otherID is the form of ids that a backend of its own may have.
-	otherID = regexp.MustCompile(`^[0-9A-Za-z-]{1,64}$`)
-)
-
-// users takes the ids of usable_by. A repeated one counts once.
-func (c creation) users(w *wish) error {
-	if len(c.UsableBy) > domain.MaxUsableBy {
-		return apperr.InvalidField("usable_by", fmt.Sprintf("has %d ids: must be %d at most", len(c.UsableBy), domain.MaxUsableBy))
-	}
-	for n, id := range c.UsableBy {
-		if !w.isID(id) {
-			return badID(fmt.Sprintf("usable_by[%d]", n), id)
-		}
-		if !slices.Contains(w.UsableBy, id) {
-			w.UsableBy = append(w.UsableBy, id)
-		}
-	}
-	return nil
-}
-
-// isID says whether a text has the form of an id of this Keystone. Where its ids are others than those that Keystone makes, the ids of
-// whoever delegates are, too.
-func (w *wish) isID(text string) bool {
-	own := keystoneID.MatchString(w.UserID) && keystoneID.MatchString(w.ProjectID)
-	return keystoneID.MatchString(text) || !own && otherID.MatchString(text)
-}
-
-// badID refuses what may be a name: nobody could act through the connection, and whoever gets that text as his id later could.
-func badID(field, text string) error {
-	name := text
-	if !otherID.MatchString(name) {
-		name = "NAME"
-	}
-	return apperr.InvalidField(field, fmt.Sprintf(
-		"%.100q is not the id of a user or a project (32 or 64 digits 0-9 and a-f): `openstack user show -f value -c id %s` prints that of a user, "+
-			"`openstack project show -f value -c id %s` that of a project", text, name, name))
 }
 
 func (c creation) times(w *wish) error {

@@ -16,6 +16,7 @@ import (
 
 // session is the part of OpenStack that this function needs.
 type session interface {
+	naming
 	Flavors(context.Context) ([]domain.Flavor, error)
 	CreateTrust(ctx context.Context, who domain.Identity, trustee string, roles []string, after time.Time) (domain.Trust, error)
 	DeleteTrust(ctx context.Context, id string) error
@@ -27,6 +28,7 @@ type openStack interface {
 	As(token domain.Secret, scope string) session
 	Credential(ctx context.Context, authURL, region, id string, secret domain.Secret) (session, domain.ActsAs, error)
 	Home(authURL, region string) (sameCloud, sameRegion bool)
+	Region() string
 }
 
 // store keeps connections. It takes secrets sealed, and gives none back.
@@ -74,6 +76,9 @@ func (s service) Create(ctx context.Context, who domain.Identity, token domain.S
 	if w.ID, err = uuid.NewV7(); err != nil {
 		return w.Connection, err
 	}
+	if err := s.resolve(ctx, who, token, &w); err != nil {
+		return w.Connection, err
+	}
 	if w.Kind == domain.TrustConnection {
 		return s.trust(ctx, who, token, w)
 	}
@@ -84,6 +89,9 @@ func (s service) Create(ctx context.Context, who domain.Identity, token domain.S
 func (s service) trust(ctx context.Context, who domain.Identity, token domain.Secret, w wish) (stored domain.Connection, err error) {
 	cloud := s.cloud.As(token, who.ProjectID)
 	if w.Flavors, err = cloud.Flavors(ctx); err != nil {
+		return stored, err
+	}
+	if err := checkLimits(w, s.cloud.Region()); err != nil {
 		return stored, err
 	}
 	w.ActsAs = domain.ActsAs{UserID: who.UserID, UserName: who.UserName, ProjectID: who.ProjectID, ProjectName: who.ProjectName, Roles: w.roles}
@@ -138,6 +146,9 @@ func (s service) credential(ctx context.Context, who domain.Identity, w wish) (s
 	w.ActsAs = as
 	if w.Flavors, err = cloud.Flavors(ctx); err != nil {
 		return stored, badAccess(w, err)
+	}
+	if err := checkLimits(w, s.regionOf(w)); err != nil {
+		return stored, err
 	}
 	if err := outlives(ctx, cloud, w); err != nil {
 		return stored, err

@@ -15,6 +15,8 @@ import (
 // fakeCloud stands for another cloud that has several regions, and for a Keystone and a database that fail at a moment of the
 // test's choice: the sandbox has one region and cannot be made to fail for one call. Only what is asked of it is tested here.
 type fakeCloud struct {
+	naming
+
 	flavors, login, trust, untrust, store, hidden error
 
 	end   time.Time // of the application credential
@@ -24,6 +26,8 @@ type fakeCloud struct {
 func (f *fakeCloud) note(call string) { f.calls = append(f.calls, call) }
 
 func (f *fakeCloud) As(domain.Secret, string) session { return f }
+
+func (f *fakeCloud) Region() string { return "" }
 
 func (f *fakeCloud) Home(authURL, _ string) (sameCloud, sameRegion bool) { return authURL == "", true }
 
@@ -171,7 +175,7 @@ func TestOtherIDs(t *testing.T) {
 		{"jdoe", hex, "a b", false},
 	} {
 		w := wish{Connection: domain.Connection{UserID: tc.user, ProjectID: tc.project}}
-		if err := (creation{UsableBy: []string{tc.id}}).users(&w); (err == nil) != tc.taken {
+		if err := (creation{UsableBy: []usableEntry{{id: tc.id}}}).users(&w); (err == nil) != tc.taken {
 			t.Errorf("%s of %s names %q: %v", tc.user, tc.project, tc.id, err)
 		}
 	}

@@ -39,7 +39,8 @@ func TestBrowser(t *testing.T) {
 		accounts[file] = account{p.Name, p.Environment()["OS_PASSWORD"], p.Name, second.Name}
 		api := daemon.As(p.Token(t))
 		must(t, api.Post(t, "/v1/connections", fmt.Sprintf(
-			`{"name": "build machines", "kind": "trust", "actions": ["allocate", "start", "stop"], "quota": {"instances": 3, "ram_mb": 4096}, "expires_at": %q}`,
+			`{"name": "build machines", "kind": "trust", "actions": ["allocate", "start", "stop"], "quota": {"instances": 3, "ram_mb": 4096},
+			  "limits": {"flavors": [%q]}, "usable_by": [{"project": %q}], "expires_at": %q}`, testkit.Sandbox(t).Flavor, second.Name,
 			time.Now().Add(60*time.Hour).UTC().Format(time.RFC3339))))
 		if file == "looks" {
 			must(t, api.Post(t, "/v1/callbacks", fmt.Sprintf(`{"url": %q}`, receiver.URL)))

@@ -11,10 +11,12 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/ordering"
 )
 
 // connectionStore is where connections are looked up.
 type connectionStore interface {
+	ordering.SeenStore
 	Usable(ctx context.Context, who domain.Identity, id uuid.UUID) (found domain.Connection, now time.Time, err error)
 }
 
@@ -100,7 +102,7 @@ func (s service) delegate(who domain.Identity, c domain.Connection, w wish) (out
 		return out, err
 	}
 	specs, errs := specsThrough(c, w)
-	if err := first(errs); err != nil {
+	if err := first(append(errs, s.withinLimits(c, w, specs)...)); err != nil {
 		return out, err
 	}
 	out.order = domain.Order{
@@ -123,7 +125,7 @@ func (s service) delegate(who domain.Identity, c domain.Connection, w wish) (out
 // specsThrough are what is known at once of what the servers are made of: their sizes, which count against the quota. Names of
 // images and networks are looked up by run-connections.
 func specsThrough(c domain.Connection, w wish) ([]domain.LaunchSpec, []error) {
-	sizes := lookup{flavors: c.Flavors}
+	sizes := lookup{flavors: c.Flavors, allowed: c.Limits.AllowedFlavors(c.Flavors)}
 	specs := make([]domain.LaunchSpec, len(w.items))
 	var errs []error
 	for n, i := range w.items {
@@ -191,75 +193,4 @@ func (s service) watch(ctx context.Context, cloud session, order domain.Order) (
 		return order, nil
 	}
 	return s.worker().Observe(ctx, cloud, order)
-}
-
-// DryRunThrough says what would make the launch through a connection fail, as far as it is known without the connection's cloud.
-func (s service) DryRunThrough(ctx context.Context, who domain.Identity, w wish) (report, error) {
-	c, now, err := s.connections.Usable(ctx, who, w.connectionID)
-	if err != nil {
-		return report{}, err
-	}
-	out := report{Problems: []dryRunProblem{}, Unchecked: []uncheckedPart{}}
-	for _, p := range w.permissions() {
-		if err := c.Permits(now, p); err != nil {
-			out.add("connection_id", apperr.CodeOf(err), "%s", apperr.As(err).Message)
-		}
-	}
-	specs, errs := specsThrough(c, w)
-	if err := s.checkCallback(w.callback); err != nil {
-		errs = append(errs, err)
-	}
-	for _, err := range errs {
-		if !out.note(err) {
-			return report{}, err
-		}
-	}
-	if len(errs) == 0 {
-		var need domain.Need
-		for n, spec := range specs {
-			out.Resolved = append(out.Resolved, resolvedAnswer{Name: w.items[n].name, FlavorID: spec.FlavorID})
-			need.Add(spec)
-		}
-		out.checkConnectionQuota(c, w, need)
-	}
-	for _, i := range w.items {
-		out.leaveUnchecked(i)
-	}
-	if err := s.checkIDs(ctx, c.ProjectID, w, &out); err != nil {
-		return report{}, err
-	}
-	out.OK = len(out.Problems) == 0
-	return out, nil
-}
-
-// checkConnectionQuota holds the servers against what is left of the connection's quota. Idle ones that are taken count already.
-func (r *report) checkConnectionQuota(c domain.Connection, w wish, need domain.Need) {
-	err := c.Quota.Check(c.Used, need)
-	switch {
-	case err == nil:
-	case w.spec.Reuse:
-		r.unchecked(w.count, "whether enough of the servers are idle ones: "+apperr.As(err).Message)
-	default:
-		r.add(w.count, apperr.Quota, "%s", apperr.As(err).Message)
-	}
-}
-
-// leaveUnchecked names what run-connections finds out.
-func (r *report) leaveUnchecked(i item) {
-	const later = "looked up when the order is worked on"
-	r.unchecked(i.image.Field, later)
-	for _, n := range i.networks {
-		r.unchecked(n.Field, later)
-	}
-	if len(i.networks) == 0 {
-		r.unchecked("networks", later)
-	}
-	for _, part := range []struct {
-		field string
-		given bool
-	}{{"key_name", i.spec.KeyName != ""}, {"security_groups", len(i.spec.SecurityGroups) > 0}, {"availability_zone", i.spec.Zone != ""}} {
-		if part.given {
-			r.unchecked(i.fields[part.field], later)
-		}
-	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -18,6 +19,7 @@ type report struct {
 	OK        bool             `json:"ok"`
 	Problems  []dryRunProblem  `json:"problems"`
 	Unchecked []uncheckedPart  `json:"unchecked"`          // what the cloud does not let the caller find out
+	AsOf      *time.Time       `json:"as_of,omitempty"`    // through a connection: when what is reported on was read; absent = it was not yet
 	Resolved  []resolvedAnswer `json:"resolved,omitempty"` // what the names of each instance mean; absent when one means nothing
 }
 
@@ -36,7 +38,7 @@ type uncheckedPart struct {
 type resolvedAnswer struct {
 	Name       string   `json:"name"`
 	FlavorID   string   `json:"flavor_id"`
-	ImageID    string   `json:"image_id,omitempty"` // through a connection this and the next are not looked up before the launch
+	ImageID    string   `json:"image_id,omitempty"` // through a connection this and the next are absent where they are looked up with the launch only
 	NetworkIDs []string `json:"network_ids,omitempty"`
 }
 
@@ -180,21 +182,26 @@ func (r *report) checkQuota(w wish, found []resolved, facts facts) {
 	for _, f := range found {
 		need.Add(f.spec)
 	}
+	r.checkNeed(w.count, facts.quota, need)
+	if pairs := (domain.QuotaItem{Max: facts.quota.KeyPairs, Used: len(facts.keys)}); w.generateKey && !pairs.Fits(1) {
+		r.add("generate_key", apperr.Quota, "needs 1 key pair, 0 of %d are left", pairs.Max)
+	}
+}
+
+// checkNeed holds what the servers take against what is left of the project's quota.
+func (r *report) checkNeed(field string, quota domain.Quota, need domain.Need) {
 	for _, q := range []struct {
 		what string
 		item domain.QuotaItem
 		need int
 	}{
-		{"instances", facts.quota.Instances, need.Instances},
-		{"vcpus", facts.quota.VCPUs, need.VCPUs},
-		{"ram_mb", facts.quota.RAMMB, need.RAMMB},
+		{"instances", quota.Instances, need.Instances},
+		{"vcpus", quota.VCPUs, need.VCPUs},
+		{"ram_mb", quota.RAMMB, need.RAMMB},
 	} {
 		if !q.item.Fits(q.need) {
-			r.add(w.count, apperr.Quota, "needs %d %s, %d of %d are left", q.need, q.what, max(0, q.item.Max-q.item.Used), q.item.Max)
+			r.add(field, apperr.Quota, "needs %d %s, %d of %d are left", q.need, q.what, max(0, q.item.Max-q.item.Used), q.item.Max)
 		}
-	}
-	if pairs := (domain.QuotaItem{Max: facts.quota.KeyPairs, Used: len(facts.keys)}); w.generateKey && !pairs.Fits(1) {
-		r.add("generate_key", apperr.Quota, "needs 1 key pair, 0 of %d are left", pairs.Max)
 	}
 }
 

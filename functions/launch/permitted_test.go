@@ -135,14 +135,14 @@ func TestDryRunThrough(t *testing.T) {
 		return got, problems, unchecked
 	}
 	got, problems, unchecked := run(object{"count": 4, "key_name": "k", "networks": nil})
-	if got.OK || fmt.Sprint(problems, unchecked) != "[connection_id forbidden count quota_exceeded] [image networks key_name]" || len(got.Resolved) != 4 || got.Resolved[3].FlavorID != "f1" {
+	if got.OK || fmt.Sprint(problems, unchecked) != "[connection_id forbidden count quota_exceeded] [image networks count key_name]" || len(got.Resolved) != 4 || got.Resolved[3].FlavorID != "f1" {
 		t.Errorf("got %+v", got)
 	}
 	if got, problems, _ = run(object{"flavor": "nope"}); fmt.Sprint(problems) != "[connection_id forbidden flavor invalid]" || len(got.Resolved) != 0 {
 		t.Errorf("an unknown flavor: %+v", got)
 	}
 	exec(t, d.conn, "update connections set actions = '{allocate,start}'")
-	if got, problems, unchecked = run(object{"count": 4, "reuse": true}); !got.OK || fmt.Sprint(problems, unchecked) != "[] [count image networks[0]]" {
+	if got, problems, unchecked = run(object{"count": 4, "reuse": true}); !got.OK || fmt.Sprint(problems, unchecked) != "[] [image networks[0] count]" {
 		t.Errorf("reuse: %+v", got)
 	}
 	taken := uuid.NewString()

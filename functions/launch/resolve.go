@@ -25,6 +25,7 @@ type resolved struct {
 // lookup is what names are looked up in. It is read once for all servers of an order.
 type lookup struct {
 	flavors  []domain.Flavor
+	allowed  []domain.Flavor           // those of them that a size may choose; nil = all
 	images   map[string][]domain.Image // by what the request calls them
 	networks []domain.Network
 }
@@ -145,7 +146,11 @@ func (l lookup) flavor(i item, image domain.Image) (domain.Flavor, error) {
 // smallest is the flavor with the least memory, then vCPUs, then disk that has what the request and the image need. One
 // without a disk does not count: Nova's policy keeps it for servers that boot from a volume.
 func (l lookup) smallest(field string, least size, image domain.Image) (domain.Flavor, error) {
-	fitting := slices.DeleteFunc(slices.Clone(l.flavors), func(f domain.Flavor) bool {
+	flavors := l.flavors
+	if l.allowed != nil {
+		flavors = l.allowed
+	}
+	fitting := slices.DeleteFunc(slices.Clone(flavors), func(f domain.Flavor) bool {
 		return f.VCPUs < least.VCPUs || f.RAMMB < least.RAMMB || f.DiskGB < max(1, least.DiskGB) || len(tooSmall(f, image)) > 0
 	})
 	if len(fitting) == 0 {

@@ -47,6 +47,7 @@ type orderStore interface {
 type service struct {
 	cloud interface {
 		As(token domain.Secret, scope string) session
+		Region() string
 	}
 	orders      orderStore
 	instances   ordering.Instances

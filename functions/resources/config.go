@@ -1,4 +1,4 @@
-// Package resources serves GET /v1/resources: what the caller's project can launch servers with.
+// Package resources serves GET /v1/resources: what the caller's project can launch servers with, or what can be ordered through a connection.
 package resources
 
 import (
@@ -8,6 +8,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/httpx"
 	"github.com/cloudfn/cloudfn/shared/openstack"
+	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/run"
 )
 
@@ -28,7 +29,9 @@ func (c Config) Validate() error {
 func init() { run.HTTP("resources", build) }
 
 func build(cfg Config, d run.Deps) ([]httpx.Route, error) {
-	return routes(service{cloud: clouds{d.Cloud}, timeout: cfg.Timeout}), nil
+	return routes(service{
+		cloud: clouds{d.Cloud}, connections: postgres.Connections{DB: d.DB}, wake: d.Wake, timeout: cfg.Timeout,
+	}), nil
 }
 
 // clouds narrows *openstack.Cloud to what this function needs.

@@ -26,7 +26,9 @@ type service struct {
 	cloud interface {
 		As(token domain.Secret, scope, region string) session
 	}
-	timeout time.Duration // of one kind
+	connections connectionStore
+	wake        func(functions ...string)
+	timeout     time.Duration // of one kind
 }
 
 // resources is what was found: nil for a kind that was not asked for or that failed.

@@ -199,6 +199,9 @@ func (a acting) rebuild(ctx context.Context, server domain.Server, wanted domain
 		}
 		r.ImageID = server.Image.ID
 	}
+	if err := a.connection.Limits.CheckImage("server_image", r.ImageID); err != nil {
+		return err
+	}
 	return a.cloud.RebuildServer(ctx, server.ID, r, server.Image == nil)
 }
 

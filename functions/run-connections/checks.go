@@ -3,6 +3,7 @@ package runconnections
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
@@ -51,11 +52,14 @@ func (s *service) checkCloud(ctx context.Context, cloud domain.RemoteCloud, end 
 	}
 }
 
-// check asks Keystone whether it still accepts one delegation. A cloud that gives no answer says nothing of it.
+// check asks Keystone whether it still accepts one delegation, and then reads what can be ordered through it. A cloud that gives no answer says nothing of it.
 func (s *service) check(ctx context.Context, c domain.Connection) {
 	began := time.Now()
 	err := s.cloud.check(ctx, c)
 	if err == nil {
+		if s.seeing && slices.Contains(c.Actions, domain.MayAllocate) { // else nothing can be ordered
+			s.see(ctx, c)
+		}
 		return
 	}
 	s.unopened(ctx, c, err)

@@ -48,6 +48,7 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 		orders: postgres.Orders{DB: d.DB}, actions: postgres.Actions{DB: d.DB}, instances: postgres.Instances{DB: d.DB},
 		seal: keys, wake: d.Wake, workers: newWorkers(), running: make(chan struct{}, 1), waiting: make(chan struct{}, 1),
 	}
+	s.region, s.seeing = d.Cloud.Region(), true
 	s.pending = obs.Gauge("cloudfn.connections.revocations_pending", "Trusts of connections that have ended, which Keystone did not let us delete.")
 	s.cloud = newSessions(keys)
 	s.cloud.accepted, s.cloud.readFlavors = s.accepted, s.readFlavors

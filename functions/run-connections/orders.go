@@ -107,7 +107,7 @@ func (s *service) workOn(ctx context.Context, cloud session, c domain.Connection
 		wish.UserData[n] = domain.Secret(server.UserData)
 	}
 	wish.Prepare = func(ctx context.Context, order domain.Order) (domain.Order, error) {
-		return preparing{s, cloud, wanted, claim}.prepare(ctx, order)
+		return preparing{s, cloud, c, wanted, claim}.prepare(ctx, order)
 	}
 	worker := ordering.Worker{Orders: s.orders, Instances: s.instances, Tell: func() { s.wakeFor(c) }, Claim: claimFor, StopsAt: mayBeLost}
 	err = worker.Work(ctx, cloud, order, claim, &wish)

@@ -17,9 +17,10 @@ import (
 type preparing struct {
 	*service
 
-	cloud  session
-	wanted domain.DelegatedOrder
-	claim  domain.Claim
+	cloud      session
+	connection domain.Connection
+	wanted     domain.DelegatedOrder
+	claim      domain.Claim
 }
 
 // prepare looks up the names in what is undecided of the order, gives its key to whoever delegated, and writes down both. When
@@ -37,6 +38,9 @@ func (p preparing) prepare(ctx context.Context, order domain.Order) (domain.Orde
 		return order, nil
 	}
 	err = p.resolve(ctx, order, places)
+	if err == nil {
+		err = p.withinLimits(order, places)
+	}
 	if err == nil {
 		err = p.giveKey(ctx, order, places)
 	}
@@ -95,7 +99,7 @@ func (p preparing) resolve(ctx context.Context, order domain.Order, places []int
 			}
 			images[server.Image] = found
 		}
-		if err := pick(spec, server, images[server.Image], networks); err != nil {
+		if err := p.pick(spec, server, images[server.Image], networks); err != nil {
 			return err
 		}
 	}
@@ -110,8 +114,8 @@ func (p preparing) networks(ctx context.Context) ([]domain.Network, error) {
 	return p.cloud.NetworkNames(ctx)
 }
 
-func pick(spec *domain.LaunchSpec, server domain.DelegatedServer, images []domain.Image, networks []domain.Network) error {
-	image, err := ordering.PickImage(images, ordering.Ref{Field: "image", Value: server.Image})
+func (p preparing) pick(spec *domain.LaunchSpec, server domain.DelegatedServer, images []domain.Image, networks []domain.Network) error {
+	image, err := ordering.PickAllowedImage(images, ordering.Ref{Field: "image", Value: server.Image}, p.connection.Limits)
 	if err != nil {
 		return err
 	}
@@ -119,7 +123,7 @@ func pick(spec *domain.LaunchSpec, server domain.DelegatedServer, images []domai
 	for n, name := range server.Networks {
 		refs[n] = ordering.Ref{Field: fmt.Sprintf("networks[%d]", n), Value: name}
 	}
-	chosen, err := ordering.PickNetworks(networks, refs)
+	chosen, err := ordering.PickAllowedNetworks(networks, refs, p.connection.Limits)
 	if err != nil {
 		return err
 	}

@@ -115,7 +115,7 @@ func (p preparing) image(ctx context.Context, name string, known map[string]doma
 	if err != nil {
 		return domain.Image{}, err
 	}
-	image, err := ordering.PickImage(found, ordering.Ref{Field: "image", Value: name})
+	image, err := ordering.PickAllowedImage(found, ordering.Ref{Field: "image", Value: name}, p.connection.Limits)
 	if err == nil {
 		known[name] = image
 	}

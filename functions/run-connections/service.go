@@ -29,6 +29,7 @@ type (
 		MarkRevoked(ctx context.Context, c domain.Connection) (notified bool, err error)
 		MarkRevocationPending(ctx context.Context, c domain.Connection, reason string, first, longest time.Duration) (notified bool, err error)
 		PendingRevocations(ctx context.Context) (int64, error)
+		MarkSeen(ctx context.Context, projectID string, id uuid.UUID, took time.Duration, seen domain.SeenResources) error
 		MarkReachable(ctx context.Context, projectID string, id uuid.UUID, flavors []domain.Flavor) error
 		CheckClouds(ctx context.Context) ([]domain.RemoteCloud, error)
 		ClaimCheck(ctx context.Context, cloud domain.RemoteCloud, claimFor time.Duration) (c domain.Connection, found bool, err error)
@@ -69,6 +70,8 @@ type service struct {
 	instances   instanceStore
 	seal        opener
 	wake        func(functions ...string)
+	region      string                                       // of this cloud; "" = its only one
+	seeing      bool                                         // what can be ordered through a connection is read with each check
 	pending     func(ctx context.Context, revocations int64) // for the operator
 
 	workers *workers

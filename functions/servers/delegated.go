@@ -105,6 +105,15 @@ func lastSeen(i domain.Instance) domain.Server {
 	return server
 }
 
+// allowed refuses an image that the connection does not allow. The one that a server has run-connections looks up, and refuses, too.
+func (s service) allowed(ctx context.Context, who domain.Identity, id uuid.UUID, image string) error {
+	c, _, err := s.connections.Usable(ctx, who, id)
+	if err != nil {
+		return err
+	}
+	return c.Limits.CheckImage("server_image", image)
+}
+
 // Action reads what has become of an action through the connection.
 func (s service) Action(ctx context.Context, who domain.Identity, connection, id uuid.UUID) (domain.DelegatedAction, error) {
 	through, err := s.through(ctx, who, connection)
@@ -118,6 +127,9 @@ func (s service) Action(ctx context.Context, who domain.Identity, connection, id
 func (s service) ask(ctx context.Context, who domain.Identity, w wish, ids []string) ([]outcome, error) {
 	permission, _ := domain.PermissionFor(w.Verb)
 	through, err := s.permitted(ctx, who, w.connection, permission)
+	if err == nil && w.deploy != nil && w.deploy.serverImage != "" {
+		err = s.allowed(ctx, who, w.connection, w.deploy.serverImage)
+	}
 	if err != nil {
 		return nil, err
 	}

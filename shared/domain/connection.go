@@ -79,8 +79,10 @@ type Connection struct {
 	ActsAs       ActsAs
 	Actions      []Permission
 	Quota        ConnectionQuota
-	UsableBy     []string // ids of users and projects that may act through it, besides who delegated
-	Flavors      []Flavor // those of its cloud, as the delegation sees them
+	Limits       ConnectionLimits
+	UsableBy     []string       // ids of users and projects that may act through it, besides who delegated
+	UsableNames  []UsableByName // of those that were given by name
+	Flavors      []Flavor       // those of its cloud, as the delegation sees them
 	Status       ConnectionStatus
 	Reason       string // why it ended, in our words
 

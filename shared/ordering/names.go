@@ -79,11 +79,16 @@ func FindImages(ctx context.Context, cloud Images, name string) ([]domain.Image,
 	if err != nil {
 		return nil, err
 	}
+	return activeNamed(images, name), nil
+}
+
+// activeNamed keeps those of the name, and of these the active ones if there is one. It changes images.
+func activeNamed(images []domain.Image, name string) []domain.Image {
 	images = slices.DeleteFunc(images, func(i domain.Image) bool { return i.Name != name })
 	if slices.ContainsFunc(images, IsActive) {
 		images = slices.DeleteFunc(images, func(i domain.Image) bool { return !IsActive(i) })
 	}
-	return images, nil
+	return images
 }
 
 // IsActive says whether a server can be made from the image.

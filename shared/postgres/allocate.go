@@ -48,7 +48,11 @@ func (o Orders) PlaceDelegated(ctx context.Context, order domain.Order) (fresh b
 
 func allocate(ctx context.Context, tx pgx.Tx, order domain.Order) error {
 	// Before idle instances are looked at: of two orders that come together the second waits here.
-	if err := admit(ctx, tx, order.ProjectID, order.ConnectionID, domain.MayAllocate, domain.Need{}); err != nil {
+	specs := make([]domain.LaunchSpec, len(order.Instances))
+	for n, i := range order.Instances {
+		specs[n] = i.Spec
+	}
+	if err := admit(ctx, tx, order.ProjectID, order.ConnectionID, domain.MayAllocate, domain.Need{}, specs...); err != nil {
 		return err
 	}
 	var more domain.Need

@@ -16,8 +16,8 @@ import (
 type Connections struct{ DB *DB }
 
 const connectionColumns = `
-id, project_id, domain_id, user_id, name, kind, auth_url, region, delegation_id, acts_as, actions, quota, usable_by, flavors,
-status, reason, revoked, trust_expires_at, expires_at, idle_timeout, last_used_at, created_at, updated_at, checked_at`
+id, project_id, domain_id, user_id, name, kind, auth_url, region, delegation_id, acts_as, actions, quota, limits, usable_by, usable_names,
+flavors, status, reason, revoked, trust_expires_at, expires_at, idle_timeout, last_used_at, created_at, updated_at, checked_at`
 
 // usedSQL is what runs through a connection: everything that has, or may have, a server.
 const usedSQL = `
@@ -29,7 +29,8 @@ func scanConnection(row pgx.CollectableRow) (c domain.Connection, err error) {
 	var idle *time.Duration
 	var used, trustEnd, checked *time.Time
 	err = row.Scan(&c.ID, &c.ProjectID, &c.DomainID, &c.UserID, &c.Name, &c.Kind, &c.AuthURL, &c.Region, &c.DelegationID, &c.ActsAs,
-		&c.Actions, &c.Quota, &c.UsableBy, &c.Flavors, &c.Status, &c.Reason, &c.Revoked, &trustEnd, &c.ExpiresAt, &idle, &used, &c.CreatedAt, &c.UpdatedAt, &checked)
+		&c.Actions, &c.Quota, &c.Limits, &c.UsableBy, &c.UsableNames, &c.Flavors, &c.Status, &c.Reason, &c.Revoked, &trustEnd, &c.ExpiresAt,
+		&idle, &used, &c.CreatedAt, &c.UpdatedAt, &checked)
 	if idle != nil {
 		c.IdleTimeout = *idle
 	}
@@ -44,6 +45,9 @@ func scanConnection(row pgx.CollectableRow) (c domain.Connection, err error) {
 		c.TrustExpiresAt = trustEnd.UTC()
 	case c.Kind == domain.TrustConnection: // it was made before 011
 		c.TrustExpiresAt = c.ExpiresAt.Add(domain.TrustSpare).UTC()
+	}
+	if len(c.UsableNames) == 0 {
+		c.UsableNames = nil
 	}
 	c.ExpiresAt, c.CreatedAt, c.UpdatedAt = c.ExpiresAt.UTC(), c.CreatedAt.UTC(), c.UpdatedAt.UTC()
 	return c, err
@@ -79,9 +83,9 @@ const (
 with after as (
     insert into connections (id, project_id, domain_id, user_id, name, kind, auth_url, region, delegation_id, secret, acts_as, actions,
                              quota, usable_by, flavors, status, expires_at, idle_timeout, trust_expires_at, seq, revoked, checked_at,
-                             next_check_at)
+                             next_check_at, limits, usable_names)
     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, 'active', $16, $17, $18, 1, $6 <> 'trust', clock_timestamp(),
-            clock_timestamp() + $19::interval * (0.8 + 0.4 * random()))
+            clock_timestamp() + $19::interval * (0.8 + 0.4 * random()), $21, coalesce($22::jsonb, '[]'))
     returning ` + connectionColumns + `, seq, null::text as previous_status, $20::jsonb as actor
 ), event as (` + connectionEventSQL + ` after)
 select ` + connectionColumns + ` from after`
@@ -110,11 +114,19 @@ func (c Connections) Create(ctx context.Context, made domain.Connection) (stored
 		}
 		rows, _ := tx.Query(ctx, insertConnectionSQL, made.ID, made.ProjectID, made.DomainID, made.UserID, made.Name, made.Kind, made.AuthURL,
 			made.Region, made.DelegationID, made.Secret, made.ActsAs, made.Actions, made.Quota, made.UsableBy, made.Flavors, made.ExpiresAt, idle, trustEnd,
-			domain.CheckEvery, domain.ActorIn(ctx))
+			domain.CheckEvery, domain.ActorIn(ctx), made.Limits, orNullNames(made.UsableNames))
 		stored, err = pgx.CollectExactlyOneRow(rows, scanConnection)
 		return err
 	})
 	return stored, err
+}
+
+// orNullNames is null for none, which is stored as an empty list.
+func orNullNames(names []domain.UsableByName) any {
+	if len(names) == 0 {
+		return nil
+	}
+	return names
 }
 
 // visible is a connection of the caller's project ($1), or one that the caller may act through by one of his names ($2). A deleted one is
@@ -197,9 +209,11 @@ func (c Connections) End(
 	return n == 1, classify(err)
 }
 
-// admit refuses what the connection does not permit, or what does not fit its quota besides what runs already. It locks the
-// connection, so that two cannot both be the last that fits, and notes that it is used.
-func admit(ctx context.Context, tx pgx.Tx, projectID string, id uuid.UUID, permission domain.Permission, more domain.Need) error {
+// admit refuses what the connection does not permit, what does not fit its quota besides what runs already, and specs of new servers that
+// its limits do not allow. It locks the connection, so that two cannot both be the last that fits, and notes that it is used.
+func admit(
+	ctx context.Context, tx pgx.Tx, projectID string, id uuid.UUID, permission domain.Permission, more domain.Need, specs ...domain.LaunchSpec,
+) error {
 	rows, _ := tx.Query(ctx, "select "+connectionColumns+", clock_timestamp() from connections where project_id = $1 and id = $2 for no key update", projectID, id)
 	var now time.Time
 	connection, err := pgx.CollectExactlyOneRow(rows, func(row pgx.CollectableRow) (domain.Connection, error) {
@@ -213,6 +227,11 @@ func admit(ctx context.Context, tx pgx.Tx, projectID string, id uuid.UUID, permi
 	}
 	if err := connection.Permits(now, permission); err != nil {
 		return err
+	}
+	for _, spec := range specs {
+		if err := connection.Limits.CheckSpec(spec); err != nil {
+			return err
+		}
 	}
 	inUse, err := used(ctx, tx, projectID, id) // a statement of its own: it sees what the last holder of the lock has written
 	if err != nil {

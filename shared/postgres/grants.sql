@@ -7,14 +7,14 @@ begin
         -- Functions that serve HTTP. What was logged or told is neither changed nor taken back.
         revoke all on all tables in schema public from cloudfn_functions;
         grant usage on schema public to cloudfn_functions;
-        grant select on goose_db_version, stats_hourly, stats_projects to cloudfn_functions;
+        grant select on goose_db_version, stats_hourly, stats_projects, connection_resources to cloudfn_functions;
         grant select, insert on requests, events to cloudfn_functions;
         grant select, insert, update on orders, instances, deliveries, streams to cloudfn_functions;
         grant select, insert on actions to cloudfn_functions;
         grant select, insert, update on create_calls to cloudfn_functions;
         grant select, insert on unexpected_servers to cloudfn_functions;
-        grant select (id, project_id, domain_id, user_id, name, kind, auth_url, region, delegation_id, acts_as, actions, quota, usable_by, flavors,
-                      status, reason, revoked, trust_expires_at, revocation_pending_since, expires_at, idle_timeout, last_used_at, seq,
+        grant select (id, project_id, domain_id, user_id, name, kind, auth_url, region, delegation_id, acts_as, actions, quota, limits, usable_by,
+                      usable_names, flavors, status, reason, revoked, trust_expires_at, revocation_pending_since, expires_at, idle_timeout, last_used_at, seq,
                       created_at, updated_at, checked_at, next_check_at, check_until, check_failed_at, check_error), insert,
                update (status, reason, secret, revoked, last_used_at, seq, updated_at, next_check_at)
             on connections to cloudfn_functions; -- the secret is wiped, and not read; what is stored goes nowhere else, nor any further
@@ -29,7 +29,7 @@ begin
         grant select, insert, update on orders, instances, create_calls to cloudfn_events;
         grant select, insert on unexpected_servers to cloudfn_events;
         grant select, insert, update, delete on polls, jobs, events, deliveries, streams, callbacks, connections, actions,
-            deployments to cloudfn_events;
+            deployments, connection_resources to cloudfn_events;
         grant select, delete on keyed_actions to cloudfn_events; -- what is old is forgotten
     end if;
 end $$;

@@ -42,6 +42,8 @@ func TestRolesMayDoWhatConnectionsTake(t *testing.T) {
 	allowed("request a check", err)
 	_, _, err = connections.FailedCheck(ctx, "p1", made.ID)
 	allowed("read a check", err)
+	_, _, _, err = connections.Seen(ctx, "p1", made.ID)
+	allowed("read what was seen", err)
 	through := domain.Through{ProjectID: "p1", ConnectionID: made.ID}
 	callback := domain.Callback{ProjectID: "p2", ID: uuid.New(), UserID: "v", OfProject: "p1", ConnectionID: made.ID, URL: "https://a.example", Secret: []byte("x")}
 	_, err = postgres.Callbacks{DB: serves}.Create(ctx, callback)

@@ -127,9 +127,14 @@ func replaceByNew(ctx context.Context, tx pgx.Tx, order domain.Order, n int, wan
 	return err
 }
 
-// admitOr checks the connection as admit does, and gives wanted a Problem when more does not fit the connection's quota.
+// admitOr checks the connection and what wanted is to be made of as admit does, and gives wanted a Problem when more does not fit the
+// connection's quota.
 func admitOr(ctx context.Context, tx pgx.Tx, order domain.Order, more domain.Need, wanted *domain.Instance) error {
-	err := admit(ctx, tx, order.ProjectID, order.ConnectionID, domain.MayAllocate, more)
+	var specs []domain.LaunchSpec
+	if wanted.Problem == nil { // else there is no server to be made
+		specs = append(specs, wanted.Spec)
+	}
+	err := admit(ctx, tx, order.ProjectID, order.ConnectionID, domain.MayAllocate, more, specs...)
 	if apperr.CodeOf(err) != apperr.Quota {
 		return err
 	}

@@ -6,6 +6,18 @@ import { mark } from './state.js';
 const trusts = { pending: 'Keystone may still have it; it is tried again until it is gone', done: 'gone from Keystone' };
 const kinds = { trust: 'Trust', application_credential: 'Application credential' };
 
+// Who may act through it: ids, with the names by which they were given.
+function users(c) {
+  const names = Object.fromEntries((c.usable_by_names || []).map((n) => [n.id, ` (${n.user || n.project}${n.domain ? ` of ${n.domain}` : ''})`]));
+  return c.usable_by.map((id) => id + (names[id] || '')).join(', ');
+}
+
+// What may be ordered through it; nothing where that is not limited.
+function limits(c) {
+  const parts = Object.entries(c.limits || {}).map(([kind, allowed]) => `${kind} ${allowed.join(', ')}`);
+  return parts.length ? el('span', { class: 'mono' }, parts.join('; ')) : null;
+}
+
 export function view({ refresh }) {
   let whose = '';
   const pages = listing('connections');
@@ -46,7 +58,8 @@ export function view({ refresh }) {
       whose || c.status === 'deleted' ? null : button('Revoke', revoke, { kind: 'quiet danger', key: 'revoke', label: `Revoke ${name}` }))),
     el('ul', { class: 'chips', 'aria-label': 'It permits' }, c.actions.map((a) => el('li', {}, a))), quota(c),
     facts([['Until', until(c)], ['Why it ended', c.reason], ['Its trust', trusts[c.revocation]], ['Kind', kinds[c.kind]], ['Acts as', c.acts_as && `${c.acts_as.user_name || c.acts_as.user_id} in ${c.acts_as.project_name || c.acts_as.project_id} (${c.acts_as.roles.join(', ')})`],
-      ['Usable by', c.usable_by?.length ? el('span', { class: 'mono' }, c.usable_by.join(', ')) : whose === '?usable=true' ? null : 'whoever made it'],
+      ['Usable by', c.usable_by?.length ? el('span', { class: 'mono' }, users(c)) : whose === '?usable=true' ? null : 'whoever made it'],
+      ['Only', limits(c)],
       ['Cloud', c.auth_url && `${c.auth_url} ${c.region || ''}`], ['Last used', c.last_used_at ? [age(c.last_used_at), ' ago'] : 'never'], ['Last checked', c.checked_at && [age(c.checked_at), ' ago']], ['Id', el('span', { class: 'mono' }, c.id)]]),
     (c.warnings || []).map((w) => el('p', { class: 'note' }, w)));
   }

@@ -599,8 +599,12 @@ type Connection struct {
 	Kind        ConnectionKind `json:"kind"`
 
 	// LastUsedAt When something was last asked for through it.
-	LastUsedAt *Time  `json:"last_used_at"`
-	Name       string `json:"name"`
+	LastUsedAt *Time `json:"last_used_at"`
+
+	// Limits What may be ordered through a connection, besides its actions and its quota. A list that is absent is no limit. They hold for servers
+	// that are launched, and for the image that `deploy` puts on one; `connect` takes any server of the project, where it is permitted.
+	Limits ConnectionLimits `json:"limits"`
+	Name   string           `json:"name"`
 
 	// ProjectID Whose it is: what runs through it is listed there.
 	ProjectID string `json:"project_id"`
@@ -635,6 +639,9 @@ type Connection struct {
 
 	// UsableBy Shown in the connection's own project only.
 	UsableBy *[]KeystoneID `json:"usable_by,omitempty"`
+
+	// UsableByNames Those of `usable_by` that were given by name. Shown in the connection's own project only.
+	UsableByNames *[]ResolvedName `json:"usable_by_names,omitempty"`
 
 	// Used How much runs through a connection now.
 	Used ConnectionUse `json:"used"`
@@ -711,6 +718,22 @@ type ConnectionIdentity struct {
 // ConnectionKind defines model for ConnectionKind.
 type ConnectionKind string
 
+// ConnectionLimits What may be ordered through a connection, besides its actions and its quota. A list that is absent is no limit. They hold for servers
+// that are launched, and for the image that `deploy` puts on one; `connect` takes any server of the project, where it is permitted.
+type ConnectionLimits struct {
+	// Flavors Ids or names of flavors. A name is whatever flavor has it when something is ordered.
+	Flavors *[]string `json:"flavors,omitempty"`
+
+	// Images Ids of images.
+	Images *LimitedIds `json:"images,omitempty"`
+
+	// Networks Ids of networks.
+	Networks *LimitedIds `json:"networks,omitempty"`
+
+	// Regions Names of regions. A connection acts in one region, which must be among them.
+	Regions *[]string `json:"regions,omitempty"`
+}
+
 // ConnectionPage defines model for ConnectionPage.
 type ConnectionPage struct {
 	Connections []Connection `json:"connections"`
@@ -742,10 +765,11 @@ type ConnectionRequest struct {
 	ID *string `json:"id,omitempty"`
 
 	// IdleTimeout It also ends when nothing was asked for through it for as long: 1h to 8784h, such as 24h.
-	IdleTimeout *string          `json:"idle_timeout,omitempty"`
-	Kind        ConnectionKind   `json:"kind"`
-	Name        *string          `json:"name,omitempty"`
-	Quota       *ConnectionQuota `json:"quota,omitempty"`
+	IdleTimeout *string           `json:"idle_timeout,omitempty"`
+	Kind        ConnectionKind    `json:"kind"`
+	Limits      *ConnectionLimits `json:"limits,omitempty"`
+	Name        *string           `json:"name,omitempty"`
+	Quota       *ConnectionQuota  `json:"quota,omitempty"`
 
 	// Region Of an application credential: the region to act in, when it is not the one of this service, or that cloud has several.
 	Region *string `json:"region,omitempty"`
@@ -756,9 +780,12 @@ type ConnectionRequest struct {
 	// Secret Of an application credential: its secret.
 	Secret *string `json:"secret,omitempty"`
 
-	// UsableBy Ids of the users and projects that may act through it, besides the caller. Of a project it is every user with a role
-	// that may do more than read. An id has 32 or 64 hexadecimal digits, but for a Keystone whose ids have another form: a name is refused.
-	UsableBy *[]KeystoneID `json:"usable_by,omitempty"`
+	// UsableBy The users and projects that may act through it, besides the caller. Of a project it is every user with a role
+	// that may do more than read. An id has 32 or 64 hexadecimal digits, but for a Keystone whose ids have another form.
+	// Names (20 at most) are looked up when the connection is made, with the caller's token, and it is for their ids from then on. By
+	// Keystone's default policy a member finds the projects in which he has a role, and an administrator all users and projects. For
+	// any other name it is a 400 that says how to find the id.
+	UsableBy *[]UsableEntry `json:"usable_by,omitempty"`
 }
 
 // ConnectionStatus `expired`: its time is over. `lost`: Keystone does not accept what was delegated any more. `deleted`: its owner has ended it; it is
@@ -1129,6 +1156,9 @@ type LaunchProblemCode string
 
 // LaunchReport What a dry run found.
 type LaunchReport struct {
+	// AsOf Through a connection: when the images, networks and the quota that the order was held against were read. Absent while none were.
+	AsOf *Time `json:"as_of,omitempty"`
+
 	// Ok Nothing was found that would make the launch fail.
 	Ok       bool            `json:"ok"`
 	Problems []LaunchProblem `json:"problems"`
@@ -1136,7 +1166,7 @@ type LaunchReport struct {
 	// Resolved What the names of each instance mean. Absent when one of them means nothing.
 	Resolved *[]LaunchResolved `json:"resolved,omitempty"`
 
-	// Unchecked What could not be found out, because the cloud's policy keeps it from the caller, or because a connection's cloud is not asked.
+	// Unchecked What could not be found out, because the cloud's policy keeps it from the caller, or because it was not read through the connection.
 	Unchecked []LaunchUnchecked `json:"unchecked"`
 }
 
@@ -1223,6 +1253,9 @@ type LaunchUnchecked struct {
 	// Field The field of the request.
 	Field string `json:"field"`
 }
+
+// LimitedIds defines model for LimitedIds.
+type LimitedIds = []string
 
 // Metadata Metadata of the server. Keys have ASCII letters, digits, and `-_:. `.
 type Metadata map[string]string
@@ -1477,11 +1510,28 @@ type RequestPage struct {
 	Requests []Request `json:"requests"`
 }
 
+// ResolvedName What an id of `usable_by` was called when it was looked up.
+type ResolvedName struct {
+	// Domain As it was given. Absent for that of the project that delegates.
+	Domain *string `json:"domain,omitempty"`
+
+	// ID The id of a user or a project.
+	ID      KeystoneID `json:"id"`
+	Project *string    `json:"project,omitempty"`
+	User    *string    `json:"user,omitempty"`
+}
+
 // ResourceKind defines model for ResourceKind.
 type ResourceKind string
 
 // Resources defines model for Resources.
 type Resources struct {
+	// AgeSeconds Through a connection: how long ago that is.
+	AgeSeconds *int `json:"age_seconds,omitempty"`
+
+	// AsOf Through a connection: when it was read.
+	AsOf *Time `json:"as_of,omitempty"`
+
 	// Errors The kinds that failed, and why. Absent when none did.
 	Errors   *map[string]PartProblem `json:"errors,omitempty"`
 	Flavors  *[]Flavor               `json:"flavors,omitempty"`
@@ -1494,7 +1544,10 @@ type Resources struct {
 	// Quota What the project may use of compute, and uses.
 	Quota          *Quota           `json:"quota,omitempty"`
 	SecurityGroups *[]SecurityGroup `json:"security_groups,omitempty"`
-	Zones          *[]Zone          `json:"zones,omitempty"`
+
+	// Truncated Through a connection: the kinds of which there is more than is kept (1000 of each, 1 MiB together).
+	Truncated *[]ResourceKind `json:"truncated,omitempty"`
+	Zones     *[]Zone         `json:"zones,omitempty"`
 }
 
 // Revocation Of a trust that has ended: whether Keystone still has it. `pending`: it may; it is tried again until it is gone. `done`: it is gone.
@@ -1962,6 +2015,17 @@ type UnexpectedServerEvent struct {
 	// UnexpectedServerID A UUID in lower case.
 	UnexpectedServerID   UUID   `json:"unexpected_server_id"`
 	UnexpectedServerName string `json:"unexpected_server_name"`
+}
+
+// UsableEntry The id of a user or a project, or a name.
+type UsableEntry = json.RawMessage
+
+// UsableName A user or a project by name.
+type UsableName struct {
+	// Domain Name or id of the domain. Without it, that of the caller's project.
+	Domain  *string `json:"domain,omitempty"`
+	Project *string `json:"project,omitempty"`
+	User    *string `json:"user,omitempty"`
 }
 
 // UserData Plain text for cloud-init, 49149 bytes at most. It is never logged, and never stored but sealed, with an order through a connection, until Nova has it.

@@ -205,7 +205,8 @@ var connectionDetails = []output.Column[api.Connection]{
 		}
 		return c.ActsAs.UserName + " in " + c.ActsAs.ProjectName + " (" + strings.Join(c.ActsAs.Roles, ", ") + ")"
 	}},
-	{Title: "USABLE_BY", Text: func(c api.Connection) string { return strings.Join(value(c.UsableBy), ", ") }},
+	{Title: "LIMITS", Text: func(c api.Connection) string { return limitsText(c.Limits) }},
+	{Title: "USABLE_BY", Text: usableText},
 	{Title: "IDLE_TIMEOUT", Text: func(c api.Connection) string { return value(c.IdleTimeout) }},
 	{Title: "CLOUD", Text: func(c api.Connection) string { return value(c.AuthURL) }},
 	{Title: "REGION", Text: func(c api.Connection) string { return value(c.Region) }},

@@ -3,16 +3,13 @@ package cli
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"net/http"
-	"regexp"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
-	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/output"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
@@ -24,6 +21,7 @@ type delegation struct {
 	instances, vcpus, ram      int
 	id, authURL, region, label string
 	idle                       string
+	limits                     limits
 }
 
 func (a *app) connectionsCreateCommand() *cobra.Command {
@@ -35,7 +33,8 @@ func (a *app) connectionsCreateCommand() *cobra.Command {
 A trust is made in Keystone with your own login. An application credential is one that you have made; its secret is read from a
 file, from stdin, or from the terminal, and never from the command line.`,
 		Example: `  cloudfn connections create --kind trust --name "build machines" --actions allocate,start,stop --quota-instances 3 --usable-by USER_ID --expires 24h
-  cloudfn connections create --kind application_credential --id ID --secret-file secret --actions allocate,deallocate --expires 2027-01-01T00:00:00Z`,
+  cloudfn connections create --kind application_credential --id ID --secret-file secret --actions allocate,deallocate --expires 2027-01-01T00:00:00Z
+  cloudfn connections create --kind trust --actions allocate,start --flavor m1.small --network NETWORK_ID --usable-by project:web --expires 7d`,
 		Annotations: calls("createConnection"), ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := a.delegate(cmd, &d); err != nil {
@@ -66,7 +65,8 @@ file, from stdin, or from the terminal, and never from the command line.`,
 	flags.IntVar(&d.instances, "quota-instances", 0, "how many servers at once (default any number)")
 	flags.IntVar(&d.vcpus, "quota-vcpus", 0, "how many vCPUs at once")
 	flags.IntVar(&d.ram, "quota-ram-mb", 0, "how much memory at once")
-	flags.StringSliceVar(&d.usableBy, "usable-by", nil, "ids of users and projects that may act through it, besides you")
+	flags.StringSliceVar(&d.usableBy, "usable-by", nil, "who may act through it, besides you: ids of users and projects, or user:NAME, project:NAME, user:DOMAIN/NAME")
+	d.limits.addTo(flags)
 	for _, flag := range []string{"kind", "actions", "expires"} {
 		_ = cmd.MarkFlagRequired(flag)
 	}
@@ -75,18 +75,6 @@ file, from stdin, or from the terminal, and never from the command line.`,
 	_ = cmd.RegisterFlagCompletionFunc("actions", cobra.FixedCompletions(permissions, fixed))
 	_ = cmd.RegisterFlagCompletionFunc("expires", cobra.FixedCompletions([]string{"1h", "24h", "7d", "30d"}, fixed))
 	return cmd
-}
-
-// keystoneID is an id as Keystone makes them: of a user, or of a project; twice as long for a user of LDAP.
-var keystoneID = regexp.MustCompile("^[0-9a-f]{32}([0-9a-f]{32})?$")
-
-// warnOfNames: a name is taken for an id, which nobody has, and so nobody could use the connection.
-func (a *app) warnOfNames(usableBy []string) {
-	for _, id := range usableBy {
-		if !keystoneID.MatchString(id) {
-			fmt.Fprintf(a.err, "warning: --usable-by %s does not look like an id of Keystone, and names are not looked up\n", output.Clean(id))
-		}
-	}
 }
 
 // delegate makes the request of what was told.
@@ -104,12 +92,17 @@ func (a *app) delegate(cmd *cobra.Command, d *delegation) error {
 	for flag, into := range map[string]func(){
 		"name": func() { r.Name = &d.label }, "idle-timeout": func() { r.IdleTimeout = &d.idle }, "role": func() { r.Roles = &d.roles },
 		"id": func() { r.ID = &d.id }, "auth-url": func() { r.AuthURL = &d.authURL }, "region": func() { r.Region = &d.region },
-		"usable-by": func() { r.UsableBy = &d.usableBy; a.warnOfNames(d.usableBy) },
 	} {
 		if changed(flag) {
 			into()
 		}
 	}
+	if changed("usable-by") {
+		if r.UsableBy, err = a.usableEntries(d.usableBy); err != nil {
+			return err
+		}
+	}
+	r.Limits = d.limits.request()
 	var q api.ConnectionQuota
 	for flag, into := range map[string]func(){
 		"quota-instances": func() { q.Instances = &d.instances }, "quota-vcpus": func() { q.Vcpus = &d.vcpus }, "quota-ram-mb": func() { q.RAMMb = &d.ram },

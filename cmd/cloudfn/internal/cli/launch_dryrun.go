@@ -50,6 +50,9 @@ func (a *app) reportText(r api.LaunchReport) string {
 	for _, u := range r.Unchecked {
 		fmt.Fprintln(&text, output.Dim(a.print.Color, "unchecked")+"  "+output.Clean(u.Field+": "+u.Detail))
 	}
+	if r.AsOf != nil {
+		fmt.Fprintln(&text, output.Dim(a.print.Color, "as of "+stamp(*r.AsOf)))
+	}
 	if !r.Ok {
 		return text.String()
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -18,12 +19,13 @@ import (
 var resourceKinds = []string{"flavors", "images", "networks", "keypairs", "security_groups", "zones", "quota"}
 
 func (a *app) resourcesCommand() *cobra.Command {
-	return &cobra.Command{
+	var connection string
+	cmd := &cobra.Command{
 		Use:   "resources [KIND...]",
 		Short: "List what there is to launch servers with",
 		Long: "List what there is to launch servers with: " + strings.Join(resourceKinds, ", ") +
 			". Without a kind, those that every launch needs.",
-		Example:     "  cloudfn resources\n  cloudfn resources quota zones\n  cloudfn resources flavors -o name",
+		Example:     "  cloudfn resources\n  cloudfn resources quota zones\n  cloudfn resources flavors -o name\n  cloudfn resources --connection 019b7c5e-1f20-7a31-b5d4-0c7e2f9a6b13",
 		Annotations: calls("listResources"),
 		Args:        cobra.OnlyValidArgs, ValidArgs: resourceKinds,
 		RunE: func(cmd *cobra.Command, kinds []string) error {
@@ -34,12 +36,34 @@ func (a *app) resourcesCommand() *cobra.Command {
 			if len(kinds) == 0 {
 				kinds = resourceKinds[:3]
 			}
-			found, err := api.One[map[string]json.RawMessage](cmd.Context(), client, "/v1/resources", url.Values{"kinds": {strings.Join(kinds, ",")}})
+			query := url.Values{"kinds": {strings.Join(kinds, ",")}}
+			if connection != "" {
+				query.Set("connection_id", connection)
+			}
+			found, err := api.One[map[string]json.RawMessage](cmd.Context(), client, "/v1/resources", query)
 			if err != nil {
 				return err
 			}
+			a.noteAge(found.Value)
 			return a.resources(kinds, found)
 		},
+	}
+	cmd.Flags().StringVar(&connection, "connection", "", "what can be ordered through this connection: flavors, images, networks, quota")
+	_ = cmd.RegisterFlagCompletionFunc("connection", a.complete(a.usableConnections))
+	return cmd
+}
+
+// noteAge says how old the answer for a connection is, and of what it has a part only.
+func (a *app) noteAge(found map[string]json.RawMessage) {
+	var asOf time.Time
+	var age int
+	var truncated []string
+	if json.Unmarshal(found["as_of"], &asOf) != nil || json.Unmarshal(found["age_seconds"], &age) != nil {
+		return // it is not one
+	}
+	fmt.Fprintf(a.err, "Read through the connection %s ago, at %s.\n", time.Duration(age)*time.Second, stamp(asOf))
+	if json.Unmarshal(found["truncated"], &truncated) == nil {
+		fmt.Fprintf(a.err, "There is more than is listed of: %s.\n", strings.Join(truncated, ", "))
 	}
 }
 

@@ -1,0 +1,109 @@
+package runconnections
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// limit gives a stored connection limits.
+func (w *world) limit(t *testing.T, c domain.Connection, limits domain.ConnectionLimits) {
+	t.Helper()
+	text, err := json.Marshal(limits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.exec(t, "update connections set limits = $2 where id = $1", c.ID, string(text))
+}
+
+// TestLimitsOfOrders: what names mean is held against the connection's limits as they are now, before Nova is asked for a server.
+func TestLimitsOfOrders(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	f := testkit.Sandbox(t)
+	none, other := w.trust(t), uuid.NewString()
+	p := w.function(t, nil)
+	for _, tc := range []struct {
+		limits domain.ConnectionLimits
+		change func(*domain.Order, *domain.DelegatedOrder)
+		want   string
+	}{
+		{domain.ConnectionLimits{Images: []string{other}}, nil, fmt.Sprintf("image: the connection does not allow the image %q, only %s", f.Image, other)},
+		{domain.ConnectionLimits{Networks: []string{other}}, nil, fmt.Sprintf("networks[0]: the connection does not allow the network %q, only %s", f.Network, other)},
+		{domain.ConnectionLimits{Flavors: []string{"none"}}, nil, `flavor: the connection does not allow the flavor`},
+		{domain.ConnectionLimits{Regions: []string{"nowhere"}}, nil, `connection_id: the connection does not allow the region`},
+		{domain.ConnectionLimits{Networks: []string{other}}, func(_ *domain.Order, d *domain.DelegatedOrder) { d.Servers[0].Networks = nil }, "networks: "},
+	} {
+		placed := w.place(t, none, 1, tc.change) // before the limits, which hold when an order is stored, too
+		w.limit(t, none, tc.limits)
+		order := w.finish(t, p, placed.ID)
+		w.limit(t, none, domain.ConnectionLimits{})
+		i := order.Instances[0]
+		if order.Status != domain.OrderFailed || i.Problem == nil || len(i.Problem.Detail) < len(tc.want) || i.Problem.Detail[:len(tc.want)] != tc.want {
+			t.Errorf("%+v: the order is %s: %+v, want %s", tc.limits, order.Status, i.Problem, tc.want)
+		}
+	}
+	if servers := w.Servers(t); len(servers) != 0 {
+		t.Errorf("the project has %+v", servers)
+	}
+}
+
+// TestWhatIsSeen through a connection is stored with the check that was asked for, as far as the limits allow it.
+func TestWhatIsSeen(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	f := testkit.Sandbox(t)
+	c := w.trust(t)
+	start := w.connect(t, func(c *domain.Connection) {
+		c.Kind, c.Actions = domain.TrustConnection, []domain.Permission{domain.MayStart}
+	})
+	w.limit(t, c, domain.ConnectionLimits{Networks: []string{f.NetworkID}, Flavors: []string{f.FlavorID}})
+	p := w.function(t, nil)
+	store := postgres.Connections{DB: w.db}
+	var last time.Time
+	for range 2 {
+		if _, err := store.RequestCheck(t.Context(), w.ID, c.ID); err != nil {
+			t.Fatal(err)
+		}
+		var seen domain.SeenResources
+		ticks(t, p, "it is read", func() bool {
+			var found bool
+			var err error
+			seen, _, found, err = store.Seen(t.Context(), w.ID, c.ID)
+			return err == nil && found && seen.AsOf.After(last)
+		})
+		last = seen.AsOf
+		hasImage := slices.ContainsFunc(seen.Images, func(i domain.Image) bool { return i.Name == f.Image })
+		if !hasImage || len(seen.Networks) != 1 || seen.Networks[0].ID != f.NetworkID || len(seen.Flavors) != 1 || seen.Flavors[0].ID != f.FlavorID ||
+			seen.Quota == nil || seen.Quota.Instances.Max == 0 || len(seen.Problems) != 0 || len(seen.Truncated) != 0 {
+			t.Errorf("got %+v", seen)
+		}
+	}
+	if n := testkit.Scalar[int](t, testkit.Pool(t, w.database), "select jsonb_array_length(flavors) from connections where id = $1", c.ID); n < 2 {
+		t.Errorf("%d flavors are known by which orders are sized", n)
+	}
+	if _, _, found, err := store.Seen(t.Context(), w.ID, start.ID); found || err != nil {
+		t.Errorf("through a connection that orders nothing: %t %v", found, err)
+	}
+}
+
+// TestLimitsOfDeployments: an image that is not allowed is put on no server, whether it was asked for or the server has it.
+func TestLimitsOfDeployments(t *testing.T) {
+	t.Parallel()
+	a := acting{connection: domain.Connection{Limits: domain.ConnectionLimits{Images: []string{"i1"}}}} // without a cloud: it is not asked
+	for _, tc := range []struct{ wanted, has string }{{"i2", "i1"}, {"", "i2"}} {
+		err := a.rebuild(t.Context(), domain.Server{Image: &domain.ImageRef{ID: tc.has}}, domain.DelegatedDeploy{ImageID: tc.wanted})
+		if apperr.CodeOf(err) != apperr.Forbidden {
+			t.Errorf("%+v: %v", tc, err)
+		}
+	}
+}
