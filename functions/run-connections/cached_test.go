@@ -61,7 +61,7 @@ func TestLostWhileItsSessionIsKept(t *testing.T) {
 			t.Errorf("the order is %s: %+v", got.Status, i.Problem)
 		}
 	}
-	if n := logins.Load() - before; n > 12 { // with each trust, twice, and the account's own
+	if n := logins.Load() - before; n > 24 { // with each trust, twice before and twice after the pause, and the account's own
 		t.Errorf("there were %d logins", n)
 	}
 	wants(t, other.action(t, action), "not_found")

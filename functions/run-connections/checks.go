@@ -13,8 +13,8 @@ import (
 const (
 	// A delegation that Keystone accepted no longer ago is used without asking again: services may take its token for good much longer.
 	provenFor = 30 * time.Second
-	// checkClaim is for how long a check is a replica's own. A login ends before that.
-	checkClaim = 2 * loginTimeout
+	// checkClaim is for how long a check is a replica's own. Two logins with a pause between them end before that.
+	checkClaim = 3 * loginTimeout
 )
 
 // confirm asks Keystone whether it still accepts the delegation, when that is not known from the last half minute, and makes sure that

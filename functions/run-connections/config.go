@@ -7,7 +7,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/eventx"
 	"github.com/cloudfn/cloudfn/shared/obs"
@@ -88,14 +87,9 @@ func (t trustee) FindTrusts(ctx context.Context, trustor, projectID string, end 
 	return t.own.FindTrusts(ctx, trustor, projectID, end)
 }
 
-// credential opens a session with an application credential. A 404 may also come from whatever stands where Keystone should.
+// credential opens a session with an application credential.
 func credential(ctx context.Context, cloud *openstack.Cloud, c domain.Connection, secret domain.Secret) (session, error) {
 	in, _, err := cloud.Credential(ctx, c.DelegationID, secret)
-	if apperr.CodeOf(err) == apperr.NotFound {
-		if away := cloud.Reachable(ctx); away != nil {
-			return nil, apperr.Wrap(apperr.Unavailable, away, "keystone is not available")
-		}
-	}
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -49,6 +50,8 @@ type opener interface {
 
 const (
 	loginTimeout = 20 * time.Second
+	// A delegation that Keystone refuses is tried once more after this pause, before it counts as lost.
+	refusalPause = 5 * time.Second
 	keptSessions = 1000
 	// A session is forgotten after this time. With the next one the flavors are read again.
 	sessionTTL = time.Hour
@@ -75,7 +78,8 @@ type sessions struct {
 	accepted    func(ctx context.Context, c domain.Connection, in session, took time.Duration)
 	readFlavors func(ctx context.Context, c domain.Connection, in session)
 
-	own struct {
+	pause time.Duration // between two refusals that end a delegation
+	own   struct {
 		sync.Mutex
 		account account // nil before the first login
 	}
@@ -96,7 +100,7 @@ type entry struct {
 
 func newSessions(seal opener) *sessions {
 	return &sessions{
-		seal: seal, kept: expirable.NewLRU[uuid.UUID, *entry](keptSessions, nil, sessionTTL),
+		seal: seal, pause: refusalPause, kept: expirable.NewLRU[uuid.UUID, *entry](keptSessions, nil, sessionTTL),
 		current:     func(context.Context, string, uuid.UUID) (domain.Connection, error) { return domain.Connection{}, nil },
 		accepted:    func(context.Context, domain.Connection, session, time.Duration) {},
 		readFlavors: func(context.Context, domain.Connection, session) {},
@@ -112,8 +116,6 @@ func (s *sessions) in(ctx context.Context, c domain.Connection, stale session) (
 	if e.lost == nil && e.known && e.session != nil && e.session != stale {
 		return e.session, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, loginTimeout)
-	defer cancel()
 	if e.session == nil || e.session == stale || e.lost != nil {
 		if err := s.reopen(ctx, e); err != nil {
 			return nil, err
@@ -121,6 +123,8 @@ func (s *sessions) in(ctx context.Context, c domain.Connection, stale session) (
 	}
 	if !e.known {
 		e.known = true
+		ctx, cancel := context.WithTimeout(ctx, loginTimeout)
+		defer cancel()
 		s.readFlavors(ctx, c, e.session)
 	}
 	return e.session, nil
@@ -131,8 +135,6 @@ func (s *sessions) check(ctx context.Context, c domain.Connection) error {
 	e := s.entry(c.ID)
 	e.Lock()
 	defer e.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, loginTimeout)
-	defer cancel()
 	e.see(c)
 	return s.reopen(ctx, e)
 }
@@ -157,14 +159,10 @@ func (s *sessions) reopen(ctx context.Context, e *entry) error {
 	e.opened = time.Now()
 	in, err := s.open(ctx, e.connection)
 	if errors.Is(err, errLost) {
-		now, readErr := s.current(ctx, e.connection.ProjectID, e.connection.ID)
-		if readErr != nil && apperr.CodeOf(readErr) != apperr.NotFound {
-			return readErr // it says nothing of the delegation
-		}
-		if readErr == nil && now.Generation > e.connection.Generation && now.Status.IsOpen() {
-			e.see(now)
-			in, err = s.open(ctx, now)
-		}
+		in, err = s.openNewer(ctx, e, err)
+	}
+	if errors.Is(err, errLost) {
+		in, err = s.confirmLost(ctx, e.connection, err)
 	}
 	if errors.Is(err, errLost) {
 		e.lost = err
@@ -175,6 +173,21 @@ func (s *sessions) reopen(ctx context.Context, e *entry) error {
 	e.session = in
 	s.accepted(ctx, e.connection, in, time.Since(e.opened))
 	return nil
+}
+
+// openNewer opens a session with what the connection has been given since it was read; without that the refusal stands.
+func (s *sessions) openNewer(ctx context.Context, e *entry, refusal error) (session, error) {
+	now, err := s.current(ctx, e.connection.ProjectID, e.connection.ID)
+	switch {
+	case apperr.CodeOf(err) == apperr.NotFound:
+		return nil, refusal
+	case err != nil:
+		return nil, err // it says nothing of the delegation
+	case now.Generation <= e.connection.Generation || !now.Status.IsOpen():
+		return nil, refusal
+	}
+	e.see(now)
+	return s.open(ctx, now)
 }
 
 func (s *sessions) entry(id uuid.UUID) *entry {
@@ -191,7 +204,21 @@ func (s *sessions) entry(id uuid.UUID) *entry {
 // forget is for a connection that has ended.
 func (s *sessions) forget(id uuid.UUID) { s.kept.Remove(id) }
 
+// confirmLost asks once more after a pause: a Keystone that is just starting, or a replica of its database that lags behind,
+// refuses what is good. A lost delegation is never used again, so one refusal must not end it.
+func (s *sessions) confirmLost(ctx context.Context, c domain.Connection, refusal error) (session, error) {
+	slog.InfoContext(ctx, "Keystone refuses a delegation, and is asked once more", "connection_id", c.ID, "error", refusal)
+	select {
+	case <-time.After(s.pause):
+		return s.open(ctx, c)
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
 func (s *sessions) open(ctx context.Context, c domain.Connection) (session, error) {
+	ctx, cancel := context.WithTimeout(ctx, loginTimeout)
+	defer cancel()
 	if c.Kind == domain.TrustConnection {
 		return s.openTrust(ctx, c)
 	}

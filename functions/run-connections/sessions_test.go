@@ -49,6 +49,7 @@ func (p paperAccount) FindTrusts(context.Context, string, string, time.Time) ([]
 
 func (k *keystone) sessions() *sessions {
 	s := newSessions(nil)
+	s.pause = time.Millisecond
 	s.login = func(context.Context) (account, error) {
 		k.logins++
 		if k.password != nil {
@@ -59,7 +60,7 @@ func (k *keystone) sessions() *sessions {
 	return s
 }
 
-// TestWhatIsLost: a refusal that stays when the account has logged in anew, and is the trustee. All else is not.
+// TestWhatIsLost: a refusal that stays when the account has logged in anew, and is the trustee, twice. All else is not.
 func TestWhatIsLost(t *testing.T) {
 	t.Parallel()
 	gone, role, absent := apperr.New(apperr.Unauthenticated, "gone"), apperr.New(apperr.Forbidden, "role"), apperr.New(apperr.NotFound, "absent")
@@ -72,8 +73,10 @@ func TestWhatIsLost(t *testing.T) {
 	}{
 		"good":                          {keystone{}, true, false, 1},
 		"the account's token was over":  {keystone{through: map[string]error{"account1": gone}}, true, false, 2},
-		"gone":                          {keystone{through: map[string]error{"account1": gone, "account2": gone}, knows: absent}, false, true, 2},
-		"the role is":                   {keystone{through: map[string]error{"account1": role, "account2": role}}, false, true, 2},
+		"gone":                          {keystone{through: map[string]error{"account1": gone, "account2": gone, "account3": gone}, knows: absent}, false, true, 3},
+		"the role is":                   {keystone{through: map[string]error{"account1": role, "account2": role, "account3": role}}, false, true, 3},
+		"gone for a moment":             {keystone{through: map[string]error{"account1": gone, "account2": gone}, knows: absent}, true, false, 3},
+		"away after it was gone":        {keystone{through: map[string]error{"account1": gone, "account2": gone, "account3": away}, knows: absent}, false, false, 3},
 		"another account":               {keystone{through: map[string]error{"account1": role, "account2": role}, knows: role}, false, false, 2},
 		"away at the look at the trust": {keystone{through: map[string]error{"account1": role, "account2": role}, knows: away}, false, false, 2},
 		"away":                          {keystone{through: map[string]error{"account1": away}}, false, false, 1},

@@ -208,7 +208,7 @@ func TestDelegatedLogins(t *testing.T) {
 	})
 	for status, want := range map[int]apperr.Code{401: apperr.Unauthenticated, 403: apperr.Forbidden, 404: apperr.NotFound, 500: apperr.BadGateway, 503: apperr.Unavailable} {
 		s := newStub(t)
-		s.answer("POST /v3/auth/tokens", status, `{"error":{"message":"no"}}`)
+		s.answer("POST /v3/auth/tokens", status, fmt.Sprintf(`{"error":{"code":%d,"message":"no"}}`, status))
 		if _, as, err := s.cloud(t, nil).Credential(t.Context(), "c1", "canary"); apperr.CodeOf(err) != want || as.UserID != "" || strings.Contains(err.Error(), "canary") {
 			t.Errorf("%d: got %v %v", status, as, err)
 		}

@@ -68,6 +68,7 @@ func TestRefusals(t *testing.T) {
 			t.Parallel()
 			s := newStub(t)
 			s.answer("POST /compute/servers", tc.status, tc.body)
+			s.answer("GET /v3/auth/tokens", 401, `{"error":{"code":401,"message":"no"}}`)
 			err := create(t.Context(), s.session(t))
 			e := apperr.As(err)
 			if e.Code != tc.code || e.Message != tc.message {

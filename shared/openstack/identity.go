@@ -2,7 +2,6 @@ package openstack
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -74,7 +73,7 @@ func (c *Cloud) Validate(ctx context.Context, subject domain.Secret) (domain.Ide
 		MoreHeaders: map[string]string{"X-Subject-Token": subject.Reveal()},
 		OkCodes:     []int{http.StatusOK, http.StatusNonAuthoritativeInfo},
 	})
-	switch err = c.refusalOf(ctx, classify("keystone", err)); apperr.CodeOf(err) {
+	switch err = c.refusalOf(ctx, err); apperr.CodeOf(err) {
 	case "":
 	case apperr.NotFound:
 		return domain.Identity{}, apperr.Wrap(apperr.Unauthenticated, err, "this token is not accepted: tokens of application credentials with access rules are not honored")
@@ -212,27 +211,17 @@ func (s *Session) KnowsProject(ctx context.Context, id string) error {
 // confirmAbsent classifies what Keystone answered. NotFound is left of a 404 only if it is Keystone's own and Keystone is still reachable:
 // any other 404, such as a proxy's, is Unavailable.
 func (s *Session) confirmAbsent(ctx context.Context, err error) error {
-	refused, isRefused := errors.AsType[gophercloud.ErrUnexpectedResponseCode](err)
+	isKeystone := isKeystoneRefusal(err)
 	if err = classify("keystone", err); apperr.CodeOf(err) != apperr.NotFound {
 		return err
 	}
-	if !isRefused || !isKeystoneNotFound(refused.Body) {
+	if !isKeystone {
 		return keystoneAway(err)
 	}
 	if away := s.cloud.Reachable(ctx); away != nil {
 		return away
 	}
 	return err
-}
-
-// isKeystoneNotFound says whether the body of a 404 is Keystone's own.
-func isKeystoneNotFound(body []byte) bool {
-	var refusal struct {
-		Error struct {
-			Code int `json:"code"`
-		} `json:"error"`
-	}
-	return json.Unmarshal(body, &refusal) == nil && refusal.Error.Code == http.StatusNotFound
 }
 
 func (c *Cloud) login(ctx context.Context, auth *gophercloud.AuthOptions) (*Session, error) {
@@ -265,7 +254,7 @@ func (c *Cloud) create(ctx context.Context, request map[string]any) (*Session, t
 	}
 	// Not by gophercloud's tokens.Create, whose Extract panics on a struct that embeds one of ours.
 	resp, err := keystone.Post(ctx, keystone.ServiceURL("auth", "tokens"), request, &body, &gophercloud.RequestOpts{OmitHeaders: []string{"X-Auth-Token"}})
-	if err = c.refusalOf(ctx, classify("keystone", err)); err != nil {
+	if err = c.refusalOf(ctx, err); err != nil {
 		return nil, token{}, err
 	}
 	who := body.Token.identity()

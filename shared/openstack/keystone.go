@@ -3,6 +3,7 @@ package openstack
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"strings"
 	"time"
@@ -44,17 +45,36 @@ func (c *Cloud) confirm(ctx context.Context) error {
 	return c.Reachable(ctx)
 }
 
-// refusalOf passes on what Keystone answered to a token, or says that it was not Keystone who answered.
-func (c *Cloud) refusalOf(ctx context.Context, answer error) error {
+// refusalOf classifies what Keystone answered to a token or a login. A refusal by another server, such as a proxy before a
+// Keystone that restarts, is Unavailable.
+func (c *Cloud) refusalOf(ctx context.Context, err error) error {
+	answer := classify("keystone", err)
 	switch apperr.CodeOf(answer) {
 	case "":
 		c.confirmed.Store(time.Now().UnixNano())
 	case apperr.NotFound, apperr.Unauthenticated, apperr.Invalid, apperr.Forbidden:
-		if err := c.confirm(ctx); err != nil {
-			return err
+		if away := c.confirm(ctx); away != nil {
+			return away
+		}
+		if !isKeystoneRefusal(err) {
+			return keystoneAway(answer)
 		}
 	}
 	return answer
+}
+
+// isKeystoneRefusal says whether the body of a refusal is Keystone's own, which repeats the status.
+func isKeystoneRefusal(err error) bool {
+	refused, ok := errors.AsType[gophercloud.ErrUnexpectedResponseCode](err)
+	if pointed, isPointer := errors.AsType[*gophercloud.ErrUnexpectedResponseCode](err); isPointer {
+		refused, ok = *pointed, true
+	}
+	var body struct {
+		Error struct {
+			Code int `json:"code"`
+		} `json:"error"`
+	}
+	return ok && json.Unmarshal(refused.Body, &body) == nil && body.Error.Code == refused.Actual
 }
 
 // notKeystoneError names the URL, for the log only.

@@ -2,6 +2,7 @@ package openstack
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -78,7 +79,8 @@ func TestSignInFails(t *testing.T) {
 		429: apperr.RateLimited, 500: apperr.Unavailable, 502: apperr.Unavailable, 503: apperr.Unavailable, 504: apperr.Unavailable,
 	} {
 		s := newStub(t)
-		s.answer("POST /v3/auth/tokens", status, `{"error":{"message":"the account is locked, and the password was canary"}}`)
+		refusal := fmt.Sprintf(`{"error":{"code":%d,"message":"the account is locked, and the password was canary"}}`, status)
+		s.answer("POST /v3/auth/tokens", status, refusal)
 		_, _, err := s.cloud(t, nil).SignIn(t.Context(), domain.Login{User: "ann", UserDomain: "d1", Password: "canary-password"})
 		if apperr.CodeOf(err) != want || len(s.to("/v3/auth/tokens")) != 1 {
 			t.Errorf("%d: got %v after %d calls, want %s", status, err, len(s.to("/v3/auth/tokens")), want)

@@ -91,7 +91,7 @@ func TestWatchFails(t *testing.T) {
 	}{
 		"circles":   {[]int{200}, `{"servers":[{"id":"m"}],"servers_links":[{"rel":"next","href":"x"}]}`, 1, apperr.BadGateway},
 		"once":      {[]int{500, 200}, `{"servers":[]}`, 2, ""},
-		"always":    {[]int{500}, `{"computeFault":{}}`, 3, apperr.BadGateway},
+		"always":    {[]int{500}, `{"computeFault":{}}`, pageTries, apperr.BadGateway},
 		"forbidden": {[]int{403}, `{"forbidden":{"message":"no"}}`, 1, apperr.Forbidden},
 	} {
 		s := newStub(t)

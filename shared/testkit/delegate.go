@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gophercloud/gophercloud/v2"
 	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/applicationcredentials"
 	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/trusts"
 )
@@ -64,7 +65,18 @@ func (p *Project) Trust(t testing.TB, trusteeID string, impersonation bool, unti
 // Trusts are the ids of the trusts that the project's member has given, as Keystone shows them to the member.
 func (p *Project) Trusts(t testing.TB) []string {
 	t.Helper()
-	pages, err := trusts.List(Identity(t, p.Login(t)), trusts.ListOpts{TrustorUserID: p.UserID}).AllPages(context.Background())
+	return p.trusts(t, Identity(t, p.Login(t)))
+}
+
+// TrustsForAdmin are the same as Keystone shows them to an admin, also of a member who is disabled or deleted.
+func (p *Project) TrustsForAdmin(t testing.TB) []string {
+	t.Helper()
+	return p.trusts(t, p.keystone)
+}
+
+func (p *Project) trusts(t testing.TB, keystone *gophercloud.ServiceClient) []string {
+	t.Helper()
+	pages, err := trusts.List(keystone, trusts.ListOpts{TrustorUserID: p.UserID}).AllPages(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -62,8 +62,34 @@ func (p *Project) ResetPassword(t testing.TB) {
 // Close disables the project.
 func (p *Project) Close(t testing.TB) {
 	t.Helper()
-	enabled := false
+	p.open(t, false)
+}
+
+// Reopen enables a project that was disabled.
+func (p *Project) Reopen(t testing.TB) {
+	t.Helper()
+	p.open(t, true)
+}
+
+func (p *Project) open(t testing.TB, enabled bool) {
+	t.Helper()
 	if err := projects.Update(context.Background(), p.keystone, p.ID, projects.UpdateOpts{Enabled: &enabled}).Err; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// DeleteProject deletes the project in Keystone before the test's end.
+func (p *Project) DeleteProject(t testing.TB) {
+	t.Helper()
+	if err := projects.Delete(context.Background(), p.keystone, p.ID).ExtractErr(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// DeleteUser deletes the project's member in Keystone before the test's end.
+func (p *Project) DeleteUser(t testing.TB) {
+	t.Helper()
+	if err := users.Delete(context.Background(), p.keystone, p.UserID).ExtractErr(); err != nil {
 		t.Fatal(err)
 	}
 }
