@@ -49,7 +49,7 @@ type SeenStore interface {
 }
 
 const (
-	seenWait = 5 * time.Second
+	seenWait = 12 * time.Second
 	seenPoll = 250 * time.Millisecond
 )
 
