@@ -20,7 +20,7 @@ func (h handler) change(r *http.Request) (httpx.Response, error) {
 		return httpx.Response{}, err
 	}
 	if in.isEmpty() {
-		return httpx.Response{}, apperr.New(apperr.Invalid, "the body must have one of name, expires_at, idle_timeout, quota, usable_by, actions and secret")
+		return httpx.Response{}, apperr.New(apperr.Invalid, "the body must have one of name, expires_at, idle_timeout, quota, limits, usable_by, actions and secret")
 	}
 	changed, err := h.svc.Change(r.Context(), who, token, id, in, matches(r))
 	if err != nil {
