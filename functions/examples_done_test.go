@@ -235,6 +235,9 @@ func (s *story) connections(t *testing.T) {
 	s.ok(t, "listConnections", 200, ask{query: []string{"limit=1", "status"}})
 	s.ok(t, "checkConnection", 200, ask{})
 	s.ok(t, "listResources", 200, ask{query: []string{"connection_id"}})
+	testkit.Eventually(t, time.Minute, "no check is under way", func() bool { // one that ends later would be the answer
+		return testkit.Scalar[bool](t, s.conn, "select bool_and(next_check_at > now() and coalesce(check_until, '-infinity') < now()) from connections")
+	})
 	s.exec(t, "update connections set check_until = now() + interval '1 minute'") // as if another replica were at it
 	s.ok(t, "checkConnection", 202, ask{})
 	s.ok(t, "suspendConnection", 200, ask{})
