@@ -307,6 +307,16 @@ test('connections: what they permit, how far they are used, and revoked', { time
   await card.getByText(/UTC \(in \d+ [hd]\)/).waitFor();
   await card.getByRole('button', { name: 'Check build machines' }).click();
   await page.getByText(/^build machines works\. Its roles: (.*, )?member/).waitFor({ timeout: patience });
+  await card.getByRole('button', { name: 'Suspend build machines' }).click();
+  await page.getByRole('dialog', { name: 'Suspend build machines?' }).getByRole('button', { name: 'Suspend' }).click();
+  await card.getByText(/ago: nothing is done through it$/).waitFor();
+  await card.getByRole('button', { name: 'Resume build machines' }).click();
+  await card.getByRole('button', { name: 'Suspend build machines' }).waitFor();
+  await card.getByRole('button', { name: 'New end of build machines' }).click();
+  const end = new Date(Date.now() + 30 * 3600_000).toISOString().slice(0, 16);
+  await page.getByLabel('New end, in UTC').fill(end);
+  await page.getByRole('dialog').getByRole('button', { name: 'Change' }).click();
+  await card.getByText(`${end.slice(11)} UTC (in`).waitFor();
   await card.getByRole('button', { name: 'Revoke build machines' }).click();
   await page.getByRole('dialog', { name: 'Revoke build machines?' }).getByRole('button', { name: 'Revoke' }).click();
   await card.waitFor({ state: 'detached' });

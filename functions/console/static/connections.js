@@ -71,7 +71,7 @@ export function view({ refresh }) {
     const open = !whose && (c.status === 'active' || suspended);
     return el('section', { class: 'card' }, el('div', { class: 'head' }, el('h2', {}, name), el('div', { class: 'beside' }, mark(c.status),
       c.status === 'active' || suspended ? button('Check', check, { kind: 'quiet', key: 'check', label: `Check ${name}` }) : null,
-      open ? button('New end', extend, { kind: 'quiet', key: 'extend', label: `Change the end of ${name}` }) : null,
+      open ? button('New end', extend, { kind: 'quiet', key: 'extend', label: `New end of ${name}` }) : null,
       open && suspended ? button('Resume', resume, { kind: 'quiet', key: 'resume', label: `Resume ${name}` }) : null,
       open && !suspended ? button('Suspend', suspend, { kind: 'quiet', key: 'suspend', label: `Suspend ${name}` }) : null,
       whose || c.status === 'deleted' ? null : button('Revoke', revoke, { kind: 'quiet danger', key: 'revoke', label: `Revoke ${name}` }))),

@@ -46,7 +46,7 @@ function grant(r, done) {
     }, { kind: 'primary' });
     return [el('p', { class: 'soft' }, 'A trust is made with your login, and acts as you with the role member. Grant less by taking actions away, or with smaller numbers or an earlier end.'),
       el('fieldset', {}, el('legend', {}, 'It permits'), actions.map((input) => el('label', {}, input, ` ${input.name}`))),
-      most.map(({ label, asked, input }) => labelled(asked === null ? `${label} at most (no limit is asked for)` : `${label} at most (${asked} asked for)`, input)),
+      ...most.map(({ label, asked, input }) => labelled(asked === null ? `${label} at most (no limit is asked for)` : `${label} at most (${asked} asked for)`, input)),
       labelled(`Until, in UTC (asked for: ${until(r)})`, end), said, el('div', { class: 'row end' }, button('Cancel', close), go)];
   });
 }
