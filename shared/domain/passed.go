@@ -35,12 +35,14 @@ func (i Instance) MayPass(s Server) bool {
 }
 
 // Between derives the states that the instance went through from what is known of it to what Nova shows now. The
-// outcome of the last action is never among them: it is what Nova shows, or it is not reached yet.
+// outcome of the last action is never among them: it is what Nova shows, or it is not reached yet. The log's newest action
+// comes first, as Nova gives it: that alone says what came first within a second.
 func (i Instance) Between(s Server, log []Action) []Passed {
 	log = slices.DeleteFunc(slices.Clone(log), func(a Action) bool {
 		_, listed := outcomes[a.Name]
 		return !listed || a.Start.After(s.UpdatedAt.Add(time.Second)) // begun after Nova was asked
 	})
+	slices.Reverse(log)
 	slices.SortStableFunc(log, func(a, b Action) int { return a.Start.Compare(b.Start) })
 	var passed []Passed
 	last := i.State

@@ -29,6 +29,7 @@ func TestBetween(t *testing.T) {
 	}{
 		"stopped and started":                    {InstanceActive, []Action{start, stop}, "ACTIVE", "", "stopped"},
 		"and rebooted":                           {InstanceActive, []Action{action("reboot", 18, 19), start, stop}, "ACTIVE", "", "stopped active rebooting"},
+		"all in one second":                      {InstanceActive, []Action{action("reboot", 12, 13), action("start", 12, 12), action("stop", 12, 12)}, "ACTIVE", "", "stopped active rebooting"},
 		"and still at the reboot":                {InstanceActive, []Action{action("reboot", 18, 0), start, stop}, "REBOOT", "rebooting", "stopped active"},
 		"stopping when last seen":                {InstanceUpdating, []Action{start, stop}, "ACTIVE", "", "stopped"},
 		"only stopped":                           {InstanceActive, []Action{stop}, "SHUTOFF", "", ""},

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -75,15 +76,19 @@ func RemoveBinary() {
 	}
 }
 
-// FreePort finds a port of the loopback address that nobody listens on.
+// FreePort is a port that nobody listens on. It is below the range of which the kernel gives a port to who asks for any:
+// else some other test's server could have it before the process that it is for.
 func FreePort(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 100 {
+		port := strconv.Itoa(10_000 + rand.IntN(20_000))
+		if l, err := net.Listen("tcp", "127.0.0.1:"+port); err == nil {
+			_ = l.Close()
+			return port
+		}
 	}
-	defer l.Close()
-	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
+	t.Fatal("no port between 10000 and 30000 is free")
+	return ""
 }
 
 // Spawn starts a copy with the environment, and nothing of the test's own but PATH and HOME, and waits until
