@@ -261,8 +261,8 @@ func (s *story) connections(t *testing.T) {
 		select (jsonb_populate_record(c, jsonb_build_object('id', gen_random_uuid()))).* from connections c, generate_series(1, 100)`)
 	s.ok(t, "createConnection", 409, ask{example: "trust", set: until})
 	s.ok(t, "deleteConnection", 204, ask{})
-	for _, operation := range []string{"changeConnection", "suspendConnection", "resumeConnection"} {
-		s.ok(t, operation, 409, ask{})
+	for _, change := range []string{"changeConnection", "suspendConnection", "resumeConnection"} {
+		s.ok(t, change, 409, ask{})
 	}
 	s.revocation(t)
 }

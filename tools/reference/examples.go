@@ -127,11 +127,13 @@ var advice = map[string]string{
 	"unauthenticated":    "Get another token from Keystone, scoped to a project. `WWW-Authenticate` says where.",
 	"forbidden":          "Use a token with another role or project, or ask for the permission. The same request fails again.",
 	"quota_exceeded":     "Ask for less, free something, or have the quota raised.",
+	"suspended":          "Wait until a user of the project that has delegated resumes the connection.",
 	"delegation_lost":    "Whoever has delegated does it again: what Keystone had of it is gone.",
 	"not_found":          "Look at the id and at the project of the token.",
 	"method_not_allowed": "`Allow` names the methods that the path takes.",
 	"not_acceptable":     "Accept one of the content types in `errors`.",
 	"conflict":           "Look at how it is now. `errors` may list what to choose from, and what the state allows.",
+	"precondition":       "Read it anew, look at what has changed, and send the change with its new `ETag` in `If-Match`.",
 	"too_large":          "Send less.",
 	"unsupported_media":  "Send JSON, and say so in `Content-Type`.",
 	"unprocessable":      "Ask for something that the cloud has.",
@@ -147,6 +149,7 @@ var advice = map[string]string{
 // special is when codes come that share their status with another.
 var special = map[string]string{
 	"quota_exceeded":  "A quota of the project, or of the connection, does not allow it.",
+	"suspended":       "A user of the project that has delegated has suspended the connection.",
 	"delegation_lost": "Keystone does not accept any more what a connection was delegated.",
 	"client_gone":     "The client hung up before the answer.",
 }
