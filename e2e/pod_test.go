@@ -18,9 +18,10 @@ import (
 // service account, and no secret but the ones that its function needs.
 func TestPods(t *testing.T) {
 	holds := map[string][]string{
-		"gateway": nil, "resources": {"cloudfn-database"}, "stats": {"cloudfn-database"}, "agents": {"cloudfn-database"}, "console": {"cloudfn-database"},
+		"gateway": nil, "stats": {"cloudfn-database"}, "agents": {"cloudfn-database"}, "console": {"cloudfn-database"},
 		"launch": {"cloudfn-database", "cloudfn-events"}, "servers": {"cloudfn-database", "cloudfn-events"},
 		"callbacks":       {"cloudfn-database", "cloudfn-events"},
+		"resources":       {"cloudfn-database", "cloudfn-events"},
 		"connections":     {"cloudfn-database", "cloudfn-events"},
 		"collect-stats":   {"cloudfn-database-owner", "cloudfn-events", "cloudfn-openstack"},
 		"poll-instances":  {"cloudfn-database-events", "cloudfn-events", "cloudfn-openstack"},
