@@ -24,10 +24,10 @@ func (s service) Change(
 	for range changeAttempts {
 		before, err := s.changeable(ctx, who, id)
 		if err != nil {
-			return before, s.untry(ctx, tried, err)
+			return before, s.discard(ctx, tried, err)
 		}
 		if !isMeant(before) {
-			return before, s.untry(ctx, tried, apperr.New(apperr.Precondition,
+			return before, s.discard(ctx, tried, apperr.New(apperr.Precondition,
 				"the connection has changed since: its ETag is %s now", etag(before)))
 		}
 		after, err := in.apply(who, before)
@@ -35,22 +35,22 @@ func (s service) Change(
 			err = s.prepare(ctx, who, token, before, &after, &tried)
 		}
 		if err != nil {
-			return before, s.untry(ctx, tried, err)
+			return before, s.discard(ctx, tried, err)
 		}
 		if len(before.Changed(after.Connection)) == 0 {
-			return before, s.untry(ctx, tried, nil)
+			return before, s.discard(ctx, tried, nil)
 		}
 		stored, err := s.store.Change(ctx, before, after.Connection)
 		if errors.Is(err, domain.ErrChanged) {
 			continue
 		}
 		if err != nil {
-			return stored, s.untry(ctx, tried, err)
+			return stored, s.discard(ctx, tried, err)
 		}
 		s.wake("run-connections", "deliver-events")
 		return stored, nil
 	}
-	return domain.Connection{}, s.untry(ctx, tried, apperr.New(apperr.Conflict, "others change the connection at the same time: send the request again"))
+	return domain.Connection{}, s.discard(ctx, tried, apperr.New(apperr.Conflict, "others change the connection at the same time: send the request again"))
 }
 
 // changeable reads a connection that the caller may change.
@@ -145,8 +145,8 @@ func (s service) renewTrust(ctx context.Context, who domain.Identity, token doma
 	return nil
 }
 
-// untry takes a trust back that was made for a change which is not stored, and gives the error.
-func (s service) untry(ctx context.Context, tried wish, err error) error {
+// discard takes a trust back that was made for a change which is not stored, and gives the error.
+func (s service) discard(ctx context.Context, tried wish, err error) error {
 	if tried.TrustIntent != uuid.Nil {
 		s.dropTrust(ctx, tried.Connection)
 	}

@@ -90,12 +90,9 @@ func (c consentRequest) times(t *domain.Terms) error {
 		t.ExpiresAt = end
 		return err
 	}
-	d, err := time.ParseDuration(*c.Duration)
-	if err != nil || d < leastIdle || d > mostIdle {
-		return apperr.Malformed("duration", "1h to 8784h, such as 24h or 720h", *c.Duration)
-	}
+	d, err := parseDuration("duration", *c.Duration)
 	t.Duration = d
-	return nil
+	return err
 }
 
 func parseEnd(text string) (time.Time, error) {

@@ -187,12 +187,17 @@ func (c creation) times(w *wish) error {
 	if c.IdleTimeout == nil {
 		return nil
 	}
-	idle, err := time.ParseDuration(*c.IdleTimeout)
-	if err != nil || idle < leastIdle || idle > mostIdle {
-		return apperr.Malformed("idle_timeout", "1h to 8784h, such as 24h or 1h30m", *c.IdleTimeout)
+	w.IdleTimeout, err = parseDuration("idle_timeout", *c.IdleTimeout)
+	return err
+}
+
+// parseDuration reads how long a connection lasts, or may be idle.
+func parseDuration(field, text string) (time.Duration, error) {
+	d, err := time.ParseDuration(text)
+	if err != nil || d < leastIdle || d > mostIdle {
+		return 0, apperr.Malformed(field, "1h to 8784h, such as 24h or 1h30m", text)
 	}
-	w.IdleTimeout = idle
-	return nil
+	return d, nil
 }
 
 // parseID takes the one form of a UUID that the API writes, in capitals too.
