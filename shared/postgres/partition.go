@@ -108,11 +108,12 @@ func makePartition(ctx context.Context, tx pgx.Tx, from time.Time) error {
 	if err := tx.QueryRow(ctx, "select to_regclass($1) is not null", name).Scan(&exists); err != nil || exists {
 		return err
 	}
-	// Postgres refuses a partition whose rows lie in the default one, so they are moved while it is locked.
+	// Postgres refuses a partition whose rows lie in the default one, so they are moved while the table is locked. All of it: a
+	// statement that has read the list of partitions, and then waits for the default one, would not see the rows that left it.
 	to := from.AddDate(0, 1, 0)
 	table := pgx.Identifier{name}.Sanitize()
 	_, err := tx.Exec(ctx, fmt.Sprintf(`
-		lock table requests_default in access exclusive mode;
+		lock table requests in access exclusive mode;
 		create table %[1]s (like requests including defaults);
 		with moved as (delete from requests_default where at >= %[2]s and at < %[3]s returning *)
 		insert into %[1]s select * from moved;

@@ -169,3 +169,34 @@ func TestMaintainWhileRowsCome(t *testing.T) {
 	}
 	t.Logf("%d rows in %d rounds", got, rounds)
 }
+
+// TestMaintainHidesNoRow: a reader that waits while rows move from the default partition into a new one sees them afterwards.
+func TestMaintainHidesNoRow(t *testing.T) {
+	t.Parallel()
+	url := testkit.Database(t)
+	store := postgres.Requests{DB: open(t, url)}
+	insert(t, store, request("/1"), request("/2"))
+	reader, watch := testkit.Connect(t, url), testkit.Connect(t, url)
+	exec(t, reader, "begin; lock table requests_default in access share mode") // a long read: Maintain has to wait
+	var all sync.WaitGroup
+	all.Go(func() {
+		if err := store.Maintain(t.Context(), retention); err != nil {
+			t.Error(err)
+		}
+	})
+	const waiting = "select count(*)::int from pg_locks l join pg_stat_activity a using (pid) where not granted and a.datname = current_database()"
+	waits := func(n int) func() bool {
+		return func() bool { return testkit.Scalar[int](t, watch, waiting) == n }
+	}
+	testkit.Eventually(t, 10*time.Second, "Maintain waits for the reader", waits(1))
+	var found []string
+	all.Go(func() {
+		found = paths(t, store, domain.RequestQuery{View: domain.View{Scope: domain.ScopeProject, ProjectID: "p1"}, Limit: 10})
+	})
+	time.Sleep(20 * time.Millisecond) // the listing waits behind Maintain, or is over
+	exec(t, reader, "commit")
+	all.Wait()
+	if len(found) != 2 {
+		t.Errorf("while rows moved, the listing had %q", found)
+	}
+}

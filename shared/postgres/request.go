@@ -26,17 +26,10 @@ var requestColumns = []string{
 // It tries again only when it is certain that nothing was written.
 func (r Requests) Insert(ctx context.Context, rows []domain.Request) error {
 	err := r.copy(ctx, rows)
-	if err != nil && (pgconn.SafeToRetry(err) || isMisrouted(err)) {
+	if err != nil && pgconn.SafeToRetry(err) {
 		err = r.copy(ctx, rows)
 	}
 	return classify(err)
-}
-
-// isMisrouted says whether a COPY failed as a whole because Maintain attached the month's partition while it
-// waited for the default one, to which its rows had been routed before.
-func isMisrouted(err error) bool {
-	pg, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && pg.Code == "23514" // check_violation
 }
 
 func (r Requests) copy(ctx context.Context, rows []domain.Request) error {
