@@ -1,7 +1,7 @@
 # cloudfn: every target sets up what it needs. `make` alone prints this help.
 
 GOLANGCI_LINT := go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
-PACKAGES := ./cmd/... ./functions/... ./shared/... ./bench/... ./docs/... ./knative/... ./e2e/... ./tools/...
+PACKAGES := ./cmd/... ./functions/... ./shared/... ./docs/... ./knative/... ./scripts/... ./test/...
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
@@ -19,7 +19,7 @@ test: sandbox ## Set up what the tests need and run them all
 	@echo "== tests, in parallel"
 	go test -race -shuffle=on -timeout 30m $(PACKAGES)
 	@echo "== tests that stop parts of the sandbox, one by one"
-	go test -race -tags faults -run '^TestFault' -timeout 15m -v ./functions
+	go test -race -tags faults -run '^TestFault' -timeout 15m -v ./test/process
 
 test-long: sandbox ## The tests that take minutes and guard against rare faults
 	@scripts/postgres up > /dev/null
@@ -35,15 +35,15 @@ lint: ## Check the code, the import walls, the scripts, openapi.yaml and go.mod
 	$(GOLANGCI_LINT) run $(PACKAGES)
 
 new: ## Begin a function: NAME=leases KIND=http, or NAME=run-leases KIND=event
-	@go run ./tools/new '$(NAME)' '$(KIND)'
+	@go run ./scripts/new '$(NAME)' '$(KIND)'
 
 generate: ## Make what is made of functions/openapi.yaml: the CLI's types and the reference
-	go run ./tools/types
-	go run ./tools/reference
+	go run ./scripts/types
+	go run ./scripts/reference
 
 bench: sandbox ## Measure, side by side with what we compare to, and print the tables
 	@scripts/postgres up > /dev/null
-	go test -tags bench -count=1 -timeout 20m -v ./bench
+	go test -tags bench -count=1 -timeout 20m -v ./test/bench
 
 build: ## Build the daemon into .local/bin/cloudfnd and the CLI into .local/bin/cloudfn
 	@mkdir -p .local/bin

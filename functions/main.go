@@ -27,6 +27,6 @@ import (
 var openapi []byte
 
 //go:embed reference.html
-var reference []byte // made of openapi.yaml by tools/reference
+var reference []byte // made of openapi.yaml by scripts/reference
 
 func main() { os.Exit(run.Main(run.Texts{OpenAPI: openapi, Reference: reference})) }

@@ -15,7 +15,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestBrowser has the tests in browser/ use the console in a real Chromium: against the daemon with all its functions, the
+// TestBrowser has the tests in test/browser/ use the console in a real Chromium: against the daemon with all its functions, the
 // sandbox cloud, and a project of its own for each file of them.
 func TestBrowser(t *testing.T) {
 	t.Parallel()
@@ -73,8 +73,8 @@ func ready(t *testing.T) string {
 	if _, err := exec.LookPath("node"); err != nil {
 		t.Fatalf("there is no Node.js to test the page with: %s (%v)", mend, err)
 	}
-	if _, err := os.Stat(filepath.Join(testkit.Root(), "browser", "node_modules", "playwright-core")); err != nil {
-		t.Fatalf("the packages of browser/ are not installed: %s (%v)", mend, err)
+	if _, err := os.Stat(filepath.Join(testkit.Root(), "test", "browser", "node_modules", "playwright-core")); err != nil {
+		t.Fatalf("the packages of test/browser/ are not installed: %s (%v)", mend, err)
 	}
 	chromium, err := exec.LookPath("chromium")
 	if err != nil {
@@ -134,13 +134,13 @@ func must(t *testing.T, a testkit.Answer) {
 	}
 }
 
-// runNode runs the files of browser/, side by side, by Node's own test runner.
+// runNode runs the files of test/browser/, side by side, by Node's own test runner.
 func runNode(t *testing.T, env ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "node", "--test", "--test-reporter=spec", "--test-concurrency=2", "console.test.mjs", "looks.test.mjs")
-	cmd.Dir = filepath.Join(testkit.Root(), "browser")
+	cmd.Dir = filepath.Join(testkit.Root(), "test", "browser")
 	cmd.Env = append(env, "PATH="+os.Getenv("PATH"), "HOME="+t.TempDir(), "NO_PROXY=*")
 	cmd.WaitDelay = 5 * time.Second
 	out, err := cmd.CombinedOutput()

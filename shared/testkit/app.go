@@ -30,6 +30,12 @@ func Env(t testing.TB, databaseURL string, more map[string]string) map[string]st
 	return env
 }
 
+// DaemonEnv is a daemon whose own ticks only count one project, so that they do not keep the sandbox busy.
+func DaemonEnv(t testing.TB, databaseURL string) map[string]string {
+	t.Helper()
+	return Env(t, databaseURL, map[string]string{"OS_CLOUD": "demo", "STATS_BACKFILL": "1h"})
+}
+
 // EventKey is what events must carry in processes under test.
 const EventKey = "test-event-key"
 

@@ -1,0 +1,66 @@
+package contract_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// connections: the caller may act through what it has delegated.
+func (s *story) connections(t *testing.T) {
+	until := map[string]any{"expires_at": time.Now().Add(time.Hour).UTC().Format(time.RFC3339), "actions": []string{"allocate", "connect", "deallocate"}}
+	limited := map[string]any{"expires_at": until["expires_at"], "usable_by": []any{map[string]string{"project": s.project.Name}}}
+	s.ok(t, "createConnection", 201, ask{example: "limited", set: limited})
+	s.is(exampleConnection, s.id(t, "createConnection", 201, ask{example: "trust", set: until}))
+	s.ok(t, "getConnection", 200, ask{})
+	s.ok(t, "listConnections", 200, ask{query: []string{"limit=1", "status"}})
+	s.ok(t, "checkConnection", 200, ask{})
+	s.ok(t, "listResources", 200, ask{query: []string{"connection_id"}})
+	testkit.Eventually(t, time.Minute, "no check is under way", func() bool { // one that ends later would be the answer
+		return testkit.Scalar[bool](t, s.conn, "select bool_and(next_check_at > now() and coalesce(check_until, '-infinity') < now()) from connections")
+	})
+	s.exec(t, "update connections set check_until = now() + interval '1 minute'") // as if another replica were at it
+	s.ok(t, "checkConnection", 202, ask{})
+	s.ok(t, "suspendConnection", 200, ask{})
+	s.ok(t, "resumeConnection", 200, ask{})
+	later := map[string]any{"expires_at": time.Now().Add(2 * time.Hour).UTC().Format(time.RFC3339)}
+	s.ok(t, "changeConnection", 200, ask{example: "longer", set: later})
+	s.ok(t, "changeConnection", 412, ask{example: "longer", set: later, header: []string{"If-Match", `"1"`}})
+	var taken struct {
+		ID       string
+		ActionID string `json:"action_id"`
+	}
+	s.ok(t, "connectServer", 202, ask{example: "delegated"}).JSON(t, &taken)
+	s.is(exampleAction, taken.ActionID)
+	testkit.Eventually(t, 2*time.Minute, "the server is taken over", func() bool {
+		answer := s.ok(t, "getServerAction", 200, ask{query: []string{"connection_id"}})
+		return !strings.Contains(string(answer.Body), `"running"`)
+	})
+	s.ok(t, "changeServer", 200, ask{})
+	s.ok(t, "deleteServer", 202, ask{query: []string{"connection_id", "force=true"}})
+	s.exec(t, `insert into connections
+		select (jsonb_populate_record(c, jsonb_build_object('id', gen_random_uuid()))).* from connections c, generate_series(1, 100)`)
+	s.ok(t, "createConnection", 409, ask{example: "trust", set: until})
+	s.ok(t, "deleteConnection", 204, ask{})
+	for _, change := range []string{"changeConnection", "suspendConnection", "resumeConnection"} {
+		s.ok(t, change, 409, ask{})
+	}
+	s.revocation(t)
+}
+
+// revocation of a trust that Keystone does not let anybody delete, because its user is disabled.
+func (s *story) revocation(t *testing.T) {
+	t.Helper()
+	giver := testkit.NewProject(t)
+	trust := giver.Trust(t, testkit.Trustee(t), true, time.Now().Add(time.Hour))
+	giver.Disable(t)
+	s.exec(t, `insert into connections select (jsonb_populate_record(c, jsonb_build_object(
+		'id', gen_random_uuid(), 'delegation_id', $1::text, 'status', 'deleted', 'revoked', false))).* from connections c limit 1`, trust)
+	testkit.Eventually(t, 2*time.Minute, "the revocation is pending", func() bool {
+		s.ok(t, "runConnections", 204, ask{})
+		return testkit.Scalar[bool](t, s.conn, "select exists (select from events where type = $1)", domain.RevocationEvent)
+	})
+}

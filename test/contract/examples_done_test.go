@@ -1,0 +1,279 @@
+package contract_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// What the document's examples name.
+const (
+	exampleOrder      = "0f8fad5b-d9cb-469f-a165-70867728950e"
+	exampleInstance   = "019b7c5e-3a10-7c44-9d0b-2f6a1c0e9a11"
+	exampleServer     = "4f8052c0-49f2-4b75-a508-5c4454e37731"
+	exampleSecond     = "d32225fb-a29c-4db1-9c17-2657322bda1f"
+	exampleConnection = "019b7c5e-1f20-7a31-b5d4-0c7e2f9a6b13"
+	exampleCallback   = "019b7c5e-4c30-7d55-8e1c-3a7b2d1f0b22"
+	exampleDelivery   = "019b7c5e-5d40-7e66-9f2d-4b8c3e2a1c33"
+	exampleDeployment = "019b7c5e-6e50-7f77-a03e-5c9d4f3b2d44"
+	exampleAction     = "019b7c5e-9f00-7a11-8d22-5b0e6c7d8e9f"
+	exampleRequest    = "019b7c5e-4c11-7d02-9a3e-5b8f0e2d7c46"
+)
+
+// story is one project's life, in which every operation succeeds once, and meets what is in its way.
+type story struct {
+	*examples
+	project *testkit.Project
+	client  *testkit.Client
+	conn    *pgx.Conn
+	names   []string // what there is in the place of what the examples name, in pairs
+}
+
+func (e *examples) succeed(t *testing.T) {
+	t.Parallel()
+	project, database, facts := testkit.NewProject(t), testkit.Database(t), testkit.Sandbox(t)
+	client := spawn(t, database, map[string]string{"ALLOWED_PROJECTS": project.ID}).As(project.Token(t))
+	s := &story{examples: e, project: project, client: client, conn: testkit.Connect(t, database), names: []string{
+		`"m1.tiny"`, fmt.Sprintf("%q", facts.Flavor), `"m1.small"`, fmt.Sprintf("%q", facts.Flavor), `"cirros"`, fmt.Sprintf("%q", facts.Image),
+		`"private"`, fmt.Sprintf("%q", facts.Network),
+	}}
+	s.process(t)
+	s.callbacks(t)
+	s.launch(t)
+	s.servers(t)
+	s.consent(t)
+	s.connections(t)
+	for _, event := range []string{"collectStats", "pollInstances", "deliverEvents", "runConnections"} {
+		s.ok(t, event, 204, ask{})
+	}
+	s.console(t)
+	s.events(t)
+}
+
+// events holds what was told of all that against the document. Each type was told of.
+func (s *story) events(t *testing.T) {
+	doc := document(t)
+	rows, _ := s.conn.Query(t.Context(), "select type, data from events where type <> $1", domain.StatsEvent) // that one is the operator's
+	told := map[string]bool{}
+	var kind string
+	var data map[string]any
+	if _, err := pgx.ForEachRow(rows, []any{&kind, &data}, func() error {
+		told[kind] = true
+		hook := doc.Webhooks[kind]
+		if hook == nil {
+			t.Errorf("%s is not in openapi.yaml", kind)
+			return nil
+		}
+		if err := doc.ValidateSchemaJSON(hook.Post.RequestBody.Value.Content["application/json"].Schema.Value, data); err != nil {
+			t.Errorf("%s %v: %v", kind, data, err)
+		}
+		data = nil
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for kind := range doc.Webhooks {
+		if kind != "consent" && !told[kind] {
+			t.Errorf("nobody was told of %s", kind)
+		}
+	}
+}
+
+// is says that an id of the examples stands for what there is.
+func (s *story) is(example, found string) { s.names = append([]string{example, found}, s.names...) }
+
+// ok sends an example for what there is.
+func (s *story) ok(t *testing.T, operation string, status int, a ask) testkit.Answer {
+	t.Helper()
+	a.where, a.real = "a daemon and the sandbox", strings.NewReplacer(s.names...)
+	if a.client == nil {
+		a.client = s.client
+	}
+	return s.send(t, operation, status, a)
+}
+
+// id sends an example, and gives the id of what it made.
+func (s *story) id(t *testing.T, operation string, status int, a ask) string {
+	t.Helper()
+	var made struct {
+		ID       string
+		ActionID string `json:"action_id"`
+	}
+	s.ok(t, operation, status, a).JSON(t, &made)
+	if made.ActionID != "" {
+		return made.ActionID
+	}
+	return made.ID
+}
+
+func (s *story) exec(t *testing.T, sql string, args ...any) {
+	t.Helper()
+	if _, err := s.conn.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+func (s *story) process(t *testing.T) {
+	for _, operation := range []string{"getStatus", "getDescription", "getReference", "getHealth", "listResources", "suggestAccessRules"} {
+		s.ok(t, operation, 200, ask{})
+	}
+	s.ok(t, "listResources", 200, ask{query: []string{"kinds"}})
+	s.ok(t, "suggestAccessRules", 200, ask{query: []string{"actions"}})
+	s.ok(t, "getStats", 200, ask{query: []string{"hours=3", "scope"}})
+	for _, kind := range []string{"image/svg+xml", "text/html"} {
+		s.ok(t, "getStats", 200, ask{header: []string{"Accept", kind}})
+	}
+	s.ok(t, "listRequests", 200, ask{query: []string{"limit=2", "scope", "since"}})
+	s.ok(t, "listRequests", 200, ask{query: []string{"acted_through"}})
+	for _, kind := range []string{"text/csv", "application/x-ndjson"} {
+		s.ok(t, "listRequests", 200, ask{header: []string{"Accept", kind}})
+	}
+}
+
+func (s *story) callbacks(t *testing.T) {
+	s.is(exampleCallback, s.id(t, "createCallback", 201, ask{example: "project"}))
+	s.ok(t, "getCallback", 200, ask{})
+	s.ok(t, "listCallbacks", 200, ask{query: []string{"limit=1"}})
+	for _, example := range []string{"move", "suspend"} {
+		s.ok(t, "changeCallback", 200, ask{example: example})
+	}
+	for _, example := range []string{"given", "overlap"} {
+		s.ok(t, "rotateCallbackSecret", 200, ask{example: example})
+	}
+	delivery := s.id(t, "testCallback", 202, ask{})
+	s.is(exampleDelivery, delivery)
+	s.ok(t, "redeliver", 409, ask{})
+	s.exec(t, "update deliveries set status = 'dead' where id = $1", delivery)
+	s.ok(t, "listDeliveries", 200, ask{query: []string{"status", "limit=5"}})
+	s.ok(t, "redeliver", 202, ask{})
+	s.exec(t, "update callbacks set status = 'gone'")
+	s.ok(t, "testCallback", 409, ask{})
+	s.ok(t, "changeCallback", 409, ask{example: "suspend"})
+	s.exec(t, `insert into callbacks (project_id, id, user_id, url, events, status, secret, of_project)
+		select project_id, gen_random_uuid(), user_id, url, events, 'pending', secret, of_project from callbacks, generate_series(1, 100)`)
+	s.ok(t, "createCallback", 409, ask{example: "project"})
+	s.ok(t, "deleteCallback", 204, ask{})
+	s.exec(t, "delete from callbacks")
+}
+
+func (s *story) launch(t *testing.T) {
+	id := uuid.NewString()
+	var order struct {
+		Status    string
+		Instances []struct {
+			ID       string
+			ServerID string `json:"server_id"`
+		}
+	}
+	s.ok(t, "launch", 202, ask{example: "one", set: map[string]any{"id": id}}).JSON(t, &order)
+	s.is(exampleOrder, id)
+	s.ok(t, "launch", 200, ask{example: "one", set: map[string]any{"id": id}})
+	s.ok(t, "launch", 409, ask{example: "several"}) // it has the same id
+	for _, example := range []string{"one", "different"} {
+		s.ok(t, "launch", 200, ask{example: example, query: []string{"dry_run=true"}})
+	}
+	s.ok(t, "launch", 422, ask{example: "one", set: map[string]any{"flavor": nil, "min": map[string]int{"vcpus": 100000}}})
+	testkit.Eventually(t, 4*time.Minute, "the order is settled", func() bool {
+		s.ok(t, "getOrder", 200, ask{}).JSON(t, &order)
+		return order.Status != "running"
+	})
+	s.ok(t, "listOrders", 200, ask{query: []string{"status", "limit=10"}})
+	s.is(exampleServer, order.Instances[0].ServerID)
+	s.is(exampleInstance, order.Instances[0].ID)
+	copied := s.project.Create(t, "copied", order.Instances[0].ID, "cloudfn-order:"+id)
+	testkit.Eventually(t, time.Minute, "a server with copied tags is told of", func() bool {
+		s.ok(t, "getOrder", 200, ask{})
+		return testkit.Scalar[int](t, s.conn, "select count(*)::int from unexpected_servers") == 1
+	})
+	s.project.Drop(t, copied)
+	s.ok(t, "getServer", 200, ask{})
+	s.ok(t, "getServerHistory", 200, ask{query: []string{"limit=2"}})
+	s.ok(t, "listServers", 200, ask{query: []string{"status", "name", "tracked", "limit=10"}})
+}
+
+// servers are the one that was launched, and two that were there before.
+func (s *story) servers(t *testing.T) {
+	launched := strings.NewReplacer(s.names...)
+	found := s.project.Boot(t, "found", 2)
+	s.ok(t, "actOnServer", 202, ask{example: "deploy"})
+	var deployment, token string
+	testkit.Eventually(t, 2*time.Minute, "the server is rebuilt", func() bool {
+		deployment, token, _ = testkit.AgentParameters(t, launched.Replace(exampleServer))
+		return deployment != ""
+	})
+	s.is(exampleDeployment, deployment)
+	agent := ask{client: s.client.As(""), header: []string{"Authorization", "Bearer " + token}}
+	s.ok(t, "getAgentBundle", 200, agent)
+	s.ok(t, "agentReady", 204, agent)
+
+	s.is(exampleServer, found[0].ID)
+	s.ok(t, "connectServer", 409, ask{example: "own", set: map[string]any{"id": launched.Replace(exampleInstance)}})
+	s.ok(t, "connectServer", 201, ask{example: "own"})
+	s.ok(t, "connectServer", 200, ask{example: "own"})
+	s.ok(t, "changeServer", 409, ask{})
+	s.ok(t, "actOnServer", 409, ask{example: "reboot", set: map[string]any{"action": "delete", "hard": nil}})
+	s.ok(t, "deleteServer", 409, ask{})
+	s.is(exampleSecond, found[1].ID)
+	s.ok(t, "actOnServers", 202, ask{example: "stop"})
+	s.project.Await(t, found[0].ID, "SHUTOFF")
+	s.project.Await(t, found[1].ID, "SHUTOFF")
+	s.ok(t, "actOnServers", 200, ask{example: "stop"})
+	s.ok(t, "actOnServer", 200, ask{example: "reboot", set: map[string]any{"action": "stop", "hard": nil}})
+	s.ok(t, "deleteServer", 204, ask{query: []string{"force=true"}})
+	s.is(exampleServer, found[1].ID)
+}
+
+// never are what is documented and not sent here, and why.
+var never = map[string]string{
+	"listResources 500":      onlyByMistake,
+	"suggestAccessRules 500": onlyByMistake,
+	"getStatus 500":          onlyByMistake,
+	"getDescription 500":     onlyByMistake,
+	"getReference 500":       onlyByMistake,
+	"openConsole 500":        onlyByMistake,
+	"getConsole 500":         onlyByMistake,
+	"getConsoleFile 500":     onlyByMistake,
+}
+
+const onlyByMistake = "it reads nothing that could be broken: only a mistake of the program's gives it (shared/httpx shows the answer to one)"
+
+// TestExamples sends an example of every operation for every status that openapi.yaml documents, and prints the table.
+func TestExamples(t *testing.T) {
+	t.Parallel()
+	e := newExamples(t)
+	t.Run("sent", func(t *testing.T) {
+		t.Run("succeed", e.succeed)
+		t.Run("request", e.refusedByTheRequest)
+		t.Run("operator", e.refusedByTheOperator)
+		t.Run("keystone", e.refusedByKeystone)
+		t.Run("services", e.refusedByServices)
+		t.Run("postgres", e.refusedByPostgres)
+	})
+	var table []string
+	for id, o := range e.operations {
+		for status := range o.Responses.Map() {
+			pair := id + " " + status
+			where := e.sent[pair]
+			switch {
+			case where == "" && never[pair] == "":
+				t.Errorf("%s is documented, and no example gave it", pair)
+				where = "MISSING"
+			case where != "" && never[pair] != "":
+				t.Errorf("%s was sent, and is listed as one that is not", pair)
+			case where == "":
+				where = "not sent: " + never[pair]
+			}
+			table = append(table, fmt.Sprintf("%-22s %s  %s", id, status, where))
+		}
+	}
+	slices.Sort(table)
+	t.Logf("%d operations\n%s", len(e.operations), strings.Join(table, "\n"))
+}
