@@ -80,7 +80,7 @@ func TestNew(t *testing.T) {
 			t.Errorf("the second time: %v", err)
 		}
 	}
-	if unformatted := command(t, "gofmt", "-l", "functions", "e2e"); unformatted != "" {
+	if unformatted := command(t, "gofmt", "-l", "functions", "test"); unformatted != "" {
 		t.Errorf("not as gofmt has it: %s", unformatted)
 	}
 	inPlace(t)
