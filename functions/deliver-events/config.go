@@ -15,7 +15,7 @@ import (
 
 // Config is what this function reads from its environment besides run.Config.
 type Config struct {
-	// Workers is how many attempts a copy makes at once. Four times as many more may be waiting for slow receivers.
+	// Workers is how many attempts a replica makes at once. Four times as many more may be waiting for slow receivers.
 	Workers int `env:"DELIVERY_WORKERS, default=100"`
 	// For is how long one delivery is tried, from its first attempt on, and a receiver is asked for its consent.
 	For time.Duration `env:"DELIVERY_FOR, default=72h"`
@@ -75,8 +75,8 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 	}
 	s := &service{
 		outbox: postgres.Outbox{DB: d.DB}, events: postgres.Events{DB: d.DB}, post: p,
-		sink: p.sink != nil, giveUp: cfg.For, retention: cfg.Retention, claim: longest + claimSlack,
-		lanes: newLanes(cfg.Workers),
+		sink: p.sink != nil, tryFor: cfg.For, retention: cfg.Retention, claim: longest + claimSlack,
+		pool: newPool(cfg.Workers),
 	}
 	return handler{s}.Handle, nil
 }

@@ -9,30 +9,15 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/flow"
+	"github.com/cloudfn/cloudfn/shared/postgres"
 )
 
-// The parts of the database, and of the world outside, that this function needs.
-type (
-	outbox interface {
-		Claim(ctx context.Context, room domain.Room, claimFor time.Duration) ([]domain.Attempt, error)
-		Delivered(ctx context.Context, a domain.Attempt, answer int, goOn bool, claimFor time.Duration) (next *domain.Attempt, err error)
-		Failed(ctx context.Context, a domain.Attempt, f domain.Outcome, giveUp time.Duration) (dead bool, status domain.CallbackStatus, err error)
-		Release(ctx context.Context, a domain.Attempt) error
-		ClaimHandshakes(ctx context.Context, limit int, claimFor time.Duration) ([]domain.Attempt, error)
-		Verified(ctx context.Context, a domain.Attempt, rate int) error
-		Refused(ctx context.Context, a domain.Attempt, reason string, pause, giveUp time.Duration) (domain.CallbackStatus, error)
-		Pressing(ctx context.Context, soon time.Duration) (bool, error)
-		Bury(ctx context.Context) error
-		Sink(ctx context.Context, wanted bool, past time.Duration) error
-	}
-	eventStore interface {
-		Retire(ctx context.Context, retention time.Duration) error
-	}
-	receivers interface {
-		Send(ctx context.Context, a domain.Attempt) (answer, error)
-		Ask(ctx context.Context, c domain.Callback) (consent, error)
-	}
-)
+// receivers are the callbacks' receivers and the operator's sink.
+type receivers interface {
+	Send(ctx context.Context, a domain.Attempt) (answer, error)
+	Ask(ctx context.Context, c domain.Callback) (consent, error)
+}
 
 // answer is what a receiver said to an event.
 type answer struct {
@@ -41,7 +26,7 @@ type answer struct {
 	gone    bool // it wants no event ever again
 	busy    bool // it asks for a pause, of this length if it says so
 	pause   time.Duration
-	problem string // in our words; "" when it has taken the event
+	problem string // in our words; "" when it took the event
 }
 
 // consent is what a receiver said when it was asked.
@@ -52,57 +37,57 @@ type consent struct {
 }
 
 type service struct {
-	outbox    outbox
-	events    eventStore
+	outbox    postgres.Outbox
+	events    postgres.Events
 	post      receivers
 	sink      bool
-	giveUp    time.Duration
+	tryFor    time.Duration
 	retention time.Duration
 	claim     time.Duration // longer than an attempt
-	lanes     *lanes
-	turn      turn
+	pool      *pool
+	runs      flow.Coalescer
 }
 
 const (
-	inARow      = 20                     // deliveries of one stream, before others have a turn
+	inARow      = 20                     // deliveries of one stream before other streams get a slot
 	perCallback = 8                      // streams of one callback at once
-	asksAtOnce  = 20                     // handshakes
-	soon        = 3 * time.Second        // a loop waits for what is due within this
-	shortPause  = 30 * time.Millisecond  // between two looks, so that claims are made for several at once
-	longPause   = 500 * time.Millisecond // until a look without anything having happened here: others write events, too
+	handshakes  = 20                     // claimed at once
+	soon        = 3 * time.Second        // the loop waits for what is due within this
+	shortPause  = 30 * time.Millisecond  // between two claims, so that each claims several streams
+	longPause   = 500 * time.Millisecond // until the next claim when nothing happens here: other replicas write events, too
 )
 
 // Maintain deletes what has become too old.
 func (s *service) Maintain(ctx context.Context) error { return s.events.Retire(ctx, s.retention) }
 
-// Deliver brings what is due to its receivers until nothing is due, nor will be soon. One call at a time in a process
-// does so: when one is at it, that one looks once more, and the others return at once.
+// Deliver sends what is due to its receivers until nothing is due, nor will be soon. One call at a time in a process does so.
+// Other calls return at once, and the one that delivers claims once more after them.
 func (s *service) Deliver(ctx context.Context) error {
-	loop := s.turn.begin()
-	if loop == nil {
-		s.lanes.poke()
+	run := s.runs.Begin()
+	if run == nil {
+		s.pool.wake()
 		return nil
 	}
 	var attempts sync.WaitGroup
 	defer attempts.Wait()
-	defer loop.leave() // before the last attempts have ended: the next loop need not wait for them
-	if err := errors.Join(s.outbox.Sink(ctx, s.sink, s.retention), s.outbox.Bury(ctx)); err != nil {
+	defer run.Stop() // before the last attempts have ended: the next run need not wait for them
+	if err := errors.Join(s.outbox.SetSink(ctx, s.sink, s.retention), s.outbox.AbandonGone(ctx)); err != nil {
 		return err
 	}
 	working, cancel := s.working(ctx)
 	defer cancel()
 	for working.Err() == nil {
-		err := s.look(ctx, working, &attempts)
-		if err == nil && s.lanes.empty() {
-			var pressing bool
-			if pressing, err = s.outbox.Pressing(working, soon); err == nil && !pressing && loop.end() {
+		err := s.claimDue(ctx, working, &attempts)
+		if err == nil && s.pool.empty() {
+			var isDue bool
+			if isDue, err = s.outbox.IsDue(working, soon); err == nil && !isDue && run.Done() {
 				return nil
 			}
 		}
 		if err != nil && working.Err() == nil {
 			return err
 		}
-		s.lanes.rest(working)
+		s.pool.wait(working)
 	}
 	return nil
 }
@@ -117,48 +102,49 @@ func (s *service) working(ctx context.Context) (context.Context, context.CancelF
 	return context.WithTimeout(ctx, max(left-s.claim, left/2))
 }
 
-// look begins what is due, as far as there is room.
-func (s *service) look(ctx, working context.Context, attempts *sync.WaitGroup) error {
-	fast, slow := s.lanes.free()
-	for _, room := range []domain.Room{{Attempts: fast}, {Attempts: slow, Silent: true}} {
+// claimDue begins the attempts that are due, as far as slots are free.
+func (s *service) claimDue(ctx, working context.Context, attempts *sync.WaitGroup) error {
+	fast, slow := s.pool.free()
+	for _, room := range []domain.Room{{Attempts: fast}, {Attempts: slow, Failing: true}} {
 		if room.Attempts == 0 {
 			continue
 		}
-		room.PerCallback, room.Held = perCallback, s.lanes.streams()
+		room.PerCallback, room.Held = perCallback, s.pool.held()
 		due, err := s.outbox.Claim(working, room, s.claim)
 		if err != nil {
 			return err
 		}
 		for _, a := range due {
-			seat := s.lanes.enter(a.Callback, room.Silent)
-			attempts.Go(func() { s.stream(ctx, working, a, seat) })
+			slot := s.pool.take(a.Callback, room.Failing)
+			attempts.Go(func() { s.stream(ctx, working, a, slot) })
 		}
 	}
-	return s.lookForPending(ctx, working, attempts)
+	return s.claimPending(ctx, working, attempts)
 }
 
-func (s *service) lookForPending(ctx, working context.Context, attempts *sync.WaitGroup) error {
-	_, slow := s.lanes.free()
+// claimPending begins the handshakes that are due.
+func (s *service) claimPending(ctx, working context.Context, attempts *sync.WaitGroup) error {
+	_, slow := s.pool.free()
 	if slow == 0 {
 		return nil
 	}
-	pending, err := s.outbox.ClaimHandshakes(working, min(slow, asksAtOnce), s.claim)
+	pending, err := s.outbox.ClaimHandshakes(working, min(slow, handshakes), s.claim)
 	for _, a := range pending {
-		seat := s.lanes.enter(a.Callback, true)
+		slot := s.pool.take(a.Callback, true)
 		attempts.Go(func() {
-			defer seat.leave()
+			defer slot.release()
 			s.ask(ctx, a)
 		})
 	}
 	return err
 }
 
-// stream delivers what a stream holds, as long as its receiver takes it quickly and others need not wait for too long.
-func (s *service) stream(ctx, working context.Context, a domain.Attempt, seat *seat) {
-	defer seat.leave()
+// stream delivers the events of a stream, as long as its receiver answers quickly and other streams need not wait for too long.
+func (s *service) stream(ctx, working context.Context, a domain.Attempt, slot *slot) {
+	defer slot.release()
 	for n := 1; ; n++ {
 		next := s.attempt(ctx, a, func() bool {
-			return n < inARow && working.Err() == nil && !seat.isSlow() && a.Callback.AllowedRate == 0
+			return n < inARow && working.Err() == nil && !slot.isSlow() && a.Callback.AllowedRate == 0
 		})
 		if next == nil {
 			return
@@ -167,15 +153,15 @@ func (s *service) stream(ctx, working context.Context, a domain.Attempt, seat *s
 	}
 }
 
-// attempt makes one attempt, writes down how it ended, and gives the stream's next when it may go on.
-func (s *service) attempt(ctx context.Context, a domain.Attempt, goOn func() bool) (next *domain.Attempt) {
+// attempt makes one attempt and records its outcome. It gives the stream's next attempt when mayContinue says so.
+func (s *service) attempt(ctx context.Context, a domain.Attempt, mayContinue func() bool) (next *domain.Attempt) {
 	got, err := s.post.Send(ctx, a)
 	switch {
-	case err != nil && ctx.Err() != nil: // this copy is asked to end: it was no attempt
+	case err != nil && ctx.Err() != nil: // this replica ends: it was no attempt
 		s.write(ctx, a, func(ctx context.Context) error { return s.outbox.Release(ctx, a) })
 	case err == nil && got.taken:
 		s.write(ctx, a, func(ctx context.Context) (err error) {
-			next, err = s.outbox.Delivered(ctx, a, got.status, goOn(), s.claim)
+			next, err = s.outbox.MarkDelivered(ctx, a, got.status, mayContinue(), s.claim)
 			return err
 		})
 	default:
@@ -187,11 +173,12 @@ func (s *service) attempt(ctx context.Context, a domain.Attempt, goOn func() boo
 func (s *service) fail(ctx context.Context, a domain.Attempt, f domain.Outcome) {
 	log := slog.With("project_id", a.Callback.ProjectID, "callback_id", a.Callback.ID, "host", hostOf(a.Callback.URL),
 		"subject", a.Event.Subject, "seq", a.Event.Seq)
-	log.InfoContext(ctx, "delivery failed", "answer", f.Answer, "reason", f.Reason, "tries", a.Tries+1, "pause", f.Pause, "pause_all", f.PauseAll)
+	log.InfoContext(ctx, "delivery failed", "answer", f.Answer, "reason", f.Reason, "tries", a.Tries+1, "pause", f.Pause,
+		"pause_all", f.PauseAll)
 	s.write(ctx, a, func(ctx context.Context) error {
-		dead, status, err := s.outbox.Failed(ctx, a, f, s.giveUp)
+		dead, status, err := s.outbox.MarkFailed(ctx, a, f, s.tryFor)
 		if dead {
-			log.WarnContext(ctx, "delivery given up")
+			log.WarnContext(ctx, "delivery abandoned")
 		}
 		if status == domain.CallbackGone || status == domain.CallbackSuspended {
 			log.WarnContext(ctx, "callback ended", "status", status)
@@ -199,7 +186,7 @@ func (s *service) fail(ctx context.Context, a domain.Attempt, f domain.Outcome) 
 		return err
 	})
 	if f.Gone {
-		s.write(ctx, a, s.outbox.Bury)
+		s.write(ctx, a, s.outbox.AbandonGone)
 	}
 }
 
@@ -216,16 +203,16 @@ func (s *service) ask(ctx context.Context, a domain.Attempt) {
 	s.write(ctx, a, func(ctx context.Context) error {
 		if got.given {
 			log.InfoContext(ctx, "callback verified", "rate", got.rate)
-			return s.outbox.Verified(ctx, a, got.rate)
+			return s.outbox.MarkVerified(ctx, a, got.rate)
 		}
-		status, err := s.outbox.Refused(ctx, a, got.reason, domain.DeliveryPause(a.Tries+1, longestSilence), s.giveUp)
+		status, err := s.outbox.MarkUnverified(ctx, a, got.reason, domain.DeliveryPause(a.Tries+1, longestSilence), s.tryFor)
 		log.InfoContext(ctx, "callback not verified", "reason", got.reason, "status", status)
 		return err
 	})
 }
 
-// How an end is written also when the time for the work is up, or Postgres is away for a moment. It stays within what the
-// claim outlasts the attempt by.
+// An outcome is also recorded when the time for the work is up, or Postgres is away for a moment. writeTime is less than
+// claimSlack.
 const (
 	writeTime  = 4 * time.Second
 	writePause = 300 * time.Millisecond
@@ -239,20 +226,11 @@ func (s *service) write(ctx context.Context, a domain.Attempt, end func(context.
 		if err == nil {
 			return
 		}
-		again := !errors.Is(err, domain.ErrFenced) && apperr.Retryable(err)
-		if !again || !sleep(ctx, writePause) {
-			slog.WarnContext(ctx, "how an attempt ended could not be written: it may be made again",
+		isTransient := !errors.Is(err, domain.ErrFenced) && apperr.Retryable(err)
+		if !isTransient || !flow.Sleep(ctx, writePause) {
+			slog.WarnContext(ctx, "the outcome of an attempt could not be recorded: the attempt may be repeated",
 				"callback_id", a.Callback.ID, "subject", a.Event.Subject, "seq", a.Event.Seq, "error", err)
 			return
 		}
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-time.After(d):
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }

@@ -23,7 +23,7 @@ const (
 
 // lookUpUncertain asks by id for the servers of instances that Nova did not know last time, or that are unknown.
 func (r *reader) lookUpUncertain(ctx context.Context) error {
-	if !slices.ContainsFunc(slices.Collect(maps.Values(r.projects)), func(p domain.Poll) bool { return p.Doubtful > 0 }) {
+	if !slices.ContainsFunc(slices.Collect(maps.Values(r.projects)), func(p domain.Poll) bool { return p.Uncertain > 0 }) {
 		return nil
 	}
 	doubtful, err := r.polls.ListUncertain(ctx, sorted(r.projects), mostLookUps)

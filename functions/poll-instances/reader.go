@@ -113,7 +113,7 @@ func (r *reader) complete(ctx context.Context, up bool) error {
 func (r *reader) fullDue() bool {
 	doubtful := 0
 	for _, p := range r.projects {
-		if doubtful += p.Doubtful; doubtful > mostLookUps || p.FullAt.Before(r.start.Add(-r.full)) || r.stale(p) {
+		if doubtful += p.Uncertain; doubtful > mostLookUps || p.FullAt.Before(r.start.Add(-r.full)) || r.stale(p) {
 			return true
 		}
 	}

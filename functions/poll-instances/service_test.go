@@ -150,7 +150,7 @@ func TestFullDue(t *testing.T) {
 	for unknown, want := range map[int]bool{0: false, 20: false, 21: true} {
 		var polls []domain.Poll
 		for _, id := range []string{"a", "b", "c", "d", "e"} {
-			polls = append(polls, domain.Poll{ProjectID: id, Since: now, FullAt: now, Doubtful: unknown})
+			polls = append(polls, domain.Poll{ProjectID: id, Since: now, FullAt: now, Uncertain: unknown})
 		}
 		r := newReader(&event{service: &service{full: time.Hour}}, domain.Poll{}, "", polls)
 		r.start = now

@@ -5,16 +5,16 @@ import (
 	"sync"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/flow"
 )
 
-// gate shares one check among all who wait for it. Whoever comes while a check runs waits for the next: the
-// one that runs may have seen the world before they came.
+// gate shares one check among all who wait for it. A check that is under way counts only for those who came before it began.
 type gate struct {
 	check func(context.Context) error
+	runs  flow.Coalescer
 
-	mu      sync.Mutex
-	next    *verdict
-	running bool
+	mu   sync.Mutex
+	next *verdict
 }
 
 type verdict struct {
@@ -23,16 +23,10 @@ type verdict struct {
 }
 
 func (g *gate) wait(ctx context.Context) error {
-	g.mu.Lock()
-	if g.next == nil {
-		g.next = &verdict{done: make(chan struct{})}
+	mine := g.join()
+	if run := g.runs.Begin(); run != nil {
+		go g.run(run) //nolint:gosec // no one waiter's context may end the check of all
 	}
-	mine := g.next
-	if !g.running {
-		g.running = true
-		go g.run() //nolint:gosec // no one waiter's context may end the check of all
-	}
-	g.mu.Unlock()
 	select {
 	case <-mine.done:
 		return mine.err
@@ -41,17 +35,25 @@ func (g *gate) wait(ctx context.Context) error {
 	}
 }
 
-func (g *gate) run() {
-	for {
+// join is the verdict of the next check.
+func (g *gate) join() *verdict {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.next == nil {
+		g.next = &verdict{done: make(chan struct{})}
+	}
+	return g.next
+}
+
+func (g *gate) run(run *flow.Run) {
+	for ended := false; !ended; ended = run.Done() {
 		g.mu.Lock()
 		current := g.next
 		g.next = nil
-		if current == nil {
-			g.running = false
-			g.mu.Unlock()
-			return
-		}
 		g.mu.Unlock()
+		if current == nil { // the last check has served whoever requested this one
+			continue
+		}
 		ctx, cancel := context.WithTimeout(context.Background(), writeTimeout)
 		current.err = g.check(ctx)
 		cancel()

@@ -53,7 +53,7 @@ func DeliveryPause(n int, longest time.Duration) time.Duration {
 
 // Room is for how many attempts a copy has room.
 type Room struct {
-	Silent      bool // for callbacks that gave no answer last time, instead of the others
+	Failing     bool // for callbacks that gave no answer last time, instead of the others
 	Attempts    int
 	PerCallback int           // streams of one callback at once, in one copy
 	Held        []HeldStreams // what the copy works on already

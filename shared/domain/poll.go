@@ -13,7 +13,7 @@ type Poll struct {
 	ProjectID string    // "" is the whole cloud
 	Since     time.Time // changes before this moment are known
 	FullAt    time.Time // when all of its servers were last read, changed or not
-	Doubtful  int       // instances that are unknown, or whose servers Nova did not know
+	Uncertain int       // instances that are unknown, or whose servers Nova did not know
 
 	FailingSince time.Time // the first of the attempts in a row that failed
 	NotBefore    time.Time // it is not tried again earlier

@@ -15,9 +15,10 @@ import (
 	cloudevents "github.com/cloudevents/sdk-go/v2"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/flow"
 )
 
-// WakeType is the type of the events that tell a function that there is work for it before its next tick.
+// WakeType is the type of the events that start a function's work before its next tick.
 const WakeType = "cloudfn.wake.v1"
 
 // Wake makes such an event. Like a tick it only says "now"; what there is to do, the function finds out by itself.
@@ -25,82 +26,95 @@ func Wake(function string, key domain.Secret, now time.Time) cloudevents.Event {
 	return made(WakeType, "/cloudfn/wake/"+function, key, now)
 }
 
-// Waker wakes event functions. Nobody waits for it, and nobody hears of a failure: the function's next tick finds the work.
+// Waker wakes event functions. Nobody waits for it, and a failure is only logged: the function's next tick finds the work.
 type Waker struct {
 	post func(function string) error
 	stop context.CancelFunc // ends the posts that are under way
 
 	mu        sync.Mutex
-	functions map[string]*waking
-	posts     int           // that are under way
-	ending    chan struct{} // closed when the process ends and no post is left; nil while it goes on
+	functions map[string]*wakes
+	posting   int           // goroutines that post
+	ending    chan struct{} // closed when the process ends and nothing is posted; nil before that
 }
 
-// waking is what there is to know of one function.
-type waking struct {
-	posting bool // a post is under way
-	again   bool // it was woken since that began
-	failed  bool // the last post failed, which was logged
+// wakes are the posts to one function.
+type wakes struct {
+	flow.Coalescer
+
+	failed bool // the last post failed, which was logged
 }
 
-// NewWaker makes a Waker. post wakes one function and returns when that has worked, or cannot be had.
+// NewWaker makes a Waker. post wakes one function, and returns when that has succeeded or failed.
 func NewWaker(post func(ctx context.Context, function string) error) *Waker {
 	ctx, stop := context.WithCancel(context.Background())
-	return &Waker{post: func(function string) error { return post(ctx, function) }, stop: stop, functions: map[string]*waking{}}
+	return &Waker{
+		post: func(function string) error { return post(ctx, function) }, stop: stop, functions: map[string]*wakes{},
+	}
 }
 
-// Wake wakes each of the functions, and returns at once. While a post to one is under way, however many wakes make one
-// more post after it: that one begins after the last of them.
+// Wake wakes each of the functions, and returns at once. Wakes during a post to a function make one more post after it together.
 func (w *Waker) Wake(functions ...string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, name := range functions {
 		f, known := w.functions[name]
 		if !known {
-			f = &waking{}
+			f = &wakes{}
 			w.functions[name] = f
 		}
-		switch {
-		case w.ending != nil && w.posts == 0: // the process has ended
-		case f.posting && w.ending == nil:
-			f.again = true
-		default:
-			w.start(name, f)
+		if w.ending != nil {
+			w.postLast(name, f)
+		} else if run := f.Begin(); run != nil {
+			w.posting++
+			go w.run(name, f, run)
 		}
 	}
 }
 
-func (w *Waker) start(name string, f *waking) {
-	f.posting = true
-	w.posts++
-	go w.run(name, f)
+func (w *Waker) run(name string, f *wakes, run *flow.Run) {
+	defer w.posted()
+	for ended := false; !ended; ended = run.Done() {
+		w.note(name, f, w.post(name))
+	}
 }
 
-func (w *Waker) run(name string, f *waking) {
-	err := w.post(name)
+// postLast posts at once while the process ends; once nothing posts, it has ended. It needs the lock.
+func (w *Waker) postLast(name string, f *wakes) {
+	if w.posting == 0 {
+		return
+	}
+	w.posting++
+	go func() {
+		defer w.posted()
+		w.note(name, f, w.post(name))
+	}()
+}
+
+func (w *Waker) posted() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if err != nil && !f.failed { // once, and not for every write while the function is away
-		slog.Warn("wake failed; the next tick finds the work", "function", name, "error", err)
-	}
-	f.failed, f.posting = err != nil, false
-	w.posts--
-	if f.again {
-		f.again = false
-		w.start(name, f)
-	}
-	if w.ending != nil && w.posts == 0 {
+	w.posting--
+	if w.ending != nil && w.posting == 0 {
 		close(w.ending)
 	}
 }
 
-// Close sends what waits at once, also to a function that is still working, and waits for all posts until ctx ends. It
-// is for when nobody but a post itself wakes any more.
+// note logs a failure once, and not for every write while the function is away.
+func (w *Waker) note(name string, f *wakes, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err != nil && !f.failed {
+		slog.Warn("wake failed; the next tick finds the work", "function", name, "error", err)
+	}
+	f.failed = err != nil
+}
+
+// Close posts the wakes that wait at once, also to a function that is still working, and waits for all posts until ctx ends.
+// Only posts may wake functions from then on.
 func (w *Waker) Close(ctx context.Context) {
 	defer w.stop()
-	ended := w.end()
 	select {
-	case <-ended:
+	case <-w.end():
 	case <-ctx.Done():
 	}
 }
@@ -110,12 +124,11 @@ func (w *Waker) end() <-chan struct{} {
 	defer w.mu.Unlock()
 	w.ending = make(chan struct{})
 	for name, f := range w.functions {
-		if f.again {
-			f.again = false
-			w.start(name, f)
+		if f.Withdraw() {
+			w.postLast(name, f)
 		}
 	}
-	if w.posts == 0 {
+	if w.posting == 0 {
 		close(w.ending)
 	}
 	return w.ending
@@ -128,20 +141,21 @@ const placeholder = "{function}"
 func WakeURL(all, function string) (string, error) {
 	text := strings.ReplaceAll(all, placeholder, function)
 	u, err := url.Parse(text)
-	if err != nil || text == all || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || text != u.Scheme+"://"+u.Host+u.EscapedPath() {
-		return "", errors.New("WAKE_URL must be an http or https URL with " + placeholder + " in it, without a password or a query, such as http://" +
-			placeholder + ".cloudfn.svc.cluster.local")
+	if err != nil || text == all || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" ||
+		text != u.Scheme+"://"+u.Host+u.EscapedPath() {
+		return "", errors.New("WAKE_URL must be an http or https URL with " + placeholder +
+			" in it, without a password or a query, such as http://" + placeholder + ".cloudfn.svc.cluster.local")
 	}
 	return text, nil
 }
 
-// The way to a function is short; how long its work takes is its own business.
+// A function is near; its work may take as long as the caller's timeout.
 const (
 	wakeDial = 2 * time.Second
 	wakeIdle = 10 * time.Second
 )
 
-// wakePauses are the pauses after a wake that did not get through: a copy may be ending, or Knative starting one.
+// wakePauses are the pauses after a wake that failed: a pod may be ending, or Knative starting one.
 var wakePauses = []time.Duration{300 * time.Millisecond, 2 * time.Second}
 
 // PostWakes gives the post of a Waker whose functions are reached by HTTP, at the address of all of them. A post may last as
@@ -159,21 +173,16 @@ func PostWakes(all string, key domain.Secret, timeout time.Duration) func(contex
 			return err
 		}
 		for n := 0; ; n++ {
-			again, err := postWake(ctx, client, address, Wake(function, key, time.Now()))
-			if err == nil || !again || n == len(wakePauses) {
-				return err
-			}
-			select {
-			case <-time.After(wakePauses[n]):
-			case <-ctx.Done():
+			isTransient, err := postWake(ctx, client, address, Wake(function, key, time.Now()))
+			if err == nil || !isTransient || n == len(wakePauses) || !flow.Sleep(ctx, wakePauses[n]) {
 				return err
 			}
 		}
 	}
 }
 
-// postWake posts one event. again says that it may get through a moment later.
-func postWake(ctx context.Context, client *http.Client, address string, event cloudevents.Event) (again bool, err error) {
+// postWake posts one event. isTransient says that a retry may succeed.
+func postWake(ctx context.Context, client *http.Client, address string, event cloudevents.Event) (isTransient bool, err error) {
 	req, err := cloudevents.NewHTTPRequestFromEvent(ctx, address, event)
 	if err != nil {
 		return false, err

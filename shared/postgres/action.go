@@ -57,7 +57,7 @@ func (a Actions) Ask(ctx context.Context, wanted domain.DelegatedAction) (stored
 	if wanted.BodySHA256 == nil {
 		return ask(ctx, a.DB.pool, wanted)
 	}
-	err = again(func() error {
+	err = retryDeadlock(func() error {
 		return a.DB.inTx(ctx, func(tx pgx.Tx) error {
 			stored, err = askOnce(ctx, tx, wanted)
 			return err
@@ -181,7 +181,7 @@ func (a Actions) End(ctx context.Context, taken domain.DelegatedAction, claim uu
 		status = domain.ActionFailed
 	}
 	var n int
-	err := again(func() error {
+	err := retryDeadlock(func() error {
 		return a.DB.pool.QueryRow(ctx, endActionSQL, taken.ProjectID, taken.ID, claim, status, problem).Scan(&n)
 	})
 	if err == nil && n == 0 {
@@ -189,3 +189,12 @@ func (a Actions) End(ctx context.Context, taken domain.DelegatedAction, claim uu
 	}
 	return classify(err)
 }
+
+// withMore scans columns behind those that a scan function knows of.
+type withMore struct {
+	pgx.CollectableRow
+	more []any
+}
+
+// Scan implements pgx.CollectableRow.
+func (w withMore) Scan(dest ...any) error { return w.CollectableRow.Scan(append(dest, w.more...)...) }

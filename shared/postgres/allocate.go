@@ -30,7 +30,7 @@ select count(*) from row`
 // places of those that need no more; these keep their own ids. fresh is false when the order was there already; one that differs
 // under the same id is a Conflict, and so are ids of instances that are taken in the project.
 func (o Orders) PlaceDelegated(ctx context.Context, order domain.Order) (fresh bool, err error) {
-	err = again(func() error {
+	err = retryDeadlock(func() error {
 		return o.DB.inTx(ctx, func(tx pgx.Tx) error {
 			tag, err := tx.Exec(ctx, insertDelegatedSQL, order.ProjectID, order.ID, order.DomainID, order.UserID, order.BodySHA256, order.Spec,
 				order.ConnectionID, order.Payload, order.Actor)

@@ -3,49 +3,37 @@ package postgres
 import (
 	"cmp"
 	"context"
-	"errors"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/flow"
 )
 
-// Callbacks are who gets a project's events, as their owners see them. Their secrets are written here and never read.
+// Callbacks are webhook subscriptions as their owners see them. It writes their secrets and never reads them.
 type Callbacks struct{ DB *DB }
 
-// callbackColumns are what their owners see of callbacks.
+// callbackColumns are what owners see of their callbacks.
 const callbackColumns = `
-id, project_id, user_id, url, events, coalesce(instance_id, '00000000-0000-0000-0000-000000000000'),
-coalesce(order_id, '00000000-0000-0000-0000-000000000000'), coalesce(of_project, project_id),
-coalesce(connection_id, '00000000-0000-0000-0000-000000000000'), status, reason,
-case when previous_until > now() then previous_until else '0001-01-01' end, coalesce(allowed_rate, 0), created_at, updated_at`
-
-func scanCallback(row pgx.CollectableRow) (c domain.Callback, err error) {
-	err = row.Scan(&c.ID, &c.ProjectID, &c.UserID, &c.URL, &c.Events, &c.InstanceID, &c.OrderID, &c.OfProject, &c.ConnectionID, &c.Status, &c.Reason,
-		&c.PreviousUntil, &c.AllowedRate, &c.CreatedAt, &c.UpdatedAt)
-	c.PreviousUntil, c.CreatedAt, c.UpdatedAt = c.PreviousUntil.UTC(), c.CreatedAt.UTC(), c.UpdatedAt.UTC()
-	return c, err
-}
+id, project_id, user_id, url, events, instance_id, order_id, coalesce(of_project, project_id) as of_project, connection_id,
+status, reason, case when previous_until > now() then previous_until end as previous_until,
+coalesce(allowed_rate, 0) as allowed_rate, created_at, updated_at`
 
 func noCallback(id uuid.UUID) error {
 	return apperr.New(apperr.NotFound, "there is no callback %s", id)
 }
 
-// oneCallback collects the row of a callback; NotFound when the project has none of that id.
-func oneCallback(rows pgx.Rows, id uuid.UUID) (domain.Callback, error) {
-	c, err := pgx.CollectExactlyOneRow(rows, scanCallback)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return c, noCallback(id)
-	}
-	return c, classify(err)
+// oneCallback reads the callback of this id; NotFound when the project has none.
+func oneCallback(ctx context.Context, db querier, sql string, projectID string, id uuid.UUID, more ...any) (domain.Callback, error) {
+	c, err := queryOne[domain.Callback](ctx, db, sql, append([]any{projectID, id}, more...)...)
+	return c, orNotFound(err, "there is no callback %s", id)
 }
 
 const (
-	// One at a time in a project, so that two cannot both be the last that fits.
+	// One insert at a time in a project, so that two cannot both be the last that fits.
 	lockCallbacksSQL = `select pg_advisory_xact_lock(hashtextextended('callbacks/' || $1, 0))`
 
 	callbackFitsSQL = `
@@ -53,8 +41,10 @@ select count(*) < $2 from callbacks
 where project_id = $1 and status <> 'gone' and instance_id is not distinct from $3 and order_id is not distinct from $4`
 
 	subjectKnownSQL = `
-select $2::uuid is null or exists (select from instances where project_id = $1 and id = $2 and connection_id is not distinct from coalesce($4, connection_id)),
-       $3::uuid is null or exists (select from orders where project_id = $1 and id = $3 and connection_id is not distinct from coalesce($4, connection_id))`
+select $2::uuid is null or exists (select from instances where project_id = $1 and id = $2
+                                   and connection_id is not distinct from coalesce($4, connection_id)),
+       $3::uuid is null or exists (select from orders where project_id = $1 and id = $3
+                                   and connection_id is not distinct from coalesce($4, connection_id))`
 
 	insertCallbackSQL = `
 insert into callbacks (project_id, id, user_id, url, events, instance_id, order_id, status, secret, of_project, connection_id)
@@ -62,8 +52,8 @@ values ($1, $2, $3, $4, $5, $6, $7, 'pending', $8, $9, $10)
 returning ` + callbackColumns
 )
 
-// Create stores a callback, pending. The instance or the order must be its project's; with a connection it must be of OfProject, which
-// is the connection's, and run through the connection.
+// Create stores a pending callback. Its instance or order must belong to its project. With a connection they must belong to
+// OfProject, the connection's project, and run through the connection.
 func (c Callbacks) Create(ctx context.Context, callback domain.Callback) (stored domain.Callback, err error) {
 	err = c.DB.inTx(ctx, func(tx pgx.Tx) error {
 		stored, err = insertCallback(ctx, tx, callback)
@@ -72,7 +62,7 @@ func (c Callbacks) Create(ctx context.Context, callback domain.Callback) (stored
 	return stored, err
 }
 
-// insertCallback stores a callback in a transaction that may have made its order just before.
+// insertCallback stores a callback in a transaction, which may just have stored its order.
 func insertCallback(ctx context.Context, tx pgx.Tx, c domain.Callback) (domain.Callback, error) {
 	if err := roomForCallback(ctx, tx, c); err != nil {
 		return c, err
@@ -89,14 +79,11 @@ func insertCallback(ctx context.Context, tx pgx.Tx, c domain.Callback) (domain.C
 	case !knowsOrder:
 		return c, apperr.Malformed("order_id", "the id of an order of "+where(c), c.OrderID.String())
 	}
-	if c.Events == nil {
-		c.Events = []string{}
-	}
-	rows, _ := tx.Query(ctx, insertCallbackSQL, c.ProjectID, c.ID, c.UserID, c.URL, c.Events, instance, order, c.Secret, ofProject, connection)
-	return pgx.CollectExactlyOneRow(rows, scanCallback)
+	return queryOne[domain.Callback](ctx, tx, insertCallbackSQL, c.ProjectID, c.ID, c.UserID, c.URL, orEmpty(c.Events),
+		instance, order, c.Secret, ofProject, connection)
 }
 
-// where is where the instance or order of a callback is looked for.
+// where names the owner that a callback's instance or order must have.
 func where(c domain.Callback) string {
 	if c.ConnectionID != uuid.Nil {
 		return "this connection"
@@ -104,46 +91,39 @@ func where(c domain.Callback) string {
 	return "this project"
 }
 
-// roomForCallback is a Conflict when there are as many callbacks for the same as there may be.
+// roomForCallback is a Conflict when the callback's subject has domain.MaxCallbacks already.
 func roomForCallback(ctx context.Context, tx pgx.Tx, c domain.Callback) error {
 	if _, err := tx.Exec(ctx, lockCallbacksSQL, c.ProjectID); err != nil {
 		return err
 	}
-	var fits bool
-	err := tx.QueryRow(ctx, callbackFitsSQL, c.ProjectID, domain.MaxCallbacks, orNullID(c.InstanceID), orNullID(c.OrderID)).Scan(&fits)
+	fits, err := queryValue[bool](ctx, tx, callbackFitsSQL, c.ProjectID, domain.MaxCallbacks, orNullID(c.InstanceID), orNullID(c.OrderID))
 	if err == nil && !fits {
 		err = apperr.New(apperr.Conflict, "there are %d callbacks for the same already: that is as many as there may be", domain.MaxCallbacks)
 	}
 	return err
 }
 
-func orNullID(id uuid.UUID) uuid.NullUUID { return uuid.NullUUID{UUID: id, Valid: id != uuid.Nil} }
-
 // Get reads a callback of the project.
 func (c Callbacks) Get(ctx context.Context, projectID string, id uuid.UUID) (domain.Callback, error) {
-	rows, _ := c.DB.pool.Query(ctx, "select "+callbackColumns+" from callbacks where project_id = $1 and id = $2", projectID, id)
-	return oneCallback(rows, id)
+	return oneCallback(ctx, c.DB.pool, "select "+callbackColumns+" from callbacks where project_id = $1 and id = $2", projectID, id)
 }
 
 // Some reads those of the project's callbacks that have one of the ids.
 func (c Callbacks) Some(ctx context.Context, projectID string, ids []uuid.UUID) ([]domain.Callback, error) {
-	rows, _ := c.DB.pool.Query(ctx, "select "+callbackColumns+" from callbacks where project_id = $1 and id = any($2)", projectID, ids)
-	found, err := pgx.CollectRows(rows, scanCallback)
-	return found, classify(err)
+	return queryAll[domain.Callback](ctx, c.DB.pool,
+		"select "+callbackColumns+" from callbacks where project_id = $1 and id = any($2)", projectID, ids)
 }
 
 // List reads a page of the project's callbacks, the oldest first; marker is the last id already seen (zero = none).
 func (c Callbacks) List(ctx context.Context, projectID string, limit int, marker uuid.UUID) ([]domain.Callback, error) {
-	rows, _ := c.DB.pool.Query(ctx, "select "+callbackColumns+" from callbacks where project_id = $1 and id > $2 order by id limit $3",
-		projectID, marker, limit) // ids are version 7: the order of time
-	found, err := pgx.CollectRows(rows, scanCallback)
-	return found, classify(err)
+	return queryAll[domain.Callback](ctx, c.DB.pool, // ids are version 7: the order of time
+		"select "+callbackColumns+" from callbacks where project_id = $1 and id > $2 order by id limit $3", projectID, marker, limit)
 }
 
 const (
 	lockCallbackSQL = `select ` + callbackColumns + ` from callbacks where project_id = $1 and id = $2 for no key update`
 
-	// A receiver that is to be asked for its consent is asked at once, and whoever asks it already asks in vain.
+	// With $7 the receiver is asked for its consent at once; an answer to an earlier handshake no longer counts.
 	changeCallbackSQL = `
 with before as (
     select project_id, id, status from callbacks where project_id = $1 and id = $2
@@ -158,7 +138,7 @@ with before as (
 ), event as (` + callbackEventSQL + ` after where status <> previous_status)
 select ` + callbackColumns + ` from after`
 
-	// What has failed for long is tried anew. Who delivers locks a stream before its callback: so these are not waited for.
+	// Failing deliveries are retried at once. Deliverers lock a stream before its callback, so locked streams are skipped.
 	refreshStreamsSQL = `
 update streams set next_at = now(), attempts = 0, failing_since = null
 where (project_id, callback_id, stream) in (
@@ -166,28 +146,27 @@ where (project_id, callback_id, stream) in (
     where project_id = $1 and callback_id = $2 and head < tail for update skip locked)`
 )
 
-// Change makes its owner's change to a callback, and writes the event of its new status. asks is true when its receiver
-// has to be asked for its consent.
+// Change makes its owner's change to a callback and writes the event of its new status. asks says that its receiver has to
+// be asked for its consent.
 func (c Callbacks) Change(
 	ctx context.Context, projectID string, id uuid.UUID, change domain.CallbackChange,
 ) (changed domain.Callback, asks bool, err error) {
-	err = again(func() error {
+	err = retryDeadlock(func() error {
 		return c.DB.inTx(ctx, func(tx pgx.Tx) error {
-			rows, _ := tx.Query(ctx, lockCallbackSQL, projectID, id)
-			if changed, err = oneCallback(rows, id); err != nil {
+			if changed, err = oneCallback(ctx, tx, lockCallbackSQL, projectID, id); err != nil {
 				return err
 			}
 			was := changed.Status
 			if asks, err = changed.Apply(change); err != nil {
 				return err
 			}
-			if was == domain.CallbackGone && changed.Status != was { // one that is gone is not counted
+			if was == domain.CallbackGone && changed.Status != was { // a callback that is gone does not count
 				if err = roomForCallback(ctx, tx, changed); err != nil {
 					return err
 				}
 			}
-			rows, _ = tx.Query(ctx, changeCallbackSQL, projectID, id, changed.URL, changed.Events, changed.Status, changed.Reason, asks)
-			if changed, err = oneCallback(rows, id); err != nil || !asks {
+			changed, err = oneCallback(ctx, tx, changeCallbackSQL, projectID, id, changed.URL, changed.Events, changed.Status, changed.Reason, asks)
+			if err != nil || !asks {
 				return err
 			}
 			_, err = tx.Exec(ctx, refreshStreamsSQL, projectID, id)
@@ -197,64 +176,38 @@ func (c Callbacks) Change(
 	return changed, asks, err
 }
 
-const (
-	// From here on nobody sends it anything, or has anything for it.
-	retireCallbackSQL = `
-update callbacks set status = 'gone', claim_id = null, claimed_until = null where project_id = $1 and id = $2`
+// A callback that is gone gets no deliveries and no new events.
+const retireCallbackSQL = `update callbacks set status = 'gone', ` + releaseSQL + ` where project_id = $1 and id = $2`
 
-	deleteCallbackSQL = `delete from callbacks where project_id = $1 and id = $2`
-)
-
-// lockAllSQL locks a callback with all that is deleted with it, or fails at once when somebody still works on a part of it.
+// lockAllSQL locks a callback with all that is deleted with it, or fails at once when another transaction has a part of it.
 var lockAllSQL = []string{
 	`select from callbacks where project_id = $1 and id = $2 for update nowait`,
 	`select from streams where project_id = $1 and callback_id = $2 for update nowait`,
 	`select from deliveries where project_id = $1 and callback_id = $2 for update nowait`,
 }
 
-// How often Delete tries again to get all locks at once, and the pause in between.
+// How often Delete tries to get all locks at once, and the pause between two tries.
 const (
 	deleteTries = 100
 	deletePause = 50 * time.Millisecond
 )
 
-// again does what is its owner's change once more when Postgres chose it to end a deadlock: callbacks that are told of each
-// other's changes, and those who deliver to them, may wait for one another in a circle.
-func again(change func() error) (err error) {
-	for range 3 {
-		if err = change(); sqlState(err) != "40P01" {
+// Delete removes a callback and all that waits for it. Those who write events, deliver and clean up lock its parts each in an
+// order of their own, so Delete never waits for one lock while it holds another.
+func (c Callbacks) Delete(ctx context.Context, projectID string, id uuid.UUID) error {
+	retired, err := exec(ctx, c.DB.pool, retireCallbackSQL, projectID, id)
+	if err != nil {
+		return err
+	}
+	if retired == 0 {
+		return noCallback(id)
+	}
+	for range deleteTries {
+		if err = c.delete(ctx, projectID, id); sqlState(err) != stateLockNotGranted || !flow.Sleep(ctx, deletePause) {
 			return err
 		}
 	}
 	return err
-}
-
-func sqlState(err error) string {
-	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
-		return pg.Code
-	}
-	return ""
-}
-
-// Delete removes a callback and all that waits for it. Those who write events, those who deliver and those who clean up
-// lock its parts each in an order of their own; so Delete waits for none of them while it holds a lock itself.
-func (c Callbacks) Delete(ctx context.Context, projectID string, id uuid.UUID) error {
-	tag, err := c.DB.pool.Exec(ctx, retireCallbackSQL, projectID, id)
-	if err == nil && tag.RowsAffected() == 0 {
-		return noCallback(id)
-	}
-	for n := 0; err == nil; n++ {
-		err = c.delete(ctx, projectID, id)
-		if sqlState(err) != "55P03" || n == deleteTries {
-			break
-		}
-		select {
-		case <-time.After(deletePause):
-			err = nil
-		case <-ctx.Done():
-		}
-	}
-	return classify(err)
 }
 
 func (c Callbacks) delete(ctx context.Context, projectID string, id uuid.UUID) error {
@@ -264,7 +217,7 @@ func (c Callbacks) delete(ctx context.Context, projectID string, id uuid.UUID) e
 				return err
 			}
 		}
-		_, err := tx.Exec(ctx, deleteCallbackSQL, projectID, id)
+		_, err := tx.Exec(ctx, "delete from callbacks where project_id = $1 and id = $2", projectID, id)
 		return err
 	})
 }
@@ -277,8 +230,18 @@ set previous_secret = case when $4::interval > interval '0' then secret end,
 where project_id = $1 and id = $2
 returning ` + callbackColumns
 
-// Rotate gives a callback another secret, sealed. The one before signs too for the time of overlap.
-func (c Callbacks) Rotate(ctx context.Context, projectID string, id uuid.UUID, secret []byte, overlap time.Duration) (domain.Callback, error) {
-	rows, _ := c.DB.pool.Query(ctx, rotateSQL, projectID, id, secret, overlap)
-	return oneCallback(rows, id)
+// Rotate gives a callback another sealed secret. For the time of overlap deliveries are signed with the one before, too.
+func (c Callbacks) Rotate(
+	ctx context.Context, projectID string, id uuid.UUID, secret []byte, overlap time.Duration,
+) (domain.Callback, error) {
+	return oneCallback(ctx, c.DB.pool, rotateSQL, projectID, id, secret, overlap)
+}
+
+const callbackKeysSQL = `
+select distinct encode(substring(secret for 8), 'hex')
+from (select secret from callbacks where status <> 'gone' limit 10000) some`
+
+// CallbackKeys lists the ids of the keys that callbacks' secrets are sealed to, of 10 000 callbacks at most.
+func (db *DB) CallbackKeys(ctx context.Context) ([]string, error) {
+	return queryColumn[string](ctx, db.pool, callbackKeysSQL)
 }

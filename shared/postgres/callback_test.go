@@ -98,9 +98,9 @@ func TestCallbacksChangeWhileTheyAreDelivered(t *testing.T) {
 			attempts, err := outbox.Claim(ctx, domain.Room{Attempts: 20, PerCallback: 20}, time.Minute)
 			for i, a := range attempts {
 				if (n+i)%3 == 0 {
-					_, _, err = outbox.Failed(ctx, a, domain.Outcome{Answer: 500, Reason: "x"}, time.Hour)
+					_, _, err = outbox.MarkFailed(ctx, a, domain.Outcome{Answer: 500, Reason: "x"}, time.Hour)
 				} else {
-					_, err = outbox.Delivered(ctx, a, 200, false, time.Minute)
+					_, err = outbox.MarkDelivered(ctx, a, 200, false, time.Minute)
 				}
 				note("finish", err)
 			}

@@ -25,7 +25,7 @@ order by created_at, id`
 // connects the server, that one is given. An InstanceID that is not the one of the server's instance or of that action, or that is
 // taken, is a Conflict.
 func (a Actions) Connect(ctx context.Context, wanted domain.DelegatedAction) (known *domain.Instance, action domain.DelegatedAction, err error) {
-	err = again(func() error {
+	err = retryDeadlock(func() error {
 		return a.DB.inTx(ctx, func(tx pgx.Tx) (err error) {
 			known, action, err = askConnect(ctx, tx, wanted)
 			return err

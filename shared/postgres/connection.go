@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/google/uuid"
@@ -12,78 +11,46 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// Connections are what users have delegated. Their secrets are read by run-connections only (delegation.go).
+// Connections are what users have delegated. Only run-connections reads their secrets (delegation.go).
 type Connections struct{ DB *DB }
 
-const connectionColumns = `
-id, project_id, domain_id, user_id, name, kind, auth_url, region, delegation_id, acts_as, actions, quota, limits, usable_by, usable_names,
-flavors, status, reason, revoked, trust_expires_at, expires_at, idle_timeout, last_used_at, created_at, updated_at, checked_at,
-generation, seq, credential_expires_at, suspended_at, resumed_at`
+const (
+	// A trust that was stored before migration 011 has no end of its own.
+	connectionColumns = `
+id, project_id, domain_id, user_id, name, kind, auth_url, region, delegation_id, acts_as, actions, quota, limits, usable_by,
+nullif(usable_names, '[]') as usable_names, flavors, ` + shownStatus + ` as status, reason, revoked,
+coalesce(trust_expires_at, case when kind = 'trust' then expires_at + interval '10 minutes' end) as trust_expires_at, expires_at,
+coalesce(idle_timeout, interval '0') as idle_timeout, last_used_at, created_at, updated_at, checked_at, generation, seq,
+credential_expires_at, suspended_at, resumed_at`
 
-// shownStatus is the status of a connection as users see it: one that is suspended is active, because it ends as an active one does.
-const shownStatus = `case when status = 'active' and suspended_at is not null then 'suspended' else status end`
+	// A suspended connection is stored as active, because it ends as an active one does.
+	shownStatus = `case when status = 'active' and suspended_at is not null then 'suspended' else status end`
 
-// usedSQL is what runs through a connection: everything that has, or may have, a server.
+	endsAt = `least(expires_at, coalesce(last_used_at, created_at) + idle_timeout)`
+)
+
+// usedSQL counts what runs through a connection: every instance that has, or may have, a server.
 const usedSQL = `
-select count(*)::int, coalesce(sum((spec->>'vcpus')::int), 0)::int, coalesce(sum((spec->>'ram_mb')::int), 0)::int
+select count(*)::int as instances, coalesce(sum((spec->>'vcpus')::int), 0)::int as vcpus,
+       coalesce(sum((spec->>'ram_mb')::int), 0)::int as ram_mb
 from instances
 where project_id = $1 and connection_id = $2 and state <> 'deleted' and (server_id is not null or problem is null)`
-
-func scanConnection(row pgx.CollectableRow) (c domain.Connection, err error) {
-	var idle *time.Duration
-	var used, trustEnd, checked, credentialEnd, suspended, resumed *time.Time
-	err = row.Scan(&c.ID, &c.ProjectID, &c.DomainID, &c.UserID, &c.Name, &c.Kind, &c.AuthURL, &c.Region, &c.DelegationID, &c.ActsAs,
-		&c.Actions, &c.Quota, &c.Limits, &c.UsableBy, &c.UsableNames, &c.Flavors, &c.Status, &c.Reason, &c.Revoked, &trustEnd, &c.ExpiresAt,
-		&idle, &used, &c.CreatedAt, &c.UpdatedAt, &checked, &c.Generation, &c.Seq, &credentialEnd, &suspended, &resumed)
-	if idle != nil {
-		c.IdleTimeout = *idle
-	}
-	for into, at := range map[*time.Time]*time.Time{
-		&c.LastUsedAt: used, &c.CheckedAt: checked, &c.CredentialExpiresAt: credentialEnd, &c.SuspendedAt: suspended, &c.ResumedAt: resumed,
-	} {
-		if at != nil {
-			*into = at.UTC()
-		}
-	}
-	if suspended != nil && c.Status == domain.ConnectionActive {
-		c.Status = domain.ConnectionSuspended
-	}
-	switch {
-	case trustEnd != nil:
-		c.TrustExpiresAt = trustEnd.UTC()
-	case c.Kind == domain.TrustConnection: // it was made before 011
-		c.TrustExpiresAt = c.ExpiresAt.Add(domain.TrustSpare).UTC()
-	}
-	if len(c.UsableNames) == 0 {
-		c.UsableNames = nil
-	}
-	c.ExpiresAt, c.CreatedAt, c.UpdatedAt = c.ExpiresAt.UTC(), c.CreatedAt.UTC(), c.UpdatedAt.UTC()
-	return c, err
-}
 
 func noConnection(id uuid.UUID) error {
 	return apperr.New(apperr.NotFound, "there is no connection %s", id)
 }
 
-func oneConnection(rows pgx.Rows, id uuid.UUID) (domain.Connection, error) {
-	c, err := pgx.CollectExactlyOneRow(rows, scanConnection)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return c, noConnection(id)
-	}
-	return c, classify(err)
-}
-
-// connectionEventSQL writes the event of a connection's new status, from rows of connections with previous_status and
-// actor. These hold what it needs and not all: functions that serve HTTP may write secrets and not read them.
+// connectionEventSQL writes the event of a connection's new status, from rows of connections with previous_status and actor.
+// The rows hold only what it needs: functions that serve HTTP may write secrets and not read them.
 const connectionEventSQL = `
     insert into events (project_id, subject, seq, type, at, connection_id, data)
     select project_id, id::text, seq, '` + domain.ConnectionEvent + `', updated_at, id,
-           jsonb_strip_nulls(jsonb_build_object('connection_id', id, 'status', status, 'previous_status', previous_status, 'reason', nullif(reason, ''),
-                                                'actor', actor))
+           jsonb_strip_nulls(jsonb_build_object('connection_id', id, 'status', status, 'previous_status', previous_status,
+                                                'reason', nullif(reason, ''), 'actor', actor))
     from`
 
 const (
-	// One at a time in a project, so that two cannot both be the last that fits.
+	// One insert at a time in a project, so that two cannot both be the last that fits.
 	lockConnectionsSQL = `select pg_advisory_xact_lock(hashtextextended('connections/' || $1, 0))`
 	connectionFitsSQL  = `select count(*) < $2 from connections where project_id = $1 and status = 'active'`
 
@@ -93,18 +60,18 @@ with after as (
                              quota, usable_by, flavors, status, expires_at, idle_timeout, trust_expires_at, seq, revoked, checked_at,
                              next_check_at, credential_expires_at, limits, usable_names)
     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, 'active', $16, $17, $18, 1, $6 <> 'trust', clock_timestamp(),
-            clock_timestamp() + $19::interval * (0.8 + 0.4 * random()), $20, $22, coalesce($23::jsonb, '[]'))
+            clock_timestamp() + $19::interval * (0.8 + 0.4 * random()), $20, $22, $23)
     returning ` + connectionColumns + `, null::text as previous_status, $21::jsonb as actor
 ), event as (` + connectionEventSQL + ` after)
 select ` + connectionColumns + ` from after`
 )
 
-// Create stores a connection, active. There are so many at most that a project can have.
+// Create stores an active connection. It is a Conflict when the project has domain.MaxConnections already.
 func (c Connections) Create(ctx context.Context, made domain.Connection) (stored domain.Connection, err error) {
 	return c.create(ctx, made, nil)
 }
 
-// CreateGranted stores a connection that was asked for, and marks the request as granted, or neither.
+// CreateGranted stores a connection and marks the request for it as granted, or does neither.
 func (c Connections) CreateGranted(ctx context.Context, made domain.Connection, g domain.Grant) (stored domain.Connection, err error) {
 	return c.create(ctx, made, &g)
 }
@@ -119,45 +86,32 @@ func (c Connections) create(ctx context.Context, made domain.Connection, granted
 		if _, err := tx.Exec(ctx, lockConnectionsSQL, made.ProjectID); err != nil {
 			return err
 		}
-		var fits bool
-		if err := tx.QueryRow(ctx, connectionFitsSQL, made.ProjectID, domain.MaxConnections).Scan(&fits); err != nil {
+		fits, err := queryValue[bool](ctx, tx, connectionFitsSQL, made.ProjectID, domain.MaxConnections)
+		if err != nil {
 			return err
 		}
 		if !fits {
 			return apperr.New(apperr.Conflict, "there are %d connections already: that is as many as a project may have", domain.MaxConnections)
-		}
-		var idle *time.Duration
-		if made.IdleTimeout > 0 {
-			idle = &made.IdleTimeout
 		}
 		if made.TrustIntent != uuid.Nil {
 			if err := keepTrust(ctx, tx, made.ProjectID, made.TrustIntent); err != nil {
 				return err
 			}
 		}
-		rows, _ := tx.Query(ctx, insertConnectionSQL, made.ID, made.ProjectID, made.DomainID, made.UserID, made.Name, made.Kind, made.AuthURL,
-			made.Region, made.DelegationID, made.Secret, made.ActsAs, made.Actions, made.Quota, made.UsableBy, made.Flavors, made.ExpiresAt, idle,
-			orNull(made.TrustExpiresAt), domain.CheckEvery, orNull(made.CredentialExpiresAt), domain.ActorIn(ctx),
-			made.Limits, orNullNames(made.UsableNames))
-		stored, err = pgx.CollectExactlyOneRow(rows, scanConnection)
+		stored, err = queryOne[domain.Connection](ctx, tx, insertConnectionSQL, made.ID, made.ProjectID, made.DomainID, made.UserID,
+			made.Name, made.Kind, made.AuthURL, made.Region, made.DelegationID, made.Secret, made.ActsAs, made.Actions, made.Quota,
+			made.UsableBy, made.Flavors, made.ExpiresAt, orNullDuration(made.IdleTimeout), orNull(made.TrustExpiresAt),
+			domain.CheckEvery, orNull(made.CredentialExpiresAt), domain.ActorIn(ctx), made.Limits, orEmpty(made.UsableNames))
 		return err
 	})
 	return stored, err
 }
 
-// orNullNames is null for none, which is stored as an empty list.
-func orNullNames(names []domain.UsableByName) any {
-	if len(names) == 0 {
-		return nil
-	}
-	return names
-}
-
-// visible is a connection of the caller's project ($1), or one that the caller may act through by one of his names ($2). A deleted one is
-// visible in its own project.
+// visible is a connection of the caller's project ($1), or one that usable_by opens to the caller ($2). A deleted connection
+// is visible in its own project only.
 const visible = `(project_id = $1 or status <> 'deleted' and usable_by && $2::text[])`
 
-// names are what the caller may be called in usable_by. Who may only read in a project is not meant by its name.
+// names are the ids that stand for the caller in usable_by. A project's id does not stand for callers who only read in it.
 func names(who domain.Identity) []string {
 	if who.MayAct() {
 		return []string{who.UserID, who.ProjectID}
@@ -168,71 +122,68 @@ func names(who domain.Identity) []string {
 // Get reads a connection that the caller may see, with what is used of its quota. Whether the caller may act through it is
 // domain.Connection.Usable.
 func (c Connections) Get(ctx context.Context, who domain.Identity, id uuid.UUID) (domain.Connection, error) {
-	rows, _ := c.DB.pool.Query(ctx, "select "+connectionColumns+" from connections where "+visible+" and id = $3", who.ProjectID, names(who), id)
-	found, err := oneConnection(rows, id)
+	found, err := queryOne[domain.Connection](ctx, c.DB.pool,
+		"select "+connectionColumns+" from connections where "+visible+" and id = $3", who.ProjectID, names(who), id)
 	if err != nil {
-		return found, err
+		return found, orNotFound(err, "there is no connection %s", id)
 	}
-	if found.Used, err = used(ctx, c.DB.pool, found.ProjectID, id); err != nil || found.Status.IsOpen() {
-		return found, classify(err)
+	return found, c.count(ctx, &found)
+}
+
+// count fills in what the connection uses of its quota, and of one that has ended how many old trusts Keystone may still have.
+func (c Connections) count(ctx context.Context, found *domain.Connection) (err error) {
+	if found.Used, err = used(ctx, c.DB.pool, found.ProjectID, found.ID); err != nil || found.Status.IsOpen() {
+		return err
 	}
-	found.OldTrusts, err = oldTrusts(ctx, c.DB.pool, found.ProjectID, id)
-	return found, classify(err)
+	found.OldTrusts, err = oldTrusts(ctx, c.DB.pool, found.ProjectID, found.ID)
+	return err
 }
 
-type querier interface {
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+func used(ctx context.Context, db querier, projectID string, id uuid.UUID) (domain.Need, error) {
+	return queryOne[domain.Need](ctx, db, usedSQL, projectID, id)
 }
 
-func used(ctx context.Context, db querier, projectID string, id uuid.UUID) (n domain.Need, err error) {
-	err = db.QueryRow(ctx, usedSQL, projectID, id).Scan(&n.Instances, &n.VCPUs, &n.RAMMB)
-	return n, err
-}
+// Ids are version 7: the order of time.
+const listConnectionsSQL = `
+select ` + connectionColumns + ` from connections
+where ` + visible + `
+  and case when $3 then status = 'active' and suspended_at is null
+                        and (usable_by && $2::text[] or project_id = $1 and user_id = $6 and $1 = any($2))
+           else project_id = $1 end
+  and case when cardinality($7::text[]) > 0 then ` + shownStatus + ` = any($7::text[]) else status <> 'deleted' end
+  and id > $4 order by id limit $5`
 
-// List reads a page of connections, the oldest first. Used is filled in.
+// List reads a page of connections, the oldest first, as Get does.
 func (c Connections) List(ctx context.Context, who domain.Identity, q domain.ConnectionQuery) ([]domain.Connection, error) {
-	rows, _ := c.DB.pool.Query(ctx, "select "+connectionColumns+" from connections where "+visible+`
-  and case when $3 then status = 'active' and suspended_at is null and (usable_by && $2::text[] or project_id = $1 and user_id = $6 and $1 = any($2)) else project_id = $1 end
-  and case when cardinality($7::text[]) > 0 then `+shownStatus+` = any($7::text[]) else status <> 'deleted' end
-  and id > $4 order by id limit $5`, who.ProjectID, names(who), q.Usable, q.Marker, q.Limit, who.UserID, q.Statuses) // ids are version 7: the order of time
-	found, err := pgx.CollectRows(rows, scanConnection)
-	if err != nil {
-		return nil, classify(err)
-	}
+	found, err := queryAll[domain.Connection](ctx, c.DB.pool, listConnectionsSQL,
+		who.ProjectID, names(who), q.Usable, q.Marker, q.Limit, who.UserID, q.Statuses)
 	for n := range found {
-		if found[n].Used, err = used(ctx, c.DB.pool, found[n].ProjectID, found[n].ID); err != nil {
-			return nil, classify(err)
-		}
-		if found[n].Status.IsOpen() {
-			continue
-		}
-		if found[n].OldTrusts, err = oldTrusts(ctx, c.DB.pool, found[n].ProjectID, found[n].ID); err != nil {
-			return nil, classify(err)
+		if err = c.count(ctx, &found[n]); err != nil {
+			return nil, err
 		}
 	}
-	return found, nil
+	return found, err
 }
 
 // Now is the database's clock.
 func (c Connections) Now(ctx context.Context) (time.Time, error) { return c.DB.Now(ctx) }
 
-// admit refuses what the connection does not permit, what does not fit its quota besides what runs already, and specs of new servers that
-// its limits do not allow. It locks the connection, so that two cannot both be the last that fits, and notes that it is used.
+// admit refuses what the connection does not permit, what does not fit its quota, and specs of new servers that its limits do
+// not allow. It locks the connection, so that two cannot both be the last that fits, and records that it is used.
 func admit(
 	ctx context.Context, tx pgx.Tx, projectID string, id uuid.UUID, permission domain.Permission, more domain.Need, specs ...domain.LaunchSpec,
 ) error {
-	rows, _ := tx.Query(ctx, "select "+connectionColumns+", clock_timestamp() from connections where project_id = $1 and id = $2 for no key update", projectID, id)
-	var now time.Time
-	connection, err := pgx.CollectExactlyOneRow(rows, func(row pgx.CollectableRow) (domain.Connection, error) {
-		return scanConnectionAt(row, &now)
-	})
-	if errors.Is(err, pgx.ErrNoRows) {
-		return noConnection(id)
+	type connectionAt struct {
+		domain.Connection
+
+		Now time.Time
 	}
+	connection, err := queryOne[connectionAt](ctx, tx, "select "+connectionColumns+`, clock_timestamp() as now
+from connections where project_id = $1 and id = $2 for no key update`, projectID, id)
 	if err != nil {
-		return err
+		return orNotFound(err, "there is no connection %s", id)
 	}
-	if err := connection.Permits(now, permission); err != nil {
+	if err := connection.Permits(connection.Now, permission); err != nil {
 		return err
 	}
 	for _, spec := range specs {
@@ -240,7 +191,7 @@ func admit(
 			return err
 		}
 	}
-	inUse, err := used(ctx, tx, projectID, id) // a statement of its own: it sees what the last holder of the lock has written
+	inUse, err := used(ctx, tx, projectID, id) // a statement of its own sees what the last holder of the lock has written
 	if err != nil {
 		return err
 	}
@@ -251,23 +202,9 @@ func admit(
 	return err
 }
 
-// scanConnectionAt scans a connection with the moment at which it was read behind it.
-func scanConnectionAt(row pgx.CollectableRow, now *time.Time) (domain.Connection, error) {
-	return scanConnection(withMore{row, []any{now}})
-}
-
-// withMore scans columns behind those that a scan function knows of.
-type withMore struct {
-	pgx.CollectableRow
-	more []any
-}
-
-// Scan implements pgx.CollectableRow.
-func (w withMore) Scan(dest ...any) error { return w.CollectableRow.Scan(append(dest, w.more...)...) }
-
-// Usable reads a connection that the caller may act through, notes that for the request log, and says what time it is.
-// NotFound for any other and a deleted one; for one that has ended by itself the error of domain.Connection.Permits:
-// nothing is done through it any more, and nothing is seen.
+// Usable reads a connection that the caller may act through, with the database's time, and records it for the request log.
+// It is NotFound for any other connection and a deleted one. For one that has ended by itself it is the error of
+// domain.Connection.Permits.
 func (c Connections) Usable(ctx context.Context, who domain.Identity, id uuid.UUID) (found domain.Connection, now time.Time, err error) {
 	if found, err = c.Get(ctx, who, id); err != nil {
 		return found, now, err
@@ -280,4 +217,13 @@ func (c Connections) Usable(ctx context.Context, who domain.Identity, id uuid.UU
 		return found, now, err
 	}
 	return found, now, found.Permits(now)
+}
+
+const connectionKeysSQL = `
+select distinct encode(substring(secret for 8), 'hex')
+from (select secret from connections where secret is not null limit 10000) some`
+
+// ConnectionKeys lists the ids of the keys that connections' secrets are sealed to, of 10 000 connections at most.
+func (db *DB) ConnectionKeys(ctx context.Context) ([]string, error) {
+	return queryColumn[string](ctx, db.pool, connectionKeysSQL)
 }

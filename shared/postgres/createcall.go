@@ -96,7 +96,7 @@ func (o Orders) MarkDuplicate(ctx context.Context, order domain.Order, call doma
 
 // PublishUnexpected writes an event about a server that carries the instance's tags and is not its own: once for each server.
 func (o Orders) PublishUnexpected(ctx context.Context, i domain.Instance, s domain.Server) (published bool, err error) {
-	err = again(func() error {
+	err = retryDeadlock(func() error {
 		tag, err := o.DB.pool.Exec(ctx, publishUnexpectedSQL, i.ProjectID, i.ID, s.ID, s.Name)
 		published = tag.RowsAffected() == 1
 		return err

@@ -101,11 +101,11 @@ func TestClaim(t *testing.T) {
 	if n := len(m.claim(t, domain.Room{Attempts: 100})); n != 0 {
 		t.Errorf("%d of silent callbacks were claimed among the others", n)
 	}
-	silent := m.claim(t, domain.Room{Attempts: 100, Silent: true})
+	silent := m.claim(t, domain.Room{Attempts: 100, Failing: true})
 	if of(silent, first) != 1 || of(silent, second) != 1 || silent[0].Silences != 3 {
 		t.Errorf("of silent callbacks %d streams were claimed, want one each", len(silent))
 	}
-	if n := len(m.claim(t, domain.Room{Attempts: 100, Silent: true})); n != 0 {
+	if n := len(m.claim(t, domain.Room{Attempts: 100, Failing: true})); n != 0 {
 		t.Errorf("%d more of silent callbacks", n)
 	}
 }
@@ -137,19 +137,19 @@ func TestFenced(t *testing.T) {
 	sleeper := m.claim(t, domain.Room{Attempts: 1})[0]
 	exec(t, m.conn, "update streams set claimed_until = now() - interval '1 second'")
 	awake := m.claim(t, domain.Room{Attempts: 1})[0]
-	_, delivered := m.Delivered(t.Context(), sleeper, 200, true, time.Minute)
-	_, _, failed := m.Failed(t.Context(), sleeper, domain.Outcome{Answer: 500}, time.Hour)
+	_, delivered := m.MarkDelivered(t.Context(), sleeper, 200, true, time.Minute)
+	_, _, failed := m.MarkFailed(t.Context(), sleeper, domain.Outcome{Answer: 500}, time.Hour)
 	if !errors.Is(delivered, domain.ErrFenced) || !errors.Is(failed, domain.ErrFenced) {
 		t.Errorf("got %v, %v", delivered, failed)
 	}
 	if err := m.Release(t.Context(), sleeper); err != nil {
 		t.Error(err)
 	}
-	next, err := m.Delivered(t.Context(), awake, 200, true, time.Minute)
+	next, err := m.MarkDelivered(t.Context(), awake, 200, true, time.Minute)
 	if err != nil || next == nil || next.Seq != 2 || next.Claim != awake.Claim {
 		t.Fatalf("got %+v %v", next, err)
 	}
-	if next, err = m.Delivered(t.Context(), *next, 200, false, time.Minute); err != nil || next != nil {
+	if next, err = m.MarkDelivered(t.Context(), *next, 200, false, time.Minute); err != nil || next != nil {
 		t.Errorf("got %+v %v", next, err)
 	}
 	if last := m.claim(t, domain.Room{Attempts: 9}); len(last) != 1 || last[0].Seq != 3 {
@@ -189,7 +189,7 @@ func TestNothingIsOverlooked(t *testing.T) {
 						mu.Lock()
 						got[next.Event.Subject] = append(got[next.Event.Subject], next.Event.Seq)
 						mu.Unlock()
-						if next, err = m.Delivered(context.Background(), *next, 204, rand.IntN(3) > 0, time.Minute); err != nil {
+						if next, err = m.MarkDelivered(context.Background(), *next, 204, rand.IntN(3) > 0, time.Minute); err != nil {
 							t.Error(err)
 						}
 					}
@@ -250,7 +250,7 @@ func TestTwoEndAtOnce(t *testing.T) {
 	var all sync.WaitGroup
 	for _, a := range due {
 		all.Go(func() {
-			_, status, err := m.Failed(t.Context(), a, domain.Outcome{Answer: 410, Gone: true}, time.Hour)
+			_, status, err := m.MarkFailed(t.Context(), a, domain.Outcome{Answer: 410, Gone: true}, time.Hour)
 			if err != nil || status != domain.CallbackGone {
 				t.Errorf("got %s %v", status, err)
 			}
@@ -305,7 +305,7 @@ func TestRetire(t *testing.T) {
 	if n := testkit.Scalar[int](t, m.conn, "select count(*)::int from events"); n != 2 {
 		t.Errorf("%d events are left, want one and the hour's", n)
 	}
-	if _, err := m.Delivered(t.Context(), held, 200, false, time.Minute); err != nil {
+	if _, err := m.MarkDelivered(t.Context(), held, 200, false, time.Minute); err != nil {
 		t.Errorf("the end of what was under way: %v", err)
 	}
 	if due := m.claim(t, domain.Room{Attempts: 9}); len(due) != 1 || due[0].Event.Subject != "subject-000" || due[0].Seq != 3 {

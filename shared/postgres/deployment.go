@@ -92,7 +92,7 @@ select count(*) from after`
 // Ready writes that an agent which has fetched its bundle runs, once, with its event. NotFound whatever is wrong, also the second time.
 func (d Deployments) Ready(ctx context.Context, id uuid.UUID, tokenHash []byte) error {
 	var n int
-	err := again(func() error { return d.DB.pool.QueryRow(ctx, readySQL, id, tokenHash).Scan(&n) })
+	err := retryDeadlock(func() error { return d.DB.pool.QueryRow(ctx, readySQL, id, tokenHash).Scan(&n) })
 	if err == nil && n == 0 {
 		return noDeployment()
 	}

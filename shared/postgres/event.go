@@ -10,31 +10,31 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// Events are the outbox: what happened, until everybody has been told and some time longer. Whoever changes a thing
-// writes its event in the same statement; here is what has no such place.
+// Events are the outbox: what happened, kept until it is delivered and some time longer. The statement that changes an object
+// writes its event; this store has what belongs to no such statement.
 type Events struct{ DB *DB }
 
 const announceSQL = `
 insert into events (project_id, subject, seq, type, at, data) values ('', $1, 1, '` + domain.StatsEvent + `', $2, $3)
 on conflict do nothing`
 
-// Announce writes the event of each hour that has none yet, and says how many these were. An hour's event is its first:
-// should its numbers change later, no second one says so.
-func (e Events) Announce(ctx context.Context, hours []domain.HourStat) (told int, err error) {
+// Announce writes the event of each hour that has none yet, and says how many it has written. An hour has one event: a later
+// change of its numbers writes none.
+func (e Events) Announce(ctx context.Context, hours []domain.HourStat) (published int, err error) {
 	batch := &pgx.Batch{}
 	for _, h := range hours {
 		batch.Queue(announceSQL, domain.HourKey(h.Hour), h.Hour, h).Exec(func(tag pgconn.CommandTag) error {
-			told += int(tag.RowsAffected())
+			published += int(tag.RowsAffected())
 			return nil
 		})
 	}
 	err = e.DB.inTx(ctx, func(tx pgx.Tx) error { return tx.SendBatch(ctx, batch).Close() })
-	return told, err
+	return published, err
 }
 
-// What says that an hour was announced is its event, which therefore outlives any window in which hours are filled in.
+// An hour's event says that it was announced, so it is kept for longer than missing hours are filled in.
 const (
-	// Who delivers locks a stream before its delivery; so deliveries go last, by their foreign key.
+	// Deliverers lock a stream before its delivery; so deliveries go last, by their foreign key.
 	retireSQL = `
 with old as (
     select project_id, subject, seq from events
@@ -50,22 +50,25 @@ with old as (
 )
 delete from events e using old o where e.project_id = o.project_id and e.subject = o.subject and e.seq = o.seq`
 
-	// A callback of what will never say anything again, once the last of its deliveries is retired; and one that is gone.
+	// A callback whose subject has ended, once its last delivery is retired; and a callback that is gone.
 	retireCallbacksSQL = `
 delete from callbacks where (project_id, id) in (
     select c.project_id, c.id from callbacks c
     where c.project_id <> '' and c.updated_at < now() - $1::interval
       and not exists (select from deliveries d where d.project_id = c.project_id and d.callback_id = c.id)
       and (c.status = 'gone'
-        or c.connection_id is not null and not exists (select from connections k where k.id = c.connection_id and k.status = 'active')
-        or exists (select from instances i where i.project_id = coalesce(c.of_project, c.project_id) and i.id = c.instance_id and i.state = 'deleted')
-        or exists (select from orders o where o.project_id = coalesce(c.of_project, c.project_id) and o.id = c.order_id and o.status <> 'running'
+        or c.connection_id is not null
+           and not exists (select from connections k where k.id = c.connection_id and k.status = 'active')
+        or exists (select from instances i
+                   where i.project_id = coalesce(c.of_project, c.project_id) and i.id = c.instance_id and i.state = 'deleted')
+        or exists (select from orders o
+                   where o.project_id = coalesce(c.of_project, c.project_id) and o.id = c.order_id and o.status <> 'running'
                    and not exists (select from instances i where i.project_id = o.project_id and i.order_id = o.id
                                    and i.state <> 'deleted' and i.server_id is not null)))
     limit $2 for update of c skip locked
 )`
 
-	// A stream that is empty in itself; nothing else is asked, so that no event that is being written is overlooked.
+	// An empty stream. No other table is read, because that could miss an event that is being written.
 	retireStreamsSQL = `
 delete from streams where (project_id, callback_id, stream) in (
     select project_id, callback_id, stream from streams
@@ -76,18 +79,16 @@ delete from streams where (project_id, callback_id, stream) in (
 // retireAtOnce bounds one statement of Retire.
 const retireAtOnce = 1000
 
-// Retire deletes events that happened longer ago than retention, with their deliveries, whatever became of these, and the
-// callbacks that this leaves with nothing to wait for.
+// Retire deletes events that happened longer ago than retention, with their deliveries, and callbacks that get nothing more.
 func (e Events) Retire(ctx context.Context, retention time.Duration) error {
 	for _, sql := range []string{retireSQL, retireStreamsSQL, retireCallbacksSQL} {
 		for n := int64(retireAtOnce); n == retireAtOnce; {
-			err := again(func() error { // who writes events of several subjects locks the same streams, in another order
-				tag, err := e.DB.pool.Exec(ctx, sql, retention, retireAtOnce)
-				n = tag.RowsAffected()
+			err := retryDeadlock(func() (err error) {
+				n, err = exec(ctx, e.DB.pool, sql, retention, retireAtOnce)
 				return err
 			})
 			if err != nil {
-				return classify(err)
+				return err
 			}
 		}
 	}

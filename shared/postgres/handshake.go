@@ -11,69 +11,68 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-const claimHandshakesSQL = `
+var claimHandshakesSQL = `
 update callbacks set claim_id = $1, claimed_until = now() + $2::interval
 where (project_id, id) in (
-    select project_id, id from callbacks
-    where status = 'pending' and coalesce(not_before, '-infinity') <= now() and coalesce(claimed_until, '-infinity') < now()
+    select project_id, id from callbacks c
+    where status = 'pending' and coalesce(not_before, '-infinity') <= now() and ` + unclaimedAt("c", "now()") + `
     order by not_before nulls first limit $3 for no key update skip locked
 )
-returning claim_id, project_id, id, url, failures`
+returning claim_id, project_id, id, url, failures as tries`
 
-// ClaimHandshakes takes callbacks whose receivers are to be asked for their consent. Of an attempt the Claim, the
-// callback's ProjectID, ID and URL, and Tries count.
+// ClaimHandshakes claims callbacks whose receivers have to be asked for their consent. It sets the Claim and Tries of an
+// attempt, and its callback's ProjectID, ID and URL.
 func (o Outbox) ClaimHandshakes(ctx context.Context, limit int, claimFor time.Duration) ([]domain.Attempt, error) {
-	rows, _ := o.DB.pool.Query(ctx, claimHandshakesSQL, uuid.New(), claimFor, limit)
-	attempts, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (a domain.Attempt, err error) {
-		err = row.Scan(&a.Claim, &a.Callback.ProjectID, &a.Callback.ID, &a.Callback.URL, &a.Tries)
-		return a, err
-	})
-	return attempts, classify(err)
+	rows, err := queryAll[attemptRow](ctx, o.DB.pool, claimHandshakesSQL, uuid.New(), claimFor, limit)
+	return attempts(rows), err
 }
 
 const verifiedSQL = `
 with after as (
     update callbacks
     set status = 'verified', reason = '', allowed_rate = nullif($4, 0), seq = seq + 1, updated_at = now(),
-        failures = 0, failing_since = null, not_before = null, claim_id = null, claimed_until = null
+        failures = 0, failing_since = null, not_before = null, ` + releaseSQL + `
     where project_id = $1 and id = $2 and claim_id = $3 and status = 'pending'
     returning *, 'pending' as previous_status
 ), event as (` + callbackEventSQL + ` after)
 select status from after`
 
-// Verified writes that the receiver consented, to rate deliveries a minute (0 = any). domain.ErrFenced when the claim
-// has passed on, or the callback is another by now.
-func (o Outbox) Verified(ctx context.Context, a domain.Attempt, rate int) error {
+// MarkVerified records that the receiver consented to rate deliveries a minute (0 = any). It is domain.ErrFenced when
+// another replica has the claim, or the callback was changed.
+func (o Outbox) MarkVerified(ctx context.Context, a domain.Attempt, rate int) error {
 	_, err := o.handshake(ctx, verifiedSQL, a, rate)
 	return err
 }
 
-const refusedSQL = `
+const unverifiedSQL = `
 with before as (
     select * from callbacks where project_id = $1 and id = $2 and claim_id = $3 and status = 'pending' for no key update
 ), after as (
     update callbacks c
     set status = n.status, reason = $4, seq = c.seq + (n.status <> 'pending')::int, updated_at = now(),
         failures = c.failures + 1, failing_since = coalesce(c.failing_since, now()),
-        not_before = least(now() + $5::interval, coalesce(c.failing_since, now()) + $6::interval), claim_id = null, claimed_until = null
-    from (select *, case when coalesce(failing_since, now()) + $6::interval <= now() then 'suspended' else 'pending' end as next from before) b,
+        not_before = least(now() + $5::interval, coalesce(c.failing_since, now()) + $6::interval), ` + releaseSQL + `
+    from (select *, case when coalesce(failing_since, now()) + $6::interval <= now() then 'suspended' else 'pending' end as next
+          from before) b,
          lateral (select b.next as status) n
     where c.project_id = b.project_id and c.id = b.id
     returning c.*, b.status as previous_status
 ), event as (` + callbackEventSQL + ` after where status <> previous_status)
 select status from after`
 
-// Refused writes that the receiver did not consent, and when it is asked again. After giveUp the callback is suspended;
-// the status says whether it is.
-func (o Outbox) Refused(ctx context.Context, a domain.Attempt, reason string, pause, giveUp time.Duration) (domain.CallbackStatus, error) {
-	return o.handshake(ctx, refusedSQL, a, reason, pause, giveUp)
+// MarkUnverified records that the receiver did not consent, and asks it again after the pause. A callback whose receiver has
+// not consented for longer than tryFor is suspended, as the status says.
+func (o Outbox) MarkUnverified(
+	ctx context.Context, a domain.Attempt, reason string, pause, tryFor time.Duration,
+) (domain.CallbackStatus, error) {
+	return o.handshake(ctx, unverifiedSQL, a, reason, pause, tryFor)
 }
 
 func (o Outbox) handshake(ctx context.Context, sql string, a domain.Attempt, more ...any) (status domain.CallbackStatus, err error) {
 	args := append([]any{a.Callback.ProjectID, a.Callback.ID, a.Claim}, more...)
-	err = again(func() error { return o.DB.pool.QueryRow(ctx, sql, args...).Scan(&status) })
+	status, err = writeValue[domain.CallbackStatus](ctx, o.DB.pool, sql, args...)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return "", domain.ErrFenced
 	}
-	return status, classify(err)
+	return status, err
 }

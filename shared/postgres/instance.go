@@ -16,17 +16,10 @@ import (
 type Instances struct{ DB *DB }
 
 // instanceColumns are the columns of a domain.Instance, in the order of its fields.
-const (
-	instanceColumns = instanceColumnsA + `coalesce(server_id, ''), ` + instanceColumnsB + `'00000000-0000-0000-0000-000000000000'::uuid`
-
-	instanceColumnsA = `
-id, project_id, coalesce(order_id, '00000000-0000-0000-0000-000000000000'), name, `
-	instanceColumnsB = ` state, raw_status,
-problem, updated_at, origin, spec, addresses, key_name, key_fingerprint, seq,
-coalesce(seen_at, '0001-01-01'), coalesce(missed_at, '0001-01-01'),
-coalesce(connection_id, '00000000-0000-0000-0000-000000000000'), remote, coalesce(disconnected_at, '0001-01-01'), created_at,
-coalesce(nova_at, '0001-01-01'), delete_tries, coalesce(delete_tried_at, '0001-01-01'), `
-)
+const instanceColumns = `
+id, project_id, order_id, name, coalesce(server_id, '') as server_id, state, raw_status, problem, updated_at, origin, spec, addresses,
+key_name, key_fingerprint, seq, seen_at, missed_at, connection_id, remote, disconnected_at, created_at, nova_at, delete_tries,
+delete_tried_at, null::uuid as call_id`
 
 // changeInstanceSQL writes what is known of an instance, and its event, in one statement. It writes nothing when that is
 // nothing new, when something newer is known already, when the instance is gone, or when its server is another one's.

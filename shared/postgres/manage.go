@@ -57,7 +57,7 @@ select count(*) from row`
 // is a Conflict. made is false when it was managed and not disconnected. One that is managed through another connection is a Conflict
 // while that connection is active. What is adopted through a connection has to fit its quota.
 func (i Instances) Connect(ctx context.Context, wanted domain.Instance) (instance domain.Instance, made bool, err error) {
-	err = again(func() error {
+	err = retryDeadlock(func() error {
 		return i.DB.inTx(ctx, func(tx pgx.Tx) (err error) {
 			instance, made, err = connect(ctx, tx, wanted)
 			return err
@@ -189,7 +189,7 @@ func takeOver(ctx context.Context, tx pgx.Tx, known, wanted domain.Instance) (do
 // (not the zero id) only one that is managed through it. done is false when there is none, or its server is gone.
 func (i Instances) Disconnect(ctx context.Context, projectID string, id, connection uuid.UUID) (done bool, err error) {
 	var n int
-	err = again(func() error {
+	err = retryDeadlock(func() error {
 		return i.DB.pool.QueryRow(ctx, disconnectSQL, projectID, id, orNullID(connection), domain.ActorIn(ctx)).Scan(&n)
 	})
 	return n == 1, classify(err)

@@ -181,7 +181,7 @@ func (o Orders) Release(ctx context.Context, order domain.Order, claim domain.Cl
 // the same server before.
 func (o Orders) Decide(ctx context.Context, claim domain.Claim, i domain.Instance) error {
 	var decided bool
-	err := again(func() error {
+	err := retryDeadlock(func() error {
 		batch := &pgx.Batch{}
 		queueChange(batch, i, uuid.NullUUID{UUID: claim.ID, Valid: true}, nil).QueryRow(func(row pgx.Row) error {
 			var n int
@@ -232,7 +232,7 @@ func orderActor(id string) string {
 
 // Conclude writes the status that follows from the instances, the order's Problem, and its event; a final one is never changed.
 func (o Orders) Conclude(ctx context.Context, order domain.Order) error {
-	return classify(again(func() error {
+	return classify(retryDeadlock(func() error {
 		_, err := o.DB.pool.Exec(ctx, concludeSQL, order.ProjectID, order.ID, order.Evaluate(), order.Problem)
 		return err
 	}))

@@ -32,7 +32,7 @@ from after`
 // the instance as it was read.
 func (i Instances) ChangeAfter(ctx context.Context, known []domain.Instance, passed map[string][]domain.Passed) (published int, err error) {
 	known = inOrder(known)
-	err = again(func() error {
+	err = retryDeadlock(func() error {
 		return i.DB.inTx(ctx, func(tx pgx.Tx) (err error) {
 			published, err = changeAllAfter(ctx, tx, known, passed)
 			return err

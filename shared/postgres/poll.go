@@ -5,175 +5,173 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// Polls are what is needed to follow tracked instances: how far each project was read, and which instances to ask for.
+// Polls are how far each project with tracked instances was read, and which of these instances to ask Nova for (followed.go).
 //
-// Prepare, Followed, Moving and Running look at all projects, because poll-instances serves all; every other statement names
-// its own.
+// Prepare, Followed, Moving and Running span all projects, because poll-instances serves all; every other statement carries a
+// project or a claim.
 type Polls struct{ DB *DB }
 
-// followed are the instances (i) that poll-instances follows: not those in another cloud, and of those that were let go only what
-// still counts against a connection's quota.
-const followed = `not i.remote and (i.disconnected_at is null or i.connection_id is not null)`
+// A project without a row is read from the moment on at which its first instance was tracked.
+var (
+	newPollsSQL = `
+insert into polls (project_id, since, full_at)
+select i.project_id, min(i.created_at), min(i.created_at) from instances i
+where i.state <> 'deleted' and ` + followed + ` and not exists (select from polls p where p.project_id = i.project_id)
+group by i.project_id
+on conflict do nothing`
 
-// doubtful are those of them (i) that have to be asked for by id.
-const doubtful = followed + ` and i.server_id is not null and (i.missed_at is not null or i.state = 'unknown')`
-
-// A server that no instance has yet is known by its tags, if a create call of the instance can have made it (as
-// domain.Order.OwnServer has it). While a replica works on the order that is left to it: it may find that the server was made twice.
-const ofServersSQL = `
-select ` + instanceColumns + ` from instances i
-    join unnest($1::text[], $2::text[]) as s (s_project, s_server) on i.project_id = s_project and i.server_id = s_server
-where i.state <> 'deleted' and ` + followed + `
-union all
-select ` + instanceColumnsA + `t_server, ` + instanceColumnsB + `t_call from instances i
-    join (
-        select distinct on (t_project, t_instance) t_project, t_instance, t_server, coalesce(c.id, '00000000-0000-0000-0000-000000000000') as t_call
-        from unnest($3::text[], $4::uuid[], $5::text[], $6::uuid[], $7::timestamptz[]) as t (t_project, t_instance, t_server, t_tag, t_created)
-            join instances u on u.project_id = t_project and u.id = t_instance and u.server_id is null
-            join orders o on o.project_id = t_project and o.id = u.order_id and coalesce(o.claimed_until, '-infinity') <= clock_timestamp()
-            left join create_calls c on c.project_id = t_project and c.id = t_tag and c.instance_id = t_instance
-                and (c.server_id = t_server or c.server_id is null and c.ended_at is null) and t_created < c.until + $8::interval
-        where c.id is not null or not o.calls_recorded and o.status = 'running'
-        order by t_project, t_instance, t_created, t_server
-    ) as made on i.project_id = t_project and i.id = t_instance
-where i.state <> 'deleted' and i.server_id is null and ` + followed
-
-// OfServers finds the tracked instances, not deleted, that are the servers': by server id, and by the tags of the instance and its
-// create call when the instance has no server yet. Such an instance has the ServerID and CallID that it is about to get.
-func (p Polls) OfServers(ctx context.Context, servers []domain.Server) ([]domain.Instance, error) {
-	var projects, ids, tagProjects, tagServers []string
-	var tags, calls []uuid.UUID
-	var made []time.Time
-	for _, s := range servers {
-		projects, ids = append(projects, s.ProjectID), append(ids, s.ID)
-		if domain.StateOf(s.Status, "") == domain.InstanceDeleted { // no reason to abandon an instance that has no server yet
-			continue
-		}
-		call, _ := s.CallTagged()
-		for _, tag := range s.Tags {
-			if id, err := uuid.Parse(tag); err == nil && len(tag) == len(id.String()) {
-				tagProjects, tagServers = append(tagProjects, s.ProjectID), append(tagServers, s.ID)
-				tags, calls, made = append(tags, id), append(calls, call), append(made, s.CreatedAt)
-			}
-		}
-	}
-	return p.instances(ctx, ofServersSQL, projects, ids, tagProjects, tags, tagServers, calls, made, domain.ClockSkew)
-}
-
-// While a replica works on the order, nothing is said of its servers. One that is tracked under another id is somebody's.
-const unwantedSQL = `
-select s_server from unnest($1::text[], $2::text[], $3::uuid[], $4::uuid[]) as s (s_project, s_server, s_order, s_instance)
-    join orders o on o.project_id = s_project and o.id = s_order
-    join instances i on i.project_id = s_project and i.id = s_instance and i.order_id = o.id
-where coalesce(o.claimed_until, '-infinity') < clock_timestamp()
-  and i.server_id is distinct from s_server and i.disconnected_at is null
-  and not exists (select from instances other where other.project_id = s_project and other.server_id = s_server)
-  and not exists (select from unexpected_servers u where u.project_id = s_project and u.instance_id = s_instance and u.server_id = s_server)`
-
-// Unwanted lists the ids of the servers that carry the tags of an order and its instance, are not that instance's and were not
-// reported by an event yet. Most are somebody's; domain.Order.Duplicate says which of them the order itself has made.
-func (p Polls) Unwanted(ctx context.Context, servers []domain.Server) ([]string, error) {
-	var projects, ids []string
-	var orders, instances []uuid.UUID
-	for _, s := range servers {
-		if order, instance, ok := s.Made(); ok {
-			projects, ids, orders, instances = append(projects, s.ProjectID), append(ids, s.ID), append(orders, order), append(instances, instance)
-		}
-	}
-	if len(ids) == 0 {
-		return nil, nil
-	}
-	rows, _ := p.DB.pool.Query(ctx, unwantedSQL, projects, ids, orders, instances)
-	unwanted, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	return unwanted, classify(err)
-}
-
-func (p Polls) instances(ctx context.Context, sql string, args ...any) ([]domain.Instance, error) {
-	rows, _ := p.DB.pool.Query(ctx, sql, args...)
-	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[domain.Instance])
-	return found, classify(err)
-}
-
-const (
-	doubtfulSQL = `
-select ` + instanceColumns + ` from instances i
-where project_id = any($1) and state <> 'deleted' and ` + doubtful + `
-order by seen_at nulls first
-limit $2`
-
-	unseenSQL = `
-select ` + instanceColumns + ` from instances i
-where project_id = any($1) and state <> 'deleted' and ` + followed + ` and server_id is not null and created_at < $2
-  and coalesce(seen_at, '-infinity') < $2`
-
-	silentSQL = `
-select ` + instanceColumns + ` from instances i
-where project_id = $1 and state not in ('deleted', 'unknown') and ` + followed + ` and server_id is not null and coalesce(seen_at, created_at) < $2`
+	oldPollsSQL = `
+delete from polls where project_id in (
+    select p.project_id from polls p
+    where p.project_id <> '' and ` + unclaimed("p") + `
+      and not exists (select from instances i where i.project_id = p.project_id and i.state <> 'deleted' and ` + followed + `)
+    for update skip locked)`
 )
 
-// ListUncertain lists instances of the projects that have to be asked for by id: those that Nova did not know when it was last
-// asked, and those of which nothing is known; at most limit, the ones first that were not asked for the longest.
-func (p Polls) ListUncertain(ctx context.Context, projects []string, limit int) ([]domain.Instance, error) {
-	return p.instances(ctx, doubtfulSQL, projects, limit)
-}
-
-// ListMissing lists the projects' instances, tracked since before the moment, whose servers were not seen since.
-func (p Polls) ListMissing(ctx context.Context, projects []string, before time.Time) ([]domain.Instance, error) {
-	return p.instances(ctx, unseenSQL, projects, before)
-}
-
-// What was seen is locked in the order in which Instances.Change does it.
-const seenSQL = `
-update instances i set seen_at = $3
-from (select s.project_id, s.id from instances s
-      join unnest($1::text[], $2::uuid[]) as k (k_project, k_id) on s.project_id = k_project and s.id = k_id
-      where coalesce(s.seen_at, '-infinity') < $3 and s.state <> 'deleted' order by s.id for update of s) seen
-where i.project_id = seen.project_id and i.id = seen.id`
-
-// Seen writes that the instances were seen at the moment, and are as they were.
-func (p Polls) Seen(ctx context.Context, unchanged []domain.Instance, at time.Time) error {
-	var projects []string
-	var ids []uuid.UUID
-	for _, i := range unchanged {
-		projects, ids = append(projects, i.ProjectID), append(ids, i.ID)
+// Prepare makes a row for each project that has followed instances, and deletes those of projects that have none.
+func (p Polls) Prepare(ctx context.Context) error {
+	for _, sql := range []string{newPollsSQL, oldPollsSQL} {
+		if _, err := exec(ctx, p.DB.pool, sql); err != nil {
+			return err
+		}
 	}
-	return classify(again(func() error {
-		_, err := p.DB.pool.Exec(ctx, seenSQL, projects, ids, at)
+	return nil
+}
+
+// pollColumns are the columns of a domain.Poll from a row p of polls.
+const pollColumns = `p.project_id, p.since, p.full_at,
+    (select count(*)::int from instances i
+     where i.project_id = p.project_id and i.state <> 'deleted' and ` + uncertain + `) as uncertain,
+    p.failing_since, p.not_before, p.gone_at, p.sweep_at, p.sweep_marker`
+
+const (
+	followedSQL = `
+select ` + pollColumns + ` from polls p
+where exists (select from instances i where i.project_id = p.project_id and i.state <> 'deleted' and ` + followed + `)
+order by p.project_id`
+
+	movingSQL = `
+select distinct i.project_id
+from instances i left join orders o on o.project_id = i.project_id and o.id = i.order_id
+where i.state = any($1) and ` + followed + ` and i.updated_at > clock_timestamp() - $2::interval
+  and (i.server_id is not null or o.claimed_until > clock_timestamp())`
+)
+
+// Followed lists the projects that have instances which are not deleted, and a row.
+func (p Polls) Followed(ctx context.Context) ([]domain.Poll, error) {
+	return p.list(ctx, followedSQL)
+}
+
+// Moving lists the projects with instances that Nova is changing, and that changed within the time given: an instance that has
+// been changing for longer need not be polled so often. An unknown state does not count.
+func (p Polls) Moving(ctx context.Context, within time.Duration) ([]string, error) {
+	return queryColumn[string](ctx, p.DB.pool, movingSQL, domain.MovingStates(), within)
+}
+
+func (p Polls) list(ctx context.Context, sql string, args ...any) ([]domain.Poll, error) {
+	return queryAll[domain.Poll](ctx, p.DB.pool, sql, args...)
+}
+
+var (
+	claimDueSQL = `
+with due as (
+    select project_id from polls p
+    where project_id <> '' and ` + unclaimed("p") + `
+      and coalesce(read_at, '-infinity') < $3 and coalesce(not_before, '-infinity') <= clock_timestamp()
+    order by read_at nulls first, project_id limit $4
+    for update skip locked
+)
+update polls p set claim_id = $1, claimed_until = clock_timestamp() + $2::interval from due
+where p.project_id = due.project_id
+returning ` + pollColumns
+
+	claimSomeSQL = `
+with free as (
+    select project_id from polls p where project_id = any($3) and ` + unclaimed("p") + `
+      and coalesce(not_before, '-infinity') <= clock_timestamp()
+    order by project_id for update skip locked
+)
+update polls p set claim_id = $1, claimed_until = clock_timestamp() + $2::interval from free
+where p.project_id = free.project_id
+returning ` + pollColumns
+
+	claimCloudSQL = `
+insert into polls as p (project_id, since, full_at, claim_id, claimed_until)
+values ('', now(), now(), $1, clock_timestamp() + $2::interval)
+on conflict (project_id) do update set claim_id = excluded.claim_id, claimed_until = excluded.claimed_until
+where ` + unclaimed("p") + `
+returning ` + pollColumns
+)
+
+// ClaimDue claims at most limit projects that were not read since the moment, those first that waited longest.
+func (p Polls) ClaimDue(
+	ctx context.Context, claim uuid.UUID, claimFor time.Duration, before time.Time, limit int,
+) ([]domain.Poll, error) {
+	return p.list(ctx, claimDueSQL, claim, claimFor, before, limit)
+}
+
+// ClaimSome claims those of the projects that nobody has claimed, and that do not pause.
+func (p Polls) ClaimSome(ctx context.Context, claim uuid.UUID, claimFor time.Duration, projects []string) ([]domain.Poll, error) {
+	return p.list(ctx, claimSomeSQL, claim, claimFor, projects)
+}
+
+// ClaimCloud claims the list of the whole cloud. held is false when another replica has it.
+func (p Polls) ClaimCloud(ctx context.Context, claim uuid.UUID, claimFor time.Duration) (cloud domain.Poll, held bool, err error) {
+	return queryFound[domain.Poll](ctx, p.DB.pool, claimCloudSQL, claim, claimFor)
+}
+
+// Renew prolongs the claim of all its projects.
+func (p Polls) Renew(ctx context.Context, claim uuid.UUID, claimFor time.Duration) error {
+	_, err := exec(ctx, p.DB.pool,
+		"update polls set claimed_until = clock_timestamp() + $2::interval where claim_id = $1", claim, claimFor)
+	return err
+}
+
+// Release ends the claim of all its projects, or just of these, as if they had not been claimed.
+func (p Polls) Release(ctx context.Context, claim uuid.UUID, projects ...string) error {
+	_, err := exec(ctx, p.DB.pool, `
+update polls set `+releaseSQL+`
+where claim_id = $1 and (cardinality($2::text[]) = 0 or project_id = any($2))`, claim, orEmpty(projects))
+	return err
+}
+
+// Swept records how far the list of all servers was read, if the claim still holds.
+func (p Polls) Swept(ctx context.Context, claim uuid.UUID, poll domain.Poll) error {
+	_, err := exec(ctx, p.DB.pool, "update polls set sweep_at = $3, sweep_marker = $4 where claim_id = $1 and project_id = $2",
+		claim, poll.ProjectID, orNull(poll.SweepAt), poll.SweepMarker)
+	return err
+}
+
+// The claim of the whole cloud writes for all projects; it leaves the claims that other replicas have on projects.
+const readSQL = `
+update polls p
+set since = greatest(p.since, r.since), full_at = greatest(p.full_at, r.full_at), read_at = clock_timestamp(),
+    failing_since = r.failing_since, not_before = r.not_before, gone_at = r.gone_at,
+    sweep_at = r.sweep_at, sweep_marker = r.sweep_marker,
+    claim_id = nullif(p.claim_id, $1), claimed_until = case when p.claim_id = $1 then null else p.claimed_until end
+from unnest($2::text[], $3::timestamptz[], $4::timestamptz[], $5::timestamptz[], $6::timestamptz[], $7::timestamptz[],
+            $8::timestamptz[], $9::text[])
+    as r (project_id, since, full_at, failing_since, not_before, gone_at, sweep_at, sweep_marker)
+where p.project_id = r.project_id
+  and (p.claim_id = $1 or exists (select from polls w where w.project_id = '' and w.claim_id = $1))`
+
+// Read records how far projects were read and releases them, if the claim still holds. What was read further since stays.
+func (p Polls) Read(ctx context.Context, claim uuid.UUID, polls []domain.Poll) error {
+	var projects, markers []string
+	var since, full []time.Time
+	var failing, notBefore, gone, sweep []*time.Time
+	for _, r := range polls {
+		projects, markers = append(projects, r.ProjectID), append(markers, r.SweepMarker)
+		since, full = append(since, r.Since), append(full, r.FullAt)
+		failing, notBefore = append(failing, orNull(r.FailingSince)), append(notBefore, orNull(r.NotBefore))
+		gone, sweep = append(gone, orNull(r.GoneAt)), append(sweep, orNull(r.SweepAt))
+	}
+	return retryDeadlock(func() error {
+		_, err := exec(ctx, p.DB.pool, readSQL, claim, projects, since, full, failing, notBefore, gone, sweep, markers)
 		return err
-	}))
-}
-
-const livingSQL = `
-select ` + instanceColumns + ` from instances i where project_id = $1 and state <> 'deleted' and ` + followed
-
-// Living lists the project's instances that are followed.
-func (p Polls) Living(ctx context.Context, projectID string) ([]domain.Instance, error) {
-	return p.instances(ctx, livingSQL, projectID)
-}
-
-// ListStale lists the project's instances that no function has seen since the moment, except those that are unknown already.
-func (p Polls) ListStale(ctx context.Context, projectID string, since time.Time) ([]domain.Instance, error) {
-	return p.instances(ctx, silentSQL, projectID, since)
-}
-
-const runningSQL = `
-select o.project_id, o.id from orders o
-where o.status = 'running' and o.connection_id is null -- run-connections works on those
-  and (o.spec->>'on_failure' = 'rollback'
-       or not exists (select from instances i where i.project_id = o.project_id and i.order_id = o.id and i.server_id is null and i.problem is null))
-order by o.created_at`
-
-// Running lists the orders that are running, for which something can be done without their caller: Nova has accepted or
-// refused each of their instances, or they are to be rolled back. Only ProjectID and ID are set.
-func (p Polls) Running(ctx context.Context) ([]domain.Order, error) {
-	rows, _ := p.DB.pool.Query(ctx, runningSQL)
-	orders, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (o domain.Order, err error) {
-		return o, row.Scan(&o.ProjectID, &o.ID)
 	})
-	return orders, classify(err)
 }

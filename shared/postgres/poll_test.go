@@ -57,7 +57,7 @@ func TestPolls(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err := followed()
-	if err != nil || len(got) != 1 || got[0].ProjectID != o.ProjectID || got[0].Doubtful != 2 || got[0].Since.IsZero() || !got[0].Since.Equal(got[0].FullAt) {
+	if err != nil || len(got) != 1 || got[0].ProjectID != o.ProjectID || got[0].Uncertain != 2 || got[0].Since.IsZero() || !got[0].Since.Equal(got[0].FullAt) {
 		t.Fatalf("got %+v %v", got, err)
 	}
 	moving, err := polls.Moving(t.Context(), time.Minute)
@@ -117,7 +117,7 @@ func TestPolls(t *testing.T) {
 		}
 		return due
 	}
-	if got := due(id); len(got) != 1 || got[0].Doubtful != 2 {
+	if got := due(id); len(got) != 1 || got[0].Uncertain != 2 {
 		t.Fatalf("claimed %+v", got)
 	}
 	if got := due(other); len(got) != 0 {

@@ -2,9 +2,6 @@ package postgres
 
 import (
 	"context"
-	"errors"
-	"io"
-	"net"
 	"time"
 
 	"github.com/google/uuid"
@@ -22,8 +19,8 @@ var requestColumns = []string{
 	"remote", "code", "connection_id", "acted_in", "acted_in_domain",
 }
 
-// Insert writes the rows with one COPY and returns when they are durable. The time is the database's.
-// It tries again only when it is certain that nothing was written.
+// Insert writes the rows with one COPY and returns when they are durable. The time is the database's. It retries only when it is
+// certain that nothing was written.
 func (r Requests) Insert(ctx context.Context, rows []domain.Request) error {
 	err := r.copy(ctx, rows)
 	if err != nil && pgconn.SafeToRetry(err) {
@@ -45,12 +42,12 @@ func (r Requests) copy(ctx context.Context, rows []domain.Request) error {
 	return err
 }
 
-// The marker is compared by id: ids are version 7 UUIDs, made in the order of time within a copy and,
-// across copies, as far as their clocks agree. The order of a listing is the order of the ids.
+// Rows are listed in the order of their ids: version 7 UUIDs, in the order of time within a replica and, across replicas, as far
+// as their clocks agree.
 const (
 	requestColumnsSQL = `
 select id, at, function, method, path, status, ms, user_id, user_name, project_id, domain_id, request_id, remote, code,
-       coalesce(connection_id, '00000000-0000-0000-0000-000000000000'), acted_in, acted_in_domain
+       connection_id, acted_in, acted_in_domain
 from requests
 where ($3::timestamptz is null or at >= $3) and ($4::uuid is null or id < $4)`
 
@@ -66,61 +63,29 @@ order by id desc
 limit $5`
 )
 
-type requestRow struct {
-	ID        uuid.UUID
-	At        time.Time
-	Function  string
-	Method    string
-	Path      string
-	Status    int
-	MS        int64
-	UserID    string
-	UserName  string
-	ProjectID string
-	DomainID  string
-	RequestID string
-	Remote    string
-	Code      string
-
-	ConnectionID  uuid.UUID
-	ActedIn       string
-	ActedInDomain string
-}
-
 // List reads the newest rows of a view first, at most q.Limit.
 func (r Requests) List(ctx context.Context, q domain.RequestQuery) ([]domain.Request, error) {
 	project, domainID, err := filter(q.View)
 	if err != nil {
 		return nil, err
 	}
-	var since, marker any
-	if !q.Since.IsZero() {
-		since = q.Since
-	}
-	if q.Marker != uuid.Nil {
-		marker = q.Marker
-	}
-	sql, args := listRequestsSQL, []any{project, domainID, since, marker, q.Limit}
+	sql, args := listRequestsSQL, []any{project, domainID, orNull(q.Since), orNullID(q.Marker), q.Limit}
 	if q.Acted {
 		sql, args = listActedSQL, append(args, orNullID(q.ConnectionID))
 	}
-	rows, _ := r.DB.pool.Query(ctx, sql, args...)
-	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[requestRow])
-	if err != nil {
-		return nil, classify(err)
-	}
-	out := make([]domain.Request, len(found))
-	for i, f := range found {
-		out[i] = domain.Request{
-			ID: f.ID, At: f.At.UTC(), Function: f.Function, Method: f.Method, Path: f.Path, Status: f.Status,
-			Duration: time.Duration(f.MS) * time.Millisecond, UserID: f.UserID, UserName: f.UserName, ProjectID: f.ProjectID,
-			DomainID: f.DomainID, RequestID: f.RequestID, Remote: f.Remote, Code: f.Code,
-			Through: domain.ActedThrough{ConnectionID: f.ConnectionID, ProjectID: f.ActedIn, DomainID: f.ActedInDomain},
-		}
-	}
-	return out, nil
-}
+	type requestRow struct {
+		domain.Request
 
-func isBroken(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed)
+		MS                     int64
+		ConnectionID           uuid.UUID
+		ActedIn, ActedInDomain string
+	}
+	rows, err := queryAll[requestRow](ctx, r.DB.pool, sql, args...)
+	found := make([]domain.Request, len(rows))
+	for i, row := range rows {
+		row.Duration = time.Duration(row.MS) * time.Millisecond
+		row.Through = domain.ActedThrough{ConnectionID: row.ConnectionID, ProjectID: row.ActedIn, DomainID: row.ActedInDomain}
+		found[i] = row.Request
+	}
+	return found, err
 }

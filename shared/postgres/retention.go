@@ -227,7 +227,7 @@ func (r Retention) deleteInstances(ctx context.Context, until time.Time) (done b
 
 // deleteGone deletes what lockSQL locks, with all that belongs to it, and says how many orders and instances these were.
 func (r Retention) deleteGone(ctx context.Context, lockSQL string, args ...any) (n int, err error) {
-	err = again(func() error {
+	err = retryDeadlock(func() error {
 		return r.DB.inTx(ctx, func(tx pgx.Tx) error {
 			var projects []string
 			var ids []uuid.UUID

@@ -68,7 +68,7 @@ func takeIdle(ctx context.Context, tx pgx.Tx, order domain.Order, n int, spec do
 // it is gone or has another image (has; "" = not known). That one is idle again, if it is there. The claim must hold, or it is
 // domain.ErrFenced. With a Problem, and where the connection's quota has no room, wanted is an instance that could not be had.
 func (o Orders) ReplaceReused(ctx context.Context, order domain.Order, claim domain.Claim, n int, has string, wanted domain.Instance) error {
-	return again(func() error {
+	return retryDeadlock(func() error {
 		return o.DB.inTx(ctx, func(tx pgx.Tx) error { return replaceReused(ctx, tx, order, claim, n, has, wanted) })
 	})
 }

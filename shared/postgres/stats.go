@@ -33,22 +33,23 @@ set running = $3, total = $4, by_status = $5, source = $6, uncertain = cardinali
 where project_id = $1 and hour = $2 and uncertain = $10`
 )
 
-// Insert stores counts. An hour that a project has already stays as it is, unless fewer servers are uncertain now.
+// Insert stores counts. An hour that a project has already is replaced only when fewer servers are uncertain now.
 func (s Stats) Insert(ctx context.Context, counts []domain.HourCount) error {
 	batch := &pgx.Batch{}
 	for _, c := range slices.SortedFunc(slices.Values(counts), byKey) {
-		batch.Queue(insertHourSQL, c.ProjectID, c.Hour, c.DomainID, c.Running, c.Total, orEmpty(c.ByStatus), c.Source,
-			list(c.Undecided), c.Recheck, c.Settled)
+		batch.Queue(insertHourSQL, c.ProjectID, c.Hour, c.DomainID, c.Running, c.Total, byStatus(c), c.Source,
+			orEmpty(c.Undecided), c.Recheck, c.Settled)
 	}
 	return s.DB.inTx(ctx, func(tx pgx.Tx) error { return tx.SendBatch(ctx, batch).Close() })
 }
 
-// Refine replaces counts by better ones. A row that somebody else has refined meanwhile stays as it is.
+// Refine replaces counts by better ones, unless another replica has refined them since.
 func (s Stats) Refine(ctx context.Context, counts []domain.RefinedCount) error {
 	batch := &pgx.Batch{}
-	for _, c := range slices.SortedFunc(slices.Values(counts), func(a, b domain.RefinedCount) int { return byKey(a.HourCount, b.HourCount) }) {
-		batch.Queue(refineHourSQL, c.ProjectID, c.Hour, c.Running, c.Total, orEmpty(c.ByStatus), c.Source,
-			list(c.Undecided), c.Recheck, c.Settled, c.Before)
+	byHourKey := func(a, b domain.RefinedCount) int { return byKey(a.HourCount, b.HourCount) }
+	for _, c := range slices.SortedFunc(slices.Values(counts), byHourKey) {
+		batch.Queue(refineHourSQL, c.ProjectID, c.Hour, c.Running, c.Total, byStatus(c.HourCount), c.Source,
+			orEmpty(c.Undecided), c.Recheck, c.Settled, c.Before)
 	}
 	return s.DB.inTx(ctx, func(tx pgx.Tx) error { return tx.SendBatch(ctx, batch).Close() })
 }
@@ -58,46 +59,30 @@ func byKey(a, b domain.HourCount) int {
 	return cmp.Or(cmp.Compare(a.ProjectID, b.ProjectID), a.Hour.Compare(b.Hour))
 }
 
-func orEmpty(by map[string]int) map[string]int {
-	if by == nil {
+func byStatus(c domain.HourCount) map[string]int {
+	if c.ByStatus == nil {
 		return map[string]int{}
 	}
-	return by
-}
-
-func list(ids []string) []string {
-	if ids == nil {
-		return []string{}
-	}
-	return ids
+	return c.ByStatus
 }
 
 const undecidedSQL = `
 select project_id, hour, domain_id, running, total, by_status, source, undecided from stats_hourly
 where recheck_at <= clock_timestamp() and hour >= $1 order by hour desc`
 
-// Undecided reads the counts since from whose undecided servers are to be checked again now, the newest hour first.
+// Undecided reads the counts since from whose undecided servers are due for another check, the newest hour first.
 func (s Stats) Undecided(ctx context.Context, from time.Time) ([]domain.HourCount, error) {
-	rows, _ := s.DB.pool.Query(ctx, undecidedSQL, from)
-	counts, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c domain.HourCount, err error) {
-		err = row.Scan(&c.ProjectID, &c.Hour, &c.DomainID, &c.Running, &c.Total, &c.ByStatus, &c.Source, &c.Undecided)
-		c.Hour = c.Hour.UTC()
-		return c, err
-	})
-	return counts, classify(err)
+	return queryAll[domain.HourCount](ctx, s.DB.pool, undecidedSQL, from)
 }
 
 const dueSQL = `
 select exists (select from jobs where kind = $1 and key = $2 and done_at is not null),
        (select min(recheck_at) from stats_hourly where recheck_at is not null and hour >= $3)`
 
-// Due says whether the job that counts an hour is done, and when undecided servers of hours since from are to be
-// checked again: the zero time when there are none.
+// Due says whether the job that counts an hour is done, and when the undecided servers of hours since from are next due for a
+// check: the zero time when there are none.
 func (s Stats) Due(ctx context.Context, kind, key string, from time.Time) (counted bool, recheck time.Time, err error) {
-	var at *time.Time
-	if err = s.DB.pool.QueryRow(ctx, dueSQL, kind, key, from).Scan(&counted, &at); err == nil && at != nil {
-		recheck = at.UTC()
-	}
+	err = s.DB.pool.QueryRow(ctx, dueSQL, kind, key, from).Scan(&counted, &recheck)
 	return counted, recheck, classify(err)
 }
 
@@ -111,15 +96,14 @@ func (s Stats) Known(ctx context.Context, from time.Time) (map[string]map[time.T
 		if known[project] == nil {
 			known[project] = map[time.Time]bool{}
 		}
-		known[project][hour.UTC()] = true
+		known[project][hour] = true
 		return nil
 	})
 	return known, classify(err)
 }
 
-// The hours up to the newest one that was ever seen have the projects that were there then: a project that is new, or
-// was away and comes back, is not missing in them. The hours after that, some of which may have had no tick, have all
-// projects that are there now.
+// The hours up to the newest one that was ever recorded expect the projects that existed then: a project that is new, or comes
+// back, is not missing in them. Later hours, some of which may have had no tick, expect all projects that exist now.
 const seeProjectsSQL = `
 with prev as (
     select max(last_hour) as hour from stats_projects
@@ -136,14 +120,14 @@ set gaps = case when p.last_hour + interval '1 hour' < excluded.first_hour
     last_hour = excluded.last_hour, domain_id = excluded.domain_id
 where p.last_hour < excluded.last_hour`
 
-// See notes that the projects exist and are to be counted, from first to last as far as nobody saw these hours yet.
+// See records that the projects exist and have to be counted from first to last, as far as these hours were not recorded yet.
 func (s Stats) See(ctx context.Context, projects []domain.Project, first, last time.Time) error {
 	ids, domains := make([]string, len(projects)), make([]string, len(projects))
 	for i, p := range projects {
 		ids[i], domains[i] = p.ID, p.DomainID
 	}
-	_, err := s.DB.pool.Exec(ctx, seeProjectsSQL, ids, domains, first, last)
-	return classify(err)
+	_, err := exec(ctx, s.DB.pool, seeProjectsSQL, ids, domains, first, last)
+	return err
 }
 
 const (
@@ -165,15 +149,13 @@ where p.project_id = $1`
 
 // Lacking lists the projects that are expected in an hour from first to last and have no count of it.
 func (s Stats) Lacking(ctx context.Context, first, last time.Time) (projectIDs []string, err error) {
-	rows, _ := s.DB.pool.Query(ctx, lackingSQL, first, last)
-	projectIDs, err = pgx.CollectRows(rows, pgx.RowTo[string])
-	return projectIDs, classify(err)
+	return queryColumn[string](ctx, s.DB.pool, lackingSQL, first, last)
 }
 
-// Excuse stops expecting a project in the hours from first to last of which it has no count.
+// Excuse stops expecting a project in those hours from first to last that it has no count of.
 func (s Stats) Excuse(ctx context.Context, projectID string, first, last time.Time) error {
-	_, err := s.DB.pool.Exec(ctx, excuseSQL, projectID, first, last)
-	return classify(err)
+	_, err := exec(ctx, s.DB.pool, excuseSQL, projectID, first, last)
+	return err
 }
 
 const seriesSQL = `
@@ -198,22 +180,21 @@ with hours as (
           from counted, jsonb_each_text(by_status) group by hour, key) each
     group by hour
 )
-select h.hour, s.running, s.total, coalesce(t.by_status, '{}'), coalesce(s.uncertain, 0),
-       case when s.hour is null then 'missing' when s.rebuilt then 'rebuilt' else 'sampled' end
+select h.hour, s.running, s.total, coalesce(t.by_status, '{}') as by_status, coalesce(s.uncertain, 0) as uncertain,
+       case when s.hour is null then 'missing' when s.rebuilt then 'rebuilt' else 'sampled' end as source
 from hours h
 left join sums s on s.hour = h.hour and h.hour not in (select hour from lacking) and (s.settled or not $5)
 left join statuses t on t.hour = s.hour
 order by h.hour`
 
-// Series reads the hours from first to last (both full hours) of a view: one entry each, oldest first.
-// An hour for which a project of the view is missing is missing as a whole: a sum that lacks a project
-// would be too low.
+// Series reads the hours from first to last (both full hours) of a view: one entry each, oldest first. An hour without the count
+// of one of the view's projects is missing as a whole: its sum would be too low.
 func (s Stats) Series(ctx context.Context, v domain.View, first, last time.Time) ([]domain.HourStat, error) {
 	return s.series(ctx, v, first, last, false)
 }
 
-// Settled reads the hours of the whole cloud that are known and can be announced: no server is undecided, or none that
-// a check within minutes is expected to decide.
+// Settled reads the known hours of the whole cloud that can be announced: no check within minutes is expected to decide more
+// servers.
 func (s Stats) Settled(ctx context.Context, first, last time.Time) ([]domain.HourStat, error) {
 	hours, err := s.series(ctx, domain.View{Scope: domain.ScopeCloud}, first, last, true)
 	return slices.DeleteFunc(hours, func(h domain.HourStat) bool { return h.Source == domain.Missing }), err
@@ -226,10 +207,5 @@ func (s Stats) series(
 	if err != nil {
 		return nil, err
 	}
-	rows, _ := s.DB.pool.Query(ctx, seriesSQL, project, domainID, first, last, settled)
-	series, err := pgx.CollectRows(rows, pgx.RowToStructByPos[domain.HourStat])
-	for i := range series {
-		series[i].Hour = series[i].Hour.UTC()
-	}
-	return series, classify(err)
+	return queryAll[domain.HourStat](ctx, s.DB.pool, seriesSQL, project, domainID, first, last, settled)
 }

@@ -1,0 +1,75 @@
+// Package flow holds the primitives of concurrency that several packages share.
+package flow
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// Sleep waits for d. It is false when ctx has ended first.
+func Sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// Coalescer lets one run of some work be under way at a time. Requests that come during a run make one more run after it
+// together: that run begins after the last of them. The zero value is ready for use.
+type Coalescer struct {
+	mu             sync.Mutex
+	running, again bool
+}
+
+// Run is the run that is under way.
+type Run struct {
+	of    *Coalescer
+	ended bool
+}
+
+// Begin requests a run. It gives the run that the caller has to do, or nil when the run that is under way will be repeated.
+func (c *Coalescer) Begin() *Run {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.running {
+		c.again = true
+		return nil
+	}
+	c.running = true
+	return &Run{of: c}
+}
+
+// Withdraw forgets the requests that wait for a repetition. It says whether there were any.
+func (c *Coalescer) Withdraw() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	requested := c.again
+	c.again = false
+	return requested
+}
+
+// Done ends the run. It is false when a run was requested since it began: then the caller has to repeat it.
+func (r *Run) Done() bool {
+	r.of.mu.Lock()
+	defer r.of.mu.Unlock()
+	if r.of.again {
+		r.of.again = false
+		return false
+	}
+	r.of.running, r.ended = false, true
+	return true
+}
+
+// Stop ends the run in any case, unless it has ended already.
+func (r *Run) Stop() {
+	r.of.mu.Lock()
+	defer r.of.mu.Unlock()
+	if !r.ended {
+		r.of.running, r.of.again, r.ended = false, false, true
+	}
+}

@@ -1,0 +1,26 @@
+package postgres
+
+import "github.com/cloudfn/cloudfn/shared/domain"
+
+// One replica at a time works on a row. It claims the row by the columns claim_id and claimed_until; every write of that
+// work carries the claim's id and writes nothing once another replica has the row. A claim ends by itself, by the
+// database's clock.
+
+// unclaimed says that nobody has claimed the row of this alias.
+func unclaimed(alias string) string { return unclaimedAt(alias, "clock_timestamp()") }
+
+// unclaimedAt says that nobody has claimed the row at a moment, unless the claim is renewed.
+func unclaimedAt(alias, moment string) string {
+	return "coalesce(" + alias + ".claimed_until, '-infinity') <= " + moment
+}
+
+// releaseSQL ends the claim in an update's set clause.
+const releaseSQL = "claim_id = null, claimed_until = null"
+
+// fenced is domain.ErrFenced when a write under a claim has found no row.
+func fenced(written int64, err error) error {
+	if err == nil && written == 0 {
+		return domain.ErrFenced
+	}
+	return err
+}

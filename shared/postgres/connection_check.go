@@ -1,0 +1,133 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// A check asks the connection's Keystone whether it still accepts the delegation: every domain.CheckEvery, and on request.
+
+const (
+	checkDue = `c.status = 'active' and c.next_check_at <= clock_timestamp()
+    and coalesce(c.check_until, '-infinity') <= clock_timestamp()`
+
+	checkCloudsSQL = `select c.auth_url, c.region from connections c where ` + checkDue + ` group by c.auth_url, c.region`
+
+	claimCheckSQL = `
+with due as (
+    select c.id from connections c where c.auth_url = $1 and c.region = $2 and ` + checkDue + `
+    order by c.next_check_at, c.id limit 1
+    for no key update skip locked
+)
+update connections set check_until = clock_timestamp() + $3::interval
+where id = (select id from due)
+returning ` + delegationColumns
+
+	// A check that was requested during this one ($3 is how long it took) stays due.
+	nextCheck = `check_until = clock_timestamp() + $4::interval,
+    next_check_at = case when next_check_at > clock_timestamp() - $3::interval then next_check_at
+                         else clock_timestamp() + $5::interval * (0.8 + 0.4 * random()) end`
+
+	// Keystone's answer makes a connection to our own cloud reachable. One to another cloud is also unreachable while its
+	// servers cannot be read.
+	isHome = `auth_url = '' and region = ''`
+
+	markCheckedSQL = `
+update connections
+set checked_at = greatest(checked_at, clock_timestamp() - $3::interval), check_error = '',
+    failures = case when ` + isHome + ` then 0 else failures end,
+    silent_since = case when ` + isHome + ` then null else silent_since end,
+    not_before = case when ` + isHome + ` then null else not_before end,
+    acts_as = case when $6::text[] is null then acts_as else jsonb_set(acts_as, '{roles}', to_jsonb($6::text[])) end,
+    ` + nextCheck + `
+where project_id = $1 and id = $2`
+
+	markUncheckedSQL = `
+update connections set check_failed_at = clock_timestamp() - $3::interval, check_error = $6, ` + nextCheck + `
+where project_id = $1 and id = $2`
+)
+
+// betweenChecks is the least time between two checks of one connection, however many are requested.
+const betweenChecks = 2 * time.Second
+
+// CheckClouds lists the clouds that have connections with a due check.
+func (d Delegations) CheckClouds(ctx context.Context) ([]domain.RemoteCloud, error) {
+	return queryAll[domain.RemoteCloud](ctx, d.DB.pool, checkCloudsSQL)
+}
+
+// ClaimCheck claims the connection to the cloud whose check has been due for the longest. found is false when none is due. The
+// claim of a replica that dies ends by itself.
+func (d Delegations) ClaimCheck(
+	ctx context.Context, cloud domain.RemoteCloud, claimFor time.Duration,
+) (c domain.Connection, found bool, err error) {
+	return queryFound[domain.Connection](ctx, d.DB.pool, claimCheckSQL, cloud.AuthURL, cloud.Region, claimFor)
+}
+
+// MarkChecked records that Keystone accepts the delegation, with these roles (nil = not known). took is how long ago Keystone
+// was asked.
+func (d Delegations) MarkChecked(ctx context.Context, projectID string, id uuid.UUID, took time.Duration, roles []string) error {
+	_, err := exec(ctx, d.DB.pool, markCheckedSQL, projectID, id, took, betweenChecks, domain.CheckEvery, roles)
+	return err
+}
+
+// MarkUnchecked records why Keystone gave no answer. took is how long ago it was asked.
+func (d Delegations) MarkUnchecked(ctx context.Context, projectID string, id uuid.UUID, took time.Duration, why string) error {
+	_, err := exec(ctx, d.DB.pool, markUncheckedSQL, projectID, id, took, betweenChecks, domain.CheckEvery, why)
+	return err
+}
+
+// RequestCheck makes a connection's check due now. A check since the moment given answers the request. The zero time says that
+// the connection has ended.
+func (c Connections) RequestCheck(ctx context.Context, projectID string, id uuid.UUID) (since time.Time, err error) {
+	since, err = queryValue[time.Time](ctx, c.DB.pool, `
+update connections
+set next_check_at = case when check_until > clock_timestamp() then clock_timestamp() else least(next_check_at, clock_timestamp()) end
+where project_id = $1 and id = $2 and status = 'active' returning clock_timestamp()`, projectID, id)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return time.Time{}, nil
+	}
+	return since, err
+}
+
+// FailedCheck is when a check last got no answer, and why; the zero time = never.
+func (c Connections) FailedCheck(ctx context.Context, projectID string, id uuid.UUID) (at time.Time, why string, err error) {
+	err = c.DB.pool.QueryRow(ctx,
+		"select check_failed_at, check_error from connections where project_id = $1 and id = $2", projectID, id).Scan(&at, &why)
+	return at, why, classify(err)
+}
+
+// A list older than the stored one, or of a connection that has ended, is dropped. The connection's row is not locked: if it ends
+// at the same moment, it leaves a row that nobody sees.
+const markSeenSQL = `
+insert into connection_resources (connection_id, project_id, as_of, seen)
+select c.id, c.project_id, clock_timestamp() - $3::interval, $4
+from connections c where c.project_id = $1 and c.id = $2 and c.status = 'active'
+on conflict (connection_id) do update set as_of = excluded.as_of, seen = excluded.seen
+where connection_resources.project_id = $1 and connection_resources.as_of < excluded.as_of`
+
+// MarkSeen stores what can be ordered through a connection. took is how long ago reading it began.
+func (d Delegations) MarkSeen(ctx context.Context, projectID string, id uuid.UUID, took time.Duration, seen domain.SeenResources) error {
+	_, err := exec(ctx, d.DB.pool, markSeenSQL, projectID, id, took, seen)
+	return err
+}
+
+// Seen is what could be ordered through a connection at the last read, and its age; found is false when it was never read.
+// domain.SeenResources.Allowed says what the connection permits of it.
+func (c Connections) Seen(
+	ctx context.Context, projectID string, id uuid.UUID,
+) (seen domain.SeenResources, age time.Duration, found bool, err error) {
+	var now time.Time
+	err = c.DB.pool.QueryRow(ctx, `
+select seen, as_of, clock_timestamp() from connection_resources where project_id = $1 and connection_id = $2`, projectID, id).
+		Scan(&seen, &seen.AsOf, &now)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return seen, 0, false, nil
+	}
+	return seen, max(0, now.Sub(seen.AsOf)), err == nil, classify(err)
+}

@@ -1,0 +1,104 @@
+package postgres
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// remoteDue selects the connections (c) to other clouds whose servers are due to be read: $1, $2 and $3 are a
+// domain.RemotePace, $4 the states in which Nova is changing a server. A cloud that gave no answer waits until not_before.
+var remoteDue = `c.status = 'active' and (c.auth_url <> '' or c.region <> '')
+  and coalesce(c.not_before, '-infinity') <= clock_timestamp() and ` + unclaimed("c") + `
+  and (coalesce(c.read_at, '-infinity') <= clock_timestamp() - $1::interval
+         and exists (select from instances i where i.connection_id = c.id and i.state <> 'deleted' and i.project_id = c.project_id
+                     and i.remote and i.server_id is not null)
+    or coalesce(c.read_at, '-infinity') <= clock_timestamp() - $2::interval
+         and exists (select from instances i where i.connection_id = c.id and i.state <> 'deleted' and i.project_id = c.project_id
+                     and i.remote and i.server_id is not null and i.state = any($4)
+                     and i.updated_at > clock_timestamp() - $3::interval))`
+
+var (
+	remoteCloudsSQL = `select c.auth_url, c.region from connections c where ` + remoteDue + ` group by c.auth_url, c.region`
+
+	// Several replicas that claim at once take different connections.
+	claimReadSQL = `
+with due as (
+    select c.id from connections c where c.auth_url = $5 and c.region = $6 and ` + remoteDue + `
+    order by c.read_at nulls first, c.id limit 1
+    for update skip locked
+)
+update connections
+set read_at = clock_timestamp(), read_claim = $7, claimed_until = clock_timestamp() + $8::interval
+where id = (select id from due)
+returning ` + delegationColumns + `, read_claim as claim, read_at as at, read_since as since, swept_at`
+
+	doneReadSQL = `
+update connections
+set read_claim = null, claimed_until = null, read_since = $4, swept_at = case when $5 then $4 else swept_at end,
+    failures = 0, silent_since = null, not_before = null
+where project_id = $1 and id = $2 and read_claim = $3`
+)
+
+// RemoteClouds lists the clouds that have connections whose servers are due to be read.
+func (d Delegations) RemoteClouds(ctx context.Context, pace domain.RemotePace) ([]domain.RemoteCloud, error) {
+	return queryAll[domain.RemoteCloud](ctx, d.DB.pool, remoteCloudsSQL, paceArgs(pace)...)
+}
+
+func paceArgs(pace domain.RemotePace) []any {
+	return []any{pace.Usual, pace.Moving, pace.Within, domain.MovingStates()}
+}
+
+// ClaimRead claims the connection to the cloud whose servers are due to be read and were read the longest ago. found is false
+// when none is due.
+func (d Delegations) ClaimRead(
+	ctx context.Context, cloud domain.RemoteCloud, pace domain.RemotePace, claimFor time.Duration,
+) (read domain.RemoteRead, found bool, err error) {
+	type claimed struct {
+		domain.Connection
+
+		Claim              uuid.UUID
+		At, Since, SweptAt time.Time
+	}
+	args := append(paceArgs(pace), cloud.AuthURL, cloud.Region, uuid.New(), claimFor)
+	c, found, err := queryFound[claimed](ctx, d.DB.pool, claimReadSQL, args...)
+	return domain.RemoteRead{Connection: c.Connection, Claim: c.Claim, At: c.At, Since: c.Since, SweptAt: c.SweptAt}, found, err
+}
+
+// DoneRead ends a claimed read that has succeeded; swept says that it has read all servers. It does nothing when another replica
+// has claimed the connection since.
+func (d Delegations) DoneRead(ctx context.Context, read domain.RemoteRead, swept bool) error {
+	c := read.Connection
+	_, err := exec(ctx, d.DB.pool, doneReadSQL, c.ProjectID, c.ID, read.Claim, read.At, swept)
+	return err
+}
+
+// ReleaseRead ends a claimed read that has failed; the connection is due again after the usual time.
+func (d Delegations) ReleaseRead(ctx context.Context, read domain.RemoteRead) error {
+	_, err := exec(ctx, d.DB.pool, `update connections set read_claim = null, claimed_until = null
+where project_id = $1 and id = $2 and read_claim = $3`, read.Connection.ProjectID, read.Connection.ID, read.Claim)
+	return err
+}
+
+// Instances lists the connection's instances in another cloud that have a server and are not deleted.
+func (d Delegations) Instances(ctx context.Context, projectID string, connection uuid.UUID) ([]domain.Instance, error) {
+	return queryAll[domain.Instance](ctx, d.DB.pool, "select "+instanceColumns+` from instances
+where project_id = $1 and connection_id = $2 and remote and state <> 'deleted' and server_id is not null order by id`,
+		projectID, connection)
+}
+
+const staleSQL = `
+select ` + instanceColumns + ` from instances
+where remote and connection_id is not null and state not in ('deleted', 'unknown') and server_id is not null
+  and exists (select from connections c where c.id = connection_id
+              and (c.status <> 'active' or c.silent_since < clock_timestamp() - $1::interval))
+order by id limit $2`
+
+// ListStale lists instances in other clouds whose state cannot be read: their connection has ended, or its cloud has given no
+// answer for longer than after. Instances whose state is unknown already are left out.
+func (d Delegations) ListStale(ctx context.Context, after time.Duration, limit int) ([]domain.Instance, error) {
+	return queryAll[domain.Instance](ctx, d.DB.pool, staleSQL, after, limit)
+}
