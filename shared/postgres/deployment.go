@@ -12,36 +12,37 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// Deployments are what agents fetch once, and that they say once that they are ready.
+// Deployments are what agents fetch once, and report ready once.
 //
-// An agent has no project: what it may do follows from the token that it has, of which only the hash is stored.
+// An agent has no project: its token says what it may do, and only the token's hash is stored.
 type Deployments struct{ DB *DB }
 
-// Create stores a deployment before Nova is asked for it. Its token is good for validFor.
+// Create stores a deployment before Nova is asked for it. Its token is valid for validFor.
 func (d Deployments) Create(ctx context.Context, made domain.Deployment, validFor time.Duration) error {
-	_, err := d.DB.pool.Exec(ctx, `
+	_, err := exec(ctx, d.DB.pool, `
 insert into deployments (id, project_id, instance_id, image, token_sha256, bundle, expires_at, connection_id)
-values ($1, $2, $3, $4, $5, $6, clock_timestamp() + $7::interval, $8)`, made.ID, made.ProjectID, made.InstanceID, made.Image, made.TokenHash, made.Bundle, validFor,
-		orNullID(made.ConnectionID))
-	return classify(err)
+values ($1, $2, $3, $4, $5, $6, clock_timestamp() + $7::interval, $8)`,
+		made.ID, made.ProjectID, made.InstanceID, made.Image, made.TokenHash, made.Bundle, validFor, orNullID(made.ConnectionID))
+	return err
 }
 
-// Drop forgets a deployment that Nova has refused.
+// Drop deletes a deployment that Nova has rejected.
 func (d Deployments) Drop(ctx context.Context, projectID string, id uuid.UUID) error {
-	_, err := d.DB.pool.Exec(ctx, "delete from deployments where project_id = $1 and id = $2", projectID, id)
-	return classify(err)
+	_, err := exec(ctx, d.DB.pool, "delete from deployments where project_id = $1 and id = $2", projectID, id)
+	return err
 }
 
-// refetch is for how long a bundle may be fetched again: an answer may get lost on its way.
+// refetch is how long a bundle may be fetched more than once: an answer may get lost on its way.
 const refetch = time.Minute
 
-// permittedSQL is true for a deployment d of an instance i that may still begin: it is the newest of the instance, which is managed and
-// has a server, and the connection that it was ordered through is active and manages the instance.
+// permittedSQL is true for a deployment d of an instance i that may still begin: it is the newest of the instance, which is
+// managed and has a server, and its connection, if it has one, is active and manages the instance.
 const permittedSQL = `
       i.project_id = d.project_id and i.id = d.instance_id and i.disconnected_at is null and i.state not in ('deleting', 'deleted')
   and d.expires_at > clock_timestamp()
   and (d.connection_id is null or d.connection_id = i.connection_id and exists (
-      select from connections c where c.project_id = d.project_id and c.id = d.connection_id and c.status = 'active' and c.expires_at > clock_timestamp()))
+      select from connections c
+      where c.project_id = d.project_id and c.id = d.connection_id and c.status = 'active' and c.expires_at > clock_timestamp()))
   and not exists (select from deployments newer where newer.project_id = d.project_id and newer.instance_id = d.instance_id
                   and (newer.created_at, newer.id) > (d.created_at, d.id))`
 
@@ -49,17 +50,18 @@ const fetchSQL = `
 update deployments d set fetched_at = coalesce(d.fetched_at, clock_timestamp()) from instances i
 where d.id = $1 and d.token_sha256 = $2 and d.bundle is not null
   and coalesce(d.fetched_at, clock_timestamp()) > clock_timestamp() - $3::interval
-  and not exists (select from connections c where c.project_id = d.project_id and c.id = d.connection_id and c.suspended_at is not null)
+  and not exists (select from connections c
+                  where c.project_id = d.project_id and c.id = d.connection_id and c.suspended_at is not null)
   and ` + permittedSQL + `
 returning d.bundle`
 
-// Fetch gives an agent its bundle: once, and for a minute after that again. NotFound whatever is wrong.
+// Fetch gives an agent its bundle: once, and within a minute after that repeatedly. NotFound whatever is wrong.
 func (d Deployments) Fetch(ctx context.Context, id uuid.UUID, tokenHash []byte) (bundle []byte, err error) {
-	err = d.DB.pool.QueryRow(ctx, fetchSQL, id, tokenHash, refetch).Scan(&bundle)
+	bundle, err = queryValue[[]byte](ctx, d.DB.pool, fetchSQL, id, tokenHash, refetch)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, noDeployment()
 	}
-	return bundle, classify(err)
+	return bundle, err
 }
 
 func noDeployment() error {
@@ -83,18 +85,19 @@ with permitted as (
 ), event as (
     insert into events (project_id, subject, seq, type, at, order_id, connection_id, data)
     select project_id, id::text, seq, '` + domain.AgentReadyEvent + `', ready_at, order_id, connection_id,
-           jsonb_strip_nulls(jsonb_build_object('instance_id', id, 'server_id', server_id, 'deployment_id', deployment_id, 'image', agent_image,
-                                                'order_id', order_id, 'connection_id', connection_id))
+           jsonb_strip_nulls(jsonb_build_object(
+               'instance_id', id, 'server_id', server_id, 'deployment_id', deployment_id, 'image', agent_image,
+               'order_id', order_id, 'connection_id', connection_id))
     from instance
 )
 select count(*) from after`
 
-// Ready writes that an agent which has fetched its bundle runs, once, with its event. NotFound whatever is wrong, also the second time.
+// Ready records that an agent which has fetched its bundle runs, once, with its event. NotFound whatever is wrong, also the second
+// time.
 func (d Deployments) Ready(ctx context.Context, id uuid.UUID, tokenHash []byte) error {
-	var n int
-	err := retryDeadlock(func() error { return d.DB.pool.QueryRow(ctx, readySQL, id, tokenHash).Scan(&n) })
+	n, err := writeValue[int](ctx, d.DB.pool, readySQL, id, tokenHash)
 	if err == nil && n == 0 {
 		return noDeployment()
 	}
-	return classify(err)
+	return err
 }

@@ -19,13 +19,21 @@ import (
 	"github.com/pressly/goose/v3/lock"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/flow"
 )
 
 //go:embed migrations/*.sql
 var migrations embed.FS
 
+// grantsSQL is what the functions' roles may do.
+//
 //go:embed grants.sql
 var grantsSQL string
+
+// fanOutSQL is the trigger that writes the deliveries of an event.
+//
+//go:embed fan_out.sql
+var fanOutSQL string
 
 // SchemaVersion is the version of the newest migration in this program.
 var SchemaVersion = newest()
@@ -43,20 +51,19 @@ func newest() int64 {
 	return version
 }
 
-// Migrations is the text of all migrations, to name a schema by its content.
+// Migrations is the text of all that makes the schema, to identify a schema by its content.
 func Migrations() (text []byte) {
 	names, _ := fs.Glob(migrations, "migrations/*.sql")
 	for _, name := range names {
 		file, _ := migrations.ReadFile(name)
 		text = append(text, file...)
 	}
-	return text
+	return append(text, fanOutSQL...)
 }
 
-// Migrate brings the schema to SchemaVersion under a session lock, so that several may try at once.
-// It needs a direct connection: a session lock does not survive PgBouncer's transaction mode.
-// It returns the names of the migrations that it applied. Then it builds what indexes partitions lack, and says anew what
-// the functions' roles may do.
+// Migrate brings the schema to SchemaVersion under a session lock, so that several may try at once. It needs a direct connection:
+// a session lock does not survive PgBouncer's transaction mode. It returns the names of the migrations that it applied. Then it
+// builds the indexes that partitions lack, and replaces the fan-out and the grants.
 func Migrate(ctx context.Context, cfg Config) ([]string, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -74,7 +81,8 @@ func Migrate(ctx context.Context, cfg Config) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	provider, err := goose.NewProvider(goose.DialectPostgres, db, files, goose.WithSessionLocker(locker), goose.WithDisableGlobalRegistry(true))
+	provider, err := goose.NewProvider(goose.DialectPostgres, db, files,
+		goose.WithSessionLocker(locker), goose.WithDisableGlobalRegistry(true))
 	if err != nil {
 		return nil, err
 	}
@@ -85,12 +93,12 @@ func Migrate(ctx context.Context, cfg Config) ([]string, error) {
 	if err := indexPartitions(ctx, db); err != nil {
 		return applied, err
 	}
-	return applied, grant(ctx, db)
+	return applied, replace(ctx, db, fanOutSQL, grantsSQL)
 }
 
-// A migration may take its time. But while one of its statements waits for a lock on a table that is read or written for long,
-// everybody else queues behind it: so it gives up soon, lets the queue go, and tries again. What is built concurrently waits
-// for transactions that hold nobody up, and takes the limit off for itself.
+// A migration may take long. But while one of its statements waits for a lock on a table that is in use, all other statements
+// queue behind it: so it gives up soon, lets the queue pass, and retries. A concurrent build holds up nobody, and lifts the limit
+// for itself.
 const (
 	migrateSettings = "set statement_timeout = 0; set idle_in_transaction_session_timeout = 0; set lock_timeout = '1s'"
 	migrateTries    = 60
@@ -108,15 +116,13 @@ func openMigrations(cfg Config) (*sql.DB, error) {
 	})), nil
 }
 
-// up applies what is pending, and says what that was. Each migration is applied as a whole, or can be applied again.
+// up applies the pending migrations and names them. Each migration is applied as a whole, or can be repeated.
 func up(ctx context.Context, provider *goose.Provider) (applied []string, err error) {
 	for n := range migrateTries {
 		if n > 0 {
 			slog.InfoContext(ctx, "a migration waits for a lock: it is retried", "error", err)
-			select {
-			case <-ctx.Done():
+			if !flow.Sleep(ctx, migratePause) {
 				return applied, ctx.Err()
-			case <-time.After(migratePause):
 			}
 		}
 		var results []*goose.MigrationResult
@@ -127,34 +133,35 @@ func up(ctx context.Context, provider *goose.Provider) (applied []string, err er
 		for _, r := range results {
 			applied = append(applied, path.Base(r.Source.Path))
 		}
-		if sqlState(err) != "55P03" { // lock_not_available
+		if sqlState(err) != stateLockNotGranted {
 			return applied, err
 		}
 	}
 	return applied, err
 }
 
-// grant says what the roles of functions may do.
-func grant(ctx context.Context, db *sql.DB) error {
+// replace runs the scripts that define parts of the schema anew with every migration.
+func replace(ctx context.Context, db *sql.DB, scripts ...string) error {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = tx.Rollback() }() // after Commit it does nothing
-	if _, err := tx.ExecContext(ctx, grantsSQL); err != nil {
-		return fmt.Errorf("grants: %w", err)
+	for _, script := range scripts {
+		if _, err := tx.ExecContext(ctx, script); err != nil {
+			return fmt.Errorf("fan-out and grants: %w", err)
+		}
 	}
 	return tx.Commit()
 }
 
 const schemaSQL = `select coalesce(max(version_id), 0) from goose_db_version where is_applied`
 
-// Check asks Postgres whether it is there and its schema is new enough: one round trip.
+// Check checks that Postgres answers and that its schema is new enough, in one round trip.
 func (db *DB) Check(ctx context.Context) error {
-	rows, _ := db.pool.Query(ctx, schemaSQL)
-	version, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[int64])
+	version, err := queryValue[int64](ctx, db.pool, schemaSQL)
 	if err != nil {
-		return classify(err)
+		return err
 	}
 	if version < SchemaVersion {
 		cause := fmt.Errorf("schema is at %d, this program needs %d", version, SchemaVersion)

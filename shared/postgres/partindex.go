@@ -6,18 +6,18 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
-	"time"
 
+	"github.com/cloudfn/cloudfn/shared/flow"
 	"github.com/jackc/pgx/v5"
 )
 
-// partitionIndexes are indexes of the request log that a migration has made on the parent only, because Postgres builds
-// none concurrently on a partitioned table, and any other way keeps every request waiting.
+// partitionIndexes are indexes of the request log that a migration has made on the parent only: Postgres cannot build an index
+// concurrently on a partitioned table, and any other way holds up every request.
 var partitionIndexes = []struct{ name, definition string }{
 	{"requests_acted", "(acted_in, id desc) where connection_id is not null"},
 }
 
-// Partitions of the log that have no part of the index, with what a broken off build has left of it.
+// Partitions of the log that have no part of the index; left says that an aborted build has left an invalid one.
 const unindexedSQL = `
 select t.relname, exists (select from pg_class c where c.relnamespace = t.relnamespace and c.relname = t.relname || $2)
 from pg_inherits p join pg_class t on t.oid = p.inhrelid
@@ -26,11 +26,11 @@ where p.inhparent = 'requests'::regclass and not exists (
     where i.inhparent = to_regclass($1) and x.indrelid = t.oid)
 order by t.relname`
 
-// indexLock keeps two that migrate from building the same index at once (pg_try_advisory_lock).
+// indexLock keeps two migrations from building the same index at once (pg_try_advisory_lock).
 const indexLock = partitionLock + 1
 
-// indexPartitions builds the parts of indexes that partitions lack, while others write. It may be called any number of times. A
-// partition that is made later gets its part with the table.
+// indexPartitions builds the parts of indexes that partitions lack, while others write. It is idempotent. A later partition gets
+// its part with the table.
 func indexPartitions(ctx context.Context, db *sql.DB) error {
 	conn, err := db.Conn(ctx)
 	if err != nil {
@@ -42,7 +42,7 @@ func indexPartitions(ctx context.Context, db *sql.DB) error {
 		if err := conn.QueryRowContext(ctx, "select pg_try_advisory_lock($1)", indexLock).Scan(&mine); err != nil {
 			return err
 		}
-		if !mine && !sleep(ctx, migratePause) {
+		if !mine && !flow.Sleep(ctx, migratePause) {
 			return ctx.Err()
 		}
 	}
@@ -55,15 +55,6 @@ func indexPartitions(ctx context.Context, db *sql.DB) error {
 		}
 	}
 	return nil
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
-	}
 }
 
 func indexLacking(ctx context.Context, conn *sql.Conn, name, definition string) error {
@@ -96,7 +87,7 @@ func indexLacking(ctx context.Context, conn *sql.Conn, name, definition string) 
 	return nil
 }
 
-// indexOne builds the index on one partition. Building waits for transactions and holds nobody up, so it may wait for long.
+// indexOne builds the index on one partition. The build waits for transactions without holding up others, so it may wait for long.
 func indexOne(ctx context.Context, conn *sql.Conn, parent, table, part, definition string, left bool) error {
 	quote := func(name string) string { return pgx.Identifier{name}.Sanitize() }
 	build := []string{"set lock_timeout = 0"}
@@ -113,11 +104,11 @@ func indexOne(ctx context.Context, conn *sql.Conn, parent, table, part, definiti
 	attach := fmt.Sprintf("alter index %s attach partition %s", quote(parent), quote(part))
 	for n := 0; ; n++ {
 		_, err := conn.ExecContext(ctx, attach)
-		if sqlState(err) != "55P03" || n == migrateTries { // lock_not_available
+		if sqlState(err) != stateLockNotGranted || n == migrateTries {
 			return err
 		}
 		slog.InfoContext(ctx, "an index waits for a lock: it is retried", "index", part)
-		if !sleep(ctx, migratePause) {
+		if !flow.Sleep(ctx, migratePause) {
 			return ctx.Err()
 		}
 	}

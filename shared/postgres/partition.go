@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/cloudfn/cloudfn/shared/flow"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -13,7 +14,7 @@ import (
 const partitionLock = 0x636c6f7564666e // "cloudfn"
 
 // Making and dropping a partition takes the strongest lock on the table or on its default partition. While that lock waits for
-// a long reader, everybody else queues behind it. So it waits for lockWait only, and then lets the queue go before the next try.
+// a long reader, all other statements queue behind it. So it waits for lockWait only, and lets the queue pass before it retries.
 // DETACH PARTITION CONCURRENTLY would not need the lock; Postgres refuses it for a table that has a default partition.
 const (
 	lockWait  = "100ms"
@@ -21,9 +22,9 @@ const (
 	lockPause = 300 * time.Millisecond
 )
 
-// Maintain makes the partitions of this month and the next, moves rows that fell into the default partition meanwhile, drops the
-// months that ended more than retention ago, and deletes the default partition's rows of such months. It may be called any number
-// of times, by any number of replicas. A partition that is being read for long stays until the next call.
+// Maintain makes the partitions of this month and the next, moves rows out of the default partition, drops the months that ended
+// more than retention ago, and deletes the default partition's rows of such months. It is idempotent, and safe in any number of
+// replicas. A partition that is read for long stays until the next call.
 func (r Requests) Maintain(ctx context.Context, retention time.Duration) error {
 	err := r.alone(ctx, func(tx pgx.Tx, now time.Time) error {
 		month := time.Date(now.Year(), now.Month(), 1, 0, 0, 0, 0, time.UTC)
@@ -43,23 +44,19 @@ func (r Requests) Maintain(ctx context.Context, retention time.Duration) error {
 	return r.deleteStrays(ctx, retention)
 }
 
-// alone runs fn in a transaction, with the database's time, unless another replica is at it. It tries again while fn has to
-// wait for a lock; after lockTries it logs that and leaves the work to the next call.
+// alone runs fn in a transaction, with the database's time, unless another replica does. It retries while fn has to wait for a
+// lock; after lockTries it logs that and leaves the work to the next call.
 func (r Requests) alone(ctx context.Context, fn func(tx pgx.Tx, now time.Time) error) error {
 	for n := range lockTries {
-		if n > 0 {
-			select {
-			case <-ctx.Done():
-				return classify(ctx.Err())
-			case <-time.After(lockPause):
-			}
+		if n > 0 && !flow.Sleep(ctx, lockPause) {
+			return classify(ctx.Err())
 		}
 		err := r.tryAlone(ctx, fn)
-		if code := sqlState(err); code != "55P03" && code != "40P01" { // lock_not_available, deadlock_detected
+		if code := sqlState(err); code != stateLockNotGranted && code != stateDeadlock {
 			return err
 		}
 	}
-	slog.WarnContext(ctx, "the request log's partitions stay as they are: somebody reads or copies the table for long; the next tick tries again")
+	slog.WarnContext(ctx, "the request log's partitions are unchanged: a statement reads the table for long; the next tick retries")
 	return nil
 }
 
@@ -83,7 +80,7 @@ const (
 	strayRows    = 5000 // deleted by one statement
 	strayBatches = 20   // in one call
 
-	// A row goes when its month's partition would.
+	// A row is deleted when its month's partition would be.
 	deleteStraysSQL = `
 delete from requests_default where ctid = any(array(
     select ctid from requests_default where at < date_trunc('month', now() - $1::interval, 'UTC') limit $2))`
@@ -92,9 +89,9 @@ delete from requests_default where ctid = any(array(
 // deleteStrays deletes old rows of months that never had a partition.
 func (r Requests) deleteStrays(ctx context.Context, retention time.Duration) error {
 	for range strayBatches {
-		tag, err := r.DB.pool.Exec(ctx, deleteStraysSQL, retention, strayRows)
-		if err != nil || tag.RowsAffected() < strayRows {
-			return classify(err)
+		n, err := exec(ctx, r.DB.pool, deleteStraysSQL, retention, strayRows)
+		if err != nil || n < strayRows {
+			return err
 		}
 	}
 	return nil
@@ -122,7 +119,7 @@ func makePartition(ctx context.Context, tx pgx.Tx, from time.Time) error {
 	return err
 }
 
-// quoteTime writes a time of ours into DDL, which takes no parameters.
+// quoteTime formats a time for DDL, which takes no parameters.
 func quoteTime(t time.Time) string { return t.Format("'2006-01-02 15:04:05Z07:00'") }
 
 // dropPartitions drops the months that ended more than retention ago, each in a transaction of its own: one that has locked the
@@ -132,15 +129,15 @@ func (r Requests) dropPartitions(ctx context.Context, retention time.Duration) e
 	if err != nil {
 		return err
 	}
-	rows, _ := r.DB.pool.Query(ctx, "select inhrelid::regclass::text from pg_inherits where inhparent = 'requests'::regclass")
-	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	names, err := queryColumn[string](ctx, r.DB.pool,
+		"select inhrelid::regclass::text from pg_inherits where inhparent = 'requests'::regclass")
 	if err != nil {
-		return classify(err)
+		return err
 	}
 	for _, name := range names {
 		from, err := time.Parse(partitionName, name)
 		if err != nil || from.AddDate(0, 1, 0).After(now.Add(-retention)) {
-			continue // the default partition, or a month that is not over long enough
+			continue // the default partition, or a month within the retention
 		}
 		err = r.alone(ctx, func(tx pgx.Tx, _ time.Time) error {
 			_, err := tx.Exec(ctx, "drop table if exists "+pgx.Identifier{name}.Sanitize())

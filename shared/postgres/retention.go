@@ -12,11 +12,11 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// RetentionConfig is how long rows are kept that nothing can happen to any more.
+// RetentionConfig is how long rows of ended objects are kept.
 type RetentionConfig struct {
-	// Orders is counted from when an order is final and all of its instances are gone. It takes its instances along.
+	// Orders counts from when an order is final and all of its instances are gone. Its instances are deleted with it.
 	Orders time.Duration `env:"ORDERS_RETENTION, default=2160h"`
-	// Instances is counted from when an instance is deleted, or disconnected.
+	// Instances counts from when an instance is deleted, or disconnected.
 	Instances time.Duration `env:"INSTANCES_RETENTION, default=2160h"`
 	// Stats is the age of an hour.
 	Stats time.Duration `env:"STATS_RETENTION, default=8784h"`
@@ -33,15 +33,14 @@ func (c RetentionConfig) Validate() error {
 	case c.Instances < 24*time.Hour:
 		return fmt.Errorf("INSTANCES_RETENTION is %s: it must be 24h at least", c.Instances)
 	case c.Stats < statsShown:
-		return fmt.Errorf("STATS_RETENTION is %s: it must be 744h at least, because the hours of 30 days are shown and counted", c.Stats)
+		return fmt.Errorf("STATS_RETENTION is %s: it must be 744h at least, because the hours of 30 days are shown and counted",
+			c.Stats)
 	}
 	return nil
 }
 
-// Retention deletes rows that are older than they are kept.
-//
-// It covers all projects, because the operator decides how long their rows are kept; each statement deletes rows of the project
-// that it names.
+// Retention deletes rows that are older than RetentionConfig keeps them. It covers all projects, because the operator decides how
+// long their rows are kept; each statement carries the project of the rows that it deletes.
 type Retention struct {
 	DB     *DB
 	Config RetentionConfig
@@ -49,16 +48,14 @@ type Retention struct {
 
 const (
 	retentionJob   = "retention"
-	retentionClaim = 2 * time.Minute  // after which another replica goes on for one that died
+	retentionClaim = 2 * time.Minute  // after which another replica continues for one that died
 	retentionTime  = 20 * time.Second // of one call
 	retentionRows  = 2000             // of one transaction, about
-
-	// What is written down at the end must not hold the replica.
-	retentionEnd = 5 * time.Second
+	retentionEnd   = 5 * time.Second  // to record the end
 )
 
-// Run deletes what is too old, the oldest first, once an hour among all replicas. One call takes retentionTime at most; the next one
-// resumes. A replica that dies loses nothing: each transaction deletes whole orders and instances.
+// Run deletes what is too old, the oldest first, once an hour among all replicas. One call takes retentionTime at most; the next
+// one resumes. A replica that dies loses nothing: each transaction deletes whole orders and instances.
 func (r Retention) Run(ctx context.Context) error {
 	now, err := r.DB.Now(ctx)
 	if err != nil {
@@ -81,7 +78,7 @@ func (r Retention) Run(ctx context.Context) error {
 	return jobs.Done(ctx, retentionJob, key, claim)
 }
 
-// deleteOld is done when nothing is left that is too old. It stops at the moment given.
+// deleteOld is done when nothing too old is left. It stops at the moment given.
 func (r Retention) deleteOld(ctx context.Context, until time.Time) (done bool, err error) {
 	for _, step := range []func(context.Context, time.Time) (bool, error){r.deleteStats, r.deleteInstances, r.deleteOrders} {
 		if done, err = step(ctx, until); err != nil || !done {
@@ -91,66 +88,69 @@ func (r Retention) deleteOld(ctx context.Context, until time.Time) (done bool, e
 	return true, nil
 }
 
-const (
-	// An instance is over that nothing can happen to any more: it is deleted, it is disconnected and counts for no connection's
-	// quota, or Nova never accepted it.
-	overSQL = `(i.state = 'deleted' or i.disconnected_at is not null and i.connection_id is null or i.server_id is null and i.problem is not null)
+var (
+	// An instance has ended when it is deleted, when it is disconnected and counts for no connection's quota, or when Nova never
+	// accepted it.
+	endedSQL = `(i.state = 'deleted' or i.disconnected_at is not null and i.connection_id is null
+       or i.server_id is null and i.problem is not null)
   and not exists (select from actions a where a.project_id = i.project_id and a.instance_id = i.id and a.status = 'running')`
 
-	// A page of final orders after the marker ($3 to $5) whose instances are all over, with how many each has.
+	// A page of final orders after the marker ($3 to $5) whose instances have all ended, with how many each has.
 	finalOrdersSQL = `
-select o.updated_at, o.project_id, o.id, coalesce(of.n, 0)
+select o.updated_at, o.project_id, o.id, coalesce(of.n, 0) as instances
 from orders o left join lateral (
-    select case when bool_and(i.updated_at < now() - greatest($1::interval, $2::interval) and ` + overSQL + `) then count(*) else -1 end::int as n
+    select case when bool_and(i.updated_at < now() - greatest($1::interval, $2::interval) and ` + endedSQL + `) then count(*)
+                else -1 end::int as n
     from instances i where i.project_id = o.project_id and i.order_id = o.id having count(*) > 0
 ) of on true
-where o.status <> 'running' and o.updated_at < now() - $1::interval and (o.updated_at, o.project_id, o.id) > ($3, $4, $5) and coalesce(of.n, 0) >= 0
+where o.status <> 'running' and o.updated_at < now() - $1::interval and (o.updated_at, o.project_id, o.id) > ($3, $4, $5)
+  and coalesce(of.n, 0) >= 0
 order by o.updated_at, o.project_id, o.id limit $6`
 
-	// Rows are locked before they are deleted, and by this looked at again: an instance that is connected anew just now stays, and so
-	// does its order. An order that somebody works on is left to the next time.
+	// Locking a row rechecks its conditions: an instance that was just connected stays, and so does its order. Claimed orders are
+	// skipped.
 	lockOrdersSQL = `
 with final as materialized (
     select o.project_id, o.id from orders o join unnest($1::text[], $2::uuid[]) as page (project_id, id) using (project_id, id)
-    where o.status <> 'running' and coalesce(o.claimed_until, '-infinity') < clock_timestamp()
+    where o.status <> 'running' and ` + unclaimed("o") + `
     for update of o skip locked
-), over as materialized (
+), ended as materialized (
     select i.project_id, i.id, i.order_id from instances i join final f on f.project_id = i.project_id and f.id = i.order_id
-    where i.updated_at < now() - $3::interval and ` + overSQL + ` for update of i skip locked
+    where i.updated_at < now() - $3::interval and ` + endedSQL + ` for update of i skip locked
 ), gone_orders as materialized (
     select f.project_id, f.id from final f
     where (select count(*) from instances i where i.project_id = f.project_id and i.order_id = f.id)
-        = (select count(*) from over v where v.project_id = f.project_id and v.order_id = f.id)
+        = (select count(*) from ended v where v.project_id = f.project_id and v.order_id = f.id)
 ), gone as materialized (
-    select v.project_id, v.id from over v join gone_orders o on o.project_id = v.project_id and o.id = v.order_id
+    select v.project_id, v.id from ended v join gone_orders o on o.project_id = v.project_id and o.id = v.order_id
 )`
 
 	lockInstancesSQL = `
 with gone as materialized (
     select i.project_id, i.id from instances i
     where i.order_id is null and (i.state = 'deleted' or i.disconnected_at is not null and i.connection_id is null)
-      and ` + overSQL + ` and i.updated_at < now() - $1::interval
+      and ` + endedSQL + ` and i.updated_at < now() - $1::interval
     order by i.updated_at limit $2 for update of i skip locked
 ), gone_orders as materialized (
     select project_id, id from orders where false
 )`
 
-	// Events go with their deliveries, by the foreign key, and with the streams of these: should the id be used again, its events
-	// begin at one. Who delivers locks a stream before its delivery.
+	// Events are deleted with their deliveries, by the foreign key, and with the streams of these: if the id is used again, its
+	// events begin at one. Deliverers lock a stream before its delivery.
 	deleteGoneSQL = `, gone_actions as (
     delete from actions a using gone g where a.project_id = g.project_id and a.instance_id = g.id returning a.project_id, a.id
 ), subjects as (
     select project_id, id::text as subject from gone union all select project_id, id::text from gone_orders
     union all select project_id, id::text from gone_actions
-), told as (
+), past as (
     select e.project_id, e.subject, e.seq from events e join subjects s using (project_id, subject)
 ), streams_of as (
     delete from streams s using (
         select distinct d.project_id, d.callback_id, d.stream
-        from deliveries d join told e on d.event_project = e.project_id and d.subject = e.subject and d.event_seq = e.seq) d
+        from deliveries d join past e on d.event_project = e.project_id and d.subject = e.subject and d.event_seq = e.seq) d
     where s.project_id = d.project_id and s.callback_id = d.callback_id and s.stream = d.stream
 ), events_of as (
-    delete from events e using told t where e.project_id = t.project_id and e.subject = t.subject and e.seq = t.seq
+    delete from events e using past t where e.project_id = t.project_id and e.subject = t.subject and e.seq = t.seq
 ), deployments_of as (
     delete from deployments d using gone g where d.project_id = g.project_id and d.instance_id = g.id
 ), instances_of as (
@@ -160,13 +160,13 @@ with gone as materialized (
 )
 select array_agg(project_id), array_agg(id) from (select * from gone union all select * from gone_orders) all_of`
 
-	// Callbacks of what is gone. Those who deliver lock a stream before its callback; so these go last.
+	// Callbacks of what is gone. Deliverers lock a stream before its callback; so callbacks go last.
 	deleteCallbacksSQL = `
 delete from callbacks c using unnest($1::text[], $2::uuid[]) as gone (project_id, id)
 where coalesce(c.of_project, c.project_id) = gone.project_id and gone.id in (c.instance_id, c.order_id)`
 )
 
-// finalOrder is an order that is over.
+// finalOrder is an order whose instances have all ended.
 type finalOrder struct {
 	UpdatedAt time.Time
 	ProjectID string
@@ -174,17 +174,18 @@ type finalOrder struct {
 	Instances int
 }
 
-// deleteOrders walks through the final orders whose instances are all over.
+// deleteOrders walks through the final orders whose instances have all ended.
 func (r Retention) deleteOrders(ctx context.Context, until time.Time) (done bool, err error) {
 	last := finalOrder{UpdatedAt: time.Unix(0, 0)}
 	for time.Now().Before(until) {
-		rows, _ := r.DB.pool.Query(ctx, finalOrdersSQL, r.Config.Orders, r.Config.Instances, last.UpdatedAt, last.ProjectID, last.ID, retentionRows)
-		page, err := pgx.CollectRows(rows, pgx.RowToStructByPos[finalOrder])
+		page, err := queryAll[finalOrder](ctx, r.DB.pool, finalOrdersSQL,
+			r.Config.Orders, r.Config.Instances, last.UpdatedAt, last.ProjectID, last.ID, retentionRows)
 		if err != nil {
 			return false, err
 		}
+		age := max(r.Config.Orders, r.Config.Instances)
 		for _, chunk := range chunks(page) {
-			if _, err := r.deleteGone(ctx, lockOrdersSQL, chunk.projects, chunk.ids, max(r.Config.Orders, r.Config.Instances)); err != nil {
+			if _, err := r.deleteGone(ctx, lockOrdersSQL, chunk.projects, chunk.ids, age); err != nil {
 				return false, err
 			}
 		}
@@ -214,7 +215,7 @@ func chunks(page []finalOrder) (list []chunk) {
 	return list
 }
 
-// deleteInstances deletes those that came from no order.
+// deleteInstances deletes instances that came from no order.
 func (r Retention) deleteInstances(ctx context.Context, until time.Time) (done bool, err error) {
 	for time.Now().Before(until) {
 		n, err := r.deleteGone(ctx, lockInstancesSQL, r.Config.Instances, retentionRows)
@@ -225,7 +226,7 @@ func (r Retention) deleteInstances(ctx context.Context, until time.Time) (done b
 	return false, nil
 }
 
-// deleteGone deletes what lockSQL locks, with all that belongs to it, and says how many orders and instances these were.
+// deleteGone deletes what lockSQL locks, with all that belongs to it, and says how many orders and instances it has deleted.
 func (r Retention) deleteGone(ctx context.Context, lockSQL string, args ...any) (n int, err error) {
 	err = retryDeadlock(func() error {
 		return r.DB.inTx(ctx, func(tx pgx.Tx) error {
@@ -252,12 +253,12 @@ delete from stats_hourly where ctid = any(array(
 // deleteStats deletes hours, and then projects that have not been counted since.
 func (r Retention) deleteStats(ctx context.Context, until time.Time) (done bool, err error) {
 	for time.Now().Before(until) {
-		tag, err := r.DB.pool.Exec(ctx, deleteHoursSQL, r.Config.Stats, retentionRows)
+		n, err := exec(ctx, r.DB.pool, deleteHoursSQL, r.Config.Stats, retentionRows)
 		if err != nil {
 			return false, err
 		}
-		if tag.RowsAffected() < retentionRows {
-			_, err = r.DB.pool.Exec(ctx, deleteProjectsSQL, r.Config.Stats)
+		if n < retentionRows {
+			_, err = exec(ctx, r.DB.pool, deleteProjectsSQL, r.Config.Stats)
 			return err == nil, err
 		}
 	}

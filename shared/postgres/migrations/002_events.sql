@@ -109,39 +109,10 @@ create index streams_due on streams (project_id, callback_id, next_at) where hea
 create index streams_claimed on streams (claim_id) where claim_id is not null;
 create index streams_idle on streams (next_at) where head = tail;
 
--- Whoever writes an event need not know who gets it. A test is for one callback, and whoever makes it says for which.
--- +goose StatementBegin
-create function fan_out() returns trigger language plpgsql as $$
-begin
-    with matching as (
-        select c.project_id, c.id from callbacks c
-        where (c.project_id = new.project_id or c.project_id = '')
-          and c.status <> 'gone'
-          and (c.events = '{}' or new.type = any(c.events))
-          and (c.instance_id is null or c.instance_id::text = new.subject)
-          and (c.order_id is null or c.order_id = new.order_id)
-          and c.id::text <> new.subject
-        for key share of c -- one that is being deleted is left out, and does not fail whoever writes the event
-    ), delivery as (
-        insert into deliveries (project_id, callback_id, stream, seq, event_project, subject, event_seq, created_at)
-        select project_id, id, new.project_id || '/' || new.subject, new.seq, new.project_id, new.subject, new.seq, new.at
-        from matching
-    )
-    insert into streams as s (project_id, callback_id, stream, head, tail, next_at)
-    select project_id, id, new.project_id || '/' || new.subject, new.seq - 1, new.seq, new.at
-    from matching
-    -- The stream's row is locked, so that no copy that delivers can take it for empty meanwhile.
-    on conflict (project_id, callback_id, stream) do update
-    set tail = excluded.tail, next_at = case when s.head < s.tail then s.next_at else excluded.next_at end;
-    return null;
-end $$;
--- +goose StatementEnd
-create trigger fan_out after insert on events for each row when (new.type <> 'cloudfn.callback.test.v1')
-    execute function fan_out();
+-- The trigger fan_out writes the deliveries of a new event: fan_out.sql.
 
 -- +goose Down
 drop table streams, deliveries, events, callbacks, polls;
-drop function fan_out;
 alter table instances drop column spec, drop column addresses, drop column key_name, drop column key_fingerprint,
     drop column seq, drop column seen_at, drop column missed_at;
 drop index orders_running;

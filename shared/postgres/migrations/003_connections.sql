@@ -96,64 +96,9 @@ alter table callbacks
     add column connection_id uuid;
 create index callbacks_of on callbacks (coalesce(of_project, project_id));
 
--- +goose StatementBegin
-create or replace function fan_out() returns trigger language plpgsql as $$
-begin
-    with matching as (
-        select c.project_id, c.id from callbacks c
-        where (coalesce(c.of_project, c.project_id) = new.project_id or c.project_id = '')
-          and c.status <> 'gone'
-          and (c.events = '{}' or new.type = any(c.events))
-          and (c.instance_id is null or c.instance_id::text = new.data->>'instance_id')
-          and (c.order_id is null or c.order_id = new.order_id)
-          and c.id::text <> new.subject
-          -- Whoever may not act through the connection any more hears no more of it but that it has ended.
-          and (c.connection_id is null or c.connection_id = new.connection_id and exists (
-              select from connections k where k.id = c.connection_id and k.project_id = new.project_id
-                and (k.status = 'active' and k.expires_at > new.at or new.type = 'cloudfn.connection.state.v1')
-                and (k.usable_by && array[c.user_id, c.project_id] or k.user_id = c.user_id and k.project_id = c.project_id)))
-        for key share of c -- one that is being deleted is left out, and does not fail whoever writes the event
-    ), delivery as (
-        insert into deliveries (project_id, callback_id, stream, seq, event_project, subject, event_seq, created_at)
-        select project_id, id, new.project_id || '/' || new.subject, new.seq, new.project_id, new.subject, new.seq, new.at
-        from matching
-    )
-    insert into streams as s (project_id, callback_id, stream, head, tail, next_at)
-    select project_id, id, new.project_id || '/' || new.subject, new.seq - 1, new.seq, new.at
-    from matching
-    -- The stream's row is locked, so that no copy that delivers can take it for empty meanwhile.
-    on conflict (project_id, callback_id, stream) do update
-    set tail = excluded.tail, next_at = case when s.head < s.tail then s.next_at else excluded.next_at end;
-    return null;
-end $$;
--- +goose StatementEnd
-
 -- +goose Down
--- +goose StatementBegin
-create or replace function fan_out() returns trigger language plpgsql as $$
-begin
-    with matching as (
-        select c.project_id, c.id from callbacks c
-        where (c.project_id = new.project_id or c.project_id = '')
-          and c.status <> 'gone'
-          and (c.events = '{}' or new.type = any(c.events))
-          and (c.instance_id is null or c.instance_id::text = new.subject)
-          and (c.order_id is null or c.order_id = new.order_id)
-          and c.id::text <> new.subject
-        for key share of c
-    ), delivery as (
-        insert into deliveries (project_id, callback_id, stream, seq, event_project, subject, event_seq, created_at)
-        select project_id, id, new.project_id || '/' || new.subject, new.seq, new.project_id, new.subject, new.seq, new.at
-        from matching
-    )
-    insert into streams as s (project_id, callback_id, stream, head, tail, next_at)
-    select project_id, id, new.project_id || '/' || new.subject, new.seq - 1, new.seq, new.at
-    from matching
-    on conflict (project_id, callback_id, stream) do update
-    set tail = excluded.tail, next_at = case when s.head < s.tail then s.next_at else excluded.next_at end;
-    return null;
-end $$;
--- +goose StatementEnd
+drop trigger if exists fan_out on events;
+drop function if exists fan_out;
 delete from callbacks where connection_id is not null;
 alter table callbacks drop column of_project, drop column connection_id;
 alter table events drop column connection_id;

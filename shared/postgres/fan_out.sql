@@ -1,0 +1,39 @@
+-- Writes the deliveries of a new event, and adds them to the streams of their callbacks. migrate runs this file every time.
+select pg_advisory_xact_lock(7166736203); -- one migration at a time
+create or replace function fan_out() returns trigger language plpgsql as $$
+begin
+    with matching as (
+        select c.project_id, c.id from callbacks c
+        where (coalesce(c.of_project, c.project_id) = new.project_id or c.project_id = '')
+          and c.status <> 'gone'
+          and (c.events = '{}' or new.type = any(c.events))
+          and (c.instance_id is null or c.instance_id::text = new.data->>'instance_id')
+          and (c.order_id is null or c.order_id = new.order_id)
+          -- A callback is not notified of itself. Another project may use its id for something else.
+          and not (new.type = 'cloudfn.callback.state.v1' and c.project_id = new.project_id and c.id::text = new.subject)
+          -- Subscribers who may no longer act through the connection are notified only that it has ended.
+          and (c.connection_id is null or c.connection_id = new.connection_id and exists (
+              select from connections k where k.id = c.connection_id and k.project_id = new.project_id
+                and (k.status = 'active' and k.expires_at > new.at or new.type = 'cloudfn.connection.state.v1')
+                and (k.usable_by && array[c.user_id, c.project_id] or k.user_id = c.user_id and k.project_id = c.project_id)))
+        for key share of c -- a callback that is being deleted is left out, and does not fail the writer of the event
+    ), delivery as (
+        insert into deliveries (project_id, callback_id, stream, seq, event_project, subject, event_seq, created_at)
+        select project_id, id, new.project_id || '/' || new.subject, new.seq, new.project_id, new.subject, new.seq, new.at
+        from matching
+    )
+    insert into streams as s (project_id, callback_id, stream, head, tail, next_at)
+    select project_id, id, new.project_id || '/' || new.subject, new.seq - 1, new.seq, new.at
+    from matching
+    -- The stream's row is locked, so that no replica that delivers can find it empty meanwhile.
+    on conflict (project_id, callback_id, stream) do update
+    set tail = excluded.tail, next_at = case when s.head < s.tail then s.next_at else excluded.next_at end;
+    return null;
+end $$;
+
+do $$ begin
+    if not exists (select from pg_trigger where tgname = 'fan_out' and tgrelid = 'events'::regclass) then
+        create trigger fan_out after insert on events for each row when (new.type <> 'cloudfn.callback.test.v1')
+            execute function fan_out();
+    end if;
+end $$;
