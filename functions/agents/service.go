@@ -6,16 +6,11 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/postgres"
 )
 
-// store is the part of the database that this function needs.
-type store interface {
-	Fetch(ctx context.Context, id uuid.UUID, tokenHash []byte) (bundle []byte, err error)
-	Ready(ctx context.Context, id uuid.UUID, tokenHash []byte) error
-}
-
 type service struct {
-	store store
+	store postgres.Deployments
 	hash  func(domain.Secret) []byte
 	wake  func(functions ...string)
 }

@@ -8,26 +8,12 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/webhook"
 )
 
 // store keeps callbacks. It takes secrets sealed, and gives none back.
-type store interface {
-	Create(context.Context, domain.Callback) (domain.Callback, error)
-	List(ctx context.Context, projectID string, limit int, marker uuid.UUID) ([]domain.Callback, error)
-	Get(ctx context.Context, projectID string, id uuid.UUID) (domain.Callback, error)
-	Change(ctx context.Context, projectID string, id uuid.UUID, change domain.CallbackChange) (c domain.Callback, asks bool, err error)
-	Delete(ctx context.Context, projectID string, id uuid.UUID) error
-	Rotate(ctx context.Context, projectID string, id uuid.UUID, secret []byte, overlap time.Duration) (domain.Callback, error)
-	Deliveries(ctx context.Context, projectID string, id uuid.UUID, q domain.DeliveryQuery) ([]domain.Delivery, error)
-	Test(ctx context.Context, projectID string, id uuid.UUID) (domain.Delivery, error)
-	Redeliver(ctx context.Context, projectID string, id, delivery uuid.UUID) (domain.Delivery, error)
-}
-
-// connectionStore is where connections are looked up.
-type connectionStore interface {
-	Usable(ctx context.Context, who domain.Identity, id uuid.UUID) (found domain.Connection, now time.Time, err error)
-}
+type store = postgres.Callbacks
 
 // sealer makes a secret readable for deliver-events only.
 type sealer interface {
@@ -39,7 +25,7 @@ type guard interface{ Check(url string) error }
 
 type service struct {
 	store
-	connections connectionStore
+	connections postgres.Connections
 	key         sealer
 	guard       guard
 	wake        func() // tells deliver-events that there is work

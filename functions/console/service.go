@@ -10,14 +10,11 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/postgres"
 )
 
-// store keeps sessions. What it is given is sealed, and it cannot open it.
-type store interface {
-	Start(ctx context.Context, id, sealed []byte, tokenEnds time.Time, longest time.Duration) (until time.Time, err error)
-	Get(ctx context.Context, id []byte) (sealed []byte, until time.Time, err error)
-	End(ctx context.Context, id []byte) (sealed []byte, err error)
-}
+// store keeps sessions. It gets them sealed, and cannot open them.
+type store = postgres.Sessions
 
 // keystone is the part of OpenStack that this function needs.
 type keystone interface {
