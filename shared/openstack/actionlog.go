@@ -62,8 +62,8 @@ func (s *Session) actionLog(ctx context.Context, serverID, microversion string) 
 			Actions []logged `json:"instanceActions"`
 			Links   []link   `json:"links"`
 		}
-		if _, err = nova.Get(ctx, path+query, &page, nil); err != nil {
-			return nil, classify("nova", err)
+		if err = get(ctx, nova, path+query, &page); err != nil {
+			return nil, err
 		}
 		entries = append(entries, page.Actions...)
 		next := nextMarker(page.Links)
@@ -99,15 +99,10 @@ func (s *Session) olderActions(ctx context.Context, serverID string) ([]domain.A
 // lastEvent is when the last event of an action finished; zero when one has not, or Nova shows none.
 func (s *Session) lastEvent(ctx context.Context, serverID, requestID string) (last time.Time, err error) {
 	for _, microversion := range []string{computeActionEvents, computeActionList} {
-		nova, err := s.compute(ctx, microversion)
-		if err != nil {
-			return time.Time{}, err
-		}
 		var body struct {
 			Action logged `json:"instanceAction"`
 		}
-		_, err = nova.Get(ctx, nova.ServiceURL("servers", url.PathEscape(serverID), "os-instance-actions", url.PathEscape(requestID)), &body, nil)
-		err = classify("nova", err)
+		err = s.getNova(ctx, microversion, &body, "servers", serverID, "os-instance-actions", requestID)
 		switch apperr.CodeOf(err) {
 		case apperr.Unsupported:
 			continue

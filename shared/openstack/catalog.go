@@ -6,8 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gophercloud/gophercloud/v2"
-
 	"github.com/cloudfn/cloudfn/shared/apperr"
 )
 
@@ -65,30 +63,17 @@ func (s *Session) readCatalog(ctx context.Context) (catalog, error) {
 	if found, ok := s.cloud.catalogs.Get(s.scope); ok {
 		return found, nil
 	}
-	answer := s.cloud.catalogSF.DoChan(s.scope, func() (any, error) {
-		// Not the first asker's context: when that one hangs up, the others still wait.
-		ask, cancel := context.WithTimeout(context.WithoutCancel(ctx), catalogTimeout)
-		defer cancel()
+	return shared(ctx, &s.cloud.catalogSF, s.scope, "keystone", catalogTimeout, func(ctx context.Context) (catalog, error) {
 		var body struct {
 			Catalog catalog `json:"catalog"`
 		}
-		keystone := &gophercloud.ServiceClient{ProviderClient: s.provider(), Endpoint: s.cloud.identity}
-		_, err := keystone.Get(ask, keystone.ServiceURL("auth", "catalog"), &body, nil)
-		if err != nil {
-			return nil, classify("keystone", err)
+		keystone := s.keystone()
+		if err := get(ctx, keystone, keystone.ServiceURL("auth", "catalog"), &body); err != nil {
+			return nil, err
 		}
 		s.cloud.catalogs.Add(s.scope, body.Catalog)
 		return body.Catalog, nil
 	})
-	select {
-	case r := <-answer:
-		if r.Err != nil {
-			return nil, r.Err
-		}
-		return r.Val.(catalog), nil //nolint:forcetypeassert // the function above returns nothing else
-	case <-ctx.Done():
-		return nil, classify("keystone", ctx.Err())
-	}
 }
 
 // endpoint chooses; a region is never guessed when the catalog has several.

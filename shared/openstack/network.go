@@ -3,6 +3,7 @@ package openstack
 import (
 	"cmp"
 	"context"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -86,30 +87,14 @@ func (s *Session) NetworkNames(ctx context.Context) ([]domain.Network, error) {
 
 func networkPages(ctx context.Context, neutron *gophercloud.ServiceClient, isExternal *bool) ([]domain.Network, error) {
 	opts := external.ListOptsExt{ListOptsBuilder: networks.ListOpts{Limit: pageLimit}, External: isExternal}
-	pages, err := networks.List(neutron, opts).AllPages(ctx)
-	if err != nil {
-		return nil, classify("neutron", err)
-	}
-	found, err := networks.ExtractNetworks(pages)
-	if err != nil {
-		return nil, classify("neutron", err)
-	}
-	out := make([]domain.Network, len(found))
-	for i, n := range found {
-		out[i] = domain.Network{ID: n.ID, Name: n.Name, Status: n.Status, Shared: n.Shared, Subnets: []domain.Subnet{}}
-	}
-	return out, nil
+	return listAll(ctx, networks.List(neutron, opts), "neutron", networks.ExtractNetworks, func(n networks.Network) domain.Network {
+		return domain.Network{ID: n.ID, Name: n.Name, Status: n.Status, Shared: n.Shared, Subnets: []domain.Subnet{}}
+	})
 }
 
 func subnetPages(ctx context.Context, neutron *gophercloud.ServiceClient) (map[string][]domain.Subnet, error) {
-	pages, err := subnets.List(neutron, subnets.ListOpts{Limit: pageLimit}).AllPages(ctx)
-	if err != nil {
-		return nil, classify("neutron", err)
-	}
-	found, err := subnets.ExtractSubnets(pages)
-	if err != nil {
-		return nil, classify("neutron", err)
-	}
+	list := subnets.List(neutron, subnets.ListOpts{Limit: pageLimit})
+	found, err := listAll(ctx, list, "neutron", subnets.ExtractSubnets, func(n subnets.Subnet) subnets.Subnet { return n })
 	by := map[string][]domain.Subnet{}
 	for _, n := range found {
 		by[n.NetworkID] = append(by[n.NetworkID], domain.Subnet{ID: n.ID, Name: n.Name, CIDR: n.CIDR, IPVersion: n.IPVersion})
@@ -117,7 +102,7 @@ func subnetPages(ctx context.Context, neutron *gophercloud.ServiceClient) (map[s
 	for _, list := range by {
 		slices.SortFunc(list, func(a, b domain.Subnet) int { return a.IPVersion - b.IPVersion })
 	}
-	return by, nil
+	return by, err
 }
 
 // SecurityGroups lists the project's security groups.
@@ -126,17 +111,54 @@ func (s *Session) SecurityGroups(ctx context.Context) ([]domain.SecurityGroup, e
 	if err != nil {
 		return nil, err
 	}
-	pages, err := groups.List(neutron, groups.ListOpts{}).AllPages(ctx)
+	return listAll(ctx, groups.List(neutron, groups.ListOpts{}), "neutron", groups.ExtractGroups, func(g groups.SecGroup) domain.SecurityGroup {
+		return domain.SecurityGroup{ID: g.ID, Name: g.Name, Description: g.Description}
+	})
+}
+
+// Ports counts the ports that the server has in Neutron. Nova deletes the ports that it has made some seconds after the server.
+func (s *Session) Ports(ctx context.Context, serverID string) (int, error) {
+	neutron, err := s.neutron(ctx)
 	if err != nil {
-		return nil, classify("neutron", err)
+		return 0, err
 	}
-	found, err := groups.ExtractGroups(pages)
+	var body struct {
+		Ports []struct {
+			ID string `json:"id"`
+		} `json:"ports"`
+	}
+	err = get(ctx, neutron, neutron.ServiceURL("ports")+"?fields=id&device_id="+serverID, &body)
+	return len(body.Ports), err
+}
+
+// FreeAddresses is how many addresses each of the networks has left, by IP version. By default Neutron tells only the cloud's
+// admins, and leaves networks of which the token may not know out of its answer.
+func (s *Session) FreeAddresses(ctx context.Context, networkIDs []string) (map[string]map[int]float64, error) {
+	neutron, err := s.neutron(ctx)
 	if err != nil {
-		return nil, classify("neutron", err)
+		return nil, err
 	}
-	out := make([]domain.SecurityGroup, len(found))
-	for i, g := range found {
-		out[i] = domain.SecurityGroup{ID: g.ID, Name: g.Name, Description: g.Description}
+	var body struct {
+		Networks []struct {
+			ID      string `json:"network_id"`
+			Subnets []struct {
+				Version int     `json:"ip_version"`
+				Used    float64 `json:"used_ips"`
+				Total   float64 `json:"total_ips"` // of an IPv6 subnet more than an int64 holds
+			} `json:"subnet_ip_availability"`
+		} `json:"network_ip_availabilities"`
 	}
-	return out, nil
+	query := url.Values{"network_id": networkIDs}
+	if err := get(ctx, neutron, neutron.ServiceURL("network-ip-availabilities")+"?"+query.Encode(), &body); err != nil {
+		return nil, err
+	}
+	free := map[string]map[int]float64{}
+	for _, n := range body.Networks {
+		by := map[int]float64{}
+		for _, subnet := range n.Subnets {
+			by[subnet.Version] += max(0, subnet.Total-subnet.Used)
+		}
+		free[n.ID] = by
+	}
+	return free, nil
 }

@@ -132,20 +132,16 @@ func listQuery(q domain.ServerQuery) url.Values {
 
 // Server reads one server. One whose cell is down comes with Partial set and the status UNKNOWN.
 func (s *Session) Server(ctx context.Context, id string) (domain.Server, error) {
-	nova, err := s.compute(ctx, computeDownCells)
-	if err != nil {
-		return domain.Server{}, err
-	}
 	var body struct {
 		Server struct {
 			server
 			Metadata map[string]string `json:"metadata"`
 		} `json:"server"`
 	}
-	_, err = nova.Get(ctx, nova.ServiceURL("servers", url.PathEscape(id)), &body, nil)
+	err := s.getNova(ctx, computeDownCells, &body, "servers", id)
 	found := body.Server.domain()
 	found.Metadata = body.Server.Metadata
-	return found, classify("nova", err)
+	return found, err
 }
 
 // CreateServer asks Nova for one server, with the tags in the same call, and returns its id. A failure that
@@ -196,26 +192,4 @@ func (k keyed) ToServerCreateMap() (map[string]any, error) {
 		body["server"].(map[string]any)["key_name"] = k.keyName //nolint:forcetypeassert // gophercloud's own shape
 	}
 	return body, err
-}
-
-// DeleteServer asks Nova to delete a server. One that is gone already is no error.
-func (s *Session) DeleteServer(ctx context.Context, id string) error {
-	nova, err := s.compute(ctx, computeBase)
-	if err != nil {
-		return err
-	}
-	err = classify("nova", servers.Delete(ctx, nova, id).ExtractErr())
-	if apperr.CodeOf(err) == apperr.NotFound {
-		return nil
-	}
-	return err
-}
-
-// StopServer asks Nova to stop a server. One that is not in a state to be stopped is a Conflict.
-func (s *Session) StopServer(ctx context.Context, id string) error {
-	nova, err := s.compute(ctx, computeBase)
-	if err != nil {
-		return err
-	}
-	return classify("nova", servers.Stop(ctx, nova, id).ExtractErr())
 }

@@ -45,10 +45,7 @@ func (s *Session) versioned(ctx context.Context, service, endpoint string) (stri
 	if known, ok := s.cloud.versions.Get(endpoint); ok && time.Since(known.when) < catalogTTL {
 		return known.at, nil
 	}
-	answer := s.cloud.versionsSF.DoChan(endpoint, func() (any, error) {
-		// Not the first caller's context: when that one hangs up, the others still wait.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), catalogTimeout)
-		defer cancel()
+	return shared(ctx, &s.cloud.versionsSF, endpoint, "nova", catalogTimeout, func(ctx context.Context) (string, error) {
 		at, isDocument, err := s.discover(ctx, endpoint)
 		if err == nil {
 			when := time.Now()
@@ -59,13 +56,6 @@ func (s *Session) versioned(ctx context.Context, service, endpoint string) (stri
 		}
 		return at, err
 	})
-	select {
-	case r := <-answer:
-		at, _ := r.Val.(string)
-		return at, r.Err
-	case <-ctx.Done():
-		return "", classify("nova", ctx.Err())
-	}
 }
 
 // discover reads the version document of compute. An endpoint that has none is taken as it is.

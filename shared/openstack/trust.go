@@ -3,7 +3,6 @@ package openstack
 import (
 	"context"
 	"math/rand/v2"
-	"net/http"
 	"net/url"
 	"slices"
 	"strings"
@@ -18,46 +17,6 @@ import (
 // How somebody acts for a user who is not there. Of a trust Keystone checks at each login that the user still has the roles; it
 // answers 401 when the trust is gone or expired, 403 when a role is. An expired trust stays in the user's list, and not even the
 // user can delete it then; one that is not over can be deleted with a token that was made of it.
-
-// maxClouds bounds the other clouds and regions that are kept. Whoever makes a connection names the region.
-const maxClouds = 100
-
-// At is another cloud, reached as AddRemotes has said, or another region of this one. authURL "" is this cloud's Keystone. The same cloud and
-// region is the same Cloud, so that its catalogs are kept.
-func (c *Cloud) At(authURL, region string) *Cloud {
-	other := &Cloud{identity: c.identity, region: c.region, iface: c.iface, http: c.http, remotes: c.remotes, versions: c.versions}
-	switch identity := identityURL(authURL); {
-	case authURL == "":
-	case identity == c.identity:
-		other.region = ""
-	default: // with its own interface and authorities, and not this cloud's
-		found, client := c.remotes.find(identity)
-		other.identity, other.region, other.iface, other.http = identity, found.region, found.iface, client
-	}
-	if region != "" {
-		other.region = region
-	}
-	if other.identity == c.identity && other.region == c.region {
-		other.overrides = c.overrides
-	}
-	return c.kept(other)
-}
-
-// kept is the Cloud that is kept of the other's Keystone and region, or else the other itself, which is kept from now on.
-func (c *Cloud) kept(other *Cloud) *Cloud {
-	key := other.identity + " " + other.region
-	if known, ok := c.others.Get(key); ok {
-		return known
-	}
-	other.catalogs, other.others = newCatalogCache(), c.others
-	if known, ok, _ := c.others.PeekOrAdd(key, other); ok { // somebody else was faster
-		return known
-	}
-	return other
-}
-
-// Region is the region that the cloud's services are looked for in; "" when its catalog has one only.
-func (c *Cloud) Region() string { return c.region }
 
 // CreateTrust lets another user, the trustee, act as the session's user with some of the roles that this one has. The trust ends at a
 // random moment soon after the one given. It is a Conflict when the session's token was delegated itself.
@@ -142,7 +101,7 @@ func (s *Session) DeleteTrust(ctx context.Context, id string) error {
 }
 
 func (s *Session) keystone() *gophercloud.ServiceClient {
-	return &gophercloud.ServiceClient{ProviderClient: s.provider(), Endpoint: s.cloud.identity}
+	return &gophercloud.ServiceClient{ProviderClient: s.provider(), Endpoint: s.cloud.identity, Type: "identity"}
 }
 
 // Trust opens a session as the user who gave the trust, from the trustee's own session. Unauthenticated or Forbidden say that the
@@ -207,8 +166,9 @@ func (s *Session) CredentialEnd(ctx context.Context, id string) (time.Time, erro
 			ExpiresAt keystoneTime `json:"expires_at"`
 		} `json:"application_credential"`
 	}
-	_, err := keystone.Get(ctx, keystone.ServiceURL("users", url.PathEscape(s.userID), "application_credentials", url.PathEscape(id)), &body, nil)
-	return body.Credential.ExpiresAt.Time, classify("keystone", err)
+	address := keystone.ServiceURL("users", url.PathEscape(s.userID), "application_credentials", url.PathEscape(id))
+	err := get(ctx, keystone, address, &body)
+	return body.Credential.ExpiresAt.Time, err
 }
 
 // UserID is who the session is.
@@ -225,36 +185,4 @@ func (t token) actsAs() domain.ActsAs {
 	slices.Sort(a.Roles)
 	a.Unrestricted = t.Credential != nil && !t.Credential.Restricted
 	return a
-}
-
-// RebuildServer has Nova make the server's disk anew from an image, with other user_data and metadata. One that boots from a volume
-// needs the image's id said, and a cloud with Nova 2.93.
-func (s *Session) RebuildServer(ctx context.Context, id string, r domain.Rebuild, fromVolume bool) error {
-	version := computeRebuildData
-	if fromVolume {
-		version = computeRebuildVolume
-	}
-	nova, err := s.compute(ctx, version)
-	if err != nil {
-		return err
-	}
-	rebuild := map[string]any{"imageRef": r.ImageID, "user_data": encoded(r.UserData), "metadata": r.Metadata}
-	_, err = nova.Post(ctx, nova.ServiceURL("servers", id, "action"), map[string]any{"rebuild": rebuild}, nil,
-		&gophercloud.RequestOpts{OkCodes: []int{http.StatusAccepted}})
-	return classify("nova", err)
-}
-
-// Ports counts the ports that the server has in Neutron. Those that Nova made go with the server, some seconds later.
-func (s *Session) Ports(ctx context.Context, serverID string) (int, error) {
-	neutron, err := s.neutron(ctx)
-	if err != nil {
-		return 0, err
-	}
-	var body struct {
-		Ports []struct {
-			ID string `json:"id"`
-		} `json:"ports"`
-	}
-	_, err = neutron.Get(ctx, neutron.ServiceURL("ports")+"?fields=id&device_id="+serverID, &body, nil)
-	return len(body.Ports), classify("neutron", err)
 }

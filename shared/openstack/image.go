@@ -1,0 +1,86 @@
+package openstack
+
+import (
+	"context"
+	"net/url"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+type image struct {
+	ID         string `json:"id"`
+	Name       string `json:"name"` // null for an image without a name
+	Status     string `json:"status"`
+	Visibility string `json:"visibility"`
+	Size       int64  `json:"size"` // null until it is uploaded
+	MinDisk    int    `json:"min_disk"`
+	MinRAM     int    `json:"min_ram"`
+	DiskFormat string `json:"disk_format"`
+}
+
+func (i image) domain() domain.Image {
+	return domain.Image{
+		ID: i.ID, Name: i.Name, Status: i.Status, Visibility: i.Visibility, SizeBytes: i.Size,
+		MinDiskGB: i.MinDisk, MinRAMMB: i.MinRAM, DiskFormat: i.DiskFormat,
+	}
+}
+
+// Images lists every image that Glance shows the project, page by page: its own, the public ones and those
+// shared with it; not the community ones, which Glance lists only when asked for. name "" means all; Glance's database
+// may take names that differ in case for equal.
+//
+// gophercloud is not used for images: it follows Glance's `next` as it is written there, and decodes every
+// property of every image twice.
+func (s *Session) Images(ctx context.Context, name string) ([]domain.Image, error) {
+	query := url.Values{"limit": {"1000"}}
+	if name != "" {
+		query.Set("name", name)
+	}
+	return s.images(ctx, query)
+}
+
+// CommunityImages lists the community images.
+func (s *Session) CommunityImages(ctx context.Context) ([]domain.Image, error) {
+	return s.images(ctx, url.Values{"limit": {"1000"}, "visibility": {"community"}})
+}
+
+func (s *Session) images(ctx context.Context, query url.Values) ([]domain.Image, error) {
+	glance, err := s.client(ctx, "image", "v2/", "")
+	if err != nil {
+		return nil, err
+	}
+	var out []domain.Image
+	seen := map[string]bool{} // an image uploaded meanwhile shifts the pages
+	for {
+		var page struct {
+			Images []image `json:"images"`
+			Next   string  `json:"next"`
+		}
+		if err := get(ctx, glance, glance.ServiceURL("images")+"?"+query.Encode(), &page); err != nil {
+			return nil, err
+		}
+		for _, i := range page.Images {
+			if !seen[i.ID] {
+				seen[i.ID] = true
+				out = append(out, i.domain())
+			}
+		}
+		// `next` may lack the path that a proxy puts before Glance, so only its marker is taken.
+		marker := nextMarker([]link{{Rel: "next", Href: page.Next}})
+		if marker == "" || marker == query.Get("marker") || len(page.Images) == 0 {
+			return out, nil
+		}
+		query.Set("marker", marker)
+	}
+}
+
+// Image reads one image, also a community one.
+func (s *Session) Image(ctx context.Context, id string) (domain.Image, error) {
+	glance, err := s.client(ctx, "image", "v2/", "")
+	if err != nil {
+		return domain.Image{}, err
+	}
+	var found image
+	err = get(ctx, glance, glance.ServiceURL("images", url.PathEscape(id)), &found)
+	return found.domain(), err
+}
