@@ -13,8 +13,8 @@ const (
 	longestAsked   = 24 * time.Hour // by Retry-After
 )
 
-// outcomeOf is what follows from an attempt that failed. A receiver that gave no answer is left alone as a whole, and so
-// is one that asks for it; one that refuses an event may well take those of other streams.
+// outcomeOf is what follows from an attempt that failed. A receiver that gave no answer is left alone as a whole, and
+// so is one that asks for it; one that refuses an event may well take those of other streams.
 func outcomeOf(a domain.Attempt, got answer, err error) domain.Outcome {
 	switch {
 	case err != nil:

@@ -11,8 +11,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/flow"
 )
 
-// An attempt that lasts for slowAfter moves to the slow slots, of which there are slowFactor times as many: slow or dead
-// receivers occupy no fast slot for longer than that.
+// An attempt that lasts for slowAfter moves to the slow slots, of which there are slowFactor times as many: slow or
+// dead receivers occupy no fast slot for longer than that.
 const (
 	slowAfter  = time.Second
 	slowFactor = 4

@@ -60,8 +60,8 @@ const (
 // Maintain deletes what has become too old.
 func (s *service) Maintain(ctx context.Context) error { return s.events.Retire(ctx, s.retention) }
 
-// Deliver sends what is due to its receivers until nothing is due, nor will be soon. One call at a time in a process does so.
-// Other calls return at once, and the one that delivers claims once more after them.
+// Deliver sends what is due to its receivers until nothing is due, nor will be soon. One call at a time in a process
+// does so. Other calls return at once, and the one that delivers claims once more after them.
 func (s *service) Deliver(ctx context.Context) error {
 	run := s.runs.Begin()
 	if run == nil {
@@ -139,7 +139,8 @@ func (s *service) claimPending(ctx, working context.Context, attempts *sync.Wait
 	return err
 }
 
-// stream delivers the events of a stream, as long as its receiver answers quickly and other streams need not wait for too long.
+// stream delivers the events of a stream, as long as its receiver answers quickly and other streams need not wait for
+// too long.
 func (s *service) stream(ctx, working context.Context, a domain.Attempt, slot *slot) {
 	defer slot.release()
 	for n := 1; ; n++ {
@@ -211,8 +212,8 @@ func (s *service) ask(ctx context.Context, a domain.Attempt) {
 	})
 }
 
-// An outcome is also recorded when the time for the work is up, or Postgres is away for a moment. writeTime is less than
-// claimSlack.
+// An outcome is also recorded when the time for the work is up, or Postgres is away for a moment. writeTime is less
+// than claimSlack.
 const (
 	writeTime  = 4 * time.Second
 	writePause = 300 * time.Millisecond

@@ -69,7 +69,8 @@ func (h Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, reason, status)
 		return
 	}
-	// All of it has been read. A read deadline that ends during the work would cancel whatever comes on this connection later.
+	// All of it has been read. A read deadline that ends during the work would cancel whatever comes on this connection
+	// later.
 	_ = control.SetReadDeadline(time.Time{})
 	// The work goes on when the source hangs up: it would only be done again.
 	answer(w, h.Work(context.WithoutCancel(r.Context()), *event))

@@ -134,8 +134,8 @@ func (s *Sink) Send(ctx context.Context, event cloudevents.Event) error {
 	if err != nil {
 		return apperr.Wrap(apperr.Internal, err, "the event cannot be sent")
 	}
-	// The id makes a repeat harmless, so a kept connection that the sink has closed meanwhile is no failure: without a header
-	// on the wire, this tells net/http to try another one.
+	// The id makes a repeat harmless, so a kept connection that the sink has closed meanwhile is no failure: without a
+	// header on the wire, this tells net/http to try another one.
 	req.Header["Idempotency-Key"] = nil
 	resp, err := s.client.Do(req)
 	if err != nil {

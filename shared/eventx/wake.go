@@ -26,7 +26,8 @@ func Wake(function string, key domain.Secret, now time.Time) cloudevents.Event {
 	return made(WakeType, "/cloudfn/wake/"+function, key, now)
 }
 
-// Waker wakes event functions. Nobody waits for it, and a failure is only logged: the function's next tick finds the work.
+// Waker wakes event functions. Nobody waits for it, and a failure is only logged: the function's next tick finds the
+// work.
 type Waker struct {
 	post func(function string) error
 	stop context.CancelFunc // ends the posts that are under way
@@ -52,7 +53,8 @@ func NewWaker(post func(ctx context.Context, function string) error) *Waker {
 	}
 }
 
-// Wake wakes each of the functions, and returns at once. Wakes during a post to a function make one more post after it together.
+// Wake wakes each of the functions, and returns at once. Wakes during a post to a function make one more post after it
+// together.
 func (w *Waker) Wake(functions ...string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -109,8 +111,8 @@ func (w *Waker) note(name string, f *wakes, err error) {
 	f.failed = err != nil
 }
 
-// Close posts the wakes that wait at once, also to a function that is still working, and waits for all posts until ctx ends.
-// Only posts may wake functions from then on.
+// Close posts the wakes that wait at once, also to a function that is still working, and waits for all posts until ctx
+// ends. Only posts may wake functions from then on.
 func (w *Waker) Close(ctx context.Context) {
 	defer w.stop()
 	select {
@@ -158,8 +160,8 @@ const (
 // wakePauses are the pauses after a wake that failed: a pod may be ending, or Knative starting one.
 var wakePauses = []time.Duration{300 * time.Millisecond, 2 * time.Second}
 
-// PostWakes gives the post of a Waker whose functions are reached by HTTP, at the address of all of them. A post may last as
-// long as timeout.
+// PostWakes gives the post of a Waker whose functions are reached by HTTP, at the address of all of them. A post may
+// last as long as timeout.
 func PostWakes(all string, key domain.Secret, timeout time.Duration) func(context.Context, string) error {
 	transport := &http.Transport{ // no proxy: functions are within the cluster
 		DialContext: (&net.Dialer{Timeout: wakeDial}).DialContext, TLSHandshakeTimeout: wakeDial, IdleConnTimeout: wakeIdle,

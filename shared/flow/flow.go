@@ -19,8 +19,8 @@ func Sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Coalescer lets one run of some work be under way at a time. Requests that come during a run make one more run after it
-// together: that run begins after the last of them. The zero value is ready for use.
+// Coalescer lets one run of some work be under way at a time. Requests that come during a run make one more run after
+// it together: that run begins after the last of them. The zero value is ready for use.
 type Coalescer struct {
 	mu             sync.Mutex
 	running, again bool
@@ -32,7 +32,8 @@ type Run struct {
 	ended bool
 }
 
-// Begin requests a run. It gives the run that the caller has to do, or nil when the run that is under way will be repeated.
+// Begin requests a run. It gives the run that the caller has to do, or nil when the run that is under way will be
+// repeated.
 func (c *Coalescer) Begin() *Run {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -9,8 +9,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// An action in Nova's log has a start. When it finished is in `updated_at` from 2.58 on; before that only its events say so,
-// which Nova shows to admins, and from 2.51 on to everybody who may see the action.
+// An action in Nova's log has a start. When it finished is in `updated_at` from 2.58 on; before that only its events
+// say so, which Nova shows to admins, and from 2.51 on to everybody who may see the action.
 
 // logged is an entry of a server's action log.
 type logged struct {

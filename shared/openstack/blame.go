@@ -23,8 +23,9 @@ const (
 // peeked is how much of a 500 is looked at: Nova's own has 200 bytes.
 const peeked = 8 << 10
 
-// blame is a session's way to a service other than Keystone. A service passes on the trouble of another one in a form that says
-// something else: Glance answers 401 while Keystone is away, and Nova 500 while Neutron is. blame finds out who is at fault.
+// blame is a session's way to a service other than Keystone. A service passes on the trouble of another one in a form
+// that says something else: Glance answers 401 while Keystone is away, and Nova 500 while Neutron is. blame finds out
+// who is at fault.
 type blame struct {
 	session *Session
 	service string // as refusals name it: nova
@@ -50,8 +51,8 @@ func (b blame) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// unauthorized asks Keystone about the token that a service does not accept; nil when it really is not good. Glance cannot tell
-// the two apart: its delay_auth_decision takes every token for a bad one while Keystone is away.
+// unauthorized asks Keystone about the token that a service does not accept; nil when it really is not good. Glance
+// cannot tell the two apart: its delay_auth_decision takes every token for a bad one while Keystone is away.
 func (b blame) unauthorized(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, askKeystoneTimeout)
 	defer cancel()
@@ -76,8 +77,8 @@ func (b blame) unauthorized(ctx context.Context) error {
 	return &refused
 }
 
-// foreignErrors are what Nova's 500 names when another service has failed it, and the services that may have: Nova shows the class
-// of its exception, which for keystoneauth's is the same whatever service is away.
+// foreignErrors are what Nova's 500 names when another service has failed it, and the services that may have: Nova
+// shows the class of its exception, which for keystoneauth's is the same whatever service is away.
 var foreignErrors = []struct {
 	text     string
 	services []string
@@ -111,7 +112,8 @@ func (b blame) broken(ctx context.Context, resp *http.Response) error {
 	return nil
 }
 
-// away asks each of the services for anything, and lists those that do not answer. Those that the catalog lacks are left out.
+// away asks each of the services for anything, and lists those that do not answer. Those that the catalog lacks are
+// left out.
 func (s *Session) away(ctx context.Context, services []string) (away []string) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()

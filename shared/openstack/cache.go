@@ -6,8 +6,8 @@ import (
 	lru "github.com/hashicorp/golang-lru/v2"
 )
 
-// catalogCache keeps catalogs by scope. It is not an expirable.LRU, because that starts a goroutine which never ends, and there is a
-// catalogCache for each other cloud.
+// catalogCache keeps catalogs by scope. It is not an expirable.LRU, because that starts a goroutine which never ends,
+// and there is a catalogCache for each other cloud.
 type catalogCache struct {
 	now     func() time.Time
 	entries *lru.Cache[string, keptCatalog]

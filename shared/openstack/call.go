@@ -47,8 +47,8 @@ func listAll[F, T any](
 	return out, nil
 }
 
-// shared makes one call for all who ask for the same key at once. The first caller's context does not end it: when that one
-// hangs up, the others still wait.
+// shared makes one call for all who ask for the same key at once. The first caller's context does not end it: when that
+// one hangs up, the others still wait.
 func shared[T any](
 	ctx context.Context, group *singleflight.Group, key, service string, timeout time.Duration, call func(context.Context) (T, error),
 ) (value T, err error) {

@@ -40,7 +40,8 @@ func (s *Session) endpoint(ctx context.Context, service string) (string, error) 
 	return s.versioned(ctx, service, at)
 }
 
-// choose takes the endpoint of the session's region. An unknown region that the caller has named is the caller's mistake.
+// choose takes the endpoint of the session's region. An unknown region that the caller has named is the caller's
+// mistake.
 func (s *Session) choose(found catalog, service string) (string, error) {
 	if s.region == "" {
 		return found.endpoint(service, s.cloud.region, s.cloud.iface)

@@ -35,8 +35,8 @@ func (c Config) finding(variable, format string, args ...any) Finding {
 	return f
 }
 
-// Check tries Keystone's address and, with an account, its login, the region, the interface and the endpoints of compute, image
-// and network. session is the account's; nil without an account, or when it cannot log in.
+// Check tries Keystone's address and, with an account, its login, the region, the interface and the endpoints of
+// compute, image and network. session is the account's; nil without an account, or when it cannot log in.
 func (c *Cloud) Check(ctx context.Context, cfg Config, account *Account) (session *Session, wrong []Finding) {
 	if err := c.Reachable(ctx); err != nil {
 		return nil, []Finding{c.unreachable(cfg, err)}
@@ -72,7 +72,8 @@ func rootCause(err error) string {
 	}
 }
 
-// rejected says which part of the account Keystone does not accept. A login without a scope shows whether it is the password or the project.
+// rejected says which part of the account Keystone does not accept. A login without a scope shows whether it is the
+// password or the project.
 func (a *Account) rejected(ctx context.Context, cfg Config, err error) Finding {
 	variable := "OS_PASSWORD"
 	if a.auth.ApplicationCredentialID != "" {
@@ -185,7 +186,8 @@ func (c *Cloud) checkOverride(ctx context.Context, cfg Config, service, at strin
 	return &f
 }
 
-// probe asks a service's endpoint for anything, without a token: nil when a server answers itself, and no proxy in its place.
+// probe asks a service's endpoint for anything, without a token: nil when a server answers itself, and no proxy in its
+// place.
 func (c *Cloud) probe(ctx context.Context, endpoint string) error {
 	anonymous := Session{cloud: c}
 	client := &gophercloud.ServiceClient{ProviderClient: anonymous.provider(), Endpoint: endpoint}
@@ -199,7 +201,8 @@ func (c *Cloud) probe(ctx context.Context, endpoint string) error {
 	return classify("the service", err)
 }
 
-// Exists asks Keystone for a project or a domain: kind is "projects" or "domains". Forbidden says that the account may not know.
+// Exists asks Keystone for a project or a domain: kind is "projects" or "domains". Forbidden says that the account may
+// not know.
 func (s *Session) Exists(ctx context.Context, kind, id string) error {
 	keystone := s.keystone()
 	var body struct{}

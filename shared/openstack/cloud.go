@@ -3,8 +3,8 @@ package openstack
 // maxClouds bounds the other clouds and regions that are kept. Whoever makes a connection names the region.
 const maxClouds = 100
 
-// At is another cloud, reached as AddRemotes has said, or another region of this one. authURL "" is this cloud's Keystone. The same cloud and
-// region is the same Cloud, so that its catalogs are kept.
+// At is another cloud, reached as AddRemotes has said, or another region of this one. authURL "" is this cloud's
+// Keystone. The same cloud and region is the same Cloud, so that its catalogs are kept.
 func (c *Cloud) At(authURL, region string) *Cloud {
 	other := &Cloud{identity: c.identity, region: c.region, iface: c.iface, http: c.http, remotes: c.remotes, versions: c.versions}
 	switch identity := identityURL(authURL); {
@@ -24,7 +24,8 @@ func (c *Cloud) At(authURL, region string) *Cloud {
 	return c.kept(other)
 }
 
-// kept is the Cloud that is kept of the other's Keystone and region, or else the other itself, which is kept from now on.
+// kept is the Cloud that is kept of the other's Keystone and region, or else the other itself, which is kept from now
+// on.
 func (c *Cloud) kept(other *Cloud) *Cloud {
 	key := other.identity + " " + other.region
 	if known, ok := c.others.Get(key); ok {

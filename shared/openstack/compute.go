@@ -66,7 +66,8 @@ func (s *Session) Quota(ctx context.Context) (domain.Quota, error) {
 	}, nil
 }
 
-// ImportKeyPair stores the public half of an SSH key for the caller. It is a Conflict when the caller has a key pair of that name.
+// ImportKeyPair stores the public half of an SSH key for the caller. It is a Conflict when the caller has a key pair of
+// that name.
 func (s *Session) ImportKeyPair(ctx context.Context, name, publicKey string) (domain.KeyPair, error) {
 	nova, err := s.compute(ctx, computeBase)
 	if err != nil {

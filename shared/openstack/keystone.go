@@ -16,8 +16,8 @@ import (
 // confirmTTL is how long an address that answered as Keystone does is taken for Keystone's.
 const confirmTTL = 5 * time.Minute
 
-// Reachable reads Keystone's version document, without any token. It fails when what answers is not Keystone's API 3, as it
-// does with a wrong path in OS_AUTH_URL.
+// Reachable reads Keystone's version document, without any token. It fails when what answers is not Keystone's API 3,
+// as it does with a wrong path in OS_AUTH_URL.
 func (c *Cloud) Reachable(ctx context.Context) error {
 	s := Session{cloud: c}
 	keystone := &gophercloud.ServiceClient{ProviderClient: s.provider(), Endpoint: c.identity}
@@ -45,8 +45,8 @@ func (c *Cloud) confirm(ctx context.Context) error {
 	return c.Reachable(ctx)
 }
 
-// refusalOf classifies what Keystone answered to a token or a login. A refusal by another server, such as a proxy before a
-// Keystone that restarts, is Unavailable.
+// refusalOf classifies what Keystone answered to a token or a login. A refusal by another server, such as a proxy
+// before a Keystone that restarts, is Unavailable.
 func (c *Cloud) refusalOf(ctx context.Context, err error) error {
 	answer := classify("keystone", err)
 	switch apperr.CodeOf(answer) {
@@ -96,8 +96,8 @@ func (e notKeystoneError) answer() string {
 
 func (e notKeystoneError) Unwrap() error { return e.cause }
 
-// versionDocument lists what a service's endpoint offers: one version, or several at an unversioned endpoint, which Keystone
-// wraps in "values".
+// versionDocument lists what a service's endpoint offers: one version, or several at an unversioned endpoint, which
+// Keystone wraps in "values".
 type versionDocument struct {
 	Version  apiVersion
 	Versions []apiVersion

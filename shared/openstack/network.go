@@ -116,7 +116,8 @@ func (s *Session) SecurityGroups(ctx context.Context) ([]domain.SecurityGroup, e
 	})
 }
 
-// Ports counts the ports that the server has in Neutron. Nova deletes the ports that it has made some seconds after the server.
+// Ports counts the ports that the server has in Neutron. Nova deletes the ports that it has made some seconds after the
+// server.
 func (s *Session) Ports(ctx context.Context, serverID string) (int, error) {
 	neutron, err := s.neutron(ctx)
 	if err != nil {
@@ -131,8 +132,8 @@ func (s *Session) Ports(ctx context.Context, serverID string) (int, error) {
 	return len(body.Ports), err
 }
 
-// FreeAddresses is how many addresses each of the networks has left, by IP version. By default Neutron tells only the cloud's
-// admins, and leaves networks of which the token may not know out of its answer.
+// FreeAddresses is how many addresses each of the networks has left, by IP version. By default Neutron tells only the
+// cloud's admins, and leaves networks of which the token may not know out of its answer.
 func (s *Session) FreeAddresses(ctx context.Context, networkIDs []string) (map[string]map[int]float64, error) {
 	neutron, err := s.neutron(ctx)
 	if err != nil {

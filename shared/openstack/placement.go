@@ -14,9 +14,9 @@ import (
 // placementSummaries is the lowest microversion whose candidates come with what each host has and what is used of it.
 const placementSummaries = "1.10"
 
-// Room is how many servers of the flavor the hosts have room for, at most: a flavor's traits and a zone may leave fewer. By
-// default it is Forbidden for all but the cloud's admins. It is Unsupported for a flavor that asks Placement for other resources
-// than its sizes.
+// Room is how many servers of the flavor the hosts have room for, at most: a flavor's traits and a zone may leave
+// fewer. By default it is Forbidden for all but the cloud's admins. It is Unsupported for a flavor that asks Placement
+// for other resources than its sizes.
 func (s *Session) Room(ctx context.Context, f domain.Flavor) (int, error) {
 	plain, err := s.plainFlavor(ctx, f.ID)
 	if err != nil {

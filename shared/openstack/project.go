@@ -11,8 +11,9 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// How projects are listed: Keystone's `list_limit` cuts its lists off. Such a list says `truncated` and has no link to go on, and
-// no filter divides it for certain. The tree of ids below a domain has no limit, so what the list lacks is read by id.
+// How projects are listed: Keystone's `list_limit` cuts its lists off. Such a list says `truncated` and has no link to
+// go on, and no filter divides it for certain. The tree of ids below a domain has no limit, so what the list lacks is
+// read by id.
 
 // projectReads is how many projects are read by id at once.
 const projectReads = 8
@@ -180,10 +181,11 @@ func (s *Session) projectsByID(ctx context.Context, ids []string) ([]project, er
 	return found, err
 }
 
-// How names become ids. By its default policy Keystone lets a member see the domain of his project and the projects in which he has a role,
-// and no other user. To admins it lists all users and projects.
+// How names become ids. By its default policy Keystone lets a member see the domain of his project and the projects in
+// which he has a role, and no other user. To admins it lists all users and projects.
 
-// UserNamed is the id of the user of that name in a domain. NotFound when there is none, Forbidden when the session may not know.
+// UserNamed is the id of the user of that name in a domain. NotFound when there is none, Forbidden when the session may
+// not know.
 func (s *Session) UserNamed(ctx context.Context, domainID, name string) (id string, err error) {
 	var body struct {
 		Users []project `json:"users"`
@@ -196,8 +198,8 @@ func (s *Session) UserNamed(ctx context.Context, domainID, name string) (id stri
 	return onlyNamed("user", body.Users, domainID, name)
 }
 
-// ProjectNamed is the id of the project of that name in a domain: one of the session's user, or any that it may know of. NotFound when
-// there is none, Forbidden when the session may not know.
+// ProjectNamed is the id of the project of that name in a domain: one of the session's user, or any that it may know
+// of. NotFound when there is none, Forbidden when the session may not know.
 func (s *Session) ProjectNamed(ctx context.Context, domainID, name string) (id string, err error) {
 	if own, _, err := s.listProjects(ctx, "auth/projects", nil); err == nil {
 		if id, err := onlyNamed("project", own, domainID, name); err == nil {
@@ -211,8 +213,8 @@ func (s *Session) ProjectNamed(ctx context.Context, domainID, name string) (id s
 	return onlyNamed("project", found, domainID, name)
 }
 
-// DomainNamed is the id of a domain, given by its name or its id. own is the id of the one that the session's token is of, which it may see
-// in any case. NotFound when there is none, Forbidden when the session may not know.
+// DomainNamed is the id of a domain, given by its name or its id. own is the id of the one that the session's token is
+// of, which it may see in any case. NotFound when there is none, Forbidden when the session may not know.
 func (s *Session) DomainNamed(ctx context.Context, own, nameOrID string) (id string, err error) {
 	if nameOrID == own {
 		return own, nil

@@ -10,8 +10,8 @@ import (
 	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/servers"
 )
 
-// act makes a call to Nova that only begins something. An error has Nova's own words: 409 for a server that is locked, or in a
-// state that does not allow it.
+// act makes a call to Nova that only begins something. An error has Nova's own words: 409 for a server that is locked,
+// or in a state that does not allow it.
 func (s *Session) act(ctx context.Context, begin func(*gophercloud.ServiceClient) error) error {
 	nova, err := s.compute(ctx, computeBase)
 	if err != nil {
@@ -61,8 +61,8 @@ func absentIsDone(err error) error {
 	return err
 }
 
-// RebuildServer replaces the server's disk from an image, with new user_data and metadata. A server that boots from a volume needs
-// the image's id, and a cloud with Nova 2.93.
+// RebuildServer replaces the server's disk from an image, with new user_data and metadata. A server that boots from a
+// volume needs the image's id, and a cloud with Nova 2.93.
 func (s *Session) RebuildServer(ctx context.Context, id string, r domain.Rebuild, fromVolume bool) error {
 	version := computeRebuildData
 	if fromVolume {

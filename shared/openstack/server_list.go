@@ -17,8 +17,8 @@ import (
 // How Nova's list of servers ends (compute/api.py, get_all):
 //
 // Nova lists build requests first, then the instances of its cells. It applies the limit to both together and removes
-// duplicates afterwards. A server on its way to a cell is in both for a moment, so a page can be shorter than its limit,
-// and have no `next` link, although more servers follow. Only an empty page proves the end of a list.
+// duplicates afterwards. A server on its way to a cell is in both for a moment, so a page can be shorter than its
+// limit, and have no `next` link, although more servers follow. Only an empty page proves the end of a list.
 
 // serverPage reads one page of detail. linked says that Nova gave a link to the next page.
 func (s *Session) serverPage(ctx context.Context, microversion string, query url.Values) (page []server, linked bool, err error) {
@@ -61,8 +61,8 @@ func (s *Session) eachServer(ctx context.Context, microversion string, query url
 	}
 }
 
-// pageAfter reads the page after the marker. next is the marker of the page after it, "" at the end of the list. If Nova no
-// longer knows the marker, because its server was purged meanwhile, the list begins again.
+// pageAfter reads the page after the marker. next is the marker of the page after it, "" at the end of the list. If
+// Nova no longer knows the marker, because its server was purged meanwhile, the list begins again.
 func (s *Session) pageAfter(
 	ctx context.Context, microversion string, query url.Values, marker string,
 ) (page []server, next string, err error) {
@@ -125,8 +125,8 @@ func (s *Session) patientPage(ctx context.Context, microversion string, query ur
 	}
 }
 
-// Servers reads one page of the project's servers, newest first. more says whether servers follow the last of them. It may
-// be true although none follow: when the page is exactly full, or when Nova does not answer the question.
+// Servers reads one page of the project's servers, newest first. more says whether servers follow the last of them. It
+// may be true although none follow: when the page is exactly full, or when Nova does not answer the question.
 func (s *Session) Servers(ctx context.Context, q domain.ServerQuery) (page []domain.Server, more bool, err error) {
 	query := listQuery(q)
 	var found []server
@@ -151,8 +151,8 @@ func (s *Session) Servers(ctx context.Context, q domain.ServerQuery) (page []dom
 	return page, more, err
 }
 
-// mayHideMore says whether servers may follow a page without a link. To ask costs each caller a call, so it is asked only
-// where it can make a difference: some server of the page may be listed twice, or the page is at least half full.
+// mayHideMore says whether servers may follow a page without a link. To ask costs each caller a call, so it is asked
+// only where it can make a difference: some server of the page may be listed twice, or the page is at least half full.
 func mayHideMore(page []server, limit int) bool {
 	return 2*len(page) > limit || slices.ContainsFunc(page, func(found server) bool { return isBuilding(&found) || isMoving(&found) })
 }
@@ -165,8 +165,8 @@ func isMoving(found *server) bool {
 	return strings.HasSuffix(found.Status, "RESIZE") || strings.HasPrefix(found.Task, "resize_")
 }
 
-// hasMore asks for what follows the last server of a page. After an instance one server tells. After a build request Nova
-// lists all instances, so those of the page may come first, each twice.
+// hasMore asks for what follows the last server of a page. After an instance one server tells. After a build request
+// Nova lists all instances, so those of the page may come first, each twice.
 func (s *Session) hasMore(ctx context.Context, query url.Values, page []server) (bool, error) {
 	after := maps.Clone(query)
 	last := &page[len(page)-1]
@@ -193,8 +193,8 @@ func (s *Session) hasMore(ctx context.Context, query url.Values, page []server) 
 const watchPage = 1000
 
 // ChangedServers reads a page of the servers that changed since the moment, deleted ones included, newest first: of the
-// whole cloud when projectID is "", else of that project. All but the session's own project takes the admin role. next is
-// the marker of the page after it, "" at the end.
+// whole cloud when projectID is "", else of that project. All but the session's own project takes the admin role. next
+// is the marker of the page after it, "" at the end.
 func (s *Session) ChangedServers(
 	ctx context.Context, projectID string, since time.Time, marker string,
 ) (page []domain.Server, next string, err error) {

@@ -9,9 +9,9 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// SignIn asks Keystone for a token by a user's password: one of l.Project, which must be named with its domain, or one of no
-// project at all, to look at the user's projects and to choose. Whatever Keystone does not like is one and the same error: it must
-// not tell whether there is such a user, nor repeat what was sent.
+// SignIn asks Keystone for a token by a user's password: one of l.Project, which must be named with its domain, or one
+// of no project at all, to look at the user's projects and to choose. Whatever Keystone does not like is one and the
+// same error: it must not tell whether there is such a user, nor repeat what was sent.
 func (c *Cloud) SignIn(ctx context.Context, l domain.Login) (domain.Secret, domain.Identity, error) {
 	auth := gophercloud.AuthOptions{Username: l.User, DomainName: l.UserDomain, Password: l.Password.Reveal()}
 	scope := any("unscoped") // without it, it would be one of the user's default project

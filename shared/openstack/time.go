@@ -6,9 +6,10 @@ import (
 	"time"
 )
 
-// keystoneTime reads every form in which Keystone writes a moment: with a zone or without one (then it means UTC), and with
-// microseconds or whole seconds. One token can have both forms: a Keystone worker writes the end of a token that an application
-// credential cuts short without a zone when it made the token itself, and with one when it decoded the token. null is the zero time.
+// keystoneTime reads every form in which Keystone writes a moment: with a zone or without one (then it means UTC), and
+// with microseconds or whole seconds. One token can have both forms: a Keystone worker writes the end of a token that
+// an application credential cuts short without a zone when it made the token itself, and with one when it decoded the
+// token. null is the zero time.
 type keystoneTime struct{ time.Time }
 
 // keystoneLayouts take fractions of a second, too, as time.Parse does.

@@ -59,8 +59,9 @@ type transport struct {
 // CloseIdleConnections is what http.Client passes on.
 func (t *transport) CloseIdleConnections() { t.idle() }
 
-// RoundTrip sends the request, again if that is safe and may help: a read that met a reset, 429, 502, 503
-// or 504. A service that hangs is not asked again: it would hang once more. A write is never repeated here; whoever sent it must first look up what became of it.
+// RoundTrip sends the request, again if that is safe and may help: a read that met a reset, 429, 502, 503 or 504. A
+// service that hangs is not asked again: it would hang once more. A write is never repeated here; whoever sent it must
+// first look up what became of it.
 func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	req = req.Clone(req.Context())
 	if t.requestID != nil {

@@ -14,16 +14,18 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// How somebody acts for a user who is not there. Of a trust Keystone checks at each login that the user still has the roles; it
-// answers 401 when the trust is gone or expired, 403 when a role is. An expired trust stays in the user's list, and not even the
-// user can delete it then; one that is not over can be deleted with a token that was made of it.
+// How somebody acts for a user who is not there. Of a trust Keystone checks at each login that the user still has the
+// roles; it answers 401 when the trust is gone or expired, 403 when a role is. An expired trust stays in the user's
+// list, and not even the user can delete it then; one that is not over can be deleted with a token that was made of it.
 
-// CreateTrust lets another user, the trustee, act as the session's user with some of the roles that this one has. The trust ends at a
-// random moment soon after the one given. It is a Conflict when the session's token was delegated itself.
+// CreateTrust lets another user, the trustee, act as the session's user with some of the roles that this one has. The
+// trust ends at a random moment soon after the one given. It is a Conflict when the session's token was delegated
+// itself.
 //
-// Keystone lets a user give a trustee one trust in a project for each end, and also counts deleted ones until the operator purges them.
-// Old releases compare whole seconds. So each attempt chooses the end anew, from twice as much time. announce is called with the end before each
-// attempt: the trust can be found by it (FindTrusts) when its id is never learnt. An end that is not free is not tried.
+// Keystone lets a user give a trustee one trust in a project for each end, and also counts deleted ones until the
+// operator purges them. Old releases compare whole seconds. So each attempt chooses the end anew, from twice as much
+// time. announce is called with the end before each attempt: the trust can be found by it (FindTrusts) when its id is
+// never learnt. An end that is not free is not tried.
 func (s *Session) CreateTrust(
 	ctx context.Context, who domain.Identity, trustee string, roles []string, after time.Time, announce func(end time.Time) (isFree bool, err error),
 ) (domain.Trust, error) {
@@ -76,8 +78,9 @@ func (s *Session) postTrust(ctx context.Context, request map[string]any) (id str
 	return body.Trust.ID, classify("keystone", err)
 }
 
-// mayDelegate says what to do instead when Keystone lets nobody delegate with what was delegated to him: newer ones (2026.1) take
-// no trust from the token of an application credential, and none takes one from the token of a trust that does not allow it.
+// mayDelegate says what to do instead when Keystone lets nobody delegate with what was delegated to him: newer ones
+// (2026.1) take no trust from the token of an application credential, and none takes one from the token of a trust that
+// does not allow it.
 func mayDelegate(err error) error {
 	if apperr.CodeOf(err) != apperr.Forbidden {
 		return err
@@ -90,7 +93,8 @@ func mayDelegate(err error) error {
 		"use a token of a login with a password, or hand over an application credential (kind application_credential)")
 }
 
-// DeleteTrust takes a trust back: with the token of the user who gave it, or one made of it. One that is gone is no error.
+// DeleteTrust takes a trust back: with the token of the user who gave it, or one made of it. One that is gone is no
+// error.
 func (s *Session) DeleteTrust(ctx context.Context, id string) error {
 	keystone := s.keystone()
 	_, err := keystone.Delete(ctx, keystone.ServiceURL("OS-TRUST", "trusts", url.PathEscape(id)), nil)
@@ -104,16 +108,17 @@ func (s *Session) keystone() *gophercloud.ServiceClient {
 	return &gophercloud.ServiceClient{ProviderClient: s.provider(), Endpoint: s.cloud.identity, Type: "identity"}
 }
 
-// Trust opens a session as the user who gave the trust, from the trustee's own session. Unauthenticated or Forbidden say that the
-// trust is not good any more, or that the trustee's session is not: open that one anew to tell.
+// Trust opens a session as the user who gave the trust, from the trustee's own session. Unauthenticated or Forbidden
+// say that the trust is not good any more, or that the trustee's session is not: open that one anew to tell.
 func (s *Session) Trust(ctx context.Context, id string) (*Session, domain.ActsAs, error) {
 	session, t, err := s.cloud.loginAs(ctx, &gophercloud.AuthOptions{TokenID: s.token.Reveal(), Scope: &gophercloud.AuthScope{TrustID: id}})
 	return session, t.actsAs(), err
 }
 
-// KnowsTrust looks at a trust from the trustee's own session, and so tells why no session can be opened with it: NotFound says that it
-// is gone or has expired, no error that it is there and its user or the role is not; Forbidden says that the trust is somebody else's, or
-// that the session is not one of a login with a password, and so nothing of the trust.
+// KnowsTrust looks at a trust from the trustee's own session, and so tells why no session can be opened with it:
+// NotFound says that it is gone or has expired, no error that it is there and its user or the role is not; Forbidden
+// says that the trust is somebody else's, or that the session is not one of a login with a password, and so nothing of
+// the trust.
 func (s *Session) KnowsTrust(ctx context.Context, id string) error {
 	keystone := s.keystone()
 	var body struct{}
@@ -121,8 +126,8 @@ func (s *Session) KnowsTrust(ctx context.Context, id string) error {
 	return s.confirmAbsent(ctx, err)
 }
 
-// FindTrusts finds the trusts that a user gave the session's user in a project and that end in the same second: Keystone lists ends without
-// fractions. Trusts that were deleted are not found.
+// FindTrusts finds the trusts that a user gave the session's user in a project and that end in the same second:
+// Keystone lists ends without fractions. Trusts that were deleted are not found.
 func (s *Session) FindTrusts(ctx context.Context, trustor, projectID string, end time.Time) (ids []string, err error) {
 	keystone := s.keystone()
 	var body struct {
@@ -148,7 +153,8 @@ func (s *Session) FindTrusts(ctx context.Context, trustor, projectID string, end
 	return ids, nil
 }
 
-// Credential opens a session with an application credential. Unauthenticated or NotFound say that it is not good, or not any more.
+// Credential opens a session with an application credential. Unauthenticated or NotFound say that it is not good, or
+// not any more.
 func (c *Cloud) Credential(ctx context.Context, id string, secret domain.Secret) (*Session, domain.ActsAs, error) {
 	session, t, err := c.loginAs(ctx, &gophercloud.AuthOptions{ApplicationCredentialID: id, ApplicationCredentialSecret: secret.Reveal()})
 	return session, t.actsAs(), err
@@ -157,8 +163,9 @@ func (c *Cloud) Credential(ctx context.Context, id string, secret domain.Secret)
 // ActsAs is who Keystone sees at work, with which roles. It is known of a session that was opened by a login.
 func (s *Session) ActsAs() domain.ActsAs { return s.actsAs }
 
-// CredentialEnd is when the application credential ends that the session was opened with; zero when it does not. Keystone shows a user's
-// credentials to the user, also by a token of one, unless the operator's policy says otherwise: then it refuses.
+// CredentialEnd is when the application credential ends that the session was opened with; zero when it does not.
+// Keystone shows a user's credentials to the user, also by a token of one, unless the operator's policy says otherwise:
+// then it refuses.
 func (s *Session) CredentialEnd(ctx context.Context, id string) (time.Time, error) {
 	keystone := s.keystone()
 	var body struct {

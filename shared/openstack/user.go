@@ -18,8 +18,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// UserConfig is what a user's client reads from its environment, as every OpenStack client does. With Config.Cloud set it
-// comes from clouds.yaml (and secure.yaml beside it), and of the rest only a password that is missing there.
+// UserConfig is what a user's client reads from its environment, as every OpenStack client does. With Config.Cloud set
+// it comes from clouds.yaml (and secure.yaml beside it), and of the rest only a password that is missing there.
 type UserConfig struct {
 	Config
 	Credentials
@@ -156,7 +156,8 @@ func (u *User) SetPassword(password domain.Secret) { u.auth.Password = password.
 // IdentityURL is Keystone's.
 func (u *User) IdentityURL() string { return u.cloud.IdentityURL() }
 
-// Name says who would log in to what, without any secret: the same for the same login, so that its token can be kept under it.
+// Name says who would log in to what, without any secret: the same for the same login, so that its token can be kept
+// under it.
 func (u *User) Name() string {
 	a := u.auth
 	scope, _ := json.Marshal(a.Scope) //nolint:errchkjson // a struct of strings

@@ -16,9 +16,10 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 )
 
-// Compute may be in the catalog without a version (https://cloud.example.com/compute), and answers 404 or a list of versions to
-// everything there. Its endpoint then says where version 2.1 is. Image and network need no such call: v2 and v2.0 are the only
-// paths that they ever had, and are added where they are missing. Placement has no versions in its paths.
+// Compute may be in the catalog without a version (https://cloud.example.com/compute), and answers 404 or a list of
+// versions to everything there. Its endpoint then says where version 2.1 is. Image and network need no such call: v2
+// and v2.0 are the only paths that they ever had, and are added where they are missing. Placement has no versions in
+// its paths.
 
 // discovered is what an unversioned endpoint has said.
 type discovered struct {
@@ -85,8 +86,8 @@ func (s *Session) discover(ctx context.Context, endpoint string) (at string, isD
 	return "", true, apperr.New(apperr.Unsupported, "the cloud's compute service offers %s; v2.1 is needed", strings.Join(offered, ", "))
 }
 
-// folder is the last part of the path of a version. Of the link nothing else is taken: behind a proxy it may name a host or a path
-// that only the service knows, and the token goes where the catalog says.
+// folder is the last part of the path of a version. Of the link nothing else is taken: behind a proxy it may name a
+// host or a path that only the service knows, and the token goes where the catalog says.
 func (v apiVersion) folder() string {
 	for _, l := range v.Links {
 		if u, err := url.Parse(l.Href); l.Rel == "self" && err == nil && path.Base(u.Path) != "/" && path.Base(u.Path) != "." {

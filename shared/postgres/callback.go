@@ -52,8 +52,8 @@ values ($1, $2, $3, $4, $5, $6, $7, 'pending', $8, $9, $10)
 returning ` + callbackColumns
 )
 
-// Create stores a pending callback. Its instance or order must belong to its project. With a connection they must belong to
-// OfProject, the connection's project, and run through the connection.
+// Create stores a pending callback. Its instance or order must belong to its project. With a connection they must
+// belong to OfProject, the connection's project, and run through the connection.
 func (c Callbacks) Create(ctx context.Context, callback domain.Callback) (stored domain.Callback, err error) {
 	err = c.DB.inTx(ctx, func(tx pgx.Tx) error {
 		stored, err = insertCallback(ctx, tx, callback)
@@ -146,8 +146,8 @@ where (project_id, callback_id, stream) in (
     where project_id = $1 and callback_id = $2 and head < tail for update skip locked)`
 )
 
-// Change makes its owner's change to a callback and writes the event of its new status. asks says that its receiver has to
-// be asked for its consent.
+// Change makes its owner's change to a callback and writes the event of its new status. asks says that its receiver has
+// to be asked for its consent.
 func (c Callbacks) Change(
 	ctx context.Context, projectID string, id uuid.UUID, change domain.CallbackChange,
 ) (changed domain.Callback, asks bool, err error) {
@@ -179,7 +179,8 @@ func (c Callbacks) Change(
 // A callback that is gone gets no deliveries and no new events.
 const retireCallbackSQL = `update callbacks set status = 'gone', ` + releaseSQL + ` where project_id = $1 and id = $2`
 
-// lockAllSQL locks a callback with all that is deleted with it, or fails at once when another transaction has a part of it.
+// lockAllSQL locks a callback with all that is deleted with it, or fails at once when another transaction has a part of
+// it.
 var lockAllSQL = []string{
 	`select from callbacks where project_id = $1 and id = $2 for update nowait`,
 	`select from streams where project_id = $1 and callback_id = $2 for update nowait`,
@@ -192,8 +193,8 @@ const (
 	deletePause = 50 * time.Millisecond
 )
 
-// Delete removes a callback and all that waits for it. Those who write events, deliver and clean up lock its parts each in an
-// order of their own, so Delete never waits for one lock while it holds another.
+// Delete removes a callback and all that waits for it. Those who write events, deliver and clean up lock its parts each
+// in an order of their own, so Delete never waits for one lock while it holds another.
 func (c Callbacks) Delete(ctx context.Context, projectID string, id uuid.UUID) error {
 	retired, err := exec(ctx, c.DB.pool, retireCallbackSQL, projectID, id)
 	if err != nil {
@@ -230,7 +231,8 @@ set previous_secret = case when $4::interval > interval '0' then secret end,
 where project_id = $1 and id = $2
 returning ` + callbackColumns
 
-// Rotate gives a callback another sealed secret. For the time of overlap deliveries are signed with the one before, too.
+// Rotate gives a callback another sealed secret. For the time of overlap deliveries are signed with the one before,
+// too.
 func (c Callbacks) Rotate(
 	ctx context.Context, projectID string, id uuid.UUID, secret []byte, overlap time.Duration,
 ) (domain.Callback, error) {

@@ -2,8 +2,8 @@ package postgres
 
 import "github.com/cloudfn/cloudfn/shared/domain"
 
-// One replica at a time works on a row. It claims the row by the columns claim_id and claimed_until; every write of that
-// work carries the claim's id and writes nothing once another replica has the row. A claim ends by itself, by the
+// One replica at a time works on a row. It claims the row by the columns claim_id and claimed_until; every write of
+// that work carries the claim's id and writes nothing once another replica has the row. A claim ends by itself, by the
 // database's clock.
 
 // unclaimed says that nobody has claimed the row of this alias.

@@ -40,8 +40,8 @@ func noConnection(id uuid.UUID) error {
 	return apperr.New(apperr.NotFound, "there is no connection %s", id)
 }
 
-// connectionEventSQL writes the event of a connection's new status, from rows of connections with previous_status and actor.
-// The rows hold only what it needs: functions that serve HTTP may write secrets and not read them.
+// connectionEventSQL writes the event of a connection's new status, from rows of connections with previous_status and
+// actor. The rows hold only what it needs: functions that serve HTTP may write secrets and not read them.
 const connectionEventSQL = `
     insert into events (project_id, subject, seq, type, at, connection_id, data)
     select project_id, id::text, seq, '` + domain.ConnectionEvent + `', updated_at, id,
@@ -107,11 +107,12 @@ func (c Connections) create(ctx context.Context, made domain.Connection, granted
 	return stored, err
 }
 
-// visible is a connection of the caller's project ($1), or one that usable_by opens to the caller ($2). A deleted connection
-// is visible in its own project only.
+// visible is a connection of the caller's project ($1), or one that usable_by opens to the caller ($2). A deleted
+// connection is visible in its own project only.
 const visible = `(project_id = $1 or status <> 'deleted' and usable_by && $2::text[])`
 
-// names are the ids that stand for the caller in usable_by. A project's id does not stand for callers who only read in it.
+// names are the ids that stand for the caller in usable_by. A project's id does not stand for callers who only read in
+// it.
 func names(who domain.Identity) []string {
 	if who.MayAct() {
 		return []string{who.UserID, who.ProjectID}
@@ -119,8 +120,8 @@ func names(who domain.Identity) []string {
 	return []string{who.UserID}
 }
 
-// Get reads a connection that the caller may see, with what is used of its quota. Whether the caller may act through it is
-// domain.Connection.Usable.
+// Get reads a connection that the caller may see, with what is used of its quota. Whether the caller may act through it
+// is domain.Connection.Usable.
 func (c Connections) Get(ctx context.Context, who domain.Identity, id uuid.UUID) (domain.Connection, error) {
 	found, err := queryOne[domain.Connection](ctx, c.DB.pool,
 		"select "+connectionColumns+" from connections where "+visible+" and id = $3", who.ProjectID, names(who), id)
@@ -130,7 +131,8 @@ func (c Connections) Get(ctx context.Context, who domain.Identity, id uuid.UUID)
 	return found, c.count(ctx, &found)
 }
 
-// count fills in what the connection uses of its quota, and of one that has ended how many old trusts Keystone may still have.
+// count fills in what the connection uses of its quota, and of one that has ended how many old trusts Keystone may
+// still have.
 func (c Connections) count(ctx context.Context, found *domain.Connection) (err error) {
 	if found.Used, err = used(ctx, c.DB.pool, found.ProjectID, found.ID); err != nil || found.Status.IsOpen() {
 		return err
@@ -168,8 +170,9 @@ func (c Connections) List(ctx context.Context, who domain.Identity, q domain.Con
 // Now is the database's clock.
 func (c Connections) Now(ctx context.Context) (time.Time, error) { return c.DB.Now(ctx) }
 
-// admit refuses what the connection does not permit, what does not fit its quota, and specs of new servers that its limits do
-// not allow. It locks the connection, so that two cannot both be the last that fits, and records that it is used.
+// admit refuses what the connection does not permit, what does not fit its quota, and specs of new servers that its
+// limits do not allow. It locks the connection, so that two cannot both be the last that fits, and records that it is
+// used.
 func admit(
 	ctx context.Context, tx pgx.Tx, projectID string, id uuid.UUID, permission domain.Permission, more domain.Need, specs ...domain.LaunchSpec,
 ) error {
@@ -202,8 +205,8 @@ from connections where project_id = $1 and id = $2 for no key update`, projectID
 	return err
 }
 
-// Usable reads a connection that the caller may act through, with the database's time, and records it for the request log.
-// It is NotFound for any other connection and a deleted one. For one that has ended by itself it is the error of
+// Usable reads a connection that the caller may act through, with the database's time, and records it for the request
+// log. It is NotFound for any other connection and a deleted one. For one that has ended by itself it is the error of
 // domain.Connection.Permits.
 func (c Connections) Usable(ctx context.Context, who domain.Identity, id uuid.UUID) (found domain.Connection, now time.Time, err error) {
 	if found, err = c.Get(ctx, who, id); err != nil {

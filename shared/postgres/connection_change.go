@@ -12,8 +12,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// replacedTrustFor is how long a replaced trust stays in Keystone: calls that began with it continue in Nova and Neutron, and
-// its tokens end with it.
+// replacedTrustFor is how long a replaced trust stays in Keystone: calls that began with it continue in Nova and
+// Neutron, and its tokens end with it.
 const replacedTrustFor = 2 * time.Minute
 
 const (
@@ -76,8 +76,8 @@ with before as (
 select count(*) from after`
 )
 
-// Change replaces a connection, and schedules the revocation of a trust that it no longer has. It is domain.ErrChanged when
-// somebody has changed the connection since it was read, and a Conflict when it has ended.
+// Change replaces a connection, and schedules the revocation of a trust that it no longer has. It is domain.ErrChanged
+// when somebody has changed the connection since it was read, and a Conflict when it has ended.
 func (c Connections) Change(ctx context.Context, before, after domain.Connection) (stored domain.Connection, err error) {
 	fields, change := before.Changed(after), changeConnectionSQL
 	if after.Secret != nil {
@@ -133,8 +133,8 @@ func (c Connections) Suspend(ctx context.Context, projectID string, id uuid.UUID
 	return false, err
 }
 
-// endConnectionSQL ends a connection and wipes its secret. One that has ended by itself can still be deleted. With $6 it ends
-// only a delegation of that generation, and with $7 only one whose time is over.
+// endConnectionSQL ends a connection and wipes its secret. One that has ended by itself can still be deleted. With $6
+// it ends only a delegation of that generation, and with $7 only one whose time is over.
 const endConnectionSQL = `
 with before as (
     select id, ` + shownStatus + ` as status from connections
@@ -151,8 +151,8 @@ with before as (
 ), event as (` + connectionEventSQL + ` after)
 select count(*) from after`
 
-// End ends a connection: its secret is wiped, and nobody can act through it. revoked says that Keystone has nothing of it left
-// to revoke. ended is false when it had ended so already.
+// End ends a connection: its secret is wiped, and nobody can act through it. revoked says that Keystone has nothing of
+// it left to revoke. ended is false when it had ended so already.
 func (c Connections) End(
 	ctx context.Context, projectID string, id uuid.UUID, status domain.ConnectionStatus, reason string, revoked bool,
 ) (ended bool, err error) {

@@ -11,7 +11,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// A check asks the connection's Keystone whether it still accepts the delegation: every domain.CheckEvery, and on request.
+// A check asks the connection's Keystone whether it still accepts the delegation: every domain.CheckEvery, and on
+// request.
 
 const (
 	checkDue = `c.status = 'active' and c.next_check_at <= clock_timestamp()
@@ -61,16 +62,16 @@ func (d Delegations) CheckClouds(ctx context.Context) ([]domain.RemoteCloud, err
 	return queryAll[domain.RemoteCloud](ctx, d.DB.pool, checkCloudsSQL)
 }
 
-// ClaimCheck claims the connection to the cloud whose check has been due for the longest. found is false when none is due. The
-// claim of a replica that dies ends by itself.
+// ClaimCheck claims the connection to the cloud whose check has been due for the longest. found is false when none is
+// due. The claim of a replica that dies ends by itself.
 func (d Delegations) ClaimCheck(
 	ctx context.Context, cloud domain.RemoteCloud, claimFor time.Duration,
 ) (c domain.Connection, found bool, err error) {
 	return queryFound[domain.Connection](ctx, d.DB.pool, claimCheckSQL, cloud.AuthURL, cloud.Region, claimFor)
 }
 
-// MarkChecked records that Keystone accepts the delegation, with these roles (nil = not known). took is how long ago Keystone
-// was asked.
+// MarkChecked records that Keystone accepts the delegation, with these roles (nil = not known). took is how long ago
+// Keystone was asked.
 func (d Delegations) MarkChecked(ctx context.Context, projectID string, id uuid.UUID, took time.Duration, roles []string) error {
 	_, err := exec(ctx, d.DB.pool, markCheckedSQL, projectID, id, took, betweenChecks, domain.CheckEvery, roles)
 	return err
@@ -82,8 +83,8 @@ func (d Delegations) MarkUnchecked(ctx context.Context, projectID string, id uui
 	return err
 }
 
-// RequestCheck makes a connection's check due now. A check since the moment given answers the request. The zero time says that
-// the connection has ended.
+// RequestCheck makes a connection's check due now. A check since the moment given answers the request. The zero time
+// says that the connection has ended.
 func (c Connections) RequestCheck(ctx context.Context, projectID string, id uuid.UUID) (since time.Time, err error) {
 	since, err = queryValue[time.Time](ctx, c.DB.pool, `
 update connections
@@ -102,8 +103,8 @@ func (c Connections) FailedCheck(ctx context.Context, projectID string, id uuid.
 	return at, why, classify(err)
 }
 
-// A list older than the stored one, or of a connection that has ended, is dropped. The connection's row is not locked: if it ends
-// at the same moment, it leaves a row that nobody sees.
+// A list older than the stored one, or of a connection that has ended, is dropped. The connection's row is not locked:
+// if it ends at the same moment, it leaves a row that nobody sees.
 const markSeenSQL = `
 insert into connection_resources (connection_id, project_id, as_of, seen)
 select c.id, c.project_id, clock_timestamp() - $3::interval, $4
@@ -117,8 +118,8 @@ func (d Delegations) MarkSeen(ctx context.Context, projectID string, id uuid.UUI
 	return err
 }
 
-// Seen is what could be ordered through a connection at the last read, and its age; found is false when it was never read.
-// domain.SeenResources.Allowed says what the connection permits of it.
+// Seen is what could be ordered through a connection at the last read, and its age; found is false when it was never
+// read. domain.SeenResources.Allowed says what the connection permits of it.
 func (c Connections) Seen(
 	ctx context.Context, projectID string, id uuid.UUID,
 ) (seen domain.SeenResources, age time.Duration, found bool, err error) {

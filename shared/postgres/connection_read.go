@@ -10,7 +10,8 @@ import (
 )
 
 // remoteDue selects the connections (c) to other clouds whose servers are due to be read: $1, $2 and $3 are a
-// domain.RemotePace, $4 the states in which Nova is changing a server. A cloud that gave no answer waits until not_before.
+// domain.RemotePace, $4 the states in which Nova is changing a server. A cloud that gave no answer waits until
+// not_before.
 var remoteDue = `c.status = 'active' and (c.auth_url <> '' or c.region <> '')
   and coalesce(c.not_before, '-infinity') <= clock_timestamp() and ` + unclaimed("c") + `
   and (coalesce(c.read_at, '-infinity') <= clock_timestamp() - $1::interval
@@ -52,8 +53,8 @@ func paceArgs(pace domain.RemotePace) []any {
 	return []any{pace.Usual, pace.Moving, pace.Within, domain.MovingStates()}
 }
 
-// ClaimRead claims the connection to the cloud whose servers are due to be read and were read the longest ago. found is false
-// when none is due.
+// ClaimRead claims the connection to the cloud whose servers are due to be read and were read the longest ago. found is
+// false when none is due.
 func (d Delegations) ClaimRead(
 	ctx context.Context, cloud domain.RemoteCloud, pace domain.RemotePace, claimFor time.Duration,
 ) (read domain.RemoteRead, found bool, err error) {
@@ -68,8 +69,8 @@ func (d Delegations) ClaimRead(
 	return domain.RemoteRead{Connection: c.Connection, Claim: c.Claim, At: c.At, Since: c.Since, SweptAt: c.SweptAt}, found, err
 }
 
-// DoneRead ends a claimed read that has succeeded; swept says that it has read all servers. It does nothing when another replica
-// has claimed the connection since.
+// DoneRead ends a claimed read that has succeeded; swept says that it has read all servers. It does nothing when
+// another replica has claimed the connection since.
 func (d Delegations) DoneRead(ctx context.Context, read domain.RemoteRead, swept bool) error {
 	c := read.Connection
 	_, err := exec(ctx, d.DB.pool, doneReadSQL, c.ProjectID, c.ID, read.Claim, read.At, swept)
@@ -97,8 +98,8 @@ where remote and connection_id is not null and state not in ('deleted', 'unknown
               and (c.status <> 'active' or c.silent_since < clock_timestamp() - $1::interval))
 order by id limit $2`
 
-// ListStale lists instances in other clouds whose state cannot be read: their connection has ended, or its cloud has given no
-// answer for longer than after. Instances whose state is unknown already are left out.
+// ListStale lists instances in other clouds whose state cannot be read: their connection has ended, or its cloud has
+// given no answer for longer than after. Instances whose state is unknown already are left out.
 func (d Delegations) ListStale(ctx context.Context, after time.Duration, limit int) ([]domain.Instance, error) {
 	return queryAll[domain.Instance](ctx, d.DB.pool, staleSQL, after, limit)
 }

@@ -56,8 +56,8 @@ func noRequest(id uuid.UUID) error {
 	return apperr.New(apperr.NotFound, "there is no request %s for a connection", id)
 }
 
-// requestEventSQL writes the event of a request's new status from rows of after. A pending request concerns the project that it
-// was sent to, an end concerns both. The event omits the requester's own words: receivers need not show them.
+// requestEventSQL writes the event of a request's new status from rows of after. A pending request concerns the project
+// that it was sent to, an end concerns both. The event omits the requester's own words: receivers need not show them.
 const requestEventSQL = `
     insert into events (project_id, subject, seq, type, at, data)
     select distinct p.id, a.id::text, a.seq, '` + domain.ConnectionRequestEvent + `', a.updated_at,
@@ -89,7 +89,8 @@ with after as (
 select ` + consentColumns + ` from after`
 )
 
-// Create stores a pending request with its event. It expires after domain.RequestTime, or earlier with the terms that it asks for.
+// Create stores a pending request with its event. It expires after domain.RequestTime, or earlier with the terms that
+// it asks for.
 func (c ConnectionRequests) Create(ctx context.Context, r domain.ConnectionRequest) (stored domain.ConnectionRequest, err error) {
 	err = retryDeadlock(func() error {
 		return c.DB.inTx(ctx, func(tx pgx.Tx) error {
@@ -145,7 +146,8 @@ from connection_requests where $1 in (project_id, requester_project_id) and id =
 
 const listConsentsSQL = ` = $1 and (cardinality($2::text[]) = 0 or status = any($2::text[])) and id > $3 order by id limit $4`
 
-// List reads a page of the requests that a project has sent or got, the oldest first: ids are version 7, the order of time.
+// List reads a page of the requests that a project has sent or got, the oldest first: ids are version 7, the order of
+// time.
 func (c ConnectionRequests) List(ctx context.Context, projectID string, q domain.ConnectionRequestQuery) ([]domain.ConnectionRequest, error) {
 	whose := "requester_project_id"
 	if q.Received {
@@ -165,8 +167,9 @@ update connection_requests r set claim_id = $3, claimed_until = clock_timestamp(
 where project_id = $1 and id = $2 and status = 'pending' and expires_at > clock_timestamp() and ` + unclaimed("r") + `
 returning ` + consentColumns
 
-// ClaimGrant claims a pending request that was sent to the project, to grant it. claimed is false for one that the user has
-// granted already with the terms of sha256. It is a Conflict for any other, with RetryAfter while somebody else grants it.
+// ClaimGrant claims a pending request that was sent to the project, to grant it. claimed is false for one that the user
+// has granted already with the terms of sha256. It is a Conflict for any other, with RetryAfter while somebody else
+// grants it.
 func (c ConnectionRequests) ClaimGrant(
 	ctx context.Context, projectID string, id uuid.UUID, userID string, sha256 []byte, claimFor time.Duration,
 ) (r domain.ConnectionRequest, claim uuid.UUID, claimed bool, err error) {
@@ -207,8 +210,8 @@ func (c ConnectionRequests) undecidable(ctx context.Context, r domain.Connection
 	return apperr.New(apperr.Conflict, "the request is %s already", r.Status)
 }
 
-// ReleaseGrant ends the claim of a request that was not granted after all. held is false when the claim had ended: the request
-// was granted, or somebody else has decided.
+// ReleaseGrant ends the claim of a request that was not granted after all. held is false when the claim had ended: the
+// request was granted, or somebody else has decided.
 func (c ConnectionRequests) ReleaseGrant(ctx context.Context, projectID string, id, claim uuid.UUID) (held bool, err error) {
 	n, err := exec(ctx, c.DB.pool, `
 update connection_requests set `+releaseSQL+`
@@ -226,8 +229,8 @@ with after as (
 ), event as (` + requestEventSQL + `)
 select count(*) from after`
 
-// finishGrant marks a request as granted in the transaction that stores its connection. It is a Conflict when the claim has
-// ended; then no connection is stored either.
+// finishGrant marks a request as granted in the transaction that stores its connection. It is a Conflict when the claim
+// has ended; then no connection is stored either.
 func finishGrant(ctx context.Context, tx pgx.Tx, g domain.Grant, connection uuid.UUID) error {
 	n, err := queryValue[int](ctx, tx, grantRequestSQL, g.ProjectID, g.RequestID, g.Claim, connection, g.UserID, g.SHA256)
 	if err == nil && n == 0 {

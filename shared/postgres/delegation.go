@@ -24,8 +24,8 @@ where status = 'active' and ` + endsAt + ` <= clock_timestamp()
    or status <> 'active' and not revoked and coalesce(not_before, '-infinity') <= clock_timestamp()
 order by expires_at limit $1`
 
-	// Connections with work that nobody has claimed. One whose cloud gave no answer waits until not_before; one that has ended
-	// needs no cloud. The order is random: a fixed one would give all workers to the first.
+	// Connections with work that nobody has claimed. One whose cloud gave no answer waits until not_before; one that has
+	// ended needs no cloud. The order is random: a fixed one would give all workers to the first.
 	workSQL = `
 select ` + delegationColumns + ` from connections c
 where (c.status <> 'active' or c.suspended_at is null and coalesce(not_before, '-infinity') <= clock_timestamp())
@@ -78,8 +78,8 @@ func orNullJSON(flavors []domain.Flavor) any {
 	return flavors
 }
 
-// MarkUnreachable records that the connection's cloud gave no answer, and pauses the connection: for first, then twice as long
-// each time, up to longest. Failures at the same time count once.
+// MarkUnreachable records that the connection's cloud gave no answer, and pauses the connection: for first, then twice
+// as long each time, up to longest. Failures at the same time count once.
 func (d Delegations) MarkUnreachable(ctx context.Context, projectID string, id uuid.UUID, first, longest time.Duration) error {
 	_, err := exec(ctx, d.DB.pool, `
 update connections
@@ -94,8 +94,8 @@ select id from orders o
 where project_id = $1 and connection_id = $2 and status = 'running' and ` + unclaimed("o") + `
 order by updated_at limit $3`
 
-// Orders lists the connection's running orders that nobody has claimed. Those that waited longest come first, so that an order
-// that cannot end holds up no other.
+// Orders lists the connection's running orders that nobody has claimed. Those that waited longest come first, so that
+// an order that cannot end holds up no other.
 func (d Delegations) Orders(ctx context.Context, projectID string, connection uuid.UUID, limit int) ([]uuid.UUID, error) {
 	return queryColumn[uuid.UUID](ctx, d.DB.pool, openOrdersSQL, projectID, connection, limit)
 }
@@ -124,9 +124,9 @@ select exists (select from orders where status = 'running' and connection_id in 
     or exists (select from connections where status = 'active' and next_check_at <= clock_timestamp()
                and coalesce(check_until, '-infinity') <= clock_timestamp() + interval '2 seconds')`
 
-// Busy says whether any replica has work in progress through any connection, so that it pays to poll again soon: orders and
-// actions; instances in other clouds that Nova is changing, if they changed within the time given; trusts that have to be
-// revoked before they expire; and checks that are due.
+// Busy says whether any replica has work in progress through any connection, so that it pays to poll again soon: orders
+// and actions; instances in other clouds that Nova is changing, if they changed within the time given; trusts that have
+// to be revoked before they expire; and checks that are due.
 func (d Delegations) Busy(ctx context.Context, within time.Duration) (bool, error) {
 	return queryValue[bool](ctx, d.DB.pool, busySQL, domain.MovingStates(), within)
 }
@@ -156,8 +156,9 @@ update deployments d set bundle = null
 where d.bundle is not null and not exists (select from instances i where ` + permittedSQL + `)`
 )
 
-// Retire deletes actions that ended longer ago than age, replaced deployments, and bundles that nobody may fetch. It deletes
-// connections that ended longer ago than connectionAge, once nothing runs through them and Keystone has none of their trusts.
+// Retire deletes actions that ended longer ago than age, replaced deployments, and bundles that nobody may fetch. It
+// deletes connections that ended longer ago than connectionAge, once nothing runs through them and Keystone has none of
+// their trusts.
 func (d Delegations) Retire(ctx context.Context, age, connectionAge time.Duration) error {
 	if _, err := exec(ctx, d.DB.pool, wipeBundlesSQL); err != nil {
 		return err

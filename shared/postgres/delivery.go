@@ -75,7 +75,8 @@ func (c Callbacks) Test(ctx context.Context, projectID string, id uuid.UUID) (do
 	return c.alone(ctx, projectID, id, uuid.Nil, testSQL, projectID, id, uuid.New())
 }
 
-// The event is not locked: the role of functions that serve HTTP may not. If retention deletes it now, the foreign key fails.
+// The event is not locked: the role of functions that serve HTTP may not. If retention deletes it now, the foreign key
+// fails.
 const redeliverSQL = `
 with old as (
     select d.*, e.type from deliveries d

@@ -35,8 +35,8 @@ func (d Deployments) Drop(ctx context.Context, projectID string, id uuid.UUID) e
 // refetch is how long a bundle may be fetched more than once: an answer may get lost on its way.
 const refetch = time.Minute
 
-// permittedSQL is true for a deployment d of an instance i that may still begin: it is the newest of the instance, which is
-// managed and has a server, and its connection, if it has one, is active and manages the instance.
+// permittedSQL is true for a deployment d of an instance i that may still begin: it is the newest of the instance,
+// which is managed and has a server, and its connection, if it has one, is active and manages the instance.
 const permittedSQL = `
       i.project_id = d.project_id and i.id = d.instance_id and i.disconnected_at is null and i.state not in ('deleting', 'deleted')
   and d.expires_at > clock_timestamp()
@@ -92,8 +92,8 @@ with permitted as (
 )
 select count(*) from after`
 
-// Ready records that an agent which has fetched its bundle runs, once, with its event. NotFound whatever is wrong, also the second
-// time.
+// Ready records that an agent which has fetched its bundle runs, once, with its event. NotFound whatever is wrong, also
+// the second time.
 func (d Deployments) Ready(ctx context.Context, id uuid.UUID, tokenHash []byte) error {
 	n, err := writeValue[int](ctx, d.DB.pool, readySQL, id, tokenHash)
 	if err == nil && n == 0 {

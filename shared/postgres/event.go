@@ -10,16 +10,16 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// Events are the outbox: what happened, kept until it is delivered and some time longer. The statement that changes an object
-// writes its event; this store has what belongs to no such statement.
+// Events are the outbox: what happened, kept until it is delivered and some time longer. The statement that changes an
+// object writes its event; this store has what belongs to no such statement.
 type Events struct{ DB *DB }
 
 const announceSQL = `
 insert into events (project_id, subject, seq, type, at, data) values ('', $1, 1, '` + domain.StatsEvent + `', $2, $3)
 on conflict do nothing`
 
-// Announce writes the event of each hour that has none yet, and says how many it has written. An hour has one event: a later
-// change of its numbers writes none.
+// Announce writes the event of each hour that has none yet, and says how many it has written. An hour has one event: a
+// later change of its numbers writes none.
 func (e Events) Announce(ctx context.Context, hours []domain.HourStat) (published int, err error) {
 	batch := &pgx.Batch{}
 	for _, h := range hours {
@@ -79,7 +79,8 @@ delete from streams where (project_id, callback_id, stream) in (
 // retireAtOnce bounds one statement of Retire.
 const retireAtOnce = 1000
 
-// Retire deletes events that happened longer ago than retention, with their deliveries, and callbacks that get nothing more.
+// Retire deletes events that happened longer ago than retention, with their deliveries, and callbacks that get nothing
+// more.
 func (e Events) Retire(ctx context.Context, retention time.Duration) error {
 	for _, sql := range []string{retireSQL, retireStreamsSQL, retireCallbacksSQL} {
 		for n := int64(retireAtOnce); n == retireAtOnce; {

@@ -10,15 +10,16 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// followed selects the instances (i) that poll-instances follows: not those in another cloud, and disconnected ones only while
-// they count against a connection's quota.
+// followed selects the instances (i) that poll-instances follows: not those in another cloud, and disconnected ones
+// only while they count against a connection's quota.
 const followed = `not i.remote and (i.disconnected_at is null or i.connection_id is not null)`
 
 // uncertain selects those of them (i) that have to be fetched by id.
 const uncertain = followed + ` and i.server_id is not null and (i.missed_at is not null or i.state = 'unknown')`
 
 // A server that no instance has yet is found by its tags, if a create call of the instance can have made it (as in
-// domain.Order.OwnServer). While the order is claimed, the claim's replica decides: it may find that the server was made twice.
+// domain.Order.OwnServer). While the order is claimed, the claim's replica decides: it may find that the server was
+// made twice.
 var ofServersSQL = `
 select ` + instanceColumns + ` from instances i
     join unnest($1::text[], $2::text[]) as s (s_project, s_server) on i.project_id = s_project and i.server_id = s_server
@@ -40,8 +41,9 @@ where i.state <> 'deleted' and i.server_id is null and ` + followed
 // madeColumns are instanceColumns with the server and the create call that the instance is about to get.
 var madeColumns = strings.NewReplacer("coalesce(server_id, '')", "t_server", "null::uuid", "t_call").Replace(instanceColumns)
 
-// OfServers finds the tracked instances of the servers, but not deleted ones: by server id, and by the tags of the instance and
-// its create call when the instance has no server yet. Such an instance has the ServerID and CallID that it is about to get.
+// OfServers finds the tracked instances of the servers, but not deleted ones: by server id, and by the tags of the
+// instance and its create call when the instance has no server yet. Such an instance has the ServerID and CallID that
+// it is about to get.
 func (p Polls) OfServers(ctx context.Context, servers []domain.Server) ([]domain.Instance, error) {
 	var projects, ids, tagProjects, tagServers []string
 	var tags, calls []uuid.UUID
@@ -62,8 +64,8 @@ func (p Polls) OfServers(ctx context.Context, servers []domain.Server) ([]domain
 	return p.instances(ctx, ofServersSQL, projects, ids, tagProjects, tags, tagServers, calls, made, domain.ClockSkew)
 }
 
-// While the order is claimed, its servers are left to the claim's replica. A server that is tracked under another id is not
-// reported.
+// While the order is claimed, its servers are left to the claim's replica. A server that is tracked under another id is
+// not reported.
 var unwantedSQL = `
 select s_server from unnest($1::text[], $2::text[], $3::uuid[], $4::uuid[]) as s (s_project, s_server, s_order, s_instance)
     join orders o on o.project_id = s_project and o.id = s_order
@@ -74,8 +76,9 @@ where ` + unclaimed("o") + `
   and not exists (select from unexpected_servers u
                   where u.project_id = s_project and u.instance_id = s_instance and u.server_id = s_server)`
 
-// Unwanted lists the ids of the servers that carry the tags of an order and its instance, are not that instance's, and were not
-// reported by an event yet. Most belong to others; domain.Order.Duplicate says which of them the order itself has made.
+// Unwanted lists the ids of the servers that carry the tags of an order and its instance, are not that instance's, and
+// were not reported by an event yet. Most belong to others; domain.Order.Duplicate says which of them the order itself
+// has made.
 func (p Polls) Unwanted(ctx context.Context, servers []domain.Server) ([]string, error) {
 	var projects, ids []string
 	var orders, instances []uuid.UUID
@@ -113,8 +116,8 @@ where project_id = $1 and state not in ('deleted', 'unknown') and ` + followed +
   and coalesce(seen_at, created_at) < $2`
 )
 
-// ListUncertain lists at most limit instances of the projects that have to be fetched by id: those that Nova did not know at the
-// last poll, and those whose state is unknown. The ones that waited longest come first.
+// ListUncertain lists at most limit instances of the projects that have to be fetched by id: those that Nova did not
+// know at the last poll, and those whose state is unknown. The ones that waited longest come first.
 func (p Polls) ListUncertain(ctx context.Context, projects []string, limit int) ([]domain.Instance, error) {
 	return p.instances(ctx, uncertainSQL, projects, limit)
 }
@@ -153,7 +156,8 @@ func (p Polls) Living(ctx context.Context, projectID string) ([]domain.Instance,
 	return p.instances(ctx, livingSQL, projectID)
 }
 
-// ListStale lists the project's instances that no function has seen since the moment, except those whose state is unknown already.
+// ListStale lists the project's instances that no function has seen since the moment, except those whose state is
+// unknown already.
 func (p Polls) ListStale(ctx context.Context, projectID string, since time.Time) ([]domain.Instance, error) {
 	return p.instances(ctx, staleTrackedSQL, projectID, since)
 }

@@ -20,8 +20,8 @@ where (project_id, id) in (
 )
 returning claim_id, project_id, id, url, failures as tries`
 
-// ClaimHandshakes claims callbacks whose receivers have to be asked for their consent. It sets the Claim and Tries of an
-// attempt, and its callback's ProjectID, ID and URL.
+// ClaimHandshakes claims callbacks whose receivers have to be asked for their consent. It sets the Claim and Tries of
+// an attempt, and its callback's ProjectID, ID and URL.
 func (o Outbox) ClaimHandshakes(ctx context.Context, limit int, claimFor time.Duration) ([]domain.Attempt, error) {
 	rows, err := queryAll[attemptRow](ctx, o.DB.pool, claimHandshakesSQL, uuid.New(), claimFor, limit)
 	return attempts(rows), err
@@ -60,8 +60,8 @@ with before as (
 ), event as (` + callbackEventSQL + ` after where status <> previous_status)
 select status from after`
 
-// MarkUnverified records that the receiver did not consent, and asks it again after the pause. A callback whose receiver has
-// not consented for longer than tryFor is suspended, as the status says.
+// MarkUnverified records that the receiver did not consent, and asks it again after the pause. A callback whose
+// receiver has not consented for longer than tryFor is suspended, as the status says.
 func (o Outbox) MarkUnverified(
 	ctx context.Context, a domain.Attempt, reason string, pause, tryFor time.Duration,
 ) (domain.CallbackStatus, error) {

@@ -61,9 +61,9 @@ func Migrations() (text []byte) {
 	return append(text, fanOutSQL...)
 }
 
-// Migrate brings the schema to SchemaVersion under a session lock, so that several may try at once. It needs a direct connection:
-// a session lock does not survive PgBouncer's transaction mode. It returns the names of the migrations that it applied. Then it
-// builds the indexes that partitions lack, and replaces the fan-out and the grants.
+// Migrate brings the schema to SchemaVersion under a session lock, so that several may try at once. It needs a direct
+// connection: a session lock does not survive PgBouncer's transaction mode. It returns the names of the migrations that
+// it applied. Then it builds the indexes that partitions lack, and replaces the fan-out and the grants.
 func Migrate(ctx context.Context, cfg Config) ([]string, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -96,9 +96,9 @@ func Migrate(ctx context.Context, cfg Config) ([]string, error) {
 	return applied, replace(ctx, db, fanOutSQL, grantsSQL)
 }
 
-// A migration may take long. But while one of its statements waits for a lock on a table that is in use, all other statements
-// queue behind it: so it gives up soon, lets the queue pass, and retries. A concurrent build holds up nobody, and lifts the limit
-// for itself.
+// A migration may take long. But while one of its statements waits for a lock on a table that is in use, all other
+// statements queue behind it: so it gives up soon, lets the queue pass, and retries. A concurrent build holds up
+// nobody, and lifts the limit for itself.
 const (
 	migrateSettings = "set statement_timeout = 0; set idle_in_transaction_session_timeout = 0; set lock_timeout = '1s'"
 	migrateTries    = 60

@@ -70,7 +70,8 @@ insert into streams (project_id, callback_id, stream, head, tail, next_at)
 select '', callback_id, stream, min(seq) - 1, max(seq), min(at) from past group by callback_id, stream`
 )
 
-// SetSink subscribes the operator's sink to every event from now on, and to the cloud's own of the time past; or unsubscribes it.
+// SetSink subscribes the operator's sink to every event from now on, and to the cloud's own of the time past; or
+// unsubscribes it.
 func (o Outbox) SetSink(ctx context.Context, enabled bool, past time.Duration) error {
 	exists, err := queryValue[bool](ctx, o.DB.pool, sinkExistsSQL, uuid.Nil)
 	if err != nil || exists == enabled {

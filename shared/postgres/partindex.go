@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// partitionIndexes are indexes of the request log that a migration has made on the parent only: Postgres cannot build an index
-// concurrently on a partitioned table, and any other way holds up every request.
+// partitionIndexes are indexes of the request log that a migration has made on the parent only: Postgres cannot build
+// an index concurrently on a partitioned table, and any other way holds up every request.
 var partitionIndexes = []struct{ name, definition string }{
 	{"requests_acted", "(acted_in, id desc) where connection_id is not null"},
 }
@@ -29,8 +29,8 @@ order by t.relname`
 // indexLock keeps two migrations from building the same index at once (pg_try_advisory_lock).
 const indexLock = partitionLock + 1
 
-// indexPartitions builds the parts of indexes that partitions lack, while others write. It is idempotent. A later partition gets
-// its part with the table.
+// indexPartitions builds the parts of indexes that partitions lack, while others write. It is idempotent. A later
+// partition gets its part with the table.
 func indexPartitions(ctx context.Context, db *sql.DB) error {
 	conn, err := db.Conn(ctx)
 	if err != nil {
@@ -87,7 +87,8 @@ func indexLacking(ctx context.Context, conn *sql.Conn, name, definition string) 
 	return nil
 }
 
-// indexOne builds the index on one partition. The build waits for transactions without holding up others, so it may wait for long.
+// indexOne builds the index on one partition. The build waits for transactions without holding up others, so it may
+// wait for long.
 func indexOne(ctx context.Context, conn *sql.Conn, parent, table, part, definition string, left bool) error {
 	quote := func(name string) string { return pgx.Identifier{name}.Sanitize() }
 	build := []string{"set lock_timeout = 0"}

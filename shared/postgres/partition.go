@@ -13,18 +13,19 @@ import (
 // partitionLock keeps two replicas from making or dropping partitions at once (pg_try_advisory_xact_lock).
 const partitionLock = 0x636c6f7564666e // "cloudfn"
 
-// Making and dropping a partition takes the strongest lock on the table or on its default partition. While that lock waits for
-// a long reader, all other statements queue behind it. So it waits for lockWait only, and lets the queue pass before it retries.
-// DETACH PARTITION CONCURRENTLY would not need the lock; Postgres refuses it for a table that has a default partition.
+// Making and dropping a partition takes the strongest lock on the table or on its default partition. While that lock
+// waits for a long reader, all other statements queue behind it. So it waits for lockWait only, and lets the queue pass
+// before it retries. DETACH PARTITION CONCURRENTLY would not need the lock; Postgres refuses it for a table that has a
+// default partition.
 const (
 	lockWait  = "100ms"
 	lockTries = 10
 	lockPause = 300 * time.Millisecond
 )
 
-// Maintain makes the partitions of this month and the next, moves rows out of the default partition, drops the months that ended
-// more than retention ago, and deletes the default partition's rows of such months. It is idempotent, and safe in any number of
-// replicas. A partition that is read for long stays until the next call.
+// Maintain makes the partitions of this month and the next, moves rows out of the default partition, drops the months
+// that ended more than retention ago, and deletes the default partition's rows of such months. It is idempotent, and
+// safe in any number of replicas. A partition that is read for long stays until the next call.
 func (r Requests) Maintain(ctx context.Context, retention time.Duration) error {
 	err := r.alone(ctx, func(tx pgx.Tx, now time.Time) error {
 		month := time.Date(now.Year(), now.Month(), 1, 0, 0, 0, 0, time.UTC)
@@ -44,8 +45,8 @@ func (r Requests) Maintain(ctx context.Context, retention time.Duration) error {
 	return r.deleteStrays(ctx, retention)
 }
 
-// alone runs fn in a transaction, with the database's time, unless another replica does. It retries while fn has to wait for a
-// lock; after lockTries it logs that and leaves the work to the next call.
+// alone runs fn in a transaction, with the database's time, unless another replica does. It retries while fn has to
+// wait for a lock; after lockTries it logs that and leaves the work to the next call.
 func (r Requests) alone(ctx context.Context, fn func(tx pgx.Tx, now time.Time) error) error {
 	for n := range lockTries {
 		if n > 0 && !flow.Sleep(ctx, lockPause) {
@@ -105,8 +106,9 @@ func makePartition(ctx context.Context, tx pgx.Tx, from time.Time) error {
 	if err := tx.QueryRow(ctx, "select to_regclass($1) is not null", name).Scan(&exists); err != nil || exists {
 		return err
 	}
-	// Postgres refuses a partition whose rows lie in the default one, so they are moved while the table is locked. All of it: a
-	// statement that has read the list of partitions, and then waits for the default one, would not see the rows that left it.
+	// Postgres refuses a partition whose rows lie in the default one, so they are moved while the table is locked. All of
+	// it: a statement that has read the list of partitions, and then waits for the default one, would not see the rows
+	// that left it.
 	to := from.AddDate(0, 1, 0)
 	table := pgx.Identifier{name}.Sanitize()
 	_, err := tx.Exec(ctx, fmt.Sprintf(`
@@ -122,8 +124,8 @@ func makePartition(ctx context.Context, tx pgx.Tx, from time.Time) error {
 // quoteTime formats a time for DDL, which takes no parameters.
 func quoteTime(t time.Time) string { return t.Format("'2006-01-02 15:04:05Z07:00'") }
 
-// dropPartitions drops the months that ended more than retention ago, each in a transaction of its own: one that has locked the
-// default partition and then waits for the whole table, as dropping does, is in a deadlock with every COPY.
+// dropPartitions drops the months that ended more than retention ago, each in a transaction of its own: one that has
+// locked the default partition and then waits for the whole table, as dropping does, is in a deadlock with every COPY.
 func (r Requests) dropPartitions(ctx context.Context, retention time.Duration) error {
 	now, err := r.DB.Now(ctx)
 	if err != nil {

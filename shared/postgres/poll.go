@@ -9,10 +9,11 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// Polls are how far each project with tracked instances was read, and which of these instances to ask Nova for (followed.go).
+// Polls are how far each project with tracked instances was read, and which of these instances to ask Nova for
+// (followed.go).
 //
-// Prepare, Followed, Moving and Running span all projects, because poll-instances serves all; every other statement carries a
-// project or a claim.
+// Prepare, Followed, Moving and Running span all projects, because poll-instances serves all; every other statement
+// carries a project or a claim.
 type Polls struct{ DB *DB }
 
 // A project without a row is read from the moment on at which its first instance was tracked.
@@ -66,8 +67,8 @@ func (p Polls) Followed(ctx context.Context) ([]domain.Poll, error) {
 	return p.list(ctx, followedSQL)
 }
 
-// Moving lists the projects with instances that Nova is changing, and that changed within the time given: an instance that has
-// been changing for longer need not be polled so often. An unknown state does not count.
+// Moving lists the projects with instances that Nova is changing, and that changed within the time given: an instance
+// that has been changing for longer need not be polled so often. An unknown state does not count.
 func (p Polls) Moving(ctx context.Context, within time.Duration) ([]string, error) {
 	return queryColumn[string](ctx, p.DB.pool, movingSQL, domain.MovingStates(), within)
 }
@@ -159,7 +160,8 @@ from unnest($2::text[], $3::timestamptz[], $4::timestamptz[], $5::timestamptz[],
 where p.project_id = r.project_id
   and (p.claim_id = $1 or exists (select from polls w where w.project_id = '' and w.claim_id = $1))`
 
-// Read records how far projects were read and releases them, if the claim still holds. What was read further since stays.
+// Read records how far projects were read and releases them, if the claim still holds. What was read further since
+// stays.
 func (p Polls) Read(ctx context.Context, claim uuid.UUID, polls []domain.Poll) error {
 	var projects, markers []string
 	var since, full []time.Time

@@ -44,9 +44,10 @@ func (c Config) Validate() error {
 // connectTimeout bounds one connection attempt, so that an outage is answered and not waited out.
 const connectTimeout = 3 * time.Second
 
-// timeoutsSQL gives a new connection its timeouts, unless its URL or its role sets others. They end what a frozen replica has
-// left behind: a statement that nobody waits for, and a transaction that holds locks. A statement sets them because PgBouncer
-// refuses them as startup parameters. Behind PgBouncer in transaction mode the role has them (knative/roles.sql).
+// timeoutsSQL gives a new connection its timeouts, unless its URL or its role sets others. They end what a frozen
+// replica has left behind: a statement that nobody waits for, and a transaction that holds locks. A statement sets them
+// because PgBouncer refuses them as startup parameters. Behind PgBouncer in transaction mode the role has them
+// (knative/roles.sql).
 const timeoutsSQL = `
 select set_config(name, value, false)
 from (values ('statement_timeout', '60s'), ('lock_timeout', '10s'),
@@ -102,8 +103,8 @@ func (db *DB) Now(ctx context.Context) (time.Time, error) {
 	return queryValue[time.Time](ctx, db.pool, "select clock_timestamp()")
 }
 
-// filter turns a view into the values that statements compare project_id and domain_id with; "" leaves that column open.
-// It refuses a view without an owner, so that a forgotten check cannot show everything.
+// filter turns a view into the values that statements compare project_id and domain_id with; "" leaves that column
+// open. It refuses a view without an owner, so that a forgotten check cannot show everything.
 func filter(v domain.View) (project, domainID string, err error) {
 	switch {
 	case v.Scope == domain.ScopeProject && v.ProjectID != "":

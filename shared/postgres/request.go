@@ -19,8 +19,8 @@ var requestColumns = []string{
 	"remote", "code", "connection_id", "acted_in", "acted_in_domain",
 }
 
-// Insert writes the rows with one COPY and returns when they are durable. The time is the database's. It retries only when it is
-// certain that nothing was written.
+// Insert writes the rows with one COPY and returns when they are durable. The time is the database's. It retries only
+// when it is certain that nothing was written.
 func (r Requests) Insert(ctx context.Context, rows []domain.Request) error {
 	err := r.copy(ctx, rows)
 	if err != nil && pgconn.SafeToRetry(err) {
@@ -42,8 +42,8 @@ func (r Requests) copy(ctx context.Context, rows []domain.Request) error {
 	return err
 }
 
-// Rows are listed in the order of their ids: version 7 UUIDs, in the order of time within a replica and, across replicas, as far
-// as their clocks agree.
+// Rows are listed in the order of their ids: version 7 UUIDs, in the order of time within a replica and, across
+// replicas, as far as their clocks agree.
 const (
 	requestColumnsSQL = `
 select id, at, function, method, path, status, ms, user_id, user_name, project_id, domain_id, request_id, remote, code,

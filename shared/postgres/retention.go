@@ -39,8 +39,8 @@ func (c RetentionConfig) Validate() error {
 	return nil
 }
 
-// Retention deletes rows that are older than RetentionConfig keeps them. It covers all projects, because the operator decides how
-// long their rows are kept; each statement carries the project of the rows that it deletes.
+// Retention deletes rows that are older than RetentionConfig keeps them. It covers all projects, because the operator
+// decides how long their rows are kept; each statement carries the project of the rows that it deletes.
 type Retention struct {
 	DB     *DB
 	Config RetentionConfig
@@ -54,8 +54,8 @@ const (
 	retentionEnd   = 5 * time.Second  // to record the end
 )
 
-// Run deletes what is too old, the oldest first, once an hour among all replicas. One call takes retentionTime at most; the next
-// one resumes. A replica that dies loses nothing: each transaction deletes whole orders and instances.
+// Run deletes what is too old, the oldest first, once an hour among all replicas. One call takes retentionTime at most;
+// the next one resumes. A replica that dies loses nothing: each transaction deletes whole orders and instances.
 func (r Retention) Run(ctx context.Context) error {
 	now, err := r.DB.Now(ctx)
 	if err != nil {
@@ -89,8 +89,8 @@ func (r Retention) deleteOld(ctx context.Context, until time.Time) (done bool, e
 }
 
 var (
-	// An instance has ended when it is deleted, when it is disconnected and counts for no connection's quota, or when Nova never
-	// accepted it.
+	// An instance has ended when it is deleted, when it is disconnected and counts for no connection's quota, or when Nova
+	// never accepted it.
 	endedSQL = `(i.state = 'deleted' or i.disconnected_at is not null and i.connection_id is null
        or i.server_id is null and i.problem is not null)
   and not exists (select from actions a where a.project_id = i.project_id and a.instance_id = i.id and a.status = 'running')`
@@ -107,8 +107,8 @@ where o.status <> 'running' and o.updated_at < now() - $1::interval and (o.updat
   and coalesce(of.n, 0) >= 0
 order by o.updated_at, o.project_id, o.id limit $6`
 
-	// Locking a row rechecks its conditions: an instance that was just connected stays, and so does its order. Claimed orders are
-	// skipped.
+	// Locking a row rechecks its conditions: an instance that was just connected stays, and so does its order. Claimed
+	// orders are skipped.
 	lockOrdersSQL = `
 with final as materialized (
     select o.project_id, o.id from orders o join unnest($1::text[], $2::uuid[]) as page (project_id, id) using (project_id, id)
@@ -135,8 +135,8 @@ with gone as materialized (
     select project_id, id from orders where false
 )`
 
-	// Events are deleted with their deliveries, by the foreign key, and with the streams of these: if the id is used again, its
-	// events begin at one. Deliverers lock a stream before its delivery.
+	// Events are deleted with their deliveries, by the foreign key, and with the streams of these: if the id is used
+	// again, its events begin at one. Deliverers lock a stream before its delivery.
 	deleteGoneSQL = `, gone_actions as (
     delete from actions a using gone g where a.project_id = g.project_id and a.instance_id = g.id returning a.project_id, a.id
 ), subjects as (
@@ -226,7 +226,8 @@ func (r Retention) deleteInstances(ctx context.Context, until time.Time) (done b
 	return false, nil
 }
 
-// deleteGone deletes what lockSQL locks, with all that belongs to it, and says how many orders and instances it has deleted.
+// deleteGone deletes what lockSQL locks, with all that belongs to it, and says how many orders and instances it has
+// deleted.
 func (r Retention) deleteGone(ctx context.Context, lockSQL string, args ...any) (n int, err error) {
 	err = retryDeadlock(func() error {
 		return r.DB.inTx(ctx, func(tx pgx.Tx) error {

@@ -11,7 +11,8 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// Rows are scanned by the names of their columns: a field without a column stays zero, a column without a field is an error.
+// Rows are scanned by the names of their columns: a field without a column stays zero, a column without a field is an
+// error.
 
 // querier is a pool or a transaction.
 type querier interface {

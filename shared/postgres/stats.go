@@ -79,8 +79,8 @@ const dueSQL = `
 select exists (select from jobs where kind = $1 and key = $2 and done_at is not null),
        (select min(recheck_at) from stats_hourly where recheck_at is not null and hour >= $3)`
 
-// Due says whether the job that counts an hour is done, and when the undecided servers of hours since from are next due for a
-// check: the zero time when there are none.
+// Due says whether the job that counts an hour is done, and when the undecided servers of hours since from are next due
+// for a check: the zero time when there are none.
 func (s Stats) Due(ctx context.Context, kind, key string, from time.Time) (counted bool, recheck time.Time, err error) {
 	err = s.DB.pool.QueryRow(ctx, dueSQL, kind, key, from).Scan(&counted, &recheck)
 	return counted, recheck, classify(err)
@@ -102,8 +102,9 @@ func (s Stats) Known(ctx context.Context, from time.Time) (map[string]map[time.T
 	return known, classify(err)
 }
 
-// The hours up to the newest one that was ever recorded expect the projects that existed then: a project that is new, or comes
-// back, is not missing in them. Later hours, some of which may have had no tick, expect all projects that exist now.
+// The hours up to the newest one that was ever recorded expect the projects that existed then: a project that is new,
+// or comes back, is not missing in them. Later hours, some of which may have had no tick, expect all projects that
+// exist now.
 const seeProjectsSQL = `
 with prev as (
     select max(last_hour) as hour from stats_projects
@@ -120,7 +121,8 @@ set gaps = case when p.last_hour + interval '1 hour' < excluded.first_hour
     last_hour = excluded.last_hour, domain_id = excluded.domain_id
 where p.last_hour < excluded.last_hour`
 
-// See records that the projects exist and have to be counted from first to last, as far as these hours were not recorded yet.
+// See records that the projects exist and have to be counted from first to last, as far as these hours were not
+// recorded yet.
 func (s Stats) See(ctx context.Context, projects []domain.Project, first, last time.Time) error {
 	ids, domains := make([]string, len(projects)), make([]string, len(projects))
 	for i, p := range projects {
@@ -187,14 +189,14 @@ left join sums s on s.hour = h.hour and h.hour not in (select hour from lacking)
 left join statuses t on t.hour = s.hour
 order by h.hour`
 
-// Series reads the hours from first to last (both full hours) of a view: one entry each, oldest first. An hour without the count
-// of one of the view's projects is missing as a whole: its sum would be too low.
+// Series reads the hours from first to last (both full hours) of a view: one entry each, oldest first. An hour without
+// the count of one of the view's projects is missing as a whole: its sum would be too low.
 func (s Stats) Series(ctx context.Context, v domain.View, first, last time.Time) ([]domain.HourStat, error) {
 	return s.series(ctx, v, first, last, false)
 }
 
-// Settled reads the known hours of the whole cloud that can be announced: no check within minutes is expected to decide more
-// servers.
+// Settled reads the known hours of the whole cloud that can be announced: no check within minutes is expected to decide
+// more servers.
 func (s Stats) Settled(ctx context.Context, first, last time.Time) ([]domain.HourStat, error) {
 	hours, err := s.series(ctx, domain.View{Scope: domain.ScopeCloud}, first, last, true)
 	return slices.DeleteFunc(hours, func(h domain.HourStat) bool { return h.Source == domain.Missing }), err

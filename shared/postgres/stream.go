@@ -13,20 +13,20 @@ import (
 
 // Outbox is what deliver-events needs of callbacks and their streams.
 //
-// A replica works on a stream under a claim. A stream's own row says whether it has more to deliver (head < tail): a statement
-// sees other tables as they were when it began, but the row that it waited for as it is now. In a batch, statements see all
-// that was committed before the batch got its locks.
+// A replica works on a stream under a claim. A stream's own row says whether it has more to deliver (head < tail): a
+// statement sees other tables as they were when it began, but the row that it waited for as it is now. In a batch,
+// statements see all that was committed before the batch got its locks.
 type Outbox struct{ DB *DB }
 
 // streamDue says that a stream s has something to deliver now, and that nobody has claimed it.
 var streamDue = "s.head < s.tail and s.next_at <= now() and " + unclaimedAt("s", "now()")
 
 var (
-	// A callback that answered last time gets up to $5 streams in each replica. A callback that did not gets one stream in all
-	// replicas together. A callback with a rate gets at once what it may have in two seconds, and then pauses until the rate
-	// is kept; a minute counts as 63 seconds to stay below the rate. Callbacks of which this replica works on $5 streams are
-	// left out, so that they take no other callback's slots. Rows are never waited for. Writers of events never wait for
-	// these rows either: their foreign keys need no more than "no key update" leaves.
+	// A callback that answered last time gets up to $5 streams in each replica. A callback that did not gets one stream in
+	// all replicas together. A callback with a rate gets at once what it may have in two seconds, and then pauses until
+	// the rate is kept; a minute counts as 63 seconds to stay below the rate. Callbacks of which this replica works on $5
+	// streams are left out, so that they take no other callback's slots. Rows are never waited for. Writers of events
+	// never wait for these rows either: their foreign keys need no more than "no key update" leaves.
 	claimSQL = `
 with held as (
     select * from unnest($6::text[], $7::uuid[], $8::int[]) as h(project_id, callback_id, streams)
@@ -89,8 +89,8 @@ join events e on e.project_id = d.event_project and e.subject = d.subject and e.
 	claimedSQL = `select ` + attemptColumns + ` from streams s ` + attemptTables + ` where s.claim_id = $1`
 )
 
-// Claim claims streams that are due, at most room.Attempts, and gives the next delivery of each. The callbacks that waited
-// longest come first.
+// Claim claims streams that are due, at most room.Attempts, and gives the next delivery of each. The callbacks that
+// waited longest come first.
 func (o Outbox) Claim(ctx context.Context, room domain.Room, claimFor time.Duration) ([]domain.Attempt, error) {
 	projects, callbacks, streams := make([]string, len(room.Held)), make([]uuid.UUID, len(room.Held)), make([]int, len(room.Held))
 	for i, h := range room.Held {
@@ -166,8 +166,9 @@ select claim_id from after`
 // nextSQL is the next delivery of a stream that is still claimed.
 var nextSQL = claimedSQL + ` and s.project_id = $2 and s.callback_id = $3 and s.stream = $4`
 
-// MarkDelivered records that the receiver took the event. With more it renews the claim and gives the stream's next attempt,
-// if there is one; otherwise it releases the stream. It is domain.ErrFenced when another replica has the claim.
+// MarkDelivered records that the receiver took the event. With more it renews the claim and gives the stream's next
+// attempt, if there is one; otherwise it releases the stream. It is domain.ErrFenced when another replica has the
+// claim.
 func (o Outbox) MarkDelivered(
 	ctx context.Context, a domain.Attempt, answer int, more bool, claimFor time.Duration,
 ) (next *domain.Attempt, err error) {
@@ -200,8 +201,8 @@ func (o Outbox) markDelivered(
 	return &attempts(found)[0], nil
 }
 
-// failedSQL ends an attempt. A delivery that has failed for $7 is dead, and the stream continues with the next. A callback that
-// took nothing for as long is suspended. A callback whose receiver is gone ($12) gets no more deliveries.
+// failedSQL ends an attempt. A delivery that has failed for $7 is dead, and the stream continues with the next. A
+// callback that took nothing for as long is suspended. A callback whose receiver is gone ($12) gets no more deliveries.
 const failedSQL = `
 with verdict as (
     select s.*, coalesce(s.failing_since, now()) as since,
@@ -254,9 +255,9 @@ const callbackEventSQL = `
                                                 'reason', nullif(reason, '')))
     from`
 
-// MarkFailed records that an attempt failed, and releases the stream. A delivery that has failed for longer than tryFor is dead,
-// and a callback that took nothing for as long is suspended. It gives what became of both. It is domain.ErrFenced when another
-// replica has the claim.
+// MarkFailed records that an attempt failed, and releases the stream. A delivery that has failed for longer than tryFor
+// is dead, and a callback that took nothing for as long is suspended. It gives what became of both. It is
+// domain.ErrFenced when another replica has the claim.
 func (o Outbox) MarkFailed(
 	ctx context.Context, a domain.Attempt, f domain.Outcome, tryFor time.Duration,
 ) (dead bool, status domain.CallbackStatus, err error) {

@@ -12,8 +12,9 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// A trust is announced before Keystone makes it, so that one that no connection gets is revoked in any case. Trusts that
-// connections no longer have wait in trusts_to_revoke; the trust of an ended connection waits in the connection's own row.
+// A trust is announced before Keystone makes it, so that one that no connection gets is revoked in any case. Trusts
+// that connections no longer have wait in trusts_to_revoke; the trust of an ended connection waits in the connection's
+// own row.
 
 // announcedFor is how long an announced trust may take to be made and stored: longer than any request.
 const announcedFor = 5 * time.Minute
@@ -42,9 +43,9 @@ on conflict (id) do update set trust_id = excluded.trust_id, not_before = exclud
 where t.project_id = excluded.project_id`
 )
 
-// AnnounceTrust records that Keystone is about to be asked for a trust: if nobody stores it, it is revoked. A trust that is
-// announced twice gets another end, because Keystone made none with the first. isFree is false when another trust of the user
-// ends in the same second: its end identifies it.
+// AnnounceTrust records that Keystone is about to be asked for a trust: if nobody stores it, it is revoked. A trust
+// that is announced twice gets another end, because Keystone made none with the first. isFree is false when another
+// trust of the user ends in the same second: its end identifies it.
 func (c Connections) AnnounceTrust(ctx context.Context, t domain.OldTrust) (isFree bool, err error) {
 	err = c.DB.inTx(ctx, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, lockTrustsSQL, t.ProjectID, t.UserID); err != nil {
@@ -112,8 +113,8 @@ update trusts_to_revoke set taken_at = coalesce(taken_at, clock_timestamp())
 where project_id = $1 and id = $2
 returning not exists (select from connections c where c.kind = 'trust' and c.delegation_id = $3 and c.status = 'active')`
 
-	// The connection's row has the number of the event; it may be gone. The event has no connection_id: only callbacks of the
-	// project get it.
+	// The connection's row has the number of the event; it may be gone. The event has no connection_id: only callbacks of
+	// the project get it.
 	oldTrustEventSQL = `
 ), connection as (
     update connections c set seq = c.seq + 1, updated_at = clock_timestamp() from notify n
@@ -149,8 +150,8 @@ func (d Delegations) OldTrusts(ctx context.Context, limit int) ([]domain.OldTrus
 	return queryAll[domain.OldTrust](ctx, d.DB.pool, oldTrustsSQL, limit)
 }
 
-// TakeTrust keeps connections from being stored with the trust from now on. isOurs is false when its row is gone, or a connection
-// has it.
+// TakeTrust keeps connections from being stored with the trust from now on. isOurs is false when its row is gone, or a
+// connection has it.
 func (d Delegations) TakeTrust(ctx context.Context, t domain.OldTrust) (isOurs bool, err error) {
 	isOurs, err = queryValue[bool](ctx, d.DB.pool, takeTrustSQL, t.ProjectID, t.ID, t.TrustID)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -159,7 +160,8 @@ func (d Delegations) TakeTrust(ctx context.Context, t domain.OldTrust) (isOurs b
 	return isOurs, err
 }
 
-// MarkTrustGone deletes the row of a trust that Keystone no longer has. notified says that an event was written, as of MarkRevoked.
+// MarkTrustGone deletes the row of a trust that Keystone no longer has. notified says that an event was written, as of
+// MarkRevoked.
 func (d Delegations) MarkTrustGone(ctx context.Context, t domain.OldTrust) (notified bool, err error) {
 	return writeValue[bool](ctx, d.DB.pool, oldTrustGoneSQL, t.ProjectID, t.ID, domain.RevocationDone, "")
 }
@@ -214,15 +216,15 @@ with before as (
 select notify from after`
 )
 
-// MarkRevoked records that Keystone no longer has the connection's trust. notified says that an event was written: it is, if an
-// earlier event said that the revocation is pending.
+// MarkRevoked records that Keystone no longer has the connection's trust. notified says that an event was written: it
+// is, if an earlier event said that the revocation is pending.
 func (d Delegations) MarkRevoked(ctx context.Context, c domain.Connection) (notified bool, err error) {
 	return writeValue[bool](ctx, d.DB.pool, revokedSQL, c.ProjectID, c.ID, domain.RevocationDone, "", c.DelegationID)
 }
 
-// MarkRevocationPending records that the trust of an ended connection could not be deleted, and pauses: for first, then twice as
-// long each time, up to longest. Failures at the same time count once. notified says that this was the first failure, of which
-// an event was written.
+// MarkRevocationPending records that the trust of an ended connection could not be deleted, and pauses: for first, then
+// twice as long each time, up to longest. Failures at the same time count once. notified says that this was the first
+// failure, of which an event was written.
 func (d Delegations) MarkRevocationPending(
 	ctx context.Context, c domain.Connection, reason string, first, longest time.Duration,
 ) (notified bool, err error) {

@@ -85,8 +85,8 @@ func (g *Guard) checkHost(u *url.URL) error {
 	return nil
 }
 
-// looksNumeric says whether some resolver may take the host for an IPv4 address: its last label is a number, in decimal,
-// octal or hexadecimal (https://url.spec.whatwg.org/#ends-in-a-number-checker).
+// looksNumeric says whether some resolver may take the host for an IPv4 address: its last label is a number, in
+// decimal, octal or hexadecimal (https://url.spec.whatwg.org/#ends-in-a-number-checker).
 func looksNumeric(host string) bool {
 	host = strings.TrimSuffix(host, ".")
 	last := host[strings.LastIndexByte(host, '.')+1:]

@@ -53,8 +53,8 @@ const (
 	maxAnswer      = 64 << 10    // of headers, and of a body
 )
 
-// requestedRate is what the handshake asks for: as many deliveries a minute as come in any order of use. It is asked for
-// because a receiver that is asked must say its own.
+// requestedRate is what the handshake asks for: as many deliveries a minute as come in any order of use. It is asked
+// for because a receiver that is asked must say its own.
 const requestedRate = 6000
 
 // Client sends. It is safe for concurrent use and one per process.
@@ -144,10 +144,10 @@ func (a Answer) Problem() string {
 	return text
 }
 
-// Send makes one attempt to deliver the event. It is signed with each of the secrets, of which there is at least one; now
-// is the time of the attempt, which receivers compare with their own clock. An error says that no answer came, in our words
-// (apperr: Timeout, Unavailable, BadGateway, Forbidden for an address that is not allowed, Invalid for a URL that never will be);
-// when ctx ended, it is ctx's own.
+// Send makes one attempt to deliver the event. It is signed with each of the secrets, of which there is at least one;
+// now is the time of the attempt, which receivers compare with their own clock. An error says that no answer came, in
+// our words (apperr: Timeout, Unavailable, BadGateway, Forbidden for an address that is not allowed, Invalid for a URL
+// that never will be); when ctx ended, it is ctx's own.
 func (c *Client) Send(ctx context.Context, url string, secrets []domain.Secret, event cloudevents.Event, now time.Time) (Answer, error) {
 	signature, err := sign(secrets, event.ID(), now, event.Data())
 	if err != nil {
@@ -162,8 +162,8 @@ func (c *Client) Send(ctx context.Context, url string, secrets []domain.Secret, 
 		req.Header.Set("Webhook-Id", event.ID())
 		req.Header.Set("Webhook-Timestamp", strconv.FormatInt(now.Unix(), 10))
 		req.Header.Set("Webhook-Signature", signature)
-		// Sends no header. It has http.Transport try anew when the receiver has closed a connection that was kept, which would
-		// count as no answer; receivers know the event by its id.
+		// Sends no header. It has http.Transport try anew when the receiver has closed a connection that was kept, which
+		// would count as no answer; receivers know the event by its id.
 		req.Header["Idempotency-Key"] = nil
 		return req, nil
 	})
@@ -177,8 +177,8 @@ type Consent struct {
 	Rate  int // deliveries a minute that it wants at most; 0 = any
 }
 
-// Handshake asks the receiver for its consent (CloudEvents HTTP webhook 1.0, 4). Errors are as those of Send. A receiver
-// that answered without consenting is no error.
+// Handshake asks the receiver for its consent (CloudEvents HTTP webhook 1.0, 4). Errors are as those of Send. A
+// receiver that answered without consenting is no error.
 func (c *Client) Handshake(ctx context.Context, url string) (Consent, error) {
 	answer, header, err := c.do(ctx, url, func(ctx context.Context, url string) (*http.Request, error) {
 		req, err := http.NewRequestWithContext(ctx, http.MethodOptions, url, nil)
