@@ -71,7 +71,8 @@ func (p post) Send(ctx context.Context, a domain.Attempt) (answer, error) {
 	}
 	got, err := p.webhook.Send(ctx, a.Callback.URL, secrets, event, time.Now())
 	return answer{
-		status: got.Status, taken: got.OK(), gone: got.Gone(), busy: got.Busy(), pause: got.RetryAfter, problem: got.Problem(),
+		status: got.Status, taken: got.OK(), gone: got.Gone(), busy: got.Busy(), pause: got.RetryAfter,
+		problem: got.Problem(),
 	}, err
 }
 
@@ -102,7 +103,8 @@ func (p post) Ask(ctx context.Context, c domain.Callback) (consent, error) {
 	case !got.OK():
 		return consent{reason: "it was asked for its consent: " + got.Problem()}, nil
 	}
-	return consent{reason: "the receiver did not consent: it answered without WebHook-Allowed-Origin, or with another origin"}, nil
+	return consent{reason: "the receiver did not consent: it answered without WebHook-Allowed-Origin, or with another " +
+		"origin"}, nil
 }
 
 // ignorant says whether a receiver with this answer does not know the handshake.

@@ -54,7 +54,7 @@ const (
 	handshakes  = 20                     // claimed at once
 	soon        = 3 * time.Second        // the loop waits for what is due within this
 	shortPause  = 30 * time.Millisecond  // between two claims, so that each claims several streams
-	longPause   = 500 * time.Millisecond // until the next claim when nothing happens here: other replicas write events, too
+	longPause   = 500 * time.Millisecond // until the next claim when nothing happens in this replica
 )
 
 // Maintain deletes what has become too old.

@@ -65,7 +65,8 @@ func (h Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if status, reason := h.refuse(event); status != 0 {
-		slog.WarnContext(r.Context(), "event refused", "function", h.Name, "type", event.Type(), "source", event.Source(), "reason", reason)
+		slog.WarnContext(r.Context(), "event refused", "function", h.Name, "type", event.Type(), "source", event.Source(),
+			"reason", reason)
 		http.Error(w, reason, status)
 		return
 	}

@@ -40,7 +40,8 @@ func (c SinkConfig) Validate() error {
 func (c SinkConfig) parse() (extensions map[string]string, authorities *x509.CertPool, err error) {
 	u, err := url.Parse(c.URL.Reveal())
 	if c.URL != "" && (err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https") {
-		return nil, nil, errors.New("K_SINK is not an http or https URL, such as http://broker-ingress.knative-eventing.svc.cluster.local/cloudfn/default")
+		return nil, nil, errors.New("K_SINK is not an http or https URL, such as " +
+			"http://broker-ingress.knative-eventing.svc.cluster.local/cloudfn/default")
 	}
 	if extensions, err = c.extensions(); err != nil {
 		return nil, nil, err
@@ -60,7 +61,8 @@ func (c SinkConfig) extensions() (map[string]string, error) {
 	probe := cloudevents.NewEvent()
 	for name, value := range overrides.Extensions {
 		if err := probe.Context.SetExtension(name, value); err != nil {
-			return nil, fmt.Errorf("K_CE_OVERRIDES names the extension %q: it must be letters and digits, and no attribute of every event", name)
+			return nil, fmt.Errorf("K_CE_OVERRIDES names the extension %q: it must be letters and digits, and no attribute "+
+				"of every event", name)
 		}
 		if strings.ContainsFunc(value, unicode.IsControl) { // it has to fit a header
 			return nil, fmt.Errorf("K_CE_OVERRIDES has a line break or another control character in the extension %q", name)
@@ -160,7 +162,8 @@ func sinkAway(err error) error {
 	}
 	_, network := errors.AsType[net.Error](err)
 	_, certificate := errors.AsType[*tls.CertificateVerificationError](err)
-	if network || certificate || errors.Is(err, http.ErrSchemeMismatch) || errors.Is(err, context.Canceled) || errors.Is(err, io.EOF) {
+	if network || certificate || errors.Is(err, http.ErrSchemeMismatch) || errors.Is(err, context.Canceled) ||
+		errors.Is(err, io.EOF) {
 		return apperr.Wrap(apperr.Unavailable, err, "the sink is away")
 	}
 	return apperr.New(apperr.BadGateway, "the sink gave no answer that makes sense")

@@ -184,7 +184,9 @@ func PostWakes(all string, key domain.Secret, timeout time.Duration) func(contex
 }
 
 // postWake posts one event. isTransient says that a retry may succeed.
-func postWake(ctx context.Context, client *http.Client, address string, event cloudevents.Event) (isTransient bool, err error) {
+func postWake(
+	ctx context.Context, client *http.Client, address string, event cloudevents.Event,
+) (isTransient bool, err error) {
 	req, err := cloudevents.NewHTTPRequestFromEvent(ctx, address, event)
 	if err != nil {
 		return false, err

@@ -67,7 +67,8 @@ func (b blame) unauthorized(ctx context.Context) error {
 	}
 	e := apperr.As(err)
 	if e.Code == apperr.Internal {
-		e = apperr.Wrap(apperr.Unavailable, err, "%s does not accept a token that keystone accepts: it cannot reach keystone, or is set up wrongly", b.service)
+		e = apperr.Wrap(apperr.Unavailable, err,
+			"%s does not accept a token that keystone accepts: it cannot reach keystone, or is set up wrongly", b.service)
 	}
 	refused := *e // with the promise that the service has done nothing
 	refused.Cause = errors.Join(apperr.ErrNotSent, e.Cause)
@@ -103,9 +104,11 @@ func (b blame) broken(ctx context.Context, resp *http.Response) error {
 		cause := errors.New(b.service + " answered with 500: " + message(text))
 		away := b.session.away(ctx, foreign.services)
 		if len(away) == 0 {
-			return apperr.Wrap(apperr.BadGateway, cause, "%s answered with status 500: it could not use %s", b.service, or(names(foreign.services)))
+			return apperr.Wrap(apperr.BadGateway, cause, "%s answered with status 500: it could not use %s", b.service,
+				or(names(foreign.services)))
 		}
-		e := apperr.Wrap(apperr.Unavailable, cause, "%s is not available, and %s cannot do without it", strings.Join(names(away), " and "), b.service)
+		e := apperr.Wrap(apperr.Unavailable, cause, "%s is not available, and %s cannot do without it",
+			strings.Join(names(away), " and "), b.service)
 		e.RetryAfter = defaultRetryAfter
 		return e
 	}
@@ -150,7 +153,8 @@ func (s *Session) away(ctx context.Context, services []string) (away []string) {
 
 // projectNames are what the services are called in errors.
 var projectNames = map[string]string{
-	"compute": "nova", "network": "neutron", "image": "glance", "volumev3": "cinder", "block-storage": "cinder", "identity": "keystone",
+	"compute": "nova", "network": "neutron", "image": "glance", "volumev3": "cinder", "block-storage": "cinder",
+	"identity": "keystone",
 }
 
 func projectName(service string) string {

@@ -30,7 +30,8 @@ func (s *Session) getNova(ctx context.Context, microversion string, into any, pa
 
 // listAll reads all pages of a list of a service, and converts its entries.
 func listAll[F, T any](
-	ctx context.Context, pager pagination.Pager, service string, extract func(pagination.Page) ([]F, error), convert func(F) T,
+	ctx context.Context, pager pagination.Pager, service string,
+	extract func(pagination.Page) ([]F, error), convert func(F) T,
 ) ([]T, error) {
 	pages, err := pager.AllPages(ctx)
 	if err != nil {
@@ -50,7 +51,8 @@ func listAll[F, T any](
 // shared makes one call for all who ask for the same key at once. The first caller's context does not end it: when that
 // one hangs up, the others still wait.
 func shared[T any](
-	ctx context.Context, group *singleflight.Group, key, service string, timeout time.Duration, call func(context.Context) (T, error),
+	ctx context.Context, group *singleflight.Group, key, service string, timeout time.Duration,
+	call func(context.Context) (T, error),
 ) (value T, err error) {
 	answer := group.DoChan(key, func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)

@@ -64,17 +64,18 @@ func (s *Session) readCatalog(ctx context.Context) (catalog, error) {
 	if found, ok := s.cloud.catalogs.Get(s.scope); ok {
 		return found, nil
 	}
-	return shared(ctx, &s.cloud.catalogSF, s.scope, "keystone", catalogTimeout, func(ctx context.Context) (catalog, error) {
-		var body struct {
-			Catalog catalog `json:"catalog"`
-		}
-		keystone := s.keystone()
-		if err := get(ctx, keystone, keystone.ServiceURL("auth", "catalog"), &body); err != nil {
-			return nil, err
-		}
-		s.cloud.catalogs.Add(s.scope, body.Catalog)
-		return body.Catalog, nil
-	})
+	return shared(ctx, &s.cloud.catalogSF, s.scope, "keystone", catalogTimeout,
+		func(ctx context.Context) (catalog, error) {
+			var body struct {
+				Catalog catalog `json:"catalog"`
+			}
+			keystone := s.keystone()
+			if err := get(ctx, keystone, keystone.ServiceURL("auth", "catalog"), &body); err != nil {
+				return nil, err
+			}
+			s.cloud.catalogs.Add(s.scope, body.Catalog)
+			return body.Catalog, nil
+		})
 }
 
 // endpoint chooses; a region is never guessed when the catalog has several.
@@ -92,9 +93,11 @@ func (c catalog) endpoint(service, region, iface string) (string, error) {
 	}
 	switch {
 	case len(urls) == 0:
-		return "", apperr.New(apperr.Unsupported, "the cloud offers no %s service (interface %s, region %q)", service, iface, region)
+		return "", apperr.New(apperr.Unsupported, "the cloud offers no %s service (interface %s, region %q)", service, iface,
+			region)
 	case len(urls) > 1:
-		return "", apperr.New(apperr.Internal, "the catalog has %s in several regions (%s): OS_REGION_NAME must choose one", service, strings.Join(regions, ", "))
+		return "", apperr.New(apperr.Internal, "the catalog has %s in several regions (%s): OS_REGION_NAME must choose one",
+			service, strings.Join(regions, ", "))
 	}
 	return strings.TrimSuffix(urls[0], "/") + "/", nil
 }

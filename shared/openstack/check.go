@@ -23,7 +23,8 @@ type Finding struct {
 
 // yamlKeys are what clouds.yaml calls the settings.
 var yamlKeys = map[string]string{
-	"OS_AUTH_URL": "auth_url", "OS_REGION_NAME": "region_name", "OS_INTERFACE": "interface", "OS_CACERT": "cacert", "OS_PASSWORD": "auth",
+	"OS_AUTH_URL": "auth_url", "OS_REGION_NAME": "region_name", "OS_INTERFACE": "interface", "OS_CACERT": "cacert",
+	"OS_PASSWORD": "auth",
 }
 
 // finding names the variable that a value was read from.
@@ -53,12 +54,17 @@ func (c *Cloud) Check(ctx context.Context, cfg Config, account *Account) (sessio
 
 func (c *Cloud) unreachable(cfg Config, err error) Finding {
 	if _, untrusted := errors.AsType[*tls.CertificateVerificationError](err); untrusted {
-		return cfg.finding("OS_CACERT", "the certificate of %s is not accepted (%s): set it to the file with the authority that has signed it", c.IdentityURL(), rootCause(err))
+		return cfg.finding("OS_CACERT",
+			"the certificate of %s is not accepted (%s): set it to the file with the authority that has signed "+
+				"it", c.IdentityURL(), rootCause(err))
 	}
 	if wrong, ok := errors.AsType[notKeystoneError](err); ok {
-		return cfg.finding("OS_AUTH_URL", "%s is not Keystone's API 3 (%s): set it to Keystone's URL, such as https://keystone.example.com/v3", wrong.url, wrong.answer())
+		return cfg.finding("OS_AUTH_URL",
+			"%s is not Keystone's API 3 (%s): set it to Keystone's URL, such as "+
+				"https://keystone.example.com/v3", wrong.url, wrong.answer())
 	}
-	return cfg.finding("OS_AUTH_URL", "%s cannot be reached (%s): set it to Keystone's URL, or bring Keystone back", c.IdentityURL(), rootCause(err))
+	return cfg.finding("OS_AUTH_URL", "%s cannot be reached (%s): set it to Keystone's URL, or bring Keystone back",
+		c.IdentityURL(), rootCause(err))
 }
 
 // rootCause is the last error of a chain: what the network said, without what each layer adds.
@@ -82,7 +88,8 @@ func (a *Account) rejected(ctx context.Context, cfg Config, err error) Finding {
 	switch apperr.CodeOf(err) {
 	case apperr.Unauthenticated, apperr.Forbidden, apperr.NotFound, apperr.Invalid:
 	default:
-		return cfg.finding("OS_AUTH_URL", "Keystone does not let the account log in for another reason: %s", apperr.As(err).Message)
+		return cfg.finding("OS_AUTH_URL", "Keystone does not let the account log in for another reason: %s",
+			apperr.As(err).Message)
 	}
 	if a.auth.Scope != nil && variable == "OS_PASSWORD" {
 		unscoped := a.auth
@@ -91,7 +98,8 @@ func (a *Account) rejected(ctx context.Context, cfg Config, err error) Finding {
 			return projectFinding(cfg, a)
 		}
 	}
-	return cfg.finding(variable, "Keystone does not accept %s with this secret: correct its name, its domain or its secret, or enable it", a)
+	return cfg.finding(variable,
+		"Keystone does not accept %s with this secret: correct its name, its domain or its secret, or enable it", a)
 }
 
 func projectFinding(cfg Config, a *Account) Finding {
@@ -99,7 +107,9 @@ func projectFinding(cfg Config, a *Account) Finding {
 	if name == "" {
 		name = a.auth.Scope.ProjectID
 	}
-	f := cfg.finding("OS_PASSWORD", "%s may log in, but has no role in the project %q, or that project does not exist: correct the project or its domain, or give it the role reader", a, name)
+	f := cfg.finding("OS_PASSWORD",
+		"%s may log in, but has no role in the project %q, or that project does not exist: correct the project or its "+
+			"domain, or give it the role reader", a, name)
 	if cfg.Cloud == "" {
 		f.Variable = "OS_PROJECT_NAME"
 	}
@@ -142,7 +152,8 @@ func (c *Cloud) checkRegion(cfg Config, all catalog) *Finding {
 	case c.region == "" && len(known) > 1:
 		f = Finding{variable, "the catalog has several regions: set it to one of " + strings.Join(known, ", ")}
 	case c.region != "" && len(known) > 0 && !slices.Contains(known, c.region):
-		f = Finding{variable, fmt.Sprintf("the catalog has no region %q: set it to one of %s", c.region, strings.Join(known, ", "))}
+		f = Finding{variable, fmt.Sprintf("the catalog has no region %q: set it to one of %s", c.region,
+			strings.Join(known, ", "))}
 		if c.region != cfg.Region { // clouds.yaml said so
 			f = cfg.finding(variable, "%s", f.Detail)
 		}
@@ -162,12 +173,14 @@ func (s *Session) checkEndpoint(ctx context.Context, cfg Config, all catalog, se
 	}
 	found, err := all.endpoint(service, s.cloud.region, s.cloud.iface)
 	if err != nil {
-		f := cfg.finding("OS_INTERFACE", "the catalog has no %s endpoint of the interface %s in the region %q: it has %s", service,
+		f := cfg.finding("OS_INTERFACE", "the catalog has no %s endpoint of the interface %s in the region %q: it has %s",
+			service,
 			s.cloud.iface, s.cloud.region, strings.Join(all.interfaces(service), ", "))
 		return &f
 	}
 	if err := s.cloud.probe(ctx, found); err != nil {
-		f := cfg.finding("OS_INTERFACE", "%s at %s (interface %s) cannot be reached from here (%s): choose another interface, or open the way",
+		f := cfg.finding("OS_INTERFACE",
+			"%s at %s (interface %s) cannot be reached from here (%s): choose another interface, or open the way",
 			service, found, s.cloud.iface, rootCause(err))
 		return &f
 	}
@@ -179,9 +192,11 @@ func (c *Cloud) checkOverride(ctx context.Context, cfg Config, service, at strin
 	if err == nil {
 		return nil
 	}
-	f := Finding{overrideVariable(service), fmt.Sprintf("%s cannot be reached (%s): correct the URL, or leave it to the catalog", at, rootCause(err))}
+	f := Finding{overrideVariable(service),
+		fmt.Sprintf("%s cannot be reached (%s): correct the URL, or leave it to the catalog", at, rootCause(err))}
 	if cfg.Cloud != "" {
-		f.Variable, f.Detail = "OS_CLOUD", fmt.Sprintf("%s_endpoint_override of the cloud %s: %s", service, cfg.Cloud, f.Detail)
+		f.Variable, f.Detail = "OS_CLOUD", fmt.Sprintf("%s_endpoint_override of the cloud %s: %s", service, cfg.Cloud,
+			f.Detail)
 	}
 	return &f
 }
@@ -191,11 +206,13 @@ func (c *Cloud) checkOverride(ctx context.Context, cfg Config, service, at strin
 func (c *Cloud) probe(ctx context.Context, endpoint string) error {
 	anonymous := Session{cloud: c}
 	client := &gophercloud.ServiceClient{ProviderClient: anonymous.provider(), Endpoint: endpoint}
-	resp, err := client.Get(ctx, endpoint, nil, &gophercloud.RequestOpts{KeepResponseBody: true, OkCodes: []int{http.StatusOK, http.StatusMultipleChoices}})
+	resp, err := client.Get(ctx, endpoint, nil, &gophercloud.RequestOpts{KeepResponseBody: true,
+		OkCodes: []int{http.StatusOK, http.StatusMultipleChoices}})
 	if err == nil {
 		return resp.Body.Close()
 	}
-	if refused, ok := errors.AsType[gophercloud.ErrUnexpectedResponseCode](err); ok && refused.Actual < http.StatusBadGateway {
+	if refused, ok := errors.AsType[gophercloud.ErrUnexpectedResponseCode](err); ok &&
+		refused.Actual < http.StatusBadGateway {
 		return nil
 	}
 	return classify("the service", err)

@@ -30,9 +30,10 @@ func (s *Session) KeyPairs(ctx context.Context) ([]domain.KeyPair, error) {
 	if err != nil {
 		return nil, err
 	}
-	return listAll(ctx, keypairs.List(nova, keypairs.ListOpts{}), "nova", keypairs.ExtractKeyPairs, func(k keypairs.KeyPair) domain.KeyPair {
-		return domain.KeyPair{Name: k.Name, Fingerprint: k.Fingerprint, Type: "ssh"} // Nova shows x509 from 2.2 on
-	})
+	return listAll(ctx, keypairs.List(nova, keypairs.ListOpts{}), "nova", keypairs.ExtractKeyPairs,
+		func(k keypairs.KeyPair) domain.KeyPair {
+			return domain.KeyPair{Name: k.Name, Fingerprint: k.Fingerprint, Type: "ssh"} // Nova shows x509 from 2.2 on
+		})
 }
 
 // Zones lists the availability zones of compute.
@@ -42,9 +43,10 @@ func (s *Session) Zones(ctx context.Context) ([]domain.Zone, error) {
 		return nil, err
 	}
 	type zone = availabilityzones.AvailabilityZone
-	return listAll(ctx, availabilityzones.List(nova), "nova", availabilityzones.ExtractAvailabilityZones, func(z zone) domain.Zone {
-		return domain.Zone{Name: z.ZoneName, Available: z.ZoneState.Available}
-	})
+	return listAll(ctx, availabilityzones.List(nova), "nova", availabilityzones.ExtractAvailabilityZones,
+		func(z zone) domain.Zone {
+			return domain.Zone{Name: z.ZoneName, Available: z.ZoneState.Available}
+		})
 }
 
 // Quota is what the project may use of compute, and uses.

@@ -68,7 +68,8 @@ func refusal(service string, r *gophercloud.ErrUnexpectedResponseCode) error {
 	case !known:
 		return apperr.Wrap(apperr.BadGateway, cause, "%s answered with status %d", service, r.Actual)
 	case code == apperr.Unavailable || code == apperr.Timeout:
-		if strings.Contains(text, "Keystone service is temporarily unavailable") { // keystonemiddleware, in front of every service
+		if strings.Contains(text,
+			"Keystone service is temporarily unavailable") { // keystonemiddleware, in front of every service
 			service, cause = "keystone", errors.Join(apperr.ErrNotSent, cause) // the service itself has done nothing
 		}
 		e := apperr.Wrap(code, cause, "%s is not available", service)
@@ -115,7 +116,8 @@ func failure(service string, err error) error {
 }
 
 func isQuota(body string) bool {
-	return strings.Contains(body, "OverQuota") || strings.Contains(body, "Quota exceeded") || strings.Contains(body, "Maximum number of")
+	return strings.Contains(body, "OverQuota") || strings.Contains(body, "Quota exceeded") ||
+		strings.Contains(body, "Maximum number of")
 }
 
 const defaultRetryAfter = 2 * time.Second

@@ -22,7 +22,8 @@ func (c *Cloud) Reachable(ctx context.Context) error {
 	s := Session{cloud: c}
 	keystone := &gophercloud.ServiceClient{ProviderClient: s.provider(), Endpoint: c.identity}
 	var document versionDocument
-	_, err := keystone.Get(ctx, c.identity, &document, &gophercloud.RequestOpts{OkCodes: []int{http.StatusOK, http.StatusMultipleChoices}})
+	_, err := keystone.Get(ctx, c.identity, &document, &gophercloud.RequestOpts{OkCodes: []int{http.StatusOK,
+		http.StatusMultipleChoices}})
 	switch err = classify("keystone", err); apperr.CodeOf(err) {
 	case apperr.Unavailable, apperr.Timeout, apperr.ClientGone, apperr.RateLimited:
 		return err
@@ -32,7 +33,8 @@ func (c *Cloud) Reachable(ctx context.Context) error {
 			return nil
 		}
 	}
-	e := apperr.Wrap(apperr.Unavailable, notKeystoneError{c.identity, err}, "keystone is not available: what answers at its address is not Keystone's API 3")
+	e := apperr.Wrap(apperr.Unavailable, notKeystoneError{c.identity, err},
+		"keystone is not available: what answers at its address is not Keystone's API 3")
 	e.RetryAfter = defaultRetryAfter
 	return e
 }

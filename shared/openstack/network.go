@@ -87,9 +87,10 @@ func (s *Session) NetworkNames(ctx context.Context) ([]domain.Network, error) {
 
 func networkPages(ctx context.Context, neutron *gophercloud.ServiceClient, isExternal *bool) ([]domain.Network, error) {
 	opts := external.ListOptsExt{ListOptsBuilder: networks.ListOpts{Limit: pageLimit}, External: isExternal}
-	return listAll(ctx, networks.List(neutron, opts), "neutron", networks.ExtractNetworks, func(n networks.Network) domain.Network {
-		return domain.Network{ID: n.ID, Name: n.Name, Status: n.Status, Shared: n.Shared, Subnets: []domain.Subnet{}}
-	})
+	return listAll(ctx, networks.List(neutron, opts), "neutron", networks.ExtractNetworks,
+		func(n networks.Network) domain.Network {
+			return domain.Network{ID: n.ID, Name: n.Name, Status: n.Status, Shared: n.Shared, Subnets: []domain.Subnet{}}
+		})
 }
 
 func subnetPages(ctx context.Context, neutron *gophercloud.ServiceClient) (map[string][]domain.Subnet, error) {
@@ -111,9 +112,10 @@ func (s *Session) SecurityGroups(ctx context.Context) ([]domain.SecurityGroup, e
 	if err != nil {
 		return nil, err
 	}
-	return listAll(ctx, groups.List(neutron, groups.ListOpts{}), "neutron", groups.ExtractGroups, func(g groups.SecGroup) domain.SecurityGroup {
-		return domain.SecurityGroup{ID: g.ID, Name: g.Name, Description: g.Description}
-	})
+	return listAll(ctx, groups.List(neutron, groups.ListOpts{}), "neutron", groups.ExtractGroups,
+		func(g groups.SecGroup) domain.SecurityGroup {
+			return domain.SecurityGroup{ID: g.ID, Name: g.Name, Description: g.Description}
+		})
 }
 
 // Ports counts the ports that the server has in Neutron. Nova deletes the ports that it has made some seconds after the

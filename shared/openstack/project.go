@@ -73,7 +73,9 @@ func errTruncated(what string) error {
 }
 
 // listProjects reads a list of projects or domains to its end, or until Keystone cuts it off.
-func (s *Session) listProjects(ctx context.Context, path string, query url.Values) (found []project, truncated bool, err error) {
+func (s *Session) listProjects(
+	ctx context.Context, path string, query url.Values,
+) (found []project, truncated bool, err error) {
 	keystone := s.keystone()
 	seen := map[string]bool{}
 	for asked := query.Encode(); ; {

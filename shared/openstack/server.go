@@ -97,7 +97,8 @@ func (s *server) domain() domain.Server {
 	slices.Sort(networks)
 	for _, n := range networks { // Neutron takes a name with a zero byte in it, which Postgres would not
 		for _, a := range s.Addresses[n] {
-			out.Addresses = append(out.Addresses, domain.Address{Network: strings.ReplaceAll(n, "\x00", ""), IP: a.Addr, Version: a.Version, Type: a.Type})
+			out.Addresses = append(out.Addresses, domain.Address{Network: strings.ReplaceAll(n, "\x00", ""), IP: a.Addr,
+				Version: a.Version, Type: a.Type})
 		}
 	}
 	if s.Flavor != nil {
@@ -146,7 +147,9 @@ func (s *Session) Server(ctx context.Context, id string) (domain.Server, error) 
 
 // CreateServer asks Nova for one server, with the tags in the same call, and returns its id. A failure that
 // is neither a refusal nor NeverSent leaves it open whether the server exists: look it up by tag.
-func (s *Session) CreateServer(ctx context.Context, spec domain.LaunchSpec, name string, userData domain.Secret, tags []string) (string, error) {
+func (s *Session) CreateServer(
+	ctx context.Context, spec domain.LaunchSpec, name string, userData domain.Secret, tags []string,
+) (string, error) {
 	nova, err := s.compute(ctx, computeCreateTags)
 	if err != nil {
 		return "", err

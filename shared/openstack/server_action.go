@@ -50,7 +50,10 @@ func (s *Session) StopServer(ctx context.Context, id string) error {
 
 // DeleteServer deletes a server. It succeeds when the server is gone already.
 func (s *Session) DeleteServer(ctx context.Context, id string) error {
-	return absentIsDone(s.act(ctx, func(nova *gophercloud.ServiceClient) error { return servers.Delete(ctx, nova, id).ExtractErr() }))
+	return absentIsDone(s.act(ctx, func(nova *gophercloud.ServiceClient) error {
+		return servers.Delete(ctx, nova,
+			id).ExtractErr()
+	}))
 }
 
 // absentIsDone is how a deletion ended: what does not exist is deleted.

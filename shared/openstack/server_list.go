@@ -21,7 +21,9 @@ import (
 // limit, and have no `next` link, although more servers follow. Only an empty page proves the end of a list.
 
 // serverPage reads one page of detail. linked says that Nova gave a link to the next page.
-func (s *Session) serverPage(ctx context.Context, microversion string, query url.Values) (page []server, linked bool, err error) {
+func (s *Session) serverPage(
+	ctx context.Context, microversion string, query url.Values,
+) (page []server, linked bool, err error) {
 	nova, err := s.compute(ctx, microversion)
 	if err != nil {
 		return nil, false, err
@@ -99,7 +101,8 @@ func errCircle() error { return apperr.New(apperr.BadGateway, "nova gives the sa
 
 // isMarkerGone says whether Nova refused a page because it does not know the marker.
 func isMarkerGone(err error, marker string) bool {
-	return apperr.CodeOf(err) == apperr.Invalid && strings.Contains(err.Error(), "marker") && strings.Contains(err.Error(), marker)
+	return apperr.CodeOf(err) == apperr.Invalid && strings.Contains(err.Error(), "marker") &&
+		strings.Contains(err.Error(), marker)
 }
 
 // pageTries is how often a page is asked for that Nova fails: with watchPage the last one has one server.
@@ -154,7 +157,8 @@ func (s *Session) Servers(ctx context.Context, q domain.ServerQuery) (page []dom
 // mayHideMore says whether servers may follow a page without a link. To ask costs each caller a call, so it is asked
 // only where it can make a difference: some server of the page may be listed twice, or the page is at least half full.
 func mayHideMore(page []server, limit int) bool {
-	return 2*len(page) > limit || slices.ContainsFunc(page, func(found server) bool { return isBuilding(&found) || isMoving(&found) })
+	return 2*len(page) > limit || slices.ContainsFunc(page,
+		func(found server) bool { return isBuilding(&found) || isMoving(&found) })
 }
 
 // isBuilding says whether the server may be a build request.
@@ -204,7 +208,9 @@ func (s *Session) ChangedServers(
 
 // AllServers reads a page of all servers that are not deleted. projectID and next as in ChangedServers. The first page
 // shows servers of cells that are down, with Partial set and the status UNKNOWN, as far as they fit.
-func (s *Session) AllServers(ctx context.Context, projectID, marker string) (page []domain.Server, next string, err error) {
+func (s *Session) AllServers(
+	ctx context.Context, projectID, marker string,
+) (page []domain.Server, next string, err error) {
 	query := url.Values{}
 	if marker != "" {
 		query.Set("limit", strconv.Itoa(watchPage))

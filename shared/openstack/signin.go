@@ -16,18 +16,23 @@ func (c *Cloud) SignIn(ctx context.Context, l domain.Login) (domain.Secret, doma
 	auth := gophercloud.AuthOptions{Username: l.User, DomainName: l.UserDomain, Password: l.Password.Reveal()}
 	scope := any("unscoped") // without it, it would be one of the user's default project
 	if l.Project != "" {
-		scope = map[string]any{"project": map[string]any{"name": l.Project, "domain": map[string]any{"name": l.ProjectDomain}}}
+		scope = map[string]any{"project": map[string]any{"name": l.Project,
+			"domain": map[string]any{"name": l.ProjectDomain}}}
 	}
 	return c.signIn(ctx, &auth, scope)
 }
 
 // Choose makes a token of another one, for a project.
-func (c *Cloud) Choose(ctx context.Context, token domain.Secret, projectID string) (domain.Secret, domain.Identity, error) {
+func (c *Cloud) Choose(
+	ctx context.Context, token domain.Secret, projectID string,
+) (domain.Secret, domain.Identity, error) {
 	scope := map[string]any{"project": map[string]any{"id": projectID}}
 	return c.signIn(ctx, &gophercloud.AuthOptions{TokenID: token.Reveal()}, scope)
 }
 
-func (c *Cloud) signIn(ctx context.Context, auth *gophercloud.AuthOptions, scope any) (domain.Secret, domain.Identity, error) {
+func (c *Cloud) signIn(
+	ctx context.Context, auth *gophercloud.AuthOptions, scope any,
+) (domain.Secret, domain.Identity, error) {
 	request, err := auth.ToTokenV3CreateMap(nil)
 	if err != nil {
 		return "", domain.Identity{}, apperr.Wrap(apperr.Internal, err, "internal error")
@@ -41,7 +46,8 @@ func (c *Cloud) signIn(ctx context.Context, auth *gophercloud.AuthOptions, scope
 		return session.token, t.identity(), nil
 	case apperr.Unauthenticated, apperr.Forbidden, apperr.NotFound, apperr.Invalid:
 		cause := apperr.As(err).Cause // without Keystone's own words, which may repeat the request's
-		return "", domain.Identity{}, apperr.Wrap(apperr.Unauthenticated, cause, "Keystone does not accept this: the user, the password, a domain or the project is wrong, or the user is disabled")
+		return "", domain.Identity{}, apperr.Wrap(apperr.Unauthenticated, cause,
+			"Keystone does not accept this: the user, the password, a domain or the project is wrong, or the user is disabled")
 	}
 	return "", domain.Identity{}, keystoneAway(err)
 }
@@ -61,7 +67,8 @@ func (c *Cloud) Revoke(ctx context.Context, token domain.Secret) error {
 	_, err := keystone.Delete(ctx, keystone.ServiceURL("auth", "tokens"), &gophercloud.RequestOpts{
 		MoreHeaders: map[string]string{"X-Subject-Token": token.Reveal()},
 	})
-	if err = classify("keystone", err); apperr.CodeOf(err) == apperr.Unauthenticated || apperr.CodeOf(err) == apperr.NotFound {
+	if err = classify("keystone", err); apperr.CodeOf(err) == apperr.Unauthenticated ||
+		apperr.CodeOf(err) == apperr.NotFound {
 		return nil
 	}
 	return err

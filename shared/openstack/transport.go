@@ -88,7 +88,8 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 func (t *transport) again(req *http.Request, resp *http.Response, err error, try int) (time.Duration, bool) {
-	if try >= maxTries || req.Method != http.MethodGet && req.Method != http.MethodHead || req.Context().Err() != nil || isHung(err) {
+	if try >= maxTries || req.Method != http.MethodGet && req.Method != http.MethodHead || req.Context().Err() != nil ||
+		isHung(err) {
 		return 0, false
 	}
 	pause := firstPause << (try - 1)

@@ -27,7 +27,8 @@ import (
 // time. announce is called with the end before each attempt: the trust can be found by it (FindTrusts) when its id is
 // never learnt. An end that is not free is not tried.
 func (s *Session) CreateTrust(
-	ctx context.Context, who domain.Identity, trustee string, roles []string, after time.Time, announce func(end time.Time) (isFree bool, err error),
+	ctx context.Context, who domain.Identity, trustee string, roles []string, after time.Time,
+	announce func(end time.Time) (isFree bool, err error),
 ) (domain.Trust, error) {
 	type role struct {
 		Name string `json:"name"`
@@ -55,7 +56,8 @@ func (s *Session) CreateTrust(
 			return domain.Trust{ID: id, ExpiresAt: end}, mayDelegate(err)
 		}
 	}
-	return domain.Trust{}, apperr.New(apperr.Conflict, "Keystone has a trust for each end that was tried after %s: choose another expires_at",
+	return domain.Trust{}, apperr.New(apperr.Conflict,
+		"Keystone has a trust for each end that was tried after %s: choose another expires_at",
 		after.UTC().Format(time.RFC3339))
 }
 
@@ -86,11 +88,13 @@ func mayDelegate(err error) error {
 		return err
 	}
 	words := strings.ToLower(apperr.As(err).Message)
-	if !strings.Contains(words, "delegat") && !strings.Contains(strings.ReplaceAll(words, "_", " "), "application credential") {
+	if !strings.Contains(words, "delegat") && !strings.Contains(strings.ReplaceAll(words, "_", " "),
+		"application credential") {
 		return err
 	}
-	return apperr.Wrap(apperr.Conflict, err, "Keystone does not let this token make a trust, because it was delegated itself: "+
-		"use a token of a login with a password, or hand over an application credential (kind application_credential)")
+	return apperr.Wrap(apperr.Conflict, err,
+		"Keystone does not let this token make a trust, because it was delegated itself: "+
+			"use a token of a login with a password, or hand over an application credential (kind application_credential)")
 }
 
 // DeleteTrust takes a trust back: with the token of the user who gave it, or one made of it. One that is gone is no
@@ -111,7 +115,8 @@ func (s *Session) keystone() *gophercloud.ServiceClient {
 // Trust opens a session as the user who gave the trust, from the trustee's own session. Unauthenticated or Forbidden
 // say that the trust is not good any more, or that the trustee's session is not: open that one anew to tell.
 func (s *Session) Trust(ctx context.Context, id string) (*Session, domain.ActsAs, error) {
-	session, t, err := s.cloud.loginAs(ctx, &gophercloud.AuthOptions{TokenID: s.token.Reveal(), Scope: &gophercloud.AuthScope{TrustID: id}})
+	session, t, err := s.cloud.loginAs(ctx, &gophercloud.AuthOptions{TokenID: s.token.Reveal(),
+		Scope: &gophercloud.AuthScope{TrustID: id}})
 	return session, t.actsAs(), err
 }
 
@@ -138,7 +143,8 @@ func (s *Session) FindTrusts(ctx context.Context, trustor, projectID string, end
 			ExpiresAt keystoneTime `json:"expires_at"`
 		} `json:"trusts"`
 	}
-	_, err = keystone.Get(ctx, keystone.ServiceURL("OS-TRUST", "trusts")+"?trustee_user_id="+url.QueryEscape(s.userID), &body, nil)
+	_, err = keystone.Get(ctx, keystone.ServiceURL("OS-TRUST", "trusts")+"?trustee_user_id="+url.QueryEscape(s.userID),
+		&body, nil)
 	if err != nil {
 		return nil, s.confirmAbsent(ctx, err)
 	}
@@ -146,7 +152,8 @@ func (s *Session) FindTrusts(ctx context.Context, trustor, projectID string, end
 		return nil, apperr.New(apperr.BadGateway, "keystone gave a list of trusts without trusts")
 	}
 	for _, t := range body.Trusts {
-		if t.Trustor == trustor && t.ProjectID == projectID && t.ExpiresAt.Truncate(time.Second).Equal(end.Truncate(time.Second)) {
+		if t.Trustor == trustor && t.ProjectID == projectID &&
+			t.ExpiresAt.Truncate(time.Second).Equal(end.Truncate(time.Second)) {
 			ids = append(ids, t.ID)
 		}
 	}
@@ -156,7 +163,8 @@ func (s *Session) FindTrusts(ctx context.Context, trustor, projectID string, end
 // Credential opens a session with an application credential. Unauthenticated or NotFound say that it is not good, or
 // not any more.
 func (c *Cloud) Credential(ctx context.Context, id string, secret domain.Secret) (*Session, domain.ActsAs, error) {
-	session, t, err := c.loginAs(ctx, &gophercloud.AuthOptions{ApplicationCredentialID: id, ApplicationCredentialSecret: secret.Reveal()})
+	session, t, err := c.loginAs(ctx, &gophercloud.AuthOptions{ApplicationCredentialID: id,
+		ApplicationCredentialSecret: secret.Reveal()})
 	return session, t.actsAs(), err
 }
 

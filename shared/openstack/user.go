@@ -23,12 +23,12 @@ import (
 type UserConfig struct {
 	Config
 	Credentials
-	AuthType    string        `env:"OS_AUTH_TYPE"` // what is set says it as well; here so that another way to log in is not taken for one of these
+	AuthType    string        `env:"OS_AUTH_TYPE"` // only to reject ways to log in that are not supported
 	Token       domain.Secret `env:"OS_TOKEN"`
 	DomainID    string        `env:"OS_DOMAIN_ID"` // of the user and the project, where theirs are not named
 	DomainName  string        `env:"OS_DOMAIN_NAME"`
 	AppCredName string        `env:"OS_APPLICATION_CREDENTIAL_NAME"` // instead of its id, with the user's name
-	Tenant      string        `env:"OS_TENANT_NAME"`                 // what a project was called once, and still is in old files
+	Tenant      string        `env:"OS_TENANT_NAME"`                 // the project, in old files
 	TenantID    string        `env:"OS_TENANT_ID"`
 	Trust       string        `env:"OS_TRUST_ID"`
 	System      string        `env:"OS_SYSTEM_SCOPE"`
@@ -86,7 +86,8 @@ func (c UserConfig) auth() gophercloud.AuthOptions {
 	auth := gophercloud.AuthOptions{
 		UserID: c.UserID, Username: c.Username, Password: c.Password.Reveal(), TokenID: c.Token.Reveal(),
 		DomainID: first(c.UserDomID, c.DomainID), DomainName: first(c.UserDomain, c.DomainName),
-		ApplicationCredentialID: c.AppCredID, ApplicationCredentialName: c.AppCredName, ApplicationCredentialSecret: c.AppCred.Reveal(),
+		ApplicationCredentialID: c.AppCredID, ApplicationCredentialName: c.AppCredName,
+		ApplicationCredentialSecret: c.AppCred.Reveal(),
 	}
 	switch {
 	case c.Trust != "":
@@ -96,7 +97,8 @@ func (c UserConfig) auth() gophercloud.AuthOptions {
 	case first(c.ProjectID, c.TenantID) != "":
 		auth.Scope = &gophercloud.AuthScope{ProjectID: first(c.ProjectID, c.TenantID)}
 	case first(c.Project, c.Tenant) != "":
-		auth.Scope = &gophercloud.AuthScope{ProjectName: first(c.Project, c.Tenant), DomainID: first(c.ProjectDoID, c.DomainID), DomainName: first(c.ProjectDom, c.DomainName)}
+		auth.Scope = &gophercloud.AuthScope{ProjectName: first(c.Project, c.Tenant),
+			DomainID: first(c.ProjectDoID, c.DomainID), DomainName: first(c.ProjectDom, c.DomainName)}
 	}
 	return auth
 }
@@ -147,7 +149,8 @@ func (u *User) Given() domain.Secret {
 // NeedsPassword says that nothing but the password is missing.
 func (u *User) NeedsPassword() bool {
 	a := u.auth
-	return a.Password == "" && a.TokenID == "" && a.ApplicationCredentialSecret == "" && (a.Username != "" || a.UserID != "")
+	return a.Password == "" && a.TokenID == "" && a.ApplicationCredentialSecret == "" &&
+		(a.Username != "" || a.UserID != "")
 }
 
 // SetPassword is for one that the user has typed.
@@ -162,7 +165,8 @@ func (u *User) Name() string {
 	a := u.auth
 	scope, _ := json.Marshal(a.Scope) //nolint:errchkjson // a struct of strings
 	return strings.Join([]string{
-		u.IdentityURL(), a.UserID, a.Username, a.DomainID, a.DomainName, a.ApplicationCredentialID, a.ApplicationCredentialName, string(scope),
+		u.IdentityURL(), a.UserID, a.Username, a.DomainID, a.DomainName, a.ApplicationCredentialID,
+		a.ApplicationCredentialName, string(scope),
 	}, "\n")
 }
 
@@ -180,7 +184,8 @@ func (u *User) Login(ctx context.Context) (domain.Secret, domain.Identity, error
 	case a.TokenID != "": // for another scope
 		a.UserID, a.Username, a.DomainID, a.DomainName = "", "", "", ""
 	default:
-		return "", domain.Identity{}, errors.New("no credentials: set OS_CLOUD, or OS_USERNAME and OS_PASSWORD, OS_APPLICATION_CREDENTIAL_ID and _SECRET, or OS_TOKEN")
+		return "", domain.Identity{}, errors.New("no credentials: set OS_CLOUD, or OS_USERNAME and OS_PASSWORD, " +
+			"OS_APPLICATION_CREDENTIAL_ID and _SECRET, or OS_TOKEN")
 	}
 	session, token, err := u.cloud.loginAs(ctx, &a)
 	if err != nil {

@@ -63,7 +63,8 @@ func (s *Session) versioned(ctx context.Context, service, endpoint string) (stri
 func (s *Session) discover(ctx context.Context, endpoint string) (at string, isDocument bool, err error) {
 	client := &gophercloud.ServiceClient{ProviderClient: s.provider(), Endpoint: endpoint}
 	var document versionDocument
-	_, err = client.Get(ctx, endpoint, &document, &gophercloud.RequestOpts{OkCodes: []int{http.StatusOK, http.StatusMultipleChoices}})
+	_, err = client.Get(ctx, endpoint, &document, &gophercloud.RequestOpts{OkCodes: []int{http.StatusOK,
+		http.StatusMultipleChoices}})
 	refused, isRefused := errors.AsType[gophercloud.ErrUnexpectedResponseCode](err)
 	switch code := apperr.CodeOf(classify("nova", err)); {
 	case isRefused && refused.Actual < http.StatusInternalServerError && code != apperr.RateLimited:
@@ -83,14 +84,16 @@ func (s *Session) discover(ctx context.Context, endpoint string) (at string, isD
 		}
 		offered = append(offered, v.ID)
 	}
-	return "", true, apperr.New(apperr.Unsupported, "the cloud's compute service offers %s; v2.1 is needed", strings.Join(offered, ", "))
+	return "", true, apperr.New(apperr.Unsupported, "the cloud's compute service offers %s; v2.1 is needed",
+		strings.Join(offered, ", "))
 }
 
 // folder is the last part of the path of a version. Of the link nothing else is taken: behind a proxy it may name a
 // host or a path that only the service knows, and the token goes where the catalog says.
 func (v apiVersion) folder() string {
 	for _, l := range v.Links {
-		if u, err := url.Parse(l.Href); l.Rel == "self" && err == nil && path.Base(u.Path) != "/" && path.Base(u.Path) != "." {
+		if u, err := url.Parse(l.Href); l.Rel == "self" && err == nil && path.Base(u.Path) != "/" &&
+			path.Base(u.Path) != "." {
 			return path.Base(u.Path)
 		}
 	}

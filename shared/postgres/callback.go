@@ -18,7 +18,8 @@ type Callbacks struct{ DB *DB }
 
 // callbackColumns are what owners see of their callbacks.
 const callbackColumns = `
-id, project_id, user_id, url, events, instance_id, order_id, coalesce(of_project, project_id) as of_project, connection_id,
+id, project_id, user_id, url, events, instance_id, order_id, coalesce(of_project, project_id) as of_project,
+    connection_id,
 status, reason, case when previous_until > now() then previous_until end as previous_until,
 coalesce(allowed_rate, 0) as allowed_rate, created_at, updated_at`
 
@@ -27,7 +28,9 @@ func noCallback(id uuid.UUID) error {
 }
 
 // oneCallback reads the callback of this id; NotFound when the project has none.
-func oneCallback(ctx context.Context, db querier, sql string, projectID string, id uuid.UUID, more ...any) (domain.Callback, error) {
+func oneCallback(
+	ctx context.Context, db querier, sql string, projectID string, id uuid.UUID, more ...any,
+) (domain.Callback, error) {
 	c, err := queryOne[domain.Callback](ctx, db, sql, append([]any{projectID, id}, more...)...)
 	return c, orNotFound(err, "there is no callback %s", id)
 }
@@ -47,7 +50,8 @@ select $2::uuid is null or exists (select from instances where project_id = $1 a
                                    and connection_id is not distinct from coalesce($4, connection_id))`
 
 	insertCallbackSQL = `
-insert into callbacks (project_id, id, user_id, url, events, instance_id, order_id, status, secret, of_project, connection_id)
+insert into callbacks (project_id, id, user_id, url, events, instance_id, order_id, status, secret, of_project,
+    connection_id)
 values ($1, $2, $3, $4, $5, $6, $7, 'pending', $8, $9, $10)
 returning ` + callbackColumns
 )
@@ -96,16 +100,19 @@ func roomForCallback(ctx context.Context, tx pgx.Tx, c domain.Callback) error {
 	if _, err := tx.Exec(ctx, lockCallbacksSQL, c.ProjectID); err != nil {
 		return err
 	}
-	fits, err := queryValue[bool](ctx, tx, callbackFitsSQL, c.ProjectID, domain.MaxCallbacks, orNullID(c.InstanceID), orNullID(c.OrderID))
+	fits, err := queryValue[bool](ctx, tx, callbackFitsSQL, c.ProjectID, domain.MaxCallbacks, orNullID(c.InstanceID),
+		orNullID(c.OrderID))
 	if err == nil && !fits {
-		err = apperr.New(apperr.Conflict, "there are %d callbacks for the same already: that is as many as there may be", domain.MaxCallbacks)
+		err = apperr.New(apperr.Conflict, "there are %d callbacks for the same already: that is as many as there may be",
+			domain.MaxCallbacks)
 	}
 	return err
 }
 
 // Get reads a callback of the project.
 func (c Callbacks) Get(ctx context.Context, projectID string, id uuid.UUID) (domain.Callback, error) {
-	return oneCallback(ctx, c.DB.pool, "select "+callbackColumns+" from callbacks where project_id = $1 and id = $2", projectID, id)
+	return oneCallback(ctx, c.DB.pool, "select "+callbackColumns+" from callbacks where project_id = $1 and id = $2",
+		projectID, id)
 }
 
 // Some reads those of the project's callbacks that have one of the ids.
@@ -117,7 +124,8 @@ func (c Callbacks) Some(ctx context.Context, projectID string, ids []uuid.UUID) 
 // List reads a page of the project's callbacks, the oldest first; marker is the last id already seen (zero = none).
 func (c Callbacks) List(ctx context.Context, projectID string, limit int, marker uuid.UUID) ([]domain.Callback, error) {
 	return queryAll[domain.Callback](ctx, c.DB.pool, // ids are version 7: the order of time
-		"select "+callbackColumns+" from callbacks where project_id = $1 and id > $2 order by id limit $3", projectID, marker, limit)
+		"select "+callbackColumns+" from callbacks where project_id = $1 and id > $2 order by id limit "+
+			"$3", projectID, marker, limit)
 }
 
 const (
@@ -129,7 +137,8 @@ with before as (
     select project_id, id, status from callbacks where project_id = $1 and id = $2
 ), after as (
     update callbacks c
-    set url = $3, events = $4, status = $5, reason = $6, seq = c.seq + ($5 <> b.status)::int, updated_at = clock_timestamp(),
+    set url = $3, events = $4, status = $5, reason = $6, seq = c.seq + ($5 <> b.status)::int,
+        updated_at = clock_timestamp(),
         failures = case when $7 then 0 else c.failures end, failing_since = case when not $7 then c.failing_since end,
         not_before = case when not $7 then c.not_before end, claim_id = case when not $7 then c.claim_id end,
         claimed_until = case when not $7 then c.claimed_until end
@@ -165,7 +174,8 @@ func (c Callbacks) Change(
 					return err
 				}
 			}
-			changed, err = oneCallback(ctx, tx, changeCallbackSQL, projectID, id, changed.URL, changed.Events, changed.Status, changed.Reason, asks)
+			changed, err = oneCallback(ctx, tx, changeCallbackSQL, projectID, id, changed.URL, changed.Events, changed.Status,
+				changed.Reason, asks)
 			if err != nil || !asks {
 				return err
 			}

@@ -17,9 +17,11 @@ type Connections struct{ DB *DB }
 const (
 	// A trust that was stored before migration 011 has no end of its own.
 	connectionColumns = `
-id, project_id, domain_id, user_id, name, kind, auth_url, region, delegation_id, acts_as, actions, quota, limits, usable_by,
+id, project_id, domain_id, user_id, name, kind, auth_url, region, delegation_id, acts_as, actions, quota, limits,
+    usable_by,
 nullif(usable_names, '[]') as usable_names, flavors, ` + shownStatus + ` as status, reason, revoked,
-coalesce(trust_expires_at, case when kind = 'trust' then expires_at + interval '10 minutes' end) as trust_expires_at, expires_at,
+coalesce(trust_expires_at, case when kind = 'trust' then expires_at + interval '10 minutes' end) as trust_expires_at,
+    expires_at,
 coalesce(idle_timeout, interval '0') as idle_timeout, last_used_at, created_at, updated_at, checked_at, generation, seq,
 credential_expires_at, suspended_at, resumed_at`
 
@@ -45,7 +47,8 @@ func noConnection(id uuid.UUID) error {
 const connectionEventSQL = `
     insert into events (project_id, subject, seq, type, at, connection_id, data)
     select project_id, id::text, seq, '` + domain.ConnectionEvent + `', updated_at, id,
-           jsonb_strip_nulls(jsonb_build_object('connection_id', id, 'status', status, 'previous_status', previous_status,
+           jsonb_strip_nulls(jsonb_build_object('connection_id', id, 'status', status, 'previous_status',
+               previous_status,
                                                 'reason', nullif(reason, ''), 'actor', actor))
     from`
 
@@ -56,10 +59,13 @@ const (
 
 	insertConnectionSQL = `
 with after as (
-    insert into connections (id, project_id, domain_id, user_id, name, kind, auth_url, region, delegation_id, secret, acts_as, actions,
-                             quota, usable_by, flavors, status, expires_at, idle_timeout, trust_expires_at, seq, revoked, checked_at,
+    insert into connections (id, project_id, domain_id, user_id, name, kind, auth_url, region, delegation_id, secret,
+        acts_as, actions,
+                             quota, usable_by, flavors, status, expires_at, idle_timeout, trust_expires_at, seq,
+                                 revoked, checked_at,
                              next_check_at, credential_expires_at, limits, usable_names)
-    values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, 'active', $16, $17, $18, 1, $6 <> 'trust', clock_timestamp(),
+    values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, 'active', $16, $17, $18, 1,
+        $6 <> 'trust', clock_timestamp(),
             clock_timestamp() + $19::interval * (0.8 + 0.4 * random()), $20, $22, $23)
     returning ` + connectionColumns + `, null::text as previous_status, $21::jsonb as actor
 ), event as (` + connectionEventSQL + ` after)
@@ -72,11 +78,15 @@ func (c Connections) Create(ctx context.Context, made domain.Connection) (stored
 }
 
 // CreateGranted stores a connection and marks the request for it as granted, or does neither.
-func (c Connections) CreateGranted(ctx context.Context, made domain.Connection, g domain.Grant) (stored domain.Connection, err error) {
+func (c Connections) CreateGranted(
+	ctx context.Context, made domain.Connection, g domain.Grant,
+) (stored domain.Connection, err error) {
 	return c.create(ctx, made, &g)
 }
 
-func (c Connections) create(ctx context.Context, made domain.Connection, granted *domain.Grant) (stored domain.Connection, err error) {
+func (c Connections) create(
+	ctx context.Context, made domain.Connection, granted *domain.Grant,
+) (stored domain.Connection, err error) {
 	err = c.DB.inTx(ctx, func(tx pgx.Tx) error {
 		if granted != nil {
 			if err := finishGrant(ctx, tx, *granted, made.ID); err != nil {
@@ -91,15 +101,18 @@ func (c Connections) create(ctx context.Context, made domain.Connection, granted
 			return err
 		}
 		if !fits {
-			return apperr.New(apperr.Conflict, "there are %d connections already: that is as many as a project may have", domain.MaxConnections)
+			return apperr.New(apperr.Conflict, "there are %d connections already: that is as many as a project may have",
+				domain.MaxConnections)
 		}
 		if made.TrustIntent != uuid.Nil {
 			if err := keepTrust(ctx, tx, made.ProjectID, made.TrustIntent); err != nil {
 				return err
 			}
 		}
-		stored, err = queryOne[domain.Connection](ctx, tx, insertConnectionSQL, made.ID, made.ProjectID, made.DomainID, made.UserID,
-			made.Name, made.Kind, made.AuthURL, made.Region, made.DelegationID, made.Secret, made.ActsAs, made.Actions, made.Quota,
+		stored, err = queryOne[domain.Connection](ctx, tx, insertConnectionSQL, made.ID, made.ProjectID, made.DomainID,
+			made.UserID,
+			made.Name, made.Kind, made.AuthURL, made.Region, made.DelegationID, made.Secret, made.ActsAs, made.Actions,
+			made.Quota,
 			made.UsableBy, made.Flavors, made.ExpiresAt, orNullDuration(made.IdleTimeout), orNull(made.TrustExpiresAt),
 			domain.CheckEvery, orNull(made.CredentialExpiresAt), domain.ActorIn(ctx), made.Limits, orEmpty(made.UsableNames))
 		return err
@@ -156,7 +169,9 @@ where ` + visible + `
   and id > $4 order by id limit $5`
 
 // List reads a page of connections, the oldest first, as Get does.
-func (c Connections) List(ctx context.Context, who domain.Identity, q domain.ConnectionQuery) ([]domain.Connection, error) {
+func (c Connections) List(
+	ctx context.Context, who domain.Identity, q domain.ConnectionQuery,
+) ([]domain.Connection, error) {
 	found, err := queryAll[domain.Connection](ctx, c.DB.pool, listConnectionsSQL,
 		who.ProjectID, names(who), q.Usable, q.Marker, q.Limit, who.UserID, q.Statuses)
 	for n := range found {
@@ -174,7 +189,8 @@ func (c Connections) Now(ctx context.Context) (time.Time, error) { return c.DB.N
 // limits do not allow. It locks the connection, so that two cannot both be the last that fits, and records that it is
 // used.
 func admit(
-	ctx context.Context, tx pgx.Tx, projectID string, id uuid.UUID, permission domain.Permission, more domain.Need, specs ...domain.LaunchSpec,
+	ctx context.Context, tx pgx.Tx, projectID string, id uuid.UUID, permission domain.Permission,
+	more domain.Need, specs ...domain.LaunchSpec,
 ) error {
 	type connectionAt struct {
 		domain.Connection
@@ -208,7 +224,9 @@ from connections where project_id = $1 and id = $2 for no key update`, projectID
 // Usable reads a connection that the caller may act through, with the database's time, and records it for the request
 // log. It is NotFound for any other connection and a deleted one. For one that has ended by itself it is the error of
 // domain.Connection.Permits.
-func (c Connections) Usable(ctx context.Context, who domain.Identity, id uuid.UUID) (found domain.Connection, now time.Time, err error) {
+func (c Connections) Usable(
+	ctx context.Context, who domain.Identity, id uuid.UUID,
+) (found domain.Connection, now time.Time, err error) {
 	if found, err = c.Get(ctx, who, id); err != nil {
 		return found, now, err
 	}

@@ -36,7 +36,8 @@ with before as (
 ), after as (
     update connections c`
 
-	changedTo = `name = $4, expires_at = $5, idle_timeout = $6, quota = $7, limits = $21, usable_by = $8, usable_names = $22,
+	changedTo = `name = $4, expires_at = $5, idle_timeout = $6, quota = $7, limits = $21, usable_by = $8,
+    usable_names = $22,
         actions = $9, delegation_id = $10, acts_as = $12, flavors = coalesce($13, c.flavors), trust_expires_at = $14,
         credential_expires_at = $15, generation = c.generation + b.is_new::int,
         checked_at = case when b.is_new then clock_timestamp() else c.checked_at end,
@@ -53,8 +54,10 @@ with before as (
 ), event as (
     insert into events (project_id, subject, seq, type, at, connection_id, data)
     select project_id, id::text, seq, '` + domain.ChangeEvent + `', updated_at, id,
-           jsonb_strip_nulls(jsonb_build_object('connection_id', id, 'fields', $16::text[], 'actor', $17::jsonb, 'expires_at',
-                                                to_char(expires_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')))
+           jsonb_strip_nulls(jsonb_build_object('connection_id', id, 'fields', $16::text[], 'actor', $17::jsonb,
+               'expires_at',
+                                                to_char(expires_at at time zone 'utc',
+                                                    'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')))
     from after where $18::boolean
 )
 select ` + connectionColumns + ` from after`
@@ -67,10 +70,12 @@ with before as (
     for no key update
 ), after as (
     update connections c
-    set suspended_at = case when $3 then clock_timestamp() end, resumed_at = case when $3 then c.resumed_at else clock_timestamp() end,
+    set suspended_at = case when $3 then clock_timestamp() end, resumed_at = case when $3 then c.resumed_at
+        else clock_timestamp() end,
         seq = c.seq + 1, updated_at = clock_timestamp()
     from before b where c.id = b.id
-    returning c.project_id, c.id, c.seq, c.updated_at, case when $3 then 'suspended' else 'active' end as status, c.reason,
+    returning c.project_id, c.id, c.seq, c.updated_at, case when $3 then 'suspended' else 'active' end as status,
+        c.reason,
               b.status as previous_status, $4::jsonb as actor
 ), event as (` + connectionEventSQL + ` after)
 select count(*) from after`
@@ -78,7 +83,9 @@ select count(*) from after`
 
 // Change replaces a connection, and schedules the revocation of a trust that it no longer has. It is domain.ErrChanged
 // when somebody has changed the connection since it was read, and a Conflict when it has ended.
-func (c Connections) Change(ctx context.Context, before, after domain.Connection) (stored domain.Connection, err error) {
+func (c Connections) Change(
+	ctx context.Context, before, after domain.Connection,
+) (stored domain.Connection, err error) {
 	fields, change := before.Changed(after), changeConnectionSQL
 	if after.Secret != nil {
 		change = changeSecretSQL
@@ -111,7 +118,8 @@ func (c Connections) Change(ctx context.Context, before, after domain.Connection
 // whyUnchanged says why a connection could not be changed.
 func (c Connections) whyUnchanged(ctx context.Context, projectID string, id uuid.UUID) error {
 	isOpen, err := queryValue[bool](ctx, c.DB.pool,
-		"select status = 'active' and "+endsAt+" > clock_timestamp() from connections where project_id = $1 and id = $2", projectID, id)
+		"select status = 'active' and "+endsAt+" > clock_timestamp() from connections where project_id = $1 and id = "+
+			"$2", projectID, id)
 	switch {
 	case err != nil:
 		return orNotFound(err, "there is no connection %s", id)
@@ -122,7 +130,9 @@ func (c Connections) whyUnchanged(ctx context.Context, projectID string, id uuid
 }
 
 // Suspend suspends a connection, or resumes it with false. changed is false when it was suspended, or open, already.
-func (c Connections) Suspend(ctx context.Context, projectID string, id uuid.UUID, suspend bool) (changed bool, err error) {
+func (c Connections) Suspend(
+	ctx context.Context, projectID string, id uuid.UUID, suspend bool,
+) (changed bool, err error) {
 	n, err := writeValue[int](ctx, c.DB.pool, suspendSQL, projectID, id, suspend, domain.ActorIn(ctx))
 	if err != nil || n == 1 {
 		return n == 1, err
@@ -160,12 +170,16 @@ func (c Connections) End(
 }
 
 // Lose ends a connection whose delegation Keystone rejects, unless it has got another delegation since.
-func (c Connections) Lose(ctx context.Context, lost domain.Connection, reason string, revoked bool) (ended bool, err error) {
+func (c Connections) Lose(
+	ctx context.Context, lost domain.Connection, reason string, revoked bool,
+) (ended bool, err error) {
 	return c.end(ctx, lost.ProjectID, lost.ID, domain.ConnectionLost, reason, revoked, lost.Generation, false)
 }
 
 // Expire ends a connection whose time is over, unless it was prolonged since.
-func (c Connections) Expire(ctx context.Context, over domain.Connection, reason string, revoked bool) (ended bool, err error) {
+func (c Connections) Expire(
+	ctx context.Context, over domain.Connection, reason string, revoked bool,
+) (ended bool, err error) {
 	return c.end(ctx, over.ProjectID, over.ID, domain.ConnectionExpired, reason, revoked, 0, true)
 }
 

@@ -72,13 +72,17 @@ func (d Delegations) ClaimCheck(
 
 // MarkChecked records that Keystone accepts the delegation, with these roles (nil = not known). took is how long ago
 // Keystone was asked.
-func (d Delegations) MarkChecked(ctx context.Context, projectID string, id uuid.UUID, took time.Duration, roles []string) error {
+func (d Delegations) MarkChecked(
+	ctx context.Context, projectID string, id uuid.UUID, took time.Duration, roles []string,
+) error {
 	_, err := exec(ctx, d.DB.pool, markCheckedSQL, projectID, id, took, betweenChecks, domain.CheckEvery, roles)
 	return err
 }
 
 // MarkUnchecked records why Keystone gave no answer. took is how long ago it was asked.
-func (d Delegations) MarkUnchecked(ctx context.Context, projectID string, id uuid.UUID, took time.Duration, why string) error {
+func (d Delegations) MarkUnchecked(
+	ctx context.Context, projectID string, id uuid.UUID, took time.Duration, why string,
+) error {
 	_, err := exec(ctx, d.DB.pool, markUncheckedSQL, projectID, id, took, betweenChecks, domain.CheckEvery, why)
 	return err
 }
@@ -88,7 +92,8 @@ func (d Delegations) MarkUnchecked(ctx context.Context, projectID string, id uui
 func (c Connections) RequestCheck(ctx context.Context, projectID string, id uuid.UUID) (since time.Time, err error) {
 	since, err = queryValue[time.Time](ctx, c.DB.pool, `
 update connections
-set next_check_at = case when check_until > clock_timestamp() then clock_timestamp() else least(next_check_at, clock_timestamp()) end
+set next_check_at = case when check_until > clock_timestamp() then clock_timestamp()
+    else least(next_check_at, clock_timestamp()) end
 where project_id = $1 and id = $2 and status = 'active' returning clock_timestamp()`, projectID, id)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return time.Time{}, nil
@@ -97,9 +102,12 @@ where project_id = $1 and id = $2 and status = 'active' returning clock_timestam
 }
 
 // FailedCheck is when a check last got no answer, and why; the zero time = never.
-func (c Connections) FailedCheck(ctx context.Context, projectID string, id uuid.UUID) (at time.Time, why string, err error) {
+func (c Connections) FailedCheck(
+	ctx context.Context, projectID string, id uuid.UUID,
+) (at time.Time, why string, err error) {
 	err = c.DB.pool.QueryRow(ctx,
-		"select check_failed_at, check_error from connections where project_id = $1 and id = $2", projectID, id).Scan(&at, &why)
+		"select check_failed_at, check_error from connections where project_id = $1 and id = "+
+			"$2", projectID, id).Scan(&at, &why)
 	return at, why, classify(err)
 }
 
@@ -113,7 +121,9 @@ on conflict (connection_id) do update set as_of = excluded.as_of, seen = exclude
 where connection_resources.project_id = $1 and connection_resources.as_of < excluded.as_of`
 
 // MarkSeen stores what can be ordered through a connection. took is how long ago reading it began.
-func (d Delegations) MarkSeen(ctx context.Context, projectID string, id uuid.UUID, took time.Duration, seen domain.SeenResources) error {
+func (d Delegations) MarkSeen(
+	ctx context.Context, projectID string, id uuid.UUID, took time.Duration, seen domain.SeenResources,
+) error {
 	_, err := exec(ctx, d.DB.pool, markSeenSQL, projectID, id, took, seen)
 	return err
 }
@@ -125,7 +135,8 @@ func (c Connections) Seen(
 ) (seen domain.SeenResources, age time.Duration, found bool, err error) {
 	var now time.Time
 	err = c.DB.pool.QueryRow(ctx, `
-select seen, as_of, clock_timestamp() from connection_resources where project_id = $1 and connection_id = $2`, projectID, id).
+select seen, as_of, clock_timestamp() from connection_resources where project_id = $1
+    and connection_id = $2`, projectID, id).
 		Scan(&seen, &seen.AsOf, &now)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return seen, 0, false, nil

@@ -15,15 +15,18 @@ import (
 var remoteDue = `c.status = 'active' and (c.auth_url <> '' or c.region <> '')
   and coalesce(c.not_before, '-infinity') <= clock_timestamp() and ` + unclaimed("c") + `
   and (coalesce(c.read_at, '-infinity') <= clock_timestamp() - $1::interval
-         and exists (select from instances i where i.connection_id = c.id and i.state <> 'deleted' and i.project_id = c.project_id
+         and exists (select from instances i where i.connection_id = c.id and i.state <> 'deleted'
+             and i.project_id = c.project_id
                      and i.remote and i.server_id is not null)
     or coalesce(c.read_at, '-infinity') <= clock_timestamp() - $2::interval
-         and exists (select from instances i where i.connection_id = c.id and i.state <> 'deleted' and i.project_id = c.project_id
+         and exists (select from instances i where i.connection_id = c.id and i.state <> 'deleted'
+             and i.project_id = c.project_id
                      and i.remote and i.server_id is not null and i.state = any($4)
                      and i.updated_at > clock_timestamp() - $3::interval))`
 
 var (
-	remoteCloudsSQL = `select c.auth_url, c.region from connections c where ` + remoteDue + ` group by c.auth_url, c.region`
+	remoteCloudsSQL = `
+select c.auth_url, c.region from connections c where ` + remoteDue + ` group by c.auth_url, c.region`
 
 	// Several replicas that claim at once take different connections.
 	claimReadSQL = `
@@ -66,7 +69,8 @@ func (d Delegations) ClaimRead(
 	}
 	args := append(paceArgs(pace), cloud.AuthURL, cloud.Region, uuid.New(), claimFor)
 	c, found, err := queryFound[claimed](ctx, d.DB.pool, claimReadSQL, args...)
-	return domain.RemoteRead{Connection: c.Connection, Claim: c.Claim, At: c.At, Since: c.Since, SweptAt: c.SweptAt}, found, err
+	return domain.RemoteRead{Connection: c.Connection, Claim: c.Claim, At: c.At, Since: c.Since,
+		SweptAt: c.SweptAt}, found, err
 }
 
 // DoneRead ends a claimed read that has succeeded; swept says that it has read all servers. It does nothing when

@@ -1,7 +1,6 @@
 package postgres
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"time"
@@ -17,8 +16,10 @@ import (
 type ConnectionRequests struct{ DB *DB }
 
 const consentColumns = `
-id, project_id, requester_project_id, requester_project_name, requester_user_id, requester_user_name, grantee, name, why, actions,
-quota, limits, until, coalesce(duration, interval '0') as duration, status, reason, decided_by, connection_id, granted_sha256,
+id, project_id, requester_project_id, requester_project_name, requester_user_id, requester_user_name, grantee, name,
+    why, actions,
+quota, limits, until, coalesce(duration, interval '0') as duration, status, reason, decided_by, connection_id,
+    granted_sha256,
 expires_at, created_at, updated_at`
 
 // consentRow is a row of consentColumns.
@@ -40,9 +41,11 @@ type consentRow struct {
 func (r consentRow) request() domain.ConnectionRequest {
 	request := r.ConnectionRequest
 	request.Requester = domain.Identity{
-		ProjectID: r.RequesterProjectID, ProjectName: r.RequesterProjectName, UserID: r.RequesterUserID, UserName: r.RequesterUserName,
+		ProjectID: r.RequesterProjectID, ProjectName: r.RequesterProjectName, UserID: r.RequesterUserID,
+		UserName: r.RequesterUserName,
 	}
-	request.Terms = domain.Terms{Actions: r.Actions, Quota: r.Quota, Limits: r.Limits, ExpiresAt: r.Until, Duration: r.Duration}
+	request.Terms = domain.Terms{Actions: r.Actions, Quota: r.Quota, Limits: r.Limits, ExpiresAt: r.Until,
+		Duration: r.Duration}
 	return request
 }
 
@@ -61,8 +64,10 @@ func noRequest(id uuid.UUID) error {
 const requestEventSQL = `
     insert into events (project_id, subject, seq, type, at, data)
     select distinct p.id, a.id::text, a.seq, '` + domain.ConnectionRequestEvent + `', a.updated_at,
-           jsonb_strip_nulls(jsonb_build_object('request_id', a.id, 'status', a.status, 'previous_status', a.previous_status,
-               'project_id', a.project_id, 'requester_project_id', a.requester_project_id, 'requester_user_id', a.requester_user_id,
+           jsonb_strip_nulls(jsonb_build_object('request_id', a.id, 'status', a.status, 'previous_status',
+               a.previous_status,
+               'project_id', a.project_id, 'requester_project_id', a.requester_project_id, 'requester_user_id',
+                   a.requester_user_id,
                'connection_id', a.connection_id, 'reason', nullif(a.reason, '')))
     from after a, lateral (values (a.project_id), (a.requester_project_id)) p (id)
     where p.id = a.project_id or a.status <> 'pending'`
@@ -75,13 +80,15 @@ const (
 	countRequestsSQL = `
 select (select count(*) from connection_requests
         where requester_project_id = $1 and status = 'pending' and expires_at > clock_timestamp()),
-       (select count(*) from connection_requests where project_id = $2 and status = 'pending' and expires_at > clock_timestamp()),
+       (select count(*) from connection_requests where project_id = $2 and status = 'pending'
+           and expires_at > clock_timestamp()),
        (select count(*) from connection_requests
         where requester_project_id = $1 and created_at > clock_timestamp() - interval '1 day')`
 
 	insertRequestSQL = `
 with after as (
-    insert into connection_requests (id, project_id, requester_project_id, requester_project_name, requester_user_id, requester_user_name, grantee,
+    insert into connection_requests (id, project_id, requester_project_id, requester_project_name, requester_user_id,
+        requester_user_name, grantee,
                                      name, why, actions, quota, until, duration, expires_at, limits)
     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, least(clock_timestamp() + $14::interval, $12), $15)
     returning *, null::text as previous_status
@@ -91,13 +98,16 @@ select ` + consentColumns + ` from after`
 
 // Create stores a pending request with its event. It expires after domain.RequestTime, or earlier with the terms that
 // it asks for.
-func (c ConnectionRequests) Create(ctx context.Context, r domain.ConnectionRequest) (stored domain.ConnectionRequest, err error) {
+func (c ConnectionRequests) Create(
+	ctx context.Context, r domain.ConnectionRequest,
+) (stored domain.ConnectionRequest, err error) {
 	err = retryDeadlock(func() error {
 		return c.DB.inTx(ctx, func(tx pgx.Tx) error {
 			if err := roomForRequest(ctx, tx, r); err != nil {
 				return err
 			}
-			stored, err = oneRequest(ctx, tx, insertRequestSQL, r.ID, r.ProjectID, r.Requester.ProjectID, r.Requester.ProjectName,
+			stored, err = oneRequest(ctx, tx, insertRequestSQL, r.ID, r.ProjectID, r.Requester.ProjectID,
+				r.Requester.ProjectName,
 				r.Requester.UserID, r.Requester.UserName, r.Grantee, r.Name, r.Why, r.Terms.Actions, r.Terms.Quota,
 				orNull(r.Terms.ExpiresAt), orNullDuration(r.Terms.Duration), domain.RequestTime, r.Terms.Limits)
 			return err
@@ -123,8 +133,9 @@ func roomForRequest(ctx context.Context, tx pgx.Tx, r domain.ConnectionRequest) 
 		return apperr.New(apperr.Conflict,
 			"%d requests of your project are pending, which is as many as a project may have: withdraw one, or wait", from)
 	case to >= domain.MaxRequestsTo:
-		return apperr.New(apperr.Conflict, "%d requests to the project %s are pending, which is as many as a project may get: "+
-			"try again when some are decided", to, r.ProjectID)
+		return apperr.New(apperr.Conflict,
+			"%d requests to the project %s are pending, which is as many as a project may get: "+
+				"try again when some are decided", to, r.ProjectID)
 	case today >= domain.MaxRequestsADay:
 		err := apperr.New(apperr.RateLimited, "your project has made %d requests for connections within 24 hours, "+
 			"which is as many as it may: try again later", today)
@@ -144,159 +155,24 @@ from connection_requests where $1 in (project_id, requester_project_id) and id =
 	return r, err
 }
 
-const listConsentsSQL = ` = $1 and (cardinality($2::text[]) = 0 or status = any($2::text[])) and id > $3 order by id limit $4`
+const listConsentsSQL = ` = $1 and (cardinality($2::text[]) = 0 or status = any($2::text[]))
+  and id > $3 order by id limit $4`
 
 // List reads a page of the requests that a project has sent or got, the oldest first: ids are version 7, the order of
 // time.
-func (c ConnectionRequests) List(ctx context.Context, projectID string, q domain.ConnectionRequestQuery) ([]domain.ConnectionRequest, error) {
+func (c ConnectionRequests) List(
+	ctx context.Context, projectID string, q domain.ConnectionRequestQuery,
+) ([]domain.ConnectionRequest, error) {
 	whose := "requester_project_id"
 	if q.Received {
 		whose = "project_id"
 	}
-	rows, err := queryAll[consentRow](ctx, c.DB.pool, "select "+consentColumns+" from connection_requests where "+whose+listConsentsSQL,
+	rows, err := queryAll[consentRow](ctx, c.DB.pool,
+		"select "+consentColumns+" from connection_requests where "+whose+listConsentsSQL,
 		projectID, orEmpty(q.Statuses), q.Marker, q.Limit)
 	found := make([]domain.ConnectionRequest, len(rows))
 	for n, row := range rows {
 		found[n] = row.request()
 	}
 	return found, err
-}
-
-var claimRequestSQL = `
-update connection_requests r set claim_id = $3, claimed_until = clock_timestamp() + $4::interval
-where project_id = $1 and id = $2 and status = 'pending' and expires_at > clock_timestamp() and ` + unclaimed("r") + `
-returning ` + consentColumns
-
-// ClaimGrant claims a pending request that was sent to the project, to grant it. claimed is false for one that the user
-// has granted already with the terms of sha256. It is a Conflict for any other, with RetryAfter while somebody else
-// grants it.
-func (c ConnectionRequests) ClaimGrant(
-	ctx context.Context, projectID string, id uuid.UUID, userID string, sha256 []byte, claimFor time.Duration,
-) (r domain.ConnectionRequest, claim uuid.UUID, claimed bool, err error) {
-	claim = uuid.New()
-	r, err = oneRequest(ctx, c.DB.pool, claimRequestSQL, projectID, id, claim, claimFor)
-	if apperr.CodeOf(err) != apperr.NotFound {
-		return r, claim, err == nil, err
-	}
-	if r, err = c.Get(ctx, projectID, id); err != nil {
-		return r, claim, false, err
-	}
-	if !r.Received(domain.Identity{ProjectID: projectID}) {
-		return r, claim, false, noRequest(id)
-	}
-	if r.Status == domain.RequestGranted && r.DecidedBy == userID && bytes.Equal(r.GrantedSHA256, sha256) {
-		return r, claim, false, nil
-	}
-	return r, claim, false, c.undecidable(ctx, r)
-}
-
-// undecidable says why a request cannot be granted, declined or withdrawn.
-func (c ConnectionRequests) undecidable(ctx context.Context, r domain.ConnectionRequest) error {
-	switch r.Status {
-	case domain.RequestGranted:
-		return apperr.New(apperr.Conflict, "the request is granted already: its connection is %s", r.ConnectionID)
-	case domain.RequestPending:
-		now, err := c.DB.Now(ctx)
-		if err != nil {
-			return err
-		}
-		if !now.Before(r.ExpiresAt) {
-			return apperr.New(apperr.Conflict, "the request expired at %s: whoever asks has to ask again", r.ExpiresAt.Format(time.RFC3339))
-		}
-		busy := apperr.New(apperr.Conflict, "the request is being granted just now: look at it again")
-		busy.RetryAfter = 2 * time.Second
-		return busy
-	}
-	return apperr.New(apperr.Conflict, "the request is %s already", r.Status)
-}
-
-// ReleaseGrant ends the claim of a request that was not granted after all. held is false when the claim had ended: the
-// request was granted, or somebody else has decided.
-func (c ConnectionRequests) ReleaseGrant(ctx context.Context, projectID string, id, claim uuid.UUID) (held bool, err error) {
-	n, err := exec(ctx, c.DB.pool, `
-update connection_requests set `+releaseSQL+`
-where project_id = $1 and id = $2 and claim_id = $3 and status = 'pending'`, projectID, id, claim)
-	return n == 1, err
-}
-
-const grantRequestSQL = `
-with after as (
-    update connection_requests
-    set status = 'granted', connection_id = $4, decided_by = $5, granted_sha256 = $6, ` + releaseSQL + `, seq = seq + 1,
-        updated_at = clock_timestamp()
-    where project_id = $1 and id = $2 and claim_id = $3 and status = 'pending' and expires_at > clock_timestamp()
-    returning *, 'pending' as previous_status
-), event as (` + requestEventSQL + `)
-select count(*) from after`
-
-// finishGrant marks a request as granted in the transaction that stores its connection. It is a Conflict when the claim
-// has ended; then no connection is stored either.
-func finishGrant(ctx context.Context, tx pgx.Tx, g domain.Grant, connection uuid.UUID) error {
-	n, err := queryValue[int](ctx, tx, grantRequestSQL, g.ProjectID, g.RequestID, g.Claim, connection, g.UserID, g.SHA256)
-	if err == nil && n == 0 {
-		return apperr.New(apperr.Conflict, "the request %s was withdrawn, declined or has expired while it was granted, "+
-			"or that took too long: look at it again", g.RequestID)
-	}
-	return err
-}
-
-const endRequestSQL = `
-with after as (
-    update connection_requests
-    set status = $3, reason = $4, decided_by = $5, ` + releaseSQL + `, seq = seq + 1, updated_at = clock_timestamp()
-    where (case when $3 = 'declined' then project_id else requester_project_id end) = $1 and id = $2 and status = 'pending'
-    returning *, 'pending' as previous_status
-), event as (` + requestEventSQL + `)
-select ` + consentColumns + ` from after`
-
-// Decline ends a pending request that was sent to the project, also while somebody grants it.
-func (c ConnectionRequests) Decline(
-	ctx context.Context, projectID string, id uuid.UUID, userID, reason string,
-) (domain.ConnectionRequest, error) {
-	return c.end(ctx, projectID, id, domain.RequestDeclined, reason, userID)
-}
-
-// Withdraw ends a pending request that the project has sent, also while somebody grants it.
-func (c ConnectionRequests) Withdraw(ctx context.Context, projectID string, id uuid.UUID, userID string) (domain.ConnectionRequest, error) {
-	return c.end(ctx, projectID, id, domain.RequestWithdrawn, "", userID)
-}
-
-func (c ConnectionRequests) end(
-	ctx context.Context, projectID string, id uuid.UUID, status domain.RequestStatus, reason, userID string,
-) (r domain.ConnectionRequest, err error) {
-	err = retryDeadlock(func() error {
-		r, err = oneRequest(ctx, c.DB.pool, endRequestSQL, projectID, id, status, reason, userID)
-		return err
-	})
-	if !errors.Is(err, pgx.ErrNoRows) {
-		return r, err
-	}
-	if r, err = c.Get(ctx, projectID, id); err != nil || r.Status == status && r.DecidedBy == userID && r.Reason == reason {
-		return r, err // a repeated request
-	}
-	return r, c.undecidable(ctx, r)
-}
-
-const expireRequestsSQL = `
-with over as materialized (
-    select id from connection_requests where status = 'pending' and expires_at <= clock_timestamp()
-    order by expires_at limit 100 for update skip locked
-), after as (
-    update connection_requests r
-    set status = 'expired', ` + releaseSQL + `, seq = r.seq + 1, updated_at = clock_timestamp()
-    from over where r.id = over.id and r.status = 'pending'
-    returning r.*, 'pending' as previous_status
-), event as (` + requestEventSQL + `)
-select count(*) from after`
-
-// Expire ends requests of any project that nobody has decided in time, with their events, and says how many.
-func (c ConnectionRequests) Expire(ctx context.Context) (int, error) {
-	return writeValue[int](ctx, c.DB.pool, expireRequestsSQL)
-}
-
-// Retire deletes requests of any project that ended longer ago than age.
-func (c ConnectionRequests) Retire(ctx context.Context, age time.Duration) error {
-	_, err := exec(ctx, c.DB.pool,
-		"delete from connection_requests where status <> 'pending' and updated_at < now() - $1::interval", age)
-	return err
 }

@@ -80,12 +80,15 @@ func orNullJSON(flavors []domain.Flavor) any {
 
 // MarkUnreachable records that the connection's cloud gave no answer, and pauses the connection: for first, then twice
 // as long each time, up to longest. Failures at the same time count once.
-func (d Delegations) MarkUnreachable(ctx context.Context, projectID string, id uuid.UUID, first, longest time.Duration) error {
+func (d Delegations) MarkUnreachable(
+	ctx context.Context, projectID string, id uuid.UUID, first, longest time.Duration,
+) error {
 	_, err := exec(ctx, d.DB.pool, `
 update connections
 set failures = failures + 1, silent_since = coalesce(silent_since, clock_timestamp()),
     not_before = clock_timestamp() + least($3::interval * power(2, least(failures, 20)), $4::interval)
-where project_id = $1 and id = $2 and coalesce(not_before, '-infinity') <= clock_timestamp()`, projectID, id, first, longest)
+where project_id = $1 and id = $2
+    and coalesce(not_before, '-infinity') <= clock_timestamp()`, projectID, id, first, longest)
 	return err
 }
 
@@ -96,7 +99,9 @@ order by updated_at limit $3`
 
 // Orders lists the connection's running orders that nobody has claimed. Those that waited longest come first, so that
 // an order that cannot end holds up no other.
-func (d Delegations) Orders(ctx context.Context, projectID string, connection uuid.UUID, limit int) ([]uuid.UUID, error) {
+func (d Delegations) Orders(
+	ctx context.Context, projectID string, connection uuid.UUID, limit int,
+) ([]uuid.UUID, error) {
 	return queryColumn[uuid.UUID](ctx, d.DB.pool, openOrdersSQL, projectID, connection, limit)
 }
 
@@ -114,8 +119,10 @@ with awake as (
     select id, status = 'active' and suspended_at is not null as is_suspended from connections
     where status <> 'active' or coalesce(not_before, '-infinity') <= clock_timestamp()
 )
-select exists (select from orders where status = 'running' and connection_id in (select id from awake where not is_suspended))
-    or exists (select from actions where status = 'running' and connection_id in (select id from awake where not is_suspended))
+select exists (select from orders where status = 'running' and connection_id in (select id from awake
+    where not is_suspended))
+    or exists (select from actions where status = 'running' and connection_id in (select id from awake
+        where not is_suspended))
     or exists (select from instances where remote and connection_id in (select id from awake) and server_id is not null
                and state = any($1) and updated_at > clock_timestamp() - $2::interval)
     or exists (select from connections where status <> 'active' and not revoked and kind = 'trust'

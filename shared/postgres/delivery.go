@@ -25,12 +25,15 @@ where c.project_id = $1 and c.id = $2`
 select ` + deliveryColumns + `
 from deliveries d join events e on e.project_id = d.event_project and e.subject = d.subject and e.seq = d.event_seq
 where d.project_id = $1 and d.callback_id = $2 and ($3 = '' or d.status = $3)
-  and ($4::uuid is null or (d.created_at, d.id) < (select m.created_at, m.id from deliveries m where m.project_id = $1 and m.id = $4))
+  and ($4::uuid is null or (d.created_at, d.id) < (select m.created_at, m.id from deliveries m where m.project_id = $1
+      and m.id = $4))
 order by d.created_at desc, d.id desc limit $5`
 )
 
 // Deliveries reads a page of a callback's deliveries.
-func (c Callbacks) Deliveries(ctx context.Context, projectID string, id uuid.UUID, q domain.DeliveryQuery) ([]domain.Delivery, error) {
+func (c Callbacks) Deliveries(
+	ctx context.Context, projectID string, id uuid.UUID, q domain.DeliveryQuery,
+) ([]domain.Delivery, error) {
 	var known uuid.UUID
 	var marker uuid.NullUUID
 	err := c.DB.pool.QueryRow(ctx, callbackAndMarkerSQL, projectID, id, q.Marker).Scan(&known, &marker)
@@ -62,11 +65,13 @@ with callback as (
     update callbacks set seq = seq + 1 where project_id = $1 and id = $2 and status <> 'gone' returning *
 ), event as (
     insert into events (project_id, subject, seq, type, at, data)
-    select project_id, id::text, seq, '` + domain.CallbackTestEvent + `', clock_timestamp(), jsonb_build_object('callback_id', id, 'status', status)
+    select project_id, id::text, seq, '` + domain.CallbackTestEvent + `', clock_timestamp(),
+        jsonb_build_object('callback_id', id, 'status', status)
     from callback
     returning *
 ), alone as (
-    select e.project_id, c.id as callback_id, 'test/' || $3::uuid as stream, e.project_id as event_project, e.subject, e.seq as event_seq, e.type
+    select e.project_id, c.id as callback_id, 'test/' || $3::uuid as stream, e.project_id as event_project, e.subject,
+        e.seq as event_seq, e.type
     from callback c, event e
 ), ` + deliverAloneSQL
 
@@ -85,7 +90,8 @@ with old as (
     where d.project_id = $1 and d.callback_id = $2 and d.id = $4 and d.status <> 'due' and c.status <> 'gone'
     for key share of c
 ), alone as (
-    select project_id, callback_id, 'redelivery/' || $3::uuid as stream, event_project, subject, event_seq, type from old
+    select project_id, callback_id, 'redelivery/' || $3::uuid as stream, event_project, subject, event_seq, type
+        from old
 ), ` + deliverAloneSQL
 
 // Redeliver delivers the event of a delivery that has ended once more. The event's id stays the same.
@@ -112,7 +118,8 @@ func (c Callbacks) alone(
 		return made, apperr.New(apperr.Conflict, "the callback is gone: its receiver wants no events")
 	}
 	due, err := queryValue[bool](ctx, c.DB.pool,
-		"select status = 'due' from deliveries where project_id = $1 and callback_id = $2 and id = $3", projectID, id, delivery)
+		"select status = 'due' from deliveries where project_id = $1 and callback_id = $2 and id = "+
+			"$3", projectID, id, delivery)
 	if errors.Is(err, pgx.ErrNoRows) || err == nil && !due {
 		return made, apperr.New(apperr.NotFound, "there is no delivery %s of this callback", delivery)
 	}

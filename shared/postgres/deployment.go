@@ -22,7 +22,8 @@ func (d Deployments) Create(ctx context.Context, made domain.Deployment, validFo
 	_, err := exec(ctx, d.DB.pool, `
 insert into deployments (id, project_id, instance_id, image, token_sha256, bundle, expires_at, connection_id)
 values ($1, $2, $3, $4, $5, $6, clock_timestamp() + $7::interval, $8)`,
-		made.ID, made.ProjectID, made.InstanceID, made.Image, made.TokenHash, made.Bundle, validFor, orNullID(made.ConnectionID))
+		made.ID, made.ProjectID, made.InstanceID, made.Image, made.TokenHash, made.Bundle, validFor,
+		orNullID(made.ConnectionID))
 	return err
 }
 
@@ -38,12 +39,15 @@ const refetch = time.Minute
 // permittedSQL is true for a deployment d of an instance i that may still begin: it is the newest of the instance,
 // which is managed and has a server, and its connection, if it has one, is active and manages the instance.
 const permittedSQL = `
-      i.project_id = d.project_id and i.id = d.instance_id and i.disconnected_at is null and i.state not in ('deleting', 'deleted')
+      i.project_id = d.project_id and i.id = d.instance_id and i.disconnected_at is null
+          and i.state not in ('deleting', 'deleted')
   and d.expires_at > clock_timestamp()
   and (d.connection_id is null or d.connection_id = i.connection_id and exists (
       select from connections c
-      where c.project_id = d.project_id and c.id = d.connection_id and c.status = 'active' and c.expires_at > clock_timestamp()))
-  and not exists (select from deployments newer where newer.project_id = d.project_id and newer.instance_id = d.instance_id
+      where c.project_id = d.project_id and c.id = d.connection_id and c.status = 'active'
+          and c.expires_at > clock_timestamp()))
+  and not exists (select from deployments newer where newer.project_id = d.project_id
+      and newer.instance_id = d.instance_id
                   and (newer.created_at, newer.id) > (d.created_at, d.id))`
 
 const fetchSQL = `

@@ -60,9 +60,11 @@ delete from callbacks where (project_id, id) in (
         or c.connection_id is not null
            and not exists (select from connections k where k.id = c.connection_id and k.status = 'active')
         or exists (select from instances i
-                   where i.project_id = coalesce(c.of_project, c.project_id) and i.id = c.instance_id and i.state = 'deleted')
+                   where i.project_id = coalesce(c.of_project, c.project_id) and i.id = c.instance_id
+                       and i.state = 'deleted')
         or exists (select from orders o
-                   where o.project_id = coalesce(c.of_project, c.project_id) and o.id = c.order_id and o.status <> 'running'
+                   where o.project_id = coalesce(c.of_project, c.project_id) and o.id = c.order_id
+                       and o.status <> 'running'
                    and not exists (select from instances i where i.project_id = o.project_id and i.order_id = o.id
                                    and i.state <> 'deleted' and i.server_id is not null)))
     limit $2 for update of c skip locked

@@ -22,24 +22,28 @@ const uncertain = followed + ` and i.server_id is not null and (i.missed_at is n
 // made twice.
 var ofServersSQL = `
 select ` + instanceColumns + ` from instances i
-    join unnest($1::text[], $2::text[]) as s (s_project, s_server) on i.project_id = s_project and i.server_id = s_server
+    join unnest($1::text[], $2::text[]) as s (s_project, s_server) on i.project_id = s_project
+        and i.server_id = s_server
 where i.state <> 'deleted' and ` + followed + `
 union all
 select ` + madeColumns + ` from instances i
     join (
         select distinct on (t_project, t_instance) t_project, t_instance, t_server, c.id as t_call
-        from unnest($3::text[], $4::uuid[], $5::text[], $6::uuid[], $7::timestamptz[]) as t (t_project, t_instance, t_server, t_tag, t_created)
+        from unnest($3::text[], $4::uuid[], $5::text[], $6::uuid[], $7::timestamptz[]) as t (t_project, t_instance,
+            t_server, t_tag, t_created)
             join instances u on u.project_id = t_project and u.id = t_instance and u.server_id is null
             join orders o on o.project_id = t_project and o.id = u.order_id and ` + unclaimed("o") + `
             left join create_calls c on c.project_id = t_project and c.id = t_tag and c.instance_id = t_instance
-                and (c.server_id = t_server or c.server_id is null and c.ended_at is null) and t_created < c.until + $8::interval
+                and (c.server_id = t_server or c.server_id is null and c.ended_at is null)
+                    and t_created < c.until + $8::interval
         where c.id is not null or not o.calls_recorded and o.status = 'running'
         order by t_project, t_instance, t_created, t_server
     ) as made on i.project_id = t_project and i.id = t_instance
 where i.state <> 'deleted' and i.server_id is null and ` + followed
 
 // madeColumns are instanceColumns with the server and the create call that the instance is about to get.
-var madeColumns = strings.NewReplacer("coalesce(server_id, '')", "t_server", "null::uuid", "t_call").Replace(instanceColumns)
+var madeColumns = strings.NewReplacer("coalesce(server_id, '')", "t_server", "null::uuid",
+	"t_call").Replace(instanceColumns)
 
 // OfServers finds the tracked instances of the servers, but not deleted ones: by server id, and by the tags of the
 // instance and its create call when the instance has no server yet. Such an instance has the ServerID and CallID that
@@ -67,7 +71,8 @@ func (p Polls) OfServers(ctx context.Context, servers []domain.Server) ([]domain
 // While the order is claimed, its servers are left to the claim's replica. A server that is tracked under another id is
 // not reported.
 var unwantedSQL = `
-select s_server from unnest($1::text[], $2::text[], $3::uuid[], $4::uuid[]) as s (s_project, s_server, s_order, s_instance)
+select s_server from unnest($1::text[], $2::text[], $3::uuid[], $4::uuid[]) as s (s_project, s_server, s_order,
+    s_instance)
     join orders o on o.project_id = s_project and o.id = s_order
     join instances i on i.project_id = s_project and i.id = s_instance and i.order_id = o.id
 where ` + unclaimed("o") + `

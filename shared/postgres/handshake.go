@@ -52,7 +52,8 @@ with before as (
     set status = n.status, reason = $4, seq = c.seq + (n.status <> 'pending')::int, updated_at = now(),
         failures = c.failures + 1, failing_since = coalesce(c.failing_since, now()),
         not_before = least(now() + $5::interval, coalesce(c.failing_since, now()) + $6::interval), ` + releaseSQL + `
-    from (select *, case when coalesce(failing_since, now()) + $6::interval <= now() then 'suspended' else 'pending' end as next
+    from (select *, case when coalesce(failing_since, now()) + $6::interval <= now() then 'suspended'
+        else 'pending' end as next
           from before) b,
          lateral (select b.next as status) n
     where c.project_id = b.project_id and c.id = b.id
@@ -68,7 +69,9 @@ func (o Outbox) MarkUnverified(
 	return o.handshake(ctx, unverifiedSQL, a, reason, pause, tryFor)
 }
 
-func (o Outbox) handshake(ctx context.Context, sql string, a domain.Attempt, more ...any) (status domain.CallbackStatus, err error) {
+func (o Outbox) handshake(
+	ctx context.Context, sql string, a domain.Attempt, more ...any,
+) (status domain.CallbackStatus, err error) {
 	args := append([]any{a.Callback.ProjectID, a.Callback.ID, a.Claim}, more...)
 	status, err = writeValue[domain.CallbackStatus](ctx, o.DB.pool, sql, args...)
 	if errors.Is(err, pgx.ErrNoRows) {

@@ -18,7 +18,9 @@ set claim_id = $3, claimed_until = clock_timestamp() + $4, attempts = j.attempts
 where j.done_at is null and ` + unclaimed("j")
 
 // Claim claims the job, unless it is done or another replica has claimed it; then held is false.
-func (j Jobs) Claim(ctx context.Context, kind, key string, claimFor time.Duration) (claim uuid.UUID, held bool, err error) {
+func (j Jobs) Claim(
+	ctx context.Context, kind, key string, claimFor time.Duration,
+) (claim uuid.UUID, held bool, err error) {
 	claim = uuid.New()
 	n, err := exec(ctx, j.DB.pool, claimJobSQL, kind, key, claim, claimFor)
 	return claim, n == 1, err
@@ -37,7 +39,9 @@ func (j Jobs) Fail(ctx context.Context, kind, key string, claim uuid.UUID, reaso
 }
 
 // Postpone releases the job with the reason. No tick may retry before the pause is over.
-func (j Jobs) Postpone(ctx context.Context, kind, key string, claim uuid.UUID, reason error, pause time.Duration) error {
+func (j Jobs) Postpone(
+	ctx context.Context, kind, key string, claim uuid.UUID, reason error, pause time.Duration,
+) error {
 	_, err := j.write(ctx, "claim_id = null, claimed_until = clock_timestamp() + $5::interval, error = $4", "",
 		kind, key, claim, reason.Error(), pause)
 	return err
@@ -45,7 +49,8 @@ func (j Jobs) Postpone(ctx context.Context, kind, key string, claim uuid.UUID, r
 
 // Renew prolongs the claim from now on. It is domain.ErrFenced when the claim has ended.
 func (j Jobs) Renew(ctx context.Context, kind, key string, claim uuid.UUID, claimFor time.Duration) error {
-	return fenced(j.write(ctx, "claimed_until = clock_timestamp() + $4::interval", " and claimed_until > clock_timestamp()",
+	return fenced(j.write(ctx, "claimed_until = clock_timestamp() + $4::interval",
+		" and claimed_until > clock_timestamp()",
 		kind, key, claim, claimFor))
 }
 
@@ -56,7 +61,9 @@ func (j Jobs) Release(ctx context.Context, kind, key string, claim uuid.UUID) er
 }
 
 // write changes a job under its claim.
-func (j Jobs) write(ctx context.Context, set, condition, kind, key string, claim uuid.UUID, more ...any) (int64, error) {
+func (j Jobs) write(
+	ctx context.Context, set, condition, kind, key string, claim uuid.UUID, more ...any,
+) (int64, error) {
 	return exec(ctx, j.DB.pool, "update jobs set "+set+" where kind = $1 and key = $2 and claim_id = $3"+condition,
 		append([]any{kind, key, claim}, more...)...)
 }

@@ -13,7 +13,8 @@ select exists (
     select from callbacks c
     where c.status = 'verified' and coalesce(c.not_before, '-infinity') <= now() + $1::interval
       and exists (select from streams s where s.project_id = c.project_id and s.callback_id = c.id
-                  and s.head < s.tail and s.next_at <= now() + $1::interval and ` + unclaimedAt("s", "now() + $1::interval") + `)
+                  and s.head < s.tail and s.next_at <= now() + $1::interval
+                      and ` + unclaimedAt("s", "now() + $1::interval") + `)
 ) or exists (
     select from callbacks c
     where c.status = 'pending' and coalesce(c.not_before, '-infinity') <= now() + $1::interval

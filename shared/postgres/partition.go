@@ -57,7 +57,8 @@ func (r Requests) alone(ctx context.Context, fn func(tx pgx.Tx, now time.Time) e
 			return err
 		}
 	}
-	slog.WarnContext(ctx, "the request log's partitions are unchanged: a statement reads the table for long; the next tick retries")
+	slog.WarnContext(ctx,
+		"the request log's partitions are unchanged: a statement reads the table for long; the next tick retries")
 	return nil
 }
 

@@ -29,7 +29,8 @@ on conflict do nothing`
 delete from polls where project_id in (
     select p.project_id from polls p
     where p.project_id <> '' and ` + unclaimed("p") + `
-      and not exists (select from instances i where i.project_id = p.project_id and i.state <> 'deleted' and ` + followed + `)
+      and not exists (select from instances i where i.project_id = p.project_id and i.state <> 'deleted'
+          and ` + followed + `)
     for update skip locked)`
 )
 
@@ -116,12 +117,16 @@ func (p Polls) ClaimDue(
 }
 
 // ClaimSome claims those of the projects that nobody has claimed, and that do not pause.
-func (p Polls) ClaimSome(ctx context.Context, claim uuid.UUID, claimFor time.Duration, projects []string) ([]domain.Poll, error) {
+func (p Polls) ClaimSome(
+	ctx context.Context, claim uuid.UUID, claimFor time.Duration, projects []string,
+) ([]domain.Poll, error) {
 	return p.list(ctx, claimSomeSQL, claim, claimFor, projects)
 }
 
 // ClaimCloud claims the list of the whole cloud. held is false when another replica has it.
-func (p Polls) ClaimCloud(ctx context.Context, claim uuid.UUID, claimFor time.Duration) (cloud domain.Poll, held bool, err error) {
+func (p Polls) ClaimCloud(
+	ctx context.Context, claim uuid.UUID, claimFor time.Duration,
+) (cloud domain.Poll, held bool, err error) {
 	return queryFound[domain.Poll](ctx, p.DB.pool, claimCloudSQL, claim, claimFor)
 }
 
@@ -142,7 +147,8 @@ where claim_id = $1 and (cardinality($2::text[]) = 0 or project_id = any($2))`, 
 
 // Swept records how far the list of all servers was read, if the claim still holds.
 func (p Polls) Swept(ctx context.Context, claim uuid.UUID, poll domain.Poll) error {
-	_, err := exec(ctx, p.DB.pool, "update polls set sweep_at = $3, sweep_marker = $4 where claim_id = $1 and project_id = $2",
+	_, err := exec(ctx, p.DB.pool,
+		"update polls set sweep_at = $3, sweep_marker = $4 where claim_id = $1 and project_id = $2",
 		claim, poll.ProjectID, orNull(poll.SweepAt), poll.SweepMarker)
 	return err
 }

@@ -36,7 +36,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("DATABASE_MAX_CONNS is %d: it must be 1 to 1000", c.MaxConns)
 	}
 	if _, err := pgxpool.ParseConfig(c.URL.Reveal()); err != nil {
-		return errors.New("DATABASE_URL is not a Postgres URL (postgres://user:password@host:5432/name)") // err may quote the password
+		return errors.New("DATABASE_URL is not a Postgres URL " +
+			"(postgres://user:password@host:5432/name)") // err may quote the password
 	}
 	return nil
 }

@@ -33,7 +33,8 @@ func (c RetentionConfig) Validate() error {
 	case c.Instances < 24*time.Hour:
 		return fmt.Errorf("INSTANCES_RETENTION is %s: it must be 24h at least", c.Instances)
 	case c.Stats < statsShown:
-		return fmt.Errorf("STATS_RETENTION is %s: it must be 744h at least, because the hours of 30 days are shown and counted",
+		return fmt.Errorf("STATS_RETENTION is %s: it must be 744h at least, because the hours of 30 days are shown and "+
+			"counted",
 			c.Stats)
 	}
 	return nil
@@ -80,7 +81,8 @@ func (r Retention) Run(ctx context.Context) error {
 
 // deleteOld is done when nothing too old is left. It stops at the moment given.
 func (r Retention) deleteOld(ctx context.Context, until time.Time) (done bool, err error) {
-	for _, step := range []func(context.Context, time.Time) (bool, error){r.deleteStats, r.deleteInstances, r.deleteOrders} {
+	for _, step := range []func(context.Context, time.Time) (bool, error){r.deleteStats, r.deleteInstances,
+		r.deleteOrders} {
 		if done, err = step(ctx, until); err != nil || !done {
 			return false, classify(err)
 		}
@@ -93,17 +95,20 @@ var (
 	// never accepted it.
 	endedSQL = `(i.state = 'deleted' or i.disconnected_at is not null and i.connection_id is null
        or i.server_id is null and i.problem is not null)
-  and not exists (select from actions a where a.project_id = i.project_id and a.instance_id = i.id and a.status = 'running')`
+  and not exists (select from actions a where a.project_id = i.project_id and a.instance_id = i.id
+      and a.status = 'running')`
 
 	// A page of final orders after the marker ($3 to $5) whose instances have all ended, with how many each has.
 	finalOrdersSQL = `
 select o.updated_at, o.project_id, o.id, coalesce(of.n, 0) as instances
 from orders o left join lateral (
-    select case when bool_and(i.updated_at < now() - greatest($1::interval, $2::interval) and ` + endedSQL + `) then count(*)
+    select case when bool_and(i.updated_at < now() - greatest($1::interval, $2::interval) and ` + endedSQL + `)
+        then count(*)
                 else -1 end::int as n
     from instances i where i.project_id = o.project_id and i.order_id = o.id having count(*) > 0
 ) of on true
-where o.status <> 'running' and o.updated_at < now() - $1::interval and (o.updated_at, o.project_id, o.id) > ($3, $4, $5)
+where o.status <> 'running' and o.updated_at < now() - $1::interval
+    and (o.updated_at, o.project_id, o.id) > ($3, $4, $5)
   and coalesce(of.n, 0) >= 0
 order by o.updated_at, o.project_id, o.id limit $6`
 
@@ -111,11 +116,13 @@ order by o.updated_at, o.project_id, o.id limit $6`
 	// orders are skipped.
 	lockOrdersSQL = `
 with final as materialized (
-    select o.project_id, o.id from orders o join unnest($1::text[], $2::uuid[]) as page (project_id, id) using (project_id, id)
+    select o.project_id, o.id from orders o join unnest($1::text[], $2::uuid[]) as page (project_id, id)
+        using (project_id, id)
     where o.status <> 'running' and ` + unclaimed("o") + `
     for update of o skip locked
 ), ended as materialized (
-    select i.project_id, i.id, i.order_id from instances i join final f on f.project_id = i.project_id and f.id = i.order_id
+    select i.project_id, i.id, i.order_id from instances i join final f on f.project_id = i.project_id
+        and f.id = i.order_id
     where i.updated_at < now() - $3::interval and ` + endedSQL + ` for update of i skip locked
 ), gone_orders as materialized (
     select f.project_id, f.id from final f
@@ -138,7 +145,8 @@ with gone as materialized (
 	// Events are deleted with their deliveries, by the foreign key, and with the streams of these: if the id is used
 	// again, its events begin at one. Deliverers lock a stream before its delivery.
 	deleteGoneSQL = `, gone_actions as (
-    delete from actions a using gone g where a.project_id = g.project_id and a.instance_id = g.id returning a.project_id, a.id
+    delete from actions a using gone g where a.project_id = g.project_id
+        and a.instance_id = g.id returning a.project_id, a.id
 ), subjects as (
     select project_id, id::text as subject from gone union all select project_id, id::text from gone_orders
     union all select project_id, id::text from gone_actions
@@ -147,7 +155,8 @@ with gone as materialized (
 ), streams_of as (
     delete from streams s using (
         select distinct d.project_id, d.callback_id, d.stream
-        from deliveries d join past e on d.event_project = e.project_id and d.subject = e.subject and d.event_seq = e.seq) d
+        from deliveries d join past e on d.event_project = e.project_id and d.subject = e.subject
+            and d.event_seq = e.seq) d
     where s.project_id = d.project_id and s.callback_id = d.callback_id and s.stream = d.stream
 ), events_of as (
     delete from events e using past t where e.project_id = t.project_id and e.subject = t.subject and e.seq = t.seq

@@ -32,12 +32,14 @@ returning expires_at`
 func (s Sessions) Start(
 	ctx context.Context, id, sealed []byte, tokenEnds time.Time, longest time.Duration,
 ) (until time.Time, err error) {
-	return queryValue[time.Time](ctx, s.DB.pool, startSessionSQL, id, sealed, tokenEnds, longest, int64(sessionLock), maxEnded)
+	return queryValue[time.Time](ctx, s.DB.pool, startSessionSQL, id, sealed, tokenEnds, longest, int64(sessionLock),
+		maxEnded)
 }
 
 // Get reads a session that has not ended. NotFound whatever is wrong.
 func (s Sessions) Get(ctx context.Context, id []byte) (sealed []byte, until time.Time, err error) {
-	err = s.DB.pool.QueryRow(ctx, "select sealed, expires_at from sessions where id = $1 and expires_at > now()", id).Scan(&sealed, &until)
+	err = s.DB.pool.QueryRow(ctx, "select sealed, expires_at from sessions where id = $1 and expires_at > now()",
+		id).Scan(&sealed, &until)
 	return sealed, until, noSession(err)
 }
 

@@ -41,7 +41,8 @@ with held as (
     where c.status = 'verified' and (c.failures > 0) = $4 and coalesce(c.not_before, '-infinity') <= now()
       and ($4 or not exists (select from held h
                              where h.project_id = c.project_id and h.callback_id = c.id and h.streams >= $5))
-      and exists (select from streams s where s.project_id = c.project_id and s.callback_id = c.id and ` + streamDue + `)
+      and exists (select from streams s where s.project_id = c.project_id and s.callback_id = c.id
+          and ` + streamDue + `)
     order by c.served_at nulls first
     limit $3 for no key update of c skip locked
 ), picked as (
@@ -58,7 +59,8 @@ with held as (
 update callbacks c
 set served_at = clock_timestamp(),
     not_before = case when c.allowed_rate is null then c.not_before
-        else greatest(c.not_before, now() - interval '1 second') + t.streams * interval '63 seconds' / c.allowed_rate end
+        else greatest(c.not_before,
+            now() - interval '1 second') + t.streams * interval '63 seconds' / c.allowed_rate end
 from (select project_id, callback_id, count(*) as streams from claimed group by 1, 2) t
 where c.project_id = t.project_id and c.id = t.callback_id`
 
@@ -70,8 +72,10 @@ where s.claim_id = $1 and not exists (
     where d.project_id = s.project_id and d.callback_id = s.callback_id and d.stream = s.stream and d.seq > s.head)`
 
 	attemptColumns = `
-s.claim_id, c.project_id, c.id, c.url, c.secret, case when c.previous_until > now() then c.previous_secret end as previous_secret,
-coalesce(c.allowed_rate, 0) as allowed_rate, s.stream, d.seq, d.id as delivery, s.attempts as tries, c.failures as silences,
+s.claim_id, c.project_id, c.id, c.url, c.secret, case when c.previous_until > now()
+    then c.previous_secret end as previous_secret,
+coalesce(c.allowed_rate, 0) as allowed_rate, s.stream, d.seq, d.id as delivery, s.attempts as tries,
+    c.failures as silences,
 e.project_id as event_project, e.subject, e.seq as event_seq, e.type as event_type, e.at as event_at,
 -- Whoever acts through a connection must not see its other actors.
 (case when c.project_id in ('', e.project_id) or e.data #>> '{actor,project_id}' = c.project_id
@@ -92,7 +96,8 @@ join events e on e.project_id = d.event_project and e.subject = d.subject and e.
 // Claim claims streams that are due, at most room.Attempts, and gives the next delivery of each. The callbacks that
 // waited longest come first.
 func (o Outbox) Claim(ctx context.Context, room domain.Room, claimFor time.Duration) ([]domain.Attempt, error) {
-	projects, callbacks, streams := make([]string, len(room.Held)), make([]uuid.UUID, len(room.Held)), make([]int, len(room.Held))
+	projects, callbacks, streams := make([]string, len(room.Held)), make([]uuid.UUID, len(room.Held)), make([]int,
+		len(room.Held))
 	for i, h := range room.Held {
 		projects[i], callbacks[i], streams[i] = h.ProjectID, h.CallbackID, h.Streams
 	}
@@ -131,7 +136,8 @@ func attempts(rows []attemptRow) []domain.Attempt {
 	list := make([]domain.Attempt, len(rows))
 	for n, r := range rows {
 		list[n] = domain.Attempt{
-			Claim: r.ClaimID, Callback: r.Callback, Stream: r.Stream, Seq: r.Seq, Delivery: r.Delivery, Tries: r.Tries, Silences: r.Silences,
+			Claim: r.ClaimID, Callback: r.Callback, Stream: r.Stream, Seq: r.Seq, Delivery: r.Delivery, Tries: r.Tries,
+			Silences: r.Silences,
 			Event: domain.Event{
 				ProjectID: r.EventProject, Subject: r.Subject, Seq: r.EventSeq, Type: r.EventType, At: r.EventAt, Data: r.EventData,
 			},
@@ -143,9 +149,11 @@ func attempts(rows []attemptRow) []domain.Attempt {
 // deliveredSQL ends a delivery. With $7 it renews the claim when the stream has a next delivery.
 const deliveredSQL = `
 with next as (
-    select (select min(d.seq) from deliveries d where d.project_id = $1 and d.callback_id = $2 and d.stream = $3 and d.seq > $4) as seq
+    select (select min(d.seq) from deliveries d where d.project_id = $1 and d.callback_id = $2 and d.stream = $3
+        and d.seq > $4) as seq
     from callbacks c
-    where c.project_id = $1 and c.id = $2 and $7 and c.status = 'verified' and coalesce(c.not_before, '-infinity') <= now()
+    where c.project_id = $1 and c.id = $2 and $7 and c.status = 'verified'
+        and coalesce(c.not_before, '-infinity') <= now()
 ), after as (
     update streams s
     set head = greatest(s.head, $4), attempts = 0, failing_since = null, next_at = now(),
@@ -186,7 +194,8 @@ func (o Outbox) markDelivered(
 	ctx context.Context, a domain.Attempt, answer int, more bool, claimFor time.Duration,
 ) (*domain.Attempt, error) {
 	batch := &pgx.Batch{}
-	batch.Queue(deliveredSQL, a.Callback.ProjectID, a.Callback.ID, a.Stream, a.Seq, a.Claim, a.Delivery, more, claimFor, answer).
+	batch.Queue(deliveredSQL, a.Callback.ProjectID, a.Callback.ID, a.Stream, a.Seq, a.Claim, a.Delivery, more, claimFor,
+		answer).
 		QueryRow(func(row pgx.Row) error {
 			var claim uuid.NullUUID
 			return row.Scan(&claim)
@@ -215,7 +224,8 @@ with verdict as (
     set head = case when v.dead then greatest(s.head, $4) else s.head end,
         attempts = case when v.dead then 0 else s.attempts + 1 end,
         failing_since = case when not v.dead then v.since end,
-        next_at = case when v.dead then now() else least(now() + $8::interval, v.since + $7::interval) end, ` + releaseSQL + `
+        next_at = case when v.dead then now() else least(now() + $8::interval, v.since + $7::interval) end,
+            ` + releaseSQL + `
     from verdict v
     where s.project_id = v.project_id and s.callback_id = v.callback_id and s.stream = v.stream
     returning v.dead
@@ -238,7 +248,8 @@ with verdict as (
         -- Failures at the same time count once.
         failures = case when $10 <> 0 then 0 when coalesce(c.not_before, '-infinity') <= now() then c.failures + 1
                         else c.failures end,
-        not_before = case when $9::interval > interval '0' then greatest(c.not_before, now() + $9::interval) else c.not_before end,
+        not_before = case when $9::interval > interval '0' then greatest(c.not_before, now() + $9::interval)
+            else c.not_before end,
         status = b.new_status, seq = c.seq + (b.new_status <> b.status)::int,
         reason = case when b.new_status <> b.status then $11 else c.reason end,
         updated_at = case when b.new_status <> b.status then now() else c.updated_at end

@@ -83,7 +83,8 @@ func tookTooLong() error {
 
 // keepTrust ends the announcement of a trust whose connection is stored in the same transaction.
 func keepTrust(ctx context.Context, tx pgx.Tx, projectID string, intent uuid.UUID) error {
-	n, err := exec(ctx, tx, "delete from trusts_to_revoke where project_id = $1 and id = $2 and taken_at is null", projectID, intent)
+	n, err := exec(ctx, tx, "delete from trusts_to_revoke where project_id = $1 and id = $2 and taken_at is null",
+		projectID, intent)
 	if err == nil && n == 0 {
 		return tookTooLong()
 	}
@@ -100,10 +101,12 @@ const (
 	// A trust of a connection that has ended is due at once, but an announced trust may yet be made.
 	oldTrustDue = `(t.not_before <= clock_timestamp()
     or t.failures = 0 and t.trust_id is not null
-       and not exists (select from connections c where c.project_id = t.project_id and c.id = t.connection_id and c.status = 'active'))`
+       and not exists (select from connections c where c.project_id = t.project_id and c.id = t.connection_id
+           and c.status = 'active'))`
 
 	oldTrustsSQL = `
-select t.id, t.project_id, t.connection_id, t.user_id, coalesce(t.trust_id, '') as trust_id, t.trust_expires_at as expires_at
+select t.id, t.project_id, t.connection_id, t.user_id, coalesce(t.trust_id, '') as trust_id,
+    t.trust_expires_at as expires_at
 from trusts_to_revoke t
 where ` + oldTrustDue + ` order by t.not_before limit $1`
 
@@ -111,7 +114,8 @@ where ` + oldTrustDue + ` order by t.not_before limit $1`
 	takeTrustSQL = `
 update trusts_to_revoke set taken_at = coalesce(taken_at, clock_timestamp())
 where project_id = $1 and id = $2
-returning not exists (select from connections c where c.kind = 'trust' and c.delegation_id = $3 and c.status = 'active')`
+returning not exists (select from connections c where c.kind = 'trust' and c.delegation_id = $3
+    and c.status = 'active')`
 
 	// The connection's row has the number of the event; it may be gone. The event has no connection_id: only callbacks of
 	// the project get it.
@@ -139,7 +143,8 @@ with before as (
     for no key update
 ), notify as (
     update trusts_to_revoke t
-    set failures = t.failures + 1, not_before = clock_timestamp() + least($5::interval * power(2, least(t.failures, 20)), $6::interval),
+    set failures = t.failures + 1, not_before = clock_timestamp() + least($5::interval * power(2,
+        least(t.failures, 20)), $6::interval),
         pending_since = coalesce(t.pending_since, clock_timestamp())
     from before b where t.id = b.id
     returning t.connection_id, t.trust_expires_at as trust_end, b.notify` + oldTrustEventSQL
@@ -170,7 +175,8 @@ func (d Delegations) MarkTrustGone(ctx context.Context, t domain.OldTrust) (noti
 func (d Delegations) MarkTrustPending(
 	ctx context.Context, t domain.OldTrust, reason string, first, longest time.Duration,
 ) (notified bool, err error) {
-	return writeValue[bool](ctx, d.DB.pool, oldTrustFailedSQL, t.ProjectID, t.ID, domain.RevocationPending, reason, first, longest)
+	return writeValue[bool](ctx, d.DB.pool, oldTrustFailedSQL, t.ProjectID, t.ID, domain.RevocationPending, reason, first,
+		longest)
 }
 
 const (
@@ -206,7 +212,8 @@ with before as (
     for no key update
 ), after as (
     update connections c
-    set failures = c.failures + 1, not_before = clock_timestamp() + least($5::interval * power(2, least(c.failures, 20)), $6::interval),
+    set failures = c.failures + 1, not_before = clock_timestamp() + least($5::interval * power(2,
+        least(c.failures, 20)), $6::interval),
         revocation_pending_since = coalesce(c.revocation_pending_since, clock_timestamp()), seq = c.seq + b.notify::int,
         updated_at = case when b.notify then clock_timestamp() else c.updated_at end
     from before b where c.id = b.id

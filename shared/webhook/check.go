@@ -79,7 +79,8 @@ func (g *Guard) checkHost(u *url.URL) error {
 	}
 	name := strings.TrimSuffix(host, ".")
 	loopback4, loopback6 := netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()
-	if (name == "localhost" || strings.HasSuffix(name, ".localhost")) && !g.permits(loopback4, plain) && !g.permits(loopback6, plain) {
+	if (name == "localhost" || strings.HasSuffix(name, ".localhost")) && !g.permits(loopback4, plain) &&
+		!g.permits(loopback6, plain) {
 		return refuse(notPublic)
 	}
 	return nil

@@ -33,7 +33,8 @@ func noAnswer(err error) error {
 		return apperr.New(apperr.Unavailable, "the connection was refused")
 	case isTLS(err):
 		return apperr.New(apperr.Unavailable, "the receiver offers no TLS with a certificate that is trusted")
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err,
+		syscall.EPIPE):
 		return apperr.New(apperr.Unavailable, "the receiver closed the connection without an answer")
 	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
 		return apperr.New(apperr.Unavailable, "the receiver's host cannot be reached: no route")

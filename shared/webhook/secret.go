@@ -39,7 +39,8 @@ func keyOf(secret domain.Secret) ([]byte, error) {
 	text, ok := strings.CutPrefix(secret.Reveal(), secretPrefix)
 	key, err := base64.StdEncoding.Strict().DecodeString(text)
 	if !ok || err != nil || strings.ContainsAny(text, "\r\n") || len(key) < minSecretSize || len(key) > maxSecretSize {
-		return nil, apperr.InvalidField("secret", fmt.Sprintf("must be %s and then %d to %d bytes in base64", secretPrefix, minSecretSize, maxSecretSize))
+		return nil, apperr.InvalidField("secret", fmt.Sprintf("must be %s and then %d to %d bytes in base64", secretPrefix,
+			minSecretSize, maxSecretSize))
 	}
 	return key, nil
 }

@@ -49,7 +49,7 @@ func (c Config) Validate() error {
 // The bounds of one attempt besides Config.Timeout.
 const (
 	connectTimeout = 5 * time.Second
-	drainTimeout   = time.Second // the status alone decides: the body is read only so that the connection can be used again
+	drainTimeout   = time.Second // to read a body, so that the connection can be reused
 	maxAnswer      = 64 << 10    // of headers, and of a body
 )
 
@@ -85,7 +85,7 @@ func newClient(cfg Config, resolver *net.Resolver, tlsConfig *tls.Config) (*Clie
 		MaxResponseHeaderBytes: maxAnswer,
 		DisableCompression:     true,
 		MaxIdleConns:           256,
-		MaxIdleConnsPerHost:    8, // as many events are on their way to one callback at once, and each gap would end a connection
+		MaxIdleConnsPerHost:    8, // as many as deliveries to one callback at once
 		IdleConnTimeout:        30 * time.Second,
 		ForceAttemptHTTP2:      true,
 		// A connection that many deliveries share is given up when nothing answers on it any more.
@@ -148,7 +148,9 @@ func (a Answer) Problem() string {
 // now is the time of the attempt, which receivers compare with their own clock. An error says that no answer came, in
 // our words (apperr: Timeout, Unavailable, BadGateway, Forbidden for an address that is not allowed, Invalid for a URL
 // that never will be); when ctx ended, it is ctx's own.
-func (c *Client) Send(ctx context.Context, url string, secrets []domain.Secret, event cloudevents.Event, now time.Time) (Answer, error) {
+func (c *Client) Send(
+	ctx context.Context, url string, secrets []domain.Secret, event cloudevents.Event, now time.Time,
+) (Answer, error) {
 	signature, err := sign(secrets, event.ID(), now, event.Data())
 	if err != nil {
 		return Answer{}, err
@@ -197,7 +199,8 @@ func (c *Client) Handshake(ctx context.Context, url string) (Consent, error) {
 	if err != nil || rate < 1 || rate > requestedRate { // "*", or nothing
 		rate = 0
 	}
-	return Consent{Answer: answer, Given: answer.OK() && (allowed == "*" || strings.EqualFold(allowed, c.origin)), Rate: rate}, nil
+	return Consent{Answer: answer, Given: answer.OK() && (allowed == "*" || strings.EqualFold(allowed, c.origin)),
+		Rate: rate}, nil
 }
 
 // do makes one request to the receiver, and reads no more of what it says than its status and its headers.
