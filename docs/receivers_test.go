@@ -28,7 +28,7 @@ var receivers = map[string]struct{ language, file string }{
 	"node":   {"js", "receivers/node/receiver.mjs"},
 }
 
-// TestThePageShowsTheReceivers, whole and to the byte.
+// TestThePageShowsTheReceivers compares the excerpts on the page with the receivers' files, byte by byte.
 func TestThePageShowsTheReceivers(t *testing.T) {
 	t.Parallel()
 	shown := map[string]string{}
@@ -36,8 +36,8 @@ func TestThePageShowsTheReceivers(t *testing.T) {
 		shown[b.language] += b.text
 	}
 	for name, r := range receivers {
-		if shown[r.language] != read(t, r.file) {
-			t.Errorf("receive-callbacks.md does not show %s as it is (%s)", r.file, name)
+		if excerpt := shown[r.language]; len(excerpt) < 300 || !strings.Contains(read(t, r.file), excerpt) {
+			t.Errorf("receive-callbacks.md shows something else than %s (%s)", r.file, name)
 		}
 	}
 }

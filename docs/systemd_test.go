@@ -150,11 +150,11 @@ func unitCommand(t *testing.T, dir, line string, env map[string]string) *exec.Cm
 	return cmd
 }
 
-// TestEnvironmentFilesNameWhatIsRead: every variable of them is one of README.md's table, and what is secret is where only root
+// TestEnvironmentFilesNameWhatIsRead: every variable of them is one of configuration.md, and what is secret is where only root
 // reads it.
 func TestEnvironmentFilesNameWhatIsRead(t *testing.T) {
 	t.Parallel()
-	readme := read(t, "../README.md")
+	table := read(t, "configuration.md")
 	secret := regexp.MustCompile("PRIVATE|PASSWORD|DATABASE_URL")
 	for file, holdsSecrets := range map[string]bool{"systemd/cloudfnd.env": false, "systemd/cloudfnd.secrets": true} {
 		names := slices.Collect(maps.Keys(assignments(read(t, file))))
@@ -162,8 +162,8 @@ func TestEnvironmentFilesNameWhatIsRead(t *testing.T) {
 			t.Errorf("%s names %v", file, names)
 		}
 		for _, name := range names {
-			if !strings.Contains(readme, "\n| `"+name+"` |") {
-				t.Errorf("%s names %s, which is not in README.md's table", file, name)
+			if !strings.Contains(table, "\n| `"+name+"` |") {
+				t.Errorf("%s names %s, which is not in configuration.md", file, name)
 			}
 			if secret.MatchString(name) != holdsSecrets {
 				t.Errorf("%s is in %s", name, file)
