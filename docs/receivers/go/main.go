@@ -121,8 +121,8 @@ func (r *receiver) verify(h http.Header, body []byte) error {
 	return errors.New("no signature matches")
 }
 
-// work processes each event once; here it prints it. Events arrive in order for each subject, but a redelivered one may be
-// older than the newest. A program that must not lose this state keeps both maps in its database.
+// work processes each event once; here it prints it. Events arrive in order for each subject, but a redelivered one may
+// be older than the newest. A program that must not lose this state keeps both maps in its database.
 func (r *receiver) work() {
 	seen, newest := map[string]bool{}, map[string]int{}
 	for e := range r.queue {

@@ -54,8 +54,8 @@ function take(headers, body) {
   return 204;
 }
 
-// work processes each event once; here it prints it. Events arrive in order for each subject, but a redelivered one may be
-// older than the newest. A program that must not lose this state keeps `seen` and `newest` in its database.
+// work processes each event once; here it prints it. Events arrive in order for each subject, but a redelivered one may
+// be older than the newest. A program that must not lose this state keeps `seen` and `newest` in its database.
 function work({ id, subject, sequence, type, data }) {
   if (seen.has(id)) return;
   seen.add(id);
