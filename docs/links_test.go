@@ -14,7 +14,10 @@ import (
 var update = flag.Bool("update", false, "regenerate the index of docs/adr")
 
 // walked are the pages whose commands a test runs.
-var walked = []string{"tour.md", "receive-callbacks.md", "delegate.md", "delegate-more.md", "devstack.md", "../README.md"}
+var walked = []string{
+	"tour.md", "receive-callbacks.md", "delegate.md", "request-connection.md", "application-credential.md", "devstack.md",
+	"../README.md",
+}
 
 // texts are the Markdown files of the project, wherever they are.
 func texts(t *testing.T) []string {

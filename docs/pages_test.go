@@ -78,14 +78,16 @@ func TestDevStack(t *testing.T) {
 	w.walk(t, "devstack.md")
 }
 
-// TestDelegate runs the commands of the page: of somebody who delegates, and of a manager.
+// TestDelegate runs the commands of the pages about delegation: those of the owner, and those of the manager.
 func TestDelegate(t *testing.T) {
 	t.Parallel()
 	owner := testkit.NewProject(t)
 	owner.Network(t, "private", "10.0.0.0/24")
 	w := reader(t, map[string]*testkit.Project{"demo": owner, "alt": testkit.NewProject(t)})
 	w.replace = append(w.replace, [2]string{"demo in demo", "... in ..."})
-	w.walk(t, "delegate.md")
+	for _, page := range []string{"delegate.md", "request-connection.md", "application-credential.md"} {
+		w.walk(t, page)
+	}
 }
 
 // TestREADME runs the call that the README shows.
