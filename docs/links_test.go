@@ -23,7 +23,9 @@ var walked = []string{
 func texts(t *testing.T) []string {
 	t.Helper()
 	var found []string
-	for _, pattern := range []string{"*.md", "adr/*.md", "../*.md", "../functions/*/*.md", "../cmd/*/*.md", "../knative/*.md", "../test/*/*.md"} {
+	for _, pattern := range []string{
+		"*.md", "adr/*.md", "../*.md", "../functions/*/*.md", "../cmd/*/*.md", "../knative/*.md", "../test/*/*.md",
+	} {
 		names, err := filepath.Glob(filepath.FromSlash(pattern))
 		if err != nil || len(names) == 0 {
 			t.Fatalf("%s: found %v, %v", pattern, names, err)

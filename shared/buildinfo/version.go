@@ -9,7 +9,7 @@ import (
 // version is set by the linker to the output of git describe (see scripts/version).
 var version string
 
-// Version returns what git describe said when the binary was built. A binary that was built by go build or go install alone
+// Version returns the output of git describe at build time. A binary that was built by go build or go install alone
 // has the version that Go derives from the repository, or "(devel)".
 func Version() string {
 	fromGo := ""

@@ -30,7 +30,8 @@ func TestVersion(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "main.go"), []byte(program), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got := output(t, "go", "run", "-ldflags", "-X github.com/cloudfn/cloudfn/shared/buildinfo.version=v1.2.3", "./"+dir); got != "v1.2.3" {
+	flag := "-X github.com/cloudfn/cloudfn/shared/buildinfo.version=v1.2.3"
+	if got := output(t, "go", "run", "-ldflags", flag, "./"+dir); got != "v1.2.3" {
 		t.Errorf("with the flag the version is %q", got)
 	}
 	if got := output(t, "go", "run", "./"+dir); got == "" {
@@ -54,7 +55,8 @@ func TestGitDescribe(t *testing.T) {
 		t.Fatal(err)
 	}
 	git := func(args ...string) string {
-		return output(t, "git", append([]string{"-C", dir, "-c", "user.name=t", "-c", "user.email=t@example.com"}, args...)...)
+		as := []string{"-C", dir, "-c", "user.name=t", "-c", "user.email=t@example.com"}
+		return output(t, "git", append(as, args...)...)
 	}
 	if got := output(t, path); got != "" {
 		t.Errorf("outside a repository it prints %q", got)
