@@ -126,15 +126,16 @@ func TestIndexOfDecisions(t *testing.T) {
 	if !found {
 		t.Fatalf("%s has no table", index)
 	}
-	want := head + "|---|---|\n"
+	var rows strings.Builder
 	for _, name := range names {
 		title, _, _ := strings.Cut(read(t, name), "\n")
 		number, title, isTitle := strings.Cut(strings.TrimPrefix(title, "# "), ": ")
 		if !isTitle || !strings.HasPrefix(filepath.Base(name), number+"-") {
 			t.Errorf("%s must begin with a heading of the form # NNNN: title", name)
 		}
-		want += fmt.Sprintf("| [%s](%s) | %s |\n", number, filepath.Base(name), title)
+		fmt.Fprintf(&rows, "| [%s](%s) | %s |\n", number, filepath.Base(name), title)
 	}
+	want := head + "|---|---|\n" + rows.String()
 	if text == want {
 		return
 	}

@@ -36,7 +36,9 @@ func TestAShellKeepsWhatItsCommandsSet(t *testing.T) {
 		command, out string
 		status       int
 	}{
-		{"x=1; cat", "", 0}, {"echo $x $GIVEN", "1 there\n", 0}, {"echo a \\\n  b; false", "a b\n", 1},
+		{"x=1; cat", "", 0},
+		{"echo $x $GIVEN", "1 there\n", 0},
+		{"echo a \\\n  b; false", "a b\n", 1},
 		{"sleep 100 &", "", 0},
 	} {
 		if out, status := s.run(t, tc.command); out != tc.out || status != tc.status {
