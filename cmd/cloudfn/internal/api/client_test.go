@@ -9,21 +9,24 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
 func client(t *testing.T, base string, debug Debug) *Client {
 	t.Helper()
-	c, err := New(base, func(_ context.Context, renew bool) (domain.Secret, error) {
+	return New(Options{URL: base, Debug: debug, Token: func(_ context.Context, renew bool) (domain.Secret, error) {
 		if renew {
 			return "renewed", nil
 		}
 		return "first", nil
-	}, nil, debug)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
+	}})
+}
+
+// get is a request without a body.
+func get(t *testing.T, c *Client, path string) error {
+	t.Helper()
+	return c.Do(t.Context(), http.MethodGet, path, nil, nil)
 }
 
 // TestWhereAFunctionIs: one URL for all, or one for each.
@@ -41,7 +44,7 @@ func TestWhereAFunctionIs(t *testing.T) {
 		}
 	}
 	for _, base := range []string{"", "example.com", "ftp://example.com", "http://", "http://example.com?x=1"} {
-		if _, err := New(base, nil, nil, nil); err == nil || !strings.Contains(err.Error(), "CLOUDFN_URL") {
+		if err := get(t, client(t, base, nil), "/v1/x"); err == nil || !strings.Contains(err.Error(), "CLOUDFN_URL") {
 			t.Errorf("%q: %v", base, err)
 		}
 	}
@@ -62,12 +65,12 @@ func TestATokenGoesNowhereElse(t *testing.T) {
 		w.WriteHeader(http.StatusUnauthorized)
 	}))
 	t.Cleanup(server.Close)
-	_, err := client(t, server.URL, nil).Get(t.Context(), "/v1/away", nil, nil)
+	err := get(t, client(t, server.URL, nil), "/v1/away")
 	if e, ok := errors.AsType[*Error](err); !ok || e.Status != http.StatusTemporaryRedirect {
 		t.Errorf("a redirect: %v", err)
 	}
 	tokens = nil
-	_, err = client(t, server.URL, nil).Get(t.Context(), "/v1/servers", nil, nil)
+	err = get(t, client(t, server.URL, nil), "/v1/servers")
 	if e, ok := errors.AsType[*Error](err); !ok || e.Status != http.StatusUnauthorized || fmt.Sprint(tokens) != "[first renewed]" {
 		t.Errorf("a refused token: %v after %v", err, tokens)
 	}
@@ -82,16 +85,16 @@ func TestDebugShowsNoSecret(t *testing.T) {
 	t.Cleanup(server.Close)
 	var shown strings.Builder
 	c := client(t, server.URL, func(format string, args ...any) { fmt.Fprintf(&shown, format+"\n", args...) })
-	c.token = func(context.Context, bool) (domain.Secret, error) { return canary, nil }
+	c.options.Token = func(context.Context, bool) (domain.Secret, error) { return canary, nil }
 	for _, field := range secretFields {
 		body := map[string]any{"name": "web", "instances": []any{map[string]any{field: canary}}, field: map[string]any{"deep": canary}}
 		answer = `{"` + field + `": "` + canary + `", "id": "visible"}`
-		if _, err := c.Do(t.Context(), http.MethodPost, "/v1/x", body, nil); err != nil {
+		if err := c.Do(t.Context(), http.MethodPost, "/v1/x", body, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
 	answer = "<html>" + canary
-	if _, err := c.Do(t.Context(), http.MethodGet, "/v1/x", nil, nil); err != nil {
+	if err := get(t, c, "/v1/x"); err != nil {
 		t.Fatal(err)
 	}
 	if strings.Contains(shown.String(), canary) {
@@ -111,13 +114,28 @@ func TestAProblemIsOneLine(t *testing.T) {
 		`{"detail":"a field is wrong","code":"invalid","errors":[{"field":"count","detail":"must be\n1 to 100"}]}`: "a field is wrong; count must be 1 to 100",
 		"<html>\n<body>": "not one of cloudfn's",
 	} {
-		text := newError(Answer{Status: http.StatusBadRequest, Body: []byte(body)}).Error()
+		text := newError(&http.Response{StatusCode: http.StatusBadRequest}, []byte(body)).Error()
 		if strings.Contains(text, "\n") || !strings.Contains(text, want) {
 			t.Errorf("%q, want %q", text, want)
 		}
 	}
-	e := newError(Answer{Status: http.StatusServiceUnavailable, Header: http.Header{"Retry-After": {"5"}, "X-Request-Id": {"req-1"}}, Body: []byte(`{"detail":"away"}`)})
+	header := http.Header{"Retry-After": {"5"}, "X-Request-Id": {"req-1"}}
+	e := newError(&http.Response{StatusCode: http.StatusServiceUnavailable, Header: header}, []byte(`{"detail":"away"}`))
 	if e.Error() != "away (try again in 5 s) [req-1]" {
 		t.Errorf("%q", e.Error())
+	}
+}
+
+// TestAWrongPath is told from a thing that was not found by the field that the server names, and not by its words.
+func TestAWrongPath(t *testing.T) {
+	t.Parallel()
+	resp := &http.Response{StatusCode: http.StatusNotFound}
+	body := `{"detail": "x", "code": "not_found"}`
+	if e := newError(resp, []byte(body)); e.ExitCode() != exit.NotFound || e.Detail != "x" {
+		t.Errorf("a thing that is not there gives %d: %v", e.ExitCode(), e)
+	}
+	body = `{"detail": "x", "code": "not_found", "errors": [{"field": "path", "detail": "y"}]}`
+	if e := newError(resp, []byte(body)); e.ExitCode() != exit.Usage || !strings.Contains(e.Error(), "not at this URL") {
+		t.Errorf("a wrong path gives %d: %v", e.ExitCode(), e)
 	}
 }

@@ -31,7 +31,7 @@ func TestCacheKeeps(t *testing.T) {
 	if err := c.remove("ann"); err != nil {
 		t.Errorf("one that is not there: %v", err)
 	}
-	if err := c.write("ann", kept{Token: "canary", ExpiresAt: time.Now().Add(time.Hour)}); err != nil {
+	if err := c.write("ann", stored{Token: "canary", ExpiresAt: time.Now().Add(time.Hour)}); err != nil {
 		t.Fatal(err)
 	}
 	if got := held(t, c, "ann"); got != "canary" {
@@ -56,16 +56,16 @@ func TestCacheKeeps(t *testing.T) {
 // TestCacheIsNotBelieved when others could have read or written it, when it is damaged, and when its token is about to end.
 func TestCacheIsNotBelieved(t *testing.T) {
 	t.Parallel()
-	good := kept{Token: "canary", ExpiresAt: time.Now().Add(time.Hour)}
+	good := stored{Token: "canary", ExpiresAt: time.Now().Add(time.Hour)}
 	for name, damage := range map[string]func(c cache) error{
 		"others can read it":  func(c cache) error { return os.Chmod(c.path("ann"), 0o644) },
 		"others can write it": func(c cache) error { return os.Chmod(c.path("ann"), 0o620) },
 		"it is cut off":       func(c cache) error { return os.Truncate(c.path("ann"), 10) },
 		"it is empty":         func(c cache) error { return os.Truncate(c.path("ann"), 0) },
-		"no token":            func(c cache) error { return c.write("ann", kept{ExpiresAt: good.ExpiresAt}) },
-		"over":                func(c cache) error { return c.write("ann", kept{Token: "x", ExpiresAt: time.Now()}) },
+		"no token":            func(c cache) error { return c.write("ann", stored{ExpiresAt: good.ExpiresAt}) },
+		"over":                func(c cache) error { return c.write("ann", stored{Token: "x", ExpiresAt: time.Now()}) },
 		"nearly over": func(c cache) error {
-			return c.write("ann", kept{Token: "x", ExpiresAt: time.Now().Add(early - time.Second)})
+			return c.write("ann", stored{Token: "x", ExpiresAt: time.Now().Add(margin - time.Second)})
 		},
 	} {
 		c := cache{dir: t.TempDir()}
@@ -93,7 +93,7 @@ func TestCacheOfManyCommands(t *testing.T) {
 	for n := range 8 {
 		group.Go(func() {
 			for range 50 {
-				if err := c.write("ann", kept{Token: domain.Secret(long + strconv.Itoa(n)), ExpiresAt: time.Now().Add(time.Hour)}); err != nil {
+				if err := c.write("ann", stored{Token: domain.Secret(long + strconv.Itoa(n)), ExpiresAt: time.Now().Add(time.Hour)}); err != nil {
 					t.Error(err)
 				}
 				if found, ok := c.read("ann"); !ok || len(found.Token) != len(long)+1 {

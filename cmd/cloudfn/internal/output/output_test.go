@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -13,12 +14,17 @@ import (
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
 )
 
-type thing struct{ Name, State string }
+type thing struct {
+	Name  string `json:"name"`
+	State string `json:"state"`
+}
 
-var thingColumns = []Column[thing]{
-	{Title: "NAME", Text: func(t thing) string { return t.Name }},
-	{Title: "STATE", State: true, Text: func(t thing) string { return t.State }},
-	{Title: "MORE", Wide: true, Text: func(thing) string { return "" }},
+var thingTable = Table[thing]{
+	Name: func(t thing) string { return t.Name },
+	Columns: []Column[thing]{
+		{Title: "NAME"}, {Title: "STATE", IsState: true},
+		{Title: "MORE", IsWide: true, Text: func(thing) string { return "" }},
+	},
 }
 
 func things(t *testing.T, all ...thing) []api.Item[thing] {
@@ -50,7 +56,7 @@ func TestFormats(t *testing.T) {
 	} {
 		var out bytes.Buffer
 		c.printer.Out = &out
-		if err := List(&c.printer, things(t, thing{"web", "active"}, thing{"réseau", ""}), func(t thing) string { return t.Name }, thingColumns); err != nil {
+		if err := List(&c.printer, things(t, thing{"web", "active"}, thing{"réseau", ""}), thingTable); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		if out.String() != c.want {
@@ -58,14 +64,47 @@ func TestFormats(t *testing.T) {
 		}
 	}
 	p := Printer{Out: &bytes.Buffer{}, Format: "table", Columns: []string{"nonsense"}}
-	if _, ok := errors.AsType[ColumnError](List(&p, nil, nil, thingColumns)); !ok {
-		t.Error("an unknown column is not refused")
+	if err := List(&p, nil, thingTable); err == nil || !strings.Contains(err.Error(), "nonsense") {
+		t.Errorf("an unknown column gives %v", err)
 	}
 	p = Printer{Out: &bytes.Buffer{}, Format: "yaml", Columns: []string{"name", "nonsense"}}
-	if refused, ok := errors.AsType[ColumnError](List(&p, nil, nil, thingColumns)); !ok || refused.Column != "nonsense" {
-		t.Errorf("a field that there is not is not refused: %v", refused)
+	if err := List(&p, nil, thingTable); err == nil || !strings.Contains(err.Error(), "nonsense") {
+		t.Errorf("an unknown field gives %v", err)
 	}
 }
+
+// TestFields shows fields by their paths in JSON, whatever their types; what is absent is empty.
+func TestFields(t *testing.T) {
+	t.Parallel()
+	type inner struct {
+		Name *string `json:"name"`
+	}
+	at, name := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), "web"
+	value := struct {
+		thing
+		At     time.Time      `json:"at"`
+		Never  *time.Time     `json:"never"`
+		N      *int           `json:"n"`
+		Inner  *inner         `json:"inner"`
+		None   *inner         `json:"none"`
+		Kinds  []thingKind    `json:"kinds"`
+		Data   map[string]any `json:"data"`
+		Active bool           `json:"active"`
+	}{
+		thing: thing{Name: "outer"}, At: at, Inner: &inner{&name}, Kinds: []thingKind{"a", "b"}, Active: true,
+		Data: map[string]any{"actor": map[string]any{"id": "me"}, "null": nil},
+	}
+	for path, want := range map[string]string{
+		"name": "outer", "at": "2026-01-02 03:04:05", "never": "", "n": "", "inner.name": "web", "none.name": "", "kinds": "a,b",
+		"data.actor.id": "me", "data.actor.absent": "", "data.absent.id": "", "data.null": "", "active": "true",
+	} {
+		if got := text(field(reflect.ValueOf(value), path)); got != want {
+			t.Errorf("%s is %q, want %q", path, got, want)
+		}
+	}
+}
+
+type thingKind string
 
 // TestNamesCannotCommandATerminal: whoever may name a server must not clear the screen of who lists it.
 func TestNamesCannotCommandATerminal(t *testing.T) {
@@ -74,7 +113,7 @@ func TestNamesCannotCommandATerminal(t *testing.T) {
 	for _, format := range []string{"table", "name"} {
 		var out bytes.Buffer
 		p := Printer{Out: &out, Format: format}
-		if err := List(&p, things(t, thing{evil, evil}), func(t thing) string { return t.Name }, thingColumns); err != nil {
+		if err := List(&p, things(t, thing{evil, evil}), thingTable); err != nil {
 			t.Fatal(err)
 		}
 		if strings.ContainsAny(out.String(), "\x1b\r\u202e\x07") {
@@ -103,7 +142,7 @@ func TestYAMLIsSafe(t *testing.T) {
 	const evil = "a\u009b2J\u007f\u202eré\x1b"
 	var out bytes.Buffer
 	p := Printer{Out: &out, Format: "yaml"}
-	if err := List(&p, things(t, thing{evil, ""}), func(t thing) string { return t.Name }, thingColumns); err != nil {
+	if err := List(&p, things(t, thing{evil, ""}), thingTable); err != nil {
 		t.Fatal(err)
 	}
 	var read []struct{ Name string }
@@ -117,7 +156,7 @@ func TestFull(t *testing.T) {
 	t.Parallel()
 	for _, format := range Formats {
 		p := Printer{Out: full{}, Format: format}
-		if err := List(&p, things(t, thing{"web", "active"}), func(t thing) string { return t.Name }, thingColumns); !errors.Is(err, errFull) {
+		if err := List(&p, things(t, thing{"web", "active"}), thingTable); !errors.Is(err, errFull) {
 			t.Errorf("-o %s: %v", format, err)
 		}
 	}
@@ -128,7 +167,7 @@ func TestColumnsAreOfCells(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	o := Printer{Out: &out, Format: "table"}
-	if err := List(&o, things(t, thing{"東京-1", "active"}, thing{"cafe\u0301", "active"}, thing{"plain", "active"}), func(t thing) string { return t.Name }, thingColumns); err != nil {
+	if err := List(&o, things(t, thing{"東京-1", "active"}, thing{"cafe\u0301", "active"}, thing{"plain", "active"}), thingTable); err != nil {
 		t.Fatal(err)
 	}
 	if want := "NAME    STATE\n東京-1  active\ncafe\u0301    active\nplain   active\n"; out.String() != want {
@@ -151,7 +190,7 @@ func TestProgress(t *testing.T) {
 	t.Parallel()
 	began := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	first := []Row{{Name: "web-1", State: "building"}, {Name: "web-2", State: "building"}}
-	second := []Row{{Name: "web-1", State: "active", Over: true, Note: "a-server"}, {Name: "web-2", State: "building"}}
+	second := []Row{{Name: "web-1", State: "active", IsFinal: true, Note: "a-server"}, {Name: "web-2", State: "building"}}
 	t.Run("a line for each change", func(t *testing.T) {
 		t.Parallel()
 		var out bytes.Buffer

@@ -12,7 +12,7 @@ import (
 // Row is one thing that is on its way: what it is called, how far it has come, and what there is to say of it.
 type Row struct {
 	Name, State, Note string
-	Over              bool // nothing more will happen to it
+	IsFinal           bool // nothing more happens to it
 }
 
 // Progress shows things on their way: at a terminal as lines that are drawn anew, elsewhere as a line for each change.
@@ -34,7 +34,7 @@ func (p *Progress) Show(now time.Time, rows []Row) {
 	}
 	elapsed := now.Sub(p.Began)
 	for _, row := range rows {
-		if _, known := p.over[row.Name]; row.Over && !known {
+		if _, known := p.over[row.Name]; row.IsFinal && !known {
 			p.over[row.Name] = elapsed
 		}
 	}
@@ -93,7 +93,7 @@ func (p *Progress) draw(elapsed time.Duration, rows []Row) {
 func inMotion(rows []Row, n int) []Row {
 	var first, last []Row
 	for _, row := range rows {
-		if row.Over {
+		if row.IsFinal {
 			last = append(last, row)
 		} else {
 			first = append(first, row)

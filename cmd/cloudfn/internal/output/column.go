@@ -1,0 +1,153 @@
+package output
+
+import (
+	"cmp"
+	"fmt"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
+)
+
+// Column is one of a table.
+type Column[T any] struct {
+	Title   string         // in upper case: ID
+	Path    string         // the field that it shows, by its name in JSON: instance.state; "" = the title in lower case
+	Text    func(T) string // what it shows instead of a field
+	IsWide  bool           // only -o wide and --columns show it
+	IsState bool           // colored by its text
+}
+
+// Table says how things of one type are shown.
+type Table[T any] struct {
+	Columns []Column[T]
+	Details []Column[T]    // shown besides, of one thing
+	Name    func(T) string // for -o name; nil = the field id
+}
+
+func (t Table[T]) name(value T) string {
+	if t.Name != nil {
+		return t.Name(value)
+	}
+	return text(field(reflect.ValueOf(value), "id"))
+}
+
+// Of is the column's text for one thing.
+func (c Column[T]) Of(value T) string {
+	if c.Text != nil {
+		return c.Text(value)
+	}
+	return text(field(reflect.ValueOf(value), cmp.Or(c.Path, strings.ToLower(c.Title))))
+}
+
+// label is the title as it stands before a single thing's value.
+func (c Column[T]) label() string {
+	if c.Title == "ID" || c.Title == "URL" {
+		return c.Title + ":"
+	}
+	return c.Title[:1] + strings.ReplaceAll(strings.ToLower(c.Title[1:]), "_", " ") + ":"
+}
+
+// choose gives the columns that the user wants, in that order; by default those that are not wide.
+func choose[T any](p *Printer, all []Column[T]) ([]Column[T], error) {
+	if len(p.Columns) == 0 {
+		if p.Format == "wide" {
+			return all, nil
+		}
+		return slices.DeleteFunc(slices.Clone(all), func(c Column[T]) bool { return c.IsWide }), nil
+	}
+	titles := make([]string, len(all))
+	for i, c := range all {
+		titles[i] = strings.ToLower(c.Title)
+	}
+	var chosen []Column[T]
+	for _, title := range p.Columns {
+		i := slices.Index(titles, strings.ToLower(title))
+		if i < 0 {
+			return nil, unknownColumn(title, titles)
+		}
+		chosen = append(chosen, all[i])
+	}
+	return chosen, nil
+}
+
+func unknownColumn(column string, known []string) error {
+	return exit.Errorf(exit.Usage, "--columns has %q: the columns are %s", column, strings.Join(known, ", "))
+}
+
+// field follows a path of JSON names through structs and maps. What is absent gives the zero Value.
+func field(v reflect.Value, path string) reflect.Value {
+	for name := range strings.SplitSeq(path, ".") {
+		for v.Kind() == reflect.Pointer || v.Kind() == reflect.Interface {
+			v = v.Elem()
+		}
+		switch v.Kind() {
+		case reflect.Struct:
+			i := slices.IndexFunc(fields(v.Type()), func(f reflect.StructField) bool { return jsonName(f) == name })
+			if i < 0 {
+				panic(fmt.Sprintf("%s has no field %s", v.Type(), name))
+			}
+			v = v.FieldByIndex(fields(v.Type())[i].Index)
+		case reflect.Map:
+			v = v.MapIndex(reflect.ValueOf(name))
+		default:
+			return reflect.Value{}
+		}
+	}
+	return v
+}
+
+// fields are the fields of a struct that JSON knows.
+func fields(of reflect.Type) []reflect.StructField {
+	return slices.DeleteFunc(reflect.VisibleFields(of), func(f reflect.StructField) bool {
+		return !f.IsExported() || f.Anonymous || jsonName(f) == "-"
+	})
+}
+
+func jsonName(f reflect.StructField) string {
+	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+	return cmp.Or(name, f.Name)
+}
+
+// text shows a field. What is absent is an empty text.
+func text(v reflect.Value) string {
+	for v.Kind() == reflect.Pointer || v.Kind() == reflect.Interface {
+		v = v.Elem()
+	}
+	if !v.IsValid() {
+		return ""
+	}
+	if t, ok := v.Interface().(time.Time); ok {
+		return Time(t)
+	}
+	if v.Kind() == reflect.Slice {
+		texts := make([]string, v.Len())
+		for i := range texts {
+			texts[i] = text(v.Index(i))
+		}
+		return strings.Join(texts, ",")
+	}
+	return fmt.Sprint(v.Interface())
+}
+
+// Time shows a time in UTC; the zero time is an empty text.
+func Time(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format("2006-01-02 15:04:05")
+}
+
+// Count is a number of things: 1 server, 2 servers.
+func Count(n int, thing string) string { return strconv.Itoa(n) + " " + Plural(n, thing) }
+
+// Plural is the word for n things.
+func Plural(n int, thing string) string {
+	if n == 1 {
+		return thing
+	}
+	return thing + "s"
+}

@@ -1,0 +1,243 @@
+package servers
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/cli"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/output"
+)
+
+// result is that of an action on one server.
+type result struct {
+	given string
+
+	ID       string             `json:"id"`
+	State    string             `json:"state,omitempty"`
+	Changed  bool               `json:"changed"`
+	ActionID string             `json:"action_id,omitempty"`
+	Error    *api.ServerRefusal `json:"error,omitempty"`
+	isDone   bool               // the command has waited for it
+}
+
+func (s *servers) startCommand() *cobra.Command {
+	cmd, _ := s.actCommand(api.ServerActionActionStart, "Start servers that are stopped or shelved")
+	cmd.Example = "  cloudfn servers start web-1 --wait"
+	return cmd
+}
+
+func (s *servers) stopCommand() *cobra.Command {
+	cmd, _ := s.actCommand(api.ServerActionActionStop, "Stop servers")
+	cmd.Example = "  cloudfn servers stop web-1 web-2 --wait"
+	return cmd
+}
+
+func (s *servers) rebootCommand() *cobra.Command {
+	cmd, body := s.actCommand(api.ServerActionActionReboot, "Reboot servers")
+	body.Hard, body.ID = new(bool), new(string)
+	idFlag(cmd, body.ID)
+	cmd.Flags().BoolVar(body.Hard, "hard", false, "power off and on, without asking the guest")
+	return cmd
+}
+
+func (s *servers) deleteCommand() *cobra.Command {
+	cmd, body := s.actCommand(api.ServerActionActionDelete, "Delete servers, without asking")
+	cmd.Aliases = []string{"rm"}
+	body.Force = new(bool)
+	cmd.Flags().BoolVar(body.Force, "force", false, "also servers that existed before they were connected")
+	return cmd
+}
+
+// idFlag lets a user repeat an action whose answer was lost.
+func idFlag(cmd *cobra.Command, id *string) {
+	const usage = "id of the action, to send one again whose answer was lost: it is done once (default a new one)"
+	cmd.Flags().StringVar(id, "id", "", usage)
+}
+
+// actCommand is a command that does the same to any number of servers. The caller adds flags for the request's fields.
+func (s *servers) actCommand(action api.ServerActionAction, short string) (*cobra.Command, *api.ServerAction) {
+	var wait cli.Wait
+	body := &api.ServerAction{Action: action}
+	cmd := &cobra.Command{
+		Use: string(action) + " SERVER...", Short: short, Args: cobra.MinimumNArgs(1),
+		ValidArgsFunction: s.Complete(0, s.finder(filter{})),
+		Annotations:       cli.Calls("actOnServer", "actOnServers", "getServer", "getServerAction", "listServers"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			targets, err := s.resolve(cmd.Context(), args)
+			if err != nil {
+				return err
+			}
+			return s.act(cmd.Context(), targets, *body, wait)
+		},
+	}
+	wait.Flags(cmd, "it is done")
+	return cmd, body
+}
+
+// act sends the action, waits if the user wants that, and prints a line for each server. With only one server its failure is
+// the command's error.
+func (s *servers) act(ctx context.Context, targets []target, body api.ServerAction, wait cli.Wait) error {
+	body.ConnectionID = cli.Optional(s.connection)
+	body.ID = cli.Optional(cli.Value(body.ID))
+	body.Hard, body.Force = cli.Optional(cli.Value(body.Hard)), cli.Optional(cli.Value(body.Force))
+	send := s.sendMany
+	if len(targets) == 1 {
+		send = s.sendOne
+	} else if body.ID != nil {
+		return exit.Errorf(exit.Usage, "--id goes with one server only")
+	}
+	results, err := send(ctx, targets, body)
+	if err != nil {
+		if len(results) == 0 {
+			return err
+		}
+		if failure := s.print(results); failure != nil {
+			return failure
+		}
+		return fmt.Errorf("%w; of the servers that are not listed it is not known", err)
+	}
+	if wait.IsOn {
+		err = s.wait(ctx, results, body.Action, wait.Limit)
+	}
+	if failure := s.print(results); failure != nil {
+		return failure
+	}
+	if err != nil {
+		return err
+	}
+	return failures(results, body.Action)
+}
+
+// sendOne sends an action on one server under an id, so that a lost answer lets it send the same action again.
+func (s *servers) sendOne(ctx context.Context, targets []target, body api.ServerAction) ([]*result, error) {
+	t := targets[0]
+	if t.err != nil {
+		return nil, t.err
+	}
+	if body.ID == nil {
+		body.ID = new(uuid.NewString())
+	}
+	var sent api.Item[result]
+	isLost, err := s.Resend(ctx, "action", func() (err error) {
+		sent, err = api.Send[result](ctx, s.API(), http.MethodPost, "/v1/servers/"+t.id+"/actions", body)
+		return err
+	})
+	if isLost && ctx.Err() == nil {
+		return nil, fmt.Errorf("%w. To go on with the same action add --id %s", err, *body.ID)
+	}
+	if err != nil {
+		return nil, err
+	}
+	sent.Value.given = t.given
+	return []*result{&sent.Value}, nil
+}
+
+// maxTargets is how many servers one request may act on.
+const maxTargets = 100
+
+// sendMany gives a result for each target, in their order; after an error, for those that the API has answered for.
+func (s *servers) sendMany(ctx context.Context, targets []target, body api.ServerAction) ([]*result, error) {
+	all := make([]*result, len(targets))
+	var open []*result
+	for i, t := range targets {
+		all[i] = &result{given: t.given, ID: t.id}
+		if t.err != nil {
+			all[i].Error = refusal(s.Code(t.err), t.err)
+			continue
+		}
+		open = append(open, all[i])
+	}
+	answered := 0
+	for part := range slices.Chunk(open, maxTargets) {
+		request := api.ServersAction{
+			Action: api.ServerVerb(body.Action), ConnectionID: body.ConnectionID, Force: body.Force, Hard: body.Hard,
+		}
+		for _, r := range part {
+			request.Ids = append(request.Ids, r.ID)
+		}
+		sent, err := api.Send[struct{ Results []result }](ctx, s.API(), http.MethodPost, "/v1/servers/actions", request)
+		results := sent.Value.Results
+		if err == nil && len(results) != len(part) {
+			err = fmt.Errorf("the request was for %d servers, and the answer is for %d", len(part), len(results))
+		}
+		if err != nil {
+			return open[:answered], err
+		}
+		answered += len(part)
+		for i, result := range results {
+			result.given = part[i].given
+			*part[i] = result
+		}
+	}
+	return all, nil
+}
+
+// refusal is an error that the client found, in the API's form.
+func refusal(code int, err error) *api.ServerRefusal {
+	if code == exit.Conflict {
+		return &api.ServerRefusal{Code: api.CodeConflict, Detail: err.Error()}
+	}
+	return &api.ServerRefusal{Code: api.CodeNotFound, Detail: err.Error()}
+}
+
+func (s *servers) print(results []*result) error {
+	values := make([]result, len(results))
+	for i, r := range results {
+		values[i] = *r
+	}
+	return output.Values(&s.Print, values, resultTable)
+}
+
+var resultTable = output.Table[result]{
+	Name: func(r result) string { return r.given },
+	Columns: []output.Column[result]{
+		{Title: "SERVER", Text: func(r result) string { return r.given }}, {Title: "STATE", IsState: true},
+		{Title: "RESULT", Text: result.text}, {Title: "ACTION", Path: "action_id", IsWide: true}, {Title: "ID", IsWide: true},
+	},
+}
+
+func (r result) text() string {
+	switch {
+	case r.Error != nil && r.Error.Allowed != nil:
+		var allowed []string
+		for _, action := range *r.Error.Allowed {
+			allowed = append(allowed, string(action))
+		}
+		return fmt.Sprintf("%s (allowed: %s)", r.Error.Detail, strings.Join(allowed, ", "))
+	case r.Error != nil:
+		return r.Error.Detail
+	case r.isDone:
+		return "done"
+	case r.ActionID != "":
+		return "action " + r.ActionID
+	case r.Changed:
+		return "accepted"
+	}
+	return "nothing to do"
+}
+
+// failures is the command's error when some servers failed. The lines have the reasons; with only one server the error has it.
+func failures(results []*result, action api.ServerActionAction) error {
+	var names []string
+	for _, r := range results {
+		if r.Error != nil {
+			names = append(names, r.given)
+		}
+	}
+	switch {
+	case len(names) == 0:
+		return nil
+	case len(results) == 1:
+		return exit.Errorf(exit.Failed, "%s of %s: %s", action, names[0], results[0].text())
+	}
+	return exit.Errorf(exit.Failed, "%s failed for %d of %d servers: %s", action, len(names), len(results),
+		strings.Join(names, ", "))
+}

@@ -1,0 +1,164 @@
+package servers
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/cli"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/resources"
+)
+
+// deployment is what the flags of deploy say. Secrets come from files: command lines show in process lists and shell histories.
+type deployment struct {
+	image, serverImage         string
+	env                        []string
+	envFile                    string
+	joinTokenFile              string
+	registryUser, passwordFile string
+	isConfirmed                bool
+	id                         string
+}
+
+func (s *servers) deployCommand() *cobra.Command {
+	var d deployment
+	var wait cli.Wait
+	cmd := &cobra.Command{
+		Use:   "deploy SERVER --image REF --confirm-rebuild [-- ARG...]",
+		Short: "Run a container on a tracked server, after a rebuild of its disk",
+		Long: `Have Nova rebuild a tracked server with a cloud-config that runs a container under systemd. The rebuild destroys what is on
+the server's disk. Arguments after -- go to the container. Files with secrets may be -, the standard input.`,
+		Example: `  cloudfn servers deploy web-1 --image registry.example.com/team/agent:1.4.2 --join-token-file token \
+    --confirm-rebuild --wait
+  pass registry | cloudfn servers deploy web-1 --image registry.example.com/agent:2 --registry-user robot \
+    --registry-password-file - --confirm-rebuild`,
+		Annotations: cli.Calls("actOnServer", "getServer", "listServers", "listResources"),
+		Args: func(cmd *cobra.Command, args []string) error {
+			if dash := cmd.ArgsLenAtDash(); dash >= 0 {
+				args = args[:dash]
+			}
+			return cobra.ExactArgs(1)(cmd, args)
+		},
+		ValidArgsFunction: s.Complete(1, s.finder(filter{})),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			body, err := d.body(s.App)
+			if err != nil {
+				return err
+			}
+			if len(args) > 1 {
+				command := args[1:]
+				body.Command = &command
+			}
+			return s.deploy(cmd.Context(), args[0], d.serverImage, body, wait)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&d.image, "image", "", "reference of an OCI image, with a tag or a digest")
+	flags.StringArrayVar(&d.env, "env", nil, "K=V, a variable of the container; K alone takes its value from this environment")
+	flags.StringVar(&d.envFile, "env-file", "", "file of such lines, for secret values")
+	flags.StringVar(&d.joinTokenFile, "join-token-file", "", "file with the token that the agent joins with (its JOIN_TOKEN)")
+	flags.StringVar(&d.registryUser, "registry-user", "", "login to the image's registry")
+	flags.StringVar(&d.passwordFile, "registry-password-file", "", "file with its password")
+	flags.StringVar(&d.serverImage, "server-image", "", "image for the disk, by id or name (default the current one)")
+	flags.BoolVar(&d.isConfirmed, "confirm-rebuild", false, "yes, what is on the server's disk may be lost")
+	idFlag(cmd, &d.id)
+	wait.Flags(cmd, "the agent is ready")
+	s.CompleteFlag(cmd, "server-image", resources.Finder(s.App, "images"))
+	return cmd
+}
+
+func (s *servers) deploy(ctx context.Context, server, image string, body api.ServerAction, wait cli.Wait) error {
+	t, err := s.resolveOne(ctx, server)
+	if err != nil {
+		return err
+	}
+	if image != "" && !cli.IsID(image) {
+		if image, err = resources.ImageID(ctx, s.App, image); err != nil {
+			return err
+		}
+	}
+	body.ServerImage = cli.Optional(image)
+	return s.act(ctx, []target{t}, body, wait)
+}
+
+// check finds contradictions between flags.
+func (d deployment) check() error {
+	isStdin := func(file string) bool { return file == "-" }
+	files := []string{d.envFile, d.joinTokenFile, d.passwordFile}
+	switch {
+	case d.image == "":
+		return exit.Errorf(exit.Usage, "--image is missing: it names the OCI image to run, with a tag or a digest")
+	case !d.isConfirmed:
+		return exit.Errorf(exit.Usage,
+			"deploy rebuilds the server, which destroys what is on its disk: add --confirm-rebuild if you mean it")
+	case (d.registryUser == "") != (d.passwordFile == ""):
+		return exit.Errorf(exit.Usage, "--registry-user and --registry-password-file go together")
+	case len(slices.DeleteFunc(files, func(file string) bool { return !isStdin(file) })) > 1:
+		return exit.Errorf(exit.Usage, "only one file can be -, the standard input")
+	}
+	return nil
+}
+
+// body reads the files that flags name.
+func (d deployment) body(a *cli.App) (body api.ServerAction, err error) {
+	if err := d.check(); err != nil {
+		return body, err
+	}
+	body = api.ServerAction{
+		Action: api.ServerActionActionDeploy, Image: &d.image, ConfirmRebuild: &d.isConfirmed, ID: &d.id,
+	}
+	variables, err := d.variables(a)
+	if err != nil {
+		return body, err
+	}
+	if len(variables) > 0 {
+		body.Env = &variables
+	}
+	if d.joinTokenFile != "" {
+		token, err := a.ReadSecret("--join-token-file", d.joinTokenFile)
+		if err != nil {
+			return body, err
+		}
+		body.JoinToken = cli.Optional(token.Reveal())
+	}
+	if d.registryUser != "" {
+		password, err := a.ReadSecret("--registry-password-file", d.passwordFile)
+		if err != nil {
+			return body, err
+		}
+		body.Registry = &api.RegistryLogin{Username: d.registryUser, Password: password.Reveal()}
+	}
+	return body, nil
+}
+
+// variables are those of the file, overridden by those of the flags.
+func (d deployment) variables(a *cli.App) (map[string]string, error) {
+	var text []byte
+	if d.envFile != "" {
+		var err error
+		if text, err = a.ReadFile("--env-file", d.envFile); err != nil {
+			return nil, err
+		}
+	}
+	var lines []string
+	for line := range strings.Lines(string(text)) {
+		if line = strings.TrimRight(line, "\r\n"); line != "" && !strings.HasPrefix(line, "#") {
+			lines = append(lines, line)
+		}
+	}
+	variables := map[string]string{}
+	for _, line := range append(lines, d.env...) {
+		name, value, hasValue := strings.Cut(line, "=")
+		if !hasValue {
+			if value, hasValue = a.Env(name); !hasValue { // the error must not show a value, which may be secret
+				return nil, exit.Errorf(exit.Usage, "the variable %s has no value: write it as K=V, or set it here", name)
+			}
+		}
+		variables[name] = value
+	}
+	return variables, nil
+}
