@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"maps"
 	"net/http"
@@ -20,8 +21,12 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestMain makes this program two commands of the scripts: what runs there is a process of its own.
+// TestMain makes this program two commands of the scripts: what runs there is a process of its own. More scripts run at once
+// than there are processors: they mostly wait for Nova.
 func TestMain(m *testing.M) {
+	if err := flag.Set("test.parallel", "6"); err != nil {
+		panic(err)
+	}
 	testscript.Main(cleaned{m}, map[string]func(){"cloudfn": main, "kn-cloud": main})
 }
 

@@ -76,7 +76,7 @@ func (e *Error) Error() string {
 // ExitCode is the code that the program ends with.
 func (e *Error) ExitCode() int {
 	switch {
-	case e.IsTransient():
+	case IsTransient(e):
 		return exit.Unavailable
 	case e.Status == http.StatusUnauthorized, e.Status == http.StatusForbidden:
 		return exit.Denied
@@ -88,15 +88,10 @@ func (e *Error) ExitCode() int {
 	return exit.Usage
 }
 
-// IsTransient says whether the same request may succeed later.
-func (e *Error) IsTransient() bool {
-	return e.Status == 0 || e.Status == http.StatusTooManyRequests || e.Status >= http.StatusInternalServerError
-}
-
 // IsTransient says whether an error is an *Error after which the same request may succeed later.
 func IsTransient(err error) bool {
 	e, ok := errors.AsType[*Error](err)
-	return ok && e.IsTransient()
+	return ok && (e.Status == 0 || e.Status == http.StatusTooManyRequests || e.Status >= http.StatusInternalServerError)
 }
 
 // HasStatus says whether an error is an answer of this status.

@@ -73,25 +73,25 @@ func TestMoment(t *testing.T) {
 	clock := func() time.Time { return now }
 	past, future := &Moment{now: clock, isPast: true}, &Moment{now: clock}
 	for text, span := range map[string]time.Duration{"1h": time.Hour, "90m": 90 * time.Minute, "7d": 7 * 24 * time.Hour} {
-		if err := past.Set(text); err != nil || !past.At.Equal(now.Add(-span)) {
+		if err := past.set(text); err != nil || !past.At.Equal(now.Add(-span)) {
 			t.Errorf("%s ago is %s, %v", text, past.At, err)
 		}
-		if err := future.Set(text); err != nil || !future.At.Equal(now.Add(span)) || future.Span != span {
+		if err := future.set(text); err != nil || !future.At.Equal(now.Add(span)) || future.Span != span {
 			t.Errorf("in %s is %s, %s, %v", text, future.At, future.Span, err)
 		}
 	}
 	want := time.Date(2026, 1, 2, 2, 4, 5, 0, time.UTC)
 	for _, m := range []*Moment{past, future} {
-		if err := m.Set("2026-01-02T03:04:05+01:00"); err != nil || !m.At.Equal(want) || m.Span != 0 {
+		if err := m.set("2026-01-02T03:04:05+01:00"); err != nil || !m.At.Equal(want) || m.Span != 0 {
 			t.Errorf("a time is %s, %v", m.At, err)
 		}
 		for _, text := range []string{"-1h", "1", "xd", "-1d", "2026-01-02", "99999999d"} {
-			if err := m.Set(text); err == nil {
+			if err := m.set(text); err == nil {
 				t.Errorf("%s is %s", text, m.At)
 			}
 		}
 	}
-	if err := future.Set("0s"); err == nil {
+	if err := future.set("0s"); err == nil {
 		t.Error("now is a time to come")
 	}
 }

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/url"
 	"slices"
@@ -70,17 +71,22 @@ func visit(flags *pflag.FlagSet, fields []string, do func(field string, value an
 }
 
 // fieldOf is a flag's value as JSON has it.
-func fieldOf(value pflag.Value) any {
-	switch v := value.(type) {
-	case interface{ field() any }:
+func fieldOf(given pflag.Value) any {
+	switch v := given.(type) {
+	case *orNone:
+		if v.isNone {
+			return nil
+		}
+		return fieldOf(v.Value)
+	case *value:
 		return v.field()
 	case pflag.SliceValue:
 		return v.GetSlice()
 	}
-	if kind := value.Type(); kind == "int" || kind == "bool" {
-		return json.RawMessage(value.String())
+	if kind := given.Type(); kind == "int" || kind == "bool" {
+		return json.RawMessage(given.String())
 	}
-	return value.String()
+	return given.String()
 }
 
 // orNone is a flag that also takes the word none, which is null in JSON.
@@ -104,24 +110,35 @@ func (v *orNone) Set(text string) error {
 	}
 	err := v.Value.Set(text)
 	if err != nil && v.Type() == "int" {
-		return fmt.Errorf("must be a whole number, or none")
+		return errors.New("must be a whole number, or none")
 	}
 	return err
 }
 
-func (v *orNone) field() any {
-	if v.isNone {
-		return nil
-	}
-	return fieldOf(v.Value)
+// value is a pflag.Value made of functions.
+type value struct {
+	kind  string // as help shows it
+	text  string
+	set   func(text string) error
+	field func() any // as JSON has it
 }
 
-// Moment is a flag's point in time: a time, or how far it is from now.
-type Moment struct {
-	At   time.Time
-	Span time.Duration // how far, if it was given so
+// Set implements pflag.Value.
+func (v *value) Set(text string) error {
+	v.text = text
+	return v.set(text)
+}
 
-	text   string
+// String implements pflag.Value.
+func (v *value) String() string { return v.text }
+
+// Type implements pflag.Value.
+func (v *value) Type() string { return v.kind }
+
+// Moment is a point in time: given as such, or by how far it is from now.
+type Moment struct {
+	At     time.Time
+	Span   time.Duration // how far, if it was given so
 	now    func() time.Time
 	isPast bool
 }
@@ -129,20 +146,21 @@ type Moment struct {
 // Until adds a flag for a moment that is to come.
 func (a *App) Until(cmd *cobra.Command, name, usage string) *Moment {
 	m := &Moment{now: a.Now}
-	cmd.Flags().Var(m, name, usage)
-	Choices(cmd, name, "1h", "24h", "7d", "30d")
+	m.addTo(cmd, name, usage)
 	return m
 }
 
 // Since adds a flag for a moment that is over.
 func (a *App) Since(cmd *cobra.Command, name, usage string) {
-	cmd.Flags().Var(&Moment{now: a.Now, isPast: true}, name, usage)
-	Choices(cmd, name, "1h", "24h", "7d")
+	(&Moment{now: a.Now, isPast: true}).addTo(cmd, name, usage)
 }
 
-// Set implements pflag.Value.
-func (m *Moment) Set(text string) error {
-	m.text = text
+func (m *Moment) addTo(cmd *cobra.Command, name, usage string) {
+	cmd.Flags().Var(&value{kind: "string", set: m.set, field: func() any { return m.At }}, name, usage)
+	Choices(cmd, name, "1h", "24h", "7d", "30d")
+}
+
+func (m *Moment) set(text string) error {
 	if at, err := time.Parse(time.RFC3339, text); err == nil {
 		m.At, m.Span = at.UTC(), 0
 		return nil
@@ -150,9 +168,9 @@ func (m *Moment) Set(text string) error {
 	span, err := duration(text)
 	switch {
 	case err != nil && m.isPast:
-		return fmt.Errorf("must be a time such as 2026-01-02T03:04:05Z, or how long ago, such as 90m, 24h or 7d")
+		return errors.New("must be a time such as 2026-01-02T03:04:05Z, or how long ago, such as 90m, 24h or 7d")
 	case err != nil, span == 0 && !m.isPast:
-		return fmt.Errorf("must be how long, such as 24h or 30d, or a time such as 2027-01-01T00:00:00Z")
+		return errors.New("must be how long, such as 24h or 30d, or a time such as 2027-01-01T00:00:00Z")
 	case m.isPast:
 		m.At = m.now().Add(-span).UTC()
 	default:
@@ -160,14 +178,6 @@ func (m *Moment) Set(text string) error {
 	}
 	return nil
 }
-
-// String implements pflag.Value.
-func (m *Moment) String() string { return m.text }
-
-// Type implements pflag.Value.
-func (m *Moment) Type() string { return "string" }
-
-func (m *Moment) field() any { return m.At }
 
 // duration reads 7d, or what time.ParseDuration takes.
 func duration(text string) (time.Duration, error) {
@@ -177,62 +187,41 @@ func duration(text string) (time.Duration, error) {
 	}
 	d, err := time.ParseDuration(text)
 	if err == nil && d < 0 {
-		err = fmt.Errorf("%s is negative", text)
+		err = errors.New("it is negative")
 	}
 	return d, err
 }
 
 // Pairs adds a flag that takes KEY=VALUE, and may be repeated.
-func Pairs(cmd *cobra.Command, name, usage string) { cmd.Flags().Var(pairs{}, name, usage) }
-
-type pairs map[string]string
-
-// Set implements pflag.Value.
-func (p pairs) Set(text string) error {
-	key, value, ok := strings.Cut(text, "=")
-	if !ok || key == "" {
-		return fmt.Errorf("must be KEY=VALUE")
-	}
-	p[key] = value
-	return nil
+func Pairs(cmd *cobra.Command, name, usage string) {
+	pairs := map[string]string{}
+	cmd.Flags().Var(&value{kind: "stringArray", field: func() any { return pairs }, set: func(text string) error {
+		key, value, ok := strings.Cut(text, "=")
+		if !ok || key == "" {
+			return errors.New("must be KEY=VALUE")
+		}
+		pairs[key] = value
+		return nil
+	}}, name, usage)
 }
-
-// String implements pflag.Value.
-func (p pairs) String() string { return "" }
-
-// Type implements pflag.Value.
-func (p pairs) Type() string { return "stringArray" }
-
-func (p pairs) field() any { return p }
 
 // LimitFlag adds --limit, how many things of a list the user wants (0 = all).
 func LimitFlag(cmd *cobra.Command, usual int) {
-	cmd.Flags().Var((*limit)(&usual), "limit", "how many at most (0 = all)")
+	n, text := usual, strconv.Itoa(usual)
+	cmd.Flags().Var(&value{kind: "int", text: text, field: func() any { return n }, set: func(text string) (err error) {
+		if n, err = strconv.Atoi(text); err != nil || n < 0 {
+			return errors.New("must be a number, or 0 for all")
+		}
+		return nil
+	}}, "limit", "how many at most (0 = all)")
 	Choices(cmd, "limit")
 }
-
-type limit int
-
-// Set implements pflag.Value.
-func (l *limit) Set(text string) error {
-	n, err := strconv.Atoi(text)
-	if err != nil || n < 0 {
-		return fmt.Errorf("must be a number, or 0 for all")
-	}
-	*l = limit(n)
-	return nil
-}
-
-// String implements pflag.Value.
-func (l *limit) String() string { return strconv.Itoa(int(*l)) }
-
-// Type implements pflag.Value.
-func (l *limit) Type() string { return "int" }
 
 // Limit is what --limit says; 0 when the command has no such flag.
 func Limit(cmd *cobra.Command) int {
 	if flag := cmd.Flags().Lookup("limit"); flag != nil {
-		return int(*flag.Value.(*limit)) //nolint:forcetypeassert // LimitFlag's
+		n, _ := fieldOf(flag.Value).(int)
+		return n
 	}
 	return 0
 }
@@ -240,30 +229,21 @@ func Limit(cmd *cobra.Command) int {
 // Choice adds a flag that takes one of some values, the first by default.
 func Choice(cmd *cobra.Command, name, usage string, values ...string) *string {
 	chosen := values[0]
-	cmd.Flags().Var(&choice{&chosen, values}, name, usage)
+	cmd.Flags().Var(choice(&chosen, values), name, usage)
 	Choices(cmd, name, values...)
 	return &chosen
 }
 
-type choice struct {
-	chosen *string
-	values []string
+// choice is a value that is one of values, the first by default.
+func choice(chosen *string, values []string) pflag.Value {
+	*chosen = values[0]
+	return &value{kind: "string", text: values[0], field: func() any { return *chosen }, set: func(text string) error {
+		if *chosen = text; !slices.Contains(values, text) {
+			return fmt.Errorf("must be one of %s", strings.Join(values, ", "))
+		}
+		return nil
+	}}
 }
-
-// Set implements pflag.Value.
-func (c *choice) Set(text string) error {
-	if !slices.Contains(c.values, text) {
-		return fmt.Errorf("must be one of %s", strings.Join(c.values, ", "))
-	}
-	*c.chosen = text
-	return nil
-}
-
-// String implements pflag.Value.
-func (c *choice) String() string { return *c.chosen }
-
-// Type implements pflag.Value.
-func (c *choice) Type() string { return "string" }
 
 // ScopeFlags add whose rows are read: --scope and --project.
 func ScopeFlags(cmd *cobra.Command) {

@@ -29,45 +29,42 @@ type result struct {
 }
 
 func (s *servers) startCommand() *cobra.Command {
-	cmd, _ := s.actCommand(api.ServerActionActionStart, "Start servers that are stopped or shelved")
+	cmd := s.actCommand("start", "Start servers that are stopped or shelved")
 	cmd.Example = "  cloudfn servers start web-1 --wait"
 	return cmd
 }
 
 func (s *servers) stopCommand() *cobra.Command {
-	cmd, _ := s.actCommand(api.ServerActionActionStop, "Stop servers")
+	cmd := s.actCommand("stop", "Stop servers")
 	cmd.Example = "  cloudfn servers stop web-1 web-2 --wait"
 	return cmd
 }
 
 func (s *servers) rebootCommand() *cobra.Command {
-	cmd, body := s.actCommand(api.ServerActionActionReboot, "Reboot servers")
-	body.Hard, body.ID = new(bool), new(string)
-	idFlag(cmd, body.ID)
-	cmd.Flags().BoolVar(body.Hard, "hard", false, "power off and on, without asking the guest")
+	cmd := s.actCommand("reboot", "Reboot servers")
+	idFlag(cmd)
+	cmd.Flags().Bool("hard", false, "power off and on, without asking the guest")
 	return cmd
 }
 
 func (s *servers) deleteCommand() *cobra.Command {
-	cmd, body := s.actCommand(api.ServerActionActionDelete, "Delete servers, without asking")
+	cmd := s.actCommand("delete", "Delete servers, without asking")
 	cmd.Aliases = []string{"rm"}
-	body.Force = new(bool)
-	cmd.Flags().BoolVar(body.Force, "force", false, "also servers that existed before they were connected")
+	cmd.Flags().Bool("force", false, "also servers that existed before they were connected")
 	return cmd
 }
 
 // idFlag lets a user repeat an action whose answer was lost.
-func idFlag(cmd *cobra.Command, id *string) {
+func idFlag(cmd *cobra.Command) {
 	const usage = "id of the action, to send one again whose answer was lost: it is done once (default a new one)"
-	cmd.Flags().StringVar(id, "id", "", usage)
+	cmd.Flags().String("id", "", usage)
 }
 
 // actCommand is a command that does the same to any number of servers. The caller adds flags for the request's fields.
-func (s *servers) actCommand(action api.ServerActionAction, short string) (*cobra.Command, *api.ServerAction) {
+func (s *servers) actCommand(action, short string) *cobra.Command {
 	var wait cli.Wait
-	body := &api.ServerAction{Action: action}
 	cmd := &cobra.Command{
-		Use: string(action) + " SERVER...", Short: short, Args: cobra.MinimumNArgs(1),
+		Use: action + " SERVER...", Short: short, Args: cobra.MinimumNArgs(1),
 		ValidArgsFunction: s.Complete(0, s.finder(filter{})),
 		Annotations:       cli.Calls("actOnServer", "actOnServers", "getServer", "getServerAction", "listServers"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -75,23 +72,26 @@ func (s *servers) actCommand(action api.ServerActionAction, short string) (*cobr
 			if err != nil {
 				return err
 			}
-			return s.act(cmd.Context(), targets, *body, wait)
+			return s.act(cmd.Context(), targets, action, cli.Body(cmd.Flags(), "id", "hard", "force"), wait)
 		},
 	}
 	wait.Flags(cmd, "it is done")
-	return cmd, body
+	return cmd
 }
 
-// act sends the action, waits if the user wants that, and prints a line for each server. With only one server its failure is
-// the command's error.
-func (s *servers) act(ctx context.Context, targets []target, body api.ServerAction, wait cli.Wait) error {
-	body.ConnectionID = cli.Optional(s.connection)
-	body.ID = cli.Optional(cli.Value(body.ID))
-	body.Hard, body.Force = cli.Optional(cli.Value(body.Hard)), cli.Optional(cli.Value(body.Force))
+// act sends the action with the other fields of its request, waits if the user wants that, and prints a line for each server.
+// With only one server its failure is the command's error.
+func (s *servers) act(
+	ctx context.Context, targets []target, action string, body map[string]any, wait cli.Wait,
+) error {
+	body["action"] = action
+	if s.connection != "" {
+		body["connection_id"] = s.connection
+	}
 	send := s.sendMany
 	if len(targets) == 1 {
 		send = s.sendOne
-	} else if body.ID != nil {
+	} else if body["id"] != nil {
 		return exit.Errorf(exit.Usage, "--id goes with one server only")
 	}
 	results, err := send(ctx, targets, body)
@@ -105,7 +105,7 @@ func (s *servers) act(ctx context.Context, targets []target, body api.ServerActi
 		return fmt.Errorf("%w; of the servers that are not listed it is not known", err)
 	}
 	if wait.IsOn {
-		err = s.wait(ctx, results, body.Action, wait.Limit)
+		err = s.wait(ctx, results, api.ServerActionAction(action), wait.Limit)
 	}
 	if failure := s.print(results); failure != nil {
 		return failure
@@ -113,17 +113,17 @@ func (s *servers) act(ctx context.Context, targets []target, body api.ServerActi
 	if err != nil {
 		return err
 	}
-	return failures(results, body.Action)
+	return failures(results, action)
 }
 
 // sendOne sends an action on one server under an id, so that a lost answer lets it send the same action again.
-func (s *servers) sendOne(ctx context.Context, targets []target, body api.ServerAction) ([]*result, error) {
+func (s *servers) sendOne(ctx context.Context, targets []target, body map[string]any) ([]*result, error) {
 	t := targets[0]
 	if t.err != nil {
 		return nil, t.err
 	}
-	if body.ID == nil {
-		body.ID = new(uuid.NewString())
+	if body["id"] == nil {
+		body["id"] = uuid.NewString()
 	}
 	var sent api.Item[result]
 	isLost, err := s.Resend(ctx, "action", func() (err error) {
@@ -131,7 +131,7 @@ func (s *servers) sendOne(ctx context.Context, targets []target, body api.Server
 		return err
 	})
 	if isLost && ctx.Err() == nil {
-		return nil, fmt.Errorf("%w. To go on with the same action add --id %s", err, *body.ID)
+		return nil, fmt.Errorf("%w. To go on with the same action add --id %s", err, body["id"])
 	}
 	if err != nil {
 		return nil, err
@@ -144,7 +144,7 @@ func (s *servers) sendOne(ctx context.Context, targets []target, body api.Server
 const maxTargets = 100
 
 // sendMany gives a result for each target, in their order; after an error, for those that the API has answered for.
-func (s *servers) sendMany(ctx context.Context, targets []target, body api.ServerAction) ([]*result, error) {
+func (s *servers) sendMany(ctx context.Context, targets []target, body map[string]any) ([]*result, error) {
 	all := make([]*result, len(targets))
 	var open []*result
 	for i, t := range targets {
@@ -157,13 +157,12 @@ func (s *servers) sendMany(ctx context.Context, targets []target, body api.Serve
 	}
 	answered := 0
 	for part := range slices.Chunk(open, maxTargets) {
-		request := api.ServersAction{
-			Action: api.ServerVerb(body.Action), ConnectionID: body.ConnectionID, Force: body.Force, Hard: body.Hard,
+		ids := make([]string, len(part))
+		for i, r := range part {
+			ids[i] = r.ID
 		}
-		for _, r := range part {
-			request.Ids = append(request.Ids, r.ID)
-		}
-		sent, err := api.Send[struct{ Results []result }](ctx, s.API(), http.MethodPost, "/v1/servers/actions", request)
+		body["ids"] = ids
+		sent, err := api.Send[struct{ Results []result }](ctx, s.API(), http.MethodPost, actions.Path, body)
 		results := sent.Value.Results
 		if err == nil && len(results) != len(part) {
 			err = fmt.Errorf("the request was for %d servers, and the answer is for %d", len(part), len(results))
@@ -225,7 +224,7 @@ func (r result) text() string {
 }
 
 // failures is the command's error when some servers failed. The lines have the reasons; with only one server the error has it.
-func failures(results []*result, action api.ServerActionAction) error {
+func failures(results []*result, action string) error {
 	var names []string
 	for _, r := range results {
 		if r.Error != nil {

@@ -2,7 +2,6 @@ package servers
 
 import (
 	"context"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -13,15 +12,14 @@ import (
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/resources"
 )
 
-// deployment is what the flags of deploy say. Secrets come from files: command lines show in process lists and shell histories.
+// deployment has the flags that are no fields of the request. Secrets come from files: command lines show in process lists and
+// shell histories.
 type deployment struct {
-	image, serverImage         string
+	serverImage                string
 	env                        []string
 	envFile                    string
 	joinTokenFile              string
 	registryUser, passwordFile string
-	isConfirmed                bool
-	id                         string
 }
 
 func (s *servers) deployCommand() *cobra.Command {
@@ -45,33 +43,32 @@ the server's disk. Arguments after -- go to the container. Files with secrets ma
 		},
 		ValidArgsFunction: s.Complete(1, s.finder(filter{})),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			body, err := d.body(s.App)
-			if err != nil {
+			body := cli.Body(cmd.Flags(), "image", "confirm-rebuild", "id")
+			if err := d.read(s.App, body); err != nil {
 				return err
 			}
 			if len(args) > 1 {
-				command := args[1:]
-				body.Command = &command
+				body["command"] = args[1:]
 			}
 			return s.deploy(cmd.Context(), args[0], d.serverImage, body, wait)
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&d.image, "image", "", "reference of an OCI image, with a tag or a digest")
+	flags.String("image", "", "reference of an OCI image, with a tag or a digest")
 	flags.StringArrayVar(&d.env, "env", nil, "K=V, a variable of the container; K alone takes its value from this environment")
 	flags.StringVar(&d.envFile, "env-file", "", "file of such lines, for secret values")
 	flags.StringVar(&d.joinTokenFile, "join-token-file", "", "file with the token that the agent joins with (its JOIN_TOKEN)")
 	flags.StringVar(&d.registryUser, "registry-user", "", "login to the image's registry")
 	flags.StringVar(&d.passwordFile, "registry-password-file", "", "file with its password")
 	flags.StringVar(&d.serverImage, "server-image", "", "image for the disk, by id or name (default the current one)")
-	flags.BoolVar(&d.isConfirmed, "confirm-rebuild", false, "yes, what is on the server's disk may be lost")
-	idFlag(cmd, &d.id)
+	flags.Bool("confirm-rebuild", false, "yes, what is on the server's disk may be lost")
+	idFlag(cmd)
 	wait.Flags(cmd, "the agent is ready")
 	s.CompleteFlag(cmd, "server-image", resources.Finder(s.App, "images"))
 	return cmd
 }
 
-func (s *servers) deploy(ctx context.Context, server, image string, body api.ServerAction, wait cli.Wait) error {
+func (s *servers) deploy(ctx context.Context, server, image string, body map[string]any, wait cli.Wait) error {
 	t, err := s.resolveOne(ctx, server)
 	if err != nil {
 		return err
@@ -81,58 +78,61 @@ func (s *servers) deploy(ctx context.Context, server, image string, body api.Ser
 			return err
 		}
 	}
-	body.ServerImage = cli.Optional(image)
-	return s.act(ctx, []target{t}, body, wait)
+	if image != "" {
+		body["server_image"] = image
+	}
+	return s.act(ctx, []target{t}, string(api.ServerActionActionDeploy), body, wait)
 }
 
-// check finds contradictions between flags.
-func (d deployment) check() error {
-	isStdin := func(file string) bool { return file == "-" }
-	files := []string{d.envFile, d.joinTokenFile, d.passwordFile}
+// check finds what is missing, and contradictions between flags.
+func (d deployment) check(body map[string]any) error {
+	stdins := 0
+	for _, file := range []string{d.envFile, d.joinTokenFile, d.passwordFile} {
+		if file == "-" {
+			stdins++
+		}
+	}
 	switch {
-	case d.image == "":
+	case body["image"] == nil:
 		return exit.Errorf(exit.Usage, "--image is missing: it names the OCI image to run, with a tag or a digest")
-	case !d.isConfirmed:
+	case body["confirm_rebuild"] == nil:
 		return exit.Errorf(exit.Usage,
 			"deploy rebuilds the server, which destroys what is on its disk: add --confirm-rebuild if you mean it")
 	case (d.registryUser == "") != (d.passwordFile == ""):
 		return exit.Errorf(exit.Usage, "--registry-user and --registry-password-file go together")
-	case len(slices.DeleteFunc(files, func(file string) bool { return !isStdin(file) })) > 1:
+	case stdins > 1:
 		return exit.Errorf(exit.Usage, "only one file can be -, the standard input")
 	}
 	return nil
 }
 
-// body reads the files that flags name.
-func (d deployment) body(a *cli.App) (body api.ServerAction, err error) {
-	if err := d.check(); err != nil {
-		return body, err
-	}
-	body = api.ServerAction{
-		Action: api.ServerActionActionDeploy, Image: &d.image, ConfirmRebuild: &d.isConfirmed, ID: &d.id,
+// read adds to a request what the files have that flags name.
+func (d deployment) read(a *cli.App, body map[string]any) error {
+	if err := d.check(body); err != nil {
+		return err
 	}
 	variables, err := d.variables(a)
 	if err != nil {
-		return body, err
+		return err
 	}
 	if len(variables) > 0 {
-		body.Env = &variables
+		body["env"] = variables
 	}
 	if d.joinTokenFile != "" {
 		token, err := a.ReadSecret("--join-token-file", d.joinTokenFile)
 		if err != nil {
-			return body, err
+			return err
 		}
-		body.JoinToken = cli.Optional(token.Reveal())
+		body["join_token"] = token.Reveal()
 	}
 	if d.registryUser != "" {
 		password, err := a.ReadSecret("--registry-password-file", d.passwordFile)
 		if err != nil {
-			return body, err
+			return err
 		}
-		body.Registry = &api.RegistryLogin{Username: d.registryUser, Password: password.Reveal()}
+		body["registry"] = api.RegistryLogin{Username: d.registryUser, Password: password.Reveal()}
 	}
-	return body, nil
+	return nil
 }
 
 // variables are those of the file, overridden by those of the flags.

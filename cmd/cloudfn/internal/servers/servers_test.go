@@ -163,7 +163,7 @@ func TestManyThatBreakOff(t *testing.T) {
 		targets = append(targets, target{given: fmt.Sprintf("web-%d", n), id: fmt.Sprintf("id-%d", n)})
 	}
 	s := &servers{App: a}
-	err := s.act(t.Context(), targets, api.ServerAction{Action: api.ServerActionActionDelete}, cli.Wait{})
+	err := s.act(t.Context(), targets, "delete", map[string]any{}, cli.Wait{})
 	if s.Code(err) != exit.Unavailable || !strings.Contains(err.Error(), "of the servers that are not listed it is not known") {
 		t.Errorf("it ends with %v", err)
 	}
@@ -206,8 +206,11 @@ func TestAnActionIsSentAgain(t *testing.T) {
 				}
 			})
 			s := &servers{App: a}
-			body := api.ServerAction{Action: api.ServerActionActionReboot, ID: cli.Optional(tc.given)}
-			err := s.act(t.Context(), []target{{given: "web", id: "s"}}, body, cli.Wait{})
+			body := map[string]any{}
+			if tc.given != "" {
+				body["id"] = tc.given
+			}
+			err := s.act(t.Context(), []target{{given: "web", id: "s"}}, "reboot", body, cli.Wait{})
 			if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("it ends with %v", err)
 			}
