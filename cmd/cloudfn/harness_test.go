@@ -70,7 +70,8 @@ func (s *shared) String() string {
 	return s.text.String()
 }
 
-// breaks stands before the daemon: it takes launches there, and breaks off the connection instead of the first N answers.
+// breaks stands before the daemon: it takes launches there, and breaks off the connection instead of the first N
+// answers.
 func (d daemon) breaks(ts *testscript.TestScript, neg bool, args []string) {
 	needs(ts, neg, args, 2, "breaks NAME N")
 	n, err := strconv.ParseInt(args[1], 10, 64)
@@ -105,7 +106,8 @@ func (d daemon) slow(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Setenv(args[0], server.URL)
 }
 
-// counted stands before Keystone for this script from now on, and counts: called N says how many calls there were since.
+// counted stands before Keystone for this script from now on, and counts: called N says how many calls there were
+// since.
 func counted(ts *testscript.TestScript, neg bool, args []string) {
 	needs(ts, neg, args, 0, "counted")
 	at, calls := testkit.Through(tb(ts), strings.TrimSuffix(ts.Getenv("OS_AUTH_URL"), "/"), func(*http.Request) {})
@@ -144,8 +146,9 @@ func expand(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// kept rewrites the token that is kept: `revoked` ends it in Keystone, `expired` says that its time is over, `ended` puts one
-// there whose time is over although the file says otherwise, `readable` lets everybody read a file with nonsense.
+// kept rewrites the token that is kept: `revoked` ends it in Keystone, `expired` says that its time is over, `ended`
+// puts one there whose time is over although the file says otherwise, `readable` lets everybody read a file with
+// nonsense.
 func kept(ts *testscript.TestScript, neg bool, args []string) {
 	needs(ts, neg, args, 1, "kept revoked|expired|ended|readable")
 	files, err := filepath.Glob(filepath.Join(ts.Getenv("HOME"), ".cache", "cloudfn", "token-*.json"))

@@ -84,7 +84,8 @@ func each(cmd *cobra.Command, do func(*cobra.Command)) {
 	}
 }
 
-// TestEveryOperationHasACommand: a new route comes with its command, or with a reason in testdata/not-commands.yaml why not.
+// TestEveryOperationHasACommand: a new route comes with its command, or with a reason in testdata/not-commands.yaml
+// why not.
 func TestEveryOperationHasACommand(t *testing.T) {
 	t.Parallel()
 	called, without, known := map[string]bool{}, withoutCommand(t), map[string]bool{}

@@ -21,8 +21,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestMain makes this program two commands of the scripts: what runs there is a process of its own. More scripts run at once
-// than there are processors: they mostly wait for Nova.
+// TestMain makes this program two commands of the scripts: what runs there is a process of its own. More scripts run
+// at once than there are processors: they mostly wait for Nova.
 func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", "6"); err != nil {
 		panic(err)
@@ -38,9 +38,9 @@ func (c cleaned) Run() int {
 	return c.M.Run()
 }
 
-// TestScripts runs what is in testdata/script against one real daemon: each script has a project of its own, and its member's login
-// in the environment. One of them alone: go test ./cmd/cloudfn -run 'TestScripts/script/launch$'. Besides testscript's own there are
-// these commands:
+// TestScripts runs what is in testdata/script against one real daemon: each script has a project of its own, and its
+// member's login in the environment. One of them alone: go test ./cmd/cloudfn -run 'TestScripts/script/launch$'.
+// Besides testscript's own there are these commands:
 //
 //	exits CODE COMMAND...               run it; it must end with the exit code
 //	eventually LIMIT PATTERN COMMAND... run it until it is done and its stdout matches

@@ -39,8 +39,8 @@ func Login(a *cli.App) *cobra.Command {
 				output.Clean(scope(who)), user.IdentityURL(), output.Time(who.ExpiresAt))
 			return err
 		})
-	cmd.Long = `Get a fresh token from Keystone and keep it, for this user only, until it expires. Other commands do so by themselves when
-there is none; use this one to try a login, or to type a password once.`
+	cmd.Long = `Get a fresh token from Keystone and keep it, for this user only, until it expires. Other commands do
+so by themselves when there is none; use this one to try a login, or to type a password once.`
 	return cmd
 }
 

@@ -58,7 +58,7 @@ func (c *Client) check() error {
 	u, err := url.Parse(strings.ReplaceAll(base, Placeholder, "function"))
 	isHTTP := err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != ""
 	if !isHTTP || u.RawQuery != "" || u.Fragment != "" {
-		return exit.Errorf(exit.Usage, "the URL of cloudfn is %q: give one such as https://cloudfn.example.com or "+
+		return exit.Usagef("the URL of cloudfn is %q: give one such as https://cloudfn.example.com or "+
 			"http://%s.cloudfn.example.com by --url or CLOUDFN_URL", base, Placeholder)
 	}
 	roots, err := certificates(c.options.CACert)
@@ -81,11 +81,11 @@ func certificates(file string) (*x509.CertPool, error) {
 	}
 	pem, err := os.ReadFile(file) //nolint:gosec // the user names it
 	if err != nil {
-		return nil, exit.Errorf(exit.Usage, "CLOUDFN_CACERT: %w", err)
+		return nil, exit.Usagef("CLOUDFN_CACERT: %w", err)
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(pem) {
-		return nil, exit.Errorf(exit.Usage, "CLOUDFN_CACERT: %s holds no certificate", file)
+		return nil, exit.Usagef("CLOUDFN_CACERT: %s holds no certificate", file)
 	}
 	return pool, nil
 }

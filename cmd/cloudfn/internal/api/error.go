@@ -80,7 +80,7 @@ func (e *Error) ExitCode() int {
 		return exit.Unavailable
 	case e.Status == http.StatusUnauthorized, e.Status == http.StatusForbidden:
 		return exit.Denied
-	case e.Status == http.StatusNotFound && e.Code != "": // without a code it is another server's answer, or of another path
+	case e.Status == http.StatusNotFound && e.Code != "": // otherwise the URL is wrong
 		return exit.NotFound
 	case e.Status == http.StatusConflict:
 		return exit.Conflict

@@ -16,8 +16,8 @@ type numbered struct {
 	N int `json:"n"`
 }
 
-// pages is an API of two pages, and notes what it was asked. It is no real one: that would need over a thousand things. To the token
-// "old" it answers 401.
+// pages is an API of two pages, and notes what it was asked. It is no real one: that would need over a thousand
+// things. To the token "old" it answers 401.
 func pages(t *testing.T, asked *[]string) *Client {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

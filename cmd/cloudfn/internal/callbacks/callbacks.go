@@ -70,7 +70,7 @@ func Command(a *cli.App) *cobra.Command {
 func test(a *cli.App) *cobra.Command {
 	cmd := callbacks.One(a, "test", "Send a callback an event, to try its receiver", "testCallback",
 		func(cmd *cobra.Command, id string) error { return deliver(cmd.Context(), a, callbacks.URL(id, "test")) })
-	cmd.Long = "Send a callback an event of the type cloudfn.callback.test.v1, to try its receiver. Its deliveries show the result."
+	cmd.Long = "Send a callback an event of the type cloudfn.callback.test.v1. Its deliveries show the result."
 	return cmd
 }
 

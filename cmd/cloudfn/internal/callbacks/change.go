@@ -51,20 +51,20 @@ func addSecret(a *cli.App, cmd *cobra.Command, body map[string]any) error {
 
 func secretFlag(cmd *cobra.Command) {
 	cli.SecretFileFlag(cmd,
-		"file with a secret of your own, whsec_ and 24 to 64 bytes in base64 (- for stdin); by default cloudfn makes one")
+		"file with a secret of your own, whsec_ and 24 to 64 bytes in base64 (- for stdin; default a new secret)")
 }
 
 func create(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "create URL", Short: "Subscribe a URL to events",
-		Long: `Subscribe a URL to events. cloudfn asks its receiver for consent at once; cloudfn callbacks listen is a receiver for trials.
-The secret that events are signed with is shown this once.`,
+		Long: `Subscribe a URL to events. cloudfn asks its receiver for consent at once; cloudfn callbacks listen is a
+receiver for trials. The secret that events are signed with is shown this once.`,
 		Example:     "  cloudfn callbacks create https://receiver.example.com/cloud --events cloudfn.order.state.v1",
 		Annotations: cli.Calls("createCallback"), ValidArgsFunction: cobra.NoFileCompletions,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 && cmd.Flags().Changed("url") {
-				return exit.Errorf(exit.Usage,
-					"--url says where cloudfn is: give the receiver's URL without a flag, as in %s callbacks create URL", a.Name)
+				return exit.Usagef("--url says where cloudfn is: give the receiver's URL without a flag, "+
+					"as in %s callbacks create URL", a.Name)
 			}
 			return cobra.ExactArgs(1)(cmd, args)
 		},
@@ -95,9 +95,10 @@ func update(a *cli.App) *cobra.Command {
 			}
 			return callbacks.Send(cmd.Context(), a, http.MethodPatch, callbacks.URL(id), body)
 		})
-	cmd.Long = `Change, suspend or resume a callback. While it is suspended its events wait. When its receiver changes, and when it is
-resumed, cloudfn asks the receiver for consent.`
-	cmd.Example = "  cloudfn callbacks update CALLBACK --suspend\n  cloudfn callbacks update CALLBACK --events \"\"   # all"
+	cmd.Long = `Change, suspend or resume a callback. While it is suspended its events wait. When its receiver
+changes, and when it is resumed, cloudfn asks the receiver for consent.`
+	cmd.Example = "  cloudfn callbacks update CALLBACK --suspend\n" +
+		"  cloudfn callbacks update CALLBACK --events \"\"   # all"
 	cmd.Flags().String("receiver", "", "send to this URL instead")
 	eventsFlag(cmd)
 	cmd.Flags().BoolVar(&isSuspended, "suspend", false, "deliver nothing until it is resumed")
@@ -116,7 +117,7 @@ func rotateSecret(a *cli.App) *cobra.Command {
 			}
 			return callbacks.Send(cmd.Context(), a, http.MethodPost, callbacks.URL(id, "secret"), body)
 		})
-	cmd.Long = "Give a callback another secret. For a while cloudfn signs with the previous one as well, so that the receiver can change."
+	cmd.Long = "Give a callback another secret. For a while cloudfn signs with the previous one as well."
 	cmd.Flags().String("overlap", "", "how long the previous secret stays valid: 0s to 168h (default 24h)")
 	secretFlag(cmd)
 	return cmd

@@ -40,12 +40,12 @@ func listen(a *cli.App) *cobra.Command {
 	var isOnce bool
 	cmd := &cobra.Command{
 		Use: "listen", Short: "Receive events here, verify them, and print them", Args: cobra.NoArgs,
-		Long: `Receive events here, for trials: listen at a port of this machine's loopback address, register a callback that sends there,
-consent to it, and print each event with a valid signature: when, type, subject, name, state. At the end the callback is
-deleted.
+		Long: `Receive events here, for trials: listen at a port of this machine's loopback address, register a
+callback that sends there, consent to it, and print each event with a valid signature: when, type, subject, name,
+state. At the end the callback is deleted.
 
-cloudfn must reach the port. A daemon on this machine does when its operator has allowed it, with CALLBACK_ALLOW=127.0.0.0/8.
-For one elsewhere, route a public address to the port, and give it by --public-url.`,
+cloudfn must reach the port. A daemon on this machine does when its operator has allowed it, with
+CALLBACK_ALLOW=127.0.0.0/8. For one elsewhere, route a public address to the port, and give it by --public-url.`,
 		Example: "  cloudfn callbacks listen --for ORDER\n" +
 			"  cloudfn callbacks listen --events cloudfn.instance.state.v1 -o json | jq .data",
 		Annotations: cli.Calls(
@@ -59,7 +59,8 @@ For one elsewhere, route a public address to the port, and give it by --public-u
 			l.order, _ = cmd.Flags().GetString("for")
 			l.orderBy, _ = cmd.Flags().GetString("connection")
 			if l.order != "" && len(events) > 0 && !slices.Contains(events, domain.OrderEvent) {
-				return exit.Errorf(exit.Usage, "--for ends by an event of the order: name %s in --events, too", domain.OrderEvent)
+				return exit.Usagef("--for ends by an event of the order: name %s in --events, too",
+					domain.OrderEvent)
 			}
 			return l.run(cmd.Context(), func(url string) map[string]any { return subscription(cmd, url) })
 		},
@@ -119,8 +120,8 @@ func (l listener) run(ctx context.Context, subscription func(url string) map[str
 	return err
 }
 
-// register makes the callback. Ctrl-C does not cancel it: a callback whose id is unknown cannot be deleted. When the answer
-// is lost, register finds the callback by its URL, which no other callback has.
+// register makes the callback. Ctrl-C does not cancel it: a callback whose id is unknown cannot be deleted. When the
+// answer is lost, register finds the callback by its URL, which no other callback has.
 func (l listener) register(ctx context.Context, body map[string]any) (string, error) {
 	tooLate := cli.Timeout("no answer within %s", answerTime)
 	ctx = context.WithoutCancel(ctx)

@@ -37,7 +37,9 @@ type receiver struct {
 
 func newReceiver(l listener, path string, secret domain.Secret) (*receiver, error) {
 	verifier, err := standardwebhooks.NewWebhook(secret.Reveal())
-	return &receiver{listener: l, path: path, verifier: verifier, done: make(chan struct{}), seen: map[string]bool{}}, err
+	return &receiver{
+		listener: l, path: path, verifier: verifier, done: make(chan struct{}), seen: map[string]bool{},
+	}, err
 }
 
 // event is a CloudEvent as it is printed.
@@ -125,8 +127,8 @@ func (r *receiver) endAfter(e event) {
 	}
 }
 
-// result is a failure when a signature was wrong, or an event could not be printed. A closed pipe is no failure: its reader
-// has seen enough.
+// result is a failure when a signature was wrong, or an event could not be printed. A closed pipe is no failure: its
+// reader has seen enough.
 func (r *receiver) result() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -134,8 +136,8 @@ func (r *receiver) result() error {
 		return r.failure
 	}
 	if r.rejected > 0 {
-		return exit.Errorf(exit.Failed, "%d of the deliveries did not verify: they were not signed with this callback's "+
-			"secret, or somebody has changed them", r.rejected)
+		return exit.Failedf("%d of the deliveries did not verify: they were not signed with this "+
+			"callback's secret, or somebody has changed them", r.rejected)
 	}
 	return nil
 }

@@ -46,7 +46,8 @@ type App struct {
 	session *login.Login
 }
 
-// ErrInterrupted says that the user does not want to wait any more. Whoever leaves something running wraps it and says so.
+// ErrInterrupted says that the user does not want to wait any more. Whoever leaves something running wraps it and
+// says so.
 var ErrInterrupted = errors.New("interrupted")
 
 // Main runs a command line and gives its exit code.
@@ -63,7 +64,8 @@ func Main(args []string, in, out, err *os.File, commands func(*App) []*cobra.Com
 	return a.exit(failure, command.CommandPath())
 }
 
-// interruptible is a context that the first Ctrl-C, or the end of the terminal, cancels. The second one ends the process.
+// interruptible is a context that the first Ctrl-C, or the end of the terminal, cancels. The second one ends the
+// process.
 func interruptible() (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	signals := make(chan os.Signal, 1)
@@ -87,11 +89,12 @@ func (a *App) Root(program string, commands func(*App) []*cobra.Command) *cobra.
 		Short: "Launch, watch and manage servers of an OpenStack cloud",
 		Long: `Launch, watch and manage servers of an OpenStack cloud by cloudfn.
 
-You log in as with every OpenStack client: by --os-cloud or OS_CLOUD and clouds.yaml, or by OS_AUTH_URL and the other OS_
-variables. --url or CLOUDFN_URL say where cloudfn is: one base URL, or one with {function} for functions that run apart.
+You log in as with every OpenStack client: by --os-cloud or OS_CLOUD and clouds.yaml, or by OS_AUTH_URL and the other
+OS_ variables. --url or CLOUDFN_URL say where cloudfn is: one base URL, or one with {function} for functions that run
+apart.
 
-Exit codes: 0 done; 1 it was begun and failed; 2 wrong usage or input; 3 not signed in, or not allowed; 4 not found;
-5 conflict; 6 a service does not answer, or not in time; 130 interrupted.`,
+Exit codes: 0 done; 1 it was begun and failed; 2 wrong usage or input; 3 not signed in, or not allowed; 4 not found; 5
+conflict; 6 a service does not answer, or not in time; 130 interrupted.`,
 		SilenceErrors: true, SilenceUsage: true,
 		PersistentPreRun: func(*cobra.Command, []string) { a.settle() },
 	}

@@ -17,8 +17,8 @@ import (
 // completionTime is how long a completion may take: the user waits at every key.
 const completionTime = 2 * time.Second
 
-// Finder finds completions, each with a tab and a description if it has one. args are the arguments before, and begun is
-// what was typed of this one.
+// Finder finds completions, each with a tab and a description if it has one. args are the arguments before, and begun
+// is what was typed of this one.
 type Finder func(ctx context.Context, args []string, begun string) ([]string, error)
 
 // Complete completes the first most arguments (0 = all). An error completes nothing.

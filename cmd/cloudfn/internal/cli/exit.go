@@ -67,5 +67,5 @@ func (a *App) Each(names []string, do func(name string) error) error {
 	if len(failed) == 0 {
 		return nil
 	}
-	return exit.Errorf(exit.Failed, "it failed for %d of %d: %s", len(failed), len(names), strings.Join(failed, ", "))
+	return exit.Failedf("it failed for %d of %d: %s", len(failed), len(names), strings.Join(failed, ", "))
 }

@@ -20,7 +20,7 @@ func (a *App) ReadFile(flag, name string) ([]byte, error) {
 	}
 	text, err := os.ReadFile(name) //nolint:gosec // the user names it
 	if err != nil {
-		return nil, exit.Errorf(exit.Usage, "%s: %w", flag, err)
+		return nil, exit.Usagef("%s: %w", flag, err)
 	}
 	return text, nil
 }
@@ -41,7 +41,7 @@ func (a *App) ReadSecret(flag, file string) (domain.Secret, error) {
 	}
 	secret := strings.TrimRight(string(text), "\r\n")
 	if secret == "" {
-		return "", exit.Errorf(exit.Usage, "%s: %s is empty", flag, file)
+		return "", exit.Usagef("%s: %s is empty", flag, file)
 	}
 	return domain.Secret(secret), nil
 }
@@ -58,11 +58,11 @@ func (a *App) Secret(ctx context.Context, cmd *cobra.Command, prompt string, bod
 	if ask := a.asker(ctx); file != "" {
 		secret, err = a.ReadSecret(flag, file)
 	} else if ask == nil {
-		err = exit.Errorf(exit.Usage, "%s is missing: it names the file with the secret (- for stdin)", flag)
+		err = exit.Usagef("%s is missing: it names the file with the secret (- for stdin)", flag)
 	} else {
 		var text string
 		if text, err = ask(prompt); err != nil {
-			err = exit.Errorf(exit.Usage, "%s is missing: %w", flag, err)
+			err = exit.Usagef("%s is missing: %w", flag, err)
 		}
 		secret = domain.Secret(text)
 	}

@@ -16,8 +16,9 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// Body is the JSON object of the flags that were given. Each of fields is a flag, or flag:field where the field is not the
-// flag's name with _ for -. A dot makes an object: quota-vcpus:quota.vcpus. Flags that the command does not have are skipped.
+// Body is the JSON object of the flags that were given. Each of fields is a flag, or flag:field where the field is
+// not the flag's name with _ for -. A dot makes an object: quota-vcpus:quota.vcpus. Flags that the command does not
+// have are skipped.
 func Body(flags *pflag.FlagSet, fields ...string) map[string]any {
 	body := map[string]any{}
 	visit(flags, fields, func(field string, value any) {

@@ -85,7 +85,8 @@ func (n Noun[T]) Send(ctx context.Context, a *App, method, path string, body any
 	return n.Print(a, item)
 }
 
-// List is the command that lists them. fields are the flags that the API filters by, as for Query; the caller adds them.
+// List is the command that lists them. fields are the flags that the API filters by, as for Query; the caller adds
+// them.
 func (n Noun[T]) List(a *App, short, operation string, fields ...string) *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: short, Args: cobra.NoArgs, Annotations: Calls(operation),

@@ -71,12 +71,13 @@ func Poll(
 
 const (
 	resends = 3
-	// busyFor is how long cloudfn may work on an action whose first answer was lost: it starts a stopped server to rebuild it.
+	// busyFor is how long cloudfn may work on an action whose first answer was lost: it starts a stopped server to
+	// rebuild it.
 	busyFor = 5 * time.Minute
 )
 
-// Resend calls send, and calls it again when the connection broke off before the answer. What it sends must have an id, so
-// that cloudfn does it once. isLost says that cloudfn may have done it, although the last call failed.
+// Resend calls send, and calls it again when the connection broke off before the answer. What it sends must have an
+// id, so that cloudfn does it once. isLost says that cloudfn may have done it, although the last call failed.
 func (a *App) Resend(ctx context.Context, what string, send func() error) (isLost bool, err error) {
 	var isCutOff bool
 	began := time.Now()

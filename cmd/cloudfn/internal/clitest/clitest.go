@@ -15,8 +15,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// New is an App whose command runs, with an API that answers by serve. It prints a table to the first buffer, and notes to
-// the second one.
+// New is an App whose command runs, with an API that answers by serve. It prints a table to the first buffer, and
+// notes to the second one.
 func New(t *testing.T, serve http.HandlerFunc) (a *cli.App, out, notes *bytes.Buffer) {
 	t.Helper()
 	out, notes = new(bytes.Buffer), new(bytes.Buffer)

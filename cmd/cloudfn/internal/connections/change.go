@@ -20,8 +20,8 @@ func create(a *cli.App) *cobra.Command {
 		Use: "create --kind KIND --actions ACTIONS --expires WHEN", Short: "Delegate", Args: cobra.NoArgs,
 		Long: `Delegate: let others act in your project, for some actions, up to a quota, until a time.
 
-cloudfn makes a trust in Keystone with your own login. You make an application credential yourself; its secret is read from a
-file, from stdin, or from the terminal, and never from the command line.`,
+cloudfn makes a trust in Keystone with your own login. You make an application credential yourself; its secret is read
+from a file, from stdin, or from the terminal, and never from the command line.`,
 		Example: `  cloudfn connections create --kind trust --name "build machines" --actions allocate,start,stop \
     --quota-instances 3 --usable-by USER_ID --expires 24h
   cloudfn connections create --kind application_credential --id ID --secret-file secret \
@@ -62,16 +62,16 @@ func update(a *cli.App) *cobra.Command {
 				}
 			}
 			if len(body) == 0 {
-				return exit.Errorf(exit.Usage, "nothing is to be changed: %s connections update -h lists the flags", a.Name)
+				return exit.Usagef("nothing is to be changed: %s connections update -h lists flags", a.Name)
 			}
 			return connections.Send(cmd.Context(), a, http.MethodPatch, connections.URL(id), body)
 		})
-	cmd.Long = `Change a connection behind its id. Without a flag a field stays as it is. Pending orders and actions continue with the new
-values.
+	cmd.Long = `Change a connection behind its id. Without a flag a field stays as it is. Pending orders and actions
+continue with the new values.
 
-A trust that is to last longer is replaced in Keystone with your own login, so only the user who delegated it can do that. An
-application credential is replaced by its secret, which is read from a file, from stdin, or from the terminal, and never from
-the command line.`
+A trust that is to last longer is replaced in Keystone with your own login, so only the user who delegated it can do
+that. An application credential is replaced by its secret, which is read from a file, from stdin, or from the
+terminal, and never from the command line.`
 	cmd.Example = `  cloudfn connections update ID --expires 90d --quota-instances 5
   cloudfn connections update ID --quota-vcpus none --idle-timeout none
   cloudfn connections update ID --id CREDENTIAL_ID --secret-file secret`
@@ -95,7 +95,7 @@ func remove(a *cli.App) *cobra.Command {
 	cmd := connections.Each(a, "delete", "End connections, and revoke what they delegate", "deleteConnection",
 		func(ctx context.Context, id string) error { return end(ctx, a, id) })
 	cmd.Annotations = cli.Calls("deleteConnection", "getConnection")
-	cmd.Long = "End connections, and revoke what they delegate. Servers that were launched through them stay, in their projects."
+	cmd.Long = "End connections, and revoke what they delegate. Servers that were launched through them stay."
 	return cmd
 }
 
@@ -126,7 +126,7 @@ func end(ctx context.Context, a *cli.App, id string) error {
 		a.Notef("The trust is gone from Keystone.")
 		return nil
 	}
-	a.Notef("Keystone has not deleted the trust yet. At the latest it expires at %s; %s connections show %s says when it is gone.",
+	a.Notef("Keystone has the trust until %s at the latest: %s connections show %s says when it is gone.",
 		output.Time(cli.Value(ended.Value.TrustExpiresAt)), a.Name, c.ID)
 	return nil
 }
@@ -150,7 +150,8 @@ func works(c api.ConnectionCheck) string {
 func check(a *cli.App) *cobra.Command {
 	cmd := connections.One(a, "check", "Ask Keystone whether a connection still works", "checkConnection",
 		func(cmd *cobra.Command, id string) error {
-			check, err := api.Send[api.ConnectionCheck](cmd.Context(), a.API(), http.MethodPost, connections.URL(id, "check"), nil)
+			path := connections.URL(id, "check")
+			check, err := api.Send[api.ConnectionCheck](cmd.Context(), a.API(), http.MethodPost, path, nil)
 			if err != nil {
 				return err
 			}
@@ -159,14 +160,14 @@ func check(a *cli.App) *cobra.Command {
 			case err != nil || cli.Value(c.Works):
 				return err
 			case c.Works == nil:
-				return exit.Errorf(exit.Failed, "there was no answer in time: check again")
+				return exit.Failedf("there was no answer in time: check again")
 			default:
-				return exit.Errorf(exit.Failed, "the connection does not work: it is %s", c.Status)
+				return exit.Failedf("the connection does not work: it is %s", c.Status)
 			}
 		})
 	cmd.Long = `Ask Keystone whether it still accepts what was delegated, and show with which roles and until when.
 
-The exit code is 0 when the connection works; 1 when it does not, or when there was no answer in time; 6 when its cloud does
-not answer.`
+The exit code is 0 when the connection works; 1 when it does not, or when there was no answer in time; 6 when its
+cloud does not answer.`
 	return cmd
 }

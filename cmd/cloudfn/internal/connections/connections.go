@@ -27,7 +27,8 @@ var connections = cli.Noun[api.Connection]{
 	},
 	Table: output.Table[api.Connection]{
 		Columns: []output.Column[api.Connection]{
-			{Title: "ID"}, {Title: "NAME"}, {Title: "KIND", IsWide: true}, {Title: "STATUS", IsState: true}, {Title: "ACTIONS"},
+			{Title: "ID"}, {Title: "NAME"}, {Title: "KIND", IsWide: true}, {Title: "STATUS", IsState: true},
+			{Title: "ACTIONS"},
 			{Title: "USED", Text: func(c api.Connection) string { return share(c.Used.Instances, c.Quota.Instances) }},
 			{Title: "ENDS", Path: "ends_at"}, {Title: "LAST_USED", Path: "last_used_at", IsWide: true},
 			{Title: "PROJECT", Path: "project_id", IsWide: true},
@@ -39,8 +40,8 @@ var connections = cli.Noun[api.Connection]{
 			{Title: "RAM_MB", Text: func(c api.Connection) string { return share(c.Used.RAMMb, c.Quota.RAMMb) }},
 			{Title: "ACTS_AS", Text: actsAs},
 			{Title: "LIMITS", Text: func(c api.Connection) string { return limitsText(c.Limits) }},
-			{Title: "USABLE_BY", Text: usableBy}, {Title: "IDLE_TIMEOUT"}, {Title: "CLOUD", Path: "auth_url"}, {Title: "REGION"},
-			{Title: "CHECKED", Path: "checked_at"}, {Title: "CREATED", Path: "created_at"},
+			{Title: "USABLE_BY", Text: usableBy}, {Title: "IDLE_TIMEOUT"}, {Title: "CLOUD", Path: "auth_url"},
+			{Title: "REGION"}, {Title: "CHECKED", Path: "checked_at"}, {Title: "CREATED", Path: "created_at"},
 		},
 	},
 }
@@ -98,8 +99,8 @@ func usableBy(c api.Connection) string {
 // Command holds the commands for connections.
 func Command(a *cli.App) *cobra.Command {
 	suspend := connections.Act(a, "suspend", "Stop all use of a connection until it is resumed", "suspendConnection")
-	suspend.Long = `Stop all use of a connection until it is resumed. New requests through it are rejected. Pending orders and actions go on
-after the resumption, unless the connection ends before. Servers stay as they are.`
+	suspend.Long = `Stop all use of a connection until it is resumed. New requests through it are rejected. Pending
+orders and actions go on after the resumption, unless the connection ends before. Servers stay as they are.`
 	return cli.Group("connections", "Delegate, and list what is delegated",
 		list(a), connections.Show(a, "Show a connection", "getConnection"), create(a), check(a), update(a),
 		suspend, connections.Act(a, "resume", "Allow the use of a suspended connection again", "resumeConnection"),
@@ -127,8 +128,8 @@ func accessRules(a *cli.App) *cobra.Command {
   openstack application credential create cloudfn --access-rules rules.json`,
 		Annotations: cli.Calls("suggestAccessRules"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			query := cli.Query(cmd.Flags(), "actions")
-			found, err := api.Get[api.SuggestedAccessRules](cmd.Context(), a.API(), connections.Path+"/access-rules", query)
+			path, query := connections.Path+"/access-rules", cli.Query(cmd.Flags(), "actions")
+			found, err := api.Get[api.SuggestedAccessRules](cmd.Context(), a.API(), path, query)
 			if err != nil {
 				return err
 			}

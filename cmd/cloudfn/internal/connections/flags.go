@@ -13,8 +13,8 @@ import (
 
 // fields are the fields of a connection, and of a request for one, that flags set.
 var fields = []string{
-	"project:project_id", "why", "kind", "name", "for", "actions", "expires:expires_at", "idle-timeout", "role:roles", "id",
-	"auth-url", "region",
+	"project:project_id", "why", "kind", "name", "for", "actions", "expires:expires_at", "idle-timeout", "role:roles",
+	"id", "auth-url", "region",
 	"quota-instances:quota.instances", "quota-vcpus:quota.vcpus", "quota-ram-mb:quota.ram_mb",
 	"image:limits.images", "network:limits.networks", "flavor:limits.flavors", "only-region:limits.regions",
 }
@@ -78,7 +78,8 @@ func addUsableBy(a *cli.App, cmd *cobra.Command, body map[string]any) {
 			continue
 		}
 		if !keystoneID.MatchString(text) {
-			a.Notef("warning: --usable-by %s does not look like an id of Keystone; a name is user:NAME or project:NAME", text)
+			a.Notef("warning: --usable-by %s does not look like an id of Keystone; "+
+				"a name is user:NAME or project:NAME", text)
 		}
 		entries = append(entries, text)
 	}

@@ -20,8 +20,8 @@ var requests = cli.Noun[api.Consent]{
 	Table: output.Table[api.Consent]{
 		Columns: []output.Column[api.Consent]{
 			{Title: "ID"}, {Title: "NAME"}, {Title: "STATUS", IsState: true},
-			{Title: "FROM", Text: func(c api.Consent) string { return c.RequestedBy.UserName + " of " + c.RequestedBy.ProjectName }},
-			{Title: "ACTIONS", Path: "terms.actions"}, {Title: "UNTIL", Text: until},
+			{Title: "FROM", Text: from}, {Title: "ACTIONS", Path: "terms.actions"},
+			{Title: "UNTIL", Text: until},
 			{Title: "EXPIRES", Path: "expires_at", IsWide: true}, {Title: "PROJECT", Path: "project_id", IsWide: true},
 		},
 		Details: []output.Column[api.Consent]{
@@ -36,6 +36,8 @@ var requests = cli.Noun[api.Consent]{
 		},
 	},
 }
+
+func from(c api.Consent) string { return c.RequestedBy.UserName + " of " + c.RequestedBy.ProjectName }
 
 func until(c api.Consent) string {
 	if c.Terms.Duration != nil {
@@ -79,11 +81,12 @@ func createRequest(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "create --project PROJECT_ID --why TEXT --actions ACTIONS --expires WHEN",
 		Short: "Ask a project for a connection", Args: cobra.NoArgs,
-		Long: `Ask the users of a project for a connection. They see who asks and why, and grant it, or less, or decline it.
+		Long: `Ask the users of a project for a connection. They see who asks and why, and grant it, or less, or
+decline it.
 
 Nothing checks that the project exists. After 14 days without a decision the request expires.`,
-		Example: `  cloudfn connections requests create --project 0b1c2d3e4f5a6b7c8d9e0f1a2b3c4d5e --why "builds at night" \
-    --actions allocate,deallocate --quota-instances 3 --expires 30d`,
+		Example: `  cloudfn connections requests create --project 0b1c2d3e4f5a6b7c8d9e0f1a2b3c4d5e \
+    --why "builds at night" --actions allocate,deallocate --quota-instances 3 --expires 30d`,
 		Annotations: cli.Calls("requestConnection"), ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			body := cli.Body(cmd.Flags(), fields...)
@@ -98,7 +101,8 @@ Nothing checks that the project exists. After 14 days without a decision the req
 	flags.String("project", "", "id of the project that is asked; it will own the servers")
 	flags.String("why", "", "what the connection is for: the project's users read it")
 	actionsFlag(cmd, "what is to be permitted: ")
-	expires = a.Until(cmd, "expires", "for how long from the grant on, such as 30d, or until when, such as 2027-01-01T00:00:00Z")
+	expires = a.Until(cmd, "expires",
+		"for how long from the grant on, such as 30d, or until when, such as 2027-01-01T00:00:00Z")
 	flags.String("name", "", "a name for the connection")
 	flags.String("for", "", "who may act through it: user (you) or project (yours; default user)")
 	quotaFlags(flags, "default any number")
@@ -111,7 +115,7 @@ Nothing checks that the project exists. After 14 days without a decision the req
 }
 
 func grant(a *cli.App) *cobra.Command {
-	cmd := requests.One(a, "grant", "Grant a request for a connection, or less than it asks for", "grantConnectionRequest",
+	cmd := requests.One(a, "grant", "Grant a request, or less than it asks for", "grantConnectionRequest",
 		func(cmd *cobra.Command, id string) error {
 			body, err := delegation(a, cmd)
 			if err != nil {
@@ -121,7 +125,8 @@ func grant(a *cli.App) *cobra.Command {
 		})
 	cmd.Long = `Grant a request: make the connection that it asks for. Flags can only grant less than it asks for.
 
-The connection is a trust made with your own login, or uses an application credential of yours (--kind application_credential).`
+The connection is a trust made with your own login, or uses an application credential of yours (--kind
+application_credential).`
 	cmd.Example = `  cloudfn connections requests grant REQUEST
   cloudfn connections requests grant REQUEST --actions allocate --quota-instances 1 --expires 7d`
 	cmd.Flags().String("name", "", "another name, for you")

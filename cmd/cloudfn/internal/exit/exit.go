@@ -26,6 +26,12 @@ func Errorf(code int, format string, args ...any) error {
 	return &Error{Code: code, Err: fmt.Errorf(format, args...)}
 }
 
+// Usagef makes an Error of wrong usage or input.
+func Usagef(format string, args ...any) error { return Errorf(Usage, format, args...) }
+
+// Failedf makes an Error of something that was begun and failed.
+func Failedf(format string, args ...any) error { return Errorf(Failed, format, args...) }
+
 // Error implements error.
 func (e *Error) Error() string { return e.Err.Error() }
 

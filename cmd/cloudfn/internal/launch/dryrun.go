@@ -25,7 +25,7 @@ func (l *launch) dryRun(ctx context.Context) error {
 	}
 	if err == nil && !report.Value.Ok {
 		problems := output.Count(len(report.Value.Problems), "problem")
-		return exit.Errorf(exit.Usage, "the launch would fail: %s", problems)
+		return exit.Usagef("the launch would fail: %s", problems)
 	}
 	return err
 }

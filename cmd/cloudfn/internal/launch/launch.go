@@ -31,8 +31,8 @@ func Command(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "launch NAME --flavor FLAVOR --image IMAGE",
 		Short: "Launch servers",
-		Long: `Launch one or more servers, as one order. The order gets its id before it is sent, and cloudfn carries out an id once. So
-whatever breaks meanwhile, no server is lost or launched twice.
+		Long: `Launch one or more servers, as one order. The order gets its id before it is sent, and cloudfn carries
+out an id once. So whatever breaks meanwhile, no server is lost or launched twice.
 
 With --wait, Ctrl-C leaves the launch running and says how to follow it.`,
 		Example: `  cloudfn launch web --flavor m1.small --image cirros --network private --wait
@@ -53,7 +53,7 @@ With --wait, Ctrl-C leaves the launch running and says how to follow it.`,
 	}
 	orderFlags(a, cmd)
 	flags := cmd.Flags()
-	flags.StringVar(&l.file, "file", "", "the order as JSON or YAML, as the API takes it (- for stdin); flags override it")
+	flags.StringVar(&l.file, "file", "", "the order as JSON or YAML (- for stdin); flags override it")
 	flags.StringVar(&l.userData, "user-data", "", "file with the user data for cloud-init (- for stdin)")
 	flags.StringVar(&l.keyFile, "generate-key", "", "make an SSH key pair, and write its private key to this new file")
 	flags.BoolVar(&l.isDryRun, "dry-run", false, "launch nothing, and say what would make the launch fail")

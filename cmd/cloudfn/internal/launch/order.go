@@ -20,9 +20,9 @@ type order map[string]any
 
 // fields are the fields of an order that flags set.
 var fields = []string{
-	"id", "flavor", "min-vcpus:min.vcpus", "min-ram-mb:min.ram_mb", "min-disk-gb:min.disk_gb", "image", "network:networks",
-	"count", "key-name", "security-group:security_groups", "zone:availability_zone", "metadata", "on-failure",
-	"connection:connection_id", "reuse", "callback:callback.url",
+	"id", "flavor", "min-vcpus:min.vcpus", "min-ram-mb:min.ram_mb", "min-disk-gb:min.disk_gb", "image",
+	"network:networks", "count", "key-name", "security-group:security_groups", "zone:availability_zone",
+	"metadata", "on-failure", "connection:connection_id", "reuse", "callback:callback.url",
 }
 
 func orderFlags(a *cli.App, cmd *cobra.Command) {
@@ -59,7 +59,7 @@ func orderFlags(a *cli.App, cmd *cobra.Command) {
 // read reads the order from a file, if there is one, and from the flags, which override it.
 func (l *launch) read(cmd *cobra.Command, args []string) error {
 	if l.file == "-" && l.userData == "-" {
-		return exit.Errorf(exit.Usage, "--file and --user-data cannot both be read from stdin")
+		return exit.Usagef("--file and --user-data cannot both be read from stdin")
 	}
 	l.order = order{}
 	if l.file != "" {
@@ -93,11 +93,11 @@ func (l *launch) read(cmd *cobra.Command, args []string) error {
 func parse(name string, text []byte) (order, error) {
 	text, err := yaml.YAMLToJSON(text)
 	if err != nil {
-		return nil, exit.Errorf(exit.Usage, "--file: %s is neither JSON nor YAML: %w", name, err)
+		return nil, exit.Usagef("--file: %s is neither JSON nor YAML: %w", name, err)
 	}
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(text, &fields); err != nil || fields == nil {
-		return nil, exit.Errorf(exit.Usage, "--file: %s is not an order, which is an object such as "+
+		return nil, exit.Usagef("--file: %s is not an order, which is an object such as "+
 			"{\"name\": \"web\", \"flavor\": ..., \"image\": ...}", name)
 	}
 	o := order{}
@@ -133,18 +133,18 @@ func (l *launch) check() error {
 	_ = json.Unmarshal(o.raw("generate_key"), &wantsKey)
 	switch {
 	case wantsKey && l.keyFile == "":
-		return exit.Errorf(exit.Usage,
-			"the order has generate_key: say by --generate-key FILE where to write the private key, which is shown once")
+		return exit.Usagef(
+			"the order has generate_key: say by --generate-key FILE where to write the private key")
 	case o["instances"] != nil: // each may have all fields
 		return nil
 	case o["name"] == nil:
-		return exit.Errorf(exit.Usage,
+		return exit.Usagef(
 			"a NAME for the server is missing: cloudfn launch NAME --flavor FLAVOR --image IMAGE")
 	case o["flavor"] == nil && o["min"] == nil:
-		return exit.Errorf(exit.Usage,
+		return exit.Usagef(
 			"--flavor is missing, or --min-vcpus, --min-ram-mb or --min-disk-gb: cloudfn resources flavors lists them")
 	case o["image"] == nil:
-		return exit.Errorf(exit.Usage, "--image is missing: cloudfn resources images lists them")
+		return exit.Usagef("--image is missing: cloudfn resources images lists them")
 	}
 	return nil
 }
@@ -166,7 +166,7 @@ func (l *launch) identify() error {
 	if raw := l.order.raw("id"); string(raw) != "null" {
 		id, err := uuid.Parse(l.order.text("id"))
 		if err != nil {
-			return exit.Errorf(exit.Usage, "the order's id is %s: it must be a UUID", raw)
+			return exit.Usagef("the order's id is %s: it must be a UUID", raw)
 		}
 		l.id = id.String()
 		return nil

@@ -16,8 +16,8 @@ import (
 // grace is how long the answer may take after Ctrl-C.
 const grace = 20 * time.Second
 
-// send sends the order; a lost answer makes it send the same order again. Ctrl-C waits for the answer, because cloudfn stops
-// an order when its caller hangs up.
+// send sends the order; a lost answer makes it send the same order again. Ctrl-C waits for the answer, because
+// cloudfn stops an order when its caller hangs up.
 func (l *launch) send(ctx context.Context) (order api.Item[api.Order], err error) {
 	limit := l.wait.Limit
 	tooLate := cli.Timeout("no answer within %s", limit)
@@ -27,7 +27,8 @@ func (l *launch) send(ctx context.Context) (order api.Item[api.Order], err error
 	defer cancel(nil)
 	defer context.AfterFunc(ctx, func() {
 		if errors.Is(context.Cause(ctx), cli.ErrInterrupted) {
-			l.Notef("The order is being sent: wait a moment for its answer, or press Ctrl-C again and %s", l.followHint())
+			l.Notef("The order is being sent: wait a moment for its answer, or press Ctrl-C again and %s",
+				l.followHint())
 			select {
 			case <-time.After(grace):
 			case <-sending.Done():
@@ -64,9 +65,9 @@ func newKeyFile(path string) (*keyFile, error) {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600) //nolint:gosec // the user names it
 	switch {
 	case errors.Is(err, os.ErrExist):
-		return nil, exit.Errorf(exit.Usage, "--generate-key: %s is there already, and is not overwritten", path)
+		return nil, exit.Usagef("--generate-key: %s is there already, and is not overwritten", path)
 	case err != nil:
-		return nil, exit.Errorf(exit.Usage, "--generate-key: %w", err)
+		return nil, exit.Usagef("--generate-key: %w", err)
 	}
 	return &keyFile{file: file}, nil
 }
@@ -78,11 +79,11 @@ func (k *keyFile) write(o api.Order) error {
 		return nil
 	}
 	if o.PrivateKey == nil {
-		return exit.Errorf(exit.Failed, "order %s was there already, and its private key is in the answer to the command "+
-			"that made it: if that is lost, %s", o.ID, advice)
+		return exit.Failedf("order %s was there already, and its private key is in the answer to the "+
+			"command that made it: if that is lost, %s", o.ID, advice)
 	}
 	if _, err := k.file.WriteString(*o.PrivateKey); err != nil {
-		return exit.Errorf(exit.Failed,
+		return exit.Failedf(
 			"the private key of order %s could not be written, and is not shown again: %s (%w)", o.ID, advice, err)
 	}
 	k.isWritten = true

@@ -14,7 +14,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// cache stores tokens in files that only their user can read, one for each login. The files and their names have no password.
+// cache stores tokens in files that only their user can read, one for each login. The files and their names have no
+// password.
 type cache struct{ dir string }
 
 // stored is what such a file holds.

@@ -53,7 +53,8 @@ func TestCacheKeeps(t *testing.T) {
 	}
 }
 
-// TestCacheIsNotBelieved when others could have read or written it, when it is damaged, and when its token is about to end.
+// TestCacheIsNotBelieved when others could have read or written it, when it is damaged, and when its token is about
+// to end.
 func TestCacheIsNotBelieved(t *testing.T) {
 	t.Parallel()
 	good := stored{Token: "canary", ExpiresAt: time.Now().Add(time.Hour)}

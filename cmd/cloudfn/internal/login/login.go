@@ -1,5 +1,5 @@
-// Package login gets the user's token: from Keystone, as every OpenStack client does, or from a file of its own until the token
-// expires.
+// Package login gets the user's token: from Keystone, as every OpenStack client does, or from a file of its own until
+// the token expires.
 package login
 
 import (
@@ -73,15 +73,16 @@ func noCloud(file string) error {
 		const format = "no cloud is chosen: set OS_CLOUD or give --os-cloud one of %s (of %s)"
 		return denied(format, strings.Join(names, ", "), found)
 	}
-	return denied("there is no login: set OS_CLOUD to a name in clouds.yaml, or OS_AUTH_URL, OS_USERNAME, OS_PASSWORD and " +
-		"OS_PROJECT_NAME (the cloud's openrc file does)")
+	return denied("there is no login: set OS_CLOUD to a name in clouds.yaml, or OS_AUTH_URL, OS_USERNAME, " +
+		"OS_PASSWORD and OS_PROJECT_NAME (the cloud's openrc file does)")
 }
 
 // Token gives the user's token. renew says that the previous one was rejected.
 func (l *Login) Token(ctx context.Context, renew bool) (domain.Secret, error) {
 	if given := l.user.Given(); given != "" {
 		if renew {
-			return "", denied("the token in OS_TOKEN or clouds.yaml is refused: it has expired, was revoked, or is of another cloud")
+			return "", denied("the token in OS_TOKEN or clouds.yaml is refused: it has expired, was revoked, " +
+				"or is of another cloud")
 		}
 		return given, nil
 	}
@@ -142,10 +143,11 @@ func (l *Login) explain(ctx context.Context, err error) error {
 	}
 	switch apperr.CodeOf(err) {
 	case apperr.Unauthenticated, apperr.Forbidden, apperr.NotFound, apperr.Invalid:
-		return denied("Keystone at %s refuses the login: is the user, the password, the project and the domain right? (%s)",
-			l.IdentityURL(), message)
+		return denied("Keystone at %s refuses the login: is the user, the password, the project and the domain "+
+			"right? (%s)", l.IdentityURL(), message)
 	case apperr.Internal: // no call was made
 		return denied("%w", err)
 	}
-	return exit.Errorf(exit.Unavailable, "Keystone at %s does not answer: is OS_AUTH_URL right? (%s)", l.IdentityURL(), message)
+	const format = "Keystone at %s does not answer: is OS_AUTH_URL right? (%s)"
+	return exit.Errorf(exit.Unavailable, format, l.IdentityURL(), message)
 }

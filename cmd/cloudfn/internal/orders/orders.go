@@ -23,8 +23,9 @@ var orders = cli.Noun[api.Order]{
 	Offer: func(o api.Order) string { return o.ID + "\t" + name(o) + ", " + string(o.Status) },
 	Table: output.Table[api.Order]{
 		Columns: []output.Column[api.Order]{
-			{Title: "ID"}, {Title: "NAME", Text: name}, {Title: "STATUS", IsState: true}, {Title: "SERVERS", Text: states},
-			{Title: "CREATED", Path: "created_at"}, {Title: "CONNECTION", Path: "connection_id", IsWide: true},
+			{Title: "ID"}, {Title: "NAME", Text: name}, {Title: "STATUS", IsState: true},
+			{Title: "SERVERS", Text: states}, {Title: "CREATED", Path: "created_at"},
+			{Title: "CONNECTION", Path: "connection_id", IsWide: true},
 		},
 		Details: []output.Column[api.Order]{
 			{Title: "CALLBACK", Path: "callback.id"}, {Title: "CALLBACK_SECRET", Path: "callback.secret"},
@@ -34,7 +35,8 @@ var orders = cli.Noun[api.Order]{
 
 var instanceTable = output.Table[api.Instance]{Columns: []output.Column[api.Instance]{
 	{Title: "NAME"}, {Title: "STATE", IsState: true}, {Title: "SERVER", Path: "server_id"},
-	{Title: "INSTANCE", Path: "id"}, {Title: "KEY", Path: "key_name", IsWide: true}, {Title: "ERROR", Path: "error.detail"},
+	{Title: "INSTANCE", Path: "id"}, {Title: "KEY", Path: "key_name", IsWide: true},
+	{Title: "ERROR", Path: "error.detail"},
 }}
 
 // Command holds the commands for orders.
@@ -43,7 +45,8 @@ func Command(a *cli.App) *cobra.Command {
 }
 
 func list(a *cli.App) *cobra.Command {
-	cmd := orders.List(a, "List the project's orders, the newest first", "listOrders", "status", "connection:connection_id")
+	cmd := orders.List(a, "List the project's orders, the newest first", "listOrders",
+		"status", "connection:connection_id")
 	cmd.Example = "  cloudfn orders list --status running,partial"
 	cli.Statuses(cmd, domain.OrderStatuses(), "")
 	a.ConnectionFlag(cmd, "those that were placed through this connection")
@@ -53,7 +56,7 @@ func list(a *cli.App) *cobra.Command {
 
 func show(a *cli.App) *cobra.Command {
 	var wait cli.Wait
-	cmd := orders.One(a, "show", "Show an order and its servers", "getOrder", func(cmd *cobra.Command, id string) error {
+	run := func(cmd *cobra.Command, id string) error {
 		connection, _ := cmd.Flags().GetString("connection")
 		if !wait.IsOn {
 			order, err := Get(cmd.Context(), a, id, connection)
@@ -70,7 +73,8 @@ func show(a *cli.App) *cobra.Command {
 			return err
 		}
 		return Result(a, order.Value)
-	})
+	}
+	cmd := orders.One(a, "show", "Show an order and its servers", "getOrder", run)
 	cmd.Long = "Show an order and its servers. With --wait the exit code says whether all of them were launched."
 	cmd.ValidArgsFunction = a.Complete(1, Finder(a))
 	wait.Flags(cmd, "the order has ended")

@@ -37,7 +37,7 @@ func (w Waiter) Wait(ctx context.Context, a *cli.App) (order api.Item[api.Order]
 		order = found
 		if isInterrupted(order.Value) {
 			if w.Resend == nil {
-				return false, exit.Errorf(exit.Failed, "order %s was interrupted, and nobody works on it: "+
+				return false, exit.Failedf("order %s was interrupted, and nobody works on it: "+
 					"give the same launch again with --id %s", w.ID, w.ID)
 			}
 			resent, err := w.Resend(ctx)
@@ -146,8 +146,8 @@ func Result(a *cli.App, o api.Order) error {
 	case api.OrderStatusDone, api.OrderStatusRunning:
 		return nil
 	case api.OrderStatusRolledBack:
-		return exit.Errorf(exit.Failed, "order %s is rolled back: not all of its servers could be launched, so none is left", o.ID)
+		return exit.Failedf("order %s is rolled back: not all of its servers could be launched", o.ID)
 	}
 	const format = "order %s is %s: %d of %d servers could not be launched"
-	return exit.Errorf(exit.Failed, format, o.ID, o.Status, failed, len(o.Instances))
+	return exit.Failedf(format, o.ID, o.Status, failed, len(o.Instances))
 }

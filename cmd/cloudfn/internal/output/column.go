@@ -75,7 +75,7 @@ func choose[T any](p *Printer, all []Column[T]) ([]Column[T], error) {
 }
 
 func unknownColumn(column string, known []string) error {
-	return exit.Errorf(exit.Usage, "--columns has %q: the columns are %s", column, strings.Join(known, ", "))
+	return exit.Usagef("--columns has %q: the columns are %s", column, strings.Join(known, ", "))
 }
 
 // field follows a path of JSON names through structs and maps. What is absent gives the zero Value.

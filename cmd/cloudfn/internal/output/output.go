@@ -1,4 +1,5 @@
-// Package output prints what the API gave: as a table for people, as JSON or YAML for programs, or as names for scripts.
+// Package output prints what the API gave: as a table for people, as JSON or YAML for programs, or as names for
+// scripts.
 package output
 
 import (
@@ -112,8 +113,8 @@ func One[T any](p *Printer, item api.Item[T], t Table[T]) error {
 	return g.writeFacts(p.Out)
 }
 
-// data prints a value as JSON or YAML. Characters that could command a terminal are escaped. YAML cannot escape them in a
-// plain text, so such a value is printed as JSON, which readers of YAML take as well.
+// data prints a value as JSON or YAML. Characters that could command a terminal are escaped. YAML cannot escape them
+// in a plain text, so such a value is printed as JSON, which readers of YAML take as well.
 func (p *Printer) data(v any, of reflect.Type) error {
 	text, err := json.Marshal(v)
 	if err != nil {

@@ -51,7 +51,9 @@ func (p *Progress) changes(elapsed time.Duration, rows []Row) {
 			continue
 		}
 		p.shown[row.Name] = row
-		fmt.Fprintln(p.Out, strings.TrimRight(fmt.Sprintf("%5s  %s  %s  %s", seconds(elapsed), Clean(row.Name), Paint(p.Color, row.State), Clean(row.Note)), " "))
+		state := Paint(p.Color, row.State)
+		words := []string{fmt.Sprintf("%5s", seconds(elapsed)), Clean(row.Name), state, Clean(row.Note)}
+		fmt.Fprintln(p.Out, strings.TrimRight(strings.Join(words, gap), " "))
 	}
 }
 
@@ -77,8 +79,9 @@ func (p *Progress) draw(elapsed time.Duration, rows []Row) {
 			took = over
 		}
 		name, state := cut(pad(row.Name, names), names), pad(row.State, states)
-		note := cut(row.Note, width-names-states-12)
-		text.WriteString("\r\x1b[K" + name + gap + strings.Replace(state, Clean(row.State), Paint(p.Color, row.State), 1) + fmt.Sprintf("%s%5s%s%s\n", gap, seconds(took), gap, note))
+		state = strings.Replace(state, Clean(row.State), Paint(p.Color, row.State), 1)
+		words := []string{name, state, fmt.Sprintf("%5s", seconds(took)), cut(row.Note, width-names-states-12)}
+		text.WriteString("\r\x1b[K" + strings.Join(words, gap) + "\n")
 	}
 	p.drawn = len(fitting)
 	if left > 0 {

@@ -50,7 +50,7 @@ func filterFlags(a *cli.App, cmd *cobra.Command) {
 	cli.ScopeFlags(cmd)
 	a.Since(cmd, "since",
 		"only from then on: a time such as 2026-01-02T03:04:05Z, or how long ago, such as 90m, 24h or 7d")
-	cmd.Flags().String("acted-through", "", "only requests that acted through this connection of the project (any = through any)")
+	cmd.Flags().String("acted-through", "", "only requests through this connection of the project (any = through any)")
 	cli.Choices(cmd, "acted-through", "any")
 }
 
@@ -83,8 +83,9 @@ var table = output.Table[api.Request]{
 	Name: func(r api.Request) string { return r.RequestID },
 	Columns: []output.Column[api.Request]{
 		{Title: "AT"}, {Title: "FUNCTION"}, {Title: "METHOD"}, {Title: "PATH"}, {Title: "STATUS", IsState: true},
-		{Title: "CODE", IsWide: true}, {Title: "MS"}, {Title: "USER", Path: "user_id"}, {Title: "USER_NAME", IsWide: true},
-		{Title: "PROJECT", Path: "project_id", IsWide: true}, {Title: "DOMAIN", Path: "domain_id", IsWide: true},
+		{Title: "CODE", IsWide: true}, {Title: "MS"}, {Title: "USER", Path: "user_id"},
+		{Title: "USER_NAME", IsWide: true}, {Title: "PROJECT", Path: "project_id", IsWide: true},
+		{Title: "DOMAIN", Path: "domain_id", IsWide: true},
 		{Title: "REMOTE", IsWide: true}, {Title: "CONNECTION", Path: "connection_id", IsWide: true},
 		{Title: "ACTED_IN", IsWide: true}, {Title: "REQUEST_ID"},
 	},

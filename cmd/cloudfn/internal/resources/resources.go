@@ -131,7 +131,7 @@ func failures(r api.Resources) error {
 	for _, kind := range slices.Sorted(maps.Keys(*r.Errors)) {
 		texts = append(texts, kind+": "+(*r.Errors)[kind].Detail)
 	}
-	return exit.Errorf(exit.Failed, "not all could be listed: %s", strings.Join(texts, "; "))
+	return exit.Failedf("not all could be listed: %s", strings.Join(texts, "; "))
 }
 
 var flavorColumns = []output.Column[api.Flavor]{

@@ -79,8 +79,8 @@ func (s *servers) actCommand(action, short string) *cobra.Command {
 	return cmd
 }
 
-// act sends the action with the other fields of its request, waits if the user wants that, and prints a line for each server.
-// With only one server its failure is the command's error.
+// act sends the action with the other fields of its request, waits if the user wants that, and prints a line for each
+// server. With only one server its failure is the command's error.
 func (s *servers) act(
 	ctx context.Context, targets []target, action string, body map[string]any, wait cli.Wait,
 ) error {
@@ -92,7 +92,7 @@ func (s *servers) act(
 	if len(targets) == 1 {
 		send = s.sendOne
 	} else if body["id"] != nil {
-		return exit.Errorf(exit.Usage, "--id goes with one server only")
+		return exit.Usagef("--id goes with one server only")
 	}
 	results, err := send(ctx, targets, body)
 	if err != nil {
@@ -199,7 +199,8 @@ var resultTable = output.Table[result]{
 	Name: func(r result) string { return r.given },
 	Columns: []output.Column[result]{
 		{Title: "SERVER", Text: func(r result) string { return r.given }}, {Title: "STATE", IsState: true},
-		{Title: "RESULT", Text: result.text}, {Title: "ACTION", Path: "action_id", IsWide: true}, {Title: "ID", IsWide: true},
+		{Title: "RESULT", Text: result.text}, {Title: "ACTION", Path: "action_id", IsWide: true},
+		{Title: "ID", IsWide: true},
 	},
 }
 
@@ -223,7 +224,8 @@ func (r result) text() string {
 	return "nothing to do"
 }
 
-// failures is the command's error when some servers failed. The lines have the reasons; with only one server the error has it.
+// failures is the command's error when some servers failed. The lines have the reasons; with only one server the
+// error has it.
 func failures(results []*result, action string) error {
 	var names []string
 	for _, r := range results {
@@ -235,8 +237,8 @@ func failures(results []*result, action string) error {
 	case len(names) == 0:
 		return nil
 	case len(results) == 1:
-		return exit.Errorf(exit.Failed, "%s of %s: %s", action, names[0], results[0].text())
+		return exit.Failedf("%s of %s: %s", action, names[0], results[0].text())
 	}
-	return exit.Errorf(exit.Failed, "%s failed for %d of %d servers: %s", action, len(names), len(results),
+	return exit.Failedf("%s failed for %d of %d servers: %s", action, len(names), len(results),
 		strings.Join(names, ", "))
 }

@@ -36,13 +36,13 @@ func (s *servers) connectCommand() *cobra.Command {
 			}
 			return output.One(&s.Print, made, connectedTable)
 		})
-	cmd.Long = `Track an existing server as an instance: cloudfn follows its state, and sends its changes to callbacks. The server itself
-does not change. A server that is tracked already stays the same instance.`
+	cmd.Long = `Track an existing server as an instance: cloudfn follows its state, and sends its changes to
+callbacks. The server itself does not change. A server that is tracked already stays the same instance.`
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if err := cobra.ExactArgs(1)(cmd, args); err != nil || s.connection == "" || cli.IsID(args[0]) {
 			return err
 		}
-		return exit.Errorf(exit.Usage, "a connection does not list the servers that it does not manage yet: give the server's id")
+		return exit.Usagef("a connection lists only the servers that it manages: give the server's id")
 	}
 	cmd.ValidArgsFunction = s.Complete(1, s.finder(filter{isTracked: new(bool)}))
 	cmd.Flags().StringVar(&id, "id", "", "id of the instance (default a new one)")
@@ -67,20 +67,21 @@ var changedTable = output.Table[api.ServerChanged]{Columns: []output.Column[api.
 
 func (s *servers) reusableCommand() *cobra.Command {
 	var isOff bool
-	cmd := s.oneCommand("reusable", "Let orders with --reuse take a server while it is stopped", []string{"changeServer"},
+	cmd := s.oneCommand("reusable", "Let orders with --reuse take a stopped server", []string{"changeServer"},
 		func(cmd *cobra.Command, id string) error {
-			body := api.ServerChange{Reusable: !isOff}
-			changed, err := api.Send[api.ServerChanged](cmd.Context(), s.API(), http.MethodPatch, "/v1/servers/"+id, body)
+			path, body := "/v1/servers/"+id, api.ServerChange{Reusable: !isOff}
+			changed, err := api.Send[api.ServerChanged](cmd.Context(), s.API(), http.MethodPatch, path, body)
 			if err != nil {
 				return err
 			}
 			return output.One(&s.Print, changed, changedTable)
 		})
-	cmd.Long = `Let orders with --reuse take a server of your project that is managed through a connection, while it is stopped. Its disk
-stays as it is. Orders can take servers that were launched through the connection without this, until --off forbids it.`
+	cmd.Long = `Let orders with --reuse take a server of your project that is managed through a connection, while it
+is stopped. Its disk stays as it is. Orders can take servers that were launched through the connection without this,
+until --off forbids it.`
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if s.connection != "" {
-			return exit.Errorf(exit.Usage,
+			return exit.Usagef(
 				"--connection does not go with it: only a user of the server's own project says what may be reused")
 		}
 		return cobra.ExactArgs(1)(cmd, args)
@@ -102,11 +103,11 @@ var actions = cli.Noun[api.DelegatedAction]{
 func (s *servers) actionCommand() *cobra.Command {
 	var wait cli.Wait
 	cmd := &cobra.Command{
-		Use: "action ID --connection ID", Short: "Show the result of an action through a connection", Args: cobra.ExactArgs(1),
-		Annotations: cli.Calls("getServerAction"), ValidArgsFunction: cobra.NoFileCompletions,
+		Use: "action ID --connection ID", Short: "Show the result of an action through a connection",
+		Args: cobra.ExactArgs(1), Annotations: cli.Calls("getServerAction"), ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if s.connection == "" {
-				return exit.Errorf(exit.Usage, "--connection is needed: only actions through a connection can be shown later")
+				return exit.Usagef("--connection is needed: cloudfn keeps only actions through a connection")
 			}
 			return s.showAction(cmd.Context(), args[0], wait)
 		},
@@ -135,7 +136,7 @@ func (s *servers) showAction(ctx context.Context, id string, wait cli.Wait) erro
 		return err
 	}
 	if found.Value.Status == api.DelegatedActionStatusFailed {
-		return exit.Errorf(exit.Failed, "%s failed: %s", found.Value.Action, cli.Value(found.Value.Error).Detail)
+		return exit.Failedf("%s failed: %s", found.Value.Action, cli.Value(found.Value.Error).Detail)
 	}
 	return nil
 }

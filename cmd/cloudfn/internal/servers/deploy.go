@@ -12,8 +12,8 @@ import (
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/resources"
 )
 
-// deployment has the flags that are no fields of the request. Secrets come from files: command lines show in process lists and
-// shell histories.
+// deployment has the flags that are no fields of the request. Secrets come from files: command lines show in process
+// lists and shell histories.
 type deployment struct {
 	serverImage                string
 	env                        []string
@@ -28,8 +28,9 @@ func (s *servers) deployCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "deploy SERVER --image REF --confirm-rebuild [-- ARG...]",
 		Short: "Run a container on a tracked server, after a rebuild of its disk",
-		Long: `Have Nova rebuild a tracked server with a cloud-config that runs a container under systemd. The rebuild destroys what is on
-the server's disk. Arguments after -- go to the container. Files with secrets may be -, the standard input.`,
+		Long: `Have Nova rebuild a tracked server with a cloud-config that runs a container under systemd. The rebuild
+destroys what is on the server's disk. Arguments after -- go to the container. Files with secrets may be -, the
+standard input.`,
 		Example: `  cloudfn servers deploy web-1 --image registry.example.com/team/agent:1.4.2 --join-token-file token \
     --confirm-rebuild --wait
   pass registry | cloudfn servers deploy web-1 --image registry.example.com/agent:2 --registry-user robot \
@@ -55,9 +56,9 @@ the server's disk. Arguments after -- go to the container. Files with secrets ma
 	}
 	flags := cmd.Flags()
 	flags.String("image", "", "reference of an OCI image, with a tag or a digest")
-	flags.StringArrayVar(&d.env, "env", nil, "K=V, a variable of the container; K alone takes its value from this environment")
+	flags.StringArrayVar(&d.env, "env", nil, "K=V, a variable of the container; K alone takes its value from here")
 	flags.StringVar(&d.envFile, "env-file", "", "file of such lines, for secret values")
-	flags.StringVar(&d.joinTokenFile, "join-token-file", "", "file with the token that the agent joins with (its JOIN_TOKEN)")
+	flags.StringVar(&d.joinTokenFile, "join-token-file", "", "file with the agent's JOIN_TOKEN")
 	flags.StringVar(&d.registryUser, "registry-user", "", "login to the image's registry")
 	flags.StringVar(&d.passwordFile, "registry-password-file", "", "file with its password")
 	flags.StringVar(&d.serverImage, "server-image", "", "image for the disk, by id or name (default the current one)")
@@ -94,14 +95,14 @@ func (d deployment) check(body map[string]any) error {
 	}
 	switch {
 	case body["image"] == nil:
-		return exit.Errorf(exit.Usage, "--image is missing: it names the OCI image to run, with a tag or a digest")
+		return exit.Usagef("--image is missing: it names the OCI image to run, with a tag or a digest")
 	case body["confirm_rebuild"] == nil:
-		return exit.Errorf(exit.Usage,
+		return exit.Usagef(
 			"deploy rebuilds the server, which destroys what is on its disk: add --confirm-rebuild if you mean it")
 	case (d.registryUser == "") != (d.passwordFile == ""):
-		return exit.Errorf(exit.Usage, "--registry-user and --registry-password-file go together")
+		return exit.Usagef("--registry-user and --registry-password-file go together")
 	case stdins > 1:
-		return exit.Errorf(exit.Usage, "only one file can be -, the standard input")
+		return exit.Usagef("only one file can be -, the standard input")
 	}
 	return nil
 }
@@ -155,7 +156,7 @@ func (d deployment) variables(a *cli.App) (map[string]string, error) {
 		name, value, hasValue := strings.Cut(line, "=")
 		if !hasValue {
 			if value, hasValue = a.Env(name); !hasValue { // the error must not show a value, which may be secret
-				return nil, exit.Errorf(exit.Usage, "the variable %s has no value: write it as K=V, or set it here", name)
+				return nil, exit.Usagef("the variable %s has no value: write K=V, or set it here", name)
 			}
 		}
 		variables[name] = value

@@ -50,16 +50,17 @@ func names(all []api.Item[api.Server]) func(api.Server) string {
 		count[item.Value.Name]++
 	}
 	return func(s api.Server) string {
-		if s.Name == "" || count[s.Name] > 1 || cli.IsID(s.Name) || needsQuotes(s.Name) || output.Clean(s.Name) != s.Name {
+		if s.Name == "" || count[s.Name] > 1 || cli.IsID(s.Name) || needsQuotes(s.Name) {
 			return s.ID
 		}
 		return s.Name
 	}
 }
 
-// needsQuotes says whether a shell or xargs would split or change a name, or take it for a flag.
+// needsQuotes says whether a terminal, a shell or xargs would split or change a name, or a command take it for a flag.
 func needsQuotes(name string) bool {
-	return strings.HasPrefix(name, "-") || strings.ContainsAny(name, `"'\`) || strings.ContainsFunc(name, unicode.IsSpace)
+	return strings.HasPrefix(name, "-") || strings.ContainsAny(name, `"'\`) ||
+		strings.ContainsFunc(name, unicode.IsSpace) || output.Clean(name) != name
 }
 
 // target is a server that the user has given by name or id.
@@ -73,7 +74,7 @@ type target struct {
 func (s *servers) resolve(ctx context.Context, args []string) ([]target, error) {
 	names := slices.DeleteFunc(slices.Clone(args), cli.IsID)
 	if slices.Contains(names, "") {
-		return nil, exit.Errorf(exit.Usage, "a server's name is empty")
+		return nil, exit.Usagef("a server's name is empty")
 	}
 	var known []api.Item[api.Server]
 	var err error

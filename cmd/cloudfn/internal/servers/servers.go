@@ -32,8 +32,9 @@ func Command(a *cli.App) *cobra.Command {
 		s.deleteCommand(), s.deployCommand(), s.connectCommand(), s.disconnectCommand(), s.reusableCommand(),
 		s.actionCommand())
 	c.Aliases = []string{"server"}
-	c.Long = `List, show and act on servers. SERVER is the id of a server, or of the instance that it is tracked as, or a name that only
-one server has. -o name prints for each server what other commands take: its name, or its id where the name is not enough.`
+	c.Long = `List, show and act on servers. SERVER is the id of a server, or of the instance that it is tracked as,
+or a name that only one server has. -o name prints for each server what other commands take: its name, or its id where
+the name is not enough.`
 	c.PersistentFlags().StringVar(&s.connection, "connection", "", "id of the connection to act through")
 	a.CompleteFlag(c, "connection", a.UsableConnections)
 	return c
@@ -44,8 +45,9 @@ func (s *servers) oneCommand(
 	verb, short string, operations []string, run func(cmd *cobra.Command, id string) error,
 ) *cobra.Command {
 	return &cobra.Command{
-		Use: verb + " SERVER", Short: short, Args: cobra.ExactArgs(1), ValidArgsFunction: s.Complete(1, s.finder(filter{})),
-		Annotations: cli.Calls(append(operations, "listServers")...),
+		Use: verb + " SERVER", Short: short, Args: cobra.ExactArgs(1),
+		ValidArgsFunction: s.Complete(1, s.finder(filter{})),
+		Annotations:       cli.Calls(append(operations, "listServers")...),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			t, err := s.resolveOne(cmd.Context(), args[0])
 			if err != nil {
@@ -60,7 +62,8 @@ func (s *servers) listCommand() *cobra.Command {
 	var f filter
 	cmd := &cobra.Command{
 		Use: "list", Short: "List the project's servers, the newest first", Args: cobra.NoArgs, Aliases: []string{"ls"},
-		Example:     "  cloudfn servers list --status ACTIVE -o wide\n  cloudfn servers list --tracked=false --columns name,id",
+		Example: "  cloudfn servers list --status ACTIVE -o wide\n" +
+			"  cloudfn servers list --tracked=false --columns name,id",
 		Annotations: cli.Calls("listServers"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if cmd.Flags().Changed("tracked") {
@@ -89,7 +92,7 @@ func (f *filter) normalize() error {
 	known := domain.ServerStatuses()
 	for i, status := range f.statuses {
 		if f.statuses[i] = strings.ToUpper(status); !slices.Contains(known, f.statuses[i]) {
-			return exit.Errorf(exit.Usage, "--status is %q: it must be one of %s", status, strings.Join(known, ", "))
+			return exit.Usagef("--status is %q: it must be one of %s", status, strings.Join(known, ", "))
 		}
 	}
 	return nil
@@ -104,8 +107,8 @@ func serverTable(all []api.Item[api.Server], now time.Time) output.Table[api.Ser
 			}
 			return strings.Join(ips, ", ")
 		}},
-		{Title: "FLAVOR", Path: "flavor.name"}, {Title: "ZONE", IsWide: true}, {Title: "IMAGE", Path: "image.id", IsWide: true},
-		{Title: "INSTANCE", Path: "instance.id", IsWide: true},
+		{Title: "FLAVOR", Path: "flavor.name"}, {Title: "ZONE", IsWide: true},
+		{Title: "IMAGE", Path: "image.id", IsWide: true}, {Title: "INSTANCE", Path: "instance.id", IsWide: true},
 		{Title: "STATE", Path: "instance.state", IsWide: true, IsState: true},
 		{Title: "CREATED", Path: "created_at", IsWide: true},
 		{Title: "AGE", Text: func(s api.Server) string { return age(s.CreatedAt, now) }}, {Title: "ID"},
@@ -202,7 +205,8 @@ func (s *servers) historyCommand() *cobra.Command {
 	cmd := s.oneCommand("history", "Show the events of a tracked server and who caused them, the newest first",
 		[]string{"getServerHistory"}, func(cmd *cobra.Command, id string) error {
 			found, err := api.List[api.ServerEvent]{
-				Path: "/v1/servers/history/" + id, Key: "events", Query: cli.ConnectionQuery(s.connection), Limit: cli.Limit(cmd),
+				Path: "/v1/servers/history/" + id, Key: "events",
+				Query: cli.ConnectionQuery(s.connection), Limit: cli.Limit(cmd),
 			}.Read(cmd.Context(), s.API())
 			if err != nil {
 				return err
@@ -217,7 +221,8 @@ var historyTable = output.Table[api.ServerEvent]{Columns: []output.Column[api.Se
 	{Title: "AT"}, {Title: "STATE", Path: "data.state", IsState: true}, {Title: "BEFORE", Path: "data.previous_state"},
 	{Title: "USER", Text: user}, {Title: "PROJECT", Path: "data.actor.project_id"},
 	{Title: "ACTION", Path: "data.actor.action"}, {Title: "CONNECTION", Path: "data.actor.connection_id", IsWide: true},
-	{Title: "ORDER", Path: "data.actor.order_id", IsWide: true}, {Title: "TYPE", IsWide: true}, {Title: "ID", IsWide: true},
+	{Title: "ORDER", Path: "data.actor.order_id", IsWide: true}, {Title: "TYPE", IsWide: true},
+	{Title: "ID", IsWide: true},
 }}
 
 // user is who caused an event, by name if it is known.

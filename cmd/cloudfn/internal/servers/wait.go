@@ -32,8 +32,8 @@ var goals = map[api.ServerActionAction]domain.InstanceState{
 
 // steady are the states that last until somebody acts.
 var steady = []domain.InstanceState{
-	domain.InstanceActive, domain.InstanceStopped, domain.InstanceShelved, domain.InstancePaused, domain.InstanceRescued,
-	domain.InstanceError, domain.InstanceDeleted,
+	domain.InstanceActive, domain.InstanceStopped, domain.InstanceShelved, domain.InstancePaused,
+	domain.InstanceRescued, domain.InstanceError, domain.InstanceDeleted,
 }
 
 // wait polls the servers until each has reached its goal, or has failed.
@@ -124,8 +124,9 @@ func (w *waiter) setGone() {
 	}
 }
 
-// update judges a server's current state. The API tracks the progress of an instance. Any other server only has Nova's status,
-// which stays the old one while Nova works; through a connection the state is the last one seen, and may be old.
+// update judges a server's current state. The API tracks the progress of an instance. Any other server only has
+// Nova's status, which stays the old one while Nova works; through a connection the state is the last one seen, and
+// may be old.
 func (w *waiter) update(server api.Server) {
 	state := domain.StateOf(server.Status, "")
 	if server.Instance != nil {

@@ -29,11 +29,11 @@ func Command(a *cli.App) *cobra.Command {
 			}
 			s := status.Value
 			if !s.Postgres.Reachable || !s.Keystone.Reachable {
-				return exit.Errorf(exit.Failed, "%s does not work: one of the services that it needs does not answer", a.URL)
+				return exit.Failedf("%s does not work: a service that it needs does not answer", a.URL)
 			}
 			if wrong := s.Settings.Wrong; len(wrong) > 0 {
-				return exit.Errorf(exit.Failed, "%s has wrong settings: `cloudfnd check` with its environment says what is "+
-					"wrong with %s", a.URL, strings.Join(wrong, ", "))
+				return exit.Failedf("%s has wrong settings: `cloudfnd check` with its environment says what "+
+					"is wrong with %s", a.URL, strings.Join(wrong, ", "))
 			}
 			return nil
 		},
