@@ -24,14 +24,9 @@ var callbacks = cli.Noun[callback]{
 	Path: "/v1/callbacks", Key: "callbacks", Arg: "CALLBACK",
 	Offer: func(c callback) string { return c.ID + "\t" + string(c.Status) + ", " + c.URL },
 	Table: output.Table[callback]{
-		Columns: []output.Column[callback]{
-			{Title: "ID"}, {Title: "STATUS", IsState: true}, {Title: "URL"}, {Title: "EVENTS", IsWide: true},
-			{Title: "OF", Text: scope}, {Title: "CREATED", Path: "created_at", IsWide: true},
-		},
-		Details: []output.Column[callback]{
-			{Title: "SECRET"}, {Title: "REASON"}, {Title: "RATE", Text: rate},
-			{Title: "SECRET_BEFORE_UNTIL", Path: "previous_secret_until"},
-		},
+		Columns: []string{"ID", "STATUS*", "URL", "EVENTS+", "OF", "CREATED+:created_at"},
+		Details: []string{"SECRET", "REASON", "RATE", "SECRET_BEFORE_UNTIL:previous_secret_until"},
+		Texts:   map[string]func(callback) string{"OF": scope, "RATE": rate},
 	},
 }
 
@@ -74,11 +69,9 @@ func test(a *cli.App) *cobra.Command {
 	return cmd
 }
 
-var deliveryTable = output.Table[api.Delivery]{Columns: []output.Column[api.Delivery]{
-	{Title: "ID"}, {Title: "STATUS", IsState: true}, {Title: "TYPE", Path: "event_type"}, {Title: "SUBJECT"},
-	{Title: "ATTEMPTS"}, {Title: "ANSWER"}, {Title: "CREATED", Path: "created_at"},
-	{Title: "EVENT", Path: "event_id", IsWide: true}, {Title: "ATTEMPTED", Path: "attempted_at", IsWide: true},
-	{Title: "ERROR", IsWide: true},
+var deliveryTable = output.Table[api.Delivery]{Columns: []string{
+	"ID", "STATUS*", "TYPE:event_type", "SUBJECT", "ATTEMPTS", "ANSWER", "CREATED:created_at", "EVENT+:event_id",
+	"ATTEMPTED+:attempted_at", "ERROR+",
 }}
 
 // deliveriesOf are the deliveries of one callback.

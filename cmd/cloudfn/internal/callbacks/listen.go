@@ -77,7 +77,7 @@ CALLBACK_ALLOW=127.0.0.0/8. For one elsewhere, route a public address to the por
 }
 
 const (
-	// answerTime is how long the answer to a request may take that is not cancelled.
+	// answerTime is how long the answer to a request may take that has no other limit.
 	answerTime = 20 * time.Second
 	// drainTime is how long deliveries and answers on their way may take at the end.
 	drainTime = 5 * time.Second

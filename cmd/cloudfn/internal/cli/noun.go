@@ -39,11 +39,11 @@ func Group(use, short string, commands ...*cobra.Command) *cobra.Command {
 
 // URL is the path of one, and of what belongs to it.
 func (n Noun[T]) URL(id string, more ...string) string {
-	path := n.Path + "/" + url.PathEscape(id)
-	for _, part := range more {
-		path += "/" + url.PathEscape(part)
+	parts := []string{n.Path}
+	for _, part := range append([]string{id}, more...) {
+		parts = append(parts, url.PathEscape(part))
 	}
-	return path
+	return strings.Join(parts, "/")
 }
 
 // Find reads the list.

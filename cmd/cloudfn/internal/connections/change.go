@@ -131,11 +131,13 @@ func end(ctx context.Context, a *cli.App, id string) error {
 	return nil
 }
 
-var checkTable = output.Table[api.ConnectionCheck]{Columns: []output.Column[api.ConnectionCheck]{
-	{Title: "ID"}, {Title: "WORKS", Text: works}, {Title: "STATUS", IsState: true}, {Title: "REASON"},
-	{Title: "ROLES", Text: func(c api.ConnectionCheck) string { return strings.Join(c.Roles, ", ") }},
-	{Title: "ENDS", Path: "ends_at"}, {Title: "CHECKED", Path: "checked_at"},
-}}
+var checkTable = output.Table[api.ConnectionCheck]{
+	Columns: []string{"ID", "WORKS", "STATUS*", "REASON", "ROLES", "ENDS:ends_at", "CHECKED:checked_at"},
+	Texts: map[string]func(api.ConnectionCheck) string{
+		"WORKS": works,
+		"ROLES": func(c api.ConnectionCheck) string { return strings.Join(c.Roles, ", ") },
+	},
+}
 
 func works(c api.ConnectionCheck) string {
 	switch {

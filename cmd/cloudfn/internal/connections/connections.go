@@ -26,22 +26,21 @@ var connections = cli.Noun[api.Connection]{
 		}
 	},
 	Table: output.Table[api.Connection]{
-		Columns: []output.Column[api.Connection]{
-			{Title: "ID"}, {Title: "NAME"}, {Title: "KIND", IsWide: true}, {Title: "STATUS", IsState: true},
-			{Title: "ACTIONS"},
-			{Title: "USED", Text: func(c api.Connection) string { return share(c.Used.Instances, c.Quota.Instances) }},
-			{Title: "ENDS", Path: "ends_at"}, {Title: "LAST_USED", Path: "last_used_at", IsWide: true},
-			{Title: "PROJECT", Path: "project_id", IsWide: true},
+		Columns: []string{
+			"ID", "NAME", "KIND+", "STATUS*", "ACTIONS", "USED", "ENDS:ends_at", "LAST_USED+:last_used_at", "PROJECT+:project_id",
 		},
-		Details: []output.Column[api.Connection]{
-			{Title: "REASON"}, {Title: "REVOCATION"}, {Title: "TRUST_END", Path: "trust_expires_at"},
-			{Title: "SUSPENDED", Path: "suspended_at"}, {Title: "CREDENTIAL_END", Path: "credential_expires_at"},
-			{Title: "VCPUS", Text: func(c api.Connection) string { return share(c.Used.Vcpus, c.Quota.Vcpus) }},
-			{Title: "RAM_MB", Text: func(c api.Connection) string { return share(c.Used.RAMMb, c.Quota.RAMMb) }},
-			{Title: "ACTS_AS", Text: actsAs},
-			{Title: "LIMITS", Text: func(c api.Connection) string { return limitsText(c.Limits) }},
-			{Title: "USABLE_BY", Text: usableBy}, {Title: "IDLE_TIMEOUT"}, {Title: "CLOUD", Path: "auth_url"},
-			{Title: "REGION"}, {Title: "CHECKED", Path: "checked_at"}, {Title: "CREATED", Path: "created_at"},
+		Details: []string{
+			"REASON", "REVOCATION", "TRUST_END:trust_expires_at", "SUSPENDED:suspended_at",
+			"CREDENTIAL_END:credential_expires_at", "VCPUS", "RAM_MB", "ACTS_AS", "LIMITS", "USABLE_BY", "IDLE_TIMEOUT",
+			"CLOUD:auth_url", "REGION", "CHECKED:checked_at", "CREATED:created_at",
+		},
+		Texts: map[string]func(api.Connection) string{
+			"USED":      func(c api.Connection) string { return share(c.Used.Instances, c.Quota.Instances) },
+			"VCPUS":     func(c api.Connection) string { return share(c.Used.Vcpus, c.Quota.Vcpus) },
+			"RAM_MB":    func(c api.Connection) string { return share(c.Used.RAMMb, c.Quota.RAMMb) },
+			"ACTS_AS":   actsAs,
+			"LIMITS":    func(c api.Connection) string { return limitsText(c.Limits) },
+			"USABLE_BY": usableBy,
 		},
 	},
 }
@@ -118,7 +117,7 @@ func list(a *cli.App) *cobra.Command {
 
 var ruleTable = output.Table[api.AccessRule]{
 	Name:    func(r api.AccessRule) string { return string(r.Method) + " " + r.Path },
-	Columns: []output.Column[api.AccessRule]{{Title: "SERVICE"}, {Title: "METHOD"}, {Title: "PATH"}},
+	Columns: []string{"SERVICE", "METHOD", "PATH"},
 }
 
 func accessRules(a *cli.App) *cobra.Command {

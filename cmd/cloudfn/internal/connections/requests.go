@@ -18,21 +18,19 @@ var requests = cli.Noun[api.Consent]{
 	Path: connections.Path + "/requests", Key: "requests", Arg: "REQUEST",
 	Offer: func(c api.Consent) string { return c.ID + "\t" + titled(c.Name, c.RequestedBy.UserName) },
 	Table: output.Table[api.Consent]{
-		Columns: []output.Column[api.Consent]{
-			{Title: "ID"}, {Title: "NAME"}, {Title: "STATUS", IsState: true},
-			{Title: "FROM", Text: from}, {Title: "ACTIONS", Path: "terms.actions"},
-			{Title: "UNTIL", Text: until},
-			{Title: "EXPIRES", Path: "expires_at", IsWide: true}, {Title: "PROJECT", Path: "project_id", IsWide: true},
+		Columns: []string{
+			"ID", "NAME", "STATUS*", "FROM", "ACTIONS:terms.actions", "UNTIL", "EXPIRES+:expires_at", "PROJECT+:project_id",
 		},
-		Details: []output.Column[api.Consent]{
-			{Title: "WHY"}, {Title: "FOR"}, {Title: "USER_ID", Path: "requested_by.user_id"},
-			{Title: "PROJECT_ID", Path: "requested_by.project_id"},
-			{Title: "SERVERS", Text: func(c api.Consent) string { return atMost(c.Terms.Quota.Instances) }},
-			{Title: "VCPUS", Text: func(c api.Consent) string { return atMost(c.Terms.Quota.Vcpus) }},
-			{Title: "RAM_MB", Text: func(c api.Consent) string { return atMost(c.Terms.Quota.RAMMb) }},
-			{Title: "LIMITS", Text: func(c api.Consent) string { return limitsText(c.Terms.Limits) }},
-			{Title: "REASON"}, {Title: "DECIDED_BY"}, {Title: "CONNECTION", Path: "connection_id"},
-			{Title: "CREATED", Path: "created_at"},
+		Details: []string{
+			"WHY", "FOR", "USER_ID:requested_by.user_id", "PROJECT_ID:requested_by.project_id", "SERVERS", "VCPUS", "RAM_MB",
+			"LIMITS", "REASON", "DECIDED_BY", "CONNECTION:connection_id", "CREATED:created_at",
+		},
+		Texts: map[string]func(api.Consent) string{
+			"FROM": from, "UNTIL": until,
+			"SERVERS": func(c api.Consent) string { return atMost(c.Terms.Quota.Instances) },
+			"VCPUS":   func(c api.Consent) string { return atMost(c.Terms.Quota.Vcpus) },
+			"RAM_MB":  func(c api.Consent) string { return atMost(c.Terms.Quota.RAMMb) },
+			"LIMITS":  func(c api.Consent) string { return limitsText(c.Terms.Limits) },
 		},
 	},
 }

@@ -22,22 +22,15 @@ var orders = cli.Noun[api.Order]{
 	Path: "/v1/launch", Key: "orders", Arg: "ORDER",
 	Offer: func(o api.Order) string { return o.ID + "\t" + name(o) + ", " + string(o.Status) },
 	Table: output.Table[api.Order]{
-		Columns: []output.Column[api.Order]{
-			{Title: "ID"}, {Title: "NAME", Text: name}, {Title: "STATUS", IsState: true},
-			{Title: "SERVERS", Text: states}, {Title: "CREATED", Path: "created_at"},
-			{Title: "CONNECTION", Path: "connection_id", IsWide: true},
-		},
-		Details: []output.Column[api.Order]{
-			{Title: "CALLBACK", Path: "callback.id"}, {Title: "CALLBACK_SECRET", Path: "callback.secret"},
-		},
+		Columns: []string{"ID", "NAME", "STATUS*", "SERVERS", "CREATED:created_at", "CONNECTION+:connection_id"},
+		Details: []string{"CALLBACK:callback.id", "CALLBACK_SECRET:callback.secret"},
+		Texts:   map[string]func(api.Order) string{"NAME": name, "SERVERS": states},
 	},
 }
 
-var instanceTable = output.Table[api.Instance]{Columns: []output.Column[api.Instance]{
-	{Title: "NAME"}, {Title: "STATE", IsState: true}, {Title: "SERVER", Path: "server_id"},
-	{Title: "INSTANCE", Path: "id"}, {Title: "KEY", Path: "key_name", IsWide: true},
-	{Title: "ERROR", Path: "error.detail"},
-}}
+var instanceTable = output.Table[api.Instance]{
+	Columns: []string{"NAME", "STATE*", "SERVER:server_id", "INSTANCE:id", "KEY+:key_name", "ERROR:error.detail"},
+}
 
 // Command holds the commands for orders.
 func Command(a *cli.App) *cobra.Command {

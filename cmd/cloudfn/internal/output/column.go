@@ -12,58 +12,71 @@ import (
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
 )
 
-// Column is one of a table.
-type Column[T any] struct {
-	Title   string         // in upper case: ID
-	Path    string         // the field that it shows, by its name in JSON: instance.state; "" = the title in lower case
-	Text    func(T) string // what it shows instead of a field
-	IsWide  bool           // only -o wide and --columns show it
-	IsState bool           // colored by its text
+// Table says how things of one type are shown. A column is written as TITLE or TITLE:path, where the path leads to the field
+// that it shows, by the names in JSON (instance.state); by default it is the title in lower case. TITLE* is a state, which
+// has a color, and TITLE+ is shown by -o wide and --columns only.
+type Table[T any] struct {
+	Columns []string
+	Details []string                  // shown besides, of one thing
+	Texts   map[string]func(T) string // of columns that show no field, by their titles
+	Name    func(T) string            // for -o name; nil = the field id
 }
 
-// Table says how things of one type are shown.
-type Table[T any] struct {
-	Columns []Column[T]
-	Details []Column[T]    // shown besides, of one thing
-	Name    func(T) string // for -o name; nil = the field id
+// Text is a column's text for one thing, by the column's title or path.
+func (t Table[T]) Text(column string, value T) string {
+	if text := t.Texts[column]; text != nil {
+		return text(value)
+	}
+	return text(field(reflect.ValueOf(value), strings.ToLower(column)))
 }
 
 func (t Table[T]) name(value T) string {
 	if t.Name != nil {
 		return t.Name(value)
 	}
-	return text(field(reflect.ValueOf(value), "id"))
+	return t.Text("id", value)
 }
 
-// Of is the column's text for one thing.
-func (c Column[T]) Of(value T) string {
-	if c.Text != nil {
-		return c.Text(value)
+// column is one of a table.
+type column struct {
+	title           string
+	path            string
+	isState, isWide bool
+}
+
+func columns(texts []string) []column {
+	all := make([]column, len(texts))
+	for i, text := range texts {
+		title, path, _ := strings.Cut(text, ":")
+		c := column{title: strings.TrimRight(title, "*+"), path: path}
+		c.isState, c.isWide = strings.Contains(title, "*"), strings.Contains(title, "+")
+		c.path = cmp.Or(path, c.title)
+		all[i] = c
 	}
-	return text(field(reflect.ValueOf(value), cmp.Or(c.Path, strings.ToLower(c.Title))))
+	return all
 }
 
 // label is the title as it stands before a single thing's value.
-func (c Column[T]) label() string {
-	if c.Title == "ID" || c.Title == "URL" {
-		return c.Title + ":"
+func (c column) label() string {
+	if c.title == "ID" || c.title == "URL" {
+		return c.title + ":"
 	}
-	return c.Title[:1] + strings.ReplaceAll(strings.ToLower(c.Title[1:]), "_", " ") + ":"
+	return c.title[:1] + strings.ReplaceAll(strings.ToLower(c.title[1:]), "_", " ") + ":"
 }
 
 // choose gives the columns that the user wants, in that order; by default those that are not wide.
-func choose[T any](p *Printer, all []Column[T]) ([]Column[T], error) {
+func choose(p *Printer, all []column) ([]column, error) {
 	if len(p.Columns) == 0 {
 		if p.Format == "wide" {
 			return all, nil
 		}
-		return slices.DeleteFunc(slices.Clone(all), func(c Column[T]) bool { return c.IsWide }), nil
+		return slices.DeleteFunc(all, func(c column) bool { return c.isWide }), nil
 	}
 	titles := make([]string, len(all))
 	for i, c := range all {
-		titles[i] = strings.ToLower(c.Title)
+		titles[i] = strings.ToLower(c.title)
 	}
-	var chosen []Column[T]
+	var chosen []column
 	for _, title := range p.Columns {
 		i := slices.Index(titles, strings.ToLower(title))
 		if i < 0 {
@@ -120,7 +133,7 @@ func text(v reflect.Value) string {
 	if !v.IsValid() {
 		return ""
 	}
-	if t, ok := v.Interface().(time.Time); ok {
+	if t, ok := reflect.TypeAssert[time.Time](v); ok {
 		return Time(t)
 	}
 	if v.Kind() == reflect.Slice {

@@ -49,19 +49,19 @@ func List[T any](p *Printer, items []api.Item[T], t Table[T]) error {
 		_, err := names.WriteTo(p.Out)
 		return err
 	}
-	columns, err := choose(p, t.Columns)
+	columns, err := choose(p, columns(t.Columns))
 	if err != nil {
 		return err
 	}
 	g := grid{hasColor: p.Color}
 	for _, c := range columns {
-		g.head = append(g.head, c.Title)
-		g.isState = append(g.isState, c.IsState)
+		g.head = append(g.head, c.title)
+		g.isState = append(g.isState, c.isState)
 	}
 	for _, item := range items {
 		row := make([]string, len(columns))
 		for i, c := range columns {
-			row[i] = c.Of(item.Value)
+			row[i] = t.Text(c.path, item.Value)
 		}
 		g.rows = append(g.rows, row)
 	}
@@ -90,20 +90,20 @@ func One[T any](p *Printer, item api.Item[T], t Table[T]) error {
 		_, err := fmt.Fprintln(p.Out, Clean(t.name(item.Value)))
 		return err
 	}
-	columns := slices.Concat(t.Columns, t.Details)
+	all := columns(slices.Concat(t.Columns, t.Details))
 	if len(p.Columns) > 0 {
 		var err error
-		if columns, err = choose(p, columns); err != nil {
+		if all, err = choose(p, all); err != nil {
 			return err
 		}
 	}
 	g := grid{hasColor: p.Color}
-	for _, c := range columns {
-		text := c.Of(item.Value)
+	for _, c := range all {
+		text := t.Text(c.path, item.Value)
 		if text == "" {
 			continue
 		}
-		if c.IsState {
+		if c.isState {
 			text = Paint(p.Color, text)
 		} else {
 			text = Clean(text)

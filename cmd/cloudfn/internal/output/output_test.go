@@ -20,11 +20,9 @@ type thing struct {
 }
 
 var thingTable = Table[thing]{
-	Name: func(t thing) string { return t.Name },
-	Columns: []Column[thing]{
-		{Title: "NAME"}, {Title: "STATE", IsState: true},
-		{Title: "MORE", IsWide: true, Text: func(thing) string { return "" }},
-	},
+	Name:    func(t thing) string { return t.Name },
+	Columns: []string{"NAME", "STATE*", "MORE+"},
+	Texts:   map[string]func(thing) string{"MORE": func(thing) string { return "" }},
 }
 
 func things(t *testing.T, all ...thing) []api.Item[thing] {

@@ -81,12 +81,8 @@ func export(a *cli.App) *cobra.Command {
 
 var table = output.Table[api.Request]{
 	Name: func(r api.Request) string { return r.RequestID },
-	Columns: []output.Column[api.Request]{
-		{Title: "AT"}, {Title: "FUNCTION"}, {Title: "METHOD"}, {Title: "PATH"}, {Title: "STATUS", IsState: true},
-		{Title: "CODE", IsWide: true}, {Title: "MS"}, {Title: "USER", Path: "user_id"},
-		{Title: "USER_NAME", IsWide: true}, {Title: "PROJECT", Path: "project_id", IsWide: true},
-		{Title: "DOMAIN", Path: "domain_id", IsWide: true},
-		{Title: "REMOTE", IsWide: true}, {Title: "CONNECTION", Path: "connection_id", IsWide: true},
-		{Title: "ACTED_IN", IsWide: true}, {Title: "REQUEST_ID"},
+	Columns: []string{
+		"AT", "FUNCTION", "METHOD", "PATH", "STATUS*", "CODE+", "MS", "USER:user_id", "USER_NAME+", "PROJECT+:project_id",
+		"DOMAIN+:domain_id", "REMOTE+", "CONNECTION+:connection_id", "ACTED_IN+", "REQUEST_ID",
 	},
 }

@@ -2,7 +2,6 @@
 package resources
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -93,33 +92,36 @@ func show(a *cli.App, wanted []string, found api.Item[api.Resources]) error {
 func showKind(p *output.Printer, kind string, r api.Resources) error {
 	switch kind {
 	case "flavors":
-		return list(p, r.Flavors, flavorColumns)
+		return list(p, r.Flavors, nil, "NAME", "VCPUS", "RAM_MB", "DISK_GB", "ID")
 	case "images":
-		return list(p, r.Images, imageColumns)
+		return list(p, r.Images, nil,
+			"NAME", "STATUS*", "MIN_DISK_GB+", "MIN_RAM_MB+", "VISIBILITY+", "FORMAT+:disk_format", "ID")
 	case "networks":
-		return list(p, r.Networks, networkColumns)
+		texts := map[string]func(api.Network) string{"SUBNETS": subnets}
+		return list(p, r.Networks, texts, "NAME", "STATUS*", "SUBNETS", "EXTERNAL+", "ID")
 	case "keypairs":
-		return list(p, r.Keypairs, keypairColumns)
+		return list(p, r.Keypairs, nil, "NAME", "FINGERPRINT")
 	case "security_groups":
-		return list(p, r.SecurityGroups, groupColumns)
+		return list(p, r.SecurityGroups, nil, "NAME", "DESCRIPTION", "ID")
 	case "zones":
-		return list(p, r.Zones, zoneColumns)
+		texts := map[string]func(api.Zone) string{"AVAILABLE": availability}
+		return list(p, r.Zones, texts, "NAME", "AVAILABLE*")
 	}
-	q := r.Quota
-	if q == nil {
+	if r.Quota == nil {
 		return nil
 	}
-	return list(p, &[]quota{{"instances", q.Instances}, {"vcpus", q.Vcpus}, {"ram_mb", q.RAMMb}}, quotaColumns)
+	lines := []quota{{"instances", r.Quota.Instances}, {"vcpus", r.Quota.Vcpus}, {"ram_mb", r.Quota.RAMMb}}
+	return list(p, &lines, map[string]func(quota) string{"MAX": quota.limit}, "NAME", "USED", "MAX")
 }
 
-// list prints a list, unless it is nil. The column NAME is each thing's name.
-func list[T any](p *output.Printer, all *[]T, columns []output.Column[T]) error {
+// list prints a list, unless it is nil.
+func list[T any](p *output.Printer, all *[]T, texts map[string]func(T) string, columns ...string) error {
 	if all == nil {
 		return nil
 	}
-	isName := func(c output.Column[T]) bool { return c.Title == "NAME" }
-	name := columns[slices.IndexFunc(columns, isName)]
-	return output.Values(p, *all, output.Table[T]{Columns: columns, Name: name.Of})
+	table := output.Table[T]{Columns: columns, Texts: texts}
+	table.Name = func(value T) string { return table.Text("NAME", value) }
+	return output.Values(p, *all, table)
 }
 
 // failures says which kinds could not be listed.
@@ -134,21 +136,6 @@ func failures(r api.Resources) error {
 	return exit.Failedf("not all could be listed: %s", strings.Join(texts, "; "))
 }
 
-var flavorColumns = []output.Column[api.Flavor]{
-	{Title: "NAME"}, {Title: "VCPUS"}, {Title: "RAM_MB"}, {Title: "DISK_GB"}, {Title: "ID"},
-}
-
-var imageColumns = []output.Column[api.Image]{
-	{Title: "NAME"}, {Title: "STATUS", IsState: true}, {Title: "MIN_DISK_GB", IsWide: true},
-	{Title: "MIN_RAM_MB", IsWide: true}, {Title: "VISIBILITY", IsWide: true},
-	{Title: "FORMAT", Path: "disk_format", IsWide: true}, {Title: "ID"},
-}
-
-var networkColumns = []output.Column[api.Network]{
-	{Title: "NAME"}, {Title: "STATUS", IsState: true}, {Title: "SUBNETS", Text: subnets},
-	{Title: "EXTERNAL", IsWide: true}, {Title: "ID"},
-}
-
 func subnets(n api.Network) string {
 	var ranges []string
 	for _, s := range n.Subnets {
@@ -157,17 +144,11 @@ func subnets(n api.Network) string {
 	return strings.Join(ranges, ", ")
 }
 
-var keypairColumns = []output.Column[api.KeyPair]{{Title: "NAME"}, {Title: "FINGERPRINT"}}
-
-var groupColumns = []output.Column[api.SecurityGroup]{{Title: "NAME"}, {Title: "DESCRIPTION"}, {Title: "ID"}}
-
-var zoneColumns = []output.Column[api.Zone]{
-	{Title: "NAME"}, {Title: "AVAILABLE", IsState: true, Text: func(z api.Zone) string {
-		if z.Available {
-			return "yes"
-		}
-		return "no"
-	}},
+func availability(z api.Zone) string {
+	if z.Available {
+		return "yes"
+	}
+	return "no"
 }
 
 // quota is one line of the quota.
@@ -176,8 +157,9 @@ type quota struct {
 	api.QuotaItem
 }
 
-var quotaColumns = []output.Column[quota]{
-	{Title: "NAME"}, {Title: "USED"}, {Title: "MAX", Text: func(q quota) string {
-		return cmp.Or(map[int]string{-1: "unlimited"}[q.Max], strconv.Itoa(q.Max))
-	}},
+func (q quota) limit() string {
+	if q.Max < 0 {
+		return "unlimited"
+	}
+	return strconv.Itoa(q.Max)
 }

@@ -196,12 +196,9 @@ func (s *servers) print(results []*result) error {
 }
 
 var resultTable = output.Table[result]{
-	Name: func(r result) string { return r.given },
-	Columns: []output.Column[result]{
-		{Title: "SERVER", Text: func(r result) string { return r.given }}, {Title: "STATE", IsState: true},
-		{Title: "RESULT", Text: result.text}, {Title: "ACTION", Path: "action_id", IsWide: true},
-		{Title: "ID", IsWide: true},
-	},
+	Name:    func(r result) string { return r.given },
+	Columns: []string{"SERVER", "STATE*", "RESULT", "ACTION+:action_id", "ID+"},
+	Texts:   map[string]func(result) string{"SERVER": func(r result) string { return r.given }, "RESULT": result.text},
 }
 
 func (r result) text() string {

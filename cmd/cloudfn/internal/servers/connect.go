@@ -20,9 +20,8 @@ type connected struct {
 	ActionID string `json:"action_id"`
 }
 
-var connectedTable = output.Table[connected]{Columns: []output.Column[connected]{
-	{Title: "INSTANCE", Path: "id"}, {Title: "SERVER", Path: "server_id"}, {Title: "STATE", IsState: true},
-	{Title: "ORIGIN"}, {Title: "CONNECTION", Path: "connection_id"}, {Title: "ACTION", Path: "action_id"},
+var connectedTable = output.Table[connected]{Columns: []string{
+	"INSTANCE:id", "SERVER:server_id", "STATE*", "ORIGIN", "CONNECTION:connection_id", "ACTION:action_id",
 }}
 
 func (s *servers) connectCommand() *cobra.Command {
@@ -60,10 +59,9 @@ func (s *servers) disconnectCommand() *cobra.Command {
 		})
 }
 
-var changedTable = output.Table[api.ServerChanged]{Columns: []output.Column[api.ServerChanged]{
-	{Title: "INSTANCE", Path: "id"}, {Title: "SERVER", Path: "server_id"}, {Title: "STATE", IsState: true},
-	{Title: "CONNECTION", Path: "connection_id"}, {Title: "REUSABLE"},
-}}
+var changedTable = output.Table[api.ServerChanged]{
+	Columns: []string{"INSTANCE:id", "SERVER:server_id", "STATE*", "CONNECTION:connection_id", "REUSABLE"},
+}
 
 func (s *servers) reusableCommand() *cobra.Command {
 	var isOff bool
@@ -93,10 +91,9 @@ until --off forbids it.`
 // actions are those through connections; the others end with their answers.
 var actions = cli.Noun[api.DelegatedAction]{
 	Path: "/v1/servers/actions",
-	Table: output.Table[api.DelegatedAction]{Columns: []output.Column[api.DelegatedAction]{
-		{Title: "ID"}, {Title: "ACTION"}, {Title: "STATUS", IsState: true}, {Title: "ERROR", Path: "error.detail"},
-		{Title: "INSTANCE", Path: "instance_id"}, {Title: "CONNECTION", Path: "connection_id"},
-		{Title: "CREATED", Path: "created_at"}, {Title: "UPDATED", Path: "updated_at"},
+	Table: output.Table[api.DelegatedAction]{Columns: []string{
+		"ID", "ACTION", "STATUS*", "ERROR:error.detail", "INSTANCE:instance_id", "CONNECTION:connection_id",
+		"CREATED:created_at", "UPDATED:updated_at",
 	}},
 }
 

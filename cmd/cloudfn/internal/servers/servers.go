@@ -99,27 +99,30 @@ func (f *filter) normalize() error {
 }
 
 func serverTable(all []api.Item[api.Server], now time.Time) output.Table[api.Server] {
-	return output.Table[api.Server]{Name: names(all), Columns: []output.Column[api.Server]{
-		{Title: "NAME"}, {Title: "STATUS", IsState: true}, {Title: "ADDRESSES", Text: func(s api.Server) string {
-			var ips []string
-			for _, a := range addresses(s) {
-				ips = append(ips, a.IP)
-			}
-			return strings.Join(ips, ", ")
-		}},
-		{Title: "FLAVOR", Path: "flavor.name"}, {Title: "ZONE", IsWide: true},
-		{Title: "IMAGE", Path: "image.id", IsWide: true}, {Title: "INSTANCE", Path: "instance.id", IsWide: true},
-		{Title: "STATE", Path: "instance.state", IsWide: true, IsState: true},
-		{Title: "CREATED", Path: "created_at", IsWide: true},
-		{Title: "AGE", Text: func(s api.Server) string { return age(s.CreatedAt, now) }}, {Title: "ID"},
-	}}
+	return output.Table[api.Server]{
+		Name: names(all),
+		Columns: []string{
+			"NAME", "STATUS*", "ADDRESSES", "FLAVOR:flavor.name", "ZONE+", "IMAGE+:image.id", "INSTANCE+:instance.id",
+			"STATE*+:instance.state", "CREATED+:created_at", "AGE", "ID",
+		},
+		Texts: map[string]func(api.Server) string{
+			"ADDRESSES": func(s api.Server) string {
+				return addresses(s, func(a api.Address) string { return a.IP })
+			},
+			"AGE": func(s api.Server) string { return age(s.CreatedAt, now) },
+		},
+	}
 }
 
-// addresses are a server's, IPv4 first.
-func addresses(s api.Server) []api.Address {
-	return slices.SortedStableFunc(slices.Values(s.Addresses), func(a, b api.Address) int {
+// addresses lists a server's addresses, IPv4 first.
+func addresses(s api.Server, text func(api.Address) string) string {
+	var texts []string
+	for _, a := range slices.SortedStableFunc(slices.Values(s.Addresses), func(a, b api.Address) int {
 		return cmp.Compare(a.Version, b.Version)
-	})
+	}) {
+		texts = append(texts, text(a))
+	}
+	return strings.Join(texts, ", ")
 }
 
 // age is how much time has passed, in its largest unit that keeps two digits; "" when the time is unknown.
@@ -144,50 +147,54 @@ func (s *servers) showCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		table := output.Table[api.Server]{Columns: serverFacts, Name: names([]api.Item[api.Server]{found})}
-		return output.One(&s.Print, found, table)
+		return output.One(&s.Print, found, detailTable(found))
 	})
 }
 
-var serverFacts = []output.Column[api.Server]{
-	{Title: "NAME"}, {Title: "ID"}, {Title: "STATUS", IsState: true},
-	{Title: "STATE", Path: "instance.state", IsState: true},
-	{Title: "FAULT", Text: func(s api.Server) string {
-		if s.Fault == nil {
-			return ""
-		}
-		return s.Fault.Message + " (" + output.Time(s.Fault.CreatedAt) + ")"
-	}},
-	{Title: "ADDRESSES", Text: func(s api.Server) string {
-		var texts []string
-		for _, a := range addresses(s) {
-			texts = append(texts, fmt.Sprintf("%s %s (%s)", a.IP, a.Network, a.Type))
-		}
-		return strings.Join(texts, ", ")
-	}},
-	{Title: "FLAVOR", Text: func(s api.Server) string {
-		f := s.Flavor
-		if f.Name == "" {
-			return ""
-		}
-		return fmt.Sprintf("%s (%d vcpus, %d MB, %d GB)", f.Name, f.Vcpus, f.RAMMb, f.DiskGb)
-	}},
-	{Title: "IMAGE", Path: "image.id"}, {Title: "ZONE"}, {Title: "KEY", Path: "key_name"},
-	{Title: "CREATED", Path: "created_at"},
-	{Title: "UPDATED", Text: func(s api.Server) string {
-		if s.UpdatedAt.Year() < 2 { // unknown
-			return ""
-		}
-		return output.Time(s.UpdatedAt)
-	}},
-	{Title: "INSTANCE", Path: "instance.id"}, {Title: "ORIGIN", Path: "instance.origin"},
-	{Title: "CONNECTION", Path: "instance.connection_id"}, {Title: "AGENT", Text: agent},
-	{Title: "PARTIAL", Text: func(s api.Server) string {
-		if s.Partial == nil {
-			return ""
-		}
-		return "its cell is down: only its id, status and times are known"
-	}},
+func detailTable(found api.Item[api.Server]) output.Table[api.Server] {
+	return output.Table[api.Server]{
+		Name: names([]api.Item[api.Server]{found}),
+		Columns: []string{
+			"NAME", "ID", "STATUS*", "STATE*:instance.state", "FAULT", "ADDRESSES", "FLAVOR", "IMAGE:image.id", "ZONE",
+			"KEY:key_name", "CREATED:created_at", "UPDATED", "INSTANCE:instance.id", "ORIGIN:instance.origin",
+			"CONNECTION:instance.connection_id", "AGENT", "PARTIAL",
+		},
+		Texts: map[string]func(api.Server) string{
+			"FAULT": fault, "FLAVOR": flavor, "UPDATED": updated, "AGENT": agent, "PARTIAL": partial,
+			"ADDRESSES": func(s api.Server) string {
+				return addresses(s, func(a api.Address) string { return fmt.Sprintf("%s %s (%s)", a.IP, a.Network, a.Type) })
+			},
+		},
+	}
+}
+
+func fault(s api.Server) string {
+	if s.Fault == nil {
+		return ""
+	}
+	return s.Fault.Message + " (" + output.Time(s.Fault.CreatedAt) + ")"
+}
+
+func flavor(s api.Server) string {
+	f := s.Flavor
+	if f.Name == "" {
+		return ""
+	}
+	return fmt.Sprintf("%s (%d vcpus, %d MB, %d GB)", f.Name, f.Vcpus, f.RAMMb, f.DiskGb)
+}
+
+func updated(s api.Server) string {
+	if s.UpdatedAt.Year() < 2 { // unknown
+		return ""
+	}
+	return output.Time(s.UpdatedAt)
+}
+
+func partial(s api.Server) string {
+	if s.Partial == nil {
+		return ""
+	}
+	return "its cell is down: only its id, status and times are known"
 }
 
 func agent(s api.Server) string {
@@ -217,13 +224,13 @@ func (s *servers) historyCommand() *cobra.Command {
 	return cmd
 }
 
-var historyTable = output.Table[api.ServerEvent]{Columns: []output.Column[api.ServerEvent]{
-	{Title: "AT"}, {Title: "STATE", Path: "data.state", IsState: true}, {Title: "BEFORE", Path: "data.previous_state"},
-	{Title: "USER", Text: user}, {Title: "PROJECT", Path: "data.actor.project_id"},
-	{Title: "ACTION", Path: "data.actor.action"}, {Title: "CONNECTION", Path: "data.actor.connection_id", IsWide: true},
-	{Title: "ORDER", Path: "data.actor.order_id", IsWide: true}, {Title: "TYPE", IsWide: true},
-	{Title: "ID", IsWide: true},
-}}
+var historyTable = output.Table[api.ServerEvent]{
+	Columns: []string{
+		"AT", "STATE*:data.state", "BEFORE:data.previous_state", "USER", "PROJECT:data.actor.project_id",
+		"ACTION:data.actor.action", "CONNECTION+:data.actor.connection_id", "ORDER+:data.actor.order_id", "TYPE+", "ID+",
+	},
+	Texts: map[string]func(api.ServerEvent) string{"USER": user},
+}
 
 // user is who caused an event, by name if it is known.
 func user(e api.ServerEvent) string {

@@ -78,25 +78,28 @@ func show(a *cli.App, found api.Item[api.Stats], isASCII bool) error {
 const minutes = "2006-01-02 15:04"
 
 var hourTable = output.Table[api.HourStat]{
-	Name: func(h api.HourStat) string { return h.Hour.UTC().Format(time.RFC3339) },
-	Columns: []output.Column[api.HourStat]{
-		{Title: "HOUR", Text: func(h api.HourStat) string { return h.Hour.UTC().Format(minutes) }},
-		{Title: "RUNNING"}, {Title: "TOTAL"},
-		{Title: "UNCERTAIN", Text: func(h api.HourStat) string {
-			if h.Source == api.Missing {
-				return ""
-			}
-			return strconv.Itoa(h.Uncertain)
-		}},
-		{Title: "SOURCE", IsState: true},
-		{Title: "BY_STATUS", Text: func(h api.HourStat) string {
-			var texts []string
-			for _, status := range slices.Sorted(maps.Keys(h.ByStatus)) {
-				texts = append(texts, fmt.Sprintf("%s %d", status, h.ByStatus[status]))
-			}
-			return strings.Join(texts, ", ")
-		}},
+	Name:    func(h api.HourStat) string { return h.Hour.UTC().Format(time.RFC3339) },
+	Columns: []string{"HOUR", "RUNNING", "TOTAL", "UNCERTAIN", "SOURCE*", "BY_STATUS"},
+	Texts: map[string]func(api.HourStat) string{
+		"HOUR":      func(h api.HourStat) string { return h.Hour.UTC().Format(minutes) },
+		"UNCERTAIN": uncertain,
+		"BY_STATUS": byStatus,
 	},
+}
+
+func uncertain(h api.HourStat) string {
+	if h.Source == api.Missing {
+		return ""
+	}
+	return strconv.Itoa(h.Uncertain)
+}
+
+func byStatus(h api.HourStat) string {
+	var texts []string
+	for _, status := range slices.Sorted(maps.Keys(h.ByStatus)) {
+		texts = append(texts, fmt.Sprintf("%s %d", status, h.ByStatus[status]))
+	}
+	return strings.Join(texts, ", ")
 }
 
 func title(s api.Stats) string {

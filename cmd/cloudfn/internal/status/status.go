@@ -41,12 +41,12 @@ func Command(a *cli.App) *cobra.Command {
 }
 
 var table = output.Table[api.Status]{
-	Name: func(s api.Status) string { return s.Version },
-	Columns: []output.Column[api.Status]{
-		{Title: "VERSION"}, {Title: "FUNCTION"},
-		{Title: "POSTGRES", IsState: true, Text: func(s api.Status) string { return dependency(s.Postgres) }},
-		{Title: "KEYSTONE", IsState: true, Text: func(s api.Status) string { return dependency(s.Keystone) }},
-		{Title: "SETTINGS", IsState: true, Text: settings},
+	Name:    func(s api.Status) string { return s.Version },
+	Columns: []string{"VERSION", "FUNCTION", "POSTGRES*", "KEYSTONE*", "SETTINGS*"},
+	Texts: map[string]func(api.Status) string{
+		"POSTGRES": func(s api.Status) string { return dependency(s.Postgres) },
+		"KEYSTONE": func(s api.Status) string { return dependency(s.Keystone) },
+		"SETTINGS": settings,
 	},
 }
 
