@@ -31,7 +31,8 @@ func interrupt(ts *testscript.TestScript, neg bool, args []string) {
 	cmd := exec.Command(path, args[2:]...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = ts.MkAbs("."), &stdout, &stderr
 	for _, name := range []string{
-		"HOME", "CLOUDFN_URL", "OS_AUTH_URL", "OS_USERNAME", "OS_PASSWORD", "OS_PROJECT_NAME", "OS_USER_DOMAIN_ID", "OS_PROJECT_DOMAIN_ID",
+		"HOME", "CLOUDFN_URL", "OS_AUTH_URL", "OS_USERNAME", "OS_PASSWORD", "OS_PROJECT_NAME", "OS_USER_DOMAIN_ID",
+		"OS_PROJECT_DOMAIN_ID",
 	} {
 		cmd.Env = append(cmd.Env, name+"="+ts.Getenv(name))
 	}
@@ -189,7 +190,8 @@ func examples(ts *testscript.TestScript, neg bool, args []string) {
 	lines := []string{"set -euxo pipefail"}
 	for line := range strings.Lines(string(text)) {
 		if command, ok := strings.CutPrefix(line, "$ "); ok {
-			lines = append(lines, strings.NewReplacer("m1.tiny", ts.Getenv("FLAVOR"), "cirros", ts.Getenv("IMAGE")).Replace(strings.TrimSpace(command)))
+			lines = append(lines, strings.NewReplacer("m1.tiny", ts.Getenv("FLAVOR"), "cirros",
+				ts.Getenv("IMAGE")).Replace(strings.TrimSpace(command)))
 		}
 	}
 	if len(lines) < 5 {

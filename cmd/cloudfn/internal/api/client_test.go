@@ -33,8 +33,9 @@ func get(t *testing.T, c *Client, path string) error {
 func TestWhereAFunctionIs(t *testing.T) {
 	t.Parallel()
 	for path, want := range map[string]string{
-		"/v1/servers?limit=1": "http://servers.example.com/v1/servers?limit=1", "/v1/launch/x": "http://launch.example.com/v1/launch/x",
-		"/v1/requests": "http://stats.example.com/v1/requests", "/v1/status": "http://stats.example.com/v1/status",
+		"/v1/servers?limit=1": "http://servers.example.com/v1/servers?limit=1",
+		"/v1/launch/x":        "http://launch.example.com/v1/launch/x",
+		"/v1/requests":        "http://stats.example.com/v1/requests", "/v1/status": "http://stats.example.com/v1/status",
 	} {
 		if got := client(t, "http://{function}.example.com/", nil).url(path); got != want {
 			t.Errorf("%s is at %s, not %s", path, got, want)
@@ -53,7 +54,9 @@ func TestWhereAFunctionIs(t *testing.T) {
 // TestATokenGoesNowhereElse: a redirect is not followed, and a refused token is renewed once.
 func TestATokenGoesNowhereElse(t *testing.T) {
 	t.Parallel()
-	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("a redirect was followed") }))
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		t.Error("a redirect was followed")
+	}))
 	t.Cleanup(elsewhere.Close)
 	var tokens []string
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -71,7 +74,8 @@ func TestATokenGoesNowhereElse(t *testing.T) {
 	}
 	tokens = nil
 	err = get(t, client(t, server.URL, nil), "/v1/servers")
-	if e, ok := errors.AsType[*Error](err); !ok || e.Status != http.StatusUnauthorized || fmt.Sprint(tokens) != "[first renewed]" {
+	if e, ok := errors.AsType[*Error](err); !ok || e.Status != http.StatusUnauthorized ||
+		fmt.Sprint(tokens) != "[first renewed]" {
 		t.Errorf("a refused token: %v after %v", err, tokens)
 	}
 }
@@ -81,13 +85,16 @@ func TestDebugShowsNoSecret(t *testing.T) {
 	t.Parallel()
 	const canary = "canary-in-the-mine"
 	var answer string
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, answer) }))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, answer)
+	}))
 	t.Cleanup(server.Close)
 	var shown strings.Builder
 	c := client(t, server.URL, func(format string, args ...any) { fmt.Fprintf(&shown, format+"\n", args...) })
 	c.options.Token = func(context.Context, bool) (domain.Secret, error) { return canary, nil }
 	for _, field := range secretFields {
-		body := map[string]any{"name": "web", "instances": []any{map[string]any{field: canary}}, field: map[string]any{"deep": canary}}
+		body := map[string]any{"name": "web", "instances": []any{map[string]any{field: canary}},
+			field: map[string]any{"deep": canary}}
 		answer = `{"` + field + `": "` + canary + `", "id": "visible"}`
 		if err := c.Do(t.Context(), http.MethodPost, "/v1/x", body, nil); err != nil {
 			t.Fatal(err)
@@ -111,7 +118,7 @@ func TestDebugShowsNoSecret(t *testing.T) {
 func TestAProblemIsOneLine(t *testing.T) {
 	t.Parallel()
 	for body, want := range map[string]string{
-		`{"detail":"a field is wrong","code":"invalid","errors":[{"field":"count","detail":"must be\n1 to 100"}]}`: "a field is wrong; count must be 1 to 100",
+		`{"detail":"wrong","code":"invalid","errors":[{"field":"n","detail":"must be\n1"}]}`: "wrong; n must be 1",
 		"<html>\n<body>": "not one of cloudfn's",
 	} {
 		text := newError(&http.Response{StatusCode: http.StatusBadRequest}, []byte(body)).Error()
@@ -120,13 +127,14 @@ func TestAProblemIsOneLine(t *testing.T) {
 		}
 	}
 	header := http.Header{"Retry-After": {"5"}, "X-Request-Id": {"req-1"}}
-	e := newError(&http.Response{StatusCode: http.StatusServiceUnavailable, Header: header}, []byte(`{"detail":"away"}`))
+	e := newError(&http.Response{StatusCode: http.StatusServiceUnavailable, Header: header},
+		[]byte(`{"detail":"away"}`))
 	if e.Error() != "away (try again in 5 s) [req-1]" {
 		t.Errorf("%q", e.Error())
 	}
 }
 
-// TestAWrongPath is told from a thing that was not found by the field that the server names, and not by its words.
+// TestAWrongPath differs from a thing that was not found by the field of the error, whatever its text.
 func TestAWrongPath(t *testing.T) {
 	t.Parallel()
 	resp := &http.Response{StatusCode: http.StatusNotFound}
@@ -135,7 +143,8 @@ func TestAWrongPath(t *testing.T) {
 		t.Errorf("a thing that is not there gives %d: %v", e.ExitCode(), e)
 	}
 	body = `{"detail": "x", "code": "not_found", "errors": [{"field": "path", "detail": "y"}]}`
-	if e := newError(resp, []byte(body)); e.ExitCode() != exit.Usage || !strings.Contains(e.Error(), "not at this URL") {
+	if e := newError(resp, []byte(body)); e.ExitCode() != exit.Usage || !strings.Contains(e.Error(),
+		"not at this URL") {
 		t.Errorf("a wrong path gives %d: %v", e.ExitCode(), e)
 	}
 }

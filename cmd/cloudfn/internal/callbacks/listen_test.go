@@ -40,11 +40,15 @@ func TestRegisterFindsWhatItMade(t *testing.T) {
 		id, says     string
 		broken, asks bool
 	}{
-		"the answer broke off":    {broken: true, get: 200, list: `[{"id": "other", "url": "http://x/"}, {"id": "mine", "url": "` + own + `"}]`, id: "mine", asks: true},
-		"a gateway spoke":         {post: 504, get: 200, list: `[{"id": "mine", "url": "` + own + `"}]`, id: "mine", asks: true},
-		"it had not arrived":      {broken: true, get: 200, list: `[]`, says: "broke off", asks: true},
-		"nobody answers any more": {broken: true, get: 503, says: own + " may be there: cloudfn callbacks list", asks: true},
-		"it was refused":          {post: 400, says: "400"},
+		"the answer broke off": {broken: true, get: 200,
+			list: `[{"id": "other", "url": "http://x/"}, {"id": "mine", "url": "` + own + `"}]`, id: "mine",
+			asks: true},
+		"a gateway spoke": {post: 504, get: 200, list: `[{"id": "mine", "url": "` + own + `"}]`, id: "mine",
+			asks: true},
+		"it had not arrived": {broken: true, get: 200, list: `[]`, says: "broke off", asks: true},
+		"nobody answers any more": {broken: true, get: 503, says: own + " may be there: cloudfn callbacks list",
+			asks: true},
+		"it was refused": {post: 400, says: "400"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -62,7 +66,8 @@ func TestRegisterFindsWhatItMade(t *testing.T) {
 				fmt.Fprintf(w, `{"callbacks": %s, "next": null}`, c.list)
 			})
 			id, err := (listener{App: a}).register(t.Context(), map[string]any{"url": own})
-			if id != c.id || (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) || asked != c.asks {
+			if id != c.id || (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) ||
+				asked != c.asks {
 				t.Errorf("it gives %q, %v, and has asked: %v", id, err, asked)
 			}
 		})

@@ -191,7 +191,7 @@ func (a *App) User(ctx context.Context) (*login.Login, error) {
 		return a.session, nil
 	}
 	session, err := login.New(ctx, login.Options{
-		Env: a.Env, Cloud: a.cloud, Ask: a.asker(ctx), Wrap: a.debugger().Wrap,
+		Env: a.Env, Cloud: a.cloud, Prompt: a.prompter(ctx), Wrap: a.debugger().Wrap,
 	})
 	a.session = session
 	return session, err

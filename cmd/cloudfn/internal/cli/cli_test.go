@@ -29,13 +29,15 @@ func TestPoll(t *testing.T) {
 		t.Errorf("after %d polls: %v", polls, err)
 	}
 	refused := &api.Error{Status: http.StatusForbidden}
-	if err := Poll(t.Context(), time.Minute, func(context.Context) (bool, error) { return false, refused }, nil); !errors.Is(err, refused) {
+	if err := Poll(t.Context(), time.Minute, func(context.Context) (bool, error) { return false, refused },
+		nil); !errors.Is(err, refused) {
 		t.Errorf("a rejection ends it with %v", err)
 	}
 	a := &App{hasBegun: true}
 	never := func(context.Context) (bool, error) { return false, nil }
 	err = Poll(t.Context(), time.Millisecond, never, func() string { return "web is building" })
-	if code := a.Code(err); code != exit.Unavailable || err.Error() != "not done within 1ms, and it goes on: web is building" {
+	if code := a.Code(err); code != exit.Unavailable ||
+		err.Error() != "not done within 1ms, and it goes on: web is building" {
 		t.Errorf("too late gives %d: %v", code, err)
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -50,7 +52,8 @@ func TestPoll(t *testing.T) {
 func TestLocale(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]bool{
-		"": false, "LANG=C": false, "LANG=de_DE.UTF-8": true, "LANG=C.utf8": true, "LC_ALL=C LANG=de_DE.UTF-8": false, "LC_CTYPE=C.UTF-8 LANG=C": true,
+		"": false, "LANG=C": false, "LANG=de_DE.UTF-8": true, "LANG=C.utf8": true,
+		"LC_ALL=C LANG=de_DE.UTF-8": false, "LC_CTYPE=C.UTF-8 LANG=C": true,
 	} {
 		env := func(name string) (string, bool) {
 			for pair := range strings.FieldsSeq(text) {
@@ -72,7 +75,8 @@ func TestMoment(t *testing.T) {
 	now := time.Date(2026, 1, 10, 12, 0, 0, 0, time.UTC)
 	clock := func() time.Time { return now }
 	past, future := &Moment{now: clock, isPast: true}, &Moment{now: clock}
-	for text, span := range map[string]time.Duration{"1h": time.Hour, "90m": 90 * time.Minute, "7d": 7 * 24 * time.Hour} {
+	for text, span := range map[string]time.Duration{"1h": time.Hour, "90m": 90 * time.Minute,
+		"7d": 7 * 24 * time.Hour} {
 		if err := past.set(text); err != nil || !past.At.Equal(now.Add(-span)) {
 			t.Errorf("%s ago is %s, %v", text, past.At, err)
 		}
@@ -122,7 +126,8 @@ func TestBody(t *testing.T) {
 	if string(text) != want || err != nil {
 		t.Errorf("it is %s, %v\nwant  %s", text, err, want)
 	}
-	if got := Query(flags, "key-name", "events", "reuse", "quota-ram").Encode(); got != "key_name=k&quota_ram=2&reuse=true" {
+	if got := Query(flags, "key-name", "events", "reuse",
+		"quota-ram").Encode(); got != "key_name=k&quota_ram=2&reuse=true" {
 		t.Errorf("the query is %s", got)
 	}
 	if err := flags.Set("quota-ram", "many"); err == nil || !strings.Contains(err.Error(), "whole number, or none") {

@@ -55,13 +55,13 @@ func (a *App) Secret(ctx context.Context, cmd *cobra.Command, prompt string, bod
 	file := cmd.Flags().Lookup("secret-file").Value.String()
 	var secret domain.Secret
 	var err error
-	if ask := a.asker(ctx); file != "" {
+	if prompter := a.prompter(ctx); file != "" {
 		secret, err = a.ReadSecret(flag, file)
-	} else if ask == nil {
+	} else if prompter == nil {
 		err = exit.Usagef("%s is missing: it names the file with the secret (- for stdin)", flag)
 	} else {
 		var text string
-		if text, err = ask(prompt); err != nil {
+		if text, err = prompter(prompt); err != nil {
 			err = exit.Usagef("%s is missing: %w", flag, err)
 		}
 		secret = domain.Secret(text)

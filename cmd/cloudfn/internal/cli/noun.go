@@ -102,10 +102,10 @@ func (n Noun[T]) List(a *App, short, operation string, fields ...string) *cobra.
 
 // One is a command for one of them.
 func (n Noun[T]) One(
-	a *App, verb, short, operation string, run func(cmd *cobra.Command, id string) error,
+	a *App, name, short, operation string, run func(cmd *cobra.Command, id string) error,
 ) *cobra.Command {
 	return &cobra.Command{
-		Use: verb + " " + n.Arg, Short: short, Args: cobra.ExactArgs(1), Annotations: Calls(operation),
+		Use: name + " " + n.Arg, Short: short, Args: cobra.ExactArgs(1), Annotations: Calls(operation),
 		ValidArgsFunction: a.Complete(1, n.Finder(a, nil, 0)),
 		RunE:              func(cmd *cobra.Command, args []string) error { return run(cmd, args[0]) },
 	}
@@ -119,9 +119,9 @@ func (n Noun[T]) Show(a *App, short, operation string) *cobra.Command {
 }
 
 // Act is the command that does something with one by POST, without a body, and prints what it is then.
-func (n Noun[T]) Act(a *App, verb, short, operation string) *cobra.Command {
-	return n.One(a, verb, short, operation, func(cmd *cobra.Command, id string) error {
-		return n.Send(cmd.Context(), a, http.MethodPost, n.URL(id, verb), nil)
+func (n Noun[T]) Act(a *App, action, short, operation string) *cobra.Command {
+	return n.One(a, action, short, operation, func(cmd *cobra.Command, id string) error {
+		return n.Send(cmd.Context(), a, http.MethodPost, n.URL(id, action), nil)
 	})
 }
 
@@ -134,10 +134,10 @@ func (n Noun[T]) Delete(a *App, short, operation string) *cobra.Command {
 
 // Each is a command for any number of them.
 func (n Noun[T]) Each(
-	a *App, verb, short, operation string, do func(ctx context.Context, id string) error,
+	a *App, name, short, operation string, do func(ctx context.Context, id string) error,
 ) *cobra.Command {
 	return &cobra.Command{
-		Use: verb + " " + n.Arg + "...", Short: short, Args: cobra.MinimumNArgs(1), Annotations: Calls(operation),
+		Use: name + " " + n.Arg + "...", Short: short, Args: cobra.MinimumNArgs(1), Annotations: Calls(operation),
 		ValidArgsFunction: a.Complete(0, n.Finder(a, nil, 0)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.Each(args, func(id string) error { return do(cmd.Context(), id) })

@@ -11,18 +11,18 @@ import (
 	"golang.org/x/term"
 )
 
-// asker asks for a password at a terminal; nil when nobody can answer.
-func (a *App) asker(ctx context.Context) func(string) (string, error) {
+// prompter asks for a password at a terminal; nil when nobody can answer.
+func (a *App) prompter(ctx context.Context) func(string) (string, error) {
 	if a.In == nil || a.isCompleting || !term.IsTerminal(int(a.In.Fd())) {
 		return nil
 	}
 	in := int(a.In.Fd())
-	return func(prompt string) (string, error) {
+	return func(text string) (string, error) {
 		before, err := term.GetState(in)
 		if err != nil {
 			return "", err
 		}
-		fmt.Fprint(a.Err, prompt)
+		fmt.Fprint(a.Err, text)
 		defer fmt.Fprintln(a.Err)
 		typed := make(chan string, 1)
 		go func() {

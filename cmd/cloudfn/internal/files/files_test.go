@@ -28,7 +28,8 @@ func TestReplace(t *testing.T) {
 	}
 	text, err := os.ReadFile(file)
 	info, _ := os.Lstat(link)
-	if was, _ := os.Stat(file); err != nil || string(text) != "new" || was.Mode().Perm() != 0o600 || info.Mode()&os.ModeSymlink == 0 {
+	if was, _ := os.Stat(file); err != nil || string(text) != "new" || was.Mode().Perm() != 0o600 ||
+		info.Mode()&os.ModeSymlink == 0 {
 		t.Errorf("the file has %q, %v, %v", text, was.Mode(), err)
 	}
 	if err := replace(os.DevNull, []byte("new")); err != nil {

@@ -27,7 +27,8 @@ func TestAWaitThatBreaksOff(t *testing.T) {
 	})
 	l := launch{App: a, id: "o", order: order{"id": "o"}, wait: cli.Wait{IsOn: true, Limit: time.Minute}}
 	err := l.run(t.Context())
-	if a.Code(err) != exit.Denied || !strings.Contains(err.Error(), "the token has expired. The order is placed: follow it by cloudfn orders show o --wait") {
+	if a.Code(err) != exit.Denied || !strings.Contains(err.Error(),
+		"the token has expired. The order is placed: follow it by cloudfn orders show o --wait") {
 		t.Errorf("it ends with %d: %v", a.Code(err), err)
 	}
 }

@@ -94,7 +94,8 @@ func TestCacheOfManyCommands(t *testing.T) {
 	for n := range 8 {
 		group.Go(func() {
 			for range 50 {
-				if err := c.write("ann", stored{Token: domain.Secret(long + strconv.Itoa(n)), ExpiresAt: time.Now().Add(time.Hour)}); err != nil {
+				if err := c.write("ann", stored{Token: domain.Secret(long + strconv.Itoa(n)),
+					ExpiresAt: time.Now().Add(time.Hour)}); err != nil {
 					t.Error(err)
 				}
 				if found, ok := c.read("ann"); !ok || len(found.Token) != len(long)+1 {
@@ -135,8 +136,10 @@ func TestATokenThatCannotBeKept(t *testing.T) {
 		calls++
 		w.Header().Set("X-Subject-Token", "canary")
 		w.WriteHeader(http.StatusCreated)
-		fmt.Fprintf(w, `{"token": {"expires_at": %q, "issued_at": "2026-01-02T03:04:05.000000Z", "methods": ["password"],
-			"user": {"id": "u", "name": "ann", "domain": {"id": "default", "name": "Default"}}, "project": {"id": "p", "name": "p", "domain": {"id": "default", "name": "Default"}},
+		fmt.Fprintf(w,
+			`{"token": {"expires_at": %q, "issued_at": "2026-01-02T03:04:05.000000Z", "methods": ["password"],
+			"user": {"id": "u", "name": "ann", "domain": {"id": "default", "name": "Default"}},
+			"project": {"id": "p", "name": "p", "domain": {"id": "default", "name": "Default"}},
 			"roles": [], "catalog": []}}`, time.Now().Add(time.Hour).UTC().Format("2006-01-02T15:04:05.000000Z"))
 	}))
 	t.Cleanup(keystone.Close)
@@ -144,8 +147,12 @@ func TestATokenThatCannotBeKept(t *testing.T) {
 	if err := os.WriteFile(dir, nil, 0o600); err != nil { // no folder can be made there
 		t.Fatal(err)
 	}
-	env := map[string]string{"OS_AUTH_URL": keystone.URL + "/v3", "OS_USERNAME": "ann", "OS_PASSWORD": "x", "OS_PROJECT_NAME": "p", "CLOUDFN_CACHE_DIR": dir}
-	login, err := New(t.Context(), Options{Env: func(name string) (string, bool) { value, ok := env[name]; return value, ok }})
+	env := map[string]string{"OS_AUTH_URL": keystone.URL + "/v3", "OS_USERNAME": "ann", "OS_PASSWORD": "x",
+		"OS_PROJECT_NAME": "p", "CLOUDFN_CACHE_DIR": dir}
+	login, err := New(t.Context(), Options{Env: func(name string) (string, bool) {
+		value, ok := env[name]
+		return value, ok
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,6 +162,7 @@ func TestATokenThatCannotBeKept(t *testing.T) {
 		}
 	}
 	if calls != 2 {
-		t.Errorf("Keystone was called %d times, want one for the token and one for another when that was refused", calls)
+		t.Errorf("Keystone was called %d times, want one for the token and one for another when that was refused",
+			calls)
 	}
 }

@@ -18,10 +18,10 @@ import (
 
 // Options say who logs in.
 type Options struct {
-	Env   func(string) (string, bool)                    // has OS_* and where the cache is
-	Cloud string                                         // instead of OS_CLOUD
-	Ask   func(prompt string) (string, error)            // asks the user for a password; nil = nobody can answer
-	Wrap  func(next http.RoundTripper) http.RoundTripper // of the calls to Keystone; nil = as they are
+	Env    func(string) (string, bool)                    // has OS_* and where the cache is
+	Cloud  string                                         // instead of OS_CLOUD
+	Prompt func(text string) (string, error)              // asks the user for a password; nil = nobody can answer
+	Wrap   func(next http.RoundTripper) http.RoundTripper // of the calls to Keystone; nil = as they are
 }
 
 // Login is one user's.
@@ -29,7 +29,7 @@ type Login struct {
 	user   *openstack.User
 	cache  cache
 	latest stored // of this command, in case that no file can be written
-	ask    func(prompt string) (string, error)
+	prompt func(text string) (string, error)
 }
 
 func denied(format string, args ...any) error { return exit.Errorf(exit.Denied, format, args...) }
@@ -55,7 +55,7 @@ func New(ctx context.Context, o Options) (*Login, error) {
 	if err != nil {
 		return nil, denied("%w", err)
 	}
-	return &Login{user: user, cache: cache{dir: dir}, ask: o.Ask}, nil
+	return &Login{user: user, cache: cache{dir: dir}, prompt: o.Prompt}, nil
 }
 
 type lookuper func(string) (string, bool)
@@ -107,10 +107,10 @@ type Session struct {
 // Renew gets another token from Keystone, and stores it.
 func (l *Login) Renew(ctx context.Context) (Session, error) {
 	if l.user.NeedsPassword() {
-		if l.ask == nil {
+		if l.prompt == nil {
 			return Session{}, denied("there is no password: set OS_PASSWORD")
 		}
-		password, err := l.ask("Password: ")
+		password, err := l.prompt("Password: ")
 		if err != nil {
 			return Session{}, denied("%w", err)
 		}

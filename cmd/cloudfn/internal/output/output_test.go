@@ -44,13 +44,16 @@ func TestFormats(t *testing.T) {
 		printer Printer
 		want    string
 	}{
-		"table":   {Printer{Format: "table"}, "NAME    STATE\nweb     active\nréseau  -\n"},
-		"wide":    {Printer{Format: "wide"}, "NAME    STATE   MORE\nweb     active  -\nréseau  -       -\n"},
-		"columns": {Printer{Format: "table", Columns: []string{"state", "more"}}, "STATE   MORE\nactive  -\n-       -\n"},
-		"color":   {Printer{Format: "table", Color: true, Columns: []string{"state"}}, "\x1b[1mSTATE\x1b[0m\n\x1b[32mactive\x1b[0m\n-\n"},
-		"name":    {Printer{Format: "name"}, "web\nréseau\n"},
-		"yaml":    {Printer{Format: "yaml"}, "- name: web\n  state: active\n- name: réseau\n  state: \"\"\n"},
-		"json":    {Printer{Format: "json", Columns: []string{"NAME"}}, "[\n  {\n    \"name\": \"web\"\n  },\n  {\n    \"name\": \"réseau\"\n  }\n]\n"},
+		"table": {Printer{Format: "table"}, "NAME    STATE\nweb     active\nréseau  -\n"},
+		"wide":  {Printer{Format: "wide"}, "NAME    STATE   MORE\nweb     active  -\nréseau  -       -\n"},
+		"columns": {Printer{Format: "table", Columns: []string{"state", "more"}},
+			"STATE   MORE\nactive  -\n-       -\n"},
+		"color": {Printer{Format: "table", Color: true, Columns: []string{"state"}},
+			"\x1b[1mSTATE\x1b[0m\n\x1b[32mactive\x1b[0m\n-\n"},
+		"name": {Printer{Format: "name"}, "web\nréseau\n"},
+		"yaml": {Printer{Format: "yaml"}, "- name: web\n  state: active\n- name: réseau\n  state: \"\"\n"},
+		"json": {Printer{Format: "json", Columns: []string{"NAME"}},
+			"[\n  {\n    \"name\": \"web\"\n  },\n  {\n    \"name\": \"réseau\"\n  }\n]\n"},
 	} {
 		var out bytes.Buffer
 		c.printer.Out = &out
@@ -93,7 +96,8 @@ func TestFields(t *testing.T) {
 		Data: map[string]any{"actor": map[string]any{"id": "me"}, "null": nil},
 	}
 	for path, want := range map[string]string{
-		"name": "outer", "at": "2026-01-02 03:04:05", "never": "", "n": "", "inner.name": "web", "none.name": "", "kinds": "a,b",
+		"name": "outer", "at": "2026-01-02 03:04:05", "never": "", "n": "", "inner.name": "web", "none.name": "",
+		"kinds":         "a,b",
 		"data.actor.id": "me", "data.actor.absent": "", "data.absent.id": "", "data.null": "", "active": "true",
 	} {
 		if got := text(field(reflect.ValueOf(value), path)); got != want {
@@ -129,7 +133,8 @@ func TestEscape(t *testing.T) {
 		t.Errorf("%q, want %q", got, want)
 	}
 	var before, after map[string]string
-	if err := errors.Join(json.Unmarshal([]byte(evil), &before), json.Unmarshal(got, &after)); err != nil || before["name"] != after["name"] {
+	if err := errors.Join(json.Unmarshal([]byte(evil), &before), json.Unmarshal(got, &after)); err != nil ||
+		before["name"] != after["name"] {
 		t.Errorf("%q, want %q (%v)", after, before, err)
 	}
 }
@@ -144,7 +149,8 @@ func TestYAMLIsSafe(t *testing.T) {
 		t.Fatal(err)
 	}
 	var read []struct{ Name string }
-	if err := yaml.Unmarshal(out.Bytes(), &read); err != nil || len(read) != 1 || read[0].Name != evil || strings.ContainsAny(out.String(), "\u009b\u007f\u202e\x1b") {
+	if err := yaml.Unmarshal(out.Bytes(), &read); err != nil || len(read) != 1 || read[0].Name != evil ||
+		strings.ContainsAny(out.String(), "\u009b\u007f\u202e\x1b") {
 		t.Errorf("%q is read as %q (%v)", out.String(), read, err)
 	}
 }
@@ -165,7 +171,8 @@ func TestColumnsAreOfCells(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	o := Printer{Out: &out, Format: "table"}
-	if err := List(&o, things(t, thing{"東京-1", "active"}, thing{"cafe\u0301", "active"}, thing{"plain", "active"}), thingTable); err != nil {
+	if err := List(&o, things(t, thing{"東京-1", "active"}, thing{"cafe\u0301", "active"}, thing{"plain", "active"}),
+		thingTable); err != nil {
 		t.Fatal(err)
 	}
 	if want := "NAME    STATE\n東京-1  active\ncafe\u0301    active\nplain   active\n"; out.String() != want {
@@ -188,7 +195,8 @@ func TestProgress(t *testing.T) {
 	t.Parallel()
 	began := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	first := []Row{{Name: "web-1", State: "building"}, {Name: "web-2", State: "building"}}
-	second := []Row{{Name: "web-1", State: "active", IsFinal: true, Note: "a-server"}, {Name: "web-2", State: "building"}}
+	second := []Row{{Name: "web-1", State: "active", IsFinal: true, Note: "a-server"}, {Name: "web-2",
+		State: "building"}}
 	t.Run("a line for each change", func(t *testing.T) {
 		t.Parallel()
 		var out bytes.Buffer
@@ -227,7 +235,8 @@ func TestProgress(t *testing.T) {
 		var out bytes.Buffer
 		p := Progress{Out: &out, Began: began, Size: func() (int, int) { return 20, 3 }}
 		p.Show(began, second)
-		if text := out.String(); !strings.Contains(text, "web-2") || strings.Contains(text, "web-1") || !strings.Contains(text, "... and 1 more") {
+		if text := out.String(); !strings.Contains(text, "web-2") || strings.Contains(text, "web-1") ||
+			!strings.Contains(text, "... and 1 more") {
 			t.Errorf("%q", text)
 		}
 	})

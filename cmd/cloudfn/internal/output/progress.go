@@ -19,7 +19,7 @@ type Row struct {
 type Progress struct {
 	Out   io.Writer
 	Color bool
-	Size  func() (width, height int) // of the terminal; nil = there is none
+	Size  func() (width, height int) // of the terminal; nil = Out is none
 	Began time.Time
 
 	drawn int                      // lines that are to be drawn over
@@ -117,9 +117,9 @@ func cut(text string, width int) string {
 	if cells(text) <= width {
 		return text
 	}
-	var kept strings.Builder
+	var short strings.Builder
 	for rest := uniseg.NewGraphemes(text); rest.Next() && rest.Width() <= width; width -= rest.Width() {
-		kept.WriteString(rest.Str())
+		short.WriteString(rest.Str())
 	}
-	return kept.String()
+	return short.String()
 }

@@ -42,10 +42,10 @@ the name is not enough.`
 
 // oneCommand is a command for one server. run gets the server's id.
 func (s *servers) oneCommand(
-	verb, short string, operations []string, run func(cmd *cobra.Command, id string) error,
+	name, short string, operations []string, run func(cmd *cobra.Command, id string) error,
 ) *cobra.Command {
 	return &cobra.Command{
-		Use: verb + " SERVER", Short: short, Args: cobra.ExactArgs(1),
+		Use: name + " SERVER", Short: short, Args: cobra.ExactArgs(1),
 		ValidArgsFunction: s.Complete(1, s.finder(filter{})),
 		Annotations:       cli.Calls(append(operations, "listServers")...),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -28,20 +28,23 @@ func TestUpdate(t *testing.T) {
 		actionID string   // of an action through a connection
 		want     string
 	}{
-		"stopped":                       {action: stop, seen: []string{"ACTIVE", "ACTIVE", "SHUTOFF"}, want: "done"},
-		"stopped from error":            {action: stop, seen: []string{"ERROR", "ERROR", "SHUTOFF"}, want: "done"},
-		"fell into error":               {action: stop, seen: []string{"ACTIVE", "ERROR"}, want: "nova_fault"},
-		"in error from the first poll":  {action: start, seen: []string{"ERROR"}, want: "nova_fault"},
-		"rebooted":                      {action: reboot, seen: []string{"REBOOT", "ACTIVE"}, want: "done"},
-		"rebooted hard from error":      {action: reboot, seen: []string{"ERROR/error", "ERROR/error", "ACTIVE/active"}, want: "done"},
-		"not started after all":         {action: start, seen: []string{"SHUTOFF/updating", "SHUTOFF/stopped"}, want: "conflict"},
+		"stopped":                      {action: stop, seen: []string{"ACTIVE", "ACTIVE", "SHUTOFF"}, want: "done"},
+		"stopped from error":           {action: stop, seen: []string{"ERROR", "ERROR", "SHUTOFF"}, want: "done"},
+		"fell into error":              {action: stop, seen: []string{"ACTIVE", "ERROR"}, want: "nova_fault"},
+		"in error from the first poll": {action: start, seen: []string{"ERROR"}, want: "nova_fault"},
+		"rebooted":                     {action: reboot, seen: []string{"REBOOT", "ACTIVE"}, want: "done"},
+		"rebooted hard from error": {action: reboot, seen: []string{"ERROR/error", "ERROR/error",
+			"ACTIVE/active"}, want: "done"},
+		"not started after all": {action: start, seen: []string{"SHUTOFF/updating", "SHUTOFF/stopped"},
+			want: "conflict"},
 		"not started, and not tracked":  {action: start, seen: []string{"SHUTOFF", "SHUTOFF"}, want: ""},
 		"not seen yet, by a connection": {action: start, seen: []string{"SHUTOFF/stopped"}, actionID: "x", want: ""},
 		"deleted":                       {action: remove, seen: []string{"ACTIVE", "DELETED"}, want: "done"},
 		"deleted, and can be restored":  {action: remove, seen: []string{"SOFT_DELETED"}, want: "done"},
 		"deleted by somebody else":      {action: stop, seen: []string{"ACTIVE", "DELETED"}, want: "not_found"},
-		"rebuilt, and no agent yet":     {action: deploy, seen: []string{"REBUILD/updating", "ACTIVE/active"}, want: ""},
-		"of no use to wait":             {action: stop, seen: []string{"UNKNOWN/unknown"}, want: ""},
+		"rebuilt, and no agent yet": {action: deploy, seen: []string{"REBUILD/updating", "ACTIVE/active"},
+			want: ""},
+		"of no use to wait": {action: stop, seen: []string{"UNKNOWN/unknown"}, want: ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -71,7 +74,8 @@ func TestUpdate(t *testing.T) {
 func listed(names ...string) []api.Item[api.Server] {
 	var all []api.Item[api.Server]
 	for i, name := range names {
-		all = append(all, api.Item[api.Server]{Value: api.Server{ID: string(rune('a'+i)) + "-id", Name: name, Status: "ACTIVE"}})
+		all = append(all, api.Item[api.Server]{Value: api.Server{ID: string(rune('a'+i)) + "-id", Name: name,
+			Status: "ACTIVE"}})
 	}
 	return all
 }
@@ -79,13 +83,15 @@ func listed(names ...string) []api.Item[api.Server] {
 // TestNames is a name where that is enough for other commands, and else an id.
 func TestNames(t *testing.T) {
 	t.Parallel()
-	all := listed("one", "two", "two", "", "4f8052c0-49f2-4b75-a508-5c4454e37731", "with\x1bescape", "of two words", "--flag", "it's", "réseau")
+	all := listed("one", "two", "two", "", "4f8052c0-49f2-4b75-a508-5c4454e37731", "with\x1bescape", "of two words",
+		"--flag", "it's", "réseau")
 	nameOf := names(all)
 	var got []string
 	for _, one := range all {
 		got = append(got, nameOf(one.Value))
 	}
-	if want := []string{"one", "b-id", "c-id", "d-id", "e-id", "f-id", "g-id", "h-id", "i-id", "réseau"}; !slices.Equal(got, want) {
+	if want := []string{"one", "b-id", "c-id", "d-id", "e-id", "f-id", "g-id", "h-id", "i-id",
+		"réseau"}; !slices.Equal(got, want) {
 		t.Errorf("they are called %q, want %q", got, want)
 	}
 }
@@ -93,7 +99,8 @@ func TestNames(t *testing.T) {
 func TestCompletions(t *testing.T) {
 	t.Parallel()
 	all := listed("one", "two", "two", "three")
-	if got, want := completions(all, []string{"d-id"}, ""), []string{"one\tactive", "b-id\ttwo active", "c-id\ttwo active"}; !slices.Equal(got, want) {
+	if got, want := completions(all, []string{"d-id"}, ""), []string{"one\tactive", "b-id\ttwo active",
+		"c-id\ttwo active"}; !slices.Equal(got, want) {
 		t.Errorf("with nothing typed it offers %q, want %q", got, want)
 	}
 	if got := completions(all, nil, "a"); !slices.Contains(got, "a-id\tone active") {
@@ -123,7 +130,8 @@ func TestAge(t *testing.T) {
 		t.Errorf("an age that is not known is %q", got)
 	}
 	for d, want := range map[time.Duration]string{
-		-time.Second: "0s", 119 * time.Second: "119s", 2 * time.Minute: "2m", 119 * time.Minute: "119m", 47 * time.Hour: "47h", 48 * time.Hour: "2d",
+		-time.Second: "0s", 119 * time.Second: "119s", 2 * time.Minute: "2m", 119 * time.Minute: "119m",
+		47 * time.Hour: "47h", 48 * time.Hour: "2d",
 	} {
 		if got := age(now.Add(-d), now); got != want {
 			t.Errorf("%s is %q, want %q", d, got, want)
@@ -131,11 +139,11 @@ func TestAge(t *testing.T) {
 	}
 }
 
-// TestGoals: every action leads to a steady state.
+// TestGoals: every action leads to a stable state.
 func TestGoals(t *testing.T) {
 	t.Parallel()
 	for _, verb := range domain.Verbs() {
-		if end, ok := goals[api.ServerActionAction(verb)]; !ok || !slices.Contains(steady, end) {
+		if end, ok := goals[api.ServerActionAction(verb)]; !ok || !slices.Contains(stable, end) {
 			t.Errorf("%s ends in %q", verb, end)
 		}
 	}
@@ -164,10 +172,12 @@ func TestManyThatBreakOff(t *testing.T) {
 	}
 	s := &servers{App: a}
 	err := s.act(t.Context(), targets, "delete", map[string]any{}, cli.Wait{})
-	if s.Code(err) != exit.Unavailable || !strings.Contains(err.Error(), "of the servers that are not listed it is not known") {
+	if s.Code(err) != exit.Unavailable || !strings.Contains(err.Error(),
+		"of the servers that are not listed it is not known") {
 		t.Errorf("it ends with %v", err)
 	}
-	if text := shown.String(); strings.Count(text, "accepted") != maxTargets || strings.Contains(text, fmt.Sprintf("web-%d ", maxTargets)) {
+	if text := shown.String(); strings.Count(text, "accepted") != maxTargets || strings.Contains(text,
+		fmt.Sprintf("web-%d ", maxTargets)) {
 		t.Errorf("it shows\n%s", text)
 	}
 }

@@ -30,8 +30,8 @@ var goals = map[api.ServerActionAction]domain.InstanceState{
 	api.ServerActionActionDelete: domain.InstanceDeleted,
 }
 
-// steady are the states that last until somebody acts.
-var steady = []domain.InstanceState{
+// stable are the states that last until somebody acts.
+var stable = []domain.InstanceState{
 	domain.InstanceActive, domain.InstanceStopped, domain.InstanceShelved, domain.InstancePaused,
 	domain.InstanceRescued, domain.InstanceError, domain.InstanceDeleted,
 }
@@ -145,7 +145,7 @@ func (w *waiter) update(server api.Server) {
 	case state == domain.InstanceError && (w.hasMoved || w.action == api.ServerActionActionStart):
 		detail := cmp.Or(cli.Value(server.Fault).Message, "the server is in ERROR")
 		w.fail(api.Code(api.InstanceErrorCodeNovaFault), detail)
-	case w.ActionID == "" && server.Instance != nil && state != domain.InstanceError && slices.Contains(steady, state):
+	case w.ActionID == "" && server.Instance != nil && state != domain.InstanceError && slices.Contains(stable, state):
 		w.fail(api.CodeConflict, "the server is "+w.State+" again")
 	}
 }
