@@ -3,7 +3,6 @@ package status
 
 import (
 	"fmt"
-	"runtime/debug"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -12,6 +11,7 @@ import (
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/cli"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/output"
+	"github.com/cloudfn/cloudfn/shared/buildinfo"
 )
 
 // Command shows cloudfn's status.
@@ -72,11 +72,7 @@ func Version(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use: "version", Short: "Print this program's version", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			version := "(devel)"
-			if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-				version = info.Main.Version
-			}
-			_, err := fmt.Fprintln(a.Out, "cloudfn", version)
+			_, err := fmt.Fprintln(a.Out, "cloudfn", buildinfo.Version())
 			return err
 		},
 	}
