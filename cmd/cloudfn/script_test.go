@@ -95,8 +95,10 @@ type daemon struct {
 func newDaemon(t *testing.T) daemon {
 	t.Helper()
 	database := testkit.Database(t)
-	return daemon{testkit.Spawn(t, testkit.Env(t, database, map[string]string{"STATS_BACKFILL": "1h",
-		"POLL_PAUSE": "500ms"})), database}
+	return daemon{testkit.Spawn(t, testkit.Env(t, database, map[string]string{
+		"STATS_BACKFILL": "1h",
+		"POLL_PAUSE":     "500ms",
+	})), database}
 }
 
 // project is the key of a script's project among its values, and test that of its testing.TB.

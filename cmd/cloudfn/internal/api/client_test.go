@@ -93,8 +93,10 @@ func TestDebugShowsNoSecret(t *testing.T) {
 	c := client(t, server.URL, func(format string, args ...any) { fmt.Fprintf(&shown, format+"\n", args...) })
 	c.options.Token = func(context.Context, bool) (domain.Secret, error) { return canary, nil }
 	for _, field := range secretFields {
-		body := map[string]any{"name": "web", "instances": []any{map[string]any{field: canary}},
-			field: map[string]any{"deep": canary}}
+		body := map[string]any{
+			"name": "web", "instances": []any{map[string]any{field: canary}},
+			field: map[string]any{"deep": canary},
+		}
 		answer = `{"` + field + `": "` + canary + `", "id": "visible"}`
 		if err := c.Do(t.Context(), http.MethodPost, "/v1/x", body, nil); err != nil {
 			t.Fatal(err)

@@ -94,8 +94,10 @@ func TestCopy(t *testing.T) {
 func TestErrorSaysWhatIsAllowed(t *testing.T) {
 	t.Parallel()
 	allowed := []string{"start", "delete"}
-	e := &Error{Status: http.StatusConflict, Detail: "it cannot be stopped", Fields: []FieldError{{Field: "action",
-		Detail: "cannot be stopped", Allowed: &allowed}}}
+	e := &Error{Status: http.StatusConflict, Detail: "it cannot be stopped", Fields: []FieldError{{
+		Field:  "action",
+		Detail: "cannot be stopped", Allowed: &allowed,
+	}}}
 	if got := e.Error(); got != "it cannot be stopped (allowed: start, delete)" {
 		t.Errorf("it says %q", got)
 	}

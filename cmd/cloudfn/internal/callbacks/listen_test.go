@@ -40,14 +40,20 @@ func TestRegisterFindsWhatItMade(t *testing.T) {
 		id, says     string
 		broken, asks bool
 	}{
-		"the answer broke off": {broken: true, get: 200,
+		"the answer broke off": {
+			broken: true, get: 200,
 			list: `[{"id": "other", "url": "http://x/"}, {"id": "mine", "url": "` + own + `"}]`, id: "mine",
-			asks: true},
-		"a gateway spoke": {post: 504, get: 200, list: `[{"id": "mine", "url": "` + own + `"}]`, id: "mine",
-			asks: true},
+			asks: true,
+		},
+		"a gateway spoke": {
+			post: 504, get: 200, list: `[{"id": "mine", "url": "` + own + `"}]`, id: "mine",
+			asks: true,
+		},
 		"it had not arrived": {broken: true, get: 200, list: `[]`, says: "broke off", asks: true},
-		"nobody answers any more": {broken: true, get: 503, says: own + " may be there: cloudfn callbacks list",
-			asks: true},
+		"nobody answers any more": {
+			broken: true, get: 503, says: own + " may be there: cloudfn callbacks list",
+			asks: true,
+		},
 		"it was refused": {post: 400, says: "400"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -75,8 +75,10 @@ func TestMoment(t *testing.T) {
 	now := time.Date(2026, 1, 10, 12, 0, 0, 0, time.UTC)
 	clock := func() time.Time { return now }
 	past, future := &Moment{now: clock, isPast: true}, &Moment{now: clock}
-	for text, span := range map[string]time.Duration{"1h": time.Hour, "90m": 90 * time.Minute,
-		"7d": 7 * 24 * time.Hour} {
+	for text, span := range map[string]time.Duration{
+		"1h": time.Hour, "90m": 90 * time.Minute,
+		"7d": 7 * 24 * time.Hour,
+	} {
 		if err := past.set(text); err != nil || !past.At.Equal(now.Add(-span)) {
 			t.Errorf("%s ago is %s, %v", text, past.At, err)
 		}

@@ -27,7 +27,8 @@ var connections = cli.Noun[api.Connection]{
 	},
 	Table: output.Table[api.Connection]{
 		Columns: []string{
-			"ID", "NAME", "KIND+", "STATUS*", "ACTIONS", "USED", "ENDS:ends_at", "LAST_USED+:last_used_at", "PROJECT+:project_id",
+			"ID", "NAME", "KIND+", "STATUS*", "ACTIONS", "USED", "ENDS:ends_at", "LAST_USED+:last_used_at",
+			"PROJECT+:project_id",
 		},
 		Details: []string{
 			"REASON", "REVOCATION", "TRUST_END:trust_expires_at", "SUSPENDED:suspended_at",

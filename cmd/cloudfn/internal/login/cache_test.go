@@ -94,8 +94,10 @@ func TestCacheOfManyCommands(t *testing.T) {
 	for n := range 8 {
 		group.Go(func() {
 			for range 50 {
-				if err := c.write("ann", stored{Token: domain.Secret(long + strconv.Itoa(n)),
-					ExpiresAt: time.Now().Add(time.Hour)}); err != nil {
+				if err := c.write("ann", stored{
+					Token:     domain.Secret(long + strconv.Itoa(n)),
+					ExpiresAt: time.Now().Add(time.Hour),
+				}); err != nil {
 					t.Error(err)
 				}
 				if found, ok := c.read("ann"); !ok || len(found.Token) != len(long)+1 {
@@ -147,8 +149,10 @@ func TestATokenThatCannotBeKept(t *testing.T) {
 	if err := os.WriteFile(dir, nil, 0o600); err != nil { // no folder can be made there
 		t.Fatal(err)
 	}
-	env := map[string]string{"OS_AUTH_URL": keystone.URL + "/v3", "OS_USERNAME": "ann", "OS_PASSWORD": "x",
-		"OS_PROJECT_NAME": "p", "CLOUDFN_CACHE_DIR": dir}
+	env := map[string]string{
+		"OS_AUTH_URL": keystone.URL + "/v3", "OS_USERNAME": "ann", "OS_PASSWORD": "x",
+		"OS_PROJECT_NAME": "p", "CLOUDFN_CACHE_DIR": dir,
+	}
 	login, err := New(t.Context(), Options{Env: func(name string) (string, bool) {
 		value, ok := env[name]
 		return value, ok

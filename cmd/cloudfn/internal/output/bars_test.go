@@ -77,8 +77,10 @@ func TestBarsInColor(t *testing.T) {
 	if err := b.Write(&out, threeHours); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"\x1b[31mmissing\x1b[0m", "\x1b[33mrebuilt\x1b[0m", "\x1b[32m████▌\x1b[0m",
-		"\x1b[2m░"} {
+	for _, want := range []string{
+		"\x1b[31mmissing\x1b[0m", "\x1b[33mrebuilt\x1b[0m", "\x1b[32m████▌\x1b[0m",
+		"\x1b[2m░",
+	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is not in %q", want, out.String())
 		}

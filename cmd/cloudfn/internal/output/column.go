@@ -12,9 +12,9 @@ import (
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
 )
 
-// Table says how things of one type are shown. A column is written as TITLE or TITLE:path, where the path leads to the field
-// that it shows, by the names in JSON (instance.state); by default it is the title in lower case. TITLE* is a state, which
-// has a color, and TITLE+ is shown by -o wide and --columns only.
+// Table says how things of one type are shown. A column is written as TITLE or TITLE:path. The path leads to the field
+// that it shows, by the names in JSON (instance.state); by default it is the title in lower case. TITLE* is a state,
+// which has a color. Only -o wide and --columns show TITLE+.
 type Table[T any] struct {
 	Columns []string
 	Details []string                  // shown besides, of one thing

@@ -46,14 +46,20 @@ func TestFormats(t *testing.T) {
 	}{
 		"table": {Printer{Format: "table"}, "NAME    STATE\nweb     active\nréseau  -\n"},
 		"wide":  {Printer{Format: "wide"}, "NAME    STATE   MORE\nweb     active  -\nréseau  -       -\n"},
-		"columns": {Printer{Format: "table", Columns: []string{"state", "more"}},
-			"STATE   MORE\nactive  -\n-       -\n"},
-		"color": {Printer{Format: "table", Color: true, Columns: []string{"state"}},
-			"\x1b[1mSTATE\x1b[0m\n\x1b[32mactive\x1b[0m\n-\n"},
+		"columns": {
+			Printer{Format: "table", Columns: []string{"state", "more"}},
+			"STATE   MORE\nactive  -\n-       -\n",
+		},
+		"color": {
+			Printer{Format: "table", Color: true, Columns: []string{"state"}},
+			"\x1b[1mSTATE\x1b[0m\n\x1b[32mactive\x1b[0m\n-\n",
+		},
 		"name": {Printer{Format: "name"}, "web\nréseau\n"},
 		"yaml": {Printer{Format: "yaml"}, "- name: web\n  state: active\n- name: réseau\n  state: \"\"\n"},
-		"json": {Printer{Format: "json", Columns: []string{"NAME"}},
-			"[\n  {\n    \"name\": \"web\"\n  },\n  {\n    \"name\": \"réseau\"\n  }\n]\n"},
+		"json": {
+			Printer{Format: "json", Columns: []string{"NAME"}},
+			"[\n  {\n    \"name\": \"web\"\n  },\n  {\n    \"name\": \"réseau\"\n  }\n]\n",
+		},
 	} {
 		var out bytes.Buffer
 		c.printer.Out = &out
@@ -195,8 +201,10 @@ func TestProgress(t *testing.T) {
 	t.Parallel()
 	began := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	first := []Row{{Name: "web-1", State: "building"}, {Name: "web-2", State: "building"}}
-	second := []Row{{Name: "web-1", State: "active", IsFinal: true, Note: "a-server"}, {Name: "web-2",
-		State: "building"}}
+	second := []Row{{Name: "web-1", State: "active", IsFinal: true, Note: "a-server"}, {
+		Name:  "web-2",
+		State: "building",
+	}}
 	t.Run("a line for each change", func(t *testing.T) {
 		t.Parallel()
 		var out bytes.Buffer

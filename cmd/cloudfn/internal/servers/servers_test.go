@@ -33,17 +33,23 @@ func TestUpdate(t *testing.T) {
 		"fell into error":              {action: stop, seen: []string{"ACTIVE", "ERROR"}, want: "nova_fault"},
 		"in error from the first poll": {action: start, seen: []string{"ERROR"}, want: "nova_fault"},
 		"rebooted":                     {action: reboot, seen: []string{"REBOOT", "ACTIVE"}, want: "done"},
-		"rebooted hard from error": {action: reboot, seen: []string{"ERROR/error", "ERROR/error",
-			"ACTIVE/active"}, want: "done"},
-		"not started after all": {action: start, seen: []string{"SHUTOFF/updating", "SHUTOFF/stopped"},
-			want: "conflict"},
+		"rebooted hard from error": {action: reboot, seen: []string{
+			"ERROR/error", "ERROR/error",
+			"ACTIVE/active",
+		}, want: "done"},
+		"not started after all": {
+			action: start, seen: []string{"SHUTOFF/updating", "SHUTOFF/stopped"},
+			want: "conflict",
+		},
 		"not started, and not tracked":  {action: start, seen: []string{"SHUTOFF", "SHUTOFF"}, want: ""},
 		"not seen yet, by a connection": {action: start, seen: []string{"SHUTOFF/stopped"}, actionID: "x", want: ""},
 		"deleted":                       {action: remove, seen: []string{"ACTIVE", "DELETED"}, want: "done"},
 		"deleted, and can be restored":  {action: remove, seen: []string{"SOFT_DELETED"}, want: "done"},
 		"deleted by somebody else":      {action: stop, seen: []string{"ACTIVE", "DELETED"}, want: "not_found"},
-		"rebuilt, and no agent yet": {action: deploy, seen: []string{"REBUILD/updating", "ACTIVE/active"},
-			want: ""},
+		"rebuilt, and no agent yet": {
+			action: deploy, seen: []string{"REBUILD/updating", "ACTIVE/active"},
+			want: "",
+		},
 		"of no use to wait": {action: stop, seen: []string{"UNKNOWN/unknown"}, want: ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -74,8 +80,10 @@ func TestUpdate(t *testing.T) {
 func listed(names ...string) []api.Item[api.Server] {
 	var all []api.Item[api.Server]
 	for i, name := range names {
-		all = append(all, api.Item[api.Server]{Value: api.Server{ID: string(rune('a'+i)) + "-id", Name: name,
-			Status: "ACTIVE"}})
+		all = append(all, api.Item[api.Server]{Value: api.Server{
+			ID: string(rune('a'+i)) + "-id", Name: name,
+			Status: "ACTIVE",
+		}})
 	}
 	return all
 }
@@ -90,8 +98,10 @@ func TestNames(t *testing.T) {
 	for _, one := range all {
 		got = append(got, nameOf(one.Value))
 	}
-	if want := []string{"one", "b-id", "c-id", "d-id", "e-id", "f-id", "g-id", "h-id", "i-id",
-		"réseau"}; !slices.Equal(got, want) {
+	if want := []string{
+		"one", "b-id", "c-id", "d-id", "e-id", "f-id", "g-id", "h-id", "i-id",
+		"réseau",
+	}; !slices.Equal(got, want) {
 		t.Errorf("they are called %q, want %q", got, want)
 	}
 }
@@ -99,8 +109,10 @@ func TestNames(t *testing.T) {
 func TestCompletions(t *testing.T) {
 	t.Parallel()
 	all := listed("one", "two", "two", "three")
-	if got, want := completions(all, []string{"d-id"}, ""), []string{"one\tactive", "b-id\ttwo active",
-		"c-id\ttwo active"}; !slices.Equal(got, want) {
+	if got, want := completions(all, []string{"d-id"}, ""), []string{
+		"one\tactive", "b-id\ttwo active",
+		"c-id\ttwo active",
+	}; !slices.Equal(got, want) {
 		t.Errorf("with nothing typed it offers %q, want %q", got, want)
 	}
 	if got := completions(all, nil, "a"); !slices.Contains(got, "a-id\tone active") {

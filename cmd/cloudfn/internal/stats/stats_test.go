@@ -14,7 +14,8 @@ func TestSummary(t *testing.T) {
 	two, zero := 2, 0
 	at := func(hour int) time.Time { return time.Date(2026, 1, 2, hour, 0, 0, 0, time.UTC) }
 	hours := []api.HourStat{
-		{Hour: at(1), Running: &two, Total: &two, Source: api.Rebuilt}, {Hour: at(2), Source: api.Missing},
+		{Hour: at(1), Running: &two, Total: &two, Source: api.Rebuilt},
+		{Hour: at(2), Source: api.Missing},
 		{Hour: at(3), Running: &zero, Total: &two, Source: api.Sampled},
 	}
 	want := "last: 0 running (Jan 02 03:00)\npeak: 2 running (Jan 02 01:00)\n" +
