@@ -31,7 +31,8 @@ func interrupt(ts *testscript.TestScript, neg bool, args []string) {
 	cmd := exec.Command(path, args[2:]...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = ts.MkAbs("."), &stdout, &stderr
 	for _, name := range []string{
-		"HOME", "CLOUDFN_URL", "OS_AUTH_URL", "OS_USERNAME", "OS_PASSWORD", "OS_PROJECT_NAME", "OS_USER_DOMAIN_ID", "OS_PROJECT_DOMAIN_ID",
+		"HOME", "CLOUDFN_URL", "OS_AUTH_URL", "OS_USERNAME", "OS_PASSWORD", "OS_PROJECT_NAME", "OS_USER_DOMAIN_ID",
+		"OS_PROJECT_DOMAIN_ID",
 	} {
 		cmd.Env = append(cmd.Env, name+"="+ts.Getenv(name))
 	}
@@ -70,7 +71,8 @@ func (s *shared) String() string {
 	return s.text.String()
 }
 
-// breaks stands before the daemon: it takes launches there, and breaks off the connection instead of the first N answers.
+// breaks stands before the daemon: it takes launches there, and breaks off the connection instead of the first N
+// answers.
 func (d daemon) breaks(ts *testscript.TestScript, neg bool, args []string) {
 	needs(ts, neg, args, 2, "breaks NAME N")
 	n, err := strconv.ParseInt(args[1], 10, 64)
@@ -105,7 +107,8 @@ func (d daemon) slow(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Setenv(args[0], server.URL)
 }
 
-// counted stands before Keystone for this script from now on, and counts: called N says how many calls there were since.
+// counted stands before Keystone for this script from now on, and counts: called N says how many calls there were
+// since.
 func counted(ts *testscript.TestScript, neg bool, args []string) {
 	needs(ts, neg, args, 0, "counted")
 	at, calls := testkit.Through(tb(ts), strings.TrimSuffix(ts.Getenv("OS_AUTH_URL"), "/"), func(*http.Request) {})
@@ -144,8 +147,9 @@ func expand(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// kept rewrites the token that is kept: `revoked` ends it in Keystone, `expired` says that its time is over, `ended` puts one
-// there whose time is over although the file says otherwise, `readable` lets everybody read a file with nonsense.
+// kept rewrites the token that is kept: `revoked` ends it in Keystone, `expired` says that its time is over, `ended`
+// puts one there whose time is over although the file says otherwise, `readable` lets everybody read a file with
+// nonsense.
 func kept(ts *testscript.TestScript, neg bool, args []string) {
 	needs(ts, neg, args, 1, "kept revoked|expired|ended|readable")
 	files, err := filepath.Glob(filepath.Join(ts.Getenv("HOME"), ".cache", "cloudfn", "token-*.json"))
@@ -186,7 +190,8 @@ func examples(ts *testscript.TestScript, neg bool, args []string) {
 	lines := []string{"set -euxo pipefail"}
 	for line := range strings.Lines(string(text)) {
 		if command, ok := strings.CutPrefix(line, "$ "); ok {
-			lines = append(lines, strings.NewReplacer("m1.tiny", ts.Getenv("FLAVOR"), "cirros", ts.Getenv("IMAGE")).Replace(strings.TrimSpace(command)))
+			lines = append(lines, strings.NewReplacer("m1.tiny", ts.Getenv("FLAVOR"), "cirros",
+				ts.Getenv("IMAGE")).Replace(strings.TrimSpace(command)))
 		}
 	}
 	if len(lines) < 5 {

@@ -4,7 +4,35 @@ package main
 import (
 	"os"
 
+	"github.com/spf13/cobra"
+
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/account"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/callbacks"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/cli"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/connections"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/launch"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/orders"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/requests"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/resources"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/servers"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/stats"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/status"
 )
 
-func main() { os.Exit(cli.Main(os.Args, os.Stdin, os.Stdout, os.Stderr)) }
+func main() { os.Exit(cli.Main(os.Args, os.Stdin, os.Stdout, os.Stderr, commands)) }
+
+// commands lists them all. A new noun is a package and its line here.
+func commands(a *cli.App) []*cobra.Command {
+	return []*cobra.Command{
+		resources.Command(a),
+		launch.Command(a),
+		orders.Command(a),
+		servers.Command(a),
+		stats.Command(a),
+		requests.Command(a),
+		connections.Command(a),
+		callbacks.Command(a),
+		status.Command(a), status.Version(a),
+		account.Login(a), account.Logout(a), account.Token(a),
+	}
+}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"maps"
 	"net/http"
@@ -20,8 +21,12 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestMain makes this program two commands of the scripts: what runs there is a process of its own.
+// TestMain makes this program two commands of the scripts: what runs there is a process of its own. More scripts run
+// at once than there are processors: they mostly wait for Nova.
 func TestMain(m *testing.M) {
+	if err := flag.Set("test.parallel", "4"); err != nil {
+		panic(err)
+	}
 	testscript.Main(cleaned{m}, map[string]func(){"cloudfn": main, "kn-cloud": main})
 }
 
@@ -33,9 +38,9 @@ func (c cleaned) Run() int {
 	return c.M.Run()
 }
 
-// TestScripts runs what is in testdata/script against one real daemon: each script has a project of its own, and its member's login
-// in the environment. One of them alone: go test ./cmd/cloudfn -run 'TestScripts/script/launch$'. Besides testscript's own there are
-// these commands:
+// TestScripts runs what is in testdata/script against one real daemon: each script has a project of its own, and its
+// member's login in the environment. One of them alone: go test ./cmd/cloudfn -run 'TestScripts/script/launch$'.
+// Besides testscript's own there are these commands:
 //
 //	exits CODE COMMAND...               run it; it must end with the exit code
 //	eventually LIMIT PATTERN COMMAND... run it until it is done and its stdout matches
@@ -61,11 +66,14 @@ func TestScripts(t *testing.T) {
 	d := newDaemon(t)
 	done := t.Run("script", func(t *testing.T) {
 		testscript.Run(t, testscript.Params{
-			Dir: filepath.Join("testdata", "script"), Setup: d.setup, RequireExplicitExec: true, RequireUniqueNames: true,
+			Dir: filepath.Join("testdata", "script"), Setup: d.setup, RequireExplicitExec: true,
+			RequireUniqueNames: true,
 			Cmds: map[string]func(*testscript.TestScript, bool, []string){
-				"exits": exits, "eventually": eventually, "capture": capture, "boot": boot, "stat-hours": d.statHours, "tick": d.tick,
+				"exits": exits, "eventually": eventually, "capture": capture, "boot": boot,
+				"stat-hours": d.statHours, "tick": d.tick,
 				"mode": mode, "no-secrets": noSecrets, "receiver": receiver, "forge": forge, "interrupt": interrupt,
-				"breaks": d.breaks, "slow": d.slow, "counted": counted, "called": called, "credential": credential, "expand": expand, "kept": kept,
+				"breaks": d.breaks, "slow": d.slow, "counted": counted, "called": called, "credential": credential,
+				"expand": expand, "kept": kept,
 				"huge": huge, "examples": examples,
 			},
 		})
@@ -87,7 +95,10 @@ type daemon struct {
 func newDaemon(t *testing.T) daemon {
 	t.Helper()
 	database := testkit.Database(t)
-	return daemon{testkit.Spawn(t, testkit.Env(t, database, map[string]string{"STATS_BACKFILL": "1h", "POLL_PAUSE": "500ms"})), database}
+	return daemon{testkit.Spawn(t, testkit.Env(t, database, map[string]string{
+		"STATS_BACKFILL": "1h",
+		"POLL_PAUSE":     "500ms",
+	})), database}
 }
 
 // project is the key of a script's project among its values, and test that of its testing.TB.
@@ -214,10 +225,12 @@ func (d daemon) statHours(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	_, err = conn.Exec(context.Background(), `
 with h as (select date_trunc('hour', now(), 'UTC') - n * interval '1 hour' as hour from generate_series(0, $3 - 1) n),
-project as (insert into stats_projects select $1, $2, min(hour), max(hour) from h on conflict (project_id) do update set first_hour = excluded.first_hour)
+project as (insert into stats_projects select $1, $2, min(hour),
+max(hour) from h on conflict (project_id) do update set first_hour = excluded.first_hour)
 insert into stats_hourly (project_id, domain_id, hour, running, total, by_status, source, uncertain)
 select $1, $2, hour, $4, $4, jsonb_build_object('ACTIVE', $4::int), 'sampled', $5::int from h
-on conflict (project_id, hour) do update set running = excluded.running, total = excluded.total, by_status = excluded.by_status, uncertain = excluded.uncertain`,
+on conflict (project_id, hour) do update set running = excluded.running, total = excluded.total,
+by_status = excluded.by_status, uncertain = excluded.uncertain`,
 		p.ID, p.DomainID, hours, running, args[2])
 	ts.Check(err)
 }
@@ -254,7 +267,8 @@ func receiver(ts *testscript.TestScript, neg bool, args []string) {
 
 func forge(ts *testscript.TestScript, neg bool, args []string) {
 	needs(ts, neg, args, 1, "forge URL")
-	req, err := http.NewRequestWithContext(context.Background(), http.MethodPost, args[0], strings.NewReader(`{"state":"active"}`))
+	req, err := http.NewRequestWithContext(context.Background(), http.MethodPost, args[0],
+		strings.NewReader(`{"state":"active"}`))
 	ts.Check(err)
 	other, err := standardwebhooks.NewWebhook("whsec_" + strings.Repeat("A", 32))
 	ts.Check(err)

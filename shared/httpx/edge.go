@@ -182,7 +182,10 @@ func (e Edge) unserved(x *exchange, id string) Response {
 		resp.Header.Set("Allow", allow)
 		return resp
 	}
-	return failure(apperr.New(apperr.NotFound, "there is nothing at this path; the API is described at /v1/openapi.yaml"), id, e.KeystoneURL)
+	// The field tells a client's wrong URL from a thing that it did not find.
+	err := apperr.New(apperr.NotFound, "there is nothing at this path; the API is described at /v1/openapi.yaml")
+	err.Fields = []apperr.Field{{Field: "path", Detail: "is no path of the API"}}
+	return failure(err, id, e.KeystoneURL)
 }
 
 func (e Edge) row(x *exchange, r *http.Request, id string, resp Response, who domain.Identity, took time.Duration) domain.Request {

@@ -9,29 +9,33 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
 func client(t *testing.T, base string, debug Debug) *Client {
 	t.Helper()
-	c, err := New(base, func(_ context.Context, renew bool) (domain.Secret, error) {
+	return New(Options{URL: base, Debug: debug, Token: func(_ context.Context, renew bool) (domain.Secret, error) {
 		if renew {
 			return "renewed", nil
 		}
 		return "first", nil
-	}, nil, debug)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
+	}})
+}
+
+// get is a request without a body.
+func get(t *testing.T, c *Client, path string) error {
+	t.Helper()
+	return c.Do(t.Context(), http.MethodGet, path, nil, nil)
 }
 
 // TestWhereAFunctionIs: one URL for all, or one for each.
 func TestWhereAFunctionIs(t *testing.T) {
 	t.Parallel()
 	for path, want := range map[string]string{
-		"/v1/servers?limit=1": "http://servers.example.com/v1/servers?limit=1", "/v1/launch/x": "http://launch.example.com/v1/launch/x",
-		"/v1/requests": "http://stats.example.com/v1/requests", "/v1/status": "http://stats.example.com/v1/status",
+		"/v1/servers?limit=1": "http://servers.example.com/v1/servers?limit=1",
+		"/v1/launch/x":        "http://launch.example.com/v1/launch/x",
+		"/v1/requests":        "http://stats.example.com/v1/requests", "/v1/status": "http://stats.example.com/v1/status",
 	} {
 		if got := client(t, "http://{function}.example.com/", nil).url(path); got != want {
 			t.Errorf("%s is at %s, not %s", path, got, want)
@@ -41,7 +45,7 @@ func TestWhereAFunctionIs(t *testing.T) {
 		}
 	}
 	for _, base := range []string{"", "example.com", "ftp://example.com", "http://", "http://example.com?x=1"} {
-		if _, err := New(base, nil, nil, nil); err == nil || !strings.Contains(err.Error(), "CLOUDFN_URL") {
+		if err := get(t, client(t, base, nil), "/v1/x"); err == nil || !strings.Contains(err.Error(), "CLOUDFN_URL") {
 			t.Errorf("%q: %v", base, err)
 		}
 	}
@@ -50,7 +54,9 @@ func TestWhereAFunctionIs(t *testing.T) {
 // TestATokenGoesNowhereElse: a redirect is not followed, and a refused token is renewed once.
 func TestATokenGoesNowhereElse(t *testing.T) {
 	t.Parallel()
-	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("a redirect was followed") }))
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		t.Error("a redirect was followed")
+	}))
 	t.Cleanup(elsewhere.Close)
 	var tokens []string
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -62,13 +68,14 @@ func TestATokenGoesNowhereElse(t *testing.T) {
 		w.WriteHeader(http.StatusUnauthorized)
 	}))
 	t.Cleanup(server.Close)
-	_, err := client(t, server.URL, nil).Get(t.Context(), "/v1/away", nil, nil)
+	err := get(t, client(t, server.URL, nil), "/v1/away")
 	if e, ok := errors.AsType[*Error](err); !ok || e.Status != http.StatusTemporaryRedirect {
 		t.Errorf("a redirect: %v", err)
 	}
 	tokens = nil
-	_, err = client(t, server.URL, nil).Get(t.Context(), "/v1/servers", nil, nil)
-	if e, ok := errors.AsType[*Error](err); !ok || e.Status != http.StatusUnauthorized || fmt.Sprint(tokens) != "[first renewed]" {
+	err = get(t, client(t, server.URL, nil), "/v1/servers")
+	if e, ok := errors.AsType[*Error](err); !ok || e.Status != http.StatusUnauthorized ||
+		fmt.Sprint(tokens) != "[first renewed]" {
 		t.Errorf("a refused token: %v after %v", err, tokens)
 	}
 }
@@ -78,20 +85,25 @@ func TestDebugShowsNoSecret(t *testing.T) {
 	t.Parallel()
 	const canary = "canary-in-the-mine"
 	var answer string
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, answer) }))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, answer)
+	}))
 	t.Cleanup(server.Close)
 	var shown strings.Builder
 	c := client(t, server.URL, func(format string, args ...any) { fmt.Fprintf(&shown, format+"\n", args...) })
-	c.token = func(context.Context, bool) (domain.Secret, error) { return canary, nil }
+	c.options.Token = func(context.Context, bool) (domain.Secret, error) { return canary, nil }
 	for _, field := range secretFields {
-		body := map[string]any{"name": "web", "instances": []any{map[string]any{field: canary}}, field: map[string]any{"deep": canary}}
+		body := map[string]any{
+			"name": "web", "instances": []any{map[string]any{field: canary}},
+			field: map[string]any{"deep": canary},
+		}
 		answer = `{"` + field + `": "` + canary + `", "id": "visible"}`
-		if _, err := c.Do(t.Context(), http.MethodPost, "/v1/x", body, nil); err != nil {
+		if err := c.Do(t.Context(), http.MethodPost, "/v1/x", body, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
 	answer = "<html>" + canary
-	if _, err := c.Do(t.Context(), http.MethodGet, "/v1/x", nil, nil); err != nil {
+	if err := get(t, c, "/v1/x"); err != nil {
 		t.Fatal(err)
 	}
 	if strings.Contains(shown.String(), canary) {
@@ -108,16 +120,33 @@ func TestDebugShowsNoSecret(t *testing.T) {
 func TestAProblemIsOneLine(t *testing.T) {
 	t.Parallel()
 	for body, want := range map[string]string{
-		`{"detail":"a field is wrong","code":"invalid","errors":[{"field":"count","detail":"must be\n1 to 100"}]}`: "a field is wrong; count must be 1 to 100",
+		`{"detail":"wrong","code":"invalid","errors":[{"field":"n","detail":"must be\n1"}]}`: "wrong; n must be 1",
 		"<html>\n<body>": "not one of cloudfn's",
 	} {
-		text := newError(Answer{Status: http.StatusBadRequest, Body: []byte(body)}).Error()
+		text := newError(&http.Response{StatusCode: http.StatusBadRequest}, []byte(body)).Error()
 		if strings.Contains(text, "\n") || !strings.Contains(text, want) {
 			t.Errorf("%q, want %q", text, want)
 		}
 	}
-	e := newError(Answer{Status: http.StatusServiceUnavailable, Header: http.Header{"Retry-After": {"5"}, "X-Request-Id": {"req-1"}}, Body: []byte(`{"detail":"away"}`)})
+	header := http.Header{"Retry-After": {"5"}, "X-Request-Id": {"req-1"}}
+	e := newError(&http.Response{StatusCode: http.StatusServiceUnavailable, Header: header},
+		[]byte(`{"detail":"away"}`))
 	if e.Error() != "away (try again in 5 s) [req-1]" {
 		t.Errorf("%q", e.Error())
+	}
+}
+
+// TestAWrongPath differs from a thing that was not found by the field of the error, whatever its text.
+func TestAWrongPath(t *testing.T) {
+	t.Parallel()
+	resp := &http.Response{StatusCode: http.StatusNotFound}
+	body := `{"detail": "x", "code": "not_found"}`
+	if e := newError(resp, []byte(body)); e.ExitCode() != exit.NotFound || e.Detail != "x" {
+		t.Errorf("a thing that is not there gives %d: %v", e.ExitCode(), e)
+	}
+	body = `{"detail": "x", "code": "not_found", "errors": [{"field": "path", "detail": "y"}]}`
+	if e := newError(resp, []byte(body)); e.ExitCode() != exit.Usage || !strings.Contains(e.Error(),
+		"not at this URL") {
+		t.Errorf("a wrong path gives %d: %v", e.ExitCode(), e)
 	}
 }

@@ -13,16 +13,16 @@ import (
 
 const redacted = "[redacted]"
 
-// secretHeaders and secretFields are never shown, whatever is being looked for.
+// secretHeaders and secretFields are never shown.
 var (
 	secretHeaders = []string{"X-Auth-Token", "X-Subject-Token", "Authorization", "Cookie", "Set-Cookie"}
 	secretFields  = []string{"secret", "password", "passcode", "token", "join_token", "private_key", "user_data", "env"}
 )
 
-// Debug is told what is said, a line at a time, without what is secret.
+// Debug gets requests and answers, a line at a time and without secrets.
 type Debug func(format string, args ...any)
 
-// Wrap gives a transport that tells of each request and its answer; a nil Debug changes nothing.
+// Wrap gives a transport that shows each request and its answer; a nil Debug changes nothing.
 func (d Debug) Wrap(next http.RoundTripper) http.RoundTripper {
 	if d == nil {
 		return next
@@ -31,13 +31,13 @@ func (d Debug) Wrap(next http.RoundTripper) http.RoundTripper {
 }
 
 type debugged struct {
-	say  Debug
+	show Debug
 	next http.RoundTripper
 }
 
 // RoundTrip implements http.RoundTripper.
 func (t debugged) RoundTrip(req *http.Request) (*http.Response, error) {
-	t.say("> %s %s", req.Method, req.URL.Redacted())
+	t.show("> %s %s", req.Method, req.URL.Redacted())
 	t.header(">", req.Header)
 	t.body(">", sent(req))
 	began := time.Now()
@@ -51,13 +51,13 @@ func (t debugged) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	resp.Body = io.NopCloser(bytes.NewReader(text))
-	t.say("< %s in %s", resp.Status, time.Since(began).Round(100*time.Microsecond))
+	t.show("< %s in %s", resp.Status, time.Since(began).Round(100*time.Microsecond))
 	t.header("<", resp.Header)
 	t.body("<", text)
 	return resp, nil
 }
 
-// sent is a request's body, which stays to be sent.
+// sent is a copy of a request's body.
 func sent(req *http.Request) []byte {
 	if req.GetBody == nil {
 		return nil
@@ -77,23 +77,23 @@ func (t debugged) header(side string, h http.Header) {
 		if slices.Contains(secretHeaders, name) {
 			value = redacted
 		}
-		t.say("%s %s: %s", side, name, value)
+		t.show("%s %s: %s", side, name, value)
 	}
 }
 
-// body shows JSON without what is secret. Of what is no JSON only the size is shown.
+// body shows JSON without its secrets. Of any other body it shows the size.
 func (t debugged) body(side string, body []byte) {
 	if len(body) == 0 {
 		return
 	}
 	var value any
 	if json.Unmarshal(body, &value) != nil {
-		t.say("%s (%d bytes)", side, len(body))
+		t.show("%s (%d bytes)", side, len(body))
 		return
 	}
 	shown, err := json.Marshal(hide(value))
 	if err == nil {
-		t.say("%s %s", side, shown)
+		t.show("%s %s", side, shown)
 	}
 }
 

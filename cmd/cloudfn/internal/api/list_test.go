@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net/http"
@@ -15,8 +16,8 @@ type numbered struct {
 	N int `json:"n"`
 }
 
-// pages is an API of two pages, and notes what it was asked. It is no real one: that would need over a thousand things. To the token
-// "old" it answers 401.
+// pages is an API of two pages, and notes what it was asked. It is no real one: that would need over a thousand
+// things. To the token "old" it answers 401.
 func pages(t *testing.T, asked *[]string) *Client {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -34,16 +35,12 @@ func pages(t *testing.T, asked *[]string) *Client {
 		}
 	}))
 	t.Cleanup(server.Close)
-	client, err := New(server.URL, func(_ context.Context, renew bool) (domain.Secret, error) {
+	return New(Options{URL: server.URL, Token: func(_ context.Context, renew bool) (domain.Secret, error) {
 		if renew {
 			return "new", nil
 		}
 		return "old", nil
-	}, nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return client
+	}})
 }
 
 func values(items []Item[numbered]) (all []int) {
@@ -53,8 +50,8 @@ func values(items []Item[numbered]) (all []int) {
 	return all
 }
 
-// TestSelect reads as many pages as it takes, and no more.
-func TestSelect(t *testing.T) {
+// TestList reads as many pages as it takes, and no more.
+func TestList(t *testing.T) {
 	t.Parallel()
 	odd := func(n numbered) bool { return n.N%2 == 1 }
 	for name, c := range map[string]struct {
@@ -73,7 +70,8 @@ func TestSelect(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var asked []string
-			found, err := Select(t.Context(), pages(t, &asked), "/v1/things", nil, "things", c.most, c.keep)
+			list := List[numbered]{Path: "/v1/things", Key: "things", Limit: c.most, Keep: c.keep}
+			found, err := list.Read(t.Context(), pages(t, &asked))
 			if err != nil || !slices.Equal(values(found), c.want) || asked[0] != c.first || len(asked) != c.calls {
 				t.Errorf("found %v by %q: %v", values(found), asked, err)
 			}
@@ -81,13 +79,14 @@ func TestSelect(t *testing.T) {
 	}
 }
 
-// TestGetAs asks for another token, too, when the one that is kept is refused.
-func TestGetAs(t *testing.T) {
+// TestCopy asks for another token, too, when the stored one is rejected.
+func TestCopy(t *testing.T) {
 	t.Parallel()
 	var asked []string
-	answer, err := pages(t, &asked).GetAs(t.Context(), "/v1/stats", nil, "image/svg+xml")
-	if err != nil || string(answer.Body) != "<svg/>" || len(asked) != 2 {
-		t.Errorf("%q after %q: %v", answer.Body, asked, err)
+	var copied bytes.Buffer
+	err := pages(t, &asked).Copy(t.Context(), &copied, "/v1/stats", nil, "image/svg+xml")
+	if err != nil || copied.String() != "<svg/>" || len(asked) != 2 {
+		t.Errorf("%q after %q: %v", copied.String(), asked, err)
 	}
 }
 
@@ -95,7 +94,10 @@ func TestGetAs(t *testing.T) {
 func TestErrorSaysWhatIsAllowed(t *testing.T) {
 	t.Parallel()
 	allowed := []string{"start", "delete"}
-	e := &Error{Status: http.StatusConflict, Detail: "it cannot be stopped", Fields: []FieldError{{Field: "action", Detail: "cannot be stopped", Allowed: &allowed}}}
+	e := &Error{Status: http.StatusConflict, Detail: "it cannot be stopped", Fields: []FieldError{{
+		Field:  "action",
+		Detail: "cannot be stopped", Allowed: &allowed,
+	}}}
 	if got := e.Error(); got != "it cannot be stopped (allowed: start, delete)" {
 		t.Errorf("it says %q", got)
 	}

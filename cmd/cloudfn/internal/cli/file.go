@@ -1,53 +1,71 @@
 package cli
 
 import (
-	"crypto/rand"
-	"errors"
+	"context"
 	"io"
-	"io/fs"
 	"os"
-	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/files"
+	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// replaceFile writes a file whole or not at all: who reads it meanwhile finds the old one or the new one. What is there and no
-// file, such as /dev/stdout, is written to.
-func replaceFile(name string, text []byte) error {
-	return writeFile(name, func(w io.Writer) error {
-		_, err := w.Write(text)
-		return err
-	})
+// ReadFile reads the file that a flag names; - is stdin.
+func (a *App) ReadFile(flag, name string) ([]byte, error) {
+	if name == "-" {
+		return io.ReadAll(a.In)
+	}
+	text, err := os.ReadFile(name) //nolint:gosec // the user names it
+	if err != nil {
+		return nil, exit.Usagef("%s: %w", flag, err)
+	}
+	return text, nil
 }
 
-// writeFile is replaceFile for what is written piece by piece.
-func writeFile(name string, write func(io.Writer) error) error {
-	info, err := os.Stat(name)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+// WriteFile writes a file whole or not at all; - is stdout.
+func (a *App) WriteFile(name string, write func(io.Writer) error) error {
+	if name == "-" {
+		return write(a.Out)
 	}
-	if err == nil && !info.Mode().IsRegular() {
-		file, err := os.OpenFile(name, os.O_WRONLY|os.O_TRUNC, 0) //nolint:gosec // the user names it
-		if err != nil {
-			return err
-		}
-		return errors.Join(write(file), file.Close())
-	}
-	mode := fs.FileMode(0o666) // less what the umask takes
-	if err == nil {
-		mode = info.Mode().Perm()
-		if name, err = filepath.EvalSymlinks(name); err != nil {
-			return err
-		}
-	}
-	temporary := filepath.Join(filepath.Dir(name), "."+filepath.Base(name)+"."+rand.Text()[:8])
-	file, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode) //nolint:gosec // the user names it
+	return files.Replace(name, write)
+}
+
+// ReadSecret reads the secret of a file, without the line break at its end.
+func (a *App) ReadSecret(flag, file string) (domain.Secret, error) {
+	text, err := a.ReadFile(flag, file)
 	if err != nil {
-		return err
+		return "", err
 	}
-	if err = errors.Join(write(file), file.Close()); err == nil {
-		err = os.Rename(temporary, name)
+	secret := strings.TrimRight(string(text), "\r\n")
+	if secret == "" {
+		return "", exit.Usagef("%s: %s is empty", flag, file)
 	}
-	if err != nil {
-		_ = os.Remove(temporary)
+	return domain.Secret(secret), nil
+}
+
+// SecretFileFlag adds --secret-file, which Secret reads.
+func SecretFileFlag(cmd *cobra.Command, usage string) { cmd.Flags().String("secret-file", "", usage) }
+
+// Secret reads the secret of --secret-file, or asks for it at a terminal, and adds it to a request.
+func (a *App) Secret(ctx context.Context, cmd *cobra.Command, prompt string, body map[string]any) error {
+	const flag = "--secret-file"
+	file := cmd.Flags().Lookup("secret-file").Value.String()
+	var secret domain.Secret
+	var err error
+	if prompter := a.prompter(ctx); file != "" {
+		secret, err = a.ReadSecret(flag, file)
+	} else if prompter == nil {
+		err = exit.Usagef("%s is missing: it names the file with the secret (- for stdin)", flag)
+	} else {
+		var text string
+		if text, err = prompter(prompt); err != nil {
+			err = exit.Usagef("%s is missing: %w", flag, err)
+		}
+		secret = domain.Secret(text)
 	}
+	body["secret"] = secret.Reveal()
 	return err
 }

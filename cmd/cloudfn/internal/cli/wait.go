@@ -5,43 +5,56 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
 )
 
-// waiting is whether a command waits for what it began, and for how long.
-type waiting struct {
-	on    bool
-	limit time.Duration
+// Wait says whether a command waits for the end of what it began, and for how long.
+type Wait struct {
+	IsOn  bool
+	Limit time.Duration
 }
 
-func (w *waiting) flags(cmd *cobra.Command, what string) {
-	cmd.Flags().BoolVar(&w.on, "wait", false, "wait until "+what)
-	cmd.Flags().DurationVar(&w.limit, "timeout", 10*time.Minute, "how long to wait")
+// Flags adds --wait and --timeout.
+func (w *Wait) Flags(cmd *cobra.Command, what string) {
+	cmd.Flags().BoolVar(&w.IsOn, "wait", false, "wait until "+what)
+	cmd.Flags().DurationVar(&w.Limit, "timeout", 10*time.Minute, "how long to wait")
+	Choices(cmd, "timeout")
 }
 
-// late is what has not ended within its time.
-type late struct{ error }
+// Timeout is the error of something that did not end within its time.
+func Timeout(format string, args ...any) error {
+	return timeout{exit.Errorf(exit.Unavailable, format, args...)}
+}
 
-// Is makes it a matter of time for those who ask.
-func (late) Is(target error) bool { return target == context.DeadlineExceeded }
+type timeout struct{ error }
 
-// The pauses between two looks at something.
+// Is makes it a context.DeadlineExceeded.
+func (timeout) Is(target error) bool { return target == context.DeadlineExceeded }
+
+// Unwrap gives the error with its exit code.
+func (t timeout) Unwrap() error { return t.error }
+
+// The pauses between two polls.
 const (
 	firstPause = 400 * time.Millisecond
 	lastPause  = 3 * time.Second
 )
 
-// until looks again and again, until done. What is away for a moment is looked at again. left says what is not done yet.
-func until(ctx context.Context, limit time.Duration, look func(context.Context) (done bool, err error), left func() string) error {
+// Poll calls poll until it is done, or fails with an error that is not transient. state says what is not done yet.
+func Poll(
+	ctx context.Context, limit time.Duration, poll func(context.Context) (isDone bool, err error), state func() string,
+) error {
 	within, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	for pause := firstPause; ; pause = min(pause*5/4, lastPause) {
-		done, err := look(within)
-		if done || err != nil && within.Err() == nil && !passing(err) {
+		isDone, err := poll(within)
+		if isDone || err != nil && within.Err() == nil && !api.IsTransient(err) {
 			return err
 		}
 		select {
@@ -50,14 +63,57 @@ func until(ctx context.Context, limit time.Duration, look func(context.Context) 
 		case <-within.Done():
 		}
 		if ctx.Err() != nil {
-			return fmt.Errorf("%w: what was begun goes on (%s)", context.Cause(ctx), left())
+			return fmt.Errorf("%w: what was begun goes on (%s)", context.Cause(ctx), state())
 		}
-		return late{fmt.Errorf("not done within %s, and it goes on: %s", limit, left())}
+		return Timeout("not done within %s, and it goes on: %s", limit, state())
 	}
 }
 
-// passing says whether an error may be gone at the next look.
-func passing(err error) bool {
-	answer, ok := errors.AsType[*api.Error](err)
-	return ok && (answer.Status == 0 || answer.Status == http.StatusTooManyRequests || answer.Status >= http.StatusInternalServerError)
+const (
+	resends = 3
+	// busyFor is how long cloudfn may work on an action whose first answer was lost: it starts a stopped server to
+	// rebuild it.
+	busyFor = 5 * time.Minute
+)
+
+// Resend calls send, and calls it again when the connection broke off before the answer. What it sends must have an
+// id, so that cloudfn does it once. isLost says that cloudfn may have done it, although the last call failed.
+func (a *App) Resend(ctx context.Context, what string, send func() error) (isLost bool, err error) {
+	var isCutOff bool
+	began := time.Now()
+	for n := 0; ; {
+		err := send()
+		if err == nil {
+			return false, nil
+		}
+		failure, ok := errors.AsType[*api.Error](err)
+		isCutOff = isCutOff || ok && failure.IsCutOff
+		pause, isBusy := busy(failure)
+		switch {
+		case !isCutOff || !isBusy && !api.IsTransient(err):
+			return false, err
+		case ctx.Err() != nil:
+			return true, err
+		case isBusy && time.Since(began) < busyFor:
+		case !isBusy && n < resends:
+			n++
+			pause = time.Duration(n) * time.Second
+			a.Notef("%s; sending the same %s again", err, what)
+		default:
+			return true, err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// busy says whether cloudfn works on what was sent before, and when to ask again.
+func busy(failure *api.Error) (pause time.Duration, isBusy bool) {
+	if failure == nil || failure.Status != http.StatusConflict {
+		return 0, false
+	}
+	seconds, err := strconv.Atoi(failure.RetryAfter)
+	return time.Duration(seconds) * time.Second, err == nil
 }

@@ -5,35 +5,38 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"time"
 
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/files"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// cache keeps tokens in files that only their user can read, one for each login. No password is in them, or in their names.
+// cache stores tokens in files that only their user can read, one for each login. The files and their names have no
+// password.
 type cache struct{ dir string }
 
-// kept is what such a file holds.
-type kept struct {
+// stored is what such a file holds.
+type stored struct {
 	Token     domain.Secret
 	ExpiresAt time.Time
 }
 
-// good says that there is a token, and that it does not end soon.
-func (k kept) good() bool { return k.Token != "" && time.Until(k.ExpiresAt) >= early }
+// isValid says that there is a token, and that it does not expire soon.
+func (s stored) isValid() bool { return s.Token != "" && time.Until(s.ExpiresAt) >= margin }
 
-// file is kept's JSON: domain.Secret would not give the token.
+// file is the JSON of stored: domain.Secret would not reveal the token.
 type file struct {
 	Token     string    `json:"token"`
 	ExpiresAt time.Time `json:"expires_at"`
 }
 
-// early is how long before its end a token counts as over, so that no call begins with it that ends without.
-const early = 2 * time.Minute
+// margin is how long before its end a token counts as expired, so that it is valid during the whole call.
+const margin = 2 * time.Minute
 
-// cacheDir is CLOUDFN_CACHE_DIR, else the system's place for such files.
+// cacheDir is CLOUDFN_CACHE_DIR, or else the system's place for such files.
 func cacheDir(env func(string) (string, bool)) (string, error) {
 	if dir, ok := env("CLOUDFN_CACHE_DIR"); ok && dir != "" {
 		return dir, nil
@@ -43,7 +46,7 @@ func cacheDir(env func(string) (string, bool)) (string, error) {
 	}
 	home, ok := env("HOME")
 	if !ok || home == "" {
-		return "", errors.New("HOME is not set: set CLOUDFN_CACHE_DIR to where tokens may be kept")
+		return "", errors.New("HOME is not set: set CLOUDFN_CACHE_DIR to a folder for tokens")
 	}
 	return filepath.Join(home, ".cache", "cloudfn"), nil
 }
@@ -53,48 +56,31 @@ func (c cache) path(name string) string {
 	return filepath.Join(c.dir, "token-"+hex.EncodeToString(sum[:12])+".json")
 }
 
-// read gives a token that is still good. A file that others can read is not believed.
-func (c cache) read(name string) (kept, bool) {
+// read gives a valid token. It ignores a file that others can read or write.
+func (c cache) read(name string) (stored, bool) {
 	info, err := os.Stat(c.path(name))
 	if err != nil || info.Mode().Perm()&0o077 != 0 {
-		return kept{}, false
+		return stored{}, false
 	}
 	text, err := os.ReadFile(c.path(name))
-	if err != nil {
-		return kept{}, false
-	}
 	var f file
-	if json.Unmarshal(text, &f) != nil {
-		return kept{}, false
+	if err != nil || json.Unmarshal(text, &f) != nil {
+		return stored{}, false
 	}
-	found := kept{Token: domain.Secret(f.Token), ExpiresAt: f.ExpiresAt}
-	if !found.good() {
-		return kept{}, false
+	found := stored{Token: domain.Secret(f.Token), ExpiresAt: f.ExpiresAt}
+	if !found.isValid() {
+		return stored{}, false
 	}
 	return found, true
 }
 
-// write replaces the file whole, so that two commands at once both find one that is right.
-func (c cache) write(name string, k kept) error {
+func (c cache) write(name string, s stored) error {
 	if err := os.MkdirAll(c.dir, 0o700); err != nil {
 		return err
 	}
-	text, err := json.Marshal(file{Token: k.Token.Reveal(), ExpiresAt: k.ExpiresAt})
-	if err != nil {
-		return err
-	}
-	temporary, err := os.CreateTemp(c.dir, "token-*.new") // 0600
-	if err != nil {
-		return err
-	}
-	_, err = temporary.Write(text)
-	if err = errors.Join(err, temporary.Close()); err == nil {
-		err = os.Rename(temporary.Name(), c.path(name))
-	}
-	if err != nil {
-		_ = os.Remove(temporary.Name())
-	}
-	return err
+	return files.Create(c.path(name), 0o600, func(w io.Writer) error {
+		return json.NewEncoder(w).Encode(file{Token: s.Token.Reveal(), ExpiresAt: s.ExpiresAt})
+	})
 }
 
 func (c cache) remove(name string) error {

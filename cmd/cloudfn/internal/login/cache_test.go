@@ -31,7 +31,7 @@ func TestCacheKeeps(t *testing.T) {
 	if err := c.remove("ann"); err != nil {
 		t.Errorf("one that is not there: %v", err)
 	}
-	if err := c.write("ann", kept{Token: "canary", ExpiresAt: time.Now().Add(time.Hour)}); err != nil {
+	if err := c.write("ann", stored{Token: "canary", ExpiresAt: time.Now().Add(time.Hour)}); err != nil {
 		t.Fatal(err)
 	}
 	if got := held(t, c, "ann"); got != "canary" {
@@ -53,19 +53,20 @@ func TestCacheKeeps(t *testing.T) {
 	}
 }
 
-// TestCacheIsNotBelieved when others could have read or written it, when it is damaged, and when its token is about to end.
+// TestCacheIsNotBelieved when others could have read or written it, when it is damaged, and when its token is about
+// to end.
 func TestCacheIsNotBelieved(t *testing.T) {
 	t.Parallel()
-	good := kept{Token: "canary", ExpiresAt: time.Now().Add(time.Hour)}
+	good := stored{Token: "canary", ExpiresAt: time.Now().Add(time.Hour)}
 	for name, damage := range map[string]func(c cache) error{
 		"others can read it":  func(c cache) error { return os.Chmod(c.path("ann"), 0o644) },
 		"others can write it": func(c cache) error { return os.Chmod(c.path("ann"), 0o620) },
 		"it is cut off":       func(c cache) error { return os.Truncate(c.path("ann"), 10) },
 		"it is empty":         func(c cache) error { return os.Truncate(c.path("ann"), 0) },
-		"no token":            func(c cache) error { return c.write("ann", kept{ExpiresAt: good.ExpiresAt}) },
-		"over":                func(c cache) error { return c.write("ann", kept{Token: "x", ExpiresAt: time.Now()}) },
+		"no token":            func(c cache) error { return c.write("ann", stored{ExpiresAt: good.ExpiresAt}) },
+		"over":                func(c cache) error { return c.write("ann", stored{Token: "x", ExpiresAt: time.Now()}) },
 		"nearly over": func(c cache) error {
-			return c.write("ann", kept{Token: "x", ExpiresAt: time.Now().Add(early - time.Second)})
+			return c.write("ann", stored{Token: "x", ExpiresAt: time.Now().Add(margin - time.Second)})
 		},
 	} {
 		c := cache{dir: t.TempDir()}
@@ -93,7 +94,10 @@ func TestCacheOfManyCommands(t *testing.T) {
 	for n := range 8 {
 		group.Go(func() {
 			for range 50 {
-				if err := c.write("ann", kept{Token: domain.Secret(long + strconv.Itoa(n)), ExpiresAt: time.Now().Add(time.Hour)}); err != nil {
+				if err := c.write("ann", stored{
+					Token:     domain.Secret(long + strconv.Itoa(n)),
+					ExpiresAt: time.Now().Add(time.Hour),
+				}); err != nil {
 					t.Error(err)
 				}
 				if found, ok := c.read("ann"); !ok || len(found.Token) != len(long)+1 {
@@ -134,8 +138,10 @@ func TestATokenThatCannotBeKept(t *testing.T) {
 		calls++
 		w.Header().Set("X-Subject-Token", "canary")
 		w.WriteHeader(http.StatusCreated)
-		fmt.Fprintf(w, `{"token": {"expires_at": %q, "issued_at": "2026-01-02T03:04:05.000000Z", "methods": ["password"],
-			"user": {"id": "u", "name": "ann", "domain": {"id": "default", "name": "Default"}}, "project": {"id": "p", "name": "p", "domain": {"id": "default", "name": "Default"}},
+		fmt.Fprintf(w,
+			`{"token": {"expires_at": %q, "issued_at": "2026-01-02T03:04:05.000000Z", "methods": ["password"],
+			"user": {"id": "u", "name": "ann", "domain": {"id": "default", "name": "Default"}},
+			"project": {"id": "p", "name": "p", "domain": {"id": "default", "name": "Default"}},
 			"roles": [], "catalog": []}}`, time.Now().Add(time.Hour).UTC().Format("2006-01-02T15:04:05.000000Z"))
 	}))
 	t.Cleanup(keystone.Close)
@@ -143,8 +149,14 @@ func TestATokenThatCannotBeKept(t *testing.T) {
 	if err := os.WriteFile(dir, nil, 0o600); err != nil { // no folder can be made there
 		t.Fatal(err)
 	}
-	env := map[string]string{"OS_AUTH_URL": keystone.URL + "/v3", "OS_USERNAME": "ann", "OS_PASSWORD": "x", "OS_PROJECT_NAME": "p", "CLOUDFN_CACHE_DIR": dir}
-	login, err := New(t.Context(), Options{Env: func(name string) (string, bool) { value, ok := env[name]; return value, ok }})
+	env := map[string]string{
+		"OS_AUTH_URL": keystone.URL + "/v3", "OS_USERNAME": "ann", "OS_PASSWORD": "x",
+		"OS_PROJECT_NAME": "p", "CLOUDFN_CACHE_DIR": dir,
+	}
+	login, err := New(t.Context(), Options{Env: func(name string) (string, bool) {
+		value, ok := env[name]
+		return value, ok
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,6 +166,7 @@ func TestATokenThatCannotBeKept(t *testing.T) {
 		}
 	}
 	if calls != 2 {
-		t.Errorf("Keystone was called %d times, want one for the token and one for another when that was refused", calls)
+		t.Errorf("Keystone was called %d times, want one for the token and one for another when that was refused",
+			calls)
 	}
 }

@@ -1,16 +1,16 @@
-// Package login gets the user's token: from Keystone, as every OpenStack client does, and for as long as it is good from a
-// file that nobody else can read.
+// Package login gets the user's token: from Keystone, as every OpenStack client does, or from a file of its own until
+// the token expires.
 package login
 
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"strings"
 
 	"github.com/sethvargo/go-envconfig"
 
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/openstack"
@@ -18,52 +18,44 @@ import (
 
 // Options say who logs in.
 type Options struct {
-	Env   func(string) (string, bool) // OS_* and where the cache is
-	Cloud string                      // instead of OS_CLOUD
-	// Ask asks the user for a password; nil when there is nobody to ask.
-	Ask func(prompt string) (string, error)
-	// Wrap is put around the transport of the calls to Keystone; nil = nothing is.
-	Wrap func(http.RoundTripper) http.RoundTripper
+	Env    func(string) (string, bool)                    // has OS_* and where the cache is
+	Cloud  string                                         // instead of OS_CLOUD
+	Prompt func(text string) (string, error)              // asks the user for a password; nil = nobody can answer
+	Wrap   func(next http.RoundTripper) http.RoundTripper // of the calls to Keystone; nil = as they are
 }
 
 // Login is one user's.
 type Login struct {
-	user  *openstack.User
-	cache cache
-	last  kept // what this command has got, for where it cannot be kept in a file
-	ask   func(prompt string) (string, error)
+	user   *openstack.User
+	cache  cache
+	latest stored // of this command, in case that no file can be written
+	prompt func(text string) (string, error)
 }
 
-// Error is why nobody is logged in; it says what to do.
-type Error struct{ error }
+func denied(format string, args ...any) error { return exit.Errorf(exit.Denied, format, args...) }
 
-// Unwrap gives what happened.
-func (e Error) Unwrap() error { return e.error }
-
-func refuse(format string, args ...any) error { return Error{fmt.Errorf(format, args...)} }
-
-// New reads who logs in, and calls nobody.
+// New reads who logs in. It calls nobody.
 func New(ctx context.Context, o Options) (*Login, error) {
 	var cfg openstack.UserConfig
 	env := envconfig.Lookuper(lookuper(o.Env))
 	if err := envconfig.ProcessWith(ctx, &envconfig.Config{Target: &cfg, Lookuper: env}); err != nil {
-		return nil, Error{err}
+		return nil, denied("%w", err)
 	}
 	if o.Cloud != "" {
 		cfg.Cloud = o.Cloud
 	}
 	if cfg.Cloud == "" && cfg.AuthURL == "" {
-		return nil, nobody(cfg.ConfigFile)
+		return nil, noCloud(cfg.ConfigFile)
 	}
 	user, err := openstack.NewUser(cfg, openstack.Options{Wrap: o.Wrap})
 	if err != nil {
-		return nil, Error{err}
+		return nil, denied("%w", err)
 	}
 	dir, err := cacheDir(o.Env)
 	if err != nil {
-		return nil, Error{err}
+		return nil, denied("%w", err)
 	}
-	return &Login{user: user, cache: cache{dir: dir}, ask: o.Ask}, nil
+	return &Login{user: user, cache: cache{dir: dir}, prompt: o.Prompt}, nil
 }
 
 type lookuper func(string) (string, bool)
@@ -71,95 +63,91 @@ type lookuper func(string) (string, bool)
 // Lookup implements envconfig.Lookuper.
 func (l lookuper) Lookup(key string) (string, bool) { return l(key) }
 
-// nobody says how to say who one is.
-func nobody(file string) error {
+// noCloud says how to choose a cloud.
+func noCloud(file string) error {
 	names, found, err := openstack.CloudNames(file)
 	switch {
 	case err != nil:
-		return Error{err}
+		return denied("%w", err)
 	case len(names) > 0:
-		return refuse("no cloud is chosen: set OS_CLOUD or give --os-cloud one of %s (of %s)", strings.Join(names, ", "), found)
+		const format = "no cloud is chosen: set OS_CLOUD or give --os-cloud one of %s (of %s)"
+		return denied(format, strings.Join(names, ", "), found)
 	}
-	return refuse("there is no login: set OS_CLOUD to a name in clouds.yaml, or OS_AUTH_URL, OS_USERNAME, OS_PASSWORD and OS_PROJECT_NAME (the cloud's openrc file does)")
+	return denied("there is no login: set OS_CLOUD to a name in clouds.yaml, or OS_AUTH_URL, OS_USERNAME, " +
+		"OS_PASSWORD and OS_PROJECT_NAME (the cloud's openrc file does)")
 }
 
-// Token gives the user's token. renew says that the one before was refused.
+// Token gives the user's token. renew says that the previous one was rejected.
 func (l *Login) Token(ctx context.Context, renew bool) (domain.Secret, error) {
 	if given := l.user.Given(); given != "" {
 		if renew {
-			return "", refuse("the token in OS_TOKEN or clouds.yaml is refused: it has expired, was taken back, or is of another cloud")
+			return "", denied("the token in OS_TOKEN or clouds.yaml is refused: it has expired, was revoked, " +
+				"or is of another cloud")
 		}
 		return given, nil
 	}
 	if !renew {
-		if kept, ok := l.cache.read(l.user.Name()); ok {
-			return kept.Token, nil
+		if stored, ok := l.cache.read(l.user.Name()); ok {
+			return stored.Token, nil
 		}
-		if l.last.good() {
-			return l.last.Token, nil
+		if l.latest.isValid() {
+			return l.latest.Token, nil
 		}
 	}
-	fresh, err := l.Fresh(ctx)
-	return fresh.Token, err
+	session, err := l.Renew(ctx)
+	return session.Token, err
 }
 
 // Session is a token and whose it is.
 type Session struct {
-	Token domain.Secret
-	Who   domain.Identity
+	Token    domain.Secret
+	Identity domain.Identity
 }
 
-// Fresh asks Keystone for a token, and keeps it.
-func (l *Login) Fresh(ctx context.Context) (Session, error) {
+// Renew gets another token from Keystone, and stores it.
+func (l *Login) Renew(ctx context.Context) (Session, error) {
 	if l.user.NeedsPassword() {
-		if l.ask == nil {
-			return Session{}, refuse("there is no password: set OS_PASSWORD")
+		if l.prompt == nil {
+			return Session{}, denied("there is no password: set OS_PASSWORD")
 		}
-		password, err := l.ask("Password: ")
+		password, err := l.prompt("Password: ")
 		if err != nil {
-			return Session{}, Error{err}
+			return Session{}, denied("%w", err)
 		}
 		l.user.SetPassword(domain.Secret(password))
 	}
 	token, who, err := l.user.Login(ctx)
 	if err != nil {
-		return Session{}, l.refused(ctx, err)
+		return Session{}, l.explain(ctx, err)
 	}
-	s := Session{Token: token, Who: who}
-	// One that cannot be kept is good all the same, for this command.
-	l.last = kept{Token: token, ExpiresAt: who.ExpiresAt}
-	_ = l.cache.write(l.user.Name(), l.last)
-	return s, nil
+	// This command can use it even if it cannot be stored.
+	l.latest = stored{Token: token, ExpiresAt: who.ExpiresAt}
+	_ = l.cache.write(l.user.Name(), l.latest)
+	return Session{Token: token, Identity: who}, nil
 }
 
-// Forget removes the token that is kept. It stays good in Keystone.
+// Forget removes the stored token. In Keystone it stays valid.
 func (l *Login) Forget() error { return l.cache.remove(l.user.Name()) }
 
 // IdentityURL is Keystone's.
 func (l *Login) IdentityURL() string { return l.user.IdentityURL() }
 
-func (l *Login) refused(ctx context.Context, err error) error {
+// explain says what to do about a failed login.
+func (l *Login) explain(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	switch code := apperr.CodeOf(err); code {
-	case apperr.Unauthenticated, apperr.Forbidden, apperr.NotFound, apperr.Invalid:
-		return refuse("Keystone at %s refuses the login: is the user, the password, the project and the domain right? (%s)", l.IdentityURL(), message(err))
-	case apperr.Internal: // no call was made
-		return Error{err}
-	}
-	return Away{fmt.Errorf("Keystone at %s does not answer: is OS_AUTH_URL right? (%s)", l.IdentityURL(), message(err))} //nolint:staticcheck // a name
-}
-
-// Away is that Keystone did not answer.
-type Away struct{ error }
-
-// Unwrap gives what happened.
-func (e Away) Unwrap() error { return e.error }
-
-func message(err error) string {
+	message := err.Error()
 	if e, ok := errors.AsType[*apperr.Error](err); ok {
-		return e.Message
+		message = e.Message
 	}
-	return err.Error()
+	switch apperr.CodeOf(err) {
+	case apperr.Unauthenticated, apperr.Forbidden, apperr.NotFound, apperr.Invalid:
+		return denied("Keystone at %s refuses the login: is the user, the password, the project and the domain "+
+			"right? (%s)", l.IdentityURL(), message)
+	case apperr.Internal: // no call was made
+		return denied("%w", err)
+	}
+	const format = "Keystone at %s does not answer: is OS_AUTH_URL right? (%s)"
+	return exit.Errorf(exit.Unavailable, format, l.IdentityURL(), message)
 }

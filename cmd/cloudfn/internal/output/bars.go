@@ -7,11 +7,11 @@ import (
 	"strings"
 )
 
-// Bar is one of a chart: so many of so many.
+// Bar is one of a chart: Part of All.
 type Bar struct {
 	Label      string
 	Part, All  int
-	Missing    bool   // neither is known
+	Missing    bool   // Part and All are unknown
 	More       string // behind the numbers, such as "+1 uncertain"
 	Annotation string
 }
@@ -19,20 +19,20 @@ type Bar struct {
 // Bars is a chart of horizontal bars, for a terminal.
 type Bars struct {
 	Width int  // of the terminal
-	ASCII bool // it shows nothing else
+	ASCII bool // the terminal shows nothing else
 	Color bool
 }
 
-// narrowest is the least that the longest bar takes.
+// narrowest is the least width of the longest bar, in cells.
 const narrowest = 10
 
-// eighths are blocks of 1/8 to 8/8 of a cell's width.
+// eighths are blocks of 1/8 to 8/8 of a cell.
 var eighths = []rune("▏▎▍▌▋▊▉█")
 
-// What a bar is drawn with: its part in full cells, and the rest of all.
+// The cells of a bar: its part, and the rest of all.
 const (
-	partUTF8, restUTF8   = '█', '░'
-	partASCII, restASCII = '#', '-'
+	partUTF8, restUTF8   = "█", "░"
+	partASCII, restASCII = "#", "-"
 )
 
 // Legend says what the cells mean.
@@ -41,7 +41,8 @@ func (b Bars) Legend(part, rest string) string {
 	if b.ASCII {
 		p, r = partASCII, restASCII
 	}
-	return style(b.Color, green, string(p)) + " " + Clean(part) + "  " + style(b.Color, dim, string(r)) + " " + Clean(rest)
+	p, r = style(b.Color, green, p), style(b.Color, dim, r)
+	return p + " " + Clean(part) + gap + r + " " + Clean(rest)
 }
 
 // Write prints a line for each bar. The largest fills the width.
@@ -61,7 +62,7 @@ func (b Bars) Write(out io.Writer, bars []Bar) error {
 	return w.Flush()
 }
 
-// bar draws one, in as many cells as there is room.
+// bar draws one in so many cells.
 func (b Bars) bar(one Bar, room, largest int) string {
 	if one.Missing {
 		return strings.Repeat(" ", room)
@@ -70,32 +71,33 @@ func (b Bars) bar(one Bar, room, largest int) string {
 	length := cells(part)
 	rest := max((one.All*room+largest/2)/largest-length, 0)
 	if rest == 0 && one.All > one.Part && length < room {
-		rest = 1 // what is there shows
+		rest = 1 // at least a sign of it
 	}
 	shade := restUTF8
 	if b.ASCII {
 		shade = restASCII
 	}
-	return style(b.Color, green, part) + style(b.Color, dim, strings.Repeat(string(shade), rest)) + strings.Repeat(" ", room-length-rest)
+	drawn := style(b.Color, green, part) + style(b.Color, dim, strings.Repeat(shade, rest))
+	return drawn + strings.Repeat(" ", room-length-rest)
 }
 
-// part is the length of n, to an eighth of a cell where that can be shown; what is there shows.
+// part draws n, to an eighth of a cell outside ASCII. Any n but 0 shows.
 func (b Bars) part(n, room, largest int) string {
 	if n <= 0 {
 		return ""
 	}
 	if b.ASCII {
-		return strings.Repeat(string(partASCII), max((n*room+largest/2)/largest, 1))
+		return strings.Repeat(partASCII, max((n*room+largest/2)/largest, 1))
 	}
 	length := max((n*room*len(eighths)+largest/2)/largest, 1)
-	text := strings.Repeat(string(partUTF8), length/len(eighths))
+	text := strings.Repeat(partUTF8, length/len(eighths))
 	if left := length % len(eighths); left > 0 {
 		text += string(eighths[left-1])
 	}
 	return text
 }
 
-// end is what the line says in words.
+// end is the line's end, in words.
 func (b Bar) end() string {
 	if b.Missing {
 		return "missing"

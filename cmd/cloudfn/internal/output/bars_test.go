@@ -54,7 +54,8 @@ func TestBarsShowWhatIsThere(t *testing.T) {
 	t.Parallel()
 	for _, ascii := range []bool{false, true} {
 		b := Bars{ASCII: ascii}
-		if got := b.bar(Bar{Part: 1, All: 1}, 20, 1000); strings.TrimSpace(got) == "" || utf8.RuneCountInString(got) != 20 {
+		if got := b.bar(Bar{Part: 1, All: 1}, 20, 1000); strings.TrimSpace(got) == "" ||
+			utf8.RuneCountInString(got) != 20 {
 			t.Errorf("1 of 1000 is %q", got)
 		}
 		if got := b.bar(Bar{Part: 1000, All: 1001}, 20, 1001); utf8.RuneCountInString(got) != 20 {
@@ -76,7 +77,10 @@ func TestBarsInColor(t *testing.T) {
 	if err := b.Write(&out, threeHours); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"\x1b[31mmissing\x1b[0m", "\x1b[33mrebuilt\x1b[0m", "\x1b[32m████▌\x1b[0m", "\x1b[2m░"} {
+	for _, want := range []string{
+		"\x1b[31mmissing\x1b[0m", "\x1b[33mrebuilt\x1b[0m", "\x1b[32m████▌\x1b[0m",
+		"\x1b[2m░",
+	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is not in %q", want, out.String())
 		}

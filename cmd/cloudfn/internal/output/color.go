@@ -2,7 +2,7 @@ package output
 
 import "strings"
 
-// What a terminal is told (ECMA-48, Select Graphic Rendition). The colors are those that its user has chosen.
+// Codes of ECMA-48, Select Graphic Rendition. The terminal's user chooses what the colors look like.
 const (
 	bold   = "1"
 	dim    = "2"
@@ -11,16 +11,26 @@ const (
 	yellow = "33"
 )
 
-// colors of what a state says, in lower case. What is not listed is in motion, or nothing to look at.
-var colors = map[string]string{
-	"active": green, "done": green, "verified": green, "delivered": green, "up": green, "yes": green, "ready": green, "sampled": green,
-	"error": red, "failed": red, "partial": red, "rolled_back": red, "lost": red, "dead": red, "gone": red, "missing": red, "suspended": red,
-	"requested": yellow, "building": yellow, "build": yellow, "updating": yellow, "rebooting": yellow, "reboot": yellow, "hard_reboot": yellow,
-	"deleting": yellow, "running": yellow, "pending": yellow, "due": yellow, "unknown": yellow, "rebuild": yellow, "rebuilt": yellow,
-	"stopped": dim, "shutoff": dim, "shelved": dim, "shelved_offloaded": dim, "deleted": dim, "expired": dim, "paused": dim,
+// colors of states. Those that are not listed need no attention.
+var colors = colorsOf(map[string]string{
+	green: "active done verified delivered up yes ready sampled",
+	red:   "error failed partial rolled_back lost dead gone missing suspended",
+	yellow: "requested building build updating rebooting reboot hard_reboot deleting running pending due unknown " +
+		"rebuild rebuilt",
+	dim: "stopped shutoff shelved shelved_offloaded deleted expired paused",
+})
+
+func colorsOf(states map[string]string) map[string]string {
+	colors := map[string]string{}
+	for color, names := range states {
+		for name := range strings.FieldsSeq(names) {
+			colors[name] = color
+		}
+	}
+	return colors
 }
 
-// Paint colors a state by what it says, and cleans it.
+// Paint colors a state by its name, and cleans it.
 func Paint(on bool, state string) string {
 	state = Clean(state)
 	code, ok := colors[strings.ToLower(state)]
@@ -35,7 +45,7 @@ func Paint(on bool, state string) string {
 	return state
 }
 
-// Bold and Dim are for what is no state.
+// Bold is for headings.
 func Bold(on bool, text string) string { return style(on, bold, Clean(text)) }
 
 // Dim is for what matters less.

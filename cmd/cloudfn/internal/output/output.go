@@ -1,9 +1,9 @@
-// Package output prints what the API gave: as a table for people, as JSON or YAML for programs, or as names for scripts.
+// Package output prints what the API gave: as a table for people, as JSON or YAML for programs, or as names for
+// scripts.
 package output
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -29,135 +29,98 @@ type Printer struct {
 	Color   bool
 }
 
-// Validate refuses a format that there is not.
-func (p *Printer) Validate() error {
-	if !slices.Contains(Formats, p.Format) {
-		return fmt.Errorf("-o is %q: it must be one of %s", p.Format, strings.Join(Formats, ", "))
-	}
-	return nil
-}
+// IsData says whether the format is for programs: JSON or YAML.
+func (p *Printer) IsData() bool { return p.Format == "json" || p.Format == "yaml" }
 
-// Column is one of a table.
-type Column[T any] struct {
-	Title string // upper case: ID
-	Wide  bool   // shown by -o wide only, or when it is asked for
-	State bool   // colored by what it says
-	Text  func(T) string
-}
-
-// List prints many things. name is how each is called in -o name.
-func List[T any](p *Printer, items []api.Item[T], name func(T) string, columns []Column[T]) error {
-	switch p.Format {
-	case "json", "yaml":
+// List prints many things.
+func List[T any](p *Printer, items []api.Item[T], t Table[T]) error {
+	if p.IsData() {
 		raw := make([]json.RawMessage, len(items))
 		for i, item := range items {
 			raw[i] = item.Raw
 		}
-		return p.data(raw, fields(reflect.TypeFor[T]()))
-	case "name":
+		return p.data(raw, reflect.TypeFor[T]())
+	}
+	if p.Format == "name" {
 		var names bytes.Buffer
 		for _, item := range items {
-			fmt.Fprintln(&names, Clean(name(item.Value)))
+			fmt.Fprintln(&names, Clean(t.name(item.Value)))
 		}
 		_, err := names.WriteTo(p.Out)
 		return err
 	}
-	columns, err := choose(p, columns)
+	columns, err := choose(p, columns(t.Columns))
 	if err != nil {
 		return err
 	}
-	t := table{color: p.Color}
+	g := grid{hasColor: p.Color}
 	for _, c := range columns {
-		t.head = append(t.head, c.Title)
-		t.state = append(t.state, c.State)
+		g.head = append(g.head, c.title)
+		g.isState = append(g.isState, c.isState)
 	}
 	for _, item := range items {
 		row := make([]string, len(columns))
 		for i, c := range columns {
-			row[i] = c.Text(item.Value)
+			row[i] = t.Text(c.path, item.Value)
 		}
-		t.rows = append(t.rows, row)
+		g.rows = append(g.rows, row)
 	}
-	return t.write(p.Out)
+	return g.write(p.Out)
+}
+
+// Values prints many things that came as part of something else.
+func Values[T any](p *Printer, all []T, t Table[T]) error {
+	items := make([]api.Item[T], len(all))
+	for i, value := range all {
+		raw, err := json.Marshal(value)
+		if err != nil {
+			return err
+		}
+		items[i] = api.Item[T]{Value: value, Raw: raw}
+	}
+	return List(p, items, t)
 }
 
 // One prints one thing, a line per column; those that are empty are left out.
-func One[T any](p *Printer, item api.Item[T], name func(T) string, columns []Column[T]) error {
-	switch p.Format {
-	case "json", "yaml":
-		return p.data(item.Raw, fields(reflect.TypeFor[T]()))
-	case "name":
-		_, err := fmt.Fprintln(p.Out, Clean(name(item.Value)))
+func One[T any](p *Printer, item api.Item[T], t Table[T]) error {
+	if p.IsData() {
+		return p.data(item.Raw, reflect.TypeFor[T]())
+	}
+	if p.Format == "name" {
+		_, err := fmt.Fprintln(p.Out, Clean(t.name(item.Value)))
 		return err
 	}
+	all := columns(slices.Concat(t.Columns, t.Details))
 	if len(p.Columns) > 0 {
 		var err error
-		if columns, err = choose(p, columns); err != nil {
+		if all, err = choose(p, all); err != nil {
 			return err
 		}
 	}
-	t := table{color: p.Color}
-	for _, c := range columns {
-		text := c.Text(item.Value)
+	g := grid{hasColor: p.Color}
+	for _, c := range all {
+		text := t.Text(c.path, item.Value)
 		if text == "" {
 			continue
 		}
-		label := strings.ToUpper(c.Title[:1]) + strings.ReplaceAll(strings.ToLower(c.Title[1:]), "_", " ")
-		if c.Title == "ID" || c.Title == "URL" {
-			label = c.Title
-		}
-		if c.State {
+		if c.isState {
 			text = Paint(p.Color, text)
 		} else {
 			text = Clean(text)
 		}
-		t.rows = append(t.rows, []string{label + ":", text})
+		g.rows = append(g.rows, []string{c.label(), text})
 	}
-	return t.lines(p.Out)
+	return g.writeFacts(p.Out)
 }
 
-// choose gives the columns that are asked for, in that order; else all that are not wide.
-func choose[T any](p *Printer, all []Column[T]) ([]Column[T], error) {
-	if len(p.Columns) == 0 {
-		if p.Format == "wide" {
-			return all, nil
-		}
-		return slices.DeleteFunc(slices.Clone(all), func(c Column[T]) bool { return c.Wide }), nil
-	}
-	var chosen []Column[T]
-	for _, title := range p.Columns {
-		i := slices.IndexFunc(all, func(c Column[T]) bool { return strings.EqualFold(c.Title, title) })
-		if i < 0 {
-			titles := make([]string, len(all))
-			for i, c := range all {
-				titles[i] = strings.ToLower(c.Title)
-			}
-			return nil, ColumnError{title, titles}
-		}
-		chosen = append(chosen, all[i])
-	}
-	return chosen, nil
-}
-
-// ColumnError is that of a column that there is not.
-type ColumnError struct {
-	Column  string
-	Columns []string // those that there are
-}
-
-// Error names the columns that there are.
-func (e ColumnError) Error() string {
-	return fmt.Sprintf("--columns has %q: the columns are %s", e.Column, strings.Join(e.Columns, ", "))
-}
-
-// data prints JSON as it came but for its white space, or the same as YAML. What could command a terminal is escaped in both; a plain
-// text of YAML has no escapes, and its readers take JSON as well.
-func (p *Printer) data(v any, known []string) error {
+// data prints a value as JSON or YAML. Characters that could command a terminal are escaped. YAML cannot escape them
+// in a plain text, so such a value is printed as JSON, which readers of YAML take as well.
+func (p *Printer) data(v any, of reflect.Type) error {
 	text, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
-	if text, err = p.pick(text, known); err != nil {
+	if text, err = p.pick(text, of); err != nil {
 		return err
 	}
 	if p.Format == "yaml" && bytes.Equal(Escape(text), text) {
@@ -175,7 +138,7 @@ func (p *Printer) data(v any, known []string) error {
 	return err
 }
 
-// Escape is JSON that says the same and cannot command a terminal: the controls beyond ASCII are not escaped by everybody.
+// Escape gives the same JSON without characters that could command a terminal. JSON's writers leave those beyond ASCII.
 func Escape(text []byte) []byte {
 	var safe bytes.Buffer
 	for _, r := range string(text) {
@@ -188,36 +151,27 @@ func Escape(text []byte) []byte {
 	return safe.Bytes()
 }
 
-// fields are the names that the type's fields have in JSON.
-func fields(of reflect.Type) (names []string) {
-	if of.Kind() != reflect.Struct {
-		return nil
-	}
-	for _, f := range reflect.VisibleFields(of) {
-		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-		if !f.IsExported() || f.Anonymous || name == "-" {
-			continue
-		}
-		names = append(names, cmp.Or(name, f.Name))
-	}
-	return names
-}
-
-// pick keeps of each object the fields that are asked for. Which there are says the type: one that is optional may be in no object.
-func (p *Printer) pick(text []byte, known []string) ([]byte, error) {
+// pick keeps the chosen fields of each object. The type says which fields exist: an optional one may be in no object.
+func (p *Printer) pick(text []byte, of reflect.Type) ([]byte, error) {
 	if len(p.Columns) == 0 {
 		return text, nil
 	}
-	asked := func(field string) func(string) bool {
-		return func(column string) bool { return strings.EqualFold(column, field) }
+	var known []string
+	if of.Kind() == reflect.Struct {
+		for _, f := range fields(of) {
+			known = append(known, jsonName(f))
+		}
+	}
+	has := func(names []string, name string) bool {
+		return slices.ContainsFunc(names, func(other string) bool { return strings.EqualFold(name, other) })
 	}
 	for _, column := range p.Columns {
-		if !slices.ContainsFunc(known, asked(column)) {
-			return nil, ColumnError{column, known}
+		if !has(known, column) {
+			return nil, unknownColumn(column, known)
 		}
 	}
 	keep := func(o map[string]json.RawMessage) {
-		maps.DeleteFunc(o, func(field string, _ json.RawMessage) bool { return !slices.ContainsFunc(p.Columns, asked(field)) })
+		maps.DeleteFunc(o, func(field string, _ json.RawMessage) bool { return !has(p.Columns, field) })
 	}
 	var many []map[string]json.RawMessage
 	if json.Unmarshal(text, &many) == nil {

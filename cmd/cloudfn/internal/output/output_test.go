@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -13,12 +14,15 @@ import (
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
 )
 
-type thing struct{ Name, State string }
+type thing struct {
+	Name  string `json:"name"`
+	State string `json:"state"`
+}
 
-var thingColumns = []Column[thing]{
-	{Title: "NAME", Text: func(t thing) string { return t.Name }},
-	{Title: "STATE", State: true, Text: func(t thing) string { return t.State }},
-	{Title: "MORE", Wide: true, Text: func(thing) string { return "" }},
+var thingTable = Table[thing]{
+	Name:    func(t thing) string { return t.Name },
+	Columns: []string{"NAME", "STATE*", "MORE+"},
+	Texts:   map[string]func(thing) string{"MORE": func(thing) string { return "" }},
 }
 
 func things(t *testing.T, all ...thing) []api.Item[thing] {
@@ -40,17 +44,26 @@ func TestFormats(t *testing.T) {
 		printer Printer
 		want    string
 	}{
-		"table":   {Printer{Format: "table"}, "NAME    STATE\nweb     active\nréseau  -\n"},
-		"wide":    {Printer{Format: "wide"}, "NAME    STATE   MORE\nweb     active  -\nréseau  -       -\n"},
-		"columns": {Printer{Format: "table", Columns: []string{"state", "more"}}, "STATE   MORE\nactive  -\n-       -\n"},
-		"color":   {Printer{Format: "table", Color: true, Columns: []string{"state"}}, "\x1b[1mSTATE\x1b[0m\n\x1b[32mactive\x1b[0m\n-\n"},
-		"name":    {Printer{Format: "name"}, "web\nréseau\n"},
-		"yaml":    {Printer{Format: "yaml"}, "- name: web\n  state: active\n- name: réseau\n  state: \"\"\n"},
-		"json":    {Printer{Format: "json", Columns: []string{"NAME"}}, "[\n  {\n    \"name\": \"web\"\n  },\n  {\n    \"name\": \"réseau\"\n  }\n]\n"},
+		"table": {Printer{Format: "table"}, "NAME    STATE\nweb     active\nréseau  -\n"},
+		"wide":  {Printer{Format: "wide"}, "NAME    STATE   MORE\nweb     active  -\nréseau  -       -\n"},
+		"columns": {
+			Printer{Format: "table", Columns: []string{"state", "more"}},
+			"STATE   MORE\nactive  -\n-       -\n",
+		},
+		"color": {
+			Printer{Format: "table", Color: true, Columns: []string{"state"}},
+			"\x1b[1mSTATE\x1b[0m\n\x1b[32mactive\x1b[0m\n-\n",
+		},
+		"name": {Printer{Format: "name"}, "web\nréseau\n"},
+		"yaml": {Printer{Format: "yaml"}, "- name: web\n  state: active\n- name: réseau\n  state: \"\"\n"},
+		"json": {
+			Printer{Format: "json", Columns: []string{"NAME"}},
+			"[\n  {\n    \"name\": \"web\"\n  },\n  {\n    \"name\": \"réseau\"\n  }\n]\n",
+		},
 	} {
 		var out bytes.Buffer
 		c.printer.Out = &out
-		if err := List(&c.printer, things(t, thing{"web", "active"}, thing{"réseau", ""}), func(t thing) string { return t.Name }, thingColumns); err != nil {
+		if err := List(&c.printer, things(t, thing{"web", "active"}, thing{"réseau", ""}), thingTable); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		if out.String() != c.want {
@@ -58,14 +71,48 @@ func TestFormats(t *testing.T) {
 		}
 	}
 	p := Printer{Out: &bytes.Buffer{}, Format: "table", Columns: []string{"nonsense"}}
-	if _, ok := errors.AsType[ColumnError](List(&p, nil, nil, thingColumns)); !ok {
-		t.Error("an unknown column is not refused")
+	if err := List(&p, nil, thingTable); err == nil || !strings.Contains(err.Error(), "nonsense") {
+		t.Errorf("an unknown column gives %v", err)
 	}
 	p = Printer{Out: &bytes.Buffer{}, Format: "yaml", Columns: []string{"name", "nonsense"}}
-	if refused, ok := errors.AsType[ColumnError](List(&p, nil, nil, thingColumns)); !ok || refused.Column != "nonsense" {
-		t.Errorf("a field that there is not is not refused: %v", refused)
+	if err := List(&p, nil, thingTable); err == nil || !strings.Contains(err.Error(), "nonsense") {
+		t.Errorf("an unknown field gives %v", err)
 	}
 }
+
+// TestFields shows fields by their paths in JSON, whatever their types; what is absent is empty.
+func TestFields(t *testing.T) {
+	t.Parallel()
+	type inner struct {
+		Name *string `json:"name"`
+	}
+	at, name := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), "web"
+	value := struct {
+		thing
+		At     time.Time      `json:"at"`
+		Never  *time.Time     `json:"never"`
+		N      *int           `json:"n"`
+		Inner  *inner         `json:"inner"`
+		None   *inner         `json:"none"`
+		Kinds  []thingKind    `json:"kinds"`
+		Data   map[string]any `json:"data"`
+		Active bool           `json:"active"`
+	}{
+		thing: thing{Name: "outer"}, At: at, Inner: &inner{&name}, Kinds: []thingKind{"a", "b"}, Active: true,
+		Data: map[string]any{"actor": map[string]any{"id": "me"}, "null": nil},
+	}
+	for path, want := range map[string]string{
+		"name": "outer", "at": "2026-01-02 03:04:05", "never": "", "n": "", "inner.name": "web", "none.name": "",
+		"kinds":         "a,b",
+		"data.actor.id": "me", "data.actor.absent": "", "data.absent.id": "", "data.null": "", "active": "true",
+	} {
+		if got := text(field(reflect.ValueOf(value), path)); got != want {
+			t.Errorf("%s is %q, want %q", path, got, want)
+		}
+	}
+}
+
+type thingKind string
 
 // TestNamesCannotCommandATerminal: whoever may name a server must not clear the screen of who lists it.
 func TestNamesCannotCommandATerminal(t *testing.T) {
@@ -74,7 +121,7 @@ func TestNamesCannotCommandATerminal(t *testing.T) {
 	for _, format := range []string{"table", "name"} {
 		var out bytes.Buffer
 		p := Printer{Out: &out, Format: format}
-		if err := List(&p, things(t, thing{evil, evil}), func(t thing) string { return t.Name }, thingColumns); err != nil {
+		if err := List(&p, things(t, thing{evil, evil}), thingTable); err != nil {
 			t.Fatal(err)
 		}
 		if strings.ContainsAny(out.String(), "\x1b\r\u202e\x07") {
@@ -92,7 +139,8 @@ func TestEscape(t *testing.T) {
 		t.Errorf("%q, want %q", got, want)
 	}
 	var before, after map[string]string
-	if err := errors.Join(json.Unmarshal([]byte(evil), &before), json.Unmarshal(got, &after)); err != nil || before["name"] != after["name"] {
+	if err := errors.Join(json.Unmarshal([]byte(evil), &before), json.Unmarshal(got, &after)); err != nil ||
+		before["name"] != after["name"] {
 		t.Errorf("%q, want %q (%v)", after, before, err)
 	}
 }
@@ -103,11 +151,12 @@ func TestYAMLIsSafe(t *testing.T) {
 	const evil = "a\u009b2J\u007f\u202eré\x1b"
 	var out bytes.Buffer
 	p := Printer{Out: &out, Format: "yaml"}
-	if err := List(&p, things(t, thing{evil, ""}), func(t thing) string { return t.Name }, thingColumns); err != nil {
+	if err := List(&p, things(t, thing{evil, ""}), thingTable); err != nil {
 		t.Fatal(err)
 	}
 	var read []struct{ Name string }
-	if err := yaml.Unmarshal(out.Bytes(), &read); err != nil || len(read) != 1 || read[0].Name != evil || strings.ContainsAny(out.String(), "\u009b\u007f\u202e\x1b") {
+	if err := yaml.Unmarshal(out.Bytes(), &read); err != nil || len(read) != 1 || read[0].Name != evil ||
+		strings.ContainsAny(out.String(), "\u009b\u007f\u202e\x1b") {
 		t.Errorf("%q is read as %q (%v)", out.String(), read, err)
 	}
 }
@@ -117,7 +166,7 @@ func TestFull(t *testing.T) {
 	t.Parallel()
 	for _, format := range Formats {
 		p := Printer{Out: full{}, Format: format}
-		if err := List(&p, things(t, thing{"web", "active"}), func(t thing) string { return t.Name }, thingColumns); !errors.Is(err, errFull) {
+		if err := List(&p, things(t, thing{"web", "active"}), thingTable); !errors.Is(err, errFull) {
 			t.Errorf("-o %s: %v", format, err)
 		}
 	}
@@ -128,7 +177,8 @@ func TestColumnsAreOfCells(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	o := Printer{Out: &out, Format: "table"}
-	if err := List(&o, things(t, thing{"東京-1", "active"}, thing{"cafe\u0301", "active"}, thing{"plain", "active"}), func(t thing) string { return t.Name }, thingColumns); err != nil {
+	if err := List(&o, things(t, thing{"東京-1", "active"}, thing{"cafe\u0301", "active"}, thing{"plain", "active"}),
+		thingTable); err != nil {
 		t.Fatal(err)
 	}
 	if want := "NAME    STATE\n東京-1  active\ncafe\u0301    active\nplain   active\n"; out.String() != want {
@@ -151,7 +201,10 @@ func TestProgress(t *testing.T) {
 	t.Parallel()
 	began := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	first := []Row{{Name: "web-1", State: "building"}, {Name: "web-2", State: "building"}}
-	second := []Row{{Name: "web-1", State: "active", Over: true, Note: "a-server"}, {Name: "web-2", State: "building"}}
+	second := []Row{{Name: "web-1", State: "active", IsFinal: true, Note: "a-server"}, {
+		Name:  "web-2",
+		State: "building",
+	}}
 	t.Run("a line for each change", func(t *testing.T) {
 		t.Parallel()
 		var out bytes.Buffer
@@ -190,7 +243,8 @@ func TestProgress(t *testing.T) {
 		var out bytes.Buffer
 		p := Progress{Out: &out, Began: began, Size: func() (int, int) { return 20, 3 }}
 		p.Show(began, second)
-		if text := out.String(); !strings.Contains(text, "web-2") || strings.Contains(text, "web-1") || !strings.Contains(text, "... and 1 more") {
+		if text := out.String(); !strings.Contains(text, "web-2") || strings.Contains(text, "web-1") ||
+			!strings.Contains(text, "... and 1 more") {
 			t.Errorf("%q", text)
 		}
 	})

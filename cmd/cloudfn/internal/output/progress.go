@@ -12,14 +12,14 @@ import (
 // Row is one thing that is on its way: what it is called, how far it has come, and what there is to say of it.
 type Row struct {
 	Name, State, Note string
-	Over              bool // nothing more will happen to it
+	IsFinal           bool // nothing more happens to it
 }
 
 // Progress shows things on their way: at a terminal as lines that are drawn anew, elsewhere as a line for each change.
 type Progress struct {
 	Out   io.Writer
 	Color bool
-	Size  func() (width, height int) // of the terminal; nil = there is none
+	Size  func() (width, height int) // of the terminal; nil = Out is none
 	Began time.Time
 
 	drawn int                      // lines that are to be drawn over
@@ -34,7 +34,7 @@ func (p *Progress) Show(now time.Time, rows []Row) {
 	}
 	elapsed := now.Sub(p.Began)
 	for _, row := range rows {
-		if _, known := p.over[row.Name]; row.Over && !known {
+		if _, known := p.over[row.Name]; row.IsFinal && !known {
 			p.over[row.Name] = elapsed
 		}
 	}
@@ -51,7 +51,9 @@ func (p *Progress) changes(elapsed time.Duration, rows []Row) {
 			continue
 		}
 		p.shown[row.Name] = row
-		fmt.Fprintln(p.Out, strings.TrimRight(fmt.Sprintf("%5s  %s  %s  %s", seconds(elapsed), Clean(row.Name), Paint(p.Color, row.State), Clean(row.Note)), " "))
+		state := Paint(p.Color, row.State)
+		words := []string{fmt.Sprintf("%5s", seconds(elapsed)), Clean(row.Name), state, Clean(row.Note)}
+		fmt.Fprintln(p.Out, strings.TrimRight(strings.Join(words, gap), " "))
 	}
 }
 
@@ -77,8 +79,9 @@ func (p *Progress) draw(elapsed time.Duration, rows []Row) {
 			took = over
 		}
 		name, state := cut(pad(row.Name, names), names), pad(row.State, states)
-		note := cut(row.Note, width-names-states-12)
-		text.WriteString("\r\x1b[K" + name + gap + strings.Replace(state, Clean(row.State), Paint(p.Color, row.State), 1) + fmt.Sprintf("%s%5s%s%s\n", gap, seconds(took), gap, note))
+		state = strings.Replace(state, Clean(row.State), Paint(p.Color, row.State), 1)
+		words := []string{name, state, fmt.Sprintf("%5s", seconds(took)), cut(row.Note, width-names-states-12)}
+		text.WriteString("\r\x1b[K" + strings.Join(words, gap) + "\n")
 	}
 	p.drawn = len(fitting)
 	if left > 0 {
@@ -93,7 +96,7 @@ func (p *Progress) draw(elapsed time.Duration, rows []Row) {
 func inMotion(rows []Row, n int) []Row {
 	var first, last []Row
 	for _, row := range rows {
-		if row.Over {
+		if row.IsFinal {
 			last = append(last, row)
 		} else {
 			first = append(first, row)
@@ -114,9 +117,9 @@ func cut(text string, width int) string {
 	if cells(text) <= width {
 		return text
 	}
-	var kept strings.Builder
+	var short strings.Builder
 	for rest := uniseg.NewGraphemes(text); rest.Next() && rest.Width() <= width; width -= rest.Width() {
-		kept.WriteString(rest.Str())
+		short.WriteString(rest.Str())
 	}
-	return kept.String()
+	return short.String()
 }

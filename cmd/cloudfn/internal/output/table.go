@@ -3,6 +3,7 @@ package output
 import (
 	"bufio"
 	"io"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -10,35 +11,37 @@ import (
 	"github.com/rivo/uniseg"
 )
 
-// gap is what is between two columns.
+// gap stands between two columns.
 const gap = "  "
 
-type table struct {
-	head  []string
-	rows  [][]string
-	state []bool // which columns are colored
-	color bool
+// grid is a table that is ready to be printed.
+type grid struct {
+	head     []string
+	rows     [][]string
+	isState  []bool // which columns are colored
+	hasColor bool
 }
 
 // write prints the head and the rows, each column as wide as its widest cell.
-func (t table) write(out io.Writer) error {
-	for _, row := range t.rows {
+func (g grid) write(out io.Writer) error {
+	for _, row := range g.rows {
 		for i := range row {
 			if row[i] = Clean(row[i]); row[i] == "" {
 				row[i] = "-"
 			}
 		}
 	}
-	widths := t.widths(append([][]string{t.head}, t.rows...))
+	all := slices.Concat([][]string{g.head}, g.rows)
+	widths := widths(all)
 	w := bufio.NewWriter(out)
-	for n, row := range append([][]string{t.head}, t.rows...) {
+	for n, row := range all {
 		for i, cell := range row {
 			padding := strings.Repeat(" ", widths[i]-cells(cell))
 			switch {
 			case n == 0:
-				cell = style(t.color, bold, cell)
-			case t.state[i]:
-				cell = Paint(t.color, cell)
+				cell = style(g.hasColor, bold, cell)
+			case g.isState[i]:
+				cell = Paint(g.hasColor, cell)
 			}
 			_, _ = w.WriteString(cell)
 			if i < len(row)-1 {
@@ -50,17 +53,18 @@ func (t table) write(out io.Writer) error {
 	return w.Flush()
 }
 
-// lines prints rows of a label and a text that is ready.
-func (t table) lines(out io.Writer) error {
-	widths := t.widths(t.rows)
+// writeFacts prints rows of a label and a text, which is clean and colored already.
+func (g grid) writeFacts(out io.Writer) error {
+	widths := widths(g.rows)
 	w := bufio.NewWriter(out)
-	for _, row := range t.rows {
-		_, _ = w.WriteString(style(t.color, bold, row[0]) + strings.Repeat(" ", widths[0]-cells(row[0])) + gap + row[1] + "\n")
+	for _, row := range g.rows {
+		padding := strings.Repeat(" ", widths[0]-cells(row[0]))
+		_, _ = w.WriteString(style(g.hasColor, bold, row[0]) + padding + gap + row[1] + "\n")
 	}
 	return w.Flush()
 }
 
-func (t table) widths(rows [][]string) []int {
+func widths(rows [][]string) []int {
 	var widths []int
 	for _, row := range rows {
 		for i, cell := range row {
@@ -73,10 +77,10 @@ func (t table) widths(rows [][]string) []int {
 	return widths
 }
 
-// cells is how wide a terminal shows a text: 2 for a CJK character, 0 for an accent that is combined.
+// cells is how wide a terminal shows a text: 2 for a CJK character, 0 for a combining accent.
 func cells(text string) int { return uniseg.StringWidth(text) }
 
-// Clean is a text that cannot command a terminal: names are anybody's.
+// Clean replaces characters that could command a terminal: anybody may choose a server's name.
 func Clean(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) || r == utf8.RuneError || unicode.Is(unicode.Bidi_Control, r) {

@@ -1,0 +1,133 @@
+// Package callbacks holds the commands for webhook subscriptions and their deliveries.
+package callbacks
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/cli"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/output"
+)
+
+// callback has its secret only in the answer to the request that set it.
+type callback struct {
+	api.Callback
+	Secret string `json:"secret,omitempty"`
+}
+
+var callbacks = cli.Noun[callback]{
+	Path: "/v1/callbacks", Key: "callbacks", Arg: "CALLBACK",
+	Offer: func(c callback) string { return c.ID + "\t" + string(c.Status) + ", " + c.URL },
+	Table: output.Table[callback]{
+		Columns: []string{"ID", "STATUS*", "URL", "EVENTS+", "OF", "CREATED+:created_at"},
+		Details: []string{"SECRET", "REASON", "RATE", "SECRET_BEFORE_UNTIL:previous_secret_until"},
+		Texts:   map[string]func(callback) string{"OF": scope, "RATE": rate},
+	},
+}
+
+// scope says whose events a callback gets.
+func scope(c callback) string {
+	text := "project"
+	switch {
+	case c.OrderID != nil:
+		text = "order " + *c.OrderID
+	case c.InstanceID != nil:
+		text = "instance " + *c.InstanceID
+	}
+	if c.ConnectionID != nil {
+		text = strings.TrimPrefix(text, "project") + " connection " + *c.ConnectionID
+	}
+	return strings.TrimSpace(text)
+}
+
+func rate(c callback) string {
+	if c.AllowedRate == nil {
+		return ""
+	}
+	return strconv.Itoa(*c.AllowedRate) + " a minute"
+}
+
+// Command holds the commands for callbacks.
+func Command(a *cli.App) *cobra.Command {
+	return cli.Group("callbacks", "Subscribe URLs to events, and inspect the deliveries",
+		callbacks.List(a, "List the project's callbacks", "listCallbacks"),
+		callbacks.Show(a, "Show a callback", "getCallback"),
+		create(a), update(a),
+		callbacks.Delete(a, "Delete callbacks and their pending deliveries", "deleteCallback"),
+		rotateSecret(a), test(a), deliveries(a), redeliver(a), listen(a))
+}
+
+func test(a *cli.App) *cobra.Command {
+	cmd := callbacks.One(a, "test", "Send a callback an event, to try its receiver", "testCallback",
+		func(cmd *cobra.Command, id string) error { return deliver(cmd.Context(), a, callbacks.URL(id, "test")) })
+	cmd.Long = "Send a callback an event of the type cloudfn.callback.test.v1. Its deliveries show the result."
+	return cmd
+}
+
+var deliveryTable = output.Table[api.Delivery]{Columns: []string{
+	"ID", "STATUS*", "TYPE:event_type", "SUBJECT", "ATTEMPTS", "ANSWER", "CREATED:created_at", "EVENT+:event_id",
+	"ATTEMPTED+:attempted_at", "ERROR+",
+}}
+
+// deliveriesOf are the deliveries of one callback.
+func deliveriesOf(callback string) cli.Noun[api.Delivery] {
+	return cli.Noun[api.Delivery]{
+		Path: callbacks.URL(callback, "deliveries"), Key: "deliveries", Table: deliveryTable,
+	}
+}
+
+// deliver asks for a delivery, and prints it.
+func deliver(ctx context.Context, a *cli.App, path string) error {
+	return cli.Noun[api.Delivery]{Table: deliveryTable}.Send(ctx, a, http.MethodPost, path, nil)
+}
+
+func deliveries(a *cli.App) *cobra.Command {
+	cmd := callbacks.One(a, "deliveries", "List a callback's deliveries, the newest first", "listDeliveries",
+		func(cmd *cobra.Command, id string) error {
+			found, err := deliveriesOf(id).Find(cmd.Context(), a, cli.Query(cmd.Flags(), "status"), cli.Limit(cmd))
+			if err != nil {
+				return err
+			}
+			return output.List(&a.Print, found, deliveryTable)
+		})
+	cmd.Example = "  cloudfn callbacks deliveries CALLBACK --status dead"
+	statuses := []string{string(api.Due), string(api.Delivered), string(api.Dead)}
+	cmd.Flags().String("status", "", "only those that are "+strings.Join(statuses, ", "))
+	cli.Choices(cmd, "status", statuses...)
+	cli.LimitFlag(cmd, 0)
+	return cmd
+}
+
+func redeliver(a *cli.App) *cobra.Command {
+	return &cobra.Command{
+		Use: "redeliver CALLBACK DELIVERY...", Short: "Deliver events once more", Args: cobra.MinimumNArgs(2),
+		Annotations: cli.Calls("redeliver"), ValidArgsFunction: a.Complete(0, redeliverable(a)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.Each(args[1:], func(id string) error {
+				return deliver(cmd.Context(), a, callbacks.URL(args[0], "deliveries", id, "redeliver"))
+			})
+		},
+	}
+}
+
+// redeliverable completes a callback, and then those of its deliveries that are not pending.
+func redeliverable(a *cli.App) cli.Finder {
+	return func(ctx context.Context, args []string, begun string) ([]string, error) {
+		if len(args) == 0 {
+			return callbacks.Finder(a, nil, 0)(ctx, args, begun)
+		}
+		found, err := deliveriesOf(args[0]).Find(ctx, a, nil, 50)
+		var ids []string
+		for _, d := range found {
+			if d.Value.Status != api.Due {
+				ids = append(ids, d.Value.ID+"\t"+string(d.Value.Status)+", "+d.Value.EventType)
+			}
+		}
+		return ids, err
+	}
+}

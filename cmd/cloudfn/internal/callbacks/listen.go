@@ -1,0 +1,232 @@
+package callbacks
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"os/signal"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/cli"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/orders"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/webhook"
+)
+
+// listener receives the events of a callback of its own.
+type listener struct {
+	*cli.App
+	port      int
+	publicURL string
+	order     string // it ends with this order
+	orderBy   string // the connection that the order was placed through
+	count     int    // it ends after so many events; 0 = never
+}
+
+func listen(a *cli.App) *cobra.Command {
+	l := listener{App: a}
+	var isOnce bool
+	cmd := &cobra.Command{
+		Use: "listen", Short: "Receive events here, verify them, and print them", Args: cobra.NoArgs,
+		Long: `Receive events here, for trials: listen at a port of this machine's loopback address, register a
+callback that sends there, consent to it, and print each event with a valid signature: when, type, subject, name,
+state. At the end the callback is deleted.
+
+cloudfn must reach the port. A daemon on this machine does when its operator has allowed it, with
+CALLBACK_ALLOW=127.0.0.0/8. For one elsewhere, route a public address to the port, and give it by --public-url.`,
+		Example: "  cloudfn callbacks listen --for ORDER\n" +
+			"  cloudfn callbacks listen --events cloudfn.instance.state.v1 -o json | jq .data",
+		Annotations: cli.Calls(
+			"createCallback", "getCallback", "listCallbacks", "listDeliveries", "deleteCallback", "getOrder"),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if isOnce {
+				l.count = 1
+			}
+			events, _ := cmd.Flags().GetStringSlice("events")
+			l.order, _ = cmd.Flags().GetString("for")
+			l.orderBy, _ = cmd.Flags().GetString("connection")
+			if l.order != "" && len(events) > 0 && !slices.Contains(events, domain.OrderEvent) {
+				return exit.Usagef("--for ends by an event of the order: name %s in --events, too",
+					domain.OrderEvent)
+			}
+			return l.run(cmd.Context(), func(url string) map[string]any { return subscription(cmd, url) })
+		},
+	}
+	subscriptionFlags(a, cmd)
+	orderFlag(a, cmd, "for", "only events of this order, until it ends")
+	flags := cmd.Flags()
+	flags.IntVar(&l.port, "port", 0, "port to listen at (default any that is free)")
+	flags.StringVar(&l.publicURL, "public-url", "", "URL that leads to the port, when cloudfn is not on this machine")
+	flags.BoolVar(&isOnce, "once", false, "end after one event")
+	flags.IntVar(&l.count, "count", 0, "end after so many events")
+	cmd.MarkFlagsMutuallyExclusive("once", "count")
+	return cmd
+}
+
+const (
+	// answerTime is how long the answer to a request may take that has no other limit.
+	answerTime = 20 * time.Second
+	// drainTime is how long deliveries and answers on their way may take at the end.
+	drainTime = 5 * time.Second
+	// hintTime is after how long without a request from cloudfn the user learns the reason.
+	hintTime = 10 * time.Second
+)
+
+// run receives events until it may end.
+func (l listener) run(ctx context.Context, subscription func(url string) map[string]any) error {
+	signal.Ignore(syscall.SIGPIPE) // | head raises it; the callback must be deleted all the same
+	port, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(l.port)))
+	if err != nil {
+		return fmt.Errorf("--port %d: %w", l.port, err)
+	}
+	defer func() { _ = port.Close() }()
+	secret, path := webhook.NewSecret(), "/"+rand.Text()
+	r, err := newReceiver(l, path, secret)
+	if err != nil {
+		return err
+	}
+	server := &http.Server{Handler: r, ReadHeaderTimeout: 10 * time.Second}
+	go func() { _ = server.Serve(port) }()
+	defer shutdown(ctx, server)
+
+	base := "http://" + port.Addr().String()
+	if l.publicURL != "" {
+		base = strings.TrimSuffix(l.publicURL, "/")
+	}
+	body := subscription(base + path)
+	body["secret"] = secret.Reveal()
+	id, err := l.register(ctx, body)
+	if err != nil {
+		return l.explain(err)
+	}
+	l.Notef("Listening at %s as callback %s; Ctrl-C ends it", base+path, id)
+	err = l.receive(ctx, r, id)
+	if failure := l.unregister(ctx, id); failure != nil {
+		return failure
+	}
+	return err
+}
+
+// register makes the callback. Ctrl-C does not cancel it: a callback whose id is unknown cannot be deleted. When the
+// answer is lost, register finds the callback by its URL, which no other callback has.
+func (l listener) register(ctx context.Context, body map[string]any) (string, error) {
+	tooLate := cli.Timeout("no answer within %s", answerTime)
+	ctx = context.WithoutCancel(ctx)
+	sending, cancel := context.WithTimeoutCause(ctx, answerTime, tooLate)
+	defer cancel()
+	made, err := api.Send[callback](sending, l.API(), http.MethodPost, callbacks.Path, body)
+	if !mayBeDone(err) {
+		return made.Value.ID, err
+	}
+	finding, end := context.WithTimeoutCause(ctx, answerTime, tooLate)
+	defer end()
+	found, failure := api.List[callback]{
+		Path: callbacks.Path, Key: callbacks.Key, Limit: 1, Keep: func(c callback) bool { return c.URL == body["url"] },
+	}.Read(finding, l.API())
+	switch {
+	case failure != nil:
+		return "", fmt.Errorf("%w; a callback of %s may be there: %s callbacks list shows it", err, body["url"], l.Name)
+	case len(found) == 0:
+		return "", err
+	}
+	return found[0].Value.ID, nil
+}
+
+// mayBeDone says whether cloudfn may have done what was asked, although no answer of it says so.
+func mayBeDone(err error) bool {
+	e, ok := errors.AsType[*api.Error](err)
+	return ok && (e.IsCutOff || e.Status >= http.StatusInternalServerError) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// shutdown lets the answers out that are on their way.
+func shutdown(ctx context.Context, server *http.Server) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime)
+	defer cancel()
+	_ = server.Shutdown(ctx)
+}
+
+// unregister deletes the callback, also after Ctrl-C.
+func (l listener) unregister(ctx context.Context, id string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*drainTime)
+	defer cancel()
+	err := l.API().Do(ctx, http.MethodDelete, callbacks.URL(id), nil, nil)
+	if err == nil || api.HasStatus(err, http.StatusNotFound) { // somebody else has deleted it
+		return nil
+	}
+	return fmt.Errorf("%w; the callback is still there: %s callbacks delete %s", err, l.Name, id)
+}
+
+// explain says what to do when cloudfn does not send to this machine.
+func (l listener) explain(err error) error {
+	e, ok := errors.AsType[*api.Error](err)
+	if !ok || l.publicURL != "" || e.Status != http.StatusBadRequest ||
+		!slices.ContainsFunc(e.Fields, func(f api.FieldError) bool { return f.Field == "url" }) {
+		return err
+	}
+	return fmt.Errorf("%w: this cloudfn may not send to this machine; its operator can allow it by "+
+		"CALLBACK_ALLOW=127.0.0.0/8, or give --public-url with an address that leads here", err)
+}
+
+// receive waits for the last event, for the end of the order, or for Ctrl-C.
+func (l listener) receive(ctx context.Context, r *receiver, id string) error {
+	ended, err := l.alreadyEnded(ctx)
+	if err != nil {
+		return err
+	}
+	hint := time.NewTicker(hintTime)
+	defer hint.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-r.done:
+			return r.result()
+		case <-ended:
+			if l.hasPending(ctx, id) {
+				ended = time.After(drainTime)
+				continue
+			}
+			l.Notef("The order was settled before")
+			return r.result()
+		case <-hint.C:
+			if r.hasConsented() {
+				hint.Stop()
+				continue
+			}
+			if c, err := api.Get[callback](ctx, l.API(), callbacks.URL(id), nil); err == nil && c.Value.Reason != nil {
+				l.Notef("No consent was asked for yet: %s", *c.Value.Reason)
+			}
+		}
+	}
+}
+
+// alreadyEnded fires when the order had ended before the listener began. The event of its end may still be on its way.
+func (l listener) alreadyEnded(ctx context.Context) (<-chan time.Time, error) {
+	if l.order == "" {
+		return nil, nil //nolint:nilnil // no order ends it
+	}
+	order, err := orders.Get(ctx, l.App, l.order, l.orderBy)
+	if err != nil || order.Value.Status == api.OrderStatusRunning {
+		return nil, err
+	}
+	return time.After(drainTime), nil
+}
+
+// hasPending says whether a delivery to the callback is on its way.
+func (l listener) hasPending(ctx context.Context, id string) bool {
+	found, err := deliveriesOf(id).Find(ctx, l.App, url.Values{"status": {string(api.Due)}}, 1)
+	return err == nil && len(found) > 0
+}

@@ -1,0 +1,138 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
+)
+
+// TestPoll waits through transient errors, and no longer than it may.
+func TestPoll(t *testing.T) {
+	t.Parallel()
+	polls := 0
+	err := Poll(t.Context(), time.Minute, func(context.Context) (bool, error) {
+		if polls++; polls < 3 {
+			return false, &api.Error{Status: http.StatusServiceUnavailable}
+		}
+		return true, nil
+	}, func() string { return "" })
+	if err != nil || polls != 3 {
+		t.Errorf("after %d polls: %v", polls, err)
+	}
+	refused := &api.Error{Status: http.StatusForbidden}
+	if err := Poll(t.Context(), time.Minute, func(context.Context) (bool, error) { return false, refused },
+		nil); !errors.Is(err, refused) {
+		t.Errorf("a rejection ends it with %v", err)
+	}
+	a := &App{hasBegun: true}
+	never := func(context.Context) (bool, error) { return false, nil }
+	err = Poll(t.Context(), time.Millisecond, never, func() string { return "web is building" })
+	if code := a.Code(err); code != exit.Unavailable ||
+		err.Error() != "not done within 1ms, and it goes on: web is building" {
+		t.Errorf("too late gives %d: %v", code, err)
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(ErrInterrupted)
+	err = Poll(ctx, time.Minute, never, func() string { return "web is building" })
+	if code := a.Code(err); code != exit.Interrupted || !strings.Contains(err.Error(), "goes on (web is building)") {
+		t.Errorf("interrupted gives %d: %v", code, err)
+	}
+}
+
+// TestLocale draws in blocks only where the first variable that decides says so.
+func TestLocale(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]bool{
+		"": false, "LANG=C": false, "LANG=de_DE.UTF-8": true, "LANG=C.utf8": true,
+		"LC_ALL=C LANG=de_DE.UTF-8": false, "LC_CTYPE=C.UTF-8 LANG=C": true,
+	} {
+		env := func(name string) (string, bool) {
+			for pair := range strings.FieldsSeq(text) {
+				if value, ok := strings.CutPrefix(pair, name+"="); ok {
+					return value, true
+				}
+			}
+			return "", false
+		}
+		if got := (&App{Env: env}).HasUTF8(); got != want {
+			t.Errorf("%q gives %t", text, got)
+		}
+	}
+}
+
+// TestMoment reads a time, or how far it is from now.
+func TestMoment(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 1, 10, 12, 0, 0, 0, time.UTC)
+	clock := func() time.Time { return now }
+	past, future := &Moment{now: clock, isPast: true}, &Moment{now: clock}
+	for text, span := range map[string]time.Duration{
+		"1h": time.Hour, "90m": 90 * time.Minute,
+		"7d": 7 * 24 * time.Hour,
+	} {
+		if err := past.set(text); err != nil || !past.At.Equal(now.Add(-span)) {
+			t.Errorf("%s ago is %s, %v", text, past.At, err)
+		}
+		if err := future.set(text); err != nil || !future.At.Equal(now.Add(span)) || future.Span != span {
+			t.Errorf("in %s is %s, %s, %v", text, future.At, future.Span, err)
+		}
+	}
+	want := time.Date(2026, 1, 2, 2, 4, 5, 0, time.UTC)
+	for _, m := range []*Moment{past, future} {
+		if err := m.set("2026-01-02T03:04:05+01:00"); err != nil || !m.At.Equal(want) || m.Span != 0 {
+			t.Errorf("a time is %s, %v", m.At, err)
+		}
+		for _, text := range []string{"-1h", "1", "xd", "-1d", "2026-01-02", "99999999d"} {
+			if err := m.set(text); err == nil {
+				t.Errorf("%s is %s", text, m.At)
+			}
+		}
+	}
+	if err := future.set("0s"); err == nil {
+		t.Error("now is a time to come")
+	}
+}
+
+// TestBody has the flags that were given, by the fields of the request; none is null.
+func TestBody(t *testing.T) {
+	t.Parallel()
+	cmd := &cobra.Command{}
+	flags := cmd.Flags()
+	flags.String("key-name", "", "")
+	flags.String("not-given", "x", "")
+	flags.StringSlice("events", nil, "")
+	flags.StringSlice("image", nil, "")
+	flags.Int("quota-vcpus", 0, "")
+	flags.Int("quota-ram", 0, "")
+	flags.Bool("reuse", false, "")
+	Pairs(cmd, "metadata", "")
+	OrNone(flags, "quota-vcpus", "quota-ram", "image")
+	line := "--key-name k --events= --image none --quota-vcpus none --quota-ram 2 --reuse --metadata a=b=c --metadata d="
+	if err := flags.Parse(strings.Fields(line)); err != nil {
+		t.Fatal(err)
+	}
+	body := Body(flags, "key-name", "not-given", "events", "image:limits.images", "quota-vcpus:quota.vcpus",
+		"quota-ram:quota.ram_mb", "reuse", "metadata", "absent")
+	text, err := json.Marshal(body)
+	const want = `{"events":[],"key_name":"k","limits":{"images":null},"metadata":{"a":"b=c","d":""},` +
+		`"quota":{"ram_mb":2,"vcpus":null},"reuse":true}`
+	if string(text) != want || err != nil {
+		t.Errorf("it is %s, %v\nwant  %s", text, err, want)
+	}
+	if got := Query(flags, "key-name", "events", "reuse",
+		"quota-ram").Encode(); got != "key_name=k&quota_ram=2&reuse=true" {
+		t.Errorf("the query is %s", got)
+	}
+	if err := flags.Set("quota-ram", "many"); err == nil || !strings.Contains(err.Error(), "whole number, or none") {
+		t.Errorf("many gives %v", err)
+	}
+}

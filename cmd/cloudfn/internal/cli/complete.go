@@ -1,0 +1,77 @@
+package cli
+
+import (
+	"context"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/output"
+	"github.com/cloudfn/cloudfn/shared/openstack"
+)
+
+// completionTime is how long a completion may take: the user waits at every key.
+const completionTime = 2 * time.Second
+
+// Finder finds completions, each with a tab and a description if it has one. args are the arguments before, and begun
+// is what was typed of this one.
+type Finder func(ctx context.Context, args []string, begun string) ([]string, error)
+
+// Complete completes the first most arguments (0 = all). An error completes nothing.
+func (a *App) Complete(most int, find Finder) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+		if most > 0 && len(args) >= most {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		ctx, cancel := context.WithTimeout(cmd.Context(), completionTime)
+		defer cancel()
+		a.isCompleting = true
+		found, err := find(ctx, args, begun)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return slices.DeleteFunc(found, func(text string) bool {
+			name, description, _ := strings.Cut(text, "\t")
+			return !strings.HasPrefix(name, begun) || output.Clean(name+description) != name+description
+		}), cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// CompleteFlag completes a flag.
+func (a *App) CompleteFlag(cmd *cobra.Command, flag string, find Finder) {
+	_ = cmd.RegisterFlagCompletionFunc(flag, a.Complete(0, find))
+}
+
+// Choices completes a flag by fixed values; by none when only the user knows them.
+func Choices(cmd *cobra.Command, flag string, values ...string) {
+	fixed := cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)
+	_ = cmd.RegisterFlagCompletionFunc(flag, fixed)
+}
+
+func (a *App) clouds(context.Context, []string, string) ([]string, error) {
+	names, _, err := openstack.CloudNames(a.Getenv("OS_CLIENT_CONFIG_FILE"))
+	return names, err
+}
+
+// ConnectionFlag adds --connection, the id of a connection that the user may act through.
+func (a *App) ConnectionFlag(cmd *cobra.Command, usage string) {
+	cmd.Flags().String("connection", "", usage)
+	a.CompleteFlag(cmd, "connection", a.UsableConnections)
+}
+
+// UsableConnections finds the ids of the connections that the user may act through.
+func (a *App) UsableConnections(ctx context.Context, _ []string, _ string) ([]string, error) {
+	list := api.List[api.Connection]{
+		Path: "/v1/connections", Key: "connections", Query: url.Values{"usable": {"true"}},
+	}
+	found, err := list.Read(ctx, a.API())
+	var ids []string
+	for _, c := range found {
+		ids = append(ids, c.Value.ID+"\t"+string(c.Value.Kind)+" "+string(c.Value.Status))
+	}
+	return ids, err
+}

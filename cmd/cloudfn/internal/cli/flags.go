@@ -1,0 +1,255 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// Body is the JSON object of the flags that were given. Each of fields is a flag, or flag:field where the field is
+// not the flag's name with _ for -. A dot makes an object: quota-vcpus:quota.vcpus. Flags that the command does not
+// have are skipped.
+func Body(flags *pflag.FlagSet, fields ...string) map[string]any {
+	body := map[string]any{}
+	visit(flags, fields, func(field string, value any) {
+		outer, inner, isNested := strings.Cut(field, ".")
+		if !isNested {
+			body[field] = value
+			return
+		}
+		object, ok := body[outer].(map[string]any)
+		if !ok {
+			object = map[string]any{}
+			body[outer] = object
+		}
+		object[inner] = value
+	})
+	return body
+}
+
+// Query is the query of the flags that were given, named as for Body.
+func Query(flags *pflag.FlagSet, fields ...string) url.Values {
+	query := url.Values{}
+	visit(flags, fields, func(field string, value any) {
+		switch value := value.(type) {
+		case []string:
+			if len(value) > 0 {
+				query.Set(field, strings.Join(value, ","))
+			}
+		case json.RawMessage:
+			query.Set(field, string(value))
+		case time.Time:
+			query.Set(field, value.Format(time.RFC3339Nano))
+		default:
+			if text := fmt.Sprint(value); text != "" {
+				query.Set(field, text)
+			}
+		}
+	})
+	return query
+}
+
+func visit(flags *pflag.FlagSet, fields []string, do func(field string, value any)) {
+	for _, text := range fields {
+		name, field, isRenamed := strings.Cut(text, ":")
+		if !isRenamed {
+			field = strings.ReplaceAll(name, "-", "_")
+		}
+		if flags.Changed(name) {
+			do(field, fieldOf(flags.Lookup(name).Value))
+		}
+	}
+}
+
+// fieldOf is a flag's value as JSON has it.
+func fieldOf(given pflag.Value) any {
+	switch v := given.(type) {
+	case *orNone:
+		if v.isNone {
+			return nil
+		}
+		return fieldOf(v.Value)
+	case *value:
+		return v.field()
+	case pflag.SliceValue:
+		return v.GetSlice()
+	}
+	if kind := given.Type(); kind == "int" || kind == "bool" {
+		return json.RawMessage(given.String())
+	}
+	return given.String()
+}
+
+// orNone is a flag that also takes the word none, which is null in JSON.
+type orNone struct {
+	pflag.Value
+	isNone bool
+}
+
+// OrNone makes flags take the word none, too.
+func OrNone(flags *pflag.FlagSet, names ...string) {
+	for _, name := range names {
+		flag := flags.Lookup(name)
+		flag.Value = &orNone{Value: flag.Value}
+	}
+}
+
+// Set implements pflag.Value.
+func (v *orNone) Set(text string) error {
+	if v.isNone = text == "none"; v.isNone {
+		return nil
+	}
+	err := v.Value.Set(text)
+	if err != nil && v.Type() == "int" {
+		return errors.New("must be a whole number, or none")
+	}
+	return err
+}
+
+// value is a pflag.Value made of functions.
+type value struct {
+	kind  string // as help shows it
+	text  string
+	set   func(text string) error
+	field func() any // as JSON has it
+}
+
+// Set implements pflag.Value.
+func (v *value) Set(text string) error {
+	v.text = text
+	return v.set(text)
+}
+
+// String implements pflag.Value.
+func (v *value) String() string { return v.text }
+
+// Type implements pflag.Value.
+func (v *value) Type() string { return v.kind }
+
+// Moment is a point in time: given as such, or by how far it is from now.
+type Moment struct {
+	At     time.Time
+	Span   time.Duration // how far, if it was given so
+	now    func() time.Time
+	isPast bool
+}
+
+// Until adds a flag for a moment that is to come.
+func (a *App) Until(cmd *cobra.Command, name, usage string) *Moment {
+	m := &Moment{now: a.Now}
+	m.addTo(cmd, name, usage)
+	return m
+}
+
+// Since adds a flag for a moment that is over.
+func (a *App) Since(cmd *cobra.Command, name, usage string) {
+	(&Moment{now: a.Now, isPast: true}).addTo(cmd, name, usage)
+}
+
+func (m *Moment) addTo(cmd *cobra.Command, name, usage string) {
+	cmd.Flags().Var(&value{kind: "string", set: m.set, field: func() any { return m.At }}, name, usage)
+	Choices(cmd, name, "1h", "24h", "7d", "30d")
+}
+
+func (m *Moment) set(text string) error {
+	if at, err := time.Parse(time.RFC3339, text); err == nil {
+		m.At, m.Span = at.UTC(), 0
+		return nil
+	}
+	span, err := duration(text)
+	switch {
+	case err != nil && m.isPast:
+		return errors.New("must be a time such as 2026-01-02T03:04:05Z, or how long ago, such as 90m, 24h or 7d")
+	case err != nil, span == 0 && !m.isPast:
+		return errors.New("must be how long, such as 24h or 30d, or a time such as 2027-01-01T00:00:00Z")
+	case m.isPast:
+		m.At = m.now().Add(-span).UTC()
+	default:
+		m.At, m.Span = m.now().Add(span).UTC().Truncate(time.Second), span
+	}
+	return nil
+}
+
+// duration reads 7d, or what time.ParseDuration takes.
+func duration(text string) (time.Duration, error) {
+	if days, ok := strings.CutSuffix(text, "d"); ok {
+		n, err := strconv.ParseUint(days, 10, 16) // more days would overflow
+		return time.Duration(n) * 24 * time.Hour, err
+	}
+	d, err := time.ParseDuration(text)
+	if err == nil && d < 0 {
+		err = errors.New("it is negative")
+	}
+	return d, err
+}
+
+// Pairs adds a flag that takes KEY=VALUE, and may be repeated.
+func Pairs(cmd *cobra.Command, name, usage string) {
+	pairs := map[string]string{}
+	cmd.Flags().Var(&value{kind: "stringArray", field: func() any { return pairs }, set: func(text string) error {
+		key, value, ok := strings.Cut(text, "=")
+		if !ok || key == "" {
+			return errors.New("must be KEY=VALUE")
+		}
+		pairs[key] = value
+		return nil
+	}}, name, usage)
+}
+
+// LimitFlag adds --limit, how many things of a list the user wants (0 = all).
+func LimitFlag(cmd *cobra.Command, usual int) {
+	n, text := usual, strconv.Itoa(usual)
+	cmd.Flags().Var(&value{kind: "int", text: text, field: func() any { return n }, set: func(text string) (err error) {
+		if n, err = strconv.Atoi(text); err != nil || n < 0 {
+			return errors.New("must be a number, or 0 for all")
+		}
+		return nil
+	}}, "limit", "how many at most (0 = all)")
+	Choices(cmd, "limit")
+}
+
+// Limit is what --limit says; 0 when the command has no such flag.
+func Limit(cmd *cobra.Command) int {
+	if flag := cmd.Flags().Lookup("limit"); flag != nil {
+		n, _ := fieldOf(flag.Value).(int)
+		return n
+	}
+	return 0
+}
+
+// Choice adds a flag that takes one of some values, the first by default.
+func Choice(cmd *cobra.Command, name, usage string, values ...string) *string {
+	chosen := values[0]
+	cmd.Flags().Var(choice(&chosen, values), name, usage)
+	Choices(cmd, name, values...)
+	return &chosen
+}
+
+// choice is a value that is one of values, the first by default.
+func choice(chosen *string, values []string) pflag.Value {
+	*chosen = values[0]
+	return &value{kind: "string", text: values[0], field: func() any { return *chosen }, set: func(text string) error {
+		if *chosen = text; !slices.Contains(values, text) {
+			return fmt.Errorf("must be one of %s", strings.Join(values, ", "))
+		}
+		return nil
+	}}
+}
+
+// ScopeFlags add whose rows are read: --scope and --project.
+func ScopeFlags(cmd *cobra.Command) {
+	cmd.Flags().String("scope", "", "whose: project, domain or cloud (default by the token)")
+	cmd.Flags().String("project", "", "id of another project, for those who may read its rows")
+	Choices(cmd, "scope", domain.Scopes()...)
+	Choices(cmd, "project")
+}

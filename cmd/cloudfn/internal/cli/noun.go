@@ -1,0 +1,195 @@
+package cli
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/output"
+)
+
+// Noun is a kind of thing that the API has, and what all its commands share.
+type Noun[T any] struct {
+	Path  string // of the list: /v1/callbacks
+	Key   string // the list's name in its answer: callbacks
+	Arg   string // one of them in a command's usage: CALLBACK
+	Table output.Table[T]
+	Offer func(T) string // what completion offers: an id, a tab and a description
+	Note  func(*App, T)  // prints notes before one of them; nil = none
+}
+
+// Calls notes which operations of the API a command calls. A test finds the operations that no command calls.
+func Calls(operations ...string) map[string]string {
+	return map[string]string{"operations": strings.Join(operations, ",")}
+}
+
+// Group is a command that only holds others.
+func Group(use, short string, commands ...*cobra.Command) *cobra.Command {
+	help := func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	c := &cobra.Command{Use: use, Short: short, Args: cobra.NoArgs, RunE: help}
+	c.AddCommand(commands...)
+	return c
+}
+
+// URL is the path of one, and of what belongs to it.
+func (n Noun[T]) URL(id string, more ...string) string {
+	parts := []string{n.Path}
+	for _, part := range append([]string{id}, more...) {
+		parts = append(parts, url.PathEscape(part))
+	}
+	return strings.Join(parts, "/")
+}
+
+// Find reads the list.
+func (n Noun[T]) Find(ctx context.Context, a *App, query url.Values, limit int) ([]api.Item[T], error) {
+	return api.List[T]{Path: n.Path, Key: n.Key, Query: query, Limit: limit}.Read(ctx, a.API())
+}
+
+// Get reads one.
+func (n Noun[T]) Get(ctx context.Context, a *App, id string, query url.Values) (api.Item[T], error) {
+	return api.Get[T](ctx, a.API(), n.URL(id), query)
+}
+
+// Finder completes ids.
+func (n Noun[T]) Finder(a *App, query url.Values, limit int) Finder {
+	return func(ctx context.Context, _ []string, _ string) ([]string, error) {
+		found, err := n.Find(ctx, a, query, limit)
+		texts := make([]string, len(found))
+		for i, item := range found {
+			texts[i] = n.Offer(item.Value)
+		}
+		return texts, err
+	}
+}
+
+// Print prints one.
+func (n Noun[T]) Print(a *App, item api.Item[T]) error {
+	if n.Note != nil {
+		n.Note(a, item.Value)
+	}
+	return output.One(&a.Print, item, n.Table)
+}
+
+// Send sends a request whose answer is one, and prints it.
+func (n Noun[T]) Send(ctx context.Context, a *App, method, path string, body any) error {
+	item, err := api.Send[T](ctx, a.API(), method, path, body)
+	if err != nil {
+		return err
+	}
+	return n.Print(a, item)
+}
+
+// List is the command that lists them. fields are the flags that the API filters by, as for Query; the caller adds
+// them.
+func (n Noun[T]) List(a *App, short, operation string, fields ...string) *cobra.Command {
+	return &cobra.Command{
+		Use: "list", Aliases: []string{"ls"}, Short: short, Args: cobra.NoArgs, Annotations: Calls(operation),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			found, err := n.Find(cmd.Context(), a, Query(cmd.Flags(), fields...), Limit(cmd))
+			if err != nil {
+				return err
+			}
+			return output.List(&a.Print, found, n.Table)
+		},
+	}
+}
+
+// One is a command for one of them.
+func (n Noun[T]) One(
+	a *App, name, short, operation string, run func(cmd *cobra.Command, id string) error,
+) *cobra.Command {
+	return &cobra.Command{
+		Use: name + " " + n.Arg, Short: short, Args: cobra.ExactArgs(1), Annotations: Calls(operation),
+		ValidArgsFunction: a.Complete(1, n.Finder(a, nil, 0)),
+		RunE:              func(cmd *cobra.Command, args []string) error { return run(cmd, args[0]) },
+	}
+}
+
+// Show is the command that shows one.
+func (n Noun[T]) Show(a *App, short, operation string) *cobra.Command {
+	return n.One(a, "show", short, operation, func(cmd *cobra.Command, id string) error {
+		return n.Send(cmd.Context(), a, http.MethodGet, n.URL(id), nil)
+	})
+}
+
+// Act is the command that does something with one by POST, without a body, and prints what it is then.
+func (n Noun[T]) Act(a *App, action, short, operation string) *cobra.Command {
+	return n.One(a, action, short, operation, func(cmd *cobra.Command, id string) error {
+		return n.Send(cmd.Context(), a, http.MethodPost, n.URL(id, action), nil)
+	})
+}
+
+// Delete is the command that deletes some of them.
+func (n Noun[T]) Delete(a *App, short, operation string) *cobra.Command {
+	return n.Each(a, "delete", short, operation, func(ctx context.Context, id string) error {
+		return a.API().Do(ctx, http.MethodDelete, n.URL(id), nil, nil)
+	})
+}
+
+// Each is a command for any number of them.
+func (n Noun[T]) Each(
+	a *App, name, short, operation string, do func(ctx context.Context, id string) error,
+) *cobra.Command {
+	return &cobra.Command{
+		Use: name + " " + n.Arg + "...", Short: short, Args: cobra.MinimumNArgs(1), Annotations: Calls(operation),
+		ValidArgsFunction: a.Complete(0, n.Finder(a, nil, 0)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.Each(args, func(id string) error { return do(cmd.Context(), id) })
+		},
+	}
+}
+
+// Statuses adds --status for a list; the API takes several, separated by commas.
+func Statuses(cmd *cobra.Command, statuses []string, byDefault string) {
+	usage := "only those that are " + strings.Join(statuses, ", ") + byDefault
+	cmd.Flags().StringSlice("status", nil, usage)
+	Choices(cmd, "status", statuses...)
+}
+
+// ConnectionQuery is the query of a request through a connection, if there is one.
+func ConnectionQuery(id string) url.Values {
+	if id == "" {
+		return nil
+	}
+	return url.Values{"connection_id": {id}}
+}
+
+// Value is what a pointer points to; nil gives the zero value.
+func Value[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
+	}
+	return v
+}
+
+// Optional is a pointer to a value; the zero value gives nil.
+func Optional[T comparable](v T) *T {
+	var zero T
+	if v == zero {
+		return nil
+	}
+	return &v
+}
+
+var idForm = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
+
+// IsID says whether a text has the form of an id. Commands never take such a text for a name.
+func IsID(text string) bool { return idForm.MatchString(text) }
+
+// Only gives the id of the only thing with a name.
+func Only(thing, name string, ids []string) (string, error) {
+	switch len(ids) {
+	case 0:
+		return "", exit.Errorf(exit.NotFound, "there is no %s %q", thing, name)
+	case 1:
+		return ids[0], nil
+	}
+	return "", exit.Errorf(exit.Conflict, "%d %ss are named %q: give one of the ids %s", len(ids), thing, name,
+		strings.Join(ids, ", "))
+}

@@ -1,0 +1,201 @@
+package launch
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
+
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/cli"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/resources"
+)
+
+// order is a launch request, field by field. A file's fields are sent as they are, so that the API says what is wrong.
+type order map[string]any
+
+// fields are the fields of an order that flags set.
+var fields = []string{
+	"id", "flavor", "min-vcpus:min.vcpus", "min-ram-mb:min.ram_mb", "min-disk-gb:min.disk_gb", "image",
+	"network:networks", "count", "key-name", "security-group:security_groups", "zone:availability_zone",
+	"metadata", "on-failure", "connection:connection_id", "reuse", "callback:callback.url",
+}
+
+func orderFlags(a *cli.App, cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.String("id", "", "the order's id, a UUID: with it, the command can be repeated safely")
+	flags.String("flavor", "", "flavor, by name or id")
+	flags.Int("min-vcpus", 0, "instead of a flavor: the smallest with at least so many vCPUs")
+	flags.Int("min-ram-mb", 0, "instead of a flavor: the smallest with at least so much memory")
+	flags.Int("min-disk-gb", 0, "instead of a flavor: the smallest with at least so much disk")
+	flags.String("image", "", "image, by name or id")
+	flags.StringArray("network", nil, "network, by name or id; may be repeated")
+	flags.Int("count", 0, "how many servers (default 1)")
+	flags.String("key-name", "", "key pair of yours")
+	flags.StringArray("security-group", nil, "security group, by name or id; may be repeated")
+	flags.String("zone", "", "availability zone")
+	cli.Pairs(cmd, "metadata", "KEY=VALUE; may be repeated")
+	flags.Bool("no-start", false, "stop each server when it is built")
+	flags.String("on-failure", "", "keep, or rollback: all servers or none")
+	a.ConnectionFlag(cmd, "launch through this connection")
+	flags.Bool("reuse", false, "take idle servers of the connection first")
+	flags.String("callback", "", "URL that gets every event of the order")
+	for flag, kind := range map[string]string{
+		"flavor": "flavors", "image": "images", "network": "networks", "key-name": "keypairs",
+		"security-group": "security_groups", "zone": "zones",
+	} {
+		a.CompleteFlag(cmd, flag, resources.Finder(a, kind))
+	}
+	for _, flag := range []string{"id", "count", "min-vcpus", "min-ram-mb", "min-disk-gb", "metadata", "callback"} {
+		cli.Choices(cmd, flag)
+	}
+	cli.Choices(cmd, "on-failure", "keep", "rollback")
+}
+
+// read reads the order from a file, if there is one, and from the flags, which override it.
+func (l *launch) read(cmd *cobra.Command, args []string) error {
+	if l.file == "-" && l.userData == "-" {
+		return exit.Usagef("--file and --user-data cannot both be read from stdin")
+	}
+	l.order = order{}
+	if l.file != "" {
+		text, err := l.ReadFile("--file", l.file)
+		if err != nil {
+			return err
+		}
+		if l.order, err = parse(l.file, text); err != nil {
+			return err
+		}
+	}
+	if len(args) > 0 {
+		l.order["name"] = args[0]
+	}
+	if l.userData != "" {
+		text, err := l.ReadFile("--user-data", l.userData)
+		if err != nil {
+			return err
+		}
+		l.order["user_data"] = string(text)
+	}
+	l.override(cmd)
+	if err := l.check(); err != nil {
+		return err
+	}
+	err := l.identify()
+	l.resume = l.commandLine(cmd.Flags().Changed("id"))
+	return err
+}
+
+func parse(name string, text []byte) (order, error) {
+	text, err := yaml.YAMLToJSON(text)
+	if err != nil {
+		return nil, exit.Usagef("--file: %s is neither JSON nor YAML: %w", name, err)
+	}
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(text, &fields); err != nil || fields == nil {
+		return nil, exit.Usagef("--file: %s is not an order, which is an object such as "+
+			"{\"name\": \"web\", \"flavor\": ..., \"image\": ...}", name)
+	}
+	o := order{}
+	for field, value := range fields {
+		o[field] = value
+	}
+	return o, nil
+}
+
+// override sets the fields of the flags. A flavor and a minimum size exclude each other.
+func (l *launch) override(cmd *cobra.Command) {
+	given := cli.Body(cmd.Flags(), fields...)
+	maps.Copy(l.order, given)
+	if cmd.Flags().Changed("no-start") {
+		isStopped, _ := cmd.Flags().GetBool("no-start")
+		l.order["start"] = !isStopped
+	}
+	if l.keyFile != "" {
+		l.order["generate_key"] = true
+	}
+	switch {
+	case given["flavor"] != nil && given["min"] == nil:
+		delete(l.order, "min")
+	case given["min"] != nil && given["flavor"] == nil:
+		delete(l.order, "flavor")
+	}
+}
+
+// check finds what the API could not explain as well: it does not know the flags.
+func (l *launch) check() error {
+	o := l.order
+	var wantsKey bool
+	_ = json.Unmarshal(o.raw("generate_key"), &wantsKey)
+	switch {
+	case wantsKey && l.keyFile == "":
+		return exit.Usagef(
+			"the order has generate_key: say by --generate-key FILE where to write the private key")
+	case o["instances"] != nil: // each may have all fields
+		return nil
+	case o["name"] == nil:
+		return exit.Usagef(
+			"a NAME for the server is missing: cloudfn launch NAME --flavor FLAVOR --image IMAGE")
+	case o["flavor"] == nil && o["min"] == nil:
+		return exit.Usagef(
+			"--flavor is missing, or --min-vcpus, --min-ram-mb or --min-disk-gb: cloudfn resources flavors lists them")
+	case o["image"] == nil:
+		return exit.Usagef("--image is missing: cloudfn resources images lists them")
+	}
+	return nil
+}
+
+// raw is a field as JSON.
+func (o order) raw(field string) []byte {
+	text, _ := json.Marshal(o[field]) //nolint:errchkjson // what JSON or flags gave
+	return text
+}
+
+// text is a field that is a text; the API rejects any other type.
+func (o order) text(field string) (text string) {
+	_ = json.Unmarshal(o.raw(field), &text)
+	return text
+}
+
+// identify gives the order an id, unless it has one, so that it can be sent again.
+func (l *launch) identify() error {
+	if raw := l.order.raw("id"); string(raw) != "null" {
+		id, err := uuid.Parse(l.order.text("id"))
+		if err != nil {
+			return exit.Usagef("the order's id is %s: it must be a UUID", raw)
+		}
+		l.id = id.String()
+		return nil
+	}
+	l.id = uuid.NewString()
+	l.order["id"] = l.id
+	return nil
+}
+
+// commandLine is this command, with the order's id.
+func (l *launch) commandLine(hasID bool) string {
+	words := append(strings.Fields(l.Name), l.Args...)
+	if !hasID {
+		end := slices.Index(words, "--") // no flags stand behind it
+		if end < 0 {
+			end = len(words)
+		}
+		words = slices.Insert(words, end, "--id", l.id)
+	}
+	for n, word := range words {
+		if word == "" || strings.ContainsFunc(word, isSpecial) {
+			words[n] = "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+// isSpecial says whether a shell may take a character for more than itself.
+func isSpecial(r rune) bool {
+	const plain = "-_./:=@%+,"
+	return (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z') && !strings.ContainsRune(plain, r)
+}

@@ -1,0 +1,156 @@
+// Package orders holds the commands that follow launches.
+package orders
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/cli"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/output"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+var orders = cli.Noun[api.Order]{
+	Path: "/v1/launch", Key: "orders", Arg: "ORDER",
+	Offer: func(o api.Order) string { return o.ID + "\t" + name(o) + ", " + string(o.Status) },
+	Table: output.Table[api.Order]{
+		Columns: []string{"ID", "NAME", "STATUS*", "SERVERS", "CREATED:created_at", "CONNECTION+:connection_id"},
+		Details: []string{"CALLBACK:callback.id", "CALLBACK_SECRET:callback.secret"},
+		Texts:   map[string]func(api.Order) string{"NAME": name, "SERVERS": states},
+	},
+}
+
+var instanceTable = output.Table[api.Instance]{
+	Columns: []string{"NAME", "STATE*", "SERVER:server_id", "INSTANCE:id", "KEY+:key_name", "ERROR:error.detail"},
+}
+
+// Command holds the commands for orders.
+func Command(a *cli.App) *cobra.Command {
+	return cli.Group("orders", "Follow launches", list(a), show(a))
+}
+
+func list(a *cli.App) *cobra.Command {
+	cmd := orders.List(a, "List the project's orders, the newest first", "listOrders",
+		"status", "connection:connection_id")
+	cmd.Example = "  cloudfn orders list --status running,partial"
+	cli.Statuses(cmd, domain.OrderStatuses(), "")
+	a.ConnectionFlag(cmd, "those that were placed through this connection")
+	cli.LimitFlag(cmd, 0)
+	return cmd
+}
+
+func show(a *cli.App) *cobra.Command {
+	var wait cli.Wait
+	run := func(cmd *cobra.Command, id string) error {
+		connection, _ := cmd.Flags().GetString("connection")
+		if !wait.IsOn {
+			order, err := Get(cmd.Context(), a, id, connection)
+			if err != nil {
+				return err
+			}
+			return Print(a, order)
+		}
+		order, err := Waiter{ID: id, Connection: connection, Limit: wait.Limit}.Wait(cmd.Context(), a)
+		if err != nil {
+			return err
+		}
+		if err := Print(a, order); err != nil {
+			return err
+		}
+		return Result(a, order.Value)
+	}
+	cmd := orders.One(a, "show", "Show an order and its servers", "getOrder", run)
+	cmd.Long = "Show an order and its servers. With --wait the exit code says whether all of them were launched."
+	cmd.ValidArgsFunction = a.Complete(1, Finder(a))
+	wait.Flags(cmd, "the order has ended")
+	a.ConnectionFlag(cmd, "the connection that it was placed through")
+	return cmd
+}
+
+// Finder completes the newest orders.
+func Finder(a *cli.App) cli.Finder { return orders.Finder(a, nil, 50) }
+
+// Get reads an order, of the caller's project or through a connection.
+func Get(ctx context.Context, a *cli.App, id, connection string) (api.Item[api.Order], error) {
+	return orders.Get(ctx, a, id, cli.ConnectionQuery(connection))
+}
+
+// Print prints an order, and in a table also its servers. A private key stays in its file.
+func Print(a *cli.App, order api.Item[api.Order]) error {
+	if order.Value.PrivateKey != nil {
+		order.Raw = edit(order.Raw, func(fields map[string]json.RawMessage) { delete(fields, "private_key") })
+	}
+	if err := orders.Print(a, order); err != nil {
+		return err
+	}
+	isTable := a.Print.Format == "table" || a.Print.Format == "wide"
+	if !isTable || len(a.Print.Columns) > 0 || len(order.Value.Instances) == 0 {
+		return nil
+	}
+	fmt.Fprintln(a.Out)
+	return output.Values(&a.Print, order.Value.Instances, instanceTable)
+}
+
+// WithSecret adds to an order what only the answer to its launch has: the secret of its callback.
+func WithSecret(order api.Item[api.Order], launched *api.OrderCallback) api.Item[api.Order] {
+	if launched == nil || launched.Secret == nil {
+		return order
+	}
+	if order.Value.Callback != nil {
+		order.Value.Callback.Secret = launched.Secret
+	}
+	order.Raw = edit(order.Raw, func(fields map[string]json.RawMessage) {
+		fields["callback"] = edit(fields["callback"], func(callback map[string]json.RawMessage) {
+			callback["secret"], _ = json.Marshal(launched.Secret)
+		})
+	})
+	return order
+}
+
+// edit changes the fields of an object.
+func edit(raw json.RawMessage, change func(map[string]json.RawMessage)) json.RawMessage {
+	fields := map[string]json.RawMessage{}
+	if len(raw) > 0 && json.Unmarshal(raw, &fields) != nil {
+		return raw
+	}
+	change(fields)
+	text, err := json.Marshal(fields)
+	if err != nil {
+		return raw
+	}
+	return text
+}
+
+// name is that of the first server, and how many more the order has.
+func name(o api.Order) string {
+	switch len(o.Instances) {
+	case 0:
+		return ""
+	case 1:
+		return o.Instances[0].Name
+	}
+	return fmt.Sprintf("%s (and %d more)", o.Instances[0].Name, len(o.Instances)-1)
+}
+
+// states counts an order's servers by their states.
+func states(o api.Order) string {
+	counts := map[string]int{}
+	for _, i := range o.Instances {
+		counts[string(i.State)]++
+	}
+	states := slices.SortedFunc(maps.Keys(counts), func(x, y string) int {
+		return cmp.Or(cmp.Compare(counts[y], counts[x]), cmp.Compare(x, y))
+	})
+	for n, state := range states {
+		states[n] = fmt.Sprintf("%d %s", counts[state], state)
+	}
+	return strings.Join(states, ", ")
+}

@@ -1,0 +1,241 @@
+package servers
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/cli"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/output"
+)
+
+// result is that of an action on one server.
+type result struct {
+	given string
+
+	ID       string             `json:"id"`
+	State    string             `json:"state,omitempty"`
+	Changed  bool               `json:"changed"`
+	ActionID string             `json:"action_id,omitempty"`
+	Error    *api.ServerRefusal `json:"error,omitempty"`
+	isDone   bool               // the command has waited for it
+}
+
+func (s *servers) startCommand() *cobra.Command {
+	cmd := s.actCommand("start", "Start servers that are stopped or shelved")
+	cmd.Example = "  cloudfn servers start web-1 --wait"
+	return cmd
+}
+
+func (s *servers) stopCommand() *cobra.Command {
+	cmd := s.actCommand("stop", "Stop servers")
+	cmd.Example = "  cloudfn servers stop web-1 web-2 --wait"
+	return cmd
+}
+
+func (s *servers) rebootCommand() *cobra.Command {
+	cmd := s.actCommand("reboot", "Reboot servers")
+	idFlag(cmd)
+	cmd.Flags().Bool("hard", false, "power off and on, without asking the guest")
+	return cmd
+}
+
+func (s *servers) deleteCommand() *cobra.Command {
+	cmd := s.actCommand("delete", "Delete servers, without asking")
+	cmd.Aliases = []string{"rm"}
+	cmd.Flags().Bool("force", false, "also servers that existed before they were connected")
+	return cmd
+}
+
+// idFlag lets a user repeat an action whose answer was lost.
+func idFlag(cmd *cobra.Command) {
+	const usage = "id of the action, to send one again whose answer was lost: it is done once (default a new one)"
+	cmd.Flags().String("id", "", usage)
+}
+
+// actCommand is a command that does the same to any number of servers. The caller adds flags for the request's fields.
+func (s *servers) actCommand(action, short string) *cobra.Command {
+	var wait cli.Wait
+	cmd := &cobra.Command{
+		Use: action + " SERVER...", Short: short, Args: cobra.MinimumNArgs(1),
+		ValidArgsFunction: s.Complete(0, s.finder(filter{})),
+		Annotations:       cli.Calls("actOnServer", "actOnServers", "getServer", "getServerAction", "listServers"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			targets, err := s.resolve(cmd.Context(), args)
+			if err != nil {
+				return err
+			}
+			return s.act(cmd.Context(), targets, action, cli.Body(cmd.Flags(), "id", "hard", "force"), wait)
+		},
+	}
+	wait.Flags(cmd, "it is done")
+	return cmd
+}
+
+// act sends the action with the other fields of its request, waits if the user wants that, and prints a line for each
+// server. With only one server its failure is the command's error.
+func (s *servers) act(
+	ctx context.Context, targets []target, action string, body map[string]any, wait cli.Wait,
+) error {
+	body["action"] = action
+	if s.connection != "" {
+		body["connection_id"] = s.connection
+	}
+	send := s.sendMany
+	if len(targets) == 1 {
+		send = s.sendOne
+	} else if body["id"] != nil {
+		return exit.Usagef("--id goes with one server only")
+	}
+	results, err := send(ctx, targets, body)
+	if err != nil {
+		if len(results) == 0 {
+			return err
+		}
+		if failure := s.print(results); failure != nil {
+			return failure
+		}
+		return fmt.Errorf("%w; of the servers that are not listed it is not known", err)
+	}
+	if wait.IsOn {
+		err = s.wait(ctx, results, api.ServerActionAction(action), wait.Limit)
+	}
+	if failure := s.print(results); failure != nil {
+		return failure
+	}
+	if err != nil {
+		return err
+	}
+	return failures(results, action)
+}
+
+// sendOne sends an action on one server under an id, so that a lost answer lets it send the same action again.
+func (s *servers) sendOne(ctx context.Context, targets []target, body map[string]any) ([]*result, error) {
+	t := targets[0]
+	if t.err != nil {
+		return nil, t.err
+	}
+	if body["id"] == nil {
+		body["id"] = uuid.NewString()
+	}
+	var sent api.Item[result]
+	isLost, err := s.Resend(ctx, "action", func() (err error) {
+		sent, err = api.Send[result](ctx, s.API(), http.MethodPost, "/v1/servers/"+t.id+"/actions", body)
+		return err
+	})
+	if isLost && ctx.Err() == nil {
+		return nil, fmt.Errorf("%w. To go on with the same action add --id %s", err, body["id"])
+	}
+	if err != nil {
+		return nil, err
+	}
+	sent.Value.given = t.given
+	return []*result{&sent.Value}, nil
+}
+
+// maxTargets is how many servers one request may act on.
+const maxTargets = 100
+
+// sendMany gives a result for each target, in their order; after an error, for those that the API has answered for.
+func (s *servers) sendMany(ctx context.Context, targets []target, body map[string]any) ([]*result, error) {
+	all := make([]*result, len(targets))
+	var open []*result
+	for i, t := range targets {
+		all[i] = &result{given: t.given, ID: t.id}
+		if t.err != nil {
+			all[i].Error = refusal(s.Code(t.err), t.err)
+			continue
+		}
+		open = append(open, all[i])
+	}
+	answered := 0
+	for part := range slices.Chunk(open, maxTargets) {
+		ids := make([]string, len(part))
+		for i, r := range part {
+			ids[i] = r.ID
+		}
+		body["ids"] = ids
+		sent, err := api.Send[struct{ Results []result }](ctx, s.API(), http.MethodPost, actions.Path, body)
+		results := sent.Value.Results
+		if err == nil && len(results) != len(part) {
+			err = fmt.Errorf("the request was for %d servers, and the answer is for %d", len(part), len(results))
+		}
+		if err != nil {
+			return open[:answered], err
+		}
+		answered += len(part)
+		for i, result := range results {
+			result.given = part[i].given
+			*part[i] = result
+		}
+	}
+	return all, nil
+}
+
+// refusal is an error that the client found, in the API's form.
+func refusal(code int, err error) *api.ServerRefusal {
+	if code == exit.Conflict {
+		return &api.ServerRefusal{Code: api.CodeConflict, Detail: err.Error()}
+	}
+	return &api.ServerRefusal{Code: api.CodeNotFound, Detail: err.Error()}
+}
+
+func (s *servers) print(results []*result) error {
+	values := make([]result, len(results))
+	for i, r := range results {
+		values[i] = *r
+	}
+	return output.Values(&s.Print, values, resultTable)
+}
+
+var resultTable = output.Table[result]{
+	Name:    func(r result) string { return r.given },
+	Columns: []string{"SERVER", "STATE*", "RESULT", "ACTION+:action_id", "ID+"},
+	Texts:   map[string]func(result) string{"SERVER": func(r result) string { return r.given }, "RESULT": result.text},
+}
+
+func (r result) text() string {
+	switch {
+	case r.Error != nil && r.Error.Allowed != nil:
+		var allowed []string
+		for _, action := range *r.Error.Allowed {
+			allowed = append(allowed, string(action))
+		}
+		return fmt.Sprintf("%s (allowed: %s)", r.Error.Detail, strings.Join(allowed, ", "))
+	case r.Error != nil:
+		return r.Error.Detail
+	case r.isDone:
+		return "done"
+	case r.ActionID != "":
+		return "action " + r.ActionID
+	case r.Changed:
+		return "accepted"
+	}
+	return "nothing to do"
+}
+
+// failures is the command's error when some servers failed. The lines have the reasons; with only one server the
+// error has it.
+func failures(results []*result, action string) error {
+	var names []string
+	for _, r := range results {
+		if r.Error != nil {
+			names = append(names, r.given)
+		}
+	}
+	switch {
+	case len(names) == 0:
+		return nil
+	case len(results) == 1:
+		return exit.Failedf("%s of %s: %s", action, names[0], results[0].text())
+	}
+	return exit.Failedf("%s failed for %d of %d servers: %s", action, len(names), len(results),
+		strings.Join(names, ", "))
+}

@@ -1,0 +1,148 @@
+package servers
+
+import (
+	"context"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/cli"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/output"
+)
+
+// filter says which servers are wanted.
+type filter struct {
+	statuses  []string
+	name      string // a part of it
+	isTracked *bool  // nil = whether or not
+}
+
+// find lists servers. The API filters as far as it can, and find does the rest.
+func (s *servers) find(ctx context.Context, f filter) ([]api.Item[api.Server], error) {
+	query := cli.ConnectionQuery(s.connection)
+	if s.connection == "" {
+		query = url.Values{}
+		if f.name != "" {
+			query.Set("name", f.name)
+		}
+		if len(f.statuses) == 1 {
+			query.Set("status", f.statuses[0])
+		}
+		if f.isTracked != nil {
+			query.Set("tracked", strconv.FormatBool(*f.isTracked))
+		}
+	}
+	return api.List[api.Server]{Path: "/v1/servers", Key: "servers", Query: query, Keep: func(found api.Server) bool {
+		return (len(f.statuses) == 0 || slices.Contains(f.statuses, found.Status)) &&
+			strings.Contains(strings.ToLower(found.Name), strings.ToLower(f.name)) &&
+			(f.isTracked == nil || *f.isTracked == (found.Instance != nil))
+	}}.Read(ctx, s.API())
+}
+
+// names gives what other commands take for a server: its name where that is enough, else its id.
+func names(all []api.Item[api.Server]) func(api.Server) string {
+	count := map[string]int{}
+	for _, item := range all {
+		count[item.Value.Name]++
+	}
+	return func(s api.Server) string {
+		if s.Name == "" || count[s.Name] > 1 || cli.IsID(s.Name) || needsQuotes(s.Name) {
+			return s.ID
+		}
+		return s.Name
+	}
+}
+
+// needsQuotes says whether a terminal, a shell or xargs would split or change a name, or a command take it for a flag.
+func needsQuotes(name string) bool {
+	return strings.HasPrefix(name, "-") || strings.ContainsAny(name, `"'\`) ||
+		strings.ContainsFunc(name, unicode.IsSpace) || output.Clean(name) != name
+}
+
+// target is a server that the user has given by name or id.
+type target struct {
+	given string
+	id    string
+	err   error // why it was not found
+}
+
+// resolve finds the ids of servers. It takes ids as they are: the API knows whether there is such a server.
+func (s *servers) resolve(ctx context.Context, args []string) ([]target, error) {
+	names := slices.DeleteFunc(slices.Clone(args), cli.IsID)
+	if slices.Contains(names, "") {
+		return nil, exit.Usagef("a server's name is empty")
+	}
+	var known []api.Item[api.Server]
+	var err error
+	switch {
+	case len(names) == 1:
+		known, err = s.find(ctx, filter{name: names[0]})
+	case len(names) > 1:
+		known, err = s.find(ctx, filter{})
+	}
+	if err != nil {
+		return nil, err
+	}
+	var targets []target
+	for _, arg := range args {
+		t := target{given: arg, id: strings.ToLower(arg)}
+		if !cli.IsID(arg) {
+			t.id, t.err = idOf(known, arg)
+		}
+		isKnown := func(other target) bool { return other.err == nil && other.id == t.id }
+		if t.err != nil || !slices.ContainsFunc(targets, isKnown) {
+			targets = append(targets, t)
+		}
+	}
+	return targets, nil
+}
+
+// idOf is the id of the only server with a name.
+func idOf(known []api.Item[api.Server], name string) (string, error) {
+	var ids []string
+	for _, item := range known {
+		if item.Value.Name == name {
+			ids = append(ids, item.Value.ID)
+		}
+	}
+	return cli.Only("server", name, ids)
+}
+
+func (s *servers) resolveOne(ctx context.Context, arg string) (target, error) {
+	targets, err := s.resolve(ctx, []string{arg})
+	if err != nil {
+		return target{}, err
+	}
+	return targets[0], targets[0].err
+}
+
+// finder completes servers that match a filter.
+func (s *servers) finder(f filter) cli.Finder {
+	return func(ctx context.Context, args []string, begun string) ([]string, error) {
+		found, err := s.find(ctx, f)
+		return completions(found, args, begun), err
+	}
+}
+
+// completions offers names; and ids once something is typed, or where the name is not enough.
+func completions(found []api.Item[api.Server], given []string, begun string) []string {
+	var texts []string
+	nameOf := names(found)
+	for _, item := range found {
+		name, server := nameOf(item.Value), item.Value
+		if slices.Contains(given, name) || slices.Contains(given, server.ID) {
+			continue
+		}
+		if name != server.ID {
+			texts = append(texts, name+"\t"+strings.ToLower(server.Status))
+		}
+		if name == server.ID || begun != "" {
+			texts = append(texts, server.ID+"\t"+server.Name+" "+strings.ToLower(server.Status))
+		}
+	}
+	return texts
+}

@@ -1,0 +1,249 @@
+package servers
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/cli"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/clitest"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// TestUpdate judges a server by its state at each poll.
+func TestUpdate(t *testing.T) {
+	t.Parallel()
+	const start, stop, reboot, remove, deploy = api.ServerActionActionStart, api.ServerActionActionStop,
+		api.ServerActionActionReboot, api.ServerActionActionDelete, api.ServerActionActionDeploy
+	for name, c := range map[string]struct {
+		action   api.ServerActionAction
+		seen     []string // statuses; with a state behind a slash of one that is tracked
+		actionID string   // of an action through a connection
+		want     string
+	}{
+		"stopped":                      {action: stop, seen: []string{"ACTIVE", "ACTIVE", "SHUTOFF"}, want: "done"},
+		"stopped from error":           {action: stop, seen: []string{"ERROR", "ERROR", "SHUTOFF"}, want: "done"},
+		"fell into error":              {action: stop, seen: []string{"ACTIVE", "ERROR"}, want: "nova_fault"},
+		"in error from the first poll": {action: start, seen: []string{"ERROR"}, want: "nova_fault"},
+		"rebooted":                     {action: reboot, seen: []string{"REBOOT", "ACTIVE"}, want: "done"},
+		"rebooted hard from error": {action: reboot, seen: []string{
+			"ERROR/error", "ERROR/error",
+			"ACTIVE/active",
+		}, want: "done"},
+		"not started after all": {
+			action: start, seen: []string{"SHUTOFF/updating", "SHUTOFF/stopped"},
+			want: "conflict",
+		},
+		"not started, and not tracked":  {action: start, seen: []string{"SHUTOFF", "SHUTOFF"}, want: ""},
+		"not seen yet, by a connection": {action: start, seen: []string{"SHUTOFF/stopped"}, actionID: "x", want: ""},
+		"deleted":                       {action: remove, seen: []string{"ACTIVE", "DELETED"}, want: "done"},
+		"deleted, and can be restored":  {action: remove, seen: []string{"SOFT_DELETED"}, want: "done"},
+		"deleted by somebody else":      {action: stop, seen: []string{"ACTIVE", "DELETED"}, want: "not_found"},
+		"rebuilt, and no agent yet": {
+			action: deploy, seen: []string{"REBUILD/updating", "ACTIVE/active"},
+			want: "",
+		},
+		"of no use to wait": {action: stop, seen: []string{"UNKNOWN/unknown"}, want: ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := &waiter{result: &result{ActionID: c.actionID}, action: c.action}
+			for _, text := range c.seen {
+				status, state, tracked := strings.Cut(text, "/")
+				s := api.Server{Status: status}
+				if tracked {
+					s.Instance = &api.ServerInstance{State: api.InstanceState(state)}
+				}
+				w.update(s)
+			}
+			got := ""
+			if w.isDone {
+				got = "done"
+			}
+			if w.Error != nil {
+				got = string(w.Error.Code)
+			}
+			if got != c.want {
+				t.Errorf("it is judged %q, want %q (%+v)", got, c.want, w.result)
+			}
+		})
+	}
+}
+
+func listed(names ...string) []api.Item[api.Server] {
+	var all []api.Item[api.Server]
+	for i, name := range names {
+		all = append(all, api.Item[api.Server]{Value: api.Server{
+			ID: string(rune('a'+i)) + "-id", Name: name,
+			Status: "ACTIVE",
+		}})
+	}
+	return all
+}
+
+// TestNames is a name where that is enough for other commands, and else an id.
+func TestNames(t *testing.T) {
+	t.Parallel()
+	all := listed("one", "two", "two", "", "4f8052c0-49f2-4b75-a508-5c4454e37731", "with\x1bescape", "of two words",
+		"--flag", "it's", "réseau")
+	nameOf := names(all)
+	var got []string
+	for _, one := range all {
+		got = append(got, nameOf(one.Value))
+	}
+	if want := []string{
+		"one", "b-id", "c-id", "d-id", "e-id", "f-id", "g-id", "h-id", "i-id",
+		"réseau",
+	}; !slices.Equal(got, want) {
+		t.Errorf("they are called %q, want %q", got, want)
+	}
+}
+
+func TestCompletions(t *testing.T) {
+	t.Parallel()
+	all := listed("one", "two", "two", "three")
+	if got, want := completions(all, []string{"d-id"}, ""), []string{
+		"one\tactive", "b-id\ttwo active",
+		"c-id\ttwo active",
+	}; !slices.Equal(got, want) {
+		t.Errorf("with nothing typed it offers %q, want %q", got, want)
+	}
+	if got := completions(all, nil, "a"); !slices.Contains(got, "a-id\tone active") {
+		t.Errorf("with something typed it offers %q", got)
+	}
+}
+
+func TestIDOf(t *testing.T) {
+	t.Parallel()
+	a, _, _ := clitest.New(t, nil)
+	all := listed("one", "two", "two")
+	if id, err := idOf(all, "one"); id != "a-id" || err != nil {
+		t.Errorf("one is %q, %v", id, err)
+	}
+	if _, err := idOf(all, "on"); a.Code(err) != exit.NotFound {
+		t.Errorf("a part of a name gives %v", err)
+	}
+	if _, err := idOf(all, "two"); a.Code(err) != exit.Conflict || !strings.Contains(err.Error(), "b-id, c-id") {
+		t.Errorf("a name of two gives %v", err)
+	}
+}
+
+func TestAge(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 1, 10, 12, 0, 0, 0, time.UTC)
+	if got := age(time.Time{}, now); got != "" {
+		t.Errorf("an age that is not known is %q", got)
+	}
+	for d, want := range map[time.Duration]string{
+		-time.Second: "0s", 119 * time.Second: "119s", 2 * time.Minute: "2m", 119 * time.Minute: "119m",
+		47 * time.Hour: "47h", 48 * time.Hour: "2d",
+	} {
+		if got := age(now.Add(-d), now); got != want {
+			t.Errorf("%s is %q, want %q", d, got, want)
+		}
+	}
+}
+
+// TestGoals: every action leads to a stable state.
+func TestGoals(t *testing.T) {
+	t.Parallel()
+	for _, verb := range domain.Verbs() {
+		if end, ok := goals[api.ServerActionAction(verb)]; !ok || !slices.Contains(stable, end) {
+			t.Errorf("%s ends in %q", verb, end)
+		}
+	}
+}
+
+// TestManyThatBreakOff shows the results of the first request, although the second one failed.
+func TestManyThatBreakOff(t *testing.T) {
+	t.Parallel()
+	asked := 0
+	a, shown, _ := clitest.New(t, func(w http.ResponseWriter, req *http.Request) {
+		if asked++; asked > 1 {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		var body api.ServersAction
+		_ = json.NewDecoder(req.Body).Decode(&body)
+		results := []result{}
+		for _, id := range body.Ids {
+			results = append(results, result{ID: id, State: "deleting", Changed: true})
+		}
+		_ = json.NewEncoder(w).Encode(map[string]any{"results": results})
+	})
+	var targets []target
+	for n := range maxTargets + 1 {
+		targets = append(targets, target{given: fmt.Sprintf("web-%d", n), id: fmt.Sprintf("id-%d", n)})
+	}
+	s := &servers{App: a}
+	err := s.act(t.Context(), targets, "delete", map[string]any{}, cli.Wait{})
+	if s.Code(err) != exit.Unavailable || !strings.Contains(err.Error(),
+		"of the servers that are not listed it is not known") {
+		t.Errorf("it ends with %v", err)
+	}
+	if text := shown.String(); strings.Count(text, "accepted") != maxTargets || strings.Contains(text,
+		fmt.Sprintf("web-%d ", maxTargets)) {
+		t.Errorf("it shows\n%s", text)
+	}
+}
+
+// TestAnActionIsSentAgain under the same id when its answer is lost, and waited for while cloudfn is at work on it.
+func TestAnActionIsSentAgain(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		breaks, busy int
+		given, want  string // the id given by --id, and what the error has
+	}{
+		"answered":        {want: ""},
+		"lost twice":      {breaks: 2, busy: 1},
+		"lost each time":  {breaks: 100, given: "the-id", want: "add --id the-id"},
+		"refused at once": {busy: 100, want: "being worked on"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var mu sync.Mutex // a handler may still run when its connection has ended
+			ids, n := map[string]int{}, 0
+			a, _, _ := clitest.New(t, func(w http.ResponseWriter, req *http.Request) {
+				var body api.ServerAction
+				_ = json.NewDecoder(req.Body).Decode(&body)
+				mu.Lock()
+				defer mu.Unlock()
+				ids[cli.Value(body.ID)]++
+				switch n++; {
+				case n <= tc.breaks:
+					panic(http.ErrAbortHandler)
+				case n <= tc.breaks+tc.busy:
+					w.Header().Set("Retry-After", "1")
+					w.WriteHeader(http.StatusConflict)
+					fmt.Fprint(w, `{"detail": "it is being worked on", "code": "conflict"}`)
+				default:
+					fmt.Fprint(w, `{"id": "s", "state": "rebooting", "changed": true}`)
+				}
+			})
+			s := &servers{App: a}
+			body := map[string]any{}
+			if tc.given != "" {
+				body["id"] = tc.given
+			}
+			err := s.act(t.Context(), []target{{given: "web", id: "s"}}, "reboot", body, cli.Wait{})
+			if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("it ends with %v", err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if len(ids) != 1 || ids[""] != 0 || tc.given != "" && ids[tc.given] == 0 {
+				t.Errorf("it was sent under the ids %v", ids)
+			}
+			if want := tc.breaks + 1; tc.want == "" && n != want+tc.busy {
+				t.Errorf("it was sent %d times", n)
+			}
+		})
+	}
+}

@@ -1,0 +1,79 @@
+// Package status holds the commands that tell how cloudfn and this program are.
+package status
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/cli"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/output"
+	"github.com/cloudfn/cloudfn/shared/buildinfo"
+)
+
+// Command shows cloudfn's status.
+func Command(a *cli.App) *cobra.Command {
+	return &cobra.Command{
+		Use: "status", Short: "Say whether cloudfn, its database and Keystone answer", Args: cobra.NoArgs,
+		Annotations: cli.Calls("getStatus"),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			status, err := api.Get[api.Status](cmd.Context(), a.NewClient(nil), "/v1/status", nil)
+			if err != nil {
+				return err
+			}
+			if err := output.One(&a.Print, status, table); err != nil {
+				return err
+			}
+			s := status.Value
+			if !s.Postgres.Reachable || !s.Keystone.Reachable {
+				return exit.Failedf("%s does not work: a service that it needs does not answer", a.URL)
+			}
+			if wrong := s.Settings.Wrong; len(wrong) > 0 {
+				return exit.Failedf("%s has wrong settings: `cloudfnd check` with its environment says what "+
+					"is wrong with %s", a.URL, strings.Join(wrong, ", "))
+			}
+			return nil
+		},
+	}
+}
+
+var table = output.Table[api.Status]{
+	Name:    func(s api.Status) string { return s.Version },
+	Columns: []string{"VERSION", "FUNCTION", "POSTGRES*", "KEYSTONE*", "SETTINGS*"},
+	Texts: map[string]func(api.Status) string{
+		"POSTGRES": func(s api.Status) string { return dependency(s.Postgres) },
+		"KEYSTONE": func(s api.Status) string { return dependency(s.Keystone) },
+		"SETTINGS": settings,
+	},
+}
+
+func dependency(d api.Dependency) string {
+	if d.Error != nil {
+		return d.Error.Detail
+	}
+	return "up"
+}
+
+func settings(s api.Status) string {
+	switch {
+	case len(s.Settings.Wrong) > 0:
+		return "wrong: " + strings.Join(s.Settings.Wrong, ", ")
+	case s.Settings.CheckedAt == nil:
+		return "not checked yet"
+	}
+	return "up"
+}
+
+// Version prints this program's version.
+func Version(a *cli.App) *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "Print this program's version", Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			_, err := fmt.Fprintln(a.Out, "cloudfn", buildinfo.Version())
+			return err
+		},
+	}
+}
