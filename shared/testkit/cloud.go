@@ -22,10 +22,13 @@ import (
 	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/users"
 )
 
-// CloudsYAML is the sandbox's clouds.yaml. `make test` has brought the sandbox up; a test that runs without it
-// fails and says so.
+// CloudsYAML is the sandbox's clouds.yaml. `make test` has brought the sandbox up; a test that runs without it fails and says so.
+// `make check` sets TEST_CLOUD=none: then the test is left out, and scripts/testtime counts it. Whatever needs the sandbox calls this.
 func CloudsYAML(t testing.TB) string {
 	t.Helper()
+	if os.Getenv("TEST_CLOUD") == "none" {
+		t.Skip("left out: it needs the sandbox cloud, and TEST_CLOUD=none")
+	}
 	dir := os.Getenv("CLOUDFN_SANDBOX")
 	if dir == "" {
 		dir = "/var/tmp/cloudfn-sandbox"
@@ -235,8 +238,9 @@ func (p *Project) removeServers(t testing.TB, admin *gophercloud.ProviderClient)
 		return found
 	}
 	for _, s := range left() {
-		_ = servers.ForceDelete(ctx, nova, s.ID).ExtractErr()
-		_ = servers.Delete(ctx, nova, s.ID).ExtractErr()
+		if err := servers.ForceDelete(ctx, nova, s.ID).ExtractErr(); err != nil {
+			_ = servers.Delete(ctx, nova, s.ID).ExtractErr()
+		}
 	}
 	for end := time.Now().Add(time.Minute); len(left()) > 0 && time.Now().Before(end); {
 		time.Sleep(500 * time.Millisecond)
