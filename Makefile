@@ -5,7 +5,7 @@ PACKAGES := ./cmd/... ./functions/... ./shared/... ./docs/... ./knative/... ./sc
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-TESTTIME := go run ./scripts/testtime -report '$(TEST_TIMES)'
+TESTTIME := go run ./scripts/testtime -report '$(TEST_TIMES)' --
 .PHONY: help run check test test-long lint new generate bench build image sandbox cluster deploy undeploy e2e down clean
 
 help: ## Print this help

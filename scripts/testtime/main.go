@@ -1,8 +1,8 @@
 // Command testtime runs go test and prints what the tests cost: progress while they run, the output of what fails in full,
 // and at the end each package's share of the time.
 //
-//	testtime [-report FILE] ARG...   run go test -json ARG..., print, and append the packages' times to FILE
-//	testtime -sum FILE               print the shares of all that was appended to FILE
+//	testtime [-report FILE] -- ARG...   run go test -json ARG..., print, and append the packages' times to FILE
+//	testtime -sum FILE                  print the shares of all that was appended to FILE
 //
 // A skipped test fails the run, unless it is one that testkit leaves out because TEST_CLOUD=none: those are counted and named.
 package main
