@@ -5,7 +5,8 @@ PACKAGES := ./cmd/... ./functions/... ./shared/... ./docs/... ./knative/... ./sc
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long lint new generate bench build image sandbox cluster deploy undeploy e2e down clean
+TESTTIME := go run ./scripts/testtime -report '$(TEST_TIMES)' --
+.PHONY: help run check test test-long lint new generate bench build image sandbox cluster deploy undeploy e2e down clean
 
 help: ## Print this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -13,17 +14,24 @@ help: ## Print this help
 run: ## Set up a cloud and a database, and run the daemon on 127.0.0.1:8080
 	@scripts/run
 
+check: ## Build, vet, lint what is fast, and run the tests that need no cloud, no root and no browser
+	@scripts/postgres up > /dev/null
+	go build ./...
+	go vet $(PACKAGES)
+	$(GOLANGCI_LINT) run --fast-only $(PACKAGES)
+	TEST_CLOUD=none $(TESTTIME) -parallel 8 -timeout 10m $(PACKAGES)
+
 test: sandbox ## Set up what the tests need and run them all
 	@scripts/postgres up > /dev/null
 	@scripts/browser up
 	@echo "== tests, in parallel"
-	go test -race -shuffle=on -timeout 30m $(PACKAGES)
+	$(TESTTIME) -race -shuffle=on -parallel 4 -timeout 30m $(PACKAGES)
 	@echo "== tests that stop parts of the sandbox, one by one"
-	go test -race -tags faults -run '^TestFault' -timeout 15m -v ./test/process
+	$(TESTTIME) -race -tags faults -run '^TestFault' -timeout 15m ./test/process
 
 test-long: sandbox ## The tests that take minutes and guard against rare faults
 	@scripts/postgres up > /dev/null
-	go test -race -tags long -count=1 -run '^TestLong' -timeout 60m -v $(PACKAGES)
+	$(TESTTIME) -race -tags long -count=1 -run '^TestLong' -timeout 60m $(PACKAGES)
 
 lint: ## Check the code, the import walls, the scripts, openapi.yaml and go.mod
 	@command -v shellcheck > /dev/null || { echo "installing shellcheck"; { apt-get update -q && apt-get install -y -q --no-install-recommends shellcheck; } > /tmp/cloudfn-apt.log 2>&1 || { echo "apt-get failed, see /tmp/cloudfn-apt.log"; exit 1; }; }

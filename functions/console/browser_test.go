@@ -19,8 +19,8 @@ import (
 // sandbox cloud, and a project of its own for each file of them.
 func TestBrowser(t *testing.T) {
 	t.Parallel()
-	chromium := ready(t)
 	testkit.Heavy(t)
+	chromium := ready(t)
 	t.Cleanup(testkit.RemoveBinary)
 	database := testkit.Database(t)
 	// The hour must not change in the middle, nor be counted anew.

@@ -70,7 +70,7 @@ func TestRollback(t *testing.T) {
 	a := app.Post(t, "/v1/launch", twenty(t, p, id, "rollback"))
 	a.JSON(t, &order)
 	t.Logf("the answer came with the status %d %s", a.Status, order.Status)
-	for end := time.Now().Add(4 * time.Minute); order.Status == domain.OrderRunning && time.Now().Before(end); {
+	for end := time.Now().Add(4 * time.Minute); order.Status == domain.OrderRunning && time.Now().Before(end); time.Sleep(500 * time.Millisecond) {
 		app.Get(t, "/v1/launch/"+id).JSON(t, &order)
 	}
 	if order.Status != domain.OrderRolledBack {
@@ -81,13 +81,12 @@ func TestRollback(t *testing.T) {
 			t.Errorf("%+v", i)
 		}
 	}
-	servers := testkit.OpenStack(t, "admin", "server", "list", "--all-projects", "--project", p.ID, "-f", "value", "-c", "ID")
-	if keys := p.KeyPairs(t); servers != "" || len(keys) != 0 {
-		t.Errorf("left are servers %q, key pairs %v", servers, keys)
+	if servers, keys := p.Servers(t), p.KeyPairs(t); len(servers) != 0 || len(keys) != 0 {
+		t.Errorf("left are servers %v, key pairs %v", servers, keys)
 	}
 	// Nova gives the ports of a server that it was still building back a moment after the server is gone.
 	testkit.Eventually(t, time.Minute, "no port is left", func() bool {
-		return testkit.OpenStack(t, "admin", "port", "list", "--project", p.ID, "-f", "value", "-c", "ID") == ""
+		return p.Ports(t) == 0
 	})
 }
 

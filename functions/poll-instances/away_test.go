@@ -203,7 +203,7 @@ func TestOneProjectIsDisabled(t *testing.T) {
 	other.Await(t, other.servers[0], "ACTIVE")
 	p := w.poller(t, map[string]string{"POLL_FOLLOW": "0s", "POLL_UNKNOWN_AFTER": "1s"})
 	tick(t, p, 204)
-	testkit.OpenStack(t, "admin", "project", "set", "--disable", w.ID)
+	w.Project.Close(t)
 	other.Stop(t, other.servers[0])
 	p = w.poller(t, map[string]string{"POLL_FOLLOW": "0s", "POLL_UNKNOWN_AFTER": "1s"}) // with no session from before
 	tick(t, p, 204)                                                                     // to send the event again would not help
@@ -213,7 +213,7 @@ func TestOneProjectIsDisabled(t *testing.T) {
 	w.exec(t, "update polls set not_before = null")
 	tick(t, p, 204)
 	w.ends(t, w.instances[0], "active/ACTIVE unknown/ACTIVE")
-	testkit.OpenStack(t, "admin", "project", "set", "--enable", w.ID)
+	w.Reopen(t)
 	w.exec(t, "update polls set not_before = null")
 	tick(t, p, 204)
 	w.ends(t, w.instances[0], "unknown/ACTIVE active/ACTIVE")

@@ -41,8 +41,8 @@ func TestAProjectIsGone(t *testing.T) {
 	b.refuses = func(uri string) bool { return strings.Contains(uri, "all_tenants=1") }
 	p := w.poller(t, with(b.env, map[string]string{"POLL_FOLLOW": "0s"}))
 	conn := testkit.Connect(t, w.database)
-	testkit.OpenStack(t, "admin", "project", "delete", w.ID)
-	testkit.OpenStack(t, "admin", "project", "set", "--disable", disabled.ID)
+	w.DeleteProject(t)
+	disabled.Project.Close(t)
 	for range 2 { // the second comes too soon to be another look
 		tick(t, p, 204)
 		w.checkEvents(t, "")

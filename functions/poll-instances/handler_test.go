@@ -162,7 +162,7 @@ func TestWhatOthersDo(t *testing.T) {
 			}
 			w.concluded(t, "done")
 			before := len(w.events(t, w.instances[0]))
-			testkit.OpenStack(t, "admin", "server", "stop", w.servers[0])
+			w.Tell(t, w.servers[0], "stop")
 			w.Await(t, w.servers[0], "SHUTOFF")
 			tick(t, p, 204)
 			told := w.events(t, w.instances[0])
@@ -172,7 +172,7 @@ func TestWhatOthersDo(t *testing.T) {
 				t.Errorf("after %d events it was told %+v", before, told[before:])
 			}
 			testkit.OpenStack(t, "admin", "server", "delete", "--wait", w.servers[0])
-			testkit.OpenStack(t, "admin", "server", "set", "--state", "error", w.servers[1])
+			w.Tell(t, w.servers[1], "break")
 			tick(t, p, 204)
 			w.ends(t, w.instances[0], "stopped/SHUTOFF deleted/DELETED")
 			w.ends(t, w.instances[1], "active/ACTIVE error/ERROR")

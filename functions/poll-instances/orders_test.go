@@ -18,7 +18,7 @@ func TestOrdersAreFinished(t *testing.T) {
 	t.Parallel()
 	testkit.Heavy(t)
 	w := &world{Project: testkit.NewProject(t), database: testkit.Database(t)}
-	account := testkit.OpenStack(t, "admin", "user", "show", "collector", "-f", "value", "-c", "id")
+	account := testkit.Trustee(t)
 	w.abandon(t, 1, `"start":false`)
 	reader := w.poller(t, nil)
 	w.Await(t, w.servers[0], "ACTIVE")
@@ -37,7 +37,7 @@ func TestOrdersAreFinished(t *testing.T) {
 	for _, id := range rollback.servers {
 		rollback.Await(t, id, "ACTIVE")
 	}
-	testkit.OpenStack(t, "admin", "server", "set", "--state", "error", rollback.servers[0])
+	rollback.Tell(t, rollback.servers[0], "break")
 	tick(t, member, 204)
 	for n, id := range rollback.servers {
 		rollback.Await(t, id, "DELETED")

@@ -34,7 +34,7 @@ func TestLostWhileItsSessionIsKept(t *testing.T) {
 		wants(t, w.done(t, p, stop(w, c, w.track(t, c))), "not_found")
 		lost = append(lost, c)
 	}
-	testkit.OpenStack(t, "admin", "role", "remove", "--user", w.UserID, "--project", w.ID, "member")
+	w.RemoveRole(t, w.UserID, "member")
 	before := logins.Load()
 	var orders []domain.Order
 	for _, c := range lost {

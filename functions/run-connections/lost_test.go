@@ -43,7 +43,7 @@ func (w *world) trustThere(t *testing.T, id string) bool {
 	t.Helper()
 	session, _ := w.member(t)
 	err := session.KnowsTrust(t.Context(), id)
-	listed := strings.Contains(testkit.OpenStack(t, "admin", "trust", "list", "-f", "value", "-c", "ID"), id)
+	listed := testkit.HasTrust(t, id)
 	if (err == nil) != listed || err != nil && apperr.CodeOf(err) != apperr.NotFound {
 		t.Errorf("the trust is listed: %t, and looked up: %v", listed, err)
 	}
@@ -122,7 +122,7 @@ func TestLost(t *testing.T) {
 	w.DropAppCredential(t, revoked.DelegationID)
 	w.Grant(t, w.UserID, "reader") // without any role the user could not look at his trusts any more
 	order, stop := w.place(t, revoked, 1, nil), w.ask(t, revoked, uuid.New(), domain.Ask{Verb: domain.Stop}, nil)
-	testkit.OpenStack(t, "admin", "role", "remove", "--user", w.UserID, "--project", w.ID, "member")
+	w.RemoveRole(t, w.UserID, "member")
 	start := w.ask(t, roleless, uuid.New(), domain.Ask{Verb: domain.Start}, nil)
 	got := w.finish(t, p, order.ID)
 	if i := got.Instances[0]; got.Status != domain.OrderFailed || i.Problem == nil || i.Problem.Code != "delegation_lost" {

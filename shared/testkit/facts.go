@@ -132,7 +132,13 @@ func (p *Project) Boot(t testing.TB, name string, n int) []servers.Server {
 	var made []servers.Server
 	Eventually(t, 5*time.Minute, fmt.Sprintf("%d servers %q are ACTIVE", n, name), func() bool {
 		time.Sleep(time.Second) // each look costs the cloud that is to make them
-		made = slices.DeleteFunc(list(t, nova), func(s servers.Server) bool { return before[s.ID] || s.Status != "ACTIVE" })
+		made = slices.DeleteFunc(list(t, nova), func(s servers.Server) bool { return before[s.ID] })
+		for _, s := range made {
+			if s.Status == "ERROR" {
+				t.Fatalf("Nova could not build server %s: %s", s.ID, s.Fault.Message)
+			}
+		}
+		made = slices.DeleteFunc(made, func(s servers.Server) bool { return s.Status != "ACTIVE" })
 		return len(made) == n
 	})
 	return made
@@ -146,6 +152,7 @@ func (p *Project) Await(t testing.TB, serverID, status string) {
 	}
 	nova := Compute(t, p.Login(t))
 	Eventually(t, 4*time.Minute, "server "+serverID+" is "+status, func() bool {
+		time.Sleep(200 * time.Millisecond) // each request costs Nova and Neutron 0.1 s of processor time
 		s, err := servers.Get(context.Background(), nova, serverID).Extract()
 		if gophercloud.ResponseCodeIs(err, 404) {
 			return status == "DELETED"

@@ -44,11 +44,22 @@ func UserData(t testing.TB, serverID string) string {
 // Ports counts the ports that a server has in Neutron, or had and left behind.
 func Ports(t testing.TB, serverID string) int {
 	t.Helper()
+	return countPorts(t, ports.ListOpts{DeviceID: serverID})
+}
+
+// Ports counts the ports in the project.
+func (p *Project) Ports(t testing.TB) int {
+	t.Helper()
+	return countPorts(t, ports.ListOpts{ProjectID: p.ID})
+}
+
+func countPorts(t testing.TB, which ports.ListOpts) int {
+	t.Helper()
 	neutron, err := openstack.NewNetworkV2(Login(t, "admin"), gophercloud.EndpointOpts{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	pages, err := ports.List(neutron, ports.ListOpts{DeviceID: serverID}).AllPages(context.Background())
+	pages, err := ports.List(neutron, which).AllPages(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}

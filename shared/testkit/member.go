@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/projects"
@@ -92,6 +93,20 @@ func (p *Project) DeleteUser(t testing.TB) {
 	if err := users.Delete(context.Background(), p.keystone, p.UserID).ExtractErr(); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// HasTrust says whether Keystone lists a trust for an admin.
+func HasTrust(t testing.TB, id string) bool {
+	t.Helper()
+	pages, err := trusts.List(Identity(t, Login(t, "admin")), trusts.ListOpts{}).AllPages(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := trusts.ExtractTrusts(pages)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.ContainsFunc(found, func(trust trusts.Trust) bool { return trust.ID == id })
 }
 
 // DropTrust has the member take a trust back.

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // StopPieces stops parts of the shared sandbox; at the test's end they run again, whatever became of it. Only the
@@ -43,7 +44,9 @@ func Heavy(t testing.TB) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { file.Close() }) // which ends the lock
+	start := time.Now()
 	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX); err != nil {
 		t.Fatal(err)
 	}
+	t.Logf("waited %.1f s for its turn", time.Since(start).Seconds()) // scripts/testtime reads this
 }

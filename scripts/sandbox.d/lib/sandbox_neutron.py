@@ -2,12 +2,31 @@
 
 The stock neutron-server forks an API worker and two RPC workers, which serve
 L2/L3/DHCP agents.  The sandbox has no agents.
+
+Neutron loads nearly every relation with lazy='subquery', for which SQLAlchemy
+1.4 builds and compiles a statement anew each time: half of the processor time
+of a request.  'selectin' loads the same rows with statements that it caches.
 """
 from neutron.cmd import eventlet as _patched  # noqa: F401  monkey-patches first
 import signal
 
-from neutron import server
-from neutron import service
+from sqlalchemy.orm import relationships
+
+_init = relationships.RelationshipProperty.__init__
+
+
+def _selectin(self, *args, **kwargs):
+    _init(self, *args, **kwargs)
+    # Only how it loads: neutron_lib reads the attribute lazy itself.
+    if self.lazy == 'subquery':
+        self.strategy_key = (('lazy', 'selectin'),)
+
+
+# Before Neutron's models are imported.
+relationships.RelationshipProperty.__init__ = _selectin
+
+from neutron import server  # noqa: E402
+from neutron import service  # noqa: E402
 
 
 def _serve():
