@@ -163,7 +163,7 @@ func cellsUp(ctx context.Context, readers []*reader) bool {
 // finish writes how far the readers came, and makes what they read free.
 func (e *event) finish(ctx context.Context, readers []*reader, quick bool) error {
 	ended := ctx.Err()
-	ctx, cancel := afterwards(ctx)
+	ctx, cancel := domain.Detached(ctx)
 	defer cancel()
 	now, err := e.clock.Now(ctx)
 	if err != nil {

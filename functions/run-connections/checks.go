@@ -63,7 +63,7 @@ func (s *service) check(ctx context.Context, c domain.Connection) {
 		return
 	}
 	s.unopened(ctx, c, err)
-	ctx, cancel := ending(ctx)
+	ctx, cancel := domain.Detached(ctx)
 	defer cancel()
 	if err := s.delegations.MarkUnchecked(ctx, c.ProjectID, c.ID, time.Since(began), apperr.As(err).Message); err != nil {
 		slog.WarnContext(ctx, "connection not noted", "connection_id", c.ID, "error", err)

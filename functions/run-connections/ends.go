@@ -58,7 +58,7 @@ func (s *service) revoke(ctx context.Context, c domain.Connection) {
 	if cause != nil && errors.Is(ctx.Err(), context.Canceled) {
 		return // this process ends
 	}
-	ctx, cancel := ending(ctx)
+	ctx, cancel := domain.Detached(ctx)
 	defer cancel()
 	if cause != nil && !errors.Is(cause, errLost) && s.trustIsOver(ctx, c.TrustExpiresAt) {
 		cause = nil

@@ -13,7 +13,7 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
-	"github.com/cloudfn/cloudfn/shared/ordering"
+	"github.com/cloudfn/cloudfn/shared/lookup"
 )
 
 const (
@@ -134,7 +134,7 @@ func (r *reader) write(ctx context.Context, changed []domain.Instance) error {
 	if len(changed) == 0 {
 		return nil
 	}
-	ordering.Explain(ctx, r.cloud, changed)
+	lookup.Explain(ctx, r.cloud, changed)
 	for n := range changed {
 		changed[n].SeenAt = r.read.At
 	}

@@ -77,7 +77,7 @@ func (s *service) readConnection(ctx context.Context, read domain.RemoteRead) er
 			return r.sweep(reading)
 		})
 	}
-	writing, cancel := ending(ctx)
+	writing, cancel := domain.Detached(ctx)
 	defer cancel()
 	if err == nil {
 		return s.remote.DoneRead(writing, read, sweep)

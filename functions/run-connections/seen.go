@@ -29,7 +29,7 @@ func (s *service) see(ctx context.Context, c domain.Connection) {
 	}
 	flavors := seen.Flavors
 	seen.Bound(c.Limits)
-	ctx, cancel = ending(ctx)
+	ctx, cancel = domain.Detached(ctx)
 	defer cancel()
 	if err = s.delegations.MarkSeen(ctx, c.ProjectID, c.ID, time.Since(began), seen); err == nil && flavors != nil {
 		err = s.delegations.MarkReachable(ctx, c.ProjectID, c.ID, flavors)

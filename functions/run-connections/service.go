@@ -8,8 +8,8 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/cloudfn/cloudfn/shared/actions"
 	"github.com/cloudfn/cloudfn/shared/domain"
-	"github.com/cloudfn/cloudfn/shared/ordering"
 )
 
 // The parts of the database that this function needs.
@@ -57,9 +57,8 @@ type (
 		ListStale(ctx context.Context, after time.Duration, limit int) ([]domain.Instance, error)
 	}
 	instanceStore interface {
-		ordering.Instances
-		Managed(ctx context.Context, through domain.Through, ids []string) ([]domain.Instance, error)
-		Connect(ctx context.Context, wanted domain.Instance) (instance domain.Instance, made bool, err error)
+		actions.Instances
+		Find(ctx context.Context, filter domain.Filter, ids []string) ([]domain.Instance, error)
 	}
 )
 
@@ -92,8 +91,7 @@ const (
 	soon      = time.Second     // between two looks while this copy is at work
 	later     = 2 * time.Second // while another one is
 	// claimFor is for how long work is a copy's own that may have died. Two thirds of it may go to one create call.
-	claimFor   = 45 * time.Second
-	endTimeout = 5 * time.Second
+	claimFor = 45 * time.Second
 
 	listed = 50 // connections, and orders of each, at one look
 
@@ -223,7 +221,7 @@ func (s *service) serve(ctx context.Context, b *batch, c domain.Connection) {
 
 // accepted notes that Keystone accepts the delegation, and with which roles.
 func (s *service) accepted(ctx context.Context, c domain.Connection, in session, took time.Duration) {
-	ctx, cancel := ending(ctx)
+	ctx, cancel := domain.Detached(ctx)
 	defer cancel()
 	if err := s.delegations.MarkChecked(ctx, c.ProjectID, c.ID, took, in.ActsAs().Roles); err != nil {
 		slog.WarnContext(ctx, "connection not noted", "connection_id", c.ID, "error", err)
@@ -237,7 +235,7 @@ func (s *service) readFlavors(ctx context.Context, c domain.Connection, in sessi
 		slog.WarnContext(ctx, "flavors of a connection", "connection_id", c.ID, "error", err)
 		return
 	}
-	ctx, cancel := ending(ctx)
+	ctx, cancel := domain.Detached(ctx)
 	defer cancel()
 	if err := s.delegations.MarkReachable(ctx, c.ProjectID, c.ID, flavors); err != nil {
 		slog.WarnContext(ctx, "connection not noted", "connection_id", c.ID, "error", err)
@@ -250,7 +248,7 @@ func (s *service) unopened(ctx context.Context, c domain.Connection, cause error
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return // this process ends
 	}
-	ctx, cancel := ending(ctx)
+	ctx, cancel := domain.Detached(ctx)
 	defer cancel()
 	var err error
 	if errors.Is(cause, errLost) {
@@ -268,11 +266,6 @@ func (s *service) unopened(ctx context.Context, c domain.Connection, cause error
 
 func (s *service) silent(ctx context.Context, c domain.Connection) error {
 	return s.delegations.MarkUnreachable(ctx, c.ProjectID, c.ID, firstPause, longestPause)
-}
-
-// ending is a context for what is to be written down in any case.
-func ending(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 }
 
 // wakeFor wakes the functions that have work after a change: deliver-events, and poll-instances for servers of this cloud.

@@ -11,25 +11,24 @@ import (
 	"github.com/google/uuid"
 	"github.com/hashicorp/golang-lru/v2/expirable"
 
+	"github.com/cloudfn/cloudfn/shared/actions"
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
-	"github.com/cloudfn/cloudfn/shared/ordering"
+	"github.com/cloudfn/cloudfn/shared/lookup"
+	"github.com/cloudfn/cloudfn/shared/orders"
 )
 
 // session is the part of OpenStack that this function needs, as whoever has delegated.
 type session interface {
-	ordering.Cloud
-	ordering.Images
+	orders.Cloud
+	actions.Cloud
+	lookup.Images
 	Networks(context.Context) ([]domain.Network, error)
 	NetworkNames(context.Context) ([]domain.Network, error)
 	Flavors(context.Context) ([]domain.Flavor, error)
 	KeyPairs(context.Context) ([]domain.KeyPair, error)
 	ImportKeyPair(ctx context.Context, name, publicKey string) (domain.KeyPair, error)
 	DeleteKeyPair(ctx context.Context, name string) error
-	UnshelveServer(ctx context.Context, id string) error
-	RebootServer(ctx context.Context, id string, hard bool) error
-	RebuildServer(ctx context.Context, id string, r domain.Rebuild, fromVolume bool) error
-	Ports(ctx context.Context, serverID string) (int, error)
 	ChangedServers(ctx context.Context, projectID string, since time.Time, marker string) (page []domain.Server, next string, err error)
 	AllServers(ctx context.Context, projectID, marker string) (page []domain.Server, next string, err error)
 	DeleteTrust(ctx context.Context, id string) error

@@ -29,7 +29,7 @@ func (s *service) revokeOld(ctx context.Context, t domain.OldTrust) {
 	if cause != nil && errors.Is(ctx.Err(), context.Canceled) {
 		return // this process ends
 	}
-	ctx, cancel := ending(ctx)
+	ctx, cancel := domain.Detached(ctx)
 	defer cancel()
 	if cause != nil && !errors.Is(cause, errLost) && s.trustIsOver(ctx, t.ExpiresAt) {
 		isOver = true

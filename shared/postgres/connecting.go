@@ -27,14 +27,14 @@ order by created_at, id`
 func (a Actions) Connect(ctx context.Context, wanted domain.DelegatedAction) (known *domain.Instance, action domain.DelegatedAction, err error) {
 	err = again(func() error {
 		return a.DB.inTx(ctx, func(tx pgx.Tx) (err error) {
-			known, action, err = askConnect(ctx, tx, wanted)
+			known, action, err = createConnect(ctx, tx, wanted)
 			return err
 		})
 	})
 	return known, action, err
 }
 
-func askConnect(ctx context.Context, tx pgx.Tx, wanted domain.DelegatedAction) (known *domain.Instance, action domain.DelegatedAction, err error) {
+func createConnect(ctx context.Context, tx pgx.Tx, wanted domain.DelegatedAction) (known *domain.Instance, action domain.DelegatedAction, err error) {
 	known, err = lockServer(ctx, tx, wanted.ProjectID, wanted.ServerID, wanted.InstanceID)
 	if err != nil || known != nil && known.ConnectionID == wanted.ConnectionID && known.DisconnectedAt.IsZero() {
 		return known, action, err
@@ -57,6 +57,6 @@ func askConnect(ctx context.Context, tx pgx.Tx, wanted domain.DelegatedAction) (
 			return nil, action, isTaken("id", nil)
 		}
 	}
-	action, err = ask(ctx, tx, wanted)
+	action, err = createAction(ctx, tx, wanted)
 	return nil, action, err
 }

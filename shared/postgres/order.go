@@ -15,15 +15,17 @@ import (
 
 // Orders are launch orders with their instances.
 //
-// One copy at a time works on an order: it holds a claim, which ends by itself. Every write of that work
-// carries the claim, so a copy that slept through its end writes nothing.
+// One replica at a time works on an order: it holds a claim, which ends by itself. Every write of that work
+// carries the claim, so a replica that slept through its end writes nothing.
 type Orders struct{ DB *DB }
 
 var (
 	insertOrderSQL = `
-insert into orders (project_id, id, domain_id, user_id, body_sha256, spec, status, claim_id, claimed_until, seq, calls_recorded, actor)
-values ($1, $2, $3, $4, $5, $6, 'running', $7, clock_timestamp() + $8, 1, true, $9)
-on conflict do nothing`
+insert into orders (project_id, id, domain_id, user_id, body_sha256, spec, connection_id, payload, actor, claim_id, claimed_until,
+                    status, seq, calls_recorded)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, case when $10::uuid is not null then clock_timestamp() + $11::interval end, 'running', 1, true)
+on conflict do nothing
+returning clock_timestamp()`
 
 	// An order begins with its first event.
 	firstOrderEventSQL = `
@@ -49,28 +51,39 @@ where project_id = $1 and id = $2 and coalesce(claimed_until, '-infinity') < clo
        or exists (select from instances i where i.project_id = $1 and i.order_id = $2 and i.server_id is null and i.problem is null))`
 )
 
-// Place stores the order, its instances and its callback and claims it, in one transaction. When the order is there
-// already, it is claimed if there is work left that nobody does; an order that differs under the same id
-// is a Conflict, and so are ids of instances that are taken in the project.
-func (o Orders) Place(ctx context.Context, order domain.Order, claimFor time.Duration) (domain.Claim, error) {
-	claim := domain.Claim{ID: uuid.New()}
-	err := o.DB.inTx(ctx, func(tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, insertOrderSQL, order.ProjectID, order.ID, order.DomainID, order.UserID,
-			order.BodySHA256, order.Spec, claim.ID, claimFor, order.Actor)
-		if err != nil {
+// Place stores the order, its instances and its callback in one transaction, and claims it unless claimFor is 0. An order through a
+// connection must be permitted, and all that is new in it must fit the connection's quota: see allocate. When the order is there already,
+// it is claimed if there is work left that nobody does; an order that differs under the same id is a Conflict, and so are ids of
+// instances that are taken in the project.
+func (o Orders) Place(ctx context.Context, order domain.Order, claimFor time.Duration) (claim domain.Claim, err error) {
+	err = again(func() error {
+		return o.DB.inTx(ctx, func(tx pgx.Tx) (err error) {
+			claim, err = place(ctx, tx, order, claimFor)
 			return err
-		}
-		if tag.RowsAffected() == 1 {
-			claim.Held, claim.Fresh = true, true
-			return begin(ctx, tx, order)
-		}
-		if err := sameBody(ctx, tx, order); err != nil {
-			return err
-		}
-		tag, err = tx.Exec(ctx, claimOrderSQL, order.ProjectID, order.ID, claim.ID, claimFor)
-		claim.Held = tag.RowsAffected() == 1
-		return err
+		})
 	})
+	return claim, err
+}
+
+func place(ctx context.Context, tx pgx.Tx, order domain.Order, claimFor time.Duration) (domain.Claim, error) {
+	claim := domain.Claim{}
+	if claimFor > 0 {
+		claim.ID = uuid.New()
+	}
+	err := tx.QueryRow(ctx, insertOrderSQL, order.ProjectID, order.ID, order.DomainID, order.UserID, order.BodySHA256, order.Spec,
+		orNullID(order.ConnectionID), order.Payload, order.Actor, orNullID(claim.ID), claimFor).Scan(&claim.At)
+	if err == nil {
+		claim.Held, claim.Fresh = claimFor > 0, true
+		return claim, allocate(ctx, tx, order)
+	}
+	if !errors.Is(err, pgx.ErrNoRows) {
+		return claim, err
+	}
+	if err := sameBody(ctx, tx, order); err != nil || claimFor == 0 {
+		return claim, err
+	}
+	tag, err := tx.Exec(ctx, claimOrderSQL, order.ProjectID, order.ID, claim.ID, claimFor)
+	claim.Held = tag.RowsAffected() == 1
 	return claim, err
 }
 
@@ -82,13 +95,9 @@ func (o Orders) Claim(ctx context.Context, order domain.Order, claimFor time.Dur
 	return claim, classify(err)
 }
 
-// begin stores what belongs to an order that was stored just now: first its callback, which is to get every event.
-func begin(ctx context.Context, tx pgx.Tx, order domain.Order) error {
-	return beginWithout(ctx, tx, order, make([]bool, len(order.Instances)))
-}
-
-// beginWithout stores all but those of the instances that are there already.
-func beginWithout(ctx context.Context, tx pgx.Tx, order domain.Order, there []bool) error {
+// begin stores what belongs to an order that was stored just now, but for the instances that are there already: first its callback, which
+// gets every event.
+func begin(ctx context.Context, tx pgx.Tx, order domain.Order, there []bool) error {
 	if err := checkFree(ctx, tx, order, there); err != nil {
 		return err
 	}
@@ -130,7 +139,7 @@ from orders o
 where o.project_id = $1 and o.id = $2 and o.claim_id = $3 and o.claimed_until > clock_timestamp()
   and i.project_id = o.project_id and i.order_id = o.id`
 
-// Keyed writes down the fingerprint of the key pair that was made for the order, for all of its instances, if the claim
+// Keyed writes the fingerprint of the key pair that was made for the order, for all of its instances, if the claim
 // still holds, or says domain.ErrFenced.
 func (o Orders) Keyed(ctx context.Context, order domain.Order, claim domain.Claim, fingerprint string) error {
 	tag, err := o.DB.pool.Exec(ctx, keyedSQL, order.ProjectID, order.ID, claim.ID, fingerprint)
@@ -169,7 +178,7 @@ func (o Orders) Renew(ctx context.Context, order domain.Order, claim domain.Clai
 // Now is the database's clock.
 func (o Orders) Now(ctx context.Context) (time.Time, error) { return o.DB.Now(ctx) }
 
-// Release ends the claim, so that the next copy need not wait for its end.
+// Release ends the claim, so that the next replica need not wait for its end.
 func (o Orders) Release(ctx context.Context, order domain.Order, claim domain.Claim) error {
 	_, err := o.DB.pool.Exec(ctx,
 		"update orders set claim_id = null, claimed_until = null where project_id = $1 and id = $2 and claim_id = $3",
@@ -209,7 +218,7 @@ where i.project_id = $1 and i.id = $2`, i.ProjectID, i.ID, claim.ID, i.ServerID)
 	return classify(err)
 }
 
-const concludeSQL = `
+const finalizeSQL = `
 with before as (
     select * from orders where project_id = $1 and id = $2 and status = 'running' for update
 ), after as (
@@ -230,10 +239,10 @@ func orderActor(id string) string {
 	return "(select o.actor || jsonb_build_object('order_id', o.id) from orders o where o.project_id = $1 and o.id = " + id + ")"
 }
 
-// Conclude writes the status that follows from the instances, the order's Problem, and its event; a final one is never changed.
-func (o Orders) Conclude(ctx context.Context, order domain.Order) error {
+// Finalize writes the order's final status and Problem, with their event; a final status is never changed.
+func (o Orders) Finalize(ctx context.Context, order domain.Order) error {
 	return classify(again(func() error {
-		_, err := o.DB.pool.Exec(ctx, concludeSQL, order.ProjectID, order.ID, order.Evaluate(), order.Problem)
+		_, err := o.DB.pool.Exec(ctx, finalizeSQL, order.ProjectID, order.ID, order.Status, order.Problem)
 		return err
 	}))
 }
@@ -267,6 +276,15 @@ func (o Orders) Get(ctx context.Context, projectID string, id uuid.UUID) (domain
 	}
 	order.CreatedAt = order.CreatedAt.UTC()
 	return order, classify(err)
+}
+
+// Find reads an order that is within the filter; NotFound for any other.
+func (o Orders) Find(ctx context.Context, filter domain.Filter, id uuid.UUID) (domain.Order, error) {
+	order, err := o.Get(ctx, filter.ProjectID, id)
+	if err == nil && filter.ConnectionID != uuid.Nil && order.ConnectionID != filter.ConnectionID {
+		return domain.Order{}, noOrder(id)
+	}
+	return order, err
 }
 
 func noOrder(id uuid.UUID) error { return apperr.New(apperr.NotFound, "there is no order %s", id) }

@@ -38,8 +38,8 @@ from idle where i.project_id = idle.project_id and i.id = idle.id`
 	lockClaimedSQL = `
 select from orders where project_id = $1 and id = $2 and claim_id = $3 and claimed_until > clock_timestamp() and status = 'running' for update`
 
-	// Of what is given back the image is known now. Of a server that is gone there is no more to tell.
-	giveBackSQL = `
+	// The image of a released instance is known now. A server that is gone needs no event.
+	releaseReusedSQL = `
 with row as (
     update instances set order_id = null, position = 0, seq = seq + (state <> 'deleted')::int, updated_at = clock_timestamp(),
         spec = case when $4 = '' then spec else jsonb_set(spec - 'image', '{image_id}', to_jsonb($4::text)) end
@@ -87,7 +87,7 @@ func replaceReused(ctx context.Context, tx pgx.Tx, order domain.Order, claim dom
 	}
 	var given int
 	old := order.Instances[n].ID
-	if err := tx.QueryRow(ctx, giveBackSQL, order.ProjectID, old, order.ID, has).Scan(&given); err != nil || given == 0 {
+	if err := tx.QueryRow(ctx, releaseReusedSQL, order.ProjectID, old, order.ID, has).Scan(&given); err != nil || given == 0 {
 		return err
 	}
 	if wanted.Problem == nil {

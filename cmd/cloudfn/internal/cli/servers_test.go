@@ -252,7 +252,7 @@ func TestChartSummary(t *testing.T) {
 // TestEnds holds that every action that can be waited for leads to a state that is settled.
 func TestEnds(t *testing.T) {
 	t.Parallel()
-	for _, verb := range domain.Verbs() {
+	for _, verb := range domain.Actions() {
 		if end, ok := ends[api.ServerActionAction(verb)]; !ok || !slices.Contains(settled, end) {
 			t.Errorf("%s ends in %q", verb, end)
 		}

@@ -38,28 +38,28 @@ func (k key) of(serverID string) []byte {
 
 // key reads the id of the request, and tells by a hash whether two requests are the same. Secrets go in by themselves, because they do
 // not marshal.
-func (a asked) key() (k key, err error) {
-	if a.ID == nil {
+func (in actionBody) key() (k key, err error) {
+	if in.ID == nil {
 		return k, nil
 	}
-	if k.id, err = uuid.Parse(*a.ID); err != nil || len(*a.ID) != 36 || k.id == uuid.Nil {
+	if k.id, err = uuid.Parse(*in.ID); err != nil || len(*in.ID) != 36 || k.id == uuid.Nil {
 		return k, apperr.InvalidField("id", "must be a UUID")
 	}
-	a.ID = nil
-	if a.ConnectionID != nil {
-		a.ConnectionID = new(strings.ToLower(*a.ConnectionID))
+	in.ID = nil
+	if in.ConnectionID != nil {
+		in.ConnectionID = new(strings.ToLower(*in.ConnectionID))
 	}
 	var secrets []string
-	if a.JoinToken != nil {
-		secrets = append(secrets, "join_token", a.JoinToken.Reveal())
+	if in.JoinToken != nil {
+		secrets = append(secrets, "join_token", in.JoinToken.Reveal())
 	}
-	if a.Registry != nil {
-		secrets = append(secrets, "password", a.Registry.Password.Reveal())
+	if in.Registry != nil {
+		secrets = append(secrets, "password", in.Registry.Password.Reveal())
 	}
 	text, _ := json.Marshal(struct { //nolint:errchkjson // strings, booleans and lists of them cannot fail
-		Request asked
+		Request actionBody
 		Secrets []string
-	}{a, secrets})
+	}{in, secrets})
 	k.hash = sha256.Sum256(text)
 	return k, nil
 }
@@ -75,71 +75,72 @@ const (
 
 // once does the action of a request that has an id. One that was done before is answered as it was; of one whose outcome nobody knows,
 // Nova is asked first whether it was accepted.
-func (a acting) once(ctx context.Context, t target, o outcome) outcome {
+func (p performing) once(ctx context.Context, o outcome) outcome {
 	claimFor := time.Minute
 	if deadline, ok := ctx.Deadline(); ok {
 		claimFor = time.Until(deadline) + keyedSlack
 	}
-	action, err := a.keyed.Begin(ctx, domain.ActionKey{ProjectID: a.who.ProjectID, ID: a.key.id, BodySHA256: a.key.of(t.serverID)}, claimFor)
+	id := domain.ActionKey{ProjectID: p.ProjectID, ID: p.key.id, BodySHA256: p.key.of(p.serverID)}
+	attempt, err := p.keyed.Begin(ctx, id, claimFor)
 	if err != nil {
 		o.err = err
 		return o
 	}
-	if action.Result != nil {
-		o.State, o.Changed, o.repeated = action.Result.State, action.Result.Changed, true
+	if attempt.Result != nil {
+		o.State, o.Changed, o.repeated = attempt.Result.State, attempt.Result.Changed, true
 		return o
 	}
-	a.action = &action
+	p.attempt = &attempt
 	var accepted bool
-	if action.Resumed {
-		accepted, o.err = a.wasAccepted(ctx, t)
+	if attempt.Resumed {
+		accepted, o.err = p.wasAccepted(ctx)
 	}
 	switch {
 	case o.err != nil:
 	case accepted:
-		o.State, o.Changed, o.repeated = a.After(), true, true
+		o.State, o.Changed, o.repeated = p.After(), true, true
 	default:
-		o.State, o.Changed, o.err = a.to(ctx, t)
+		o.State, o.Changed, o.err = p.run(ctx)
 	}
-	a.record(ctx, action, o)
+	p.recordOutcome(ctx, attempt, o)
 	return o
 }
 
-// record writes down what the action came to, also when the caller hangs up. On failure the claim ends by itself, and whoever sends the
+// recordOutcome writes what the action came to, also when the caller hangs up. On failure the claim ends by itself, and whoever sends the
 // action again has Nova asked.
-func (a acting) record(ctx context.Context, action domain.KeyedAction, o outcome) {
-	writing, cancel := context.WithTimeout(context.WithoutCancel(ctx), noteTimeout)
+func (p performing) recordOutcome(ctx context.Context, attempt domain.KeyedAction, o outcome) {
+	writing, cancel := domain.Detached(ctx)
 	defer cancel()
 	var err error
 	switch {
 	case o.err == nil:
-		err = a.keyed.Finish(writing, action, domain.ActionResult{State: o.State, Changed: o.Changed})
+		err = p.keyed.Finish(writing, attempt, domain.ActionResult{State: o.State, Changed: o.Changed})
 	case errors.Is(o.err, apperr.ErrNotSent):
-		err = a.keyed.Release(writing, action, 0)
+		err = p.keyed.Release(writing, attempt, 0)
 	case apperr.Retryable(o.err): // Nova may have accepted it
-		err = a.keyed.Release(writing, action, keyedPause)
+		err = p.keyed.Release(writing, attempt, keyedPause)
 	default:
-		err = a.keyed.Abandon(writing, action)
+		err = p.keyed.Abandon(writing, attempt)
 	}
 	if err != nil {
-		slog.WarnContext(ctx, "the outcome of an action is not recorded", "action_id", action.ID, "error", err)
+		slog.WarnContext(ctx, "the outcome of an action is not recorded", "action_id", attempt.ID, "error", err)
 	}
 }
 
 // wasAccepted asks Nova whether it has accepted the action before. To start, stop or delete a server twice is the same as once, so these
 // are simply done.
-func (a acting) wasAccepted(ctx context.Context, t target) (bool, error) {
+func (p performing) wasAccepted(ctx context.Context) (bool, error) {
 	switch {
-	case a.Verb == domain.Deploy && a.action.Deployment != uuid.Nil:
-		server, err := a.look(ctx, t)
-		return server.Metadata[domain.DeployMark] == a.action.Deployment.String(), err
-	case a.Verb == domain.Reboot && t.serverID != "":
-		if _, err := a.look(ctx, t); err != nil { // also another project's
+	case p.ActionRequest.Action == domain.Deploy && p.attempt.Deployment != uuid.Nil:
+		server, err := p.service.engine().Read(ctx, p.access.cloud, p.asAction())
+		return server.Metadata[domain.DeployMark] == p.attempt.Deployment.String(), err
+	case p.ActionRequest.Action == domain.Reboot && p.serverID != "":
+		if _, err := p.service.engine().Read(ctx, p.access.cloud, p.asAction()); err != nil { // also another project's
 			return false, err
 		}
-		logged, err := a.session.Actions(ctx, t.serverID)
+		logged, err := p.access.cloud.Actions(ctx, p.serverID)
 		for _, l := range logged {
-			if l.Name == "reboot" && l.Start.After(a.action.CreatedAt.Add(-clockSkew)) {
+			if l.Name == "reboot" && l.Start.After(p.attempt.CreatedAt.Add(-clockSkew)) {
 				return true, nil
 			}
 		}
@@ -148,14 +149,14 @@ func (a acting) wasAccepted(ctx context.Context, t target) (bool, error) {
 	return false, nil
 }
 
-// deploying records which deployment Nova is about to be asked for: its mark on the server says later whether Nova accepted it.
-func (a acting) deploying(ctx context.Context, deployment uuid.UUID) error {
-	if a.action == nil {
+// recordDeployment records which deployment Nova is about to be asked for: its mark on the server says later whether Nova accepted it.
+func (p performing) recordDeployment(ctx context.Context, deployment uuid.UUID) error {
+	if p.attempt == nil {
 		return nil
 	}
-	err := a.keyed.Deploying(ctx, *a.action, deployment)
+	err := p.keyed.Deploying(ctx, *p.attempt, deployment)
 	if errors.Is(err, domain.ErrFenced) {
-		return apperr.New(apperr.Conflict, "action %s is being worked on: send the same request again", a.action.ID)
+		return apperr.New(apperr.Conflict, "action %s is being worked on: send the same request again", p.attempt.ID)
 	}
 	return err
 }

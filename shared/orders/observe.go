@@ -1,21 +1,22 @@
-package ordering
+package orders
 
 import (
 	"context"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/lookup"
 )
 
-// Observe asks Nova for the order's servers, by tag, and writes down what is new of them, so that none is made twice. A
+// Observe asks Nova for the order's servers, by tag, and writes what is new of them, so that none is made twice. A
 // server that should be there and is not listed is looked up by its id before it counts as deleted. The order that it gives
 // is the stored one: somebody may have seen something newer.
-func (w Worker) Observe(ctx context.Context, cloud Cloud, order domain.Order) (domain.Order, error) {
-	now, err := w.Orders.Now(ctx) // before Nova is asked
+func (e Engine) Observe(ctx context.Context, cloud Cloud, order domain.Order) (domain.Order, error) {
+	now, err := e.Orders.Now(ctx) // before Nova is asked
 	if err != nil {
 		return order, err
 	}
-	found, err := orderServers(ctx, cloud, order)
+	found, err := lookup.ServersOfOrder(ctx, cloud, order)
 	if err != nil {
 		return order, err
 	}
@@ -29,7 +30,7 @@ func (w Worker) Observe(ctx context.Context, cloud Cloud, order domain.Order) (d
 		case i.ServerID == "" || i.State == domain.InstanceDeleted:
 			continue
 		default:
-			if server, err = secondLook(ctx, cloud, i.ServerID); err != nil {
+			if server, err = confirmDeleted(ctx, cloud, i.ServerID); err != nil {
 				return order, err
 			}
 		}
@@ -38,40 +39,37 @@ func (w Worker) Observe(ctx context.Context, cloud Cloud, order domain.Order) (d
 			news = append(news, i)
 		}
 	}
-	Explain(ctx, cloud, news)
-	if order, err = w.write(ctx, order, news); err != nil {
+	lookup.Explain(ctx, cloud, news)
+	if order, err = e.write(ctx, order, news); err != nil {
 		return order, err
 	}
 	if order.ReadAt.After(now) {
 		order.ReadAt = now // a create call that was open when Nova was asked may have made its server since
 	}
-	return order, w.removeExtras(ctx, cloud, order, found)
+	return order, e.removeExtras(ctx, cloud, order, found)
 }
 
-// write writes down what is new, and reads the order back.
-func (w Worker) write(ctx context.Context, order domain.Order, news []domain.Instance) (domain.Order, error) {
+// write writes what is new, and reads the order back.
+func (e Engine) write(ctx context.Context, order domain.Order, news []domain.Instance) (domain.Order, error) {
 	if len(news) == 0 {
-		return w.reread(ctx, order)
+		return e.reread(ctx, order)
 	}
-	told, err := w.Instances.Change(ctx, news)
-	if err != nil {
+	if err := e.change(ctx, news...); err != nil {
 		return order, err
 	}
-	if told > 0 {
-		w.Tell()
-	}
-	return w.Orders.Get(ctx, order.ProjectID, order.ID)
+	return e.Orders.Get(ctx, order.ProjectID, order.ID)
 }
 
 // reread reads an order anew in which time decides: that waits for the end of a create call, whose fence may be over, or is rolled back.
-func (w Worker) reread(ctx context.Context, order domain.Order) (domain.Order, error) {
+func (e Engine) reread(ctx context.Context, order domain.Order) (domain.Order, error) {
 	if !order.WaitsForCalls() && !order.RollingBack() {
 		return order, nil
 	}
-	return w.Orders.Get(ctx, order.ProjectID, order.ID)
+	return e.Orders.Get(ctx, order.ProjectID, order.ID)
 }
 
-func secondLook(ctx context.Context, cloud Cloud, id string) (domain.Server, error) {
+// confirmDeleted asks for a server by its id that no list shows.
+func confirmDeleted(ctx context.Context, cloud Cloud, id string) (domain.Server, error) {
 	server, err := cloud.Server(ctx, id)
 	if apperr.CodeOf(err) == apperr.NotFound {
 		return domain.Server{ID: id, Status: "DELETED", Partial: true}, nil

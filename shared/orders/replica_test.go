@@ -1,7 +1,8 @@
-package ordering_test
+package orders_test
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"testing"
 	"time"
@@ -9,14 +10,14 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
-	"github.com/cloudfn/cloudfn/shared/ordering"
+	"github.com/cloudfn/cloudfn/shared/orders"
 	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
 // fakeNova makes servers at once. It is a fake: the sandbox cannot be made to answer at a given moment.
 type fakeNova struct {
-	ordering.Cloud // what is not used
+	orders.Cloud // what is not used
 
 	mu      sync.Mutex
 	servers []domain.Server
@@ -53,7 +54,7 @@ func (f *fakeNova) Servers(context.Context, domain.ServerQuery) ([]domain.Server
 }
 
 // replica is a worker with a real database.
-func replica(t *testing.T, fence time.Duration) (postgres.Orders, ordering.Worker) {
+func replica(t *testing.T, fence time.Duration) (postgres.Orders, orders.Engine) {
 	t.Helper()
 	db, err := postgres.Open(postgres.Config{URL: domain.Secret(testkit.Database(t)), MaxConns: 4}, nil)
 	if err != nil {
@@ -61,7 +62,7 @@ func replica(t *testing.T, fence time.Duration) (postgres.Orders, ordering.Worke
 	}
 	t.Cleanup(db.Close)
 	store := postgres.Orders{DB: db}
-	return store, ordering.Worker{Orders: store, Instances: postgres.Instances{DB: db}, Tell: func() {}, Claim: fence}
+	return store, orders.Engine{Orders: store, Instances: postgres.Instances{DB: db}, Wake: func() {}, Fence: fence}
 }
 
 // place stores an order of one instance, as it is read then.
@@ -85,11 +86,12 @@ func get(t *testing.T, store postgres.Orders, order domain.Order) domain.Order {
 	return order
 }
 
-func work(t *testing.T, w ordering.Worker, nova *fakeNova, order domain.Order, claim domain.Claim) error {
+func work(t *testing.T, w orders.Engine, nova *fakeNova, order domain.Order, claim domain.Claim) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	return w.Work(ctx, nova, order, claim, &ordering.Wish{UserData: make([]domain.Secret, 1)})
+	_, unfinished, err := w.Run(ctx, orders.Session{Cloud: nova, UserData: make([]domain.Secret, 1)}, order, claim)
+	return errors.Join(unfinished, err)
 }
 
 // TestAnAnswerIsOlderThanWhatWasSeen: a replica that is held up between Nova's answer and writing it down does not put the server,

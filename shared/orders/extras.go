@@ -1,4 +1,4 @@
-package ordering
+package orders
 
 import (
 	"context"
@@ -7,24 +7,13 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/lookup"
 )
-
-// ExtraStore is the part of the database that servers beyond an order's own need.
-type ExtraStore interface {
-	MarkDuplicate(ctx context.Context, order domain.Order, call domain.CreateCall, serverID string) (bool, error)
-	PublishUnexpected(ctx context.Context, i domain.Instance, s domain.Server) (published bool, err error)
-}
-
-// ExtraCloud is the part of OpenStack that they need.
-type ExtraCloud interface {
-	Servers(context.Context, domain.ServerQuery) (page []domain.Server, more bool, err error)
-	DeleteServer(ctx context.Context, id string) error
-}
 
 // RemoveExtra deals with a server that carries the instance's tags and is not its own. One that a create call of the running order
 // provably made is deleted: Nova took so long over the call that it was repeated. Any other is somebody's: one event is
 // published about it, and it is not touched. The order must have been read after the server was seen.
-func RemoveExtra(ctx context.Context, cloud ExtraCloud, store ExtraStore, order domain.Order, i domain.Instance, s domain.Server) error {
+func (e Engine) RemoveExtra(ctx context.Context, cloud Cloud, order domain.Order, i domain.Instance, s domain.Server) error {
 	call, proven := order.Duplicate(i, s)
 	if proven {
 		var err error
@@ -35,12 +24,12 @@ func RemoveExtra(ctx context.Context, cloud ExtraCloud, store ExtraStore, order 
 	if proven {
 		// A call makes one server: once that is stored, no copy of its tags passes for it.
 		var err error
-		if proven, err = store.MarkDuplicate(ctx, order, call, s.ID); err != nil {
+		if proven, err = e.Orders.MarkDuplicate(ctx, order, call, s.ID); err != nil {
 			return err
 		}
 	}
 	if !proven {
-		return publishUnexpected(ctx, store, i, s)
+		return e.publishUnexpected(ctx, i, s)
 	}
 	err := cloud.DeleteServer(ctx, s.ID)
 	slog.WarnContext(ctx, "deleting a server that was made twice", "project_id", order.ProjectID, "order_id", order.ID, "instance_id", i.ID,
@@ -49,13 +38,13 @@ func RemoveExtra(ctx context.Context, cloud ExtraCloud, store ExtraStore, order 
 }
 
 // IsOldest says whether no older server carries the tag of the create call: a copy is younger than what it copies.
-func IsOldest(ctx context.Context, cloud ExtraCloud, call uuid.UUID, s domain.Server) (bool, error) {
-	copies, err := ServersByTag(ctx, cloud, domain.CallTag(call))
+func IsOldest(ctx context.Context, cloud lookup.Lister, call uuid.UUID, s domain.Server) (bool, error) {
+	copies, err := lookup.ServersByTag(ctx, cloud, domain.CallTag(call))
 	return err == nil && s.IsOldest(copies), err
 }
 
-func publishUnexpected(ctx context.Context, store ExtraStore, i domain.Instance, s domain.Server) error {
-	published, err := store.PublishUnexpected(ctx, i, s)
+func (e Engine) publishUnexpected(ctx context.Context, i domain.Instance, s domain.Server) error {
+	published, err := e.Orders.PublishUnexpected(ctx, i, s)
 	if published {
 		slog.WarnContext(ctx, "a server carries the tags of an instance and is not its own: it is left alone", "project_id", i.ProjectID,
 			"order_id", i.OrderID, "instance_id", i.ID, "server_id", s.ID, "server_name", s.Name)
@@ -64,19 +53,20 @@ func publishUnexpected(ctx context.Context, store ExtraStore, i domain.Instance,
 }
 
 // removeExtras deals with the servers among found that carry tags of the order's instances and are not theirs.
-func (w Worker) removeExtras(ctx context.Context, cloud Cloud, order domain.Order, found []domain.Server) error {
+func (e Engine) removeExtras(ctx context.Context, cloud Cloud, order domain.Order, found []domain.Server) error {
 	if !hasExtras(order, found) {
 		return nil
 	}
 	// A call that began while Nova was asked explains a server that the order, as it was read before, does not.
-	order, err := w.Orders.Get(ctx, order.ProjectID, order.ID)
+	order, err := e.Orders.Get(ctx, order.ProjectID, order.ID)
 	if err != nil {
 		return err
 	}
 	for _, i := range order.Instances {
 		for _, s := range order.Extras(i, found) {
-			if err := RemoveExtra(ctx, cloud, w.Orders, order, i, s); err != nil {
-				slog.WarnContext(ctx, "a server that its order does not need could not be dealt with: it is tried again later", "order_id", order.ID, "server_id", s.ID, "error", err)
+			if err := e.RemoveExtra(ctx, cloud, order, i, s); err != nil {
+				slog.WarnContext(ctx, "a server that its order does not need could not be dealt with: it is tried again later",
+					"order_id", order.ID, "server_id", s.ID, "error", err)
 			}
 		}
 	}

@@ -1,4 +1,4 @@
-package ordering
+package lookup
 
 import (
 	"context"
@@ -52,7 +52,7 @@ func Explain(ctx context.Context, cloud ServerReader, changed []domain.Instance)
 				ids = append(ids, i.ServerID)
 			}
 		}
-		if len(ids) == 0 || try > 0 && !pause(ctx, faultPause) {
+		if len(ids) == 0 || try > 0 && !domain.Pause(ctx, faultPause) {
 			return
 		}
 		faults := readFaults(ctx, cloud, ids)

@@ -1,4 +1,4 @@
-package ordering
+package orders
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 
 // undeletable is a Nova that takes the call to delete a server, and has it in ERROR afterwards: the sandbox's cannot be made to.
 type undeletable struct {
-	*desk
+	*fakeBackend
 	refusal error // of the call, instead
 	at      []time.Time
 }
@@ -45,17 +45,17 @@ func TestARollbackThatFails(t *testing.T) {
 		"nova is away":     {apperr.New(apperr.Unavailable, "away"), "", false},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			d := &desk{servers: []domain.Server{{ID: "s1", Name: "a", Status: "ACTIVE"}}}
+			d := &fakeBackend{servers: []domain.Server{{ID: "s1", Name: "a", Status: "ACTIVE"}}}
 			d.order = domain.Order{ID: uuid.New(), Status: domain.OrderRunning, Spec: domain.OrderSpec{OnFailure: domain.Rollback}, Instances: []domain.Instance{
 				{ID: uuid.New(), Name: "a", ServerID: "s1", State: domain.InstanceActive},
 				{ID: uuid.New(), Name: "b", State: domain.InstanceError, Problem: &domain.Problem{Code: "quota_exceeded"}},
 			}}
 			d.servers[0].Tags = []string{d.order.Instances[0].ID.String()}
-			nova := &undeletable{desk: d, refusal: tc.refusal}
+			nova := &undeletable{fakeBackend: d, refusal: tc.refusal}
 			began, order := time.Now(), d.order
 			for order.Evaluate() == domain.OrderRunning && time.Since(began) < 10*time.Minute {
 				ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
-				_ = Worker{Orders: d, Instances: d, Tell: func() {}, Claim: time.Minute}.Work(ctx, nova, order, domain.Claim{}, nil)
+				_ = Engine{Orders: d, Instances: d, Wake: func() {}, Fence: time.Minute}.work(ctx, Session{Cloud: nova}, order, domain.Claim{})
 				cancel()
 				time.Sleep(time.Second)
 				order, _ = d.Get(t.Context(), "", order.ID)
@@ -79,5 +79,36 @@ func TestARollbackThatFails(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// locked is a Nova that does not delete one server.
+type locked struct {
+	*fakeBackend
+	code apperr.Code
+}
+
+func (l locked) DeleteServer(ctx context.Context, id string) error {
+	err := l.fakeBackend.DeleteServer(ctx, id)
+	if id == "locked" {
+		return apperr.New(l.code, "no")
+	}
+	return err
+}
+
+// TestStepsContinue when one server is locked. That the session may not delete servers is said.
+func TestStepsContinue(t *testing.T) {
+	t.Parallel()
+	for code, want := range map[apperr.Code]apperr.Code{apperr.Conflict: "", apperr.Forbidden: apperr.Forbidden} {
+		d := &fakeBackend{}
+		d.order = domain.Order{ID: uuid.New(), Status: domain.OrderRunning, Spec: domain.OrderSpec{OnFailure: domain.Rollback}}
+		for _, id := range []string{"locked", "other"} {
+			d.order.Instances = append(d.order.Instances, domain.Instance{ID: uuid.New(), ServerID: id, State: domain.InstanceError})
+		}
+		e := Engine{Orders: d, Instances: d, Wake: func() {}, Fence: time.Minute}
+		_, err := e.step(t.Context(), Session{Cloud: locked{d, code}}, d.order, domain.Claim{})
+		if len(d.calls) != 2 || apperr.CodeOf(err) != want {
+			t.Errorf("%s: %d calls, got %v", code, len(d.calls), err)
+		}
 	}
 }

@@ -14,23 +14,26 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// forgetful takes actions down or does not, and does not say: its caller has hung up, or Postgres.
-type forgetful struct {
+// failingStore fails with an error: its caller has hung up, or Postgres did. It may have stored the action all the same.
+type failingStore struct {
 	actionStore
 	connectionStore
 	err     error
 	dropped int
 }
 
-func (f *forgetful) Now(context.Context) (time.Time, error) { return time.Now(), nil }
+func (f *failingStore) Now(context.Context) (time.Time, error) { return time.Now(), nil }
 
-func (f *forgetful) Ask(context.Context, domain.DelegatedAction) (domain.DelegatedAction, error) {
+func (f *failingStore) Create(context.Context, domain.DelegatedAction) (domain.DelegatedAction, error) {
 	return domain.DelegatedAction{}, f.err
 }
 
-func (f *forgetful) Create(context.Context, domain.Deployment, time.Duration) error { return nil }
+// deployments are stored without fail.
+type deployments struct{ *failingStore }
 
-func (f *forgetful) Drop(context.Context, string, uuid.UUID) error {
+func (deployments) Create(context.Context, domain.Deployment, time.Duration) error { return nil }
+
+func (f deployments) Drop(context.Context, string, uuid.UUID) error {
 	f.dropped++
 	return nil
 }
@@ -43,9 +46,9 @@ func TestADeploymentThatMayBeAskedFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	for code, want := range map[apperr.Code]int{apperr.ClientGone: 0, apperr.Unavailable: 0, apperr.Conflict: 1} {
-		f := &forgetful{err: apperr.New(code, "no")}
-		s := service{actions: f, connections: f, agents: agents{config: agent.Config{URL: "http://agents.example.com"}, deployments: f, seal: key}}
-		_, err := s.askDeploy(t.Context(), domain.DelegatedAction{ID: uuid.New()}, deploy{Spec: agent.Spec{Image: "registry.example.com/agent:1"}})
+		f := &failingStore{err: apperr.New(code, "no")}
+		s := service{actions: f, connections: f, agents: agents{config: agent.Config{URL: "http://agents.example.com"}, deployments: deployments{f}, seal: key}}
+		_, err := s.enqueueDeploy(t.Context(), domain.DelegatedAction{ID: uuid.New()}, deploy{Spec: agent.Spec{Image: "registry.example.com/agent:1"}})
 		if apperr.CodeOf(err) != code || f.dropped != want {
 			t.Errorf("%s: %v, and %d deployments were dropped", code, err, f.dropped)
 		}

@@ -1,4 +1,4 @@
-package ordering
+package orders
 
 import (
 	"context"
@@ -12,9 +12,9 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// fenced is a desk whose claim passes to another replica after it was renewed some times.
+// fenced is a fakeBackend whose claim passes to another replica after it was renewed some times.
 type fenced struct {
-	*desk
+	*fakeBackend
 	renewals *atomic.Int64
 }
 
@@ -28,7 +28,7 @@ func (f fenced) Renew(context.Context, domain.Order, domain.Claim, time.Duration
 // TestLostClaim ends the work at once.
 func TestLostClaim(t *testing.T) {
 	t.Parallel()
-	d := &desk{}
+	d := &fakeBackend{}
 	d.order = domain.Order{ID: uuid.New(), Status: domain.OrderRunning, Spec: domain.OrderSpec{Stopped: true}, Instances: []domain.Instance{
 		{ID: uuid.New(), Name: "a", ServerID: "x", State: domain.InstanceBuilding},
 	}}
@@ -36,10 +36,10 @@ func TestLostClaim(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	renewals := &atomic.Int64{}
-	w := Worker{Orders: fenced{d, renewals}, Instances: d, Tell: func() {}, Claim: time.Second}
+	w := Engine{Orders: fenced{d, renewals}, Instances: d, Wake: func() {}, Fence: time.Second}
 	began := time.Now()
 	renewals.Store(2)
-	err := w.Work(ctx, d, d.order, domain.Claim{}, &Wish{UserData: make([]domain.Secret, 1)})
+	err := w.work(ctx, Session{Cloud: d, UserData: make([]domain.Secret, 1)}, d.order, domain.Claim{})
 	if !errors.Is(err, domain.ErrFenced) || time.Since(began) > 5*time.Second {
 		t.Errorf("after %s: got %v", time.Since(began), err)
 	}
@@ -59,7 +59,7 @@ func TestOpenCallsAreAwaited(t *testing.T) {
 			call := domain.CreateCall{ID: uuid.New(), InstanceID: i.ID, Name: "a", BeganAt: time.Now(), Until: time.Now().Add(3 * time.Second)}
 			order := domain.Order{ID: uuid.New(), Status: domain.OrderRunning, CallsRecorded: true}
 			order.Instances, order.Calls = []domain.Instance{i}, []domain.CreateCall{call}
-			d := &desk{order: order}
+			d := &fakeBackend{order: order}
 			if tc.comes {
 				time.AfterFunc(time.Second, func() {
 					d.mu.Lock()
@@ -69,8 +69,8 @@ func TestOpenCallsAreAwaited(t *testing.T) {
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 			defer cancel()
-			w := Worker{Orders: d, Instances: d, Tell: func() {}, Claim: time.Minute}
-			err := w.Work(ctx, d, order, domain.Claim{}, &Wish{UserData: make([]domain.Secret, 1)})
+			w := Engine{Orders: d, Instances: d, Wake: func() {}, Fence: time.Minute}
+			err := w.work(ctx, Session{Cloud: d, UserData: make([]domain.Secret, 1)}, order, domain.Claim{})
 			got, _ := d.Get(ctx, "", order.ID)
 			if err != nil || len(d.calls) != tc.want || got.Evaluate() == domain.OrderFailed || got.Instances[0].ServerID == "" {
 				t.Errorf("got %v after %v: %+v", err, d.calls, got.Instances)

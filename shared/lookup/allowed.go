@@ -1,4 +1,4 @@
-package ordering
+package lookup
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package ordering
+package orders
 
 import (
 	"context"
@@ -14,9 +14,11 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// desk is a Nova and a database on paper: for refusals that the sandbox cannot be made to show. What they do together for real is
+// fakeBackend is a Nova and a database in memory: for refusals that the sandbox cannot be made to show. What they do together for real is
 // tested with the functions launch and run-connections.
-type desk struct {
+type fakeBackend struct {
+	Store // what is not used
+
 	mu       sync.Mutex
 	order    domain.Order
 	servers  []domain.Server
@@ -27,16 +29,16 @@ type desk struct {
 	unexpected []string // servers that an event was published about
 }
 
-func (d *desk) call(name string) error {
+func (d *fakeBackend) call(name string) error {
 	d.calls = append(d.calls, name)
 	return d.refuse[name]
 }
 
-func (d *desk) Quota(context.Context) (domain.Quota, error) {
+func (d *fakeBackend) Quota(context.Context) (domain.Quota, error) {
 	return domain.Quota{}, errors.New("not told")
 }
 
-func (d *desk) CreateServer(_ context.Context, _ domain.LaunchSpec, name string, _ domain.Secret, tags []string) (string, error) {
+func (d *fakeBackend) CreateServer(_ context.Context, _ domain.LaunchSpec, name string, _ domain.Secret, tags []string) (string, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err := d.call("create"); err != nil {
@@ -46,7 +48,7 @@ func (d *desk) CreateServer(_ context.Context, _ domain.LaunchSpec, name string,
 	return "server of " + name, nil
 }
 
-func (d *desk) act(name, id, status string) error {
+func (d *fakeBackend) act(name, id, status string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err := d.call(name); err != nil {
@@ -60,27 +62,33 @@ func (d *desk) act(name, id, status string) error {
 	return nil
 }
 
-func (d *desk) StartServer(_ context.Context, id string) error { return d.act("start", id, "ACTIVE") }
+func (d *fakeBackend) StartServer(_ context.Context, id string) error {
+	return d.act("start", id, "ACTIVE")
+}
 
-func (d *desk) StopServer(_ context.Context, id string) error { return d.act("stop", id, "SHUTOFF") }
+func (d *fakeBackend) StopServer(_ context.Context, id string) error {
+	return d.act("stop", id, "SHUTOFF")
+}
 
-func (d *desk) DeleteServer(_ context.Context, id string) error {
+func (d *fakeBackend) DeleteServer(_ context.Context, id string) error {
 	return d.act("delete", id, "DELETED")
 }
 
-func (d *desk) Server(_ context.Context, id string) (domain.Server, error) {
+func (d *fakeBackend) Server(_ context.Context, id string) (domain.Server, error) {
 	return domain.Server{ID: id, Status: "DELETED", Partial: true}, nil
 }
 
-func (d *desk) Servers(context.Context, domain.ServerQuery) ([]domain.Server, bool, error) {
+func (d *fakeBackend) Servers(context.Context, domain.ServerQuery) ([]domain.Server, bool, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.Clone(d.servers), false, d.refuse["list"]
 }
 
-func (d *desk) Renew(context.Context, domain.Order, domain.Claim, time.Duration) error { return nil }
+func (d *fakeBackend) Renew(context.Context, domain.Order, domain.Claim, time.Duration) error {
+	return nil
+}
 
-func (d *desk) BeginCall(_ context.Context, _ domain.Order, _ domain.Claim, call domain.CreateCall, _, fence time.Duration) error {
+func (d *fakeBackend) BeginCall(_ context.Context, _ domain.Order, _ domain.Claim, call domain.CreateCall, _, fence time.Duration) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	call.BeganAt, call.Until = time.Now(), time.Now().Add(fence)
@@ -88,7 +96,7 @@ func (d *desk) BeginCall(_ context.Context, _ domain.Order, _ domain.Claim, call
 	return nil
 }
 
-func (d *desk) EndCall(_ context.Context, _ domain.Order, call domain.CreateCall) error {
+func (d *fakeBackend) EndCall(_ context.Context, _ domain.Order, call domain.CreateCall) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for n := range d.order.Calls {
@@ -99,7 +107,7 @@ func (d *desk) EndCall(_ context.Context, _ domain.Order, call domain.CreateCall
 	return nil
 }
 
-func (d *desk) MarkDuplicate(_ context.Context, _ domain.Order, call domain.CreateCall, serverID string) (bool, error) {
+func (d *fakeBackend) MarkDuplicate(_ context.Context, _ domain.Order, call domain.CreateCall, serverID string) (bool, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	n := slices.IndexFunc(d.order.Calls, func(c domain.CreateCall) bool { return c.ID == call.ID })
@@ -107,24 +115,24 @@ func (d *desk) MarkDuplicate(_ context.Context, _ domain.Order, call domain.Crea
 	return true, nil
 }
 
-func (d *desk) PublishUnexpected(_ context.Context, _ domain.Instance, s domain.Server) (bool, error) {
+func (d *fakeBackend) PublishUnexpected(_ context.Context, _ domain.Instance, s domain.Server) (bool, error) {
 	d.unexpected = append(d.unexpected, s.ID)
 	return true, nil
 }
 
-func (d *desk) Now(context.Context) (time.Time, error) { return time.Now(), nil }
+func (d *fakeBackend) Now(context.Context) (time.Time, error) { return time.Now(), nil }
 
-func (d *desk) Release(context.Context, domain.Order, domain.Claim) error {
+func (d *fakeBackend) Release(context.Context, domain.Order, domain.Claim) error {
 	d.released++
 	return nil
 }
 
-func (d *desk) Decide(ctx context.Context, _ domain.Claim, i domain.Instance) error {
+func (d *fakeBackend) Decide(ctx context.Context, _ domain.Claim, i domain.Instance) error {
 	_, err := d.Change(ctx, []domain.Instance{i})
 	return err
 }
 
-func (d *desk) Change(_ context.Context, known []domain.Instance) (int, error) {
+func (d *fakeBackend) Change(_ context.Context, known []domain.Instance) (int, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, k := range known {
@@ -138,7 +146,7 @@ func (d *desk) Change(_ context.Context, known []domain.Instance) (int, error) {
 	return len(known), nil
 }
 
-func (d *desk) DeleteTried(_ context.Context, i domain.Instance, _ time.Time) error {
+func (d *fakeBackend) DeleteTried(_ context.Context, i domain.Instance, _ time.Time) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for n := range d.order.Instances {
@@ -149,7 +157,7 @@ func (d *desk) DeleteTried(_ context.Context, i domain.Instance, _ time.Time) er
 	return nil
 }
 
-func (d *desk) Get(context.Context, string, uuid.UUID) (domain.Order, error) {
+func (d *fakeBackend) Get(context.Context, string, uuid.UUID) (domain.Order, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	order := d.order
@@ -159,16 +167,16 @@ func (d *desk) Get(context.Context, string, uuid.UUID) (domain.Order, error) {
 }
 
 // work works on an order of two.
-func (d *desk) work(t *testing.T, spec domain.OrderSpec, prepare func(context.Context, domain.Order) (domain.Order, error)) (domain.OrderStatus, error) {
+func (d *fakeBackend) work(t *testing.T, spec domain.OrderSpec, prepare func(context.Context, domain.Order, domain.Claim) (domain.Order, error)) (domain.OrderStatus, error) {
 	t.Helper()
 	d.order = domain.Order{ID: uuid.New(), Status: domain.OrderRunning, Spec: spec, ConnectionID: uuid.New(), Instances: []domain.Instance{
 		{ID: uuid.New(), Name: "a", State: domain.InstanceRequested}, {ID: uuid.New(), Name: "b", State: domain.InstanceRequested},
 	}}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	w := Worker{Orders: d, Instances: d, Tell: func() {}, Claim: time.Minute}
+	w := Engine{Orders: d, Instances: d, Wake: func() {}, Fence: time.Minute}
 	order, _ := d.Get(ctx, "", d.order.ID)
-	err := w.Work(ctx, d, order, domain.Claim{}, &Wish{UserData: make([]domain.Secret, 2), Prepare: prepare})
+	err := w.work(ctx, Session{Cloud: d, UserData: make([]domain.Secret, 2), Prepare: prepare, Follows: true}, order, domain.Claim{})
 	order, _ = d.Get(ctx, "", d.order.ID)
 	return order.Evaluate(), err
 }
@@ -197,7 +205,7 @@ func TestWork(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			d := &desk{refuse: tc.refuse}
+			d := &fakeBackend{refuse: tc.refuse}
 			status, err := d.work(t, tc.spec, nil)
 			stops := len(slices.DeleteFunc(slices.Clone(d.calls), func(c string) bool { return c != "stop" }))
 			if status != tc.status || apperr.CodeOf(err) != tc.code || stops != tc.stops || d.released != tc.released {
@@ -210,8 +218,8 @@ func TestWork(t *testing.T) {
 // TestPrepare may decide that nothing is to be had; what goes wrong otherwise is left for later.
 func TestPrepare(t *testing.T) {
 	t.Parallel()
-	d := &desk{}
-	status, err := d.work(t, domain.OrderSpec{}, func(ctx context.Context, o domain.Order) (domain.Order, error) {
+	d := &fakeBackend{}
+	status, err := d.work(t, domain.OrderSpec{}, func(ctx context.Context, o domain.Order, _ domain.Claim) (domain.Order, error) {
 		for _, i := range o.Instances {
 			i.State, i.Problem = domain.InstanceError, &domain.Problem{Code: "invalid"}
 			_ = d.Decide(ctx, domain.Claim{}, i)
@@ -221,9 +229,11 @@ func TestPrepare(t *testing.T) {
 	if status != domain.OrderFailed || err != nil || len(d.calls) != 0 {
 		t.Errorf("the order is %s, got %v, after %v", status, err, d.calls)
 	}
-	d = &desk{}
+	d = &fakeBackend{}
 	away := apperr.New(apperr.Unavailable, "away")
-	status, err = d.work(t, domain.OrderSpec{}, func(_ context.Context, o domain.Order) (domain.Order, error) { return o, away })
+	status, err = d.work(t, domain.OrderSpec{}, func(_ context.Context, o domain.Order, _ domain.Claim) (domain.Order, error) {
+		return o, away
+	})
 	if status != domain.OrderRunning || !errors.Is(err, away) || len(d.calls) != 0 || d.released != 1 {
 		t.Errorf("the order is %s, got %v, after %v", status, err, d.calls)
 	}

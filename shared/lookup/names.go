@@ -1,4 +1,6 @@
-package ordering
+// Package lookup finds in OpenStack what a request or an order names: flavors, images and networks by id or name, servers by tag,
+// and the faults that lists leave out.
+package lookup
 
 import (
 	"context"
