@@ -40,8 +40,8 @@ func (req createOrder) permissions() []domain.Permission {
 	return []domain.Permission{domain.MayAllocate, domain.MayStart}
 }
 
-// withinLimits gives what the connection's limits do not allow, as far as the request says it by id: names of images and networks are looked
-// up by run-connections, which holds what they mean against the limits, too.
+// withinLimits gives what the connection's limits do not allow, as far as the request says it by id: names of images
+// and networks are looked up by run-connections, which holds what they mean against the limits, too.
 func (s service) withinLimits(c domain.Connection, req createOrder, specs []domain.LaunchSpec) []error {
 	var errs []error
 	note := func(err error) {

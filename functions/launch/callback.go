@@ -71,8 +71,8 @@ func inside(object string, err error) error {
 	return &e
 }
 
-// newCallback gives the order the callback that is to be made with it. It belongs to the caller's project, also when the order is in
-// another one.
+// newCallback gives the order the callback that is to be made with it. It belongs to the caller's project, also when
+// the order is in another one.
 func (s service) newCallback(who domain.Identity, order *domain.Order, req *callbackRequest) (domain.Secret, error) {
 	if req == nil {
 		return "", nil

@@ -180,8 +180,8 @@ func (i item) sizeField() string {
 	return i.flavor.Field
 }
 
-// checkDisk refuses a flavor without a disk: Nova's policy os_compute_api:servers:create:zero_disk_flavor lets only admins boot one
-// from an image.
+// checkDisk refuses a flavor without a disk: Nova's policy os_compute_api:servers:create:zero_disk_flavor lets only
+// admins boot one from an image.
 func (r *report) checkDisk(who domain.Identity, i item, f resolved) {
 	if f.flavor.DiskGB == 0 && !who.Has("admin") {
 		r.add(i.sizeField(), apperr.Forbidden, "has no disk: Nova lets only admins boot it from an image; choose a flavor with a disk")
@@ -231,8 +231,8 @@ func (r *report) checkNeed(field string, quota domain.Quota, need domain.Need) {
 	}
 }
 
-// checkAddresses holds what the servers need of each network against what is left. A port gets an address of each IP version
-// that the network has.
+// checkAddresses holds what the servers need of each network against what is left. A port gets an address of each IP
+// version that the network has.
 func (r *report) checkAddresses(found []resolved, facts facts) {
 	fields, need := map[string]string{}, map[string]int{}
 	for _, f := range found {

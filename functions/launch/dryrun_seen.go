@@ -10,8 +10,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/lookup"
 )
 
-// checkSeen holds the request against what run-connections has read through the connection: only that function can ask the connection's
-// cloud.
+// checkSeen holds the request against what run-connections has read through the connection: only that function can ask
+// the connection's cloud.
 func (s service) checkSeen(ctx context.Context, a access, req createOrder, out *report) error {
 	c := a.Connection
 	specs, errs := sizedSpecs(c, req)
@@ -49,8 +49,8 @@ func (s service) seen(ctx context.Context, a access, r *report) (domain.SeenReso
 	return seen, err
 }
 
-// checkSpecs holds the servers, whose sizes are known, against what was read through the connection, and against its quota and that of
-// the project in which it acts.
+// checkSpecs holds the servers, whose sizes are known, against what was read through the connection, and against its
+// quota and that of the project in which it acts.
 func (r *report) checkSpecs(c domain.Connection, req createOrder, specs []domain.LaunchSpec, seen domain.SeenResources) {
 	acts := domain.Identity{Roles: c.ActsAs.Roles}
 	var need domain.Need
@@ -100,7 +100,8 @@ func notSeen(what string, seen domain.SeenResources, kind string) string {
 	return withTheOrder + ": only a part of the " + kind + " is known"
 }
 
-// seenImage looks the image up in what was read; ok is false when the name means nothing. One that is not listed may be a community image, if an id is given.
+// seenImage looks the image up in what was read; ok is false when the name means nothing. One that is not listed may be
+// a community image, if an id is given.
 func (r *report) seenImage(c domain.Connection, i item, f *resolved, seen domain.SeenResources) (ok bool) {
 	image, err := lookup.PickAllowedImage(lookup.ImagesNamed(seen.Images, i.image.Value), i.image, c.Limits)
 	switch missing := apperr.CodeOf(err) == apperr.Invalid || apperr.CodeOf(err) == apperr.Forbidden; {
@@ -153,7 +154,8 @@ func (r *report) leaveUnchecked(i item) {
 	}
 }
 
-// checkConnectionQuota holds the servers against what is left of the connection's quota. Idle ones that are taken count already.
+// checkConnectionQuota holds the servers against what is left of the connection's quota. Idle ones that are taken count
+// already.
 func (r *report) checkConnectionQuota(c domain.Connection, req createOrder, need domain.Need) {
 	err := c.Quota.Check(c.Used, need)
 	switch {

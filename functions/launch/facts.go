@@ -102,10 +102,10 @@ func (out *facts) space(ctx context.Context, group *errgroup.Group, cloud sessio
 	}
 }
 
-const withheld = "the cloud does not tell this token"
+const withheld = "the cloud withholds it from this token"
 
-// whyWithheld is why something is not known: the cloud's policy keeps it from the caller, or who knows it cannot be asked. Any other
-// error stays one.
+// whyWithheld is why something is not known: the cloud's policy keeps it from the caller, or who knows it cannot be
+// asked. Any other error stays one.
 func whyWithheld(err error) (string, error) {
 	code := apperr.CodeOf(err)
 	switch {

@@ -35,8 +35,8 @@ func (in request) checkReuse() error {
 	return nil
 }
 
-// sizedSpecs are what is known at once of what the servers are made of: their sizes, which count against the quota. Names of
-// images and networks are looked up by run-connections.
+// sizedSpecs are what is known at once of what the servers are made of: their sizes, which count against the quota.
+// Names of images and networks are looked up by run-connections.
 func sizedSpecs(c domain.Connection, req createOrder) ([]domain.LaunchSpec, []error) {
 	sizes := catalog{flavors: c.Flavors, allowed: c.Limits.AllowedFlavors(c.Flavors)}
 	specs := make([]domain.LaunchSpec, len(req.items))
@@ -55,8 +55,8 @@ func sizedSpecs(c domain.Connection, req createOrder) ([]domain.LaunchSpec, []er
 	return specs, distinct(errs)
 }
 
-// sealPayload gives the order what run-connections needs besides its instances' specs, sealed. It makes the order's key, too: run-connections
-// gets its public half, and the caller the private one.
+// sealPayload gives the order what run-connections needs besides its instances' specs, sealed. It makes the order's
+// key, too: run-connections gets its public half, and the caller the private one.
 func (s service) sealPayload(order *domain.Order, req createOrder) (private domain.Secret, err error) {
 	var payload domain.DelegatedOrder
 	if req.generateKey {

@@ -57,8 +57,8 @@ type service struct {
 	fence       time.Duration
 }
 
-// engine works on orders. Afterwards events are delivered, and servers that Nova works on are followed; an order that only
-// run-connections can work on is passed on to it.
+// engine works on orders. Afterwards events are delivered, and servers that Nova works on are followed; an order that
+// only run-connections can work on is passed on to it.
 func (s service) engine(a access) orders.Engine {
 	wake := func() { s.wake("deliver-events", "poll-instances") }
 	if a.cloud == nil {
@@ -93,8 +93,8 @@ type launched struct {
 	retryAfter     time.Duration // when the same request, sent again, can resume what is left of the order; 0 = at once, or nothing is
 }
 
-// Launch stores the order and has its servers made. An order that is stored already is resumed: what a replica that died has left undone
-// of it is finished by this call.
+// Launch stores the order and has its servers made. An order that is stored already is resumed: what a replica that
+// died has left undone of it is finished by this call.
 func (s service) Launch(ctx context.Context, a access, req createOrder) (out launched, err error) {
 	order, err := s.find(ctx, a, req)
 	if apperr.CodeOf(err) == apperr.NotFound {
@@ -144,8 +144,8 @@ func (s service) find(ctx context.Context, a access, req createOrder) (domain.Or
 	return s.orders.Find(ctx, a.Filter(), req.id)
 }
 
-// newOrder makes the order that the request asks for, with its callback, and what the caller is shown once. It belongs to the
-// project in which its servers will be.
+// newOrder makes the order that the request asks for, with its callback, and what the caller is shown once. It belongs
+// to the project in which its servers will be.
 func (s service) newOrder(ctx context.Context, a access, req createOrder) (order domain.Order, out launched, err error) {
 	if err := a.Permits(req.permissions()...); err != nil {
 		return order, out, err
@@ -211,8 +211,8 @@ func fingerprints(ctx context.Context, cloud session, found []resolved) (map[str
 	return prints, err
 }
 
-// Get reads an order, with what Nova says of its servers now where this function may ask. What an order asks for besides its servers
-// (that they are stopped, or that none is left) is resumed, if nobody does it.
+// Get reads an order, with what Nova says of its servers now where this function may ask. What an order asks for
+// besides its servers (that they are stopped, or that none is left) is resumed, if nobody does it.
 func (s service) Get(ctx context.Context, a access, id uuid.UUID) (domain.Order, *domain.Callback, error) {
 	order, err := s.orders.Find(ctx, a.Filter(), id)
 	switch {
@@ -235,9 +235,9 @@ func (s service) Get(ctx context.Context, a access, id uuid.UUID) (domain.Order,
 	return order, callback, err
 }
 
-// markInterrupted shows which instances nobody works on any more. That is not stored: it ends when the order is
-// sent again. It says after which time whoever works on the order now cannot be alive without having renewed the claim, or Nova
-// is done with calls of one who died.
+// markInterrupted shows which instances nobody works on any more. That is not stored: it ends when the order is sent
+// again. It says after which time whoever works on the order now cannot be alive without having renewed the claim, or
+// Nova is done with calls of one who died.
 func (s service) markInterrupted(ctx context.Context, order domain.Order) (retryAfter time.Duration, err error) {
 	if order.Undecided() == 0 || order.IsDelegated() { // what it takes to resume that is stored
 		return 0, nil
@@ -250,8 +250,8 @@ func (s service) markInterrupted(ctx context.Context, order domain.Order) (retry
 	return order.CallsEndIn(), nil
 }
 
-// rejection is the error that answers an order of which nothing came: the first instance's when Nova refused all, or why nothing was
-// asked for when nothing was decided.
+// rejection is the error that answers an order of which nothing came: the first instance's when Nova refused all, or
+// why nothing was asked for when nothing was decided.
 func rejection(order domain.Order, unfinished error) error {
 	switch {
 	case (order.Status == domain.OrderFailed || order.Status == domain.OrderRolledBack) && !order.HasServers():

@@ -57,8 +57,8 @@ func (s *service) attendOne(ctx context.Context, key domain.Order) error {
 // ours says whether a step can be done without the caller. To create a server takes what only the caller has.
 func ours(step domain.Step) bool { return step != domain.StepNone && step != domain.StepCreate }
 
-// advance takes the order's steps, in a session in its project. An account that may only read leaves them to the caller,
-// whose next call takes them.
+// advance takes the order's steps, in a session in its project. An account that may only read leaves them to the
+// caller, whose next call takes them.
 func (s *service) advance(ctx context.Context, order domain.Order) error {
 	stepping, cancel := context.WithTimeout(ctx, stepsClaim*2/3) // the rest is left to Nova to end a call
 	defer cancel()
@@ -80,8 +80,9 @@ func mayNotAct(err error) bool {
 	return code == apperr.Forbidden || code == apperr.Unauthenticated
 }
 
-// removeUnwanted deals with servers that carry an order's tags and are not its own: it deletes what the order itself made
-// twice, and publishes one event about any other. One that cannot be deleted now comes up again when all servers are read.
+// removeUnwanted deals with servers that carry an order's tags and are not its own: it deletes what the order itself
+// made twice, and publishes one event about any other. One that cannot be deleted now comes up again when all servers
+// are read.
 func (s *service) removeUnwanted(ctx context.Context, servers []domain.Server) error {
 	there := slices.DeleteFunc(slices.Clone(servers), func(server domain.Server) bool {
 		state := domain.StateOf(server.Status, server.Task)
@@ -136,8 +137,8 @@ func (s *service) removeExtra(ctx context.Context, server domain.Server) error {
 	return err
 }
 
-// mayAdopt says whether the server is the instance's: of one that the instance is about to get, whether no older one carries the
-// tag of the same create call. An older one may be on another page.
+// mayAdopt says whether the server is the instance's: of one that the instance is about to get, whether no older one
+// carries the tag of the same create call. An older one may be on another page.
 func (s *service) mayAdopt(ctx context.Context, i domain.Instance, server domain.Server) bool {
 	if i.CallID == uuid.Nil {
 		return true

@@ -22,8 +22,9 @@ type session interface {
 	KnowsProject(ctx context.Context, id string) error
 }
 
-// sessions keeps the service account's sessions from one event to the next: a login costs Keystone more than all that is
-// asked of Nova. One that is not accepted any more, by its age or because a role was taken away, is opened again once.
+// sessions keeps the service account's sessions from one event to the next: a login costs Keystone more than all that
+// is asked of Nova. One that is not accepted any more, by its age or because a role was taken away, is opened again
+// once.
 type sessions struct {
 	login func(context.Context) (session, error)
 

@@ -24,7 +24,7 @@ type fakeKeystone struct {
 	running, most int
 }
 
-func (f *fakeKeystone) Through(_ context.Context, trust string) (session, error) {
+func (f *fakeKeystone) WithTrust(_ context.Context, trust string) (session, error) {
 	f.mu.Lock()
 	f.logins[trust]++
 	f.running++

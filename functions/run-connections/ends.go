@@ -50,8 +50,8 @@ const (
 	clockSkew = 5 * time.Minute
 )
 
-// revoke takes a trust back. While Keystone does not let it, as while the trust's user is disabled or lacks the role, it stays on the list;
-// its owner and the operator are notified once.
+// revoke takes a trust back. While Keystone does not let it, as while the trust's user is disabled or lacks the role,
+// it stays on the list; its owner and the operator are notified once.
 func (s *service) revoke(ctx context.Context, c domain.Connection) {
 	cause := s.cloud.revoke(ctx, c.DelegationID)
 	s.cloud.forget(c.ID)

@@ -121,7 +121,8 @@ func (s *service) openOrder(order domain.Order) (wanted domain.DelegatedOrder, e
 	return wanted, err
 }
 
-// unseal opens what was sealed with an order or an action. That we do not have its key is our own mistake, and may be mended.
+// unseal opens what was sealed with an order or an action. That we do not have its key is our own mistake, and may be
+// mended.
 func (s *service) unseal(purpose string, sealed []byte, into any) error {
 	text, err := s.seal.Open(purpose, sealed)
 	switch {

@@ -22,8 +22,8 @@ type preparing struct {
 	claim      domain.Claim
 }
 
-// prepare looks up the names in what is undecided of the order, gives its key to whoever delegated, and writes down both. When
-// that is refused, nothing more of the order is to be had.
+// prepare looks up the names in what is undecided of the order, gives its key to whoever delegated, and writes down
+// both. When that is refused, nothing more of the order is to be had.
 func (p preparing) prepare(ctx context.Context, order domain.Order) (domain.Order, error) {
 	order, err := p.checkReused(ctx, order)
 	if err != nil {
@@ -94,7 +94,7 @@ func (p preparing) resolve(ctx context.Context, order domain.Order, places []int
 	return nil
 }
 
-// networks are those that names may mean; which of them are external is told when there is a server without any name.
+// networks are those that names may mean; which of them are external is read when there is a server without any name.
 func (p preparing) networks(ctx context.Context) ([]domain.Network, error) {
 	if slices.ContainsFunc(p.wanted.Servers, func(s domain.DelegatedServer) bool { return len(s.Networks) == 0 }) {
 		return p.cloud.Networks(ctx)
@@ -122,8 +122,8 @@ func (p preparing) pick(spec *domain.LaunchSpec, server domain.DelegatedServer, 
 	return nil
 }
 
-// giveKey gives the public half of the order's key pair to whoever delegated, and notes the fingerprints of the keys that the
-// instances get. The pair may be there already: a replica that died has given it.
+// giveKey gives the public half of the order's key pair to whoever delegated, and notes the fingerprints of the keys
+// that the instances get. The pair may be there already: a replica that died has given it.
 func (p preparing) giveKey(ctx context.Context, order domain.Order, places []int) error {
 	var prints map[string]string
 	for _, n := range places {
@@ -143,8 +143,8 @@ func (p preparing) giveKey(ctx context.Context, order domain.Order, places []int
 	return nil
 }
 
-// fingerprints are those of key pairs, by name, once the order's own is among them. Of others they are left out when the credential
-// is not good for looking at them.
+// fingerprints are those of key pairs, by name, once the order's own is among them. Of others they are left out when
+// the credential is not good for looking at them.
 func (p preparing) fingerprints(ctx context.Context, order domain.Order) (map[string]string, error) {
 	prints := map[string]string{}
 	own := order.Spec.GeneratedKey

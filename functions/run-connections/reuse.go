@@ -12,11 +12,12 @@ import (
 	"github.com/cloudfn/cloudfn/shared/lookup"
 )
 
-// maxReplacements is how often another idle server is taken for one place of an order, before the rest is left to the next tick.
+// maxReplacements is how often another idle server is taken for one place of an order, before the rest is left to the
+// next tick.
 const maxReplacements = 10
 
-// checkReused looks at the idle servers that the order has taken, before they are started. One that is gone, or does not have the
-// image that the order asks for, is replaced: by another idle one, or by a new one.
+// checkReused looks at the idle servers that the order has taken, before they are started. One that is gone, or does
+// not have the image that the order asks for, is replaced: by another idle one, or by a new one.
 func (p preparing) checkReused(ctx context.Context, order domain.Order) (domain.Order, error) {
 	images := map[string]domain.Image{}
 	for range maxReplacements {

@@ -33,8 +33,8 @@ func (s service) access(ctx context.Context, who domain.Identity, token domain.S
 	return access{domain.DelegatedAccess(who, c, now), nil}, err
 }
 
-// authorize refuses an action that the connection does not permit, and callers who may only read. What Nova is asked for it decides
-// itself; it never hears of what only we record.
+// authorize refuses an action that the connection does not permit, and callers who may only read. What Nova is asked
+// for it decides itself; it never hears of what only we record.
 func (a access) authorize(action domain.Action) error {
 	if a.cloud == nil {
 		var takes []domain.Permission

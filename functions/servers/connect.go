@@ -41,8 +41,8 @@ func (s service) Connect(ctx context.Context, a access, serverID string, id uuid
 	return connecting{instance: &instance, made: made}, err
 }
 
-// Disconnect ends the management of an instance; its server stays as it is. One that was disconnected already, and one whose server is
-// gone, is no error; a server that nobody has tracked is.
+// Disconnect ends the management of an instance; its server stays as it is. One that was disconnected already, and one
+// whose server is gone, is no error; a server that nobody has tracked is.
 func (s service) Disconnect(ctx context.Context, a access, id string) error {
 	if err := a.authorize(domain.Disconnect); err != nil {
 		return err

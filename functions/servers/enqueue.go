@@ -25,8 +25,8 @@ func (s service) Action(ctx context.Context, a access, id uuid.UUID) (domain.Del
 	return s.actions.Get(ctx, a.Filter(), id)
 }
 
-// enqueue stores an action on one server for run-connections. What the server's state allows is decided when it is done, by what Nova
-// then says.
+// enqueue stores an action on one server for run-connections. What the server's state allows is decided when it is
+// done, by what Nova then says.
 func (s service) enqueue(ctx context.Context, a access, req actionRequest, t target) outcome {
 	i := t.instance
 	o := outcome{ID: t.id, State: i.State, tracked: true}

@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// maxSeen is how many servers one request reads, at most, to find those that its filters select. A page may then be shorter than
-	// its limit, although there are more.
+	// maxSeen is how many servers one request reads, at most, to find those that its filters select. A page may then be
+	// shorter than its limit, although there are more.
 	maxSeen = 1000
 	// filterPage is how many servers are read at once when a filter may leave few of them.
 	filterPage = 200
@@ -33,8 +33,8 @@ type query struct {
 	connection uuid.UUID // what is managed through it; zero = all servers of the project
 }
 
-// List reads one page of servers. marker is what the next page starts after, "" at the end. With tracked, and through a connection, the
-// newest instance is first, else the newest server.
+// List reads one page of servers. marker is what the next page starts after, "" at the end. With tracked, and through a
+// connection, the newest instance is first, else the newest server.
 func (s service) List(ctx context.Context, a access, q query) (found []domain.Server, marker string, err error) {
 	switch {
 	case a.cloud == nil:
@@ -64,8 +64,8 @@ func (s service) listManaged(ctx context.Context, a access, q domain.ServerQuery
 	return page, marker, nil
 }
 
-// listNova reads Nova's pages until ours is full. Nova does not know which servers are not tracked: with that filter the pages are larger
-// than ours, and there are few of them.
+// listNova reads Nova's pages until ours is full. Nova does not know which servers are not tracked: with that filter
+// the pages are larger than ours, and there are few of them.
 func (s service) listNova(ctx context.Context, a access, q query) (found []domain.Server, marker string, err error) {
 	found = []domain.Server{}
 	pages, untracked := q.ServerQuery, q.tracked != nil
@@ -98,8 +98,8 @@ func (s service) listNova(ctx context.Context, a access, q query) (found []domai
 	}
 }
 
-// listTracked pages over the tracked instances, and reads their servers from Nova: that takes few calls, however many servers the project
-// has besides.
+// listTracked pages over the tracked instances, and reads their servers from Nova: that takes few calls, however many
+// servers the project has besides.
 func (s service) listTracked(ctx context.Context, a access, q domain.ServerQuery) (found []domain.Server, marker string, err error) {
 	found = []domain.Server{}
 	marker = q.Marker
@@ -137,14 +137,15 @@ func (s service) listTracked(ctx context.Context, a access, q domain.ServerQuery
 	return found, marker, nil
 }
 
-// selects says whether Nova's list would show the server with the query's filters. Nova's usual database does not tell cases apart.
+// selects says whether Nova's list would show the server with the query's filters. Nova's usual database does not tell
+// cases apart.
 func selects(q domain.ServerQuery, server domain.Server) bool {
 	return (q.Status == "" || server.Status == q.Status) && strings.Contains(strings.ToLower(server.Name), strings.ToLower(q.Name))
 }
 
-// fetch reads the servers of instances, by server id. What was launched has the instance's id as a tag, by which many are found at once.
-// What was connected has none, and tags may be removed: these servers are looked for in Nova's first page when they are many, and then by
-// id. A server that Nova does not know any more is left out.
+// fetch reads the servers of instances, by server id. What was launched has the instance's id as a tag, by which many
+// are found at once. What was connected has none, and tags may be removed: these servers are looked for in Nova's first
+// page when they are many, and then by id. A server that Nova does not know any more is left out.
 func (s service) fetch(ctx context.Context, a access, tracked []domain.Tracked) (map[string]domain.Server, error) {
 	found := make(map[string]domain.Server, len(tracked))
 	if len(tracked) > 1 {

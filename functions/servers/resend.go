@@ -36,8 +36,8 @@ func (k key) of(serverID string) []byte {
 	return sum[:]
 }
 
-// key reads the id of the request, and tells by a hash whether two requests are the same. Secrets go in by themselves, because they do
-// not marshal.
+// key reads the id of the request, and tells by a hash whether two requests are the same. Secrets go in by themselves,
+// because they do not marshal.
 func (in actionBody) key() (k key, err error) {
 	if in.ID == nil {
 		return k, nil
@@ -65,7 +65,8 @@ func (in actionBody) key() (k key, err error) {
 }
 
 const (
-	// A replica that has died has had its request's time to work on an action, and some more for what was on its way to Nova.
+	// A replica that has died has had its request's time to work on an action, and some more for what was on its way to
+	// Nova.
 	keyedSlack = 15 * time.Second
 	// What may have reached Nova is not sent again at once.
 	keyedPause = 10 * time.Second
@@ -73,8 +74,8 @@ const (
 	clockSkew = 5 * time.Second
 )
 
-// once does the action of a request that has an id. One that was done before is answered as it was; of one whose outcome nobody knows,
-// Nova is asked first whether it was accepted.
+// once does the action of a request that has an id. One that was done before is answered as it was; of one whose
+// outcome nobody knows, Nova is asked first whether it was accepted.
 func (p performing) once(ctx context.Context, o outcome) outcome {
 	claimFor := time.Minute
 	if deadline, ok := ctx.Deadline(); ok {
@@ -106,8 +107,8 @@ func (p performing) once(ctx context.Context, o outcome) outcome {
 	return o
 }
 
-// recordOutcome writes what the action came to, also when the caller hangs up. On failure the claim ends by itself, and whoever sends the
-// action again has Nova asked.
+// recordOutcome writes what the action came to, also when the caller hangs up. On failure the claim ends by itself, and
+// whoever sends the action again has Nova asked.
 func (p performing) recordOutcome(ctx context.Context, attempt domain.KeyedAction, o outcome) {
 	writing, cancel := domain.Detached(ctx)
 	defer cancel()
@@ -127,8 +128,8 @@ func (p performing) recordOutcome(ctx context.Context, attempt domain.KeyedActio
 	}
 }
 
-// wasAccepted asks Nova whether it has accepted the action before. To start, stop or delete a server twice is the same as once, so these
-// are simply done.
+// wasAccepted asks Nova whether it has accepted the action before. To start, stop or delete a server twice is the same
+// as once, so these are simply done.
 func (p performing) wasAccepted(ctx context.Context) (bool, error) {
 	switch {
 	case p.ActionRequest.Action == domain.Deploy && p.attempt.Deployment != uuid.Nil:
@@ -149,7 +150,8 @@ func (p performing) wasAccepted(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-// recordDeployment records which deployment Nova is about to be asked for: its mark on the server says later whether Nova accepted it.
+// recordDeployment records which deployment Nova is about to be asked for: its mark on the server says later whether
+// Nova accepted it.
 func (p performing) recordDeployment(ctx context.Context, deployment uuid.UUID) error {
 	if p.attempt == nil {
 		return nil

@@ -9,8 +9,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// MarkReusable says whether orders with reuse may take a server of the caller's project. Whoever may only act through the connection
-// that manages it is of another project, or finds the server there like its owner does.
+// MarkReusable says whether orders with reuse may take a server of the caller's project. Whoever may only act through
+// the connection that manages it is of another project, or finds the server there like its owner does.
 func (s service) MarkReusable(ctx context.Context, a access, id string, reusable bool) (domain.Instance, error) {
 	if err := a.authorize(domain.Connect); err != nil {
 		return domain.Instance{}, err

@@ -47,14 +47,15 @@ type service struct {
 	wake        func(functions ...string)
 }
 
-// inRegion is the same service in a region of the catalog; "" is the one of this process. Only reading goes on there: instances are
-// followed in the one region of this process.
+// inRegion is the same service in a region of the catalog; "" is the one of this process. Only reading goes on there:
+// instances are followed in the one region of this process.
 func (s service) inRegion(region string) service {
 	s.cloud = s.cloud.InRegion(region)
 	return s
 }
 
-// Get reads one server, by its own id or its instance's: as Nova shows it now, or where only run-connections can ask, as it was last seen.
+// Get reads one server, by its own id or its instance's: as Nova shows it now, or where only run-connections can ask,
+// as it was last seen.
 func (s service) Get(ctx context.Context, a access, id string) (server domain.Server, err error) {
 	i, err := s.find(ctx, a, id)
 	isTracked := i.ID != uuid.Nil

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -185,5 +186,23 @@ func TestTrackedLosesNone(t *testing.T) {
 	_, _, err := s.List(t.Context(), a, query{tracked: &yes, ServerQuery: domain.ServerQuery{Limit: 1, Marker: uuid.NewString()}})
 	if apperr.CodeOf(err) != apperr.Invalid {
 		t.Errorf("an unknown marker: %v", err)
+	}
+}
+
+// clock is a database's clock without connections.
+type clock struct{ connectionStore }
+
+func (clock) Now(context.Context) (time.Time, error) { return time.Now(), nil }
+
+// TestConnectedMetadata is stored, as it is of a server that is connected through a connection: orders with reuse choose by it.
+func TestConnectedMetadata(t *testing.T) {
+	t.Parallel()
+	s, nova, a := large(t, 1, func(int) string { return "" })
+	s.connections, s.wake = clock{}, func(...string) {}
+	a.Identity.Roles = []string{"member"}
+	nova.servers[0].Metadata = map[string]string{"pool": "blue"}
+	done, err := s.Connect(t.Context(), a, nova.servers[0].ID, uuid.Nil)
+	if err != nil || !done.made || done.instance.Spec.Metadata["pool"] != "blue" {
+		t.Errorf("got %+v %v", done.instance, err)
 	}
 }

@@ -1,5 +1,6 @@
-// Package actions does one thing to one server: start, stop, reboot, delete, deploy an agent, take it under management. It is
-// the same with the caller's own token, which waits for Nova's yes, and with a delegation, where each action is followed to its end.
+// Package actions does one thing to one server: start, stop, reboot, delete, deploy an agent, take it under management.
+// It is the same with the caller's own token, which waits for Nova's yes, and with a delegation, where each action is
+// followed to its end.
 package actions
 
 import (
@@ -88,7 +89,8 @@ const (
 // errStarting ends a request for a deployment whose server did not come up in time.
 var errStarting = apperr.New(apperr.Conflict, "the server is being started: send the same again when it is active")
 
-// Run does the action until Nova has accepted it. It waits only for a server that it has started, as long as ctx leaves time.
+// Run does the action until Nova has accepted it. It waits only for a server that it has started, as long as ctx leaves
+// time.
 func (e Engine) Run(ctx context.Context, cloud Cloud, a Action) (Progress, error) {
 	enough, cancel := withoutFinish(ctx)
 	defer cancel()
@@ -142,8 +144,8 @@ func (a Action) patience() time.Duration {
 // ErrNoServer says that an instance has no server.
 var ErrNoServer = apperr.New(apperr.Conflict, "the instance has no server: its order is not that far, or Nova refused it")
 
-// Read reads the action's server. A tracked one that Nova does not know any more is deleted, if it was known to be or is to be now.
-// Nova is asked in any case: a server that it keeps for a while after its end may be restored.
+// Read reads the action's server. A tracked one that Nova does not know any more is deleted, if it was known to be or
+// is to be now. Nova is asked in any case: a server that it keeps for a while after its end may be restored.
 func (e Engine) Read(ctx context.Context, cloud Cloud, a Action) (domain.Server, error) {
 	isTracked, wasDeleted := a.Instance.ID != uuid.Nil, a.Instance.State == domain.InstanceDeleted
 	gone := domain.Server{ID: a.ServerID, Status: "DELETED", Partial: true}
@@ -160,9 +162,9 @@ func (e Engine) Read(ctx context.Context, cloud Cloud, a Action) (domain.Server,
 	return server, err
 }
 
-// ReadServer reads a server of the project ("" = of any). To an admin Nova shows those of other projects, too, which are absent here
-// as for everybody. Nova answers 403 for one of another project that has not reached a cell yet, which would say that it exists;
-// for a tracked server, and so one of the project's, the refusal stands.
+// ReadServer reads a server of the project ("" = of any). To an admin Nova shows those of other projects, too, which
+// are absent here as for everybody. Nova answers 403 for one of another project that has not reached a cell yet, which
+// would say that it exists; for a tracked server, and so one of the project's, the refusal stands.
 func ReadServer(ctx context.Context, cloud ServerReader, id, projectID string, isTracked bool) (domain.Server, error) {
 	server, err := cloud.Server(ctx, id)
 	if err == nil && projectID != "" && server.ProjectID != projectID || !isTracked && apperr.CodeOf(err) == apperr.Forbidden {
@@ -179,8 +181,8 @@ type ServerReader interface {
 // ErrCellDown is in the chain of the error of a server that cannot be connected now: its sizes are not known.
 var ErrCellDown = errors.New("the server's cell is down")
 
-// Connect takes an existing server under management: of wanted, its ID (zero = any), ProjectID, ConnectionID, Remote and SeenAt count.
-// projectID is the server's in its own cloud. made is false when it was managed already.
+// Connect takes an existing server under management: of wanted, its ID (zero = any), ProjectID, ConnectionID, Remote
+// and SeenAt count. projectID is the server's in its own cloud. made is false when it was managed already.
 func (e Engine) Connect(
 	ctx context.Context, cloud ServerReader, serverID, projectID string, wanted domain.Instance, actor *domain.Actor,
 ) (instance domain.Instance, made bool, err error) {

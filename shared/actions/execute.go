@@ -37,7 +37,8 @@ func (x executor) run(ctx context.Context, server domain.Server) (Progress, erro
 	return x.apply(ctx, server, state)
 }
 
-// apply calls Nova if the server's state allows it. Of all that is not followed, and of what has no end to wait for, that is the end.
+// apply calls Nova if the server's state allows it. Of all that is not followed, and of what has no end to wait for,
+// that is the end.
 func (x executor) apply(ctx context.Context, server domain.Server, state domain.InstanceState) (Progress, error) {
 	if err := x.Check(state); err != nil {
 		return x.notAllowed(state, err)
@@ -110,7 +111,8 @@ func (x executor) recordSeen(ctx context.Context, server domain.Server) {
 	}
 }
 
-// record writes a tracked instance, also when the caller hangs up. On failure the next poll records it; the action itself has succeeded.
+// record writes a tracked instance, also when the caller hangs up. On failure the next poll records it; the action
+// itself has succeeded.
 func (x executor) record(ctx context.Context, i domain.Instance) {
 	if i.ID == uuid.Nil {
 		return

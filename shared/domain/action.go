@@ -17,12 +17,12 @@ const (
 	Reboot Action = "reboot"
 	Delete Action = "delete"
 	Deploy Action = "deploy" // rebuild the server with an agent on it, which wipes its disk
-	// Connect takes an existing server under management, and Disconnect lets one go. Nova is told of neither.
+	// Connect takes an existing server under management, and Disconnect ends that. Nova hears of neither.
 	Connect    Action = "connect"
 	Disconnect Action = "disconnect"
 )
 
-// Verbs lists the verbs that Nova is told, for messages and checks.
+// Actions lists the actions that are calls to Nova, for messages and checks.
 func Actions() []string {
 	return []string{string(Start), string(Stop), string(Reboot), string(Deploy), string(Delete)}
 }
@@ -42,8 +42,8 @@ var (
 	requestDelete = ActionRequest{Action: Delete}
 )
 
-// ActionMoves says what may be asked for in each state. They are Nova's rules (compute/api.py and vm_states.py), which still
-// has the last word: a server may be locked, never have reached a host, or change meanwhile.
+// ActionMoves says what may be asked for in each state. They are Nova's rules (compute/api.py and vm_states.py), which
+// still has the last word: a server may be locked, never have reached a host, or change meanwhile.
 var ActionMoves = map[InstanceState][]ActionRequest{
 	InstanceRequested: {}, // there is no server yet
 	InstanceBuilding:  {requestDelete},
@@ -78,8 +78,8 @@ var afterAction = map[Action]InstanceState{
 // After is the state of an instance once Nova has accepted the action.
 func (a ActionRequest) After() InstanceState { return afterAction[a.Action] }
 
-// Idle says whether there is nothing left to do: the server, in the state and with Nova's task given, is already as asked
-// for, or on its way there.
+// Idle says whether there is nothing left to do: the server, in the state and with Nova's task given, is already as
+// asked for, or on its way there.
 func (a ActionRequest) Idle(state InstanceState, task string) bool {
 	return slices.Contains(idleIn[a.Action], state) || state == InstanceUpdating && underWay[task] == a.Action
 }
@@ -90,7 +90,7 @@ func (a ActionRequest) Check(state InstanceState) error {
 	if slices.Contains(allows, a) {
 		return nil
 	}
-	detail := fmt.Sprintf("a server in the state %s cannot be told to %s", state, a.Action)
+	detail := fmt.Sprintf("a server in the state %s does not allow the action %s", state, a.Action)
 	e := apperr.New(apperr.Conflict, "%s", detail)
 	e.Fields = []apperr.Field{{Field: "action", Detail: detail, Allowed: AllowedActions(state)}}
 	if slices.Contains(allows, ActionRequest{Action: a.Action, Hard: true}) {

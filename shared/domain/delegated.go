@@ -6,8 +6,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// DelegatedOrder is what run-connections needs of an order besides its instances' specs. It is stored sealed, because user_data is
-// in it.
+// DelegatedOrder is what run-connections needs of an order besides its instances' specs. It is stored sealed, because
+// user_data is in it.
 type DelegatedOrder struct {
 	Servers   []DelegatedServer `json:"servers"`              // one for each instance, in their order
 	PublicKey string            `json:"public_key,omitempty"` // of the order's generated key pair
@@ -18,7 +18,8 @@ type DelegatedServer struct {
 	Image    string   `json:"image"`    // id or unique name
 	Networks []string `json:"networks"` // ids or unique names; none = the project's only one
 	UserData string   `json:"user_data,omitempty"`
-	// Name and Spec are those of the new server that an order with reuse gets when the idle one cannot be had after all.
+	// Name and Spec are those of the new server that an order with reuse gets when the idle one cannot be had after
+	// all.
 	Name string      `json:"name,omitempty"`
 	Spec *LaunchSpec `json:"spec,omitempty"`
 }

@@ -80,8 +80,8 @@ func CheckText(field, value string, longest int) error {
 	return nil
 }
 
-// CheckName refuses what Nova's API refuses as a name of a server, key pair, security group or zone (the format `name` of
-// nova.api.validation.parameter_types, the same from 2.1 to 2.93).
+// CheckName refuses what Nova's API refuses as a name of a server, key pair, security group or zone (the format `name`
+// of nova.api.validation.parameter_types, the same from 2.1 to 2.93).
 func CheckName(field, value string, longest int) error {
 	if err := CheckText(field, value, longest); err != nil {
 		return err

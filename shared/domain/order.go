@@ -132,7 +132,8 @@ func (o Order) Evaluate() OrderStatus {
 	return OrderPartial
 }
 
-// rolledBack is the status of an order of which nothing is to stay. It fails when Nova was asked often enough to delete what is left.
+// rolledBack is the status of an order of which nothing is to stay. It fails when Nova was asked often enough to delete
+// what is left.
 func (o Order) rolledBack() OrderStatus {
 	left := o.Left()
 	switch {
@@ -144,8 +145,9 @@ func (o Order) rolledBack() OrderStatus {
 	return OrderFailed
 }
 
-// Abandoned is the status of an order on which nobody can work any more, because its connection has ended: that of its instances as
-// they are, all of which are decided. What can no longer be done (to stop them, start idle ones, or roll back) is not waited for.
+// Abandoned is the status of an order on which nobody can work any more, because its connection has ended: that of its
+// instances as they are, all of which are decided. What can no longer be done (to stop them, start idle ones, or roll
+// back) is not waited for.
 func (o Order) Abandoned() OrderStatus {
 	gone := make([]bool, len(o.Instances)) // a server that was idle, and of which nothing came
 	for n, i := range o.Instances {
@@ -200,7 +202,8 @@ func (o Order) IsReplaced(i Instance) bool {
 // HasReplaced says whether one of the order's instances is to be replaced.
 func (o Order) HasReplaced() bool { return slices.ContainsFunc(o.Instances, o.IsReplaced) }
 
-// isDisconnected says whether the instance was disconnected: then no order does anything to its server any more, nor waits for it.
+// isDisconnected says whether the instance was disconnected: then no order does anything to its server any more, nor
+// waits for it.
 func (i Instance) isDisconnected() bool { return !i.DisconnectedAt.IsZero() }
 
 // Step is what is to be done next for one instance of an order.
@@ -221,8 +224,8 @@ func Forgone() *Problem {
 	return &Problem{Code: "rolled_back", Detail: "not asked for: another instance of the order could not be had, and the order is all or nothing"}
 }
 
-// Next is what is to be done now, for each instance of the order. Each step may be done twice without harm. When there is
-// none and Evaluate still says running, Nova is at work. Nothing is done any more for an order that is final.
+// Next is what is to be done now, for each instance of the order. Each step may be done twice without harm. When there
+// is none and Evaluate still says running, Nova is at work. Nothing is done any more for an order that is final.
 func (o Order) Next() []Step {
 	steps := make([]Step, len(o.Instances))
 	rollingBack := o.RollingBack()

@@ -12,14 +12,14 @@ import (
 )
 
 const (
-	// Nova is asked to delete a server so many times, and left alone after each for as long as this and then twice as long as before.
-	// With the pause after the last one that is three minutes.
+	// Nova is asked to delete a server so many times, and left alone after each for as long as this and then twice as
+	// long as before. With the pause after the last one that is three minutes.
 	maxDeleteTries   = 6
 	firstDeletePause = 3 * time.Second
 )
 
-// NextDelete says when Nova may be asked to delete the instance's server, by the calls since a moment; exhausted, that it was asked
-// often enough, and from when on that is certain to have failed.
+// NextDelete says when Nova may be asked to delete the instance's server, by the calls since a moment; exhausted, that
+// it was asked often enough, and from when on that is certain to have failed.
 func (i Instance) NextDelete(since time.Time) (at time.Time, exhausted bool) {
 	if i.DeleteTries == 0 || i.DeleteTriedAt.Before(since) {
 		return time.Time{}, false
@@ -101,8 +101,8 @@ type DeleteCounter interface {
 	DeleteTried(ctx context.Context, i Instance, since time.Time) error
 }
 
-// DeleteServer calls Nova to delete the instance's server, and counts that among the calls since a moment, so that Nova is not called
-// for ever: see NextDelete. A call that Nova may never have seen does not count.
+// DeleteServer calls Nova to delete the instance's server, and counts that among the calls since a moment, so that Nova
+// is not called for ever: see NextDelete. A call that Nova may never have seen does not count.
 func (i Instance) DeleteServer(ctx context.Context, cloud interface {
 	DeleteServer(ctx context.Context, id string) error
 }, counter DeleteCounter, since time.Time,

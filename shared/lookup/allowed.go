@@ -12,8 +12,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// PickAllowedImage is PickImage among those images that the connection allows. What it does not allow is Forbidden, whether there is such
-// an image or not.
+// PickAllowedImage is PickImage among those images that the connection allows. What it does not allow is Forbidden,
+// whether there is such an image or not.
 func PickAllowedImage(images []domain.Image, r Ref, limits domain.ConnectionLimits) (domain.Image, error) {
 	image, err := PickImage(limits.AllowedImages(images), r)
 	if len(limits.Images) > 0 && apperr.CodeOf(err) == apperr.Invalid {
@@ -53,8 +53,8 @@ const (
 	seenPoll = 250 * time.Millisecond
 )
 
-// Seen is what can be ordered through a connection, as far as its limits allow it. When it was not read yet, run-connections is woken to do
-// that, and waited for; found is false when it did not in time.
+// Seen is what can be ordered through a connection, as far as its limits allow it. When it was not read yet,
+// run-connections is woken to do that, and waited for; found is false when it did not in time.
 func Seen(
 	ctx context.Context, store SeenStore, wake func(functions ...string), c domain.Connection,
 ) (seen domain.SeenResources, age time.Duration, found bool, err error) {

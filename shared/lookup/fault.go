@@ -10,8 +10,9 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// Nova's lists show the faults only of those servers in ERROR whose cell has the database that Nova's API uses itself, such as cell0, where
-// servers are for which there was no host. It shows every fault of a server that is asked for by its id.
+// Nova's lists show the faults only of those servers in ERROR whose cell has the database that Nova's API uses itself,
+// such as cell0, where servers are for which there was no host. It shows every fault of a server that is asked for by
+// its id.
 
 const (
 	mostFaults   = 20 // servers that are asked for by id, for one list
@@ -26,7 +27,8 @@ type ServerReader interface {
 	Server(ctx context.Context, id string) (domain.Server, error)
 }
 
-// FillFaults adds the faults of servers in ERROR that a list shows without: of the first 20 of them. What cannot be read stays without.
+// FillFaults adds the faults of servers in ERROR that a list shows without: of the first 20 of them. What cannot be
+// read stays without.
 func FillFaults(ctx context.Context, cloud ServerReader, servers []domain.Server) {
 	var ids []string
 	for _, s := range servers {
@@ -42,8 +44,8 @@ func FillFaults(ctx context.Context, cloud ServerReader, servers []domain.Server
 	}
 }
 
-// Explain adds Nova's reason to instances that have gone into error, where a list has left it out or Nova had not written it yet: of the
-// first 20 of them.
+// Explain adds Nova's reason to instances that have gone into error, where a list has left it out or Nova had not
+// written it yet: of the first 20 of them.
 func Explain(ctx context.Context, cloud ServerReader, changed []domain.Instance) {
 	for try := range 2 {
 		var ids []string

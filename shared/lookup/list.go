@@ -18,8 +18,8 @@ type Lister interface {
 	Servers(context.Context, domain.ServerQuery) (page []domain.Server, more bool, err error)
 }
 
-// ServersOfOrder lists all servers of the order. A server that moves to its cell while several pages are read can be on none of
-// them, so each instance without a server is then looked up by its own tag.
+// ServersOfOrder lists all servers of the order. A server that moves to its cell while several pages are read can be on
+// none of them, so each instance without a server is then looked up by its own tag.
 func ServersOfOrder(ctx context.Context, cloud Lister, order domain.Order) ([]domain.Server, error) {
 	found, pages, err := listByTag(ctx, cloud, domain.OrderTag(order.ID))
 	if err != nil || pages == 1 {

@@ -1,5 +1,5 @@
-// Package lookup finds in OpenStack what a request or an order names: flavors, images and networks by id or name, servers by tag,
-// and the faults that lists leave out.
+// Package lookup finds in OpenStack what a request or an order names: flavors, images and networks by id or name,
+// servers by tag, and the faults that lists leave out.
 package lookup
 
 import (
@@ -112,8 +112,8 @@ func PickImage(images []domain.Image, r Ref) (domain.Image, error) {
 	return images[i], nil
 }
 
-// PickNetworks chooses the networks that refs mean, and gives them by id; when none is asked for, the only one that the project can
-// boot on.
+// PickNetworks chooses the networks that refs mean, and gives them by id; when none is asked for, the only one that the
+// project can boot on.
 func PickNetworks(networks []domain.Network, refs []Ref) ([]Ref, error) {
 	if len(refs) == 0 {
 		return onlyNetwork(networks)

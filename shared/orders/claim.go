@@ -8,8 +8,9 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// hold renews the claim until stop is called, also when ctx has ended: a create call that is under way outlives it, and its answer is
-// written under the claim. It cancels the context that it returns, with domain.ErrFenced as the cause, when the claim is over.
+// hold renews the claim until stop is called, also when ctx has ended: a create call that is under way outlives it, and
+// its answer is written under the claim. It cancels the context that it returns, with domain.ErrFenced as the cause,
+// when the claim is over.
 func (e Engine) hold(ctx context.Context, order domain.Order, claim domain.Claim) (held context.Context, stop func()) {
 	held, lose := context.WithCancelCause(ctx)
 	beating, end := context.WithCancel(context.WithoutCancel(ctx))
@@ -31,8 +32,8 @@ func (e Engine) hold(ctx context.Context, order domain.Order, claim domain.Claim
 	}
 }
 
-// awaitCalls waits until Nova is done with the create calls of a replica that died: each has made its server, which is then
-// adopted, or will not any more. When the time is up before that, the error is ErrOpen.
+// awaitCalls waits until Nova is done with the create calls of a replica that died: each has made its server, which is
+// then adopted, or will not any more. When the time is up before that, the error is ErrOpen.
 func (e Engine) awaitCalls(ctx context.Context, cloud Cloud, order domain.Order) (domain.Order, error) {
 	for order.HasOpenCall() {
 		if untilEnd(ctx) < observePause || !domain.Pause(ctx, observePause) {

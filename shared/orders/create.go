@@ -15,7 +15,8 @@ import (
 // ErrOpen says that Nova may or may not have made the server.
 var ErrOpen = errors.New("it is open whether nova made the server")
 
-// errLate says that a create call was not sent: Nova could not answer it before its fence ends, when the next one may be sent.
+// errLate says that a create call was not sent: Nova could not answer it before its fence ends, when the next one may
+// be sent.
 var errLate = apperr.New(apperr.Unavailable, "this replica was held up, and sent nothing to nova")
 
 // create asks Nova for one server and writes its answer, if that is final.

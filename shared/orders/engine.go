@@ -1,5 +1,6 @@
-// Package orders brings orders to what they ask for: it asks Nova for their servers so that none is lost or made twice, observes them,
-// and stops, starts or deletes them. It works with any session: the caller's own, a connection's, or the service account's.
+// Package orders brings orders to what they ask for: it asks Nova for their servers so that none is lost or made twice,
+// observes them, and stops, starts or deletes them. It works with any session: the caller's own, a connection's, or the
+// service account's.
 package orders
 
 import (
@@ -66,14 +67,16 @@ type Session struct {
 	Keys     KeyPairs        // nil leaves the order's key pair to its owner
 	UserID   string          // who makes the create calls; "" = not known
 	UserData []domain.Secret // of each instance, in their order; nil: the run asks for no servers
-	// Prepare is called before servers are asked for, and gives the order as it is to be asked for; nil changes nothing.
+	// Prepare is called before servers are asked for, and gives the order as it is to be asked for; nil changes
+	// nothing.
 	Prepare func(context.Context, domain.Order, domain.Claim) (domain.Order, error)
 	// IsFatal reports the errors that end the run at once, because the session may be at fault; nil = none does.
 	IsFatal func(error) bool
 	Follows bool // the run goes on until the order is settled, whatever it asks for: nobody else observes it
 }
 
-// claimFor is for how long a claim holds without being renewed: the order of a replica that died is free again after that.
+// claimFor is for how long a claim holds without being renewed: the order of a replica that died is free again after
+// that.
 func (e Engine) claimFor() time.Duration { return min(e.Fence, longestClaim) }
 
 // Claim claims a stored order, if there is work left that nobody does.
@@ -89,8 +92,8 @@ type Submitted struct {
 	Unfinished error        // why that work has stopped before its end
 }
 
-// Submit stores a new order and works on it. One that is stored already is resumed: what a replica that died has left of it is finished.
-// Without a cloud the order is left to run-connections.
+// Submit stores a new order and works on it. One that is stored already is resumed: what a replica that died has left
+// of it is finished. Without a cloud the order is left to run-connections.
 func (e Engine) Submit(ctx context.Context, s Session, order domain.Order) (out Submitted, err error) {
 	claimFor := e.claimFor()
 	if s.Cloud == nil {
@@ -124,8 +127,9 @@ func placed(order domain.Order, at time.Time) domain.Order {
 	return order
 }
 
-// Run works on the order under a claim until ctx's deadline, which it must have, and finalizes it. It gives the order as it is stored
-// then. unfinished is why the work has stopped before its end: what it could not decide is left to whoever comes next.
+// Run works on the order under a claim until ctx's deadline, which it must have, and finalizes it. It gives the order
+// as it is stored then. unfinished is why the work has stopped before its end: what it could not decide is left to
+// whoever comes next.
 func (e Engine) Run(ctx context.Context, s Session, order domain.Order, claim domain.Claim) (stored domain.Order, unfinished, err error) {
 	unfinished = e.work(ctx, s, order, claim)
 	end, cancel := domain.Detached(ctx)
@@ -134,8 +138,8 @@ func (e Engine) Run(ctx context.Context, s Session, order domain.Order, claim do
 	return stored, unfinished, err
 }
 
-// Refresh observes the order's servers, and does what the order asks for besides them if nobody does. The session may only be good for
-// reading.
+// Refresh observes the order's servers, and does what the order asks for besides them if nobody does. The session may
+// only be good for reading.
 func (e Engine) Refresh(ctx context.Context, s Session, order domain.Order) (domain.Order, error) {
 	if order.Spec.Attended() && order.Status == domain.OrderRunning {
 		claim, err := e.Claim(ctx, order)

@@ -10,9 +10,10 @@ import (
 	"github.com/cloudfn/cloudfn/shared/lookup"
 )
 
-// RemoveExtra deals with a server that carries the instance's tags and is not its own. One that a create call of the running order
-// provably made is deleted: Nova took so long over the call that it was repeated. Any other is somebody's: one event is
-// published about it, and it is not touched. The order must have been read after the server was seen.
+// RemoveExtra deals with a server that carries the instance's tags and is not its own. One that a create call of the
+// running order provably made is deleted: Nova took so long over the call that it was repeated. Any other is
+// somebody's: one event is published about it, and it is not touched. The order must have been read after the server
+// was seen.
 func (e Engine) RemoveExtra(ctx context.Context, cloud Cloud, order domain.Order, i domain.Instance, s domain.Server) error {
 	call, proven := order.Duplicate(i, s)
 	if proven {
@@ -22,7 +23,7 @@ func (e Engine) RemoveExtra(ctx context.Context, cloud Cloud, order domain.Order
 		}
 	}
 	if proven {
-		// A call makes one server: once that is stored, no copy of its tags passes for it.
+		// A call makes one server: once that is stored, no other server with its tags passes for it.
 		var err error
 		if proven, err = e.Orders.MarkDuplicate(ctx, order, call, s.ID); err != nil {
 			return err
@@ -39,8 +40,8 @@ func (e Engine) RemoveExtra(ctx context.Context, cloud Cloud, order domain.Order
 
 // IsOldest says whether no older server carries the tag of the create call: a copy is younger than what it copies.
 func IsOldest(ctx context.Context, cloud lookup.Lister, call uuid.UUID, s domain.Server) (bool, error) {
-	copies, err := lookup.ServersByTag(ctx, cloud, domain.CallTag(call))
-	return err == nil && s.IsOldest(copies), err
+	tagged, err := lookup.ServersByTag(ctx, cloud, domain.CallTag(call))
+	return err == nil && s.IsOldest(tagged), err
 }
 
 func (e Engine) publishUnexpected(ctx context.Context, i domain.Instance, s domain.Server) error {

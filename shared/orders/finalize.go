@@ -24,8 +24,8 @@ func (e Engine) settle(ctx context.Context, keys KeyPairs, order domain.Order) (
 	return e.Finalize(ctx, keys, order)
 }
 
-// Finalize writes the status that follows from the order's instances, if that is final. The key pair of an order that leaves no servers is
-// deleted first: while it is there, the order is running.
+// Finalize writes the status that follows from the order's instances, if that is final. The key pair of an order that
+// leaves no servers is deleted first: while it is there, the order is running.
 func (e Engine) Finalize(ctx context.Context, keys KeyPairs, order domain.Order) (domain.Order, error) {
 	status := order.Evaluate()
 	if status == order.Status {
@@ -39,8 +39,8 @@ func (e Engine) Finalize(ctx context.Context, keys KeyPairs, order domain.Order)
 	return e.end(ctx, order, status, order.LeftProblem())
 }
 
-// leavesKey says whether the order ends without servers and has given its key pair to their owner. One of that name that was there before
-// is the owner's, and its fingerprint was never recorded.
+// leavesKey says whether the order ends without servers and has given its key pair to their owner. One of that name
+// that was there before is the owner's, and its fingerprint was never recorded.
 func leavesKey(order domain.Order, status domain.OrderStatus) bool {
 	key := order.Spec.GeneratedKey
 	wasGiven := func(i domain.Instance) bool { return i.KeyName == key && i.KeyFingerprint != "" }
@@ -56,8 +56,8 @@ func (e Engine) end(ctx context.Context, order domain.Order, status domain.Order
 	return order, err
 }
 
-// Abandon ends an order on which nobody can work any more, if nobody does: its undecided instances fail for the reason given, and the
-// others stay as they are. While Nova may still be making a server of it, the order is left as it is.
+// Abandon ends an order on which nobody can work any more, if nobody does: its undecided instances fail for the reason
+// given, and the others stay as they are. While Nova may still be making a server of it, the order is left as it is.
 func (e Engine) Abandon(ctx context.Context, projectID string, id uuid.UUID, why *domain.Problem) error {
 	ctx, cancel := domain.Detached(ctx)
 	defer cancel()

@@ -9,8 +9,8 @@ import (
 )
 
 // Observe asks Nova for the order's servers, by tag, and writes what is new of them, so that none is made twice. A
-// server that should be there and is not listed is looked up by its id before it counts as deleted. The order that it gives
-// is the stored one: somebody may have seen something newer.
+// server that should be there and is not listed is looked up by its id before it counts as deleted. The order that it
+// gives is the stored one: somebody may have seen something newer.
 func (e Engine) Observe(ctx context.Context, cloud Cloud, order domain.Order) (domain.Order, error) {
 	now, err := e.Orders.Now(ctx) // before Nova is asked
 	if err != nil {
@@ -60,7 +60,8 @@ func (e Engine) write(ctx context.Context, order domain.Order, news []domain.Ins
 	return e.Orders.Get(ctx, order.ProjectID, order.ID)
 }
 
-// reread reads an order anew in which time decides: that waits for the end of a create call, whose fence may be over, or is rolled back.
+// reread reads an order anew in which time decides: that waits for the end of a create call, whose fence may be over,
+// or is rolled back.
 func (e Engine) reread(ctx context.Context, order domain.Order) (domain.Order, error) {
 	if !order.WaitsForCalls() && !order.RollingBack() {
 		return order, nil

@@ -129,6 +129,37 @@ func (s slowly) BeginCall(
 	return err
 }
 
+// counting is a database that counts how often an order is read.
+type counting struct {
+	postgres.Orders
+	reads *int
+}
+
+func (c counting) Get(ctx context.Context, projectID string, id uuid.UUID) (domain.Order, error) {
+	*c.reads++
+	return c.Orders.Get(ctx, projectID, id)
+}
+
+// TestAFreshOrderIsReadOnce: what was stored just now is known; only how it ended is read.
+func TestAFreshOrderIsReadOnce(t *testing.T) {
+	t.Parallel()
+	store, e := replica(t, time.Minute)
+	reads := 0
+	e.Orders = counting{store, &reads}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	order := domain.Order{ID: uuid.New(), ProjectID: "p1", DomainID: "d", UserID: "u", BodySHA256: []byte{1}}
+	order.Instances = []domain.Instance{{ID: uuid.New(), ProjectID: "p1", Name: "web", State: domain.InstanceRequested}}
+	session := orders.Session{Cloud: &fakeNova{}, UserData: make([]domain.Secret, 1)}
+	done, err := e.Submit(ctx, session, order)
+	if err != nil || done.Unfinished != nil || !done.IsFresh || done.Order.Instances[0].ServerID == "" {
+		t.Errorf("got %+v %v", done, err)
+	}
+	if reads != 1 {
+		t.Errorf("the order was read %d times", reads)
+	}
+}
+
 // TestNothingIsSentTooLate: the fence of a create call begins when it is stored. A replica that was held up since then for so long
 // that Nova could not make the server before the fence ends sends nothing, and says so.
 func TestNothingIsSentTooLate(t *testing.T) {

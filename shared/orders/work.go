@@ -53,7 +53,8 @@ func (e Engine) work(ctx context.Context, s Session, order domain.Order, claim d
 
 func (s Session) stops(err error) bool { return err != nil && s.IsFatal != nil && s.IsFatal(err) }
 
-// resume observes an order that another replica has begun. Its create calls are read under the claim, so that all are known.
+// resume observes an order that another replica has begun. Its create calls are read under the claim, so that all are
+// known.
 func (e Engine) resume(ctx context.Context, cloud Cloud, order domain.Order) (domain.Order, error) {
 	order, err := e.Orders.Get(ctx, order.ProjectID, order.ID)
 	if err != nil {
@@ -123,8 +124,8 @@ func width(ctx context.Context, cloud Cloud, order domain.Order) int {
 	return Parallel
 }
 
-// follow observes the order's servers, and takes the order's steps, until it is settled or the time is up. What goes wrong with one
-// server comes up again at the next observation.
+// follow observes the order's servers, and takes the order's steps, until it is settled or the time is up. What goes
+// wrong with one server comes up again at the next observation.
 func (e Engine) follow(ctx context.Context, s Session, order domain.Order, claim domain.Claim) error {
 	order, err := e.Orders.Get(ctx, order.ProjectID, order.ID)
 	for ; err == nil || apperr.Retryable(err) && !s.stops(err); time.Sleep(observePause) {

@@ -12,7 +12,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// Actions are what run-connections is to do to instances. Those of one instance are done one at a time, the oldest first.
+// Actions are what run-connections is to do to instances. Those of one instance are done one at a time, the oldest
+// first.
 type Actions struct{ DB *DB }
 
 const actionColumns = `
@@ -49,9 +50,9 @@ select ` + actionColumns + ` from after`
 // maxWaiting is how many actions of a connection may wait at once.
 const maxWaiting = 1000
 
-// Create stores an action, with its event. It is a Conflict when the connection has ended or was suspended meanwhile, or too many
-// actions wait. One whose ID the caller gave is stored once: sent again it is the stored one, Repeated, and another request of the same
-// ID is a Conflict.
+// Create stores an action, with its event. It is a Conflict when the connection has ended or was suspended meanwhile,
+// or too many actions wait. One whose ID the caller gave is stored once: sent again it is the stored one, Repeated, and
+// another request of the same ID is a Conflict.
 func (a Actions) Create(ctx context.Context, wanted domain.DelegatedAction) (stored domain.DelegatedAction, err error) {
 	if wanted.BodySHA256 == nil {
 		return createAction(ctx, a.DB.pool, wanted)
@@ -90,8 +91,8 @@ func createOnce(ctx context.Context, tx pgx.Tx, wanted domain.DelegatedAction) (
 	return stored, err
 }
 
-// FindStored is the action that the same request has stored before, Repeated; else it is wanted itself. Another request of its ID
-// is a Conflict.
+// FindStored is the action that the same request has stored before, Repeated; else it is wanted itself. Another request
+// of its ID is a Conflict.
 func (a Actions) FindStored(ctx context.Context, wanted domain.DelegatedAction) (domain.DelegatedAction, error) {
 	return findStored(ctx, a.DB.pool, wanted)
 }
@@ -147,8 +148,8 @@ where (project_id, id) in (
 )
 returning ` + actionColumns
 
-// Claim takes actions of a connection that are to be done now, at most one of each instance: those first that nobody has worked on, or
-// not for the longest.
+// Claim takes actions of a connection that are to be done now, at most one of each instance: those first that nobody
+// has worked on, or not for the longest.
 func (a Actions) Claim(
 	ctx context.Context, projectID string, connection uuid.UUID, claimFor time.Duration, limit int,
 ) (claim uuid.UUID, taken []domain.DelegatedAction, err error) {

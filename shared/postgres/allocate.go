@@ -18,8 +18,8 @@ with row as (
 ), event as (` + instanceEventSQL + ` row)
 select count(*) from row`
 
-// allocate stores what belongs to an order that was stored just now. With Reuse, idle instances of the connection take the places of those
-// that need no more; these keep their own ids.
+// allocate stores what belongs to an order that was stored just now. With Reuse, idle instances of the connection take
+// the places of those that need no more; these keep their own ids.
 func allocate(ctx context.Context, tx pgx.Tx, order domain.Order) error {
 	reused := make([]bool, len(order.Instances))
 	if order.ConnectionID == uuid.Nil {
@@ -65,8 +65,8 @@ from orders o
 where o.project_id = $1 and o.id = $7 and o.claim_id = $3 and o.claimed_until > clock_timestamp()
   and i.project_id = o.project_id and i.order_id = o.id and i.id = $2`
 
-// Resolved writes the Spec, KeyName and KeyFingerprint of an order's instances, now that the names in it are ids, if the claim
-// still holds, or says domain.ErrFenced.
+// Resolved writes the Spec, KeyName and KeyFingerprint of an order's instances, now that the names in it are ids, if
+// the claim still holds, or says domain.ErrFenced.
 func (o Orders) Resolved(ctx context.Context, order domain.Order, claim domain.Claim) error {
 	return o.DB.inTx(ctx, func(tx pgx.Tx) error {
 		for _, i := range order.Instances {

@@ -14,16 +14,17 @@ type rowsQuerier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-// connectingSQL are the actions that connect the server ($2) and are not done: all of them, or those of one connection ($3).
+// connectingSQL are the actions that connect the server ($2) and are not done: all of them, or those of one connection
+// ($3).
 const connectingSQL = `
 select ` + actionColumns + ` from actions
 where project_id = $1 and server_id = $2 and verb = '` + string(domain.Connect) + `' and status = 'running' and ($3::uuid is null or connection_id = $3)
 order by created_at, id`
 
-// Connect stores an action that connects a server through a connection, with its event. The InstanceID wanted may be zero: it is any.
-// known is the server's instance when the connection manages it already; then nothing is stored. While an action of the connection
-// connects the server, that one is given. An InstanceID that is not the one of the server's instance or of that action, or that is
-// taken, is a Conflict.
+// Connect stores an action that connects a server through a connection, with its event. The InstanceID wanted may be
+// zero: it is any. known is the server's instance when the connection manages it already; then nothing is stored. While
+// an action of the connection connects the server, that one is given. An InstanceID that is not the one of the server's
+// instance or of that action, or that is taken, is a Conflict.
 func (a Actions) Connect(ctx context.Context, wanted domain.DelegatedAction) (known *domain.Instance, action domain.DelegatedAction, err error) {
 	err = again(func() error {
 		return a.DB.inTx(ctx, func(tx pgx.Tx) (err error) {

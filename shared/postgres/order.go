@@ -47,14 +47,15 @@ select project_id, id::text, seq, '` + domain.InstanceEvent + `', clock_timestam
 	claimOrderSQL = `
 update orders o set claim_id = $3, claimed_until = clock_timestamp() + $4, updated_at = now()
 where project_id = $1 and id = $2 and coalesce(claimed_until, '-infinity') < clock_timestamp()
-  and (status = 'running' and (spec->>'on_failure' = 'rollback' or spec->>'stopped' = 'true' or connection_id is not null)
+  and (status = 'running' and (spec->>'on_failure' = 'rollback' or spec->>'stopped' = 'true' or spec->>'reuse' = 'true'
+                            or connection_id is not null)
        or exists (select from instances i where i.project_id = $1 and i.order_id = $2 and i.server_id is null and i.problem is null))`
 )
 
-// Place stores the order, its instances and its callback in one transaction, and claims it unless claimFor is 0. An order through a
-// connection must be permitted, and all that is new in it must fit the connection's quota: see allocate. When the order is there already,
-// it is claimed if there is work left that nobody does; an order that differs under the same id is a Conflict, and so are ids of
-// instances that are taken in the project.
+// Place stores the order, its instances and its callback in one transaction, and claims it unless claimFor is 0. An
+// order through a connection must be permitted, and all that is new in it must fit the connection's quota: see
+// allocate. When the order is there already, it is claimed if there is work left that nobody does; an order that
+// differs under the same id is a Conflict, and so are ids of instances that are taken in the project.
 func (o Orders) Place(ctx context.Context, order domain.Order, claimFor time.Duration) (claim domain.Claim, err error) {
 	err = again(func() error {
 		return o.DB.inTx(ctx, func(tx pgx.Tx) (err error) {
@@ -95,8 +96,8 @@ func (o Orders) Claim(ctx context.Context, order domain.Order, claimFor time.Dur
 	return claim, classify(err)
 }
 
-// begin stores what belongs to an order that was stored just now, but for the instances that are there already: first its callback, which
-// gets every event.
+// begin stores what belongs to an order that was stored just now, but for the instances that are there already: first
+// its callback, which gets every event.
 func begin(ctx context.Context, tx pgx.Tx, order domain.Order, there []bool) error {
 	if err := checkFree(ctx, tx, order, there); err != nil {
 		return err
@@ -166,7 +167,8 @@ update orders set claimed_until = clock_timestamp() + $4
 where project_id = $1 and id = $2 and claim_id = $3 and claimed_until > clock_timestamp()
   and (connection_id is null or exists (select from connections c where c.id = connection_id and c.status = 'active' and c.suspended_at is null))`
 
-// Renew prolongs the claim from now on, or says domain.ErrFenced: also when the order's connection has ended or is suspended.
+// Renew prolongs the claim from now on, or says domain.ErrFenced: also when the order's connection has ended or is
+// suspended.
 func (o Orders) Renew(ctx context.Context, order domain.Order, claim domain.Claim, claimFor time.Duration) error {
 	tag, err := o.DB.pool.Exec(ctx, renewSQL, order.ProjectID, order.ID, claim.ID, claimFor)
 	if err == nil && tag.RowsAffected() == 0 {
@@ -186,8 +188,8 @@ func (o Orders) Release(ctx context.Context, order domain.Order, claim domain.Cl
 	return classify(err)
 }
 
-// Decide writes what Nova said to one instance, unless another replica has claimed the order since. Somebody may have observed
-// the same server before.
+// Decide writes what Nova said to one instance, unless another replica has claimed the order since. Somebody may have
+// observed the same server before.
 func (o Orders) Decide(ctx context.Context, claim domain.Claim, i domain.Instance) error {
 	var decided bool
 	err := again(func() error {
@@ -289,7 +291,8 @@ func (o Orders) Find(ctx context.Context, filter domain.Filter, id uuid.UUID) (d
 
 func noOrder(id uuid.UUID) error { return apperr.New(apperr.NotFound, "there is no order %s", id) }
 
-// HeldFor is how long the claim of the replica that works on the order right now holds, if that is not renewed; 0 = none does.
+// HeldFor is how long the claim of the replica that works on the order right now holds, if that is not renewed; 0 =
+// none does.
 func (o Orders) HeldFor(ctx context.Context, projectID string, id uuid.UUID) (held time.Duration, err error) {
 	err = o.DB.pool.QueryRow(ctx, `
 select greatest(coalesce(claimed_until - clock_timestamp(), interval '0'), interval '0') from orders where project_id = $1 and id = $2`,

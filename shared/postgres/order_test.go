@@ -55,7 +55,7 @@ func place(t *testing.T, store postgres.Orders, o domain.Order, claimFor time.Du
 
 // finalStatus is the order with the status that follows from its instances.
 func finalStatus(o domain.Order) domain.Order {
-	o.Status, o.Problem = o.Evaluate(), o.LeftProblem()
+	o.Status = o.Evaluate()
 	return o
 }
 

@@ -93,7 +93,7 @@ func TestReuse(t *testing.T) {
 			ids = append(ids, i.ID)
 		}
 		if again, err := l.Place(t.Context(), o, 0); err != nil || again.Fresh || !claim.Fresh {
-			t.Errorf("again.Fresh: %t %v", again, err)
+			t.Errorf("again: %t %v", again.Fresh, err)
 		}
 		return ids
 	}

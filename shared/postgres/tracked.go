@@ -20,8 +20,8 @@ where project_id = $1 and disconnected_at is null and not remote and server_id i
   and ($2 = '' or (created_at, id) < (select created_at, id from instances where project_id = $1 and server_id = $2))
 order by created_at desc, id desc limit $3`
 
-// ListTracked lists a page of the project's tracked servers, the newest instance first. marker is the id of the last server already seen
-// ("" = none). A marker that no instance has or had is Invalid.
+// ListTracked lists a page of the project's tracked servers, the newest instance first. marker is the id of the last
+// server already seen ("" = none). A marker that no instance has or had is Invalid.
 func (i Instances) ListTracked(ctx context.Context, projectID, marker string, limit int) ([]domain.Tracked, error) {
 	found, err := i.tracked(ctx, listTrackedSQL, projectID, marker, limit)
 	if err != nil || len(found) > 0 || marker == "" {
@@ -68,8 +68,8 @@ func (i Instances) tracked(ctx context.Context, sql string, args ...any) ([]doma
 	return tracked, nil
 }
 
-// ListManaged lists a page of the instances with a server that are managed through the connection, the newest first; marker is the id
-// of the last server already seen ("" = none). Of each server is known what was last seen of it.
+// ListManaged lists a page of the instances with a server that are managed through the connection, the newest first;
+// marker is the id of the last server already seen ("" = none). Of each server is known what was last seen of it.
 func (i Instances) ListManaged(ctx context.Context, filter domain.Filter, limit int, marker string) ([]domain.Instance, error) {
 	rows, _ := i.DB.pool.Query(ctx, "select "+instanceColumns+` from instances
 where project_id = $1 and connection_id = $2 and disconnected_at is null and server_id is not null and state <> 'deleted'
@@ -79,8 +79,9 @@ order by created_at desc, id desc limit $4`, filter.ProjectID, filter.Connection
 	return found, classify(err)
 }
 
-// Find finds instances by their own ids or their servers', which are UUIDs, in the order of ids. One that is not found has the zero ID.
-// A project's own look finds those in its cloud; a connection's finds what is managed through it, wherever that is.
+// Find finds instances by their own ids or their servers', which are UUIDs, in the order of ids. One that is not found
+// has the zero ID. A project's own look finds those in its cloud; a connection's finds what is managed through it,
+// wherever that is.
 func (i Instances) Find(ctx context.Context, filter domain.Filter, ids []string) ([]domain.Instance, error) {
 	rows, _ := i.DB.pool.Query(ctx, "select "+instanceColumns+` from instances
 where project_id = $1 and ($2::uuid is null and not remote or connection_id = $2) and disconnected_at is null
