@@ -45,7 +45,7 @@ func TestTheBundleEndsWithThePermission(t *testing.T) {
 	t.Cleanup(db.Close)
 	disconnect := func(t *testing.T, d deployed) {
 		t.Helper()
-		if done, err := (postgres.Instances{DB: db}).Disconnect(t.Context(), project, d.InstanceID, uuid.Nil); err != nil || !done {
+		if done, err := (postgres.Instances{DB: db}).Disconnect(t.Context(), domain.Filter{ProjectID: project, ConnectionID: uuid.Nil}, d.InstanceID); err != nil || !done {
 			t.Errorf("%t %v", done, err)
 		}
 	}

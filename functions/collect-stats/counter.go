@@ -18,7 +18,7 @@ type census interface {
 	Standings(ctx context.Context, projectID string, see func(domain.Standing)) error
 	Changes(ctx context.Context, projectID string, since time.Time, see func(domain.History)) error
 	CellsUp(ctx context.Context, projectID string) error
-	Actions(ctx context.Context, serverID string) ([]domain.Action, error)
+	Actions(ctx context.Context, serverID string) ([]domain.LoggedAction, error)
 }
 
 // counter holds the hours that projects lack, or have with undecided servers.

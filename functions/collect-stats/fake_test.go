@@ -102,7 +102,7 @@ func (f *fakeCloud) CellsUp(_ context.Context, projectID string) error {
 	return f.call("cells", projectID)
 }
 
-func (f *fakeCloud) Actions(ctx context.Context, serverID string) ([]domain.Action, error) {
+func (f *fakeCloud) Actions(ctx context.Context, serverID string) ([]domain.LoggedAction, error) {
 	if f.logs > 0 && f.called("actions") >= f.logs {
 		<-ctx.Done()
 		return nil, ctx.Err()

@@ -17,7 +17,7 @@ var twoProjects = []domain.Project{{ID: "p1", DomainID: "d1"}, {ID: "p2", Domain
 // stood is a server that has run for two days.
 func stood(id, project string, hour time.Time) domain.History {
 	old := hour.Add(-48 * time.Hour)
-	actions := []domain.Action{{Name: "create", Start: old.Add(-9 * time.Second), Finish: old}}
+	actions := []domain.LoggedAction{{Name: "create", Start: old.Add(-9 * time.Second), Finish: old}}
 	return domain.History{ServerID: id, ProjectID: project, Created: old, Updated: old, State: domain.StateActive, Actions: actions}
 }
 
@@ -25,7 +25,7 @@ func stood(id, project string, hour time.Time) domain.History {
 func stops(h *domain.History, changed time.Time, whole bool) {
 	h.Updated, h.State = changed, domain.StateStopped
 	if whole {
-		h.Actions = append(h.Actions, domain.Action{Name: "stop", Start: changed.Add(-time.Second), Finish: changed})
+		h.Actions = append(h.Actions, domain.LoggedAction{Name: "stop", Start: changed.Add(-time.Second), Finish: changed})
 	}
 }
 

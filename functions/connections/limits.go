@@ -9,7 +9,7 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
-	"github.com/cloudfn/cloudfn/shared/ordering"
+	"github.com/cloudfn/cloudfn/shared/lookup"
 )
 
 // limitsRequest is `limits` of the body. A list that is absent is no limit, and an empty one would allow nothing.
@@ -78,7 +78,7 @@ func limitValues(field string, given []string, isID bool) (values []string, err 
 // which it does not act. region is where it acts.
 func checkLimits(w wish, region string) error {
 	for n, flavor := range w.Limits.Flavors {
-		if _, err := ordering.PickFlavor(w.Flavors, ordering.Ref{Field: fmt.Sprintf("limits.flavors[%d]", n), Value: flavor}); err != nil {
+		if _, err := lookup.PickFlavor(w.Flavors, lookup.Ref{Field: fmt.Sprintf("limits.flavors[%d]", n), Value: flavor}); err != nil {
 			return err
 		}
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/webhook"
 )
 
-// wanted is a callback that is to be made with an order.
-type wanted struct {
+// callbackRequest is a callback that is to be made with an order.
+type callbackRequest struct {
 	URL    string         `json:"url"`
 	Events []string       `json:"events"`
 	Secret *domain.Secret `json:"secret"`
@@ -41,20 +41,20 @@ type sealer interface {
 type guard interface{ Check(url string) error }
 
 // checkCallback refuses what can never be a callback, before anything is stored.
-func (s service) checkCallback(w *wanted) error {
-	if w == nil {
+func (s service) checkCallback(req *callbackRequest) error {
+	if req == nil {
 		return nil
 	}
-	if err := s.guard.Check(w.URL); err != nil {
+	if err := s.guard.Check(req.URL); err != nil {
 		return inside("callback", err)
 	}
-	if err := domain.CheckEventTypes("callback.events", w.Events); err != nil {
+	if err := domain.CheckEventTypes("callback.events", req.Events); err != nil {
 		return err
 	}
-	if w.Secret == nil {
+	if req.Secret == nil {
 		return nil
 	}
-	return inside("callback", webhook.CheckSecret(*w.Secret))
+	return inside("callback", webhook.CheckSecret(*req.Secret))
 }
 
 // inside names the fields of an error as they stand in an object of the request.
@@ -71,20 +71,20 @@ func inside(object string, err error) error {
 	return &e
 }
 
-// newCallback gives the order the callback that is to be made with it.
-// It is its caller's, also when the order is in another project.
-func (s service) newCallback(who domain.Identity, order *domain.Order, w *wanted) (domain.Secret, error) {
-	if w == nil {
+// newCallback gives the order the callback that is to be made with it. It belongs to the caller's project, also when
+// the order is in another one.
+func (s service) newCallback(who domain.Identity, order *domain.Order, req *callbackRequest) (domain.Secret, error) {
+	if req == nil {
 		return "", nil
 	}
-	events := slices.Clone(w.Events)
+	events := slices.Clone(req.Events)
 	slices.Sort(events)
 	c := domain.Callback{
-		ID: uuid.Must(uuid.NewV7()), ProjectID: who.ProjectID, UserID: who.UserID, URL: w.URL, Events: slices.Compact(events), OrderID: order.ID,
+		ID: uuid.Must(uuid.NewV7()), ProjectID: who.ProjectID, UserID: who.UserID, URL: req.URL, Events: slices.Compact(events), OrderID: order.ID,
 		OfProject: order.ProjectID, ConnectionID: order.ConnectionID,
 	}
-	secret := value(w.Secret)
-	if w.Secret == nil {
+	secret := value(req.Secret)
+	if req.Secret == nil {
 		secret = webhook.NewSecret()
 	}
 	var err error

@@ -8,7 +8,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// check refuses what no cloud would take of one server, before anything is stored. networks is the field that lists them.
+// check refuses what no cloud would take of one server, before anything is stored. networks is the field that lists
+// them.
 func (i item) check(in request, networks string) error {
 	if err := i.checkSize(); err != nil {
 		return err

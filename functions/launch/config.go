@@ -48,7 +48,7 @@ func build(cfg Config, d run.Deps) ([]httpx.Route, error) {
 	delegated, _ := cfg.Connection.Key()
 	return routes(service{
 		cloud: clouds{d.Cloud}, orders: postgres.Orders{DB: d.DB}, instances: postgres.Instances{DB: d.DB}, callbacks: postgres.Callbacks{DB: d.DB},
-		connections: postgres.Connections{DB: d.DB}, seal: key, sealOrder: delegated, guard: guard, wake: d.Wake, claim: cfg.Claim,
+		connections: postgres.Connections{DB: d.DB}, seal: key, sealOrder: delegated, guard: guard, wake: d.Wake, fence: cfg.Claim,
 	}), nil
 }
 

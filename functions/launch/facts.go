@@ -9,7 +9,7 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
-	"github.com/cloudfn/cloudfn/shared/ordering"
+	"github.com/cloudfn/cloudfn/shared/orders"
 )
 
 // facts are what a dry run holds an order against.
@@ -18,16 +18,16 @@ type facts struct {
 	networks            []domain.Network
 	keys, groups, zones []string
 	free                map[string]map[int]float64 // addresses by network and IP version
-	noFree              string                     // why those are not known
+	freeWithheld        string                     // why those are not known
 	room                map[string]int             // servers that the hosts have room for, by flavor
-	noRoom              map[string]string          // why that is not known
+	roomWithheld        map[string]string          // why that is not known
 }
 
 // gather reads what the checks need, and only that.
-func gather(ctx context.Context, cloud session, w wish, found []resolved) (out facts, err error) {
+func gather(ctx context.Context, cloud session, req createOrder, found []resolved) (out facts, err error) {
 	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(ordering.Parallel)
-	wants := func(has func(item) bool) bool { return slices.ContainsFunc(w.items, has) }
+	group.SetLimit(orders.Parallel)
+	wants := func(has func(item) bool) bool { return slices.ContainsFunc(req.items, has) }
 	group.Go(func() (err error) {
 		out.quota, err = cloud.Quota(ctx)
 		return err
@@ -36,7 +36,7 @@ func gather(ctx context.Context, cloud session, w wish, found []resolved) (out f
 		out.networks, err = cloud.Networks(ctx)
 		return err
 	})
-	if w.generateKey || wants(func(i item) bool { return i.spec.KeyName != "" }) {
+	if req.generateKey || wants(func(i item) bool { return i.spec.KeyName != "" }) {
 		group.Go(func() error {
 			pairs, err := cloud.KeyPairs(ctx)
 			for _, k := range pairs {
@@ -72,7 +72,7 @@ func gather(ctx context.Context, cloud session, w wish, found []resolved) (out f
 
 // space asks for free addresses and for hosts. The cloud's policy may keep both from the caller.
 func (out *facts) space(ctx context.Context, group *errgroup.Group, cloud session, found []resolved) {
-	out.room, out.noRoom = map[string]int{}, map[string]string{}
+	out.room, out.roomWithheld = map[string]int{}, map[string]string{}
 	var ids []string
 	flavors := map[string]domain.Flavor{}
 	for _, f := range found {
@@ -83,7 +83,7 @@ func (out *facts) space(ctx context.Context, group *errgroup.Group, cloud sessio
 	if ids = slices.Compact(ids); len(ids) > 0 {
 		group.Go(func() (err error) {
 			out.free, err = cloud.FreeAddresses(ctx, ids)
-			out.noFree, err = untold(err)
+			out.freeWithheld, err = whyWithheld(err)
 			return err
 		})
 	}
@@ -96,21 +96,21 @@ func (out *facts) space(ctx context.Context, group *errgroup.Group, cloud sessio
 			if err == nil {
 				out.room[id] = room
 			}
-			out.noRoom[id], err = untold(err)
+			out.roomWithheld[id], err = whyWithheld(err)
 			return err
 		})
 	}
 }
 
-const keptBack = "the cloud does not tell this token"
+const withheld = "the cloud withholds it from this token"
 
-// untold is why something is not known: the cloud's policy keeps it from the caller, or who knows it cannot be asked. Any other
-// error stays one.
-func untold(err error) (string, error) {
+// whyWithheld is why something is not known: the cloud's policy keeps it from the caller, or who knows it cannot be
+// asked. Any other error stays one.
+func whyWithheld(err error) (string, error) {
 	code := apperr.CodeOf(err)
 	switch {
 	case err == nil, code == apperr.Forbidden, code == apperr.NotFound:
-		return keptBack, nil
+		return withheld, nil
 	case code == apperr.Unsupported, code == apperr.Unavailable:
 		return apperr.As(err).Message, nil
 	}

@@ -53,7 +53,7 @@ func show(o domain.Order, c *domain.Callback) answer {
 		a.ConnectionID = &o.ConnectionID
 	}
 	for _, x := range o.Instances {
-		if x.DisconnectedAt.IsZero() { // one that was let go is shown to nobody
+		if x.DisconnectedAt.IsZero() { // a disconnected one is shown to nobody
 			a.Instances = append(a.Instances, instance{ID: x.ID, Name: x.Name, ServerID: x.ServerID, State: x.State, KeyName: x.KeyName, Error: x.Problem})
 		}
 	}
@@ -76,24 +76,27 @@ func (h handler) launch(r *http.Request) (httpx.Response, error) {
 	if err != nil {
 		return httpx.Response{}, err
 	}
-	w, err := parse(r)
+	req, err := parse(r)
+	if err != nil {
+		return httpx.Response{}, err
+	}
+	a, err := h.svc.access(r.Context(), who, token, req.connectionID)
 	if err != nil {
 		return httpx.Response{}, err
 	}
 	if dryRun {
-		return h.dryRun(r, who, token, w)
+		report, err := h.svc.DryRun(r.Context(), a, req)
+		if err != nil {
+			return httpx.Response{}, err
+		}
+		return httpx.JSON(http.StatusOK, report)
 	}
-	var done launched
-	if w.connectionID == uuid.Nil {
-		done, err = h.svc.Launch(r.Context(), who, token, w)
-	} else {
-		done, err = h.svc.LaunchThrough(r.Context(), who, w)
-	}
+	done, err := h.svc.Launch(r.Context(), a, req)
 	if err != nil {
 		return httpx.Response{}, err
 	}
 	status := http.StatusOK
-	if done.fresh {
+	if done.isFresh {
 		status = http.StatusAccepted
 	}
 	shown := show(done.order, done.callback)
@@ -120,20 +123,6 @@ func location(o domain.Order) string {
 	return path + "?connection_id=" + o.ConnectionID.String()
 }
 
-func (h handler) dryRun(r *http.Request, who domain.Identity, token domain.Secret, w wish) (httpx.Response, error) {
-	var out report
-	var err error
-	if w.connectionID == uuid.Nil {
-		out, err = h.svc.DryRun(r.Context(), who, token, w)
-	} else {
-		out, err = h.svc.DryRunThrough(r.Context(), who, w)
-	}
-	if err != nil {
-		return httpx.Response{}, err
-	}
-	return httpx.JSON(http.StatusOK, out)
-}
-
 type listAnswer struct {
 	Orders []answer `json:"orders"`
 	Next   *string  `json:"next"`
@@ -144,11 +133,15 @@ func (h handler) list(r *http.Request) (listAnswer, error) {
 	if err != nil {
 		return listAnswer{}, err
 	}
-	who, _, err := auth.Project(r.Context())
+	who, token, err := auth.Project(r.Context())
 	if err != nil {
 		return listAnswer{}, err
 	}
-	found, more, err := h.svc.List(r.Context(), who, q)
+	a, err := h.svc.access(r.Context(), who, token, q.ConnectionID)
+	if err != nil {
+		return listAnswer{}, err
+	}
+	found, more, err := h.svc.List(r.Context(), a, q)
 	if err != nil {
 		return listAnswer{}, err
 	}
@@ -207,13 +200,11 @@ func (h handler) get(r *http.Request) (answer, error) {
 	if err != nil || len(text) != 36 {
 		return answer{}, apperr.New(apperr.NotFound, "there is no order %s", text)
 	}
-	var order domain.Order
-	var callback *domain.Callback
-	if connection == uuid.Nil {
-		order, callback, err = h.svc.Get(r.Context(), who, token, id)
-	} else {
-		order, callback, err = h.svc.GetThrough(r.Context(), who, connection, id)
+	a, err := h.svc.access(r.Context(), who, token, connection)
+	if err != nil {
+		return answer{}, err
 	}
+	order, callback, err := h.svc.Get(r.Context(), a, id)
 	return show(order, callback), err
 }
 

@@ -30,8 +30,8 @@ func newKey(comment string) (public string, private domain.Secret, err error) {
 	return strings.TrimSpace(string(ssh.MarshalAuthorizedKey(half))) + " " + comment, domain.Secret(pem.EncodeToMemory(block)), nil
 }
 
-// giveKey makes the order's key pair, unless a server has one already: then its private half was given away, or is lost.
-// A pair that a copy left behind before it died goes: nobody has its private half.
+// giveKey makes the order's key pair, unless a server has one already: then its private half was given away, or is
+// lost. A pair that a replica left behind before it died goes: nobody has its private half.
 func (s service) giveKey(ctx context.Context, cloud session, order domain.Order, claim domain.Claim) (domain.Order, domain.Secret, error) {
 	name := order.Spec.GeneratedKey
 	if name == "" || order.Undecided() < len(order.Instances) {

@@ -14,17 +14,9 @@ type listed struct {
 	callback *domain.Callback
 }
 
-// List gives a page of the orders of the caller's project, as they are stored; more says that there is another. With a connection
-// they are those that were placed through it.
-func (s service) List(ctx context.Context, who domain.Identity, q domain.OrderQuery) (page []listed, more bool, err error) {
-	q.ProjectID = who.ProjectID
-	if q.ConnectionID != uuid.Nil {
-		c, _, err := s.connections.Usable(ctx, who, q.ConnectionID)
-		if err != nil {
-			return nil, false, err
-		}
-		q.ProjectID = c.ProjectID
-	}
+// List gives a page of the orders within reach, as they are stored; more says that there is another.
+func (s service) List(ctx context.Context, a access, q domain.OrderQuery) (page []listed, more bool, err error) {
+	q.Filter = a.Filter()
 	limit := q.Limit
 	q.Limit++
 	found, err := s.orders.List(ctx, q)
@@ -33,13 +25,13 @@ func (s service) List(ctx context.Context, who domain.Identity, q domain.OrderQu
 	}
 	more = len(found) > limit
 	found = found[:min(limit, len(found))]
-	callbacks, err := s.callbacksOf(ctx, who, found)
+	callbacks, err := s.callbacksOf(ctx, a.Identity, found)
 	if err != nil {
 		return nil, false, err
 	}
 	page = make([]listed, len(found))
 	for n, f := range found {
-		if !f.Busy && f.ConnectionID == uuid.Nil {
+		if !f.Busy && !f.IsDelegated() {
 			interrupt(f.Order)
 		}
 		page[n].order = f.Order

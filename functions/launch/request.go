@@ -14,7 +14,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/httpx"
-	"github.com/cloudfn/cloudfn/shared/ordering"
+	"github.com/cloudfn/cloudfn/shared/lookup"
 )
 
 // request is the body of POST /v1/launch. flavor, image and networks take an id or a unique name. What it says of a
@@ -26,7 +26,7 @@ type request struct {
 	OnFailure   domain.OnFailure `json:"on_failure"`
 	Start       *bool            `json:"start"`
 	GenerateKey bool             `json:"generate_key"`
-	Callback    *wanted          `json:"callback"`
+	Callback    *callbackRequest `json:"callback"`
 
 	// Left out of the hash when they are: what was stored before there were connections stays the same request.
 	ConnectionID string `json:"connection_id,omitempty"`
@@ -107,64 +107,65 @@ func (in request) hash() [sha256.Size]byte {
 type item struct {
 	id       uuid.UUID
 	name     string
-	flavor   ordering.Ref
+	flavor   lookup.Ref
 	min      *size // instead of a flavor
-	image    ordering.Ref
-	networks []ordering.Ref // none: the project's only network
+	image    lookup.Ref
+	networks []lookup.Ref // none: the project's only network
 	spec     domain.LaunchSpec
 	userData domain.Secret
 	fields   map[string]string // where key_name, security_groups and availability_zone stand in the request
 }
 
-// wish is a request that was checked.
-type wish struct {
+// createOrder is a request that was checked.
+type createOrder struct {
 	id           uuid.UUID
+	isNew        bool // the caller gave no id: no order has it yet
 	hash         [sha256.Size]byte
 	connectionID uuid.UUID // through which it is asked for; zero = with the caller's own token
 	spec         domain.OrderSpec
 	generateKey  bool
-	callback     *wanted
+	callback     *callbackRequest
 	count        string // the field that says how many servers there are
 	items        []item
 }
 
-func parse(r *http.Request) (wish, error) {
+func parse(r *http.Request) (createOrder, error) {
 	in, err := httpx.Body[request](r)
 	if err != nil {
-		return wish{}, err
+		return createOrder{}, err
 	}
-	w := wish{id: uuid.Must(uuid.NewV7()), hash: in.hash(), generateKey: in.GenerateKey, callback: in.Callback, count: "count"}
+	req := createOrder{id: uuid.Must(uuid.NewV7()), isNew: in.ID == "", hash: in.hash(), generateKey: in.GenerateKey, callback: in.Callback, count: "count"}
 	if in.ID != "" {
-		if w.id, err = parseID("id", in.ID); err != nil {
-			return wish{}, err
+		if req.id, err = parseID("id", in.ID); err != nil {
+			return createOrder{}, err
 		}
 	}
 	if in.ConnectionID != "" {
-		if w.connectionID, err = parseID("connection_id", in.ConnectionID); err != nil {
-			return wish{}, err
+		if req.connectionID, err = parseID("connection_id", in.ConnectionID); err != nil {
+			return createOrder{}, err
 		}
 	}
-	w.spec = domain.OrderSpec{OnFailure: in.OnFailure, Stopped: in.Start != nil && !*in.Start, Reuse: in.Reuse}
+	req.spec = domain.OrderSpec{OnFailure: in.OnFailure, Stopped: in.Start != nil && !*in.Start, Reuse: in.Reuse}
 	if in.GenerateKey {
-		w.spec.GeneratedKey = "cloudfn-" + w.id.String()
+		req.spec.GeneratedKey = "cloudfn-" + req.id.String()
 	}
 	if err := in.check(); err != nil {
-		return wish{}, err
+		return createOrder{}, err
 	}
 	overrides := in.Instances
 	if len(overrides) > 0 {
-		w.count = "instances"
+		req.count = "instances"
 	} else if overrides = make([]override, 1); in.Count != nil {
 		overrides = make([]override, *in.Count)
 	}
 	for n, o := range overrides {
 		i, err := in.item(n, len(overrides), o)
 		if err != nil {
-			return wish{}, err
+			return createOrder{}, err
 		}
-		w.items = append(w.items, i)
+		req.items = append(req.items, i)
 	}
-	return w, w.checkIDs()
+	return req, req.checkIDs()
 }
 
 func parseID(field, text string) (uuid.UUID, error) {
@@ -176,9 +177,9 @@ func parseID(field, text string) (uuid.UUID, error) {
 }
 
 // checkIDs refuses ids that are given twice. The order's counts too: events are told apart by them.
-func (w wish) checkIDs() error {
-	seen := map[uuid.UUID]bool{w.id: true}
-	for n, i := range w.items {
+func (req createOrder) checkIDs() error {
+	seen := map[uuid.UUID]bool{req.id: true}
+	for n, i := range req.items {
 		if seen[i.id] {
 			return apperr.InvalidField(fmt.Sprintf("instances[%d].id", n), "is given twice")
 		}
@@ -235,20 +236,20 @@ func (in request) item(n, count int, o override) (item, error) {
 			return i, err
 		}
 	}
-	i.flavor, i.min = ordering.Ref{Field: "flavor", Value: in.Flavor}, in.Min
+	i.flavor, i.min = lookup.Ref{Field: "flavor", Value: in.Flavor}, in.Min
 	if o.Flavor != nil || o.Min != nil {
-		i.flavor, i.min = ordering.Ref{Field: at("flavor"), Value: value(o.Flavor)}, o.Min
+		i.flavor, i.min = lookup.Ref{Field: at("flavor"), Value: value(o.Flavor)}, o.Min
 	}
-	i.image = ordering.Ref{Field: "image", Value: in.Image}
+	i.image = lookup.Ref{Field: "image", Value: in.Image}
 	if o.Image != nil {
-		i.image = ordering.Ref{Field: at("image"), Value: *o.Image}
+		i.image = lookup.Ref{Field: at("image"), Value: *o.Image}
 	}
 	networks, field := in.Networks, "networks"
 	if o.Networks != nil {
 		networks, field = o.Networks, at("networks")
 	}
 	for k, name := range networks {
-		i.networks = append(i.networks, ordering.Ref{Field: fmt.Sprintf("%s[%d]", field, k), Value: name})
+		i.networks = append(i.networks, lookup.Ref{Field: fmt.Sprintf("%s[%d]", field, k), Value: name})
 	}
 	i.rest(in, o, at)
 	return i, i.check(in, field)

@@ -11,7 +11,8 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
-	"github.com/cloudfn/cloudfn/shared/ordering"
+	"github.com/cloudfn/cloudfn/shared/lookup"
+	"github.com/cloudfn/cloudfn/shared/orders"
 )
 
 // resolved is what one server is made of, with its names looked up.
@@ -19,11 +20,11 @@ type resolved struct {
 	spec     domain.LaunchSpec
 	flavor   domain.Flavor
 	image    domain.Image
-	networks []ordering.Ref // by id
+	networks []lookup.Ref // by id
 }
 
-// lookup is what names are looked up in. It is read once for all servers of an order.
-type lookup struct {
+// catalog is what names are looked up in. It is read once for all servers of an order.
+type catalog struct {
 	flavors  []domain.Flavor
 	allowed  []domain.Flavor           // those of them that a size may choose; nil = all
 	images   map[string][]domain.Image // by what the request calls them
@@ -32,14 +33,14 @@ type lookup struct {
 
 // resolve looks up every name of the request, and gives what is wrong with any of them. An unknown name is Invalid, one
 // that is not unique a Conflict, sizes that no flavor has are Unprocessable; all name the field and what is allowed.
-func resolve(ctx context.Context, cloud session, w wish) ([]resolved, []error) {
-	l, err := look(ctx, cloud, w)
+func resolve(ctx context.Context, cloud session, req createOrder) ([]resolved, []error) {
+	l, err := readCatalog(ctx, cloud, req)
 	if err != nil {
 		return nil, []error{err}
 	}
-	out := make([]resolved, len(w.items))
+	out := make([]resolved, len(req.items))
 	var errs []error
-	for n, i := range w.items {
+	for n, i := range req.items {
 		var wrong []error
 		out[n], wrong = l.resolve(i)
 		errs = append(errs, wrong...)
@@ -58,17 +59,17 @@ func distinct(errs []error) []error {
 	return out
 }
 
-// look reads flavors, images and networks at the same time.
-func look(ctx context.Context, cloud session, w wish) (lookup, error) {
-	l := lookup{images: map[string][]domain.Image{}}
+// readCatalog reads flavors, images and networks at the same time.
+func readCatalog(ctx context.Context, cloud session, req createOrder) (catalog, error) {
+	l := catalog{images: map[string][]domain.Image{}}
 	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(ordering.Parallel)
+	group.SetLimit(orders.Parallel)
 	group.Go(func() (err error) {
 		l.flavors, err = cloud.Flavors(ctx)
 		return err
 	})
 	group.Go(func() (err error) {
-		if slices.ContainsFunc(w.items, func(i item) bool { return len(i.networks) == 0 }) {
+		if slices.ContainsFunc(req.items, func(i item) bool { return len(i.networks) == 0 }) {
 			l.networks, err = cloud.Networks(ctx) // which tells the external ones apart
 		} else {
 			l.networks, err = cloud.NetworkNames(ctx)
@@ -76,9 +77,9 @@ func look(ctx context.Context, cloud session, w wish) (lookup, error) {
 		return err
 	})
 	var mu sync.Mutex
-	for _, name := range w.imageNames() {
+	for _, name := range req.imageNames() {
 		group.Go(func() error {
-			found, err := ordering.FindImages(ctx, cloud, name)
+			found, err := lookup.FindImages(ctx, cloud, name)
 			mu.Lock()
 			defer mu.Unlock()
 			l.images[name] = found
@@ -88,9 +89,9 @@ func look(ctx context.Context, cloud session, w wish) (lookup, error) {
 	return l, group.Wait()
 }
 
-func (w wish) imageNames() []string {
-	names := make([]string, len(w.items))
-	for n, i := range w.items {
+func (req createOrder) imageNames() []string {
+	names := make([]string, len(req.items))
+	for n, i := range req.items {
 		names[n] = i.image.Value
 	}
 	slices.Sort(names)
@@ -98,17 +99,17 @@ func (w wish) imageNames() []string {
 }
 
 // resolve looks up the names of one server.
-func (l lookup) resolve(i item) (resolved, []error) {
+func (l catalog) resolve(i item) (resolved, []error) {
 	out := resolved{spec: i.spec}
 	var errs []error
 	var err error
-	if out.image, err = ordering.PickImage(l.images[i.image.Value], i.image); err != nil {
+	if out.image, err = lookup.PickImage(l.images[i.image.Value], i.image); err != nil {
 		errs = append(errs, err)
 	}
 	if out.flavor, err = l.flavor(i, out.image); err != nil {
 		errs = append(errs, err)
 	}
-	if out.networks, err = ordering.PickNetworks(l.networks, i.networks); err != nil {
+	if out.networks, err = lookup.PickNetworks(l.networks, i.networks); err != nil {
 		errs = append(errs, err)
 	}
 	out.spec.Sized(out.flavor)
@@ -136,16 +137,16 @@ func first(errs []error) error {
 	return &all
 }
 
-func (l lookup) flavor(i item, image domain.Image) (domain.Flavor, error) {
+func (l catalog) flavor(i item, image domain.Image) (domain.Flavor, error) {
 	if i.min != nil {
 		return l.smallest(i.fields["min"], *i.min, image)
 	}
-	return ordering.PickFlavor(l.flavors, i.flavor)
+	return lookup.PickFlavor(l.flavors, i.flavor)
 }
 
 // smallest is the flavor with the least memory, then vCPUs, then disk that has what the request and the image need. One
 // without a disk does not count: Nova's policy keeps it for servers that boot from a volume.
-func (l lookup) smallest(field string, least size, image domain.Image) (domain.Flavor, error) {
+func (l catalog) smallest(field string, least size, image domain.Image) (domain.Flavor, error) {
 	flavors := l.flavors
 	if l.allowed != nil {
 		flavors = l.allowed

@@ -11,12 +11,12 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
-	"github.com/cloudfn/cloudfn/shared/ordering"
+	"github.com/cloudfn/cloudfn/shared/orders"
 )
 
 // session is the part of OpenStack that this function needs.
 type session interface {
-	ordering.Cloud
+	orders.Cloud
 	Flavors(context.Context) ([]domain.Flavor, error)
 	Image(ctx context.Context, id string) (domain.Image, error)
 	Images(ctx context.Context, name string) ([]domain.Image, error)
@@ -33,12 +33,9 @@ type session interface {
 
 // orderStore is the part of the database that this function needs.
 type orderStore interface {
-	ordering.Store
-	delegatedStore
-	Place(ctx context.Context, order domain.Order, claimFor time.Duration) (domain.Claim, error)
-	Claim(ctx context.Context, order domain.Order, claimFor time.Duration) (domain.Claim, error)
+	orders.Store
+	Find(ctx context.Context, filter domain.Filter, id uuid.UUID) (domain.Order, error)
 	Keyed(ctx context.Context, order domain.Order, claim domain.Claim, fingerprint string) error
-	Conclude(ctx context.Context, order domain.Order) error
 	List(ctx context.Context, q domain.OrderQuery) ([]domain.ListedOrder, error)
 	HeldFor(ctx context.Context, projectID string, id uuid.UUID) (time.Duration, error)
 	Taken(ctx context.Context, projectID string, ids []uuid.UUID) ([]uuid.UUID, error)
@@ -50,130 +47,155 @@ type service struct {
 		Region() string
 	}
 	orders      orderStore
-	instances   ordering.Instances
+	instances   orders.Instances
 	callbacks   callbackStore
 	connections connectionStore
 	seal        sealer
 	sealOrder   sealer // makes what is ordered through a connection readable for run-connections only
 	guard       guard
 	wake        func(functions ...string)
-	claim       time.Duration
+	fence       time.Duration
 }
 
-// tell wakes who is waiting for news: events are delivered, and servers that Nova works on are followed.
-func (s service) tell() { s.wake("deliver-events", "poll-instances") }
-
-func (s service) worker() ordering.Worker {
-	return ordering.Worker{Orders: s.orders, Instances: s.instances, Tell: s.tell, Claim: s.claim}
-}
-
-// workerOf is a worker that makes servers as the user.
-func (s service) workerOf(who domain.Identity) ordering.Worker {
-	w := s.worker()
-	w.User = who.UserID
-	return w
-}
-
-// work asks Nova for the order's servers with the caller's token.
-func (s service) work(
-	ctx context.Context, cloud session, who domain.Identity, order domain.Order, claim domain.Claim, items []item,
-) (key domain.Secret, err error) {
-	wish := ordering.Wish{UserData: make([]domain.Secret, len(items))}
-	for n, i := range items {
-		wish.UserData[n] = i.userData
+// engine works on orders. Afterwards events are delivered, and servers that Nova works on are followed; an order that
+// only run-connections can work on is passed on to it.
+func (s service) engine(a access) orders.Engine {
+	wake := func() { s.wake("deliver-events", "poll-instances") }
+	if a.cloud == nil {
+		wake = func() { s.wake("run-connections", "deliver-events") }
 	}
-	wish.Prepare = func(ctx context.Context, order domain.Order) (prepared domain.Order, err error) {
-		prepared, key, err = s.giveKey(ctx, cloud, order, claim)
+	return orders.Engine{Orders: s.orders, Instances: s.instances, Wake: wake, Fence: s.fence}
+}
+
+// session is what the engine works with. The key pair that it makes for the order is put into key.
+func (s service) session(a access, items []item, key *domain.Secret) orders.Session {
+	if a.cloud == nil {
+		return orders.Session{}
+	}
+	session := orders.Session{Cloud: a.cloud, Keys: a.cloud, UserID: a.Identity.UserID, UserData: make([]domain.Secret, len(items))}
+	for n, i := range items {
+		session.UserData[n] = i.userData
+	}
+	session.Prepare = func(ctx context.Context, order domain.Order, claim domain.Claim) (prepared domain.Order, err error) {
+		prepared, *key, err = s.giveKey(ctx, a.cloud, order, claim)
 		return prepared, err
 	}
-	err = s.workerOf(who).Work(ctx, cloud, order, claim, &wish)
-	return key, err
+	return session
 }
 
 // launched is an order that was sent.
 type launched struct {
 	order          domain.Order
-	fresh          bool          // it was not there before
+	isFresh        bool          // it was not there before
 	privateKey     domain.Secret // of the key pair that was made now, if one was
 	callback       *domain.Callback
 	callbackSecret domain.Secret // of the callback that was made now, if one was
-	retryAfter     time.Duration // when the same request, sent again, can go on with what is left of the order; 0 = at once, or nothing is
+	retryAfter     time.Duration // when the same request, sent again, can resume what is left of the order; 0 = at once, or nothing is
 }
 
-// Launch stores the order, then asks Nova for its servers. One that was there already is gone on with: what a copy that
+// Launch stores the order and has its servers made. An order that is stored already is resumed: what a replica that
 // died has left undone of it is finished by this call.
-func (s service) Launch(ctx context.Context, who domain.Identity, token domain.Secret, w wish) (out launched, err error) {
-	cloud := s.cloud.As(token, who.ProjectID)
-	out.order, err = s.orders.Get(ctx, who.ProjectID, w.id)
-	switch {
-	case apperr.CodeOf(err) == apperr.NotFound:
-		if out.order, err = s.newOrder(ctx, cloud, who, w); err != nil {
-			return out, err
-		}
-		if out.callbackSecret, err = s.newCallback(who, &out.order, w.callback); err != nil {
-			return out, err
-		}
-	case err != nil:
-		return out, err
+func (s service) Launch(ctx context.Context, a access, req createOrder) (out launched, err error) {
+	order, err := s.find(ctx, a, req)
+	if apperr.CodeOf(err) == apperr.NotFound {
+		order, out, err = s.newOrder(ctx, a, req)
 	}
-	out.order.BodySHA256 = w.hash[:] // Place compares it with the stored one
-	claim, err := s.orders.Place(ctx, out.order, ordering.ClaimFor(s.claim))
 	if err != nil {
 		return out, err
 	}
-	if out.fresh = claim.Fresh; !out.fresh {
-		out.callbackSecret = "" // another request was first
-	}
-	var failed error
-	if claim.Held {
-		s.tell()
-		if out.order, err = s.orders.Get(ctx, who.ProjectID, w.id); err != nil {
-			return out, err
-		}
-		out.privateKey, failed = s.work(ctx, cloud, who, out.order, claim, w.items)
-	}
-	if out.order, err = s.conclude(ctx, cloud, who.ProjectID, w.id); err != nil {
+	order.BodySHA256 = req.hash[:] // Place compares it with the stored one
+	var key domain.Secret
+	done, err := s.engine(a).Submit(ctx, s.session(a, req.items, &key), order)
+	if err = ignoreLeftKey(ctx, done.Order, err); err != nil {
 		return out, err
 	}
-	if claim.Held {
-		if err := refused(out.order, failed); err != nil {
+	if out.order, out.isFresh = done.Order, done.IsFresh; !out.isFresh {
+		out.privateKey, out.callbackSecret = "", "" // another request was first
+	}
+	if key != "" {
+		out.privateKey = key
+	}
+	if done.WasWorked {
+		if err := rejection(done.Order, done.Unfinished); err != nil {
 			return out, err
 		}
 	}
-	if out.callback, err = s.callback(ctx, who, out.order); err != nil {
+	if out.callback, err = s.callback(ctx, a.Identity, out.order); err != nil {
 		return out, err
 	}
 	out.retryAfter, err = s.markInterrupted(ctx, out.order)
 	return out, err
 }
 
-func (s service) newOrder(ctx context.Context, cloud session, who domain.Identity, w wish) (domain.Order, error) {
-	if err := s.checkCallback(w.callback); err != nil {
-		return domain.Order{}, err
+// ignoreLeftKey leaves an order running whose key pair could not be deleted: the next request for it tries that.
+func ignoreLeftKey(ctx context.Context, order domain.Order, err error) error {
+	if errors.Is(err, orders.ErrKeyLeft) {
+		slog.WarnContext(ctx, "order not finalized", "order_id", order.ID, "error", err)
+		return nil
 	}
-	found, errs := resolve(ctx, cloud, w)
-	if err := first(errs); err != nil {
-		return domain.Order{}, err
+	return err
+}
+
+// find reads the order that the same request may have placed before. One whose id was made just now is not there.
+func (s service) find(ctx context.Context, a access, req createOrder) (domain.Order, error) {
+	if req.isNew {
+		return domain.Order{}, apperr.New(apperr.NotFound, "the id is new")
 	}
-	prints, err := fingerprints(ctx, cloud, found)
+	return s.orders.Find(ctx, a.Filter(), req.id)
+}
+
+// newOrder makes the order that the request asks for, with its callback, and what the caller is shown once. It belongs
+// to the project in which its servers will be.
+func (s service) newOrder(ctx context.Context, a access, req createOrder) (order domain.Order, out launched, err error) {
+	if err := a.Permits(req.permissions()...); err != nil {
+		return order, out, err
+	}
+	if err := s.checkCallback(req.callback); err != nil {
+		return order, out, err
+	}
+	specs, prints, err := s.specs(ctx, a, req)
 	if err != nil {
-		return domain.Order{}, err
+		return order, out, err
 	}
-	order := domain.Order{
-		ID: w.id, ProjectID: who.ProjectID, DomainID: who.DomainID, UserID: who.UserID, Spec: w.spec,
-		Actor: domain.ActorOf(who, uuid.Nil),
+	order = domain.Order{
+		ID: req.id, ProjectID: a.ProjectID, DomainID: a.DomainID, UserID: a.Identity.UserID, Spec: req.spec,
+		ConnectionID: a.Connection.ID, Actor: a.Actor(),
 	}
-	for n, i := range w.items {
-		spec := found[n].spec
-		if w.generateKey {
-			spec.KeyName = w.spec.GeneratedKey
+	for n, i := range req.items {
+		spec := specs[n]
+		if req.generateKey {
+			spec.KeyName = req.spec.GeneratedKey
 		}
 		order.Instances = append(order.Instances, domain.Instance{
-			ID: i.id, ProjectID: who.ProjectID, Name: i.name, State: domain.InstanceRequested, Spec: spec,
-			KeyName: spec.KeyName, KeyFingerprint: prints[spec.KeyName],
+			ID: i.id, ProjectID: a.ProjectID, Name: i.name, State: domain.InstanceRequested, Spec: spec,
+			KeyName: spec.KeyName, KeyFingerprint: prints[spec.KeyName], ConnectionID: a.Connection.ID, Remote: a.Connection.Remote(),
 		})
 	}
-	return order, nil
+	if a.cloud == nil {
+		if out.privateKey, err = s.sealPayload(&order, req); err != nil {
+			return order, out, err
+		}
+	}
+	out.callbackSecret, err = s.newCallback(a.Identity, &order, req.callback)
+	return order, out, err
+}
+
+// specs are what the servers are made of, and the fingerprints of the caller's key pairs by name, where one is needed.
+func (s service) specs(ctx context.Context, a access, req createOrder) ([]domain.LaunchSpec, map[string]string, error) {
+	if a.cloud == nil {
+		specs, errs := sizedSpecs(a.Connection, req)
+		return specs, nil, first(append(errs, s.withinLimits(a.Connection, req, specs)...))
+	}
+	found, errs := resolve(ctx, a.cloud, req)
+	if err := first(errs); err != nil {
+		return nil, nil, err
+	}
+	specs := make([]domain.LaunchSpec, len(found))
+	for n, f := range found {
+		specs[n] = f.spec
+	}
+	prints, err := fingerprints(ctx, a.cloud, found)
+	return specs, prints, err
 }
 
 // fingerprints are those of the caller's key pairs, by name, when a server is to have one.
@@ -189,24 +211,23 @@ func fingerprints(ctx context.Context, cloud session, found []resolved) (map[str
 	return prints, err
 }
 
-// Get reads an order, with what Nova says of its servers now. What an order wants besides its servers (that they are
-// stopped, or that none is left) is gone on with, if nobody does so.
-func (s service) Get(ctx context.Context, who domain.Identity, token domain.Secret, id uuid.UUID) (domain.Order, *domain.Callback, error) {
-	cloud := s.cloud.As(token, who.ProjectID)
-	order, err := s.orders.Get(ctx, who.ProjectID, id)
+// Get reads an order, with what Nova says of its servers now where this function may ask. What an order asks for
+// besides its servers (that they are stopped, or that none is left) is resumed, if nobody does it.
+func (s service) Get(ctx context.Context, a access, id uuid.UUID) (domain.Order, *domain.Callback, error) {
+	order, err := s.orders.Find(ctx, a.Filter(), id)
 	switch {
 	case err != nil:
-	case order.ConnectionID != uuid.Nil:
-		order, err = s.watch(ctx, cloud, order)
+	case a.cloud == nil, order.IsDelegated() && order.IsRemote(): // only run-connections can look into that cloud
+	case order.IsDelegated():
+		order, err = s.engine(a).Observe(ctx, a.cloud, order)
 	default:
-		if err = s.goOn(ctx, cloud, order); err == nil {
-			order, err = s.conclude(ctx, cloud, who.ProjectID, id)
-		}
+		order, err = s.engine(a).Refresh(ctx, orders.Session{Cloud: a.cloud, Keys: a.cloud}, order)
+		err = ignoreLeftKey(ctx, order, err)
 	}
 	if err != nil {
 		return order, nil, err
 	}
-	callback, err := s.callback(ctx, who, order)
+	callback, err := s.callback(ctx, a.Identity, order)
 	if err != nil {
 		return order, nil, err
 	}
@@ -214,63 +235,11 @@ func (s service) Get(ctx context.Context, who domain.Identity, token domain.Secr
 	return order, callback, err
 }
 
-// goOn writes down what Nova says of the order's servers now, and does what the order wants besides them.
-func (s service) goOn(ctx context.Context, cloud session, order domain.Order) (err error) {
-	var claim domain.Claim
-	if order.Spec.Attended() && order.Status == domain.OrderRunning {
-		if claim, err = s.orders.Claim(ctx, order, ordering.ClaimFor(s.claim)); err != nil {
-			return err
-		}
-	}
-	if claim.Held {
-		err = s.worker().Work(ctx, cloud, order, claim, nil)
-		if apperr.CodeOf(err) != apperr.Forbidden {
-			return err
-		}
-		slog.WarnContext(ctx, "order not gone on with", "order_id", order.ID, "error", err) // its caller may look, and no more
-	}
-	_, err = s.worker().Observe(ctx, cloud, order)
-	return err
-}
-
-// conclude reads the order back and writes the status that follows from its instances. Of an order that failed as a whole
-// nothing may be left; while something is, it is running.
-func (s service) conclude(ctx context.Context, cloud session, projectID string, id uuid.UUID) (domain.Order, error) {
-	order, err := s.orders.Get(ctx, projectID, id)
-	if err != nil {
-		return order, err
-	}
-	status := order.Evaluate()
-	if err := s.clear(ctx, cloud, order, status); err != nil {
-		slog.WarnContext(ctx, "order not cleared", "order_id", order.ID, "error", err)
-		return order, nil
-	}
-	if status == order.Status {
-		return order, nil
-	}
-	order.Status, order.Problem = status, order.LeftProblem()
-	err = s.orders.Conclude(ctx, order)
-	s.tell()
-	return order, err
-}
-
-// clear deletes the key pair of an order that leaves no servers behind. Only its owner can delete it.
-func (s service) clear(ctx context.Context, cloud session, order domain.Order, status domain.OrderStatus) error {
-	if order.Spec.GeneratedKey == "" || status != domain.OrderRolledBack && (status != domain.OrderFailed || made(order)) {
-		return nil
-	}
-	return cloud.DeleteKeyPair(ctx, order.Spec.GeneratedKey)
-}
-
-func made(order domain.Order) bool {
-	return slices.ContainsFunc(order.Instances, func(i domain.Instance) bool { return i.ServerID != "" })
-}
-
-// markInterrupted shows which instances nobody works on any more. That is not stored: it ends when the order is
-// sent again. It says after which time whoever works on the order now cannot be alive without having renewed the claim, or Nova
-// is done with calls of one who died.
+// markInterrupted shows which instances nobody works on any more. That is not stored: it ends when the order is sent
+// again. It says after which time whoever works on the order now cannot be alive without having renewed the claim, or
+// Nova is done with calls of one who died.
 func (s service) markInterrupted(ctx context.Context, order domain.Order) (retryAfter time.Duration, err error) {
-	if order.Undecided() == 0 || order.ConnectionID != uuid.Nil { // what it takes to go on with that is stored
+	if order.Undecided() == 0 || order.IsDelegated() { // what it takes to resume that is stored
 		return 0, nil
 	}
 	held, err := s.orders.HeldFor(ctx, order.ProjectID, order.ID)
@@ -281,19 +250,19 @@ func (s service) markInterrupted(ctx context.Context, order domain.Order) (retry
 	return order.CallsEndIn(), nil
 }
 
-// refused is the error that answers an order of which nothing came: the first instance's refusal when Nova
-// refused all, or what kept us from asking when nothing was decided.
-func refused(order domain.Order, failed error) error {
+// rejection is the error that answers an order of which nothing came: the first instance's when Nova refused all, or
+// why nothing was asked for when nothing was decided.
+func rejection(order domain.Order, unfinished error) error {
 	switch {
-	case (order.Status == domain.OrderFailed || order.Status == domain.OrderRolledBack) && !made(order):
+	case (order.Status == domain.OrderFailed || order.Status == domain.OrderRolledBack) && !order.HasServers():
 		n := slices.IndexFunc(order.Instances, func(i domain.Instance) bool { return *i.Problem != *domain.Forgone() })
 		why := order.Instances[max(0, n)].Problem
 		return apperr.New(apperr.Code(why.Code), "%s", why.Detail)
-	case failed == nil || errors.Is(failed, domain.ErrFenced):
+	case unfinished == nil || errors.Is(unfinished, domain.ErrFenced):
 		return nil
-	case order.Undecided() == len(order.Instances) && !errors.Is(failed, ordering.ErrOpen):
-		return failed
+	case order.Undecided() == len(order.Instances) && !errors.Is(unfinished, orders.ErrOpen):
+		return unfinished
 	}
-	slog.Warn("order left unfinished", "order_id", order.ID, "error", failed)
+	slog.Warn("order left unfinished", "order_id", order.ID, "error", unfinished)
 	return nil
 }

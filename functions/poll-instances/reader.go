@@ -9,7 +9,7 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
-	"github.com/cloudfn/cloudfn/shared/ordering"
+	"github.com/cloudfn/cloudfn/shared/lookup"
 )
 
 const (
@@ -286,6 +286,6 @@ func (r *reader) apply(ctx context.Context, at time.Time, servers []domain.Serve
 		i.SeenAt = at
 		news = append(news, i)
 	}
-	ordering.Explain(ctx, r.cloud, news)
+	lookup.Explain(ctx, r.cloud, news)
 	return unchanged, errors.Join(r.changeAfter(ctx, news, passed), r.removeUnwanted(ctx, servers))
 }

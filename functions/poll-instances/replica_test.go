@@ -2,6 +2,7 @@ package pollinstances
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -17,7 +18,12 @@ import (
 // scripted is a session of which a call meets what another replica does.
 type scripted struct {
 	session
-	stopping func()
+	stopping, starting func()
+}
+
+func (s scripted) StartServer(context.Context, string) error {
+	s.starting()
+	return nil
 }
 
 func (s scripted) In(context.Context, string) (session, error) { return s, nil }
@@ -135,5 +141,24 @@ func TestAStopIsOlderThanWhatWasSeen(t *testing.T) {
 	states, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if diff := cmp.Diff([]string{"requested", "active", "stopped"}, states); diff != "" || err != nil {
 		t.Errorf("%v %s", err, diff)
+	}
+}
+
+// TestAnIdleServerIsStarted: an order that has taken an idle server has it started, also when only poll-instances is left to do it.
+func TestAnIdleServerIsStarted(t *testing.T) {
+	t.Parallel()
+	started := 0
+	s, store, conn := attending(t, scripted{starting: func() { started++ }})
+	order, claim := placed(t, store, domain.OrderSpec{Reuse: true}, 1)
+	idle := order.Instances[0]
+	idle.Seen(domain.Server{ID: "s", Name: "web", Status: "SHUTOFF"})
+	if err := errors.Join(store.Decide(t.Context(), claim, idle), store.Release(t.Context(), order, claim)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.attend(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if got := testkit.Scalar[string](t, conn, "select state from instances"); started != 1 || got != "updating" {
+		t.Errorf("it was started %d times, and is %s", started, got)
 	}
 }

@@ -14,7 +14,8 @@ import (
 )
 
 const (
-	// Projects that are read one by one are claimed some at a time: once for these it is asked whether all cells answer.
+	// Projects that are read one by one are claimed some at a time: once for these it is asked whether all cells
+	// answer.
 	shards    = 2  // at once
 	shardSize = 32 // projects
 	parallel  = 4  // projects of a shard that are read at once
@@ -73,8 +74,8 @@ func (e *event) readMoving(ctx context.Context, moving []string) error {
 	return e.readEach(ctx, free, true)
 }
 
-// readCloud reads the list of the whole cloud. When only names projects, the others are skipped. alone says that each project
-// has to be read by itself.
+// readCloud reads the list of the whole cloud. When only names projects, the others are skipped. alone says that each
+// project has to be read by itself.
 func (e *event) readCloud(ctx context.Context, only []string) (alone bool, err error) {
 	if _, refused := e.each.Load(""); refused {
 		return true, nil
@@ -148,8 +149,8 @@ func (e *event) read(ctx context.Context, readers []*reader, quick bool) {
 	side(func(r *reader) error { return r.complete(ctx, up) })
 }
 
-// cellsUp says whether all cells of Nova answer; any project's session can ask. Nova's lists silently leave out a cell that
-// does not.
+// cellsUp says whether all cells of Nova answer; any project's session can ask. Nova's lists silently leave out a cell
+// that does not.
 func cellsUp(ctx context.Context, readers []*reader) bool {
 	good := slices.DeleteFunc(slices.Clone(readers), func(r *reader) bool { return r.err != nil })
 	for _, r := range good[:min(2, len(good))] {
@@ -163,7 +164,7 @@ func cellsUp(ctx context.Context, readers []*reader) bool {
 // finish writes how far the readers came, and makes what they read free.
 func (e *event) finish(ctx context.Context, readers []*reader, quick bool) error {
 	ended := ctx.Err()
-	ctx, cancel := afterwards(ctx)
+	ctx, cancel := domain.Detached(ctx)
 	defer cancel()
 	now, err := e.clock.Now(ctx)
 	if err != nil {

@@ -86,7 +86,7 @@ func (s slowSession) Server(ctx context.Context, id string) (domain.Server, erro
 }
 
 func (c *slowCloud) wait(ctx context.Context) error {
-	if !pause(ctx, c.latency) {
+	if !domain.Pause(ctx, c.latency) {
 		return apperr.Wrap(apperr.Timeout, ctx.Err(), "nova did not answer in time")
 	}
 	return nil

@@ -12,7 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
-	"github.com/cloudfn/cloudfn/shared/ordering"
+	"github.com/cloudfn/cloudfn/shared/orders"
 )
 
 // The parts of the database that this function needs.
@@ -48,7 +48,7 @@ type (
 	}
 	instanceStore interface {
 		ChangeAfter(ctx context.Context, known []domain.Instance, passed map[string][]domain.Passed) (published int, err error)
-		ordering.DeleteCounter
+		orders.Instances
 	}
 )
 
@@ -58,7 +58,7 @@ type service struct {
 	jobs      jobStore
 	polls     pollStore
 	instances instanceStore
-	orders    orderStore
+	orders    orders.Store
 	wake      func() // whoever delivers events
 
 	full         time.Duration
@@ -77,7 +77,6 @@ const (
 	// A replica that dies keeps the others waiting for this long; one that lives says so in time.
 	claimFor   = 20 * time.Second
 	renewEvery = claimFor / 4
-	endTimeout = 5 * time.Second
 
 	longestPause = 5 * time.Second
 	longRound    = 10 * time.Second
@@ -112,7 +111,7 @@ func (s *service) Poll(ctx context.Context) error {
 		e.leastWait = min(leastWait, time.Until(deadline)/2)
 	}
 	err = held(ctx, func(ctx context.Context) error { return s.polls.Renew(ctx, e.claim, claimFor) }, e.work)
-	ctx, cancel := afterwards(ctx)
+	ctx, cancel := domain.Detached(ctx)
 	defer cancel()
 	return errors.Join(err, s.polls.Release(ctx, e.claim))
 }
@@ -123,7 +122,7 @@ func held(ctx context.Context, renew, do func(context.Context) error) error {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		for pause(working, renewEvery) {
+		for domain.Pause(working, renewEvery) {
 			if err := renew(working); errors.Is(err, domain.ErrFenced) {
 				stop(err)
 			}
@@ -137,23 +136,6 @@ func held(ctx context.Context, renew, do func(context.Context) error) error {
 	stop(nil)
 	<-ended
 	return err
-}
-
-// afterwards is a context for what is written when the time of the event is up.
-func afterwards(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
-}
-
-// pause says whether the time went by before ctx ended.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 // work reads all that is due, and then tends to what moves; when reading takes long, it does so meanwhile, too.
@@ -183,7 +165,7 @@ func (e *event) tend(ctx context.Context) error {
 	}
 	renew := func(ctx context.Context) error { return e.jobs.Renew(ctx, jobKind, jobKey, claim, claimFor) }
 	err = held(ctx, renew, func(ctx context.Context) error { return errors.Join(e.attend(ctx), e.follow(ctx)) })
-	ctx, cancel := afterwards(ctx)
+	ctx, cancel := domain.Detached(ctx)
 	defer cancel()
 	return errors.Join(err, e.jobs.Release(ctx, jobKind, jobKey, claim))
 }
@@ -191,7 +173,7 @@ func (e *event) tend(ctx context.Context) error {
 // follow looks again, ever less often, while Nova is at work on instances.
 func (e *event) follow(ctx context.Context) error {
 	end := time.Now().Add(e.followFor)
-	for wait := e.pause; time.Now().Add(wait).Before(end) && pause(ctx, wait); wait = min(wait*5/4, longestPause) {
+	for wait := e.pause; time.Now().Add(wait).Before(end) && domain.Pause(ctx, wait); wait = min(wait*5/4, longestPause) {
 		moving, err := e.polls.Moving(ctx, movingFor)
 		if err != nil || len(moving) == 0 {
 			return err

@@ -104,45 +104,6 @@ func TestAgain(t *testing.T) {
 	}
 }
 
-// stubborn is a session in whose project one server cannot be deleted.
-type stubborn struct {
-	deleter
-	code apperr.Code
-}
-
-func (s stubborn) DeleteServer(ctx context.Context, id string) error {
-	_ = s.deleter.DeleteServer(ctx, id)
-	if id == "locked" {
-		return apperr.New(s.code, "no")
-	}
-	return nil
-}
-
-type changes struct{}
-
-func (changes) ChangeAfter(context.Context, []domain.Instance, map[string][]domain.Passed) (int, error) {
-	return 0, nil
-}
-
-func (changes) DeleteTried(context.Context, domain.Instance, time.Time) error { return nil }
-
-// TestStepsGoOn when one server is locked, but not when the account may do nothing there.
-func TestStepsGoOn(t *testing.T) {
-	t.Parallel()
-	order := domain.Order{Status: domain.OrderRunning, Spec: domain.OrderSpec{OnFailure: domain.Rollback}}
-	for _, id := range []string{"locked", "other"} {
-		order.Instances = append(order.Instances, domain.Instance{ServerID: id, State: domain.InstanceError})
-	}
-	for code, want := range map[apperr.Code]int{apperr.Conflict: 2, apperr.Forbidden: 1} {
-		var deleted []string
-		s := &service{instances: changes{}}
-		err := s.steps(t.Context(), stubborn{deleter{deleted: &deleted}, code}, order, domain.Claim{})
-		if len(deleted) != want || apperr.CodeOf(err) != code {
-			t.Errorf("%s: asked for %v, got %v", code, deleted, err)
-		}
-	}
-}
-
 // TestFullDue: also when many projects have a few unknown instances each.
 func TestFullDue(t *testing.T) {
 	t.Parallel()

@@ -8,24 +8,23 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/orders"
 )
 
 // session is the part of OpenStack that this function needs, as the service account.
 type session interface {
+	orders.Cloud
 	In(ctx context.Context, projectID string) (session, error)
 	ChangedServers(ctx context.Context, projectID string, since time.Time, marker string) (page []domain.Server, next string, err error)
 	AllServers(ctx context.Context, projectID, marker string) (page []domain.Server, next string, err error)
 	CellsUp(ctx context.Context, projectID string) error
-	Server(ctx context.Context, id string) (domain.Server, error)
-	Servers(ctx context.Context, q domain.ServerQuery) (page []domain.Server, more bool, err error)
-	StopServer(ctx context.Context, id string) error
-	DeleteServer(ctx context.Context, id string) error
-	Actions(ctx context.Context, serverID string) ([]domain.Action, error)
+	Actions(ctx context.Context, serverID string) ([]domain.LoggedAction, error)
 	KnowsProject(ctx context.Context, id string) error
 }
 
-// sessions keeps the service account's sessions from one event to the next: a login costs Keystone more than all that is
-// asked of Nova. One that is not accepted any more, by its age or because a role was taken away, is opened again once.
+// sessions keeps the service account's sessions from one event to the next: a login costs Keystone more than all that
+// is asked of Nova. One that is not accepted any more, by its age or because a role was taken away, is opened again
+// once.
 type sessions struct {
 	login func(context.Context) (session, error)
 

@@ -55,7 +55,7 @@ func (c *pagedCloud) AllServers(ctx context.Context, _, marker string) ([]domain
 	return page, page[1].ID, nil
 }
 
-func (c *pagedCloud) Actions(context.Context, string) ([]domain.Action, error) { return nil, nil }
+func (c *pagedCloud) Actions(context.Context, string) ([]domain.LoggedAction, error) { return nil, nil }
 
 func (c *pagedCloud) CellsUp(context.Context, string) error { return nil }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/orders"
 )
 
 // listed is a database that does not want some servers.
@@ -45,7 +46,7 @@ func (d deleter) Servers(context.Context, domain.ServerQuery) ([]domain.Server, 
 
 // oneOrder is a database with one order, whose instance has the server "own".
 type oneOrder struct {
-	orderStore
+	orders.Store
 	order     domain.Order
 	published *[]string
 }

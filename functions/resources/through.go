@@ -8,12 +8,12 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
-	"github.com/cloudfn/cloudfn/shared/ordering"
+	"github.com/cloudfn/cloudfn/shared/lookup"
 )
 
 // connectionStore is where connections are looked up, and what was seen through them.
 type connectionStore interface {
-	ordering.SeenStore
+	lookup.SeenStore
 	Usable(ctx context.Context, who domain.Identity, id uuid.UUID) (found domain.Connection, now time.Time, err error)
 }
 
@@ -29,7 +29,7 @@ func (s service) Through(ctx context.Context, who domain.Identity, id uuid.UUID)
 	if err != nil {
 		return seen, 0, err
 	}
-	seen, age, found, err := ordering.Seen(ctx, s.connections, s.wake, c)
+	seen, age, found, err := lookup.Seen(ctx, s.connections, s.wake, c)
 	if err == nil && !found {
 		none := apperr.New(apperr.Unavailable, "nothing was read through the connection %s yet", id)
 		none.RetryAfter = retrySeen

@@ -27,8 +27,8 @@ func (f *failing) DeleteServer(context.Context, string) error {
 	return nil
 }
 
-// onPaper does actions of the connection with that Nova.
-func (w *world) onPaper(c domain.Connection) (*failing, *service) {
+// withFailingNova does actions of the connection with that Nova.
+func (w *world) withFailingNova(c domain.Connection) (*failing, *service) {
 	nova := &failing{}
 	s := &service{
 		clock: w.db, delegations: postgres.Delegations{DB: w.db}, instances: postgres.Instances{DB: w.db}, cloud: newSessions(nil),
@@ -47,7 +47,7 @@ func TestADeletionThatFails(t *testing.T) {
 	c := w.connect(t, func(c *domain.Connection) { c.Kind, c.DelegationID = domain.TrustConnection, "none" })
 	id := uuid.New()
 	w.exec(t, `insert into instances (project_id, id, position, name, server_id, state, origin, connection_id) values ($1, $2, 0, 'x', 's', 'active', 'launched', $3)`, w.ID, id, c.ID)
-	nova, s := w.onPaper(c)
+	nova, s := w.withFailingNova(c)
 	for name, tc := range map[string]struct {
 		fault, age time.Duration // since the action was asked for, and of the action
 		words      string
@@ -57,12 +57,12 @@ func TestADeletionThatFails(t *testing.T) {
 		"a new fault":       {time.Minute, 0, "out of volumes", 0},
 		"no end":            {-time.Minute, retryFor + time.Minute, "within 1h0m0s", 1},
 	} {
-		a := w.ask(t, c, id, domain.Ask{Verb: domain.Delete}, nil)
+		a := w.ask(t, c, id, domain.ActionRequest{Action: domain.Delete}, nil)
 		a.CreatedAt = a.CreatedAt.Add(-tc.age)
 		nova.deleted = 0
 		w.exec(t, "update instances set delete_tries = 0, delete_tried_at = null where id = $1", id)
 		nova.server = domain.Server{ID: "s", Status: "ERROR", Fault: &domain.Fault{Message: "out of volumes", Created: a.CreatedAt.Add(tc.fault)}}
-		done, err := s.do(t.Context(), c, a)
+		done, err := s.step(t.Context(), c, a)
 		said := ""
 		if err != nil {
 			said = apperr.As(err).Message
@@ -82,9 +82,9 @@ func TestADeletionIsNotAskedForEver(t *testing.T) {
 	id := uuid.New()
 	w.exec(t, `insert into instances (project_id, id, position, name, server_id, state, origin, connection_id, delete_tries, delete_tried_at)
 values ($1, $2, 0, 'x', 's', 'error', 'launched', $3, 6, now() - interval '1 h')`, w.ID, id, c.ID) // six of an action of before
-	nova, s := w.onPaper(c)
+	nova, s := w.withFailingNova(c)
 	s.actions = postgres.Actions{DB: w.db}
-	a := w.ask(t, c, id, domain.Ask{Verb: domain.Delete}, nil)
+	a := w.ask(t, c, id, domain.ActionRequest{Action: domain.Delete}, nil)
 	nova.server = domain.Server{ID: "s", Name: "x", Status: "ERROR", Fault: &domain.Fault{Message: "out of volumes", Created: a.CreatedAt.Add(-time.Second)}}
 	const step = 3 * time.Second
 	var took time.Duration
@@ -94,7 +94,7 @@ values ($1, $2, 0, 'x', 's', 'error', 'launched', $3, 6, now() - interval '1 h')
 			t.Fatal(err)
 		}
 		for _, one := range taken {
-			s.actOn(t.Context(), c, claim, one)
+			s.workOnAction(t.Context(), c, claim, one)
 		}
 		// Time goes by.
 		nova.server.Fault.Created = nova.server.Fault.Created.Add(-step)
@@ -115,11 +115,11 @@ func TestConnectWhatIsBeingDeleted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	c := w.connect(t, func(c *domain.Connection) { c.Kind, c.DelegationID = domain.TrustConnection, "none" })
-	nova, s := w.onPaper(c)
+	nova, s := w.withFailingNova(c)
 	for status, task := range map[string]string{"ACTIVE": "deleting", "DELETED": "", "SOFT_DELETED": ""} {
 		nova.server = domain.Server{ID: uuid.NewString(), Status: status, Task: task, ProjectID: w.ID}
-		a := w.ask(t, c, uuid.New(), domain.Ask{Verb: domain.Connect}, func(a *domain.DelegatedAction) { a.ServerID = nova.server.ID })
-		if done, err := s.do(t.Context(), c, a); done || apperr.CodeOf(err) != apperr.Conflict {
+		a := w.ask(t, c, uuid.New(), domain.ActionRequest{Action: domain.Connect}, func(a *domain.DelegatedAction) { a.ServerID = nova.server.ID })
+		if done, err := s.step(t.Context(), c, a); done || apperr.CodeOf(err) != apperr.Conflict {
 			t.Errorf("%s %s: done is %t, %v", status, task, done, err)
 		}
 	}

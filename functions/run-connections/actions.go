@@ -9,9 +9,9 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/cloudfn/cloudfn/shared/actions"
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
-	"github.com/cloudfn/cloudfn/shared/ordering"
 )
 
 // actionStore is where actions wait.
@@ -30,13 +30,8 @@ const (
 	// An action that was begun while its connection was being suspended is left alone for so long.
 	suspendedPause = 5 * time.Second
 
-	// An action waits for so long for a server that Nova is at work on; a deployment has more of that to wait for.
-	actionPatience = 10 * time.Minute
-	deployPatience = 30 * time.Minute
-	// What Nova could not be told for so long is not wanted any more.
+	// What Nova did not accept for so long is not wanted any more.
 	retryFor = time.Hour
-	// Ports go with their server, some seconds later. What is left of them after this time is not Nova's.
-	portsPatience = 3 * time.Minute
 )
 
 // act does what can be done now of the connection's actions.
@@ -51,33 +46,35 @@ func (s *service) act(ctx context.Context, c domain.Connection) {
 		}
 		var all sync.WaitGroup
 		for _, a := range taken {
-			all.Go(func() { s.actOn(ctx, c, claim, a) })
+			all.Go(func() { s.workOnAction(ctx, c, claim, a) })
 		}
 		all.Wait()
 		s.wakeFor(c)
 	}
 }
 
-// actOn looks at one action, does what is next, and writes down what came of it.
-func (s *service) actOn(ctx context.Context, c domain.Connection, claim uuid.UUID, action domain.DelegatedAction) {
+// workOnAction does the next step of one action, and writes what came of it.
+func (s *service) workOnAction(ctx context.Context, c domain.Connection, claim uuid.UUID, action domain.DelegatedAction) {
 	doing, cancel := context.WithTimeout(ctx, actionTime)
 	defer cancel()
-	done, err := s.do(doing, c, action)
-	writing, cancel := ending(ctx)
+	done, err := s.step(doing, c, action)
+	writing, cancel := domain.Detached(ctx)
 	defer cancel()
 	if unopened, ok := errors.AsType[unopenedError](err); ok {
 		s.unopened(ctx, c, unopened.cause)
 		err = s.releaseUnopened(writing, c, claim, action, unopened.cause)
 	} else {
-		err = s.endAction(writing, c, action, claim, done, err)
+		err = s.recordStep(writing, c, action, claim, done, err)
 	}
 	if err != nil && !errors.Is(err, domain.ErrFenced) {
-		slog.WarnContext(ctx, "action not noted", "action_id", action.ID, "error", err)
+		slog.WarnContext(ctx, "an action is not recorded", "action_id", action.ID, "error", err)
 	}
 }
 
-// releaseUnopened ends an action whose delegation is lost. Any other is gone on with later.
-func (s *service) releaseUnopened(ctx context.Context, c domain.Connection, claim uuid.UUID, action domain.DelegatedAction, cause error) error {
+// releaseUnopened ends an action whose delegation is lost. Any other is resumed later.
+func (s *service) releaseUnopened(
+	ctx context.Context, c domain.Connection, claim uuid.UUID, action domain.DelegatedAction, cause error,
+) error {
 	if !errors.Is(cause, errLost) {
 		return s.actions.Release(ctx, action, claim, retryPause)
 	}
@@ -89,55 +86,56 @@ func (s *service) releaseUnopened(ctx context.Context, c domain.Connection, clai
 	return s.actions.End(ctx, action, claim, endedBy(c))
 }
 
-func (s *service) endAction(ctx context.Context, c domain.Connection, action domain.DelegatedAction, claim uuid.UUID, done bool, failed error) error {
+// recordStep ends the action, or releases it until its next step.
+func (s *service) recordStep(
+	ctx context.Context, c domain.Connection, action domain.DelegatedAction, claim uuid.UUID, done bool, failed error,
+) error {
 	switch {
 	case done:
 		return s.actions.End(ctx, action, claim, nil)
 	case failed == nil:
 		return s.actions.Release(ctx, action, claim, actionPause)
-	}
-	if apperr.CodeOf(failed) == apperr.Suspended { // while it was being done
+	case apperr.CodeOf(failed) == apperr.Suspended: // while it was being done
 		return s.actions.Release(ctx, action, claim, suspendedPause)
 	}
-	if paused, ok := errors.AsType[pausedError](failed); ok {
-		return s.actions.Release(ctx, action, claim, paused.pause)
+	if paused, ok := errors.AsType[actions.PauseError](failed); ok {
+		return s.actions.Release(ctx, action, claim, paused.Pause)
 	}
-	slog.WarnContext(ctx, "action", "action_id", action.ID, "action", action.Ask.Verb, "instance_id", action.InstanceID, "error", failed)
-	over := ordering.Final(failed) || apperr.CodeOf(failed) == apperr.DelegationLost
+	slog.WarnContext(ctx, "action", "action_id", action.ID, "action", action.Request.Action, "instance_id", action.InstanceID, "error", failed)
+	isOver := apperr.Final(failed) && !errors.Is(failed, actions.ErrCellDown) || apperr.CodeOf(failed) == apperr.DelegationLost
 	if now, err := s.clock.Now(ctx); err == nil && now.Sub(c.WaitingSince(action.CreatedAt)) > retryFor {
-		over = true
+		isOver = true
 	}
-	if over {
+	if isOver {
 		return s.actions.End(ctx, action, claim, problemOf(failed))
 	}
 	return s.actions.Release(ctx, action, claim, s.pauseFor(ctx, action.CreatedAt))
 }
 
-// do does what is next. done says that nothing is left to do; without an error there is.
-func (s *service) do(ctx context.Context, c domain.Connection, action domain.DelegatedAction) (done bool, err error) {
+// step does what is next. done says that nothing is left to do; without an error there is.
+func (s *service) step(ctx context.Context, c domain.Connection, action domain.DelegatedAction) (done bool, err error) {
 	now, err := s.clock.Now(ctx) // before Nova is asked
 	if err != nil {
 		return false, err
 	}
-	// Looked at again: it may have ended since it was listed, and a token of a credential goes on working.
+	// Read anew: it may have ended since it was listed, and a token of a credential goes on working.
 	if c.Status, c.Reason, err = s.delegations.Status(ctx, c.ProjectID, c.ID); err != nil {
 		return false, err
 	}
 	if c.Status == domain.ConnectionSuspended {
-		return false, pausedError{suspendedPause}
+		return false, actions.PauseError{Pause: suspendedPause}
 	}
-	if permission, ok := domain.PermissionFor(action.Ask.Verb); ok {
+	if permission, ok := domain.PermissionFor(action.Request.Action); ok {
 		if err := c.Permits(now, permission); err != nil {
 			return false, err
 		}
 	}
 	err = s.cloud.use(ctx, c, func(cloud session) (err error) {
-		a := acting{service: s, cloud: cloud, connection: c, action: action, now: now}
-		if action.Ask.Verb == domain.Connect {
-			err = a.connect(ctx)
+		if action.Request.Action == domain.Connect {
+			err = s.connect(ctx, cloud, c, action, now)
 			done = err == nil
 		} else {
-			done, err = a.act(ctx)
+			done, err = s.do(ctx, cloud, c, action, now)
 		}
 		return err
 	})
@@ -147,13 +145,60 @@ func (s *service) do(ctx context.Context, c domain.Connection, action domain.Del
 	return done, err
 }
 
-// pausedError says that an action is to be gone on with after a pause.
-type pausedError struct{ pause time.Duration }
+// do has the engine do the next step to the action's instance.
+func (s *service) do(
+	ctx context.Context, cloud session, c domain.Connection, stored domain.DelegatedAction, now time.Time,
+) (done bool, err error) {
+	filter := domain.Filter{ProjectID: c.ProjectID, ConnectionID: c.ID}
+	found, err := s.instances.Find(ctx, filter, []string{stored.InstanceID.String()})
+	if err != nil {
+		return false, err
+	}
+	i := found[0]
+	switch {
+	case i.ID == uuid.Nil:
+		return false, apperr.New(apperr.NotFound, "there is no instance %s", stored.InstanceID)
+	case i.ServerID == "" && i.Decided():
+		return false, apperr.New(apperr.Conflict, "the instance has no server: Nova refused it")
+	}
+	action := actions.Action{
+		ActionRequest: stored.Request, ID: stored.ID, Actor: stored.Actor, ServerID: i.ServerID, Instance: i, Force: true, Limits: c.Limits,
+		Follow: &actions.Follow{RequestedAt: stored.CreatedAt, Now: now, Waiting: now.Sub(c.WaitingSince(stored.CreatedAt))},
+	}
+	if stored.Request.Action == domain.Deploy {
+		if action.Deployment, err = s.deployment(stored); err != nil {
+			return false, err
+		}
+	}
+	progress, err := actions.Engine{Instances: s.instances}.Step(ctx, cloud, action)
+	return progress.Done, err
+}
 
-// Error implements error.
-func (e pausedError) Error() string { return "to be gone on with in " + e.pause.String() }
+// deployment opens what was sealed with the action.
+func (s *service) deployment(stored domain.DelegatedAction) (actions.Deployment, error) {
+	var d domain.DelegatedDeploy
+	if err := s.unseal(stored.SealedFor(), stored.Payload, &d); err != nil {
+		return actions.Deployment{}, err
+	}
+	prepare := func(context.Context) (domain.Rebuild, error) {
+		return domain.Rebuild{ID: d.ID, UserData: domain.Secret(d.UserData)}, nil
+	}
+	return actions.Deployment{ID: d.ID, ImageID: d.ImageID, NotAfter: d.NotAfter, Prepare: prepare}, nil
+}
 
-// errNoEnd ends an action that Nova accepts again and again and never brings to its end.
+// connect takes an existing server of the connection's project under management.
+func (s *service) connect(
+	ctx context.Context, cloud session, c domain.Connection, action domain.DelegatedAction, now time.Time,
+) error {
+	wanted := domain.Instance{
+		ID: action.InstanceID, ProjectID: c.ProjectID, ConnectionID: c.ID, Remote: c.Remote(), SeenAt: now,
+	}
+	actor := action.Actor.Doing(domain.Connect, action.ID)
+	_, _, err := actions.Engine{Instances: s.instances}.Connect(ctx, cloud, action.ServerID, c.ActsAs.ProjectID, wanted, actor)
+	return err
+}
+
+// errNoEnd ends an action that Nova accepts repeatedly and never brings to its end.
 var errNoEnd = apperr.New(apperr.Conflict, "Nova has not brought it to its end within %s", retryFor)
 
 // abandonActions ends the actions of a connection that has ended.

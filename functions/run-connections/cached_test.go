@@ -25,7 +25,7 @@ func TestLostWhileItsSessionIsKept(t *testing.T) {
 	nothing := other.track(t, healthy)
 	stop := func(w *world, c domain.Connection, instance uuid.UUID) domain.DelegatedAction {
 		t.Helper()
-		return w.ask(t, c, instance, domain.Ask{Verb: domain.Stop}, nil)
+		return w.ask(t, c, instance, domain.ActionRequest{Action: domain.Stop}, nil)
 	}
 	wants(t, other.done(t, p, stop(other, healthy, nothing)), "not_found") // which only Nova says
 	var lost []domain.Connection

@@ -40,7 +40,7 @@ func TestWorkGoesOnWithTheNewTrust(t *testing.T) {
 	w := newWorld(t)
 	p := w.function(t, nil)
 	c := w.trust(t)
-	wants(t, w.done(t, p, w.ask(t, c, uuid.New(), domain.Ask{Verb: domain.Stop}, nil)), "not_found") // now there is a session
+	wants(t, w.done(t, p, w.ask(t, c, uuid.New(), domain.ActionRequest{Action: domain.Stop}, nil)), "not_found") // now there is a session
 	made, intent := w.announced(t, c, time.Now().Add(2*time.Hour))
 	after := c
 	after.DelegationID, after.TrustExpiresAt, after.TrustIntent, after.ExpiresAt = made.ID, made.ExpiresAt, intent, time.Now().Add(2*time.Hour)
@@ -59,7 +59,7 @@ func TestWorkGoesOnWithTheNewTrust(t *testing.T) {
 	if there(t, c) || !w.trustThere(t, made.ID) || w.text(t, "select count(*)::text from trusts_to_revoke") != "0" {
 		t.Error("the old trust stays, or the new one does not")
 	}
-	wants(t, w.done(t, p, w.ask(t, c, uuid.New(), domain.Ask{Verb: domain.Stop}, nil)), "not_found")
+	wants(t, w.done(t, p, w.ask(t, c, uuid.New(), domain.ActionRequest{Action: domain.Stop}, nil)), "not_found")
 	if got := w.status(t, c); got != "active" {
 		t.Errorf("the connection is %s", got)
 	}
@@ -116,7 +116,7 @@ func TestSuspendedWaits(t *testing.T) {
 	w := newWorld(t)
 	p := w.function(t, nil)
 	c, store := w.credential(t, ""), postgres.Connections{DB: w.db}
-	stop := w.ask(t, c, uuid.New(), domain.Ask{Verb: domain.Stop}, nil)
+	stop := w.ask(t, c, uuid.New(), domain.ActionRequest{Action: domain.Stop}, nil)
 	if _, err := store.Suspend(t.Context(), w.ID, c.ID, true); err != nil {
 		t.Fatal(err)
 	}

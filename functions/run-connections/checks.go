@@ -11,14 +11,15 @@ import (
 )
 
 const (
-	// A delegation that Keystone accepted no longer ago is used without asking again: services may take its token for good much longer.
+	// A delegation that Keystone accepted no longer ago is used without asking again: services may take its token for
+	// good much longer.
 	provenFor = 30 * time.Second
 	// checkClaim is for how long a check is a replica's own. Two logins with a pause between them end before that.
 	checkClaim = 3 * loginTimeout
 )
 
-// confirm asks Keystone whether it still accepts the delegation, when that is not known from the last half minute, and makes sure that
-// there is a session.
+// confirm asks Keystone whether it still accepts the delegation, when that is not known from the last half minute, and
+// makes sure that there is a session.
 func (s *service) confirm(ctx context.Context, c domain.Connection) error {
 	if now, err := s.clock.Now(ctx); err == nil && now.Sub(c.CheckedAt) > provenFor { // a database that is away says nothing of a connection
 		if err := s.cloud.check(ctx, c); err != nil {
@@ -52,7 +53,8 @@ func (s *service) checkCloud(ctx context.Context, cloud domain.RemoteCloud, end 
 	}
 }
 
-// check asks Keystone whether it still accepts one delegation, and then reads what can be ordered through it. A cloud that gives no answer says nothing of it.
+// check asks Keystone whether it still accepts one delegation, and then reads what can be ordered through it. A cloud
+// that gives no answer says nothing of it.
 func (s *service) check(ctx context.Context, c domain.Connection) {
 	began := time.Now()
 	err := s.cloud.check(ctx, c)
@@ -63,7 +65,7 @@ func (s *service) check(ctx context.Context, c domain.Connection) {
 		return
 	}
 	s.unopened(ctx, c, err)
-	ctx, cancel := ending(ctx)
+	ctx, cancel := domain.Detached(ctx)
 	defer cancel()
 	if err := s.delegations.MarkUnchecked(ctx, c.ProjectID, c.ID, time.Since(began), apperr.As(err).Message); err != nil {
 		slog.WarnContext(ctx, "connection not noted", "connection_id", c.ID, "error", err)

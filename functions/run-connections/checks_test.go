@@ -24,7 +24,7 @@ type fakeKeystone struct {
 	running, most int
 }
 
-func (f *fakeKeystone) Through(_ context.Context, trust string) (session, error) {
+func (f *fakeKeystone) WithTrust(_ context.Context, trust string) (session, error) {
 	f.mu.Lock()
 	f.logins[trust]++
 	f.running++
@@ -123,7 +123,7 @@ func TestServiceThatIsAway(t *testing.T) {
 	instance := uuid.New()
 	w.exec(t, `insert into instances (project_id, id, position, name, server_id, state, raw_status, origin, connection_id)
 values ($1, $2, 0, 'tracked', $3, 'active', 'ACTIVE', 'connected', $4)`, w.ID, instance, uuid.NewString(), c.ID) // nothing else reads it
-	stop := w.ask(t, c, instance, domain.Ask{Verb: domain.Stop}, nil)
+	stop := w.ask(t, c, instance, domain.ActionRequest{Action: domain.Stop}, nil)
 	order := w.place(t, c, 1, nil)
 	w.exec(t, "update orders set claim_id = null, claimed_until = null, updated_at = updated_at - interval '1 minute'")
 	p := w.function(t, nil)

@@ -70,8 +70,8 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 // trustee shows *openstack.Session as what this function needs of its own account's.
 type trustee struct{ own *openstack.Session }
 
-// Through opens a session with a trust.
-func (t trustee) Through(ctx context.Context, trust string) (session, error) {
+// WithTrust opens a session with a trust.
+func (t trustee) WithTrust(ctx context.Context, trust string) (session, error) {
 	in, _, err := t.own.Trust(ctx, trust)
 	if err != nil {
 		return nil, err

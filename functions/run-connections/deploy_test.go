@@ -18,7 +18,7 @@ func (w *world) connected(t *testing.T, p *testkit.Client, c domain.Connection, 
 	t.Helper()
 	server, id = w.Boot(t, name, 1)[0], uuid.New()
 	w.Quiet(t, server.ID)
-	wants(t, w.done(t, p, w.ask(t, c, id, domain.Ask{Verb: domain.Connect}, func(a *domain.DelegatedAction) { a.ServerID = server.ID })), "")
+	wants(t, w.done(t, p, w.ask(t, c, id, domain.ActionRequest{Action: domain.Connect}, func(a *domain.DelegatedAction) { a.ServerID = server.ID })), "")
 	return server, id
 }
 
@@ -26,7 +26,7 @@ func (w *world) connected(t *testing.T, p *testkit.Client, c domain.Connection, 
 func (w *world) deploy(t *testing.T, c domain.Connection, instance uuid.UUID) (domain.DelegatedAction, domain.DelegatedDeploy) {
 	t.Helper()
 	wanted := domain.DelegatedDeploy{ID: uuid.New(), UserData: testkit.Canary("#cloud-config of a deployment " + uuid.NewString())}
-	action := w.ask(t, c, instance, domain.Ask{Verb: domain.Deploy}, func(a *domain.DelegatedAction) {
+	action := w.ask(t, c, instance, domain.ActionRequest{Action: domain.Deploy}, func(a *domain.DelegatedAction) {
 		a.Payload = sealedJSON(t, a.SealedFor(), wanted)
 	})
 	return action, wanted
@@ -61,12 +61,12 @@ func TestDeploy(t *testing.T) {
 	wants(t, w.done(t, p, action), "")
 	w.deployed(t, server.ID, wanted)
 	w.ends(t, id, "updating active")
-	late := w.ask(t, c, id, domain.Ask{Verb: domain.Deploy}, func(a *domain.DelegatedAction) {
+	late := w.ask(t, c, id, domain.ActionRequest{Action: domain.Deploy}, func(a *domain.DelegatedAction) {
 		a.Payload = sealedJSON(t, a.SealedFor(), domain.DelegatedDeploy{ID: uuid.New(), UserData: wanted.UserData, NotAfter: time.Now().Add(-time.Second)})
 	})
 	wants(t, w.done(t, p, late), "conflict") // its disk would be wiped for an agent that cannot come
 	w.deployed(t, server.ID, wanted)
-	damaged := w.ask(t, c, id, domain.Ask{Verb: domain.Deploy}, func(a *domain.DelegatedAction) { a.Payload = sealedJSON(t, "something else", wanted) })
+	damaged := w.ask(t, c, id, domain.ActionRequest{Action: domain.Deploy}, func(a *domain.DelegatedAction) { a.Payload = sealedJSON(t, "something else", wanted) })
 	wants(t, w.done(t, p, damaged), "invalid")
 	if left := w.text(t, "select count(payload)::text from actions"); left != "0" {
 		t.Errorf("%s actions still hold what they were sent with", left)

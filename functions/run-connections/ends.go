@@ -50,15 +50,15 @@ const (
 	clockSkew = 5 * time.Minute
 )
 
-// revoke takes a trust back. While Keystone does not let it, as while the trust's user is disabled or lacks the role, it stays on the list;
-// its owner and the operator are notified once.
+// revoke takes a trust back. While Keystone does not let it, as while the trust's user is disabled or lacks the role,
+// it stays on the list; its owner and the operator are notified once.
 func (s *service) revoke(ctx context.Context, c domain.Connection) {
 	cause := s.cloud.revoke(ctx, c.DelegationID)
 	s.cloud.forget(c.ID)
 	if cause != nil && errors.Is(ctx.Err(), context.Canceled) {
 		return // this process ends
 	}
-	ctx, cancel := ending(ctx)
+	ctx, cancel := domain.Detached(ctx)
 	defer cancel()
 	if cause != nil && !errors.Is(cause, errLost) && s.trustIsOver(ctx, c.TrustExpiresAt) {
 		cause = nil

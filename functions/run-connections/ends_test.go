@@ -17,7 +17,7 @@ type notary struct {
 	deleted atomic.Int64
 }
 
-func (n *notary) Through(context.Context, string) (session, error) { return n, nil }
+func (n *notary) WithTrust(context.Context, string) (session, error) { return n, nil }
 func (n *notary) KnowsTrust(context.Context, string) error         { return nil }
 
 func (n *notary) FindTrusts(context.Context, string, string, time.Time) ([]string, error) {

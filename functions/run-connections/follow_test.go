@@ -41,7 +41,7 @@ func TestEveryConnectionIsFollowed(t *testing.T) {
 		testkit.Eventually(t, 15*time.Second, "the server is seen to be stopped", func() bool { return w.told(t, instance) == "stopped" })
 	}
 	t.Logf("%d healthy connections were followed within %s", len(stopped), time.Since(start))
-	stop := w.ask(t, last, stopped[len(stopped)-1], domain.Ask{Verb: domain.Stop}, nil) // there is nothing to do
+	stop := w.ask(t, last, stopped[len(stopped)-1], domain.ActionRequest{Action: domain.Stop}, nil) // there is nothing to do
 	testkit.Eventually(t, 15*time.Second, "the action is done", func() bool { return w.action(t, stop).Status == domain.ActionDone })
 	for n, cloud := range clouds[1:] {
 		if lists, logins := cloud.count("/servers/detail"), cloud.count("/auth/tokens"); lists != 2 || logins != 2 {

@@ -55,10 +55,10 @@ func TestOrderThroughATrust(t *testing.T) {
 
 	first, second := order.Instances[0], order.Instances[1]
 	t.Run("actions", func(t *testing.T) {
-		stop, start := w.ask(t, c, first.ID, domain.Ask{Verb: domain.Stop}, nil), w.ask(t, c, first.ID, domain.Ask{Verb: domain.Start}, nil)
-		reboot := w.ask(t, c, second.ID, domain.Ask{Verb: domain.Reboot, Hard: true}, nil)
-		again := w.ask(t, c, second.ID, domain.Ask{Verb: domain.Start}, nil) // once it is active, there is nothing to do
-		nobody := w.ask(t, c, uuid.New(), domain.Ask{Verb: domain.Stop}, nil)
+		stop, start := w.ask(t, c, first.ID, domain.ActionRequest{Action: domain.Stop}, nil), w.ask(t, c, first.ID, domain.ActionRequest{Action: domain.Start}, nil)
+		reboot := w.ask(t, c, second.ID, domain.ActionRequest{Action: domain.Reboot, Hard: true}, nil)
+		again := w.ask(t, c, second.ID, domain.ActionRequest{Action: domain.Start}, nil) // once it is active, there is nothing to do
+		nobody := w.ask(t, c, uuid.New(), domain.ActionRequest{Action: domain.Stop}, nil)
 		for a, want := range map[*domain.DelegatedAction]string{&stop: "", &start: "", &reboot: "", &again: "", &nobody: "not_found"} {
 			wants(t, w.done(t, p, *a), want)
 			w.ends(t, a.ID, map[bool]string{true: "running done", false: "running failed"}[want == ""])
@@ -67,15 +67,15 @@ func TestOrderThroughATrust(t *testing.T) {
 		w.Await(t, second.ServerID, "ACTIVE")
 	})
 	t.Run("delete", func(t *testing.T) {
-		wants(t, w.done(t, p, w.ask(t, c, first.ID, domain.Ask{Verb: domain.Delete}, nil)), "")
+		wants(t, w.done(t, p, w.ask(t, c, first.ID, domain.ActionRequest{Action: domain.Delete}, nil)), "")
 		if left := w.Servers(t); len(left) != 1 || left[0].ID != second.ServerID || testkit.Ports(t, first.ServerID) != 0 {
 			t.Errorf("left are %+v, and %d ports", left, testkit.Ports(t, first.ServerID))
 		}
 		w.ends(t, first.ID, "deleting deleted")
 		w.Drop(t, second.ServerID)
 		w.Await(t, second.ServerID, "DELETED")
-		wants(t, w.done(t, p, w.ask(t, c, second.ID, domain.Ask{Verb: domain.Stop}, nil)), "not_found")
-		wants(t, w.done(t, p, w.ask(t, c, second.ID, domain.Ask{Verb: domain.Delete}, nil)), "")
+		wants(t, w.done(t, p, w.ask(t, c, second.ID, domain.ActionRequest{Action: domain.Stop}, nil)), "not_found")
+		wants(t, w.done(t, p, w.ask(t, c, second.ID, domain.ActionRequest{Action: domain.Delete}, nil)), "")
 	})
 }
 

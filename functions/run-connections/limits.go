@@ -2,11 +2,11 @@ package runconnections
 
 import "github.com/cloudfn/cloudfn/shared/domain"
 
-// withinLimits holds what the servers are made of, now that it is known by id, against the connection's limits, which may be others than
-// when the order was taken.
+// withinLimits holds what the servers are made of, now that it is known by id, against the connection's limits, which
+// may be others than when the order was taken.
 func (p preparing) withinLimits(order domain.Order, places []int) error {
 	limits := p.connection.Limits
-	if err := limits.CheckRegion("connection_id", p.regionOf(p.connection)); err != nil {
+	if err := limits.CheckRegion("connection_id", p.connection.RegionIn(p.region)); err != nil {
 		return err
 	}
 	for _, n := range places {
@@ -15,12 +15,4 @@ func (p preparing) withinLimits(order domain.Order, places []int) error {
 		}
 	}
 	return nil
-}
-
-// regionOf is where a connection acts; "" when that is not known.
-func (s *service) regionOf(c domain.Connection) string {
-	if c.Remote() {
-		return c.Region
-	}
-	return s.region
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/cloudfn/cloudfn/shared/actions"
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/postgres"
@@ -99,9 +100,13 @@ func TestWhatIsSeen(t *testing.T) {
 // TestLimitsOfDeployments: an image that is not allowed is put on no server, whether it was asked for or the server has it.
 func TestLimitsOfDeployments(t *testing.T) {
 	t.Parallel()
-	a := acting{connection: domain.Connection{Limits: domain.ConnectionLimits{Images: []string{"i1"}}}} // without a cloud: it is not asked
 	for _, tc := range []struct{ wanted, has string }{{"i2", "i1"}, {"", "i2"}} {
-		err := a.rebuild(t.Context(), domain.Server{Image: &domain.ImageRef{ID: tc.has}}, domain.DelegatedDeploy{ImageID: tc.wanted})
+		nova := &failing{server: domain.Server{ID: "s", Status: "ACTIVE", Image: &domain.ImageRef{ID: tc.has}}} // it rebuilds nothing
+		action := actions.Action{
+			ActionRequest: domain.ActionRequest{Action: domain.Deploy}, ServerID: "s", Instance: domain.Instance{ID: uuid.New(), ServerID: "s"},
+			Limits: domain.ConnectionLimits{Images: []string{"i1"}}, Deployment: actions.Deployment{ImageID: tc.wanted},
+		}
+		_, err := actions.Engine{}.Step(t.Context(), nova, action)
 		if apperr.CodeOf(err) != apperr.Forbidden {
 			t.Errorf("%+v: %v", tc, err)
 		}

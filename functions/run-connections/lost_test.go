@@ -58,7 +58,7 @@ func TestTrustsAreTakenBack(t *testing.T) {
 	p := w.function(t, nil)
 	over, idle, deleted, kept := w.trust(t), w.trust(t), w.trust(t), w.trust(t)
 	order := w.place(t, over, 2, nil)
-	action := w.ask(t, deleted, uuid.New(), domain.Ask{Verb: domain.Stop}, nil)
+	action := w.ask(t, deleted, uuid.New(), domain.ActionRequest{Action: domain.Stop}, nil)
 	w.exec(t, "update connections set expires_at = clock_timestamp() where id = $1", over.ID)
 	w.exec(t, "update connections set idle_timeout = '1 hour', created_at = created_at - interval '2 hours', expires_at = expires_at + interval '1 day' where id = $1", idle.ID)
 	if _, err := (postgres.Connections{DB: w.db}).End(t.Context(), w.ID, deleted.ID, domain.ConnectionDeleted, "", false); err != nil {
@@ -121,9 +121,9 @@ func TestLost(t *testing.T) {
 	good, revoked, roleless := w.credential(t, ""), w.credential(t, ""), w.trust(t)
 	w.DropAppCredential(t, revoked.DelegationID)
 	w.Grant(t, w.UserID, "reader") // without any role the user could not look at his trusts any more
-	order, stop := w.place(t, revoked, 1, nil), w.ask(t, revoked, uuid.New(), domain.Ask{Verb: domain.Stop}, nil)
+	order, stop := w.place(t, revoked, 1, nil), w.ask(t, revoked, uuid.New(), domain.ActionRequest{Action: domain.Stop}, nil)
 	w.RemoveRole(t, w.UserID, "member")
-	start := w.ask(t, roleless, uuid.New(), domain.Ask{Verb: domain.Start}, nil)
+	start := w.ask(t, roleless, uuid.New(), domain.ActionRequest{Action: domain.Start}, nil)
 	got := w.finish(t, p, order.ID)
 	if i := got.Instances[0]; got.Status != domain.OrderFailed || i.Problem == nil || i.Problem.Code != "delegation_lost" {
 		t.Errorf("the order is %s: %+v", got.Status, i.Problem)
@@ -162,8 +162,8 @@ func TestOurOwnFault(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	trust, credential := w.trust(t), w.credential(t, "")
-	one := w.ask(t, trust, uuid.New(), domain.Ask{Verb: domain.Stop}, nil)
-	two := w.ask(t, credential, uuid.New(), domain.Ask{Verb: domain.Stop}, nil)
+	one := w.ask(t, trust, uuid.New(), domain.ActionRequest{Action: domain.Stop}, nil)
+	two := w.ask(t, credential, uuid.New(), domain.ActionRequest{Action: domain.Stop}, nil)
 	w.exec(t, "update connections set failures = 5") // so that they are left alone for longer than a slow Keystone may take below
 	keystone, _ := counted(t)
 	away := testkit.Redirect(t)
@@ -209,8 +209,8 @@ func TestAccessRules(t *testing.T) {
 	p := w.function(t, nil)
 	server := w.Boot(t, "ruled", 1)[0]
 	id := uuid.New()
-	wants(t, w.done(t, p, w.ask(t, c, id, domain.Ask{Verb: domain.Connect}, func(a *domain.DelegatedAction) { a.ServerID = server.ID })), "")
-	stop := w.done(t, p, w.ask(t, c, id, domain.Ask{Verb: domain.Stop}, nil))
+	wants(t, w.done(t, p, w.ask(t, c, id, domain.ActionRequest{Action: domain.Connect}, func(a *domain.DelegatedAction) { a.ServerID = server.ID })), "")
+	stop := w.done(t, p, w.ask(t, c, id, domain.ActionRequest{Action: domain.Stop}, nil))
 	wants(t, stop, "forbidden")
 	if !strings.Contains(stop.Problem.Detail, "access rules") {
 		t.Errorf("it says %s", stop.Problem.Detail)
@@ -232,7 +232,7 @@ func TestPermissions(t *testing.T) {
 	p := w.function(t, nil)
 	server := w.Boot(t, "permitted", 1)[0]
 	id := uuid.New()
-	connect := w.done(t, p, w.ask(t, c, id, domain.Ask{Verb: domain.Connect}, func(a *domain.DelegatedAction) { a.ServerID = server.ID }))
+	connect := w.done(t, p, w.ask(t, c, id, domain.ActionRequest{Action: domain.Connect}, func(a *domain.DelegatedAction) { a.ServerID = server.ID }))
 	wants(t, connect, "")
 	w.ends(t, id, "active")
 	got := w.text(t, "select origin || ' ' || server_id || ' ' || (spec->>'ram_mb') || ' ' || (spec->>'image_id') from instances")
@@ -241,15 +241,15 @@ func TestPermissions(t *testing.T) {
 		t.Errorf("the instance is %s", got)
 	}
 	for again, want := range map[uuid.UUID]string{id: "", uuid.New(): "conflict"} { // the instance keeps its id
-		wants(t, w.done(t, p, w.ask(t, c, again, domain.Ask{Verb: domain.Connect}, func(a *domain.DelegatedAction) { a.ServerID = server.ID })), want)
+		wants(t, w.done(t, p, w.ask(t, c, again, domain.ActionRequest{Action: domain.Connect}, func(a *domain.DelegatedAction) { a.ServerID = server.ID })), want)
 	}
 	stranger := testkit.NewProject(t).Boot(t, "strange", 1)[0]
-	wants(t, w.done(t, p, w.ask(t, c, uuid.New(), domain.Ask{Verb: domain.Connect}, func(a *domain.DelegatedAction) { a.ServerID = stranger.ID })), "not_found")
+	wants(t, w.done(t, p, w.ask(t, c, uuid.New(), domain.ActionRequest{Action: domain.Connect}, func(a *domain.DelegatedAction) { a.ServerID = stranger.ID })), "not_found")
 	w.exec(t, `update connections set actions = '{connect,start}', quota = '{"instances":1}'`)
-	wants(t, w.done(t, p, w.ask(t, c, id, domain.Ask{Verb: domain.Stop}, nil)), "forbidden")
+	wants(t, w.done(t, p, w.ask(t, c, id, domain.ActionRequest{Action: domain.Stop}, nil)), "forbidden")
 	second := w.Boot(t, "second", 1)[0]
-	wants(t, w.done(t, p, w.ask(t, c, uuid.New(), domain.Ask{Verb: domain.Connect}, func(a *domain.DelegatedAction) { a.ServerID = second.ID })), "quota_exceeded")
-	wants(t, w.done(t, p, w.ask(t, c, id, domain.Ask{Verb: domain.Start}, nil)), "") // it runs already
+	wants(t, w.done(t, p, w.ask(t, c, uuid.New(), domain.ActionRequest{Action: domain.Connect}, func(a *domain.DelegatedAction) { a.ServerID = second.ID })), "quota_exceeded")
+	wants(t, w.done(t, p, w.ask(t, c, id, domain.ActionRequest{Action: domain.Start}, nil)), "") // it runs already
 }
 
 // TestEndedSinceItWasListed: an action that waited while its connection was deleted is not done, though the session is still good.
@@ -258,11 +258,11 @@ func TestEndedSinceItWasListed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	c := w.connect(t, func(c *domain.Connection) { c.Kind, c.DelegationID = domain.TrustConnection, "none" })
-	a := w.ask(t, c, uuid.New(), domain.Ask{Verb: domain.Delete}, nil)
+	a := w.ask(t, c, uuid.New(), domain.ActionRequest{Action: domain.Delete}, nil)
 	w.exec(t, "update connections set status = 'deleted', reason = 'it was deleted' where id = $1", c.ID)
 	s := &service{clock: w.db, delegations: postgres.Delegations{DB: w.db}, cloud: newSessions(nil)}
 	s.cloud.login = func(context.Context) (account, error) { return nil, apperr.New(apperr.Unavailable, "it was asked") }
-	if done, err := s.do(t.Context(), c, a); done || apperr.CodeOf(err) != apperr.Forbidden {
+	if done, err := s.step(t.Context(), c, a); done || apperr.CodeOf(err) != apperr.Forbidden {
 		t.Errorf("done is %t, %v", done, err)
 	}
 }
@@ -275,7 +275,7 @@ func TestCredentialThatEnds(t *testing.T) {
 	p := w.function(t, nil)
 	end := time.Now().Add(20 * time.Second).UTC()
 	c := w.credentialUntil(t, end)
-	wants(t, w.done(t, p, w.ask(t, c, uuid.New(), domain.Ask{Verb: domain.Stop}, nil)), "not_found") // there is no such instance, which only a good connection can say
+	wants(t, w.done(t, p, w.ask(t, c, uuid.New(), domain.ActionRequest{Action: domain.Stop}, nil)), "not_found") // there is no such instance, which only a good connection can say
 	if !time.Now().Before(end) {
 		t.Fatal("the machine is too slow for this test: the credential has ended before it was used")
 	}

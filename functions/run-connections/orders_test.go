@@ -78,7 +78,7 @@ func TestTwoCopiesAtOnce(t *testing.T) {
 	c := w.trust(t)
 	copies := []*testkit.Client{w.function(t, nil), w.function(t, nil)}
 	placed := w.place(t, c, 2, nil)
-	nobody := w.ask(t, c, uuid.New(), domain.Ask{Verb: domain.Reboot}, nil)
+	nobody := w.ask(t, c, uuid.New(), domain.ActionRequest{Action: domain.Reboot}, nil)
 	var all sync.WaitGroup
 	for n := range 6 {
 		all.Go(func() { tick(t, copies[n%2]) })

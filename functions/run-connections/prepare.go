@@ -4,13 +4,12 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
 
 	"golang.org/x/crypto/ssh"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
-	"github.com/cloudfn/cloudfn/shared/ordering"
+	"github.com/cloudfn/cloudfn/shared/lookup"
 )
 
 // preparing is an order that is about to be asked for.
@@ -23,8 +22,8 @@ type preparing struct {
 	claim      domain.Claim
 }
 
-// prepare looks up the names in what is undecided of the order, gives its key to whoever delegated, and writes down both. When
-// that is refused, nothing more of the order is to be had.
+// prepare looks up the names in what is undecided of the order, gives its key to whoever delegated, and writes down
+// both. When that is refused, nothing more of the order is to be had.
 func (p preparing) prepare(ctx context.Context, order domain.Order) (domain.Order, error) {
 	order, err := p.checkReused(ctx, order)
 	if err != nil {
@@ -48,8 +47,8 @@ func (p preparing) prepare(ctx context.Context, order domain.Order) (domain.Orde
 		undecided.Instances = append(undecided.Instances, order.Instances[n])
 	}
 	switch {
-	case ordering.Final(err):
-		return p.refuse(ctx, undecided, problemOf(err), order)
+	case apperr.Final(err):
+		return p.engine(p.connection).FailUndecided(ctx, order, p.claim, problemOf(err))
 	case err != nil:
 		return order, err
 	}
@@ -64,17 +63,6 @@ func (p preparing) places(order domain.Order) (places []int) {
 		}
 	}
 	return places
-}
-
-// refuse decides that the instances cannot be had, and gives the order as it is then.
-func (p preparing) refuse(ctx context.Context, undecided domain.Order, why *domain.Problem, order domain.Order) (domain.Order, error) {
-	for _, i := range undecided.Instances {
-		i.State, i.Problem, i.SeenAt = domain.InstanceError, why, time.Time{} // now
-		if err := p.orders.Decide(ctx, p.claim, i); err != nil {
-			return order, err
-		}
-	}
-	return p.orders.Get(ctx, order.ProjectID, order.ID)
 }
 
 // resolve looks up the images and networks of those instances whose specs have none yet.
@@ -93,7 +81,7 @@ func (p preparing) resolve(ctx context.Context, order domain.Order, places []int
 			}
 		}
 		if _, known := images[server.Image]; !known {
-			found, err := ordering.FindImages(ctx, p.cloud, server.Image)
+			found, err := lookup.FindImages(ctx, p.cloud, server.Image)
 			if err != nil {
 				return err
 			}
@@ -106,7 +94,7 @@ func (p preparing) resolve(ctx context.Context, order domain.Order, places []int
 	return nil
 }
 
-// networks are those that names may mean; which of them are external is told when there is a server without any name.
+// networks are those that names may mean; which of them are external is read when there is a server without any name.
 func (p preparing) networks(ctx context.Context) ([]domain.Network, error) {
 	if slices.ContainsFunc(p.wanted.Servers, func(s domain.DelegatedServer) bool { return len(s.Networks) == 0 }) {
 		return p.cloud.Networks(ctx)
@@ -115,15 +103,15 @@ func (p preparing) networks(ctx context.Context) ([]domain.Network, error) {
 }
 
 func (p preparing) pick(spec *domain.LaunchSpec, server domain.DelegatedServer, images []domain.Image, networks []domain.Network) error {
-	image, err := ordering.PickAllowedImage(images, ordering.Ref{Field: "image", Value: server.Image}, p.connection.Limits)
+	image, err := lookup.PickAllowedImage(images, lookup.Ref{Field: "image", Value: server.Image}, p.connection.Limits)
 	if err != nil {
 		return err
 	}
-	refs := make([]ordering.Ref, len(server.Networks))
+	refs := make([]lookup.Ref, len(server.Networks))
 	for n, name := range server.Networks {
-		refs[n] = ordering.Ref{Field: fmt.Sprintf("networks[%d]", n), Value: name}
+		refs[n] = lookup.Ref{Field: fmt.Sprintf("networks[%d]", n), Value: name}
 	}
-	chosen, err := ordering.PickAllowedNetworks(networks, refs, p.connection.Limits)
+	chosen, err := lookup.PickAllowedNetworks(networks, refs, p.connection.Limits)
 	if err != nil {
 		return err
 	}
@@ -134,8 +122,8 @@ func (p preparing) pick(spec *domain.LaunchSpec, server domain.DelegatedServer, 
 	return nil
 }
 
-// giveKey gives the public half of the order's key pair to whoever delegated, and notes the fingerprints of the keys that the
-// instances get. The pair may be there already: a copy that died has given it.
+// giveKey gives the public half of the order's key pair to whoever delegated, and notes the fingerprints of the keys
+// that the instances get. The pair may be there already: a replica that died has given it.
 func (p preparing) giveKey(ctx context.Context, order domain.Order, places []int) error {
 	var prints map[string]string
 	for _, n := range places {
@@ -155,8 +143,8 @@ func (p preparing) giveKey(ctx context.Context, order domain.Order, places []int
 	return nil
 }
 
-// fingerprints are those of key pairs, by name, once the order's own is among them. Of others they are left out when the credential
-// is not good for looking at them.
+// fingerprints are those of key pairs, by name, once the order's own is among them. Of others they are left out when
+// the credential is not good for looking at them.
 func (p preparing) fingerprints(ctx context.Context, order domain.Order) (map[string]string, error) {
 	prints := map[string]string{}
 	own := order.Spec.GeneratedKey

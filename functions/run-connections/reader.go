@@ -13,15 +13,17 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
-	"github.com/cloudfn/cloudfn/shared/ordering"
+	"github.com/cloudfn/cloudfn/shared/lookup"
 )
 
 const (
-	// The other cloud's clock may differ from the database's. What it hides by more than that the next read of all servers finds.
+	// The other cloud's clock may differ from the database's. What it hides by more than that the next read of all
+	// servers finds.
 	overlap = 2 * time.Minute
 	// Two reads without a server have to be independent before it counts as deleted, also when an event comes twice.
 	missedFor = 30 * time.Second
-	// How many servers that are not listed are asked for by id at one read of all, and how many of them at once. The others follow at the next.
+	// How many servers that are not listed are asked for by id at one read of all, and how many of them at once. The
+	// others follow at the next.
 	mostLookUps = 100
 	lookUps     = 8
 )
@@ -45,8 +47,8 @@ func newReader(s *service, cloud session, read domain.RemoteRead, known []domain
 	return r
 }
 
-// changes reads the servers that changed since the last read. unable says that all have to be read instead: Nova fails over a list of
-// changes for as long as it has a server in it that was deleted in the middle of its creation.
+// changes reads the servers that changed since the last read. unable says that all have to be read instead: Nova fails
+// over a list of changes for as long as it has a server in it that was deleted in the middle of its creation.
 func (r *reader) changes(ctx context.Context) (unable bool, err error) {
 	since := r.read.Since.Add(-overlap)
 	err = r.pages(ctx, func(marker string) ([]domain.Server, string, error) {
@@ -134,7 +136,7 @@ func (r *reader) write(ctx context.Context, changed []domain.Instance) error {
 	if len(changed) == 0 {
 		return nil
 	}
-	ordering.Explain(ctx, r.cloud, changed)
+	lookup.Explain(ctx, r.cloud, changed)
 	for n := range changed {
 		changed[n].SeenAt = r.read.At
 	}

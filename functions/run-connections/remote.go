@@ -28,7 +28,8 @@ const (
 
 var pace = domain.RemotePace{Usual: usualPace, Moving: movingPace, Within: movingFor}
 
-// follow has workers read the servers of connections to other clouds where that is due: so many for each cloud, whatever the other clouds do.
+// follow has workers read the servers of connections to other clouds where that is due: so many for each cloud,
+// whatever the other clouds do.
 func (s *service) follow(ctx context.Context, b *batch, end time.Time) error {
 	clouds, err := s.remote.RemoteClouds(ctx, pace)
 	if err != nil {
@@ -40,8 +41,8 @@ func (s *service) follow(ctx context.Context, b *batch, end time.Time) error {
 	return nil
 }
 
-// readCloud reads one connection after the other, until none is due or the event's time is over. The first is the one that was not read for
-// the longest.
+// readCloud reads one connection after the other, until none is due or the event's time is over. The first is the one
+// that was not read for the longest.
 func (s *service) readCloud(ctx context.Context, cloud domain.RemoteCloud, end time.Time) {
 	for time.Now().Before(end) && ctx.Err() == nil {
 		read, found, err := s.remote.ClaimRead(ctx, cloud, pace, readClaim)
@@ -57,7 +58,8 @@ func (s *service) readCloud(ctx context.Context, cloud domain.RemoteCloud, end t
 	}
 }
 
-// readConnection reads the servers of a connection. All of them at the usual pace, and in between only what has changed.
+// readConnection reads the servers of a connection. All of them at the usual pace, and in between only what has
+// changed.
 func (s *service) readConnection(ctx context.Context, read domain.RemoteRead) error {
 	c := read.Connection
 	reading, cancel := context.WithTimeout(ctx, readTime)
@@ -77,7 +79,7 @@ func (s *service) readConnection(ctx context.Context, read domain.RemoteRead) er
 			return r.sweep(reading)
 		})
 	}
-	writing, cancel := ending(ctx)
+	writing, cancel := domain.Detached(ctx)
 	defer cancel()
 	if err == nil {
 		return s.remote.DoneRead(writing, read, sweep)
@@ -92,7 +94,8 @@ func (s *service) readConnection(ctx context.Context, read domain.RemoteRead) er
 	return errors.Join(err, s.silent(writing, c), s.remote.ReleaseRead(writing, read))
 }
 
-// markStale marks instances in other clouds as unknown about which nothing new can be known. What Nova called their state last is kept.
+// markStale marks instances in other clouds as unknown about which nothing new can be known. What Nova called their
+// state last is kept.
 func (s *service) markStale(ctx context.Context) error {
 	stale, err := s.remote.ListStale(ctx, unknownAfter, mostStale)
 	if err != nil || len(stale) == 0 {
@@ -101,8 +104,8 @@ func (s *service) markStale(ctx context.Context) error {
 	for n := range stale {
 		stale[n].State, stale[n].SeenAt = domain.InstanceUnknown, time.Time{} // now
 	}
-	told, err := s.instances.Change(ctx, stale)
-	if told > 0 {
+	published, err := s.instances.Change(ctx, stale)
+	if published > 0 {
 		s.wake("deliver-events")
 	}
 	return err

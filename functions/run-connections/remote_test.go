@@ -71,7 +71,7 @@ func TestAnotherCloud(t *testing.T) {
 		t.Errorf("a cloud that is back is noted as %s", got)
 	}
 
-	wants(t, w.done(t, p, w.ask(t, c, kept.ID, domain.Ask{Verb: domain.Start}, nil)), "")
+	wants(t, w.done(t, p, w.ask(t, c, kept.ID, domain.ActionRequest{Action: domain.Start}, nil)), "")
 	ticks(t, p, "the server that was started is seen", func() bool { return strings.HasSuffix(w.told(t, kept.ID), "updating active") })
 	if _, err := (postgres.Connections{DB: w.db}).End(t.Context(), w.ID, c.ID, domain.ConnectionDeleted, "", true); err != nil {
 		t.Fatal(err)

@@ -22,16 +22,16 @@ func (i interrupted) Claim(ctx context.Context, order domain.Order, claimFor tim
 	return i.Orders.Claim(ctx, order, claimFor)
 }
 
-// TestAnOrderIsGivenUpUnderItsClaim: an instance for which another replica sent a create call since the order was read, before it died,
-// is not given up while Nova may still make its server.
-func TestAnOrderIsGivenUpUnderItsClaim(t *testing.T) {
+// TestAnOrderIsAbandonedUnderItsClaim: an instance for which another replica sent a create call since the order was read, before it died,
+// is not abandoned while Nova may still make its server.
+func TestAnOrderIsAbandonedUnderItsClaim(t *testing.T) {
 	t.Parallel()
 	w := fakes(t)
 	c := w.remote(t, newFakeCloud(t))
 	store := postgres.Orders{DB: w.db}
 	order := domain.Order{ID: uuid.New(), ProjectID: w.ID, DomainID: "d", UserID: "u", BodySHA256: []byte{1}, ConnectionID: c.ID, Payload: []byte{1}}
 	order.Instances = []domain.Instance{{ID: uuid.New(), ProjectID: w.ID, Name: "web", State: domain.InstanceRequested, ConnectionID: c.ID, Remote: true}}
-	if _, err := store.PlaceDelegated(t.Context(), order); err != nil {
+	if _, err := store.Place(t.Context(), order, 0); err != nil {
 		t.Fatal(err)
 	}
 	s := &service{wake: func(...string) {}, orders: interrupted{store, func() {
@@ -44,7 +44,7 @@ func TestAnOrderIsGivenUpUnderItsClaim(t *testing.T) {
 			t.Error(err)
 		}
 	}}}
-	if err := s.giveUp(t.Context(), c, order.ID, problemOf(errTooLong)); err != nil {
+	if err := s.engine(c).Abandon(t.Context(), c.ProjectID, order.ID, problemOf(errTooLong)); err != nil {
 		t.Error(err)
 	}
 	if got := w.order(t, order.ID); got.Status != domain.OrderRunning || got.Undecided() != 1 {

@@ -9,14 +9,15 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
-	"github.com/cloudfn/cloudfn/shared/ordering"
+	"github.com/cloudfn/cloudfn/shared/lookup"
 )
 
-// maxReplacements is how often another idle server is taken for one place of an order, before the rest is left to the next tick.
+// maxReplacements is how often another idle server is taken for one place of an order, before the rest is left to the
+// next tick.
 const maxReplacements = 10
 
-// checkReused looks at the idle servers that the order has taken, before they are started. One that is gone, or does not have the
-// image that the order asks for, is replaced: by another idle one, or by a new one.
+// checkReused looks at the idle servers that the order has taken, before they are started. One that is gone, or does
+// not have the image that the order asks for, is replaced: by another idle one, or by a new one.
 func (p preparing) checkReused(ctx context.Context, order domain.Order) (domain.Order, error) {
 	images := map[string]domain.Image{}
 	for range maxReplacements {
@@ -47,7 +48,7 @@ func (p preparing) replace(ctx context.Context, order domain.Order, n int, image
 	wanted, taken := p.instead(order, n), order.Instances[n]
 	image, err := p.image(ctx, p.wanted.Servers[n].Image, images)
 	switch {
-	case ordering.Final(err):
+	case apperr.Final(err):
 		wanted.Problem = problemOf(err)
 	case err != nil:
 		return false, err
@@ -111,11 +112,11 @@ func (p preparing) image(ctx context.Context, name string, known map[string]doma
 	if image, ok := known[name]; ok {
 		return image, nil
 	}
-	found, err := ordering.FindImages(ctx, p.cloud, name)
+	found, err := lookup.FindImages(ctx, p.cloud, name)
 	if err != nil {
 		return domain.Image{}, err
 	}
-	image, err := ordering.PickAllowedImage(found, ordering.Ref{Field: "image", Value: name}, p.connection.Limits)
+	image, err := lookup.PickAllowedImage(found, lookup.Ref{Field: "image", Value: name}, p.connection.Limits)
 	if err == nil {
 		known[name] = image
 	}

@@ -49,7 +49,7 @@ func TestTrustOfAUserWhoIsAway(t *testing.T) {
 				t.Fatal(err)
 			}
 			w.exec(t, "update connections set expires_at = clock_timestamp() where id = $1", expired.ID)
-			start := w.ask(t, lost, uuid.New(), domain.Ask{Verb: domain.Start}, nil)
+			start := w.ask(t, lost, uuid.New(), domain.ActionRequest{Action: domain.Start}, nil)
 			wants(t, w.done(t, p, start), "delegation_lost")
 			w.retry(t, p)
 			w.retry(t, p)

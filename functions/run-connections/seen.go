@@ -9,11 +9,12 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// seenTimeout bounds the reading of what can be ordered through a connection. With the login before it, it ends before the check's claim.
+// seenTimeout bounds the reading of what can be ordered through a connection. With the login before it, it ends before
+// the check's claim.
 const seenTimeout = 15 * time.Second
 
-// see reads what can be ordered through a connection whose delegation Keystone has just accepted, and stores it for who may act through it.
-// A kind that cannot be read says why; when none can, what was seen before stays.
+// see reads what can be ordered through a connection whose delegation Keystone has just accepted, and stores it for who
+// may act through it. A kind that cannot be read says why; when none can, what was seen before stays.
 func (s *service) see(ctx context.Context, c domain.Connection) {
 	began := time.Now()
 	reading, cancel := context.WithTimeout(ctx, seenTimeout)
@@ -29,7 +30,7 @@ func (s *service) see(ctx context.Context, c domain.Connection) {
 	}
 	flavors := seen.Flavors
 	seen.Bound(c.Limits)
-	ctx, cancel = ending(ctx)
+	ctx, cancel = domain.Detached(ctx)
 	defer cancel()
 	if err = s.delegations.MarkSeen(ctx, c.ProjectID, c.ID, time.Since(began), seen); err == nil && flavors != nil {
 		err = s.delegations.MarkReachable(ctx, c.ProjectID, c.ID, flavors)

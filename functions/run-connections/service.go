@@ -8,8 +8,8 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/cloudfn/cloudfn/shared/actions"
 	"github.com/cloudfn/cloudfn/shared/domain"
-	"github.com/cloudfn/cloudfn/shared/ordering"
 )
 
 // The parts of the database that this function needs.
@@ -57,9 +57,8 @@ type (
 		ListStale(ctx context.Context, after time.Duration, limit int) ([]domain.Instance, error)
 	}
 	instanceStore interface {
-		ordering.Instances
-		Managed(ctx context.Context, through domain.Through, ids []string) ([]domain.Instance, error)
-		Connect(ctx context.Context, wanted domain.Instance) (instance domain.Instance, made bool, err error)
+		actions.Instances
+		Find(ctx context.Context, filter domain.Filter, ids []string) ([]domain.Instance, error)
 	}
 )
 
@@ -89,15 +88,15 @@ const (
 	jobKind = "run-connections"
 	// followFor is for how long one event begins new work while there is some. What it has begun it ends.
 	followFor = 45 * time.Second
-	soon      = time.Second     // between two looks while this copy is at work
+	soon      = time.Second     // between two polls while this replica works
 	later     = 2 * time.Second // while another one is
-	// claimFor is for how long work is a copy's own that may have died. Two thirds of it may go to one create call.
-	claimFor   = 45 * time.Second
-	endTimeout = 5 * time.Second
+	// claimFor is for how long a replica that may have died keeps its work. Two thirds of it may go to one create call.
+	claimFor = 45 * time.Second
 
 	listed = 50 // connections, and orders of each, at one look
 
-	// A cloud that gives no answer, or a delegation that cannot be opened by our own fault, is left alone for a pause that grows.
+	// A cloud that gives no answer, or a delegation that cannot be opened by our own fault, is left alone for a pause
+	// that grows.
 	firstPause   = 10 * time.Second
 	longestPause = 10 * time.Minute
 
@@ -107,9 +106,10 @@ const (
 	retireConnectionsAfter = 90 * 24 * time.Hour
 )
 
-// Run does what waits, and goes on looking while there is work in progress. In one process one event at a time begins tasks, and one
-// waits for its turn; a third has nothing to add, because the one that waits will look later than now. An event whose time is over, or
-// that waits for nothing but a slow cloud, lets the next one begin; it is answered when its own tasks have ended.
+// Run does what waits, and goes on looking while there is work in progress. In one process one event at a time begins
+// tasks, and one waits for its turn; a third has nothing to add, because the one that waits will look later than now.
+// An event whose time is over, or that waits for nothing but a slow cloud, lets the next one begin; it is answered when
+// its own tasks have ended.
 func (s *service) Run(ctx context.Context) error {
 	select {
 	case s.waiting <- struct{}{}:
@@ -154,8 +154,8 @@ func (s *service) run(ctx context.Context, b *batch) error {
 	}
 }
 
-// rest waits until it pays to look again. It says whether that is before end. When no work is in progress that is as soon as the event's
-// tasks have ended.
+// rest waits until it pays to look again. It says whether that is before end. When no work is in progress that is as
+// soon as the event's tasks have ended.
 func (b *batch) rest(ctx context.Context, busy bool, end time.Time) bool {
 	wait := later
 	if b.working() {
@@ -223,7 +223,7 @@ func (s *service) serve(ctx context.Context, b *batch, c domain.Connection) {
 
 // accepted notes that Keystone accepts the delegation, and with which roles.
 func (s *service) accepted(ctx context.Context, c domain.Connection, in session, took time.Duration) {
-	ctx, cancel := ending(ctx)
+	ctx, cancel := domain.Detached(ctx)
 	defer cancel()
 	if err := s.delegations.MarkChecked(ctx, c.ProjectID, c.ID, took, in.ActsAs().Roles); err != nil {
 		slog.WarnContext(ctx, "connection not noted", "connection_id", c.ID, "error", err)
@@ -237,20 +237,20 @@ func (s *service) readFlavors(ctx context.Context, c domain.Connection, in sessi
 		slog.WarnContext(ctx, "flavors of a connection", "connection_id", c.ID, "error", err)
 		return
 	}
-	ctx, cancel := ending(ctx)
+	ctx, cancel := domain.Detached(ctx)
 	defer cancel()
 	if err := s.delegations.MarkReachable(ctx, c.ProjectID, c.ID, flavors); err != nil {
 		slog.WarnContext(ctx, "connection not noted", "connection_id", c.ID, "error", err)
 	}
 }
 
-// unopened writes down why there is no session: the connection has ended, or is left alone for a while. That its cloud is away, or
-// that we have no right key or account, says nothing of what was delegated.
+// unopened writes down why there is no session: the connection has ended, or is left alone for a while. That its cloud
+// is away, or that we have no right key or account, says nothing of what was delegated.
 func (s *service) unopened(ctx context.Context, c domain.Connection, cause error) {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return // this process ends
 	}
-	ctx, cancel := ending(ctx)
+	ctx, cancel := domain.Detached(ctx)
 	defer cancel()
 	var err error
 	if errors.Is(cause, errLost) {
@@ -270,12 +270,8 @@ func (s *service) silent(ctx context.Context, c domain.Connection) error {
 	return s.delegations.MarkUnreachable(ctx, c.ProjectID, c.ID, firstPause, longestPause)
 }
 
-// ending is a context for what is to be written down in any case.
-func ending(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
-}
-
-// wakeFor wakes the functions that have work after a change: deliver-events, and poll-instances for servers of this cloud.
+// wakeFor wakes the functions that have work after a change: deliver-events, and poll-instances for servers of this
+// cloud.
 func (s *service) wakeFor(c domain.Connection) {
 	if c.Remote() {
 		s.wake("deliver-events")

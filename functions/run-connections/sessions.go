@@ -11,25 +11,24 @@ import (
 	"github.com/google/uuid"
 	"github.com/hashicorp/golang-lru/v2/expirable"
 
+	"github.com/cloudfn/cloudfn/shared/actions"
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
-	"github.com/cloudfn/cloudfn/shared/ordering"
+	"github.com/cloudfn/cloudfn/shared/lookup"
+	"github.com/cloudfn/cloudfn/shared/orders"
 )
 
 // session is the part of OpenStack that this function needs, as whoever has delegated.
 type session interface {
-	ordering.Cloud
-	ordering.Images
+	orders.Cloud
+	actions.Cloud
+	lookup.Images
 	Networks(context.Context) ([]domain.Network, error)
 	NetworkNames(context.Context) ([]domain.Network, error)
 	Flavors(context.Context) ([]domain.Flavor, error)
 	KeyPairs(context.Context) ([]domain.KeyPair, error)
 	ImportKeyPair(ctx context.Context, name, publicKey string) (domain.KeyPair, error)
 	DeleteKeyPair(ctx context.Context, name string) error
-	UnshelveServer(ctx context.Context, id string) error
-	RebootServer(ctx context.Context, id string, hard bool) error
-	RebuildServer(ctx context.Context, id string, r domain.Rebuild, fromVolume bool) error
-	Ports(ctx context.Context, serverID string) (int, error)
 	ChangedServers(ctx context.Context, projectID string, since time.Time, marker string) (page []domain.Server, next string, err error)
 	AllServers(ctx context.Context, projectID, marker string) (page []domain.Server, next string, err error)
 	DeleteTrust(ctx context.Context, id string) error
@@ -38,7 +37,7 @@ type session interface {
 
 // account is a session of the service account, to which trusts are made.
 type account interface {
-	Through(ctx context.Context, trust string) (session, error)
+	WithTrust(ctx context.Context, trust string) (session, error)
 	KnowsTrust(ctx context.Context, id string) error
 	FindTrusts(ctx context.Context, trustor, projectID string, end time.Time) (ids []string, err error)
 }
@@ -66,7 +65,8 @@ type unopenedError struct{ cause error }
 func (e unopenedError) Error() string { return "no session: " + e.cause.Error() }
 func (e unopenedError) Unwrap() error { return e.cause }
 
-// sessions keeps sessions from one event to the next, by connection: a login costs Keystone more than most of what is asked of Nova.
+// sessions keeps sessions from one event to the next, by connection: a login costs Keystone more than most of what is
+// asked of Nova.
 type sessions struct {
 	login      func(context.Context) (account, error)
 	credential func(ctx context.Context, c domain.Connection, secret domain.Secret) (session, error)
@@ -150,8 +150,8 @@ func (e *entry) see(c domain.Connection) {
 	e.connection = c
 }
 
-// reopen opens the session of an entry that the caller has locked. A connection whose delegation is refused is looked at again: its trust is
-// deleted soon after another one has replaced it.
+// reopen opens the session of an entry that the caller has locked. A connection whose delegation is refused is looked
+// at again: its trust is deleted soon after another one has replaced it.
 func (s *sessions) reopen(ctx context.Context, e *entry) error {
 	if e.lost != nil {
 		return e.lost
@@ -204,8 +204,8 @@ func (s *sessions) entry(id uuid.UUID) *entry {
 // forget is for a connection that has ended.
 func (s *sessions) forget(id uuid.UUID) { s.kept.Remove(id) }
 
-// confirmLost asks once more after a pause: a Keystone that is just starting, or a replica of its database that lags behind,
-// refuses what is good. A lost delegation is never used again, so one refusal must not end it.
+// confirmLost asks once more after a pause: a Keystone that is just starting, or a replica of its database that lags
+// behind, refuses what is good. A lost delegation is never used again, so one refusal must not end it.
 func (s *sessions) confirmLost(ctx context.Context, c domain.Connection, refusal error) (session, error) {
 	slog.InfoContext(ctx, "Keystone refuses a delegation, and is asked once more", "connection_id", c.ID, "error", refusal)
 	select {
@@ -233,21 +233,21 @@ func (s *sessions) open(ctx context.Context, c domain.Connection) (session, erro
 	return in, err
 }
 
-// openTrust tells a trust that is not good any more from a service account that is not: the account logs in anew, and looks at the
-// trust as its trustee.
+// openTrust tells a trust that is not good any more from a service account that is not: the account logs in anew, and
+// looks at the trust as its trustee.
 func (s *sessions) openTrust(ctx context.Context, c domain.Connection) (session, error) {
 	own, err := s.account(ctx, nil)
 	if err != nil {
 		return nil, err
 	}
-	in, err := own.Through(ctx, c.DelegationID)
+	in, err := own.WithTrust(ctx, c.DelegationID)
 	if !refused(err) {
 		return in, err
 	}
 	if own, err = s.account(ctx, own); err != nil {
 		return nil, err
 	}
-	in, err = own.Through(ctx, c.DelegationID)
+	in, err = own.WithTrust(ctx, c.DelegationID)
 	if !refused(err) {
 		return in, err
 	}
@@ -267,7 +267,8 @@ func refused(err error) bool {
 	return code == apperr.Unauthenticated || code == apperr.Forbidden || code == apperr.NotFound
 }
 
-// account is a session of the service account, another one than stale. What it fails with says nothing of any delegation.
+// account is a session of the service account, another one than stale. What it fails with says nothing of any
+// delegation.
 func (s *sessions) account(ctx context.Context, stale account) (account, error) {
 	s.own.Lock()
 	defer s.own.Unlock()

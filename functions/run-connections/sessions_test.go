@@ -33,7 +33,7 @@ type paperSession struct {
 	name string
 }
 
-func (p paperAccount) Through(context.Context, string) (session, error) {
+func (p paperAccount) WithTrust(context.Context, string) (session, error) {
 	p.trusts++
 	if err := p.through[p.name]; err != nil {
 		return nil, err

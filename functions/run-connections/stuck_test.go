@@ -21,7 +21,7 @@ func TestStuckNeighbours(t *testing.T) {
 			for range n {
 				c := w.remote(t, f)
 				instance, _ := w.runs(t, f, c, "SHUTOFF", domain.InstanceStopped)
-				w.ask(t, c, instance, domain.Ask{Verb: domain.Stop}, nil)
+				w.ask(t, c, instance, domain.ActionRequest{Action: domain.Stop}, nil)
 				f.stuck = append(f.stuck, c.ActsAs.ProjectID)
 			}
 			healthy := w.remote(t, f)
@@ -33,7 +33,7 @@ func TestStuckNeighbours(t *testing.T) {
 				testkit.Eventually(t, time.Minute, "the others are stuck", func() bool { return f.count("/compute/flavors") >= min(n, poolSize) })
 			}
 			began := time.Now()
-			stop := w.ask(t, healthy, instance, domain.Ask{Verb: domain.Stop}, nil)
+			stop := w.ask(t, healthy, instance, domain.ActionRequest{Action: domain.Stop}, nil)
 			w.exec(t, "update connections set read_at = null where id = $1", healthy.ID)
 			testkit.Eventually(t, time.Minute, "the action has ended", func() bool { return w.action(t, stop).Status != domain.ActionRunning })
 			acted := time.Since(began)

@@ -10,8 +10,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// oldTrusts takes back the trusts that no connection has: that others have replaced, and that were made for a connection which was never
-// stored.
+// oldTrusts takes back the trusts that no connection has: that others have replaced, and that were made for a
+// connection which was never stored.
 func (s *service) oldTrusts(ctx context.Context, b *batch) error {
 	due, err := s.delegations.OldTrusts(ctx, listed)
 	if err != nil {
@@ -29,7 +29,7 @@ func (s *service) revokeOld(ctx context.Context, t domain.OldTrust) {
 	if cause != nil && errors.Is(ctx.Err(), context.Canceled) {
 		return // this process ends
 	}
-	ctx, cancel := ending(ctx)
+	ctx, cancel := domain.Detached(ctx)
 	defer cancel()
 	if cause != nil && !errors.Is(cause, errLost) && s.trustIsOver(ctx, t.ExpiresAt) {
 		isOver = true
@@ -97,8 +97,9 @@ func (s *sessions) findTrusts(ctx context.Context, t domain.OldTrust) (ids []str
 	return own.FindTrusts(ctx, t.UserID, t.ProjectID, t.ExpiresAt)
 }
 
-// revoke deletes a trust in Keystone. nil means that Keystone has it no longer; errLost that it has, and lets nobody delete it: only its
-// user can, also by a token made of the trust, which takes that the user is enabled and has the role.
+// revoke deletes a trust in Keystone. nil means that Keystone has it no longer; errLost that it has, and lets nobody
+// delete it: only its user can, also by a token made of the trust, which takes that the user is enabled and has the
+// role.
 func (s *sessions) revoke(ctx context.Context, trust string) error {
 	ctx, cancel := context.WithTimeout(ctx, loginTimeout)
 	defer cancel()
@@ -122,7 +123,7 @@ func (s *sessions) revoke(ctx context.Context, trust string) error {
 	default:
 		return known
 	}
-	in, err := own.Through(ctx, trust)
+	in, err := own.WithTrust(ctx, trust)
 	if err == nil {
 		err = in.DeleteTrust(ctx, trust)
 	}

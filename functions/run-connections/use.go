@@ -11,8 +11,9 @@ import (
 // renewEvery is the least time between two questions to Keystone about one connection.
 const renewEvery = 3 * time.Second
 
-// use calls do with a session of the connection. When a service does not accept it, or is not available, Keystone is asked whether it
-// still accepts the delegation: Nova answers 503 to a token of which Keystone says 403. What a new session is refused, too, is Forbidden.
+// use calls do with a session of the connection. When a service does not accept it, or is not available, Keystone is
+// asked whether it still accepts the delegation: Nova answers 503 to a token of which Keystone says 403. What a new
+// session is refused, too, is Forbidden.
 func (s *sessions) use(ctx context.Context, c domain.Connection, do func(session) error) error {
 	in, err := s.in(ctx, c, nil)
 	if err != nil {
@@ -44,8 +45,8 @@ func mayBeLost(err error) bool {
 	return false
 }
 
-// renew opens the connection's session anew, unless somebody else has since stale was. Of one connection Keystone is asked once in
-// renewEvery; before that it is waited for, or stale is all that there is.
+// renew opens the connection's session anew, unless somebody else has since stale was. Of one connection Keystone is
+// asked once in renewEvery; before that it is waited for, or stale is all that there is.
 func (s *sessions) renew(ctx context.Context, c domain.Connection, stale session, wait bool) (session, error) {
 	e := s.entry(c.ID)
 	e.Lock()

@@ -10,16 +10,16 @@ import (
 const (
 	// poolSize is how many tasks of one kind run at a time for one cloud.
 	poolSize = 4
-	// A task that runs for slowAfter makes room for another one: it may wait for an answer that only its own connection does not get. Of one
-	// kind and cloud maxSlow tasks do so at most.
+	// A task that runs for slowAfter makes room for another one: it may wait for an answer that only its own connection
+	// does not get. Of one kind and cloud maxSlow tasks do so at most.
 	slowAfter = 2 * time.Second
 	maxSlow   = 12
 
 	orderTasks = "orders" // take long by their nature, and make room for no others
 )
 
-// workers bounds what this process has under way: each task once, and of each pool poolSize tasks at a time that are not slow. Each cloud has
-// pools of its own, so that one that gives no answer keeps no other waiting.
+// workers bounds what this process has under way: each task once, and of each pool poolSize tasks at a time that are
+// not slow. Each cloud has pools of its own, so that one that gives no answer keeps no other waiting.
 type workers struct {
 	mu      sync.Mutex
 	running map[string]bool  // by task
@@ -70,7 +70,8 @@ func (b *batch) begin(task, kind string, cloud domain.RemoteCloud, do func()) {
 	})
 }
 
-// fill runs as many tasks beside the others as the cloud's pool has room for. Each finds out by itself what there is to do.
+// fill runs as many tasks beside the others as the cloud's pool has room for. Each finds out by itself what there is to
+// do.
 func (b *batch) fill(kind string, cloud domain.RemoteCloud, do func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

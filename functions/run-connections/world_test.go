@@ -177,7 +177,7 @@ func (w *world) place(t *testing.T, c domain.Connection, n int, change func(*dom
 		change(&order, &payload)
 	}
 	order.Payload = sealedJSON(t, order.SealedFor(), payload)
-	if _, err := (postgres.Orders{DB: w.db}).PlaceDelegated(t.Context(), order); err != nil {
+	if _, err := (postgres.Orders{DB: w.db}).Place(t.Context(), order, 0); err != nil {
 		t.Fatal(err)
 	}
 	return w.order(t, order.ID)
@@ -193,13 +193,13 @@ func (w *world) order(t *testing.T, id uuid.UUID) domain.Order {
 }
 
 // ask stores an action as the function servers does.
-func (w *world) ask(t *testing.T, c domain.Connection, instance uuid.UUID, ask domain.Ask, change func(*domain.DelegatedAction)) domain.DelegatedAction {
+func (w *world) ask(t *testing.T, c domain.Connection, instance uuid.UUID, ask domain.ActionRequest, change func(*domain.DelegatedAction)) domain.DelegatedAction {
 	t.Helper()
-	a := domain.DelegatedAction{ID: uuid.New(), ProjectID: c.ProjectID, ConnectionID: c.ID, InstanceID: instance, UserID: "caller", Ask: ask}
+	a := domain.DelegatedAction{ID: uuid.New(), ProjectID: c.ProjectID, ConnectionID: c.ID, InstanceID: instance, UserID: "caller", Request: ask}
 	if change != nil {
 		change(&a)
 	}
-	stored, err := postgres.Actions{DB: w.db}.Ask(t.Context(), a)
+	stored, err := postgres.Actions{DB: w.db}.Create(t.Context(), a)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -208,7 +208,7 @@ func (w *world) ask(t *testing.T, c domain.Connection, instance uuid.UUID, ask d
 
 func (w *world) action(t *testing.T, a domain.DelegatedAction) domain.DelegatedAction {
 	t.Helper()
-	found, err := postgres.Actions{DB: w.db}.Get(t.Context(), domain.Through{ProjectID: a.ProjectID, ConnectionID: a.ConnectionID}, a.ID)
+	found, err := postgres.Actions{DB: w.db}.Get(t.Context(), domain.Filter{ProjectID: a.ProjectID, ConnectionID: a.ConnectionID}, a.ID)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -261,7 +261,7 @@ func wants(t *testing.T, a domain.DelegatedAction, code string) {
 		got = a.Problem.Code
 	}
 	if got != code || a.Status == domain.ActionRunning {
-		t.Errorf("%s is %s: %+v, want %q", a.Ask.Verb, a.Status, a.Problem, code)
+		t.Errorf("%s is %s: %+v, want %q", a.Request.Action, a.Status, a.Problem, code)
 	}
 }
 

@@ -38,18 +38,18 @@ func (h handler) act(r *http.Request) (httpx.Response, error) {
 	if _, err := httpx.ReadQuery(r); err != nil {
 		return httpx.Response{}, err
 	}
-	in, err := httpx.Body[asked](r)
+	in, err := httpx.Body[actionBody](r)
 	if err != nil {
 		return httpx.Response{}, err
 	}
-	wanted, err := in.wish()
+	req, err := in.request()
 	if err != nil {
 		return httpx.Response{}, err
 	}
-	if wanted.deploy != nil && h.svc.agents.config.URL == "" {
+	if req.deploy != nil && h.svc.agents.config.URL == "" {
 		return httpx.Response{}, apperr.New(apperr.Unsupported, "agents cannot be deployed here: the operator has not set AGENT_URL")
 	}
-	done, err := h.one(r, wanted)
+	done, err := h.one(r, req)
 	if err != nil {
 		return httpx.Response{}, err
 	}
@@ -57,7 +57,7 @@ func (h handler) act(r *http.Request) (httpx.Response, error) {
 }
 
 // one acts on the server of the path.
-func (h handler) one(r *http.Request, wanted wish) (outcome, error) {
+func (h handler) one(r *http.Request, req actionRequest) (outcome, error) {
 	id, err := pathID(r)
 	if err != nil {
 		return outcome{}, err
@@ -66,7 +66,11 @@ func (h handler) one(r *http.Request, wanted wish) (outcome, error) {
 	if err != nil {
 		return outcome{}, err
 	}
-	done, err := h.svc.Do(r.Context(), who, token, wanted, []string{id})
+	a, err := h.svc.access(r.Context(), who, token, req.connection)
+	if err != nil {
+		return outcome{}, err
+	}
+	done, err := h.svc.Do(r.Context(), a, req, []string{id})
 	if err != nil {
 		return outcome{}, err
 	}
@@ -77,11 +81,11 @@ func (h handler) actOnMany(r *http.Request) (httpx.Response, error) {
 	if _, err := httpx.ReadQuery(r); err != nil {
 		return httpx.Response{}, err
 	}
-	in, err := httpx.Body[askedOfMany](r)
+	in, err := httpx.Body[bulkActionBody](r)
 	if err != nil {
 		return httpx.Response{}, err
 	}
-	wanted, err := in.wish()
+	req, err := in.request()
 	if err != nil {
 		return httpx.Response{}, err
 	}
@@ -93,7 +97,11 @@ func (h handler) actOnMany(r *http.Request) (httpx.Response, error) {
 	if err != nil {
 		return httpx.Response{}, err
 	}
-	done, err := h.svc.Do(r.Context(), who, token, wanted, ids)
+	a, err := h.svc.access(r.Context(), who, token, req.connection)
+	if err != nil {
+		return httpx.Response{}, err
+	}
+	done, err := h.svc.Do(r.Context(), a, req, ids)
 	if err != nil {
 		return httpx.Response{}, err
 	}
@@ -132,7 +140,7 @@ func show(o outcome) any {
 // action is what has become of an action through a connection.
 type action struct {
 	ID           uuid.UUID           `json:"id"`
-	Action       domain.Verb         `json:"action"`
+	Action       domain.Action       `json:"action"`
 	InstanceID   uuid.UUID           `json:"instance_id"`
 	ConnectionID uuid.UUID           `json:"connection_id"`
 	Status       domain.ActionStatus `json:"status"`
@@ -154,13 +162,17 @@ func (h handler) action(r *http.Request) (action, error) {
 	if err != nil || len(r.PathValue("action")) != 36 {
 		return action{}, apperr.New(apperr.NotFound, "there is no action %q: its id is a UUID", r.PathValue("action"))
 	}
-	who, _, err := auth.Project(r.Context())
+	who, token, err := auth.Project(r.Context())
 	if err != nil {
 		return action{}, err
 	}
-	a, err := h.svc.Action(r.Context(), who, connection, id)
+	a, err := h.svc.access(r.Context(), who, token, connection)
+	if err != nil {
+		return action{}, err
+	}
+	found, err := h.svc.Action(r.Context(), a, id)
 	return action{
-		ID: a.ID, Action: a.Ask.Verb, InstanceID: a.InstanceID, ConnectionID: a.ConnectionID, Status: a.Status, Error: a.Problem,
-		CreatedAt: a.CreatedAt, UpdatedAt: a.UpdatedAt,
+		ID: found.ID, Action: found.Request.Action, InstanceID: found.InstanceID, ConnectionID: found.ConnectionID, Status: found.Status,
+		Error: found.Problem, CreatedAt: found.CreatedAt, UpdatedAt: found.UpdatedAt,
 	}, err
 }

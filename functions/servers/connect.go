@@ -5,94 +5,65 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/actions"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// mayAct refuses who may only look. What Nova is asked for it decides itself; what only we write it does not hear of.
-func mayAct(who domain.Identity) error {
-	if who.MayAct() {
-		return nil
-	}
-	return apperr.New(apperr.Forbidden, "this takes a role that may do more than read")
+// connecting is what became of a request to connect a server: it is an instance now, or run-connections makes it one.
+type connecting struct {
+	instance *domain.Instance
+	made     bool // it was not managed before
+	action   domain.DelegatedAction
 }
 
-// Connect takes an existing server of the caller's project under management, as the instance with the id given (zero = any). made is
-// false when it was managed already.
-func (s service) Connect(
-	ctx context.Context, who domain.Identity, token domain.Secret, serverID string, id uuid.UUID,
-) (instance domain.Instance, made bool, err error) {
-	if err := mayAct(who); err != nil {
-		return instance, false, err
+// Connect takes an existing server of the project under management, as the instance with the id given (zero = any).
+func (s service) Connect(ctx context.Context, a access, serverID string, id uuid.UUID) (out connecting, err error) {
+	if err := a.authorize(domain.Connect); err != nil {
+		return out, err
+	}
+	if a.cloud == nil {
+		wanted := a.newAction(domain.ActionRequest{Action: domain.Connect}, id)
+		wanted.ServerID = serverID
+		if out.instance, out.action, err = s.actions.Connect(ctx, wanted); err == nil && out.instance == nil {
+			s.wake("run-connections", "deliver-events")
+		}
+		return out, err
 	}
 	now, err := s.connections.Now(ctx) // before Nova is asked
 	if err != nil {
-		return instance, false, err
+		return out, err
 	}
-	server, err := s.read(ctx, s.cloud.As(token, who.ProjectID), who, serverID, false)
-	if err != nil {
-		return instance, false, err
-	}
-	if state := domain.StateOf(server.Status, server.Task); server.Partial || state == domain.InstanceDeleting || state == domain.InstanceDeleted {
-		return instance, false, apperr.New(apperr.Conflict, "a server in the state %s cannot be connected", state)
-	}
-	wanted := domain.Instance{ProjectID: who.ProjectID, ID: id, SeenAt: now, Spec: sizes(server)}
-	wanted.Seen(server)
-	ctx = domain.WithActor(ctx, domain.ActorOf(who, uuid.Nil).Doing(domain.Connect, uuid.Nil))
-	instance, made, err = s.instances.Connect(ctx, wanted)
+	wanted := domain.Instance{ProjectID: a.ProjectID, ID: id, SeenAt: now}
+	instance, made, err := s.engine().Connect(ctx, a.cloud, serverID, a.ProjectID, wanted, a.Actor().Doing(domain.Connect, uuid.Nil))
 	if err == nil {
 		s.wake("deliver-events", "poll-instances")
 	}
-	return instance, made, err
+	return connecting{instance: &instance, made: made}, err
 }
 
-// sizes is what counts of a server that was there already.
-func sizes(s domain.Server) domain.LaunchSpec {
-	spec := domain.LaunchSpec{
-		FlavorName: s.Flavor.Name, VCPUs: s.Flavor.VCPUs, RAMMB: s.Flavor.RAMMB, DiskGB: s.Flavor.DiskGB, KeyName: s.KeyName, Zone: s.Zone,
-	}
-	if s.Image != nil {
-		spec.ImageID = s.Image.ID
-	}
-	return spec
-}
-
-// Disconnect lets an instance of the caller's project go, whoever manages it; Nova is not told. One that was let go already, and one
+// Disconnect ends the management of an instance; its server stays as it is. One that was disconnected already, and one
 // whose server is gone, is no error; a server that nobody has tracked is.
-func (s service) Disconnect(ctx context.Context, who domain.Identity, id string) error {
-	if err := mayAct(who); err != nil {
+func (s service) Disconnect(ctx context.Context, a access, id string) error {
+	if err := a.authorize(domain.Disconnect); err != nil {
 		return err
 	}
-	targets, err := s.targets(ctx, who, []string{id})
-	if err != nil {
+	i, err := s.find(ctx, a, id)
+	switch {
+	case err != nil:
 		return err
+	case i.ID == uuid.Nil:
+		was, err := s.instances.WasDisconnected(ctx, a.Filter(), id)
+		if err == nil && !was {
+			err = a.notFound(id)
+		}
+		return err
+	case i.ServerID == "" && i.State != domain.InstanceDeleted:
+		return actions.ErrNoServer
 	}
-	if t := targets[0].tracked; t != nil {
-		return s.letGo(ctx, who, who.ProjectID, domain.Instance{ID: t.ID, ServerID: t.ServerID, State: t.State}, uuid.Nil)
-	}
-	return s.wasLetGo(ctx, who.ProjectID, id, uuid.Nil)
-}
-
-func (s service) letGo(ctx context.Context, who domain.Identity, projectID string, i domain.Instance, connection uuid.UUID) error {
-	if i.ServerID == "" && i.State != domain.InstanceDeleted {
-		return noServer()
-	}
-	ctx = domain.WithActor(ctx, domain.ActorOf(who, connection).Doing(domain.Disconnect, uuid.Nil))
-	done, err := s.instances.Disconnect(ctx, projectID, i.ID, connection)
-	if done {
+	ctx = domain.WithActor(ctx, a.Actor().Doing(domain.Disconnect, uuid.Nil))
+	isDone, err := s.instances.Disconnect(ctx, a.Filter(), i.ID)
+	if isDone {
 		s.wake("deliver-events")
 	}
 	return err
-}
-
-func (s service) wasLetGo(ctx context.Context, projectID, id string, connection uuid.UUID) error {
-	gone, err := s.instances.LetGo(ctx, projectID, id, connection)
-	if err == nil && !gone {
-		return apperr.New(apperr.NotFound, "there is no instance %s, and no server of this id is tracked", id)
-	}
-	return err
-}
-
-func noServer() error {
-	return apperr.New(apperr.Conflict, "the instance has no server: its order is not that far, or Nova refused it")
 }

@@ -43,13 +43,11 @@ func (h handler) list(r *http.Request) (listAnswer, error) {
 	if err != nil {
 		return listAnswer{}, err
 	}
-	var found []domain.Server
-	var marker string
-	if q.connection != uuid.Nil {
-		found, marker, err = h.svc.ListThrough(r.Context(), who, q.connection, q.Limit, q.Marker)
-	} else {
-		found, marker, err = h.svc.inRegion(q.region).List(r.Context(), who, token, q)
+	a, err := h.svc.inRegion(q.region).access(r.Context(), who, token, q.connection)
+	if err != nil {
+		return listAnswer{}, err
 	}
+	found, marker, err := h.svc.List(r.Context(), a, q)
 	if err != nil {
 		return listAnswer{}, err
 	}
@@ -111,18 +109,21 @@ func (h handler) get(r *http.Request) (domain.Server, error) {
 	if err != nil {
 		return domain.Server{}, err
 	}
+	var connection uuid.UUID
 	text, region := params.Text("connection_id"), params.Text("region")
-	if text == "" {
-		return h.svc.inRegion(region).Get(r.Context(), who, token, id)
+	if text != "" {
+		if region != "" {
+			return domain.Server{}, apperr.InvalidField("region", "does not go with connection_id")
+		}
+		if connection, err = connectionID(text); err != nil {
+			return domain.Server{}, err
+		}
 	}
-	if region != "" {
-		return domain.Server{}, apperr.InvalidField("region", "does not go with connection_id")
-	}
-	connection, err := connectionID(text)
+	a, err := h.svc.inRegion(region).access(r.Context(), who, token, connection)
 	if err != nil {
 		return domain.Server{}, err
 	}
-	return h.svc.GetThrough(r.Context(), who, connection, id)
+	return h.svc.Get(r.Context(), a, id)
 }
 
 func connectionID(text string) (uuid.UUID, error) {

@@ -49,11 +49,15 @@ func (h handler) history(r *http.Request) (historyAnswer, error) {
 	if err != nil {
 		return historyAnswer{}, err
 	}
-	who, _, err := auth.Project(r.Context())
+	who, token, err := auth.Project(r.Context())
 	if err != nil {
 		return historyAnswer{}, err
 	}
-	instance, found, err := h.svc.History(r.Context(), who, connection, id, int64(before), limit+1)
+	a, err := h.svc.access(r.Context(), who, token, connection)
+	if err != nil {
+		return historyAnswer{}, err
+	}
+	instance, found, err := h.svc.History(r.Context(), a, id, int64(before), limit+1)
 	if err != nil {
 		return historyAnswer{}, err
 	}

@@ -8,14 +8,15 @@ import (
 	"github.com/google/uuid"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/cloudfn/cloudfn/shared/actions"
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
-	"github.com/cloudfn/cloudfn/shared/ordering"
+	"github.com/cloudfn/cloudfn/shared/lookup"
 )
 
 const (
-	// maxSeen is how many servers one request reads, at most, to find those that its filters select. A page may then be shorter than
-	// its limit, although there are more.
+	// maxSeen is how many servers one request reads, at most, to find those that its filters select. A page may then be
+	// shorter than its limit, although there are more.
 	maxSeen = 1000
 	// filterPage is how many servers are read at once when a filter may leave few of them.
 	filterPage = 200
@@ -32,33 +33,51 @@ type query struct {
 	connection uuid.UUID // what is managed through it; zero = all servers of the project
 }
 
-// List reads one page of servers. marker is what the next page starts after, "" at the end. With tracked the newest instance is first,
-// else the newest server.
-func (s service) List(ctx context.Context, who domain.Identity, token domain.Secret, q query) (found []domain.Server, marker string, err error) {
-	cloud := s.cloud.As(token, who.ProjectID)
-	if q.tracked != nil && *q.tracked {
-		found, marker, err = s.listTracked(ctx, cloud, who, q.ServerQuery)
-	} else {
-		found, marker, err = s.listNova(ctx, cloud, who, q)
+// List reads one page of servers. marker is what the next page starts after, "" at the end. With tracked, and through a
+// connection, the newest instance is first, else the newest server.
+func (s service) List(ctx context.Context, a access, q query) (found []domain.Server, marker string, err error) {
+	switch {
+	case a.cloud == nil:
+		return s.listManaged(ctx, a, q.ServerQuery)
+	case q.tracked != nil && *q.tracked:
+		found, marker, err = s.listTracked(ctx, a, q.ServerQuery)
+	default:
+		found, marker, err = s.listNova(ctx, a, q)
 	}
-	ordering.FillFaults(ctx, cloud, found)
+	lookup.FillFaults(ctx, a.cloud, found)
 	return found, marker, err
 }
 
-// listNova reads Nova's pages until ours is full. Nova does not know which servers are not tracked: with that filter the pages are larger
-// than ours, and there are few of them.
-func (s service) listNova(ctx context.Context, cloud session, who domain.Identity, q query) (found []domain.Server, marker string, err error) {
+// listManaged lists what is managed through a connection, as it was last seen.
+func (s service) listManaged(ctx context.Context, a access, q domain.ServerQuery) (page []domain.Server, marker string, err error) {
+	found, err := s.instances.ListManaged(ctx, a.Filter(), q.Limit+1, q.Marker)
+	if err != nil {
+		return nil, "", err
+	}
+	page = make([]domain.Server, min(q.Limit, len(found)))
+	for n := range page {
+		page[n] = lastSeen(found[n])
+	}
+	if len(found) > q.Limit {
+		marker = page[q.Limit-1].ID
+	}
+	return page, marker, nil
+}
+
+// listNova reads Nova's pages until ours is full. Nova does not know which servers are not tracked: with that filter
+// the pages are larger than ours, and there are few of them.
+func (s service) listNova(ctx context.Context, a access, q query) (found []domain.Server, marker string, err error) {
 	found = []domain.Server{}
 	pages, untracked := q.ServerQuery, q.tracked != nil
 	if untracked {
 		pages.Limit = max(q.Limit, filterPage)
 	}
 	for seen := 0; ; {
-		page, more, err := cloud.Servers(ctx, pages)
+		page, more, err := a.cloud.Servers(ctx, pages)
 		if err != nil {
 			return nil, "", err
 		}
-		if err := s.markTracked(ctx, who, page); err != nil {
+		if err := s.markTracked(ctx, a, page); err != nil {
 			return nil, "", err
 		}
 		for i, server := range page {
@@ -79,9 +98,9 @@ func (s service) listNova(ctx context.Context, cloud session, who domain.Identit
 	}
 }
 
-// listTracked pages over the tracked instances, and reads their servers from Nova: that takes few calls, however many servers the project
-// has besides.
-func (s service) listTracked(ctx context.Context, cloud session, who domain.Identity, q domain.ServerQuery) (found []domain.Server, marker string, err error) {
+// listTracked pages over the tracked instances, and reads their servers from Nova: that takes few calls, however many
+// servers the project has besides.
+func (s service) listTracked(ctx context.Context, a access, q domain.ServerQuery) (found []domain.Server, marker string, err error) {
 	found = []domain.Server{}
 	marker = q.Marker
 	for seen := 0; seen < maxSeen; {
@@ -89,13 +108,13 @@ func (s service) listTracked(ctx context.Context, cloud session, who domain.Iden
 		if q.Status != "" || q.Name != "" {
 			size = filterPage
 		}
-		tracked, err := s.instances.ListTracked(ctx, who.ProjectID, marker, size+1)
+		tracked, err := s.instances.ListTracked(ctx, a.ProjectID, marker, size+1)
 		if err != nil {
 			return nil, "", err
 		}
 		more := len(tracked) > size
 		tracked = tracked[:min(size, len(tracked))]
-		servers, err := s.fetch(ctx, cloud, who, tracked)
+		servers, err := s.fetch(ctx, a, tracked)
 		if err != nil {
 			return nil, "", err
 		}
@@ -118,24 +137,25 @@ func (s service) listTracked(ctx context.Context, cloud session, who domain.Iden
 	return found, marker, nil
 }
 
-// selects says whether Nova's list would show the server with the query's filters. Nova's usual database does not tell cases apart.
+// selects says whether Nova's list would show the server with the query's filters. Nova's usual database does not tell
+// cases apart.
 func selects(q domain.ServerQuery, server domain.Server) bool {
 	return (q.Status == "" || server.Status == q.Status) && strings.Contains(strings.ToLower(server.Name), strings.ToLower(q.Name))
 }
 
-// fetch reads the servers of instances, by server id. What was launched has the instance's id as a tag, by which many are found at once.
-// What was connected has none, and tags may be removed: these servers are looked for in Nova's first page when they are many, and then by
-// id. A server that Nova does not know any more is left out.
-func (s service) fetch(ctx context.Context, cloud session, who domain.Identity, tracked []domain.Tracked) (map[string]domain.Server, error) {
+// fetch reads the servers of instances, by server id. What was launched has the instance's id as a tag, by which many
+// are found at once. What was connected has none, and tags may be removed: these servers are looked for in Nova's first
+// page when they are many, and then by id. A server that Nova does not know any more is left out.
+func (s service) fetch(ctx context.Context, a access, tracked []domain.Tracked) (map[string]domain.Server, error) {
 	found := make(map[string]domain.Server, len(tracked))
 	if len(tracked) > 1 {
-		if err := byTags(ctx, cloud, tracked, found); err != nil {
+		if err := byTags(ctx, a.cloud, tracked, found); err != nil {
 			return nil, err
 		}
 	}
 	missing := notIn(found, tracked)
 	if len(missing) > manyMissed {
-		page, _, err := cloud.Servers(ctx, domain.ServerQuery{Limit: maxSeen})
+		page, _, err := a.cloud.Servers(ctx, domain.ServerQuery{Limit: maxSeen})
 		if err != nil {
 			return nil, err
 		}
@@ -147,7 +167,7 @@ func (s service) fetch(ctx context.Context, cloud session, who domain.Identity, 
 	group.SetLimit(lookUps)
 	for n, t := range missing {
 		group.Go(func() (err error) {
-			if servers[n], err = s.read(ctx, cloud, who, t.ServerID, true); apperr.CodeOf(err) == apperr.NotFound {
+			if servers[n], err = actions.ReadServer(ctx, a.cloud, t.ServerID, a.ProjectID, true); apperr.CodeOf(err) == apperr.NotFound {
 				err = nil
 			}
 			return err

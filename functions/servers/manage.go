@@ -25,7 +25,7 @@ func (h handler) connect(r *http.Request) (httpx.Response, error) {
 	if _, err := httpx.ReadQuery(r); err != nil {
 		return httpx.Response{}, err
 	}
-	in, err := httpx.Body[connecting](r)
+	in, err := httpx.Body[connectBody](r)
 	if err != nil {
 		return httpx.Response{}, err
 	}
@@ -37,28 +37,21 @@ func (h handler) connect(r *http.Request) (httpx.Response, error) {
 	if err != nil {
 		return httpx.Response{}, err
 	}
-	if connection != uuid.Nil {
-		return h.connectThrough(r, who, connection, server, id)
-	}
-	instance, made, err := h.svc.Connect(r.Context(), who, token, server, id)
+	a, err := h.svc.access(r.Context(), who, token, connection)
 	if err != nil {
 		return httpx.Response{}, err
 	}
-	if made {
-		return located(http.StatusCreated, instance)
-	}
-	return located(http.StatusOK, instance)
-}
-
-func (h handler) connectThrough(r *http.Request, who domain.Identity, connection uuid.UUID, server string, id uuid.UUID) (httpx.Response, error) {
-	known, action, err := h.svc.ConnectThrough(r.Context(), who, connection, server, id)
-	if err != nil {
+	done, err := h.svc.Connect(r.Context(), a, server, id)
+	switch {
+	case err != nil:
 		return httpx.Response{}, err
+	case done.instance == nil:
+		return httpx.JSON(http.StatusAccepted,
+			connected{ID: done.action.InstanceID, ServerID: server, ConnectionID: &connection, ActionID: &done.action.ID})
+	case done.made:
+		return located(http.StatusCreated, *done.instance)
 	}
-	if known != nil {
-		return located(http.StatusOK, *known)
-	}
-	return httpx.JSON(http.StatusAccepted, connected{ID: action.InstanceID, ServerID: server, ConnectionID: &connection, ActionID: &action.ID})
+	return located(http.StatusOK, *done.instance)
 }
 
 func located(status int, i domain.Instance) (httpx.Response, error) {
@@ -85,26 +78,26 @@ func (h handler) remove(r *http.Request) (httpx.Response, error) {
 	if err != nil {
 		return httpx.Response{}, err
 	}
-	wanted := wish{Ask: domain.Ask{Verb: domain.Delete}}
+	req := actionRequest{ActionRequest: domain.ActionRequest{Action: domain.Delete}}
 	mode, err := params.OneOf("mode", deallocate, disconnect)
 	if err != nil {
 		return httpx.Response{}, err
 	}
-	if wanted.force, _, err = params.Bool("force"); err != nil {
+	if req.force, _, err = params.Bool("force"); err != nil {
 		return httpx.Response{}, err
 	}
 	if text := params.Text("connection_id"); text != "" {
-		if wanted.connection, err = connectionID(text); err != nil {
+		if req.connection, err = connectionID(text); err != nil {
 			return httpx.Response{}, err
 		}
 	}
 	if mode == disconnect {
-		if wanted.force {
+		if req.force {
 			return httpx.Response{}, apperr.InvalidField("force", "goes with the mode deallocate only")
 		}
-		return gone, h.disconnect(r, wanted.connection)
+		return gone, h.disconnect(r, req.connection)
 	}
-	done, err := h.one(r, wanted)
+	done, err := h.one(r, req)
 	if err == nil && done.ActionID != nil {
 		return httpx.JSON(http.StatusAccepted, show(done))
 	}
@@ -116,14 +109,15 @@ func (h handler) disconnect(r *http.Request, connection uuid.UUID) error {
 	if err != nil {
 		return err
 	}
-	who, _, err := auth.Project(r.Context())
+	who, token, err := auth.Project(r.Context())
 	if err != nil {
 		return err
 	}
-	if connection != uuid.Nil {
-		return h.svc.DisconnectThrough(r.Context(), who, connection, id)
+	a, err := h.svc.access(r.Context(), who, token, connection)
+	if err != nil {
+		return err
 	}
-	return h.svc.Disconnect(r.Context(), who, id)
+	return h.svc.Disconnect(r.Context(), a, id)
 }
 
 // change is the body of PATCH /v1/servers/{id}.
@@ -152,11 +146,15 @@ func (h handler) change(r *http.Request) (changed, error) {
 	if in.Reusable == nil {
 		return changed{}, apperr.InvalidField("reusable", "is missing: say whether orders with reuse may take the server", "true", "false")
 	}
-	who, _, err := auth.Project(r.Context())
+	who, token, err := auth.Project(r.Context())
 	if err != nil {
 		return changed{}, err
 	}
-	i, err := h.svc.MarkReusable(r.Context(), who, id, *in.Reusable)
+	a, err := h.svc.access(r.Context(), who, token, uuid.Nil)
+	if err != nil {
+		return changed{}, err
+	}
+	i, err := h.svc.MarkReusable(r.Context(), a, id, *in.Reusable)
 	if err != nil {
 		return changed{}, err
 	}

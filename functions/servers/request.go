@@ -14,8 +14,8 @@ import (
 // maxTargets is how many servers one request may act on.
 const maxTargets = 100
 
-// askedOfMany is what the body of an action on many servers holds.
-type askedOfMany struct {
+// bulkActionBody is the body of an action on many servers.
+type bulkActionBody struct {
 	Action       string   `json:"action"`
 	Hard         bool     `json:"hard"`
 	Force        bool     `json:"force"`
@@ -23,8 +23,8 @@ type askedOfMany struct {
 	IDs          []string `json:"ids"`
 }
 
-// asked is the same for one server, with what a deployment takes.
-type asked struct {
+// actionBody is the same for one server, with what a deployment takes.
+type actionBody struct {
 	ID           *string           `json:"id"`
 	Action       string            `json:"action"`
 	Hard         bool              `json:"hard"`
@@ -44,96 +44,98 @@ type login struct {
 	Password domain.Secret `json:"password"`
 }
 
-// newWish checks what is asked for.
-func newWish(action string, allowed []string, hard, force bool, connection *string) (w wish, err error) {
+// newActionRequest checks what actions on one server and on many have in common.
+func newActionRequest(
+	action string, allowed []string, hard, force bool, connection *string,
+) (req actionRequest, err error) {
 	if !slices.Contains(allowed, action) {
-		return w, apperr.Unknown("action", "action", action, allowed...)
+		return req, apperr.Unknown("action", "action", action, allowed...)
 	}
-	w = wish{Ask: domain.Ask{Verb: domain.Verb(action), Hard: hard}, force: force}
-	if w.Hard && w.Verb != domain.Reboot {
-		return w, apperr.InvalidField("hard", "goes with the action reboot only")
+	req = actionRequest{ActionRequest: domain.ActionRequest{Action: domain.Action(action), Hard: hard}, force: force}
+	if req.Hard && req.Action != domain.Reboot {
+		return req, apperr.InvalidField("hard", "goes with the action reboot only")
 	}
-	if w.force && w.Verb != domain.Delete {
-		return w, apperr.InvalidField("force", "goes with the action delete only")
+	if req.force && req.Action != domain.Delete {
+		return req, apperr.InvalidField("force", "goes with the action delete only")
 	}
 	if connection != nil {
-		w.connection, err = connectionID(*connection)
+		req.connection, err = connectionID(*connection)
 	}
-	return w, err
+	return req, err
 }
 
-func (a askedOfMany) wish() (wish, error) {
-	allowed := slices.DeleteFunc(domain.Verbs(), func(v string) bool { return v == string(domain.Deploy) })
-	return newWish(a.Action, allowed, a.Hard, a.Force, a.ConnectionID)
+func (in bulkActionBody) request() (actionRequest, error) {
+	allowed := slices.DeleteFunc(domain.Actions(), func(v string) bool { return v == string(domain.Deploy) })
+	return newActionRequest(in.Action, allowed, in.Hard, in.Force, in.ConnectionID)
 }
 
-func (a asked) wish() (wish, error) {
-	w, err := newWish(a.Action, domain.Verbs(), a.Hard, a.Force, a.ConnectionID)
+func (in actionBody) request() (actionRequest, error) {
+	req, err := newActionRequest(in.Action, domain.Actions(), in.Hard, in.Force, in.ConnectionID)
 	if err != nil {
-		return w, err
+		return req, err
 	}
-	if w.key, err = a.key(); err != nil {
-		return w, err
+	if req.key, err = in.key(); err != nil {
+		return req, err
 	}
-	if w.Verb == domain.Deploy {
-		w.deploy, err = a.deployment()
-		return w, err
+	if req.Action == domain.Deploy {
+		req.deploy, err = in.deployment()
+		return req, err
 	}
 	for _, given := range []struct {
 		field string
 		given bool
 	}{
-		{"image", a.Image != nil},
-		{"command", a.Command != nil},
-		{"env", a.Env != nil},
-		{"registry", a.Registry != nil},
-		{"join_token", a.JoinToken != nil},
-		{"server_image", a.ServerImage != nil},
-		{"confirm_rebuild", a.Confirm},
+		{"image", in.Image != nil},
+		{"command", in.Command != nil},
+		{"env", in.Env != nil},
+		{"registry", in.Registry != nil},
+		{"join_token", in.JoinToken != nil},
+		{"server_image", in.ServerImage != nil},
+		{"confirm_rebuild", in.Confirm},
 	} {
 		if given.given {
-			return w, apperr.InvalidField(given.field, "goes with the action deploy only")
+			return req, apperr.InvalidField(given.field, "goes with the action deploy only")
 		}
 	}
-	return w, nil
+	return req, nil
 }
 
 // deployment checks what is to be deployed.
-func (a asked) deployment() (*deploy, error) {
-	d := &deploy{Spec: agent.Spec{Command: a.Command, Env: a.Env}}
-	if a.Image != nil {
-		d.Image = *a.Image
+func (in actionBody) deployment() (*deploy, error) {
+	d := &deploy{Spec: agent.Spec{Command: in.Command, Env: in.Env}}
+	if in.Image != nil {
+		d.Image = *in.Image
 	}
-	if a.Registry != nil {
-		d.Registry = &agent.Registry{Username: a.Registry.Username, Password: a.Registry.Password}
+	if in.Registry != nil {
+		d.Registry = &agent.Registry{Username: in.Registry.Username, Password: in.Registry.Password}
 	}
-	if a.JoinToken != nil {
-		if d.JoinToken = *a.JoinToken; d.JoinToken == "" {
+	if in.JoinToken != nil {
+		if d.JoinToken = *in.JoinToken; d.JoinToken == "" {
 			return nil, apperr.InvalidField("join_token", "is empty: leave it out instead")
 		}
 	}
 	if err := d.Check(); err != nil {
 		return nil, err
 	}
-	if a.ServerImage != nil {
-		id, err := uuid.Parse(*a.ServerImage)
-		if err != nil || len(*a.ServerImage) != 36 {
-			return nil, apperr.Malformed("server_image", "an image's id, a UUID", *a.ServerImage)
+	if in.ServerImage != nil {
+		id, err := uuid.Parse(*in.ServerImage)
+		if err != nil || len(*in.ServerImage) != 36 {
+			return nil, apperr.Malformed("server_image", "an image's id, a UUID", *in.ServerImage)
 		}
 		d.serverImage = id.String()
 	}
-	if !a.Confirm {
+	if !in.Confirm {
 		return nil, apperr.InvalidField("confirm_rebuild", "must be true: to deploy makes the server's disk anew, and what is on it is lost", "true")
 	}
 	return d, nil
 }
 
-func (a askedOfMany) ids() ([]string, error) {
-	if len(a.IDs) < 1 || len(a.IDs) > maxTargets {
+func (in bulkActionBody) ids() ([]string, error) {
+	if len(in.IDs) < 1 || len(in.IDs) > maxTargets {
 		return nil, apperr.InvalidField("ids", fmt.Sprintf("must be 1 to %d ids", maxTargets))
 	}
-	ids := make([]string, len(a.IDs))
-	for i, text := range a.IDs {
+	ids := make([]string, len(in.IDs))
+	for i, text := range in.IDs {
 		id, err := serverID(fmt.Sprintf("ids[%d]", i), text)
 		if err != nil {
 			return nil, err
@@ -143,15 +145,15 @@ func (a askedOfMany) ids() ([]string, error) {
 	return ids, nil
 }
 
-// connecting is the body of POST /v1/servers.
-type connecting struct {
+// connectBody is the body of POST /v1/servers.
+type connectBody struct {
 	ServerID     string  `json:"server_id"`
 	ID           *string `json:"id"`
 	ConnectionID *string `json:"connection_id"`
 }
 
 // check gives the server's id, and those of the instance and the connection, which are zero when they were not given.
-func (c connecting) check() (server string, id, connection uuid.UUID, err error) {
+func (c connectBody) check() (server string, id, connection uuid.UUID, err error) {
 	if server, err = serverID("server_id", c.ServerID); err != nil {
 		return server, id, connection, err
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -65,7 +66,7 @@ func (n *largeNova) Server(_ context.Context, id string) (domain.Server, error) 
 }
 
 // large is a service before a Nova with servers, of which those are tracked that origin gives an origin.
-func large(t *testing.T, servers int, origin func(n int) string) (service, *largeNova, domain.Identity) {
+func large(t *testing.T, servers int, origin func(n int) string) (service, *largeNova, access) {
 	t.Helper()
 	database := testkit.Database(t)
 	db, err := postgres.Open(postgres.Config{URL: domain.Secret(database), MaxConns: 2}, nil)
@@ -90,16 +91,17 @@ func large(t *testing.T, servers int, origin func(n int) string) (service, *larg
 	if _, err := testkit.Connect(t, database).CopyFrom(t.Context(), pgx.Identifier{"instances"}, columns, pgx.CopyFromRows(rows)); err != nil {
 		t.Fatal(err)
 	}
-	return service{cloud: nova, instances: postgres.Instances{DB: db}}, nova, domain.Identity{ProjectID: "p1"}
+	a := access{domain.OwnAccess(domain.Identity{ProjectID: "p1"}), nova}
+	return service{cloud: nova, instances: postgres.Instances{DB: db}}, nova, a
 }
 
 // walk follows next to the end and says how many servers there are, how many pages, and the most calls that one page took Nova.
-func walk(t *testing.T, s service, nova *largeNova, who domain.Identity, q query) (found map[string]int, pages, calls int) {
+func walk(t *testing.T, s service, nova *largeNova, a access, q query) (found map[string]int, pages, calls int) {
 	t.Helper()
 	found = map[string]int{}
 	for {
 		nova.calls = nil
-		page, next, err := s.List(t.Context(), who, "", q)
+		page, next, err := s.List(t.Context(), a, q)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -150,8 +152,8 @@ func TestTrackedCostsFewCalls(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s, nova, who := large(t, tc.servers, tc.origin)
-			found, pages, calls := walk(t, s, nova, who, tc.q)
+			s, nova, a := large(t, tc.servers, tc.origin)
+			found, pages, calls := walk(t, s, nova, a, tc.q)
 			if len(found) != tc.found || pages > tc.pages || calls > tc.calls {
 				t.Errorf("%d servers in %d pages, one of which took %d calls: want %d in %d with %d", len(found), pages, calls, tc.found, tc.pages, tc.calls)
 			}
@@ -168,7 +170,7 @@ func TestTrackedCostsFewCalls(t *testing.T) {
 // instance has is refused as Nova would.
 func TestTrackedLosesNone(t *testing.T) {
 	t.Parallel()
-	s, nova, who := large(t, 40, func(int) string { return domain.OriginLaunched })
+	s, nova, a := large(t, 40, func(int) string { return domain.OriginLaunched })
 	nova.servers[3].Tags = nil                  // its owner has removed them
 	nova.servers[5].Tags = nova.servers[6].Tags // or copied
 	nova.servers[8].ProjectID = "p2"            // an admin sees those of all
@@ -176,13 +178,31 @@ func TestTrackedLosesNone(t *testing.T) {
 	nova.servers = slices.Delete(nova.servers, 7, 8)
 	yes := true
 	for _, limit := range []int{1, 7, 100} {
-		found, _, _ := walk(t, s, nova, who, query{tracked: &yes, ServerQuery: domain.ServerQuery{Limit: limit}})
+		found, _, _ := walk(t, s, nova, a, query{tracked: &yes, ServerQuery: domain.ServerQuery{Limit: limit}})
 		if len(found) != 38 || found[gone] != 0 {
 			t.Errorf("by %d: %d servers", limit, len(found))
 		}
 	}
-	_, _, err := s.List(t.Context(), who, "", query{tracked: &yes, ServerQuery: domain.ServerQuery{Limit: 1, Marker: uuid.NewString()}})
+	_, _, err := s.List(t.Context(), a, query{tracked: &yes, ServerQuery: domain.ServerQuery{Limit: 1, Marker: uuid.NewString()}})
 	if apperr.CodeOf(err) != apperr.Invalid {
 		t.Errorf("an unknown marker: %v", err)
+	}
+}
+
+// clock is a database's clock without connections.
+type clock struct{ connectionStore }
+
+func (clock) Now(context.Context) (time.Time, error) { return time.Now(), nil }
+
+// TestConnectedMetadata is stored, as it is of a server that is connected through a connection: orders with reuse choose by it.
+func TestConnectedMetadata(t *testing.T) {
+	t.Parallel()
+	s, nova, a := large(t, 1, func(int) string { return "" })
+	s.connections, s.wake = clock{}, func(...string) {}
+	a.Identity.Roles = []string{"member"}
+	nova.servers[0].Metadata = map[string]string{"pool": "blue"}
+	done, err := s.Connect(t.Context(), a, nova.servers[0].ID, uuid.Nil)
+	if err != nil || !done.made || done.instance.Spec.Metadata["pool"] != "blue" {
+		t.Errorf("got %+v %v", done.instance, err)
 	}
 }

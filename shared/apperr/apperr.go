@@ -129,3 +129,12 @@ func Retryable(err error) bool {
 	}
 	return false
 }
+
+// Final says whether OpenStack refused for good: the same call would be refused again.
+func Final(err error) bool {
+	switch CodeOf(err) {
+	case Invalid, Forbidden, Quota, NotFound, Conflict, TooLarge, Unsupported:
+		return true
+	}
+	return false
+}

@@ -1,59 +1,40 @@
 package domain
 
-import "slices"
+import (
+	"time"
 
-// AccessRule is one call that a Keystone application credential may be limited to. In the path * stands for one segment, and **
-// for any.
-type AccessRule struct {
-	Service string `json:"service"` // its type in Keystone's catalog
-	Method  string `json:"method"`
-	Path    string `json:"path"`
-}
-
-// Every path begins with **, because Nova, Glance and Neutron may be behind a prefix, such as /compute/v2.1.
-var (
-	serverAction = AccessRule{"compute", "POST", "/**/servers/*/action"}
-
-	// What is read of the cloud whatever is permitted: the servers' states, and how much there is room for.
-	accessAlways = []AccessRule{
-		{"compute", "GET", "/**/servers/*"}, // servers/detail, too
-		{"compute", "GET", "/**/flavors/*"},
-		{"compute", "GET", "/**/limits"},
-	}
-	accessFor = map[Permission][]AccessRule{
-		MayAllocate: {
-			{"compute", "POST", "/**/servers"},
-			serverAction, // one that is to be stopped is stopped as soon as it runs, and one that is taken again is started
-			{"compute", "GET", "/**/os-keypairs"},
-			{"compute", "POST", "/**/os-keypairs"},
-			{"compute", "DELETE", "/**/os-keypairs/*"},
-			{"image", "GET", "/**/images"},
-			{"image", "GET", "/**/images/*"},
-			{"network", "GET", "/**/networks"},
-			{"network", "GET", "/**/subnets"},
-		},
-		MayConnect: {},
-		MayStart:   {serverAction},
-		MayStop:    {serverAction},
-		MayReboot:  {serverAction},
-		MayDeploy:  {serverAction},
-		MayDeallocate: {
-			{"compute", "DELETE", "/**/servers/*"},
-			{"network", "GET", "/**/ports"},
-		},
-	}
+	"github.com/google/uuid"
 )
 
-// AccessRules are what an application credential must allow for the permissions: all that is called with it, and no more. Nova
-// tells its actions apart by their bodies, which rules cannot see, so whoever may stop a server may by them do any action.
-func AccessRules(permissions []Permission) []AccessRule {
-	rules := slices.Clone(accessAlways)
-	for _, p := range permissions {
-		for _, rule := range accessFor[p] {
-			if !slices.Contains(rules, rule) {
-				rules = append(rules, rule)
-			}
-		}
+// Access is who acts, in which project, and what is permitted there. The edge resolves it once for each request.
+type Access struct {
+	Identity   Identity   // who asked
+	ProjectID  string     // whose orders and servers
+	DomainID   string     // of that project
+	Connection Connection // acted through; zero = the caller acts for itself, which has no limits of ours
+	ResolvedAt time.Time  // by the database's clock, for a connection's end; zero without one
+}
+
+// OwnAccess is that of a caller who acts for its own project.
+func OwnAccess(who Identity) Access {
+	return Access{Identity: who, ProjectID: who.ProjectID, DomainID: who.DomainID}
+}
+
+// DelegatedAccess is that of a caller who acts through a connection, at the moment now.
+func DelegatedAccess(who Identity, c Connection, now time.Time) Access {
+	return Access{Identity: who, ProjectID: c.ProjectID, DomainID: c.DomainID, Connection: c, ResolvedAt: now}
+}
+
+// Filter selects the orders and instances within reach.
+func (a Access) Filter() Filter { return Filter{ProjectID: a.ProjectID, ConnectionID: a.Connection.ID} }
+
+// Actor is who acts, as events show it.
+func (a Access) Actor() *Actor { return ActorOf(a.Identity, a.Connection.ID) }
+
+// Permits refuses what the connection does not permit. OpenStack decides for a caller who acts for itself.
+func (a Access) Permits(wanted ...Permission) error {
+	if a.Connection.ID == uuid.Nil {
+		return nil
 	}
-	return rules
+	return a.Connection.Permits(a.ResolvedAt, wanted...)
 }

@@ -15,7 +15,7 @@ type Actor struct {
 	ConnectionID *uuid.UUID `json:"connection_id,omitempty"`
 	OrderID      *uuid.UUID `json:"order_id,omitempty"`
 	ActionID     *uuid.UUID `json:"action_id,omitempty"`
-	Action       Verb       `json:"action,omitempty"`
+	Action       Action     `json:"action,omitempty"`
 }
 
 // ActorOf is the caller as an Actor, through a connection (zero = none).
@@ -28,7 +28,7 @@ func ActorOf(who Identity, connection uuid.UUID) *Actor {
 }
 
 // Doing is the same actor with what is done to a server; nil stays nil. A zero id is of an action that has none.
-func (a *Actor) Doing(action Verb, id uuid.UUID) *Actor {
+func (a *Actor) Doing(action Action, id uuid.UUID) *Actor {
 	if a == nil {
 		return nil
 	}

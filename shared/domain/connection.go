@@ -127,6 +127,14 @@ func (a ActsAs) ReadsOnly() bool { return len(a.Roles) > 0 && !(Identity{Roles: 
 // Remote says whether the connection is to another cloud or region than ours.
 func (c Connection) Remote() bool { return c.AuthURL != "" || c.Region != "" }
 
+// RegionIn is the region in which the connection acts, given this cloud's; "" when that is not known.
+func (c Connection) RegionIn(own string) string {
+	if c.Remote() {
+		return c.Region
+	}
+	return own
+}
+
 // SealedFor is the purpose that the connection's secret is sealed for: it opens for no other. The cloud is in it, so that whoever may
 // write rows cannot have the secret sent elsewhere.
 func (c Connection) SealedFor() string {

@@ -6,8 +6,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// DelegatedOrder is what run-connections needs of an order besides its instances' specs. It is stored sealed, because user_data is
-// in it.
+// DelegatedOrder is what run-connections needs of an order besides its instances' specs. It is stored sealed, because
+// user_data is in it.
 type DelegatedOrder struct {
 	Servers   []DelegatedServer `json:"servers"`              // one for each instance, in their order
 	PublicKey string            `json:"public_key,omitempty"` // of the order's generated key pair
@@ -18,7 +18,8 @@ type DelegatedServer struct {
 	Image    string   `json:"image"`    // id or unique name
 	Networks []string `json:"networks"` // ids or unique names; none = the project's only one
 	UserData string   `json:"user_data,omitempty"`
-	// Name and Spec are those of the new server that an order with reuse gets when the idle one cannot be had after all.
+	// Name and Spec are those of the new server that an order with reuse gets when the idle one cannot be had after
+	// all.
 	Name string      `json:"name,omitempty"`
 	Spec *LaunchSpec `json:"spec,omitempty"`
 }
@@ -47,12 +48,12 @@ var ActionStatusMoves = map[ActionStatus][]ActionStatus{
 type DelegatedAction struct {
 	ID           uuid.UUID
 	ProjectID    string
-	ConnectionID uuid.UUID
+	ConnectionID uuid.UUID // zero = all of the project
 	InstanceID   uuid.UUID
 	ServerID     string // of Connect: the server that is to be taken over
 	UserID       string // who asked
 	Actor        *Actor // the same in the events of it; nil = an older version stored the action
-	Ask          Ask
+	Request      ActionRequest
 	Payload      []byte // a sealed DelegatedDeploy; nil but for Deploy
 	BodySHA256   []byte // of the request, when its caller gave the ID; nil = the ID is ours
 	Repeated     bool   // of one that is stored: the same request has stored it before
@@ -66,7 +67,7 @@ type DelegatedAction struct {
 func (a DelegatedAction) SealedFor() string { return "action/" + a.ProjectID + "/" + a.ID.String() }
 
 // PermissionFor is what a connection must permit for an action. ok is false for what takes no permission.
-func PermissionFor(v Verb) (p Permission, ok bool) {
+func PermissionFor(v Action) (p Permission, ok bool) {
 	switch v {
 	case Start:
 		return MayStart, true
@@ -84,8 +85,8 @@ func PermissionFor(v Verb) (p Permission, ok bool) {
 	return "", false
 }
 
-// Through says which instances a look through a connection shows.
-type Through struct {
-	ProjectID    string // the connection's
-	ConnectionID uuid.UUID
+// Filter selects orders and instances: all of a project, or those of one connection.
+type Filter struct {
+	ProjectID    string
+	ConnectionID uuid.UUID // zero = all of the project
 }

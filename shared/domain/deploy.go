@@ -7,8 +7,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// DeployMark is the key of a server's metadata whose value is the id of the deployment that it was last rebuilt for. Nova takes
-// it in the same call as the rebuild, so whoever looks knows whether that was asked for already.
+// DeployMark is the key of a server's metadata whose value is the id of the deployment that it was last rebuilt for.
+// Nova takes it in the same call as the rebuild, so whoever looks knows whether that was asked for already.
 const DeployMark = "cloudfn-deployment"
 
 // Deployment is one agent on its way to an instance.
@@ -36,16 +36,16 @@ type DelegatedDeploy struct {
 	ID       uuid.UUID `json:"id"`
 	ImageID  string    `json:"image_id,omitempty"`
 	UserData string    `json:"user_data"`
-	// NotAfter is shortly before the deployment's token ends. Who rebuilds later wipes a disk for an agent that cannot come; zero is
-	// not said.
+	// NotAfter is shortly before the deployment's token ends. Who rebuilds later wipes a disk for an agent that cannot
+	// come; zero is not said.
 	NotAfter time.Time `json:"not_after,omitzero"`
 }
 
 // DeployStep is what is to be done next to deploy.
 type DeployStep string
 
-// The steps of a deployment. A server that is stopped is started first: Nova starts one that it rebuilds, and one that was
-// stopped it would power off again in the middle of its first boot.
+// The steps of a deployment. A server that is stopped is started first: Nova starts one that it rebuilds, and one that
+// was stopped it would power off again in the middle of its first boot.
 const (
 	DeployWait    DeployStep = ""        // Nova is at work
 	DeployStart   DeployStep = "start"   // or unshelve

@@ -2,8 +2,8 @@ package domain
 
 import "time"
 
-// Action is one entry of a server's action log in Nova (os-instance-actions).
-type Action struct {
+// LoggedAction is one entry of a server's action log in Nova (os-instance-actions).
+type LoggedAction struct {
 	Name   string // "create", "stop", ...
 	Start  time.Time
 	Finish time.Time // when Nova last wrote to the entry; zero when Nova does not say, or the action is not finished
@@ -18,5 +18,5 @@ type History struct {
 	Updated   time.Time // Nova's updated_at: no state changed after it
 	Deleted   time.Time // zero while the server exists
 	State     VMState   // the state now
-	Actions   []Action
+	Actions   []LoggedAction
 }

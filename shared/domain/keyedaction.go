@@ -19,8 +19,8 @@ type ActionResult struct {
 	Changed bool          `json:"changed"`
 }
 
-// KeyedAction is an action with the project's own token that can be sent again. Result is set when it is done; else the replica that
-// began it holds the claim.
+// KeyedAction is an action with the project's own token that can be sent again. Result is set when it is done; else the
+// replica that began it holds the claim.
 type KeyedAction struct {
 	ActionKey
 

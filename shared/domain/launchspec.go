@@ -31,6 +31,18 @@ func (s *LaunchSpec) Sized(f Flavor) {
 	s.FlavorID, s.FlavorName, s.VCPUs, s.RAMMB, s.DiskGB = f.ID, f.Name, f.VCPUs, f.RAMMB, f.DiskGB
 }
 
+// SpecOf is what a server that was there already is made of.
+func SpecOf(s Server) LaunchSpec {
+	spec := LaunchSpec{
+		FlavorName: s.Flavor.Name, VCPUs: s.Flavor.VCPUs, RAMMB: s.Flavor.RAMMB, DiskGB: s.Flavor.DiskGB,
+		KeyName: s.KeyName, Zone: s.Zone, Metadata: s.Metadata,
+	}
+	if s.Image != nil {
+		spec.ImageID = s.Image.ID
+	}
+	return spec
+}
+
 // The limits of an order. Nova's own are 255 characters for names and metadata, 128 pairs by quota, and
 // 65535 bytes of base64 for user_data.
 const (
@@ -68,8 +80,8 @@ func CheckText(field, value string, longest int) error {
 	return nil
 }
 
-// CheckName refuses what Nova's API refuses as a name of a server, key pair, security group or zone (the format `name` of
-// nova.api.validation.parameter_types, the same from 2.1 to 2.93).
+// CheckName refuses what Nova's API refuses as a name of a server, key pair, security group or zone (the format `name`
+// of nova.api.validation.parameter_types, the same from 2.1 to 2.93).
 func CheckName(field, value string, longest int) error {
 	if err := CheckText(field, value, longest); err != nil {
 		return err

@@ -19,7 +19,7 @@ var (
 	randomTask = rapid.SampledFrom([]string{
 		"", "", "", "deleting", "soft-deleting", "powering-off", "powering-on", "shelving", "unshelving", "spawning", "image_snapshot", "thawing",
 	})
-	randomAsk = rapid.SampledFrom([]Ask{askStart, askStop, askReboot, askHard, askDelete})
+	randomAsk = rapid.SampledFrom([]ActionRequest{requestStart, requestStop, requestReboot, requestHard, requestDelete})
 )
 
 func randomServer(t *rapid.T, id string) Server {
@@ -111,16 +111,16 @@ func TestActionsOverAllStates(t *testing.T) {
 		if err := ask.Check(state); (err == nil) != allows {
 			t.Fatalf("%+v in %s: %v", ask, state, err)
 		}
-		if allows && !slices.Contains(AllowedActions(state), string(ask.Verb)) {
+		if allows && !slices.Contains(AllowedActions(state), string(ask.Action)) {
 			t.Fatalf("%s allows %v, and says %v", state, ActionMoves[state], AllowedActions(state))
 		}
-		if idle := ask.Idle(state, server.Task); idle && allows && ask.Verb != Delete {
+		if idle := ask.Idle(state, server.Task); idle && allows && ask.Action != Delete {
 			t.Fatalf("%+v in %s has nothing to do, and may do it", ask, state)
 		}
 		if after := ask.After(); allows && after != state && !slices.Contains(InstanceMoves[state], after) {
 			t.Fatalf("%+v leads from %s to %s", ask, state, after)
 		}
-		if ask.Verb == Delete && !allows && !ask.Idle(state, server.Task) {
+		if ask.Action == Delete && !allows && !ask.Idle(state, server.Task) {
 			t.Fatalf("%s cannot be deleted", state)
 		}
 	})

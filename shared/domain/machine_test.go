@@ -107,10 +107,10 @@ func asked() string {
 	var lines strings.Builder
 	for _, from := range append([]InstanceState{InstanceRequested}, living...) {
 		for _, a := range ActionMoves[from] {
-			if a.Verb == Delete {
+			if a.Action == Delete {
 				continue
 			}
-			verb := string(a.Verb)
+			verb := string(a.Action)
 			if a.Hard {
 				verb = "hard " + verb
 			}
@@ -133,7 +133,7 @@ func TestTables(t *testing.T) {
 		if _, known := ActionMoves[state]; !known {
 			t.Errorf("nobody says what may be asked for of an instance that is %s", state)
 		}
-		if wantsDelete := slices.Contains(living, state) && state != InstanceDeleting; slices.Contains(ActionMoves[state], askDelete) != wantsDelete {
+		if wantsDelete := slices.Contains(living, state) && state != InstanceDeleting; slices.Contains(ActionMoves[state], requestDelete) != wantsDelete {
 			t.Errorf("delete of an instance that is %s", state)
 		}
 	}

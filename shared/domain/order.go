@@ -45,7 +45,7 @@ type Order struct {
 
 // OrderQuery asks for a page of orders, the newest first.
 type OrderQuery struct {
-	Through           // a zero ConnectionID asks for all orders of the project
+	Filter
 	Statuses []string // none = all
 	Limit    int
 	Marker   uuid.UUID // the last one that was seen; zero = none
@@ -54,7 +54,7 @@ type OrderQuery struct {
 // ListedOrder is an order of a list, as it is stored.
 type ListedOrder struct {
 	Order
-	Busy bool // a copy works on it right now
+	Busy bool // a replica works on it right now
 }
 
 // OrderStatuses are all statuses of an order.
@@ -85,15 +85,16 @@ const (
 	Rollback OnFailure = "rollback" // all or nothing: every server goes
 )
 
-// Claim is a copy's right to work on an order. It ends by itself, so that a copy that died blocks nobody.
+// Claim is one replica's right to work on an order until it expires, so that a replica that died blocks nobody.
 type Claim struct {
 	ID    uuid.UUID
-	Held  bool // false: somebody else holds it, or there is nothing left to do
-	Fresh bool // the order was stored together with the claim, so nobody has asked Nova for its servers yet
+	Held  bool      // false: another replica holds it, or there is nothing left to do
+	Fresh bool      // the order was stored just now, so nobody has asked Nova for its servers yet
+	At    time.Time // when a fresh order was stored, by the database's clock
 }
 
-// ErrFenced says that the claim has passed to another copy: stop working at once.
-var ErrFenced = errors.New("the claim has passed to another copy")
+// ErrFenced says that another replica has adopted the claim: stop working at once.
+var ErrFenced = errors.New("another replica has adopted the claim")
 
 // OrderMoves are the statuses that may follow each status of an order.
 var OrderMoves = map[OrderStatus][]OrderStatus{
@@ -131,7 +132,8 @@ func (o Order) Evaluate() OrderStatus {
 	return OrderPartial
 }
 
-// rolledBack is the status of an order of which nothing is to stay. It fails when Nova was asked often enough to delete what is left.
+// rolledBack is the status of an order of which nothing is to stay. It fails when Nova was asked often enough to delete
+// what is left.
 func (o Order) rolledBack() OrderStatus {
 	left := o.Left()
 	switch {
@@ -143,8 +145,9 @@ func (o Order) rolledBack() OrderStatus {
 	return OrderFailed
 }
 
-// Abandoned is the status of an order on which nobody can work any more, because its connection has ended: that of its instances as
-// they are, all of which are decided. What can no longer be done (to stop them, start idle ones, or roll back) is not waited for.
+// Abandoned is the status of an order on which nobody can work any more, because its connection has ended: that of its
+// instances as they are, all of which are decided. What can no longer be done (to stop them, start idle ones, or roll
+// back) is not waited for.
 func (o Order) Abandoned() OrderStatus {
 	gone := make([]bool, len(o.Instances)) // a server that was idle, and of which nothing came
 	for n, i := range o.Instances {
@@ -165,7 +168,7 @@ func (o Order) Abandoned() OrderStatus {
 
 // settled says whether the instance is what the order asks for, or surely will not be.
 func (o Order) settled(i Instance) bool {
-	if i.letGo() {
+	if i.isDisconnected() {
 		return true
 	}
 	if o.IsReplaced(i) {
@@ -193,14 +196,15 @@ func (o Order) IsReused(i Instance) bool { return o.Spec.Reuse && i.CreatedAt.Be
 
 // IsReplaced says whether the order is to have another instance for one that was idle and is gone.
 func (o Order) IsReplaced(i Instance) bool {
-	return o.Status == OrderRunning && o.IsReused(i) && !i.letGo() && (i.State == InstanceDeleting || i.State == InstanceDeleted)
+	return o.Status == OrderRunning && o.IsReused(i) && !i.isDisconnected() && (i.State == InstanceDeleting || i.State == InstanceDeleted)
 }
 
 // HasReplaced says whether one of the order's instances is to be replaced.
 func (o Order) HasReplaced() bool { return slices.ContainsFunc(o.Instances, o.IsReplaced) }
 
-// letGo says whether the instance was disconnected: then no order does anything to its server any more, nor waits for it.
-func (i Instance) letGo() bool { return !i.DisconnectedAt.IsZero() }
+// isDisconnected says whether the instance was disconnected: then no order does anything to its server any more, nor
+// waits for it.
+func (i Instance) isDisconnected() bool { return !i.DisconnectedAt.IsZero() }
 
 // Step is what is to be done next for one instance of an order.
 type Step string
@@ -220,14 +224,14 @@ func Forgone() *Problem {
 	return &Problem{Code: "rolled_back", Detail: "not asked for: another instance of the order could not be had, and the order is all or nothing"}
 }
 
-// Next is what is to be done now, for each instance of the order. Each step may be done twice without harm. When there is
-// none and Evaluate still says running, Nova is at work. Nothing is done any more for an order that is final.
+// Next is what is to be done now, for each instance of the order. Each step may be done twice without harm. When there
+// is none and Evaluate still says running, Nova is at work. Nothing is done any more for an order that is final.
 func (o Order) Next() []Step {
 	steps := make([]Step, len(o.Instances))
 	rollingBack := o.RollingBack()
 	for n, i := range o.Instances {
 		switch {
-		case i.letGo(), o.Status != OrderRunning:
+		case i.isDisconnected(), o.Status != OrderRunning:
 		case rollingBack && o.awaits(i, rollbackPatience):
 		case rollingBack:
 			steps[n] = o.undo(i)
@@ -240,6 +244,17 @@ func (o Order) Next() []Step {
 		}
 	}
 	return steps
+}
+
+// IsDelegated says whether run-connections works on the order, with what was delegated.
+func (o Order) IsDelegated() bool { return o.ConnectionID != uuid.Nil }
+
+// IsRemote says whether a server of the order is in another cloud than ours.
+func (o Order) IsRemote() bool { return slices.ContainsFunc(o.Instances, func(i Instance) bool { return i.Remote }) }
+
+// HasServers says whether Nova has accepted any instance of the order.
+func (o Order) HasServers() bool {
+	return slices.ContainsFunc(o.Instances, func(i Instance) bool { return i.ServerID != "" })
 }
 
 // Undecided counts the instances that Nova has neither accepted nor refused.

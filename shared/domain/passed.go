@@ -37,13 +37,13 @@ func (i Instance) MayPass(s Server) bool {
 // Between derives the states that the instance went through from what is known of it to what Nova shows now. The
 // outcome of the last action is never among them: it is what Nova shows, or it is not reached yet. The log's newest action
 // comes first, as Nova gives it: that alone says what came first within a second.
-func (i Instance) Between(s Server, log []Action) []Passed {
-	log = slices.DeleteFunc(slices.Clone(log), func(a Action) bool {
+func (i Instance) Between(s Server, log []LoggedAction) []Passed {
+	log = slices.DeleteFunc(slices.Clone(log), func(a LoggedAction) bool {
 		_, listed := outcomes[a.Name]
 		return !listed || a.Start.After(s.UpdatedAt.Add(time.Second)) // begun after Nova was asked
 	})
 	slices.Reverse(log)
-	slices.SortStableFunc(log, func(a, b Action) int { return a.Start.Compare(b.Start) })
+	slices.SortStableFunc(log, func(a, b LoggedAction) int { return a.Start.Compare(b.Start) })
 	var passed []Passed
 	last := i.State
 	pass := func(status string, at time.Time) {
@@ -66,7 +66,7 @@ func (i Instance) Between(s Server, log []Action) []Passed {
 }
 
 // reached says whether the server was in the state to which the action leads before the next one began.
-func (a Action) reached(next Action) bool {
+func (a LoggedAction) reached(next LoggedAction) bool {
 	switch {
 	case a.Failed || outcomes[a.Name] == "" || a.Finish.IsZero() || a.Finish.After(next.Start.Add(time.Second)):
 		return false

@@ -10,8 +10,8 @@ import (
 func TestBetween(t *testing.T) {
 	t.Parallel()
 	at := func(second int) time.Time { return time.Date(2026, 1, 2, 3, 0, second, 0, time.UTC) }
-	action := func(name string, start, finish int) Action {
-		a := Action{Name: name, Start: at(start)}
+	action := func(name string, start, finish int) LoggedAction {
+		a := LoggedAction{Name: name, Start: at(start)}
 		if finish > 0 {
 			a.Finish = at(finish)
 		}
@@ -22,26 +22,26 @@ func TestBetween(t *testing.T) {
 	failed.Failed = true
 	for name, tc := range map[string]struct {
 		known InstanceState
-		log   []Action // Nova gives the newest first
+		log   []LoggedAction // Nova gives the newest first
 		shown string
 		task  string
 		want  string
 	}{
-		"stopped and started":                    {InstanceActive, []Action{start, stop}, "ACTIVE", "", "stopped"},
-		"and rebooted":                           {InstanceActive, []Action{action("reboot", 18, 19), start, stop}, "ACTIVE", "", "stopped active rebooting"},
-		"all in one second":                      {InstanceActive, []Action{action("reboot", 12, 13), action("start", 12, 12), action("stop", 12, 12)}, "ACTIVE", "", "stopped active rebooting"},
-		"and still at the reboot":                {InstanceActive, []Action{action("reboot", 18, 0), start, stop}, "REBOOT", "rebooting", "stopped active"},
-		"stopping when last seen":                {InstanceUpdating, []Action{start, stop}, "ACTIVE", "", "stopped"},
-		"only stopped":                           {InstanceActive, []Action{stop}, "SHUTOFF", "", ""},
-		"only rebooted":                          {InstanceActive, []Action{action("reboot", 12, 13)}, "ACTIVE", "", "rebooting"},
-		"rebooting when last seen":               {InstanceRebooting, []Action{action("reboot", 9, 12)}, "ACTIVE", "", ""},
-		"seen already":                           {InstanceActive, []Action{action("start", 7, 8), action("stop", 4, 5)}, "ACTIVE", "", ""},
-		"stopped, and then deleted":              {InstanceActive, []Action{action("delete", 18, 19), stop}, "DELETED", "", "stopped"},
-		"a stop that was broken off by a delete": {InstanceActive, []Action{action("delete", 13, 14), action("stop", 12, 0)}, "DELETED", "", ""},
-		"a stop that failed":                     {InstanceActive, []Action{start, failed}, "ACTIVE", "", ""},
-		"what changes no state":                  {InstanceActive, []Action{action("lock", 15, 15), stop}, "SHUTOFF", "", ""},
-		"an outcome that the log does not say":   {InstanceActive, []Action{stop, action("rebuild", 11, 12)}, "SHUTOFF", "", ""},
-		"begun after Nova was asked":             {InstanceActive, []Action{action("start", 40, 41), stop}, "SHUTOFF", "", ""},
+		"stopped and started":                    {InstanceActive, []LoggedAction{start, stop}, "ACTIVE", "", "stopped"},
+		"and rebooted":                           {InstanceActive, []LoggedAction{action("reboot", 18, 19), start, stop}, "ACTIVE", "", "stopped active rebooting"},
+		"all in one second":                      {InstanceActive, []LoggedAction{action("reboot", 12, 13), action("start", 12, 12), action("stop", 12, 12)}, "ACTIVE", "", "stopped active rebooting"},
+		"and still at the reboot":                {InstanceActive, []LoggedAction{action("reboot", 18, 0), start, stop}, "REBOOT", "rebooting", "stopped active"},
+		"stopping when last seen":                {InstanceUpdating, []LoggedAction{start, stop}, "ACTIVE", "", "stopped"},
+		"only stopped":                           {InstanceActive, []LoggedAction{stop}, "SHUTOFF", "", ""},
+		"only rebooted":                          {InstanceActive, []LoggedAction{action("reboot", 12, 13)}, "ACTIVE", "", "rebooting"},
+		"rebooting when last seen":               {InstanceRebooting, []LoggedAction{action("reboot", 9, 12)}, "ACTIVE", "", ""},
+		"seen already":                           {InstanceActive, []LoggedAction{action("start", 7, 8), action("stop", 4, 5)}, "ACTIVE", "", ""},
+		"stopped, and then deleted":              {InstanceActive, []LoggedAction{action("delete", 18, 19), stop}, "DELETED", "", "stopped"},
+		"a stop that was broken off by a delete": {InstanceActive, []LoggedAction{action("delete", 13, 14), action("stop", 12, 0)}, "DELETED", "", ""},
+		"a stop that failed":                     {InstanceActive, []LoggedAction{start, failed}, "ACTIVE", "", ""},
+		"what changes no state":                  {InstanceActive, []LoggedAction{action("lock", 15, 15), stop}, "SHUTOFF", "", ""},
+		"an outcome that the log does not say":   {InstanceActive, []LoggedAction{stop, action("rebuild", 11, 12)}, "SHUTOFF", "", ""},
+		"begun after Nova was asked":             {InstanceActive, []LoggedAction{action("start", 40, 41), stop}, "SHUTOFF", "", ""},
 	} {
 		i := Instance{State: tc.known, NovaAt: at(10)}
 		var got []string

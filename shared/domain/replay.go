@@ -15,7 +15,7 @@ var results = map[string][]VMState{
 	"shelve": {stateShelved, stateOffloaded}, "shelveOffload": {stateOffloaded}, "unshelve": {StateActive},
 	"resize": {stateResized}, "migrate": {stateResized}, "delete": {StateDeleted}, "restore": {StateActive},
 	"resetState": {StateActive, StateError}, // the log does not say which
-	// These depend on the state before: see Action.after.
+	// These depend on the state before: see LoggedAction.after.
 	"confirmResize": nil, "revertResize": nil, "rebuild": nil, "evacuate": nil,
 }
 
@@ -81,9 +81,9 @@ type replayed struct {
 
 // replay applies the actions that finished before t.
 func (h History) replay(t time.Time) replayed {
-	actions := slices.SortedStableFunc(slices.Values(h.Actions), func(a, b Action) int { return a.Start.Compare(b.Start) })
+	actions := slices.SortedStableFunc(slices.Values(h.Actions), func(a, b LoggedAction) int { return a.Start.Compare(b.Start) })
 	r := replayed{states: []VMState{stateUnknown}}
-	if slices.ContainsFunc(actions, func(a Action) bool { return a.Name == "create" }) {
+	if slices.ContainsFunc(actions, func(a LoggedAction) bool { return a.Name == "create" }) {
 		r.states = []VMState{StateBuilding}
 	}
 	resizedFrom, finished := []VMState{StateActive, StateStopped}, r.states
@@ -114,10 +114,10 @@ func (h History) replay(t time.Time) replayed {
 }
 
 // begins says whether the action had begun before t.
-func (a Action) begins(t time.Time) bool { return a.Start.Before(t) }
+func (a LoggedAction) begins(t time.Time) bool { return a.Start.Before(t) }
 
 // after is the states that are possible after the action.
-func (a Action) after(before, resizedFrom []VMState) []VMState {
+func (a LoggedAction) after(before, resizedFrom []VMState) []VMState {
 	after := results[a.Name]
 	switch a.Name {
 	case "create":

@@ -1,21 +1,25 @@
 package domain
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
 )
 
 const (
-	// Nova is asked to delete a server so many times, and left alone after each for as long as this and then twice as long as before.
-	// With the pause after the last one that is three minutes.
+	// Nova is asked to delete a server so many times, and left alone after each for as long as this and then twice as
+	// long as before. With the pause after the last one that is three minutes.
 	maxDeleteTries   = 6
 	firstDeletePause = 3 * time.Second
 )
 
-// NextDelete says when Nova may be asked to delete the instance's server, by the calls since a moment; exhausted, that it was asked
-// often enough, and from when on that is certain to have failed.
+// NextDelete says when Nova may be asked to delete the instance's server, by the calls since a moment; exhausted, that
+// it was asked often enough, and from when on that is certain to have failed.
 func (i Instance) NextDelete(since time.Time) (at time.Time, exhausted bool) {
 	if i.DeleteTries == 0 || i.DeleteTriedAt.Before(since) {
 		return time.Time{}, false
@@ -41,7 +45,7 @@ func (i Instance) lost() bool {
 
 // left says whether there is, or may be, a server of the instance.
 func (i Instance) left() bool {
-	return i.State != InstanceDeleted && !i.letGo() && (i.ServerID != "" || i.Problem == nil)
+	return i.State != InstanceDeleted && !i.isDisconnected() && (i.ServerID != "" || i.Problem == nil)
 }
 
 // Left are the instances of which there is, or may be, a server.
@@ -90,4 +94,24 @@ func (o Order) LeftProblem() *Problem {
 	}
 	return &Problem{Code: "not_rolled_back", Detail: fmt.Sprintf(
 		"Nova was asked %d times to delete each of these servers, and they are still there: %s", maxDeleteTries, strings.Join(servers, "; "))}
+}
+
+// DeleteCounter is where calls to delete a server are counted.
+type DeleteCounter interface {
+	DeleteTried(ctx context.Context, i Instance, since time.Time) error
+}
+
+// DeleteServer calls Nova to delete the instance's server, and counts that among the calls since a moment, so that Nova
+// is not called for ever: see NextDelete. A call that Nova may never have seen does not count.
+func (i Instance) DeleteServer(ctx context.Context, cloud interface {
+	DeleteServer(ctx context.Context, id string) error
+}, counter DeleteCounter, since time.Time,
+) error {
+	err := cloud.DeleteServer(ctx, i.ServerID)
+	if err != nil && !apperr.Final(err) {
+		return err
+	}
+	end, cancel := Detached(ctx)
+	defer cancel()
+	return errors.Join(err, counter.DeleteTried(end, i, since))
 }

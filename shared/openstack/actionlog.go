@@ -25,7 +25,7 @@ type logged struct {
 }
 
 // Actions reads the action log of a server, of a deleted one too. An action has no Finish when Nova does not say it.
-func (s *Session) Actions(ctx context.Context, serverID string) ([]domain.Action, error) {
+func (s *Session) Actions(ctx context.Context, serverID string) ([]domain.LoggedAction, error) {
 	if s.olderNova.Load() {
 		return s.olderActions(ctx, serverID)
 	}
@@ -34,15 +34,15 @@ func (s *Session) Actions(ctx context.Context, serverID string) ([]domain.Action
 		s.olderNova.Store(true)
 		return s.olderActions(ctx, serverID)
 	}
-	actions := make([]domain.Action, len(entries))
+	actions := make([]domain.LoggedAction, len(entries))
 	for i, a := range entries {
 		actions[i] = a.domain(a.Updated.Time)
 	}
 	return actions, err
 }
 
-func (a *logged) domain(finish time.Time) domain.Action {
-	out := domain.Action{Name: a.Name, Start: a.Start.Time, Failed: a.Message != ""}
+func (a *logged) domain(finish time.Time) domain.LoggedAction {
+	out := domain.LoggedAction{Name: a.Name, Start: a.Start.Time, Failed: a.Message != ""}
 	if !finish.Before(a.Start.Time) {
 		out.Finish = finish
 	}
@@ -78,12 +78,12 @@ func (s *Session) actionLog(ctx context.Context, serverID, microversion string) 
 }
 
 // olderActions takes the ends of the actions from their events, one call for each action that can change the state.
-func (s *Session) olderActions(ctx context.Context, serverID string) ([]domain.Action, error) {
+func (s *Session) olderActions(ctx context.Context, serverID string) ([]domain.LoggedAction, error) {
 	entries, err := s.actionLog(ctx, serverID, computeActionList)
 	if err != nil {
 		return nil, err
 	}
-	actions := make([]domain.Action, len(entries))
+	actions := make([]domain.LoggedAction, len(entries))
 	for i, a := range entries {
 		var finish time.Time
 		if domain.ChangesState(a.Name) {

@@ -45,7 +45,7 @@ func TestActionsOfARealServer(t *testing.T) {
 	server := p.Boot(t, "logged", 1)[0]
 	p.Quiet(t, server.ID)
 	nova := testkit.Compute(t, p.Login(t)).Endpoint
-	logs := map[int][]domain.Action{}
+	logs := map[int][]domain.LoggedAction{}
 	for _, limit := range []int{93, 53} { // Zed, and Pike
 		keystone := testkit.RedirectTo(t, map[string]string{"compute": capped(t, nova, limit)})
 		cloud, err := openstack.New(openstack.Config{AuthURL: keystone.URL(), Interface: "public"}, openstack.Options{})

@@ -39,7 +39,7 @@ func TestActions(t *testing.T) {
 	})
 	got, err := s.session(t).Actions(t.Context(), "a")
 	at := func(second int) time.Time { return time.Date(2026, 1, 2, 3, 4, second, 0, time.UTC) }
-	want := []domain.Action{{Name: "stop", Start: at(5), Finish: at(9)}, {Name: "start", Start: at(5), Failed: true}, {Name: "odd", Finish: at(1)}}
+	want := []domain.LoggedAction{{Name: "stop", Start: at(5), Finish: at(9)}, {Name: "start", Start: at(5), Failed: true}, {Name: "odd", Finish: at(1)}}
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Errorf("%v %s", err, diff)
 	}
@@ -71,7 +71,7 @@ func TestActionsOfAnOlderNova(t *testing.T) {
 				fmt.Fprintf(w, `{"instanceAction":{%s}}`, tc.events)
 			}))
 			session := s.session(t)
-			want := []domain.Action{{Name: "lock", Start: at(3)}, {Name: "create", Start: at(0), Finish: tc.finish}}
+			want := []domain.LoggedAction{{Name: "lock", Start: at(3)}, {Name: "create", Start: at(0), Finish: tc.finish}}
 			for range 2 { // the second time it is known that Nova is older
 				got, err := session.Actions(t.Context(), "a")
 				if diff := cmp.Diff(want, got); err != nil || diff != "" {

@@ -12,8 +12,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// Actions are what run-connections is asked to do to instances. Those of one instance are done in the order in which they were
-// asked for, one at a time.
+// Actions are what run-connections is to do to instances. Those of one instance are done one at a time, the oldest
+// first.
 type Actions struct{ DB *DB }
 
 const actionColumns = `
@@ -21,7 +21,7 @@ id, project_id, connection_id, instance_id, server_id, user_id, verb, hard, payl
 actor`
 
 func scanAction(row pgx.CollectableRow) (a domain.DelegatedAction, err error) {
-	err = row.Scan(&a.ID, &a.ProjectID, &a.ConnectionID, &a.InstanceID, &a.ServerID, &a.UserID, &a.Ask.Verb, &a.Ask.Hard,
+	err = row.Scan(&a.ID, &a.ProjectID, &a.ConnectionID, &a.InstanceID, &a.ServerID, &a.UserID, &a.Request.Action, &a.Request.Hard,
 		&a.Payload, &a.Status, &a.Problem, &a.CreatedAt, &a.UpdatedAt, &a.Actor)
 	a.CreatedAt, a.UpdatedAt = a.CreatedAt.UTC(), a.UpdatedAt.UTC()
 	return a, err
@@ -36,7 +36,7 @@ const actionEventSQL = `
                                                 'actor', actor || jsonb_build_object('action_id', id, 'action', verb)))
     from`
 
-const askSQL = `
+const createActionSQL = `
 with used as (
     update connections set last_used_at = clock_timestamp() where project_id = $1 and id = $3 and status = 'active' and suspended_at is null returning id
 ), after as (
@@ -50,16 +50,16 @@ select ` + actionColumns + ` from after`
 // maxWaiting is how many actions of a connection may wait at once.
 const maxWaiting = 1000
 
-// Ask stores an action that is to be done, with its event. It is a Conflict when the connection has ended or was suspended meanwhile, or too many
-// actions wait. One whose ID the caller gave is stored once: sent again it is the stored one, Repeated, and another request of the same
-// ID is a Conflict.
-func (a Actions) Ask(ctx context.Context, wanted domain.DelegatedAction) (stored domain.DelegatedAction, err error) {
+// Create stores an action, with its event. It is a Conflict when the connection has ended or was suspended meanwhile,
+// or too many actions wait. One whose ID the caller gave is stored once: sent again it is the stored one, Repeated, and
+// another request of the same ID is a Conflict.
+func (a Actions) Create(ctx context.Context, wanted domain.DelegatedAction) (stored domain.DelegatedAction, err error) {
 	if wanted.BodySHA256 == nil {
-		return ask(ctx, a.DB.pool, wanted)
+		return createAction(ctx, a.DB.pool, wanted)
 	}
 	err = retryDeadlock(func() error {
 		return a.DB.inTx(ctx, func(tx pgx.Tx) error {
-			stored, err = askOnce(ctx, tx, wanted)
+			stored, err = createOnce(ctx, tx, wanted)
 			return err
 		})
 	})
@@ -69,11 +69,11 @@ func (a Actions) Ask(ctx context.Context, wanted domain.DelegatedAction) (stored
 // One at a time of an ID, so that of two that come at once the second finds the first.
 const lockActionSQL = `select pg_advisory_xact_lock(hashtextextended('action/' || $1 || '/' || $2::uuid, 0))`
 
-func askOnce(ctx context.Context, tx pgx.Tx, wanted domain.DelegatedAction) (domain.DelegatedAction, error) {
+func createOnce(ctx context.Context, tx pgx.Tx, wanted domain.DelegatedAction) (domain.DelegatedAction, error) {
 	if _, err := tx.Exec(ctx, lockActionSQL, wanted.ProjectID, wanted.ID); err != nil {
 		return wanted, err
 	}
-	stored, err := sent(ctx, tx, wanted)
+	stored, err := findStored(ctx, tx, wanted)
 	if err != nil || stored.Repeated {
 		return stored, err
 	}
@@ -84,20 +84,20 @@ func askOnce(ctx context.Context, tx pgx.Tx, wanted domain.DelegatedAction) (dom
 	if len(taken) > 0 {
 		return wanted, isTaken("id", nil)
 	}
-	stored, err = ask(ctx, tx, wanted)
+	stored, err = createAction(ctx, tx, wanted)
 	if sqlState(err) == "23505" { // unique_violation: something else got the id, and its first event, just now
 		return wanted, isTaken("id", err)
 	}
 	return stored, err
 }
 
-// Sent is the action that the same request has stored before, Repeated; else it is wanted itself. Another request of its ID is a
-// Conflict.
-func (a Actions) Sent(ctx context.Context, wanted domain.DelegatedAction) (domain.DelegatedAction, error) {
-	return sent(ctx, a.DB.pool, wanted)
+// FindStored is the action that the same request has stored before, Repeated; else it is wanted itself. Another request
+// of its ID is a Conflict.
+func (a Actions) FindStored(ctx context.Context, wanted domain.DelegatedAction) (domain.DelegatedAction, error) {
+	return findStored(ctx, a.DB.pool, wanted)
 }
 
-func sent(ctx context.Context, db rowsQuerier, wanted domain.DelegatedAction) (domain.DelegatedAction, error) {
+func findStored(ctx context.Context, db rowsQuerier, wanted domain.DelegatedAction) (domain.DelegatedAction, error) {
 	rows, _ := db.Query(ctx, "select "+actionColumns+`, connection_id = $3 and body_sha256 is not distinct from $4 from actions
 where project_id = $1 and id = $2`, wanted.ProjectID, wanted.ID, wanted.ConnectionID, wanted.BodySHA256)
 	var same bool
@@ -116,9 +116,9 @@ where project_id = $1 and id = $2`, wanted.ProjectID, wanted.ID, wanted.Connecti
 	return found[0], nil
 }
 
-func ask(ctx context.Context, db rowsQuerier, wanted domain.DelegatedAction) (domain.DelegatedAction, error) {
-	rows, _ := db.Query(ctx, askSQL, wanted.ProjectID, wanted.ID, wanted.ConnectionID, wanted.InstanceID, wanted.ServerID,
-		wanted.UserID, wanted.Ask.Verb, wanted.Ask.Hard, wanted.Payload, maxWaiting, wanted.BodySHA256, wanted.Actor)
+func createAction(ctx context.Context, db rowsQuerier, wanted domain.DelegatedAction) (domain.DelegatedAction, error) {
+	rows, _ := db.Query(ctx, createActionSQL, wanted.ProjectID, wanted.ID, wanted.ConnectionID, wanted.InstanceID, wanted.ServerID,
+		wanted.UserID, wanted.Request.Action, wanted.Request.Hard, wanted.Payload, maxWaiting, wanted.BodySHA256, wanted.Actor)
 	stored, err := pgx.CollectExactlyOneRow(rows, scanAction)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return stored, apperr.New(apperr.Conflict, "the connection has ended, is suspended, or has %d actions that wait: that is as many as there may be", maxWaiting)
@@ -126,10 +126,10 @@ func ask(ctx context.Context, db rowsQuerier, wanted domain.DelegatedAction) (do
 	return stored, classify(err)
 }
 
-// Get reads an action that was asked for through the connection.
-func (a Actions) Get(ctx context.Context, through domain.Through, id uuid.UUID) (domain.DelegatedAction, error) {
+// Get reads an action of the connection.
+func (a Actions) Get(ctx context.Context, filter domain.Filter, id uuid.UUID) (domain.DelegatedAction, error) {
 	rows, _ := a.DB.pool.Query(ctx, "select "+actionColumns+" from actions where project_id = $1 and connection_id = $2 and id = $3",
-		through.ProjectID, through.ConnectionID, id)
+		filter.ProjectID, filter.ConnectionID, id)
 	found, err := pgx.CollectExactlyOneRow(rows, scanAction)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return found, apperr.New(apperr.NotFound, "there is no action %s", id)
@@ -148,8 +148,8 @@ where (project_id, id) in (
 )
 returning ` + actionColumns
 
-// Claim takes actions of a connection that are to be done now, at most one of each instance: those first that nobody has looked at, or
-// not for the longest.
+// Claim takes actions of a connection that are to be done now, at most one of each instance: those first that nobody
+// has worked on, or not for the longest.
 func (a Actions) Claim(
 	ctx context.Context, projectID string, connection uuid.UUID, claimFor time.Duration, limit int,
 ) (claim uuid.UUID, taken []domain.DelegatedAction, err error) {
@@ -159,7 +159,7 @@ func (a Actions) Claim(
 	return claim, taken, classify(err)
 }
 
-// Release frees an action that is to be gone on with after a pause.
+// Release frees an action that goes on after a pause.
 func (a Actions) Release(ctx context.Context, taken domain.DelegatedAction, claim uuid.UUID, pause time.Duration) error {
 	_, err := a.DB.pool.Exec(ctx, "update actions set claimed_until = clock_timestamp() + $4::interval where project_id = $1 and id = $2 and claim_id = $3",
 		taken.ProjectID, taken.ID, claim, pause)

@@ -18,9 +18,9 @@ func (l lender) ask(t *testing.T, c domain.Connection, instance uuid.UUID) domai
 	t.Helper()
 	wanted := domain.DelegatedAction{
 		ID: uuid.New(), ProjectID: c.ProjectID, ConnectionID: c.ID, InstanceID: instance, UserID: "u2",
-		Ask: domain.Ask{Verb: domain.Reboot, Hard: true}, Payload: []byte("sealed"),
+		Request: domain.ActionRequest{Action: domain.Reboot, Hard: true}, Payload: []byte("sealed"),
 	}
-	stored, err := postgres.Actions{DB: l.DB}.Ask(t.Context(), wanted)
+	stored, err := postgres.Actions{DB: l.DB}.Create(t.Context(), wanted)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +53,7 @@ func TestActions(t *testing.T) {
 		t.Fatalf("taken are %+v", taken)
 	}
 	for _, a := range taken {
-		if a.ID == second.ID || a.Ask != first.Ask || string(a.Payload) != "sealed" || a.UserID != "u2" || a.Status != domain.ActionRunning {
+		if a.ID == second.ID || a.Request != first.Request || string(a.Payload) != "sealed" || a.UserID != "u2" || a.Status != domain.ActionRunning {
 			t.Errorf("taken is %+v", a)
 		}
 	}
@@ -67,7 +67,7 @@ func TestActions(t *testing.T) {
 	if err := actions.End(t.Context(), first, claim, nil); !errors.Is(err, domain.ErrFenced) {
 		t.Errorf("it ends twice: %v", err)
 	}
-	ended, err := actions.Get(t.Context(), domain.Through{ProjectID: "p1", ConnectionID: c.ID}, first.ID)
+	ended, err := actions.Get(t.Context(), domain.Filter{ProjectID: "p1", ConnectionID: c.ID}, first.ID)
 	if err != nil || ended.Status != domain.ActionFailed || ended.Problem == nil || *ended.Problem != *why || ended.Payload != nil {
 		t.Errorf("ended is %+v %v", ended, err)
 	}
@@ -77,7 +77,7 @@ func TestActions(t *testing.T) {
 	if _, taken := l.take(t, c, time.Minute, 1); len(taken) != 1 || taken[0].ID != second.ID {
 		t.Errorf("taken is %+v, want the second", taken)
 	}
-	for _, through := range []domain.Through{{ProjectID: "p1", ConnectionID: other.ID}, {ProjectID: "p2", ConnectionID: c.ID}} {
+	for _, through := range []domain.Filter{{ProjectID: "p1", ConnectionID: other.ID}, {ProjectID: "p2", ConnectionID: c.ID}} {
 		if _, err := actions.Get(t.Context(), through, first.ID); apperr.CodeOf(err) != apperr.NotFound {
 			t.Errorf("%+v: %v", through, err)
 		}
@@ -112,7 +112,7 @@ func TestActionsOfADeadCopy(t *testing.T) {
 	if err := actions.End(t.Context(), a, claim, nil); err != nil {
 		t.Error(err)
 	}
-	got, err := actions.Get(t.Context(), domain.Through{ProjectID: "p1", ConnectionID: c.ID}, a.ID)
+	got, err := actions.Get(t.Context(), domain.Filter{ProjectID: "p1", ConnectionID: c.ID}, a.ID)
 	if err != nil || got.Status != domain.ActionDone {
 		t.Errorf("got %+v %v", got, err)
 	}
@@ -164,14 +164,14 @@ func TestNothingIsAskedOfAnEndedConnection(t *testing.T) {
 		t.Errorf("it is noted as used: %t %v", used, err)
 	}
 	l.exec(t, "update connections set status = 'expired'")
-	_, err := postgres.Actions{DB: l.DB}.Ask(t.Context(), domain.DelegatedAction{ID: uuid.New(), ProjectID: "p1", ConnectionID: c.ID, InstanceID: uuid.New(), Ask: domain.Ask{Verb: domain.Stop}})
+	_, err := postgres.Actions{DB: l.DB}.Create(t.Context(), domain.DelegatedAction{ID: uuid.New(), ProjectID: "p1", ConnectionID: c.ID, InstanceID: uuid.New(), Request: domain.ActionRequest{Action: domain.Stop}})
 	if apperr.CodeOf(err) != apperr.Conflict {
 		t.Errorf("got %v", err)
 	}
 	// Nor when as many wait as may.
 	l.exec(t, "update connections set status = 'active'")
 	l.exec(t, "insert into actions (project_id, id, connection_id, instance_id, user_id, verb) select 'p1', gen_random_uuid(), $1, gen_random_uuid(), 'u', 'stop' from generate_series(1, 1000)", c.ID)
-	_, err = postgres.Actions{DB: l.DB}.Ask(t.Context(), domain.DelegatedAction{ID: uuid.New(), ProjectID: "p1", ConnectionID: c.ID, InstanceID: uuid.New(), Ask: domain.Ask{Verb: domain.Stop}})
+	_, err = postgres.Actions{DB: l.DB}.Create(t.Context(), domain.DelegatedAction{ID: uuid.New(), ProjectID: "p1", ConnectionID: c.ID, InstanceID: uuid.New(), Request: domain.ActionRequest{Action: domain.Stop}})
 	if apperr.CodeOf(err) != apperr.Conflict {
 		t.Errorf("got %v", err)
 	}

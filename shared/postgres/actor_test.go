@@ -41,7 +41,7 @@ func TestActorsOfAnOrder(t *testing.T) {
 	c := l.lend(t, domain.ConnectionQuota{}, nil)
 	o := through(c, 1)
 	o.Actor = domain.ActorOf(guest, c.ID)
-	if _, err := l.PlaceDelegated(t.Context(), o); err != nil {
+	if _, err := l.Place(t.Context(), o, 0); err != nil {
 		t.Fatal(err)
 	}
 	claim, err := l.Claim(t.Context(), o, long)
@@ -56,7 +56,7 @@ func TestActorsOfAnOrder(t *testing.T) {
 	if _, err := instances.Change(t.Context(), []domain.Instance{with(i, "s1", domain.InstanceActive)}); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.Conclude(t.Context(), get(t, l.Orders, o)); err != nil {
+	if err := l.Finalize(t.Context(), finalStatus(get(t, l.Orders, o))); err != nil {
 		t.Fatal(err)
 	}
 	l.wantActors(t, "the order", o.ID, "running u2/jane@p2 through order", "done -")
@@ -70,7 +70,7 @@ func TestActorsOfAnOrder(t *testing.T) {
 	second := through(c, 1)
 	second.Spec.Reuse, second.Actor = true, domain.ActorOf(delegator, c.ID)
 	second.Actor.UserName = "joe"
-	if _, err := l.PlaceDelegated(t.Context(), second); err != nil {
+	if _, err := l.Place(t.Context(), second, 0); err != nil {
 		t.Fatal(err)
 	}
 	l.wantActors(t, "the instance that is used again", i.ID, "requested u2/jane@p2 through order", "building u2/jane@p2 through order", "active -",
@@ -93,10 +93,10 @@ func TestActorsOfActions(t *testing.T) {
 	c := l.lend(t, domain.ConnectionQuota{}, nil)
 	instances, actions := postgres.Instances{DB: l.DB}, postgres.Actions{DB: l.DB}
 	asked := domain.DelegatedAction{
-		ID: uuid.New(), ProjectID: "p1", ConnectionID: c.ID, InstanceID: uuid.New(), UserID: "u2", Ask: domain.Ask{Verb: domain.Connect},
+		ID: uuid.New(), ProjectID: "p1", ConnectionID: c.ID, InstanceID: uuid.New(), UserID: "u2", Request: domain.ActionRequest{Action: domain.Connect},
 		Actor: domain.ActorOf(guest, c.ID),
 	}
-	if _, err := actions.Ask(t.Context(), asked); err != nil {
+	if _, err := actions.Create(t.Context(), asked); err != nil {
 		t.Fatal(err)
 	}
 	claim, taken := l.take(t, c, long, 10)
@@ -112,7 +112,8 @@ func TestActorsOfActions(t *testing.T) {
 	if err := actions.End(t.Context(), taken[0], claim, nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := instances.Disconnect(domain.WithActor(t.Context(), domain.ActorOf(guest, c.ID).Doing(domain.Disconnect, uuid.Nil)), "p1", asked.InstanceID, c.ID); err != nil {
+	ctx = domain.WithActor(t.Context(), domain.ActorOf(guest, c.ID).Doing(domain.Disconnect, uuid.Nil))
+	if _, err := instances.Disconnect(ctx, domain.Filter{ProjectID: "p1", ConnectionID: c.ID}, asked.InstanceID); err != nil {
 		t.Fatal(err)
 	}
 	again := stranger("s1", uuid.Nil)
@@ -168,10 +169,10 @@ func TestActorsAreForTheirOwners(t *testing.T) {
 	add("p3", "through")
 	add("", "")
 	asked := domain.DelegatedAction{
-		ID: uuid.New(), ProjectID: "p1", ConnectionID: c.ID, InstanceID: uuid.New(), UserID: "u2", Ask: domain.Ask{Verb: domain.Stop},
+		ID: uuid.New(), ProjectID: "p1", ConnectionID: c.ID, InstanceID: uuid.New(), UserID: "u2", Request: domain.ActionRequest{Action: domain.Stop},
 		Actor: domain.ActorOf(guest, c.ID),
 	}
-	if _, err := (postgres.Actions{DB: l.DB}).Ask(t.Context(), asked); err != nil {
+	if _, err := (postgres.Actions{DB: l.DB}).Create(t.Context(), asked); err != nil {
 		t.Fatal(err)
 	}
 	due, err := postgres.Outbox{DB: l.DB}.Claim(t.Context(), domain.Room{Attempts: 10, PerCallback: 8}, time.Minute)

@@ -9,45 +9,23 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-var (
-	insertDelegatedSQL = `
-insert into orders (project_id, id, domain_id, user_id, body_sha256, spec, connection_id, payload, status, seq, calls_recorded, actor)
-values ($1, $2, $3, $4, $5, $6, $7, $8, 'running', 1, true, $9)
-on conflict do nothing`
-
-	// Once the order's callback is there, it hears of what was taken as of what is new.
-	reusedSQL = `
+// Once the order's callback is there, it gets the events of what was taken as of what is new.
+var reusedSQL = `
 with row as (
     update instances set seq = seq + 1, updated_at = clock_timestamp()
     where project_id = $1 and order_id = $2 and position = any($3)
     returning *, state as previous_state, ` + orderActor("$2") + ` as actor
 ), event as (` + instanceEventSQL + ` row)
 select count(*) from row`
-)
 
-// PlaceDelegated stores an order that run-connections works on, with its instances and its callback, in one transaction: if the
-// connection permits it and all that is new fits the connection's quota. With Reuse, idle instances of the connection take the
-// places of those that need no more; these keep their own ids. fresh is false when the order was there already; one that differs
-// under the same id is a Conflict, and so are ids of instances that are taken in the project.
-func (o Orders) PlaceDelegated(ctx context.Context, order domain.Order) (fresh bool, err error) {
-	err = retryDeadlock(func() error {
-		return o.DB.inTx(ctx, func(tx pgx.Tx) error {
-			tag, err := tx.Exec(ctx, insertDelegatedSQL, order.ProjectID, order.ID, order.DomainID, order.UserID, order.BodySHA256, order.Spec,
-				order.ConnectionID, order.Payload, order.Actor)
-			if err != nil {
-				return err
-			}
-			if fresh = tag.RowsAffected() == 1; !fresh {
-				return sameBody(ctx, tx, order)
-			}
-			return allocate(ctx, tx, order)
-		})
-	})
-	return fresh, err
-}
-
+// allocate stores what belongs to an order that was stored just now. With Reuse, idle instances of the connection take
+// the places of those that need no more; these keep their own ids.
 func allocate(ctx context.Context, tx pgx.Tx, order domain.Order) error {
-	// Before idle instances are looked at: of two orders that come together the second waits here.
+	reused := make([]bool, len(order.Instances))
+	if order.ConnectionID == uuid.Nil {
+		return begin(ctx, tx, order, reused)
+	}
+	// Before idle instances are read: of two orders that come together the second waits here.
 	specs := make([]domain.LaunchSpec, len(order.Instances))
 	for n, i := range order.Instances {
 		specs[n] = i.Spec
@@ -57,7 +35,6 @@ func allocate(ctx context.Context, tx pgx.Tx, order domain.Order) error {
 	}
 	var more domain.Need
 	var taken []int
-	reused := make([]bool, len(order.Instances))
 	for n, i := range order.Instances {
 		var err error
 		if order.Spec.Reuse {
@@ -74,7 +51,7 @@ func allocate(ctx context.Context, tx pgx.Tx, order domain.Order) error {
 	if err := admit(ctx, tx, order.ProjectID, order.ConnectionID, domain.MayAllocate, more); err != nil {
 		return err
 	}
-	if err := beginWithout(ctx, tx, order, reused); err != nil || len(taken) == 0 {
+	if err := begin(ctx, tx, order, reused); err != nil || len(taken) == 0 {
 		return err
 	}
 	_, err := tx.Exec(ctx, reusedSQL, order.ProjectID, order.ID, taken)
@@ -88,8 +65,8 @@ from orders o
 where o.project_id = $1 and o.id = $7 and o.claim_id = $3 and o.claimed_until > clock_timestamp()
   and i.project_id = o.project_id and i.order_id = o.id and i.id = $2`
 
-// Resolved writes the Spec, KeyName and KeyFingerprint of an order's instances, now that the names in it are ids, if the claim
-// still holds, or says domain.ErrFenced.
+// Resolved writes the Spec, KeyName and KeyFingerprint of an order's instances, now that the names in it are ids, if
+// the claim still holds, or says domain.ErrFenced.
 func (o Orders) Resolved(ctx context.Context, order domain.Order, claim domain.Claim) error {
 	return o.DB.inTx(ctx, func(tx pgx.Tx) error {
 		for _, i := range order.Instances {
@@ -103,13 +80,4 @@ func (o Orders) Resolved(ctx context.Context, order domain.Order, claim domain.C
 		}
 		return nil
 	})
-}
-
-// GetThrough reads an order that was placed through the connection; NotFound for any other.
-func (o Orders) GetThrough(ctx context.Context, through domain.Through, id uuid.UUID) (domain.Order, error) {
-	order, err := o.Get(ctx, through.ProjectID, id)
-	if err == nil && order.ConnectionID != through.ConnectionID {
-		return domain.Order{}, noOrder(id)
-	}
-	return order, err
 }

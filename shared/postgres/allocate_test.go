@@ -78,7 +78,7 @@ func (l lender) atOnce(t *testing.T, orders ...domain.Order) []error {
 	for n, o := range orders {
 		all.Go(func() {
 			<-begin
-			_, errs[n] = l.PlaceDelegated(t.Context(), o)
+			_, errs[n] = l.Place(t.Context(), o, 0)
 		})
 	}
 	close(begin)
@@ -155,8 +155,8 @@ func TestWhatCounts(t *testing.T) {
 	four := 4
 	c := l.lend(t, domain.ConnectionQuota{Instances: &four}, nil)
 	o := through(c, 4)
-	if fresh, err := l.PlaceDelegated(t.Context(), o); err != nil || !fresh {
-		t.Fatalf("got %t %v", fresh, err)
+	if claim, err := l.Place(t.Context(), o, 0); err != nil || !claim.Fresh || claim.Held {
+		t.Fatalf("got %t %v", claim.Fresh, err)
 	}
 	for n, step := range []struct {
 		what string
@@ -177,38 +177,38 @@ func TestWhatCounts(t *testing.T) {
 		}
 	}
 	l.exec(t, "update instances set disconnected_at = now() where server_id = 's3'")
-	if _, err := l.PlaceDelegated(t.Context(), through(c, 3)); apperr.CodeOf(err) != apperr.Quota {
+	if _, err := l.Place(t.Context(), through(c, 3), 0); apperr.CodeOf(err) != apperr.Quota {
 		t.Errorf("one that was let go counts until it is deleted: %v", err)
 	}
-	if _, err := l.PlaceDelegated(t.Context(), through(c, 2)); err != nil {
+	if _, err := l.Place(t.Context(), through(c, 2), 0); err != nil {
 		t.Errorf("as many as are free: %v", err)
 	}
 }
 
-// TestPlaceDelegated stores an order once, with its payload, which goes when the order is concluded.
-func TestPlaceDelegated(t *testing.T) {
+// TestPlaceThroughAConnection stores an order once, with its payload, which goes when the order is concluded.
+func TestPlaceThroughAConnection(t *testing.T) {
 	t.Parallel()
 	l := newLender(t)
 	c, other := l.lend(t, domain.ConnectionQuota{}, nil), l.lend(t, domain.ConnectionQuota{}, nil)
 	o := through(c, 2)
-	if _, err := l.PlaceDelegated(t.Context(), o); err != nil {
+	if _, err := l.Place(t.Context(), o, 0); err != nil {
 		t.Fatal(err)
 	}
-	got, err := l.GetThrough(t.Context(), domain.Through{ProjectID: "p1", ConnectionID: c.ID}, o.ID)
+	got, err := l.Find(t.Context(), domain.Filter{ProjectID: "p1", ConnectionID: c.ID}, o.ID)
 	if err != nil || string(got.Payload) != "sealed" || got.ConnectionID != c.ID || got.Instances[1].ConnectionID != c.ID || got.Instances[1].Spec.VCPUs != 2 {
 		t.Errorf("got %+v %v", got, err)
 	}
-	for _, hidden := range []domain.Through{{ProjectID: "p1", ConnectionID: other.ID}, {ProjectID: "p2", ConnectionID: c.ID}} {
-		if _, err := l.GetThrough(t.Context(), hidden, o.ID); apperr.CodeOf(err) != apperr.NotFound {
+	for _, hidden := range []domain.Filter{{ProjectID: "p1", ConnectionID: other.ID}, {ProjectID: "p2", ConnectionID: c.ID}} {
+		if _, err := l.Find(t.Context(), hidden, o.ID); apperr.CodeOf(err) != apperr.NotFound {
 			t.Errorf("%s: %v", hidden, err)
 		}
 	}
 	differs := o
 	differs.BodySHA256 = []byte("another")
-	if fresh, err := l.PlaceDelegated(t.Context(), o); err != nil || fresh {
-		t.Errorf("again: %t %v", fresh, err)
+	if claim, err := l.Place(t.Context(), o, 0); err != nil || claim.Fresh {
+		t.Errorf("again: %t %v", claim.Fresh, err)
 	}
-	if _, err := l.PlaceDelegated(t.Context(), differs); apperr.CodeOf(err) != apperr.Conflict {
+	if _, err := l.Place(t.Context(), differs, 0); apperr.CodeOf(err) != apperr.Conflict {
 		t.Errorf("another under the same id: %v", err)
 	}
 	if claim, err := l.Place(t.Context(), differs, long); apperr.CodeOf(err) != apperr.Conflict || claim.Held {
@@ -217,7 +217,7 @@ func TestPlaceDelegated(t *testing.T) {
 	for n := range got.Instances {
 		got.Instances[n] = with(got.Instances[n], fmt.Sprint("s", n), domain.InstanceActive)
 	}
-	if err := l.Conclude(t.Context(), got); err != nil {
+	if err := l.Finalize(t.Context(), finalStatus(got)); err != nil {
 		t.Fatal(err)
 	}
 	if done := get(t, l.Orders, o); done.Status != domain.OrderDone || done.Payload != nil {
@@ -253,7 +253,7 @@ func TestNotPermitted(t *testing.T) {
 	} {
 		c := l.lend(t, domain.ConnectionQuota{}, nil)
 		l.exec(t, tc.sql, c.ID)
-		if _, err := l.PlaceDelegated(t.Context(), through(c, 1)); apperr.CodeOf(err) != tc.code || !strings.Contains(err.Error(), tc.want) {
+		if _, err := l.Place(t.Context(), through(c, 1), 0); apperr.CodeOf(err) != tc.code || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: got %v, want %s", name, err, tc.want)
 		}
 	}

@@ -144,7 +144,7 @@ func TestWhoIsTold(t *testing.T) {
 	mine := l.lend(t, domain.ConnectionQuota{}, func(c *domain.Connection) { c.UsableBy = []string{"u2", "p3"} })
 	other := l.lend(t, domain.ConnectionQuota{}, func(c *domain.Connection) { c.UsableBy = []string{"u4"} })
 	o := through(mine, 1)
-	if _, err := l.PlaceDelegated(t.Context(), o); err != nil {
+	if _, err := l.Place(t.Context(), o, 0); err != nil {
 		t.Fatal(err)
 	}
 	ids := map[uuid.UUID]string{}
@@ -244,7 +244,7 @@ func TestCallbackOfAConnection(t *testing.T) {
 	mine, other := l.lend(t, domain.ConnectionQuota{}, nil), l.lend(t, domain.ConnectionQuota{}, nil)
 	known, others, own := through(mine, 1), through(other, 1), newOrder(1)
 	for _, o := range []domain.Order{known, others} {
-		if _, err := l.PlaceDelegated(t.Context(), o); err != nil {
+		if _, err := l.Place(t.Context(), o, 0); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -140,7 +140,7 @@ func TestPostpone(t *testing.T) {
 	d := postgres.Delegations{DB: l.DB}
 	c := l.lend(t, domain.ConnectionQuota{}, nil)
 	order := through(c, 1)
-	if _, err := l.PlaceDelegated(t.Context(), order); err != nil {
+	if _, err := l.Place(t.Context(), order, 0); err != nil {
 		t.Fatal(err)
 	}
 	open := func(want int) {

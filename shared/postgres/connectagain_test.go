@@ -29,7 +29,7 @@ func TestTakenUpAsItIs(t *testing.T) {
 	t.Parallel()
 	l := newLender(t)
 	i, _ := l.connectNow(t, stranger(uuid.NewString(), uuid.Nil))
-	l.letGo(t, i.ID, uuid.Nil)
+	l.disconnect(t, i.ID, uuid.Nil)
 	wanted := stranger(i.ServerID, uuid.Nil)
 	wanted.Seen(domain.Server{ID: i.ServerID, Name: "new", Status: "SHUTOFF"})
 	wanted.SeenAt = time.Now()

@@ -14,27 +14,28 @@ type rowsQuerier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-// connectingSQL are the actions that connect the server ($2) and are not done: all of them, or those of one connection ($3).
+// connectingSQL are the actions that connect the server ($2) and are not done: all of them, or those of one connection
+// ($3).
 const connectingSQL = `
 select ` + actionColumns + ` from actions
 where project_id = $1 and server_id = $2 and verb = '` + string(domain.Connect) + `' and status = 'running' and ($3::uuid is null or connection_id = $3)
 order by created_at, id`
 
-// Connect stores an action that connects a server through a connection, with its event. The InstanceID wanted may be zero: it is any.
-// known is the server's instance when the connection manages it already; then nothing is stored. While an action of the connection
-// connects the server, that one is given. An InstanceID that is not the one of the server's instance or of that action, or that is
-// taken, is a Conflict.
+// Connect stores an action that connects a server through a connection, with its event. The InstanceID wanted may be
+// zero: it is any. known is the server's instance when the connection manages it already; then nothing is stored. While
+// an action of the connection connects the server, that one is given. An InstanceID that is not the one of the server's
+// instance or of that action, or that is taken, is a Conflict.
 func (a Actions) Connect(ctx context.Context, wanted domain.DelegatedAction) (known *domain.Instance, action domain.DelegatedAction, err error) {
 	err = retryDeadlock(func() error {
 		return a.DB.inTx(ctx, func(tx pgx.Tx) (err error) {
-			known, action, err = askConnect(ctx, tx, wanted)
+			known, action, err = createConnect(ctx, tx, wanted)
 			return err
 		})
 	})
 	return known, action, err
 }
 
-func askConnect(ctx context.Context, tx pgx.Tx, wanted domain.DelegatedAction) (known *domain.Instance, action domain.DelegatedAction, err error) {
+func createConnect(ctx context.Context, tx pgx.Tx, wanted domain.DelegatedAction) (known *domain.Instance, action domain.DelegatedAction, err error) {
 	known, err = lockServer(ctx, tx, wanted.ProjectID, wanted.ServerID, wanted.InstanceID)
 	if err != nil || known != nil && known.ConnectionID == wanted.ConnectionID && known.DisconnectedAt.IsZero() {
 		return known, action, err
@@ -57,6 +58,6 @@ func askConnect(ctx context.Context, tx pgx.Tx, wanted domain.DelegatedAction) (
 			return nil, action, isTaken("id", nil)
 		}
 	}
-	action, err = ask(ctx, tx, wanted)
+	action, err = createAction(ctx, tx, wanted)
 	return nil, action, err
 }

@@ -16,7 +16,7 @@ import (
 func (l lender) connecting(t *testing.T, c domain.Connection, server string, id uuid.UUID) (domain.DelegatedAction, error) {
 	t.Helper()
 	_, action, err := postgres.Actions{DB: l.DB}.Connect(t.Context(), domain.DelegatedAction{
-		ID: uuid.New(), ProjectID: "p1", ConnectionID: c.ID, InstanceID: id, ServerID: server, UserID: "u1", Ask: domain.Ask{Verb: domain.Connect},
+		ID: uuid.New(), ProjectID: "p1", ConnectionID: c.ID, InstanceID: id, ServerID: server, UserID: "u1", Request: domain.ActionRequest{Action: domain.Connect},
 	})
 	return action, err
 }

@@ -235,7 +235,7 @@ func TestLimitsThatAreChanged(t *testing.T) {
 	store := postgres.Connections{DB: l.DB}
 	c := l.lend(t, domain.ConnectionQuota{}, nil)
 	before, late := through(c, 1), through(c, 1)
-	if _, err := l.PlaceDelegated(t.Context(), before); err != nil {
+	if _, err := l.Place(t.Context(), before, 0); err != nil {
 		t.Fatal(err)
 	}
 	after := c
@@ -244,7 +244,7 @@ func TestLimitsThatAreChanged(t *testing.T) {
 	if err != nil || len(stored.Limits.Flavors) != 1 {
 		t.Fatalf("got %+v %v", stored.Limits, err)
 	}
-	if _, err := l.PlaceDelegated(t.Context(), late); apperr.CodeOf(err) != apperr.Forbidden || !strings.Contains(err.Error(), "another") {
+	if _, err := l.Place(t.Context(), late, 0); apperr.CodeOf(err) != apperr.Forbidden || !strings.Contains(err.Error(), "another") {
 		t.Errorf("an order of another flavor: %v", err)
 	}
 	l.holds(t, `select data->'fields' = '["limits"]' from events where type = 'cloudfn.connection.changed.v1'`)

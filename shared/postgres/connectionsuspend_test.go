@@ -19,7 +19,7 @@ func TestSuspended(t *testing.T) {
 	store, d := postgres.Connections{DB: l.DB}, postgres.Delegations{DB: l.DB}
 	c := l.lend(t, domain.ConnectionQuota{}, nil)
 	waiting := through(c, 1)
-	if _, err := l.PlaceDelegated(t.Context(), waiting); err != nil {
+	if _, err := l.Place(t.Context(), waiting, 0); err != nil {
 		t.Fatal(err)
 	}
 	claim, err := l.Claim(t.Context(), waiting, time.Minute)
@@ -39,11 +39,11 @@ func TestSuspended(t *testing.T) {
 	if err != nil || found.Status != domain.ConnectionSuspended || apperr.CodeOf(found.Permits(now, domain.MayAllocate)) != apperr.Suspended {
 		t.Errorf("it is %s: %v", found.Status, err)
 	}
-	if _, err := l.PlaceDelegated(t.Context(), through(c, 1)); apperr.CodeOf(err) != apperr.Suspended {
+	if _, err := l.Place(t.Context(), through(c, 1), 0); apperr.CodeOf(err) != apperr.Suspended {
 		t.Errorf("an order: %v", err)
 	}
-	stop := domain.DelegatedAction{ID: uuid.New(), ProjectID: "p1", ConnectionID: c.ID, InstanceID: uuid.New(), UserID: "v", Ask: domain.Ask{Verb: domain.Stop}}
-	if _, err := (postgres.Actions{DB: l.DB}).Ask(t.Context(), stop); apperr.CodeOf(err) != apperr.Conflict {
+	stop := domain.DelegatedAction{ID: uuid.New(), ProjectID: "p1", ConnectionID: c.ID, InstanceID: uuid.New(), UserID: "v", Request: domain.ActionRequest{Action: domain.Stop}}
+	if _, err := (postgres.Actions{DB: l.DB}).Create(t.Context(), stop); apperr.CodeOf(err) != apperr.Conflict {
 		t.Errorf("an action: %v", err)
 	}
 	if err := l.Renew(t.Context(), waiting, claim, time.Minute); !errors.Is(err, domain.ErrFenced) {

@@ -84,7 +84,7 @@ func TestMarkDuplicate(t *testing.T) {
 	mark(call, "twice", true)
 	mark(call, "twice", true) // to delete it failed
 	mark(call, "copied", false)
-	if err := store.Conclude(t.Context(), get(t, store, o)); err != nil {
+	if err := store.Finalize(t.Context(), finalStatus(get(t, store, o))); err != nil {
 		t.Fatal(err)
 	}
 	mark(late, "late", false)

@@ -63,7 +63,7 @@ func TestWork(t *testing.T) {
 	}
 	l.take(t, taken, time.Minute, 1)
 	for _, c := range []domain.Connection{ordered, claimed} {
-		if _, err := l.PlaceDelegated(t.Context(), through(c, 1)); err != nil {
+		if _, err := l.Place(t.Context(), through(c, 1), 0); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -119,7 +119,7 @@ func TestBusy(t *testing.T) {
 		t.Fatal(err)
 	}
 	busy(false, "the action is done")
-	if _, err := l.PlaceDelegated(t.Context(), through(c, 1)); err != nil {
+	if _, err := l.Place(t.Context(), through(c, 1), 0); err != nil {
 		t.Fatal(err)
 	}
 	busy(true, "an order is running")
@@ -218,7 +218,7 @@ func TestTurns(t *testing.T) {
 	var orders []domain.Order
 	for _, c := range []domain.Connection{first, first, second} {
 		o := through(c, 1)
-		if _, err := l.PlaceDelegated(t.Context(), o); err != nil {
+		if _, err := l.Place(t.Context(), o, 0); err != nil {
 			t.Fatal(err)
 		}
 		orders = append(orders, o)

@@ -157,7 +157,7 @@ func TestReadyOrDisconnected(t *testing.T) {
 		var ready error
 		both.Go(func() { ready = store.Ready(t.Context(), d.ID, d.TokenHash) })
 		both.Go(func() {
-			if done, err := instances.Disconnect(t.Context(), "p1", i.ID, uuid.Nil); err != nil || !done {
+			if done, err := instances.Disconnect(t.Context(), domain.Filter{ProjectID: "p1", ConnectionID: uuid.Nil}, i.ID); err != nil || !done {
 				t.Errorf("disconnected: %t %v", done, err)
 			}
 		})

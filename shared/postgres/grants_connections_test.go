@@ -44,7 +44,7 @@ func TestRolesMayDoWhatConnectionsTake(t *testing.T) {
 	allowed("read a check", err)
 	_, _, _, err = connections.Seen(ctx, "p1", made.ID)
 	allowed("read what was seen", err)
-	through := domain.Through{ProjectID: "p1", ConnectionID: made.ID}
+	through := domain.Filter{ProjectID: "p1", ConnectionID: made.ID}
 	callback := domain.Callback{ProjectID: "p2", ID: uuid.New(), UserID: "v", OfProject: "p1", ConnectionID: made.ID, URL: "https://a.example", Secret: []byte("x")}
 	_, err = postgres.Callbacks{DB: serves}.Create(ctx, callback)
 	allowed("callback", err)
@@ -52,16 +52,16 @@ func TestRolesMayDoWhatConnectionsTake(t *testing.T) {
 	o := newOrder(1)
 	o.ConnectionID, o.Payload, o.Spec.Reuse = made.ID, []byte("sealed"), true
 	o.Instances[0].ConnectionID = made.ID
-	_, err = postgres.Orders{DB: serves}.PlaceDelegated(ctx, o)
+	_, err = postgres.Orders{DB: serves}.Place(ctx, o, 0)
 	allowed("place", err)
-	_, err = postgres.Orders{DB: serves}.GetThrough(ctx, through, o.ID)
+	_, err = postgres.Orders{DB: serves}.Find(ctx, through, o.ID)
 	allowed("get", err)
 	instances := postgres.Instances{DB: serves}
 	connected, _, err := instances.Connect(ctx, domain.Instance{ID: uuid.New(), ProjectID: "p1", ServerID: "s9", State: domain.InstanceActive, ConnectionID: made.ID})
 	allowed("connect", err)
-	_, err = instances.Through(ctx, through, 10, "")
+	_, err = instances.ListManaged(ctx, through, 10, "")
 	allowed("through", err)
-	_, err = instances.Managed(ctx, through, []string{connected.ID.String()})
+	_, err = instances.Find(ctx, through, []string{connected.ID.String()})
 	allowed("managed", err)
 	deployments := postgres.Deployments{DB: serves}
 	d := domain.Deployment{ID: uuid.New(), ProjectID: "p1", InstanceID: connected.ID, Image: "a:1", TokenHash: []byte("h"), Bundle: []byte("b")}
@@ -72,8 +72,8 @@ func TestRolesMayDoWhatConnectionsTake(t *testing.T) {
 	_, err = instances.Agent(ctx, "p1", connected.ID)
 	allowed("agent", err)
 	allowed("drop", deployments.Drop(ctx, "p1", d.ID))
-	asked, err := postgres.Actions{DB: serves}.Ask(ctx, domain.DelegatedAction{
-		ID: uuid.New(), ProjectID: "p1", ConnectionID: made.ID, InstanceID: connected.ID, UserID: "v", Ask: domain.Ask{Verb: domain.Stop},
+	asked, err := postgres.Actions{DB: serves}.Create(ctx, domain.DelegatedAction{
+		ID: uuid.New(), ProjectID: "p1", ConnectionID: made.ID, InstanceID: connected.ID, UserID: "v", Request: domain.ActionRequest{Action: domain.Stop},
 	})
 	allowed("ask", err)
 	keyed := postgres.KeyedActions{DB: serves}
@@ -85,13 +85,13 @@ func TestRolesMayDoWhatConnectionsTake(t *testing.T) {
 	allowed("abandon an action", err)
 	_, err = postgres.Actions{DB: serves}.Get(ctx, through, asked.ID)
 	allowed("action", err)
-	_, err = instances.Disconnect(ctx, "p1", connected.ID, made.ID)
+	_, err = instances.Disconnect(ctx, domain.Filter{ProjectID: "p1", ConnectionID: made.ID}, connected.ID)
 	allowed("disconnect", err)
 
 	consent(t, serves, works, allowed)
 	worker(t, works, o, asked, made, allowed)
 	_, _, err = postgres.Actions{DB: serves}.Connect(ctx, domain.DelegatedAction{
-		ID: uuid.New(), ProjectID: "p1", ConnectionID: made.ID, ServerID: "s10", UserID: "v", Ask: domain.Ask{Verb: domain.Connect},
+		ID: uuid.New(), ProjectID: "p1", ConnectionID: made.ID, ServerID: "s10", UserID: "v", Request: domain.ActionRequest{Action: domain.Connect},
 	})
 	allowed("ask to connect", err)
 	intent := domain.OldTrust{ID: uuid.New(), ProjectID: "p1", ConnectionID: made.ID, UserID: "u", ExpiresAt: time.Now().Add(time.Hour)}
@@ -176,7 +176,7 @@ func worker(t *testing.T, db *postgres.DB, o domain.Order, asked domain.Delegate
 	allowed("claim", err)
 	allowed("resolved", orders.Resolved(ctx, o, claim))
 	allowed("decide", orders.Decide(ctx, claim, with(o.Instances[0], "s1", domain.InstanceActive)))
-	allowed("conclude", orders.Conclude(ctx, o))
+	allowed("finalize", orders.Finalize(ctx, finalStatus(o)))
 	mine, taken, err := actions.Claim(ctx, "p1", made.ID, long, 10)
 	allowed("claim actions", err)
 	if len(taken) != 1 || taken[0].ID != asked.ID {

@@ -75,8 +75,8 @@ func TestFunctionsMayDoWhatTheyDo(t *testing.T) {
 	allowed("decide", orders.Decide(ctx, claim, with(o.Instances[0], "s0", domain.InstanceBuilding)))
 	_, err = instances.Change(ctx, []domain.Instance{with(o.Instances[0], "s0", domain.InstanceActive)})
 	allowed("change an instance", err)
-	allowed("conclude", orders.Conclude(ctx, o))
-	_, err = instances.Named(ctx, "p1", []string{o.Instances[0].ID.String()})
+	allowed("finalize", orders.Finalize(ctx, finalStatus(o)))
+	_, err = instances.Find(ctx, domain.Filter{ProjectID: "p1"}, []string{o.Instances[0].ID.String()})
 	allowed("named", err)
 	status := domain.CallbackSuspended
 	for range 2 {

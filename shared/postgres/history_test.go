@@ -17,14 +17,14 @@ func TestHistory(t *testing.T) {
 	l := newLender(t)
 	c := l.lend(t, domain.ConnectionQuota{}, nil)
 	instances := postgres.Instances{DB: l.DB}
-	by := func(who domain.Identity, connection uuid.UUID, action domain.Verb) *domain.Actor {
+	by := func(who domain.Identity, connection uuid.UUID, action domain.Action) *domain.Actor {
 		return domain.ActorOf(who, connection).Doing(action, uuid.Nil)
 	}
 	own, _, err := instances.Connect(domain.WithActor(t.Context(), by(delegator, uuid.Nil, domain.Connect)), stranger("s1", uuid.Nil))
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.letGo(t, own.ID, uuid.Nil)
+	l.disconnect(t, own.ID, uuid.Nil)
 	if _, _, err := instances.Connect(domain.WithActor(t.Context(), by(guest, c.ID, domain.Connect)), stranger("s1", c.ID)); err != nil {
 		t.Fatal(err)
 	}

@@ -138,7 +138,7 @@ func TestConclude(t *testing.T) {
 				t.Helper()
 				now := o
 				now.Instances = []domain.Instance{with(o.Instances[0], name+"0", states[0]), with(o.Instances[1], name+"1", states[1])}
-				if err := errors.Join(change(t, store, now.Instances), store.Conclude(t.Context(), now)); err != nil {
+				if err := errors.Join(change(t, store, now.Instances), store.Finalize(t.Context(), finalStatus(now))); err != nil {
 					t.Fatal(err)
 				}
 				return get(t, store, o).Status

@@ -13,8 +13,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// KeyedActions are the actions with a project's own token that their callers gave an id. One replica at a time works on each, by a
-// claim that ends by itself; every write carries the claim.
+// KeyedActions are the actions with a project's own token that their callers gave an id. One replica at a time works on
+// each, by a claim that ends by itself; every write carries the claim.
 type KeyedActions struct{ DB *DB }
 
 const (
@@ -31,8 +31,8 @@ select body_sha256, result, ceil(extract(epoch from greatest(claimed_until - clo
 from keyed_actions where project_id = $1 and id = $2`
 )
 
-// Begin claims the action for the time given, or gives its Result if it is done. It is a Conflict when the id is another action's, and
-// one with RetryAfter while another replica works on it.
+// Begin claims the action for the time given, or gives its Result if it is done. It is a Conflict when the id is
+// another action's, and one with RetryAfter while another replica works on it.
 func (k KeyedActions) Begin(ctx context.Context, key domain.ActionKey, claimFor time.Duration) (domain.KeyedAction, error) {
 	action := domain.KeyedAction{ActionKey: key, Claim: uuid.New()}
 	for {

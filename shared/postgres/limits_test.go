@@ -72,7 +72,7 @@ func (l lender) placeWhile(t *testing.T, o domain.Order, sql string, args ...any
 	const waits = "select exists (select from pg_locks where not granted and transactionid = pg_current_xact_id()::xid)"
 	placed := make(chan error, 1)
 	go func() {
-		_, err := l.PlaceDelegated(t.Context(), o)
+		_, err := l.Place(t.Context(), o, 0)
 		placed <- err
 	}()
 	testkit.Eventually(t, 10*time.Second, "the order waits", func() bool {

@@ -26,8 +26,9 @@ with row as (
 ), event as (` + instanceEventSQL + ` row)
 select ` + instanceColumns + ` from row`
 
-	// Whoever takes over what was let go, or is managed through a connection that has ended, manages the same instance.
-	takeOverSQL = `
+	// Whoever adopts what was disconnected, or is managed through a connection that has ended, manages the same
+	// instance.
+	adoptSQL = `
 with row as (
     update instances set connection_id = $3, disconnected_at = null, reusable = false, seq = seq + 1, updated_at = clock_timestamp()
     where project_id = $1 and id = $2
@@ -52,10 +53,11 @@ select count(*) from row`
     select project_id, id::text, seq, '` + domain.InstanceEvent + `', updated_at, order_id, connection_id, ` + instanceData + ` from`
 )
 
-// Connect takes an existing server under management, with its event: the instance's ProjectID, ID (zero = any), ConnectionID, Remote,
-// SeenAt and Spec count, and what Seen has written into it. A server that was tracked before is the instance that it was, and another ID
-// is a Conflict. made is false when it was managed and not disconnected. One that is managed through another connection is a Conflict
-// while that connection is active. What is adopted through a connection has to fit its quota.
+// Connect takes an existing server under management, with its event: the instance's ProjectID, ID (zero = any),
+// ConnectionID, Remote, SeenAt and Spec count, and what Seen has written into it. A server that was tracked before is
+// the instance that it was, and another ID is a Conflict. made is false when it was managed and not disconnected. One
+// that is managed through another connection is a Conflict while that connection is active. What is adopted through a
+// connection has to fit its quota.
 func (i Instances) Connect(ctx context.Context, wanted domain.Instance) (instance domain.Instance, made bool, err error) {
 	err = retryDeadlock(func() error {
 		return i.DB.inTx(ctx, func(tx pgx.Tx) (err error) {
@@ -77,12 +79,12 @@ func connect(ctx context.Context, tx pgx.Tx, wanted domain.Instance) (domain.Ins
 	case known.DisconnectedAt.IsZero() && known.ConnectionID == wanted.ConnectionID:
 		return *known, false, nil
 	}
-	adopted, err := takeOver(ctx, tx, *known, wanted)
+	adopted, err := adopt(ctx, tx, *known, wanted)
 	return adopted, err == nil && !known.DisconnectedAt.IsZero(), err
 }
 
-// lockServer keeps others from connecting the server until the transaction ends, and reads its instance; nil when it has none. An id that
-// is not the instance's is a Conflict; zero is any.
+// lockServer keeps others from connecting the server until the transaction ends, and reads its instance; nil when it
+// has none. An id that is not the instance's is a Conflict; zero is any.
 func lockServer(ctx context.Context, tx pgx.Tx, projectID, serverID string, id uuid.UUID) (*domain.Instance, error) {
 	if _, err := tx.Exec(ctx, lockServerSQL, projectID, serverID); err != nil {
 		return nil, err
@@ -125,8 +127,8 @@ func insertConnected(ctx context.Context, tx pgx.Tx, w domain.Instance) (domain.
 	return made, takenID(err, "id")
 }
 
-// chooseID gives the instance of a server that was never tracked its id: the one that whoever connects it through a connection was
-// answered, or a new one. It is a Conflict when the id that the caller gave is taken.
+// chooseID gives the instance of a server that was never tracked its id: the one that whoever connects it through a
+// connection was answered, or a new one. It is a Conflict when the id that the caller gave is taken.
 func chooseID(ctx context.Context, tx pgx.Tx, w *domain.Instance) error {
 	isGiven := w.ID != uuid.Nil
 	if !isGiven {
@@ -150,10 +152,10 @@ func chooseID(ctx context.Context, tx pgx.Tx, w *domain.Instance) error {
 	return nil
 }
 
-// takeOver gives a known instance to another connection, or back to its project. One that counts for the connection already takes
-// no more of its quota. What its project takes up itself is not the connection's any more: else whoever may act through that could
-// stop, rebuild or delete it again.
-func takeOver(ctx context.Context, tx pgx.Tx, known, wanted domain.Instance) (domain.Instance, error) {
+// adopt gives a known instance to another connection, or back to its project. One that counts for the connection
+// already takes no more of its quota. What its project takes up itself is not the connection's any more: else whoever
+// may act through that could stop, rebuild or delete it again.
+func adopt(ctx context.Context, tx pgx.Tx, known, wanted domain.Instance) (domain.Instance, error) {
 	if known.DisconnectedAt.IsZero() && known.ConnectionID != uuid.Nil && wanted.ConnectionID != uuid.Nil {
 		var active bool
 		err := tx.QueryRow(ctx, "select exists (select from connections where project_id = $1 and id = $2 and status = 'active')",
@@ -175,31 +177,31 @@ func takeOver(ctx context.Context, tx pgx.Tx, known, wanted domain.Instance) (do
 			return known, err
 		}
 	}
-	if wanted.ID = known.ID; !wanted.SeenAt.IsZero() { // what was let go nobody may have followed
+	if wanted.ID = known.ID; !wanted.SeenAt.IsZero() { // nobody may have followed it while it was disconnected
 		if _, err := changeAll(domain.WithActor(ctx, nil), tx, []domain.Instance{wanted}); err != nil {
 			return known, err
 		}
 	}
-	rows, _ := tx.Query(ctx, takeOverSQL, known.ProjectID, known.ID, orNullID(wanted.ConnectionID), domain.ActorIn(ctx))
-	taken, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[domain.Instance])
-	return taken, err
+	rows, _ := tx.Query(ctx, adoptSQL, known.ProjectID, known.ID, orNullID(wanted.ConnectionID), domain.ActorIn(ctx))
+	return pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[domain.Instance])
 }
 
-// Disconnect lets an instance go, with its last event: nobody is shown it any more, and Nova is not told. Its deployments end. With a connection
-// (not the zero id) only one that is managed through it. done is false when there is none, or its server is gone.
-func (i Instances) Disconnect(ctx context.Context, projectID string, id, connection uuid.UUID) (done bool, err error) {
+// Disconnect ends the management of an instance, with its last event: nobody is shown it any more, and its server stays
+// as it is. Its deployments end. With a connection only one that is managed through it. done is false when it finds
+// none, or the server is gone.
+func (i Instances) Disconnect(ctx context.Context, filter domain.Filter, id uuid.UUID) (done bool, err error) {
 	var n int
 	err = retryDeadlock(func() error {
-		return i.DB.pool.QueryRow(ctx, disconnectSQL, projectID, id, orNullID(connection), domain.ActorIn(ctx)).Scan(&n)
+		return i.DB.pool.QueryRow(ctx, disconnectSQL, filter.ProjectID, id, orNullID(filter.ConnectionID), domain.ActorIn(ctx)).Scan(&n)
 	})
 	return n == 1, classify(err)
 }
 
-// LetGo says whether an id is that of an instance that was let go, or of its server. With a connection (not the zero id) of one that
-// was managed through it.
-func (i Instances) LetGo(ctx context.Context, projectID, id string, connection uuid.UUID) (gone bool, err error) {
+// WasDisconnected says whether an id is that of an instance that was disconnected, or of its server. With a connection
+// of one that was managed through it.
+func (i Instances) WasDisconnected(ctx context.Context, filter domain.Filter, id string) (was bool, err error) {
 	err = i.DB.pool.QueryRow(ctx, `
 select exists (select from instances where project_id = $1 and (server_id = $2 or id = $2::text::uuid) and disconnected_at is not null
-  and ($3::uuid is null or connection_id = $3))`, projectID, id, orNullID(connection)).Scan(&gone)
-	return gone, classify(err)
+  and ($3::uuid is null or connection_id = $3))`, filter.ProjectID, id, orNullID(filter.ConnectionID)).Scan(&was)
+	return was, classify(err)
 }

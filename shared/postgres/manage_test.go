@@ -33,9 +33,9 @@ func (l lender) connectNow(t *testing.T, wanted domain.Instance) (domain.Instanc
 }
 
 // letGo disconnects an instance and says whether that was done.
-func (l lender) letGo(t *testing.T, id, connection uuid.UUID) bool {
+func (l lender) disconnect(t *testing.T, id, connection uuid.UUID) bool {
 	t.Helper()
-	done, err := postgres.Instances{DB: l.DB}.Disconnect(t.Context(), "p1", id, connection)
+	done, err := postgres.Instances{DB: l.DB}.Disconnect(t.Context(), domain.Filter{ProjectID: "p1", ConnectionID: connection}, id)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,42 +94,42 @@ func TestConnectAtOnce(t *testing.T) {
 	}
 }
 
-// TestConnectedAndLetGo: what was let go is shown to nobody and tells nobody, and counts until its server is gone; whoever takes it
+// TestConnectedAndDisconnected: what was disconnected is shown to nobody and tells nobody, and counts until its server is gone; whoever takes it
 // up again has the same instance.
-func TestConnectedAndLetGo(t *testing.T) {
+func TestConnectedAndDisconnected(t *testing.T) {
 	t.Parallel()
 	l := newLender(t)
 	two := 2
 	c := l.lend(t, domain.ConnectionQuota{Instances: &two}, nil)
 	store := postgres.Instances{DB: l.DB}
-	seen := domain.Through{ProjectID: "p1", ConnectionID: c.ID}
+	seen := domain.Filter{ProjectID: "p1", ConnectionID: c.ID}
 	i, _ := l.connectNow(t, stranger(uuid.NewString(), c.ID))
-	if found, err := store.Through(t.Context(), seen, 10, ""); err != nil || len(found) != 1 || found[0].ConnectionID != c.ID {
+	if found, err := store.ListManaged(t.Context(), seen, 10, ""); err != nil || len(found) != 1 || found[0].ConnectionID != c.ID {
 		t.Errorf("through the connection: %v %v", found, err)
 	}
-	if l.letGo(t, i.ID, uuid.New()) {
-		t.Error("it was let go through another connection")
+	if l.disconnect(t, i.ID, uuid.New()) {
+		t.Error("it was disconnected through another connection")
 	}
-	if !l.letGo(t, i.ID, c.ID) || l.letGo(t, i.ID, c.ID) || l.letGo(t, i.ID, uuid.Nil) {
-		t.Error("it is let go once")
+	if !l.disconnect(t, i.ID, c.ID) || l.disconnect(t, i.ID, c.ID) || l.disconnect(t, i.ID, uuid.Nil) {
+		t.Error("it is disconnected once")
 	}
 	for _, id := range []string{i.ID.String(), i.ServerID} {
-		named, err := store.Named(t.Context(), "p1", []string{id})
-		managed, err2 := store.Managed(t.Context(), seen, []string{id})
+		own, err := store.Find(t.Context(), domain.Filter{ProjectID: "p1"}, []string{id})
+		managed, err2 := store.Find(t.Context(), seen, []string{id})
 		tracked, err3 := store.Tracked(t.Context(), "p1", []string{id})
-		if err != nil || err2 != nil || err3 != nil || len(named) != 0 || len(tracked) != 0 || managed[0].ID != uuid.Nil {
-			t.Errorf("%s is shown: %v %v %v", id, named, tracked, managed)
+		if err != nil || err2 != nil || err3 != nil || own[0].ID != uuid.Nil || len(tracked) != 0 || managed[0].ID != uuid.Nil {
+			t.Errorf("%s is shown: %v %v %v", id, own, tracked, managed)
 		}
 		for connection, want := range map[uuid.UUID]bool{uuid.Nil: true, c.ID: true, uuid.New(): false} {
-			if gone, err := store.LetGo(t.Context(), "p1", id, connection); err != nil || gone != want {
-				t.Errorf("%s was let go: %t %v, want %t", id, gone, err, want)
+			if was, err := store.WasDisconnected(t.Context(), domain.Filter{ProjectID: "p1", ConnectionID: connection}, id); err != nil || was != want {
+				t.Errorf("%s was disconnected: %t %v, want %t", id, was, err, want)
 			}
 		}
 	}
-	if gone, err := store.LetGo(t.Context(), "p2", i.ServerID, uuid.Nil); err != nil || gone {
+	if gone, err := store.WasDisconnected(t.Context(), domain.Filter{ProjectID: "p2"}, i.ServerID); err != nil || gone {
 		t.Errorf("another project's: %t %v", gone, err)
 	}
-	if found, err := store.Through(t.Context(), seen, 10, ""); err != nil || len(found) != 0 {
+	if found, err := store.ListManaged(t.Context(), seen, 10, ""); err != nil || len(found) != 0 {
 		t.Errorf("through the connection: %v %v", found, err)
 	}
 	// It counts: of two places only one is left.
@@ -151,7 +151,7 @@ func TestConnectedAndLetGo(t *testing.T) {
 	}
 	// Gone, it counts no more, and there is nothing to let go.
 	l.exec(t, "update instances set state = 'deleted' where id = $1", i.ID)
-	if l.letGo(t, i.ID, c.ID) {
+	if l.disconnect(t, i.ID, c.ID) {
 		t.Error("a deleted one was let go")
 	}
 	if _, made := l.connectNow(t, stranger(uuid.NewString(), c.ID)); !made {
@@ -188,11 +188,11 @@ func TestTakeOver(t *testing.T) {
 		t.Errorf("through one that has ended: %v", err)
 	}
 	// What was let go of one connection and taken up by its project is out of the connection's reach.
-	l.letGo(t, own.ID, uuid.Nil)
+	l.disconnect(t, own.ID, uuid.Nil)
 	if got, _ := l.connectNow(t, stranger(own.ServerID, uuid.Nil)); got.ID != own.ID || got.ConnectionID != uuid.Nil || !got.DisconnectedAt.IsZero() {
 		t.Errorf("taken up by its project: %+v", got)
 	}
-	if found, err := store.Managed(t.Context(), domain.Through{ProjectID: "p1", ConnectionID: b.ID}, []string{own.ServerID}); err != nil || found[0].ID != uuid.Nil {
+	if found, err := store.Find(t.Context(), domain.Filter{ProjectID: "p1", ConnectionID: b.ID}, []string{own.ServerID}); err != nil || found[0].ID != uuid.Nil {
 		t.Errorf("the connection still has it: %+v %v", found, err)
 	}
 	if _, made := l.connectNow(t, stranger(uuid.NewString(), b.ID)); !made {
@@ -256,7 +256,7 @@ func TestThrough(t *testing.T) {
 	marker := ""
 	var got []string
 	for range 3 {
-		page, err := store.Through(t.Context(), domain.Through{ProjectID: "p1", ConnectionID: a.ID}, 2, marker)
+		page, err := store.ListManaged(t.Context(), domain.Filter{ProjectID: "p1", ConnectionID: a.ID}, 2, marker)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -268,13 +268,13 @@ func TestThrough(t *testing.T) {
 	if strings.Join(got, " ") != strings.Join(want, " ") {
 		t.Errorf("got %v, want %v", got, want)
 	}
-	if page, err := store.Through(t.Context(), domain.Through{ProjectID: "p2", ConnectionID: a.ID}, 10, ""); err != nil || len(page) != 0 {
+	if page, err := store.ListManaged(t.Context(), domain.Filter{ProjectID: "p2", ConnectionID: a.ID}, 10, ""); err != nil || len(page) != 0 {
 		t.Errorf("another project's: %v %v", page, err)
 	}
 	// By either id, in the order of the ids, and nothing of another connection.
 	theirs, _ := l.connectNow(t, stranger(uuid.NewString(), b.ID))
-	first, _ := store.Through(t.Context(), domain.Through{ProjectID: "p1", ConnectionID: a.ID}, 1, "")
-	found, err := store.Managed(t.Context(), domain.Through{ProjectID: "p1", ConnectionID: a.ID}, []string{theirs.ServerID, want[1], first[0].ID.String(), uuid.NewString()})
+	first, _ := store.ListManaged(t.Context(), domain.Filter{ProjectID: "p1", ConnectionID: a.ID}, 1, "")
+	found, err := store.Find(t.Context(), domain.Filter{ProjectID: "p1", ConnectionID: a.ID}, []string{theirs.ServerID, want[1], first[0].ID.String(), uuid.NewString()})
 	if err != nil || found[0].ID != uuid.Nil || found[1].ServerID != want[1] || found[2].ServerID != want[0] || found[3].ID != uuid.Nil {
 		t.Errorf("by ids: %v %v", found, err)
 	}

@@ -15,15 +15,17 @@ import (
 
 // Orders are launch orders with their instances.
 //
-// One copy at a time works on an order: it holds a claim, which ends by itself. Every write of that work
-// carries the claim, so a copy that slept through its end writes nothing.
+// One replica at a time works on an order: it holds a claim, which ends by itself. Every write of that work
+// carries the claim, so a replica that slept through its end writes nothing.
 type Orders struct{ DB *DB }
 
 var (
 	insertOrderSQL = `
-insert into orders (project_id, id, domain_id, user_id, body_sha256, spec, status, claim_id, claimed_until, seq, calls_recorded, actor)
-values ($1, $2, $3, $4, $5, $6, 'running', $7, clock_timestamp() + $8, 1, true, $9)
-on conflict do nothing`
+insert into orders (project_id, id, domain_id, user_id, body_sha256, spec, connection_id, payload, actor, claim_id, claimed_until,
+                    status, seq, calls_recorded)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, case when $10::uuid is not null then clock_timestamp() + $11::interval end, 'running', 1, true)
+on conflict do nothing
+returning clock_timestamp()`
 
 	// An order begins with its first event.
 	firstOrderEventSQL = `
@@ -45,32 +47,44 @@ select project_id, id::text, seq, '` + domain.InstanceEvent + `', clock_timestam
 	claimOrderSQL = `
 update orders o set claim_id = $3, claimed_until = clock_timestamp() + $4, updated_at = now()
 where project_id = $1 and id = $2 and coalesce(claimed_until, '-infinity') < clock_timestamp()
-  and (status = 'running' and (spec->>'on_failure' = 'rollback' or spec->>'stopped' = 'true' or connection_id is not null)
+  and (status = 'running' and (spec->>'on_failure' = 'rollback' or spec->>'stopped' = 'true' or spec->>'reuse' = 'true'
+                            or connection_id is not null)
        or exists (select from instances i where i.project_id = $1 and i.order_id = $2 and i.server_id is null and i.problem is null))`
 )
 
-// Place stores the order, its instances and its callback and claims it, in one transaction. When the order is there
-// already, it is claimed if there is work left that nobody does; an order that differs under the same id
-// is a Conflict, and so are ids of instances that are taken in the project.
-func (o Orders) Place(ctx context.Context, order domain.Order, claimFor time.Duration) (domain.Claim, error) {
-	claim := domain.Claim{ID: uuid.New()}
-	err := o.DB.inTx(ctx, func(tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, insertOrderSQL, order.ProjectID, order.ID, order.DomainID, order.UserID,
-			order.BodySHA256, order.Spec, claim.ID, claimFor, order.Actor)
-		if err != nil {
+// Place stores the order, its instances and its callback in one transaction, and claims it unless claimFor is 0. An
+// order through a connection must be permitted, and all that is new in it must fit the connection's quota: see
+// allocate. When the order is there already, it is claimed if there is work left that nobody does; an order that
+// differs under the same id is a Conflict, and so are ids of instances that are taken in the project.
+func (o Orders) Place(ctx context.Context, order domain.Order, claimFor time.Duration) (claim domain.Claim, err error) {
+	err = retryDeadlock(func() error {
+		return o.DB.inTx(ctx, func(tx pgx.Tx) (err error) {
+			claim, err = place(ctx, tx, order, claimFor)
 			return err
-		}
-		if tag.RowsAffected() == 1 {
-			claim.Held, claim.Fresh = true, true
-			return begin(ctx, tx, order)
-		}
-		if err := sameBody(ctx, tx, order); err != nil {
-			return err
-		}
-		tag, err = tx.Exec(ctx, claimOrderSQL, order.ProjectID, order.ID, claim.ID, claimFor)
-		claim.Held = tag.RowsAffected() == 1
-		return err
+		})
 	})
+	return claim, err
+}
+
+func place(ctx context.Context, tx pgx.Tx, order domain.Order, claimFor time.Duration) (domain.Claim, error) {
+	claim := domain.Claim{}
+	if claimFor > 0 {
+		claim.ID = uuid.New()
+	}
+	err := tx.QueryRow(ctx, insertOrderSQL, order.ProjectID, order.ID, order.DomainID, order.UserID, order.BodySHA256, order.Spec,
+		orNullID(order.ConnectionID), order.Payload, order.Actor, orNullID(claim.ID), claimFor).Scan(&claim.At)
+	if err == nil {
+		claim.Held, claim.Fresh = claimFor > 0, true
+		return claim, allocate(ctx, tx, order)
+	}
+	if !errors.Is(err, pgx.ErrNoRows) {
+		return claim, err
+	}
+	if err := sameBody(ctx, tx, order); err != nil || claimFor == 0 {
+		return claim, err
+	}
+	tag, err := tx.Exec(ctx, claimOrderSQL, order.ProjectID, order.ID, claim.ID, claimFor)
+	claim.Held = tag.RowsAffected() == 1
 	return claim, err
 }
 
@@ -82,13 +96,9 @@ func (o Orders) Claim(ctx context.Context, order domain.Order, claimFor time.Dur
 	return claim, classify(err)
 }
 
-// begin stores what belongs to an order that was stored just now: first its callback, which is to get every event.
-func begin(ctx context.Context, tx pgx.Tx, order domain.Order) error {
-	return beginWithout(ctx, tx, order, make([]bool, len(order.Instances)))
-}
-
-// beginWithout stores all but those of the instances that are there already.
-func beginWithout(ctx context.Context, tx pgx.Tx, order domain.Order, there []bool) error {
+// begin stores what belongs to an order that was stored just now, but for the instances that are there already: first
+// its callback, which gets every event.
+func begin(ctx context.Context, tx pgx.Tx, order domain.Order, there []bool) error {
 	if err := checkFree(ctx, tx, order, there); err != nil {
 		return err
 	}
@@ -130,7 +140,7 @@ from orders o
 where o.project_id = $1 and o.id = $2 and o.claim_id = $3 and o.claimed_until > clock_timestamp()
   and i.project_id = o.project_id and i.order_id = o.id`
 
-// Keyed writes down the fingerprint of the key pair that was made for the order, for all of its instances, if the claim
+// Keyed writes the fingerprint of the key pair that was made for the order, for all of its instances, if the claim
 // still holds, or says domain.ErrFenced.
 func (o Orders) Keyed(ctx context.Context, order domain.Order, claim domain.Claim, fingerprint string) error {
 	tag, err := o.DB.pool.Exec(ctx, keyedSQL, order.ProjectID, order.ID, claim.ID, fingerprint)
@@ -157,7 +167,8 @@ update orders set claimed_until = clock_timestamp() + $4
 where project_id = $1 and id = $2 and claim_id = $3 and claimed_until > clock_timestamp()
   and (connection_id is null or exists (select from connections c where c.id = connection_id and c.status = 'active' and c.suspended_at is null))`
 
-// Renew prolongs the claim from now on, or says domain.ErrFenced: also when the order's connection has ended or is suspended.
+// Renew prolongs the claim from now on, or says domain.ErrFenced: also when the order's connection has ended or is
+// suspended.
 func (o Orders) Renew(ctx context.Context, order domain.Order, claim domain.Claim, claimFor time.Duration) error {
 	tag, err := o.DB.pool.Exec(ctx, renewSQL, order.ProjectID, order.ID, claim.ID, claimFor)
 	if err == nil && tag.RowsAffected() == 0 {
@@ -169,7 +180,7 @@ func (o Orders) Renew(ctx context.Context, order domain.Order, claim domain.Clai
 // Now is the database's clock.
 func (o Orders) Now(ctx context.Context) (time.Time, error) { return o.DB.Now(ctx) }
 
-// Release ends the claim, so that the next copy need not wait for its end.
+// Release ends the claim, so that the next replica need not wait for its end.
 func (o Orders) Release(ctx context.Context, order domain.Order, claim domain.Claim) error {
 	_, err := o.DB.pool.Exec(ctx,
 		"update orders set claim_id = null, claimed_until = null where project_id = $1 and id = $2 and claim_id = $3",
@@ -177,8 +188,8 @@ func (o Orders) Release(ctx context.Context, order domain.Order, claim domain.Cl
 	return classify(err)
 }
 
-// Decide writes what Nova said to one instance, unless another replica has claimed the order since. Somebody may have observed
-// the same server before.
+// Decide writes what Nova said to one instance, unless another replica has claimed the order since. Somebody may have
+// observed the same server before.
 func (o Orders) Decide(ctx context.Context, claim domain.Claim, i domain.Instance) error {
 	var decided bool
 	err := retryDeadlock(func() error {
@@ -209,7 +220,7 @@ where i.project_id = $1 and i.id = $2`, i.ProjectID, i.ID, claim.ID, i.ServerID)
 	return classify(err)
 }
 
-const concludeSQL = `
+const finalizeSQL = `
 with before as (
     select * from orders where project_id = $1 and id = $2 and status = 'running' for update
 ), after as (
@@ -230,10 +241,10 @@ func orderActor(id string) string {
 	return "(select o.actor || jsonb_build_object('order_id', o.id) from orders o where o.project_id = $1 and o.id = " + id + ")"
 }
 
-// Conclude writes the status that follows from the instances, the order's Problem, and its event; a final one is never changed.
-func (o Orders) Conclude(ctx context.Context, order domain.Order) error {
+// Finalize writes the order's final status and Problem, with their event; a final status is never changed.
+func (o Orders) Finalize(ctx context.Context, order domain.Order) error {
 	return classify(retryDeadlock(func() error {
-		_, err := o.DB.pool.Exec(ctx, concludeSQL, order.ProjectID, order.ID, order.Evaluate(), order.Problem)
+		_, err := o.DB.pool.Exec(ctx, finalizeSQL, order.ProjectID, order.ID, order.Status, order.Problem)
 		return err
 	}))
 }
@@ -269,9 +280,19 @@ func (o Orders) Get(ctx context.Context, projectID string, id uuid.UUID) (domain
 	return order, classify(err)
 }
 
+// Find reads an order that is within the filter; NotFound for any other.
+func (o Orders) Find(ctx context.Context, filter domain.Filter, id uuid.UUID) (domain.Order, error) {
+	order, err := o.Get(ctx, filter.ProjectID, id)
+	if err == nil && filter.ConnectionID != uuid.Nil && order.ConnectionID != filter.ConnectionID {
+		return domain.Order{}, noOrder(id)
+	}
+	return order, err
+}
+
 func noOrder(id uuid.UUID) error { return apperr.New(apperr.NotFound, "there is no order %s", id) }
 
-// HeldFor is how long the claim of the replica that works on the order right now holds, if that is not renewed; 0 = none does.
+// HeldFor is how long the claim of the replica that works on the order right now holds, if that is not renewed; 0 =
+// none does.
 func (o Orders) HeldFor(ctx context.Context, projectID string, id uuid.UUID) (held time.Duration, err error) {
 	err = o.DB.pool.QueryRow(ctx, `
 select greatest(coalesce(claimed_until - clock_timestamp(), interval '0'), interval '0') from orders where project_id = $1 and id = $2`,

@@ -53,6 +53,12 @@ func place(t *testing.T, store postgres.Orders, o domain.Order, claimFor time.Du
 	return claim
 }
 
+// finalStatus is the order with the status that follows from its instances.
+func finalStatus(o domain.Order) domain.Order {
+	o.Status = o.Evaluate()
+	return o
+}
+
 func get(t *testing.T, store postgres.Orders, o domain.Order) domain.Order {
 	t.Helper()
 	got, err := store.Get(t.Context(), o.ProjectID, o.ID)
@@ -127,7 +133,7 @@ func TestOtherProjects(t *testing.T) {
 	}
 	seen := foreign.Instances[0]
 	seen.ServerID, seen.State = "theirs", domain.InstanceActive
-	if err := errors.Join(change(t, store, []domain.Instance{seen}), store.Release(t.Context(), foreign, claim), store.Conclude(t.Context(), foreign)); err != nil {
+	if err := errors.Join(change(t, store, []domain.Instance{seen}), store.Release(t.Context(), foreign, claim), store.Finalize(t.Context(), finalStatus(foreign))); err != nil {
 		t.Error(err)
 	}
 	if _, err := store.HeldFor(t.Context(), "p2", o.ID); apperr.CodeOf(err) != apperr.NotFound {
@@ -181,7 +187,7 @@ func settle(t *testing.T, store postgres.Orders, o domain.Order, i domain.Instan
 		t.Fatal(err)
 	}
 	o = get(t, store, o)
-	if err := store.Conclude(t.Context(), o); err != nil {
+	if err := store.Finalize(t.Context(), finalStatus(o)); err != nil {
 		t.Fatal(err)
 	}
 	return get(t, store, o)

@@ -33,7 +33,7 @@ func TestListOrders(t *testing.T) {
 	t.Parallel()
 	l := newLender(t)
 	c, other := l.lend(t, domain.ConnectionQuota{}, nil), l.lend(t, domain.ConnectionQuota{}, nil)
-	mine := domain.OrderQuery{Through: domain.Through{ProjectID: "p1"}, Limit: 3}
+	mine := domain.OrderQuery{Filter: domain.Filter{ProjectID: "p1"}, Limit: 3}
 	if got := page(t, l.Orders, mine); len(got) != 0 {
 		t.Errorf("without orders: got %v", got)
 	}
@@ -44,7 +44,7 @@ func TestListOrders(t *testing.T) {
 		if n == 5 {
 			o = through(c, 2)
 			delegated = o
-			if _, err := l.PlaceDelegated(t.Context(), o); err != nil {
+			if _, err := l.Place(t.Context(), o, 0); err != nil {
 				t.Fatal(err)
 			}
 		} else {
@@ -71,7 +71,7 @@ func TestListOrders(t *testing.T) {
 	if !slices.Equal(read, ids) {
 		t.Errorf("got %v, want %v", read, ids)
 	}
-	all, err := l.List(t.Context(), domain.OrderQuery{Through: mine.Through, Limit: 2, Marker: ids[0]})
+	all, err := l.List(t.Context(), domain.OrderQuery{Filter: mine.Filter, Limit: 2, Marker: ids[0]})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,21 +84,21 @@ func TestListOrders(t *testing.T) {
 		query domain.OrderQuery
 		want  []uuid.UUID
 	}{
-		"a status":                    {domain.OrderQuery{Through: mine.Through, Statuses: []string{"done"}, Limit: 9}, []uuid.UUID{ids[0], ids[1], ids[5]}},
-		"several statuses":            {domain.OrderQuery{Through: mine.Through, Statuses: []string{"failed", "done"}, Limit: 9, Marker: ids[1]}, ids[5:]},
-		"a connection":                {domain.OrderQuery{Through: domain.Through{ProjectID: "p1", ConnectionID: c.ID}, Limit: 9}, []uuid.UUID{delegated.ID}},
-		"a connection without orders": {domain.OrderQuery{Through: domain.Through{ProjectID: "p1", ConnectionID: other.ID}, Limit: 9}, nil},
-		"a connection, other project": {domain.OrderQuery{Through: domain.Through{ProjectID: "p2", ConnectionID: c.ID}, Limit: 9}, nil},
-		"another project":             {domain.OrderQuery{Through: domain.Through{ProjectID: "p2"}, Limit: 9}, []uuid.UUID{foreign.ID}},
+		"a status":                    {domain.OrderQuery{Filter: mine.Filter, Statuses: []string{"done"}, Limit: 9}, []uuid.UUID{ids[0], ids[1], ids[5]}},
+		"several statuses":            {domain.OrderQuery{Filter: mine.Filter, Statuses: []string{"failed", "done"}, Limit: 9, Marker: ids[1]}, ids[5:]},
+		"a connection":                {domain.OrderQuery{Filter: domain.Filter{ProjectID: "p1", ConnectionID: c.ID}, Limit: 9}, []uuid.UUID{delegated.ID}},
+		"a connection without orders": {domain.OrderQuery{Filter: domain.Filter{ProjectID: "p1", ConnectionID: other.ID}, Limit: 9}, nil},
+		"a connection, other project": {domain.OrderQuery{Filter: domain.Filter{ProjectID: "p2", ConnectionID: c.ID}, Limit: 9}, nil},
+		"another project":             {domain.OrderQuery{Filter: domain.Filter{ProjectID: "p2"}, Limit: 9}, []uuid.UUID{foreign.ID}},
 	} {
 		if got := page(t, l.Orders, tc.query); !slices.Equal(got, tc.want) {
 			t.Errorf("%s: got %v, want %v", what, got, tc.want)
 		}
 	}
 	for what, q := range map[string]domain.OrderQuery{
-		"another project's order": {Through: mine.Through, Marker: foreign.ID, Limit: 1},
-		"none":                    {Through: mine.Through, Marker: uuid.New(), Limit: 1},
-		"not the connection's":    {Through: domain.Through{ProjectID: "p1", ConnectionID: c.ID}, Marker: ids[0], Limit: 1},
+		"another project's order": {Filter: mine.Filter, Marker: foreign.ID, Limit: 1},
+		"none":                    {Filter: mine.Filter, Marker: uuid.New(), Limit: 1},
+		"not the connection's":    {Filter: domain.Filter{ProjectID: "p1", ConnectionID: c.ID}, Marker: ids[0], Limit: 1},
 	} {
 		if _, err := l.List(t.Context(), q); apperr.CodeOf(err) != apperr.Invalid || apperr.As(err).Fields[0].Field != "marker" {
 			t.Errorf("%s as a marker: got %v", what, err)
@@ -132,10 +132,10 @@ func TestOrderProblem(t *testing.T) {
 		t.Errorf("since later there are %d tries", i.DeleteTries)
 	}
 	stored.Status, stored.Problem = domain.OrderFailed, &domain.Problem{Code: "not_rolled_back", Detail: "a s1 (out of volumes)"}
-	if err := l.Conclude(t.Context(), stored); err != nil {
+	if err := l.Finalize(t.Context(), finalStatus(stored)); err != nil {
 		t.Fatal(err)
 	}
-	listed, err := l.List(t.Context(), domain.OrderQuery{Through: domain.Through{ProjectID: "p1"}, Limit: 1})
+	listed, err := l.List(t.Context(), domain.OrderQuery{Filter: domain.Filter{ProjectID: "p1"}, Limit: 1})
 	if err != nil || len(listed) != 1 || *listed[0].Problem != *stored.Problem || *get(t, l.Orders, o).Problem != *stored.Problem {
 		t.Errorf("read back is %+v %v", listed, err)
 	}

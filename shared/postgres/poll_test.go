@@ -150,7 +150,7 @@ func TestWhatIsNotPolled(t *testing.T) {
 	polls := postgres.Polls{DB: l.DB}
 	c := l.lend(t, domain.ConnectionQuota{}, nil)
 	delegated, own := through(c, 3), newOrder(2)
-	if _, err := l.PlaceDelegated(t.Context(), delegated); err != nil {
+	if _, err := l.Place(t.Context(), delegated, 0); err != nil {
 		t.Fatal(err)
 	}
 	place(t, l.Orders, own, ended)
@@ -256,7 +256,7 @@ func TestRunning(t *testing.T) {
 	polls := postgres.Polls(store)
 	decided, open, concluded, rolling := newOrder(1), newOrder(2), newOrder(1), newOrder(2)
 	theirs := through((lender{Orders: store}).lend(t, domain.ConnectionQuota{}, nil), 1) // whom run-connections attends to
-	if _, err := store.PlaceDelegated(t.Context(), theirs); err != nil {
+	if _, err := store.Place(t.Context(), theirs, 0); err != nil {
 		t.Fatal(err)
 	}
 	if err := change(t, store, []domain.Instance{with(theirs.Instances[0], "theirs", domain.InstanceActive)}); err != nil {
@@ -272,7 +272,7 @@ func TestRunning(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := store.Conclude(t.Context(), get(t, store, concluded)); err != nil {
+	if err := store.Finalize(t.Context(), finalStatus(get(t, store, concluded))); err != nil {
 		t.Fatal(err)
 	}
 	var got, want []string

@@ -24,7 +24,7 @@ func remote(t *testing.T, l lender, cloud domain.RemoteCloud) domain.Connection 
 	for n := range o.Instances {
 		o.Instances[n].Remote = true
 	}
-	if _, err := l.PlaceDelegated(t.Context(), o); err != nil {
+	if _, err := l.Place(t.Context(), o, 0); err != nil {
 		t.Fatal(err)
 	}
 	l.exec(t, "update instances set state = 'active', server_id = id::text where position = 0 and connection_id = $1", c.ID)

@@ -103,7 +103,7 @@ func TestWhatGoesWithAnInstance(t *testing.T) {
 		}
 		concluded := order
 		concluded.Instances = gone
-		if err := store.Conclude(t.Context(), concluded); err != nil {
+		if err := store.Finalize(t.Context(), finalStatus(concluded)); err != nil {
 			t.Fatal(err)
 		}
 		exec(t, conn, fmt.Sprintf(`

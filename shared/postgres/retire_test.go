@@ -27,7 +27,7 @@ func TestRetireCallbacks(t *testing.T) {
 		t.Fatal(err)
 	}
 	over.Instances = gone
-	if err := store.Conclude(t.Context(), over); err != nil {
+	if err := store.Finalize(t.Context(), finalStatus(over)); err != nil {
 		t.Fatal(err)
 	}
 	names := map[uuid.UUID]string{}

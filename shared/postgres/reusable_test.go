@@ -35,7 +35,7 @@ func TestReuseComparesImages(t *testing.T) {
 		l.exec(t, `update instances set spec = jsonb_strip_nulls(spec || jsonb_build_object('image_id', $2::text, 'image', nullif($3::text, ''))) where id = $1`, idle, tc.id, tc.ref)
 		o := reusing(c, 1)
 		o.Instances[0].Spec.ImageRef = tc.asks
-		if _, err := l.PlaceDelegated(t.Context(), o); err != nil {
+		if _, err := l.Place(t.Context(), o, 0); err != nil {
 			t.Fatal(err)
 		}
 		if taken := get(t, l.Orders, o).Instances[0].ID == idle; taken != tc.taken {
@@ -46,7 +46,7 @@ func TestReuseComparesImages(t *testing.T) {
 	unknown, known := l.idle(t, c, fits, map[string]string{"pool": "a"}), l.idle(t, c, big, map[string]string{"pool": "a"})
 	l.exec(t, "update instances set spec = spec - 'image' where id = $1", unknown)
 	o := reusing(c, 1)
-	if _, err := l.PlaceDelegated(t.Context(), o); err != nil {
+	if _, err := l.Place(t.Context(), o, 0); err != nil {
 		t.Fatal(err)
 	}
 	if got := get(t, l.Orders, o).Instances[0].ID; got != known {
@@ -70,7 +70,7 @@ func TestMarkReusable(t *testing.T) {
 	takes := func(what string, c domain.Connection, id uuid.UUID, want bool) {
 		t.Helper()
 		o := reusing(c, 1)
-		if _, err := l.PlaceDelegated(t.Context(), o); err != nil {
+		if _, err := l.Place(t.Context(), o, 0); err != nil {
 			t.Fatal(err)
 		}
 		if got := get(t, l.Orders, o).Instances[0].ID == id; got != want {
@@ -94,7 +94,7 @@ func TestMarkReusable(t *testing.T) {
 	takes("launched, and taken back", c, launched, false)
 	mark(launched.String(), true)
 	takes("launched, and marked again", c, launched, true)
-	if done, err := instances.Disconnect(t.Context(), "p1", launched, c.ID); !done || err != nil {
+	if done, err := instances.Disconnect(t.Context(), domain.Filter{ProjectID: "p1", ConnectionID: c.ID}, launched); !done || err != nil {
 		t.Fatal(err)
 	}
 	again := get(t, l.Orders, domain.Order{ID: testkit.Scalar[uuid.UUID](t, l.conn, "select order_id from instances where id = $1", launched), ProjectID: "p1"}).Instances[0]
@@ -122,7 +122,7 @@ func TestReplaceReused(t *testing.T) {
 	c := l.lend(t, domain.ConnectionQuota{Instances: &two}, nil)
 	first := l.idle(t, c, fits, map[string]string{"pool": "a"})
 	o := reusing(c, 1)
-	if _, err := l.PlaceDelegated(t.Context(), o); err != nil {
+	if _, err := l.Place(t.Context(), o, 0); err != nil {
 		t.Fatal(err)
 	}
 	stored := get(t, l.Orders, o)

@@ -14,9 +14,10 @@ const (
 	// imageIDSQL is what an image's id looks like.
 	imageIDSQL = `'^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'`
 
-	// An instance is idle that is stopped, and that nobody has ordered or asked anything of that is still to be done. The
-	// smallest that suffices is taken, of those that the connection has launched or their owner has marked. A name of an image is
-	// compared where it is known: what image it is, and what the server has, run-connections compares before the server is used.
+	// An instance is idle that is stopped, and that nobody has ordered or asked anything of that is still to be done.
+	// The smallest that suffices is taken, of those that the connection has launched or their owner has marked. A name
+	// of an image is compared where it is known: what image it is, and what the server has, run-connections compares
+	// before the server is used.
 	reuseSQL = `
 with idle as (
     select i.project_id, i.id from instances i
@@ -38,8 +39,8 @@ from idle where i.project_id = idle.project_id and i.id = idle.id`
 	lockClaimedSQL = `
 select from orders where project_id = $1 and id = $2 and claim_id = $3 and claimed_until > clock_timestamp() and status = 'running' for update`
 
-	// Of what is given back the image is known now. Of a server that is gone there is no more to tell.
-	giveBackSQL = `
+	// The image of a released instance is known now. A server that is gone needs no event.
+	releaseReusedSQL = `
 with row as (
     update instances set order_id = null, position = 0, seq = seq + (state <> 'deleted')::int, updated_at = clock_timestamp(),
         spec = case when $4 = '' then spec else jsonb_set(spec - 'image', '{image_id}', to_jsonb($4::text)) end
@@ -49,8 +50,8 @@ with row as (
 select count(*) from row`
 )
 
-// takeIdle gives an idle instance of the order's connection, other than one, to the nth place of the order, if there is one that is
-// as spec asks for.
+// takeIdle gives an idle instance of the order's connection, other than one, to the nth place of the order, if there is
+// one that is as spec asks for.
 func takeIdle(ctx context.Context, tx pgx.Tx, order domain.Order, n int, spec domain.LaunchSpec, other uuid.UUID) (taken bool, err error) {
 	labels := spec.Metadata
 	if labels == nil {
@@ -64,9 +65,10 @@ func takeIdle(ctx context.Context, tx pgx.Tx, order domain.Order, n int, spec do
 	return tag.RowsAffected() == 1, err
 }
 
-// ReplaceReused gives the nth place of an order to another idle instance of the connection, or to wanted, because the idle one that had
-// it is gone or has another image (has; "" = not known). That one is idle again, if it is there. The claim must hold, or it is
-// domain.ErrFenced. With a Problem, and where the connection's quota has no room, wanted is an instance that could not be had.
+// ReplaceReused gives the nth place of an order to another idle instance of the connection, or to wanted, because the
+// idle one that had it is gone or has another image (has; "" = not known). That one is idle again, if it is there. The
+// claim must hold, or it is domain.ErrFenced. With a Problem, and where the connection's quota has no room, wanted is
+// an instance that could not be had.
 func (o Orders) ReplaceReused(ctx context.Context, order domain.Order, claim domain.Claim, n int, has string, wanted domain.Instance) error {
 	return retryDeadlock(func() error {
 		return o.DB.inTx(ctx, func(tx pgx.Tx) error { return replaceReused(ctx, tx, order, claim, n, has, wanted) })
@@ -87,7 +89,7 @@ func replaceReused(ctx context.Context, tx pgx.Tx, order domain.Order, claim dom
 	}
 	var given int
 	old := order.Instances[n].ID
-	if err := tx.QueryRow(ctx, giveBackSQL, order.ProjectID, old, order.ID, has).Scan(&given); err != nil || given == 0 {
+	if err := tx.QueryRow(ctx, releaseReusedSQL, order.ProjectID, old, order.ID, has).Scan(&given); err != nil || given == 0 {
 		return err
 	}
 	if wanted.Problem == nil {
@@ -127,8 +129,8 @@ func replaceByNew(ctx context.Context, tx pgx.Tx, order domain.Order, n int, wan
 	return err
 }
 
-// admitOr checks the connection and what wanted is to be made of as admit does, and gives wanted a Problem when more does not fit the
-// connection's quota.
+// admitOr checks the connection and what wanted is to be made of as admit does, and gives wanted a Problem when more
+// does not fit the connection's quota.
 func admitOr(ctx context.Context, tx pgx.Tx, order domain.Order, more domain.Need, wanted *domain.Instance) error {
 	var specs []domain.LaunchSpec
 	if wanted.Problem == nil { // else there is no server to be made
@@ -144,8 +146,8 @@ func admitOr(ctx context.Context, tx pgx.Tx, order domain.Order, more domain.Nee
 	return nil
 }
 
-// MarkReusable says whether orders with reuse may take a server that is managed through a connection, by its own id or its instance's.
-// found is false when the project has no such instance.
+// MarkReusable says whether orders with reuse may take a server that is managed through a connection, by its own id or
+// its instance's. found is false when the project has no such instance.
 func (i Instances) MarkReusable(ctx context.Context, projectID, id string, reusable bool) (marked domain.Instance, found bool, err error) {
 	rows, _ := i.DB.pool.Query(ctx, `
 update instances set reusable = $3

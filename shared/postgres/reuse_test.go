@@ -19,13 +19,13 @@ func (l lender) idle(t *testing.T, c domain.Connection, f domain.Flavor, labels 
 	i := &o.Instances[0]
 	i.Spec = domain.LaunchSpec{Metadata: labels, ImageID: debian, ImageRef: "debian"}
 	i.Spec.Sized(f)
-	if _, err := l.PlaceDelegated(t.Context(), o); err != nil {
+	if _, err := l.Place(t.Context(), o, 0); err != nil {
 		t.Fatal(err)
 	}
 	if err := change(t, l.Orders, []domain.Instance{with(*i, uuid.NewString(), domain.InstanceStopped)}); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.Conclude(t.Context(), get(t, l.Orders, o)); err != nil {
+	if err := l.Finalize(t.Context(), finalStatus(get(t, l.Orders, o))); err != nil {
 		t.Fatal(err)
 	}
 	return i.ID
@@ -84,7 +84,7 @@ func TestReuse(t *testing.T) {
 	}
 	placed := func(o domain.Order) []uuid.UUID {
 		t.Helper()
-		fresh, err := l.PlaceDelegated(t.Context(), o)
+		claim, err := l.Place(t.Context(), o, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -92,8 +92,8 @@ func TestReuse(t *testing.T) {
 		for _, i := range get(t, l.Orders, o).Instances {
 			ids = append(ids, i.ID)
 		}
-		if again, err := l.PlaceDelegated(t.Context(), o); err != nil || again || !fresh {
-			t.Errorf("again: %t %v", again, err)
+		if again, err := l.Place(t.Context(), o, 0); err != nil || again.Fresh || !claim.Fresh {
+			t.Errorf("again: %t %v", again.Fresh, err)
 		}
 		return ids
 	}
@@ -149,7 +149,7 @@ func TestReuseAtOnce(t *testing.T) {
 			t.Fatalf("taken were %v, used are %+v", taken, used)
 		}
 		// There is no idle one, and no room: nothing is taken back from those orders.
-		if _, err := l.PlaceDelegated(t.Context(), reusing(c, 1)); apperr.CodeOf(err) != apperr.Quota {
+		if _, err := l.Place(t.Context(), reusing(c, 1), 0); apperr.CodeOf(err) != apperr.Quota {
 			t.Fatalf("a fourth: %v", err)
 		}
 		if _, err := (postgres.Connections{DB: l.DB}).End(t.Context(), "p1", c.ID, domain.ConnectionDeleted, "", true); err != nil {
@@ -166,7 +166,7 @@ func TestRefusedReuse(t *testing.T) {
 	c := l.lend(t, domain.ConnectionQuota{Instances: &two}, nil)
 	id := l.idle(t, c, fits, map[string]string{"pool": "a"})
 	order := testkit.Scalar[uuid.UUID](t, l.conn, "select order_id from instances where id = $1", id)
-	if _, err := l.PlaceDelegated(t.Context(), reusing(c, 3)); apperr.CodeOf(err) != apperr.Quota {
+	if _, err := l.Place(t.Context(), reusing(c, 3), 0); apperr.CodeOf(err) != apperr.Quota {
 		t.Errorf("got %v", err)
 	}
 	if got := testkit.Scalar[uuid.UUID](t, l.conn, "select order_id from instances where id = $1", id); got != order {
@@ -180,15 +180,15 @@ func TestTakenIDs(t *testing.T) {
 	l := newLender(t)
 	c := l.lend(t, domain.ConnectionQuota{}, nil)
 	known := through(c, 1)
-	if _, err := l.PlaceDelegated(t.Context(), known); err != nil {
+	if _, err := l.Place(t.Context(), known, 0); err != nil {
 		t.Fatal(err)
 	}
 	callback, err := postgres.Callbacks{DB: l.DB}.Create(t.Context(), domain.Callback{ProjectID: "p1", ID: uuid.New(), UserID: "u1", URL: "https://a.example", Secret: []byte("x")})
 	if err != nil {
 		t.Fatal(err)
 	}
-	action, err := postgres.Actions{DB: l.DB}.Ask(t.Context(), domain.DelegatedAction{
-		ID: uuid.New(), ProjectID: "p1", ConnectionID: c.ID, InstanceID: known.Instances[0].ID, UserID: "u1", Ask: domain.Ask{Verb: domain.Start},
+	action, err := postgres.Actions{DB: l.DB}.Create(t.Context(), domain.DelegatedAction{
+		ID: uuid.New(), ProjectID: "p1", ConnectionID: c.ID, InstanceID: known.Instances[0].ID, UserID: "u1", Request: domain.ActionRequest{Action: domain.Start},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -208,7 +208,7 @@ func TestTakenIDs(t *testing.T) {
 		own.Instances[1].ID, delegated.Instances[1].ID = id, id
 		_, err := l.Place(t.Context(), own, long)
 		expect("an instance", "instances[1].id", err)
-		_, err = l.PlaceDelegated(t.Context(), delegated)
+		_, err = l.Place(t.Context(), delegated, 0)
 		expect("an instance through a connection", "instances[1].id", err)
 		_, _, err = postgres.Instances{DB: l.DB}.Connect(t.Context(), domain.Instance{ID: id, ProjectID: "p1", ServerID: uuid.NewString(), State: domain.InstanceActive})
 		expect("a server that is connected", "id", err)
@@ -217,7 +217,7 @@ func TestTakenIDs(t *testing.T) {
 			own.ID, delegated.ID = id, id
 			_, err = l.Place(t.Context(), own, long)
 			expect("an order", "id", err)
-			_, err = l.PlaceDelegated(t.Context(), delegated)
+			_, err = l.Place(t.Context(), delegated, 0)
 			expect("an order through a connection", "id", err)
 		}
 		foreign := newOrder(1)

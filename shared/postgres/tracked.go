@@ -14,19 +14,14 @@ const trackedSQL = `
 select coalesce(server_id, ''), id, state, origin, connection_id from instances
 where project_id = $1 and disconnected_at is null and not remote and server_id = any($2)`
 
-const namedSQL = trackedSQL + `
-union all
-select coalesce(server_id, ''), id, state, origin, connection_id from instances
-where project_id = $1 and disconnected_at is null and not remote and id = any($2::text[]::uuid[])`
-
 const listTrackedSQL = `
 select coalesce(server_id, ''), id, state, origin, connection_id from instances
 where project_id = $1 and disconnected_at is null and not remote and server_id is not null and state <> 'deleted'
   and ($2 = '' or (created_at, id) < (select created_at, id from instances where project_id = $1 and server_id = $2))
 order by created_at desc, id desc limit $3`
 
-// ListTracked lists a page of the project's tracked servers, the newest instance first. marker is the id of the last server already seen
-// ("" = none). A marker that no instance has or had is Invalid.
+// ListTracked lists a page of the project's tracked servers, the newest instance first. marker is the id of the last
+// server already seen ("" = none). A marker that no instance has or had is Invalid.
 func (i Instances) ListTracked(ctx context.Context, projectID, marker string, limit int) ([]domain.Tracked, error) {
 	found, err := i.tracked(ctx, listTrackedSQL, projectID, marker, limit)
 	if err != nil || len(found) > 0 || marker == "" {
@@ -53,25 +48,6 @@ func (i Instances) Tracked(ctx context.Context, projectID string, serverIDs []st
 	return tracked, nil
 }
 
-// Named finds the project's instances that ids stand for, which are UUIDs: of a server, or of the instance itself. It
-// gives them by either.
-func (i Instances) Named(ctx context.Context, projectID string, ids []string) (map[string]domain.Tracked, error) {
-	found, err := i.tracked(ctx, namedSQL, projectID, ids)
-	if err != nil {
-		return nil, err
-	}
-	named := make(map[string]domain.Tracked, 2*len(found))
-	for _, t := range found {
-		named[t.ID.String()] = t
-	}
-	for _, t := range found { // a server's id goes first, if somebody gave one to another server's instance
-		if t.ServerID != "" {
-			named[t.ServerID] = t
-		}
-	}
-	return named, nil
-}
-
 func (i Instances) tracked(ctx context.Context, sql string, args ...any) ([]domain.Tracked, error) {
 	type row struct {
 		ServerID     string
@@ -92,36 +68,38 @@ func (i Instances) tracked(ctx context.Context, sql string, args ...any) ([]doma
 	return tracked, nil
 }
 
-// Through lists a page of the instances with a server that are managed through the connection, the newest first; marker is the id
-// of the last server already seen ("" = none). Of each server is known what was last seen of it.
-func (i Instances) Through(ctx context.Context, through domain.Through, limit int, marker string) ([]domain.Instance, error) {
+// ListManaged lists a page of the instances with a server that are managed through the connection, the newest first;
+// marker is the id of the last server already seen ("" = none). Of each server is known what was last seen of it.
+func (i Instances) ListManaged(ctx context.Context, filter domain.Filter, limit int, marker string) ([]domain.Instance, error) {
 	rows, _ := i.DB.pool.Query(ctx, "select "+instanceColumns+` from instances
 where project_id = $1 and connection_id = $2 and disconnected_at is null and server_id is not null and state <> 'deleted'
   and ($3 = '' or (created_at, id) < (select created_at, id from instances where project_id = $1 and connection_id = $2 and server_id = $3))
-order by created_at desc, id desc limit $4`, through.ProjectID, through.ConnectionID, marker, limit)
+order by created_at desc, id desc limit $4`, filter.ProjectID, filter.ConnectionID, marker, limit)
 	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[domain.Instance])
 	return found, classify(err)
 }
 
-// Managed finds instances that are managed through the connection, by their own ids or their servers', in the order of ids. One
-// that there is not has the zero ID.
-func (i Instances) Managed(ctx context.Context, through domain.Through, ids []string) ([]domain.Instance, error) {
+// Find finds instances by their own ids or their servers', which are UUIDs, in the order of ids. One that is not found
+// has the zero ID. A project's own look finds those in its cloud; a connection's finds what is managed through it,
+// wherever that is.
+func (i Instances) Find(ctx context.Context, filter domain.Filter, ids []string) ([]domain.Instance, error) {
 	rows, _ := i.DB.pool.Query(ctx, "select "+instanceColumns+` from instances
-where project_id = $1 and connection_id = $2 and disconnected_at is null and (server_id = any($3) or id = any($3::text[]::uuid[]))`,
-		through.ProjectID, through.ConnectionID, ids)
-	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[domain.Instance])
+where project_id = $1 and ($2::uuid is null and not remote or connection_id = $2) and disconnected_at is null
+  and (server_id = any($3) or id = any($3::text[]::uuid[]))`,
+		filter.ProjectID, orNullID(filter.ConnectionID), ids)
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[domain.Instance])
 	if err != nil {
 		return nil, classify(err)
 	}
-	managed := make([]domain.Instance, len(ids))
-	for n, id := range ids {
-		for _, one := range found {
-			if one.ServerID == id || one.ID.String() == id && managed[n].ID == uuid.Nil {
-				managed[n] = one
+	found := make([]domain.Instance, len(ids))
+	for n, id := range ids { // a server's id goes first, if somebody gave one to another server's instance
+		for _, one := range all {
+			if one.ServerID == id || one.ID.String() == id && found[n].ID == uuid.Nil {
+				found[n] = one
 			}
 		}
 	}
-	return managed, nil
+	return found, nil
 }
 
 const agentSQL = `

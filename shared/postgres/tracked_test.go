@@ -30,8 +30,8 @@ func TestTracked(t *testing.T) {
 	}
 }
 
-// TestNamed finds instances by their own ids and by their servers', in their project alone.
-func TestNamed(t *testing.T) {
+// TestFind finds instances by their own ids and by their servers', in their project alone, in the order of ids.
+func TestFind(t *testing.T) {
 	t.Parallel()
 	store, o := orders(t), newOrder(3)
 	place(t, store, o, long)
@@ -39,20 +39,25 @@ func TestNamed(t *testing.T) {
 	if err := change(t, store, []domain.Instance{with(o.Instances[0], server, domain.InstanceActive)}); err != nil {
 		t.Fatal(err)
 	}
-	made := domain.Tracked{ID: o.Instances[0].ID, ServerID: server, State: domain.InstanceActive, Origin: domain.OriginLaunched}
-	ordered := domain.Tracked{ID: o.Instances[1].ID, State: domain.InstanceRequested, Origin: domain.OriginLaunched}
+	made, ordered := o.Instances[0].ID, o.Instances[1].ID
 	for name, tc := range map[string]struct {
 		project string
 		ids     []string
-		want    map[string]domain.Tracked
+		want    []uuid.UUID
 	}{
-		"by its server": {"p1", []string{server, uuid.NewString()}, map[string]domain.Tracked{server: made, made.ID.String(): made}},
-		"by its own":    {"p1", []string{made.ID.String()}, map[string]domain.Tracked{server: made, made.ID.String(): made}},
-		"no server yet": {"p1", []string{ordered.ID.String()}, map[string]domain.Tracked{ordered.ID.String(): ordered}},
-		"another's":     {"p2", []string{server, made.ID.String()}, map[string]domain.Tracked{}},
-		"none":          {"p1", nil, map[string]domain.Tracked{}},
+		"by its server": {"p1", []string{uuid.NewString(), server}, []uuid.UUID{uuid.Nil, made}},
+		"by its own":    {"p1", []string{made.String()}, []uuid.UUID{made}},
+		"no server yet": {"p1", []string{ordered.String()}, []uuid.UUID{ordered}},
+		"another's":     {"p2", []string{server, made.String()}, []uuid.UUID{uuid.Nil, uuid.Nil}},
+		"none":          {"p1", nil, []uuid.UUID{}},
 	} {
-		got, err := postgres.Instances(store).Named(t.Context(), tc.project, tc.ids)
+		found, err := postgres.Instances(store).Find(t.Context(), domain.Filter{ProjectID: tc.project}, tc.ids)
+		got := make([]uuid.UUID, len(found))
+		for n, i := range found {
+			if got[n] = i.ID; i.ID == made && (i.ServerID != server || i.State != domain.InstanceActive || i.Origin != domain.OriginLaunched) {
+				t.Errorf("%s: got %+v", name, i)
+			}
+		}
 		if diff := cmp.Diff(tc.want, got); err != nil || diff != "" {
 			t.Errorf("%s: %v %s", name, err, diff)
 		}

@@ -1,0 +1,80 @@
+package lookup
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// PickAllowedImage is PickImage among those images that the connection allows. What it does not allow is Forbidden,
+// whether there is such an image or not.
+func PickAllowedImage(images []domain.Image, r Ref, limits domain.ConnectionLimits) (domain.Image, error) {
+	image, err := PickImage(limits.AllowedImages(images), r)
+	if len(limits.Images) > 0 && apperr.CodeOf(err) == apperr.Invalid {
+		err = domain.NotAllowed(r.Field, "image", r.Value, limits.Images)
+	}
+	return image, err
+}
+
+// PickAllowedNetworks is PickNetworks among those networks that the connection allows.
+func PickAllowedNetworks(networks []domain.Network, refs []Ref, limits domain.ConnectionLimits) ([]Ref, error) {
+	chosen, err := PickNetworks(limits.AllowedNetworks(networks), refs)
+	if e := apperr.As(err); err == nil || len(limits.Networks) == 0 || e.Code != apperr.Invalid || len(refs) == 0 {
+		return chosen, err
+	}
+	at := slices.IndexFunc(refs, func(r Ref) bool { return r.Field == apperr.As(err).Fields[0].Field })
+	return nil, domain.NotAllowed(refs[at].Field, "network", refs[at].Value, limits.Networks)
+}
+
+// ImagesNamed are those that FindImages finds, among images that are known already.
+func ImagesNamed(images []domain.Image, name string) []domain.Image {
+	if uuid.Validate(name) == nil {
+		if n := slices.IndexFunc(images, func(i domain.Image) bool { return i.ID == strings.ToLower(name) }); n >= 0 {
+			return images[n : n+1]
+		}
+	}
+	return activeNamed(slices.Clone(images), name)
+}
+
+// SeenStore is where it is kept what can be ordered through connections.
+type SeenStore interface {
+	Seen(ctx context.Context, projectID string, id uuid.UUID) (seen domain.SeenResources, age time.Duration, found bool, err error)
+	RequestCheck(ctx context.Context, projectID string, id uuid.UUID) (since time.Time, err error)
+}
+
+const (
+	seenWait = 12 * time.Second
+	seenPoll = 250 * time.Millisecond
+)
+
+// Seen is what can be ordered through a connection, as far as its limits allow it. When it was not read yet,
+// run-connections is woken to do that, and waited for; found is false when it did not in time.
+func Seen(
+	ctx context.Context, store SeenStore, wake func(functions ...string), c domain.Connection,
+) (seen domain.SeenResources, age time.Duration, found bool, err error) {
+	for began := time.Now(); ; {
+		seen, age, found, err = store.Seen(ctx, c.ProjectID, c.ID)
+		if err != nil || found {
+			return seen.Allowed(c.Limits), age, found, err
+		}
+		if asked := time.Since(began); asked > seenWait {
+			return seen, 0, false, nil
+		} else if asked < seenPoll {
+			if _, err := store.RequestCheck(ctx, c.ProjectID, c.ID); err != nil {
+				return seen, 0, false, err
+			}
+			wake("run-connections")
+		}
+		select {
+		case <-time.After(seenPoll):
+		case <-ctx.Done():
+			return seen, 0, false, nil
+		}
+	}
+}

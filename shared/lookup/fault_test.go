@@ -1,0 +1,70 @@
+package lookup
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// lateNova is a Nova that writes each fault after so many reads of the server: the sandbox's takes milliseconds for that, now and then.
+type lateNova struct {
+	after int64
+	reads atomic.Int64
+}
+
+func (n *lateNova) Server(_ context.Context, id string) (domain.Server, error) {
+	switch reads := n.reads.Add(1); {
+	case id == "broken":
+		return domain.Server{}, apperr.New(apperr.BadGateway, "nova answered with status 500")
+	case reads > n.after:
+		return domain.Server{ID: id, Status: "ERROR", Fault: &domain.Fault{Code: 500, Message: "No valid host was found. "}}, nil
+	}
+	return domain.Server{ID: id, Status: "ERROR"}, nil
+}
+
+func inError(id string) domain.Instance {
+	i := domain.Instance{State: domain.InstanceBuilding}
+	i.Seen(domain.Server{ID: id, Status: "ERROR"})
+	return i
+}
+
+// TestExplain: an instance in error gets Nova's reason, also when that is written a moment later; one that Nova has none for keeps ours.
+func TestExplain(t *testing.T) {
+	t.Parallel()
+	for after, want := range map[int64]string{0: "No valid host was found. ", 1: "No valid host was found. ", 9: "the server is in ERROR"} {
+		nova := &lateNova{after: after}
+		changed := []domain.Instance{{ServerID: "fine", State: domain.InstanceActive}, inError("s1")}
+		Explain(t.Context(), nova, changed)
+		if got := changed[1].Problem; got.Code != "nova_fault" || got.Detail != want {
+			t.Errorf("after %d reads: %+v", after, got)
+		}
+		if changed[0].Problem != nil || nova.reads.Load() != min(after, 1)+1 {
+			t.Errorf("after %d reads: %d were made, and %+v is the problem of one that is fine", after, nova.reads.Load(), changed[0].Problem)
+		}
+	}
+}
+
+// TestFillFaults of a list: of those in ERROR that have none, and of 20 at most. One that cannot be read stops no other.
+func TestFillFaults(t *testing.T) {
+	t.Parallel()
+	known := &domain.Fault{Message: "known"}
+	list := []domain.Server{{ID: "a", Status: "ACTIVE"}, {ID: "b", Status: "ERROR", Fault: known}, {ID: "c", Status: "ERROR", Partial: true}, {ID: "broken", Status: "ERROR"}}
+	for n := range 30 {
+		list = append(list, domain.Server{ID: fmt.Sprint("s", n), Status: "ERROR"})
+	}
+	nova := &lateNova{}
+	FillFaults(t.Context(), nova, list)
+	filled := 0
+	for _, s := range list {
+		if s.Fault != nil && s.Fault != known {
+			filled++
+		}
+	}
+	if filled != mostFaults-1 || nova.reads.Load() != mostFaults || list[1].Fault != known || list[0].Fault != nil || list[2].Fault != nil {
+		t.Errorf("%d faults were filled in with %d reads: %+v", filled, nova.reads.Load(), list[:4])
+	}
+}

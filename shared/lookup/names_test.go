@@ -1,0 +1,90 @@
+package lookup
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// album is a Glance on paper.
+type album []domain.Image
+
+func (a album) Image(_ context.Context, id string) (domain.Image, error) {
+	for _, i := range a {
+		if i.ID == id {
+			return i, nil
+		}
+	}
+	return domain.Image{}, apperr.New(apperr.NotFound, "no")
+}
+
+// Images takes names that differ in case for equal, as Glance's database may.
+func (a album) Images(_ context.Context, name string) (found []domain.Image, err error) {
+	for _, i := range a {
+		if strings.EqualFold(i.Name, name) {
+			found = append(found, i)
+		}
+	}
+	return found, nil
+}
+
+// TestImages are found by id or by a name that means just one, of which retired ones do not count while another is there.
+func TestImages(t *testing.T) {
+	t.Parallel()
+	id := uuid.NewString()
+	images := album{
+		{ID: id, Name: "community", Status: "active"},
+		{ID: "1", Name: "plain", Status: "active"},
+		{ID: "2", Name: "Plain", Status: "active"},
+		{ID: "3", Name: "renewed", Status: "deactivated"},
+		{ID: "4", Name: "renewed", Status: "active"},
+		{ID: "5", Name: "twice", Status: "active"},
+		{ID: "6", Name: "twice", Status: "active"},
+		{ID: "7", Name: "retired", Status: "deactivated"},
+	}
+	for ref, want := range map[string]string{
+		id: id, strings.ToUpper(id): "invalid", "plain": "1", "renewed": "4", "retired": "7", "twice": "conflict", "none": "invalid",
+	} {
+		found, err := FindImages(t.Context(), images, ref)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := PickImage(found, Ref{"image", ref})
+		if err != nil {
+			got.ID = string(apperr.CodeOf(err))
+		}
+		if got.ID != want {
+			t.Errorf("%s: got %s, want %s", ref, got.ID, want)
+		}
+	}
+}
+
+// TestNetworks are found by id or name; without any, the only one that is not external is meant.
+func TestNetworks(t *testing.T) {
+	t.Parallel()
+	inside, outside, other := domain.Network{ID: "1", Name: "in"}, domain.Network{ID: "2", Name: "out", External: true}, domain.Network{ID: "3", Name: "in"}
+	for name, tc := range map[string]struct {
+		networks []domain.Network
+		refs     []Ref
+		want     []Ref
+		code     apperr.Code
+	}{
+		"by name and id":  {[]domain.Network{inside, outside}, []Ref{{"networks[0]", "out"}, {"networks[1]", "1"}}, []Ref{{"networks[0]", "2"}, {"networks[1]", "1"}}, ""},
+		"the only one":    {[]domain.Network{inside, outside}, nil, []Ref{{"networks", "1"}}, ""},
+		"one of several":  {[]domain.Network{inside, other}, nil, nil, apperr.Conflict},
+		"none at all":     {[]domain.Network{outside}, nil, nil, apperr.Invalid},
+		"two of the name": {[]domain.Network{inside, other}, []Ref{{"networks[0]", "in"}}, nil, apperr.Conflict},
+		"no such name":    {[]domain.Network{inside}, []Ref{{"networks[0]", "x"}}, nil, apperr.Invalid},
+	} {
+		got, err := PickNetworks(tc.networks, tc.refs)
+		if diff := cmp.Diff(tc.want, got); diff != "" || apperr.CodeOf(err) != tc.code {
+			t.Errorf("%s: %v %s", name, err, diff)
+		}
+	}
+}

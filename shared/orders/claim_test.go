@@ -1,0 +1,80 @@
+package orders
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// fenced is a fakeBackend whose claim passes to another replica after it was renewed some times.
+type fenced struct {
+	*fakeBackend
+	renewals *atomic.Int64
+}
+
+func (f fenced) Renew(context.Context, domain.Order, domain.Claim, time.Duration) error {
+	if f.renewals.Add(-1) < 0 {
+		return domain.ErrFenced
+	}
+	return nil
+}
+
+// TestLostClaim ends the work at once.
+func TestLostClaim(t *testing.T) {
+	t.Parallel()
+	d := &fakeBackend{}
+	d.order = domain.Order{ID: uuid.New(), Status: domain.OrderRunning, Spec: domain.OrderSpec{Stopped: true}, Instances: []domain.Instance{
+		{ID: uuid.New(), Name: "a", ServerID: "x", State: domain.InstanceBuilding},
+	}}
+	d.servers = []domain.Server{{ID: "x", Status: "BUILD"}}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	renewals := &atomic.Int64{}
+	w := Engine{Orders: fenced{d, renewals}, Instances: d, Wake: func() {}, Fence: time.Second}
+	began := time.Now()
+	renewals.Store(2)
+	err := w.work(ctx, Session{Cloud: d, UserData: make([]domain.Secret, 1)}, d.order, domain.Claim{})
+	if !errors.Is(err, domain.ErrFenced) || time.Since(began) > 5*time.Second {
+		t.Errorf("after %s: got %v", time.Since(began), err)
+	}
+}
+
+// TestOpenCallsAreAwaited: the server that Nova still makes for a replica that died is adopted, and no second one is made. A call
+// whose fence is over is made again.
+func TestOpenCallsAreAwaited(t *testing.T) {
+	t.Parallel()
+	i := domain.Instance{ID: uuid.New(), Name: "a", State: domain.InstanceRequested}
+	for name, tc := range map[string]struct {
+		comes bool
+		want  int // create calls
+	}{"nova makes it": {true, 0}, "nova never had it": {false, 1}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			call := domain.CreateCall{ID: uuid.New(), InstanceID: i.ID, Name: "a", BeganAt: time.Now(), Until: time.Now().Add(3 * time.Second)}
+			order := domain.Order{ID: uuid.New(), Status: domain.OrderRunning, CallsRecorded: true}
+			order.Instances, order.Calls = []domain.Instance{i}, []domain.CreateCall{call}
+			d := &fakeBackend{order: order}
+			if tc.comes {
+				time.AfterFunc(time.Second, func() {
+					d.mu.Lock()
+					defer d.mu.Unlock()
+					d.servers = append(d.servers, domain.Server{ID: "late", Name: "a", Status: "ACTIVE", CreatedAt: time.Now(), Tags: tags(order, call)})
+				})
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			w := Engine{Orders: d, Instances: d, Wake: func() {}, Fence: time.Minute}
+			err := w.work(ctx, Session{Cloud: d, UserData: make([]domain.Secret, 1)}, order, domain.Claim{})
+			got, _ := d.Get(ctx, "", order.ID)
+			if err != nil || len(d.calls) != tc.want || got.Evaluate() == domain.OrderFailed || got.Instances[0].ServerID == "" {
+				t.Errorf("got %v after %v: %+v", err, d.calls, got.Instances)
+			}
+		})
+	}
+}

@@ -1,0 +1,208 @@
+package orders_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/orders"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// fakeNova makes servers at once. It is a fake: the sandbox cannot be made to answer at a given moment.
+type fakeNova struct {
+	orders.Cloud // what is not used
+
+	mu      sync.Mutex
+	servers []domain.Server
+	creates int
+	made    func(domain.Server) // called before a create call is answered
+	listed  func()              // called before a list is answered, which shows what was there before
+}
+
+func (f *fakeNova) add(name string, tags ...string) domain.Server {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	server := domain.Server{ID: uuid.NewString(), ProjectID: "p1", Name: name, Status: "ACTIVE", CreatedAt: time.Now(), UpdatedAt: time.Now(), Tags: tags}
+	f.servers = append(f.servers, server)
+	return server
+}
+
+func (f *fakeNova) CreateServer(_ context.Context, _ domain.LaunchSpec, name string, _ domain.Secret, tags []string) (string, error) {
+	server := f.add(name, tags...)
+	f.creates++
+	if f.made != nil {
+		f.made(server)
+	}
+	return server.ID, nil
+}
+
+func (f *fakeNova) Servers(context.Context, domain.ServerQuery) ([]domain.Server, bool, error) {
+	f.mu.Lock()
+	found := append([]domain.Server{}, f.servers...)
+	f.mu.Unlock()
+	if f.listed != nil {
+		f.listed()
+	}
+	return found, false, nil
+}
+
+// replica is a worker with a real database.
+func replica(t *testing.T, fence time.Duration) (postgres.Orders, orders.Engine) {
+	t.Helper()
+	db, err := postgres.Open(postgres.Config{URL: domain.Secret(testkit.Database(t)), MaxConns: 4}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	store := postgres.Orders{DB: db}
+	return store, orders.Engine{Orders: store, Instances: postgres.Instances{DB: db}, Wake: func() {}, Fence: fence}
+}
+
+// place stores an order of one instance, as it is read then.
+func place(t *testing.T, store postgres.Orders, claimFor time.Duration) (domain.Order, domain.Claim) {
+	t.Helper()
+	order := domain.Order{ID: uuid.New(), ProjectID: "p1", DomainID: "d", UserID: "u", BodySHA256: []byte{1}, Status: domain.OrderRunning}
+	order.Instances = []domain.Instance{{ID: uuid.New(), ProjectID: "p1", Name: "web", State: domain.InstanceRequested}}
+	claim, err := store.Place(t.Context(), order, claimFor)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return get(t, store, order), claim
+}
+
+func get(t *testing.T, store postgres.Orders, order domain.Order) domain.Order {
+	t.Helper()
+	order, err := store.Get(t.Context(), order.ProjectID, order.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return order
+}
+
+func work(t *testing.T, w orders.Engine, nova *fakeNova, order domain.Order, claim domain.Claim) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	_, unfinished, err := w.Run(ctx, orders.Session{Cloud: nova, UserData: make([]domain.Secret, 1)}, order, claim)
+	return errors.Join(unfinished, err)
+}
+
+// TestAnAnswerIsOlderThanWhatWasSeen: a replica that is held up between Nova's answer and writing it down does not put the server,
+// which others have seen run meanwhile, back to building.
+func TestAnAnswerIsOlderThanWhatWasSeen(t *testing.T) {
+	t.Parallel()
+	store, w := replica(t, time.Minute)
+	order, claim := place(t, store, 15*time.Second)
+	nova := &fakeNova{}
+	nova.made = func(domain.Server) {
+		if seen, err := w.Observe(t.Context(), nova, get(t, store, order)); err != nil || seen.Instances[0].State != domain.InstanceActive {
+			t.Errorf("the other saw %+v, %v", seen.Instances, err)
+		}
+	}
+	if err := work(t, w, nova, order, claim); err != nil {
+		t.Error(err)
+	}
+	got := get(t, store, order)
+	if i := got.Instances[0]; i.State != domain.InstanceActive || i.Seq != 2 || got.Calls[0].ServerID != i.ServerID {
+		t.Errorf("the instance is %s after %d events: %+v", i.State, i.Seq, got.Calls)
+	}
+}
+
+// slowly is a database over a connection that was held up after a create call was stored.
+type slowly struct {
+	postgres.Orders
+	by time.Duration
+}
+
+func (s slowly) BeginCall(
+	ctx context.Context, order domain.Order, claim domain.Claim, call domain.CreateCall, claimFor, fence time.Duration,
+) error {
+	err := s.Orders.BeginCall(ctx, order, claim, call, claimFor, fence)
+	time.Sleep(s.by)
+	return err
+}
+
+// counting is a database that counts how often an order is read.
+type counting struct {
+	postgres.Orders
+	reads *int
+}
+
+func (c counting) Get(ctx context.Context, projectID string, id uuid.UUID) (domain.Order, error) {
+	*c.reads++
+	return c.Orders.Get(ctx, projectID, id)
+}
+
+// TestAFreshOrderIsReadOnce: what was stored just now is known; only how it ended is read.
+func TestAFreshOrderIsReadOnce(t *testing.T) {
+	t.Parallel()
+	store, e := replica(t, time.Minute)
+	reads := 0
+	e.Orders = counting{store, &reads}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	order := domain.Order{ID: uuid.New(), ProjectID: "p1", DomainID: "d", UserID: "u", BodySHA256: []byte{1}}
+	order.Instances = []domain.Instance{{ID: uuid.New(), ProjectID: "p1", Name: "web", State: domain.InstanceRequested}}
+	session := orders.Session{Cloud: &fakeNova{}, UserData: make([]domain.Secret, 1)}
+	done, err := e.Submit(ctx, session, order)
+	if err != nil || done.Unfinished != nil || !done.IsFresh || done.Order.Instances[0].ServerID == "" {
+		t.Errorf("got %+v %v", done, err)
+	}
+	if reads != 1 {
+		t.Errorf("the order was read %d times", reads)
+	}
+}
+
+// TestNothingIsSentTooLate: the fence of a create call begins when it is stored. A replica that was held up since then for so long
+// that Nova could not make the server before the fence ends sends nothing, and says so.
+func TestNothingIsSentTooLate(t *testing.T) {
+	t.Parallel()
+	store, w := replica(t, 3*time.Second)
+	order, claim := place(t, store, 15*time.Second)
+	w.Orders = slowly{store, 2200 * time.Millisecond}
+	nova := &fakeNova{}
+	if err := work(t, w, nova, order, claim); err == nil {
+		t.Error("there is no error")
+	}
+	if got := get(t, store, order); nova.creates != 0 || got.HasOpenCall() || got.Undecided() != 1 {
+		t.Errorf("nova was asked %d times; the calls are %+v", nova.creates, got.Calls)
+	}
+}
+
+// TestALastLookForAnOpenCall: what Nova makes at the very end of a create call's fence, while the list is on its way, is adopted
+// before another call is made.
+func TestALastLookForAnOpenCall(t *testing.T) {
+	t.Parallel()
+	const fence = 4 * time.Second
+	store, w := replica(t, fence)
+	order, claim := place(t, store, 15*time.Second)
+	call := domain.CreateCall{ID: uuid.New(), InstanceID: order.Instances[0].ID, Name: "web"}
+	if err := store.BeginCall(t.Context(), order, claim, call, 0, fence); err != nil { // the claim ends with the replica
+		t.Fatal(err)
+	}
+	ends := time.Now().Add(fence)
+	nova := &fakeNova{}
+	nova.listed = func() {
+		if left := time.Until(ends); left > 0 && left < 2*time.Second {
+			nova.add("web", call.InstanceID.String(), domain.OrderTag(order.ID), domain.CallTag(call.ID))
+			time.Sleep(left)
+		}
+	}
+	claim, err := store.Claim(t.Context(), order, 15*time.Second)
+	if err != nil || !claim.Held {
+		t.Fatalf("got %+v %v", claim, err)
+	}
+	if err := work(t, w, nova, order, claim); err != nil {
+		t.Error(err)
+	}
+	if got := get(t, store, order); nova.creates != 0 || got.Undecided() != 0 {
+		t.Errorf("nova was asked for another one %d times: %+v", nova.creates, got.Instances)
+	}
+}
