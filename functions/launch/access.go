@@ -32,6 +32,9 @@ func (s service) access(ctx context.Context, who domain.Identity, token domain.S
 	return access{domain.DelegatedAccess(who, c, now), nil}, err
 }
 
+// mayOrder says whether anything can be ordered: else nothing is read through the connection.
+func (a access) mayOrder() bool { return a.Permits(domain.MayAllocate) == nil }
+
 // permissions are what the order takes. Servers that are not to be stopped are started.
 func (req createOrder) permissions() []domain.Permission {
 	if req.spec.Stopped {

@@ -35,7 +35,7 @@ func (s service) checkSeen(ctx context.Context, a access, req createOrder, out *
 
 // seen is what was read through the connection; nothing, where nothing can be ordered.
 func (s service) seen(ctx context.Context, a access, r *report) (domain.SeenResources, error) {
-	if a.Permits(domain.MayAllocate) != nil {
+	if !a.mayOrder() {
 		return domain.SeenResources{}, nil
 	}
 	seen, age, found, err := lookup.Seen(ctx, s.connections, s.wake, a.Connection)

@@ -18,7 +18,7 @@ type notary struct {
 }
 
 func (n *notary) WithTrust(context.Context, string) (session, error) { return n, nil }
-func (n *notary) KnowsTrust(context.Context, string) error         { return nil }
+func (n *notary) KnowsTrust(context.Context, string) error           { return nil }
 
 func (n *notary) FindTrusts(context.Context, string, string, time.Time) ([]string, error) {
 	return nil, nil
