@@ -9,6 +9,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -38,7 +39,7 @@ func main() {
 
 // run runs go test with the arguments. The exit code is go test's, or 1 when a test was skipped that must not be.
 func run(args []string, report string) (code int, err error) {
-	cmd := exec.Command("go", append([]string{"test", "-json"}, args...)...) //nolint:gosec // who runs this chooses them
+	cmd := exec.CommandContext(context.Background(), "go", append([]string{"test", "-json"}, args...)...) //nolint:gosec // who runs this chooses them
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -51,17 +52,15 @@ func run(args []string, report string) (code int, err error) {
 	if err := r.read(out); err != nil {
 		return 1, err
 	}
-	failed := cmd.Wait() != nil
+	ended := cmd.Wait()
 	r.print()
-	if report != "" {
-		if err := appendTimes(report, r.times); err != nil {
-			return 1, err
-		}
+	if ended != nil || len(r.skipped) > 0 || r.failed > 0 {
+		code = 1
 	}
-	if failed || len(r.skipped) > 0 || r.failed > 0 {
-		return 1, nil
+	if report == "" {
+		return code, nil
 	}
-	return 0, nil
+	return code, appendTimes(report, r.times)
 }
 
 // read takes the events of go test. A line that is no event, such as one of the compiler, is printed as it is.
