@@ -203,7 +203,7 @@ func TestOneProjectIsDisabled(t *testing.T) {
 	other.Await(t, other.servers[0], "ACTIVE")
 	p := w.poller(t, map[string]string{"POLL_FOLLOW": "0s", "POLL_UNKNOWN_AFTER": "1s"})
 	tick(t, p, 204)
-	w.Project.Close(t)
+	w.Close(t)
 	other.Stop(t, other.servers[0])
 	p = w.poller(t, map[string]string{"POLL_FOLLOW": "0s", "POLL_UNKNOWN_AFTER": "1s"}) // with no session from before
 	tick(t, p, 204)                                                                     // to send the event again would not help

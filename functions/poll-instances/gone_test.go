@@ -42,7 +42,7 @@ func TestAProjectIsGone(t *testing.T) {
 	p := w.poller(t, with(b.env, map[string]string{"POLL_FOLLOW": "0s"}))
 	conn := testkit.Connect(t, w.database)
 	w.DeleteProject(t)
-	disabled.Project.Close(t)
+	disabled.Close(t)
 	for range 2 { // the second comes too soon to be another look
 		tick(t, p, 204)
 		w.checkEvents(t, "")

@@ -1,14 +1,15 @@
-// Command testtime runs go test and prints what the tests cost: progress while they run, the output of what fails in full,
-// and at the end each package's share of the time.
+// Command testtime runs go test and prints progress while the tests run, the output of what fails in full, and at the
+// end each package's share of the time.
 //
 //	testtime [-report FILE] -- ARG...   run go test -json ARG..., print, and append the packages' times to FILE
 //	testtime -sum FILE                  print the shares of all that was appended to FILE
 //
-// A skipped test fails the run, unless it is one that testkit leaves out because TEST_CLOUD=none: those are counted and named.
+// A skipped test fails the run, unless testkit leaves it out because TEST_CLOUD=none: those are counted.
 package main
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -22,7 +23,8 @@ func main() {
 	report := flag.String("report", "", "append the packages' times to this file")
 	sum := flag.String("sum", "", "print the shares of what is in this file, and run nothing")
 	flag.Parse()
-	code, err := 0, error(nil)
+	var code int
+	var err error
 	if *sum != "" {
 		err = summary(os.Stdout, *sum)
 	} else {
@@ -37,7 +39,7 @@ func main() {
 
 // run runs go test with the arguments. The exit code is go test's, or 1 when a test was skipped that must not be.
 func run(args []string, report string) (code int, err error) {
-	cmd := exec.Command("go", append([]string{"test", "-json"}, args...)...)
+	cmd := exec.CommandContext(context.Background(), "go", append([]string{"test", "-json"}, args...)...) //nolint:gosec // who runs this chooses them
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -50,17 +52,15 @@ func run(args []string, report string) (code int, err error) {
 	if err := r.read(out); err != nil {
 		return 1, err
 	}
-	err = cmd.Wait()
+	ended := cmd.Wait()
 	r.print()
-	if report != "" {
-		if err := appendTimes(report, r.times); err != nil {
-			return 1, err
-		}
+	if ended != nil || len(r.skipped) > 0 || r.failed > 0 {
+		code = 1
 	}
-	if err != nil || len(r.skipped) > 0 || r.failed > 0 {
-		return 1, nil
+	if report == "" {
+		return code, nil
 	}
-	return 0, nil
+	return code, appendTimes(report, r.times)
 }
 
 // read takes the events of go test. A line that is no event, such as one of the compiler, is printed as it is.
@@ -79,7 +79,7 @@ func (r *results) read(out io.Reader) error {
 }
 
 func appendTimes(file string, times []taken) error {
-	f, err := os.OpenFile(file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600) //nolint:gosec // likewise
 	if err != nil {
 		return err
 	}
@@ -92,7 +92,7 @@ func appendTimes(file string, times []taken) error {
 }
 
 func summary(out io.Writer, file string) error {
-	text, err := os.ReadFile(file)
+	text, err := os.ReadFile(file) //nolint:gosec // likewise
 	if err != nil {
 		return err
 	}

@@ -93,8 +93,8 @@ func waited(output string) (seconds float64) {
 	return seconds
 }
 
-// endPackage prints the package's line. Of one that failed it also prints what no test of it has printed, such as a panic, and
-// the output of the tests that have not ended.
+// endPackage prints the package's line. When the package failed it also prints what belongs to no test, such as a
+// panic, and the output of the tests that have not ended.
 func (r *results) endPackage(e event) {
 	r.packages++
 	if e.Action == "skip" {
@@ -129,8 +129,8 @@ func (r *results) print() {
 	fmt.Fprintf(r.out, "\n%d passed, %d failed, %d skipped\n", r.passed, r.failed, len(r.left)+len(r.skipped))
 }
 
-// printShares prints how much of the time each package took, the most expensive one first. Packages run side by side, so the
-// sum is more than what the clock showed.
+// printShares prints how much of the time each package took, the most expensive one first. Packages run side by side,
+// so the sum is more than what the clock showed.
 func printShares(out io.Writer, times []taken) {
 	total := 0.0
 	for _, t := range times {

@@ -36,7 +36,8 @@ this is no event
 	r.print()
 	for _, want := range []string{
 		"31.5 s      a TestGood\n", "FAIL a TestBad\nwhy it is bad\n", "SKIPPED a TestLazy\nnot today\n", "panic: oh\n",
-		"c.go:1: no such thing\n", "this is no event\n", "  80 %  a\n", "  20 %  b\n", "LEFT OUT: 1 tests", "\n1 passed, 1 failed, 2 skipped\n",
+		"c.go:1: no such thing\n", "this is no event\n", "  80 %  a\n", "  20 %  b\n", "LEFT OUT: 1 tests",
+		"\n1 passed, 1 failed, 2 skipped\n",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is missing in\n%s", want, out.String())

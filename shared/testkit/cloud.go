@@ -22,8 +22,9 @@ import (
 	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/users"
 )
 
-// CloudsYAML is the sandbox's clouds.yaml. `make test` has brought the sandbox up; a test that runs without it fails and says so.
-// `make check` sets TEST_CLOUD=none: then the test is left out, and scripts/testtime counts it. Whatever needs the sandbox calls this.
+// CloudsYAML is the sandbox's clouds.yaml. `make test` has brought the sandbox up; a test that runs without it fails and
+// says so. `make check` sets TEST_CLOUD=none: then the test is left out, and scripts/testtime counts it. Whatever needs
+// the sandbox calls this.
 func CloudsYAML(t testing.TB) string {
 	t.Helper()
 	if os.Getenv("TEST_CLOUD") == "none" {
