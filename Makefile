@@ -37,9 +37,9 @@ lint: ## Check the code, the import walls, the scripts, openapi.yaml and go.mod
 new: ## Begin a function: NAME=leases KIND=http, or NAME=run-leases KIND=event
 	@go run ./scripts/new '$(NAME)' '$(KIND)'
 
-generate: ## Make what is made of functions/openapi.yaml: the CLI's types and the reference
+generate: ## Make functions/openapi.yaml of the routes, and the CLI's types of it
+	go run ./scripts/document
 	go run ./scripts/types
-	go run ./scripts/reference
 
 bench: sandbox ## Measure, side by side with what we compare to, and print the tables
 	@scripts/postgres up > /dev/null

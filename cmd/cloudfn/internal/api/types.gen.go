@@ -430,10 +430,10 @@ type AgentEvent struct {
 
 // Callback defines model for Callback.
 type Callback struct {
-	// AllowedRate How many deliveries a minute the receiver consented to. Absent when any.
+	// AllowedRate Deliveries a minute that the receiver allows.
 	AllowedRate *int `json:"allowed_rate,omitempty"`
 
-	// ConnectionID Absent when it gets what happens in its own project.
+	// ConnectionID Absent when it gets its own project's events.
 	ConnectionID *UUID `json:"connection_id,omitempty"`
 
 	// CreatedAt RFC 3339 in UTC.
@@ -445,16 +445,16 @@ type Callback struct {
 	// ID Version 7, in the order of time.
 	ID UUID `json:"id"`
 
-	// InstanceID Absent when it gets more than one instance's events.
+	// InstanceID Absent unless it gets one instance's events only.
 	InstanceID *UUID `json:"instance_id,omitempty"`
 
-	// OrderID Absent when it gets more than one order's events.
+	// OrderID Absent unless it gets one order's events only.
 	OrderID *UUID `json:"order_id,omitempty"`
 
-	// PreviousSecretUntil Until when the secret before signs too. Absent when it does not.
+	// PreviousSecretUntil Until when the previous secret signs too.
 	PreviousSecretUntil *Time `json:"previous_secret_until,omitempty"`
 
-	// Reason Why it is pending, suspended or gone. Absent when there is nothing to say.
+	// Reason Why it is pending, suspended or gone.
 	Reason *string `json:"reason,omitempty"`
 
 	// Status `pending`: its receiver has not consented yet. `verified`: it gets events. `suspended`: by its owner, or because its
@@ -474,12 +474,14 @@ type Callback struct {
 
 // CallbackChange What to change. Absent and null stay.
 type CallbackChange struct {
-	Events *[]EventType          `json:"events,omitempty"`
+	Events *[]EventType `json:"events,omitempty"`
+
+	// Status Verified resumes the callback.
 	Status *CallbackChangeStatus `json:"status,omitempty"`
-	URL    *CallbackURL          `json:"url,omitempty"`
+	URL    *string               `json:"url,omitempty"`
 }
 
-// CallbackChangeStatus defines model for CallbackChange.Status.
+// CallbackChangeStatus Verified resumes the callback.
 type CallbackChangeStatus string
 
 // CallbackEvent defines model for CallbackEvent.
@@ -507,16 +509,16 @@ type CallbackPage struct {
 
 // CallbackRequest defines model for CallbackRequest.
 type CallbackRequest struct {
-	// ConnectionID Only what happens through this connection, which the caller may act through. The instance or order is then the connection's.
+	// ConnectionID Only this connection's events.
 	ConnectionID *string `json:"connection_id,omitempty"`
 
 	// Events The types of events to send. None is all.
 	Events *[]EventType `json:"events,omitempty"`
 
-	// InstanceID Only what happens to this instance.
+	// InstanceID Only this instance's events.
 	InstanceID *string `json:"instance_id,omitempty"`
 
-	// OrderID Only what happens to this order and its instances. Not together with `instance_id`.
+	// OrderID Only events of this order and its instances.
 	OrderID *string `json:"order_id,omitempty"`
 
 	// Secret `whsec_` and 24 to 64 bytes in base64. Without one, one is made.
@@ -529,7 +531,7 @@ type CallbackRequest struct {
 
 // CallbackRotation defines model for CallbackRotation.
 type CallbackRotation struct {
-	// Overlap How long the secret before signs too: 0s to 168h, such as 24h or 90m.
+	// Overlap How long the old secret signs too. 24h if absent.
 	Overlap *string `json:"overlap,omitempty"`
 
 	// Secret `whsec_` and 24 to 64 bytes in base64. Without one, one is made.
@@ -559,10 +561,10 @@ type CallbackURL = string
 
 // CallbackWithSecret A callback as the request that gave it its secret shows it, this once.
 type CallbackWithSecret struct {
-	// AllowedRate How many deliveries a minute the receiver consented to. Absent when any.
+	// AllowedRate Deliveries a minute that the receiver allows.
 	AllowedRate *int `json:"allowed_rate,omitempty"`
 
-	// ConnectionID Absent when it gets what happens in its own project.
+	// ConnectionID Absent when it gets its own project's events.
 	ConnectionID *UUID `json:"connection_id,omitempty"`
 
 	// CreatedAt RFC 3339 in UTC.
@@ -574,16 +576,16 @@ type CallbackWithSecret struct {
 	// ID Version 7, in the order of time.
 	ID UUID `json:"id"`
 
-	// InstanceID Absent when it gets more than one instance's events.
+	// InstanceID Absent unless it gets one instance's events only.
 	InstanceID *UUID `json:"instance_id,omitempty"`
 
-	// OrderID Absent when it gets more than one order's events.
+	// OrderID Absent unless it gets one order's events only.
 	OrderID *UUID `json:"order_id,omitempty"`
 
-	// PreviousSecretUntil Until when the secret before signs too. Absent when it does not.
+	// PreviousSecretUntil Until when the previous secret signs too.
 	PreviousSecretUntil *Time `json:"previous_secret_until,omitempty"`
 
-	// Reason Why it is pending, suspended or gone. Absent when there is nothing to say.
+	// Reason Why it is pending, suspended or gone.
 	Reason *string `json:"reason,omitempty"`
 
 	// Secret The secret. It is never shown again.
@@ -1094,9 +1096,9 @@ type DelegatedAction struct {
 // DelegatedActionStatus `done`: Nova has accepted it, and of `deploy` and `delete` the end was seen. `failed`: the error says why.
 type DelegatedActionStatus string
 
-// Delivery One event on its way to one callback. What the receiver said is not kept, but for its status.
+// Delivery One event on its way to one callback. Of the receiver's answers only the last status is kept.
 type Delivery struct {
-	// Answer The status of the receiver's last answer. Absent when none came.
+	// Answer The receiver's last status.
 	Answer *int `json:"answer,omitempty"`
 
 	// AttemptedAt When it was last tried.
@@ -1119,7 +1121,7 @@ type Delivery struct {
 	// ID A UUID in lower case.
 	ID UUID `json:"id"`
 
-	// Status `due`: it is on its way, or waits. `delivered`: the receiver has taken it. `dead`: it was given up, and can be delivered again by hand.
+	// Status `due`: it is on its way, or waits. `delivered`: the receiver has taken it. `dead`: its attempts are used up, and it can be delivered again by hand.
 	Status DeliveryStatus `json:"status"`
 
 	// Subject The id of what the event is about.
@@ -1134,7 +1136,7 @@ type DeliveryPage struct {
 	Next *string `json:"next"`
 }
 
-// DeliveryStatus `due`: it is on its way, or waits. `delivered`: the receiver has taken it. `dead`: it was given up, and can be delivered again by hand.
+// DeliveryStatus `due`: it is on its way, or waits. `delivered`: the receiver has taken it. `dead`: its attempts are used up, and it can be delivered again by hand.
 type DeliveryStatus string
 
 // Dependency defines model for Dependency.

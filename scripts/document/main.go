@@ -1,0 +1,103 @@
+// Command document writes functions/openapi.yaml from the routes of the functions and from functions/openapi.rest.yaml, which
+// describes what no function declares in Go. Run it by `make generate`.
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+
+	"github.com/danielgtaylor/huma/v2"
+	"go.yaml.in/yaml/v3"
+
+	_ "github.com/cloudfn/cloudfn/functions/agents" // each function registers itself
+	_ "github.com/cloudfn/cloudfn/functions/callbacks"
+	_ "github.com/cloudfn/cloudfn/functions/connections"
+	_ "github.com/cloudfn/cloudfn/functions/console"
+	_ "github.com/cloudfn/cloudfn/functions/launch"
+	_ "github.com/cloudfn/cloudfn/functions/resources"
+	_ "github.com/cloudfn/cloudfn/functions/servers"
+	_ "github.com/cloudfn/cloudfn/functions/stats"
+	"github.com/cloudfn/cloudfn/shared/httpx"
+	"github.com/cloudfn/cloudfn/shared/run"
+)
+
+const (
+	rest   = "functions/openapi.rest.yaml"
+	target = "functions/openapi.yaml"
+	header = "# Written by scripts/document (make generate) from the functions' http.go and openapi.rest.yaml. Do not edit it.\n"
+)
+
+func main() {
+	if err := generate(); err != nil {
+		fmt.Fprintln(os.Stderr, "document:", err)
+		os.Exit(1)
+	}
+}
+
+func generate() error {
+	text, err := document()
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(target, text, 0o644) //nolint:gosec // a file for everybody
+}
+
+// document is the text of openapi.yaml.
+func document() ([]byte, error) {
+	text, err := os.ReadFile(rest)
+	if err != nil {
+		return nil, err
+	}
+	var file yaml.Node
+	if err := yaml.Unmarshal(text, &file); err != nil {
+		return nil, fmt.Errorf("%s: %w", rest, err)
+	}
+	routes, err := run.Routes(context.Background())
+	if err != nil {
+		return nil, err
+	}
+	for _, described := range httpx.Documents(routes) {
+		if err := add(file.Content[0], described); err != nil {
+			return nil, err
+		}
+	}
+	var out bytes.Buffer
+	out.WriteString(header)
+	enc := yaml.NewEncoder(&out)
+	enc.SetIndent(2)
+	err = enc.Encode(&file)
+	return out.Bytes(), err
+}
+
+// add puts what a function declares into the document.
+func add(root *yaml.Node, described *huma.OpenAPI) error {
+	paths, err := node(described.Paths)
+	if err != nil {
+		return err
+	}
+	schemas, err := node(described.Components.Schemas)
+	if err != nil {
+		return err
+	}
+	if err := merge(lookup(root, "paths"), paths); err != nil {
+		return err
+	}
+	return merge(lookup(root, "components", "schemas"), schemas)
+}
+
+// node is a value of huma's as YAML.
+func node(v any) (*yaml.Node, error) {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	var file yaml.Node
+	if err := yaml.Unmarshal(text, &file); err != nil {
+		return nil, err
+	}
+	tidy(file.Content[0])
+	return file.Content[0], nil
+}
