@@ -12,6 +12,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
+	"github.com/danielgtaylor/huma/v2/validation"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 )
@@ -143,17 +144,30 @@ func (c *call) SetReadDeadline(time.Time) error { return nil }
 // read takes in the query and the body, more strictly than huma does.
 func read(ctx huma.Context, next func(huma.Context)) {
 	c, op := of(ctx.Context()), ctx.Operation()
-	var names []string
-	for _, p := range op.Parameters {
-		if p.In == "query" {
-			names = append(names, p.Name)
-		}
-	}
-	c.query, c.faults = parseQuery(c.request, names)
+	c.readQuery(op)
 	if op.RequestBody != nil && (op.RequestBody.Required || c.request.ContentLength != 0) {
 		c.read()
 	}
 	next(ctx)
+}
+
+func (c *call) readQuery(op *huma.Operation) {
+	var names, booleans []string
+	for _, p := range op.Parameters {
+		switch {
+		case p.In != "query":
+			continue
+		case p.Schema.Type == huma.TypeBoolean:
+			booleans = append(booleans, p.Name)
+		}
+		names = append(names, p.Name)
+	}
+	c.query, c.faults = parseQuery(c.request, names)
+	for _, name := range booleans { // huma takes 1 and T for true
+		if given := c.query.Get(name); given != "" && given != "true" && given != "false" {
+			c.faults = append(c.faults, apperr.Field{Field: name, Detail: validation.MsgExpectedBoolean})
+		}
+	}
 }
 
 // read takes a body only if every reader of JSON takes it for the same.
@@ -162,7 +176,9 @@ func (c *call) read() {
 		return
 	}
 	var syntax json.RawMessage
-	if err := json.Unmarshal(c.body, &syntax); err != nil {
+	if len(bytes.TrimSpace(c.body)) == 0 {
+		c.unread = decodeError(io.EOF)
+	} else if err := json.Unmarshal(c.body, &syntax); err != nil {
 		c.unread = decodeError(err)
 	} else if twice := checkKeys(c.body); twice != nil {
 		c.faults = append(c.faults, apperr.As(twice).Fields...)

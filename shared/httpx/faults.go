@@ -128,18 +128,20 @@ func fieldsOf(err error) []apperr.Field {
 	if field == "" {
 		return []apperr.Field{{Detail: "the body " + d.Message}}
 	}
-	fault := apperr.Field{Field: text(field, maxQuote), Detail: d.Message}
+	fault := apperr.Field{Field: text(field, maxQuote), Detail: strings.TrimPrefix(d.Message, "invalid value: ")}
 	switch allowed, isEnum := strings.CutPrefix(d.Message, mustBeOneOf); {
 	case isEnum:
 		fault.Allowed = strings.Split(allowed, ", ")
 	case d.Message == "invalid integer":
 		fault.Detail = validation.MsgExpectedInteger
+	case d.Message == "invalid boolean":
+		fault.Detail = validation.MsgExpectedBoolean
 	}
 	return []apperr.Field{fault}
 }
 
 // maxFaults bounds an answer: a body of 1 MiB can have very many faults.
-const maxFaults = 10
+const maxFaults = 20
 
 // invalid names all the faults. Those without a field are about the request as a whole.
 func invalid(faults []apperr.Field) error {

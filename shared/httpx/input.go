@@ -16,7 +16,7 @@ type ID struct{ uuid.UUID }
 // UnmarshalText implements encoding.TextUnmarshaler.
 func (id *ID) UnmarshalText(text []byte) (err error) {
 	if id.UUID, err = uuid.ParseBytes(text); err != nil || len(text) != 36 {
-		return apperr.New(apperr.Invalid, "not a UUID")
+		return apperr.New(apperr.Invalid, "must be a UUID")
 	}
 	return nil
 }
