@@ -11,6 +11,8 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
 )
 
 // Answer is one of an operation's answers.
@@ -29,10 +31,16 @@ func Status(status int, description string, examples ...Example) Answer {
 type Example struct {
 	name, summary string
 	value         any
+	kind          string // its content type
 }
 
 // NewExample gives a body a name and a summary. The value is of the answer's type, or json.RawMessage.
-func NewExample(name, summary string, value any) Example { return Example{name, summary, value} }
+func NewExample(name, summary string, value any) Example {
+	return Example{name: name, summary: summary, value: value, kind: jsonType}
+}
+
+// TextExample is the one example of a content type that is not JSON.
+func TextExample(kind, text string) Example { return Example{kind: kind, value: text} }
 
 // Answers describes what an operation answers. The refusals that every operation has need not be among them.
 func Answers(answers ...Answer) map[string]*huma.Response {
@@ -56,11 +64,18 @@ func Request(examples ...Example) *huma.RequestBody {
 }
 
 func content(examples []Example) map[string]*huma.MediaType {
-	media := &huma.MediaType{Examples: map[string]*huma.Example{}}
+	kinds := map[string]*huma.MediaType{}
 	for _, e := range examples {
-		media.Examples[e.name] = &huma.Example{Summary: e.summary, Value: e.value}
+		switch {
+		case e.kind != jsonType:
+			kinds[e.kind] = &huma.MediaType{Example: e.value}
+			continue
+		case kinds[jsonType] == nil:
+			kinds[jsonType] = &huma.MediaType{Examples: map[string]*huma.Example{}}
+		}
+		kinds[jsonType].Examples[e.name] = &huma.Example{Summary: e.summary, Value: e.value}
 	}
-	return map[string]*huma.MediaType{jsonType: media}
+	return kinds
 }
 
 // refusals are the shared responses of openapi.rest.yaml, by status.
@@ -84,6 +99,15 @@ var refusals = map[int]string{
 	http.StatusGatewayTimeout:        "GatewayTimeout",
 }
 
+// Explain gives parameters descriptions that are too long for a tag. It is for an operation's Metadata: name, text, name, text.
+func Explain(pairs ...string) map[string]any {
+	texts := map[string]any{}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		texts[pairs[i]] = pairs[i+1]
+	}
+	return texts
+}
+
 // complete adds to an operation what all of them have.
 func complete(op *huma.Operation) {
 	common := []int{
@@ -104,8 +128,8 @@ func complete(op *huma.Operation) {
 			continue
 		}
 		for _, h := range response.Headers {
-			h.Description, h.Required = h.Schema.Description, true
-			h.Schema.Description = ""
+			h.Description, h.Required = h.Schema.Description, !h.Schema.Nullable // a pointer's is not always sent
+			h.Schema.Description, h.Schema.Nullable = "", false
 		}
 		if response.Headers == nil {
 			response.Headers = map[string]*huma.Header{}
@@ -114,6 +138,9 @@ func complete(op *huma.Operation) {
 	}
 	for _, p := range op.Parameters {
 		describeParameter(p)
+		if text, ok := op.Metadata[p.Name].(string); ok {
+			p.Description = text
+		}
 	}
 	op.Parameters = slices.Insert(op.Parameters, 0, &huma.Param{Ref: "#/components/parameters/RequestId"})
 }
@@ -151,6 +178,7 @@ func shareSchemas(api huma.API) {
 	DescribeAs[uuid.UUID, uuidSchema](api)
 	DescribeAs[time.Time, timeSchema](api)
 	DescribeAs[int, intSchema](api)
+	DescribeAs[apperr.Code, codeSchema](api)
 }
 
 type uuidSchema struct{}
@@ -176,3 +204,10 @@ type intSchema struct{}
 
 // Schema implements huma.SchemaProvider. Without it the size of Go's int would be part of the API.
 func (intSchema) Schema(huma.Registry) *huma.Schema { return &huma.Schema{Type: huma.TypeInteger} }
+
+type codeSchema struct{}
+
+// Schema implements huma.SchemaProvider.
+func (codeSchema) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{Ref: "#/components/schemas/Code"}
+}

@@ -3,8 +3,10 @@ package httpx
 import (
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/validation"
 	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
@@ -42,6 +44,22 @@ func (id *ID) OrNil() uuid.UUID {
 		return uuid.Nil
 	}
 	return id.UUID
+}
+
+// Time is a time in a request, of any time zone.
+type Time struct{ time.Time }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (t *Time) UnmarshalText(text []byte) error {
+	if t.Time.UnmarshalText(text) != nil {
+		return apperr.New(apperr.Invalid, "%s", validation.MsgExpectedRFC3339DateTime)
+	}
+	return nil
+}
+
+// Schema implements huma.SchemaProvider.
+func (Time) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{Type: huma.TypeString, Format: "date-time"}
 }
 
 // Page is the part of a list's request that bounds it. Such requests embed it, and have a marker of their own.

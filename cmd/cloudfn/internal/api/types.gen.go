@@ -1210,7 +1210,7 @@ type Hour = time.Time
 
 // HourStat How many servers there were at one full hour.
 type HourStat struct {
-	// ByStatus How many servers were in each Nova status. Statuses of a task, such as REBOOT, count as the state beneath. Sums up to `total`.
+	// ByStatus Servers in each Nova status. REBOOT and such count as the state beneath.
 	ByStatus map[string]int `json:"by_status"`
 
 	// Hour A full hour in UTC.
@@ -1226,8 +1226,7 @@ type HourStat struct {
 	// Total Servers that were not deleted, in whatever status.
 	Total *int `json:"total"`
 
-	// Uncertain How many servers were there, or may have been, in a state that Nova's log does not decide: mostly those that changed
-	// within the second of the hour. They are not in `running`, `total` and `by_status`.
+	// Uncertain Servers whose state Nova's log does not decide. They are in no other number.
 	Uncertain int `json:"uncertain"`
 }
 
@@ -1718,7 +1717,7 @@ type RegistryLogin struct {
 
 // Request One row of the request log. It never holds a token, a query string or a body.
 type Request struct {
-	// ActedIn The connection's project, whose users see the row by `acted_through`.
+	// ActedIn The connection's project.
 	ActedIn *string `json:"acted_in,omitempty"`
 
 	// At When the row was written, by the database's clock.
@@ -1730,7 +1729,7 @@ type Request struct {
 	// ConnectionID The connection that the request acted through.
 	ConnectionID *UUID `json:"connection_id,omitempty"`
 
-	// DomainID The project's domain, or the one that the token is scoped to. Empty like user_id, and for a token of the system.
+	// DomainID The domain of the project or of the token. Empty like user_id.
 	DomainID string `json:"domain_id"`
 
 	// Function Empty when no function serves the path.
@@ -1749,11 +1748,9 @@ type Request struct {
 	// ProjectID Empty like user_id, and for a token that is not scoped to a project.
 	ProjectID string `json:"project_id"`
 
-	// Remote The client's address; behind a proxy, the proxy's. Empty in a row that `acted_through` shows of another project.
-	Remote string `json:"remote"`
-
-	// RequestID `req-` and a UUID, the form of OpenStack's request ids.
-	RequestID RequestID `json:"request_id"`
+	// Remote The client's address, or the proxy's. Empty in another project's row.
+	Remote    string `json:"remote"`
+	RequestID string `json:"request_id"`
 
 	// Status 499 when the client hung up before the answer.
 	Status int `json:"status"`
@@ -1761,7 +1758,7 @@ type Request struct {
 	// UserID Empty when the token was refused or none was needed.
 	UserID string `json:"user_id"`
 
-	// UserName The user's name, as Keystone said it. Absent when it is not known.
+	// UserName The user's name, as Keystone said it.
 	UserName *string `json:"user_name,omitempty"`
 }
 
@@ -2210,14 +2207,14 @@ type Stats struct {
 	// Complete No hour is missing. Hours may still have uncertain servers.
 	Complete bool `json:"complete"`
 
-	// DomainID The domain of `scope=domain`; of `scope=project`, the domain that the project was looked for in.
+	// DomainID The domain of scope=domain, or of the project.
 	DomainID *string `json:"domain_id,omitempty"`
 
 	// From The first hour.
 	From  Hour       `json:"from"`
 	Hours []HourStat `json:"hours"`
 
-	// ProjectID The project of `scope=project`.
+	// ProjectID The project of scope=project.
 	ProjectID *string `json:"project_id,omitempty"`
 	Scope     Scope   `json:"scope"`
 
