@@ -20,52 +20,46 @@ func routes(api huma.API, s service) {
 	httpx.Register(api, huma.Operation{
 		OperationID: "listCallbacks", Method: http.MethodGet, Path: "/v1/callbacks", Tags: tags, Middlewares: reads,
 		Summary:   "List the project's callbacks",
-		Responses: httpx.Answers(httpx.Status(200, "A page of callbacks, the oldest first.", callbackPages...)),
+		Responses: httpx.Answers(map[int]string{200: "A page of callbacks, the oldest first."}),
 	}, h.list)
 	httpx.Register(api, huma.Operation{
 		OperationID: "createCallback", Method: http.MethodPost, Path: "/v1/callbacks", DefaultStatus: http.StatusCreated,
 		Tags: tags, Middlewares: writes,
-		Summary:     "Subscribe a URL to events",
-		Description: createText,
-		RequestBody: httpx.Request(createBodies...),
-		Responses: httpx.Answers(
-			httpx.Status(201, "The callback is stored.", created...),
-			httpx.Status(403, "The token is not scoped to a project, or its roles only allow reading."),
-			httpx.Status(404, "The caller may not act through such a connection."),
-			httpx.Status(409, "The project has as many callbacks as it may have."),
-		),
+		Summary: "Subscribe a URL to events",
+		Responses: httpx.Answers(map[int]string{
+			201: "The callback is stored.",
+			403: "The token is not scoped to a project, or its roles only allow reading.",
+			404: "The caller may not act through such a connection.",
+			409: "The project has as many callbacks as it may have.",
+		}),
 	}, h.create)
 	httpx.Register(api, huma.Operation{
 		OperationID: "getCallback", Method: http.MethodGet, Path: "/v1/callbacks/{id}", Tags: tags, Middlewares: reads,
 		Summary: "Show a callback",
-		Responses: httpx.Answers(
-			httpx.Status(200, "The callback, without its secret.", verified...), noCallback,
-		),
+		Responses: httpx.Answers(map[int]string{
+			200: "The callback, without its secret.", 404: noCallback,
+		}),
 	}, h.get)
 	httpx.Register(api, huma.Operation{
 		OperationID: "changeCallback", Method: http.MethodPatch, Path: "/v1/callbacks/{id}", Tags: tags, Middlewares: writes,
-		Summary:     "Change, suspend or resume a callback",
-		Description: changeText,
-		RequestBody: httpx.Request(changeBodies...),
-		Responses: httpx.Answers(
-			httpx.Status(200, "The callback as it is now.", suspended...),
-			noCallback,
-			httpx.Status(409, "A callback that is gone cannot be suspended, nor resumed while its project has as many as it may have."),
-		),
+		Summary: "Change, suspend or resume a callback",
+		Responses: httpx.Answers(map[int]string{
+			200: "The callback as it is now.",
+			404: noCallback,
+			409: "A callback that is gone cannot be suspended, nor resumed while its project has as many as it may have.",
+		}),
 	}, h.change)
 	httpx.Register(api, huma.Operation{
 		OperationID: "deleteCallback", Method: http.MethodDelete, Path: "/v1/callbacks/{id}", Tags: tags, Middlewares: writes,
 		Summary:   "Delete a callback and all that waits for it",
-		Responses: httpx.Answers(httpx.Status(204, "It is gone."), noCallback),
+		Responses: httpx.Answers(map[int]string{204: "It is gone.", 404: noCallback}),
 	}, h.delete)
 	httpx.Register(api, huma.Operation{
 		OperationID: "rotateCallbackSecret", Method: http.MethodPost, Path: "/v1/callbacks/{id}/secret", Tags: tags, Middlewares: writes,
-		Summary:     "Give a callback another secret",
-		Description: rotateText,
-		RequestBody: httpx.Request(rotateBodies...),
-		Responses: httpx.Answers(
-			httpx.Status(200, "The callback with its new secret, which is never shown again.", rotated...), noCallback,
-		),
+		Summary: "Give a callback another secret",
+		Responses: httpx.Answers(map[int]string{
+			200: "The callback with its new secret, which is never shown again.", 404: noCallback,
+		}),
 	}, h.rotate)
 	deliveryRoutes(api, h, tags)
 }
@@ -75,30 +69,27 @@ func deliveryRoutes(api huma.API, h handler, tags []string) {
 	httpx.Register(api, huma.Operation{
 		OperationID: "testCallback", Method: http.MethodPost, Path: "/v1/callbacks/{id}/test", DefaultStatus: http.StatusAccepted,
 		Tags: tags, Middlewares: writes,
-		Summary:     "Send a callback an event to try its receiver",
-		Description: testText,
-		Responses: httpx.Answers(
-			httpx.Status(202, "The delivery, which is due.", tested...), noCallback, httpx.Status(409, "The callback is gone."),
-		),
+		Summary: "Send a callback an event to try its receiver",
+		Responses: httpx.Answers(map[int]string{
+			202: "The delivery, which is due.", 404: noCallback, 409: "The callback is gone.",
+		}),
 	}, h.test)
 	httpx.Register(api, huma.Operation{
 		OperationID: "listDeliveries", Method: http.MethodGet, Path: "/v1/callbacks/{id}/deliveries", Tags: tags, Middlewares: reads,
-		Summary:     "List what was, and is to be, delivered to a callback",
-		Description: "Deliveries are listed for as long as their events are kept.",
-		Responses: httpx.Answers(
-			httpx.Status(200, "A page of deliveries, the newest first.", deliveryPages...), noCallback,
-		),
+		Summary: "List what was, and is to be, delivered to a callback",
+		Responses: httpx.Answers(map[int]string{
+			200: "A page of deliveries, the newest first.", 404: noCallback,
+		}),
 	}, h.deliveries)
 	httpx.Register(api, huma.Operation{
 		OperationID: "redeliver", Method: http.MethodPost, Path: "/v1/callbacks/{id}/deliveries/{delivery}/redeliver",
 		DefaultStatus: http.StatusAccepted, Tags: tags, Middlewares: writes,
-		Summary:     "Deliver an event again",
-		Description: redeliverText,
-		Responses: httpx.Answers(
-			httpx.Status(202, "The new delivery, which is due.", redelivered...),
-			httpx.Status(404, "The project has no such callback or delivery."),
-			httpx.Status(409, "The delivery is still on its way, or the callback is gone."),
-		),
+		Summary: "Deliver an event again",
+		Responses: httpx.Answers(map[int]string{
+			202: "The new delivery, which is due.",
+			404: "The project has no such callback or delivery.",
+			409: "The delivery is still on its way, or the callback is gone.",
+		}),
 	}, h.redeliver)
 }
 
@@ -106,6 +97,8 @@ func deliveryRoutes(api huma.API, h handler, tags []string) {
 type CallbackPath struct {
 	ID httpx.ID `path:"id" example:"019b7c5e-4c30-7d55-8e1c-3a7b2d1f0b22" doc:"The callback's id."`
 }
+
+const noCallback = "The project has no callback of this id."
 
 type handler struct{ svc service }
 

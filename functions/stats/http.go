@@ -17,26 +17,19 @@ import (
 func routes(api huma.API, s service) {
 	h := handler{s}
 	describe(api)
-	notEntitled := httpx.Status(403, "The token is not entitled to this scope or project, or its project is not served here.")
 	httpx.Serve[statsInput, statsOutput](api, huma.Operation{
 		OperationID: "getStats", Method: http.MethodGet, Path: "/v1/stats", Tags: []string{"stats"},
-		Summary:     "Servers per full hour",
-		Description: statsText,
-		Metadata:    httpx.Explain("scope", scopeText, "project_id", projectText),
-		Responses: httpx.Answers(
-			httpx.Status(200, "The hours, in the representation that `Accept` asks for.", statsExamples...), notEntitled, httpx.Status(406, ""),
-		),
+		Summary:   "Servers per full hour",
+		Responses: httpx.Answers(map[int]string{200: "The hours, in the representation that `Accept` asks for.", 403: notEntitled, 406: ""}),
 	}, h.stats)
 	httpx.Serve[requestsInput, requestsOutput](api, huma.Operation{
 		OperationID: "listRequests", Method: http.MethodGet, Path: "/v1/requests", Tags: []string{"stats"},
-		Summary:     "Read the request log",
-		Description: requestsText,
-		Metadata:    httpx.Explain("scope", scopeText, "project_id", projectText, "acted_through", actedText),
-		Responses: httpx.Answers(
-			httpx.Status(200, "A page of the request log, or all of it that was selected.", requestExamples...), notEntitled, httpx.Status(406, ""),
-		),
+		Summary:   "Read the request log",
+		Responses: httpx.Answers(map[int]string{200: "A page of the request log, or all of it that was selected.", 403: notEntitled, 406: ""}),
 	}, h.requests)
 }
+
+const notEntitled = "The token is not entitled to this scope or project, or its project is not served here."
 
 type handler struct{ svc service }
 

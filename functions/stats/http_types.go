@@ -65,59 +65,22 @@ func show(v domain.View, f domain.Request) Request {
 	return out
 }
 
-type (
-	object = map[string]any
-	list   = []any
-)
-
 // describe says what the types' tags cannot.
 func describe(api huma.API) {
 	httpx.DescribeAs[domain.Scope, scopeSchema](api)
 	httpx.DescribeAs[domain.Source, sourceSchema](api)
-	hour := httpx.SharedSchema(api.OpenAPI().Components.Schemas, "Hour", huma.Schema{
-		Type: huma.TypeString, Format: "date-time", Description: "A full hour in UTC.", Pattern: "T[0-9]{2}:00:00Z$",
-	})
-	stats := httpx.SchemaOf[Stats](api)
-	for _, end := range []string{"from", "to"} {
-		stats.Properties[end] = &huma.Schema{Ref: hour.Ref, Description: stats.Properties[end].Description}
-	}
-	only := func(scope string, more object) object {
-		more["properties"] = object{"scope": object{"const": scope}}
-		return more
-	}
-	neither := object{"anyOf": list{object{"required": list{"project_id"}}, object{"required": list{"domain_id"}}}}
-	stats.Extensions = object{"oneOf": list{
-		only("project", object{"required": list{"project_id"}}),
-		only("domain", object{"required": list{"domain_id"}, "not": object{"required": list{"project_id"}}}),
-		only("cloud", object{"not": neither}),
-	}}
-	stat := httpx.SchemaOf[domain.HourStat](api)
-	stat.Properties["hour"] = hour
-	stat.Description = "How many servers there were at one full hour."
-	stat.Extensions = object{
-		"if": object{"properties": object{"source": object{"const": "missing"}}},
-		"then": object{"properties": object{
-			"running": object{"type": "null"}, "total": object{"type": "null"}, "by_status": object{"maxProperties": 0}, "uncertain": object{"const": 0},
-		}},
-		"else": object{"properties": object{"running": object{"type": "integer"}, "total": object{"type": "integer"}}},
-	}
-	httpx.SchemaOf[Request](api).Description = "One row of the request log. It never holds a token, a query string or a body."
 }
 
 type scopeSchema struct{}
 
 // Schema implements huma.SchemaProvider.
 func (scopeSchema) Schema(r huma.Registry) *huma.Schema {
-	return httpx.SharedSchema(r, "Scope", huma.Schema{Type: huma.TypeString, Enum: list{"project", "domain", "cloud"}})
+	return httpx.SharedSchema(r, "Scope", huma.Schema{Type: huma.TypeString, Enum: []any{"project", "domain", "cloud"}})
 }
 
 type sourceSchema struct{}
 
 // Schema implements huma.SchemaProvider.
 func (sourceSchema) Schema(huma.Registry) *huma.Schema {
-	return &huma.Schema{
-		Type: huma.TypeString, Enum: list{"sampled", "rebuilt", "missing"},
-		Description: "`sampled`: counted at most 5 minutes after the hour. `rebuilt`: worked out later from Nova's own history; so\n" +
-			"for a sum as soon as one project's numbers are. `missing`: not known.\n",
-	}
+	return &huma.Schema{Type: huma.TypeString, Enum: []any{"sampled", "rebuilt", "missing"}}
 }

@@ -1,5 +1,5 @@
-// Command document writes functions/openapi.yaml from the routes of the functions and from functions/openapi.rest.yaml, which
-// describes what no function declares in Go. Run it by `make generate`.
+// Command document writes functions/openapi.yaml. It takes the routes that functions declare in http.go, what their http.yaml add to
+// them (longer texts, examples, conditions), and functions/openapi.rest.yaml for all else. Run it by `make generate`.
 package main
 
 import (
@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 
 	"github.com/danielgtaylor/huma/v2"
 	"go.yaml.in/yaml/v3"
@@ -27,7 +28,7 @@ import (
 const (
 	rest   = "functions/openapi.rest.yaml"
 	target = "functions/openapi.yaml"
-	header = "# Written by scripts/document (make generate) from the functions' http.go and openapi.rest.yaml. Do not edit it.\n"
+	header = "# Written by scripts/document (make generate) from the functions' http.go and http.yaml, and openapi.rest.yaml. Do not edit it.\n"
 )
 
 func main() {
@@ -64,6 +65,9 @@ func document() ([]byte, error) {
 			return nil, err
 		}
 	}
+	if err := addTexts(file.Content[0]); err != nil {
+		return nil, err
+	}
 	var out bytes.Buffer
 	out.WriteString(header)
 	enc := yaml.NewEncoder(&out)
@@ -86,6 +90,38 @@ func add(root *yaml.Node, described *huma.OpenAPI) error {
 		return err
 	}
 	return merge(lookup(root, "components", "schemas"), schemas)
+}
+
+// addTexts adds what the functions' http.yaml say of operations and schemas.
+func addTexts(root *yaml.Node) error {
+	paths, err := filepath.Glob("functions/*/http.yaml")
+	if err != nil {
+		return err
+	}
+	operations := &yaml.Node{Kind: yaml.MappingNode}
+	for _, item := range lookup(root, "paths").Content {
+		for _, op := range item.Content {
+			if id := lookup(op, "operationId"); id != nil {
+				operations.Content = append(operations.Content, id, op)
+			}
+		}
+	}
+	for _, path := range paths {
+		text, err := os.ReadFile(path) //nolint:gosec // a tool of developers
+		if err != nil {
+			return err
+		}
+		var file yaml.Node
+		if err := yaml.Unmarshal(text, &file); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		for name, known := range map[string]*yaml.Node{"operations": operations, "schemas": lookup(root, "components", "schemas")} {
+			if err := extend(known, lookup(file.Content[0], name)); err != nil {
+				return fmt.Errorf("%s: %s.%w", path, name, err)
+			}
+		}
+	}
+	return nil
 }
 
 // node is a value of huma's as YAML.

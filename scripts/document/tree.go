@@ -48,6 +48,56 @@ func merge(into, entries *yaml.Node) error {
 	return nil
 }
 
+// extend adds texts to what is known by the same names. Below those, a mapping that stands for a list names its entries by "name".
+func extend(known, texts *yaml.Node) error {
+	if texts == nil {
+		return nil
+	}
+	for i := 0; i < len(texts.Content); i += 2 {
+		name := texts.Content[i].Value
+		at := index(known, name)
+		if at < 0 {
+			return fmt.Errorf("%s is unknown", name)
+		}
+		if err := deepen(known.Content[at+1], texts.Content[i+1]); err != nil {
+			return fmt.Errorf("%s.%w", name, err)
+		}
+	}
+	return nil
+}
+
+// deepen adds the entries of a mapping, and of those within it.
+func deepen(into, from *yaml.Node) error {
+	if into.Kind == yaml.SequenceNode {
+		return extend(byName(into), from)
+	}
+	for i := 0; i < len(from.Content); i += 2 {
+		key, value := from.Content[i], from.Content[i+1]
+		at := index(into, key.Value)
+		switch {
+		case at < 0:
+			into.Content = append(into.Content, key, value)
+		case value.Kind != yaml.MappingNode:
+			return fmt.Errorf("%s is said twice", key.Value)
+		default:
+			if err := deepen(into.Content[at+1], value); err != nil {
+				return fmt.Errorf("%s.%w", key.Value, err)
+			}
+		}
+	}
+	return nil
+}
+
+func byName(list *yaml.Node) *yaml.Node {
+	named := &yaml.Node{Kind: yaml.MappingNode}
+	for _, item := range list.Content {
+		if name := lookup(item, "name"); name != nil {
+			named.Content = append(named.Content, name, item)
+		}
+	}
+	return named
+}
+
 func same(a, b *yaml.Node) bool {
 	return a.Kind == b.Kind && a.Value == b.Value && slices.EqualFunc(a.Content, b.Content, same)
 }

@@ -32,7 +32,8 @@ type call struct {
 type callKey struct{}
 
 func of(ctx context.Context) *call {
-	return ctx.Value(callKey{}).(*call) //nolint:forcetypeassert // only call.Context hands out such contexts
+	c, _ := ctx.Value(callKey{}).(*call)
+	return c
 }
 
 // Context implements huma.Context.

@@ -15,71 +15,21 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 )
 
-// Answer is one of an operation's answers.
-type Answer struct {
-	status      int
-	description string
-	examples    []Example
-}
-
-// Status describes the answer of a status. Of a refusal there are no examples to give.
-func Status(status int, description string, examples ...Example) Answer {
-	return Answer{status, description, examples}
-}
-
-// Example is a body as it may be sent.
-type Example struct {
-	name, summary string
-	value         any
-	kind          string // its content type
-}
-
-// NewExample gives a body a name and a summary. The value is of the answer's type, or json.RawMessage.
-func NewExample(name, summary string, value any) Example {
-	return Example{name: name, summary: summary, value: value, kind: jsonType}
-}
-
-// TextExample is the one example of a content type that is not JSON.
-func TextExample(kind, text string) Example { return Example{kind: kind, value: text} }
-
-// Answers describes what an operation answers. The refusals that every operation has need not be among them.
-func Answers(answers ...Answer) map[string]*huma.Response {
+// Answers describes what an operation answers, by status. The rejections that every operation has need not be among them.
+func Answers(texts map[int]string) map[string]*huma.Response {
 	list := map[string]*huma.Response{}
-	for _, a := range answers {
-		response := &huma.Response{Description: a.description}
-		if name, refusal := refusals[a.status]; refusal {
+	for status, text := range texts {
+		response := &huma.Response{Description: text}
+		if name, shared := rejections[status]; shared {
 			response.Ref = "#/components/responses/" + name
 		}
-		if len(a.examples) > 0 {
-			response.Content = content(a.examples)
-		}
-		list[strconv.Itoa(a.status)] = response
+		list[strconv.Itoa(status)] = response
 	}
 	return list
 }
 
-// Request describes a body by examples. Its type describes the rest.
-func Request(examples ...Example) *huma.RequestBody {
-	return &huma.RequestBody{Content: content(examples)}
-}
-
-func content(examples []Example) map[string]*huma.MediaType {
-	kinds := map[string]*huma.MediaType{}
-	for _, e := range examples {
-		switch {
-		case e.kind != jsonType:
-			kinds[e.kind] = &huma.MediaType{Example: e.value}
-			continue
-		case kinds[jsonType] == nil:
-			kinds[jsonType] = &huma.MediaType{Examples: map[string]*huma.Example{}}
-		}
-		kinds[jsonType].Examples[e.name] = &huma.Example{Summary: e.summary, Value: e.value}
-	}
-	return kinds
-}
-
-// refusals are the shared responses of openapi.rest.yaml, by status.
-var refusals = map[int]string{
+// rejections are the shared responses of openapi.rest.yaml, by status.
+var rejections = map[int]string{
 	http.StatusBadRequest:            "BadRequest",
 	http.StatusUnauthorized:          "Unauthorized",
 	http.StatusForbidden:             "Forbidden",
@@ -99,15 +49,6 @@ var refusals = map[int]string{
 	http.StatusGatewayTimeout:        "GatewayTimeout",
 }
 
-// Explain gives parameters descriptions that are too long for a tag. It is for an operation's Metadata: name, text, name, text.
-func Explain(pairs ...string) map[string]any {
-	texts := map[string]any{}
-	for i := 0; i+1 < len(pairs); i += 2 {
-		texts[pairs[i]] = pairs[i+1]
-	}
-	return texts
-}
-
 // complete adds to an operation what all of them have.
 func complete(op *huma.Operation) {
 	common := []int{
@@ -119,7 +60,7 @@ func complete(op *huma.Operation) {
 	}
 	for _, status := range common {
 		if op.Responses[strconv.Itoa(status)] == nil {
-			maps.Copy(op.Responses, Answers(Status(status, "")))
+			maps.Copy(op.Responses, Answers(map[int]string{status: ""}))
 		}
 	}
 	delete(op.Responses, "default")
@@ -138,9 +79,6 @@ func complete(op *huma.Operation) {
 	}
 	for _, p := range op.Parameters {
 		describeParameter(p)
-		if text, ok := op.Metadata[p.Name].(string); ok {
-			p.Description = text
-		}
 	}
 	op.Parameters = slices.Insert(op.Parameters, 0, &huma.Param{Ref: "#/components/parameters/RequestId"})
 }
@@ -162,11 +100,6 @@ func SharedSchema(r huma.Registry, name string, schema huma.Schema) *huma.Schema
 		r.Map()[name] = &schema
 	}
 	return &huma.Schema{Ref: "#/components/schemas/" + name}
-}
-
-// SchemaOf is the schema of a struct, to add to it what its tags cannot say.
-func SchemaOf[T any](api huma.API) *huma.Schema {
-	return api.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[T](), false, "")
 }
 
 // DescribeAs has T described as D is, which has a Schema method.

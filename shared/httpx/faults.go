@@ -2,6 +2,7 @@ package httpx
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -24,6 +25,7 @@ var settings = sync.OnceFunc(func() {
 		return dropped{}
 	}
 	// Some of huma's texts end with a parser's error, which repeats the value. These have no place for it.
+	//nolint:reassign // huma is set up so
 	huma.ErrorFormatter = func(format string, args ...any) string {
 		if !strings.Contains(format, "%") {
 			return format
@@ -92,7 +94,7 @@ func (c *call) outcome(status int, msg string, errs []error) error {
 func (c *call) rejected(errs []error) error {
 	faults := c.faults
 	for _, err := range errs {
-		if d, ok := err.(*huma.ErrorDetail); ok && strings.HasPrefix(d.Location, "path.") {
+		if d, ok := errors.AsType[*huma.ErrorDetail](err); ok && strings.HasPrefix(d.Location, "path.") {
 			return apperr.New(apperr.NotFound, "%s in the path is not a UUID", strings.TrimPrefix(d.Location, "path."))
 		}
 		faults = append(faults, fieldsOf(err)...)
@@ -110,7 +112,7 @@ func (c *call) rejected(errs []error) error {
 
 // fieldsOf are the faults that an error of huma, or of a type's own check, stands for. The values stay out of it: they may be secrets.
 func fieldsOf(err error) []apperr.Field {
-	d, ok := err.(*huma.ErrorDetail)
+	d, ok := errors.AsType[*huma.ErrorDetail](err)
 	if !ok {
 		own := apperr.As(err)
 		if len(own.Fields) == 0 {
@@ -118,10 +120,7 @@ func fieldsOf(err error) []apperr.Field {
 		}
 		return own.Fields
 	}
-	in, field, _ := strings.Cut(d.Location, ".")
-	if field == "" && in != "body" {
-		field, in = in, ""
-	}
+	_, field, _ := strings.Cut(d.Location, ".")
 	if name, missing := strings.CutSuffix(d.Message, isMissing); missing {
 		return []apperr.Field{{Field: strings.TrimPrefix(field+"."+name, "."), Detail: "is missing"}}
 	}

@@ -1205,16 +1205,13 @@ type Flavor struct {
 // GivenID defines model for GivenID.
 type GivenID = string
 
-// Hour A full hour in UTC.
-type Hour = time.Time
-
 // HourStat How many servers there were at one full hour.
 type HourStat struct {
 	// ByStatus Servers in each Nova status. REBOOT and such count as the state beneath.
 	ByStatus map[string]int `json:"by_status"`
 
 	// Hour A full hour in UTC.
-	Hour Hour `json:"hour"`
+	Hour Time `json:"hour"`
 
 	// Running Servers that were ACTIVE for certain.
 	Running *int `json:"running"`
@@ -2211,7 +2208,7 @@ type Stats struct {
 	DomainID *string `json:"domain_id,omitempty"`
 
 	// From The first hour.
-	From  Hour       `json:"from"`
+	From  Time       `json:"from"`
 	Hours []HourStat `json:"hours"`
 
 	// ProjectID The project of scope=project.
@@ -2219,7 +2216,7 @@ type Stats struct {
 	Scope     Scope   `json:"scope"`
 
 	// To The last hour.
-	To Hour `json:"to"`
+	To Time `json:"to"`
 }
 
 // Status defines model for Status.
