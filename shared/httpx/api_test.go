@@ -93,8 +93,10 @@ func TestOperationRejects(t *testing.T) {
 		fields       string
 		detail       string
 	}{
-		"all at once": {orderPath + "?force=si&limit=0&x=1&marker=canary", `{"count":99,"mode":"canary","key":"canary","parts":[{"size":"x"},{}],"nam":1}`, apperr.Invalid,
-			"count force key limit marker mode nam name parts[0].size parts[1].size x", "name: is missing"},
+		"all at once": {
+			orderPath + "?force=si&limit=0&x=1&marker=canary", `{"count":99,"mode":"canary","key":"canary","parts":[{"size":"x"},{}],"nam":1}`, apperr.Invalid,
+			"count force key limit marker mode nam name parts[0].size parts[1].size x", "name: is missing",
+		},
 		"allowed values":         {orderPath, `{"name":"a","mode":"canary"}`, apperr.Invalid, "mode", "must be one of fast, slow"},
 		"a parameter twice":      {orderPath + "?limit=1&limit=2", `{"name":"a"}`, apperr.Invalid, "limit", "more than once"},
 		"an empty parameter":     {orderPath + "?limit=", `{"name":"a"}`, apperr.Invalid, "limit", "leave it out"},
