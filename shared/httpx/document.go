@@ -85,7 +85,9 @@ func complete(op *huma.Operation) {
 
 // describeParameter says at the parameter what its field's tags say of the schema.
 func describeParameter(p *huma.Param) {
-	p.Explode = nil // no list is sent as several parameters
+	if p.Schema.Type != huma.TypeArray {
+		p.Explode = nil
+	}
 	p.Description = cmp.Or(p.Description, p.Schema.Description)
 	p.Schema.Description = ""
 	if len(p.Schema.Examples) > 0 {

@@ -236,6 +236,11 @@ const (
 	InstanceStateUpdating  InstanceState = "updating"
 )
 
+// Defines values for KeyPairType.
+const (
+	SSH KeyPairType = "ssh"
+)
+
 // Defines values for LaunchProblemCode.
 const (
 	LaunchProblemCodeConflict      LaunchProblemCode = "conflict"
@@ -281,15 +286,12 @@ const (
 	PermissionStop       Permission = "stop"
 )
 
-// Defines values for ResourceKind.
+// Defines values for ResourcesTruncated.
 const (
-	ResourceKindFlavors        ResourceKind = "flavors"
-	ResourceKindImages         ResourceKind = "images"
-	ResourceKindKeypairs       ResourceKind = "keypairs"
-	ResourceKindNetworks       ResourceKind = "networks"
-	ResourceKindQuota          ResourceKind = "quota"
-	ResourceKindSecurityGroups ResourceKind = "security_groups"
-	ResourceKindZones          ResourceKind = "zones"
+	ResourcesTruncatedFlavors  ResourcesTruncated = "flavors"
+	ResourcesTruncatedImages   ResourcesTruncated = "images"
+	ResourcesTruncatedNetworks ResourcesTruncated = "networks"
+	ResourcesTruncatedQuota    ResourcesTruncated = "quota"
 )
 
 // Defines values for Revocation.
@@ -1350,8 +1352,11 @@ type InstanceState string
 type KeyPair struct {
 	Fingerprint string      `json:"fingerprint"`
 	Name        string      `json:"name"`
-	Type        interface{} `json:"type"`
+	Type        KeyPairType `json:"type"`
 }
+
+// KeyPairType defines model for KeyPair.Type.
+type KeyPairType string
 
 // KeystoneID The id of a user or a project.
 type KeystoneID = string
@@ -1538,11 +1543,9 @@ type Named struct {
 // Network Something a server can have a port on.
 type Network struct {
 	// External Floating IPs come from here. Plain members usually cannot launch on it.
-	External bool `json:"external"`
-
-	// ID A UUID in lower case.
-	ID   UUID   `json:"id"`
-	Name string `json:"name"`
+	External bool   `json:"external"`
+	ID       string `json:"id"`
+	Name     string `json:"name"`
 
 	// Shared Every project may use it.
 	Shared bool `json:"shared"`
@@ -1688,12 +1691,9 @@ type Problem struct {
 
 // Quota What the project may use of compute, and uses.
 type Quota struct {
-	// Instances Servers.
 	Instances QuotaItem `json:"instances"`
-
-	// RAMMb Memory, in MiB.
-	RAMMb QuotaItem `json:"ram_mb"`
-	Vcpus QuotaItem `json:"vcpus"`
+	RAMMb     QuotaItem `json:"ram_mb"`
+	Vcpus     QuotaItem `json:"vcpus"`
 }
 
 // QuotaItem defines model for QuotaItem.
@@ -1780,9 +1780,6 @@ type ResolvedName struct {
 	User    *string    `json:"user,omitempty"`
 }
 
-// ResourceKind defines model for ResourceKind.
-type ResourceKind string
-
 // Resources defines model for Resources.
 type Resources struct {
 	// AgeSeconds Through a connection: how long ago that is.
@@ -1791,7 +1788,7 @@ type Resources struct {
 	// AsOf Through a connection: when it was read.
 	AsOf *Time `json:"as_of,omitempty"`
 
-	// Errors The kinds that failed, and why. Absent when none did.
+	// Errors The kinds that failed, and why.
 	Errors   *map[string]PartProblem `json:"errors,omitempty"`
 	Flavors  *[]Flavor               `json:"flavors,omitempty"`
 	Images   *[]Image                `json:"images,omitempty"`
@@ -1805,9 +1802,12 @@ type Resources struct {
 	SecurityGroups *[]SecurityGroup `json:"security_groups,omitempty"`
 
 	// Truncated Through a connection: the kinds of which there is more than is kept (1000 of each, 1 MiB together).
-	Truncated *[]ResourceKind `json:"truncated,omitempty"`
-	Zones     *[]Zone         `json:"zones,omitempty"`
+	Truncated *[]ResourcesTruncated `json:"truncated,omitempty"`
+	Zones     *[]Zone               `json:"zones,omitempty"`
 }
+
+// ResourcesTruncated defines model for Resources.Truncated.
+type ResourcesTruncated string
 
 // Revocation Of a trust that has ended: whether Keystone still has it. `pending`: it may; it is tried again until it is gone. `done`: it is gone.
 // Nobody but its user can delete a trust, and cloudfn in the user's name: not while the user is disabled or lacks the role.
@@ -1837,10 +1837,8 @@ type Scope string
 // SecurityGroup A set of packet filter rules.
 type SecurityGroup struct {
 	Description string `json:"description"`
-
-	// ID A UUID in lower case.
-	ID   UUID   `json:"id"`
-	Name string `json:"name"`
+	ID          string `json:"id"`
+	Name        string `json:"name"`
 }
 
 // Server A server as Nova shows it to the caller; through a connection, as it was last seen.
@@ -2235,10 +2233,8 @@ type Status struct {
 
 // Subnet defines model for Subnet.
 type Subnet struct {
-	Cidr string `json:"cidr"`
-
-	// ID A UUID in lower case.
-	ID        UUID            `json:"id"`
+	Cidr      string          `json:"cidr"`
+	ID        string          `json:"id"`
 	IPVersion SubnetIPVersion `json:"ip_version"`
 	Name      string          `json:"name"`
 }
