@@ -12,7 +12,7 @@ import (
 // settings are the environment variables of a process, and what is known of each.
 type settings struct {
 	env   envconfig.Lookuper
-	names []string // every variable that the process reads, in the order of README's table
+	names []string // every variable that the process reads, in the order of docs/configuration.md
 
 	wrong   map[string]string // by variable: what is wrong and what would be right; "" when no variable is named
 	untried map[string]string // by variable: why nothing is known of it

@@ -82,11 +82,11 @@ func TestTryItOfEveryREADME(t *testing.T) {
 	}
 }
 
-// TestREADMENamesEveryVariable holds the README's table of environment variables against the configurations.
+// TestREADMENamesEveryVariable compares the table of docs/configuration.md with the configurations.
 func TestREADMENamesEveryVariable(t *testing.T) {
 	t.Parallel()
 	documented := map[string][2]string{} // the default and who reads it, by variable
-	file, err := os.Open(filepath.Join(functions, "..", "README.md"))
+	file, err := os.Open(filepath.Join(functions, "..", "docs", "configuration.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,12 +103,12 @@ func TestREADMENamesEveryVariable(t *testing.T) {
 			readBy = strings.Join(v.ReadBy, ", ")
 		}
 		if said := documented[v.Name]; said != [2]string{v.Default, readBy} {
-			t.Errorf("README.md says %q of %s, it is %q by default and read by %s", said, v.Name, v.Default, readBy)
+			t.Errorf("docs/configuration.md says %q of %s, it is %q by default and read by %s", said, v.Name, v.Default, readBy)
 		}
 		delete(documented, v.Name)
 	}
 	for name := range documented {
-		t.Errorf("README.md lists %s, which nothing reads", name)
+		t.Errorf("docs/configuration.md lists %s, which nothing reads", name)
 	}
 }
 
