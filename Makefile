@@ -29,6 +29,7 @@ lint: ## Check the code, the import walls, the scripts, openapi.yaml and go.mod
 	@command -v shellcheck > /dev/null || { echo "installing shellcheck"; { apt-get update -q && apt-get install -y -q --no-install-recommends shellcheck; } > /tmp/cloudfn-apt.log 2>&1 || { echo "apt-get failed, see /tmp/cloudfn-apt.log"; exit 1; }; }
 	shellcheck -x -P SCRIPTDIR scripts/run scripts/postgres scripts/openapi scripts/browser scripts/image scripts/version scripts/deploy scripts/e2e scripts/cloud-init scripts/sandbox scripts/sandbox.d/*.sh scripts/cluster scripts/cluster.d/*.sh .ci/run
 	scripts/openapi
+	go test -run UpToDate ./scripts/document ./scripts/types # what make generate writes
 	go mod tidy -diff
 	go mod verify
 	go vet -tags faults,bench,e2e,long $(PACKAGES)
