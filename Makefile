@@ -37,6 +37,7 @@ lint: ## Check the code, the import walls, the scripts, openapi.yaml and go.mod
 	@command -v shellcheck > /dev/null || { echo "installing shellcheck"; { apt-get update -q && apt-get install -y -q --no-install-recommends shellcheck; } > /tmp/cloudfn-apt.log 2>&1 || { echo "apt-get failed, see /tmp/cloudfn-apt.log"; exit 1; }; }
 	shellcheck -x -P SCRIPTDIR scripts/run scripts/postgres scripts/openapi scripts/browser scripts/image scripts/version scripts/deploy scripts/e2e scripts/cloud-init scripts/sandbox scripts/sandbox.d/*.sh scripts/cluster scripts/cluster.d/*.sh .ci/run
 	scripts/openapi
+	go test -run UpToDate ./scripts/document ./scripts/types # what make generate writes
 	go mod tidy -diff
 	go mod verify
 	go vet -tags faults,bench,e2e,long $(PACKAGES)
@@ -45,9 +46,9 @@ lint: ## Check the code, the import walls, the scripts, openapi.yaml and go.mod
 new: ## Begin a function: NAME=leases KIND=http, or NAME=run-leases KIND=event
 	@go run ./scripts/new '$(NAME)' '$(KIND)'
 
-generate: ## Make what is made of functions/openapi.yaml: the CLI's types and the reference
+generate: ## Make functions/openapi.yaml of the routes, and the CLI's types of it
+	go run ./scripts/document
 	go run ./scripts/types
-	go run ./scripts/reference
 
 bench: sandbox ## Measure, side by side with what we compare to, and print the tables
 	@scripts/postgres up > /dev/null

@@ -26,7 +26,4 @@ import (
 //go:embed openapi.yaml
 var openapi []byte
 
-//go:embed reference.html
-var reference []byte // made of openapi.yaml by scripts/reference
-
-func main() { os.Exit(run.Main(run.Texts{OpenAPI: openapi, Reference: reference})) }
+func main() { os.Exit(run.Main(run.Texts{OpenAPI: openapi})) }

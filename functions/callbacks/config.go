@@ -2,6 +2,8 @@
 package callbacks
 
 import (
+	"github.com/danielgtaylor/huma/v2"
+
 	"github.com/cloudfn/cloudfn/shared/httpx"
 	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/run"
@@ -32,5 +34,6 @@ func build(cfg Config, d run.Deps) ([]httpx.Route, error) {
 	}
 	key, _ := cfg.Seal.Key() // Validate has refused a wrong one; who only looks at the routes has none
 	wake := func() { d.Wake("deliver-events") }
-	return routes(service{store: postgres.Callbacks{DB: d.DB}, connections: postgres.Connections{DB: d.DB}, key: key, guard: guard, wake: wake}), nil
+	s := service{store: postgres.Callbacks{DB: d.DB}, connections: postgres.Connections{DB: d.DB}, key: key, guard: guard, wake: wake}
+	return httpx.Routes(func(api huma.API) { routes(api, s) }), nil
 }

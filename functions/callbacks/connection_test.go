@@ -45,7 +45,7 @@ func TestThroughAConnection(t *testing.T) {
 	all := create(t, mine, `{"url": "https://receiver.example.com", "connection_id": "`+k.ID.String()+`", "events": ["cloudfn.action.state.v1", "cloudfn.connection.state.v1", "cloudfn.instance.state.v1"]}`)
 	ofOrder, ofInstance := create(t, mine, body("order_id", order)), create(t, mine, body("instance_id", instance))
 	for _, c := range []shown{all, ofOrder, ofInstance} {
-		var got callback
+		var got Callback
 		if mine.Get(t, "/v1/callbacks/"+c.ID.String()).JSON(t, &got); got.ConnectionID == nil || *got.ConnectionID != k.ID || c.ConnectionID == nil {
 			t.Errorf("it is shown as %+v", got)
 		}
@@ -88,7 +88,7 @@ func TestThroughAConnection(t *testing.T) {
 	if got := told(); got[all.ID] != 1 || got[ofOrder.ID] != 1 || got[ofInstance.ID] != 1 {
 		t.Errorf("told were %v", got)
 	}
-	var page deliveriesAnswer
+	var page DeliveryPage
 	if mine.Get(t, "/v1/callbacks/"+all.ID.String()+"/deliveries").JSON(t, &page); len(page.Deliveries) != 1 || page.Deliveries[0].Subject != instance.String() {
 		t.Errorf("its deliveries are %+v", page)
 	}

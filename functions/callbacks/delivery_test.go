@@ -28,10 +28,10 @@ func TestDeliveries(t *testing.T) {
 	exec(t, conn, "update deliveries set status = 'dead', attempts = 40, answer = 500, error = 'the receiver answered 500', attempted_at = now() where callback_id = $1 and event_seq = 2", c.ID)
 	exec(t, conn, "update deliveries set status = 'delivered', attempts = 1, answer = 204, attempted_at = now() where callback_id = $1 and event_seq = 1", c.ID)
 
-	list := func(query string) (all []delivery, pages int) {
+	list := func(query string) (all []Delivery, pages int) {
 		t.Helper()
 		for next := path + "/deliveries" + query; next != ""; pages++ {
-			var page deliveriesAnswer
+			var page DeliveryPage
 			a := app.Get(t, next)
 			if a.JSON(t, &page); a.Status != 200 {
 				t.Fatalf("%s: got %d %s", next, a.Status, a.Body)
@@ -64,7 +64,7 @@ func TestDeliveries(t *testing.T) {
 	}
 
 	// Again, by hand: the same event in a delivery and a stream of its own.
-	var again delivery
+	var again Delivery
 	a := app.Post(t, path+"/deliveries/"+dead[0].ID.String()+"/redeliver", "")
 	if a.JSON(t, &again); a.Status != 202 || again.ID == dead[0].ID || again.EventID != dead[0].EventID || again.Status != domain.DeliveryDue || again.EventType != domain.InstanceEvent || again.Attempts != 0 {
 		t.Errorf("got %d %+v", a.Status, again)
@@ -80,7 +80,7 @@ func TestDeliveries(t *testing.T) {
 
 	// A test: for this callback only, whatever events it has chosen.
 	exec(t, conn, "update callbacks set events = $2 where id = $1", c.ID, []string{domain.OrderEvent})
-	var test delivery
+	var test Delivery
 	a = app.Post(t, path+"/test", "")
 	if a.JSON(t, &test); a.Status != 202 || test.EventType != domain.CallbackTestEvent || test.Subject != c.ID.String() || test.EventID != c.ID.String()+":1" || test.Status != domain.DeliveryDue {
 		t.Errorf("got %d %+v", a.Status, test)
@@ -136,7 +136,7 @@ func TestAnotherProjectsCallbackLooksAbsent(t *testing.T) {
 			t.Errorf("%s %s: another project's: %s\nabsent: %s", route.method, route.path, mask(a, c.ID), mask(b, absent))
 		}
 	}
-	var list listAnswer
+	var list CallbackPage
 	if theirs.Get(t, "/v1/callbacks").JSON(t, &list); len(list.Callbacks) != 0 || list.Callbacks == nil {
 		t.Errorf("they see %+v", list.Callbacks)
 	}
@@ -209,7 +209,7 @@ func TestAsManyAsAProjectMayHave(t *testing.T) {
 	var ids []string
 	next := "/v1/callbacks?limit=50"
 	for pages := 0; next != "" && pages < 10; pages++ {
-		var page listAnswer
+		var page CallbackPage
 		app.Get(t, next).JSON(t, &page)
 		for _, c := range page.Callbacks {
 			ids = append(ids, c.ID.String())

@@ -29,7 +29,7 @@ const given = "whsec_Y2FuYXJ5Y2FuYXJ5Y2FuYXJ5Y2FuYXJ5" // "canary", four times
 
 // shown is an answer with the secret or without.
 type shown struct {
-	callback
+	Callback
 	Secret string `json:"secret"`
 }
 
@@ -165,13 +165,13 @@ func TestChanges(t *testing.T) {
 	watcher := create(t, app, `{"url": "https://watcher.example.com", "events": ["cloudfn.callback.state.v1"]}`)
 	c := create(t, app, `{"url": "https://receiver.example.com/a"}`)
 	path := "/v1/callbacks/" + c.ID.String()
-	change := func(body string, code int, want domain.CallbackStatus) callback {
+	change := func(body string, code int, want domain.CallbackStatus) Callback {
 		t.Helper()
 		a := app.Do(t, "PATCH", path, body, "Content-Type", "application/json")
 		if a.Status != code {
 			t.Fatalf("%s: got %d %s", body, a.Status, a.Body)
 		}
-		var got callback
+		var got Callback
 		if code == 200 {
 			a.JSON(t, &got)
 		}

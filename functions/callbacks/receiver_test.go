@@ -38,7 +38,7 @@ func TestFromCreationToDelivery(t *testing.T) {
 	c := create(t, app, `{"url": "`+receiver.URL+`/hook?x=y", "order_id": null}`)
 	path := "/v1/callbacks/" + c.ID.String()
 	testkit.Eventually(t, 10*time.Second, "the receiver has consented", func() bool {
-		var now callback
+		var now Callback
 		app.Get(t, path).JSON(t, &now)
 		return now.Status == domain.CallbackVerified
 	})
@@ -47,7 +47,7 @@ func TestFromCreationToDelivery(t *testing.T) {
 	}
 	var rotated shown
 	app.Post(t, path+"/secret", "").JSON(t, &rotated)
-	var test delivery
+	var test Delivery
 	app.Post(t, path+"/test", "").JSON(t, &test)
 	deliver := func() got {
 		t.Helper()
@@ -74,7 +74,7 @@ func TestFromCreationToDelivery(t *testing.T) {
 	}
 	delivered := func(id uuid.UUID) func() bool {
 		return func() bool {
-			var list deliveriesAnswer
+			var list DeliveryPage
 			app.Get(t, path+"/deliveries?status=delivered").JSON(t, &list)
 			for _, d := range list.Deliveries {
 				if d.ID == id && d.Answer == 200 && d.Attempts == 1 {
@@ -85,7 +85,7 @@ func TestFromCreationToDelivery(t *testing.T) {
 		}
 	}
 	testkit.Eventually(t, 5*time.Second, "the test is listed as delivered", delivered(test.ID))
-	var again delivery
+	var again Delivery
 	app.Post(t, path+"/deliveries/"+test.ID.String()+"/redeliver", "").JSON(t, &again)
 	if e := deliver(); e.header.Get("Ce-Id") != test.EventID || e.header.Get("Webhook-Id") != test.EventID {
 		t.Errorf("delivered again was %v", e.header)

@@ -20,7 +20,7 @@ import (
 func TestBrowser(t *testing.T) {
 	t.Parallel()
 	testkit.Heavy(t)
-	chromium := ready(t)
+	chromium := testkit.Chromium(t)
 	t.Cleanup(testkit.RemoveBinary)
 	database := testkit.Database(t)
 	// The hour must not change in the middle, nor be counted anew.
@@ -64,23 +64,6 @@ type account struct {
 	Password string `json:"password"`
 	Project  string `json:"project"`
 	Second   string `json:"second"` // another project that the user may choose
-}
-
-// ready finds the browser, or says how to get it.
-func ready(t *testing.T) string {
-	t.Helper()
-	const mend = "run scripts/browser up"
-	if _, err := exec.LookPath("node"); err != nil {
-		t.Fatalf("there is no Node.js to test the page with: %s (%v)", mend, err)
-	}
-	if _, err := os.Stat(filepath.Join(testkit.Root(), "test", "browser", "node_modules", "playwright-core")); err != nil {
-		t.Fatalf("the packages of test/browser/ are not installed: %s (%v)", mend, err)
-	}
-	chromium, err := exec.LookPath("chromium")
-	if err != nil {
-		t.Fatalf("there is no Chromium to test the page in: %s (%v)", mend, err)
-	}
-	return chromium
 }
 
 // day stores a day of hours for the project: counted ones, some that were rebuilt, and three of which nothing is known.

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/danielgtaylor/huma/v2"
+
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/httpx"
 	"github.com/cloudfn/cloudfn/shared/openstack"
@@ -29,9 +31,8 @@ func (c Config) Validate() error {
 func init() { run.HTTP("resources", build) }
 
 func build(cfg Config, d run.Deps) ([]httpx.Route, error) {
-	return routes(service{
-		cloud: clouds{d.Cloud}, connections: postgres.Connections{DB: d.DB}, wake: d.Wake, timeout: cfg.Timeout,
-	}), nil
+	s := service{cloud: clouds{d.Cloud}, connections: postgres.Connections{DB: d.DB}, wake: d.Wake, timeout: cfg.Timeout}
+	return httpx.Routes(func(api huma.API) { routes(api, s) }), nil
 }
 
 // clouds narrows *openstack.Cloud to what this function needs.

@@ -16,7 +16,7 @@ func TestResourcesOfAProject(t *testing.T) {
 	t.Parallel()
 	sandbox := testkit.Sandbox(t)
 	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil))
-	var demo, alt answer
+	var demo, alt Resources
 	app.As(testkit.Token(t, "demo")).Get(t, "/v1/resources").JSON(t, &demo)
 	app.As(testkit.Token(t, "alt")).Get(t, "/v1/resources?kinds=flavors,images,networks").JSON(t, &alt)
 
@@ -47,7 +47,7 @@ func TestResourcesByKind(t *testing.T) {
 	t.Parallel()
 	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil)).As(testkit.Token(t, "demo"))
 	a := app.Get(t, "/v1/resources?kinds=keypairs,security_groups,zones,quota,keypairs")
-	var got answer
+	var got Resources
 	a.JSON(t, &got)
 	switch {
 	case a.Status != 200 || got.Flavors != nil || got.KeyPairs == nil:
@@ -56,7 +56,7 @@ func TestResourcesByKind(t *testing.T) {
 		t.Errorf("something is missing: %s", a.Body)
 	}
 	for path, field := range map[string]string{
-		"/v1/resources?kinds=flavors,volumes": "kinds",
+		"/v1/resources?kinds=flavors,volumes": "kinds[1]",
 		"/v1/resources?kind=flavors":          "kind",
 	} {
 		if a := app.Get(t, path); a.Status != 400 || !testkit.Names(t, a, field) {
@@ -71,7 +71,7 @@ func TestResourcesWithoutOneService(t *testing.T) {
 	cloud := testkit.Redirect(t, "image") // a fake catalog entry: the real Glance cannot be stopped for one test alone
 	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), cloud.Env(t, "collector"))).As(testkit.Token(t, "demo"))
 	a := app.Get(t, "/v1/resources")
-	var got answer
+	var got Resources
 	a.JSON(t, &got)
 	if a.Status != 200 || len(got.Flavors) == 0 || got.Images != nil || got.Errors["images"].Code != "unavailable" {
 		t.Errorf("got %d %s", a.Status, a.Body)
@@ -132,7 +132,7 @@ func TestResourcesWithAServiceThatHangs(t *testing.T) {
 	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), env)).As(testkit.Token(t, "demo"))
 	began := time.Now()
 	a := app.Get(t, "/v1/resources")
-	var got answer
+	var got Resources
 	a.JSON(t, &got)
 	if a.Status != 200 || len(got.Flavors) == 0 || len(got.Networks) == 0 || got.Images != nil || got.Errors["images"].Code != "timeout" {
 		t.Errorf("got %d %s", a.Status, a.Body)
@@ -170,7 +170,7 @@ func TestResourcesAtAnUnversionedEndpoint(t *testing.T) {
 		app := testkit.Start(t, testkit.Env(t, testkit.Database(t), env)).As(testkit.Token(t, "demo"))
 		for range 2 {
 			a := app.Get(t, "/v1/resources?kinds=flavors")
-			var got answer
+			var got Resources
 			a.JSON(t, &got)
 			if a.Status != 200 || len(got.Flavors) == 0 {
 				t.Errorf("%s: got %d %s", name, a.Status, a.Body)

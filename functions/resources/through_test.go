@@ -50,7 +50,7 @@ func TestResourcesThroughAConnection(t *testing.T) {
 	if err := (postgres.Delegations{DB: db}).MarkSeen(t.Context(), owner.ID, c.ID, 2*time.Second, seen); err != nil {
 		t.Fatal(err)
 	}
-	var got answer
+	var got Resources
 	a := app.Get(t, path)
 	if a.JSON(t, &got); a.Status != 200 || len(got.Flavors) != 1 || len(got.Images) != 1 || got.Images[0].ID != "i1" || got.Quota != nil ||
 		got.Errors["networks"].Status != 503 || got.AsOf == nil || *got.Age < 2 || *got.Age > 60 || fmt.Sprint(got.Truncated) != "[flavors]" {

@@ -153,7 +153,7 @@ func TestChartAxis(t *testing.T) {
 
 func TestChartLabelsDoNotTouch(t *testing.T) {
 	t.Parallel()
-	for n := 1; n <= maxHours; n++ {
+	for n := 1; n <= 720; n++ {
 		d := newDrawing(view(make([]domain.HourStat, n)...), 0)
 		d.labels()
 		labels := strings.Count(d.String(), "<text")

@@ -2,6 +2,8 @@
 package stats
 
 import (
+	"github.com/danielgtaylor/huma/v2"
+
 	"github.com/cloudfn/cloudfn/shared/httpx"
 	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/run"
@@ -13,5 +15,6 @@ type Config struct{}
 func init() { run.HTTP("stats", build) }
 
 func build(_ Config, d run.Deps) ([]httpx.Route, error) {
-	return routes(service{stats: postgres.Stats{DB: d.DB}, requests: postgres.Requests{DB: d.DB}, clock: d.DB}), nil
+	s := service{stats: postgres.Stats{DB: d.DB}, requests: postgres.Requests{DB: d.DB}, clock: d.DB}
+	return httpx.Routes(func(api huma.API) { routes(api, s) }), nil
 }

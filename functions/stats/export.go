@@ -25,14 +25,14 @@ const (
 
 // rowWriter writes rows of an export.
 type rowWriter interface {
-	write(request) error
+	write(Request) error
 	flush() error
 }
 
 // export answers with all rows that the query selects; limit is the most (0 = all). Its first rows are read before
 // the answer begins, so that an error with them is answered as a problem.
-func (h handler) export(r *http.Request, q domain.RequestQuery, kind string, limit int) (httpx.Response, error) {
-	first, err := h.svc.exportPage(r.Context(), &q, limit)
+func (h handler) export(ctx context.Context, q domain.RequestQuery, kind string, limit int) (httpx.Response, error) {
+	first, err := h.svc.exportPage(ctx, &q, limit)
 	if err != nil {
 		return httpx.Response{}, err
 	}
@@ -84,7 +84,7 @@ type ndjsonRows struct {
 	buffer *bufio.Writer
 }
 
-func (n ndjsonRows) write(r request) error { return n.lines.Encode(r) }
+func (n ndjsonRows) write(r Request) error { return n.lines.Encode(r) }
 func (n ndjsonRows) flush() error          { return n.buffer.Flush() }
 
 // csvHead are the columns: the fields of a row in JSON.
@@ -95,11 +95,11 @@ var csvHead = []string{
 
 type csvRows struct{ out *csv.Writer }
 
-func (c csvRows) write(r request) error {
+func (c csvRows) write(r Request) error {
 	return c.out.Write([]string{
 		r.ID.String(), r.At.Format(time.RFC3339Nano), cell(r.Function), cell(r.Method), cell(r.Path),
-		strconv.Itoa(r.Status), strconv.FormatInt(r.MS, 10), cell(r.UserID), cell(r.UserName), cell(r.ProjectID),
-		cell(r.DomainID), cell(r.RequestID), cell(r.Remote), cell(r.Code), text(r.ConnectionID), cell(r.ActedIn),
+		strconv.Itoa(r.Status), strconv.Itoa(r.MS), cell(r.UserID), cell(r.UserName), cell(r.ProjectID),
+		cell(r.DomainID), cell(r.RequestID), cell(r.Remote), cell(string(r.Code)), text(r.ConnectionID), cell(r.ActedIn),
 	})
 }
 

@@ -6,8 +6,6 @@ import (
 	"encoding/csv"
 	"encoding/json"
 	"errors"
-	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strconv"
 	"strings"
@@ -46,7 +44,7 @@ func (l *log) List(_ context.Context, q domain.RequestQuery) (page []domain.Requ
 func exported(t *testing.T, l *log, kind string, most int) (string, error) {
 	t.Helper()
 	h := handler{service{requests: l}}
-	resp, err := h.export(httptest.NewRequest(http.MethodGet, "/v1/requests", nil), domain.RequestQuery{}, kind, most)
+	resp, err := h.export(t.Context(), domain.RequestQuery{}, kind, most)
 	if err != nil {
 		return "", err
 	}
@@ -87,7 +85,7 @@ func TestExport(t *testing.T) {
 func TestExportBreaksOff(t *testing.T) {
 	t.Parallel()
 	h := handler{service{requests: &log{n: 1, failAt: 1}}}
-	if _, err := h.export(httptest.NewRequest(http.MethodGet, "/", nil), domain.RequestQuery{}, csvType, 0); err == nil {
+	if _, err := h.export(t.Context(), domain.RequestQuery{}, csvType, 0); err == nil {
 		t.Error("the first page failed, and the answer began")
 	}
 	if text, err := exported(t, &log{n: 3 * exportPage, failAt: 3}, csvType, 0); err == nil || strings.Count(text, "\n") != 2*exportPage+1 {
@@ -108,7 +106,7 @@ func TestNoFormulas(t *testing.T) {
 	}
 	var body bytes.Buffer
 	out := newRowWriter(csvType, &body)
-	if err := errors.Join(out.write(request{Method: `=HYPERLINK("http://x","y")`, Path: "/a,b\n\"c\"", UserName: "@joe"}), out.flush()); err != nil {
+	if err := errors.Join(out.write(Request{Method: `=HYPERLINK("http://x","y")`, Path: "/a,b\n\"c\"", UserName: "@joe"}), out.flush()); err != nil {
 		t.Fatal(err)
 	}
 	rows, err := csv.NewReader(&body).ReadAll()
@@ -126,12 +124,12 @@ func TestExportOverHTTP(t *testing.T) {
 	for range 3 {
 		app.Get(t, "/v1/stats?hours=1")
 	}
-	var page requestsAnswer
+	var page RequestPage
 	app.Get(t, "/v1/requests").JSON(t, &page)
 	last := app.Get(t, "/v1/requests", "Accept", "application/x-ndjson")
-	var rows []request
+	var rows []Request
 	for line := range strings.Lines(string(last.Body)) {
-		var r request
+		var r Request
 		if err := json.Unmarshal([]byte(line), &r); err != nil {
 			t.Fatal(err)
 		}

@@ -50,7 +50,7 @@ func TestStatsOfADay(t *testing.T) {
 	count(t, conn, "stranger", "another-domain", 0, 100, domain.Sampled)
 	app := testkit.Start(t, testkit.Env(t, database, nil))
 
-	var mine statsAnswer
+	var mine Stats
 	app.As(p.Token(t)).Get(t, "/v1/stats").JSON(t, &mine)
 	if len(mine.Hours) != 24 || !mine.From.Equal(hour(23)) || !mine.To.Equal(hour(0)) || mine.Complete || mine.ProjectID != p.ID {
 		t.Fatalf("got %+v", mine)
@@ -67,7 +67,7 @@ func TestStatsOfADay(t *testing.T) {
 		}
 	}
 	for path, want := range map[string]int{"/v1/stats?hours=1": 1, "/v1/stats?hours=720": 720} {
-		var got statsAnswer
+		var got Stats
 		app.As(p.Token(t)).Get(t, path).JSON(t, &got)
 		if len(got.Hours) != want {
 			t.Errorf("%s: %d entries", path, len(got.Hours))
@@ -75,7 +75,7 @@ func TestStatsOfADay(t *testing.T) {
 	}
 
 	// Sums: only of an hour at which no project is missing.
-	var ofDomain, ofCloud statsAnswer
+	var ofDomain, ofCloud Stats
 	app.As(testkit.DomainToken(t)).Get(t, "/v1/stats?scope=domain").JSON(t, &ofDomain)
 	last, before := ofDomain.Hours[23], ofDomain.Hours[22]
 	if *last.Running != 10 || *last.Total != 12 || last.Source != domain.Rebuilt || last.ByStatus["SHUTOFF"] != 2 || before.Source != domain.Missing {
@@ -164,10 +164,10 @@ func TestRequestLog(t *testing.T) {
 		app.Get(t, "/v1/stats"), app.Get(t, "/v1/nothing%00here\xff"), app.Do(t, "DELETE", "/v1/stats", ""), app.As("garbage").Get(t, "/v1/stats"),
 	}
 
-	var seen []request
+	var seen []Request
 	path := "/v1/requests?limit=2"
 	for {
-		var page requestsAnswer
+		var page RequestPage
 		mine.Get(t, path).JSON(t, &page)
 		seen = append(seen, page.Requests...)
 		if page.Next == nil {
@@ -193,7 +193,7 @@ func TestRequestLog(t *testing.T) {
 			t.Errorf("the log says %d, the answer was %d", status, a.Status)
 		}
 	}
-	var since requestsAnswer
+	var since RequestPage
 	mine.Get(t, "/v1/requests?since="+time.Now().Add(time.Hour).UTC().Format(time.RFC3339)).JSON(t, &since)
 	if len(since.Requests) != 0 {
 		t.Errorf("requests of the future: %+v", since)

@@ -78,7 +78,7 @@ func (f function) free() error {
 			return fmt.Errorf("NAME is %q: it must be one that is free, and %s is there", f.Name, path)
 		}
 	}
-	api, err := os.ReadFile(apiFile)
+	api, err := os.ReadFile("functions/openapi.yaml")
 	if err != nil {
 		return err
 	}
@@ -87,13 +87,13 @@ func (f function) free() error {
 		"\n    " + f.Type + "Item:\n", "\n    " + f.Type + "Page:\n",
 	} {
 		if strings.Contains(string(api), text) {
-			return fmt.Errorf("NAME is %q: it must be one that is free, and %s has %q", f.Name, apiFile, strings.TrimSpace(text))
+			return fmt.Errorf("NAME is %q: it must be one that is free, and openapi.yaml has %q", f.Name, strings.TrimSpace(text))
 		}
 	}
 	return nil
 }
 
-const apiFile = "functions/openapi.yaml"
+const apiFile = "functions/openapi.rest.yaml"
 
 // Service is where its Knative Service is.
 func (f function) Service() string { return "knative/services/" + f.Name + ".yaml" }

@@ -1,4 +1,4 @@
-// Command new begins a function: its folder, its manifests, its entry in functions/openapi.yaml, and its place in the lists
+// Command new begins a function: its folder, its manifests, its entry in functions/openapi.rest.yaml, and its place in the lists
 // that follow from these. It prints what is left to do. Run it by `make new NAME=leases KIND=http`.
 //
 // It writes no table of a test that says what a function may hold or reach: somebody has to decide that.

@@ -96,7 +96,7 @@ func inPlace(t *testing.T) {
 	for path, lines := range map[string]string{
 		"functions/main.go":                      "functions/deliver-events\"\n\t_ \"github.com/cloudfn/cloudfn/functions/floating-ips\"\n",
 		"test/process/main_test.go":              "run-connections, run-leases, servers",
-		"functions/openapi.yaml":                 "        '503': { $ref: '#/components/responses/EventNotDone' }\n\nwebhooks:\n",
+		"functions/openapi.rest.yaml":            "        '503': { $ref: '#/components/responses/EventNotDone' }\n\nwebhooks:\n",
 		"knative/services/kustomization.yaml":    "  - console.yaml\n  - floating-ips.yaml\n  - launch.yaml\n",
 		"knative/sources/kustomization.yaml":     "  - run-connections.yaml\n  - run-leases.yaml\nlabels:\n",
 		"test/contract/examples_done_test.go":    "\"listFloatingIps 500\": ",
@@ -161,7 +161,7 @@ func TestRefusals(t *testing.T) {
 		}
 	}
 	for path, line := range map[string]string{ // a list that is not as it was
-		"test/process/main_test.go": "it must be one of agents", "test/contract/examples_done_test.go": "var never = ", "functions/openapi.yaml": "\nwebhooks:\n",
+		"test/process/main_test.go": "it must be one of agents", "test/contract/examples_done_test.go": "var never = ", "functions/openapi.rest.yaml": "\nwebhooks:\n",
 		"knative/sources/kustomization.yaml": "  - ", "functions/main.go": "\"github.com/cloudfn/cloudfn/functions/",
 	} {
 		text := before[path]

@@ -203,3 +203,19 @@ func Project(ctx context.Context) (domain.Identity, domain.Secret, error) {
 	}
 	return who, token, nil
 }
+
+// CanRead fails unless the caller has a token scoped to a project.
+func CanRead(ctx context.Context) error {
+	_, _, err := Project(ctx)
+	return err
+}
+
+// CanWrite fails unless the caller's roles in a project allow changes. It is for routes that ask OpenStack for nothing, whose policy
+// would decide otherwise.
+func CanWrite(ctx context.Context) error {
+	who, _, err := Project(ctx)
+	if err == nil && !who.MayAct() {
+		err = apperr.New(apperr.Forbidden, "the token's roles only allow reading")
+	}
+	return err
+}

@@ -2,31 +2,31 @@ package domain
 
 // Flavor is a size that a server may have.
 type Flavor struct {
-	ID     string `json:"id"`
+	ID     string `json:"id" minLength:"1"`
 	Name   string `json:"name"`
-	VCPUs  int    `json:"vcpus"`
-	RAMMB  int    `json:"ram_mb"`
-	DiskGB int    `json:"disk_gb"` // 0: the image decides, or a volume is needed
+	VCPUs  int    `json:"vcpus" minimum:"1"`
+	RAMMB  int    `json:"ram_mb" minimum:"0"`
+	DiskGB int    `json:"disk_gb" minimum:"0"` // 0: the image decides, or a volume is needed
 	Public bool   `json:"public"`
 }
 
 // Image is something a server can boot.
 type Image struct {
-	ID         string `json:"id"`
+	ID         string `json:"id" minLength:"1"`
 	Name       string `json:"name"`
-	Status     string `json:"status"`     // active, queued, saving, deactivated, ...
-	Visibility string `json:"visibility"` // public, private, shared, community
-	SizeBytes  int64  `json:"size_bytes"` // 0 until it is uploaded
-	MinDiskGB  int    `json:"min_disk_gb"`
-	MinRAMMB   int    `json:"min_ram_mb"`
+	Status     string `json:"status" minLength:"1"`                              // active, queued, saving, deactivated, ...
+	Visibility string `json:"visibility" enum:"public,private,shared,community"` // public, private, shared, community
+	SizeBytes  int64  `json:"size_bytes" minimum:"0"`                            // 0 until it is uploaded
+	MinDiskGB  int    `json:"min_disk_gb" minimum:"0"`
+	MinRAMMB   int    `json:"min_ram_mb" minimum:"0"`
 	DiskFormat string `json:"disk_format"`
 }
 
 // Network is something a server can have a port on.
 type Network struct {
-	ID       string   `json:"id"`
+	ID       string   `json:"id" format:"uuid"`
 	Name     string   `json:"name"`
-	Status   string   `json:"status"`
+	Status   string   `json:"status" minLength:"1"`
 	Shared   bool     `json:"shared"`
 	External bool     `json:"external"` // floating IPs come from here; members usually cannot boot on it
 	Subnets  []Subnet `json:"subnets"`
@@ -34,22 +34,22 @@ type Network struct {
 
 // Subnet is a range of addresses of a network.
 type Subnet struct {
-	ID        string `json:"id"`
+	ID        string `json:"id" format:"uuid"`
 	Name      string `json:"name"`
-	CIDR      string `json:"cidr"`
-	IPVersion int    `json:"ip_version"`
+	CIDR      string `json:"cidr" minLength:"1"`
+	IPVersion int    `json:"ip_version" enum:"4,6"`
 }
 
 // KeyPair is an SSH key that Nova puts on a server.
 type KeyPair struct {
 	Name        string `json:"name"`
 	Fingerprint string `json:"fingerprint"`
-	Type        string `json:"type"` // ssh or x509
+	Type        string `json:"type" enum:"ssh"` // ssh or x509
 }
 
 // SecurityGroup is a set of packet filter rules.
 type SecurityGroup struct {
-	ID          string `json:"id"`
+	ID          string `json:"id" format:"uuid"`
 	Name        string `json:"name"`
 	Description string `json:"description"`
 }

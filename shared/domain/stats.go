@@ -98,12 +98,12 @@ type RefinedCount struct {
 
 // HourStat is one hour of a project, a domain or the cloud, as it is shown.
 type HourStat struct {
-	Hour     time.Time      `json:"hour"`    // the full hour, UTC
-	Running  *int           `json:"running"` // null when it is not known
-	Total    *int           `json:"total"`
-	ByStatus map[string]int `json:"by_status"`
+	Hour     time.Time      `json:"hour"` // the full hour, UTC
+	Running  *int           `json:"running" nullable:"true" minimum:"0" doc:"Servers that were ACTIVE for certain."`
+	Total    *int           `json:"total" nullable:"true" minimum:"0" doc:"Servers that were not deleted, in whatever status."`
+	ByStatus map[string]int `json:"by_status" doc:"Servers in each Nova status. REBOOT and such count as the state beneath."`
 	// Uncertain is how many servers Nova's log does not decide: they are in none of the numbers above.
-	Uncertain int    `json:"uncertain"`
+	Uncertain int    `json:"uncertain" minimum:"0" doc:"Servers whose state Nova's log does not decide. They are in no other number."`
 	Source    Source `json:"source"` // rebuilt when at least one project's numbers are
 }
 

@@ -7,8 +7,11 @@ package httpx
 import (
 	"bytes"
 	"encoding/json"
+	"io"
 	"maps"
 	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -16,10 +19,11 @@ import (
 
 // Route is one method and path that a function serves.
 type Route struct {
-	Function string // filled in by run
-	Pattern  string // as http.ServeMux takes it: "GET /v1/servers/{id}"
-	Public   bool   // served without a token
-	Probe    bool   // answered, and not logged, when the request log is away
+	Function string        // filled in by run
+	Pattern  string        // as http.ServeMux takes it: "GET /v1/servers/{id}"
+	Public   bool          // served without a token
+	Probe    bool          // answered, and not logged, when the request log is away
+	Document *huma.OpenAPI // that describes it; nil = functions/openapi.rest.yaml does
 	serve    func(*http.Request) (Response, error)
 }
 
@@ -53,12 +57,16 @@ func Handle[T any](pattern string, fn func(*http.Request) (T, error)) Route {
 // JSON is an answer with a status of its own.
 func JSON(status int, v any) (Response, error) {
 	var body bytes.Buffer
-	enc := json.NewEncoder(&body)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
+	if err := encode(&body, v); err != nil {
 		return Response{}, err
 	}
 	return Response{Status: status, Header: http.Header{}, Body: body.Bytes()}, nil
+}
+
+func encode(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
 }
 
 func (resp Response) write(w http.ResponseWriter, head bool) {

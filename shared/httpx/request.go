@@ -23,15 +23,9 @@ const MaxBody = 1 << 20
 // Body reads the request's JSON into T, strictly: unknown and repeated fields, wrong types and trailing data are refused
 // with the field's name.
 func Body[T any](r *http.Request) (in T, err error) {
-	if kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind != "application/json" {
-		return in, apperr.New(apperr.UnsupportedMedia, "the body must be application/json")
-	}
-	data, err := Bytes(r)
+	data, err := readMedia(r)
 	if err != nil {
 		return in, err
-	}
-	if !utf8.Valid(data) {
-		return in, apperr.New(apperr.Invalid, "the body is not UTF-8")
 	}
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.DisallowUnknownFields()
@@ -42,6 +36,18 @@ func Body[T any](r *http.Request) (in T, err error) {
 		return in, apperr.New(apperr.Invalid, "the body has more after its JSON value")
 	}
 	return in, checkKeys(data)
+}
+
+// readMedia gives a body that says that it is JSON, and is UTF-8.
+func readMedia(r *http.Request) ([]byte, error) {
+	if kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind != jsonType {
+		return nil, apperr.New(apperr.UnsupportedMedia, "the body must be application/json")
+	}
+	data, err := Bytes(r)
+	if err == nil && !utf8.Valid(data) {
+		err = apperr.New(apperr.Invalid, "the body is not UTF-8")
+	}
+	return data, err
 }
 
 // Bytes reads the request's body as it is.
@@ -107,25 +113,37 @@ type Query struct{ values url.Values }
 
 // ReadQuery refuses every parameter that is not named, and repeated and empty ones.
 func ReadQuery(r *http.Request, names ...string) (Query, error) {
-	values, err := url.ParseQuery(r.URL.RawQuery)
-	if err != nil {
-		return Query{}, apperr.New(apperr.Invalid, "the query is malformed")
-	}
-	for name, list := range values {
-		if !slices.Contains(names, name) {
-			return Query{}, apperr.InvalidField(text(name, maxQuote), "is not a parameter of this request", names...)
-		}
-		if len(list) > 1 {
-			return Query{}, apperr.InvalidField(name, "was given more than once")
-		}
-		if list[0] == "" {
-			return Query{}, apperr.InvalidField(name, "is empty: leave it out instead")
-		}
-		if !utf8.ValidString(list[0]) || strings.ContainsRune(list[0], 0) {
-			return Query{}, apperr.InvalidField(name, "is not text")
-		}
+	values, faults := parseQuery(r, names)
+	if len(faults) > 0 {
+		return Query{}, invalid(faults)
 	}
 	return Query{values}, nil
+}
+
+// parseQuery gives the parameters of a request that takes those of names, each at most once, and what is wrong with them.
+func parseQuery(r *http.Request, names []string) (url.Values, []apperr.Field) {
+	values, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return nil, []apperr.Field{{Detail: "the query is malformed"}}
+	}
+	var faults []apperr.Field
+	for name, list := range values {
+		fault := apperr.Field{Field: text(name, maxQuote)}
+		switch {
+		case !slices.Contains(names, name):
+			fault.Detail, fault.Allowed = "is not a parameter of this request", names
+		case len(list) > 1:
+			fault.Detail = "was given more than once"
+		case list[0] == "":
+			fault.Detail = "is empty: leave it out instead"
+		case !utf8.ValidString(list[0]) || strings.ContainsRune(list[0], 0):
+			fault.Detail = "is not text"
+		default:
+			continue
+		}
+		faults = append(faults, fault)
+	}
+	return values, faults
 }
 
 // Text is a parameter as it is; "" when it is absent.
@@ -167,10 +185,12 @@ func (q Query) OneOf(name string, allowed ...string) (string, error) {
 }
 
 // Next is the URL of the next page: the same request with another marker.
-func Next(r *http.Request, marker string) *string {
-	query := r.URL.Query()
+func Next(r *http.Request, marker string) *string { return next(*r.URL, marker) }
+
+func next(u url.URL, marker string) *string {
+	query := u.Query()
 	query.Set("marker", marker)
-	next := r.URL.Path + "?" + query.Encode()
+	next := u.Path + "?" + query.Encode()
 	return &next
 }
 

@@ -1,10 +1,7 @@
 package run
 
 import (
-	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/base64"
 	"net/http"
 	"time"
 
@@ -18,15 +15,14 @@ func (p *Process) common() []httpx.Route {
 	status.Public, status.Probe = true, true
 	description := httpx.Handle("GET /v1/openapi.yaml", p.description)
 	description.Public = true
-	reference := httpx.Handle("GET /v1/docs", p.reference)
-	reference.Public = true
-	return []httpx.Route{status, description, reference}
+	page, file := httpx.Handle("GET /v1/docs", p.docs), httpx.Handle("GET /v1/docs/{file}", p.docs)
+	page.Public, file.Public = true, true
+	return []httpx.Route{status, description, page, file}
 }
 
 // Texts describe the API; every process serves them.
 type Texts struct {
-	OpenAPI   []byte
-	Reference []byte // a page made of OpenAPI, with one style element in it and no script
+	OpenAPI []byte
 }
 
 func (p *Process) description(r *http.Request) (httpx.Response, error) {
@@ -34,25 +30,6 @@ func (p *Process) description(r *http.Request) (httpx.Response, error) {
 		return httpx.Response{}, err
 	}
 	return httpx.Response{Status: http.StatusOK, ContentType: "application/yaml", Body: p.texts.OpenAPI, Header: http.Header{}}, nil
-}
-
-func (p *Process) reference(r *http.Request) (httpx.Response, error) {
-	if _, err := httpx.ReadQuery(r); err != nil {
-		return httpx.Response{}, err
-	}
-	header := http.Header{}
-	header.Set("Content-Security-Policy", referencePolicy(p.texts.Reference))
-	header.Set("Referrer-Policy", "no-referrer")
-	return httpx.Response{Status: http.StatusOK, ContentType: "text/html; charset=utf-8", Body: p.texts.Reference, Header: header}, nil
-}
-
-// referencePolicy allows a page its own style element, and nothing else.
-func referencePolicy(page []byte) string {
-	_, style, _ := bytes.Cut(page, []byte("<style>"))
-	style, _, _ = bytes.Cut(style, []byte("</style>"))
-	hash := sha256.Sum256(style)
-	return "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(hash[:]) +
-		"'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 }
 
 // Status is what a process says of itself.

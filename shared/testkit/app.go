@@ -72,15 +72,13 @@ func Trustee(t testing.TB) string {
 }
 
 // texts describe the API, as the binary has them.
-func texts(t testing.TB) (texts run.Texts) {
+func texts(t testing.TB) run.Texts {
 	t.Helper()
-	for name, text := range map[string]*[]byte{"openapi.yaml": &texts.OpenAPI, "reference.html": &texts.Reference} {
-		var err error
-		if *text, err = os.ReadFile(filepath.Join(Root(), "functions", name)); err != nil {
-			t.Fatal(err)
-		}
+	text, err := os.ReadFile(filepath.Join(Root(), "functions", "openapi.yaml"))
+	if err != nil {
+		t.Fatal(err)
 	}
-	return texts
+	return run.Texts{OpenAPI: text}
 }
 
 // Start serves all functions that the test's package registers, in this process, and gives a client for them.

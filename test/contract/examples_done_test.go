@@ -122,7 +122,7 @@ func (s *story) exec(t *testing.T, sql string, args ...any) {
 }
 
 func (s *story) process(t *testing.T) {
-	for _, operation := range []string{"getStatus", "getDescription", "getReference", "getHealth", "listResources", "suggestAccessRules"} {
+	for _, operation := range []string{"getStatus", "getDescription", "getReference", "getReferenceFile", "getHealth", "listResources", "suggestAccessRules"} {
 		s.ok(t, operation, 200, ask{})
 	}
 	s.ok(t, "listResources", 200, ask{query: []string{"kinds"}})
@@ -238,6 +238,7 @@ var never = map[string]string{
 	"getStatus 500":          onlyByMistake,
 	"getDescription 500":     onlyByMistake,
 	"getReference 500":       onlyByMistake,
+	"getReferenceFile 500":   onlyByMistake,
 	"openConsole 500":        onlyByMistake,
 	"getConsole 500":         onlyByMistake,
 	"getConsoleFile 500":     onlyByMistake,

@@ -66,9 +66,10 @@ var exceptions = map[string]func(*ask){
 	"createConnection": func(a *ask) {
 		a.example, a.set = "trust", map[string]any{"expires_at": time.Now().Add(time.Hour).UTC().Format(time.RFC3339)}
 	},
-	"signIn":         func(a *ask) { a.example = "token" },
-	"getAgentBundle": func(a *ask) { a.header = []string{"Authorization", "Bearer none"} },
-	"agentReady":     func(a *ask) { a.header = []string{"Authorization", "Bearer none"} },
+	"signIn":           func(a *ask) { a.example = "token" },
+	"getReferenceFile": func(a *ask) { a.path = "/v1/docs/absent.js" },
+	"getAgentBundle":   func(a *ask) { a.header = []string{"Authorization", "Bearer none"} },
+	"agentReady":       func(a *ask) { a.header = []string{"Authorization", "Bearer none"} },
 }
 
 func withToken(o operation) bool {

@@ -39,10 +39,13 @@ func TestEveryFunctionHasTheSameFiles(t *testing.T) {
 	t.Parallel()
 	registered := run.Names()
 	for _, name := range folders(t) {
-		for _, file := range []string{"README.md", "config.go", "handler.go", "service.go", "handler_test.go"} {
+		for _, file := range []string{"README.md", "config.go", "service.go", "handler_test.go"} {
 			if _, err := os.Stat(filepath.Join(functions, name, file)); err != nil {
 				t.Errorf("functions/%s has no %s", name, file)
 			}
+		}
+		if found, _ := filepath.Glob(filepath.Join(functions, name, "h*[pr].go")); len(found) == 0 { // http.go or handler.go
+			t.Errorf("functions/%s has neither http.go nor handler.go", name)
 		}
 		if _, err := os.Stat(filepath.Join(functions, "..", "knative", "services", name+".yaml")); err != nil {
 			t.Errorf("knative/services/%s.yaml is missing: nobody could deploy it", name)

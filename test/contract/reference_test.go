@@ -1,30 +1,59 @@
 package contract_test
 
 import (
-	"crypto/sha256"
-	"encoding/base64"
+	"context"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestReference is served whole to whoever asks, and may use its own style and nothing else.
+// TestReference is served whole to whoever asks, under a policy that allows only its own files, and draws every operation in a
+// real Chromium.
 func TestReference(t *testing.T) {
 	t.Parallel()
+	chromium := testkit.Chromium(t)
 	app := testkit.Start(t, testkit.DaemonEnv(t, testkit.Database(t)))
-	a := app.Get(t, "/v1/docs")
-	page := string(a.Body)
-	_, style, _ := strings.Cut(page, "<style>")
-	style, _, _ = strings.Cut(style, "</style>")
-	hash := sha256.Sum256([]byte(style))
-	want := "style-src 'sha256-" + base64.StdEncoding.EncodeToString(hash[:]) + "'"
-	if policy := a.Header.Get("Content-Security-Policy"); a.Status != 200 || len(style) < 1000 || !strings.Contains(policy, want) || strings.Contains(policy, "script") {
-		t.Errorf("got %d, %q, want %s for a style of %d bytes", a.Status, policy, want, len(style))
+	for path, kind := range map[string]string{
+		"/v1/docs": "text/html", "/v1/docs/docs.js": "javascript", "/v1/docs/swagger-ui.css": "text/css", "/v1/docs/favicon-32x32.png": "image/png",
+	} {
+		a := app.Do(t, "GET", path, "", "Accept-Encoding", "identity")
+		policy := a.Header.Get("Content-Security-Policy")
+		if a.Status != 200 || !strings.Contains(a.Header.Get("Content-Type"), kind) || a.Header.Get("Content-Encoding") != "" ||
+			!strings.Contains(policy, "script-src 'self'; style-src 'self'; ") || strings.Contains(policy, "unsafe") {
+			t.Errorf("%s: got %d %v", path, a.Status, a.Header)
+		}
 	}
-	for id, o := range newExamples(t).operations {
-		if !strings.Contains(page, `<article id="`+id+`">`) {
-			t.Errorf("%s %s is not on the page: run `make generate`", o.method, o.path)
+	if a := app.Get(t, "/v1/docs/../docs.go"); a.Status == 200 {
+		t.Errorf("got %s", a.Body)
+	}
+	if a := app.Get(t, "/v1/docs/absent.js"); a.Status != 404 {
+		t.Errorf("got %d %s", a.Status, a.Body)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "node", "--test", "--test-reporter=spec", "docs.test.mjs")
+	cmd.Dir = filepath.Join(testkit.Root(), "test", "browser")
+	cmd.Env = append(os.Environ(), "NO_PROXY=*", "HOME="+t.TempDir(), "CHROMIUM="+chromium, "DOCS_URL="+app.URL,
+		"DOCS_OPERATIONS="+strings.Join(slices.Sorted(maps.Keys(newExamples(t).operations)), ","))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// TestEveryCodeIsExplained in the reference's introduction.
+func TestEveryCodeIsExplained(t *testing.T) {
+	t.Parallel()
+	doc := document(t)
+	for _, code := range doc.Components.Schemas["Code"].Value.Enum {
+		if row := "| `" + code.(string) + "` | "; strings.Count(doc.Info.Description, row) != 1 {
+			t.Errorf("there is not one row %q", row)
 		}
 	}
 }

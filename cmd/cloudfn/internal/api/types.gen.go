@@ -236,6 +236,11 @@ const (
 	InstanceStateUpdating  InstanceState = "updating"
 )
 
+// Defines values for KeyPairType.
+const (
+	SSH KeyPairType = "ssh"
+)
+
 // Defines values for LaunchProblemCode.
 const (
 	LaunchProblemCodeConflict      LaunchProblemCode = "conflict"
@@ -281,15 +286,12 @@ const (
 	PermissionStop       Permission = "stop"
 )
 
-// Defines values for ResourceKind.
+// Defines values for ResourcesTruncated.
 const (
-	ResourceKindFlavors        ResourceKind = "flavors"
-	ResourceKindImages         ResourceKind = "images"
-	ResourceKindKeypairs       ResourceKind = "keypairs"
-	ResourceKindNetworks       ResourceKind = "networks"
-	ResourceKindQuota          ResourceKind = "quota"
-	ResourceKindSecurityGroups ResourceKind = "security_groups"
-	ResourceKindZones          ResourceKind = "zones"
+	ResourcesTruncatedFlavors  ResourcesTruncated = "flavors"
+	ResourcesTruncatedImages   ResourcesTruncated = "images"
+	ResourcesTruncatedNetworks ResourcesTruncated = "networks"
+	ResourcesTruncatedQuota    ResourcesTruncated = "quota"
 )
 
 // Defines values for Revocation.
@@ -430,10 +432,10 @@ type AgentEvent struct {
 
 // Callback defines model for Callback.
 type Callback struct {
-	// AllowedRate How many deliveries a minute the receiver consented to. Absent when any.
+	// AllowedRate Deliveries a minute that the receiver allows.
 	AllowedRate *int `json:"allowed_rate,omitempty"`
 
-	// ConnectionID Absent when it gets what happens in its own project.
+	// ConnectionID Absent when it gets its own project's events.
 	ConnectionID *UUID `json:"connection_id,omitempty"`
 
 	// CreatedAt RFC 3339 in UTC.
@@ -445,16 +447,16 @@ type Callback struct {
 	// ID Version 7, in the order of time.
 	ID UUID `json:"id"`
 
-	// InstanceID Absent when it gets more than one instance's events.
+	// InstanceID Absent unless it gets one instance's events only.
 	InstanceID *UUID `json:"instance_id,omitempty"`
 
-	// OrderID Absent when it gets more than one order's events.
+	// OrderID Absent unless it gets one order's events only.
 	OrderID *UUID `json:"order_id,omitempty"`
 
-	// PreviousSecretUntil Until when the secret before signs too. Absent when it does not.
+	// PreviousSecretUntil Until when the previous secret signs too.
 	PreviousSecretUntil *Time `json:"previous_secret_until,omitempty"`
 
-	// Reason Why it is pending, suspended or gone. Absent when there is nothing to say.
+	// Reason Why it is pending, suspended or gone.
 	Reason *string `json:"reason,omitempty"`
 
 	// Status `pending`: its receiver has not consented yet. `verified`: it gets events. `suspended`: by its owner, or because its
@@ -474,12 +476,14 @@ type Callback struct {
 
 // CallbackChange What to change. Absent and null stay.
 type CallbackChange struct {
-	Events *[]EventType          `json:"events,omitempty"`
+	Events *[]EventType `json:"events,omitempty"`
+
+	// Status Verified resumes the callback.
 	Status *CallbackChangeStatus `json:"status,omitempty"`
-	URL    *CallbackURL          `json:"url,omitempty"`
+	URL    *string               `json:"url,omitempty"`
 }
 
-// CallbackChangeStatus defines model for CallbackChange.Status.
+// CallbackChangeStatus Verified resumes the callback.
 type CallbackChangeStatus string
 
 // CallbackEvent defines model for CallbackEvent.
@@ -507,16 +511,16 @@ type CallbackPage struct {
 
 // CallbackRequest defines model for CallbackRequest.
 type CallbackRequest struct {
-	// ConnectionID Only what happens through this connection, which the caller may act through. The instance or order is then the connection's.
+	// ConnectionID Only this connection's events.
 	ConnectionID *string `json:"connection_id,omitempty"`
 
 	// Events The types of events to send. None is all.
 	Events *[]EventType `json:"events,omitempty"`
 
-	// InstanceID Only what happens to this instance.
+	// InstanceID Only this instance's events.
 	InstanceID *string `json:"instance_id,omitempty"`
 
-	// OrderID Only what happens to this order and its instances. Not together with `instance_id`.
+	// OrderID Only events of this order and its instances.
 	OrderID *string `json:"order_id,omitempty"`
 
 	// Secret `whsec_` and 24 to 64 bytes in base64. Without one, one is made.
@@ -529,7 +533,7 @@ type CallbackRequest struct {
 
 // CallbackRotation defines model for CallbackRotation.
 type CallbackRotation struct {
-	// Overlap How long the secret before signs too: 0s to 168h, such as 24h or 90m.
+	// Overlap How long the old secret signs too. 24h if absent.
 	Overlap *string `json:"overlap,omitempty"`
 
 	// Secret `whsec_` and 24 to 64 bytes in base64. Without one, one is made.
@@ -559,10 +563,10 @@ type CallbackURL = string
 
 // CallbackWithSecret A callback as the request that gave it its secret shows it, this once.
 type CallbackWithSecret struct {
-	// AllowedRate How many deliveries a minute the receiver consented to. Absent when any.
+	// AllowedRate Deliveries a minute that the receiver allows.
 	AllowedRate *int `json:"allowed_rate,omitempty"`
 
-	// ConnectionID Absent when it gets what happens in its own project.
+	// ConnectionID Absent when it gets its own project's events.
 	ConnectionID *UUID `json:"connection_id,omitempty"`
 
 	// CreatedAt RFC 3339 in UTC.
@@ -574,16 +578,16 @@ type CallbackWithSecret struct {
 	// ID Version 7, in the order of time.
 	ID UUID `json:"id"`
 
-	// InstanceID Absent when it gets more than one instance's events.
+	// InstanceID Absent unless it gets one instance's events only.
 	InstanceID *UUID `json:"instance_id,omitempty"`
 
-	// OrderID Absent when it gets more than one order's events.
+	// OrderID Absent unless it gets one order's events only.
 	OrderID *UUID `json:"order_id,omitempty"`
 
-	// PreviousSecretUntil Until when the secret before signs too. Absent when it does not.
+	// PreviousSecretUntil Until when the previous secret signs too.
 	PreviousSecretUntil *Time `json:"previous_secret_until,omitempty"`
 
-	// Reason Why it is pending, suspended or gone. Absent when there is nothing to say.
+	// Reason Why it is pending, suspended or gone.
 	Reason *string `json:"reason,omitempty"`
 
 	// Secret The secret. It is never shown again.
@@ -1094,9 +1098,9 @@ type DelegatedAction struct {
 // DelegatedActionStatus `done`: Nova has accepted it, and of `deploy` and `delete` the end was seen. `failed`: the error says why.
 type DelegatedActionStatus string
 
-// Delivery One event on its way to one callback. What the receiver said is not kept, but for its status.
+// Delivery One event on its way to one callback. Of the receiver's answers only the last status is kept.
 type Delivery struct {
-	// Answer The status of the receiver's last answer. Absent when none came.
+	// Answer The receiver's last status.
 	Answer *int `json:"answer,omitempty"`
 
 	// AttemptedAt When it was last tried.
@@ -1119,7 +1123,7 @@ type Delivery struct {
 	// ID A UUID in lower case.
 	ID UUID `json:"id"`
 
-	// Status `due`: it is on its way, or waits. `delivered`: the receiver has taken it. `dead`: it was given up, and can be delivered again by hand.
+	// Status `due`: it is on its way, or waits. `delivered`: the receiver has taken it. `dead`: its attempts are used up, and it can be delivered again by hand.
 	Status DeliveryStatus `json:"status"`
 
 	// Subject The id of what the event is about.
@@ -1134,7 +1138,7 @@ type DeliveryPage struct {
 	Next *string `json:"next"`
 }
 
-// DeliveryStatus `due`: it is on its way, or waits. `delivered`: the receiver has taken it. `dead`: it was given up, and can be delivered again by hand.
+// DeliveryStatus `due`: it is on its way, or waits. `delivered`: the receiver has taken it. `dead`: its attempts are used up, and it can be delivered again by hand.
 type DeliveryStatus string
 
 // Dependency defines model for Dependency.
@@ -1203,16 +1207,13 @@ type Flavor struct {
 // GivenID defines model for GivenID.
 type GivenID = string
 
-// Hour A full hour in UTC.
-type Hour = time.Time
-
 // HourStat How many servers there were at one full hour.
 type HourStat struct {
-	// ByStatus How many servers were in each Nova status. Statuses of a task, such as REBOOT, count as the state beneath. Sums up to `total`.
+	// ByStatus Servers in each Nova status. REBOOT and such count as the state beneath.
 	ByStatus map[string]int `json:"by_status"`
 
 	// Hour A full hour in UTC.
-	Hour Hour `json:"hour"`
+	Hour Time `json:"hour"`
 
 	// Running Servers that were ACTIVE for certain.
 	Running *int `json:"running"`
@@ -1224,8 +1225,7 @@ type HourStat struct {
 	// Total Servers that were not deleted, in whatever status.
 	Total *int `json:"total"`
 
-	// Uncertain How many servers were there, or may have been, in a state that Nova's log does not decide: mostly those that changed
-	// within the second of the hour. They are not in `running`, `total` and `by_status`.
+	// Uncertain Servers whose state Nova's log does not decide. They are in no other number.
 	Uncertain int `json:"uncertain"`
 }
 
@@ -1352,8 +1352,11 @@ type InstanceState string
 type KeyPair struct {
 	Fingerprint string      `json:"fingerprint"`
 	Name        string      `json:"name"`
-	Type        interface{} `json:"type"`
+	Type        KeyPairType `json:"type"`
 }
+
+// KeyPairType defines model for KeyPair.Type.
+type KeyPairType string
 
 // KeystoneID The id of a user or a project.
 type KeystoneID = string
@@ -1540,11 +1543,9 @@ type Named struct {
 // Network Something a server can have a port on.
 type Network struct {
 	// External Floating IPs come from here. Plain members usually cannot launch on it.
-	External bool `json:"external"`
-
-	// ID A UUID in lower case.
-	ID   UUID   `json:"id"`
-	Name string `json:"name"`
+	External bool   `json:"external"`
+	ID       string `json:"id"`
+	Name     string `json:"name"`
 
 	// Shared Every project may use it.
 	Shared bool `json:"shared"`
@@ -1690,12 +1691,9 @@ type Problem struct {
 
 // Quota What the project may use of compute, and uses.
 type Quota struct {
-	// Instances Servers.
 	Instances QuotaItem `json:"instances"`
-
-	// RAMMb Memory, in MiB.
-	RAMMb QuotaItem `json:"ram_mb"`
-	Vcpus QuotaItem `json:"vcpus"`
+	RAMMb     QuotaItem `json:"ram_mb"`
+	Vcpus     QuotaItem `json:"vcpus"`
 }
 
 // QuotaItem defines model for QuotaItem.
@@ -1716,7 +1714,7 @@ type RegistryLogin struct {
 
 // Request One row of the request log. It never holds a token, a query string or a body.
 type Request struct {
-	// ActedIn The connection's project, whose users see the row by `acted_through`.
+	// ActedIn The connection's project.
 	ActedIn *string `json:"acted_in,omitempty"`
 
 	// At When the row was written, by the database's clock.
@@ -1728,7 +1726,7 @@ type Request struct {
 	// ConnectionID The connection that the request acted through.
 	ConnectionID *UUID `json:"connection_id,omitempty"`
 
-	// DomainID The project's domain, or the one that the token is scoped to. Empty like user_id, and for a token of the system.
+	// DomainID The domain of the project or of the token. Empty like user_id.
 	DomainID string `json:"domain_id"`
 
 	// Function Empty when no function serves the path.
@@ -1747,11 +1745,9 @@ type Request struct {
 	// ProjectID Empty like user_id, and for a token that is not scoped to a project.
 	ProjectID string `json:"project_id"`
 
-	// Remote The client's address; behind a proxy, the proxy's. Empty in a row that `acted_through` shows of another project.
-	Remote string `json:"remote"`
-
-	// RequestID `req-` and a UUID, the form of OpenStack's request ids.
-	RequestID RequestID `json:"request_id"`
+	// Remote The client's address, or the proxy's. Empty in another project's row.
+	Remote    string `json:"remote"`
+	RequestID string `json:"request_id"`
 
 	// Status 499 when the client hung up before the answer.
 	Status int `json:"status"`
@@ -1759,7 +1755,7 @@ type Request struct {
 	// UserID Empty when the token was refused or none was needed.
 	UserID string `json:"user_id"`
 
-	// UserName The user's name, as Keystone said it. Absent when it is not known.
+	// UserName The user's name, as Keystone said it.
 	UserName *string `json:"user_name,omitempty"`
 }
 
@@ -1784,9 +1780,6 @@ type ResolvedName struct {
 	User    *string    `json:"user,omitempty"`
 }
 
-// ResourceKind defines model for ResourceKind.
-type ResourceKind string
-
 // Resources defines model for Resources.
 type Resources struct {
 	// AgeSeconds Through a connection: how long ago that is.
@@ -1795,7 +1788,7 @@ type Resources struct {
 	// AsOf Through a connection: when it was read.
 	AsOf *Time `json:"as_of,omitempty"`
 
-	// Errors The kinds that failed, and why. Absent when none did.
+	// Errors The kinds that failed, and why.
 	Errors   *map[string]PartProblem `json:"errors,omitempty"`
 	Flavors  *[]Flavor               `json:"flavors,omitempty"`
 	Images   *[]Image                `json:"images,omitempty"`
@@ -1809,9 +1802,12 @@ type Resources struct {
 	SecurityGroups *[]SecurityGroup `json:"security_groups,omitempty"`
 
 	// Truncated Through a connection: the kinds of which there is more than is kept (1000 of each, 1 MiB together).
-	Truncated *[]ResourceKind `json:"truncated,omitempty"`
-	Zones     *[]Zone         `json:"zones,omitempty"`
+	Truncated *[]ResourcesTruncated `json:"truncated,omitempty"`
+	Zones     *[]Zone               `json:"zones,omitempty"`
 }
+
+// ResourcesTruncated defines model for Resources.Truncated.
+type ResourcesTruncated string
 
 // Revocation Of a trust that has ended: whether Keystone still has it. `pending`: it may; it is tried again until it is gone. `done`: it is gone.
 // Nobody but its user can delete a trust, and cloudfn in the user's name: not while the user is disabled or lacks the role.
@@ -1841,10 +1837,8 @@ type Scope string
 // SecurityGroup A set of packet filter rules.
 type SecurityGroup struct {
 	Description string `json:"description"`
-
-	// ID A UUID in lower case.
-	ID   UUID   `json:"id"`
-	Name string `json:"name"`
+	ID          string `json:"id"`
+	Name        string `json:"name"`
 }
 
 // Server A server as Nova shows it to the caller; through a connection, as it was last seen.
@@ -2208,19 +2202,19 @@ type Stats struct {
 	// Complete No hour is missing. Hours may still have uncertain servers.
 	Complete bool `json:"complete"`
 
-	// DomainID The domain of `scope=domain`; of `scope=project`, the domain that the project was looked for in.
+	// DomainID The domain of scope=domain, or of the project.
 	DomainID *string `json:"domain_id,omitempty"`
 
 	// From The first hour.
-	From  Hour       `json:"from"`
+	From  Time       `json:"from"`
 	Hours []HourStat `json:"hours"`
 
-	// ProjectID The project of `scope=project`.
+	// ProjectID The project of scope=project.
 	ProjectID *string `json:"project_id,omitempty"`
 	Scope     Scope   `json:"scope"`
 
 	// To The last hour.
-	To Hour `json:"to"`
+	To Time `json:"to"`
 }
 
 // Status defines model for Status.
@@ -2239,10 +2233,8 @@ type Status struct {
 
 // Subnet defines model for Subnet.
 type Subnet struct {
-	Cidr string `json:"cidr"`
-
-	// ID A UUID in lower case.
-	ID        UUID            `json:"id"`
+	Cidr      string          `json:"cidr"`
+	ID        string          `json:"id"`
 	IPVersion SubnetIPVersion `json:"ip_version"`
 	Name      string          `json:"name"`
 }

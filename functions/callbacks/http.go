@@ -1,0 +1,220 @@
+package callbacks
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/cloudfn/cloudfn/shared/auth"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/httpx"
+)
+
+// routes declares what the function serves.
+func routes(api huma.API, s service) {
+	h := handler{s}
+	tags := []string{"callbacks"}
+	reads, writes := httpx.Before(auth.CanRead), httpx.Before(auth.CanWrite)
+	describe(api)
+	httpx.Register(api, huma.Operation{
+		OperationID: "listCallbacks", Method: http.MethodGet, Path: "/v1/callbacks", Tags: tags, Middlewares: reads,
+		Summary:   "List the project's callbacks",
+		Responses: httpx.Answers(map[int]string{200: "A page of callbacks, the oldest first."}),
+	}, h.list)
+	httpx.Register(api, huma.Operation{
+		OperationID: "createCallback", Method: http.MethodPost, Path: "/v1/callbacks", DefaultStatus: http.StatusCreated,
+		Tags: tags, Middlewares: writes,
+		Summary: "Subscribe a URL to events",
+		Responses: httpx.Answers(map[int]string{
+			201: "The callback is stored.",
+			403: "The token is not scoped to a project, or its roles only allow reading.",
+			404: "The caller may not act through such a connection.",
+			409: "The project has as many callbacks as it may have.",
+		}),
+	}, h.create)
+	httpx.Register(api, huma.Operation{
+		OperationID: "getCallback", Method: http.MethodGet, Path: "/v1/callbacks/{id}", Tags: tags, Middlewares: reads,
+		Summary: "Show a callback",
+		Responses: httpx.Answers(map[int]string{
+			200: "The callback, without its secret.", 404: noCallback,
+		}),
+	}, h.get)
+	httpx.Register(api, huma.Operation{
+		OperationID: "changeCallback", Method: http.MethodPatch, Path: "/v1/callbacks/{id}", Tags: tags, Middlewares: writes,
+		Summary: "Change, suspend or resume a callback",
+		Responses: httpx.Answers(map[int]string{
+			200: "The callback as it is now.",
+			404: noCallback,
+			409: "A callback that is gone cannot be suspended, nor resumed while its project has as many as it may have.",
+		}),
+	}, h.change)
+	httpx.Register(api, huma.Operation{
+		OperationID: "deleteCallback", Method: http.MethodDelete, Path: "/v1/callbacks/{id}", Tags: tags, Middlewares: writes,
+		Summary:   "Delete a callback and all that waits for it",
+		Responses: httpx.Answers(map[int]string{204: "It is gone.", 404: noCallback}),
+	}, h.delete)
+	httpx.Register(api, huma.Operation{
+		OperationID: "rotateCallbackSecret", Method: http.MethodPost, Path: "/v1/callbacks/{id}/secret", Tags: tags, Middlewares: writes,
+		Summary: "Give a callback another secret",
+		Responses: httpx.Answers(map[int]string{
+			200: "The callback with its new secret, which is never shown again.", 404: noCallback,
+		}),
+	}, h.rotate)
+	deliveryRoutes(api, h, tags)
+}
+
+func deliveryRoutes(api huma.API, h handler, tags []string) {
+	reads, writes := httpx.Before(auth.CanRead), httpx.Before(auth.CanWrite)
+	httpx.Register(api, huma.Operation{
+		OperationID: "testCallback", Method: http.MethodPost, Path: "/v1/callbacks/{id}/test", DefaultStatus: http.StatusAccepted,
+		Tags: tags, Middlewares: writes,
+		Summary: "Send a callback an event to try its receiver",
+		Responses: httpx.Answers(map[int]string{
+			202: "The delivery, which is due.", 404: noCallback, 409: "The callback is gone.",
+		}),
+	}, h.test)
+	httpx.Register(api, huma.Operation{
+		OperationID: "listDeliveries", Method: http.MethodGet, Path: "/v1/callbacks/{id}/deliveries", Tags: tags, Middlewares: reads,
+		Summary: "List what was, and is to be, delivered to a callback",
+		Responses: httpx.Answers(map[int]string{
+			200: "A page of deliveries, the newest first.", 404: noCallback,
+		}),
+	}, h.deliveries)
+	httpx.Register(api, huma.Operation{
+		OperationID: "redeliver", Method: http.MethodPost, Path: "/v1/callbacks/{id}/deliveries/{delivery}/redeliver",
+		DefaultStatus: http.StatusAccepted, Tags: tags, Middlewares: writes,
+		Summary: "Deliver an event again",
+		Responses: httpx.Answers(map[int]string{
+			202: "The new delivery, which is due.",
+			404: "The project has no such callback or delivery.",
+			409: "The delivery is still on its way, or the callback is gone.",
+		}),
+	}, h.redeliver)
+}
+
+// CallbackPath names a callback. It is exported because huma passes over what is embedded otherwise.
+type CallbackPath struct {
+	ID httpx.ID `path:"id" example:"019b7c5e-4c30-7d55-8e1c-3a7b2d1f0b22" doc:"The callback's id."`
+}
+
+const noCallback = "The project has no callback of this id."
+
+type handler struct{ svc service }
+
+func project(ctx context.Context) string { return auth.CallerOrNobody(ctx).ProjectID }
+
+type createInput struct{ Body CallbackRequest }
+
+type createOutput struct {
+	Location string `header:"Location" doc:"Where the callback is." pattern:"^/v1/callbacks/[0-9a-f-]{36}$"`
+	Body     CallbackWithSecret
+}
+
+func (h handler) create(ctx context.Context, in *createInput) (*createOutput, error) {
+	who := auth.CallerOrNobody(ctx)
+	stored, secret, err := h.svc.Create(ctx, who, in.Body.callback(who), in.Body.Secret)
+	if err != nil {
+		return nil, err
+	}
+	return &createOutput{"/v1/callbacks/" + stored.ID.String(), CallbackWithSecret{show(stored), secret.Reveal()}}, nil
+}
+
+type listInput struct {
+	httpx.Page
+	Marker httpx.ID `query:"marker" example:"019b7c5e-4c30-7d55-8e1c-3a7b2d1f0b22" doc:"The last id of the page before."`
+}
+
+func (h handler) list(ctx context.Context, in *listInput) (*httpx.Value[CallbackPage], error) {
+	found, more, err := h.svc.List(ctx, project(ctx), in.Limit, in.Marker.UUID)
+	if err != nil {
+		return nil, err
+	}
+	page := CallbackPage{Callbacks: make([]Callback, len(found))}
+	for i, c := range found {
+		page.Callbacks[i] = show(c)
+	}
+	if more {
+		page.Next = in.Next(found[len(found)-1].ID.String())
+	}
+	return &httpx.Value[CallbackPage]{Body: page}, nil
+}
+
+func (h handler) get(ctx context.Context, in *CallbackPath) (*httpx.Value[Callback], error) {
+	return reply(h.svc.Get(ctx, project(ctx), in.ID.UUID))
+}
+
+func reply(c domain.Callback, err error) (*httpx.Value[Callback], error) {
+	return &httpx.Value[Callback]{Body: show(c)}, err
+}
+
+type changeInput struct {
+	CallbackPath
+	Body CallbackChange
+}
+
+func (h handler) change(ctx context.Context, in *changeInput) (*httpx.Value[Callback], error) {
+	return reply(h.svc.Change(ctx, project(ctx), in.ID.UUID, in.Body.change()))
+}
+
+func (h handler) delete(ctx context.Context, in *CallbackPath) (*struct{}, error) {
+	return nil, h.svc.Delete(ctx, project(ctx), in.ID.UUID)
+}
+
+type rotateInput struct {
+	CallbackPath
+	Body *CallbackRotation
+}
+
+func (h handler) rotate(ctx context.Context, in *rotateInput) (*httpx.Value[CallbackWithSecret], error) {
+	var request CallbackRotation
+	if in.Body != nil {
+		request = *in.Body
+	}
+	signsToo, err := request.Overlap.duration()
+	if err != nil {
+		return nil, err
+	}
+	changed, secret, err := h.svc.Rotate(ctx, project(ctx), in.ID.UUID, request.Secret, signsToo)
+	return &httpx.Value[CallbackWithSecret]{Body: CallbackWithSecret{show(changed), secret.Reveal()}}, err
+}
+
+func (h handler) test(ctx context.Context, in *CallbackPath) (*httpx.Value[Delivery], error) {
+	return replyDelivery(h.svc.Test(ctx, project(ctx), in.ID.UUID))
+}
+
+func replyDelivery(d domain.Delivery, err error) (*httpx.Value[Delivery], error) {
+	return &httpx.Value[Delivery]{Body: showDelivery(d)}, err
+}
+
+type deliveriesInput struct {
+	CallbackPath
+	httpx.Page
+	Status domain.DeliveryStatus `query:"status" example:"dead" doc:"Only deliveries in this status."`
+	Marker httpx.ID              `query:"marker" example:"019b7c5e-5d40-7e66-9f2d-4b8c3e2a1c33" doc:"The last id of the page before."`
+}
+
+func (h handler) deliveries(ctx context.Context, in *deliveriesInput) (*httpx.Value[DeliveryPage], error) {
+	q := domain.DeliveryQuery{Status: in.Status, Limit: in.Limit, Marker: in.Marker.UUID}
+	found, more, err := h.svc.Deliveries(ctx, project(ctx), in.ID.UUID, q)
+	if err != nil {
+		return nil, err
+	}
+	page := DeliveryPage{Deliveries: make([]Delivery, len(found))}
+	for i, d := range found {
+		page.Deliveries[i] = showDelivery(d)
+	}
+	if more {
+		page.Next = in.Next(found[len(found)-1].ID.String())
+	}
+	return &httpx.Value[DeliveryPage]{Body: page}, nil
+}
+
+type redeliverInput struct {
+	CallbackPath
+	Delivery httpx.ID `path:"delivery" example:"019b7c5e-5d40-7e66-9f2d-4b8c3e2a1c33" doc:"The delivery's id."`
+}
+
+func (h handler) redeliver(ctx context.Context, in *redeliverInput) (*httpx.Value[Delivery], error) {
+	return replyDelivery(h.svc.Redeliver(ctx, project(ctx), in.ID.UUID, in.Delivery.UUID))
+}

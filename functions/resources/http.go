@@ -1,0 +1,135 @@
+package resources
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/auth"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/httpx"
+)
+
+// routes declares what the function serves.
+func routes(api huma.API, s service) {
+	httpx.DescribeAs[httpx.Problem, problemSchema](api)
+	httpx.Register(api, huma.Operation{
+		OperationID: "listResources", Method: http.MethodGet, Path: "/v1/resources", Tags: []string{"resources"},
+		Middlewares: httpx.Before(auth.CanRead),
+		Summary:     "List what the project can launch servers with",
+		Responses: httpx.Answers(map[int]string{
+			200: "The resources. A kind that was not asked for, or that failed, is absent.",
+			404: "An OpenStack service does not know what was asked of it.",
+			501: "",
+		}),
+	}, handler{s}.list)
+}
+
+type handler struct{ svc service }
+
+type listInput struct {
+	Kinds        []string `query:"kinds" minItems:"1" enum:"flavors,images,keypairs,networks,quota,security_groups,zones" default:"flavors,images,networks" example:"flavors,quota"`
+	Region       string   `query:"region" example:"RegionOne"`
+	ConnectionID httpx.ID `query:"connection_id" example:"019b7c5e-1f20-7a31-b5d4-0c7e2f9a6b13" doc:"A connection that the caller may act through. Not with region."`
+}
+
+// Resources has no kind that was not asked for, or that failed. A kind without entries is [].
+type Resources struct {
+	Flavors        []domain.Flavor          `json:"flavors,omitzero"`
+	Images         []domain.Image           `json:"images,omitzero"`
+	Networks       []domain.Network         `json:"networks,omitzero" doc:"External ones come last, each part by name."`
+	KeyPairs       []domain.KeyPair         `json:"keypairs,omitzero"`
+	SecurityGroups []domain.SecurityGroup   `json:"security_groups,omitzero"`
+	Zones          []domain.Zone            `json:"zones,omitzero"`
+	Quota          *domain.Quota            `json:"quota,omitempty"`
+	Errors         map[string]httpx.Problem `json:"errors,omitempty" minProperties:"1" doc:"The kinds that failed, and why."`
+
+	// Through a connection only:
+	AsOf      *time.Time `json:"as_of,omitempty" doc:"Through a connection: when it was read."`
+	Age       *int       `json:"age_seconds,omitempty" minimum:"0" doc:"Through a connection: how long ago that is."`
+	Truncated []string   `json:"truncated,omitempty" minItems:"1" enum:"flavors,images,networks,quota"`
+}
+
+type problemSchema struct{}
+
+// Schema implements huma.SchemaProvider. A part's problem has no request id.
+func (problemSchema) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{Ref: "#/components/schemas/PartProblem"}
+}
+
+func (h handler) list(ctx context.Context, in *listInput) (*httpx.Value[Resources], error) {
+	who, token := auth.Caller(ctx)
+	slices.Sort(in.Kinds)
+	wanted := slices.Compact(in.Kinds)
+	if in.ConnectionID.UUID != uuid.Nil {
+		out, err := h.through(ctx, who, in.ConnectionID.UUID, in.Region, wanted)
+		return &httpx.Value[Resources]{Body: out}, err
+	}
+	found, err := h.svc.List(ctx, who, token, in.Region, wanted)
+	if err != nil {
+		return nil, err
+	}
+	out := Resources{
+		Flavors: found.flavors, Images: found.images, Networks: found.networks, KeyPairs: found.keyPairs,
+		SecurityGroups: found.securityGroups, Zones: found.zones, Quota: found.quota,
+	}
+	for kind, err := range found.errors {
+		if out.Errors == nil {
+			out.Errors = map[string]httpx.Problem{}
+		}
+		out.Errors[kind] = httpx.NewProblem(err)
+	}
+	return &httpx.Value[Resources]{Body: out}, nil
+}
+
+// through answers for a connection. A kind that could not be read is in errors, as one of the caller's own is.
+func (h handler) through(ctx context.Context, who domain.Identity, id uuid.UUID, region string, wanted []string) (Resources, error) {
+	if region != "" {
+		return Resources{}, apperr.InvalidField("region", "does not go with connection_id: a connection has its own")
+	}
+	for _, kind := range wanted {
+		if !slices.Contains(domain.SeenKinds(), kind) {
+			return Resources{}, apperr.InvalidField("kinds", "has "+kind+", which is not read through a connection", domain.SeenKinds()...)
+		}
+	}
+	seen, age, err := h.svc.Through(ctx, who, id)
+	if err != nil {
+		return Resources{}, err
+	}
+	seconds := int(age.Seconds())
+	out := Resources{AsOf: &seen.AsOf, Age: &seconds}
+	for _, kind := range wanted {
+		switch kind {
+		case domain.SeenFlavors:
+			out.Flavors = seen.Flavors
+		case domain.SeenImages:
+			out.Images = seen.Images
+		case domain.SeenNetworks:
+			out.Networks = seen.Networks
+		case domain.SeenQuota:
+			out.Quota = seen.Quota
+		}
+		if seen.IsCut(kind) {
+			out.Truncated = append(out.Truncated, kind)
+		}
+		if why, failed := seen.Problems[kind]; failed {
+			if out.Errors == nil {
+				out.Errors = map[string]httpx.Problem{}
+			}
+			out.Errors[kind] = httpx.NewProblem(apperr.New(apperr.Code(why.Code), "%s", why.Detail))
+		}
+	}
+	if len(out.Errors) == len(wanted) {
+		errs := map[string]error{}
+		for kind, why := range seen.Problems {
+			errs[kind] = apperr.New(apperr.Code(why.Code), "%s", why.Detail)
+		}
+		return Resources{}, worst(wanted, errs)
+	}
+	return out, nil
+}

@@ -1,0 +1,122 @@
+package httpx
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net/http"
+	"slices"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+)
+
+// Routes makes the routes of the operations that declare registers. Their Go types say what a request may hold, and describe it.
+// Nothing in declare is called before a request comes, so it may be given a service without its parts to list the routes.
+func Routes(declare func(huma.API)) []Route {
+	settings()
+	a := &adapter{}
+	api := huma.NewAPI(huma.Config{
+		OpenAPI:       &huma.OpenAPI{},
+		Formats:       map[string]huma.Format{jsonType: {Marshal: encode, Unmarshal: json.Unmarshal}},
+		DefaultFormat: jsonType,
+	}, a)
+	a.document = api.OpenAPI()
+	shareSchemas(api)
+	declare(api)
+	for _, name := range []string{"ErrorModel", "ErrorDetail"} { // huma's; ours are Problem and FieldError
+		delete(a.document.Components.Schemas.Map(), name)
+	}
+	return a.routes
+}
+
+const jsonType = "application/json"
+
+// Register adds an operation. All faults of a request are reported together; with any, handler does not run.
+func Register[I, O any](api huma.API, op huma.Operation, handler func(context.Context, *I) (*O, error)) {
+	op.MaxBodyBytes = -1 // Edge has limited it, and set the deadline for reading it
+	op.Middlewares = append(slices.Clone(op.Middlewares), read)
+	huma.Register(api, op, func(ctx context.Context, in *I) (*O, error) {
+		if err := of(ctx).rejected(nil); err != nil {
+			return nil, err
+		}
+		return handler(ctx, in)
+	})
+}
+
+// Serve adds an operation that makes its answer itself: of another content type, or a stream. O only describes it.
+func Serve[I, O any](api huma.API, op huma.Operation, handler func(context.Context, *I) (Response, error)) {
+	Register(api, op, func(ctx context.Context, in *I) (*O, error) {
+		resp, err := handler(ctx, in)
+		if err == nil {
+			of(ctx).response = &resp
+		}
+		return nil, err
+	})
+}
+
+// RequestOf is the request that an operation's handler serves.
+func RequestOf(ctx context.Context) *http.Request { return of(ctx).request }
+
+// Before has a check run before anything of the request but its token is looked at.
+func Before(check func(context.Context) error) huma.Middlewares {
+	return huma.Middlewares{func(ctx huma.Context, next func(huma.Context)) {
+		if err := check(ctx.Context()); err != nil {
+			of(ctx.Context()).err = err
+			return
+		}
+		next(ctx)
+	}}
+}
+
+// adapter makes a Route of each operation. The answer is held back until its row in the request log is durable.
+type adapter struct {
+	http.Handler // nil: Edge serves the routes
+	document     *huma.OpenAPI
+	routes       []Route
+}
+
+// Handle implements huma.Adapter.
+func (a *adapter) Handle(op *huma.Operation, handler func(huma.Context)) {
+	complete(op)
+	a.routes = append(a.routes, Route{Pattern: op.Method + " " + op.Path, Document: a.document, serve: func(r *http.Request) (Response, error) {
+		w := &held{header: http.Header{}, status: http.StatusOK}
+		c := &call{base: humago.NewContext(op, r, w), request: r}
+		switch handler(c); {
+		case c.err != nil:
+			return Response{}, c.err
+		case c.response != nil:
+			return *c.response, nil
+		}
+		return Response{Status: w.status, Header: w.header, Body: w.body.Bytes()}, nil
+	}})
+}
+
+// held is an answer that is not sent yet.
+type held struct {
+	header http.Header
+	status int
+	body   bytes.Buffer
+}
+
+// Header implements http.ResponseWriter.
+func (h *held) Header() http.Header { return h.header }
+
+// Write implements http.ResponseWriter.
+func (h *held) Write(b []byte) (int, error) { return h.body.Write(b) }
+
+// WriteHeader implements http.ResponseWriter.
+func (h *held) WriteHeader(status int) { h.status = status }
+
+// Documents are the descriptions that the routes have, each once.
+func Documents(routes []Route) []*huma.OpenAPI {
+	found := map[*huma.OpenAPI]bool{}
+	var list []*huma.OpenAPI
+	for _, route := range routes {
+		if route.Document != nil && !found[route.Document] {
+			found[route.Document] = true
+			list = append(list, route.Document)
+		}
+	}
+	return list
+}
