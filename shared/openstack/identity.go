@@ -105,17 +105,29 @@ func keystoneAway(err error) error {
 
 // Credentials are a service account's. Only event functions have them.
 type Credentials struct {
-	UserID      string        `env:"OS_USER_ID"`
-	Username    string        `env:"OS_USERNAME"`
-	Password    domain.Secret `env:"OS_PASSWORD"`
-	UserDomain  string        `env:"OS_USER_DOMAIN_NAME"`
-	UserDomID   string        `env:"OS_USER_DOMAIN_ID"`
-	Project     string        `env:"OS_PROJECT_NAME"`
-	ProjectID   string        `env:"OS_PROJECT_ID"`
-	ProjectDom  string        `env:"OS_PROJECT_DOMAIN_NAME"`
-	ProjectDoID string        `env:"OS_PROJECT_DOMAIN_ID"`
-	AppCredID   string        `env:"OS_APPLICATION_CREDENTIAL_ID"`
-	AppCred     domain.Secret `env:"OS_APPLICATION_CREDENTIAL_SECRET"`
+	// The service account (of run-connections another one, which needs no role, no project and must have a password):
+	// id.
+	UserID string `env:"OS_USER_ID"`
+	// The same user by name, with its domain.
+	Username string `env:"OS_USERNAME"`
+	// The service account's password.
+	Password domain.Secret `env:"OS_PASSWORD"`
+	// The service account's domain, by name.
+	UserDomain string `env:"OS_USER_DOMAIN_NAME"`
+	// The service account's domain, by id.
+	UserDomID string `env:"OS_USER_DOMAIN_ID"`
+	// The project to log in to, by name.
+	Project string `env:"OS_PROJECT_NAME"`
+	// The project to log in to, by id.
+	ProjectID string `env:"OS_PROJECT_ID"`
+	// That project's domain, by name.
+	ProjectDom string `env:"OS_PROJECT_DOMAIN_NAME"`
+	// That project's domain, by id.
+	ProjectDoID string `env:"OS_PROJECT_DOMAIN_ID"`
+	// Instead of all that: an application credential, which counts its own project.
+	AppCredID string `env:"OS_APPLICATION_CREDENTIAL_ID"`
+	// That application credential's secret.
+	AppCred domain.Secret `env:"OS_APPLICATION_CREDENTIAL_SECRET"`
 }
 
 func (c Credentials) auth() (gophercloud.AuthOptions, error) {

@@ -44,12 +44,18 @@ const (
 
 // Config says where Keystone is and how to choose from its catalog. It holds no credentials.
 type Config struct {
-	Cloud      string `env:"OS_CLOUD"`              // name in clouds.yaml; the other variables are ignored then
+	// The name of the cloud in clouds.yaml; the other `OS_*` variables are ignored then.
+	Cloud string `env:"OS_CLOUD"` // name in clouds.yaml; the other variables are ignored then
+	// The path of clouds.yaml, when it is in no usual place.
 	ConfigFile string `env:"OS_CLIENT_CONFIG_FILE"` // clouds.yaml, when it is not in a usual place
-	AuthURL    string `env:"OS_AUTH_URL"`           // Keystone, such as https://keystone.example.com/v3
-	Region     string `env:"OS_REGION_NAME"`        // needed when the catalog has several
-	Interface  string `env:"OS_INTERFACE, default=public"`
-	CACert     string `env:"OS_CACERT"` // file with the certificate authority of the cloud
+	// Keystone, such as `https://keystone.example.com/v3`.
+	AuthURL string `env:"OS_AUTH_URL"` // Keystone, such as https://keystone.example.com/v3
+	// Region, needed when the catalog has several.
+	Region string `env:"OS_REGION_NAME"` // needed when the catalog has several
+	// `public`, `internal` or `admin`; of this cloud only.
+	Interface string `env:"OS_INTERFACE, default=public"`
+	// File with the cloud's certificate authority.
+	CACert string `env:"OS_CACERT"` // file with the certificate authority of the cloud
 	Overrides
 }
 

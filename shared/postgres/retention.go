@@ -14,11 +14,12 @@ import (
 
 // RetentionConfig is how long rows are kept that nothing can happen to any more.
 type RetentionConfig struct {
-	// Orders is counted from when an order is final and all of its instances are gone. It takes its instances along.
+	// How long an order is kept, and its id idempotent, after it is final and all of its instances are gone.
 	Orders time.Duration `env:"ORDERS_RETENTION, default=2160h"`
-	// Instances is counted from when an instance is deleted, or disconnected.
+	// How long an instance is kept after it was deleted or disconnected, with its events, actions and deployments;
+	// longer when its order is.
 	Instances time.Duration `env:"INSTANCES_RETENTION, default=2160h"`
-	// Stats is the age of an hour.
+	// How long the hours that were counted are kept, 744h at least.
 	Stats time.Duration `env:"STATS_RETENTION, default=8784h"`
 }
 

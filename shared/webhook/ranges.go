@@ -9,10 +9,10 @@ import (
 
 // Ranges say where callbacks may go besides the rules for everybody. CALLBACK_DENY goes before CALLBACK_ALLOW.
 type Ranges struct {
-	// Allow are ranges (10.1.0.0/16) or addresses that are allowed although they are not public. Plain http goes
-	// to these only.
+	// Ranges, such as `10.1.0.0/16,fd00:1::/32`, in which callbacks may be although they are not public; plain http
+	// goes to these only.
 	Allow []string `env:"CALLBACK_ALLOW"`
-	// Deny are ranges or addresses that are forbidden although they are public, such as those of the cluster.
+	// Ranges in which callbacks may not be although they are public, such as the cluster's; goes before `CALLBACK_ALLOW`.
 	Deny []string `env:"CALLBACK_DENY"`
 }
 

@@ -15,13 +15,13 @@ import (
 
 // Config is what this function reads from its environment besides run.Config.
 type Config struct {
-	// Workers is how many attempts a copy makes at once. Four times as many more may be waiting for slow receivers.
+	// Attempts that a replica makes at once, 1 to 1000; four times as many more may wait for slow receivers.
 	Workers int `env:"DELIVERY_WORKERS, default=100"`
-	// For is how long one delivery is tried, from its first attempt on, and a receiver is asked for its consent.
+	// How long a delivery is tried, from its first attempt on, 1m at least.
 	For time.Duration `env:"DELIVERY_FOR, default=72h"`
-	// Retention is how long events are kept, delivered or not.
+	// How long events are kept, delivered or not; longer than `DELIVERY_FOR`.
 	Retention time.Duration `env:"EVENTS_RETENTION, default=168h"`
-	// Handshake is "required", or "optional" to take a receiver that does not know the handshake for one that consents.
+	// `required`, or `optional`: a receiver that does not know the handshake gets events too.
 	Handshake string `env:"CALLBACK_HANDSHAKE, default=required"`
 
 	Webhook webhook.Config
@@ -52,7 +52,28 @@ func (c Config) Validate() error {
 	return c.Sink.Validate()
 }
 
-func init() { run.Event("deliver-events", run.Minutely, build) }
+// Function declares deliver-events. It alone connects to callbacks and decrypts their secrets; it holds no account of the cloud.
+var Function = run.Event[Config]{
+	Name:     "deliver-events",
+	Summary:  "Brings events to callbacks and to `K_SINK`.",
+	Schedule: run.Minutely,
+	Reach: run.Reach{
+		Tables: map[string]string{
+			"callbacks":   "select, insert, update, delete",
+			"connections": "select",
+			"deliveries":  "select, insert, update, delete",
+			"events":      "select, insert, update, delete",
+			"instances":   "select",
+			"orders":      "select",
+			"streams":     "select, insert, update, delete",
+		},
+		Network: []string{"callbacks"},
+	},
+	Secrets: []string{"database-events", "events", "seal"},
+	// Each pod makes DELIVERY_WORKERS attempts at once. It works on one event, and answers those that come meanwhile at once.
+	Scale: run.Scale{MaxPods: 2, Concurrency: 10},
+	Build: build,
+}
 
 // claimSlack is what a claim outlasts an attempt by: for the end of the receiver's answer, and for writing it down.
 const claimSlack = 5 * time.Second

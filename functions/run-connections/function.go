@@ -29,7 +29,37 @@ type Config struct {
 // Validate refuses a Config that cannot work.
 func (c Config) Validate() error { return errors.Join(c.Keys.Validate(), c.Remotes.Validate()) }
 
-func init() { run.Event("run-connections", run.Minutely, build) }
+// Function declares run-connections. It alone decrypts delegated credentials. Its account of the cloud has no role anywhere: trusts are made to it, and without a
+// trust it can do nothing.
+var Function = run.Event[Config]{
+	Name:     "run-connections",
+	Summary:  "Does what is ordered through connections, with what was delegated.",
+	Schedule: run.Minutely,
+	Reach: run.Reach{
+		Tables: map[string]string{
+			"actions":              "select, insert, update, delete",
+			"callbacks":            "select",
+			"connection_requests":  "select, update, delete",
+			"connection_resources": "select, insert, update, delete",
+			"connections":          "select, insert, update, delete",
+			"create_calls":         "select, insert, update",
+			"deployments":          "select, insert, update, delete",
+			"events":               "select, insert",
+			"instances":            "select, insert, update",
+			"jobs":                 "select, insert, update, delete",
+			"keyed_actions":        "select, delete",
+			"orders":               "select, insert, update",
+			"trusts_to_revoke":     "select, insert, update, delete",
+			"unexpected_servers":   "select, insert",
+		},
+		Network: []string{"compute", "identity", "image", "network"}, // image: orders name images and networks
+		Wakes:   []string{"deliver-events", "poll-instances"},
+	},
+	Secrets: []string{"connections", "database-events", "events", "openstack-delegate"},
+	// Work is claimed, so two pods share it, and one makes up for the other's death. A wake that comes while it works is work too.
+	Scale: run.Scale{MaxPods: 2, Concurrency: 10},
+	Build: build,
+}
 
 func build(cfg Config, d run.Deps) (eventx.Func, error) {
 	keys, err := cfg.Keys.Keys()

@@ -8,7 +8,6 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/agent"
 	"github.com/cloudfn/cloudfn/shared/domain"
-	"github.com/cloudfn/cloudfn/shared/httpx"
 	"github.com/cloudfn/cloudfn/shared/openstack"
 	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/run"
@@ -19,7 +18,7 @@ import (
 type Config struct {
 	Seal   seal.ConnectionConfig
 	Agents agent.Config
-	// AgentTTL is for how long an instance may take from the rebuild to the agent's word that it is ready.
+	// How long an instance may take from its deployment to its agent's report that it is ready, 1m to 24h.
 	AgentTTL time.Duration `env:"AGENT_TOKEN_TTL, default=30m"`
 }
 
@@ -34,15 +33,40 @@ func (c Config) Validate() error {
 	return c.Agents.Validate()
 }
 
-func init() { run.HTTP("servers", build) }
+// Function declares servers.
+var Function = run.HTTP[Config, service]{
+	Name:    "servers",
+	Summary: "The project's servers, whoever made them: list, connect, start, stop, reboot, deploy to, disconnect, delete.",
+	Reach: run.Reach{
+		Tables: map[string]string{
+			"actions":       "select, insert",
+			"connections":   postgres.ReadConnections + ", update (last_used_at)",
+			"deployments":   "select, insert, update, delete",
+			"events":        "select, insert",
+			"instances":     "select, insert, update",
+			"keyed_actions": "select, insert, update, delete",
+			"orders":        "select",
+		},
+		Network: []string{"compute", "identity"},
+		Wakes:   []string{"deliver-events", "poll-instances", "run-connections"},
+	},
+	Secrets: []string{"database", "events"},
+	// It is called most. Answers are pages of up to 1000 servers, 2.7 MB each.
+	Scale:  run.Scale{MaxPods: 5, Concurrency: 50, Target: 35},
+	Build:  build,
+	Routes: routes,
+}
 
-func build(cfg Config, d run.Deps) ([]httpx.Route, error) {
-	key, _ := cfg.Seal.Key() // Validate has refused a wrong one; who only looks at the routes has none
-	return routes(service{
+func build(cfg Config, d run.Deps) (service, error) {
+	key, err := cfg.Seal.Key()
+	if err != nil {
+		return service{}, err
+	}
+	return service{
 		cloud: clouds{Cloud: d.Cloud}, instances: postgres.Instances{DB: d.DB}, connections: postgres.Connections{DB: d.DB},
 		actions: postgres.Actions{DB: d.DB}, keyed: postgres.KeyedActions{DB: d.DB}, wake: d.Wake,
 		agents: agents{config: cfg.Agents, validFor: cfg.AgentTTL, deployments: postgres.Deployments{DB: d.DB}, seal: key},
-	}), nil
+	}, nil
 }
 
 // clouds narrows *openstack.Cloud to what this function needs.

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
-	"github.com/cloudfn/cloudfn/shared/httpx"
 	"github.com/cloudfn/cloudfn/shared/openstack"
 	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/run"
@@ -17,8 +16,8 @@ import (
 
 // Config is what this function reads from its environment besides run.Config.
 type Config struct {
-	// Claim is for how long an unanswered create call keeps the next one for its instance back. A third of it is left to
-	// Nova to finish a call whose caller is gone, so it must be well above what Nova takes for one server.
+	// For how long a create call without an answer delays the next one for its instance. A third of it is left to Nova to
+	// finish a call whose caller is gone, so it must be well above what Nova takes for one server.
 	Claim time.Duration `env:"LAUNCH_CLAIM, default=45s"`
 
 	Seal       seal.Config
@@ -37,19 +36,50 @@ func (c Config) Validate() error {
 	return c.Ranges.Validate()
 }
 
-func init() { run.HTTP("launch", build) }
+// Function declares launch.
+var Function = run.HTTP[Config, service]{
+	Name:    "launch",
+	Summary: "Orders of servers; `?dry_run=true` says what would fail.",
+	Reach: run.Reach{
+		Tables: map[string]string{
+			"actions":              "select",
+			"callbacks":            "insert",
+			"connection_resources": "select",
+			"connections":          postgres.ReadConnections + ", update (last_used_at, next_check_at)",
+			"create_calls":         "select, insert, update",
+			"events":               "select, insert",
+			"instances":            "select, insert, update",
+			"orders":               "select, insert, update",
+			"trusts_to_revoke":     "select",
+			"unexpected_servers":   "select, insert",
+		},
+		Network: []string{"compute", "identity", "image", "network", "placement"},
+		Wakes:   []string{"deliver-events", "poll-instances", "run-connections"},
+	},
+	Secrets: []string{"database", "events"},
+	// An order is many calls to Nova and takes seconds.
+	Scale:  run.Scale{MaxPods: 3, Concurrency: 20, Target: 10},
+	Build:  build,
+	Routes: routes,
+}
 
-func build(cfg Config, d run.Deps) ([]httpx.Route, error) {
+func build(cfg Config, d run.Deps) (service, error) {
 	guard, err := webhook.NewGuard(cfg.Ranges)
 	if err != nil {
-		return nil, err
+		return service{}, err
 	}
-	key, _ := cfg.Seal.Key() // Validate has refused a wrong one; who only looks at the routes has none
-	delegated, _ := cfg.Connection.Key()
-	return routes(service{
+	key, err := cfg.Seal.Key()
+	if err != nil {
+		return service{}, err
+	}
+	delegated, err := cfg.Connection.Key()
+	if err != nil {
+		return service{}, err
+	}
+	return service{
 		cloud: clouds{d.Cloud}, orders: postgres.Orders{DB: d.DB}, instances: postgres.Instances{DB: d.DB}, callbacks: postgres.Callbacks{DB: d.DB},
 		connections: postgres.Connections{DB: d.DB}, seal: key, sealOrder: delegated, guard: guard, wake: d.Wake, claim: cfg.Claim,
-	}), nil
+	}, nil
 }
 
 // clouds narrows *openstack.Cloud to what this function needs.

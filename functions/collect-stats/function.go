@@ -16,9 +16,9 @@ import (
 
 // Config is what this function reads from its environment besides run.Config.
 type Config struct {
-	// Backfill is how far back missing hours are rebuilt.
+	// How far back missing hours are rebuilt, 1h to 720h.
 	Backfill time.Duration `env:"STATS_BACKFILL, default=24h"`
-	// Retention is how long a month of the request log is kept after its end.
+	// How long a month of the request log is kept after its end.
 	Retention time.Duration `env:"REQUESTS_RETENTION, default=2160h"`
 	// Rows is how long other rows are kept.
 	Rows postgres.RetentionConfig
@@ -44,7 +44,20 @@ func (c Config) Validate() error {
 	return c.Rows.Validate()
 }
 
-func init() { run.Event("collect-stats", run.Minutely, build) }
+// Function declares collect-stats. It owns the schema, because it adds the request log's partitions.
+var Function = run.Event[Config]{
+	Name:     "collect-stats",
+	Summary:  "Counts the servers of every project at each full hour.",
+	Schedule: run.Minutely,
+	Reach: run.Reach{
+		Network: []string{"compute", "identity"},
+		Wakes:   []string{"deliver-events"},
+	},
+	Secrets: []string{"database-owner", "events", "openstack"},
+	// One replica works, and answers the events that come meanwhile at once. Knative replaces its pod when a node is lost.
+	Scale: run.Scale{MaxPods: 1, Concurrency: 10},
+	Build: build,
+}
 
 func build(cfg Config, d run.Deps) (eventx.Func, error) {
 	account, err := d.Cloud.Account(cfg.OpenStack, cfg.Account)

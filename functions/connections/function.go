@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
-	"github.com/cloudfn/cloudfn/shared/httpx"
 	"github.com/cloudfn/cloudfn/shared/openstack"
 	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/run"
@@ -17,7 +16,8 @@ import (
 
 // Config is what this function reads from its environment besides run.Config.
 type Config struct {
-	// Trustee is the user to whom trusts are made: the service account of run-connections. Without one there are no trusts.
+	// To whom trusts are made: the account of run-connections, by its id, which `cloudfnd trustee` prints; empty:
+	// trusts are answered with 501.
 	Trustee string `env:"TRUSTEE_USER_ID"`
 	// Remotes are the other clouds whose application credentials are taken.
 	Remotes openstack.RemotesConfig
@@ -39,18 +39,46 @@ func (c Config) Validate() error {
 	return c.Seal.Validate()
 }
 
-func init() { run.HTTP("connections", build) }
+// Function declares connections.
+var Function = run.HTTP[Config, service]{
+	Name:    "connections",
+	Summary: "Delegations: who may act for whom, what, how much and until when.",
+	Reach: run.Reach{
+		Tables: map[string]string{
+			"connection_requests":  "select, insert, update",
+			"connection_resources": "select",
+			"connections": postgres.ReadConnections + ", insert, " +
+				"update (status, reason, secret, revoked, last_used_at, seq, updated_at, next_check_at, checked_at, suspended_at, " +
+				"resumed_at, name, actions, quota, limits, usable_by, usable_names, expires_at, idle_timeout, delegation_id, acts_as, " +
+				"flavors, trust_expires_at, credential_expires_at, generation)",
+			"events":           "insert",
+			"instances":        "select",
+			"orders":           "select",
+			"trusts_to_revoke": "select, insert, update, delete",
+		},
+		Network: []string{"compute", "identity"}, // compute: the flavors, which a connection remembers
+		Wakes:   []string{"deliver-events", "run-connections"},
+	},
+	Secrets: []string{"database", "events"},
+	// To delegate takes some calls to Keystone and Nova; all else is Postgres.
+	Scale:  run.Scale{MaxPods: 2, Concurrency: 50, Target: 20},
+	Build:  build,
+	Routes: routes,
+}
 
-func build(cfg Config, d run.Deps) ([]httpx.Route, error) {
-	key, _ := cfg.Seal.Key() // Validate has refused a wrong one; who only looks at the routes has none
-	if err := d.Cloud.AddRemotes(cfg.Remotes); err != nil {
-		return nil, err
+func build(cfg Config, d run.Deps) (service, error) {
+	key, err := cfg.Seal.Key()
+	if err != nil {
+		return service{}, err
 	}
-	return routes(service{
+	if err := d.Cloud.AddRemotes(cfg.Remotes); err != nil {
+		return service{}, err
+	}
+	return service{
 		store: stored{postgres.Connections{DB: d.DB}, postgres.Delegations{DB: d.DB}}, cloud: clouds{d.Cloud}, key: key,
 		requests: postgres.ConnectionRequests{DB: d.DB},
 		trustee:  cfg.Trustee, clouds: cfg.Remotes.URLs(), wake: d.Wake,
-	}), nil
+	}, nil
 }
 
 // stored is the part of the database that this function needs.

@@ -15,13 +15,13 @@ import (
 
 // Config is what this function reads from its environment besides run.Config.
 type Config struct {
-	// Full is how long after all servers were read, changed or not, they are read again.
+	// How long after all servers were read they are read again, 1m to 24h.
 	Full time.Duration `env:"POLL_FULL, default=10m"`
-	// UnknownAfter is for how long a project may not be readable before its instances count as unknown.
+	// For how long a project may not be readable before its instances are unknown.
 	UnknownAfter time.Duration `env:"POLL_UNKNOWN_AFTER, default=3m"`
-	// Follow is for how long one event looks again while Nova is at work on instances; 0 is one look for each event.
+	// For how long one event polls again while Nova is at work, 0s to 5m; 0s is one poll for each event.
 	Follow time.Duration `env:"POLL_FOLLOW, default=45s"`
-	// Pause is the time between these looks at first; it grows to 5 s.
+	// The first pause between two polls of one event, 100ms to 5s; it grows to 5s.
 	Pause time.Duration `env:"POLL_PAUSE, default=2s"`
 
 	OpenStack openstack.Config
@@ -43,7 +43,33 @@ func (c Config) Validate() error {
 	return nil
 }
 
-func init() { run.Event("poll-instances", run.Minutely, build) }
+// Function declares poll-instances.
+var Function = run.Event[Config]{
+	Name:     "poll-instances",
+	Summary:  "Follows what Nova does with the instances.",
+	Schedule: run.Minutely,
+	Reach: run.Reach{
+		Tables: map[string]string{
+			"actions":            "select",
+			"callbacks":          "select",
+			"connections":        "select",
+			"create_calls":       "select, insert, update",
+			"events":             "select, insert",
+			"instances":          "select, insert, update",
+			"jobs":               "select, insert, update, delete",
+			"orders":             "select, insert, update",
+			"polls":              "select, insert, update, delete",
+			"unexpected_servers": "select, insert",
+		},
+		Network: []string{"compute", "identity"},
+		Wakes:   []string{"deliver-events"},
+	},
+	Secrets: []string{"database-events", "events", "openstack"},
+	// Projects are claimed, so two pods share them when reading them takes most of a minute. An event is a round: a pod that is
+	// nearly always at one gets help.
+	Scale: run.Scale{MaxPods: 2, Concurrency: 10, Target: 1},
+	Build: build,
+}
 
 func build(cfg Config, d run.Deps) (eventx.Func, error) {
 	account, err := d.Cloud.Account(cfg.OpenStack, cfg.Account)

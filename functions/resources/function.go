@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
-	"github.com/cloudfn/cloudfn/shared/httpx"
 	"github.com/cloudfn/cloudfn/shared/openstack"
 	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/run"
@@ -14,7 +13,7 @@ import (
 
 // Config is what this function reads from its environment besides run.Config.
 type Config struct {
-	// Timeout is how long one kind may take, so that a service that hangs does not hold up the others.
+	// Longest time for one kind of resource, 1s to 1m; the others are answered without it.
 	Timeout time.Duration `env:"RESOURCE_TIMEOUT, default=5s"`
 }
 
@@ -26,12 +25,30 @@ func (c Config) Validate() error {
 	return nil
 }
 
-func init() { run.HTTP("resources", build) }
+// Function declares resources.
+var Function = run.HTTP[Config, service]{
+	Name:    "resources",
+	Summary: "Flavors, images, networks and more to launch with.",
+	Reach: run.Reach{
+		Tables: map[string]string{
+			"instances":            "select",
+			"connection_resources": "select",
+			"connections":          postgres.ReadConnections + ", update (next_check_at)",
+		},
+		Network: []string{"compute", "identity", "image", "network"},
+		Wakes:   []string{"run-connections"},
+	},
+	Secrets: []string{"database", "events"},
+	// A request makes up to seven calls to OpenStack at once.
+	Scale:  run.Scale{MaxPods: 2, Concurrency: 50, Target: 20},
+	Build:  build,
+	Routes: routes,
+}
 
-func build(cfg Config, d run.Deps) ([]httpx.Route, error) {
-	return routes(service{
+func build(cfg Config, d run.Deps) (service, error) {
+	return service{
 		cloud: clouds{d.Cloud}, connections: postgres.Connections{DB: d.DB}, wake: d.Wake, timeout: cfg.Timeout,
-	}), nil
+	}, nil
 }
 
 // clouds narrows *openstack.Cloud to what this function needs.
