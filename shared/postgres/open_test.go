@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net"
 	"net/url"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -24,6 +25,9 @@ import (
 // open gives a pool on a database.
 func open(t *testing.T, url string) *postgres.DB {
 	t.Helper()
+	if os.Getenv(pooled) != "" {
+		url = testkit.PgBouncer(t, url)
+	}
 	db, err := postgres.Open(postgres.Config{URL: domain.Secret(url), MaxConns: 8}, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -12,7 +12,7 @@ import (
 // TestReference is served whole to whoever asks, and may use its own style and nothing else.
 func TestReference(t *testing.T) {
 	t.Parallel()
-	app := testkit.Start(t, testkit.DaemonEnv(t, testkit.Database(t)))
+	app := testkit.Spawn(t, testkit.DaemonEnv(t, testkit.Database(t)))
 	a := app.Get(t, "/v1/docs")
 	page := string(a.Body)
 	_, style, _ := strings.Cut(page, "<style>")
