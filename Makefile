@@ -14,7 +14,7 @@ run: ## Set up a cloud and a database, and run the daemon on 127.0.0.1:8080
 	@scripts/run
 
 test: sandbox ## Set up what the tests need and run them all
-	@scripts/postgres up > /dev/null
+	@scripts/pgbouncer up > /dev/null
 	@scripts/browser up
 	@echo "== tests, in parallel"
 	go test -race -shuffle=on -timeout 30m $(PACKAGES)
@@ -27,8 +27,9 @@ test-long: sandbox ## The tests that take minutes and guard against rare faults
 
 lint: ## Check the code, the import walls, the scripts, openapi.yaml and go.mod
 	@command -v shellcheck > /dev/null || { echo "installing shellcheck"; { apt-get update -q && apt-get install -y -q --no-install-recommends shellcheck; } > /tmp/cloudfn-apt.log 2>&1 || { echo "apt-get failed, see /tmp/cloudfn-apt.log"; exit 1; }; }
-	shellcheck -x -P SCRIPTDIR scripts/run scripts/postgres scripts/openapi scripts/browser scripts/image scripts/deploy scripts/e2e scripts/cloud-init scripts/sandbox scripts/sandbox.d/*.sh scripts/cluster scripts/cluster.d/*.sh .ci/run
+	shellcheck -x -P SCRIPTDIR scripts/run scripts/postgres scripts/pgbouncer scripts/openapi scripts/browser scripts/image scripts/deploy scripts/e2e scripts/cloud-init scripts/sandbox scripts/sandbox.d/*.sh scripts/cluster scripts/cluster.d/*.sh .ci/run
 	scripts/openapi
+	go run ./scripts/declarations -check
 	go mod tidy -diff
 	go mod verify
 	go vet -tags faults,bench,e2e,long $(PACKAGES)
@@ -37,7 +38,8 @@ lint: ## Check the code, the import walls, the scripts, openapi.yaml and go.mod
 new: ## Begin a function: NAME=leases KIND=http, or NAME=run-leases KIND=event
 	@go run ./scripts/new '$(NAME)' '$(KIND)'
 
-generate: ## Make what is made of functions/openapi.yaml: the CLI's types and the reference
+generate: ## Make what follows from openapi.yaml and the functions' declarations: types, manifests, grants, tables
+	go run ./scripts/declarations
 	go run ./scripts/types
 	go run ./scripts/reference
 
@@ -72,10 +74,12 @@ sandbox: ## Bring up the sandbox cloud (a real OpenStack on loopback)
 down: ## Stop the cluster, the sandbox cloud and the local Postgres; the data of these two is kept
 	@scripts/cluster down || [ $$? = 3 ]   # 3: this machine cannot run one, so there is none
 	@scripts/sandbox down
+	@scripts/pgbouncer down
 	@scripts/postgres down
 
 clean: ## Stop all and remove their data
 	@scripts/cluster purge
 	@scripts/sandbox purge
+	@scripts/pgbouncer down
 	@scripts/postgres purge
 	rm -rf .local

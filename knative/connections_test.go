@@ -89,7 +89,7 @@ func TestWhoBypassesPgBouncer(t *testing.T) {
 			if url == "" || owner {
 				continue
 			}
-			if !regexp.MustCompile(`:6432/\w+\?default_query_exec_mode=exec$`).MatchString(url) {
+			if !regexp.MustCompile(`:6432/\w+\?default_query_exec_mode=cache_describe$`).MatchString(url) {
 				t.Errorf("%s: %s does not go through PgBouncer", overlay, name)
 			}
 		}

@@ -249,7 +249,7 @@ func PgBouncer(t testing.TB, database string) string {
 	}
 	query := u.Query()
 	query.Set("port", "6432")
-	query.Set("default_query_exec_mode", "exec")
+	query.Set("default_query_exec_mode", "cache_describe")
 	u.RawQuery = query.Encode()
 	return u.String()
 }
