@@ -27,7 +27,7 @@ test-long: sandbox ## The tests that take minutes and guard against rare faults
 
 lint: ## Check the code, the import walls, the scripts, openapi.yaml and go.mod
 	@command -v shellcheck > /dev/null || { echo "installing shellcheck"; { apt-get update -q && apt-get install -y -q --no-install-recommends shellcheck; } > /tmp/cloudfn-apt.log 2>&1 || { echo "apt-get failed, see /tmp/cloudfn-apt.log"; exit 1; }; }
-	shellcheck -x -P SCRIPTDIR scripts/run scripts/postgres scripts/pgbouncer scripts/openapi scripts/browser scripts/image scripts/deploy scripts/e2e scripts/cloud-init scripts/sandbox scripts/sandbox.d/*.sh scripts/cluster scripts/cluster.d/*.sh .ci/run
+	shellcheck -x -P SCRIPTDIR scripts/run scripts/postgres scripts/pgbouncer scripts/openapi scripts/browser scripts/image scripts/version scripts/deploy scripts/e2e scripts/cloud-init scripts/sandbox scripts/sandbox.d/*.sh scripts/cluster scripts/cluster.d/*.sh .ci/run
 	scripts/openapi
 	go run ./scripts/declarations -check
 	go mod tidy -diff
@@ -47,10 +47,11 @@ bench: sandbox ## Measure, side by side with what we compare to, and print the t
 	@scripts/postgres up > /dev/null
 	go test -tags bench -count=1 -timeout 20m -v ./test/bench
 
+build: VERSION := $(shell scripts/version)
 build: ## Build the daemon into .local/bin/cloudfnd and the CLI into .local/bin/cloudfn
 	@mkdir -p .local/bin
-	go build -trimpath -ldflags '-s -w' -o .local/bin/cloudfnd ./functions
-	go build -trimpath -ldflags '-s -w' -o .local/bin/cloudfn ./cmd/cloudfn
+	go build -trimpath -ldflags '-s -w -X github.com/cloudfn/cloudfn/shared/buildinfo.version=$(VERSION)' -o .local/bin/cloudfnd ./functions
+	go build -trimpath -ldflags '-s -w -X github.com/cloudfn/cloudfn/shared/buildinfo.version=$(VERSION)' -o .local/bin/cloudfn ./cmd/cloudfn
 	ln -sf cloudfn .local/bin/kn-cloud
 
 image: ## Build the container image (pushed to KO_DOCKER_REPO, else an OCI tarball)

@@ -19,7 +19,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// read gives a file of this folder.
+// read returns the text of a file of this folder.
 func read(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(name)
@@ -29,7 +29,7 @@ func read(t *testing.T, name string) string {
 	return string(text)
 }
 
-// tool finds a program that a test needs, or fails and says which of Debian's packages has it.
+// tool finds a program that a test needs. It fails with the name of the Debian package that contains it.
 func tool(t *testing.T, name, debian string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
@@ -54,9 +54,9 @@ type block struct {
 	language string
 	text     string
 	line     int
-	notRun   string // the reason that the page gives for not running it
+	notRun   string // the page's reason for not running it, if any
 
-	elsewhere bool // it goes on in a terminal of its own
+	background bool // it keeps running in its own terminal
 }
 
 const notRun = "<!-- not run: "
@@ -66,7 +66,7 @@ func blocks(t *testing.T, page string) []block {
 	t.Helper()
 	var found []block
 	open := false
-	before := "" // the last line that was not empty, outside of a block
+	before := "" // the last non-empty line before the block
 	for n, line := range strings.Split(read(t, page), "\n") {
 		switch fence, isFence := strings.CutPrefix(strings.TrimLeft(line, " "), "```"); {
 		case isFence && !open:
@@ -74,7 +74,10 @@ func blocks(t *testing.T, page string) []block {
 			if after, marked := strings.CutPrefix(strings.TrimSpace(before), notRun); marked {
 				reason = strings.TrimSuffix(after, " -->")
 			}
-			found, open = append(found, block{language: fence, line: n + 1, notRun: reason, elsewhere: strings.TrimSpace(before) == elsewhere}), true
+			found = append(found, block{
+				language: fence, line: n + 1, notRun: reason, background: strings.TrimSpace(before) == background,
+			})
+			open = true
 		case isFence:
 			open, before = false, ""
 		case open:

@@ -12,10 +12,10 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// Where the pages say that things are.
+// The URL and the clouds.yaml that the pages contain. Tests replace them.
 const (
-	saidURL    = "http://127.0.0.1:8080"
-	saidClouds = "/var/tmp/cloudfn-sandbox/clouds.yaml"
+	pageURL    = "http://127.0.0.1:8080"
+	pageClouds = "/var/tmp/cloudfn-sandbox/clouds.yaml"
 )
 
 // TestReceiveCallbacks runs the commands of the page.
@@ -28,7 +28,7 @@ func TestReceiveCallbacks(t *testing.T) {
 	w.walk(t, "receive-callbacks.md")
 }
 
-// reader has a daemon, and the CLI for the members of the projects under the names given.
+// reader returns a walker with a daemon, and with the CLI for the members of the given projects.
 func reader(t *testing.T, members map[string]*testkit.Project) *walker {
 	t.Helper()
 	allowed := []string{}
@@ -42,20 +42,20 @@ func reader(t *testing.T, members map[string]*testkit.Project) *walker {
 	clouds := testkit.CloudsFile(t, members)
 	w.env["OS_CLIENT_CONFIG_FILE"], w.env["CLOUDFN_URL"] = clouds, daemon.URL
 	w.env["PATH"] = client(t) + string(os.PathListSeparator) + os.Getenv("PATH")
-	w.replace = append(w.replace, [2]string{saidClouds, clouds})
+	w.replace = append(w.replace, [2]string{pageClouds, clouds})
 	return w
 }
 
-// terminals are for a reader whose daemon is at a URL.
+// terminals returns a walker for a daemon at a URL.
 func terminals(t *testing.T, url string) *walker {
 	t.Helper()
 	return &walker{
-		replace: [][2]string{{saidURL, url}},
+		replace: [][2]string{{pageURL, url}},
 		env:     map[string]string{"CLOUDFN_CACHE_DIR": t.TempDir(), "no_proxy": "*", "LC_ALL": "C.UTF-8"},
 	}
 }
 
-// TestDevStack runs the commands of the page against the sandbox, as an account that the page makes.
+// TestDevStack runs the commands of the page against the sandbox, with the account that the page creates.
 func TestDevStack(t *testing.T) {
 	t.Parallel()
 	port, name := testkit.FreePort(t), fmt.Sprintf("cloudfn-%x", rand.Uint64())
@@ -72,23 +72,26 @@ func TestDevStack(t *testing.T) {
 	w.env["ALLOWED_PROJECTS"] = testkit.OpenStack(t, "admin", "token", "issue", "-f", "value", "-c", "project_id")
 	w.replace = append(
 		w.replace, [2]string{"make build", "true"}, [2]string{".local/bin/cloudfnd", testkit.Binary(t)},
-		[2]string{"$PWD/.local/devstack", dir + "/devstack"}, [2]string{" .local/devstack", " " + dir + "/devstack"}, [2]string{"--user cloudfn", "--user " + name},
+		[2]string{"$PWD/.local/devstack", dir + "/devstack"}, [2]string{" .local/devstack", " " + dir + "/devstack"},
+		[2]string{"--user cloudfn", "--user " + name},
 		[2]string{`"$PASSWORD" cloudfn`, `"$PASSWORD" ` + name}, [2]string{"username: cloudfn", "username: " + name},
 	)
 	w.walk(t, "devstack.md")
 }
 
-// TestDelegate runs the commands of the page: of somebody who delegates, and of a manager.
+// TestDelegate runs the commands of the pages about delegation: those of the owner, and those of the manager.
 func TestDelegate(t *testing.T) {
 	t.Parallel()
 	owner := testkit.NewProject(t)
 	owner.Network(t, "private", "10.0.0.0/24")
 	w := reader(t, map[string]*testkit.Project{"demo": owner, "alt": testkit.NewProject(t)})
 	w.replace = append(w.replace, [2]string{"demo in demo", "... in ..."})
-	w.walk(t, "delegate.md")
+	for _, page := range []string{"delegate.md", "request-connection.md", "application-credential.md"} {
+		w.walk(t, page)
+	}
 }
 
-// TestREADME runs the call that the README shows.
+// TestREADME runs the request in the README.
 func TestREADME(t *testing.T) {
 	t.Parallel()
 	project := testkit.NewProject(t)
@@ -98,8 +101,8 @@ func TestREADME(t *testing.T) {
 	w.walk(t, "../README.md")
 }
 
-// TestTour runs the commands of the page as a newcomer does, from make run on. Only the port, the database and the user's project
-// are the test's own.
+// TestTour runs the commands of the page as a newcomer does, beginning with make run. Only the port, the database
+// and the project differ.
 func TestTour(t *testing.T) {
 	t.Parallel()
 	project := testkit.NewProject(t)
@@ -109,7 +112,7 @@ func TestTour(t *testing.T) {
 	w := terminals(t, url)
 	w.env["PORT"], w.env["CLOUDFN_URL"], w.env["DATABASE_URL"] = port, url, testkit.EmptyDatabase(t)
 	w.env["ALLOWED_PROJECTS"] = project.ID
-	w.replace = append(w.replace, [2]string{saidClouds, clouds}, [2]string{"demo in project demo", "... in project ..."})
+	w.replace = append(w.replace, [2]string{pageClouds, clouds}, [2]string{"demo in project demo", "... in project ..."})
 	w.walk(t, "tour.md")
 	for _, path := range []string{"/console/", "/v1/docs"} {
 		client := testkit.Client{URL: url}

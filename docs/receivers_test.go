@@ -21,14 +21,14 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// receivers are the files of the page, and how each is run.
+// receivers are the files that the page refers to, with the language of their excerpts.
 var receivers = map[string]struct{ language, file string }{
 	"go":     {"go", "receivers/go/main.go"},
 	"python": {"python", "receivers/python/receiver.py"},
 	"node":   {"js", "receivers/node/receiver.mjs"},
 }
 
-// TestThePageShowsTheReceivers, whole and to the byte.
+// TestThePageShowsTheReceivers compares the excerpts on the page with the receivers' files, byte by byte.
 func TestThePageShowsTheReceivers(t *testing.T) {
 	t.Parallel()
 	shown := map[string]string{}
@@ -36,13 +36,13 @@ func TestThePageShowsTheReceivers(t *testing.T) {
 		shown[b.language] += b.text
 	}
 	for name, r := range receivers {
-		if shown[r.language] != read(t, r.file) {
-			t.Errorf("receive-callbacks.md does not show %s as it is (%s)", r.file, name)
+		if excerpt := shown[r.language]; len(excerpt) < 300 || !strings.Contains(read(t, r.file), excerpt) {
+			t.Errorf("receive-callbacks.md shows something else than %s (%s)", r.file, name)
 		}
 	}
 }
 
-// program is a receiver that runs.
+// program is a running receiver.
 type program struct {
 	url string
 	cmd *exec.Cmd
@@ -51,7 +51,7 @@ type program struct {
 	text []byte
 }
 
-// command is how a receiver is run. It may take a while: a port is chosen afterwards, so that nobody else takes it meanwhile.
+// command returns the command line of a receiver. It may build for a while, so the caller chooses a port afterwards.
 func command(t *testing.T, name string) []string {
 	t.Helper()
 	switch file := receivers[name].file; name {
@@ -68,7 +68,7 @@ func command(t *testing.T, name string) []string {
 	}
 }
 
-// start runs a receiver with a secret until the test's end, and waits until it serves.
+// start runs a receiver until the test ends, and waits until it serves.
 func start(t *testing.T, run []string, port, secret, until string) *program {
 	t.Helper()
 	name := filepath.Base(run[len(run)-1])
@@ -98,7 +98,7 @@ func (p *program) end() {
 	_ = p.cmd.Wait()
 }
 
-// Write takes what the program prints.
+// Write collects the output of the program.
 func (p *program) Write(text []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -106,7 +106,7 @@ func (p *program) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// printed are the events so far whose lines hold the text.
+// printed returns the printed events whose lines contain the text.
 func (p *program) printed(holds string) []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -120,7 +120,7 @@ func (p *program) printed(holds string) []string {
 	return events
 }
 
-// delivery is a request as cloudfn sends it, and can be spoiled.
+// delivery is a request as cloudfn sends it. Tests tamper with it.
 type delivery struct {
 	id, body, signature string
 	at                  time.Time
@@ -139,7 +139,7 @@ func sign(t *testing.T, secret, id, body string, at time.Time) delivery {
 	return delivery{id, body, signature, at}
 }
 
-// send posts a delivery and gives the answer's status.
+// send posts a delivery and returns the status of the answer.
 func send(t *testing.T, url string, d delivery) int {
 	t.Helper()
 	req, err := http.NewRequest(http.MethodPost, url, strings.NewReader(d.body))
@@ -158,8 +158,8 @@ func send(t *testing.T, url string, d delivery) int {
 	return resp.StatusCode
 }
 
-// TestReceiversRefuse what is forged, old or tampered with; take what is signed twice; and print an event once.
-func TestReceiversRefuse(t *testing.T) {
+// TestReceiversVerify: receivers reject forged, old and altered events, accept two signatures, and print an event once.
+func TestReceiversVerify(t *testing.T) {
 	t.Parallel()
 	const id, body = "019b7c5e-3a10-7c44-9d0b-2f6a1c0e9a11:", `{"state": "active"}`
 	secret, other := "whsec_dGhpcyBpcyB0aGUgc2VjcmV0IG9mIGEgdGVzdA==", "whsec_YW5vdGhlciBzZWNyZXQgdGhhdCBpcyBub3QgaGVycw=="
@@ -168,12 +168,12 @@ func TestReceiversRefuse(t *testing.T) {
 			t.Parallel()
 			run := command(t, name)
 			p := start(t, run, testkit.FreePort(t), secret, "")
-			now := time.Now() // not before: this may have waited for other tests, and a receiver looks at the clock
+			now := time.Now() // not before t.Parallel, which may wait for minutes
 			good := sign(t, secret, id+"7", body, now)
-			spoiled := map[string]func(delivery) delivery{
+			tampered := map[string]func(delivery) delivery{
 				"signed by another":     func(delivery) delivery { return sign(t, other, id+"7", body, now) },
-				"six minutes old":       func(delivery) delivery { return sign(t, secret, id+"7", body, time.Now().Add(-6*time.Minute)) },
-				"six minutes early":     func(delivery) delivery { return sign(t, secret, id+"7", body, time.Now().Add(6*time.Minute)) },
+				"six minutes old":       func(delivery) delivery { return sign(t, secret, id+"7", body, now.Add(-6*time.Minute)) },
+				"six minutes early":     func(delivery) delivery { return sign(t, secret, id+"7", body, now.Add(6*time.Minute)) },
 				"another body":          func(d delivery) delivery { d.body = `{"state": "error"}`; return d },
 				"another id":            func(d delivery) delivery { d.id = id + "8"; return d },
 				"another time":          func(d delivery) delivery { d.at = d.at.Add(2 * time.Second); return d },
@@ -181,7 +181,7 @@ func TestReceiversRefuse(t *testing.T) {
 				"an empty signature":    func(d delivery) delivery { d.signature = "v1,"; return d },
 				"half of one":           func(d delivery) delivery { d.signature = d.signature[:20]; return d },
 				"of another version":    func(d delivery) delivery { d.signature = "v2" + d.signature[2:]; return d },
-				"what is no base64":     func(d delivery) delivery { d.signature = "v1,%%% é"; return d },
+				"invalid base64":        func(d delivery) delivery { d.signature = "v1,%%% é"; return d },
 				"a time without an end": func(d delivery) delivery { d.at = time.Unix(1<<61, 0); return d },
 				"two that are by another": func(d delivery) delivery {
 					s := sign(t, other, d.id, body, now).signature
@@ -189,8 +189,8 @@ func TestReceiversRefuse(t *testing.T) {
 					return d
 				},
 			}
-			for what, spoil := range spoiled {
-				if status := send(t, p.url, spoil(good)); status != http.StatusUnauthorized {
+			for what, tamper := range tampered {
+				if status := send(t, p.url, tamper(good)); status != http.StatusUnauthorized {
 					t.Errorf("%s: it answered %d", what, status)
 				}
 			}
@@ -202,7 +202,8 @@ func TestReceiversRefuse(t *testing.T) {
 			}
 			twice := good
 			twice.signature = sign(t, other, id+"7", body, now).signature + " " + good.signature
-			for _, d := range []delivery{good, twice, good, sign(t, secret, id+"8", `{"state": "stopped"}`, now), sign(t, secret, id+"6", body, now)} {
+			next, late := sign(t, secret, id+"8", `{"state": "stopped"}`, now), sign(t, secret, id+"6", body, now)
+			for _, d := range []delivery{good, twice, good, next, late} {
 				if status := send(t, p.url, d); status != http.StatusNoContent {
 					t.Errorf("%s: it answered %d", d.id, status)
 				}
@@ -218,7 +219,7 @@ func TestReceiversRefuse(t *testing.T) {
 	}
 }
 
-// consents checks that a receiver consents to cloudfn, and to nobody else.
+// consents checks that a receiver consents to cloudfn only.
 func consents(t *testing.T, url string) {
 	t.Helper()
 	for origin, want := range map[string]string{"cloudfn": "cloudfn", "evil.example": "", "": ""} {
@@ -234,14 +235,14 @@ func consents(t *testing.T, url string) {
 		_, _ = io.Copy(io.Discard, resp.Body)
 		resp.Body.Close()
 		if got := resp.Header.Get("WebHook-Allowed-Origin"); got != want || (resp.StatusCode < 300) != (want != "") {
-			t.Errorf("asked by %q it answered %d, allowing %q", origin, resp.StatusCode, got)
+			t.Errorf("origin %q: it answered %d, allowing %q", origin, resp.StatusCode, got)
 		}
 	}
 }
 
-// TestReceiversTakeWhatCloudfnSends: each consents, prints the life of a server in order, goes on while its secret is changed and
-// afterwards, and ends its callback when it has seen enough.
-func TestReceiversTakeWhatCloudfnSends(t *testing.T) {
+// TestReceiversFollowAServer: each receiver consents, prints the states of a server in order, also during and after a
+// rotation of its secret, and then ends its callback.
+func TestReceiversFollowAServer(t *testing.T) {
 	t.Parallel()
 	type taker struct {
 		*program
@@ -261,14 +262,16 @@ func TestReceiversTakeWhatCloudfnSends(t *testing.T) {
 		path := "/v1/callbacks/" + made.ID
 		p := start(t, run, port, testkit.Canary(made.Secret), "deleted")
 		takers = append(takers, &taker{program: p, run: run, name: name, port: port, path: path})
-		app.Do(t, http.MethodPatch, path, `{"status": "verified"}`, "Content-Type", "application/json") // ask it again, now
+		// Repeat the handshake now.
+		app.Do(t, http.MethodPatch, path, `{"status": "verified"}`, "Content-Type", "application/json")
 	}
 	for _, r := range takers {
 		testkit.Eventually(t, patience, r.name+" has consented", func() bool { return status(t, app, r.path) == "verified" })
 	}
 	f := testkit.Sandbox(t)
 	order := uuid.NewString()
-	app.Post(t, "/v1/launch", fmt.Sprintf(`{"id": %q, "name": "told", "flavor": %q, "image": %q, "networks": [%q]}`, order, f.Flavor, f.Image, f.Network))
+	body := `{"id": %q, "name": "followed", "flavor": %q, "image": %q, "networks": [%q]}`
+	app.Post(t, "/v1/launch", fmt.Sprintf(body, order, f.Flavor, f.Image, f.Network))
 	all := func(holds string) {
 		t.Helper()
 		for _, r := range takers {
@@ -284,13 +287,13 @@ func TestReceiversTakeWhatCloudfnSends(t *testing.T) {
 		app.Post(t, r.path+"/secret", "").JSON(t, &rotated)
 		r.secret = testkit.Canary(rotated.Secret)
 	}
-	act("stop") // signed with both secrets, of which they know the one before
+	act("stop") // signed with both secrets; the receivers know the old one
 	all(" stopped")
 	for _, r := range takers {
 		r.end()
 		r.old, r.program = r.program, start(t, r.run, r.port, r.secret, "deleted")
 	}
-	act("start") // they know the new one only
+	act("start") // the receivers know the new one only
 	all(" active")
 	app.Do(t, http.MethodDelete, "/v1/servers/"+id+"?mode=deallocate", "")
 	all(" deleted")
@@ -298,18 +301,20 @@ func TestReceiversTakeWhatCloudfnSends(t *testing.T) {
 		lines := slices.Concat(r.old.printed(id), r.printed(id))
 		inOrder(t, r.name, lines)
 		app.Post(t, r.path+"/test", "")
-		testkit.Eventually(t, patience, r.name+" has ended its callback", func() bool { return status(t, app, r.path) == "gone" })
+		ended := func() bool { return status(t, app, r.path) == "gone" }
+		testkit.Eventually(t, patience, r.name+" has ended its callback", ended)
 	}
 }
 
-// inOrder checks the lines that a receiver printed about an instance.
+// inOrder checks the order of the lines that a receiver printed about an instance.
 func inOrder(t *testing.T, name string, lines []string) {
 	t.Helper()
 	last := 0
 	for _, line := range lines {
 		var kind, subject, state string
 		var sequence int
-		if n, err := fmt.Sscan(line, &kind, &subject, &sequence, &state); n != 4 || sequence <= last || strings.Contains(line, "late") {
+		n, err := fmt.Sscan(line, &kind, &subject, &sequence, &state)
+		if n != 4 || sequence <= last || strings.Contains(line, "late") {
 			t.Errorf("%s printed %q after %d: %v", name, line, last, err)
 		}
 		last = sequence
@@ -319,7 +324,7 @@ func inOrder(t *testing.T, name string, lines []string) {
 	}
 }
 
-// status is a callback's.
+// status returns the status of a callback.
 func status(t *testing.T, app *testkit.Client, path string) string {
 	t.Helper()
 	var now struct{ Status string }

@@ -4,10 +4,11 @@ import (
 	"testing"
 )
 
-// TestOutputsAreCompared loosely, and still compared.
+// TestOutputsAreCompared checks what missing ignores, and that it still finds differences.
 func TestOutputsAreCompared(t *testing.T) {
 	t.Parallel()
-	output := "NAME     STATE    ID\nweb-1    active   019b7c5e-3a10-7c44-9d0b-2f6a1c0e9a11\n03:00 ▇▇▇▇ 3\nsecret whsec_AAAA+b/c=\n"
+	const id = "019b7c5e-3a10-7c44-9d0b-2f6a1c0e9a11"
+	output := "NAME     STATE    ID\nweb-1    active   " + id + "\n03:00 ▇▇▇▇ 3\nsecret whsec_AAAA+b/c=\n"
 	for name, tc := range map[string]struct {
 		shows []string
 		want  string
@@ -17,7 +18,7 @@ func TestOutputsAreCompared(t *testing.T) {
 		"a secret":              {[]string{"secret whsec_BBBB"}, ""},
 		"left out":              {[]string{"NAME STATE ID", "...", "14:00 ▇▇ 1"}, ""},
 		"a part":                {[]string{"web-1 ... 019b7c5e-3a10-7c44-9d0b-2f6a1c0e9a11"}, ""},
-		"another state":         {[]string{"web-1 stopped 019b7c5e-3a10-7c44-9d0b-2f6a1c0e9a11"}, "web-1 stopped 019b7c5e-3a10-7c44-9d0b-2f6a1c0e9a11"},
+		"another state":         {[]string{"web-1 stopped " + id}, "web-1 stopped " + id},
 		"in another order":      {[]string{"web-1 ...", "NAME ..."}, "NAME ..."},
 		"a line that is absent": {[]string{"web-2 ... x"}, "web-2 ... x"},
 	} {
@@ -27,14 +28,19 @@ func TestOutputsAreCompared(t *testing.T) {
 	}
 }
 
-// TestAShellKeepsWhatItsCommandsSet, and tells how each ended.
+// TestAShellKeepsWhatItsCommandsSet checks that variables survive, and that each exit status is returned.
 func TestAShellKeepsWhatItsCommandsSet(t *testing.T) {
 	t.Parallel()
 	s := open(t, map[string]string{"GIVEN": "there"})
 	for _, tc := range []struct {
 		command, out string
 		status       int
-	}{{"x=1; cat", "", 0}, {"echo $x $GIVEN", "1 there\n", 0}, {"echo a \\\n  b; false", "a b\n", 1}, {"sleep 100 &", "", 0}} {
+	}{
+		{"x=1; cat", "", 0},
+		{"echo $x $GIVEN", "1 there\n", 0},
+		{"echo a \\\n  b; false", "a b\n", 1},
+		{"sleep 100 &", "", 0},
+	} {
 		if out, status := s.run(t, tc.command); out != tc.out || status != tc.status {
 			t.Errorf("%s: %d %q", tc.command, status, out)
 		}

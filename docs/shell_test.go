@@ -18,10 +18,10 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// patience is as long as anything may take on a busy machine.
+// patience is the longest time that a step may take on a busy machine.
 const patience = 10 * time.Minute
 
-// shell is one terminal of a reader: a bash that is given commands one after the other, and keeps what they set.
+// shell is one terminal of a reader: a bash that runs commands one after the other and keeps their variables.
 type shell struct {
 	cmd   *exec.Cmd
 	in    io.Writer
@@ -31,12 +31,12 @@ type shell struct {
 	text []byte
 }
 
-// open starts one in the checkout, with nothing of the test's own environment but what finds programs.
+// open starts a shell in the checkout, without the variables of the test that configure a cloud.
 func open(t *testing.T, env map[string]string) *shell {
 	t.Helper()
 	s := &shell{cmd: exec.Command("bash", "--noprofile", "--norc"), ended: make(chan struct{})}
 	s.cmd.Dir = testkit.Root()
-	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // what it starts ends with it
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // its process group ends with it
 	for _, v := range os.Environ() {
 		if !strings.HasPrefix(v, "OS_") && !strings.HasPrefix(v, "CLOUDFN_URL=") {
 			s.cmd.Env = append(s.cmd.Env, v)
@@ -61,13 +61,13 @@ func open(t *testing.T, env map[string]string) *shell {
 	return s
 }
 
-// end asks all that runs in the terminal to end, as Ctrl-C does, and sees that it does.
+// end terminates everything in the terminal, and waits until it has ended.
 func (s *shell) end(t *testing.T) {
 	group := -s.cmd.Process.Pid
 	_ = syscall.Kill(group, syscall.SIGTERM)
 	for limit := time.Now().Add(patience); syscall.Kill(group, 0) == nil; time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(limit) {
-			t.Errorf("what was started does not end on SIGTERM:\n%s", s.printed(0))
+			t.Errorf("the commands do not end on SIGTERM:\n%s", s.printed(0))
 			_ = syscall.Kill(group, syscall.SIGKILL)
 			break
 		}
@@ -75,7 +75,7 @@ func (s *shell) end(t *testing.T) {
 	<-s.ended
 }
 
-// Write takes what is printed.
+// Write collects the output.
 func (s *shell) Write(text []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -83,19 +83,19 @@ func (s *shell) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// printed is what was printed from a place on.
+// printed returns the output from an offset on.
 func (s *shell) printed(from int) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return string(s.text[from:])
 }
 
-// give gives a command to the shell, which does not let it read what is typed next.
+// give sends a command to the shell, with an empty stdin, and then another command.
 func (s *shell) give(command, then string) {
 	fmt.Fprintf(s.in, "{ %s\n} < /dev/null\n%s\n", command, then)
 }
 
-// run runs a command and gives what it printed and its exit status.
+// run runs a command and returns its output and its exit status.
 func (s *shell) run(t *testing.T, command string) (out string, status int) {
 	t.Helper()
 	const mark = "\x1e"
@@ -113,18 +113,18 @@ func (s *shell) run(t *testing.T, command string) (out string, status int) {
 		default:
 		}
 		if time.Now().After(end) {
-			t.Fatalf("it does not end: %s\n%s", command, parts[0])
+			t.Fatalf("the command does not end: %s\n%s", command, parts[0])
 		}
 	}
 }
 
-// step is a command of a page, and what the page shows of its output.
+// step is a command of a page, and the output that the page shows.
 type step struct {
 	command string
 	shows   []string
 }
 
-// steps are the commands of a block: those behind a prompt, or all of a block without prompts.
+// steps returns the commands of a block: those behind a prompt, or the whole block without prompts.
 func (b block) steps() []step {
 	if b.language == "sh" {
 		return []step{{command: "set -e\n" + b.text + "set +e"}} // the shell ends at the first one that fails
@@ -145,16 +145,18 @@ func (b block) steps() []step {
 	return found
 }
 
-// unfinished says whether a command goes on in the next line.
+// unfinished reports whether a command continues on the next line.
 func unfinished(command string) bool {
 	return strings.HasSuffix(command, `\`) || strings.Count(command, "'")%2 == 1
 }
 
-// varies is what differs from run to run: ids, times, addresses, numbers, secrets, bars and the spaces between columns.
-var varies = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}|\b[0-9a-f]{32}\b|(whsec_|gAAAA|v1,)[A-Za-z0-9+/=_-]+|\b(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\b|[0-9]+[smhd]\b|[0-9]+|[ \t─-╿▀-▟⠀-⣿]+|-{2,}`)
+// varies matches what differs from run to run: ids, times, numbers, secrets, bars and the spaces between
+// columns.
+var varies = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}|\b[0-9a-f]{32}\b|` +
+	`(whsec_|gAAAA|v1,)[A-Za-z0-9+/=_-]+|\b(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\b|[0-9]+[smhd]\b|[0-9]+|[ \t─-╿▀-▟⠀-⣿]+|-{2,}`)
 
-// alike makes a line of a page, or of an output, comparable.
-func alike(line string) string {
+// normalize replaces what varies in a line of a page or of an output.
+func normalize(line string) string {
 	return strings.TrimSpace(varies.ReplaceAllStringFunc(line, func(s string) string {
 		if strings.Trim(s, " \t─━-▀▁▂▃▄▅▆▇█") == "" {
 			return " "
@@ -163,21 +165,21 @@ func alike(line string) string {
 	}))
 }
 
-// missing is the first of the lines that an output does not have, in their order; "..." stands for anything, and "" is none.
+// missing returns the first line that an output lacks, in order, or "" if it has all. "..." matches anything.
 func missing(shows []string, output string) string {
 	lines := strings.Split(output, "\n")
 	for _, want := range shows {
 		if strings.Trim(want, " .") == "" {
 			continue
 		}
-		pattern := regexp.MustCompile("^" + strings.ReplaceAll(regexp.QuoteMeta(alike(want)), `\.\.\.`, ".*") + "$")
+		pattern := regexp.MustCompile("^" + strings.ReplaceAll(regexp.QuoteMeta(normalize(want)), `\.\.\.`, ".*") + "$")
 		for {
 			if len(lines) == 0 {
 				return want
 			}
 			line := lines[0]
 			lines = lines[1:]
-			if pattern.MatchString(alike(line)) {
+			if pattern.MatchString(normalize(line)) {
 				break
 			}
 		}
@@ -187,21 +189,21 @@ func missing(shows []string, output string) string {
 
 // walker runs the commands of a page as a reader does who types them.
 type walker struct {
-	replace [][2]string       // what the page says, and what it is in the test
-	env     map[string]string // of each terminal
+	replace [][2]string       // text of the page, and what the test uses instead
+	env     map[string]string // environment of each terminal
 	others  []other
 }
 
-// other is a block that goes on in a terminal of its own.
+// other is a block that keeps running in its own terminal.
 type other struct {
 	*shell
 	where string
 	shows []string
 }
 
-const elsewhere = "<!-- in another terminal -->"
+const background = "<!-- in another terminal -->"
 
-// walk runs all blocks of a page that are commands, in their order, and says which it does not run.
+// walk runs the commands of a page in order, and logs the blocks that it does not run.
 func (w *walker) walk(t *testing.T, page string) {
 	t.Helper()
 	main := open(t, w.env)
@@ -215,7 +217,7 @@ func (w *walker) walk(t *testing.T, page string) {
 			t.Logf("%s is not run: %s", where, b.notRun)
 			continue
 		}
-		if b.elsewhere {
+		if b.background {
 			w.leave(t, where, b.steps())
 			continue
 		}
@@ -223,7 +225,7 @@ func (w *walker) walk(t *testing.T, page string) {
 			ran++
 			out, status := main.run(t, w.here(s.command))
 			if fails := len(s.shows) > 0 && strings.HasPrefix(s.shows[len(s.shows)-1], "cloudfn: "); (status != 0) != fails {
-				t.Fatalf("%s: it ended with %d\n$ %s\n%s%s", where, status, w.here(s.command), out, w.said())
+				t.Fatalf("%s: it ended with %d\n$ %s\n%s%s", where, status, w.here(s.command), out, w.otherOutput())
 			}
 			if line := missing(w.all(s.shows), out); line != "" {
 				t.Errorf("%s: the output has no line like %q\n$ %s\n%s", where, line, w.here(s.command), out)
@@ -238,8 +240,8 @@ func (w *walker) walk(t *testing.T, page string) {
 	}
 }
 
-// leave types commands in a terminal of its own, and waits until the last one, which goes on, prints the first line that the page
-// shows.
+// leave runs commands in a new terminal. It returns when the last command, which keeps running, has printed the first
+// line that the page shows.
 func (w *walker) leave(t *testing.T, where string, commands []step) {
 	t.Helper()
 	o := other{shell: open(t, w.env), where: where, shows: w.all(commands[len(commands)-1].shows)}
@@ -252,7 +254,8 @@ func (w *walker) leave(t *testing.T, where string, commands []step) {
 	w.others = append(w.others, o)
 }
 
-// await waits until what a page shows was printed in the other terminal, in any order: events of different subjects have none.
+// await waits until every line that the page shows was printed in the other terminal. Events of different subjects
+// have no order, so the lines have none.
 func (o other) await(t *testing.T) {
 	t.Helper()
 	end := time.Now().Add(patience)
@@ -266,7 +269,7 @@ func (o other) await(t *testing.T) {
 	}
 }
 
-// here is a text of the page with the values of the test.
+// here replaces the values of the page by those of the test.
 func (w *walker) here(text string) string {
 	for _, r := range w.replace {
 		text = strings.ReplaceAll(text, r[0], r[1])
@@ -282,8 +285,8 @@ func (w *walker) all(lines []string) []string {
 	return here
 }
 
-// said is what the other terminals show, for whoever looks for a fault.
-func (w *walker) said() string {
+// otherOutput returns the output of the other terminals, for the message of a failure.
+func (w *walker) otherOutput() string {
 	var text bytes.Buffer
 	for _, o := range w.others {
 		fmt.Fprintf(&text, "--- %s\n%s", o.where, o.printed(0))
@@ -297,7 +300,7 @@ var cli struct {
 	err  error
 }
 
-// client builds the CLI, once, and gives its folder.
+// client builds the CLI once and returns its folder.
 func client(t *testing.T) string {
 	t.Helper()
 	cli.once.Do(func() {

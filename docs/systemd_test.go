@@ -17,7 +17,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestTheUnitIsSound as systemd sees it without running it, and leaves the process next to no rights.
+// TestTheUnitIsSound checks the unit with systemd's own tools, and the rating of its sandboxing.
 func TestTheUnitIsSound(t *testing.T) {
 	t.Parallel()
 	analyze := tool(t, "systemd-analyze", "systemd")
@@ -26,7 +26,10 @@ func TestTheUnitIsSound(t *testing.T) {
 	if err := os.WriteFile(file, []byte(unit), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, args := range [][]string{{"verify", "--man=no", file}, {"security", "--offline=true", "--threshold=15", "--no-pager", file}} {
+	for _, args := range [][]string{
+		{"verify", "--man=no", file},
+		{"security", "--offline=true", "--threshold=15", "--no-pager", file},
+	} {
 		out, err := exec.Command(analyze, args...).CombinedOutput()
 		if err != nil || (args[0] == "verify" && len(out) > 0) {
 			t.Errorf("systemd-analyze %s: %v\n%s", args[0], err, out)
@@ -34,7 +37,7 @@ func TestTheUnitIsSound(t *testing.T) {
 	}
 }
 
-// assignments reads the lines NAME=VALUE of a file; those of a name that comes several times are all kept.
+// assignments returns the NAME=VALUE lines of a file, with all values of a repeated name.
 func assignments(text string) map[string][]string {
 	found := map[string][]string{}
 	for line := range strings.Lines(text) {
@@ -46,8 +49,8 @@ func assignments(text string) map[string][]string {
 	return found
 }
 
-// TestTheUnitStarts what it names: the commands of the unit are run, with its environment files and clouds.yaml as they are but
-// for the values that they ask to change, by a user who owns nothing.
+// TestTheUnitStarts runs the commands of the unit as a user without rights, with its environment files and
+// clouds.yaml, in which only CHANGE-ME and addresses are replaced.
 func TestTheUnitStarts(t *testing.T) {
 	t.Parallel()
 	dir := openFolder(t)
@@ -101,7 +104,7 @@ func TestTheUnitStarts(t *testing.T) {
 	testkit.NoSecretsIn(t, "the daemon", log.Bytes())
 }
 
-// openFolder is a folder that every user can look into.
+// openFolder creates a folder that every user can read.
 func openFolder(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "cloudfn-unit-") //nolint:usetesting // nobody else may look into that of the test
@@ -126,7 +129,7 @@ func copyFile(t *testing.T, from, to string, mode os.FileMode) {
 	}
 }
 
-// unitCommand is a command line of the unit, with the binary under test in the place of the installed one. Root hands it to nobody.
+// unitCommand returns a command line of the unit with the binary under test. Root runs it as the user nobody.
 func unitCommand(t *testing.T, dir, line string, env map[string]string) *exec.Cmd {
 	t.Helper()
 	binary := filepath.Join(dir, "cloudfnd")
@@ -139,7 +142,8 @@ func unitCommand(t *testing.T, dir, line string, env map[string]string) *exec.Cm
 	}
 	args[0] = binary
 	if os.Getuid() == 0 {
-		args = append([]string{"setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs", "--bounding-set=-all"}, args...)
+		setpriv := "setpriv --reuid=65534 --regid=65534 --clear-groups --no-new-privs --bounding-set=-all"
+		args = append(strings.Fields(setpriv), args...)
 	}
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Dir = "/"
@@ -150,11 +154,11 @@ func unitCommand(t *testing.T, dir, line string, env map[string]string) *exec.Cm
 	return cmd
 }
 
-// TestEnvironmentFilesNameWhatIsRead: every variable of them is one of README.md's table, and what is secret is where only root
-// reads it.
+// TestEnvironmentFilesNameWhatIsRead: configuration.md documents every variable in the files, and secrets are only in
+// the file that root alone can read.
 func TestEnvironmentFilesNameWhatIsRead(t *testing.T) {
 	t.Parallel()
-	readme := read(t, "../README.md")
+	table := read(t, "configuration.md")
 	secret := regexp.MustCompile("PRIVATE|PASSWORD|DATABASE_URL")
 	for file, holdsSecrets := range map[string]bool{"systemd/cloudfnd.env": false, "systemd/cloudfnd.secrets": true} {
 		names := slices.Collect(maps.Keys(assignments(read(t, file))))
@@ -162,8 +166,8 @@ func TestEnvironmentFilesNameWhatIsRead(t *testing.T) {
 			t.Errorf("%s names %v", file, names)
 		}
 		for _, name := range names {
-			if !strings.Contains(readme, "\n| `"+name+"` |") {
-				t.Errorf("%s names %s, which is not in README.md's table", file, name)
+			if !strings.Contains(table, "\n| `"+name+"` |") {
+				t.Errorf("%s names %s, which is not in configuration.md", file, name)
 			}
 			if secret.MatchString(name) != holdsSecrets {
 				t.Errorf("%s is in %s", name, file)

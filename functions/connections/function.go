@@ -16,8 +16,8 @@ import (
 
 // Config is what this function reads from its environment besides run.Config.
 type Config struct {
-	// To whom trusts are made: the account of run-connections, by its id, which `cloudfnd trustee` prints; empty:
-	// trusts are answered with 501.
+	// User id of the service account of run-connections, to which trusts are made; `cloudfnd trustee` prints it. When
+	// empty, a request for a trust is answered with 501.
 	Trustee string `env:"TRUSTEE_USER_ID"`
 	// Remotes are the other clouds whose application credentials are taken.
 	Remotes openstack.RemotesConfig

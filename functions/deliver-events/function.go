@@ -15,11 +15,11 @@ import (
 
 // Config is what this function reads from its environment besides run.Config.
 type Config struct {
-	// Attempts that a replica makes at once, 1 to 1000; four times as many more may wait for slow receivers.
+	// Concurrent delivery attempts per replica, 1 to 1000; four times as many more may wait for slow receivers.
 	Workers int `env:"DELIVERY_WORKERS, default=100"`
-	// How long a delivery is tried, from its first attempt on, 1m at least.
+	// How long a delivery is retried after its first attempt, 1m at least.
 	For time.Duration `env:"DELIVERY_FOR, default=72h"`
-	// How long events are kept, delivered or not; longer than `DELIVERY_FOR`.
+	// How long events are kept, delivered or not; must be longer than `DELIVERY_FOR`.
 	Retention time.Duration `env:"EVENTS_RETENTION, default=168h"`
 	// `required`, or `optional`: a receiver that does not know the handshake gets events too.
 	Handshake string `env:"CALLBACK_HANDSHAKE, default=required"`

@@ -15,9 +15,9 @@ import (
 
 // Config is what this function reads from its environment besides run.Config.
 type Config struct {
-	// How long after all servers were read they are read again, 1m to 24h.
+	// Interval between two reads of all servers, 1m to 24h.
 	Full time.Duration `env:"POLL_FULL, default=10m"`
-	// For how long a project may not be readable before its instances are unknown.
+	// How long a project may be unreadable before its instances become unknown.
 	UnknownAfter time.Duration `env:"POLL_UNKNOWN_AFTER, default=3m"`
 	// For how long one event polls again while Nova is at work, 0s to 5m; 0s is one poll for each event.
 	Follow time.Duration `env:"POLL_FOLLOW, default=45s"`

@@ -13,7 +13,7 @@ import (
 
 // Config is what this function reads from its environment besides run.Config.
 type Config struct {
-	// Longest time for one kind of resource, 1s to 1m; the others are answered without it.
+	// Time limit per kind of resource, 1s to 1m; the others are answered without it.
 	Timeout time.Duration `env:"RESOURCE_TIMEOUT, default=5s"`
 }
 

@@ -18,7 +18,7 @@ import (
 type Config struct {
 	Seal   seal.ConnectionConfig
 	Agents agent.Config
-	// How long an instance may take from its deployment to its agent's report that it is ready, 1m to 24h.
+	// How long an instance may take from its deployment until its agent is ready, 1m to 24h.
 	AgentTTL time.Duration `env:"AGENT_TOKEN_TTL, default=30m"`
 }
 

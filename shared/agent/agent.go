@@ -25,8 +25,8 @@ import (
 
 // Config says where instances reach us.
 type Config struct {
-	// Where instances reach the function agents when they boot, such as the gateway's URL; empty: deploy is answered
-	// with 501.
+	// URL at which instances reach the function agents when they boot, such as the gateway; when empty, deploy is
+	// answered with 501.
 	URL string `env:"AGENT_URL"`
 }
 

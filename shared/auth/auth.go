@@ -22,11 +22,11 @@ import (
 
 // Config is what the operator decides about callers.
 type Config struct {
-	// Ids of the projects that are served and counted; empty is all.
+	// Ids of the projects that are served and counted; when empty, all.
 	AllowedProjects []string `env:"ALLOWED_PROJECTS"`
-	// Ids of the domains that are served; a project must pass both lists.
+	// Ids of the domains that are served and counted; a project must pass both lists.
 	AllowedDomains []string `env:"ALLOWED_DOMAINS"`
-	// How long a token's validation is cached, 0s to 60s: a revoked token works that long at most.
+	// How long a validated token is cached, 0s to 60s; a revoked token may work for that long.
 	TokenTTL time.Duration `env:"TOKEN_CACHE_TTL, default=60s"`
 }
 

@@ -3,7 +3,7 @@ package domain
 import "slices"
 
 // The state machines are tables: for each state, those that may follow it. OrderMoves and CallbackMoves are beside what
-// they are about. README's diagrams are drawn from all of them (machine_test.go), and random histories are held against them.
+// they are about. The diagrams in docs/states.md are drawn from all of them (machine_test.go), and random histories are held against them.
 
 // living are the states of an instance with a server. Between two looks at Nova a server may have gone through any of them,
 // so each may be followed by every other one.

@@ -9,45 +9,45 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "draw README's diagrams of the state machines anew")
+var update = flag.Bool("update", false, "regenerate the diagrams in docs/states.md")
 
-// readme has the diagrams between these two lines.
+// page has the diagrams between these two lines.
 const (
-	readme    = "../../README.md"
+	page      = "../../docs/states.md"
 	drawn     = "<!-- drawn by: go test ./shared/domain -run TestDiagrams -update -->\n"
 	drawnEnds = "\n<!-- end of what is drawn -->\n"
 )
 
-// TestDiagrams holds README's diagrams against the tables.
+// TestDiagrams compares the diagrams in docs/states.md with the tables.
 func TestDiagrams(t *testing.T) {
 	t.Parallel()
-	data, err := os.ReadFile(readme)
+	data, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)
 	}
 	before, rest, begins := strings.Cut(string(data), drawn)
 	is, after, ends := strings.Cut(rest, drawnEnds)
 	if !begins || !ends {
-		t.Fatalf("README.md has lost a line: %s or %s", drawn, drawnEnds)
+		t.Fatalf("docs/states.md lacks a line: %s or %s", drawn, drawnEnds)
 	}
 	want := diagrams()
 	if is == want {
 		return
 	}
 	if !*update {
-		t.Fatal("README.md's diagrams are not those of the tables: run go test ./shared/domain -run TestDiagrams -update")
+		t.Fatal("the diagrams in docs/states.md are stale: run go test ./shared/domain -run TestDiagrams -update")
 	}
-	if err := os.WriteFile(readme, []byte(before+drawn+want+drawnEnds+after), 0o644); err != nil {
+	if err := os.WriteFile(page, []byte(before+drawn+want+drawnEnds+after), 0o644); err != nil {
 		t.Fatal(err)
 	}
 }
 
 func diagrams() string {
-	return diagram("An instance, as it is observed:", machine([]InstanceState{
+	return diagram("An instance:", machine([]InstanceState{
 		InstanceRequested, InstanceBuilding, InstanceActive, InstanceStopped, InstanceShelved, InstancePaused, InstanceRebooting,
 		InstanceUpdating, InstanceRescued, InstanceError, InstanceUnknown, InstanceDeleting, InstanceDeleted,
 	}, InstanceMoves)) +
-		diagram("What may be asked for, besides `delete` of whatever has a server, and what the instance is then at once:", asked()) +
+		diagram("The actions that each state of an instance allows, and the state that follows at once:", asked()) +
 		diagram("An order:", machine([]OrderStatus{OrderRunning, OrderDone, OrderPartial, OrderFailed, OrderRolledBack}, OrderMoves)) +
 		diagram("A callback:", machine([]CallbackStatus{CallbackPending, CallbackVerified, CallbackSuspended, CallbackGone}, CallbackMoves)) +
 		diagram("A delivery:", machine([]DeliveryStatus{DeliveryDue, DeliveryDelivered, DeliveryDead}, DeliveryMoves)) +

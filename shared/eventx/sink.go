@@ -23,11 +23,11 @@ import (
 
 // SinkConfig says where the events go that this process makes. A SinkBinding of Knative's sets these variables.
 type SinkConfig struct {
-	// Where every event goes, besides callbacks; a SinkBinding sets this, `K_CE_OVERRIDES` and `K_CA_CERTS`.
+	// URL that receives every event, besides callbacks; a SinkBinding sets this variable, `K_CE_OVERRIDES` and `K_CA_CERTS`.
 	URL domain.Secret `env:"K_SINK"`
-	// Extensions that events to `K_SINK` get, such as `{"extensions":{"cloud":"north"}}`.
+	// Extensions that events to the sink get, such as `{"extensions":{"cloud":"north"}}`.
 	Overrides domain.Secret `env:"K_CE_OVERRIDES"`
-	// Certificates (PEM, not a file) that `K_SINK`'s may be signed by, besides the system's.
+	// Certificates (PEM text, not a file) that are trusted for the sink, besides the system's.
 	CACerts string `env:"K_CA_CERTS"`
 }
 

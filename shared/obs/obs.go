@@ -30,7 +30,7 @@ import (
 type Config struct {
 	// DEBUG, INFO, WARN or ERROR; logs are JSON on stderr.
 	LogLevel slog.Level `env:"LOG_LEVEL, default=INFO"`
-	// Where traces and metrics go by OTLP; nothing is collected without it.
+	// OTLP endpoint for traces and metrics; when empty, none are collected.
 	Endpoint string `env:"OTEL_EXPORTER_OTLP_ENDPOINT"` // the exporters read the other OTEL_* variables themselves
 	// Knative's name of the revision, for the logs.
 	Revision string `env:"K_REVISION"` // Knative's name of the running revision

@@ -9,7 +9,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// How servers are counted, and why so (measured, see the README's Decisions):
+// How servers are counted, and why so (measured, see docs/adr/0008-count-from-history.md):
 //
 // os-simple-tenant-usage gives every server of the whole cloud with its project and vm_state in pages of
 // 1000, and reads neither Neutron nor volumes for it; /servers/detail does both, /servers names no project.

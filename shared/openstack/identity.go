@@ -105,28 +105,27 @@ func keystoneAway(err error) error {
 
 // Credentials are a service account's. Only event functions have them.
 type Credentials struct {
-	// The service account (of run-connections another one, which needs no role, no project and must have a password):
-	// id.
+	// Service account, by id. That of run-connections is another one, which needs a password, no role and no project.
 	UserID string `env:"OS_USER_ID"`
 	// The same user by name, with its domain.
 	Username string `env:"OS_USERNAME"`
-	// The service account's password.
+	// Password of the service account.
 	Password domain.Secret `env:"OS_PASSWORD"`
-	// The service account's domain, by name.
+	// Domain of the service account, by name.
 	UserDomain string `env:"OS_USER_DOMAIN_NAME"`
 	// The service account's domain, by id.
 	UserDomID string `env:"OS_USER_DOMAIN_ID"`
-	// The project to log in to, by name.
+	// Project to log in to, by name.
 	Project string `env:"OS_PROJECT_NAME"`
 	// The project to log in to, by id.
 	ProjectID string `env:"OS_PROJECT_ID"`
-	// That project's domain, by name.
+	// Domain of that project, by name.
 	ProjectDom string `env:"OS_PROJECT_DOMAIN_NAME"`
 	// That project's domain, by id.
 	ProjectDoID string `env:"OS_PROJECT_DOMAIN_ID"`
-	// Instead of all that: an application credential, which counts its own project.
+	// Application credential to log in with instead; it counts its own project only.
 	AppCredID string `env:"OS_APPLICATION_CREDENTIAL_ID"`
-	// That application credential's secret.
+	// Secret of that application credential.
 	AppCred domain.Secret `env:"OS_APPLICATION_CREDENTIAL_SECRET"`
 }
 

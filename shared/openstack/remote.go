@@ -16,10 +16,9 @@ import (
 // another cloud the public interface is taken, and certificates that the system's authorities or OS_CACERT's have signed. Each entry
 // may say otherwise: https://keystone.example.com/v3;interface=internal;cacert=/etc/cloudfn/north.pem;region=RegionTwo.
 type RemotesConfig struct {
-	// Other clouds that connections may be to, by their Keystone URLs, separated by commas; each may have settings:
-	// `https://keystone.example.com/v3;interface=internal;cacert=/etc/cloudfn/north.pem;region=RegionTwo`. Without
-	// them another cloud's public interface is used, and the system's authorities and those of `OS_CACERT` are
-	// trusted; empty: none.
+	// Keystone URLs of other clouds that connections may use, separated by commas; when empty, none. Each may have
+	// settings: `https://keystone.example.com/v3;interface=internal;cacert=/etc/cloudfn/north.pem;region=RegionTwo`.
+	// By default the public interface is used, and the authorities of the system and of `OS_CACERT` are trusted.
 	Clouds []string `env:"CONNECTION_CLOUDS"`
 }
 

@@ -14,12 +14,12 @@ import (
 
 // RetentionConfig is how long rows are kept that nothing can happen to any more.
 type RetentionConfig struct {
-	// How long an order is kept, and its id idempotent, after it is final and all of its instances are gone.
+	// How long an order is kept, and its id stays idempotent, after it is final and all of its instances are gone.
 	Orders time.Duration `env:"ORDERS_RETENTION, default=2160h"`
 	// How long an instance is kept after it was deleted or disconnected, with its events, actions and deployments;
-	// longer when its order is.
+	// longer if its order is kept longer.
 	Instances time.Duration `env:"INSTANCES_RETENTION, default=2160h"`
-	// How long the hours that were counted are kept, 744h at least.
+	// How long counted hours are kept, 744h at least.
 	Stats time.Duration `env:"STATS_RETENTION, default=8784h"`
 }
 

@@ -6,9 +6,9 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"net/http"
-	"runtime/debug"
 	"time"
 
+	"github.com/cloudfn/cloudfn/shared/buildinfo"
 	"github.com/cloudfn/cloudfn/shared/httpx"
 )
 
@@ -57,7 +57,7 @@ func referencePolicy(page []byte) string {
 
 // Status is what a process says of itself.
 type Status struct {
-	Version  string     `json:"version"` // the module's version, or "(devel)"
+	Version  string     `json:"version"` // see buildinfo.Version
 	Function string     `json:"function"`
 	Postgres Dependency `json:"postgres"`
 	Keystone Dependency `json:"keystone"`
@@ -79,7 +79,7 @@ func (p *Process) status(r *http.Request) (Status, error) {
 	ctx, cancel := context.WithTimeout(r.Context(), statusTimeout)
 	defer cancel()
 	return Status{
-		Version: version(), Function: p.cfg.Target,
+		Version: buildinfo.Version(), Function: p.cfg.Target,
 		Postgres: dependency(p.log.Ready(ctx)), Keystone: dependency(p.cloud.Reachable(ctx)),
 		Settings: p.checkedSettings(ctx),
 	}, nil
@@ -91,11 +91,4 @@ func dependency(err error) Dependency {
 	}
 	problem := httpx.NewProblem(err)
 	return Dependency{Error: &problem}
-}
-
-func version() string {
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		return info.Main.Version
-	}
-	return "(devel)"
 }

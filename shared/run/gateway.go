@@ -20,7 +20,7 @@ import (
 // gatewayConfig is what the gateway reads from its environment. It needs no database, no cloud and no secret.
 type gatewayConfig struct {
 	Listen
-	// Where each function is, such as `http://{function}.cloudfn.svc.cluster.local`.
+	// URL of each function, such as `http://{function}.cloudfn.svc.cluster.local`.
 	Upstream Upstream `env:"GATEWAY_UPSTREAM"`
 	Logs     obs.Config
 }

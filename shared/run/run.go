@@ -22,17 +22,16 @@ import (
 
 // Config is what every process reads from its environment, whatever function it runs.
 type Config struct {
-	// The function to serve; empty runs the daemon.
+	// The function to serve; when empty, the process is the daemon.
 	Target string `env:"FUNCTION_TARGET"`
 	Listen
-	// Longest time for the work of one event, 1s to 10m.
+	// Time limit of the work on one event, 1s to 10m.
 	EventTimeout time.Duration `env:"EVENT_TIMEOUT, default=5m"`
-	// Secret that events must carry in the extension `cloudfnkey`; an event function does not start without it, the
-	// daemon makes one of its own.
+	// Shared secret that an event must carry in its extension `cloudfnkey`. An event function does not start without
+	// it; the daemon generates one.
 	EventKey domain.Secret `env:"EVENT_KEY"`
-	// Where event functions are told at once that there is work, such as
-	// `http://{function}.cloudfn.svc.cluster.local`; without it the daemon wakes its own, and a function that runs
-	// alone leaves it to the minute's tick.
+	// Where event functions are woken when there is work, such as `http://{function}.cloudfn.svc.cluster.local`. When
+	// empty, the daemon wakes its own functions, and a function that runs alone leaves the work to the next tick.
 	WakeURL string `env:"WAKE_URL"`
 
 	Postgres  postgres.Config
@@ -70,11 +69,11 @@ type validator interface{ Validate() error }
 
 // Listen is where a process serves, and for how long.
 type Listen struct {
-	// Address to listen on; empty is 127.0.0.1 for the daemon, every address for a function and the gateway.
+	// Address to listen on; when empty, 127.0.0.1 for the daemon and all addresses for a function or the gateway.
 	Host string `env:"HOST"`
 	// Port to listen on.
 	Port string `env:"PORT, default=8080"`
-	// Longest time for an API request, 1s to 10m.
+	// Time limit of an API request, 1s to 10m.
 	RequestTimeout time.Duration `env:"REQUEST_TIMEOUT, default=60s"`
 }
 

@@ -9,7 +9,7 @@ import (
 // ConnectionConfig is for functions that take what only run-connections may read: secrets of connections, and what is ordered
 // through them. It is another key than SEAL_PUBLIC_KEY, because deliver-events need not read these, nor run-connections callbacks'.
 type ConnectionConfig struct {
-	// The key that delegated credentials, and orders made with them, are sealed to; `cloudfnd keys` makes it.
+	// Public key that encrypts delegated credentials and the orders that use them; `cloudfnd keys` prints it, too.
 	ConnectionPublicKey string `env:"CONNECTION_PUBLIC_KEY"`
 }
 
@@ -30,7 +30,7 @@ func (c ConnectionConfig) Key() (PublicKey, error) {
 
 // ConnectionOpenConfig is for run-connections.
 type ConnectionOpenConfig struct {
-	// The keys that delegated credentials are decrypted with, in the form of `SEAL_PRIVATE_KEY`.
+	// Private keys that decrypt delegated credentials, in the form of `SEAL_PRIVATE_KEY`.
 	ConnectionPrivateKey domain.Secret `env:"CONNECTION_PRIVATE_KEY"`
 }
 

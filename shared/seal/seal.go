@@ -21,7 +21,7 @@ import (
 
 // Config is for functions that take secrets.
 type Config struct {
-	// The key that callbacks' secrets are sealed to; `cloudfnd keys` makes it and its private half.
+	// Public key that encrypts the secrets of callbacks; `cloudfnd keys` prints it with its private key.
 	PublicKey string `env:"SEAL_PUBLIC_KEY"`
 }
 
@@ -42,8 +42,8 @@ func (c Config) Key() (PublicKey, error) {
 
 // OpenConfig is for the function that opens secrets.
 type OpenConfig struct {
-	// The keys that secrets are decrypted with, separated by commas: a new one first, those before it until nothing is
-	// left that was sealed to them.
+	// Private keys that decrypt the secrets of callbacks, separated by commas: the new key first, then older ones
+	// until nothing uses them.
 	PrivateKey domain.Secret `env:"SEAL_PRIVATE_KEY"`
 }
 

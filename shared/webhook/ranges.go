@@ -9,10 +9,11 @@ import (
 
 // Ranges say where callbacks may go besides the rules for everybody. CALLBACK_DENY goes before CALLBACK_ALLOW.
 type Ranges struct {
-	// Ranges, such as `10.1.0.0/16,fd00:1::/32`, in which callbacks may be although they are not public; plain http
-	// goes to these only.
+	// Address ranges that callbacks may use although they are not public, such as `10.1.0.0/16,fd00:1::/32`; plain
+	// http is allowed only there.
 	Allow []string `env:"CALLBACK_ALLOW"`
-	// Ranges in which callbacks may not be although they are public, such as the cluster's; goes before `CALLBACK_ALLOW`.
+	// Address ranges that callbacks may not use although they are public, such as those of the cluster; takes
+	// precedence over `CALLBACK_ALLOW`.
 	Deny []string `env:"CALLBACK_DENY"`
 }
 

@@ -29,9 +29,9 @@ import (
 // Config is for the function that sends.
 type Config struct {
 	Ranges
-	// Longest time for one attempt to deliver, 1s to 2m.
+	// Time limit of one delivery attempt, 1s to 2m.
 	Timeout time.Duration `env:"CALLBACK_TIMEOUT, default=15s"`
-	// The DNS name that receivers consent to get events from.
+	// DNS name of the sender, which receivers consent to.
 	Origin string `env:"CALLBACK_ORIGIN, default=cloudfn"`
 }
 

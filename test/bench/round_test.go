@@ -49,6 +49,10 @@ func newManyProjects(t *testing.T) *manyProjects {
 
 func (m *manyProjects) answer(w http.ResponseWriter, status int, body string) {
 	time.Sleep(roundDelay)
+	m.write(w, status, body)
+}
+
+func (m *manyProjects) write(w http.ResponseWriter, status int, body string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_, _ = w.Write([]byte(body))
@@ -78,22 +82,32 @@ func (m *manyProjects) list(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	project := r.Header.Get("X-Auth-Token")
-	m.count(project, 1)
-	defer m.count(project, -1)
-	m.answer(w, http.StatusOK, `{"servers": []}`)
+	m.begun(project)
+	select {
+	case <-r.Context().Done(): // the event that asked has ended, and the next one may ask again at once
+	case <-time.After(roundDelay):
+	}
+	m.ended(project, r.Context().Err() == nil)
+	m.write(w, http.StatusOK, `{"servers": []}`)
 }
 
-func (m *manyProjects) count(project string, n int) {
+func (m *manyProjects) begun(project string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.reading[project] += n
-	if n > 0 && m.reading[project] > 1 {
+	if m.reading[project]++; m.reading[project] > 1 {
 		m.twice++
 	}
-	if n < 0 && !m.read[project] {
-		if m.read[project] = true; len(m.read) == roundProjects {
-			close(m.all)
-		}
+}
+
+func (m *manyProjects) ended(project string, whole bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.reading[project]--
+	if !whole || m.read[project] {
+		return
+	}
+	if m.read[project] = true; len(m.read) == roundProjects {
+		close(m.all)
 	}
 }
 

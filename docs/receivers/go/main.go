@@ -1,4 +1,4 @@
-// Command receiver takes cloudfn's events. It consents, verifies, answers at once and works afterwards.
+// Command receiver receives cloudfn's events: it consents, verifies, answers at once, and processes them afterwards.
 //
 //	SECRET=whsec_... PORT=9000 go run .
 package main
@@ -22,13 +22,13 @@ import (
 )
 
 const (
-	origin    = "cloudfn"       // who may send here; the operator may have set another name (CALLBACK_ORIGIN)
-	tolerance = 5 * time.Minute // how far off a timestamp may be: an older delivery is somebody's copy
+	origin    = "cloudfn"       // the sender to accept; the operator may have set another name (CALLBACK_ORIGIN)
+	tolerance = 5 * time.Minute // the largest difference of a timestamp: an older delivery is a replay
 	largest   = 1 << 20         // bytes of a body
 )
 
-// event is what is read of one. Its id is signed, and is subject:sequence, so these are taken from it and not from the
-// Ce- headers, which are not signed.
+// event holds what this program uses of an event. The signature covers the id, which is subject:sequence, and not the
+// Ce- headers, so subject and sequence are taken from the id.
 type event struct {
 	id, subject, kind string
 	sequence          int
@@ -38,8 +38,8 @@ type event struct {
 type receiver struct {
 	key   []byte
 	queue chan event
-	until string      // after an event of this state no more are wanted; "" is never
-	over  atomic.Bool // that state was reached
+	until string      // unsubscribe after an event with this state; "" means never
+	over  atomic.Bool // that state was reached: unsubscribe
 }
 
 func main() {
@@ -57,7 +57,7 @@ func main() {
 	log.Fatal(server.ListenAndServe())
 }
 
-// ServeHTTP answers the handshake (OPTIONS) and takes events (POST).
+// ServeHTTP answers the handshake (OPTIONS) and receives events (POST).
 func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	switch req.Method {
 	case http.MethodOptions:
@@ -75,18 +75,18 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// take gives the status that answers an event.
+// take verifies and queues an event, and returns the status of the answer.
 func (r *receiver) take(req *http.Request) int {
 	body, err := io.ReadAll(io.LimitReader(req.Body, largest+1))
 	if err != nil || len(body) > largest {
 		return http.StatusBadRequest
 	}
 	if err := r.verify(req.Header, body); err != nil {
-		log.Print("refused: ", err)
+		log.Print("rejected: ", err)
 		return http.StatusUnauthorized
 	}
 	if r.over.Load() {
-		return http.StatusGone // ends the callback: nothing is sent here any more
+		return http.StatusGone // ends the callback: nothing more is sent
 	}
 	e := event{id: req.Header.Get("Webhook-Id"), kind: req.Header.Get("Ce-Type")}
 	subject, sequence, _ := strings.Cut(e.id, ":")
@@ -98,11 +98,11 @@ func (r *receiver) take(req *http.Request) int {
 	case r.queue <- e:
 		return http.StatusNoContent
 	default:
-		return http.StatusServiceUnavailable // there is no room: it is sent again later
+		return http.StatusServiceUnavailable // the queue is full: cloudfn retries later
 	}
 }
 
-// verify checks the signature, of which there are two while a secret is being changed, and the timestamp.
+// verify checks the timestamp and the signatures. There are two while a secret is being rotated; one match is enough.
 func (r *receiver) verify(h http.Header, body []byte) error {
 	stamp := h.Get("Webhook-Timestamp")
 	at, err := strconv.ParseInt(stamp, 10, 64)
@@ -118,11 +118,11 @@ func (r *receiver) verify(h http.Header, body []byte) error {
 			return nil
 		}
 	}
-	return errors.New("no signature of ours")
+	return errors.New("no signature matches")
 }
 
-// work does what events ask for, here to print them, once each. They come in order for each subject; one that was delivered again
-// by hand may be older than what is known. A program that must not forget keeps both of these in its database.
+// work processes each event once; here it prints it. Events arrive in order for each subject, but a redelivered one may
+// be older than the newest. A program that must not lose this state keeps both maps in its database.
 func (r *receiver) work() {
 	seen, newest := map[string]bool{}, map[string]int{}
 	for e := range r.queue {

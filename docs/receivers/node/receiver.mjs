@@ -1,14 +1,14 @@
-// Takes cloudfn's events. It consents, verifies, answers at once and works afterwards.
+// Receives cloudfn's events: consents, verifies, answers at once, and processes them afterwards.
 //
 //     SECRET=whsec_... PORT=9000 node receiver.mjs
 
 import { createHmac, timingSafeEqual } from "node:crypto";
 import { createServer } from "node:http";
 
-const origin = "cloudfn"; // who may send here; the operator may have set another name (CALLBACK_ORIGIN)
-const tolerance = 300; // seconds that a timestamp may be off: an older delivery is somebody's copy
+const origin = "cloudfn"; // the sender to accept; the operator may have set another name (CALLBACK_ORIGIN)
+const tolerance = 300; // seconds that a timestamp may differ: an older delivery is a replay
 const largest = 1 << 20; // bytes of a body
-const until = process.env.UNTIL; // after an event of this state no more are wanted
+const until = process.env.UNTIL; // unsubscribe after an event with this state
 
 const key = Buffer.from((process.env.SECRET ?? "").replace(/^whsec_/, ""), "base64");
 if (key.length < 24) {
@@ -18,10 +18,10 @@ if (key.length < 24) {
 
 const seen = new Set(); // ids
 const newest = new Map(); // sequence by subject
-let waiting = 0; // events that were taken and not worked on yet
-let over = false; // the state of UNTIL was reached
+let waiting = 0; // events that were accepted and not processed yet
+let over = false; // the state of UNTIL was reached: unsubscribe
 
-// verify checks the signature, of which there are two while a secret is being changed, and the timestamp.
+// verify checks the timestamp and the signatures. There are two while a secret is being rotated; one match is enough.
 function verify(headers, body) {
   const at = headers["webhook-timestamp"] ?? "";
   if (!/^\d{1,12}$/.test(at) || Math.abs(Date.now() / 1000 - Number(at)) > tolerance) return false;
@@ -33,19 +33,19 @@ function verify(headers, body) {
   });
 }
 
-// take gives the status that answers an event.
+// take verifies and queues an event, and returns the status of the answer.
 function take(headers, body) {
   if (!verify(headers, body)) {
-    console.error("refused: not signed by us, or too old");
+    console.error("rejected: no signature matches, or too old");
     return 401;
   }
-  if (over) return 410; // ends the callback: nothing is sent here any more
-  // The id is signed, and is subject:sequence, so these are taken from it and not from the Ce- headers, which are not signed.
+  if (over) return 410; // ends the callback: nothing more is sent
+  // The signature covers the id, which is subject:sequence, and not the Ce- headers, so these are taken from the id.
   const id = headers["webhook-id"];
   const [subject, sequence] = id.split(":");
   const data = parse(body);
-  if (data === null || !/^\d{1,15}$/.test(sequence ?? "")) return 400; // signed, and no event
-  if (waiting >= 1000) return 503; // there is no room: it is sent again later
+  if (data === null || !/^\d{1,15}$/.test(sequence ?? "")) return 400; // signed, but not an event
+  if (waiting >= 1000) return 503; // the queue is full: cloudfn retries later
   waiting++;
   setImmediate(() => {
     waiting--;
@@ -54,8 +54,8 @@ function take(headers, body) {
   return 204;
 }
 
-// work does what an event asks for, here to print it, once. Events come in order for each subject; one that was delivered again
-// by hand may be older than what is known. A program that must not forget keeps `seen` and `newest` in its database.
+// work processes each event once; here it prints it. Events arrive in order for each subject, but a redelivered one may
+// be older than the newest. A program that must not lose this state keeps `seen` and `newest` in its database.
 function work({ id, subject, sequence, type, data }) {
   if (seen.has(id)) return;
   seen.add(id);
@@ -67,7 +67,7 @@ function work({ id, subject, sequence, type, data }) {
   if (until && state === until && !late) over = true;
 }
 
-// parse gives the object that a body is, or null.
+// parse returns the JSON object in a body, or null.
 function parse(body) {
   try {
     const data = JSON.parse(body);
@@ -77,7 +77,7 @@ function parse(body) {
   }
 }
 
-// read gives a request's body, or null when it is too large.
+// read returns the body of a request, or null if it is too large.
 async function read(request) {
   const chunks = [];
   let size = 0;
@@ -102,7 +102,7 @@ const server = createServer(async (request, response) => {
     }
     response.end();
   } catch {
-    request.destroy(); // the sender went away in the middle
+    request.destroy(); // the sender closed the connection
   }
 });
 server.requestTimeout = 10_000;

@@ -1,4 +1,4 @@
-"""Takes cloudfn's events. It consents, verifies, answers at once and works afterwards.
+"""Receives cloudfn's events: consents, verifies, answers at once, and processes them afterwards.
 
     SECRET=whsec_... PORT=9000 python3 receiver.py
 """
@@ -15,13 +15,13 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-ORIGIN = "cloudfn"  # who may send here; the operator may have set another name (CALLBACK_ORIGIN)
-TOLERANCE = 300  # seconds that a timestamp may be off: an older delivery is somebody's copy
+ORIGIN = "cloudfn"  # the sender to accept; the operator may have set another name (CALLBACK_ORIGIN)
+TOLERANCE = 300  # seconds that a timestamp may differ: an older delivery is a replay
 LARGEST = 1 << 20  # bytes of a body
-UNTIL = os.environ.get("UNTIL")  # after an event of this state no more are wanted
+UNTIL = os.environ.get("UNTIL")  # unsubscribe after an event with this state
 
 events = queue.Queue(1000)
-over = threading.Event()  # that state was reached
+over = threading.Event()  # that state was reached: unsubscribe
 
 
 def read_key():
@@ -38,7 +38,7 @@ KEY = read_key()
 
 
 def verify(headers, body):
-    """Checks the signature, of which there are two while a secret is being changed, and the timestamp."""
+    """Checks the timestamp and the signatures. There are two while a secret is being rotated; one match is enough."""
     at = headers.get("Webhook-Timestamp", "")
     if not (at.isascii() and at.isdigit() and len(at) <= 12) or abs(time.time() - int(at)) > TOLERANCE:
         return False
@@ -52,7 +52,7 @@ def verify(headers, body):
 
 
 class Receiver(BaseHTTPRequestHandler):
-    timeout = 10  # seconds that a sender may be silent
+    timeout = 10  # seconds to wait for a silent sender
 
     def do_OPTIONS(self):
         if self.headers.get("WebHook-Request-Origin") != ORIGIN:
@@ -66,23 +66,23 @@ class Receiver(BaseHTTPRequestHandler):
         self.answer(self.take(self.rfile.read(int(length))))
 
     def take(self, body):
-        """Gives the status that answers an event."""
+        """Verifies and queues an event, and returns the status of the answer."""
         if not verify(self.headers, body):
-            print("refused: not signed by us, or too old", file=sys.stderr, flush=True)
+            print("rejected: no signature matches, or too old", file=sys.stderr, flush=True)
             return 401
         if over.is_set():
-            return 410  # ends the callback: nothing is sent here any more
-        # The id is signed, and is subject:sequence, so these are taken from it and not from the Ce- headers,
-        # which are not signed.
+            return 410  # ends the callback: nothing more is sent
+        # The signature covers the id, which is subject:sequence, and not the Ce- headers, so subject and sequence are
+        # taken from the id.
         event_id = self.headers["Webhook-Id"]
         subject, _, sequence = event_id.partition(":")
         try:
             data = json.loads(body)
             events.put_nowait((event_id, subject, int(sequence), self.headers.get("Ce-Type"), dict(data)))
         except (TypeError, ValueError):
-            return 400  # signed, and no event
+            return 400  # signed, but not an event
         except queue.Full:
-            return 503  # there is no room: it is sent again later
+            return 503  # the queue is full: cloudfn retries later
         return 204
 
     def answer(self, status, headers=None):
@@ -96,9 +96,8 @@ class Receiver(BaseHTTPRequestHandler):
 
 
 def work():
-    """Does what events ask for, here to print them, once each. They come in order for each subject; one that was
-    delivered again by hand may be older than what is known. A program that must not forget keeps both of these in
-    its database."""
+    """Processes each event once; here it prints it. Events arrive in order for each subject, but a redelivered one may
+    be older than the newest. A program that must not lose this state keeps both of these in its database."""
     seen, newest = set(), {}
     while True:
         event_id, subject, sequence, kind, data = events.get()

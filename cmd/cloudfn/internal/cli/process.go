@@ -3,13 +3,13 @@ package cli
 import (
 	"context"
 	"fmt"
-	"runtime/debug"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/output"
+	"github.com/cloudfn/cloudfn/shared/buildinfo"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
@@ -135,11 +135,7 @@ func (a *app) versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "version", Short: "Print this program's version", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			version := "(devel)"
-			if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-				version = info.Main.Version
-			}
-			_, err := fmt.Fprintln(a.out, "cloudfn", version)
+			_, err := fmt.Fprintln(a.out, "cloudfn", buildinfo.Version())
 			return err
 		},
 	}
