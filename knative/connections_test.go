@@ -50,7 +50,9 @@ func perPod(t *testing.T, objects []object, service object) int {
 	t.Helper()
 	value := ""
 	for _, config := range ofKind(objects, "ConfigMap") {
-		value += config.Data["DATABASE_MAX_CONNS"]
+		if own := config.Data["DATABASE_MAX_CONNS"]; own != "" {
+			value = own
+		}
 	}
 	for _, v := range service.Spec.Template.Spec.Containers[0].Env {
 		if v.Name == "DATABASE_MAX_CONNS" {

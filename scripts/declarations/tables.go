@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/cloudfn/cloudfn/shared/run"
@@ -52,7 +53,7 @@ func scaleTable(d run.Description) string {
 	out.WriteString("| Service | concurrency (target) | max-scale | connections |\n|---|---|---|---|\n")
 	total := 0
 	for _, f := range d.Functions {
-		concurrency := fmt.Sprint(f.Scale.Concurrency)
+		concurrency := strconv.Itoa(f.Scale.Concurrency)
 		if f.Scale.Target > 0 {
 			concurrency += fmt.Sprintf(" (%d)", f.Scale.Target)
 		}
