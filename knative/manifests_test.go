@@ -12,9 +12,10 @@ import (
 	"strings"
 	"testing"
 
+	"sigs.k8s.io/yaml"
+
 	"github.com/cloudfn/cloudfn/shared/run"
 	"github.com/cloudfn/cloudfn/shared/testkit"
-	"sigs.k8s.io/yaml"
 )
 
 // object is any Kubernetes object, as far as the tests look into it.
