@@ -22,7 +22,7 @@ check: ## Build, vet, lint what is fast, and run the tests that need no cloud, n
 	TEST_CLOUD=none $(TESTTIME) -parallel 8 -timeout 10m $(PACKAGES)
 
 test: sandbox ## Set up what the tests need and run them all
-	@scripts/postgres up > /dev/null
+	@scripts/pgbouncer up > /dev/null
 	@scripts/browser up
 	@echo "== tests, in parallel"
 	$(TESTTIME) -race -shuffle=on -parallel 4 -timeout 30m $(PACKAGES)
@@ -35,9 +35,10 @@ test-long: sandbox ## The tests that take minutes and guard against rare faults
 
 lint: ## Check the code, the import walls, the scripts, openapi.yaml and go.mod
 	@command -v shellcheck > /dev/null || { echo "installing shellcheck"; { apt-get update -q && apt-get install -y -q --no-install-recommends shellcheck; } > /tmp/cloudfn-apt.log 2>&1 || { echo "apt-get failed, see /tmp/cloudfn-apt.log"; exit 1; }; }
-	shellcheck -x -P SCRIPTDIR scripts/run scripts/postgres scripts/openapi scripts/browser scripts/image scripts/version scripts/deploy scripts/e2e scripts/cloud-init scripts/sandbox scripts/sandbox.d/*.sh scripts/cluster scripts/cluster.d/*.sh .ci/run
+	shellcheck -x -P SCRIPTDIR scripts/run scripts/postgres scripts/pgbouncer scripts/openapi scripts/browser scripts/image scripts/version scripts/deploy scripts/e2e scripts/cloud-init scripts/sandbox scripts/sandbox.d/*.sh scripts/cluster scripts/cluster.d/*.sh .ci/run
 	scripts/openapi
-	go test -run UpToDate ./scripts/document ./scripts/types # what make generate writes
+	go test -run UpToDate ./scripts/types # what make generate writes
+	go run ./scripts/declarations -check
 	go mod tidy -diff
 	go mod verify
 	go vet -tags faults,bench,e2e,long $(PACKAGES)
@@ -46,8 +47,8 @@ lint: ## Check the code, the import walls, the scripts, openapi.yaml and go.mod
 new: ## Begin a function: NAME=leases KIND=http, or NAME=run-leases KIND=event
 	@go run ./scripts/new '$(NAME)' '$(KIND)'
 
-generate: ## Make functions/openapi.yaml of the routes, and the CLI's types of it
-	go run ./scripts/document
+generate: ## Make what follows from openapi.yaml and the functions' declarations: types, manifests, grants, tables
+	go run ./scripts/declarations
 	go run ./scripts/types
 
 bench: sandbox ## Measure, side by side with what we compare to, and print the tables
@@ -82,10 +83,12 @@ sandbox: ## Bring up the sandbox cloud (a real OpenStack on loopback)
 down: ## Stop the cluster, the sandbox cloud and the local Postgres; the data of these two is kept
 	@scripts/cluster down || [ $$? = 3 ]   # 3: this machine cannot run one, so there is none
 	@scripts/sandbox down
+	@scripts/pgbouncer down
 	@scripts/postgres down
 
 clean: ## Stop all and remove their data
 	@scripts/cluster purge
 	@scripts/sandbox purge
+	@scripts/pgbouncer down
 	@scripts/postgres purge
 	rm -rf .local

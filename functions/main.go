@@ -1,29 +1,45 @@
 // Command functions is the whole of cloudfn in one binary. FUNCTION_TARGET picks the function to serve; unset,
 // it is a daemon that serves all of them. `functions migrate` brings the database's schema up to date, `functions
 // gateway` is one base URL for functions that run one by one, `functions keys` makes the keys of stored secrets, `functions
-// trustee` says to which user trusts are made, and `functions check` tries every setting.
+// trustee` prints the user to whom trusts are made, `functions check` tries every setting, and `functions describe` prints
+// what the functions declare.
 package main
 
 import (
 	_ "embed"
 	"os"
 
-	_ "github.com/cloudfn/cloudfn/functions/agents" // each function registers itself
-	_ "github.com/cloudfn/cloudfn/functions/callbacks"
-	_ "github.com/cloudfn/cloudfn/functions/collect-stats"
-	_ "github.com/cloudfn/cloudfn/functions/connections"
-	_ "github.com/cloudfn/cloudfn/functions/console"
-	_ "github.com/cloudfn/cloudfn/functions/deliver-events"
-	_ "github.com/cloudfn/cloudfn/functions/launch"
-	_ "github.com/cloudfn/cloudfn/functions/poll-instances"
-	_ "github.com/cloudfn/cloudfn/functions/resources"
-	_ "github.com/cloudfn/cloudfn/functions/run-connections"
-	_ "github.com/cloudfn/cloudfn/functions/servers"
-	_ "github.com/cloudfn/cloudfn/functions/stats"
+	"github.com/cloudfn/cloudfn/functions/agents"
+	"github.com/cloudfn/cloudfn/functions/callbacks"
+	collectstats "github.com/cloudfn/cloudfn/functions/collect-stats"
+	"github.com/cloudfn/cloudfn/functions/connections"
+	"github.com/cloudfn/cloudfn/functions/console"
+	deliverevents "github.com/cloudfn/cloudfn/functions/deliver-events"
+	"github.com/cloudfn/cloudfn/functions/launch"
+	pollinstances "github.com/cloudfn/cloudfn/functions/poll-instances"
+	"github.com/cloudfn/cloudfn/functions/resources"
+	runconnections "github.com/cloudfn/cloudfn/functions/run-connections"
+	"github.com/cloudfn/cloudfn/functions/servers"
+	"github.com/cloudfn/cloudfn/functions/stats"
 	"github.com/cloudfn/cloudfn/shared/run"
 )
 
 //go:embed openapi.yaml
 var openapi []byte
 
-func main() { os.Exit(run.Main(run.Texts{OpenAPI: openapi})) }
+func main() {
+	os.Exit(run.Main(run.Texts{OpenAPI: openapi},
+		agents.Function,
+		callbacks.Function,
+		collectstats.Function,
+		connections.Function,
+		console.Function,
+		deliverevents.Function,
+		launch.Function,
+		pollinstances.Function,
+		resources.Function,
+		runconnections.Function,
+		servers.Function,
+		stats.Function,
+	))
+}

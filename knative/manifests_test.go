@@ -3,28 +3,31 @@ package knative
 
 import (
 	"bytes"
-	"cmp"
 	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/cloudfn/cloudfn/shared/run"
+	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
 // object is any Kubernetes object, as far as the tests look into it.
 type object struct {
-	Kind     string
-	Metadata struct {
+	APIVersion string
+	Kind       string
+	Metadata   struct {
 		Name   string
 		Labels map[string]string
 	}
 	Spec struct {
+		Replicas int
 		Template struct {
 			Metadata struct{ Labels, Annotations map[string]string }
 			Spec     struct {
@@ -85,55 +88,107 @@ func ofKind(objects []object, kind string) map[string]object {
 	return found
 }
 
-// reaches is where each function may connect to, besides DNS and the telemetry collector; by the policies' names.
+// reaches is where what is no function may connect to, besides DNS and the telemetry collector; by the policies' names. Where a
+// function may is in its declaration.
 var reaches = map[string][]string{
-	"gateway":        {"egress-functions"},
-	"resources":      {"egress-compute", "egress-functions", "egress-identity", "egress-image", "egress-network", "egress-postgres"},
-	"launch":         {"egress-compute", "egress-functions", "egress-identity", "egress-image", "egress-network", "egress-placement", "egress-postgres"},
-	"servers":        {"egress-compute", "egress-functions", "egress-identity", "egress-postgres"},
-	"stats":          {"egress-identity", "egress-postgres"},
-	"callbacks":      {"egress-functions", "egress-identity", "egress-postgres"},
-	"connections":    {"egress-compute", "egress-functions", "egress-identity", "egress-postgres"},
-	"agents":         {"egress-postgres"},
-	"console":        {"egress-functions", "egress-identity", "egress-postgres"},
-	"collect-stats":  {"egress-compute", "egress-functions", "egress-identity", "egress-postgres"},
-	"poll-instances": {"egress-compute", "egress-functions", "egress-identity", "egress-postgres"},
-	"run-connections": {
-		"egress-compute", "egress-functions", "egress-identity", "egress-image", "egress-network", "egress-postgres",
-	},
-	"deliver-events": {"egress-callbacks", "egress-postgres"},
-	"migrate":        {"egress-postgres"},
+	"gateway": {"egress-functions"}, "migrate": {"egress-postgres"}, "pgbouncer": {"egress-postgres"},
 }
 
-// holds is which secrets each function has in its environment, without the hashes of their names.
-var holds = map[string][]string{
-	"gateway": nil, "resources": {"cloudfn-database", "cloudfn-events"}, "stats": {"cloudfn-database"}, "agents": {"cloudfn-database"}, "console": {"cloudfn-database"},
-	"launch":          {"cloudfn-database", "cloudfn-events"},
-	"servers":         {"cloudfn-database", "cloudfn-events"},
-	"callbacks":       {"cloudfn-database", "cloudfn-events"},
-	"connections":     {"cloudfn-database", "cloudfn-events"},
-	"collect-stats":   {"cloudfn-database-owner", "cloudfn-events", "cloudfn-openstack"},
-	"poll-instances":  {"cloudfn-database-events", "cloudfn-events", "cloudfn-openstack"},
-	"run-connections": {"cloudfn-connections", "cloudfn-database-events", "cloudfn-events", "cloudfn-openstack-delegate"},
-	"deliver-events":  {"cloudfn-database-events", "cloudfn-events", "cloudfn-seal"},
+// reserved are the secrets that only these may hold: a stolen one opens too much. Who holds another one, its declaration says.
+var reserved = map[string][]string{
+	"database-owner":     {"collect-stats"},
+	"openstack":          {"collect-stats", "poll-instances"},
+	"openstack-delegate": {"run-connections"},
+	"connections":        {"run-connections"},
+	"seal":               {"deliver-events"},
+}
+
+// declared are the functions by name.
+func declared(t *testing.T) map[string]run.Declaration {
+	t.Helper()
+	found := map[string]run.Declaration{}
+	for _, f := range testkit.Describe(t).Functions {
+		found[f.Name] = f
+	}
+	return found
+}
+
+// TestReach holds the declarations to what was meant: which functions may leave for where.
+func TestReach(t *testing.T) {
+	t.Parallel()
+	functions := declared(t)
+	leaves := func(policy string) (names []string) {
+		for name, f := range functions {
+			if slices.Contains(f.Egress(), policy) {
+				names = append(names, name)
+			}
+		}
+		slices.Sort(names)
+		return names
+	}
+	for policy, want := range map[string][]string{
+		"callbacks": {"deliver-events"}, "placement": {"launch"}, "postgres": {"collect-stats"},
+		"image": {"launch", "resources", "run-connections"}, "network": {"launch", "resources", "run-connections"},
+	} {
+		if got := leaves(policy); !slices.Equal(got, want) {
+			t.Errorf("%v may reach %s, want %v", got, policy, want)
+		}
+	}
+	for name, want := range map[string][]string{
+		"agents": {"pgbouncer"}, "stats": {"identity", "pgbouncer"}, "deliver-events": {"callbacks", "pgbouncer"},
+		"console": {"functions", "identity", "pgbouncer"},
+	} {
+		if got := functions[name].Egress(); !slices.Equal(got, want) {
+			t.Errorf("%s may reach %v, want %v", name, got, want)
+		}
+	}
+}
+
+// TestWhoHoldsSecrets: what opens something is reserved, and the key of events is for those who are woken or wake.
+func TestWhoHoldsSecrets(t *testing.T) {
+	t.Parallel()
+	functions := declared(t)
+	for name, f := range functions {
+		for _, woken := range f.Reach.Wakes {
+			if functions[woken].Kind != "event" {
+				t.Errorf("%s wakes %s, which is no event function", name, woken)
+			}
+		}
+		if holds := slices.Contains(f.Secrets, "events"); holds != (f.Kind == "event" || len(f.Reach.Wakes) > 0) {
+			t.Errorf("%s holds the key of events: %t", name, holds)
+		}
+		for secret, holders := range reserved {
+			if slices.Contains(f.Secrets, secret) != slices.Contains(holders, name) {
+				t.Errorf("%s: %s is for %v", name, secret, holders)
+			}
+		}
+	}
 }
 
 // TestNetworkPolicies: everything is denied, and each pod is selected by the egress policies that it needs and by no
 // other, each of which says where to. The policies that select every pod (DNS, telemetry) are not in the table.
 func TestNetworkPolicies(t *testing.T) {
 	t.Parallel()
+	functions := declared(t)
 	for _, overlay := range []string{"local", "production"} {
 		objects := render(t, overlay)
 		policies := ofKind(objects, "NetworkPolicy")
 		if deny := policies["deny-all"]; len(deny.Spec.PodSelector.MatchLabels) != 0 || !slices.Equal(deny.Spec.PolicyTypes, []string{"Ingress", "Egress"}) || deny.Spec.Egress != nil || deny.Spec.Ingress != nil {
 			t.Errorf("%s: deny-all is %+v", overlay, deny.Spec)
 		}
-		pods := ofKind(objects, "Service")
+		pods := knativeServices(objects)
 		maps.Copy(pods, ofKind(objects, "Job"))
+		maps.Copy(pods, ofKind(objects, "Deployment"))
 		for name, pod := range pods {
+			want := slices.Clone(reaches[name])
+			if f, found := functions[name]; found {
+				for _, policy := range f.Egress() {
+					want = append(want, "egress-"+policy)
+				}
+			}
 			var got []string
 			for policy, p := range policies {
-				if len(p.Spec.PodSelector.MatchLabels) == 0 || !selects(p, pod.Spec.Template.Metadata.Labels) {
+				if !slices.Contains(p.Spec.PolicyTypes, "Egress") || len(p.Spec.PodSelector.MatchLabels) == 0 || !selects(p, pod.Spec.Template.Metadata.Labels) {
 					continue
 				}
 				if got = append(got, policy); len(p.Spec.Egress) == 0 {
@@ -145,8 +200,8 @@ func TestNetworkPolicies(t *testing.T) {
 					}
 				}
 			}
-			if slices.Sort(got); !slices.Equal(got, reaches[name]) {
-				t.Errorf("%s: %s may reach %v, want %v", overlay, name, got, reaches[name])
+			if slices.Sort(got); !slices.Equal(got, want) {
+				t.Errorf("%s: %s may reach %v, want %v", overlay, name, got, want)
 			}
 		}
 		ingress := policies["ingress-from-knative"].Spec.Ingress
@@ -154,6 +209,17 @@ func TestNetworkPolicies(t *testing.T) {
 			t.Errorf("%s: it must be queue-proxy that is reached, not the functions' own port: %+v", overlay, ingress)
 		}
 	}
+}
+
+// knativeServices are the functions and the gateway: Kubernetes has Services, too.
+func knativeServices(objects []object) map[string]object {
+	found := map[string]object{}
+	for _, o := range objects {
+		if o.Kind == "Service" && strings.HasPrefix(o.APIVersion, "serving.knative.dev/") {
+			found[o.Metadata.Name] = o
+		}
+	}
+	return found
 }
 
 func selects(policy object, labels map[string]string) bool {
@@ -165,48 +231,15 @@ func selects(policy object, labels map[string]string) bool {
 	return true
 }
 
-// TestConnectionsFitPostgres: all pods at their most stay under Postgres's own default of 100 connections, three of which
-// it keeps for itself.
-func TestConnectionsFitPostgres(t *testing.T) {
-	t.Parallel()
-	objects := render(t, "production")
-	var perPod int
-	for _, config := range ofKind(objects, "ConfigMap") {
-		perPod, _ = strconv.Atoi(config.Data["DATABASE_MAX_CONNS"])
-	}
-	total := 0
-	for name, service := range ofKind(objects, "Service") {
-		most, err := strconv.Atoi(service.Spec.Template.Metadata.Annotations["autoscaling.knative.dev/max-scale"])
-		if err != nil {
-			t.Errorf("%s has no max-scale", name)
-		}
-		if service.Spec.Template.Metadata.Labels["cloudfn.dev/egress-postgres"] == "true" {
-			total += most * cmp.Or(own(service, "DATABASE_MAX_CONNS"), perPod)
-		}
-	}
-	if total == 0 || total > 97 {
-		t.Errorf("they may open %d connections", total)
-	}
-}
-
-// own is a number that a Service sets for itself; 0 when it does not.
-func own(service object, variable string) (number int) {
-	for _, v := range service.Spec.Template.Spec.Containers[0].Env {
-		if v.Name == variable {
-			number, _ = strconv.Atoi(v.Value)
-		}
-	}
-	return number
-}
-
 // TestSecrets: each function holds the secrets that it needs, and those that serve HTTP hold nothing that opens what is sealed, or
 // that logs in to the cloud, wherever in their environment.
 func TestSecrets(t *testing.T) {
 	t.Parallel()
+	functions := declared(t)
 	for _, overlay := range []string{"local", "production"} {
 		objects := render(t, overlay)
 		secrets, configs := ofKind(objects, "Secret"), ofKind(objects, "ConfigMap")
-		for name, service := range ofKind(objects, "Service") {
+		for name, service := range knativeServices(objects) {
 			container := service.Spec.Template.Spec.Containers[0]
 			var got, variables []string
 			for _, from := range container.EnvFrom {
@@ -219,8 +252,13 @@ func TestSecrets(t *testing.T) {
 			for _, v := range container.Env {
 				variables = append(variables, v.Name)
 			}
-			if slices.Sort(got); !slices.Equal(got, holds[name]) {
-				t.Errorf("%s: %s holds %v, want %v", overlay, name, got, holds[name])
+			var want []string
+			for _, secret := range functions[name].Secrets {
+				want = append(want, "cloudfn-"+secret)
+			}
+			slices.Sort(want)
+			if slices.Sort(got); !slices.Equal(got, want) {
+				t.Errorf("%s: %s holds %v, want %v", overlay, name, got, want)
 			}
 			if !slices.Contains(variables, "OS_AUTH_URL") {
 				t.Errorf("%s: %s gets only %v", overlay, name, variables)
@@ -261,7 +299,7 @@ func TestTheComponentForOtherClouds(t *testing.T) {
 	if !found || len(policy.Spec.Egress) != 1 || len(policy.Spec.Egress[0].To) != 1 {
 		t.Fatalf("got %+v", policy)
 	}
-	for name, service := range ofKind(objects, "Service") {
+	for name, service := range knativeServices(objects) {
 		if want := name == "connections" || name == "run-connections"; selects(policy, service.Spec.Template.Metadata.Labels) != want {
 			t.Errorf("%s may reach other clouds: %t", name, !want)
 		}

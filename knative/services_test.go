@@ -1,24 +1,22 @@
 package knative
 
 import (
-	"bytes"
-	"os"
 	"testing"
 	"time"
-
-	"github.com/cloudfn/cloudfn/shared/run"
 )
 
 // TestServices: what every function's pod must have, whoever writes the next one.
 func TestServices(t *testing.T) {
 	t.Parallel()
 	objects := render(t, "local")
-	sources := ofKind(objects, "PingSource")
+	sources, functions := ofKind(objects, "PingSource"), declared(t)
 	var config map[string]string
 	for _, c := range ofKind(objects, "ConfigMap") {
-		config = c.Data
+		if c.Data["EVENT_TIMEOUT"] != "" {
+			config = c.Data
+		}
 	}
-	for name, service := range ofKind(objects, "Service") {
+	for name, service := range knativeServices(objects) {
 		pod := service.Spec.Template.Spec
 		container := pod.Containers[0]
 		if pod.AutomountServiceAccountToken == nil || *pod.AutomountServiceAccountToken || pod.EnableServiceLinks == nil || *pod.EnableServiceLinks {
@@ -38,7 +36,7 @@ func TestServices(t *testing.T) {
 		if event != local || event != (pod.ServiceAccountName == "cloudfn-event") {
 			t.Errorf("%s: a function with a PingSource is cluster-local and runs as cloudfn-event, no other is and does", name)
 		}
-		if event && (source.Spec.Timezone != "UTC" || source.Spec.Schedule != schedule(t, name) || source.Spec.Sink.Ref.Name != name || source.Spec.CeOverrides.Extensions["cloudfnkey"] != "local-event-key") {
+		if event && (source.Spec.Timezone != "UTC" || source.Spec.Schedule != string(functions[name].Schedule) || source.Spec.Sink.Ref.Name != name || source.Spec.CeOverrides.Extensions["cloudfnkey"] != "local-event-key") {
 			t.Errorf("the PingSource of %s is %+v", name, source.Spec)
 		}
 	}
@@ -67,17 +65,4 @@ func duration(t *testing.T, text string) time.Duration {
 		t.Fatal(err)
 	}
 	return d
-}
-
-// schedule is the one that the function is registered with, which the daemon goes by.
-func schedule(t *testing.T, name string) string {
-	t.Helper()
-	code, err := os.ReadFile("../functions/" + name + "/config.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Contains(code, []byte(`run.Event("`+name+`", run.Minutely`)) {
-		t.Fatalf("functions/%s/config.go registers no schedule", name)
-	}
-	return string(run.Minutely)
 }

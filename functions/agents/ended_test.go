@@ -37,7 +37,7 @@ func TestTheBundleEndsWithThePermission(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)
-	app := testkit.Start(t, testkit.Env(t, database, nil))
+	app := testkit.Start(t, testkit.Env(t, database, nil), Function)
 	db, err := postgres.Open(postgres.Config{URL: domain.Secret(database), MaxConns: 1}, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -124,7 +124,7 @@ func TestADeploymentThroughAConnection(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)
-	app := testkit.Start(t, testkit.Env(t, database, nil))
+	app := testkit.Start(t, testkit.Env(t, database, nil), Function)
 	through, own := deploy(t, database, conn, app.URL, nil), deploy(t, database, conn, app.URL, nil)
 	throughConnection(t, conn, through)
 	connection := throughConnection(t, conn, own)
@@ -145,7 +145,7 @@ func TestReadyTakesAFetch(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)
-	app := testkit.Start(t, testkit.Env(t, database, nil))
+	app := testkit.Start(t, testkit.Env(t, database, nil), Function)
 	d := deploy(t, database, conn, app.URL, nil)
 	if a := d.ready(t, app); a.Status != 404 {
 		t.Errorf("ready without a fetch: %d %s", a.Status, a.Body)
@@ -163,7 +163,7 @@ func TestHeadIsNoFetch(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)
-	app := testkit.Start(t, testkit.Env(t, database, nil))
+	app := testkit.Start(t, testkit.Env(t, database, nil), Function)
 	d := deploy(t, database, conn, app.URL, nil)
 	for _, token := range []string{d.token, "wrong"} {
 		a := app.Do(t, http.MethodHead, "/v1/agents/"+d.ID.String()+"/bundle", "", "Authorization", "Bearer "+token)
@@ -181,7 +181,7 @@ func TestTheBundleOfASuspendedConnection(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)
-	app := testkit.Start(t, testkit.Env(t, database, nil))
+	app := testkit.Start(t, testkit.Env(t, database, nil), Function)
 	fresh, fetched := deploy(t, database, conn, app.URL, nil), deploy(t, database, conn, app.URL, nil)
 	if a := fetched.bundle(t, app); a.Status != 200 {
 		t.Errorf("before: %d", a.Status)

@@ -152,7 +152,7 @@ func TestGuest(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)
-	app := testkit.Start(t, testkit.Env(t, database, nil))
+	app := testkit.Start(t, testkit.Env(t, database, nil), Function)
 	late, calls := notAtOnce(t, app.URL)
 	command := []string{"run", "", "--x=$(touch /tmp/x)", "a\nb\n", `"'\`, "; reboot #", "*", "é ✓", "-n"}
 	d := deploy(t, database, conn, late, func(s *agent.Spec) {
@@ -237,7 +237,7 @@ func TestGuestRefusesAnotherBundle(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)
-	app := testkit.Start(t, testkit.Env(t, database, nil))
+	app := testkit.Start(t, testkit.Env(t, database, nil), Function)
 	for name, change := range map[string]string{
 		"torn":    "bundle = substring(bundle for 40)",
 		"changed": "bundle = set_byte(bundle, 20, get_byte(bundle, 20) # 1)",
@@ -257,7 +257,7 @@ func TestGuestWithoutARuntime(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)
-	app := testkit.Start(t, testkit.Env(t, database, nil))
+	app := testkit.Start(t, testkit.Env(t, database, nil), Function)
 	d := deploy(t, database, conn, app.URL, nil)
 	g := newGuest(t, d.userData)
 	if err := os.Remove(filepath.Join(g.root, "bin", "podman")); err != nil {

@@ -73,7 +73,7 @@ func TestOnce(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)
-	app := testkit.Start(t, testkit.Env(t, database, nil))
+	app := testkit.Start(t, testkit.Env(t, database, nil), Function)
 	d := deploy(t, database, conn, app.URL, nil)
 	for range 2 { // its answer may get lost on the way
 		if a := d.bundle(t, app); a.Status != 200 || string(a.Body) != string(d.Bundle) || a.Header.Get("Content-Type") != "application/octet-stream" {
@@ -119,7 +119,7 @@ func TestWhateverIsWrongLooksTheSame(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)
-	app := testkit.Start(t, testkit.Env(t, database, nil))
+	app := testkit.Start(t, testkit.Env(t, database, nil), Function)
 	good, old := deploy(t, database, conn, app.URL, nil), deploy(t, database, conn, app.URL, nil)
 	move(t, conn, old, "expires_at = clock_timestamp()")
 	path := "/v1/agents/" + good.ID.String()

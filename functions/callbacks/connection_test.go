@@ -32,7 +32,7 @@ func TestThroughAConnection(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	app := testkit.Start(t, testkit.Env(t, database, nil))
+	app := testkit.Start(t, testkit.Env(t, database, nil), Function)
 	mine, theirs := app.As(p.Token(t)), app.As(owner.Token(t))
 	order, instance, own := uuid.New(), uuid.New(), uuid.New()
 	exec(t, conn, "insert into orders (project_id, id, domain_id, user_id, body_sha256, spec, status, connection_id) values ($1, $2, '', '', '', '{}', 'running', $3)", owner.ID, order, k.ID)
@@ -108,7 +108,7 @@ func TestThroughAConnection(t *testing.T) {
 func TestReadersOnlyRead(t *testing.T) {
 	t.Parallel()
 	p := testkit.NewProject(t)
-	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil))
+	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function)
 	c := create(t, app.As(p.Token(t)), `{"url": "https://receiver.example.com"}`)
 	reads := app.As(p.ReaderToken(t))
 	path := "/v1/callbacks/" + c.ID.String()

@@ -87,7 +87,7 @@ func TestLifeOfACallback(t *testing.T) {
 		defer mu.Unlock()
 		return woken["/deliver-events"]
 	}
-	app := testkit.Start(t, testkit.Env(t, database, map[string]string{"WAKE_URL": functions.URL + "/{function}"})).As(p.Token(t))
+	app := testkit.Start(t, testkit.Env(t, database, map[string]string{"WAKE_URL": functions.URL + "/{function}"}), Function).As(p.Token(t))
 
 	c := create(t, app, `{"url": "https://receiver.example.com/hook?key=x", "events": ["cloudfn.order.state.v1", "cloudfn.instance.state.v1", "cloudfn.order.state.v1"]}`)
 	if c.Status != domain.CallbackPending || c.URL != "https://receiver.example.com/hook?key=x" || len(c.Events) != 2 || !strings.HasPrefix(c.Secret, "whsec_") || c.InstanceID != nil || c.OrderID != nil || c.UserID == "" {
@@ -161,7 +161,7 @@ func TestChanges(t *testing.T) {
 	p := testkit.NewProject(t)
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)
-	app := testkit.Start(t, testkit.Env(t, database, nil)).As(p.Token(t))
+	app := testkit.Start(t, testkit.Env(t, database, nil), Function).As(p.Token(t))
 	watcher := create(t, app, `{"url": "https://watcher.example.com", "events": ["cloudfn.callback.state.v1"]}`)
 	c := create(t, app, `{"url": "https://receiver.example.com/a"}`)
 	path := "/v1/callbacks/" + c.ID.String()

@@ -15,7 +15,7 @@ import (
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	env := testkit.Env(t, testkit.Database(t), map[string]string{"CALLBACK_ALLOW": "10.1.0.0/16"})
-	app := testkit.Start(t, env).As(testkit.Token(t, "demo"))
+	app := testkit.Start(t, env, Function).As(testkit.Token(t, "demo"))
 	c := create(t, app, `{"url": "http://10.1.2.3/x", "secret": "`+given+`"}`)
 	t.Cleanup(func() { app.Do(t, "DELETE", "/v1/callbacks/"+c.ID.String(), "") })
 	path := "/v1/callbacks/" + c.ID.String()

@@ -18,7 +18,7 @@ import (
 func at(t *testing.T, database string, clock time.Time, more map[string]string) *testkit.Client {
 	t.Helper()
 	testkit.SetClock(t, database, clock)
-	return testkit.Start(t, testkit.Env(t, database, more))
+	return testkit.Start(t, testkit.Env(t, database, more), Function)
 }
 
 func tick(t *testing.T, app *testkit.Client, want int) {

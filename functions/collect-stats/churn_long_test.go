@@ -79,7 +79,7 @@ func (c *churn) hour(t *testing.T, database string, store postgres.Stats, hour t
 	testkit.SetClock(t, database, time.Now().Add(moved))
 	env := testkit.RedirectTo(t, map[string]string{"compute": movedNova(t, moved)}).Env(t, "admin")
 	env["ALLOWED_PROJECTS"], env["STATS_BACKFILL"] = strings.Join(ids, ","), "1h"
-	app := testkit.Start(t, testkit.Env(t, database, env))
+	app := testkit.Start(t, testkit.Env(t, database, env), Function)
 
 	var all sync.WaitGroup
 	var seen [3]map[string]testkit.NovaServer // a second before the hour, at the hour, a second after it

@@ -58,7 +58,7 @@ func TestTickAtTheFullHour(t *testing.T) {
 			testkit.SetClock(t, database, hour.Add(4*time.Minute))
 			app := testkit.Start(t, testkit.Env(t, database, map[string]string{
 				"OS_CLOUD": account, "ALLOWED_PROJECTS": p.ID + "," + empty.ID, "STATS_BACKFILL": "1h",
-			}))
+			}), Function)
 			for range 3 { // the second and third find the hour done
 				if a := app.Tick(t, "collect-stats"); a.Status != 204 {
 					t.Fatalf("got %d %s", a.Status, a.Body)
@@ -105,7 +105,7 @@ func TestFiveHoursWithoutTicks(t *testing.T) {
 
 	database := testkit.Database(t)
 	testkit.SetClock(t, database, last.Add(20*time.Minute))
-	app := testkit.Start(t, testkit.Env(t, database, map[string]string{"ALLOWED_PROJECTS": p.ID, "STATS_BACKFILL": "5h"}))
+	app := testkit.Start(t, testkit.Env(t, database, map[string]string{"ALLOWED_PROJECTS": p.ID, "STATS_BACKFILL": "5h"}), Function)
 	if a := app.Tick(t, "collect-stats"); a.Status != 204 {
 		t.Fatalf("got %d %s", a.Status, a.Body)
 	}
@@ -132,7 +132,7 @@ func TestOneProjectFails(t *testing.T) {
 	testkit.SetClock(t, database, hour.Add(time.Minute))
 	env := testkit.RedirectTo(t, map[string]string{"compute": nova}).Env(t, "collector")
 	env["ALLOWED_PROJECTS"], env["STATS_BACKFILL"] = good.ID+","+bad.ID, "1h"
-	app := testkit.Start(t, testkit.Env(t, database, env))
+	app := testkit.Start(t, testkit.Env(t, database, env), Function)
 	for range 2 {
 		if a := app.Tick(t, "collect-stats"); a.Status != 503 || a.Header.Get("Retry-After") == "" {
 			t.Errorf("got %d %s, want 503: send it again", a.Status, a.Body)
@@ -166,7 +166,7 @@ func breakUsage(t *testing.T, projectID string) (at string, broken *atomic.Bool)
 // TestEventsThatAreNotTicks are refused with 4xx, so that nobody sends them again.
 func TestEventsThatAreNotTicks(t *testing.T) {
 	t.Parallel()
-	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), map[string]string{"ALLOWED_PROJECTS": "none"}))
+	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), map[string]string{"ALLOWED_PROJECTS": "none"}), Function)
 	const path = "/events/collect-stats"
 	ce := func(more ...string) []string {
 		return append([]string{"Ce-Specversion", "1.0", "Ce-Id", "1", "Ce-Source", "/x"}, more...)

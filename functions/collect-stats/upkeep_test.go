@@ -23,7 +23,7 @@ select 'p', date_trunc('hour', now(), 'UTC') - n * interval '10 days', 'd', 0, 0
 	}
 	app := testkit.Start(t, testkit.Env(t, database, map[string]string{
 		"ALLOWED_PROJECTS": "none", "STATS_BACKFILL": "1h", "ORDERS_RETENTION": "240h", "INSTANCES_RETENTION": "600h", "STATS_RETENTION": "1000h",
-	}))
+	}), Function)
 	if a := app.Tick(t, "collect-stats"); a.Status != 204 {
 		t.Fatalf("got %d %s", a.Status, a.Body)
 	}

@@ -63,7 +63,7 @@ func started(t *testing.T, more map[string]string) (app *testkit.Client, conn *p
 	database = testkit.Database(t)
 	env := testkit.Env(t, database, more)
 	env["WAKE_URL"] = functions.URL + "/{function}"
-	return testkit.Start(t, env), testkit.Connect(t, database), database, func(name string) int {
+	return testkit.Start(t, env, Function), testkit.Connect(t, database), database, func(name string) int {
 		mu.Lock()
 		defer mu.Unlock()
 		return counts[name]

@@ -18,7 +18,7 @@ func TestFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	database := testkit.Database(t)
-	app := testkit.Start(t, testkit.Env(t, database, nil))
+	app := testkit.Start(t, testkit.Env(t, database, nil), Function)
 	paths := map[string]string{"/console/": "text/html; charset=utf-8"}
 	for _, e := range entries {
 		_, extension, _ := strings.Cut(e.Name(), ".")
@@ -73,7 +73,7 @@ func TestFiles(t *testing.T) {
 // TestFilesWithoutPostgres: the page comes, and can say that the rest is away.
 func TestFilesWithoutPostgres(t *testing.T) {
 	t.Parallel()
-	app := testkit.Start(t, testkit.Env(t, "postgres://nobody@127.0.0.1:1/x", nil))
+	app := testkit.Start(t, testkit.Env(t, "postgres://nobody@127.0.0.1:1/x", nil), Function)
 	if a := app.Get(t, "/console/"); a.Status != 200 {
 		t.Errorf("the page: got %d", a.Status)
 	}

@@ -65,7 +65,7 @@ func TestSignIn(t *testing.T) {
 	p, other, elsewhere := testkit.NewProject(t), testkit.NewProject(t), testkit.NewProject(t)
 	several := testkit.NewProject(t)
 	other.Grant(t, several.UserID, "member")
-	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil))
+	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function)
 	named := func(name string) string { return fmt.Sprintf(`, "project": %q`, name) }
 	for name, c := range map[string]struct{ body, project, detail string }{
 		"by a password, to the only project":      {body: password(p, ""), project: p.ID},
@@ -110,7 +110,7 @@ func TestSignInIsRefused(t *testing.T) {
 	disabled.Disable(t)
 	without.Leave(t)
 	wrong := testkit.Canary("no-such-password-" + p.ID)
-	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil))
+	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function)
 	for name, c := range map[string]struct {
 		body, names string
 		status      int
@@ -156,7 +156,7 @@ func TestAllowLists(t *testing.T) {
 	t.Parallel()
 	served, other := testkit.NewProject(t), testkit.NewProject(t)
 	served.Grant(t, other.UserID, "member")
-	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), map[string]string{"ALLOWED_PROJECTS": served.ID}))
+	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), map[string]string{"ALLOWED_PROJECTS": served.ID}), Function)
 	for body, want := range map[string]int{
 		password(other, ""): 201, // of his two projects one is served
 		password(other, fmt.Sprintf(`, "project": %q`, other.Name)):                              403,
@@ -176,7 +176,7 @@ func TestCookie(t *testing.T) {
 	t.Parallel()
 	p := testkit.NewProject(t)
 	body := fmt.Sprintf(`{"token": %q}`, p.Token(t))
-	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil))
+	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function)
 	for name, c := range map[string]struct {
 		header []string
 		status int
@@ -225,7 +225,7 @@ func TestCookie(t *testing.T) {
 func TestOtherSites(t *testing.T) {
 	t.Parallel()
 	p := testkit.NewProject(t)
-	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil))
+	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function)
 	b := signInTo(t, app, fmt.Sprintf(`{"token": %q}`, p.Token(t)))
 	own := strings.TrimPrefix(app.URL, "http://")
 	for name, c := range map[string]struct {

@@ -157,7 +157,7 @@ func TestRelayDropsWhatSaysWho(t *testing.T) {
 		return &http.Response{StatusCode: 299, Header: header, Body: io.NopCloser(strings.NewReader("answer"))}, nil
 	})
 	database := testkit.Database(t)
-	app := testkit.Start(t, testkit.Env(t, database, nil))
+	app := testkit.Start(t, testkit.Env(t, database, nil), Function)
 	b := signInTo(t, app, password(p, ""))
 	h := handler{svc: serviceOf(t, database), functions: function}
 	r, err := http.NewRequest(http.MethodPost, app.URL+apiPath+"/v1/servers?x=y", strings.NewReader("body"))
@@ -273,7 +273,7 @@ func TestFunctionsAway(t *testing.T) {
 	p := testkit.NewProject(t)
 	database := testkit.Database(t)
 	// Nothing listens at port 1 of any loopback address; the name is resolved by the system.
-	app := testkit.Start(t, testkit.Env(t, database, map[string]string{"CONSOLE_UPSTREAM": "http://{function}.localhost:1"}))
+	app := testkit.Start(t, testkit.Env(t, database, map[string]string{"CONSOLE_UPSTREAM": "http://{function}.localhost:1"}), Function)
 	b := signInTo(t, app, password(p, ""))
 	a := b.ask(t, "GET", apiPath+"/v1/servers", "")
 	if a.Status != 503 || a.Header.Get("Retry-After") == "" || !strings.Contains(string(a.Body), "cannot be reached") {

@@ -81,7 +81,7 @@ func stored(t *testing.T, database, cookie string) domain.Session {
 // alive asks Keystone, through a copy that has never heard of the token.
 func alive(t *testing.T, token domain.Secret) bool {
 	t.Helper()
-	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil))
+	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function)
 	return (&browser{Client: app}).ask(t, "POST", "/console/session", fmt.Sprintf(`{"token": %q}`, token.Reveal())).Status == 201
 }
 
@@ -89,7 +89,7 @@ func alive(t *testing.T, token domain.Secret) bool {
 func TestAGivenTokenIsNotRevoked(t *testing.T) {
 	t.Parallel()
 	token := testkit.NewProject(t).Token(t)
-	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil))
+	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function)
 	b := signInTo(t, app, fmt.Sprintf(`{"token": %q}`, token))
 	b.ask(t, "DELETE", "/console/session", "")
 	if !alive(t, domain.Secret(token)) {
@@ -104,7 +104,7 @@ func TestSessionEnds(t *testing.T) {
 	body := fmt.Sprintf(`{"token": %q}`, p.Token(t))
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)
-	app := testkit.Start(t, testkit.Env(t, database, nil))
+	app := testkit.Start(t, testkit.Env(t, database, nil), Function)
 	over, running := signInTo(t, app, body), signInTo(t, app, body)
 	if n := testkit.Scalar[int](t, conn, "select count(*)::int from sessions where expires_at between now() + interval '1 minute' and now() + interval '12 hours'"); n != 2 {
 		t.Errorf("%d sessions end in time", n)
@@ -130,7 +130,7 @@ func TestSigningInAgain(t *testing.T) {
 	t.Parallel()
 	p, other := testkit.NewProject(t), testkit.NewProject(t)
 	database := testkit.Database(t)
-	app := testkit.Start(t, testkit.Env(t, database, nil))
+	app := testkit.Start(t, testkit.Env(t, database, nil), Function)
 	b := signInTo(t, app, password(p, ""))
 	before, token := *b, stored(t, database, b.cookie).Token
 	if a := b.ask(t, "POST", "/console/session", `{"user": "x", "password": "y"}`); a.Status != 401 {
@@ -155,7 +155,7 @@ func TestSignOutsAtOnce(t *testing.T) {
 	t.Parallel()
 	p := testkit.NewProject(t)
 	database := testkit.Database(t)
-	app := testkit.Start(t, testkit.Env(t, database, nil))
+	app := testkit.Start(t, testkit.Env(t, database, nil), Function)
 	b := signInTo(t, app, password(p, ""))
 	var all sync.WaitGroup
 	for range 8 {
@@ -176,7 +176,7 @@ func TestSignOutsAtOnce(t *testing.T) {
 func TestCookiesThatAreNone(t *testing.T) {
 	t.Parallel()
 	p := testkit.NewProject(t)
-	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil))
+	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function)
 	b := signInTo(t, app, fmt.Sprintf(`{"token": %q}`, p.Token(t)))
 	own := cookieName + "=" + b.cookie
 	for _, cookie := range []string{"", cookieName + "=", cookieName + "=x", own + "x", own + "=", own[:len(own)-1], own + "; " + own, own + "; " + cookieName + "=x"} {
@@ -196,7 +196,7 @@ func TestARowThatWasWrittenTo(t *testing.T) {
 	body := fmt.Sprintf(`{"token": %q}`, p.Token(t))
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)
-	app := testkit.Start(t, testkit.Env(t, database, nil))
+	app := testkit.Start(t, testkit.Env(t, database, nil), Function)
 	for method, want := range map[string]int{"POST": 201, "DELETE": 204} {
 		mine, other := signInTo(t, app, body), signInTo(t, app, body)
 		from, _ := keyOf(domain.Secret(other.cookie))

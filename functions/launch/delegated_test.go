@@ -74,7 +74,7 @@ func delegated(t *testing.T, change func(c *domain.Connection)) delegation {
 		defer mu.Unlock()
 		return woken["/"+function]
 	}
-	d.app = testkit.Start(t, testkit.Env(t, d.database, map[string]string{"WAKE_URL": functions.URL + "/{function}"})).As(d.caller.Token(t))
+	d.app = testkit.Start(t, testkit.Env(t, d.database, map[string]string{"WAKE_URL": functions.URL + "/{function}"}), Function).As(d.caller.Token(t))
 	three := 3
 	flavors := []domain.Flavor{
 		{ID: "f2", Name: "small", VCPUs: 1, RAMMB: 1024, DiskGB: 5},

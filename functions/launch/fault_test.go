@@ -56,7 +56,7 @@ func TestNovasReason(t *testing.T) {
 	p := testkit.NewProject(t)
 	database := testkit.Database(t)
 	env := testkit.RedirectTo(t, map[string]string{"compute": faultless(t)}).Env(t, "collector")
-	app := testkit.Start(t, testkit.Env(t, database, env)).As(p.Token(t))
+	app := testkit.Start(t, testkit.Env(t, database, env), Function).As(p.Token(t))
 	id := uuid.NewString()
 	var order answer
 	if a := app.Post(t, "/v1/launch", body(t, object{"id": id, "flavor": p.TooLarge(t)})); a.Status != http.StatusAccepted {

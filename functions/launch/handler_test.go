@@ -34,7 +34,7 @@ func start(t *testing.T) (*testkit.Project, *testkit.Client, string) {
 	t.Helper()
 	p := testkit.NewProject(t)
 	database := testkit.Database(t)
-	return p, testkit.Start(t, testkit.Env(t, database, nil)).As(p.Token(t)), database
+	return p, testkit.Start(t, testkit.Env(t, database, nil), Function).As(p.Token(t)), database
 }
 
 // TestLaunchByName is the main job: a server by names, ACTIVE, with what was asked for, tagged with its UUID.

@@ -15,7 +15,7 @@ import (
 func TestResourcesOfAProject(t *testing.T) {
 	t.Parallel()
 	sandbox := testkit.Sandbox(t)
-	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil))
+	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function)
 	var demo, alt Resources
 	app.As(testkit.Token(t, "demo")).Get(t, "/v1/resources").JSON(t, &demo)
 	app.As(testkit.Token(t, "alt")).Get(t, "/v1/resources?kinds=flavors,images,networks").JSON(t, &alt)
@@ -45,7 +45,7 @@ func TestResourcesOfAProject(t *testing.T) {
 
 func TestResourcesByKind(t *testing.T) {
 	t.Parallel()
-	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil)).As(testkit.Token(t, "demo"))
+	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function).As(testkit.Token(t, "demo"))
 	a := app.Get(t, "/v1/resources?kinds=keypairs,security_groups,zones,quota,keypairs")
 	var got Resources
 	a.JSON(t, &got)
@@ -69,7 +69,7 @@ func TestResourcesByKind(t *testing.T) {
 func TestResourcesWithoutOneService(t *testing.T) {
 	t.Parallel()
 	cloud := testkit.Redirect(t, "image") // a fake catalog entry: the real Glance cannot be stopped for one test alone
-	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), cloud.Env(t, "collector"))).As(testkit.Token(t, "demo"))
+	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), cloud.Env(t, "collector")), Function).As(testkit.Token(t, "demo"))
 	a := app.Get(t, "/v1/resources")
 	var got Resources
 	a.JSON(t, &got)
@@ -84,7 +84,7 @@ func TestResourcesWithoutOneService(t *testing.T) {
 func TestResourcesNeedsAProject(t *testing.T) {
 	t.Parallel()
 	p := testkit.NewProject(t)
-	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil))
+	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function)
 	for name, tc := range map[string]struct {
 		token string
 		want  int
@@ -109,7 +109,7 @@ func TestResourcesWithAWrongAuthURL(t *testing.T) {
 	for name, path := range map[string]string{"an unknown path": "/wrong/v3", "another version": "/v2.0"} {
 		env := keystone.Env(t, "collector")
 		env["OS_AUTH_URL"] = strings.TrimSuffix(keystone.URL(), "/v3") + path
-		app := testkit.Start(t, testkit.Env(t, testkit.Database(t), env))
+		app := testkit.Start(t, testkit.Env(t, testkit.Database(t), env), Function)
 		a := app.As(testkit.Token(t, "demo")).Get(t, "/v1/resources")
 		if a.Status != 503 || a.Header.Get("Retry-After") == "" || !strings.Contains(string(a.Body), "keystone") || strings.Contains(string(a.Body), "access rules") {
 			t.Errorf("%s: got %d %s, want 503 that names keystone", name, a.Status, a.Body)
@@ -129,7 +129,7 @@ func TestResourcesWithAServiceThatHangs(t *testing.T) {
 	cloud := testkit.RedirectTo(t, map[string]string{"image": glance.URL})
 	env := cloud.Env(t, "collector")
 	env["RESOURCE_TIMEOUT"] = "12s" // not the default: on two busy cores the sandbox's own services may take longer than 5 s
-	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), env)).As(testkit.Token(t, "demo"))
+	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), env), Function).As(testkit.Token(t, "demo"))
 	began := time.Now()
 	a := app.Get(t, "/v1/resources")
 	var got Resources
@@ -148,7 +148,7 @@ func TestResourcesWithAServiceThatHangs(t *testing.T) {
 // TestResourcesOfARegion: the caller may name one of the catalog's; there is one in the sandbox.
 func TestResourcesOfARegion(t *testing.T) {
 	t.Parallel()
-	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil)).As(testkit.Token(t, "demo"))
+	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function).As(testkit.Token(t, "demo"))
 	if a := app.Get(t, "/v1/resources?kinds=flavors&region=RegionOne"); a.Status != 200 {
 		t.Errorf("got %d %s", a.Status, a.Body)
 	}
@@ -167,7 +167,7 @@ func TestResourcesAtAnUnversionedEndpoint(t *testing.T) {
 	byVariable["OS_COMPUTE_ENDPOINT_OVERRIDE"] = root
 	for name, env := range map[string]map[string]string{"in the catalog": inCatalog, "by the variable": byVariable} {
 		calls.Store(0)
-		app := testkit.Start(t, testkit.Env(t, testkit.Database(t), env)).As(testkit.Token(t, "demo"))
+		app := testkit.Start(t, testkit.Env(t, testkit.Database(t), env), Function).As(testkit.Token(t, "demo"))
 		for range 2 {
 			a := app.Get(t, "/v1/resources?kinds=flavors")
 			var got Resources

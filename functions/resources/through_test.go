@@ -19,7 +19,7 @@ func TestResourcesThroughAConnection(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
 	owner, caller, stranger := testkit.NewProject(t), testkit.NewProject(t), testkit.NewProject(t)
-	app := testkit.Start(t, testkit.Env(t, database, nil)).As(caller.Token(t))
+	app := testkit.Start(t, testkit.Env(t, database, nil), Function).As(caller.Token(t))
 	db, err := postgres.Open(postgres.Config{URL: domain.Secret(database), MaxConns: 2}, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -218,7 +218,7 @@ func (w *world) action(t *testing.T, a domain.DelegatedAction) domain.DelegatedA
 // function is run-connections alone, in this process.
 func (w *world) function(t *testing.T, more map[string]string) *testkit.Client {
 	t.Helper()
-	return testkit.Start(t, testkit.Env(t, w.database, more))
+	return testkit.Start(t, testkit.Env(t, w.database, more), Function)
 }
 
 // ticks wakes the function until ok.

@@ -77,7 +77,7 @@ func TestALifeOfActions(t *testing.T) {
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)
 	wakes, woken := waker(t)
-	app := testkit.Start(t, testkit.Env(t, database, map[string]string{"WAKE_URL": wakes})).As(p.Token(t))
+	app := testkit.Start(t, testkit.Env(t, database, map[string]string{"WAKE_URL": wakes}), Function).As(p.Token(t))
 	id := track(t, conn, p, server, domain.InstanceActive)
 
 	var shown domain.Server
@@ -174,7 +174,7 @@ func TestAnActionCostsTwoRequests(t *testing.T) {
 	id := track(t, conn, p, server, domain.InstanceActive)
 	nova, calls := testkit.Through(t, testkit.Compute(t, testkit.Login(t, "admin")).Endpoint, func(*http.Request) {})
 	env := testkit.RedirectTo(t, map[string]string{"compute": nova}).Env(t, "demo")
-	app := testkit.Start(t, testkit.Env(t, database, env)).As(p.Token(t))
+	app := testkit.Start(t, testkit.Env(t, database, env), Function).As(p.Token(t))
 	app.Get(t, "/v1/servers/"+id) // whatever is asked once
 	_, err := conn.Exec(t.Context(), `
 create function refuse() returns trigger language plpgsql as $$ begin raise 'no'; end $$;
@@ -198,7 +198,7 @@ create trigger refuse before update on instances for each row execute function r
 // TestActionRefusals are requests that can be of no server.
 func TestActionRefusals(t *testing.T) {
 	t.Parallel()
-	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil)).As(testkit.Token(t, "demo"))
+	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function).As(testkit.Token(t, "demo"))
 	id := uuid.NewString()
 	one, many := "/v1/servers/"+id+"/actions", "/v1/servers/actions"
 	for _, tc := range []struct{ path, body, field string }{

@@ -41,7 +41,7 @@ func TestConnectAndLetGo(t *testing.T) {
 	server := p.Boot(t, "old", 1)[0].ID
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)
-	app := testkit.Start(t, testkit.Env(t, database, nil)).As(p.Token(t))
+	app := testkit.Start(t, testkit.Env(t, database, nil), Function).As(p.Token(t))
 	path := "/v1/servers/" + server
 
 	if a := app.Do(t, http.MethodDelete, path+"?mode=disconnect", ""); a.Status != 404 {
@@ -109,7 +109,7 @@ func TestWhoMayConnect(t *testing.T) {
 	server := p.Boot(t, "mine", 1)[0].ID
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)
-	app := testkit.Start(t, testkit.Env(t, database, nil))
+	app := testkit.Start(t, testkit.Env(t, database, nil), Function)
 	reader := app.As(p.ReaderToken(t))
 	if status, _ := link(t, reader, `{"server_id":%q}`, server); status != 403 {
 		t.Errorf("a reader connects: %d", status)

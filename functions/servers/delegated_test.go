@@ -36,7 +36,7 @@ func lend(t *testing.T, change func(*domain.Connection)) lent {
 	database := testkit.Database(t)
 	wakes, woken := waker(t)
 	l := lent{database: database, conn: testkit.Connect(t, database), woken: woken}
-	l.app = testkit.Start(t, testkit.Env(t, database, map[string]string{"WAKE_URL": wakes}))
+	l.app = testkit.Start(t, testkit.Env(t, database, map[string]string{"WAKE_URL": wakes}), Function)
 	p := testkit.NewProject(t)
 	l.app = l.app.As(p.Token(t))
 	db, err := postgres.Open(postgres.Config{URL: domain.Secret(database), MaxConns: 1}, nil)

@@ -55,7 +55,7 @@ func TestDeploy(t *testing.T) {
 	metadata(t, p, server, `{"pool":"batch ✓"}`)
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)
-	app := testkit.Start(t, testkit.Env(t, database, map[string]string{"REQUEST_TIMEOUT": "4m"})).As(p.Token(t))
+	app := testkit.Start(t, testkit.Env(t, database, map[string]string{"REQUEST_TIMEOUT": "4m"}), Function).As(p.Token(t))
 	path := "/v1/servers/" + server
 	if a := app.Post(t, path+"/actions", fmt.Sprintf(roll, "1")); a.Status != 409 || !strings.Contains(string(a.Body), "connect it first") {
 		t.Errorf("one that is not tracked: %d %s", a.Status, a.Body)
@@ -117,7 +117,7 @@ func TestDeployGivesUpInTime(t *testing.T) {
 		return false
 	}, nil)
 	env["REQUEST_TIMEOUT"] = "20s"
-	app := testkit.Start(t, testkit.Env(t, database, env)).As(p.Token(t))
+	app := testkit.Start(t, testkit.Env(t, database, env), Function).As(p.Token(t))
 	track(t, conn, p, server, domain.InstanceStopped)
 	began := time.Now()
 	a := app.Post(t, "/v1/servers/"+server+"/actions", fmt.Sprintf(roll, "1"))
@@ -198,7 +198,7 @@ func TestDeployOnACloudThatCannot(t *testing.T) {
 					s["image"] = ""
 				}
 			})
-			app := testkit.Start(t, testkit.Env(t, database, env)).As(p.Token(t))
+			app := testkit.Start(t, testkit.Env(t, database, env), Function).As(p.Token(t))
 			track(t, conn, p, server, domain.InstanceActive)
 			body := strings.TrimSuffix(fmt.Sprintf(roll, "1"), "}") + tc.more + "}"
 			a := app.Post(t, "/v1/servers/"+server+"/actions", body)
@@ -218,7 +218,7 @@ func TestDeployRefusals(t *testing.T) {
 	t.Parallel()
 	p := testkit.NewProject(t)
 	database := testkit.Database(t)
-	app := testkit.Start(t, testkit.Env(t, database, nil))
+	app := testkit.Start(t, testkit.Env(t, database, nil), Function)
 	path := "/v1/servers/" + uuid.NewString() + "/actions"
 	for body, field := range map[string]string{
 		`{"action":"deploy"}`: "image",
@@ -259,7 +259,7 @@ func TestDeployRefusals(t *testing.T) {
 	if a := app.As(p.ReaderToken(t)).Post(t, path, fmt.Sprintf(roll, "1")); a.Status != 403 {
 		t.Errorf("a reader: %d %s", a.Status, a.Body)
 	}
-	off := testkit.Start(t, testkit.Env(t, database, map[string]string{"AGENT_URL": ""})).As(p.Token(t))
+	off := testkit.Start(t, testkit.Env(t, database, map[string]string{"AGENT_URL": ""}), Function).As(p.Token(t))
 	if a := off.Post(t, path, fmt.Sprintf(roll, "1")); a.Status != 501 || !strings.Contains(string(a.Body), "AGENT_URL") {
 		t.Errorf("without AGENT_URL: %d %s", a.Status, a.Body)
 	}

@@ -21,7 +21,7 @@ func TestServersOfAProject(t *testing.T) {
 	p := testkit.NewProject(t)
 	made := p.Boot(t, "a.b ✓", 3) // Nova names them "a.b ✓-1" and so on
 	database := testkit.Database(t)
-	app := testkit.Start(t, testkit.Env(t, database, nil)).As(p.Token(t))
+	app := testkit.Start(t, testkit.Env(t, database, nil), Function).As(p.Token(t))
 
 	var all []domain.Server
 	path := "/v1/servers?limit=2"
@@ -102,7 +102,7 @@ func TestServersOfAProject(t *testing.T) {
 func TestServerAsTheOpenStackClientShowsIt(t *testing.T) {
 	t.Parallel()
 	const cloud = "demo" // its private network has a router to the external one
-	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil)).As(testkit.Token(t, cloud))
+	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function).As(testkit.Token(t, cloud))
 	f := testkit.Sandbox(t)
 	private, external := networksOf(t, cloud)
 	name := "floating " + uuid.NewString()
@@ -168,7 +168,7 @@ func TestAServerThatIsBeingMadeElsewhere(t *testing.T) {
 		return true
 	}, nil)
 	database := testkit.Database(t)
-	app, conn := testkit.Start(t, testkit.Env(t, database, env)).As(p.Token(t)), testkit.Connect(t, database)
+	app, conn := testkit.Start(t, testkit.Env(t, database, env), Function).As(p.Token(t)), testkit.Connect(t, database)
 	theirs, ours := uuid.NewString(), uuid.NewString()
 	track(t, conn, p, ours, domain.InstanceBuilding)
 	for id, want := range map[string]int{theirs: 404, ours: 403} {
@@ -186,7 +186,7 @@ func TestAnotherProjectsServerLooksAbsent(t *testing.T) {
 	t.Parallel()
 	p := testkit.NewProject(t)
 	theirs := p.Boot(t, "private", 1)[0]
-	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil)).As(testkit.Token(t, "alt"))
+	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function).As(testkit.Token(t, "alt"))
 	absent := uuid.NewString()
 	a, b := app.Get(t, "/v1/servers/"+theirs.ID), app.Get(t, "/v1/servers/"+absent)
 	mask := strings.NewReplacer(theirs.ID, "ID", absent, "ID", a.Header.Get("X-Request-Id"), "R", b.Header.Get("X-Request-Id"), "R")
@@ -202,7 +202,7 @@ func TestAnotherProjectsServerLooksAbsent(t *testing.T) {
 
 func TestServersRefusals(t *testing.T) {
 	t.Parallel()
-	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil)).As(testkit.Token(t, "demo"))
+	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function).As(testkit.Token(t, "demo"))
 	for path, field := range map[string]string{
 		"/v1/servers?limit=0": "limit", "/v1/servers?limit=1001": "limit", "/v1/servers?limit=x": "limit", "/v1/servers?limit=": "limit",
 		"/v1/servers?status=active": "status", "/v1/servers?status=DELETED": "status", "/v1/servers?tracked=1": "tracked",

@@ -47,7 +47,7 @@ func TestRebootSentAgain(t *testing.T) {
 	server, other := servers[0].ID, servers[1].ID
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)
-	app := testkit.Start(t, testkit.Env(t, database, nil)).As(p.Token(t))
+	app := testkit.Start(t, testkit.Env(t, database, nil), Function).As(p.Token(t))
 	path, body := "/v1/servers/"+server+"/actions", fmt.Sprintf(`{"id":"%s","action":"reboot","hard":true}`, uuid.New())
 	var all sync.WaitGroup
 	var mu sync.Mutex
@@ -114,7 +114,7 @@ func TestRefusedAndSentAgain(t *testing.T) {
 		return false
 	}, nil)
 	conn := testkit.Connect(t, database)
-	app := testkit.Start(t, testkit.Env(t, database, env)).As(p.Token(t))
+	app := testkit.Start(t, testkit.Env(t, database, env), Function).As(p.Token(t))
 	path, body := "/v1/servers/"+server+"/actions", fmt.Sprintf(`{"id":"%s","action":"reboot"}`, uuid.New())
 	if a := app.Post(t, path, body); a.Status != 409 || !strings.Contains(string(a.Body), "cannot be told") {
 		t.Errorf("while it is stopped: %d %s", a.Status, a.Body)
@@ -146,7 +146,7 @@ func TestDeploySentAgain(t *testing.T) {
 	server := p.Boot(t, "agent", 1)[0].ID
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)
-	app := testkit.Start(t, testkit.Env(t, database, map[string]string{"REQUEST_TIMEOUT": "4m"})).As(p.Token(t))
+	app := testkit.Start(t, testkit.Env(t, database, map[string]string{"REQUEST_TIMEOUT": "4m"}), Function).As(p.Token(t))
 	track(t, conn, p, server, domain.InstanceActive)
 	path := "/v1/servers/" + server + "/actions"
 	body := strings.Replace(fmt.Sprintf(roll, "1"), "{", fmt.Sprintf(`{"id":"%s",`, uuid.New()), 1)
@@ -246,7 +246,7 @@ func TestSentAgainThroughAConnection(t *testing.T) {
 // TestIDsOfActions that are none, and where they do not go.
 func TestIDsOfActions(t *testing.T) {
 	t.Parallel()
-	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil)).As(testkit.Token(t, "demo"))
+	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function).As(testkit.Token(t, "demo"))
 	path := "/v1/servers/" + uuid.NewString() + "/actions"
 	for _, id := range []string{`"x"`, `""`, `7`, `"` + uuid.Nil.String() + `"`, `"{` + uuid.NewString() + `}"`} {
 		if a := app.Post(t, path, `{"action":"stop","id":`+id+`}`); a.Status != 400 || !testkit.Names(t, a, "id") {

@@ -45,7 +45,7 @@ func TestManyAtOnce(t *testing.T) {
 	failed := all[slices.IndexFunc(all, func(s testkit.Server) bool { return s.Status == "ERROR" })].ID
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)
-	app := testkit.Start(t, testkit.Env(t, database, nil)).As(p.Token(t))
+	app := testkit.Start(t, testkit.Env(t, database, nil), Function).As(p.Token(t))
 	instance := track(t, conn, p, made[1].ID, domain.InstanceActive)
 	ordered := track(t, conn, p, "", domain.InstanceRequested)
 	gone := track(t, conn, p, uuid.NewString(), domain.InstanceActive)

@@ -16,7 +16,7 @@ func TestActionsInEveryState(t *testing.T) {
 	testkit.Heavy(t)
 	p := testkit.NewProject(t)
 	made := p.Boot(t, "state", 7)
-	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil)).As(p.Token(t))
+	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function).As(p.Token(t))
 	for i, tc := range []struct {
 		status  string
 		enter   string   // as testkit.Tell knows it

@@ -39,7 +39,7 @@ func TestLongWalkOfManyServers(t *testing.T) {
 	p := testkit.NewProject(t)
 	p.LiftQuota(t)
 	there := p.Crowd(t, p.Boot(t, "original", 1)[0].ID, crowded)
-	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil)).As(p.Token(t))
+	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function).As(p.Token(t))
 	session := testkit.Session(t, "admin") // as poll-instances has it
 	c := churn{nova: testkit.Compute(t, p.Login(t)), facts: testkit.Sandbox(t)}
 	c.nova.Microversion = "2.37" // networks: none

@@ -120,7 +120,7 @@ func TestExportOverHTTP(t *testing.T) {
 	t.Parallel()
 	p := testkit.NewProject(t)
 	database := testkit.Database(t)
-	app := testkit.Start(t, testkit.Env(t, database, nil)).As(p.Token(t))
+	app := testkit.Start(t, testkit.Env(t, database, nil), Function).As(p.Token(t))
 	for range 3 {
 		app.Get(t, "/v1/stats?hours=1")
 	}

@@ -48,7 +48,7 @@ func TestStatsOfADay(t *testing.T) {
 	}
 	count(t, conn, "sibling", p.DomainID, 0, 10, domain.Rebuilt)
 	count(t, conn, "stranger", "another-domain", 0, 100, domain.Sampled)
-	app := testkit.Start(t, testkit.Env(t, database, nil))
+	app := testkit.Start(t, testkit.Env(t, database, nil), Function)
 
 	var mine Stats
 	app.As(p.Token(t)).Get(t, "/v1/stats").JSON(t, &mine)
@@ -89,7 +89,7 @@ func TestStatsOfADay(t *testing.T) {
 
 func TestStatsFormats(t *testing.T) {
 	t.Parallel()
-	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil)).As(testkit.Token(t, "demo"))
+	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function).As(testkit.Token(t, "demo"))
 	for accept, want := range map[string]string{
 		"":              "application/json",
 		"*/*":           "application/json",
@@ -112,7 +112,7 @@ func TestStatsFormats(t *testing.T) {
 func TestWhoMaySeeWhat(t *testing.T) {
 	t.Parallel()
 	p := testkit.NewProject(t)
-	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil))
+	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function)
 	demo, domainReader, admin := testkit.Token(t, "demo"), testkit.DomainToken(t), testkit.Token(t, "admin")
 	for _, path := range []string{"/v1/stats", "/v1/requests"} {
 		for name, tc := range map[string]struct {
@@ -149,7 +149,7 @@ func TestRequestLog(t *testing.T) {
 	t.Parallel()
 	p := testkit.NewProject(t)
 	database := testkit.Database(t)
-	app := testkit.Start(t, testkit.Env(t, database, nil))
+	app := testkit.Start(t, testkit.Env(t, database, nil), Function)
 	mine := app.As(p.Token(t))
 	id := "11111111-2222-4333-8444-555555555555"
 	want := []string{

@@ -2,10 +2,7 @@ package main
 
 import (
 	"errors"
-	"fmt"
-	"os"
 	"regexp"
-	"slices"
 	"strings"
 )
 
@@ -18,20 +15,19 @@ func (f function) edits() []edit {
 }
 
 const (
-	serviceList = "knative/services/kustomization.yaml"
-	sourceList  = "knative/sources/kustomization.yaml"
-	processTest = "test/process/main_test.go"
+	mainFile    = "functions/main.go"
 	exampleTest = "test/contract/examples_done_test.go"
-	podTest     = "test/e2e/pod_test.go"
 )
 
 // both are what is changed whichever kind it is of.
 func (f function) both() []edit {
-	kind := func(line string) bool { return isResource(line) && isWoken(line) == (f.Kind == "event") }
+	name := ""
+	if f.Package != f.Name {
+		name = f.Package + " "
+	}
 	return []edit{
-		{"functions/main.go", sorted(importLine+f.Name+"\"\n", isImport)},
-		{serviceList, sorted("  - "+f.Name+".yaml\n", kind)},
-		{processTest, listed(`it must be one of ([a-z0-9, -]+)"`, ", ", f.Name)},
+		{mainFile, after("\t\"os\"\n\n", "\t"+name+"\"github.com/cloudfn/cloudfn/functions/"+f.Name+"\"\n")},
+		{mainFile, sorted("\t\t"+f.Package+".Function,\n", isFunction)},
 		{apiFile, f.fragment("tag.yaml", map[string]string{"http": "  - name: events\n", "event": "  - name: process\n"}[f.Kind])},
 		{apiFile, f.fragment("path.yaml", map[string]string{"http": "  /:\n", "event": "webhooks:\n"}[f.Kind])},
 	}
@@ -41,7 +37,6 @@ func (f function) both() []edit {
 func (f function) serving() []edit {
 	return []edit{
 		{apiFile, f.schemas},
-		{processTest, after("paths := map[string]string{\n", "\t\t\""+f.Name+"\": \"/v1/"+f.Name+"\",\n")},
 		{exampleTest, after("for _, operation := range []string{", "\""+f.Operation+"\", ")},
 		{exampleTest, after("var never = map[string]string{\n", "\t\""+f.Operation+" 500\": onlyByMistake,\n")},
 	}
@@ -50,41 +45,13 @@ func (f function) serving() []edit {
 // woken are what is changed besides for one that events wake.
 func (f function) woken() []edit {
 	return []edit{
-		{sourceList, sorted("  - "+f.Name+".yaml\n", isResource)},
-		{podTest, listed(`var eventFunctions = \[\]string\{"([^}]*)"\}`, `", "`, f.Name)},
 		{exampleTest, after("for _, event := range []string{", "\""+f.Operation+"\", ")},
 		{"cmd/cloudfn/testdata/not-commands.yaml", atEnd(f.Operation + ": an event function\n")},
 	}
 }
 
-// isImport says whether a line imports a function.
-func isImport(line string) bool { return strings.HasPrefix(line, importLine) }
-
-const importLine = "\t_ \"github.com/cloudfn/cloudfn/functions/"
-
-// isResource says whether a line of a kustomization names a function's file. The gateway comes first, and is none.
-func isResource(line string) bool {
-	return strings.HasPrefix(line, "  - ") && strings.HasSuffix(line, ".yaml\n") && line != "  - gateway.yaml\n"
-}
-
-// isWoken says whether the line's function is woken by a PingSource.
-func isWoken(line string) bool {
-	_, err := os.Stat(function{Name: strings.TrimSuffix(strings.TrimPrefix(line, "  - "), ".yaml\n")}.Source())
-	return err == nil
-}
-
-// listed puts a word into its place in a list within one line, which the form finds.
-func listed(form, between, word string) func(string) (string, error) {
-	return func(all string) (string, error) {
-		at := regexp.MustCompile(form).FindStringSubmatchIndex(all)
-		if at == nil {
-			return "", fmt.Errorf("there is no list as in %s", form)
-		}
-		words := append(strings.Split(all[at[2]:at[3]], between), word)
-		slices.Sort(words)
-		return all[:at[2]] + strings.Join(words, between) + all[at[3]:], nil
-	}
-}
+// isFunction says whether a line of main names a function's declaration.
+func isFunction(line string) bool { return strings.HasSuffix(line, ".Function,\n") }
 
 // fragment puts a part of the API's description before a line of it.
 func (f function) fragment(name, line string) func(string) (string, error) {

@@ -73,7 +73,7 @@ func (f function) goes() error {
 
 // free says whether nothing has the name yet: another function, a Service, a path or a tag of the API.
 func (f function) free() error {
-	for _, path := range []string{"functions/" + f.Name, f.Service(), f.Source()} {
+	for _, path := range []string{"functions/" + f.Name, f.service()} {
 		if _, err := os.Stat(path); err == nil {
 			return fmt.Errorf("NAME is %q: it must be one that is free, and %s is there", f.Name, path)
 		}
@@ -95,11 +95,8 @@ func (f function) free() error {
 
 const apiFile = "functions/openapi.rest.yaml"
 
-// Service is where its Knative Service is.
-func (f function) Service() string { return "knative/services/" + f.Name + ".yaml" }
-
-// Source is where the PingSource is that wakes it.
-func (f function) Source() string { return "knative/sources/" + f.Name + ".yaml" }
+// service is where its Knative Service is generated.
+func (f function) service() string { return "knative/services/" + f.Name + ".yaml" }
 
 // render fills in a template of the function's kind.
 func (f function) render(out io.Writer, name string) error {
@@ -119,12 +116,9 @@ func (f function) text(name string) (string, error) {
 
 // made are the new files, by their templates.
 func (f function) made() map[string]string {
-	paths := map[string]string{"service.yaml": f.Service()}
-	for _, name := range []string{"README.md", "config.go", "handler.go", "service.go", "handler_test.go"} {
+	paths := map[string]string{}
+	for _, name := range []string{"README.md", "function.go", "handler.go", "service.go", "handler_test.go"} {
 		paths[name] = filepath.Join("functions", f.Name, name)
-	}
-	if f.Kind == "event" {
-		paths["source.yaml"] = f.Source()
 	}
 	return paths
 }

@@ -1,7 +1,5 @@
-// Command new begins a function: its folder, its manifests, its entry in functions/openapi.rest.yaml, and its place in the lists
-// that follow from these. It prints what is left to do. Run it by `make new NAME=leases KIND=http`.
-//
-// It writes no table of a test that says what a function may hold or reach: somebody has to decide that.
+// Command new begins a function: its folder, its entry in functions/openapi.rest.yaml and in functions/main.go. What follows from its
+// declaration is generated. It prints what is left to do. Run it by `make new NAME=leases KIND=http`.
 package main
 
 import (

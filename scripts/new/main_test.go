@@ -73,7 +73,7 @@ func TestNew(t *testing.T) {
 		if err := run(&out, args); err != nil {
 			t.Fatal(err)
 		}
-		if !strings.Contains(out.String(), "made    functions/"+args[0]+"/config.go\n") || !strings.Contains(out.String(), "What is left") {
+		if !strings.Contains(out.String(), "made    functions/"+args[0]+"/function.go\n") || !strings.Contains(out.String(), "What is left") {
 			t.Errorf("it printed %s", &out)
 		}
 		if err := run(io.Discard, args); err == nil || !strings.Contains(err.Error(), "functions/"+args[0]+" is there") {
@@ -84,6 +84,12 @@ func TestNew(t *testing.T) {
 		t.Errorf("not as gofmt has it: %s", unformatted)
 	}
 	inPlace(t)
+	command(t, "go", "run", "./scripts/declarations")
+	for _, path := range []string{"knative/services/floating-ips.yaml", "knative/sources/run-leases.yaml"} {
+		if _, err := os.Stat(path); err != nil {
+			t.Error(err)
+		}
+	}
 	packages := []string{"./functions/floating-ips/", "./functions/run-leases/"}
 	command(t, append([]string{"go", "vet", "./functions"}, packages...)...)
 	t.Setenv("TEST_DATABASE_URL", database)
@@ -94,14 +100,10 @@ func TestNew(t *testing.T) {
 func inPlace(t *testing.T) {
 	t.Helper()
 	for path, lines := range map[string]string{
-		"functions/main.go":                      "functions/deliver-events\"\n\t_ \"github.com/cloudfn/cloudfn/functions/floating-ips\"\n",
-		"test/process/main_test.go":              "run-connections, run-leases, servers",
+		"functions/main.go":                      "functions/deliver-events\"\n\tfloatingips \"github.com/cloudfn/cloudfn/functions/floating-ips\"\n",
 		"functions/openapi.rest.yaml":            "        '503': { $ref: '#/components/responses/EventNotDone' }\n\nwebhooks:\n",
-		"knative/services/kustomization.yaml":    "  - console.yaml\n  - floating-ips.yaml\n  - launch.yaml\n",
-		"knative/sources/kustomization.yaml":     "  - run-connections.yaml\n  - run-leases.yaml\nlabels:\n",
 		"test/contract/examples_done_test.go":    "\"listFloatingIps 500\": ",
-		"test/e2e/pod_test.go":                   "\"run-connections\", \"run-leases\"}\n",
-		"functions/floating-ips/config.go":       "package floatingips\n",
+		"functions/floating-ips/function.go":     "package floatingips\n",
 		"cmd/cloudfn/testdata/not-commands.yaml": "runLeases: an event function\n",
 	} {
 		text, err := os.ReadFile(path)
@@ -161,8 +163,8 @@ func TestRefusals(t *testing.T) {
 		}
 	}
 	for path, line := range map[string]string{ // a list that is not as it was
-		"test/process/main_test.go": "it must be one of agents", "test/contract/examples_done_test.go": "var never = ", "functions/openapi.rest.yaml": "\nwebhooks:\n",
-		"knative/sources/kustomization.yaml": "  - ", "functions/main.go": "\"github.com/cloudfn/cloudfn/functions/",
+		"test/contract/examples_done_test.go": "var never = ", "functions/openapi.rest.yaml": "\nwebhooks:\n",
+		"functions/main.go": ".Function,",
 	} {
 		text := before[path]
 		if err := os.WriteFile(path, []byte(strings.ReplaceAll(text, line, "#")), 0o600); err != nil {
@@ -170,7 +172,7 @@ func TestRefusals(t *testing.T) {
 		}
 		changed := state(t)
 		args := []string{"leases", "http"}
-		if strings.Contains(path, "sources") || strings.Contains(path, "openapi") {
+		if strings.Contains(path, "openapi") {
 			args = []string{"run-leases", "event"}
 		}
 		if err := run(io.Discard, args); err == nil || !strings.HasPrefix(err.Error(), path+": ") {
@@ -204,7 +206,7 @@ func TestWhatIsLeft(t *testing.T) {
 				t.Errorf("%s: there is no %s", args[1], name)
 			}
 		}
-		if len(named) < 9 {
+		if len(named) < 7 {
 			t.Errorf("%s: it names only %v", args[1], named)
 		}
 	}

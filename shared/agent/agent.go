@@ -25,7 +25,8 @@ import (
 
 // Config says where instances reach us.
 type Config struct {
-	// URL is where instances reach the function agents; empty: nothing is deployed.
+	// URL at which instances reach the function agents when they boot, such as the gateway; when empty, deploy is
+	// answered with 501.
 	URL string `env:"AGENT_URL"`
 }
 

@@ -22,11 +22,11 @@ import (
 
 // Config is what the operator decides about callers.
 type Config struct {
-	// AllowedProjects and AllowedDomains are ids; an empty list allows all. A caller must pass both lists.
+	// Ids of the projects that are served and counted; when empty, all.
 	AllowedProjects []string `env:"ALLOWED_PROJECTS"`
-	AllowedDomains  []string `env:"ALLOWED_DOMAINS"`
-	// TokenTTL is how long Keystone's word about a token is believed, and so how long a revoked token still
-	// works at most.
+	// Ids of the domains that are served and counted; a project must pass both lists.
+	AllowedDomains []string `env:"ALLOWED_DOMAINS"`
+	// How long a validated token is cached, 0s to 60s; a revoked token may work for that long.
 	TokenTTL time.Duration `env:"TOKEN_CACHE_TTL, default=60s"`
 }
 

@@ -250,7 +250,9 @@ func (o Order) Next() []Step {
 func (o Order) IsDelegated() bool { return o.ConnectionID != uuid.Nil }
 
 // IsRemote says whether a server of the order is in another cloud than ours.
-func (o Order) IsRemote() bool { return slices.ContainsFunc(o.Instances, func(i Instance) bool { return i.Remote }) }
+func (o Order) IsRemote() bool {
+	return slices.ContainsFunc(o.Instances, func(i Instance) bool { return i.Remote })
+}
 
 // HasServers says whether Nova has accepted any instance of the order.
 func (o Order) HasServers() bool {

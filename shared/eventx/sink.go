@@ -23,11 +23,11 @@ import (
 
 // SinkConfig says where the events go that this process makes. A SinkBinding of Knative's sets these variables.
 type SinkConfig struct {
-	// URL takes the events; without one, none is sent. It is secret because it may hold a password or a key.
+	// URL that receives every event, besides callbacks; a SinkBinding sets this variable, `K_CE_OVERRIDES` and `K_CA_CERTS`.
 	URL domain.Secret `env:"K_SINK"`
-	// Overrides are extensions that every event gets: {"extensions":{"name":"value"}}. One may be a key for the sink.
+	// Extensions that events to the sink get, such as `{"extensions":{"cloud":"north"}}`.
 	Overrides domain.Secret `env:"K_CE_OVERRIDES"`
-	// CACerts are certificates, in PEM, that the sink's own may be signed by, besides those that the system knows.
+	// Certificates (PEM text, not a file) that are trusted for the sink, besides the system's.
 	CACerts string `env:"K_CA_CERTS"`
 }
 

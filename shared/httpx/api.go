@@ -108,6 +108,11 @@ func (h *held) Write(b []byte) (int, error) { return h.body.Write(b) }
 // WriteHeader implements http.ResponseWriter.
 func (h *held) WriteHeader(status int) { h.status = status }
 
+// Operations makes a function's list of routes of its operations.
+func Operations[S any](routes func(huma.API, S)) func(S) []Route {
+	return func(s S) []Route { return Routes(func(api huma.API) { routes(api, s) }) }
+}
+
 // Documents are the descriptions that the routes have, each once.
 func Documents(routes []Route) []*huma.OpenAPI {
 	found := map[*huma.OpenAPI]bool{}

@@ -28,9 +28,12 @@ import (
 
 // Config is what the operator decides about logs and telemetry.
 type Config struct {
+	// DEBUG, INFO, WARN or ERROR; logs are JSON on stderr.
 	LogLevel slog.Level `env:"LOG_LEVEL, default=INFO"`
-	Endpoint string     `env:"OTEL_EXPORTER_OTLP_ENDPOINT"` // the exporters read the other OTEL_* variables themselves
-	Revision string     `env:"K_REVISION"`                  // Knative's name of the running revision
+	// OTLP endpoint for traces and metrics; when empty, none are collected.
+	Endpoint string `env:"OTEL_EXPORTER_OTLP_ENDPOINT"` // the exporters read the other OTEL_* variables themselves
+	// Knative's name of the revision, for the logs.
+	Revision string `env:"K_REVISION"` // Knative's name of the running revision
 }
 
 // Telemetry is what was started; its methods do nothing when no endpoint is set.

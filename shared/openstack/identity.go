@@ -105,17 +105,28 @@ func keystoneAway(err error) error {
 
 // Credentials are a service account's. Only event functions have them.
 type Credentials struct {
-	UserID      string        `env:"OS_USER_ID"`
-	Username    string        `env:"OS_USERNAME"`
-	Password    domain.Secret `env:"OS_PASSWORD"`
-	UserDomain  string        `env:"OS_USER_DOMAIN_NAME"`
-	UserDomID   string        `env:"OS_USER_DOMAIN_ID"`
-	Project     string        `env:"OS_PROJECT_NAME"`
-	ProjectID   string        `env:"OS_PROJECT_ID"`
-	ProjectDom  string        `env:"OS_PROJECT_DOMAIN_NAME"`
-	ProjectDoID string        `env:"OS_PROJECT_DOMAIN_ID"`
-	AppCredID   string        `env:"OS_APPLICATION_CREDENTIAL_ID"`
-	AppCred     domain.Secret `env:"OS_APPLICATION_CREDENTIAL_SECRET"`
+	// Service account, by id. That of run-connections is another one, which needs a password, no role and no project.
+	UserID string `env:"OS_USER_ID"`
+	// The same user by name, with its domain.
+	Username string `env:"OS_USERNAME"`
+	// Password of the service account.
+	Password domain.Secret `env:"OS_PASSWORD"`
+	// Domain of the service account, by name.
+	UserDomain string `env:"OS_USER_DOMAIN_NAME"`
+	// The service account's domain, by id.
+	UserDomID string `env:"OS_USER_DOMAIN_ID"`
+	// Project to log in to, by name.
+	Project string `env:"OS_PROJECT_NAME"`
+	// The project to log in to, by id.
+	ProjectID string `env:"OS_PROJECT_ID"`
+	// Domain of that project, by name.
+	ProjectDom string `env:"OS_PROJECT_DOMAIN_NAME"`
+	// That project's domain, by id.
+	ProjectDoID string `env:"OS_PROJECT_DOMAIN_ID"`
+	// Application credential to log in with instead; it counts its own project only.
+	AppCredID string `env:"OS_APPLICATION_CREDENTIAL_ID"`
+	// Secret of that application credential.
+	AppCred domain.Secret `env:"OS_APPLICATION_CREDENTIAL_SECRET"`
 }
 
 func (c Credentials) auth() (gophercloud.AuthOptions, error) {

@@ -44,12 +44,18 @@ const (
 
 // Config says where Keystone is and how to choose from its catalog. It holds no credentials.
 type Config struct {
-	Cloud      string `env:"OS_CLOUD"`              // name in clouds.yaml; the other variables are ignored then
+	// Cloud name in clouds.yaml; the other `OS_*` variables are then ignored.
+	Cloud string `env:"OS_CLOUD"` // name in clouds.yaml; the other variables are ignored then
+	// Path of clouds.yaml, if it is not in a standard place.
 	ConfigFile string `env:"OS_CLIENT_CONFIG_FILE"` // clouds.yaml, when it is not in a usual place
-	AuthURL    string `env:"OS_AUTH_URL"`           // Keystone, such as https://keystone.example.com/v3
-	Region     string `env:"OS_REGION_NAME"`        // needed when the catalog has several
-	Interface  string `env:"OS_INTERFACE, default=public"`
-	CACert     string `env:"OS_CACERT"` // file with the certificate authority of the cloud
+	// Keystone, such as `https://keystone.example.com/v3`.
+	AuthURL string `env:"OS_AUTH_URL"` // Keystone, such as https://keystone.example.com/v3
+	// Region; required when the catalog has several.
+	Region string `env:"OS_REGION_NAME"` // needed when the catalog has several
+	// Endpoint interface of this cloud: public, internal or admin.
+	Interface string `env:"OS_INTERFACE, default=public"`
+	// File with the certificate authority of the cloud.
+	CACert string `env:"OS_CACERT"` // file with the certificate authority of the cloud
 	Overrides
 }
 

@@ -12,9 +12,14 @@ import (
 
 // Overrides are endpoints that are used instead of the catalog's, in the region of this process.
 type Overrides struct {
-	Compute   string `env:"OS_COMPUTE_ENDPOINT_OVERRIDE" json:"compute_endpoint_override"`
-	Network   string `env:"OS_NETWORK_ENDPOINT_OVERRIDE" json:"network_endpoint_override"`
-	Image     string `env:"OS_IMAGE_ENDPOINT_OVERRIDE" json:"image_endpoint_override"`
+	// Nova's URL instead of the one in the catalog, with or without a version; in clouds.yaml
+	// `compute_endpoint_override`.
+	Compute string `env:"OS_COMPUTE_ENDPOINT_OVERRIDE" json:"compute_endpoint_override"`
+	// Neutron's URL, likewise.
+	Network string `env:"OS_NETWORK_ENDPOINT_OVERRIDE" json:"network_endpoint_override"`
+	// Glance's URL, likewise.
+	Image string `env:"OS_IMAGE_ENDPOINT_OVERRIDE" json:"image_endpoint_override"`
+	// Placement's URL, likewise.
 	Placement string `env:"OS_PLACEMENT_ENDPOINT_OVERRIDE" json:"placement_endpoint_override"`
 }
 

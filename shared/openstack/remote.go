@@ -16,6 +16,9 @@ import (
 // another cloud the public interface is taken, and certificates that the system's authorities or OS_CACERT's have signed. Each entry
 // may say otherwise: https://keystone.example.com/v3;interface=internal;cacert=/etc/cloudfn/north.pem;region=RegionTwo.
 type RemotesConfig struct {
+	// Keystone URLs of other clouds that connections may use, separated by commas; when empty, none. Each may have
+	// settings: `https://keystone.example.com/v3;interface=internal;cacert=/etc/cloudfn/north.pem;region=RegionTwo`.
+	// By default the public interface is used, and the authorities of the system and of `OS_CACERT` are trusted.
 	Clouds []string `env:"CONNECTION_CLOUDS"`
 }
 
@@ -131,7 +134,7 @@ type remotes struct {
 // AddRemotes says how other clouds are reached. It is for the start, before At is used.
 func (c *Cloud) AddRemotes(cfg RemotesConfig) error {
 	list, err := cfg.parse()
-	if err != nil || c == nil { // who only looks at the routes has no cloud
+	if err != nil {
 		return err
 	}
 	c.remotes.mu.Lock()

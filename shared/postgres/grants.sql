@@ -1,41 +1,53 @@
--- What the roles of functions may do, table by table. migrate runs it after the migrations, when the roles are there
--- (knative/roles.sql makes them); each time all is said anew.
+-- Made from functions/*/function.go by `make generate`.
+-- What the database roles of functions may do. migrate runs it after the migrations, every time, when the roles exist
+-- (knative/roles.sql makes them).
 select pg_advisory_xact_lock(7166736203); -- two at once would get in each other's way
 do $$
 begin
     if exists (select from pg_roles where rolname = 'cloudfn_functions') then
-        -- Functions that serve HTTP. What was logged or told is neither changed nor taken back.
         revoke all on all tables in schema public from cloudfn_functions;
         grant usage on schema public to cloudfn_functions;
-        grant select on goose_db_version, stats_hourly, stats_projects, connection_resources to cloudfn_functions;
-        grant select, insert on requests, events to cloudfn_functions;
-        grant select, insert, update on orders, instances, deliveries, streams to cloudfn_functions;
-        grant select, insert on actions to cloudfn_functions;
-        grant select, insert, update on create_calls to cloudfn_functions;
-        grant select, insert on unexpected_servers to cloudfn_functions;
-        grant select (id, project_id, domain_id, user_id, name, kind, auth_url, region, delegation_id, acts_as, actions, quota, limits, usable_by,
-                      usable_names, flavors, status, reason, revoked, trust_expires_at, revocation_pending_since, expires_at, idle_timeout, last_used_at, seq,
-                      created_at, updated_at, checked_at, next_check_at, check_until, check_failed_at, check_error,
-                      generation, credential_expires_at, suspended_at, resumed_at), insert,
-               update (status, reason, secret, revoked, last_used_at, seq, updated_at, next_check_at, checked_at, suspended_at, resumed_at,
-                       name, actions, quota, limits, usable_by, usable_names, expires_at, idle_timeout, delegation_id, acts_as, flavors, trust_expires_at,
-                       credential_expires_at, generation)
-            on connections to cloudfn_functions; -- secrets are replaced or wiped, and not read; no secret goes to another cloud or project
-        grant select, insert, update, delete on trusts_to_revoke to cloudfn_functions;
-        grant select, insert, update, delete on callbacks, deployments, keyed_actions to cloudfn_functions;
-        grant select, insert, update on connection_requests to cloudfn_functions;
-        grant select, insert, delete on sessions to cloudfn_functions; -- one begins and ends, and is never made another's
+        grant insert, select on actions to cloudfn_functions;
+        grant delete, insert, select, update on callbacks to cloudfn_functions;
+        grant insert, select, update on connection_requests to cloudfn_functions;
+        grant select on connection_resources to cloudfn_functions;
+        grant insert, select (actions, acts_as, auth_url, check_error, check_failed_at, check_until, checked_at, created_at, credential_expires_at, delegation_id, domain_id, expires_at, flavors, generation, id, idle_timeout, kind, last_used_at, limits, name, next_check_at, project_id, quota, reason, region, resumed_at, revocation_pending_since, revoked, seq, status, suspended_at, trust_expires_at, updated_at, usable_by, usable_names, user_id), update (actions, acts_as, checked_at, credential_expires_at, delegation_id, expires_at, flavors, generation, idle_timeout, last_used_at, limits, name, next_check_at, quota, reason, resumed_at, revoked, secret, seq, status, suspended_at, trust_expires_at, updated_at, usable_by, usable_names) on connections to cloudfn_functions;
+        grant insert, select, update on create_calls to cloudfn_functions;
+        grant insert, select, update on deliveries to cloudfn_functions;
+        grant delete, insert, select, update on deployments to cloudfn_functions;
+        grant insert, select on events to cloudfn_functions;
+        grant select on goose_db_version to cloudfn_functions;
+        grant insert, select, update on instances to cloudfn_functions;
+        grant delete, insert, select, update on keyed_actions to cloudfn_functions;
+        grant insert, select, update on orders to cloudfn_functions;
+        grant insert, select on requests to cloudfn_functions;
+        grant delete, insert, select on sessions to cloudfn_functions;
+        grant select on stats_hourly to cloudfn_functions;
+        grant select on stats_projects to cloudfn_functions;
+        grant insert, select, update on streams to cloudfn_functions;
+        grant delete, insert, select, update on trusts_to_revoke to cloudfn_functions;
+        grant insert, select on unexpected_servers to cloudfn_functions;
     end if;
     if exists (select from pg_roles where rolname = 'cloudfn_events') then
-        -- poll-instances, deliver-events and run-connections. collect-stats adds partitions, and is the owner.
         revoke all on all tables in schema public from cloudfn_events;
         grant usage on schema public to cloudfn_events;
+        grant delete, insert, select, update on actions to cloudfn_events;
+        grant delete, insert, select, update on callbacks to cloudfn_events;
+        grant delete, select, update on connection_requests to cloudfn_events;
+        grant delete, insert, select, update on connection_resources to cloudfn_events;
+        grant delete, insert, select, update on connections to cloudfn_events;
+        grant insert, select, update on create_calls to cloudfn_events;
+        grant delete, insert, select, update on deliveries to cloudfn_events;
+        grant delete, insert, select, update on deployments to cloudfn_events;
+        grant delete, insert, select, update on events to cloudfn_events;
         grant select on goose_db_version to cloudfn_events;
-        grant select, insert, update on orders, instances, create_calls to cloudfn_events;
-        grant select, insert on unexpected_servers to cloudfn_events;
-        grant select, insert, update, delete on polls, jobs, events, deliveries, streams, callbacks, connections, actions,
-            deployments, trusts_to_revoke, connection_resources to cloudfn_events;
-        grant select, update, delete on connection_requests to cloudfn_events;
-        grant select, delete on keyed_actions to cloudfn_events; -- what is old is forgotten
+        grant insert, select, update on instances to cloudfn_events;
+        grant delete, insert, select, update on jobs to cloudfn_events;
+        grant delete, select on keyed_actions to cloudfn_events;
+        grant insert, select, update on orders to cloudfn_events;
+        grant delete, insert, select, update on polls to cloudfn_events;
+        grant delete, insert, select, update on streams to cloudfn_events;
+        grant delete, insert, select, update on trusts_to_revoke to cloudfn_events;
+        grant insert, select on unexpected_servers to cloudfn_events;
     end if;
 end $$;

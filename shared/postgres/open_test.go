@@ -7,6 +7,8 @@ import (
 	"maps"
 	"net"
 	"net/url"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -21,9 +23,15 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
+// refusedByPgBouncer finds parameters of the start that PgBouncer does not take. Only tests use them.
+var refusedByPgBouncer = regexp.MustCompile(`[?&](role|\w+_timeout)=`)
+
 // open gives a pool on a database.
 func open(t *testing.T, url string) *postgres.DB {
 	t.Helper()
+	if os.Getenv(pooled) != "" && !refusedByPgBouncer.MatchString(url) {
+		url = testkit.PgBouncer(t, url)
+	}
 	db, err := postgres.Open(postgres.Config{URL: domain.Secret(url), MaxConns: 8}, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -19,10 +19,10 @@ import (
 
 // Config says where Postgres is.
 type Config struct {
-	// URL is a libpq URL or keyword string. Behind PgBouncer in transaction mode (before 1.21) add
-	// default_query_exec_mode=exec.
+	// Postgres, such as `postgres://user:password@host:5432/cloudfn`; behind PgBouncer in transaction mode add
+	// `?default_query_exec_mode=cache_describe`.
 	URL domain.Secret `env:"DATABASE_URL"`
-	// MaxConns bounds the connections of one replica: replicas x MaxConns must stay under max_connections.
+	// The connections of one replica: replicas times this must fit PgBouncer, or Postgres when there is none.
 	MaxConns int32 `env:"DATABASE_MAX_CONNS, default=4"`
 }
 

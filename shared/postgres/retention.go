@@ -14,11 +14,12 @@ import (
 
 // RetentionConfig is how long rows of ended objects are kept.
 type RetentionConfig struct {
-	// Orders counts from when an order is final and all of its instances are gone. Its instances are deleted with it.
+	// How long an order is kept, and its id stays idempotent, after it is final and all of its instances are gone.
 	Orders time.Duration `env:"ORDERS_RETENTION, default=2160h"`
-	// Instances counts from when an instance is deleted, or disconnected.
+	// How long an instance is kept after it was deleted or disconnected, with its events, actions and deployments;
+	// longer if its order is kept longer.
 	Instances time.Duration `env:"INSTANCES_RETENTION, default=2160h"`
-	// Stats is the age of an hour.
+	// How long counted hours are kept, 744h at least.
 	Stats time.Duration `env:"STATS_RETENTION, default=8784h"`
 }
 

@@ -14,15 +14,15 @@ import (
 
 // check tries each setting of the function FUNCTION_TARGET, or of the daemon, and prints a line for each. It fails when one is
 // wrong.
-func check(ctx context.Context, env envconfig.Lookuper, out io.Writer) error {
+func check(ctx context.Context, env envconfig.Lookuper, out io.Writer, functions []function) error {
 	target, _ := env.Lookup("FUNCTION_TARGET")
-	targets, err := chosen(target)
+	targets, err := chosen(functions, target)
 	if err != nil {
 		return err
 	}
 	s := newSettings(env, targets)
 	s.tryValues(ctx, targets)
-	t, closeAll := prepare(ctx, env, s)
+	t, closeAll := prepare(ctx, env, s, functions)
 	defer closeAll()
 	t.run(ctx)
 	t.tryRemotes(ctx)
@@ -31,7 +31,9 @@ func check(ctx context.Context, env envconfig.Lookuper, out io.Writer) error {
 }
 
 // prepare opens what the tries need, as far as the values allow it.
-func prepare(ctx context.Context, env envconfig.Lookuper, s *settings) (t *trial, closeAll func()) {
+func prepare(
+	ctx context.Context, env envconfig.Lookuper, s *settings, functions []function,
+) (t *trial, closeAll func()) {
 	t = &trial{settings: s}
 	faulty := map[string]bool{}
 	for name := range s.wrong {
@@ -39,7 +41,7 @@ func prepare(ctx context.Context, env envconfig.Lookuper, s *settings) (t *trial
 	}
 	t.cfg, _ = read[Config](ctx, without{env, faulty}) // what is malformed is known already
 	closeAll = func() {}
-	p, err := New(ctx, env, Texts{}, io.Discard)
+	p, err := newProcess(ctx, env, Texts{}, io.Discard, functions)
 	if err == nil {
 		t.cfg, t.db, t.cloud = p.cfg, p.db, p.cloud
 		return t, func() { p.Close(context.WithoutCancel(ctx)) }

@@ -48,8 +48,8 @@ type directory struct {
 	fallback string              // the function that answers at every other path, with 404, and has it in the request log
 }
 
-func newDirectory(ctx context.Context, functions []function, upstream Upstream) (d directory, err error) {
-	if d.owners, err = owners(ctx, functions); err != nil {
+func newDirectory(functions []function, upstream Upstream) (d directory, err error) {
+	if d.owners, err = owners(functions); err != nil {
 		return d, err
 	}
 	d.services = map[string]*url.URL{}
@@ -58,8 +58,8 @@ func newDirectory(ctx context.Context, functions []function, upstream Upstream) 
 			return d, err
 		}
 	}
-	// Any would do, but launch takes few requests at a time: the last name is a rule that does not depend on an order of
-	// registration, and gives a function (stats) that only reads.
+	// Any would do, but launch takes few requests at a time: the last name is a rule that does not depend on the order of
+	// the list, and gives a function (stats) that only reads.
 	d.fallback = slices.Max(slices.Collect(maps.Keys(d.services)))
 	return d, nil
 }
@@ -69,26 +69,22 @@ func newDirectory(ctx context.Context, functions []function, upstream Upstream) 
 var routePrefix = regexp.MustCompile(`^(?:[A-Z]+ )?(?:((?:/v1)?/[^/{]+)(?:/|$)|(/)\{\$\}$)`)
 
 // owners finds in the functions' own routes how the paths of each begin.
-func owners(ctx context.Context, functions []function) (map[string]string, error) {
+func owners(functions []function) (map[string]string, error) {
 	found := map[string]string{}
 	for _, f := range functions {
-		if f.routes == nil {
-			continue // woken by events, and by nobody else
+		if f.Schedule != "" {
+			continue // only events reach it
 		}
-		routes, err := f.routes(ctx)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", f.name, err)
-		}
-		for _, route := range routes {
-			match := routePrefix.FindStringSubmatch(route.Pattern)
+		for _, pattern := range f.Routes {
+			match := routePrefix.FindStringSubmatch(pattern)
 			if match == nil || match[1] == "/v1" {
-				return nil, fmt.Errorf("%s serves %q, which does not begin with a name of its own", f.name, route.Pattern)
+				return nil, fmt.Errorf("%s serves %q, which does not begin with a name of its own", f.Name, pattern)
 			}
 			prefix := match[1] + match[2]
-			if other, taken := found[prefix]; taken && other != f.name {
-				return nil, fmt.Errorf("%s and %s both serve %s", other, f.name, prefix)
+			if other, taken := found[prefix]; taken && other != f.Name {
+				return nil, fmt.Errorf("%s and %s both serve %s", other, f.Name, prefix)
 			}
-			found[prefix] = f.name
+			found[prefix] = f.Name
 		}
 	}
 	if len(found) == 0 {

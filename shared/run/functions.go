@@ -1,7 +1,6 @@
 package run
 
 import (
-	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -12,6 +11,7 @@ import (
 
 // Functions is the way from a function to those that serve HTTP.
 type Functions struct {
+	all    []function
 	alone  bool                                      // the process serves one function only
 	own    func() http.Handler                       // the process's own API
 	client func(http.RoundTripper) http.RoundTripper // tracing; nil = none
@@ -27,7 +27,7 @@ func (f Functions) At(variable string, upstream Upstream) (http.RoundTripper, er
 	default:
 		return inside{f.own}, nil
 	}
-	directory, err := newDirectory(context.Background(), registry, upstream)
+	directory, err := newDirectory(f.all, upstream)
 	if err != nil {
 		return nil, err
 	}

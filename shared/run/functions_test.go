@@ -141,7 +141,7 @@ func TestOutside(t *testing.T) {
 	}))
 	t.Cleanup(service.Close)
 	at := strings.TrimPrefix(service.URL, "http://")
-	functions, err := newDirectory(t.Context(), []function{listed("things", "GET /v1/things"), listed("zoo", "GET /v1/zoo")}, "http://{function}.fn.test")
+	functions, err := newDirectory([]function{listed("things", "GET /v1/things"), listed("zoo", "GET /v1/zoo")}, "http://{function}.fn.test")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,6 +20,7 @@ import (
 // gatewayConfig is what the gateway reads from its environment. It needs no database, no cloud and no secret.
 type gatewayConfig struct {
 	Listen
+	// URL of each function, such as `http://{function}.cloudfn.svc.cluster.local`.
 	Upstream Upstream `env:"GATEWAY_UPSTREAM"`
 	Logs     obs.Config
 }
@@ -50,7 +51,7 @@ func newGateway(ctx context.Context, env envconfig.Lookuper, functions []functio
 		return nil, err
 	}
 	g := &gateway{cfg: cfg, transport: toFunctions()}
-	if g.directory, err = newDirectory(ctx, functions, cfg.Upstream); err != nil {
+	if g.directory, err = newDirectory(functions, cfg.Upstream); err != nil {
 		return nil, err
 	}
 	if g.telemetry, err = obs.Start(ctx, cfg.Logs, serviceName("gateway"), logs, httpx.RequestID); err != nil {
@@ -73,8 +74,8 @@ func (g *gateway) handler() http.Handler {
 func (g *gateway) limit() time.Duration { return g.cfg.RequestTimeout + coldStart }
 
 // runGateway is the command: it serves until it is asked to end.
-func runGateway(ctx context.Context) error {
-	g, err := newGateway(ctx, envconfig.OsLookuper(), registry, os.Stderr)
+func runGateway(ctx context.Context, functions []function) error {
+	g, err := newGateway(ctx, envconfig.OsLookuper(), functions, os.Stderr)
 	if err != nil {
 		return err
 	}

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -18,8 +17,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/sethvargo/go-envconfig"
-
-	"github.com/cloudfn/cloudfn/shared/httpx"
 )
 
 // testGateway is a gateway with the services behind it, and what it logged.
@@ -58,13 +55,12 @@ func (g *testGateway) logs() string {
 	return g.text.String()
 }
 
+func woken(name string) function {
+	return function{Declaration: Declaration{Name: name, Schedule: Minutely, Routes: []string{"POST /events/" + name}}}
+}
+
 func listed(name string, patterns ...string) function {
-	return function{name: name, routes: func(context.Context) (routes []httpx.Route, err error) {
-		for _, p := range patterns {
-			routes = append(routes, httpx.Route{Pattern: p, Function: name})
-		}
-		return routes, nil
-	}}
+	return function{Declaration: Declaration{Name: name, Routes: patterns}}
 }
 
 // newTestGateway has console, launch, servers, stats and an event function. Each has a service of its own, which serve answers for;
@@ -72,7 +68,7 @@ func listed(name string, patterns ...string) function {
 func newTestGateway(t *testing.T, serve http.HandlerFunc) *testGateway {
 	t.Helper()
 	functions := []function{
-		{name: "collect-stats"},
+		woken("collect-stats"),
 		listed("stats", "GET /v1/stats", "GET /v1/requests"),
 		listed("launch", "POST /v1/launch", "GET /v1/launch/{id}"),
 		listed("servers", "GET /v1/servers", "GET /v1/servers/{id}"),
@@ -290,20 +286,18 @@ func TestGatewayConfig(t *testing.T) {
 // TestOwners are found in the routes, and two functions cannot have the same paths.
 func TestOwners(t *testing.T) {
 	t.Parallel()
-	got, err := owners(t.Context(), registry) // things cannot be built without its defaults
+	got, err := owners(tested) // things cannot be built without its defaults
 	if diff := cmp.Diff(map[string]string{"/v1/things": "things"}, got); err != nil || diff != "" {
 		t.Errorf("%v %s", err, diff)
 	}
-	broken := function{name: "broken", routes: func(context.Context) ([]httpx.Route, error) { return nil, errors.New("no way") }}
 	for want, list := range map[string][]function{
 		"a and b both serve /v1/x":                            {listed("a", "GET /v1/x", "GET /v1/x/{id}"), listed("b", "POST /v1/x/{id}/y")},
 		`a serves "GET /{x}/y", which does not begin with a`:  {listed("a", "GET /{x}/y")},
 		`a serves "GET /v1/{x}", which does not begin with a`: {listed("a", "GET /v1/{x}")},
 		`a serves "GET /v1", which does not begin with a`:     {listed("a", "GET /v1")},
-		"broken: no way":          {broken},
-		"no function serves HTTP": {{name: "collect-stats"}},
+		"no function serves HTTP":                             {woken("collect-stats")},
 	} {
-		if _, err := owners(t.Context(), list); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := owners(list); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)
 		}
 	}

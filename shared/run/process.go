@@ -33,6 +33,7 @@ type Process struct {
 	telemetry *obs.Telemetry
 	waker     *eventx.Waker
 	texts     Texts
+	functions []function // all, served here or not
 	routes    []httpx.Route
 	events    []event
 	api       http.Handler // serves the routes
@@ -47,21 +48,33 @@ type event struct {
 	schedule Schedule
 }
 
-// New prepares a process from its environment. It serves the function FUNCTION_TARGET, or all that are
-// registered. texts describe the API. Nothing is connected to yet.
-func New(ctx context.Context, env envconfig.Lookuper, texts Texts, logs io.Writer) (*Process, error) {
+// New prepares a process from its environment. It serves the function FUNCTION_TARGET, or all of the
+// functions. texts describe the API. Nothing is connected to yet.
+func New(
+	ctx context.Context, env envconfig.Lookuper, texts Texts, logs io.Writer, functions ...Function,
+) (*Process, error) {
+	all, err := list(functions)
+	if err != nil {
+		return nil, err
+	}
+	return newProcess(ctx, env, texts, logs, all)
+}
+
+func newProcess(
+	ctx context.Context, env envconfig.Lookuper, texts Texts, logs io.Writer, functions []function,
+) (*Process, error) {
 	cfg, err := load[Config](ctx, env)
 	if err != nil {
 		return nil, err
 	}
-	targets, err := chosen(cfg.Target)
+	targets, err := chosen(functions, cfg.Target)
 	if err != nil {
 		return nil, err
 	}
-	if cfg.Target != "" && targets[0].schedule != "" && cfg.EventKey == "" {
+	if cfg.Target != "" && targets[0].Schedule != "" && cfg.EventKey == "" {
 		return nil, fmt.Errorf("EVENT_KEY is empty: %s is woken by events, and must know by it which of them are from their source", cfg.Target)
 	}
-	p := &Process{cfg: cfg, texts: texts}
+	p := &Process{cfg: cfg, texts: texts, functions: functions}
 	p.settings.env, p.settings.targets = env, targets
 	if cfg.Target == "" {
 		if err := keysFit(newSettings(env, targets)); err != nil {
@@ -93,14 +106,14 @@ func serviceName(target string) string {
 	return "cloudfn-" + target
 }
 
-func chosen(target string) ([]function, error) {
+func chosen(functions []function, target string) ([]function, error) {
 	if target == "" {
-		return registry, nil
+		return functions, nil
 	}
-	names := make([]string, len(registry))
-	for i, f := range registry {
-		if names[i] = f.name; f.name == target {
-			return registry[i : i+1], nil
+	names := make([]string, len(functions))
+	for i, f := range functions {
+		if names[i] = f.Name; f.Name == target {
+			return functions[i : i+1], nil
 		}
 	}
 	slices.Sort(names)
@@ -111,18 +124,18 @@ func (p *Process) build(ctx context.Context, env envconfig.Lookuper, targets []f
 	running, stop := context.WithCancel(ctx)
 	p.stopEvents = stop
 	deps := Deps{DB: p.db, Cloud: p.cloud, Wake: p.waker.Wake}
-	deps.Functions = Functions{alone: p.cfg.Target != "", own: func() http.Handler { return p.api }, client: p.telemetry.Client()}
+	deps.Functions = Functions{all: p.functions, alone: p.cfg.Target != "", own: func() http.Handler { return p.api }, client: p.telemetry.Client()}
 	for _, f := range targets {
 		b, err := f.build(ctx, env, deps)
 		if err != nil {
-			return fmt.Errorf("%s: %w", f.name, err)
+			return fmt.Errorf("%s: %w", f.Name, err)
 		}
 		p.routes = append(p.routes, b.routes...)
 		if b.event == nil {
 			continue
 		}
-		p.events = append(p.events, event{schedule: f.schedule, Handler: eventx.Handler{
-			Name: f.name, Types: []string{eventx.PingType, eventx.WakeType}, Key: p.cfg.EventKey, Timeout: p.cfg.EventTimeout, Running: running, Func: b.event,
+		p.events = append(p.events, event{schedule: f.Schedule, Handler: eventx.Handler{
+			Name: f.Name, Types: []string{eventx.PingType, eventx.WakeType}, Key: p.cfg.EventKey, Timeout: p.cfg.EventTimeout, Running: running, Func: b.event,
 		}})
 	}
 	p.routes = append(p.routes, p.common()...)
@@ -177,9 +190,12 @@ func (p *Process) Close(ctx context.Context) {
 }
 
 // Main is the whole program. It returns the exit code.
-func Main(texts Texts) int {
+func Main(texts Texts, functions ...Function) int {
 	ctx := context.Background()
-	err := command(ctx, os.Args[1:], texts)
+	all, err := list(functions)
+	if err == nil {
+		err = command(ctx, os.Args[1:], texts, all)
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "cloudfn:", strings.ReplaceAll(err.Error(), "\n", "\ncloudfn: "))
 		return 1
@@ -187,24 +203,27 @@ func Main(texts Texts) int {
 	return 0
 }
 
-func command(ctx context.Context, args []string, texts Texts) error {
+func command(ctx context.Context, args []string, texts Texts, functions []function) error {
 	switch {
 	case len(args) == 1 && args[0] == "migrate":
 		return migrate(ctx)
 	case len(args) == 1 && args[0] == "gateway":
-		return runGateway(ctx)
+		return runGateway(ctx, functions)
 	case len(args) == 1 && args[0] == "keys":
 		return printKeys(os.Stdout)
 	case len(args) == 1 && args[0] == "check":
-		return check(ctx, envconfig.OsLookuper(), os.Stdout)
+		return check(ctx, envconfig.OsLookuper(), os.Stdout, functions)
 	case len(args) == 1 && args[0] == "trustee":
 		return printTrustee(ctx, envconfig.OsLookuper(), os.Stdout)
+	case len(args) == 1 && args[0] == "describe":
+		return printDescription(os.Stdout, functions)
 	case len(args) > 0:
-		return fmt.Errorf("%q is not a command: there are migrate, check, gateway, keys and trustee; without one it serves", strings.Join(args, " "))
+		return fmt.Errorf("%q is not a command; expected check, describe, gateway, keys, migrate or trustee, or none to serve",
+			strings.Join(args, " "))
 	}
 	// The functions framework would print a blank line to stdout and to stderr for every request on Knative.
 	_ = os.Unsetenv("K_SERVICE")
-	p, err := New(ctx, envconfig.OsLookuper(), texts, os.Stderr)
+	p, err := newProcess(ctx, envconfig.OsLookuper(), texts, os.Stderr, functions)
 	if err != nil {
 		return err
 	}

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,27 +19,43 @@ import (
 	"github.com/cloudfn/cloudfn/shared/httpx"
 )
 
-// TestMain registers a function of each kind, as the folders under functions do.
-func TestMain(m *testing.M) {
-	HTTP("things", func(cfg small, _ Deps) ([]httpx.Route, error) {
+// tested are functions of each kind, as the folders under functions declare them.
+var tested = []function{things.declared(), tickThings.declared(), tickMore.declared()}
+
+// thing serves things. Only a built one has a limit.
+type thing struct{ limit int }
+
+func (th *thing) get(*http.Request) (int, error) { return th.limit, nil }
+
+var things = HTTP[small, *thing]{
+	Name: "things",
+	Build: func(cfg small, _ Deps) (*thing, error) {
 		if cfg.Limit == 0 {
 			return nil, errors.New("no limit")
 		}
-		return []httpx.Route{httpx.Handle("GET /v1/things", func(*http.Request) (string, error) { return "", nil })}, nil
-	})
-	Event("tick-things", Minutely, func(struct{}, Deps) (eventx.Func, error) {
+		return &thing{cfg.Limit}, nil
+	},
+	Routes: func(th *thing) []httpx.Route { return []httpx.Route{httpx.Handle("GET /v1/things", th.get)} },
+}
+
+var tickThings = Event[struct{}]{
+	Name: "tick-things", Schedule: Minutely,
+	Build: func(struct{}, Deps) (eventx.Func, error) {
 		return func(context.Context, cloudevents.Event) error { return nil }, nil
-	})
-	Event("tick-more", Minutely, func(small, Deps) (eventx.Func, error) {
+	},
+}
+
+var tickMore = Event[small]{
+	Name: "tick-more", Schedule: Minutely,
+	Build: func(small, Deps) (eventx.Func, error) {
 		return func(context.Context, cloudevents.Event) error { return errors.New("always") }, nil
-	})
-	m.Run()
+	},
 }
 
 // process is one whose Postgres and Keystone are away. Start sets the default logger, which the tests share.
 func process(t *testing.T, env map[string]string) *Process {
 	t.Helper()
-	p, err := New(t.Context(), environment(env), Texts{OpenAPI: []byte("openapi: 3.1.0\n")}, io.Discard)
+	p, err := newProcess(t.Context(), environment(env), Texts{OpenAPI: []byte("openapi: 3.1.0\n")}, io.Discard, tested)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,30 +82,27 @@ func ping(t *testing.T, path string, key domain.Secret) *http.Request {
 
 func TestUnknownTarget(t *testing.T) {
 	for _, target := range []string{"thing", "things ", "Things", "tick", "*"} {
-		_, err := New(t.Context(), environment(map[string]string{"FUNCTION_TARGET": target}), Texts{}, io.Discard)
+		_, err := newProcess(t.Context(), environment(map[string]string{"FUNCTION_TARGET": target}), Texts{}, io.Discard, tested)
 		if err == nil || !strings.Contains(err.Error(), "FUNCTION_TARGET") || !strings.Contains(err.Error(), "one of things, tick-more, tick-things") {
 			t.Errorf("%q: got %v", target, err)
 		}
 	}
-	if got, err := chosen(""); err != nil || len(got) != 3 {
+	if got, err := chosen(tested, ""); err != nil || len(got) != 3 {
 		t.Errorf("the daemon serves %v, %v", got, err)
 	}
-	if !slices.Equal(Names(), []string{"things", "tick-more", "tick-things"}) {
-		t.Errorf("the names are %v", Names())
-	}
-	_, err := New(t.Context(), environment(map[string]string{"TEST_LIMIT": "11"}), Texts{}, io.Discard)
+	_, err := newProcess(t.Context(), environment(map[string]string{"TEST_LIMIT": "11"}), Texts{}, io.Discard, tested)
 	if err == nil || err.Error() != "things: TEST_LIMIT is 11" {
 		t.Errorf("a function's mistake: got %v", err)
 	}
 }
 
 func TestTwoOfOneName(t *testing.T) {
-	defer func() {
-		if recover() == nil || len(registry) != 3 {
-			t.Errorf("there are %d functions", len(registry))
-		}
-	}()
-	HTTP("things", func(struct{}, Deps) ([]httpx.Route, error) { return nil, nil })
+	if _, err := list([]Function{things, tickThings, things}); err == nil || !strings.Contains(err.Error(), "things") {
+		t.Errorf("got %v", err)
+	}
+	if _, err := list(nil); err == nil {
+		t.Error("no function at all is taken")
+	}
 }
 
 // TestServesWithEverythingAway: the process says that it serves, what is away, and refuses the rest with 503.
@@ -151,7 +163,7 @@ func TestEventsReachTheirFunction(t *testing.T) {
 
 // TestTheEndOfTheProcess ends the work of an event that is still going on.
 func TestTheEndOfTheProcess(t *testing.T) {
-	p, err := New(t.Context(), environment(map[string]string{"FUNCTION_TARGET": "tick-things", "EVENT_KEY": "k"}), Texts{}, io.Discard)
+	p, err := newProcess(t.Context(), environment(map[string]string{"FUNCTION_TARGET": "tick-things", "EVENT_KEY": "k"}), Texts{}, io.Discard, tested)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,21 +184,39 @@ func TestCommand(t *testing.T) {
 	t.Setenv("OS_AUTH_URL", "http://127.0.0.1:1")
 	for args, want := range map[string]string{
 		"": "FUNCTION_TARGET", "serve": `"serve" is not a command`, "migrate now": "is not a command", "migrate": "migrate: ",
-		"gateway": "GATEWAY_UPSTREAM", "gateway now": "there are migrate, check, gateway, keys and trustee", "keys now": "is not a command",
+		"gateway": "GATEWAY_UPSTREAM", "gateway now": "expected check, describe, gateway, keys, migrate or trustee", "keys now": "is not a command",
 		"trustee": "no service account", "trustee now": "is not a command",
 	} {
-		err := command(t.Context(), strings.Fields(args), Texts{})
+		err := command(t.Context(), strings.Fields(args), Texts{}, tested)
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "canary") {
 			t.Errorf("%q: got %v", args, err)
 		}
 	}
 }
 
-func TestVariables(t *testing.T) {
+// TestDescribe lists functions and routes by name, and each variable once, without building anything.
+func TestDescribe(t *testing.T) {
 	t.Parallel()
-	list := Variables()
+	var out strings.Builder
+	if err := printDescription(&out, tested); err != nil {
+		t.Fatal(err)
+	}
+	var got Description
+	if err := json.Unmarshal([]byte(out.String()), &got); err != nil {
+		t.Fatal(err)
+	}
+	if len(got.Functions) != 3 || got.Functions[0].Name != "things" || got.Functions[1].Schedule != Minutely {
+		t.Errorf("the functions are %+v", got.Functions)
+	}
+	want := []string{
+		"GET /healthz", "GET /v1/docs", "GET /v1/openapi.yaml", "GET /v1/status", "GET /v1/things",
+		"POST /events/tick-more", "POST /events/tick-things",
+	}
+	if diff := cmp.Diff(want, got.Routes); diff != "" {
+		t.Error(diff)
+	}
 	seen := map[string]Variable{}
-	for _, v := range list {
+	for _, v := range got.Variables {
 		if _, twice := seen[v.Name]; twice || v.Name == "" {
 			t.Errorf("%q is listed twice", v.Name)
 		}
@@ -201,8 +231,5 @@ func TestVariables(t *testing.T) {
 		if diff := cmp.Diff(want, seen[name]); diff != "" {
 			t.Error(diff)
 		}
-	}
-	if diff := cmp.Diff([]string{"tick-more", "tick-things"}, EventNames()); diff != "" {
-		t.Error(diff)
 	}
 }

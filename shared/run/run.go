@@ -1,4 +1,4 @@
-// Package run turns registered functions into a running process: it loads the configuration, opens what is
+// Package run turns declared functions into a running process: it loads the configuration, opens what is
 // needed, serves, and drains. The same functions run one by one (FUNCTION_TARGET) or all in one daemon.
 package run
 
@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"slices"
 	"strings"
 	"time"
 
@@ -16,7 +15,6 @@ import (
 	"github.com/cloudfn/cloudfn/shared/auth"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/eventx"
-	"github.com/cloudfn/cloudfn/shared/httpx"
 	"github.com/cloudfn/cloudfn/shared/obs"
 	"github.com/cloudfn/cloudfn/shared/openstack"
 	"github.com/cloudfn/cloudfn/shared/postgres"
@@ -24,16 +22,16 @@ import (
 
 // Config is what every process reads from its environment, whatever function it runs.
 type Config struct {
-	// Target is the function to serve; empty runs the daemon, which serves all of them.
+	// The function to serve; when empty, the process is the daemon.
 	Target string `env:"FUNCTION_TARGET"`
 	Listen
-	// EventTimeout bounds the work of one event.
+	// Time limit of the work on one event, 1s to 10m.
 	EventTimeout time.Duration `env:"EVENT_TIMEOUT, default=5m"`
-	// EventKey is what events must carry in the extension cloudfnkey, those that wake other functions too. An event function
-	// needs one; the daemon makes one for its own ticks.
+	// Shared secret that an event must carry in its extension `cloudfnkey`. An event function does not start without
+	// it; the daemon generates one.
 	EventKey domain.Secret `env:"EVENT_KEY"`
-	// WakeURL is where event functions are woken, with {function} for the name. Without one, the daemon wakes its own, and
-	// a function that runs alone wakes nobody.
+	// Where event functions are woken when there is work, such as `http://{function}.cloudfn.svc.cluster.local`. When
+	// empty, the daemon wakes its own functions, and a function that runs alone leaves the work to the next tick.
 	WakeURL string `env:"WAKE_URL"`
 
 	Postgres  postgres.Config
@@ -71,10 +69,11 @@ type validator interface{ Validate() error }
 
 // Listen is where a process serves, and for how long.
 type Listen struct {
-	// Host is the address to listen on; empty is 127.0.0.1 for the daemon and every address for all else.
+	// Address to listen on; when empty, 127.0.0.1 for the daemon and all addresses for a function or the gateway.
 	Host string `env:"HOST"`
+	// Port to listen on.
 	Port string `env:"PORT, default=8080"`
-	// RequestTimeout bounds an API request.
+	// Time limit of an API request, 1s to 10m.
 	RequestTimeout time.Duration `env:"REQUEST_TIMEOUT, default=60s"`
 }
 
@@ -95,73 +94,6 @@ type Deps struct {
 	Wake func(functions ...string)
 	// Functions is the way to the functions that serve HTTP.
 	Functions Functions
-}
-
-// Schedule is when a PingSource wakes an event function, in cron's form, UTC.
-type Schedule string
-
-// Minutely is the only schedule: what is due less often follows from the database's clock.
-const Minutely Schedule = "* * * * *"
-
-func (Schedule) next(now time.Time) time.Time { return now.Truncate(time.Minute).Add(time.Minute) }
-
-// function is a registered function, not yet built.
-type function struct {
-	name     string
-	schedule Schedule                                        // "" for an HTTP function
-	config   any                                             // a zero value, for the table of environment variables
-	load     func(context.Context, envconfig.Lookuper) error // reads the config and says what is wrong with it
-	build    func(context.Context, envconfig.Lookuper, Deps) (built, error)
-	routes   func(context.Context) ([]httpx.Route, error) // to look at, not to serve; nil for an event function
-}
-
-type built struct {
-	routes []httpx.Route
-	event  eventx.Func
-}
-
-var registry []function
-
-// HTTP registers a function that serves routes. build opens nothing by itself: the gateway runs it too, with C's
-// defaults and without Deps, to see the routes' patterns. C is all that the function reads from its environment
-// besides Config.
-func HTTP[C any](name string, build func(C, Deps) ([]httpx.Route, error)) {
-	register(function{name: name, config: *new(C), load: faults[C], build: func(ctx context.Context, env envconfig.Lookuper, d Deps) (built, error) {
-		cfg, err := load[C](ctx, env)
-		if err != nil {
-			return built{}, err
-		}
-		routes, err := build(cfg, d)
-		for i := range routes {
-			routes[i].Function = name
-		}
-		return built{routes: routes}, err
-	}, routes: func(ctx context.Context) ([]httpx.Route, error) {
-		cfg, err := read[C](ctx, envconfig.MapLookuper(nil))
-		if err != nil {
-			return nil, err
-		}
-		return build(cfg, Deps{})
-	}})
-}
-
-// Event registers a function that a PingSource wakes by its schedule.
-func Event[C any](name string, schedule Schedule, build func(C, Deps) (eventx.Func, error)) {
-	register(function{name: name, schedule: schedule, config: *new(C), load: faults[C], build: func(ctx context.Context, env envconfig.Lookuper, d Deps) (built, error) {
-		cfg, err := load[C](ctx, env)
-		if err != nil {
-			return built{}, err
-		}
-		event, err := build(cfg, d)
-		return built{event: event}, err
-	}})
-}
-
-func register(f function) {
-	if slices.ContainsFunc(registry, func(r function) bool { return r.name == f.name }) {
-		panic("run: two functions are named " + f.name)
-	}
-	registry = append(registry, f)
 }
 
 // load reads a configuration from the environment and validates it.

@@ -21,16 +21,13 @@ type settings struct {
 
 func newSettings(env envconfig.Lookuper, targets []function) *settings {
 	s := &settings{env: filled{env}, wrong: map[string]string{}, untried: map[string]string{}, notes: map[string]string{}}
-	configs := []any{Config{}}
+	all := names(reflect.TypeFor[Config]())
 	for _, f := range targets {
-		configs = append(configs, f.config)
+		all = append(all, f.Variables...)
 	}
-	for _, config := range configs {
-		for _, field := range fields(reflect.TypeOf(config)) {
-			name, _, _ := strings.Cut(field.Tag.Get("env"), ",")
-			if !slices.Contains(s.names, name) {
-				s.names = append(s.names, name)
-			}
+	for _, name := range all {
+		if !slices.Contains(s.names, name) {
+			s.names = append(s.names, name)
 		}
 	}
 	return s

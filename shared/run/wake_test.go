@@ -64,7 +64,7 @@ func TestTheEndStopsWhatWasWoken(t *testing.T) {
 		"work that stops when it is told to": {func(ctx context.Context) { <-ctx.Done(); time.Sleep(100 * time.Millisecond) }, 100 * time.Millisecond, wakeGrace},
 		"work that does not":                 {func(context.Context) { <-ever }, wakeGrace, 2 * wakeGrace},
 	} {
-		p, err := New(t.Context(), environment(nil), Texts{}, io.Discard)
+		p, err := newProcess(t.Context(), environment(nil), Texts{}, io.Discard, tested)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -87,7 +87,7 @@ func TestNoEventFunctionWithoutAKey(t *testing.T) {
 		"a waking function": {"FUNCTION_TARGET": "things", "WAKE_URL": "http://{function}"},
 		"a waking daemon":   {"WAKE_URL": "http://{function}"},
 	} {
-		_, err := New(t.Context(), environment(env), Texts{}, io.Discard)
+		_, err := newProcess(t.Context(), environment(env), Texts{}, io.Discard, tested)
 		if err == nil || !strings.HasPrefix(err.Error(), "EVENT_KEY is empty: ") || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: got %v", name, err)
 		}

@@ -9,6 +9,7 @@ import (
 // ConnectionConfig is for functions that take what only run-connections may read: secrets of connections, and what is ordered
 // through them. It is another key than SEAL_PUBLIC_KEY, because deliver-events need not read these, nor run-connections callbacks'.
 type ConnectionConfig struct {
+	// Public key that encrypts delegated credentials and the orders that use them; `cloudfnd keys` prints it, too.
 	ConnectionPublicKey string `env:"CONNECTION_PUBLIC_KEY"`
 }
 
@@ -29,7 +30,7 @@ func (c ConnectionConfig) Key() (PublicKey, error) {
 
 // ConnectionOpenConfig is for run-connections.
 type ConnectionOpenConfig struct {
-	// ConnectionPrivateKey are keys as in OpenConfig.
+	// Private keys that decrypt delegated credentials, in the form of `SEAL_PRIVATE_KEY`.
 	ConnectionPrivateKey domain.Secret `env:"CONNECTION_PRIVATE_KEY"`
 }
 

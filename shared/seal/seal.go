@@ -21,7 +21,7 @@ import (
 
 // Config is for functions that take secrets.
 type Config struct {
-	// PublicKey is the key that secrets are sealed to.
+	// Public key that encrypts the secrets of callbacks; `cloudfnd keys` prints it with its private key.
 	PublicKey string `env:"SEAL_PUBLIC_KEY"`
 }
 
@@ -42,8 +42,8 @@ func (c Config) Key() (PublicKey, error) {
 
 // OpenConfig is for the function that opens secrets.
 type OpenConfig struct {
-	// PrivateKey are the keys that secrets can be opened with, separated by commas: a new one goes first, and the ones
-	// before it stay until nothing is left that was sealed to them.
+	// Private keys that decrypt the secrets of callbacks, separated by commas: the new key first, then older ones
+	// until nothing uses them.
 	PrivateKey domain.Secret `env:"SEAL_PRIVATE_KEY"`
 }
 

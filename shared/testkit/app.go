@@ -2,16 +2,20 @@ package testkit
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"sync"
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/tokens"
 	"github.com/sethvargo/go-envconfig"
 
+	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/run"
 )
 
@@ -81,11 +85,14 @@ func texts(t testing.TB) run.Texts {
 	return run.Texts{OpenAPI: text}
 }
 
-// Start serves all functions that the test's package registers, in this process, and gives a client for them.
-func Start(t testing.TB, env map[string]string) *Client {
+// Start serves the functions in this process, and gives a client for them. In the database they may do what they declare, and
+// nothing else.
+func Start(t testing.TB, env map[string]string, functions ...run.Function) *Client {
 	t.Helper()
 	ctx := context.Background()
-	p, err := run.New(ctx, envconfig.MapLookuper(env), texts(t), logs())
+	env = maps.Clone(env)
+	env["DATABASE_URL"] = As(t, env["DATABASE_URL"], functions...)
+	p, err := run.New(ctx, envconfig.MapLookuper(env), texts(t), logs(), functions...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,4 +103,36 @@ func Start(t testing.TB, env map[string]string) *Client {
 		inProcess.noSecrets(t)
 	})
 	return &Client{URL: server.URL, Key: env["EVENT_KEY"]}
+}
+
+// As is the database for a role of its own that has the rights that the functions declare. The owner of the schema stays the
+// owner. A database that is away stays as it is.
+func As(t testing.TB, database string, functions ...run.Function) string {
+	t.Helper()
+	u, err := url.Parse(database)
+	if err != nil || u.Query().Get("host") == "" {
+		return database
+	}
+	var rights []map[string]string
+	for _, f := range functions {
+		d := run.Describe(f)
+		if d.Role() == "" {
+			return database
+		}
+		rights = append(rights, d.Rights())
+	}
+	role := fmt.Sprintf("fn_%x", uuid.New().ID())
+	conn := Connect(t, database)
+	if _, err := conn.Exec(t.Context(), "create role "+role+";"+postgres.Grants(role, rights...)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if _, err := conn.Exec(context.Background(), "drop owned by "+role+"; drop role "+role); err != nil {
+			t.Error(err)
+		}
+	})
+	query := u.Query()
+	query.Set("role", role)
+	u.RawQuery = query.Encode()
+	return u.String()
 }

@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"net/url"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -223,4 +225,31 @@ func Pairs(t testing.TB, conn Querier, sql string) map[string]int {
 		t.Fatal(err)
 	}
 	return pairs
+}
+
+var pgbouncer struct {
+	sync.Mutex
+	isUp bool
+}
+
+// PgBouncer is a database of the checkout's cluster as clients reach it through a PgBouncer in transaction mode.
+func PgBouncer(t testing.TB, database string) string {
+	t.Helper()
+	pgbouncer.Lock()
+	defer pgbouncer.Unlock()
+	if !pgbouncer.isUp {
+		if out, err := exec.Command(filepath.Join(Root(), "scripts", "pgbouncer"), "up").CombinedOutput(); err != nil {
+			t.Fatalf("no PgBouncer, so nothing is tested behind one: %v\n%s", err, out)
+		}
+		pgbouncer.isUp = true
+	}
+	u, err := url.Parse(database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	query := u.Query()
+	query.Set("port", "6432")
+	query.Set("default_query_exec_mode", "cache_describe")
+	u.RawQuery = query.Encode()
+	return u.String()
 }

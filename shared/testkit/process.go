@@ -3,6 +3,7 @@ package testkit
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -16,6 +17,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/cloudfn/cloudfn/shared/run"
 )
 
 // Process is a copy of cloudfn in a process of its own, which can be killed.
@@ -164,9 +167,10 @@ func (p *Process) PID() int { return p.cmd.Process.Pid }
 // Run runs cloudfn until it ends by itself and gives its exit code and what it printed.
 func Run(t testing.TB, env map[string]string, args ...string) (int, string) {
 	t.Helper()
+	binary := Binary(t) // which may take longer than what it does
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, Binary(t), args...)
+	cmd := exec.CommandContext(ctx, binary, args...)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "PORT=" + FreePort(t)}
 	for k, v := range env {
 		if v != "" {
@@ -179,4 +183,14 @@ func Run(t testing.TB, env map[string]string, args ...string) (int, string) {
 	}
 	NoSecretsIn(t, "a copy", out)
 	return cmd.ProcessState.ExitCode(), string(out)
+}
+
+// Describe is what the binary says of itself: its functions' declarations, the variables that it reads, its routes.
+func Describe(t testing.TB) (d run.Description) {
+	t.Helper()
+	code, out := Run(t, nil, "describe")
+	if err := json.Unmarshal([]byte(out), &d); err != nil || code != 0 {
+		t.Fatalf("functions describe: exit %d, %v: %.200s", code, err, out)
+	}
+	return d
 }

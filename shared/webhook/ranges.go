@@ -9,10 +9,11 @@ import (
 
 // Ranges say where callbacks may go besides the rules for everybody. CALLBACK_DENY goes before CALLBACK_ALLOW.
 type Ranges struct {
-	// Allow are ranges (10.1.0.0/16) or addresses that are allowed although they are not public. Plain http goes
-	// to these only.
+	// Address ranges that callbacks may use although they are not public, such as `10.1.0.0/16,fd00:1::/32`; plain
+	// http is allowed only there.
 	Allow []string `env:"CALLBACK_ALLOW"`
-	// Deny are ranges or addresses that are forbidden although they are public, such as those of the cluster.
+	// Address ranges that callbacks may not use although they are public, such as those of the cluster; takes
+	// precedence over `CALLBACK_ALLOW`.
 	Deny []string `env:"CALLBACK_DENY"`
 }
 

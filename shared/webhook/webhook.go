@@ -29,9 +29,9 @@ import (
 // Config is for the function that sends.
 type Config struct {
 	Ranges
-	// Timeout bounds one attempt as a whole, from the look-up of the name to the end of the answer's headers.
+	// Time limit of one delivery attempt, 1s to 2m.
 	Timeout time.Duration `env:"CALLBACK_TIMEOUT, default=15s"`
-	// Origin is the name that receivers consent to get events from, and see in the header Origin of each.
+	// DNS name of the sender, which receivers consent to.
 	Origin string `env:"CALLBACK_ORIGIN, default=cloudfn"`
 }
 

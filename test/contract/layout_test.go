@@ -1,14 +1,12 @@
 package contract_test
 
 import (
-	"bufio"
 	"bytes"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/cloudfn/cloudfn/shared/run"
@@ -34,12 +32,15 @@ func folders(t *testing.T) []string {
 	return names
 }
 
-// TestEveryFunctionHasTheSameFiles, so that who knows one knows all, and is registered under its folder's name.
+// TestEveryFunctionHasTheSameFiles, so that who knows one knows all, and is declared under its folder's name.
 func TestEveryFunctionHasTheSameFiles(t *testing.T) {
 	t.Parallel()
-	registered := run.Names()
+	declared := map[string]bool{}
+	for _, f := range testkit.Describe(t).Functions {
+		declared[f.Name] = true
+	}
 	for _, name := range folders(t) {
-		for _, file := range []string{"README.md", "config.go", "service.go", "handler_test.go"} {
+		for _, file := range []string{"README.md", "function.go", "service.go", "handler_test.go"} {
 			if _, err := os.Stat(filepath.Join(functions, name, file)); err != nil {
 				t.Errorf("functions/%s has no %s", name, file)
 			}
@@ -47,15 +48,12 @@ func TestEveryFunctionHasTheSameFiles(t *testing.T) {
 		if found, _ := filepath.Glob(filepath.Join(functions, name, "h*[pr].go")); len(found) == 0 { // http.go or handler.go
 			t.Errorf("functions/%s has neither http.go nor handler.go", name)
 		}
-		if _, err := os.Stat(filepath.Join(functions, "..", "knative", "services", name+".yaml")); err != nil {
-			t.Errorf("knative/services/%s.yaml is missing: nobody could deploy it", name)
-		}
-		if !slices.Contains(registered, name) {
-			t.Errorf("functions/%s is not registered: main.go must import it", name)
+		if !declared[name] {
+			t.Errorf("functions/%s is not in the list of functions/main.go", name)
 		}
 	}
-	if len(registered) != len(folders(t)) {
-		t.Errorf("registered are %v", registered)
+	if len(declared) != len(folders(t)) {
+		t.Errorf("declared are %v", declared)
 	}
 }
 
@@ -82,36 +80,6 @@ func TestTryItOfEveryREADME(t *testing.T) {
 	}
 }
 
-// TestREADMENamesEveryVariable compares the table of docs/configuration.md with the configurations.
-func TestREADMENamesEveryVariable(t *testing.T) {
-	t.Parallel()
-	documented := map[string][2]string{} // the default and who reads it, by variable
-	file, err := os.Open(filepath.Join(functions, "..", "docs", "configuration.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	for lines := bufio.NewScanner(file); lines.Scan(); {
-		cells := strings.Split(lines.Text(), "|")
-		if len(cells) == 6 && strings.HasPrefix(cells[1], " `") {
-			documented[strings.Trim(cells[1], " `")] = [2]string{strings.Trim(cells[2], " `"), strings.TrimSpace(cells[3])}
-		}
-	}
-	for _, v := range run.Variables() {
-		readBy := "all"
-		if v.ReadBy != nil {
-			readBy = strings.Join(v.ReadBy, ", ")
-		}
-		if said := documented[v.Name]; said != [2]string{v.Default, readBy} {
-			t.Errorf("docs/configuration.md says %q of %s, it is %q by default and read by %s", said, v.Name, v.Default, readBy)
-		}
-		delete(documented, v.Name)
-	}
-	for name := range documented {
-		t.Errorf("docs/configuration.md lists %s, which nothing reads", name)
-	}
-}
-
 // TestWhoOpensSecrets: what opens a sealed secret, and what logs in to the cloud, is read by the event functions that need it, and
 // by no function that serves HTTP.
 func TestWhoOpensSecrets(t *testing.T) {
@@ -124,7 +92,8 @@ func TestWhoOpensSecrets(t *testing.T) {
 	}
 	secret := regexp.MustCompile("PRIVATE|PASSWORD|SECRET|TOKEN|DATABASE_URL|_KEY$")
 	harmless := []string{"SEAL_PUBLIC_KEY", "CONNECTION_PUBLIC_KEY", "TOKEN_CACHE_TTL", "AGENT_TOKEN_TTL"}
-	for _, v := range run.Variables() {
+	d := testkit.Describe(t)
+	for _, v := range d.Variables {
 		if !secret.MatchString(v.Name) || slices.Contains(harmless, v.Name) {
 			continue
 		}
@@ -133,7 +102,7 @@ func TestWhoOpensSecrets(t *testing.T) {
 			t.Errorf("%s is read by %v, want %v: if it is a new secret, say here who may hold it", v.Name, v.ReadBy, readers)
 		}
 		for _, name := range v.ReadBy {
-			if !slices.Contains(run.EventNames(), name) {
+			if slices.ContainsFunc(d.Functions, func(f run.Declaration) bool { return f.Name == name && f.Kind == "http" }) {
 				t.Errorf("%s serves HTTP, and reads %s", name, v.Name)
 			}
 		}

@@ -6,18 +6,6 @@ import (
 	"path/filepath"
 	"testing"
 
-	_ "github.com/cloudfn/cloudfn/functions/agents"
-	_ "github.com/cloudfn/cloudfn/functions/callbacks"
-	_ "github.com/cloudfn/cloudfn/functions/collect-stats"
-	_ "github.com/cloudfn/cloudfn/functions/connections"
-	_ "github.com/cloudfn/cloudfn/functions/console"
-	_ "github.com/cloudfn/cloudfn/functions/deliver-events"
-	_ "github.com/cloudfn/cloudfn/functions/launch"
-	_ "github.com/cloudfn/cloudfn/functions/poll-instances"
-	_ "github.com/cloudfn/cloudfn/functions/resources"
-	_ "github.com/cloudfn/cloudfn/functions/run-connections"
-	_ "github.com/cloudfn/cloudfn/functions/servers"
-	_ "github.com/cloudfn/cloudfn/functions/stats"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 

@@ -19,7 +19,7 @@ import (
 func TestReference(t *testing.T) {
 	t.Parallel()
 	chromium := testkit.Chromium(t)
-	app := testkit.Start(t, testkit.DaemonEnv(t, testkit.Database(t)))
+	app := testkit.Spawn(t, testkit.DaemonEnv(t, testkit.Database(t)))
 	for path, kind := range map[string]string{
 		"/v1/docs": "text/html", "/v1/docs/docs.js": "javascript", "/v1/docs/swagger-ui.css": "text/css", "/v1/docs/favicon-32x32.png": "image/png",
 	} {

@@ -17,21 +17,17 @@ import (
 // TestPods holds every running pod of ours to what the manifests promise: not root, nothing to write to, no token of a
 // service account, and no secret but the ones that its function needs.
 func TestPods(t *testing.T) {
-	holds := map[string][]string{
-		"gateway": nil, "stats": {"cloudfn-database"}, "agents": {"cloudfn-database"}, "console": {"cloudfn-database"},
-		"launch": {"cloudfn-database", "cloudfn-events"}, "servers": {"cloudfn-database", "cloudfn-events"},
-		"callbacks":       {"cloudfn-database", "cloudfn-events"},
-		"resources":       {"cloudfn-database", "cloudfn-events"},
-		"connections":     {"cloudfn-database", "cloudfn-events"},
-		"collect-stats":   {"cloudfn-database-owner", "cloudfn-events", "cloudfn-openstack"},
-		"poll-instances":  {"cloudfn-database-events", "cloudfn-events", "cloudfn-openstack"},
-		"run-connections": {"cloudfn-connections", "cloudfn-database-events", "cloudfn-events", "cloudfn-openstack-delegate"},
-		"deliver-events":  {"cloudfn-database-events", "cloudfn-events", "cloudfn-seal"},
+	holds := map[string][]string{"gateway": nil}
+	for _, f := range testkit.Describe(t).Functions {
+		for _, secret := range f.Secrets {
+			holds[f.Name] = append(holds[f.Name], "cloudfn-"+secret)
+		}
+		slices.Sort(holds[f.Name])
 	}
 	for function := range awake(t) {
 		want, known := holds[function]
 		if !known {
-			t.Errorf("%s is deployed, and this test does not say which secrets it may hold", function)
+			t.Errorf("%s is deployed, and no function of that name is declared", function)
 			continue
 		}
 		t.Run(function, func(t *testing.T) {
@@ -84,13 +80,23 @@ func functions(t testing.TB) []string {
 	return strings.Fields(kubectl(t, "get", "ksvc", "-l", "app.kubernetes.io/part-of=cloudfn", "-o", "jsonpath={.items[*].metadata.name}"))
 }
 
-var eventFunctions = []string{"collect-stats", "deliver-events", "poll-instances", "run-connections"}
+// eventFunctions are those that only an event wakes.
+func eventFunctions(t testing.TB) (names []string) {
+	t.Helper()
+	for _, f := range testkit.Describe(t).Functions {
+		if f.Kind == "event" {
+			names = append(names, f.Name)
+		}
+	}
+	return names
+}
 
 // awake gives one function after the other as soon as it has a pod. Those that only an event wakes are the last, and are all
 // woken at the same full minute: a pod with nothing to do does not stay for long.
 func awake(t *testing.T) iter.Seq[string] {
 	t.Helper()
-	for _, function := range eventFunctions {
+	woken := eventFunctions(t)
+	for _, function := range woken {
 		clone := "wake-" + function
 		_, _ = try("kn", "-n", namespace, "source", "ping", "delete", clone) // of a run that was interrupted
 		kn(t, "source", "ping", "create", clone, "--schedule", "* * * * *", "--sink", "ksvc:"+function)
@@ -98,7 +104,7 @@ func awake(t *testing.T) iter.Seq[string] {
 	}
 	return func(yield func(string) bool) {
 		for _, function := range functions(t) {
-			if slices.Contains(eventFunctions, function) {
+			if slices.Contains(woken, function) {
 				continue
 			}
 			client(t, function, "")
@@ -106,7 +112,7 @@ func awake(t *testing.T) iter.Seq[string] {
 				return
 			}
 		}
-		for _, function := range eventFunctions {
+		for _, function := range woken {
 			testkit.Eventually(t, minutes(2), function+" is awake", func() bool { return ready(function) > 0 })
 			if !yield(function) {
 				return

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cloudfn/cloudfn/functions/connections"
+	runconnections "github.com/cloudfn/cloudfn/functions/run-connections"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
@@ -115,12 +117,14 @@ func TestStatusNamesWrongSettings(t *testing.T) {
 			CheckedAt string   `json:"checked_at"`
 		} `json:"settings"`
 	}
-	good := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil))
+	good := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), connections.Function, runconnections.Function)
 	good.Get(t, "/v1/status").JSON(t, &status)
 	if len(status.Settings.Wrong) != 0 || status.Settings.CheckedAt == "" {
 		t.Errorf("got %+v", status)
 	}
-	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), map[string]string{"OS_REGION_NAME": "RegionNone", "TRUSTEE_USER_ID": "0123"}))
+	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), map[string]string{
+		"OS_REGION_NAME": "RegionNone", "TRUSTEE_USER_ID": "0123",
+	}), connections.Function, runconnections.Function)
 	a := app.Get(t, "/v1/status")
 	a.JSON(t, &status)
 	if got := fmt.Sprint(status.Settings.Wrong); got != "[TRUSTEE_USER_ID]" || strings.Contains(string(a.Body), "0123") {

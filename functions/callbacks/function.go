@@ -1,0 +1,61 @@
+// Package callbacks serves /v1/callbacks: who is told of what happens to a project's instances and orders.
+package callbacks
+
+import (
+	"github.com/cloudfn/cloudfn/shared/httpx"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/run"
+	"github.com/cloudfn/cloudfn/shared/seal"
+	"github.com/cloudfn/cloudfn/shared/webhook"
+)
+
+// Config is what this function reads from its environment besides run.Config.
+type Config struct {
+	Seal   seal.Config
+	Ranges webhook.Ranges
+}
+
+// Validate refuses a Config that cannot work.
+func (c Config) Validate() error {
+	if err := c.Seal.Validate(); err != nil {
+		return err
+	}
+	return c.Ranges.Validate()
+}
+
+// Function declares callbacks.
+var Function = run.HTTP[Config, service]{
+	Name:    "callbacks",
+	Summary: "Webhook subscriptions: their deliveries, tests, redelivery and secrets.",
+	Reach: run.Reach{
+		Tables: map[string]string{
+			"callbacks":   "select, insert, update, delete",
+			"connections": postgres.ReadConnections,
+			"deliveries":  "select, insert, update",
+			"events":      "select, insert",
+			"instances":   "select",
+			"orders":      "select",
+			"streams":     "select, insert, update",
+		},
+		Network: []string{"identity"},
+		Wakes:   []string{"deliver-events"},
+	},
+	Secrets: []string{"database", "events"},
+	// People and programs call it now and then: one pod answers hundreds of calls a second, each some milliseconds of Postgres.
+	Scale:  run.Scale{MaxPods: 1, Concurrency: 50, Target: 35},
+	Build:  build,
+	Routes: httpx.Operations(routes),
+}
+
+func build(cfg Config, d run.Deps) (service, error) {
+	guard, err := webhook.NewGuard(cfg.Ranges)
+	if err != nil {
+		return service{}, err
+	}
+	key, err := cfg.Seal.Key()
+	if err != nil {
+		return service{}, err
+	}
+	wake := func() { d.Wake("deliver-events") }
+	return service{store: postgres.Callbacks{DB: d.DB}, connections: postgres.Connections{DB: d.DB}, key: key, guard: guard, wake: wake}, nil
+}

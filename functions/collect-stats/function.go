@@ -1,0 +1,101 @@
+// Package collectstats is woken every minute and counts the servers of every project at that hour. Hours that
+// were missed are rebuilt from Nova's own history. It also keeps the request log's partitions, and deletes old rows.
+package collectstats
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/cloudfn/cloudfn/shared/auth"
+	"github.com/cloudfn/cloudfn/shared/eventx"
+	"github.com/cloudfn/cloudfn/shared/openstack"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/run"
+)
+
+// Config is what this function reads from its environment besides run.Config.
+type Config struct {
+	// How far back missing hours are rebuilt, 1h to 720h.
+	Backfill time.Duration `env:"STATS_BACKFILL, default=24h"`
+	// How long a month of the request log is kept after its end.
+	Retention time.Duration `env:"REQUESTS_RETENTION, default=2160h"`
+	// Rows is how long other rows are kept.
+	Rows postgres.RetentionConfig
+	// Claim is how long one copy keeps a tick's work to itself: as long as it may work on it.
+	Claim time.Duration `env:"EVENT_TIMEOUT, default=5m"`
+
+	Callers   auth.Config // the projects and domains that are served are those that are counted
+	OpenStack openstack.Config
+	Account   openstack.Credentials
+}
+
+// maxBackfill bounds the window of hours that may still be filled in; jobs are kept for longer than that.
+const maxBackfill = 30 * 24 * time.Hour
+
+// Validate refuses a Config that cannot work.
+func (c Config) Validate() error {
+	if c.Backfill < time.Hour || c.Backfill > maxBackfill {
+		return fmt.Errorf("STATS_BACKFILL is %s: it must be 1h to 720h", c.Backfill)
+	}
+	if c.Retention < 24*time.Hour {
+		return fmt.Errorf("REQUESTS_RETENTION is %s: it must be 24h at least", c.Retention)
+	}
+	return c.Rows.Validate()
+}
+
+// Function declares collect-stats. It owns the schema, because it adds the request log's partitions.
+var Function = run.Event[Config]{
+	Name:     "collect-stats",
+	Summary:  "Counts the servers of every project at each full hour.",
+	Schedule: run.Minutely,
+	Reach: run.Reach{
+		Network: []string{"compute", "identity"},
+		Wakes:   []string{"deliver-events"},
+	},
+	Secrets: []string{"database-owner", "events", "openstack"},
+	// One replica works, and answers the events that come meanwhile at once. Knative replaces its pod when a node is lost.
+	Scale: run.Scale{MaxPods: 1, Concurrency: 10},
+	Build: build,
+}
+
+func build(cfg Config, d run.Deps) (eventx.Func, error) {
+	account, err := d.Cloud.Account(cfg.OpenStack, cfg.Account)
+	if err != nil {
+		return nil, err
+	}
+	s := service{
+		login: func(ctx context.Context) (session, error) { return narrow(account.Login(ctx)) },
+		clock: d.DB, stats: postgres.Stats{DB: d.DB}, jobs: postgres.Jobs{DB: d.DB}, requests: upkeep{postgres.Requests{DB: d.DB}, postgres.Retention{DB: d.DB, Config: cfg.Rows}},
+		allows: cfg.Callers.Allows, domains: cfg.Callers.AllowedDomains,
+		backfill: cfg.Backfill, retention: cfg.Retention, claim: cfg.Claim,
+		events: postgres.Events{DB: d.DB}, wake: d.Wake, listed: &listed{},
+	}
+	return handler{s}.Handle, nil
+}
+
+// narrowed shows *openstack.Session as what this function needs of it.
+type narrowed struct{ *openstack.Session }
+
+// In opens a session in one project.
+func (n narrowed) In(ctx context.Context, projectID string) (session, error) {
+	return narrow(n.Session.In(ctx, projectID))
+}
+
+func narrow(s *openstack.Session, err error) (session, error) {
+	if err != nil {
+		return nil, err
+	}
+	return narrowed{s}, nil
+}
+
+// upkeep keeps the database small: the request log's partitions, and what is older than it is kept.
+type upkeep struct {
+	requests  postgres.Requests
+	retention postgres.Retention
+}
+
+// Maintain does both, also when the first one fails.
+func (u upkeep) Maintain(ctx context.Context, retention time.Duration) error {
+	return joined(u.requests.Maintain(ctx, retention), u.retention.Run(ctx))
+}

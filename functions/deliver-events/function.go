@@ -1,0 +1,103 @@
+// Package deliverevents is woken every minute, and whenever something has happened, and brings the events of the outbox
+// to callbacks and to the operator's sink. It alone dials callbacks, and it alone can open their secrets.
+package deliverevents
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/cloudfn/cloudfn/shared/eventx"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/run"
+	"github.com/cloudfn/cloudfn/shared/seal"
+	"github.com/cloudfn/cloudfn/shared/webhook"
+)
+
+// Config is what this function reads from its environment besides run.Config.
+type Config struct {
+	// Concurrent delivery attempts per replica, 1 to 1000; four times as many more may wait for slow receivers.
+	Workers int `env:"DELIVERY_WORKERS, default=100"`
+	// How long a delivery is retried after its first attempt, 1m at least.
+	For time.Duration `env:"DELIVERY_FOR, default=72h"`
+	// How long events are kept, delivered or not; must be longer than `DELIVERY_FOR`.
+	Retention time.Duration `env:"EVENTS_RETENTION, default=168h"`
+	// `required`, or `optional`: a receiver that does not know the handshake gets events too.
+	Handshake string `env:"CALLBACK_HANDSHAKE, default=required"`
+
+	Webhook webhook.Config
+	Keys    seal.OpenConfig
+	Sink    eventx.SinkConfig // who gets every event
+}
+
+// Validate refuses a Config that cannot work.
+func (c Config) Validate() error {
+	if c.Workers < 1 || c.Workers > 1000 {
+		return fmt.Errorf("DELIVERY_WORKERS is %d: it must be 1 to 1000", c.Workers)
+	}
+	if c.For < time.Minute {
+		return fmt.Errorf("DELIVERY_FOR is %s: it must be 1m at least", c.For)
+	}
+	if c.Retention <= c.For {
+		return fmt.Errorf("EVENTS_RETENTION is %s: it must be longer than DELIVERY_FOR, %s", c.Retention, c.For)
+	}
+	if c.Handshake != "required" && c.Handshake != "optional" {
+		return fmt.Errorf("CALLBACK_HANDSHAKE is %q: it must be required or optional", c.Handshake)
+	}
+	if err := c.Webhook.Validate(); err != nil {
+		return err
+	}
+	if err := c.Keys.Validate(); err != nil {
+		return err
+	}
+	return c.Sink.Validate()
+}
+
+// Function declares deliver-events. It alone connects to callbacks and decrypts their secrets; it holds no account of the cloud.
+var Function = run.Event[Config]{
+	Name:     "deliver-events",
+	Summary:  "Brings events to callbacks and to `K_SINK`.",
+	Schedule: run.Minutely,
+	Reach: run.Reach{
+		Tables: map[string]string{
+			"callbacks":   "select, insert, update, delete",
+			"connections": "select",
+			"deliveries":  "select, insert, update, delete",
+			"events":      "select, insert, update, delete",
+			"instances":   "select",
+			"orders":      "select",
+			"streams":     "select, insert, update, delete",
+		},
+		Network: []string{"callbacks"},
+	},
+	Secrets: []string{"database-events", "events", "seal"},
+	// Each pod makes DELIVERY_WORKERS attempts at once. It works on one event, and answers those that come meanwhile at once.
+	Scale: run.Scale{MaxPods: 2, Concurrency: 10},
+	Build: build,
+}
+
+// claimSlack is what a claim outlasts an attempt by: for the end of the receiver's answer, and for writing it down.
+const claimSlack = 5 * time.Second
+
+func build(cfg Config, d run.Deps) (eventx.Func, error) {
+	p := post{optional: cfg.Handshake == "optional"}
+	var err error
+	if p.keys, err = cfg.Keys.Keys(); err != nil {
+		return nil, err
+	}
+	if p.webhook, err = webhook.New(cfg.Webhook); err != nil {
+		return nil, err
+	}
+	longest := cfg.Webhook.Timeout
+	if cfg.Sink.URL != "" {
+		if p.sink, err = eventx.NewSink(cfg.Sink); err != nil {
+			return nil, err
+		}
+		longest = max(longest, eventx.SendTimeout)
+	}
+	s := &service{
+		outbox: postgres.Outbox{DB: d.DB}, events: postgres.Events{DB: d.DB}, post: p,
+		sink: p.sink != nil, tryFor: cfg.For, retention: cfg.Retention, claim: longest + claimSlack,
+		pool: newPool(cfg.Workers),
+	}
+	return handler{s}.Handle, nil
+}

@@ -1,0 +1,105 @@
+// Package pollinstances is woken every minute, reads what changed in Nova since the last time, and turns it into the states
+// of tracked instances, each change with its event. While Nova is at work on some of them it goes on looking.
+package pollinstances
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/cloudfn/cloudfn/shared/eventx"
+	"github.com/cloudfn/cloudfn/shared/openstack"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/run"
+)
+
+// Config is what this function reads from its environment besides run.Config.
+type Config struct {
+	// Interval between two reads of all servers, 1m to 24h.
+	Full time.Duration `env:"POLL_FULL, default=10m"`
+	// How long a project may be unreadable before its instances become unknown.
+	UnknownAfter time.Duration `env:"POLL_UNKNOWN_AFTER, default=3m"`
+	// For how long one event polls again while Nova is at work, 0s to 5m; 0s is one poll for each event.
+	Follow time.Duration `env:"POLL_FOLLOW, default=45s"`
+	// The first pause between two polls of one event, 100ms to 5s; it grows to 5s.
+	Pause time.Duration `env:"POLL_PAUSE, default=2s"`
+
+	OpenStack openstack.Config
+	Account   openstack.Credentials
+}
+
+// Validate refuses a Config that cannot work.
+func (c Config) Validate() error {
+	switch {
+	case c.Full < time.Minute || c.Full > 24*time.Hour:
+		return fmt.Errorf("POLL_FULL is %s: it must be 1m to 24h", c.Full)
+	case c.UnknownAfter < time.Second || c.UnknownAfter > 24*time.Hour:
+		return fmt.Errorf("POLL_UNKNOWN_AFTER is %s: it must be 1s to 24h", c.UnknownAfter)
+	case c.Follow < 0 || c.Follow > 5*time.Minute:
+		return fmt.Errorf("POLL_FOLLOW is %s: it must be 0s to 5m", c.Follow)
+	case c.Pause < 100*time.Millisecond || c.Pause > longestPause:
+		return fmt.Errorf("POLL_PAUSE is %s: it must be 100ms to %s", c.Pause, longestPause)
+	}
+	return nil
+}
+
+// Function declares poll-instances.
+var Function = run.Event[Config]{
+	Name:     "poll-instances",
+	Summary:  "Follows what Nova does with the instances.",
+	Schedule: run.Minutely,
+	Reach: run.Reach{
+		Tables: map[string]string{
+			"actions":            "select",
+			"callbacks":          "select",
+			"connections":        "select",
+			"create_calls":       "select, insert, update",
+			"events":             "select, insert",
+			"instances":          "select, insert, update",
+			"jobs":               "select, insert, update, delete",
+			"orders":             "select, insert, update",
+			"polls":              "select, insert, update, delete",
+			"unexpected_servers": "select, insert",
+		},
+		Network: []string{"compute", "identity"},
+		Wakes:   []string{"deliver-events"},
+	},
+	Secrets: []string{"database-events", "events", "openstack"},
+	// Projects are claimed, so two pods share them when reading them takes most of a minute. An event is a round: a pod that is
+	// nearly always at one gets help.
+	Scale: run.Scale{MaxPods: 2, Concurrency: 10, Target: 1},
+	Build: build,
+}
+
+func build(cfg Config, d run.Deps) (eventx.Func, error) {
+	account, err := d.Cloud.Account(cfg.OpenStack, cfg.Account)
+	if err != nil {
+		return nil, err
+	}
+	s := &service{
+		cloud: &sessions{
+			login: func(ctx context.Context) (session, error) { return narrow(account.Login(ctx)) },
+			kept:  map[string]session{},
+		},
+		clock: d.DB, jobs: postgres.Jobs{DB: d.DB}, polls: postgres.Polls{DB: d.DB},
+		instances: postgres.Instances{DB: d.DB}, orders: postgres.Orders{DB: d.DB},
+		wake: func() { d.Wake("deliver-events") },
+		full: cfg.Full, unknownAfter: cfg.UnknownAfter, followFor: cfg.Follow, pause: cfg.Pause,
+	}
+	return handler{s}.Handle, nil
+}
+
+// narrowed shows *openstack.Session as what this function needs of it.
+type narrowed struct{ *openstack.Session }
+
+// In opens a session in one project.
+func (n narrowed) In(ctx context.Context, projectID string) (session, error) {
+	return narrow(n.Session.In(ctx, projectID))
+}
+
+func narrow(s *openstack.Session, err error) (session, error) {
+	if err != nil {
+		return nil, err
+	}
+	return narrowed{s}, nil
+}

@@ -1,0 +1,61 @@
+// Package resources serves GET /v1/resources: what the caller's project can launch servers with, or what can be ordered through a connection.
+package resources
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/httpx"
+	"github.com/cloudfn/cloudfn/shared/openstack"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/run"
+)
+
+// Config is what this function reads from its environment besides run.Config.
+type Config struct {
+	// Time limit per kind of resource, 1s to 1m; the others are answered without it.
+	Timeout time.Duration `env:"RESOURCE_TIMEOUT, default=5s"`
+}
+
+// Validate refuses a Config that cannot work.
+func (c Config) Validate() error {
+	if c.Timeout < time.Second || c.Timeout > time.Minute {
+		return fmt.Errorf("RESOURCE_TIMEOUT is %s: it must be 1s to 1m", c.Timeout)
+	}
+	return nil
+}
+
+// Function declares resources.
+var Function = run.HTTP[Config, service]{
+	Name:    "resources",
+	Summary: "Flavors, images, networks and more to launch with.",
+	Reach: run.Reach{
+		Tables: map[string]string{
+			"instances":            "select",
+			"connection_resources": "select",
+			"connections":          postgres.ReadConnections + ", update (next_check_at)",
+		},
+		Network: []string{"compute", "identity", "image", "network"},
+		Wakes:   []string{"run-connections"},
+	},
+	Secrets: []string{"database", "events"},
+	// A request makes up to seven calls to OpenStack at once.
+	Scale:  run.Scale{MaxPods: 2, Concurrency: 50, Target: 20},
+	Build:  build,
+	Routes: httpx.Operations(routes),
+}
+
+func build(cfg Config, d run.Deps) (service, error) {
+	return service{
+		cloud: clouds{d.Cloud}, connections: postgres.Connections{DB: d.DB}, wake: d.Wake, timeout: cfg.Timeout,
+	}, nil
+}
+
+// clouds narrows *openstack.Cloud to what this function needs.
+type clouds struct{ *openstack.Cloud }
+
+// As makes calls with the caller's own token.
+func (c clouds) As(token domain.Secret, scope, region string) session {
+	return c.Cloud.As(token, scope).InRegion(region)
+}

@@ -1,0 +1,86 @@
+// Package servers serves /v1/servers: the servers of the caller's project, whoever made them, and those that are managed through a
+// connection.
+package servers
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/cloudfn/cloudfn/shared/agent"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/openstack"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/run"
+	"github.com/cloudfn/cloudfn/shared/seal"
+)
+
+// Config is what this function reads from its environment besides run.Config.
+type Config struct {
+	Seal   seal.ConnectionConfig
+	Agents agent.Config
+	// How long an instance may take from its deployment until its agent is ready, 1m to 24h.
+	AgentTTL time.Duration `env:"AGENT_TOKEN_TTL, default=30m"`
+}
+
+// Validate refuses a Config that cannot work.
+func (c Config) Validate() error {
+	if c.AgentTTL < time.Minute || c.AgentTTL > 24*time.Hour {
+		return fmt.Errorf("AGENT_TOKEN_TTL is %s: it must be 1m to 24h", c.AgentTTL)
+	}
+	if err := c.Seal.Validate(); err != nil {
+		return err
+	}
+	return c.Agents.Validate()
+}
+
+// Function declares servers.
+var Function = run.HTTP[Config, service]{
+	Name:    "servers",
+	Summary: "The project's servers, whoever made them: list, connect, start, stop, reboot, deploy to, disconnect, delete.",
+	Reach: run.Reach{
+		Tables: map[string]string{
+			"actions":          "select, insert",
+			"connections":      postgres.ReadConnections + ", update (last_used_at)",
+			"create_calls":     "select, update",
+			"deployments":      "select, insert, update, delete",
+			"events":           "select, insert",
+			"instances":        "select, insert, update",
+			"keyed_actions":    "select, insert, update, delete",
+			"orders":           "select",
+			"trusts_to_revoke": "select",
+		},
+		Network: []string{"compute", "identity"},
+		Wakes:   []string{"deliver-events", "poll-instances", "run-connections"},
+	},
+	Secrets: []string{"database", "events"},
+	// It is called most. Answers are pages of up to 1000 servers, 2.7 MB each.
+	Scale:  run.Scale{MaxPods: 5, Concurrency: 50, Target: 35},
+	Build:  build,
+	Routes: routes,
+}
+
+func build(cfg Config, d run.Deps) (service, error) {
+	key, err := cfg.Seal.Key()
+	if err != nil {
+		return service{}, err
+	}
+	return service{
+		cloud: clouds{Cloud: d.Cloud}, instances: postgres.Instances{DB: d.DB}, connections: postgres.Connections{DB: d.DB},
+		actions: postgres.Actions{DB: d.DB}, keyed: postgres.KeyedActions{DB: d.DB}, wake: d.Wake,
+		agents: agents{config: cfg.Agents, validFor: cfg.AgentTTL, deployments: postgres.Deployments{DB: d.DB}, seal: key},
+	}, nil
+}
+
+// clouds narrows *openstack.Cloud to what this function needs.
+type clouds struct {
+	*openstack.Cloud
+	region string // "" = the one of this process
+}
+
+// As makes calls with the caller's own token.
+func (c clouds) As(token domain.Secret, scope string) session {
+	return c.Cloud.As(token, scope).InRegion(c.region)
+}
+
+// InRegion is the same in another region.
+func (c clouds) InRegion(region string) openStack { return clouds{c.Cloud, region} }

@@ -1,0 +1,118 @@
+package knative
+
+import (
+	"encoding/base64"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"testing"
+)
+
+// What Postgres takes by default: max_connections, without the three that it keeps for superusers.
+const postgresTakes = 97
+
+// TestConnectionsFit adds up the worst case: every pod at its most, in two revisions of every function at once, as while a new
+// version is rolled out.
+func TestConnectionsFit(t *testing.T) {
+	t.Parallel()
+	objects := render(t, "production")
+	pool, clients := setting(t, "default_pool_size"), setting(t, "max_client_conn")
+	services := knativeServices(objects)
+	roles, pooled, direct := map[string]bool{}, 0, 0
+	for name, f := range declared(t) {
+		most := 2 * f.Scale.MaxPods * perPod(t, objects, services[name])
+		if most == 0 || perPod(t, objects, services[name]) != f.Connections() {
+			t.Errorf("%s: a pod opens %d connections, and %d are declared", name, perPod(t, objects, services[name]), f.Connections())
+		}
+		if f.Kind == "event" && f.Connections() > 2 {
+			t.Errorf("%s opens %d connections, mostly to wait for others", name, f.Connections())
+		}
+		if f.Role() == "" {
+			direct += most
+			continue
+		}
+		roles[f.Role()] = true
+		pooled += most
+	}
+	bouncers := ofKind(objects, "Deployment")["pgbouncer"].Spec.Replicas
+	const migrate = 2 // a Job opens one, and a second Job may wait for it
+	if total := bouncers*len(roles)*pool + direct + migrate; bouncers == 0 || pool == 0 || direct == 0 || total > postgresTakes {
+		t.Errorf("Postgres gets %d connections: %d PgBouncers with %d pools of %d, and %d direct", total, bouncers, len(roles), pool, direct+migrate)
+	}
+	if pooled == 0 || pooled > clients { // one PgBouncer must carry them while the other is away
+		t.Errorf("a PgBouncer takes %d clients, and pods open up to %d connections", clients, pooled)
+	}
+}
+
+// perPod is how many connections a pod of the Service opens at most.
+func perPod(t *testing.T, objects []object, service object) int {
+	t.Helper()
+	value := ""
+	for _, config := range ofKind(objects, "ConfigMap") {
+		if own := config.Data["DATABASE_MAX_CONNS"]; own != "" {
+			value = own
+		}
+	}
+	for _, v := range service.Spec.Template.Spec.Containers[0].Env {
+		if v.Name == "DATABASE_MAX_CONNS" {
+			value = v.Value
+		}
+	}
+	n, err := strconv.Atoi(value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// setting is a number in PgBouncer's configuration.
+func setting(t *testing.T, name string) int {
+	t.Helper()
+	text, err := os.ReadFile("components/pgbouncer/pgbouncer.ini")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := regexp.MustCompile(`(?m)^` + name + ` = (\d+)`).FindSubmatch(text)
+	if found == nil {
+		t.Fatalf("pgbouncer.ini does not set %s", name)
+	}
+	n, _ := strconv.Atoi(string(found[1]))
+	return n
+}
+
+// TestWhoBypassesPgBouncer: only the owner of the schema, who needs locks of a session.
+func TestWhoBypassesPgBouncer(t *testing.T) {
+	t.Parallel()
+	for _, overlay := range []string{"local", "production"} {
+		for name, secret := range ofKind(render(t, overlay), "Secret") {
+			url := secretURL(t, secret)
+			owner := regexp.MustCompile(`^cloudfn-database-owner-`).MatchString(name)
+			if url == "" || owner {
+				continue
+			}
+			if !regexp.MustCompile(`:6432/\w+\?default_query_exec_mode=cache_describe$`).MatchString(url) {
+				t.Errorf("%s: %s does not go through PgBouncer", overlay, name)
+			}
+		}
+	}
+	var owners []string
+	for name, f := range declared(t) {
+		if f.Role() == "" {
+			owners = append(owners, name)
+		}
+	}
+	if !slices.Equal(owners, []string{"collect-stats"}) {
+		t.Errorf("the schema belongs to %v", owners)
+	}
+}
+
+// secretURL is DATABASE_URL in a Secret.
+func secretURL(t *testing.T, secret object) string {
+	t.Helper()
+	text, err := base64.StdEncoding.DecodeString(secret.Data["DATABASE_URL"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}

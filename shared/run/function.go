@@ -1,0 +1,145 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/sethvargo/go-envconfig"
+
+	"github.com/cloudfn/cloudfn/shared/eventx"
+	"github.com/cloudfn/cloudfn/shared/httpx"
+)
+
+// Function is one function's declaration: an HTTP or an Event.
+type Function interface{ declared() function }
+
+// HTTP declares a function that serves routes. C is its configuration: all that it reads from the environment besides
+// Config. S is what serves the routes.
+type HTTP[C, S any] struct {
+	Name    string
+	Summary string // what it does, for README's table
+	Reach   Reach
+	Secrets []string // Kubernetes Secrets, without the prefix cloudfn-
+	Scale   Scale
+	Build   func(C, Deps) (S, error) // opens nothing
+	Routes  func(S) []httpx.Route    // must not call S: to list the routes it gets a zero S
+}
+
+// Event declares a function that a PingSource wakes by its schedule.
+type Event[C any] struct {
+	Name     string
+	Summary  string
+	Schedule Schedule
+	Reach    Reach
+	Secrets  []string
+	Scale    Scale
+	Build    func(C, Deps) (eventx.Func, error)
+}
+
+// Reach is what a function may use. Grants and network policies follow from it.
+type Reach struct {
+	// Tables are the rights in Postgres by table, such as "select, insert" or "select (id, name), update (name)". What every
+	// function needs for the request log and the schema's version is not listed.
+	Tables map[string]string `json:"tables"`
+	// Network are the policies egress-NAME of knative/base/network-policies.yaml, besides postgres.
+	Network []string `json:"network"`
+	// Wakes are the event functions that it wakes.
+	Wakes []string `json:"wakes"`
+}
+
+// Scale is how many pods Knative runs, and how much each takes on.
+type Scale struct {
+	MaxPods     int `json:"max_pods"`
+	Concurrency int `json:"concurrency"` // requests that a pod works on at once; others wait
+	Target      int `json:"target"`      // requests at once beyond which another pod starts; 0 is Concurrency
+}
+
+// Schedule is when a PingSource wakes an event function, in cron's form, UTC.
+type Schedule string
+
+// Minutely is the only schedule: what is due less often follows from the database's clock.
+const Minutely Schedule = "* * * * *"
+
+func (Schedule) next(now time.Time) time.Time { return now.Truncate(time.Minute).Add(time.Minute) }
+
+// function is a declaration without its types.
+type function struct {
+	Declaration
+	unbuilt []httpx.Route                                   // they describe themselves, and serve nothing
+	config  any                                             // a zero value, to list the environment variables
+	load    func(context.Context, envconfig.Lookuper) error // reads the config and says what is wrong with it
+	build   func(context.Context, envconfig.Lookuper, Deps) (built, error)
+}
+
+type built struct {
+	routes []httpx.Route
+	event  eventx.Func
+}
+
+func (h HTTP[C, S]) declared() function {
+	var unbuilt S
+	d := Declaration{Name: h.Name, Kind: "http", Summary: h.Summary, Reach: h.Reach, Secrets: h.Secrets, Scale: h.Scale}
+	routes := h.Routes(unbuilt)
+	for _, route := range routes {
+		d.Routes = append(d.Routes, route.Pattern)
+	}
+	return declare(d, routes, func(cfg C, deps Deps) (built, error) {
+		s, err := h.Build(cfg, deps)
+		if err != nil {
+			return built{}, err
+		}
+		routes := h.Routes(s)
+		for i := range routes {
+			routes[i].Function = h.Name
+		}
+		return built{routes: routes}, nil
+	})
+}
+
+func (e Event[C]) declared() function {
+	d := Declaration{
+		Name: e.Name, Kind: "event", Summary: e.Summary, Schedule: e.Schedule, Reach: e.Reach, Secrets: e.Secrets, Scale: e.Scale,
+		Routes: []string{"POST /events/" + e.Name},
+	}
+	return declare(d, nil, func(cfg C, deps Deps) (built, error) {
+		event, err := e.Build(cfg, deps)
+		return built{event: event}, err
+	})
+}
+
+func declare[C any](d Declaration, unbuilt []httpx.Route, build func(C, Deps) (built, error)) function {
+	d.Variables = names(reflect.TypeFor[C]())
+	return function{
+		Declaration: d, unbuilt: unbuilt, config: *new(C), load: faults[C],
+		build: func(ctx context.Context, env envconfig.Lookuper, deps Deps) (built, error) {
+			cfg, err := load[C](ctx, env)
+			if err != nil {
+				return built{}, err
+			}
+			return build(cfg, deps)
+		},
+	}
+}
+
+// Describe is a function's declaration as data.
+func Describe(f Function) Declaration { return f.declared().Declaration }
+
+// list takes the declarations of functions, whose names must differ.
+func list(functions []Function) ([]function, error) {
+	var all []function
+	for _, f := range functions {
+		d := f.declared()
+		if slices.ContainsFunc(all, func(other function) bool { return other.Name == d.Name }) {
+			return nil, fmt.Errorf("two functions are named %s", d.Name)
+		}
+		all = append(all, d)
+	}
+	if len(all) == 0 {
+		return nil, errors.New("no function is declared")
+	}
+	return all, nil
+}
