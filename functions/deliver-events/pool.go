@@ -34,8 +34,10 @@ type callbackKey struct {
 }
 
 func newPool(workers int) *pool {
-	return &pool{changed: make(chan struct{}, 1), fast: workers, slow: slowFactor * workers,
-		streams: map[callbackKey]int{}}
+	return &pool{
+		changed: make(chan struct{}, 1), fast: workers, slow: slowFactor * workers,
+		streams: map[callbackKey]int{},
+	}
 }
 
 // free is the number of free slots of each kind.

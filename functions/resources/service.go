@@ -2,8 +2,6 @@ package resources
 
 import (
 	"context"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -77,8 +75,6 @@ var kinds = map[string]func(context.Context, session, *resources) error{
 		return err
 	},
 }
-
-func kindNames() []string { return slices.Sorted(maps.Keys(kinds)) }
 
 // list makes an empty list [], so that it is not taken for one that was not asked for.
 func list[T any](found []T, err error) ([]T, error) {

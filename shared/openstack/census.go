@@ -43,8 +43,10 @@ func (s *Session) launched(ctx context.Context, projectID string, see func(domai
 	}
 	const layout = "2006-01-02T15:04:05"
 	tomorrow := time.Now().UTC().Add(24 * time.Hour)
-	query := url.Values{"limit": {"1000"}, "start": {tomorrow.Format(layout)},
-		"end": {tomorrow.Add(time.Hour).Format(layout)}}
+	query := url.Values{
+		"limit": {"1000"}, "start": {tomorrow.Format(layout)},
+		"end": {tomorrow.Add(time.Hour).Format(layout)},
+	}
 	path := nova.ServiceURL("os-simple-tenant-usage", projectID)
 	if projectID == "" {
 		path = nova.ServiceURL("os-simple-tenant-usage")
@@ -81,8 +83,10 @@ func (s *Session) neverLaunched(ctx context.Context, projectID string, see func(
 	query := url.Values{"status": {"BUILD", "ERROR"}}
 	return s.counted(ctx, projectID, query, func(found *server) {
 		if found.Launched.IsZero() {
-			see(domain.Standing{ServerID: found.ID, ProjectID: found.Tenant, State: domain.VMState(found.VMState),
-				Created: found.Created})
+			see(domain.Standing{
+				ServerID: found.ID, ProjectID: found.Tenant, State: domain.VMState(found.VMState),
+				Created: found.Created,
+			})
 		}
 	})
 }

@@ -192,8 +192,10 @@ func (c *Cloud) checkOverride(ctx context.Context, cfg Config, service, at strin
 	if err == nil {
 		return nil
 	}
-	f := Finding{overrideVariable(service),
-		fmt.Sprintf("%s cannot be reached (%s): correct the URL, or leave it to the catalog", at, rootCause(err))}
+	f := Finding{
+		overrideVariable(service),
+		fmt.Sprintf("%s cannot be reached (%s): correct the URL, or leave it to the catalog", at, rootCause(err)),
+	}
 	if cfg.Cloud != "" {
 		f.Variable, f.Detail = "OS_CLOUD", fmt.Sprintf("%s_endpoint_override of the cloud %s: %s", service, cfg.Cloud,
 			f.Detail)
@@ -206,8 +208,10 @@ func (c *Cloud) checkOverride(ctx context.Context, cfg Config, service, at strin
 func (c *Cloud) probe(ctx context.Context, endpoint string) error {
 	anonymous := Session{cloud: c}
 	client := &gophercloud.ServiceClient{ProviderClient: anonymous.provider(), Endpoint: endpoint}
-	resp, err := client.Get(ctx, endpoint, nil, &gophercloud.RequestOpts{KeepResponseBody: true,
-		OkCodes: []int{http.StatusOK, http.StatusMultipleChoices}})
+	resp, err := client.Get(ctx, endpoint, nil, &gophercloud.RequestOpts{
+		KeepResponseBody: true,
+		OkCodes:          []int{http.StatusOK, http.StatusMultipleChoices},
+	})
 	if err == nil {
 		return resp.Body.Close()
 	}

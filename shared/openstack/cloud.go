@@ -6,8 +6,10 @@ const maxClouds = 100
 // At is another cloud, reached as AddRemotes has said, or another region of this one. authURL "" is this cloud's
 // Keystone. The same cloud and region is the same Cloud, so that its catalogs are kept.
 func (c *Cloud) At(authURL, region string) *Cloud {
-	other := &Cloud{identity: c.identity, region: c.region, iface: c.iface, http: c.http, remotes: c.remotes,
-		versions: c.versions}
+	other := &Cloud{
+		identity: c.identity, region: c.region, iface: c.iface, http: c.http, remotes: c.remotes,
+		versions: c.versions,
+	}
 	switch identity := identityURL(authURL); {
 	case authURL == "":
 	case identity == c.identity:

@@ -22,8 +22,10 @@ func (c *Cloud) Reachable(ctx context.Context) error {
 	s := Session{cloud: c}
 	keystone := &gophercloud.ServiceClient{ProviderClient: s.provider(), Endpoint: c.identity}
 	var document versionDocument
-	_, err := keystone.Get(ctx, c.identity, &document, &gophercloud.RequestOpts{OkCodes: []int{http.StatusOK,
-		http.StatusMultipleChoices}})
+	_, err := keystone.Get(ctx, c.identity, &document, &gophercloud.RequestOpts{OkCodes: []int{
+		http.StatusOK,
+		http.StatusMultipleChoices,
+	}})
 	switch err = classify("keystone", err); apperr.CodeOf(err) {
 	case apperr.Unavailable, apperr.Timeout, apperr.ClientGone, apperr.RateLimited:
 		return err

@@ -4,10 +4,11 @@ import (
 	"context"
 	"net/http"
 
-	"github.com/cloudfn/cloudfn/shared/apperr"
-	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/gophercloud/gophercloud/v2"
 	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/servers"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
 // act makes a call to Nova that only begins something. An error has Nova's own words: 409 for a server that is locked,

@@ -16,8 +16,10 @@ func (c *Cloud) SignIn(ctx context.Context, l domain.Login) (domain.Secret, doma
 	auth := gophercloud.AuthOptions{Username: l.User, DomainName: l.UserDomain, Password: l.Password.Reveal()}
 	scope := any("unscoped") // without it, it would be one of the user's default project
 	if l.Project != "" {
-		scope = map[string]any{"project": map[string]any{"name": l.Project,
-			"domain": map[string]any{"name": l.ProjectDomain}}}
+		scope = map[string]any{"project": map[string]any{
+			"name":   l.Project,
+			"domain": map[string]any{"name": l.ProjectDomain},
+		}}
 	}
 	return c.signIn(ctx, &auth, scope)
 }

@@ -115,8 +115,10 @@ func (s *Session) keystone() *gophercloud.ServiceClient {
 // Trust opens a session as the user who gave the trust, from the trustee's own session. Unauthenticated or Forbidden
 // say that the trust is not good any more, or that the trustee's session is not: open that one anew to tell.
 func (s *Session) Trust(ctx context.Context, id string) (*Session, domain.ActsAs, error) {
-	session, t, err := s.cloud.loginAs(ctx, &gophercloud.AuthOptions{TokenID: s.token.Reveal(),
-		Scope: &gophercloud.AuthScope{TrustID: id}})
+	session, t, err := s.cloud.loginAs(ctx, &gophercloud.AuthOptions{
+		TokenID: s.token.Reveal(),
+		Scope:   &gophercloud.AuthScope{TrustID: id},
+	})
 	return session, t.actsAs(), err
 }
 
@@ -163,8 +165,10 @@ func (s *Session) FindTrusts(ctx context.Context, trustor, projectID string, end
 // Credential opens a session with an application credential. Unauthenticated or NotFound say that it is not good, or
 // not any more.
 func (c *Cloud) Credential(ctx context.Context, id string, secret domain.Secret) (*Session, domain.ActsAs, error) {
-	session, t, err := c.loginAs(ctx, &gophercloud.AuthOptions{ApplicationCredentialID: id,
-		ApplicationCredentialSecret: secret.Reveal()})
+	session, t, err := c.loginAs(ctx, &gophercloud.AuthOptions{
+		ApplicationCredentialID:     id,
+		ApplicationCredentialSecret: secret.Reveal(),
+	})
 	return session, t.actsAs(), err
 }
 

@@ -97,8 +97,10 @@ func (c UserConfig) auth() gophercloud.AuthOptions {
 	case first(c.ProjectID, c.TenantID) != "":
 		auth.Scope = &gophercloud.AuthScope{ProjectID: first(c.ProjectID, c.TenantID)}
 	case first(c.Project, c.Tenant) != "":
-		auth.Scope = &gophercloud.AuthScope{ProjectName: first(c.Project, c.Tenant),
-			DomainID: first(c.ProjectDoID, c.DomainID), DomainName: first(c.ProjectDom, c.DomainName)}
+		auth.Scope = &gophercloud.AuthScope{
+			ProjectName: first(c.Project, c.Tenant),
+			DomainID:    first(c.ProjectDoID, c.DomainID), DomainName: first(c.ProjectDom, c.DomainName),
+		}
 	}
 	return auth
 }

@@ -63,8 +63,10 @@ func (s *Session) versioned(ctx context.Context, service, endpoint string) (stri
 func (s *Session) discover(ctx context.Context, endpoint string) (at string, isDocument bool, err error) {
 	client := &gophercloud.ServiceClient{ProviderClient: s.provider(), Endpoint: endpoint}
 	var document versionDocument
-	_, err = client.Get(ctx, endpoint, &document, &gophercloud.RequestOpts{OkCodes: []int{http.StatusOK,
-		http.StatusMultipleChoices}})
+	_, err = client.Get(ctx, endpoint, &document, &gophercloud.RequestOpts{OkCodes: []int{
+		http.StatusOK,
+		http.StatusMultipleChoices,
+	}})
 	refused, isRefused := errors.AsType[gophercloud.ErrUnexpectedResponseCode](err)
 	switch code := apperr.CodeOf(classify("nova", err)); {
 	case isRefused && refused.Actual < http.StatusInternalServerError && code != apperr.RateLimited:

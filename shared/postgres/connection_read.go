@@ -69,8 +69,10 @@ func (d Delegations) ClaimRead(
 	}
 	args := append(paceArgs(pace), cloud.AuthURL, cloud.Region, uuid.New(), claimFor)
 	c, found, err := queryFound[claimed](ctx, d.DB.pool, claimReadSQL, args...)
-	return domain.RemoteRead{Connection: c.Connection, Claim: c.Claim, At: c.At, Since: c.Since,
-		SweptAt: c.SweptAt}, found, err
+	return domain.RemoteRead{
+		Connection: c.Connection, Claim: c.Claim, At: c.At, Since: c.Since,
+		SweptAt: c.SweptAt,
+	}, found, err
 }
 
 // DoneRead ends a claimed read that has succeeded; swept says that it has read all servers. It does nothing when

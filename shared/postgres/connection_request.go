@@ -44,8 +44,10 @@ func (r consentRow) request() domain.ConnectionRequest {
 		ProjectID: r.RequesterProjectID, ProjectName: r.RequesterProjectName, UserID: r.RequesterUserID,
 		UserName: r.RequesterUserName,
 	}
-	request.Terms = domain.Terms{Actions: r.Actions, Quota: r.Quota, Limits: r.Limits, ExpiresAt: r.Until,
-		Duration: r.Duration}
+	request.Terms = domain.Terms{
+		Actions: r.Actions, Quota: r.Quota, Limits: r.Limits, ExpiresAt: r.Until,
+		Duration: r.Duration,
+	}
 	return request
 }
 

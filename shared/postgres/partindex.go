@@ -7,8 +7,9 @@ import (
 	"log/slog"
 	"strings"
 
-	"github.com/cloudfn/cloudfn/shared/flow"
 	"github.com/jackc/pgx/v5"
+
+	"github.com/cloudfn/cloudfn/shared/flow"
 )
 
 // partitionIndexes are indexes of the request log that a migration has made on the parent only: Postgres cannot build

@@ -6,8 +6,9 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/cloudfn/cloudfn/shared/flow"
 	"github.com/jackc/pgx/v5"
+
+	"github.com/cloudfn/cloudfn/shared/flow"
 )
 
 // partitionLock keeps two replicas from making or dropping partitions at once (pg_try_advisory_xact_lock).

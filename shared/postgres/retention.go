@@ -82,8 +82,10 @@ func (r Retention) Run(ctx context.Context) error {
 
 // deleteOld is done when nothing too old is left. It stops at the moment given.
 func (r Retention) deleteOld(ctx context.Context, until time.Time) (done bool, err error) {
-	for _, step := range []func(context.Context, time.Time) (bool, error){r.deleteStats, r.deleteInstances,
-		r.deleteOrders} {
+	for _, step := range []func(context.Context, time.Time) (bool, error){
+		r.deleteStats, r.deleteInstances,
+		r.deleteOrders,
+	} {
 		if done, err = step(ctx, until); err != nil || !done {
 			return false, classify(err)
 		}

@@ -199,8 +199,10 @@ func (c *Client) Handshake(ctx context.Context, url string) (Consent, error) {
 	if err != nil || rate < 1 || rate > requestedRate { // "*", or nothing
 		rate = 0
 	}
-	return Consent{Answer: answer, Given: answer.OK() && (allowed == "*" || strings.EqualFold(allowed, c.origin)),
-		Rate: rate}, nil
+	return Consent{
+		Answer: answer, Given: answer.OK() && (allowed == "*" || strings.EqualFold(allowed, c.origin)),
+		Rate: rate,
+	}, nil
 }
 
 // do makes one request to the receiver, and reads no more of what it says than its status and its headers.
