@@ -116,7 +116,7 @@ func TestRefusedAndSentAgain(t *testing.T) {
 	conn := testkit.Connect(t, database)
 	app := testkit.Start(t, testkit.Env(t, database, env), Function).As(p.Token(t))
 	path, body := "/v1/servers/"+server+"/actions", fmt.Sprintf(`{"id":"%s","action":"reboot"}`, uuid.New())
-	if a := app.Post(t, path, body); a.Status != 409 || !strings.Contains(string(a.Body), "cannot be told") {
+	if a := app.Post(t, path, body); a.Status != 409 || !strings.Contains(string(a.Body), "does not allow the action reboot") {
 		t.Errorf("while it is stopped: %d %s", a.Status, a.Body)
 	}
 	if n := testkit.Scalar[int](t, conn, "select count(*)::int from keyed_actions"); n != 0 {

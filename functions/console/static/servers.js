@@ -17,7 +17,7 @@ function controls(server, done) {
   };
   const refused = (problem) => {
     const allowed = problem.errors.find((e) => e.field === 'action')?.allowed;
-    say(`${title(server)}: ${problem.message}${allowed ? `. It can be told to ${allowed.join(', ')}` : ''}.`);
+    say(`${title(server)}: ${problem.message}${allowed ? `. It allows: ${allowed.join(', ')}` : ''}.`);
     done();
   };
   const remove = () => {
