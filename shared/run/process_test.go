@@ -209,7 +209,7 @@ func TestDescribe(t *testing.T) {
 		t.Errorf("the functions are %+v", got.Functions)
 	}
 	want := []string{
-		"GET /healthz", "GET /v1/docs", "GET /v1/openapi.yaml", "GET /v1/status", "GET /v1/things",
+		"GET /healthz", "GET /v1/docs", "GET /v1/docs/{file}", "GET /v1/openapi.yaml", "GET /v1/status", "GET /v1/things",
 		"POST /events/tick-more", "POST /events/tick-things",
 	}
 	if diff := cmp.Diff(want, got.Routes); diff != "" {

@@ -8,6 +8,9 @@ import (
 	"testing"
 
 	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/httpx"
+	"github.com/cloudfn/cloudfn/shared/run"
 )
 
 func TestMain(m *testing.M) {
@@ -104,6 +107,13 @@ func blamed(t *testing.T, w *watched, kind, want, secret string) {
 	}
 }
 
+// nothing is a function without a route.
+var nothing = run.HTTP[struct{}, struct{}]{
+	Name:   "nothing",
+	Build:  func(struct{}, run.Deps) (none struct{}, err error) { return none, nil },
+	Routes: func(struct{}) []httpx.Route { return nil },
+}
+
 // TestASecretIsFoundInLogs of a process of its own, of one that has ended, and of one within the test's. Each names its revision
 // in every line.
 func TestASecretIsFoundInLogs(t *testing.T) {
@@ -115,7 +125,7 @@ func TestASecretIsFoundInLogs(t *testing.T) {
 			Run(w, map[string]string{"OS_CLOUD": secret, "DATABASE_URL": "postgres://x@127.0.0.1:1/x"})
 		},
 		"started": func(w *watched) {
-			Start(w, map[string]string{"K_REVISION": secret, "DATABASE_URL": env["DATABASE_URL"], "OS_AUTH_URL": "http://127.0.0.1:1"}).Get(t, "/v1/nothing")
+			Start(w, map[string]string{"K_REVISION": secret, "DATABASE_URL": env["DATABASE_URL"], "OS_AUTH_URL": "http://127.0.0.1:1"}, nothing).Get(t, "/v1/nothing")
 		},
 	} {
 		w := &watched{TB: t}
