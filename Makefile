@@ -5,7 +5,7 @@ PACKAGES := ./cmd/... ./functions/... ./shared/... ./docs/... ./knative/... ./sc
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-TESTTIME := go run ./scripts/testtime -report '$(TEST_TIMES)' --
+TESTTIME := go run ./scripts/testtime -report '$(TEST_TIMES)' -retry '$(or $(TEST_RETRIES),0)' --
 .PHONY: help run check test test-long lint new generate bench build image sandbox cluster deploy undeploy e2e down clean
 
 help: ## Print this help
@@ -18,7 +18,7 @@ check: ## Build, vet, lint what is fast, and run the tests that need no cloud, n
 	@scripts/postgres up > /dev/null
 	go build ./...
 	go vet $(PACKAGES)
-	$(GOLANGCI_LINT) run --fast-only $(PACKAGES)
+	$(GOLANGCI_LINT) run --allow-parallel-runners --fast-only $(PACKAGES)
 	TEST_CLOUD=none $(TESTTIME) -parallel 8 -timeout 10m $(PACKAGES)
 
 test: sandbox ## Set up what the tests need and run them all
@@ -33,16 +33,17 @@ test-long: sandbox ## The tests that take minutes and guard against rare faults
 	@scripts/postgres up > /dev/null
 	$(TESTTIME) -race -tags long -count=1 -run '^TestLong' -timeout 60m $(PACKAGES)
 
-lint: ## Check the code, the import walls, the scripts, openapi.yaml and go.mod
-	@command -v shellcheck > /dev/null || { echo "installing shellcheck"; { apt-get update -q && apt-get install -y -q --no-install-recommends shellcheck; } > /tmp/cloudfn-apt.log 2>&1 || { echo "apt-get failed, see /tmp/cloudfn-apt.log"; exit 1; }; }
-	shellcheck -x -P SCRIPTDIR scripts/run scripts/postgres scripts/pgbouncer scripts/openapi scripts/browser scripts/image scripts/version scripts/deploy scripts/e2e scripts/cloud-init scripts/sandbox scripts/sandbox.d/*.sh scripts/cluster scripts/cluster.d/*.sh .ci/run
+lint: ## Check the code, its words, the import walls, the scripts, openapi.yaml and go.mod
+	@command -v shellcheck > /dev/null || scripts/apt shellcheck
+	shellcheck -x -P SCRIPTDIR scripts/apt scripts/run scripts/postgres scripts/pgbouncer scripts/openapi scripts/browser scripts/image scripts/version scripts/deploy scripts/e2e scripts/cloud-init scripts/style scripts/sandbox scripts/sandbox.d/*.sh scripts/cluster scripts/cluster.d/*.sh .ci/run
+	scripts/style
 	scripts/openapi
 	go test -run UpToDate ./scripts/types # what make generate writes
 	go run ./scripts/declarations -check
 	go mod tidy -diff
 	go mod verify
 	go vet -tags faults,bench,e2e,long $(PACKAGES)
-	$(GOLANGCI_LINT) run $(PACKAGES)
+	$(GOLANGCI_LINT) run --allow-parallel-runners $(PACKAGES)
 
 new: ## Begin a function: NAME=leases KIND=http, or NAME=run-leases KIND=event
 	@go run ./scripts/new '$(NAME)' '$(KIND)'
@@ -81,7 +82,7 @@ sandbox: ## Bring up the sandbox cloud (a real OpenStack on loopback)
 	@scripts/sandbox up
 
 down: ## Stop the cluster, the sandbox cloud and the local Postgres; the data of these two is kept
-	@scripts/cluster down || [ $$? = 3 ]   # 3: this machine cannot run one, so there is none
+	@scripts/cluster down || [ $$? = 3 ]   # 3: this machine cannot run one
 	@scripts/sandbox down
 	@scripts/pgbouncer down
 	@scripts/postgres down

@@ -33,6 +33,9 @@ func read(t *testing.T, name string) string {
 func tool(t *testing.T, name, debian string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
+	if err != nil && os.Getenv("TEST_CLOUD") == "none" {
+		t.Skipf("left out: %s is not installed, and only root can install it", name)
+	}
 	if err != nil {
 		t.Fatalf("%s is not installed: apt-get install %s", name, debian)
 	}

@@ -15,7 +15,8 @@ var update = flag.Bool("update", false, "regenerate the index of docs/adr")
 
 // walked are the pages whose commands a test runs.
 var walked = []string{
-	"tour.md", "receive-callbacks.md", "delegate.md", "request-connection.md", "application-credential.md", "devstack.md",
+	"tour.md", "receive-callbacks.md", "delegate.md", "request-connection.md", "application-credential.md",
+	"devstack.md", "reserve-hosts.md", "maintain-host.md", "declare-servers.md",
 	"../README.md",
 }
 
@@ -74,7 +75,8 @@ func TestLinksLeadSomewhere(t *testing.T) {
 				t.Errorf("%s: %v", page, err)
 				continue
 			}
-			if anchor := strings.TrimPrefix(found[2], "#"); anchor != "" && !slices.Contains(anchors(t, target), anchor) {
+			if anchor := strings.TrimPrefix(found[2], "#"); anchor != "" &&
+				!slices.Contains(anchors(t, target), anchor) {
 				t.Errorf("%s: %s has no heading #%s", page, target, anchor)
 			}
 		}

@@ -91,6 +91,61 @@ func TestDelegate(t *testing.T) {
 	}
 }
 
+// TestReserveHosts runs the commands of the page: those of the admin, and those of the user.
+func TestReserveHosts(t *testing.T) {
+	t.Parallel()
+	hosts, project := testkit.ReservableHosts(t), testkit.NewProject(t)
+	project.Network(t, "private", "10.0.0.0/24")
+	w := adminReader(t, project)
+	w.replace = append(w.replace, [2]string{"compute-3", hosts[0]})
+	w.walk(t, "reserve-hosts.md")
+}
+
+// TestMaintainHost runs the commands of the page on the sandbox's isolated hosts, so that no other test's servers move.
+func TestMaintainHost(t *testing.T) {
+	t.Parallel()
+	hosts, project := testkit.ReservableHosts(t), testkit.NewProject(t)
+	byName := map[string]string{}
+	for _, s := range project.ServersOn(t, hosts[0], "web", 3) { // web-1 to web-3
+		byName[s.Name] = s.ID
+	}
+	project.Stop(t, byName["web-2"])
+	testkit.Act(t, byName["web-3"], map[string]any{"os-resetState": map[string]any{"state": "error"}})
+	w := adminReader(t, project)
+	w.replace = append(w.replace, [2]string{"compute-1", hosts[0]}, [2]string{"compute-2", hosts[1]},
+		[2]string{"delete --all-projects web-3", "delete " + byName["web-3"]})
+	w.walk(t, "maintain-host.md")
+}
+
+// adminReader returns a reader who is an admin, too.
+func adminReader(t *testing.T, project *testkit.Project) *walker {
+	t.Helper()
+	admin := testkit.OpenStack(t, "admin", "token", "issue", "-f", "value", "-c", "project_id")
+	daemon := testkit.Spawn(t, testkit.Env(t, testkit.Database(t), map[string]string{
+		"STATS_BACKFILL": "1h", "ALLOWED_PROJECTS": project.ID + "," + admin,
+	}))
+	w := terminals(t, daemon.URL)
+	clouds := testkit.CloudsFile(t, map[string]*testkit.Project{"demo": project})
+	_, others, _ := strings.Cut(read(t, testkit.CloudsYAML(t)), "\n  admin:\n")
+	others, _, _ = strings.Cut(others, "\n  demo:\n")
+	text := read(t, clouds) + "  admin:\n" + others + "\n"
+	if err := os.WriteFile(clouds, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.env["OS_CLIENT_CONFIG_FILE"], w.env["CLOUDFN_URL"] = clouds, daemon.URL
+	w.env["PATH"] = client(t) + string(os.PathListSeparator) + os.Getenv("PATH")
+	w.replace = append(w.replace, [2]string{pageClouds, clouds})
+	return w
+}
+
+// TestDeclareServers runs the commands of the page.
+func TestDeclareServers(t *testing.T) {
+	t.Parallel()
+	project := testkit.NewProject(t)
+	project.Network(t, "private", "10.0.0.0/24")
+	reader(t, map[string]*testkit.Project{"demo": project}).walk(t, "declare-servers.md")
+}
+
 // TestREADME runs the request in the README.
 func TestREADME(t *testing.T) {
 	t.Parallel()
@@ -112,7 +167,9 @@ func TestTour(t *testing.T) {
 	w := terminals(t, url)
 	w.env["PORT"], w.env["CLOUDFN_URL"], w.env["DATABASE_URL"] = port, url, testkit.EmptyDatabase(t)
 	w.env["ALLOWED_PROJECTS"] = project.ID
-	w.replace = append(w.replace, [2]string{pageClouds, clouds}, [2]string{"demo in project demo", "... in project ..."})
+	w.replace = append(w.replace, [2]string{pageClouds, clouds}, [2]string{
+		"demo in project demo", "... in project ...",
+	})
 	w.walk(t, "tour.md")
 	for _, path := range []string{"/console/", "/v1/docs"} {
 		client := testkit.Client{URL: url}

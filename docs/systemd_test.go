@@ -74,7 +74,9 @@ func TestTheUnitStarts(t *testing.T) {
 		env[name] = strings.ReplaceAll(value, "%d", dir)
 	}
 	port := testkit.FreePort(t)
-	maps.Copy(env, map[string]string{"PORT": port, "OS_CLOUD": "collector", "ALLOWED_PROJECTS": testkit.NewProject(t).ID})
+	maps.Copy(env, map[string]string{
+		"PORT": port, "OS_CLOUD": "collector", "ALLOWED_PROJECTS": testkit.NewProject(t).ID,
+	})
 	if before, err := unitCommand(t, dir, unit["ExecStartPre"][0], env).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, before)
 	}

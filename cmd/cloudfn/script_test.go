@@ -44,7 +44,7 @@ func (c cleaned) Run() int {
 //
 //	exits CODE COMMAND...               run it; it must end with the exit code
 //	eventually LIMIT PATTERN COMMAND... run it until it is done and its stdout matches
-//	capture NAME [PATTERN]              keep the stdout of the last command, or the pattern's first group in it, as $NAME
+//	capture NAME [PATTERN]              keep the last stdout, or the pattern's first group in it, as $NAME
 //	boot NAME [N]                       make servers by Nova itself; the first one's id is $SERVER, all are $SERVERS
 //	stat-hours N RUNNING [UNCERTAIN]    write the last N hours' counts of the project, each as RUNNING
 //	tick FUNCTION                       send the daemon the event that a PingSource would
@@ -61,6 +61,9 @@ func (c cleaned) Run() int {
 //	huge                                make $HUGE, a flavor for which there is no host
 //	examples FILE                       write the commands of README.md to a file
 //	forge URL                           post an event that is not signed with the right secret
+//	admin                               make the project's member an admin of the cloud, before its first login
+//	reservable-host                     wait for the hosts of the sandbox that can be reserved; one of them is $HOST
+//	failed-lease ID                     write a lease of the project as one whose start has failed
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	d := newDaemon(t)
@@ -70,11 +73,11 @@ func TestScripts(t *testing.T) {
 			RequireUniqueNames: true,
 			Cmds: map[string]func(*testscript.TestScript, bool, []string){
 				"exits": exits, "eventually": eventually, "capture": capture, "boot": boot,
-				"stat-hours": d.statHours, "tick": d.tick,
-				"mode": mode, "no-secrets": noSecrets, "receiver": receiver, "forge": forge, "interrupt": interrupt,
-				"breaks": d.breaks, "slow": d.slow, "counted": counted, "called": called, "credential": credential,
-				"expand": expand, "kept": kept,
-				"huge": huge, "examples": examples,
+				"stat-hours": d.statHours, "tick": d.tick, "mode": mode, "no-secrets": noSecrets, "receiver": receiver,
+				"forge": forge, "interrupt": interrupt, "admin": admin, "reservable-host": reservableHost,
+				"failed-lease": d.failedLease,
+				"breaks":       d.breaks, "slow": d.slow, "counted": counted, "called": called, "credential": credential,
+				"expand": expand, "kept": kept, "huge": huge, "examples": examples,
 			},
 		})
 	})
@@ -95,6 +98,7 @@ type daemon struct {
 func newDaemon(t *testing.T) daemon {
 	t.Helper()
 	database := testkit.Database(t)
+	countNothing(t, database)
 	return daemon{testkit.Spawn(t, testkit.Env(t, database, map[string]string{
 		"STATS_BACKFILL": "1h",
 		"POLL_PAUSE":     "500ms",
@@ -291,5 +295,5 @@ func forge(ts *testscript.TestScript, neg bool, args []string) {
 
 func huge(ts *testscript.TestScript, neg bool, args []string) {
 	needs(ts, neg, args, 0, "huge")
-	ts.Setenv("HUGE", project(ts).TooLarge(tb(ts)))
+	ts.Setenv("HUGE", project(ts).TooLargeFlavor(tb(ts)))
 }

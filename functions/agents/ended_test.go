@@ -25,15 +25,18 @@ func throughConnection(t *testing.T, conn *pgx.Conn, d deployed) uuid.UUID {
 	t.Helper()
 	id := uuid.New()
 	sql(t, conn, `
-insert into connections (id, project_id, domain_id, user_id, kind, delegation_id, acts_as, actions, usable_by, status, expires_at)
-values ($1, $2, 'd1', 'u1', 'trust', 't', '{}', '{deploy}', '{}', 'active', clock_timestamp() + interval '1 hour')`, id, project)
+insert into connections
+	(id, project_id, domain_id, user_id, kind, delegation_id, acts_as, actions, usable_by, status, expires_at)
+values ($1, $2, 'd1', 'u1', 'trust', 't', '{}', '{deploy}', '{}', 'active', clock_timestamp() + interval '1 hour')`,
+		id, project)
 	sql(t, conn, "update instances set connection_id = $2 where id = $1", d.InstanceID, id)
 	sql(t, conn, "update deployments set connection_id = $2 where id = $1", d.ID, id)
 	return id
 }
 
-// TestTheBundleEndsWithThePermission: whatever ends it, the bundle is refused and ready is, too, before and after a fetch.
-func TestTheBundleEndsWithThePermission(t *testing.T) {
+// TestBundleEndsWithItsPermission rejects the bundle and the report once the permission has ended, before and after a
+// fetch.
+func TestBundleEndsWithItsPermission(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)
@@ -45,7 +48,8 @@ func TestTheBundleEndsWithThePermission(t *testing.T) {
 	t.Cleanup(db.Close)
 	disconnect := func(t *testing.T, d deployed) {
 		t.Helper()
-		if done, err := (postgres.Instances{DB: db}).Disconnect(t.Context(), domain.Filter{ProjectID: project, ConnectionID: uuid.Nil}, d.InstanceID); err != nil || !done {
+		if done, err := (postgres.Instances{DB: db}).Disconnect(t.Context(),
+			domain.Filter{ProjectID: project, ConnectionID: uuid.Nil}, d.InstanceID); err != nil || !done {
 			t.Errorf("%t %v", done, err)
 		}
 	}
@@ -75,7 +79,8 @@ func TestTheBundleEndsWithThePermission(t *testing.T) {
 		"the connection is expired": ends("expired"),
 		"the connection's time is over": func(t *testing.T, d deployed) {
 			t.Helper()
-			sql(t, conn, "update connections set expires_at = clock_timestamp() where id = $1", throughConnection(t, conn, d))
+			sql(t, conn, "update connections set expires_at = clock_timestamp() where id = $1",
+				throughConnection(t, conn, d))
 		},
 		"another connection has it": func(t *testing.T, d deployed) {
 			t.Helper()
@@ -106,21 +111,23 @@ func TestTheBundleEndsWithThePermission(t *testing.T) {
 			}
 		}
 	}
-	if n := testkit.Scalar[int](t, conn, "select count(*)::int from events where type = $1", domain.AgentReadyEvent); n != 0 {
+	if n := testkit.Scalar[int](t, conn, "select count(*)::int from events where type = $1",
+		domain.AgentReadyEvent); n != 0 {
 		t.Errorf("%d agents are said to be ready", n)
 	}
 	if err := (postgres.Delegations{DB: db}).Retire(t.Context(), 24*time.Hour, 24*time.Hour); err != nil {
 		t.Fatal(err)
 	}
-	left := "select count(*)::int from deployments d where bundle is not null and not exists (select from deployments o where o.instance_id = d.instance_id and o.created_at < d.created_at)"
+	left := "select count(*)::int from deployments d where bundle is not null and not exists (select from deployments " +
+		"o where o.instance_id = d.instance_id and o.created_at < d.created_at)"
 	if n := testkit.Scalar[int](t, conn, left); n != 0 {
-		t.Errorf("%d bundles are still stored that nobody may fetch", n)
+		t.Errorf("%d bundles that nobody may fetch are still stored", n)
 	}
 }
 
-// TestADeploymentThroughAConnection is handed out while the connection is active; one with the project's own token whatever becomes of
-// the connection that manages its instance.
-func TestADeploymentThroughAConnection(t *testing.T) {
+// TestConnectedDeployment serves the bundle while the connection is active. A deployment with the project's
+// own token does not depend on it.
+func TestConnectedDeployment(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)
@@ -140,8 +147,8 @@ func TestADeploymentThroughAConnection(t *testing.T) {
 	}
 }
 
-// TestReadyTakesAFetch: an agent that has not fetched its bundle cannot be there.
-func TestReadyTakesAFetch(t *testing.T) {
+// TestReadyNeedsAFetchedBundle rejects the report of an agent that has not fetched its bundle.
+func TestReadyNeedsAFetchedBundle(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)
@@ -158,8 +165,8 @@ func TestReadyTakesAFetch(t *testing.T) {
 	}
 }
 
-// TestHeadIsNoFetch: it is refused, and the minute in which the bundle may be fetched again does not begin.
-func TestHeadIsNoFetch(t *testing.T) {
+// TestHeadDoesNotFetch rejects HEAD, and does not start the minute of a repeated fetch.
+func TestHeadDoesNotFetch(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)
@@ -176,8 +183,8 @@ func TestHeadIsNoFetch(t *testing.T) {
 	}
 }
 
-// TestTheBundleOfASuspendedConnection is refused until the connection is resumed. An agent that has its bundle may say that it is ready.
-func TestTheBundleOfASuspendedConnection(t *testing.T) {
+// TestBundleOfSuspendedConnection is rejected until the connection is resumed. An agent that has its bundle may report.
+func TestBundleOfSuspendedConnection(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)

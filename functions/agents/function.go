@@ -1,9 +1,10 @@
-// Package agents serves /v1/agents: what an agent that was deployed to an instance fetches once, and that it says once that it is
-// there. Its callers have no token of Keystone, and it asks OpenStack nothing.
+// Package agents serves /v1/agents: an agent on an instance fetches its bundle once, and reports once that it is ready.
+// Its callers have no Keystone token, and it does not call OpenStack.
 package agents
 
 import (
 	"github.com/cloudfn/cloudfn/shared/agent"
+	"github.com/cloudfn/cloudfn/shared/httpx"
 	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/run"
 )
@@ -11,8 +12,8 @@ import (
 // Config is what this function reads from its environment besides run.Config: nothing.
 type Config struct{}
 
-// Function declares agents. Instances call it when they boot, without a Keystone token. So it holds nothing but its database role and reaches nothing
-// but Postgres: without EVENT_KEY it wakes nobody on Knative, and deliver-events finds the events at its next tick.
+// Function declares agents. Instances call it when they boot, without a Keystone token. So it holds nothing but its
+// database role, and reaches nothing but Postgres. It wakes nobody: deliver-events finds its events at the next tick.
 var Function = run.HTTP[Config, service]{
 	Name:    "agents",
 	Summary: "What an agent fetches once when its instance boots, and its report that it is ready.",
@@ -24,13 +25,13 @@ var Function = run.HTTP[Config, service]{
 		},
 	},
 	Secrets: []string{"database"},
-	// A guest tries for ten minutes, so it outlasts the moment in which a lost pod is replaced. A deployment makes two calls,
-	// each some milliseconds of Postgres.
+	// A guest retries for ten minutes, which is longer than replacing a pod takes. A deployment makes two calls, each
+	// some milliseconds of Postgres.
 	Scale:  run.Scale{MaxPods: 1, Concurrency: 100, Target: 70},
 	Build:  build,
-	Routes: routes,
+	Routes: httpx.Operations(routes),
 }
 
 func build(_ Config, d run.Deps) (service, error) {
-	return service{store: postgres.Deployments{DB: d.DB}, hash: agent.Hash, wake: d.Wake}, nil
+	return service{store: postgres.Deployments{DB: d.DB}, hash: agent.Hash}, nil
 }

@@ -48,8 +48,8 @@ func guestFiles(t *testing.T, userData domain.Secret) (command []string, files m
 	return c.Run[0], files
 }
 
-// guest is a folder that the script takes for its root. Its podman, systemctl and sleep are fakes that note what they were told; curl,
-// openssl and all else are real.
+// guest is a folder that the script takes for its root. Its podman, systemctl and sleep are fakes that record
+// their calls; curl, openssl and all else are real.
 type guest struct {
 	root    string
 	command []string
@@ -112,7 +112,10 @@ func (g guest) read(t *testing.T, path string) string {
 func (g guest) boot(t *testing.T) (log string, err error) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), g.command[0], g.command[1:]...)
-	cmd.Env = []string{"PATH=" + g.root + "/bin:/usr/bin:/bin", "NOTES=" + g.root + "/notes", "ROOT=" + g.root, "no_proxy=*"}
+	cmd.Env = []string{
+		"PATH=" + g.root + "/bin:/usr/bin:/bin", "NOTES=" + g.root + "/notes", "ROOT=" + g.root,
+		"no_proxy=*",
+	}
 	out, err := cmd.CombinedOutput()
 	if strings.Contains(string(out), secret) {
 		t.Errorf("the guest's log shows a secret: %s", out)
@@ -123,8 +126,8 @@ func (g guest) boot(t *testing.T) (log string, err error) {
 	return string(out), err
 }
 
-// told lists what the fakes were told, in order: the arguments of each call.
-func (g guest) told(t *testing.T) (calls [][]string) {
+// calls lists the arguments of each call of a fake, in order.
+func (g guest) calls(t *testing.T) (calls [][]string) {
 	t.Helper()
 	entries, err := os.ReadDir(g.root + "/notes")
 	if err != nil {
@@ -133,7 +136,8 @@ func (g guest) told(t *testing.T) (calls [][]string) {
 	slices.SortFunc(entries, func(a, b os.DirEntry) int { return number(t, a) - number(t, b) })
 	for _, e := range entries {
 		name, _, _ := strings.Cut(e.Name(), ".")
-		calls = append(calls, append([]string{name}, strings.Split(strings.TrimSuffix(g.read(t, "/notes/"+e.Name()), "\x00"), "\x00")...))
+		args := strings.Split(strings.TrimSuffix(g.read(t, "/notes/"+e.Name()), "\x00"), "\x00")
+		calls = append(calls, append([]string{name}, args...))
 	}
 	return calls
 }
@@ -146,9 +150,9 @@ func number(t *testing.T, e os.DirEntry) (n int) {
 	return n
 }
 
-// TestGuest runs the script of the user_data against the real function: values that would break out of whatever does not quote them
-// arrive as they are, and while nothing answers the guest tries on.
-func TestGuest(t *testing.T) {
+// TestGuestScript runs the script of the user_data against the real function, with values that would break out of
+// careless quoting.
+func TestGuestScript(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)
@@ -171,40 +175,47 @@ func TestGuest(t *testing.T) {
 	}
 	var create []string
 	var verbs []string
-	for _, call := range g.told(t) {
+	for _, call := range g.calls(t) {
 		verbs = append(verbs, call[0]+" "+call[1])
 		if call[1] == "create" {
 			create = call
 		}
 	}
-	want := "podman pull,systemctl stop,podman rm,podman create,systemctl daemon-reload,systemctl enable,systemctl restart,podman inspect,podman inspect"
+	want := "podman pull,systemctl stop,podman rm,podman create,systemctl daemon-reload,systemctl enable,systemctl " +
+		"restart,podman inspect,podman inspect"
 	if got := strings.Join(verbs, ","); got != want {
 		t.Errorf("the guest did %s, want %s", got, want)
 	}
 	wantCreate := append([]string{
-		"podman", "create", "--name", "cloudfn-agent", "--network", "host", "--env-file", g.root + runDir + "/env", "registry.example.com:5000/team/agent:1.2",
+		"podman", "create", "--name", "cloudfn-agent", "--network", "host", "--env-file", g.root + runDir + "/env",
+		"registry.example.com:5000/team/agent:1.2",
 	}, command...)
 	if !slices.Equal(create, wantCreate) {
 		t.Errorf("the container was made by %q, want %q", create, wantCreate)
 	}
-	wantEnv := "A= $HOME `id` # x \nB=\"quoted\" 'too'\nC=x=y\nEMPTY=\nINSTANCE_ID=" + d.InstanceID.String() + "\nJOIN_TOKEN=" + secret + "\n"
+	wantEnv := "A= $HOME `id` # x \nB=\"quoted\" 'too'\nC=x=y\nEMPTY=\nINSTANCE_ID=" + d.InstanceID.String() +
+		"\nJOIN_TOKEN=" + secret + "\n"
 	if got := g.read(t, "/env"); got != wantEnv {
 		t.Errorf("its environment is %q, want %q", got, wantEnv)
 	}
-	if got := g.read(t, "/login"); got != `{"auths":{"registry.example.com:5000":{"auth":"cm9ib3Q6Y2FuYXJ5LW9mLWFuLWFnZW50LXBhc3N3b3Jk"}}}` {
+	if got := g.read(t, "/login"); got !=
+		`{"auths":{"registry.example.com:5000":{"auth":"cm9ib3Q6Y2FuYXJ5LW9mLWFuLWFnZW50LXBhc3N3b3Jk"}}}` {
 		t.Errorf("the login is %s", got)
 	}
 	unit := g.read(t, unitDir+"/cloudfn-agent.service")
-	for _, line := range []string{"ExecStart=" + g.root + "/bin/podman start --attach cloudfn-agent\n", "Restart=always\n", "WantedBy=multi-user.target\n"} {
+	for _, line := range []string{
+		"ExecStart=" + g.root + "/bin/podman start --attach cloudfn-agent\n", "Restart=always\n",
+		"WantedBy=multi-user.target\n",
+	} {
 		if !strings.Contains(unit, line) || strings.Contains(unit, secret) {
 			t.Errorf("the unit is %s", unit)
 		}
 	}
 	if !testkit.Scalar[bool](t, conn, "select ready_at is not null from deployments") {
-		t.Error("nobody heard that the agent is ready")
+		t.Error("the agent has not reported that it is ready")
 	}
 	again := newGuest(t, d.userData) // whoever finds the user_data later
-	if log, err := again.boot(t); err == nil || !strings.Contains(log, "status 404") || len(again.told(t)) != 0 {
+	if log, err := again.boot(t); err == nil || !strings.Contains(log, "status 404") || len(again.calls(t)) != 0 {
 		t.Errorf("with used user_data: %v %s", err, log)
 	}
 }
@@ -232,8 +243,8 @@ func notAtOnce(t *testing.T, to string) (at string, calls *atomic.Int64) {
 	return server.URL, calls
 }
 
-// TestGuestRefusesAnotherBundle: what was changed on its way, or in the database, is not even decrypted.
-func TestGuestRefusesAnotherBundle(t *testing.T) {
+// TestGuestRejectsChangedBundle does not even decrypt a bundle that was changed on its way or in the database.
+func TestGuestRejectsChangedBundle(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)
@@ -246,14 +257,15 @@ func TestGuestRefusesAnotherBundle(t *testing.T) {
 		d := deploy(t, database, conn, app.URL, nil)
 		move(t, conn, d, change)
 		g := newGuest(t, d.userData)
-		if log, err := g.boot(t); err == nil || !strings.Contains(log, "is not the one of deployment") || len(g.told(t)) != 0 {
+		if log, err := g.boot(t); err == nil || !strings.Contains(log, "is not the one of deployment") ||
+			len(g.calls(t)) != 0 {
 			t.Errorf("%s: %v %s", name, err, log)
 		}
 	}
 }
 
-// TestGuestWithoutARuntime says so: there is no distribution here that it knows.
-func TestGuestWithoutARuntime(t *testing.T) {
+// TestGuestWithoutContainerRuntime reports an unknown distribution.
+func TestGuestWithoutContainerRuntime(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)

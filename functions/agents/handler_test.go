@@ -21,7 +21,8 @@ const (
 	secret  = "canary-of-an-agent"
 )
 
-// deployed is a deployment of an instance, stored as the function servers does, and the user_data that Nova would be given.
+// deployed is a deployment of an instance, stored as the function servers does, and the user_data that Nova would be
+// given.
 type deployed struct {
 	domain.Deployment
 
@@ -40,7 +41,8 @@ func deploy(t *testing.T, database string, conn *pgx.Conn, url string, change fu
 		t.Fatal(err)
 	}
 	_, err = conn.Exec(context.Background(), `
-insert into instances (project_id, id, position, name, server_id, state, origin) values ($1, $2, 0, 'x', $3, 'active', 'connected')`,
+insert into instances (project_id, id, position, name, server_id, state, origin)
+values ($1, $2, 0, 'x', $3, 'active', 'connected')`,
 		project, spec.Instance, uuid.NewString())
 	if err != nil {
 		t.Fatal(err)
@@ -68,15 +70,16 @@ func (d deployed) ready(t *testing.T, app *testkit.Client) testkit.Answer {
 	return app.Do(t, http.MethodPost, "/v1/agents/"+d.ID.String()+"/ready", "", "Authorization", "Bearer "+d.token)
 }
 
-// TestOnce: the bundle can be fetched for a minute, and the word that the agent is there be said once, which is an event.
-func TestOnce(t *testing.T) {
+// TestBundleAndReadyOnce serves the bundle for a minute and accepts one report, which is an event.
+func TestBundleAndReadyOnce(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)
 	app := testkit.Start(t, testkit.Env(t, database, nil), Function)
 	d := deploy(t, database, conn, app.URL, nil)
 	for range 2 { // its answer may get lost on the way
-		if a := d.bundle(t, app); a.Status != 200 || string(a.Body) != string(d.Bundle) || a.Header.Get("Content-Type") != "application/octet-stream" {
+		if a := d.bundle(t, app); a.Status != 200 || string(a.Body) != string(d.Bundle) ||
+			a.Header.Get("Content-Type") != "application/octet-stream" {
 			t.Errorf("the bundle: %d %s", a.Status, a.Header)
 		}
 	}
@@ -90,23 +93,27 @@ func TestOnce(t *testing.T) {
 	if a := d.ready(t, app); a.Status != 404 {
 		t.Errorf("ready again: %d %s", a.Status, a.Body)
 	}
-	events := testkit.Scalar[string](t, conn, "select string_agg(type || ' ' || subject || ' ' || seq || ' ' || (data->>'deployment_id') || ' ' || (data->>'image'), ';') from events")
-	if want := domain.AgentReadyEvent + " " + d.InstanceID.String() + " 1 " + d.ID.String() + " agent:1"; events != want {
+	events := testkit.Scalar[string](t, conn,
+		"select string_agg(type || ' ' || subject || ' ' || seq || ' ' || (data->>'deployment_id') || ' ' || "+
+			"(data->>'image'), ';') from events")
+	want := domain.AgentReadyEvent + " " + d.InstanceID.String() + " 1 " + d.ID.String() + " agent:1"
+	if events != want {
 		t.Errorf("the events are %q, want %q", events, want)
 	}
 	if testkit.Scalar[bool](t, conn, "select bundle is not null or ready_at is null from deployments") {
-		t.Error("the bundle is still there, or nobody took down that the agent is")
+		t.Error("the bundle is still there, or ready_at is not recorded")
 	}
 	dump := testkit.Dump(t, database)
 	if strings.Contains(dump, d.token) || strings.Contains(dump, secret) {
 		t.Error("the database holds a secret in clear")
 	}
-	if n := testkit.Scalar[int](t, conn, "select count(*)::int from requests where function = 'agents' and path like '/v1/agents/%' and user_id = ''"); n != 5 {
+	if n := testkit.Scalar[int](t, conn,
+		"select count(*) from requests where function = 'agents' and path like '/v1/agents/%' and user_id = ''"); n != 5 {
 		t.Errorf("%d of the 5 requests are in the log", n)
 	}
 }
 
-// move changes what is stored of a deployment, instead of waiting.
+// move sets columns of a stored deployment, so that the test need not wait.
 func move(t *testing.T, conn *pgx.Conn, d deployed, what string) {
 	t.Helper()
 	if _, err := conn.Exec(t.Context(), "update deployments set "+what+" where id = $1", d.ID); err != nil {
@@ -114,8 +121,8 @@ func move(t *testing.T, conn *pgx.Conn, d deployed, what string) {
 	}
 }
 
-// TestWhateverIsWrongLooksTheSame, so that nobody can tell a deployment from none.
-func TestWhateverIsWrongLooksTheSame(t *testing.T) {
+// TestAllFaultsGetTheSameAnswer so that nobody can probe for deployments.
+func TestAllFaultsGetTheSameAnswer(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)
@@ -129,18 +136,30 @@ func TestWhateverIsWrongLooksTheSame(t *testing.T) {
 		path, method, body string
 		header             []string
 	}{
-		"no token":               {path + "/bundle", "GET", "", nil},
-		"another scheme":         {path + "/bundle", "GET", "", []string{"Authorization", "Basic " + good.token}},
-		"only a scheme":          {path + "/bundle", "GET", "", []string{"Authorization", "Bearer"}},
-		"an empty token":         {path + "/bundle", "GET", "", []string{"Authorization", "Bearer "}},
-		"a wrong token":          {path + "/bundle", "GET", "", []string{"Authorization", bearer[:len(bearer)-1] + "x"}},
-		"a long token":           {path + "/bundle", "GET", "", []string{"Authorization", bearer + strings.Repeat("x", 5000)}},
-		"a token of Keystone":    {path + "/bundle", "GET", "", []string{"X-Auth-Token", good.token}},
-		"another's token":        {path + "/bundle", "GET", "", []string{"Authorization", "Bearer " + old.token}},
-		"no such deployment":     {"/v1/agents/" + uuid.NewString() + "/bundle", "GET", "", []string{"Authorization", bearer}},
-		"no id":                  {"/v1/agents/x/bundle", "GET", "", []string{"Authorization", bearer}},
-		"too late":               {"/v1/agents/" + old.ID.String() + "/bundle", "GET", "", []string{"Authorization", "Bearer " + old.token}},
-		"ready too late":         {"/v1/agents/" + old.ID.String() + "/ready", "POST", "", []string{"Authorization", "Bearer " + old.token}},
+		"no token":       {path + "/bundle", "GET", "", nil},
+		"another scheme": {path + "/bundle", "GET", "", []string{"Authorization", "Basic " + good.token}},
+		"only a scheme":  {path + "/bundle", "GET", "", []string{"Authorization", "Bearer"}},
+		"an empty token": {path + "/bundle", "GET", "", []string{"Authorization", "Bearer "}},
+		"a wrong token":  {path + "/bundle", "GET", "", []string{"Authorization", bearer[:len(bearer)-1] + "x"}},
+		"a long token": {
+			path + "/bundle", "GET", "",
+			[]string{"Authorization", bearer + strings.Repeat("x", 5000)},
+		},
+		"a token of Keystone": {path + "/bundle", "GET", "", []string{"X-Auth-Token", good.token}},
+		"another's token":     {path + "/bundle", "GET", "", []string{"Authorization", "Bearer " + old.token}},
+		"no such deployment": {
+			"/v1/agents/" + uuid.NewString() + "/bundle", "GET", "",
+			[]string{"Authorization", bearer},
+		},
+		"no id": {"/v1/agents/x/bundle", "GET", "", []string{"Authorization", bearer}},
+		"too late": {
+			"/v1/agents/" + old.ID.String() + "/bundle", "GET", "",
+			[]string{"Authorization", "Bearer " + old.token},
+		},
+		"ready too late": {
+			"/v1/agents/" + old.ID.String() + "/ready", "POST", "",
+			[]string{"Authorization", "Bearer " + old.token},
+		},
 		"ready with a wrong one": {path + "/ready", "POST", "", []string{"Authorization", bearer + "x"}},
 		"a parameter":            {path + "/bundle?x=1", "GET", "", []string{"Authorization", bearer}},
 		"a body":                 {path + "/ready", "POST", strings.Repeat("x", 2<<20), []string{"Authorization", bearer}},

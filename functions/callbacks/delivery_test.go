@@ -23,10 +23,13 @@ func TestDeliveries(t *testing.T) {
 	other := create(t, app, `{"url": "https://other.example.com"}`)
 	path := "/v1/callbacks/" + c.ID.String()
 	for seq := range 5 {
-		exec(t, conn, "insert into events (project_id, subject, seq, type, at, data) values ($1, 'subject', $2, $3, now(), '{}')", p.ID, seq+1, domain.InstanceEvent)
+		exec(t, conn, "insert into events (project_id, subject, seq, type, at, data) values ($1, 'subject', $2, $3, "+
+			"now(), '{}')", p.ID, seq+1, domain.InstanceEvent)
 	}
-	exec(t, conn, "update deliveries set status = 'dead', attempts = 40, answer = 500, error = 'the receiver answered 500', attempted_at = now() where callback_id = $1 and event_seq = 2", c.ID)
-	exec(t, conn, "update deliveries set status = 'delivered', attempts = 1, answer = 204, attempted_at = now() where callback_id = $1 and event_seq = 1", c.ID)
+	exec(t, conn, "update deliveries set status = 'dead', attempts = 40, answer = 500, error = 'the receiver answered "+
+		"500', attempted_at = now() where callback_id = $1 and event_seq = 2", c.ID)
+	exec(t, conn, "update deliveries set status = 'delivered', attempts = 1, answer = 204, attempted_at = now() where "+
+		"callback_id = $1 and event_seq = 1", c.ID)
 
 	list := func(query string) (all []Delivery, pages int) {
 		t.Helper()
@@ -55,7 +58,8 @@ func TestDeliveries(t *testing.T) {
 		t.Errorf("got %d deliveries in %d pages", len(all), pages)
 	}
 	dead, _ := list("?status=dead")
-	if len(dead) != 1 || dead[0].EventID != "subject:2" || dead[0].Attempts != 40 || dead[0].Answer != 500 || dead[0].Error == "" || dead[0].AttemptedAt == nil {
+	if len(dead) != 1 || dead[0].EventID != "subject:2" || dead[0].Attempts != 40 || dead[0].Answer != 500 ||
+		dead[0].Error == "" || dead[0].AttemptedAt.IsZero() {
 		t.Fatalf("the dead ones are %+v", dead)
 	}
 	due, _ := list("?status=due")
@@ -66,7 +70,8 @@ func TestDeliveries(t *testing.T) {
 	// Again, by hand: the same event in a delivery and a stream of its own.
 	var again Delivery
 	a := app.Post(t, path+"/deliveries/"+dead[0].ID.String()+"/redeliver", "")
-	if a.JSON(t, &again); a.Status != 202 || again.ID == dead[0].ID || again.EventID != dead[0].EventID || again.Status != domain.DeliveryDue || again.EventType != domain.InstanceEvent || again.Attempts != 0 {
+	if a.JSON(t, &again); a.Status != 202 || again.ID == dead[0].ID || again.EventID != dead[0].EventID ||
+		again.Status != domain.DeliveryDue || again.EventType != domain.InstanceEvent || again.Attempts != 0 {
 		t.Errorf("got %d %+v", a.Status, again)
 	}
 	for what, want := range map[string]int{due[0].ID.String(): 409, uuid.NewString(): 404, "x": 404} {
@@ -74,7 +79,8 @@ func TestDeliveries(t *testing.T) {
 			t.Errorf("redeliver %s: got %d %s, want %d", what, a.Status, a.Body, want)
 		}
 	}
-	if a := app.Post(t, "/v1/callbacks/"+other.ID.String()+"/deliveries/"+dead[0].ID.String()+"/redeliver", ""); a.Status != 404 {
+	if a := app.Post(t, "/v1/callbacks/"+other.ID.String()+"/deliveries/"+dead[0].ID.String()+"/redeliver",
+		""); a.Status != 404 {
 		t.Errorf("another callback's delivery: got %d %s", a.Status, a.Body)
 	}
 
@@ -82,14 +88,19 @@ func TestDeliveries(t *testing.T) {
 	exec(t, conn, "update callbacks set events = $2 where id = $1", c.ID, []string{domain.OrderEvent})
 	var test Delivery
 	a = app.Post(t, path+"/test", "")
-	if a.JSON(t, &test); a.Status != 202 || test.EventType != domain.CallbackTestEvent || test.Subject != c.ID.String() || test.EventID != c.ID.String()+":1" || test.Status != domain.DeliveryDue {
+	if a.JSON(t, &test); a.Status != 202 || test.EventType != domain.CallbackTestEvent ||
+		test.Subject != c.ID.String() || test.EventID != c.ID.String()+":1" || test.Status != domain.DeliveryDue {
 		t.Errorf("got %d %+v", a.Status, test)
 	}
-	if n := testkit.Scalar[int](t, conn, "select count(*) from deliveries d join events e on e.project_id = d.event_project and e.subject = d.subject and e.seq = d.event_seq where e.type = $1", domain.CallbackTestEvent); n != 1 {
+	if n := testkit.Scalar[int](t, conn,
+		"select count(*) from deliveries d join events e on e.project_id = d.event_project and e.subject = d.subject and "+
+			"e.seq = d.event_seq where e.type = $1", domain.CallbackTestEvent); n != 1 {
 		t.Errorf("%d callbacks get the test", n)
 	}
-	if n := testkit.Scalar[int](t, conn, "select count(*) from streams where callback_id = $1 and head = 0 and tail = 1 and next_at <= clock_timestamp() and (stream like 'test/%' or stream like 'redelivery/%')", c.ID); n != 2 {
-		t.Errorf("%d streams of what was made by hand", n)
+	if n := testkit.Scalar[int](t, conn,
+		"select count(*) from streams where callback_id = $1 and head = 0 and tail = 1 and next_at <= clock_timestamp() "+
+			"and (stream like 'test/%' or stream like 'redelivery/%')", c.ID); n != 2 {
+		t.Errorf("%d streams of deliveries made by hand", n)
 	}
 	exec(t, conn, "update callbacks set status = 'gone' where id = $1", c.ID)
 	for _, action := range []string{"/test", "/deliveries/" + dead[0].ID.String() + "/redeliver"} {
@@ -97,15 +108,18 @@ func TestDeliveries(t *testing.T) {
 			t.Errorf("%s of one that is gone: got %d %s", action, a.Status, a.Body)
 		}
 	}
-	for query, field := range map[string]string{"?status=x": "status", "?limit=0": "limit", "?marker=x": "marker", "?marker=" + uuid.NewString(): "marker", "?since=x": "since"} {
+	for query, field := range map[string]string{
+		"?status=x": "status", "?limit=0": "limit", "?marker=x": "marker",
+		"?marker=" + uuid.NewString(): "marker", "?since=x": "since",
+	} {
 		if a := app.Get(t, path+"/deliveries"+query); a.Status != 400 || !testkit.Names(t, a, field) {
 			t.Errorf("%s: got %d %s", query, a.Status, a.Body)
 		}
 	}
 }
 
-// TestAnotherProjectsCallbackLooksAbsent in every route, and so do its instances and orders.
-func TestAnotherProjectsCallbackLooksAbsent(t *testing.T) {
+// TestOtherProjectsCallbackIsNotFound on every route, and so are its instances and orders.
+func TestOtherProjectsCallbackIsNotFound(t *testing.T) {
 	t.Parallel()
 	p, q := testkit.NewProject(t), testkit.NewProject(t)
 	database := testkit.Database(t)
@@ -113,13 +127,16 @@ func TestAnotherProjectsCallbackLooksAbsent(t *testing.T) {
 	app := testkit.Start(t, testkit.Env(t, database, nil), Function)
 	mine, theirs := app.As(p.Token(t)), app.As(q.Token(t))
 	c := create(t, mine, `{"url": "https://receiver.example.com"}`)
-	exec(t, conn, "insert into events (project_id, subject, seq, type, at, data) values ($1, 'subject', 1, $2, now(), '{}')", p.ID, domain.InstanceEvent)
-	delivery := testkit.Scalar[uuid.UUID](t, conn, "update deliveries set status = 'dead' where callback_id = $1 returning id", c.ID)
+	exec(t, conn, "insert into events (project_id, subject, seq, type, at, data) values ($1, 'subject', 1, $2, now(), "+
+		"'{}')", p.ID, domain.InstanceEvent)
+	delivery := testkit.Scalar[uuid.UUID](t, conn,
+		"update deliveries set status = 'dead' where callback_id = $1 returning id", c.ID)
 	before := testkit.Dump(t, database)
 
 	absent := uuid.New()
 	mask := func(a testkit.Answer, id uuid.UUID) string {
-		return fmt.Sprint(a.Status, strings.NewReplacer(id.String(), "ID", a.Header.Get("X-Request-Id"), "R").Replace(string(a.Body)))
+		return fmt.Sprint(a.Status, strings.NewReplacer(id.String(), "ID", a.Header.Get("X-Request-Id"),
+			"R").Replace(string(a.Body)))
 	}
 	for _, route := range []struct{ method, path, body string }{
 		{"GET", "/v1/callbacks/%s", ""},
@@ -133,7 +150,8 @@ func TestAnotherProjectsCallbackLooksAbsent(t *testing.T) {
 		a := theirs.Do(t, route.method, fmt.Sprintf(route.path, c.ID), route.body, "Content-Type", "application/json")
 		b := theirs.Do(t, route.method, fmt.Sprintf(route.path, absent), route.body, "Content-Type", "application/json")
 		if a.Status != 404 || mask(a, c.ID) != mask(b, absent) {
-			t.Errorf("%s %s: another project's: %s\nabsent: %s", route.method, route.path, mask(a, c.ID), mask(b, absent))
+			t.Errorf("%s %s: another project's: %s\nabsent: %s", route.method, route.path, mask(a, c.ID),
+				mask(b, absent))
 		}
 	}
 	var list CallbackPage
@@ -148,13 +166,16 @@ func TestAnotherProjectsCallbackLooksAbsent(t *testing.T) {
 		}
 		return rest
 	}
-	if a, b := unlogged(before), unlogged(testkit.Dump(t, database)); len(a) == 0 || strings.Join(a, "") != strings.Join(b, "") {
+	if a, b := unlogged(before), unlogged(testkit.Dump(t, database)); len(a) == 0 ||
+		strings.Join(a, "") != strings.Join(b, "") {
 		t.Error("they have changed something")
 	}
 
 	instance, order := uuid.New(), uuid.New()
-	exec(t, conn, "insert into orders (project_id, id, domain_id, user_id, body_sha256, spec, status) values ($1, $2, '', '', '', '{}', 'running')", p.ID, order)
-	exec(t, conn, "insert into instances (project_id, id, order_id, position, name, state, origin) values ($1, $2, $3, 0, 'x', 'requested', 'launched')", p.ID, instance, order)
+	exec(t, conn, "insert into orders (project_id, id, domain_id, user_id, body_sha256, spec, status) values ($1, $2, "+
+		"'', '', '', '{}', 'running')", p.ID, order)
+	exec(t, conn, "insert into instances (project_id, id, order_id, position, name, state, origin) values ($1, $2, $3, "+
+		"0, 'x', 'requested', 'launched')", p.ID, instance, order)
 	for field, id := range map[string]uuid.UUID{"instance_id": instance, "order_id": order} {
 		body := func(id uuid.UUID) string {
 			return fmt.Sprintf(`{"url": "https://receiver.example.com", "%s": "%s"}`, field, strings.ToUpper(id.String()))
@@ -163,28 +184,33 @@ func TestAnotherProjectsCallbackLooksAbsent(t *testing.T) {
 		if a.Status != 400 || !testkit.Names(t, a, field) || mask(a, id) != mask(b, absent) {
 			t.Errorf("%s: another project's: %d %s\nabsent: %d %s", field, a.Status, a.Body, b.Status, b.Body)
 		}
-		if c := create(t, mine, body(id)); (c.InstanceID == nil || *c.InstanceID != instance) && (c.OrderID == nil || *c.OrderID != order) {
+		if c := create(t, mine, body(id)); c.InstanceID != instance && c.OrderID != order {
 			t.Errorf("of its own: %+v", c)
 		}
 	}
 }
 
-// TestAsManyAsAProjectMayHave, also when they come at once. Those that are gone do not count, and so do not come back.
-func TestAsManyAsAProjectMayHave(t *testing.T) {
+// TestMaxCallbacksPerProject also with concurrent requests. Those that are gone do not count, so they cannot be
+// resumed.
+func TestMaxCallbacksPerProject(t *testing.T) {
 	t.Parallel()
 	p := testkit.NewProject(t)
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)
 	app := testkit.Start(t, testkit.Env(t, database, nil), Function).As(p.Token(t))
 	exec(t, conn, `insert into callbacks (project_id, id, user_id, url, status, secret)
-		select $1, gen_random_uuid(), 'u', 'https://receiver.example.com', case when n <= 95 then 'verified' else 'gone' end, '' from generate_series(1, 120) n`, p.ID)
+		select $1, gen_random_uuid(), 'u', 'https://receiver.example.com',
+			case when n <= 95 then 'verified' else 'gone' end, ''
+		from generate_series(1, 120) n`, p.ID)
 	exec(t, conn, `insert into callbacks (project_id, id, user_id, url, status, secret)
-		select 'another', gen_random_uuid(), 'u', 'https://receiver.example.com', 'verified', '' from generate_series(1, 100) n`)
+		select 'another', gen_random_uuid(), 'u', 'https://receiver.example.com', 'verified', ''
+		from generate_series(1, 100) n`)
 	var wg sync.WaitGroup
 	answers := make(chan int, 20)
 	for range 20 {
 		wg.Go(func() {
-			a, err := app.Try(t, "POST", "/v1/callbacks", `{"url": "https://receiver.example.com"}`, "Content-Type", "application/json")
+			a, err := app.Try(t, "POST", "/v1/callbacks", `{"url": "https://receiver.example.com"}`, "Content-Type",
+				"application/json")
 			if err != nil {
 				t.Error(err)
 			}
@@ -200,9 +226,14 @@ func TestAsManyAsAProjectMayHave(t *testing.T) {
 	if got[201] != 5 || got[409] != 15 {
 		t.Errorf("the answers are %v, want 5 that are created", got)
 	}
-	gone := testkit.Scalar[uuid.UUID](t, conn, "select id from callbacks where project_id = $1 and status = 'gone' limit 1", p.ID)
-	for body, want := range map[string]int{`{"status": "verified"}`: 409, `{"url": "https://other.example.com"}`: 409, `{"events": []}`: 200} {
-		if a := app.Do(t, "PATCH", "/v1/callbacks/"+gone.String(), body, "Content-Type", "application/json"); a.Status != want {
+	gone := testkit.Scalar[uuid.UUID](t, conn,
+		"select id from callbacks where project_id = $1 and status = 'gone' limit 1", p.ID)
+	for body, want := range map[string]int{
+		`{"status": "verified"}`: 409, `{"url": "https://other.example.com"}`: 409,
+		`{"events": []}`: 200,
+	} {
+		if a := app.Do(t, "PATCH", "/v1/callbacks/"+gone.String(), body, "Content-Type",
+			"application/json"); a.Status != want {
 			t.Errorf("one that is gone, %s: got %d %s, want %d", body, a.Status, a.Body, want)
 		}
 	}

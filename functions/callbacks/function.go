@@ -1,4 +1,4 @@
-// Package callbacks serves /v1/callbacks: who is told of what happens to a project's instances and orders.
+// Package callbacks serves /v1/callbacks: webhook subscriptions and their deliveries.
 package callbacks
 
 import (
@@ -13,14 +13,6 @@ import (
 type Config struct {
 	Seal   seal.Config
 	Ranges webhook.Ranges
-}
-
-// Validate refuses a Config that cannot work.
-func (c Config) Validate() error {
-	if err := c.Seal.Validate(); err != nil {
-		return err
-	}
-	return c.Ranges.Validate()
 }
 
 // Function declares callbacks.
@@ -41,7 +33,8 @@ var Function = run.HTTP[Config, service]{
 		Wakes:   []string{"deliver-events"},
 	},
 	Secrets: []string{"database", "events"},
-	// People and programs call it now and then: one pod answers hundreds of calls a second, each some milliseconds of Postgres.
+	// Calls are rare: one pod answers hundreds of calls a second, each some milliseconds of
+	// Postgres.
 	Scale:  run.Scale{MaxPods: 1, Concurrency: 50, Target: 35},
 	Build:  build,
 	Routes: httpx.Operations(routes),
@@ -57,5 +50,8 @@ func build(cfg Config, d run.Deps) (service, error) {
 		return service{}, err
 	}
 	wake := func() { d.Wake("deliver-events") }
-	return service{store: postgres.Callbacks{DB: d.DB}, connections: postgres.Connections{DB: d.DB}, key: key, guard: guard, wake: wake}, nil
+	return service{
+		store: postgres.Callbacks{DB: d.DB}, connections: postgres.Connections{DB: d.DB},
+		key: key, guard: guard, wake: wake,
+	}, nil
 }

@@ -68,7 +68,7 @@ func exec(t *testing.T, conn *pgx.Conn, sql string, args ...any) {
 	}
 }
 
-func TestLifeOfACallback(t *testing.T) {
+func TestCallbackLifecycle(t *testing.T) {
 	t.Parallel()
 	p := testkit.NewProject(t)
 	database := testkit.Database(t)
@@ -87,10 +87,13 @@ func TestLifeOfACallback(t *testing.T) {
 		defer mu.Unlock()
 		return woken["/deliver-events"]
 	}
-	app := testkit.Start(t, testkit.Env(t, database, map[string]string{"WAKE_URL": functions.URL + "/{function}"}), Function).As(p.Token(t))
+	app := testkit.Start(t, testkit.Env(t, database, map[string]string{"WAKE_URL": functions.URL + "/{function}"}),
+		Function).As(p.Token(t))
 
-	c := create(t, app, `{"url": "https://receiver.example.com/hook?key=x", "events": ["cloudfn.order.state.v1", "cloudfn.instance.state.v1", "cloudfn.order.state.v1"]}`)
-	if c.Status != domain.CallbackPending || c.URL != "https://receiver.example.com/hook?key=x" || len(c.Events) != 2 || !strings.HasPrefix(c.Secret, "whsec_") || c.InstanceID != nil || c.OrderID != nil || c.UserID == "" {
+	c := create(t, app, `{"url": "https://receiver.example.com/hook?key=x",
+		"events": ["cloudfn.order.state.v1", "cloudfn.instance.state.v1", "cloudfn.order.state.v1"]}`)
+	if c.Status != domain.CallbackPending || c.URL != "https://receiver.example.com/hook?key=x" || len(c.Events) != 2 ||
+		!strings.HasPrefix(c.Secret, "whsec_") || c.InstanceID != uuid.Nil || c.OrderID != uuid.Nil || c.UserID == "" {
 		t.Errorf("got %+v", c)
 	}
 	testkit.Eventually(t, 5*time.Second, "deliver-events is woken", func() bool { return wakes() > 0 })
@@ -102,10 +105,10 @@ func TestLifeOfACallback(t *testing.T) {
 		t.Errorf("got %+v", got)
 	}
 	if secret := opened(t, conn, "secret", p.ID, c.ID); secret != c.Secret {
-		t.Error("what is stored sealed is another secret")
+		t.Error("the sealed secret in the database is another one")
 	}
 
-	// Its secret is given another; the one before signs too for the time of overlap.
+	// The secret is rotated; the previous one signs too during the overlap.
 	rotated := func(body string) shown {
 		t.Helper()
 		a := app.Post(t, path+"/secret", body)
@@ -116,36 +119,43 @@ func TestLifeOfACallback(t *testing.T) {
 		return r
 	}
 	second := rotated("")
-	if second.Secret == c.Secret || second.Overlap == nil || opened(t, conn, "secret", p.ID, c.ID) != second.Secret || opened(t, conn, "previous_secret", p.ID, c.ID) != c.Secret {
+	if second.Secret == c.Secret || second.Overlap.IsZero() || opened(t, conn, "secret", p.ID, c.ID) != second.Secret ||
+		opened(t, conn, "previous_secret", p.ID, c.ID) != c.Secret {
 		t.Errorf("rotated: %+v", second)
 	}
-	if left := time.Until(*second.Overlap); left < 23*time.Hour || left > 24*time.Hour {
+	if left := time.Until(second.Overlap); left < 23*time.Hour || left > 24*time.Hour {
 		t.Errorf("the overlap is %s", left)
 	}
-	if third := rotated(`{"secret": "` + given + `", "overlap": "0s"}`); third.Secret != given || third.Overlap != nil {
+	if third := rotated(`{"secret": "` + given + `", "overlap": "0s"}`); third.Secret != given || !third.Overlap.IsZero() {
 		t.Errorf("rotated without overlap: %+v", third)
 	}
 	if testkit.Scalar[bool](t, conn, "select previous_secret is not null from callbacks where id = $1", c.ID) {
-		t.Error("the secret before is kept without an overlap")
+		t.Error("the previous secret is kept without an overlap")
 	}
-	if dump := testkit.Dump(t, database); strings.Contains(dump, "whsec") || strings.Contains(dump, "canary") || strings.Contains(dump, "Y2FuYXJ5") || strings.Contains(dump, c.Secret[6:]) {
+	if dump := testkit.Dump(t, database); strings.Contains(dump, "whsec") || strings.Contains(dump, "canary") ||
+		strings.Contains(dump, "Y2FuYXJ5") || strings.Contains(dump, c.Secret[6:]) {
 		t.Error("a secret is in the database")
 	}
 
 	if a := app.Do(t, "DELETE", path, ""); a.Status != 204 || len(a.Body) != 0 {
 		t.Errorf("got %d %s", a.Status, a.Body)
 	}
-	for _, a := range []testkit.Answer{app.Get(t, path), app.Do(t, "DELETE", path, ""), app.Post(t, path+"/test", ""), app.Post(t, path+"/secret", "")} {
+	for _, a := range []testkit.Answer{
+		app.Get(t, path), app.Do(t, "DELETE", path, ""), app.Post(t, path+"/test", ""),
+		app.Post(t, path+"/secret", ""),
+	} {
 		if a.Status != 404 {
 			t.Errorf("after it was deleted: %d %s", a.Status, a.Body)
 		}
 	}
 }
 
-// status is what stands in a callback's row, and the events of its changes.
+// status is a callback's row as text, and the events of its changes.
 func status(t *testing.T, conn *pgx.Conn, id uuid.UUID) (domain.CallbackStatus, []string) {
 	t.Helper()
-	rows, _ := conn.Query(context.Background(), `select seq || ' ' || (data->>'previous_status') || ' ' || (data->>'status') from events where subject = $1 and type = $2 order by seq`,
+	rows, _ := conn.Query(context.Background(),
+		`select seq || ' ' || (data->>'previous_status') || ' ' || (data->>'status') from events
+		where subject = $1 and type = $2 order by seq`,
 		id.String(), domain.CallbackEvent)
 	events, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
@@ -154,9 +164,8 @@ func status(t *testing.T, conn *pgx.Conn, id uuid.UUID) (domain.CallbackStatus, 
 	return testkit.Scalar[domain.CallbackStatus](t, conn, "select status from callbacks where id = $1", id), events
 }
 
-// TestChanges of a callback by its owner: each change of its status is an event for the others, and what waits is tried
-// anew when it resumes.
-func TestChanges(t *testing.T) {
+// TestChangeCallback publishes each change of the status to the others, and retries waiting deliveries.
+func TestChangeCallback(t *testing.T) {
 	t.Parallel()
 	p := testkit.NewProject(t)
 	database := testkit.Database(t)
@@ -184,8 +193,10 @@ func TestChanges(t *testing.T) {
 		return got
 	}
 	change(`{"url": "https://receiver.example.com/b"}`, 200, domain.CallbackPending)
-	exec(t, conn, "update callbacks set status = 'verified', allowed_rate = 5 where id = $1", c.ID) // as deliver-events does
-	if got := change(`{"events": ["cloudfn.order.state.v1"]}`, 200, domain.CallbackVerified); len(got.Events) != 1 || got.URL != "https://receiver.example.com/b" || got.Rate != 5 {
+	// as deliver-events does
+	exec(t, conn, "update callbacks set status = 'verified', allowed_rate = 5 where id = $1", c.ID)
+	if got := change(`{"events": ["cloudfn.order.state.v1"]}`, 200, domain.CallbackVerified); len(got.Events) != 1 ||
+		got.URL != "https://receiver.example.com/b" || got.Rate != 5 {
 		t.Errorf("got %+v", got)
 	}
 	change(`{"url": "https://receiver.example.com/b", "status": "verified", "events": []}`, 200, domain.CallbackVerified)
@@ -196,16 +207,23 @@ func TestChanges(t *testing.T) {
 	change(`{"url": "https://receiver.example.com/c"}`, 200, domain.CallbackSuspended)
 
 	// An event waits, in a stream that has failed for long, when the callback resumes.
-	exec(t, conn, "insert into events (project_id, subject, seq, type, at, data) values ($1, 'order', 1, $2, now(), '{}')", p.ID, domain.OrderEvent)
-	exec(t, conn, "update streams set next_at = now() + interval '5 hours', attempts = 20, failing_since = now() - interval '3 days' where callback_id = $1", c.ID)
-	exec(t, conn, "update callbacks set failures = 9, failing_since = now(), not_before = now() + interval '1 day', claim_id = gen_random_uuid(), claimed_until = now() + interval '1 hour' where id = $1", c.ID)
+	exec(t, conn, "insert into events (project_id, subject, seq, type, at, data) values ($1, 'order', 1, $2, now(), '{}')",
+		p.ID, domain.OrderEvent)
+	exec(t, conn, "update streams set next_at = now() + interval '5 hours', attempts = 20, failing_since = now() - "+
+		"interval '3 days' where callback_id = $1", c.ID)
+	exec(t, conn, "update callbacks set failures = 9, failing_since = now(), not_before = now() + interval '1 day', "+
+		"claim_id = gen_random_uuid(), claimed_until = now() + interval '1 hour' where id = $1", c.ID)
 	if got := change(`{"status": "verified"}`, 200, domain.CallbackPending); got.Reason != "" {
 		t.Errorf("the reason is still %q", got.Reason)
 	}
-	if !testkit.Scalar[bool](t, conn, "select failures = 0 and failing_since is null and not_before is null and claim_id is null and claimed_until is null from callbacks where id = $1", c.ID) {
-		t.Error("its receiver is not asked at once")
+	if !testkit.Scalar[bool](t, conn,
+		"select failures = 0 and failing_since is null and not_before is null and claim_id is null and claimed_until is "+
+			"null from callbacks where id = $1", c.ID) {
+		t.Error("its handshake is not due at once")
 	}
-	if !testkit.Scalar[bool](t, conn, "select next_at <= now() and attempts = 0 and failing_since is null and head < tail from streams where callback_id = $1", c.ID) {
+	if !testkit.Scalar[bool](t, conn,
+		"select next_at <= now() and attempts = 0 and failing_since is null and head < tail from streams where "+
+			"callback_id = $1", c.ID) {
 		t.Error("what waited is not tried anew")
 	}
 	exec(t, conn, "update callbacks set status = 'verified' where id = $1", c.ID)
@@ -220,10 +238,12 @@ func TestChanges(t *testing.T) {
 	if fmt.Sprint(events) != want {
 		t.Errorf("the events are %v, want %s", events, want)
 	}
-	if n := testkit.Scalar[int](t, conn, "select count(*) from deliveries where callback_id = $1 and subject = $2", watcher.ID, c.ID.String()); n != 4 {
+	if n := testkit.Scalar[int](t, conn, "select count(*) from deliveries where callback_id = $1 and subject = $2",
+		watcher.ID, c.ID.String()); n != 4 {
 		t.Errorf("the other callback gets %d of 4 events", n)
 	}
-	if n := testkit.Scalar[int](t, conn, "select count(*) from deliveries where callback_id = $1 and subject = $2", c.ID, c.ID.String()); n != 0 {
-		t.Error("the callback gets the events of itself")
+	if n := testkit.Scalar[int](t, conn, "select count(*) from deliveries where callback_id = $1 and subject = $2", c.ID,
+		c.ID.String()); n != 0 {
+		t.Error("the callback gets events about itself")
 	}
 }

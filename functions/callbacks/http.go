@@ -23,8 +23,8 @@ func routes(api huma.API, s service) {
 		Responses: httpx.Answers(map[int]string{200: "A page of callbacks, the oldest first."}),
 	}, h.list)
 	httpx.Register(api, huma.Operation{
-		OperationID: "createCallback", Method: http.MethodPost, Path: "/v1/callbacks", DefaultStatus: http.StatusCreated,
-		Tags: tags, Middlewares: writes,
+		OperationID: "createCallback", Method: http.MethodPost, Path: "/v1/callbacks",
+		DefaultStatus: http.StatusCreated, Tags: tags, Middlewares: writes,
 		Summary: "Subscribe a URL to events",
 		Responses: httpx.Answers(map[int]string{
 			201: "The callback is stored.",
@@ -41,21 +41,25 @@ func routes(api huma.API, s service) {
 		}),
 	}, h.get)
 	httpx.Register(api, huma.Operation{
-		OperationID: "changeCallback", Method: http.MethodPatch, Path: "/v1/callbacks/{id}", Tags: tags, Middlewares: writes,
+		OperationID: "changeCallback", Method: http.MethodPatch, Path: "/v1/callbacks/{id}",
+		Tags: tags, Middlewares: writes,
 		Summary: "Change, suspend or resume a callback",
 		Responses: httpx.Answers(map[int]string{
 			200: "The callback as it is now.",
 			404: noCallback,
-			409: "A callback that is gone cannot be suspended, nor resumed while its project has as many as it may have.",
+			409: "A callback that is gone cannot be suspended, nor resumed while its project has as many as it " +
+				"may have.",
 		}),
 	}, h.change)
 	httpx.Register(api, huma.Operation{
-		OperationID: "deleteCallback", Method: http.MethodDelete, Path: "/v1/callbacks/{id}", Tags: tags, Middlewares: writes,
+		OperationID: "deleteCallback", Method: http.MethodDelete, Path: "/v1/callbacks/{id}",
+		Tags: tags, Middlewares: writes,
 		Summary:   "Delete a callback and all that waits for it",
 		Responses: httpx.Answers(map[int]string{204: "It is gone.", 404: noCallback}),
 	}, h.delete)
 	httpx.Register(api, huma.Operation{
-		OperationID: "rotateCallbackSecret", Method: http.MethodPost, Path: "/v1/callbacks/{id}/secret", Tags: tags, Middlewares: writes,
+		OperationID: "rotateCallbackSecret", Method: http.MethodPost, Path: "/v1/callbacks/{id}/secret",
+		Tags: tags, Middlewares: writes,
 		Summary: "Give a callback another secret",
 		Responses: httpx.Answers(map[int]string{
 			200: "The callback with its new secret, which is never shown again.", 404: noCallback,
@@ -67,15 +71,17 @@ func routes(api huma.API, s service) {
 func deliveryRoutes(api huma.API, h handler, tags []string) {
 	reads, writes := httpx.Before(auth.CanRead), httpx.Before(auth.CanWrite)
 	httpx.Register(api, huma.Operation{
-		OperationID: "testCallback", Method: http.MethodPost, Path: "/v1/callbacks/{id}/test", DefaultStatus: http.StatusAccepted,
-		Tags: tags, Middlewares: writes,
+		OperationID: "testCallback", Method: http.MethodPost, Path: "/v1/callbacks/{id}/test",
+		DefaultStatus: http.StatusAccepted,
+		Tags:          tags, Middlewares: writes,
 		Summary: "Send a callback an event to try its receiver",
 		Responses: httpx.Answers(map[int]string{
 			202: "The delivery, which is due.", 404: noCallback, 409: "The callback is gone.",
 		}),
 	}, h.test)
 	httpx.Register(api, huma.Operation{
-		OperationID: "listDeliveries", Method: http.MethodGet, Path: "/v1/callbacks/{id}/deliveries", Tags: tags, Middlewares: reads,
+		OperationID: "listDeliveries", Method: http.MethodGet, Path: "/v1/callbacks/{id}/deliveries",
+		Tags: tags, Middlewares: reads,
 		Summary: "List what was, and is to be, delivered to a callback",
 		Responses: httpx.Answers(map[int]string{
 			200: "A page of deliveries, the newest first.", 404: noCallback,
@@ -93,7 +99,7 @@ func deliveryRoutes(api huma.API, h handler, tags []string) {
 	}, h.redeliver)
 }
 
-// CallbackPath names a callback. It is exported because huma passes over what is embedded otherwise.
+// CallbackPath identifies a callback. It is exported because huma ignores unexported embedded structs.
 type CallbackPath struct {
 	ID httpx.ID `path:"id" example:"019b7c5e-4c30-7d55-8e1c-3a7b2d1f0b22" doc:"The callback's id."`
 }
@@ -122,7 +128,7 @@ func (h handler) create(ctx context.Context, in *createInput) (*createOutput, er
 
 type listInput struct {
 	httpx.Page
-	Marker httpx.ID `query:"marker" example:"019b7c5e-4c30-7d55-8e1c-3a7b2d1f0b22" doc:"The last id of the page before."`
+	Marker httpx.ID `query:"marker" example:"019b7c5e-4c30-7d55-8e1c-3a7b2d1f0b22" doc:"The last id before."`
 }
 
 func (h handler) list(ctx context.Context, in *listInput) (*httpx.Value[CallbackPage], error) {
@@ -191,7 +197,8 @@ type deliveriesInput struct {
 	CallbackPath
 	httpx.Page
 	Status domain.DeliveryStatus `query:"status" example:"dead" doc:"Only deliveries in this status."`
-	Marker httpx.ID              `query:"marker" example:"019b7c5e-5d40-7e66-9f2d-4b8c3e2a1c33" doc:"The last id of the page before."`
+
+	Marker httpx.ID `query:"marker" example:"019b7c5e-5d40-7e66-9f2d-4b8c3e2a1c33" doc:"The last id before."`
 }
 
 func (h handler) deliveries(ctx context.Context, in *deliveriesInput) (*httpx.Value[DeliveryPage], error) {

@@ -13,12 +13,12 @@ import (
 
 // CallbackRequest is the body of POST /v1/callbacks.
 type CallbackRequest struct {
-	URL          callbackURL    `json:"url"`
-	Events       eventTypes     `json:"events,omitempty" nullable:"true" doc:"The types of events to send. None is all."`
-	InstanceID   *httpx.ID      `json:"instance_id,omitempty" nullable:"true" doc:"Only this instance's events."`
-	OrderID      *httpx.ID      `json:"order_id,omitempty" nullable:"true" doc:"Only events of this order and its instances."`
-	ConnectionID *httpx.ID      `json:"connection_id,omitempty" nullable:"true" doc:"Only this connection's events."`
-	Secret       *domain.Secret `json:"secret,omitempty"`
+	URL          httpx.CallbackURL `json:"url"`
+	Events       httpx.EventTypes  `json:"events,omitempty" nullable:"true" doc:"The event types to send. None is all."`
+	InstanceID   *httpx.ID         `json:"instance_id,omitempty" nullable:"true" doc:"Only this instance's events."`
+	OrderID      *httpx.ID         `json:"order_id,omitempty" nullable:"true"`
+	ConnectionID *httpx.ID         `json:"connection_id,omitempty" nullable:"true" doc:"Only this connection's events."`
+	Secret       *domain.Secret    `json:"secret,omitempty"`
 }
 
 // Resolve implements huma.Resolver.
@@ -38,9 +38,10 @@ func (c *CallbackRequest) callback(who domain.Identity) domain.Callback {
 
 // CallbackChange is the body of PATCH /v1/callbacks/{id}. What is absent or null stays.
 type CallbackChange struct {
-	URL    *string     `json:"url,omitempty" nullable:"true" minLength:"1" maxLength:"2048"`
-	Events *eventTypes `json:"events,omitempty" nullable:"true"`
-	Status *string     `json:"status,omitempty" nullable:"true" enum:"suspended,verified" doc:"Verified resumes the callback."`
+	URL    *string           `json:"url,omitempty" nullable:"true" minLength:"1" maxLength:"2048"`
+	Events *httpx.EventTypes `json:"events,omitempty" nullable:"true"`
+
+	Status *string `json:"status,omitempty" nullable:"true" enum:"suspended,verified" doc:"Verified resumes it."`
 }
 
 // Resolve implements huma.Resolver.
@@ -58,7 +59,7 @@ func (c *CallbackChange) change() domain.CallbackChange {
 // CallbackRotation is the body of POST /v1/callbacks/{id}/secret.
 type CallbackRotation struct {
 	Secret  *domain.Secret `json:"secret,omitempty"`
-	Overlap *overlap       `json:"overlap,omitempty" nullable:"true" doc:"How long the old secret signs too. 24h if absent."`
+	Overlap *overlap       `json:"overlap,omitempty" nullable:"true"`
 }
 
 // overlap is how long the previous secret signs too.
@@ -91,15 +92,15 @@ func (o *overlap) Resolve(huma.Context) []error {
 // Callback is a callback as its owner sees it.
 type Callback struct {
 	ID           uuid.UUID             `json:"id" doc:"Version 7, in the order of time."`
-	URL          callbackURL           `json:"url"`
-	Events       eventTypes            `json:"events" uniqueItems:"true" doc:"None is all."`
-	InstanceID   *uuid.UUID            `json:"instance_id,omitempty" doc:"Absent unless it gets one instance's events only."`
-	OrderID      *uuid.UUID            `json:"order_id,omitempty" doc:"Absent unless it gets one order's events only."`
-	ConnectionID *uuid.UUID            `json:"connection_id,omitempty" doc:"Absent when it gets its own project's events."`
+	URL          httpx.CallbackURL     `json:"url"`
+	Events       httpx.EventTypes      `json:"events" uniqueItems:"true" doc:"None is all."`
+	InstanceID   uuid.UUID             `json:"instance_id,omitzero"`
+	OrderID      uuid.UUID             `json:"order_id,omitzero"`
+	ConnectionID uuid.UUID             `json:"connection_id,omitzero" doc:"Absent if it gets its own project's events."`
 	Status       domain.CallbackStatus `json:"status"`
-	Reason       string                `json:"reason,omitempty" minLength:"1" doc:"Why it is pending, suspended or gone."`
-	Rate         int                   `json:"allowed_rate,omitempty" minimum:"1" doc:"Deliveries a minute that the receiver allows."`
-	Overlap      *time.Time            `json:"previous_secret_until,omitempty" doc:"Until when the previous secret signs too."`
+	Reason       string                `json:"reason,omitempty" minLength:"1" doc:"Why pending, suspended or gone."`
+	Rate         int                   `json:"allowed_rate,omitempty" minimum:"1"`
+	Overlap      time.Time             `json:"previous_secret_until,omitzero"`
 	UserID       string                `json:"user_id" minLength:"1" doc:"Who made it."`
 	CreatedAt    time.Time             `json:"created_at"`
 	UpdatedAt    time.Time             `json:"updated_at"`
@@ -108,20 +109,20 @@ type Callback struct {
 // CallbackWithSecret is the one answer that shows the secret.
 type CallbackWithSecret struct {
 	Callback
-	Secret string `json:"secret" pattern:"^whsec_[A-Za-z0-9+/]{32,86}={0,2}$" doc:"The secret. It is never shown again."`
+	Secret string `json:"secret" pattern:"^whsec_[A-Za-z0-9+/]{32,86}={0,2}$" doc:"The secret, never shown again."`
 }
 
 // CallbackPage is a page of callbacks.
 type CallbackPage struct {
 	Callbacks []Callback `json:"callbacks" maxItems:"1000"`
-	Next      *string    `json:"next" pattern:"^/v1/callbacks\\?" doc:"The URL of the next page, without a host. Null at the end."`
+	Next      *string    `json:"next" pattern:"^/v1/callbacks\\?" doc:"The next page, without a host. Null at the end."`
 }
 
 func show(c domain.Callback) Callback {
 	return Callback{
-		ID: c.ID, URL: callbackURL(c.URL), Events: c.Events, InstanceID: orNil(c.InstanceID), OrderID: orNil(c.OrderID),
-		ConnectionID: orNil(c.ConnectionID), Status: c.Status, Reason: c.Reason, Rate: c.AllowedRate,
-		Overlap: orNever(c.PreviousUntil), UserID: c.UserID, CreatedAt: c.CreatedAt, UpdatedAt: c.UpdatedAt,
+		ID: c.ID, URL: httpx.CallbackURL(c.URL), Events: c.Events, InstanceID: c.InstanceID, OrderID: c.OrderID,
+		ConnectionID: c.ConnectionID, Status: c.Status, Reason: c.Reason, Rate: c.AllowedRate,
+		Overlap: c.PreviousUntil, UserID: c.UserID, CreatedAt: c.CreatedAt, UpdatedAt: c.UpdatedAt,
 	}
 }
 
@@ -129,40 +130,27 @@ func show(c domain.Callback) Callback {
 type Delivery struct {
 	ID          uuid.UUID             `json:"id"`
 	CallbackID  uuid.UUID             `json:"callback_id"`
-	EventID     string                `json:"event_id" pattern:"^.+:[0-9]+$" doc:"The event's id, the same on every attempt."`
+	EventID     string                `json:"event_id" pattern:"^.+:[0-9]+$"`
 	EventType   string                `json:"event_type" pattern:"^cloudfn\\."`
 	Subject     string                `json:"subject" minLength:"1" doc:"The id of what the event is about."`
 	Status      domain.DeliveryStatus `json:"status"`
 	Attempts    int                   `json:"attempts" minimum:"0"`
-	Answer      int                   `json:"answer,omitempty" minimum:"100" maximum:"999" doc:"The receiver's last status."`
+	Answer      int                   `json:"answer,omitempty" minimum:"100" maximum:"999"`
 	Error       string                `json:"error,omitempty" minLength:"1" doc:"What was wrong with the last attempt."`
 	CreatedAt   time.Time             `json:"created_at"`
-	AttemptedAt *time.Time            `json:"attempted_at,omitempty" doc:"When it was last tried."`
+	AttemptedAt time.Time             `json:"attempted_at,omitzero" doc:"When it was last tried."`
 }
 
 // DeliveryPage is a page of deliveries.
 type DeliveryPage struct {
 	Deliveries []Delivery `json:"deliveries" maxItems:"1000"`
-	Next       *string    `json:"next" pattern:"^/v1/callbacks/" doc:"The URL of the next page, without a host. Null at the end."`
+	Next       *string    `json:"next" pattern:"^/v1/callbacks/" doc:"The next page, without a host. Null at the end."`
 }
 
 func showDelivery(d domain.Delivery) Delivery {
 	return Delivery{
-		ID: d.ID, CallbackID: d.CallbackID, EventID: d.EventID, EventType: d.EventType, Subject: d.Subject, Status: d.Status,
-		Attempts: d.Attempts, Answer: d.Answer, Error: d.Error, CreatedAt: d.CreatedAt, AttemptedAt: orNever(d.AttemptedAt),
+		ID: d.ID, CallbackID: d.CallbackID, EventID: d.EventID, EventType: d.EventType, Subject: d.Subject,
+		Status: d.Status, Attempts: d.Attempts, Answer: d.Answer, Error: d.Error,
+		CreatedAt: d.CreatedAt, AttemptedAt: d.AttemptedAt,
 	}
-}
-
-func orNil(id uuid.UUID) *uuid.UUID {
-	if id == uuid.Nil {
-		return nil
-	}
-	return &id
-}
-
-func orNever(t time.Time) *time.Time {
-	if t.IsZero() {
-		return nil
-	}
-	return &t
 }

@@ -14,9 +14,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestFromCreationToDelivery in a daemon: the receiver is asked at once, and gets a test that verifies; with both secrets
-// while one is being changed.
-func TestFromCreationToDelivery(t *testing.T) {
+// TestHandshakeAndDelivery runs a daemon: the receiver gets the handshake at once, and then a signed test event.
+func TestHandshakeAndDelivery(t *testing.T) {
 	t.Parallel()
 	type got struct {
 		header http.Header
@@ -69,7 +68,8 @@ func TestFromCreationToDelivery(t *testing.T) {
 			t.Errorf("with %s: %v", name, err)
 		}
 	}
-	if e.header.Get("Ce-Id") != test.EventID || e.header.Get("Ce-Type") != domain.CallbackTestEvent || e.header.Get("Ce-Subject") != c.ID.String() {
+	if e.header.Get("Ce-Id") != test.EventID || e.header.Get("Ce-Type") != domain.CallbackTestEvent ||
+		e.header.Get("Ce-Subject") != c.ID.String() {
 		t.Errorf("got %v", e.header)
 	}
 	delivered := func(id uuid.UUID) func() bool {

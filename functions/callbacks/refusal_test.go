@@ -12,7 +12,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-func TestRefusals(t *testing.T) {
+func TestRejectsInvalidRequests(t *testing.T) {
 	t.Parallel()
 	env := testkit.Env(t, testkit.Database(t), map[string]string{"CALLBACK_ALLOW": "10.1.0.0/16"})
 	app := testkit.Start(t, env, Function).As(testkit.Token(t, "demo"))
@@ -34,7 +34,10 @@ func TestRefusals(t *testing.T) {
 		{"POST", "", `{` + good + `, "instance_id": "x"}`, "instance_id"},
 		{"POST", "", `{` + good + `, "instance_id": ""}`, "instance_id"},
 		{"POST", "", `{` + good + `, "order_id": "00000000-0000-0000-0000-000000000000"}`, "order_id"},
-		{"POST", "", `{` + good + `, "order_id": "` + uuid.NewString() + `", "instance_id": "` + uuid.NewString() + `"}`, "order_id"},
+		{
+			"POST", "", `{` + good + `, "order_id": "` + uuid.NewString() + `", "instance_id": "` + uuid.NewString() + `"}`,
+			"order_id",
+		},
 		{"POST", "", `{` + good + `, "secret": ""}`, "secret"},
 		{"POST", "", `{` + good + `, "secret": "whsec_short"}`, "secret"},
 		{"POST", "", `{` + good + `, "id": "x"}`, "id"},
@@ -59,8 +62,10 @@ func TestRefusals(t *testing.T) {
 		if !strings.HasPrefix(full, "/") {
 			full = "/v1/callbacks" + full
 		}
-		if a := app.Do(t, tc.method, full, tc.body, "Content-Type", "application/json"); a.Status != 400 || !testkit.Names(t, a, tc.field) || strings.Contains(string(a.Body), "Y2Fu") {
-			t.Errorf("%s %s %s: got %d %s, want 400 that names %s", tc.method, full, tc.body, a.Status, a.Body, tc.field)
+		if a := app.Do(t, tc.method, full, tc.body, "Content-Type", "application/json"); a.Status != 400 ||
+			!testkit.Names(t, a, tc.field) || strings.Contains(string(a.Body), "Y2Fu") {
+			t.Errorf("%s %s %s: got %d %s, want 400 that names %s", tc.method, full, tc.body, a.Status, a.Body,
+				tc.field)
 		}
 	}
 	for _, tc := range []struct {
@@ -91,10 +96,13 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestNothingSecretIsPrinted by a process of its own, which refuses to start without a key.
-func TestNothingSecretIsPrinted(t *testing.T) {
+// TestSecretsAreNotLogged runs a process of its own, which needs a key.
+func TestSecretsAreNotLogged(t *testing.T) {
 	t.Parallel()
-	env := testkit.Env(t, testkit.Database(t), map[string]string{"FUNCTION_TARGET": "callbacks", "LOG_LEVEL": "DEBUG", "SEAL_PRIVATE_KEY": "", "OS_CLOUD": "demo"})
+	env := testkit.Env(t, testkit.Database(t), map[string]string{
+		"FUNCTION_TARGET": "callbacks", "LOG_LEVEL": "DEBUG",
+		"SEAL_PRIVATE_KEY": "", "OS_CLOUD": "demo",
+	})
 	process := testkit.Spawn(t, env)
 	app := process.As(testkit.Token(t, "demo"))
 	c := create(t, app, `{"url": "https://receiver.example.com/hook?key=canary", "secret": "`+given+`"}`)
@@ -105,13 +113,18 @@ func TestNothingSecretIsPrinted(t *testing.T) {
 	if code := process.Terminate(t, 10*time.Second); code != 0 {
 		t.Errorf("it ended with %d", code)
 	}
-	if log := process.Log(); strings.Contains(log, "canary") || strings.Contains(log, "Y2Fu") || strings.Contains(log, "whsec") {
+	if log := process.Log(); strings.Contains(log, "canary") || strings.Contains(log, "Y2Fu") ||
+		strings.Contains(log, "whsec") {
 		t.Errorf("the log is %s", log)
 	}
-	for value, reason := range map[string]string{"": "is empty", "x": "does not begin", testkit.SealPrivateKey: "does not begin"} {
+	for value, reason := range map[string]string{
+		"": "is empty", "x": "does not begin",
+		testkit.SealPrivateKey: "does not begin",
+	} {
 		env["SEAL_PUBLIC_KEY"] = value
 		code, out := testkit.Run(t, env)
-		if code != 1 || !strings.Contains(out, "SEAL_PUBLIC_KEY "+reason) || !strings.Contains(out, "cloudfnd keys") || strings.Count(out, "\n") != 1 || strings.Contains(out, "sealkey_U") {
+		if code != 1 || !strings.Contains(out, "SEAL_PUBLIC_KEY "+reason) || !strings.Contains(out, "cloudfnd keys") ||
+			strings.Count(out, "\n") != 1 || strings.Contains(out, "sealkey_U") {
 			t.Errorf("SEAL_PUBLIC_KEY=%s: %d %s", value, code, out)
 		}
 	}
@@ -121,10 +134,10 @@ func TestNothingSecretIsPrinted(t *testing.T) {
 		name, key, _ := strings.Cut(strings.TrimSpace(line), "=")
 		keys[name] = key
 	}
-	for _, prefix := range []string{"SEAL", "CONNECTION"} {
+	for _, prefix := range []string{"SEAL", "CONNECTION", "MANAGED"} {
 		_, err := seal.ParsePublicKey(keys[prefix+"_PUBLIC_KEY"])
 		_, err2 := seal.ParsePrivateKeys(domain.Secret(keys[prefix+"_PRIVATE_KEY"]))
-		if code != 0 || len(keys) != 4 || err != nil || err2 != nil {
+		if code != 0 || len(keys) != 6 || err != nil || err2 != nil {
 			t.Errorf("keys: %d %s: %v %v", code, out, err, err2)
 		}
 	}

@@ -15,12 +15,12 @@ import (
 // store keeps callbacks. It takes secrets sealed, and gives none back.
 type store = postgres.Callbacks
 
-// sealer makes a secret readable for deliver-events only.
+// sealer encrypts a secret so that only deliver-events can decrypt it.
 type sealer interface {
 	Seal(purpose string, secret domain.Secret) ([]byte, error)
 }
 
-// guard refuses URLs that can never be a callback's.
+// guard rejects URLs that no callback may have.
 type guard interface{ Check(url string) error }
 
 type service struct {
@@ -28,11 +28,11 @@ type service struct {
 	connections postgres.Connections
 	key         sealer
 	guard       guard
-	wake        func() // tells deliver-events that there is work
+	wake        func() // wakes deliver-events
 }
 
-// Create stores a callback with the secret, or with a new one when it is nil, and gives the secret back this once. One that names
-// a connection gets events of the connection's project.
+// Create stores a callback with the given secret, or with a new one when that is nil, and returns the secret. A
+// callback of a connection gets events of the connection's project.
 func (s service) Create(
 	ctx context.Context, who domain.Identity, c domain.Callback, given *domain.Secret,
 ) (domain.Callback, domain.Secret, error) {
@@ -74,7 +74,7 @@ func (s service) secret(c domain.Callback, given *domain.Secret) (secret domain.
 	return secret, sealed, err
 }
 
-// check looks at what of a callback its owner chooses. It sorts the events and leaves out the repeated ones.
+// check validates the URL and the events. It sorts the events and removes duplicates.
 func (s service) check(url *string, events *[]string) error {
 	if url != nil {
 		if err := s.guard.Check(*url); err != nil {
@@ -92,26 +92,30 @@ func (s service) check(url *string, events *[]string) error {
 	return nil
 }
 
-// List gives a page of the project's callbacks; more says that there is another.
-func (s service) List(ctx context.Context, projectID string, limit int, marker uuid.UUID) (page []domain.Callback, more bool, err error) {
+// List gives a page of the project's callbacks; more says that another one follows.
+func (s service) List(
+	ctx context.Context, projectID string, limit int, marker uuid.UUID,
+) (page []domain.Callback, more bool, err error) {
 	found, err := s.store.List(ctx, projectID, limit+1, marker)
 	return found[:min(limit, len(found))], len(found) > limit, err
 }
 
-// Change makes its owner's change to a callback.
-func (s service) Change(ctx context.Context, projectID string, id uuid.UUID, change domain.CallbackChange) (domain.Callback, error) {
+// Change changes a callback.
+func (s service) Change(
+	ctx context.Context, projectID string, id uuid.UUID, change domain.CallbackChange,
+) (domain.Callback, error) {
 	if err := s.check(change.URL, change.Events); err != nil {
 		return domain.Callback{}, err
 	}
-	changed, asks, err := s.store.Change(ctx, projectID, id, change)
-	if asks && err == nil {
+	changed, handshake, err := s.store.Change(ctx, projectID, id, change)
+	if handshake && err == nil {
 		s.wake()
 	}
 	return changed, err
 }
 
-// Rotate gives a callback another secret: the given one, or a new one when that is nil. The one before signs too for the
-// time of overlap.
+// Rotate replaces a callback's secret by the given one, or a new one when that is nil. The old one signs too until the
+// overlap is over.
 func (s service) Rotate(
 	ctx context.Context, projectID string, id uuid.UUID, given *domain.Secret, overlap time.Duration,
 ) (domain.Callback, domain.Secret, error) {
@@ -123,15 +127,17 @@ func (s service) Rotate(
 	return changed, secret, err
 }
 
-// Deliveries gives a page of a callback's deliveries; more says that there is another.
-func (s service) Deliveries(ctx context.Context, projectID string, id uuid.UUID, q domain.DeliveryQuery) (page []domain.Delivery, more bool, err error) {
+// Deliveries gives a page of a callback's deliveries; more says that another one follows.
+func (s service) Deliveries(
+	ctx context.Context, projectID string, id uuid.UUID, q domain.DeliveryQuery,
+) (page []domain.Delivery, more bool, err error) {
 	limit := q.Limit
 	q.Limit++
 	found, err := s.store.Deliveries(ctx, projectID, id, q)
 	return found[:min(limit, len(found))], len(found) > limit, err
 }
 
-// Test sends the callback an event of its own.
+// Test sends the callback a test event.
 func (s service) Test(ctx context.Context, projectID string, id uuid.UUID) (domain.Delivery, error) {
 	made, err := s.store.Test(ctx, projectID, id)
 	if err == nil {
@@ -140,7 +146,7 @@ func (s service) Test(ctx context.Context, projectID string, id uuid.UUID) (doma
 	return made, err
 }
 
-// Redeliver sends the callback the event of an earlier delivery again.
+// Redeliver repeats a delivery.
 func (s service) Redeliver(ctx context.Context, projectID string, id, delivery uuid.UUID) (domain.Delivery, error) {
 	made, err := s.store.Redeliver(ctx, projectID, id, delivery)
 	if err == nil {

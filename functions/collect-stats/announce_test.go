@@ -14,7 +14,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// at moves the database's clock, and gives a copy that counts the projects then.
+// at moves the database's clock, and returns a replica that counts the projects then.
 func at(t *testing.T, database string, clock time.Time, more map[string]string) *testkit.Client {
 	t.Helper()
 	testkit.SetClock(t, database, clock)
@@ -28,8 +28,8 @@ func tick(t *testing.T, app *testkit.Client, want int) {
 	}
 }
 
-// told is an hour's event as it stands in the outbox.
-type told struct {
+// hourEvent is an hour's event as it stands in the outbox.
+type hourEvent struct {
 	Project, Subject string
 	Seq              int
 	Type             string
@@ -37,10 +37,11 @@ type told struct {
 	Data             string
 }
 
-func announced(t *testing.T, database string) []told {
+func announced(t *testing.T, database string) []hourEvent {
 	t.Helper()
-	rows, _ := testkit.Pool(t, database).Query(context.Background(), "select project_id, subject, seq, type, at, data::text from events order by at")
-	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[told])
+	rows, _ := testkit.Pool(t, database).Query(context.Background(),
+		"select project_id, subject, seq, type, at, data::text from events order by at")
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[hourEvent])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +83,10 @@ func TestHoursAreAnnounced(t *testing.T) {
 		t.Fatal(err)
 	}
 	key := domain.HourKey(hour)
-	want := map[string]any{"hour": key, "running": 2., "total": 3., "by_status": map[string]any{"ACTIVE": 2., "SHUTOFF": 1.}, "uncertain": 0., "source": "sampled"}
+	want := map[string]any{
+		"hour": key, "running": 2., "total": 3.,
+		"by_status": map[string]any{"ACTIVE": 2., "SHUTOFF": 1.}, "uncertain": 0., "source": "sampled",
+	}
 	if diff := cmp.Diff(want, data); diff != "" {
 		t.Error(diff)
 	}
@@ -106,9 +110,9 @@ func TestHoursAreAnnounced(t *testing.T) {
 	}
 }
 
-// TestTwoCopiesAnnounce at the turn of the hour, when each works for an hour of its own and both would announce what is
-// left: each hour has one event.
-func TestTwoCopiesAnnounce(t *testing.T) {
+// TestAnnounceConcurrently at the turn of the hour, when each works for an hour of its own and both would announce what
+// is left: each hour has one event.
+func TestAnnounceConcurrently(t *testing.T) {
 	t.Parallel()
 	p := testkit.NewProject(t)
 	database, hour := testkit.Database(t), nextHour()
@@ -131,8 +135,8 @@ func TestTwoCopiesAnnounce(t *testing.T) {
 	}
 }
 
-// TestAnIncompleteHour is announced when its last project could be counted, and not before.
-func TestAnIncompleteHour(t *testing.T) {
+// TestIncompleteHourIsNotAnnounced is announced when its last project could be counted, and not before.
+func TestIncompleteHourIsNotAnnounced(t *testing.T) {
 	t.Parallel()
 	good, bad := testkit.NewProject(t), testkit.NewProject(t)
 	bad.Boot(t, "hidden", 1)

@@ -30,9 +30,9 @@ import (
 
 const churnFor = 12 * time.Second // before and after the hour
 
-// TestLongThreeHoursUnderChurn counts three full hours in a row while a server is made, stopped, started or deleted every
-// second, and holds each against what Nova's database said at that second. A test cannot wait for full hours: our database's
-// clock is moved, and a proxy before the real Nova moves all times in its answers alike.
+// TestLongThreeHoursUnderChurn counts three full hours in a row while a server is made, stopped, started or deleted
+// every second, and holds each against what Nova's database said at that second. A test cannot wait for full hours: our
+// database's clock is moved, and a proxy before the real Nova moves all times in its answers alike.
 func TestLongThreeHoursUnderChurn(t *testing.T) {
 	testkit.Heavy(t)
 	c := &churn{projects: []*testkit.Project{testkit.NewProject(t), testkit.NewProject(t)}}
@@ -42,7 +42,7 @@ func TestLongThreeHoursUnderChurn(t *testing.T) {
 		}
 	}
 	database := testkit.Database(t)
-	store := postgres.Stats{DB: serviceOn(t, database, &fakeCloud{}, time.Hour).stats.(postgres.Stats).DB}
+	store := serviceOn(t, database, &fakeCloud{}, time.Hour).stats
 	first := nextHour()
 	for n := range 3 {
 		c.hour(t, database, store, first.Add(time.Duration(n)*time.Hour))
@@ -82,9 +82,9 @@ func (c *churn) hour(t *testing.T, database string, store postgres.Stats, hour t
 	app := testkit.Start(t, testkit.Env(t, database, env), Function)
 
 	var all sync.WaitGroup
-	var seen [3]map[string]testkit.NovaServer // a second before the hour, at the hour, a second after it
+	var seen [3]map[string]novaServer // a second before the hour, at the hour, a second after it
 	for i := range seen {
-		all.Go(func() { seen[i] = testkit.NovaAt(t, moment.Add(time.Duration(i-1)*time.Second), ids...) })
+		all.Go(func() { seen[i] = novaAt(t, moment.Add(time.Duration(i-1)*time.Second), ids...) })
 	}
 	for at := -churnFor; at <= churnFor; at += time.Second {
 		time.Sleep(time.Until(moment.Add(at + 300*time.Millisecond)))
@@ -94,10 +94,15 @@ func (c *churn) hour(t *testing.T, database string, store postgres.Stats, hour t
 		}
 	}
 	known := map[domain.Scope]time.Duration{}
-	views := []domain.View{{Scope: domain.ScopeProject, ProjectID: ids[0]}, {Scope: domain.ScopeDomain, DomainID: c.projects[0].DomainID}, {Scope: domain.ScopeCloud}}
+	views := []domain.View{
+		{Scope: domain.ScopeProject, ProjectID: ids[0]},
+		{Scope: domain.ScopeDomain, DomainID: c.projects[0].DomainID},
+		{Scope: domain.ScopeCloud},
+	}
 	for len(known) < len(views) && time.Since(moment) < 2*time.Minute {
 		for _, v := range views {
-			if s, err := store.Series(t.Context(), v, hour, hour); err == nil && s[0].Running != nil && known[v.Scope] == 0 {
+			if s, err := store.Series(t.Context(), v, hour, hour); err == nil && s[0].Running != nil &&
+				known[v.Scope] == 0 {
 				known[v.Scope] = time.Since(moment).Round(time.Second)
 			}
 		}
@@ -110,7 +115,8 @@ func (c *churn) hour(t *testing.T, database string, store postgres.Stats, hour t
 	firstCount := c.compare(t, database, ids, hour, seen)
 	time.Sleep(time.Until(moment.Add(65 * time.Second)))
 	tick(t, app, 204)
-	t.Logf("%s: known after %v, at first %s, after 65 s %s", domain.HourKey(hour), known, firstCount, c.compare(t, database, ids, hour, seen))
+	t.Logf("%s: known after %v, at first %s, after 65 s %s", domain.HourKey(hour), known, firstCount,
+		c.compare(t, database, ids, hour, seen))
 }
 
 // change makes, stops, starts or deletes a server, in turns, without waiting for it.
@@ -131,7 +137,10 @@ func (c *churn) change(t *testing.T, all *sync.WaitGroup, clients []*gophercloud
 	var id string
 	switch c.turn % 4 {
 	case 0:
-		opts := servers.CreateOpts{Name: "churn", FlavorRef: f.FlavorID, ImageRef: f.ImageID, Networks: []servers.Network{{UUID: f.NetworkID}}}
+		opts := servers.CreateOpts{
+			Name: "churn", FlavorRef: f.FlavorID, ImageRef: f.ImageID,
+			Networks: []servers.Network{{UUID: f.NetworkID}},
+		}
 		all.Go(func() { _, _ = servers.Create(ctx, nova, opts, nil).Extract() })
 	case 1:
 		id = pick(true)
@@ -148,17 +157,20 @@ func (c *churn) change(t *testing.T, all *sync.WaitGroup, clients []*gophercloud
 	}
 }
 
-// compare holds the stored counts of an hour against Nova's database. Servers that are not uncertain must be counted as they
-// were; those that changed within a second of the hour may be counted as before or after it: Nova writes a time first, and
-// its database shows it a moment later.
-func (c *churn) compare(t *testing.T, database string, ids []string, hour time.Time, seen [3]map[string]testkit.NovaServer) string {
+// compare holds the stored counts of an hour against Nova's database. Servers that are not uncertain must be counted as
+// they were; those that changed within a second of the hour may be counted as before or after it: Nova writes a time
+// first, and its database shows it a moment later.
+func (c *churn) compare(
+	t *testing.T, database string, ids []string, hour time.Time, seen [3]map[string]novaServer,
+) string {
 	t.Helper()
 	var out []string
 	for _, id := range ids {
 		var running, total int
 		var undecided []string
 		conn := testkit.Pool(t, database)
-		err := conn.QueryRow(t.Context(), "select running, total, undecided from stats_hourly where project_id = $1 and hour = $2", id, hour).Scan(&running, &total, &undecided)
+		err := conn.QueryRow(t.Context(),
+			`select running, total, undecided from stats_hourly where project_id = $1 and hour = $2`, id, hour).Scan(&running, &total, &undecided)
 		if err != nil && err != pgx.ErrNoRows {
 			t.Fatal(err)
 		}
@@ -189,18 +201,21 @@ func (c *churn) compare(t *testing.T, database string, ids []string, hour time.T
 				wantRunning++
 			}
 		}
-		if running < wantRunning || running > wantRunning+eitherRunning || total < wantTotal || total > wantTotal+eitherTotal {
-			t.Errorf("%s, %s: %d running of %d, Nova's database said %d of %d, and %d of %d that changed then (uncertain: %v)",
+		if running < wantRunning || running > wantRunning+eitherRunning || total < wantTotal ||
+			total > wantTotal+eitherTotal {
+			t.Errorf("%s, %s: %d running of %d, Nova's database said %d of %d, and %d of %d that changed then "+
+				"(uncertain: %v)",
 				domain.HourKey(hour), id, running, total, wantRunning, wantTotal, eitherRunning, eitherTotal, undecided)
 		}
-		out = append(out, fmt.Sprintf("%d of %d, %d uncertain, %d changed within a second", running, total, len(undecided), changed))
+		out = append(out, fmt.Sprintf("%d of %d, %d uncertain, %d changed within a second",
+			running, total, len(undecided), changed))
 	}
 	return strings.Join(out, "; ")
 }
 
 var novaTime = regexp.MustCompile(`"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z?"`)
 
-// movedNova stands before the real Nova and moves all times in its answers, and those that it is asked for.
+// movedNova is a proxy before the real Nova that moves all times in requests and answers.
 func movedNova(t *testing.T, by time.Duration) string {
 	t.Helper()
 	nova, err := url.Parse(testkit.Compute(t, testkit.Login(t, "admin")).Endpoint)
@@ -223,7 +238,8 @@ func movedNova(t *testing.T, by time.Duration) string {
 				text, _ := strconv.Unquote(string(quoted))
 				for _, layout := range []string{time.RFC3339Nano, "2006-01-02T15:04:05.999999"} {
 					if at, err := time.Parse(layout, text); err == nil {
-						return []byte(strconv.Quote(at.Add(by).Format(strings.Replace(layout, ".999999", ".000000", 1))))
+						layout := strings.Replace(layout, ".999999", ".000000", 1)
+						return []byte(strconv.Quote(at.Add(by).Format(layout)))
 					}
 				}
 				return quoted

@@ -15,7 +15,7 @@ import (
 
 // census is how servers are counted: as they stand, what changed, and how.
 type census interface {
-	Standings(ctx context.Context, projectID string, see func(domain.Standing)) error
+	CurrentServers(ctx context.Context, projectID string, see func(domain.CurrentServer)) error
 	Changes(ctx context.Context, projectID string, since time.Time, see func(domain.History)) error
 	CellsUp(ctx context.Context, projectID string) error
 	Actions(ctx context.Context, serverID string) ([]domain.LoggedAction, error)
@@ -39,9 +39,10 @@ type counter struct {
 // entry is one hour of a project while it is counted.
 type entry struct {
 	domain.HourCount
-	before  map[string]bool // the undecided servers of the stored row; nil when the hour has no row yet, and all servers are counted
-	pending int             // servers whose log has not been read yet
-	skipped bool            // some logs were not asked for
+	// the undecided servers of the stored row; nil when the hour has no row yet, and all servers are counted
+	before  map[string]bool
+	pending int  // servers whose log has not been read yet
+	skipped bool // some logs were not asked for
 }
 
 // change is a server whose log decides rows.
@@ -164,7 +165,7 @@ func (t *counter) addUnchanged(current *currentServers) {
 }
 
 // resolve reads the logs that rows wait for, those for the newest hours first, and stores rows as they are complete.
-// When the event's time is nearly up, or Nova does not answer, it stores the other rows with what is not decided yet.
+// When the event's time is nearly up, or Nova does not answer, it stores the other rows with their undecided servers.
 func (t *counter) resolve(ctx context.Context, cloud census) error {
 	for _, rows := range t.rows {
 		for _, r := range rows {
@@ -194,7 +195,8 @@ func (t *counter) resolve(ctx context.Context, cloud census) error {
 		}
 	}
 	if reading.Err() != nil && ctx.Err() == nil {
-		slog.InfoContext(ctx, "the time is up before all logs are read; the next tick goes on", "servers", len(t.waiting))
+		slog.InfoContext(ctx, "the time is up before all logs are read; the next tick continues",
+			"servers", len(t.waiting))
 		return nil
 	}
 	return failed
@@ -279,7 +281,8 @@ func (t *counter) flush(ctx context.Context) error {
 			r.Recheck, r.Settled = 0, false
 		}
 		if n := len(r.Undecided); n > 0 && r.Settled {
-			slog.WarnContext(ctx, "Nova's log does not decide the state of servers at an hour", "project_id", r.ProjectID,
+			slog.WarnContext(ctx, "Nova's log does not decide the state of servers at an hour",
+				"project_id", r.ProjectID,
 				"hour", r.Hour, "servers", n, "server_id", r.Undecided[0])
 		}
 	}

@@ -14,7 +14,8 @@ import (
 )
 
 // fakeCloud is Keystone and Nova. It is a fake for what the sandbox cannot be made to show at will: a log that becomes
-// whole between two requests, a cell that goes down between two requests, tens of thousands of servers. It counts its calls.
+// whole between two requests, a cell that goes down between two requests, tens of thousands of servers. It counts its
+// calls.
 type fakeCloud struct {
 	mu       sync.Mutex
 	projects []domain.Project
@@ -61,26 +62,27 @@ func (f *fakeCloud) called(name string) int {
 func (f *fakeCloud) of(projectID string) []domain.History {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(f.servers), func(h domain.History) bool { return projectID != "" && h.ProjectID != projectID })
+	return slices.DeleteFunc(slices.Clone(f.servers),
+		func(h domain.History) bool { return projectID != "" && h.ProjectID != projectID })
 }
 
 func (f *fakeCloud) Projects(context.Context, string) ([]domain.Project, error) {
 	return f.projects, f.call("projects", "")
 }
 
-func (f *fakeCloud) KnowsProject(_ context.Context, id string) error { return f.call("knows", id) }
+func (f *fakeCloud) CheckProject(_ context.Context, id string) error { return f.call("knows", id) }
 
 func (f *fakeCloud) In(_ context.Context, projectID string) (session, error) {
 	return f, f.call("in", projectID)
 }
 
-func (f *fakeCloud) Standings(_ context.Context, projectID string, see func(domain.Standing)) error {
+func (f *fakeCloud) CurrentServers(_ context.Context, projectID string, see func(domain.CurrentServer)) error {
 	if err := f.call("current", projectID); err != nil {
 		return err
 	}
 	for _, h := range f.of(projectID) {
 		if h.Deleted.IsZero() {
-			see(domain.Standing{ServerID: h.ServerID, ProjectID: h.ProjectID, State: h.State})
+			see(domain.CurrentServer{ServerID: h.ServerID, ProjectID: h.ProjectID, State: h.State})
 		}
 	}
 	return nil
@@ -124,17 +126,18 @@ func serviceOn(t *testing.T, database string, cloud *fakeCloud, backfill time.Du
 		t.Fatal(err)
 	}
 	t.Cleanup(db.Close)
-	return service{
-		login: func(context.Context) (session, error) { return cloud, cloud.call("login", "") },
-		clock: db, stats: postgres.Stats{DB: db}, jobs: postgres.Jobs{DB: db}, requests: postgres.Requests{DB: db},
-		allows: func(string, string) bool { return true }, backfill: backfill, retention: 2400 * time.Hour, claim: time.Minute,
-		events: postgres.Events{DB: db}, wake: func(...string) {}, listed: &listed{},
+	s := newService(db, func(context.Context) (session, error) { return cloud, cloud.call("login", "") })
+	s.allows = func(string, string) bool { return true }
+	s.rows.Config = postgres.RetentionConfig{
+		Orders: 1e5 * time.Hour, Instances: 1e5 * time.Hour, Stats: 1e5 * time.Hour,
 	}
+	s.backfill, s.retention, s.claim = backfill, 2400*time.Hour, time.Minute
+	return s
 }
 
 // collect is one event, with its time limit.
 func collect(t *testing.T, s service) error {
 	t.Helper()
-	h := eventx.Handler{Name: "collect-stats", Timeout: time.Minute, Func: handler{s}.Handle}
+	h := eventx.Handler{Name: "collect-stats", Timeout: time.Minute, Func: s.Handle}
 	return h.Work(t.Context(), eventx.Ping("collect-stats", "", time.Now()))
 }

@@ -22,7 +22,7 @@ type Config struct {
 	Retention time.Duration `env:"REQUESTS_RETENTION, default=2160h"`
 	// Rows is how long other rows are kept.
 	Rows postgres.RetentionConfig
-	// Claim is how long one copy keeps a tick's work to itself: as long as it may work on it.
+	// Claim is how long one replica keeps a tick's work to itself: as long as it may work on it.
 	Claim time.Duration `env:"EVENT_TIMEOUT, default=5m"`
 
 	Callers   auth.Config // the projects and domains that are served are those that are counted
@@ -41,7 +41,7 @@ func (c Config) Validate() error {
 	if c.Retention < 24*time.Hour {
 		return fmt.Errorf("REQUESTS_RETENTION is %s: it must be 24h at least", c.Retention)
 	}
-	return c.Rows.Validate()
+	return nil
 }
 
 // Function declares collect-stats. It owns the schema, because it adds the request log's partitions.
@@ -54,7 +54,8 @@ var Function = run.Event[Config]{
 		Wakes:   []string{"deliver-events"},
 	},
 	Secrets: []string{"database-owner", "events", "openstack"},
-	// One replica works, and answers the events that come meanwhile at once. Knative replaces its pod when a node is lost.
+	// One replica works, and answers the events that come meanwhile at once. Knative replaces its pod when a node is
+	// lost.
 	Scale: run.Scale{MaxPods: 1, Concurrency: 10},
 	Build: build,
 }
@@ -64,38 +65,10 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := service{
-		login: func(ctx context.Context) (session, error) { return narrow(account.Login(ctx)) },
-		clock: d.DB, stats: postgres.Stats{DB: d.DB}, jobs: postgres.Jobs{DB: d.DB}, requests: upkeep{postgres.Requests{DB: d.DB}, postgres.Retention{DB: d.DB, Config: cfg.Rows}},
-		allows: cfg.Callers.Allows, domains: cfg.Callers.AllowedDomains,
-		backfill: cfg.Backfill, retention: cfg.Retention, claim: cfg.Claim,
-		events: postgres.Events{DB: d.DB}, wake: d.Wake, listed: &listed{},
-	}
-	return handler{s}.Handle, nil
-}
-
-// narrowed shows *openstack.Session as what this function needs of it.
-type narrowed struct{ *openstack.Session }
-
-// In opens a session in one project.
-func (n narrowed) In(ctx context.Context, projectID string) (session, error) {
-	return narrow(n.Session.In(ctx, projectID))
-}
-
-func narrow(s *openstack.Session, err error) (session, error) {
-	if err != nil {
-		return nil, err
-	}
-	return narrowed{s}, nil
-}
-
-// upkeep keeps the database small: the request log's partitions, and what is older than it is kept.
-type upkeep struct {
-	requests  postgres.Requests
-	retention postgres.Retention
-}
-
-// Maintain does both, also when the first one fails.
-func (u upkeep) Maintain(ctx context.Context, retention time.Duration) error {
-	return joined(u.requests.Maintain(ctx, retention), u.retention.Run(ctx))
+	s := newService(d.DB, func(ctx context.Context) (session, error) {
+		return openstack.Narrow[session](account.Login(ctx))
+	})
+	s.rows.Config, s.allows, s.domains = cfg.Rows, cfg.Callers.Allows, cfg.Callers.AllowedDomains
+	s.backfill, s.retention, s.claim, s.wake = cfg.Backfill, cfg.Retention, cfg.Claim, d.Wake
+	return s.Handle, nil
 }

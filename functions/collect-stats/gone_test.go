@@ -9,9 +9,9 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestAProjectIsDeletedWhileItIsRead: once Keystone says that it is gone, the sums of the cloud are known without it.
+// TestProjectDeletedDuringRead: once Keystone says that it is gone, the sums of the cloud are known without it.
 // One that is disabled stays expected.
-func TestAProjectIsDeletedWhileItIsRead(t *testing.T) {
+func TestProjectDeletedDuringRead(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name  string
@@ -26,7 +26,10 @@ func TestAProjectIsDeletedWhileItIsRead(t *testing.T) {
 			t.Parallel()
 			database := testkit.Database(t)
 			testkit.SetClock(t, database, time.Now().UTC().Truncate(time.Hour).Add(10*time.Minute))
-			cloud := &fakeCloud{each: true, projects: []domain.Project{{ID: "stays", DomainID: "d"}, {ID: "leaves", DomainID: "d"}}}
+			cloud := &fakeCloud{each: true, projects: []domain.Project{
+				{ID: "stays", DomainID: "d"},
+				{ID: "leaves", DomainID: "d"},
+			}}
 			cloud.before = func(call, of string) error {
 				switch {
 				case of != "leaves":
@@ -38,15 +41,21 @@ func TestAProjectIsDeletedWhileItIsRead(t *testing.T) {
 			}
 			s := serviceOn(t, database, cloud, 3*time.Hour)
 			_ = collect(t, s) // what it could not read
-			cloud.projects = cloud.projects[:1]
 			conn := testkit.Connect(t, database)
+			known := func() int {
+				return testkit.Scalar[int](t, conn, "select count(*)::int from events where type = 'cloudfn.stats.hour.v1'")
+			}
+			if n := known(); n != tc.known {
+				t.Errorf("%d hours of the cloud are known while it is listed, want %d", n, tc.known)
+			}
+			cloud.projects = cloud.projects[:1]
 			if _, err := conn.Exec(t.Context(), "update jobs set claimed_until = null, claim_id = null"); err != nil {
 				t.Fatal(err)
 			}
 			if err := collect(t, s); err != nil {
 				t.Fatal(err)
 			}
-			if n := testkit.Scalar[int](t, conn, "select count(*)::int from events where type = 'cloudfn.stats.hour.v1'"); n != tc.known {
+			if n := known(); n != tc.known {
 				t.Errorf("%d hours of the cloud are known, want %d", n, tc.known)
 			}
 		})

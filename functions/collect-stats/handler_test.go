@@ -29,7 +29,7 @@ func rows(t *testing.T, database, projectID string) []row {
 	t.Helper()
 	conn := testkit.Connect(t, database)
 	found, _ := conn.Query(context.Background(),
-		"select hour, running, total, by_status, uncertain, source from stats_hourly where project_id = $1 order by hour", projectID)
+		`select hour, running, total, by_status, uncertain, source from stats_hourly where project_id = $1 order by hour`, projectID)
 	out, err := pgx.CollectRows(found, pgx.RowToStructByPos[row])
 	if err != nil {
 		t.Fatal(err)
@@ -51,7 +51,10 @@ func TestTickAtTheFullHour(t *testing.T) {
 	p.Stop(t, made[0].ID)
 	p.Fail(t, "never launched")
 	hour := nextHour()
-	for name, account := range map[string]string{"project by project, as a reader": "collector", "the whole cloud at once, as admin": "admin"} {
+	for name, account := range map[string]string{
+		"project by project, as a reader":   "collector",
+		"the whole cloud at once, as admin": "admin",
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			database := testkit.Database(t)
@@ -68,14 +71,16 @@ func TestTickAtTheFullHour(t *testing.T) {
 			if diff := cmp.Diff(want, rows(t, database, p.ID)); diff != "" {
 				t.Error(diff)
 			}
-			if diff := cmp.Diff([]row{{hour, 0, 0, map[string]int{}, 0, domain.Sampled}}, rows(t, database, empty.ID)); diff != "" {
+			if diff := cmp.Diff([]row{{hour, 0, 0, map[string]int{}, 0, domain.Sampled}},
+				rows(t, database, empty.ID)); diff != "" {
 				t.Errorf("a project without servers has zero: %s", diff)
 			}
 			conn := testkit.Connect(t, database)
 			if n := testkit.Scalar[int](t, conn, "select count(*)::int from stats_hourly"); n != 2 {
 				t.Errorf("%d rows, want those of the two allowed projects", n)
 			}
-			if n := testkit.Scalar[int](t, conn, "select count(*)::int from pg_inherits where inhparent = 'requests'::regclass"); n != 3 {
+			if n := testkit.Scalar[int](t, conn,
+				"select count(*)::int from pg_inherits where inhparent = 'requests'::regclass"); n != 3 {
 				t.Errorf("%d partitions of the request log, want this month's, the next and the default", n)
 			}
 		})
@@ -89,7 +94,7 @@ func TestFiveHoursWithoutTicks(t *testing.T) {
 	testkit.Heavy(t)
 	p := testkit.NewProject(t)
 	made := p.Boot(t, "history", 5)
-	steady, young, stopped, gone, paused := made[0].ID, made[1].ID, made[2].ID, made[3].ID, made[4].ID
+	unchanged, young, stopped, gone, paused := made[0].ID, made[1].ID, made[2].ID, made[3].ID, made[4].ID
 	p.Stop(t, stopped)
 	p.Stop(t, paused)
 	p.Start(t, paused)
@@ -97,20 +102,21 @@ func TestFiveHoursWithoutTicks(t *testing.T) {
 
 	last := time.Now().UTC().Truncate(time.Hour)
 	ago := func(hours float64) time.Time { return last.Add(-time.Duration(hours * float64(time.Hour))) }
-	testkit.Past(t, steady, ago(30), nil)
-	testkit.Past(t, young, ago(2.5), nil)
-	testkit.Past(t, stopped, ago(30), map[string]time.Time{"stop": ago(1.5)})
-	testkit.Past(t, gone, ago(3.5), map[string]time.Time{"delete": ago(0.5)})
-	testkit.Past(t, paused, ago(30), map[string]time.Time{"stop": ago(3.5), "start": ago(0.5)})
+	testkit.Backdate(t, unchanged, ago(30), nil)
+	testkit.Backdate(t, young, ago(2.5), nil)
+	testkit.Backdate(t, stopped, ago(30), map[string]time.Time{"stop": ago(1.5)})
+	testkit.Backdate(t, gone, ago(3.5), map[string]time.Time{"delete": ago(0.5)})
+	testkit.Backdate(t, paused, ago(30), map[string]time.Time{"stop": ago(3.5), "start": ago(0.5)})
 
 	database := testkit.Database(t)
 	testkit.SetClock(t, database, last.Add(20*time.Minute))
-	app := testkit.Start(t, testkit.Env(t, database, map[string]string{"ALLOWED_PROJECTS": p.ID, "STATS_BACKFILL": "5h"}), Function)
+	app := testkit.Start(t, testkit.Env(t, database, map[string]string{"ALLOWED_PROJECTS": p.ID, "STATS_BACKFILL": "5h"}),
+		Function)
 	if a := app.Tick(t, "collect-stats"); a.Status != 204 {
 		t.Fatalf("got %d %s", a.Status, a.Body)
 	}
 	want := []row{
-		{ago(4), 3, 3, map[string]int{"ACTIVE": 3}, 0, domain.Rebuilt},               // steady, stopped, paused
+		{ago(4), 3, 3, map[string]int{"ACTIVE": 3}, 0, domain.Rebuilt},               // unchanged, stopped, paused
 		{ago(3), 3, 4, map[string]int{"ACTIVE": 3, "SHUTOFF": 1}, 0, domain.Rebuilt}, // gone came, paused was stopped
 		{ago(2), 4, 5, map[string]int{"ACTIVE": 4, "SHUTOFF": 1}, 0, domain.Rebuilt}, // young came
 		{ago(1), 3, 5, map[string]int{"ACTIVE": 3, "SHUTOFF": 2}, 0, domain.Rebuilt}, // stopped was stopped
@@ -155,7 +161,7 @@ func breakUsage(t *testing.T, projectID string) (at string, broken *atomic.Bool)
 	t.Helper()
 	broken = &atomic.Bool{}
 	broken.Store(true)
-	at, _ = testkit.Through(t, testkit.Compute(t, testkit.Login(t, "admin")).Endpoint, func(r *http.Request) {
+	at, _ = testkit.Intercept(t, testkit.Compute(t, testkit.Login(t, "admin")).Endpoint, func(r *http.Request) {
 		if broken.Load() && strings.Contains(r.URL.Path, "os-simple-tenant-usage/"+projectID) {
 			r.URL.Path = "/v2.1/no-such-thing\xff" // which makes Nova answer with an error of its own
 		}
@@ -163,8 +169,8 @@ func breakUsage(t *testing.T, projectID string) (at string, broken *atomic.Bool)
 	return at, broken
 }
 
-// TestEventsThatAreNotTicks are refused with 4xx, so that nobody sends them again.
-func TestEventsThatAreNotTicks(t *testing.T) {
+// TestOtherEvents are refused with 4xx, so that nobody sends them again.
+func TestOtherEvents(t *testing.T) {
 	t.Parallel()
 	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), map[string]string{"ALLOWED_PROJECTS": "none"}), Function)
 	const path = "/events/collect-stats"

@@ -15,9 +15,9 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestOneUnclearHourCostsOneServer: an hour that one project lacks does not have the servers of other projects asked for
-// their logs, nor those of its own that need none.
-func TestOneUnclearHourCostsOneServer(t *testing.T) {
+// TestUncertainServerKeepsHour: an hour that one project lacks does not have the servers of other projects asked
+// for their logs, nor those of its own that need none.
+func TestUncertainServerKeepsHour(t *testing.T) {
 	t.Parallel()
 	database, hour := testkit.Database(t), nextHour()
 	cloud := &fakeCloud{projects: twoProjects[:1]}
@@ -46,7 +46,8 @@ func TestOneUnclearHourCostsOneServer(t *testing.T) {
 	}
 	cloud.before, cloud.each = nil, false
 	calls := tickAt(t, database, cloud, 2*time.Hour, hour.Add(time.Minute))
-	if got := rows(t, database, "p1"); len(got) != 2 || got[0].Running != 1 || got[1].Running != 1 || got[1].Total != 2 {
+	if got := rows(t, database, "p1"); len(got) != 2 || got[0].Running != 1 || got[1].Running != 1 ||
+		got[1].Total != 2 {
 		t.Errorf("got %+v", got)
 	}
 	for name := range calls {
@@ -78,9 +79,9 @@ func outage(hour time.Time, servers, projects int) *fakeCloud {
 	return cloud
 }
 
-// TestAnOutageIsMadeUpForInParts: each event has time for a part of the logs. The newest hour comes first, every log is read
-// once, and in the end all hours are right.
-func TestAnOutageIsMadeUpForInParts(t *testing.T) {
+// TestOutageIsFilledInParts: each event has time for a part of the logs. The newest hour comes first, every log is
+// read once, and in the end all hours are right.
+func TestOutageIsFilledInParts(t *testing.T) {
 	t.Parallel()
 	const servers, projects = 600, 3
 	database, hour := testkit.Database(t), nextHour()
@@ -91,7 +92,7 @@ func TestAnOutageIsMadeUpForInParts(t *testing.T) {
 	for ; events < 10; events++ {
 		testkit.SetClock(t, database, hour.Add(time.Duration(events)*time.Minute+time.Minute))
 		s := serviceOn(t, database, cloud, 24*time.Hour)
-		h := eventx.Handler{Name: "collect-stats", Timeout: 8 * time.Second, Func: handler{s}.Handle}
+		h := eventx.Handler{Name: "collect-stats", Timeout: 8 * time.Second, Func: s.Handle}
 		s.claim = h.Timeout
 		cloud.calls = nil
 		if err := h.Work(t.Context(), eventx.Ping("collect-stats", "", time.Now())); err != nil {
@@ -151,9 +152,9 @@ func checkOutage(t *testing.T, database string, hour time.Time, servers, project
 	}
 }
 
-// TestALogThatCannotBeRead leaves its server uncertain, and costs the others nothing. When Nova answers for none, what was
-// counted is kept, the event fails, and the next one goes on.
-func TestALogThatCannotBeRead(t *testing.T) {
+// TestUnreadableLog leaves its server uncertain, and does not affect the others. When Nova answers for no server, the
+// counts are kept, the event fails, and the next one resumes.
+func TestUnreadableLog(t *testing.T) {
 	t.Parallel()
 	database, hour := testkit.Database(t), nextHour()
 	cloud := outage(hour, 240, 1)
@@ -190,9 +191,9 @@ func TestALogThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// TestACellThatGoesDown after the current servers were read, and before the changes, leaves the hour missing: its servers would be
-// counted as they stand now.
-func TestACellThatGoesDown(t *testing.T) {
+// TestCellGoesDown after the current servers were read, and before the changes, leaves the hour missing: its
+// servers would be counted as they stand now.
+func TestCellGoesDown(t *testing.T) {
 	t.Parallel()
 	for name, each := range map[string]bool{"the whole cloud at once": false, "project by project": true} {
 		t.Run(name, func(t *testing.T) {
@@ -228,15 +229,15 @@ func TestACellThatGoesDown(t *testing.T) {
 	}
 }
 
-// TestATickThatComesEarly waits for the full hour, so that no sample is from before it.
-func TestATickThatComesEarly(t *testing.T) {
+// TestEarlyTick waits for the full hour, so that no sample is from before it.
+func TestEarlyTick(t *testing.T) {
 	t.Parallel()
 	database, hour := testkit.Database(t), nextHour()
 	testkit.SetClock(t, database, hour.Add(-2*time.Second))
 	cloud := &fakeCloud{projects: twoProjects[:1], servers: []domain.History{stood("a", "p1", hour)}}
 	s := serviceOn(t, database, cloud, time.Hour)
 	cloud.before = func(call, _ string) error {
-		if now, err := s.clock.Now(context.Background()); call == "current" && (err != nil || now.Before(hour)) {
+		if now, err := s.db.Now(context.Background()); call == "current" && (err != nil || now.Before(hour)) {
 			t.Errorf("the servers were read at %s %v, before the hour", now, err)
 		}
 		return nil
@@ -250,8 +251,8 @@ func TestATickThatComesEarly(t *testing.T) {
 	}
 }
 
-// TestTimeThatIsUpWhileListing: what was read of the cloud is kept for the next event, which reads only what changed since.
-func TestTimeThatIsUpWhileListing(t *testing.T) {
+// TestTimeoutDuringListing: the next event keeps the servers that were read, and reads only the changes since.
+func TestTimeoutDuringListing(t *testing.T) {
 	t.Parallel()
 	database, hour := testkit.Database(t), nextHour()
 	testkit.SetClock(t, database, hour.Add(time.Minute))

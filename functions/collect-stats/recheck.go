@@ -13,9 +13,9 @@ import (
 // recheckDue checks undecided servers again: their logs may be whole now. claimed is false when another replica does
 // it.
 func (s service) recheckDue(ctx context.Context, now, slot time.Time) (claimed bool, err error) {
-	claim, claimed, err := s.jobs.Claim(ctx, jobKind, recheckKey, s.claim)
-	if err != nil || !claimed {
-		return claimed, err
+	claim, err := s.jobs.Claim(ctx, jobKind, recheckKey, s.claim)
+	if err != nil || !claim.Acquired {
+		return false, err
 	}
 	err = joined(s.recheck(ctx, now, slot), s.announce(ctx, slot))
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
@@ -27,7 +27,7 @@ func (s service) recheckDue(ctx context.Context, now, slot time.Time) (claimed b
 }
 
 // recheck reads what changed since the oldest hour with undecided servers that is due, and the logs of these servers
-// only. One that Nova no longer has in its database is counted no more.
+// only. A server that Nova no longer has in its database is counted no more.
 func (s service) recheck(ctx context.Context, now, slot time.Time) error {
 	counts, err := s.stats.Undecided(ctx, s.window(slot)[0])
 	if err != nil || len(counts) == 0 {
@@ -41,7 +41,7 @@ func (s service) recheck(ctx context.Context, now, slot time.Time) error {
 	if err != nil {
 		return err
 	}
-	if err = t.readAgain(ctx, cloud, ""); apperr.CodeOf(err) == apperr.Forbidden {
+	if err = t.reread(ctx, cloud, ""); apperr.CodeOf(err) == apperr.Forbidden {
 		return s.recheckEach(ctx, now, cloud, t, counts)
 	}
 	return err
@@ -57,9 +57,9 @@ func undecided(c domain.HourCount) *entry {
 	return r
 }
 
-// readAgain reads what changed and the logs that the rows wait for. A server of a cell that is down would pass for one that
-// Nova no longer has, so all cells must answer before and after.
-func (t *counter) readAgain(ctx context.Context, cloud census, projectID string) error {
+// reread reads what changed and the logs that the rows wait for. A server of a cell that is down would pass for one
+// that Nova no longer has, so all cells must answer before and after.
+func (t *counter) reread(ctx context.Context, cloud census, projectID string) error {
 	if err := cloud.CellsUp(ctx, projectID); err != nil {
 		return err
 	}
@@ -71,18 +71,20 @@ func (t *counter) readAgain(ctx context.Context, cloud census, projectID string)
 
 // recheckEach checks project by project. A project that cannot be read keeps its counts, and is tried with growing
 // pauses.
-func (s service) recheckEach(ctx context.Context, now time.Time, cloud session, t *counter, counts []domain.HourCount) error {
+func (s service) recheckEach(
+	ctx context.Context, now time.Time, cloud session, t *counter, counts []domain.HourCount,
+) error {
 	var mu sync.Mutex
 	read := map[string]bool{}
-	err := eachProject(ctx, cloud, t, func(ctx context.Context, scoped session, id string, one *counter) error {
-		err := one.readAgain(ctx, scoped, id)
+	err := s.eachProject(ctx, cloud, t, func(ctx context.Context, scoped session, id string, one *counter) error {
+		err := one.reread(ctx, scoped, id)
 		mu.Lock()
 		defer mu.Unlock()
 		read[id] = err == nil
 		return err
 	})
 	if ctx.Err() != nil {
-		return err // the next event goes on
+		return err // the next event continues
 	}
 	var kept []*entry
 	for _, c := range counts {

@@ -9,12 +9,15 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestAProjectThatCannotBeReadAgain, such as one that was disabled, keeps its count, and is tried with growing pauses. The hour
-// is announced ten minutes after it, with what is uncertain.
-func TestAProjectThatCannotBeReadAgain(t *testing.T) {
+// TestRecheckOfUnreadableProject, such as one that was disabled, keeps its count, and is tried with growing pauses.
+// The hour is announced ten minutes after it, with what is uncertain.
+func TestRecheckOfUnreadableProject(t *testing.T) {
 	t.Parallel()
 	database, hour := testkit.Database(t), nextHour()
-	cloud := &fakeCloud{each: true, projects: twoProjects, servers: []domain.History{stood("a", "p1", hour), stood("b", "p2", hour)}}
+	cloud := &fakeCloud{
+		each: true, projects: twoProjects,
+		servers: []domain.History{stood("a", "p1", hour), stood("b", "p2", hour)},
+	}
 	stops(&cloud.servers[1], hour.Add(time.Second), false)
 	tickAt(t, database, cloud, time.Hour, hour.Add(16*time.Second))
 	cloud.before = func(call, of string) error {
@@ -41,8 +44,9 @@ func TestAProjectThatCannotBeReadAgain(t *testing.T) {
 	}
 }
 
-// TestACellThatIsDownWhileCheckedAgain takes no server away: all cells must answer before and after the list of changes.
-func TestACellThatIsDownWhileCheckedAgain(t *testing.T) {
+// TestRecheckWhileCellIsDown takes no server away: all cells must answer before and after the list of
+// changes.
+func TestRecheckWhileCellIsDown(t *testing.T) {
 	t.Parallel()
 	database, hour := testkit.Database(t), nextHour()
 	cloud := &fakeCloud{projects: twoProjects, servers: []domain.History{stood("a", "p1", hour)}}

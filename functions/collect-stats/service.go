@@ -7,67 +7,43 @@ import (
 	"slices"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/postgres"
 )
 
 // session is the part of OpenStack that this function needs, as the service account.
 type session interface {
 	census
 	Projects(ctx context.Context, domainID string) ([]domain.Project, error)
-	KnowsProject(ctx context.Context, id string) error
+	CheckProject(ctx context.Context, id string) error
 	In(ctx context.Context, projectID string) (session, error)
 }
 
-// The parts of the database that this function needs.
-type (
-	clock interface {
-		Now(ctx context.Context) (time.Time, error)
-	}
-	statStore interface {
-		Due(ctx context.Context, kind, key string, from time.Time) (counted bool, recheck time.Time, err error)
-		See(ctx context.Context, projects []domain.Project, first, last time.Time) error
-		Known(ctx context.Context, from time.Time) (map[string]map[time.Time]bool, error)
-		Lacking(ctx context.Context, first, last time.Time) (projectIDs []string, err error)
-		Excuse(ctx context.Context, projectID string, first, last time.Time) error
-		Insert(ctx context.Context, counts []domain.HourCount) error
-		Undecided(ctx context.Context, from time.Time) ([]domain.HourCount, error)
-		Refine(ctx context.Context, counts []domain.RefinedCount) error
-		Settled(ctx context.Context, first, last time.Time) ([]domain.HourStat, error)
-	}
-	jobStore interface {
-		Claim(ctx context.Context, kind, key string, claimFor time.Duration) (claim uuid.UUID, held bool, err error)
-		Done(ctx context.Context, kind, key string, claim uuid.UUID) error
-		Fail(ctx context.Context, kind, key string, claim uuid.UUID, reason error) error
-		Postpone(ctx context.Context, kind, key string, claim uuid.UUID, reason error, pause time.Duration) error
-		Release(ctx context.Context, kind, key string, claim uuid.UUID) error
-		Forget(ctx context.Context, age time.Duration) error
-	}
-	outbox interface {
-		Announce(ctx context.Context, hours []domain.HourStat) (told int, err error)
-	}
-	requestLog interface {
-		Maintain(ctx context.Context, retention time.Duration) error
-	}
-)
-
 type service struct {
 	login     func(context.Context) (session, error)
-	clock     clock
-	stats     statStore
-	jobs      jobStore
-	requests  requestLog
+	db        *postgres.DB
+	stats     postgres.Stats
+	jobs      postgres.Jobs
+	requests  postgres.Requests
+	rows      postgres.Retention
+	events    postgres.Events
 	allows    func(projectID, domainID string) bool
 	domains   []string
 	backfill  time.Duration
-	retention time.Duration
+	retention time.Duration // of the request log
 	claim     time.Duration
+	wake      func(functions ...string)
+	listed    *listed
+}
 
-	events outbox
-	wake   func(functions ...string)
-	listed *listed
+// newService has all stores of the database.
+func newService(db *postgres.DB, login func(context.Context) (session, error)) service {
+	return service{
+		login: login, db: db, stats: postgres.Stats{DB: db}, jobs: postgres.Jobs{DB: db},
+		requests: postgres.Requests{DB: db}, rows: postgres.Retention{DB: db}, events: postgres.Events{DB: db},
+		wake: func(...string) {}, listed: &listed{},
+	}
 }
 
 const (
@@ -76,20 +52,20 @@ const (
 	parallel   = 4 // projects at once, when each has to be asked for by itself
 	// An hour is counted a moment after it began: until then what Nova writes may carry a time of before the hour.
 	begun = 3 * time.Second
-	// An event goes on by itself with servers that are to be checked again this soon; the next tick does the rest.
+	// An event waits for servers whose next check is due this soon; the next tick does the rest.
 	soon = 12 * time.Second
-	// A job says that its hour's work was done. It is no use any more when nobody asks for that hour.
+	// A job records that its hour is done. It can be deleted when no event checks that hour any more.
 	jobsKept = 2 * maxBackfill
-	// A job's end is written also when the time for its work is up; a database that hangs must not hold the copy.
+	// A job's end is written also when the time for its work is up; a database that hangs must not delay the replica.
 	endTimeout = 5 * time.Second
 )
 
-// Collect does what is due by the database's clock, and goes on while more is due soon. One replica does it at a time,
-// whatever number of ticks and replicas want to.
+// Collect does what is due by the database's clock, and continues while more is due soon. One replica at a time does
+// it, whatever the number of ticks and replicas.
 func (s service) Collect(ctx context.Context) error {
 	for {
 		asked := time.Now()
-		now, err := s.clock.Now(ctx)
+		now, err := s.db.Now(ctx)
 		if err != nil {
 			return err
 		}
@@ -155,18 +131,19 @@ func (s service) work(ctx context.Context, now, slot time.Time) (next time.Time,
 // wait.
 func (s service) countSlot(ctx context.Context, now, slot time.Time) (claimed bool, err error) {
 	key := domain.HourKey(slot)
-	claim, claimed, err := s.jobs.Claim(ctx, jobKind, key, s.claim)
-	if err != nil || !claimed {
-		return claimed, err
+	claim, err := s.jobs.Claim(ctx, jobKind, key, s.claim)
+	if err != nil || !claim.Acquired {
+		return false, err
 	}
 	unread, failed := s.count(ctx, now, slot)
-	err = joined(s.requests.Maintain(ctx, s.retention), s.jobs.Forget(ctx, jobsKept), failed, s.announce(ctx, slot))
+	err = joined(s.requests.Maintain(ctx, s.retention), s.rows.Run(ctx), s.jobs.Forget(ctx, jobsKept), failed,
+		s.announce(ctx, slot))
 	return true, s.end(ctx, key, claim, err, unread, now.Sub(slot))
 }
 
 // end writes down how the job of an hour ended, and gives back why it failed. The hour is done when no project is
 // unread; projects that stay unread for long are tried with growing pauses.
-func (s service) end(ctx context.Context, key string, claim uuid.UUID, err, unread error, age time.Duration) error {
+func (s service) end(ctx context.Context, key string, claim domain.Claim, err, unread error, age time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 	defer cancel()
 	switch {
@@ -198,32 +175,6 @@ func joined(parts ...error) error {
 	return err
 }
 
-// window lists the hours that may still be filled in, the oldest first.
-func (s service) window(slot time.Time) []time.Time {
-	return domain.Hours(slot, int(s.backfill/time.Hour))
-}
-
-// projects are those of the domains that are served, as far as the allow lists let them in.
-func (s service) projects(ctx context.Context, cloud session) ([]domain.Project, error) {
-	domains := s.domains
-	if len(domains) == 0 {
-		domains = []string{""} // all
-	}
-	var out []domain.Project
-	for _, id := range domains {
-		found, err := cloud.Projects(ctx, id)
-		if err != nil {
-			return nil, err
-		}
-		for _, p := range found {
-			if s.allows(p.ID, p.DomainID) {
-				out = append(out, p)
-			}
-		}
-	}
-	return out, nil
-}
-
 // announce writes the event of every hour of the window that has none yet, is known for the whole cloud and is
 // settled. Who dies before this leaves it to the next hour's tick.
 func (s service) announce(ctx context.Context, slot time.Time) error {
@@ -231,9 +182,9 @@ func (s service) announce(ctx context.Context, slot time.Time) error {
 	if err != nil {
 		return err
 	}
-	told, err := s.events.Announce(ctx, known)
-	if told > 0 {
-		slog.InfoContext(ctx, "hours were announced", "hours", told)
+	published, err := s.events.Announce(ctx, known)
+	if published > 0 {
+		slog.InfoContext(ctx, "events of hours were published", "hours", published)
 		s.wake("deliver-events")
 	}
 	return err

@@ -2,7 +2,6 @@ package collectstats
 
 import (
 	"context"
-	"log/slog"
 	"sync"
 	"time"
 
@@ -15,7 +14,7 @@ import (
 // currentServers are the servers as they were from a moment of the database's clock on.
 type currentServers struct {
 	at      time.Time
-	servers []domain.Standing
+	servers []domain.CurrentServer
 }
 
 // listed keeps the current servers of the whole cloud from one event to the next when one event has no time for a
@@ -48,7 +47,7 @@ func (l *listed) set(s *currentServers) {
 func readCurrent(ctx context.Context, cloud census, projectID string, now time.Time) (*currentServers, error) {
 	found := &currentServers{at: now}
 	at := map[string]int{} // a server that is launched while they are read is given twice
-	err := cloud.Standings(ctx, projectID, func(s domain.Standing) {
+	err := cloud.CurrentServers(ctx, projectID, func(s domain.CurrentServer) {
 		if i, twice := at[s.ServerID]; twice {
 			found.servers[i] = s
 			return
@@ -81,7 +80,7 @@ func (s service) count(ctx context.Context, now, slot time.Time) (unread, err er
 		return nil, err
 	}
 	hours := s.window(slot)
-	if err := s.stats.See(ctx, w.projects, hours[0], slot); err != nil {
+	if err := s.stats.RecordProjects(ctx, w.projects, hours[0], slot); err != nil {
 		return nil, err
 	}
 	if err := s.excuseGone(ctx, w.cloud, w.projects, hours[0], slot); err != nil {
@@ -112,7 +111,9 @@ func (w *sweep) due(hours []time.Time) *counter {
 	for _, p := range w.projects {
 		for _, h := range hours {
 			if !w.known[p.ID][h] {
-				count := domain.HourCount{ProjectID: p.ID, DomainID: p.DomainID, Hour: h, Source: domain.SourceAt(h, t.now)}
+				count := domain.HourCount{
+					ProjectID: p.ID, DomainID: p.DomainID, Hour: h, Source: domain.SourceAt(h, t.now),
+				}
 				t.add(&entry{HourCount: count})
 			}
 		}
@@ -153,7 +154,7 @@ func (w *sweep) fill(ctx context.Context, due *counter) (unread, err error) {
 
 // fillEach counts every project with a session of its own. One that fails stays missing, the others do not.
 func (w *sweep) fillEach(ctx context.Context, due *counter) (unread error) {
-	return eachProject(ctx, w.cloud, due, func(ctx context.Context, scoped session, id string, one *counter) error {
+	return w.eachProject(ctx, w.cloud, due, func(ctx context.Context, scoped session, id string, one *counter) error {
 		found, err := readCurrent(ctx, scoped, id, w.clock())
 		if err != nil {
 			return err
@@ -163,7 +164,7 @@ func (w *sweep) fillEach(ctx context.Context, due *counter) (unread error) {
 }
 
 // eachProject runs work for each project of the counter, with a session in it. It returns why projects failed.
-func eachProject(
+func (s service) eachProject(
 	ctx context.Context, cloud session, due *counter, work func(context.Context, session, string, *counter) error,
 ) error {
 	var mu sync.Mutex
@@ -177,7 +178,7 @@ func eachProject(
 				err = work(ctx, scoped, id, due.of(id))
 			}
 			if err != nil {
-				slog.ErrorContext(ctx, "a project cannot be counted: its hours stay missing", "project_id", id, "error", err)
+				err = s.excuseUnread(ctx, cloud, id, due.rows[id], err)
 				mu.Lock()
 				defer mu.Unlock()
 				errs = append(errs, err)
@@ -187,4 +188,30 @@ func eachProject(
 	}
 	_ = group.Wait() // the functions above never fail
 	return joined(errs...)
+}
+
+// window lists the hours that may still be filled in, the oldest first.
+func (s service) window(slot time.Time) []time.Time {
+	return domain.Hours(slot, int(s.backfill/time.Hour))
+}
+
+// projects are those of the domains that are served, as far as the allow lists let them in.
+func (s service) projects(ctx context.Context, cloud session) ([]domain.Project, error) {
+	domains := s.domains
+	if len(domains) == 0 {
+		domains = []string{""} // all
+	}
+	var out []domain.Project
+	for _, id := range domains {
+		found, err := cloud.Projects(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		for _, p := range found {
+			if s.allows(p.ID, p.DomainID) {
+				out = append(out, p)
+			}
+		}
+	}
+	return out, nil
 }

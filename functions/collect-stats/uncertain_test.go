@@ -8,7 +8,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
-	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
@@ -18,21 +17,26 @@ var twoProjects = []domain.Project{{ID: "p1", DomainID: "d1"}, {ID: "p2", Domain
 func stood(id, project string, hour time.Time) domain.History {
 	old := hour.Add(-48 * time.Hour)
 	actions := []domain.LoggedAction{{Name: "create", Start: old.Add(-9 * time.Second), Finish: old}}
-	return domain.History{ServerID: id, ProjectID: project, Created: old, Updated: old, State: domain.StateActive, Actions: actions}
+	return domain.History{
+		ServerID: id, ProjectID: project, Created: old, Updated: old, State: domain.StateActive,
+		Actions: actions,
+	}
 }
 
 // stops has the server stop: it says so from changed on, and its log does when whole is set.
 func stops(h *domain.History, changed time.Time, whole bool) {
 	h.Updated, h.State = changed, domain.StateStopped
 	if whole {
-		h.Actions = append(h.Actions, domain.LoggedAction{Name: "stop", Start: changed.Add(-time.Second), Finish: changed})
+		h.Actions = append(h.Actions, domain.LoggedAction{
+			Name: "stop", Start: changed.Add(-time.Second), Finish: changed,
+		})
 	}
 }
 
 // newest is the last hour of a view, as users see it.
 func newest(t *testing.T, s service, v domain.View, hour time.Time) domain.HourStat {
 	t.Helper()
-	series, err := s.stats.(postgres.Stats).Series(t.Context(), v, hour, hour)
+	series, err := s.stats.Series(t.Context(), v, hour, hour)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,11 +44,14 @@ func newest(t *testing.T, s service, v domain.View, hour time.Time) domain.HourS
 }
 
 func stat(hour time.Time, running, total, uncertain int, by map[string]int) domain.HourStat {
-	return domain.HourStat{Hour: hour, Running: &running, Total: &total, ByStatus: by, Uncertain: uncertain, Source: domain.Sampled}
+	return domain.HourStat{
+		Hour: hour, Running: &running, Total: &total, ByStatus: by, Uncertain: uncertain,
+		Source: domain.Sampled,
+	}
 }
 
-// TestOneUncertainServer leaves the numbers of the others: its project, the domain and the cloud have the newest hour at once,
-// with one uncertain. The event that counted goes on by itself until the log is whole, and the hour is announced then.
+// TestOneUncertainServer delays no counts: its project, the domain and the cloud have the newest hour at once, with one
+// uncertain server. The same event retries until the log is whole, and then announces the hour.
 func TestOneUncertainServer(t *testing.T) {
 	t.Parallel()
 	for name, each := range map[string]bool{"the whole cloud at once": false, "project by project": true} {
@@ -59,8 +66,12 @@ func TestOneUncertainServer(t *testing.T) {
 			s := serviceOn(t, database, cloud, time.Hour)
 			done := make(chan error)
 			go func() { done <- collect(t, s) }()
-			domainView, cloudView := domain.View{Scope: domain.ScopeDomain, DomainID: "d1"}, domain.View{Scope: domain.ScopeCloud}
-			testkit.Eventually(t, 8*time.Second, "the hour is counted", func() bool { return newest(t, s, cloudView, hour).Source == domain.Sampled })
+			domainView, cloudView := domain.View{
+				Scope:    domain.ScopeDomain,
+				DomainID: "d1",
+			}, domain.View{Scope: domain.ScopeCloud}
+			testkit.Eventually(t, 8*time.Second, "the hour is counted",
+				func() bool { return newest(t, s, cloudView, hour).Source == domain.Sampled })
 			mine := domain.View{Scope: domain.ScopeProject, ProjectID: "p1"}
 			for name, tc := range map[string]struct {
 				view domain.View
@@ -88,17 +99,20 @@ func TestOneUncertainServer(t *testing.T) {
 			}
 			expect(t, database, hour, 0)
 			var data map[string]any
-			if err := json.Unmarshal([]byte(announced(t, database)[0].Data), &data); err != nil || data["running"] != 3. || data["uncertain"] != 0. {
+			if err := json.Unmarshal([]byte(announced(t, database)[0].Data), &data); err != nil ||
+				data["running"] != 3. ||
+				data["uncertain"] != 0. {
 				t.Errorf("announced is %v %v", data, err)
 			}
 			if n, want := cloud.called("current"), map[bool]int{false: 1, true: 2}[each]; n != want {
-				t.Errorf("servers were read %d times, want %d: once for the count, never to check a server again", n, want)
+				t.Errorf("servers were read %d times, want %d: once for the count, never to check a server again",
+					n, want)
 			}
 		})
 	}
 }
 
-// tickAt is one event at a moment, and what it called.
+// tickAt handles one event at a moment, and returns its calls to the cloud.
 func tickAt(t *testing.T, database string, cloud *fakeCloud, backfill time.Duration, at time.Time) map[string]int {
 	t.Helper()
 	testkit.SetClock(t, database, at)
@@ -109,12 +123,14 @@ func tickAt(t *testing.T, database string, cloud *fakeCloud, backfill time.Durat
 	return cloud.calls
 }
 
-// TestALogThatNeverDecides is read by every minute's tick for ten minutes, and then with growing pauses. The hour is announced
-// once, after these ten minutes, with what is uncertain. A tick that finds nothing due asks the cloud nothing.
-func TestALogThatNeverDecides(t *testing.T) {
+// TestUndecidedLog: every minute's tick reads the log for ten minutes, then with growing pauses. The hour is announced
+// once, after these ten minutes, with its uncertain servers. A tick without due work sends the cloud no request.
+func TestUndecidedLog(t *testing.T) {
 	t.Parallel()
 	database, hour := testkit.Database(t), nextHour()
-	cloud := &fakeCloud{projects: twoProjects, servers: []domain.History{stood("a", "p1", hour), stood("b", "p1", hour)}}
+	cloud := &fakeCloud{
+		projects: twoProjects, servers: []domain.History{stood("a", "p1", hour), stood("b", "p1", hour)},
+	}
 	stops(&cloud.servers[1], hour.Add(time.Second), false)
 	var asked []int
 	for minute := range 24 {
@@ -135,7 +151,8 @@ func TestALogThatNeverDecides(t *testing.T) {
 		t.Error(diff)
 	}
 	var data map[string]any
-	if err := json.Unmarshal([]byte(announced(t, database)[0].Data), &data); err != nil || data["running"] != 1. || data["uncertain"] != 1. {
+	if err := json.Unmarshal([]byte(announced(t, database)[0].Data), &data); err != nil || data["running"] != 1. ||
+		data["uncertain"] != 1. {
 		t.Errorf("announced is %v %v", data, err)
 	}
 	// Should the log decide it later after all, the hour says so. It is announced once.
@@ -150,12 +167,15 @@ func TestALogThatNeverDecides(t *testing.T) {
 	}
 }
 
-// TestAServerThatVanishes from Nova, because its request for a host was withdrawn or it was purged, is counted no more.
-func TestAServerThatVanishes(t *testing.T) {
+// TestVanishedServer: a server that is gone from Nova, because it was purged or never got a host, is counted no more.
+func TestVanishedServer(t *testing.T) {
 	t.Parallel()
 	database, hour := testkit.Database(t), nextHour()
 	cloud := &fakeCloud{projects: twoProjects, servers: []domain.History{
-		stood("a", "p1", hour), {ServerID: "b", ProjectID: "p1", Created: hour.Add(-time.Second), Updated: hour.Add(time.Second), State: "building"},
+		stood("a", "p1", hour), {
+			ServerID: "b", ProjectID: "p1", Created: hour.Add(-time.Second),
+			Updated: hour.Add(time.Second), State: "building",
+		},
 	}}
 	tickAt(t, database, cloud, time.Hour, hour.Add(20*time.Second))
 	if got := rows(t, database, "p1"); got[0].Running != 1 || got[0].Uncertain != 1 {
@@ -163,7 +183,8 @@ func TestAServerThatVanishes(t *testing.T) {
 	}
 	cloud.servers = cloud.servers[:1]
 	calls := tickAt(t, database, cloud, time.Hour, hour.Add(80*time.Second))
-	if got := rows(t, database, "p1"); got[0].Running != 1 || got[0].Total != 1 || got[0].Uncertain != 0 || calls["actions"] != 0 {
+	if got := rows(t, database, "p1"); got[0].Running != 1 || got[0].Total != 1 || got[0].Uncertain != 0 ||
+		calls["actions"] != 0 {
 		t.Errorf("got %+v after %v", got, calls)
 	}
 }

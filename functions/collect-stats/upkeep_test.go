@@ -6,8 +6,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestATickDeletesOldRows, each kind as its variable says. What goes and what stays is tested where the statements are.
-func TestATickDeletesOldRows(t *testing.T) {
+// TestTickDeletesOldRows, each kind as its variable says. What goes and what stays is tested where the statements are.
+func TestTickDeletesOldRows(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)
@@ -15,9 +15,11 @@ func TestATickDeletesOldRows(t *testing.T) {
 insert into orders (project_id, id, domain_id, user_id, body_sha256, spec, status, updated_at)
 select 'p', gen_random_uuid(), 'd', 'u', '', '{}', 'done', now() - n * interval '10 days' from generate_series(1, 3) n;
 insert into instances (project_id, id, position, name, state, origin, updated_at)
-select 'p', gen_random_uuid(), 0, 'n', 'deleted', 'connected', now() - n * interval '10 days' from generate_series(1, 4) n;
+select 'p', gen_random_uuid(), 0, 'n', 'deleted', 'connected', now() - n * interval '10 days' from generate_series(1,
+  4) n;
 insert into stats_hourly (project_id, hour, domain_id, running, total, by_status, source)
-select 'p', date_trunc('hour', now(), 'UTC') - n * interval '10 days', 'd', 0, 0, '{}', 'sampled' from generate_series(1, 5) n`)
+select 'p', date_trunc('hour', now(), 'UTC') - n * interval '10 days', 'd', 0, 0, '{}', 'sampled'
+  from generate_series(1, 5) n`)
 	if err != nil {
 		t.Fatal(err)
 	}

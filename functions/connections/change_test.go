@@ -13,24 +13,28 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/httpx"
 	"github.com/cloudfn/cloudfn/shared/seal"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// patch changes a connection.
-func patch(t *testing.T, app *testkit.Client, c connection, body string, header ...string) (testkit.Answer, connection) {
+// change changes a connection.
+func change(
+	t *testing.T, app *testkit.Client, c Connection, body string, header ...string,
+) (testkit.Answer, Connection) {
 	t.Helper()
-	a := app.Do(t, "PATCH", "/v1/connections/"+c.ID.String(), body, append([]string{"Content-Type", "application/json"}, header...)...)
-	var changed connection
+	a := app.Do(t, "PATCH", "/v1/connections/"+c.ID.String(), body, append([]string{"Content-Type", "application/json"},
+		header...)...)
+	var changed Connection
 	if a.Status == 200 {
 		a.JSON(t, &changed)
 	}
 	return a, changed
 }
 
-// TestChangeOfATrust: a later end takes a new trust, of the user who has delegated; the one before is on the list of those that are to be taken
-// back. All else is changed without Keystone.
-func TestChangeOfATrust(t *testing.T) {
+// TestChangeConnectionByTrust extends a connection with a new trust of its delegating user, and schedules the old
+// trust for revocation. Other changes do not call Keystone.
+func TestChangeConnectionByTrust(t *testing.T) {
 	t.Parallel()
 	app, conn, _, _ := started(t, nil)
 	p := testkit.NewProject(t)
@@ -39,48 +43,59 @@ func TestChangeOfATrust(t *testing.T) {
 	c := create(t, owner, asking("trust", fmt.Sprintf(`, "quota": {"instances": 3, "vcpus": 4}, "usable_by": [%q]`, user)))
 	before := onlyTrust(t, p)
 
-	longer := fmt.Sprintf(`{"name": "x", "expires_at": %q, "quota": {"instances": 5}, "idle_timeout": "2h"}`, soon(48*time.Hour))
-	a, changed := patch(t, owner, c, longer)
-	if a.Status != 200 || changed.ID != c.ID || changed.Name != "x" || *changed.Quota.Instances != 5 || *changed.Quota.VCPUs != 4 || changed.IdleTimeout != "2h" ||
-		!slices.Equal(*changed.UsableBy, []string{user}) || changed.TrustEnd.Before(changed.ExpiresAt.Add(domain.TrustSpare)) || a.Header.Get("ETag") != `"2"` {
+	longer := fmt.Sprintf(`{"name": "x", "expires_at": %q, "quota": {"instances": 5}, "idle_timeout": "2h"}`,
+		soon(48*time.Hour))
+	a, changed := change(t, owner, c, longer)
+	if a.Status != 200 || changed.ID != c.ID || changed.Name != "x" || *changed.Quota.Instances != 5 ||
+		*changed.Quota.VCPUs != 4 || changed.IdleTimeout != "2h" ||
+		!slices.Equal(changed.UsableBy, []string{user}) ||
+		changed.TrustEnd.Before(changed.ExpiresAt.Add(domain.TrustSpare)) || a.Header.Get("ETag") != `"2"` {
 		t.Fatalf("got %d %s", a.Status, a.Body)
 	}
 	for range 2 { // sent again it changes nothing
-		if a, _ := patch(t, owner, c, longer); a.Status != 200 || a.Header.Get("ETag") != `"2"` || len(p.Trusts(t)) != 2 {
+		if a, _ := change(t, owner, c, longer); a.Status != 200 || a.Header.Get("ETag") != `"2"` ||
+			len(p.Trusts(t)) != 2 {
 			t.Errorf("once more: %d %s, and Keystone has %d trusts", a.Status, a.Body, len(p.Trusts(t)))
 		}
 	}
-	row := testkit.Scalar[string](t, conn, `select (c.delegation_id = any($2::text[]))::text || ' ' || (c.delegation_id <> $3) || ' ' || c.generation || ' ' ||
-		(select string_agg(coalesce(trust_id, '?'), ' ') from trusts_to_revoke) from connections c where id = $1`, c.ID, p.Trusts(t), before.ID)
+	row := testkit.Scalar[string](t, conn, `
+		select (c.delegation_id = any($2::text[]))::text || ' ' || (c.delegation_id <> $3) || ' ' || c.generation || ' ' ||
+		(select string_agg(coalesce(trust_id, '?'), ' ') from trusts_to_revoke)
+		from connections c where id = $1`, c.ID, p.Trusts(t), before.ID)
 	if row != "true true 2 "+before.ID {
-		t.Errorf("the connection has a new trust, its generation, and what is to be taken back: %s", row)
+		t.Errorf("the connection has a new trust, its generation, and the trusts to revoke: %s", row)
 	}
-	event := testkit.Scalar[string](t, conn, "select data->>'fields' from events where subject = $1 and type = 'cloudfn.connection.changed.v1'", c.ID.String())
+	event := testkit.Scalar[string](t, conn,
+		"select data->>'fields' from events where subject = $1 and type = 'cloudfn.connection.changed.v1'", c.ID.String())
 	if event != `["expires_at", "idle_timeout", "name", "quota"]` {
 		t.Errorf("its event names %s", event)
 	}
 
 	flavor := testkit.Sandbox(t).Flavor
-	limits := fmt.Sprintf(`{"limits": {"flavors": [%q], "networks": [%q]}, "usable_by": [%q, {"project": %q}]}`, flavor, uuid.NewString(), user, p.Name)
-	a, changed = patch(t, owner, c, limits)
-	if a.Status != 200 || !slices.Equal(changed.Limits.Flavors, []string{flavor}) || len(changed.Limits.Networks) != 1 ||
-		!slices.Equal(*changed.UsableBy, []string{user, p.ID}) || len(changed.UsableNames) != 1 || changed.UsableNames[0].Project != p.Name {
+	limits := fmt.Sprintf(`{"limits": {"flavors": [%q], "networks": [%q]}, "usable_by": [%q, {"project": %q}]}`, flavor,
+		uuid.NewString(), user, p.Name)
+	a, changed = change(t, owner, c, limits)
+	if a.Status != 200 || !slices.Equal(changed.Limits.Flavors, []string{flavor}) ||
+		len(changed.Limits.Networks) != 1 ||
+		!slices.Equal(changed.UsableBy, []string{user, p.ID}) || len(changed.UsableNames) != 1 ||
+		changed.UsableNames[0].Project != p.Name {
 		t.Errorf("limits and a name: %d %s", a.Status, a.Body)
 	}
-	a, changed = patch(t, owner, c, fmt.Sprintf(`{"limits": {"networks": null}, "usable_by": [%q]}`, p.ID))
-	if a.Status != 200 || !slices.Equal(changed.Limits.Flavors, []string{flavor}) || changed.Limits.Networks != nil || len(changed.UsableNames) != 1 {
+	a, changed = change(t, owner, c, fmt.Sprintf(`{"limits": {"networks": null}, "usable_by": [%q]}`, p.ID))
+	if a.Status != 200 || !slices.Equal(changed.Limits.Flavors, []string{flavor}) || changed.Limits.Networks != nil ||
+		len(changed.UsableNames) != 1 {
 		t.Errorf("one limit less: %d %s", a.Status, a.Body)
 	}
 	for body, field := range map[string]string{
 		`{"limits": {"flavors": ["no-such"]}}`:            "limits.flavors[0]",
 		`{"limits": {"images": []}}`:                      "limits.images",
 		`{"limits": {"regions": ["elsewhere"]}}`:          "limits.regions",
-		`{"limits": {"zones": ["a"]}}`:                    "limits",
+		`{"limits": {"zones": ["a"]}}`:                    "limits.zones",
 		`{"limits": 1}`:                                   "limits",
 		`{"quota": 1}`:                                    "quota",
 		`{"usable_by": [{"project": "nobody's at all"}]}`: "usable_by[0]",
 	} {
-		if a, _ := patch(t, owner, c, body); a.Status != 400 || !testkit.Names(t, a, field) {
+		if a, _ := change(t, owner, c, body); a.Status != 400 || !testkit.Names(t, a, field) {
 			t.Errorf("%s: got %d %s, want 400 that names %s", body, a.Status, a.Body, field)
 		}
 	}
@@ -98,7 +113,7 @@ func TestChangeOfATrust(t *testing.T) {
 		"who only reads":             {reader, `{"name": "y"}`, 403, p.ID},
 		"a stranger":                 {app.As(testkit.NewProject(t).Token(t)), `{"name": "y"}`, 404, "no connection"},
 	} {
-		if a, _ := patch(t, tc.app, c, tc.body); a.Status != tc.status || !strings.Contains(string(a.Body), tc.says) {
+		if a, _ := change(t, tc.app, c, tc.body); a.Status != tc.status || !strings.Contains(string(a.Body), tc.says) {
 			t.Errorf("%s: got %d %s, want %d that says %s", what, a.Status, a.Body, tc.status, tc.says)
 		}
 	}
@@ -106,22 +121,23 @@ func TestChangeOfATrust(t *testing.T) {
 		t.Errorf("Keystone has %d trusts", n)
 	}
 	now := owner.Get(t, "/v1/connections/"+c.ID.String()).Header.Get("ETag")
-	if a, _ := patch(t, owner, c, `{"name": "z"}`, "If-Match", `"1"`); a.Status != 412 || !strings.Contains(string(a.Body), "precondition") {
+	if a, _ := change(t, owner, c, `{"name": "z"}`, "If-Match", `"1"`); a.Status != 412 ||
+		!strings.Contains(string(a.Body), "precondition") {
 		t.Errorf("an old version: %d %s", a.Status, a.Body)
 	}
-	if a, _ := patch(t, owner, c, `{"name": "z"}`, "If-Match", `"1", `+now); a.Status != 200 {
+	if a, _ := change(t, owner, c, `{"name": "z"}`, "If-Match", `"1", `+now); a.Status != 200 {
 		t.Errorf("the version %s: %d %s", now, a.Status, a.Body)
 	}
 	if a := owner.Do(t, "DELETE", "/v1/connections/"+c.ID.String(), ""); a.Status != 204 {
 		t.Fatalf("delete: %d %s", a.Status, a.Body)
 	}
-	if a, _ := patch(t, owner, c, `{"name": "late"}`); a.Status != 409 {
+	if a, _ := change(t, owner, c, `{"name": "late"}`); a.Status != 409 {
 		t.Errorf("after its end: %d %s", a.Status, a.Body)
 	}
 }
 
-// TestChangeOfACredential: another secret is checked with Keystone before it is stored, and nobody is shown it.
-func TestChangeOfACredential(t *testing.T) {
+// TestChangeCredential checks a new secret with Keystone before it is stored, and never shows it.
+func TestChangeCredential(t *testing.T) {
 	t.Parallel()
 	app, conn, _, _ := started(t, nil)
 	p, foreign := testkit.NewProject(t), testkit.NewProject(t)
@@ -136,11 +152,12 @@ func TestChangeOfACredential(t *testing.T) {
 		"another project's": {fmt.Sprintf(`{"id": %q, "secret": %q}`, foreignID, foreignSecret), "id"},
 		"null":              {`{"secret": null}`, "secret"},
 	} {
-		if a, _ := patch(t, app, c, tc.body); a.Status != 400 || !testkit.Names(t, a, tc.field) || strings.Contains(string(a.Body), secret) {
+		if a, _ := change(t, app, c, tc.body); a.Status != 400 || !testkit.Names(t, a, tc.field) ||
+			strings.Contains(string(a.Body), secret) {
 			t.Errorf("%s: got %d %s, want 400 that names %s", what, a.Status, a.Body, tc.field)
 		}
 	}
-	a, _ := patch(t, app, c, fmt.Sprintf(`{"id": %q, "secret": %q}`, newID, newSecret))
+	a, _ := change(t, app, c, fmt.Sprintf(`{"id": %q, "secret": %q}`, newID, newSecret))
 	if a.Status != 200 || strings.Contains(string(a.Body), newSecret) {
 		t.Fatalf("got %d %s", a.Status, a.Body)
 	}
@@ -148,33 +165,41 @@ func TestChangeOfACredential(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	opened, err := keys.Open(domain.Connection{ProjectID: p.ID, ID: c.ID}.SealedFor(), testkit.Scalar[[]byte](t, conn, "select secret from connections"))
+	opened, err := keys.Open(domain.Connection{ProjectID: p.ID, ID: c.ID}.SealedFor(),
+		testkit.Scalar[[]byte](t, conn, "select secret from connections"))
 	if err != nil || opened.Reveal() != newSecret {
 		t.Errorf("another secret is stored: %v", err)
 	}
-	row := testkit.Scalar[string](t, conn, "select delegation_id || ' ' || generation || ' ' || (select count(*) from trusts_to_revoke) from connections")
+	row := testkit.Scalar[string](t, conn,
+		"select delegation_id || ' ' || generation || ' ' || (select count(*) from trusts_to_revoke) from connections")
 	if row != newID+" 2 0" {
 		t.Errorf("the row is %s", row)
 	}
-	if fields := testkit.Scalar[string](t, conn, "select data->>'fields' from events where type = 'cloudfn.connection.changed.v1'"); fields != `["id", "secret"]` {
+	if fields := testkit.Scalar[string](t, conn,
+		"select data->>'fields' from events where type = 'cloudfn.connection.changed.v1'"); fields != `["id", "secret"]` {
 		t.Errorf("its event names %s", fields)
 	}
 }
 
-// TestRefusedChanges name the field, and change nothing.
-func TestRefusedChanges(t *testing.T) {
+// TestChangeRejectsInvalidFields names the field and changes nothing.
+func TestChangeRejectsInvalidFields(t *testing.T) {
 	t.Parallel()
 	app, _, _, _ := started(t, nil)
 	app = app.As(testkit.NewProject(t).Token(t))
 	c := create(t, app, asking("trust", ""))
 	for body, field := range map[string]string{
-		`{}`: "", `[]`: "", `{"kind": "trust"}`: "kind", `{"name": 5}`: "name", `{"name": null}`: "name", `{"expires_at": null}`: "expires_at",
-		`{"expires_at": "tomorrow"}`: "expires_at", `{"expires_at": "2020-01-01T00:00:00Z"}`: "expires_at", `{"expires_at": "` + soon(367*24*time.Hour) + `"}`: "expires_at",
-		`{"idle_timeout": "5m"}`: "idle_timeout", `{"quota": 5}`: "quota", `{"quota": {"disks": 5}}`: "quota", `{"quota": {"vcpus": -1}}`: "quota.vcpus",
-		`{"quota": {"ram_mb": 1.5}}`: "quota.ram_mb", `{"usable_by": ["alt"]}`: "usable_by[0]", `{"usable_by": null}`: "usable_by", `{"actions": []}`: "actions",
-		`{"actions": ["fly"]}`: "actions", `{"secret": "x"}`: "secret", `{"id": "x"}`: "id",
+		`{}`: "", `[]`: "", `{"kind": "trust"}`: "kind", `{"name": 5}`: "name", `{"name": null}`: "name",
+		`{"expires_at": null}`:       "expires_at",
+		`{"expires_at": "tomorrow"}`: "expires_at", `{"expires_at": "2020-01-01T00:00:00Z"}`: "expires_at",
+		`{"expires_at": "` + soon(367*24*time.Hour) + `"}`: "expires_at",
+		`{"idle_timeout": "5m"}`:                           "idle_timeout", `{"quota": 5}`: "quota",
+		`{"quota": {"disks": 5}}`:    "quota.disks",
+		`{"quota": {"vcpus": -1}}`:   "quota.vcpus",
+		`{"quota": {"ram_mb": 1.5}}`: "quota.ram_mb", `{"usable_by": ["alt"]}`: "usable_by[0]",
+		`{"usable_by": null}`: "usable_by", `{"actions": []}`: "actions",
+		`{"actions": ["fly"]}`: "actions[0]", `{"secret": "x"}`: "secret", `{"id": "x"}`: "secret",
 	} {
-		if a, _ := patch(t, app, c, body); a.Status != 400 || field != "" && !testkit.Names(t, a, field) {
+		if a, _ := change(t, app, c, body); a.Status != 400 || field != "" && !testkit.Names(t, a, field) {
 			t.Errorf("%s: got %d %s, want 400 that names %s", body, a.Status, a.Body, field)
 		}
 	}
@@ -183,44 +208,9 @@ func TestRefusedChanges(t *testing.T) {
 	}
 }
 
-// TestSuspension: what is asked for through the connection is refused, and it may be resumed. Either is said twice without harm.
-func TestSuspension(t *testing.T) {
-	t.Parallel()
-	app, _, _, woken := started(t, nil)
-	p := testkit.NewProject(t)
-	app = app.As(p.Token(t))
-	c := create(t, app, asking("trust", ""))
-	path := "/v1/connections/" + c.ID.String()
-	for _, tc := range []struct{ verb, status, etag string }{
-		{"/resume", "active", `"1"`}, {"/suspend", "suspended", `"2"`}, {"/suspend", "suspended", `"2"`}, {"/resume", "active", `"3"`},
-	} {
-		a := app.Post(t, path+tc.verb, "")
-		var now connection
-		if a.JSON(t, &now); a.Status != 200 || string(now.Status) != tc.status || a.Header.Get("ETag") != tc.etag || (now.SuspendedAt != nil) != (tc.status == "suspended") {
-			t.Errorf("%s: got %d %s", tc.verb, a.Status, a.Body)
-		}
-		var usable, listed listAnswer
-		app.Get(t, "/v1/connections?usable=true").JSON(t, &usable)
-		app.Get(t, "/v1/connections?status="+tc.status).JSON(t, &listed)
-		if (len(usable.Connections) == 1) != (tc.status == "active") || len(listed.Connections) != 1 {
-			t.Errorf("while it is %s %d are usable, and %d listed", tc.status, len(usable.Connections), len(listed.Connections))
-		}
-	}
-	testkit.Eventually(t, 10*time.Second, "run-connections is woken", func() bool { return woken("run-connections") > 0 })
-	for who, status := range map[*testkit.Client]int{app.As(colleague(t, p, "reader")): 403, app.As(testkit.NewProject(t).Token(t)): 404} {
-		if a := who.Post(t, path+"/suspend", ""); a.Status != status {
-			t.Errorf("got %d %s, want %d", a.Status, a.Body, status)
-		}
-	}
-	app.Do(t, "DELETE", path, "")
-	if a := app.Post(t, path+"/resume", ""); a.Status != 409 {
-		t.Errorf("after its end: %d %s", a.Status, a.Body)
-	}
-}
-
-// TestTrustOfAFailedChange is left to run-connections, which has it only if the connection has not got it after all. What Keystone has surely not
-// made is forgotten.
-func TestTrustOfAFailedChange(t *testing.T) {
+// TestFailedChangeDropsItsTrust leaves the new trust to run-connections, which keeps it if the connection has it
+// after all. A trust that Keystone rejected is forgotten.
+func TestFailedChangeDropsItsTrust(t *testing.T) {
 	t.Parallel()
 	away, refused := apperr.New(apperr.Unavailable, "away"), apperr.New(apperr.Conflict, "it was delegated itself")
 	for name, tc := range map[string]struct {
@@ -233,34 +223,47 @@ func TestTrustOfAFailedChange(t *testing.T) {
 		"Keystone has refused it": {fakeCloud{trust: refused}, "announce trust forget", apperr.Conflict},
 		"nobody knows":            {fakeCloud{trust: away}, "announce trust", apperr.Unavailable},
 		"no row":                  {fakeCloud{store: away}, "announce trust change drop t1", apperr.Unavailable},
-		"always changed":          {fakeCloud{store: domain.ErrChanged}, "announce trust change change change drop t1", apperr.Conflict},
+		"always changed": {
+			fakeCloud{store: domain.ErrChanged},
+			"announce trust change change change drop t1",
+			apperr.Conflict,
+		},
 	} {
 		tc.cloud.stored = asked(domain.TrustConnection, "").Connection
 		tc.cloud.stored.Status, tc.cloud.stored.UserID, tc.cloud.stored.Seq = domain.ConnectionActive, "u1", 1
-		in := changeRequest{ExpiresAt: []byte(`"` + soon(48*time.Hour) + `"`)}
+		in := ChangeConnection{ExpiresAt: &httpx.Time{Time: time.Now().Add(48 * time.Hour)}}
 		who := domain.Identity{UserID: "u1", ProjectID: "p1", Roles: []string{"member"}}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		_, err := tc.cloud.service().Change(ctx, who, "", uuid.Nil, in, func(domain.Connection) bool { return true })
-		if apperr.CodeOf(err) != tc.code || errors.Is(err, domain.ErrChanged) || strings.Join(tc.cloud.calls, " ") != tc.want {
+		_, err := tc.cloud.service().Change(ctx, who, "", uuid.Nil, in, anyVersion)
+		if apperr.CodeOf(err) != tc.code || errors.Is(err, domain.ErrChanged) ||
+			strings.Join(tc.cloud.calls, " ") != tc.want {
 			t.Errorf("%s: got %v, and %v was done; want %s", name, err, tc.cloud.calls, tc.want)
 		}
 	}
 }
 
-// TestWideningTakesTheRoles: who has fewer roles than the connection acts with can only take away.
-func TestWideningTakesTheRoles(t *testing.T) {
+// TestChangeWithFewerRolesCannotWiden checks that callers with fewer roles than the connection can only narrow it.
+func TestChangeWithFewerRolesCannotWiden(t *testing.T) {
 	t.Parallel()
 	f := &fakeCloud{stored: asked(domain.TrustConnection, "").Connection}
-	f.stored.Status, f.stored.UserID, f.stored.Actions = domain.ConnectionActive, "u1", []domain.Permission{domain.MayStart, domain.MayStop}
+	f.stored.Status, f.stored.UserID, f.stored.Actions = domain.ConnectionActive, "u1",
+		[]domain.Permission{domain.MayStart, domain.MayStop}
 	f.stored.ActsAs.Roles = []string{"admin", "member"}
-	for body, wider := range map[string]bool{`["start"]`: false, `["stop", "start"]`: false, `["start", "deallocate"]`: true} {
+	for actions, wider := range map[string]bool{"start": false, "stop start": false, "start deallocate": true} {
+		var in ChangeConnection
+		for action := range strings.FieldsSeq(actions) {
+			in.Actions = append(in.Actions, domain.Permission(action))
+		}
 		for user, roles := range map[string][]string{"u1": {"member"}, "u2": {"member"}, "u3": {"member", "admin"}} {
 			who := domain.Identity{UserID: user, ProjectID: "p1", Roles: roles}
-			_, err := f.service().Change(t.Context(), who, "", uuid.Nil, changeRequest{Actions: []byte(body)}, func(domain.Connection) bool { return true })
-			if refused := apperr.CodeOf(err) == apperr.Forbidden; refused != (wider && user == "u2") || err != nil && !refused {
-				t.Errorf("%s by %s: %v", body, user, err)
+			_, err := f.service().Change(t.Context(), who, "", uuid.Nil, in, anyVersion)
+			forbidden := apperr.CodeOf(err) == apperr.Forbidden
+			if forbidden != (wider && user == "u2") || err != nil && !forbidden {
+				t.Errorf("%s by %s: %v", actions, user, err)
 			}
 		}
 	}
 }
+
+func anyVersion(domain.Connection) bool { return true }

@@ -11,29 +11,31 @@ import (
 )
 
 const (
-	// A check is waited for so long, and looked for as often.
+	// Check waits so long for the result, and reads it so often.
 	checkWait = 10 * time.Second
 	checkPoll = 250 * time.Millisecond
-	// recheckAfter is when it makes sense to ask again after that.
+	// recheckAfter is the Retry-After of a check that takes longer.
 	recheckAfter = 5 * time.Second
 )
 
-// Check has run-connections ask Keystone whether it still accepts the delegation, and waits for the answer: this function cannot open what
-// is delegated. works is nil when there was none in time.
-func (s service) Check(ctx context.Context, who domain.Identity, id uuid.UUID) (c domain.Connection, works *bool, err error) {
-	if c, err = s.Get(ctx, who, id); err != nil {
+// Check lets run-connections check that Keystone still accepts the delegation, and waits for the result: only
+// run-connections can decrypt delegated credentials. works is nil when the result is not there in time.
+func (s service) Check(
+	ctx context.Context, who domain.Identity, id uuid.UUID,
+) (c domain.Connection, works *bool, err error) {
+	if c, err = s.connections.Get(ctx, who, id); err != nil {
 		return c, nil, err
 	}
 	if !c.Owned(who) {
-		domain.ActThrough(ctx, c)
+		domain.RecordConnection(ctx, c)
 	}
-	since, err := s.RequestCheck(ctx, c.ProjectID, id)
+	since, err := s.connections.RequestCheck(ctx, c.ProjectID, id)
 	if err != nil {
 		return c, nil, err
 	}
 	s.wake("run-connections")
 	for end := time.Now().Add(checkWait); ; {
-		if c, err = s.Get(ctx, who, id); err != nil {
+		if c, err = s.connections.Get(ctx, who, id); err != nil {
 			return c, nil, err
 		}
 		if works, err = s.checked(ctx, c, since); works != nil || err != nil || time.Now().After(end) {
@@ -47,7 +49,7 @@ func (s service) Check(ctx context.Context, who domain.Identity, id uuid.UUID) (
 	}
 }
 
-// checked says whether a connection works, as far as is known since a moment.
+// checked reports whether a connection works, by a check since the moment; nil when there was none.
 func (s service) checked(ctx context.Context, c domain.Connection, since time.Time) (works *bool, err error) {
 	yes, no := true, false
 	switch {
@@ -56,11 +58,12 @@ func (s service) checked(ctx context.Context, c domain.Connection, since time.Ti
 	case !c.CheckedAt.Before(since):
 		return &yes, nil
 	}
-	failed, why, err := s.FailedCheck(ctx, c.ProjectID, c.ID)
+	failed, why, err := s.connections.FailedCheck(ctx, c.ProjectID, c.ID)
 	if err != nil || failed.Before(since) {
 		return nil, err
 	}
-	away := apperr.New(apperr.Unavailable, "nothing is known of the delegation, because its cloud was asked and gave no answer: %s", why)
+	away := apperr.New(apperr.Unavailable, "the delegation could not be checked, because its cloud does not answer: %s",
+		why)
 	away.RetryAfter = recheckAfter
 	return nil, away
 }

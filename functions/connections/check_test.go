@@ -13,8 +13,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestCheck: what run-connections finds is waited for, and answered to the connection's project and to whoever may act through it. Another
-// process stands for run-connections, so that each of its answers comes when the test says so.
+// TestCheck plays run-connections, so that each result of a check comes when the test needs it.
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	app, conn, database, woken := started(t, nil)
@@ -32,7 +31,7 @@ func TestCheck(t *testing.T) {
 		t.Errorf("a stranger: %d %s", a.Status, a.Body)
 	}
 	// answer has find called a moment after the request, and gives what is answered.
-	answer := func(who *testkit.Client, find func() error) (testkit.Answer, checkAnswer) {
+	answer := func(who *testkit.Client, find func() error) (testkit.Answer, ConnectionCheck) {
 		t.Helper()
 		timer := time.AfterFunc(time.Second, func() {
 			if err := find(); err != nil {
@@ -41,7 +40,7 @@ func TestCheck(t *testing.T) {
 		})
 		defer timer.Stop()
 		a := who.Post(t, path, "")
-		var found checkAnswer
+		var found ConnectionCheck
 		if a.Status < 300 {
 			a.JSON(t, &found)
 		}
@@ -52,30 +51,35 @@ func TestCheck(t *testing.T) {
 	}
 
 	a, found := answer(app, accepts)
-	if a.Status != http.StatusOK || found.Works == nil || !*found.Works || found.ActsAs == nil || !slices.Equal(found.Roles, []string{"member", "reader"}) ||
-		!found.EndsAt.Equal(c.EndsAt) || found.CheckedAt.Before(*c.CheckedAt) || woken("run-connections") == 0 {
+	if a.Status != http.StatusOK || found.Works == nil || !*found.Works || found.ActsAs == nil ||
+		!slices.Equal(found.Roles, []string{"member", "reader"}) ||
+		!found.EndsAt.Equal(c.EndsAt) || found.CheckedAt.Before(c.CheckedAt.Time) || woken("run-connections") == 0 {
 		t.Errorf("the owner: %d %+v", a.Status, found)
 	}
 	a, found = answer(app.As(actor.Token(t)), accepts)
-	if a.Status != http.StatusOK || found.Works == nil || !*found.Works || found.ActsAs != nil || len(found.Roles) != 2 {
+	if a.Status != http.StatusOK || found.Works == nil || !*found.Works || found.ActsAs != nil ||
+		len(found.Roles) != 2 {
 		t.Errorf("whoever may act through it: %d %+v", a.Status, found)
 	}
 	began := time.Now()
 	a, found = answer(app, func() error { return nil })
-	if a.Status != http.StatusAccepted || found.Works != nil || a.Header.Get("Retry-After") != "5" || time.Since(began) < checkWait {
+	if a.Status != http.StatusAccepted || found.Works != nil || a.Header.Get("Retry-After") != "5" ||
+		time.Since(began) < checkWait {
 		t.Errorf("without an answer: %d %s after %s", a.Status, a.Body, time.Since(began))
 	}
 	a, _ = answer(app, func() error {
 		return delegations.MarkUnchecked(t.Context(), owner.ID, c.ID, 0, "keystone cannot be reached")
 	})
-	if a.Status != http.StatusServiceUnavailable || !strings.Contains(string(a.Body), "its cloud was asked and gave no answer: keystone cannot be reached") {
+	if a.Status != http.StatusServiceUnavailable ||
+		!strings.Contains(string(a.Body), "its cloud does not answer: keystone cannot be reached") {
 		t.Errorf("a cloud that is away: %d %s", a.Status, a.Body)
 	}
 	a, found = answer(app, func() error {
 		_, err := postgres.Connections{DB: db}.End(t.Context(), owner.ID, c.ID, domain.ConnectionLost, "because", true)
 		return err
 	})
-	if a.Status != http.StatusOK || found.Works == nil || *found.Works || found.Status != domain.ConnectionLost || found.Reason != "because" {
+	if a.Status != http.StatusOK || found.Works == nil || *found.Works || found.Status != domain.ConnectionLost ||
+		found.Reason != "because" {
 		t.Errorf("a lost one: %d %+v", a.Status, found)
 	}
 	before := testkit.Scalar[time.Time](t, conn, "select next_check_at from connections")

@@ -20,8 +20,9 @@ func handing(id, secret, more string) string {
 // wrong is another secret: of the long ones that Keystone makes it only looks at the first 72 bytes.
 func wrong(secret string) string { return "x" + secret }
 
-// TestCredentials are looked at in Keystone before anything is stored, and kept sealed.
-func TestCredentials(t *testing.T) {
+// TestCreateByCredential checks application credentials with Keystone before anything is stored, and stores them
+// sealed.
+func TestCreateByCredential(t *testing.T) {
 	t.Parallel()
 	app, conn, database, _ := started(t, nil)
 	p, other := testkit.NewProject(t), testkit.NewProject(t)
@@ -29,13 +30,19 @@ func TestCredentials(t *testing.T) {
 	id, secret := p.AppCredential(t)
 	foreignID, foreignSecret := other.AppCredential(t)
 	for what, tc := range map[string]struct{ body, field, says string }{
-		"a wrong secret":               {handing(id, wrong(secret), ""), "secret", "does not accept"},
-		"another's secret":             {handing(id, foreignSecret, ""), "secret", "does not accept"},
-		"an unknown id":                {handing("nope", secret, ""), "id", "does not accept"},
-		"another project's":            {handing(foreignID, foreignSecret, ""), "id", other.ID},
-		"a cloud that nobody listed":   {handing(id, secret, `, "auth_url": "http://127.0.0.1:1/v3"`), "auth_url", "unknown cloud"},
-		"an unknown region":            {handing(id, secret, `, "region": "nowhere"`), "", ""},
-		"one that may not see flavors": {limited(t, p, domain.AccessRule{Service: "compute", Method: "GET", Path: "/v2.1/servers"}), "id", "access-rules"},
+		"a wrong secret":    {handing(id, wrong(secret), ""), "secret", "does not accept"},
+		"another's secret":  {handing(id, foreignSecret, ""), "secret", "does not accept"},
+		"an unknown id":     {handing("nope", secret, ""), "id", "does not accept"},
+		"another project's": {handing(foreignID, foreignSecret, ""), "id", other.ID},
+		"a cloud that nobody listed": {
+			handing(id, secret, `, "auth_url": "http://127.0.0.1:1/v3"`), "auth_url",
+			"unknown cloud",
+		},
+		"an unknown region": {handing(id, secret, `, "region": "nowhere"`), "", ""},
+		"one that may not see flavors": {limited(t, p, domain.AccessRule{
+			Service: "compute", Method: "GET",
+			Path: "/v2.1/servers",
+		}), "id", "access-rules"},
 	} {
 		a := app.Post(t, "/v1/connections", tc.body)
 		if tc.field == "" {
@@ -54,7 +61,8 @@ func TestCredentials(t *testing.T) {
 	}
 
 	c := create(t, app, handing(id, secret, `, "usable_by": ["`+other.UserID+`"]`))
-	if c.ActsAs.UserID != p.UserID || c.ActsAs.ProjectID != p.ID || len(c.ActsAs.Roles) == 0 || c.AuthURL != "" || c.Region != "" || c.Warnings != nil {
+	if c.ActsAs.UserID != p.UserID || c.ActsAs.ProjectID != p.ID || len(c.ActsAs.Roles) == 0 || c.AuthURL != "" ||
+		c.Region != "" || c.Warnings != nil {
 		t.Errorf("got %+v", c)
 	}
 	dump := testkit.Dump(t, database)
@@ -78,7 +86,8 @@ func TestCredentials(t *testing.T) {
 	if a := app.Do(t, "DELETE", "/v1/connections/"+c.ID.String(), ""); a.Status != 204 {
 		t.Errorf("delete: %d %s", a.Status, a.Body)
 	}
-	if row := testkit.Scalar[string](t, conn, "select status || revoked || (secret is null) from connections where id = $1", c.ID); row != "deletedtruetrue" {
+	if row := testkit.Scalar[string](t, conn,
+		"select status || revoked || (secret is null) from connections where id = $1", c.ID); row != "deletedtruetrue" {
 		t.Errorf("the row is %s: the secret is to be wiped", row)
 	}
 }
@@ -90,34 +99,34 @@ func limited(t *testing.T, p *testkit.Project, of ...domain.AccessRule) string {
 	return handing(id, secret, "")
 }
 
-// TestSuggestedRulesAreEnough for a connection to be made, and are the same wherever they are listed.
-func TestSuggestedRulesAreEnough(t *testing.T) {
+// TestSuggestedAccessRulesSuffice creates a connection with them, and compares both places that list them.
+func TestSuggestedAccessRulesSuffice(t *testing.T) {
 	t.Parallel()
 	app, _, _, _ := started(t, nil)
 	p := testkit.NewProject(t)
 	app = app.As(p.Token(t))
-	var suggested rulesAnswer
+	var suggested SuggestedAccessRules
 	app.Get(t, "/v1/connections/access-rules?actions=allocate,start").JSON(t, &suggested)
 	c := create(t, app, limited(t, p, suggested.Rules...))
 	if fmt.Sprint(c.Rules) != fmt.Sprint(suggested.Rules) || len(c.Rules) == 0 {
 		t.Errorf("got %v, suggested are %v", c.Rules, suggested.Rules)
 	}
-	var all rulesAnswer
+	var all SuggestedAccessRules
 	app.Get(t, "/v1/connections/access-rules").JSON(t, &all)
 	if len(all.Rules) <= len(suggested.Rules) {
 		t.Errorf("for everything: %v", all.Rules)
 	}
 }
 
-// TestUnrestrictedCredential is taken, with a warning that stays.
-func TestUnrestrictedCredential(t *testing.T) {
+// TestUnrestrictedCredentialWarns accepts the credential with a lasting warning.
+func TestUnrestrictedCredentialWarns(t *testing.T) {
 	t.Parallel()
 	app, _, _, _ := started(t, nil)
 	p := testkit.NewProject(t)
 	app = app.As(p.Token(t))
 	id, secret := credential(t, p, object{"unrestricted": true})
 	c := create(t, app, handing(id, secret, ""))
-	var again connection
+	var again Connection
 	app.Get(t, "/v1/connections/"+c.ID.String()).JSON(t, &again)
 	if len(c.Warnings) != 1 || len(again.Warnings) != 1 || !strings.Contains(c.Warnings[0], "unrestricted") {
 		t.Errorf("warned of %v and %v", c.Warnings, again.Warnings)
@@ -131,25 +140,29 @@ func credential(t *testing.T, p *testkit.Project, with object) (id, secret strin
 		Credential struct{ ID, Secret string } `json:"application_credential"`
 	}
 	with["name"] = uuid.NewString()
-	if status, _ := keystone(t, p.Token(t), "POST", "/v3/users/"+p.UserID+"/application_credentials", object{"application_credential": with}, &made); status != 201 {
+	if status, _ := keystone(t, p.Token(t), "POST", "/v3/users/"+p.UserID+"/application_credentials",
+		object{"application_credential": with}, &made); status != 201 {
 		t.Fatalf("Keystone made none: %d", status)
 	}
 	return made.Credential.ID, testkit.Canary(made.Credential.Secret)
 }
 
-// TestReaderCredential is refused where the actions need more than to read, and taken with a warning where they do not.
+// TestReaderCredential is rejected when the actions need more than reading, and accepted with a warning otherwise.
 func TestReaderCredential(t *testing.T) {
 	t.Parallel()
 	app, conn, _, _ := started(t, nil)
 	p := testkit.NewProject(t)
+	p.Grant(t, p.UserID, "reader") // a role of its own, not only what member implies
 	app = app.As(p.Token(t))
 	id, secret := credential(t, p, object{"roles": []object{{"name": "reader"}}})
 	with := func(actions string) string {
-		return fmt.Sprintf(`{"kind": "application_credential", "id": %q, "secret": %q, "actions": %s, "expires_at": %q}`, id, secret, actions, soon(time.Hour))
+		return fmt.Sprintf(`{"kind": "application_credential", "id": %q, "secret": %q, "actions": %s, "expires_at": %q}`, id,
+			secret, actions, soon(time.Hour))
 	}
 	for actions, says := range map[string]string{
-		`["start"]`:                         "only the role reader, which cannot start: ",
-		`["connect", "allocate", "deploy"]`: "only the role reader, which cannot allocate, deploy: make one with another of your roles",
+		`["start"]`: "only the role reader, which cannot start: ",
+		`["connect", "allocate", "deploy"]`: "only the role reader, which cannot allocate, deploy: make one with " +
+			"another of your roles",
 	} {
 		a := app.Post(t, "/v1/connections", with(actions))
 		if a.Status != 400 || !testkit.Names(t, a, "id") || !strings.Contains(string(a.Body), says) {
@@ -159,14 +172,15 @@ func TestReaderCredential(t *testing.T) {
 	if n := testkit.Scalar[int](t, conn, "select count(*)::int from connections"); n != 0 {
 		t.Errorf("%d are stored all the same", n)
 	}
-	if c := create(t, app, with(`["connect"]`)); len(c.Warnings) != 1 || !strings.Contains(c.Warnings[0], "the role reader alone") {
+	if c := create(t, app, with(`["connect"]`)); len(c.Warnings) != 1 ||
+		!strings.Contains(c.Warnings[0], "the role reader alone") {
 		t.Errorf("to connect only: warned of %v", c.Warnings)
 	}
 }
 
-// TestAnotherCloud is one that the operator has listed. It is the same Keystone under another URL, so its projects look like
-// ours; a credential may be of any of them.
-func TestAnotherCloud(t *testing.T) {
+// TestCredentialOfAnotherCloud uses a cloud that the operator has listed: the same Keystone under another URL. The
+// credential may be of any project there.
+func TestCredentialOfAnotherCloud(t *testing.T) {
 	t.Parallel()
 	there := testkit.Redirect(t)
 	app, _, _, _ := started(t, map[string]string{"CONNECTION_CLOUDS": "https://keystone.invalid/v3," + there.URL()})
@@ -181,25 +195,29 @@ func TestAnotherCloud(t *testing.T) {
 	if a.Status != 400 || !testkit.Names(t, a, "auth_url") || !strings.Contains(string(a.Body), there.URL()) {
 		t.Errorf("a third one: %d %s", a.Status, a.Body)
 	}
-	if a := app.Post(t, "/v1/connections", handing(id, wrong(secret), fmt.Sprintf(`, "auth_url": %q`, there.URL()))); a.Status != 400 || !testkit.Names(t, a, "secret") {
+	if a := app.Post(t, "/v1/connections",
+		handing(id, wrong(secret), fmt.Sprintf(`, "auth_url": %q`, there.URL()))); a.Status != 400 ||
+		!testkit.Names(t, a, "secret") {
 		t.Errorf("a wrong secret: %d %s", a.Status, a.Body)
 	}
 	there.Close()
-	if a := app.Post(t, "/v1/connections", handing(id, secret, fmt.Sprintf(`, "auth_url": %q`, there.URL()))); a.Status != 503 {
+	if a := app.Post(t, "/v1/connections",
+		handing(id, secret, fmt.Sprintf(`, "auth_url": %q`, there.URL()))); a.Status != 503 {
 		t.Errorf("while it is away: %d %s", a.Status, a.Body)
 	}
 
 	// This cloud by its own URL, and by its own region, is no other one.
 	mine, secret := p.AppCredential(t)
-	own := create(t, app, handing(mine, secret, fmt.Sprintf(`, "auth_url": %q, "region": "RegionOne"`, testkit.Login(t, "demo").IdentityEndpoint)))
+	own := create(t, app, handing(mine, secret, fmt.Sprintf(`, "auth_url": %q, "region": "RegionOne"`,
+		testkit.Login(t, "demo").IdentityEndpoint)))
 	if own.AuthURL != "" || own.Region != "" {
 		t.Errorf("got %+v", own)
 	}
 }
 
-// TestCredentialThatEnds before a token would: Keystone writes its end without a zone. Its connection ends no later, and the error of one
-// that would says when the credential ends. A token that was made of it is good on every route.
-func TestCredentialThatEnds(t *testing.T) {
+// TestConnectionEndsBeforeItsCredential parses ends without a zone, as Keystone writes them. The error of a later end
+// says when the credential ends.
+func TestConnectionEndsBeforeItsCredential(t *testing.T) {
 	t.Parallel()
 	app, _, _, _ := started(t, nil)
 	p := testkit.NewProject(t)
@@ -211,10 +229,13 @@ func TestCredentialThatEnds(t *testing.T) {
 			t.Errorf("%s: got %+v", form, c)
 		}
 		until := func(at time.Time) string {
-			return fmt.Sprintf(`{"kind": "application_credential", "id": %q, "secret": %q, "actions": ["start"], "expires_at": %q}`, id, secret, at.Format(time.RFC3339Nano))
+			return fmt.Sprintf(
+				`{"kind": "application_credential", "id": %q, "secret": %q, "actions": ["start"], "expires_at": %q}`,
+				id, secret, at.Format(time.RFC3339Nano))
 		}
 		a := app.As(p.Token(t)).Post(t, "/v1/connections", until(end.Add(time.Microsecond)))
-		if a.Status != 400 || !testkit.Names(t, a, "expires_at") || !strings.Contains(string(a.Body), end.Format(time.RFC3339Nano)) {
+		if a.Status != 400 || !testkit.Names(t, a, "expires_at") ||
+			!strings.Contains(string(a.Body), end.Format(time.RFC3339Nano)) {
 			t.Errorf("%s: later than the credential: %d %s", form, a.Status, a.Body)
 		}
 		if c := create(t, app.As(p.Token(t)), until(end)); !c.ExpiresAt.Equal(end) {

@@ -9,8 +9,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestEndedAreListed for their own project, by status. Deleted ones are not in the list that names none, and nobody else sees them.
-func TestEndedAreListed(t *testing.T) {
+// TestListEndedConnections lists them for their own project, by status; deleted ones only on request.
+func TestListEndedConnections(t *testing.T) {
 	t.Parallel()
 	app, conn, _, _ := started(t, nil)
 	p, other := testkit.NewProject(t), testkit.NewProject(t)
@@ -19,40 +19,49 @@ func TestEndedAreListed(t *testing.T) {
 	for _, status := range []string{"active", "expired", "lost", "deleted"} {
 		id := create(t, owner, asking("trust", fmt.Sprintf(`, "usable_by": [%q]`, other.ID))).ID.String()
 		ids[id] = status
-		if _, err := conn.Exec(t.Context(), "update connections set status = $2 where id = $1", id, status); err != nil {
+		_, err := conn.Exec(t.Context(), "update connections set status = $2 where id = $1", id, status)
+		if err != nil {
 			t.Fatal(err)
 		}
 		want := map[bool]int{true: 404, false: 200}[status == "deleted"]
-		if a, theirs := owner.Get(t, "/v1/connections/"+id), actor.Get(t, "/v1/connections/"+id); a.Status != 200 || theirs.Status != want {
-			t.Errorf("%s: its owner gets %d %s, who may act through it %d %s", status, a.Status, a.Body, theirs.Status, theirs.Body)
+		if a, theirs := owner.Get(t, "/v1/connections/"+id), actor.Get(t, "/v1/connections/"+id); a.Status != 200 ||
+			theirs.Status != want {
+			t.Errorf("%s: its owner gets %d %s, another project %d %s", status, a.Status, a.Body, theirs.Status,
+				theirs.Body)
 		}
 	}
 	for query, want := range map[string]string{
-		"": "active expired lost ", "?status=deleted": "deleted ", "?status=deleted,lost": "lost deleted ", "?status=active,active": "active ",
-		"?usable=true": "active ", "?status=active,expired,lost,deleted": "active expired lost deleted ",
+		"": "active expired lost ", "?status=deleted": "deleted ", "?status=deleted,lost": "lost deleted ",
+		"?status=active,active": "active ",
+		"?usable=true":          "active ", "?status=active,expired,lost,deleted": "active expired lost deleted ",
 	} {
-		var page listAnswer
+		var page ConnectionPage
 		a := owner.Get(t, "/v1/connections"+query)
 		a.JSON(t, &page)
 		var got strings.Builder
 		for _, c := range page.Connections {
 			got.WriteString(string(c.Status) + " ")
-			if revocation := map[bool]domain.Revocation{true: "", false: "pending"}[c.Status == "active"]; c.Revocation != revocation || ids[c.ID.String()] != string(c.Status) {
+			if revocation := map[bool]domain.Revocation{
+				true:  "",
+				false: "pending",
+			}[c.Status == "active"]; c.Revocation != revocation || ids[c.ID.String()] != string(c.Status) {
 				t.Errorf("%q shows %+v", query, c)
 			}
 		}
 		if got.String() != want {
 			t.Errorf("%q: got %s%s, want %s", query, &got, a.Body, want)
 		}
-		var theirs listAnswer
-		if actor.Get(t, "/v1/connections"+query).JSON(t, &theirs); query != "?usable=true" && len(theirs.Connections) != 0 {
+		var theirs ConnectionPage
+		actor.Get(t, "/v1/connections"+query).JSON(t, &theirs)
+		if query != "?usable=true" && len(theirs.Connections) != 0 {
 			t.Errorf("%q: another project is shown %+v", query, theirs)
 		}
 	}
 }
 
-// TestTheSameEnd: Keystone lets a user make one trust for each end, and counts deleted ones. Our users are not to know.
-func TestTheSameEnd(t *testing.T) {
+// TestConnectionsWithTheSameEnd works around Keystone, which accepts one trust of a user for each end and counts
+// deleted ones.
+func TestConnectionsWithTheSameEnd(t *testing.T) {
 	t.Parallel()
 	app, _, _, _ := started(t, nil)
 	p := testkit.NewProject(t)
@@ -60,7 +69,7 @@ func TestTheSameEnd(t *testing.T) {
 	body := asking("trust", "")
 	first := create(t, app, body)
 	second := create(t, app, body)
-	for _, c := range []connection{first, second} {
+	for _, c := range []Connection{first, second} {
 		if a := app.Do(t, "DELETE", "/v1/connections/"+c.ID.String(), ""); a.Status != 204 {
 			t.Fatalf("delete: %d %s", a.Status, a.Body)
 		}

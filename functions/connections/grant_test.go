@@ -14,7 +14,6 @@ import (
 
 // fakeRequests is a request of u2 to the project p1, in a database that fails at a moment of the test's choice.
 type fakeRequests struct {
-	requestStore
 	*fakeCloud
 	request domain.ConnectionRequest
 	held    bool
@@ -25,29 +24,23 @@ func (f *fakeRequests) Get(context.Context, string, uuid.UUID) (domain.Connectio
 	return f.request, nil
 }
 
-func (f *fakeRequests) ClaimGrant(context.Context, string, uuid.UUID, string, []byte, time.Duration) (domain.ConnectionRequest, uuid.UUID, bool, error) {
-	return f.request, uuid.New(), true, nil
+func (f *fakeRequests) ClaimGrant(
+	context.Context, string, uuid.UUID, string, []byte, time.Duration,
+) (domain.ConnectionRequest, domain.Claim, error) {
+	return f.request, domain.Claim{ID: uuid.New(), Acquired: true}, nil
 }
 
-func (f *fakeRequests) ReleaseGrant(ctx context.Context, _ string, _, _ uuid.UUID) (bool, error) {
-	f.note("release")
+func (f *fakeRequests) ReleaseGrant(ctx context.Context, _ string, _ uuid.UUID, _ domain.Claim) (bool, error) {
+	f.record("release")
 	if ctx.Err() != nil {
 		return false, ctx.Err()
 	}
 	return f.held, f.release
 }
 
-func (f *fakeRequests) Create(context.Context, domain.ConnectionRequest) (domain.ConnectionRequest, error) {
-	return f.request, nil
-}
-
-func (f *fakeRequests) List(context.Context, string, domain.ConnectionRequestQuery) ([]domain.ConnectionRequest, error) {
-	return nil, nil
-}
-
-// TestGrantThatIsNotKept: when Postgres gives no answer the trust is deleted only if no connection was stored. If one was, it is granted; if that
-// cannot be known, run-connections looks.
-func TestGrantThatIsNotKept(t *testing.T) {
+// TestGrantWhenPostgresFails deletes the trust only if no connection was stored. A stored one counts as granted;
+// while that is unknown run-connections decides.
+func TestGrantWhenPostgresFails(t *testing.T) {
 	t.Parallel()
 	away := apperr.New(apperr.Unavailable, "away")
 	for name, tc := range map[string]struct {
@@ -56,21 +49,34 @@ func TestGrantThatIsNotKept(t *testing.T) {
 		want                           apperr.Code
 		calls                          []string
 	}{
-		"granted":             {held: true, calls: []string{"announce", "trust", "store"}},
-		"no trust":            {trust: apperr.New(apperr.Conflict, "x"), held: true, want: apperr.Conflict, calls: []string{"announce", "trust", "forget", "release"}},
-		"no answer, not kept": {store: away, held: true, want: apperr.Unavailable, calls: []string{"announce", "trust", "store", "release", "untrust", "end deleted revoked", "forget", "release"}},
-		"no answer, kept":     {store: away, calls: []string{"announce", "trust", "store", "release"}},
-		"withdrawn meanwhile": {store: apperr.New(apperr.Conflict, "x"), missing: noSuch, want: apperr.Conflict, calls: []string{"announce", "trust", "store", "release", "untrust", "end deleted revoked", "forget", "release"}},
-		"nothing is known":    {store: away, release: away, want: apperr.Unavailable, calls: []string{"announce", "trust", "store", "release", "release"}},
+		"granted": {held: true, calls: []string{"announce", "trust", "store"}},
+		"no trust": {
+			trust: apperr.New(apperr.Conflict, "x"), held: true, want: apperr.Conflict,
+			calls: []string{"announce", "trust", "forget", "release"},
+		},
+		"no answer, not kept": {
+			store: away, held: true, want: apperr.Unavailable,
+			calls: []string{"announce", "trust", "store", "release", "untrust", "end deleted revoked", "forget", "release"},
+		},
+		"no answer, kept": {store: away, calls: []string{"announce", "trust", "store", "release"}},
+		"withdrawn meanwhile": {
+			store: apperr.New(apperr.Conflict, "x"), missing: noSuch, want: apperr.Conflict,
+			calls: []string{"announce", "trust", "store", "release", "untrust", "end deleted revoked", "forget", "release"},
+		},
+		"nothing is known": {
+			store: away, release: away, want: apperr.Unavailable,
+			calls: []string{"announce", "trust", "store", "release", "release"},
+		},
 	} {
 		f := &fakeCloud{store: tc.store, trust: tc.trust, missing: tc.missing}
 		s := f.service()
-		s.requests = &fakeRequests{fakeCloud: f, held: tc.held, release: tc.release, request: domain.ConnectionRequest{
-			ProjectID: "p1", Requester: domain.Identity{UserID: "u2", ProjectID: "p2"}, Grantee: domain.GranteeUser, Status: domain.RequestPending,
-			Terms: domain.Terms{Actions: []domain.Permission{domain.MayStart}, Duration: time.Hour},
+		s.grants = &fakeRequests{fakeCloud: f, held: tc.held, release: tc.release, request: domain.ConnectionRequest{
+			ProjectID: "p1", Requester: domain.Identity{UserID: "u2", ProjectID: "p2"}, Grantee: domain.GranteeUser,
+			Status: domain.RequestPending,
+			Terms:  domain.Terms{Actions: []domain.Permission{domain.MayStart}, Duration: time.Hour},
 		}}
 		owner := domain.Identity{UserID: "u1", ProjectID: "p1", Roles: []string{"member"}}
-		_, _, err := s.Grant(t.Context(), owner, "", uuid.New(), granting{})
+		_, _, err := s.GrantRequest(t.Context(), owner, "", uuid.New(), GrantConnectionRequest{})
 		if apperr.CodeOf(err) != tc.want || !slices.Equal(f.calls, tc.calls) {
 			t.Errorf("%s: got %v, done was %v, want %v", name, err, f.calls, tc.calls)
 		}
@@ -79,14 +85,18 @@ func TestGrantThatIsNotKept(t *testing.T) {
 
 var noSuch = apperr.New(apperr.NotFound, "absent")
 
-// TestSumOfAGrant tells grants apart, and holds no secret.
-func TestSumOfAGrant(t *testing.T) {
+// TestGrantSum differs between grants, and does not depend on the secret.
+func TestGrantSum(t *testing.T) {
 	t.Parallel()
-	one, other, name := domain.Secret("a"), domain.Secret("b"), "x"
-	if string((granting{Secret: &one}).sum()) != string((granting{Secret: &other}).sum()) {
+	one, other, name := domain.Secret("a"), domain.Secret("b"), plainText("x")
+	if string(withSecret(&one).sum()) != string(withSecret(&other).sum()) {
 		t.Error("the secret is in the sum")
 	}
-	if string((granting{Name: &name}).sum()) == string((granting{}).sum()) {
+	if string((GrantConnectionRequest{Name: &name}).sum()) == string((GrantConnectionRequest{}).sum()) {
 		t.Error("another name has the same sum")
 	}
+}
+
+func withSecret(secret *domain.Secret) GrantConnectionRequest {
+	return GrantConnectionRequest{Delegation: Delegation{Secret: secret}}
 }

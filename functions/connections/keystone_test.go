@@ -11,14 +11,15 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// keystone asks the real Keystone as any client does, and gives the status, a new token if there is one, and the body.
+// keystone calls the real Keystone as any client does, and gives the status, a new token if there is one, and the body.
 func keystone(t *testing.T, token, method, path string, body, into any) (status int, subject string) {
 	t.Helper()
 	var text []byte
 	if body != nil {
 		text, _ = json.Marshal(body)
 	}
-	req, err := http.NewRequestWithContext(t.Context(), method, bare(testkit.Login(t, "demo").IdentityEndpoint)+path, bytes.NewReader(text))
+	req, err := http.NewRequestWithContext(t.Context(), method, bare(testkit.Login(t, "demo").IdentityEndpoint)+path,
+		bytes.NewReader(text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,7 +30,11 @@ func keystone(t *testing.T, token, method, path string, body, into any) (status 
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	if data, _ := io.ReadAll(resp.Body); into != nil && resp.StatusCode < 300 {
+	data, _ := io.ReadAll(resp.Body)
+	switch {
+	case resp.StatusCode >= 400: // shown if the test fails
+		t.Logf("Keystone: %s %s: %d %s", method, path, resp.StatusCode, data)
+	case into != nil:
 		if err := json.Unmarshal(data, into); err != nil {
 			t.Fatalf("%v in %s", err, data)
 		}
@@ -42,7 +47,10 @@ type object = map[string]any
 // in is a token of the user of another one, in a project.
 func in(t *testing.T, token, projectID string) string {
 	t.Helper()
-	auth := object{"identity": object{"methods": []string{"token"}, "token": object{"id": token}}, "scope": object{"project": object{"id": projectID}}}
+	auth := object{
+		"identity": object{"methods": []string{"token"}, "token": object{"id": token}},
+		"scope":    object{"project": object{"id": projectID}},
+	}
 	status, subject := keystone(t, "", "POST", "/v3/auth/tokens", object{"auth": auth}, nil)
 	if status != 201 {
 		t.Fatalf("a token of another project: %d", status)

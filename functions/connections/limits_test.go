@@ -12,20 +12,25 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestLimitsOfAConnection are kept, and shown to who may act through it, too.
-func TestLimitsOfAConnection(t *testing.T) {
+// TestLimits are stored, and shown to everybody authorized to act through the connection.
+func TestLimits(t *testing.T) {
 	t.Parallel()
 	app, _, _, _ := started(t, nil)
 	p, other := testkit.NewProject(t), testkit.NewProject(t)
 	f := testkit.Sandbox(t)
 	app = app.As(p.Token(t))
 	image, network := uuid.NewString(), uuid.NewString()
-	made := create(t, app, asking("trust", fmt.Sprintf(`, "usable_by": [%q], "limits": {"images": [%q, %[3]q], "networks": [%[4]q], "flavors": [%[5]q]}`,
-		other.UserID, strings.ToUpper(image), image, network, f.FlavorID)))
-	for name, client := range map[string]*testkit.Client{"its owner": app, "who may act through it": app.As(other.Token(t))} {
-		var c connection
+	made := create(t, app, asking("trust",
+		fmt.Sprintf(`, "usable_by": [%q], "limits": {"images": [%q, %[3]q], "networks": [%[4]q], "flavors": [%[5]q]}`,
+			other.UserID, strings.ToUpper(image), image, network, f.FlavorID)))
+	for name, client := range map[string]*testkit.Client{
+		"its owner":       app,
+		"another project": app.As(other.Token(t)),
+	} {
+		var c Connection
 		client.Get(t, "/v1/connections/"+made.ID.String()).JSON(t, &c)
-		if !slices.Equal(c.Limits.Images, []string{image}) || !slices.Equal(c.Limits.Networks, []string{network}) || !slices.Equal(c.Limits.Flavors, []string{f.FlavorID}) || c.Limits.Regions != nil {
+		if !slices.Equal(c.Limits.Images, []string{image}) || !slices.Equal(c.Limits.Networks, []string{network}) ||
+			!slices.Equal(c.Limits.Flavors, []string{f.FlavorID}) || c.Limits.Regions != nil {
 			t.Errorf("%s is shown %+v", name, c.Limits)
 		}
 	}
@@ -33,29 +38,30 @@ func TestLimitsOfAConnection(t *testing.T) {
 		t.Errorf("without limits: %+v", c.Limits)
 	}
 	for _, tc := range []struct{ limits, field, says string }{
-		{`{"images": []}`, "limits.images", "leave it out"},
-		{`{"images": ["cirros"]}`, "limits.images[0]", "cirros"},
-		{`{"networks": ["` + network + `", "private"]}`, "limits.networks[1]", "private"},
+		{`{"images": []}`, "limits.images", "1 entries or more"},
+		{`{"images": ["cirros"]}`, "limits.images[0]", "UUID"},
+		{`{"networks": ["` + network + `", "private"]}`, "limits.networks[1]", "UUID"},
 		{`{"networks": ["` + strings.ReplaceAll(network, "-", "") + `"]}`, "limits.networks[0]", "UUID"},
-		{`{"flavors": [""]}`, "limits.flavors[0]", "empty"},
+		{`{"flavors": [""]}`, "limits.flavors[0]", "1 characters"},
 		{`{"flavors": ["` + f.FlavorID + `", "no-such-flavor"]}`, "limits.flavors[1]", "no-such-flavor"},
 		{`{"flavors": ["a\u0000"]}`, "limits.flavors[0]", "control"},
 		{`{"regions": ["no-such-region"]}`, "limits.regions", "region"},
-		{`{"zones": ["nova"]}`, "zones", "is not a field"},
-		{`{"images": ["` + strings.Repeat(image+`", "`, 100) + image + `"]}`, "limits.images", "101"},
+		{`{"zones": ["nova"]}`, "limits.zones", "is not a field"},
+		{`{"images": ["` + strings.Repeat(image+`", "`, 100) + image + `"]}`, "limits.images", "100 entries"},
 	} {
 		a := app.Post(t, "/v1/connections", asking("trust", `, "limits": `+tc.limits))
 		if a.Status != 400 || !testkit.Names(t, a, tc.field) || !strings.Contains(string(a.Body), tc.says) {
-			t.Errorf("%.100s: got %d %s, want 400 that names %s and says %s", tc.limits, a.Status, a.Body, tc.field, tc.says)
+			t.Errorf("%.100s: got %d %s, want 400 that names %s and says %s", tc.limits, a.Status, a.Body, tc.field,
+				tc.says)
 		}
 	}
 	if left := p.Trusts(t); len(left) != 2 {
-		t.Errorf("what was refused has made the trusts %v", left)
+		t.Errorf("rejected requests have made the trusts %v", left)
 	}
 }
 
-// TestRegionsOfAConnection: it acts in one, which must be among them.
-func TestRegionsOfAConnection(t *testing.T) {
+// TestLimitsMustHaveTheRegion of the connection.
+func TestLimitsMustHaveTheRegion(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		regions []string
@@ -68,7 +74,7 @@ func TestRegionsOfAConnection(t *testing.T) {
 		{[]string{"east"}, "west", false},
 		{[]string{"east"}, "", false},
 	} {
-		w := wish{Connection: domain.Connection{Limits: domain.ConnectionLimits{Regions: tc.regions}}}
+		w := draft{Connection: domain.Connection{Limits: domain.ConnectionLimits{Regions: tc.regions}}}
 		if err := checkLimits(w, tc.region); (err == nil) != tc.taken {
 			t.Errorf("%v in %q: %v", tc.regions, tc.region, err)
 		}

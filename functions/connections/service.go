@@ -8,15 +8,16 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/delegation"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/postgres"
 )
 
 // session is the part of OpenStack that this function needs.
 type session interface {
-	naming
+	nameResolver
+	delegation.Session
 	Flavors(context.Context) ([]domain.Flavor, error)
-	CreateTrust(ctx context.Context, who domain.Identity, trustee string, roles []string, after time.Time, announce func(end time.Time) (isFree bool, err error)) (domain.Trust, error)
-	DeleteTrust(ctx context.Context, id string) error
 	CredentialEnd(ctx context.Context, id string) (time.Time, error)
 }
 
@@ -28,105 +29,118 @@ type openStack interface {
 	Region() string
 }
 
-// store keeps connections. It takes secrets sealed, and gives none back.
+// store is what creating and changing a connection needs of Postgres. Tests fake it to fail between Keystone and
+// Postgres.
 type store interface {
+	delegation.Store
 	Now(context.Context) (time.Time, error)
 	Create(context.Context, domain.Connection) (domain.Connection, error)
 	CreateGranted(context.Context, domain.Connection, domain.Grant) (domain.Connection, error)
 	Get(ctx context.Context, who domain.Identity, id uuid.UUID) (domain.Connection, error)
-	List(ctx context.Context, who domain.Identity, q domain.ConnectionQuery) ([]domain.Connection, error)
-	End(ctx context.Context, projectID string, id uuid.UUID, status domain.ConnectionStatus, reason string, revoked bool) (ended bool, err error)
-	MarkRevoked(context.Context, domain.Connection) error
 	Change(ctx context.Context, before, after domain.Connection) (domain.Connection, error)
-	Suspend(ctx context.Context, projectID string, id uuid.UUID, suspend bool) (changed bool, err error)
-	AnnounceTrust(context.Context, domain.OldTrust) (isFree bool, err error)
-	ForgetTrust(ctx context.Context, projectID string, intent uuid.UUID) error
-	DropTrust(context.Context, domain.OldTrust) error
-	RequestCheck(ctx context.Context, projectID string, id uuid.UUID) (since time.Time, err error)
-	FailedCheck(ctx context.Context, projectID string, id uuid.UUID) (at time.Time, why string, err error)
 }
 
-// sealer makes a secret readable for run-connections only.
+// sealer encrypts a secret so that only run-connections can decrypt it.
 type sealer interface {
 	Seal(purpose string, secret domain.Secret) ([]byte, error)
 }
 
 type service struct {
-	store
-	requests requestStore
-	cloud    openStack
-	key      sealer
-	trustee  string   // the user to whom trusts are made; "" = there are none
-	clouds   []string // the other clouds that there may be connections to
-	wake     func(functions ...string)
+	connections postgres.Connections
+	delegations postgres.Delegations
+	requests    postgres.ConnectionRequests
+	store       store      // connections, but in tests
+	grants      grantStore // requests, but in tests
+	cloud       openStack
+	key         sealer
+	trusts      delegation.Trusts
+	clouds      []string // the other clouds whose application credentials are accepted
+	wake        func(functions ...string)
 }
 
-// What is taken back is so also when the caller has hung up.
-const cleanTimeout = 10 * time.Second
-
-// Create delegates: it makes the trust, or looks whether the application credential is good, and stores the connection.
-func (s service) Create(ctx context.Context, who domain.Identity, token domain.Secret, w wish) (domain.Connection, error) {
+// Create delegates: it creates a trust, or checks the application credential, and stores the connection.
+func (s service) Create(
+	ctx context.Context, who domain.Identity, token domain.Secret, d draft,
+) (domain.Connection, error) {
 	ctx = domain.WithActor(ctx, domain.ActorOf(who, uuid.Nil))
-	if w.Kind == domain.TrustConnection && s.trustee == "" {
-		return w.Connection, apperr.New(apperr.Unsupported, "no trusts are taken here (TRUSTEE_USER_ID is not set): hand over an application credential")
+	if d.Kind == domain.TrustConnection && s.trusts.Trustee == "" {
+		return d.Connection, apperr.New(apperr.Unsupported,
+			"trusts are not supported here (TRUSTEE_USER_ID is not set): use an application credential")
 	}
-	err := s.checkEnd(ctx, w.ExpiresAt)
+	err := s.checkEnd(ctx, d.ExpiresAt)
 	if err != nil {
-		return w.Connection, err
+		return d.Connection, err
 	}
-	if w.ID, err = uuid.NewV7(); err != nil {
-		return w.Connection, err
+	if d.ID, err = uuid.NewV7(); err != nil {
+		return d.Connection, err
 	}
-	if err := s.resolve(ctx, who, token, &w); err != nil {
-		return w.Connection, err
+	if err := s.resolveNames(ctx, who, token, &d); err != nil {
+		return d.Connection, err
 	}
-	if w.Kind == domain.TrustConnection {
-		return s.trust(ctx, who, token, w)
+	if d.Kind == domain.TrustConnection {
+		return s.createByTrust(ctx, who, token, d)
 	}
-	return s.credential(ctx, who, w)
+	return s.createByCredential(ctx, who, d)
 }
 
-// checkEnd refuses an end that is over or too far ahead.
+// checkEnd rejects an end in the past, and one that is too far ahead.
 func (s service) checkEnd(ctx context.Context, end time.Time) error {
-	now, err := s.Now(ctx)
+	now, err := s.store.Now(ctx)
 	if err != nil {
 		return err
 	}
 	if left := end.Sub(now); left <= 0 || left > domain.MaxConnectionTime {
-		return apperr.InvalidField("expires_at", "must be in the future, and before "+now.Add(domain.MaxConnectionTime).UTC().Format(time.RFC3339))
+		last := now.Add(domain.MaxConnectionTime).UTC().Format(time.RFC3339)
+		return apperr.InvalidField("expires_at", "must be in the future, and before "+last)
 	}
 	return nil
 }
 
-// List gives a page of the connections; more says that there is another.
-func (s service) List(ctx context.Context, who domain.Identity, q domain.ConnectionQuery) (page []domain.Connection, more bool, err error) {
+// insert stores a connection, and marks the request that it grants.
+func (s service) insert(ctx context.Context, d draft) (stored domain.Connection, err error) {
+	if d.grant == nil {
+		stored, err = s.store.Create(ctx, d.Connection)
+	} else {
+		stored, err = s.store.CreateGranted(ctx, d.Connection, *d.grant)
+	}
+	if err == nil {
+		s.wake("deliver-events")
+	}
+	return stored, err
+}
+
+// List gives a page of connections; more says that another one follows.
+func (s service) List(
+	ctx context.Context, who domain.Identity, q domain.ConnectionQuery,
+) (page []domain.Connection, more bool, err error) {
 	limit := q.Limit
 	q.Limit++
-	found, err := s.store.List(ctx, who, q)
+	found, err := s.connections.List(ctx, who, q)
 	return found[:min(limit, len(found))], len(found) > limit, err
 }
 
-// Delete ends a connection, and takes back what was delegated: at once when the caller has delegated it, else run-connections
-// does, which goes on with it when Keystone is away, too.
+// Delete ends a connection and revokes its delegation: at once for the user who has delegated it. Otherwise
+// run-connections revokes it, and retries while Keystone is away.
 func (s service) Delete(ctx context.Context, who domain.Identity, token domain.Secret, id uuid.UUID) error {
-	c, err := s.Get(ctx, who, id)
+	c, err := s.connections.Get(ctx, who, id)
 	if err != nil {
 		return err
 	}
 	if !c.Owned(who) || !who.MayAct() {
-		return apperr.New(apperr.Forbidden, "only who may do more than read in the project %s can delete the connection", c.ProjectID)
+		return apperr.New(apperr.Forbidden,
+			"deleting the connection needs a role in the project %s that does more than read", c.ProjectID)
 	}
 	ctx = domain.WithActor(ctx, domain.ActorOf(who, uuid.Nil))
-	ended, err := s.End(ctx, c.ProjectID, c.ID, domain.ConnectionDeleted, "it was deleted", false)
+	ended, err := s.connections.End(ctx, c.ProjectID, c.ID, domain.ConnectionDeleted, "it was deleted", false)
 	if err != nil {
 		return err
 	}
 	if !ended {
-		return apperr.New(apperr.NotFound, "there is no connection %s", id) // another one was faster
+		return apperr.New(apperr.NotFound, "there is no connection %s", id) // another request has deleted it meanwhile
 	}
 	if c.Kind == domain.TrustConnection && c.UserID == who.UserID {
 		if err := s.revoke(ctx, token, c); err != nil {
-			slog.WarnContext(ctx, "a trust is left to run-connections", "connection_id", c.ID, "error", err)
+			slog.WarnContext(ctx, "run-connections has to revoke a trust", "connection_id", c.ID, "error", err)
 		}
 	}
 	s.wake("run-connections", "deliver-events")
@@ -134,10 +148,30 @@ func (s service) Delete(ctx context.Context, who domain.Identity, token domain.S
 }
 
 func (s service) revoke(ctx context.Context, token domain.Secret, c domain.Connection) error {
-	ctx, cancel := context.WithTimeout(ctx, cleanTimeout)
+	ctx, cancel := context.WithTimeout(ctx, delegation.CleanTimeout)
 	defer cancel()
 	if err := s.cloud.As(token, c.ProjectID).DeleteTrust(ctx, c.DelegationID); err != nil {
 		return err
 	}
-	return s.MarkRevoked(ctx, c)
+	_, err := s.delegations.MarkRevoked(ctx, c) // it ends only now, so no event has said that its revocation is pending
+	return err
+}
+
+// Suspend lets nothing be done through a connection until it is resumed, or resumes it.
+func (s service) Suspend(
+	ctx context.Context, who domain.Identity, id uuid.UUID, suspend bool,
+) (domain.Connection, error) {
+	c, err := s.changeable(ctx, who, id)
+	if err != nil {
+		return c, err
+	}
+	ctx = domain.WithActor(ctx, domain.ActorOf(who, uuid.Nil))
+	changed, err := s.connections.Suspend(ctx, c.ProjectID, c.ID, suspend)
+	if err != nil {
+		return c, err
+	}
+	if changed {
+		s.wake("deliver-events", "run-connections")
+	}
+	return s.connections.Get(ctx, who, id)
 }

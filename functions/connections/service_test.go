@@ -10,13 +10,15 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/delegation"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// fakeCloud stands for another cloud that has several regions, and for a Keystone and a database that fail at a moment of the
-// test's choice: the sandbox has one region and cannot be made to fail for one call. Only what is asked of it is tested here.
+// fakeCloud stands for another cloud that has several regions, and for a Keystone and a database that fail at a moment
+// of the test's choice: the sandbox has one region and cannot be made to fail for one call. The tests check only the
+// calls to it.
 type fakeCloud struct {
-	naming
+	nameResolver
 
 	flavors, login, announce, trust, untrust, store, hidden, missing error
 
@@ -25,7 +27,7 @@ type fakeCloud struct {
 	calls  []string
 }
 
-func (f *fakeCloud) note(call string) { f.calls = append(f.calls, call) }
+func (f *fakeCloud) record(call string) { f.calls = append(f.calls, call) }
 
 func (f *fakeCloud) As(domain.Secret, string) session { return f }
 
@@ -45,7 +47,7 @@ func (f *fakeCloud) CreateTrust(
 	if _, err := announce(after); err != nil {
 		return domain.Trust{}, err
 	}
-	f.note("trust")
+	f.record("trust")
 	return domain.Trust{ID: "t1"}, f.trust
 }
 
@@ -56,14 +58,14 @@ func (f *fakeCloud) CreateGranted(ctx context.Context, c domain.Connection, _ do
 func (f *fakeCloud) CredentialEnd(context.Context, string) (time.Time, error) { return f.end, f.hidden }
 
 func (f *fakeCloud) DeleteTrust(ctx context.Context, _ string) error {
-	f.note("untrust")
+	f.record("untrust")
 	return errors.Join(f.untrust, ctx.Err())
 }
 
 func (f *fakeCloud) Now(context.Context) (time.Time, error) { return time.Now(), nil }
 
 func (f *fakeCloud) Create(_ context.Context, c domain.Connection) (domain.Connection, error) {
-	f.note("store")
+	f.record("store")
 	return c, f.store
 }
 
@@ -71,61 +73,53 @@ func (f *fakeCloud) Get(context.Context, domain.Identity, uuid.UUID) (domain.Con
 	return f.stored, f.missing
 }
 
-func (f *fakeCloud) List(context.Context, domain.Identity, domain.ConnectionQuery) ([]domain.Connection, error) {
-	return nil, nil
-}
-
-func (f *fakeCloud) End(ctx context.Context, _ string, _ uuid.UUID, status domain.ConnectionStatus, _ string, revoked bool) (bool, error) {
-	f.note("end " + string(status) + map[bool]string{true: " revoked"}[revoked])
+func (f *fakeCloud) End(
+	ctx context.Context, _ string, _ uuid.UUID, status domain.ConnectionStatus, _ string, revoked bool,
+) (bool, error) {
+	f.record("end " + string(status) + map[bool]string{true: " revoked"}[revoked])
 	return false, ctx.Err()
 }
 
-func (f *fakeCloud) MarkRevoked(context.Context, domain.Connection) error { return nil }
-
 func (f *fakeCloud) AnnounceTrust(context.Context, domain.OldTrust) (bool, error) {
-	f.note("announce")
+	f.record("announce")
 	return f.announce == nil, f.announce
 }
 
 func (f *fakeCloud) ForgetTrust(ctx context.Context, _ string, _ uuid.UUID) error {
-	f.note("forget")
+	f.record("forget")
 	return ctx.Err()
 }
 
 func (f *fakeCloud) DropTrust(ctx context.Context, t domain.OldTrust) error {
-	f.note("drop " + t.TrustID)
+	f.record("drop " + t.TrustID)
 	return ctx.Err()
 }
 
 func (f *fakeCloud) Change(_ context.Context, _, after domain.Connection) (domain.Connection, error) {
-	f.note("change")
+	f.record("change")
 	return after, f.store
-}
-
-func (f *fakeCloud) Suspend(context.Context, string, uuid.UUID, bool) (bool, error) { return true, nil }
-
-func (f *fakeCloud) RequestCheck(context.Context, string, uuid.UUID) (time.Time, error) {
-	return time.Now(), nil
-}
-
-func (f *fakeCloud) FailedCheck(context.Context, string, uuid.UUID) (time.Time, string, error) {
-	return time.Time{}, "", nil
 }
 
 func (f *fakeCloud) Seal(string, domain.Secret) ([]byte, error) { return []byte("sealed"), nil }
 
 func (f *fakeCloud) service() service {
-	return service{store: f, cloud: f, key: f, trustee: "u2", clouds: []string{"https://there.example/v3"}, wake: func(...string) {}}
+	return service{
+		store: f, cloud: f, key: f, clouds: []string{"https://there.example/v3"}, wake: func(...string) {},
+		trusts: delegation.Trusts{Store: f, Trustee: "u2", Wake: func(...string) {}},
+	}
 }
 
-// asked is a connection of a kind as it is asked for.
-func asked(kind domain.ConnectionKind, authURL string) wish {
-	return wish{Connection: domain.Connection{ProjectID: "p1", Kind: kind, AuthURL: authURL, ExpiresAt: time.Now().Add(time.Hour)}, roles: []string{"member"}}
+// asked is the draft of a connection of a kind.
+func asked(kind domain.ConnectionKind, authURL string) draft {
+	return draft{Connection: domain.Connection{
+		ProjectID: "p1", Kind: kind, AuthURL: authURL,
+		ExpiresAt: time.Now().Add(time.Hour),
+	}, roles: []string{"member"}}
 }
 
-// TestWhoseMistake: what is wrong with a credential is said as the caller's mistake, and never as if it were about his token; what
-// is wrong with a cloud keeps its code.
-func TestWhoseMistake(t *testing.T) {
+// TestCredentialErrors reports bad credentials as faults of the request, never of the caller's token, and keeps the
+// codes of a failing cloud.
+func TestCredentialErrors(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		url            string
@@ -152,7 +146,8 @@ func TestWhoseMistake(t *testing.T) {
 		if tc.flavors != "" {
 			f.flavors = apperr.New(tc.flavors, "x")
 		}
-		_, err := f.service().Create(t.Context(), domain.Identity{ProjectID: "p1"}, "", asked(domain.CredentialConnection, tc.url))
+		_, err := f.service().Create(t.Context(), domain.Identity{ProjectID: "p1"}, "",
+			asked(domain.CredentialConnection, tc.url))
 		e := apperr.As(err)
 		if e.Code != tc.want || tc.field != "" && e.Fields[0].Field != tc.field || len(f.calls) != 0 {
 			t.Errorf("%+v: got %v, and %v was done", tc, err, f.calls)
@@ -160,24 +155,31 @@ func TestWhoseMistake(t *testing.T) {
 	}
 }
 
-// TestTrustThatIsNotKept is taken back, also when the caller has hung up, and a row that is there all the same ends. Of a trust
-// that could not be made nothing is stored.
-func TestTrustThatIsNotKept(t *testing.T) {
+// TestCreateWhenPostgresFails revokes the trust, also when the caller has hung up, and ends the row in case it was
+// stored.
+func TestCreateWhenPostgresFails(t *testing.T) {
 	t.Parallel()
 	away := apperr.New(apperr.Unavailable, "away")
 	for name, tc := range map[string]struct {
 		cloud fakeCloud
 		want  []string
 	}{
-		"no flavors":              {fakeCloud{flavors: away}, nil},
-		"not announced":           {fakeCloud{announce: away}, []string{"announce"}},
-		"no trust, perhaps":       {fakeCloud{trust: away}, []string{"announce", "trust"}}, // run-connections looks
-		"no row":                  {fakeCloud{store: away}, []string{"announce", "trust", "store", "untrust", "end deleted revoked", "forget"}},
-		"no row, and no Keystone": {fakeCloud{store: away, untrust: away}, []string{"announce", "trust", "store", "untrust", "end deleted", "drop t1"}},
+		"no flavors":        {fakeCloud{flavors: away}, nil},
+		"not announced":     {fakeCloud{announce: away}, []string{"announce"}},
+		"no trust, perhaps": {fakeCloud{trust: away}, []string{"announce", "trust"}}, // run-connections looks
+		"no row": {fakeCloud{store: away}, []string{
+			"announce", "trust", "store", "untrust",
+			"end deleted revoked", "forget",
+		}},
+		"no row, and no Keystone": {fakeCloud{store: away, untrust: away}, []string{
+			"announce", "trust", "store", "untrust",
+			"end deleted", "drop t1",
+		}},
 	} {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		_, err := tc.cloud.service().Create(ctx, domain.Identity{UserID: "u1", ProjectID: "p1"}, "", asked(domain.TrustConnection, ""))
+		_, err := tc.cloud.service().Create(ctx, domain.Identity{UserID: "u1", ProjectID: "p1"}, "",
+			asked(domain.TrustConnection, ""))
 		if apperr.CodeOf(err) != apperr.Unavailable || len(tc.cloud.calls) != len(tc.want) {
 			t.Errorf("%s: got %v, done was %v", name, err, tc.cloud.calls)
 			continue
@@ -190,23 +192,25 @@ func TestTrustThatIsNotKept(t *testing.T) {
 	}
 }
 
-// TestTrustThatKeystoneRefuses leaves nothing announced.
-func TestTrustThatKeystoneRefuses(t *testing.T) {
+// TestRejectedTrustIsForgotten deletes the announcement.
+func TestRejectedTrustIsForgotten(t *testing.T) {
 	t.Parallel()
 	f := &fakeCloud{trust: apperr.New(apperr.Conflict, "x")}
-	_, err := f.service().Create(t.Context(), domain.Identity{UserID: "u1", ProjectID: "p1"}, "", asked(domain.TrustConnection, ""))
-	if want := []string{"announce", "trust", "forget"}; apperr.CodeOf(err) != apperr.Conflict || !slices.Equal(f.calls, want) {
+	_, err := f.service().Create(t.Context(), domain.Identity{UserID: "u1", ProjectID: "p1"}, "",
+		asked(domain.TrustConnection, ""))
+	if want := []string{"announce", "trust", "forget"}; apperr.CodeOf(err) != apperr.Conflict ||
+		!slices.Equal(f.calls, want) {
 		t.Errorf("got %v, done was %v, want %v", err, f.calls, want)
 	}
 }
 
-// TestOtherIDs: where the caller's own ids are not of the form that Keystone gives them, nor need others be.
-func TestOtherIDs(t *testing.T) {
+// TestIsKeystoneID accepts other forms of ids where the caller's own ids have another form.
+func TestIsKeystoneID(t *testing.T) {
 	t.Parallel()
 	hex := "5d4b2c1fbb7a4a6c8f0f3f1f0a9d7c55"
 	for _, tc := range []struct {
 		user, project, id string
-		taken             bool
+		valid             bool
 	}{
 		{hex, hex, hex, true},
 		{hex, hex, hex + hex, true},
@@ -218,15 +222,15 @@ func TestOtherIDs(t *testing.T) {
 		{"jdoe", hex, hex, true},
 		{"jdoe", hex, "a b", false},
 	} {
-		w := wish{Connection: domain.Connection{UserID: tc.user, ProjectID: tc.project}}
-		if err := (creation{UsableBy: []usableEntry{{id: tc.id}}}).users(&w); (err == nil) != tc.taken {
-			t.Errorf("%s of %s names %q: %v", tc.user, tc.project, tc.id, err)
+		if valid := isKeystoneID(domain.Identity{UserID: tc.user, ProjectID: tc.project}, tc.id); valid != tc.valid {
+			t.Errorf("%q for %s of %s: got %v", tc.id, tc.user, tc.project, valid)
 		}
 	}
 }
 
-// TestCredentialWhoseEndIsHidden by the operator's policy is taken as it is. While Keystone is away nothing is.
-func TestCredentialWhoseEndIsHidden(t *testing.T) {
+// TestCredentialWithHiddenEnd is accepted when the operator's policy hides its end, and rejected while Keystone is
+// away.
+func TestCredentialWithHiddenEnd(t *testing.T) {
 	t.Parallel()
 	later, sooner := time.Now().Add(2*time.Hour), time.Now().Add(time.Minute)
 	for name, tc := range map[string]struct {
@@ -240,7 +244,8 @@ func TestCredentialWhoseEndIsHidden(t *testing.T) {
 		"absent":          {fakeCloud{hidden: apperr.New(apperr.NotFound, "x")}, ""},
 		"away":            {fakeCloud{hidden: apperr.New(apperr.Unavailable, "x")}, apperr.Unavailable},
 	} {
-		_, err := tc.cloud.service().Create(t.Context(), domain.Identity{ProjectID: "p1"}, "", asked(domain.CredentialConnection, ""))
+		_, err := tc.cloud.service().Create(t.Context(), domain.Identity{ProjectID: "p1"}, "",
+			asked(domain.CredentialConnection, ""))
 		if apperr.CodeOf(err) != tc.want || (err == nil) != (len(tc.cloud.calls) == 1) {
 			t.Errorf("%s: got %v, and %v was done", name, err, tc.cloud.calls)
 		}

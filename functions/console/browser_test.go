@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,8 +16,26 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestBrowser has the tests in test/browser/ use the console in a real Chromium: against the daemon with all its functions, the
-// sandbox cloud, and a project of its own for each file of them.
+// files are the tests in test/browser/ that TestBrowser runs.
+var files = []string{"console", "objects", "faults", "leases", "looks", "managed", "nodes"}
+
+// TestEveryBrowserTestIsRun, here or, of /v1/docs, in test/contract.
+func TestEveryBrowserTestIsRun(t *testing.T) {
+	t.Parallel()
+	found, err := filepath.Glob(filepath.Join(testkit.Root(), "test", "browser", "*.test.mjs"))
+	if err != nil || len(found) == 0 {
+		t.Fatalf("%v %v", found, err)
+	}
+	for _, path := range found {
+		name := strings.TrimSuffix(filepath.Base(path), ".test.mjs")
+		if name != "docs" && !slices.Contains(files, name) {
+			t.Errorf("nothing runs %s", path)
+		}
+	}
+}
+
+// TestBrowser has the tests in test/browser/ use the console in a real Chromium: against the daemon with all its
+// functions, the sandbox cloud, and a project of its own for each file of them.
 func TestBrowser(t *testing.T) {
 	t.Parallel()
 	testkit.Heavy(t)
@@ -25,10 +44,20 @@ func TestBrowser(t *testing.T) {
 	database := testkit.Database(t)
 	// The hour must not change in the middle, nor be counted anew.
 	testkit.SetClock(t, database, time.Now().Truncate(time.Hour).Add(20*time.Minute))
-	receiver := testkit.NewReceiver(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
-	own := map[string]*testkit.Project{"console": testkit.NewProject(t), "looks": testkit.NewProject(t)}
+	receiver := testkit.NewReceiver(t,
+		func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
+	own := map[string]*testkit.Project{}
+	for _, file := range files {
+		own[file] = testkit.NewProject(t)
+	}
+	own["managed"].Network(t, "private", "10.0.0.0/24")
+	own["nodes"].Grant(t, own["nodes"].UserID, "admin")
+	drained(t, database)
 	for _, p := range own { // before the daemon begins to count
 		day(t, database, p)
+	}
+	for _, file := range []string{"leases", "looks"} {
+		calendar(t, database, own[file])
 	}
 	daemon := testkit.Spawn(t, testkit.Env(t, database, map[string]string{"STATS_BACKFILL": "1h"}))
 
@@ -47,6 +76,9 @@ func TestBrowser(t *testing.T) {
 				`{"project_id": %q, "name": %q, "why": "<i>we build</i> at night", "actions": ["allocate", "deallocate"], "quota": {"instances": 3}, "duration": "48h"}`,
 				p.ID, name)))
 		}
+		if file == "managed" {
+			declared(t, api)
+		}
 		if file == "looks" {
 			must(t, api.Post(t, "/v1/callbacks", fmt.Sprintf(`{"url": %q}`, receiver.URL)))
 		}
@@ -55,7 +87,8 @@ func TestBrowser(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	runNode(t, "CHROMIUM="+chromium, "CONSOLE_URL="+daemon.URL, "CONSOLE_RECEIVER="+receiver.URL, "CONSOLE_ACCOUNTS="+string(given))
+	runNode(t, "CHROMIUM="+chromium, "CONSOLE_URL="+daemon.URL, "CONSOLE_RECEIVER="+receiver.URL,
+		"CONSOLE_ACCOUNTS="+string(given))
 }
 
 // account is who a file of tests signs in as.
@@ -66,7 +99,7 @@ type account struct {
 	Second   string `json:"second"` // another project that the user may choose
 }
 
-// day stores a day of hours for the project: counted ones, some that were rebuilt, and three of which nothing is known.
+// day stores a day of hours for the project: counted ones, some that were rebuilt, and three unknown ones.
 func day(t *testing.T, database string, p *testkit.Project) {
 	t.Helper()
 	conn := testkit.Connect(t, database)
@@ -122,7 +155,11 @@ func runNode(t *testing.T, env ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "node", "--test", "--test-reporter=spec", "--test-concurrency=2", "console.test.mjs", "looks.test.mjs")
+	args := []string{"--test", "--test-reporter=spec", "--test-concurrency=2"}
+	for _, file := range files {
+		args = append(args, file+".test.mjs")
+	}
+	cmd := exec.CommandContext(ctx, "node", args...)
 	cmd.Dir = filepath.Join(testkit.Root(), "test", "browser")
 	cmd.Env = append(env, "PATH="+os.Getenv("PATH"), "HOME="+t.TempDir(), "NO_PROXY=*")
 	cmd.WaitDelay = 5 * time.Second

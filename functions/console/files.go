@@ -70,7 +70,9 @@ func (h handler) file(r *http.Request) (httpx.Response, error) {
 	}
 	resp := httpx.Response{Status: http.StatusOK, ContentType: f.kind, Body: f.body, Header: http.Header{}}
 	for name, value := range map[string]string{
-		"ETag": f.etag, "Cache-Control": "no-cache", "Content-Security-Policy": policy, "Referrer-Policy": "no-referrer", "Cross-Origin-Opener-Policy": "same-origin",
+		"ETag": f.etag, "Cache-Control": "no-cache",
+		"Content-Security-Policy": policy, "Referrer-Policy": "no-referrer",
+		"Cross-Origin-Opener-Policy": "same-origin",
 	} {
 		resp.Header.Set(name, value)
 	}

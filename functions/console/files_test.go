@@ -9,8 +9,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestFiles: each is served with what keeps others out of it, and once only as long as it stays the same; nobody has to sign in, and
-// nothing is logged.
+// TestFiles checks the security headers and the ETag. Files need no session.
 func TestFiles(t *testing.T) {
 	t.Parallel()
 	entries, err := os.ReadDir("static")
@@ -30,9 +29,11 @@ func TestFiles(t *testing.T) {
 			t.Errorf("%s: got %d %s", path, a.Status, a.Header)
 		}
 		for name, want := range map[string]string{
-			"Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'none'; " +
+			"Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; " +
+				"img-src 'self' data:; connect-src 'self'; form-action 'none'; " +
 				"base-uri 'none'; frame-ancestors 'none'",
-			"Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff", "Cross-Origin-Opener-Policy": "same-origin", "Cache-Control": "no-cache",
+			"Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff",
+			"Cross-Origin-Opener-Policy": "same-origin", "Cache-Control": "no-cache",
 		} {
 			if got := a.Header.Get(name); got != want {
 				t.Errorf("%s: %s is %q", path, name, got)
@@ -40,7 +41,8 @@ func TestFiles(t *testing.T) {
 		}
 		tag := a.Header.Get("ETag")
 		for _, known := range []string{tag, "W/" + tag, `"x", ` + tag} {
-			if again := app.Get(t, path, "If-None-Match", known); again.Status != 304 || len(again.Body) != 0 || again.Header.Get("ETag") != tag {
+			if again := app.Get(t, path, "If-None-Match", known); again.Status != 304 || len(again.Body) != 0 ||
+				again.Header.Get("ETag") != tag {
 				t.Errorf("%s, known as %s: got %d", path, known, again.Status)
 			}
 		}
@@ -60,24 +62,29 @@ func TestFiles(t *testing.T) {
 			t.Errorf("%s: got %d %s", path, a.Status, a.Header)
 		}
 	}
-	for _, path := range []string{"/console/nothing.js", "/console/..%2fconfig.go", "/console/static", "/console/%2e%2e", "/console/x/y"} {
+	for _, path := range []string{
+		"/console/nothing.js", "/console/..%2fconfig.go", "/console/static", "/console/%2e%2e",
+		"/console/x/y",
+	} {
 		if a := app.Get(t, path); a.Status != 404 {
 			t.Errorf("%s: got %d", path, a.Status)
 		}
 	}
-	if n := testkit.Scalar[int](t, testkit.Pool(t, database), "select count(*)::int from requests where status in (200, 302, 304)"); n != 0 {
+	if n := testkit.Scalar[int](t, testkit.Pool(t, database),
+		"select count(*)::int from requests where status in (200, 302, 304)"); n != 0 {
 		t.Errorf("%d requests for files are in the log", n)
 	}
 }
 
-// TestFilesWithoutPostgres: the page comes, and can say that the rest is away.
+// TestFilesWithoutPostgres serves the page, which reports the failure.
 func TestFilesWithoutPostgres(t *testing.T) {
 	t.Parallel()
 	app := testkit.Start(t, testkit.Env(t, "postgres://nobody@127.0.0.1:1/x", nil), Function)
 	if a := app.Get(t, "/console/"); a.Status != 200 {
 		t.Errorf("the page: got %d", a.Status)
 	}
-	if a := app.Get(t, "/console/session", "Cookie", cookieName+"=x"); a.Status != 503 || a.Header.Get("Retry-After") == "" {
+	if a := app.Get(t, "/console/session", "Cookie", cookieName+"=x"); a.Status != 503 ||
+		a.Header.Get("Retry-After") == "" {
 		t.Errorf("the session: got %d %s", a.Status, a.Body)
 	}
 }

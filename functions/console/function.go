@@ -1,5 +1,5 @@
-// Package console serves the page at /console/, and lets it use the API: who signs in there has a session, whose token never
-// reaches the browser.
+// Package console serves the page at /console/, and lets it use the API: who signs in there has a session, whose token
+// never reaches the browser.
 package console
 
 import (
@@ -10,14 +10,14 @@ import (
 
 // Config is what this function reads from its environment besides run.Config.
 type Config struct {
-	// Where the console finds the functions, such as `http://{function}.cloudfn.svc.cluster.local`; empty: in its own process,
-	// as in the daemon.
+	// Where the console finds the functions, such as `http://{function}.cloudfn.svc.cluster.local`; empty: in its own
+	// process, as in the daemon.
 	Upstream run.Upstream `env:"CONSOLE_UPSTREAM"`
 
 	Callers auth.Config // the projects and domains that are served
 }
 
-// Validate refuses a Config that cannot work.
+// Validate rejects a Config that cannot work.
 func (c Config) Validate() error {
 	if c.Upstream == "" {
 		return nil
@@ -25,8 +25,7 @@ func (c Config) Validate() error {
 	return c.Upstream.Validate("CONSOLE_UPSTREAM")
 }
 
-// Function declares console. Of the rights of its database role it uses those on sessions, which only a browser's cookie decrypts. So it holds nothing that
-// is of use without one.
+// Function declares console. It uses sessions only, which only a browser's cookie decrypts.
 var Function = run.HTTP[Config, handler]{
 	Name:    "console",
 	Summary: "The page for people, and the session that lets it use all of the above.",
@@ -37,8 +36,8 @@ var Function = run.HTTP[Config, handler]{
 		Network: []string{"functions", "identity"}, // identity: who signs in; no other call to the cloud
 	},
 	Secrets: []string{"database"},
-	// A request waits for another function; the page's files are in memory. Answers are held whole: a page of 1000 servers
-	// takes 2.7 MB.
+	// A request waits for another function; the page's files are in memory. Answers are held whole: a page of 1000
+	// servers takes 2.7 MB.
 	Scale:  run.Scale{MaxPods: 2, Concurrency: 50, Target: 35},
 	Build:  build,
 	Routes: routes,

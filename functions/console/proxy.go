@@ -16,18 +16,18 @@ import (
 // maxAnswer bounds what a function answers: a page of 1000 servers has 2 MB.
 const maxAnswer = 32 << 20
 
-// What is passed on of a request, besides its method, its path and its body. Cookies and whatever else would say who it is from
-// stay here.
+// requestHeaders are forwarded, beside the method, the path and the body. Cookies and other headers that identify the
+// sender are not.
 var requestHeaders = []string{"Accept", "Content-Type"}
 
-// What is passed on of an answer, besides its status and its body. The request's id is set by the edge: it is the same.
+// answerHeaders are returned, beside the status and the body. The edge sets the request's id, which is the same.
 var answerHeaders = []string{
-	"Allow", "Cache-Control", "Content-Disposition", "Content-Security-Policy", "ETag", "Last-Modified", "Link", "Location",
-	"Retry-After", "Vary", "WWW-Authenticate",
+	"Allow", "Cache-Control", "Content-Disposition", "Content-Security-Policy", "ETag", "Last-Modified", "Link",
+	"Location", "Retry-After", "Vary", "WWW-Authenticate",
 }
 
-// relay sends a request of the page to the function whose path it is, with the session's token, and gives its answer back.
-func (h handler) relay(r *http.Request) (httpx.Response, error) {
+// proxy sends a request of the page to the function that serves its path, with the session's token.
+func (h handler) proxy(r *http.Request) (httpx.Response, error) {
 	if err := checkPage(r); err != nil {
 		return httpx.Response{}, err
 	}
@@ -46,9 +46,10 @@ func (h handler) relay(r *http.Request) (httpx.Response, error) {
 	if err != nil {
 		return httpx.Response{}, err
 	}
-	out, err := http.NewRequestWithContext(r.Context(), r.Method, target.String(), bytes.NewReader(body)) //nolint:gosec // it has no host: functions knows where it goes
+	//nolint:gosec // the URL is only a path
+	out, err := http.NewRequestWithContext(r.Context(), r.Method, target.String(), bytes.NewReader(body))
 	if err != nil {
-		return httpx.Response{}, apperr.Wrap(apperr.Invalid, err, "the request cannot be passed on")
+		return httpx.Response{}, apperr.Wrap(apperr.Invalid, err, "the request cannot be forwarded")
 	}
 	for _, name := range requestHeaders {
 		if values := r.Header.Values(name); len(values) > 0 {
@@ -62,7 +63,7 @@ func (h handler) relay(r *http.Request) (httpx.Response, error) {
 		return httpx.Response{}, err
 	}
 	if isExport(resp) {
-		return passed(resp), nil
+		return stream(resp), nil
 	}
 	defer func() { _ = resp.Body.Close() }()
 	return answer(resp)
@@ -72,9 +73,10 @@ func answer(resp *http.Response) (httpx.Response, error) {
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
 	switch {
 	case err != nil:
-		return httpx.Response{}, apperr.Wrap(apperr.BadGateway, err, "the function broke off")
+		return httpx.Response{}, apperr.Wrap(apperr.BadGateway, err, "the function's answer is incomplete")
 	case len(body) > maxAnswer:
-		return httpx.Response{}, apperr.New(apperr.BadGateway, "the function's answer is larger than %d bytes", maxAnswer)
+		return httpx.Response{}, apperr.New(apperr.BadGateway,
+			"the function's answer is larger than %d bytes", maxAnswer)
 	}
 	out := head(resp)
 	out.Body = body
@@ -87,8 +89,8 @@ func isExport(resp *http.Response) bool {
 	return err == nil && resp.StatusCode == http.StatusOK && (kind == "text/csv" || kind == "application/x-ndjson")
 }
 
-// passed is an answer that is passed on as it comes.
-func passed(resp *http.Response) httpx.Response {
+// stream forwards an answer while it is read.
+func stream(resp *http.Response) httpx.Response {
 	out := head(resp)
 	out.Stream = func(_ context.Context, w io.Writer) error {
 		defer func() { _ = resp.Body.Close() }()
@@ -113,20 +115,21 @@ func head(resp *http.Response) httpx.Response {
 	return out
 }
 
-// targetOf is the path at the function. There is nothing but the API: no events, and not what agents fetch with tokens of their own.
+// targetOf is the path at the function. Only the API can be reached: no events, and no routes of agents, which have
+// their own tokens.
 func targetOf(u *url.URL) (*url.URL, error) {
 	escaped, _ := strings.CutPrefix(u.EscapedPath(), apiPath)
 	path, err := url.PathUnescape(escaped)
 	parts := strings.SplitN(escaped, "/", 4)
 	if err != nil || len(parts) < 3 || parts[0] != "" || parts[1] != "v1" {
-		return nil, nothingThere()
+		return nil, noSuchPath()
 	}
 	if name, err := url.PathUnescape(parts[2]); err != nil || name == "agents" {
-		return nil, nothingThere()
+		return nil, noSuchPath()
 	}
 	return &url.URL{Path: path, RawPath: escaped, RawQuery: u.RawQuery, ForceQuery: u.ForceQuery}, nil
 }
 
-func nothingThere() error {
+func noSuchPath() error {
 	return apperr.New(apperr.NotFound, "there is nothing at this path; the console reaches the API at "+apiPath+"/v1/")
 }

@@ -24,9 +24,8 @@ func daemon(t *testing.T, p *testkit.Project) (*browser, *testkit.Process, strin
 	return signInTo(t, d.Client, password(p, "")), d, database
 }
 
-// TestRelay: what the page asks for is answered as the API answers whoever has the token, and is one row there, of the function that
-// answered and of the user.
-func TestRelay(t *testing.T) {
+// TestProxyAnswersAsTheAPI and writes one row, of the function.
+func TestProxyAnswersAsTheAPI(t *testing.T) {
 	t.Parallel()
 	p := testkit.NewProject(t)
 	b, d, database := daemon(t, p)
@@ -43,7 +42,10 @@ func TestRelay(t *testing.T) {
 		{"GET", "/v1/nothing", "", ""},
 		{"PUT", "/v1/servers", "", ""},
 		{"POST", "/v1/launch", `{"name": 17}`, "launch"},
-		{"POST", "/v1/launch?dry_run=true", `{"name": "x", "flavor": "no-such", "image": "no-such", "networks": []}`, "launch"},
+		{
+			"POST", "/v1/launch?dry_run=true", `{"name": "x", "flavor": "no-such", "image": "no-such", "networks": []}`,
+			"launch",
+		},
 		{"PATCH", "/v1/callbacks/" + uuid.NewString(), `{}`, "callbacks"},
 		{"DELETE", "/v1/servers/" + uuid.NewString() + "?mode=deallocate", "", "servers"},
 	} {
@@ -53,20 +55,28 @@ func TestRelay(t *testing.T) {
 		if got.Status != want.Status || without(t, got.Body) != without(t, want.Body) {
 			t.Errorf("%s %s: got %d %s, want %d %s", c.method, c.path, got.Status, got.Body, want.Status, want.Body)
 		}
-		for _, name := range []string{"Content-Type", "Allow", "Retry-After", "WWW-Authenticate", "Cache-Control", "X-Content-Type-Options", "Vary"} {
+		for _, name := range []string{
+			"Content-Type", "Allow", "Retry-After", "WWW-Authenticate", "Cache-Control",
+			"X-Content-Type-Options", "Vary",
+		} {
 			if got.Header.Get(name) != want.Header.Get(name) {
-				t.Errorf("%s %s: %s is %q, want %q", c.method, c.path, name, got.Header.Get(name), want.Header.Get(name))
+				t.Errorf("%s %s: %s is %q, want %q",
+					c.method, c.path, name, got.Header.Get(name), want.Header.Get(name))
 			}
 		}
 		path, _, _ := strings.Cut(c.path, "?")
 		rows := testkit.Scalar[int](t, conn, "select count(*)::int from requests where request_id = $1", id)
-		right := testkit.Scalar[int](t, conn, "select count(*)::int from requests where request_id = $1 and function = $2 and path = $3 and method = $4 and status = $5",
+		right := testkit.Scalar[int](t, conn,
+			"select count(*)::int from requests where request_id = $1 and function = $2 and path = $3 and method = $4 and "+
+				"status = $5",
 			id, c.function, path, c.method, got.Status)
 		if rows != 1 || right != 1 {
 			t.Errorf("%s %s has %d rows, %d of them right", c.method, c.path, rows, right)
 		}
 	}
-	if n := testkit.Scalar[int](t, conn, "select count(*)::int from requests where function = 'servers' and path = '/v1/servers' and user_id = $1 and project_id = $2", p.UserID, p.ID); n != 4 {
+	if n := testkit.Scalar[int](t, conn,
+		"select count(*)::int from requests where function = 'servers' and path = '/v1/servers' and user_id = $1 and "+
+			"project_id = $2", p.UserID, p.ID); n != 4 {
 		t.Errorf("%d rows of /v1/servers say who asked", n)
 	}
 }
@@ -86,14 +96,15 @@ func without(t *testing.T, body []byte) string {
 	return string(text)
 }
 
-// TestRelayLaunches a server, as the page does, follows where the answer leads, and hides it from another project's user.
-func TestRelayLaunches(t *testing.T) {
+// TestProxyLaunches launches a server, follows the Location, and hides the order from another project's session.
+func TestProxyLaunches(t *testing.T) {
 	t.Parallel()
 	f := testkit.Sandbox(t)
 	p, other := testkit.NewProject(t), testkit.NewProject(t)
 	b, d, _ := daemon(t, p)
-	a := b.ask(t, "POST", apiPath+"/v1/launch", fmt.Sprintf(`{"name": "x", "flavor": %q, "image": %q, "networks": [%q], "user_data": %q}`,
-		f.FlavorID, f.ImageID, f.NetworkID, strings.Repeat("x", 40<<10)))
+	a := b.ask(t, "POST", apiPath+"/v1/launch",
+		fmt.Sprintf(`{"name": "x", "flavor": %q, "image": %q, "networks": [%q], "user_data": %q}`,
+			f.FlavorID, f.ImageID, f.NetworkID, strings.Repeat("x", 40<<10)))
 	var order struct {
 		ID        string
 		Instances []struct {
@@ -119,13 +130,15 @@ func TestRelayLaunches(t *testing.T) {
 	}
 }
 
-// TestRelayReaches the API and nothing else: no events, no agents' paths, nothing of the process, however it is written.
-func TestRelayReaches(t *testing.T) {
+// TestProxyReachesOnlyTheAPI and no events, no agents, nothing of the process, however the path is written.
+func TestProxyReachesOnlyTheAPI(t *testing.T) {
 	t.Parallel()
 	b, _, _ := daemon(t, testkit.NewProject(t))
 	for _, path := range []string{
-		"", "/", "/v1", "/healthz", "/events/poll-instances", "/console/session", "/v1/agents", "/v1/agents/" + uuid.NewString() + "/bundle",
-		"/v1/%61gents/" + uuid.NewString() + "/bundle", "/v1%2fservers", "/v1/../events/poll-instances", "//v1/servers", "/v1//agents/x/bundle", "/v1/./agents/x/bundle",
+		"", "/", "/v1", "/healthz", "/events/poll-instances", "/console/session", "/v1/agents",
+		"/v1/agents/" + uuid.NewString() + "/bundle",
+		"/v1/%61gents/" + uuid.NewString() + "/bundle", "/v1%2fservers", "/v1/../events/poll-instances", "//v1/servers",
+		"/v1//agents/x/bundle", "/v1/./agents/x/bundle",
 		"/v1/servers/../agents/x/bundle", "/v1/%2e%2e/events/poll-instances", "/v1/agents;x/y/bundle",
 	} {
 		for _, method := range []string{"GET", "POST"} {
@@ -135,7 +148,10 @@ func TestRelayReaches(t *testing.T) {
 		}
 	}
 	// On the way to a function alone there is no ServeMux that could clean the path up.
-	for path, want := range map[string]string{"/v1/servers/a%2Fb": "/v1/servers/a%2Fb", "/v1/servers/": "/v1/servers/", "/v1/": "/v1/", "/v1/%73ervers?x=%zz": "/v1/%73ervers?x=%zz"} {
+	for path, want := range map[string]string{
+		"/v1/servers/a%2Fb": "/v1/servers/a%2Fb", "/v1/servers/": "/v1/servers/",
+		"/v1/": "/v1/", "/v1/%73ervers?x=%zz": "/v1/%73ervers?x=%zz",
+	} {
 		in, err := http.NewRequest(http.MethodGet, "http://x"+apiPath+path, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -146,14 +162,17 @@ func TestRelayReaches(t *testing.T) {
 	}
 }
 
-// TestRelayDropsWhatSaysWho: a token that comes with a request is not used, and neither are other cookies or what proxies say.
-func TestRelayDropsWhatSaysWho(t *testing.T) {
+// TestProxyDropsIdentityHeaders ignores tokens, other cookies and forwarded headers of the request.
+func TestProxyDropsIdentityHeaders(t *testing.T) {
 	t.Parallel()
 	p, other := testkit.NewProject(t), testkit.NewProject(t)
 	var got []http.Header
 	function := roundTripper(func(r *http.Request) (*http.Response, error) {
 		got = append(got, r.Header.Clone())
-		header := http.Header{"Set-Cookie": {"x=y"}, "Content-Type": {"text/plain"}, "Link": {"</v1/x>; rel=next"}, "Connection": {"close"}, "Server": {"x"}}
+		header := http.Header{
+			"Set-Cookie": {"x=y"}, "Content-Type": {"text/plain"}, "Link": {"</v1/x>; rel=next"},
+			"Connection": {"close"}, "Server": {"x"},
+		}
 		return &http.Response{StatusCode: 299, Header: header, Body: io.NopCloser(strings.NewReader("answer"))}, nil
 	})
 	database := testkit.Database(t)
@@ -165,20 +184,26 @@ func TestRelayDropsWhatSaysWho(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, value := range map[string]string{
-		"X-Auth-Token": other.Token(t), "Cookie": cookieName + "=" + b.cookie + "; other=1", "Authorization": "Bearer x", "Content-Type": "application/json",
-		"Accept": "text/plain", "X-Forwarded-For": "192.0.2.1", pageHeader: "1", "Idempotency-Key": "x", "Sec-Fetch-Site": "same-origin",
+		"X-Auth-Token": other.Token(t), "Cookie": cookieName + "=" + b.cookie + "; other=1", "Authorization": "Bearer x",
+		"Content-Type": "application/json",
+		"Accept":       "text/plain", "X-Forwarded-For": "192.0.2.1", pageHeader: "1", "Idempotency-Key": "x",
+		"Sec-Fetch-Site": "same-origin",
 	} {
 		r.Header.Set(name, value)
 	}
-	resp, err := h.relay(r)
+	resp, err := h.proxy(r)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := http.Header{"X-Auth-Token": {stored(t, database, b.cookie).Token.Reveal()}, "Content-Type": {"application/json"}, "Accept": {"text/plain"}}
+	want := http.Header{
+		"X-Auth-Token": {stored(t, database, b.cookie).Token.Reveal()},
+		"Content-Type": {"application/json"}, "Accept": {"text/plain"},
+	}
 	if len(got) != 1 || fmt.Sprint(got[0]) != fmt.Sprint(want) {
 		t.Errorf("sent were %d headers of %d", len(got[0]), len(want))
 	}
-	if resp.Status != 299 || resp.ContentType != "text/plain" || string(resp.Body) != "answer" || resp.Header.Get("Link") == "" || resp.Header.Get("Set-Cookie") != "" ||
+	if resp.Status != 299 || resp.ContentType != "text/plain" || string(resp.Body) != "answer" ||
+		resp.Header.Get("Link") == "" || resp.Header.Get("Set-Cookie") != "" ||
 		resp.Header.Get("Server") != "" || !resp.Relayed {
 		t.Errorf("got %+v", resp)
 	}
@@ -186,13 +211,14 @@ func TestRelayDropsWhatSaysWho(t *testing.T) {
 		return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(io.LimitReader(zeros{}, maxAnswer+1))}, nil
 	})
 	r.Body = http.NoBody
-	if _, err := (handler{svc: h.svc, functions: endless}).relay(r); err == nil || !strings.Contains(err.Error(), "larger") {
+	if _, err := (handler{svc: h.svc, functions: endless}).proxy(r); err == nil ||
+		!strings.Contains(err.Error(), "larger") {
 		t.Errorf("an endless answer: got %v", err)
 	}
 }
 
-// TestExportsPass as they come, however long they are, and one that breaks off is no whole one.
-func TestExportsPass(t *testing.T) {
+// TestProxyStreamsExports of any length. A broken export does not look complete.
+func TestProxyStreamsExports(t *testing.T) {
 	t.Parallel()
 	broken := errors.New("the connection broke")
 	for name, c := range map[string]struct {
@@ -200,8 +226,11 @@ func TestExportsPass(t *testing.T) {
 		body io.Reader
 		want error
 	}{
-		"a long one":       {"text/csv; charset=utf-8; header=present", io.LimitReader(zeros{}, maxAnswer+1), nil},
-		"one that is over": {"application/x-ndjson", io.MultiReader(strings.NewReader("{}\n"), iotest.ErrReader(broken)), broken},
+		"a long one": {"text/csv; charset=utf-8; header=present", io.LimitReader(zeros{}, maxAnswer+1), nil},
+		"one that is over": {
+			"application/x-ndjson", io.MultiReader(strings.NewReader("{}\n"), iotest.ErrReader(broken)),
+			broken,
+		},
 	} {
 		closed := false
 		header := http.Header{"Content-Type": {c.kind}, "Content-Disposition": {"attachment"}, "Set-Cookie": {"x=y"}}
@@ -209,8 +238,9 @@ func TestExportsPass(t *testing.T) {
 		if !isExport(in) {
 			t.Errorf("%s is no export", name)
 		}
-		out := passed(in)
-		if out.ContentType != c.kind || !out.Relayed || out.Header.Get("Content-Disposition") == "" || out.Header.Get("Set-Cookie") != "" {
+		out := stream(in)
+		if out.ContentType != c.kind || !out.Relayed || out.Header.Get("Content-Disposition") == "" ||
+			out.Header.Get("Set-Cookie") != "" {
 			t.Errorf("%s: got %+v", name, out)
 		}
 		if err := out.Stream(t.Context(), io.Discard); !errors.Is(err, c.want) || !closed {
@@ -229,14 +259,17 @@ func (w watched) Close() error {
 	return nil
 }
 
-// TestRelayForAnother refuses what a page asks for that shows another user or project than the session's, because another tab has
-// signed in anew: nothing of it reaches a function.
-func TestRelayForAnother(t *testing.T) {
+// TestProxyRejectsChangedUser rejects requests of a page that shows another user or project than the session.
+func TestProxyRejectsChangedUser(t *testing.T) {
 	t.Parallel()
 	p, other := testkit.NewProject(t), testkit.NewProject(t)
 	b, _, database := daemon(t, p)
-	for shown, want := range map[string]int{"": 200, p.UserID + "/" + p.ID: 200, p.UserID + "/" + other.ID: 401, other.UserID + "/" + p.ID: 401, "x": 401} {
-		a := b.Get(t, apiPath+"/v1/servers?limit=1", append([]string{"Cookie", cookieName + "=" + b.cookie, userHeader, shown}, fromPage...)...)
+	for shown, want := range map[string]int{
+		"": 200, p.UserID + "/" + p.ID: 200, p.UserID + "/" + other.ID: 401,
+		other.UserID + "/" + p.ID: 401, "x": 401,
+	} {
+		a := b.Get(t, apiPath+"/v1/servers?limit=1",
+			append([]string{"Cookie", cookieName + "=" + b.cookie, userHeader, shown}, fromPage...)...)
 		if a.Status != want || want == 401 && !strings.Contains(string(a.Body), "somebody else") {
 			t.Errorf("a page of %q: got %d %s, want %d", shown, a.Status, a.Body, want)
 		}
@@ -254,34 +287,3 @@ func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { retur
 type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { return len(p), nil }
-
-// TestRelayBodies of as much as the API takes pass, and larger ones are refused as there.
-func TestRelayBodies(t *testing.T) {
-	t.Parallel()
-	b, _, _ := daemon(t, testkit.NewProject(t))
-	for size, want := range map[int]int{1 << 20: 400, 1<<20 + 1: 413} {
-		a := b.ask(t, "POST", apiPath+"/v1/launch", strings.Repeat(" ", size))
-		if a.Status != want {
-			t.Errorf("%d bytes: got %d %s, want %d", size, a.Status, a.Body, want)
-		}
-	}
-}
-
-// TestFunctionsAway: 503 when nobody can be reached, with a row of the console's own, because nobody else could write one.
-func TestFunctionsAway(t *testing.T) {
-	t.Parallel()
-	p := testkit.NewProject(t)
-	database := testkit.Database(t)
-	// Nothing listens at port 1 of any loopback address; the name is resolved by the system.
-	app := testkit.Start(t, testkit.Env(t, database, map[string]string{"CONSOLE_UPSTREAM": "http://{function}.localhost:1"}), Function)
-	b := signInTo(t, app, password(p, ""))
-	a := b.ask(t, "GET", apiPath+"/v1/servers", "")
-	if a.Status != 503 || a.Header.Get("Retry-After") == "" || !strings.Contains(string(a.Body), "cannot be reached") {
-		t.Errorf("got %d %s", a.Status, a.Body)
-	}
-	n := testkit.Scalar[int](t, testkit.Pool(t, database), "select count(*)::int from requests where function = 'console' and path = '/console/api/v1/servers' and status = 503 and request_id = $1",
-		a.Header.Get("X-Request-Id"))
-	if n != 1 {
-		t.Errorf("it has %d rows", n)
-	}
-}

@@ -13,9 +13,6 @@ import (
 	"github.com/cloudfn/cloudfn/shared/postgres"
 )
 
-// store keeps sessions. It gets them sealed, and cannot open them.
-type store = postgres.Sessions
-
 // keystone is the part of OpenStack that this function needs.
 type keystone interface {
 	SignIn(context.Context, domain.Login) (domain.Secret, domain.Identity, error)
@@ -26,15 +23,15 @@ type keystone interface {
 }
 
 type service struct {
-	store
+	store postgres.Sessions // sealed
 	cloud keystone
-	admit func(domain.Identity) error // refuses who is not served
+	admit func(domain.Identity) error // rejects projects that are not served
 }
 
-// revokeTimeout is for how long Keystone is asked to end a token that nobody has any more.
+// revokeTimeout bounds the revocation of an unused token.
 const revokeTimeout = 10 * time.Second
 
-// SignIn makes a session of a password.
+// SignIn creates a session from a password.
 func (s service) SignIn(ctx context.Context, l domain.Login) (cookie domain.Secret, made domain.Session, err error) {
 	token, who, err := s.login(ctx, l)
 	if err != nil {
@@ -46,8 +43,11 @@ func (s service) SignIn(ctx context.Context, l domain.Login) (cookie domain.Secr
 	return cookie, made, err
 }
 
-// SignInWith makes a session of a token that the user has already. It stays his: it is not revoked when the session ends.
-func (s service) SignInWith(ctx context.Context, token domain.Secret) (cookie domain.Secret, made domain.Session, err error) {
+// SignInWith makes a session of a token that the user has already. It stays his: it is not revoked when the session
+// ends.
+func (s service) SignInWith(
+	ctx context.Context, token domain.Secret,
+) (cookie domain.Secret, made domain.Session, err error) {
 	who, err := s.cloud.Validate(ctx, token)
 	if err != nil {
 		return "", domain.Session{}, err
@@ -55,7 +55,9 @@ func (s service) SignInWith(ctx context.Context, token domain.Secret) (cookie do
 	return s.start(ctx, domain.Session{Token: token, Who: who})
 }
 
-func (s service) start(ctx context.Context, session domain.Session) (cookie domain.Secret, made domain.Session, err error) {
+func (s service) start(
+	ctx context.Context, session domain.Session,
+) (cookie domain.Secret, made domain.Session, err error) {
 	if err := s.admit(session.Who); err != nil {
 		return "", session, err
 	}
@@ -71,11 +73,11 @@ func (s service) start(ctx context.Context, session domain.Session) (cookie doma
 	if err != nil {
 		return "", session, err
 	}
-	session.Until, err = s.Start(ctx, key.id, sealed, session.Who.ExpiresAt, domain.MaxSession)
+	session.Until, err = s.store.Start(ctx, key.id, sealed, session.Who.ExpiresAt, domain.MaxSession)
 	return cookie, session, err
 }
 
-// login gets the token of a project: of the one that is named with its domain, or of one of the user's own.
+// login gets a token for a project: the one given with its domain, or one of the user's own.
 func (s service) login(ctx context.Context, l domain.Login) (domain.Secret, domain.Identity, error) {
 	if l.Project != "" && l.ProjectDomain != "" {
 		return s.cloud.SignIn(ctx, l)
@@ -98,12 +100,12 @@ func (s service) login(ctx context.Context, l domain.Login) (domain.Secret, doma
 	return s.cloud.Choose(ctx, unscoped, project.ID)
 }
 
-// choose finds the project that is meant, by its id or its name. "" means the only one that is served here.
+// choose finds a project of the user by its id or name; empty is the only one that is served here.
 func (s service) choose(own []domain.Project, name string) (domain.Project, error) {
-	var meant, served []domain.Project
+	var matching, served []domain.Project
 	for _, p := range own {
 		if name != "" && (p.ID == name || p.Name == name) {
-			meant = append(meant, p)
+			matching = append(matching, p)
 		}
 		if s.admit(domain.Identity{ProjectID: p.ID, DomainID: p.DomainID}) == nil {
 			served = append(served, p)
@@ -112,14 +114,14 @@ func (s service) choose(own []domain.Project, name string) (domain.Project, erro
 	switch {
 	case name == "" && len(served) == 1:
 		return served[0], nil
-	case len(meant) == 1:
-		return meant[0], nil // whether it is served is asked of its token, as of any other
+	case len(matching) == 1:
+		return matching[0], nil // its token is checked later, like any other
 	case len(served) == 0:
 		return domain.Project{}, apperr.New(apperr.Forbidden, "the user has a role in no project that is served here")
 	}
 	names := choices(served)
 	detail := "choose one of: " + strings.Join(names, ", ")
-	if name != "" && len(meant) == 0 {
+	if name != "" && len(matching) == 0 {
 		detail = fmt.Sprintf("%.64q is not a project of the user; ", name) + detail
 	}
 	return domain.Project{}, apperr.InvalidField("project", detail, names...)
@@ -147,7 +149,7 @@ func (s service) Open(ctx context.Context, cookie domain.Secret) (domain.Session
 	if err != nil {
 		return domain.Session{}, err
 	}
-	sealed, until, err := s.Get(ctx, key.id)
+	sealed, until, err := s.store.Get(ctx, key.id)
 	if apperr.CodeOf(err) == apperr.NotFound {
 		return domain.Session{}, notSignedIn(err)
 	}
@@ -159,14 +161,14 @@ func (s service) Open(ctx context.Context, cookie domain.Secret) (domain.Session
 	return session, err
 }
 
-// SignOut ends the session of a cookie, for every copy at once, and the token with it if that was made here. Who is not signed
-// in, or not any more, has nothing to end.
+// SignOut ends the session of a cookie on every replica, and revokes its token if signing in created it. Without a
+// session it does nothing.
 func (s service) SignOut(ctx context.Context, cookie domain.Secret) (who domain.Identity, err error) {
 	key, err := keyOf(cookie)
 	if err != nil {
-		return who, nil //nolint:nilerr // a cookie of nobody's
+		return who, nil //nolint:nilerr // not a session
 	}
-	sealed, err := s.End(ctx, key.id)
+	sealed, err := s.store.End(ctx, key.id)
 	if apperr.CodeOf(err) == apperr.NotFound {
 		return who, nil
 	}
@@ -175,7 +177,7 @@ func (s service) SignOut(ctx context.Context, cookie domain.Secret) (who domain.
 	}
 	session, err := key.open(sealed)
 	if err != nil {
-		return who, nil //nolint:nilerr // somebody has written to the row; it is gone, and nobody can open what it held
+		return who, nil //nolint:nilerr // the row was changed; it is deleted, and nobody can decrypt it
 	}
 	if session.Ours {
 		s.revoke(ctx, session.Token)
@@ -183,7 +185,7 @@ func (s service) SignOut(ctx context.Context, cookie domain.Secret) (who domain.
 	return session.Who, nil
 }
 
-// revoke ends a token that nobody has any more. When Keystone is away it ends by itself, later.
+// revoke revokes an unused token. If Keystone is away the token expires later.
 func (s service) revoke(ctx context.Context, token domain.Secret) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), revokeTimeout)
 	defer cancel()

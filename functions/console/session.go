@@ -13,8 +13,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// A cookie is what only the browser has: random bytes, from which both the session's id and the key to what is stored of it are
-// made. Neither leads back to it.
+// A cookie has random bytes. The session's id and the key that encrypts the stored session are derived from them.
+// Neither reveals the cookie.
 const (
 	cookieBytes = 32
 	keyInfo     = "cloudfn console session 1" // another use of the cookie would be another key
@@ -26,7 +26,7 @@ func newCookie() domain.Secret {
 	return domain.Secret(base64.RawURLEncoding.EncodeToString(secret[:]))
 }
 
-// sessionKey opens what is stored of one session.
+// sessionKey encrypts and decrypts one stored session.
 type sessionKey struct {
 	id   []byte
 	aead cipher.AEAD
@@ -50,12 +50,12 @@ func keyOf(cookie domain.Secret) (sessionKey, error) {
 	return sessionKey{id[:], aead}, err
 }
 
-// notSignedIn is the same whatever is wrong with a cookie.
+// notSignedIn is the error for every invalid cookie.
 func notSignedIn(cause error) error {
 	return apperr.Wrap(apperr.Unauthenticated, cause, "nobody is signed in, or not any more: sign in at /console/")
 }
 
-// content is a session as it is sealed.
+// content is the plaintext of a sealed session.
 type content struct {
 	Token string          `json:"token"`
 	Ours  bool            `json:"ours"`
@@ -70,7 +70,7 @@ func (k sessionKey) seal(s domain.Session) ([]byte, error) {
 	return k.aead.Seal(nil, nil, plain, k.id), nil //nolint:gosec // it makes a nonce of its own
 }
 
-// open fails when somebody else has written to the row.
+// open fails when the row was changed.
 func (k sessionKey) open(sealed []byte) (domain.Session, error) {
 	plain, err := k.aead.Open(nil, nil, sealed, k.id)
 	if err != nil {

@@ -13,13 +13,16 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestSessionIsAnyCopys: it works on a copy that was not there when it began, also when the one that made it was killed; and signing
-// out on one ends it on the others at once, and its token with it.
-func TestSessionIsAnyCopys(t *testing.T) {
+// TestSessionWorksOnAllReplicas also when the replica that created it was killed. Signing out ends it everywhere, and
+// its token.
+func TestSessionWorksOnAllReplicas(t *testing.T) {
 	t.Parallel()
 	p := testkit.NewProject(t)
 	database := testkit.Database(t)
-	env := testkit.Env(t, database, map[string]string{"FUNCTION_TARGET": "console", "CONSOLE_UPSTREAM": "http://{function}.invalid"})
+	env := testkit.Env(t, database, map[string]string{
+		"FUNCTION_TARGET":  "console",
+		"CONSOLE_UPSTREAM": "http://{function}.invalid",
+	})
 	first := testkit.Spawn(t, env)
 	b := signInTo(t, first.Client, password(p, ""))
 	first.Kill()
@@ -38,7 +41,8 @@ func TestSessionIsAnyCopys(t *testing.T) {
 	}
 	b.Client, b.cookie = second.Client, kept
 	for path, want := range map[string]int{"/console/session": 401, "/console/api/v1/servers": 401} {
-		if a := b.ask(t, "GET", path, ""); a.Status != want || !strings.HasPrefix(a.Header.Get("WWW-Authenticate"), "Keystone ") {
+		if a := b.ask(t, "GET", path, ""); a.Status != want || !strings.HasPrefix(a.Header.Get("WWW-Authenticate"),
+			"Keystone ") {
 			t.Errorf("%s after signing out: got %d %s", path, a.Status, a.Body)
 		}
 	}
@@ -52,12 +56,14 @@ func TestSessionIsAnyCopys(t *testing.T) {
 		t.Errorf("signing out again: got %d %s", a.Status, a.Body)
 	}
 	for row, want := range map[string]int{"POST 201": 1, "DELETE 204": 2} {
-		sql := "select count(*)::int from requests where function = 'console' and path = '/console/session' and method || ' ' || status = $1"
+		sql := "select count(*)::int from requests where function = 'console' and path = '/console/session' and method || " +
+			"' ' || status = $1"
 		if n := testkit.Scalar[int](t, conn, sql, row); n != want {
 			t.Errorf("%s has %d rows, want %d", row, n, want)
 		}
 	}
-	if n := testkit.Scalar[int](t, conn, "select count(*)::int from requests where project_id = $1 and user_id = $2", p.ID, p.UserID); n < 4 {
+	if n := testkit.Scalar[int](t, conn, "select count(*)::int from requests where project_id = $1 and user_id = $2", p.ID,
+		p.UserID); n < 4 {
 		t.Errorf("%d rows say who it was", n)
 	}
 }
@@ -78,15 +84,16 @@ func stored(t *testing.T, database, cookie string) domain.Session {
 	return session
 }
 
-// alive asks Keystone, through a copy that has never heard of the token.
+// alive asks Keystone, through a replica that has not cached the token.
 func alive(t *testing.T, token domain.Secret) bool {
 	t.Helper()
 	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function)
-	return (&browser{Client: app}).ask(t, "POST", "/console/session", fmt.Sprintf(`{"token": %q}`, token.Reveal())).Status == 201
+	return (&browser{Client: app}).ask(t, "POST", "/console/session",
+		fmt.Sprintf(`{"token": %q}`, token.Reveal())).Status == 201
 }
 
-// TestAGivenTokenIsNotRevoked: it was there before, and others use it.
-func TestAGivenTokenIsNotRevoked(t *testing.T) {
+// TestSignOutKeepsGivenToken because others may use it.
+func TestSignOutKeepsGivenToken(t *testing.T) {
 	t.Parallel()
 	token := testkit.NewProject(t).Token(t)
 	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function)
@@ -97,8 +104,8 @@ func TestAGivenTokenIsNotRevoked(t *testing.T) {
 	}
 }
 
-// TestSessionEnds with its token, after 12 hours at most; and whoever signs in later takes away what is over, not what is not.
-func TestSessionEnds(t *testing.T) {
+// TestSessionExpires with its token, after 12 hours at most. Later sign-ins delete expired sessions.
+func TestSessionExpires(t *testing.T) {
 	t.Parallel()
 	p := testkit.NewProject(t)
 	body := fmt.Sprintf(`{"token": %q}`, p.Token(t))
@@ -106,7 +113,9 @@ func TestSessionEnds(t *testing.T) {
 	conn := testkit.Connect(t, database)
 	app := testkit.Start(t, testkit.Env(t, database, nil), Function)
 	over, running := signInTo(t, app, body), signInTo(t, app, body)
-	if n := testkit.Scalar[int](t, conn, "select count(*)::int from sessions where expires_at between now() + interval '1 minute' and now() + interval '12 hours'"); n != 2 {
+	if n := testkit.Scalar[int](t, conn,
+		"select count(*)::int from sessions where expires_at between now() + interval '1 minute' and now() + interval '12 "+
+			"hours'"); n != 2 {
 		t.Errorf("%d sessions end in time", n)
 	}
 	key, _ := keyOf(domain.Secret(over.cookie))
@@ -125,8 +134,8 @@ func TestSessionEnds(t *testing.T) {
 	}
 }
 
-// TestSigningInAgain ends the session before, whoever's it was.
-func TestSigningInAgain(t *testing.T) {
+// TestSignInReplacesSession ends the previous session, whoever it belongs to.
+func TestSignInReplacesSession(t *testing.T) {
 	t.Parallel()
 	p, other := testkit.NewProject(t), testkit.NewProject(t)
 	database := testkit.Database(t)
@@ -150,8 +159,8 @@ func TestSigningInAgain(t *testing.T) {
 	}
 }
 
-// TestSignOutsAtOnce: all are answered as if they were the only one.
-func TestSignOutsAtOnce(t *testing.T) {
+// TestConcurrentSignOuts all succeed.
+func TestConcurrentSignOuts(t *testing.T) {
 	t.Parallel()
 	p := testkit.NewProject(t)
 	database := testkit.Database(t)
@@ -172,14 +181,17 @@ func TestSignOutsAtOnce(t *testing.T) {
 	}
 }
 
-// TestCookiesThatAreNone are nobody's, and two are as well: which of them is from here cannot be told.
-func TestCookiesThatAreNone(t *testing.T) {
+// TestRejectsInvalidCookies and two cookies of the name, because one may be from another site.
+func TestRejectsInvalidCookies(t *testing.T) {
 	t.Parallel()
 	p := testkit.NewProject(t)
 	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function)
 	b := signInTo(t, app, fmt.Sprintf(`{"token": %q}`, p.Token(t)))
 	own := cookieName + "=" + b.cookie
-	for _, cookie := range []string{"", cookieName + "=", cookieName + "=x", own + "x", own + "=", own[:len(own)-1], own + "; " + own, own + "; " + cookieName + "=x"} {
+	for _, cookie := range []string{
+		"", cookieName + "=", cookieName + "=x", own + "x", own + "=", own[:len(own)-1],
+		own + "; " + own, own + "; " + cookieName + "=x",
+	} {
 		if a := app.Get(t, "/console/session", "Cookie", cookie); a.Status != 401 {
 			t.Errorf("%d bytes: got %d %s", len(cookie), a.Status, a.Body)
 		}
@@ -189,8 +201,8 @@ func TestCookiesThatAreNone(t *testing.T) {
 	}
 }
 
-// TestARowThatWasWrittenTo opens for nobody, and does not keep its browser from signing in or out.
-func TestARowThatWasWrittenTo(t *testing.T) {
+// TestRejectsChangedSession and still lets its browser sign in and out.
+func TestRejectsChangedSession(t *testing.T) {
 	t.Parallel()
 	p := testkit.NewProject(t)
 	body := fmt.Sprintf(`{"token": %q}`, p.Token(t))
@@ -201,7 +213,9 @@ func TestARowThatWasWrittenTo(t *testing.T) {
 		mine, other := signInTo(t, app, body), signInTo(t, app, body)
 		from, _ := keyOf(domain.Secret(other.cookie))
 		to, _ := keyOf(domain.Secret(mine.cookie))
-		if _, err := conn.Exec(t.Context(), "update sessions set sealed = (select sealed from sessions where id = $1) where id = $2", from.id, to.id); err != nil {
+		if _, err := conn.Exec(t.Context(),
+			"update sessions set sealed = (select sealed from sessions where id = $1) where id = $2", from.id,
+			to.id); err != nil {
 			t.Fatal(err)
 		}
 		if a := mine.ask(t, "GET", "/console/session", ""); a.Status != 401 {
@@ -213,9 +227,8 @@ func TestARowThatWasWrittenTo(t *testing.T) {
 	}
 }
 
-// TestSealed: what is stored opens with its cookie, and with nothing else; who can write to the database cannot put another session
-// into its place.
-func TestSealed(t *testing.T) {
+// TestSessionIsSealed only its cookie decrypts it, and a writer of the database cannot forge one.
+func TestSessionIsSealed(t *testing.T) {
 	t.Parallel()
 	mine, err := keyOf(newCookie())
 	if err != nil {
@@ -225,13 +238,17 @@ func TestSealed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := domain.Session{Token: "token", Ours: true, Who: domain.Identity{UserID: "u", ProjectID: "p", Roles: []string{"member"}, ExpiresAt: time.Unix(1, 0).UTC()}}
+	want := domain.Session{Token: "token", Ours: true, Who: domain.Identity{
+		UserID: "u", ProjectID: "p",
+		Roles: []string{"member"}, ExpiresAt: time.Unix(1, 0).UTC(),
+	}}
 	sealed, err := mine.seal(want)
 	if err != nil {
 		t.Fatal(err)
 	}
 	got, err := mine.open(sealed)
-	if err != nil || got.Token != want.Token || !got.Ours || got.Who.UserID != "u" || got.Who.ProjectID != "p" || !got.Who.ExpiresAt.Equal(want.Who.ExpiresAt) {
+	if err != nil || got.Token != want.Token || !got.Ours || got.Who.UserID != "u" || got.Who.ProjectID != "p" ||
+		!got.Who.ExpiresAt.Equal(want.Who.ExpiresAt) {
 		t.Errorf("%v %+v", err, got)
 	}
 	again, _ := mine.seal(want)

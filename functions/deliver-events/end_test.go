@@ -27,11 +27,12 @@ func callbacksOf(t *testing.T, database string) postgres.Callbacks {
 	return postgres.Callbacks{DB: db}
 }
 
-// statesOf are the states of callbacks that a receiver was told of.
+// statesOf are the states of a callback in the events that a receiver got.
 func statesOf(r *testkit.Receiver, callback uuid.UUID) []string {
 	var states []string
 	for _, e := range r.Events() {
-		if _, state, ok := strings.Cut(e.Data, `"status": "`); ok && e.Type == domain.CallbackEvent && e.Subject == callback.String() {
+		if _, state, ok := strings.Cut(e.Data, `"status": "`); ok && e.Type == domain.CallbackEvent &&
+			e.Subject == callback.String() {
 			state, _, _ = strings.Cut(state, `"`)
 			states = append(states, state)
 		}
@@ -39,9 +40,10 @@ func statesOf(r *testkit.Receiver, callback uuid.UUID) []string {
 	return slices.Compact(states)
 }
 
-// TestAfterThreeDays of the database's clock a delivery is dead, and listed; a callback that took nothing in all that time
-// is suspended, which is an event for the others; it collects what happens, and gets all of it when it is verified again.
-func TestAfterThreeDays(t *testing.T) {
+// TestDeliveryEndsAfterThreeDays: after three days of the database's clock a delivery is dead, and listed. A callback
+// that took nothing in all that time is suspended, and the others get an event about it. It collects events meanwhile,
+// and gets all of them when it is verified again.
+func TestDeliveryEndsAfterThreeDays(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)
@@ -61,7 +63,9 @@ func TestAfterThreeDays(t *testing.T) {
 		return r
 	}
 	bad := answers(func(*http.Request) bool { return broken.Load() })
-	poisoned := answers(func(r *http.Request) bool { return choosy.Load() && r.Header.Get("Ce-Id") == instances[0]+":1" })
+	poisoned := answers(func(r *http.Request) bool {
+		return choosy.Load() && r.Header.Get("Ce-Id") == instances[0]+":1"
+	})
 	good := testkit.NewSDKReceiver(t)
 	badID := testkit.AddCallback(t, conn, project, bad.URL, domain.CallbackVerified, secret(), "")
 	poisonedID := testkit.AddCallback(t, conn, project, poisoned.URL, domain.CallbackVerified, secret(), "")
@@ -86,7 +90,8 @@ func TestAfterThreeDays(t *testing.T) {
 	later.Tick(t, "deliver-events")
 	testkit.Eventually(t, 15*time.Second, "the others hear that it is suspended", func() bool {
 		later.Tick(t, "deliver-events")
-		return slices.Equal(statesOf(good, badID), []string{"suspended"}) && slices.Equal(statesOf(poisoned, badID), []string{"suspended"})
+		return slices.Equal(statesOf(good, badID), []string{"suspended"}) &&
+			slices.Equal(statesOf(poisoned, badID), []string{"suspended"})
 	})
 	complete(t, 5*time.Second, poisoned, instances[1:], 2)
 	if got := statusOf(t, conn, poisonedID); got != domain.CallbackVerified {
@@ -96,7 +101,8 @@ func TestAfterThreeDays(t *testing.T) {
 	if len(dead) != 1 || dead[0].subject != instances[0] || dead[0].answer != 500 || dead[0].attempts != 3 {
 		t.Errorf("dead are %+v", dead)
 	}
-	if e := poisoned.Events(); !slices.ContainsFunc(e, func(e testkit.Received) bool { return e.ID == instances[0]+":2" }) {
+	if e := poisoned.Events(); !slices.ContainsFunc(e,
+		func(e testkit.Received) bool { return e.ID == instances[0]+":2" }) {
 		t.Error("what comes after a dead delivery was not delivered")
 	}
 
@@ -109,7 +115,8 @@ func TestAfterThreeDays(t *testing.T) {
 		t.Fatal(err)
 	}
 	verified := domain.CallbackVerified
-	if _, _, err := callbacks.Change(t.Context(), project, badID, domain.CallbackChange{Status: &verified}); err != nil {
+	change := domain.CallbackChange{Status: &verified}
+	if _, _, err := callbacks.Change(t.Context(), project, badID, change); err != nil {
 		t.Fatal(err)
 	}
 	later.Tick(t, "deliver-events")
@@ -117,7 +124,8 @@ func TestAfterThreeDays(t *testing.T) {
 		later.Tick(t, "deliver-events")
 		return testkit.Scalar[int](t, conn, "select count(*)::int from deliveries where status = 'due'") == 0
 	})
-	if e := poisoned.Events(); !slices.ContainsFunc(e, func(e testkit.Received) bool { return e.ID == instances[0]+":1" }) {
+	if e := poisoned.Events(); !slices.ContainsFunc(e,
+		func(e testkit.Received) bool { return e.ID == instances[0]+":1" }) {
 		t.Error("the dead delivery was not redelivered")
 	}
 	for _, s := range instances {
@@ -135,7 +143,9 @@ type deadOne struct {
 
 func deadOf(t *testing.T, conn *pgx.Conn, callback uuid.UUID) []deadOne {
 	t.Helper()
-	rows, _ := conn.Query(t.Context(), "select id, subject, answer, attempts from deliveries where callback_id = $1 and status = 'dead' order by subject, seq", callback)
+	rows, _ := conn.Query(t.Context(),
+		`select id, subject, answer, attempts from deliveries where callback_id = $1 and status = 'dead' order by subject,
+  seq`, callback)
 	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (d deadOne, err error) {
 		return d, row.Scan(&d.id, &d.subject, &d.answer, &d.attempts)
 	})
@@ -156,7 +166,7 @@ func countDead(t *testing.T, conn *pgx.Conn, callback uuid.UUID, subject string)
 	return n
 }
 
-// TestGone: a receiver that answers 410 gets nothing more, now and later, and the others hear of it.
+// TestGone: a receiver that answers 410 gets nothing more, now and later, and the others get an event about it.
 func TestGone(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
@@ -168,18 +178,21 @@ func TestGone(t *testing.T) {
 	testkit.AddEvents(t, conn, project, instances, 3)
 	p := testkit.Spawn(t, env(t, database))
 	p.Tick(t, "deliver-events")
-	testkit.Eventually(t, 5*time.Second, "the other one hears of it", func() bool { return slices.Equal(statesOf(good, goneID), []string{"gone"}) })
+	testkit.Eventually(t, 5*time.Second, "the other one hears of it",
+		func() bool { return slices.Equal(statesOf(good, goneID), []string{"gone"}) })
 	asked := gone.Posts()
 	if asked > perCallback {
 		t.Errorf("it was asked %d times", asked)
 	}
-	if n := testkit.Scalar[int](t, conn, "select count(*)::int from deliveries where callback_id = $1 and status = 'dead'", goneID); n != 90 {
+	if n := testkit.Scalar[int](t, conn, "select count(*)::int from deliveries where callback_id = $1 and status = 'dead'",
+		goneID); n != 90 {
 		t.Errorf("%d of 90 deliveries are dead", n)
 	}
 	testkit.AddEvents(t, conn, project, instances, 1)
 	p.Tick(t, "deliver-events")
 	complete(t, 5*time.Second, good, instances, 4)
-	if n := testkit.Scalar[int](t, conn, "select count(*)::int from deliveries where callback_id = $1", goneID); n != 90 || gone.Posts() != asked {
+	if n := testkit.Scalar[int](t, conn, "select count(*)::int from deliveries where callback_id = $1", goneID); n != 90 ||
+		gone.Posts() != asked {
 		t.Errorf("%d deliveries, asked %d and then %d times", n, asked, gone.Posts())
 	}
 	if got := statusOf(t, conn, goneID); got != domain.CallbackGone {
@@ -187,8 +200,8 @@ func TestGone(t *testing.T) {
 	}
 }
 
-// TestOldEventsGo with their deliveries, whatever became of these, and nothing else does.
-func TestOldEventsGo(t *testing.T) {
+// TestOldEventsAreDeleted with their deliveries, whatever became of these, and nothing else does.
+func TestOldEventsAreDeleted(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)
@@ -196,7 +209,8 @@ func TestOldEventsGo(t *testing.T) {
 	testkit.AddCallback(t, conn, project, good.URL, domain.CallbackSuspended, secret(), "")
 	instances := subjects(2)
 	testkit.AddEvents(t, conn, project, instances, 2)
-	if _, err := conn.Exec(t.Context(), "update events set at = now() - interval '169 hours' where seq = 1 or subject = $1", instances[1]); err != nil {
+	if _, err := conn.Exec(t.Context(),
+		"update events set at = now() - interval '169 hours' where seq = 1 or subject = $1", instances[1]); err != nil {
 		t.Fatal(err)
 	}
 	testkit.Spawn(t, env(t, database)).Tick(t, "deliver-events")

@@ -43,16 +43,11 @@ func (c Config) Validate() error {
 	if c.Handshake != "required" && c.Handshake != "optional" {
 		return fmt.Errorf("CALLBACK_HANDSHAKE is %q: it must be required or optional", c.Handshake)
 	}
-	if err := c.Webhook.Validate(); err != nil {
-		return err
-	}
-	if err := c.Keys.Validate(); err != nil {
-		return err
-	}
-	return c.Sink.Validate()
+	return nil
 }
 
-// Function declares deliver-events. It alone connects to callbacks and decrypts their secrets; it holds no account of the cloud.
+// Function declares deliver-events. It alone connects to callbacks and decrypts their secrets; it holds no account of
+// the cloud.
 var Function = run.Event[Config]{
 	Name:     "deliver-events",
 	Summary:  "Brings events to callbacks and to `K_SINK`.",
@@ -70,7 +65,8 @@ var Function = run.Event[Config]{
 		Network: []string{"callbacks"},
 	},
 	Secrets: []string{"database-events", "events", "seal"},
-	// Each pod makes DELIVERY_WORKERS attempts at once. It works on one event, and answers those that come meanwhile at once.
+	// Each pod makes DELIVERY_WORKERS attempts at once. It works on one event, and answers those that come meanwhile at
+	// once.
 	Scale: run.Scale{MaxPods: 2, Concurrency: 10},
 	Build: build,
 }
@@ -79,7 +75,7 @@ var Function = run.Event[Config]{
 const claimSlack = 5 * time.Second
 
 func build(cfg Config, d run.Deps) (eventx.Func, error) {
-	p := post{optional: cfg.Handshake == "optional"}
+	p := sender{optional: cfg.Handshake == "optional"}
 	var err error
 	if p.keys, err = cfg.Keys.Keys(); err != nil {
 		return nil, err
@@ -95,9 +91,9 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 		longest = max(longest, eventx.SendTimeout)
 	}
 	s := &service{
-		outbox: postgres.Outbox{DB: d.DB}, events: postgres.Events{DB: d.DB}, post: p,
+		outbox: postgres.Outbox{DB: d.DB}, events: postgres.Events{DB: d.DB}, sender: p,
 		sink: p.sink != nil, tryFor: cfg.For, retention: cfg.Retention, claim: longest + claimSlack,
 		pool: newPool(cfg.Workers),
 	}
-	return handler{s}.Handle, nil
+	return s.Handle, nil
 }

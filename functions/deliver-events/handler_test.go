@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 
 const project = "4f1c7e0c2b6f4f0e9c1f6f0f3a5f8d11"
 
-// env is a copy of deliver-events alone. It gives up an attempt after 2 s, so that nothing takes long.
+// env is the environment of deliver-events alone. An attempt ends after 2 s, so that nothing takes long.
 func env(t *testing.T, database string, more ...string) map[string]string {
 	t.Helper()
 	vars := map[string]string{"FUNCTION_TARGET": "deliver-events", "CALLBACK_TIMEOUT": "2s", "EVENT_TIMEOUT": "1m"}
@@ -43,7 +43,7 @@ func subjects(n int) []string {
 
 func secret() string { return webhook.NewSecret().Reveal() }
 
-// keepTicking ticks as long as the test runs, whatever the answers: the copy may be killed.
+// keepTicking ticks as long as the test runs, whatever the answers: the replica may be killed.
 func keepTicking(t *testing.T, p *testkit.Process) {
 	t.Helper()
 	stop, done := make(chan struct{}), make(chan struct{})
@@ -124,7 +124,8 @@ func TestEventsArrive(t *testing.T) {
 	if n := testkit.Scalar[int](t, conn, left, project); n != 0 {
 		t.Errorf("%d deliveries are not marked", n)
 	}
-	if n := testkit.Scalar[int](t, conn, "select count(*)::int from streams where claim_id is not null or head < tail and project_id <> 'another'"); n != 0 {
+	if n := testkit.Scalar[int](t, conn,
+		"select count(*)::int from streams where claim_id is not null or head < tail and project_id <> 'another'"); n != 0 {
 		t.Errorf("%d streams are claimed or not empty", n)
 	}
 }

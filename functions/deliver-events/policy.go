@@ -6,31 +6,32 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// How long pauses grow: of a receiver that gives no answer at all, and of a stream whose event it refuses.
+// The longest pauses: of a receiver that gives no answer, and of a stream whose event it rejects.
 const (
-	longestSilence = time.Hour
-	longestRefusal = 3 * time.Hour
-	longestAsked   = 24 * time.Hour // by Retry-After
+	longestNoAnswer = time.Hour
+	longestRejected = 3 * time.Hour
+	longestBusy     = 24 * time.Hour // by Retry-After
 )
 
-// outcomeOf is what follows from an attempt that failed. A receiver that gave no answer is left alone as a whole, and
-// so is one that asks for it; one that refuses an event may well take those of other streams.
+// outcomeOf is what follows from an attempt that failed. A receiver that gave no answer, or asks for a pause, gets no
+// event during the pause. A receiver that rejects an event may accept those of other streams.
 func outcomeOf(a domain.Attempt, got answer, err error) domain.Outcome {
 	switch {
 	case err != nil:
-		// The stream waits by its own count, so that it is not the same event each time that tries a silent receiver.
+		// The stream pauses by its own count, so that other events try the receiver next.
 		return domain.Outcome{
-			Reason: reasonOf(err), Pause: domain.DeliveryPause(a.Tries+1, longestSilence),
-			PauseAll: domain.DeliveryPause(a.Silences+1, longestSilence),
+			Reason: reasonOf(err), Pause: domain.DeliveryBackoff(a.Tries+1, longestNoAnswer),
+			PauseAll: domain.DeliveryBackoff(a.Silences+1, longestNoAnswer),
 		}
 	case got.busy:
-		pause := min(got.pause, longestAsked)
+		pause := min(got.pause, longestBusy)
 		if pause == 0 {
-			pause = domain.DeliveryPause(a.Tries+1, longestSilence)
+			pause = domain.DeliveryBackoff(a.Tries+1, longestNoAnswer)
 		}
 		return domain.Outcome{Answer: got.status, Reason: got.problem, Pause: pause, PauseAll: pause}
 	}
 	return domain.Outcome{
-		Answer: got.status, Reason: got.problem, Gone: got.gone, Pause: domain.DeliveryPause(a.Tries+1, longestRefusal),
+		Answer: got.status, Reason: got.problem, Gone: got.gone,
+		Pause: domain.DeliveryBackoff(a.Tries+1, longestRejected),
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/flow"
 )
 
-// An attempt that lasts for slowAfter moves to the slow slots, of which there are slowFactor times as many: slow or
-// dead receivers occupy no fast slot for longer than that.
+// An attempt that lasts for slowAfter moves to a slow slot: slow or dead receivers occupy no fast slot for longer than
+// that. There are slowFactor times as many slow slots as fast ones.
 const (
 	slowAfter  = time.Second
 	slowFactor = 4
@@ -53,13 +53,13 @@ func (p *pool) empty() bool {
 	return p.inFlight == 0
 }
 
-// held lists the streams that this replica works on.
-func (p *pool) held() []domain.HeldStreams {
+// inFlightOf lists how many streams of each callback this replica works on.
+func (p *pool) inFlightOf() []domain.StreamsInFlight {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	list := make([]domain.HeldStreams, 0, len(p.streams))
+	list := make([]domain.StreamsInFlight, 0, len(p.streams))
 	for of, n := range p.streams {
-		list = append(list, domain.HeldStreams{ProjectID: of.projectID, CallbackID: of.id, Streams: n})
+		list = append(list, domain.StreamsInFlight{ProjectID: of.projectID, CallbackID: of.id, Streams: n})
 	}
 	return list
 }
@@ -92,7 +92,7 @@ type slot struct {
 	move *time.Timer
 }
 
-// take takes a free slot. The caller has to know that there is one.
+// take takes a slot. The caller has checked that one is free.
 func (p *pool) take(c domain.Callback, slow bool) *slot {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -14,16 +14,17 @@ import (
 
 func wake(t *testing.T, p *testkit.Process) {
 	t.Helper()
-	a := p.Do(t, http.MethodPost, "/events/deliver-events", "", "Ce-Specversion", "1.0", "Ce-Id", "1", "Ce-Type", eventx.WakeType,
+	a := p.Do(t, http.MethodPost, "/events/deliver-events", "", "Ce-Specversion", "1.0", "Ce-Id", "1", "Ce-Type",
+		eventx.WakeType,
 		"Ce-Source", "/cloudfn/wake/deliver-events", "Ce-Cloudfnkey", p.Key)
 	if a.Status != 204 {
 		t.Errorf("got %d %s", a.Status, a.Body)
 	}
 }
 
-// TestWoken: an event is delivered within a second of the wake, also while the loop waits for receivers that hang, and an
-// event that nobody told of within a second of being written, as long as a loop runs.
-func TestWoken(t *testing.T) {
+// TestWakeEvent: an event is delivered within a second of the wake, also while the loop waits for receivers that hang.
+// While a loop runs, an event without a wake is delivered within a second of being written.
+func TestWakeEvent(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)
@@ -33,10 +34,11 @@ func TestWoken(t *testing.T) {
 	p := testkit.Spawn(t, env(t, database, "CALLBACK_TIMEOUT", "5s"))
 	var looping sync.WaitGroup
 	defer looping.Wait()
-	for round, told := range []bool{true, true, false} {
+	for round, wakes := range []bool{true, true, false} {
 		if round == 1 { // from here on a loop runs, for what hangs
 			for range 3 {
-				testkit.AddCallback(t, conn, project, testkit.BadReceivers(t)["hangs"].URL, domain.CallbackVerified, secret(), "")
+				testkit.AddCallback(t, conn, project, testkit.BadReceivers(t)["hangs"].URL, domain.CallbackVerified,
+					secret(), "")
 			}
 			testkit.AddEvents(t, conn, project, subjects(1), 1)
 			looping.Go(func() { wake(t, p) })
@@ -45,7 +47,7 @@ func TestWoken(t *testing.T) {
 		instance := subjects(1)
 		began := time.Now()
 		testkit.AddEvents(t, conn, project, instance, 1)
-		if told {
+		if wakes {
 			looping.Go(func() { wake(t, p) })
 		}
 		complete(t, 5*time.Second, good, instance, 1)
@@ -55,8 +57,8 @@ func TestWoken(t *testing.T) {
 	}
 }
 
-// TestRotation: while the new secret overlaps with the one before it, receivers with either verify; afterwards the new one
-// alone signs.
+// TestRotation: while the new secret overlaps with the one before it, receivers with either verify; afterwards the new
+// one alone signs.
 func TestRotation(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
@@ -78,7 +80,7 @@ func TestRotation(t *testing.T) {
 	testkit.AddEvents(t, conn, project, instances, 1)
 	p.Tick(t, "deliver-events")
 	complete(t, time.Second, quick, instances, 3)
-	if got, refused := len(slow.Events()), len(slow.Refused()); got != 6 || refused == 0 {
+	if got, refused := len(slow.Events()), len(slow.Rejected()); got != 6 || refused == 0 {
 		t.Errorf("with the old secret it took %d events and refused %d", got, refused)
 	}
 }
@@ -120,7 +122,7 @@ func TestBusy(t *testing.T) {
 	}
 }
 
-// TestRate that a receiver consented to is kept by two copies together.
+// TestRate: two replicas together keep the rate that a receiver consented to.
 func TestRate(t *testing.T) {
 	t.Parallel()
 	const rate, events = 120, 14
@@ -138,21 +140,22 @@ func TestRate(t *testing.T) {
 	}
 	complete(t, 20*time.Second, slow, instances, 1)
 	got := slow.Events()
-	// Two a second, of which those of the first two seconds come at once.
+	// Two a second, and those of the first two seconds come at once.
 	if took := got[len(got)-1].At.Sub(got[0].At); took < (events-5)*time.Second/2 || took > 2*events*time.Second/2 {
 		t.Errorf("%d events took %s", events, took)
 	}
 }
 
-// TestTheSinkGetsEverything that happens in any project from when it is set, with the extensions of its own.
-func TestTheSinkGetsEverything(t *testing.T) {
+// TestSinkGetsEveryEvent that happens in any project from when it is set, with the extensions of its own.
+func TestSinkGetsEveryEvent(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)
 	sink := testkit.NewSink(t, nil)
 	p := testkit.Spawn(t, env(t, database, "K_SINK", sink.URL, "K_CE_OVERRIDES", `{"extensions":{"cloud":"north"}}`))
 	p.Tick(t, "deliver-events")
-	pending := testkit.AddCallback(t, conn, project, testkit.NewSDKReceiver(t).URL, domain.CallbackPending, secret(), "")
+	pending := testkit.AddCallback(t, conn, project, testkit.NewSDKReceiver(t).URL, domain.CallbackPending,
+		secret(), "")
 	mine, theirs := subjects(5), subjects(5)
 	testkit.AddEvents(t, conn, project, mine, 3)
 	testkit.AddEvents(t, conn, "another", theirs, 3)
@@ -174,8 +177,8 @@ func TestTheSinkGetsEverything(t *testing.T) {
 	}
 }
 
-// TestConsent: who does not consent gets nothing, is asked again, and suspended in the end. A receiver that knows no
-// handshake is taken for one that consents only when the operator says so.
+// TestConsent: a receiver that does not consent gets nothing, is asked again, and is suspended in the end. A receiver
+// without a handshake counts as one that consents only when the operator configures it.
 func TestConsent(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
@@ -195,7 +198,7 @@ func TestConsent(t *testing.T) {
 	}
 	ids := map[string]string{}
 	for name, a := range answers {
-		r := testkit.NewUnwilling(t, func(w http.ResponseWriter) {
+		r := testkit.NewDecliningReceiver(t, func(w http.ResponseWriter) {
 			if a.origin != "" {
 				w.Header().Set("WebHook-Allowed-Origin", a.origin)
 			}

@@ -13,23 +13,17 @@ import (
 	"github.com/cloudfn/cloudfn/shared/postgres"
 )
 
-// receivers are the callbacks' receivers and the operator's sink.
-type receivers interface {
-	Send(ctx context.Context, a domain.Attempt) (answer, error)
-	Ask(ctx context.Context, c domain.Callback) (consent, error)
-}
-
 // answer is what a receiver said to an event.
 type answer struct {
 	status  int
 	taken   bool
-	gone    bool // it wants no event ever again
-	busy    bool // it asks for a pause, of this length if it says so
-	pause   time.Duration
-	problem string // in our words; "" when it took the event
+	gone    bool          // it never wants an event again
+	busy    bool          // it asks for a pause
+	pause   time.Duration // 0 = of any length
+	problem string        // "" when it took the event
 }
 
-// consent is what a receiver said when it was asked.
+// consent is a receiver's answer to the handshake.
 type consent struct {
 	given  bool
 	rate   int    // deliveries a minute; 0 = any
@@ -39,7 +33,7 @@ type consent struct {
 type service struct {
 	outbox    postgres.Outbox
 	events    postgres.Events
-	post      receivers
+	sender    sender
 	sink      bool
 	tryFor    time.Duration
 	retention time.Duration
@@ -57,11 +51,8 @@ const (
 	longPause   = 500 * time.Millisecond // until the next claim when nothing happens in this replica
 )
 
-// Maintain deletes what has become too old.
-func (s *service) Maintain(ctx context.Context) error { return s.events.Retire(ctx, s.retention) }
-
-// Deliver sends what is due to its receivers until nothing is due, nor will be soon. One call at a time in a process
-// does so. Other calls return at once, and the one that delivers claims once more after them.
+// Deliver sends due events to their receivers until no event is due, now or soon. Only one call at a time in a process
+// does so. Other calls return at once, and make the running one claim once more.
 func (s *service) Deliver(ctx context.Context) error {
 	run := s.runs.Begin()
 	if run == nil {
@@ -109,7 +100,7 @@ func (s *service) claimDue(ctx, working context.Context, attempts *sync.WaitGrou
 		if room.Attempts == 0 {
 			continue
 		}
-		room.PerCallback, room.Held = perCallback, s.pool.held()
+		room.PerCallback, room.InFlight = perCallback, s.pool.inFlightOf()
 		due, err := s.outbox.Claim(working, room, s.claim)
 		if err != nil {
 			return err
@@ -133,7 +124,7 @@ func (s *service) claimPending(ctx, working context.Context, attempts *sync.Wait
 		slot := s.pool.take(a.Callback, true)
 		attempts.Go(func() {
 			defer slot.release()
-			s.ask(ctx, a)
+			s.verify(ctx, a)
 		})
 	}
 	return err
@@ -156,7 +147,7 @@ func (s *service) stream(ctx, working context.Context, a domain.Attempt, slot *s
 
 // attempt makes one attempt and records its outcome. It gives the stream's next attempt when mayContinue says so.
 func (s *service) attempt(ctx context.Context, a domain.Attempt, mayContinue func() bool) (next *domain.Attempt) {
-	got, err := s.post.Send(ctx, a)
+	got, err := s.sender.Send(ctx, a)
 	switch {
 	case err != nil && ctx.Err() != nil: // this replica ends: it was no attempt
 		s.write(ctx, a, func(ctx context.Context) error { return s.outbox.Release(ctx, a) })
@@ -174,7 +165,8 @@ func (s *service) attempt(ctx context.Context, a domain.Attempt, mayContinue fun
 func (s *service) fail(ctx context.Context, a domain.Attempt, f domain.Outcome) {
 	log := slog.With("project_id", a.Callback.ProjectID, "callback_id", a.Callback.ID, "host", hostOf(a.Callback.URL),
 		"subject", a.Event.Subject, "seq", a.Event.Seq)
-	log.InfoContext(ctx, "delivery failed", "answer", f.Answer, "reason", f.Reason, "tries", a.Tries+1, "pause", f.Pause,
+	log.InfoContext(ctx, "delivery failed", "answer", f.Answer, "reason", f.Reason, "tries", a.Tries+1,
+		"pause", f.Pause,
 		"pause_all", f.PauseAll)
 	s.write(ctx, a, func(ctx context.Context) error {
 		dead, status, err := s.outbox.MarkFailed(ctx, a, f, s.tryFor)
@@ -191,14 +183,14 @@ func (s *service) fail(ctx context.Context, a domain.Attempt, f domain.Outcome) 
 	}
 }
 
-// ask asks a receiver for its consent.
-func (s *service) ask(ctx context.Context, a domain.Attempt) {
-	got, err := s.post.Ask(ctx, a.Callback)
+// verify asks a callback's receiver for its consent, and records the answer.
+func (s *service) verify(ctx context.Context, a domain.Attempt) {
+	got, err := s.sender.Handshake(ctx, a.Callback)
 	if err != nil && ctx.Err() != nil {
 		return // the claim ends by itself
 	}
 	if err != nil {
-		got.reason = "it was asked for its consent: " + reasonOf(err)
+		got.reason = "handshake: " + reasonOf(err)
 	}
 	log := slog.With("project_id", a.Callback.ProjectID, "callback_id", a.Callback.ID, "host", hostOf(a.Callback.URL))
 	s.write(ctx, a, func(ctx context.Context) error {
@@ -206,7 +198,8 @@ func (s *service) ask(ctx context.Context, a domain.Attempt) {
 			log.InfoContext(ctx, "callback verified", "rate", got.rate)
 			return s.outbox.MarkVerified(ctx, a, got.rate)
 		}
-		status, err := s.outbox.MarkUnverified(ctx, a, got.reason, domain.DeliveryPause(a.Tries+1, longestSilence), s.tryFor)
+		status, err := s.outbox.MarkUnverified(ctx, a, got.reason, domain.DeliveryBackoff(a.Tries+1, longestNoAnswer),
+			s.tryFor)
 		log.InfoContext(ctx, "callback not verified", "reason", got.reason, "status", status)
 		return err
 	})

@@ -12,9 +12,9 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestKilledAgainAndAgain: two copies are killed every few seconds while things happen, and there is a receiver of each bad
-// kind: the good ones get every event, in order, and repeats are the same.
-func TestKilledAgainAndAgain(t *testing.T) {
+// TestRepeatedKills: two replicas are killed every few seconds while things happen, and there is a receiver of each
+// bad kind: the good ones get every event, in order, and repeats are the same.
+func TestRepeatedKills(t *testing.T) {
 	t.Parallel()
 	const kills, rounds = 5, 12
 	database := testkit.Database(t)
@@ -51,11 +51,11 @@ func TestKilledAgainAndAgain(t *testing.T) {
 		}
 	}
 	repeats := len(plain.Events()) + len(signed.Events()) - 2*len(instances)*rounds
-	t.Logf("%d events came again, %s of a second copy", repeats, killed)
+	t.Logf("%d events came again, %s of a second replica", repeats, killed)
 }
 
-// TestAClaimOutlivesItsCopy: what a copy was at when it was killed is free at the claim's end, and not before.
-func TestAClaimOutlivesItsCopy(t *testing.T) {
+// TestClaimOutlivesReplica: the work of a killed replica is free at the end of its claim, and not before.
+func TestClaimOutlivesReplica(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)
@@ -74,8 +74,8 @@ func TestAClaimOutlivesItsCopy(t *testing.T) {
 	}
 }
 
-// TestAsksToEnd: a copy that has to end gives back what it is at, and what it was at is not counted as an attempt.
-func TestAsksToEnd(t *testing.T) {
+// TestGoneReceiver: a replica that has to end releases its work, and its unfinished attempt is not counted.
+func TestGoneReceiver(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)
@@ -96,7 +96,8 @@ func TestAsksToEnd(t *testing.T) {
 // skipPauses makes all that waits due at once, so that a test need not wait, too.
 func skipPauses(t *testing.T, conn *pgx.Conn) {
 	t.Helper()
-	if _, err := conn.Exec(context.Background(), "update streams set next_at = now(); update callbacks set not_before = null"); err != nil {
+	if _, err := conn.Exec(context.Background(),
+		"update streams set next_at = now(); update callbacks set not_before = null"); err != nil {
 		t.Fatal(err)
 	}
 }

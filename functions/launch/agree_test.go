@@ -10,8 +10,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestFormats: what Nova refuses by its format is refused at once, by the dry run as by the launch, and what Nova takes is taken.
-func TestFormats(t *testing.T) {
+// TestNamesThatNovaRejects checks that names which Nova rejects are rejected at once, by dry run and launch alike.
+func TestNamesThatNovaRejects(t *testing.T) {
 	t.Parallel()
 	_, app, database := start(t)
 	for name, tc := range map[string]struct {
@@ -59,8 +59,8 @@ func TestFormats(t *testing.T) {
 	}
 }
 
-// TestDryRunAgrees with what becomes of the launch in the real cloud.
-func TestDryRunAgrees(t *testing.T) {
+// TestDryRunAgreesWithLaunch compares the dry run with the launch in the real cloud.
+func TestDryRunAgreesWithLaunch(t *testing.T) {
 	t.Parallel()
 	p, app, _ := start(t)
 	member, reader := p.Token(t), p.ReaderToken(t)
@@ -69,12 +69,23 @@ func TestDryRunAgrees(t *testing.T) {
 		changes object
 		field   string // that the dry run finds a problem with; "" = none
 		launch  int
-		order   domain.OrderStatus // in the end; "" = it is not asked
+		order   domain.OrderStatus // at the end; "" = not checked
 	}{
-		"characters that Nova takes":   {member, object{"name": "wëb\u3000✓", "metadata": object{"a-Z_0:9. x": "✓ ü"}}, "", 202, domain.OrderDone},
-		"a shared external network":    {member, object{"networks": []string{p.Outside(t, "10.97.1.0/24", true)}}, "", 202, domain.OrderDone},
-		"an external network":          {member, object{"networks": []string{p.Outside(t, "10.97.2.0/24", false)}}, "networks[0]", 202, domain.OrderFailed},
-		"a flavor without a disk":      {member, object{"flavor": p.ZeroDisk(t)}, "flavor", 403, ""},
+		"characters that Nova takes": {
+			member,
+			object{"name": "wëb\u3000✓", "metadata": object{"a-Z_0:9. x": "✓ ü"}},
+			"",
+			202, domain.OrderDone,
+		},
+		"a shared external network": {
+			member, object{"networks": []string{p.ExternalNetwork(t, "10.97.1.0/24", true)}}, "", 202, domain.OrderDone,
+		},
+		"an external network": {
+			member,
+			object{"networks": []string{p.ExternalNetwork(t, "10.97.2.0/24", false)}},
+			"networks[0]", 202, domain.OrderFailed,
+		},
+		"a flavor without a disk":      {member, object{"flavor": p.DisklessFlavor(t)}, "flavor", 403, ""},
 		"a token that may only read":   {reader, nil, "X-Auth-Token", 403, ""},
 		"a metadata key with umlauts":  {member, object{"metadata": object{"ü": "v"}}, "metadata.ü", 400, ""},
 		"a name with a variant emoji":  {member, object{"name": "🚀"}, "name", 400, ""},
@@ -85,7 +96,8 @@ func TestDryRunAgrees(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			app := app.As(tc.token)
 			dry := app.Post(t, "/v1/launch?dry_run=true", body(t, tc.changes))
-			if strings.Contains(string(dry.Body), `"ok":true`) != (tc.field == "") || tc.field != "" && !strings.Contains(string(dry.Body), fmt.Sprintf("%q", tc.field)) {
+			isOK := strings.Contains(string(dry.Body), `"ok":true`)
+			if isOK != (tc.field == "") || !isOK && !strings.Contains(string(dry.Body), fmt.Sprintf("%q", tc.field)) {
 				t.Errorf("dry run: got %d %s, want a problem with %q", dry.Status, dry.Body, tc.field)
 			}
 			a := app.Post(t, "/v1/launch", body(t, tc.changes))
@@ -95,7 +107,7 @@ func TestDryRunAgrees(t *testing.T) {
 			if tc.order == "" {
 				return
 			}
-			var order answer
+			var order Order
 			a.JSON(t, &order)
 			testkit.Eventually(t, 4*time.Minute, "the order ends", func() bool {
 				app.Get(t, "/v1/launch/"+order.ID.String()).JSON(t, &order)

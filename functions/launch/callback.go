@@ -3,7 +3,6 @@ package launch
 import (
 	"context"
 	"slices"
-	"strings"
 
 	"github.com/google/uuid"
 
@@ -12,76 +11,44 @@ import (
 	"github.com/cloudfn/cloudfn/shared/webhook"
 )
 
-// callbackRequest is a callback that is to be made with an order.
-type callbackRequest struct {
-	URL    string         `json:"url"`
-	Events []string       `json:"events"`
-	Secret *domain.Secret `json:"secret"`
-}
-
-// shownCallback is an order's callback. Its secret is shown by the request that made it.
-type shownCallback struct {
-	ID     uuid.UUID             `json:"id"`
-	Status domain.CallbackStatus `json:"status"`
-	Secret string                `json:"secret,omitempty"`
-}
-
-// callbackStore is where it looks the order's callback up.
-type callbackStore interface {
-	Get(ctx context.Context, projectID string, id uuid.UUID) (domain.Callback, error)
-	Some(ctx context.Context, projectID string, ids []uuid.UUID) ([]domain.Callback, error)
-}
-
-// sealer makes a secret readable for deliver-events only.
-type sealer interface {
-	Seal(purpose string, secret domain.Secret) ([]byte, error)
-}
-
-// guard refuses URLs that can never be a callback's.
-type guard interface{ Check(url string) error }
-
-// checkCallback refuses what can never be a callback, before anything is stored.
-func (s service) checkCallback(req *callbackRequest) error {
+// checkCallback rejects a URL or secret that can never work, before anything is stored.
+func (s service) checkCallback(req *launchCallback) error {
 	if req == nil {
 		return nil
 	}
-	if err := s.guard.Check(req.URL); err != nil {
-		return inside("callback", err)
-	}
-	if err := domain.CheckEventTypes("callback.events", req.Events); err != nil {
-		return err
+	if err := s.guard.Check(string(req.URL)); err != nil {
+		return ofCallback(err)
 	}
 	if req.Secret == nil {
 		return nil
 	}
-	return inside("callback", webhook.CheckSecret(*req.Secret))
+	return ofCallback(webhook.CheckSecret(*req.Secret))
 }
 
-// inside names the fields of an error as they stand in an object of the request.
-func inside(object string, err error) error {
+// ofCallback gives the fields of an error their paths in the request.
+func ofCallback(err error) error {
 	if err == nil {
 		return nil
 	}
 	e := *apperr.As(err)
 	e.Fields = slices.Clone(e.Fields)
 	for n := range e.Fields {
-		e.Fields[n].Field = object + "." + e.Fields[n].Field
+		e.Fields[n].Field = "callback." + e.Fields[n].Field
 	}
-	e.Message = object + "." + strings.TrimPrefix(e.Message, object+".")
+	e.Message = "callback." + e.Message
 	return &e
 }
 
-// newCallback gives the order the callback that is to be made with it. It belongs to the caller's project, also when
-// the order is in another one.
-func (s service) newCallback(who domain.Identity, order *domain.Order, req *callbackRequest) (domain.Secret, error) {
+// newCallback adds the requested callback to the order. It belongs to the caller's project, even if the order does not.
+func (s service) newCallback(who domain.Identity, order *domain.Order, req *launchCallback) (domain.Secret, error) {
 	if req == nil {
 		return "", nil
 	}
 	events := slices.Clone(req.Events)
 	slices.Sort(events)
 	c := domain.Callback{
-		ID: uuid.Must(uuid.NewV7()), ProjectID: who.ProjectID, UserID: who.UserID, URL: req.URL, Events: slices.Compact(events), OrderID: order.ID,
-		OfProject: order.ProjectID, ConnectionID: order.ConnectionID,
+		ID: uuid.Must(uuid.NewV7()), ProjectID: who.ProjectID, UserID: who.UserID, URL: string(req.URL),
+		Events: slices.Compact(events), OrderID: order.ID, OfProject: order.ProjectID, ConnectionID: order.ConnectionID,
 	}
 	secret := value(req.Secret)
 	if req.Secret == nil {
@@ -93,17 +60,34 @@ func (s service) newCallback(who domain.Identity, order *domain.Order, req *call
 	return secret, err
 }
 
-// callback reads the order's callback; nil when it has none, or none any more, or another project's.
-func (s service) callback(ctx context.Context, who domain.Identity, order domain.Order) (*domain.Callback, error) {
-	if order.Spec.CallbackID == nil {
-		return nil, nil //nolint:nilnil // there is none
+// relatedTo reads what is shown with orders.
+func (s service) relatedTo(
+	ctx context.Context, who domain.Identity, orders ...domain.Order,
+) (with related, err error) {
+	if with.callbacks, err = s.callbacksOf(ctx, who, orders...); err != nil {
+		return with, err
 	}
-	c, err := s.callbacks.Get(ctx, who.ProjectID, *order.Spec.CallbackID)
-	switch {
-	case apperr.CodeOf(err) == apperr.NotFound:
-		return nil, nil //nolint:nilnil // its owner has deleted it
-	case err != nil:
-		return nil, err
+	with.leases, err = s.leasesOf(ctx, orders...)
+	return with, err
+}
+
+// callbacksOf reads the callbacks of orders by their ids, as far as they are stored and the caller's project's.
+func (s service) callbacksOf(
+	ctx context.Context, who domain.Identity, orders ...domain.Order,
+) (map[uuid.UUID]domain.Callback, error) {
+	var ids []uuid.UUID
+	for _, o := range orders {
+		if o.Spec.CallbackID != nil {
+			ids = append(ids, *o.Spec.CallbackID)
+		}
 	}
-	return &c, nil
+	if len(ids) == 0 {
+		return nil, nil //nolint:nilnil // like an empty map
+	}
+	found, err := s.callbacks.ListByIDs(ctx, who.ProjectID, ids)
+	byID := make(map[uuid.UUID]domain.Callback, len(found))
+	for _, c := range found {
+		byID[c.ID] = c
+	}
+	return byID, err
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -23,19 +22,21 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestHashOfStoredOrders is what it was before there were connections, so that who sends such an order again gets the same one.
+// TestHashOfStoredOrders guards the hashes of orders that older versions have stored: resending one must find it.
 func TestHashOfStoredOrders(t *testing.T) {
 	t.Parallel()
-	for want, text := range map[string]string{ // as the commit before connections hashed them
-		"b6d4589b700411d44546e1c8467963a82167b0bff6d1bd83c4ff77c836dbd7be": `{"name":"a"}`,
-		"106924fd2cb11d90d18107e379ac7a9473de653c2e3825679a2651c1f8bafd25": `{"id":"0f8fad5b-d9cb-469f-a165-70867728950e","name":"wëb","count":3,"flavor":"m1.small",
-			"image":"cirros","networks":["private"],"key_name":"laptop","security_groups":["default"],"availability_zone":"nova",
-			"metadata":{"team":"batch"},"user_data":"#cloud-config"}`,
-		"4624ba0ed5065497979a89fa849af8599517858bc1e5ea9decadaae0c45e2ac7": `{"image":"cirros","min":{"vcpus":1,"ram_mb":1024},"on_failure":"rollback","generate_key":true,
-			"start":false,"callback":{"url":"https://receiver.example.com/x","events":["cloudfn.order.state.v1"],"secret":"whsec_x"},
-			"instances":[{"id":"5B0F4A52-8f0e-4b6e-9d0b-0c7a5d5f3b21","name":"db","user_data":"x"},{"name":"web","flavor":"m1.tiny"}]}`,
+	for text, want := range map[string]string{ // hashed by the version before connections
+		`{"name":"a"}`: "b6d4589b700411d44546e1c8467963a82167b0bff6d1bd83c4ff77c836dbd7be",
+		`{"id":"0f8fad5b-d9cb-469f-a165-70867728950e","name":"wëb","count":3,"flavor":"m1.small",
+			"image":"cirros","networks":["private"],"key_name":"laptop","security_groups":["default"],
+			"availability_zone":"nova","metadata":{"team":"batch"},
+			"user_data":"#cloud-config"}`: "106924fd2cb11d90d18107e379ac7a9473de653c2e3825679a2651c1f8bafd25",
+		`{"image":"cirros","min":{"vcpus":1,"ram_mb":1024},"on_failure":"rollback","generate_key":true,"start":false,
+			"callback":{"url":"https://receiver.example.com/x","events":["cloudfn.order.state.v1"],"secret":"whsec_x"},
+			"instances":[{"id":"5B0F4A52-8f0e-4b6e-9d0b-0c7a5d5f3b21","name":"db","user_data":"x"},
+			{"name":"web","flavor":"m1.tiny"}]}`: "4624ba0ed5065497979a89fa849af8599517858bc1e5ea9decadaae0c45e2ac7",
 	} {
-		var in request
+		var in launchRequest
 		if err := json.Unmarshal([]byte(text), &in); err != nil {
 			t.Fatal(err)
 		}
@@ -45,8 +46,8 @@ func TestHashOfStoredOrders(t *testing.T) {
 	}
 }
 
-// delegation is a connection of one project, and a caller of another who may act through it.
-type delegation struct {
+// delegatedCase is a connection of one project, and a caller of another project who is authorized to use it.
+type delegatedCase struct {
 	owner, caller *testkit.Project
 	domain.Connection
 	app      *testkit.Client // as the caller
@@ -55,10 +56,11 @@ type delegation struct {
 	woken    func(function string) int
 }
 
-// delegated makes a connection row. Nothing was delegated in Keystone: these tests see what happens before that is needed.
-func delegated(t *testing.T, change func(c *domain.Connection)) delegation {
+// delegated makes a connection row. Nothing was delegated in Keystone: these tests see what happens before that is
+// needed.
+func delegated(t *testing.T, change func(c *domain.Connection)) delegatedCase {
 	t.Helper()
-	d := delegation{owner: testkit.NewProject(t), caller: testkit.NewProject(t), database: testkit.Database(t)}
+	d := delegatedCase{owner: testkit.NewProject(t), caller: testkit.NewProject(t), database: testkit.Database(t)}
 	d.conn = testkit.Connect(t, d.database)
 	var mu sync.Mutex
 	woken := map[string]int{}
@@ -74,7 +76,8 @@ func delegated(t *testing.T, change func(c *domain.Connection)) delegation {
 		defer mu.Unlock()
 		return woken["/"+function]
 	}
-	d.app = testkit.Start(t, testkit.Env(t, d.database, map[string]string{"WAKE_URL": functions.URL + "/{function}"}), Function).As(d.caller.Token(t))
+	env := testkit.Env(t, d.database, map[string]string{"WAKE_URL": functions.URL + "/{function}"})
+	d.app = testkit.Start(t, env, Function).As(d.caller.Token(t))
 	three := 3
 	flavors := []domain.Flavor{
 		{ID: "f2", Name: "small", VCPUs: 1, RAMMB: 1024, DiskGB: 5},
@@ -83,8 +86,10 @@ func delegated(t *testing.T, change func(c *domain.Connection)) delegation {
 		{ID: "f3", Name: "large", VCPUs: 4, RAMMB: 8192, DiskGB: 80},
 	}
 	c := domain.Connection{
-		ID: uuid.Must(uuid.NewV7()), ProjectID: d.owner.ID, DomainID: d.owner.DomainID, UserID: d.owner.UserID, Kind: domain.TrustConnection,
-		DelegationID: uuid.NewString(), Actions: []domain.Permission{domain.MayAllocate, domain.MayStart}, Quota: domain.ConnectionQuota{Instances: &three},
+		ID: uuid.Must(uuid.NewV7()), ProjectID: d.owner.ID, DomainID: d.owner.DomainID, UserID: d.owner.UserID,
+		Kind:         domain.TrustConnection,
+		DelegationID: uuid.NewString(), Quota: domain.ConnectionQuota{Instances: &three},
+		Actions:  []domain.Permission{domain.MayAllocate, domain.MayStart},
 		UsableBy: []string{d.caller.UserID}, ExpiresAt: time.Now().Add(time.Hour), Flavors: flavors,
 	}
 	if change != nil {
@@ -102,9 +107,12 @@ func delegated(t *testing.T, change func(c *domain.Connection)) delegation {
 }
 
 // body is a request through the connection, with changes.
-func (d delegation) body(t *testing.T, changes object) string {
+func (d delegatedCase) body(t *testing.T, changes object) string {
 	t.Helper()
-	in := object{"connection_id": d.ID.String(), "name": "web", "flavor": "tiny", "image": "an image", "networks": []string{"a network"}}
+	in := object{
+		"connection_id": d.ID.String(), "name": "web", "flavor": "tiny", "image": "an image",
+		"networks": []string{"a network"},
+	}
 	for k, v := range changes {
 		if in[k] = v; v == nil {
 			delete(in, k)
@@ -117,13 +125,13 @@ func (d delegation) body(t *testing.T, changes object) string {
 	return string(text)
 }
 
-func (d delegation) orders(t *testing.T) int {
+func (d delegatedCase) orders(t *testing.T) int {
 	t.Helper()
 	return testkit.Scalar[int](t, d.conn, "select count(*)::int from orders")
 }
 
-// payload opens what is stored sealed with an order.
-func (d delegation) payload(t *testing.T, order uuid.UUID) domain.DelegatedOrder {
+// payload decrypts what is stored with an order.
+func (d delegatedCase) payload(t *testing.T, order uuid.UUID) domain.DelegatedOrder {
 	t.Helper()
 	keys, err := seal.ParsePrivateKeys(testkit.ConnectionPrivateKey)
 	if err != nil {
@@ -141,57 +149,71 @@ func (d delegation) payload(t *testing.T, order uuid.UUID) domain.DelegatedOrder
 	return payload
 }
 
-// TestLaunchThrough stores the order in the connection's project, with all that run-connections needs and nothing in clear, and
-// asks Nova for nothing.
-func TestLaunchThrough(t *testing.T) {
+// TestLaunchByConnection checks that the order is stored in the connection's project, with all that run-connections
+// needs and no secret in the clear, and that Nova is not called.
+func TestLaunchByConnection(t *testing.T) {
 	t.Parallel()
 	d := delegated(t, nil)
 	id := uuid.NewString()
 	request := d.body(t, object{
-		"id": id, "user_data": "canary-for-all", "generate_key": true, "security_groups": []string{"g"}, "availability_zone": "z", "metadata": object{"role": "web"},
+		"id": id, "user_data": "canary-for-all", "generate_key": true, "security_groups": []string{"g"},
+		"availability_zone": "z", "metadata": object{"role": "web"},
 		"callback": object{"url": "https://receiver.example.com/x"},
 		"instances": []object{
 			{"user_data": "canary-for-one", "networks": []string{}},
 			{"name": "other", "flavor": nil, "min": object{"ram_mb": 513}, "image": "another"},
 		},
 	})
-	var order, again answer
+	var order, again Order
 	a := d.app.Post(t, "/v1/launch", request)
 	a.JSON(t, &order)
-	if a.Status != 202 || a.Header.Get("Location") != "/v1/launch/"+id+"?connection_id="+d.ID.String() || value(order.ConnectionID) != d.ID || len(order.Instances) != 2 || order.Status != domain.OrderRunning {
+	if a.Status != 202 || a.Header.Get("Location") != "/v1/launch/"+id+"?connection_id="+d.ID.String() ||
+		value(order.ConnectionID) != d.ID || len(order.Instances) != 2 || order.Status != domain.OrderRunning {
 		t.Fatalf("got %d %v %s", a.Status, a.Header, a.Body)
 	}
 	for n, name := range []string{"web-1", "other"} {
-		if i := order.Instances[n]; i.Name != name || i.State != domain.InstanceRequested || i.Error != nil || i.KeyName != "cloudfn-"+id {
+		if i := order.Instances[n]; i.Name != name || i.State != domain.InstanceRequested || i.Error != nil ||
+			i.KeyName != "cloudfn-"+id {
 			t.Errorf("instance %d is %+v", n, i)
 		}
 	}
-	testkit.Eventually(t, 5*time.Second, "who works on it is woken", func() bool { return d.woken("run-connections") == 1 && d.woken("deliver-events") == 1 })
+	testkit.Eventually(t, 5*time.Second, "both functions are woken",
+		func() bool { return d.woken("run-connections") == 1 && d.woken("deliver-events") == 1 })
 	key, err := ssh.ParsePrivateKey([]byte(order.PrivateKey))
 	if err != nil {
 		t.Fatal(err)
 	}
 	payload := d.payload(t, order.ID)
-	if held, _, _, _, err := ssh.ParseAuthorizedKey([]byte(payload.PublicKey)); err != nil || string(held.Marshal()) != string(key.PublicKey().Marshal()) {
+	if held, _, _, _, err := ssh.ParseAuthorizedKey([]byte(payload.PublicKey)); err != nil ||
+		string(held.Marshal()) != string(key.PublicKey().Marshal()) {
 		t.Errorf("the public half is %q: %v", payload.PublicKey, err)
 	}
-	want := []domain.DelegatedServer{{Image: "an image", UserData: "canary-for-one"}, {Image: "another", Networks: []string{"a network"}, UserData: "canary-for-all"}}
+	want := []domain.DelegatedServer{
+		{Image: "an image", UserData: "canary-for-one"},
+		{Image: "another", Networks: []string{"a network"}, UserData: "canary-for-all"},
+	}
 	if diff := cmp.Diff(want, payload.Servers); diff != "" {
 		t.Error(diff)
 	}
 	dump := testkit.Dump(t, d.database)
-	for _, secret := range []string{"canary", hex.EncodeToString([]byte("canary")), order.Callback.Secret, strings.Split(order.PrivateKey, "\n")[2]} {
+	for _, secret := range []string{
+		"canary", hex.EncodeToString([]byte("canary")), order.Callback.Secret,
+		strings.Split(order.PrivateKey, "\n")[2],
+	} {
 		if strings.Contains(dump, secret) {
 			t.Error("a secret is in the database")
 		}
 	}
-	d.rows(t, order)
+	d.checkRows(t, order)
 
 	a = d.app.Post(t, "/v1/launch", request)
-	if a.JSON(t, &again); a.Status != 200 || again.PrivateKey != "" || again.Callback == nil || again.Callback.ID != order.Callback.ID || again.Callback.Secret != "" || again.Instances[1].ID != order.Instances[1].ID {
-		t.Errorf("sent again: %d %s", a.Status, a.Body)
+	if a.JSON(t, &again); a.Status != 200 || again.PrivateKey != "" || again.Callback == nil ||
+		again.Callback.ID != order.Callback.ID || again.Callback.Secret != "" ||
+		again.Instances[1].ID != order.Instances[1].ID {
+		t.Errorf("the same request: %d %s", a.Status, a.Body)
 	}
-	if a := d.app.Post(t, "/v1/launch", strings.Replace(request, "canary-for-one", "canary-for-uno", 1)); a.Status != 409 {
+	other := strings.Replace(request, "canary-for-one", "canary-for-uno", 1)
+	if a := d.app.Post(t, "/v1/launch", other); a.Status != 409 {
 		t.Errorf("with other user_data: got %d %s", a.Status, a.Body)
 	}
 	if n := len(d.owner.Servers(t)) + len(d.caller.Servers(t)); n != 0 {
@@ -199,27 +221,42 @@ func TestLaunchThrough(t *testing.T) {
 	}
 }
 
-// rows looks at what is stored of an order: all of the connection's project, but for the callback.
-func (d delegation) rows(t *testing.T, order answer) {
+// checkRows checks the stored rows of an order: all are of the connection's project, but for the callback.
+func (d delegatedCase) checkRows(t *testing.T, order Order) {
 	t.Helper()
-	text := func(sql string, args ...any) string {
-		return testkit.Scalar[string](t, d.conn, "select ("+sql+")::text", args...)
-	}
-	for got, want := range map[string]string{
-		text("select row(project_id, domain_id, user_id, connection_id, status, claim_id) from orders where id = $1", order.ID): fmt.Sprintf(
-			"(%s,%s,%s,%s,running,)", d.ProjectID, d.DomainID, d.caller.UserID, d.ID),
-		text("select string_agg(row(project_id, connection_id, remote, state)::text, ' ' order by position) from instances where order_id = $1", order.ID): strings.Join(
-			slices.Repeat([]string{fmt.Sprintf("(%s,%s,f,requested)", d.ProjectID, d.ID)}, 2), " "),
-		text(`select string_agg(spec->>'flavor_id' || ' ' || (spec->>'vcpus') || ' ' || (spec->>'ram_mb') || ' ' || (spec->>'disk_gb') || ' ' || (spec->>'zone') || ' ' ||
-			(spec->>'metadata') || ' ' || (spec->>'security_groups') || ' ' || (spec->>'key_name'), '; ' order by position) from instances where order_id = $1`, order.ID): fmt.Sprintf(
-			`f1 1 512 1 z {"role": "web"} ["g"] cloudfn-%[1]s; f2 1 1024 5 z {"role": "web"} ["g"] cloudfn-%[1]s`, order.ID),
-		text("select row(project_id, user_id, of_project, connection_id, order_id) from callbacks where id = $1", order.Callback.ID): fmt.Sprintf(
-			"(%s,%s,%s,%s,%s)", d.caller.ID, d.caller.UserID, d.ProjectID, d.ID, order.ID),
-		text("select row(count(*), count(connection_id), count(distinct project_id)) from events where order_id = $1", order.ID): "(3,3,1)",
-		text("select row(count(*), min(event_project)) from deliveries where callback_id = $1", order.Callback.ID):               fmt.Sprintf("(3,%s)", d.ProjectID),
+	for _, tc := range []struct{ sql, want string }{
+		{
+			"select row(project_id, domain_id, user_id, connection_id, status, claim_id) from orders where id = $1",
+			fmt.Sprintf("(%s,%s,%s,%s,running,)", d.ProjectID, d.DomainID, d.caller.UserID, d.ID),
+		},
+		{
+			`select string_agg(row(project_id, connection_id, remote, state)::text, ' ' order by position)
+			from instances where order_id = $1`,
+			fmt.Sprintf("(%[1]s,%[2]s,f,requested) (%[1]s,%[2]s,f,requested)", d.ProjectID, d.ID),
+		},
+		{
+			`select string_agg(concat_ws(' ', spec->>'flavor_id', spec->>'vcpus', spec->>'ram_mb', spec->>'disk_gb',
+				spec->>'zone', spec->>'metadata', spec->>'security_groups', spec->>'key_name'), '; ' order by position)
+			from instances where order_id = $1`,
+			fmt.Sprintf(`f1 1 512 1 z {"role": "web"} ["g"] cloudfn-%[1]s; `+
+				`f2 1 1024 5 z {"role": "web"} ["g"] cloudfn-%[1]s`, order.ID),
+		},
+		{
+			"select row(project_id, user_id, of_project, connection_id) from callbacks where order_id = $1",
+			fmt.Sprintf("(%s,%s,%s,%s)", d.caller.ID, d.caller.UserID, d.ProjectID, d.ID),
+		},
+		{
+			"select row(count(*), count(connection_id), count(distinct project_id)) from events where order_id = $1",
+			"(3,3,1)",
+		},
+		{
+			`select row(count(*), min(event_project)) from deliveries
+			where callback_id = (select id from callbacks where order_id = $1)`,
+			fmt.Sprintf("(3,%s)", d.ProjectID),
+		},
 	} {
-		if got != want {
-			t.Errorf("got  %s\nwant %s", got, want)
+		if got := testkit.Scalar[string](t, d.conn, "select ("+tc.sql+")::text", order.ID); got != tc.want {
+			t.Errorf("%s:\ngot  %s\nwant %s", tc.sql, got, tc.want)
 		}
 	}
 }

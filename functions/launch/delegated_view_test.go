@@ -11,9 +11,9 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestWhoSeesAnOrderThrough a connection: those who name it and may act through it, and callers of its project with their own
-// tokens. To all others it is absent.
-func TestWhoSeesAnOrderThrough(t *testing.T) {
+// TestOrderByConnectionVisibility checks who can read an order that was placed through a connection: callers who may
+// act through it, and callers of its project.
+func TestOrderByConnectionVisibility(t *testing.T) {
 	t.Parallel()
 	d := delegated(t, nil)
 	id := uuid.NewString()
@@ -36,7 +36,7 @@ func TestWhoSeesAnOrderThrough(t *testing.T) {
 		"a stranger":                            {stranger, path + through, 404},
 		"through another connection":            {d.app, path + "?connection_id=" + uuid.NewString(), 404},
 		"an unknown order":                      {d.app, "/v1/launch/" + uuid.NewString() + through, 404},
-		"through something that is no id":       {d.app, path + "?connection_id=7", 400},
+		"through a malformed id":                {d.app, path + "?connection_id=7", 400},
 		"with an unknown parameter":             {d.app, path + through + "&x=y", 400},
 		"the owner, of an order that is absent": {owner, "/v1/launch/" + uuid.NewString(), 404},
 	} {
@@ -47,32 +47,36 @@ func TestWhoSeesAnOrderThrough(t *testing.T) {
 		if tc.status != 200 {
 			continue
 		}
-		var order answer
+		var order Order
 		a.JSON(t, &order)
-		if len(order.Instances) != 2 || order.Instances[0].Error != nil || value(order.ConnectionID) != d.ID || (order.Callback != nil) != (tc.client == d.app) {
+		if len(order.Instances) != 2 || order.Instances[0].Error != nil || value(order.ConnectionID) != d.ID ||
+			(order.Callback != nil) != (tc.client == d.app) {
 			t.Errorf("%s: %s", name, a.Body)
 		}
 	}
-	// The order's id is one of the owner's project: nobody works on it with his token, because the user_data is not his.
+	// The order's id belongs to the owner's project, but the owner cannot resume it: the user_data is the caller's.
 	own := body(t, object{"id": id, "count": 2})
 	if a := owner.Post(t, "/v1/launch", own); a.Status != 409 {
 		t.Errorf("the owner orders under the same id: got %d %s", a.Status, a.Body)
 	}
 	taken := uuid.NewString()
-	testkit.Scalar[bool](t, d.conn, "with x as (insert into orders (project_id, id, domain_id, user_id, body_sha256, spec, status) values ($1, $2, '', '', '', '{}', 'done') returning 1) select true from x", d.ProjectID, taken)
+	exec(t, d.conn, insertOrder, d.ProjectID, taken, "done", uuid.Nil)
 	if a := d.app.Post(t, "/v1/launch", d.body(t, object{"id": taken})); a.Status != 409 {
 		t.Errorf("an order of the owner's has the id: got %d %s", a.Status, a.Body)
 	}
 	if a := d.app.Get(t, "/v1/launch/"+taken+through); a.Status != 404 {
 		t.Errorf("an order of the owner's, through the connection: got %d %s", a.Status, a.Body)
 	}
-	if n := testkit.Scalar[int](t, d.conn, "select count(*)::int from orders where claim_id is not null"); n != 0 || len(d.owner.Servers(t)) != 0 {
+	if n := testkit.Scalar[int](t, d.conn, "select count(*)::int from orders where claim_id is not null"); n != 0 ||
+		len(d.owner.Servers(t)) != 0 {
 		t.Errorf("%d orders are worked on", n)
 	}
-	// It is over: nothing is ordered through it any more, and nothing is seen.
+	// A lost connection accepts no orders and shows none.
 	exec(t, d.conn, "update connections set status = 'lost', reason = 'why'")
 	for what, a := range map[string]testkit.Answer{
-		"sent again": d.app.Post(t, "/v1/launch", request), "a new order": d.app.Post(t, "/v1/launch", d.body(t, nil)), "a look": d.app.Get(t, path+through),
+		"the same request": d.app.Post(t, "/v1/launch", request),
+		"a new order":      d.app.Post(t, "/v1/launch", d.body(t, nil)),
+		"a read":           d.app.Get(t, path+through),
 	} {
 		if a.Status != 403 || !strings.Contains(string(a.Body), `"delegation_lost"`) {
 			t.Errorf("%s when it is lost: got %d %s", what, a.Status, a.Body)
@@ -84,21 +88,22 @@ func TestWhoSeesAnOrderThrough(t *testing.T) {
 	}
 }
 
-// TestOwnerLooksAtServers of an order through a connection with his own token, which writes down what Nova says of them. Of servers
-// in another cloud his token says nothing.
-func TestOwnerLooksAtServers(t *testing.T) {
+// TestOwnerRefreshesOrderByConnection checks that the owner's own token updates an order through a connection from
+// Nova, unless its servers are in another cloud.
+func TestOwnerRefreshesOrderByConnection(t *testing.T) {
 	t.Parallel()
 	d := delegated(t, nil)
 	owner := d.app.As(d.owner.Token(t))
-	var order, made answer
+	var order, made Order
 	d.app.Post(t, "/v1/launch", d.body(t, nil)).JSON(t, &order)
 	owner.Post(t, "/v1/launch", body(t, nil)).JSON(t, &made) // a server, which run-connections could have made as well
 	exec(t, d.conn, "update instances set server_id = 'moved', state = 'deleted' where id = $1", made.Instances[0].ID)
-	exec(t, d.conn, "update instances set server_id = $2, state = 'building', remote = true where id = $1", order.Instances[0].ID, made.Instances[0].ServerID)
+	exec(t, d.conn, "update instances set server_id = $2, state = 'building', remote = true where id = $1",
+		order.Instances[0].ID, made.Instances[0].ServerID)
 	path := "/v1/launch/" + order.ID.String()
-	look := func() instance {
+	look := func() Instance {
 		t.Helper()
-		var got answer
+		var got Order
 		if a := owner.Get(t, path); a.Status != 200 {
 			t.Fatalf("got %d %s", a.Status, a.Body)
 		} else {
@@ -109,7 +114,8 @@ func TestOwnerLooksAtServers(t *testing.T) {
 		}
 		return got.Instances[0]
 	}
-	testkit.Eventually(t, 4*time.Minute, "the server is ACTIVE", func() bool { return d.owner.Servers(t)[0].Status == "ACTIVE" })
+	testkit.Eventually(t, 4*time.Minute, "the server is ACTIVE",
+		func() bool { return d.owner.Servers(t)[0].Status == "ACTIVE" })
 	if i := look(); i.State != domain.InstanceBuilding {
 		t.Errorf("in another cloud: %+v", i)
 	}
@@ -118,8 +124,8 @@ func TestOwnerLooksAtServers(t *testing.T) {
 		t.Errorf("in this cloud: %+v", i)
 	}
 	exec(t, d.conn, "update instances set disconnected_at = now() where id = $1", order.Instances[0].ID)
-	var left answer
+	var left Order
 	if owner.Get(t, path).JSON(t, &left); len(left.Instances) != 0 {
-		t.Errorf("it was let go: %+v", left)
+		t.Errorf("it is disconnected: %+v", left)
 	}
 }

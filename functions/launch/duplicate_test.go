@@ -17,12 +17,12 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// slowNova passes requests on to the sandbox's Nova, and holds the first that makes a server back until it is let through, also
-// when nobody waits for its answer any more. creates counts those that were sent.
-func slowNova(t *testing.T) (env map[string]string, creates *atomic.Int64, let func()) {
+// slowNova is a proxy of the sandbox's Nova. It delays the first create call until release is called, even if its
+// client is gone. creates counts the calls.
+func slowNova(t *testing.T) (env map[string]string, creates *atomic.Int64, release func()) {
 	t.Helper()
 	gate, creates := make(chan struct{}), &atomic.Int64{}
-	nova, _ := testkit.Through(t, testkit.Compute(t, testkit.Login(t, "admin")).Endpoint, func(r *http.Request) {
+	nova, _ := testkit.Intercept(t, testkit.Compute(t, testkit.Login(t, "admin")).Endpoint, func(r *http.Request) {
 		if r.Method != http.MethodPost || !strings.HasSuffix(r.URL.Path, "/servers") || creates.Add(1) > 1 {
 			return
 		}
@@ -38,29 +38,30 @@ func slowNova(t *testing.T) (env map[string]string, creates *atomic.Int64, let f
 	return testkit.RedirectTo(t, map[string]string{"compute": nova}).Env(t, "collector"), creates, open
 }
 
-// TestDuplicateIsDeleted: Nova takes longer over a create call than its fence. The second call's server is kept, and that of the
-// first is deleted when it comes, because the order runs.
-func TestDuplicateIsDeleted(t *testing.T) {
+// TestDuplicateServerIsDeleted lets Nova take longer over a create call than its fence: the second call's server is
+// kept, and the first one's is deleted when it appears.
+func TestDuplicateServerIsDeleted(t *testing.T) {
 	t.Parallel()
 	p, database := testkit.NewProject(t), testkit.Database(t)
-	env, creates, let := slowNova(t)
-	env["FUNCTION_TARGET"], env["LAUNCH_CLAIM"] = "launch", "6s"
+	env, creates, release := slowNova(t)
+	env["FUNCTION_TARGET"], env["LAUNCH_CLAIM"] = "launch", "12s" // the sandbox may be slow
 	app := testkit.Spawn(t, testkit.Env(t, database, env)).As(p.Token(t))
 	request := body(t, object{"id": uuid.NewString(), "name": "twice"})
-	var order answer
+	var order Order
 	a := app.Post(t, "/v1/launch", request)
 	if a.JSON(t, &order); a.Status != 202 || order.Instances[0].ServerID != "" || a.Header.Get("Retry-After") == "" {
 		t.Fatalf("got %d %v %s", a.Status, a.Header, a.Body)
 	}
-	// The same request again waits until the first call is surely over, and makes another.
+	// The same request waits until the first call's fence ends, and makes another call.
 	a = app.Post(t, "/v1/launch", request)
 	if a.JSON(t, &order); a.Status != 200 || order.Instances[0].ServerID == "" || creates.Load() != 2 {
 		t.Fatalf("after %d calls: got %d %s", creates.Load(), a.Status, a.Body)
 	}
 	own := order.Instances[0].ServerID
-	let()
+	release()
 	testkit.Eventually(t, 2*time.Minute, "Nova has made two servers", func() bool { return len(p.Servers(t)) == 2 })
-	exec(t, testkit.Pool(t, database), "update orders set status = 'running'") // Nova may have taken longer over the duplicate than over the other
+	// Nova may have taken longer over the duplicate than over the other.
+	exec(t, testkit.Pool(t, database), "update orders set status = 'running'")
 	app.Get(t, "/v1/launch/"+order.ID.String())
 	testkit.Eventually(t, 2*time.Minute, "the duplicate is gone", func() bool { return len(p.Servers(t)) == 1 })
 	if left := p.Servers(t)[0]; left.ID != own {
@@ -75,12 +76,12 @@ func TestDuplicateIsDeleted(t *testing.T) {
 	}
 }
 
-// TestResendAfterKill: the order of a process that was killed in the middle of a create call is taken on within seconds, although
-// LAUNCH_CLAIM is minutes. Until then the answer says when. Nova still makes the server of the call, so no second one is made.
+// TestResendAfterKill kills a process during create calls: another one continues the order within seconds, although
+// LAUNCH_CLAIM is minutes, and adopts the servers that Nova still makes.
 func TestResendAfterKill(t *testing.T) {
 	t.Parallel()
 	p, database := testkit.NewProject(t), testkit.Database(t)
-	env, creates, let := slowNova(t)
+	env, creates, release := slowNova(t)
 	env["FUNCTION_TARGET"], env["LAUNCH_CLAIM"] = "launch", "2m" // the sandbox may be slow
 	env = testkit.Env(t, database, env)
 	first, second := testkit.Spawn(t, env), testkit.Spawn(t, env).As(p.Token(t))
@@ -98,12 +99,13 @@ func TestResendAfterKill(t *testing.T) {
 	if a.Status != 200 || a.Header.Get("Retry-After") == "" || len(a.Header.Get("Retry-After")) > 2 {
 		t.Errorf("at once: got %d %v %s", a.Status, a.Header, a.Body)
 	}
-	var order answer
+	var order Order
 	decided := make(chan struct{})
 	go func() {
 		defer close(decided)
 		for ; time.Since(killed) < 3*time.Minute; time.Sleep(time.Second) {
-			if a, err := second.Try(t, "POST", "/v1/launch", request, "Content-Type", "application/json"); err != nil || json.Unmarshal(a.Body, &order) != nil {
+			if a, err := second.Try(t, "POST", "/v1/launch", request, "Content-Type", "application/json"); err != nil ||
+				json.Unmarshal(a.Body, &order) != nil {
 				continue
 			}
 			if order.Instances[0].ServerID != "" && order.Instances[1].ServerID != "" {
@@ -111,13 +113,15 @@ func TestResendAfterKill(t *testing.T) {
 			}
 		}
 	}()
-	testkit.Eventually(t, time.Minute, "another process works on the order", func() bool { return testkit.Scalar[string](t, conn, claim) != dead })
+	testkit.Eventually(t, time.Minute, "another process works on the order",
+		func() bool { return testkit.Scalar[string](t, conn, claim) != dead })
 	took := time.Since(killed)
-	let()
+	release()
 	<-decided
-	t.Logf("another process worked on the order %s after the kill; it was decided after %s, with %d create calls", took, time.Since(killed), creates.Load())
+	t.Logf("another process worked on the order %s after the kill; it was decided after %s, with %d create calls", took,
+		time.Since(killed), creates.Load())
 	if took > 30*time.Second || creates.Load() != 2 {
-		t.Errorf("it took %s to take over, and %d create calls, want 2", took, creates.Load())
+		t.Errorf("it took %s to resume, and %d create calls, want 2", took, creates.Load())
 	}
 	if n := len(p.Servers(t)); n != 2 {
 		t.Errorf("Nova has %d servers, want 2", n)

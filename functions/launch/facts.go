@@ -12,22 +12,22 @@ import (
 	"github.com/cloudfn/cloudfn/shared/orders"
 )
 
-// facts are what a dry run holds an order against.
+// facts are what a dry run compares an order with.
 type facts struct {
 	quota               domain.Quota
 	networks            []domain.Network
 	keys, groups, zones []string
 	free                map[string]map[int]float64 // addresses by network and IP version
-	freeWithheld        string                     // why those are not known
+	freeWithheld        string                     // why those are unknown
 	room                map[string]int             // servers that the hosts have room for, by flavor
-	roomWithheld        map[string]string          // why that is not known
+	roomWithheld        map[string]string          // why that is unknown
 }
 
-// gather reads what the checks need, and only that.
-func gather(ctx context.Context, cloud session, req createOrder, found []resolved) (out facts, err error) {
+// gather reads what the checks need.
+func gather(ctx context.Context, cloud cloud, req createOrder, found []resolved) (out facts, err error) {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(orders.Parallel)
-	wants := func(has func(item) bool) bool { return slices.ContainsFunc(req.items, has) }
+	anyItem := func(has func(item) bool) bool { return slices.ContainsFunc(req.items, has) }
 	group.Go(func() (err error) {
 		out.quota, err = cloud.Quota(ctx)
 		return err
@@ -36,7 +36,7 @@ func gather(ctx context.Context, cloud session, req createOrder, found []resolve
 		out.networks, err = cloud.Networks(ctx)
 		return err
 	})
-	if req.generateKey || wants(func(i item) bool { return i.spec.KeyName != "" }) {
+	if req.generateKey || anyItem(func(i item) bool { return i.spec.KeyName != "" }) {
 		group.Go(func() error {
 			pairs, err := cloud.KeyPairs(ctx)
 			for _, k := range pairs {
@@ -45,7 +45,7 @@ func gather(ctx context.Context, cloud session, req createOrder, found []resolve
 			return err
 		})
 	}
-	if wants(func(i item) bool { return len(i.spec.SecurityGroups) > 0 }) {
+	if anyItem(func(i item) bool { return len(i.spec.SecurityGroups) > 0 }) {
 		group.Go(func() error {
 			groups, err := cloud.SecurityGroups(ctx)
 			for _, g := range groups {
@@ -54,7 +54,7 @@ func gather(ctx context.Context, cloud session, req createOrder, found []resolve
 			return err
 		})
 	}
-	if wants(func(i item) bool { return i.spec.Zone != "" }) {
+	if anyItem(func(i item) bool { return i.spec.Zone != "" }) {
 		group.Go(func() error {
 			zones, err := cloud.Zones(ctx)
 			for _, z := range zones {
@@ -70,8 +70,8 @@ func gather(ctx context.Context, cloud session, req createOrder, found []resolve
 	return out, err
 }
 
-// space asks for free addresses and for hosts. The cloud's policy may keep both from the caller.
-func (out *facts) space(ctx context.Context, group *errgroup.Group, cloud session, found []resolved) {
+// space counts free addresses and room on the hosts. The cloud's policy may withhold both from the caller.
+func (out *facts) space(ctx context.Context, group *errgroup.Group, cloud cloud, found []resolved) {
 	out.room, out.roomWithheld = map[string]int{}, map[string]string{}
 	var ids []string
 	flavors := map[string]domain.Flavor{}
@@ -104,8 +104,8 @@ func (out *facts) space(ctx context.Context, group *errgroup.Group, cloud sessio
 
 const withheld = "the cloud withholds it from this token"
 
-// whyWithheld is why something is not known: the cloud's policy keeps it from the caller, or who knows it cannot be
-// asked. Any other error stays one.
+// whyWithheld explains why something is unknown: the cloud's policy withholds it, or the service that knows it is
+// absent. Any other error is returned.
 func whyWithheld(err error) (string, error) {
 	code := apperr.CodeOf(err)
 	switch {

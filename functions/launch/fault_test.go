@@ -18,8 +18,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// faultless stands before the real Nova, and takes the faults out of its lists, as a Nova does whose API has another database than the cell
-// of the server. The sandbox's API has that of cell0, where servers are for which there was no host.
+// faultless is a proxy of the real Nova whose lists have no faults, like those of a Nova whose API has another database
+// than the server's cell. The sandbox's API shares that of cell0, which has the servers that got no host.
 func faultless(t *testing.T) (computeURL string) {
 	t.Helper()
 	nova, err := url.Parse(testkit.Compute(t, testkit.Login(t, "admin")).Endpoint)
@@ -50,16 +50,17 @@ func faultless(t *testing.T) (computeURL string) {
 	return server.URL + strings.TrimSuffix(nova.Path, "/")
 }
 
-// TestNovasReason is what the order says of a server in ERROR, and its event, although Nova's lists leave it out.
-func TestNovasReason(t *testing.T) {
+// TestFaultOfServerInError checks that the order and its event have Nova's fault, although Nova's lists leave it out.
+func TestFaultOfServerInError(t *testing.T) {
 	t.Parallel()
 	p := testkit.NewProject(t)
 	database := testkit.Database(t)
 	env := testkit.RedirectTo(t, map[string]string{"compute": faultless(t)}).Env(t, "collector")
 	app := testkit.Start(t, testkit.Env(t, database, env), Function).As(p.Token(t))
 	id := uuid.NewString()
-	var order answer
-	if a := app.Post(t, "/v1/launch", body(t, object{"id": id, "flavor": p.TooLarge(t)})); a.Status != http.StatusAccepted {
+	var order Order
+	if a := app.Post(t, "/v1/launch",
+		body(t, object{"id": id, "flavor": p.TooLargeFlavor(t)})); a.Status != http.StatusAccepted {
 		t.Fatalf("got %d %s", a.Status, a.Body)
 	}
 	testkit.Eventually(t, 4*time.Minute, "the order ends", func() bool {
@@ -67,10 +68,12 @@ func TestNovasReason(t *testing.T) {
 		app.Get(t, "/v1/launch/"+id).JSON(t, &order)
 		return order.Status != domain.OrderRunning
 	})
-	if i := order.Instances[0]; order.Status != domain.OrderFailed || i.Error == nil || !strings.HasPrefix(i.Error.Detail, "No valid host was found") {
+	if i := order.Instances[0]; order.Status != domain.OrderFailed || i.Error == nil ||
+		!strings.HasPrefix(i.Error.Detail, "No valid host was found") {
 		t.Errorf("the order is %s: %+v", order.Status, i.Error)
 	}
-	fault := testkit.Scalar[string](t, testkit.Connect(t, database), "select data->'fault'->>'detail' from events where subject = $1 and data->>'state' = 'error'",
+	fault := testkit.Scalar[string](t, testkit.Connect(t, database),
+		"select data->'fault'->>'detail' from events where subject = $1 and data->>'state' = 'error'",
 		order.Instances[0].ID.String())
 	if !strings.HasPrefix(fault, "No valid host was found") {
 		t.Errorf("its event says %q", fault)

@@ -1,4 +1,4 @@
-// Package launch serves /v1/launch: orders of servers that are neither lost nor doubled, whatever dies.
+// Package launch serves /v1/launch: orders of servers that are neither lost nor made twice, whatever process dies.
 package launch
 
 import (
@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/cloudfn/cloudfn/shared/delegation"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/httpx"
+	"github.com/cloudfn/cloudfn/shared/leases"
 	"github.com/cloudfn/cloudfn/shared/openstack"
 	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/run"
@@ -16,24 +19,30 @@ import (
 
 // Config is what this function reads from its environment besides run.Config.
 type Config struct {
-	// For how long a create call without an answer delays the next one for its instance. A third of it is left to Nova to
-	// finish a call whose caller is gone, so it must be well above what Nova takes for one server.
+	// For how long a create call without an answer delays the next one for its instance. A third of it is left to Nova
+	// to finish a call whose caller is gone, so it must be well above what Nova takes for one server.
 	Claim time.Duration `env:"LAUNCH_CLAIM, default=45s"`
+
+	// Gives servers that are launched without one a lease, from now on, by which they are shelved at its end.
+	DefaultLease bool `env:"DEFAULT_LEASE, default=false"`
+	// How long such a lease lasts: an ISO 8601 duration.
+	DefaultLeaseDuration domain.Period `env:"DEFAULT_LEASE_DURATION, default=P1M"`
+
+	// To whom trusts for leases are made.
+	Trust delegation.Config
+	Rules leases.RulesConfig
 
 	Seal       seal.Config
 	Connection seal.ConnectionConfig
 	Ranges     webhook.Ranges
 }
 
-// Validate refuses a Config that cannot work.
+// Validate checks LAUNCH_CLAIM; run validates the fields.
 func (c Config) Validate() error {
 	if c.Claim < 3*time.Second || c.Claim > 10*time.Minute {
 		return fmt.Errorf("LAUNCH_CLAIM is %s: it must be 3s to 10m", c.Claim)
 	}
-	if err := errors.Join(c.Seal.Validate(), c.Connection.Validate()); err != nil {
-		return err
-	}
-	return c.Ranges.Validate()
+	return nil
 }
 
 // Function declares launch.
@@ -45,45 +54,46 @@ var Function = run.HTTP[Config, service]{
 			"actions":              "select",
 			"callbacks":            "insert",
 			"connection_resources": "select",
-			"connections":          postgres.ReadConnections + ", update (last_used_at, next_check_at)",
-			"create_calls":         "select, insert, update",
-			"events":               "select, insert",
-			"instances":            "select, insert, update",
-			"orders":               "select, insert, update",
-			"trusts_to_revoke":     "select",
-			"unexpected_servers":   "select, insert",
+			"connections": postgres.ReadConnections + ", insert, " +
+				"update (status, reason, secret, suspended_at, revoked, seq, updated_at, last_used_at, next_check_at)",
+			"create_calls":       "select, insert, update",
+			"events":             "select, insert",
+			"instances":          "select, insert, update",
+			"leases":             "select, insert, update",
+			"orders":             "select, insert, update",
+			"allocations":        "select",
+			"reservations":       "select, insert",
+			"trusts_to_revoke":   "select, insert, update, delete",
+			"unexpected_servers": "select, insert",
 		},
 		Network: []string{"compute", "identity", "image", "network", "placement"},
-		Wakes:   []string{"deliver-events", "poll-instances", "run-connections"},
+		Wakes:   []string{"deliver-events", "poll-instances", "run-connections", "run-leases"},
 	},
 	Secrets: []string{"database", "events"},
 	// An order is many calls to Nova and takes seconds.
 	Scale:  run.Scale{MaxPods: 3, Concurrency: 20, Target: 10},
 	Build:  build,
-	Routes: routes,
+	Routes: httpx.Operations(routes),
 }
 
 func build(cfg Config, d run.Deps) (service, error) {
-	guard, err := webhook.NewGuard(cfg.Ranges)
-	if err != nil {
-		return service{}, err
-	}
-	key, err := cfg.Seal.Key()
-	if err != nil {
-		return service{}, err
-	}
-	delegated, err := cfg.Connection.Key()
-	if err != nil {
-		return service{}, err
-	}
+	guard, noGuard := webhook.NewGuard(cfg.Ranges)
+	key, noKey := cfg.Seal.Key()
+	delegated, noDelegated := cfg.Connection.Key()
 	return service{
-		cloud: clouds{d.Cloud}, orders: postgres.Orders{DB: d.DB}, instances: postgres.Instances{DB: d.DB}, callbacks: postgres.Callbacks{DB: d.DB},
-		connections: postgres.Connections{DB: d.DB}, seal: key, sealOrder: delegated, guard: guard, wake: d.Wake, fence: cfg.Claim,
-	}, nil
+		cloud: clouds{d.Cloud}, orders: postgres.Orders{DB: d.DB}, instances: postgres.Instances{DB: d.DB},
+		callbacks: postgres.Callbacks{DB: d.DB}, connections: postgres.Connections{DB: d.DB},
+		leases: postgres.Leases{DB: d.DB}, rules: cfg.Rules.Rules(),
+		trusts: delegation.Trusts{
+			Store: postgres.Connections{DB: d.DB}, Trustee: cfg.Trust.Trustee, Wake: d.Wake,
+		},
+		defaults: leaseDefaults{isOn: cfg.DefaultLease, duration: cfg.DefaultLeaseDuration},
+		seal:     key, sealOrder: delegated, guard: guard, wake: d.Wake, fence: cfg.Claim,
+	}, errors.Join(noGuard, noKey, noDelegated)
 }
 
-// clouds narrows *openstack.Cloud to what this function needs.
+// clouds narrows *openstack.Cloud to what this function uses.
 type clouds struct{ *openstack.Cloud }
 
 // As makes calls with the caller's own token.
-func (c clouds) As(token domain.Secret, scope string) session { return c.Cloud.As(token, scope) }
+func (c clouds) As(token domain.Secret, scope string) cloud { return c.Cloud.As(token, scope) }

@@ -11,48 +11,61 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/postgres"
 )
 
-// newKey makes an SSH key: the public half as it stands in authorized_keys, and the private one as OpenSSH keeps it.
+// newKey makes an SSH key: the public half as a line of authorized_keys, and the private one in OpenSSH's format.
 func newKey(comment string) (public string, private domain.Secret, err error) {
-	public25519, private25519, err := ed25519.GenerateKey(rand.Reader)
+	publicKey, privateKey, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		return "", "", err
 	}
-	half, err := ssh.NewPublicKey(public25519)
+	half, err := ssh.NewPublicKey(publicKey)
 	if err != nil {
 		return "", "", err
 	}
-	block, err := ssh.MarshalPrivateKey(private25519, comment)
+	block, err := ssh.MarshalPrivateKey(privateKey, comment)
 	if err != nil {
 		return "", "", err
 	}
-	return strings.TrimSpace(string(ssh.MarshalAuthorizedKey(half))) + " " + comment, domain.Secret(pem.EncodeToMemory(block)), nil
+	public = strings.TrimSpace(string(ssh.MarshalAuthorizedKey(half))) + " " + comment
+	return public, domain.Secret(pem.EncodeToMemory(block)), nil
 }
 
-// giveKey makes the order's key pair, unless a server has one already: then its private half was given away, or is
-// lost. A pair that a replica left behind before it died goes: nobody has its private half.
-func (s service) giveKey(ctx context.Context, cloud session, order domain.Order, claim domain.Claim) (domain.Order, domain.Secret, error) {
+// keyPair makes the key pair of an order.
+type keyPair struct {
+	cloud   cloud
+	orders  postgres.Orders
+	private domain.Secret // set by prepare when it has made a pair
+}
+
+// prepare makes the order's key pair before its first server. A pair that a replica left behind before it died is
+// replaced: nobody has its private half.
+func (k *keyPair) prepare(ctx context.Context, order domain.Order, claim domain.Claim) (domain.Order, error) {
 	name := order.Spec.GeneratedKey
 	if name == "" || order.Undecided() < len(order.Instances) {
-		return order, "", nil
+		return order, nil
 	}
 	public, private, err := newKey(name)
 	if err != nil {
-		return order, "", err
+		return order, err
 	}
 	if !claim.Fresh {
-		if err := cloud.DeleteKeyPair(ctx, name); err != nil {
-			return order, "", err
+		if err := k.cloud.DeleteKeyPair(ctx, name); err != nil {
+			return order, err
 		}
 	}
-	made, err := cloud.ImportKeyPair(ctx, name, public)
+	made, err := k.cloud.ImportKeyPair(ctx, name, public)
 	if err != nil {
-		return order, "", err
+		return order, err
 	}
 	order.Instances = slices.Clone(order.Instances)
 	for n := range order.Instances {
 		order.Instances[n].KeyFingerprint = made.Fingerprint
 	}
-	return order, private, s.orders.Keyed(ctx, order, claim, made.Fingerprint)
+	if err := k.orders.RecordFingerprint(ctx, order, claim, made.Fingerprint); err != nil {
+		return order, err // after ErrFenced another replica makes a pair of its own
+	}
+	k.private = private
+	return order, nil
 }

@@ -10,13 +10,13 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestGeneratedKey is made once, told once, and stored nowhere.
+// TestGeneratedKey checks that the private key is in the first answer only, and stored nowhere.
 func TestGeneratedKey(t *testing.T) {
 	t.Parallel()
 	p, app, database := start(t)
 	id := uuid.NewString()
 	request := body(t, object{"id": id, "generate_key": true})
-	var order answer
+	var order Order
 	app.Post(t, "/v1/launch", request).JSON(t, &order)
 	key, err := ssh.ParsePrivateKey([]byte(order.PrivateKey))
 	if err != nil {
@@ -25,13 +25,14 @@ func TestGeneratedKey(t *testing.T) {
 	name := "cloudfn-" + id
 	held, _, _, _, err := ssh.ParseAuthorizedKey([]byte(p.KeyPairs(t)[name]))
 	if err != nil || string(held.Marshal()) != string(key.PublicKey().Marshal()) {
-		t.Errorf("Nova holds %v (%v), which is not the public half", held, err)
+		t.Errorf("Nova has %v (%v), which is not the public half", held, err)
 	}
 	if made := p.Servers(t); len(made) != 1 || made[0].KeyName != name || order.Instances[0].KeyName != name {
 		t.Errorf("the server is %+v, the order %+v", made, order)
 	}
 	conn := testkit.Connect(t, database)
-	if got := testkit.Scalar[string](t, conn, "select key_fingerprint from instances"); got != ssh.FingerprintLegacyMD5(held) {
+	if got := testkit.Scalar[string](t, conn,
+		"select key_fingerprint from instances"); got != ssh.FingerprintLegacyMD5(held) {
 		t.Errorf("the fingerprint is %q, want %q", got, ssh.FingerprintLegacyMD5(held))
 	}
 	for _, line := range strings.Split(order.PrivateKey, "\n")[1:3] {
@@ -39,35 +40,36 @@ func TestGeneratedKey(t *testing.T) {
 			t.Error("the private key is in the database")
 		}
 	}
-	var again answer
+	var again Order
 	app.Post(t, "/v1/launch", request).JSON(t, &again)
 	if again.PrivateKey != "" || again.ID != order.ID {
-		t.Errorf("sent again: %+v", again)
+		t.Errorf("the same request: %+v", again)
 	}
-	// Of an order that Nova refuses no key pair is left.
-	if a := app.Post(t, "/v1/launch", body(t, object{"generate_key": true, "availability_zone": "nowhere"})); a.Status != 400 {
-		t.Errorf("refused: got %d %s", a.Status, a.Body)
+	// An order that Nova rejects leaves no key pair.
+	rejected := body(t, object{"generate_key": true, "availability_zone": "nowhere"})
+	if a := app.Post(t, "/v1/launch", rejected); a.Status != 400 {
+		t.Errorf("rejected: got %d %s", a.Status, a.Body)
 	}
 	if keys := p.KeyPairs(t); len(keys) != 1 {
 		t.Errorf("key pairs: %v", keys)
 	}
 }
 
-// TestKeyOfACopyThatDied before it had made a server: the private half died with it, so whoever goes on makes a new pair.
-func TestKeyOfACopyThatDied(t *testing.T) {
+// TestGeneratedKeyAfterReplicaDied checks that a resumed order without servers gets a new key pair: the private half
+// of the first is lost.
+func TestGeneratedKeyAfterReplicaDied(t *testing.T) {
 	t.Parallel()
 	p, app, database := start(t)
 	text := body(t, object{"id": uuid.NewString(), "generate_key": true})
-	var first, second answer
+	var first, second Order
 	app.Post(t, "/v1/launch", text).JSON(t, &first)
-	// What was there of it when it died: the order, and the key pair.
+	// A replica that dies before its first server leaves the order and the key pair.
 	conn := testkit.Connect(t, database)
 	for _, s := range p.Servers(t) {
 		p.Delete(t, s.ID)
 	}
-	if _, err := conn.Exec(t.Context(), "update instances set server_id = null, state = 'requested', seen_at = null, key_fingerprint = ''"); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, conn, `update instances
+		set server_id = null, state = 'requested', seen_at = null, key_fingerprint = ''`)
 	app.Post(t, "/v1/launch", text).JSON(t, &second)
 	key, err := ssh.ParsePrivateKey([]byte(second.PrivateKey))
 	if err != nil || second.PrivateKey == first.PrivateKey {
@@ -75,7 +77,7 @@ func TestKeyOfACopyThatDied(t *testing.T) {
 	}
 	for _, public := range p.KeyPairs(t) {
 		if !strings.Contains(string(ssh.MarshalAuthorizedKey(key.PublicKey())), strings.Fields(public)[1]) {
-			t.Errorf("Nova holds %s, which is not the public half", public)
+			t.Errorf("Nova has %s, which is not the public half", public)
 		}
 	}
 }

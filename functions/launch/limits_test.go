@@ -22,16 +22,19 @@ const (
 )
 
 // limited is a connection with limits on images, networks and flavors.
-func limited(t *testing.T) delegation {
+func limited(t *testing.T) delegatedCase {
 	t.Helper()
 	return delegated(t, func(c *domain.Connection) {
-		c.Limits = domain.ConnectionLimits{Images: []string{cirros}, Networks: []string{private}, Flavors: []string{"tiny", "f2"}}
+		c.Limits = domain.ConnectionLimits{
+			Images: []string{cirros}, Networks: []string{private},
+			Flavors: []string{"tiny", "f2"},
+		}
 		c.ActsAs.Roles = []string{"member"}
 	})
 }
 
-// seenThrough stores what run-connections would have read through the connection.
-func (d delegation) seenThrough(t *testing.T, change func(*domain.SeenResources)) {
+// storeResources stores what run-connections would have read through the connection.
+func (d delegatedCase) storeResources(t *testing.T, change func(*domain.SeenResources)) {
 	t.Helper()
 	db, err := postgres.Open(postgres.Config{URL: domain.Secret(d.database), MaxConns: 1}, nil)
 	if err != nil {
@@ -42,23 +45,30 @@ func (d delegation) seenThrough(t *testing.T, change func(*domain.SeenResources)
 	seen := domain.SeenResources{
 		Flavors: d.Flavors,
 		Images: []domain.Image{
-			{ID: cirros, Name: "cirros", Status: "active", MinDiskGB: 1}, {ID: debian, Name: "debian", Status: "active", MinDiskGB: 10},
+			{ID: cirros, Name: "cirros", Status: "active", MinDiskGB: 1},
+			{ID: debian, Name: "debian", Status: "active", MinDiskGB: 10},
 		},
-		Networks: []domain.Network{{ID: private, Name: "private", Subnets: subnets}, {ID: storage, Name: "storage", Subnets: subnets}},
+		Networks: []domain.Network{
+			{ID: private, Name: "private", Subnets: subnets},
+			{ID: storage, Name: "storage", Subnets: subnets},
+		},
 		Quota: &domain.Quota{
-			Instances: domain.QuotaItem{Max: 10, Used: 8}, VCPUs: domain.QuotaItem{Max: -1}, RAMMB: domain.QuotaItem{Max: -1},
+			Instances: domain.QuotaItem{Max: 10, Used: 8}, VCPUs: domain.QuotaItem{Max: -1},
+			RAMMB: domain.QuotaItem{Max: -1},
 		},
 	}
 	if change != nil {
 		change(&seen)
 	}
-	if err := (postgres.Delegations{DB: db}).MarkSeen(t.Context(), d.ProjectID, d.ID, time.Second, seen); err != nil {
+	err = (postgres.Delegations{DB: db}).RecordResources(t.Context(), d.ProjectID, d.ID, time.Second, seen)
+	if err != nil {
 		t.Fatal(err)
 	}
 }
 
-// TestLaunchThroughWithinLimits: what is given by id, and every flavor, is refused before anything is stored.
-func TestLaunchThroughWithinLimits(t *testing.T) {
+// TestLaunchByConnectionWithinLimits checks that ids and flavors outside the limits are rejected before anything is
+// stored.
+func TestLaunchByConnectionWithinLimits(t *testing.T) {
 	t.Parallel()
 	d := limited(t)
 	for _, tc := range []struct {
@@ -69,11 +79,16 @@ func TestLaunchThroughWithinLimits(t *testing.T) {
 		{object{"flavor": "large"}, "flavor", `the flavor \"large\", only tiny, f2`},
 		{object{"flavor": "f3"}, "flavor", `the flavor \"large\", only tiny, f2`},
 		{object{"image": debian}, "image", fmt.Sprintf(`the image \"%s\", only %s`, debian, cirros)},
-		{object{"networks": []string{private, storage}}, "networks[1]", fmt.Sprintf(`the network \"%s\", only %s`, storage, private)},
+		{
+			object{"networks": []string{private, storage}},
+			"networks[1]",
+			fmt.Sprintf(`the network \"%s\", only %s`, storage, private),
+		},
 		{object{"instances": []object{{}, {"flavor": "large"}}}, "instances[1].flavor", `the flavor \"large\"`},
 	} {
 		a := d.app.Post(t, "/v1/launch", d.body(t, tc.changes))
-		if a.Status != 403 || !testkit.Names(t, a, tc.field) || !strings.Contains(string(a.Body), "the connection does not allow "+tc.says) {
+		if a.Status != 403 || !testkit.Names(t, a, tc.field) ||
+			!strings.Contains(string(a.Body), "the connection does not allow "+tc.says) {
 			t.Errorf("%v: got %d %s, want 403 that names %s", tc.changes, a.Status, a.Body, tc.field)
 		}
 	}
@@ -82,7 +97,7 @@ func TestLaunchThroughWithinLimits(t *testing.T) {
 	}
 	for n, changes := range []object{
 		{"flavor": "f1", "image": strings.ToUpper(cirros), "networks": []string{private}},
-		{"flavor": "small"}, // names of images and networks are run-connections' to look up
+		{"flavor": "small"}, // run-connections resolves names of images and networks
 		{"flavor": nil, "min": object{"ram_mb": 600}, "count": 1}, // the smallest that is allowed
 	} {
 		if a := d.app.Post(t, "/v1/launch", d.body(t, changes)); a.Status != 202 {
@@ -94,12 +109,12 @@ func TestLaunchThroughWithinLimits(t *testing.T) {
 	}
 }
 
-// TestDryRunThroughWhatWasSeen holds the order against what was read through the connection, and says when that was.
-func TestDryRunThroughWhatWasSeen(t *testing.T) {
+// TestDryRunByConnectionWithResources compares requests with the stored resources of the connection.
+func TestDryRunByConnectionWithResources(t *testing.T) {
 	t.Parallel()
 	d := limited(t)
-	d.seenThrough(t, nil)
-	run := func(changes object) (got report, text string) {
+	d.storeResources(t, nil)
+	run := func(changes object) (got launchReport, text string) {
 		t.Helper()
 		in := object{"image": "cirros", "networks": []string{"private"}}
 		maps.Copy(in, changes)
@@ -118,7 +133,8 @@ func TestDryRunThroughWhatWasSeen(t *testing.T) {
 		return got, all.String()
 	}
 	got, text := run(nil)
-	if !got.OK || text != "" || got.AsOf == nil || time.Since(*got.AsOf) > time.Minute || got.Resolved[0].ImageID != cirros || !slices.Equal(got.Resolved[0].NetworkIDs, []string{private}) {
+	if !got.OK || text != "" || got.AsOf == nil || time.Since(*got.AsOf) > time.Minute ||
+		got.Resolved[0].ImageID != cirros || !slices.Equal(got.Resolved[0].NetworkIDs, []string{private}) {
 		t.Errorf("got %+v %s", got, text)
 	}
 	for _, tc := range []struct {
@@ -128,7 +144,7 @@ func TestDryRunThroughWhatWasSeen(t *testing.T) {
 		{object{"networks": nil}, ""}, // there is one that is allowed
 		{object{"count": 3}, "count quota_exceeded;"},
 		{object{"image": "debian"}, "image forbidden;"},
-		{object{"image": "nope"}, "image forbidden;"}, // nobody is told what images there are
+		{object{"image": "nope"}, "image forbidden;"}, // the answer does not reveal which images exist
 		{object{"image": debian}, "image forbidden;"},
 		{object{"networks": []string{"private", "storage"}}, "networks[1] forbidden;"},
 		{object{"networks": []string{storage}}, "networks[0] forbidden;"},
@@ -154,12 +170,15 @@ func TestDryRunThroughWhatWasSeen(t *testing.T) {
 			t.Errorf("without limits, %v: got %s %+v, want %s", tc.changes, text, got, tc.want)
 		}
 	}
-	d.seenThrough(t, func(s *domain.SeenResources) {
+	d.storeResources(t, func(s *domain.SeenResources) {
 		s.Images, s.Quota, s.Networks, s.Truncated = nil, nil, s.Networks[:1], []string{domain.SeenNetworks}
-		s.Problems = map[string]domain.Problem{domain.SeenImages: {Code: "unavailable", Detail: "glance cannot be reached"}}
+		s.Problems = map[string]domain.Problem{
+			domain.SeenImages: {Code: "unavailable", Detail: "glance cannot be reached"},
+		}
 	})
 	got, text = run(object{"networks": []string{"storage"}})
-	if !got.OK || text != "?image;?networks[0];?count;" || !strings.Contains(got.Unchecked[0].Detail, "glance cannot be reached") {
+	if !got.OK || text != "?image;?networks[0];?count;" ||
+		!strings.Contains(got.Unchecked[0].Detail, "glance cannot be reached") {
 		t.Errorf("of what could not be read: %s %+v", text, got)
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// insertOrder is an order that was settled before the test began. It was never asked of Nova.
+// insertOrder stores an order without requesting servers from Nova.
 const insertOrder = `
 with o as (
     insert into orders (project_id, id, domain_id, user_id, body_sha256, spec, status, connection_id)
@@ -21,19 +21,19 @@ with o as (
 insert into instances (project_id, id, order_id, position, name, state, origin)
 select project_id, gen_random_uuid(), id, 0, 'old', 'requested', 'launched' from o`
 
-func ids(page listAnswer) (ids []string) {
+func ids(page OrderPage) (ids []string) {
 	for _, o := range page.Orders {
 		ids = append(ids, o.ID.String())
 	}
 	return ids
 }
 
-// TestListOrders: those of the caller's project, page by page, as they are shown one by one; a reader may look.
+// TestListOrders lists the project's orders page by page, also for a reader.
 func TestListOrders(t *testing.T) {
 	t.Parallel()
 	p, app, database := start(t)
 	conn := testkit.Connect(t, database)
-	var empty listAnswer
+	var empty OrderPage
 	if a := app.Get(t, "/v1/launch"); a.Status != 200 || !strings.Contains(string(a.Body), `"orders":[]`) {
 		t.Errorf("without orders: got %d %s", a.Status, a.Body)
 	}
@@ -44,14 +44,15 @@ func TestListOrders(t *testing.T) {
 		want[len(want)-1-n] = id
 		exec(t, conn, insertOrder, p.ID, id, status, uuid.Nil)
 	}
-	var launched, shown, first answer
-	app.Post(t, "/v1/launch", body(t, map[string]any{"count": 2, "callback": map[string]string{"url": "https://receiver.example.com/x"}})).JSON(t, &launched)
+	var launched, shown, first Order
+	callback := object{"url": "https://receiver.example.com/x"}
+	app.Post(t, "/v1/launch", body(t, object{"count": 2, "callback": callback})).JSON(t, &launched)
 	want = slices.Insert(want, 0, launched.ID.String())
 
 	reader := app.As(p.ReaderToken(t))
 	var read []string
 	for path := "/v1/launch?limit=2"; path != ""; {
-		var page listAnswer
+		var page OrderPage
 		a := reader.Get(t, path)
 		if a.Status != 200 {
 			t.Fatalf("%s: got %d %s", path, a.Status, a.Body)
@@ -66,12 +67,14 @@ func TestListOrders(t *testing.T) {
 		t.Errorf("got %v, want %v", read, want)
 	}
 	reader.Get(t, "/v1/launch/"+launched.ID.String()).JSON(t, &shown)
-	if len(first.Instances) != 2 || first.Callback == nil || *first.Callback != *shown.Callback || first.Callback.Secret != "" || first.CreatedAt != shown.CreatedAt {
+	if len(first.Instances) != 2 || first.Callback == nil || *first.Callback != *shown.Callback ||
+		first.Callback.Secret != "" || first.CreatedAt != shown.CreatedAt {
 		t.Errorf("listed %+v, shown %+v", first, shown)
 	}
-	var running listAnswer
+	var running OrderPage
 	app.Get(t, "/v1/launch?status=running,failed&marker="+launched.ID.String()).JSON(t, &running)
-	if !slices.Equal(ids(running), []string{want[1], want[3]}) || running.Next != nil || running.Orders[0].Instances[0].Error.Code != "interrupted" {
+	if !slices.Equal(ids(running), []string{want[1], want[3]}) || running.Next != nil ||
+		running.Orders[0].Instances[0].Error.Code != "interrupted" {
 		t.Errorf("running or failed: %+v", running)
 	}
 	app.As(testkit.Token(t, "alt")).Get(t, "/v1/launch").JSON(t, &empty)
@@ -80,12 +83,13 @@ func TestListOrders(t *testing.T) {
 	}
 }
 
-// TestListOrdersThrough a connection, whose caller sees those, and the callbacks that are his.
-func TestListOrdersThrough(t *testing.T) {
+// TestListOrdersByConnection lists the orders of a connection, with the caller's own callbacks.
+func TestListOrdersByConnection(t *testing.T) {
 	t.Parallel()
 	d := delegated(t, nil)
-	var order answer
-	d.app.Post(t, "/v1/launch", d.body(t, object{"callback": object{"url": "https://receiver.example.com/x"}})).JSON(t, &order)
+	var order Order
+	callback := object{"url": "https://receiver.example.com/x"}
+	d.app.Post(t, "/v1/launch", d.body(t, object{"callback": callback})).JSON(t, &order)
 	exec(t, d.conn, insertOrder, d.ProjectID, uuid.NewString(), "done", uuid.Nil)
 	path := "/v1/launch?connection_id=" + d.ID.String()
 	owner, stranger := d.app.As(d.owner.Token(t)), d.app.As(testkit.Token(t, "demo"))
@@ -101,7 +105,7 @@ func TestListOrdersThrough(t *testing.T) {
 		"the owner, without naming it":  {owner, "/v1/launch", 200, 2, false},
 		"a stranger":                    {stranger, path, 404, 0, false},
 	} {
-		var page listAnswer
+		var page OrderPage
 		a := tc.client.Get(t, tc.path)
 		if a.Status != tc.status {
 			t.Errorf("%s: got %d %s", who, a.Status, a.Body)
@@ -109,7 +113,9 @@ func TestListOrdersThrough(t *testing.T) {
 		}
 		a.JSON(t, &page)
 		n := slices.Index(ids(page), order.ID.String())
-		if len(page.Orders) != tc.orders || n >= 0 && ((page.Orders[n].Callback != nil) != tc.callback || value(page.Orders[n].ConnectionID) != d.ID) {
+		isRight := n < 0 ||
+			(page.Orders[n].Callback != nil) == tc.callback && value(page.Orders[n].ConnectionID) == d.ID
+		if len(page.Orders) != tc.orders || !isRight {
 			t.Errorf("%s: %s", who, a.Body)
 		}
 	}
@@ -119,12 +125,13 @@ func TestListOrdersThrough(t *testing.T) {
 	}
 }
 
-func TestListOrdersRefusals(t *testing.T) {
+func TestListOrdersRejectsQueries(t *testing.T) {
 	t.Parallel()
 	_, app, _ := start(t)
 	for query, field := range map[string]string{
-		"status=nope": "status", "status=done,": "status", "status=DONE": "status", "status=": "status", "status=done&status=failed": "status",
-		"limit=0": "limit", "limit=1001": "limit", "limit=x": "limit", "marker=x": "marker", "marker=" + uuid.NewString(): "marker",
+		"status=nope": "status[0]", "status=done,": "status[1]", "status=DONE": "status[0]", "status=": "status",
+		"status=done&status=failed": "status", "limit=0": "limit", "limit=1001": "limit", "limit=x": "limit",
+		"marker=x": "marker", "marker=" + uuid.NewString(): "marker",
 		"connection_id=x": "connection_id", "name=x": "name", "status=" + url.QueryEscape("done\x00"): "status",
 	} {
 		a := app.Get(t, "/v1/launch?"+query)
@@ -135,7 +142,7 @@ func TestListOrdersRefusals(t *testing.T) {
 	if a := app.As("").Get(t, "/v1/launch"); a.Status != 401 {
 		t.Errorf("without a token: got %d %s", a.Status, a.Body)
 	}
-	if got := domain.OrderStatuses(); len(got) != len(domain.OrderMoves) {
+	if got := domain.OrderStatuses(); len(got) != len(domain.OrderTransitions) {
 		t.Errorf("the statuses are %v", got)
 	}
 }

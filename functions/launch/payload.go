@@ -6,57 +6,32 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// checkReuse refuses what an idle server cannot be given any more.
-func (in request) checkReuse() error {
-	const booted = "does not go with reuse: an idle server has booted already"
-	switch {
-	case in.ConnectionID == "":
-		return apperr.InvalidField("reuse", "goes with connection_id only")
-	case in.OnFailure == domain.Rollback:
-		return apperr.InvalidField("on_failure", "must be keep with reuse: what was idle before is not to be deleted", string(domain.Keep))
-	case in.GenerateKey:
-		return apperr.InvalidField("generate_key", booted)
-	case in.UserData != "":
-		return apperr.InvalidField("user_data", booted)
-	}
-	for n, o := range in.Instances {
-		at := inInstance(n)
-		switch {
-		case o.ID != "":
-			return apperr.InvalidField(at("id"), "does not go with reuse: an idle instance keeps its id")
-		case value(o.UserData) != "":
-			return apperr.InvalidField(at("user_data"), booted)
-		}
-	}
-	return nil
-}
-
-// sizedSpecs are what is known at once of what the servers are made of: their sizes, which count against the quota.
-// Names of images and networks are looked up by run-connections.
-func sizedSpecs(c domain.Connection, req createOrder) ([]domain.LaunchSpec, []error) {
+// sizedSpecs resolves the servers' sizes, which count against the connection's quota. Names of images and networks are
+// resolved by run-connections.
+func sizedSpecs(
+	c domain.Connection, req createOrder, reserved []domain.LeasedFlavor,
+) ([]domain.LaunchSpec, []error) {
 	sizes := catalog{flavors: c.Flavors, allowed: c.Limits.AllowedFlavors(c.Flavors)}
+	sizes.reserve(reserved, c.Limits)
 	specs := make([]domain.LaunchSpec, len(req.items))
-	var errs []error
+	var wrong faults
 	for n, i := range req.items {
 		flavor, err := sizes.flavor(i, domain.Image{})
-		if err != nil {
-			errs = append(errs, err)
-		}
+		wrong.add(err)
 		specs[n] = i.spec
-		specs[n].Sized(flavor)
+		sizes.sized(&specs[n], flavor)
 		if specs[n].ImageRef = i.image.Value; uuid.Validate(i.image.Value) == nil {
 			specs[n].ImageRef = strings.ToLower(i.image.Value)
 		}
 	}
-	return specs, distinct(errs)
+	return specs, distinct(wrong)
 }
 
-// sealPayload gives the order what run-connections needs besides its instances' specs, sealed. It makes the order's
-// key, too: run-connections gets its public half, and the caller the private one.
+// sealPayload encrypts what run-connections needs besides the instances' specs. It makes the order's key, too:
+// run-connections gets its public half, and the caller the private one.
 func (s service) sealPayload(order *domain.Order, req createOrder) (private domain.Secret, err error) {
 	var payload domain.DelegatedOrder
 	if req.generateKey {

@@ -15,10 +15,12 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestRefusedThrough says why, before anything is stored.
-func TestRefusedThrough(t *testing.T) {
+// TestLaunchByConnectionRejected checks the reasons of rejections, and that nothing is stored.
+func TestLaunchByConnectionRejected(t *testing.T) {
 	t.Parallel()
-	d := delegated(t, func(c *domain.Connection) { c.Actions = []domain.Permission{domain.MayAllocate, domain.MayDeploy} })
+	d := delegated(t, func(c *domain.Connection) {
+		c.Actions = []domain.Permission{domain.MayAllocate, domain.MayDeploy}
+	})
 	idle := object{"reuse": true, "start": false}
 	with := func(more object) object {
 		all := maps.Clone(idle)
@@ -28,42 +30,59 @@ func TestRefusedThrough(t *testing.T) {
 	for name, tc := range map[string]struct {
 		changes object
 		status  int
-		want    string // a field, or a part of the answer
+		want    string // a field, or a part of the Order
 	}{
-		"no start":               {object{}, 403, "does not permit to start, only to allocate, deploy"},
-		"no such connection":     {object{"connection_id": uuid.NewString()}, 404, "there is no connection"},
-		"no id":                  {object{"connection_id": "7"}, 400, `"connection_id"`},
-		"an unknown flavor":      {object{"start": false, "flavor": "nope"}, 400, `"allowed":["diskless","large","small","tiny"]`},
-		"an unknown one of two":  {object{"start": false, "instances": []object{{}, {"flavor": "nope"}}}, 400, `"instances[1].flavor"`},
-		"nothing is as large":    {object{"start": false, "flavor": nil, "min": object{"vcpus": 5}}, 422, `"min"`},
-		"too many":               {object{"start": false, "count": 4}, 403, "the connection's quota of instances is 3: 0 are used, and this takes 4 more"},
-		"a callback elsewhere":   {object{"start": false, "callback": object{"url": "http://10.0.0.1"}}, 400, `"callback.url"`},
-		"reuse of its own":       {object{"connection_id": nil, "reuse": true}, 400, `"reuse"`},
-		"reuse or nothing":       {with(object{"on_failure": "rollback"}), 400, `"on_failure"`},
-		"reuse with a key":       {with(object{"generate_key": true}), 400, `"generate_key"`},
-		"reuse with user_data":   {with(object{"user_data": "x"}), 400, `"user_data"`},
-		"reuse with one's data":  {with(object{"instances": []object{{}, {"user_data": "x"}}}), 400, `"instances[1].user_data"`},
-		"reuse under another id": {with(object{"instances": []object{{"id": uuid.NewString()}}}), 400, `"instances[0].id"`},
-		"reuse as text":          {object{"reuse": "yes"}, 400, `"reuse"`},
+		"no start":           {object{}, 403, "does not permit to start, only to allocate, deploy"},
+		"no such connection": {object{"connection_id": uuid.NewString()}, 404, "there is no connection"},
+		"no id":              {object{"connection_id": "7"}, 400, `"connection_id"`},
+		"an unknown flavor": {
+			object{"start": false, "flavor": "nope"}, 400, `"allowed":["diskless","large","small","tiny"]`,
+		},
+		"an unknown one of two": {
+			object{"start": false, "instances": []object{{}, {"flavor": "nope"}}}, 400, `"instances[1].flavor"`,
+		},
+		"nothing is as large": {object{"start": false, "flavor": nil, "min": object{"vcpus": 5}}, 422, `"min"`},
+		"too many": {
+			object{"start": false, "count": 4},
+			403,
+			"the connection's quota of instances is 3: 0 are used, and this takes 4 more",
+		},
+		"a callback elsewhere": {
+			object{"start": false, "callback": object{"url": "http://10.0.0.1"}}, 400, `"callback.url"`,
+		},
+		"reuse of its own":     {object{"connection_id": nil, "reuse": true}, 400, `"reuse"`},
+		"reuse or nothing":     {with(object{"on_failure": "rollback"}), 400, `"on_failure"`},
+		"reuse with a key":     {with(object{"generate_key": true}), 400, `"generate_key"`},
+		"reuse with user_data": {with(object{"user_data": "x"}), 400, `"user_data"`},
+		"reuse with one's data": {
+			with(object{"instances": []object{{}, {"user_data": "x"}}}), 400, `"instances[1].user_data"`,
+		},
+		"reuse under another id": {
+			with(object{"instances": []object{{"id": uuid.NewString()}}}), 400, `"instances[0].id"`,
+		},
+		"reuse as text": {object{"reuse": "yes"}, 400, `"reuse"`},
 	} {
-		if a := d.app.Post(t, "/v1/launch", d.body(t, tc.changes)); a.Status != tc.status || !strings.Contains(string(a.Body), tc.want) {
+		if a := d.app.Post(t, "/v1/launch", d.body(t, tc.changes)); a.Status != tc.status ||
+			!strings.Contains(string(a.Body), tc.want) {
 			t.Errorf("%s: got %d %s, want %d and %s", name, a.Status, a.Body, tc.status, tc.want)
 		}
 	}
-	if a := d.app.As(testkit.Token(t, "demo")).Post(t, "/v1/launch", d.body(t, object{"start": false})); a.Status != 404 {
+	stranger := d.app.As(testkit.Token(t, "demo"))
+	if a := stranger.Post(t, "/v1/launch", d.body(t, object{"start": false})); a.Status != 404 {
 		t.Errorf("a stranger: got %d %s", a.Status, a.Body)
 	}
 	exec(t, d.conn, "update connections set expires_at = now()")
-	if a := d.app.Post(t, "/v1/launch", d.body(t, object{"start": false})); a.Status != 403 || !strings.Contains(string(a.Body), "the connection ended at") {
-		t.Errorf("when its time is over: got %d %s", a.Status, a.Body)
+	if a := d.app.Post(t, "/v1/launch", d.body(t, object{"start": false})); a.Status != 403 ||
+		!strings.Contains(string(a.Body), "the connection ended at") {
+		t.Errorf("after its end: got %d %s", a.Status, a.Body)
 	}
 	if n := d.orders(t); n != 0 || d.woken("run-connections") != 0 {
 		t.Errorf("%d orders were stored", n)
 	}
 }
 
-// TestQuotaThrough holds when orders come at once, and is free again for what could not be had.
-func TestQuotaThrough(t *testing.T) {
+// TestConnectionQuota sends orders at once: together they stay within the quota, and failed instances do not count.
+func TestConnectionQuota(t *testing.T) {
 	t.Parallel()
 	d := delegated(t, nil)
 	id := uuid.NewString()
@@ -90,22 +109,28 @@ func TestQuotaThrough(t *testing.T) {
 	}
 }
 
-// TestReuseThrough takes an idle instance, under its own id, and orders only what is missing.
-func TestReuseThrough(t *testing.T) {
+// TestReuse uses an idle instance, which keeps its id, and orders only the missing one.
+func TestReuse(t *testing.T) {
 	t.Parallel()
 	d := delegated(t, nil)
-	var first, second answer
-	d.app.Post(t, "/v1/launch", d.body(t, object{"start": false, "flavor": "small", "metadata": object{"role": "web", "n": "1"}})).JSON(t, &first)
-	exec(t, d.conn, "update instances set server_id = gen_random_uuid()::text, state = 'stopped', spec = spec || '{\"image_id\": \"i1\"}'")
+	var first, second Order
+	d.app.Post(t, "/v1/launch", d.body(t, object{
+		"start": false, "flavor": "small",
+		"metadata": object{"role": "web", "n": "1"},
+	})).JSON(t, &first)
+	exec(t, d.conn, `update instances
+		set server_id = gen_random_uuid()::text, state = 'stopped', spec = spec || '{"image_id": "i1"}'`)
 	exec(t, d.conn, "update orders set status = 'done'")
 	request := d.body(t, object{"id": uuid.NewString(), "reuse": true, "count": 2, "metadata": object{"role": "web"}})
 	for want := range slices.Values([]int{202, 200}) {
 		a := d.app.Post(t, "/v1/launch", request)
-		if a.JSON(t, &second); a.Status != want || len(second.Instances) != 2 || second.Instances[0].ID != first.Instances[0].ID || second.Instances[0].State != domain.InstanceStopped || second.Instances[1].ServerID != "" {
+		if a.JSON(t, &second); a.Status != want || len(second.Instances) != 2 ||
+			second.Instances[0].ID != first.Instances[0].ID || second.Instances[0].State != domain.InstanceStopped ||
+			second.Instances[1].ServerID != "" {
 			t.Errorf("got %d %s", a.Status, a.Body)
 		}
 	}
-	var left answer
+	var left Order
 	d.app.Get(t, fmt.Sprintf("/v1/launch/%s?connection_id=%s", first.ID, d.ID)).JSON(t, &left)
 	if len(left.Instances) != 0 || left.Status != domain.OrderDone {
 		t.Errorf("the order that it came from: %+v", left)
@@ -115,11 +140,11 @@ func TestReuseThrough(t *testing.T) {
 	}
 }
 
-// TestDryRunThrough says what is known without the connection's cloud, and what is not.
-func TestDryRunThrough(t *testing.T) {
+// TestDryRunByConnection checks what is reported without the connection's cloud, and what is unchecked.
+func TestDryRunByConnection(t *testing.T) {
 	t.Parallel()
 	d := delegated(t, func(c *domain.Connection) { c.Actions = []domain.Permission{domain.MayStart} })
-	run := func(changes object) (got report, problems, unchecked []string) {
+	run := func(changes object) (got launchReport, problems, unchecked []string) {
 		t.Helper()
 		a := d.app.Post(t, "/v1/launch?dry_run=true", d.body(t, changes))
 		if a.Status != 200 {
@@ -135,27 +160,33 @@ func TestDryRunThrough(t *testing.T) {
 		return got, problems, unchecked
 	}
 	got, problems, unchecked := run(object{"count": 4, "key_name": "k", "networks": nil})
-	if got.OK || fmt.Sprint(problems, unchecked) != "[connection_id forbidden count quota_exceeded] [image networks count key_name]" || len(got.Resolved) != 4 || got.Resolved[3].FlavorID != "f1" {
+	want := "[connection_id forbidden count quota_exceeded] [image networks count key_name]"
+	if got.OK || fmt.Sprint(problems, unchecked) != want || len(got.Resolved) != 4 || got.Resolved[3].FlavorID != "f1" {
 		t.Errorf("got %+v", got)
 	}
-	if got, problems, _ = run(object{"flavor": "nope"}); fmt.Sprint(problems) != "[connection_id forbidden flavor invalid]" || len(got.Resolved) != 0 {
+	got, problems, _ = run(object{"flavor": "nope"})
+	if fmt.Sprint(problems) != "[connection_id forbidden flavor invalid]" || len(got.Resolved) != 0 {
 		t.Errorf("an unknown flavor: %+v", got)
 	}
 	exec(t, d.conn, "update connections set actions = '{allocate,start}'")
-	if got, problems, unchecked = run(object{"count": 4, "reuse": true}); !got.OK || fmt.Sprint(problems, unchecked) != "[] [image networks[0] count]" {
+	if got, problems, unchecked = run(object{"count": 4, "reuse": true}); !got.OK ||
+		fmt.Sprint(problems, unchecked) != "[] [image networks[0] count]" {
 		t.Errorf("reuse: %+v", got)
 	}
 	taken := uuid.NewString()
-	exec(t, d.conn, "insert into callbacks (project_id, id, user_id, url, status, secret) values ($1, $2, 'u', 'https://a.example', 'verified', '')", d.ProjectID, taken)
-	if _, problems, _ = run(object{"id": taken, "instances": []object{{"id": uuid.NewString()}}}); fmt.Sprint(problems) != "[id conflict]" {
+	exec(t, d.conn, `insert into callbacks (project_id, id, user_id, url, status, secret)
+		values ($1, $2, 'u', 'https://a.example', 'verified', '')`, d.ProjectID, taken)
+	_, problems, _ = run(object{"id": taken, "instances": []object{{"id": uuid.NewString()}}})
+	if fmt.Sprint(problems) != "[id conflict]" {
 		t.Errorf("a callback has the id: %s", problems)
 	}
-	if a := d.app.Post(t, "/v1/launch", d.body(t, object{"instances": []object{{}, {"id": taken}}})); a.Status != 409 || !testkit.Names(t, a, "instances[1].id") {
+	if a := d.app.Post(t, "/v1/launch", d.body(t, object{"instances": []object{{}, {"id": taken}}})); a.Status != 409 ||
+		!testkit.Names(t, a, "instances[1].id") {
 		t.Errorf("a callback has the id: got %d %s", a.Status, a.Body)
 	}
 	exec(t, d.conn, "update connections set expires_at = now()")
 	if a := d.app.Post(t, "/v1/launch?dry_run=true", d.body(t, nil)); a.Status != 403 {
-		t.Errorf("when its time is over: got %d %s", a.Status, a.Body)
+		t.Errorf("after its end: got %d %s", a.Status, a.Body)
 	}
 	if a := d.app.As(testkit.Token(t, "demo")).Post(t, "/v1/launch?dry_run=true", d.body(t, nil)); a.Status != 404 {
 		t.Errorf("a stranger: got %d %s", a.Status, a.Body)
@@ -165,17 +196,19 @@ func TestDryRunThrough(t *testing.T) {
 	}
 }
 
-// TestThroughAnotherCloud makes instances that poll-instances leaves alone.
-func TestThroughAnotherCloud(t *testing.T) {
+// TestLaunchInAnotherCloud makes remote instances, which poll-instances ignores.
+func TestLaunchInAnotherCloud(t *testing.T) {
 	t.Parallel()
 	d := delegated(t, func(c *domain.Connection) {
-		c.Kind, c.AuthURL, c.UsableBy, c.IdleTimeout = domain.CredentialConnection, "https://other.example.com/v3", []string{"nobody"}, time.Hour
+		c.Kind, c.AuthURL = domain.CredentialConnection, "https://other.example.com/v3"
+		c.UsableBy, c.IdleTimeout = []string{"nobody"}, time.Hour
 	})
 	exec(t, d.conn, "update connections set usable_by = array[$1]", d.caller.ID)
 	if a := d.app.Post(t, "/v1/launch", d.body(t, nil)); a.Status != 202 {
 		t.Errorf("got %d %s", a.Status, a.Body)
 	}
-	if !testkit.Scalar[bool](t, d.conn, "select remote from instances") || !testkit.Scalar[bool](t, d.conn, "select last_used_at is not null from connections") {
-		t.Error("its instance is not remote, or its use is not noted")
+	if !testkit.Scalar[bool](t, d.conn, "select remote from instances") ||
+		!testkit.Scalar[bool](t, d.conn, "select last_used_at is not null from connections") {
+		t.Error("its instance is not remote, or its use is not recorded")
 	}
 }

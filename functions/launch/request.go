@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,65 +12,15 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
-	"github.com/cloudfn/cloudfn/shared/httpx"
 	"github.com/cloudfn/cloudfn/shared/lookup"
 )
 
-// request is the body of POST /v1/launch. flavor, image and networks take an id or a unique name. What it says of a
-// server holds for each that does not say otherwise itself.
-type request struct {
-	ID          string           `json:"id"`
-	Count       *int             `json:"count"`
-	Instances   []override       `json:"instances"`
-	OnFailure   domain.OnFailure `json:"on_failure"`
-	Start       *bool            `json:"start"`
-	GenerateKey bool             `json:"generate_key"`
-	Callback    *callbackRequest `json:"callback"`
-
-	// Left out of the hash when they are: what was stored before there were connections stays the same request.
-	ConnectionID string `json:"connection_id,omitempty"`
-	Reuse        bool   `json:"reuse,omitempty"`
-
-	Name             string            `json:"name"`
-	Flavor           string            `json:"flavor"`
-	Min              *size             `json:"min"`
-	Image            string            `json:"image"`
-	Networks         []string          `json:"networks"`
-	KeyName          string            `json:"key_name"`
-	SecurityGroups   []string          `json:"security_groups"`
-	AvailabilityZone string            `json:"availability_zone"`
-	UserData         domain.Secret     `json:"user_data"`
-	Metadata         map[string]string `json:"metadata"`
-}
-
-// override is what one instance has of its own. A field that is absent or null is the order's; an empty key_name,
-// availability_zone, user_data, list or object is none.
-type override struct {
-	ID               string            `json:"id"`
-	Name             *string           `json:"name"`
-	Flavor           *string           `json:"flavor"`
-	Min              *size             `json:"min"`
-	Image            *string           `json:"image"`
-	Networks         []string          `json:"networks"`
-	KeyName          *string           `json:"key_name"`
-	SecurityGroups   []string          `json:"security_groups"`
-	AvailabilityZone *string           `json:"availability_zone"`
-	UserData         *domain.Secret    `json:"user_data"`
-	Metadata         map[string]string `json:"metadata"`
-}
-
-// size is the least that a server must have.
-type size struct {
-	VCPUs  int `json:"vcpus"`
-	RAMMB  int `json:"ram_mb"`
-	DiskGB int `json:"disk_gb"`
-}
-
-// hash tells whether two requests ask for the same, however they are written: by what was read from them, with the
+// hash is equal for two requests that mean the same, however they are written: it covers their decoded fields, with the
 // defaults filled in, and without the order's id and the letter case of the other ids. Secrets go in by themselves,
 // because they do not marshal.
-func (in request) hash() [sha256.Size]byte {
-	in.ID, in.ConnectionID = "", strings.ToLower(in.ConnectionID)
+func (in launchRequest) hash() [sha256.Size]byte {
+	in.ID, in.ConnectionID, in.ReservationID = "", lower(in.ConnectionID), lower(in.ReservationID)
+	in.Lease = in.Lease.canonical()
 	if in.Count == nil && len(in.Instances) == 0 {
 		in.Count = new(1)
 	}
@@ -88,7 +37,7 @@ func (in request) hash() [sha256.Size]byte {
 	in.Instances = slices.Clone(in.Instances)
 	for n := range in.Instances {
 		i := &in.Instances[n]
-		i.ID = strings.ToLower(i.ID)
+		i.ID = lower(i.ID)
 		if i.UserData != nil {
 			secrets = append(secrets, strconv.Itoa(n), i.UserData.Reveal())
 		}
@@ -97,189 +46,235 @@ func (in request) hash() [sha256.Size]byte {
 		secrets = append(secrets, "callback", in.Callback.Secret.Reveal())
 	}
 	text, _ := json.Marshal(struct { //nolint:errchkjson // strings, numbers and lists of them cannot fail
-		Request request
+		Request launchRequest
 		Secrets []string
 	}{in, secrets})
 	return sha256.Sum256(text)
 }
 
-// item is one server as the request asks for it: without ids of the cloud's.
+func lower(id givenID) givenID { return givenID(strings.ToLower(string(id))) }
+
+// item is one server of a request, before its names are resolved.
 type item struct {
 	id       uuid.UUID
 	name     string
 	flavor   lookup.Ref
-	min      *size // instead of a flavor
+	min      *MinSize // instead of a flavor
 	image    lookup.Ref
 	networks []lookup.Ref // none: the project's only network
 	spec     domain.LaunchSpec
 	userData domain.Secret
-	fields   map[string]string // where key_name, security_groups and availability_zone stand in the request
+	fields   map[string]string // where the request has min, key_name, security_groups and availability_zone
 }
 
-// createOrder is a request that was checked.
+// createOrder is a checked request.
 type createOrder struct {
-	id           uuid.UUID
-	isNew        bool // the caller gave no id: no order has it yet
-	hash         [sha256.Size]byte
-	connectionID uuid.UUID // through which it is asked for; zero = with the caller's own token
-	spec         domain.OrderSpec
-	generateKey  bool
-	callback     *callbackRequest
-	count        string // the field that says how many servers there are
-	items        []item
+	id            uuid.UUID
+	isNew         bool // the caller gave no id: no order has it yet
+	hash          [sha256.Size]byte
+	connectionID  uuid.UUID // zero = with the caller's own token
+	reservationID uuid.UUID // whose hosts the servers are for; zero = any
+	lease         *OrderLeaseRequest
+	name          string // of a lease that has none
+	spec          domain.OrderSpec
+	generateKey   bool
+	callback      *launchCallback
+	count         string // the field that says how many servers there are
+	items         []item
 }
 
-func parse(r *http.Request) (createOrder, error) {
-	in, err := httpx.Body[request](r)
-	if err != nil {
-		return createOrder{}, err
-	}
-	req := createOrder{id: uuid.Must(uuid.NewV7()), isNew: in.ID == "", hash: in.hash(), generateKey: in.GenerateKey, callback: in.Callback, count: "count"}
-	if in.ID != "" {
-		if req.id, err = parseID("id", in.ID); err != nil {
-			return createOrder{}, err
-		}
+// order makes the request's order, and reports everything wrong with the request that its types do not. It also
+// works on a request that the types have rejected, because both lists of faults are one answer.
+func (in launchRequest) order() (createOrder, []error) {
+	req := createOrder{
+		id: in.ID.orNew(), isNew: in.ID == "", hash: in.hash(), generateKey: in.GenerateKey, callback: in.Callback,
+		lease: in.Lease,
+		spec:  domain.OrderSpec{OnFailure: in.OnFailure, Stopped: in.Start != nil && !*in.Start, Reuse: in.Reuse},
+		count: "count",
 	}
 	if in.ConnectionID != "" {
-		if req.connectionID, err = parseID("connection_id", in.ConnectionID); err != nil {
-			return createOrder{}, err
-		}
+		req.connectionID = in.ConnectionID.orNew()
 	}
-	req.spec = domain.OrderSpec{OnFailure: in.OnFailure, Stopped: in.Start != nil && !*in.Start, Reuse: in.Reuse}
+	if in.ReservationID != "" {
+		req.reservationID = in.ReservationID.orNew()
+		req.spec.ReservationID = &req.reservationID
+	}
 	if in.GenerateKey {
 		req.spec.GeneratedKey = "cloudfn-" + req.id.String()
 	}
-	if err := in.check(); err != nil {
-		return createOrder{}, err
-	}
-	overrides := in.Instances
+	errs := in.check()
+	overrides := in.Instances[:min(len(in.Instances), domain.MaxInstances)]
 	if len(overrides) > 0 {
 		req.count = "instances"
-	} else if overrides = make([]override, 1); in.Count != nil {
-		overrides = make([]override, *in.Count)
+	} else {
+		overrides = make([]launchInstance, max(1, min(value(in.Count), domain.MaxInstances)))
 	}
+	ids := map[uuid.UUID]bool{req.id: true} // events have the order's, too
 	for n, o := range overrides {
-		i, err := in.item(n, len(overrides), o)
-		if err != nil {
-			return createOrder{}, err
+		i, wrong := in.item(n, len(overrides), o)
+		if errs = append(errs, wrong...); ids[i.id] {
+			errs = append(errs, apperr.InvalidField(inInstance(n)("id"), "is given twice"))
 		}
+		ids[i.id] = true
 		req.items = append(req.items, i)
 	}
-	return req, req.checkIDs()
+	req.name = in.leaseName(req.items)
+	return req, errs
 }
 
-func parseID(field, text string) (uuid.UUID, error) {
-	id, err := uuid.Parse(text)
-	if err != nil || len(text) != 36 {
-		return id, apperr.Malformed(field, "a UUID", text)
+// faults collects errors; nil is not one.
+type faults []error
+
+func (f *faults) add(err error) {
+	if err != nil {
+		*f = append(*f, err)
 	}
-	return id, nil
 }
 
-// checkIDs refuses ids that are given twice. The order's counts too: events are told apart by them.
-func (req createOrder) checkIDs() error {
-	seen := map[uuid.UUID]bool{req.id: true}
-	for n, i := range req.items {
-		if seen[i.id] {
-			return apperr.InvalidField(fmt.Sprintf("instances[%d].id", n), "is given twice")
-		}
-		seen[i.id] = true
+// forbid adds an error about a field that must not be given.
+func (f *faults) forbid(isGiven bool, field, why string, allowed ...string) {
+	if isGiven {
+		f.add(apperr.InvalidField(field, why, allowed...))
 	}
-	return nil
 }
 
-// check refuses what is wrong with the order as a whole.
-func (in request) check() error {
+const withGeneratedKey = "does not go with generate_key"
+
+// check reports what is wrong with the order as a whole.
+func (in launchRequest) check() []error {
+	var wrong faults
 	n := len(in.Instances)
-	switch {
-	case in.Instances != nil && n == 0 || n > domain.MaxInstances:
-		return apperr.InvalidField("instances", fmt.Sprintf("must have 1 to %d entries", domain.MaxInstances))
-	case in.Count != nil && n > 0 && *in.Count != n:
-		return apperr.InvalidField("count", fmt.Sprintf("must be absent, or the number of instances, which is %d", n))
-	case in.Count != nil && (*in.Count < 1 || *in.Count > domain.MaxInstances):
-		return apperr.InvalidField("count", fmt.Sprintf("must be 1 to %d", domain.MaxInstances))
-	case in.OnFailure != "" && in.OnFailure != domain.Keep && in.OnFailure != domain.Rollback:
-		return apperr.Unknown("on_failure", "value", string(in.OnFailure), string(domain.Keep), string(domain.Rollback))
-	case in.GenerateKey && in.KeyName != "":
-		return apperr.InvalidField("key_name", "does not go with generate_key")
-	}
+	wrong.forbid(in.Count != nil && n > 0 && *in.Count != n, "count",
+		fmt.Sprintf("must be absent, or the number of instances, which is %d", n))
+	wrong.forbid(in.GenerateKey && in.KeyName != "", "key_name", withGeneratedKey)
 	if in.Name != "" || n == 0 {
-		if err := domain.CheckName("name", in.Name, domain.MaxOrderName); err != nil {
-			return err
-		}
+		wrong.add(domain.CheckName("name", string(in.Name), domain.MaxOrderName))
 	}
+	own := launchInstance{
+		KeyName: &in.KeyName, AvailabilityZone: &in.AvailabilityZone, SecurityGroups: in.SecurityGroups,
+		Metadata: in.Metadata, UserData: &in.UserData,
+	}
+	wrong = append(wrong, own.check(func(field string) string { return field })...)
 	if in.Reuse {
-		return in.checkReuse()
+		in.checkReuse(&wrong)
 	}
-	return nil
+	in.checkLease(&wrong)
+	return wrong
 }
 
-// inInstance gives the name of a field in the nth of the instances.
+// checkReuse reports what an idle server cannot be given any more.
+func (in launchRequest) checkReuse(wrong *faults) {
+	const booted = "does not go with reuse: an idle server has booted already"
+	wrong.forbid(in.ConnectionID == "", "reuse", "goes with connection_id only")
+	wrong.forbid(in.OnFailure == domain.Rollback, "on_failure",
+		"must be keep with reuse: a server that was idle before must not be deleted", string(domain.Keep))
+	wrong.forbid(in.ReservationID != "", reservedField,
+		"does not go with reuse: an idle server stays on its host")
+	wrong.forbid(in.GenerateKey, "generate_key", booted)
+	wrong.forbid(in.UserData.Secret != "", "user_data", booted)
+	for n, o := range in.Instances {
+		at := inInstance(n)
+		wrong.forbid(o.ID != "", at("id"), "does not go with reuse: an idle instance keeps its id")
+		wrong.forbid(value(o.UserData).Secret != "", at("user_data"), booted)
+	}
+}
+
+// check reports what Nova rejects by its format. at gives a field's path in the request.
+func (o launchInstance) check(at func(field string) string) []error {
+	var wrong faults
+	if key := value(o.KeyName); key != "" {
+		wrong.add(domain.CheckName(at("key_name"), key, domain.MaxNameLength))
+	}
+	if zone := value(o.AvailabilityZone); zone != "" {
+		wrong.add(domain.CheckName(at("availability_zone"), zone, domain.MaxNameLength))
+	}
+	for _, group := range o.SecurityGroups {
+		wrong.add(domain.CheckName(at("security_groups"), string(group), domain.MaxNameLength))
+	}
+	for key := range o.Metadata {
+		if err := domain.CheckMetadataKey(key); err != nil {
+			f := apperr.As(err).Fields[0]
+			wrong.add(apperr.InvalidField(at(f.Field), f.Detail))
+		}
+	}
+	wrong.forbid(len(value(o.UserData).Secret) > domain.MaxUserData, at("user_data"),
+		fmt.Sprintf("must have at most %d bytes", domain.MaxUserData))
+	return wrong
+}
+
+// inInstance gives the path of a field in the nth of the instances.
 func inInstance(n int) func(field string) string {
 	return func(field string) string { return fmt.Sprintf("instances[%d].%s", n, field) }
 }
 
-// item is the nth server: what it says itself, else what the order says.
-func (in request) item(n, count int, o override) (item, error) {
+// item is the nth server: each field of its own, else the order's.
+func (in launchRequest) item(n, count int, o launchInstance) (item, []error) {
 	at := inInstance(n)
-	i := item{id: uuid.Must(uuid.NewV7()), fields: map[string]string{}}
-	if o.ID != "" {
-		var err error
-		if i.id, err = parseID(at("id"), o.ID); err != nil {
-			return i, err
+	wrong := faults(o.check(at))
+	i := item{
+		id: o.ID.orNew(), name: domain.InstanceName(string(in.Name), n, count),
+		flavor: in.Flavor.at("flavor"), min: in.Min, image: in.Image.at("image"),
+		spec: domain.LaunchSpec{
+			KeyName: in.KeyName, SecurityGroups: texts(in.SecurityGroups), Zone: in.AvailabilityZone,
+			Metadata: in.Metadata,
+		},
+		userData: in.UserData.Secret, fields: map[string]string{},
+	}
+	// own says whether the instance has a field of its own, and keeps where the request has it.
+	own := func(field string, isGiven bool) bool {
+		if i.fields[field] = field; isGiven {
+			i.fields[field] = at(field)
 		}
+		return isGiven
 	}
-	i.name = domain.InstanceName(in.Name, n, count)
-	if o.Name != nil || in.Name == "" {
-		i.name = value(o.Name)
-		if err := domain.CheckName(at("name"), i.name, domain.MaxNameLength); err != nil {
-			return i, err
-		}
+	if o.Name != nil || in.Name == "" && len(in.Instances) > 0 {
+		i.name = string(value(o.Name))
+		wrong.add(domain.CheckName(at("name"), i.name, domain.MaxNameLength))
 	}
-	i.flavor, i.min = lookup.Ref{Field: "flavor", Value: in.Flavor}, in.Min
-	if o.Flavor != nil || o.Min != nil {
-		i.flavor, i.min = lookup.Ref{Field: at("flavor"), Value: value(o.Flavor)}, o.Min
+	if own("min", o.Min != nil) || o.Flavor != nil {
+		i.flavor, i.min = value(o.Flavor).at(at("flavor")), o.Min
 	}
-	i.image = lookup.Ref{Field: "image", Value: in.Image}
 	if o.Image != nil {
-		i.image = lookup.Ref{Field: at("image"), Value: *o.Image}
+		i.image = o.Image.at(at("image"))
 	}
-	networks, field := in.Networks, "networks"
-	if o.Networks != nil {
-		networks, field = o.Networks, at("networks")
+	networks := in.Networks
+	if own("networks", o.Networks != nil) {
+		networks = o.Networks
 	}
 	for k, name := range networks {
-		i.networks = append(i.networks, lookup.Ref{Field: fmt.Sprintf("%s[%d]", field, k), Value: name})
+		i.networks = append(i.networks, name.at(fmt.Sprintf("%s[%d]", i.fields["networks"], k)))
 	}
-	i.rest(in, o, at)
-	return i, i.check(in, field)
-}
-
-// rest fills in what Nova takes as it is.
-func (i *item) rest(in request, o override, at func(string) string) {
-	i.spec = domain.LaunchSpec{KeyName: in.KeyName, SecurityGroups: in.SecurityGroups, Zone: in.AvailabilityZone, Metadata: in.Metadata}
-	i.userData = in.UserData
-	for _, f := range []string{"min", "key_name", "security_groups", "availability_zone", "metadata", "user_data"} {
-		i.fields[f] = f
+	if own("key_name", o.KeyName != nil) {
+		i.spec.KeyName = *o.KeyName
+		wrong.forbid(in.GenerateKey && *o.KeyName != "", at("key_name"), withGeneratedKey)
 	}
-	if o.Min != nil {
-		i.fields["min"] = at("min")
+	if own("security_groups", o.SecurityGroups != nil) {
+		i.spec.SecurityGroups = texts(o.SecurityGroups)
 	}
-	if o.KeyName != nil {
-		i.spec.KeyName, i.fields["key_name"] = *o.KeyName, at("key_name")
-	}
-	if o.SecurityGroups != nil {
-		i.spec.SecurityGroups, i.fields["security_groups"] = o.SecurityGroups, at("security_groups")
-	}
-	if o.AvailabilityZone != nil {
-		i.spec.Zone, i.fields["availability_zone"] = *o.AvailabilityZone, at("availability_zone")
+	if own("availability_zone", o.AvailabilityZone != nil) {
+		i.spec.Zone = *o.AvailabilityZone
 	}
 	if o.Metadata != nil {
-		i.spec.Metadata, i.fields["metadata"] = o.Metadata, at("metadata")
+		i.spec.Metadata = o.Metadata
 	}
 	if o.UserData != nil {
-		i.userData, i.fields["user_data"] = *o.UserData, at("user_data")
+		i.userData = o.UserData.Secret
 	}
+	wrong.forbid(i.min == nil && i.flavor.Value == "", i.flavor.Field, "is missing: it takes a flavor, or min")
+	wrong.forbid(i.min != nil && i.flavor.Value != "", i.fields["min"], "does not go with flavor")
+	wrong.forbid(i.image.Value == "", i.image.Field, "is missing")
+	return i, wrong
+}
+
+func texts(references []reference) []string {
+	if references == nil {
+		return nil
+	}
+	out := make([]string, len(references))
+	for n, r := range references {
+		out[n] = string(r)
+	}
+	return out
 }
 
 func value[T any](p *T) (v T) {

@@ -15,7 +15,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/orders"
 )
 
-// resolved is what one server is made of, with its names looked up.
+// resolved is one server with the ids of its parts.
 type resolved struct {
 	spec     domain.LaunchSpec
 	flavor   domain.Flavor
@@ -23,21 +23,25 @@ type resolved struct {
 	networks []lookup.Ref // by id
 }
 
-// catalog is what names are looked up in. It is read once for all servers of an order.
+// catalog is where names are looked up. It is read once for all servers of an order.
 type catalog struct {
 	flavors  []domain.Flavor
-	allowed  []domain.Flavor           // those of them that a size may choose; nil = all
-	images   map[string][]domain.Image // by what the request calls them
+	allowed  []domain.Flavor           // for min; nil = all
+	reserved []domain.LeasedFlavor     // those of the reservation; nil = without one
+	images   map[string][]domain.Image // by id or name, as in the request
 	networks []domain.Network
 }
 
-// resolve looks up every name of the request, and gives what is wrong with any of them. An unknown name is Invalid, one
-// that is not unique a Conflict, sizes that no flavor has are Unprocessable; all name the field and what is allowed.
-func resolve(ctx context.Context, cloud session, req createOrder) ([]resolved, []error) {
+// resolve looks up every name of the request, and reports all that fail: an unknown name is Invalid, one that is not
+// unique a Conflict, a size that no flavor has Unprocessable. Each error has the field and what is allowed.
+func resolve(
+	ctx context.Context, cloud cloud, req createOrder, reserved []domain.LeasedFlavor,
+) ([]resolved, []error) {
 	l, err := readCatalog(ctx, cloud, req)
 	if err != nil {
 		return nil, []error{err}
 	}
+	l.reserve(reserved, domain.ConnectionLimits{})
 	out := make([]resolved, len(req.items))
 	var errs []error
 	for n, i := range req.items {
@@ -48,11 +52,12 @@ func resolve(ctx context.Context, cloud session, req createOrder) ([]resolved, [
 	return out, distinct(errs)
 }
 
-// distinct leaves out what is wrong with a field that several servers share.
+// distinct leaves out the repeated errors of a field that several servers share.
 func distinct(errs []error) []error {
 	var out []error
 	for _, err := range errs {
-		if !slices.ContainsFunc(out, func(other error) bool { return other.Error() == err.Error() }) {
+		isSame := func(other error) bool { return other.Error() == err.Error() }
+		if !slices.ContainsFunc(out, isSame) {
 			out = append(out, err)
 		}
 	}
@@ -60,7 +65,7 @@ func distinct(errs []error) []error {
 }
 
 // readCatalog reads flavors, images and networks at the same time.
-func readCatalog(ctx context.Context, cloud session, req createOrder) (catalog, error) {
+func readCatalog(ctx context.Context, cloud cloud, req createOrder) (catalog, error) {
 	l := catalog{images: map[string][]domain.Image{}}
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(orders.Parallel)
@@ -70,7 +75,7 @@ func readCatalog(ctx context.Context, cloud session, req createOrder) (catalog, 
 	})
 	group.Go(func() (err error) {
 		if slices.ContainsFunc(req.items, func(i item) bool { return len(i.networks) == 0 }) {
-			l.networks, err = cloud.Networks(ctx) // which tells the external ones apart
+			l.networks, err = cloud.Networks(ctx) // which shows the external ones
 		} else {
 			l.networks, err = cloud.NetworkNames(ctx)
 		}
@@ -101,26 +106,23 @@ func (req createOrder) imageNames() []string {
 // resolve looks up the names of one server.
 func (l catalog) resolve(i item) (resolved, []error) {
 	out := resolved{spec: i.spec}
-	var errs []error
+	var wrong faults
 	var err error
-	if out.image, err = lookup.PickImage(l.images[i.image.Value], i.image); err != nil {
-		errs = append(errs, err)
-	}
-	if out.flavor, err = l.flavor(i, out.image); err != nil {
-		errs = append(errs, err)
-	}
-	if out.networks, err = lookup.PickNetworks(l.networks, i.networks); err != nil {
-		errs = append(errs, err)
-	}
-	out.spec.Sized(out.flavor)
+	out.image, err = lookup.PickImage(l.images[i.image.Value], i.image)
+	wrong.add(err)
+	out.flavor, err = l.flavor(i, out.image)
+	wrong.add(err)
+	out.networks, err = lookup.PickNetworks(l.networks, i.networks)
+	wrong.add(err)
+	l.sized(&out.spec, out.flavor)
 	out.spec.ImageID = out.image.ID
 	for _, n := range out.networks {
 		out.spec.NetworkIDs = append(out.spec.NetworkIDs, n.Value)
 	}
-	return out, errs
+	return out, wrong
 }
 
-// first is the error to answer with: one that is not about a field before one that is.
+// first is the error of the answer: the first without fields, else one with the fields of all.
 func first(errs []error) error {
 	for _, err := range errs {
 		if len(apperr.As(err).Fields) == 0 {
@@ -141,32 +143,41 @@ func (l catalog) flavor(i item, image domain.Image) (domain.Flavor, error) {
 	if i.min != nil {
 		return l.smallest(i.fields["min"], *i.min, image)
 	}
+	if l.reserved != nil {
+		return l.pickReserved(i.flavor)
+	}
 	return lookup.PickFlavor(l.flavors, i.flavor)
 }
 
-// smallest is the flavor with the least memory, then vCPUs, then disk that has what the request and the image need. One
-// without a disk does not count: Nova's policy keeps it for servers that boot from a volume.
-func (l catalog) smallest(field string, least size, image domain.Image) (domain.Flavor, error) {
+// smallest is the flavor with the least memory, then vCPUs, then disk that suffices for the request and the image. One
+// without a disk does not count: Nova's policy reserves it for servers that boot from a volume.
+func (l catalog) smallest(field string, least MinSize, image domain.Image) (domain.Flavor, error) {
 	flavors := l.flavors
 	if l.allowed != nil {
 		flavors = l.allowed
 	}
 	fitting := slices.DeleteFunc(slices.Clone(flavors), func(f domain.Flavor) bool {
-		return f.VCPUs < least.VCPUs || f.RAMMB < least.RAMMB || f.DiskGB < max(1, least.DiskGB) || len(tooSmall(f, image)) > 0
+		return f.VCPUs < least.VCPUs || f.RAMMB < least.RAMMB || f.DiskGB < max(1, least.DiskGB) ||
+			len(tooSmall(f, image)) > 0
 	})
 	if len(fitting) == 0 {
-		err := apperr.InvalidField(field, "no flavor that the project may use has as much, and what the image needs")
+		of := "that the project may use"
+		if l.reserved != nil {
+			of = "of the reservation"
+		}
+		err := apperr.InvalidField(field, "no flavor "+of+" has as much, and what the image needs")
 		err.Code = apperr.Unprocessable
 		return domain.Flavor{}, err
 	}
 	return slices.MinFunc(fitting, func(a, b domain.Flavor) int {
-		return cmp.Or(cmp.Compare(a.RAMMB, b.RAMMB), cmp.Compare(a.VCPUs, b.VCPUs), cmp.Compare(a.DiskGB, b.DiskGB), cmp.Compare(a.ID, b.ID))
+		return cmp.Or(cmp.Compare(a.RAMMB, b.RAMMB), cmp.Compare(a.VCPUs, b.VCPUs), cmp.Compare(a.DiskGB, b.DiskGB),
+			cmp.Compare(a.ID, b.ID))
 	}), nil
 }
 
 const gib = 1 << 30
 
-// tooSmall says what the flavor has too little of for the image.
+// tooSmall lists what the flavor has too little of for the image.
 func tooSmall(f domain.Flavor, image domain.Image) []string {
 	var why []string
 	if f.DiskGB > 0 && f.DiskGB < image.MinDiskGB {

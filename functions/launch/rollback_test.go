@@ -11,27 +11,27 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// twenty is an order of 20 servers, of which Nova finds no host for three.
+// twenty is an order of 20 servers. Nova finds no host for three of them.
 func twenty(t *testing.T, p *testkit.Project, id, onFailure string) string {
 	t.Helper()
 	instances := make([]object, 20)
 	for n := range instances {
 		instances[n] = object{}
 	}
-	huge := p.TooLarge(t)
+	huge := p.TooLargeFlavor(t)
 	for _, n := range []int{3, 11, 19} {
 		instances[n] = object{"flavor": huge}
 	}
 	return body(t, object{"id": id, "on_failure": onFailure, "generate_key": true, "instances": instances})
 }
 
-// TestPartialOrder keeps what could be had, and says in Nova's words why the rest could not.
+// TestPartialOrder keeps the servers that Nova made, and has Nova's reasons for the others.
 func TestPartialOrder(t *testing.T) {
 	t.Parallel()
 	testkit.Heavy(t)
 	p, app, database := start(t)
 	id := uuid.NewString()
-	var order answer
+	var order Order
 	app.Post(t, "/v1/launch", twenty(t, p, id, "keep")).JSON(t, &order)
 	testkit.Eventually(t, 4*time.Minute, "the order ends", func() bool {
 		time.Sleep(time.Second)
@@ -43,7 +43,8 @@ func TestPartialOrder(t *testing.T) {
 		switch {
 		case i.State == domain.InstanceActive && i.Error == nil:
 			active++
-		case i.State == domain.InstanceError && i.Error.Code == "nova_fault" && strings.Contains(i.Error.Detail, "No valid host"):
+		case i.State == domain.InstanceError && i.Error.Code == "nova_fault" &&
+			strings.Contains(i.Error.Detail, "No valid host"):
 			failed++
 		}
 	}
@@ -51,7 +52,8 @@ func TestPartialOrder(t *testing.T) {
 		t.Errorf("%s, %d active, %d failed: %+v", order.Status, active, failed, order.Instances)
 	}
 	conn := testkit.Connect(t, database)
-	got := testkit.Scalar[string](t, conn, "select string_agg(data->>'status', ' ' order by seq) from events where subject = $1", id)
+	got := testkit.Scalar[string](t, conn,
+		"select string_agg(data->>'status', ' ' order by seq) from events where subject = $1", id)
 	if got != "running partial" {
 		t.Errorf("the order's events say %q", got)
 	}
@@ -60,17 +62,18 @@ func TestPartialOrder(t *testing.T) {
 	}
 }
 
-// TestRollback leaves nothing in Nova and Neutron when one of an all-or-nothing order cannot be had.
+// TestRollback leaves nothing in Nova and Neutron when one server of an all-or-nothing order fails.
 func TestRollback(t *testing.T) {
 	t.Parallel()
 	testkit.Heavy(t)
 	p, app, _ := start(t)
 	id := uuid.NewString()
-	var order answer
+	var order Order
 	a := app.Post(t, "/v1/launch", twenty(t, p, id, "rollback"))
 	a.JSON(t, &order)
 	t.Logf("the answer came with the status %d %s", a.Status, order.Status)
-	for end := time.Now().Add(4 * time.Minute); order.Status == domain.OrderRunning && time.Now().Before(end); time.Sleep(500 * time.Millisecond) {
+	end := time.Now().Add(4 * time.Minute)
+	for ; order.Status == domain.OrderRunning && time.Now().Before(end); time.Sleep(500 * time.Millisecond) {
 		app.Get(t, "/v1/launch/"+id).JSON(t, &order)
 	}
 	if order.Status != domain.OrderRolledBack {
@@ -90,19 +93,21 @@ func TestRollback(t *testing.T) {
 	})
 }
 
-// TestRollbackOfARefusal makes no server when Nova refuses the first: the refusal is the answer.
-func TestRollbackOfARefusal(t *testing.T) {
+// TestRollbackWhenNovaRejects makes no server when Nova rejects the first: the rejection is the answer.
+func TestRollbackWhenNovaRejects(t *testing.T) {
 	t.Parallel()
 	p, app, _ := start(t)
 	p.SetQuota(t, 0)
 	id := uuid.NewString()
-	a := app.Post(t, "/v1/launch", body(t, object{"id": id, "count": 3, "on_failure": "rollback", "generate_key": true}))
+	request := body(t, object{"id": id, "count": 3, "on_failure": "rollback", "generate_key": true})
+	a := app.Post(t, "/v1/launch", request)
 	if a.Status != 403 || !strings.Contains(string(a.Body), "quota_exceeded") {
 		t.Errorf("got %d %s", a.Status, a.Body)
 	}
-	var order answer
+	var order Order
 	app.Get(t, "/v1/launch/"+id).JSON(t, &order)
-	if order.Status != domain.OrderRolledBack || order.Instances[2].Error.Code != "rolled_back" || len(p.KeyPairs(t)) != 0 {
+	if order.Status != domain.OrderRolledBack || order.Instances[2].Error.Code != "rolled_back" ||
+		len(p.KeyPairs(t)) != 0 {
 		t.Errorf("the order is %+v, the keys %v", order, p.KeyPairs(t))
 	}
 }

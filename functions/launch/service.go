@@ -10,55 +10,54 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/delegation"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/lookup"
 	"github.com/cloudfn/cloudfn/shared/orders"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/seal"
+	"github.com/cloudfn/cloudfn/shared/webhook"
 )
 
-// session is the part of OpenStack that this function needs.
-type session interface {
+// cloud is the part of OpenStack that this function uses.
+type cloud interface {
 	orders.Cloud
+	orders.KeyPairs
+	lookup.Images
+	delegation.Session
 	Flavors(context.Context) ([]domain.Flavor, error)
-	Image(ctx context.Context, id string) (domain.Image, error)
-	Images(ctx context.Context, name string) ([]domain.Image, error)
 	Networks(context.Context) ([]domain.Network, error)
 	NetworkNames(context.Context) ([]domain.Network, error)
 	KeyPairs(context.Context) ([]domain.KeyPair, error)
 	SecurityGroups(context.Context) ([]domain.SecurityGroup, error)
 	Zones(context.Context) ([]domain.Zone, error)
 	ImportKeyPair(ctx context.Context, name, publicKey string) (domain.KeyPair, error)
-	DeleteKeyPair(ctx context.Context, name string) error
 	FreeAddresses(ctx context.Context, networkIDs []string) (map[string]map[int]float64, error)
 	Room(context.Context, domain.Flavor) (int, error)
 }
 
-// orderStore is the part of the database that this function needs.
-type orderStore interface {
-	orders.Store
-	Find(ctx context.Context, filter domain.Filter, id uuid.UUID) (domain.Order, error)
-	Keyed(ctx context.Context, order domain.Order, claim domain.Claim, fingerprint string) error
-	List(ctx context.Context, q domain.OrderQuery) ([]domain.ListedOrder, error)
-	HeldFor(ctx context.Context, projectID string, id uuid.UUID) (time.Duration, error)
-	Taken(ctx context.Context, projectID string, ids []uuid.UUID) ([]uuid.UUID, error)
-}
-
 type service struct {
 	cloud interface {
-		As(token domain.Secret, scope string) session
+		As(token domain.Secret, scope string) cloud
 		Region() string
 	}
-	orders      orderStore
-	instances   orders.Instances
-	callbacks   callbackStore
-	connections connectionStore
-	seal        sealer
-	sealOrder   sealer // makes what is ordered through a connection readable for run-connections only
-	guard       guard
+	orders      postgres.Orders
+	instances   postgres.Instances
+	callbacks   postgres.Callbacks
+	connections postgres.Connections
+	leases      postgres.Leases
+	trusts      delegation.Trusts
+	rules       domain.LeaseRules
+	defaults    leaseDefaults
+	seal        seal.PublicKey // for deliver-events
+	sealOrder   seal.PublicKey // for run-connections
+	guard       *webhook.Guard
 	wake        func(functions ...string)
 	fence       time.Duration
 }
 
-// engine works on orders. Afterwards events are delivered, and servers that Nova works on are followed; an order that
-// only run-connections can work on is passed on to it.
+// engine works on orders. Its wake-ups have events delivered and servers polled; an order that only run-connections can
+// work on is passed on to it.
 func (s service) engine(a access) orders.Engine {
 	wake := func() { s.wake("deliver-events", "poll-instances") }
 	if a.cloud == nil {
@@ -67,34 +66,33 @@ func (s service) engine(a access) orders.Engine {
 	return orders.Engine{Orders: s.orders, Instances: s.instances, Wake: wake, Fence: s.fence}
 }
 
-// session is what the engine works with. The key pair that it makes for the order is put into key.
-func (s service) session(a access, items []item, key *domain.Secret) orders.Session {
+// session is what the engine works with. Without a cloud, the order is left to run-connections.
+func session(a access, items []item, key *keyPair) orders.Session {
 	if a.cloud == nil {
 		return orders.Session{}
 	}
-	session := orders.Session{Cloud: a.cloud, Keys: a.cloud, UserID: a.Identity.UserID, UserData: make([]domain.Secret, len(items))}
+	userData := make([]domain.Secret, len(items))
 	for n, i := range items {
-		session.UserData[n] = i.userData
+		userData[n] = i.userData
 	}
-	session.Prepare = func(ctx context.Context, order domain.Order, claim domain.Claim) (prepared domain.Order, err error) {
-		prepared, *key, err = s.giveKey(ctx, a.cloud, order, claim)
-		return prepared, err
+	return orders.Session{
+		Cloud: a.cloud, Keys: a.cloud, UserID: a.Identity.UserID, UserData: userData, Prepare: key.prepare,
 	}
-	return session
 }
 
-// launched is an order that was sent.
+// launched is the result of a launch.
 type launched struct {
+	related
+
 	order          domain.Order
-	isFresh        bool          // it was not there before
-	privateKey     domain.Secret // of the key pair that was made now, if one was
-	callback       *domain.Callback
-	callbackSecret domain.Secret // of the callback that was made now, if one was
-	retryAfter     time.Duration // when the same request, sent again, can resume what is left of the order; 0 = at once, or nothing is
+	isFresh        bool          // it was not stored before
+	privateKey     domain.Secret // of the key pair that this request made, if it made one
+	callbackSecret domain.Secret // of the callback that this request made, if it made one
+	retryAfter     time.Duration // until the same request can resume the order; 0 = at once, or nothing is left to do
 }
 
-// Launch stores the order and has its servers made. An order that is stored already is resumed: what a replica that
-// died has left undone of it is finished by this call.
+// Launch stores the order and has its servers made. An order that is stored already is resumed: this call finishes what
+// a replica that died has left undone.
 func (s service) Launch(ctx context.Context, a access, req createOrder) (out launched, err error) {
 	order, err := s.find(ctx, a, req)
 	if apperr.CodeOf(err) == apperr.NotFound {
@@ -104,23 +102,29 @@ func (s service) Launch(ctx context.Context, a access, req createOrder) (out lau
 		return out, err
 	}
 	order.BodySHA256 = req.hash[:] // Place compares it with the stored one
-	var key domain.Secret
-	done, err := s.engine(a).Submit(ctx, s.session(a, req.items, &key), order)
+	key := keyPair{cloud: a.cloud, orders: s.orders}
+	done, err := s.engine(a).Submit(ctx, session(a, req.items, &key), order)
+	switch {
+	case !done.IsFresh:
+		s.revoke(ctx, a, order, err)
+	case order.Lease != nil:
+		s.wake("run-leases")
+	}
 	if err = ignoreLeftKey(ctx, done.Order, err); err != nil {
-		return out, err
+		return out, refusedLease(err, req.lease)
 	}
 	if out.order, out.isFresh = done.Order, done.IsFresh; !out.isFresh {
 		out.privateKey, out.callbackSecret = "", "" // another request was first
 	}
-	if key != "" {
-		out.privateKey = key
+	if key.private != "" {
+		out.privateKey = key.private
 	}
 	if done.WasWorked {
 		if err := rejection(done.Order, done.Unfinished); err != nil {
 			return out, err
 		}
 	}
-	if out.callback, err = s.callback(ctx, a.Identity, out.order); err != nil {
+	if out.related, err = s.relatedTo(ctx, a.Identity, out.order); err != nil {
 		return out, err
 	}
 	out.retryAfter, err = s.markInterrupted(ctx, out.order)
@@ -136,7 +140,7 @@ func ignoreLeftKey(ctx context.Context, order domain.Order, err error) error {
 	return err
 }
 
-// find reads the order that the same request may have placed before. One whose id was made just now is not there.
+// find reads the order that the same request may have placed before. A generated id is not stored yet.
 func (s service) find(ctx context.Context, a access, req createOrder) (domain.Order, error) {
 	if req.isNew {
 		return domain.Order{}, apperr.New(apperr.NotFound, "the id is new")
@@ -144,80 +148,15 @@ func (s service) find(ctx context.Context, a access, req createOrder) (domain.Or
 	return s.orders.Find(ctx, a.Filter(), req.id)
 }
 
-// newOrder makes the order that the request asks for, with its callback, and what the caller is shown once. It belongs
-// to the project in which its servers will be.
-func (s service) newOrder(ctx context.Context, a access, req createOrder) (order domain.Order, out launched, err error) {
-	if err := a.Permits(req.permissions()...); err != nil {
-		return order, out, err
-	}
-	if err := s.checkCallback(req.callback); err != nil {
-		return order, out, err
-	}
-	specs, prints, err := s.specs(ctx, a, req)
-	if err != nil {
-		return order, out, err
-	}
-	order = domain.Order{
-		ID: req.id, ProjectID: a.ProjectID, DomainID: a.DomainID, UserID: a.Identity.UserID, Spec: req.spec,
-		ConnectionID: a.Connection.ID, Actor: a.Actor(),
-	}
-	for n, i := range req.items {
-		spec := specs[n]
-		if req.generateKey {
-			spec.KeyName = req.spec.GeneratedKey
-		}
-		order.Instances = append(order.Instances, domain.Instance{
-			ID: i.id, ProjectID: a.ProjectID, Name: i.name, State: domain.InstanceRequested, Spec: spec,
-			KeyName: spec.KeyName, KeyFingerprint: prints[spec.KeyName], ConnectionID: a.Connection.ID, Remote: a.Connection.Remote(),
-		})
-	}
-	if a.cloud == nil {
-		if out.privateKey, err = s.sealPayload(&order, req); err != nil {
-			return order, out, err
-		}
-	}
-	out.callbackSecret, err = s.newCallback(a.Identity, &order, req.callback)
-	return order, out, err
-}
-
-// specs are what the servers are made of, and the fingerprints of the caller's key pairs by name, where one is needed.
-func (s service) specs(ctx context.Context, a access, req createOrder) ([]domain.LaunchSpec, map[string]string, error) {
-	if a.cloud == nil {
-		specs, errs := sizedSpecs(a.Connection, req)
-		return specs, nil, first(append(errs, s.withinLimits(a.Connection, req, specs)...))
-	}
-	found, errs := resolve(ctx, a.cloud, req)
-	if err := first(errs); err != nil {
-		return nil, nil, err
-	}
-	specs := make([]domain.LaunchSpec, len(found))
-	for n, f := range found {
-		specs[n] = f.spec
-	}
-	prints, err := fingerprints(ctx, a.cloud, found)
-	return specs, prints, err
-}
-
-// fingerprints are those of the caller's key pairs, by name, when a server is to have one.
-func fingerprints(ctx context.Context, cloud session, found []resolved) (map[string]string, error) {
-	if !slices.ContainsFunc(found, func(r resolved) bool { return r.spec.KeyName != "" }) {
-		return nil, nil //nolint:nilnil // none is needed
-	}
-	pairs, err := cloud.KeyPairs(ctx)
-	prints := make(map[string]string, len(pairs))
-	for _, k := range pairs {
-		prints[k.Name] = k.Fingerprint
-	}
-	return prints, err
-}
-
-// Get reads an order, with what Nova says of its servers now where this function may ask. What an order asks for
-// besides its servers (that they are stopped, or that none is left) is resumed, if nobody does it.
-func (s service) Get(ctx context.Context, a access, id uuid.UUID) (domain.Order, *domain.Callback, error) {
+// Get reads an order, and updates it from Nova where the caller's token can read its servers. It resumes
+// the rest of the order's work besides requesting its servers, if no replica does it.
+func (s service) Get(
+	ctx context.Context, a access, id uuid.UUID,
+) (domain.Order, related, error) {
 	order, err := s.orders.Find(ctx, a.Filter(), id)
 	switch {
 	case err != nil:
-	case a.cloud == nil, order.IsDelegated() && order.IsRemote(): // only run-connections can look into that cloud
+	case a.cloud == nil, order.IsDelegated() && order.IsRemote(): // only run-connections can read that cloud
 	case order.IsDelegated():
 		order, err = s.engine(a).Observe(ctx, a.cloud, order)
 	default:
@@ -225,33 +164,31 @@ func (s service) Get(ctx context.Context, a access, id uuid.UUID) (domain.Order,
 		err = ignoreLeftKey(ctx, order, err)
 	}
 	if err != nil {
-		return order, nil, err
+		return order, related{}, err
 	}
-	callback, err := s.callback(ctx, a.Identity, order)
-	if err != nil {
-		return order, nil, err
+	if _, err = s.markInterrupted(ctx, order); err != nil {
+		return order, related{}, err
 	}
-	_, err = s.markInterrupted(ctx, order)
-	return order, callback, err
+	with, err := s.relatedTo(ctx, a.Identity, order)
+	return order, with, err
 }
 
-// markInterrupted shows which instances nobody works on any more. That is not stored: it ends when the order is sent
-// again. It says after which time whoever works on the order now cannot be alive without having renewed the claim, or
-// Nova is done with calls of one who died.
+// markInterrupted shows which instances no replica works on any more. That is not stored: it ends when the order is
+// resumed. retryAfter is the time until the claim ends, or Nova is done with the create calls of a replica that died.
 func (s service) markInterrupted(ctx context.Context, order domain.Order) (retryAfter time.Duration, err error) {
-	if order.Undecided() == 0 || order.IsDelegated() { // what it takes to resume that is stored
+	if order.Undecided() == 0 || order.IsDelegated() { // run-connections resumes it from what is stored
 		return 0, nil
 	}
-	held, err := s.orders.HeldFor(ctx, order.ProjectID, order.ID)
-	if err != nil || held > 0 {
-		return held, err
+	expiresIn, err := s.orders.ClaimExpiresIn(ctx, order.ProjectID, order.ID)
+	if err != nil || expiresIn > 0 {
+		return expiresIn, err
 	}
 	interrupt(order)
 	return order.CallsEndIn(), nil
 }
 
-// rejection is the error that answers an order of which nothing came: the first instance's when Nova refused all, or
-// why nothing was asked for when nothing was decided.
+// rejection is the error that answers an order without any servers: the first instance's when Nova rejected all, or why
+// the work stopped when nothing was decided.
 func rejection(order domain.Order, unfinished error) error {
 	switch {
 	case (order.Status == domain.OrderFailed || order.Status == domain.OrderRolledBack) && !order.HasServers():

@@ -27,8 +27,9 @@ func with(env, more map[string]string) map[string]string {
 	return env
 }
 
-// TestNovaAway for a short time changes nothing; for longer than POLL_UNKNOWN_AFTER it makes the instances unknown, once,
-// with Nova's last word kept; and what happened meanwhile is told when it is back. Connections to it break on the way.
+// TestNovaAway: a short outage of Nova changes nothing. One that is longer than POLL_UNKNOWN_AFTER makes the instances
+// unknown, once, and keeps their last status. The first poll after the outage reports what happened meanwhile. The test
+// breaks the connections to Nova.
 func TestNovaAway(t *testing.T) {
 	t.Parallel()
 	w := launched(t, 2)
@@ -63,20 +64,20 @@ func TestUnknownIsLookedUp(t *testing.T) {
 	p := w.poller(t, map[string]string{"POLL_FOLLOW": "0s"})
 	tick(t, p, 204)
 	w.exec(t, "update instances set state = 'unknown'")
-	testkit.Past(t, w.servers[0], time.Now().Add(-time.Hour), nil)
+	testkit.Backdate(t, w.servers[0], time.Now().Add(-time.Hour), nil)
 	tick(t, p, 204)
 	w.ends(t, w.instances[0], "active/ACTIVE active/ACTIVE")
 }
 
-// TestVanished servers count as deleted at the second look, and not when they are back before that. That Nova hides a
-// server, from its lists and by its id, is done to its answers on their way.
-func TestVanished(t *testing.T) {
+// TestMissingServer: a server counts as deleted when two polls miss it, and not when it is back before the second. The
+// test removes the servers from Nova's answers.
+func TestMissingServer(t *testing.T) {
 	t.Parallel()
 	w := launched(t, 2)
 	b := newBetween(t)
 	p := w.poller(t, with(b.env, map[string]string{"POLL_FOLLOW": "0s"}))
 	tick(t, p, 204)
-	later := func() { // the next full read, and the second look, are due
+	later := func() { // the next full read, and the second lookup, are due
 		w.exec(t, "update polls set full_at = full_at - interval '1 hour', since = since + interval '1 hour'")
 		w.exec(t, "update instances set missed_at = missed_at - interval '1 minute'")
 	}
@@ -87,7 +88,7 @@ func TestVanished(t *testing.T) {
 	}
 	hide(w.servers...)
 	later()
-	for range 2 { // the second comes too soon to be another look
+	for range 2 { // the second tick comes too soon to count as another lookup
 		tick(t, p, 204)
 	}
 	for _, id := range w.instances {
@@ -98,24 +99,28 @@ func TestVanished(t *testing.T) {
 	tick(t, p, 204)
 	w.ends(t, w.instances[0], "active/ACTIVE deleted/DELETED")
 	w.ends(t, w.instances[1], "active/ACTIVE")
-	told := w.events(t, w.instances[0])
-	if d := told[len(told)-1].Data; d.Name == "" || len(d.Addresses) == 0 {
-		t.Errorf("what was known of it is gone: %+v", d)
+	events := w.events(t, w.instances[0])
+	if d := events[len(events)-1].Data; d.Name == "" || len(d.Addresses) == 0 {
+		t.Errorf("the deleted instance has lost its name or addresses: %+v", d)
 	}
-	hide(w.servers[1]) // it was found meanwhile, so this is a first look again
+	hide(w.servers[1]) // it was found meanwhile, so the count of misses begins anew
 	later()
 	tick(t, p, 204)
 	w.ends(t, w.instances[1], "active/ACTIVE")
 }
 
-// TestErrorsDeleteNothing: a cell that is said to be down, and look-ups that fail. The answers are made worse on their way.
+// TestErrorsDeleteNothing: a cell that is down, or a lookup that fails, never makes an instance deleted. The test
+// changes Nova's answers.
 func TestErrorsDeleteNothing(t *testing.T) {
 	t.Parallel()
 	w := launched(t, 1)
 	b := newBetween(t)
 	p := w.poller(t, with(b.env, map[string]string{"POLL_FOLLOW": "0s"}))
 	tick(t, p, 204)
-	for name, broken := range map[string]string{"the cells": "os-simple-tenant-usage", "the look-up": "servers/" + w.servers[0]} {
+	for name, broken := range map[string]string{
+		"the cells":   "os-simple-tenant-usage",
+		"the look-up": "servers/" + w.servers[0],
+	} {
 		b.set(func(b *between) {
 			b.change = func(map[string]any) bool { return false }
 			b.before = func(r *http.Request) {
@@ -130,12 +135,13 @@ func TestErrorsDeleteNothing(t *testing.T) {
 			p.Tick(t, "poll-instances")
 		}
 		if got := w.states(t, w.instances[0]); !strings.HasSuffix(got, "active/ACTIVE") {
-			t.Errorf("with %s broken it was told %s", name, got)
+			t.Errorf("with %s broken, the events report %s", name, got)
 		}
 	}
 }
 
-// TestNovaFailsOverOneServer: a server that Nova cannot list among what changed keeps nobody from hearing of the others.
+// TestNovaFailsOverOneServer: when Nova fails over one server in its list of changes, the other servers are still
+// followed.
 func TestNovaFailsOverOneServer(t *testing.T) {
 	t.Parallel()
 	w := launched(t, 2)
@@ -148,15 +154,15 @@ func TestNovaFailsOverOneServer(t *testing.T) {
 	w.ends(t, w.instances[0], "active/ACTIVE stopped/SHUTOFF")
 	w.Delete(t, w.servers[1])
 	tick(t, p, 204)
-	w.exec(t, "update instances set missed_at = missed_at - interval '1 minute'") // two looks have to be apart
+	w.exec(t, "update instances set missed_at = missed_at - interval '1 minute'") // two lookups have to be apart
 	tick(t, p, 204)
 	w.ends(t, w.instances[1], "active/ACTIVE deleted/DELETED")
 	b.set(func(b *between) { b.fails = func(uri string) bool { return strings.Contains(uri, "/servers") } })
-	tick(t, p, 503) // it fails over whatever it is asked
+	tick(t, p, 503) // now every list fails
 }
 
-// TestNovaFailsOverAnothersServer: who reads the whole cloud then reads each project by itself, and hears at once of those
-// that have no such server.
+// TestNovaFailsOverAnothersServer: an account that reads the whole cloud then reads each project by itself, and reports
+// changes at once in the projects without the broken server.
 func TestNovaFailsOverAnothersServer(t *testing.T) {
 	t.Parallel()
 	w := launched(t, 1)
@@ -179,8 +185,9 @@ func TestNovaFailsOverAnothersServer(t *testing.T) {
 	}
 }
 
-// TestUnheardStatus is kept as it is, and is something in progress. Nova's answers are changed on their way.
-func TestUnheardStatus(t *testing.T) {
+// TestUnknownStatus: an unknown status is stored as it is, and the instance is updating. The test changes what Nova
+// answers.
+func TestUnknownStatus(t *testing.T) {
 	t.Parallel()
 	w := launched(t, 1)
 	b := newBetween(t)
@@ -194,7 +201,7 @@ func TestUnheardStatus(t *testing.T) {
 	w.ends(t, w.instances[0], "active/ACTIVE updating/PONDERING")
 }
 
-// TestOneProjectIsDisabled: the others are read all the same, and its instances are unknown after a while.
+// TestOneProjectIsDisabled: the other projects are still read, and the disabled one's instances become unknown.
 func TestOneProjectIsDisabled(t *testing.T) {
 	t.Parallel()
 	w := launched(t, 1)
@@ -205,8 +212,9 @@ func TestOneProjectIsDisabled(t *testing.T) {
 	tick(t, p, 204)
 	w.Close(t)
 	other.Stop(t, other.servers[0])
-	p = w.poller(t, map[string]string{"POLL_FOLLOW": "0s", "POLL_UNKNOWN_AFTER": "1s"}) // with no session from before
-	tick(t, p, 204)                                                                     // to send the event again would not help
+	// A new process has no session from before. The answer is not 503, because a second event would not help.
+	p = w.poller(t, map[string]string{"POLL_FOLLOW": "0s", "POLL_UNKNOWN_AFTER": "1s"})
+	tick(t, p, 204)
 	other.ends(t, other.instances[0], "stopped/SHUTOFF")
 	w.ends(t, w.instances[0], "active/ACTIVE")
 	time.Sleep(time.Second)
@@ -219,28 +227,29 @@ func TestOneProjectIsDisabled(t *testing.T) {
 	w.ends(t, w.instances[0], "unknown/ACTIVE active/ACTIVE")
 }
 
-// TestManyTicksAtOnce, at two copies: one of them does the work, the others do not wait for it.
-func TestManyTicksAtOnce(t *testing.T) {
+// TestConcurrentTicks at two replicas: one tick does the work, the others do not wait for it.
+func TestConcurrentTicks(t *testing.T) {
 	t.Parallel()
 	w := launched(t, 1)
 	b := newBetween(t)
 	b.slowness = time.Second
 	env := with(b.env, map[string]string{"POLL_FOLLOW": "0s"})
-	copies := []*testkit.Process{w.poller(t, env), w.poller(t, env)}
+	replicas := []*testkit.Process{w.poller(t, env), w.poller(t, env)}
 	var all sync.WaitGroup
 	for n := range 12 {
-		all.Go(func() { tick(t, copies[n%2], 204) })
+		all.Go(func() { tick(t, replicas[n%2], 204) })
 	}
 	all.Wait()
 	w.ends(t, w.instances[0], "building/BUILD active/ACTIVE")
-	changes := slices.DeleteFunc(b.requests(), func(path string) bool { return !strings.Contains(path, "changes-since") })
+	changes := slices.DeleteFunc(b.requests(),
+		func(path string) bool { return !strings.Contains(path, "changes-since") })
 	if len(changes) > 4 { // each replica asks for the whole cloud, which is refused
 		t.Errorf("nova was asked %v", changes)
 	}
 }
 
-// TestACopyIsKilled in the middle of its work: once its claim has ended another one does it.
-func TestACopyIsKilled(t *testing.T) {
+// TestReplicaIsKilled in the middle of its work: when its claim has ended, another replica does the work.
+func TestReplicaIsKilled(t *testing.T) {
 	t.Parallel()
 	w := launched(t, 1)
 	b := newBetween(t)
@@ -249,13 +258,13 @@ func TestACopyIsKilled(t *testing.T) {
 	second := w.poller(t, map[string]string{"POLL_FOLLOW": "0s"})
 	var all sync.WaitGroup
 	all.Go(func() { _, _ = first.TryTick(t, "poll-instances") })
-	testkit.Eventually(t, 20*time.Second, "the first copy is at Nova", func() bool { return len(b.requests()) > 0 })
+	testkit.Eventually(t, 20*time.Second, "the first replica calls Nova", func() bool { return len(b.requests()) > 0 })
 	first.Kill()
 	all.Wait()
 	w.ends(t, w.instances[0], "building/BUILD")
 	tick(t, second, 204)
 	w.ends(t, w.instances[0], "building/BUILD") // the dead one's claim holds yet
-	testkit.Eventually(t, 2*claimFor, "another copy has read it", func() bool {
+	testkit.Eventually(t, 2*claimFor, "another replica has read it", func() bool {
 		time.Sleep(time.Second)
 		tick(t, second, 204)
 		return strings.HasSuffix(w.states(t, w.instances[0]), "active/ACTIVE")

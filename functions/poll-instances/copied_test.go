@@ -37,8 +37,8 @@ func (w *world) unexpected(t *testing.T) (found []string) {
 	return found
 }
 
-// TestCopiedTags: a server that somebody made with the tags of ours is not deleted, neither by a look at the order nor by a poll,
-// while the order runs, when it is done, nor months later. One event reports each.
+// TestCopiedTags: a server that somebody made with the tags of ours is never deleted, neither by a GET of the order nor
+// by a poll, while the order runs, when it is done or months later. One event reports each such server.
 func TestCopiedTags(t *testing.T) {
 	t.Parallel()
 	w := launched(t, 1)
@@ -69,9 +69,10 @@ func TestCopiedTags(t *testing.T) {
 			t.Fatalf("%s: Nova has %d servers, want 3", when, n)
 		}
 		if got := w.unexpected(t); !slices.Equal(got, copies) {
-			t.Errorf("%s: events tell of %v, want %v", when, got, copies)
+			t.Errorf("%s: the events report %v, want %v", when, got, copies)
 		}
-		if got := testkit.Scalar[string](t, testkit.Connect(t, w.database), "select server_id from instances"); got != own.ID {
+		if got := testkit.Scalar[string](t, testkit.Connect(t, w.database),
+			"select server_id from instances"); got != own.ID {
 			t.Errorf("%s: the instance has become %s", when, got)
 		}
 	}
@@ -82,8 +83,8 @@ func TestCopiedTags(t *testing.T) {
 	expect("months later")
 }
 
-// TestCopiedTagsOfNoServer: an instance that got no server does not take somebody's that carries its tags, be its order rolled back
-// or interrupted before it was asked for.
+// TestCopiedTagsOfNoServer: an instance without a server does not adopt somebody's server that carries its tags. Its
+// order was rolled back, or interrupted before Nova was called.
 func TestCopiedTagsOfNoServer(t *testing.T) {
 	t.Parallel()
 	w := &world{Project: testkit.NewProject(t), database: testkit.Database(t)}
@@ -99,7 +100,8 @@ func TestCopiedTagsOfNoServer(t *testing.T) {
 	w.SetQuota(t, -1)
 	conn := testkit.Connect(t, w.database)
 	for n := range 2 {
-		w.instances = append(w.instances, testkit.Scalar[string](t, conn, "select id::text from instances order by position limit 1 offset $1", n))
+		w.instances = append(w.instances, testkit.Scalar[string](t, conn,
+			"select id::text from instances order by position limit 1 offset $1", n))
 	}
 	id := w.Create(t, "none-2", w.instances[1], "cloudfn-order:"+w.order)
 	w.Await(t, id, "ACTIVE")
@@ -114,10 +116,10 @@ func TestCopiedTagsOfNoServer(t *testing.T) {
 			t.Fatalf("%s: Nova has %+v, want somebody's server", status, left)
 		}
 		if n := testkit.Scalar[int](t, conn, "select count(server_id)::int from instances"); n != 0 {
-			t.Errorf("%s: %d instances took somebody's server", status, n)
+			t.Errorf("%s: %d instances adopted somebody's server", status, n)
 		}
 	}
 	if got := w.unexpected(t); strings.Join(got, " ") != id {
-		t.Errorf("events tell of %v, want %s", got, id)
+		t.Errorf("the events report %v, want %s", got, id)
 	}
 }

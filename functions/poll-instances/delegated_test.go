@@ -23,8 +23,10 @@ func (w *world) connected(t *testing.T) uuid.UUID {
 	}
 	t.Cleanup(db.Close)
 	connection, err := postgres.Connections{DB: db}.Create(t.Context(), domain.Connection{
-		ID: uuid.Must(uuid.NewV7()), ProjectID: w.ID, DomainID: w.DomainID, UserID: w.UserID, Kind: domain.TrustConnection, DelegationID: "t",
-		Actions: []domain.Permission{domain.MayAllocate}, UsableBy: []string{}, Flavors: []domain.Flavor{}, ExpiresAt: time.Now().Add(time.Hour),
+		ID: uuid.Must(uuid.NewV7()), ProjectID: w.ID, DomainID: w.DomainID, UserID: w.UserID,
+		Kind: domain.TrustConnection, DelegationID: "t",
+		Actions: []domain.Permission{domain.MayAllocate}, UsableBy: []string{}, Flavors: []domain.Flavor{},
+		ExpiresAt: time.Now().Add(time.Hour),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -38,7 +40,8 @@ func (w *world) connected(t *testing.T) uuid.UUID {
 // rows are the instances besides the order's, as they are stored.
 func (w *world) rows(t *testing.T) []string {
 	t.Helper()
-	rows, _ := testkit.Pool(t, w.database).Query(context.Background(), "select i::text from instances i where order_id is null order by id")
+	rows, _ := testkit.Pool(t, w.database).Query(context.Background(),
+		"select i::text from instances i where order_id is null order by id")
 	found, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
 		t.Fatal(err)
@@ -46,34 +49,40 @@ func (w *world) rows(t *testing.T) []string {
 	return found
 }
 
-// TestWhatOthersFollow: instances in another cloud are left alone, and so are those that were let go, but for a connection's, of
-// which nobody is told. An order through a connection is not concluded, because run-connections does more about it than look.
-func TestWhatOthersFollow(t *testing.T) {
+// TestRemoteInstancesAreSkipped: instances in another cloud and disconnected ones stay as they are. A disconnected
+// instance of a connection still changes its state, but no event reports it. An order through a connection stays
+// running: run-connections finalizes it.
+func TestRemoteInstancesAreSkipped(t *testing.T) {
 	t.Parallel()
 	w := launched(t, 2)
 	connection := w.connected(t)
 	// Servers that this cloud's Nova does not know.
-	w.exec(t, `insert into instances (project_id, id, position, name, state, raw_status, origin, server_id, connection_id, remote, disconnected_at, created_at)
+	w.exec(t, `insert into instances (project_id, id, position, name, state, raw_status, origin, server_id,
+  connection_id, remote, disconnected_at, created_at)
 		select '`+w.ID+`', gen_random_uuid(), 0, 'x', state, 'X', 'launched', gen_random_uuid()::text, connection, remote, gone, now() - interval '1 hour'
-		from (values ('building', '`+connection.String()+`'::uuid, true, null::timestamptz), ('unknown', '`+connection.String()+`', true, null),
-			('building', null, false, now()), ('active', '`+connection.String()+`', true, now())) x (state, connection, remote, gone)`)
+		from (values ('building', '`+connection.String()+`'::uuid, true, null::timestamptz),
+			('unknown', '`+connection.String()+`', true, null),
+			('building', null, false, now()),
+			('active', '`+connection.String()+`', true, now())) x (state, connection, remote, gone)`)
 	w.exec(t, "update instances set disconnected_at = now() where id = '"+w.instances[0]+"'")
 	testkit.OpenStack(t, "admin", "server", "delete", "--wait", w.servers[0])
-	alone, told := w.rows(t), w.states(t, w.instances[0])
+	skipped, reported := w.rows(t), w.states(t, w.instances[0])
 	p := w.poller(t, nil)
 	for range 2 { // the second reads all servers
 		tick(t, p, 204)
 		w.exec(t, "update polls set full_at = full_at - interval '1 hour'")
 	}
-	if diff := cmp.Diff(alone, w.rows(t)); len(alone) != 4 || diff != "" {
+	if diff := cmp.Diff(skipped, w.rows(t)); len(skipped) != 4 || diff != "" {
 		t.Error(diff)
 	}
 	conn := testkit.Connect(t, w.database)
-	if state := testkit.Scalar[string](t, conn, "select state from instances where id = $1", w.instances[0]); state != "deleted" || w.states(t, w.instances[0]) != told {
-		t.Errorf("what was let go is %s, and it was told %q", state, w.states(t, w.instances[0]))
+	if state := testkit.Scalar[string](t, conn, "select state from instances where id = $1",
+		w.instances[0]); state != "deleted" || w.states(t, w.instances[0]) != reported {
+		t.Errorf("the disconnected instance is %s, and its events report %q", state, w.states(t, w.instances[0]))
 	}
 	w.ends(t, w.instances[1], "active/ACTIVE")
-	if n := testkit.Scalar[int](t, conn, "select count(*)::int from events where subject = $1 and connection_id = $2", w.instances[1], connection); n != 1 {
+	if n := testkit.Scalar[int](t, conn, "select count(*)::int from events where subject = $1 and connection_id = $2",
+		w.instances[1], connection); n != 1 {
 		t.Errorf("%d events of the instance are the connection's", n)
 	}
 	if status := testkit.Scalar[string](t, conn, "select status from orders"); status != "running" {

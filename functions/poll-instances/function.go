@@ -1,5 +1,5 @@
-// Package pollinstances is woken every minute, reads what changed in Nova since the last time, and turns it into the states
-// of tracked instances, each change with its event. While Nova is at work on some of them it goes on looking.
+// Package pollinstances is woken every minute, reads what changed in Nova since the last time, and turns it into the
+// states of tracked instances, each change with its event. While Nova works on some of them it keeps polling.
 package pollinstances
 
 import (
@@ -9,7 +9,6 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/eventx"
 	"github.com/cloudfn/cloudfn/shared/openstack"
-	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/run"
 )
 
@@ -65,8 +64,8 @@ var Function = run.Event[Config]{
 		Wakes:   []string{"deliver-events"},
 	},
 	Secrets: []string{"database-events", "events", "openstack"},
-	// Projects are claimed, so two pods share them when reading them takes most of a minute. An event is a round: a pod that is
-	// nearly always at one gets help.
+	// Projects are claimed, so two pods share them when reading them takes most of a minute. An event is a round: a pod
+	// that is nearly always at one gets help.
 	Scale: run.Scale{MaxPods: 2, Concurrency: 10, Target: 1},
 	Build: build,
 }
@@ -76,30 +75,8 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &service{
-		cloud: &sessions{
-			login: func(ctx context.Context) (session, error) { return narrow(account.Login(ctx)) },
-			kept:  map[string]session{},
-		},
-		clock: d.DB, jobs: postgres.Jobs{DB: d.DB}, polls: postgres.Polls{DB: d.DB},
-		instances: postgres.Instances{DB: d.DB}, orders: postgres.Orders{DB: d.DB},
-		wake: func() { d.Wake("deliver-events") },
-		full: cfg.Full, unknownAfter: cfg.UnknownAfter, followFor: cfg.Follow, pause: cfg.Pause,
-	}
-	return handler{s}.Handle, nil
-}
-
-// narrowed shows *openstack.Session as what this function needs of it.
-type narrowed struct{ *openstack.Session }
-
-// In opens a session in one project.
-func (n narrowed) In(ctx context.Context, projectID string) (session, error) {
-	return narrow(n.Session.In(ctx, projectID))
-}
-
-func narrow(s *openstack.Session, err error) (session, error) {
-	if err != nil {
-		return nil, err
-	}
-	return narrowed{s}, nil
+	login := func(ctx context.Context) (session, error) { return openstack.Narrow[session](account.Login(ctx)) }
+	s := newService(d.DB, login, func() { d.Wake("deliver-events") })
+	s.full, s.unknownAfter, s.followFor, s.pause = cfg.Full, cfg.UnknownAfter, cfg.Follow, cfg.Pause
+	return s.Handle, nil
 }

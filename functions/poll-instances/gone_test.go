@@ -28,10 +28,10 @@ func (w *world) checkEvents(t *testing.T, want string) {
 	}
 }
 
-// TestAProjectIsGone from Keystone, while its servers run on in Nova: at the second look its instances are
-// deleted, and it is asked for no more. One that is disabled is not gone. Nova is made to refuse the list of the
-// whole cloud, so that the projects are entered.
-func TestAProjectIsGone(t *testing.T) {
+// TestDeletedProject: a project is deleted from Keystone while its servers run on in Nova. The second check marks its
+// instances as deleted, and the project is read no more. A disabled project is not gone. The test makes Nova refuse the
+// list of the whole cloud, so that each project is read by itself.
+func TestDeletedProject(t *testing.T) {
 	t.Parallel()
 	w := &world{Project: testkit.NewProject(t), database: testkit.Database(t)}
 	disabled := &world{Project: testkit.NewProject(t), database: w.database}
@@ -43,13 +43,15 @@ func TestAProjectIsGone(t *testing.T) {
 	conn := testkit.Connect(t, w.database)
 	w.DeleteProject(t)
 	disabled.Close(t)
-	for range 2 { // the second comes too soon to be another look
+	for range 2 { // the second tick comes too soon to count as another check
 		tick(t, p, 204)
 		w.checkEvents(t, "")
 		disabled.checkEvents(t, "")
 	}
 	w.exec(t, "update instances set created_at = created_at - interval '1 hour'")
-	w.exec(t, "update polls set gone_at = gone_at - interval '1 minute', failing_since = failing_since - interval '1 hour', since = since - interval '1 hour', full_at = full_at - interval '1 hour', not_before = null")
+	w.exec(t, `update polls set gone_at = gone_at - interval '1 minute',
+  failing_since = failing_since - interval '1 hour', since = since - interval '1 hour',
+  full_at = full_at - interval '1 hour', not_before = null`)
 	tick(t, p, 204)
 	w.checkEvents(t, "deleted/DELETED")
 	events := w.events(t, w.instances[0])
@@ -61,7 +63,8 @@ func TestAProjectIsGone(t *testing.T) {
 	if rows := testkit.Scalar[int](t, conn, "select count(*)::int from polls where project_id = $1", w.ID); rows != 0 {
 		t.Error("it is still asked for")
 	}
-	if pause := testkit.Scalar[bool](t, conn, "select not_before > now() + interval '10 seconds' from polls where project_id = $1", disabled.ID); !pause {
+	if pause := testkit.Scalar[bool](t, conn,
+		"select not_before > now() + interval '10 seconds' from polls where project_id = $1", disabled.ID); !pause {
 		t.Error("a disabled project is asked for at each event")
 	}
 }

@@ -70,7 +70,8 @@ func (w *world) launch(t *testing.T, n int) {
 	t.Helper()
 	f := testkit.Sandbox(t)
 	p := testkit.Spawn(t, testkit.Env(t, w.database, map[string]string{"FUNCTION_TARGET": "launch"})).As(w.Token(t))
-	a := p.Post(t, "/v1/launch", fmt.Sprintf(`{"name":"polled","flavor":%q,"image":%q,"networks":[%q],"count":%d}`, f.FlavorID, f.ImageID, f.NetworkID, n))
+	a := p.Post(t, "/v1/launch", fmt.Sprintf(`{"name":"polled","flavor":%q,"image":%q,"networks":[%q],"count":%d}`,
+		f.FlavorID, f.ImageID, f.NetworkID, n))
 	if a.Status != 202 {
 		t.Fatalf("got %d %s", a.Status, a.Body)
 	}
@@ -88,7 +89,7 @@ func (w *world) launch(t *testing.T, n int) {
 	}
 }
 
-// poller is a copy of the function in a process of its own.
+// poller is a replica of the function in a process of its own.
 func (w *world) poller(t *testing.T, more map[string]string) *testkit.Process {
 	t.Helper()
 	env := map[string]string{"FUNCTION_TARGET": "poll-instances"}
@@ -140,16 +141,16 @@ func (w *world) exec(t *testing.T, sql string) {
 	}
 }
 
-// ends says whether the states told of a subject end like this.
+// ends checks that the states in a subject's events end like this.
 func (w *world) ends(t *testing.T, subject, want string) {
 	t.Helper()
 	if got := w.states(t, subject); !strings.HasSuffix(got, want) {
-		t.Errorf("it was told %q, which should end with %q", got, want)
+		t.Errorf("the events report %q, want an end of %q", got, want)
 	}
 }
 
-// TestWhatOthersDo to servers, with the openstack client, is told at the next tick: by both ways to read.
-func TestWhatOthersDo(t *testing.T) {
+// TestChangesByOthers: the next tick reports what the openstack client did to servers, by both ways to read.
+func TestChangesByOthers(t *testing.T) {
 	t.Parallel()
 	testkit.Heavy(t)
 	for _, account := range []string{"collector", "admin"} {
@@ -160,38 +161,41 @@ func TestWhatOthersDo(t *testing.T) {
 			for _, id := range w.instances {
 				w.ends(t, id, "building/BUILD active/ACTIVE")
 			}
-			w.concluded(t, "done")
+			w.orderEnds(t, "done")
 			before := len(w.events(t, w.instances[0]))
-			w.Tell(t, w.servers[0], "stop")
+			w.Act(t, w.servers[0], "stop")
 			w.Await(t, w.servers[0], "SHUTOFF")
 			tick(t, p, 204)
-			told := w.events(t, w.instances[0])
-			last := told[len(told)-1]
-			if d := last.Data; len(told) != before+1 || last.Type != "cloudfn.instance.state.v1" || d.State != "stopped" || d.PreviousState != "active" || d.Status != "SHUTOFF" ||
-				d.InstanceID != w.instances[0] || d.ServerID != w.servers[0] || d.OrderID != w.order || d.Name != "polled-1" || len(d.Addresses) == 0 {
-				t.Errorf("after %d events it was told %+v", before, told[before:])
+			events := w.events(t, w.instances[0])
+			last := events[len(events)-1]
+			if d := last.Data; len(events) != before+1 || last.Type != "cloudfn.instance.state.v1" ||
+				d.State != "stopped" || d.PreviousState != "active" || d.Status != "SHUTOFF" ||
+				d.InstanceID != w.instances[0] || d.ServerID != w.servers[0] || d.OrderID != w.order ||
+				d.Name != "polled-1" || len(d.Addresses) == 0 {
+				t.Errorf("after %d events came %+v", before, events[before:])
 			}
 			testkit.OpenStack(t, "admin", "server", "delete", "--wait", w.servers[0])
-			w.Tell(t, w.servers[1], "break")
+			w.Act(t, w.servers[1], "break")
 			tick(t, p, 204)
 			w.ends(t, w.instances[0], "stopped/SHUTOFF deleted/DELETED")
 			w.ends(t, w.instances[1], "active/ACTIVE error/ERROR")
 			testkit.OpenStack(t, "admin", "server", "set", "--state", "active", w.servers[1])
 			tick(t, p, 204)
 			w.ends(t, w.instances[1], "error/ERROR active/ACTIVE")
-			told = w.events(t, w.instances[1])
+			events = w.events(t, w.instances[1])
 			for range 2 { // nothing happened since
 				tick(t, p, 204)
 			}
-			if diff := cmp.Diff(told, w.events(t, w.instances[1])); diff != "" {
+			if diff := cmp.Diff(events, w.events(t, w.instances[1])); diff != "" {
 				t.Error(diff)
 			}
 		})
 	}
 }
 
-// TestATickGoesOn while Nova is at work, so that one tick tells of a launch from its begin to its end, and no longer.
-func TestATickGoesOn(t *testing.T) {
+// TestTickFollowsMovingInstances while Nova is at work, so that one tick tells of a launch from its begin to its end,
+// and no longer.
+func TestTickFollowsMovingInstances(t *testing.T) {
 	t.Parallel()
 	w := &world{Project: testkit.NewProject(t), database: testkit.Database(t)}
 	w.launch(t, 2)
@@ -212,8 +216,8 @@ func TestATickGoesOn(t *testing.T) {
 	}
 }
 
-// TestPages: Nova gives its changes, and all of its servers, in pages of two. The limit is put into the requests on their
-// way; the pages are Nova's own. A list ends at an empty page.
+// TestPages: Nova gives its changes, and all of its servers, in pages of two. The limit is put into the requests on
+// their way; the pages are Nova's own. A list ends at an empty page.
 func TestPages(t *testing.T) {
 	t.Parallel()
 	w := launched(t, 5)
@@ -247,9 +251,9 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// TestStatesInBetween: a server is stopped, started and rebooted between two ticks. The states in between are published in their
-// order, once, although two replicas are woken, and marked as reconstructed.
-func TestStatesInBetween(t *testing.T) {
+// TestPassedStates: a server is stopped, started and rebooted between two ticks. The states in between are published
+// in their order, once, although two replicas are woken, and marked as reconstructed.
+func TestPassedStates(t *testing.T) {
 	t.Parallel()
 	w := launched(t, 1)
 	p, other := w.poller(t, map[string]string{"POLL_FOLLOW": "0s"}), w.poller(t, map[string]string{"POLL_FOLLOW": "0s"})
@@ -258,10 +262,10 @@ func TestStatesInBetween(t *testing.T) {
 	before := len(w.events(t, w.instances[0]))
 	id := w.servers[0]
 	w.Stop(t, id)
-	w.Tell(t, id, "start")
+	w.Act(t, id, "start")
 	w.Await(t, id, "ACTIVE")
 	w.Quiet(t, id)
-	w.Tell(t, id, "hard")
+	w.Act(t, id, "hard")
 	w.Quiet(t, id)
 	w.Await(t, id, "ACTIVE")
 	var all sync.WaitGroup

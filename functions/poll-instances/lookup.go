@@ -18,25 +18,26 @@ const (
 	lookUps     = 8   // servers at once that are asked for by id
 	mostLookUps = 100 // instances that are asked for by id at each event; when more are in doubt, all are read
 	// Two lookups of a server that Nova does not know have to be independent, also when an event comes twice.
-	patience = 30 * time.Second
+	missedFor = 30 * time.Second
 )
 
 // lookUpUncertain asks by id for the servers of instances that Nova did not know last time, or that are unknown.
 func (r *reader) lookUpUncertain(ctx context.Context) error {
-	if !slices.ContainsFunc(slices.Collect(maps.Values(r.projects)), func(p domain.Poll) bool { return p.Uncertain > 0 }) {
+	hasUncertain := func(p domain.Poll) bool { return p.Uncertain > 0 }
+	if !slices.ContainsFunc(slices.Collect(maps.Values(r.projects)), hasUncertain) {
 		return nil
 	}
-	doubtful, err := r.polls.ListUncertain(ctx, sorted(r.projects), mostLookUps)
+	uncertain, err := r.polls.ListUncertain(ctx, slices.Sorted(maps.Keys(r.projects)), mostLookUps)
 	if err != nil {
 		return err
 	}
-	return r.lookUp(ctx, doubtful, true)
+	return r.lookUp(ctx, uncertain, true)
 }
 
 // lookUp asks for servers by id, and stores what Nova says of each. An error leaves the instance as it is.
-func (r *reader) lookUp(ctx context.Context, doubtful []domain.Instance, up bool) error {
-	for some := range slices.Chunk(doubtful, mostLookUps) {
-		at, err := r.clock.Now(ctx)
+func (r *reader) lookUp(ctx context.Context, uncertain []domain.Instance, up bool) error {
+	for some := range slices.Chunk(uncertain, mostLookUps) {
+		at, err := r.db.Now(ctx)
 		if err != nil {
 			return err
 		}
@@ -66,7 +67,7 @@ func (r *reader) lookUpSome(ctx context.Context, at time.Time, some []domain.Ins
 			news = append(news, i)
 		}
 	}
-	return errors.Join(again(errs), r.change(ctx, news))
+	return errors.Join(retryable(errs), r.change(ctx, news))
 }
 
 // lookUpOne asks for one server; known is false when nothing can be said of it.
@@ -77,17 +78,20 @@ func (r *reader) lookUpOne(ctx context.Context, at time.Time, i *domain.Instance
 		i.Found(server)
 		return true, nil
 	case apperr.CodeOf(err) != apperr.NotFound:
-		slog.WarnContext(ctx, "a server could not be looked up", "project_id", i.ProjectID, "instance_id", i.ID, "error", err)
+		slog.WarnContext(ctx, "a server could not be looked up", "project_id", i.ProjectID, "instance_id", i.ID,
+			"error", err)
 		return false, err
 	case !up:
 		return false, nil // it may be in the cell that is down
 	}
-	return i.Missed(at, patience), nil
+	return i.Missed(at, missedFor), nil
 }
 
 // serverOf finds the instance's server: the stored one, or the one that OfServers chose for an instance without any.
 func serverOf(i domain.Instance, servers []domain.Server) (found domain.Server, ok bool) {
-	n := slices.IndexFunc(servers, func(s domain.Server) bool { return s.ProjectID == i.ProjectID && s.ID == i.ServerID })
+	n := slices.IndexFunc(servers, func(s domain.Server) bool {
+		return s.ProjectID == i.ProjectID && s.ID == i.ServerID
+	})
 	if n < 0 {
 		return found, false
 	}

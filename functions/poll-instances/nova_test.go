@@ -25,7 +25,7 @@ type between struct {
 	asked    []string                                // paths with queries
 	before   func(*http.Request)                     // may change a request
 	change   func(server map[string]any) (keep bool) // may change a server that is shown, or hide it
-	fails    func(uri string) bool                   // these are answered with 500
+	fails    func(uri string) bool                   // these are responded with 500
 	refuses  func(uri string) bool                   // these with 403
 	away     bool
 	slowness time.Duration
@@ -63,7 +63,8 @@ func newBetweenAs(t *testing.T, account string) *between {
 		proxy.ServeHTTP(w, r)
 	}))
 	t.Cleanup(server.Close)
-	b.env = testkit.RedirectTo(t, map[string]string{"compute": server.URL + strings.TrimSuffix(nova.Path, "/")}).Env(t, account)
+	b.env = testkit.RedirectTo(t, map[string]string{"compute": server.URL + strings.TrimSuffix(nova.Path, "/")}).Env(t,
+		account)
 	return b
 }
 
@@ -111,7 +112,10 @@ func (b *between) edit(resp *http.Response) error {
 			document["servers"] = slices.DeleteFunc(list, func(s any) bool { return !change(s.(map[string]any)) })
 		}
 		if one, ok := document["server"].(map[string]any); ok && !change(one) {
-			resp.StatusCode, document = http.StatusNotFound, map[string]any{"itemNotFound": map[string]any{"code": 404, "message": "hidden"}}
+			resp.StatusCode, document = http.StatusNotFound, map[string]any{"itemNotFound": map[string]any{
+				"code":    404,
+				"message": "hidden",
+			}}
 		}
 		body, _ = json.Marshal(document)
 	}

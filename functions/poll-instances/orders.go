@@ -23,17 +23,18 @@ func (s *service) engine() orders.Engine {
 // attend writes the status that follows from the instances of each order that is still running, and does what the order
 // asks for beyond its servers: to stop them once they run, or to delete them all when it is rolled back.
 func (s *service) attend(ctx context.Context) error {
-	running, err := s.polls.Running(ctx)
+	running, err := s.polls.ListRunningOrders(ctx)
 	if err != nil {
 		return err
 	}
 	errs := make([]error, len(running))
 	for n, o := range running {
 		if errs[n] = s.attendOne(ctx, o); errs[n] != nil {
-			slog.WarnContext(ctx, "an order could not be attended to", "project_id", o.ProjectID, "order_id", o.ID, "error", errs[n])
+			slog.WarnContext(ctx, "an order could not be attended to", "project_id", o.ProjectID, "order_id", o.ID,
+				"error", errs[n])
 		}
 	}
-	return again(errs)
+	return retryable(errs)
 }
 
 func (s *service) attendOne(ctx context.Context, key domain.Order) error {
@@ -63,10 +64,11 @@ func (s *service) advance(ctx context.Context, order domain.Order) error {
 	stepping, cancel := context.WithTimeout(ctx, stepsClaim*2/3) // the rest is left to Nova to end a call
 	defer cancel()
 	err := s.engine().Advance(stepping, order, func(do func(orders.Session) error) error {
-		return s.cloud.use(stepping, order.ProjectID, func(cloud session) error { return do(orders.Session{Cloud: cloud}) })
+		return s.cloud.use(stepping, order.ProjectID,
+			func(cloud session) error { return do(orders.Session{Cloud: cloud}) })
 	})
 	if mayNotAct(err) {
-		slog.WarnContext(ctx, "the service account may not act in the project: its orders are finished by their callers alone",
+		slog.WarnContext(ctx, "the service account is read-only in the project: only callers finish its orders",
 			"project_id", order.ProjectID, "error", err)
 		s.readOnly.Store(order.ProjectID, true)
 		return nil
@@ -88,20 +90,24 @@ func (s *service) removeUnwanted(ctx context.Context, servers []domain.Server) e
 		state := domain.StateOf(server.Status, server.Task)
 		return state == domain.InstanceDeleting || state == domain.InstanceDeleted
 	})
-	unwanted, err := s.polls.Unwanted(ctx, there)
+	unwanted, err := s.polls.ListUnwanted(ctx, there)
 	if err != nil {
 		return err
 	}
-	for _, server := range there {
-		if !slices.Contains(unwanted, server.ID) {
-			continue
-		}
+	s.removeExtras(ctx, slices.DeleteFunc(there, func(server domain.Server) bool {
+		return !slices.Contains(unwanted, server.ID)
+	}))
+	return nil
+}
+
+func (s *service) removeExtras(ctx context.Context, servers []domain.Server) {
+	for _, server := range servers {
 		if err := s.removeExtra(ctx, server); err != nil {
-			slog.WarnContext(ctx, "a server that its order does not need could not be dealt with: it is tried again later",
+			slog.WarnContext(ctx,
+				"a server that its order does not need could not be dealt with: it is tried again later",
 				"project_id", server.ProjectID, "server_id", server.ID, "error", err)
 		}
 	}
-	return nil
 }
 
 func (s *service) removeExtra(ctx context.Context, server domain.Server) error {

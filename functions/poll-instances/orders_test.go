@@ -12,9 +12,9 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestOrdersAreFinished without their caller, where the service account may act: stopped servers, and rollbacks. The
-// copy that took the order is killed as soon as Nova has accepted the servers.
-func TestOrdersAreFinished(t *testing.T) {
+// TestFinalizeOrders: orders end without their caller where the service account is authorized: stopped servers, and
+// rollbacks. The replica that took the order is killed as soon as Nova has accepted the servers.
+func TestFinalizeOrders(t *testing.T) {
 	t.Parallel()
 	testkit.Heavy(t)
 	w := &world{Project: testkit.NewProject(t), database: testkit.Database(t)}
@@ -30,29 +30,30 @@ func TestOrdersAreFinished(t *testing.T) {
 	member := w.poller(t, map[string]string{"POLL_FOLLOW": "90s"}) // a sandbox with much to do takes longer than 45s
 	tick(t, member, 204)
 	w.ends(t, w.instances[0], "stopped/SHUTOFF")
-	w.concluded(t, "done")
+	w.orderEnds(t, "done")
 
 	rollback := &world{Project: w.Project, database: w.database}
 	rollback.abandon(t, 2, `"on_failure":"rollback"`)
 	for _, id := range rollback.servers {
 		rollback.Await(t, id, "ACTIVE")
 	}
-	rollback.Tell(t, rollback.servers[0], "break")
+	rollback.Act(t, rollback.servers[0], "break")
 	tick(t, member, 204)
 	for n, id := range rollback.servers {
 		rollback.Await(t, id, "DELETED")
 		rollback.ends(t, rollback.instances[n], "deleted/DELETED")
 	}
-	rollback.concluded(t, "rolled_back")
+	rollback.orderEnds(t, "rolled_back")
 }
 
-// abandon places an order with a copy that dies over it, and whose claim is over.
+// abandon places an order with a replica that is killed, and ends its claim.
 func (w *world) abandon(t *testing.T, n int, more string) {
 	t.Helper()
 	f, conn := testkit.Sandbox(t), testkit.Connect(t, w.database)
 	p := testkit.Spawn(t, testkit.Env(t, w.database, map[string]string{"FUNCTION_TARGET": "launch"}))
 	w.order = uuid.NewString()
-	body := fmt.Sprintf(`{"id":%q,"name":"left","flavor":%q,"image":%q,"networks":[%q],"count":%d,%s}`, w.order, f.FlavorID, f.ImageID, f.NetworkID, n, more)
+	body := fmt.Sprintf(`{"id":%q,"name":"left","flavor":%q,"image":%q,"networks":[%q],"count":%d,%s}`, w.order,
+		f.FlavorID, f.ImageID, f.NetworkID, n, more)
 	token := w.Token(t)
 	var all sync.WaitGroup
 	all.Go(func() {
@@ -73,7 +74,8 @@ func (w *world) abandon(t *testing.T, n int, more string) {
 	w.exec(t, "update orders set claimed_until = now()") // as time would end it
 }
 
-func (w *world) concluded(t *testing.T, want string) {
+// orderEnds checks the status in the last event of the order.
+func (w *world) orderEnds(t *testing.T, want string) {
 	t.Helper()
 	const status = "select data->>'status' from events where subject = $1 order by seq desc limit 1"
 	if got := testkit.Scalar[string](t, testkit.Pool(t, w.database), status, w.order); got != want {

@@ -20,14 +20,16 @@ const (
 // passed reads the action logs of servers that changed, and derives the states that their instances passed through
 // since they were last seen, by the server's id. A log that cannot be read hides them: what Nova shows now is
 // written all the same.
-func (r *reader) passed(ctx context.Context, found []domain.Instance, servers []domain.Server) map[string][]domain.Passed {
+func (r *reader) passed(
+	ctx context.Context, found []domain.Instance, servers []domain.Server,
+) map[string][]domain.PassedState {
 	var mu sync.Mutex
-	passed, beyond := map[string][]domain.Passed{}, 0
+	passed, beyond := map[string][]domain.PassedState{}, 0
 	var group errgroup.Group
 	group.SetLimit(logsAtOnce)
 	for _, i := range found {
 		s, ok := serverOf(i, servers)
-		if !ok || !i.MayPass(s) {
+		if !ok || !i.MayHavePassed(s) {
 			continue
 		}
 		if r.logs.Add(1) > mostLogs {
@@ -42,7 +44,7 @@ func (r *reader) passed(ctx context.Context, found []domain.Instance, servers []
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			passed[s.ID] = i.Between(s, log)
+			passed[s.ID] = i.PassedStates(s, log)
 			return nil
 		})
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"time"
 
@@ -28,15 +29,15 @@ type reader struct {
 	projects map[string]domain.Poll
 	cloud    session
 
-	asked    time.Time // by this process's clock
-	answered bool      // a page came
-	changed  bool      // what changed was read
-	start    time.Time // what changed before is read, but of stale projects
-	broken   bool      // Nova fails over what changed
-	up       bool      // all cells answered
-	swept    bool      // all servers were read
-	since    time.Time // what changed before is known when all servers were read
-	err      error
+	asked     time.Time // by this process's clock
+	responded bool      // a page came
+	changed   bool      // what changed was read
+	start     time.Time // what changed before is read, but of stale projects
+	broken    bool      // Nova fails over what changed
+	up        bool      // all cells responded
+	swept     bool      // all servers were read
+	since     time.Time // what changed before is known when all servers were read
+	err       error
 }
 
 func newReader(e *event, list domain.Poll, in string, projects []domain.Poll) *reader {
@@ -61,10 +62,10 @@ func (r *reader) use(ctx context.Context, do func() error) error {
 	})
 }
 
-// spared says whether an attempt that ended with the event says nothing of Nova: it answered, or had little time
+// spared says whether an attempt that ended with the event says nothing of Nova: it responded, or had little time
 // to. An end of ours says nothing either.
 func (r *reader) spared(ended error) bool {
-	return errors.Is(ended, context.Canceled) || r.answered || r.asked.IsZero() || time.Since(r.asked) < r.leastWait
+	return errors.Is(ended, context.Canceled) || r.responded || r.asked.IsZero() || time.Since(r.asked) < r.leastWait
 }
 
 // stale says whether the project's changes were not read for so long that reading all of its servers takes less.
@@ -74,7 +75,7 @@ func (r *reader) stale(p domain.Poll) bool { return p.Since.Before(r.start.Add(-
 // deleted servers in it, and one that was deleted in the middle of its creation may lack its flavor, over which
 // the list is a 500 for as long as that server is new.
 func (r *reader) begin(ctx context.Context) (err error) {
-	if r.start, err = r.clock.Now(ctx); err != nil {
+	if r.start, err = r.db.Now(ctx); err != nil {
 		return err
 	}
 	var since time.Time
@@ -104,16 +105,16 @@ func (r *reader) complete(ctx context.Context, up bool) error {
 		return r.lookUpUncertain(ctx)
 	}
 	err := r.sweep(ctx)
-	if err != nil && ctx.Err() != nil && r.answered {
-		return nil // what changed was read, and the next event goes on with the rest
+	if err != nil && ctx.Err() != nil && r.responded {
+		return nil // what changed was read, and the next event continues with the rest
 	}
 	return err
 }
 
 func (r *reader) fullDue() bool {
-	doubtful := 0
+	uncertain := 0
 	for _, p := range r.projects {
-		if doubtful += p.Uncertain; doubtful > mostLookUps || p.FullAt.Before(r.start.Add(-r.full)) || r.stale(p) {
+		if uncertain += p.Uncertain; uncertain > mostLookUps || p.FullAt.Before(r.start.Add(-r.full)) || r.stale(p) {
 			return true
 		}
 	}
@@ -134,7 +135,7 @@ func (r *reader) cellsUp(ctx context.Context) bool {
 // result is how far each project was read.
 func (r *reader) result() []domain.Poll {
 	var read []domain.Poll
-	for _, id := range sorted(r.projects) {
+	for _, id := range slices.Sorted(maps.Keys(r.projects)) {
 		p := r.projects[id]
 		if r.err == nil {
 			p = r.advanced(p)
@@ -175,19 +176,19 @@ func (r *reader) changes(ctx context.Context, since time.Time) error {
 		if err != nil {
 			return err
 		}
-		r.answered = true
+		r.responded = true
 		if _, err := r.apply(ctx, at, page); err != nil || next == "" {
 			return err
 		}
 		marker = next
-		if at, err = r.clock.Now(ctx); err != nil {
+		if at, err = r.db.Now(ctx); err != nil {
 			return err
 		}
 	}
 }
 
-// sweep reads all servers, and asks by id for those of tracked instances that are not among them. How far it came
-// is noted page by page, so that another event goes on there.
+// sweep reads all servers, and asks by id for those of tracked instances that are not among them. It stores
+// its marker after each page, so that the next event resumes there.
 func (r *reader) sweep(ctx context.Context) error {
 	if r.list.SweepMarker == "" {
 		r.list.SweepAt = r.start
@@ -203,15 +204,15 @@ func (r *reader) sweep(ctx context.Context) error {
 		if !more {
 			break
 		}
-		if err := r.polls.Swept(ctx, r.claim, r.list); err != nil || r.changed && time.Now().After(end) {
+		if err := r.polls.RecordSweep(ctx, r.claim, r.list); err != nil || r.changed && time.Now().After(end) {
 			return err
 		}
 	}
-	unseen, err := r.polls.ListMissing(ctx, sorted(r.projects), r.list.SweepAt)
+	missing, err := r.polls.ListMissing(ctx, slices.Sorted(maps.Keys(r.projects)), r.list.SweepAt)
 	if err != nil {
 		return err
 	}
-	if err := r.lookUp(ctx, unseen, r.up); err != nil {
+	if err := r.lookUp(ctx, missing, r.up); err != nil {
 		return err
 	}
 	r.swept, r.since, r.list.FullAt, r.list.SweepAt = true, r.list.SweepAt, r.list.SweepAt, time.Time{}
@@ -234,7 +235,7 @@ func (r *reader) catchUp(ctx context.Context) error {
 }
 
 func (r *reader) sweepPage(ctx context.Context) (more bool, err error) {
-	at, err := r.clock.Now(ctx)
+	at, err := r.db.Now(ctx)
 	if err != nil {
 		return false, err
 	}
@@ -242,13 +243,13 @@ func (r *reader) sweepPage(ctx context.Context) (more bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	r.answered = true
+	r.responded = true
 	unchanged, err := r.apply(ctx, at, page)
 	if err != nil {
 		return false, err
 	}
 	if len(unchanged) > 0 {
-		err = r.polls.Seen(ctx, unchanged, at)
+		err = r.polls.RecordUnchanged(ctx, unchanged, at)
 	}
 	if err != nil {
 		return false, err
@@ -257,9 +258,11 @@ func (r *reader) sweepPage(ctx context.Context) (more bool, err error) {
 	return next != "", nil
 }
 
-// apply writes what is new of instances whose servers Nova showed when it was asked at a moment, and gives the
-// others.
-func (r *reader) apply(ctx context.Context, at time.Time, servers []domain.Server) (unchanged []domain.Instance, err error) {
+// apply stores the changes of instances by the servers that Nova listed at a moment, and returns the unchanged
+// instances.
+func (r *reader) apply(
+	ctx context.Context, at time.Time, servers []domain.Server,
+) (unchanged []domain.Instance, err error) {
 	servers = slices.DeleteFunc(servers, func(s domain.Server) bool {
 		_, ok := r.projects[s.ProjectID]
 		return !ok
@@ -267,7 +270,7 @@ func (r *reader) apply(ctx context.Context, at time.Time, servers []domain.Serve
 	if len(servers) == 0 {
 		return nil, nil
 	}
-	found, err := r.polls.OfServers(ctx, servers)
+	found, err := r.polls.ListByServers(ctx, servers)
 	if err != nil {
 		return nil, err
 	}

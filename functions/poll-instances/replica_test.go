@@ -15,7 +15,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// scripted is a session of which a call meets what another replica does.
+// scripted is a session that runs what another replica does in the middle of a call.
 type scripted struct {
 	session
 	stopping, starting func()
@@ -50,7 +50,7 @@ func (i interrupted) Claim(ctx context.Context, order domain.Order, claimFor tim
 	return i.Orders.Claim(ctx, order, claimFor)
 }
 
-// attending is a service that attends to orders of a real database, with a Nova of which only what it is asked counts.
+// attending is a service that attends to orders in a real database, with a fake Nova.
 func attending(t *testing.T, nova session) (*service, postgres.Orders, *pgx.Conn) {
 	t.Helper()
 	url := testkit.Database(t)
@@ -59,19 +59,22 @@ func attending(t *testing.T, nova session) (*service, postgres.Orders, *pgx.Conn
 		t.Fatal(err)
 	}
 	t.Cleanup(db.Close)
-	store := postgres.Orders{DB: db}
-	return &service{
-		cloud: &sessions{login: func(context.Context) (session, error) { return nova, nil }, kept: map[string]session{}},
-		clock: db, polls: postgres.Polls{DB: db}, instances: postgres.Instances{DB: db}, orders: store, wake: func() {},
-	}, store, testkit.Connect(t, url)
+	login := func(context.Context) (session, error) { return nova, nil }
+	return newService(db, login, func() {}), postgres.Orders{DB: db}, testkit.Connect(t, url)
 }
 
 // placed is an order of n instances, as it is stored.
 func placed(t *testing.T, store postgres.Orders, spec domain.OrderSpec, n int) (domain.Order, domain.Claim) {
 	t.Helper()
-	order := domain.Order{ID: uuid.New(), ProjectID: "p", DomainID: "d", UserID: "u", BodySHA256: []byte{1}, Status: domain.OrderRunning, Spec: spec}
+	order := domain.Order{
+		ID: uuid.New(), ProjectID: "p", DomainID: "d", UserID: "u", BodySHA256: []byte{1},
+		Status: domain.OrderRunning, Spec: spec,
+	}
 	for range n {
-		order.Instances = append(order.Instances, domain.Instance{ID: uuid.New(), ProjectID: "p", Name: "web", State: domain.InstanceRequested})
+		order.Instances = append(order.Instances, domain.Instance{
+			ID: uuid.New(), ProjectID: "p", Name: "web",
+			State: domain.InstanceRequested,
+		})
 	}
 	claim, err := store.Place(t.Context(), order, time.Minute)
 	if err != nil {
@@ -80,9 +83,9 @@ func placed(t *testing.T, store postgres.Orders, spec domain.OrderSpec, n int) (
 	return order, claim
 }
 
-// TestAnOrderIsReadUnderItsClaim: of an order that is rolled back, an instance for which another replica sent a create call since the
-// order was read, before it died, is not given up while Nova may still make its server. Nobody would delete that server.
-func TestAnOrderIsReadUnderItsClaim(t *testing.T) {
+// TestRollbackRereadsClaimedOrder: another replica sends a create call after this one has read the order, and dies. The
+// rollback must not abandon that instance while Nova may still make its server, because nothing would delete it.
+func TestRollbackRereadsClaimedOrder(t *testing.T) {
 	t.Parallel()
 	s, store, conn := attending(t, scripted{})
 	order, claim := placed(t, store, domain.OrderSpec{OnFailure: domain.Rollback}, 2)
@@ -93,7 +96,8 @@ func TestAnOrderIsReadUnderItsClaim(t *testing.T) {
 	}
 	s.orders = interrupted{store, func() {
 		call := domain.CreateCall{ID: uuid.New(), InstanceID: order.Instances[1].ID, Name: "web"}
-		if err := store.BeginCall(t.Context(), order, claim, call, 0, time.Minute); err != nil { // the claim ends with the replica
+		// the claim ends with the replica
+		if err := store.BeginCall(t.Context(), order, claim, call, 0, time.Minute); err != nil {
 			t.Error(err)
 		}
 	}}
@@ -109,19 +113,20 @@ func TestAnOrderIsReadUnderItsClaim(t *testing.T) {
 	}
 }
 
-// TestAStopIsOlderThanWhatWasSeen: a server that another replica has seen stopped, before this one writes down that it is being
-// stopped, stays stopped.
-func TestAStopIsOlderThanWhatWasSeen(t *testing.T) {
+// TestNewerStateBeatsStop: a server that another replica has seen stopped, before this one writes down that it
+// is being stopped, stays stopped.
+func TestNewerStateBeatsStop(t *testing.T) {
 	t.Parallel()
 	var s *service
 	var running domain.Instance
 	nova := scripted{stopping: func() {
-		now, err := s.clock.Now(t.Context())
+		now, err := s.db.Now(t.Context())
 		stopped := running
 		stopped.Seen(domain.Server{ID: "s", Name: "web", Status: "SHUTOFF"})
 		stopped.SeenAt = now
-		if told, changed := s.instances.ChangeAfter(t.Context(), []domain.Instance{stopped}, nil); err != nil || changed != nil || told != 1 {
-			t.Errorf("%d told, %v, %v", told, err, changed)
+		if reported, changed := s.instances.ChangeAfter(t.Context(), []domain.Instance{stopped}, nil); err != nil ||
+			changed != nil || reported != 1 {
+			t.Errorf("%d changes were reported, %v, %v", reported, err, changed)
 		}
 	}}
 	s, store, conn := attending(t, nova)
@@ -137,22 +142,25 @@ func TestAStopIsOlderThanWhatWasSeen(t *testing.T) {
 	if err := s.attend(t.Context()); err != nil {
 		t.Error(err)
 	}
-	rows, _ := conn.Query(t.Context(), "select data->>'state' from events where subject = $1 order by seq", running.ID.String())
+	rows, _ := conn.Query(t.Context(), "select data->>'state' from events where subject = $1 order by seq",
+		running.ID.String())
 	states, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if diff := cmp.Diff([]string{"requested", "active", "stopped"}, states); diff != "" || err != nil {
 		t.Errorf("%v %s", err, diff)
 	}
 }
 
-// TestAnIdleServerIsStarted: an order that has taken an idle server has it started, also when only poll-instances is left to do it.
-func TestAnIdleServerIsStarted(t *testing.T) {
+// TestReusedServerIsStarted: an order that has taken an idle server has it started, also when only poll-instances is
+// left to do it.
+func TestReusedServerIsStarted(t *testing.T) {
 	t.Parallel()
 	started := 0
 	s, store, conn := attending(t, scripted{starting: func() { started++ }})
 	order, claim := placed(t, store, domain.OrderSpec{Reuse: true}, 1)
 	idle := order.Instances[0]
 	idle.Seen(domain.Server{ID: "s", Name: "web", Status: "SHUTOFF"})
-	if err := errors.Join(store.Decide(t.Context(), claim, idle), store.Release(t.Context(), order, claim)); err != nil {
+	err := errors.Join(store.Decide(t.Context(), claim, idle), store.Release(t.Context(), order, claim))
+	if err != nil {
 		t.Fatal(err)
 	}
 	if err := s.attend(t.Context()); err != nil {
@@ -160,5 +168,42 @@ func TestAnIdleServerIsStarted(t *testing.T) {
 	}
 	if got := testkit.Scalar[string](t, conn, "select state from instances"); started != 1 || got != "updating" {
 		t.Errorf("it was started %d times, and is %s", started, got)
+	}
+}
+
+// TestOrdersOfOtherReplicas: an order ends also when one replica follows what Nova is changing, and another one has
+// stored the last state of its instances.
+func TestOrdersOfOtherReplicas(t *testing.T) {
+	t.Parallel()
+	for name, work := range map[string]func(*testing.T, *service) error{
+		"the one that stored it": func(t *testing.T, s *service) error {
+			claim, err := s.jobs.Claim(t.Context(), jobKind, jobKey, time.Minute)
+			if err != nil || !claim.Acquired {
+				t.Fatal("the other replica does not follow", err)
+			}
+			return (&event{service: s}).tend(t.Context())
+		},
+		"the one that follows": func(t *testing.T, s *service) error {
+			s.followFor = time.Minute
+			return (&event{service: s}).follow(t.Context())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, store, conn := attending(t, scripted{})
+			order, claim := placed(t, store, domain.OrderSpec{}, 1)
+			active := order.Instances[0]
+			active.Seen(domain.Server{ID: "s", Name: "web", Status: "ACTIVE"})
+			err := errors.Join(store.Decide(t.Context(), claim, active), store.Release(t.Context(), order, claim))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := work(t, s); err != nil {
+				t.Error(err)
+			}
+			if got := testkit.Scalar[string](t, conn, "select status from orders"); got != "done" {
+				t.Errorf("the order is %s", got)
+			}
+		})
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"time"
 
@@ -14,8 +15,7 @@ import (
 )
 
 const (
-	// Projects that are read one by one are claimed some at a time: once for these it is asked whether all cells
-	// answer.
+	// Projects that are read one by one are claimed in shards. Each shard checks once whether all cells answer.
 	shards    = 2  // at once
 	shardSize = 32 // projects
 	parallel  = 4  // projects of a shard that are read at once
@@ -47,7 +47,7 @@ func (e *event) round(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// readDue reads one shard after the other, until no project is due or the time is up; the next event goes on then.
+// readDue reads one shard after the other, until no project is due or the time is up; the next event continues then.
 func (e *event) readDue(ctx context.Context) (first error) {
 	for ctx.Err() == nil {
 		due, err := e.polls.ClaimDue(ctx, e.claim, claimFor, e.began, shardSize)
@@ -84,7 +84,7 @@ func (e *event) readCloud(ctx context.Context, only []string) (alone bool, err e
 	if err != nil || !mine {
 		return false, err
 	}
-	projects, err := e.polls.Followed(ctx)
+	projects, err := e.polls.ListFollowed(ctx)
 	if only != nil {
 		projects = slices.DeleteFunc(projects, func(p domain.Poll) bool { return !slices.Contains(only, p.ProjectID) })
 	}
@@ -121,7 +121,7 @@ func (e *event) readEach(ctx context.Context, claimed []domain.Poll, quick bool)
 	return e.finish(ctx, readers, quick)
 }
 
-// read has the readers read what changed, asks whether all cells answered meanwhile, and has them do what follows
+// read has the readers read what changed, asks whether all cells responded meanwhile, and has them do what follows
 // from that, unless it is to be quick. A reader that fails keeps none of the others from reading.
 func (e *event) read(ctx context.Context, readers []*reader, quick bool) {
 	side := func(do func(*reader) error) {
@@ -144,7 +144,7 @@ func (e *event) read(ctx context.Context, readers []*reader, quick bool) {
 	}
 	up := cellsUp(ctx, readers)
 	if ctx.Err() != nil {
-		return // what changed was read, and the next event goes on
+		return // what changed was read, and the next event continues
 	}
 	side(func(r *reader) error { return r.complete(ctx, up) })
 }
@@ -166,7 +166,7 @@ func (e *event) finish(ctx context.Context, readers []*reader, quick bool) error
 	ended := ctx.Err()
 	ctx, cancel := domain.Detached(ctx)
 	defer cancel()
-	now, err := e.clock.Now(ctx)
+	now, err := e.db.Now(ctx)
 	if err != nil {
 		return err
 	}
@@ -188,9 +188,9 @@ func (e *event) finish(ctx context.Context, readers []*reader, quick bool) error
 		err = e.polls.Release(ctx, e.claim, free...)
 	}
 	if len(read) > 0 {
-		err = errors.Join(err, e.polls.Read(ctx, e.claim, read))
+		err = errors.Join(err, e.polls.RecordRead(ctx, e.claim, read))
 	}
-	return errors.Join(err, again(errs))
+	return errors.Join(err, retryable(errs))
 }
 
 // failed notes that a list could not be read, and draws the conclusions: what could not be read for too long is
@@ -214,7 +214,7 @@ func (e *event) failed(ctx context.Context, now time.Time, r *reader) error {
 			return err
 		}
 	}
-	return e.silence(ctx, now, r.projects)
+	return e.markUnknown(ctx, now, r.projects)
 }
 
 // gone deletes the instances of a project that Keystone does not know at two looks. An error of Keystone's, and
@@ -222,7 +222,7 @@ func (e *event) failed(ctx context.Context, now time.Time, r *reader) error {
 func (e *event) gone(ctx context.Context, now time.Time, r *reader) (bool, error) {
 	p := r.projects[r.in]
 	defer func() { r.projects[r.in] = p }()
-	err := e.cloud.use(ctx, "", func(cloud session) error { return cloud.KnowsProject(ctx, p.ProjectID) })
+	err := e.cloud.use(ctx, "", func(cloud session) error { return cloud.CheckProject(ctx, p.ProjectID) })
 	switch {
 	case err == nil:
 		p.GoneAt = time.Time{}
@@ -235,7 +235,7 @@ func (e *event) gone(ctx context.Context, now time.Time, r *reader) (bool, error
 	case now.Sub(p.GoneAt) < goneAfter:
 		return false, nil
 	}
-	living, err := e.polls.Living(ctx, p.ProjectID)
+	living, err := e.polls.ListLiving(ctx, p.ProjectID)
 	if err != nil {
 		return true, err
 	}
@@ -248,36 +248,42 @@ func (e *event) gone(ctx context.Context, now time.Time, r *reader) (bool, error
 	return true, e.change(ctx, living)
 }
 
-// silence marks instances as unknown whose projects could not be read for too long, and that no other function has seen
-// meanwhile. Nova's last status is kept.
-func (e *event) silence(ctx context.Context, now time.Time, projects map[string]domain.Poll) error {
+// markUnknown marks instances as unknown whose projects could not be read for too long, and that no other function has
+// seen meanwhile. Nova's last status is kept.
+func (e *event) markUnknown(ctx context.Context, now time.Time, projects map[string]domain.Poll) error {
 	long := now.Add(-e.unknownAfter)
-	for _, id := range sorted(projects) {
-		p := projects[id]
-		// All is read while a cell is down, although not all is known.
-		if !p.UnreachableFor(now, e.unknownAfter) || p.Since.After(long) || p.FullAt.After(long) {
+	for _, id := range slices.Sorted(maps.Keys(projects)) {
+		if !isUnreadable(projects[id], now, e.unknownAfter) {
 			continue
 		}
-		silent, err := e.polls.ListStale(ctx, p.ProjectID, long)
+		stale, err := e.polls.ListStale(ctx, id, long)
 		if err != nil {
 			return err
 		}
-		for n := range silent {
-			silent[n].State, silent[n].SeenAt = domain.InstanceUnknown, now
+		for n := range stale {
+			stale[n].State, stale[n].SeenAt = domain.InstanceUnknown, now
 		}
-		if err := e.change(ctx, silent); err != nil {
+		if err := e.change(ctx, stale); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// again returns the errors that the sender of the event is to know: those that may be over the next time, and that the
+// isUnreadable says whether a project could not be read for so long that nothing is known of it. While a cell is down
+// all is read, although not all is known.
+func isUnreadable(p domain.Poll, now time.Time, after time.Duration) bool {
+	long := now.Add(-after)
+	return p.UnreachableFor(now, after) && !p.Since.After(long) && !p.FullAt.After(long)
+}
+
+// retryable returns the errors that make the sender retry the event: those that may not occur again, and that the
 // service account cannot log in. The others were logged.
-func again(errs []error) error {
+func retryable(errs []error) error {
 	var list []error
 	for _, err := range errs {
-		if err != nil && (apperr.Retryable(err) || errors.Is(err, errLogin)) && len(list) < 3 { // of thousands of projects three say enough
+		// of thousands of projects three say enough
+		if err != nil && (apperr.Retryable(err) || errors.Is(err, errLogin)) && len(list) < 3 {
 			list = append(list, err)
 		}
 	}

@@ -7,10 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/flow"
 	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
@@ -65,7 +64,9 @@ type slowSession struct {
 
 func (s slowSession) In(context.Context, string) (session, error) { return s, nil }
 
-func (s slowSession) ChangedServers(ctx context.Context, projectID string, _ time.Time, _ string) ([]domain.Server, string, error) {
+func (s slowSession) ChangedServers(
+	ctx context.Context, projectID string, _ time.Time, _ string,
+) ([]domain.Server, string, error) {
 	if projectID == "" && !s.cloud.wide.Load() {
 		return nil, "", apperr.New(apperr.Forbidden, "no")
 	}
@@ -86,7 +87,7 @@ func (s slowSession) Server(ctx context.Context, id string) (domain.Server, erro
 }
 
 func (c *slowCloud) wait(ctx context.Context) error {
-	if !domain.Pause(ctx, c.latency) {
+	if !flow.Sleep(ctx, c.latency) {
 		return apperr.Wrap(apperr.Timeout, ctx.Err(), "nova did not answer in time")
 	}
 	return nil
@@ -100,12 +101,9 @@ func (c *slowCloud) service(t *testing.T, url string) *service {
 		t.Fatal(err)
 	}
 	t.Cleanup(db.Close)
-	return &service{
-		cloud: &sessions{login: func(context.Context) (session, error) { return slowSession{cloud: c}, nil }, kept: map[string]session{}},
-		clock: db, jobs: postgres.Jobs{DB: db}, polls: postgres.Polls{DB: db},
-		instances: postgres.Instances{DB: db}, orders: postgres.Orders{DB: db}, wake: func() {},
-		full: time.Hour, unknownAfter: time.Minute, pause: time.Second,
-	}
+	s := newService(db, func(context.Context) (session, error) { return slowSession{cloud: c}, nil }, func() {})
+	s.full, s.unknownAfter, s.pause = time.Hour, time.Minute, time.Second
+	return s
 }
 
 // tracked makes as many projects with an instance each.
@@ -113,17 +111,18 @@ func trackedProjects(t *testing.T, url string, n int) {
 	t.Helper()
 	_, err := testkit.Pool(t, url).Exec(t.Context(), `
 insert into instances (project_id, id, position, name, server_id, state, raw_status, origin, created_at)
-select 'p' || n, gen_random_uuid(), 0, 'x', gen_random_uuid()::text, 'active', 'ACTIVE', 'connected', now() - interval '10 minutes'
+select 'p' || n, gen_random_uuid(), 0, 'x', gen_random_uuid()::text, 'active', 'ACTIVE', 'connected',
+  now() - interval '10 minutes'
 from generate_series(1, $1::int) n`, n)
 	if err != nil {
 		t.Fatal(err)
 	}
 }
 
-// TestNotAskedIsNotSilent: one event can read only some of 5000 projects, as if each call took 150 ms. Each
+// TestUnreadProjectIsNotUnreachable: one event can read only some of 5000 projects, as if each call took 150 ms. Each
 // is read after some events, and none of the instances was unknown meanwhile, although that takes longer than
 // POLL_UNKNOWN_AFTER.
-func TestNotAskedIsNotSilent(t *testing.T) {
+func TestUnreadProjectIsNotUnreachable(t *testing.T) {
 	t.Parallel()
 	const projects = 5000
 	cloud, url := newSlowCloud(500*time.Microsecond), testkit.Database(t)
@@ -139,16 +138,17 @@ func TestNotAskedIsNotSilent(t *testing.T) {
 	}
 	conn := testkit.Connect(t, url)
 	unknown := testkit.Scalar[int](t, conn, "select count(*)::int from instances where state = 'unknown'")
-	told := testkit.Scalar[int](t, conn, "select count(*)::int from events")
+	written := testkit.Scalar[int](t, conn, "select count(*)::int from events")
 	read, calls := cloud.count()
-	if unknown > 0 || told > 0 || read != projects || events < 2 {
-		t.Errorf("after %d events %d projects were read by %d calls, %d instances are unknown, %d events were written", events, read, calls, unknown, told)
+	if unknown > 0 || written > 0 || read != projects || events < 2 {
+		t.Errorf("after %d events %d projects were read by %d calls, %d instances are unknown, %d events were written",
+			events, read, calls, unknown, written)
 	}
 }
 
-// TestTwoReplicasShare the projects: both together take half of the time, no project is read twice at once, and
+// TestReplicasShareProjects the projects: both together take half of the time, no project is read twice at once, and
 // what one has claimed that dies is read by the other one.
-func TestTwoReplicasShare(t *testing.T) {
+func TestReplicasShareProjects(t *testing.T) {
 	t.Parallel()
 	const projects = 320
 	url := testkit.Database(t)
@@ -169,7 +169,8 @@ func TestTwoReplicasShare(t *testing.T) {
 		all.Wait()
 		took := time.Since(began)
 		if read, calls := cloud.count(); read != projects || calls != projects || cloud.twice > 0 {
-			t.Errorf("%d replicas read %d projects by %d calls, %d at the same time", replicas, read, calls, cloud.twice)
+			t.Errorf("%d replicas read %d projects by %d calls, %d at the same time",
+				replicas, read, calls, cloud.twice)
 		}
 		return took
 	}
@@ -179,8 +180,8 @@ func TestTwoReplicasShare(t *testing.T) {
 	}
 }
 
-// TestADeadReplicasProjects are read by another one when its claims are over.
-func TestADeadReplicasProjects(t *testing.T) {
+// TestProjectsOfDeadReplica are read by another one when its claims are over.
+func TestProjectsOfDeadReplica(t *testing.T) {
 	t.Parallel()
 	const projects = 100
 	url := testkit.Database(t)
@@ -190,7 +191,7 @@ func TestADeadReplicasProjects(t *testing.T) {
 	if err := other.polls.Prepare(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	dead := uuid.New() // it claimed a shard, and is not heard of again
+	dead := domain.NewClaim() // it claimed a shard, and is not heard of again
 	claimed, err := other.polls.ClaimDue(t.Context(), dead, claimFor, time.Now().Add(time.Hour), shardSize)
 	if err != nil || len(claimed) != shardSize {
 		t.Fatalf("%d projects were claimed: %v", len(claimed), err)
@@ -205,16 +206,19 @@ func TestADeadReplicasProjects(t *testing.T) {
 		}
 	}
 	poll(projects - shardSize)
-	if _, err := conn.Exec(t.Context(), "update polls set claimed_until = now() where claim_id = $1", dead); err != nil { // as time would end it
+	// as time would end it
+	_, err = conn.Exec(t.Context(), "update polls set claimed_until = now() where claim_id = $1", dead.ID)
+	if err != nil {
 		t.Fatal(err)
 	}
 	poll(projects)
 	// Should it come back after all, it writes nothing.
 	claimed[0].Since = time.Now().Add(time.Hour)
-	if err := other.polls.Read(t.Context(), dead, claimed[:1]); err != nil {
+	if err := other.polls.RecordRead(t.Context(), dead, claimed[:1]); err != nil {
 		t.Fatal(err)
 	}
-	if n := testkit.Scalar[int](t, conn, "select count(*)::int from polls where since > now() or claim_id is not null"); n != 0 {
+	if n := testkit.Scalar[int](t, conn,
+		"select count(*)::int from polls where since > now() or claim_id is not null"); n != 0 {
 		t.Errorf("%d projects were written or are claimed", n)
 	}
 }

@@ -14,18 +14,18 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// paper is a session that knows its name, and whether it is over: for what takes a token's whole life to see.
-type paper struct {
+// fakeSession is a session that knows its name, and whether it is over: for what takes a token's whole life to see.
+type fakeSession struct {
 	session
 	name string
 	over *atomic.Bool // no project can be entered from it
 }
 
-func (p paper) In(_ context.Context, projectID string) (session, error) {
+func (p fakeSession) In(_ context.Context, projectID string) (session, error) {
 	if p.over != nil && p.over.Load() || projectID == "no role" {
 		return nil, apperr.New(apperr.Unauthenticated, "no")
 	}
-	return paper{name: p.name + "/" + projectID}, nil
+	return fakeSession{name: p.name + "/" + projectID}, nil
 }
 
 // TestSessionsEnd and are opened again, once, also that of the account itself.
@@ -35,12 +35,14 @@ func TestSessionsEnd(t *testing.T) {
 	logins := 0
 	s := &sessions{kept: map[string]session{}, login: func(context.Context) (session, error) {
 		logins++
-		return paper{name: string(rune('a' + logins - 1)), over: map[bool]*atomic.Bool{true: over}[logins == 1]}, nil
+		return fakeSession{
+			name: string(rune('a' + logins - 1)), over: map[bool]*atomic.Bool{true: over}[logins == 1],
+		}, nil
 	}}
 	var used []string
 	use := func(projectID, refused string) error {
 		return s.use(t.Context(), projectID, func(in session) error {
-			name := in.(paper).name
+			name := in.(fakeSession).name
 			used = append(used, name)
 			if name == refused {
 				return apperr.New(apperr.Unauthenticated, "no")
@@ -92,14 +94,15 @@ func TestServerOf(t *testing.T) {
 	}
 }
 
-// TestAgain: an event is sent again when that may help.
-func TestAgain(t *testing.T) {
+// TestRetryableErrors: an event is sent again when that may help.
+func TestRetryableErrors(t *testing.T) {
 	t.Parallel()
 	never, later := apperr.New(apperr.Unauthenticated, "no"), apperr.New(apperr.Unavailable, "away")
-	if err := again([]error{never, nil, later}); !errors.Is(err, later) || errors.Is(err, never) || !apperr.Retryable(err) {
+	if err := retryable([]error{never, nil, later}); !errors.Is(err, later) || errors.Is(err, never) ||
+		!apperr.Retryable(err) {
 		t.Errorf("got %v", err)
 	}
-	if err := again([]error{never, nil}); err != nil {
+	if err := retryable([]error{never, nil}); err != nil {
 		t.Errorf("got %v", err)
 	}
 }
@@ -121,41 +124,30 @@ func TestFullDue(t *testing.T) {
 	}
 }
 
-// silent is a database whose instances nobody has heard of, at a moment.
-type silent struct {
-	pollStore
-	now   time.Time
-	asked *[]string
-}
-
-func (s silent) Now(context.Context) (time.Time, error) { return s.now, nil }
-
-func (s silent) ListStale(_ context.Context, projectID string, _ time.Time) ([]domain.Instance, error) {
-	*s.asked = append(*s.asked, projectID)
-	return nil, nil
-}
-
-// TestSilence begins when every attempt failed for long, and neither changes nor all servers were read: while a cell is down
-// only the latter are noted.
-func TestSilence(t *testing.T) {
+// TestIsUnreadable: every attempt failed for long, and neither changes nor all servers were read. While a cell is down
+// only the changes are.
+func TestIsUnreadable(t *testing.T) {
 	t.Parallel()
-	var asked []string
-	store := silent{now: time.Now(), asked: &asked}
-	e := &event{service: &service{clock: store, polls: store, unknownAfter: 3 * time.Minute}}
-	long, lately := store.now.Add(-time.Hour), store.now.Add(-time.Minute)
-	err := e.silence(t.Context(), store.now, map[string]domain.Poll{
-		"away":           {ProjectID: "away", Since: long, FullAt: long, FailingSince: long},
-		"not asked":      {ProjectID: "not asked", Since: long, FullAt: long},
-		"for a moment":   {ProjectID: "for a moment", Since: long, FullAt: long, FailingSince: lately},
-		"read meanwhile": {ProjectID: "read meanwhile", Since: lately, FullAt: long, FailingSince: long},
-		"a cell is down": {ProjectID: "a cell is down", Since: long, FullAt: lately, FailingSince: long},
-	})
-	if diff := cmp.Diff([]string{"away"}, asked); diff != "" || err != nil {
-		t.Errorf("%v %s", err, diff)
+	now := time.Now()
+	long, lately := now.Add(-time.Hour), now.Add(-time.Minute)
+	for name, tc := range map[string]struct {
+		poll domain.Poll
+		want bool
+	}{
+		"unreachable":     {domain.Poll{Since: long, FullAt: long, FailingSince: long}, true},
+		"not read":        {domain.Poll{Since: long, FullAt: long}, false},
+		"for a moment":    {domain.Poll{Since: long, FullAt: long, FailingSince: lately}, false},
+		"read since then": {domain.Poll{Since: lately, FullAt: long, FailingSince: long}, false},
+		"a cell is down":  {domain.Poll{Since: long, FullAt: lately, FailingSince: long}, false},
+	} {
+		if got := isUnreadable(tc.poll, now, 3*time.Minute); got != tc.want {
+			t.Errorf("%s: %t", name, got)
+		}
 	}
 }
 
-// TestSpared: who accepts and does not answer is as silent as who is away, if it had some time. An end of ours says nothing.
+// TestSpared: who accepts and does not answer is as silent as who is away, if it had some time. An end of ours says
+// nothing.
 func TestSpared(t *testing.T) {
 	t.Parallel()
 	long, up := time.Now().Add(-time.Minute), context.DeadlineExceeded
@@ -164,11 +156,11 @@ func TestSpared(t *testing.T) {
 		ended  error
 		want   bool
 	}{
-		"no answer":          {reader{asked: long}, up, false},
-		"little time":        {reader{asked: time.Now()}, up, true},
-		"not asked":          {reader{}, up, true},
-		"answered meanwhile": {reader{asked: long, answered: true}, up, true},
-		"we have to end":     {reader{asked: long}, context.Canceled, true},
+		"no answer":           {reader{asked: long}, up, false},
+		"little time":         {reader{asked: time.Now()}, up, true},
+		"not asked":           {reader{}, up, true},
+		"responded meanwhile": {reader{asked: long, responded: true}, up, true},
+		"we have to end":      {reader{asked: long}, context.Canceled, true},
 	} {
 		tc.reader.event = &event{leastWait: 30 * time.Second}
 		if got := tc.reader.spared(tc.ended); got != tc.want {
@@ -177,7 +169,7 @@ func TestSpared(t *testing.T) {
 	}
 }
 
-// TestRefusalsEnd: what Nova refused is asked for again after some minutes.
+// TestRefusalsEnd: a call that Nova refused is tried again after some minutes.
 func TestRefusalsEnd(t *testing.T) {
 	t.Parallel()
 	now := time.Now()

@@ -15,16 +15,16 @@ import (
 type session interface {
 	orders.Cloud
 	In(ctx context.Context, projectID string) (session, error)
-	ChangedServers(ctx context.Context, projectID string, since time.Time, marker string) (page []domain.Server, next string, err error)
+	ChangedServers(ctx context.Context, projectID string, since time.Time, marker string) (page []domain.Server,
+		next string, err error)
 	AllServers(ctx context.Context, projectID, marker string) (page []domain.Server, next string, err error)
 	CellsUp(ctx context.Context, projectID string) error
 	Actions(ctx context.Context, serverID string) ([]domain.LoggedAction, error)
-	KnowsProject(ctx context.Context, id string) error
+	CheckProject(ctx context.Context, id string) error
 }
 
-// sessions keeps the service account's sessions from one event to the next: a login costs Keystone more than all that
-// is asked of Nova. One that is not accepted any more, by its age or because a role was taken away, is opened again
-// once.
+// sessions keeps the service account's sessions from one event to the next: a login costs Keystone more than all calls
+// to Nova. A session that expired, or whose role was taken away, is opened once more.
 type sessions struct {
 	login func(context.Context) (session, error)
 

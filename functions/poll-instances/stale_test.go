@@ -15,8 +15,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// pagedCloud is a session that may list the whole cloud, in pages of two servers, and that writes down what it is
-// asked: no sandbox has projects that nobody read for weeks.
+// pagedCloud is a session that may list the whole cloud, in pages of two servers, and that records its calls: no
+// sandbox has projects that nobody read for weeks.
 type pagedCloud struct {
 	session
 	servers []domain.Server
@@ -24,7 +24,7 @@ type pagedCloud struct {
 
 	mu    sync.Mutex
 	asked []string
-	since time.Time // the earliest of which changes were asked for
+	since time.Time // the earliest since that a list of changes was requested with
 }
 
 func (c *pagedCloud) called(what string) {
@@ -33,7 +33,9 @@ func (c *pagedCloud) called(what string) {
 	c.asked = append(c.asked, what)
 }
 
-func (c *pagedCloud) ChangedServers(_ context.Context, _ string, since time.Time, _ string) ([]domain.Server, string, error) {
+func (c *pagedCloud) ChangedServers(
+	_ context.Context, _ string, since time.Time, _ string,
+) ([]domain.Server, string, error) {
 	c.called("changes")
 	if c.since.IsZero() || since.Before(c.since) {
 		c.since = since
@@ -64,7 +66,7 @@ func (c *pagedCloud) Server(_ context.Context, id string) (domain.Server, error)
 	return domain.Server{}, apperr.New(apperr.NotFound, "no")
 }
 
-// poll has a service do one event, and gives what it asked of the cloud.
+// poll has a service handle one event, and returns the calls to the cloud.
 func (c *pagedCloud) poll(t *testing.T, s *service) []string {
 	t.Helper()
 	c.asked, c.since = nil, time.Time{}
@@ -84,7 +86,7 @@ func (c *pagedCloud) service(t *testing.T, url string) *service {
 	return s
 }
 
-// TestStaleProjects: a project that was not read for weeks takes nobody weeks back; all servers are read instead.
+// TestStaleProjects: after weeks without a poll, a project's servers are all read instead of weeks of changes.
 func TestStaleProjects(t *testing.T) {
 	t.Parallel()
 	url := testkit.Database(t)
@@ -96,13 +98,15 @@ func TestStaleProjects(t *testing.T) {
 	}
 	c := &pagedCloud{}
 	s := c.service(t, url)
-	exec("insert into polls (project_id, since, full_at) values ('p1', now(), now()), ('p2', now() - interval '3 weeks', now() - interval '3 weeks'), ('old', now(), now())")
+	exec(`insert into polls (project_id, since, full_at) values ('p1', now(), now()), ('p2', now() - interval '3 weeks',
+  now() - interval '3 weeks'), ('old', now(), now())`)
 	got := c.poll(t, s)
 	if len(got) < 2 || got[0] != "changes" || got[1] != "all after " || c.since.Before(time.Now().Add(-5*time.Minute)) {
 		t.Errorf("asked for %q since %s", got, c.since)
 	}
 	conn := testkit.Connect(t, url)
-	if n := testkit.Scalar[int](t, conn, "select count(*)::int from polls where project_id <> '' and since > now() - interval '1 minute'"); n != 2 {
+	if n := testkit.Scalar[int](t, conn,
+		"select count(*)::int from polls where project_id <> '' and since > now() - interval '1 minute'"); n != 2 {
 		t.Errorf("%d projects are read up to now, want 2", n)
 	}
 	if n := testkit.Scalar[int](t, conn, "select count(*)::int from polls where project_id = 'old'"); n != 0 {
@@ -114,18 +118,22 @@ func TestStaleProjects(t *testing.T) {
 	}
 }
 
-// TestASweepGoesOn where the one before stopped: the servers that it had seen are not asked for again, neither by
-// page nor by id.
-func TestASweepGoesOn(t *testing.T) {
+// TestSweepResumes where the previous sweep stopped: the servers that it had seen are not read again, neither by page
+// nor by id.
+func TestSweepResumes(t *testing.T) {
 	t.Parallel()
 	url := testkit.Database(t)
 	c := &pagedCloud{hangs: "s4"}
 	for n := range 7 {
-		c.servers = append(c.servers, domain.Server{ID: fmt.Sprint("s", n+1), ProjectID: "p1", Name: "x", Status: "ACTIVE", Addresses: []domain.Address{}})
+		c.servers = append(c.servers, domain.Server{
+			ID: fmt.Sprint("s", n+1), ProjectID: "p1", Name: "x", Status: "ACTIVE",
+			Addresses: []domain.Address{},
+		})
 	}
 	_, err := testkit.Pool(t, url).Exec(t.Context(), `
 insert into instances (project_id, id, position, name, server_id, state, raw_status, origin, created_at)
-select 'p1', gen_random_uuid(), 0, 'x', 's' || n, 'active', 'ACTIVE', 'connected', now() - interval '1 hour' from generate_series(1, 8) n`)
+select 'p1', gen_random_uuid(), 0, 'x', 's' || n, 'active', 'ACTIVE', 'connected', now() - interval '1 hour'
+  from generate_series(1, 8) n`)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,15 +142,19 @@ select 'p1', gen_random_uuid(), 0, 'x', 's' || n, 'active', 'ACTIVE', 'connected
 	c.hangs = ""
 	second := c.poll(t, c.service(t, url)) // of another replica
 	third := c.poll(t, s)
-	for n, want := range [][]string{{"all after ", "all after s2", "all after s4"}, {"all after s4", "all after s6", "server s8"}, {"changes", "server s8"}} {
+	for n, want := range [][]string{
+		{"all after ", "all after s2", "all after s4"},
+		{"all after s4", "all after s6", "server s8"},
+		{"changes", "server s8"},
+	} {
 		if diff := cmp.Diff(want, [][]string{first, second, third}[n]); diff != "" {
 			t.Errorf("event %d: %s", n+1, diff)
 		}
 	}
 }
 
-// TestTheWholeCloudAgain: an account that may not list the whole cloud asks for it again some minutes later.
-func TestTheWholeCloudAgain(t *testing.T) {
+// TestWholeCloudIsTriedLater: an account that may not list the whole cloud asks for it again some minutes later.
+func TestWholeCloudIsTriedLater(t *testing.T) {
 	t.Parallel()
 	cloud, url := newSlowCloud(0), testkit.Database(t)
 	trackedProjects(t, url, 3)
@@ -162,7 +174,8 @@ func TestTheWholeCloudAgain(t *testing.T) {
 	expect := func(wantWhole, wantSingle int) {
 		t.Helper()
 		if whole, single := read(); whole != wantWhole || single != wantSingle {
-			t.Errorf("the cloud was read %d times, and %d projects, want %d and %d", whole, single, wantWhole, wantSingle)
+			t.Errorf("the cloud was read %d times, and %d projects, want %d and %d",
+				whole, single, wantWhole, wantSingle)
 		}
 	}
 	expect(0, 3)

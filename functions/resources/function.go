@@ -1,4 +1,5 @@
-// Package resources serves GET /v1/resources: what the caller's project can launch servers with, or what can be ordered through a connection.
+// Package resources serves GET /v1/resources: what the caller's project can launch servers with, or what can be ordered
+// through a connection.
 package resources
 
 import (
@@ -18,7 +19,7 @@ type Config struct {
 	Timeout time.Duration `env:"RESOURCE_TIMEOUT, default=5s"`
 }
 
-// Validate refuses a Config that cannot work.
+// Validate rejects a Config that cannot work.
 func (c Config) Validate() error {
 	if c.Timeout < time.Second || c.Timeout > time.Minute {
 		return fmt.Errorf("RESOURCE_TIMEOUT is %s: it must be 1s to 1m", c.Timeout)

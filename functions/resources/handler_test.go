@@ -35,10 +35,12 @@ func TestResourcesOfAProject(t *testing.T) {
 	if n := slices.IndexFunc(demo.Networks, func(n domain.Network) bool { return n.External }); n < 0 {
 		t.Errorf("no network is external: %+v", demo.Networks)
 	} else if slices.ContainsFunc(demo.Networks[n:], func(n domain.Network) bool { return !n.External }) {
-		t.Errorf("an external network, on which demo cannot launch, is listed before one on which it can: %+v", demo.Networks)
+		t.Errorf("an external network, on which demo cannot launch, is listed before one on which it can: %+v",
+			demo.Networks)
 	}
 	shared := slices.IndexFunc(demo.Networks, func(n domain.Network) bool { return n.ID == sandbox.NetworkID })
-	if shared < 0 || !demo.Networks[shared].Shared || len(demo.Networks[shared].Subnets) != 2 || demo.Networks[shared].Subnets[1].IPVersion != 6 {
+	if shared < 0 || !demo.Networks[shared].Shared || len(demo.Networks[shared].Subnets) != 2 ||
+		demo.Networks[shared].Subnets[1].IPVersion != 6 {
 		t.Errorf("the shared network with IPv4 and IPv6 is wrong: %+v", demo.Networks)
 	}
 }
@@ -69,7 +71,8 @@ func TestResourcesByKind(t *testing.T) {
 func TestResourcesWithoutOneService(t *testing.T) {
 	t.Parallel()
 	cloud := testkit.Redirect(t, "image") // a fake catalog entry: the real Glance cannot be stopped for one test alone
-	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), cloud.Env(t, "collector")), Function).As(testkit.Token(t, "demo"))
+	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), cloud.Env(t, "collector")),
+		Function).As(testkit.Token(t, "demo"))
 	a := app.Get(t, "/v1/resources")
 	var got Resources
 	a.JSON(t, &got)
@@ -111,30 +114,35 @@ func TestResourcesWithAWrongAuthURL(t *testing.T) {
 		env["OS_AUTH_URL"] = strings.TrimSuffix(keystone.URL(), "/v3") + path
 		app := testkit.Start(t, testkit.Env(t, testkit.Database(t), env), Function)
 		a := app.As(testkit.Token(t, "demo")).Get(t, "/v1/resources")
-		if a.Status != 503 || a.Header.Get("Retry-After") == "" || !strings.Contains(string(a.Body), "keystone") || strings.Contains(string(a.Body), "access rules") {
+		if a.Status != 503 || a.Header.Get("Retry-After") == "" || !strings.Contains(string(a.Body), "keystone") ||
+			strings.Contains(string(a.Body), "access rules") {
 			t.Errorf("%s: got %d %s, want 503 that names keystone", name, a.Status, a.Body)
 		}
 	}
 }
 
-// TestResourcesWithAServiceThatHangs answers the other kinds after a kind's own deadline. The fake Glance takes the request and never
-// answers; everything else is the sandbox.
+// TestResourcesWithAServiceThatHangs answers the other kinds after a kind's own deadline. The fake Glance takes the
+// request and never answers; everything else is the sandbox.
 func TestResourcesWithAServiceThatHangs(t *testing.T) {
 	t.Parallel()
-	glance := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
+	glance := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		<-r.Context().Done()
+	}))
 	t.Cleanup(func() {
 		glance.CloseClientConnections()
 		glance.Close()
 	})
 	cloud := testkit.RedirectTo(t, map[string]string{"image": glance.URL})
 	env := cloud.Env(t, "collector")
-	env["RESOURCE_TIMEOUT"] = "12s" // not the default: on two busy cores the sandbox's own services may take longer than 5 s
+	// not the default: on two busy cores the sandbox's own services may take longer than 5 s
+	env["RESOURCE_TIMEOUT"] = "12s"
 	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), env), Function).As(testkit.Token(t, "demo"))
 	began := time.Now()
 	a := app.Get(t, "/v1/resources")
 	var got Resources
 	a.JSON(t, &got)
-	if a.Status != 200 || len(got.Flavors) == 0 || len(got.Networks) == 0 || got.Images != nil || got.Errors["images"].Code != "timeout" {
+	if a.Status != 200 || len(got.Flavors) == 0 || len(got.Networks) == 0 || got.Images != nil ||
+		got.Errors["images"].Code != "timeout" {
 		t.Errorf("got %d %s", a.Status, a.Body)
 	}
 	if !strings.Contains(got.Errors["images"].Detail, "glance") {
@@ -161,7 +169,8 @@ func TestResourcesOfARegion(t *testing.T) {
 // TestResourcesAtAnUnversionedEndpoint, with a proxy before the sandbox's Nova whose root the catalog names.
 func TestResourcesAtAnUnversionedEndpoint(t *testing.T) {
 	t.Parallel()
-	root, calls := testkit.Through(t, strings.TrimSuffix(testkit.Endpoint(t, "compute"), "/v2.1"), func(*http.Request) {})
+	root, calls := testkit.Intercept(t, strings.TrimSuffix(testkit.Endpoint(t, "compute"), "/v2.1"),
+		func(*http.Request) {})
 	inCatalog := testkit.RedirectTo(t, map[string]string{"compute": root}).Env(t, "collector")
 	byVariable := testkit.Redirect(t, "compute").Env(t, "collector")
 	byVariable["OS_COMPUTE_ENDPOINT_OVERRIDE"] = root

@@ -2,6 +2,7 @@ package resources
 
 import (
 	"context"
+	"maps"
 	"net/http"
 	"slices"
 	"time"
@@ -33,12 +34,23 @@ func routes(api huma.API, s service) {
 type handler struct{ svc service }
 
 type listInput struct {
-	Kinds        []string `query:"kinds" minItems:"1" enum:"flavors,images,keypairs,networks,quota,security_groups,zones" default:"flavors,images,networks" example:"flavors,quota"`
+	Kinds        kindList `query:"kinds" minItems:"1" default:"flavors,images,networks" example:"flavors,quota"`
 	Region       string   `query:"region" example:"RegionOne"`
-	ConnectionID httpx.ID `query:"connection_id" example:"019b7c5e-1f20-7a31-b5d4-0c7e2f9a6b13" doc:"A connection that the caller may act through. Not with region."`
+	ConnectionID httpx.ID `query:"connection_id" example:"019b7c5e-1f20-7a31-b5d4-0c7e2f9a6b13"`
 }
 
-// Resources has no kind that was not asked for, or that failed. A kind without entries is [].
+type kindList []string
+
+// Schema implements huma.SchemaProvider.
+func (kindList) Schema(huma.Registry) *huma.Schema {
+	var all []any
+	for _, kind := range slices.Sorted(maps.Keys(kinds)) {
+		all = append(all, kind)
+	}
+	return &huma.Schema{Type: huma.TypeArray, Items: &huma.Schema{Type: huma.TypeString, Enum: all}}
+}
+
+// Resources are the requested kinds that did not fail. A kind without entries is [].
 type Resources struct {
 	Flavors        []domain.Flavor          `json:"flavors,omitzero"`
 	Images         []domain.Image           `json:"images,omitzero"`
@@ -47,11 +59,11 @@ type Resources struct {
 	SecurityGroups []domain.SecurityGroup   `json:"security_groups,omitzero"`
 	Zones          []domain.Zone            `json:"zones,omitzero"`
 	Quota          *domain.Quota            `json:"quota,omitempty"`
-	Errors         map[string]httpx.Problem `json:"errors,omitempty" minProperties:"1" doc:"The kinds that failed, and why."`
+	Errors         map[string]httpx.Problem `json:"errors,omitempty" minProperties:"1" doc:"The kinds that failed."`
 
-	// Through a connection only:
-	AsOf      *time.Time `json:"as_of,omitempty" doc:"Through a connection: when it was read."`
-	Age       *int       `json:"age_seconds,omitempty" minimum:"0" doc:"Through a connection: how long ago that is."`
+	// With a connection only:
+	AsOf      *time.Time `json:"as_of,omitempty" doc:"With a connection: when it was read."`
+	Age       *int       `json:"age_seconds,omitempty" minimum:"0" doc:"With a connection: how long ago that is."`
 	Truncated []string   `json:"truncated,omitempty" minItems:"1" enum:"flavors,images,networks,quota"`
 }
 
@@ -67,7 +79,7 @@ func (h handler) list(ctx context.Context, in *listInput) (*httpx.Value[Resource
 	slices.Sort(in.Kinds)
 	wanted := slices.Compact(in.Kinds)
 	if in.ConnectionID.UUID != uuid.Nil {
-		out, err := h.through(ctx, who, in.ConnectionID.UUID, in.Region, wanted)
+		out, err := h.ofConnection(ctx, who, in.ConnectionID.UUID, in.Region, wanted)
 		return &httpx.Value[Resources]{Body: out}, err
 	}
 	found, err := h.svc.List(ctx, who, token, in.Region, wanted)
@@ -87,17 +99,20 @@ func (h handler) list(ctx context.Context, in *listInput) (*httpx.Value[Resource
 	return &httpx.Value[Resources]{Body: out}, nil
 }
 
-// through answers for a connection. A kind that could not be read is in errors, as one of the caller's own is.
-func (h handler) through(ctx context.Context, who domain.Identity, id uuid.UUID, region string, wanted []string) (Resources, error) {
+// ofConnection answers for a connection. A kind that could not be read is in errors, as one of the caller's own is.
+func (h handler) ofConnection(
+	ctx context.Context, who domain.Identity, id uuid.UUID, region string, wanted []string,
+) (Resources, error) {
 	if region != "" {
 		return Resources{}, apperr.InvalidField("region", "does not go with connection_id: a connection has its own")
 	}
 	for _, kind := range wanted {
 		if !slices.Contains(domain.SeenKinds(), kind) {
-			return Resources{}, apperr.InvalidField("kinds", "has "+kind+", which is not read through a connection", domain.SeenKinds()...)
+			return Resources{}, apperr.InvalidField("kinds", "has "+kind+", which is not read through a connection",
+				domain.SeenKinds()...)
 		}
 	}
-	seen, age, err := h.svc.Through(ctx, who, id)
+	seen, age, err := h.svc.OfConnection(ctx, who, id)
 	if err != nil {
 		return Resources{}, err
 	}

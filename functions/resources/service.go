@@ -7,6 +7,7 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/postgres"
 )
 
 // session is the part of OpenStack that this function needs.
@@ -24,12 +25,12 @@ type service struct {
 	cloud interface {
 		As(token domain.Secret, scope, region string) session
 	}
-	connections connectionStore
+	connections postgres.Connections
 	wake        func(functions ...string)
 	timeout     time.Duration // of one kind
 }
 
-// resources is what was found: nil for a kind that was not asked for or that failed.
+// resources are the results: nil for a kind that was not requested or that failed.
 type resources struct {
 	flavors        []domain.Flavor
 	images         []domain.Image
@@ -41,7 +42,7 @@ type resources struct {
 	errors         map[string]error
 }
 
-// kinds is what can be asked for, and how it is found.
+// kinds are the kinds of resources, and how to list them.
 var kinds = map[string]func(context.Context, session, *resources) error{
 	"flavors": func(ctx context.Context, s session, r *resources) (err error) {
 		r.flavors, err = list(s.Flavors(ctx))
@@ -76,7 +77,7 @@ var kinds = map[string]func(context.Context, session, *resources) error{
 	},
 }
 
-// list makes an empty list [], so that it is not taken for one that was not asked for.
+// list makes an empty list [], which differs from one that was not requested.
 func list[T any](found []T, err error) ([]T, error) {
 	if err == nil && found == nil {
 		found = []T{}
@@ -84,9 +85,11 @@ func list[T any](found []T, err error) ([]T, error) {
 	return found, err
 }
 
-// List asks for all kinds at once, in a region of the catalog; "" is the one of this process. A kind that fails or takes too long is reported in errors, and the others are still given;
-// only when all fail, the first one's error is the answer.
-func (s service) List(ctx context.Context, who domain.Identity, token domain.Secret, region string, wanted []string) (resources, error) {
+// List lists all kinds at once, in a region of the catalog; empty is the region of this process. A kind that fails or
+// takes too long is in errors, beside the others; when all fail, the result is an error.
+func (s service) List(
+	ctx context.Context, who domain.Identity, token domain.Secret, region string, wanted []string,
+) (resources, error) {
 	cloud := s.cloud.As(token, who.ProjectID, region)
 	found := resources{errors: map[string]error{}}
 	var mu sync.Mutex
@@ -109,7 +112,7 @@ func (s service) List(ctx context.Context, who domain.Identity, token domain.Sec
 	return found, worst(wanted, found.errors)
 }
 
-// worst answers for all kinds when all failed: that OpenStack is away, unless every one says the same else.
+// worst is the error when all kinds failed: unavailable, unless all have the same code.
 func worst(wanted []string, errs map[string]error) error {
 	first := errs[wanted[0]]
 	for _, kind := range wanted {

@@ -14,27 +14,20 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// actionStore is where actions wait.
-type actionStore interface {
-	Claim(ctx context.Context, projectID string, connection uuid.UUID, claimFor time.Duration, limit int) (claim uuid.UUID, taken []domain.DelegatedAction, err error)
-	Release(ctx context.Context, taken domain.DelegatedAction, claim uuid.UUID, pause time.Duration) error
-	End(ctx context.Context, taken domain.DelegatedAction, claim uuid.UUID, problem *domain.Problem) error
-}
-
 const (
 	actionsAtOnce = 8                // of one connection: each takes Nova two requests
-	actionTime    = 30 * time.Second // for one look at an action, which has to end before its claim
+	actionTime    = 30 * time.Second // for one step of an action, which has to end before its claim
 	actionPause   = 1500 * time.Millisecond
 	retryPause    = 5 * time.Second // the shortest, and the longest, between two tries of what fails
 	longestRetry  = 30 * time.Second
-	// An action that was begun while its connection was being suspended is left alone for so long.
+	// The pause of an action that was begun while its connection was being suspended.
 	suspendedPause = 5 * time.Second
 
-	// What Nova did not accept for so long is not wanted any more.
+	// An action that Nova has not accepted for so long fails.
 	retryFor = time.Hour
 )
 
-// act does what can be done now of the connection's actions.
+// act does the next steps of the connection's actions.
 func (s *service) act(ctx context.Context, c domain.Connection) {
 	for end := time.Now().Add(orderTime); time.Now().Before(end); {
 		claim, taken, err := s.actions.Claim(ctx, c.ProjectID, c.ID, claimFor, actionsAtOnce)
@@ -53,8 +46,10 @@ func (s *service) act(ctx context.Context, c domain.Connection) {
 	}
 }
 
-// workOnAction does the next step of one action, and writes what came of it.
-func (s *service) workOnAction(ctx context.Context, c domain.Connection, claim uuid.UUID, action domain.DelegatedAction) {
+// workOnAction does the next step of one action, and records the result.
+func (s *service) workOnAction(
+	ctx context.Context, c domain.Connection, claim domain.Claim, action domain.DelegatedAction,
+) {
 	doing, cancel := context.WithTimeout(ctx, actionTime)
 	defer cancel()
 	done, err := s.step(doing, c, action)
@@ -73,7 +68,7 @@ func (s *service) workOnAction(ctx context.Context, c domain.Connection, claim u
 
 // releaseUnopened ends an action whose delegation is lost. Any other is resumed later.
 func (s *service) releaseUnopened(
-	ctx context.Context, c domain.Connection, claim uuid.UUID, action domain.DelegatedAction, cause error,
+	ctx context.Context, c domain.Connection, claim domain.Claim, action domain.DelegatedAction, cause error,
 ) error {
 	if !errors.Is(cause, errLost) {
 		return s.actions.Release(ctx, action, claim, retryPause)
@@ -83,16 +78,17 @@ func (s *service) releaseUnopened(
 		return s.actions.Release(ctx, action, claim, retryPause)
 	}
 	c.Status, c.Reason = domain.ConnectionLost, domain.LostReason(c.Kind)
-	return s.actions.End(ctx, action, claim, endedBy(c))
+	return s.endAction(ctx, c, action, claim, endedBy(c))
 }
 
 // recordStep ends the action, or releases it until its next step.
 func (s *service) recordStep(
-	ctx context.Context, c domain.Connection, action domain.DelegatedAction, claim uuid.UUID, done bool, failed error,
+	ctx context.Context, c domain.Connection, action domain.DelegatedAction, claim domain.Claim,
+	done bool, failed error,
 ) error {
 	switch {
 	case done:
-		return s.actions.End(ctx, action, claim, nil)
+		return s.endAction(ctx, c, action, claim, nil)
 	case failed == nil:
 		return s.actions.Release(ctx, action, claim, actionPause)
 	case apperr.CodeOf(failed) == apperr.Suspended: // while it was being done
@@ -101,20 +97,34 @@ func (s *service) recordStep(
 	if paused, ok := errors.AsType[actions.PauseError](failed); ok {
 		return s.actions.Release(ctx, action, claim, paused.Pause)
 	}
-	slog.WarnContext(ctx, "action", "action_id", action.ID, "action", action.Request.Action, "instance_id", action.InstanceID, "error", failed)
-	isOver := apperr.Final(failed) && !errors.Is(failed, actions.ErrCellDown) || apperr.CodeOf(failed) == apperr.DelegationLost
-	if now, err := s.clock.Now(ctx); err == nil && now.Sub(c.WaitingSince(action.CreatedAt)) > retryFor {
+	slog.WarnContext(ctx, "action", "action_id", action.ID, "action", action.Request.Action, "instance_id",
+		action.InstanceID, "error", failed)
+	isOver := apperr.Final(failed) && !errors.Is(failed, actions.ErrCellDown) ||
+		apperr.CodeOf(failed) == apperr.DelegationLost
+	if now, err := s.db.Now(ctx); err == nil && now.Sub(c.WaitingSince(action.CreatedAt)) > retryFor {
 		isOver = true
 	}
 	if isOver {
-		return s.actions.End(ctx, action, claim, problemOf(failed))
+		return s.endAction(ctx, c, action, claim, problemOf(failed))
 	}
 	return s.actions.Release(ctx, action, claim, s.pauseFor(ctx, action.CreatedAt))
 }
 
-// step does what is next. done says that nothing is left to do; without an error there is.
+// endAction ends an action. The lease that it is for continues.
+func (s *service) endAction(
+	ctx context.Context, c domain.Connection, action domain.DelegatedAction, claim domain.Claim,
+	problem *domain.Problem,
+) error {
+	err := s.actions.End(ctx, action, claim, problem)
+	if err == nil && c.LeaseID != uuid.Nil {
+		s.wake("run-leases")
+	}
+	return err
+}
+
+// step does the action's next step. done reports that it was the last one.
 func (s *service) step(ctx context.Context, c domain.Connection, action domain.DelegatedAction) (done bool, err error) {
-	now, err := s.clock.Now(ctx) // before Nova is asked
+	now, err := s.db.Now(ctx) // before Nova is called
 	if err != nil {
 		return false, err
 	}
@@ -150,6 +160,9 @@ func (s *service) do(
 	ctx context.Context, cloud session, c domain.Connection, stored domain.DelegatedAction, now time.Time,
 ) (done bool, err error) {
 	filter := domain.Filter{ProjectID: c.ProjectID, ConnectionID: c.ID}
+	if c.LeaseID != uuid.Nil { // any instance of the project may be leased
+		filter.ConnectionID = uuid.Nil
+	}
 	found, err := s.instances.Find(ctx, filter, []string{stored.InstanceID.String()})
 	if err != nil {
 		return false, err
@@ -162,8 +175,11 @@ func (s *service) do(
 		return false, apperr.New(apperr.Conflict, "the instance has no server: Nova refused it")
 	}
 	action := actions.Action{
-		ActionRequest: stored.Request, ID: stored.ID, Actor: stored.Actor, ServerID: i.ServerID, Instance: i, Force: true, Limits: c.Limits,
-		Follow: &actions.Follow{RequestedAt: stored.CreatedAt, Now: now, Waiting: now.Sub(c.WaitingSince(stored.CreatedAt))},
+		ActionRequest: stored.Request, ID: stored.ID, Actor: stored.Actor, ServerID: i.ServerID, Instance: i,
+		Force: true, Limits: c.Limits, Lease: c.LeaseID,
+		Follow: &actions.Follow{
+			RequestedAt: stored.CreatedAt, Now: now, Waiting: now.Sub(c.WaitingSince(stored.CreatedAt)),
+		},
 	}
 	if stored.Request.Action == domain.Deploy {
 		if action.Deployment, err = s.deployment(stored); err != nil {
@@ -174,7 +190,7 @@ func (s *service) do(
 	return progress.Done, err
 }
 
-// deployment opens what was sealed with the action.
+// deployment decrypts the action's deployment.
 func (s *service) deployment(stored domain.DelegatedAction) (actions.Deployment, error) {
 	var d domain.DelegatedDeploy
 	if err := s.unseal(stored.SealedFor(), stored.Payload, &d); err != nil {
@@ -194,11 +210,12 @@ func (s *service) connect(
 		ID: action.InstanceID, ProjectID: c.ProjectID, ConnectionID: c.ID, Remote: c.Remote(), SeenAt: now,
 	}
 	actor := action.Actor.Doing(domain.Connect, action.ID)
-	_, _, err := actions.Engine{Instances: s.instances}.Connect(ctx, cloud, action.ServerID, c.ActsAs.ProjectID, wanted, actor)
+	_, _, err := actions.Engine{Instances: s.instances}.Connect(ctx, cloud, action.ServerID, c.ActsAs.ProjectID, wanted,
+		actor)
 	return err
 }
 
-// errNoEnd ends an action that Nova accepts repeatedly and never brings to its end.
+// errNoEnd ends an action that Nova accepts repeatedly and never finishes.
 var errNoEnd = apperr.New(apperr.Conflict, "Nova has not brought it to its end within %s", retryFor)
 
 // abandonActions ends the actions of a connection that has ended.
@@ -213,6 +230,14 @@ func (s *service) abandonActions(ctx context.Context, c domain.Connection, why *
 				return err
 			}
 		}
-		s.wake("deliver-events")
+		s.wakeOfEnd(c)
+	}
+}
+
+// wakeOfEnd wakes the functions that have work when a connection has ended.
+func (s *service) wakeOfEnd(c domain.Connection) {
+	s.wake("deliver-events")
+	if c.LeaseID != uuid.Nil {
+		s.wake("run-leases")
 	}
 }

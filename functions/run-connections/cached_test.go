@@ -11,10 +11,10 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestLostWhileItsSessionIsKept: trusts whose role is removed after they were used. Nova answers 503 to their tokens, because Keystone
-// answers 403 to Nova. One event finds out, and ends the connections with what waits of them. An action of another project's connection is
-// not slower for it.
-func TestLostWhileItsSessionIsKept(t *testing.T) {
+// TestConnectionLostWithCachedSession removes the role of trusts that were used already. Nova answers their tokens with
+// 503, because Keystone answers Nova with 403. One event detects that, and ends the connections with their waiting
+// orders and actions. It does not delay an action of another project's connection.
+func TestConnectionLostWithCachedSession(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	other := &world{Project: testkit.NewProject(t), database: w.database, db: w.db}
@@ -57,11 +57,13 @@ func TestLostWhileItsSessionIsKept(t *testing.T) {
 		}
 		w.ends(t, c.ID, "active lost")
 		got := w.order(t, orders[n].ID)
-		if i := got.Instances[0]; got.Status != domain.OrderFailed || i.Problem == nil || i.Problem.Code != "delegation_lost" {
+		if i := got.Instances[0]; got.Status != domain.OrderFailed || i.Problem == nil ||
+			i.Problem.Code != "delegation_lost" {
 			t.Errorf("the order is %s: %+v", got.Status, i.Problem)
 		}
 	}
-	if n := logins.Load() - before; n > 24 { // with each trust, twice before and twice after the pause, and the account's own
+	// with each trust, twice before and twice after the pause, and the account's own
+	if n := logins.Load() - before; n > 24 {
 		t.Errorf("there were %d logins", n)
 	}
 	wants(t, other.action(t, action), "not_found")

@@ -12,38 +12,42 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// announced makes a trust as the function connections does, which dies before the connection is stored.
+// announced makes a trust as the function connections does when it dies before it has stored the connection.
 func (w *world) announced(t *testing.T, c domain.Connection, until time.Time) (made domain.Trust, intent uuid.UUID) {
 	t.Helper()
 	session, who := w.member(t)
 	intent = uuid.New()
-	made, err := session.CreateTrust(t.Context(), who, testkit.Trustee(t), []string{"member"}, until.Add(domain.TrustSpare), func(end time.Time) (bool, error) {
-		return postgres.Connections{DB: w.db}.AnnounceTrust(t.Context(), domain.OldTrust{ID: intent, ProjectID: w.ID, ConnectionID: c.ID, UserID: w.UserID, ExpiresAt: end})
-	})
+	made, err := session.CreateTrust(t.Context(), who, testkit.Trustee(t), []string{"member"},
+		until.Add(domain.TrustSpare), func(end time.Time) (bool, error) {
+			return postgres.Connections{DB: w.db}.AnnounceTrust(t.Context(),
+				domain.OldTrust{ID: intent, ProjectID: w.ID, ConnectionID: c.ID, UserID: w.UserID, ExpiresAt: end})
+		})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return made, intent
 }
 
-// retryTrusts lets what no connection has be tried now.
+// retryTrusts makes all trusts without a connection due, and wakes the function.
 func (w *world) retryTrusts(t *testing.T, p *testkit.Client) {
 	t.Helper()
 	w.exec(t, "update trusts_to_revoke set not_before = clock_timestamp()")
 	tick(t, p)
 }
 
-// TestWorkGoesOnWithTheNewTrust: the session of the old one is kept, and then the old one is gone from Keystone before its time. The action is
-// done with the new one, the connection is not lost, and what was replaced is taken back.
-func TestWorkGoesOnWithTheNewTrust(t *testing.T) {
+// TestWorkContinuesWithNewTrust replaces a connection's trust while a session of the old one is cached. The old trust
+// is revoked, the action is done with the new one, and the connection is not lost.
+func TestWorkContinuesWithNewTrust(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	p := w.function(t, nil)
 	c := w.trust(t)
-	wants(t, w.done(t, p, w.ask(t, c, uuid.New(), domain.ActionRequest{Action: domain.Stop}, nil)), "not_found") // now there is a session
+	// opens and caches a session
+	wants(t, w.done(t, p, w.ask(t, c, uuid.New(), domain.ActionRequest{Action: domain.Stop}, nil)), "not_found")
 	made, intent := w.announced(t, c, time.Now().Add(2*time.Hour))
 	after := c
-	after.DelegationID, after.TrustExpiresAt, after.TrustIntent, after.ExpiresAt = made.ID, made.ExpiresAt, intent, time.Now().Add(2*time.Hour)
+	after.DelegationID, after.TrustExpiresAt, after.TrustIntent = made.ID, made.ExpiresAt, intent
+	after.ExpiresAt = time.Now().Add(2 * time.Hour)
 	before, err := postgres.Delegations{DB: w.db}.Current(t.Context(), w.ID, c.ID)
 	if err != nil {
 		t.Fatal(err)
@@ -53,7 +57,7 @@ func TestWorkGoesOnWithTheNewTrust(t *testing.T) {
 	}
 	tick(t, p)
 	if !there(t, c) {
-		t.Error("the old trust is taken back at once: calls that began with it fail")
+		t.Error("the old trust is revoked at once: calls that began with it fail")
 	}
 	w.retryTrusts(t, p)
 	if there(t, c) || !w.trustThere(t, made.ID) || w.text(t, "select count(*)::text from trusts_to_revoke") != "0" {
@@ -63,7 +67,8 @@ func TestWorkGoesOnWithTheNewTrust(t *testing.T) {
 	if got := w.status(t, c); got != "active" {
 		t.Errorf("the connection is %s", got)
 	}
-	if _, err := (postgres.Connections{DB: w.db}).End(t.Context(), w.ID, c.ID, domain.ConnectionDeleted, "", false); err != nil {
+	if _, err := (postgres.Connections{DB: w.db}).End(t.Context(), w.ID, c.ID, domain.ConnectionDeleted, "",
+		false); err != nil {
 		t.Fatal(err)
 	}
 	tick(t, p)
@@ -72,26 +77,31 @@ func TestWorkGoesOnWithTheNewTrust(t *testing.T) {
 	}
 }
 
-// TestTrustOfADeadProcess is found by its end and taken back, and no other one of the user. One that was never made is forgotten.
-func TestTrustOfADeadProcess(t *testing.T) {
+// TestTrustOfDeadProcessIsRevoked: the trust is found by its end and revoked. The user's other trusts stay, and a trust
+// that was announced but never made is forgotten.
+func TestTrustOfDeadProcessIsRevoked(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	p := w.function(t, nil)
 	c := w.trust(t)
 	made, _ := w.announced(t, c, time.Now().Add(time.Hour))
-	never := domain.OldTrust{ID: uuid.New(), ProjectID: w.ID, ConnectionID: c.ID, UserID: w.UserID, ExpiresAt: time.Now().Add(time.Hour)}
+	never := domain.OldTrust{
+		ID: uuid.New(), ProjectID: w.ID, ConnectionID: c.ID, UserID: w.UserID,
+		ExpiresAt: time.Now().Add(time.Hour),
+	}
 	if isFree, err := (postgres.Connections{DB: w.db}).AnnounceTrust(t.Context(), never); err != nil || !isFree {
 		t.Fatal(isFree, err)
 	}
 	w.exec(t, `insert into trusts_to_revoke (id, project_id, connection_id, user_id, trust_expires_at, not_before)
-select gen_random_uuid(), project_id, id, user_id, trust_expires_at, clock_timestamp() + interval '1 hour' from connections`) // its second is its own trust's
+select gen_random_uuid(), project_id, id, user_id, trust_expires_at, clock_timestamp() + interval '1 hour'
+  from connections`) // its second is its own trust's
 	tick(t, p)
 	if !w.trustThere(t, made.ID) {
-		t.Error("it is taken back while it may yet be stored")
+		t.Error("the trust is revoked while its connection may still be stored")
 	}
 	w.retryTrusts(t, p)
 	if w.trustThere(t, made.ID) || !w.trustThere(t, c.DelegationID) {
-		t.Error("the trust of nobody stays, or the connection's own does not")
+		t.Error("the trust without a connection stays, or the connection's own is revoked")
 	}
 	if left := w.text(t, "select count(*)::text from trusts_to_revoke"); left != "0" {
 		t.Errorf("%s are still on the list", left)
@@ -110,8 +120,9 @@ select gen_random_uuid(), project_id, id, user_id, trust_expires_at, clock_times
 	}
 }
 
-// TestSuspendedWaits: an action that waits is not done while its connection is suspended, and is when it is resumed.
-func TestSuspendedWaits(t *testing.T) {
+// TestSuspendedConnectionWaits: a waiting action is not done while its connection is suspended, and is done when the
+// connection is resumed.
+func TestSuspendedConnectionWaits(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	p := w.function(t, nil)

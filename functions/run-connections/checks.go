@@ -11,17 +11,18 @@ import (
 )
 
 const (
-	// A delegation that Keystone accepted no longer ago is used without asking again: services may take its token for
-	// good much longer.
+	// A delegation that Keystone accepted within this time is used without another check: services may cache the
+	// validity of its token for much longer.
 	provenFor = 30 * time.Second
-	// checkClaim is for how long a check is a replica's own. Two logins with a pause between them end before that.
+	// checkClaim is for how long a replica owns a check. Two logins with a pause between them end before that.
 	checkClaim = 3 * loginTimeout
 )
 
-// confirm asks Keystone whether it still accepts the delegation, when that is not known from the last half minute, and
-// makes sure that there is a session.
+// confirm checks the delegation with Keystone, unless Keystone accepted it in the last half minute, and makes sure that
+// there is a session.
 func (s *service) confirm(ctx context.Context, c domain.Connection) error {
-	if now, err := s.clock.Now(ctx); err == nil && now.Sub(c.CheckedAt) > provenFor { // a database that is away says nothing of a connection
+	// without the time of the last check the session decides
+	if now, err := s.db.Now(ctx); err == nil && now.Sub(c.CheckedAt) > provenFor {
 		if err := s.cloud.check(ctx, c); err != nil {
 			return err
 		}
@@ -30,7 +31,7 @@ func (s *service) confirm(ctx context.Context, c domain.Connection) error {
 	return err
 }
 
-// checks has workers check the connections for which that is due: so many for each cloud, whatever the other clouds do.
+// checks has workers check the connections that are due: so many for each cloud, whatever the other clouds do.
 func (s *service) checks(ctx context.Context, b *batch, end time.Time) error {
 	clouds, err := s.delegations.CheckClouds(ctx)
 	for _, cloud := range clouds {
@@ -53,21 +54,19 @@ func (s *service) checkCloud(ctx context.Context, cloud domain.RemoteCloud, end 
 	}
 }
 
-// check asks Keystone whether it still accepts one delegation, and then reads what can be ordered through it. A cloud
-// that gives no answer says nothing of it.
+// check checks one delegation with Keystone, and then reads the resources that can be ordered through it. The
+// connection stays as it is if the cloud does not answer.
 func (s *service) check(ctx context.Context, c domain.Connection) {
 	began := time.Now()
 	err := s.cloud.check(ctx, c)
 	if err == nil {
-		if s.seeing && slices.Contains(c.Actions, domain.MayAllocate) { // else nothing can be ordered
-			s.see(ctx, c)
+		if s.readsResources && slices.Contains(c.Actions, domain.MayAllocate) { // else nothing can be ordered
+			s.readResources(ctx, c)
 		}
 		return
 	}
 	s.unopened(ctx, c, err)
-	ctx, cancel := domain.Detached(ctx)
-	defer cancel()
-	if err := s.delegations.MarkUnchecked(ctx, c.ProjectID, c.ID, time.Since(began), apperr.As(err).Message); err != nil {
-		slog.WarnContext(ctx, "connection not noted", "connection_id", c.ID, "error", err)
-	}
+	s.record(ctx, c, func(ctx context.Context) error {
+		return s.delegations.MarkUnchecked(ctx, c.ProjectID, c.ID, time.Since(began), apperr.As(err).Message)
+	})
 }

@@ -12,7 +12,6 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
-	"github.com/cloudfn/cloudfn/shared/postgres"
 )
 
 // fakeKeystone answers logins with trusts as the trusts' ids say, and counts them.
@@ -43,7 +42,7 @@ func (f *fakeKeystone) WithTrust(_ context.Context, trust string) (session, erro
 	return f, nil
 }
 
-func (f *fakeKeystone) KnowsTrust(context.Context, string) error {
+func (f *fakeKeystone) CheckTrust(context.Context, string) error {
 	return apperr.New(apperr.NotFound, "absent")
 }
 
@@ -55,8 +54,8 @@ func (f *fakeKeystone) ActsAs() domain.ActsAs {
 	return domain.ActsAs{Roles: []string{"member", "reader"}}
 }
 
-// TestChecksOfIdleConnections: Keystone is asked once for each that is due, for a few at a time. One that it does not accept is lost, of one
-// that it accepts the roles are stored, and a Keystone that is away says nothing.
+// TestChecksOfIdleConnections: each due connection is checked once with Keystone, a few at a time. A rejected one is
+// lost, the roles of an accepted one are stored, and nothing changes while Keystone is away.
 func TestChecksOfIdleConnections(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -69,13 +68,7 @@ func TestChecksOfIdleConnections(t *testing.T) {
 		made[id] = w.connect(t, func(c *domain.Connection) { c.Kind, c.DelegationID = domain.TrustConnection, id })
 	}
 	keystone := &fakeKeystone{logins: map[string]int{}}
-	delegations := postgres.Delegations{DB: w.db}
-	s := &service{
-		clock: w.db, jobs: postgres.Jobs{DB: w.db}, connections: postgres.Connections{DB: w.db}, delegations: delegations, remote: delegations,
-		instances: postgres.Instances{DB: w.db}, wake: func(...string) {}, pending: func(context.Context, int64) {},
-		requests: postgres.ConnectionRequests{DB: w.db},
-	}
-	s.cloud = newSessions(nil)
+	s := newService(w.db, func(...string) {})
 	s.cloud.pause = time.Millisecond
 	s.cloud.accepted = s.accepted
 	s.cloud.login = func(context.Context) (account, error) { return keystone, nil }
@@ -89,11 +82,13 @@ func TestChecksOfIdleConnections(t *testing.T) {
 	if len(keystone.logins) != 0 {
 		t.Errorf("new connections were checked: %v", keystone.logins)
 	}
-	w.exec(t, "update connections set next_check_at = next_check_at - interval '8 minutes', checked_at = checked_at - interval '8 minutes'")
+	w.exec(t, `update connections set next_check_at = next_check_at - interval '8 minutes',
+  checked_at = checked_at - interval '8 minutes'`)
 	run()
 	run()
 	for id, n := range keystone.logins {
-		if want := map[bool]int{true: 4, false: 1}[id == "gone"]; n != want { // a refusal may be the account's own fault, or Keystone's for a moment
+		// a rejection may be the account's own fault, or last only a moment
+		if want := map[bool]int{true: 4, false: 1}[id == "gone"]; n != want {
 			t.Errorf("%s: %d logins, want %d", id, n, want)
 		}
 	}
@@ -113,9 +108,9 @@ func TestChecksOfIdleConnections(t *testing.T) {
 	w.ends(t, made["gone"].ID, "active lost")
 }
 
-// TestServiceThatIsAway: Keystone accepts the delegation, and Nova answers 503. The order and the action are retried after pauses, and the
-// connection stays active.
-func TestServiceThatIsAway(t *testing.T) {
+// TestUnavailableService: Keystone accepts the delegation, and Nova answers 503. The order and the action are retried
+// after pauses, and the connection stays active.
+func TestUnavailableService(t *testing.T) {
 	t.Parallel()
 	w, f := fakes(t), newFakeCloud(t)
 	c := w.remote(t, f)
@@ -134,14 +129,15 @@ values ($1, $2, 0, 'tracked', $3, 'active', 'ACTIVE', 'connected', $4)`, w.ID, i
 	if lists > 20 || gets > 20 || logins > 20 { // in 45 s; the transport sends some of them twice or three times
 		t.Errorf("one event sent %d lists, %d gets and %d logins", lists, gets, logins)
 	}
-	if got := w.status(t, c); got != "active" || w.action(t, stop).Status != domain.ActionRunning || w.order(t, order.ID).Status != domain.OrderRunning {
+	if got := w.status(t, c); got != "active" || w.action(t, stop).Status != domain.ActionRunning ||
+		w.order(t, order.ID).Status != domain.OrderRunning {
 		t.Errorf("the connection is %s", got)
 	}
 	f.mu.Lock()
 	f.away = nil
 	f.mu.Unlock()
 	wants(t, w.done(t, p, stop), "not_found")
-	if log := strings.Count(w.told(t, c.ID), "lost"); log != 0 {
+	if log := strings.Count(w.eventsOf(t, c.ID), "lost"); log != 0 {
 		t.Error("it was lost")
 	}
 }

@@ -7,23 +7,17 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
-	"github.com/cloudfn/cloudfn/shared/postgres"
 )
-
-// withRequests is a service that has nothing to do but with requests for connections.
-func (w *world) withRequests() *service {
-	return &service{clock: w.db, requests: postgres.ConnectionRequests{DB: w.db}, wake: func(...string) {}}
-}
 
 // TestRequestsExpire with an event that is delivered at once, and are forgotten in time.
 func TestRequestsExpire(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	s := w.withRequests()
 	woken := 0
-	s.wake = func(...string) { woken++ }
-	stored, err := s.requests.(postgres.ConnectionRequests).Create(t.Context(), domain.ConnectionRequest{
-		ID: uuid.Must(uuid.NewV7()), ProjectID: w.ID, Requester: domain.Identity{UserID: "u2", ProjectID: "p2"}, Grantee: domain.GranteeUser, Why: "x",
+	s := newService(w.db, func(...string) { woken++ })
+	stored, err := s.requests.Create(t.Context(), domain.ConnectionRequest{
+		ID: uuid.Must(uuid.NewV7()), ProjectID: w.ID, Requester: domain.Identity{UserID: "u2", ProjectID: "p2"},
+		Grantee: domain.GranteeUser, Why: "x",
 		Terms: domain.Terms{Actions: []domain.Permission{domain.MayStart}, Duration: time.Hour},
 	})
 	if err != nil {

@@ -14,18 +14,26 @@ import (
 )
 
 // connected is a server that Nova made, under management through the connection.
-func (w *world) connected(t *testing.T, p *testkit.Client, c domain.Connection, name string) (server testkit.Server, id uuid.UUID) {
+func (w *world) connected(
+	t *testing.T, p *testkit.Client, c domain.Connection, name string,
+) (server testkit.Server, id uuid.UUID) {
 	t.Helper()
 	server, id = w.Boot(t, name, 1)[0], uuid.New()
 	w.Quiet(t, server.ID)
-	wants(t, w.done(t, p, w.ask(t, c, id, domain.ActionRequest{Action: domain.Connect}, func(a *domain.DelegatedAction) { a.ServerID = server.ID })), "")
+	wants(t, w.done(t, p, w.ask(t, c, id, domain.ActionRequest{Action: domain.Connect},
+		func(a *domain.DelegatedAction) { a.ServerID = server.ID })), "")
 	return server, id
 }
 
 // deploy asks for a deployment, and gives its user_data.
-func (w *world) deploy(t *testing.T, c domain.Connection, instance uuid.UUID) (domain.DelegatedAction, domain.DelegatedDeploy) {
+func (w *world) deploy(
+	t *testing.T, c domain.Connection, instance uuid.UUID,
+) (domain.DelegatedAction, domain.DelegatedDeploy) {
 	t.Helper()
-	wanted := domain.DelegatedDeploy{ID: uuid.New(), UserData: testkit.Canary("#cloud-config of a deployment " + uuid.NewString())}
+	wanted := domain.DelegatedDeploy{
+		ID:       uuid.New(),
+		UserData: testkit.Canary("#cloud-config of a deployment " + uuid.NewString()),
+	}
 	action := w.ask(t, c, instance, domain.ActionRequest{Action: domain.Deploy}, func(a *domain.DelegatedAction) {
 		a.Payload = sealedJSON(t, a.SealedFor(), wanted)
 	})
@@ -62,19 +70,23 @@ func TestDeploy(t *testing.T) {
 	w.deployed(t, server.ID, wanted)
 	w.ends(t, id, "updating active")
 	late := w.ask(t, c, id, domain.ActionRequest{Action: domain.Deploy}, func(a *domain.DelegatedAction) {
-		a.Payload = sealedJSON(t, a.SealedFor(), domain.DelegatedDeploy{ID: uuid.New(), UserData: wanted.UserData, NotAfter: time.Now().Add(-time.Second)})
+		a.Payload = sealedJSON(t, a.SealedFor(), domain.DelegatedDeploy{
+			ID: uuid.New(), UserData: wanted.UserData,
+			NotAfter: time.Now().Add(-time.Second),
+		})
 	})
 	wants(t, w.done(t, p, late), "conflict") // its disk would be wiped for an agent that cannot come
 	w.deployed(t, server.ID, wanted)
-	damaged := w.ask(t, c, id, domain.ActionRequest{Action: domain.Deploy}, func(a *domain.DelegatedAction) { a.Payload = sealedJSON(t, "something else", wanted) })
+	damaged := w.ask(t, c, id, domain.ActionRequest{Action: domain.Deploy},
+		func(a *domain.DelegatedAction) { a.Payload = sealedJSON(t, "something else", wanted) })
 	wants(t, w.done(t, p, damaged), "invalid")
 	if left := w.text(t, "select count(payload)::text from actions"); left != "0" {
 		t.Errorf("%s actions still hold what they were sent with", left)
 	}
 }
 
-// TestCopiesAreKilled in the middle of an order and of a deployment, while others are at work: each is done once.
-func TestCopiesAreKilled(t *testing.T) {
+// TestReplicasAreKilled in the middle of an order and of a deployment, while others are at work: each is done once.
+func TestReplicasAreKilled(t *testing.T) {
 	t.Parallel()
 	testkit.Heavy(t)
 	w := newWorld(t)
@@ -92,7 +104,8 @@ func TestCopiesAreKilled(t *testing.T) {
 		_, _ = first.TryTick(t, "run-connections")
 	}()
 	testkit.Eventually(t, time.Minute, "the order is begun and the server is being rebuilt", func() bool {
-		begun := w.text(t, "select count(*) filter (where server_id is not null and order_id is not null)::text from instances")
+		begun := w.text(t, `select count(*) filter (where server_id is not null and order_id is not null)::text
+  from instances`)
 		return begun != "0" && w.text(t, "select state from instances where id = $1", id) == "updating"
 	})
 	first.Kill()
@@ -134,26 +147,27 @@ func TestCopiesAreKilled(t *testing.T) {
 	}
 }
 
-// heldUp is the environment of a copy that Nova does not answer what has become of what it asked for: of new servers, and of a
-// server that it told something. So it ends nothing of what it has begun, however quick Nova is.
+// heldUp is the environment of a replica to which Nova never reports the servers it has created and the server it has
+// sent an action. So the replica cannot finish anything that it has begun, however quick Nova is.
 func heldUp(t *testing.T, server string) map[string]string {
 	t.Helper()
-	var made, told atomic.Bool
-	at, _ := testkit.Through(t, testkit.Compute(t, testkit.Login(t, "admin")).Endpoint, func(r *http.Request) {
+	var made, acted atomic.Bool
+	at, _ := testkit.Intercept(t, testkit.Compute(t, testkit.Login(t, "admin")).Endpoint, func(r *http.Request) {
 		switch path := r.URL.Path; {
 		case r.Method == http.MethodPost && strings.HasSuffix(path, "/servers"):
 			made.Store(true)
 		case r.Method == http.MethodPost && strings.HasSuffix(path, server+"/action"):
-			told.Store(true)
-		case made.Load() && strings.HasSuffix(path, "/servers/detail"), told.Load() && strings.HasSuffix(path, server):
+			acted.Store(true)
+		case made.Load() && strings.HasSuffix(path, "/servers/detail"), acted.Load() && strings.HasSuffix(path, server):
 			<-r.Context().Done()
 		}
 	})
 	return testkit.RedirectTo(t, map[string]string{"compute": at}).Env(t, "collector")
 }
 
-// rebuilds counts what Nova has rebuilt of a server.
+// rebuilds counts how often Nova has rebuilt a server.
 func rebuilds(t *testing.T, server string) int {
 	t.Helper()
-	return strings.Count(testkit.OpenStack(t, "admin", "server", "event", "list", server, "-f", "value", "-c", "Action"), "rebuild")
+	return strings.Count(testkit.OpenStack(t, "admin", "server", "event", "list", server, "-f", "value",
+		"-c", "Action"), "rebuild")
 }

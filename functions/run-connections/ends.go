@@ -10,7 +10,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// ends ends connections whose time is over, and takes back the trusts of those that have ended.
+// ends ends connections that expire, and revokes the trusts of those that have ended.
 func (s *service) ends(ctx context.Context, b *batch) error {
 	over, err := s.delegations.Ending(ctx, listed)
 	if err != nil {
@@ -23,13 +23,14 @@ func (s *service) ends(ctx context.Context, b *batch) error {
 			}
 		}
 		if connection.Kind == domain.TrustConnection {
-			b.begin("ending/"+connection.ID.String(), "connections", cloudOf(connection), func() { s.revoke(ctx, connection) })
+			b.begin("ending/"+connection.ID.String(), "connections", cloudOf(connection),
+				func() { s.revoke(ctx, connection) })
 		}
 	}
 	return s.oldTrusts(ctx, b)
 }
 
-// expire ends a connection whose time is over.
+// expire ends a connection that has expired or was idle for too long.
 func (s *service) expire(ctx context.Context, c domain.Connection) error {
 	reason := "its time is over"
 	if c.EndsAt().Before(c.ExpiresAt) {
@@ -38,7 +39,7 @@ func (s *service) expire(ctx context.Context, c domain.Connection) error {
 	ended, err := s.connections.Expire(ctx, c, reason, c.Kind != domain.TrustConnection)
 	if ended {
 		slog.InfoContext(ctx, "a connection has ended", "connection_id", c.ID, "reason", reason)
-		s.wake("deliver-events")
+		s.wakeOfEnd(c)
 	}
 	return err
 }
@@ -50,8 +51,8 @@ const (
 	clockSkew = 5 * time.Minute
 )
 
-// revoke takes a trust back. While Keystone does not let it, as while the trust's user is disabled or lacks the role,
-// it stays on the list; its owner and the operator are notified once.
+// revoke deletes a trust. Keystone may not allow that, for example while the trust's user is disabled or lacks the
+// role. Then the trust stays on the list, and its owner and the operator are notified once.
 func (s *service) revoke(ctx context.Context, c domain.Connection) {
 	cause := s.cloud.revoke(ctx, c.DelegationID)
 	s.cloud.forget(c.ID)
@@ -72,13 +73,13 @@ func (s *service) revoke(ctx context.Context, c domain.Connection) {
 	}
 }
 
-// trustIsOver says whether the trust has ended by itself, for when Keystone cannot be asked.
+// trustIsOver reports whether the trust has expired, for when Keystone is away.
 func (s *service) trustIsOver(ctx context.Context, end time.Time) bool {
-	now, err := s.clock.Now(ctx)
+	now, err := s.db.Now(ctx)
 	return err == nil && now.After(end.Add(clockSkew))
 }
 
-// recordRevocation records that Keystone has the trust no longer, or with a cause that it may still have it.
+// recordRevocation records that the trust is deleted; with a cause, that its revocation is pending.
 func (s *service) recordRevocation(ctx context.Context, c domain.Connection, cause error) (notified bool, err error) {
 	if cause == nil {
 		if notified, err = s.delegations.MarkRevoked(ctx, c); notified {
@@ -86,10 +87,11 @@ func (s *service) recordRevocation(ctx context.Context, c domain.Connection, cau
 		}
 		return notified, err
 	}
-	notified, err = s.delegations.MarkRevocationPending(ctx, c, pendingReason(cause), firstPause, longestRevocationPause)
+	notified, err = s.delegations.MarkRevocationPending(ctx, c, pendingReason(cause), firstPause,
+		longestRevocationPause)
 	if notified {
-		slog.WarnContext(ctx, "a trust cannot be deleted in Keystone, and is tried again until it is gone", "connection_id", c.ID,
-			"project_id", c.ProjectID, "trust_expires_at", c.TrustExpiresAt, "error", cause)
+		slog.WarnContext(ctx, "a trust cannot be deleted in Keystone, and is retried until it is gone",
+			"connection_id", c.ID, "project_id", c.ProjectID, "trust_expires_at", c.TrustExpiresAt, "error", cause)
 	}
 	return notified, err
 }
@@ -97,9 +99,10 @@ func (s *service) recordRevocation(ctx context.Context, c domain.Connection, cau
 // pendingReason says why a trust could not be deleted.
 func pendingReason(cause error) string {
 	if errors.Is(cause, errLost) {
-		return "Keystone does not let the trust be deleted while its user is disabled or lacks the delegated role: delete it by hand, or cloudfn does when they are back"
+		return "Keystone does not let the trust be deleted while its user is disabled or lacks the delegated role: " +
+			"delete it by hand, or cloudfn does when they are back"
 	}
-	return "Keystone could not be asked to delete the trust: cloudfn tries on"
+	return "Keystone could not be asked to delete the trust: cloudfn retries"
 }
 
 // reportPending shows the operator how many trusts Keystone did not let us delete.

@@ -18,8 +18,9 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// fakeCloud is another cloud's Keystone and Nova, as far as its servers are followed. It is a fake: the sandbox is one cloud, answers
-// always, and lists its requests to nobody. Each application credential has a project of its own, with the credential's id.
+// fakeCloud is another cloud's Keystone and Nova, as far as its servers are followed. It is a fake: the sandbox is one
+// cloud, answers always, and lists its requests to nobody. Each application credential has a project of its own, with
+// the credential's id.
 type fakeCloud struct {
 	url  string
 	page int // servers in a page, at most
@@ -43,7 +44,10 @@ func newFakeCloud(t *testing.T) *fakeCloud {
 	mux.HandleFunc("POST /v3/auth/tokens", f.login)
 	mux.HandleFunc("GET /compute/servers/detail", f.list)
 	mux.HandleFunc("GET /compute/servers/{id}", f.get)
-	mux.HandleFunc("GET /compute/flavors/detail", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, `{"flavors":[]}`) })
+	mux.HandleFunc("GET /compute/flavors/detail", func(w http.ResponseWriter, _ *http.Request) {
+		_,
+			_ = fmt.Fprint(w, `{"flavors":[]}`)
+	})
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		f.mu.Lock()
 		f.requests = append(f.requests, r.Method+" "+r.URL.RequestURI())
@@ -105,9 +109,11 @@ func (f *fakeCloud) list(w http.ResponseWriter, r *http.Request) {
 	defer f.mu.Unlock()
 	changes := r.URL.Query().Has("changes-since")
 	shown := slices.DeleteFunc(slices.Clone(f.servers), func(s fakeServer) bool {
-		return s.project != r.Header.Get("X-Auth-Token") || changes && s.status == "ACTIVE" || !changes && s.status == "DELETED"
+		return s.project != r.Header.Get("X-Auth-Token") || changes && s.status == "ACTIVE" || !changes &&
+			s.status == "DELETED"
 	})
-	if after := slices.IndexFunc(shown, func(s fakeServer) bool { return s.id == r.URL.Query().Get("marker") }); after >= 0 {
+	if after := slices.IndexFunc(shown,
+		func(s fakeServer) bool { return s.id == r.URL.Query().Get("marker") }); after >= 0 {
 		shown = shown[after+1:]
 	}
 	links := "[]"
@@ -165,8 +171,10 @@ func (w *world) remote(t *testing.T, f *fakeCloud) domain.Connection {
 	t.Helper()
 	id := uuid.Must(uuid.NewV7())
 	c := domain.Connection{
-		ID: id, ProjectID: w.ID, DomainID: w.DomainID, UserID: "u", Kind: domain.CredentialConnection, DelegationID: id.String(), AuthURL: f.url,
-		Actions: everything, UsableBy: []string{}, Flavors: []domain.Flavor{}, ExpiresAt: time.Now().Add(time.Hour), ActsAs: domain.ActsAs{ProjectID: id.String()},
+		ID: id, ProjectID: w.ID, DomainID: w.DomainID, UserID: "u", Kind: domain.CredentialConnection,
+		DelegationID: id.String(), AuthURL: f.url, Actions: everything, UsableBy: []string{},
+		Flavors: []domain.Flavor{}, ExpiresAt: time.Now().Add(time.Hour),
+		ActsAs: domain.ActsAs{ProjectID: id.String()},
 	}
 	c.Secret = sealed(t, c.SealedFor(), "secret")
 	stored, err := postgres.Connections{DB: w.db}.Create(t.Context(), c)
@@ -177,13 +185,16 @@ func (w *world) remote(t *testing.T, f *fakeCloud) domain.Connection {
 }
 
 // runs makes a server in the fake cloud with a status, and tracks it through the connection in a state.
-func (w *world) runs(t *testing.T, f *fakeCloud, c domain.Connection, status string, state domain.InstanceState) (instance uuid.UUID, server string) {
+func (w *world) runs(
+	t *testing.T, f *fakeCloud, c domain.Connection, status string, state domain.InstanceState,
+) (instance uuid.UUID, server string) {
 	t.Helper()
 	instance, server = uuid.New(), uuid.NewString()
 	f.mu.Lock()
 	f.servers = append(f.servers, fakeServer{c.ActsAs.ProjectID, server, status})
 	f.mu.Unlock()
-	w.exec(t, `insert into instances (project_id, id, position, name, server_id, state, raw_status, origin, connection_id, remote)
+	w.exec(t, `insert into instances (project_id, id, position, name, server_id, state, raw_status, origin,
+  connection_id, remote)
 values ($1, $2, 0, 'remote', $3, $4, $4, 'connected', $5, true)`, w.ID, instance, server, state, c.ID)
 	return instance, server
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestEveryConnectionIsFollowed within one tick, of ten to four clouds, although the cloud of the four oldest takes requests and never
-// answers. Meanwhile an action through one of the others is done, too.
+// TestEveryConnectionIsFollowed within one tick, of ten to four clouds, although the cloud of the four oldest takes
+// requests and never answers. Meanwhile an action through one of the others is done, too.
 func TestEveryConnectionIsFollowed(t *testing.T) {
 	t.Parallel()
 	w := fakes(t)
@@ -38,11 +38,14 @@ func TestEveryConnectionIsFollowed(t *testing.T) {
 	tick.Go(func() { _, _ = p.TryTick(t, "run-connections") })
 	start := time.Now()
 	for _, instance := range stopped {
-		testkit.Eventually(t, 15*time.Second, "the server is seen to be stopped", func() bool { return w.told(t, instance) == "stopped" })
+		testkit.Eventually(t, 15*time.Second, "the server is seen to be stopped",
+			func() bool { return w.eventsOf(t, instance) == "stopped" })
 	}
 	t.Logf("%d healthy connections were followed within %s", len(stopped), time.Since(start))
-	stop := w.ask(t, last, stopped[len(stopped)-1], domain.ActionRequest{Action: domain.Stop}, nil) // there is nothing to do
-	testkit.Eventually(t, 15*time.Second, "the action is done", func() bool { return w.action(t, stop).Status == domain.ActionDone })
+	// there is nothing to do
+	stop := w.ask(t, last, stopped[len(stopped)-1], domain.ActionRequest{Action: domain.Stop}, nil)
+	testkit.Eventually(t, 15*time.Second, "the action is done",
+		func() bool { return w.action(t, stop).Status == domain.ActionDone })
 	for n, cloud := range clouds[1:] {
 		if lists, logins := cloud.count("/servers/detail"), cloud.count("/auth/tokens"); lists != 2 || logins != 2 {
 			t.Errorf("cloud %d of 2 connections: %d lists and %d logins", n+1, lists, logins)
@@ -50,8 +53,8 @@ func TestEveryConnectionIsFollowed(t *testing.T) {
 	}
 	end()
 	tick.Wait()
-	if got := w.text(t, "select count(*)::text from connections where silent_since is not null and failures = 1"); got != "4" {
-		t.Errorf("%s connections of the cloud that hangs are noted as silent", got)
+	if got := w.text(t, `select count(*)::text from connections where silent_since is not null and failures = 1`); got != "4" {
+		t.Errorf("%s connections of the cloud that hangs are recorded as silent", got)
 	}
 }
 
@@ -77,7 +80,8 @@ func TestMovingServerOfAnotherCloud(t *testing.T) {
 	tick(t, w.function(t, nil))
 	w.ends(t, moving, "stopped")
 	w.ends(t, gone, "deleted")
-	if all, changed := cloud.count("/servers/detail")-cloud.count("changes-since"), cloud.count("changes-since"); all != 1 || changed != 3 {
+	if all, changed := cloud.count("/servers/detail")-cloud.count("changes-since"),
+		cloud.count("changes-since"); all != 1 || changed != 3 {
 		t.Errorf("all servers were read %d times, and those that changed %d times", all, changed)
 	}
 }

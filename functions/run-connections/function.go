@@ -1,17 +1,16 @@
-// Package runconnections does what is asked for through connections, with what was delegated: it is woken when there is something
-// to do, and every minute. It takes delegations back when their time is over, and follows servers in other clouds.
+// Package runconnections carries out the orders and actions of connections, with the credentials that were delegated.
+// It is woken when there is work, and every minute. It revokes delegations when they end, and follows servers in other
+// clouds.
 package runconnections
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/eventx"
 	"github.com/cloudfn/cloudfn/shared/obs"
 	"github.com/cloudfn/cloudfn/shared/openstack"
-	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/run"
 	"github.com/cloudfn/cloudfn/shared/seal"
 )
@@ -20,17 +19,15 @@ import (
 type Config struct {
 	Keys      seal.ConnectionOpenConfig
 	OpenStack openstack.Config
-	// Account is the trustee of all trusts: a user with a password, because an application credential cannot use trusts.
+	// Account is the trustee of all trusts: a user with a password, because an application credential cannot use
+	// trusts.
 	Account openstack.Credentials
 	// Remotes are the other clouds that connections are to, and how each is reached.
 	Remotes openstack.RemotesConfig
 }
 
-// Validate refuses a Config that cannot work.
-func (c Config) Validate() error { return errors.Join(c.Keys.Validate(), c.Remotes.Validate()) }
-
-// Function declares run-connections. It alone decrypts delegated credentials. Its account of the cloud has no role anywhere: trusts are made to it, and without a
-// trust it can do nothing.
+// Function declares run-connections. It alone decrypts delegated credentials. Its account of the cloud has no role
+// anywhere: trusts are made to it, and without a trust it can do nothing.
 var Function = run.Event[Config]{
 	Name:     "run-connections",
 	Summary:  "Does what is ordered through connections, with what was delegated.",
@@ -53,10 +50,11 @@ var Function = run.Event[Config]{
 			"unexpected_servers":   "select, insert",
 		},
 		Network: []string{"compute", "identity", "image", "network"}, // image: orders name images and networks
-		Wakes:   []string{"deliver-events", "poll-instances"},
+		Wakes:   []string{"deliver-events", "poll-instances", "run-leases"},
 	},
 	Secrets: []string{"connections", "database-events", "events", "openstack-delegate"},
-	// Work is claimed, so two pods share it, and one makes up for the other's death. A wake that comes while it works is work too.
+	// Work is claimed, so two pods share it, and either continues if the other dies. A wake that arrives during a run
+	// is a request, too.
 	Scale: run.Scale{MaxPods: 2, Concurrency: 10},
 	Build: build,
 }
@@ -73,17 +71,12 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 	if err != nil {
 		return nil, err
 	}
-	delegations := postgres.Delegations{DB: d.DB}
-	s := &service{
-		clock: d.DB, jobs: postgres.Jobs{DB: d.DB}, connections: postgres.Connections{DB: d.DB}, delegations: delegations, remote: delegations,
-		orders: postgres.Orders{DB: d.DB}, actions: postgres.Actions{DB: d.DB}, instances: postgres.Instances{DB: d.DB},
-		requests: postgres.ConnectionRequests{DB: d.DB},
-		seal:     keys, wake: d.Wake, workers: newWorkers(), running: make(chan struct{}, 1), waiting: make(chan struct{}, 1),
-	}
-	s.region, s.seeing = d.Cloud.Region(), true
-	s.pending = obs.Gauge("cloudfn.connections.revocations_pending", "Trusts of connections that have ended, which Keystone did not let us delete.")
+	s := newService(d.DB, d.Wake)
+	s.seal, s.region, s.readsResources = keys, d.Cloud.Region(), true
+	s.pending = obs.Gauge("cloudfn.connections.revocations_pending",
+		"Trusts of connections that have ended, which Keystone did not let us delete.")
 	s.cloud = newSessions(keys)
-	s.cloud.current, s.cloud.accepted, s.cloud.readFlavors = delegations.Current, s.accepted, s.readFlavors
+	s.cloud.current, s.cloud.accepted, s.cloud.readFlavors = s.delegations.Current, s.accepted, s.readFlavors
 	s.cloud.login = func(ctx context.Context) (account, error) {
 		session, err := own.Login(ctx)
 		if err != nil {
@@ -94,10 +87,10 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 	s.cloud.credential = func(ctx context.Context, c domain.Connection, secret domain.Secret) (session, error) {
 		return credential(ctx, d.Cloud.At(c.AuthURL, c.Region), c, secret)
 	}
-	return handler{s}.Handle, nil
+	return s.Handle, nil
 }
 
-// trustee shows *openstack.Session as what this function needs of its own account's.
+// trustee adapts the *openstack.Session of the service account to the interface account.
 type trustee struct{ own *openstack.Session }
 
 // WithTrust opens a session with a trust.
@@ -109,8 +102,8 @@ func (t trustee) WithTrust(ctx context.Context, trust string) (session, error) {
 	return in, nil
 }
 
-// KnowsTrust looks at a trust.
-func (t trustee) KnowsTrust(ctx context.Context, id string) error { return t.own.KnowsTrust(ctx, id) }
+// CheckTrust checks that Keystone shows a trust.
+func (t trustee) CheckTrust(ctx context.Context, id string) error { return t.own.CheckTrust(ctx, id) }
 
 // FindTrusts finds trusts by the second of their end.
 func (t trustee) FindTrusts(ctx context.Context, trustor, projectID string, end time.Time) ([]string, error) {
@@ -118,7 +111,9 @@ func (t trustee) FindTrusts(ctx context.Context, trustor, projectID string, end 
 }
 
 // credential opens a session with an application credential.
-func credential(ctx context.Context, cloud *openstack.Cloud, c domain.Connection, secret domain.Secret) (session, error) {
+func credential(
+	ctx context.Context, cloud *openstack.Cloud, c domain.Connection, secret domain.Secret,
+) (session, error) {
 	in, _, err := cloud.Credential(ctx, c.DelegationID, secret)
 	if err != nil {
 		return nil, err

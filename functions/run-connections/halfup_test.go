@@ -17,8 +17,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// refusingKeystone stands before the real Keystone, and answers logins with a delegation itself while it has an answer.
-// All else, the account's logins too, goes on to Keystone.
+// refusingKeystone is a proxy of the real Keystone that answers logins with a delegation itself while it has an answer.
+// It forwards everything else, the account's own logins too.
 type refusingKeystone struct {
 	url string
 
@@ -71,7 +71,7 @@ func (k *refusingKeystone) refusal(r *http.Request, body string) (status int, an
 	return k.status, k.body
 }
 
-// answer sets what logins with a delegation are answered with, until isOver says that they go on to Keystone.
+// answer sets the answer to logins with a delegation. Once isOver reports true they are forwarded to Keystone.
 func (k *refusingKeystone) answer(status int, body string, isOver func() bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -83,8 +83,8 @@ func keystoneSays(status int) string {
 	return fmt.Sprintf(`{"error":{"code":%d,"message":"no","title":%q}}`, status, http.StatusText(status))
 }
 
-// TestKeystoneThatIsHalfUp: nothing that a proxy says, and nothing of Keystone's own trouble, ends a delegation. Nor does
-// one refusal of Keystone's, when a moment later it accepts what it has refused. Only two refusals of its own do.
+// TestKeystoneThatIsHalfUp: neither a proxy's answer nor a failure of Keystone ends a delegation, nor does one
+// rejection that Keystone withdraws a moment later. Only two rejections by Keystone itself do.
 func TestKeystoneThatIsHalfUp(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -119,8 +119,14 @@ func TestKeystoneThatIsHalfUp(t *testing.T) {
 		{name: "a proxy's 403", status: 403, body: page, want: "active"},
 		{name: "a proxy's 404", status: 404, body: page, want: "active"},
 		{name: "a gateway's 404", status: 404, body: `{"message":"no Route matched with those values"}`, want: "active"},
-		{name: "Keystone's 401, once", status: 401, body: keystoneSays(401), isOver: moment(), want: "active", isAnswered: true},
-		{name: "Keystone's 404, once", status: 404, body: keystoneSays(404), isOver: moment(), want: "active", isAnswered: true},
+		{
+			name: "Keystone's 401, once", status: 401, body: keystoneSays(401), isOver: moment(), want: "active",
+			isAnswered: true,
+		},
+		{
+			name: "Keystone's 404, once", status: 404, body: keystoneSays(404), isOver: moment(), want: "active",
+			isAnswered: true,
+		},
 		{name: "Keystone's 401", status: 401, body: keystoneSays(401), want: "lost"},
 	} {
 		keystone.answer(tc.status, tc.body, tc.isOver)

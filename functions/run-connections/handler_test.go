@@ -10,9 +10,9 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestOrderThroughATrust is made in the project of whoever delegated, with names looked up, its user_data and its key; then its
-// servers are gone through every action.
-func TestOrderThroughATrust(t *testing.T) {
+// TestOrderByTrust: the servers are made in the delegating user's project, with resolved names, user_data and key. Then
+// every action is done to them.
+func TestOrderByTrust(t *testing.T) {
 	t.Parallel()
 	testkit.Heavy(t)
 	w := newWorld(t)
@@ -44,7 +44,8 @@ func TestOrderThroughATrust(t *testing.T) {
 		if got := testkit.UserData(t, i.ServerID); got != want {
 			t.Errorf("instance %d: user_data is %q", n, got)
 		}
-		if i.State != domain.InstanceActive || i.Spec.ImageID != testkit.Sandbox(t).ImageID || i.KeyName != "made" || i.KeyFingerprint != fingerprint(public) {
+		if i.State != domain.InstanceActive || i.Spec.ImageID != testkit.Sandbox(t).ImageID || i.KeyName != "made" ||
+			i.KeyFingerprint != fingerprint(public) {
 			t.Errorf("instance %d: %+v", n, i)
 		}
 		w.ends(t, i.ID, "requested building active")
@@ -55,11 +56,16 @@ func TestOrderThroughATrust(t *testing.T) {
 
 	first, second := order.Instances[0], order.Instances[1]
 	t.Run("actions", func(t *testing.T) {
-		stop, start := w.ask(t, c, first.ID, domain.ActionRequest{Action: domain.Stop}, nil), w.ask(t, c, first.ID, domain.ActionRequest{Action: domain.Start}, nil)
+		stop, start := w.ask(t, c, first.ID, domain.ActionRequest{Action: domain.Stop}, nil), w.ask(t, c, first.ID,
+			domain.ActionRequest{Action: domain.Start}, nil)
 		reboot := w.ask(t, c, second.ID, domain.ActionRequest{Action: domain.Reboot, Hard: true}, nil)
-		again := w.ask(t, c, second.ID, domain.ActionRequest{Action: domain.Start}, nil) // once it is active, there is nothing to do
+		// once it is active, there is nothing to do
+		again := w.ask(t, c, second.ID, domain.ActionRequest{Action: domain.Start}, nil)
 		nobody := w.ask(t, c, uuid.New(), domain.ActionRequest{Action: domain.Stop}, nil)
-		for a, want := range map[*domain.DelegatedAction]string{&stop: "", &start: "", &reboot: "", &again: "", &nobody: "not_found"} {
+		for a, want := range map[*domain.DelegatedAction]string{
+			&stop: "", &start: "", &reboot: "", &again: "",
+			&nobody: "not_found",
+		} {
 			wants(t, w.done(t, p, *a), want)
 			w.ends(t, a.ID, map[bool]string{true: "running done", false: "running failed"}[want == ""])
 		}
@@ -68,7 +74,8 @@ func TestOrderThroughATrust(t *testing.T) {
 	})
 	t.Run("delete", func(t *testing.T) {
 		wants(t, w.done(t, p, w.ask(t, c, first.ID, domain.ActionRequest{Action: domain.Delete}, nil)), "")
-		if left := w.Servers(t); len(left) != 1 || left[0].ID != second.ServerID || testkit.Ports(t, first.ServerID) != 0 {
+		if left := w.Servers(t); len(left) != 1 || left[0].ID != second.ServerID ||
+			testkit.Ports(t, first.ServerID) != 0 {
 			t.Errorf("left are %+v, and %d ports", left, testkit.Ports(t, first.ServerID))
 		}
 		w.ends(t, first.ID, "deleting deleted")
@@ -85,12 +92,15 @@ func TestStoppedAndReused(t *testing.T) {
 	w := newWorld(t)
 	c := w.trust(t)
 	p := w.function(t, nil)
-	idle := w.finish(t, p, w.place(t, c, 1, func(o *domain.Order, _ *domain.DelegatedOrder) { o.Spec.Stopped = true }).ID)
+	idle := w.finish(t, p, w.place(t, c, 1,
+		func(o *domain.Order, _ *domain.DelegatedOrder) { o.Spec.Stopped = true }).ID)
 	if i := idle.Instances[0]; idle.Status != domain.OrderDone || i.State != domain.InstanceStopped {
 		t.Fatalf("the order is %s: %+v", idle.Status, i)
 	}
-	reuse := w.finish(t, p, w.place(t, c, 1, func(o *domain.Order, _ *domain.DelegatedOrder) { o.Spec.Reuse = true }).ID)
-	if i := reuse.Instances[0]; reuse.Status != domain.OrderDone || i.State != domain.InstanceActive || i.ID != idle.Instances[0].ID {
+	reuse := w.finish(t, p, w.place(t, c, 1,
+		func(o *domain.Order, _ *domain.DelegatedOrder) { o.Spec.Reuse = true }).ID)
+	if i := reuse.Instances[0]; reuse.Status != domain.OrderDone || i.State != domain.InstanceActive ||
+		i.ID != idle.Instances[0].ID {
 		t.Errorf("the order is %s: %+v", reuse.Status, i)
 	}
 	if servers := w.Servers(t); len(servers) != 1 || servers[0].Status != "ACTIVE" {
@@ -98,15 +108,22 @@ func TestStoppedAndReused(t *testing.T) {
 	}
 }
 
-// TestNamesThatAreNot there are why the servers cannot be had; so is another key pair of the same name.
-func TestNamesThatAreNot(t *testing.T) {
+// TestUnknownNames fail the order with their problem. So does another key pair of the same name.
+func TestUnknownNames(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	c := w.trust(t)
 	p := w.function(t, nil)
 	image := w.place(t, c, 2, func(_ *domain.Order, d *domain.DelegatedOrder) { d.Servers[1].Image = "no-such-image" })
-	network := w.place(t, c, 1, func(_ *domain.Order, d *domain.DelegatedOrder) { d.Servers[0].Networks = []string{"no-such-network"} })
-	for want, placed := range map[string]domain.Order{`image: there is no image "no-such-image"`: image, `networks[0]: there is no network "no-such-network"`: network} {
+	network := w.place(t, c, 1, func(_ *domain.Order,
+		d *domain.DelegatedOrder,
+	) {
+		d.Servers[0].Networks = []string{"no-such-network"}
+	})
+	for want, placed := range map[string]domain.Order{
+		`image: there is no image "no-such-image"`:           image,
+		`networks[0]: there is no network "no-such-network"`: network,
+	} {
 		order := w.finish(t, p, placed.ID)
 		if order.Status != domain.OrderFailed {
 			t.Errorf("the order is %s", order.Status)

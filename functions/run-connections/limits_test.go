@@ -26,7 +26,7 @@ func (w *world) limit(t *testing.T, c domain.Connection, limits domain.Connectio
 	w.exec(t, "update connections set limits = $2 where id = $1", c.ID, string(text))
 }
 
-// TestLimitsOfOrders: what names mean is held against the connection's limits as they are now, before Nova is asked for a server.
+// TestLimitsOfOrders: resolved names are checked against the connection's current limits before Nova is called.
 func TestLimitsOfOrders(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -38,18 +38,34 @@ func TestLimitsOfOrders(t *testing.T) {
 		change func(*domain.Order, *domain.DelegatedOrder)
 		want   string
 	}{
-		{domain.ConnectionLimits{Images: []string{other}}, nil, fmt.Sprintf("image: the connection does not allow the image %q, only %s", f.Image, other)},
-		{domain.ConnectionLimits{Networks: []string{other}}, nil, fmt.Sprintf("networks[0]: the connection does not allow the network %q, only %s", f.Network, other)},
+		{
+			domain.ConnectionLimits{Images: []string{other}},
+			nil,
+			fmt.Sprintf("image: the connection does not allow the image %q, only %s", f.Image, other),
+		},
+		{
+			domain.ConnectionLimits{Networks: []string{other}},
+			nil,
+			fmt.Sprintf("networks[0]: the connection does not allow the network %q, only %s", f.Network, other),
+		},
 		{domain.ConnectionLimits{Flavors: []string{"none"}}, nil, `flavor: the connection does not allow the flavor`},
-		{domain.ConnectionLimits{Regions: []string{"nowhere"}}, nil, `connection_id: the connection does not allow the region`},
-		{domain.ConnectionLimits{Networks: []string{other}}, func(_ *domain.Order, d *domain.DelegatedOrder) { d.Servers[0].Networks = nil }, "networks: "},
+		{
+			domain.ConnectionLimits{Regions: []string{"nowhere"}},
+			nil,
+			`connection_id: the connection does not allow the region`,
+		},
+		{
+			domain.ConnectionLimits{Networks: []string{other}},
+			func(_ *domain.Order, d *domain.DelegatedOrder) { d.Servers[0].Networks = nil }, "networks: ",
+		},
 	} {
 		placed := w.place(t, none, 1, tc.change) // before the limits, which hold when an order is stored, too
 		w.limit(t, none, tc.limits)
 		order := w.finish(t, p, placed.ID)
 		w.limit(t, none, domain.ConnectionLimits{})
 		i := order.Instances[0]
-		if order.Status != domain.OrderFailed || i.Problem == nil || len(i.Problem.Detail) < len(tc.want) || i.Problem.Detail[:len(tc.want)] != tc.want {
+		if order.Status != domain.OrderFailed || i.Problem == nil || len(i.Problem.Detail) < len(tc.want) ||
+			i.Problem.Detail[:len(tc.want)] != tc.want {
 			t.Errorf("%+v: the order is %s: %+v, want %s", tc.limits, order.Status, i.Problem, tc.want)
 		}
 	}
@@ -58,8 +74,8 @@ func TestLimitsOfOrders(t *testing.T) {
 	}
 }
 
-// TestWhatIsSeen through a connection is stored with the check that was asked for, as far as the limits allow it.
-func TestWhatIsSeen(t *testing.T) {
+// TestResourcesAreRead through a connection is stored with the check that was asked for, as far as the limits allow it.
+func TestResourcesAreRead(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	f := testkit.Sandbox(t)
@@ -79,32 +95,40 @@ func TestWhatIsSeen(t *testing.T) {
 		ticks(t, p, "it is read", func() bool {
 			var found bool
 			var err error
-			seen, _, found, err = store.Seen(t.Context(), w.ID, c.ID)
+			seen, _, found, err = store.Resources(t.Context(), w.ID, c.ID)
 			return err == nil && found && seen.AsOf.After(last)
 		})
 		last = seen.AsOf
 		hasImage := slices.ContainsFunc(seen.Images, func(i domain.Image) bool { return i.Name == f.Image })
-		if !hasImage || len(seen.Networks) != 1 || seen.Networks[0].ID != f.NetworkID || len(seen.Flavors) != 1 || seen.Flavors[0].ID != f.FlavorID ||
+		if !hasImage || len(seen.Networks) != 1 || seen.Networks[0].ID != f.NetworkID || len(seen.Flavors) != 1 ||
+			seen.Flavors[0].ID != f.FlavorID ||
 			seen.Quota == nil || seen.Quota.Instances.Max == 0 || len(seen.Problems) != 0 || len(seen.Truncated) != 0 {
 			t.Errorf("got %+v", seen)
 		}
 	}
-	if n := testkit.Scalar[int](t, testkit.Pool(t, w.database), "select jsonb_array_length(flavors) from connections where id = $1", c.ID); n < 2 {
+	if n := testkit.Scalar[int](t, testkit.Pool(t, w.database),
+		"select jsonb_array_length(flavors) from connections where id = $1", c.ID); n < 2 {
 		t.Errorf("%d flavors are known by which orders are sized", n)
 	}
-	if _, _, found, err := store.Seen(t.Context(), w.ID, start.ID); found || err != nil {
+	if _, _, found, err := store.Resources(t.Context(), w.ID, start.ID); found || err != nil {
 		t.Errorf("through a connection that orders nothing: %t %v", found, err)
 	}
 }
 
-// TestLimitsOfDeployments: an image that is not allowed is put on no server, whether it was asked for or the server has it.
+// TestLimitsOfDeployments: no server is rebuilt with an image that the limits do not allow, be it the requested image
+// or the server's own.
 func TestLimitsOfDeployments(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct{ wanted, has string }{{"i2", "i1"}, {"", "i2"}} {
-		nova := &failing{server: domain.Server{ID: "s", Status: "ACTIVE", Image: &domain.ImageRef{ID: tc.has}}} // it rebuilds nothing
+		// it rebuilds nothing
+		nova := &failing{server: domain.Server{ID: "s", Status: "ACTIVE", Image: &domain.ImageRef{ID: tc.has}}}
 		action := actions.Action{
-			ActionRequest: domain.ActionRequest{Action: domain.Deploy}, ServerID: "s", Instance: domain.Instance{ID: uuid.New(), ServerID: "s"},
+			ActionRequest: domain.ActionRequest{Action: domain.Deploy}, ServerID: "s", Instance: domain.Instance{
+				ID:       uuid.New(),
+				ServerID: "s",
+			},
 			Limits: domain.ConnectionLimits{Images: []string{"i1"}}, Deployment: actions.Deployment{ImageID: tc.wanted},
+			Follow: &actions.Follow{Now: time.Now()},
 		}
 		_, err := actions.Engine{}.Step(t.Context(), nova, action)
 		if apperr.CodeOf(err) != apperr.Forbidden {

@@ -15,13 +15,6 @@ import (
 	"github.com/cloudfn/cloudfn/shared/seal"
 )
 
-// orderStore is the part of the database that orders are worked on with.
-type orderStore interface {
-	orders.Store
-	ReplaceReused(ctx context.Context, order domain.Order, claim domain.Claim, n int, has string, wanted domain.Instance) error
-	Resolved(ctx context.Context, order domain.Order, claim domain.Claim) error
-}
-
 // orderTime is for how long one order keeps its worker: then others are worked on.
 const orderTime = 40 * time.Second
 
@@ -51,7 +44,7 @@ func (s *service) order(ctx context.Context, c domain.Connection, id uuid.UUID) 
 	}
 }
 
-// postpone leaves an order alone for a while whose cloud is not available, though Keystone accepts the delegation.
+// postpone delays an order whose cloud is not available although Keystone accepts the delegation.
 func (s *service) postpone(ctx context.Context, c domain.Connection, id uuid.UUID) {
 	ctx, cancel := domain.Detached(ctx)
 	defer cancel()
@@ -64,22 +57,22 @@ func (s *service) postpone(ctx context.Context, c domain.Connection, id uuid.UUI
 	}
 }
 
-// pauseFor is how long work is left alone that fails: the longer, the older it is.
+// pauseFor is the pause of work that fails. It grows with the age of the work.
 func (s *service) pauseFor(ctx context.Context, since time.Time) time.Duration {
-	now, err := s.clock.Now(ctx)
+	now, err := s.db.Now(ctx)
 	if err != nil {
 		return retryPause
 	}
 	return min(max(now.Sub(since)/8, retryPause), longestRetry)
 }
 
-// problemOf is why something could not be had or done, as its caller sees it.
+// problemOf is an error as the caller of the order or action sees it.
 func problemOf(err error) *domain.Problem {
 	e := apperr.As(err)
 	return &domain.Problem{Code: string(e.Code), Detail: e.Message}
 }
 
-// errTooLong ends an order that Nova does not let come to its end, such as one whose server somebody has locked.
+// errTooLong ends an order that Nova never finishes, such as one whose server somebody has locked.
 var errTooLong = apperr.New(apperr.Conflict, "it could not be had within %s", retryFor)
 
 // workOn has the engine work on the order until it is settled or the time is up.
@@ -96,11 +89,12 @@ func (s *service) workOn(ctx context.Context, cloud session, c domain.Connection
 		return err
 	}
 	claim, err := s.engine(c).Claim(ctx, order)
-	if err != nil || !claim.Held {
+	if err != nil || !claim.Acquired {
 		return err
 	}
 	session := orders.Session{
-		Cloud: cloud, Keys: cloud, UserData: make([]domain.Secret, len(wanted.Servers)), IsFatal: mayBeLost, Follows: true,
+		Cloud: cloud, Keys: cloud, UserData: make([]domain.Secret, len(wanted.Servers)), IsFatal: mayBeLost,
+		Follows: true,
 	}
 	for n, server := range wanted.Servers {
 		session.UserData[n] = domain.Secret(server.UserData)
@@ -112,7 +106,7 @@ func (s *service) workOn(ctx context.Context, cloud session, c domain.Connection
 	return errors.Join(unfinished, err)
 }
 
-// openOrder opens what was sealed with the order.
+// openOrder decrypts the order's sealed part.
 func (s *service) openOrder(order domain.Order) (wanted domain.DelegatedOrder, err error) {
 	err = s.unseal(order.SealedFor(), order.Payload, &wanted)
 	if err == nil && len(wanted.Servers) != len(order.Instances) {
@@ -121,8 +115,8 @@ func (s *service) openOrder(order domain.Order) (wanted domain.DelegatedOrder, e
 	return wanted, err
 }
 
-// unseal opens what was sealed with an order or an action. That we do not have its key is our own mistake, and may be
-// mended.
+// unseal decrypts the sealed part of an order or an action. A missing key is the operator's mistake, which may be
+// repaired.
 func (s *service) unseal(purpose string, sealed []byte, into any) error {
 	text, err := s.seal.Open(purpose, sealed)
 	switch {
@@ -140,21 +134,24 @@ func damaged(cause error) error {
 	return apperr.Wrap(apperr.Invalid, cause, "what was handed over with the request is damaged: send it again")
 }
 
-// endedBy is why nothing more is done through a connection that has ended.
+// endedBy is the problem of work that is abandoned because its connection has ended.
 func endedBy(c domain.Connection) *domain.Problem {
 	switch {
 	case c.Status == domain.ConnectionLost:
-		return &domain.Problem{Code: string(apperr.DelegationLost), Detail: "the connection cannot be acted through any more: " + c.Reason}
+		return &domain.Problem{
+			Code:   string(apperr.DelegationLost),
+			Detail: "the connection cannot be acted through any more: " + c.Reason,
+		}
 	case c.Reason == "":
 		return &domain.Problem{Code: string(apperr.Forbidden), Detail: "the connection has ended"}
 	}
 	return &domain.Problem{Code: string(apperr.Forbidden), Detail: "the connection has ended: " + c.Reason}
 }
 
-// abandon ends all that waits of a connection that has ended.
+// abandon ends the waiting orders and actions of a connection that has ended.
 func (s *service) abandon(ctx context.Context, c domain.Connection) {
 	why := endedBy(c)
-	if c.Status != domain.ConnectionLost { // of a lost one it is kept that nobody is to log in again
+	if c.Status != domain.ConnectionLost { // the entry of a lost connection stays, to prevent further logins
 		s.cloud.forget(c.ID)
 	}
 	err := s.abandonActions(ctx, c, why)
@@ -164,6 +161,7 @@ func (s *service) abandon(ctx context.Context, c domain.Connection) {
 		err = errors.Join(err, s.engine(c).Abandon(ctx, c.ProjectID, id, why))
 	}
 	if err != nil {
-		slog.WarnContext(ctx, "what waits of an ended connection is abandoned later", "connection_id", c.ID, "error", err)
+		slog.WarnContext(ctx, "what waits of an ended connection is abandoned later", "connection_id", c.ID,
+			"error", err)
 	}
 }

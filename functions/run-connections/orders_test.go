@@ -10,11 +10,11 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestRollback deletes what was made when one of the order cannot be had, and the key that was given for it.
+// TestRollback deletes an order's servers and its key pair when one of the servers cannot be made.
 func TestRollback(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	huge := w.TooLarge(t)
+	huge := w.TooLargeFlavor(t)
 	c := w.trust(t)
 	p := w.function(t, nil)
 	order := w.finish(t, p, w.place(t, c, 2, func(o *domain.Order, d *domain.DelegatedOrder) {
@@ -36,8 +36,9 @@ func TestRollback(t *testing.T) {
 // publicKey is the public half of an SSH key.
 const publicKey = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ2nrJo1qkVTnG2uVwaL2P0N6kWPlLCu1eDJ3bFzPn7p made"
 
-// TestAnotherKey of the same name is neither overwritten nor deleted with the order: no server is made with it.
-func TestAnotherKey(t *testing.T) {
+// TestOtherKeyIsNotFatal: another key pair of the same name is neither overwritten nor deleted with the order, and no
+// server is made with it.
+func TestOtherKeyIsNotFatal(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	c := w.trust(t)
@@ -58,39 +59,40 @@ func TestAnotherKey(t *testing.T) {
 	}
 }
 
-// TestOrderOfLongAgo is given up: what it has not got by now it does not get.
-func TestOrderOfLongAgo(t *testing.T) {
+// TestOldOrderFails: an order that is too old fails with the servers it still lacks.
+func TestOldOrderFails(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	c := w.trust(t)
 	placed := w.place(t, c, 1, nil)
 	w.exec(t, "update orders set created_at = now() - interval '61 minutes'")
 	order := w.finish(t, w.function(t, nil), placed.ID)
-	if i := order.Instances[0]; order.Status != domain.OrderFailed || i.Problem == nil || i.Problem.Code != "conflict" || len(w.Servers(t)) != 0 {
+	if i := order.Instances[0]; order.Status != domain.OrderFailed || i.Problem == nil ||
+		i.Problem.Code != "conflict" || len(w.Servers(t)) != 0 {
 		t.Errorf("the order is %s: %+v", order.Status, i.Problem)
 	}
 }
 
-// TestTwoCopiesAtOnce, each woken several times: an order and an action are done once.
-func TestTwoCopiesAtOnce(t *testing.T) {
+// TestTwoReplicas, each woken several times: an order and an action are done once.
+func TestTwoReplicas(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	c := w.trust(t)
-	copies := []*testkit.Client{w.function(t, nil), w.function(t, nil)}
+	replicas := []*testkit.Client{w.function(t, nil), w.function(t, nil)}
 	placed := w.place(t, c, 2, nil)
 	nobody := w.ask(t, c, uuid.New(), domain.ActionRequest{Action: domain.Reboot}, nil)
 	var all sync.WaitGroup
 	for n := range 6 {
-		all.Go(func() { tick(t, copies[n%2]) })
+		all.Go(func() { tick(t, replicas[n%2]) })
 	}
 	all.Wait()
-	order := w.finish(t, copies[0], placed.ID)
+	order := w.finish(t, replicas[0], placed.ID)
 	if servers := w.Servers(t); order.Status != domain.OrderDone || len(servers) != 2 {
 		t.Errorf("the order is %s, and there are %d servers", order.Status, len(servers))
 	}
 	w.ends(t, order.ID, "running done")
-	wants(t, w.done(t, copies[1], nobody), "not_found")
-	if got := w.told(t, nobody.ID); got != "running failed" {
-		t.Errorf("the action was told as %s", got)
+	wants(t, w.done(t, replicas[1], nobody), "not_found")
+	if got := w.eventsOf(t, nobody.ID); got != "running failed" {
+		t.Errorf("the action's events are %q", got)
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/lookup"
 )
 
-// preparing is an order that is about to be asked for.
+// preparing is an order whose servers are about to be created.
 type preparing struct {
 	*service
 
@@ -22,8 +22,8 @@ type preparing struct {
 	claim      domain.Claim
 }
 
-// prepare looks up the names in what is undecided of the order, gives its key to whoever delegated, and writes down
-// both. When that is refused, nothing more of the order is to be had.
+// prepare resolves the names in the undecided instances, gives the order's key to the delegating user, and stores both.
+// An error that is a rejection ends the undecided instances.
 func (p preparing) prepare(ctx context.Context, order domain.Order) (domain.Order, error) {
 	order, err := p.checkReused(ctx, order)
 	if err != nil {
@@ -52,7 +52,7 @@ func (p preparing) prepare(ctx context.Context, order domain.Order) (domain.Orde
 	case err != nil:
 		return order, err
 	}
-	return order, p.orders.Resolved(ctx, undecided, p.claim)
+	return order, p.orders.UpdateSpecs(ctx, undecided, p.claim)
 }
 
 // places are those of the instances that are undecided.
@@ -94,7 +94,7 @@ func (p preparing) resolve(ctx context.Context, order domain.Order, places []int
 	return nil
 }
 
-// networks are those that names may mean; which of them are external is read when there is a server without any name.
+// networks lists the networks that names may mean. If a server names none, it also reads which networks are external.
 func (p preparing) networks(ctx context.Context) ([]domain.Network, error) {
 	if slices.ContainsFunc(p.wanted.Servers, func(s domain.DelegatedServer) bool { return len(s.Networks) == 0 }) {
 		return p.cloud.Networks(ctx)
@@ -102,7 +102,9 @@ func (p preparing) networks(ctx context.Context) ([]domain.Network, error) {
 	return p.cloud.NetworkNames(ctx)
 }
 
-func (p preparing) pick(spec *domain.LaunchSpec, server domain.DelegatedServer, images []domain.Image, networks []domain.Network) error {
+func (p preparing) pick(
+	spec *domain.LaunchSpec, server domain.DelegatedServer, images []domain.Image, networks []domain.Network,
+) error {
 	image, err := lookup.PickAllowedImage(images, lookup.Ref{Field: "image", Value: server.Image}, p.connection.Limits)
 	if err != nil {
 		return err
@@ -122,8 +124,8 @@ func (p preparing) pick(spec *domain.LaunchSpec, server domain.DelegatedServer, 
 	return nil
 }
 
-// giveKey gives the public half of the order's key pair to whoever delegated, and notes the fingerprints of the keys
-// that the instances get. The pair may be there already: a replica that died has given it.
+// giveKey gives the public half of the order's key pair to the delegating user, and records the fingerprints of the
+// keys that the instances get. The pair may be there already: a replica that died has given it.
 func (p preparing) giveKey(ctx context.Context, order domain.Order, places []int) error {
 	var prints map[string]string
 	for _, n := range places {
@@ -143,8 +145,8 @@ func (p preparing) giveKey(ctx context.Context, order domain.Order, places []int
 	return nil
 }
 
-// fingerprints are those of key pairs, by name, once the order's own is among them. Of others they are left out when
-// the credential is not good for looking at them.
+// fingerprints imports the order's own key pair and returns the fingerprints of key pairs, by name. It leaves out the
+// others if the credential may not list them.
 func (p preparing) fingerprints(ctx context.Context, order domain.Order) (map[string]string, error) {
 	prints := map[string]string{}
 	own := order.Spec.GeneratedKey
@@ -175,11 +177,26 @@ func (p preparing) listed(ctx context.Context) (map[string]string, error) {
 	return prints, err
 }
 
-// fingerprint is what Nova calls a public key; "" for what is none.
+// fingerprint is a public key's fingerprint as Nova writes it; "" if the text is not a public key.
 func fingerprint(publicKey string) string {
 	key, _, _, _, err := ssh.ParseAuthorizedKey([]byte(publicKey))
 	if err != nil {
 		return ""
 	}
 	return ssh.FingerprintLegacyMD5(key)
+}
+
+// withinLimits checks the resolved specs against the connection's limits, which may have changed since the order was
+// placed.
+func (p preparing) withinLimits(order domain.Order, places []int) error {
+	limits := p.connection.Limits
+	if err := limits.CheckRegion("connection_id", p.connection.RegionIn(p.region)); err != nil {
+		return err
+	}
+	for _, n := range places {
+		if err := limits.CheckSpec(order.Instances[n].Spec); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// Servers in other clouds are followed here, because poll-instances sees this cloud only.
+// Servers in other clouds are followed here, because poll-instances reads this cloud only.
 
 const (
 	// How often the servers of a connection are read, and how often while Nova is at work on one of them.
@@ -21,7 +21,7 @@ const (
 	// For one read, which has to end before its claim. Nova waits 60 s for a cell that hangs.
 	readTime  = 100 * time.Second
 	readClaim = 2 * time.Minute
-	// After so long without an answer nothing is known of a connection's servers.
+	// After this time without an answer the state of a connection's servers is unknown.
 	unknownAfter = 3 * time.Minute
 	mostStale    = 1000 // at once
 )
@@ -31,7 +31,7 @@ var pace = domain.RemotePace{Usual: usualPace, Moving: movingPace, Within: movin
 // follow has workers read the servers of connections to other clouds where that is due: so many for each cloud,
 // whatever the other clouds do.
 func (s *service) follow(ctx context.Context, b *batch, end time.Time) error {
-	clouds, err := s.remote.RemoteClouds(ctx, pace)
+	clouds, err := s.delegations.RemoteClouds(ctx, pace)
 	if err != nil {
 		return err
 	}
@@ -45,12 +45,13 @@ func (s *service) follow(ctx context.Context, b *batch, end time.Time) error {
 // that was not read for the longest.
 func (s *service) readCloud(ctx context.Context, cloud domain.RemoteCloud, end time.Time) {
 	for time.Now().Before(end) && ctx.Err() == nil {
-		read, found, err := s.remote.ClaimRead(ctx, cloud, pace, readClaim)
+		read, found, err := s.delegations.ClaimRead(ctx, cloud, pace, readClaim)
 		if err == nil && found {
 			err = s.readConnection(ctx, read)
 		}
 		if err != nil {
-			slog.WarnContext(ctx, "servers of a connection could not be read", "connection_id", read.Connection.ID, "cloud", cloud.AuthURL, "error", err)
+			slog.WarnContext(ctx, "servers of a connection could not be read", "connection_id", read.Connection.ID,
+				"cloud", cloud.AuthURL, "error", err)
 		}
 		if !found {
 			return
@@ -64,7 +65,7 @@ func (s *service) readConnection(ctx context.Context, read domain.RemoteRead) er
 	c := read.Connection
 	reading, cancel := context.WithTimeout(ctx, readTime)
 	defer cancel()
-	known, err := s.remote.Instances(reading, c.ProjectID, c.ID)
+	known, err := s.delegations.Instances(reading, c.ProjectID, c.ID)
 	sweep, answered := read.At.Sub(read.SweptAt) >= usualPace, false
 	if err == nil {
 		err = s.cloud.use(reading, c, func(cloud session) error {
@@ -82,27 +83,31 @@ func (s *service) readConnection(ctx context.Context, read domain.RemoteRead) er
 	writing, cancel := domain.Detached(ctx)
 	defer cancel()
 	if err == nil {
-		return s.remote.DoneRead(writing, read, sweep)
+		return s.delegations.DoneRead(writing, read, sweep)
 	}
 	if unopened, ok := errors.AsType[unopenedError](err); ok {
 		s.unopened(ctx, c, unopened.cause)
-		return s.remote.ReleaseRead(writing, read)
+		return s.delegations.ReleaseRead(writing, read)
 	}
-	if answered { // a cloud that answers is not silent, whatever became of the rest
-		return errors.Join(err, s.delegations.MarkReachable(writing, c.ProjectID, c.ID, nil), s.remote.ReleaseRead(writing, read))
+	if answered { // the cloud is reachable
+		return errors.Join(err, s.delegations.MarkReachable(writing, c.ProjectID, c.ID, nil),
+			s.delegations.ReleaseRead(writing, read))
 	}
-	return errors.Join(err, s.silent(writing, c), s.remote.ReleaseRead(writing, read))
+	return errors.Join(err, s.markUnreachable(writing, c), s.delegations.ReleaseRead(writing, read))
 }
 
-// markStale marks instances in other clouds as unknown about which nothing new can be known. What Nova called their
-// state last is kept.
+// markStale marks instances in other clouds as unknown whose state cannot be read any more. Nova's last status is kept.
 func (s *service) markStale(ctx context.Context) error {
-	stale, err := s.remote.ListStale(ctx, unknownAfter, mostStale)
+	now, err := s.db.Now(ctx) // before the list: what is seen since is newer
+	if err != nil {
+		return err
+	}
+	stale, err := s.delegations.ListStale(ctx, unknownAfter, mostStale)
 	if err != nil || len(stale) == 0 {
 		return err
 	}
 	for n := range stale {
-		stale[n].State, stale[n].SeenAt = domain.InstanceUnknown, time.Time{} // now
+		stale[n].State, stale[n].SeenAt = domain.InstanceUnknown, now
 	}
 	published, err := s.instances.Change(ctx, stale)
 	if published > 0 {

@@ -1,29 +1,28 @@
 package runconnections
 
 import (
-	"context"
 	"net/http"
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestAnotherCloud is the sandbox under another URL, and so another one to us: what runs there is followed to its end; nothing is known
-// of it while that cloud is away, nor when the connection has ended.
-func TestAnotherCloud(t *testing.T) {
+// TestOrderInOtherCloud uses the sandbox under another URL, which makes it another cloud. Its servers are followed to
+// their end. Their state is unknown while that cloud is away, and after the connection has ended.
+func TestOrderInOtherCloud(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	var away atomic.Bool
-	keystone, _ := testkit.Through(t, strings.TrimSuffix(testkit.Compute(t, testkit.Login(t, "admin")).Endpoint, "/"), func(*http.Request) {
-		if away.Load() {
-			panic(http.ErrAbortHandler)
-		}
-	})
+	keystone, _ := testkit.Intercept(t, strings.TrimSuffix(testkit.Compute(t, testkit.Login(t, "admin")).Endpoint, "/"),
+		func(*http.Request) {
+			if away.Load() {
+				panic(http.ErrAbortHandler)
+			}
+		})
 	elsewhere := testkit.RedirectTo(t, map[string]string{"compute": keystone})
 	c := w.credential(t, elsewhere.URL())
 	p := w.function(t, nil)
@@ -36,7 +35,7 @@ func TestAnotherCloud(t *testing.T) {
 	if err := polls.Prepare(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if followed, err := polls.Followed(t.Context()); err != nil || len(followed) != 0 {
+	if followed, err := polls.ListFollowed(t.Context()); err != nil || len(followed) != 0 {
 		t.Errorf("poll-instances follows %+v %v", followed, err)
 	}
 	now := func() { w.exec(t, "update connections set read_at = null, swept_at = null") }
@@ -56,9 +55,10 @@ func TestAnotherCloud(t *testing.T) {
 	tick(t, p)
 	w.ends(t, kept.ID, "active stopped")
 	if got := w.text(t, "select failures::text || (silent_since is not null)::text from connections"); got != "1true" {
-		t.Errorf("a cloud that is away is noted as %s", got)
+		t.Errorf("a cloud that is away is recorded as %s", got)
 	}
 	w.exec(t, "update connections set silent_since = silent_since - interval '4 minutes', not_before = null")
+	w.exec(t, "update instances set seen_at = seen_at - interval '4 minutes'")
 	now()
 	tick(t, p)
 	w.ends(t, kept.ID, "stopped unknown")
@@ -68,32 +68,16 @@ func TestAnotherCloud(t *testing.T) {
 	tick(t, p)
 	w.ends(t, kept.ID, "unknown stopped")
 	if got := w.text(t, "select failures::text || (silent_since is not null)::text from connections"); got != "0false" {
-		t.Errorf("a cloud that is back is noted as %s", got)
+		t.Errorf("a cloud that is back is recorded as %s", got)
 	}
 
 	wants(t, w.done(t, p, w.ask(t, c, kept.ID, domain.ActionRequest{Action: domain.Start}, nil)), "")
-	ticks(t, p, "the server that was started is seen", func() bool { return strings.HasSuffix(w.told(t, kept.ID), "updating active") })
-	if _, err := (postgres.Connections{DB: w.db}).End(t.Context(), w.ID, c.ID, domain.ConnectionDeleted, "", true); err != nil {
+	ticks(t, p, "the server that was started is seen",
+		func() bool { return strings.HasSuffix(w.eventsOf(t, kept.ID), "updating active") })
+	if _, err := (postgres.Connections{DB: w.db}).End(t.Context(), w.ID, c.ID, domain.ConnectionDeleted, "",
+		true); err != nil {
 		t.Fatal(err)
 	}
 	tick(t, p)
 	w.ends(t, kept.ID, "active unknown")
-}
-
-// TestEventsTakeTurns: of many at once one works and one waits; the others have nothing to add.
-func TestEventsTakeTurns(t *testing.T) {
-	t.Parallel()
-	s := &service{running: make(chan struct{}, 1), waiting: make(chan struct{}, 1)}
-	s.running <- struct{}{}
-	waits := make(chan error, 1)
-	ctx, cancel := context.WithCancel(t.Context())
-	go func() { waits <- s.Run(ctx) }()
-	testkit.Eventually(t, time.Minute, "one waits", func() bool { return len(s.waiting) == 1 })
-	if err := s.Run(t.Context()); err != nil {
-		t.Errorf("a third: %v", err)
-	}
-	cancel()
-	if err := <-waits; err == nil || len(s.waiting) != 0 || len(s.running) != 1 {
-		t.Errorf("the one that waited: %v", err)
-	}
 }

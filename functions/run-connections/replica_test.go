@@ -22,29 +22,37 @@ func (i interrupted) Claim(ctx context.Context, order domain.Order, claimFor tim
 	return i.Orders.Claim(ctx, order, claimFor)
 }
 
-// TestAnOrderIsAbandonedUnderItsClaim: an instance for which another replica sent a create call since the order was read, before it died,
-// is not abandoned while Nova may still make its server.
-func TestAnOrderIsAbandonedUnderItsClaim(t *testing.T) {
+// TestAbandonTakesClaim: another replica sends a create call after the order was read, and dies. That instance is not
+// abandoned while Nova may still make its server.
+func TestAbandonTakesClaim(t *testing.T) {
 	t.Parallel()
 	w := fakes(t)
 	c := w.remote(t, newFakeCloud(t))
 	store := postgres.Orders{DB: w.db}
-	order := domain.Order{ID: uuid.New(), ProjectID: w.ID, DomainID: "d", UserID: "u", BodySHA256: []byte{1}, ConnectionID: c.ID, Payload: []byte{1}}
-	order.Instances = []domain.Instance{{ID: uuid.New(), ProjectID: w.ID, Name: "web", State: domain.InstanceRequested, ConnectionID: c.ID, Remote: true}}
+	order := domain.Order{
+		ID: uuid.New(), ProjectID: w.ID, DomainID: "d", UserID: "u", BodySHA256: []byte{1},
+		ConnectionID: c.ID, Payload: []byte{1},
+	}
+	order.Instances = []domain.Instance{{
+		ID: uuid.New(), ProjectID: w.ID, Name: "web", State: domain.InstanceRequested,
+		ConnectionID: c.ID, Remote: true,
+	}}
 	if _, err := store.Place(t.Context(), order, 0); err != nil {
 		t.Fatal(err)
 	}
-	s := &service{wake: func(...string) {}, orders: interrupted{store, func() {
+	e := newService(w.db, func(...string) {}).engine(c)
+	e.Orders = interrupted{store, func() {
 		claim, err := store.Claim(t.Context(), order, time.Minute)
-		if err != nil || !claim.Held {
+		if err != nil || !claim.Acquired {
 			t.Errorf("got %+v %v", claim, err)
 		}
 		call := domain.CreateCall{ID: uuid.New(), InstanceID: order.Instances[0].ID, Name: "web"}
-		if err := store.BeginCall(t.Context(), order, claim, call, 0, time.Minute); err != nil { // the claim ends with the replica
+		// the claim ends with the replica
+		if err := store.BeginCall(t.Context(), order, claim, call, 0, time.Minute); err != nil {
 			t.Error(err)
 		}
-	}}}
-	if err := s.engine(c).Abandon(t.Context(), c.ProjectID, order.ID, problemOf(errTooLong)); err != nil {
+	}}
+	if err := e.Abandon(t.Context(), c.ProjectID, order.ID, problemOf(errTooLong)); err != nil {
 		t.Error(err)
 	}
 	if got := w.order(t, order.ID); got.Status != domain.OrderRunning || got.Undecided() != 1 {

@@ -12,12 +12,11 @@ import (
 	"github.com/cloudfn/cloudfn/shared/lookup"
 )
 
-// maxReplacements is how often another idle server is taken for one place of an order, before the rest is left to the
-// next tick.
+// maxReplacements is how often the instances of an order are replaced before the next tick continues.
 const maxReplacements = 10
 
-// checkReused looks at the idle servers that the order has taken, before they are started. One that is gone, or does
-// not have the image that the order asks for, is replaced: by another idle one, or by a new one.
+// checkReused checks the idle servers that the order reuses before they are started. A server that is gone, or has
+// another image than the order's, is replaced: by another idle server, or by a new one.
 func (p preparing) checkReused(ctx context.Context, order domain.Order) (domain.Order, error) {
 	images := map[string]domain.Image{}
 	for range maxReplacements {
@@ -44,8 +43,10 @@ func (p preparing) checkReused(ctx context.Context, order domain.Order) (domain.
 }
 
 // replace replaces the nth instance of the order, unless its server is there and has the image.
-func (p preparing) replace(ctx context.Context, order domain.Order, n int, images map[string]domain.Image) (done bool, err error) {
-	wanted, taken := p.instead(order, n), order.Instances[n]
+func (p preparing) replace(
+	ctx context.Context, order domain.Order, n int, images map[string]domain.Image,
+) (done bool, err error) {
+	wanted, taken := p.replacement(order, n), order.Instances[n]
 	image, err := p.image(ctx, p.wanted.Servers[n].Image, images)
 	switch {
 	case apperr.Final(err):
@@ -56,7 +57,8 @@ func (p preparing) replace(ctx context.Context, order domain.Order, n int, image
 		wanted.Spec.ImageID = image.ID
 	}
 	server, err := p.cloud.Server(ctx, taken.ServerID)
-	there := err == nil && server.Status != "DELETED" && domain.StateOf(server.Status, server.Task) != domain.InstanceDeleting
+	there := err == nil && server.Status != "DELETED" &&
+		domain.StateOf(server.Status, server.Task) != domain.InstanceDeleting
 	has := ""
 	switch {
 	case err != nil && apperr.CodeOf(err) != apperr.NotFound:
@@ -74,17 +76,18 @@ func (p preparing) replace(ctx context.Context, order domain.Order, n int, image
 		if err != nil {
 			server = domain.Server{ID: taken.ServerID, Status: "DELETED", Partial: true}
 		}
-		if err := p.noteGone(ctx, taken, server); err != nil {
+		if err := p.recordDeleted(ctx, taken, server); err != nil {
 			return false, err
 		}
 	}
-	slog.InfoContext(ctx, "an idle server is replaced", "order_id", order.ID, "instance_id", taken.ID, "server_id", taken.ServerID, "is_there", there,
+	slog.InfoContext(ctx, "an idle server is replaced", "order_id", order.ID, "instance_id", taken.ID, "server_id",
+		taken.ServerID, "is_there", there,
 		"has_image", has, "wants_image", wanted.Spec.ImageID)
 	return true, p.orders.ReplaceReused(ctx, order, p.claim, n, has, wanted)
 }
 
-// noteGone writes down that the instance's server is deleted, or is being, so that nobody takes it again.
-func (p preparing) noteGone(ctx context.Context, i domain.Instance, server domain.Server) error {
+// recordDeleted records that the instance's server is deleted, or is being deleted, so that no order reuses it.
+func (p preparing) recordDeleted(ctx context.Context, i domain.Instance, server domain.Server) error {
 	if !i.Found(server) {
 		return nil
 	}
@@ -93,12 +96,12 @@ func (p preparing) noteGone(ctx context.Context, i domain.Instance, server domai
 	return err
 }
 
-// instead is the new instance for the nth place of the order.
-func (p preparing) instead(order domain.Order, n int) domain.Instance {
+// replacement is the new instance for the nth place of the order.
+func (p preparing) replacement(order domain.Order, n int) domain.Instance {
 	taken, server := order.Instances[n], p.wanted.Servers[n]
 	i := domain.Instance{
-		ID: uuid.New(), ProjectID: order.ProjectID, OrderID: order.ID, Name: taken.Name, State: domain.InstanceRequested, Spec: taken.Spec,
-		ConnectionID: order.ConnectionID, Remote: taken.Remote,
+		ID: uuid.New(), ProjectID: order.ProjectID, OrderID: order.ID, Name: taken.Name,
+		State: domain.InstanceRequested, Spec: taken.Spec, ConnectionID: order.ConnectionID, Remote: taken.Remote,
 	}
 	if server.Spec != nil { // as of an order that an older version stored it is not
 		i.Name, i.Spec = server.Name, *server.Spec
@@ -107,7 +110,7 @@ func (p preparing) instead(order domain.Order, n int) domain.Instance {
 	return i
 }
 
-// image is the image that the order calls so.
+// image is the image of that name, looked up unless it is known.
 func (p preparing) image(ctx context.Context, name string, known map[string]domain.Image) (domain.Image, error) {
 	if image, ok := known[name]; ok {
 		return image, nil

@@ -18,22 +18,23 @@ func (w *world) revocations(t *testing.T, c domain.Connection) string {
 where project_id = $1 and subject = $2 and type = 'cloudfn.connection.revocation.v1'`, w.ID, c.ID.String())
 }
 
-// there says whether Keystone has the trust, as its trustee sees it.
+// there reports whether Keystone has the trust, as its trustee sees it.
 func there(t *testing.T, c domain.Connection) bool {
 	t.Helper()
 	return testkit.HasTrust(t, c.DelegationID)
 }
 
-// retry lets what waits for a pause be tried now.
+// retry ends the pauses of all revocations, and wakes the function.
 func (w *world) retry(t *testing.T, p *testkit.Client) {
 	t.Helper()
 	w.exec(t, "update connections set not_before = null")
 	tick(t, p)
 }
 
-// TestTrustOfAUserWhoIsAway: nobody can delete it in Keystone then. It stays on the list, whether its connection was deleted, expired or
-// lost, and is deleted when the user is back. The owner is notified once, of each of the two.
-func TestTrustOfAUserWhoIsAway(t *testing.T) {
+// TestTrustOfDisabledUser: Keystone lets nobody delete the trust of a disabled user. It stays on the list, whether its
+// connection was deleted, expired or lost, and is deleted when the user is back. The owner gets one event for each of
+// the two.
+func TestTrustOfDisabledUser(t *testing.T) {
 	t.Parallel()
 	for name, away := range map[string]struct{ leave, back func(*world) }{
 		"disabled": {func(w *world) { w.Disable(t) }, func(w *world) { w.Enable(t) }},
@@ -45,7 +46,8 @@ func TestTrustOfAUserWhoIsAway(t *testing.T) {
 			p := w.function(t, nil)
 			deleted, expired, lost := w.trust(t), w.trust(t), w.trust(t)
 			away.leave(w)
-			if _, err := (postgres.Connections{DB: w.db}).End(t.Context(), w.ID, deleted.ID, domain.ConnectionDeleted, "it was deleted", false); err != nil {
+			if _, err := (postgres.Connections{DB: w.db}).End(t.Context(), w.ID, deleted.ID, domain.ConnectionDeleted,
+				"it was deleted", false); err != nil {
 				t.Fatal(err)
 			}
 			w.exec(t, "update connections set expires_at = clock_timestamp() where id = $1", expired.ID)
@@ -54,32 +56,39 @@ func TestTrustOfAUserWhoIsAway(t *testing.T) {
 			w.retry(t, p)
 			w.retry(t, p)
 			for want, c := range map[string]domain.Connection{"deleted": deleted, "expired": expired, "lost": lost} {
-				row := w.text(t, "select status || ' ' || revoked || ' ' || (not_before > clock_timestamp()) from connections where id = $1", c.ID)
+				row := w.text(t, `select status || ' ' || revoked || ' ' || (not_before > clock_timestamp())
+  from connections where id = $1`, c.ID)
 				if events := w.revocations(t, c); row != want+" false true" || events != "pending" || !there(t, c) {
-					t.Errorf("%s: while the user is away: %s, events %q, in Keystone: %t", want, row, events, there(t, c))
+					t.Errorf("%s: while the user is away: %s, events %q, in Keystone: %t", want, row, events,
+						there(t, c))
 				}
 			}
 			away.back(w)
 			w.retry(t, p)
 			for _, c := range []domain.Connection{deleted, expired, lost} {
-				if row := w.text(t, "select revoked::text from connections where id = $1", c.ID); row != "true" || w.revocations(t, c) != "pending done" || there(t, c) {
-					t.Errorf("when the user is back: revoked is %s, events %q, in Keystone: %t", row, w.revocations(t, c), there(t, c))
+				if row := w.text(t, "select revoked::text from connections where id = $1", c.ID); row != "true" ||
+					w.revocations(t, c) != "pending done" || there(t, c) {
+					t.Errorf("when the user is back: revoked is %s, events %q, in Keystone: %t", row,
+						w.revocations(t, c), there(t, c))
 				}
 			}
 		})
 	}
 }
 
-// TestTrustThatEndsByItself while its user is away: Keystone says that it is gone. The clock is Keystone's own.
-func TestTrustThatEndsByItself(t *testing.T) {
+// TestTrustExpires while its user is away: Keystone says that it is gone. The clock is Keystone's own.
+func TestTrustExpires(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	p := w.function(t, nil)
 	end := time.Now().Add(15 * time.Second)
 	id := w.Trust(t, testkit.Trustee(t), true, end)
-	c := w.connect(t, func(c *domain.Connection) { c.Kind, c.DelegationID, c.TrustExpiresAt = domain.TrustConnection, id, end })
+	c := w.connect(t, func(c *domain.Connection) {
+		c.Kind, c.DelegationID, c.TrustExpiresAt = domain.TrustConnection, id, end
+	})
 	w.Disable(t)
-	if _, err := (postgres.Connections{DB: w.db}).End(t.Context(), w.ID, c.ID, domain.ConnectionDeleted, "it was deleted", false); err != nil {
+	if _, err := (postgres.Connections{DB: w.db}).End(t.Context(), w.ID, c.ID, domain.ConnectionDeleted,
+		"it was deleted", false); err != nil {
 		t.Fatal(err)
 	}
 	tick(t, p)

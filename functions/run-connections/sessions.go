@@ -16,9 +16,10 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/lookup"
 	"github.com/cloudfn/cloudfn/shared/orders"
+	"github.com/cloudfn/cloudfn/shared/seal"
 )
 
-// session is the part of OpenStack that this function needs, as whoever has delegated.
+// session is the part of OpenStack that this function needs, on behalf of the delegating user.
 type session interface {
 	orders.Cloud
 	actions.Cloud
@@ -29,7 +30,8 @@ type session interface {
 	KeyPairs(context.Context) ([]domain.KeyPair, error)
 	ImportKeyPair(ctx context.Context, name, publicKey string) (domain.KeyPair, error)
 	DeleteKeyPair(ctx context.Context, name string) error
-	ChangedServers(ctx context.Context, projectID string, since time.Time, marker string) (page []domain.Server, next string, err error)
+	ChangedServers(ctx context.Context, projectID string, since time.Time, marker string) (page []domain.Server,
+		next string, err error)
 	AllServers(ctx context.Context, projectID, marker string) (page []domain.Server, next string, err error)
 	DeleteTrust(ctx context.Context, id string) error
 	ActsAs() domain.ActsAs
@@ -38,39 +40,34 @@ type session interface {
 // account is a session of the service account, to which trusts are made.
 type account interface {
 	WithTrust(ctx context.Context, trust string) (session, error)
-	KnowsTrust(ctx context.Context, id string) error
+	CheckTrust(ctx context.Context, id string) error
 	FindTrusts(ctx context.Context, trustor, projectID string, end time.Time) (ids []string, err error)
-}
-
-// opener opens what was sealed for this function.
-type opener interface {
-	Open(purpose string, sealed []byte) (domain.Secret, error)
 }
 
 const (
 	loginTimeout = 20 * time.Second
-	// A delegation that Keystone refuses is tried once more after this pause, before it counts as lost.
+	// A delegation that Keystone rejects is tried once more after this pause, before it counts as lost.
 	refusalPause = 5 * time.Second
 	keptSessions = 1000
 	// A session is forgotten after this time. With the next one the flavors are read again.
 	sessionTTL = time.Hour
 )
 
-// errLost says that Keystone does not accept the delegation any more, for a reason that is the delegation's own.
+// errLost says that Keystone no longer accepts the delegation, and that the delegation itself is the reason.
 var errLost = errors.New("the delegation is lost")
 
-// unopenedError says that there is no session, so that nothing can be said of the work that it was to do.
+// unopenedError says that no session could be opened, so the work was not tried or its result is unknown.
 type unopenedError struct{ cause error }
 
 func (e unopenedError) Error() string { return "no session: " + e.cause.Error() }
 func (e unopenedError) Unwrap() error { return e.cause }
 
-// sessions keeps sessions from one event to the next, by connection: a login costs Keystone more than most of what is
-// asked of Nova.
+// sessions caches sessions by connection, from one event to the next: a login costs Keystone more than most calls cost
+// Nova.
 type sessions struct {
 	login      func(context.Context) (account, error)
 	credential func(ctx context.Context, c domain.Connection, secret domain.Secret) (session, error)
-	seal       opener
+	seal       seal.PrivateKeys
 
 	// current reads a connection as it is now: it may have been given another trust or secret since it was listed.
 	current func(ctx context.Context, projectID string, id uuid.UUID) (domain.Connection, error)
@@ -78,7 +75,7 @@ type sessions struct {
 	accepted    func(ctx context.Context, c domain.Connection, in session, took time.Duration)
 	readFlavors func(ctx context.Context, c domain.Connection, in session)
 
-	pause time.Duration // between two refusals that end a delegation
+	pause time.Duration // between two rejections that end a delegation
 	own   struct {
 		sync.Mutex
 		account account // nil before the first login
@@ -93,15 +90,17 @@ type entry struct {
 
 	connection domain.Connection // as it was last seen: of its newest generation
 	session    session
-	opened     time.Time // when Keystone was last asked for one
+	opened     time.Time // when a login was last tried
 	known      bool      // the flavors have been read with one
-	lost       error     // then nobody tries again
+	lost       error     // once it is set there are no more logins
 }
 
-func newSessions(seal opener) *sessions {
+func newSessions(seal seal.PrivateKeys) *sessions {
 	return &sessions{
 		seal: seal, pause: refusalPause, kept: expirable.NewLRU[uuid.UUID, *entry](keptSessions, nil, sessionTTL),
-		current:     func(context.Context, string, uuid.UUID) (domain.Connection, error) { return domain.Connection{}, nil },
+		current: func(context.Context, string, uuid.UUID) (domain.Connection, error) {
+			return domain.Connection{}, nil
+		},
 		accepted:    func(context.Context, domain.Connection, session, time.Duration) {},
 		readFlavors: func(context.Context, domain.Connection, session) {},
 	}
@@ -112,7 +111,7 @@ func (s *sessions) in(ctx context.Context, c domain.Connection, stale session) (
 	e := s.entry(c.ID)
 	e.Lock()
 	defer e.Unlock()
-	e.see(c)
+	e.update(c)
 	if e.lost == nil && e.known && e.session != nil && e.session != stale {
 		return e.session, nil
 	}
@@ -130,17 +129,17 @@ func (s *sessions) in(ctx context.Context, c domain.Connection, stale session) (
 	return e.session, nil
 }
 
-// check asks Keystone whether it still accepts the delegation. The new session is kept.
+// check logs in to find out whether Keystone still accepts the delegation. The new session is kept.
 func (s *sessions) check(ctx context.Context, c domain.Connection) error {
 	e := s.entry(c.ID)
 	e.Lock()
 	defer e.Unlock()
-	e.see(c)
+	e.update(c)
 	return s.reopen(ctx, e)
 }
 
-// see has an entry go on with what the connection has now. A session of another trust or secret is not used again.
-func (e *entry) see(c domain.Connection) {
+// update gives the entry the connection's newest state. A session of another trust or secret is not used again.
+func (e *entry) update(c domain.Connection) {
 	switch {
 	case c.Generation > e.connection.Generation:
 		e.session, e.known, e.lost = nil, false, nil
@@ -150,8 +149,8 @@ func (e *entry) see(c domain.Connection) {
 	e.connection = c
 }
 
-// reopen opens the session of an entry that the caller has locked. A connection whose delegation is refused is looked
-// at again: its trust is deleted soon after another one has replaced it.
+// reopen opens the session of an entry that the caller has locked. If the delegation is rejected, it reads the
+// connection again: a trust is deleted soon after another one has replaced it.
 func (s *sessions) reopen(ctx context.Context, e *entry) error {
 	if e.lost != nil {
 		return e.lost
@@ -175,18 +174,18 @@ func (s *sessions) reopen(ctx context.Context, e *entry) error {
 	return nil
 }
 
-// openNewer opens a session with what the connection has been given since it was read; without that the refusal stands.
+// openNewer opens a session with the connection's newer trust or secret. Without one the rejection stands.
 func (s *sessions) openNewer(ctx context.Context, e *entry, refusal error) (session, error) {
 	now, err := s.current(ctx, e.connection.ProjectID, e.connection.ID)
 	switch {
 	case apperr.CodeOf(err) == apperr.NotFound:
 		return nil, refusal
 	case err != nil:
-		return nil, err // it says nothing of the delegation
+		return nil, err // the delegation is not the reason
 	case now.Generation <= e.connection.Generation || !now.Status.IsOpen():
 		return nil, refusal
 	}
-	e.see(now)
+	e.update(now)
 	return s.open(ctx, now)
 }
 
@@ -201,13 +200,14 @@ func (s *sessions) entry(id uuid.UUID) *entry {
 	return e
 }
 
-// forget is for a connection that has ended.
+// forget drops the session of a connection that has ended.
 func (s *sessions) forget(id uuid.UUID) { s.kept.Remove(id) }
 
-// confirmLost asks once more after a pause: a Keystone that is just starting, or a replica of its database that lags
-// behind, refuses what is good. A lost delegation is never used again, so one refusal must not end it.
+// confirmLost tries once more after a pause: a Keystone that is just starting, or a replica of its database that lags
+// behind, rejects valid delegations. A lost delegation is never used again, so one rejection must not end it.
 func (s *sessions) confirmLost(ctx context.Context, c domain.Connection, refusal error) (session, error) {
-	slog.InfoContext(ctx, "Keystone refuses a delegation, and is asked once more", "connection_id", c.ID, "error", refusal)
+	slog.InfoContext(ctx, "Keystone refuses a delegation, and is asked once more", "connection_id", c.ID,
+		"error", refusal)
 	select {
 	case <-time.After(s.pause):
 		return s.open(ctx, c)
@@ -224,7 +224,7 @@ func (s *sessions) open(ctx context.Context, c domain.Connection) (session, erro
 	}
 	secret, err := s.seal.Open(c.SealedFor(), c.Secret)
 	if err != nil {
-		return nil, err // our own mistake
+		return nil, err // the operator's mistake
 	}
 	in, err := s.credential(ctx, c, secret)
 	if refused(err) {
@@ -233,8 +233,8 @@ func (s *sessions) open(ctx context.Context, c domain.Connection) (session, erro
 	return in, err
 }
 
-// openTrust tells a trust that is not good any more from a service account that is not: the account logs in anew, and
-// looks at the trust as its trustee.
+// openTrust distinguishes an invalid trust from an invalid service account: the account logs in anew, and reads the
+// trust as its trustee.
 func (s *sessions) openTrust(ctx context.Context, c domain.Connection) (session, error) {
 	own, err := s.account(ctx, nil)
 	if err != nil {
@@ -251,24 +251,24 @@ func (s *sessions) openTrust(ctx context.Context, c domain.Connection) (session,
 	if !refused(err) {
 		return in, err
 	}
-	switch known := own.KnowsTrust(ctx, c.DelegationID); apperr.CodeOf(known) {
+	switch known := own.CheckTrust(ctx, c.DelegationID); apperr.CodeOf(known) {
 	case "", apperr.NotFound:
 		return nil, fmt.Errorf("%w: %w", errLost, err)
 	case apperr.Forbidden:
-		return nil, apperr.Wrap(apperr.Internal, known, "the service account is not the trustee, or does not log in with a password")
+		return nil, apperr.Wrap(apperr.Internal, known,
+			"the service account is not the trustee, or does not log in with a password")
 	default:
 		return nil, known
 	}
 }
 
-// refused says whether Keystone has refused a login, and not only failed.
+// refused reports whether Keystone has rejected a login, rather than failed.
 func refused(err error) bool {
 	code := apperr.CodeOf(err)
 	return code == apperr.Unauthenticated || code == apperr.Forbidden || code == apperr.NotFound
 }
 
-// account is a session of the service account, another one than stale. What it fails with says nothing of any
-// delegation.
+// account is a session of the service account, another one than stale. Its errors are never the fault of a delegation.
 func (s *sessions) account(ctx context.Context, stale account) (account, error) {
 	s.own.Lock()
 	defer s.own.Unlock()

@@ -14,7 +14,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// keystone is one on paper: for the order of refusals, which takes the whole life of a token to see.
+// keystone is a fake: a real token would have to expire to show the order of rejections.
 type keystone struct {
 	logins   int              // of the account
 	trusts   int              // sessions that were asked for with the trust
@@ -23,27 +23,27 @@ type keystone struct {
 	password error
 }
 
-type paperAccount struct {
+type fakeAccount struct {
 	*keystone
 	name string
 }
 
-type paperSession struct {
+type fakeSession struct {
 	session
 	name string
 }
 
-func (p paperAccount) WithTrust(context.Context, string) (session, error) {
+func (p fakeAccount) WithTrust(context.Context, string) (session, error) {
 	p.trusts++
 	if err := p.through[p.name]; err != nil {
 		return nil, err
 	}
-	return paperSession{name: fmt.Sprintf("%s/%d", p.name, p.trusts)}, nil
+	return fakeSession{name: fmt.Sprintf("%s/%d", p.name, p.trusts)}, nil
 }
 
-func (p paperAccount) KnowsTrust(context.Context, string) error { return p.knows }
+func (p fakeAccount) CheckTrust(context.Context, string) error { return p.knows }
 
-func (p paperAccount) FindTrusts(context.Context, string, string, time.Time) ([]string, error) {
+func (p fakeAccount) FindTrusts(context.Context, string, string, time.Time) ([]string, error) {
 	return nil, nil
 }
 
@@ -55,15 +55,17 @@ func (k *keystone) sessions() *sessions {
 		if k.password != nil {
 			return nil, k.password
 		}
-		return paperAccount{k, fmt.Sprint("account", k.logins)}, nil
+		return fakeAccount{k, fmt.Sprint("account", k.logins)}, nil
 	}
 	return s
 }
 
-// TestWhatIsLost: a refusal that stays when the account has logged in anew, and is the trustee, twice. All else is not.
-func TestWhatIsLost(t *testing.T) {
+// TestLostDelegation: a delegation is lost only if Keystone rejects it twice, each time after the account has logged in
+// anew and is the trustee.
+func TestLostDelegation(t *testing.T) {
 	t.Parallel()
-	gone, role, absent := apperr.New(apperr.Unauthenticated, "gone"), apperr.New(apperr.Forbidden, "role"), apperr.New(apperr.NotFound, "absent")
+	gone, role, absent := apperr.New(apperr.Unauthenticated, "gone"), apperr.New(apperr.Forbidden,
+		"role"), apperr.New(apperr.NotFound, "absent")
 	away := apperr.New(apperr.Unavailable, "away")
 	for name, tc := range map[string]struct {
 		k      keystone
@@ -71,17 +73,39 @@ func TestWhatIsLost(t *testing.T) {
 		lost   bool
 		logins int
 	}{
-		"good":                          {keystone{}, true, false, 1},
-		"the account's token was over":  {keystone{through: map[string]error{"account1": gone}}, true, false, 2},
-		"gone":                          {keystone{through: map[string]error{"account1": gone, "account2": gone, "account3": gone}, knows: absent}, false, true, 3},
-		"the role is":                   {keystone{through: map[string]error{"account1": role, "account2": role, "account3": role}}, false, true, 3},
-		"gone for a moment":             {keystone{through: map[string]error{"account1": gone, "account2": gone}, knows: absent}, true, false, 3},
-		"away after it was gone":        {keystone{through: map[string]error{"account1": gone, "account2": gone, "account3": away}, knows: absent}, false, false, 3},
-		"another account":               {keystone{through: map[string]error{"account1": role, "account2": role}, knows: role}, false, false, 2},
-		"away at the look at the trust": {keystone{through: map[string]error{"account1": role, "account2": role}, knows: away}, false, false, 2},
-		"away":                          {keystone{through: map[string]error{"account1": away}}, false, false, 1},
-		"away after the first refusal":  {keystone{through: map[string]error{"account1": gone, "account2": away}}, false, false, 2},
-		"the account's password":        {keystone{password: gone}, false, false, 1},
+		"good":                         {keystone{}, true, false, 1},
+		"the account's token was over": {keystone{through: map[string]error{"account1": gone}}, true, false, 2},
+		"gone": {keystone{through: map[string]error{
+			"account1": gone, "account2": gone,
+			"account3": gone,
+		}, knows: absent}, false, true, 3},
+		"the role is": {keystone{through: map[string]error{
+			"account1": role, "account2": role,
+			"account3": role,
+		}}, false, true, 3},
+		"gone for a moment": {keystone{
+			through: map[string]error{"account1": gone, "account2": gone},
+			knows:   absent,
+		}, true, false, 3},
+		"away after it was gone": {keystone{through: map[string]error{
+			"account1": gone, "account2": gone,
+			"account3": away,
+		}, knows: absent}, false, false, 3},
+		"another account": {keystone{
+			through: map[string]error{"account1": role, "account2": role},
+			knows:   role,
+		}, false, false, 2},
+		"away at the look at the trust": {keystone{
+			through: map[string]error{"account1": role, "account2": role},
+			knows:   away,
+		}, false, false, 2},
+		"away": {keystone{through: map[string]error{"account1": away}}, false, false, 1},
+		"away after the first refusal": {
+			keystone{through: map[string]error{"account1": gone, "account2": away}},
+			false,
+			false, 2,
+		},
+		"the account's password": {keystone{password: gone}, false, false, 1},
 	} {
 		s := tc.k.sessions()
 		c := domain.Connection{ID: uuid.New(), Kind: domain.TrustConnection}
@@ -96,8 +120,8 @@ func TestWhatIsLost(t *testing.T) {
 	}
 }
 
-// TestSessionsAreKept, and opened again once when they are refused, by one of all that are at work.
-func TestSessionsAreKept(t *testing.T) {
+// TestSessionsAreCached: when a session is rejected, only one of the concurrent users opens a new one.
+func TestSessionsAreCached(t *testing.T) {
 	t.Parallel()
 	k := &keystone{}
 	s := k.sessions()
@@ -126,8 +150,9 @@ func TestSessionsAreKept(t *testing.T) {
 		t.Errorf("%d sessions were opened after %d logins", k.trusts, k.logins)
 	}
 	err = s.use(t.Context(), c, func(session) error { return stale })
-	if _, unopened := errors.AsType[unopenedError](err); apperr.CodeOf(err) != apperr.Forbidden || unopened || k.trusts != 3 {
-		t.Errorf("what is never accepted: %v after %d sessions", err, k.trusts)
+	if _, unopened := errors.AsType[unopenedError](err); apperr.CodeOf(err) != apperr.Forbidden || unopened ||
+		k.trusts != 3 {
+		t.Errorf("never accepted: %v after %d sessions", err, k.trusts)
 	}
 	s.forget(c.ID)
 	if _, err := s.in(t.Context(), c, nil); err != nil || k.trusts != 4 {

@@ -9,9 +9,10 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestStuckNeighbours: connections whose services answer nothing keep no other connection to the same cloud waiting, neither its actions
-// nor the reads of its servers. The sandbox cannot be made to answer one project and not another.
-func TestStuckNeighbours(t *testing.T) {
+// TestStuckCloudDelaysNoOther: connections whose services do not answer delay neither the actions of another connection
+// to the same cloud nor the reads of its servers. The cloud is a fake, because the sandbox cannot hang for one project
+// only.
+func TestStuckCloudDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{0, 3, 6} {
 		t.Run(strconv.Itoa(n), func(t *testing.T) {
@@ -26,19 +27,24 @@ func TestStuckNeighbours(t *testing.T) {
 			}
 			healthy := w.remote(t, f)
 			instance, _ := w.runs(t, f, healthy, "SHUTOFF", domain.InstanceActive)
-			w.exec(t, "update connections set read_at = clock_timestamp() where id = $1", healthy.ID) // the last one to be read
+			// so the healthy connection is the last to be read
+			w.exec(t, "update connections set read_at = clock_timestamp() where id = $1", healthy.ID)
 			p := w.function(t, nil)
 			go func() { _, _ = p.TryTick(t, "run-connections") }()
 			if n > 0 {
-				testkit.Eventually(t, time.Minute, "the others are stuck", func() bool { return f.count("/compute/flavors") >= min(n, poolSize) })
+				testkit.Eventually(t, time.Minute, "the others are stuck",
+					func() bool { return f.count("/compute/flavors") >= min(n, poolSize) })
 			}
 			began := time.Now()
 			stop := w.ask(t, healthy, instance, domain.ActionRequest{Action: domain.Stop}, nil)
 			w.exec(t, "update connections set read_at = null where id = $1", healthy.ID)
-			testkit.Eventually(t, time.Minute, "the action has ended", func() bool { return w.action(t, stop).Status != domain.ActionRunning })
+			testkit.Eventually(t, time.Minute, "the action has ended",
+				func() bool { return w.action(t, stop).Status != domain.ActionRunning })
 			acted := time.Since(began)
-			testkit.Eventually(t, time.Minute, "the server is read", func() bool { return w.told(t, instance) != "" })
-			t.Logf("beside %d that are stuck: %s until the action was done, %s until the server was read", n, acted, time.Since(began))
+			testkit.Eventually(t, time.Minute, "the server is read",
+				func() bool { return w.eventsOf(t, instance) != "" })
+			t.Logf("beside %d that are stuck: %s until the action was done, %s until the server was read", n, acted,
+				time.Since(began))
 			if limit := 10 * time.Second; time.Since(began) > limit {
 				t.Errorf("that took longer than %s", limit)
 			}

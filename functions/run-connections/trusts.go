@@ -10,8 +10,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// oldTrusts takes back the trusts that no connection has: that others have replaced, and that were made for a
-// connection which was never stored.
+// oldTrusts revokes the trusts that no connection has: those that were replaced, and those made for a connection that
+// was never stored.
 func (s *service) oldTrusts(ctx context.Context, b *batch) error {
 	due, err := s.delegations.OldTrusts(ctx, listed)
 	if err != nil {
@@ -23,7 +23,7 @@ func (s *service) oldTrusts(ctx context.Context, b *batch) error {
 	return nil
 }
 
-// revokeOld takes back one of them.
+// revokeOld revokes one of them.
 func (s *service) revokeOld(ctx context.Context, t domain.OldTrust) {
 	isOver, cause := s.tryRevokeOld(ctx, t)
 	if cause != nil && errors.Is(ctx.Err(), context.Canceled) {
@@ -41,21 +41,23 @@ func (s *service) revokeOld(ctx context.Context, t domain.OldTrust) {
 	} else {
 		notified, err = s.delegations.MarkTrustPending(ctx, t, pendingReason(cause), firstPause, longestRevocationPause)
 		if notified {
-			slog.WarnContext(ctx, "a trust that a newer one has replaced cannot be deleted in Keystone, and is tried again until it is gone",
-				"connection_id", t.ConnectionID, "project_id", t.ProjectID, "trust_expires_at", t.ExpiresAt, "error", cause)
+			slog.WarnContext(ctx, "a replaced trust cannot be deleted in Keystone, and is retried until it is gone",
+				"connection_id", t.ConnectionID, "project_id", t.ProjectID, "trust_expires_at", t.ExpiresAt,
+				"error", cause)
 		}
 	}
 	if err != nil {
-		slog.WarnContext(ctx, "the revocation of a trust is not recorded", "connection_id", t.ConnectionID, "error", err)
+		slog.WarnContext(ctx, "the revocation of a trust is not recorded", "connection_id", t.ConnectionID,
+			"error", err)
 	}
 	if notified {
 		s.wake("deliver-events")
 	}
 }
 
-// tryRevokeOld says whether nothing is left to take back; else cause says why.
+// tryRevokeOld reports whether nothing is left to revoke; otherwise cause says why.
 func (s *service) tryRevokeOld(ctx context.Context, t domain.OldTrust) (isOver bool, cause error) {
-	isOurs, err := s.delegations.TakeTrust(ctx, t)
+	isOurs, err := s.delegations.AdoptTrust(ctx, t)
 	if err != nil || !isOurs {
 		return err == nil, err
 	}
@@ -63,13 +65,13 @@ func (s *service) tryRevokeOld(ctx context.Context, t domain.OldTrust) (isOver b
 		err = s.cloud.revoke(ctx, t.TrustID)
 		return err == nil, err
 	}
-	found, err := s.cloud.findTrusts(ctx, t) // whoever announced it has died, or has not said what became of it
+	found, err := s.cloud.findTrusts(ctx, t) // its announcer has died, or could not record the result
 	if err != nil {
 		return false, err
 	}
 	for _, id := range found {
 		t.TrustID = id
-		if isOurs, err = s.delegations.TakeTrust(ctx, t); err == nil && isOurs { // else a connection has it
+		if isOurs, err = s.delegations.AdoptTrust(ctx, t); err == nil && isOurs { // else a connection has it
 			err = s.cloud.revoke(ctx, id)
 		}
 		if err != nil {
@@ -79,7 +81,7 @@ func (s *service) tryRevokeOld(ctx context.Context, t domain.OldTrust) (isOver b
 	return true, nil
 }
 
-// findTrusts looks for a trust of which only the end is known.
+// findTrusts looks for a trust by its end, when its id is not known.
 func (s *sessions) findTrusts(ctx context.Context, t domain.OldTrust) (ids []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, loginTimeout)
 	defer cancel()
@@ -91,15 +93,14 @@ func (s *sessions) findTrusts(ctx context.Context, t domain.OldTrust) (ids []str
 	if !refused(err) {
 		return ids, err
 	}
-	if own, err = s.account(ctx, own); err != nil { // the account's token is over
+	if own, err = s.account(ctx, own); err != nil { // the account's token has expired
 		return nil, err
 	}
 	return own.FindTrusts(ctx, t.UserID, t.ProjectID, t.ExpiresAt)
 }
 
-// revoke deletes a trust in Keystone. nil means that Keystone has it no longer; errLost that it has, and lets nobody
-// delete it: only its user can, also by a token made of the trust, which takes that the user is enabled and has the
-// role.
+// revoke deletes a trust in Keystone. nil means that Keystone no longer has it; errLost that nobody can delete it now.
+// Only its user can, also by a token of the trust. For that the user must be enabled and have the role.
 func (s *sessions) revoke(ctx context.Context, trust string) error {
 	ctx, cancel := context.WithTimeout(ctx, loginTimeout)
 	defer cancel()
@@ -107,19 +108,20 @@ func (s *sessions) revoke(ctx context.Context, trust string) error {
 	if err != nil {
 		return err
 	}
-	known := own.KnowsTrust(ctx, trust)
-	if apperr.CodeOf(known) == apperr.Unauthenticated { // the account's token is over
+	known := own.CheckTrust(ctx, trust)
+	if apperr.CodeOf(known) == apperr.Unauthenticated { // the account's token has expired
 		if own, err = s.account(ctx, own); err != nil {
 			return err
 		}
-		known = own.KnowsTrust(ctx, trust)
+		known = own.CheckTrust(ctx, trust)
 	}
 	switch apperr.CodeOf(known) {
 	case "":
 	case apperr.NotFound:
 		return nil
 	case apperr.Forbidden:
-		return apperr.Wrap(apperr.Internal, known, "the service account is not the trustee, or does not log in with a password")
+		return apperr.Wrap(apperr.Internal, known,
+			"the service account is not the trustee, or does not log in with a password")
 	default:
 		return known
 	}

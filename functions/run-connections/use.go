@@ -8,12 +8,12 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// renewEvery is the least time between two questions to Keystone about one connection.
+// renewEvery is the least time between two checks of one connection with Keystone.
 const renewEvery = 3 * time.Second
 
-// use calls do with a session of the connection. When a service does not accept it, or is not available, Keystone is
-// asked whether it still accepts the delegation: Nova answers 503 to a token of which Keystone says 403. What a new
-// session is refused, too, is Forbidden.
+// use calls do with a session of the connection. When a service rejects it or is not available, use checks with
+// Keystone whether the delegation is still valid: Nova answers 503 to a token that Keystone answers with 403. If a new
+// session is rejected, too, the error is Forbidden.
 func (s *sessions) use(ctx context.Context, c domain.Connection, do func(session) error) error {
 	in, err := s.in(ctx, c, nil)
 	if err != nil {
@@ -33,10 +33,11 @@ func (s *sessions) use(ctx context.Context, c domain.Connection, do func(session
 	if err = do(renewed); apperr.CodeOf(err) != apperr.Unauthenticated {
 		return err
 	}
-	return apperr.Wrap(apperr.Forbidden, err, "the cloud accepts the delegation, but not for this call: the access rules of the credential may not allow it")
+	return apperr.Wrap(apperr.Forbidden, err,
+		"the cloud accepts the delegation, but not for this call: the access rules of the credential may not allow it")
 }
 
-// mayBeLost says whether an error may come of a delegation that is lost.
+// mayBeLost reports whether a lost delegation may be the cause of an error.
 func mayBeLost(err error) bool {
 	switch apperr.CodeOf(err) {
 	case apperr.Unauthenticated, apperr.Forbidden, apperr.Unavailable:
@@ -45,8 +46,8 @@ func mayBeLost(err error) bool {
 	return false
 }
 
-// renew opens the connection's session anew, unless somebody else has since stale was. Of one connection Keystone is
-// asked once in renewEvery; before that it is waited for, or stale is all that there is.
+// renew opens the connection's session anew, unless somebody else has already replaced stale. For one connection that
+// happens once in renewEvery at most. Before that renew waits, or returns stale if wait is false.
 func (s *sessions) renew(ctx context.Context, c domain.Connection, stale session, wait bool) (session, error) {
 	e := s.entry(c.ID)
 	e.Lock()

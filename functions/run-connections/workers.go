@@ -11,7 +11,7 @@ const (
 	// poolSize is how many tasks of one kind run at a time for one cloud.
 	poolSize = 4
 	// A task that runs for slowAfter makes room for another one: it may wait for an answer that only its own connection
-	// does not get. Of one kind and cloud maxSlow tasks do so at most.
+	// does not get. At most maxSlow tasks of one kind and cloud do so.
 	slowAfter = 2 * time.Second
 	maxSlow   = 12
 
@@ -52,8 +52,8 @@ type batch struct {
 
 func (w *workers) batch() *batch { return &batch{workers: w, idle: make(chan struct{}, 1)} }
 
-// begin runs a task beside the others, unless it is running or its cloud's pool is full. It is begun again when the
-// database is next looked at.
+// begin runs a task beside the others, unless it is running or its cloud's pool is full. The next
+// poll of the database begins it again.
 func (b *batch) begin(task, kind string, cloud domain.RemoteCloud, do func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -1,11 +1,9 @@
 package runconnections
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"os"
-	"strings"
 	"testing"
 	"time"
 
@@ -26,7 +24,8 @@ func TestMain(m *testing.M) {
 
 // everything is what a connection may permit.
 var everything = []domain.Permission{
-	domain.MayAllocate, domain.MayConnect, domain.MayStart, domain.MayStop, domain.MayReboot, domain.MayDeploy, domain.MayDeallocate,
+	domain.MayAllocate, domain.MayConnect, domain.MayStart, domain.MayStop, domain.MayReboot, domain.MayDeploy,
+	domain.MayDeallocate,
 }
 
 // world is a project whose user delegates, and a database.
@@ -83,9 +82,12 @@ func (w *world) connect(t *testing.T, change func(*domain.Connection)) domain.Co
 		t.Fatal(err)
 	}
 	c := domain.Connection{
-		ID: id, ProjectID: w.ID, DomainID: w.DomainID, UserID: w.UserID, Actions: everything, UsableBy: []string{}, Flavors: flavors,
-		ExpiresAt: time.Now().Add(time.Hour),
-		ActsAs:    domain.ActsAs{UserID: who.UserID, UserName: who.UserName, ProjectID: w.ID, ProjectName: who.ProjectName, Roles: []string{"member"}},
+		ID: id, ProjectID: w.ID, DomainID: w.DomainID, UserID: w.UserID, Actions: everything, UsableBy: []string{},
+		Flavors: flavors, ExpiresAt: time.Now().Add(time.Hour),
+		ActsAs: domain.ActsAs{
+			UserID: who.UserID, UserName: who.UserName, ProjectID: w.ID, ProjectName: who.ProjectName,
+			Roles: []string{"member"},
+		},
 	}
 	change(&c)
 	stored, err := postgres.Connections{DB: w.db}.Create(t.Context(), c)
@@ -154,15 +156,22 @@ func sealedJSON(t *testing.T, purpose string, value any) []byte {
 	return sealed(t, purpose, string(text))
 }
 
-// place stores an order of n as the function launch does, with names that are to be looked up; change may change both halves.
-func (w *world) place(t *testing.T, c domain.Connection, n int, change func(*domain.Order, *domain.DelegatedOrder)) domain.Order {
+// place stores an order of n as the function launch does, with names that are to be looked up; change may change both
+// halves.
+func (w *world) place(
+	t *testing.T, c domain.Connection, n int, change func(*domain.Order, *domain.DelegatedOrder),
+) domain.Order {
 	t.Helper()
 	f := testkit.Sandbox(t)
-	order := domain.Order{ID: uuid.New(), ProjectID: c.ProjectID, DomainID: c.DomainID, UserID: "caller", BodySHA256: []byte("x"), ConnectionID: c.ID}
+	order := domain.Order{
+		ID: uuid.New(), ProjectID: c.ProjectID, DomainID: c.DomainID, UserID: "caller",
+		BodySHA256: []byte("x"), ConnectionID: c.ID,
+	}
 	var payload domain.DelegatedOrder
 	for k := range n {
 		i := domain.Instance{
-			ID: uuid.New(), ProjectID: c.ProjectID, Name: fmt.Sprintf("delegated-%d", k+1), State: domain.InstanceRequested, ConnectionID: c.ID, Remote: c.Remote(),
+			ID: uuid.New(), ProjectID: c.ProjectID, Name: fmt.Sprintf("delegated-%d",
+				k+1), State: domain.InstanceRequested, ConnectionID: c.ID, Remote: c.Remote(),
 		}
 		for _, flavor := range c.Flavors {
 			if flavor.ID == f.FlavorID {
@@ -193,9 +202,15 @@ func (w *world) order(t *testing.T, id uuid.UUID) domain.Order {
 }
 
 // ask stores an action as the function servers does.
-func (w *world) ask(t *testing.T, c domain.Connection, instance uuid.UUID, ask domain.ActionRequest, change func(*domain.DelegatedAction)) domain.DelegatedAction {
+func (w *world) ask(
+	t *testing.T, c domain.Connection, instance uuid.UUID, ask domain.ActionRequest,
+	change func(*domain.DelegatedAction),
+) domain.DelegatedAction {
 	t.Helper()
-	a := domain.DelegatedAction{ID: uuid.New(), ProjectID: c.ProjectID, ConnectionID: c.ID, InstanceID: instance, UserID: "caller", Request: ask}
+	a := domain.DelegatedAction{
+		ID: uuid.New(), ProjectID: c.ProjectID, ConnectionID: c.ID, InstanceID: instance,
+		UserID: "caller", Request: ask,
+	}
 	if change != nil {
 		change(&a)
 	}
@@ -208,7 +223,8 @@ func (w *world) ask(t *testing.T, c domain.Connection, instance uuid.UUID, ask d
 
 func (w *world) action(t *testing.T, a domain.DelegatedAction) domain.DelegatedAction {
 	t.Helper()
-	found, err := postgres.Actions{DB: w.db}.Get(t.Context(), domain.Filter{ProjectID: a.ProjectID, ConnectionID: a.ConnectionID}, a.ID)
+	found, err := postgres.Actions{DB: w.db}.Get(t.Context(),
+		domain.Filter{ProjectID: a.ProjectID, ConnectionID: a.ConnectionID}, a.ID)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -253,7 +269,7 @@ func (w *world) done(t *testing.T, p *testkit.Client, a domain.DelegatedAction) 
 	return a
 }
 
-// wants holds an action's end against what it should be: "" is done, else the code of its problem.
+// wants checks how an action has ended: "" is done, anything else is the code of its problem.
 func wants(t *testing.T, a domain.DelegatedAction, code string) {
 	t.Helper()
 	got := ""
@@ -263,36 +279,4 @@ func wants(t *testing.T, a domain.DelegatedAction, code string) {
 	if got != code || a.Status == domain.ActionRunning {
 		t.Errorf("%s is %s: %+v, want %q", a.Request.Action, a.Status, a.Problem, code)
 	}
-}
-
-func (w *world) exec(t *testing.T, sql string, args ...any) {
-	t.Helper()
-	if _, err := testkit.Pool(t, w.database).Exec(context.Background(), sql, args...); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func (w *world) text(t *testing.T, sql string, args ...any) string {
-	t.Helper()
-	return testkit.Scalar[string](t, testkit.Pool(t, w.database), sql, args...)
-}
-
-// told are the words for what happened to a subject, in their order: the states or statuses of its events.
-func (w *world) told(t *testing.T, subject uuid.UUID) string {
-	t.Helper()
-	return w.text(t, `select coalesce(string_agg(coalesce(data->>'state', data->>'status'), ' ' order by seq), '') from events
-where project_id = $1 and subject = $2 and type <> 'cloudfn.connection.revocation.v1'`, w.ID, subject.String())
-}
-
-func (w *world) ends(t *testing.T, subject uuid.UUID, want string) {
-	t.Helper()
-	if got := w.told(t, subject); !strings.HasSuffix(got, want) {
-		t.Errorf("it was told %q, which should end with %q", got, want)
-	}
-}
-
-// status is the connection's.
-func (w *world) status(t *testing.T, c domain.Connection) string {
-	t.Helper()
-	return w.text(t, "select status from connections where id = $1", c.ID)
 }

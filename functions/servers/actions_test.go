@@ -18,8 +18,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// told is an answer to an action, as a client sees it.
-type told struct {
+// actionAnswer is the answer to an action.
+type actionAnswer struct {
 	status  int
 	State   domain.InstanceState
 	Changed bool
@@ -30,7 +30,7 @@ type told struct {
 	}
 }
 
-func tell(t *testing.T, app *testkit.Client, id, action string) (out told) {
+func sendAction(t *testing.T, app *testkit.Client, id, action string) (out actionAnswer) {
 	t.Helper()
 	body := fmt.Sprintf(`{"action":%q}`, action)
 	if action == "hard" {
@@ -42,35 +42,37 @@ func tell(t *testing.T, app *testkit.Client, id, action string) (out told) {
 	return out
 }
 
-// did says whether Nova was told to.
-func (a told) did(state domain.InstanceState) bool {
+// isAccepted says whether Nova accepted the action.
+func (a actionAnswer) isAccepted(state domain.InstanceState) bool {
 	return a.status == 202 && a.Changed && a.State == state
 }
 
-// idle says whether there was nothing to do.
-func (a told) idle(states ...domain.InstanceState) bool {
+// isIdle says whether there was nothing to do.
+func (a actionAnswer) isIdle(states ...domain.InstanceState) bool {
 	return a.status == 200 && !a.Changed && slices.Contains(states, a.State)
 }
 
-// refused says whether the state does not allow it, and what it does allow was said.
-func (a told) refused(allowed ...string) bool {
-	return a.status == 409 && len(a.Errors) > 0 && a.Errors[0].Field == "action" && slices.Equal(a.Errors[0].Allowed, allowed)
+// isRejected says whether the state did not allow the action, with the actions that it allows.
+func (a actionAnswer) isRejected(allowed ...string) bool {
+	return a.status == 409 && len(a.Errors) > 0 && a.Errors[0].Field == "action" &&
+		slices.Equal(a.Errors[0].Allowed, allowed)
 }
 
-// track makes a server's instance; "" is one that has no server yet.
+// track stores the instance of a server; "" = one without a server yet.
 func track(t *testing.T, conn *pgx.Conn, p *testkit.Project, serverID string, state domain.InstanceState) string {
 	t.Helper()
 	id := uuid.NewString()
 	_, err := conn.Exec(context.Background(), `
-insert into instances (project_id, id, position, name, server_id, state, origin) values ($1, $2, 0, 'x', nullif($3, ''), $4, 'launched')`, p.ID, id, serverID, state)
+insert into instances (project_id, id, position, name, server_id, state, origin)
+values ($1, $2, 0, 'x', nullif($3, ''), $4, 'launched')`, p.ID, id, serverID, state)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return id
 }
 
-// TestALifeOfActions takes a tracked server through them all, under either of its ids. Each change is an event at once.
-func TestALifeOfActions(t *testing.T) {
+// TestActionsOnATrackedServer are possible by either of its ids. Each change is an event at once.
+func TestActionsOnATrackedServer(t *testing.T) {
 	t.Parallel()
 	p := testkit.NewProject(t)
 	server := p.Boot(t, "life", 1)[0].ID
@@ -82,48 +84,49 @@ func TestALifeOfActions(t *testing.T) {
 
 	var shown domain.Server
 	app.Get(t, "/v1/servers/"+strings.ToUpper(id)).JSON(t, &shown)
-	if shown.ID != server || shown.Instance == nil || shown.Instance.ID.String() != id || shown.Instance.State != domain.InstanceActive {
+	if i := shown.Instance; shown.ID != server || i == nil || i.ID.String() != id || i.State != domain.InstanceActive {
 		t.Errorf("by its instance's id it is %+v", shown)
 	}
-	if a := tell(t, app, id, "start"); !a.idle(domain.InstanceActive) {
+	if a := sendAction(t, app, id, "start"); !a.isIdle(domain.InstanceActive) {
 		t.Errorf("start while active: %+v", a)
 	}
 	if len(woken()) != 0 {
-		t.Errorf("nothing was done, and woken were %v", woken())
+		t.Errorf("without a change, woken were %v", woken())
 	}
-	if a := tell(t, app, id, "reboot"); !a.did(domain.InstanceRebooting) {
+	if a := sendAction(t, app, id, "reboot"); !a.isAccepted(domain.InstanceRebooting) {
 		t.Errorf("reboot: %+v", a)
 	}
 	p.Await(t, server, "ACTIVE")
-	if a := tell(t, app, server, "hard"); !a.did(domain.InstanceRebooting) {
+	if a := sendAction(t, app, server, "hard"); !a.isAccepted(domain.InstanceRebooting) {
 		t.Errorf("hard reboot: %+v", a)
 	}
 	p.Await(t, server, "ACTIVE")
-	if a := tell(t, app, id, "stop"); !a.did(domain.InstanceUpdating) {
+	if a := sendAction(t, app, id, "stop"); !a.isAccepted(domain.InstanceUpdating) {
 		t.Errorf("stop: %+v", a)
 	}
-	if a := tell(t, app, id, "stop"); !a.idle(domain.InstanceUpdating, domain.InstanceStopped) {
+	if a := sendAction(t, app, id, "stop"); !a.isIdle(domain.InstanceUpdating, domain.InstanceStopped) {
 		t.Errorf("stop while being stopped: %+v", a)
 	}
 	p.Await(t, server, "SHUTOFF")
-	if a := tell(t, app, id, "stop"); !a.idle(domain.InstanceStopped) {
+	if a := sendAction(t, app, id, "stop"); !a.isIdle(domain.InstanceStopped) {
 		t.Errorf("stop while stopped: %+v", a)
 	}
-	if a := tell(t, app, id, "reboot"); !a.refused("start", "reboot", "deploy", "delete") || a.Errors[1].Field != "hard" {
+	a := sendAction(t, app, id, "reboot")
+	if !a.isRejected("start", "reboot", "deploy", "delete") || a.Errors[1].Field != "hard" {
 		t.Errorf("soft reboot while stopped: %+v", a)
 	}
-	if a := tell(t, app, id, "start"); !a.did(domain.InstanceUpdating) {
+	if a := sendAction(t, app, id, "start"); !a.isAccepted(domain.InstanceUpdating) {
 		t.Errorf("start: %+v", a)
 	}
-	if a := tell(t, app, id, "start"); !a.idle(domain.InstanceUpdating, domain.InstanceActive) {
+	if a := sendAction(t, app, id, "start"); !a.isIdle(domain.InstanceUpdating, domain.InstanceActive) {
 		t.Errorf("start while being started: %+v", a)
 	}
 	p.Await(t, server, "ACTIVE")
-	if a := tell(t, app, id, "delete"); !a.did(domain.InstanceDeleting) {
+	if a := sendAction(t, app, id, "delete"); !a.isAccepted(domain.InstanceDeleting) {
 		t.Errorf("delete: %+v", a)
 	}
 	for _, when := range []string{"being deleted", "gone"} {
-		if a := tell(t, app, id, "delete"); !a.idle(domain.InstanceDeleting, domain.InstanceDeleted) {
+		if a := sendAction(t, app, id, "delete"); !a.isIdle(domain.InstanceDeleting, domain.InstanceDeleted) {
 			t.Errorf("delete while %s: %+v", when, a)
 		}
 		if a := app.Do(t, http.MethodDelete, "/v1/servers/"+id, ""); a.Status != 204 || len(a.Body) != 0 {
@@ -133,10 +136,12 @@ func TestALifeOfActions(t *testing.T) {
 	}
 
 	rows, _ := conn.Query(t.Context(), `
-select seq || ' ' || (data->>'previous_state') || ' ' || (data->>'state') || ' ' || (data->>'status') from events where project_id = $1 and subject = $2 order by seq`, p.ID, id)
+select seq || ' ' || (data->>'previous_state') || ' ' || (data->>'state') || ' ' || (data->>'status')
+from events where project_id = $1 and subject = $2 order by seq`, p.ID, id)
 	events, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	want := []string{
-		"1 active rebooting ACTIVE", "2 rebooting updating ACTIVE", "3 updating updating SHUTOFF", "4 updating deleting ACTIVE",
+		"1 active rebooting ACTIVE", "2 rebooting updating ACTIVE", "3 updating updating SHUTOFF",
+		"4 updating deleting ACTIVE",
 	}
 	if err != nil || !slices.Equal(events, want) {
 		t.Errorf("the events are %q %v, want %q", events, err, want)
@@ -146,7 +151,7 @@ select seq || ' ' || (data->>'previous_state') || ' ' || (data->>'state') || ' '
 	})
 }
 
-// waker stands where event functions are, and notes which were woken.
+// waker is a server in place of the event functions, which records the paths of their wake events.
 func waker(t *testing.T) (wakeURL string, woken func() []string) {
 	t.Helper()
 	var mu sync.Mutex
@@ -164,26 +169,26 @@ func waker(t *testing.T) (wakeURL string, woken func() []string) {
 	}
 }
 
-// TestAnActionCostsTwoRequests of Nova, and has been done also when Postgres does not take down what is known.
-func TestAnActionCostsTwoRequests(t *testing.T) {
+// TestActionTakesTwoRequests of Nova, and succeeds although Postgres rejects the new state.
+func TestActionTakesTwoRequests(t *testing.T) {
 	t.Parallel()
 	p := testkit.NewProject(t)
 	server := p.Boot(t, "two", 1)[0].ID
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)
 	id := track(t, conn, p, server, domain.InstanceActive)
-	nova, calls := testkit.Through(t, testkit.Compute(t, testkit.Login(t, "admin")).Endpoint, func(*http.Request) {})
+	nova, calls := testkit.Intercept(t, testkit.Compute(t, testkit.Login(t, "admin")).Endpoint, func(*http.Request) {})
 	env := testkit.RedirectTo(t, map[string]string{"compute": nova}).Env(t, "demo")
 	app := testkit.Start(t, testkit.Env(t, database, env), Function).As(p.Token(t))
-	app.Get(t, "/v1/servers/"+id) // whatever is asked once
+	app.Get(t, "/v1/servers/"+id) // fills the caches
 	_, err := conn.Exec(t.Context(), `
-create function refuse() returns trigger language plpgsql as $$ begin raise 'no'; end $$;
-create trigger refuse before update on instances for each row execute function refuse()`)
+create function fail() returns trigger language plpgsql as $$ begin raise 'no'; end $$;
+create trigger fail before update on instances for each row execute function fail()`)
 	if err != nil {
 		t.Fatal(err)
 	}
 	before := calls.Load()
-	if a := tell(t, app, id, "stop"); !a.did(domain.InstanceUpdating) {
+	if a := sendAction(t, app, id, "stop"); !a.isAccepted(domain.InstanceUpdating) {
 		t.Errorf("stop: %+v", a)
 	}
 	if n := calls.Load() - before; n != 2 {
@@ -191,12 +196,11 @@ create trigger refuse before update on instances for each row execute function r
 	}
 	p.Await(t, server, "SHUTOFF")
 	if n := testkit.Scalar[int](t, conn, "select count(*)::int from events"); n != 0 {
-		t.Errorf("there are %d events of what was not written", n)
+		t.Errorf("there are %d events although nothing was stored", n)
 	}
 }
 
-// TestActionRefusals are requests that can be of no server.
-func TestActionRefusals(t *testing.T) {
+func TestActionRejectsBadRequests(t *testing.T) {
 	t.Parallel()
 	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function).As(testkit.Token(t, "demo"))
 	id := uuid.NewString()

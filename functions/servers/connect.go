@@ -6,43 +6,45 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/actions"
+	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// connecting is what became of a request to connect a server: it is an instance now, or run-connections makes it one.
+// connecting is the result of connecting a server: its instance, or the action by which run-connections connects it.
 type connecting struct {
 	instance *domain.Instance
-	made     bool // it was not managed before
+	made     bool // it was not tracked before
 	action   domain.DelegatedAction
 }
 
-// Connect takes an existing server of the project under management, as the instance with the id given (zero = any).
+// Connect tracks an existing server of the project, as the instance with the id given (zero = any).
 func (s service) Connect(ctx context.Context, a access, serverID string, id uuid.UUID) (out connecting, err error) {
 	if err := a.authorize(domain.Connect); err != nil {
 		return out, err
 	}
 	if a.cloud == nil {
-		wanted := a.newAction(domain.ActionRequest{Action: domain.Connect}, id)
-		wanted.ServerID = serverID
-		if out.instance, out.action, err = s.actions.Connect(ctx, wanted); err == nil && out.instance == nil {
-			s.wake("run-connections", "deliver-events")
+		action := a.newAction(domain.ActionRequest{Action: domain.Connect}, id)
+		action.ServerID = serverID
+		if out.instance, out.action, err = s.actions.Connect(ctx, action); err == nil && out.instance == nil {
+			s.wake("deliver-events", a.worker())
 		}
 		return out, err
 	}
-	now, err := s.connections.Now(ctx) // before Nova is asked
+	now, err := s.connections.Now(ctx) // before Nova is read
 	if err != nil {
 		return out, err
 	}
 	wanted := domain.Instance{ProjectID: a.ProjectID, ID: id, SeenAt: now}
-	instance, made, err := s.engine().Connect(ctx, a.cloud, serverID, a.ProjectID, wanted, a.Actor().Doing(domain.Connect, uuid.Nil))
+	actor := a.Actor().Doing(domain.Connect, uuid.Nil)
+	instance, made, err := s.engine().Connect(ctx, a.cloud, serverID, a.ProjectID, wanted, actor)
 	if err == nil {
-		s.wake("deliver-events", "poll-instances")
+		s.wake("deliver-events", a.worker())
 	}
 	return connecting{instance: &instance, made: made}, err
 }
 
-// Disconnect ends the management of an instance; its server stays as it is. One that was disconnected already, and one
-// whose server is gone, is no error; a server that nobody has tracked is.
+// Disconnect stops tracking a server, which stays as it is. It is no error for an instance that is disconnected
+// already or whose server is deleted, but for a server that was never tracked.
 func (s service) Disconnect(ctx context.Context, a access, id string) error {
 	if err := a.authorize(domain.Disconnect); err != nil {
 		return err
@@ -52,8 +54,8 @@ func (s service) Disconnect(ctx context.Context, a access, id string) error {
 	case err != nil:
 		return err
 	case i.ID == uuid.Nil:
-		was, err := s.instances.WasDisconnected(ctx, a.Filter(), id)
-		if err == nil && !was {
+		wasTracked, err := s.instances.WasDisconnected(ctx, a.Filter(), id)
+		if err == nil && !wasTracked {
 			err = a.notFound(id)
 		}
 		return err
@@ -66,4 +68,25 @@ func (s service) Disconnect(ctx context.Context, a access, id string) error {
 		s.wake("deliver-events")
 	}
 	return err
+}
+
+// MarkReusable says whether orders with reuse may use a server of the caller's project. A user of the connection that
+// manages it finds no such server, unless it is of the same project.
+func (s service) MarkReusable(ctx context.Context, a access, id string, reusable bool) (domain.Instance, error) {
+	if err := a.authorize(domain.Connect); err != nil {
+		return domain.Instance{}, err
+	}
+	marked, found, err := s.instances.MarkReusable(ctx, a.ProjectID, id, reusable)
+	if err != nil || found {
+		return marked, err
+	}
+	i, err := s.find(ctx, a, id)
+	switch {
+	case err != nil:
+		return marked, err
+	case i.ID != uuid.Nil && i.ConnectionID == uuid.Nil:
+		return marked, apperr.New(apperr.Conflict,
+			"the server %s is not managed through a connection: only orders through one use idle servers", id)
+	}
+	return marked, apperr.New(apperr.NotFound, "the project has no server %s that is managed through a connection", id)
 }

@@ -12,11 +12,11 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestConnectAnswersATrueID: whatever manages or managed the server, the answer has the id of its instance, and another id is refused.
-func TestConnectAnswersATrueID(t *testing.T) {
+// TestConnectReturnsTheInstanceID, whoever manages or managed the server, and rejects another id.
+func TestConnectReturnsTheInstanceID(t *testing.T) {
 	t.Parallel()
-	l := lend(t, nil)
-	taken, _ := l.instance(t, domain.InstanceActive, domain.OriginLaunched)
+	d := delegate(t, nil)
+	taken, _ := d.instance(t, domain.InstanceActive, domain.OriginLaunched)
 	for name, tc := range map[string]struct {
 		change string // of the server's instance; "" = it has none
 		status int
@@ -33,8 +33,8 @@ func TestConnectAnswersATrueID(t *testing.T) {
 		server := uuid.NewString()
 		id := uuid.Nil.String()
 		if tc.change != "" {
-			id, server = l.instance(t, domain.InstanceActive, domain.OriginConnected)
-			if _, err := l.conn.Exec(t.Context(), "update instances set "+tc.change+" where id = $1", id); err != nil {
+			id, server = d.instance(t, domain.InstanceActive, domain.OriginConnected)
+			if _, err := d.conn.Exec(t.Context(), "update instances set "+tc.change+" where id = $1", id); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -42,41 +42,42 @@ func TestConnectAnswersATrueID(t *testing.T) {
 			id = uuid.NewString()
 			given = fmt.Sprintf(`,"id":%q`, id)
 		}
-		status, first := link(t, l.app, `{"server_id":%q,"connection_id":%q%s}`, server, l.ID, given)
+		status, first := link(t, d.app, `{"server_id":%q,"connection_id":%q%s}`, server, d.ID, given)
 		if status != tc.status || id != uuid.Nil.String() && first.ID.String() != id {
 			t.Errorf("%s: %d %+v, want %d and the id %s", name, status, first, tc.status, id)
 		}
-		// The same again, and with the id that is known now.
+		// Repeated, also with the id that is known now.
 		for _, id := range []string{given, fmt.Sprintf(`,"id":"%s"`, first.ID)} {
-			status, again := link(t, l.app, `{"server_id":%q,"connection_id":%q%s}`, server, l.ID, id)
-			if status != tc.status || again.ID != first.ID || (again.ActionID == nil) != (first.ActionID == nil) || again.ActionID != nil && *again.ActionID != *first.ActionID {
-				t.Errorf("%s: again: %d %+v, first %+v", name, status, again, first)
+			status, again := link(t, d.app, `{"server_id":%q,"connection_id":%q%s}`, server, d.ID, id)
+			if status != tc.status || again.ID != first.ID || orZero(again.ActionID) != orZero(first.ActionID) {
+				t.Errorf("%s: repeated: %d %+v, first %+v", name, status, again, first)
 			}
 		}
 		for _, other := range []string{uuid.NewString(), taken} {
-			a := l.app.Post(t, "/v1/servers", fmt.Sprintf(`{"server_id":%q,"connection_id":%q,"id":%q}`, server, l.ID, other))
+			a := d.app.Post(t, "/v1/servers", fmt.Sprintf(`{"server_id":%q,"connection_id":%q,"id":%q}`, server, d.ID, other))
 			if a.Status != 409 || !testkit.Names(t, a, "id") || !strings.Contains(string(a.Body), first.ID.String()) {
 				t.Errorf("%s: with another id: %d %s", name, a.Status, a.Body)
 			}
 		}
 	}
-	a := l.app.Post(t, "/v1/servers", fmt.Sprintf(`{"server_id":%q,"connection_id":%q,"id":%q}`, uuid.NewString(), l.ID, taken))
+	body := fmt.Sprintf(`{"server_id":%q,"connection_id":%q,"id":%q}`, uuid.NewString(), d.ID, taken)
+	a := d.app.Post(t, "/v1/servers", body)
 	if a.Status != 409 || !testkit.Names(t, a, "id") {
 		t.Errorf("under a taken id: %d %s", a.Status, a.Body)
 	}
 }
 
-// TestConnectAtOnce: those who connect one server at the same time are answered the same action and the same id.
-func TestConnectAtOnce(t *testing.T) {
+// TestConnectConcurrently returns the same action and id to all.
+func TestConnectConcurrently(t *testing.T) {
 	t.Parallel()
-	l := lend(t, nil)
-	body := fmt.Sprintf(`{"server_id":%q,"connection_id":%q}`, uuid.NewString(), l.ID)
+	d := delegate(t, nil)
+	body := fmt.Sprintf(`{"server_id":%q,"connection_id":%q}`, uuid.NewString(), d.ID)
 	var all sync.WaitGroup
 	var mu sync.Mutex
 	answers := map[string]int{}
 	for range 8 {
 		all.Go(func() {
-			status, a := link(t, l.app, "%s", body)
+			status, a := link(t, d.app, "%s", body)
 			mu.Lock()
 			defer mu.Unlock()
 			if status != 202 || a.ActionID == nil {
@@ -90,7 +91,7 @@ func TestConnectAtOnce(t *testing.T) {
 	if len(answers) != 1 {
 		t.Errorf("the answers are %v", answers)
 	}
-	if n := testkit.Scalar[int](t, l.conn, "select count(*)::int from actions"); n != 1 {
+	if n := testkit.Scalar[int](t, d.conn, "select count(*)::int from actions"); n != 1 {
 		t.Errorf("%d actions are stored", n)
 	}
 }

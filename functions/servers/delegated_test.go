@@ -3,180 +3,109 @@ package servers
 import (
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
-	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/seal"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// lent is a connection of the project "owner", through which the user of the cloud "alt" may act. It is written as the function
-// connections does; here nobody ever acts through it.
-type lent struct {
-	domain.Connection
-
-	app      *testkit.Client // as alt
-	conn     *pgx.Conn
-	database string
-	woken    func() []string
-}
-
-const owner = "owner"
-
-func lend(t *testing.T, change func(*domain.Connection)) lent {
-	t.Helper()
-	database := testkit.Database(t)
-	wakes, woken := waker(t)
-	l := lent{database: database, conn: testkit.Connect(t, database), woken: woken}
-	l.app = testkit.Start(t, testkit.Env(t, database, map[string]string{"WAKE_URL": wakes}), Function)
-	p := testkit.NewProject(t)
-	l.app = l.app.As(p.Token(t))
-	db, err := postgres.Open(postgres.Config{URL: domain.Secret(database), MaxConns: 1}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(db.Close)
-	actions := []domain.Permission{domain.MayConnect, domain.MayStart, domain.MayStop, domain.MayReboot, domain.MayDeploy, domain.MayDeallocate}
-	c := domain.Connection{
-		ID: uuid.Must(uuid.NewV7()), ProjectID: owner, DomainID: "d1", UserID: "u1", Kind: domain.TrustConnection, DelegationID: "t", Actions: actions,
-		UsableBy: []string{p.UserID}, Flavors: []domain.Flavor{}, ExpiresAt: time.Now().Add(time.Hour),
-	}
-	if change != nil {
-		change(&c)
-	}
-	if l.Connection, err = (postgres.Connections{DB: db}).Create(t.Context(), c); err != nil {
-		t.Fatal(err)
-	}
-	return l
-}
-
-// instance writes one that is managed through the connection, and gives its id and its server's.
-func (l lent) instance(t *testing.T, state domain.InstanceState, origin string) (id, server string) {
-	t.Helper()
-	id, server = uuid.NewString(), uuid.NewString()
-	_, err := l.conn.Exec(t.Context(), `
-insert into instances (project_id, id, position, name, server_id, state, raw_status, origin, spec, addresses, connection_id, created_at)
-values ($1, $2, 0, 'web', $3, $4, 'SHUTOFF', $5, '{"flavor_id":"f1","flavor_name":"small","vcpus":2,"ram_mb":2048,"image_id":"i1","network_ids":[]}',
-        '[{"network":"n","ip":"10.0.0.7","version":4,"type":"fixed"}]', $6, clock_timestamp())`, owner, id, server, state, origin, l.ID)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return id, server
-}
-
-func (l lent) act(t *testing.T, id, body string) (a testkit.Answer, action string) {
-	t.Helper()
-	a = l.app.Post(t, "/v1/servers/"+id+"/actions", fmt.Sprintf(body, l.ID))
-	var out struct {
-		ActionID string `json:"action_id"`
-	}
-	a.JSON(t, &out)
-	return a, out.ActionID
-}
-
-// stored is the row of an action: what was asked, of which instance.
-func (l lent) stored(t *testing.T) []string {
-	t.Helper()
-	rows, _ := l.conn.Query(t.Context(), "select project_id || ' ' || verb || case when hard then ' hard' else '' end || ' ' || instance_id || ' ' || status from actions order by created_at")
-	list, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		t.Fatal(err)
-	}
-	return list
-}
-
-// TestActionsThroughAConnection are taken down for run-connections, which is woken, and can be followed.
-func TestActionsThroughAConnection(t *testing.T) {
+// TestConnectedActions are stored for run-connections, which is woken, and can be read.
+func TestConnectedActions(t *testing.T) {
 	t.Parallel()
-	l := lend(t, nil)
-	id, server := l.instance(t, domain.InstanceStopped, domain.OriginLaunched)
-	connected, _ := l.instance(t, domain.InstanceStopped, domain.OriginConnected)
-	gone, _ := l.instance(t, domain.InstanceDeleted, domain.OriginLaunched)
+	d := delegate(t, nil)
+	id, server := d.instance(t, domain.InstanceStopped, domain.OriginLaunched)
+	connected, _ := d.instance(t, domain.InstanceStopped, domain.OriginConnected)
+	deleted, _ := d.instance(t, domain.InstanceDeleted, domain.OriginLaunched)
 
-	a, action := l.act(t, id, `{"action":"start","connection_id":%q}`)
-	var done acted
+	a, action := d.act(t, id, `{"action":"start","connection_id":%q}`)
+	var done ServerActed
 	if a.JSON(t, &done); a.Status != 202 || !done.Changed || done.State != domain.InstanceStopped || action == "" {
 		t.Errorf("start: %d %s", a.Status, a.Body)
 	}
-	path := "/v1/servers/actions/" + action + "?connection_id=" + l.ID.String()
+	path := d.path("/v1/servers/actions/" + action)
 	var shown struct {
 		ID, Action, Status string
 		InstanceID         string `json:"instance_id"`
 	}
-	l.app.Get(t, path).JSON(t, &shown)
+	d.app.Get(t, path).JSON(t, &shown)
 	if shown.ID != action || shown.Action != "start" || shown.Status != "running" || shown.InstanceID != id {
-		t.Errorf("it is shown as %+v", shown)
+		t.Errorf("the action is %+v", shown)
 	}
-	if _, err := l.conn.Exec(t.Context(), `update actions set status = 'failed', problem = '{"code":"conflict","detail":"nova: no"}'`); err != nil {
-		t.Fatal(err)
-	}
-	if a := l.app.Get(t, path); !strings.Contains(string(a.Body), `"status":"failed","error":{"code":"conflict","detail":"nova: no"}`) {
-		t.Errorf("failed it is shown as %s", a.Body)
+	const problem = `{"code":"conflict","detail":"nova: no"}`
+	d.exec(t, `update actions set status = 'failed', problem = '`+problem+`'`)
+	if a := d.app.Get(t, path); !strings.Contains(string(a.Body), `"status":"failed","error":`+problem) {
+		t.Errorf("the failed action is %s", a.Body)
 	}
 	testkit.Eventually(t, 10*time.Second, "both functions are woken", func() bool {
-		return slices.Contains(l.woken(), "/run-connections") && slices.Contains(l.woken(), "/deliver-events")
+		return slices.Contains(d.woken(), "/run-connections") && slices.Contains(d.woken(), "/deliver-events")
 	})
-	if a, _ := l.act(t, server, `{"action":"reboot","hard":true,"connection_id":%q}`); a.Status != 202 {
+	if a, _ := d.act(t, server, `{"action":"reboot","hard":true,"connection_id":%q}`); a.Status != 202 {
 		t.Errorf("hard reboot by the server's id: %d %s", a.Status, a.Body)
 	}
-	if a, _ := l.act(t, connected, `{"action":"delete","connection_id":%q}`); a.Status != 409 || !testkit.Names(t, a, "force") {
-		t.Errorf("delete of what was there before: %d %s", a.Status, a.Body)
+	a, _ = d.act(t, connected, `{"action":"delete","connection_id":%q}`)
+	if a.Status != 409 || !testkit.Names(t, a, "force") {
+		t.Errorf("delete of a connected server: %d %s", a.Status, a.Body)
 	}
-	if a := l.app.Do(t, http.MethodDelete, "/v1/servers/"+connected+"?force=true&connection_id="+l.ID.String(), ""); a.Status != 202 {
-		t.Errorf("with force: %d %s", a.Status, a.Body)
+	if a := d.remove(t, connected, "force=true"); a.Status != 202 {
+		t.Errorf("delete with force: %d %s", a.Status, a.Body)
 	}
-	if a, _ := l.act(t, gone, `{"action":"delete","connection_id":%q}`); a.Status != 200 {
-		t.Errorf("delete of what is gone: %d %s", a.Status, a.Body)
+	for _, tc := range []struct {
+		id, action string
+		status     int
+	}{{deleted, "delete", 200}, {deleted, "start", 409}, {uuid.NewString(), "start", 404}} {
+		if a, _ := d.act(t, tc.id, `{"action":"`+tc.action+`","connection_id":%q}`); a.Status != tc.status {
+			t.Errorf("%s: got %d %s, want %d", tc.action, a.Status, a.Body, tc.status)
+		}
 	}
-	if a, _ := l.act(t, gone, `{"action":"start","connection_id":%q}`); a.Status != 409 {
-		t.Errorf("start of what is gone: %d %s", a.Status, a.Body)
+	stop := func(other string) testkit.Answer {
+		body := fmt.Sprintf(`{"action":"stop","connection_id":%q,"ids":[%q,%q]}`, d.ID, id, other)
+		return d.app.Post(t, "/v1/servers/actions", body)
 	}
-	if a, _ := l.act(t, uuid.NewString(), `{"action":"start","connection_id":%q}`); a.Status != 404 {
-		t.Errorf("of what there is not: %d %s", a.Status, a.Body)
+	many := stop(uuid.NewString())
+	text := string(many.Body)
+	if many.Status != 202 || strings.Count(text, "action_id") != 1 || !strings.Contains(text, "not_found") {
+		t.Errorf("many: %d %s", many.Status, text)
 	}
-	many := l.app.Post(t, "/v1/servers/actions", fmt.Sprintf(`{"action":"stop","connection_id":%q,"ids":[%q,%q]}`, l.ID, id, uuid.NewString()))
-	if many.Status != 202 || strings.Count(string(many.Body), "action_id") != 1 || !strings.Contains(string(many.Body), "not_found") {
-		t.Errorf("many: %d %s", many.Status, many.Body)
+	if a := stop(server); a.Status != 400 {
+		t.Errorf("the same server twice: %d %s", a.Status, a.Body)
 	}
-	if a := l.app.Post(t, "/v1/servers/actions", fmt.Sprintf(`{"action":"stop","connection_id":%q,"ids":[%q,%q]}`, l.ID, id, server)); a.Status != 400 {
-		t.Errorf("the same twice: %d %s", a.Status, a.Body)
+	want := []string{
+		owner + " start " + id + " failed", owner + " reboot hard " + id + " running",
+		owner + " delete " + connected + " running", owner + " stop " + id + " running",
 	}
-	want := []string{owner + " start " + id + " failed", owner + " reboot hard " + id + " running", owner + " delete " + connected + " running", owner + " stop " + id + " running"}
-	if got := l.stored(t); !slices.Equal(got, want) {
-		t.Errorf("taken down was %q, want %q", got, want)
+	if got := d.stored(t); !slices.Equal(got, want) {
+		t.Errorf("stored are %q, want %q", got, want)
 	}
-	if n := testkit.Scalar[int](t, l.conn, "select count(*)::int from events where type = $1 and connection_id = $2", domain.ActionEvent, l.ID); n != 4 {
-		t.Errorf("%d events tell of them", n)
+	const countEvents = "select count(*)::int from events where type = $1 and connection_id = $2"
+	if n := testkit.Scalar[int](t, d.conn, countEvents, domain.ActionEvent, d.ID); n != 4 {
+		t.Errorf("the actions have %d events", n)
 	}
 }
 
-// TestShownThroughAConnection is what was last seen, and nothing but what is managed through it.
-func TestShownThroughAConnection(t *testing.T) {
+// TestServersOfAConnection are those that it manages, as they are stored, until they are disconnected.
+func TestServersOfAConnection(t *testing.T) {
 	t.Parallel()
-	l := lend(t, nil)
+	d := delegate(t, nil)
 	var servers []string
 	for range 3 {
-		_, server := l.instance(t, domain.InstanceStopped, domain.OriginLaunched)
+		_, server := d.instance(t, domain.InstanceStopped, domain.OriginLaunched)
 		servers = append([]string{server}, servers...)
 	}
-	theirs := uuid.NewString() // of the same project, and no business of ours
-	if _, err := l.conn.Exec(t.Context(), `
-insert into instances (project_id, id, position, name, server_id, state, origin) values ($1, $2::text::uuid, 0, 'x', $2::text, 'active', 'launched')`, owner, theirs); err != nil {
-		t.Fatal(err)
-	}
+	others := uuid.NewString() // of the same project, but not managed through the connection
+	d.exec(t, `
+insert into instances (project_id, id, position, name, server_id, state, origin)
+values ($1, $2::text::uuid, 0, 'x', $2::text, 'active', 'launched')`, owner, others)
 	var listed []string
-	path := "/v1/servers?limit=2&connection_id=" + l.ID.String()
+	path := d.path("/v1/servers") + "&limit=2"
 	for pages := 1; ; pages++ {
-		var page listAnswer
-		l.app.Get(t, path).JSON(t, &page)
+		var page ServerPage
+		d.app.Get(t, path).JSON(t, &page)
 		for _, s := range page.Servers {
 			listed = append(listed, s.ID)
 		}
@@ -188,141 +117,143 @@ insert into instances (project_id, id, position, name, server_id, state, origin)
 	if !slices.Equal(listed, servers) {
 		t.Errorf("listed are %v, want %v", listed, servers)
 	}
-	var one domain.Server
-	l.app.Get(t, "/v1/servers/"+servers[0]+"?connection_id="+l.ID.String()).JSON(t, &one)
-	if one.ID != servers[0] || one.Name != "web" || one.Status != "SHUTOFF" || one.Flavor.VCPUs != 2 || one.Flavor.Name != "small" || one.Image.ID != "i1" ||
-		len(one.Addresses) != 1 || one.Instance.State != domain.InstanceStopped || one.Instance.ConnectionID == nil || *one.Instance.ConnectionID != l.ID {
-		t.Errorf("one is %+v %+v", one, one.Instance)
+	one := "/v1/servers/" + servers[0]
+	var s domain.Server
+	d.app.Get(t, d.path(one)).JSON(t, &s)
+	if s.ID != servers[0] || s.Name != "web" || s.Status != "SHUTOFF" || s.Flavor.VCPUs != 2 ||
+		s.Flavor.Name != "small" || s.Image.ID != "i1" || len(s.Addresses) != 1 ||
+		s.Instance.State != domain.InstanceStopped ||
+		s.Instance.ConnectionID == nil || *s.Instance.ConnectionID != d.ID {
+		t.Errorf("got %+v %+v", s, s.Instance)
 	}
+	unknown := uuid.NewString()
 	for path, want := range map[string]int{
-		"/v1/servers/" + theirs + "?connection_id=" + l.ID.String():                      404,
-		"/v1/servers/" + servers[0] + "?connection_id=" + uuid.NewString():               404,
-		"/v1/servers?connection_id=" + uuid.NewString():                                  404,
-		"/v1/servers?connection_id=x":                                                    400,
-		"/v1/servers?status=ACTIVE&connection_id=" + l.ID.String():                       400,
-		"/v1/servers/actions/" + uuid.NewString() + "?connection_id=" + l.ID.String():    404,
-		"/v1/servers/actions/x?connection_id=" + l.ID.String():                           404,
-		"/v1/servers/actions/" + uuid.NewString():                                        400,
-		"/v1/servers/actions/" + uuid.NewString() + "?connection_id=" + uuid.NewString(): 404,
+		d.path("/v1/servers/" + others):                                  404,
+		one + "?connection_id=" + unknown:                                404,
+		"/v1/servers?connection_id=" + unknown:                           404,
+		"/v1/servers?connection_id=x":                                    400,
+		"/v1/servers?connection_id=" + uuid.Nil.String():                 400,
+		d.path("/v1/servers") + "&status=ACTIVE":                         400,
+		d.path("/v1/servers/actions/" + unknown):                         404,
+		d.path("/v1/servers/actions/x"):                                  404,
+		"/v1/servers/actions/" + unknown:                                 400,
+		"/v1/servers/actions/" + unknown + "?connection_id=" + owner:     400,
+		"/v1/servers/actions/" + unknown + "?connection_id=" + unknown:   404,
+		d.path("/v1/servers/history/"+others) + "&limit=1&marker=400000": 404,
 	} {
-		if a := l.app.Get(t, path); a.Status != want {
+		if a := d.app.Get(t, path); a.Status != want {
 			t.Errorf("%s: got %d %s, want %d", path, a.Status, a.Body, want)
 		}
 	}
-	// Let go, at once and without any permission, it is shown no more.
-	if _, err := l.conn.Exec(t.Context(), "update connections set actions = '{reboot}'"); err != nil {
-		t.Fatal(err)
-	}
-	let := "/v1/servers/" + servers[0] + "?mode=disconnect&connection_id=" + l.ID.String()
+	d.exec(t, "update connections set actions = '{reboot}'") // to disconnect needs no permission
 	for range 2 {
-		if a := l.app.Do(t, http.MethodDelete, let, ""); a.Status != 204 {
-			t.Errorf("let go: %d %s", a.Status, a.Body)
+		if a := d.remove(t, servers[0], "mode=disconnect"); a.Status != 204 {
+			t.Errorf("disconnect: %d %s", a.Status, a.Body)
 		}
 	}
-	if a := l.app.Get(t, "/v1/servers/"+servers[0]+"?connection_id="+l.ID.String()); a.Status != 404 {
-		t.Errorf("after that: %d", a.Status)
+	if a := d.app.Get(t, d.path(one)); a.Status != 404 {
+		t.Errorf("a disconnected server: %d", a.Status)
 	}
-	if a := l.app.Do(t, http.MethodDelete, "/v1/servers/"+theirs+"?mode=disconnect&connection_id="+l.ID.String(), ""); a.Status != 404 {
-		t.Errorf("another's let go: %d", a.Status)
+	if a := d.remove(t, others, "mode=disconnect"); a.Status != 404 {
+		t.Errorf("disconnect of a server that the connection does not manage: %d", a.Status)
 	}
 }
 
-// TestWhatAConnectionRefuses: strangers see none; who may act through it is told what it permits, and that it has ended.
-func TestWhatAConnectionRefuses(t *testing.T) {
+// TestConnectionRejects what it does not permit, other users, and everything after its end.
+func TestConnectionRejects(t *testing.T) {
 	t.Parallel()
-	l := lend(t, func(c *domain.Connection) { c.Actions = []domain.Permission{domain.MayStart, domain.MayStop} })
-	id, _ := l.instance(t, domain.InstanceStopped, domain.OriginLaunched)
-	start, connect := `{"action":"start","connection_id":%q}`, fmt.Sprintf(`{"server_id":%q,"connection_id":%q}`, uuid.NewString(), l.ID)
-	deploy := `{"action":"deploy","image":"agent:1","confirm_rebuild":true,"connection_id":%q}`
-	for _, body := range []string{`{"action":"delete","connection_id":%q}`, `{"action":"reboot","connection_id":%q}`, deploy} {
-		if a, _ := l.act(t, id, body); a.Status != 403 || !strings.Contains(string(a.Body), "only to start, stop") {
-			t.Errorf("%s: %d %s", body, a.Status, a.Body)
+	d := delegate(t, func(c *domain.Connection) { c.Actions = []domain.Permission{domain.MayStart, domain.MayStop} })
+	id, _ := d.instance(t, domain.InstanceStopped, domain.OriginLaunched)
+	start := `{"action":"start","connection_id":%q}`
+	connect := fmt.Sprintf(`{"server_id":%q,"connection_id":%q}`, uuid.NewString(), d.ID)
+	for _, action := range []string{`"delete"`, `"reboot"`, `"deploy","image":"agent:1","confirm_rebuild":true`} {
+		a, _ := d.act(t, id, `{"action":`+action+`,"connection_id":%q}`)
+		if a.Status != 403 || !strings.Contains(string(a.Body), "only to start, stop") {
+			t.Errorf("%s: %d %s", action, a.Status, a.Body)
 		}
 	}
-	if a := l.app.Post(t, "/v1/servers", connect); a.Status != 403 {
+	if a := d.app.Post(t, "/v1/servers", connect); a.Status != 403 {
 		t.Errorf("connect: %d %s", a.Status, a.Body)
 	}
-	stranger := l
-	stranger.app = l.app.As(testkit.Token(t, "demo"))
-	for range 2 {
-		if a, _ := stranger.act(t, id, start); a.Status != 404 {
-			t.Errorf("a stranger: %d %s", a.Status, a.Body)
-		}
-		if a := stranger.app.Do(t, http.MethodDelete, "/v1/servers/"+id+"?mode=disconnect&connection_id="+l.ID.String(), ""); a.Status != 404 {
-			t.Errorf("a stranger lets go: %d %s", a.Status, a.Body)
-		}
-		if a := stranger.app.Post(t, "/v1/servers", connect); a.Status != 404 {
-			t.Errorf("a stranger connects: %d %s", a.Status, a.Body)
-		}
-		if a := stranger.app.Get(t, "/v1/servers/"+id+"?connection_id="+l.ID.String()); a.Status != 404 {
-			t.Errorf("a stranger looks: %d %s", a.Status, a.Body)
+	other := d
+	other.app = d.app.As(testkit.Token(t, "demo"))
+	for what, send := range map[string]func() testkit.Answer{
+		"start":      func() testkit.Answer { a, _ := other.act(t, id, start); return a },
+		"disconnect": func() testkit.Answer { return other.remove(t, id, "mode=disconnect") },
+		"connect":    func() testkit.Answer { return other.app.Post(t, "/v1/servers", connect) },
+		"show":       func() testkit.Answer { return other.app.Get(t, d.path("/v1/servers/"+id)) },
+	} {
+		if a := send(); a.Status != 404 {
+			t.Errorf("%s by another user: %d %s", what, a.Status, a.Body)
 		}
 	}
 	for status, code := range map[string]string{"expired": "forbidden", "lost": "delegation_lost"} {
-		if _, err := l.conn.Exec(t.Context(), "update connections set status = $1, reason = 'gone'", status); err != nil {
-			t.Fatal(err)
-		}
-		if a, _ := l.act(t, id, start); a.Status != 403 || !strings.Contains(string(a.Body), `"code":"`+code+`"`) {
+		d.exec(t, "update connections set status = $1, reason = 'gone'", status)
+		if a, _ := d.act(t, id, start); a.Status != 403 || !strings.Contains(string(a.Body), `"code":"`+code+`"`) {
 			t.Errorf("%s: %d %s", status, a.Status, a.Body)
 		}
 	}
-	if got := l.stored(t); len(got) != 0 {
-		t.Errorf("taken down was %q", got)
+	if got := d.stored(t); len(got) != 0 {
+		t.Errorf("stored are %q", got)
 	}
 }
 
-// TestConnectThroughAConnection is an action, unless it is so already.
-func TestConnectThroughAConnection(t *testing.T) {
+// TestConnectByConnection stores an action, unless the connection manages the server already.
+func TestConnectByConnection(t *testing.T) {
 	t.Parallel()
-	l := lend(t, nil)
+	d := delegate(t, nil)
 	server := uuid.NewString()
-	status, asked := link(t, l.app, `{"server_id":%q,"connection_id":%q}`, server, l.ID)
-	if status != 202 || asked.ServerID != server || asked.ActionID == nil || asked.ConnectionID == nil || *asked.ConnectionID != l.ID {
-		t.Errorf("connect: %d %+v", status, asked)
+	status, made := link(t, d.app, `{"server_id":%q,"connection_id":%q}`, server, d.ID)
+	if status != 202 || made.ServerID != server || made.ActionID == nil || *made.ConnectionID != d.ID {
+		t.Errorf("connect: %d %+v", status, made)
 	}
-	if got := testkit.Scalar[string](t, l.conn, "select verb || ' ' || server_id || ' ' || instance_id from actions"); got != "connect "+server+" "+asked.ID.String() {
-		t.Errorf("taken down was %s", got)
+	const action = "select verb || ' ' || server_id || ' ' || instance_id from actions"
+	if got := testkit.Scalar[string](t, d.conn, action); got != "connect "+server+" "+made.ID.String() {
+		t.Errorf("stored is %s", got)
 	}
-	id, known := l.instance(t, domain.InstanceActive, domain.OriginConnected)
-	status, have := link(t, l.app, `{"server_id":%q,"connection_id":%q}`, known, l.ID)
-	if status != 200 || have.ID.String() != id || have.ActionID != nil || *have.ConnectionID != l.ID {
-		t.Errorf("again: %d %+v", status, have)
+	id, managed := d.instance(t, domain.InstanceActive, domain.OriginConnected)
+	status, known := link(t, d.app, `{"server_id":%q,"connection_id":%q}`, managed, d.ID)
+	if status != 200 || known.ID.String() != id || known.ActionID != nil || *known.ConnectionID != d.ID {
+		t.Errorf("connect of a managed server: %d %+v", status, known)
 	}
 }
 
-// TestDeployThroughAConnection: what it takes is stored so that only run-connections can read it.
-func TestDeployThroughAConnection(t *testing.T) {
+// TestConnectedDeploy stores what only run-connections can decrypt.
+func TestConnectedDeploy(t *testing.T) {
 	t.Parallel()
-	l := lend(t, nil)
-	id, _ := l.instance(t, domain.InstanceStopped, domain.OriginLaunched)
+	d := delegate(t, nil)
+	id, _ := d.instance(t, domain.InstanceStopped, domain.OriginLaunched)
 	image := uuid.New()
-	a, action := l.act(t, id, `{"action":"deploy","connection_id":%q,"image":"registry.example.com/agent:7","env":{"A":"canary-env"},"join_token":"canary-join",
-"registry":{"username":"robot","password":"canary-password"},"command":["canary-command"],"server_image":"`+image.String()+`","confirm_rebuild":true}`)
+	a, action := d.act(t, id, `{"action":"deploy","connection_id":%q,"image":"registry.example.com/agent:7",
+"env":{"A":"canary-env"},"join_token":"canary-join","registry":{"username":"robot","password":"canary-password"},
+"command":["canary-command"],"server_image":"`+image.String()+`","confirm_rebuild":true}`)
 	if a.Status != 202 || action == "" {
 		t.Fatalf("deploy: %d %s", a.Status, a.Body)
 	}
-	if dump := testkit.Dump(t, l.database); strings.Contains(dump, "canary") || strings.Contains(dump, "cloud-config") {
-		t.Error("the database holds a secret in clear")
+	if dump := testkit.Dump(t, d.database); strings.Contains(dump, "canary") || strings.Contains(dump, "cloud-config") {
+		t.Error("the database contains a secret in clear")
 	}
 	keys, err := seal.ConnectionOpenConfig{ConnectionPrivateKey: testkit.ConnectionPrivateKey}.Keys()
 	if err != nil {
 		t.Fatal(err)
 	}
-	payload := testkit.Scalar[[]byte](t, l.conn, "select payload from actions where id = $1", action)
+	payload := testkit.Scalar[[]byte](t, d.conn, "select payload from actions where id = $1", action)
 	opened, err := keys.Open("action/"+owner+"/"+action, payload)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var d domain.DelegatedDeploy
-	if err := json.Unmarshal([]byte(opened.Reveal()), &d); err != nil || !strings.HasPrefix(d.UserData, "#cloud-config\n") || d.ImageID != image.String() {
-		t.Errorf("%v %+v", err, d)
+	var made domain.DelegatedDeploy
+	err = json.Unmarshal([]byte(opened.Reveal()), &made)
+	if err != nil || !strings.HasPrefix(made.UserData, "#cloud-config\n") || made.ImageID != image.String() {
+		t.Errorf("%v %+v", err, made)
 	}
-	if left := time.Until(d.NotAfter); left < 25*time.Minute || left > 28*time.Minute {
-		t.Errorf("it may be rebuilt for %s more", left)
+	if left := time.Until(made.NotAfter); left < 25*time.Minute || left > 28*time.Minute {
+		t.Errorf("a rebuild is possible for %s", left)
 	}
 	var shown domain.Server
-	l.app.Get(t, "/v1/servers/"+id+"?connection_id="+l.ID.String()).JSON(t, &shown)
-	if g := shown.Instance.Agent; g == nil || g.DeploymentID != d.ID || g.Image != "registry.example.com/agent:7" || g.ReadyAt != nil {
+	d.app.Get(t, d.path("/v1/servers/"+id)).JSON(t, &shown)
+	g := shown.Instance.Agent
+	if g == nil || g.DeploymentID != made.ID || g.Image != "registry.example.com/agent:7" || g.ReadyAt != nil {
 		t.Errorf("its agent is %+v", g)
 	}
 }

@@ -19,11 +19,12 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// metadata are a server's, as Nova keeps them, once more are set.
+// metadata returns a server's metadata in Nova, after adding more.
 func metadata(t *testing.T, p *testkit.Project, id, more string) map[string]string {
 	t.Helper()
 	nova := testkit.Compute(t, p.Login(t))
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, nova.Endpoint+"servers/"+id+"/metadata", strings.NewReader(`{"metadata":`+more+`}`))
+	url, body := nova.Endpoint+"servers/"+id+"/metadata", strings.NewReader(`{"metadata":`+more+`}`)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, body)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,16 +38,18 @@ func metadata(t *testing.T, p *testkit.Project, id, more string) map[string]stri
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	var body struct{ Metadata map[string]string }
-	if err := json.NewDecoder(resp.Body).Decode(&body); err != nil || resp.StatusCode != http.StatusOK {
+	var found struct{ Metadata map[string]string }
+	if err := json.NewDecoder(resp.Body).Decode(&found); err != nil || resp.StatusCode != http.StatusOK {
 		t.Fatalf("Nova answered %s, %v", resp.Status, err)
 	}
-	return body.Metadata
+	return found.Metadata
 }
 
-const roll = `{"action":"deploy","image":"registry.example.com/agent:%s","env":{"A":"canary-env"},"join_token":"canary-join","confirm_rebuild":true}`
+// deployment is the body of an action that deploys a version.
+const deployment = `{"action":"deploy","image":"registry.example.com/agent:%s","env":{"A":"canary-env"},
+"join_token":"canary-join","confirm_rebuild":true}`
 
-// TestDeploy has Nova rebuild a server, again for another version, and then one that is stopped; its own metadata stay.
+// TestDeploy rebuilds a server, again for another version, and then while it is stopped. Its own metadata stay.
 func TestDeploy(t *testing.T) {
 	t.Parallel()
 	testkit.Heavy(t)
@@ -57,8 +60,9 @@ func TestDeploy(t *testing.T) {
 	conn := testkit.Connect(t, database)
 	app := testkit.Start(t, testkit.Env(t, database, map[string]string{"REQUEST_TIMEOUT": "4m"}), Function).As(p.Token(t))
 	path := "/v1/servers/" + server
-	if a := app.Post(t, path+"/actions", fmt.Sprintf(roll, "1")); a.Status != 409 || !strings.Contains(string(a.Body), "connect it first") {
-		t.Errorf("one that is not tracked: %d %s", a.Status, a.Body)
+	a := app.Post(t, path+"/actions", fmt.Sprintf(deployment, "1"))
+	if a.Status != 409 || !strings.Contains(string(a.Body), "connect it first") {
+		t.Errorf("a server that is not tracked: %d %s", a.Status, a.Body)
 	}
 	if status, _ := link(t, app, `{"server_id":%q}`, server); status != 201 {
 		t.Fatalf("connect: %d", status)
@@ -68,10 +72,10 @@ func TestDeploy(t *testing.T) {
 		if tag == "3" {
 			p.Stop(t, server)
 		}
-		a := app.Post(t, path+"/actions", fmt.Sprintf(roll, tag))
-		var done told
+		a := app.Post(t, path+"/actions", fmt.Sprintf(deployment, tag))
+		var done actionAnswer
 		a.JSON(t, &done)
-		if done.status = a.Status; !done.did(domain.InstanceUpdating) {
+		if done.status = a.Status; !done.isAccepted(domain.InstanceUpdating) {
 			t.Fatalf("deploy %s: %d %s", tag, a.Status, a.Body)
 		}
 		var shown domain.Server
@@ -83,7 +87,8 @@ func TestDeploy(t *testing.T) {
 		if g == nil || g.Image != "registry.example.com/agent:"+tag || g.ReadyAt != nil {
 			t.Fatalf("deploy %s: the agent is %+v", tag, g)
 		}
-		if m := metadata(t, p, server, ""); m[domain.DeployMark] != g.DeploymentID.String() || m["pool"] != "batch ✓" || len(m) != 2 {
+		m := metadata(t, p, server, "")
+		if m[domain.DeployMark] != g.DeploymentID.String() || m["pool"] != "batch ✓" || len(m) != 2 {
 			t.Errorf("deploy %s: the metadata are %v", tag, m)
 		}
 		data := testkit.UserData(t, server)
@@ -93,23 +98,23 @@ func TestDeploy(t *testing.T) {
 		before = data
 	}
 	if dump := testkit.Dump(t, database); strings.Contains(dump, "canary") {
-		t.Error("the database holds a secret in clear")
+		t.Error("the database contains a secret in clear")
 	}
 	if n := testkit.Scalar[int](t, conn, "select count(*)::int from deployments"); n != 3 {
 		t.Errorf("there are %d deployments", n)
 	}
 }
 
-// TestDeployGivesUpInTime: a server that takes long to start is left to do so, and nothing is deployed.
-func TestDeployGivesUpInTime(t *testing.T) {
+// TestDeployTimesOut when the server takes long to start. Nothing is deployed.
+func TestDeployTimesOut(t *testing.T) {
 	t.Parallel()
 	p := testkit.NewProject(t)
 	server := p.Boot(t, "slow", 1)[0].ID
 	p.Stop(t, server)
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)
-	// Nova that starts nothing for as long as this takes: the real one may be quicker than any test.
-	env := before(t, func(w http.ResponseWriter, r *http.Request, body []byte) bool {
+	// A Nova that does not start the server: the real one may be quicker than any test.
+	env := proxyNova(t, func(w http.ResponseWriter, r *http.Request, body []byte) bool {
 		if strings.Contains(string(body), "os-start") {
 			w.WriteHeader(http.StatusAccepted)
 			return true
@@ -120,8 +125,9 @@ func TestDeployGivesUpInTime(t *testing.T) {
 	app := testkit.Start(t, testkit.Env(t, database, env), Function).As(p.Token(t))
 	track(t, conn, p, server, domain.InstanceStopped)
 	began := time.Now()
-	a := app.Post(t, "/v1/servers/"+server+"/actions", fmt.Sprintf(roll, "1"))
-	if a.Status != 409 || !strings.Contains(string(a.Body), "send the same again") || time.Since(began) > 30*time.Second {
+	a := app.Post(t, "/v1/servers/"+server+"/actions", fmt.Sprintf(deployment, "1"))
+	if a.Status != 409 || !strings.Contains(string(a.Body), "send the same again") ||
+		time.Since(began) > 30*time.Second {
 		t.Errorf("after %s: %d %s", time.Since(began), a.Status, a.Body)
 	}
 	if n := testkit.Scalar[int](t, conn, "select count(*)::int from deployments"); n != 0 {
@@ -129,15 +135,19 @@ func TestDeployGivesUpInTime(t *testing.T) {
 	}
 }
 
-// before stands before the real Nova: first may answer in its place, and change may change what it says of a server. It is a fake
-// for what the sandbox's Nova cannot be: too old, slow, or with servers that boot from volumes.
-func before(t *testing.T, first func(http.ResponseWriter, *http.Request, []byte) bool, change func(map[string]any)) map[string]string {
+// proxyNova is a proxy for the real Nova: first may answer in its place, and change may change its answer about a
+// server. It stands for a Nova that is too old or slow, or has servers that boot from volumes.
+func proxyNova(
+	t *testing.T, first func(http.ResponseWriter, *http.Request, []byte) bool, change func(map[string]any),
+) map[string]string {
 	t.Helper()
 	nova, err := url.Parse(testkit.Compute(t, testkit.Login(t, "admin")).Endpoint)
 	if err != nil {
 		t.Fatal(err)
 	}
-	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.Out.URL.Scheme, r.Out.URL.Host = nova.Scheme, nova.Host }}
+	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
+		r.Out.URL.Scheme, r.Out.URL.Host = nova.Scheme, nova.Host
+	}}
 	proxy.ModifyResponse = func(resp *http.Response) error {
 		if change == nil || resp.Request.Method != http.MethodGet {
 			return nil
@@ -160,12 +170,12 @@ func before(t *testing.T, first func(http.ResponseWriter, *http.Request, []byte)
 		}
 	}))
 	t.Cleanup(server.Close)
-	return testkit.RedirectTo(t, map[string]string{"compute": server.URL + strings.TrimSuffix(nova.Path, "/")}).Env(t, "demo")
+	compute := server.URL + strings.TrimSuffix(nova.Path, "/")
+	return testkit.RedirectTo(t, map[string]string{"compute": compute}).Env(t, "demo")
 }
 
-// TestDeployOnACloudThatCannot says which version is missing, and keeps nothing of the deployment. What Nova answers to a version that
-// it does not know is its own.
-func TestDeployOnACloudThatCannot(t *testing.T) {
+// TestDeployOnAnOldCloud reports the missing version, and stores nothing.
+func TestDeployOnAnOldCloud(t *testing.T) {
 	t.Parallel()
 	p := testkit.NewProject(t)
 	server := p.Boot(t, "old", 1)[0].ID
@@ -184,14 +194,15 @@ func TestDeployOnACloudThatCannot(t *testing.T) {
 			t.Parallel()
 			database := testkit.Database(t)
 			conn := testkit.Connect(t, database)
-			env := before(t, func(w http.ResponseWriter, r *http.Request, body []byte) bool {
+			env := proxyNova(t, func(w http.ResponseWriter, r *http.Request, body []byte) bool {
 				version := strings.TrimPrefix(r.Header.Get("OpenStack-API-Version"), "compute ")
 				if !strings.Contains(string(body), "rebuild") || len(version) < len(tc.most) || version <= tc.most {
 					return false
 				}
 				w.Header().Set("Content-Type", "application/json")
 				w.WriteHeader(http.StatusNotAcceptable)
-				fmt.Fprintf(w, `{"computeFault":{"code":406,"message":"Version %s is not supported by the API. Minimum is 2.1 and maximum is %s."}}`, version, tc.most)
+				fmt.Fprintf(w, `{"computeFault":{"code":406,"message":"Version %s is not supported by the API. `+
+					`Minimum is 2.1 and maximum is %s."}}`, version, tc.most)
 				return true
 			}, func(s map[string]any) {
 				if tc.volume {
@@ -200,7 +211,7 @@ func TestDeployOnACloudThatCannot(t *testing.T) {
 			})
 			app := testkit.Start(t, testkit.Env(t, database, env), Function).As(p.Token(t))
 			track(t, conn, p, server, domain.InstanceActive)
-			body := strings.TrimSuffix(fmt.Sprintf(roll, "1"), "}") + tc.more + "}"
+			body := strings.TrimSuffix(fmt.Sprintf(deployment, "1"), "}") + tc.more + "}"
 			a := app.Post(t, "/v1/servers/"+server+"/actions", body)
 			if a.Status != tc.status || !strings.Contains(string(a.Body), tc.words) {
 				t.Errorf("got %d %s, want %d with %s", a.Status, a.Body, tc.status, tc.words)
@@ -210,11 +221,11 @@ func TestDeployOnACloudThatCannot(t *testing.T) {
 			}
 		})
 	}
-	p.Await(t, server, "ACTIVE") // none of that has touched it
+	p.Await(t, server, "ACTIVE") // it was not rebuilt
 }
 
-// TestDeployRefusals are requests that could be of no deployment, and of no other action.
-func TestDeployRefusals(t *testing.T) {
+// TestDeployRejectsBadRequests, and fields of deployments in other actions.
+func TestDeployRejectsBadRequests(t *testing.T) {
 	t.Parallel()
 	p := testkit.NewProject(t)
 	database := testkit.Database(t)
@@ -228,7 +239,7 @@ func TestDeployRefusals(t *testing.T) {
 		`{"action":"deploy","image":"agent:1","confirm_rebuild":true,"hard":true}`:                      "hard",
 		`{"action":"deploy","image":"agent:1","confirm_rebuild":true,"force":true}`:                     "force",
 		`{"action":"deploy","image":"agent:1","confirm_rebuild":true,"env":{"A":"x\ny"}}`:               "env.A",
-		`{"action":"deploy","image":"agent:1","confirm_rebuild":true,"env":{"A":7}}`:                    "env",
+		`{"action":"deploy","image":"agent:1","confirm_rebuild":true,"env":{"A":7}}`:                    "env.A",
 		`{"action":"deploy","image":"agent:1","confirm_rebuild":true,"env":{"JOIN_TOKEN":"x"}}`:         "env.JOIN_TOKEN",
 		`{"action":"deploy","image":"agent:1","confirm_rebuild":true,"command":["a\u0000"]}`:            "command[0]",
 		`{"action":"deploy","image":"agent:1","confirm_rebuild":true,"command":"run"}`:                  "command",
@@ -256,11 +267,12 @@ func TestDeployRefusals(t *testing.T) {
 	if many.Status != 400 || !testkit.Names(t, many, "action") {
 		t.Errorf("on many: %d %s", many.Status, many.Body)
 	}
-	if a := app.As(p.ReaderToken(t)).Post(t, path, fmt.Sprintf(roll, "1")); a.Status != 403 {
+	if a := app.As(p.ReaderToken(t)).Post(t, path, fmt.Sprintf(deployment, "1")); a.Status != 403 {
 		t.Errorf("a reader: %d %s", a.Status, a.Body)
 	}
 	off := testkit.Start(t, testkit.Env(t, database, map[string]string{"AGENT_URL": ""}), Function).As(p.Token(t))
-	if a := off.Post(t, path, fmt.Sprintf(roll, "1")); a.Status != 501 || !strings.Contains(string(a.Body), "AGENT_URL") {
+	a := off.Post(t, path, fmt.Sprintf(deployment, "1"))
+	if a.Status != 501 || !strings.Contains(string(a.Body), "AGENT_URL") {
 		t.Errorf("without AGENT_URL: %d %s", a.Status, a.Body)
 	}
 }

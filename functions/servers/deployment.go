@@ -8,37 +8,31 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/agent"
+	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/seal"
 )
 
-// deploy is an agent that is to run on an instance. Its project and instance are filled in later.
+// deploy is an agent to run on an instance. Its project and instance are filled in later.
 type deploy struct {
 	agent.Spec
 
-	serverImage string // that the server's disk is made from; "" is the one that it has
-}
-
-// deploymentStore keeps what agents fetch.
-type deploymentStore interface {
-	Create(ctx context.Context, made domain.Deployment, validFor time.Duration) error
-	Drop(ctx context.Context, projectID string, id uuid.UUID) error
-}
-
-// sealer makes what it takes to deploy readable for run-connections only.
-type sealer interface {
-	Seal(purpose string, secret domain.Secret) ([]byte, error)
+	serverImage string // for the server's disk; "" = its own
 }
 
 // agents is what deployments need.
 type agents struct {
 	config      agent.Config
 	validFor    time.Duration // of a deployment's token
-	deployments deploymentStore
-	seal        sealer
+	deployments postgres.Deployments
+	key         seal.PublicKey // of run-connections
 }
 
-// prepare makes the deployment and stores it, before Nova is asked for anything.
-func (g agents) prepare(ctx context.Context, d deploy, projectID string, instance, connection uuid.UUID) (domain.Deployment, domain.Secret, error) {
+// prepare makes the deployment and stores it, before the first call to Nova.
+func (g agents) prepare(
+	ctx context.Context, d deploy, projectID string, instance, connection uuid.UUID,
+) (domain.Deployment, domain.Secret, error) {
 	d.ProjectID, d.Instance = projectID, instance
 	made, userData, err := agent.New(g.config, d.Spec)
 	if err != nil {
@@ -48,11 +42,18 @@ func (g agents) prepare(ctx context.Context, d deploy, projectID string, instanc
 	return made, userData, g.deployments.Create(ctx, made, g.validFor)
 }
 
-// drop forgets a deployment that will surely not come to be. Should that fail, its token runs out all the same.
+// dropFailed drops a deployment (zero = none) unless the action may have been accepted in spite of the error.
+func (g agents) dropFailed(ctx context.Context, made domain.Deployment, err error) {
+	if made.ID != uuid.Nil && err != nil && !apperr.Retryable(err) {
+		g.drop(ctx, made)
+	}
+}
+
+// drop deletes a deployment that nobody will make. On failure its token expires.
 func (g agents) drop(ctx context.Context, made domain.Deployment) {
 	writing, cancel := domain.Detached(ctx)
 	defer cancel()
 	if err := g.deployments.Drop(writing, made.ProjectID, made.ID); err != nil {
-		slog.WarnContext(ctx, "a deployment that was refused is still stored", "deployment", made.ID, "error", err)
+		slog.WarnContext(ctx, "a failed deployment is still stored", "deployment", made.ID, "error", err)
 	}
 }

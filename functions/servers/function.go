@@ -1,5 +1,5 @@
-// Package servers serves /v1/servers: the servers of the caller's project, whoever made them, and those that are managed through a
-// connection.
+// Package servers serves /v1/servers: the servers of the caller's project, whoever made them, and those that a
+// connection manages.
 package servers
 
 import (
@@ -8,7 +8,7 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/agent"
 	"github.com/cloudfn/cloudfn/shared/domain"
-	"github.com/cloudfn/cloudfn/shared/openstack"
+	"github.com/cloudfn/cloudfn/shared/httpx"
 	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/run"
 	"github.com/cloudfn/cloudfn/shared/seal"
@@ -22,21 +22,19 @@ type Config struct {
 	AgentTTL time.Duration `env:"AGENT_TOKEN_TTL, default=30m"`
 }
 
-// Validate refuses a Config that cannot work.
+// Validate rejects a Config that cannot work.
 func (c Config) Validate() error {
 	if c.AgentTTL < time.Minute || c.AgentTTL > 24*time.Hour {
 		return fmt.Errorf("AGENT_TOKEN_TTL is %s: it must be 1m to 24h", c.AgentTTL)
 	}
-	if err := c.Seal.Validate(); err != nil {
-		return err
-	}
-	return c.Agents.Validate()
+	return nil
 }
 
 // Function declares servers.
 var Function = run.HTTP[Config, service]{
-	Name:    "servers",
-	Summary: "The project's servers, whoever made them: list, connect, start, stop, reboot, deploy to, disconnect, delete.",
+	Name: "servers",
+	Summary: "The project's servers, whoever made them: " +
+		"list, connect, start, stop, reboot, deploy, disconnect, delete.",
 	Reach: run.Reach{
 		Tables: map[string]string{
 			"actions":          "select, insert",
@@ -56,7 +54,7 @@ var Function = run.HTTP[Config, service]{
 	// It is called most. Answers are pages of up to 1000 servers, 2.7 MB each.
 	Scale:  run.Scale{MaxPods: 5, Concurrency: 50, Target: 35},
 	Build:  build,
-	Routes: routes,
+	Routes: httpx.Operations(routes),
 }
 
 func build(cfg Config, d run.Deps) (service, error) {
@@ -65,22 +63,13 @@ func build(cfg Config, d run.Deps) (service, error) {
 		return service{}, err
 	}
 	return service{
-		cloud: clouds{Cloud: d.Cloud}, instances: postgres.Instances{DB: d.DB}, connections: postgres.Connections{DB: d.DB},
+		session: func(token domain.Secret, scope, region string) session {
+			return d.Cloud.As(token, scope).InRegion(region)
+		},
+		instances: postgres.Instances{DB: d.DB}, connections: postgres.Connections{DB: d.DB},
 		actions: postgres.Actions{DB: d.DB}, keyed: postgres.KeyedActions{DB: d.DB}, wake: d.Wake,
-		agents: agents{config: cfg.Agents, validFor: cfg.AgentTTL, deployments: postgres.Deployments{DB: d.DB}, seal: key},
+		agents: agents{
+			config: cfg.Agents, validFor: cfg.AgentTTL, deployments: postgres.Deployments{DB: d.DB}, key: key,
+		},
 	}, nil
 }
-
-// clouds narrows *openstack.Cloud to what this function needs.
-type clouds struct {
-	*openstack.Cloud
-	region string // "" = the one of this process
-}
-
-// As makes calls with the caller's own token.
-func (c clouds) As(token domain.Secret, scope string) session {
-	return c.Cloud.As(token, scope).InRegion(c.region)
-}
-
-// InRegion is the same in another region.
-func (c clouds) InRegion(region string) openStack { return clouds{c.Cloud, region} }

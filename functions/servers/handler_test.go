@@ -15,8 +15,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestServersOfAProject lists servers that another client has made, page by page and by filter.
-func TestServersOfAProject(t *testing.T) {
+// TestListServers lists servers that another client has made, page by page and by filter.
+func TestListServers(t *testing.T) {
 	t.Parallel()
 	p := testkit.NewProject(t)
 	made := p.Boot(t, "a.b ✓", 3) // Nova names them "a.b ✓-1" and so on
@@ -26,7 +26,7 @@ func TestServersOfAProject(t *testing.T) {
 	var all []domain.Server
 	path := "/v1/servers?limit=2"
 	for pages := 1; ; pages++ {
-		var page listAnswer
+		var page ServerPage
 		app.Get(t, path).JSON(t, &page)
 		all = append(all, page.Servers...)
 		if page.Next == nil {
@@ -62,9 +62,10 @@ func TestServersOfAProject(t *testing.T) {
 	p.Tag(t, made[0].ID, id)
 	for query, want := range map[string]int{
 		"": 3, "?status=ACTIVE": 3, "?status=SHUTOFF": 0, "?name=a.b": 3, "?name=aXb": 0, "?name=%E2%9C%93-2": 1,
-		"?tracked=true": 2, "?tracked=false": 1, "?tracked=true&limit=1": 1, "?tracked=true&status=SHUTOFF": 0, "?tracked=true&name=A.B": 2, "?tracked=false&limit=1": 1,
+		"?tracked=true": 2, "?tracked=true&limit=1": 1, "?tracked=true&status=SHUTOFF": 0, "?tracked=true&name=A.B": 2,
+		"?tracked=false": 1, "?tracked=false&limit=1": 1,
 	} {
-		var got listAnswer
+		var got ServerPage
 		if a := app.Get(t, "/v1/servers"+query); a.Status != 200 {
 			t.Errorf("%s: got %d %s", query, a.Status, a.Body)
 		} else if a.JSON(t, &got); len(got.Servers) != want {
@@ -78,11 +79,12 @@ func TestServersOfAProject(t *testing.T) {
 	}
 
 	// Nova's own list shows no fault that is in another database than its API's.
-	testkit.Fault(t, made[2].ID, "Failed to allocate the network(s)")
+	const fault = "Failed to allocate the network(s)"
+	testkit.Fault(t, made[2].ID, fault)
 	for _, query := range []string{"?status=ERROR", "?tracked=false"} {
-		var got listAnswer
+		var got ServerPage
 		app.Get(t, "/v1/servers"+query).JSON(t, &got)
-		if len(got.Servers) != 1 || got.Servers[0].Fault == nil || got.Servers[0].Fault.Message != "Failed to allocate the network(s)" {
+		if len(got.Servers) != 1 || got.Servers[0].Fault == nil || got.Servers[0].Fault.Message != fault {
 			t.Errorf("%s: a server in ERROR is %+v", query, got.Servers)
 		}
 	}
@@ -98,16 +100,16 @@ func TestServersOfAProject(t *testing.T) {
 	}
 }
 
-// TestServerAsTheOpenStackClientShowsIt compares field by field, with a floating IP.
-func TestServerAsTheOpenStackClientShowsIt(t *testing.T) {
+// TestServerEqualsTheOpenStackClients compares field by field, with a floating IP.
+func TestServerEqualsTheOpenStackClients(t *testing.T) {
 	t.Parallel()
 	const cloud = "demo" // its private network has a router to the external one
 	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function).As(testkit.Token(t, cloud))
 	f := testkit.Sandbox(t)
 	private, external := networksOf(t, cloud)
 	name := "floating " + uuid.NewString()
-	id := testkit.OpenStack(t, cloud, "server", "create", "--flavor", f.FlavorID, "--image", f.ImageID, "--network", private, "--wait", "-f", "value", "-c", "id", name)
-	id = strings.TrimSpace(id)
+	id := strings.TrimSpace(testkit.OpenStack(t, cloud, "server", "create", "--flavor", f.FlavorID,
+		"--image", f.ImageID, "--network", private, "--wait", "-f", "value", "-c", "id", name))
 	t.Cleanup(func() { testkit.OpenStack(t, cloud, "server", "delete", "--wait", id) })
 	ip := testkit.OpenStack(t, cloud, "floating", "ip", "create", "-f", "value", "-c", "floating_ip_address", external)
 	t.Cleanup(func() { testkit.OpenStack(t, cloud, "floating", "ip", "delete", ip) })
@@ -116,7 +118,9 @@ func TestServerAsTheOpenStackClientShowsIt(t *testing.T) {
 	var ours domain.Server
 	testkit.Eventually(t, 30*time.Second, "Nova shows the floating IP", func() bool {
 		app.Get(t, "/v1/servers/"+id).JSON(t, &ours)
-		return slices.ContainsFunc(ours.Addresses, func(a domain.Address) bool { return a.Type == "floating" && a.IP == ip && a.Version == 4 })
+		return slices.ContainsFunc(ours.Addresses, func(a domain.Address) bool {
+			return a.Type == "floating" && a.IP == ip && a.Version == 4
+		})
 	})
 	var theirs struct {
 		Name      string              `json:"name"`
@@ -128,14 +132,16 @@ func TestServerAsTheOpenStackClientShowsIt(t *testing.T) {
 		Flavor    string              `json:"flavor"`
 		Image     string              `json:"image"`
 	}
-	if err := json.Unmarshal([]byte(testkit.OpenStack(t, cloud, "server", "show", "-f", "json", id)), &theirs); err != nil {
+	shown := testkit.OpenStack(t, cloud, "server", "show", "-f", "json", id)
+	if err := json.Unmarshal([]byte(shown), &theirs); err != nil {
 		t.Fatal(err)
 	}
 	if ours.Name != name || ours.Name != theirs.Name || ours.Status != theirs.Status || ours.Zone != theirs.Zone ||
 		!ours.CreatedAt.Equal(theirs.Created) || !ours.UpdatedAt.Equal(theirs.Updated) {
 		t.Errorf("ours %+v, theirs %+v", ours, theirs)
 	}
-	if !strings.Contains(theirs.Flavor, ours.Flavor.Name) || ours.Image == nil || !strings.Contains(theirs.Image, ours.Image.ID) {
+	if !strings.Contains(theirs.Flavor, ours.Flavor.Name) || ours.Image == nil ||
+		!strings.Contains(theirs.Image, ours.Image.ID) {
 		t.Errorf("flavor and image: ours %+v %+v, theirs %s %s", ours.Flavor, ours.Image, theirs.Flavor, theirs.Image)
 	}
 	for _, a := range ours.Addresses {
@@ -153,18 +159,19 @@ func networksOf(t *testing.T, cloud string) (private, external string) {
 	return strings.Fields(private)[0], strings.Fields(external)[0]
 }
 
-// TestAServerThatIsBeingMadeElsewhere: Nova refuses to show it with 403 for the moment in which it has no host yet. A fake says so
-// here, because that moment is hard to meet.
-func TestAServerThatIsBeingMadeElsewhere(t *testing.T) {
+// TestForbiddenServer is not found, unless it is tracked: for a moment, Nova answers 403 for another project's server
+// that has no host yet. A fake does so here, because that moment is short.
+func TestForbiddenServer(t *testing.T) {
 	t.Parallel()
 	p := testkit.NewProject(t)
-	env := before(t, func(w http.ResponseWriter, r *http.Request, _ []byte) bool {
+	env := proxyNova(t, func(w http.ResponseWriter, r *http.Request, _ []byte) bool {
 		if r.Method != http.MethodGet || !strings.Contains(r.URL.Path, "/servers/") {
 			return false
 		}
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusForbidden)
-		_, _ = w.Write([]byte(`{"forbidden": {"code": 403, "message": "Policy doesn't allow os_compute_api:servers:show to be performed."}}`))
+		_, _ = w.Write([]byte(`{"forbidden": {"code": 403, "message": "Policy doesn't allow ` +
+			`os_compute_api:servers:show to be performed."}}`))
 		return true
 	}, nil)
 	database := testkit.Database(t)
@@ -181,33 +188,38 @@ func TestAServerThatIsBeingMadeElsewhere(t *testing.T) {
 	}
 }
 
-// TestAnotherProjectsServerLooksAbsent also for one who guesses its id.
-func TestAnotherProjectsServerLooksAbsent(t *testing.T) {
+// TestOtherProjectsServerIsNotFound exactly like an id that does not exist.
+func TestOtherProjectsServerIsNotFound(t *testing.T) {
 	t.Parallel()
 	p := testkit.NewProject(t)
 	theirs := p.Boot(t, "private", 1)[0]
 	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function).As(testkit.Token(t, "alt"))
 	absent := uuid.NewString()
 	a, b := app.Get(t, "/v1/servers/"+theirs.ID), app.Get(t, "/v1/servers/"+absent)
-	mask := strings.NewReplacer(theirs.ID, "ID", absent, "ID", a.Header.Get("X-Request-Id"), "R", b.Header.Get("X-Request-Id"), "R")
+	const requestID = "X-Request-Id"
+	mask := strings.NewReplacer(theirs.ID, "ID", absent, "ID", a.Header.Get(requestID), "R", b.Header.Get(requestID),
+		"R")
 	if a.Status != 404 || b.Status != 404 || mask.Replace(string(a.Body)) != mask.Replace(string(b.Body)) {
 		t.Errorf("another project's: %d %s\nabsent: %d %s", a.Status, a.Body, b.Status, b.Body)
 	}
-	var list listAnswer
+	var list ServerPage
 	app.Get(t, "/v1/servers?limit=1000").JSON(t, &list)
 	if slices.ContainsFunc(list.Servers, func(s domain.Server) bool { return s.ID == theirs.ID }) {
-		t.Error("alt sees another project's server")
+		t.Error("the list has another project's server")
 	}
 }
 
-func TestServersRefusals(t *testing.T) {
+func TestListRejectsBadParameters(t *testing.T) {
 	t.Parallel()
 	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function).As(testkit.Token(t, "demo"))
 	for path, field := range map[string]string{
-		"/v1/servers?limit=0": "limit", "/v1/servers?limit=1001": "limit", "/v1/servers?limit=x": "limit", "/v1/servers?limit=": "limit",
-		"/v1/servers?status=active": "status", "/v1/servers?status=DELETED": "status", "/v1/servers?tracked=1": "tracked",
-		"/v1/servers?marker=x": "marker", "/v1/servers?all_tenants=1": "all_tenants", "/v1/servers?limit=1&limit=2": "limit",
-		"/v1/servers?name=a%00b": "name", "/v1/servers?region=Nowhere": "region", "/v1/servers/" + uuid.NewString() + "?region=Nowhere": "region",
+		"/v1/servers?limit=0": "limit", "/v1/servers?limit=1001": "limit", "/v1/servers?limit=x": "limit",
+		"/v1/servers?limit=":        "limit",
+		"/v1/servers?status=active": "status", "/v1/servers?status=DELETED": "status",
+		"/v1/servers?tracked=1": "tracked", "/v1/servers?marker=x": "marker",
+		"/v1/servers?all_tenants=1": "all_tenants", "/v1/servers?limit=1&limit=2": "limit",
+		"/v1/servers?name=a%00b": "name", "/v1/servers?region=Nowhere": "region",
+		"/v1/servers/" + uuid.NewString() + "?region=Nowhere":                                     "region",
 		"/v1/servers?region=RegionOne&tracked=true":                                               "region",
 		"/v1/servers?region=RegionOne&connection_id=" + uuid.NewString():                          "region",
 		"/v1/servers/" + uuid.NewString() + "?region=RegionOne&connection_id=" + uuid.NewString(): "region",
@@ -217,9 +229,9 @@ func TestServersRefusals(t *testing.T) {
 		}
 	}
 	for path, want := range map[string]int{
-		"/v1/servers/x": 404, "/v1/servers/" + strings.Repeat("a", 5000): 404, "/v1/servers/../requests": 404, "/v1/servers/": 404,
-		fmt.Sprintf("/v1/servers?marker=%s", uuid.New()): 400, // Nova's own word
-		"/v1/servers?region=RegionOne&limit=1":           200,
+		"/v1/servers/x": 404, "/v1/servers/" + strings.Repeat("a", 5000): 404, "/v1/servers/../requests": 404,
+		"/v1/servers/": 404, fmt.Sprintf("/v1/servers?marker=%s", uuid.New()): 400, // by Nova
+		"/v1/servers?region=RegionOne&limit=1": 200,
 	} {
 		if a := app.Get(t, path); a.Status != want {
 			t.Errorf("%s: got %d %s, want %d", path, a.Status, a.Body, want)

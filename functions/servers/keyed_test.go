@@ -29,18 +29,18 @@ func logged(t *testing.T, server, name string) (n int) {
 	return n
 }
 
-// killed makes the actions look as if their replica had been killed after Nova's answer, and its claim were over.
-func killed(t *testing.T, conn *pgx.Conn) {
+// loseResults leaves the actions as a replica does that was killed after Nova's answer, with an expired claim.
+func loseResults(t *testing.T, conn *pgx.Conn) {
 	t.Helper()
-	_, err := conn.Exec(t.Context(), "update keyed_actions set result = null, claim_id = gen_random_uuid(), claimed_until = clock_timestamp()")
+	_, err := conn.Exec(t.Context(),
+		"update keyed_actions set result = null, claim_id = gen_random_uuid(), claimed_until = clock_timestamp()")
 	if err != nil {
 		t.Fatal(err)
 	}
 }
 
-// TestRebootSentAgain: with the same id Nova is asked once, however often and by how many at once it is sent, also when nobody recorded
-// what came of it.
-func TestRebootSentAgain(t *testing.T) {
+// TestRebootWithAnIDIsDoneOnce, however often it is sent, also concurrently and when its result was lost.
+func TestRebootWithAnIDIsDoneOnce(t *testing.T) {
 	t.Parallel()
 	p := testkit.NewProject(t)
 	servers := p.Boot(t, "again", 2)
@@ -71,22 +71,22 @@ func TestRebootSentAgain(t *testing.T) {
 	same := func(when string) {
 		t.Helper()
 		a := app.Post(t, path, strings.Replace(body, `"hard":true`, `"hard" : true`, 1))
-		var done told
+		var done actionAnswer
 		if a.JSON(t, &done); a.Status != 200 || !done.Changed || done.State != domain.InstanceRebooting {
-			t.Errorf("sent again %s: %d %s", when, a.Status, a.Body)
+			t.Errorf("repeated %s: %d %s", when, a.Status, a.Body)
 		}
 	}
 	same("when it is done")
-	killed(t, conn)
+	loseResults(t, conn)
 	same("when its replica was killed")
 	same("after that")
-	for what, refused := range map[string]testkit.Answer{
+	for what, a := range map[string]testkit.Answer{
 		"another body":   app.Post(t, path, strings.Replace(body, "true", "false", 1)),
 		"another action": app.Post(t, path, strings.Replace(body, `"reboot","hard":true`, `"stop"`, 1)),
 		"another server": app.Post(t, "/v1/servers/"+other+"/actions", body),
 	} {
-		if refused.Status != 409 || !strings.Contains(string(refused.Body), "another action's") {
-			t.Errorf("%s: %d %s", what, refused.Status, refused.Body)
+		if a.Status != 409 || !strings.Contains(string(a.Body), "another action") {
+			t.Errorf("%s: %d %s", what, a.Status, a.Body)
 		}
 	}
 	if n := logged(t, server, "reboot"); n != 1 {
@@ -97,15 +97,15 @@ func TestRebootSentAgain(t *testing.T) {
 	}
 }
 
-// TestRefusedAndSentAgain: nothing was done, so the same request may be sent when the state allows it.
-func TestRefusedAndSentAgain(t *testing.T) {
+// TestRejectedActionCanBeRepeated with the same id, when the state allows it.
+func TestRejectedActionCanBeRepeated(t *testing.T) {
 	t.Parallel()
 	p := testkit.NewProject(t)
 	server := p.Boot(t, "refused", 1)[0].ID
 	p.Stop(t, server)
 	database := testkit.Database(t)
 	var lose, lost bool
-	env := before(t, func(w http.ResponseWriter, _ *http.Request, body []byte) bool {
+	env := proxyNova(t, func(w http.ResponseWriter, _ *http.Request, body []byte) bool {
 		if lose && !lost && strings.Contains(string(body), "reboot") {
 			lost = true
 			w.WriteHeader(http.StatusServiceUnavailable)
@@ -116,18 +116,20 @@ func TestRefusedAndSentAgain(t *testing.T) {
 	conn := testkit.Connect(t, database)
 	app := testkit.Start(t, testkit.Env(t, database, env), Function).As(p.Token(t))
 	path, body := "/v1/servers/"+server+"/actions", fmt.Sprintf(`{"id":"%s","action":"reboot"}`, uuid.New())
-	if a := app.Post(t, path, body); a.Status != 409 || !strings.Contains(string(a.Body), "does not allow the action reboot") {
+	a := app.Post(t, path, body)
+	if a.Status != 409 || !strings.Contains(string(a.Body), "does not allow the action reboot") {
 		t.Errorf("while it is stopped: %d %s", a.Status, a.Body)
 	}
 	if n := testkit.Scalar[int](t, conn, "select count(*)::int from keyed_actions"); n != 0 {
-		t.Errorf("%d actions are stored that were refused", n)
+		t.Errorf("%d rejected actions are stored", n)
 	}
 	p.Start(t, server)
 	lose = true
 	if a := app.Post(t, path, body); a.Status < 500 {
 		t.Errorf("while Nova is away: %d %s", a.Status, a.Body)
 	}
-	if _, err := conn.Exec(t.Context(), "update keyed_actions set claimed_until = clock_timestamp()"); err != nil { // instead of waiting
+	_, err := conn.Exec(t.Context(), "update keyed_actions set claimed_until = clock_timestamp()") // instead of waiting
+	if err != nil {
 		t.Fatal(err)
 	}
 	if a := app.Post(t, path, body); a.Status != 202 {
@@ -138,8 +140,8 @@ func TestRefusedAndSentAgain(t *testing.T) {
 	}
 }
 
-// TestDeploySentAgain: the disk is made anew once for an id, also when its replica was killed after Nova had accepted the rebuild.
-func TestDeploySentAgain(t *testing.T) {
+// TestDeployWithAnIDIsDoneOnce, also when the result was lost after Nova had accepted the rebuild.
+func TestDeployWithAnIDIsDoneOnce(t *testing.T) {
 	t.Parallel()
 	testkit.Heavy(t)
 	p := testkit.NewProject(t)
@@ -149,25 +151,26 @@ func TestDeploySentAgain(t *testing.T) {
 	app := testkit.Start(t, testkit.Env(t, database, map[string]string{"REQUEST_TIMEOUT": "4m"}), Function).As(p.Token(t))
 	track(t, conn, p, server, domain.InstanceActive)
 	path := "/v1/servers/" + server + "/actions"
-	body := strings.Replace(fmt.Sprintf(roll, "1"), "{", fmt.Sprintf(`{"id":"%s",`, uuid.New()), 1)
+	body := strings.Replace(fmt.Sprintf(deployment, "1"), "{", fmt.Sprintf(`{"id":"%s",`, uuid.New()), 1)
 	if a := app.Post(t, path, body); a.Status != 202 {
 		t.Fatalf("deploy: %d %s", a.Status, a.Body)
 	}
 	same := func(when string) {
 		t.Helper()
 		a := app.Post(t, path, body)
-		var done told
+		var done actionAnswer
 		if a.JSON(t, &done); a.Status != 200 || !done.Changed || done.State != domain.InstanceUpdating {
-			t.Errorf("sent again %s: %d %s", when, a.Status, a.Body)
+			t.Errorf("repeated %s: %d %s", when, a.Status, a.Body)
 		}
 	}
 	same("at once")
 	p.Await(t, server, "ACTIVE")
 	same("when it is done")
-	killed(t, conn)
+	loseResults(t, conn)
 	same("when its replica was killed")
 	for _, secret := range []string{"canary-env", "canary-join"} {
-		if a := app.Post(t, path, strings.Replace(body, secret, secret+"2", 1)); a.Status != 409 || !strings.Contains(string(a.Body), "another action's") {
+		a := app.Post(t, path, strings.Replace(body, secret, secret+"2", 1))
+		if a.Status != 409 || !strings.Contains(string(a.Body), "another action") {
 			t.Errorf("with another %s: %d %s", secret, a.Status, a.Body)
 		}
 	}
@@ -178,17 +181,20 @@ func TestDeploySentAgain(t *testing.T) {
 		t.Errorf("there are %d deployments", n)
 	}
 	if dump := testkit.Dump(t, database); strings.Contains(dump, "canary") {
-		t.Error("the database holds a secret in clear")
+		t.Error("the database contains a secret in clear")
 	}
 }
 
-// TestSentAgainThroughAConnection is the same action, while it waits and when it has ended; the deployment is not replaced.
-func TestSentAgainThroughAConnection(t *testing.T) {
+// TestConnectedActionWithAnID is the same action while it runs and when it has ended.
+func TestConnectedActionWithAnID(t *testing.T) {
 	t.Parallel()
-	l := lend(t, nil)
-	id, server := l.instance(t, domain.InstanceActive, domain.OriginLaunched)
-	other, _ := l.instance(t, domain.InstanceActive, domain.OriginLaunched)
-	for verb, more := range map[string]string{"deploy": `,"image":"registry.example.com/agent:7","join_token":"canary-join","confirm_rebuild":true`, "reboot": ``, "delete": ``} {
+	d := delegate(t, nil)
+	id, server := d.instance(t, domain.InstanceActive, domain.OriginLaunched)
+	other, _ := d.instance(t, domain.InstanceActive, domain.OriginLaunched)
+	for verb, more := range map[string]string{
+		"deploy": `,"image":"registry.example.com/agent:7","join_token":"canary-join","confirm_rebuild":true`,
+		"reboot": ``, "delete": ``,
+	} {
 		key := uuid.New()
 		body := `{"id":"` + key.String() + `","action":"` + verb + `","connection_id":%q` + more + `}`
 		var all sync.WaitGroup
@@ -196,7 +202,7 @@ func TestSentAgainThroughAConnection(t *testing.T) {
 		statuses := map[string]int{}
 		for n := range 4 {
 			all.Go(func() {
-				a, action := l.act(t, []string{id, server}[n%2], body)
+				a, action := d.act(t, []string{id, server}[n%2], body)
 				mu.Lock()
 				defer mu.Unlock()
 				statuses[fmt.Sprint(a.Status, action)]++
@@ -206,45 +212,45 @@ func TestSentAgainThroughAConnection(t *testing.T) {
 		if statuses["202"+key.String()] != 1 || statuses["200"+key.String()] != 3 {
 			t.Errorf("%s at once: %v", verb, statuses)
 		}
-		for _, sql := range []string{"update actions set status = 'done', payload = null", "update instances set state = 'deleted' where '" + verb + "' = 'delete'"} {
-			if _, err := l.conn.Exec(t.Context(), sql); err != nil {
-				t.Fatal(err)
-			}
-			if a, action := l.act(t, id, body); a.Status != 200 || action != key.String() {
+		for _, sql := range []string{
+			"update actions set status = 'done', payload = null",
+			"update instances set state = 'deleted' where '" + verb + "' = 'delete'",
+		} {
+			d.exec(t, sql)
+			if a, action := d.act(t, id, body); a.Status != 200 || action != key.String() {
 				t.Errorf("%s when it has ended: %d %s", verb, a.Status, a.Body)
 			}
 		}
-		if n := testkit.Scalar[int](t, l.conn, "select count(*)::int from actions where verb = $1", verb); n != 1 {
+		if n := testkit.Scalar[int](t, d.conn, "select count(*)::int from actions where verb = $1", verb); n != 1 {
 			t.Errorf("there are %d actions to %s", n, verb)
 		}
 		for what, a := range map[string]func() (testkit.Answer, string){
-			"another server": func() (testkit.Answer, string) { return l.act(t, other, body) },
+			"another server": func() (testkit.Answer, string) { return d.act(t, other, body) },
 			"another action": func() (testkit.Answer, string) {
-				return l.act(t, id, `{"id":"`+key.String()+`","action":"stop","connection_id":%q}`)
+				return d.act(t, id, `{"id":"`+key.String()+`","action":"stop","connection_id":%q}`)
 			},
 		} {
-			if a, _ := a(); a.Status != 409 || !strings.Contains(string(a.Body), "another action's") {
+			if a, _ := a(); a.Status != 409 || !strings.Contains(string(a.Body), "another action") {
 				t.Errorf("%s, %s: %d %s", verb, what, a.Status, a.Body)
 			}
 		}
-		if _, err := l.conn.Exec(t.Context(), "update instances set state = 'active'"); err != nil {
-			t.Fatal(err)
-		}
+		d.exec(t, "update instances set state = 'active'")
 	}
-	if n := testkit.Scalar[int](t, l.conn, "select count(*)::int from deployments"); n != 1 {
+	if n := testkit.Scalar[int](t, d.conn, "select count(*)::int from deployments"); n != 1 {
 		t.Errorf("there are %d deployments", n)
 	}
-	if a, _ := l.act(t, id, `{"id":"`+other+`","action":"stop","connection_id":%q}`); a.Status != 409 || !testkit.Names(t, a, "id") {
+	a, _ := d.act(t, id, `{"id":"`+other+`","action":"stop","connection_id":%q}`)
+	if a.Status != 409 || !testkit.Names(t, a, "id") {
 		t.Errorf("an instance's id: %d %s", a.Status, a.Body)
 	}
-	events := testkit.Scalar[int](t, l.conn, "select count(*)::int from events where type = $1", domain.ActionEvent)
+	events := testkit.Scalar[int](t, d.conn, "select count(*)::int from events where type = $1", domain.ActionEvent)
 	if events != 3 {
-		t.Errorf("%d events report three actions", events)
+		t.Errorf("three actions have %d events", events)
 	}
 }
 
-// TestIDsOfActions that are none, and where they do not go.
-func TestIDsOfActions(t *testing.T) {
+// TestActionRejectsBadIDs, and ids of actions on many servers.
+func TestActionRejectsBadIDs(t *testing.T) {
 	t.Parallel()
 	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function).As(testkit.Token(t, "demo"))
 	path := "/v1/servers/" + uuid.NewString() + "/actions"
@@ -253,7 +259,8 @@ func TestIDsOfActions(t *testing.T) {
 			t.Errorf("%s: %d %s", id, a.Status, a.Body)
 		}
 	}
-	many := app.Post(t, "/v1/servers/actions", `{"action":"stop","id":"`+uuid.NewString()+`","ids":["`+uuid.NewString()+`"]}`)
+	id := uuid.NewString()
+	many := app.Post(t, "/v1/servers/actions", `{"action":"stop","id":"`+id+`","ids":["`+id+`"]}`)
 	if many.Status != 400 || !testkit.Names(t, many, "id") {
 		t.Errorf("of many: %d %s", many.Status, many.Body)
 	}

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/google/uuid"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cloudfn/cloudfn/shared/actions"
@@ -15,26 +14,24 @@ import (
 )
 
 const (
-	// maxSeen is how many servers one request reads, at most, to find those that its filters select. A page may then be
-	// shorter than its limit, although there are more.
-	maxSeen = 1000
-	// filterPage is how many servers are read at once when a filter may leave few of them.
+	// maxRead limits the servers that one request reads to apply its filters. A page may then be shorter than its limit
+	// although there are more.
+	maxRead = 1000
+	// filterPage is the size of a page when a filter may leave few servers of it.
 	filterPage = 200
 
-	tagsAtOnce = 100 // in the URL of one request, which takes 8 KB at most
-	manyMissed = 32  // so many that no list by tags shows are worth one of Nova's pages
-	lookUps    = 8   // servers at once that are asked for by id
+	tagsAtOnce    = 100 // in the URL of one request, which takes 8 KB at most
+	manyMissing   = 32  // one of Nova's pages is cheaper than as many reads by id
+	readsInFlight = 8   // of servers by id
 )
 
 type query struct {
 	domain.ServerQuery
-	tracked    *bool     // nil = both
-	region     string    // of the catalog; "" = the one of this process
-	connection uuid.UUID // what is managed through it; zero = all servers of the project
+	tracked *bool // nil = both
 }
 
-// List reads one page of servers. marker is what the next page starts after, "" at the end. With tracked, and through a
-// connection, the newest instance is first, else the newest server.
+// List reads one page of servers. marker is the last one of the page, "" at the end of the list. With tracked, and
+// through a connection, the newest instance comes first, otherwise the newest server.
 func (s service) List(ctx context.Context, a access, q query) (found []domain.Server, marker string, err error) {
 	switch {
 	case a.cloud == nil:
@@ -48,15 +45,17 @@ func (s service) List(ctx context.Context, a access, q query) (found []domain.Se
 	return found, marker, err
 }
 
-// listManaged lists what is managed through a connection, as it was last seen.
-func (s service) listManaged(ctx context.Context, a access, q domain.ServerQuery) (page []domain.Server, marker string, err error) {
+// listManaged lists the servers that the connection manages, as they are stored.
+func (s service) listManaged(
+	ctx context.Context, a access, q domain.ServerQuery,
+) (page []domain.Server, marker string, err error) {
 	found, err := s.instances.ListManaged(ctx, a.Filter(), q.Limit+1, q.Marker)
 	if err != nil {
 		return nil, "", err
 	}
 	page = make([]domain.Server, min(q.Limit, len(found)))
 	for n := range page {
-		page[n] = lastSeen(found[n])
+		page[n] = storedServer(found[n])
 	}
 	if len(found) > q.Limit {
 		marker = page[q.Limit-1].ID
@@ -64,15 +63,15 @@ func (s service) listManaged(ctx context.Context, a access, q domain.ServerQuery
 	return page, marker, nil
 }
 
-// listNova reads Nova's pages until ours is full. Nova does not know which servers are not tracked: with that filter
-// the pages are larger than ours, and there are few of them.
+// listNova reads Nova's pages until ours is full. Nova does not know which servers are tracked: to list the others
+// its pages are larger than ours, and their number is limited.
 func (s service) listNova(ctx context.Context, a access, q query) (found []domain.Server, marker string, err error) {
 	found = []domain.Server{}
 	pages, untracked := q.ServerQuery, q.tracked != nil
 	if untracked {
 		pages.Limit = max(q.Limit, filterPage)
 	}
-	for seen := 0; ; {
+	for read := 0; ; {
 		page, more, err := a.cloud.Servers(ctx, pages)
 		if err != nil {
 			return nil, "", err
@@ -92,18 +91,20 @@ func (s service) listNova(ctx context.Context, a access, q query) (found []domai
 			return found, "", nil
 		}
 		pages.Marker = page[len(page)-1].ID
-		if seen += len(page); untracked && seen >= maxSeen {
+		if read += len(page); untracked && read >= maxRead {
 			return found, pages.Marker, nil
 		}
 	}
 }
 
-// listTracked pages over the tracked instances, and reads their servers from Nova: that takes few calls, however many
-// servers the project has besides.
-func (s service) listTracked(ctx context.Context, a access, q domain.ServerQuery) (found []domain.Server, marker string, err error) {
+// listTracked pages over the tracked instances, and reads their servers from Nova, in few calls however many other
+// servers the project has.
+func (s service) listTracked(
+	ctx context.Context, a access, q domain.ServerQuery,
+) (found []domain.Server, marker string, err error) {
 	found = []domain.Server{}
 	marker = q.Marker
-	for seen := 0; seen < maxSeen; {
+	for read := 0; read < maxRead; {
 		size := q.Limit - len(found)
 		if q.Status != "" || q.Name != "" {
 			size = filterPage
@@ -119,8 +120,8 @@ func (s service) listTracked(ctx context.Context, a access, q domain.ServerQuery
 			return nil, "", err
 		}
 		for i, t := range tracked {
-			if server, ok := servers[t.ServerID]; ok && selects(q, server) {
-				t.State = domain.StateOf(server.Status, server.Task) // what was stored may be older
+			if server := servers[t.ServerID]; server.ID != "" && selects(q, server) {
+				t.State = domain.StateOf(server.Status, server.Task) // the stored one may be older
 				server.Instance = &t
 				found = append(found, server)
 			}
@@ -132,84 +133,63 @@ func (s service) listTracked(ctx context.Context, a access, q domain.ServerQuery
 		if !more {
 			return found, "", nil
 		}
-		seen += len(tracked)
+		read += len(tracked)
 	}
 	return found, marker, nil
 }
 
-// selects says whether Nova's list would show the server with the query's filters. Nova's usual database does not tell
-// cases apart.
+// selects applies the query's filters as Nova does, whose usual database ignores the case of names.
 func selects(q domain.ServerQuery, server domain.Server) bool {
-	return (q.Status == "" || server.Status == q.Status) && strings.Contains(strings.ToLower(server.Name), strings.ToLower(q.Name))
+	hasName := strings.Contains(strings.ToLower(server.Name), strings.ToLower(q.Name))
+	return hasName && (q.Status == "" || server.Status == q.Status)
 }
 
-// fetch reads the servers of instances, by server id. What was launched has the instance's id as a tag, by which many
-// are found at once. What was connected has none, and tags may be removed: these servers are looked for in Nova's first
-// page when they are many, and then by id. A server that Nova does not know any more is left out.
+// fetch reads the servers of instances, by server id. A launched server has the instance's id as a tag, by which Nova
+// lists many at once. A connected one has none, and tags may be removed: such servers are read by id, after Nova's
+// first page if they are many. A server that Nova no longer finds is omitted.
 func (s service) fetch(ctx context.Context, a access, tracked []domain.Tracked) (map[string]domain.Server, error) {
 	found := make(map[string]domain.Server, len(tracked))
-	if len(tracked) > 1 {
-		if err := byTags(ctx, a.cloud, tracked, found); err != nil {
+	list := func(q domain.ServerQuery) error {
+		page, _, err := a.cloud.Servers(ctx, q)
+		for _, server := range page {
+			found[server.ID] = server
+		}
+		return err
+	}
+	var tags []string
+	for _, t := range tracked {
+		if t.Origin == domain.OriginLaunched && len(tracked) > 1 {
+			tags = append(tags, t.ID.String())
+		}
+	}
+	for some := range slices.Chunk(tags, tagsAtOnce) {
+		if err := list(domain.ServerQuery{Tags: some, Limit: maxRead}); err != nil {
 			return nil, err
 		}
 	}
-	missing := notIn(found, tracked)
-	if len(missing) > manyMissed {
-		page, _, err := a.cloud.Servers(ctx, domain.ServerQuery{Limit: maxSeen})
-		if err != nil {
+	isFound := func(t domain.Tracked) bool { return found[t.ServerID].ID != "" }
+	missing := slices.DeleteFunc(slices.Clone(tracked), isFound)
+	if len(missing) > manyMissing {
+		if err := list(domain.ServerQuery{Limit: maxRead}); err != nil {
 			return nil, err
 		}
-		keep(found, page, missing)
-		missing = notIn(found, missing)
+		missing = slices.DeleteFunc(missing, isFound)
 	}
 	servers := make([]domain.Server, len(missing))
 	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(lookUps)
+	group.SetLimit(readsInFlight)
 	for n, t := range missing {
 		group.Go(func() (err error) {
-			if servers[n], err = actions.ReadServer(ctx, a.cloud, t.ServerID, a.ProjectID, true); apperr.CodeOf(err) == apperr.NotFound {
-				err = nil
+			servers[n], err = actions.ReadServer(ctx, a.cloud, t.ServerID, a.ProjectID, true)
+			if apperr.CodeOf(err) == apperr.NotFound {
+				return nil
 			}
 			return err
 		})
 	}
 	err := group.Wait()
-	keep(found, servers, missing)
-	return found, err
-}
-
-func byTags(ctx context.Context, cloud session, tracked []domain.Tracked, found map[string]domain.Server) error {
-	launched := slices.DeleteFunc(slices.Clone(tracked), func(t domain.Tracked) bool { return t.Origin != domain.OriginLaunched })
-	for some := range slices.Chunk(launched, tagsAtOnce) {
-		tags := make([]string, len(some))
-		for n, t := range some {
-			tags[n] = t.ID.String()
-		}
-		page, _, err := cloud.Servers(ctx, domain.ServerQuery{Tags: tags, Limit: maxSeen})
-		if err != nil {
-			return err
-		}
-		keep(found, page, some)
-	}
-	return nil
-}
-
-// keep adds those servers to found that are wanted, by their ids.
-func keep(found map[string]domain.Server, servers []domain.Server, wanted []domain.Tracked) {
-	ids := make(map[string]bool, len(wanted))
-	for _, t := range wanted {
-		ids[t.ServerID] = true
-	}
 	for _, server := range servers {
-		if ids[server.ID] {
-			found[server.ID] = server
-		}
+		found[server.ID] = server
 	}
-}
-
-func notIn(found map[string]domain.Server, tracked []domain.Tracked) []domain.Tracked {
-	return slices.DeleteFunc(slices.Clone(tracked), func(t domain.Tracked) bool {
-		_, ok := found[t.ServerID]
-		return ok
-	})
+	return found, err
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// result is one of those of an action on many.
+// result is the result for one of many servers.
 type result struct {
 	ID      string
 	State   domain.InstanceState
@@ -33,8 +33,8 @@ func (r result) String() string {
 	return fmt.Sprintf("%s %t", r.State, *r.Changed)
 }
 
-// TestManyAtOnce: each of many servers has its own result, in the order of the ids, whatever became of the others.
-func TestManyAtOnce(t *testing.T) {
+// TestActionOnManyServers has a result for each, in the order of the ids.
+func TestActionOnManyServers(t *testing.T) {
 	t.Parallel()
 	testkit.Heavy(t)
 	p, other := testkit.NewProject(t), testkit.NewProject(t)
@@ -76,24 +76,28 @@ func TestManyAtOnce(t *testing.T) {
 		}
 	}
 	building := p.Create(t, "building")
-	status, results := many("stop", theirs, made[0].ID, building, instance, absent, made[2].ID, failed, ordered, gone, deleted)
-	want("stop", status, results, 202, "not_found ", "updating true", "conflict delete", "updating true", "not_found ", "stopped false",
-		"conflict ", "conflict ", "not_found ", "conflict ")
+	status, results := many("stop",
+		theirs, made[0].ID, building, instance, absent, made[2].ID, failed, ordered, gone, deleted)
+	want("stop", status, results, 202, "not_found ", "updating true", "conflict delete", "updating true", "not_found ",
+		"stopped false", "conflict ", "conflict ", "not_found ", "conflict ")
 	if detail := results[6].Error.Detail; !strings.HasPrefix(detail, "nova: ") { // it never reached a host
 		t.Errorf("a server that failed: %s", detail)
 	}
 	p.Await(t, made[0].ID, "SHUTOFF")
 	p.Await(t, made[1].ID, "SHUTOFF")
 	status, results = many("stop", restored, deleted)
-	want("stop of one that is back", status, results, 202, "updating true", "conflict ")
+	want("stop of a restored server", status, results, 202, "updating true", "conflict ")
 	status, results = many("stop", made[0].ID, instance)
-	want("stop again", status, results, 200, "stopped false", "stopped false")
+	want("repeated stop", status, results, 200, "stopped false", "stopped false")
 	status, results = many("delete", theirs, made[0].ID, instance, failed, gone, deleted, absent, ordered)
-	want("delete", status, results, 202, "not_found ", "deleting true", "deleting true", "deleting true", "deleted false", "deleted false", "not_found ", "conflict ")
+	want("delete", status, results, 202, "not_found ", "deleting true", "deleting true", "deleting true",
+		"deleted false", "deleted false", "not_found ", "conflict ")
 	if n := testkit.Scalar[int](t, conn, "select count(*)::int from events where project_id = $1", p.ID); n != 2 {
 		t.Errorf("one tracked server was stopped and deleted, and there are %d events", n)
 	}
-	for id, want := range map[string]int{theirs: 404, absent: 404, gone: 204, deleted: 204, ordered: 409, building: 204, "x": 404} {
+	for id, want := range map[string]int{
+		theirs: 404, absent: 404, gone: 204, deleted: 204, ordered: 409, building: 204, "x": 404,
+	} {
 		if a := app.Do(t, http.MethodDelete, "/v1/servers/"+id, ""); a.Status != want {
 			t.Errorf("DELETE %s: %d %s, want %d", id, a.Status, a.Body, want)
 		}
@@ -117,8 +121,8 @@ func TestManyAtOnce(t *testing.T) {
 	}
 }
 
-// TestWhatFailsOfManyIsLogged, like a request that fails.
-func TestWhatFailsOfManyIsLogged(t *testing.T) {
+// TestErrorsOfManyAreLogged like those of failed requests.
+func TestErrorsOfManyAreLogged(t *testing.T) {
 	t.Parallel()
 	env := testkit.Env(t, testkit.Database(t), map[string]string{"FUNCTION_TARGET": "servers", "OS_CLOUD": "demo"})
 	process := testkit.Spawn(t, env)

@@ -2,6 +2,7 @@ package servers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -13,10 +14,10 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// actionsAtOnce is how many servers of one request are worked on at a time: each takes Nova two requests.
+// actionsAtOnce limits how many servers of one request are worked on in parallel: each takes Nova two requests.
 const actionsAtOnce = 8
 
-// target is the server that an id of a request stands for.
+// target is the server that an id of a request identifies.
 type target struct {
 	id       string          // as the caller gave it
 	serverID string          // "" for an instance without a server
@@ -27,24 +28,23 @@ type target struct {
 type actionRequest struct {
 	domain.ActionRequest
 
-	force      bool      // of delete: also one that we have not made
-	connection uuid.UUID // that it is done through; zero = with the caller's own token
-	deploy     *deploy   // of Deploy
-	key        key       // of an action that can be sent again
+	force  bool    // of Delete: also a server that existed before it was connected
+	deploy *deploy // of Deploy
+	key    key     // of an action with an id from the caller
 }
 
-// outcome is what an action came to on one server.
+// outcome is the result of an action on one server.
 type outcome struct {
-	ID       string
-	State    domain.InstanceState
-	Changed  bool       // Nova has accepted it, or will be asked to; false when there was nothing to do
-	ActionID *uuid.UUID // of what is done through a connection
-	tracked  bool
-	repeated bool // the action was done before: this is what it came to
-	err      error
+	ID         string
+	State      domain.InstanceState
+	Changed    bool       // Nova has accepted the action, or it is stored; false when there was nothing to do
+	ActionID   *uuid.UUID // of an action that is stored
+	isTracked  bool
+	isRepeated bool // the same request has done the action before
+	err        error
 }
 
-// Do does one action to servers, and gives the outcome for each, in their order.
+// Do does one action to servers, and returns the outcome for each, in their order.
 func (s service) Do(ctx context.Context, a access, req actionRequest, ids []string) ([]outcome, error) {
 	if err := a.authorize(req.Action); err != nil {
 		return nil, err
@@ -58,24 +58,28 @@ func (s service) Do(ctx context.Context, a access, req actionRequest, ids []stri
 	if err != nil {
 		return nil, err
 	}
-	do, wakes := s.perform, []string{"deliver-events", "poll-instances"}
-	if a.cloud == nil {
-		do, wakes = s.enqueue, []string{"run-connections", "deliver-events"}
-	}
 	outcomes := make([]outcome, len(targets))
 	var group errgroup.Group
 	group.SetLimit(actionsAtOnce)
 	for i, t := range targets {
-		group.Go(func() error { outcomes[i] = do(ctx, a, req, t); return nil })
+		group.Go(func() error { outcomes[i] = task{s, a, req, t}.do(ctx); return nil })
 	}
 	_ = group.Wait() // each outcome has its own error
-	if slices.ContainsFunc(outcomes, func(o outcome) bool { return o.Changed && o.tracked }) {
-		s.wake(wakes...)
+	if slices.ContainsFunc(outcomes, func(o outcome) bool { return o.Changed && o.isTracked }) {
+		s.wake("deliver-events", a.worker())
 	}
 	return outcomes, nil
 }
 
-// targets finds what ids stand for: a server's own, or that of an instance. A server that two ids stand for is refused.
+// worker is the function that continues what the access has begun.
+func (a access) worker() string {
+	if a.cloud == nil {
+		return "run-connections"
+	}
+	return "poll-instances"
+}
+
+// targets finds the servers by their own ids, or their instances'. A server must not be given twice.
 func (s service) targets(ctx context.Context, a access, ids []string) ([]target, error) {
 	found, err := s.instances.Find(ctx, a.Filter(), ids)
 	if err != nil {
@@ -89,62 +93,66 @@ func (s service) targets(ctx context.Context, a access, ids []string) ([]target,
 		}
 		isSame := func(o target) bool { return o.id == t.id || t.serverID != "" && o.serverID == t.serverID }
 		if first := slices.IndexFunc(targets[:n], isSame); first >= 0 {
-			return nil, apperr.InvalidField(fmt.Sprintf("ids[%d]", n), fmt.Sprintf("is the same server as ids[%d]", first))
+			return nil, apperr.InvalidField(
+				fmt.Sprintf("ids[%d]", n), fmt.Sprintf("is the same server as ids[%d]", first))
 		}
 		targets[n] = t
 	}
 	return targets, nil
 }
 
-// performing is one action that is done to one server with the caller's own token.
-type performing struct {
+// task is one action on one server.
+type task struct {
 	service
 	access
 	actionRequest
 	target
-
-	attempt *domain.KeyedAction // of one that can be sent again
 }
 
-func (s service) perform(ctx context.Context, a access, req actionRequest, t target) outcome {
-	p := performing{service: s, access: a, actionRequest: req, target: t}
-	o := outcome{ID: t.id, tracked: t.instance.ID != uuid.Nil}
-	if req.key.id != uuid.Nil {
-		return p.once(ctx, o)
+// do stores the action for run-connections, or runs it with the caller's own token.
+func (t task) do(ctx context.Context) outcome {
+	o := outcome{ID: t.id, State: t.instance.State, isTracked: t.instance.ID != uuid.Nil}
+	switch {
+	case t.cloud == nil:
+		o.err = t.store(ctx, &o)
+	case t.key.id != uuid.Nil:
+		o.err = t.runOnce(ctx, &o)
+	default:
+		o.err = t.run(ctx, &o, nil)
 	}
-	o.State, o.Changed, o.err = p.run(ctx)
 	return o
+}
+
+// run has the engine do the action. A deployment that Nova certainly does not make is dropped.
+func (t task) run(ctx context.Context, o *outcome, attempt *domain.KeyedAction) error {
+	var made domain.Deployment
+	action := t.asAction()
+	if t.deploy != nil {
+		action.Deployment.ImageID = t.deploy.serverImage
+		action.Deployment.Prepare = func(ctx context.Context) (r domain.Rebuild, err error) {
+			made, r.UserData, err = t.agents.prepare(ctx, *t.deploy, t.ProjectID, t.instance.ID, uuid.Nil)
+			// the attempt's mark on the server shows later whether Nova accepted it
+			if r.ID = made.ID; err == nil && attempt != nil {
+				err = t.keyed.RecordDeployment(ctx, *attempt, made.ID)
+			}
+			if errors.Is(err, domain.ErrFenced) {
+				err = apperr.New(apperr.Conflict, "action %s is being worked on: send the same request again",
+					attempt.ID)
+			}
+			return r, err
+		}
+	}
+	progress, err := t.engine().Run(ctx, t.cloud, action)
+	t.agents.dropFailed(ctx, made, err)
+	o.State, o.Changed = progress.State, progress.Accepted
+	return err
 }
 
 func (s service) engine() actions.Engine { return actions.Engine{Instances: s.instances} }
 
-// run has the engine do it. A deployment that Nova surely does not make is forgotten.
-func (p performing) run(ctx context.Context) (state domain.InstanceState, changed bool, err error) {
-	var made *domain.Deployment
-	action := p.asAction()
-	if p.deploy != nil {
-		action.Deployment = actions.Deployment{ImageID: p.deploy.serverImage, Prepare: func(ctx context.Context) (domain.Rebuild, error) {
-			d, userData, err := p.agents.prepare(ctx, *p.deploy, p.ProjectID, p.instance.ID, uuid.Nil)
-			if err != nil {
-				return domain.Rebuild{}, err
-			}
-			made = &d
-			return domain.Rebuild{ID: d.ID, UserData: userData}, p.recordDeployment(ctx, d.ID)
-		}}
-	}
-	progress, err := p.service.engine().Run(ctx, p.access.cloud, action)
-	if made != nil && err != nil && !apperr.Retryable(err) { // else it is open whether Nova does it
-		p.agents.drop(ctx, *made)
-	}
-	if err != nil {
-		return "", false, err
-	}
-	return progress.State, progress.Accepted, nil
-}
-
-func (p performing) asAction() actions.Action {
+func (t task) asAction() actions.Action {
 	return actions.Action{
-		ActionRequest: p.ActionRequest, ID: p.key.id, Actor: p.Actor(), ServerID: p.serverID, Instance: p.instance, ProjectID: p.ProjectID,
-		Force: p.force,
+		ActionRequest: t.ActionRequest, ID: t.key.id, Actor: t.Actor(), ServerID: t.serverID, Instance: t.instance,
+		ProjectID: t.ProjectID, Force: t.force,
 	}
 }

@@ -10,20 +10,22 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestReusableMark is set and taken back by users of the server's project, and by nobody else: not through the connection either.
+// TestReusableMark is set and revoked by users of the server's project only, not by users of the connection.
 func TestReusableMark(t *testing.T) {
 	t.Parallel()
 	p := testkit.NewProject(t)
-	l := lend(t, nil)
-	id, server := l.instance(t, domain.InstanceStopped, domain.OriginConnected)
-	a := l.app.Do(t, "PATCH", "/v1/servers/"+server, `{"reusable": true}`, "Content-Type", "application/json")
-	if b := l.app.Do(t, "PATCH", "/v1/servers/"+uuid.NewString(), `{"reusable": true}`, "Content-Type", "application/json"); a.Status != 404 || b.Status != 404 {
-		t.Errorf("through the connection: %d %s, and %d for an unknown one", a.Status, a.Body, b.Status)
+	d := delegate(t, nil)
+	id, server := d.instance(t, domain.InstanceStopped, domain.OriginConnected)
+	mark := func(app *testkit.Client, id, body string) testkit.Answer {
+		return app.Do(t, "PATCH", "/v1/servers/"+id, body, "Content-Type", "application/json")
 	}
-	if _, err := l.conn.Exec(t.Context(), "update instances set project_id = $1", p.ID); err != nil {
-		t.Fatal(err)
+	for _, id := range []string{server, uuid.NewString()} {
+		if a := mark(d.app, id, `{"reusable": true}`); a.Status != 404 {
+			t.Errorf("by a user of the connection: %d %s", a.Status, a.Body)
+		}
 	}
-	mine := l.app.As(p.Token(t))
+	d.exec(t, "update instances set project_id = $1", p.ID)
+	mine := d.app.As(p.Token(t))
 	for _, tc := range []struct {
 		id, body string
 		status   int
@@ -38,18 +40,16 @@ func TestReusableMark(t *testing.T) {
 		{"x", `{"reusable": true}`, 404, "UUID"},
 		{uuid.NewString(), `{"reusable": true}`, 404, "managed through a connection"},
 	} {
-		a := mine.Do(t, "PATCH", "/v1/servers/"+tc.id, tc.body, "Content-Type", "application/json")
+		a := mark(mine, tc.id, tc.body)
 		if a.Status != tc.status || !strings.Contains(string(a.Body), tc.says) {
 			t.Errorf("%s %s: got %d %s", tc.id, tc.body, a.Status, a.Body)
 		}
 	}
-	if got := testkit.Scalar[bool](t, l.conn, "select reusable from instances where id = $1::uuid", id); !got {
+	if got := testkit.Scalar[bool](t, d.conn, "select reusable from instances where id = $1::uuid", id); !got {
 		t.Error("it is not marked")
 	}
-	if _, err := l.conn.Exec(t.Context(), "update instances set connection_id = null"); err != nil {
-		t.Fatal(err)
-	}
-	if a := mine.Do(t, "PATCH", "/v1/servers/"+id, `{"reusable": true}`, "Content-Type", "application/json"); a.Status != 409 {
+	d.exec(t, "update instances set connection_id = null")
+	if a := mark(mine, id, `{"reusable": true}`); a.Status != 409 {
 		t.Errorf("without a connection: %d %s", a.Status, a.Body)
 	}
 }

@@ -8,54 +8,26 @@ import (
 	"github.com/cloudfn/cloudfn/shared/actions"
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/postgres"
 )
 
 // session is the part of OpenStack that this function needs.
 type session interface {
 	actions.Cloud
 	Servers(context.Context, domain.ServerQuery) (page []domain.Server, more bool, err error)
-	Actions(ctx context.Context, serverID string) ([]domain.LoggedAction, error)
-}
-
-// instanceStore is the part of the database that this function needs.
-type instanceStore interface {
-	actions.Instances
-	Tracked(ctx context.Context, projectID string, serverIDs []string) (map[string]domain.Tracked, error)
-	ListTracked(ctx context.Context, projectID, marker string, limit int) ([]domain.Tracked, error)
-	ListManaged(ctx context.Context, filter domain.Filter, limit int, marker string) ([]domain.Instance, error)
-	Find(ctx context.Context, filter domain.Filter, ids []string) ([]domain.Instance, error)
-	MarkReusable(ctx context.Context, projectID, id string, reusable bool) (marked domain.Instance, found bool, err error)
-	Disconnect(ctx context.Context, filter domain.Filter, id uuid.UUID) (done bool, err error)
-	WasDisconnected(ctx context.Context, filter domain.Filter, id string) (was bool, err error)
-	Agent(ctx context.Context, projectID string, instance uuid.UUID) (*domain.Agent, error)
-	History(ctx context.Context, projectID string, instance, connection uuid.UUID, before int64, limit int, reader string) ([]domain.Event, error)
-}
-
-// openStack opens sessions, in the region of this process or another one of the catalog.
-type openStack interface {
-	As(token domain.Secret, scope string) session
-	InRegion(region string) openStack
 }
 
 type service struct {
-	cloud       openStack
-	instances   instanceStore
-	connections connectionStore
-	actions     actionStore
-	keyed       keyedStore
+	session     func(token domain.Secret, scope, region string) session
+	instances   postgres.Instances
+	connections postgres.Connections
+	actions     postgres.Actions
+	keyed       postgres.KeyedActions
 	agents      agents
 	wake        func(functions ...string)
 }
 
-// inRegion is the same service in a region of the catalog; "" is the one of this process. Only reading goes on there:
-// instances are followed in the one region of this process.
-func (s service) inRegion(region string) service {
-	s.cloud = s.cloud.InRegion(region)
-	return s
-}
-
-// Get reads one server, by its own id or its instance's: as Nova shows it now, or where only run-connections can ask,
-// as it was last seen.
+// Get returns one server, by its own id or its instance's: as Nova shows it, or through a connection as it is stored.
 func (s service) Get(ctx context.Context, a access, id string) (server domain.Server, err error) {
 	i, err := s.find(ctx, a, id)
 	isTracked := i.ID != uuid.Nil
@@ -67,11 +39,11 @@ func (s service) Get(ctx context.Context, a access, id string) (server domain.Se
 	case a.cloud == nil && !isTracked:
 		return server, a.notFound(id)
 	case a.cloud == nil:
-		server = lastSeen(i)
+		server = storedServer(i)
 	case isTracked:
 		server, err = actions.ReadServer(ctx, a.cloud, i.ServerID, a.ProjectID, true)
 		server.Instance = trackedAs(i)
-		server.Instance.State = domain.StateOf(server.Status, server.Task) // what was stored may be older
+		server.Instance.State = domain.StateOf(server.Status, server.Task) // the stored one may be older
 	default:
 		return actions.ReadServer(ctx, a.cloud, id, a.ProjectID, false)
 	}
@@ -81,12 +53,14 @@ func (s service) Get(ctx context.Context, a access, id string) (server domain.Se
 	return server, err
 }
 
-// lastSeen is an instance's server as it was last seen.
-func lastSeen(i domain.Instance) domain.Server {
+// storedServer is an instance's server as the last poll stored it.
+func storedServer(i domain.Instance) domain.Server {
 	server := domain.Server{
-		ID: i.ServerID, Name: i.Name, Status: i.RawStatus, Addresses: i.Addresses, Zone: i.Spec.Zone, KeyName: i.KeyName,
+		ID: i.ServerID, Name: i.Name, Status: i.RawStatus,
+		Addresses: i.Addresses, Zone: i.Spec.Zone, KeyName: i.KeyName,
 		Flavor: domain.FlavorRef{
-			ID: i.Spec.FlavorID, Name: i.Spec.FlavorName, VCPUs: i.Spec.VCPUs, RAMMB: i.Spec.RAMMB, DiskGB: i.Spec.DiskGB,
+			ID: i.Spec.FlavorID, Name: i.Spec.FlavorName, VCPUs: i.Spec.VCPUs, RAMMB: i.Spec.RAMMB,
+			DiskGB: i.Spec.DiskGB,
 		},
 		CreatedAt: i.CreatedAt.UTC(), UpdatedAt: i.UpdatedAt.UTC(), Instance: trackedAs(i),
 	}
@@ -99,8 +73,8 @@ func lastSeen(i domain.Instance) domain.Server {
 	return server
 }
 
-// History reads what happened to a tracked server, the newest first, by its own id or its instance's; also to one that
-// is deleted.
+// History returns the events of a tracked server, also of a deleted one, the newest first, by its own id or its
+// instance's.
 func (s service) History(
 	ctx context.Context, a access, id string, before int64, limit int,
 ) (instance uuid.UUID, found []domain.Event, err error) {
@@ -115,7 +89,19 @@ func (s service) History(
 	return i.ID, found, err
 }
 
-// markTracked fills in which of the servers are tracked.
+// trackedAs is an instance as its server shows it.
+func trackedAs(i domain.Instance) *domain.Tracked {
+	t := &domain.Tracked{ID: i.ID, ServerID: i.ServerID, State: i.State, Origin: i.Origin}
+	if i.ConnectionID != uuid.Nil {
+		t.ConnectionID = &i.ConnectionID
+	}
+	if i.LeaseID != uuid.Nil {
+		t.LeaseID = &i.LeaseID
+	}
+	return t
+}
+
+// markTracked fills in the instances of the servers that are tracked.
 func (s service) markTracked(ctx context.Context, a access, page []domain.Server) error {
 	if len(page) == 0 {
 		return nil
@@ -130,8 +116,7 @@ func (s service) markTracked(ctx context.Context, a access, page []domain.Server
 	}
 	for i := range page {
 		if t, ok := tracked[page[i].ID]; ok {
-			// Nova has just said how the server is; what was stored may be older.
-			t.State = domain.StateOf(page[i].Status, page[i].Task)
+			t.State = domain.StateOf(page[i].Status, page[i].Task) // the stored one may be older
 			page[i].Instance = &t
 		}
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestActionsInEveryState brings servers into each state that a client can. What we refuse, Nova would; what we do not, it
-// takes, or refuses in its own words.
+// TestActionsInEveryState that a client can bring a server into: we reject only what Nova rejects. It accepts the
+// others, or rejects them with its own message.
 func TestActionsInEveryState(t *testing.T) {
 	t.Parallel()
 	testkit.Heavy(t)
@@ -19,11 +19,11 @@ func TestActionsInEveryState(t *testing.T) {
 	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function).As(p.Token(t))
 	for i, tc := range []struct {
 		status  string
-		enter   string   // as testkit.Tell knows it
+		enter   string   // as testkit.Project.Act knows it
 		allowed []string // by the state
-		idle    string   // what is left out: what is so already, or what would do, too
-		locked  bool     // so that Nova refuses all the same
-		last    string   // what Nova takes
+		idle    string   // is not tried: there is nothing to do, or Nova would accept it
+		locked  bool     // Nova rejects all actions
+		last    string   // Nova accepts it
 		after   domain.InstanceState
 		leave   string // the status that it ends in
 	}{
@@ -41,7 +41,8 @@ func TestActionsInEveryState(t *testing.T) {
 		},
 		{
 			status: "ERROR", enter: "break",
-			allowed: []string{"stop", "reboot", "deploy", "delete"}, idle: "hard", last: "stop", after: domain.InstanceUpdating, leave: "SHUTOFF",
+			allowed: []string{"stop", "reboot", "deploy", "delete"}, idle: "hard", last: "stop",
+			after: domain.InstanceUpdating, leave: "SHUTOFF",
 		},
 		{
 			status: "RESCUE", enter: "rescue",
@@ -58,7 +59,7 @@ func TestActionsInEveryState(t *testing.T) {
 	} {
 		t.Run(tc.status, func(t *testing.T) {
 			id := made[i].ID
-			if status := p.Tell(t, id, tc.enter); status != http.StatusAccepted {
+			if status := p.Act(t, id, tc.enter); status != http.StatusAccepted {
 				t.Fatalf("%s: Nova answers %d", tc.enter, status)
 			}
 			p.Await(t, id, tc.status)
@@ -66,12 +67,12 @@ func TestActionsInEveryState(t *testing.T) {
 				if action == tc.last || action == tc.idle {
 					continue
 				}
-				if status := p.Tell(t, id, action); status != http.StatusConflict {
+				if status := p.Act(t, id, action); status != http.StatusConflict {
 					t.Errorf("%s: Nova answers %d", action, status)
 				}
-				a := tell(t, app, id, action)
+				a := sendAction(t, app, id, action)
 				words := a.status == 409 && strings.HasPrefix(a.Detail, "nova: ") && len(a.Errors) == 0
-				if tc.locked && !words || !tc.locked && !a.refused(tc.allowed...) {
+				if tc.locked && !words || !tc.locked && !a.isRejected(tc.allowed...) {
 					t.Errorf("%s: %+v", action, a)
 				}
 			}
@@ -82,7 +83,7 @@ func TestActionsInEveryState(t *testing.T) {
 				}
 				return
 			}
-			if a := tell(t, app, id, tc.last); !a.did(tc.after) {
+			if a := sendAction(t, app, id, tc.last); !a.isAccepted(tc.after) {
 				t.Errorf("%s: %+v", tc.last, a)
 			}
 			p.Await(t, id, tc.leave)

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -18,10 +17,10 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// largeNova is a Nova with more servers than the sandbox could be given in a test, whose calls are counted. It lists servers as Nova does:
-// the newest first, a thousand at most, filtered by tags, name and status.
+// largeNova is a fake with more servers than the sandbox can have in a test, which records its calls. It lists
+// servers like Nova: the newest first, up to a thousand, filtered by tags, name and status.
 type largeNova struct {
-	session // what else there is, nobody calls
+	session // the other methods are not called
 
 	servers []domain.Server
 
@@ -35,16 +34,14 @@ func (n *largeNova) called(name string) {
 	n.calls = append(n.calls, name)
 }
 
-func (n *largeNova) As(domain.Secret, string) session { return n }
-
-func (n *largeNova) InRegion(string) openStack { return n }
-
 func (n *largeNova) Servers(_ context.Context, q domain.ServerQuery) (page []domain.Server, more bool, err error) {
 	n.called(fmt.Sprintf("list %d", q.Limit))
 	after := slices.IndexFunc(n.servers, func(s domain.Server) bool { return s.ID == q.Marker })
 	for _, s := range n.servers[after+1:] {
-		tagged := len(q.Tags) == 0 || slices.ContainsFunc(q.Tags, func(tag string) bool { return slices.Contains(s.Tags, tag) })
-		if !tagged || s.ProjectID != "p1" || q.Status != "" && s.Status != q.Status || !strings.Contains(s.Name, q.Name) {
+		hasTag := func(tag string) bool { return slices.Contains(s.Tags, tag) }
+		tagged := len(q.Tags) == 0 || slices.ContainsFunc(q.Tags, hasTag)
+		if !tagged || s.ProjectID != "p1" || q.Status != "" && s.Status != q.Status ||
+			!strings.Contains(s.Name, q.Name) {
 			continue
 		}
 		if len(page) == min(q.Limit, 1000) {
@@ -65,7 +62,7 @@ func (n *largeNova) Server(_ context.Context, id string) (domain.Server, error) 
 	return domain.Server{}, apperr.New(apperr.NotFound, "no such server")
 }
 
-// large is a service before a Nova with servers, of which those are tracked that origin gives an origin.
+// large is a service with a largeNova, whose servers are tracked if origin returns an origin.
 func large(t *testing.T, servers int, origin func(n int) string) (service, *largeNova, access) {
 	t.Helper()
 	database := testkit.Database(t)
@@ -88,14 +85,18 @@ func large(t *testing.T, servers int, origin func(n int) string) (service, *larg
 		nova.servers = append(nova.servers, s)
 	}
 	columns := []string{"project_id", "id", "position", "name", "server_id", "state", "origin"}
-	if _, err := testkit.Connect(t, database).CopyFrom(t.Context(), pgx.Identifier{"instances"}, columns, pgx.CopyFromRows(rows)); err != nil {
+	table, conn := pgx.Identifier{"instances"}, testkit.Connect(t, database)
+	if _, err := conn.CopyFrom(t.Context(), table, columns, pgx.CopyFromRows(rows)); err != nil {
 		t.Fatal(err)
 	}
 	a := access{domain.OwnAccess(domain.Identity{ProjectID: "p1"}), nova}
-	return service{cloud: nova, instances: postgres.Instances{DB: db}}, nova, a
+	s := service{
+		instances: postgres.Instances{DB: db}, connections: postgres.Connections{DB: db}, wake: func(...string) {},
+	}
+	return s, nova, a
 }
 
-// walk follows next to the end and says how many servers there are, how many pages, and the most calls that one page took Nova.
+// walk reads all pages, and returns how often each server was listed, the number of pages, and the most calls for one.
 func walk(t *testing.T, s service, nova *largeNova, a access, q query) (found map[string]int, pages, calls int) {
 	t.Helper()
 	found = map[string]int{}
@@ -122,40 +123,43 @@ func walk(t *testing.T, s service, nova *largeNova, a access, q query) (found ma
 	}
 }
 
-// TestTrackedCostsFewCalls, whatever the share of servers that are tracked, and where among the others they are.
-func TestTrackedCostsFewCalls(t *testing.T) {
+// TestListTrackedTakesFewCalls, whatever the share of the tracked servers, and wherever they are in Nova's list.
+func TestListTrackedTakesFewCalls(t *testing.T) {
 	t.Parallel()
-	yes, no := true, false
+	const launched, connected = domain.OriginLaunched, domain.OriginConnected
+	all := func(origin string) func(int) string { return func(int) string { return origin } }
 	oldest := func(origin string) func(int) string {
 		return func(n int) string { return map[bool]string{true: origin}[n == 999] }
 	}
-	butOldest := func(n int) string { return map[bool]string{true: domain.OriginLaunched}[n != 999] }
-	all := func(origin string) func(int) string { return func(int) string { return origin } }
+	butOldest := func(n int) string { return map[bool]string{true: launched}[n != 999] }
+	type q = domain.ServerQuery
 	for name, tc := range map[string]struct {
 		servers             int
 		origin              func(int) string
-		q                   query
+		tracked             bool
+		q                   q
 		found, pages, calls int
 	}{
-		"one of a thousand":            {1000, oldest(domain.OriginLaunched), query{tracked: &yes, ServerQuery: domain.ServerQuery{Limit: 1}}, 1, 1, 1},
-		"one that was connected":       {1000, oldest(domain.OriginConnected), query{tracked: &yes, ServerQuery: domain.ServerQuery{Limit: 100}}, 1, 1, 1},
-		"none":                         {1000, all(""), query{tracked: &yes, ServerQuery: domain.ServerQuery{Limit: 1}}, 0, 1, 0},
-		"all, launched":                {1000, all(domain.OriginLaunched), query{tracked: &yes, ServerQuery: domain.ServerQuery{Limit: 1000}}, 1000, 1, 10},
-		"all, connected":               {1000, all(domain.OriginConnected), query{tracked: &yes, ServerQuery: domain.ServerQuery{Limit: 1000}}, 1000, 1, 1},
-		"by pages of 300":              {1000, all(domain.OriginLaunched), query{tracked: &yes, ServerQuery: domain.ServerQuery{Limit: 300}}, 1000, 4, 3},
-		"by name":                      {1000, all(domain.OriginLaunched), query{tracked: &yes, ServerQuery: domain.ServerQuery{Limit: 1, Name: "S-77"}}, 11, 12, 10},
-		"by a status that none has":    {1000, all(domain.OriginLaunched), query{tracked: &yes, ServerQuery: domain.ServerQuery{Limit: 1, Status: "ERROR"}}, 0, 1, 10},
-		"the only one not tracked":     {1000, butOldest, query{tracked: &no, ServerQuery: domain.ServerQuery{Limit: 1}}, 1, 1, 5},
-		"none that is not, of 3000":    {3000, all(domain.OriginLaunched), query{tracked: &no, ServerQuery: domain.ServerQuery{Limit: 1}}, 0, 3, 5},
-		"none that is not, by 1000":    {3000, all(domain.OriginLaunched), query{tracked: &no, ServerQuery: domain.ServerQuery{Limit: 1000}}, 0, 3, 1},
-		"all are not tracked, by 1000": {1000, all(""), query{tracked: &no, ServerQuery: domain.ServerQuery{Limit: 1000}}, 1000, 1, 1},
+		"one of a thousand":       {1000, oldest(launched), true, q{Limit: 1}, 1, 1, 1},
+		"one that was connected":  {1000, oldest(connected), true, q{Limit: 100}, 1, 1, 1},
+		"none":                    {1000, all(""), true, q{Limit: 1}, 0, 1, 0},
+		"all, launched":           {1000, all(launched), true, q{Limit: 1000}, 1000, 1, 10},
+		"all, connected":          {1000, all(connected), true, q{Limit: 1000}, 1000, 1, 1},
+		"pages of 300":            {1000, all(launched), true, q{Limit: 300}, 1000, 4, 3},
+		"a name":                  {1000, all(launched), true, q{Limit: 1, Name: "S-77"}, 11, 12, 10},
+		"a status without server": {1000, all(launched), true, q{Limit: 1, Status: "ERROR"}, 0, 1, 10},
+		"one untracked":           {1000, butOldest, false, q{Limit: 1}, 1, 1, 5},
+		"none of 3000 untracked":  {3000, all(launched), false, q{Limit: 1}, 0, 3, 5},
+		"the same by 1000":        {3000, all(launched), false, q{Limit: 1000}, 0, 3, 1},
+		"all untracked, by 1000":  {1000, all(""), false, q{Limit: 1000}, 1000, 1, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s, nova, a := large(t, tc.servers, tc.origin)
-			found, pages, calls := walk(t, s, nova, a, tc.q)
+			found, pages, calls := walk(t, s, nova, a, query{tc.q, &tc.tracked})
 			if len(found) != tc.found || pages > tc.pages || calls > tc.calls {
-				t.Errorf("%d servers in %d pages, one of which took %d calls: want %d in %d with %d", len(found), pages, calls, tc.found, tc.pages, tc.calls)
+				t.Errorf("%d servers in %d pages, with up to %d calls for one: want %d in %d with %d",
+					len(found), pages, calls, tc.found, tc.pages, tc.calls)
 			}
 			for id, times := range found {
 				if times != 1 {
@@ -166,39 +170,33 @@ func TestTrackedCostsFewCalls(t *testing.T) {
 	}
 }
 
-// TestTrackedLosesNone: what Nova does not know any more is left out, what it does not find by tag is found by id, and a marker that no
-// instance has is refused as Nova would.
-func TestTrackedLosesNone(t *testing.T) {
+// TestListTrackedOmitsNone but servers that Nova no longer finds. Those without tags are read by id. An unknown
+// marker is rejected, as by Nova.
+func TestListTrackedOmitsNone(t *testing.T) {
 	t.Parallel()
 	s, nova, a := large(t, 40, func(int) string { return domain.OriginLaunched })
-	nova.servers[3].Tags = nil                  // its owner has removed them
+	nova.servers[3].Tags = nil                  // its owner removed them
 	nova.servers[5].Tags = nova.servers[6].Tags // or copied
 	nova.servers[8].ProjectID = "p2"            // an admin sees those of all
 	gone := nova.servers[7].ID                  // deleted since the last poll
 	nova.servers = slices.Delete(nova.servers, 7, 8)
 	yes := true
 	for _, limit := range []int{1, 7, 100} {
-		found, _, _ := walk(t, s, nova, a, query{tracked: &yes, ServerQuery: domain.ServerQuery{Limit: limit}})
+		found, _, _ := walk(t, s, nova, a, query{domain.ServerQuery{Limit: limit}, &yes})
 		if len(found) != 38 || found[gone] != 0 {
 			t.Errorf("by %d: %d servers", limit, len(found))
 		}
 	}
-	_, _, err := s.List(t.Context(), a, query{tracked: &yes, ServerQuery: domain.ServerQuery{Limit: 1, Marker: uuid.NewString()}})
+	_, _, err := s.List(t.Context(), a, query{domain.ServerQuery{Limit: 1, Marker: uuid.NewString()}, &yes})
 	if apperr.CodeOf(err) != apperr.Invalid {
 		t.Errorf("an unknown marker: %v", err)
 	}
 }
 
-// clock is a database's clock without connections.
-type clock struct{ connectionStore }
-
-func (clock) Now(context.Context) (time.Time, error) { return time.Now(), nil }
-
-// TestConnectedMetadata is stored, as it is of a server that is connected through a connection: orders with reuse choose by it.
+// TestConnectedMetadata is stored with the own token, too: orders with reuse select by it.
 func TestConnectedMetadata(t *testing.T) {
 	t.Parallel()
 	s, nova, a := large(t, 1, func(int) string { return "" })
-	s.connections, s.wake = clock{}, func(...string) {}
 	a.Identity.Roles = []string{"member"}
 	nova.servers[0].Metadata = map[string]string{"pool": "blue"}
 	done, err := s.Connect(t.Context(), a, nova.servers[0].ID, uuid.Nil)

@@ -22,7 +22,8 @@ import (
 
 const crowded = 1100
 
-// rounds is how often the list is walked with each of the three limits; CLOUDFN_WALKS changes it. With 7 there are 21 walks.
+// rounds is how often the list is walked with each of the three limits; CLOUDFN_WALKS changes it. With 7 there are 21
+// walks.
 func rounds(t *testing.T) int {
 	n, err := strconv.Atoi(os.Getenv("CLOUDFN_WALKS"))
 	if err != nil {
@@ -32,13 +33,14 @@ func rounds(t *testing.T) int {
 	return n
 }
 
-// TestLongWalkOfManyServers walks over all pages of 1100 servers while Nova creates a server every 0.3 s and deletes one every second:
-// each server that was there all the time is listed exactly once. So does poll-instances' own walk. It runs for 15 minutes on two cores.
+// TestLongWalkOfManyServers walks over all pages of 1100 servers while Nova creates a server every 0.3 s and deletes
+// one every second: each server that was there all the time is listed exactly once. So does poll-instances' own walk.
+// It runs for 15 minutes on two cores.
 func TestLongWalkOfManyServers(t *testing.T) {
 	testkit.Heavy(t)
 	p := testkit.NewProject(t)
-	p.LiftQuota(t)
-	there := p.Crowd(t, p.Boot(t, "original", 1)[0].ID, crowded)
+	liftQuota(t, p)
+	there := cloneServer(t, p, p.Boot(t, "original", 1)[0].ID, crowded)
 	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function).As(p.Token(t))
 	session := testkit.Session(t, "admin") // as poll-instances has it
 	c := churn{nova: testkit.Compute(t, p.Login(t)), facts: testkit.Sandbox(t)}
@@ -53,7 +55,8 @@ func TestLongWalkOfManyServers(t *testing.T) {
 			stop()
 			c.trim(t, 20)
 			short += check(t, fmt.Sprintf("round %d, limit %d", round, limit), there, seen, pages, limit)
-			t.Logf("round %d, limit %4d: %3d pages, %d servers in %s; made %d, deleted %d", round, limit, len(pages), len(seen), time.Since(began).Round(time.Millisecond), c.created, c.deleted)
+			t.Logf("round %d, limit %4d: %3d pages, %d servers in %s; made %d, deleted %d", round, limit, len(pages),
+				len(seen), time.Since(began).Round(time.Millisecond), c.created, c.deleted)
 		}
 		stop := c.run(t.Context())
 		seen := map[string]int{}
@@ -101,7 +104,8 @@ func walkAll(t *testing.T, app *testkit.Client, limit int) (pages []int, seen ma
 	return pages, seen
 }
 
-// get reads an answer without holding it against the OpenAPI file, which other tests do and takes a second for such a page.
+// get reads an answer without checking it against the OpenAPI file: other tests do that, and it takes a second for such
+// a page.
 func get(t *testing.T, app *testkit.Client, path string, into any) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, app.URL+path, http.NoBody)
@@ -133,7 +137,8 @@ func check(t *testing.T, name string, there map[string]bool, seen map[string]int
 		}
 	}
 	if lost+doubled > 0 {
-		t.Errorf("%s: %d of %d servers are missing, %d are listed twice; pages %v", name, lost, len(there), doubled, pages)
+		t.Errorf("%s: %d of %d servers are missing, %d are listed twice; pages %v", name, lost, len(there), doubled,
+			pages)
 	}
 	for n, length := range pages {
 		if n < len(pages)-1 && length < limit {
@@ -153,8 +158,8 @@ type churn struct {
 	created, deleted int
 }
 
-// run makes a server every 0.3 s and deletes one every second, until it is stopped or the test ends. What Nova has not answered
-// in time is left out, so that a slow Nova is not buried.
+// run makes a server every 0.3 s and deletes one every second, until it is stopped or the test ends. It skips
+// calls while Nova is slow, so that they do not pile up.
 func (c *churn) run(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	slots := make(chan struct{}, 8)

@@ -32,10 +32,13 @@ const (
 //go:embed page.html
 var pageText string
 
-// templates has the page and, for the drawing, what is around the hours.
-var templates = template.Must(template.New("page").Funcs(template.FuncMap{"known": known, "stamp": stamp, "day": day, "hint": hint}).Parse(pageText))
+// templates has the page, and the frame of the chart.
+var templates = template.Must(template.New("page").Funcs(template.FuncMap{
+	"known": known, "stamp": stamp, "day": day,
+	"hint": hint,
+}).Parse(pageText))
 
-// chart draws the hours, of which there is at least one, as an SVG image that stands on its own.
+// chart draws one or more hours as a self-contained SVG image.
 func chart(s series) []byte {
 	d := newDrawing(s, 0)
 	d.draw()
@@ -154,13 +157,14 @@ func (d *drawing) bar(i int, h domain.HourStat) {
 	d.printf(`<rect class="bar" x="%s" y="%s" width="%s" height="%s"/>`, num(x), num(base-tall), num(w), num(tall))
 	if h.Uncertain > 0 { // above the bar, because so many more may have run
 		more := float64(h.Uncertain) / float64(d.top) * plotH
-		d.printf(`<rect class="maybe" x="%s" y="%s" width="%s" height="%s"/>`, num(x), num(base-tall-more), num(w), num(more))
+		d.printf(`<rect class="maybe" x="%s" y="%s" width="%s" height="%s"/>`,
+			num(x), num(base-tall-more), num(w), num(more))
 	}
 	d.printf("</g>\n")
 }
 
-// gap marks an hour of which nothing is known: a tinted column without a bar, and a mark below the axis,
-// where no bar can be, that is wide enough to be found among 720 hours.
+// gap marks a missing hour: a tinted column without a bar, and a mark below the axis, where no bar can be. The mark is
+// wide enough to be found among 720 hours.
 func (d *drawing) gap(i int, h domain.HourStat) {
 	x, w := d.slot(i)
 	if w < 2.5 {
@@ -202,7 +206,9 @@ func (d *drawing) labels() {
 		if h.Hour.UTC().Hour() == 0 {
 			class, text = ` class="day"`, h.Hour.UTC().Format("Jan 2")
 		}
-		d.printf(`<text%s x="%s" y="%d" dy=".8em" text-anchor="middle">%s</text>`+"\n", class, num(d.x(i)+d.step/2), base+12, text)
+		d.printf(`<text%s x="%s" y="%d" dy=".8em" text-anchor="middle">%s</text>`+"\n",
+			class, num(d.x(i)+d.step/2), base+12,
+			text)
 	}
 }
 
@@ -241,7 +247,7 @@ func stamp(h domain.HourStat) string { return h.Hour.UTC().Format("2006-01-02 15
 
 func day(h domain.HourStat) string { return h.Hour.UTC().Format(time.DateOnly) }
 
-// hint is what is shown of an hour when it is pointed at.
+// hint is the tooltip of an hour.
 func hint(h domain.HourStat) string {
 	if !known(h) {
 		return stamp(h) + ": not known"
@@ -271,7 +277,7 @@ func scopeName(v domain.View) string {
 	return string(v.Scope) + " " + id
 }
 
-// printable keeps out control characters, most of which XML has no way to write, and those that turn text around.
+// printable keeps out control characters, because XML cannot write most of them, and those that turn text around.
 func printable(r rune) rune {
 	if unicode.IsPrint(r) {
 		return r

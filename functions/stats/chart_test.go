@@ -62,7 +62,8 @@ func checkMarks(t *testing.T, where string, hours []domain.HourStat, root elemen
 		case h.Source == domain.Missing && (bars != 0 || gaps != 1):
 			t.Errorf("%s: missing hour %d has %d bars and %d gap marks", where, i, bars, gaps)
 		case h.Source != domain.Missing && (bars != 1 || gaps != 0 || !mark.is(string(h.Source))):
-			t.Errorf("%s: %s hour %d has %d bars and %d gap marks, class %q", where, h.Source, i, bars, gaps, mark.attr("class"))
+			t.Errorf("%s: %s hour %d has %d bars and %d gap marks, class %q",
+				where, h.Source, i, bars, gaps, mark.attr("class"))
 		}
 		if got, want := len(mark.find("rect", "maybe")) == 1, h.Uncertain > 0; got != want {
 			t.Errorf("%s: hour %d shows uncertain servers: %v, it has %d", where, i, got, h.Uncertain)
@@ -166,11 +167,20 @@ func TestChartLabelsDoNotTouch(t *testing.T) {
 func TestChartScope(t *testing.T) {
 	t.Parallel()
 	for want, v := range map[string]domain.View{
-		"Running servers, project p1":                              {Scope: domain.ScopeProject, ProjectID: "p1", DomainID: "d1"},
-		"Running servers, domain d1":                               {Scope: domain.ScopeDomain, DomainID: "d1"},
-		"Running servers, the whole cloud":                         {Scope: domain.ScopeCloud},
-		"Running servers, project \uFFFD\uFFFDa\uFFFD":             {Scope: domain.ScopeProject, ProjectID: "\x00\u202ea\xff"},
-		"Running servers, domain " + strings.Repeat("é", 36) + "…": {Scope: domain.ScopeDomain, DomainID: strings.Repeat("é", 99)},
+		"Running servers, project p1": {
+			Scope: domain.ScopeProject, ProjectID: "p1",
+			DomainID: "d1",
+		},
+		"Running servers, domain d1":       {Scope: domain.ScopeDomain, DomainID: "d1"},
+		"Running servers, the whole cloud": {Scope: domain.ScopeCloud},
+		"Running servers, project \uFFFD\uFFFDa\uFFFD": {
+			Scope:     domain.ScopeProject,
+			ProjectID: "\x00\u202ea\xff",
+		},
+		"Running servers, domain " + strings.Repeat("é", 36) + "…": {
+			Scope:    domain.ScopeDomain,
+			DomainID: strings.Repeat("é", 99),
+		},
 	} {
 		t.Run(want, func(t *testing.T) {
 			t.Parallel()
@@ -193,7 +203,10 @@ func TestChartAndPageReferToNothingOutside(t *testing.T) {
 	for name, s := range cases() {
 		for where, body := range map[string][]byte{"chart": chart(s), "page": page(s)} {
 			text := strings.ToLower(own.Replace(string(body)))
-			for _, bad := range []string{"://", "url(", "@import", "<script", "<link", "<img", "<use", "<image", "href=", "src=", "javascript:", " on"} {
+			for _, bad := range []string{
+				"://", "url(", "@import", "<script", "<link", "<img", "<use", "<image", "href=", "src=",
+				"javascript:", " on",
+			} {
 				if strings.Contains(text, bad) {
 					t.Errorf("%s of %s has %q", where, name, bad)
 				}
@@ -211,7 +224,8 @@ func TestPageListsTheHoursNewestFirst(t *testing.T) {
 	if len(rows) != 2 || !strings.Contains(rows[0], "18:00Z") || !strings.Contains(rows[1], "17:00Z") {
 		t.Fatalf("rows are %q", rows)
 	}
-	if want := `<span>&lt;b&gt; 0</span> <span>ACTIVE 1</span> <span>SHUTOFF 1</span>`; !strings.Contains(rows[1], want) {
+	want := `<span>&lt;b&gt; 0</span> <span>ACTIVE 1</span> <span>SHUTOFF 1</span>`
+	if !strings.Contains(rows[1], want) {
 		t.Errorf("row is %s, want %s", rows[1], want)
 	}
 }

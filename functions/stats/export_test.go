@@ -53,12 +53,14 @@ func exported(t *testing.T, l *log, kind string, most int) (string, error) {
 	return body.String(), err
 }
 
-// TestExport has every row once, page by page, as many as are asked for.
+// TestExport has every row once, page by page, up to the requested number.
 func TestExport(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct{ rows, most, want int }{
-		"none": {0, 0, 0}, "one": {1, 0, 1}, "a page": {exportPage, 0, exportPage}, "a page and one": {exportPage + 1, 0, exportPage + 1},
-		"many": {5*exportPage + 7, 0, 5*exportPage + 7}, "some of them": {5 * exportPage, 10, 10}, "no more than there are": {3, 10, 3},
+		"none": {0, 0, 0}, "one": {1, 0, 1}, "a page": {exportPage, 0, exportPage},
+		"a page and one": {exportPage + 1, 0, exportPage + 1},
+		"many":           {5*exportPage + 7, 0, 5*exportPage + 7}, "some of them": {5 * exportPage, 10, 10},
+		"no more than there are": {3, 10, 3},
 	} {
 		l := &log{n: tc.rows}
 		text, err := exported(t, l, csvType, tc.most)
@@ -81,23 +83,25 @@ func TestExport(t *testing.T) {
 	}
 }
 
-// TestExportBreaksOff: what goes wrong with the first rows is a problem, and later the end of the answer.
-func TestExportBreaksOff(t *testing.T) {
+// TestExportFails with a problem before the first row, and a broken connection later.
+func TestExportFails(t *testing.T) {
 	t.Parallel()
 	h := handler{service{requests: &log{n: 1, failAt: 1}}}
 	if _, err := h.export(t.Context(), domain.RequestQuery{}, csvType, 0); err == nil {
 		t.Error("the first page failed, and the answer began")
 	}
-	if text, err := exported(t, &log{n: 3 * exportPage, failAt: 3}, csvType, 0); err == nil || strings.Count(text, "\n") != 2*exportPage+1 {
+	if text, err := exported(t, &log{n: 3 * exportPage, failAt: 3}, csvType, 0); err == nil ||
+		strings.Count(text, "\n") != 2*exportPage+1 {
 		t.Errorf("got %d lines, %v", strings.Count(text, "\n"), err)
 	}
 }
 
-// TestNoFormulas: what a client has chosen is text in a spreadsheet.
-func TestNoFormulas(t *testing.T) {
+// TestExportEscapesFormulas in text that clients choose.
+func TestExportEscapesFormulas(t *testing.T) {
 	t.Parallel()
 	for given, want := range map[string]string{
-		"": "", "/v1/servers": "/v1/servers", "=1+1": "'=1+1", "+1": "'+1", "-1": "'-1", "@SUM(A1)": "'@SUM(A1)", "\t=1": "'\t=1", "\r=1": "'\r=1",
+		"": "", "/v1/servers": "/v1/servers", "=1+1": "'=1+1", "+1": "'+1", "-1": "'-1", "@SUM(A1)": "'@SUM(A1)",
+		"\t=1": "'\t=1", "\r=1": "'\r=1",
 		"a=1": "a=1", "ä": "ä",
 	} {
 		if got := cell(given); got != want {
@@ -106,7 +110,8 @@ func TestNoFormulas(t *testing.T) {
 	}
 	var body bytes.Buffer
 	out := newRowWriter(csvType, &body)
-	if err := errors.Join(out.write(Request{Method: `=HYPERLINK("http://x","y")`, Path: "/a,b\n\"c\"", UserName: "@joe"}), out.flush()); err != nil {
+	if err := errors.Join(out.write(Request{Method: `=HYPERLINK("http://x","y")`, Path: "/a,b\n\"c\"", UserName: "@joe"}),
+		out.flush()); err != nil {
 		t.Fatal(err)
 	}
 	rows, err := csv.NewReader(&body).ReadAll()
@@ -135,18 +140,24 @@ func TestExportOverHTTP(t *testing.T) {
 		}
 		rows = append(rows, r)
 	}
-	if len(rows) != 4 || rows[1].ID != page.Requests[0].ID || rows[1].UserName == "" || last.Header.Get("Content-Type") != ndjsonType {
+	if len(rows) != 4 || rows[1].ID != page.Requests[0].ID || rows[1].UserName == "" ||
+		last.Header.Get("Content-Type") != ndjsonType {
 		t.Errorf("NDJSON: %v %s", last.Header, last.Body)
 	}
 	sheet := app.Get(t, "/v1/requests?limit=2", "Accept", "text/csv")
 	read, err := csv.NewReader(bytes.NewReader(sheet.Body)).ReadAll()
-	if err != nil || len(read) != 3 || sheet.Header.Get("Content-Disposition") != `attachment; filename="requests.csv"` {
+	if err != nil || len(read) != 3 ||
+		sheet.Header.Get("Content-Disposition") != `attachment; filename="requests.csv"` {
 		t.Errorf("CSV: %v %v %s", err, sheet.Header, sheet.Body)
 	}
-	if n := testkit.Scalar[int](t, testkit.Connect(t, database), "select count(*)::int from requests where path = '/v1/requests'"); n != 3 {
+	if n := testkit.Scalar[int](t, testkit.Connect(t, database),
+		"select count(*)::int from requests where path = '/v1/requests'"); n != 3 {
 		t.Errorf("%d exports and lists are in the log, want 3", n)
 	}
-	for query, accept := range map[string]string{"?since=x": "text/csv", "?acted_through=x": "text/csv", "?limit=0": "text/csv"} {
+	for query, accept := range map[string]string{
+		"?since=x": "text/csv", "?acted_through=x": "text/csv",
+		"?limit=0": "text/csv",
+	} {
 		if a := app.Get(t, "/v1/requests"+query, "Accept", accept); a.Status != 400 {
 			t.Errorf("%s: %d %s", query, a.Status, a.Body)
 		}

@@ -25,9 +25,11 @@ func count(t *testing.T, conn *pgx.Conn, project, domainID string, ago, running 
 	if running > 0 {
 		by["ACTIVE"] = running
 	}
-	_, err := conn.Exec(ctx, `insert into stats_projects values ($1, $2, $3, $4) on conflict do nothing`, project, domainID, hour(23), hour(0))
+	_, err := conn.Exec(ctx, `insert into stats_projects values ($1, $2, $3, $4) on conflict do nothing`, project,
+		domainID, hour(23), hour(0))
 	if err == nil {
-		_, err = conn.Exec(ctx, `insert into stats_hourly (project_id, domain_id, hour, running, total, by_status, source) values ($1, $2, $3, $4, $4 + 1, $5, $6)`,
+		_, err = conn.Exec(ctx, `insert into stats_hourly (project_id, domain_id, hour, running, total, by_status, source)
+			values ($1, $2, $3, $4, $4 + 1, $5, $6)`,
 			project, domainID, hour(ago), running, by, source)
 	}
 	if err != nil {
@@ -52,7 +54,8 @@ func TestStatsOfADay(t *testing.T) {
 
 	var mine Stats
 	app.As(p.Token(t)).Get(t, "/v1/stats").JSON(t, &mine)
-	if len(mine.Hours) != 24 || !mine.From.Equal(hour(23)) || !mine.To.Equal(hour(0)) || mine.Complete || mine.ProjectID != p.ID {
+	if len(mine.Hours) != 24 || !mine.From.Equal(hour(23)) || !mine.To.Equal(hour(0)) || mine.Complete ||
+		mine.ProjectID != p.ID {
 		t.Fatalf("got %+v", mine)
 	}
 	for i, h := range mine.Hours {
@@ -78,7 +81,8 @@ func TestStatsOfADay(t *testing.T) {
 	var ofDomain, ofCloud Stats
 	app.As(testkit.DomainToken(t)).Get(t, "/v1/stats?scope=domain").JSON(t, &ofDomain)
 	last, before := ofDomain.Hours[23], ofDomain.Hours[22]
-	if *last.Running != 10 || *last.Total != 12 || last.Source != domain.Rebuilt || last.ByStatus["SHUTOFF"] != 2 || before.Source != domain.Missing {
+	if *last.Running != 10 || *last.Total != 12 || last.Source != domain.Rebuilt || last.ByStatus["SHUTOFF"] != 2 ||
+		before.Source != domain.Missing {
 		t.Errorf("the domain's last hours are %+v and %+v", last, before)
 	}
 	app.As(testkit.Token(t, "admin")).Get(t, "/v1/stats?scope=cloud&hours=1").JSON(t, &ofCloud)
@@ -104,12 +108,13 @@ func TestStatsFormats(t *testing.T) {
 			t.Errorf("Accept %q: got %d %s, want %s", accept, a.Status, a.Header.Get("Content-Type"), want)
 		}
 	}
-	if a := app.Get(t, "/v1/stats", "Accept", "application/pdf"); a.Status != 406 || !strings.Contains(string(a.Body), "image/svg+xml") {
+	if a := app.Get(t, "/v1/stats", "Accept", "application/pdf"); a.Status != 406 ||
+		!strings.Contains(string(a.Body), "image/svg+xml") {
 		t.Errorf("a PDF: got %d %s", a.Status, a.Body)
 	}
 }
 
-func TestWhoMaySeeWhat(t *testing.T) {
+func TestScopesNeedRoles(t *testing.T) {
 	t.Parallel()
 	p := testkit.NewProject(t)
 	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function)
@@ -130,7 +135,7 @@ func TestWhoMaySeeWhat(t *testing.T) {
 			"the cloud's, domain reader": {domainReader, "?scope=cloud", 403},
 			"the cloud's, admin":         {admin, "?scope=cloud", 200},
 			"a project's, admin":         {admin, "?project_id=" + p.ID, 200},
-			"a scope that is none":       {admin, "?scope=world", 400},
+			"an unknown scope":           {admin, "?scope=world", 400},
 		} {
 			if a := app.As(tc.token).Get(t, path+tc.query); a.Status != tc.want {
 				t.Errorf("%s, %s: got %d %s, want %d", path, name, a.Status, a.Body, tc.want)
@@ -144,7 +149,7 @@ func TestWhoMaySeeWhat(t *testing.T) {
 	}
 }
 
-// TestRequestLog finds every request in it, refused ones too, page by page and only one's own.
+// TestRequestLog lists every request, page by page, rejected ones too, and only the own ones.
 func TestRequestLog(t *testing.T) {
 	t.Parallel()
 	p := testkit.NewProject(t)
@@ -161,7 +166,8 @@ func TestRequestLog(t *testing.T) {
 		t.Errorf("the caller's request id became %s", want[0])
 	}
 	others := []testkit.Answer{
-		app.Get(t, "/v1/stats"), app.Get(t, "/v1/nothing%00here\xff"), app.Do(t, "DELETE", "/v1/stats", ""), app.As("garbage").Get(t, "/v1/stats"),
+		app.Get(t, "/v1/stats"), app.Get(t, "/v1/nothing%00here\xff"), app.Do(t, "DELETE", "/v1/stats", ""),
+		app.As("garbage").Get(t, "/v1/stats"),
 	}
 
 	var seen []Request
@@ -179,7 +185,8 @@ func TestRequestLog(t *testing.T) {
 		t.Fatalf("the log has %+v", seen)
 	}
 	for i, r := range seen { // newest first
-		if r.RequestID != want[2-i] || r.ProjectID != p.ID || r.UserID != p.UserID || r.Remote != "127.0.0.1" || r.Function != "stats" {
+		if r.RequestID != want[2-i] || r.ProjectID != p.ID || r.UserID != p.UserID || r.Remote != "127.0.0.1" ||
+			r.Function != "stats" {
 			t.Errorf("row %d is %+v", i, r)
 		}
 	}
@@ -188,7 +195,8 @@ func TestRequestLog(t *testing.T) {
 	}
 	conn := testkit.Connect(t, database)
 	for _, a := range others {
-		status := testkit.Scalar[int](t, conn, "select status::int from requests where request_id = $1", a.Header.Get("X-Request-Id"))
+		status := testkit.Scalar[int](t, conn, "select status::int from requests where request_id = $1",
+			a.Header.Get("X-Request-Id"))
 		if status != a.Status {
 			t.Errorf("the log says %d, the answer was %d", status, a.Status)
 		}
@@ -199,7 +207,8 @@ func TestRequestLog(t *testing.T) {
 		t.Errorf("requests of the future: %+v", since)
 	}
 	for _, query := range []string{"since=yesterday", "marker=1", "limit=0"} {
-		if a := mine.Get(t, "/v1/requests?"+query); a.Status != 400 || !testkit.Names(t, a, strings.Split(query, "=")[0]) {
+		if a := mine.Get(t, "/v1/requests?"+query); a.Status != 400 ||
+			!testkit.Names(t, a, strings.Split(query, "=")[0]) {
 			t.Errorf("%s: got %d %s", query, a.Status, a.Body)
 		}
 	}

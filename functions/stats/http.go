@@ -19,13 +19,19 @@ func routes(api huma.API, s service) {
 	describe(api)
 	httpx.Serve[statsInput, statsOutput](api, huma.Operation{
 		OperationID: "getStats", Method: http.MethodGet, Path: "/v1/stats", Tags: []string{"stats"},
-		Summary:   "Servers per full hour",
-		Responses: httpx.Answers(map[int]string{200: "The hours, in the representation that `Accept` asks for.", 403: notEntitled, 406: ""}),
+		Summary: "Servers per full hour",
+		Responses: httpx.Answers(map[int]string{
+			200: "The hours, in the representation that `Accept` asks for.",
+			403: notEntitled, 406: "",
+		}),
 	}, h.stats)
 	httpx.Serve[requestsInput, requestsOutput](api, huma.Operation{
 		OperationID: "listRequests", Method: http.MethodGet, Path: "/v1/requests", Tags: []string{"stats"},
-		Summary:   "Read the request log",
-		Responses: httpx.Answers(map[int]string{200: "A page of the request log, or all of it that was selected.", 403: notEntitled, 406: ""}),
+		Summary: "Read the request log",
+		Responses: httpx.Answers(map[int]string{
+			200: "A page of the request log, or all of it that was selected.",
+			403: notEntitled, 406: "",
+		}),
 	}, h.requests)
 }
 
@@ -33,7 +39,7 @@ const notEntitled = "The token is not entitled to this scope or project, or its 
 
 type handler struct{ svc service }
 
-// ViewQuery is whose rows are asked for. It is exported because huma passes over what is embedded otherwise.
+// ViewQuery selects whose rows are shown. It is exported because huma ignores embedded types that are not.
 type ViewQuery struct {
 	Scope     domain.Scope `query:"scope" example:"project"`
 	ProjectID string       `query:"project_id" example:"43f6e73ab2484cdd87b789e3e289627c"`
@@ -76,7 +82,10 @@ func render(kind string, s series) (resp httpx.Response, err error) {
 	case "image/svg+xml":
 		resp = httpx.Response{Status: http.StatusOK, ContentType: kind, Body: chart(s), Header: http.Header{}}
 	case "text/html":
-		resp = httpx.Response{Status: http.StatusOK, ContentType: "text/html; charset=utf-8", Body: page(s), Header: http.Header{}}
+		resp = httpx.Response{
+			Status: http.StatusOK, ContentType: "text/html; charset=utf-8", Body: page(s),
+			Header: http.Header{},
+		}
 		resp.Header.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
 	default:
 		resp, err = httpx.JSON(http.StatusOK, Stats{
@@ -93,30 +102,31 @@ func render(kind string, s series) (resp httpx.Response, err error) {
 type requestsInput struct {
 	ViewQuery
 	httpx.Page
-	Marker httpx.ID     `query:"marker" example:"019b7c5e-7bd4-703e-8325-28b622c8c15f" doc:"The last id of the page before."`
-	Since  httpx.Time   `query:"since" example:"2026-01-02T00:00:00Z" doc:"Only rows from this moment on, in RFC 3339."`
-	Acted  actedThrough `query:"acted_through" example:"019b7c5e-1f20-7a31-b5d4-0c7e2f9a6b13"`
+	Marker httpx.ID         `query:"marker" example:"019b7c5e-7bd4-703e-8325-28b622c8c15f" doc:"The last id before."`
+	Since  httpx.Time       `query:"since" example:"2026-01-02T00:00:00Z" doc:"Only rows from then on, in RFC 3339."`
+	Acted  connectionFilter `query:"acted_through" example:"019b7c5e-1f20-7a31-b5d4-0c7e2f9a6b13"`
 }
 
-// actedThrough is the id of a connection, or any.
-type actedThrough string
+// connectionFilter is the id of a connection, or any.
+type connectionFilter string
 
-// anyConnection selects what was done through whichever connection.
+// anyConnection selects the requests through any connection.
 const anyConnection = "any"
 
-func (a actedThrough) connection() (uuid.UUID, error) {
+func (a connectionFilter) connection() (uuid.UUID, error) {
 	if a == "" || a == anyConnection {
 		return uuid.Nil, nil
 	}
 	id, err := uuid.Parse(string(a))
 	if err != nil || len(a) != 36 || id == uuid.Nil {
-		return id, apperr.InvalidField("acted_through", `must be the id of a connection, a UUID, or "any"`, anyConnection)
+		return id, apperr.InvalidField("acted_through", `must be the id of a connection, a UUID, or "any"`,
+			anyConnection)
 	}
 	return id, nil
 }
 
 // Resolve implements huma.Resolver.
-func (a *actedThrough) Resolve(huma.Context) []error {
+func (a *connectionFilter) Resolve(huma.Context) []error {
 	if _, err := a.connection(); err != nil {
 		return []error{err}
 	}

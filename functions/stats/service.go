@@ -27,7 +27,7 @@ type service struct {
 	clock    clock
 }
 
-// series is a row of hours without a gap: what is not known is there, as missing.
+// series are consecutive hours; unknown ones are in it, as missing.
 type series struct {
 	view  domain.View
 	hours []domain.HourStat

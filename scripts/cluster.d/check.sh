@@ -77,18 +77,5 @@ install_packages() {
   [ -x /usr/lib/cni/bridge ] || need+=(containernetworking-plugins)
   [ ${#need[@]} -eq 0 ] && return 0
   command -v apt-get >/dev/null || cannot "there is no apt-get to install ${need[*]}"
-  say "installing ${need[*]}"
-  # No post-install script may start a daemon while this runs.
-  local prc=/usr/sbin/policy-rc.d kept=$STATE/policy-rc.d.kept rc=0
-  [ ! -e $prc ] || grep -q cloudfn $prc || cp -p $prc "$kept"
-  printf '#!/bin/sh\n# cloudfn-cluster\nexit 101\n' > $prc; chmod 755 $prc
-  local get=(env DEBIAN_FRONTEND=noninteractive apt-get -y -q --no-install-recommends -o Acquire::Retries=3
-    -o DPkg::Lock::Timeout=600 -o Dpkg::Use-Pty=0 -o Dpkg::Options::=--force-unsafe-io -o Dpkg::Options::=--force-confold)
-  if ! "${get[@]}" install "${need[@]}" > "$LOG/apt.log" 2>&1; then
-    "${get[@]}" update >> "$LOG/apt.log" 2>&1
-    "${get[@]}" install "${need[@]}" >> "$LOG/apt.log" 2>&1 || rc=$?
-  fi
-  if [ -e "$kept" ]; then mv "$kept" $prc; else rm -f $prc; fi
-  [ $rc -eq 0 ] || die "apt-get could not install ${need[*]} ($(grep -m1 '^E:' "$LOG/apt.log")), see $LOG/apt.log"
-  say "installed"
+  "$HERE/../apt" "${need[@]}" || exit 1
 }

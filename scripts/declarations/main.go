@@ -1,5 +1,5 @@
-// Command declarations writes what follows from the functions' declarations: manifests, grants and tables of the documentation.
-// Run it by `make generate`. With -check it writes nothing, and fails when a file is stale.
+// Command declarations writes what follows from the functions' declarations: manifests, grants and tables of the
+// documentation. Run it by `make generate`. With -check it writes nothing, and fails when a file is stale.
 package main
 
 import (
@@ -47,7 +47,7 @@ func generate(check bool) error {
 		return fmt.Errorf("stale: %v; run `make generate`", stale)
 	}
 	for _, path := range stale {
-		if text, wanted := made[path]; !wanted {
+		if text, isCurrent := made[path]; !isCurrent {
 			err = os.Remove(path)
 		} else {
 			err = os.WriteFile(path, text, 0o644) //nolint:gosec // sources, for everybody
@@ -90,7 +90,7 @@ func staleFiles(made files) (stale []string, err error) {
 			return nil, err
 		}
 		for _, path := range found {
-			if _, wanted := made[path]; !wanted && !slices.Contains(byHand, path) {
+			if _, isCurrent := made[path]; !isCurrent && !slices.Contains(byHand, path) {
 				stale = append(stale, path)
 			}
 		}

@@ -51,7 +51,8 @@ func grants(made files, d run.Description) error {
 	}
 	var out strings.Builder
 	out.WriteString("-- Made from functions/*/function.go by `make generate`.\n" +
-		"-- What the database roles of functions may do. migrate runs it after the migrations, every time, when the roles exist\n" +
+		"-- What the database roles of functions may do. migrate runs it after the migrations, every time, when the " +
+		"roles exist\n" +
 		"-- (knative/roles.sql makes them).\n" +
 		"select pg_advisory_xact_lock(7166736203); -- two at once would get in each other's way\ndo $$\nbegin\n")
 	for _, role := range []string{"cloudfn_functions", "cloudfn_events"} {

@@ -2,10 +2,14 @@ package main
 
 import (
 	"bytes"
+	_ "embed"
 	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
+	"text/template"
 
 	"go.yaml.in/yaml/v3"
 
@@ -13,24 +17,31 @@ import (
 )
 
 const (
-	rest   = "functions/openapi.rest.yaml"
+	base   = "functions/openapi.base.yaml"
 	target = "functions/openapi.yaml"
-	header = "# Written by scripts/declarations (make generate) from the functions' http.go and http.yaml, and openapi.rest.yaml. Do not edit it.\n"
+	header = "# Written by scripts/declarations (make generate) from the functions' function.go, " +
+		"http.go and http.yaml,\n" +
+		"# and openapi.base.yaml. Do not edit it.\n"
 )
 
-// openapi adds functions/openapi.yaml: the described routes, what the functions' http.yaml add to them (longer texts, examples,
-// conditions), and functions/openapi.rest.yaml for all else.
+// openapi adds functions/openapi.yaml: the described routes, what the functions' http.yaml add to them (longer texts,
+// examples, conditions, events), the paths of event functions, and functions/openapi.base.yaml for all else.
 func openapi(made files, d run.Description) error {
-	text, err := os.ReadFile(rest)
+	text, err := os.ReadFile(base)
 	if err != nil {
 		return err
 	}
 	var file yaml.Node
 	if err := yaml.Unmarshal(text, &file); err != nil {
-		return fmt.Errorf("%s: %w", rest, err)
+		return fmt.Errorf("%s: %w", base, err)
 	}
 	for _, part := range d.OpenAPI {
 		if err := addOperations(file.Content[0], part); err != nil {
+			return err
+		}
+	}
+	for _, f := range d.Functions {
+		if err := addFunction(file.Content[0], f); err != nil {
 			return err
 		}
 	}
@@ -64,7 +75,44 @@ func addOperations(root *yaml.Node, part run.OpenAPI) error {
 	return merge(lookup(root, "components", "schemas"), schemas)
 }
 
-// addTexts adds what the functions' http.yaml say of operations and schemas.
+//go:embed event.yaml.tmpl
+var eventPath string
+
+// addFunction adds a function's tag, and the path at which an event function is woken, unless openapi.base.yaml has
+// them.
+func addFunction(root *yaml.Node, f run.Declaration) error {
+	parsed, err := template.New("").Funcs(template.FuncMap{"operation": operation}).Parse(eventPath)
+	if err != nil {
+		return err
+	}
+	var out bytes.Buffer
+	if err := parsed.Execute(&out, f); err != nil {
+		return err
+	}
+	var file yaml.Node
+	if err := yaml.Unmarshal(out.Bytes(), &file); err != nil {
+		return err
+	}
+	tags, tag := lookup(root, "tags"), lookup(file.Content[0], "tags").Content[0]
+	if index(byName(tags), f.Name) < 0 {
+		tags.Content = append(tags.Content, tag)
+	}
+	if path := "/events/" + f.Name; f.Kind == "event" && lookup(root, "paths", path) == nil {
+		return merge(lookup(root, "paths"), lookup(file.Content[0], "paths"))
+	}
+	return nil
+}
+
+// operation is the id of an event function's operation: runLeases for run-leases.
+func operation(name string) string {
+	words := strings.Split(name, "-")
+	for i, word := range words[1:] {
+		words[i+1] = strings.ToUpper(word[:1]) + word[1:]
+	}
+	return strings.Join(words, "")
+}
+
+// addTexts adds what the functions' http.yaml say of operations and schemas, and the events that they describe.
 func addTexts(root *yaml.Node) error {
 	paths, err := filepath.Glob("functions/*/http.yaml")
 	if err != nil {
@@ -87,13 +135,27 @@ func addTexts(root *yaml.Node) error {
 		if err := yaml.Unmarshal(text, &file); err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
-		for name, known := range map[string]*yaml.Node{"operations": operations, "schemas": lookup(root, "components", "schemas")} {
-			if err := extend(known, lookup(file.Content[0], name)); err != nil {
-				return fmt.Errorf("%s: %s.%w", path, name, err)
+		for _, texts := range file.Content { // none when the file has only comments
+			if err := addFile(root, operations, texts); err != nil {
+				return fmt.Errorf("%s: %w", path, err)
 			}
 		}
 	}
 	return nil
+}
+
+// addFile adds one function's http.yaml. Its webhooks are new entries, its operations and schemas texts for known ones.
+func addFile(root, operations, texts *yaml.Node) error {
+	if at := index(texts, "webhooks"); at >= 0 {
+		if err := merge(lookup(root, "webhooks"), texts.Content[at+1]); err != nil {
+			return err
+		}
+		texts.Content = slices.Delete(texts.Content, at, at+2)
+	}
+	known := &yaml.Node{Kind: yaml.MappingNode, Content: []*yaml.Node{
+		{Value: "operations"}, operations, {Value: "schemas"}, lookup(root, "components", "schemas"),
+	}}
+	return extend(known, texts)
 }
 
 // node is a value of huma's as YAML.

@@ -25,7 +25,8 @@ func functionTable(d run.Description) string {
 	for _, kind := range []string{"http", "event"} {
 		for _, f := range d.Functions {
 			if f.Kind == kind {
-				fmt.Fprintf(&out, "| [%s](functions/%s/README.md) | %s | %s |\n", f.Name, f.Name, serves(f, d), strings.TrimSuffix(f.Summary, "."))
+				fmt.Fprintf(&out, "| [%s](functions/%s/README.md) | %s | %s |\n", f.Name, f.Name, serves(f, d),
+					strings.TrimSuffix(f.Summary, "."))
 			}
 		}
 	}
@@ -36,7 +37,9 @@ func functionTable(d run.Description) string {
 func serves(f run.Declaration, d run.Description) string {
 	if f.Kind == "event" {
 		when := "every minute"
-		if slices.ContainsFunc(d.Functions, func(other run.Declaration) bool { return slices.Contains(other.Reach.Wakes, f.Name) }) {
+		if slices.ContainsFunc(d.Functions, func(other run.Declaration) bool {
+			return slices.Contains(other.Reach.Wakes, f.Name)
+		}) {
 			when += " or at once"
 		}
 		return "a CloudEvent, " + when

@@ -48,10 +48,11 @@ func merge(into, entries *yaml.Node) error {
 	return nil
 }
 
-// extend adds texts to what is known by the same names. Below those, a mapping that stands for a list names its entries by "name".
+// extend adds texts to what is known by the same names. Below those, a mapping that stands for a list names its
+// entries by "name".
 func extend(known, texts *yaml.Node) error {
-	if texts == nil {
-		return nil
+	if texts.Kind != yaml.MappingNode {
+		return fmt.Errorf("line %d: must be a mapping", texts.Line)
 	}
 	for i := 0; i < len(texts.Content); i += 2 {
 		name := texts.Content[i].Value
@@ -71,6 +72,9 @@ func deepen(into, from *yaml.Node) error {
 	if into.Kind == yaml.SequenceNode {
 		return extend(byName(into), from)
 	}
+	if into.Kind != yaml.MappingNode || from.Kind != yaml.MappingNode {
+		return fmt.Errorf("line %d: only a mapping can be added to a mapping", from.Line)
+	}
 	for i := 0; i < len(from.Content); i += 2 {
 		key, value := from.Content[i], from.Content[i+1]
 		at := index(into, key.Value)
@@ -89,13 +93,13 @@ func deepen(into, from *yaml.Node) error {
 }
 
 func byName(list *yaml.Node) *yaml.Node {
-	named := &yaml.Node{Kind: yaml.MappingNode}
+	byKey := &yaml.Node{Kind: yaml.MappingNode}
 	for _, item := range list.Content {
 		if name := lookup(item, "name"); name != nil {
-			named.Content = append(named.Content, name, item)
+			byKey.Content = append(byKey.Content, name, item)
 		}
 	}
-	return named
+	return byKey
 }
 
 func same(a, b *yaml.Node) bool {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"go/format"
@@ -18,21 +19,21 @@ type change struct {
 
 func (c change) verb() string {
 	if c.before == nil {
-		return "made   "
+		return "created"
 	}
 	return "changed"
 }
 
-// changes are all files that are made and changed.
+// changes are all files that are created and changed.
 func (f function) changes() ([]change, error) {
 	var list []change
-	made := f.made()
-	for _, name := range slices.Sorted(maps.Keys(made)) {
-		text, err := f.text(name)
-		if err != nil {
+	created := f.created()
+	for _, name := range slices.Sorted(maps.Keys(created)) {
+		var text bytes.Buffer
+		if err := f.render(&text, name); err != nil {
 			return nil, err
 		}
-		list = append(list, change{path: made[name], after: []byte(text)})
+		list = append(list, change{path: created[name], after: text.Bytes()})
 	}
 	for _, e := range f.edits() {
 		i := slices.IndexFunc(list, func(c change) bool { return c.path == e.path })
@@ -52,7 +53,7 @@ func (f function) changes() ([]change, error) {
 	return list, formatted(list)
 }
 
-// formatted brings Go files into gofmt's form: an entry more may move those beside it.
+// formatted formats Go files: a new entry may move those beside it.
 func formatted(list []change) error {
 	for i, c := range list {
 		if filepath.Ext(c.path) != ".go" {
@@ -94,7 +95,8 @@ func write(changes []change) (err error) {
 // prepare makes the folder of a new file, and says how all of the change is undone.
 func (c change) prepare() (undo []func() error, err error) {
 	if c.before != nil {
-		return []func() error{func() error { return os.WriteFile(c.path, c.before, 0o644) }}, nil //nolint:gosec // as it was
+		restore := func() error { return os.WriteFile(c.path, c.before, 0o644) } //nolint:gosec // as it was
+		return []func() error{restore}, nil
 	}
 	dir := filepath.Dir(c.path)
 	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"embed"
 	"errors"
 	"fmt"
 	"go/token"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -17,14 +19,22 @@ import (
 //go:embed http event
 var files embed.FS
 
-// function is what the templates know of the one to make. Of floating-ips they are the words at the right.
+// function is what the templates use. The comments show the values for floating-ips.
 type function struct {
 	Name, Kind string
 	Package    string // floatingips
-	Words      string // floating ips
-	Field      string // floating_ips
-	Type       string // FloatingIps
-	Operation  string // listFloatingIps; of an event function that is run-leases runLeases
+	Words      string // floating IPs
+	Word       string // floating IP
+	Field      string // floating_ips, also the table
+	OneField   string // floating_ip
+	Types      string // FloatingIPs
+	Type       string // FloatingIP; for run-leases, which is a verb, RunLeases
+	Var        string // floatingIP
+	Receiver   string // f
+	Arg        string // FLOATING_IP
+	File       string // floatingip: the file in shared/domain and shared/postgres
+	Event      string // cloudfn.floating_ip.state.v1
+	Migration  string // 019_floating_ips.sql
 }
 
 var nameForm = regexp.MustCompile(`^[a-z][a-z0-9]*(-[a-z0-9]+)*$`)
@@ -41,21 +51,26 @@ func newFunction(args []string) (function, error) {
 	}
 	name, kind := args[0], args[1]
 	if !nameForm.MatchString(name) || len(name) > maxName {
-		return function{}, fmt.Errorf("NAME is %q: it must be lower-case words with dashes in between, such as leases or run-leases, of %d characters at most", name, maxName)
+		return function{}, fmt.Errorf("NAME is %q: it must be lower-case words with dashes in between, "+
+			"such as leases or run-leases, of %d characters at most", name, maxName)
 	}
 	if kind != "http" && kind != "event" {
-		return function{}, fmt.Errorf("KIND is %q: it must be http (a noun that serves, such as leases) or event (a verb that is woken, such as run-leases)", kind)
+		return function{}, fmt.Errorf("KIND is %q: it must be http (a noun that serves, such as leases) or event "+
+			"(a verb that is woken, such as run-leases)", kind)
 	}
-	f := function{
-		Name: name, Kind: kind, Package: strings.ReplaceAll(name, "-", ""),
-		Words: strings.ReplaceAll(name, "-", " "), Field: strings.ReplaceAll(name, "-", "_"),
-	}
-	for word := range strings.SplitSeq(name, "-") {
-		f.Type += strings.ToUpper(word[:1]) + word[1:]
-	}
-	f.Operation = strings.ToLower(f.Type[:1]) + f.Type[1:]
+	f := function{Name: name, Kind: kind}
+	f.Package, f.Field = strings.ReplaceAll(name, "-", ""), strings.ReplaceAll(name, "-", "_")
+	words := strings.Split(name, "-")
+	f.Words, f.Types = phrase(words), camel(words)
 	if kind == "http" {
-		f.Operation = "list" + f.Type
+		words[len(words)-1] = singular(words[len(words)-1])
+	}
+	f.Word, f.Type, f.OneField, f.File = phrase(words), camel(words), strings.Join(words, "_"), strings.Join(words, "")
+	f.Arg, f.Event, f.Receiver = strings.ToUpper(f.OneField), "cloudfn."+f.OneField+".state.v1", name[:1]
+	f.Var = words[0] + camel(words[1:])
+	var err error
+	if f.Migration, err = nextMigration(f.Field); err != nil {
+		return function{}, err
 	}
 	if err := f.goes(); err != nil {
 		return function{}, err
@@ -63,19 +78,78 @@ func newFunction(args []string) (function, error) {
 	return f, f.free()
 }
 
-// goes says whether Go takes the name.
+// initialisms are written in capitals, as Go and golangci-lint have them.
+var initialisms = map[string]string{
+	"api": "API", "cpu": "CPU", "dns": "DNS", "id": "ID", "ip": "IP", "ips": "IPs",
+	"tls": "TLS", "url": "URL", "urls": "URLs", "vm": "VM", "vms": "VMs",
+}
+
+func phrase(words []string) string {
+	out := make([]string, len(words))
+	for i, word := range words {
+		out[i] = cmp.Or(initialisms[word], word)
+	}
+	return strings.Join(out, " ")
+}
+
+func camel(words []string) string {
+	out := make([]string, len(words))
+	for i, word := range words {
+		out[i] = cmp.Or(initialisms[word], strings.ToUpper(word[:1])+word[1:])
+	}
+	return strings.Join(out, "")
+}
+
+// singular is one of what a noun in the plural means. A noun without a plural stays.
+func singular(word string) string {
+	for _, end := range [][2]string{
+		{"ies", "y"},
+		{"sses", "ss"},
+		{"xes", "x"},
+		{"ches", "ch"},
+		{"shes", "sh"},
+		{"ss", "ss"},
+		{"us", "us"},
+		{"s", ""},
+	} {
+		if stem, ok := strings.CutSuffix(word, end[0]); ok && stem != "" {
+			return stem + end[1]
+		}
+	}
+	return word
+}
+
+// nextMigration is the file of the next migration.
+func nextMigration(name string) (string, error) {
+	found, err := filepath.Glob("shared/postgres/migrations/*.sql")
+	if err != nil || len(found) == 0 {
+		return "", fmt.Errorf("shared/postgres/migrations has no migration: %w", cmp.Or(err, os.ErrNotExist))
+	}
+	var last int
+	if _, err := fmt.Sscanf(filepath.Base(slices.Max(found)), "%d_", &last); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%03d_%s.sql", last+1, name), nil
+}
+
+// goes fails when Go does not accept the names.
 func (f function) goes() error {
-	if token.IsKeyword(f.Package) || slices.Contains(reserved, f.Package) {
-		return fmt.Errorf("NAME is %q: it must be a name for a Go package, and Go takes %s for something else", f.Name, f.Package)
+	for _, word := range []string{f.Package, f.Var} {
+		if token.IsKeyword(word) || slices.Contains(reserved, word) {
+			return fmt.Errorf("NAME is %q: it must be a name for a Go package and a variable, and %s is reserved",
+				f.Name, word)
+		}
 	}
 	return nil
 }
 
-// free says whether nothing has the name yet: another function, a Service, a path or a tag of the API.
+// free fails when something has one of the names already: a function, a Service, a file, a path, a tag or a schema of
+// the API.
 func (f function) free() error {
-	for _, path := range []string{"functions/" + f.Name, f.service()} {
+	paths := slices.Sorted(maps.Values(f.created()))
+	for _, path := range append([]string{"functions/" + f.Name, "knative/services/" + f.Name + ".yaml"}, paths...) {
 		if _, err := os.Stat(path); err == nil {
-			return fmt.Errorf("NAME is %q: it must be one that is free, and %s is there", f.Name, path)
+			return fmt.Errorf("NAME is %q: %s exists", f.Name, path)
 		}
 	}
 	api, err := os.ReadFile("functions/openapi.yaml")
@@ -83,42 +157,44 @@ func (f function) free() error {
 		return err
 	}
 	for _, text := range []string{
-		"\n  /v1/" + f.Name + ":\n", "\n  /v1/" + f.Name + "/", "\n  - name: " + f.Name + "\n", "\n      operationId: " + f.Operation + "\n",
-		"\n    " + f.Type + "Item:\n", "\n    " + f.Type + "Page:\n",
+		"  /v1/" + f.Name + ":", "  - name: " + f.Name, "    " + f.Type + ":", "    " + f.Type + "Page:",
 	} {
-		if strings.Contains(string(api), text) {
-			return fmt.Errorf("NAME is %q: it must be one that is free, and openapi.yaml has %q", f.Name, strings.TrimSpace(text))
+		if strings.Contains(string(api), "\n"+text+"\n") {
+			return fmt.Errorf("NAME is %q: openapi.yaml has %q", f.Name, strings.TrimSpace(text))
 		}
 	}
 	return nil
 }
 
-const apiFile = "functions/openapi.rest.yaml"
-
-// service is where its Knative Service is generated.
-func (f function) service() string { return "knative/services/" + f.Name + ".yaml" }
+// created are the new files, by their templates.
+func (f function) created() map[string]string {
+	folder := "functions/" + f.Name + "/"
+	paths := map[string]string{
+		"README.md": folder + "README.md", "function.go": folder + "function.go", "service.go": folder + "service.go",
+		"handler_test.go":  folder + "handler_test.go",
+		"domain.go":        "shared/domain/" + f.File + ".go",
+		"postgres.go":      "shared/postgres/" + f.File + ".go",
+		"postgres_test.go": "shared/postgres/" + f.File + "_test.go",
+		"migration.sql":    "shared/postgres/migrations/" + f.Migration,
+	}
+	if f.Kind == "event" {
+		paths["event.go"] = folder + "event.go"
+		return paths
+	}
+	maps.Copy(paths, map[string]string{
+		"http.go": folder + "http.go", "http.yaml": folder + "http.yaml",
+		"cli.go":          "cmd/cloudfn/internal/" + f.Package + "/" + f.Package + ".go",
+		"script.txtar":    "cmd/cloudfn/testdata/script/" + f.Name + ".txtar",
+		"example_test.go": "test/contract/examples_" + f.Field + "_test.go",
+	})
+	return paths
+}
 
 // render fills in a template of the function's kind.
 func (f function) render(out io.Writer, name string) error {
-	made, err := template.ParseFS(files, f.Kind+"/"+name+".tmpl")
+	parsed, err := template.ParseFS(files, f.Kind+"/"+name+".tmpl")
 	if err != nil {
 		return err
 	}
-	return made.Execute(out, f)
-}
-
-// text is a template, filled in.
-func (f function) text(name string) (string, error) {
-	var out strings.Builder
-	err := f.render(&out, name)
-	return out.String(), err
-}
-
-// made are the new files, by their templates.
-func (f function) made() map[string]string {
-	paths := map[string]string{}
-	for _, name := range []string{"README.md", "function.go", "handler.go", "service.go", "handler_test.go"} {
-		paths[name] = filepath.Join("functions", f.Name, name)
-	}
-	return paths
+	return parsed.Execute(out, f)
 }

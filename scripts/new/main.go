@@ -1,5 +1,5 @@
-// Command new begins a function: its folder, its entry in functions/openapi.rest.yaml and in functions/main.go. What follows from its
-// declaration is generated. It prints what is left to do. Run it by `make new NAME=leases KIND=http`.
+// Command new begins a function: its folder, a table with its store, a noun of the CLI, tests, and its entries in the
+// lists that name all functions. It prints what is left to do. Run it by `make new NAME=leases KIND=http`.
 package main
 
 import (
@@ -16,7 +16,7 @@ func main() {
 	}
 }
 
-// run makes everything before it writes anything.
+// run renders everything before it writes anything.
 func run(out io.Writer, args []string) error {
 	f, err := newFunction(args)
 	if err != nil {

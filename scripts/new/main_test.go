@@ -2,11 +2,9 @@ package main
 
 import (
 	"bytes"
-	"errors"
 	"io"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -16,102 +14,75 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// checkout is a copy of all that git knows of this checkout, or would, in a folder of its own, which is where the test goes on.
-func checkout(t *testing.T) {
-	t.Helper()
-	root, dir := testkit.Root(), t.TempDir()
-	for path := range strings.SplitSeq(tracked(t, root), "\x00") {
-		text, err := os.ReadFile(filepath.Join(root, path))
-		if path == "" || errors.Is(err, fs.ErrNotExist) { // it was deleted, and that is not committed
-			continue
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		info, err := os.Stat(filepath.Join(root, path))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.MkdirAll(filepath.Join(dir, filepath.Dir(path)), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, path), text, info.Mode()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Chdir(dir)
-}
-
-func tracked(t *testing.T, root string) string {
-	t.Helper()
-	cmd := exec.Command("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
-	cmd.Dir, cmd.Stderr = root, os.Stderr
-	list, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("git does not say which files are the project's: %v", err)
-	}
-	return string(list)
-}
-
-// command runs one that must work, and gives what it printed.
-func command(t *testing.T, args ...string) string {
-	t.Helper()
-	cmd := exec.Command(args[0], args[1:]...)
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Fatalf("%s: %v\n%s", strings.Join(args, " "), err, out)
-	}
-	return string(out)
-}
-
-// TestNew begins a function of each kind in a copy of this checkout: each compiles, is as gofmt has it, and passes its tests.
+// TestNew begins a function of each kind in a copy of this checkout. What is written compiles, and what needs no cloud
+// passes its tests.
 func TestNew(t *testing.T) {
-	database := testkit.EmptyDatabase(t) // the copy's tests make theirs in the same cluster
+	if os.Getenv("TEST_CLOUD") == "none" {
+		t.Skip("left out: it compiles a whole copy, after every change")
+	}
+	database := testkit.EmptyDatabase(t) // the copy's tests create theirs in the same cluster
 	checkout(t)
-	for _, args := range [][]string{{"floating-ips", "http"}, {"run-leases", "event"}} {
+	for _, args := range [][]string{{"floating-ips", "http"}, {"run-budgets", "event"}} {
 		var out bytes.Buffer
 		if err := run(&out, args); err != nil {
 			t.Fatal(err)
 		}
-		if !strings.Contains(out.String(), "made    functions/"+args[0]+"/function.go\n") || !strings.Contains(out.String(), "What is left") {
+		if !strings.Contains(out.String(), "created functions/"+args[0]+"/function.go\n") ||
+			!strings.Contains(out.String(), "By hand") {
 			t.Errorf("it printed %s", &out)
 		}
-		if err := run(io.Discard, args); err == nil || !strings.Contains(err.Error(), "functions/"+args[0]+" is there") {
+		if err := run(io.Discard, args); err == nil || !strings.Contains(err.Error(), "functions/"+args[0]+" exists") {
 			t.Errorf("the second time: %v", err)
 		}
 	}
-	if unformatted := command(t, "gofmt", "-l", "functions", "test"); unformatted != "" {
-		t.Errorf("not as gofmt has it: %s", unformatted)
+	if unformatted := command(t, "gofmt", "-l", "functions", "test", "shared", "cmd"); unformatted != "" {
+		t.Errorf("gofmt would change %s", unformatted)
 	}
-	inPlace(t)
+	contains(t, "functions/main.go",
+		"functions/deliver-events\"\n\tfloatingips \"github.com/cloudfn/cloudfn/functions/floating-ips\"\n")
 	command(t, "go", "run", "./scripts/declarations")
-	for _, path := range []string{"knative/services/floating-ips.yaml", "knative/sources/run-leases.yaml"} {
+	for path, text := range map[string]string{
+		"functions/openapi.yaml":              "\n  cloudfn.floating_ip.state.v1:\n",
+		"shared/postgres/grants.sql":          "on floating_ips to cloudfn_functions",
+		"knative/sources/run-budgets.yaml":    "name: run-budgets",
+		"knative/services/floating-ips.yaml":  "name: floating-ips",
+		"shared/domain/floatingip.go":         "type FloatingIP struct",
+		"cmd/cloudfn/internal/floatingips":    "",
+		"shared/postgres/migrations":          "",
+		"test/contract/examples_done_test.go": "\ts.floatingIPStory(t)\n",
+	} {
+		contains(t, path, text)
+	}
+	t.Setenv("TEST_DATABASE_URL", database)
+	t.Setenv("TEST_CLOUD", "none")
+	command(t, "go", "vet", "./functions/floating-ips", "./cmd/cloudfn/internal/cli", "./test/contract")
+	t.Log(command(t, "go", "test", "-run", "TestFloatingIPs|TestRunBudgetsJobs|TestTick|TestEventsThatAreNotTicks",
+		"./shared/postgres", "./functions/run-budgets"))
+}
+
+// contains checks that a file exists and has a text.
+func contains(t *testing.T, path, text string) {
+	t.Helper()
+	if text == "" {
 		if _, err := os.Stat(path); err != nil {
 			t.Error(err)
 		}
+		return
 	}
-	packages := []string{"./functions/floating-ips/", "./functions/run-leases/"}
-	command(t, append([]string{"go", "vet", "./functions"}, packages...)...)
-	t.Setenv("TEST_DATABASE_URL", database)
-	t.Log(command(t, append([]string{"go", "test"}, packages...)...))
+	if found, err := os.ReadFile(path); err != nil || !strings.Contains(string(found), text) {
+		t.Errorf("%s has no %q: %v", path, text, err)
+	}
 }
 
-// inPlace sees the new lines stand where they belong: between these two.
-func inPlace(t *testing.T) {
-	t.Helper()
-	for path, lines := range map[string]string{
-		"functions/main.go":                      "functions/deliver-events\"\n\tfloatingips \"github.com/cloudfn/cloudfn/functions/floating-ips\"\n",
-		"functions/openapi.rest.yaml":            "        '503': { $ref: '#/components/responses/EventNotDone' }\n\nwebhooks:\n",
-		"test/contract/examples_done_test.go":    "\"listFloatingIps 500\": ",
-		"functions/floating-ips/function.go":     "package floatingips\n",
-		"cmd/cloudfn/testdata/not-commands.yaml": "runLeases: an event function\n",
+// TestSingular is how the name of one is made of the name of many.
+func TestSingular(t *testing.T) {
+	t.Parallel()
+	for many, one := range map[string]string{
+		"leases": "lease", "policies": "policy", "ips": "ip", "boxes": "box", "classes": "class",
+		"status": "status", "quota": "quota",
 	} {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !strings.Contains(string(text), lines) {
-			t.Errorf("%s has no %q", path, lines)
+		if got := singular(many); got != one {
+			t.Errorf("%s: got %s, want %s", many, got, one)
 		}
 	}
 }
@@ -135,8 +106,8 @@ func state(t *testing.T) map[string]string {
 	return found
 }
 
-// TestRefusals write nothing, and say in one line what is allowed.
-func TestRefusals(t *testing.T) {
+// TestRejectedArguments: the error is one line that says what is right, and nothing is written.
+func TestRejectedArguments(t *testing.T) {
 	checkout(t)
 	before := state(t)
 	for want, args := range map[string][]string{
@@ -148,34 +119,30 @@ func TestRefusals(t *testing.T) {
 		`NAME is "9s": it must be lower-case`:     {"9s", "http"},
 		"of 40 characters at most":                {strings.Repeat("a", 41), "http"},
 		`KIND is "cron": it must be http (`:       {"leases", "cron"},
-		"Go takes func for something else":        {"func", "http"},
-		"Go takes testdata for something else":    {"test-data", "http"},
-		"functions/servers is there":              {"servers", "http"},
-		"knative/services/gateway.yaml is there":  {"gateway", "http"},
-		"knative/services/common.yaml is there":   {"common", "event"},
-		`has "/v1/requests:"`:                     {"requests", "http"},
-		`has "- name: process"`:                   {"process", "http"},
-		`has "operationId: redeliver"`:            {"redeliver", "event"},
+		"func is reserved":                        {"func", "http"},
+		"type is reserved":                        {"types", "http"},
+		"testdata is reserved":                    {"test-data", "http"},
+		"functions/servers exists":                {"servers", "http"},
+		"knative/services/gateway.yaml exists":    {"gateway", "http"},
+		"knative/services/common.yaml exists":     {"common", "event"},
+		"shared/domain/instance.go exists":        {"instances", "http"},
+		`openapi.yaml has "- name: process"`:      {"process", "http"},
 	} {
 		err := run(io.Discard, args)
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%v: got %v, want %q", args, err, want)
 		}
 	}
-	for path, line := range map[string]string{ // a list that is not as it was
-		"test/contract/examples_done_test.go": "var never = ", "functions/openapi.rest.yaml": "\nwebhooks:\n",
-		"functions/main.go": ".Function,",
+	for path, line := range map[string]string{ // a list that has changed
+		"functions/main.go": ".Function,", "cmd/cloudfn/main.go": "callbacks.Command(a)",
+		"test/contract/examples_done_test.go": "s.console(t)",
 	} {
 		text := before[path]
 		if err := os.WriteFile(path, []byte(strings.ReplaceAll(text, line, "#")), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		changed := state(t)
-		args := []string{"leases", "http"}
-		if strings.Contains(path, "openapi") {
-			args = []string{"run-leases", "event"}
-		}
-		if err := run(io.Discard, args); err == nil || !strings.HasPrefix(err.Error(), path+": ") {
+		if err := run(io.Discard, []string{"budgets", "http"}); err == nil || !strings.HasPrefix(err.Error(), path+": ") {
 			t.Errorf("without %q: got %v", line, err)
 		}
 		same(t, changed)
@@ -186,33 +153,41 @@ func TestRefusals(t *testing.T) {
 	same(t, before)
 }
 
-// TestWhatIsLeft names tests that there are, so that nobody looks for one that was renamed.
+// TestWhatIsLeft: the tests that the printed list names exist.
 func TestWhatIsLeft(t *testing.T) {
-	checkout(t)
+	t.Parallel()
 	var tests strings.Builder
-	for path, text := range state(t) {
-		if strings.HasSuffix(path, "_test.go") && !strings.HasPrefix(path, "scripts/new/") {
-			tests.WriteString(text)
-		}
-	}
-	for _, args := range [][]string{{"leases", "http"}, {"run-leases", "event"}} {
-		var out bytes.Buffer
-		if err := run(&out, args); err != nil {
+	for _, folder := range []string{"knative", "test/contract"} {
+		paths, err := filepath.Glob(filepath.Join(testkit.Root(), folder, "*_test.go"))
+		if err != nil {
 			t.Fatal(err)
 		}
-		named := regexp.MustCompile(`\bTest\w+`).FindAllString(out.String(), -1)
-		for _, name := range named {
+		for _, path := range paths {
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			tests.Write(text)
+		}
+	}
+	for _, kind := range []string{"http", "event"} {
+		var out bytes.Buffer
+		if err := (function{Kind: kind}).render(&out, "left.txt"); err != nil {
+			t.Fatal(err)
+		}
+		found := regexp.MustCompile(`\bTest[A-Z]\w+`).FindAllString(out.String(), -1)
+		for _, name := range found {
 			if !strings.Contains(tests.String(), "\nfunc "+name+"(") {
-				t.Errorf("%s: there is no %s", args[1], name)
+				t.Errorf("%s: unknown test %s", kind, name)
 			}
 		}
-		if len(named) < 7 {
-			t.Errorf("%s: it names only %v", args[1], named)
+		if len(found) < 4 {
+			t.Errorf("%s: it names only %v", kind, found)
 		}
 	}
 }
 
-// same sees that nothing was written.
+// same checks that the files are these.
 func same(t *testing.T, want map[string]string) {
 	t.Helper()
 	got := state(t)
@@ -228,7 +203,7 @@ func same(t *testing.T, want map[string]string) {
 	}
 }
 
-// TestAllOrNothing: what cannot be written takes back what was.
+// TestAllOrNothing: when one file cannot be written, the files written before it are restored or removed.
 func TestAllOrNothing(t *testing.T) {
 	t.Chdir(t.TempDir())
 	if err := os.WriteFile("old", []byte("before"), 0o600); err != nil {

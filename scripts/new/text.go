@@ -6,38 +6,33 @@ import (
 	"strings"
 )
 
-// edit is a change of a file that is there.
+// edit is a change of a file that exists.
 type edit struct {
 	path  string
 	apply func(text string) (string, error)
 }
 
-// before puts a text before a line that is in the file once.
+// before inserts a text before a line that occurs once.
 func before(line, text string) func(string) (string, error) {
 	return func(all string) (string, error) {
 		if strings.Count(all, "\n"+line) != 1 {
-			return "", fmt.Errorf("the line %q is not in it once", strings.TrimSpace(line))
+			return "", fmt.Errorf("the line %q must occur once", strings.TrimSpace(line))
 		}
 		return strings.Replace(all, "\n"+line, "\n"+text+line, 1), nil
 	}
 }
 
-// after puts a text behind one that is in the file once.
+// after inserts a text behind another that occurs once.
 func after(place, text string) func(string) (string, error) {
 	return func(all string) (string, error) {
 		if strings.Count(all, place) != 1 {
-			return "", fmt.Errorf("%q is not in it once", place)
+			return "", fmt.Errorf("%q must occur once", place)
 		}
 		return strings.Replace(all, place, place+text, 1), nil
 	}
 }
 
-// atEnd puts a text behind all.
-func atEnd(text string) func(string) (string, error) {
-	return func(all string) (string, error) { return all + text, nil }
-}
-
-// sorted puts a line among others: before the first of them that comes after it, else behind the last.
+// sorted inserts a line among others: before the first of them that comes after it, else behind the last.
 func sorted(line string, among func(string) bool) func(string) (string, error) {
 	return func(all string) (string, error) {
 		lines := strings.SplitAfter(all, "\n")
@@ -53,7 +48,7 @@ func sorted(line string, among func(string) bool) func(string) (string, error) {
 			place = i + 1
 		}
 		if place < 0 {
-			return "", fmt.Errorf("there is no line like %q", strings.TrimSpace(line))
+			return "", fmt.Errorf("no line is like %q", strings.TrimSpace(line))
 		}
 		return strings.Join(slices.Insert(lines, place, line), ""), nil
 	}

@@ -52,7 +52,14 @@ write_config() {
   mkdir -p "$CONF"/{keystone,glance,placement,nova,neutron} "$LIB/sandbox-1.0.dist-info" "$STATE"/{lock,glance,nova,neutron}
   cp "$HERE"/lib/*.py "$LIB/"
   printf 'Metadata-Version: 2.1\nName: sandbox\nVersion: 1.0\n' > "$LIB/sandbox-1.0.dist-info/METADATA"
-  printf '[neutron.ml2.mechanism_drivers]\nsandbox = sandbox_ml2:SandboxMechanismDriver\n' > "$LIB/sandbox-1.0.dist-info/entry_points.txt"
+  cat > "$LIB/sandbox-1.0.dist-info/entry_points.txt" <<C
+[neutron.ml2.mechanism_drivers]
+sandbox = sandbox_ml2:SandboxMechanismDriver
+[octavia.network.drivers]
+sandbox = sandbox_octavia:NetworkDriver
+[octavia.cert_generator]
+sandbox = sandbox_octavia:CertGenerator
+C
   local c d
 
   cat > "$CONF/my.cnf" <<C
@@ -201,6 +208,7 @@ heal_instance_info_cache_interval = -1
 bandwidth_poll_interval = -1
 vif_plugging_is_fatal = false
 vif_plugging_timeout = 0
+block_device_allocate_retries_interval = 1
 [wsgi]
 api_paste_config = $CONF/nova/api-paste.ini
 [api]
@@ -224,11 +232,11 @@ ram = $SANDBOX_QUOTA_RAM
 api_servers = $(url glance)
 [vnc]
 enabled = false
-[cinder]
-os_region_name = $SANDBOX_REGION
 [notifications]
 notification_format = unversioned"
     auth neutron nova; auth placement nova; auth service_user nova; echo "send_service_user_token = true"
+    auth cinder nova; echo "os_region_name = $SANDBOX_REGION
+catalog_info = volumev3::internalURL"
     authtoken nova compute; common; } > "$CONF/nova/nova.conf"
   # nova-compute must see neither: it would try, and fail, to read the cells.
   { database api_database nova_api; database database nova_cell0; } > "$CONF/nova/db-cell0.conf"
@@ -237,4 +245,5 @@ notification_format = unversioned"
     d=$STATE/nova/$c; mkdir -p "$d/instances"
     printf '[DEFAULT]\nhost = %s\nstate_path = %s\ninstances_path = %s/instances\n' "$c" "$d" "$d" > "$CONF/nova/$c.conf"
   done
+  for c in "${OPTIONAL[@]}"; do "write_$c"; done
 }

@@ -4,16 +4,30 @@
 
 pieces() {
   local c
-  read -ra COMPUTES <<<"$SANDBOX_COMPUTES"; COMPUTES=("${COMPUTES[@]/#/nova-}")
+  read -ra COMPUTES <<<"$SANDBOX_COMPUTES $SANDBOX_RESERVABLE"; COMPUTES=("${COMPUTES[@]/#/nova-}")
   NAMES=(mariadb epmd rabbitmq keystone placement glance neutron-server nova-api nova-conductor nova-scheduler "${COMPUTES[@]}")
+  OPTIONAL=() OPTIONAL_PIECES=() OPTIONAL_PACKAGES=
   declare -gA PORTS=([epmd]=$SANDBOX_EPMD_PORT [rabbitmq]="$SANDBOX_RABBIT_PORT $SANDBOX_RABBIT_DIST_PORT"
     [keystone]=$SANDBOX_KEYSTONE_PORT [placement]=$SANDBOX_PLACEMENT_PORT [glance]=$SANDBOX_GLANCE_PORT
     [nova-api]=$SANDBOX_NOVA_PORT [neutron-server]=$SANDBOX_NEUTRON_PORT)
+  optional "$SANDBOX_VOLUMES" cinder "$SANDBOX_CINDER_PORT" cinder-api cinder-scheduler cinder-volume
+  optional "$SANDBOX_LOADBALANCERS" octavia "$SANDBOX_OCTAVIA_PORT" octavia-api octavia-worker
+  optional "$SANDBOX_KEYS" barbican "$SANDBOX_BARBICAN_PORT" barbican
+  NAMES+=("${OPTIONAL_PIECES[@]}")
+  export SANDBOX_OPTIONAL="${OPTIONAL[*]}"
   declare -gA PORT_SETTING=()
   for c in "${SETTING_NAMES[@]}"; do case $c in *_PORT) PORT_SETTING[${!c}]=$c ;; esac; done
   # Nobody types this one, and the other may hold any character.
   RABBIT_PASSWORD=$(printf %s "$SANDBOX_PASSWORD" | md5sum | cut -c1-32)
   export SANDBOX_AMQP=$SANDBOX_HOST:$SANDBOX_RABBIT_PORT:$RABBIT_PASSWORD
+}
+optional() { # optional SWITCH SERVICE PORT PIECE... : the first piece serves the API
+  local switch=$1 service=$2 port=$3; shift 3
+  case $switch in
+    on) OPTIONAL+=("$service") OPTIONAL_PIECES+=("$@") OPTIONAL_PACKAGES+=" python3-$service" PORTS[$1]=$port ;;
+    off) ;;
+    *) die "the switch of $service is '$switch': it must be on or off" ;;
+  esac
 }
 url() { echo "http://$SANDBOX_HOST:${PORTS[$1]}"; }
 last_line() { grep -av '^[[:space:]]*$' "$1" 2>/dev/null | tail -1 | cut -c1-300; }
@@ -94,9 +108,8 @@ await() { until listening "$1" "${PORTS[$1]}" || [ -e "$STATE/.failed" ]; do sle
 serving() { # wait until a piece serves
   local i
   case $1 in
-    nova-conductor | nova-scheduler) seed consumers "${1#nova-}"; return ;;
     nova-api) ;;
-    nova-*) seed consumers "compute.${1#nova-}"; return ;;
+    nova-* | cinder-scheduler | cinder-volume | octavia-worker) seed consumers "$1"; return ;;
   esac
   for ((i = 0; i < 1200; i++)); do
     serves "$1" && return 0
@@ -117,7 +130,7 @@ launch() { # launch NAME : its data are there
     epmd) spawn epmd epmd -address 127.0.0.1 -port "$SANDBOX_EPMD_PORT" ;;
     rabbitmq) launch_rabbitmq ;;
     keystone) OS_KEYSTONE_CONFIG_DIR=$CONF/keystone spawn keystone "$PY" "$LIB/sandbox_wsgi.py" \
-      keystone.server.wsgi:initialize_public_application "$SANDBOX_HOST" "$SANDBOX_KEYSTONE_PORT" 8 ;;
+      sandbox_keystone:initialize "$SANDBOX_HOST" "$SANDBOX_KEYSTONE_PORT" 8 ;;
     placement) OS_PLACEMENT_CONFIG_DIR=$CONF/placement spawn placement "$PY" "$LIB/sandbox_wsgi.py" \
       placement.wsgi:init_application "$SANDBOX_HOST" "$SANDBOX_PLACEMENT_PORT" 6 ;;
     glance) service glance glance.cmd.api:main --config-file "$CONF/glance/glance-api.conf" ;;
@@ -126,6 +139,7 @@ launch() { # launch NAME : its data are there
     nova-scheduler) service "$1" nova.cmd.scheduler:main "${nova[@]}" "$CONF/nova/db-cell0.conf" ;;
     nova-conductor) service "$1" nova.cmd.conductor:main "${nova[@]}" "$CONF/nova/db-cell1.conf" ;;
     nova-*) service "$1" sandbox_compute:main "${nova[@]}" "$CONF/nova/${1#nova-}.conf" ;;
+    *) launch_optional "$1" ;;
   esac
 }
 service() { local name=$1; shift; spawn "$name" "$PY" "$LIB/svc.py" "$name" "$@"; }

@@ -1,26 +1,27 @@
 // Command testtime runs go test and prints progress while the tests run, the output of what fails in full, and at the
 // end each package's share of the time.
 //
-//	testtime [-report FILE] -- ARG...   run go test -json ARG..., print, and append the packages' times to FILE
-//	testtime -sum FILE                  print the shares of all that was appended to FILE
+//	testtime [-report FILE] [-retry N] -- ARG...   run go test -json ARG..., and append the packages' times to FILE
+//	testtime -sum FILE                             print the shares of all that was appended to FILE
 //
+// With -retry N, tests that fail run once more, alone, when they are at most N. Those that pass then are named at the
+// end.
 // A skipped test fails the run, unless testkit leaves it out because TEST_CLOUD=none: those are counted.
 package main
 
 import (
 	"bufio"
-	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"strings"
 )
 
 func main() {
 	report := flag.String("report", "", "append the packages' times to this file")
+	retries := flag.Int("retry", 0, "run tests that fail once more, alone, if they are at most this many")
 	sum := flag.String("sum", "", "print the shares of what is in this file, and run nothing")
 	flag.Parse()
 	var code int
@@ -28,7 +29,7 @@ func main() {
 	if *sum != "" {
 		err = summary(os.Stdout, *sum)
 	} else {
-		code, err = run(flag.Args(), *report)
+		code, err = run(flag.Args(), *report, *retries)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "testtime:", err)
@@ -37,24 +38,18 @@ func main() {
 	os.Exit(code)
 }
 
-// run runs go test with the arguments. The exit code is go test's, or 1 when a test was skipped that must not be.
-func run(args []string, report string) (code int, err error) {
-	cmd := exec.CommandContext(context.Background(), "go", append([]string{"test", "-json"}, args...)...) //nolint:gosec // who runs this chooses them
-	cmd.Stderr = os.Stderr
-	out, err := cmd.StdoutPipe()
+// run runs go test with the arguments. The exit code is 1 when a test failed, or was skipped that must not be.
+func run(args []string, report string, retries int) (code int, err error) {
+	r := newResults(os.Stdout)
+	ended, err := goTest(r, args)
 	if err != nil {
 		return 1, err
 	}
-	if err := cmd.Start(); err != nil {
+	if err := r.retry(args, retries); err != nil {
 		return 1, err
 	}
-	r := newResults(os.Stdout)
-	if err := r.read(out); err != nil {
-		return 1, err
-	}
-	ended := cmd.Wait()
 	r.print()
-	if ended != nil || len(r.skipped) > 0 || r.failed > 0 {
+	if ended != nil && len(r.retried) == 0 || len(r.skipped) > 0 || r.failed > 0 {
 		code = 1
 	}
 	if report == "" {

@@ -20,7 +20,7 @@ type event struct {
 // leftOut is how testkit begins the reason of a test that it leaves out.
 const leftOut = "left out: "
 
-// slow is from how many seconds on a test is named as soon as it ends.
+// slow is from how many seconds on a test is printed as soon as it ends.
 const slow = 30
 
 // taken is how many seconds a package or a test took.
@@ -37,9 +37,15 @@ type results struct {
 	left, skipped  []string
 	passed, failed int
 	packages       int
+	failures       []failure
+	failedParts    map[string]int // failed subtests, by package and test
+	isBroken       bool           // a package failed for another reason than a failed test
+	retried        []string       // tests that passed when they ran once more
 }
 
-func newResults(out io.Writer) *results { return &results{out: out, output: map[string][]string{}} }
+func newResults(out io.Writer) *results {
+	return &results{out: out, output: map[string][]string{}, failedParts: map[string]int{}}
+}
 
 func (r *results) add(e event) {
 	e.Package = strings.TrimPrefix(e.Package, "github.com/cloudfn/cloudfn/")
@@ -66,6 +72,11 @@ func (r *results) endTest(e event, name string) {
 		r.passed++
 	case "fail":
 		r.failed++
+		if test, _, isPart := strings.Cut(e.Test, "/"); isPart {
+			r.failedParts[e.Package+" "+test]++
+		} else {
+			r.failures = append(r.failures, failure{e.Package, e.Test})
+		}
 		fmt.Fprintf(r.out, "\nFAIL %s\n%s\n", name, output)
 	case "skip":
 		if strings.Contains(output, leftOut) {
@@ -88,7 +99,8 @@ func (r *results) endTest(e event, name string) {
 // waited is how many seconds a test has waited until no other one kept the sandbox busy, by what testkit.Heavy logs.
 func waited(output string) (seconds float64) {
 	if at := strings.Index(output, "waited "); at >= 0 {
-		_, _ = fmt.Sscanf(output[at:], "waited %g s for its turn", &seconds) // 0 when the test has logged something else
+		// 0 when the test has logged something else
+		_, _ = fmt.Sscanf(output[at:], "waited %g s for its turn", &seconds)
 	}
 	return seconds
 }
@@ -102,8 +114,10 @@ func (r *results) endPackage(e event) {
 	}
 	word := map[string]string{"pass": "ok", "fail": "FAIL"}[e.Action]
 	if e.Action == "fail" {
+		r.isBroken = r.isBroken || !slices.ContainsFunc(r.failures, func(f failure) bool { return f.pkg == e.Package })
 		for name, output := range r.output {
 			if name == e.Package || strings.HasPrefix(name, e.Package+" ") {
+				r.isBroken = r.isBroken || name != e.Package // a test that has not ended
 				fmt.Fprintf(r.out, "\n%s\n%s", name, strings.Join(output, ""))
 				delete(r.output, name)
 			}
@@ -121,11 +135,13 @@ func (r *results) print() {
 		fmt.Fprintf(r.out, "%8.1f s  %s\n", t.seconds, t.name)
 	}
 	if len(r.left) > 0 {
-		fmt.Fprintf(r.out, "\n*** LEFT OUT: %d tests need the sandbox cloud; make test runs them ***\n", len(r.left))
+		fmt.Fprintf(r.out, "\n*** LEFT OUT: %d tests, most for want of the sandbox cloud; make test runs them ***\n",
+			len(r.left))
 	}
 	if len(r.skipped) > 0 {
 		fmt.Fprintf(r.out, "\n*** SKIPPED, which no test may be: %s ***\n", strings.Join(r.skipped, ", "))
 	}
+	r.printRetried(r.out)
 	fmt.Fprintf(r.out, "\n%d passed, %d failed, %d skipped\n", r.passed, r.failed, len(r.left)+len(r.skipped))
 }
 
@@ -145,7 +161,8 @@ func printShares(out io.Writer, times []taken) {
 }
 
 func sorted(list []taken) []taken {
-	return slices.SortedStableFunc(slices.Values(list), func(a, b taken) int { return cmp.Compare(b.seconds, a.seconds) })
+	return slices.SortedStableFunc(slices.Values(list),
+		func(a, b taken) int { return cmp.Compare(b.seconds, a.seconds) })
 }
 
 func first(list []taken, n int) []taken { return list[:min(n, len(list))] }

@@ -9,20 +9,24 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// Ports go with their server, some seconds later. What is left of them after this time is not Nova's.
+// Nova deletes a server's ports some seconds after it. Ports that are left after this time are not Nova's.
 const portsPatience = 3 * time.Minute
 
-// followDelete calls Nova to delete the server until nothing is left of it.
-func (x executor) followDelete(ctx context.Context, server domain.Server, state domain.InstanceState) (Progress, error) {
+// followDelete has Nova delete the server, again if need be, until it and its ports are deleted.
+func (x executor) followDelete(
+	ctx context.Context, server domain.Server, state domain.InstanceState,
+) (Progress, error) {
 	switch {
-	case state == domain.InstanceDeleted, server.Status == "SOFT_DELETED": // the latter is kept for a while by Nova's own will
+	// Nova may be configured to keep it for a while
+	case state == domain.InstanceDeleted, server.Status == "SOFT_DELETED":
 		x.recordSeen(ctx, domain.Server{ID: x.ServerID, Status: "DELETED", Partial: true})
 		return Progress{State: domain.InstanceDeleted, Done: x.portsAreGone(ctx)}, nil
-	case state == domain.InstanceError && server.Fault != nil && server.Fault.Created.After(x.Follow.RequestedAt):
+	case state == domain.InstanceError && server.Fault != nil && x.hasTriedSince(server.Fault.Created):
 		x.recordSeen(ctx, server)
-		return Progress{}, faultOf(server) // Nova has tried since it was asked to: another call would not help it
+		return Progress{}, faultOf(server) // Nova has tried and failed: another call would not help
 	case state == domain.InstanceDeleting:
-		return Progress{State: state, Blocked: apperr.New(apperr.Conflict, "Nova has not deleted the server for %s", patience)}, nil
+		blocked := apperr.New(apperr.Conflict, "Nova has not deleted the server for %s", patience)
+		return Progress{State: state, Blocked: blocked}, nil
 	case x.Check(state) != nil:
 		return x.notAllowed(state, x.Check(state))
 	}
@@ -37,23 +41,31 @@ func (x executor) followDelete(ctx context.Context, server domain.Server, state 
 	return x.apply(ctx, server, state)
 }
 
-// PauseError says that an action goes on after a pause.
+// hasTriedSince says whether Nova was called for this deletion, and the moment is after its request: a fault of then is
+// Nova's answer to the call. Without a call it is somebody else's fault, such as a rebuild's.
+func (x executor) hasTriedSince(moment time.Time) bool {
+	i, requested := x.Instance, x.Follow.RequestedAt
+	return i.DeleteTries > 0 && !i.DeleteTriedAt.Before(requested) && moment.After(requested)
+}
+
+// PauseError says that an action continues after a pause.
 type PauseError struct{ Pause time.Duration }
 
 // Error implements error.
-func (e PauseError) Error() string { return "goes on in " + e.Pause.String() }
+func (e PauseError) Error() string { return "continues in " + e.Pause.String() }
 
-// undeletable says that Nova was called often enough to delete the server.
+// undeletable is the error after the last attempt to delete the server.
 func undeletable(i domain.Instance, server domain.Server) error {
 	why := ""
 	if server.Fault != nil {
 		why = ": " + server.Fault.Message
 	}
-	return apperr.New(apperr.Conflict, "Nova was asked %d times to delete the server %s (%s), which is still there, in the status %s%s",
+	return apperr.New(apperr.Conflict,
+		"Nova was asked %d times to delete the server %s (%s), which is still there, in the status %s%s",
 		i.DeleteTries, server.ID, server.Name, server.Status, why)
 }
 
-// portsAreGone says whether the deleted server's ports are gone, too, or are waited for no longer.
+// portsAreGone says whether the deleted server's ports are deleted too, or it is too late to wait for that.
 func (x executor) portsAreGone(ctx context.Context) bool {
 	left, err := x.cloud.Ports(ctx, x.ServerID)
 	if err == nil && left == 0 {
@@ -62,8 +74,8 @@ func (x executor) portsAreGone(ctx context.Context) bool {
 	if x.Follow.Waiting <= portsPatience {
 		return false
 	}
-	slog.WarnContext(ctx, "a server is deleted, and its ports may not be", "instance_id", x.Instance.ID, "server_id", x.ServerID,
-		"ports", left, "error", err)
+	slog.WarnContext(ctx, "a server is deleted, and its ports may not be",
+		"instance_id", x.Instance.ID, "server_id", x.ServerID, "ports", left, "error", err)
 	return true
 }
 

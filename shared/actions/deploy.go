@@ -15,11 +15,13 @@ func (x executor) deploy(ctx context.Context, server domain.Server, state domain
 		if err := x.Check(state); err != nil {
 			return Progress{}, err
 		}
-		return Progress{}, apperr.New(apperr.Conflict, "the server is not tracked: connect it first, by POST /v1/servers")
+		return Progress{}, apperr.New(apperr.Conflict,
+			"the server is not tracked: connect it first, by POST /v1/servers")
 	}
 	isRequested := x.Deployment.ID != uuid.Nil && server.Metadata[domain.DeployMark] == x.Deployment.ID.String()
 	if end := x.Deployment.NotAfter; !isRequested && !end.IsZero() && !x.Follow.Now.Before(end) {
-		return Progress{}, apperr.New(apperr.Conflict, "the server could not be rebuilt in time for the deployment's token: deploy again")
+		return Progress{}, apperr.New(apperr.Conflict,
+			"the deployment's token has expired before the rebuild: deploy again")
 	}
 	switch domain.DeployNext(x.Deployment.ID, server) {
 	case domain.DeployDone:
@@ -42,10 +44,11 @@ func (x executor) deploy(ctx context.Context, server domain.Server, state domain
 	if x.Follow == nil {
 		return Progress{State: state}, nil
 	}
-	return Progress{State: state, Blocked: apperr.New(apperr.Conflict, "Nova has been at work on the server for %s", deployPatience)}, nil
+	blocked := apperr.New(apperr.Conflict, "Nova has been working on the server for %s", deployPatience)
+	return Progress{State: state, Blocked: blocked}, nil
 }
 
-// accepted is the progress after a call. Of a deployment only the rebuild is what the caller asked for.
+// accepted is the progress after a call. Starting the server does not complete the request, rebuilding does.
 func (x executor) accepted(ctx context.Context, server domain.Server, isRebuild bool, err error) (Progress, error) {
 	if err != nil {
 		return Progress{}, err
@@ -67,11 +70,12 @@ func (x executor) rebuild(ctx context.Context, server domain.Server) error {
 	return x.cloud.RebuildServer(ctx, server.ID, r, server.Image == nil)
 }
 
-// imageFor is the image that the server is rebuilt from. It is refused where the connection does not allow it.
+// imageFor is the image that the server is rebuilt from, if the connection allows it.
 func (x executor) imageFor(server domain.Server) (string, error) {
 	image := x.Deployment.ImageID
 	if image == "" && server.Image == nil {
-		return "", apperr.InvalidField("server_image", "must be the id of an image, because the server boots from a volume")
+		return "", apperr.InvalidField("server_image",
+			"must be the id of an image, because the server boots from a volume")
 	}
 	if image == "" {
 		image = server.Image.ID

@@ -18,12 +18,35 @@ type executor struct {
 
 	cloud Cloud
 	Action
+
+	readAt time.Time // by the database's clock, before Nova is asked; zero for a server that is not tracked
 }
 
-// run does what is next, given the server as it is now.
+// setReadAt notes the time before the server is read. What others have seen since is newer than what this step records.
+func (x *executor) setReadAt(ctx context.Context) error {
+	switch {
+	case x.Instance.ID == uuid.Nil:
+	case x.Follow != nil:
+		x.readAt = x.Follow.Now
+	default:
+		return x.setCalledAt(ctx)
+	}
+	return nil
+}
+
+// setCalledAt moves readAt to the time before Nova is called: what others saw before is older than the call's outcome.
+func (x *executor) setCalledAt(ctx context.Context) (err error) {
+	if x.Instance.ID != uuid.Nil {
+		x.readAt, err = x.Instances.Now(ctx)
+	}
+	return err
+}
+
+// run does the next step for the server as Nova shows it.
 func (x executor) run(ctx context.Context, server domain.Server) (Progress, error) {
 	state := domain.StateOf(server.Status, server.Task)
-	if x.Follow != nil && x.Action.Action != domain.Delete && server.Status == "DELETED" { // Nova shows it for a moment more
+	// Nova shows it a moment longer
+	if x.Follow != nil && x.Action.Action != domain.Delete && server.Status == "DELETED" {
 		return Progress{}, apperr.New(apperr.NotFound, "the server %s is deleted", server.ID)
 	}
 	switch {
@@ -31,20 +54,46 @@ func (x executor) run(ctx context.Context, server domain.Server) (Progress, erro
 		return x.deploy(ctx, server, state)
 	case x.Action.Action == domain.Delete && x.Follow != nil:
 		return x.followDelete(ctx, server, state)
+	case x.Action.Action == domain.Shelve:
+		return x.shelve(ctx, server, state)
+	case x.Action.Action == domain.Snapshot:
+		return x.snapshot(ctx, server, state)
 	case x.Idle(state, server.Task):
+		return Progress{State: state, Done: true}, nil
+	case x.Action.Action == domain.Reboot && x.Follow != nil:
+		return x.followReboot(ctx, server, state)
+	}
+	return x.apply(ctx, server, state)
+}
+
+// followReboot reboots the server once: Nova may have accepted the call before, with its answer lost. A soft reboot in
+// progress does not stand for a hard one.
+func (x executor) followReboot(
+	ctx context.Context, server domain.Server, state domain.InstanceState,
+) (Progress, error) {
+	if x.Hard && server.Status == "REBOOT" {
+		return x.apply(ctx, server, state)
+	}
+	switch wasRebooted, err := WasRebooted(ctx, x.cloud, server.ID, x.Follow.RequestedAt); {
+	case err != nil:
+		return Progress{}, err
+	case wasRebooted:
+		x.recordSeen(ctx, server)
 		return Progress{State: state, Done: true}, nil
 	}
 	return x.apply(ctx, server, state)
 }
 
-// apply calls Nova if the server's state allows it. Of all that is not followed, and of what has no end to wait for,
-// that is the end.
+// apply calls Nova if the server's state allows it. Only a deletion that is followed continues after that.
 func (x executor) apply(ctx context.Context, server domain.Server, state domain.InstanceState) (Progress, error) {
 	if err := x.Check(state); err != nil {
 		return x.notAllowed(state, err)
 	}
 	if x.Instance.ID != uuid.Nil && !x.MayDelete(x.Instance.Origin) {
-		return Progress{}, ErrNotOurs
+		return Progress{}, ErrNeedsForce
+	}
+	if err := x.setCalledAt(ctx); err != nil {
+		return Progress{}, err
 	}
 	if err := x.callNova(ctx, server, state); err != nil {
 		return Progress{}, err
@@ -53,7 +102,7 @@ func (x executor) apply(ctx context.Context, server domain.Server, state domain.
 	return Progress{State: x.After(), Accepted: true, Done: x.Follow == nil || x.Action.Action != domain.Delete}, nil
 }
 
-// notAllowed is an error, unless Nova soon ends the state by itself.
+// notAllowed blocks the action while Nova is working on the server, and fails it in other states.
 func (x executor) notAllowed(state domain.InstanceState, err error) (Progress, error) {
 	if slices.Contains(domain.MovingStates(), state) {
 		return Progress{State: state, Blocked: err}, nil
@@ -61,19 +110,22 @@ func (x executor) notAllowed(state domain.InstanceState, err error) (Progress, e
 	return Progress{}, err
 }
 
-// MayDelete says whether the action is no deletion, or one of a server that we have made, or forced.
+// MayDelete says whether the action may be done to a server of that origin: without force a connected one is not
+// deleted.
 func (a Action) MayDelete(origin string) bool {
 	return a.Action != domain.Delete || a.Force || origin != domain.OriginConnected
 }
 
-// ErrNotOurs refuses to delete a server that was connected.
-var ErrNotOurs = &apperr.Error{
+// ErrNeedsForce is the error of deleting a server that was connected.
+var ErrNeedsForce = &apperr.Error{
 	Code:    apperr.Conflict,
-	Message: "the server was there before it was connected: disconnect it, or delete it with force",
-	Fields:  []apperr.Field{{Field: "force", Detail: "must be true to delete a server that was connected", Allowed: []string{"true"}}},
+	Message: "the server existed before it was connected: disconnect it, or delete it with force",
+	Fields: []apperr.Field{{
+		Field: "force", Detail: "must be true to delete a server that was connected", Allowed: []string{"true"},
+	}},
 }
 
-// callNova makes the one call that the action takes for a server in the state.
+// callNova makes the call for a server in the state.
 func (x executor) callNova(ctx context.Context, server domain.Server, state domain.InstanceState) error {
 	switch x.Action.Action {
 	case domain.Delete:
@@ -89,6 +141,17 @@ func (x executor) callNova(ctx context.Context, server domain.Server, state doma
 	return x.start(ctx, server.ID, state)
 }
 
+// clockSkew is how far the database's clock and Nova's may differ.
+const clockSkew = 5 * time.Second
+
+// WasRebooted reads in Nova's action log whether it has accepted a reboot since the moment.
+func WasRebooted(ctx context.Context, cloud Cloud, id string, since time.Time) (bool, error) {
+	logged, err := cloud.Actions(ctx, id)
+	return slices.ContainsFunc(logged, func(l domain.LoggedAction) bool {
+		return l.Name == "reboot" && l.Start.After(since.Add(-clockSkew))
+	}), err
+}
+
 func (x executor) start(ctx context.Context, id string, state domain.InstanceState) error {
 	if state == domain.InstanceShelved {
 		return x.cloud.UnshelveServer(ctx, id)
@@ -96,7 +159,7 @@ func (x executor) start(ctx context.Context, id string, state domain.InstanceSta
 	return x.cloud.StartServer(ctx, id)
 }
 
-// recordAccepted writes at once what follows from Nova's yes.
+// recordAccepted stores the state that follows from the call.
 func (x executor) recordAccepted(ctx context.Context, server domain.Server) {
 	i := x.Instance
 	i.Seen(server)
@@ -104,20 +167,20 @@ func (x executor) recordAccepted(ctx context.Context, server domain.Server) {
 	x.record(domain.WithActor(ctx, x.Actor.Doing(x.Action.Action, x.ID)), i)
 }
 
-// recordSeen writes what Nova shows.
+// recordSeen stores the server as Nova shows it.
 func (x executor) recordSeen(ctx context.Context, server domain.Server) {
 	if i := x.Instance; i.Found(server) {
 		x.record(ctx, i)
 	}
 }
 
-// record writes a tracked instance, also when the caller hangs up. On failure the next poll records it; the action
-// itself has succeeded.
+// record stores a tracked instance, also when the client hangs up. On failure the next poll records it; the action has
+// succeeded.
 func (x executor) record(ctx context.Context, i domain.Instance) {
 	if i.ID == uuid.Nil {
 		return
 	}
-	i.SeenAt = time.Time{} // now
+	i.SeenAt = x.readAt
 	writing, cancel := domain.Detached(ctx)
 	defer cancel()
 	if _, err := x.Instances.Change(writing, []domain.Instance{i}); err != nil {

@@ -23,22 +23,23 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// Config says where instances reach us.
+// Config is the part of the configuration that deployments need.
 type Config struct {
 	// URL at which instances reach the function agents when they boot, such as the gateway; when empty, deploy is
 	// answered with 501.
 	URL string `env:"AGENT_URL"`
 }
 
-// Validate refuses a Config that cannot work.
+// Validate rejects a Config that cannot work.
 func (c Config) Validate() error {
 	if c.URL == "" {
 		return nil
 	}
 	u, err := url.Parse(c.URL)
-	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.User != nil || u.RawQuery != "" || u.Fragment != "" ||
-		strings.ContainsAny(c.URL, " \"\\") {
-		return errors.New("AGENT_URL must be an http or https URL without credentials and query, such as https://cloudfn.example.com")
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.User != nil || u.RawQuery != "" ||
+		u.Fragment != "" || strings.ContainsAny(c.URL, " \"\\") {
+		return errors.New("AGENT_URL must be an http or https URL without credentials and query, " +
+			"such as https://cloudfn.example.com")
 	}
 	return nil
 }
@@ -46,7 +47,7 @@ func (c Config) Validate() error {
 //go:embed setup.sh
 var setup []byte
 
-// Where the guest's script is, and what it is to do. Both are in memory there, and gone when the script ends.
+// The guest's script and its parameters. Both are in the guest's memory, and deleted when the script ends.
 const (
 	setupFile      = "/run/cloudfn-agent/setup"
 	parametersFile = "/run/cloudfn-agent/parameters"
@@ -58,11 +59,13 @@ const (
 	iterations = 10000 // the default of openssl enc; the key is random, and needs none
 )
 
-// New makes a deployment and the user_data that brings it onto the instance. Whoever has one of them reads nothing: the bundle is
-// stored encrypted, and its key is in the user_data only; the token there is stored as its hash.
+// New makes a deployment and the user_data that installs it. Neither of them is readable alone: the bundle is stored
+// encrypted, and only the user_data has its key; of the token in there a hash is stored.
 func New(c Config, s Spec) (domain.Deployment, domain.Secret, error) {
-	made := domain.Deployment{ID: uuid.Must(uuid.NewV7()), ProjectID: s.ProjectID, InstanceID: s.Instance, Image: s.Image}
-	if err := s.Check(); err != nil {
+	made := domain.Deployment{
+		ID: uuid.Must(uuid.NewV7()), ProjectID: s.ProjectID, InstanceID: s.Instance, Image: s.Image,
+	}
+	if err := errors.Join(s.Check()...); err != nil {
 		return made, "", err
 	}
 	image, err := parseReference(s.Image)
@@ -82,7 +85,7 @@ func New(c Config, s Spec) (domain.Deployment, domain.Secret, error) {
 	return made, userData, err
 }
 
-// Hash is what is stored of a token.
+// Hash is the stored form of a token.
 func Hash(token domain.Secret) []byte {
 	sum := sha256.Sum256([]byte(token.Reveal()))
 	return sum[:]
@@ -101,7 +104,7 @@ type file struct {
 	Content     []byte `json:"content"` // base64 in JSON
 }
 
-// cloudConfig is user_data for cloud-init. It is written as JSON, which is YAML too, and all that is not ours is in base64.
+// cloudConfig is user_data for cloud-init. It is written as JSON, which is YAML too, with all variable parts in base64.
 func cloudConfig(parameters string) (domain.Secret, error) {
 	config, err := json.Marshal(struct {
 		Update   bool       `json:"package_update"`
@@ -119,7 +122,7 @@ func cloudConfig(parameters string) (domain.Secret, error) {
 	return domain.Secret("#cloud-config\n" + string(config) + "\n"), err
 }
 
-// bundle is what the agent is to know and nobody else: a line for each part, which is a word and something in base64.
+// bundle contains the agent's secrets: a line for each part, which is a word and a value in base64.
 func (s Spec) bundle(image reference) []byte {
 	var out bytes.Buffer
 	part := func(kind string, content []byte) {
@@ -141,14 +144,15 @@ func (s Spec) bundle(image reference) []byte {
 	return out.Bytes()
 }
 
-// login is the file in which container runtimes look for logins; without one it says that there is none.
+// login is the file from which container runtimes read logins.
 func (s Spec) login(image reference) []byte {
 	type entry struct {
 		Auth string `json:"auth"`
 	}
 	logins := map[string]entry{}
 	if s.Registry != nil {
-		one := entry{base64.StdEncoding.EncodeToString([]byte(s.Registry.Username + ":" + s.Registry.Password.Reveal()))}
+		login := s.Registry.Username + ":" + s.Registry.Password.Reveal()
+		one := entry{base64.StdEncoding.EncodeToString([]byte(login))}
 		logins[image.registry] = one
 		if image.registry == dockerHub {
 			logins["https://index.docker.io/v1/"] = one // as docker calls it
@@ -158,8 +162,8 @@ func (s Spec) login(image reference) []byte {
 	return content
 }
 
-// encrypt does what `openssl enc -aes-256-cbc -pbkdf2 -md sha256` does, which knows no mode that also authenticates: who opens it
-// compares the hash of the whole first.
+// encrypt does the same as `openssl enc -aes-256-cbc -pbkdf2 -md sha256`. As that does not authenticate, the guest
+// compares the hash of the bundle first.
 func encrypt(plain []byte, password string) ([]byte, error) {
 	salt := make([]byte, saltSize)
 	_, _ = rand.Read(salt)

@@ -20,7 +20,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// full is a Spec with all that there is, and values that would break out of whatever does not quote them.
+// full is a Spec with all fields, and values that break whatever does not quote them.
 func full() Spec {
 	return Spec{
 		ProjectID: "p1", Instance: uuid.New(), Image: "registry.example.com:5000/team/agent:1.2",
@@ -32,10 +32,10 @@ func full() Spec {
 
 var config = Config{URL: "https://cloudfn.example.com/"}
 
-// parameters are the lines that a guest gets.
+// parameters are the lines of the guest's parameters file.
 type parameters struct{ url, deployment, token, key, sum, image string }
 
-// read takes user_data apart, as cloud-init does.
+// read parses user_data like cloud-init.
 func read(t *testing.T, userData domain.Secret) (p parameters, files map[string]file) {
 	t.Helper()
 	body, ok := strings.CutPrefix(userData.Reveal(), "#cloud-config\n")
@@ -56,8 +56,8 @@ func read(t *testing.T, userData domain.Secret) (p parameters, files map[string]
 	return parameters{lines[0], lines[1], lines[2], lines[3], lines[4], lines[5]}, files
 }
 
-// TestCloudInitTakesIt holds the user_data against the schema of cloud-init itself.
-func TestCloudInitTakesIt(t *testing.T) {
+// TestUserDataIsValid by the schema of cloud-init itself.
+func TestUserDataIsValid(t *testing.T) {
 	t.Parallel()
 	_, userData, err := New(config, full())
 	if err != nil {
@@ -67,26 +67,26 @@ func TestCloudInitTakesIt(t *testing.T) {
 		text string
 		ok   bool
 	}{
-		"ours":                {userData.Reveal(), true},
-		"a schema that looks": {strings.Replace(userData.Reveal(), `"packages":[`, `"packages":[7,`, 1), false},
+		"ours":         {userData.Reveal(), true},
+		"invalid data": {strings.Replace(userData.Reveal(), `"packages":[`, `"packages":[7,`, 1), false},
 	} {
 		path := filepath.Join(t.TempDir(), "user-data")
 		if err := os.WriteFile(path, []byte(tc.text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		out, err := exec.CommandContext(t.Context(), filepath.Join(testkit.Root(), "scripts", "cloud-init"), "schema", "--config-file", path).CombinedOutput()
+		cloudInit := filepath.Join(testkit.Root(), "scripts", "cloud-init")
+		out, err := exec.CommandContext(t.Context(), cloudInit, "schema", "--config-file", path).CombinedOutput()
 		if valid := bytes.Contains(out, []byte("Valid cloud-config")); valid != tc.ok || (err == nil) != tc.ok {
 			t.Errorf("%s: %v %s", name, err, out)
 		}
 	}
 	if n := len(base64.StdEncoding.EncodeToString([]byte(userData.Reveal()))); n > 65535 {
-		t.Errorf("the user_data have %d bytes, and Nova takes 65535", n)
+		t.Errorf("the user_data have %d bytes, and Nova accepts 65535", n)
 	}
 }
 
-// TestWhatWhoSees: the user_data hold nothing that is secret for longer than until the first boot, and what is stored opens with
-// what is in the user_data only.
-func TestWhatWhoSees(t *testing.T) {
+// TestSecretsOfADeployment are not in the user_data, and the stored bundle opens with the key in the user_data only.
+func TestSecretsOfADeployment(t *testing.T) {
 	t.Parallel()
 	spec := full()
 	made, userData, err := New(config, spec)
@@ -100,21 +100,22 @@ func TestWhatWhoSees(t *testing.T) {
 	if p.url != "https://cloudfn.example.com" || p.deployment != made.ID.String() || p.image != spec.Image {
 		t.Errorf("the parameters are %+v", p)
 	}
-	if !bytes.Equal(made.TokenHash, Hash(domain.Secret(p.token))) || len(p.token) != 43 || len(p.key) != 43 || p.token == p.key {
-		t.Error("the token or the key is not as it is to be")
+	isHashed := bytes.Equal(made.TokenHash, Hash(domain.Secret(p.token)))
+	if !isHashed || len(p.token) != 43 || len(p.key) != 43 || p.token == p.key {
+		t.Error("the token or the key is wrong")
 	}
 	if sum := sha256.Sum256(made.Bundle); hex.EncodeToString(sum[:]) != p.sum {
 		t.Error("the hash is not that of the bundle")
 	}
 	for path, f := range files {
 		if bytes.Contains(f.Content, []byte("canary")) {
-			t.Errorf("%s holds a secret in clear", path)
+			t.Errorf("%s contains a secret in clear", path)
 		}
 	}
 	stored, _ := json.Marshal(made)
 	for _, secret := range []string{"canary", p.token, p.key} {
 		if strings.Contains(string(stored), secret) || bytes.Contains(made.Bundle, []byte(secret)) {
-			t.Error("what is stored holds a secret in clear")
+			t.Error("the deployment contains a secret in clear")
 		}
 	}
 	plain := opened(t, made.Bundle, p.key)
@@ -130,7 +131,8 @@ func TestWhatWhoSees(t *testing.T) {
 		}
 		kinds = append(kinds, kind)
 	}
-	if want := append([]string{"env", "login"}, slices.Repeat([]string{"argument"}, len(spec.Command))...); !slices.Equal(kinds, want) {
+	want := append([]string{"env", "login"}, slices.Repeat([]string{"argument"}, len(spec.Command))...)
+	if !slices.Equal(kinds, want) {
 		t.Errorf("the bundle has %v", kinds)
 	}
 	again, other, _ := New(config, spec)
@@ -139,10 +141,11 @@ func TestWhatWhoSees(t *testing.T) {
 	}
 }
 
-// opened is what openssl makes of a bundle.
+// opened decrypts a bundle by openssl.
 func opened(t *testing.T, bundle []byte, key string) string {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "openssl", "enc", "-d", "-aes-256-cbc", "-pbkdf2", "-iter", "10000", "-md", "sha256", "-pass", "pass:"+key)
+	cmd := exec.CommandContext(t.Context(), "openssl", "enc", "-d", "-aes-256-cbc", "-pbkdf2", "-iter", "10000",
+		"-md", "sha256", "-pass", "pass:"+key)
 	cmd.Stdin = bytes.NewReader(bundle)
 	out, err := cmd.Output()
 	if err != nil {
@@ -172,19 +175,21 @@ func TestReferences(t *testing.T) {
 		}
 	}
 	for _, text := range []string{
-		"", "nginx", "team/agent", "registry.example.com:5000/a", "Nginx:1", "a b:1", "a:1\n", "a:1 --privileged", "--privileged", "-a:1", "a:-1",
-		"a/:1", "/a:1", "a//b:1", "a:", "a:" + strings.Repeat("x", 129), "a@sha256:abcd", "a@md5:" + strings.Repeat("a", 32), "a:$(id)", "a:1;b",
-		"https://ghcr.io/a:1", "user@ghcr.io/a:1", "a_-b:1", "é:1", "a\x00:1", strings.Repeat("a/", 200) + "a:1", "x.y/" + strings.Repeat("a", 255) + ":1",
+		"", "nginx", "team/agent", "registry.example.com:5000/a", "Nginx:1", "a b:1", "a:1\n", "a:1 --privileged",
+		"--privileged", "-a:1", "a:-1", "a/:1", "/a:1", "a//b:1", "a:", "a:" + strings.Repeat("x", 129),
+		"a@sha256:abcd",
+		"a@md5:" + strings.Repeat("a", 32), "a:$(id)", "a:1;b", "https://ghcr.io/a:1", "user@ghcr.io/a:1", "a_-b:1", "é:1",
+		"a\x00:1", strings.Repeat("a/", 200) + "a:1", "x.y/" + strings.Repeat("a", 255) + ":1",
 		"a@SHA256:" + strings.Repeat("ab", 32),
 	} {
 		if got, err := parseReference(text); err == nil {
-			t.Errorf("%q is taken for %+v", text, got)
+			t.Errorf("%q is read as %+v", text, got)
 		}
 	}
 }
 
-// TestRefusals name the field.
-func TestRefusals(t *testing.T) {
+// TestNewRejects bad fields by name.
+func TestNewRejects(t *testing.T) {
 	t.Parallel()
 	many := map[string]string{}
 	for n := range 201 {
@@ -223,12 +228,13 @@ func TestRefusals(t *testing.T) {
 		tc.change(&spec)
 		_, _, err := New(config, spec)
 		e := apperr.As(err)
-		if e.Code != apperr.Invalid || len(e.Fields) != 1 || e.Fields[0].Field != tc.field || strings.Contains(e.Error(), "canary") {
+		isNamed := len(e.Fields) == 1 && e.Fields[0].Field == tc.field
+		if e.Code != apperr.Invalid || !isNamed || strings.Contains(e.Error(), "canary") {
 			t.Errorf("%s: %v %+v", tc.field, err, e.Fields)
 		}
 	}
-	if err := full().Check(); err != nil {
-		t.Error(err)
+	if faults := full().Check(); len(faults) > 0 {
+		t.Error(faults)
 	}
 }
 
@@ -239,8 +245,12 @@ func TestConfig(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	for _, url := range []string{"x", "ftp://x", "https://", "https://u:canary@x", "https://x?canary", "https://x/#canary", "https://x/a b", "https://x/\ncanary"} {
-		if err := (Config{URL: url}).Validate(); err == nil || !strings.Contains(err.Error(), "AGENT_URL") || strings.Contains(err.Error(), "canary") {
+	for _, url := range []string{
+		"x", "ftp://x", "https://", "https://u:canary@x", "https://x?canary", "https://x/#canary", "https://x/a b",
+		"https://x/\ncanary",
+	} {
+		err := Config{URL: url}.Validate()
+		if err == nil || !strings.Contains(err.Error(), "AGENT_URL") || strings.Contains(err.Error(), "canary") {
 			t.Errorf("%q: %v", url, err)
 		}
 	}

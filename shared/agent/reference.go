@@ -7,8 +7,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 )
 
-// referenceForm is the grammar of a reference in github.com/distribution/reference (reference.go): name [":" tag] ["@" digest],
-// and of the digests those that the OCI image specification registers (descriptor.md).
+// referenceForm is the grammar of a reference in github.com/distribution/reference (reference.go): name [":" tag]
+// ["@" digest], and of the digests those that the OCI image specification registers (descriptor.md).
 var referenceForm = regexp.MustCompile(`^` +
 	`(?:(?P<domain>` + hostForm + `(?::[0-9]{1,5})?)/)?` +
 	`(?P<path>` + pathForm + `(?:/` + pathForm + `)*)` +
@@ -32,20 +32,22 @@ type reference struct {
 	full     string // the whole, with the registry in it
 }
 
-// parseReference reads a reference. As for every client, one without a registry is of Docker Hub, and without a tag or digest the
-// tag is latest; but that tag says nothing of which version runs, so it has to be said.
+// parseReference reads a reference. As for every client, one without a registry is of Docker Hub. A tag or a digest is
+// required, because the default tag, latest, does not tell which version runs.
 func parseReference(text string) (reference, error) {
-	refused := apperr.InvalidField("image", "must be a reference of an OCI image with a tag or a digest, such as registry.example.com/team/agent:1.2")
+	rejection := apperr.InvalidField("image",
+		"must be a reference of an OCI image with a tag or a digest, such as registry.example.com/team/agent:1.2")
 	found := referenceForm.FindStringSubmatch(text)
 	if len(text) > maxImage || found == nil {
-		return reference{}, refused
+		return reference{}, rejection
 	}
 	registry, path, tag, digest := found[1], found[2], found[3], found[4]
 	if tag == "" && digest == "" {
-		return reference{}, refused
+		return reference{}, rejection
 	}
 	// The first part is a registry only if it looks like no part of a path (reference.splitDockerDomain).
-	if registry != "" && !strings.ContainsAny(registry, ".:[") && registry != "localhost" && strings.ToLower(registry) == registry {
+	isHost := strings.ContainsAny(registry, ".:[") || registry == "localhost" || strings.ToLower(registry) != registry
+	if registry != "" && !isHost {
 		registry, path = "", registry+"/"+path
 	}
 	if registry == "" || registry == "index.docker.io" {
@@ -55,7 +57,7 @@ func parseReference(text string) (reference, error) {
 		path = "library/" + path
 	}
 	if len(registry)+1+len(path) > maxName {
-		return reference{}, refused
+		return reference{}, rejection
 	}
 	full := registry + "/" + path
 	switch { // docker takes both together, and podman the digest only

@@ -1,10 +1,9 @@
 #!/bin/sh
-# Puts an agent onto this instance, at its first boot. cloudfn's cloud-config has written this, and beside it the parameters.
+# Installs an agent on this instance at its first boot. cloudfn's cloud-config writes this script and its parameters.
 #
-# /run/cloudfn-agent is in memory: the parameters, the bundle and all that comes out of it are there, for root only, and go
-# when this ends. What survives a reboot is the container, which is made once and started again and again: its environment is
-# in the runtime's storage, which only root reads, and so is what the agent keeps for itself, such as what it was given for its
-# one-time join token. The unit that starts it holds no secret.
+# /run/cloudfn-agent is in memory and for root only: it contains the parameters, the bundle and its parts, and is deleted
+# when this script ends. The container survives a reboot. It is created once; its environment and the agent's own data are
+# in the runtime's storage, which only root reads. The unit that starts it contains no secret.
 set -eu
 umask 077
 name=cloudfn-agent
@@ -19,7 +18,7 @@ trap 'rm -rf "$run"' EXIT
 trap 'exit 1' HUP INT TERM
 chmod 700 "$run"
 
-# Each is one line, made by cloudfn of characters that mean nothing to a shell.
+# Each is one line of characters that are not special to a shell.
 {
   read -r url
   read -r deployment
@@ -29,17 +28,18 @@ chmod 700 "$run"
   read -r image
 } < "$run/parameters"
 
-# call WHAT OUTPUT OPTION...: sends a request, with the token where no list of processes shows it, and prints the answer's
-# status; 000 when none came.
+# call WHAT OUTPUT OPTION...: sends a request and prints the status of the answer, 000 without one. The token is not on
+# the command line, because the list of processes shows that.
 call() {
   what=$1 output=$2
   shift 2
   printf 'header = "Authorization: Bearer %s"\n' "$token" |
-    curl --config - --silent --max-time 60 --output "$output" --write-out '%{http_code}' "$@" "$url/v1/agents/$deployment/$what" || true
+    curl --config - --silent --max-time 60 --output "$output" --write-out '%{http_code}' "$@" \
+      "$url/v1/agents/$deployment/$what" || true
 }
 
-# ask WHAT OUTPUT OPTION...: the same until there is a yes or a no, for ten minutes: the network may not be there yet.
-ask() {
+# retry WHAT OUTPUT OPTION...: calls until there is a final answer, for ten minutes: the network may not be up yet.
+retry() {
   tries=0
   while :; do
     status=$(call "$@")
@@ -54,14 +54,15 @@ ask() {
   done
 }
 
-# ---- the bundle: fetched once, and opened only if it is the one that was made for this ----
+# ---- the bundle: fetched once, and decrypted only if its hash is right ----
 
-ask bundle "$run/sealed"
-[ "$(openssl dgst -sha256 -r < "$run/sealed" | cut -d ' ' -f 1)" = "$sum" ] || fail "the bundle is not the one of deployment $deployment"
+retry bundle "$run/sealed"
+[ "$(openssl dgst -sha256 -r < "$run/sealed" | cut -d ' ' -f 1)" = "$sum" ] ||
+  fail "the bundle is not the one of deployment $deployment"
 printf '%s\n' "$key" > "$run/key"
 openssl enc -d -aes-256-cbc -pbkdf2 -iter 10000 -md sha256 -pass "file:$run/key" -in "$run/sealed" -out "$run/bundle"
 
-# Each of its lines is a word and something in base64, so that no value can be taken for anything else.
+# Each of its lines is a word and a value in base64, so that no value is taken for something else.
 set --
 while read -r kind value; do
   case $kind in
@@ -88,10 +89,10 @@ install() {
   fi
 }
 
-# Podman needs no daemon. Docker is for where there is no podman.
+# Podman needs no daemon. Docker is the fallback.
 runtime=$(command -v podman || command -v docker) || {
   install podman || install docker.io || install docker || true
-  runtime=$(command -v podman || command -v docker) || fail "neither podman nor docker can be had here"
+  runtime=$(command -v podman || command -v docker) || fail "neither podman nor docker can be installed here"
 }
 case $runtime in
   *docker) systemctl enable --now docker.service ;;
@@ -104,7 +105,7 @@ until DOCKER_CONFIG=$run REGISTRY_AUTH_FILE=$run/config.json "$runtime" pull --q
   sleep 15
 done
 
-# An earlier version goes. The agent is on the instance's own network, so that what it serves is reached at its address.
+# An earlier version is removed. The agent is on the host network, so that it is reachable at the instance's address.
 systemctl stop "$name.service" > /dev/null 2>&1 || true
 "$runtime" rm --force "$name" > /dev/null 2>&1 || true
 "$runtime" create --name "$name" --network host --env-file "$run/env" "$image" "$@"
@@ -129,7 +130,7 @@ systemctl daemon-reload
 systemctl enable "$name.service"
 systemctl restart "$name.service"
 
-# ---- ready: said once, of a container that runs and has not just been started again ----
+# ---- ready: reported once, when the container runs and has not just been restarted ----
 
 state() { "$runtime" inspect --format '{{.State.Running}} {{.State.StartedAt}}' "$name"; }
 
@@ -143,4 +144,4 @@ while :; do
   tries=$((tries + 1))
   [ "$tries" -lt 120 ] || fail "the container does not stay up"
 done
-ask ready /dev/null --data ''
+retry ready /dev/null --data ''

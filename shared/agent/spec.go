@@ -1,5 +1,5 @@
-// Package agent makes what it takes to get an agent onto an instance: the bundle, which holds what is secret, and the cloud-config
-// by which the instance fetches the bundle once and runs the agent's container under systemd.
+// Package agent makes a deployment of an agent: the bundle, which contains the secrets, and the cloud-config by which
+// the instance fetches the bundle once and runs the agent's container under systemd.
 package agent
 
 import (
@@ -23,17 +23,17 @@ type Spec struct {
 	Image     string // an OCI reference, with a tag or a digest
 	Command   []string
 	Env       map[string]string
-	Registry  *Registry     // nil when nobody has to log in
-	JoinToken domain.Secret // "" when there is none
+	Registry  *Registry     // nil without a login
+	JoinToken domain.Secret // "" = none
 }
 
 // Registry is the login to the image's registry.
 type Registry struct {
-	Username string
-	Password domain.Secret
+	Username string        `json:"username"`
+	Password domain.Secret `json:"password"`
 }
 
-// What a Spec may have at most. An argument or a variable has to fit a line of the guest's tools, and all of it a row.
+// The limits of a Spec. An argument or a variable has to fit a line of the guest's tools, and all of it a row.
 const (
 	maxImage    = 512
 	maxCommand  = 100
@@ -52,47 +52,51 @@ const (
 
 var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,254}$`)
 
-// Check refuses a Spec that no guest could run, naming the field.
-func (s Spec) Check() error {
+// Check returns everything that would keep a guest from running the Spec. Each error names its field, and repeats no
+// value.
+func (s Spec) Check() (faults []error) {
+	reject := func(field, format string, args ...any) {
+		faults = append(faults, apperr.InvalidField(field, fmt.Sprintf(format, args...)))
+	}
 	if _, err := parseReference(s.Image); err != nil {
-		return err
+		faults = append(faults, err)
 	}
-	if err := s.checkCommand(); err != nil {
-		return err
-	}
-	if err := s.checkEnv(); err != nil {
-		return err
-	}
+	s.checkCommand(reject)
+	s.checkEnv(reject)
 	if r := s.Registry; r != nil {
-		if err := r.check(); err != nil {
-			return err
+		if r.Username == "" || len(r.Username) > maxUsername || !line(r.Username) || strings.Contains(r.Username, ":") {
+			reject("registry.username", "must be one line of 1 to %d bytes without a colon", maxUsername)
+		}
+		if p := r.Password.Reveal(); p == "" || len(p) > maxSecret || !line(p) {
+			reject("registry.password", "must be one line of 1 to %d bytes", maxSecret)
 		}
 	}
 	if token := s.JoinToken.Reveal(); !line(token) || len(token) > maxSecret {
-		return apperr.InvalidField("join_token", fmt.Sprintf("must be one line of text of at most %d bytes", maxSecret))
+		reject("join_token", "must be one line of text of at most %d bytes", maxSecret)
 	}
-	return nil
+	return faults
 }
 
-func (s Spec) checkCommand() error {
+type rejecter func(field, format string, args ...any)
+
+func (s Spec) checkCommand(reject rejecter) {
 	if len(s.Command) > maxCommand {
-		return apperr.InvalidField("command", fmt.Sprintf("must be at most %d arguments", maxCommand))
+		reject("command", "must be at most %d arguments", maxCommand)
 	}
 	total := 0
 	for n, argument := range s.Command {
 		if total += len(argument); !text(argument) || len(argument) > maxValue {
-			return apperr.InvalidField(fmt.Sprintf("command[%d]", n), fmt.Sprintf("must be text of at most %d bytes, without a NUL", maxValue))
+			reject(fmt.Sprintf("command[%d]", n), "must be text of at most %d bytes, without a NUL", maxValue)
 		}
 	}
 	if total > maxTotal {
-		return apperr.InvalidField("command", fmt.Sprintf("must be at most %d bytes in all", maxTotal))
+		reject("command", "must be at most %d bytes in all", maxTotal)
 	}
-	return nil
 }
 
-func (s Spec) checkEnv() error {
+func (s Spec) checkEnv(reject rejecter) {
 	if len(s.Env) > maxEnv {
-		return apperr.InvalidField("env", fmt.Sprintf("must be at most %d variables", maxEnv))
+		reject("env", "must be at most %d variables", maxEnv)
 	}
 	total := 0
 	for _, name := range slices.Sorted(maps.Keys(s.Env)) {
@@ -100,27 +104,16 @@ func (s Spec) checkEnv() error {
 		total += len(value)
 		switch field := "env." + cut(name); {
 		case !envName.MatchString(name):
-			return apperr.InvalidField(field, "must have the name of a variable: letters, digits and _, and no digit first")
+			reject(field, "must have the name of a variable: letters, digits and _, and no digit first")
 		case name == joinTokenEnv || name == instanceIDEnv:
-			return apperr.InvalidField(field, "is set by cloudfn")
+			reject(field, "is set by cloudfn")
 		case !line(value) || len(value) > maxValue:
-			return apperr.InvalidField(field, fmt.Sprintf("must be one line of text of at most %d bytes: an env file carries no more", maxValue))
+			reject(field, "must be one line of text of at most %d bytes: an env file cannot contain more", maxValue)
 		}
 	}
 	if total > maxTotal {
-		return apperr.InvalidField("env", fmt.Sprintf("must be at most %d bytes in all", maxTotal))
+		reject("env", "must be at most %d bytes in all", maxTotal)
 	}
-	return nil
-}
-
-func (r Registry) check() error {
-	if r.Username == "" || len(r.Username) > maxUsername || !line(r.Username) || strings.Contains(r.Username, ":") {
-		return apperr.InvalidField("registry.username", fmt.Sprintf("must be one line of 1 to %d bytes without a colon", maxUsername))
-	}
-	if p := r.Password.Reveal(); p == "" || len(p) > maxSecret || !line(p) {
-		return apperr.InvalidField("registry.password", fmt.Sprintf("must be one line of 1 to %d bytes", maxSecret))
-	}
-	return nil
 }
 
 // text says whether a guest's program can be given the argument.
@@ -129,7 +122,7 @@ func text(s string) bool { return utf8.ValidString(s) && !strings.ContainsRune(s
 // line says whether a line of a file can hold the value.
 func line(s string) bool { return text(s) && !strings.ContainsAny(s, "\n\r") }
 
-// cut bounds what of a request is repeated in its refusal.
+// cut limits how much of a request an error repeats.
 func cut(s string) string {
 	if len(s) > 64 {
 		return strings.ToValidUTF8(s[:64], "") + "…"

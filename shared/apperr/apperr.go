@@ -29,6 +29,8 @@ const (
 	TooLarge         Code = "too_large"          // 413: the body is over the limit
 	UnsupportedMedia Code = "unsupported_media"  // 415: the body is of another content type
 	Unprocessable    Code = "unprocessable"      // 422: it is understood, and the cloud has nothing that it fits
+	UnsupportedKind  Code = "unsupported_kind"   // 422: OpenStack has no home for resources of the kind
+	UnsupportedHere  Code = "unsupported_here"   // 422: the cloud lacks the service of the kind
 	RateLimited      Code = "rate_limited"       // 429: OpenStack asks for a pause
 	ClientGone       Code = "client_gone"        // 499: the caller hung up before the answer
 	Internal         Code = "internal"           // 500: a fault of ours; the text stays in the log
@@ -75,12 +77,13 @@ func InvalidField(field, detail string, allowed ...string) *Error {
 // maxShown bounds what of a wrong value an error repeats, in characters.
 const maxShown = 64
 
-// Unknown refuses a value of a field that is not one of those allowed. what says of which kind it is: "scope".
+// Unknown is the error for a value that is not allowed in a field. what is the kind of value, such as "scope".
 func Unknown(field, what, value string, allowed ...string) *Error {
 	return InvalidField(field, fmt.Sprintf("unknown %s %s", what, shown(value)), allowed...)
 }
 
-// Malformed refuses a value of a field that does not have the form that must describes: "a UUID". It is not for secrets.
+// Malformed refuses a value of a field that does not have the form that must describes: "a UUID". It is not for
+// secrets.
 func Malformed(field, must, value string, allowed ...string) *Error {
 	return InvalidField(field, fmt.Sprintf("must be %s, not %s", must, shown(value)), allowed...)
 }

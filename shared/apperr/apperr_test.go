@@ -43,13 +43,15 @@ func TestTheCauseIsForTheLogOnly(t *testing.T) {
 	t.Parallel()
 	cause := errors.New("dial 10.0.0.1")
 	err := error(Wrap(Unavailable, cause, "%s is away", "nova"))
-	if e := As(err); e.Message != "nova is away" || err.Error() != "nova is away: dial 10.0.0.1" || !errors.Is(err, cause) {
+	if e := As(err); e.Message != "nova is away" || err.Error() != "nova is away: dial 10.0.0.1" ||
+		!errors.Is(err, cause) {
 		t.Errorf("message %q, text %q", e.Message, err)
 	}
 	if e := As(cause); e.Message != "internal error" || e.Code != Internal || !errors.Is(e, cause) {
 		t.Errorf("a foreign error is shown as %q", e.Message)
 	}
-	if e := InvalidField("count", "is 0", "1", "2"); e.Message != "count: is 0" || len(e.Fields) != 1 || len(e.Fields[0].Allowed) != 2 {
+	if e := InvalidField("count", "is 0", "1", "2"); e.Message != "count: is 0" || len(e.Fields) != 1 ||
+		len(e.Fields[0].Allowed) != 2 {
 		t.Errorf("got %+v", e)
 	}
 	// What was surely not sent is known through every wrapping.

@@ -13,16 +13,22 @@ import (
 )
 
 // riddles are phrases that say neither what was given nor what would be right.
-var riddles = regexp.MustCompile(`that there (is|are)\b|\b(is|are) none\b|\bis no [a-z]+ (of|that|there)\b|\bone of (the kinds|those|the allowed values)\b|\bis for none\b|\bis not one of\b`)
+var riddles = regexp.MustCompile(
+	`that there (is|are)\b|\b(is|are) none\b|\bis no [a-z]+ (of|that|there)\b|` +
+		`\bone of (the kinds|those|the allowed values)\b|` +
+		`\bis for none\b|\bis not one of\b`,
+)
 
-// TestErrorsNameTheValue: no text of an error that the program makes has a riddle in it, and "there is no" is followed by what was looked
-// for, or what to do. It reads the sources, because most texts are seen by nobody before something is wrong.
+// TestErrorsNameTheValue: no text of an error that the program makes has a riddle in it, and "there is no" is followed
+// by what was looked for, or what to do. It reads the sources, because most texts are seen by nobody before something
+// is wrong.
 func TestErrorsNameTheValue(t *testing.T) {
 	t.Parallel()
 	texts := 0
 	for _, dir := range []string{"shared", "functions", "cmd"} {
 		err := filepath.WalkDir(filepath.Join("..", "..", dir), func(path string, d fs.DirEntry, err error) error {
-			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || strings.Contains(path, "testkit") {
+			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") ||
+				strings.Contains(path, "testkit") {
 				return err
 			}
 			set := token.NewFileSet()
@@ -38,7 +44,8 @@ func TestErrorsNameTheValue(t *testing.T) {
 				for _, text := range literals(call) {
 					texts++
 					if said := riddles.FindString(text); said != "" {
-						t.Errorf("%s: %q says %q: name the value and what is allowed", set.Position(call.Pos()), text, said)
+						t.Errorf("%s: %q says %q: name the value and what is allowed", set.Position(call.Pos()), text,
+							said)
 					}
 					if strings.Contains(text, "there is no ") && !strings.ContainsAny(text, "%:") {
 						t.Errorf("%s: %q does not name what was looked for", set.Position(call.Pos()), text)
@@ -62,7 +69,8 @@ func makesError(call *ast.CallExpr) bool {
 	switch f := call.Fun.(type) {
 	case *ast.SelectorExpr:
 		of, ok := f.X.(*ast.Ident)
-		return ok && (of.Name == "apperr" || of.Name == "fmt" && f.Sel.Name == "Errorf" || of.Name == "errors" && f.Sel.Name == "New")
+		return ok && (of.Name == "apperr" || of.Name == "fmt" && f.Sel.Name == "Errorf" || of.Name == "errors" &&
+			f.Sel.Name == "New")
 	case *ast.Ident:
 		return f.Name == "wrong" || f.Name == "refuse"
 	}
@@ -85,8 +93,10 @@ func literals(call *ast.CallExpr) (texts []string) {
 
 func TestUnknownAndMalformed(t *testing.T) {
 	t.Parallel()
-	unknown, malformed := Unknown("kind", "kind", "x\n", "a", "b"), Malformed("marker", "a UUID", strings.Repeat("é", 100))
-	if unknown.Message != `kind: unknown kind "x\n"` || len(unknown.Fields) != 1 || len(unknown.Fields[0].Allowed) != 2 {
+	unknown, malformed := Unknown("kind", "kind", "x\n", "a", "b"),
+		Malformed("marker", "a UUID", strings.Repeat("é", 100))
+	if unknown.Message != `kind: unknown kind "x\n"` || len(unknown.Fields) != 1 ||
+		len(unknown.Fields[0].Allowed) != 2 {
 		t.Errorf("got %+v", unknown)
 	}
 	if want := `marker: must be a UUID, not "` + strings.Repeat("é", 64) + `"`; malformed.Message != want {

@@ -131,7 +131,7 @@ func (l *Log) insert(batch []*entry) {
 	}
 }
 
-// unwritten is what a caller is told whose row could not be written, whatever the reason: ask again.
+// unwritten is the answer to a caller whose row could not be written.
 func unwritten(err error) error {
 	if err == nil || apperr.CodeOf(err) == apperr.Unavailable {
 		return err

@@ -190,8 +190,10 @@ func TestWhatTheStoreSays(t *testing.T) {
 		reason string
 	}{
 		"Postgres is away": {away, false, 7 * time.Second, "the database is not available"},
-		"a doubled id":     {apperr.New(apperr.Conflict, "it exists already"), false, 0, "the request log cannot be written"},
-		"anything else":    {errors.New("permission denied"), true, 0, "the request log cannot be written"},
+		"a doubled id": {
+			apperr.New(apperr.Conflict, "it exists already"), false, 0, "the request log cannot be written",
+		},
+		"anything else": {errors.New("permission denied"), true, 0, "the request log cannot be written"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -199,7 +201,8 @@ func TestWhatTheStoreSays(t *testing.T) {
 				d := &disk{takes: 10 * time.Millisecond, fail: func([]domain.Request) error { return tc.err }}
 				l := New(d, d)
 				for _, err := range record(t, l, d, rows(40)) {
-					if e := apperr.As(err); e.Code != apperr.Unavailable || e.RetryAfter != tc.pause || e.Message != tc.reason {
+					if e := apperr.As(err); e.Code != apperr.Unavailable || e.RetryAfter != tc.pause ||
+						e.Message != tc.reason {
 						t.Errorf("got %s %q, again in %s", e.Code, e.Message, e.RetryAfter)
 					}
 				}

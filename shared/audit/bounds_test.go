@@ -25,7 +25,8 @@ func TestTheQueueIsBounded(t *testing.T) {
 			synctest.Wait()
 		}
 		for range maxWaiting {
-			if err := l.Record(gone, row("/")); apperr.As(err).RetryAfter != 0 || apperr.CodeOf(err) != apperr.Unavailable {
+			if err := l.Record(gone, row("/")); apperr.As(err).RetryAfter != 0 ||
+				apperr.CodeOf(err) != apperr.Unavailable {
 				t.Fatalf("a caller that hung up got %v", err)
 			}
 			taken++
@@ -47,7 +48,7 @@ func TestTheQueueIsBounded(t *testing.T) {
 	})
 }
 
-// TestRecordEndsWithItsContext: the caller is told in time, and the row may be written all the same.
+// TestRecordEndsWithItsContext: the caller gets an answer in time, and the row may still be written.
 func TestRecordEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -8,7 +8,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/flow"
 )
 
-// gate shares one check among all who wait for it. A check that is under way counts only for those who came before it began.
+// gate shares one check among all who wait for it. A check that is under way counts only for those who came before it
+// began.
 type gate struct {
 	check func(context.Context) error
 	runs  flow.Coalescer

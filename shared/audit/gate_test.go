@@ -109,7 +109,8 @@ func TestReadyEndsWithItsContext(t *testing.T) {
 		defer cancel()
 		var all sync.WaitGroup
 		all.Go(func() {
-			if err := l.Ready(hurried); apperr.CodeOf(err) != apperr.Timeout || time.Since(began) != 100*time.Millisecond {
+			if err := l.Ready(hurried); apperr.CodeOf(err) != apperr.Timeout ||
+				time.Since(began) != 100*time.Millisecond {
 				t.Errorf("the hurried one got %v after %s", err, time.Since(began))
 			}
 		})

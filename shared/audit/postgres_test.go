@@ -40,7 +40,9 @@ func TestEveryRowIsInPostgres(t *testing.T) {
 			var all sync.WaitGroup
 			for i := range n {
 				all.Go(func() {
-					r := domain.Request{ID: uuid.Must(uuid.NewV7()), Method: "GET", Path: fmt.Sprint("/", i), Status: 200}
+					r := domain.Request{
+						ID: uuid.Must(uuid.NewV7()), Method: "GET", Path: fmt.Sprint("/", i), Status: 200,
+					}
 					want := apperr.Code("")
 					if i == tc.bad {
 						r.Path, want = "NUL \x00 is no text", apperr.Unavailable
@@ -58,7 +60,8 @@ func TestEveryRowIsInPostgres(t *testing.T) {
 				t.Errorf("there are %d rows, %d of them different, want %d", got, different, tc.want)
 			}
 			// The rows of one COPY have one transaction.
-			if used := testkit.Scalar[int](t, conn, "select count(distinct xmin::text)::int from requests"); tc.bad < 0 && used > n/2 {
+			if used := testkit.Scalar[int](t, conn,
+				"select count(distinct xmin::text)::int from requests"); tc.bad < 0 && used > n/2 {
 				t.Errorf("%d rows took %d transactions", n, used)
 			}
 		})
@@ -70,7 +73,8 @@ func TestReadyNamesWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	db := open(t, testkit.EmptyDatabase(t))
 	err := audit.New(postgres.Requests{DB: db}, db).Ready(t.Context())
-	if e := apperr.As(err); e.Code != apperr.Unavailable || e.Message != "the database's schema is older than this program: run migrate" {
+	if e := apperr.As(err); e.Code != apperr.Unavailable ||
+		e.Message != "the database's schema is older than this program: run migrate" {
 		t.Errorf("got %s %q", e.Code, e.Message)
 	}
 }

@@ -210,8 +210,8 @@ func CanRead(ctx context.Context) error {
 	return err
 }
 
-// CanWrite fails unless the caller's roles in a project allow changes. It is for routes that ask OpenStack for nothing, whose policy
-// would decide otherwise.
+// CanWrite fails unless the caller's roles in a project allow changes. It is for routes that ask OpenStack for nothing,
+// whose policy would decide otherwise.
 func CanWrite(ctx context.Context) error {
 	who, _, err := Project(ctx)
 	if err == nil && !who.MayAct() {

@@ -67,22 +67,31 @@ func TestHeader(t *testing.T) {
 func TestAllowList(t *testing.T) {
 	t.Parallel()
 	project := func(p, d string) domain.Identity { return domain.Identity{UserID: "u", ProjectID: p, DomainID: d} }
-	all, projects, domains := Config{}, Config{AllowedProjects: []string{"p1", "p2"}}, Config{AllowedDomains: []string{"d1"}}
+	all, projects, domains := Config{}, Config{AllowedProjects: []string{"p1", "p2"}}, Config{
+		AllowedDomains: []string{"d1"},
+	}
 	both := Config{AllowedProjects: projects.AllowedProjects, AllowedDomains: domains.AllowedDomains}
 	for name, tc := range map[string]struct {
 		who                          domain.Identity
 		all, projects, domains, both apperr.Code
 	}{
-		"both right":             {project("p2", "d1"), "", "", "", ""},
-		"the project only":       {project("p1", "d2"), "", "", apperr.Forbidden, apperr.Forbidden},
-		"the domain only":        {project("p3", "d1"), "", apperr.Forbidden, "", apperr.Forbidden},
-		"neither":                {project("p3", "d2"), "", apperr.Forbidden, apperr.Forbidden, apperr.Forbidden},
-		"ids swapped":            {project("d1", "p1"), "", apperr.Forbidden, apperr.Forbidden, apperr.Forbidden},
-		"a name, not an id":      {domain.Identity{ProjectID: "x", ProjectName: "p1", DomainID: "d1"}, "", apperr.Forbidden, "", apperr.Forbidden},
+		"both right":       {project("p2", "d1"), "", "", "", ""},
+		"the project only": {project("p1", "d2"), "", "", apperr.Forbidden, apperr.Forbidden},
+		"the domain only":  {project("p3", "d1"), "", apperr.Forbidden, "", apperr.Forbidden},
+		"neither":          {project("p3", "d2"), "", apperr.Forbidden, apperr.Forbidden, apperr.Forbidden},
+		"ids swapped":      {project("d1", "p1"), "", apperr.Forbidden, apperr.Forbidden, apperr.Forbidden},
+		"a name, not an id": {
+			domain.Identity{ProjectID: "x", ProjectName: "p1", DomainID: "d1"},
+			"", apperr.Forbidden, "",
+			apperr.Forbidden,
+		},
 		"a domain's token":       {project("", "d1"), "", apperr.Forbidden, "", apperr.Forbidden},
 		"another domain's token": {project("", "d2"), "", apperr.Forbidden, apperr.Forbidden, apperr.Forbidden},
 		"the system's token":     {domain.Identity{UserID: "u", System: true}, "", "", "", ""},
-		"a token without scope":  {project("", ""), apperr.Unauthenticated, apperr.Unauthenticated, apperr.Unauthenticated, apperr.Unauthenticated},
+		"a token without scope": {
+			project("", ""), apperr.Unauthenticated, apperr.Unauthenticated, apperr.Unauthenticated,
+			apperr.Unauthenticated,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -127,12 +136,13 @@ func TestConfigValidate(t *testing.T) {
 		cfg  Config
 		good bool
 	}{
-		"nothing set":         {Config{}, true},
-		"the longest":         {Config{TokenTTL: time.Minute}, true},
-		"longer":              {Config{TokenTTL: time.Minute + 1}, false},
-		"negative":            {Config{TokenTTL: -1}, false},
-		"lists":               {Config{AllowedProjects: []string{"a", "b"}, AllowedDomains: []string{"c"}}, true},
-		"an empty project id": {Config{AllowedProjects: []string{"a", ""}}, false}, // it would let in every domain's token
+		"nothing set": {Config{}, true},
+		"the longest": {Config{TokenTTL: time.Minute}, true},
+		"longer":      {Config{TokenTTL: time.Minute + 1}, false},
+		"negative":    {Config{TokenTTL: -1}, false},
+		"lists":       {Config{AllowedProjects: []string{"a", "b"}, AllowedDomains: []string{"c"}}, true},
+		// it would let in every domain's token
+		"an empty project id": {Config{AllowedProjects: []string{"a", ""}}, false},
 		"an empty domain id":  {Config{AllowedDomains: []string{"", "c"}}, false},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -2,8 +2,8 @@ package domain
 
 import "slices"
 
-// AccessRule is one call that a Keystone application credential may be limited to. In the path * stands for one segment, and **
-// for any.
+// AccessRule is one call that a Keystone application credential may be limited to. In the path * stands for one
+// segment, and ** for any.
 type AccessRule struct {
 	Service string `json:"service"` // its type in Keystone's catalog
 	Method  string `json:"method"`
@@ -14,7 +14,7 @@ type AccessRule struct {
 var (
 	serverAction = AccessRule{"compute", "POST", "/**/servers/*/action"}
 
-	// What is read of the cloud whatever is permitted: the servers' states, and how much there is room for.
+	// accessAlways is needed whatever is permitted: to read the states of servers, and the quota.
 	accessAlways = []AccessRule{
 		{"compute", "GET", "/**/servers/*"}, // servers/detail, too
 		{"compute", "GET", "/**/flavors/*"},
@@ -23,7 +23,7 @@ var (
 	accessFor = map[Permission][]AccessRule{
 		MayAllocate: {
 			{"compute", "POST", "/**/servers"},
-			serverAction, // one that is to be stopped is stopped as soon as it runs, and one that is taken again is started
+			serverAction, // orders may stop new servers, and start reused ones
 			{"compute", "GET", "/**/os-keypairs"},
 			{"compute", "POST", "/**/os-keypairs"},
 			{"compute", "DELETE", "/**/os-keypairs/*"},
@@ -44,8 +44,8 @@ var (
 	}
 )
 
-// AccessRules are what an application credential must allow for the permissions: all that is called with it, and no more. Nova
-// tells its actions apart by their bodies, which rules cannot see, so whoever may stop a server may by them do any action.
+// AccessRules returns the calls that an application credential needs for the permissions. Rules cannot distinguish
+// Nova's server actions, which differ in their bodies only: a credential that may stop servers may do any action.
 func AccessRules(permissions []Permission) []AccessRule {
 	rules := slices.Clone(accessAlways)
 	for _, p := range permissions {

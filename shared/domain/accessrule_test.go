@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestAccessRules are for every permission, each rule once, in the form that Keystone takes. That they are enough, and how much
-// they leave out, is tested against a real cloud in shared/openstack.
+// TestAccessRules are for every permission, each rule once, in the form that Keystone takes. That they are enough, and
+// how much they leave out, is tested against a real cloud in shared/openstack.
 func TestAccessRules(t *testing.T) {
 	t.Parallel()
 	all := make([]Permission, 0, len(Permissions()))
@@ -23,11 +23,16 @@ func TestAccessRules(t *testing.T) {
 			t.Errorf("%v is there twice", rule)
 		}
 		seen[rule] = true
-		if !strings.HasPrefix(rule.Path, "/") || len(rule.Path) > 225 || !slices.Contains([]string{"GET", "POST", "DELETE"}, rule.Method) {
+		if !strings.HasPrefix(rule.Path, "/") || len(rule.Path) > 225 || !slices.Contains([]string{
+			"GET", "POST", "DELETE",
+		}, rule.Method) {
 			t.Errorf("Keystone does not take %v", rule)
 		}
 	}
-	if first, second := AccessRules([]Permission{MayStop}), AccessRules([]Permission{MayStop, MayStart, MayStop}); !slices.Equal(first, second) || len(first) != len(AccessRules(nil))+1 {
+	if first, second := AccessRules([]Permission{MayStop}), AccessRules([]Permission{
+		MayStop, MayStart,
+		MayStop,
+	}); !slices.Equal(first, second) || len(first) != len(AccessRules(nil))+1 {
 		t.Errorf("got %v and %v", first, second)
 	}
 	AccessRules([]Permission{MayDeallocate})[0].Path = "changed"

@@ -7,30 +7,32 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 )
 
-// Action is what a caller may want Nova to do to a server.
+// Action is an action on a server.
 type Action string
 
-// The verbs.
+// The actions.
 const (
-	Start  Action = "start" // takes a shelved server from its shelf, too
+	Start  Action = "start" // unshelves a shelved server, too
 	Stop   Action = "stop"
 	Reboot Action = "reboot"
 	Delete Action = "delete"
 	Deploy Action = "deploy" // rebuild the server with an agent on it, which wipes its disk
-	// Connect takes an existing server under management, and Disconnect ends that. Nova hears of neither.
+	// Connect tracks an existing server as an instance, and Disconnect ends that. Neither calls Nova.
 	Connect    Action = "connect"
 	Disconnect Action = "disconnect"
+	// Shelve and Snapshot are only for leases: no route takes them. Shelve ends when the server is on no host any more,
+	// Snapshot when its image is active.
+	Shelve   Action = "shelve"
+	Snapshot Action = "snapshot"
 )
 
 // Actions lists the actions that are calls to Nova, for messages and checks.
-func Actions() []string {
-	return []string{string(Start), string(Stop), string(Reboot), string(Deploy), string(Delete)}
-}
+func Actions() []string { return texts(Start, Stop, Reboot, Deploy, Delete) }
 
-// ActionRequest is an action as it is asked for.
+// ActionRequest is a requested action.
 type ActionRequest struct {
 	Action Action
-	Hard   bool // of a reboot: does not ask the guest
+	Hard   bool // of a reboot: cuts the power
 }
 
 var (
@@ -42,9 +44,9 @@ var (
 	requestDelete = ActionRequest{Action: Delete}
 )
 
-// ActionMoves says what may be asked for in each state. They are Nova's rules (compute/api.py and vm_states.py), which
-// still has the last word: a server may be locked, never have reached a host, or change meanwhile.
-var ActionMoves = map[InstanceState][]ActionRequest{
+// ActionTransitions lists the actions that each state allows, by Nova's rules (compute/api.py and vm_states.py). Nova
+// may still reject one: a server may be locked, never have reached a host, or change meanwhile.
+var ActionTransitions = map[InstanceState][]ActionRequest{
 	InstanceRequested: {}, // there is no server yet
 	InstanceBuilding:  {requestDelete},
 	InstanceActive:    {requestStop, requestReboot, requestHard, requestDeploy, requestDelete},
@@ -60,33 +62,34 @@ var ActionMoves = map[InstanceState][]ActionRequest{
 	InstanceDeleted:   {},
 }
 
-// idleIn are the states in which an action has nothing left to do.
+// idleIn lists the states in which an action has nothing to do.
 var idleIn = map[Action][]InstanceState{
 	Start: {InstanceActive}, Stop: {InstanceStopped}, Delete: {InstanceDeleting, InstanceDeleted},
 }
 
-// underWay are the tasks in which Nova already does what the action asks for.
+// underWay lists the tasks in which Nova already carries out an action.
 var underWay = map[string]Action{
 	"powering-on": Start, "unshelving": Start, "spawning": Start, "powering-off": Stop,
 }
 
-// afterAction is what an instance is once Nova has accepted an action.
+// afterAction is the state of an instance once Nova has accepted an action.
 var afterAction = map[Action]InstanceState{
-	Start: InstanceUpdating, Stop: InstanceUpdating, Deploy: InstanceUpdating, Reboot: InstanceRebooting, Delete: InstanceDeleting,
+	Start: InstanceUpdating, Stop: InstanceUpdating, Deploy: InstanceUpdating, Reboot: InstanceRebooting,
+	Delete: InstanceDeleting, Shelve: InstanceUpdating,
 }
 
 // After is the state of an instance once Nova has accepted the action.
 func (a ActionRequest) After() InstanceState { return afterAction[a.Action] }
 
-// Idle says whether there is nothing left to do: the server, in the state and with Nova's task given, is already as
-// asked for, or on its way there.
+// Idle says whether there is nothing to do: by its state and Nova's task, the server is in the requested state or on
+// its way there.
 func (a ActionRequest) Idle(state InstanceState, task string) bool {
 	return slices.Contains(idleIn[a.Action], state) || state == InstanceUpdating && underWay[task] == a.Action
 }
 
-// Check refuses what the state does not allow, and says what it does.
+// Check fails if the state does not allow the action, and lists the actions that it allows.
 func (a ActionRequest) Check(state InstanceState) error {
-	allows := ActionMoves[state]
+	allows := ActionTransitions[state]
 	if slices.Contains(allows, a) {
 		return nil
 	}
@@ -95,14 +98,18 @@ func (a ActionRequest) Check(state InstanceState) error {
 	e.Fields = []apperr.Field{{Field: "action", Detail: detail, Allowed: AllowedActions(state)}}
 	if slices.Contains(allows, ActionRequest{Action: a.Action, Hard: true}) {
 		e.Message += ", unless hard"
-		e.Fields = append(e.Fields, apperr.Field{Field: "hard", Detail: "must be true for a server in the state " + string(state), Allowed: []string{"true"}})
+		e.Fields = append(e.Fields, apperr.Field{
+			Field: "hard", Detail: "must be true for a server in the state " + string(state), Allowed: []string{"true"},
+		})
 	}
 	return e
 }
 
-// AllowedActions lists the actions that a state allows, in the order of Verbs. A reboot may have to be hard.
+// AllowedActions lists the actions that a state allows, in the order of Actions. A reboot may have to be hard.
 func AllowedActions(state InstanceState) []string {
 	return slices.DeleteFunc(Actions(), func(name string) bool {
-		return !slices.ContainsFunc(ActionMoves[state], func(a ActionRequest) bool { return string(a.Action) == name })
+		return !slices.ContainsFunc(ActionTransitions[state], func(a ActionRequest) bool {
+			return string(a.Action) == name
+		})
 	})
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// Actor is whose request has caused a change, and by what. What does not apply is empty.
+// Actor is the user whose request caused a change, and the order or action that did it.
 type Actor struct {
 	UserID       string     `json:"user_id"`
 	UserName     string     `json:"user_name,omitempty"`
@@ -18,7 +18,7 @@ type Actor struct {
 	Action       Action     `json:"action,omitempty"`
 }
 
-// ActorOf is the caller as an Actor, through a connection (zero = none).
+// ActorOf returns the caller as an Actor; connection may be zero.
 func ActorOf(who Identity, connection uuid.UUID) *Actor {
 	a := &Actor{UserID: who.UserID, UserName: who.UserName, ProjectID: who.ProjectID}
 	if connection != uuid.Nil {
@@ -27,7 +27,7 @@ func ActorOf(who Identity, connection uuid.UUID) *Actor {
 	return a
 }
 
-// Doing is the same actor with what is done to a server; nil stays nil. A zero id is of an action that has none.
+// Doing returns the actor with an action on a server. A nil actor stays nil; id may be zero.
 func (a *Actor) Doing(action Action, id uuid.UUID) *Actor {
 	if a == nil {
 		return nil
@@ -41,48 +41,50 @@ func (a *Actor) Doing(action Action, id uuid.UUID) *Actor {
 
 type (
 	actorKey  struct{}
-	actingKey struct{}
+	recordKey struct{}
 )
 
-// WithActor makes every change that is written with the context one that the actor has caused; nil makes it nobody's.
+// WithActor attributes the changes that are written with the context to the actor; nil attributes them to nobody.
 func WithActor(ctx context.Context, actor *Actor) context.Context {
 	return context.WithValue(ctx, actorKey{}, actor)
 }
 
-// ActorIn is who causes the changes that are written with the context; nil = no request does, as of what Nova shows.
-func ActorIn(ctx context.Context) *Actor {
+// ActorFrom returns the actor of the changes that are written with the context; nil = no request caused them.
+func ActorFrom(ctx context.Context) *Actor {
 	actor, _ := ctx.Value(actorKey{}).(*Actor)
 	return actor
 }
 
-// ActedThrough is the connection that a request acted through, and where its servers are.
-type ActedThrough struct {
+// UsedConnection is the connection that a request used, and where its servers are.
+type UsedConnection struct {
 	ConnectionID uuid.UUID
 	ProjectID    string
 	DomainID     string
 }
 
-// Acting is what becomes known of a request while it is handled, for its row in the request log.
-type Acting struct{ through atomic.Pointer[ActedThrough] }
-
-// WithActing makes a place in the context that ActThrough fills in.
-func WithActing(ctx context.Context) (context.Context, *Acting) {
-	acting := &Acting{}
-	return context.WithValue(ctx, actingKey{}, acting), acting
+// ConnectionRecord collects, while a request is handled, which connection it uses: the request log shows it.
+type ConnectionRecord struct {
+	used atomic.Pointer[UsedConnection]
 }
 
-// ActThrough notes that the request acts through a connection that its caller may use, also when that refuses what is
-// asked for. Without WithActing, as in a tick, it does nothing.
-func ActThrough(ctx context.Context, c Connection) {
-	if acting, ok := ctx.Value(actingKey{}).(*Acting); ok {
-		acting.through.Store(&ActedThrough{ConnectionID: c.ID, ProjectID: c.ProjectID, DomainID: c.DomainID})
+// WithConnectionRecord returns a context in which RecordConnection fills the record.
+func WithConnectionRecord(ctx context.Context) (context.Context, *ConnectionRecord) {
+	record := &ConnectionRecord{}
+	return context.WithValue(ctx, recordKey{}, record), record
+}
+
+// RecordConnection records that the request uses a connection that its caller may use, even when the connection does
+// not permit the request. Without a record in the context, as in a tick, it does nothing.
+func RecordConnection(ctx context.Context, c Connection) {
+	if record, ok := ctx.Value(recordKey{}).(*ConnectionRecord); ok {
+		record.used.Store(&UsedConnection{ConnectionID: c.ID, ProjectID: c.ProjectID, DomainID: c.DomainID})
 	}
 }
 
-// Through is the connection that the request acted through; the zero value = none.
-func (a *Acting) Through() ActedThrough {
-	if through := a.through.Load(); through != nil {
-		return *through
+// Used returns the connection that the request used; zero = none.
+func (r *ConnectionRecord) Used() UsedConnection {
+	if used := r.used.Load(); used != nil {
+		return *used
 	}
-	return ActedThrough{}
+	return UsedConnection{}
 }

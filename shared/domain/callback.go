@@ -12,7 +12,7 @@ import (
 // CallbackStatus is whether a callback gets events.
 type CallbackStatus string
 
-// The statuses of a callback. Events wait for one that is pending or suspended; one that is gone gets none any more.
+// The statuses of a callback. While it is pending or suspended its events wait; when it is gone they are not delivered.
 const (
 	CallbackPending   CallbackStatus = "pending"   // its receiver has not consented yet
 	CallbackVerified  CallbackStatus = "verified"  // it gets events
@@ -20,8 +20,8 @@ const (
 	CallbackGone      CallbackStatus = "gone"      // its receiver answered 410
 )
 
-// CallbackMoves are the statuses that may follow each status of a callback.
-var CallbackMoves = map[CallbackStatus][]CallbackStatus{
+// CallbackTransitions are the statuses that may follow each status of a callback.
+var CallbackTransitions = map[CallbackStatus][]CallbackStatus{
 	CallbackPending:   {CallbackVerified, CallbackSuspended},
 	CallbackVerified:  {CallbackPending, CallbackSuspended, CallbackGone},
 	CallbackSuspended: {CallbackPending},
@@ -34,13 +34,13 @@ type Callback struct {
 	ProjectID      string
 	UserID         string
 	URL            string
-	Events         []string  // types of events; none = all
+	Events         []string  // event types; empty = all
 	InstanceID     uuid.UUID // the zero UUID = any
 	OrderID        uuid.UUID // the zero UUID = any
-	OfProject      string    // whose events it gets: its own project's, or through a connection that one's
-	ConnectionID   uuid.UUID // it gets only what happens through this connection; zero = all of its own project's
+	OfProject      string    // the project whose events it gets: its own, or the connection's
+	ConnectionID   uuid.UUID // only events caused through this connection; zero = all of its own project
 	Status         CallbackStatus
-	Reason         string // why it is pending, suspended or gone, in our words
+	Reason         string // why it is pending, suspended or gone
 	Secret         []byte // sealed
 	PreviousSecret []byte // sealed; signs too until PreviousUntil
 	PreviousUntil  time.Time
@@ -49,23 +49,23 @@ type Callback struct {
 	UpdatedAt      time.Time
 }
 
-// MaxCallbacks is how many callbacks there may be for all of a project, and for each of its orders and instances, without
-// those that are gone.
+// MaxCallbacks is the most callbacks for a project as a whole, and for each of its orders and instances. Those that are
+// gone do not count.
 const MaxCallbacks = 100
 
-// SealedFor is the purpose that the callback's secrets are sealed for: they open for no other callback.
+// SealedFor is the context that the callback's secrets are sealed with: they cannot be unsealed for another callback.
 func (c Callback) SealedFor() string { return "callback/" + c.ProjectID + "/" + c.ID.String() }
 
-// CallbackChange is what its owner wants to change of a callback. What is nil stays.
+// CallbackChange is a change by the callback's owner. Nil fields stay as they are.
 type CallbackChange struct {
 	URL    *string
 	Events *[]string
-	// Status is CallbackSuspended, or CallbackVerified: then the receiver is asked for its consent again.
+	// Status is CallbackSuspended, or CallbackVerified, which requests the receiver's consent once more.
 	Status *CallbackStatus
 }
 
-// Apply makes the change. asks says that the receiver has to be asked for its consent, at once; a receiver that has
-// consented is asked again only when the URL is another, or after the callback was suspended or gone.
+// Apply makes the change. asks says that the receiver's consent must be requested at once: for a new URL, or after the
+// callback was suspended or gone.
 func (c *Callback) Apply(change CallbackChange) (asks bool, err error) {
 	moved := change.URL != nil && *change.URL != c.URL
 	if moved {
@@ -84,7 +84,7 @@ func (c *Callback) Apply(change CallbackChange) (asks bool, err error) {
 	if next == c.Status {
 		return next == CallbackPending && (moved || change.Status != nil), nil
 	}
-	if !slices.Contains(CallbackMoves[c.Status], next) {
+	if !slices.Contains(CallbackTransitions[c.Status], next) {
 		return false, apperr.New(apperr.Conflict, "the callback is %s: it cannot be %s", c.Status, next)
 	}
 	c.Status, c.Reason = next, ""
@@ -94,17 +94,17 @@ func (c *Callback) Apply(change CallbackChange) (asks bool, err error) {
 	return next == CallbackPending, nil
 }
 
-// DeliveryStatus is how far the delivery of one event to one callback has come.
+// DeliveryStatus is the progress of delivering one event to one callback.
 type DeliveryStatus string
 
 // The statuses of a delivery.
 const (
 	DeliveryDue       DeliveryStatus = "due"
 	DeliveryDelivered DeliveryStatus = "delivered"
-	DeliveryDead      DeliveryStatus = "dead" // given up; it can be delivered again by hand
+	DeliveryDead      DeliveryStatus = "dead" // no more attempts; it can be redelivered by hand
 )
 
-// Delivery is one event on its way to one callback. What the receiver said is not kept, but for its status.
+// Delivery is the delivery of one event to one callback. Of the receiver's answers only the last status is kept.
 type Delivery struct {
 	ID          uuid.UUID
 	CallbackID  uuid.UUID
@@ -113,8 +113,8 @@ type Delivery struct {
 	Subject     string
 	Status      DeliveryStatus
 	Attempts    int
-	Answer      int    // the status of the receiver's last answer; 0 = none came
-	Error       string // what was wrong with the last attempt, in our words
+	Answer      int    // the last HTTP status; 0 = no answer
+	Error       string // of the last attempt
 	CreatedAt   time.Time
 	AttemptedAt time.Time // zero = not yet
 }
@@ -123,5 +123,5 @@ type Delivery struct {
 type DeliveryQuery struct {
 	Status DeliveryStatus // "" = all
 	Limit  int
-	Marker uuid.UUID // the last that was already seen; zero = from the newest
+	Marker uuid.UUID // the last entry of the page before; zero = the first page
 }

@@ -10,38 +10,39 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 )
 
-// ConnectionKind is how a connection's right to act was given.
+// ConnectionKind is how a connection delegates.
 type ConnectionKind string
 
 // The kinds of connections.
 const (
 	// TrustConnection is a Keystone trust to our service account, made with the token of whoever delegates.
 	TrustConnection ConnectionKind = "trust"
-	// CredentialConnection is an application credential that its owner has made, of this cloud or another.
+	// CredentialConnection is an application credential that its owner created, in this cloud or another.
 	CredentialConnection ConnectionKind = "application_credential"
 )
 
-// ConnectionStatus is whether a connection can be acted through.
+// ConnectionStatus says whether a connection can be used.
 type ConnectionStatus string
 
-// The statuses of a connection. Only active and suspended are not final: who delegates again makes a new connection.
+// The statuses of a connection. Only active and suspended are not final.
 const (
-	ConnectionActive    ConnectionStatus = "active"
-	ConnectionSuspended ConnectionStatus = "suspended" // nothing is done through it until it is resumed; it ends as an active one does
-	ConnectionExpired   ConnectionStatus = "expired"   // its time is over, or it was not used for as long as its owner said
-	ConnectionLost      ConnectionStatus = "lost"      // Keystone does not accept it any more: revoked, a role taken, a user disabled, a secret changed
-	ConnectionDeleted   ConnectionStatus = "deleted"   // its owner has ended it; it is shown in its own project only
+	ConnectionActive ConnectionStatus = "active"
+	// ConnectionSuspended may not be used until it is resumed. It expires as an active one does.
+	ConnectionSuspended ConnectionStatus = "suspended"
+	// ConnectionExpired is past its end, or was idle for too long.
+	ConnectionExpired ConnectionStatus = "expired"
+	// ConnectionLost is not accepted by Keystone any more: revoked, role removed, user disabled, or secret changed.
+	ConnectionLost    ConnectionStatus = "lost"
+	ConnectionDeleted ConnectionStatus = "deleted" // by its owner; only its own project sees it
 )
 
 // ConnectionStatuses lists every status, for messages and checks.
 func ConnectionStatuses() []string {
-	return []string{
-		string(ConnectionActive), string(ConnectionSuspended), string(ConnectionExpired), string(ConnectionLost), string(ConnectionDeleted),
-	}
+	return texts(ConnectionActive, ConnectionSuspended, ConnectionExpired, ConnectionLost, ConnectionDeleted)
 }
 
-// ConnectionMoves are the statuses that may follow each status of a connection.
-var ConnectionMoves = map[ConnectionStatus][]ConnectionStatus{
+// ConnectionTransitions are the statuses that may follow each status of a connection.
+var ConnectionTransitions = map[ConnectionStatus][]ConnectionStatus{
 	ConnectionActive:    {ConnectionSuspended, ConnectionExpired, ConnectionLost, ConnectionDeleted},
 	ConnectionSuspended: {ConnectionActive, ConnectionExpired, ConnectionLost, ConnectionDeleted},
 	ConnectionExpired:   {ConnectionDeleted},
@@ -49,13 +50,14 @@ var ConnectionMoves = map[ConnectionStatus][]ConnectionStatus{
 	ConnectionDeleted:   {},
 }
 
-// Permission is one thing that a connection may permit.
+// Permission is an action that a connection may permit.
 type Permission string
 
-// The permissions. To disconnect takes none.
+// The permissions. Disconnecting needs none.
 const (
-	MayAllocate   Permission = "allocate" // launch servers, and reuse idle ones that were launched through the connection or are marked
-	MayConnect    Permission = "connect"  // take over any server of the project, whoever made it
+	// MayAllocate permits to launch servers, and to reuse idle ones of the connection or marked as reusable.
+	MayAllocate   Permission = "allocate"
+	MayConnect    Permission = "connect" // adopt any server of the project
 	MayStart      Permission = "start"
 	MayStop       Permission = "stop"
 	MayReboot     Permission = "reboot"
@@ -65,15 +67,15 @@ const (
 
 // Permissions lists every permission, for messages and checks.
 func Permissions() []string {
-	return []string{string(MayAllocate), string(MayConnect), string(MayStart), string(MayStop), string(MayReboot), string(MayDeploy), string(MayDeallocate)}
+	return texts(MayAllocate, MayConnect, MayStart, MayStop, MayReboot, MayDeploy, MayDeallocate)
 }
 
-// Connection is a stored delegation: a right to act in its owner's project, and how far it goes.
+// Connection is a stored delegation: a right to act in its owner's project, with limits.
 type Connection struct {
 	ID           uuid.UUID
-	ProjectID    string // where the servers are, and who may end it
+	ProjectID    string // owns the servers and the connection
 	DomainID     string
-	UserID       string // who delegated
+	UserID       string // the delegating user
 	Name         string
 	Kind         ConnectionKind
 	AuthURL      string // of another cloud's Keystone; "" is this cloud
@@ -84,19 +86,27 @@ type Connection struct {
 	Actions      []Permission
 	Quota        ConnectionQuota
 	Limits       ConnectionLimits
-	UsableBy     []string       // ids of users and projects that may act through it, besides who delegated
-	UsableNames  []UsableByName // of those that were given by name
-	Flavors      []Flavor       // those of its cloud, as the delegation sees them
+	UsableBy     []string       // ids of users and projects that may use it, besides the delegating user
+	UsableNames  []UsableByName // the names of those given by name
+	Flavors      []Flavor       // as the delegation sees them
 	Status       ConnectionStatus
-	Reason       string // why it ended, in our words
+	Reason       string // why it ended
 
 	TrustExpiresAt      time.Time // when Keystone ends the trust by itself
 	CredentialExpiresAt time.Time // when the application credential ends, as far as Keystone shows it
-	TrustIntent         uuid.UUID // under which the trust was announced before it was made; only of one that is not stored yet
-	Revoked             bool      // Keystone is known to have the trust no longer
-	OldTrusts           int       // trusts that newer ones have replaced, and that Keystone may still have; only where it is asked for
-	Generation          int       // grows with each new trust, credential or secret
-	Seq                 int64     // grows with each change that has an event
+	// TrustIntent is the id that announced the trust before it was made. It is not stored with the connection.
+	TrustIntent uuid.UUID
+	Revoked     bool // Keystone is known to have the trust no longer
+	// OldTrusts counts replaced trusts that Keystone may still have. Only some queries fill it.
+	OldTrusts  int
+	Generation int   // grows with each new trust, credential or secret
+	Seq        int64 // grows with each change that has an event
+
+	// LeaseID is the lease that it was made for. Nobody else acts through it, and the API of connections does not show
+	// it.
+	LeaseID uuid.UUID
+	// Managed says that it was made for managed resources of its user. It is hidden as that of a lease is.
+	Managed bool
 
 	SuspendedAt time.Time // zero = it is not
 	ResumedAt   time.Time // zero = never
@@ -107,27 +117,27 @@ type Connection struct {
 	CheckedAt   time.Time     // when Keystone last accepted it; zero = that is not known
 	CreatedAt   time.Time
 	UpdatedAt   time.Time
-	Used        Need // of its quota, right now; only where it is asked for
+	Used        Need // of its quota now; only some queries fill it
 }
 
-// ActsAs is who Keystone sees at work. It is kept and shown, so it holds no secret.
+// ActsAs is the identity of a delegation in Keystone.
 type ActsAs struct {
 	UserID      string   `json:"user_id"`
 	UserName    string   `json:"user_name"`
 	ProjectID   string   `json:"project_id"`
 	ProjectName string   `json:"project_name"`
 	Roles       []string `json:"roles"`
-	// Unrestricted is an application credential that may make others, which is more than it needs.
+	// Unrestricted marks an application credential that may create others, which it need not.
 	Unrestricted bool `json:"unrestricted,omitempty"`
 }
 
-// ReadsOnly says whether OpenStack surely lets it do no more than look: its only role is reader.
+// ReadsOnly says whether its only role is reader.
 func (a ActsAs) ReadsOnly() bool { return len(a.Roles) > 0 && !(Identity{Roles: a.Roles}).MayAct() }
 
 // Remote says whether the connection is to another cloud or region than ours.
 func (c Connection) Remote() bool { return c.AuthURL != "" || c.Region != "" }
 
-// RegionIn is the region in which the connection acts, given this cloud's; "" when that is not known.
+// RegionIn returns the connection's region, given this cloud's own; "" = unknown.
 func (c Connection) RegionIn(own string) string {
 	if c.Remote() {
 		return c.Region
@@ -135,13 +145,13 @@ func (c Connection) RegionIn(own string) string {
 	return own
 }
 
-// SealedFor is the purpose that the connection's secret is sealed for: it opens for no other. The cloud is in it, so that whoever may
-// write rows cannot have the secret sent elsewhere.
+// SealedFor is the context that the connection's secret is sealed with. It includes the cloud, so that a changed row
+// cannot send the secret elsewhere.
 func (c Connection) SealedFor() string {
 	return "connection/" + c.ProjectID + "/" + c.ID.String() + "/" + c.AuthURL
 }
 
-// EndsAt is when the connection ends by itself.
+// EndsAt returns when the connection expires.
 func (c Connection) EndsAt() time.Time {
 	if c.IdleTimeout == 0 {
 		return c.ExpiresAt
@@ -159,7 +169,7 @@ func (c Connection) EndsAt() time.Time {
 // IsOpen says whether a connection of the status has not ended.
 func (s ConnectionStatus) IsOpen() bool { return s == ConnectionActive || s == ConnectionSuspended }
 
-// WaitingSince is the moment from which on something that was asked for then has waited: the time before the connection was resumed does
+// WaitingSince returns since when a request of that time has waited: the time before the connection was resumed does
 // not count.
 func (c Connection) WaitingSince(asked time.Time) time.Time {
 	if c.ResumedAt.After(asked) {
@@ -168,55 +178,51 @@ func (c Connection) WaitingSince(asked time.Time) time.Time {
 	return asked
 }
 
-// Owned says whether the caller is of the project in which the connection acts.
+// Owned says whether the caller's project owns the connection.
 func (c Connection) Owned(who Identity) bool { return who.ProjectID == c.ProjectID }
 
-// Usable says whether the caller may act through the connection: who delegated, and who is named in UsableBy. A project that is
-// named lets in whoever may do more there than read; and who delegated needs more than a token that only reads, such as one of an
-// application credential, or that would be a way to write with it.
+// Usable says whether the caller may use the connection: the delegating user, and users and projects in UsableBy. The
+// delegating user and members of such projects need more than the role reader, or a token that only reads could write.
+// Nobody may use that of a lease or of managed resources.
 func (c Connection) Usable(who Identity) bool {
+	if c.LeaseID != uuid.Nil || c.Managed {
+		return false
+	}
 	return who.UserID == c.UserID && c.Owned(who) && who.MayAct() || slices.Contains(c.UsableBy, who.UserID) ||
 		slices.Contains(c.UsableBy, who.ProjectID) && who.MayAct()
 }
 
-// Permits refuses what the connection does not permit, and what can be done through none that has ended. now is the
-// database's clock.
-func (c Connection) Permits(now time.Time, wanted ...Permission) error {
+// Permits fails if the connection does not permit the actions or has ended. now is the database's clock.
+func (c Connection) Permits(now time.Time, needed ...Permission) error {
 	switch {
 	case c.Status == ConnectionLost:
-		return apperr.New(apperr.DelegationLost, "the connection cannot be acted through any more: %s", c.Reason)
+		return apperr.New(apperr.DelegationLost, "the connection cannot be used any more: %s", c.Reason)
 	case c.Status == ConnectionDeleted:
 		return apperr.New(apperr.Forbidden, "the connection has ended: %s", c.Reason)
 	case !c.Status.IsOpen() || !now.Before(c.EndsAt()):
 		return apperr.New(apperr.Forbidden, "the connection ended at %s", c.EndsAt().UTC().Format(time.RFC3339))
-	case c.Status == ConnectionSuspended && len(wanted) > 0: // what runs through it may still be looked at
-		return apperr.New(apperr.Suspended, "the connection is suspended since %s: nothing is done through it until its project resumes it",
+	case c.Status == ConnectionSuspended && len(needed) > 0: // reading is still allowed
+		return apperr.New(apperr.Suspended,
+			"the connection is suspended since %s: nothing is done through it until its project resumes it",
 			c.SuspendedAt.UTC().Format(time.RFC3339))
 	}
-	for _, p := range wanted {
+	for _, p := range needed {
 		if !slices.Contains(c.Actions, p) {
-			return apperr.New(apperr.Forbidden, "the connection does not permit to %s, only to %s", p, c.permitted())
+			return apperr.New(apperr.Forbidden, "the connection does not permit to %s, only to %s", p,
+				strings.Join(texts(c.Actions...), ", "))
 		}
 	}
 	return nil
 }
 
-func (c Connection) permitted() string {
-	names := make([]string, len(c.Actions))
-	for n, p := range c.Actions {
-		names[n] = string(p)
-	}
-	return strings.Join(names, ", ")
-}
-
-// ConnectionQuota is how much may run through a connection at once. What is nil is not counted.
+// ConnectionQuota limits what runs through a connection at once; nil = unlimited.
 type ConnectionQuota struct {
 	Instances *int `json:"instances,omitempty"`
 	VCPUs     *int `json:"vcpus,omitempty"`
 	RAMMB     *int `json:"ram_mb,omitempty"`
 }
 
-// Check refuses what does not fit the quota besides what is used, with the numbers.
+// Check fails if more does not fit in the quota besides what is used.
 func (q ConnectionQuota) Check(used, more Need) error {
 	for _, line := range []struct {
 		name       string
@@ -235,22 +241,23 @@ func (q ConnectionQuota) Check(used, more Need) error {
 	return nil
 }
 
-// What a connection may have at most.
+// The limits of connections.
 const (
-	MaxUsableBy    = 100
 	MaxConnections = 100 // of a project, without those that ended
-	// MaxConnectionTime is the longest time that something is delegated for.
+	// MaxConnectionTime is the longest time of a connection.
 	MaxConnectionTime = 366 * 24 * time.Hour
-	// CheckEvery is how often Keystone is asked whether it still accepts what was delegated.
+	// CheckEvery is the time between two checks that Keystone still accepts a delegation.
 	CheckEvery = 5 * time.Minute
-	// TrustSpare is how much longer a trust lasts than its connection at least: once it has expired, nobody can delete it in Keystone.
+	// TrustSpare is the least time by which a trust outlasts its connection: Keystone lets nobody delete an expired
+	// one.
 	TrustSpare = 10 * time.Minute
 )
 
-// LostReason says why Keystone does not accept a delegation any more, as far as it tells.
+// LostReason says why Keystone may have stopped accepting a delegation.
 func LostReason(kind ConnectionKind) string {
 	if kind == TrustConnection {
 		return "Keystone does not accept the trust: it was deleted, or its user was disabled or lost the role"
 	}
-	return "Keystone does not accept the application credential: it was deleted, has expired, or its user was disabled or lost the role"
+	return "Keystone does not accept the application credential: it was deleted or has expired, " +
+		"or its user was disabled or lost the role"
 }

@@ -9,21 +9,21 @@ import (
 	"github.com/google/uuid"
 )
 
-// ErrChanged says that a connection is not any more as it was read: somebody else has changed it.
+// ErrChanged says that somebody else has changed the connection since it was read.
 var ErrChanged = errors.New("the connection has been changed meanwhile")
 
-// OldTrust is a trust that no connection is to have: one that another trust has replaced, or one that was announced and whose connection
-// was never stored.
+// OldTrust is a trust without a connection: another trust has replaced it, or its connection was never stored.
 type OldTrust struct {
 	ID           uuid.UUID // ours
 	ProjectID    string
-	ConnectionID uuid.UUID // whose it was, or was to be
-	UserID       string    // who gave it
-	TrustID      string    // Keystone's; "" = it is not known whether Keystone has it
-	ExpiresAt    time.Time // when Keystone ends it by itself; of one whose TrustID is not known, what tells it from the user's others
+	ConnectionID uuid.UUID // that had it, or was to have it
+	UserID       string    // the trustor
+	TrustID      string    // in Keystone; "" = unknown whether it was made
+	// ExpiresAt is when Keystone ends it. Without a TrustID it identifies the trust among the user's.
+	ExpiresAt time.Time
 }
 
-// Changed lists the fields by which two versions of a connection differ, by their names in the API and sorted.
+// Changed lists the fields in which two versions of a connection differ, by their sorted names in the API.
 func (c Connection) Changed(to Connection) []string {
 	fields := map[string]bool{
 		"name":         c.Name != to.Name,
@@ -40,7 +40,7 @@ func (c Connection) Changed(to Connection) []string {
 	return slices.Sorted(maps.Keys(fields))
 }
 
-// Widens lists those fields in which the other version of the connection lets more be done, or for longer.
+// Widens lists the fields in which the other version of the connection permits more, or for longer.
 func (c Connection) Widens(to Connection) (fields []string) {
 	for _, p := range to.Actions {
 		if !slices.Contains(c.Actions, p) {
@@ -51,10 +51,12 @@ func (c Connection) Widens(to Connection) (fields []string) {
 	if to.ExpiresAt.After(c.ExpiresAt) {
 		fields = append(fields, "expires_at")
 	}
-	if to.IdleTimeout != c.IdleTimeout && c.IdleTimeout != 0 && (to.IdleTimeout == 0 || to.IdleTimeout > c.IdleTimeout) {
+	if to.IdleTimeout != c.IdleTimeout && c.IdleTimeout != 0 &&
+		(to.IdleTimeout == 0 || to.IdleTimeout > c.IdleTimeout) {
 		fields = append(fields, "idle_timeout")
 	}
-	if more(c.Quota.Instances, to.Quota.Instances) || more(c.Quota.VCPUs, to.Quota.VCPUs) || more(c.Quota.RAMMB, to.Quota.RAMMB) {
+	if more(c.Quota.Instances, to.Quota.Instances) || more(c.Quota.VCPUs, to.Quota.VCPUs) ||
+		more(c.Quota.RAMMB, to.Quota.RAMMB) {
 		fields = append(fields, "quota")
 	}
 	if c.Limits.widens(to.Limits) {
@@ -69,7 +71,7 @@ func (c Connection) Widens(to Connection) (fields []string) {
 	return fields
 }
 
-// more says whether a limit is higher than the one before; nil is none.
+// more says whether a limit is higher than before; nil = unlimited.
 func more(before, after *int) bool { return before != nil && (after == nil || *after > *before) }
 
 func (q ConnectionQuota) equal(other ConnectionQuota) bool {
@@ -77,8 +79,8 @@ func (q ConnectionQuota) equal(other ConnectionQuota) bool {
 	return same(q.Instances, other.Instances) && same(q.VCPUs, other.VCPUs) && same(q.RAMMB, other.RAMMB)
 }
 
-// MayWiden says whether the caller, of the connection's project, may let it do more: who delegated, and who has each role that it acts with
-// in this cloud. Else whoever has fewer roles could help himself to more.
+// MayWiden says whether the caller, of the connection's project, may widen it: the delegating user, or a user with all
+// of the roles that it acts with in this cloud. Anyone else would gain roles by it.
 func (c Connection) MayWiden(who Identity) bool {
 	if who.UserID == c.UserID {
 		return true

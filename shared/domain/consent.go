@@ -10,25 +10,25 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 )
 
-// RequestStatus is how far a request for a connection has come.
+// RequestStatus is the status of a request for a connection.
 type RequestStatus string
 
 // The statuses of a request for a connection. Only pending is not final.
 const (
 	RequestPending   RequestStatus = "pending"
-	RequestGranted   RequestStatus = "granted"   // its connection is made
-	RequestDeclined  RequestStatus = "declined"  // by the project that it was sent to
-	RequestWithdrawn RequestStatus = "withdrawn" // by the project that has sent it
-	RequestExpired   RequestStatus = "expired"   // nobody has decided in time
+	RequestGranted   RequestStatus = "granted"   // its connection exists
+	RequestDeclined  RequestStatus = "declined"  // by the project that received it
+	RequestWithdrawn RequestStatus = "withdrawn" // by the project that sent it
+	RequestExpired   RequestStatus = "expired"   // without a decision in time
 )
 
 // RequestStatuses lists every status, for messages and checks.
 func RequestStatuses() []string {
-	return []string{string(RequestPending), string(RequestGranted), string(RequestDeclined), string(RequestWithdrawn), string(RequestExpired)}
+	return texts(RequestPending, RequestGranted, RequestDeclined, RequestWithdrawn, RequestExpired)
 }
 
-// RequestMoves are the statuses that may follow each status of a request for a connection.
-var RequestMoves = map[RequestStatus][]RequestStatus{
+// RequestTransitions are the statuses that may follow each status of a request for a connection.
+var RequestTransitions = map[RequestStatus][]RequestStatus{
 	RequestPending:   {RequestGranted, RequestDeclined, RequestWithdrawn, RequestExpired},
 	RequestGranted:   {},
 	RequestDeclined:  {},
@@ -36,35 +36,35 @@ var RequestMoves = map[RequestStatus][]RequestStatus{
 	RequestExpired:   {},
 }
 
-// Grantee is who would be named in usable_by of a connection that is asked for.
+// Grantee says who may use a requested connection.
 type Grantee string
 
 // The grantees.
 const (
-	GranteeUser    Grantee = "user"    // who asks
-	GranteeProject Grantee = "project" // the project of who asks
+	GranteeUser    Grantee = "user"    // the requesting user
+	GranteeProject Grantee = "project" // the requesting project
 )
 
-// Bounds of requests for connections. What is over counts only for the day's.
+// The limits of requests for connections.
 const (
-	MaxRequestsFrom = 20  // that are pending, of a project that asks
-	MaxRequestsTo   = 100 // that are pending, to a project
-	MaxRequestsADay = 100 // that a project makes within 24 hours, whatever became of them
+	MaxRequestsFrom = 20  // pending requests that a project has sent
+	MaxRequestsTo   = 100 // pending requests that a project has received
+	MaxRequestsADay = 100 // requests by a project within 24 hours, in whatever status
 
-	// RequestTime is how long a request waits for a decision.
+	// RequestTime is how long a request stays pending.
 	RequestTime = 14 * 24 * time.Hour
 )
 
-// Terms are how far a connection goes, as it is asked for or granted.
+// Terms are the requested or granted permissions of a connection.
 type Terms struct {
 	Actions   []Permission
 	Quota     ConnectionQuota
 	Limits    ConnectionLimits
-	ExpiresAt time.Time     // zero = Duration says it
-	Duration  time.Duration // from the grant on
+	ExpiresAt time.Time     // zero = see Duration
+	Duration  time.Duration // from the grant
 }
 
-// End is when a connection ends that is granted now.
+// End returns when a connection that is granted now expires.
 func (t Terms) End(now time.Time) time.Time {
 	if t.ExpiresAt.IsZero() {
 		return now.Add(t.Duration).UTC().Truncate(time.Microsecond)
@@ -72,26 +72,26 @@ func (t Terms) End(now time.Time) time.Time {
 	return t.ExpiresAt
 }
 
-// ConnectionRequest is what somebody asks a project to delegate.
+// ConnectionRequest is a request that a project delegates.
 type ConnectionRequest struct {
 	ID            uuid.UUID
-	ProjectID     string   // whose servers
-	Requester     Identity // who asks: ids and names of the user and the project
+	ProjectID     string   // that received it
+	Requester     Identity // ids and names of the user and the project
 	Grantee       Grantee
 	Name          string
-	Why           string // anybody's text: shown as text, and never as anything else
+	Why           string // untrusted text
 	Terms         Terms
 	Status        RequestStatus
-	Reason        string // why it was declined
+	Reason        string // of declining it
 	DecidedBy     string // the user who granted, declined or withdrew it
 	ConnectionID  uuid.UUID
-	GrantedSHA256 []byte // of what was granted
+	GrantedSHA256 []byte // of the granted terms
 	ExpiresAt     time.Time
 	CreatedAt     time.Time
 	UpdatedAt     time.Time
 }
 
-// UsableBy is the id of the grantee.
+// UsableBy returns the grantee's id.
 func (r ConnectionRequest) UsableBy() string {
 	if r.Grantee == GranteeProject {
 		return r.Requester.ProjectID
@@ -99,14 +99,14 @@ func (r ConnectionRequest) UsableBy() string {
 	return r.Requester.UserID
 }
 
-// Received says whether the caller is of the project that the request was sent to.
+// Received says whether the caller's project received the request.
 func (r ConnectionRequest) Received(who Identity) bool { return who.ProjectID == r.ProjectID }
 
-// Sent says whether the caller is of the project that has sent the request.
+// Sent says whether the caller's project sent the request.
 func (r ConnectionRequest) Sent(who Identity) bool { return who.ProjectID == r.Requester.ProjectID }
 
-// Grant says how far a connection goes that is granted of what is asked for: what given leaves out is granted as it is asked for. It refuses
-// more than that.
+// Grant returns the terms of a grant: those given, and the requested ones where given has none. It fails if more is
+// given than requested.
 func (t Terms) Grant(given Terms, now time.Time) (granted Terms, err error) {
 	granted = Terms{Actions: t.Actions, ExpiresAt: t.End(now)}
 	if given.Actions != nil {
@@ -114,7 +114,8 @@ func (t Terms) Grant(given Terms, now time.Time) (granted Terms, err error) {
 	}
 	for _, p := range granted.Actions {
 		if !slices.Contains(t.Actions, p) {
-			return granted, apperr.InvalidField("actions", fmt.Sprintf("has the action %q, which is not asked for", p), permissionNames(t.Actions)...)
+			return granted, apperr.InvalidField("actions", fmt.Sprintf("has the action %q, which was not requested", p),
+				texts(t.Actions...)...)
 		}
 	}
 	for _, line := range []struct {
@@ -131,7 +132,9 @@ func (t Terms) Grant(given Terms, now time.Time) (granted Terms, err error) {
 			continue
 		}
 		if *line.into = line.given; line.asked != nil && *line.given > *line.asked {
-			return granted, apperr.InvalidField(line.field, fmt.Sprintf("is %d, and only %d is asked for: must be 0 to %d", *line.given, *line.asked, *line.asked))
+			return granted, apperr.InvalidField(line.field,
+				fmt.Sprintf("is %d, and only %d was requested: must be 0 to %d",
+					*line.given, *line.asked, *line.asked))
 		}
 	}
 	if granted.Limits, err = t.Limits.Narrow(given.Limits, false); err != nil {
@@ -141,34 +144,27 @@ func (t Terms) Grant(given Terms, now time.Time) (granted Terms, err error) {
 		return granted, nil
 	}
 	if given.ExpiresAt.After(granted.ExpiresAt) {
-		return granted, apperr.InvalidField("expires_at", fmt.Sprintf("is %s, which is later than what is asked for: must not be after %s",
-			given.ExpiresAt.Format(time.RFC3339Nano), granted.ExpiresAt.Format(time.RFC3339Nano)))
+		return granted, apperr.InvalidField("expires_at",
+			fmt.Sprintf("is %s, later than requested: must not be after %s",
+				given.ExpiresAt.Format(time.RFC3339Nano), granted.ExpiresAt.Format(time.RFC3339Nano)))
 	}
 	granted.ExpiresAt = given.ExpiresAt
 	return granted, nil
 }
 
-func permissionNames(all []Permission) []string {
-	names := make([]string, len(all))
-	for n, p := range all {
-		names[n] = string(p)
-	}
-	return names
-}
-
-// ConnectionRequestQuery is which requests for connections are listed.
+// ConnectionRequestQuery selects requests for connections.
 type ConnectionRequestQuery struct {
-	Received bool     // those that were sent to the caller's project; else those that it has sent
-	Statuses []string // none is all
+	Received bool     // those that the caller's project received; else those that it sent
+	Statuses []string // empty = all
 	Limit    int
-	Marker   uuid.UUID // the last id already seen; zero = none
+	Marker   uuid.UUID // the last id of the page before; zero = the first page
 }
 
 // Grant is a request that is being granted, by one replica at a time.
 type Grant struct {
 	ProjectID string
 	RequestID uuid.UUID
-	Claim     uuid.UUID
-	UserID    string // who grants
-	SHA256    []byte // of what is granted
+	Claim     Claim
+	UserID    string // the granting user
+	SHA256    []byte // of the granted terms
 }

@@ -15,7 +15,10 @@ func TestTermsAreGranted(t *testing.T) {
 	number := func(n int) *int { return &n }
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	end := now.Add(time.Hour)
-	asked := Terms{Actions: []Permission{MayStart, MayStop}, Quota: ConnectionQuota{Instances: number(3), VCPUs: number(0)}, Duration: time.Hour}
+	asked := Terms{
+		Actions: []Permission{MayStart, MayStop}, Quota: ConnectionQuota{Instances: number(3), VCPUs: number(0)},
+		Duration: time.Hour,
+	}
 	until := asked
 	until.Duration, until.ExpiresAt = 0, end
 	all := Terms{Actions: asked.Actions, Quota: asked.Quota, ExpiresAt: end}
@@ -23,19 +26,48 @@ func TestTermsAreGranted(t *testing.T) {
 		asked, given, want Terms
 		field              string
 	}{
-		"all":                   {asked: asked, want: all},
-		"all until":             {asked: until, want: all},
-		"fewer actions":         {asked: asked, given: Terms{Actions: []Permission{MayStop}}, want: Terms{Actions: []Permission{MayStop}, Quota: asked.Quota, ExpiresAt: end}},
-		"other actions":         {asked: asked, given: Terms{Actions: []Permission{MayStop, MayDeploy}}, field: "actions"},
-		"less":                  {asked: asked, given: Terms{Quota: ConnectionQuota{Instances: number(0)}}, want: Terms{Actions: asked.Actions, Quota: ConnectionQuota{Instances: number(0), VCPUs: number(0)}, ExpiresAt: end}},
-		"more":                  {asked: asked, given: Terms{Quota: ConnectionQuota{Instances: number(4)}}, field: "quota.instances"},
-		"more than nothing":     {asked: asked, given: Terms{Quota: ConnectionQuota{VCPUs: number(1)}}, field: "quota.vcpus"},
-		"where none is bounded": {asked: asked, given: Terms{Quota: ConnectionQuota{RAMMB: number(1)}}, want: Terms{Actions: asked.Actions, Quota: ConnectionQuota{Instances: number(3), VCPUs: number(0), RAMMB: number(1)}, ExpiresAt: end}},
-		"sooner":                {asked: asked, given: Terms{ExpiresAt: now.Add(time.Minute)}, want: Terms{Actions: asked.Actions, Quota: asked.Quota, ExpiresAt: now.Add(time.Minute)}},
-		"just then":             {asked: until, given: Terms{ExpiresAt: end}, want: all},
-		"later":                 {asked: asked, given: Terms{ExpiresAt: end.Add(time.Microsecond)}, field: "expires_at"},
+		"all":       {asked: asked, want: all},
+		"all until": {asked: until, want: all},
+		"fewer actions": {
+			asked: asked, given: Terms{Actions: []Permission{MayStop}}, want: Terms{
+				Actions: []Permission{MayStop}, Quota: asked.Quota, ExpiresAt: end,
+			},
+		},
+		"other actions": {
+			asked: asked, given: Terms{Actions: []Permission{MayStop, MayDeploy}}, field: "actions",
+		},
+		"less": {
+			asked: asked, given: Terms{Quota: ConnectionQuota{Instances: number(0)}}, want: Terms{
+				Actions: asked.Actions, Quota: ConnectionQuota{Instances: number(0), VCPUs: number(0)}, ExpiresAt: end,
+			},
+		},
+		"more": {
+			asked: asked, given: Terms{Quota: ConnectionQuota{Instances: number(4)}}, field: "quota.instances",
+		},
+		"more than nothing": {
+			asked: asked, given: Terms{Quota: ConnectionQuota{VCPUs: number(1)}}, field: "quota.vcpus",
+		},
+		"where none is bounded": {
+			asked: asked, given: Terms{Quota: ConnectionQuota{RAMMB: number(1)}}, want: Terms{
+				Actions: asked.Actions, Quota: ConnectionQuota{
+					Instances: number(3), VCPUs: number(0), RAMMB: number(1),
+				}, ExpiresAt: end,
+			},
+		},
+		"sooner": {
+			asked: asked, given: Terms{ExpiresAt: now.Add(time.Minute)}, want: Terms{
+				Actions: asked.Actions, Quota: asked.Quota, ExpiresAt: now.Add(time.Minute),
+			},
+		},
+		"just then": {asked: until, given: Terms{ExpiresAt: end}, want: all},
+		"later": {
+			asked: asked, given: Terms{ExpiresAt: end.Add(time.Microsecond)}, field: "expires_at",
+		},
 		"of the limits less": {
-			asked: Terms{Actions: asked.Actions, Limits: ConnectionLimits{Flavors: []string{"a", "b"}, Regions: []string{"r"}}, Duration: time.Hour},
+			asked: Terms{
+				Actions: asked.Actions, Limits: ConnectionLimits{Flavors: []string{"a", "b"}, Regions: []string{"r"}},
+				Duration: time.Hour,
+			},
 			given: Terms{Limits: ConnectionLimits{Flavors: []string{"b"}, Images: []string{"i"}}},
 			want: Terms{
 				Actions: asked.Actions, ExpiresAt: end,
@@ -43,7 +75,9 @@ func TestTermsAreGranted(t *testing.T) {
 			},
 		},
 		"of the limits more": {
-			asked: Terms{Actions: asked.Actions, Limits: ConnectionLimits{Networks: []string{"a"}}, Duration: time.Hour},
+			asked: Terms{
+				Actions: asked.Actions, Limits: ConnectionLimits{Networks: []string{"a"}}, Duration: time.Hour,
+			},
 			given: Terms{Limits: ConnectionLimits{Networks: []string{"a", "b"}}}, field: "limits.networks[1]",
 		},
 		"later than until": {asked: until, given: Terms{ExpiresAt: end.Add(time.Microsecond)}, field: "expires_at"},
@@ -77,7 +111,8 @@ func TestWhatWidensLimits(t *testing.T) {
 		"more":         {of("a"), of("a", "b"), true, true},
 		"not any more": {of("a"), of(), true, true},
 	} {
-		if got := tc.before.Changed(tc.after); (len(got) == 1 && got[0] == "limits") != tc.differs || !tc.differs && len(got) > 0 {
+		if got := tc.before.Changed(tc.after); (len(got) == 1 && got[0] == "limits") != tc.differs || !tc.differs &&
+			len(got) > 0 {
 			t.Errorf("%s: changed are %v", name, got)
 		}
 		if got := tc.before.Widens(tc.after); (len(got) == 1 && got[0] == "limits") != tc.widens {

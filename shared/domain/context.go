@@ -5,22 +5,10 @@ import (
 	"time"
 )
 
-// detachedFor bounds what is written after its request has ended: a database that hangs must not hold the process.
+// detachedFor bounds writes after the end of a request: a hanging database must not keep the process.
 const detachedFor = 5 * time.Second
 
-// Detached is a context for what must be written although the caller is gone or the time is up.
+// Detached returns a context for writes that must happen even after the caller is gone or the deadline has passed.
 func Detached(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), detachedFor)
-}
-
-// Pause waits, and says whether the time went by before ctx ended.
-func Pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

@@ -10,38 +10,56 @@ import (
 	"github.com/google/uuid"
 )
 
-// CreateCall is one call to Nova that makes a server. It is stored before it is sent. Its times are the database's.
+// CreateCall is a call to Nova that creates a server. It is stored before it is sent. Its times are the database's.
 type CreateCall struct {
 	ID         uuid.UUID // a tag of the server
 	InstanceID uuid.UUID
 	Name       string // of the server
-	UserID     string // who makes the call; "" = not known
+	UserID     string // the caller; "" = unknown
 	BeganAt    time.Time
-	Until      time.Time // while the call has no answer, no other one is made for the instance before this moment
-	EndedAt    time.Time // when Nova answered; zero = its answer is not known
-	ServerID   string    // the server that the call made; "" = none, or not known
+	Until      time.Time // without an answer, no other call for the instance is made before this
+	EndedAt    time.Time // when Nova answered; zero = unknown
+	ServerID   string    // "" = none, or unknown
 }
 
-// ErrCallOpen says that Nova may still be making the instance's server, so no other call may be made for it yet.
-var ErrCallOpen = errors.New("nova may still be making the server")
+// ErrCallOpen says that Nova may still be creating the instance's server, so no other call may be made for it yet.
+var ErrCallOpen = errors.New("nova may still be creating the server")
 
 const (
-	// ClockSkew is how far Nova's clock may be from the database's.
+	// ClockSkew is the largest difference between Nova's clock and the database's.
 	ClockSkew = 10 * time.Minute
-	// rollbackPatience is how much longer than its fence an unanswered call keeps a rollback from ending. Once the order is
-	// final, no server is deleted any more.
+	// rollbackPatience is how long after its Until an unanswered call still delays the end of a rollback. Servers of a
+	// final order are not deleted.
 	rollbackPatience = 30 * time.Second
 
 	callTag = "cloudfn-call:"
 )
 
-// CallTag is the tag of the server that a create call makes.
+// ManagedTag is the tag of all objects that managed resources are made of.
+const ManagedTag = "cloudfn:managed"
+
+// ServerTags returns the tags that the order's create call gives its server: they identify it by its instance, its
+// order, and the call.
+func (o Order) ServerTags(c CreateCall) []string {
+	tags := []string{c.InstanceID.String(), OrderTag(o.ID), CallTag(c.ID)}
+	if o.Spec.IsManaged {
+		tags = append(tags, ManagedTag)
+	}
+	return tags
+}
+
+// sameTags says whether the tags are the same, in any order.
+func sameTags(a, b []string) bool {
+	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
+}
+
+// CallTag returns the tag that a create call gives its server.
 func CallTag(id uuid.UUID) string { return callTag + id.String() }
 
-// isOpen says whether Nova may still be at work on the call at the moment now.
+// isOpen says whether Nova may still be working on the call.
 func (c CreateCall) isOpen(now time.Time) bool { return c.EndedAt.IsZero() && now.Before(c.Until) }
 
-// may says whether the call can have made the server.
+// may says whether the call may have created the server.
 func (c CreateCall) may(s Server) bool {
 	if c.ServerID != "" || !c.EndedAt.IsZero() {
 		return c.ServerID == s.ID
@@ -49,7 +67,7 @@ func (c CreateCall) may(s Server) bool {
 	return s.CreatedAt.Before(c.Until.Add(ClockSkew))
 }
 
-// CallTagged says which create call the server names in its tags.
+// CallTagged returns the id of the create call in the server's tags.
 func (s Server) CallTagged() (id uuid.UUID, ok bool) {
 	for _, tag := range s.Tags {
 		if text, found := strings.CutPrefix(tag, callTag); found {
@@ -60,7 +78,7 @@ func (s Server) CallTagged() (id uuid.UUID, ok bool) {
 	return id, false
 }
 
-// callOf finds the instance's create call that the server names in its tags, if that call can have made it.
+// callOf returns the instance's create call that the server's tags name, if it may have created the server.
 func (o Order) callOf(i Instance, s Server) (CreateCall, bool) {
 	id, tagged := s.CallTagged()
 	n := slices.IndexFunc(o.Calls, func(c CreateCall) bool { return c.ID == id && c.InstanceID == i.ID })
@@ -70,9 +88,9 @@ func (o Order) callOf(i Instance, s Server) (CreateCall, bool) {
 	return o.Calls[n], true
 }
 
-// OwnServer chooses the instance's server among found: the stored one, else the oldest that one of the instance's create calls
-// can have made. A copy of the tags is younger than what it copies. The returned instance names that call in CallID.
-// Of an order that was stored without its calls it is the oldest with the instance's tag, while the order runs.
+// OwnServer chooses the instance's server among found: the stored one, else the oldest that one of the instance's
+// create calls may have created, because servers with copied tags are younger. It sets CallID to that call. For an
+// order stored without its calls it is the oldest with the instance's tag, while the order runs.
 func (o Order) OwnServer(i Instance, found []Server) (own Server, adopted Instance, ok bool) {
 	for _, s := range oldestFirst(found) {
 		switch {
@@ -80,7 +98,8 @@ func (o Order) OwnServer(i Instance, found []Server) (own Server, adopted Instan
 			if s.ID == i.ServerID {
 				return s, i, true
 			}
-		case !slices.Contains(s.Tags, i.ID.String()), StateOf(s.Status, "") == InstanceDeleted: // Nova lists it for a moment more
+		// Nova still lists it for a moment
+		case !slices.Contains(s.Tags, i.ID.String()), StateOf(s.Status, "") == InstanceDeleted:
 		default:
 			call, proven := o.callOf(i, s)
 			if proven || !o.CallsRecorded && o.Status == OrderRunning {
@@ -98,7 +117,7 @@ func oldestFirst(servers []Server) []Server {
 	})
 }
 
-// Extras lists the servers among found that carry the instance's tags and are not its server.
+// Extras lists the servers among found that have the instance's tags and are not its server.
 func (o Order) Extras(i Instance, found []Server) []Server {
 	own, _, _ := o.OwnServer(i, found)
 	return slices.DeleteFunc(slices.Clone(found), func(s Server) bool {
@@ -108,13 +127,13 @@ func (o Order) Extras(i Instance, found []Server) []Server {
 	})
 }
 
-// Duplicate says whether a create call of the running order provably made the server although the instance has another one, and
-// gives that call. It is proven by the call's own tag, no tag besides ours, and the call's name, user and time.
+// Duplicate says whether a create call of the running order certainly created the server although the instance has
+// another one, and returns that call. The proof is the call's tag, no other tags, and the call's name, user and time.
 func (o Order) Duplicate(i Instance, s Server) (CreateCall, bool) {
 	c, ok := o.callOf(i, s)
 	switch {
 	case !ok, o.Status != OrderRunning, i.ServerID == "", s.ID == i.ServerID, c.ServerID == i.ServerID:
-	case len(s.Tags) != 3 || !slices.Contains(s.Tags, OrderTag(o.ID)) || !slices.Contains(s.Tags, i.ID.String()):
+	case !sameTags(s.Tags, o.ServerTags(c)):
 	case s.Name != c.Name || c.UserID != "" && s.UserID != "" && c.UserID != s.UserID:
 	case s.CreatedAt.Before(c.BeganAt.Add(-ClockSkew)) || !s.CreatedAt.Before(c.Until.Add(ClockSkew)):
 	default:
@@ -123,23 +142,23 @@ func (o Order) Duplicate(i Instance, s Server) (CreateCall, bool) {
 	return CreateCall{}, false
 }
 
-// IsOldest says whether none of the servers is older than the one given.
+// IsOldest says whether the server is older than all of the others.
 func (s Server) IsOldest(servers []Server) bool {
 	sorted := oldestFirst(append(slices.Clone(servers), s))
 	return sorted[0].ID == s.ID
 }
 
-// HasOpenCall says whether Nova may still be making a server of the order, as far as was known when the order was read.
+// HasOpenCall says whether Nova may still be creating a server of the order, as of when the order was read.
 func (o Order) HasOpenCall() bool {
 	return slices.ContainsFunc(o.Instances, func(i Instance) bool { return o.awaits(i, 0) })
 }
 
-// WaitsForCalls says whether the order, or its rollback, cannot end before an unanswered create call is surely over.
+// WaitsForCalls says whether the order or its rollback must wait for an unanswered create call.
 func (o Order) WaitsForCalls() bool {
 	return slices.ContainsFunc(o.Instances, func(i Instance) bool { return o.awaits(i, rollbackPatience) })
 }
 
-// CallsEndIn is how long Nova may still be making a server of the order; 0 = it is not.
+// CallsEndIn returns how long Nova may still be creating a server of the order; 0 = it is not.
 func (o Order) CallsEndIn() (longest time.Duration) {
 	for _, c := range o.Calls {
 		if c.isOpen(o.ReadAt) {
@@ -149,7 +168,7 @@ func (o Order) CallsEndIn() (longest time.Duration) {
 	return longest
 }
 
-// awaits says whether the instance is undecided and has a create call without an answer that is not older than its fence and patience.
+// awaits says whether the instance is undecided and has an unanswered create call that ended less than patience ago.
 func (o Order) awaits(i Instance, patience time.Duration) bool {
 	return !i.Decided() && slices.ContainsFunc(o.Calls, func(c CreateCall) bool {
 		return c.InstanceID == i.ID && c.isOpen(o.ReadAt.Add(-patience))

@@ -7,19 +7,25 @@ import (
 	"github.com/google/uuid"
 )
 
-// TestWhoseServer: an instance takes only what one of its create calls can have made, and only what provably comes from another
-// one of them is a duplicate.
+// TestWhoseServer: an instance takes only what one of its create calls can have made, and only what provably comes from
+// another one of them is a duplicate.
 func TestWhoseServer(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	o := Order{ID: uuid.New(), Status: OrderRunning, CallsRecorded: true}
 	i := Instance{ID: uuid.New(), Name: "web", State: InstanceRequested}
-	first := CreateCall{ID: uuid.New(), InstanceID: i.ID, Name: "web", UserID: "u", BeganAt: now, Until: now.Add(time.Minute)}
+	first := CreateCall{
+		ID: uuid.New(), InstanceID: i.ID, Name: "web", UserID: "u", BeganAt: now, Until: now.Add(time.Minute),
+	}
 	second := first
 	second.ID = uuid.New()
 	o.Calls, o.Instances = []CreateCall{first, second}, []Instance{i}
 	server := func(id string, after time.Duration, more ...string) Server {
-		return Server{ID: id, Name: "web", UserID: "u", Status: "ACTIVE", CreatedAt: now.Add(after), Tags: append([]string{i.ID.String(), OrderTag(o.ID)}, more...)}
+		return Server{
+			ID: id, Name: "web", UserID: "u", Status: "ACTIVE", CreatedAt: now.Add(after), Tags: append([]string{
+				i.ID.String(), OrderTag(o.ID),
+			}, more...),
+		}
 	}
 	ours := server("ours", time.Second, CallTag(first.ID))
 	copied, script := server("copied", 2*time.Second, CallTag(first.ID)), server("script", 0)
@@ -97,8 +103,13 @@ func TestRollbackWaits(t *testing.T) {
 	now := time.Now()
 	asked, failed := Instance{ID: uuid.New(), State: InstanceRequested}, Instance{ServerID: "x", State: InstanceError}
 	call := CreateCall{ID: uuid.New(), InstanceID: asked.ID, Until: now}
-	o := Order{Status: OrderRunning, Spec: OrderSpec{OnFailure: Rollback}, Instances: []Instance{asked, failed}, Calls: []CreateCall{call}}
-	for after, want := range map[time.Duration]Step{-time.Second: StepNone, time.Second: StepNone, time.Minute: StepForgo} {
+	o := Order{
+		Status: OrderRunning, Spec: OrderSpec{OnFailure: Rollback}, Instances: []Instance{asked, failed},
+		Calls: []CreateCall{call},
+	}
+	for after, want := range map[time.Duration]Step{
+		-time.Second: StepNone, time.Second: StepNone, time.Minute: StepForgo,
+	} {
 		o.ReadAt = now.Add(after)
 		if got := o.Next(); got[0] != want || got[1] != StepDelete || o.WaitsForCalls() != (want == StepNone) {
 			t.Errorf("after %s: got %q", after, got)

@@ -7,60 +7,59 @@ import (
 	"github.com/google/uuid"
 )
 
-// Event is something that happened, as it stands in the outbox.
+// Event is an event in the outbox.
 type Event struct {
-	ProjectID string // "" for what is the whole cloud's
+	ProjectID string // "" = the whole cloud
 	Subject   string
-	Seq       int64 // counts a subject's events from 1
+	Seq       int64 // per subject, from 1
 	Type      string
 	At        time.Time // when it happened
 	Data      []byte    // JSON
 }
 
-// Attempt is one try to deliver the event that is next in a stream, by the copy that holds the stream's claim.
-//
-// A stream is what a callback gets in order: the events of one subject, or a single one that is delivered again by hand.
+// Attempt is an attempt to deliver the next event of a stream, by the replica that holds the stream's claim. A stream
+// is what a callback gets in order: the events of one subject, or one event that is redelivered by hand.
 type Attempt struct {
-	Claim    uuid.UUID
+	Claim    Claim
 	Callback Callback
 	Stream   string
-	Seq      int64 // the delivery's place in the stream
+	Seq      int64 // of the delivery in the stream
 	Delivery uuid.UUID
-	Tries    int // that failed before this one
-	Silences int // how often in a row the callback's receiver gave no answer
+	Tries    int // failed attempts before this one
+	Silences int // consecutive attempts of the callback without an answer
 	Event    Event
 }
 
 // Outcome is how an attempt failed.
 type Outcome struct {
-	Answer int    // the status that the receiver answered; 0 = no answer came
-	Reason string // in our words
-	// Pause is how long the stream is left alone, and PauseAll how long the callback as a whole is; 0 = not at all.
+	Answer int // HTTP status; 0 = no answer
+	Reason string
+	// Pause delays the stream, and PauseAll all streams of the callback.
 	Pause, PauseAll time.Duration
-	Gone            bool // the receiver wants no event ever again
+	Gone            bool // the receiver wants no more events
 }
 
-// DeliveryPause is how long to wait after the n-th failure in a row, counted from 1: 10 s, then twice as long each time up
-// to longest, and up to a quarter less by chance, so that what failed together does not come back together.
-func DeliveryPause(n int, longest time.Duration) time.Duration {
+// DeliveryBackoff returns the pause after the n-th consecutive failure, from 1: 10 s, doubled each time up to longest,
+// minus a jitter of up to a quarter.
+func DeliveryBackoff(n int, longest time.Duration) time.Duration {
 	const first = 10 * time.Second
 	pause := longest
 	if n = max(n, 1); n < 30 {
 		pause = min(first<<(n-1), longest)
 	}
-	return pause - time.Duration(rand.Int64N(int64(pause)/4+1)) //nolint:gosec // chance, not a secret
+	return pause - time.Duration(rand.Int64N(int64(pause)/4+1)) //nolint:gosec // jitter
 }
 
-// Room is for how many attempts a copy has room.
+// Room says how many attempts a replica can start.
 type Room struct {
-	Failing     bool // for callbacks that gave no answer last time, instead of the others
+	Failing     bool // for callbacks without an answer last time; else for the others
 	Attempts    int
-	PerCallback int           // streams of one callback at once, in one copy
-	Held        []HeldStreams // what the copy works on already
+	PerCallback int               // streams of one callback at once, in one copy
+	InFlight    []StreamsInFlight // what the replica works on already
 }
 
-// HeldStreams is how many streams of a callback a copy works on.
-type HeldStreams struct {
+// StreamsInFlight is how many streams of a callback a replica works on.
+type StreamsInFlight struct {
 	ProjectID  string
 	CallbackID uuid.UUID
 	Streams    int

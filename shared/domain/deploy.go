@@ -7,11 +7,11 @@ import (
 	"github.com/google/uuid"
 )
 
-// DeployMark is the key of a server's metadata whose value is the id of the deployment that it was last rebuilt for.
-// Nova takes it in the same call as the rebuild, so whoever looks knows whether that was asked for already.
+// DeployMark is the key of the server's metadata that holds the id of its last deployment. The rebuild call sets it, so
+// it shows whether the rebuild was requested.
 const DeployMark = "cloudfn-deployment"
 
-// Deployment is one agent on its way to an instance.
+// Deployment is the deployment of an agent to an instance.
 type Deployment struct {
 	ID         uuid.UUID
 	ProjectID  string
@@ -19,61 +19,61 @@ type Deployment struct {
 	Image      string // the OCI reference
 	TokenHash  []byte // SHA-256 of the token in the user_data
 	Bundle     []byte // encrypted with a key that is in the user_data only
-	// ConnectionID is the connection that it was ordered through; zero is the project's own token.
+	// ConnectionID is the connection that requested it; zero = none.
 	ConnectionID uuid.UUID
 }
 
-// Rebuild is what Nova is asked for to deploy.
+// Rebuild is the request to Nova that deploys.
 type Rebuild struct {
 	ID       uuid.UUID         // of the deployment
-	ImageID  string            // that the server boots from; "" is the one that it has
+	ImageID  string            // "" = the current one
 	UserData Secret            // cloud-config
-	Metadata map[string]string // all of the server's, the mark with it
+	Metadata map[string]string // all of the server's, with DeployMark
 }
 
-// DelegatedDeploy is what run-connections needs to deploy. It is stored sealed.
+// DelegatedDeploy is a deployment that only run-connections may read. It is stored sealed.
 type DelegatedDeploy struct {
 	ID       uuid.UUID `json:"id"`
 	ImageID  string    `json:"image_id,omitempty"`
 	UserData string    `json:"user_data"`
-	// NotAfter is shortly before the deployment's token ends. Who rebuilds later wipes a disk for an agent that cannot
-	// come; zero is not said.
+	// NotAfter is shortly before the deployment's token expires: a later rebuild would wipe the disk for an agent that
+	// cannot start. Zero = unknown.
 	NotAfter time.Time `json:"not_after,omitzero"`
 }
 
-// DeployStep is what is to be done next to deploy.
+// DeployStep is the next step of a deployment.
 type DeployStep string
 
-// The steps of a deployment. A server that is stopped is started first: Nova starts one that it rebuilds, and one that
-// was stopped it would power off again in the middle of its first boot.
+// The steps of a deployment. A stopped server is started first: after a rebuild Nova would power it off during its
+// first boot.
 const (
-	DeployWait    DeployStep = ""        // Nova is at work
+	DeployWait    DeployStep = ""        // Nova is busy
 	DeployStart   DeployStep = "start"   // or unshelve
 	DeployRebuild DeployStep = "rebuild" // with the new user_data
 	DeployDone    DeployStep = "done"
 	DeployFailed  DeployStep = "failed"
 )
 
-// DeployNext is what is to be done to the server for the deployment. Each step may be done twice without harm.
+// DeployNext returns the next step of the deployment. All steps are idempotent.
 func DeployNext(id uuid.UUID, s Server) DeployStep {
 	state := StateOf(s.Status, s.Task)
-	asked := s.Metadata[DeployMark] == id.String()
+	isRequested := s.Metadata[DeployMark] == id.String()
 	switch {
 	case s.Task != "" || s.Partial:
 		return DeployWait
-	case asked && state == InstanceActive:
+	case isRequested && state == InstanceActive:
 		return DeployDone
-	case asked && state == InstanceError:
+	case isRequested && state == InstanceError:
 		return DeployFailed
 	case state == InstanceStopped || state == InstanceShelved:
 		return DeployStart
-	case !asked && (state == InstanceActive || state == InstanceError):
+	case !isRequested && (state == InstanceActive || state == InstanceError):
 		return DeployRebuild
 	}
 	return DeployWait
 }
 
-// Marked is the server's metadata with the deployment's mark.
+// Marked returns the server's metadata with DeployMark set.
 func (s Server) Marked(id uuid.UUID) map[string]string {
 	marked := maps.Clone(s.Metadata)
 	if marked == nil {

@@ -59,10 +59,14 @@ func TestHours(t *testing.T) {
 func TestHourCountLeavesOutWhatIsGone(t *testing.T) {
 	t.Parallel()
 	var c HourCount
-	for _, s := range []VMState{StateActive, StateActive, StateStopped, StateAbsent, StateDeleted, StateSoftDel, StateError, "brand_new"} {
+	for _, s := range []VMState{
+		StateActive, StateActive, StateStopped, StateAbsent, StateDeleted, StateSoftDel, StateError, "brand_new",
+	} {
 		c.Add(s)
 	}
-	want := HourCount{Running: 2, Total: 5, ByStatus: map[string]int{"ACTIVE": 2, "SHUTOFF": 1, "ERROR": 1, "brand_new": 1}}
+	want := HourCount{
+		Running: 2, Total: 5, ByStatus: map[string]int{"ACTIVE": 2, "SHUTOFF": 1, "ERROR": 1, "brand_new": 1},
+	}
 	if diff := cmp.Diff(want, c); diff != "" {
 		t.Error(diff)
 	}
@@ -82,16 +86,18 @@ func TestView(t *testing.T) {
 		want    View
 		code    apperr.Code
 	}{
-		"own project":                     {member, "", "", View{Scope: ScopeProject, ProjectID: "p1"}, ""},
-		"own project by id":               {member, "", "p1", View{Scope: ScopeProject, ProjectID: "p1"}, ""},
-		"another project":                 {member, "", "p2", View{}, apperr.Forbidden},
-		"the domain, as a member":         {member, ScopeDomain, "", View{}, apperr.Forbidden},
-		"the cloud, as a member":          {member, ScopeCloud, "", View{}, apperr.Forbidden},
-		"another project, as admin":       {admin, "", "p2", View{Scope: ScopeProject, ProjectID: "p2"}, ""},
-		"the domain, as admin":            {admin, ScopeDomain, "", View{Scope: ScopeDomain, DomainID: "d1"}, ""},
-		"the cloud, as admin":             {admin, ScopeCloud, "", View{Scope: ScopeCloud}, ""},
-		"a domain's reader":               {ofDomain, "", "", View{Scope: ScopeDomain, DomainID: "d1"}, ""},
-		"a domain's reader, one project":  {ofDomain, "", "p9", View{Scope: ScopeProject, ProjectID: "p9", DomainID: "d1"}, ""},
+		"own project":               {member, "", "", View{Scope: ScopeProject, ProjectID: "p1"}, ""},
+		"own project by id":         {member, "", "p1", View{Scope: ScopeProject, ProjectID: "p1"}, ""},
+		"another project":           {member, "", "p2", View{}, apperr.Forbidden},
+		"the domain, as a member":   {member, ScopeDomain, "", View{}, apperr.Forbidden},
+		"the cloud, as a member":    {member, ScopeCloud, "", View{}, apperr.Forbidden},
+		"another project, as admin": {admin, "", "p2", View{Scope: ScopeProject, ProjectID: "p2"}, ""},
+		"the domain, as admin":      {admin, ScopeDomain, "", View{Scope: ScopeDomain, DomainID: "d1"}, ""},
+		"the cloud, as admin":       {admin, ScopeCloud, "", View{Scope: ScopeCloud}, ""},
+		"a domain's reader":         {ofDomain, "", "", View{Scope: ScopeDomain, DomainID: "d1"}, ""},
+		"a domain's reader, one project": {
+			ofDomain, "", "p9", View{Scope: ScopeProject, ProjectID: "p9", DomainID: "d1"}, "",
+		},
 		"a domain's reader, the cloud":    {ofDomain, ScopeCloud, "", View{}, apperr.Forbidden},
 		"a domain's token without a role": {noRole, "", "", View{}, apperr.Forbidden},
 		"a system reader":                 {system, "", "", View{Scope: ScopeCloud}, ""},
@@ -119,7 +125,9 @@ func TestSecretNeverShows(t *testing.T) {
 	var log strings.Builder
 	slog.New(slog.NewJSONHandler(&log, nil)).Info("x", "s", in.S, "in", in)
 	out, _ := json.Marshal(in)
-	for _, text := range []string{fmt.Sprint(in.S), fmt.Sprintf("%v %+v %#v %s %q", in, in, in, in.S, in.S), string(out), log.String()} {
+	for _, text := range []string{
+		fmt.Sprint(in.S), fmt.Sprintf("%v %+v %#v %s %q", in, in, in, in.S, in.S), string(out), log.String(),
+	} {
 		if strings.Contains(text, "canary") {
 			t.Errorf("it shows in %s", text)
 		}
@@ -128,7 +136,10 @@ func TestSecretNeverShows(t *testing.T) {
 
 func TestStateOfUnknownStatusIsUpdating(t *testing.T) {
 	t.Parallel()
-	for status, want := range map[string]InstanceState{"ACTIVE": InstanceActive, "UNKNOWN": InstanceUnknown, "VERIFY_RESIZE": InstanceUpdating, "NEW_IN_2030": InstanceUpdating} {
+	for status, want := range map[string]InstanceState{
+		"ACTIVE": InstanceActive, "UNKNOWN": InstanceUnknown, "VERIFY_RESIZE": InstanceUpdating,
+		"NEW_IN_2030": InstanceUpdating,
+	} {
 		if got := StateOf(status, ""); got != want {
 			t.Errorf("%s is %s, want %s", status, got, want)
 		}
@@ -142,7 +153,8 @@ func TestFaultStays(t *testing.T) {
 	if i.Seen(Server{ID: "s", Status: "ERROR"}); !i.Unexplained() {
 		t.Errorf("without a reason it is %+v", i.Problem)
 	}
-	if changed := i.Seen(Server{ID: "s", Status: "ERROR", Fault: &Fault{Message: "No valid host"}}); !changed || i.Unexplained() {
+	if changed := i.Seen(Server{ID: "s", Status: "ERROR", Fault: &Fault{Message: "No valid host"}}); !changed ||
+		i.Unexplained() {
 		t.Errorf("with a reason it is %+v", i.Problem)
 	}
 	if changed := i.Seen(Server{ID: "s", Status: "ERROR"}); changed || i.Problem.Detail != "No valid host" {

@@ -6,33 +6,41 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 )
 
-// The types of the CloudEvents that tell of state changes. A table in functions/callbacks/README.md says what their data hold.
+// The types of CloudEvents. functions/callbacks/README.md has a table of their data.
 const (
 	InstanceEvent     = "cloudfn.instance.state.v1"
 	OrderEvent        = "cloudfn.order.state.v1"
 	CallbackEvent     = "cloudfn.callback.state.v1"
-	CallbackTestEvent = "cloudfn.callback.test.v1" // made by hand, to try a receiver
+	CallbackTestEvent = "cloudfn.callback.test.v1" // sent by hand, to test a receiver
 	ConnectionEvent   = "cloudfn.connection.state.v1"
-	ChangeEvent       = "cloudfn.connection.changed.v1"    // which fields of a connection its project has changed
-	RevocationEvent   = "cloudfn.connection.revocation.v1" // a trust could not be taken back in Keystone, or is gone after that
-	// ConnectionRequestEvent is about a request for a connection: pending for the project that it was sent to, each end for both projects.
+	ChangeEvent       = "cloudfn.connection.changed.v1" // fields of a connection changed
+	// RevocationEvent: Keystone could not delete a trust, or has deleted it after that.
+	RevocationEvent = "cloudfn.connection.revocation.v1"
+	// ConnectionRequestEvent is sent to the receiving project when the request is pending, and to both at its end.
 	ConnectionRequestEvent = "cloudfn.connection.request.v1"
-	ActionEvent            = "cloudfn.action.state.v1" // of what is done through a connection
-	// UnexpectedServerEvent is about a server that carries an instance's tags and is not its own.
+	ActionEvent            = "cloudfn.action.state.v1" // of an action through a connection
+	// UnexpectedServerEvent is about a server that has an instance's tags and is not its server.
 	UnexpectedServerEvent = "cloudfn.instance.unexpected_server.v1"
-	AgentReadyEvent       = "cloudfn.agent.ready.v1" // an agent that was deployed says once that it is there
+	AgentReadyEvent       = "cloudfn.agent.ready.v1" // a deployed agent has reported once
 	StatsEvent            = "cloudfn.stats.hour.v1"
+	LeaseEvent            = "cloudfn.lease.state.v1"      // its status changed, or it is degraded or is not any more
+	LeaseWarningEvent     = "cloudfn.lease.before_end.v1" // it ends soon
+	NodeEvent             = "cloudfn.node.state.v1"       // its status changed, or it was cordoned or uncordoned
+	DrainEvent            = "cloudfn.node.drain.v1"       // a drain has begun or ended
+	MonitorEvent          = "cloudfn.monitor.failed.v1"   // the list of nodes cannot be read, or can be again
+	ManagedEvent          = "cloudfn.managed.state.v1"    // a declared resource's status or revision changed
 )
 
-// EventTypes are the types that a callback may choose from.
+// EventTypes lists the types that a callback may subscribe to.
 func EventTypes() []string {
 	return []string{
-		InstanceEvent, OrderEvent, CallbackEvent, ConnectionEvent, ChangeEvent, RevocationEvent, ConnectionRequestEvent, ActionEvent,
-		AgentReadyEvent, UnexpectedServerEvent,
+		InstanceEvent, OrderEvent, CallbackEvent, ConnectionEvent, ChangeEvent, RevocationEvent,
+		ConnectionRequestEvent, ActionEvent, AgentReadyEvent, UnexpectedServerEvent, LeaseEvent,
+		LeaseWarningEvent, NodeEvent, DrainEvent, MonitorEvent, ManagedEvent,
 	}
 }
 
-// CheckEventTypes fails on a type that a callback cannot choose, and names it with the field and the types that it can.
+// CheckEventTypes fails on an unknown type, and lists the known ones.
 func CheckEventTypes(field string, types []string) error {
 	for _, t := range types {
 		if !slices.Contains(EventTypes(), t) {

@@ -6,11 +6,11 @@ import "time"
 type LoggedAction struct {
 	Name   string // "create", "stop", ...
 	Start  time.Time
-	Finish time.Time // when Nova last wrote to the entry; zero when Nova does not say, or the action is not finished
+	Finish time.Time // Nova's updated_at of the entry; zero = unknown, or not finished
 	Failed bool      // Nova's message is "Error"
 }
 
-// History is what Nova still knows of one server's past.
+// History is a server's past as Nova shows it.
 type History struct {
 	ServerID  string
 	ProjectID string

@@ -6,27 +6,27 @@ import (
 	"github.com/google/uuid"
 )
 
-// ActionKey identifies an action on a server by an id of the caller's. The same id with another hash is another action.
+// ActionKey identifies an action on a server by the caller's id. The same id with another hash is another action.
 type ActionKey struct {
 	ProjectID  string
 	ID         uuid.UUID
-	BodySHA256 []byte // of what was asked for, and of which server
+	BodySHA256 []byte // of the request and the server
 }
 
-// ActionResult is what the caller of an action was answered.
+// ActionResult is the answer to an action.
 type ActionResult struct {
 	State   InstanceState `json:"state"`
 	Changed bool          `json:"changed"`
 }
 
-// KeyedAction is an action with the project's own token that can be sent again. Result is set when it is done; else the
+// KeyedAction is a repeatable action with the project's own token. Result is set when it is done; until then the
 // replica that began it holds the claim.
 type KeyedAction struct {
 	ActionKey
 
-	Claim      uuid.UUID
+	Claim      Claim
 	CreatedAt  time.Time
-	Resumed    bool      // an earlier attempt ended without a result: Nova may have accepted it
-	Deployment uuid.UUID // that the earlier attempt had Nova rebuild the server for; zero = none
+	Resumed    bool      // an earlier attempt has no result; Nova may have accepted it
+	Deployment uuid.UUID // of the earlier attempt's rebuild; zero = none
 	Result     *ActionResult
 }

@@ -10,16 +10,14 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 )
 
-// ConnectionLimits are what may be used through a connection, besides its actions and its quota. What is empty is not limited.
+// ConnectionLimits restrict what may be used through a connection, besides its actions and quota. An empty list does
+// not restrict.
 type ConnectionLimits struct {
 	Images   []string `json:"images,omitempty"`   // ids
 	Networks []string `json:"networks,omitempty"` // ids
 	Flavors  []string `json:"flavors,omitempty"`  // ids or names
 	Regions  []string `json:"regions,omitempty"`  // names
 }
-
-// MaxLimit is how many values one limit of a connection may have.
-const MaxLimit = 100
 
 // IsZero says whether nothing is limited.
 func (l ConnectionLimits) IsZero() bool {
@@ -49,7 +47,8 @@ func (l ConnectionLimits) widens(to ConnectionLimits) bool {
 	return err != nil
 }
 
-// Narrow takes limits of which none may allow more than these. What they leave out is as it is here, or with isWhole not limited. It refuses more.
+// Narrow fails if other limits allow more than these. Empty lists of theirs are filled from here, or with isWhole count
+// as unrestricted.
 func (l ConnectionLimits) Narrow(to ConnectionLimits, isWhole bool) (ConnectionLimits, error) {
 	given := to.lists()
 	for at, asked := range l.lists() {
@@ -65,24 +64,25 @@ func (l ConnectionLimits) Narrow(to ConnectionLimits, isWhole bool) (ConnectionL
 		}
 		for n, value := range *into {
 			if !slices.Contains(*asked, value) {
-				return to, apperr.InvalidField(fmt.Sprintf("limits.%s[%d]", name, n), fmt.Sprintf("%.100q is not among what is asked for", value), *asked...)
+				return to, apperr.InvalidField(fmt.Sprintf("limits.%s[%d]", name, n),
+					fmt.Sprintf("%.100q was not requested", value), *asked...)
 			}
 		}
 	}
 	return to, nil
 }
 
-// CheckImage refuses an image, by its id, that may not be used.
+// CheckImage fails if the image may not be used.
 func (l ConnectionLimits) CheckImage(field, id string) error {
 	return checkLimit(field, "image", id, l.Images, strings.ToLower(id))
 }
 
-// CheckNetwork refuses a network, by its id, that may not be used.
+// CheckNetwork fails if the network may not be used.
 func (l ConnectionLimits) CheckNetwork(field, id string) error {
 	return checkLimit(field, "network", id, l.Networks, strings.ToLower(id))
 }
 
-// CheckFlavor refuses a flavor that may not be used.
+// CheckFlavor fails if the flavor may not be used.
 func (l ConnectionLimits) CheckFlavor(field, id, name string) error {
 	if name == "" {
 		name = id
@@ -90,14 +90,22 @@ func (l ConnectionLimits) CheckFlavor(field, id, name string) error {
 	return checkLimit(field, "flavor", name, l.Flavors, id, name)
 }
 
-// CheckRegion refuses a region that may not be used; "" is one that is not known.
+// CheckSize fails if the spec's flavor may not be used. A reservation's copy may be if its base may.
+func (l ConnectionLimits) CheckSize(field string, s LaunchSpec) error {
+	if s.BaseFlavorID != "" {
+		return l.CheckFlavor(field, s.BaseFlavorID, s.BaseFlavorName)
+	}
+	return l.CheckFlavor(field, s.FlavorID, s.FlavorName)
+}
+
+// CheckRegion fails if the region may not be used; "" is an unknown one.
 func (l ConnectionLimits) CheckRegion(field, region string) error {
 	return checkLimit(field, "region", region, l.Regions, region)
 }
 
-// CheckSpec refuses what a server is to be made of and may not be. An image that is still a name is not checked: nobody knows yet which it is.
+// CheckSpec fails if a part of the spec may not be used. An image that is still a name is not checked.
 func (l ConnectionLimits) CheckSpec(s LaunchSpec) error {
-	if err := l.CheckFlavor("flavor", s.FlavorID, s.FlavorName); err != nil {
+	if err := l.CheckSize("flavor", s); err != nil {
 		return err
 	}
 	image := s.ImageID
@@ -117,52 +125,55 @@ func (l ConnectionLimits) CheckSpec(s LaunchSpec) error {
 	return nil
 }
 
-// checkLimit refuses a value of which none of the names is allowed.
+// checkLimit fails unless one of the names is allowed.
 func checkLimit(field, what, value string, allowed []string, names ...string) error {
-	if len(allowed) == 0 || slices.ContainsFunc(names, func(name string) bool { return name != "" && slices.Contains(allowed, name) }) {
+	if len(allowed) == 0 || slices.ContainsFunc(names, func(name string) bool {
+		return name != "" && slices.Contains(allowed, name)
+	}) {
 		return nil
 	}
 	return NotAllowed(field, what, value, allowed)
 }
 
-// NotAllowed refuses a value that the limits of a connection do not have.
+// NotAllowed returns the error for a value outside the limits of a connection.
 func NotAllowed(field, what, value string, allowed []string) error {
 	only := strings.Join(allowed[:min(len(allowed), maxAllowed)], ", ")
 	if len(allowed) > maxAllowed {
 		only += ", ..."
 	}
-	e := apperr.InvalidField(field, fmt.Sprintf("the connection does not allow the %s %.100q, only %s", what, value, only), allowed...)
+	e := apperr.InvalidField(field, fmt.Sprintf("the connection does not allow the %s %.100q, only %s", what, value,
+		only), allowed...)
 	e.Code = apperr.Forbidden
 	return e
 }
 
-// maxAllowed is how many values the text of an error has, which may be all that is stored of it.
+// maxAllowed is the most values in the text of an error.
 const maxAllowed = 10
 
-// AllowedFlavors are those of the flavors that may be used.
+// AllowedFlavors returns the flavors that may be used.
 func (l ConnectionLimits) AllowedFlavors(flavors []Flavor) []Flavor {
 	return allowed(flavors, func(f Flavor) error { return l.CheckFlavor("flavor", f.ID, f.Name) })
 }
 
-// AllowedImages are those of the images that may be used.
+// AllowedImages returns the images that may be used.
 func (l ConnectionLimits) AllowedImages(images []Image) []Image {
 	return allowed(images, func(i Image) error { return l.CheckImage("image", i.ID) })
 }
 
-// AllowedNetworks are those of the networks that may be used.
+// AllowedNetworks returns the networks that may be used.
 func (l ConnectionLimits) AllowedNetworks(networks []Network) []Network {
 	return allowed(networks, func(n Network) error { return l.CheckNetwork("networks", n.ID) })
 }
 
-// allowed keeps nil, which is a list that is not known, apart from an empty one.
+// allowed filters a list. A nil list is unknown, and stays nil.
 func allowed[T any](list []T, check func(T) error) []T {
 	return slices.DeleteFunc(slices.Clone(list), func(one T) bool { return check(one) != nil })
 }
 
-// UsableByName is who may act through a connection and was given by name, when that was looked up.
+// UsableByName is the name of an entry of UsableBy, when it was resolved.
 type UsableByName struct {
 	ID      string `json:"id"`
 	User    string `json:"user,omitempty"`
 	Project string `json:"project,omitempty"`
-	Domain  string `json:"domain,omitempty"` // as it was given; "" is that of the project that delegates
+	Domain  string `json:"domain,omitempty"` // as given; "" = of the delegating project
 }

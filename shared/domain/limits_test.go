@@ -11,11 +11,13 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// TestConnectionLimits: what is not limited is allowed, ids in capitals too, and a refusal names the value and what is allowed.
+// TestConnectionLimits: what is not limited is allowed, ids in capitals too, and a refusal names the value and what is
+// allowed.
 func TestConnectionLimits(t *testing.T) {
 	t.Parallel()
 	none, some := domain.ConnectionLimits{}, domain.ConnectionLimits{
-		Images: []string{"6073d69d-80b1-4ac2-bd3c-3fc7777e5422"}, Networks: []string{"n1", "n2"}, Flavors: []string{"f1", "small"}, Regions: []string{"west"},
+		Images: []string{"6073d69d-80b1-4ac2-bd3c-3fc7777e5422"}, Networks: []string{"n1", "n2"},
+		Flavors: []string{"f1", "small"}, Regions: []string{"west"},
 	}
 	for _, tc := range []struct {
 		name    string
@@ -23,18 +25,36 @@ func TestConnectionLimits(t *testing.T) {
 		allowed bool
 	}{
 		{"an image", func(l domain.ConnectionLimits) error { return l.CheckImage("image", some.Images[0]) }, true},
-		{"an image in capitals", func(l domain.ConnectionLimits) error { return l.CheckImage("image", strings.ToUpper(some.Images[0])) }, true},
+		{"an image in capitals", func(l domain.ConnectionLimits) error {
+			return l.CheckImage("image", strings.ToUpper(some.Images[0]))
+		}, true},
 		{"another image", func(l domain.ConnectionLimits) error { return l.CheckImage("image", "i2") }, false},
 		{"no image", func(l domain.ConnectionLimits) error { return l.CheckImage("image", "") }, false},
 		{"a network", func(l domain.ConnectionLimits) error { return l.CheckNetwork("networks[0]", "n2") }, true},
-		{"another network", func(l domain.ConnectionLimits) error { return l.CheckNetwork("networks[0]", "n3") }, false},
-		{"a flavor by id", func(l domain.ConnectionLimits) error { return l.CheckFlavor("flavor", "f1", "tiny") }, true},
-		{"a flavor by name", func(l domain.ConnectionLimits) error { return l.CheckFlavor("flavor", "f2", "small") }, true},
-		{"another flavor", func(l domain.ConnectionLimits) error { return l.CheckFlavor("flavor", "f3", "large") }, false},
+		{
+			"another network", func(l domain.ConnectionLimits) error { return l.CheckNetwork("networks[0]", "n3") },
+			false,
+		},
+		{
+			"a flavor by id", func(l domain.ConnectionLimits) error { return l.CheckFlavor("flavor", "f1", "tiny") },
+			true,
+		},
+		{
+			"a flavor by name", func(l domain.ConnectionLimits) error {
+				return l.CheckFlavor("flavor", "f2",
+					"small")
+			}, true,
+		},
+		{
+			"another flavor", func(l domain.ConnectionLimits) error { return l.CheckFlavor("flavor", "f3", "large") },
+			false,
+		},
 		{"a region", func(l domain.ConnectionLimits) error { return l.CheckRegion("region", "west") }, true},
 		{"another region", func(l domain.ConnectionLimits) error { return l.CheckRegion("region", "east") }, false},
 		{"a spec", func(l domain.ConnectionLimits) error {
-			return l.CheckSpec(domain.LaunchSpec{FlavorID: "f1", ImageID: some.Images[0], ImageRef: "i2", NetworkIDs: []string{"n1", "n2"}})
+			return l.CheckSpec(domain.LaunchSpec{
+				FlavorID: "f1", ImageID: some.Images[0], ImageRef: "i2", NetworkIDs: []string{"n1", "n2"},
+			})
 		}, true},
 		{"a spec whose image is a name", func(l domain.ConnectionLimits) error {
 			return l.CheckSpec(domain.LaunchSpec{FlavorID: "f1", ImageRef: "debian"})
@@ -42,7 +62,10 @@ func TestConnectionLimits(t *testing.T) {
 		{"a spec of another network", func(l domain.ConnectionLimits) error {
 			return l.CheckSpec(domain.LaunchSpec{FlavorID: "f1", NetworkIDs: []string{"n1", "n3"}})
 		}, false},
-		{"a region that is not known", func(l domain.ConnectionLimits) error { return l.CheckRegion("region", "") }, false},
+		{
+			"a region that is not known", func(l domain.ConnectionLimits) error { return l.CheckRegion("region", "") },
+			false,
+		},
 	} {
 		if err := tc.check(none); err != nil {
 			t.Errorf("%s without limits: %v", tc.name, err)
@@ -52,7 +75,8 @@ func TestConnectionLimits(t *testing.T) {
 		}
 	}
 	err := apperr.As(some.CheckFlavor("instances[1].flavor", "f3", "large"))
-	if want := `instances[1].flavor: the connection does not allow the flavor "large", only f1, small`; err.Message != want ||
+	want := `instances[1].flavor: the connection does not allow the flavor "large", only f1, small`
+	if err.Message != want ||
 		err.Fields[0].Field != "instances[1].flavor" || !slices.Equal(err.Fields[0].Allowed, some.Flavors) {
 		t.Errorf("got %+v", err)
 	}
@@ -61,7 +85,8 @@ func TestConnectionLimits(t *testing.T) {
 	}
 }
 
-// TestSeenIsBounded: however much a cloud shows, what is kept has a bound, and what is allowed comes before what is not.
+// TestSeenIsBounded: however much a cloud shows, what is kept has a bound, and what is allowed comes before what is
+// not.
 func TestSeenIsBounded(t *testing.T) {
 	t.Parallel()
 	seen := domain.SeenResources{Flavors: []domain.Flavor{{ID: "f1"}}, Networks: []domain.Network{}}
@@ -71,7 +96,8 @@ func TestSeenIsBounded(t *testing.T) {
 	limited := seen
 	seen.Bound(domain.ConnectionLimits{})
 	text, err := json.Marshal(seen)
-	if err != nil || len(text) > domain.MaxSeenBytes || len(seen.Images) == 0 || !slices.Equal(seen.Truncated, []string{domain.SeenImages}) {
+	if err != nil || len(text) > domain.MaxSeenBytes || len(seen.Images) == 0 ||
+		!slices.Equal(seen.Truncated, []string{domain.SeenImages}) {
 		t.Errorf("%d bytes, %d images, %v %v", len(text), len(seen.Images), seen.Truncated, err)
 	}
 	last := seen.Images
@@ -79,12 +105,15 @@ func TestSeenIsBounded(t *testing.T) {
 	if len(limited.Images) != 1 || len(limited.Truncated) != 0 || len(last) == 0 {
 		t.Errorf("of one allowed image %d are kept, and %v", len(limited.Images), limited.Truncated)
 	}
-	for kind, has := range map[string]bool{domain.SeenFlavors: true, domain.SeenImages: true, domain.SeenNetworks: true, domain.SeenQuota: false} {
+	for kind, has := range map[string]bool{
+		domain.SeenFlavors: true, domain.SeenImages: true, domain.SeenNetworks: true, domain.SeenQuota: false,
+	} {
 		if limited.Has(kind) != has {
 			t.Errorf("%s: %t", kind, !has)
 		}
 	}
-	if allowed := limited.Allowed(domain.ConnectionLimits{Networks: []string{"n1"}}); allowed.Networks == nil || len(allowed.Flavors) != 1 {
+	if allowed := limited.Allowed(domain.ConnectionLimits{Networks: []string{"n1"}}); allowed.Networks == nil ||
+		len(allowed.Flavors) != 1 {
 		t.Errorf("got %+v", allowed)
 	}
 }

@@ -13,17 +13,23 @@ import (
 // What Nova may say: each status and task that we know, and some that nobody knows yet.
 var (
 	randomStatus = rapid.SampledFrom([]string{
-		"BUILD", "ACTIVE", "SHUTOFF", "SHELVED", "SHELVED_OFFLOADED", "PAUSED", "SUSPENDED", "REBOOT", "HARD_REBOOT", "RESCUE", "ERROR", "UNKNOWN",
-		"DELETED", "SOFT_DELETED", "RESIZE", "VERIFY_RESIZE", "MIGRATING", "PASSWORD", "REBUILD", "", "active", "FROZEN",
+		"BUILD", "ACTIVE", "SHUTOFF", "SHELVED", "SHELVED_OFFLOADED", "PAUSED", "SUSPENDED", "REBOOT", "HARD_REBOOT",
+		"RESCUE", "ERROR", "UNKNOWN",
+		"DELETED", "SOFT_DELETED", "RESIZE", "VERIFY_RESIZE", "MIGRATING", "PASSWORD", "REBUILD", "", "active",
+		"FROZEN",
 	})
 	randomTask = rapid.SampledFrom([]string{
-		"", "", "", "deleting", "soft-deleting", "powering-off", "powering-on", "shelving", "unshelving", "spawning", "image_snapshot", "thawing",
+		"", "", "", "deleting", "soft-deleting", "powering-off", "powering-on", "shelving", "unshelving", "spawning",
+		"image_snapshot", "thawing",
 	})
 	randomAsk = rapid.SampledFrom([]ActionRequest{requestStart, requestStop, requestReboot, requestHard, requestDelete})
 )
 
 func randomServer(t *rapid.T, id string) Server {
-	s := Server{ID: id, Status: randomStatus.Draw(t, "status"), Task: randomTask.Draw(t, "task"), Name: rapid.SampledFrom([]string{"a", "b"}).Draw(t, "name")}
+	s := Server{
+		ID: id, Status: randomStatus.Draw(t, "status"), Task: randomTask.Draw(t, "task"),
+		Name: rapid.SampledFrom([]string{"a", "b"}).Draw(t, "name"),
+	}
 	s.Partial = s.Status == "UNKNOWN" || s.Status == "DELETED"
 	if s.Status == "ERROR" && rapid.Bool().Draw(t, "fault") {
 		s.Fault = &Fault{Message: "No valid host"}
@@ -48,7 +54,8 @@ func (h *history) step() (changed bool) {
 	case "seen":
 		was := h.i.State
 		changed = h.i.Seen(server)
-		if was != InstanceDeleted && (h.i.RawStatus != server.Status || h.i.State != StateOf(server.Status, server.Task)) {
+		if was != InstanceDeleted && (h.i.RawStatus != server.Status ||
+			h.i.State != StateOf(server.Status, server.Task)) {
 			h.t.Fatalf("of %s %s it knows %s %s", server.Status, server.Task, h.i.State, h.i.RawStatus)
 		}
 		return changed
@@ -79,7 +86,7 @@ func TestInstancesOverRandomHistories(t *testing.T) {
 		for range rapid.IntRange(1, 30).Draw(t, "steps") {
 			before := h.i
 			changed := h.step()
-			if h.i.State != before.State && !slices.Contains(InstanceMoves[before.State], h.i.State) {
+			if h.i.State != before.State && !slices.Contains(InstanceTransitions[before.State], h.i.State) {
 				t.Fatalf("%s became %s", before.State, h.i.State)
 			}
 			if before.State == InstanceDeleted && (h.i.State != InstanceDeleted || h.i.RawStatus != before.RawStatus) {
@@ -107,17 +114,17 @@ func TestActionsOverAllStates(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		server, ask := randomServer(t, "s"), randomAsk.Draw(t, "ask")
 		state := StateOf(server.Status, server.Task)
-		allows := slices.Contains(ActionMoves[state], ask)
+		allows := slices.Contains(ActionTransitions[state], ask)
 		if err := ask.Check(state); (err == nil) != allows {
 			t.Fatalf("%+v in %s: %v", ask, state, err)
 		}
 		if allows && !slices.Contains(AllowedActions(state), string(ask.Action)) {
-			t.Fatalf("%s allows %v, and says %v", state, ActionMoves[state], AllowedActions(state))
+			t.Fatalf("%s allows %v, and says %v", state, ActionTransitions[state], AllowedActions(state))
 		}
 		if idle := ask.Idle(state, server.Task); idle && allows && ask.Action != Delete {
 			t.Fatalf("%+v in %s has nothing to do, and may do it", ask, state)
 		}
-		if after := ask.After(); allows && after != state && !slices.Contains(InstanceMoves[state], after) {
+		if after := ask.After(); allows && after != state && !slices.Contains(InstanceTransitions[state], after) {
 			t.Fatalf("%+v leads from %s to %s", ask, state, after)
 		}
 		if ask.Action == Delete && !allows && !ask.Idle(state, server.Task) {
@@ -145,7 +152,7 @@ func TestOrdersOverRandomHistories(t *testing.T) {
 			if want := naive(o); got != want {
 				t.Fatalf("%s, and a naive count says %s: %+v", got, want, o)
 			}
-			if got != o.Status && !slices.Contains(OrderMoves[o.Status], got) {
+			if got != o.Status && !slices.Contains(OrderTransitions[o.Status], got) {
 				t.Fatalf("%s became %s", o.Status, got)
 			}
 			o.Status = got

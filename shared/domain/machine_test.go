@@ -44,26 +44,38 @@ func TestDiagrams(t *testing.T) {
 
 func diagrams() string {
 	return diagram("An instance:", machine([]InstanceState{
-		InstanceRequested, InstanceBuilding, InstanceActive, InstanceStopped, InstanceShelved, InstancePaused, InstanceRebooting,
+		InstanceRequested, InstanceBuilding, InstanceActive, InstanceStopped, InstanceShelved, InstancePaused,
+		InstanceRebooting,
 		InstanceUpdating, InstanceRescued, InstanceError, InstanceUnknown, InstanceDeleting, InstanceDeleted,
-	}, InstanceMoves)) +
+	}, InstanceTransitions)) +
 		diagram("The actions that each state of an instance allows, and the state that follows at once:", asked()) +
-		diagram("An order:", machine([]OrderStatus{OrderRunning, OrderDone, OrderPartial, OrderFailed, OrderRolledBack}, OrderMoves)) +
-		diagram("A callback:", machine([]CallbackStatus{CallbackPending, CallbackVerified, CallbackSuspended, CallbackGone}, CallbackMoves)) +
-		diagram("A delivery:", machine([]DeliveryStatus{DeliveryDue, DeliveryDelivered, DeliveryDead}, DeliveryMoves)) +
+		diagram("An order:", machine([]OrderStatus{
+			OrderRunning, OrderDone, OrderPartial, OrderFailed, OrderRolledBack,
+		}, OrderTransitions)) +
+		diagram("A callback:", machine([]CallbackStatus{
+			CallbackPending, CallbackVerified, CallbackSuspended, CallbackGone,
+		}, CallbackTransitions)) +
+		diagram("A delivery:", machine([]DeliveryStatus{DeliveryDue, DeliveryDelivered, DeliveryDead},
+			DeliveryTransitions)) +
 		diagram("A connection:", machine([]ConnectionStatus{
 			ConnectionActive, ConnectionSuspended, ConnectionExpired, ConnectionLost, ConnectionDeleted,
-		}, ConnectionMoves)) +
-		diagram("A request for a connection:", machine([]RequestStatus{RequestPending, RequestGranted, RequestDeclined, RequestWithdrawn, RequestExpired}, RequestMoves)) +
-		diagram("An action through a connection:", machine([]ActionStatus{ActionRunning, ActionDone, ActionFailed}, ActionStatusMoves))
+		}, ConnectionTransitions)) +
+		diagram("A request for a connection:", machine([]RequestStatus{
+			RequestPending, RequestGranted, RequestDeclined, RequestWithdrawn, RequestExpired,
+		}, RequestTransitions)) +
+		diagram("An action through a connection:", machine([]ActionStatus{ActionRunning, ActionDone, ActionFailed},
+			ActionStatusTransitions)) +
+		diagram("A lease:", machine([]LeaseStatus{
+			LeasePending, LeaseStarting, LeaseActive, LeaseEnding, LeaseEnded, LeaseCancelled, LeaseError,
+		}, LeaseTransitions))
 }
 
 func diagram(title, lines string) string {
 	return "\n" + title + "\n\n```mermaid\nstateDiagram-v2\n" + lines + "```\n"
 }
 
-// machine draws a table, whose first state is where it begins. More than two states that may all follow each other are drawn
-// as one.
+// machine draws a table, whose first state is where it begins. More than two states that may all follow each other are
+// drawn as one.
 func machine[S ~string](states []S, moves map[S][]S) string {
 	both := func(a, b S) bool { return a == b || slices.Contains(moves[a], b) && slices.Contains(moves[b], a) }
 	group := slices.DeleteFunc(slices.Clone(states), func(s S) bool {
@@ -91,7 +103,8 @@ func machine[S ~string](states []S, moves map[S][]S) string {
 			lines = append(lines, fmt.Sprintf("    %s --> [*]\n", from))
 		}
 	}
-	return strings.Join(slices.Compact(lines), "") // the same arrow comes from each state of the group, one after the other
+	// the same arrow comes from each state of the group, one after the other
+	return strings.Join(slices.Compact(lines), "")
 }
 
 func inside[S ~string](group []S) string {
@@ -106,7 +119,7 @@ func inside[S ~string](group []S) string {
 func asked() string {
 	var lines strings.Builder
 	for _, from := range append([]InstanceState{InstanceRequested}, living...) {
-		for _, a := range ActionMoves[from] {
+		for _, a := range ActionTransitions[from] {
 			if a.Action == Delete {
 				continue
 			}
@@ -123,22 +136,24 @@ func asked() string {
 // TestTables: each machine knows every state that it leads to, and the tables of instances know the same states.
 func TestTables(t *testing.T) {
 	t.Parallel()
-	closed(t, InstanceMoves)
-	closed(t, OrderMoves)
-	closed(t, CallbackMoves)
-	closed(t, DeliveryMoves)
-	closed(t, ConnectionMoves)
-	closed(t, ActionStatusMoves)
-	for state := range InstanceMoves {
-		if _, known := ActionMoves[state]; !known {
+	closed(t, InstanceTransitions)
+	closed(t, OrderTransitions)
+	closed(t, CallbackTransitions)
+	closed(t, DeliveryTransitions)
+	closed(t, ConnectionTransitions)
+	closed(t, ActionStatusTransitions)
+	closed(t, LeaseTransitions)
+	for state := range InstanceTransitions {
+		if _, known := ActionTransitions[state]; !known {
 			t.Errorf("nobody says what may be asked for of an instance that is %s", state)
 		}
-		if wantsDelete := slices.Contains(living, state) && state != InstanceDeleting; slices.Contains(ActionMoves[state], requestDelete) != wantsDelete {
+		if wantsDelete := slices.Contains(living, state) &&
+			state != InstanceDeleting; slices.Contains(ActionTransitions[state], requestDelete) != wantsDelete {
 			t.Errorf("delete of an instance that is %s", state)
 		}
 	}
 	for _, state := range stateOfStatus {
-		if _, known := InstanceMoves[state]; !known {
+		if _, known := InstanceTransitions[state]; !known {
 			t.Errorf("%s is in no table", state)
 		}
 	}

@@ -1,22 +1,21 @@
 package domain
 
 import (
-	"errors"
 	"slices"
 	"time"
 
 	"github.com/google/uuid"
 )
 
-// OrderStatus is how far an order has come.
+// OrderStatus is the status of an order.
 type OrderStatus string
 
 // The statuses of an order. Only running is not final.
 const (
 	OrderRunning    OrderStatus = "running"
 	OrderDone       OrderStatus = "done"
-	OrderPartial    OrderStatus = "partial" // some instances could not be had
-	OrderFailed     OrderStatus = "failed"  // none could be had
+	OrderPartial    OrderStatus = "partial" // some instances failed
+	OrderFailed     OrderStatus = "failed"  // all instances failed
 	OrderRolledBack OrderStatus = "rolled_back"
 )
 
@@ -26,78 +25,74 @@ type Order struct {
 	ProjectID  string
 	DomainID   string
 	UserID     string
-	BodySHA256 []byte // of the canonical request, to tell a repeat from another order under the same id
+	BodySHA256 []byte // of the canonical request; tells a repeat from another order with the same id
 	Spec       OrderSpec
 	Status     OrderStatus
-	Problem    *Problem // why it has ended otherwise than as it was asked for, where no instance says it
+	Problem    *Problem // why it failed, where no instance shows it
 	CreatedAt  time.Time
 	Instances  []Instance
-	Callback   *Callback // one that is to be made with the order, which then gets every event of it
-	Actor      *Actor    // who places it; it is written and not read
+	Callback   *Callback // created with the order, for all of its events
+	Lease      *NewLease // created with the order, for its instances
+	Actor      *Actor    // who places it; only written
 
-	ConnectionID uuid.UUID // run-connections works on the order, with what was delegated; zero = its caller does
+	ConnectionID uuid.UUID // through which run-connections carries it out; zero = its caller does
 	Payload      []byte    // of an order through a connection: a sealed DelegatedOrder
 
-	Calls         []CreateCall // of its instances, as far as they are recorded
-	CallsRecorded bool         // every create call of the order is; false for one that an older version stored
+	Calls         []CreateCall // the recorded ones of its instances
+	CallsRecorded bool         // all create calls are recorded; false for orders of older versions
 	ReadAt        time.Time    // when it was read, by the database's clock
 }
 
-// OrderQuery asks for a page of orders, the newest first.
+// OrderQuery selects a page of orders, the newest first.
 type OrderQuery struct {
 	Filter
-	Statuses []string // none = all
+	Statuses []string // empty = all
 	Limit    int
-	Marker   uuid.UUID // the last one that was seen; zero = none
+	Marker   uuid.UUID // the last id of the page before; zero = the first page
 }
 
 // ListedOrder is an order of a list, as it is stored.
 type ListedOrder struct {
 	Order
-	Busy bool // a replica works on it right now
+	Busy bool // a replica is working on it
 }
 
-// OrderStatuses are all statuses of an order.
+// OrderStatuses lists all statuses of an order.
 func OrderStatuses() []string {
-	return []string{string(OrderRunning), string(OrderDone), string(OrderPartial), string(OrderFailed), string(OrderRolledBack)}
+	return texts(OrderRunning, OrderDone, OrderPartial, OrderFailed, OrderRolledBack)
 }
 
-// OrderSpec is what an order asks for as a whole; what it asks for of each server is in its instances. It is kept with
-// the order, so it has no place for a secret.
+// OrderSpec is the part of an order's request that concerns all servers. It is stored with the order, so it has no
+// secrets.
 type OrderSpec struct {
 	OnFailure    OnFailure `json:"on_failure,omitempty"`
-	Stopped      bool      `json:"stopped,omitempty"`       // each server is stopped as soon as it is ACTIVE
-	GeneratedKey string    `json:"generated_key,omitempty"` // the name of the key pair that was made for the order
-	Reuse        bool      `json:"reuse,omitempty"`         // idle instances of the connection are taken before new ones are made
+	Stopped      bool      `json:"stopped,omitempty"`       // stop each server when it is ACTIVE
+	GeneratedKey string    `json:"generated_key,omitempty"` // name of the order's own key pair
+	// Reuse takes idle instances of the connection before it creates new ones.
+	Reuse bool `json:"reuse,omitempty"`
 
-	CallbackID *uuid.UUID `json:"callback_id,omitempty"` // of the callback that was made with the order
+	// IsManaged says that its server is a member of a managed resource, and carries ManagedTag.
+	IsManaged bool `json:"managed,omitempty"`
+
+	ReservationID *uuid.UUID `json:"reservation_id,omitempty"` // whose hosts the servers are for
+	CallbackID    *uuid.UUID `json:"callback_id,omitempty"`    // of the order's own callback
+	LeaseID       *uuid.UUID `json:"lease_id,omitempty"`       // of the order's own lease
 }
 
-// Attended says whether the order needs more of us than asking Nova for its servers.
+// Attended says whether the order needs more steps than creating its servers.
 func (s OrderSpec) Attended() bool { return s.OnFailure == Rollback || s.Stopped || s.Reuse }
 
-// OnFailure is what becomes of an order's servers when one of them cannot be had.
+// OnFailure says what happens to an order's servers when one of them fails.
 type OnFailure string
 
-// What an order may ask for; empty is Keep.
+// The values of OnFailure; empty is Keep.
 const (
 	Keep     OnFailure = "keep"
-	Rollback OnFailure = "rollback" // all or nothing: every server goes
+	Rollback OnFailure = "rollback" // all or nothing: delete every server
 )
 
-// Claim is one replica's right to work on an order until it expires, so that a replica that died blocks nobody.
-type Claim struct {
-	ID    uuid.UUID
-	Held  bool      // false: another replica holds it, or there is nothing left to do
-	Fresh bool      // the order was stored just now, so nobody has asked Nova for its servers yet
-	At    time.Time // when a fresh order was stored, by the database's clock
-}
-
-// ErrFenced says that another replica has adopted the claim: stop working at once.
-var ErrFenced = errors.New("another replica has adopted the claim")
-
-// OrderMoves are the statuses that may follow each status of an order.
-var OrderMoves = map[OrderStatus][]OrderStatus{
+// OrderTransitions are the statuses that may follow each status of an order.
+var OrderTransitions = map[OrderStatus][]OrderStatus{
 	OrderRunning:    {OrderDone, OrderPartial, OrderFailed, OrderRolledBack},
 	OrderDone:       {},
 	OrderPartial:    {},
@@ -105,8 +100,7 @@ var OrderMoves = map[OrderStatus][]OrderStatus{
 	OrderRolledBack: {},
 }
 
-// Evaluate is the status that follows from the instances. A final status stays: what happens to a
-// server later is no longer the order's business.
+// Evaluate returns the status that follows from the instances. A final status never changes.
 func (o Order) Evaluate() OrderStatus {
 	if o.Status != OrderRunning && o.Status != "" {
 		return o.Status
@@ -132,8 +126,8 @@ func (o Order) Evaluate() OrderStatus {
 	return OrderPartial
 }
 
-// rolledBack is the status of an order of which nothing is to stay. It fails when Nova was asked often enough to delete
-// what is left.
+// rolledBack returns the status of an order that is being rolled back. It fails if Nova could not delete the remaining
+// servers.
 func (o Order) rolledBack() OrderStatus {
 	left := o.Left()
 	switch {
@@ -145,11 +139,10 @@ func (o Order) rolledBack() OrderStatus {
 	return OrderFailed
 }
 
-// Abandoned is the status of an order on which nobody can work any more, because its connection has ended: that of its
-// instances as they are, all of which are decided. What can no longer be done (to stop them, start idle ones, or roll
-// back) is not waited for.
+// Abandoned returns the status of an order whose connection has ended, and whose instances are all decided. It follows
+// from the instances as they are, without the steps that are left: to stop, start or roll back.
 func (o Order) Abandoned() OrderStatus {
-	gone := make([]bool, len(o.Instances)) // a server that was idle, and of which nothing came
+	gone := make([]bool, len(o.Instances)) // idle servers that are gone
 	for n, i := range o.Instances {
 		gone[n] = o.IsReplaced(i)
 	}
@@ -166,7 +159,7 @@ func (o Order) Abandoned() OrderStatus {
 	return o.Evaluate()
 }
 
-// settled says whether the instance is what the order asks for, or surely will not be.
+// settled says whether the instance is as ordered, or cannot become so.
 func (o Order) settled(i Instance) bool {
 	if i.isDisconnected() {
 		return true
@@ -180,52 +173,56 @@ func (o Order) settled(i Instance) bool {
 			return false
 		}
 	}
-	if o.starts(i) || o.Spec.Reuse && i.State == InstanceUpdating { // on its way up, as a new one is that is building
+	if o.starts(i) || o.Spec.Reuse && i.State == InstanceUpdating { // starting
 		return false
 	}
 	return i.Settled()
 }
 
-// starts says whether the instance was idle until the order took it, and is still to be started.
+// starts says whether a reused instance is still to be started.
 func (o Order) starts(i Instance) bool {
 	return o.Spec.Reuse && !o.Spec.Stopped && i.State == InstanceStopped
 }
 
-// IsReused says whether the instance was idle, and the order has taken it.
+// IsReused says whether the order reuses an idle instance.
 func (o Order) IsReused(i Instance) bool { return o.Spec.Reuse && i.CreatedAt.Before(o.CreatedAt) }
 
-// IsReplaced says whether the order is to have another instance for one that was idle and is gone.
+// IsReplaced says whether the order needs another instance for a reused one that is gone.
 func (o Order) IsReplaced(i Instance) bool {
-	return o.Status == OrderRunning && o.IsReused(i) && !i.isDisconnected() && (i.State == InstanceDeleting || i.State == InstanceDeleted)
+	return o.Status == OrderRunning && o.IsReused(i) && !i.isDisconnected() &&
+		(i.State == InstanceDeleting || i.State == InstanceDeleted)
 }
 
-// HasReplaced says whether one of the order's instances is to be replaced.
+// HasReplaced says whether one of the order's instances must be replaced.
 func (o Order) HasReplaced() bool { return slices.ContainsFunc(o.Instances, o.IsReplaced) }
 
-// isDisconnected says whether the instance was disconnected: then no order does anything to its server any more, nor
-// waits for it.
+// isDisconnected says whether the instance was disconnected. Orders ignore such instances.
 func (i Instance) isDisconnected() bool { return !i.DisconnectedAt.IsZero() }
 
-// Step is what is to be done next for one instance of an order.
+// Step is the next step for one instance of an order.
 type Step string
 
 // The steps of an order.
 const (
-	StepNone   Step = ""       // nothing, or nothing yet
-	StepCreate Step = "create" // look for its server by tag, and ask Nova for one when there is none
-	StepStop   Step = "stop"   // stop its server
-	StepStart  Step = "start"  // start its server, which was idle
-	StepDelete Step = "delete" // delete its server
-	StepForgo  Step = "forgo"  // look for its server by tag, and when there is none write down Forgone: it is not asked for any more
+	StepNone   Step = ""       // nothing to do now
+	StepCreate Step = "create" // find its server by tag, or create it
+	StepStop   Step = "stop"   // stop the server
+	StepStart  Step = "start"  // start the reused server
+	StepDelete Step = "delete" // delete the server
+	// StepForgo finds its server by tag, and records Forgone if it has none: it is not created any more.
+	StepForgo Step = "forgo"
 )
 
-// Forgone is the Problem of an instance that was not asked for, because its order is rolled back.
+// Forgone is the Problem of an instance that was not created, because its order is rolled back.
 func Forgone() *Problem {
-	return &Problem{Code: "rolled_back", Detail: "not asked for: another instance of the order could not be had, and the order is all or nothing"}
+	return &Problem{
+		Code:   "rolled_back",
+		Detail: "not created: another instance of the order failed, and the order is all or nothing",
+	}
 }
 
-// Next is what is to be done now, for each instance of the order. Each step may be done twice without harm. When there
-// is none and Evaluate still says running, Nova is at work. Nothing is done any more for an order that is final.
+// Next returns the next step of each instance. All steps are idempotent. If there are no steps and Evaluate still
+// returns running, Nova is busy. A final order has no steps.
 func (o Order) Next() []Step {
 	steps := make([]Step, len(o.Instances))
 	rollingBack := o.RollingBack()
@@ -246,10 +243,10 @@ func (o Order) Next() []Step {
 	return steps
 }
 
-// IsDelegated says whether run-connections works on the order, with what was delegated.
+// IsDelegated says whether run-connections carries out the order.
 func (o Order) IsDelegated() bool { return o.ConnectionID != uuid.Nil }
 
-// IsRemote says whether a server of the order is in another cloud than ours.
+// IsRemote says whether a server of the order is in another cloud.
 func (o Order) IsRemote() bool {
 	return slices.ContainsFunc(o.Instances, func(i Instance) bool { return i.Remote })
 }
@@ -259,7 +256,7 @@ func (o Order) HasServers() bool {
 	return slices.ContainsFunc(o.Instances, func(i Instance) bool { return i.ServerID != "" })
 }
 
-// Undecided counts the instances that Nova has neither accepted nor refused.
+// Undecided counts the instances that Nova has neither accepted nor rejected.
 func (o Order) Undecided() int {
 	n := 0
 	for _, i := range o.Instances {

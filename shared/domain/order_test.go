@@ -2,11 +2,8 @@ package domain
 
 import (
 	"slices"
-	"strings"
 	"testing"
 	"time"
-
-	"github.com/cloudfn/cloudfn/shared/apperr"
 )
 
 func TestOrderEvaluate(t *testing.T) {
@@ -18,8 +15,10 @@ func TestOrderEvaluate(t *testing.T) {
 		instances []Instance
 		want      OrderStatus
 	}{
-		"nothing decided":         {OrderRunning, []Instance{{State: InstanceRequested}}, OrderRunning},
-		"still building":          {OrderRunning, []Instance{made(InstanceActive), made(InstanceBuilding)}, OrderRunning},
+		"nothing decided": {OrderRunning, []Instance{{State: InstanceRequested}}, OrderRunning},
+		"still building": {
+			OrderRunning, []Instance{made(InstanceActive), made(InstanceBuilding)}, OrderRunning,
+		},
 		"all there":               {OrderRunning, []Instance{made(InstanceActive), made(InstanceActive)}, OrderDone},
 		"one refused":             {OrderRunning, []Instance{made(InstanceActive), refused}, OrderPartial},
 		"one failed later":        {OrderRunning, []Instance{made(InstanceActive), made(InstanceError)}, OrderPartial},
@@ -38,40 +37,8 @@ func TestOrderEvaluate(t *testing.T) {
 	}
 }
 
-func TestLaunchSpecCheck(t *testing.T) {
-	t.Parallel()
-	good := LaunchSpec{Metadata: map[string]string{"k": "✓"}, SecurityGroups: []string{"default"}}
-	if err := good.Check(); err != nil {
-		t.Errorf("a good one was refused: %v", err)
-	}
-	for name, tc := range map[string]struct {
-		change func(*LaunchSpec)
-		field  string
-	}{
-		"an empty group": {func(s *LaunchSpec) { s.SecurityGroups = []string{""} }, "security_groups"},
-		"a long value":   {func(s *LaunchSpec) { s.Metadata = map[string]string{"k": strings.Repeat("v", 256)} }, "metadata.k"},
-		"an empty key":   {func(s *LaunchSpec) { s.Metadata = map[string]string{"": "v"} }, "metadata"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			spec := good
-			tc.change(&spec)
-			e := apperr.As(spec.Check())
-			if e.Code != apperr.Invalid || len(e.Fields) != 1 || e.Fields[0].Field != tc.field {
-				t.Errorf("got %v %+v, want a refusal of %s", e.Code, e.Fields, tc.field)
-			}
-		})
-	}
-}
-
-func TestInstanceName(t *testing.T) {
-	t.Parallel()
-	if one, of := InstanceName("web", 0, 1), InstanceName("web", 2, 3); one != "web" || of != "web-3" {
-		t.Errorf("got %s and %s", one, of)
-	}
-}
-
-// TestAbandonedOrders end as their instances are: what can no longer be done is not waited for, and nothing is rolled back.
+// TestAbandonedOrders end as their instances are: what can no longer be done is not waited for, and nothing is rolled
+// back.
 func TestAbandonedOrders(t *testing.T) {
 	t.Parallel()
 	made := func(s InstanceState) Instance { return Instance{ServerID: "x", State: s} }
@@ -81,17 +48,21 @@ func TestAbandonedOrders(t *testing.T) {
 		instances []Instance
 		want      OrderStatus
 	}{
-		"still building":         {OrderSpec{}, []Instance{made(InstanceBuilding), made(InstanceActive)}, OrderDone},
-		"one was not had":        {OrderSpec{}, []Instance{made(InstanceBuilding), refused}, OrderPartial},
-		"none was had":           {OrderSpec{OnFailure: Rollback}, []Instance{refused, refused}, OrderFailed},
-		"not stopped":            {OrderSpec{Stopped: true}, []Instance{made(InstanceActive)}, OrderDone},
-		"not started":            {OrderSpec{Reuse: true}, []Instance{made(InstanceStopped)}, OrderDone},
-		"not rolled back":        {OrderSpec{OnFailure: Rollback}, []Instance{made(InstanceActive), made(InstanceError)}, OrderPartial},
+		"still building":  {OrderSpec{}, []Instance{made(InstanceBuilding), made(InstanceActive)}, OrderDone},
+		"one was not had": {OrderSpec{}, []Instance{made(InstanceBuilding), refused}, OrderPartial},
+		"none was had":    {OrderSpec{OnFailure: Rollback}, []Instance{refused, refused}, OrderFailed},
+		"not stopped":     {OrderSpec{Stopped: true}, []Instance{made(InstanceActive)}, OrderDone},
+		"not started":     {OrderSpec{Reuse: true}, []Instance{made(InstanceStopped)}, OrderDone},
+		"not rolled back": {
+			OrderSpec{OnFailure: Rollback}, []Instance{made(InstanceActive), made(InstanceError)}, OrderPartial,
+		},
 		"nothing is decided yet": {OrderSpec{}, []Instance{asked, made(InstanceActive)}, OrderRunning},
 	} {
 		o := Order{Spec: tc.spec, Status: OrderRunning, Instances: tc.instances}
 		before := slices.Clone(tc.instances)
-		if got := o.Abandoned(); got != tc.want || !slices.EqualFunc(before, o.Instances, func(a, b Instance) bool { return a.State == b.State }) {
+		if got := o.Abandoned(); got != tc.want || !slices.EqualFunc(before, o.Instances, func(a, b Instance) bool {
+			return a.State == b.State
+		}) {
 			t.Errorf("%s: got %s, want %s; %+v", name, got, tc.want, o.Instances)
 		}
 	}
@@ -104,34 +75,45 @@ func TestAbandonedOrders(t *testing.T) {
 func TestReusedIsStarted(t *testing.T) {
 	t.Parallel()
 	for state, want := range map[InstanceState]OrderStatus{
-		InstanceStopped: OrderRunning, InstanceUpdating: OrderRunning, InstanceActive: OrderDone, InstanceError: OrderFailed,
+		InstanceStopped: OrderRunning, InstanceUpdating: OrderRunning, InstanceActive: OrderDone,
+		InstanceError: OrderFailed,
 	} {
-		o := Order{Spec: OrderSpec{Reuse: true}, Status: OrderRunning, Instances: []Instance{{ServerID: "x", State: state}}}
+		o := Order{
+			Spec: OrderSpec{Reuse: true}, Status: OrderRunning, Instances: []Instance{{ServerID: "x", State: state}},
+		}
 		if got := o.Evaluate(); got != want {
 			t.Errorf("%s: got %s, want %s", state, got, want)
 		}
 	}
 }
 
-// TestLetGo: no order does anything to what was disconnected from it, or waits for that.
-func TestLetGo(t *testing.T) {
+// TestNextIgnoresDisconnected: an order neither acts on a disconnected instance nor waits for it.
+func TestNextIgnoresDisconnected(t *testing.T) {
 	t.Parallel()
 	made := func(s InstanceState) Instance { return Instance{ServerID: "x", State: s} }
 	refused := Instance{State: InstanceError, Problem: &Problem{}}
 	for name, tc := range map[string]struct {
-		spec        OrderSpec
-		letGo, stay Instance
-		step        Step
-		want        OrderStatus
+		spec       OrderSpec
+		gone, stay Instance
+		step       Step
+		want       OrderStatus
 	}{
-		"a rollback":           {OrderSpec{OnFailure: Rollback}, made(InstanceActive), refused, StepNone, OrderRolledBack},
-		"a rollback with more": {OrderSpec{OnFailure: Rollback}, made(InstanceError), made(InstanceActive), StepDelete, OrderRunning},
-		"to be stopped":        {OrderSpec{Stopped: true}, made(InstanceActive), made(InstanceStopped), StepNone, OrderDone},
-		"an idle one":          {OrderSpec{Reuse: true}, made(InstanceStopped), made(InstanceActive), StepNone, OrderDone},
-		"seen by nobody":       {OrderSpec{}, made(InstanceBuilding), made(InstanceActive), StepNone, OrderDone},
+		"a rollback": {
+			OrderSpec{OnFailure: Rollback}, made(InstanceActive), refused, StepNone, OrderRolledBack,
+		},
+		"a rollback with more": {
+			OrderSpec{OnFailure: Rollback}, made(InstanceError), made(InstanceActive), StepDelete, OrderRunning,
+		},
+		"to be stopped": {
+			OrderSpec{Stopped: true}, made(InstanceActive), made(InstanceStopped), StepNone, OrderDone,
+		},
+		"an idle one": {
+			OrderSpec{Reuse: true}, made(InstanceStopped), made(InstanceActive), StepNone, OrderDone,
+		},
+		"seen by nobody": {OrderSpec{}, made(InstanceBuilding), made(InstanceActive), StepNone, OrderDone},
 	} {
-		tc.letGo.DisconnectedAt = time.Now()
-		o := Order{Spec: tc.spec, Status: OrderRunning, Instances: []Instance{tc.letGo, tc.stay}}
+		tc.gone.DisconnectedAt = time.Now()
+		o := Order{Spec: tc.spec, Status: OrderRunning, Instances: []Instance{tc.gone, tc.stay}}
 		if steps := o.Next(); !slices.Equal(steps, []Step{StepNone, tc.step}) || o.Evaluate() != tc.want {
 			t.Errorf("%s: got %q %s, want %q %s", name, steps, o.Evaluate(), tc.step, tc.want)
 		}
@@ -153,25 +135,82 @@ func TestAttendedOrders(t *testing.T) {
 		steps     []Step
 		want      OrderStatus
 	}{
-		"nothing is decided":           {all, OrderRunning, []Instance{asked}, []Step{StepCreate}, OrderRunning},
-		"all is well":                  {all, OrderRunning, []Instance{made(InstanceActive)}, []Step{StepNone}, OrderDone},
-		"nova is at work":              {all, OrderRunning, []Instance{made(InstanceActive), made(InstanceBuilding)}, []Step{"", ""}, OrderRunning},
-		"one failed":                   {all, OrderRunning, []Instance{made(InstanceActive), made(InstanceError), made(InstanceBuilding)}, []Step{StepDelete, StepDelete, StepDelete}, OrderRunning},
-		"one was refused":              {all, OrderRunning, []Instance{asked, refused, made(InstanceUnknown)}, []Step{StepForgo, "", StepDelete}, OrderRunning},
-		"the failed one is gone first": {all, OrderRunning, []Instance{made(InstanceActive), made(InstanceDeleted), made(InstanceDeleting)}, []Step{StepDelete, "", ""}, OrderRunning},
-		"all are gone":                 {all, OrderRunning, []Instance{made(InstanceDeleted), refused}, []Step{"", ""}, OrderRolledBack},
-		"none was made":                {all, OrderRunning, []Instance{refused}, []Step{""}, OrderRolledBack},
-		"somebody deleted one":         {all, OrderRunning, []Instance{made(InstanceDeleted), made(InstanceActive)}, []Step{"", StepDelete}, OrderRunning},
-		"deleted after the end":        {all, OrderDone, []Instance{made(InstanceDeleted), made(InstanceActive)}, []Step{"", ""}, OrderDone},
-		"a late one after a rollback":  {all, OrderRolledBack, []Instance{made(InstanceBuilding), refused}, []Step{"", ""}, OrderRolledBack},
-		"failed, and kept":             {OrderSpec{}, OrderRunning, []Instance{made(InstanceError), made(InstanceActive)}, []Step{"", ""}, OrderPartial},
-		"deleted, and kept":            {OrderSpec{}, OrderRunning, []Instance{made(InstanceDeleted), made(InstanceBuilding)}, []Step{"", ""}, OrderRunning},
-		"active, to be stopped":        {stopped, OrderRunning, []Instance{made(InstanceActive), made(InstanceBuilding)}, []Step{StepStop, ""}, OrderRunning},
-		"being stopped":                {stopped, OrderRunning, []Instance{made(InstanceUpdating)}, []Step{""}, OrderRunning},
-		"all are stopped":              {stopped, OrderRunning, []Instance{made(InstanceStopped), made(InstanceDeleted)}, []Step{"", ""}, OrderDone},
-		"one is stopped, one failed":   {stopped, OrderRunning, []Instance{made(InstanceStopped), made(InstanceError)}, []Step{"", ""}, OrderPartial},
-		"started after the end":        {stopped, OrderDone, []Instance{made(InstanceActive)}, []Step{""}, OrderDone},
-		"both, and one failed":         {both, OrderRunning, []Instance{made(InstanceActive), made(InstanceError)}, []Step{StepDelete, StepDelete}, OrderRunning},
+		"nothing is decided": {all, OrderRunning, []Instance{asked}, []Step{StepCreate}, OrderRunning},
+		"all is well": {
+			all, OrderRunning, []Instance{made(InstanceActive)}, []Step{StepNone}, OrderDone,
+		},
+		"nova is at work": {
+			all, OrderRunning, []Instance{made(InstanceActive), made(InstanceBuilding)}, []Step{"", ""}, OrderRunning,
+		},
+		"one failed": {
+			all, OrderRunning, []Instance{made(InstanceActive), made(InstanceError), made(InstanceBuilding)}, []Step{
+				StepDelete, StepDelete, StepDelete,
+			}, OrderRunning,
+		},
+		"one was refused": {
+			all, OrderRunning,
+			[]Instance{asked, refused, made(InstanceUnknown)},
+			[]Step{StepForgo, "", StepDelete},
+			OrderRunning,
+		},
+		"the failed one is gone first": {
+			all, OrderRunning,
+			[]Instance{made(InstanceActive), made(InstanceDeleted), made(InstanceDeleting)},
+			[]Step{StepDelete, "", ""},
+			OrderRunning,
+		},
+		"all are gone": {
+			all, OrderRunning, []Instance{made(InstanceDeleted), refused}, []Step{"", ""}, OrderRolledBack,
+		},
+		"none was made": {all, OrderRunning, []Instance{refused}, []Step{""}, OrderRolledBack},
+		"somebody deleted one": {
+			all, OrderRunning,
+			[]Instance{made(InstanceDeleted), made(InstanceActive)},
+			[]Step{"", StepDelete},
+			OrderRunning,
+		},
+		"deleted after the end": {
+			all, OrderDone, []Instance{made(InstanceDeleted), made(InstanceActive)}, []Step{"", ""}, OrderDone,
+		},
+		"a late one after a rollback": {
+			all, OrderRolledBack, []Instance{made(InstanceBuilding), refused}, []Step{"", ""}, OrderRolledBack,
+		},
+		"failed, and kept": {
+			OrderSpec{},
+			OrderRunning,
+			[]Instance{made(InstanceError), made(InstanceActive)},
+			[]Step{"", ""},
+			OrderPartial,
+		},
+		"deleted, and kept": {
+			OrderSpec{},
+			OrderRunning,
+			[]Instance{made(InstanceDeleted), made(InstanceBuilding)},
+			[]Step{"", ""},
+			OrderRunning,
+		},
+		"active, to be stopped": {
+			stopped, OrderRunning,
+			[]Instance{made(InstanceActive), made(InstanceBuilding)},
+			[]Step{StepStop, ""},
+			OrderRunning,
+		},
+		"being stopped": {
+			stopped, OrderRunning, []Instance{made(InstanceUpdating)}, []Step{""}, OrderRunning,
+		},
+		"all are stopped": {
+			stopped, OrderRunning, []Instance{made(InstanceStopped), made(InstanceDeleted)}, []Step{"", ""}, OrderDone,
+		},
+		"one is stopped, one failed": {
+			stopped, OrderRunning, []Instance{made(InstanceStopped), made(InstanceError)}, []Step{"", ""}, OrderPartial,
+		},
+		"started after the end": {stopped, OrderDone, []Instance{made(InstanceActive)}, []Step{""}, OrderDone},
+		"both, and one failed": {
+			both, OrderRunning,
+			[]Instance{made(InstanceActive), made(InstanceError)},
+			[]Step{StepDelete, StepDelete},
+			OrderRunning,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -183,7 +222,7 @@ func TestAttendedOrders(t *testing.T) {
 			if got != tc.want {
 				t.Errorf("status: got %s, want %s", got, tc.want)
 			}
-			if got != tc.status && !slices.Contains(OrderMoves[tc.status], got) {
+			if got != tc.status && !slices.Contains(OrderTransitions[tc.status], got) {
 				t.Errorf("from %s to %s is not in the table", tc.status, got)
 			}
 		})
@@ -203,16 +242,22 @@ func TestReusedIsReplaced(t *testing.T) {
 		replaced  bool
 		want, end OrderStatus // while it is worked on, and when it is abandoned
 	}{
-		"deleted":             {idle(InstanceDeleted), true, OrderRunning, OrderFailed},
-		"being deleted":       {idle(InstanceDeleting), true, OrderRunning, OrderFailed},
-		"started":             {idle(InstanceActive), false, OrderDone, OrderDone},
-		"a new one, deleted":  {fresh, false, OrderDone, OrderDone},
-		"not started as yet":  {idle(InstanceStopped), false, OrderRunning, OrderDone},
-		"disconnected by now": {Instance{ServerID: "x", State: InstanceDeleted, CreatedAt: placed.Add(-time.Hour), DisconnectedAt: placed}, false, OrderDone, OrderDone},
+		"deleted":            {idle(InstanceDeleted), true, OrderRunning, OrderFailed},
+		"being deleted":      {idle(InstanceDeleting), true, OrderRunning, OrderFailed},
+		"started":            {idle(InstanceActive), false, OrderDone, OrderDone},
+		"a new one, deleted": {fresh, false, OrderDone, OrderDone},
+		"not started as yet": {idle(InstanceStopped), false, OrderRunning, OrderDone},
+		"disconnected by now": {
+			Instance{ServerID: "x", State: InstanceDeleted, CreatedAt: placed.Add(-time.Hour), DisconnectedAt: placed},
+			false, OrderDone, OrderDone,
+		},
 	} {
-		o := Order{Spec: OrderSpec{Reuse: true}, Status: OrderRunning, CreatedAt: placed, Instances: []Instance{tc.instance}}
+		o := Order{
+			Spec: OrderSpec{Reuse: true}, Status: OrderRunning, CreatedAt: placed, Instances: []Instance{tc.instance},
+		}
 		if o.HasReplaced() != tc.replaced || o.Evaluate() != tc.want || o.Abandoned() != tc.end {
-			t.Errorf("%s: replaced is %t, the order is %s, and %s when it is abandoned", name, o.HasReplaced(), o.Evaluate(), o.Abandoned())
+			t.Errorf("%s: replaced is %t, the order is %s, and %s when it is abandoned", name, o.HasReplaced(),
+				o.Evaluate(), o.Abandoned())
 		}
 	}
 }

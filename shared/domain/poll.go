@@ -8,35 +8,36 @@ import (
 	"github.com/google/uuid"
 )
 
-// Poll is how far the servers of a project with tracked instances were read. Times are the database's; zero: never.
+// Poll is the progress of reading the servers of a project with tracked instances. Times are the database's; zero =
+// never.
 type Poll struct {
-	ProjectID string    // "" is the whole cloud
-	Since     time.Time // changes before this moment are known
-	FullAt    time.Time // when all of its servers were last read, changed or not
-	Uncertain int       // instances that are unknown, or whose servers Nova did not know
+	ProjectID string    // "" = the whole cloud
+	Since     time.Time // changes before this are known
+	FullAt    time.Time // when all servers were last read
+	Uncertain int       // instances in unknown, or whose servers Nova did not find
 
-	FailingSince time.Time // the first of the attempts in a row that failed
-	NotBefore    time.Time // it is not tried again earlier
-	GoneAt       time.Time // when Keystone first said that there is no such project
-	SweepAt      time.Time // when the reading of all servers began that has not ended
-	SweepMarker  string    // the last server that it has read
+	FailingSince time.Time // the first of the consecutive failed attempts
+	NotBefore    time.Time // of the next attempt
+	GoneAt       time.Time // when Keystone first answered 404 for the project
+	SweepAt      time.Time // when the current read of all servers began
+	SweepMarker  string    // the last server that it read
 }
 
-// longestRetry is the longest pause between two attempts to read a project that cannot be entered.
+// longestRetry is the longest pause between two attempts to log in to a project.
 const longestRetry = 15 * time.Minute
 
-// Failed notes an attempt that failed. A project that cannot be entered is tried ever less often: after half of the time
-// for which that has lasted.
-func (p *Poll) Failed(now time.Time, cannotEnter bool) {
+// Failed records a failed attempt. If the login to the project failed, the next attempt waits for half of the time
+// since the first failure.
+func (p *Poll) Failed(now time.Time, isLoginFailed bool) {
 	if p.FailingSince.IsZero() {
 		p.FailingSince = now
 	}
-	if cannotEnter {
+	if isLoginFailed {
 		p.NotBefore = now.Add(min(now.Sub(p.FailingSince)/2, longestRetry))
 	}
 }
 
-// Succeeded notes a successful attempt.
+// Succeeded records a successful attempt.
 func (p *Poll) Succeeded() {
 	p.FailingSince, p.NotBefore, p.GoneAt = time.Time{}, time.Time{}, time.Time{}
 }
@@ -46,20 +47,20 @@ func (p *Poll) UnreachableFor(now time.Time, d time.Duration) bool {
 	return !p.FailingSince.IsZero() && now.Sub(p.FailingSince) >= d
 }
 
-// ProjectGone applies that the instance's project is not in Keystone any more.
+// ProjectGone marks the instance as deleted with its project.
 func (i *Instance) ProjectGone() {
 	i.State, i.RawStatus, i.MissedAt = InstanceDeleted, "DELETED", time.Time{}
 	i.Problem = &Problem{Code: "project_gone", Detail: "the project was deleted in Keystone"}
 }
 
-// moving are the states that Nova soon ends by itself.
+// moving are the states that Nova soon leaves by itself.
 var moving = []InstanceState{InstanceRequested, InstanceBuilding, InstanceRebooting, InstanceUpdating, InstanceDeleting}
 
-// MovingStates are the states that Nova soon ends by itself, so that it pays to look again.
+// MovingStates returns the states that Nova soon leaves by itself. Their instances are polled more often.
 func MovingStates() []InstanceState { return slices.Clone(moving) }
 
-// Missed applies that Nova did not know the instance's server at the moment now. It counts as deleted at a second look
-// that comes no sooner than patience after the first. changed is false when that says nothing new.
+// Missed records that Nova did not find the instance's server. Not found for at least patience, it is marked as
+// deleted. changed is false if nothing changed.
 func (i *Instance) Missed(now time.Time, patience time.Duration) (changed bool) {
 	switch {
 	case i.MissedAt.IsZero():
@@ -72,7 +73,7 @@ func (i *Instance) Missed(now time.Time, patience time.Duration) (changed bool) 
 	return i.Seen(Server{ID: i.ServerID, Status: "DELETED", Partial: true})
 }
 
-// Found applies what Nova says of the instance's server, which it knows. changed is false when that is nothing new.
+// Found updates the instance from its server, which Nova found. changed is false if nothing changed.
 func (i *Instance) Found(s Server) (changed bool) {
 	missed := !i.MissedAt.IsZero()
 	i.MissedAt = time.Time{}
@@ -81,11 +82,10 @@ func (i *Instance) Found(s Server) (changed bool) {
 
 const orderTag = "cloudfn-order:"
 
-// OrderTag is the tag by which all servers of an order are found at once. Each has its instance's id as a tag besides, and
-// the CallTag of the call that made it.
+// OrderTag returns the tag of all servers of an order. Each also has its instance's id and its CallTag.
 func OrderTag(id uuid.UUID) string { return orderTag + id.String() }
 
-// Made says for which instance of which order the server was made, by its tags. ok is false when they do not say just one.
+// Made returns the order and the instance in the server's tags. ok is false unless there is exactly one of each.
 func (s Server) Made() (order, instance uuid.UUID, ok bool) {
 	var orders, instances []uuid.UUID
 	for _, tag := range s.Tags {

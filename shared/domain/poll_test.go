@@ -7,10 +7,12 @@ import (
 	"github.com/google/uuid"
 )
 
-// TestMissed: a server is gone at the second look, if that is another look, and if it was not found in between.
+// TestMissed: a server that Nova does not find twice, with patience in between, is deleted.
 func TestMissed(t *testing.T) {
 	t.Parallel()
-	i := Instance{ServerID: "s", Name: "n", State: InstanceActive, RawStatus: "ACTIVE", Addresses: []Address{{IP: "10.0.0.1"}}}
+	i := Instance{
+		ServerID: "s", Name: "n", State: InstanceActive, RawStatus: "ACTIVE", Addresses: []Address{{IP: "10.0.0.1"}},
+	}
 	now, patience := time.Now(), 30*time.Second
 	look := func(after time.Duration, changed bool, want InstanceState) {
 		t.Helper()

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// results are the states that a server can be in after an action has succeeded (nova/compute/manager.py). An action that is
-// not listed (locking, attaching, live migration, snapshots) keeps the state.
+// results are the states that a server can be in after an action has succeeded (nova/compute/manager.py). An action
+// that is not listed (locking, attaching, live migration, snapshots) keeps the state.
 var results = map[string][]VMState{
 	"create": {StateActive}, "start": {StateActive}, "stop": {StateStopped}, "reboot": {StateActive},
 	"pause": {"paused"}, "unpause": {StateActive}, "suspend": {"suspended"}, "resume": {StateActive},
@@ -31,8 +31,8 @@ func ChangesState(action string) bool {
 	return ok
 }
 
-// StateAt is the server's state at the moment t, replayed from its actions. known is false when Nova's log does not say.
-// Nova's times are whole seconds, so a state that changed within the second that begins at t is not known.
+// StateAt is the server's state at the moment t, replayed from its actions. known is false when Nova's log does not
+// say. Nova's times are whole seconds, so a state that changed within the second that begins at t is not known.
 //
 // A state changes when its action finishes, because Nova's vm_state does. An action that failed may have left the state
 // before it, its result, or an error. What is read now holds from the server's last change on.
@@ -56,7 +56,8 @@ func (h History) stateBefore(t time.Time) (state VMState, known bool) {
 	r := h.replay(t)
 	switch {
 	case r.next == "" && h.Deleted.IsZero():
-		// Something else than the log explains the state of now (a host that failed, say) when it is not among the possible.
+		// Something else than the log explains the state of now (a host that failed, say) when it is not among the
+		// possible.
 		state, known = h.State, slices.Contains(r.states, h.State) && (!r.open || len(r.states) == 1)
 	case len(r.states) == 1:
 		state, known = r.states[0], r.states[0] != stateUnknown
@@ -81,7 +82,9 @@ type replayed struct {
 
 // replay applies the actions that finished before t.
 func (h History) replay(t time.Time) replayed {
-	actions := slices.SortedStableFunc(slices.Values(h.Actions), func(a, b LoggedAction) int { return a.Start.Compare(b.Start) })
+	actions := slices.SortedStableFunc(slices.Values(h.Actions), func(a, b LoggedAction) int {
+		return a.Start.Compare(b.Start)
+	})
 	r := replayed{states: []VMState{stateUnknown}}
 	if slices.ContainsFunc(actions, func(a LoggedAction) bool { return a.Name == "create" }) {
 		r.states = []VMState{StateBuilding}

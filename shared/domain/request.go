@@ -6,8 +6,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// Request is one row of the request log: one API call, answered or refused.
-// It never holds a token, a password, a query string or a body.
+// Request is a row of the request log: one API call. It never holds a token, a password, a query string or a body.
 type Request struct {
 	ID        uuid.UUID // version 7
 	At        time.Time // when the row was written, by the database's clock
@@ -16,15 +15,15 @@ type Request struct {
 	Path      string
 	Status    int
 	Duration  time.Duration // from the first byte read to the row written
-	UserID    string        // "" when the token was refused
-	UserName  string        // as Keystone said it; "" in rows of older versions
+	UserID    string        // "" when the token was rejected
+	UserName  string        // "" in rows of older versions
 	ProjectID string
 	DomainID  string
-	RequestID string // req-<uuid>, the same in X-Request-Id and at OpenStack
+	RequestID string // req-<uuid>, as in X-Request-Id and sent to OpenStack
 	Remote    string // the client's address, without its port
-	Code      string // the problem's code, "" for an answer that is none
+	Code      string // of the problem; "" = the answer is not a problem
 
-	Through ActedThrough // zero = the request acted through no connection
+	Used UsedConnection // zero = no connection
 }
 
 // RequestQuery selects rows of the request log.
@@ -32,15 +31,15 @@ type RequestQuery struct {
 	View   View
 	Since  time.Time // zero = no bound
 	Limit  int
-	Marker uuid.UUID // the last id already seen; zero = from the newest
-	// Acted selects by where a request acted through a connection, and not by whose token it was made with: the View is
-	// that of the connection. ConnectionID is the one connection; zero = any.
+	Marker uuid.UUID // the last id of the page before; zero = the first page
+	// Acted selects requests through connections: the View is of the connection, not of the token. ConnectionID is the
+	// connection; zero = any.
 	Acted        bool
 	ConnectionID uuid.UUID
 }
 
-// ShowsOrigin says whether the view is entitled to see where a request came from: not of one that somebody of another
-// project made through a connection.
+// ShowsOrigin says whether the view may show where a request came from: not of a request by another project through a
+// connection.
 func (v View) ShowsOrigin(r Request) bool {
 	switch v.Scope {
 	case ScopeProject:

@@ -14,12 +14,13 @@ type Flavor struct {
 type Image struct {
 	ID         string `json:"id" minLength:"1"`
 	Name       string `json:"name"`
-	Status     string `json:"status" minLength:"1"`                              // active, queued, saving, deactivated, ...
-	Visibility string `json:"visibility" enum:"public,private,shared,community"` // public, private, shared, community
-	SizeBytes  int64  `json:"size_bytes" minimum:"0"`                            // 0 until it is uploaded
+	Status     string `json:"status" minLength:"1"` // active, queued, saving, deactivated, ...
+	Visibility string `json:"visibility" enum:"public,private,shared,community"`
+	SizeBytes  int64  `json:"size_bytes" minimum:"0"` // 0 until it is uploaded
 	MinDiskGB  int    `json:"min_disk_gb" minimum:"0"`
 	MinRAMMB   int    `json:"min_ram_mb" minimum:"0"`
 	DiskFormat string `json:"disk_format"`
+	ProjectID  string `json:"-"` // its owner
 }
 
 // Network is something a server can have a port on.
@@ -66,7 +67,7 @@ type Quota struct {
 	VCPUs     QuotaItem `json:"vcpus"`
 	RAMMB     QuotaItem `json:"ram_mb"`
 
-	KeyPairs int `json:"-"` // how many a user may have; Nova does not say how many there are
+	KeyPairs int `json:"-"` // limit per user; Nova does not show the number
 }
 
 // QuotaItem is one line of a quota.
@@ -75,7 +76,7 @@ type QuotaItem struct {
 	Used int `json:"used"`
 }
 
-// Need is what servers take of a quota.
+// Need is the part of a quota that servers use.
 type Need struct{ Instances, VCPUs, RAMMB int }
 
 // Add counts one more server.
@@ -83,7 +84,7 @@ func (n *Need) Add(s LaunchSpec) {
 	n.Instances, n.VCPUs, n.RAMMB = n.Instances+1, n.VCPUs+s.VCPUs, n.RAMMB+s.RAMMB
 }
 
-// Fits says whether as much more is within the quota.
+// Fits says whether the need is within the quota.
 func (q Quota) Fits(n Need) bool {
 	return q.Instances.Fits(n.Instances) && q.VCPUs.Fits(n.VCPUs) && q.RAMMB.Fits(n.RAMMB)
 }

@@ -1,36 +1,41 @@
 package domain
 
 import (
+	"errors"
 	"time"
 
 	"github.com/google/uuid"
 )
 
-// ConnectionQuery is which connections are listed.
+// ConnectionQuery selects connections.
 type ConnectionQuery struct {
-	Usable   bool     // those that the caller may act through now; else those of the caller's project
-	Statuses []string // none is all but deleted
+	Usable   bool     // those that the caller may use now; else those of the caller's project
+	Statuses []string // empty = all but deleted
 	Limit    int
-	Marker   uuid.UUID // the last id already seen; zero = none
+	Marker   uuid.UUID // the last id of the page before; zero = the first page
 }
 
 // Trust is a trust in Keystone.
 type Trust struct {
 	ID        string
-	ExpiresAt time.Time // when Keystone ends it by itself, some time after its connection
+	ExpiresAt time.Time // some time after the end of its connection
 }
 
-// Revocation is how far taking a trust back has come.
+// ErrDelegatedToken is in the chain of an error when Keystone makes no trust for a token, because the token was
+// delegated itself.
+var ErrDelegatedToken = errors.New("the token was delegated")
+
+// Revocation is the progress of deleting a trust.
 type Revocation string
 
-// What a Revocation may be.
+// The values of Revocation.
 const (
 	RevocationPending Revocation = "pending" // Keystone may still have the trust
-	RevocationDone    Revocation = "done"    // Keystone has it no longer
+	RevocationDone    Revocation = "done"    // Keystone has deleted it
 )
 
-// Revocation is how far taking the connection's trust back has come; "" while the connection has not ended, and of an application credential,
-// which only its owner can delete.
+// Revocation returns the progress of deleting the connection's trusts; "" while the connection is open, and for an
+// application credential, which only its owner can delete.
 func (c Connection) Revocation() Revocation {
 	switch {
 	case c.Kind != TrustConnection || c.Status.IsOpen():

@@ -12,14 +12,14 @@ import (
 )
 
 const (
-	// Nova is asked to delete a server so many times, and left alone after each for as long as this and then twice as
-	// long as before. With the pause after the last one that is three minutes.
+	// Nova gets so many calls to delete a server. The pause after each is twice the one before; together they take
+	// three minutes.
 	maxDeleteTries   = 6
 	firstDeletePause = 3 * time.Second
 )
 
-// NextDelete says when Nova may be asked to delete the instance's server, by the calls since a moment; exhausted, that
-// it was asked often enough, and from when on that is certain to have failed.
+// NextDelete returns when the next call to delete the instance's server may be made, given the calls since a moment.
+// exhausted says that no calls are left, and that the deletion has failed after that time.
 func (i Instance) NextDelete(since time.Time) (at time.Time, exhausted bool) {
 	if i.DeleteTries == 0 || i.DeleteTriedAt.Before(since) {
 		return time.Time{}, false
@@ -28,8 +28,8 @@ func (i Instance) NextDelete(since time.Time) (at time.Time, exhausted bool) {
 	return i.DeleteTriedAt.Add(firstDeletePause << (tries - 1)), tries == maxDeleteTries
 }
 
-// RollingBack says whether nothing of the order is to stay: it is all or nothing, and one of its instances could not be
-// had or is gone. That follows from the instances alone, so a rollback that has begun is gone on with by whoever comes.
+// RollingBack says whether the order is being rolled back: it is all or nothing, and one of its instances failed or is
+// gone. It depends on the instances only, so any replica can resume a rollback.
 func (o Order) RollingBack() bool {
 	switch o.Status {
 	case OrderDone, OrderPartial, OrderFailed:
@@ -38,17 +38,17 @@ func (o Order) RollingBack() bool {
 	return o.Spec.OnFailure == Rollback && slices.ContainsFunc(o.Instances, Instance.lost)
 }
 
-// lost says whether the instance cannot be had, or is gone.
+// lost says whether the instance failed or is gone.
 func (i Instance) lost() bool {
 	return i.State == InstanceError || i.State == InstanceDeleting || i.State == InstanceDeleted
 }
 
-// left says whether there is, or may be, a server of the instance.
+// left says whether the instance may still have a server.
 func (i Instance) left() bool {
 	return i.State != InstanceDeleted && !i.isDisconnected() && (i.ServerID != "" || i.Problem == nil)
 }
 
-// Left are the instances of which there is, or may be, a server.
+// Left lists the instances that may still have servers.
 func (o Order) Left() (left []Instance) {
 	for _, i := range o.Instances {
 		if i.left() {
@@ -58,7 +58,7 @@ func (o Order) Left() (left []Instance) {
 	return left
 }
 
-// undo is what is to be done for an instance of an order that is rolled back.
+// undo returns the next step for an instance of an order that is rolled back.
 func (o Order) undo(i Instance) Step {
 	switch {
 	case !i.Decided():
@@ -72,13 +72,13 @@ func (o Order) undo(i Instance) Step {
 	return StepDelete
 }
 
-// undeletable says whether Nova could not delete the instance's server, however often it was asked.
+// undeletable says whether all calls to delete the instance's server have failed.
 func (o Order) undeletable(i Instance) bool {
 	at, exhausted := i.NextDelete(o.CreatedAt)
 	return exhausted && i.State != InstanceDeleting && !o.ReadAt.Before(at)
 }
 
-// LeftProblem says which servers a rollback that ends now leaves, and why; nil when it leaves none, or does not end.
+// LeftProblem lists the servers that a failed rollback leaves, and why; nil if it has not failed.
 func (o Order) LeftProblem() *Problem {
 	if o.Status != OrderRunning || !o.RollingBack() || o.rolledBack() != OrderFailed {
 		return nil
@@ -92,17 +92,17 @@ func (o Order) LeftProblem() *Problem {
 		}
 		servers[n] = fmt.Sprintf("%s %s (%s)", i.Name, i.ServerID, why)
 	}
-	return &Problem{Code: "not_rolled_back", Detail: fmt.Sprintf(
-		"Nova was asked %d times to delete each of these servers, and they are still there: %s", maxDeleteTries, strings.Join(servers, "; "))}
+	const format = "these servers still exist after %d calls to delete each: %s"
+	return &Problem{Code: "not_rolled_back", Detail: fmt.Sprintf(format, maxDeleteTries, strings.Join(servers, "; "))}
 }
 
-// DeleteCounter is where calls to delete a server are counted.
+// DeleteCounter counts calls to delete a server.
 type DeleteCounter interface {
-	DeleteTried(ctx context.Context, i Instance, since time.Time) error
+	RecordDeleteAttempt(ctx context.Context, i Instance, since time.Time) error
 }
 
-// DeleteServer calls Nova to delete the instance's server, and counts that among the calls since a moment, so that Nova
-// is not called for ever: see NextDelete. A call that Nova may never have seen does not count.
+// DeleteServer calls Nova to delete the instance's server, and counts the call since a moment for NextDelete. A call
+// that Nova may not have received does not count.
 func (i Instance) DeleteServer(ctx context.Context, cloud interface {
 	DeleteServer(ctx context.Context, id string) error
 }, counter DeleteCounter, since time.Time,
@@ -113,5 +113,5 @@ func (i Instance) DeleteServer(ctx context.Context, cloud interface {
 	}
 	end, cancel := Detached(ctx)
 	defer cancel()
-	return errors.Join(err, counter.DeleteTried(end, i, since))
+	return errors.Join(err, counter.RecordDeleteAttempt(end, i, since))
 }

@@ -4,11 +4,10 @@ import "log/slog"
 
 const redacted = "[redacted]"
 
-// Secret is a string that prints, logs and marshals as "[redacted]". Reveal it only where it leaves
-// for the one place that needs it.
+// Secret is a string that prints, logs and marshals as "[redacted]".
 type Secret string
 
-// Reveal is the secret itself.
+// Reveal returns the secret itself.
 func (s Secret) Reveal() string { return string(s) }
 
 // String keeps the secret out of formatted text.

@@ -7,14 +7,15 @@ import (
 	"time"
 )
 
-// SeenResources are what can be ordered through a connection, as its delegation saw it at AsOf. A nil list is one that could not be read.
+// SeenResources is what can be ordered through a connection, as its delegation saw it at AsOf. A nil list could not be
+// read.
 type SeenResources struct {
 	AsOf      time.Time          `json:"-"`
 	Flavors   []Flavor           `json:"flavors"`
 	Images    []Image            `json:"images"`
 	Networks  []Network          `json:"networks"`
-	Quota     *Quota             `json:"quota"`     // of the project in which the delegation acts
-	Truncated []string           `json:"truncated"` // the kinds of which only a part is kept
+	Quota     *Quota             `json:"quota"`     // of the connection's project
+	Truncated []string           `json:"truncated"` // the kinds whose lists are cut
 	Problems  map[string]Problem `json:"problems"`  // why a kind could not be read, by kind
 }
 
@@ -30,17 +31,18 @@ const (
 func SeenKinds() []string { return []string{SeenFlavors, SeenImages, SeenNetworks, SeenQuota} }
 
 const (
-	// MaxSeen is how many things of one kind are kept at most.
+	// MaxSeen is the most entries of one kind.
 	MaxSeen = 1000
-	// MaxSeenBytes is how large all of them may be together, as JSON.
+	// MaxSeenBytes is the largest size of all kinds together, as JSON.
 	MaxSeenBytes = 1 << 20
-	// SeenStale is the age at which what was seen is said to be old: two checks of the connection have not renewed it.
+	// SeenStale is the age at which the resources are reported as old: two checks of the connection did not renew them.
 	SeenStale = 3 * CheckEvery
 )
 
-// Bound cuts lists that are too long, what is allowed first, and notes of which kinds. A list that is cut says so in Truncated.
+// Bound removes what the limits do not allow, and cuts lists that are too long. Truncated has their kinds.
 func (s *SeenResources) Bound(limits ConnectionLimits) {
-	s.Flavors, s.Images, s.Networks = limits.AllowedFlavors(s.Flavors), limits.AllowedImages(s.Images), limits.AllowedNetworks(s.Networks)
+	s.Flavors, s.Images, s.Networks = limits.AllowedFlavors(s.Flavors), limits.AllowedImages(s.Images),
+		limits.AllowedNetworks(s.Networks)
 	cut := map[string]bool{}
 	for most := MaxSeen; ; most /= 2 {
 		s.Flavors, cut[SeenFlavors] = first(s.Flavors, most, cut[SeenFlavors])
@@ -61,9 +63,10 @@ func first[T any](list []T, most int, cut bool) ([]T, bool) {
 	return list[:most], true
 }
 
-// Allowed are those that the limits let be used.
+// Allowed returns the resources that the limits allow.
 func (s SeenResources) Allowed(limits ConnectionLimits) SeenResources {
-	s.Flavors, s.Images, s.Networks = limits.AllowedFlavors(s.Flavors), limits.AllowedImages(s.Images), limits.AllowedNetworks(s.Networks)
+	s.Flavors, s.Images, s.Networks = limits.AllowedFlavors(s.Flavors), limits.AllowedImages(s.Images),
+		limits.AllowedNetworks(s.Networks)
 	return s
 }
 
@@ -80,5 +83,5 @@ func (s SeenResources) Has(kind string) bool {
 	return s.Quota != nil
 }
 
-// IsCut says whether only a part of the kind is kept.
+// IsCut says whether the list of the kind is cut.
 func (s SeenResources) IsCut(kind string) bool { return slices.Contains(s.Truncated, kind) }

@@ -21,13 +21,15 @@ type Server struct {
 	Fault     *Fault            `json:"fault,omitempty"`
 	Instance  *Tracked          `json:"instance"` // null for a server that is not tracked
 	ProjectID string            `json:"-"`
-	UserID    string            `json:"-"` // who made it
-	Task      string            `json:"-"` // Nova's task state, "" when it works on nothing
+	UserID    string            `json:"-"` // its creator
+	Task      string            `json:"-"` // Nova's task state; "" = none
 	Locked    bool              `json:"-"`
+	Host      string            `json:"-"` // by default for admins only; "" = hidden, or on none
 	Tags      []string          `json:"-"`
 	Partial   bool              `json:"partial,omitempty"` // its cell is down: only id, status and times are known
 	Deleted   *time.Time        `json:"-"`
-	Metadata  map[string]string `json:"-"` // only of a server that was asked for by id
+	Metadata  map[string]string `json:"-"` // only of a single server, and of managed ones
+	VolumeIDs []string          `json:"-"` // attached; only of managed servers
 }
 
 // Address is one IP address of a server.
@@ -47,12 +49,12 @@ type FlavorRef struct {
 	DiskGB int    `json:"disk_gb"`
 }
 
-// ImageRef names the image that a server was made from.
+// ImageRef is the image of a server.
 type ImageRef struct {
 	ID string `json:"id"`
 }
 
-// Fault is Nova's own account of why a server is in ERROR.
+// Fault is why a server is in ERROR, by Nova.
 type Fault struct {
 	Code    int       `json:"code"`
 	Message string    `json:"message"`
@@ -65,17 +67,20 @@ type Tracked struct {
 	ServerID string        `json:"-"` // "" for an instance without a server
 	State    InstanceState `json:"state"`
 	Origin   string        `json:"origin"` // launched, or connected
-	// ConnectionID is that of the connection through which the instance is managed, if it is.
+	// ConnectionID is the connection that manages the instance.
 	ConnectionID *uuid.UUID `json:"connection_id,omitempty"`
-	Agent        *Agent     `json:"agent,omitempty"` // that was last deployed to it; only of a server that was asked for by id
+	// LeaseID is the open lease that the instance is in.
+	LeaseID *uuid.UUID `json:"lease_id,omitempty"`
+	// Agent is set for a single server only.
+	Agent *Agent `json:"agent,omitempty"`
 }
 
-// Agent is what was last deployed to an instance. What becomes of it is not watched.
+// Agent is the last deployment to an instance.
 type Agent struct {
 	DeploymentID uuid.UUID  `json:"deployment_id"`
 	Image        string     `json:"image"` // the OCI reference
 	DeployedAt   time.Time  `json:"deployed_at"`
-	ReadyAt      *time.Time `json:"ready_at"` // when it said that it is there; null until then
+	ReadyAt      *time.Time `json:"ready_at"` // null until it reports
 }
 
 // ServerQuery selects servers of the caller's project.
@@ -84,10 +89,10 @@ type ServerQuery struct {
 	Name   string // part of the name
 	Tags   []string
 	Limit  int
-	Marker string // id of the last server already seen
+	Marker string // id of the last server of the page before
 }
 
-// ServerStatuses are the statuses that a project's members may ask for (Nova: api/openstack/common.py).
+// ServerStatuses lists the statuses that members may filter by (Nova: api/openstack/common.py).
 func ServerStatuses() []string {
 	return []string{
 		"ACTIVE", "BUILD", "ERROR", "HARD_REBOOT", "MIGRATING", "PASSWORD", "PAUSED", "REBOOT", "REBUILD",

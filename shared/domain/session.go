@@ -2,22 +2,22 @@ package domain
 
 import "time"
 
-// MaxSession is the longest that somebody is signed in at the console; a token that ends sooner ends the session.
+// MaxSession is the longest session at the console. A session also ends with its token.
 const MaxSession = 12 * time.Hour
 
-// Login is what a user signs in with.
+// Login is the credentials of a user who signs in.
 type Login struct {
 	User          string
 	UserDomain    string // by name
 	Password      Secret
-	Project       string // by name or id; "" is the only one that the user has
-	ProjectDomain string // by name; "" = whichever: the project is looked for among the user's own
+	Project       string // name or id; "" = the user's only one
+	ProjectDomain string // by name; "" = any
 }
 
-// Session is somebody who is signed in: the token to act with, and whose it is.
+// Session is a signed-in user and the token.
 type Session struct {
 	Token Secret
-	Ours  bool // the token was made for this session, and ends with it
+	Ours  bool // the token was made for the session, and is revoked with it
 	Who   Identity
 	Until time.Time
 }

@@ -8,21 +8,21 @@ type Source string
 // The sources of an hour's numbers.
 const (
 	Sampled Source = "sampled" // read at the hour, at most SampleGrace late
-	Rebuilt Source = "rebuilt" // worked out later from Nova's own history
-	Missing Source = "missing" // not known: null, never zero
+	Rebuilt Source = "rebuilt" // computed later from Nova's history
+	Missing Source = "missing" // unknown: null, never zero
 )
 
-// SampleGrace is how long after the full hour a count still is that hour's sample; EarlyGrace is how
-// much too early a tick may come when its sender's clock runs ahead of the database's.
+// A count is a sample until SampleGrace after the full hour. A tick may come EarlyGrace too early, if its sender's
+// clock is ahead of the database's.
 const (
 	SampleGrace = 5 * time.Minute
 	EarlyGrace  = 30 * time.Second
 )
 
-// VMState is Nova's vm_state of a server: what it is when no task is running on it.
+// VMState is Nova's vm_state of a server.
 type VMState string
 
-// The vm_states that the counting rules name; Nova has others, and they are kept as they come.
+// The vm_states with rules of their own. Others are kept as they are.
 const (
 	StateAbsent   VMState = "" // not yet created, or deleted
 	StateBuilding VMState = "building"
@@ -40,8 +40,8 @@ var statusNames = map[VMState]string{
 	"shelved": "SHELVED", "shelved_offloaded": "SHELVED_OFFLOADED", "soft-delete": "SOFT_DELETED",
 }
 
-// Status is the state's name in Nova's server status, without the tasks ("REBOOT" is "ACTIVE" here);
-// a state that is not known is given as it came.
+// Status returns Nova's server status of the state, regardless of tasks (ACTIVE instead of REBOOT). An unknown state
+// stays as it is.
 func (s VMState) Status() string {
 	if name, ok := statusNames[s]; ok {
 		return name
@@ -49,12 +49,12 @@ func (s VMState) Status() string {
 	return string(s)
 }
 
-// exists says whether a server in this state is one that its project still has.
+// exists says whether a server in this state counts for its project.
 func (s VMState) exists() bool {
 	return s != StateAbsent && s != StateDeleted && s != StateSoftDel
 }
 
-// HourCount is how many servers a project had at one full hour.
+// HourCount counts the servers of a project at one full hour.
 type HourCount struct {
 	ProjectID string
 	DomainID  string
@@ -63,12 +63,12 @@ type HourCount struct {
 	Total     int            // every server that was not deleted
 	ByStatus  map[string]int // Nova's status names; sums up to Total
 	Source    Source
-	// Undecided are the ids of the servers whose state at the hour the log does not decide, at least not yet. They are
-	// in none of the numbers above.
+	// Undecided are the ids of the servers whose state at the hour the log does not show, or not yet. The numbers above
+	// do not include them.
 	Undecided []string
 	// Recheck is how long after this count the undecided servers are checked again.
 	Recheck time.Duration
-	// Settled says that no check within the next minutes is expected to decide more.
+	// Settled says that the next minutes are not expected to decide more.
 	Settled bool
 }
 
@@ -93,22 +93,22 @@ func (h *HourCount) AddMany(s VMState, n int) {
 // RefinedCount is a count whose undecided servers were checked again.
 type RefinedCount struct {
 	HourCount
-	Before int // how many servers were undecided in the count that it was worked out from
+	Before int // undecided servers in the count before
 }
 
-// HourStat is one hour of a project, a domain or the cloud, as it is shown.
+// HourStat is one hour of a project, a domain or the cloud.
 type HourStat struct {
 	Hour     time.Time      `json:"hour"` // the full hour, UTC
 	Running  *int           `json:"running" nullable:"true" minimum:"0" doc:"Servers that were ACTIVE for certain."`
-	Total    *int           `json:"total" nullable:"true" minimum:"0" doc:"Servers that were not deleted, in whatever status."`
-	ByStatus map[string]int `json:"by_status" doc:"Servers in each Nova status. REBOOT and such count as the state beneath."`
+	Total    *int           `json:"total" nullable:"true" minimum:"0" doc:"Servers that existed, in any status."`
+	ByStatus map[string]int `json:"by_status" doc:"Servers per Nova status, regardless of tasks."`
 	// Uncertain is how many servers Nova's log does not decide: they are in none of the numbers above.
-	Uncertain int    `json:"uncertain" minimum:"0" doc:"Servers whose state Nova's log does not decide. They are in no other number."`
+	Uncertain int    `json:"uncertain" minimum:"0" doc:"Servers whose state is unknown. No other number has them."`
 	Source    Source `json:"source"` // rebuilt when at least one project's numbers are
 }
 
-// Undecided servers are checked again after recheckSoon at first, then by every minute's tick, whose own time is less
-// than a minute after the last one's. After SettleAfter a log that is not whole hardly becomes so: the pauses grow.
+// Undecided servers are checked again after recheckSoon, then by every tick, which may come in less than a minute, and
+// after SettleAfter with growing pauses.
 const (
 	recheckSoon = 10 * time.Second
 	recheckTick = 45 * time.Second
@@ -129,8 +129,7 @@ func (h *HourCount) Schedule(now time.Time) {
 	}
 }
 
-// NeedsLog says whether only the action log can tell the server's state at t: it existed then, or may have, and has
-// changed since. When it does not, StateAt knows the state without actions.
+// NeedsLog says whether the server's state at t needs its action log: it may have existed then, and has changed since.
 func (h History) NeedsLog(t time.Time) bool {
 	last := h.Updated
 	if !h.Deleted.IsZero() {
@@ -139,15 +138,15 @@ func (h History) NeedsLog(t time.Time) bool {
 	return !t.Before(h.Created) && !t.After(last)
 }
 
-// Slot is the hour that a tick at now works for: the last full hour, or the next when it is about to begin.
+// Slot returns the hour that a tick at now counts: the last full hour, or the next one shortly before it.
 func Slot(now time.Time) time.Time {
 	return now.UTC().Add(EarlyGrace).Truncate(time.Hour)
 }
 
-// HourKey names a full hour, in the keys of jobs and in events.
+// HourKey returns the name of a full hour in keys of jobs and in events.
 func HourKey(hour time.Time) string { return hour.UTC().Format(time.RFC3339) }
 
-// SourceAt says what a count of the hour, taken at now, may call itself.
+// SourceAt returns the source of a count of the hour that is taken at now.
 func SourceAt(hour, now time.Time) Source {
 	if now.Sub(hour) <= SampleGrace {
 		return Sampled
@@ -171,8 +170,8 @@ type Project struct {
 	DomainID string
 }
 
-// Standing is one server as it stands now.
-type Standing struct {
+// CurrentServer is one server and its state now.
+type CurrentServer struct {
 	ServerID  string
 	ProjectID string
 	State     VMState

@@ -2,7 +2,7 @@ package domain
 
 import "github.com/cloudfn/cloudfn/shared/apperr"
 
-// Scope says whose rows are looked at.
+// Scope says whose rows are read.
 type Scope string
 
 // The scopes, from narrow to wide.
@@ -13,21 +13,26 @@ const (
 )
 
 // Scopes lists every scope, for messages and checks.
-func Scopes() []string {
-	return []string{string(ScopeProject), string(ScopeDomain), string(ScopeCloud)}
+func Scopes() []string { return texts(ScopeProject, ScopeDomain, ScopeCloud) }
+
+// texts converts values of a string type.
+func texts[S ~string](values ...S) []string {
+	list := make([]string, len(values))
+	for n, value := range values {
+		list[n] = string(value)
+	}
+	return list
 }
 
-// View is a scope that the caller was found to be entitled to. Every SQL statement that reads rows
-// of projects takes one.
+// View is a scope that the caller may read. Every SQL statement that reads rows of projects takes one.
 type View struct {
 	Scope     Scope
 	ProjectID string // for ScopeProject
 	DomainID  string // for ScopeDomain; for ScopeProject, the domain the project must belong to ("" = any)
 }
 
-// NewView checks that the caller may look at the scope. project is the id of the project asked for
-// ("" = the caller's own) and only goes with ScopeProject; scope "" is the widest that needs no more
-// than the token's own scope.
+// NewView checks that the caller may read the scope. project is for ScopeProject only ("" = the caller's own); scope ""
+// is the token's own.
 func NewView(who Identity, scope Scope, project string) (View, error) {
 	if scope == "" {
 		scope = defaultScope(who, project)
@@ -42,7 +47,8 @@ func NewView(who Identity, scope Scope, project string) (View, error) {
 		if who.DomainReader() || who.CloudAdmin() && who.DomainID != "" {
 			return View{Scope: ScopeDomain, DomainID: who.DomainID}, nil
 		}
-		return View{}, apperr.New(apperr.Forbidden, "scope=domain needs a token scoped to the domain, or the admin role")
+		return View{},
+			apperr.New(apperr.Forbidden, "scope=domain needs a token scoped to the domain, or the admin role")
 	case ScopeCloud:
 		if who.CloudAdmin() {
 			return View{Scope: ScopeCloud}, nil
@@ -74,5 +80,6 @@ func projectView(who Identity, project string) (View, error) {
 		// The rows carry their domain: a project of another domain looks like one without rows.
 		return View{Scope: ScopeProject, ProjectID: project, DomainID: who.DomainID}, nil
 	}
-	return View{}, apperr.New(apperr.Forbidden, "project_id is another project's; that needs a token scoped to its domain, or the admin role")
+	return View{}, apperr.New(apperr.Forbidden,
+		"project_id is another project's; that needs a token scoped to its domain, or the admin role")
 }

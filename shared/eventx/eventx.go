@@ -42,7 +42,7 @@ type Handler struct {
 	Types   []string        // the event types that it takes
 	Key     domain.Secret   // what KeyExtension must hold; "" takes no event
 	Timeout time.Duration   // for the work of one event; what is left then is done at the next tick
-	Running context.Context //nolint:containedctx // ends the work of every event when the process has to end; nil = never
+	Running context.Context //nolint:containedctx // its end cancels the work of all events; nil = never
 	Func    Func
 }
 
@@ -65,7 +65,8 @@ func (h Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if status, reason := h.refuse(event); status != 0 {
-		slog.WarnContext(r.Context(), "event refused", "function", h.Name, "type", event.Type(), "source", event.Source(),
+		slog.WarnContext(r.Context(), "event rejected", "function", h.Name, "type", event.Type(),
+			"source", event.Source(),
 			"reason", reason)
 		http.Error(w, reason, status)
 		return
@@ -94,7 +95,8 @@ func (h Handler) Work(ctx context.Context, event cloudevents.Event) error {
 func (h Handler) refuse(event *cloudevents.Event) (status int, reason string) {
 	given, _ := event.Extensions()[KeyExtension].(string)
 	if h.Key == "" || subtle.ConstantTimeCompare([]byte(given), []byte(h.Key.Reveal())) != 1 {
-		return http.StatusForbidden, "the event is not from its source: extension " + KeyExtension + " is wrong or missing"
+		return http.StatusForbidden, "the event is not from its source: extension " + KeyExtension +
+			" is wrong or missing"
 	}
 	if !slices.Contains(h.Types, event.Type()) {
 		return http.StatusUnsupportedMediaType, "this function takes no events of type " + event.Type()

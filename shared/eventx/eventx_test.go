@@ -6,12 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2"
@@ -29,7 +27,9 @@ const key = domain.Secret("the-key")
 
 // handler takes pings and counts them.
 func handler(work func(context.Context, cloudevents.Event) error) Handler {
-	return Handler{Name: "tick-things", Types: []string{PingType, "other.type"}, Key: key, Timeout: time.Minute, Func: work}
+	return Handler{
+		Name: "tick-things", Types: []string{PingType, "other.type"}, Key: key, Timeout: time.Minute, Func: work,
+	}
 }
 
 // binary is an event as a PingSource sends it: attributes as headers.
@@ -83,7 +83,8 @@ func TestAnswers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := serve(handler(func(context.Context, cloudevents.Event) error { return tc.work() }), binary(t, Ping("tick-things", key, time.Now())))
+			w := serve(handler(func(context.Context, cloudevents.Event) error { return tc.work() }),
+				binary(t, Ping("tick-things", key, time.Now())))
 			if w.Code != tc.status || (w.Header().Get("Retry-After") != "") != (tc.status == 503) {
 				t.Errorf("got %d %v", w.Code, w.Header())
 			}
@@ -94,7 +95,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// TestOnlyItsOwnEvents: what is refused was not worked on, and its source is told not to send it again (4xx).
+// TestOnlyItsOwnEvents: a rejected event is not worked on, and the answer is 4xx, so its source does not resend it.
 func TestOnlyItsOwnEvents(t *testing.T) {
 	t.Parallel()
 	ping := func(change func(*cloudevents.Event)) cloudevents.Event {
@@ -116,14 +117,18 @@ func TestOnlyItsOwnEvents(t *testing.T) {
 		"a longer key":        {Ping("tick-things", key+"x", time.Now()), 403},
 		"a shorter key":       {Ping("tick-things", "the-ke", time.Now()), 403},
 		"a number for a key":  {ping(func(e *cloudevents.Event) { e.SetExtension(KeyExtension, 5) }), 403},
-		"wrong in both":       {ping(func(e *cloudevents.Event) { e.SetType("x"); e.SetExtension(KeyExtension, "x") }), 403},
+		"wrong in both": {
+			ping(func(e *cloudevents.Event) { e.SetType("x"); e.SetExtension(KeyExtension, "x") }), 403,
+		},
 		"the key as its data": {func() cloudevents.Event {
 			e := Ping("tick-things", "", time.Now())
 			_ = e.SetData("text/plain", key.Reveal())
 			return e
 		}(), 403},
 	} {
-		for mode, request := range map[string]func(*testing.T, cloudevents.Event) *http.Request{"binary": binary, "structured": structured} {
+		for mode, request := range map[string]func(*testing.T, cloudevents.Event) *http.Request{
+			"binary": binary, "structured": structured,
+		} {
 			t.Run(name+", "+mode, func(t *testing.T) {
 				t.Parallel()
 				worked := 0
@@ -155,7 +160,7 @@ func TestOnlyItsOwnEvents(t *testing.T) {
 	})
 }
 
-// TestNoEvents are requests that are none: each is refused for good, and nothing is worked on.
+// TestNoEvents sends requests that are not events. Each is rejected for good, and nothing is worked on.
 func TestNoEvents(t *testing.T) {
 	t.Parallel()
 	headers := func(change map[string]string) *http.Request {
@@ -184,15 +189,18 @@ func TestNoEvents(t *testing.T) {
 		r      *http.Request
 		status int
 	}{
-		"by GET":               {get, 405},
-		"no headers":           {document("application/json", "{}"), 400},
-		"an empty body":        {document("", ""), 400},
-		"no id":                {headers(map[string]string{"Ce-Id": ""}), 400},
-		"no type":              {headers(map[string]string{"Ce-Type": ""}), 400},
-		"no source":            {headers(map[string]string{"Ce-Source": ""}), 400},
-		"another version":      {headers(map[string]string{"Ce-Specversion": "9.9"}), 400},
-		"no time":              {headers(map[string]string{"Ce-Time": "yesterday"}), 400},
-		"a batch":              {document("application/cloudevents-batch+json", `[{"specversion":"1.0","id":"1","source":"x","type":"`+PingType+`"}]`), 400},
+		"by GET":          {get, 405},
+		"no headers":      {document("application/json", "{}"), 400},
+		"an empty body":   {document("", ""), 400},
+		"no id":           {headers(map[string]string{"Ce-Id": ""}), 400},
+		"no type":         {headers(map[string]string{"Ce-Type": ""}), 400},
+		"no source":       {headers(map[string]string{"Ce-Source": ""}), 400},
+		"another version": {headers(map[string]string{"Ce-Specversion": "9.9"}), 400},
+		"no time":         {headers(map[string]string{"Ce-Time": "yesterday"}), 400},
+		"a batch": {
+			document("application/cloudevents-batch+json",
+				`[{"specversion":"1.0","id":"1","source":"x","type":"`+PingType+`"}]`), 400,
+		},
 		"broken JSON":          {document(cloudevents.ApplicationCloudEventsJSON, `{"specversion":"1.0","id":`), 400},
 		"no attributes":        {document(cloudevents.ApplicationCloudEventsJSON, `{"specversion":"1.0"}`), 400},
 		"no object":            {document(cloudevents.ApplicationCloudEventsJSON, `[]`), 400},
@@ -209,102 +217,5 @@ func TestNoEvents(t *testing.T) {
 				t.Errorf("got %d %s", w.Code, w.Body)
 			}
 		})
-	}
-}
-
-// TestTheWorkEnds with its timeout or with the process, and not because the source hangs up.
-func TestTheWorkEnds(t *testing.T) {
-	t.Parallel()
-	for name, tc := range map[string]struct {
-		hangsUp, processEnds bool
-		after                time.Duration
-	}{
-		"by its timeout":      {after: time.Minute},
-		"with the process":    {processEnds: true, after: time.Second},
-		"not with its source": {hangsUp: true, after: time.Minute},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			r := binary(t, Ping("tick-things", key, time.Now()))
-			synctest.Test(t, func(t *testing.T) {
-				source, hangUp := context.WithCancel(t.Context())
-				process, end := context.WithCancel(t.Context())
-				defer hangUp()
-				defer end()
-				time.AfterFunc(time.Second, func() {
-					if tc.hangsUp {
-						hangUp()
-					}
-					if tc.processEnds {
-						end()
-					}
-				})
-				began := time.Now()
-				h := handler(func(ctx context.Context, _ cloudevents.Event) error {
-					<-ctx.Done()
-					return ctx.Err()
-				})
-				h.Running = process
-				if w := serve(h, r.WithContext(source)); w.Code != 503 || time.Since(began) != tc.after {
-					t.Errorf("got %d after %s", w.Code, time.Since(began))
-				}
-			})
-		})
-	}
-}
-
-// hasty makes every read deadline of a server's connections a tenth of a second.
-type hasty struct{ net.Listener }
-
-// Accept implements net.Listener.
-func (l hasty) Accept() (net.Conn, error) {
-	conn, err := l.Listener.Accept()
-	return hastyConn{conn}, err
-}
-
-type hastyConn struct{ net.Conn }
-
-// SetReadDeadline implements net.Conn.
-func (c hastyConn) SetReadDeadline(t time.Time) error {
-	if soon := time.Now().Add(100 * time.Millisecond); t.After(soon) {
-		t = soon
-	}
-	return c.Conn.SetReadDeadline(t)
-}
-
-// TestLongWorkLeavesTheConnection as it was, with a body and without: the next request on it starts with a live context.
-func TestLongWorkLeavesTheConnection(t *testing.T) {
-	t.Parallel()
-	h := handler(func(context.Context, cloudevents.Event) error { time.Sleep(300 * time.Millisecond); return nil })
-	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if err := r.Context().Err(); err != nil {
-			t.Errorf("the request is born %v", err)
-		}
-		h.ServeHTTP(w, r)
-		if err := r.Context().Err(); err != nil {
-			t.Errorf("the request ends %v", err)
-		}
-	}))
-	server.Listener = hasty{server.Listener}
-	server.Start()
-	t.Cleanup(server.Close)
-	client := &http.Client{Transport: &http.Transport{MaxConnsPerHost: 1}}
-	t.Cleanup(client.CloseIdleConnections)
-	for _, data := range []string{"", "", "some", ""} {
-		event := Ping("tick-things", key, time.Now())
-		if data != "" {
-			_ = event.SetData("text/plain", data)
-		}
-		req, err := cloudevents.NewHTTPRequestFromEvent(t.Context(), server.URL, event)
-		if err != nil {
-			t.Fatal(err)
-		}
-		resp, err := client.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _ = resp.Body.Close(); resp.StatusCode != http.StatusNoContent {
-			t.Errorf("got %d", resp.StatusCode)
-		}
 	}
 }

@@ -23,7 +23,8 @@ import (
 
 // SinkConfig says where the events go that this process makes. A SinkBinding of Knative's sets these variables.
 type SinkConfig struct {
-	// URL that receives every event, besides callbacks; a SinkBinding sets this variable, `K_CE_OVERRIDES` and `K_CA_CERTS`.
+	// URL that receives every event, besides callbacks; a SinkBinding sets this variable, `K_CE_OVERRIDES` and
+	// `K_CA_CERTS`.
 	URL domain.Secret `env:"K_SINK"`
 	// Extensions that events to the sink get, such as `{"extensions":{"cloud":"north"}}`.
 	Overrides domain.Secret `env:"K_CE_OVERRIDES"`
@@ -61,11 +62,13 @@ func (c SinkConfig) extensions() (map[string]string, error) {
 	probe := cloudevents.NewEvent()
 	for name, value := range overrides.Extensions {
 		if err := probe.Context.SetExtension(name, value); err != nil {
-			return nil, fmt.Errorf("K_CE_OVERRIDES names the extension %q: it must be letters and digits, and no attribute "+
+			return nil, fmt.Errorf("K_CE_OVERRIDES names the extension %q: it must be letters and digits, and no "+
+				"attribute "+
 				"of every event", name)
 		}
 		if strings.ContainsFunc(value, unicode.IsControl) { // it has to fit a header
-			return nil, fmt.Errorf("K_CE_OVERRIDES has a line break or another control character in the extension %q", name)
+			return nil, fmt.Errorf("K_CE_OVERRIDES has a line break or another control character in the extension %q",
+				name)
 		}
 	}
 	return overrides.Extensions, nil
@@ -115,7 +118,7 @@ func NewSink(cfg SinkConfig) (*Sink, error) {
 		IdleConnTimeout:        SendTimeout,
 		ForceAttemptHTTP2:      true,
 	}
-	// A redirect would carry the extensions, of which one may be a key, to whatever host it names.
+	// A redirect would send the extensions, which may include a key, to any host.
 	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return &Sink{
 		url: cfg.URL.Reveal(), extensions: extensions, timeout: SendTimeout,

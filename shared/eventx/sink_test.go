@@ -2,11 +2,8 @@ package eventx
 
 import (
 	"context"
-	"encoding/pem"
 	"io"
 	"log"
-	"maps"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -79,13 +76,15 @@ func TestSendIsBinary(t *testing.T) {
 	var seen http.Header
 	server := serveAt(t, func(w http.ResponseWriter, r *http.Request) {
 		seen = r.Header.Clone()
-		if user, password, _ := r.BasicAuth(); user != "broker" || password != "canary" || r.URL.RawQuery != "key=canary" || r.Method != http.MethodPost {
+		if user, password, _ := r.BasicAuth(); user != "broker" || password != "canary" ||
+			r.URL.RawQuery != "key=canary" || r.Method != http.MethodPost {
 			t.Errorf("got %s %s as %s", r.Method, r.URL, user)
 		}
 		h.ServeHTTP(w, r)
 	}, (*httptest.Server).Start)
 	s := sinkAt(t, SinkConfig{
-		URL:       domain.Secret(strings.Replace(server.URL, "http://", "http://broker:canary@", 1) + "/cloudfn/default?key=canary"),
+		URL: domain.Secret(strings.Replace(server.URL, "http://", "http://broker:canary@", 1) +
+			"/cloudfn/default?key=canary"),
 		Overrides: `{"extensions":{"sequence":"2","Region":"north, é","empty":""}}`,
 	})
 	event := news(t)
@@ -104,7 +103,8 @@ func TestSendIsBinary(t *testing.T) {
 	if event.Extensions()["sequence"] != "1" {
 		t.Error("the caller's own event was changed")
 	}
-	if seen.Get("Ce-Id") != event.ID() || seen.Get("Ce-Specversion") != "1.0" || seen.Get("Content-Type") != "application/json" {
+	if seen.Get("Ce-Id") != event.ID() || seen.Get("Ce-Specversion") != "1.0" ||
+		seen.Get("Content-Type") != "application/json" {
 		t.Errorf("the headers are %v", seen)
 	}
 }
@@ -113,11 +113,14 @@ func TestSendIsBinary(t *testing.T) {
 // nothing but the status.
 func TestSinksAnswers(t *testing.T) {
 	t.Parallel()
-	elsewhere := serveAt(t, func(http.ResponseWriter, *http.Request) { t.Error("the redirect was followed") }, (*httptest.Server).Start)
+	elsewhere := serveAt(t, func(http.ResponseWriter, *http.Request) { t.Error("the redirect was followed") },
+		(*httptest.Server).Start)
 	for status, want := range map[int]apperr.Code{
 		200: "", 202: "", 204: "", 299: "",
-		300: apperr.BadGateway, 301: apperr.BadGateway, 302: apperr.BadGateway, 304: apperr.BadGateway, 307: apperr.BadGateway, 308: apperr.BadGateway,
-		400: apperr.BadGateway, 401: apperr.BadGateway, 404: apperr.BadGateway, 413: apperr.BadGateway, 429: apperr.BadGateway,
+		300: apperr.BadGateway, 301: apperr.BadGateway, 302: apperr.BadGateway, 304: apperr.BadGateway,
+		307: apperr.BadGateway, 308: apperr.BadGateway,
+		400: apperr.BadGateway, 401: apperr.BadGateway, 404: apperr.BadGateway, 413: apperr.BadGateway,
+		429: apperr.BadGateway,
 		500: apperr.BadGateway, 503: apperr.BadGateway, 599: apperr.BadGateway,
 	} {
 		t.Run(strconv.Itoa(status), func(t *testing.T) {
@@ -170,8 +173,12 @@ func TestNoAnswer(t *testing.T) {
 		"no HTTP":         {raw("canary canary canary\r\n\r\n"), apperr.BadGateway},
 		"a broken status": {raw("HTTP/1.1 canary canary\r\n\r\n"), apperr.BadGateway},
 		"a broken header": {raw("HTTP/1.1 204 OK\r\ncanary\r\n\r\n"), apperr.BadGateway},
-		"a long header":   {raw("HTTP/1.1 204 OK\r\nX: " + strings.Repeat("canary", maxSinkAnswer) + "\r\n\r\n"), apperr.BadGateway},
-		"a bad redirect":  {raw("HTTP/1.1 302 OK\r\nLocation: http://canary%zz\r\nContent-Length: 0\r\n\r\n"), apperr.BadGateway},
+		"a long header": {
+			raw("HTTP/1.1 204 OK\r\nX: " + strings.Repeat("canary", maxSinkAnswer) + "\r\n\r\n"), apperr.BadGateway,
+		},
+		"a bad redirect": {
+			raw("HTTP/1.1 302 OK\r\nLocation: http://canary%zz\r\nContent-Length: 0\r\n\r\n"), apperr.BadGateway,
+		},
 		"endless, taken": {func(w http.ResponseWriter, r *http.Request) {
 			for r.Context().Err() == nil {
 				_, _ = io.WriteString(w, strings.Repeat("canary ", 1000))
@@ -181,7 +188,10 @@ func TestNoAnswer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			server := serveAt(t, tc.sink, (*httptest.Server).Start)
-			s := sinkAt(t, SinkConfig{URL: domain.Secret(strings.Replace(server.URL, "http://", "http://canary:canary@", 1) + "/canary?canary")})
+			s := sinkAt(t, SinkConfig{
+				URL: domain.Secret(strings.Replace(server.URL, "http://", "http://canary:canary@", 1) +
+					"/canary?canary"),
+			})
 			if tc.want == apperr.Timeout {
 				s.timeout = 300 * time.Millisecond
 			}
@@ -194,102 +204,20 @@ func TestNoAnswer(t *testing.T) {
 	}
 	t.Run("nobody listens", func(t *testing.T) {
 		t.Parallel()
-		again(t, sinkAt(t, SinkConfig{URL: "http://canary:canary@127.0.0.1:1/canary?canary"}).Send(t.Context(), news(t)), apperr.Unavailable)
+		again(t, sinkAt(t, SinkConfig{URL: "http://canary:canary@127.0.0.1:1/canary?canary"}).Send(t.Context(),
+			news(t)), apperr.Unavailable)
 	})
 	t.Run("the process ends", func(t *testing.T) {
 		t.Parallel()
 		server := serveAt(t, hang, (*httptest.Server).Start)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		time.AfterFunc(100*time.Millisecond, cancel)
-		again(t, sinkAt(t, SinkConfig{URL: domain.Secret(server.URL + "/canary?canary")}).Send(ctx, news(t)), apperr.Unavailable)
+		again(t, sinkAt(t, SinkConfig{URL: domain.Secret(server.URL + "/canary?canary")}).Send(ctx, news(t)),
+			apperr.Unavailable)
 	})
 	t.Run("no event", func(t *testing.T) {
 		t.Parallel()
-		again(t, sinkAt(t, SinkConfig{URL: "http://127.0.0.1:1/?canary"}).Send(t.Context(), cloudevents.NewEvent()), apperr.Internal)
+		again(t, sinkAt(t, SinkConfig{URL: "http://127.0.0.1:1/?canary"}).Send(t.Context(), cloudevents.NewEvent()),
+			apperr.Internal)
 	})
-}
-
-// TestNoProxy: the sink is an address of the cluster, whatever the environment says of the world outside.
-func TestNoProxy(t *testing.T) {
-	proxy := serveAt(t, func(http.ResponseWriter, *http.Request) { t.Error("the proxy was asked") }, (*httptest.Server).Start)
-	t.Setenv("HTTP_PROXY", proxy.URL)
-	t.Setenv("http_proxy", proxy.URL)
-	s := sinkAt(t, SinkConfig{URL: "http://sink.invalid/canary?canary"}) // a name that never resolves
-	again(t, s.Send(t.Context(), news(t)), apperr.Unavailable)
-}
-
-// TestSinkWithACertificateOfItsOwn is believed when K_CA_CERTS says so, and only then.
-func TestSinkWithACertificateOfItsOwn(t *testing.T) {
-	t.Parallel()
-	h, taken := receiver(t)
-	server := serveAt(t, h.ServeHTTP, (*httptest.Server).StartTLS)
-	certificate := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}))
-	at := domain.Secret(server.URL + "/?canary")
-	if err := sinkAt(t, SinkConfig{URL: at, CACerts: certificate}).Send(t.Context(), news(t)); err != nil || (<-taken).ID() != news(t).ID() {
-		t.Errorf("got %v", err)
-	}
-	err := sinkAt(t, SinkConfig{URL: at}).Send(t.Context(), news(t))
-	if again(t, err, apperr.Unavailable); !strings.Contains(err.Error(), "certificate") {
-		t.Errorf("%v does not say why", err)
-	}
-	_, port, _ := net.SplitHostPort(server.Listener.Addr().String())
-	again(t, sinkAt(t, SinkConfig{URL: domain.Secret("https://localhost:" + port), CACerts: certificate}).Send(t.Context(), news(t)), apperr.Unavailable)
-	plain := serveAt(t, h.ServeHTTP, (*httptest.Server).Start)
-	again(t, sinkAt(t, SinkConfig{URL: domain.Secret(strings.Replace(plain.URL, "http:", "https:", 1))}).Send(t.Context(), news(t)), apperr.Unavailable)
-}
-
-// TestSinkConfig: a mistake is one line that names its variable, and shows no value.
-func TestSinkConfig(t *testing.T) {
-	t.Parallel()
-	for want, wrong := range map[string][]SinkConfig{
-		"K_SINK is not an http or https URL": {
-			{URL: "canary"},
-			{URL: "broker.svc/canary"},
-			{URL: "ftp://canary/"},
-			{URL: "http://"},
-			{URL: "http://:80/canary"},
-			{URL: "https://canary@:443"},
-			{URL: "http:canary"},
-			{URL: "http://canary:%zz@x/"},
-			{URL: "http://x\ncanary/"},
-		},
-		"K_CE_OVERRIDES is not JSON": {
-			{Overrides: "canary"}, {Overrides: `{"extensions":{"canary":1}}`}, {Overrides: `{"extensions":["canary"]}`}, {Overrides: `{} canary`},
-		},
-		"K_CE_OVERRIDES names the extension": {
-			{Overrides: `{"extensions":{"a-b":"canary"}}`},
-			{Overrides: `{"extensions":{"":"canary"}}`},
-			{Overrides: `{"extensions":{"a\nb":"canary"}}`},
-			{Overrides: `{"extensions":{"type":"canary"}}`},
-			{Overrides: `{"extensions":{"SpecVersion":"canary"}}`},
-		},
-		"K_CE_OVERRIDES has a line break": {{Overrides: `{"extensions":{"a":"canary\r\nX: canary"}}`}, {Overrides: `{"extensions":{"a":"canary\u0000"}}`}},
-		"K_CA_CERTS holds no certificate": {{CACerts: "canary"}, {CACerts: "-----BEGIN CERTIFICATE-----\ncanary\n-----END CERTIFICATE-----\n"}},
-	} {
-		for _, cfg := range wrong {
-			err := cfg.Validate()
-			if err == nil || !strings.HasPrefix(err.Error(), want) || strings.ContainsAny(err.Error(), "\n") || strings.Contains(err.Error(), "canary") {
-				t.Errorf("%q %q: got %v, want %q", cfg.URL.Reveal(), cfg.Overrides.Reveal(), err, want)
-			}
-			if _, again := NewSink(cfg); again == nil || again.Error() != err.Error() {
-				t.Errorf("NewSink says %v", again)
-			}
-		}
-	}
-	for _, right := range []SinkConfig{
-		{},
-		{URL: "http://broker-ingress.knative-eventing.svc.cluster.local/ns/default"},
-		{URL: "https://[::1]:8443"},
-		{Overrides: `{}`},
-		{Overrides: `{"extensions":null}`},
-		{Overrides: `{"extensions":{"A1":"x"},"more":1}`},
-	} {
-		if err := right.Validate(); err != nil {
-			t.Errorf("%q %q: %v", right.URL.Reveal(), right.Overrides.Reveal(), err)
-		}
-	}
-	extensions, err := SinkConfig{Overrides: `{"extensions":{"a":"1","b":"2"}}`}.extensions()
-	if err != nil || !maps.Equal(extensions, map[string]string{"a": "1", "b": "2"}) {
-		t.Errorf("got %v %v", extensions, err)
-	}
 }

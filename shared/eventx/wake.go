@@ -164,7 +164,8 @@ var wakePauses = []time.Duration{300 * time.Millisecond, 2 * time.Second}
 // last as long as timeout.
 func PostWakes(all string, key domain.Secret, timeout time.Duration) func(context.Context, string) error {
 	transport := &http.Transport{ // no proxy: functions are within the cluster
-		DialContext: (&net.Dialer{Timeout: wakeDial}).DialContext, TLSHandshakeTimeout: wakeDial, IdleConnTimeout: wakeIdle,
+		DialContext: (&net.Dialer{Timeout: wakeDial}).DialContext, TLSHandshakeTimeout: wakeDial,
+		IdleConnTimeout: wakeIdle,
 	}
 	// A redirect would carry the key to whatever host it names.
 	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
@@ -198,7 +199,8 @@ func postWake(
 	}
 	_ = resp.Body.Close()
 	if resp.StatusCode/100 != 2 {
-		return resp.StatusCode >= http.StatusInternalServerError, fmt.Errorf("the function answered %d", resp.StatusCode)
+		return resp.StatusCode >= http.StatusInternalServerError,
+			fmt.Errorf("the function answered %d", resp.StatusCode)
 	}
 	return false, nil
 }

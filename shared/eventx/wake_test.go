@@ -59,7 +59,9 @@ func TestWakesAreCoalesced(t *testing.T) {
 		}
 		w.Wake("b")
 		w.Close(t.Context())
-		want := map[string][]time.Duration{"a": {0, time.Minute, 2 * time.Minute}, "b": {0, time.Minute, 11*time.Minute + 30*time.Second}}
+		want := map[string][]time.Duration{
+			"a": {0, time.Minute, 2 * time.Minute}, "b": {0, time.Minute, 11*time.Minute + 30*time.Second},
+		}
 		for name := range want {
 			if !slices.Equal(p.at[name], want[name]) {
 				t.Errorf("%s was woken at %v, want %v", name, p.at[name], want[name])
@@ -156,7 +158,8 @@ func TestPostWakes(t *testing.T) {
 		h.ServeHTTP(w, r)
 	}))
 	t.Cleanup(server.Close)
-	if err := PostWakes(server.URL+"/events/{function}", key, time.Minute)(t.Context(), "deliver"); err != nil || worked != 1 {
+	if err := PostWakes(server.URL+"/events/{function}", key, time.Minute)(t.Context(), "deliver"); err != nil ||
+		worked != 1 {
 		t.Errorf("got %v, worked %d times", err, worked)
 	}
 	for name, tc := range map[string]struct {
@@ -186,7 +189,9 @@ func TestAWakeIsSentAgain(t *testing.T) {
 		posts   int
 		fails   bool
 	}{
-		"for a moment": {[]int{502, 503, 204}, 3, false}, "for longer": {[]int{503, 503, 503, 204}, 3, true}, "never": {[]int{403, 204}, 1, true},
+		"for a moment": {[]int{502, 503, 204}, 3, false}, "for longer": {[]int{503, 503, 503, 204}, 3, true}, "never": {
+			[]int{403, 204}, 1, true,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -236,8 +241,9 @@ func TestWakeURL(t *testing.T) {
 		"http://{function}.cloudfn.svc.cluster.local": "http://deliver.cloudfn.svc.cluster.local",
 		"https://{function}.example.com:8443/":        "https://deliver.example.com:8443/",
 		"http://127.0.0.1:8080/events/{function}":     "http://127.0.0.1:8080/events/deliver",
-		"http://cloudfn": "", "{function}": "", "ftp://{function}": "", "http://u:p@{function}": "", "http://x/?{function}": "",
-		"http://{function}#x": "", "http:///{function}": "", "http://{function}\n": "", "http://{function}:x": "",
+		"http://cloudfn": "", "{function}": "", "ftp://{function}": "", "http://u:p@{function}": "",
+		"http://x/?{function}": "",
+		"http://{function}#x":  "", "http:///{function}": "", "http://{function}\n": "", "http://{function}:x": "",
 	} {
 		got, err := WakeURL(all, "deliver")
 		if got != want || (err == nil) != (want != "") {

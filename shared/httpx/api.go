@@ -3,7 +3,6 @@ package httpx
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"net/http"
 	"slices"
 
@@ -11,14 +10,14 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 )
 
-// Routes makes the routes of the operations that declare registers. Their Go types say what a request may hold, and describe it.
-// Nothing in declare is called before a request comes, so it may be given a service without its parts to list the routes.
+// Routes returns the routes of the operations that declare registers. Their Go types validate and describe requests.
+// Handlers are not called before a request, so a zero service is enough to list the routes.
 func Routes(declare func(huma.API)) []Route {
 	settings()
 	a := &adapter{}
 	api := huma.NewAPI(huma.Config{
 		OpenAPI:       &huma.OpenAPI{},
-		Formats:       map[string]huma.Format{jsonType: {Marshal: encode, Unmarshal: json.Unmarshal}},
+		Formats:       map[string]huma.Format{jsonType: {Marshal: encode, Unmarshal: decode}},
 		DefaultFormat: jsonType,
 	}, a)
 	a.document = api.OpenAPI()
@@ -32,7 +31,8 @@ func Routes(declare func(huma.API)) []Route {
 
 const jsonType = "application/json"
 
-// Register adds an operation. All faults of a request are reported together; with any, handler does not run.
+// Register adds an operation. All faults of a request are reported together, without a call of handler. An operation
+// with a Security of its own needs no Keystone token.
 func Register[I, O any](api huma.API, op huma.Operation, handler func(context.Context, *I) (*O, error)) {
 	op.MaxBodyBytes = -1 // Edge has limited it, and set the deadline for reading it
 	op.Middlewares = append(slices.Clone(op.Middlewares), read)
@@ -58,7 +58,7 @@ func Serve[I, O any](api huma.API, op huma.Operation, handler func(context.Conte
 // RequestOf is the request that an operation's handler serves.
 func RequestOf(ctx context.Context) *http.Request { return of(ctx).request }
 
-// Before has a check run before anything of the request but its token is looked at.
+// Before runs a check after authentication, before the request is read.
 func Before(check func(context.Context) error) huma.Middlewares {
 	return huma.Middlewares{func(ctx huma.Context, next func(huma.Context)) {
 		if err := check(ctx.Context()); err != nil {
@@ -69,7 +69,17 @@ func Before(check func(context.Context) error) huma.Middlewares {
 	}}
 }
 
-// adapter makes a Route of each operation. The answer is held back until its row in the request log is durable.
+// MapError has change replace every error of an operation, those of reading the request included.
+func MapError(change func(error) error) huma.Middlewares {
+	return huma.Middlewares{func(ctx huma.Context, next func(huma.Context)) {
+		next(ctx)
+		if c := of(ctx.Context()); c.err != nil {
+			c.err = change(c.err)
+		}
+	}}
+}
+
+// adapter makes a Route of each operation. It buffers the answer until its row in the request log is durable.
 type adapter struct {
 	http.Handler // nil: Edge serves the routes
 	document     *huma.OpenAPI
@@ -79,7 +89,7 @@ type adapter struct {
 // Handle implements huma.Adapter.
 func (a *adapter) Handle(op *huma.Operation, handler func(huma.Context)) {
 	complete(op)
-	a.routes = append(a.routes, Route{Pattern: op.Method + " " + op.Path, Document: a.document, serve: func(r *http.Request) (Response, error) {
+	serve := func(r *http.Request) (Response, error) {
 		w := &held{header: http.Header{}, status: http.StatusOK}
 		c := &call{base: humago.NewContext(op, r, w), request: r}
 		switch handler(c); {
@@ -89,7 +99,10 @@ func (a *adapter) Handle(op *huma.Operation, handler func(huma.Context)) {
 			return *c.response, nil
 		}
 		return Response{Status: w.status, Header: w.header, Body: w.body.Bytes()}, nil
-	}})
+	}
+	a.routes = append(a.routes, Route{
+		Pattern: op.Method + " " + op.Path, Public: op.Security != nil, Document: a.document, serve: serve,
+	})
 }
 
 // held is an answer that is not sent yet.
@@ -108,12 +121,12 @@ func (h *held) Write(b []byte) (int, error) { return h.body.Write(b) }
 // WriteHeader implements http.ResponseWriter.
 func (h *held) WriteHeader(status int) { h.status = status }
 
-// Operations makes a function's list of routes of its operations.
+// Operations returns a function's Routes of its operations.
 func Operations[S any](routes func(huma.API, S)) func(S) []Route {
 	return func(s S) []Route { return Routes(func(api huma.API) { routes(api, s) }) }
 }
 
-// Documents are the descriptions that the routes have, each once.
+// Documents lists the descriptions of the routes, each once.
 func Documents(routes []Route) []*huma.OpenAPI {
 	found := map[*huma.OpenAPI]bool{}
 	var list []*huma.OpenAPI

@@ -26,6 +26,14 @@ type order struct {
 	Parts  []orderPart       `json:"parts,omitempty" maxItems:"2"`
 }
 
+// Resolve finds fault with a name that huma has rejected already, or could not read.
+func (o *order) Resolve(huma.Context) []error {
+	if o.Name == "" {
+		return []error{apperr.InvalidField("name", "canary")}
+	}
+	return nil
+}
+
 type orderPart struct {
 	Size int `json:"size"`
 }
@@ -73,7 +81,8 @@ func TestOperationTakes(t *testing.T) {
 		` {"name":"a","count":2,"start":null,"mode":"slow","labels":{"a":"1","A":"2"},"parts":[{"size":1}]} `: `{"name":"a","count":2,"mode":"slow","labels":{"A":"2","a":"1"},"parts":[{"size":1}]}`,
 	} {
 		resp, err := route.send(orderPath, "Application/JSON; charset=utf-8", body)
-		if err != nil || resp.Status != 200 || strings.TrimSpace(string(resp.Body)) != want || resp.Header.Get("Link") != "" {
+		if err != nil || resp.Status != 200 || strings.TrimSpace(string(resp.Body)) != want ||
+			resp.Header.Get("Link") != "" {
 			t.Errorf("%s: got %d %s %v %v", body, resp.Status, resp.Body, resp.Header, err)
 		}
 	}
@@ -94,29 +103,57 @@ func TestOperationRejects(t *testing.T) {
 		detail       string
 	}{
 		"all at once": {
-			orderPath + "?force=si&limit=0&x=1&marker=canary", `{"count":99,"mode":"canary","key":"canary","parts":[{"size":"x"},{}],"nam":1}`, apperr.Invalid,
+			orderPath + "?force=si&limit=0&x=1&marker=canary",
+			`{"count":99,"mode":"canary","key":"canary","parts":[{"size":"x"},{}],"nam":1}`, apperr.Invalid,
 			"count force key limit marker mode nam name parts[0].size parts[1].size x", "name: is missing",
 		},
-		"allowed values":         {orderPath, `{"name":"a","mode":"canary"}`, apperr.Invalid, "mode", "must be one of fast, slow"},
-		"a parameter twice":      {orderPath + "?limit=1&limit=2", `{"name":"a"}`, apperr.Invalid, "limit", "more than once"},
-		"an empty parameter":     {orderPath + "?limit=", `{"name":"a"}`, apperr.Invalid, "limit", "leave it out"},
-		"a malformed query":      {orderPath + "?limit=%zz", `{"name":"a"}`, apperr.Invalid, "", "the query is malformed"},
-		"a key twice":            {orderPath, `{"name":"a","name":"b"}`, apperr.Invalid, "name", "is given twice"},
-		"a key in another case":  {orderPath, `{"name":"a","Name":"b"}`, apperr.Invalid, "Name", "is not a field"},
-		"the zero UUID":          {orderPath, `{"name":"a","id":"00000000-0000-0000-0000-000000000000"}`, apperr.Invalid, "id", "must be a UUID"},
-		"a UUID of another form": {orderPath, `{"name":"a","id":"019b7c5e4c307d558e1c3a7b2d1f0b22"}`, apperr.Invalid, "id", "must be a UUID"},
-		"another type":           {orderPath, `{"name":5,"start":"canary","labels":[]}`, apperr.Invalid, "labels name start", "labels: must be an object"},
-		"a list":                 {orderPath, `[]`, apperr.Invalid, "", "the body must be an object"},
-		"nothing":                {orderPath, ``, apperr.Invalid, "", "the body is empty"},
-		"two values":             {orderPath, `{"name":"a"}{}`, apperr.Invalid, "", "not valid JSON"},
-		"cut off":                {orderPath, `{"name":`, apperr.Invalid, "", "not valid JSON"},
-		"out of every range":     {orderPath, `{"name":"a","count":1e400}`, apperr.Invalid, "", "the body"},
-		"invalid UTF-8":          {orderPath, "{\"name\":\"\xff\"}", apperr.Invalid, "", "not UTF-8"},
-		"very many faults":       {orderPath, `{"name":"a",` + numbered(1000) + `}`, apperr.Invalid, "0 1 10 100 101 102 103 104 105 106 107 108 109 11 110 111 112 113 114 115", "and 980 faults more"},
-		"a very long field":      {orderPath, `{"name":"a","` + strings.Repeat("9", MaxBody/2) + `":1}`, apperr.Invalid, strings.Repeat("9", maxQuote), "is not a field"},
-		"too large":              {orderPath, `{"name":"` + strings.Repeat("a", MaxBody) + `"}`, apperr.TooLarge, "", "larger than 1048576 bytes"},
-		"no UUID in the path":    {"/orders/x?x=1", `{}`, apperr.NotFound, "", "id in the path is not a UUID"},
-		"not that body either":   {"/orders/x", `{`, apperr.NotFound, "", "id in the path is not a UUID"},
+		"allowed values": {
+			orderPath, `{"name":"a","mode":"canary"}`, apperr.Invalid, "mode", "must be one of fast, slow",
+		},
+		"a parameter twice": {
+			orderPath + "?limit=1&limit=2", `{"name":"a"}`, apperr.Invalid, "limit", "more than once",
+		},
+		"an empty parameter": {orderPath + "?limit=", `{"name":"a"}`, apperr.Invalid, "limit", "leave it out"},
+		"a malformed query": {
+			orderPath + "?limit=%zz", `{"name":"a"}`, apperr.Invalid, "", "the query is malformed",
+		},
+		"a key twice":           {orderPath, `{"name":"a","name":"b"}`, apperr.Invalid, "name", "is given twice"},
+		"a key in another case": {orderPath, `{"name":"a","Name":"b"}`, apperr.Invalid, "Name", "is not a field"},
+		"the zero UUID": {
+			orderPath, `{"name":"a","id":"00000000-0000-0000-0000-000000000000"}`, apperr.Invalid, "id",
+			"must be a UUID",
+		},
+		"a UUID of another form": {
+			orderPath, `{"name":"a","id":"019b7c5e4c307d558e1c3a7b2d1f0b22"}`, apperr.Invalid, "id", "must be a UUID",
+		},
+		"keys with dots": {
+			orderPath, `{"name":"a","labels":{"a.b":"x","c.d[0].e":5},"parts":[{"size":"x"}],"x.y":1}`, apperr.Invalid,
+			"labels.c.d[0].e parts[0].size x.y", "must be a string",
+		},
+		"another type": {
+			orderPath, `{"name":5,"start":"canary","labels":[]}`, apperr.Invalid, "labels name start",
+			"labels: must be an object",
+		},
+		"a list":             {orderPath, `[]`, apperr.Invalid, "", "the body must be an object"},
+		"nothing":            {orderPath, ``, apperr.Invalid, "", "the body is empty"},
+		"two values":         {orderPath, `{"name":"a"}{}`, apperr.Invalid, "", "not valid JSON"},
+		"cut off":            {orderPath, `{"name":`, apperr.Invalid, "", "not valid JSON"},
+		"out of every range": {orderPath, `{"name":"a","count":1e400}`, apperr.Invalid, "", "the body"},
+		"invalid UTF-8":      {orderPath, "{\"name\":\"\xff\"}", apperr.Invalid, "", "not UTF-8"},
+		"very many faults": {
+			orderPath, `{"name":"a",` + numbered(1000) + `}`, apperr.Invalid,
+			"0 1 10 100 101 102 103 104 105 106 107 108 109 11 110 111 112 113 114 115", "and 980 faults more",
+		},
+		"a very long field": {
+			orderPath, `{"name":"a","` + strings.Repeat("9", MaxBody/2) + `":1}`, apperr.Invalid,
+			strings.Repeat("9", maxQuote), "is not a field",
+		},
+		"too large": {
+			orderPath, `{"name":"` + strings.Repeat("a", MaxBody) + `"}`, apperr.TooLarge, "",
+			"larger than 1048576 bytes",
+		},
+		"no UUID in the path":  {"/orders/x?x=1", `{}`, apperr.NotFound, "", "id in the path is not a UUID"},
+		"not that body either": {"/orders/x", `{`, apperr.NotFound, "", "id in the path is not a UUID"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := route.send(tc.target, "application/json", tc.body)
@@ -136,7 +173,9 @@ func TestOperationRejects(t *testing.T) {
 			}
 		})
 	}
-	for _, kind := range []string{"", "text/plain", "application/jsonx", "x/y+application/json", "application/json, text/html"} {
+	for _, kind := range []string{
+		"", "text/plain", "application/jsonx", "x/y+application/json", "application/json, text/html",
+	} {
 		if _, err := route.send(orderPath, kind, `{"name":"a"}`); apperr.CodeOf(err) != apperr.UnsupportedMedia {
 			t.Errorf("%q: got %v", kind, err)
 		}
@@ -146,30 +185,14 @@ func TestOperationRejects(t *testing.T) {
 	}
 }
 
-// BenchmarkOperation posts a small body to an operation; BenchmarkHandle reads the same with Body and ReadQuery.
+// BenchmarkOperation posts a small body to an operation.
 func BenchmarkOperation(b *testing.B) {
 	var done int
-	benchmark(b, orders(&done))
-}
-
-func BenchmarkHandle(b *testing.B) {
-	route := Handle("POST /orders/{id}", func(r *http.Request) (order, error) {
-		query, err := ReadQuery(r, "limit", "force", "marker")
-		if err != nil {
-			return order{}, err
-		}
-		if _, err := query.Int("limit", 100, 1, MaxLimit); err != nil {
-			return order{}, err
-		}
-		return Body[order](r)
-	})
-	benchmark(b, route)
-}
-
-func benchmark(b *testing.B, route Route) {
+	route := orders(&done)
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := route.send(orderPath+"?limit=5", "application/json", `{"name":"a","count":2,"mode":"slow","parts":[{"size":1}]}`); err != nil {
+		if _, err := route.send(orderPath+"?limit=5", "application/json",
+			`{"name":"a","count":2,"mode":"slow","parts":[{"size":1}]}`); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -97,9 +97,9 @@ func (c *call) read() {
 	}
 	var syntax json.RawMessage
 	if len(bytes.TrimSpace(c.body)) == 0 {
-		c.unread = decodeError(io.EOF)
+		c.unread = syntaxError(io.EOF)
 	} else if err := json.Unmarshal(c.body, &syntax); err != nil {
-		c.unread = decodeError(err)
+		c.unread = syntaxError(err)
 	} else if twice := checkKeys(c.body); twice != nil {
 		c.faults = append(c.faults, apperr.As(twice).Fields...)
 	}

@@ -15,7 +15,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 )
 
-// Answers describes what an operation answers, by status. The rejections that every operation has need not be among them.
+// Answers describes what an operation answers, by status. The rejections that every operation has need not be among
+// them.
 func Answers(texts map[int]string) map[string]*huma.Response {
 	list := map[string]*huma.Response{}
 	for status, text := range texts {
@@ -28,7 +29,7 @@ func Answers(texts map[int]string) map[string]*huma.Response {
 	return list
 }
 
-// rejections are the shared responses of openapi.rest.yaml, by status.
+// rejections are the shared responses of openapi.base.yaml, by status.
 var rejections = map[int]string{
 	http.StatusBadRequest:            "BadRequest",
 	http.StatusUnauthorized:          "Unauthorized",
@@ -52,8 +53,12 @@ var rejections = map[int]string{
 // complete adds to an operation what all of them have.
 func complete(op *huma.Operation) {
 	common := []int{
-		http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden, http.StatusMethodNotAllowed, http.StatusTooManyRequests,
-		http.StatusInternalServerError, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout,
+		http.StatusMethodNotAllowed, http.StatusInternalServerError, http.StatusServiceUnavailable,
+		http.StatusGatewayTimeout,
+	}
+	if op.Security == nil { // Keystone is called for the token
+		common = append(common, http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden,
+			http.StatusTooManyRequests, http.StatusBadGateway)
 	}
 	if op.RequestBody != nil {
 		common = append(common, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType)

@@ -9,8 +9,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 )
 
-// checkKeys refuses a JSON value in which an object, at any depth, has the same key twice: encoding/json takes the last one, other
-// readers take the first. The value must be valid JSON, as one that was decoded is.
+// checkKeys refuses a JSON value in which an object, at any depth, has the same key twice: encoding/json takes the last
+// one, other readers take the first. The value must be valid JSON, as one that was decoded is.
 func checkKeys(data []byte) error {
 	s := keyScanner{data: data}
 	if s.value(); !s.found {

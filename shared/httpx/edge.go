@@ -17,8 +17,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// Edge is what every request passes through: request id, deadline, request log, authentication, and the one
-// place where panics and errors become answers.
+// Edge handles what all requests have in common: request id, deadline, request log, authentication, and answers for
+// errors and panics.
 type Edge struct {
 	// Authenticate finds the caller and puts it into the context; Caller reads it from there.
 	Authenticate func(context.Context, http.Header) (context.Context, error)
@@ -32,10 +32,10 @@ type Edge struct {
 	Timeout time.Duration
 }
 
-// slack is what a request may take beyond its deadline: to write its row and to send its answer.
+// slack is the time after the deadline to write the row and send the answer.
 const slack = 15 * time.Second
 
-// Handler serves the routes. Whatever they do not serve is answered with a problem too.
+// Handler serves the routes, and answers all other paths with a problem.
 func (e Edge) Handler(routes []Route) http.Handler {
 	mux := http.NewServeMux()
 	for _, route := range routes {
@@ -44,8 +44,8 @@ func (e Edge) Handler(routes []Route) http.Handler {
 	return Healthz(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { e.serve(w, r, mux) }))
 }
 
-// Healthz says at /healthz that the process serves, and leaves every other path to others. It asks nobody: a
-// database that is away must not restart a pod.
+// Healthz answers /healthz, and passes all other paths on. It checks no dependency: an outage of the database must not
+// restart pods.
 func Healthz(others http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/healthz" {
@@ -68,13 +68,13 @@ type exchange struct {
 // Header implements http.ResponseWriter.
 func (x *exchange) Header() http.Header { return x.header }
 
-// Write drops the mux's own words.
+// Write drops the mux's own body.
 func (x *exchange) Write(b []byte) (int, error) { return len(b), nil }
 
 // WriteHeader notes what the mux itself answered.
 func (x *exchange) WriteHeader(status int) { x.status = status }
 
-// ServeHTTP only notes that the mux chose this route, and the path values that it found.
+// ServeHTTP records that the mux chose this route, and its path values.
 func (route Route) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x := w.(*exchange) //nolint:forcetypeassert // routes are only mounted by Edge.Handler
 	x.route, x.request = &route, r
@@ -95,19 +95,19 @@ func (e Edge) serve(w http.ResponseWriter, r *http.Request, mux *http.ServeMux) 
 	ctx, cancel := context.WithTimeout(arrived, e.Timeout)
 	defer cancel()
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
-		// What changes something runs to its end also when the client hangs up. Its time stays: a function of this process may be
-		// waiting for the answer, until its own time is up.
+		// What changes something runs to its end also when the client hangs up. Its time stays: a function of this
+		// process may be waiting for the answer, until its own time is up.
 		deadline, _ := ctx.Deadline()
 		ctx, cancel = context.WithDeadline(context.WithoutCancel(ctx), deadline)
 		defer cancel()
 	}
-	ctx, acting := domain.WithActing(ctx)
+	ctx, used := domain.WithConnectionRecord(ctx)
 	x := &exchange{header: http.Header{}}
 	mux.ServeHTTP(x, r.WithContext(ctx))
 
 	resp, who := e.answer(ctx, x)
 	row := e.row(x, r, id, resp, who, time.Since(began))
-	row.Through = acting.Through()
+	row.Used = used.Used()
 	if err := e.record(ctx, x, resp, row); err != nil {
 		slog.ErrorContext(ctx, "the request log could not be written", "error", err)
 		resp = failure(err, id, e.KeystoneURL)
@@ -131,14 +131,14 @@ func (e Edge) record(ctx context.Context, x *exchange, resp Response, row domain
 	return e.Record(detached, row)
 }
 
-// answer runs the route, or says why it was not run.
+// answer runs the route, or returns why it did not.
 func (e Edge) answer(ctx context.Context, x *exchange) (Response, domain.Identity) {
 	id := RequestID(ctx)
 	if x.route != nil && x.route.Probe {
 		return e.outcome(ctx, x, x.request), domain.Identity{}
 	}
 	if err := e.Ready(ctx); err != nil {
-		slog.WarnContext(ctx, "refused: the request log is away", "error", err)
+		slog.WarnContext(ctx, "rejected: the request log is not available", "error", err)
 		return failure(err, id, e.KeystoneURL), domain.Identity{}
 	}
 	if x.route == nil {
@@ -151,7 +151,7 @@ func (e Edge) answer(ctx context.Context, x *exchange) (Response, domain.Identit
 	ctx, err := e.Authenticate(ctx, x.request.Header)
 	who := e.Caller(ctx)
 	if err != nil {
-		slog.InfoContext(ctx, "refused", "error", err)
+		slog.InfoContext(ctx, "rejected", "error", err)
 		return failure(err, id, e.KeystoneURL), who
 	}
 	return e.outcome(ctx, x, x.request.WithContext(ctx)), who
@@ -162,10 +162,10 @@ func (e Edge) outcome(ctx context.Context, x *exchange, r *http.Request) Respons
 	if err == nil {
 		return resp
 	}
-	return failure(Failed(ctx, x.route.Function, err), RequestID(ctx), e.KeystoneURL)
+	return failure(LogFailure(ctx, x.route.Function, err), RequestID(ctx), e.KeystoneURL)
 }
 
-// guard turns a panic into an internal error: one request's mistake must not end the others.
+// guard turns a panic into an internal error, so that other requests go on.
 func guard(route *Route, r *http.Request) (resp Response, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -188,7 +188,9 @@ func (e Edge) unserved(x *exchange, id string) Response {
 	return failure(err, id, e.KeystoneURL)
 }
 
-func (e Edge) row(x *exchange, r *http.Request, id string, resp Response, who domain.Identity, took time.Duration) domain.Request {
+func (e Edge) row(
+	x *exchange, r *http.Request, id string, resp Response, who domain.Identity, took time.Duration,
+) domain.Request {
 	row := domain.Request{
 		ID: uuid.Must(uuid.NewV7()), Method: text(r.Method, 32), Path: Path(r), Status: resp.Status, Duration: took,
 		UserID: who.UserID, UserName: text(who.UserName, 255), ProjectID: who.ProjectID, DomainID: who.DomainID,
@@ -200,10 +202,10 @@ func (e Edge) row(x *exchange, r *http.Request, id string, resp Response, who do
 	return row
 }
 
-// Path is the request's path, fit for a row and a line of the log.
+// Path returns the request's path for rows and logs.
 func Path(r *http.Request) string { return text(r.URL.Path, 1024) }
 
-// remote is the client's address; behind a proxy, the proxy's: X-Forwarded-For is anybody's word.
+// remote returns the client's address; behind a proxy, the proxy's: X-Forwarded-For is untrusted.
 func remote(r *http.Request) string {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
@@ -212,7 +214,7 @@ func remote(r *http.Request) string {
 	return host
 }
 
-// text makes what the client sent fit for a row of text: valid UTF-8, no NUL, bounded.
+// text makes input valid for a text column: valid UTF-8, no NUL, bounded.
 func text(s string, most int) string {
 	s = strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
 	if len(s) <= most {

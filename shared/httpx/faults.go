@@ -89,15 +89,27 @@ func (c *call) outcome(status int, msg string, errs []error) error {
 	return apperr.New(apperr.Invalid, "the body is missing: %s", msg)
 }
 
-// rejected is why the request is not served, with what huma found wrong with it; nil if all is well. An id in the path that is none
-// goes first, then a body that could not be read.
+// rejected is why the request is not served, with what huma found wrong with it; nil if all is well. An id in the path
+// that is not a UUID goes first, then a body that could not be read.
 func (c *call) rejected(errs []error) error {
-	faults := c.faults
+	faults, isRead := c.faults, c.unread == nil
 	for _, err := range errs {
-		if d, ok := errors.AsType[*huma.ErrorDetail](err); ok && strings.HasPrefix(d.Location, "path.") {
+		d, ok := errors.AsType[*huma.ErrorDetail](err)
+		if ok && strings.HasPrefix(d.Location, "path.") {
 			return apperr.New(apperr.NotFound, "%s in the path is not a UUID", strings.TrimPrefix(d.Location, "path."))
 		}
-		faults = append(faults, fieldsOf(err)...)
+		found := fieldsOf(err)
+		switch {
+		case !ok && !isRead, ok && d.Location == "body" && c.unread != nil:
+			continue // it says nothing that the fault of the body does not
+		case !ok: // a type's own check, which did not see what huma has rejected
+			found = slices.DeleteFunc(slices.Clone(found), func(f apperr.Field) bool {
+				return hasFault(faults, f.Field)
+			})
+		case d.Location == "body" && d.Message == validation.MsgExpectedObject:
+			isRead = false
+		}
+		faults = append(faults, found...)
 	}
 	switch {
 	case c.unread != nil && apperr.CodeOf(c.unread) != apperr.Invalid:
@@ -110,7 +122,12 @@ func (c *call) rejected(errs []error) error {
 	return invalid(faults)
 }
 
-// fieldsOf are the faults that an error of huma, or of a type's own check, stands for. The values stay out of it: they may be secrets.
+func hasFault(faults []apperr.Field, field string) bool {
+	return field != "" && slices.ContainsFunc(faults, func(f apperr.Field) bool { return f.Field == field })
+}
+
+// fieldsOf are the faults that an error of huma, or of a type's own check, stands for. The values stay out of it: they
+// may be secrets.
 func fieldsOf(err error) []apperr.Field {
 	d, ok := errors.AsType[*huma.ErrorDetail](err)
 	if !ok {
@@ -120,7 +137,10 @@ func fieldsOf(err error) []apperr.Field {
 		}
 		return own.Fields
 	}
-	_, field, _ := strings.Cut(d.Location, ".")
+	_, field, _ := strings.Cut(unmarked.Replace(d.Location), ".")
+	if d.Message == "required query parameter is missing" {
+		return []apperr.Field{{Field: field, Detail: "is missing"}}
+	}
 	if name, missing := strings.CutSuffix(d.Message, isMissing); missing {
 		return []apperr.Field{{Field: strings.TrimPrefix(field+"."+name, "."), Detail: "is missing"}}
 	}
@@ -145,7 +165,9 @@ const maxFaults = 20
 // invalid names all the faults. Those without a field are about the request as a whole.
 func invalid(faults []apperr.Field) error {
 	slices.SortStableFunc(faults, func(a, b apperr.Field) int { return cmp.Compare(a.Field, b.Field) })
-	faults = slices.CompactFunc(faults, func(a, b apperr.Field) bool { return a.Field == b.Field && a.Detail == b.Detail })
+	faults = slices.CompactFunc(faults, func(a, b apperr.Field) bool {
+		return a.Field == b.Field && a.Detail == b.Detail
+	})
 	err := &apperr.Error{Code: apperr.Invalid}
 	var texts []string
 	for _, f := range faults[:min(len(faults), maxFaults)] {

@@ -23,7 +23,7 @@ type Route struct {
 	Pattern  string        // as http.ServeMux takes it: "GET /v1/servers/{id}"
 	Public   bool          // served without a token
 	Probe    bool          // answered, and not logged, when the request log is away
-	Document *huma.OpenAPI // that describes it; nil = functions/openapi.rest.yaml does
+	Document *huma.OpenAPI // that describes it; nil = functions/openapi.base.yaml does
 	serve    func(*http.Request) (Response, error)
 }
 
@@ -33,7 +33,7 @@ type Response struct {
 	Header      http.Header
 	ContentType string // "" = application/json
 	Body        []byte
-	Stream      Stream          // writes the body instead of Body; nil = there is none
+	Stream      Stream          // writes the body instead of Body; nil = see Body
 	Code        apperr.Code     // of a problem
 	Caller      domain.Identity // on a public route: who it turned out to be, for the row
 	Relayed     bool            // another function's answer, whose row is written there

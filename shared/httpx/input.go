@@ -30,9 +30,11 @@ func (ID) Schema(huma.Registry) *huma.Schema {
 	}
 }
 
-// Resolve implements huma.ResolverWithPath. In a body the zero UUID is no id; an absent parameter is one.
-func (id *ID) Resolve(_ huma.Context, at *huma.PathBuffer) []error {
-	if in := at.String(); id.UUID == uuid.Nil && strings.HasPrefix(in, "body.") {
+// Resolve implements huma.ResolverWithPath. The zero UUID is an absent parameter's value, and no id otherwise.
+func (id *ID) Resolve(ctx huma.Context, at *huma.PathBuffer) []error {
+	in := at.String()
+	name, isQuery := strings.CutPrefix(in, "query.")
+	if isGiven := strings.HasPrefix(in, "body.") || isQuery && ctx.Query(name) != ""; id.UUID == uuid.Nil && isGiven {
 		return []error{&huma.ErrorDetail{Location: in, Message: "must be a UUID"}}
 	}
 	return nil

@@ -34,7 +34,7 @@ func TestClientHangsUp(t *testing.T) {
 	}{http.MethodGet: {true, 499}, http.MethodPost: {false, 200}, http.MethodDelete: {false, 200}} {
 		t.Run(method, func(t *testing.T) {
 			t.Parallel()
-			j := &journal{}
+			j := &recorder{}
 			began, ended := make(chan struct{}), make(chan bool, 1)
 			server := serve(t, j.edge(), Handle(method+" /x", func(r *http.Request) (struct{}, error) {
 				close(began)
@@ -73,7 +73,7 @@ func TestDeadline(t *testing.T) {
 	for _, method := range []string{http.MethodGet, http.MethodPost} {
 		t.Run(method, func(t *testing.T) {
 			t.Parallel()
-			j := &journal{}
+			j := &recorder{}
 			edge := j.edge()
 			edge.Timeout = 50 * time.Millisecond
 			w := httptest.NewRecorder()
@@ -92,14 +92,15 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
-// TestDeadlineOfWhoWaits holds for reads and changes: a function of the same process passes the request on, and must still answer.
+// TestDeadlineOfWhoWaits holds for reads and changes: a function of the same process passes the request on, and must
+// still answer.
 func TestDeadlineOfWhoWaits(t *testing.T) {
 	t.Parallel()
 	for _, method := range []string{http.MethodGet, http.MethodPost} {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		var until time.Time
-		handler := new(journal).edge().Handler([]Route{Handle(method+" /x", func(r *http.Request) (struct{}, error) {
+		handler := new(recorder).edge().Handler([]Route{Handle(method+" /x", func(r *http.Request) (struct{}, error) {
 			until, _ = r.Context().Deadline()
 			return struct{}{}, nil
 		})})
@@ -113,9 +114,9 @@ func TestDeadlineOfWhoWaits(t *testing.T) {
 // TestOversizeBody is refused without reading it on, and the connection ends.
 func TestOversizeBody(t *testing.T) {
 	t.Parallel()
-	j := &journal{}
+	j := &recorder{}
 	server := serve(t, j.edge(), Handle("POST /x", func(r *http.Request) (struct{}, error) {
-		_, err := Body[map[string]string](r)
+		_, err := readMedia(r)
 		return struct{}{}, err
 	}))
 	sent := &endless{}
@@ -143,12 +144,12 @@ func (e *endless) Read(p []byte) (int, error) {
 // TestSlowBody sends a byte now and then: the server itself cuts it, some time after the request's deadline.
 func TestSlowBody(t *testing.T) {
 	t.Parallel()
-	j := &journal{}
+	j := &recorder{}
 	edge := j.edge()
 	edge.Timeout = 200 * time.Millisecond
 	failed := make(chan error, 1)
 	server := serve(t, edge, Handle("POST /x", func(r *http.Request) (struct{}, error) {
-		_, err := Body[map[string]string](r)
+		_, err := readMedia(r)
 		failed <- err
 		return struct{}{}, err
 	}))
@@ -158,7 +159,9 @@ func TestSlowBody(t *testing.T) {
 	}
 	defer conn.Close()
 	began := time.Now()
-	_, _ = io.WriteString(conn, "POST /x HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n{")
+	_,
+		_ = io.WriteString(conn,
+		"POST /x HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n{")
 	go func() {
 		for {
 			if _, err := conn.Write([]byte(" ")); err != nil {

@@ -9,8 +9,9 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// Failed logs why a request failed. An error without a code is put down to the end of the request, if that has come.
-func Failed(ctx context.Context, function string, err error) error {
+// LogFailure logs why a request failed. An error without a code is put down to the end of the request, if that has
+// come.
+func LogFailure(ctx context.Context, function string, err error) error {
 	if apperr.CodeOf(err) == apperr.Internal {
 		switch {
 		case errors.Is(ctx.Err(), context.Canceled):
@@ -29,6 +30,7 @@ func Failed(ctx context.Context, function string, err error) error {
 
 // LogRequest writes the line that every request has.
 func LogRequest(ctx context.Context, row domain.Request) {
-	slog.InfoContext(ctx, "request", "function", row.Function, "method", row.Method, "path", row.Path, "status", row.Status,
+	slog.InfoContext(ctx, "request", "function", row.Function, "method", row.Method, "path", row.Path,
+		"status", row.Status,
 		"ms", row.Duration.Milliseconds(), "project_id", row.ProjectID, "code", row.Code)
 }

@@ -26,6 +26,8 @@ var statusOf = map[apperr.Code]int{
 	apperr.TooLarge:         http.StatusRequestEntityTooLarge,
 	apperr.UnsupportedMedia: http.StatusUnsupportedMediaType,
 	apperr.Unprocessable:    http.StatusUnprocessableEntity,
+	apperr.UnsupportedKind:  http.StatusUnprocessableEntity,
+	apperr.UnsupportedHere:  http.StatusUnprocessableEntity,
 	apperr.RateLimited:      http.StatusTooManyRequests,
 	apperr.ClientGone:       499, // nginx's; nobody is there to read it, but the request log shows it
 	apperr.Internal:         http.StatusInternalServerError,
@@ -66,7 +68,9 @@ func failure(err error, requestID, keystone string) Response {
 	p := NewProblem(err)
 	p.RequestID = requestID
 	body, _ := json.Marshal(p) //nolint:errchkjson // it has only strings and numbers
-	resp := Response{Status: p.Status, Header: http.Header{}, ContentType: ProblemType, Body: append(body, '\n'), Code: e.Code}
+	resp := Response{
+		Status: p.Status, Header: http.Header{}, ContentType: ProblemType, Body: append(body, '\n'), Code: e.Code,
+	}
 	switch {
 	case e.Code == apperr.Unauthenticated:
 		resp.Header.Set("WWW-Authenticate", `Keystone uri="`+keystone+`"`)
@@ -78,8 +82,8 @@ func failure(err error, requestID, keystone string) Response {
 	return resp
 }
 
-// Refuse answers with an error, for who serves without an Edge.
-func Refuse(w http.ResponseWriter, r *http.Request, err error) {
+// WriteError answers with an error, for who serves without an Edge.
+func WriteError(w http.ResponseWriter, r *http.Request, err error) {
 	id := RequestID(r.Context())
 	w.Header().Set("X-Request-Id", id)
 	failure(err, id, "").write(w, r.Method == http.MethodHead)

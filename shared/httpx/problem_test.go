@@ -52,7 +52,8 @@ func TestEveryCodeIsAProblem(t *testing.T) {
 		if e := json.Unmarshal(resp.Body, &p); e != nil {
 			t.Fatalf("%s: %v", code, e)
 		}
-		if resp.Status < 400 || resp.Status > 599 || resp.ContentType != ProblemType || resp.Code != code || strings.Contains(string(resp.Body), "canary") {
+		if resp.Status < 400 || resp.Status > 599 || resp.ContentType != ProblemType || resp.Code != code ||
+			strings.Contains(string(resp.Body), "canary") {
 			t.Errorf("%s: got %+v %s", code, resp, resp.Body)
 		}
 		want := Problem{"about:blank", p.Title, resp.Status, "what went wrong", code, "req-1", nil}
@@ -70,7 +71,9 @@ func TestEveryCodeIsAProblem(t *testing.T) {
 
 func TestRetryAfterIsRoundedUp(t *testing.T) {
 	t.Parallel()
-	for pause, want := range map[time.Duration]string{0: "2", time.Millisecond: "1", time.Second: "1", 1500 * time.Millisecond: "2", time.Hour: "3600"} {
+	for pause, want := range map[time.Duration]string{
+		0: "2", time.Millisecond: "1", time.Second: "1", 1500 * time.Millisecond: "2", time.Hour: "3600",
+	} {
 		err := apperr.New(apperr.Unavailable, "away")
 		err.RetryAfter = pause
 		if got := failure(err, "", "").Header.Get("Retry-After"); got != want {

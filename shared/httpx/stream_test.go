@@ -38,7 +38,7 @@ func fetch(t *testing.T, method, url string) (status int, body string, err error
 // TestStream: the row is there before the first byte, and HEAD makes none.
 func TestStream(t *testing.T) {
 	t.Parallel()
-	j, calls := &journal{}, 0
+	j, calls := &recorder{}, 0
 	server := serve(t, j.edge(), streaming(func(ctx context.Context, w io.Writer) error {
 		calls++
 		j.mu.Lock()
@@ -59,15 +59,17 @@ func TestStream(t *testing.T) {
 	if status, body, err := fetch(t, http.MethodGet, server.URL); status != 200 || len(body) != 100_000 || err != nil {
 		t.Errorf("got %d, %d bytes, %v", status, len(body), err)
 	}
-	if status, body, err := fetch(t, http.MethodHead, server.URL); status != 200 || body != "" || err != nil || calls != 1 {
+	if status, body, err := fetch(t, http.MethodHead, server.URL); status != 200 || body != "" || err != nil ||
+		calls != 1 {
 		t.Errorf("HEAD: got %d %q, %v, after %d calls", status, body, err, calls)
 	}
 }
 
-// TestStreamBreaksOff: the client gets an error, and never a part for the whole; also behind what makes an answer of a panic.
+// TestStreamBreaksOff: the client gets an error, and never a part for the whole; also behind what makes an answer of a
+// panic.
 func TestStreamBreaksOff(t *testing.T) {
 	t.Parallel()
-	j := &journal{}
+	j := &recorder{}
 	server := serve(t, j.edge(), streaming(func(_ context.Context, w io.Writer) error {
 		_, _ = io.WriteString(w, "a,b\r\n")
 		return errors.New("postgres is away")
@@ -92,12 +94,13 @@ func TestStreamBreaksOff(t *testing.T) {
 // TestStreamWithoutARow is a problem: nothing of it was sent.
 func TestStreamWithoutARow(t *testing.T) {
 	t.Parallel()
-	j := &journal{record: apperr.New(apperr.Unavailable, "the request log cannot be written")}
+	j := &recorder{record: apperr.New(apperr.Unavailable, "the request log cannot be written")}
 	server := serve(t, j.edge(), streaming(func(context.Context, io.Writer) error {
 		t.Error("it was sent without its row")
 		return nil
 	}))
-	if status, body, err := fetch(t, http.MethodGet, server.URL); status != 503 || !strings.Contains(body, "the request log") || err != nil {
+	if status, body, err := fetch(t, http.MethodGet, server.URL); status != 503 ||
+		!strings.Contains(body, "the request log") || err != nil {
 		t.Errorf("got %d %q, %v", status, body, err)
 	}
 }
@@ -105,7 +108,7 @@ func TestStreamWithoutARow(t *testing.T) {
 // TestStreamToASlowClient ends when its time is up.
 func TestStreamToASlowClient(t *testing.T) {
 	t.Parallel()
-	j := &journal{}
+	j := &recorder{}
 	edge, ended := j.edge(), make(chan error, 1)
 	edge.Timeout = 200 * time.Millisecond
 	server := serve(t, edge, streaming(func(ctx context.Context, w io.Writer) error {
@@ -129,17 +132,19 @@ func TestStreamToASlowClient(t *testing.T) {
 func TestRowOfWhatWasActed(t *testing.T) {
 	t.Parallel()
 	c := domain.Connection{ID: [16]byte{1}, ProjectID: "owner", DomainID: "d2"}
-	for method, fail := range map[string]error{http.MethodGet: nil, http.MethodPost: apperr.New(apperr.Forbidden, "no")} {
-		j := &journal{}
+	for method, fail := range map[string]error{
+		http.MethodGet: nil, http.MethodPost: apperr.New(apperr.Forbidden, "no"),
+	} {
+		j := &recorder{}
 		server := serve(t, j.edge(), Handle(method+" /x", func(r *http.Request) (struct{}, error) {
-			domain.ActThrough(r.Context(), c)
+			domain.RecordConnection(r.Context(), c)
 			return struct{}{}, fail
 		}))
 		if _, _, err := fetch(t, method, server.URL); err != nil {
 			t.Fatal(err)
 		}
-		want := domain.ActedThrough{ConnectionID: c.ID, ProjectID: "owner", DomainID: "d2"}
-		if len(j.rows) != 1 || j.rows[0].Through != want || j.rows[0].ProjectID != "p1" {
+		want := domain.UsedConnection{ConnectionID: c.ID, ProjectID: "owner", DomainID: "d2"}
+		if len(j.rows) != 1 || j.rows[0].Used != want || j.rows[0].ProjectID != "p1" {
 			t.Errorf("%s: the rows are %+v", method, j.rows)
 		}
 	}

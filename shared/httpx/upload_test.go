@@ -10,32 +10,33 @@ import (
 	"time"
 )
 
-// hasty makes every read deadline of a server's connections a tenth of a second.
-type hasty struct{ net.Listener }
+// shortDeadline makes every read deadline of a server's connections a tenth of a second.
+type shortDeadline struct{ net.Listener }
 
 // Accept implements net.Listener.
-func (l hasty) Accept() (net.Conn, error) {
+func (l shortDeadline) Accept() (net.Conn, error) {
 	conn, err := l.Listener.Accept()
-	return hastyConn{conn}, err
+	return shortDeadlineConn{conn}, err
 }
 
-type hastyConn struct{ net.Conn }
+type shortDeadlineConn struct{ net.Conn }
 
 // SetReadDeadline implements net.Conn.
-func (c hastyConn) SetReadDeadline(t time.Time) error {
+func (c shortDeadlineConn) SetReadDeadline(t time.Time) error {
 	if soon := time.Now().Add(100 * time.Millisecond); t.After(soon) {
 		t = soon
 	}
 	return c.Conn.SetReadDeadline(t)
 }
 
-// TestTheReadDeadlineEndsWithTheBody: work that goes on after it harms neither its request nor the next on the connection.
+// TestTheReadDeadlineEndsWithTheBody: work that goes on after it harms neither its request nor the next on the
+// connection.
 func TestTheReadDeadlineEndsWithTheBody(t *testing.T) {
 	t.Parallel()
-	j := &journal{}
+	j := &recorder{}
 	wait := func(r *http.Request) (string, error) {
 		if r.Method == http.MethodPost {
-			if _, err := Body[map[string]string](r); err != nil {
+			if _, err := readMedia(r); err != nil {
 				return "", err
 			}
 		}
@@ -46,7 +47,7 @@ func TestTheReadDeadlineEndsWithTheBody(t *testing.T) {
 		return "", r.Context().Err()
 	}
 	server := httptest.NewUnstartedServer(j.edge().Handler([]Route{Handle("GET /x", wait), Handle("POST /x", wait)}))
-	server.Listener = hasty{server.Listener}
+	server.Listener = shortDeadline{server.Listener}
 	server.Start()
 	t.Cleanup(server.Close)
 	client := &http.Client{Transport: &http.Transport{MaxConnsPerHost: 1}}

@@ -10,10 +10,11 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/flow"
 )
 
-// PickAllowedImage is PickImage among those images that the connection allows. What it does not allow is Forbidden,
-// whether there is such an image or not.
+// PickAllowedImage is PickImage among those images that the connection allows. Any other name is Forbidden, whether
+// such an image exists or not.
 func PickAllowedImage(images []domain.Image, r Ref, limits domain.ConnectionLimits) (domain.Image, error) {
 	image, err := PickImage(limits.AllowedImages(images), r)
 	if len(limits.Images) > 0 && apperr.CodeOf(err) == apperr.Invalid {
@@ -32,8 +33,8 @@ func PickAllowedNetworks(networks []domain.Network, refs []Ref, limits domain.Co
 	return nil, domain.NotAllowed(refs[at].Field, "network", refs[at].Value, limits.Networks)
 }
 
-// ImagesNamed are those that FindImages finds, among images that are known already.
-func ImagesNamed(images []domain.Image, name string) []domain.Image {
+// FilterImages is FindImages among images that were read before.
+func FilterImages(images []domain.Image, name string) []domain.Image {
 	if uuid.Validate(name) == nil {
 		if n := slices.IndexFunc(images, func(i domain.Image) bool { return i.ID == strings.ToLower(name) }); n >= 0 {
 			return images[n : n+1]
@@ -42,38 +43,37 @@ func ImagesNamed(images []domain.Image, name string) []domain.Image {
 	return activeNamed(slices.Clone(images), name)
 }
 
-// SeenStore is where it is kept what can be ordered through connections.
-type SeenStore interface {
-	Seen(ctx context.Context, projectID string, id uuid.UUID) (seen domain.SeenResources, age time.Duration, found bool, err error)
+// ResourceStore stores what can be ordered through connections.
+type ResourceStore interface {
+	Resources(ctx context.Context, projectID string, id uuid.UUID) (
+		seen domain.SeenResources, age time.Duration, found bool, err error)
 	RequestCheck(ctx context.Context, projectID string, id uuid.UUID) (since time.Time, err error)
 }
 
 const (
-	seenWait = 12 * time.Second
-	seenPoll = 250 * time.Millisecond
+	resourceWait = 12 * time.Second
+	resourcePoll = 250 * time.Millisecond
 )
 
-// Seen is what can be ordered through a connection, as far as its limits allow it. When it was not read yet,
-// run-connections is woken to do that, and waited for; found is false when it did not in time.
-func Seen(
-	ctx context.Context, store SeenStore, wake func(functions ...string), c domain.Connection,
+// Resources reads what can be ordered through a connection, as far as its limits allow it. If run-connections has not
+// read it from the cloud yet, Resources wakes it and waits; found is false when that took too long.
+func Resources(
+	ctx context.Context, store ResourceStore, wake func(functions ...string), c domain.Connection,
 ) (seen domain.SeenResources, age time.Duration, found bool, err error) {
 	for began := time.Now(); ; {
-		seen, age, found, err = store.Seen(ctx, c.ProjectID, c.ID)
+		seen, age, found, err = store.Resources(ctx, c.ProjectID, c.ID)
 		if err != nil || found {
 			return seen.Allowed(c.Limits), age, found, err
 		}
-		if asked := time.Since(began); asked > seenWait {
+		if waited := time.Since(began); waited > resourceWait {
 			return seen, 0, false, nil
-		} else if asked < seenPoll {
+		} else if waited < resourcePoll {
 			if _, err := store.RequestCheck(ctx, c.ProjectID, c.ID); err != nil {
 				return seen, 0, false, err
 			}
 			wake("run-connections")
 		}
-		select {
-		case <-time.After(seenPoll):
-		case <-ctx.Done():
+		if !flow.Sleep(ctx, resourcePoll) {
 			return seen, 0, false, nil
 		}
 	}

@@ -8,16 +8,16 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/flow"
 )
 
-// Nova's lists show the faults only of those servers in ERROR whose cell has the database that Nova's API uses itself,
-// such as cell0, where servers are for which there was no host. It shows every fault of a server that is asked for by
-// its id.
+// Nova's lists show the faults only of servers in ERROR whose cell shares the database of Nova's API, such as cell0,
+// which has the servers that got no host. A single server's fault is always shown.
 
 const (
-	mostFaults   = 20 // servers that are asked for by id, for one list
+	mostFaults   = 20 // servers that are read one by one for a list
 	faultsAtOnce = 8
-	faultTime    = 5 * time.Second // for all of them: a list is worth having without its faults
+	faultTime    = 5 * time.Second // for all of them: a list without faults is better than a late one
 	// Nova writes the fault a moment after the state.
 	faultPause = 500 * time.Millisecond
 )
@@ -27,8 +27,8 @@ type ServerReader interface {
 	Server(ctx context.Context, id string) (domain.Server, error)
 }
 
-// FillFaults adds the faults of servers in ERROR that a list shows without: of the first 20 of them. What cannot be
-// read stays without.
+// FillFaults adds the faults that a list leaves out, for its first 20 servers in ERROR without one. Those that cannot
+// be read stay absent.
 func FillFaults(ctx context.Context, cloud ServerReader, servers []domain.Server) {
 	var ids []string
 	for _, s := range servers {
@@ -44,8 +44,8 @@ func FillFaults(ctx context.Context, cloud ServerReader, servers []domain.Server
 	}
 }
 
-// Explain adds Nova's reason to instances that have gone into error, where a list has left it out or Nova had not
-// written it yet: of the first 20 of them.
+// Explain adds Nova's reason to the first 20 instances that went to error without one: a list has left it out, or Nova
+// had not written it yet.
 func Explain(ctx context.Context, cloud ServerReader, changed []domain.Instance) {
 	for try := range 2 {
 		var ids []string
@@ -54,7 +54,7 @@ func Explain(ctx context.Context, cloud ServerReader, changed []domain.Instance)
 				ids = append(ids, i.ServerID)
 			}
 		}
-		if len(ids) == 0 || try > 0 && !domain.Pause(ctx, faultPause) {
+		if len(ids) == 0 || try > 0 && !flow.Sleep(ctx, faultPause) {
 			return
 		}
 		faults := readFaults(ctx, cloud, ids)

@@ -10,7 +10,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// lateNova is a Nova that writes each fault after so many reads of the server: the sandbox's takes milliseconds for that, now and then.
+// lateNova is a Nova that writes each fault after so many reads of the server: the sandbox's takes milliseconds for
+// that, now and then.
 type lateNova struct {
 	after int64
 	reads atomic.Int64
@@ -21,7 +22,8 @@ func (n *lateNova) Server(_ context.Context, id string) (domain.Server, error) {
 	case id == "broken":
 		return domain.Server{}, apperr.New(apperr.BadGateway, "nova answered with status 500")
 	case reads > n.after:
-		return domain.Server{ID: id, Status: "ERROR", Fault: &domain.Fault{Code: 500, Message: "No valid host was found. "}}, nil
+		fault := &domain.Fault{Code: 500, Message: "No valid host was found. "}
+		return domain.Server{ID: id, Status: "ERROR", Fault: fault}, nil
 	}
 	return domain.Server{ID: id, Status: "ERROR"}, nil
 }
@@ -32,10 +34,13 @@ func inError(id string) domain.Instance {
 	return i
 }
 
-// TestExplain: an instance in error gets Nova's reason, also when that is written a moment later; one that Nova has none for keeps ours.
+// TestExplain gives an instance in error Nova's reason, also when Nova writes it a moment later; else ours stays.
 func TestExplain(t *testing.T) {
 	t.Parallel()
-	for after, want := range map[int64]string{0: "No valid host was found. ", 1: "No valid host was found. ", 9: "the server is in ERROR"} {
+	for after, want := range map[int64]string{
+		0: "No valid host was found. ", 1: "No valid host was found. ",
+		9: "the server is in ERROR",
+	} {
 		nova := &lateNova{after: after}
 		changed := []domain.Instance{{ServerID: "fine", State: domain.InstanceActive}, inError("s1")}
 		Explain(t.Context(), nova, changed)
@@ -43,16 +48,22 @@ func TestExplain(t *testing.T) {
 			t.Errorf("after %d reads: %+v", after, got)
 		}
 		if changed[0].Problem != nil || nova.reads.Load() != min(after, 1)+1 {
-			t.Errorf("after %d reads: %d were made, and %+v is the problem of one that is fine", after, nova.reads.Load(), changed[0].Problem)
+			t.Errorf("after %d reads: %d were made, and %+v is the problem of one that is fine", after,
+				nova.reads.Load(), changed[0].Problem)
 		}
 	}
 }
 
-// TestFillFaults of a list: of those in ERROR that have none, and of 20 at most. One that cannot be read stops no other.
+// TestFillFaults reads the faults of 20 servers at most. One that cannot be read stops no other.
 func TestFillFaults(t *testing.T) {
 	t.Parallel()
 	known := &domain.Fault{Message: "known"}
-	list := []domain.Server{{ID: "a", Status: "ACTIVE"}, {ID: "b", Status: "ERROR", Fault: known}, {ID: "c", Status: "ERROR", Partial: true}, {ID: "broken", Status: "ERROR"}}
+	list := []domain.Server{
+		{ID: "a", Status: "ACTIVE"},
+		{ID: "b", Status: "ERROR", Fault: known},
+		{ID: "c", Status: "ERROR", Partial: true},
+		{ID: "broken", Status: "ERROR"},
+	}
 	for n := range 30 {
 		list = append(list, domain.Server{ID: fmt.Sprint("s", n), Status: "ERROR"})
 	}
@@ -64,7 +75,8 @@ func TestFillFaults(t *testing.T) {
 			filled++
 		}
 	}
-	if filled != mostFaults-1 || nova.reads.Load() != mostFaults || list[1].Fault != known || list[0].Fault != nil || list[2].Fault != nil {
+	if filled != mostFaults-1 || nova.reads.Load() != mostFaults || list[1].Fault != known || list[0].Fault != nil ||
+		list[2].Fault != nil {
 		t.Errorf("%d faults were filled in with %d reads: %+v", filled, nova.reads.Load(), list[:4])
 	}
 }

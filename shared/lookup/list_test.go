@@ -31,15 +31,18 @@ func (s smallPages) Servers(_ context.Context, q domain.ServerQuery) ([]domain.S
 	return found[:min(s.limit, len(found))], more, nil
 }
 
-// TestEveryServerOfAnOrder: Nova's pages may be shorter than an order; a server that is not found would be made twice.
-func TestEveryServerOfAnOrder(t *testing.T) {
+// TestServersOfOrder finds all servers of an order although Nova's pages are shorter than the order.
+func TestServersOfOrder(t *testing.T) {
 	t.Parallel()
 	order := domain.Order{ID: uuid.New(), Status: domain.OrderRunning}
 	fake := smallPages{limit: 4, moving: "server-7"}
 	for n := range 11 {
 		i := domain.Instance{ID: uuid.New()}
 		order.Instances = append(order.Instances, i)
-		server := domain.Server{ID: fmt.Sprintf("server-%d", n), Status: "BUILD", Tags: []string{i.ID.String(), domain.OrderTag(order.ID)}}
+		server := domain.Server{
+			ID: fmt.Sprintf("server-%d", n), Status: "BUILD",
+			Tags: []string{i.ID.String(), domain.OrderTag(order.ID)},
+		}
 		fake.servers = append(fake.servers, server)
 	}
 	got, err := ServersOfOrder(t.Context(), fake, order)

@@ -1,5 +1,5 @@
-// Package lookup finds in OpenStack what a request or an order names: flavors, images and networks by id or name,
-// servers by tag, and the faults that lists leave out.
+// Package lookup finds flavors, images and networks by id or name, servers by tag, and the faults that lists of servers
+// leave out.
 package lookup
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// Ref is what a request calls something, and in which field.
+// Ref is an id or a name in a request, with its field.
 type Ref struct{ Field, Value string }
 
 // Images is the part of OpenStack that images are found in.
@@ -22,43 +22,37 @@ type Images interface {
 	Images(ctx context.Context, name string) ([]domain.Image, error)
 }
 
-// named is what can be referred to by id or by name.
-type named struct{ id, name string }
+// object is a flavor, an image or a network.
+type object struct{ id, name string }
 
-// PickFlavor chooses the flavor that ref means.
+// PickFlavor chooses the flavor with the id or the unique name.
 func PickFlavor(flavors []domain.Flavor, r Ref) (domain.Flavor, error) {
-	things := make([]named, len(flavors))
-	for n, f := range flavors {
-		things[n] = named{f.ID, f.Name}
-	}
-	n, err := pick(r.Field, "flavor", r.Value, things)
-	if err != nil {
-		return domain.Flavor{}, err
-	}
-	return flavors[n], nil
+	return pick("flavor", r, flavors, func(f domain.Flavor) object { return object{f.ID, f.Name} })
 }
 
-// pick finds the index of the thing that ref means: the one with that id, else the only one of that name.
-func pick(field, what, ref string, things []named) (int, error) {
-	if i := slices.IndexFunc(things, func(t named) bool { return t.id == ref }); i >= 0 {
-		return i, nil
-	}
-	index, ids, names := -1, []string{}, []string{}
-	for i, t := range things {
-		names = append(names, t.name)
-		if t.name == ref {
-			index, ids = i, append(ids, t.id)
+// pick finds the one with that id, else the only one of that name.
+func pick[T any](what string, r Ref, all []T, describe func(T) object) (found T, err error) {
+	var ids, names []string
+	for _, one := range all {
+		o := describe(one)
+		if o.id == r.Value {
+			return one, nil
+		}
+		names = append(names, o.name)
+		if o.name == r.Value {
+			found, ids = one, append(ids, o.id)
 		}
 	}
 	switch len(ids) {
 	case 0:
-		return -1, apperr.InvalidField(field, fmt.Sprintf("there is no %s %q", what, ref), Some(names)...)
+		return found, apperr.InvalidField(r.Field, fmt.Sprintf("there is no %s %q", what, r.Value), Some(names)...)
 	case 1:
-		return index, nil
+		return found, nil
 	}
-	err := apperr.InvalidField(field, fmt.Sprintf("%d %ss are named %q: give an id", len(ids), what, ref), ids...)
-	err.Code = apperr.Conflict
-	return -1, err
+	conflict := apperr.InvalidField(r.Field,
+		fmt.Sprintf("%d %ss have the name %q: give an id", len(ids), what, r.Value), ids...)
+	conflict.Code = apperr.Conflict
+	return found, conflict
 }
 
 // Some bounds a list that is shown in an error.
@@ -68,8 +62,9 @@ func Some(names []string) []string {
 	return names[:min(len(names), 50)]
 }
 
-// FindImages takes an id first, because a community image can be used by id without being in any list. Of
-// several images of a name those that are not active do not count while one is: retired images often keep it.
+// FindImages tries an id first, because a community image can be used by id without being in any list. Of several
+// images of a name those that are not active do not count while another is active: retired images often keep their
+// names.
 func FindImages(ctx context.Context, cloud Images, name string) ([]domain.Image, error) {
 	if uuid.Validate(name) == nil {
 		image, err := cloud.Image(ctx, name)
@@ -84,7 +79,7 @@ func FindImages(ctx context.Context, cloud Images, name string) ([]domain.Image,
 	return activeNamed(images, name), nil
 }
 
-// activeNamed keeps those of the name, and of these the active ones if there is one. It changes images.
+// activeNamed keeps the images of the name, and only the active ones if it has any. It changes images.
 func activeNamed(images []domain.Image, name string) []domain.Image {
 	images = slices.DeleteFunc(images, func(i domain.Image) bool { return i.Name != name })
 	if slices.ContainsFunc(images, IsActive) {
@@ -96,39 +91,27 @@ func activeNamed(images []domain.Image, name string) []domain.Image {
 // IsActive says whether a server can be made from the image.
 func IsActive(i domain.Image) bool { return i.Status == "active" }
 
-// PickImage chooses the image that ref means among those that FindImages has found.
+// PickImage chooses the image with the id or the unique name among those that FindImages has found.
 func PickImage(images []domain.Image, r Ref) (domain.Image, error) {
 	if uuid.Validate(r.Value) == nil && len(images) == 1 {
-		return images[0], nil // however the id is written
+		return images[0], nil // the letter case of the id may differ
 	}
-	things := make([]named, len(images))
-	for i, image := range images {
-		things[i] = named{image.ID, image.Name}
-	}
-	i, err := pick(r.Field, "image", r.Value, things)
-	if err != nil {
-		return domain.Image{}, err
-	}
-	return images[i], nil
+	return pick("image", r, images, func(i domain.Image) object { return object{i.ID, i.Name} })
 }
 
-// PickNetworks chooses the networks that refs mean, and gives them by id; when none is asked for, the only one that the
-// project can boot on.
+// PickNetworks chooses the networks with the ids or unique names, and returns their ids; without refs, the only network
+// that the project can boot on.
 func PickNetworks(networks []domain.Network, refs []Ref) ([]Ref, error) {
 	if len(refs) == 0 {
 		return onlyNetwork(networks)
 	}
-	things := make([]named, len(networks))
-	for i, n := range networks {
-		things[i] = named{n.ID, n.Name}
-	}
 	out := make([]Ref, len(refs))
 	for k, r := range refs {
-		i, err := pick(r.Field, "network", r.Value, things)
+		chosen, err := pick("network", r, networks, func(n domain.Network) object { return object{n.ID, n.Name} })
 		if err != nil {
 			return nil, err
 		}
-		out[k] = Ref{Field: r.Field, Value: networks[i].ID}
+		out[k] = Ref{Field: r.Field, Value: chosen.ID}
 	}
 	return out, nil
 }

@@ -12,10 +12,10 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// album is a Glance on paper.
-type album []domain.Image
+// fakeGlance has a list of images.
+type fakeGlance []domain.Image
 
-func (a album) Image(_ context.Context, id string) (domain.Image, error) {
+func (a fakeGlance) Image(_ context.Context, id string) (domain.Image, error) {
 	for _, i := range a {
 		if i.ID == id {
 			return i, nil
@@ -25,7 +25,7 @@ func (a album) Image(_ context.Context, id string) (domain.Image, error) {
 }
 
 // Images takes names that differ in case for equal, as Glance's database may.
-func (a album) Images(_ context.Context, name string) (found []domain.Image, err error) {
+func (a fakeGlance) Images(_ context.Context, name string) (found []domain.Image, err error) {
 	for _, i := range a {
 		if strings.EqualFold(i.Name, name) {
 			found = append(found, i)
@@ -34,11 +34,11 @@ func (a album) Images(_ context.Context, name string) (found []domain.Image, err
 	return found, nil
 }
 
-// TestImages are found by id or by a name that means just one, of which retired ones do not count while another is there.
-func TestImages(t *testing.T) {
+// TestFindAndPickImages finds images by id or unique name. Inactive ones do not count while another is active.
+func TestFindAndPickImages(t *testing.T) {
 	t.Parallel()
 	id := uuid.NewString()
-	images := album{
+	images := fakeGlance{
 		{ID: id, Name: "community", Status: "active"},
 		{ID: "1", Name: "plain", Status: "active"},
 		{ID: "2", Name: "Plain", Status: "active"},
@@ -49,7 +49,8 @@ func TestImages(t *testing.T) {
 		{ID: "7", Name: "retired", Status: "deactivated"},
 	}
 	for ref, want := range map[string]string{
-		id: id, strings.ToUpper(id): "invalid", "plain": "1", "renewed": "4", "retired": "7", "twice": "conflict", "none": "invalid",
+		id: id, strings.ToUpper(id): "invalid", "plain": "1", "renewed": "4", "retired": "7", "twice": "conflict",
+		"none": "invalid",
 	} {
 		found, err := FindImages(t.Context(), images, ref)
 		if err != nil {
@@ -65,17 +66,23 @@ func TestImages(t *testing.T) {
 	}
 }
 
-// TestNetworks are found by id or name; without any, the only one that is not external is meant.
-func TestNetworks(t *testing.T) {
+// TestPickNetworks finds networks by id or name; without names, the only one that is not external.
+func TestPickNetworks(t *testing.T) {
 	t.Parallel()
-	inside, outside, other := domain.Network{ID: "1", Name: "in"}, domain.Network{ID: "2", Name: "out", External: true}, domain.Network{ID: "3", Name: "in"}
+	inside, other := domain.Network{ID: "1", Name: "in"}, domain.Network{ID: "3", Name: "in"}
+	outside := domain.Network{ID: "2", Name: "out", External: true}
 	for name, tc := range map[string]struct {
 		networks []domain.Network
 		refs     []Ref
 		want     []Ref
 		code     apperr.Code
 	}{
-		"by name and id":  {[]domain.Network{inside, outside}, []Ref{{"networks[0]", "out"}, {"networks[1]", "1"}}, []Ref{{"networks[0]", "2"}, {"networks[1]", "1"}}, ""},
+		"by name and id": {
+			[]domain.Network{inside, outside},
+			[]Ref{{"networks[0]", "out"}, {"networks[1]", "1"}},
+			[]Ref{{"networks[0]", "2"}, {"networks[1]", "1"}},
+			"",
+		},
 		"the only one":    {[]domain.Network{inside, outside}, nil, []Ref{{"networks", "1"}}, ""},
 		"one of several":  {[]domain.Network{inside, other}, nil, nil, apperr.Conflict},
 		"none at all":     {[]domain.Network{outside}, nil, nil, apperr.Invalid},

@@ -44,12 +44,15 @@ type Telemetry struct {
 
 // Start sets up the default logger and, with an endpoint, traces and metrics. requestID finds the id of the
 // request in hand; service is the service's name in traces, unless OTEL_SERVICE_NAME says another.
-func Start(ctx context.Context, cfg Config, service string, out io.Writer, requestID func(context.Context) string) (*Telemetry, error) {
+func Start(
+	ctx context.Context, cfg Config, service string, out io.Writer, requestID func(context.Context) string,
+) (*Telemetry, error) {
 	slog.SetDefault(slog.New(newHandler(cfg, out, requestID)))
 	if cfg.Endpoint == "" {
 		return &Telemetry{}, nil
 	}
-	res, err := resource.New(ctx, resource.WithAttributes(attribute.String("service.name", service)), resource.WithFromEnv(), resource.WithTelemetrySDK(), resource.WithHost())
+	res, err := resource.New(ctx, resource.WithAttributes(attribute.String("service.name", service)),
+		resource.WithFromEnv(), resource.WithTelemetrySDK(), resource.WithHost())
 	if err != nil && !errors.Is(err, resource.ErrPartialResource) {
 		return nil, err
 	}
@@ -65,7 +68,8 @@ func Start(ctx context.Context, cfg Config, service string, out io.Writer, reque
 	metrics := metric.NewMeterProvider(metric.WithReader(metric.NewPeriodicReader(numbers)), metric.WithResource(res))
 	otel.SetTracerProvider(traces)
 	otel.SetMeterProvider(metrics)
-	otel.SetTextMapPropagator(propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, propagation.Baggage{}))
+	otel.SetTextMapPropagator(propagation.NewCompositeTextMapPropagator(propagation.TraceContext{},
+		propagation.Baggage{}))
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { slog.Warn("telemetry", "error", err) }))
 	return &Telemetry{on: true, shutdown: []func(context.Context) error{traces.Shutdown, metrics.Shutdown}}, nil
 }

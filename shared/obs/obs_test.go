@@ -54,7 +54,9 @@ func TestLinesSayWhereTheyAreFrom(t *testing.T) {
 		"in a request": {
 			Config{Revision: "servers-00002"},
 			func(l *slog.Logger) { l.InfoContext(inRequest, "hello", "n", 1) },
-			map[string]any{"level": "INFO", "msg": "hello", "n": 1.0, "revision": "servers-00002", "request_id": "req-1"},
+			map[string]any{
+				"level": "INFO", "msg": "hello", "n": 1.0, "revision": "servers-00002", "request_id": "req-1",
+			},
 		},
 		"in none": {
 			Config{},
@@ -83,12 +85,13 @@ func TestLinesSayWhereTheyAreFrom(t *testing.T) {
 	}
 }
 
-// TestSecretsAreRedacted wherever they stand in a line, and what is none is not.
+// TestSecretsAreRedacted anywhere in a line, and nothing else.
 func TestSecretsAreRedacted(t *testing.T) {
 	t.Parallel()
 	const canary = "canary"
 	for _, key := range []string{
-		"token", "X-Auth-Token", "x_subject_token", "password", "OS_PASSWORD", "adminPassword", "secret", "callback_secret", "Authorization",
+		"token", "X-Auth-Token", "x_subject_token", "password", "OS_PASSWORD", "adminPassword", "secret",
+		"callback_secret", "Authorization",
 		"webhook-signature", "user_data", "User-Data", "application_credential_secret",
 	} {
 		for name, log := range map[string]func(*slog.Logger){
@@ -102,7 +105,8 @@ func TestSecretsAreRedacted(t *testing.T) {
 			"inside":       func(l *slog.Logger) { l.Info("x", "harmless", struct{ S domain.Secret }{canary}) },
 		} {
 			got := line(t, Config{}, log)
-			if text, _ := json.Marshal(got); strings.Contains(string(text), canary) || !strings.Contains(string(text), "[redacted]") {
+			if text, _ := json.Marshal(got); strings.Contains(string(text), canary) ||
+				!strings.Contains(string(text), "[redacted]") {
 				t.Errorf("%s, %s: the line is %s", key, name, text)
 			}
 		}
@@ -110,7 +114,10 @@ func TestSecretsAreRedacted(t *testing.T) {
 	got := line(t, Config{}, func(l *slog.Logger) {
 		l.Info("a token was refused", "user_id", "u", "path", "/v1/servers", "code", "unauthenticated", "key_name", "k")
 	})
-	want := map[string]any{"level": "INFO", "msg": "a token was refused", "user_id": "u", "path": "/v1/servers", "code": "unauthenticated", "key_name": "k"}
+	want := map[string]any{
+		"level": "INFO", "msg": "a token was refused", "user_id": "u", "path": "/v1/servers",
+		"code": "unauthenticated", "key_name": "k",
+	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}

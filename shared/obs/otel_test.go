@@ -84,10 +84,12 @@ func TestTelemetry(t *testing.T) {
 			}
 			collector.mu.Lock()
 			defer collector.mu.Unlock()
-			if spans := collector.got["POST /v1/traces"]; !strings.Contains(spans, "/v1/servers") || !strings.Contains(spans, "cloudfn-test") {
+			if spans := collector.got["POST /v1/traces"]; !strings.Contains(spans, "/v1/servers") ||
+				!strings.Contains(spans, "cloudfn-test") {
 				t.Errorf("no spans arrived: %q", spans)
 			}
-			if numbers := collector.got["POST /v1/metrics"]; !strings.Contains(numbers, "http.server.request.duration") || !strings.Contains(numbers, "cloudfn.test.waiting") {
+			if numbers := collector.got["POST /v1/metrics"]; !strings.Contains(numbers,
+				"http.server.request.duration") || !strings.Contains(numbers, "cloudfn.test.waiting") {
 				t.Errorf("metrics are missing: %q", numbers)
 			}
 		})

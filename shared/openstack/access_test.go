@@ -29,7 +29,9 @@ func sandbox(t *testing.T) *openstack.Cloud {
 }
 
 // limited is a session of an application credential that may call what the permissions need, and no more.
-func limited(t *testing.T, cloud *openstack.Cloud, p *testkit.Project, permissions ...domain.Permission) *openstack.Session {
+func limited(
+	t *testing.T, cloud *openstack.Cloud, p *testkit.Project, permissions ...domain.Permission,
+) *openstack.Session {
 	t.Helper()
 	var rules []testkit.AccessRule
 	for _, r := range domain.AccessRules(permissions) {
@@ -53,12 +55,21 @@ type call struct {
 	by   []domain.Permission
 }
 
-// calls are all that is called through a connection. The servers that they name do not exist: Nova says so to whoever may ask.
+// calls are all that is called through a connection. The servers that they name do not exist: Nova says so to whoever
+// may ask.
 func calls(projectID string) []call {
 	const id = "00000000-0000-4000-8000-000000000000"
-	allocate, acting := []domain.Permission{domain.MayAllocate}, []domain.Permission{domain.MayAllocate, domain.MayStart, domain.MayStop, domain.MayReboot, domain.MayDeploy}
+	allocate, acting := []domain.Permission{domain.MayAllocate}, []domain.Permission{
+		domain.MayAllocate, domain.MayStart, domain.MayStop, domain.MayReboot, domain.MayDeploy,
+	}
 	return []call{
-		{"Server", func(ctx context.Context, s *openstack.Session) error { _, err := s.Server(ctx, id); return err }, nil},
+		{
+			"Server", func(ctx context.Context, s *openstack.Session) error {
+				_,
+					err := s.Server(ctx, id)
+				return err
+			}, nil,
+		},
 		{"Servers", func(ctx context.Context, s *openstack.Session) error {
 			_, _, err := s.Servers(ctx, domain.ServerQuery{Tags: []string{"x"}, Limit: 10})
 			return err
@@ -67,31 +78,82 @@ func calls(projectID string) []call {
 			_, _, err := s.AllServers(ctx, projectID, "")
 			return err
 		}, nil},
-		{"Flavors", func(ctx context.Context, s *openstack.Session) error { _, err := s.Flavors(ctx); return err }, nil},
+		{
+			"Flavors", func(ctx context.Context, s *openstack.Session) error { _, err := s.Flavors(ctx); return err },
+			nil,
+		},
 		{"Quota", func(ctx context.Context, s *openstack.Session) error { _, err := s.Quota(ctx); return err }, nil},
 		{"CreateServer", func(ctx context.Context, s *openstack.Session) error {
-			_, err := s.CreateServer(ctx, domain.LaunchSpec{FlavorID: "x", ImageID: id, NetworkIDs: []string{id}}, "x", "", nil)
+			_, err := s.CreateServer(ctx, domain.LaunchSpec{FlavorID: "x", ImageID: id, NetworkIDs: []string{id}}, "x",
+				"", nil)
 			return err
 		}, allocate},
-		{"Image", func(ctx context.Context, s *openstack.Session) error { _, err := s.Image(ctx, id); return err }, allocate},
-		{"Images", func(ctx context.Context, s *openstack.Session) error { _, err := s.Images(ctx, "x"); return err }, allocate},
-		{"Networks", func(ctx context.Context, s *openstack.Session) error { _, err := s.Networks(ctx); return err }, allocate},
-		{"NetworkNames", func(ctx context.Context, s *openstack.Session) error { _, err := s.NetworkNames(ctx); return err }, allocate},
-		{"KeyPairs", func(ctx context.Context, s *openstack.Session) error { _, err := s.KeyPairs(ctx); return err }, allocate},
+		{
+			"Image", func(ctx context.Context, s *openstack.Session) error { _, err := s.Image(ctx, id); return err },
+			allocate,
+		},
+		{
+			"Images", func(ctx context.Context, s *openstack.Session) error {
+				_,
+					err := s.Images(ctx, "x")
+				return err
+			}, allocate,
+		},
+		{
+			"Networks", func(ctx context.Context, s *openstack.Session) error {
+				_,
+					err := s.Networks(ctx)
+				return err
+			}, allocate,
+		},
+		{"NetworkNames", func(ctx context.Context, s *openstack.Session) error {
+			_, err := s.NetworkNames(ctx)
+			return err
+		}, allocate},
+		{
+			"KeyPairs", func(ctx context.Context, s *openstack.Session) error {
+				_,
+					err := s.KeyPairs(ctx)
+				return err
+			}, allocate,
+		},
 		{"ImportKeyPair", func(ctx context.Context, s *openstack.Session) error {
 			_, err := s.ImportKeyPair(ctx, "k"+uuid.NewString(), publicKey())
 			return err
 		}, allocate},
-		{"DeleteKeyPair", func(ctx context.Context, s *openstack.Session) error { return s.DeleteKeyPair(ctx, "nope") }, allocate},
-		{"StartServer", func(ctx context.Context, s *openstack.Session) error { return s.StartServer(ctx, id) }, acting},
-		{"UnshelveServer", func(ctx context.Context, s *openstack.Session) error { return s.UnshelveServer(ctx, id) }, acting},
+		{
+			"DeleteKeyPair", func(ctx context.Context, s *openstack.Session) error {
+				return s.DeleteKeyPair(ctx, "nope")
+			}, allocate,
+		},
+		{
+			"StartServer", func(ctx context.Context, s *openstack.Session) error { return s.StartServer(ctx, id) },
+			acting,
+		},
+		{
+			"UnshelveServer", func(ctx context.Context, s *openstack.Session) error {
+				return s.UnshelveServer(ctx,
+					id)
+			}, acting,
+		},
 		{"StopServer", func(ctx context.Context, s *openstack.Session) error { return s.StopServer(ctx, id) }, acting},
-		{"RebootServer", func(ctx context.Context, s *openstack.Session) error { return s.RebootServer(ctx, id, true) }, acting},
+		{
+			"RebootServer", func(ctx context.Context, s *openstack.Session) error {
+				return s.RebootServer(ctx, id, true)
+			}, acting,
+		},
 		{"RebuildServer", func(ctx context.Context, s *openstack.Session) error {
-			return s.RebuildServer(ctx, id, domain.Rebuild{ImageID: id, UserData: "x", Metadata: map[string]string{}}, false)
+			return s.RebuildServer(ctx, id, domain.Rebuild{ImageID: id, UserData: "x", Metadata: map[string]string{}},
+				false)
 		}, acting},
-		{"DeleteServer", func(ctx context.Context, s *openstack.Session) error { return s.DeleteServer(ctx, id) }, []domain.Permission{domain.MayDeallocate}},
-		{"Ports", func(ctx context.Context, s *openstack.Session) error { _, err := s.Ports(ctx, id); return err }, []domain.Permission{domain.MayDeallocate}},
+		{
+			"DeleteServer", func(ctx context.Context, s *openstack.Session) error { return s.DeleteServer(ctx, id) },
+			[]domain.Permission{domain.MayDeallocate},
+		},
+		{
+			"Ports", func(ctx context.Context, s *openstack.Session) error { _, err := s.Ports(ctx, id); return err },
+			[]domain.Permission{domain.MayDeallocate},
+		},
 	}
 }
 
@@ -105,8 +167,8 @@ func publicKey() string {
 	return "ssh-ed25519 " + base64.StdEncoding.EncodeToString(blob)
 }
 
-// TestAccessRulesAreExact: with the rules of a permission everything that it needs is let through, and nothing else. The
-// services answer a call that is not in the rules with 401.
+// TestAccessRulesAreExact: with the rules of a permission everything that it needs is let through, and nothing else.
+// The services answer a call that is not in the rules with 401.
 func TestAccessRulesAreExact(t *testing.T) {
 	t.Parallel()
 	cloud, p := sandbox(t), testkit.NewProject(t)
@@ -127,8 +189,9 @@ func TestAccessRulesAreExact(t *testing.T) {
 	}
 }
 
-// TestLifeWithinAccessRules takes a server through its life with an application credential that may call nothing but what the
-// permissions need, so that what Nova calls meanwhile in the same name works as well. It cannot be deleted without deallocate.
+// TestLifeWithinAccessRules takes a server through its life with an application credential that may call nothing but
+// what the permissions need, so that what Nova calls meanwhile in the same name works as well. It cannot be deleted
+// without deallocate.
 func TestLifeWithinAccessRules(t *testing.T) {
 	t.Parallel()
 	f, cloud, p := testkit.Sandbox(t), sandbox(t), testkit.NewProject(t)

@@ -20,7 +20,8 @@ type logged struct {
 	Updated   naiveTime `json:"updated_at"`
 	Message   string    `json:"message"` // "Error", or null
 	Events    []struct {
-		Finish naiveTime `json:"finish_time"` // null until then
+		Finish  naiveTime `json:"finish_time"` // null until then
+		Details string    `json:"details"`     // why it failed
 	} `json:"events"`
 }
 

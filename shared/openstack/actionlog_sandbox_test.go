@@ -24,9 +24,12 @@ func capped(t *testing.T, nova string, limit int) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.Out.URL.Scheme, r.Out.URL.Host = to.Scheme, to.Host }}
+	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
+		r.Out.URL.Scheme, r.Out.URL.Host = to.Scheme, to.Host
+	}}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if minor, _ := strconv.Atoi(strings.TrimPrefix(r.Header.Get("X-OpenStack-Nova-API-Version"), "2.")); minor > limit {
+		if minor, _ := strconv.Atoi(strings.TrimPrefix(r.Header.Get("X-OpenStack-Nova-API-Version"),
+			"2.")); minor > limit {
 			w.Header().Set("Content-Type", "application/json")
 			w.WriteHeader(http.StatusNotAcceptable)
 			fmt.Fprintf(w, `{"computeFault":{"message":"maximum is 2.%d"}}`, limit)
@@ -64,7 +67,10 @@ func TestActionsOfARealServer(t *testing.T) {
 	if made.Name != "create" || !made.Finish.After(made.Start) {
 		t.Errorf("the creation took no time: %+v", made)
 	}
-	h := domain.History{ServerID: server.ID, Created: server.Created, Updated: made.Finish, State: domain.StateActive, Actions: logs[53]}
+	h := domain.History{
+		ServerID: server.ID, Created: server.Created, Updated: made.Finish, State: domain.StateActive,
+		Actions: logs[53],
+	}
 	if state, known := h.StateAt(made.Start); known && state == domain.StateActive {
 		t.Error("the server counts as running when it was asked for")
 	}

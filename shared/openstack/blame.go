@@ -14,21 +14,20 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 )
 
-// How long it may take to find out which service is at fault.
+// The time limits for finding the service at fault.
 const (
 	askKeystoneTimeout = 10 * time.Second
 	probeTimeout       = 2 * time.Second
 )
 
-// peeked is how much of a 500 is looked at: Nova's own has 200 bytes.
+// peeked is how much of a 500 is read: Nova's own has 200 bytes.
 const peeked = 8 << 10
 
-// blame is a session's way to a service other than Keystone. A service passes on the trouble of another one in a form
-// that says something else: Glance answers 401 while Keystone is away, and Nova 500 while Neutron is. blame finds out
-// who is at fault.
+// blame is a session's transport to a service other than Keystone. Services report the outage of another one as their
+// own: Glance answers 401 while Keystone is down, and Nova 500 while Neutron is. blame finds the service at fault.
 type blame struct {
 	session *Session
-	service string // as refusals name it: nova
+	service string // as in errors: nova
 	base    http.RoundTripper
 }
 
@@ -51,8 +50,8 @@ func (b blame) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// unauthorized asks Keystone about the token that a service does not accept; nil when it really is not good. Glance
-// cannot tell the two apart: its delay_auth_decision takes every token for a bad one while Keystone is away.
+// unauthorized asks Keystone about a token that a service rejects; nil if Keystone rejects it, too. While Keystone is
+// down, Glance rejects every token (delay_auth_decision).
 func (b blame) unauthorized(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, askKeystoneTimeout)
 	defer cancel()
@@ -61,14 +60,15 @@ func (b blame) unauthorized(ctx context.Context) error {
 	case apperr.CodeOf(err) == apperr.Unauthenticated:
 		return nil
 	case b.session.catalog != nil && (err == nil || apperr.CodeOf(err) == apperr.Forbidden):
-		return nil // the session of a login: its access rules may not allow the call, and a trust's token cannot be validated
+		// the session of a login: its access rules may not allow the call, and a trust's token cannot be validated
+		return nil
 	case err == nil:
 		err = errors.New("keystone accepts the token")
 	}
 	e := apperr.As(err)
 	if e.Code == apperr.Internal {
 		e = apperr.Wrap(apperr.Unavailable, err,
-			"%s does not accept a token that keystone accepts: it cannot reach keystone, or is set up wrongly", b.service)
+			"%s rejects a token that keystone accepts: it cannot reach keystone, or is misconfigured", b.service)
 	}
 	refused := *e // with the promise that the service has done nothing
 	refused.Cause = errors.Join(apperr.ErrNotSent, e.Cause)
@@ -78,8 +78,8 @@ func (b blame) unauthorized(ctx context.Context) error {
 	return &refused
 }
 
-// foreignErrors are what Nova's 500 names when another service has failed it, and the services that may have: Nova
-// shows the class of its exception, which for keystoneauth's is the same whatever service is away.
+// foreignErrors are texts in Nova's 500 that show that another service failed, and the candidates: Nova shows the class
+// of its exception, which for keystoneauth is the same for every service.
 var foreignErrors = []struct {
 	text     string
 	services []string
@@ -90,9 +90,9 @@ var foreignErrors = []struct {
 	{"keystoneauth1.", []string{"network", "image", "placement", "volumev3", "block-storage", "identity"}},
 }
 
-// broken finds the service that Nova could not use, among those that its answer leaves open; nil when they all answer.
+// broken finds the service that Nova could not use, among the candidates; nil if all of them answer.
 func (b blame) broken(ctx context.Context, resp *http.Response) error {
-	text, _ := io.ReadAll(io.LimitReader(resp.Body, peeked)) // whoever reads the rest meets the error, if there is one
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, peeked)) // an error comes again when the rest is read
 	resp.Body = struct {
 		io.Reader
 		io.Closer
@@ -115,8 +115,7 @@ func (b blame) broken(ctx context.Context, resp *http.Response) error {
 	return nil
 }
 
-// away asks each of the services for anything, and lists those that do not answer. Those that the catalog lacks are
-// left out.
+// away probes the services, and lists those that do not answer. It ignores those that the catalog lacks.
 func (s *Session) away(ctx context.Context, services []string) (away []string) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -151,10 +150,10 @@ func (s *Session) away(ctx context.Context, services []string) (away []string) {
 	return away
 }
 
-// projectNames are what the services are called in errors.
+// projectNames are the names of services in errors.
 var projectNames = map[string]string{
 	"compute": "nova", "network": "neutron", "image": "glance", "volumev3": "cinder", "block-storage": "cinder",
-	"identity": "keystone",
+	"identity": "keystone", "block-store": "cinder", "load-balancer": "octavia", "key-manager": "barbican",
 }
 
 func projectName(service string) string {

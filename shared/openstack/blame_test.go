@@ -12,8 +12,8 @@ import (
 
 const goodToken = `{"token":{"expires_at":"2099-01-02T03:04:05Z","user":{"id":"u1","name":"ann"},"project":{"id":"p1","name":"web","domain":{"id":"d1"}}}}`
 
-// TestAServicesUnauthorizedIsAskedAbout at Keystone: the answers are Glance's and Keystone's own; the fake is there because
-// the shared sandbox's Keystone cannot go away for one test.
+// TestAServicesUnauthorizedIsAskedAbout at Keystone: the answers are Glance's and Keystone's own; the fake is there
+// because the shared sandbox's Keystone cannot go away for one test.
 func TestAServicesUnauthorizedIsAskedAbout(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -23,10 +23,14 @@ func TestAServicesUnauthorizedIsAskedAbout(t *testing.T) {
 		message string
 		nothing bool // it is certain that nothing was done
 	}{
-		"Keystone away":          {503, "", apperr.Unavailable, "keystone is not available", true},
-		"Keystone broken":        {500, "", apperr.Unavailable, "keystone is not available", true},
-		"Keystone refuses, too":  {401, `{"error":{"code":401,"message":"no"}}`, apperr.Unauthenticated, "glance: ", false},
-		"Keystone accepts it":    {200, goodToken, apperr.Unavailable, "glance does not accept a token that keystone accepts", true},
+		"Keystone away":   {503, "", apperr.Unavailable, "keystone is not available", true},
+		"Keystone broken": {500, "", apperr.Unavailable, "keystone is not available", true},
+		"Keystone refuses, too": {
+			401, `{"error":{"code":401,"message":"no"}}`, apperr.Unauthenticated, "glance: ", false,
+		},
+		"Keystone accepts it": {
+			200, goodToken, apperr.Unavailable, "glance rejects a token that keystone accepts", true,
+		},
 		"Keystone wants a pause": {429, "", apperr.RateLimited, "keystone", true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -36,7 +40,8 @@ func TestAServicesUnauthorizedIsAskedAbout(t *testing.T) {
 			s.answer("GET /image/v2/images", 401, glance401)
 			_, err := s.session(t).Images(t.Context(), "")
 			e := apperr.As(err)
-			if e.Code != tc.want || !strings.Contains(e.Message, tc.message) || errors.Is(err, apperr.ErrNotSent) != tc.nothing {
+			if e.Code != tc.want || !strings.Contains(e.Message, tc.message) ||
+				errors.Is(err, apperr.ErrNotSent) != tc.nothing {
 				t.Errorf("got %s %v", e.Code, err)
 			}
 			if tc.want == apperr.Unavailable && e.RetryAfter <= 0 {
@@ -49,12 +54,14 @@ func TestAServicesUnauthorizedIsAskedAbout(t *testing.T) {
 	}
 }
 
-const glance401 = "<html>\n <head>\n  <title>401 Unauthorized</title>\n </head>\n <body>\n  <h1>401 Unauthorized</h1>\n  This server could not verify that you are authorized.<br /><br />\n </body>\n</html>"
+const glance401 = "<html>\n <head>\n  <title>401 Unauthorized</title>\n </head>\n <body>\n  <h1>401 " +
+	"Unauthorized</h1>\n  This server could not verify that you are authorized.<br /><br />\n </body>\n</html>"
 
 // flavorsStayUnauthorized reads flavors with an application credential, which Nova refuses with 401.
 func flavorsStayUnauthorized(t *testing.T, s *stub) {
 	t.Helper()
-	s.answer("GET /compute/flavors/detail", 401, `{"error":{"code":401,"message":"The request you have made requires authentication."}}`)
+	s.answer("GET /compute/flavors/detail", 401,
+		`{"error":{"code":401,"message":"The request you have made requires authentication."}}`)
 	session, _, err := s.cloud(t, nil).Credential(t.Context(), "c1", "s")
 	if err != nil {
 		t.Fatal(err)
@@ -64,7 +71,8 @@ func flavorsStayUnauthorized(t *testing.T, s *stub) {
 	}
 }
 
-// TestALoginsUnauthorizedStays 401 when Keystone accepts the token: an application credential's access rules do not allow the call.
+// TestALoginsUnauthorizedStays 401 when Keystone accepts the token: an application credential's access rules do not
+// allow the call.
 func TestALoginsUnauthorizedStays(t *testing.T) {
 	t.Parallel()
 	s := loginStub(t, member)
@@ -72,12 +80,13 @@ func TestALoginsUnauthorizedStays(t *testing.T) {
 	flavorsStayUnauthorized(t, s)
 }
 
-// TestATrustsUnauthorizedStays: Keystone does not let the token of a trust with impersonation validate itself, and its session is
-// opened anew when a service refuses it.
+// TestATrustsUnauthorizedStays: Keystone does not let the token of a trust with impersonation validate itself, and its
+// session is opened anew when a service refuses it.
 func TestATrustsUnauthorizedStays(t *testing.T) {
 	t.Parallel()
 	s := loginStub(t, member)
-	s.answer("GET /v3/auth/tokens", 403, `{"error":{"code":403,"message":"You are not authorized to perform the requested action: identity:validate_token.","title":"Forbidden"}}`)
+	s.answer("GET /v3/auth/tokens", 403,
+		`{"error":{"code":403,"message":"You are not authorized to perform the requested action: identity:validate_token.","title":"Forbidden"}}`)
 	flavorsStayUnauthorized(t, s)
 }
 
@@ -89,15 +98,21 @@ func TestKnowsProject(t *testing.T) {
 		body   string
 		want   apperr.Code
 	}{
-		"it is there":    {200, `{"project":{"id":"p1"}}`, ""},
-		"it is gone":     {404, `{"error":{"code":404,"message":"Could not find project: p1.","title":"Not Found"}}`, apperr.NotFound},
-		"a proxy's 404":  {404, `<html><body>The requested URL /v3/projects/p1 was not found</body></html>`, apperr.Unavailable},
-		"who may not":    {403, `{"error":{"code":403,"message":"You are not authorized.","title":"Forbidden"}}`, apperr.Forbidden},
+		"it is there": {200, `{"project":{"id":"p1"}}`, ""},
+		"it is gone": {
+			404, `{"error":{"code":404,"message":"Could not find project: p1.","title":"Not Found"}}`, apperr.NotFound,
+		},
+		"a proxy's 404": {
+			404, `<html><body>The requested URL /v3/projects/p1 was not found</body></html>`, apperr.Unavailable,
+		},
+		"who may not": {
+			403, `{"error":{"code":403,"message":"You are not authorized.","title":"Forbidden"}}`, apperr.Forbidden,
+		},
 		"another's JSON": {404, `{"message":"no Route matched with those values"}`, apperr.Unavailable},
 	} {
 		s := loginStub(t, member)
 		s.answer("GET /v3/projects/p1", tc.status, tc.body)
-		if err := s.session(t).KnowsProject(t.Context(), "p1"); apperr.CodeOf(err) != tc.want {
+		if err := s.session(t).CheckProject(t.Context(), "p1"); apperr.CodeOf(err) != tc.want {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}
@@ -116,13 +131,33 @@ func TestNovasErrorNamesTheServiceAtFault(t *testing.T) {
 		want    apperr.Code
 		message string
 	}{
-		"Neutron away":            {"keystoneauth1.exceptions.connection.ConnectFailure", hangUp, apperr.Unavailable, "neutron is not available, and nova cannot do without it"},
-		"Neutron behind a proxy":  {"keystoneauth1.exceptions.http.ServiceUnavailable", status(503), apperr.Unavailable, "neutron is not available, and nova cannot do without it"},
-		"Neutron's client":        {"neutronclient.common.exceptions.ConnectionFailed", hangUp, apperr.Unavailable, "neutron is not available, and nova cannot do without it"},
-		"Neutron hangs":           {"neutronclient.common.exceptions.ConnectionFailed", hang, apperr.Unavailable, "neutron is not available, and nova cannot do without it"},
-		"Neutron answers to us":   {"neutronclient.common.exceptions.ConnectionFailed", nil, apperr.BadGateway, "nova answered with status 500: it could not use neutron"},
-		"everybody answers to us": {"keystoneauth1.exceptions.connection.ConnectFailure", nil, apperr.BadGateway, "it could not use neutron, glance, placement, cinder or keystone"},
-		"Nova's own fault":        {"sqlalchemy.exc.DBError", hangUp, apperr.BadGateway, "nova answered with status 500"},
+		"Neutron away": {
+			"keystoneauth1.exceptions.connection.ConnectFailure", hangUp, apperr.Unavailable,
+			"neutron is not available, and nova cannot do without it",
+		},
+		"Neutron behind a proxy": {
+			"keystoneauth1.exceptions.http.ServiceUnavailable", status(503), apperr.Unavailable,
+			"neutron is not available, and nova cannot do without it",
+		},
+		"Neutron's client": {
+			"neutronclient.common.exceptions.ConnectionFailed", hangUp, apperr.Unavailable,
+			"neutron is not available, and nova cannot do without it",
+		},
+		"Neutron hangs": {
+			"neutronclient.common.exceptions.ConnectionFailed", hang, apperr.Unavailable,
+			"neutron is not available, and nova cannot do without it",
+		},
+		"Neutron answers to us": {
+			"neutronclient.common.exceptions.ConnectionFailed", nil, apperr.BadGateway,
+			"nova answered with status 500: it could not use neutron",
+		},
+		"everybody answers to us": {
+			"keystoneauth1.exceptions.connection.ConnectFailure", nil, apperr.BadGateway,
+			"it could not use neutron, glance, placement, cinder or keystone",
+		},
+		"Nova's own fault": {
+			"sqlalchemy.exc.DBError", hangUp, apperr.BadGateway, "nova answered with status 500",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -134,7 +169,8 @@ func TestNovasErrorNamesTheServiceAtFault(t *testing.T) {
 			s.mux.HandleFunc("GET /network/", tc.neutron)
 			began := time.Now()
 			err := read(t.Context(), s.session(t))
-			if e := apperr.As(err); e.Code != tc.want || !strings.Contains(e.Message, tc.message) || strings.Contains(e.Message, "class") {
+			if e := apperr.As(err); e.Code != tc.want || !strings.Contains(e.Message, tc.message) ||
+				strings.Contains(e.Message, "class") {
 				t.Errorf("got %s %v", e.Code, err)
 			}
 			if took := time.Since(began); took > probeTimeout+time.Second {
@@ -144,7 +180,8 @@ func TestNovasErrorNamesTheServiceAtFault(t *testing.T) {
 	}
 }
 
-// TestAServiceNamesKeystone, which is away or refuses the token, in keystonemiddleware's own words: the service has done nothing.
+// TestAServiceNamesKeystone, which is away or refuses the token, in keystonemiddleware's own words: the service has
+// done nothing.
 func TestAServiceNamesKeystone(t *testing.T) {
 	t.Parallel()
 	for _, body := range []string{
@@ -155,7 +192,8 @@ func TestAServiceNamesKeystone(t *testing.T) {
 		s := newStub(t)
 		s.answer("GET /compute/servers/id", 503, body)
 		err := read(t.Context(), s.session(t))
-		if e := apperr.As(err); e.Code != apperr.Unavailable || e.Message != "keystone is not available" || !errors.Is(err, apperr.ErrNotSent) {
+		if e := apperr.As(err); e.Code != apperr.Unavailable || e.Message != "keystone is not available" ||
+			!errors.Is(err, apperr.ErrNotSent) {
 			t.Errorf("got %v", err)
 		}
 	}

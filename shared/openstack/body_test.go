@@ -18,7 +18,9 @@ import (
 func TestSenselessBodies(t *testing.T) {
 	t.Parallel()
 	for name, write := range map[string]func(w http.ResponseWriter){
-		"HTML":         func(w http.ResponseWriter) { _, _ = io.WriteString(w, "<html><body>canary proxy login</body></html>") },
+		"HTML": func(w http.ResponseWriter) {
+			_, _ = io.WriteString(w, "<html><body>canary proxy login</body></html>")
+		},
 		"nothing":      func(http.ResponseWriter) {},
 		"cut off":      func(w http.ResponseWriter) { _, _ = io.WriteString(w, `{"server":{"id":"canary"`) },
 		"another type": func(w http.ResponseWriter) { _, _ = io.WriteString(w, `["canary"]`) },
@@ -41,9 +43,12 @@ func TestSenselessBodies(t *testing.T) {
 			s := newStub(t)
 			s.mux.HandleFunc("/compute/", func(w http.ResponseWriter, _ *http.Request) { write(w) })
 			session := s.session(t)
-			for path, call := range map[string]func(context.Context, *Session) error{"/compute/servers/id": read, "/compute/servers/detail": list} {
+			for path, call := range map[string]func(context.Context, *Session) error{
+				"/compute/servers/id": read, "/compute/servers/detail": list,
+			} {
 				err := call(t.Context(), session)
-				if e := apperr.As(err); e.Code != apperr.BadGateway || e.Message != "nova gave an answer that cannot be read" {
+				if e := apperr.As(err); e.Code != apperr.BadGateway ||
+					e.Message != "nova gave an answer that cannot be read" {
 					t.Errorf("%s: got %s %q", path, e.Code, e.Message)
 				}
 				if n := len(s.to(path)); n != 1 {
@@ -93,7 +98,8 @@ func TestEndlessBodies(t *testing.T) {
 			if apperr.CodeOf(err) != tc.want || len(err.Error()) > 2000 || len(apperr.As(err).Message) > 2000 {
 				t.Errorf("got %.2000v", err)
 			}
-			if took := time.Since(began); tc.status != 200 && took > 10*time.Second { // looking for its words takes no time
+			// looking for its words takes no time
+			if took := time.Since(began); tc.status != 200 && took > 10*time.Second {
 				t.Errorf("it took %s", took)
 			}
 			most := int64(maxRefusal)
@@ -113,7 +119,13 @@ func TestBoundedBody(t *testing.T) {
 	for _, tc := range []struct {
 		status, size int
 		good         bool
-	}{{200, 0, true}, {200, maxBody - 1, true}, {200, maxBody + 1, false}, {404, maxRefusal - 1, true}, {404, maxRefusal + 1, false}} {
+	}{
+		{200, 0, true},
+		{200, maxBody - 1, true},
+		{200, maxBody + 1, false},
+		{404, maxRefusal - 1, true},
+		{404, maxRefusal + 1, false},
+	} {
 		n, err := io.Copy(io.Discard, bounded(response(tc.status, nil, strings.Repeat(" ", tc.size))).Body)
 		if (err == nil) != tc.good || tc.good && n != int64(tc.size) {
 			t.Errorf("%d: of %d bytes %d came: %v", tc.status, tc.size, n, err)

@@ -2,6 +2,7 @@ package openstack
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -23,16 +24,16 @@ const catalogTimeout = 15 * time.Second
 
 // endpoint finds where a service is. The catalog is read once per scope and kept for a few minutes.
 func (s *Session) endpoint(ctx context.Context, service string) (string, error) {
-	if at := s.cloud.overrides.of(service); at != "" && s.region == "" {
+	if at := s.overrideOf(service); at != "" && s.region == "" { // it needs no catalog
 		return s.versioned(ctx, service, at)
 	}
 	found, err := s.services(ctx)
 	if err != nil {
 		return "", err
 	}
-	at, err := s.choose(found, service)
-	if set := s.override(found, service); set != "" {
-		at, err = set, nil
+	at := s.override(found, service)
+	if at == "" {
+		at, err = s.choose(found, service)
 	}
 	if err != nil {
 		return "", err
@@ -93,39 +94,52 @@ func (c catalog) endpoint(service, region, iface string) (string, error) {
 	}
 	switch {
 	case len(urls) == 0:
-		return "", apperr.New(apperr.Unsupported, "the cloud offers no %s service (interface %s, region %q)", service, iface,
-			region)
+		return "", apperr.New(apperr.Unsupported, "the cloud offers no %s service (interface %s, region %q)",
+			service, iface, region)
+	case len(urls) > 1 && region != "":
+		return "", apperr.New(apperr.Internal, "the catalog has several %s endpoints of %s in region %s",
+			iface, service, region)
 	case len(urls) > 1:
-		return "", apperr.New(apperr.Internal, "the catalog has %s in several regions (%s): OS_REGION_NAME must choose one",
-			service, strings.Join(regions, ", "))
+		return "", apperr.New(apperr.Internal, "the catalog has %s in several regions (%s): "+
+			"OS_REGION_NAME must choose one", service, strings.Join(regions, ", "))
 	}
 	return strings.TrimSuffix(urls[0], "/") + "/", nil
 }
 
-// regions lists the regions that have an endpoint of the service: of the interface, or of any when it is "".
-func (c catalog) regions(service, iface string) []string {
-	var found []string
-	for _, entry := range c {
-		for _, e := range entry.Endpoints {
-			if entry.Type == service && (iface == "" || e.Interface == iface) && !slices.Contains(found, e.RegionID) {
-				found = append(found, e.RegionID)
-			}
+// offer is an endpoint of the catalog.
+type offer struct{ service, iface, region string }
+
+// list returns the sorted distinct values that pick takes of the endpoints; it ignores "".
+func (c catalog) list(pick func(offer) string) []string {
+	found := map[string]bool{}
+	for _, service := range c {
+		for _, e := range service.Endpoints {
+			found[pick(offer{service.Type, e.Interface, e.RegionID})] = true
 		}
 	}
-	slices.Sort(found)
-	return found
+	delete(found, "")
+	return slices.Sorted(maps.Keys(found))
 }
 
-// interfaces lists the interfaces that the service has an endpoint of.
-func (c catalog) interfaces(service string) []string {
-	var found []string
-	for _, entry := range c {
-		for _, e := range entry.Endpoints {
-			if entry.Type == service && !slices.Contains(found, e.Interface) {
-				found = append(found, e.Interface)
-			}
+// regions lists the regions with an endpoint of the service.
+func (c catalog) regions(service string) []string {
+	return c.list(func(e offer) string {
+		if e.service != service {
+			return ""
 		}
-	}
-	slices.Sort(found)
-	return found
+		return e.region
+	})
 }
+
+// interfaces lists the interfaces of the service's endpoints.
+func (c catalog) interfaces(service string) []string {
+	return c.list(func(e offer) string {
+		if e.service != service {
+			return ""
+		}
+		return e.iface
+	})
+}
+
+// allRegions lists the regions of all services.
+func (c catalog) allRegions() []string { return c.list(func(e offer) string { return e.region }) }

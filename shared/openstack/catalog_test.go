@@ -44,17 +44,20 @@ func TestEndpointIsNeverGuessed(t *testing.T) {
 		"the only one of several": {"compute", "", "internal", "http://inside/v2.1/", "", ""},
 		"several regions":         {"compute", "", "public", "", apperr.Internal, "OS_REGION_NAME"},
 		"one region":              {"image", "", "public", "http://image/", "", ""},
-		"no such region":          {"compute", "r3", "public", "", apperr.Unsupported, `no compute service (interface public, region "r3")`},
-		"not in that region":      {"image", "r2", "public", "", apperr.Unsupported, "no image service"},
-		"no such service":         {"load-balancer", "", "public", "", apperr.Unsupported, "no load-balancer service"},
-		"no endpoints":            {"volumev3", "", "public", "", apperr.Unsupported, "no volumev3 service"},
-		"null endpoints":          {"network", "", "public", "", apperr.Unsupported, "no network service"},
-		"a part of a type":        {"comput", "", "public", "", apperr.Unsupported, "no comput service"},
+		"no such region": {
+			"compute", "r3", "public", "", apperr.Unsupported, `no compute service (interface public, region "r3")`,
+		},
+		"not in that region": {"image", "r2", "public", "", apperr.Unsupported, "no image service"},
+		"no such service":    {"load-balancer", "", "public", "", apperr.Unsupported, "no load-balancer service"},
+		"no endpoints":       {"volumev3", "", "public", "", apperr.Unsupported, "no volumev3 service"},
+		"null endpoints":     {"network", "", "public", "", apperr.Unsupported, "no network service"},
+		"a part of a type":   {"comput", "", "public", "", apperr.Unsupported, "no comput service"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			got, err := c.endpoint(tc.service, tc.region, tc.iface)
-			if got != tc.want || apperr.CodeOf(err) != tc.code || err != nil && !strings.Contains(err.Error(), tc.says) {
+			if got != tc.want || apperr.CodeOf(err) != tc.code || err != nil &&
+				!strings.Contains(err.Error(), tc.says) {
 				t.Errorf("got %q %v", got, err)
 			}
 		})
@@ -65,9 +68,12 @@ func TestEndpointIsNeverGuessed(t *testing.T) {
 func TestEndpointBase(t *testing.T) {
 	t.Parallel()
 	s := newStub(t)
-	for path, want := range map[string]string{"": "/v2.0/networks", "/v2.0": "/v2.0/networks", "/v2.0/": "/v2.0/networks", "/net": "/net/v2.0/networks"} {
+	for path, want := range map[string]string{
+		"": "/v2.0/networks", "/v2.0": "/v2.0/networks", "/v2.0/": "/v2.0/networks", "/net": "/net/v2.0/networks",
+	} {
 		cloud := s.cloud(t, nil)
-		cloud.catalogs.Add("p1", catalogOf(t, `[{"type":"network","endpoints":[{"interface":"public","url":"http://n`+path+`"}]}]`))
+		cloud.catalogs.Add("p1",
+			catalogOf(t, `[{"type":"network","endpoints":[{"interface":"public","url":"http://n`+path+`"}]}]`))
 		client, err := cloud.As(theToken, "p1").neutron(t.Context())
 		if err != nil || client.ServiceURL("networks") != "http://n"+want {
 			t.Errorf("%q: got %s %v", path, client.ServiceURL("networks"), err)
@@ -87,7 +93,8 @@ func TestCatalogIsReadOnce(t *testing.T) {
 	})
 	synctest.Test(t, func(t *testing.T) {
 		ask := func(scope string) {
-			if got, err := cloud.As(theToken, scope).endpoint(t.Context(), "compute"); err != nil || got != "http://nova/v2.1/" {
+			if got, err := cloud.As(theToken, scope).endpoint(t.Context(), "compute"); err != nil ||
+				got != "http://nova/v2.1/" {
 				t.Errorf("got %q %v", got, err)
 			}
 		}
@@ -117,7 +124,8 @@ func TestCatalogOfAnImpatientCaller(t *testing.T) {
 	cloud := bubbled(t, func(r *http.Request) (*http.Response, error) {
 		select {
 		case <-time.After(2 * time.Second):
-			return response(200, nil, `{"catalog":[{"type":"compute","endpoints":[{"interface":"public","url":"http://nova/v2.1"}]}]}`), nil
+			return response(200, nil,
+				`{"catalog":[{"type":"compute","endpoints":[{"interface":"public","url":"http://nova/v2.1"}]}]}`), nil
 		case <-r.Context().Done():
 			return nil, r.Context().Err()
 		}
@@ -128,7 +136,8 @@ func TestCatalogOfAnImpatientCaller(t *testing.T) {
 		began := time.Now()
 		var all sync.WaitGroup
 		all.Go(func() {
-			if _, err := cloud.As(theToken, "p1").endpoint(impatient, "compute"); err == nil || time.Since(began) != time.Second {
+			if _, err := cloud.As(theToken, "p1").endpoint(impatient, "compute"); err == nil ||
+				time.Since(began) != time.Second {
 				t.Errorf("the impatient one got %v after %s", err, time.Since(began))
 			}
 		})
@@ -159,7 +168,8 @@ func TestAFailedCatalogIsNotKept(t *testing.T) {
 		_, _ = w.Write([]byte(good))
 	})
 	session := s.cloud(t, func(c *Config) { c.AuthURL = s.url + "/flaky/" }).As(theToken, "p1")
-	if err := read(t.Context(), session); apperr.CodeOf(err) != apperr.Unavailable || apperr.As(err).Message != "keystone is not available" {
+	if err := read(t.Context(), session); apperr.CodeOf(err) != apperr.Unavailable ||
+		apperr.As(err).Message != "keystone is not available" {
 		t.Errorf("got %v", err)
 	}
 	down = false

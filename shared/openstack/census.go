@@ -16,9 +16,9 @@ import (
 // And it fails when a cell's database is away, where /servers leaves that cell's servers out in silence.
 // It knows only servers that were launched once; those that never were are asked for by status.
 
-// Standings calls see for every server that is not deleted: of the whole cloud when projectID is "" (which
+// CurrentServers calls see for every server that is not deleted: of the whole cloud when projectID is "" (which
 // takes the admin role), else of that project, to which the session must be scoped.
-func (s *Session) Standings(ctx context.Context, projectID string, see func(domain.Standing)) error {
+func (s *Session) CurrentServers(ctx context.Context, projectID string, see func(domain.CurrentServer)) error {
 	if err := s.launched(ctx, projectID, see); err != nil {
 		return err
 	}
@@ -36,7 +36,7 @@ type usage struct {
 
 // launched reads os-simple-tenant-usage for a window in the future: a server that has ended is in no such
 // window, whatever the clocks say.
-func (s *Session) launched(ctx context.Context, projectID string, see func(domain.Standing)) error {
+func (s *Session) launched(ctx context.Context, projectID string, see func(domain.CurrentServer)) error {
 	nova, err := s.compute(ctx, computeUsagePaging)
 	if err != nil {
 		return err
@@ -65,7 +65,9 @@ func (s *Session) launched(ctx context.Context, projectID string, see func(domai
 		for _, u := range append(page.Projects, page.Project) {
 			for _, server := range u.Servers {
 				if server.Ended == nil || server.Ended.IsZero() {
-					see(domain.Standing{ServerID: server.ID, ProjectID: u.Project, State: domain.VMState(server.State)})
+					see(domain.CurrentServer{
+						ServerID: server.ID, ProjectID: u.Project, State: domain.VMState(server.State),
+					})
 				}
 			}
 		}
@@ -79,11 +81,11 @@ func (s *Session) launched(ctx context.Context, projectID string, see func(domai
 
 // neverLaunched finds the servers that Nova's usage does not know: still building, or failed before they
 // reached a host.
-func (s *Session) neverLaunched(ctx context.Context, projectID string, see func(domain.Standing)) error {
+func (s *Session) neverLaunched(ctx context.Context, projectID string, see func(domain.CurrentServer)) error {
 	query := url.Values{"status": {"BUILD", "ERROR"}}
 	return s.counted(ctx, projectID, query, func(found *server) {
 		if found.Launched.IsZero() {
-			see(domain.Standing{
+			see(domain.CurrentServer{
 				ServerID: found.ID, ProjectID: found.Tenant, State: domain.VMState(found.VMState),
 				Created: found.Created,
 			})
@@ -92,7 +94,7 @@ func (s *Session) neverLaunched(ctx context.Context, projectID string, see func(
 }
 
 // Changes calls see for every server that changed since the moment, deleted ones included, without its
-// actions. projectID as in Standings.
+// actions. projectID as in CurrentServers.
 func (s *Session) Changes(ctx context.Context, projectID string, since time.Time, see func(domain.History)) error {
 	query := url.Values{"changes-since": {since.UTC().Format(time.RFC3339)}}
 	return s.counted(ctx, projectID, query, func(found *server) {

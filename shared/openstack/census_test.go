@@ -25,10 +25,10 @@ func (s *stub) pages(pattern string, byMarker map[string]string) {
 	})
 }
 
-func standings(t *testing.T, s *stub, project string) (map[string]domain.Standing, error) {
+func currentServers(t *testing.T, s *stub, project string) (map[string]domain.CurrentServer, error) {
 	t.Helper()
-	got := map[string]domain.Standing{}
-	err := s.session(t).Standings(t.Context(), project, func(st domain.Standing) {
+	got := map[string]domain.CurrentServer{}
+	err := s.session(t).CurrentServers(t.Context(), project, func(st domain.CurrentServer) {
 		if old, twice := got[st.ServerID]; twice {
 			t.Errorf("seen twice: %+v and %+v", old, st)
 		}
@@ -37,13 +37,15 @@ func standings(t *testing.T, s *stub, project string) (map[string]domain.Standin
 	return got, err
 }
 
-// TestStandings reads all pages of the whole cloud: projects that go on over a page's end, servers that have
+// TestCurrentServers reads all pages of the whole cloud: projects that go on over a page's end, servers that have
 // ended, and those that never were on a host.
-func TestStandings(t *testing.T) {
+func TestCurrentServers(t *testing.T) {
 	t.Parallel()
 	s := newStub(t)
 	next := func(marker string) string {
-		return fmt.Sprintf(`"tenant_usages_links":[{"rel":"self","href":"x"},{"rel":"next","href":"http://nova-inside:8774/v2.1/os-simple-tenant-usage?marker=%s&limit=1000"}]`, marker)
+		return fmt.Sprintf(
+			`"tenant_usages_links":[{"rel":"self","href":"x"},{"rel":"next","href":"http://nova-inside:8774/v2.1/os-simple-tenant-usage?marker=%s&limit=1000"}]`, marker,
+		)
 	}
 	s.pages("GET /compute/os-simple-tenant-usage", map[string]string{
 		"": `{"tenant_usages":[
@@ -60,10 +62,13 @@ func TestStandings(t *testing.T) {
 		"was up": `{"servers":[{"id":"n2","tenant_id":"p4","status":"ERROR","OS-EXT-STS:vm_state":"error"}]}`,
 		"n2":     `{"servers":[]}`,
 	})
-	got, err := standings(t, s, "")
-	want := map[string]domain.Standing{}
-	for id, st := range map[string][2]string{"a": {"p1", "active"}, "b": {"p1", "stopped"}, "c": {"p2", "active"}, "d": {"p2", "shelved_offloaded"}, "n1": {"p1", "building"}, "n2": {"p4", "error"}} {
-		want[id] = domain.Standing{ServerID: id, ProjectID: st[0], State: domain.VMState(st[1])}
+	got, err := currentServers(t, s, "")
+	want := map[string]domain.CurrentServer{}
+	for id, st := range map[string][2]string{
+		"a": {"p1", "active"}, "b": {"p1", "stopped"}, "c": {"p2", "active"}, "d": {"p2", "shelved_offloaded"},
+		"n1": {"p1", "building"}, "n2": {"p4", "error"},
+	} {
+		want[id] = domain.CurrentServer{ServerID: id, ProjectID: st[0], State: domain.VMState(st[1])}
 	}
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Errorf("%v %s", err, diff)
@@ -72,7 +77,8 @@ func TestStandings(t *testing.T) {
 	for _, r := range usage {
 		q := r.URL.Query()
 		from, err := time.Parse("2006-01-02T15:04:05", q.Get("start"))
-		if err != nil || !from.After(time.Now().UTC().Add(time.Hour)) || q.Get("detailed") != "1" || r.Header.Get("X-Openstack-Nova-Api-Version") != computeUsagePaging {
+		if err != nil || !from.After(time.Now().UTC().Add(time.Hour)) || q.Get("detailed") != "1" ||
+			r.Header.Get("X-Openstack-Nova-Api-Version") != computeUsagePaging {
 			t.Errorf("it was asked %s", r.URL)
 		}
 	}
@@ -83,8 +89,8 @@ func TestStandings(t *testing.T) {
 	}
 }
 
-// TestStandingsOfOneProject asks for no more than that.
-func TestStandingsOfOneProject(t *testing.T) {
+// TestCurrentServersOfOneProject asks for no more than that.
+func TestCurrentServersOfOneProject(t *testing.T) {
 	t.Parallel()
 	s := newStub(t)
 	s.pages("GET /compute/os-simple-tenant-usage/p1", map[string]string{
@@ -92,7 +98,7 @@ func TestStandingsOfOneProject(t *testing.T) {
 		"a": `{"tenant_usage":{"tenant_id":"p1","server_usages":[{"instance_id":"b","state":"paused"}]}}`,
 	})
 	s.answer("GET /compute/servers/detail", 200, `{"servers":[]}`)
-	got, err := standings(t, s, "p1")
+	got, err := currentServers(t, s, "p1")
 	if err != nil || len(got) != 2 || got["b"].ProjectID != "p1" {
 		t.Errorf("got %v %v", got, err)
 	}
@@ -102,7 +108,7 @@ func TestStandingsOfOneProject(t *testing.T) {
 	empty := newStub(t)
 	empty.answer("GET /compute/os-simple-tenant-usage/p1", 200, `{"tenant_usage":{}}`)
 	empty.answer("GET /compute/servers/detail", 200, `{"servers":[]}`)
-	if got, err := standings(t, empty, "p1"); err != nil || len(got) != 0 {
+	if got, err := currentServers(t, empty, "p1"); err != nil || len(got) != 0 {
 		t.Errorf("an empty project: got %v %v", got, err)
 	}
 }
@@ -114,14 +120,19 @@ func TestHalfACensusFails(t *testing.T) {
 		s := newStub(t)
 		s.mux.HandleFunc("GET /compute/os-simple-tenant-usage", func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Query().Get("marker") == "" {
-				_, _ = w.Write([]byte(`{"tenant_usages":[{"tenant_id":"p1","server_usages":[{"instance_id":"a","state":"active"}]}],"tenant_usages_links":[{"rel":"next","href":"/?marker=a"}]}`))
+				_,
+					_ = w.Write(
+					[]byte(
+						`{"tenant_usages":[{"tenant_id":"p1","server_usages":[{"instance_id":"a","state":"active"}]}],"tenant_usages_links":[{"rel":"next","href":"/?marker=a"}]}`,
+					),
+				)
 				return
 			}
 			w.Header().Set("Retry-After", "60")
 			w.WriteHeader(second)
 			_, _ = w.Write([]byte(`{"tenant_usages":[`))
 		})
-		if _, err := standings(t, s, ""); apperr.CodeOf(err) == "" {
+		if _, err := currentServers(t, s, ""); apperr.CodeOf(err) == "" {
 			t.Errorf("%s: the first page was taken for all", name)
 		}
 	}
@@ -131,19 +142,23 @@ func TestHalfACensusFails(t *testing.T) {
 func TestPagesThatGoInCircles(t *testing.T) {
 	t.Parallel()
 	s := newStub(t)
-	s.answer("GET /compute/os-simple-tenant-usage", 200, `{"tenant_usages":[],"tenant_usages_links":[{"rel":"next","href":"/?marker=a"}]}`)
-	s.answer("GET /compute/servers/detail", 200, `{"servers":[{"id":"a"},{"id":"b"}],"servers_links":[{"rel":"next","href":"/?marker=b"}]}`)
+	s.answer("GET /compute/os-simple-tenant-usage", 200,
+		`{"tenant_usages":[],"tenant_usages_links":[{"rel":"next","href":"/?marker=a"}]}`)
+	s.answer("GET /compute/servers/detail", 200,
+		`{"servers":[{"id":"a"},{"id":"b"}],"servers_links":[{"rel":"next","href":"/?marker=b"}]}`)
 	s.answer("GET /image/v2/images", 200, `{"images":[{"id":"a"},{"id":"b"}],"next":"/v2/images?marker=b"}`)
 	session := s.session(t)
 	if images, err := session.Images(t.Context(), ""); err != nil || len(images) != 2 {
 		t.Errorf("images: got %v %v", images, err)
 	}
-	seen := 0 // a server that is counted twice makes the count wrong, so there is none
-	if err := session.Changes(t.Context(), "p1", time.Now(), func(domain.History) { seen++ }); apperr.CodeOf(err) != apperr.BadGateway || seen > 2 {
+	seen := 0 // a server must not be counted twice
+	if err := session.Changes(t.Context(), "p1", time.Now(),
+		func(domain.History) { seen++ }); apperr.CodeOf(err) != apperr.BadGateway || seen > 2 {
 		t.Errorf("changes: %d seen, %v", seen, err)
 	}
-	if err := session.Standings(t.Context(), "", func(domain.Standing) {}); apperr.CodeOf(err) != apperr.BadGateway {
-		t.Errorf("standings: %v", err)
+	if err := session.CurrentServers(t.Context(), "",
+		func(domain.CurrentServer) {}); apperr.CodeOf(err) != apperr.BadGateway {
+		t.Errorf("currentServers: %v", err)
 	}
 	if len(s.calls) > 10 {
 		t.Errorf("there were %d calls", len(s.calls))
@@ -159,7 +174,9 @@ func TestChanges(t *testing.T) {
 		{"id":"b","tenant_id":"p1","status":"DELETED","OS-EXT-STS:vm_state":"deleted","created":"2026-01-02T03:01:00Z","updated":"2026-01-02T03:09:00Z","OS-SRV-USG:terminated_at":"2026-01-02T03:08:00.000000"},
 		{"id":"c","tenant_id":"p1","status":"SOFT_DELETED","OS-EXT-STS:vm_state":"soft-delete","created":"2026-01-02T03:01:00Z","updated":"2026-01-02T03:07:00Z"}]}`, "c": `{"servers":[]}`})
 	var got []domain.History
-	err := s.session(t).Changes(t.Context(), "", at(0).In(time.FixedZone("", 3600)), func(h domain.History) { got = append(got, h) })
+	err := s.session(t).Changes(t.Context(), "", at(0).In(time.FixedZone("", 3600)), func(h domain.History) {
+		got = append(got, h)
+	})
 	want := []domain.History{
 		{ServerID: "a", ProjectID: "p1", Created: at(1), Updated: at(5), State: "active"},
 		{ServerID: "b", ProjectID: "p1", Created: at(1), Updated: at(9), Deleted: at(8), State: "deleted"},
@@ -177,7 +194,8 @@ func TestNaiveTime(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for text, want := range map[string]time.Time{
-		`null`: {}, `""`: {}, `"2026-01-02T03:04:05"`: at, `"2026-01-02T03:04:05.000000"`: at, `"2026-01-02T03:04:05.5"`: at.Add(time.Second / 2),
+		`null`: {}, `""`: {}, `"2026-01-02T03:04:05"`: at, `"2026-01-02T03:04:05.000000"`: at,
+		`"2026-01-02T03:04:05.5"`: at.Add(time.Second / 2),
 	} {
 		var got naiveTime
 		if err := json.Unmarshal([]byte(text), &got); err != nil || !got.Equal(want) {

@@ -1,6 +1,7 @@
 package openstack
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -103,10 +104,7 @@ func (a *Account) rejected(ctx context.Context, cfg Config, err error) Finding {
 }
 
 func projectFinding(cfg Config, a *Account) Finding {
-	name := a.auth.Scope.ProjectName
-	if name == "" {
-		name = a.auth.Scope.ProjectID
-	}
+	name := cmp.Or(a.auth.Scope.ProjectName, a.auth.Scope.ProjectID)
 	f := cfg.finding("OS_PASSWORD",
 		"%s may log in, but has no role in the project %q, or that project does not exist: correct the project or its "+
 			"domain, or give it the role reader", a, name)
@@ -145,7 +143,7 @@ func (s *Session) checkEndpoints(ctx context.Context, cfg Config) (wrong []Findi
 
 // checkRegion looks for the region among those of compute, which every catalog has.
 func (c *Cloud) checkRegion(cfg Config, all catalog) *Finding {
-	known := all.regions("compute", "")
+	known := all.regions("compute")
 	variable := "OS_REGION_NAME"
 	var f Finding
 	switch {
@@ -173,7 +171,8 @@ func (s *Session) checkEndpoint(ctx context.Context, cfg Config, all catalog, se
 	}
 	found, err := all.endpoint(service, s.cloud.region, s.cloud.iface)
 	if err != nil {
-		f := cfg.finding("OS_INTERFACE", "the catalog has no %s endpoint of the interface %s in the region %q: it has %s",
+		f := cfg.finding("OS_INTERFACE", "the catalog has no %s endpoint of the interface %s in the region %q: it "+
+			"has %s",
 			service,
 			s.cloud.iface, s.cloud.region, strings.Join(all.interfaces(service), ", "))
 		return &f
@@ -197,7 +196,7 @@ func (c *Cloud) checkOverride(ctx context.Context, cfg Config, service, at strin
 		fmt.Sprintf("%s cannot be reached (%s): correct the URL, or leave it to the catalog", at, rootCause(err)),
 	}
 	if cfg.Cloud != "" {
-		f.Variable, f.Detail = "OS_CLOUD", fmt.Sprintf("%s_endpoint_override of the cloud %s: %s", service, cfg.Cloud,
+		f.Variable, f.Detail = "OS_CLOUD", fmt.Sprintf("%s of the cloud %s: %s", overrideKey(service), cfg.Cloud,
 			f.Detail)
 	}
 	return &f

@@ -29,17 +29,23 @@ func TestConfig(t *testing.T) {
 		identity string // "" when it is refused
 		says     string
 	}{
-		"a URL":               {Config{AuthURL: "http://k:5000", Interface: "public"}, "http://k:5000/v3", ""},
-		"a URL with v3":       {Config{AuthURL: "http://k/identity/v3", Interface: "admin"}, "http://k/identity/v3", ""},
-		"a URL with a slash":  {Config{AuthURL: "http://k/v3/", Interface: "internal"}, "http://k/v3", ""},
-		"no URL":              {Config{Interface: "public"}, "", "OS_AUTH_URL"},
-		"no scheme":           {Config{AuthURL: "k:5000/v3", Interface: "public"}, "", "OS_AUTH_URL"},
-		"another scheme":      {Config{AuthURL: "ftp://k", Interface: "public"}, "", "OS_AUTH_URL"},
-		"another interface":   {Config{AuthURL: "http://k", Interface: "publicURL"}, "", "OS_INTERFACE"},
-		"no such CA":          {Config{AuthURL: "http://k", Interface: "public", CACert: filepath.Join(dir, "none")}, "", "OS_CACERT"},
-		"no CA in it":         {Config{AuthURL: "http://k", Interface: "public", CACert: noCA}, "", "OS_CACERT"},
-		"clouds.yaml":         {Config{Cloud: "good", ConfigFile: yaml}, "https://k.example.com:5000/v3", ""},
-		"clouds.yaml, plain":  {Config{Cloud: "plain", ConfigFile: yaml, Region: "r1"}, "https://k.example.com/identity/v3", ""},
+		"a URL": {Config{AuthURL: "http://k:5000", Interface: "public"}, "http://k:5000/v3", ""},
+		"a URL with v3": {
+			Config{AuthURL: "http://k/identity/v3", Interface: "admin"}, "http://k/identity/v3", "",
+		},
+		"a URL with a slash": {Config{AuthURL: "http://k/v3/", Interface: "internal"}, "http://k/v3", ""},
+		"no URL":             {Config{Interface: "public"}, "", "OS_AUTH_URL"},
+		"no scheme":          {Config{AuthURL: "k:5000/v3", Interface: "public"}, "", "OS_AUTH_URL"},
+		"another scheme":     {Config{AuthURL: "ftp://k", Interface: "public"}, "", "OS_AUTH_URL"},
+		"another interface":  {Config{AuthURL: "http://k", Interface: "publicURL"}, "", "OS_INTERFACE"},
+		"no such CA": {
+			Config{AuthURL: "http://k", Interface: "public", CACert: filepath.Join(dir, "none")}, "", "OS_CACERT",
+		},
+		"no CA in it": {Config{AuthURL: "http://k", Interface: "public", CACert: noCA}, "", "OS_CACERT"},
+		"clouds.yaml": {Config{Cloud: "good", ConfigFile: yaml}, "https://k.example.com:5000/v3", ""},
+		"clouds.yaml, plain": {
+			Config{Cloud: "plain", ConfigFile: yaml, Region: "r1"}, "https://k.example.com/identity/v3", "",
+		},
 		"clouds.yaml, no URL": {Config{Cloud: "empty", ConfigFile: yaml}, "", "auth_url"},
 		"no such cloud":       {Config{Cloud: "other", ConfigFile: yaml}, "", "OS_CLOUD"},
 		"no clouds.yaml":      {Config{Cloud: "good", ConfigFile: filepath.Join(dir, "none")}, "", "OS_CLOUD"},
@@ -56,7 +62,9 @@ func TestConfig(t *testing.T) {
 			if err != nil || c.IdentityURL() != tc.identity {
 				t.Fatalf("got %+v %v", c, err)
 			}
-			want := map[string][2]string{"good": {"r2", "internal"}, "plain": {"r1", "public"}, "": {"", tc.cfg.Interface}}[tc.cfg.Cloud]
+			want := map[string][2]string{
+				"good": {"r2", "internal"}, "plain": {"r1", "public"}, "": {"", tc.cfg.Interface},
+			}[tc.cfg.Cloud]
 			if got := [2]string{c.region, c.iface}; got != want {
 				t.Errorf("region and interface are %v, want %v", got, want)
 			}
@@ -70,8 +78,12 @@ func TestCredentials(t *testing.T) {
 		cfg  Credentials
 		good bool
 	}{
-		"a password":                {Credentials{Username: "u", Password: "p", UserDomain: "Default", Project: "x", ProjectDom: "Default"}, true},
-		"by ids":                    {Credentials{UserID: "u", Password: "p", ProjectID: "x", UserDomain: "ignored"}, true},
+		"a password": {
+			Credentials{Username: "u", Password: "p", UserDomain: "Default", Project: "x", ProjectDom: "Default"}, true,
+		},
+		"by ids": {
+			Credentials{UserID: "u", Password: "p", ProjectID: "x", UserDomain: "ignored"}, true,
+		},
 		"an application credential": {Credentials{AppCredID: "a", AppCred: "s"}, true},
 		"nothing":                   {Credentials{}, false},
 		"no password":               {Credentials{Username: "u"}, false},

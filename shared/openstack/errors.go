@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -31,6 +32,7 @@ var statusCodes = map[int]apperr.Code{
 	http.StatusRequestEntityTooLarge: apperr.TooLarge,
 	http.StatusTooManyRequests:       apperr.RateLimited,
 	http.StatusNotAcceptable:         apperr.Unsupported,
+	http.StatusNotImplemented:        apperr.Unsupported,
 	http.StatusServiceUnavailable:    apperr.Unavailable,
 	http.StatusGatewayTimeout:        apperr.Timeout,
 }
@@ -115,9 +117,14 @@ func failure(service string, err error) error {
 	return apperr.Wrap(apperr.BadGateway, err, "%s gave an answer that cannot be read", service)
 }
 
+// quotaTexts are what services say of a quota: Nova, Neutron, Cinder, Octavia, Barbican and Glance.
+var quotaTexts = []string{
+	"OverQuota", "Quota exceeded", "Maximum number of", "AvailableQuota", "exceeds allowed", "Quota has been met",
+	"Quota reached for", "exceeds the quota", "is over a limit for",
+}
+
 func isQuota(body string) bool {
-	return strings.Contains(body, "OverQuota") || strings.Contains(body, "Quota exceeded") ||
-		strings.Contains(body, "Maximum number of")
+	return slices.ContainsFunc(quotaTexts, func(text string) bool { return strings.Contains(body, text) })
 }
 
 const defaultRetryAfter = 2 * time.Second
@@ -131,8 +138,9 @@ func retryAfter(h http.Header) time.Duration {
 
 var tags = regexp.MustCompile(`<title>[^<]*</title>|<h1>[^<]*</h1>|<[^>]*>`)
 
-// message finds a service's own words in the body of a refusal: {"anything": {"message": "..."}} of Nova,
-// Keystone and Neutron, or the text of Glance's HTML.
+// message finds a service's own words in the body of a refusal: {"anything": {"message": "..."}} of Nova, Keystone,
+// Neutron and Cinder, {"faultstring": "..."} of Octavia, {"description": "..."} of Barbican, or the text of Glance's
+// HTML.
 func message(body []byte) string {
 	var fields map[string]json.RawMessage
 	if json.Unmarshal(body, &fields) == nil {
@@ -144,9 +152,12 @@ func message(body []byte) string {
 				return clean(inner.Message)
 			}
 		}
-		var webob string // of a part before the service itself, such as keystonemiddleware
-		if json.Unmarshal(fields["message"], &webob) == nil {
-			return clean(tags.ReplaceAllString(webob, " "))
+		// message is of a part before the service itself, such as keystonemiddleware
+		for _, name := range []string{"message", "faultstring", "description"} {
+			var text string
+			if json.Unmarshal(fields[name], &text) == nil && text != "" {
+				return clean(tags.ReplaceAllString(text, " "))
+			}
 		}
 		return ""
 	}

@@ -37,30 +37,101 @@ func TestRefusals(t *testing.T) {
 		code    apperr.Code
 		message string
 	}{
-		"Nova, a bad request":    {400, `{"badRequest": {"code": 400, "message": "Invalid key_name provided."}}`, apperr.Invalid, "nova: Invalid key_name provided."},
-		"Keystone, 401":          {401, `{"error":{"code":401,"message":"The request you have made requires authentication.","title":"Unauthorized"}}`, apperr.Unauthenticated, "nova: The request you have made requires authentication."},
-		"Nova, a quota":          {403, `{"forbidden": {"code": 403, "message": "Quota exceeded for cores: Requested 8, but already used 16 of 20 cores"}}`, apperr.Quota, "nova: Quota exceeded for cores: Requested 8, but already used 16 of 20 cores"},
-		"Nova, another quota":    {403, `{"forbidden": {"code": 403, "message": "Maximum number of ports exceeded"}}`, apperr.Quota, "nova: Maximum number of ports exceeded"},
-		"Nova, policy":           {403, `{"forbidden": {"code": 403, "message": "Policy doesn't allow os_compute_api:servers:create to be performed."}}`, apperr.Forbidden, "nova: Policy doesn't allow os_compute_api:servers:create to be performed."},
-		"Nova, 404":              {404, `{"itemNotFound": {"code": 404, "message": "Instance 1 could not be found."}}`, apperr.NotFound, "nova: Instance 1 could not be found."},
-		"Glance, 404 in HTML":    {404, glance404, apperr.NotFound, "nova: Failed to find image 11111111-2222-3333-4444-555555555555"},
-		"an empty 404":           {404, "", apperr.NotFound, "nova: Not Found"},
-		"JSON without words":     {404, `{"canary":{"code":404}}`, apperr.NotFound, "nova: Not Found"},
-		"odd JSON":               {404, `["canary"]`, apperr.NotFound, `nova: ["canary"]`},
-		"Nova, too new":          {406, `{"computeFault": {"code": 406, "message": "Version 2.99 is not supported by the API. Minimum is 2.1 and maximum is 2.93."}}`, apperr.Unsupported, "nova: Version 2.99 is not supported by the API. Minimum is 2.1 and maximum is 2.93."},
-		"Nova, a conflict":       {409, `{"conflictingRequest": {"code": 409, "message": "Cannot 'start' instance 1 while it is in vm_state active"}}`, apperr.Conflict, "nova: Cannot 'start' instance 1 while it is in vm_state active"},
-		"Neutron, a quota":       {409, `{"NeutronError": {"type": "OverQuota", "message": "Quota exceeded for resources: ['port'].", "detail": ""}}`, apperr.Quota, "nova: Quota exceeded for resources: ['port']."},
-		"Nova of old, a quota":   {413, `{"overLimit": {"code": 413, "message": "Quota exceeded for instances"}}`, apperr.Quota, "nova: Quota exceeded for instances"},
-		"too large":              {413, `{"badRequest": {"message": "Request is too large."}}`, apperr.TooLarge, "nova: Request is too large."},
-		"too many requests":      {429, `{"overLimit": {"code": 429, "message": "Slow down."}}`, apperr.RateLimited, "nova: Slow down."},
-		"control characters":     {400, `{"badRequest": {"message": "a\r\nSet-Cookie: b\u0000\t c"}}`, apperr.Invalid, "nova: a Set-Cookie: b c"},
-		"very many words":        {400, `{"badRequest": {"message": "` + strings.Repeat("é", 2000) + `"}}`, apperr.Invalid, "nova: " + strings.Repeat("é", maxMessage) + "…"},
-		"Nova's own fault":       {500, `{"computeFault": {"code": 500, "message": "Unexpected API Error. canary <class 'sqlalchemy.exc.DBError'>"}}`, apperr.BadGateway, "nova answered with status 500"},
-		"a proxy's fault":        {502, "<html>canary</html>", apperr.BadGateway, "nova answered with status 502"},
-		"away":                   {503, "canary", apperr.Unavailable, "nova is not available"},
-		"a proxy gave up":        {504, "canary", apperr.Timeout, "nova is not available"},
-		"a redirect":             {302, "canary", apperr.BadGateway, "nova answered with status 302"},
-		"a status of its own":    {418, `{"canary":{"message":"canary"}}`, apperr.BadGateway, "nova answered with status 418"},
+		"Nova, a bad request": {
+			400, `{"badRequest": {"code": 400, "message": "Invalid key_name provided."}}`, apperr.Invalid,
+			"nova: Invalid key_name provided.",
+		},
+		"Keystone, 401": {
+			401,
+			`{"error":{"code":401,"message":"The request you have made requires authentication.","title":"Unauthorized"}}`, apperr.Unauthenticated, "nova: The request you have made requires authentication.",
+		},
+		"Nova, a quota": {
+			403,
+			`{"forbidden": {"code": 403, "message": "Quota exceeded for cores: Requested 8, but already used 16 of 20 cores"}}`, apperr.Quota, "nova: Quota exceeded for cores: Requested 8, but already used 16 of 20 cores",
+		},
+		"Nova, another quota": {
+			403, `{"forbidden": {"code": 403, "message": "Maximum number of ports exceeded"}}`, apperr.Quota,
+			"nova: Maximum number of ports exceeded",
+		},
+		"Nova, policy": {
+			403,
+			`{"forbidden": {"code": 403, "message": "Policy doesn't allow os_compute_api:servers:create to be performed."}}`, apperr.Forbidden, "nova: Policy doesn't allow os_compute_api:servers:create to be performed.",
+		},
+		"Nova, 404": {
+			404, `{"itemNotFound": {"code": 404, "message": "Instance 1 could not be found."}}`, apperr.NotFound,
+			"nova: Instance 1 could not be found.",
+		},
+		"Glance, 404 in HTML": {
+			404, glance404, apperr.NotFound, "nova: Failed to find image 11111111-2222-3333-4444-555555555555",
+		},
+		"an empty 404":       {404, "", apperr.NotFound, "nova: Not Found"},
+		"JSON without words": {404, `{"canary":{"code":404}}`, apperr.NotFound, "nova: Not Found"},
+		"odd JSON":           {404, `["canary"]`, apperr.NotFound, `nova: ["canary"]`},
+		"Nova, too new": {
+			406,
+			`{"computeFault": {"code": 406, "message": "Version 2.99 is not supported by the API. Minimum is 2.1 and maximum is 2.93."}}`, apperr.Unsupported, "nova: Version 2.99 is not supported by the API. Minimum is 2.1 and maximum is 2.93.",
+		},
+		"Nova, a conflict": {
+			409,
+			`{"conflictingRequest": {"code": 409, "message": "Cannot 'start' instance 1 while it is in vm_state active"}}`, apperr.Conflict, "nova: Cannot 'start' instance 1 while it is in vm_state active",
+		},
+		"Neutron, a quota": {
+			409,
+			`{"NeutronError": {"type": "OverQuota", "message": "Quota exceeded for resources: ['port'].", "detail": ""}}`, apperr.Quota, "nova: Quota exceeded for resources: ['port'].",
+		},
+		"Nova of old, a quota": {
+			413, `{"overLimit": {"code": 413, "message": "Quota exceeded for instances"}}`, apperr.Quota,
+			"nova: Quota exceeded for instances",
+		},
+		"Cinder, a bad request": {
+			400, `{"badRequest": {"code": 400, "message": "Invalid volume: Volume status must be available."}}`,
+			apperr.Invalid, "nova: Invalid volume: Volume status must be available.",
+		},
+		"Cinder, a quota": {
+			413, `{"overLimit": {"code": 413, "message": "VolumeSizeExceedsAvailableQuota: Requested volume or snapshot exceeds allowed gigabytes quota.", "retryAfter": "0"}}`, apperr.Quota, "nova: VolumeSizeExceedsAvailableQuota: Requested volume or snapshot exceeds allowed gigabytes quota.",
+		},
+		"Octavia, a conflict": {
+			409, `{"faultcode": "Client", "faultstring": "Load Balancer 1 is immutable and cannot be updated.", "debuginfo": null}`, apperr.Conflict, "nova: Load Balancer 1 is immutable and cannot be updated.",
+		},
+		"Octavia, a quota": {
+			403, `{"faultcode": "Client", "faultstring": "Quota has been met for resources: load_balancer", "debuginfo": null}`,
+			apperr.Quota, "nova: Quota has been met for resources: load_balancer",
+		},
+		"Octavia, a driver without that": {
+			501, `{"faultcode": "Server", "faultstring": "Provider 'x' does not support a requested option: y", "debuginfo": null}`, apperr.Unsupported, "nova: Provider 'x' does not support a requested option: y",
+		},
+		"Barbican, policy": {
+			403, `{"code": 403, "title": "Forbidden", "description": "Secret creation attempt not allowed - please review your user/project privileges"}`, apperr.Forbidden, "nova: Secret creation attempt not allowed - please review your user/project privileges",
+		},
+		"Barbican, a quota": {
+			403, `{"code": 403, "title": "Forbidden", "description": "Quota reached for project 1. Only 5 secrets are allowed."}`,
+			apperr.Quota, "nova: Quota reached for project 1. Only 5 secrets are allowed.",
+		},
+		"too large": {
+			413, `{"badRequest": {"message": "Request is too large."}}`, apperr.TooLarge, "nova: Request is too large.",
+		},
+		"too many requests": {
+			429, `{"overLimit": {"code": 429, "message": "Slow down."}}`, apperr.RateLimited, "nova: Slow down.",
+		},
+		"control characters": {
+			400, `{"badRequest": {"message": "a\r\nSet-Cookie: b\u0000\t c"}}`, apperr.Invalid,
+			"nova: a Set-Cookie: b c",
+		},
+		"very many words": {
+			400, `{"badRequest": {"message": "` + strings.Repeat("é", 2000) + `"}}`, apperr.Invalid,
+			"nova: " + strings.Repeat("é", maxMessage) + "…",
+		},
+		"Nova's own fault": {
+			500,
+			`{"computeFault": {"code": 500, "message": "Unexpected API Error. canary <class 'sqlalchemy.exc.DBError'>"}}`, apperr.BadGateway, "nova answered with status 500",
+		},
+		"a proxy's fault": {502, "<html>canary</html>", apperr.BadGateway, "nova answered with status 502"},
+		"away":            {503, "canary", apperr.Unavailable, "nova is not available"},
+		"a proxy gave up": {504, "canary", apperr.Timeout, "nova is not available"},
+		"a redirect":      {302, "canary", apperr.BadGateway, "nova answered with status 302"},
+		"a status of its own": {
+			418, `{"canary":{"message":"canary"}}`, apperr.BadGateway, "nova answered with status 418",
+		},
 		"success, not as agreed": {204, "", apperr.BadGateway, "nova answered with status 204"},
 		"choices":                {300, `{"choices": ["canary"]}`, apperr.BadGateway, "nova answered with status 300"},
 	} {
@@ -99,7 +170,9 @@ func TestRefusals(t *testing.T) {
 // TestClassify takes gophercloud's error in each of its shapes.
 func TestClassify(t *testing.T) {
 	t.Parallel()
-	refused := gophercloud.ErrUnexpectedResponseCode{URL: "http://canary", Method: "GET", Actual: 404, Body: []byte(`{"itemNotFound":{"message":"gone"}}`)}
+	refused := gophercloud.ErrUnexpectedResponseCode{
+		URL: "http://canary", Method: "GET", Actual: 404, Body: []byte(`{"itemNotFound":{"message":"gone"}}`),
+	}
 	ours := apperr.New(apperr.Conflict, "ours")
 	for name, tc := range map[string]struct {
 		err  error
@@ -117,12 +190,16 @@ func TestClassify(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if err := classify("nova", tc.err); apperr.CodeOf(err) != tc.want || err != nil && strings.Contains(err.Error(), "canary") {
+			if err := classify("nova", tc.err); apperr.CodeOf(err) != tc.want || err != nil &&
+				strings.Contains(err.Error(), "canary") {
 				t.Errorf("got %s %v", apperr.CodeOf(err), err)
 			}
 		})
 	}
-	for given, want := range map[string]time.Duration{"": 2 * time.Second, "x": 2 * time.Second, "0": 2 * time.Second, "-1": 2 * time.Second, "7": 7 * time.Second, "86400": time.Hour} {
+	for given, want := range map[string]time.Duration{
+		"": 2 * time.Second, "x": 2 * time.Second, "0": 2 * time.Second, "-1": 2 * time.Second, "7": 7 * time.Second,
+		"86400": time.Hour,
+	} {
 		if got := retryAfter(http.Header{"Retry-After": {given}}); got != want {
 			t.Errorf("Retry-After %q is %s", given, got)
 		}
@@ -151,7 +228,9 @@ func TestNotSent(t *testing.T) {
 		want    apperr.Code
 	}{
 		"nobody listens": {nil, true, apperr.Unavailable},
-		"closed":         {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, false, apperr.Unavailable},
+		"closed": {
+			func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, false, apperr.Unavailable,
+		},
 		"reset": {func(w http.ResponseWriter, _ *http.Request) {
 			conn, _, err := http.NewResponseController(w).Hijack()
 			if err == nil {
@@ -167,7 +246,10 @@ func TestNotSent(t *testing.T) {
 			}
 		}, false, apperr.Unavailable},
 		"too late": {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, false, apperr.Timeout},
-		"503":      {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }, false, apperr.Unavailable},
+		"503": {
+			func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }, false,
+			apperr.Unavailable,
+		},
 		"torn": {func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusAccepted)
 			_, _ = io.WriteString(w, "{")
@@ -183,14 +265,16 @@ func TestNotSent(t *testing.T) {
 				s.mux.HandleFunc("POST /nova/servers", tc.serve)
 			}
 			cloud := s.cloud(t, nil)
-			cloud.catalogs.Add("p1", catalogOf(t, `[{"type":"compute","endpoints":[{"interface":"public","region_id":"r1","url":"`+at+`"}]}]`))
+			cloud.catalogs.Add("p1",
+				catalogOf(t, `[{"type":"compute","endpoints":[{"interface":"public","region_id":"r1","url":"`+at+`"}]}]`))
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
 			err := create(ctx, cloud.As(theToken, "p1"))
 			if errors.Is(err, apperr.ErrNotSent) != tc.notSent || apperr.CodeOf(err) != tc.want {
 				t.Errorf("got %s, not sent %t: %v", apperr.CodeOf(err), errors.Is(err, apperr.ErrNotSent), err)
 			}
-			if e := apperr.As(err); strings.Contains(e.Message, "127.0.0.1") || tc.want == apperr.Unavailable && e.RetryAfter <= 0 {
+			if e := apperr.As(err); strings.Contains(e.Message, "127.0.0.1") || tc.want == apperr.Unavailable &&
+				e.RetryAfter <= 0 {
 				t.Errorf("the caller is shown %q, again in %s", e.Message, e.RetryAfter)
 			}
 		})

@@ -41,7 +41,9 @@ type token struct {
 }
 
 func (t token) identity() domain.Identity {
-	id := domain.Identity{UserID: t.User.ID, UserName: t.User.Name, ExpiresAt: t.ExpiresAt.Time, System: t.System["all"]}
+	id := domain.Identity{
+		UserID: t.User.ID, UserName: t.User.Name, ExpiresAt: t.ExpiresAt.Time, System: t.System["all"],
+	}
 	for _, r := range t.Roles {
 		id.Roles = append(id.Roles, r.Name)
 	}
@@ -61,8 +63,9 @@ func (t token) identity() domain.Identity {
 // Keystone answers 404 for a token of an application credential with access rules unless the asker promises
 // to enforce them (OpenStack-Identity-Access-Rules). We do not, so such a token is refused.
 //
-// Keystone answers 403 for a token of a trust with impersonation: it says that its user is the trustor, and Keystone compares
-// that with the trustee. No other call tells whose it is, and Keystone exchanges no trust's token for another one.
+// Keystone answers 403 for a token of a trust with impersonation: it says that its user is the trustor, and Keystone
+// compares that with the trustee. No other call tells whose it is, and Keystone exchanges no trust's token for another
+// one.
 func (c *Cloud) Validate(ctx context.Context, subject domain.Secret) (domain.Identity, error) {
 	s := Session{cloud: c, token: subject}
 	keystone := &gophercloud.ServiceClient{ProviderClient: s.provider(), Endpoint: c.identity}
@@ -76,9 +79,11 @@ func (c *Cloud) Validate(ctx context.Context, subject domain.Secret) (domain.Ide
 	switch err = c.refusalOf(ctx, err); apperr.CodeOf(err) {
 	case "":
 	case apperr.NotFound:
-		return domain.Identity{}, apperr.Wrap(apperr.Unauthenticated, err, "this token is not accepted: tokens of application credentials with access rules are not honored")
+		return domain.Identity{}, apperr.Wrap(apperr.Unauthenticated, err,
+			"this token is not accepted: tokens of application credentials with access rules are not honored")
 	case apperr.Forbidden:
-		return domain.Identity{}, apperr.Wrap(apperr.Forbidden, err, "keystone accepts this token, but does not let it validate itself: tokens of trusts with impersonation are not supported")
+		return domain.Identity{}, apperr.Wrap(apperr.Forbidden, err,
+			"keystone does not let this token validate itself: tokens of trusts with impersonation are not supported")
 	case apperr.Unauthenticated, apperr.Invalid:
 		return domain.Identity{}, apperr.Wrap(apperr.Unauthenticated, err, "the token is invalid or expired")
 	default:
@@ -131,14 +136,19 @@ type Credentials struct {
 
 func (c Credentials) auth() (gophercloud.AuthOptions, error) {
 	auth := gophercloud.AuthOptions{
-		UserID: c.UserID, Username: c.Username, Password: c.Password.Reveal(), DomainName: c.UserDomain, DomainID: c.UserDomID,
+		UserID: c.UserID, Username: c.Username, Password: c.Password.Reveal(), DomainName: c.UserDomain,
+		DomainID:                c.UserDomID,
 		ApplicationCredentialID: c.AppCredID, ApplicationCredentialSecret: c.AppCred.Reveal(),
 	}
 	if c.AppCredID != "" {
 		return auth, nil
 	}
 	if auth.Password == "" || auth.Username == "" && auth.UserID == "" {
-		return auth, errors.New("no service account: set OS_USERNAME and OS_PASSWORD, OS_APPLICATION_CREDENTIAL_ID and _SECRET, or OS_CLOUD")
+		return auth,
+			errors.New(
+				"no service account: set OS_USERNAME and OS_PASSWORD, OS_APPLICATION_CREDENTIAL_ID and _SECRET, or " +
+					"OS_CLOUD",
+			)
 	}
 	if auth.UserID != "" || auth.DomainID != "" {
 		auth.DomainName = ""
@@ -146,7 +156,9 @@ func (c Credentials) auth() (gophercloud.AuthOptions, error) {
 	if c.Project != "" || c.ProjectID != "" {
 		auth.Scope = &gophercloud.AuthScope{ProjectID: c.ProjectID}
 		if c.ProjectID == "" {
-			auth.Scope = &gophercloud.AuthScope{ProjectName: c.Project, DomainID: c.ProjectDoID, DomainName: c.ProjectDom}
+			auth.Scope = &gophercloud.AuthScope{
+				ProjectName: c.Project, DomainID: c.ProjectDoID, DomainName: c.ProjectDom,
+			}
 			if c.ProjectDoID != "" {
 				auth.Scope.DomainName = ""
 			}
@@ -206,21 +218,23 @@ func (s *Session) In(ctx context.Context, projectID string) (*Session, error) {
 	if s.project == projectID {
 		return s, nil
 	}
-	return s.cloud.login(ctx, &gophercloud.AuthOptions{TokenID: s.token.Reveal(), Scope: &gophercloud.AuthScope{ProjectID: projectID}})
+	return s.cloud.login(ctx, &gophercloud.AuthOptions{
+		TokenID: s.token.Reveal(), Scope: &gophercloud.AuthScope{ProjectID: projectID},
+	})
 }
 
-// KnowsProject is NotFound when Keystone has no such project; it has a disabled one. Forbidden proves nothing: Keystone gives it
-// to an account that may not ask, whether the project exists or not. A 404 that is not Keystone's own, such as that of a proxy
-// before it, is Unavailable.
-func (s *Session) KnowsProject(ctx context.Context, id string) error {
+// CheckProject is NotFound when Keystone has no such project; it has a disabled one. Forbidden proves nothing: Keystone
+// gives it to an account that may not ask, whether the project exists or not. A 404 that is not Keystone's own, such as
+// that of a proxy before it, is Unavailable.
+func (s *Session) CheckProject(ctx context.Context, id string) error {
 	keystone := s.keystone()
 	var body struct{}
 	_, err := keystone.Get(ctx, keystone.ServiceURL("projects", url.PathEscape(id)), &body, nil)
 	return s.confirmAbsent(ctx, err)
 }
 
-// confirmAbsent classifies what Keystone answered. NotFound is left of a 404 only if it is Keystone's own and Keystone is still reachable:
-// any other 404, such as a proxy's, is Unavailable.
+// confirmAbsent classifies what Keystone answered. NotFound is left of a 404 only if it is Keystone's own and Keystone
+// is still reachable: any other 404, such as a proxy's, is Unavailable.
 func (s *Session) confirmAbsent(ctx context.Context, err error) error {
 	isKeystone := isKeystoneRefusal(err)
 	if err = classify("keystone", err); apperr.CodeOf(err) != apperr.NotFound {
@@ -264,7 +278,9 @@ func (c *Cloud) create(ctx context.Context, request map[string]any) (*Session, t
 		} `json:"token"`
 	}
 	// Not by gophercloud's tokens.Create, whose Extract panics on a struct that embeds one of ours.
-	resp, err := keystone.Post(ctx, keystone.ServiceURL("auth", "tokens"), request, &body, &gophercloud.RequestOpts{OmitHeaders: []string{"X-Auth-Token"}})
+	resp, err := keystone.Post(ctx, keystone.ServiceURL("auth", "tokens"), request, &body, &gophercloud.RequestOpts{
+		OmitHeaders: []string{"X-Auth-Token"},
+	})
 	if err = c.refusalOf(ctx, err); err != nil {
 		return nil, token{}, err
 	}

@@ -22,8 +22,12 @@ func TestValidate(t *testing.T) {
 		want domain.Identity
 	}{
 		"a project": {
-			`{"token":{` + user + `,"project":{"id":"p1","name":"web","domain":{"id":"d1","name":"x"}},"is_domain":false,"catalog":[]}}`,
-			domain.Identity{UserID: "u1", UserName: "ann", ProjectID: "p1", ProjectName: "web", DomainID: "d1", Roles: roles, ExpiresAt: end},
+			`{"token":{` + user +
+				`,"project":{"id":"p1","name":"web","domain":{"id":"d1","name":"x"}},"is_domain":false,"catalog":[]}}`,
+			domain.Identity{
+				UserID: "u1", UserName: "ann", ProjectID: "p1", ProjectName: "web", DomainID: "d1", Roles: roles,
+				ExpiresAt: end,
+			},
 		},
 		"a domain": {
 			`{"token":{` + user + `,"domain":{"id":"d1","name":"x"}}}`,
@@ -56,7 +60,8 @@ func TestValidate(t *testing.T) {
 			}
 			// With the token itself, without the catalog, and without a promise to honor access rules.
 			h := calls[0].Header
-			if h.Get("X-Auth-Token") != theToken || h.Get("X-Subject-Token") != theToken || calls[0].URL.RawQuery != "nocatalog" ||
+			if h.Get("X-Auth-Token") != theToken || h.Get("X-Subject-Token") != theToken ||
+				calls[0].URL.RawQuery != "nocatalog" ||
 				h.Get("Openstack-Identity-Access-Rules") != "" || h.Get("X-Openstack-Request-Id") != reqID {
 				t.Errorf("it was asked %s with %v", calls[0].URL, h)
 			}
@@ -72,8 +77,13 @@ func TestValidateFails(t *testing.T) {
 		body   string
 		want   apperr.Code
 	}{
-		"unknown":                  {401, `{"error":{"code":401,"message":"The request you have made requires authentication."}}`, apperr.Unauthenticated},
-		"with access rules":        {404, `{"error":{"code":404,"message":"Could not find token: canary."}}`, apperr.Unauthenticated},
+		"unknown": {
+			401, `{"error":{"code":401,"message":"The request you have made requires authentication."}}`,
+			apperr.Unauthenticated,
+		},
+		"with access rules": {
+			404, `{"error":{"code":404,"message":"Could not find token: canary."}}`, apperr.Unauthenticated,
+		},
 		"may not look at itself":   {403, `{"error":{"code":403,"message":"canary"}}`, apperr.Forbidden},
 		"malformed":                {400, `{"error":{"code":400,"message":"canary"}}`, apperr.Unauthenticated},
 		"Keystone's fault":         {500, `canary`, apperr.Unavailable},
@@ -100,7 +110,8 @@ func TestValidateFails(t *testing.T) {
 			if apperr.CodeOf(err) != tc.want || who.UserID != "" {
 				t.Errorf("got %+v %v", who, err)
 			}
-			if e := apperr.As(err); strings.Contains(e.Message, "canary") || tc.want == apperr.Unavailable && e.RetryAfter <= 0 {
+			if e := apperr.As(err); strings.Contains(e.Message, "canary") || tc.want == apperr.Unavailable &&
+				e.RetryAfter <= 0 {
 				t.Errorf("the caller is shown %q, again in %s", e.Message, e.RetryAfter)
 			}
 			if strings.Contains(err.Error(), theToken) {
@@ -130,10 +141,13 @@ func TestLogin(t *testing.T) {
 	s.mux.HandleFunc("POST /v3/auth/tokens", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("X-Subject-Token", theToken)
 		w.WriteHeader(http.StatusCreated)
-		_, _ = w.Write([]byte(`{"token":{"user":{"id":"u1"},"project":{"id":"p1","domain":{"id":"d1"}},` + strings.TrimPrefix(s.catalog("compute"), "{") + `}`))
+		_, _ = w.Write([]byte(`{"token":{"user":{"id":"u1"},"project":{"id":"p1","domain":{"id":"d1"}},` +
+			strings.TrimPrefix(s.catalog("compute"), "{") + `}`))
 	})
 	s.answer("GET /compute/servers/id", 200, `{"server":{"id":"id"}}`)
-	account, err := s.cloud(t, nil).Account(Config{}, Credentials{Username: "svc", Password: "canary-password", UserDomain: "Default", Project: "service", ProjectDom: "Default"})
+	account, err := s.cloud(t, nil).Account(Config{}, Credentials{
+		Username: "svc", Password: "canary-password", UserDomain: "Default", Project: "service", ProjectDom: "Default",
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +165,8 @@ func TestLogin(t *testing.T) {
 		t.Error(err)
 	}
 	logins := s.to("/v3/auth/tokens")
-	if len(logins) != 2 || len(s.to("/v3/auth/catalog")) != 0 || s.to("/compute/servers/id")[0].Header.Get("X-Auth-Token") != theToken {
+	if len(logins) != 2 || len(s.to("/v3/auth/catalog")) != 0 ||
+		s.to("/compute/servers/id")[0].Header.Get("X-Auth-Token") != theToken {
 		t.Errorf("there were %d logins, and the catalog was read %d times", len(logins), len(s.to("/v3/auth/catalog")))
 	}
 	want := map[string]any{"auth": map[string]any{

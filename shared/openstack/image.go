@@ -2,7 +2,11 @@ package openstack
 
 import (
 	"context"
+	"net/http"
 	"net/url"
+	"slices"
+
+	"github.com/gophercloud/gophercloud/v2"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
@@ -16,12 +20,14 @@ type image struct {
 	MinDisk    int    `json:"min_disk"`
 	MinRAM     int    `json:"min_ram"`
 	DiskFormat string `json:"disk_format"`
+	Owner      string `json:"owner"`
 }
 
 func (i image) domain() domain.Image {
 	return domain.Image{
 		ID: i.ID, Name: i.Name, Status: i.Status, Visibility: i.Visibility, SizeBytes: i.Size,
 		MinDiskGB: i.MinDisk, MinRAMMB: i.MinRAM, DiskFormat: i.DiskFormat,
+		ProjectID: i.Owner,
 	}
 }
 
@@ -37,6 +43,13 @@ func (s *Session) Images(ctx context.Context, name string) ([]domain.Image, erro
 		query.Set("name", name)
 	}
 	return s.images(ctx, query)
+}
+
+// FindImages lists the images of exactly this name, in every status: one that is made at the moment is queued or
+// saving.
+func (s *Session) FindImages(ctx context.Context, name string) ([]domain.Image, error) {
+	found, err := s.Images(ctx, name)
+	return slices.DeleteFunc(found, func(i domain.Image) bool { return i.Name != name }), err
 }
 
 // CommunityImages lists the community images.
@@ -83,4 +96,18 @@ func (s *Session) Image(ctx context.Context, id string) (domain.Image, error) {
 	var found image
 	err = get(ctx, glance, glance.ServiceURL("images", url.PathEscape(id)), &found)
 	return found.domain(), err
+}
+
+// GiveImage makes an image another project's. By default only the cloud's admins may.
+func (s *Session) GiveImage(ctx context.Context, id, projectID string) error {
+	glance, err := s.client(ctx, "image", "v2/", "")
+	if err != nil {
+		return err
+	}
+	patch := []map[string]any{{"op": "replace", "path": "/owner", "value": projectID}}
+	_, err = glance.Patch(ctx, glance.ServiceURL("images", url.PathEscape(id)), patch, nil, &gophercloud.RequestOpts{
+		OkCodes:     []int{http.StatusOK},
+		MoreHeaders: map[string]string{"Content-Type": "application/openstack-images-v2.1-json-patch"},
+	})
+	return classify("glance", err)
 }

@@ -143,3 +143,7 @@ func (d versionDocument) has(major string) bool {
 	}
 	return false
 }
+
+func (s *Session) keystone() *gophercloud.ServiceClient {
+	return &gophercloud.ServiceClient{ProviderClient: s.provider(), Endpoint: s.cloud.identity, Type: "identity"}
+}

@@ -19,8 +19,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestKindsOfTokens: whoever Nova accepts is accepted here, but for tokens that Keystone does not let validate themselves.
-// Those are never called invalid or expired.
+// TestKindsOfTokens: whoever Nova accepts is accepted here, but for tokens that Keystone does not let validate
+// themselves. Those are never called invalid or expired.
 func TestKindsOfTokens(t *testing.T) {
 	t.Parallel()
 	cloud, p, trustee := sandbox(t), testkit.NewProject(t), testkit.NewProject(t)
@@ -43,10 +43,12 @@ func TestKindsOfTokens(t *testing.T) {
 	} {
 		who, err := cloud.Validate(t.Context(), domain.Secret(tc.token))
 		if tc.says != "" {
-			if message := apperr.As(err).Message; apperr.CodeOf(err) != apperr.Forbidden || !strings.Contains(message, tc.says) {
+			if message := apperr.As(err).Message; apperr.CodeOf(err) != apperr.Forbidden ||
+				!strings.Contains(message, tc.says) {
 				t.Errorf("%s: %s %q", name, apperr.CodeOf(err), message)
 			}
-			if _, _, err := cloud.As(domain.Secret(tc.token), "x").Servers(t.Context(), domain.ServerQuery{Limit: 1}); err != nil {
+			if _, _, err := cloud.As(domain.Secret(tc.token), "x").Servers(t.Context(),
+				domain.ServerQuery{Limit: 1}); err != nil {
 				t.Errorf("%s: nova does not accept it either: %v", name, err)
 			}
 			continue
@@ -101,11 +103,14 @@ func TestAllProjectsOfACutOffList(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, name := range []string{p.Name, "demo", "alt"} { // others come and go
-			if !slices.ContainsFunc(found, func(f domain.Project) bool { return f.Name == name && f.DomainID == p.DomainID }) {
+			if !slices.ContainsFunc(found, func(f domain.Project) bool {
+				return f.Name == name && f.DomainID == p.DomainID
+			}) {
 				t.Errorf("domain %q: %s is not among the %d projects", domainID, name, len(found))
 			}
 		}
-		if partner := slices.ContainsFunc(found, func(f domain.Project) bool { return f.Name == "partner-dev" }); partner != (domainID == "") {
+		if partner := slices.ContainsFunc(found,
+			func(f domain.Project) bool { return f.Name == "partner-dev" }); partner != (domainID == "") {
 			t.Errorf("domain %q: the other domain's project is listed: %t", domainID, partner)
 		}
 	}

@@ -10,8 +10,8 @@ import (
 
 const flask404 = "<!doctype html>\n<html lang=en>\n<title>404 Not Found</title>\n<h1>Not Found</h1>\n"
 
-// TestAWrongAuthURLIsNoWordAboutTheToken: whatever answers at a wrong OS_AUTH_URL, callers get 503 and the log names the URL.
-// The answers are those of the sandbox's Keystone under another path, of its Nova, and of a web server.
+// TestAWrongAuthURLIsNoWordAboutTheToken: whatever answers at a wrong OS_AUTH_URL, callers get 503 and the log names
+// the URL. The answers are those of the sandbox's Keystone under another path, of its Nova, and of a web server.
 func TestAWrongAuthURLIsNoWordAboutTheToken(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -23,11 +23,21 @@ func TestAWrongAuthURLIsNoWordAboutTheToken(t *testing.T) {
 		wantInTheLogs string
 	}{
 		"Keystone under another path": {404, flask404, 404, flask404, apperr.Unavailable, "/v3/ is not Keystone"},
-		"another service":             {401, `{"error":{"code":401,"message":"The request you have made requires authentication."}}`, 200, `{"version":{"id":"v2.1"}}`, apperr.Unavailable, "/v3/ is not Keystone"},
-		"a web server":                {403, `<html>no</html>`, 200, `<html>welcome</html>`, apperr.Unavailable, "/v3/ is not Keystone"},
-		"Keystone away meanwhile":     {404, flask404, 503, "", apperr.Unavailable, "keystone is not available"},
-		"Keystone, access rules":      {404, `{"error":{"code":404,"message":"Failed to validate token"}}`, 200, keystoneDocument, apperr.Unauthenticated, ""},
-		"Keystone, a bad token":       {401, `{"error":{"code":401,"message":"no"}}`, 200, keystoneDocument, apperr.Unauthenticated, ""},
+		"another service": {
+			401, `{"error":{"code":401,"message":"The request you have made requires authentication."}}`, 200,
+			`{"version":{"id":"v2.1"}}`, apperr.Unavailable, "/v3/ is not Keystone",
+		},
+		"a web server": {
+			403, `<html>no</html>`, 200, `<html>welcome</html>`, apperr.Unavailable, "/v3/ is not Keystone",
+		},
+		"Keystone away meanwhile": {404, flask404, 503, "", apperr.Unavailable, "keystone is not available"},
+		"Keystone, access rules": {
+			404, `{"error":{"code":404,"message":"Failed to validate token"}}`, 200, keystoneDocument,
+			apperr.Unauthenticated, "",
+		},
+		"Keystone, a bad token": {
+			401, `{"error":{"code":401,"message":"no"}}`, 200, keystoneDocument, apperr.Unauthenticated, "",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -39,7 +49,8 @@ func TestAWrongAuthURLIsNoWordAboutTheToken(t *testing.T) {
 			if apperr.CodeOf(err) != tc.want || !strings.Contains(err.Error(), tc.wantInTheLogs) {
 				t.Errorf("got %s: %v", apperr.CodeOf(err), err)
 			}
-			if message := apperr.As(err).Message; strings.Contains(message, s.url) || tc.want == apperr.Unavailable && !strings.Contains(message, "keystone") {
+			if message := apperr.As(err).Message; strings.Contains(message, s.url) || tc.want == apperr.Unavailable &&
+				!strings.Contains(message, "keystone") {
 				t.Errorf("the caller is shown %q", message)
 			}
 			_, _ = cloud.Validate(t.Context(), theToken)
@@ -73,7 +84,10 @@ func TestReachable(t *testing.T) {
 			t.Parallel()
 			s := newStub(t)
 			s.answer("GET /at/v3/", tc.status, tc.body)
-			if err := s.cloud(t, func(c *Config) { c.AuthURL = s.url + "/at" }).Reachable(t.Context()); apperr.CodeOf(err) != tc.want {
+			if err := s.cloud(t, func(c *Config) {
+				c.AuthURL = s.url +
+					"/at"
+			}).Reachable(t.Context()); apperr.CodeOf(err) != tc.want {
 				t.Errorf("got %v", err)
 			}
 			if r := s.calls[0]; r.Header.Get("X-Auth-Token") != "" {

@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// TestLoginsLeakNothing: a thousand logins in another cloud, and as many regions of it, leave no goroutine behind. It is not parallel,
-// because it counts those of the whole process. The other cloud is a fake: a thousand logins would take the sandbox minutes.
+// TestLoginsLeakNothing: a thousand logins in another cloud, and as many regions of it, leave no goroutine behind. It
+// is not parallel, because it counts those of the whole process. The other cloud is a fake: a thousand logins would
+// take the sandbox minutes.
 func TestLoginsLeakNothing(t *testing.T) { //nolint:paralleltest // see above
 	theirs := loginStub(t, member)
 	cloud := newStub(t).cloud(t, nil)
@@ -33,7 +34,8 @@ func TestLoginsLeakNothing(t *testing.T) { //nolint:paralleltest // see above
 	if after > before+5 {
 		t.Errorf("there were %d goroutines, and are %d", before, after)
 	}
-	if cloud.At(theirs.url, "r1") != cloud.At(theirs.url+"/v3", "r1") || cloud.At(theirs.url, "r1") == cloud.At("", "r1") {
+	if cloud.At(theirs.url, "r1") != cloud.At(theirs.url+"/v3", "r1") ||
+		cloud.At(theirs.url, "r1") == cloud.At("", "r1") {
 		t.Error("one cloud and region is not one Cloud")
 	}
 	if cloud.others.Len() > maxClouds {

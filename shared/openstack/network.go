@@ -89,16 +89,22 @@ func networkPages(ctx context.Context, neutron *gophercloud.ServiceClient, isExt
 	opts := external.ListOptsExt{ListOptsBuilder: networks.ListOpts{Limit: pageLimit}, External: isExternal}
 	return listAll(ctx, networks.List(neutron, opts), "neutron", networks.ExtractNetworks,
 		func(n networks.Network) domain.Network {
-			return domain.Network{ID: n.ID, Name: n.Name, Status: n.Status, Shared: n.Shared, Subnets: []domain.Subnet{}}
+			return domain.Network{
+				ID: n.ID, Name: n.Name, Status: n.Status, Shared: n.Shared, Subnets: []domain.Subnet{},
+			}
 		})
 }
 
 func subnetPages(ctx context.Context, neutron *gophercloud.ServiceClient) (map[string][]domain.Subnet, error) {
 	list := subnets.List(neutron, subnets.ListOpts{Limit: pageLimit})
-	found, err := listAll(ctx, list, "neutron", subnets.ExtractSubnets, func(n subnets.Subnet) subnets.Subnet { return n })
+	found, err := listAll(ctx, list, "neutron", subnets.ExtractSubnets, func(n subnets.Subnet) subnets.Subnet {
+		return n
+	})
 	by := map[string][]domain.Subnet{}
 	for _, n := range found {
-		by[n.NetworkID] = append(by[n.NetworkID], domain.Subnet{ID: n.ID, Name: n.Name, CIDR: n.CIDR, IPVersion: n.IPVersion})
+		by[n.NetworkID] = append(by[n.NetworkID], domain.Subnet{
+			ID: n.ID, Name: n.Name, CIDR: n.CIDR, IPVersion: n.IPVersion,
+		})
 	}
 	for _, list := range by {
 		slices.SortFunc(list, func(a, b domain.Subnet) int { return a.IPVersion - b.IPVersion })
@@ -134,8 +140,8 @@ func (s *Session) Ports(ctx context.Context, serverID string) (int, error) {
 	return len(body.Ports), err
 }
 
-// FreeAddresses is how many addresses each of the networks has left, by IP version. By default Neutron tells only the
-// cloud's admins, and leaves networks of which the token may not know out of its answer.
+// FreeAddresses is how many addresses each of the networks has left, by IP version. By default Neutron answers
+// only the cloud's admins, and omits networks that the token may not see.
 func (s *Session) FreeAddresses(ctx context.Context, networkIDs []string) (map[string]map[int]float64, error) {
 	neutron, err := s.neutron(ctx)
 	if err != nil {

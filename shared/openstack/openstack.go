@@ -38,6 +38,17 @@ const (
 	computeCreateTags   = "2.52" // tags in the create call, so that a server never exists without its UUID
 	computeRebuildData  = "2.57" // user_data in a rebuild
 	computeDownCells    = "2.69" // a server of a cell that is down is shown in part; an error before
+	computeAggregateIDs = "2.41" // an aggregate shows its uuid, which is its name in Placement
+	computeServiceIDs   = "2.53" // a compute service shows the id by which it is changed
+	computeMigrations   = "2.23" // a migration shows its type
+	computeLiveMigrate  = "2.34" // Nova checks a live migration after its answer; the call waited for that before
+	computeActionFault  = "2.84" // an event of an action says in words why it failed
+	computeImageID      = "2.45" // a snapshot's id in the answer; in the path of an address before
+	computeSoftGroups   = "2.15" // server groups with soft policies
+	// computeHypervisors is where a hypervisor's id is that of its resource provider, and its servers are shown. From
+	// 2.88 on cpu_info is not.
+	computeHypervisors   = "2.53"
+	computeRequestedHost = "2.74" // a host in the create call that the scheduler checks; it was forced before
 
 	computeRebuildVolume = "2.93" // a rebuild of a server that boots from a volume
 )
@@ -45,17 +56,17 @@ const (
 // Config says where Keystone is and how to choose from its catalog. It holds no credentials.
 type Config struct {
 	// Cloud name in clouds.yaml; the other `OS_*` variables are then ignored.
-	Cloud string `env:"OS_CLOUD"` // name in clouds.yaml; the other variables are ignored then
+	Cloud string `env:"OS_CLOUD"`
 	// Path of clouds.yaml, if it is not in a standard place.
-	ConfigFile string `env:"OS_CLIENT_CONFIG_FILE"` // clouds.yaml, when it is not in a usual place
+	ConfigFile string `env:"OS_CLIENT_CONFIG_FILE"`
 	// Keystone, such as `https://keystone.example.com/v3`.
-	AuthURL string `env:"OS_AUTH_URL"` // Keystone, such as https://keystone.example.com/v3
+	AuthURL string `env:"OS_AUTH_URL"`
 	// Region; required when the catalog has several.
-	Region string `env:"OS_REGION_NAME"` // needed when the catalog has several
+	Region string `env:"OS_REGION_NAME"`
 	// Endpoint interface of this cloud: public, internal or admin.
 	Interface string `env:"OS_INTERFACE, default=public"`
 	// File with the certificate authority of the cloud.
-	CACert string `env:"OS_CACERT"` // file with the certificate authority of the cloud
+	CACert string `env:"OS_CACERT"`
 	Overrides
 }
 
@@ -65,7 +76,8 @@ func (c Config) Validate() error {
 		return nil
 	}
 	if !isURL(c.AuthURL) {
-		return fmt.Errorf("OS_AUTH_URL is %q: set it to Keystone's URL, or OS_CLOUD to a name in clouds.yaml", c.AuthURL)
+		return fmt.Errorf("OS_AUTH_URL is %q: set it to Keystone's URL, or OS_CLOUD to a name in clouds.yaml",
+			c.AuthURL)
 	}
 	switch c.Interface {
 	case "public", "internal", "admin":
@@ -119,9 +131,11 @@ func New(cfg Config, opts Options) (*Cloud, error) {
 		return nil, err
 	}
 	c := &Cloud{
-		identity: identityURL(cfg.AuthURL), region: cfg.Region, iface: cfg.Interface, http: *newHTTPClient(tlsConfig, opts),
-		catalogs: newCatalogCache(), others: newCache[*Cloud](maxClouds), overrides: cfg.Overrides, versions: newVersionCache(),
-		remotes: &remotes{options: opts, roots: roots, known: map[string]remote{}, http: map[string]*http.Client{}},
+		identity: identityURL(cfg.AuthURL), region: cfg.Region, iface: cfg.Interface,
+		http:     *newHTTPClient(tlsConfig, opts),
+		catalogs: newCatalogCache(), others: newCache[*Cloud](maxClouds), overrides: cfg.Overrides,
+		versions: newVersionCache(),
+		remotes:  &remotes{options: opts, roots: roots, known: map[string]remote{}, http: map[string]*http.Client{}},
 	}
 	return c, nil
 }
@@ -163,14 +177,20 @@ func (c *Config) resolve() (*tls.Config, error) {
 		return nil, fmt.Errorf("OS_CLOUD is %q: that cloud has no auth_url", c.Cloud)
 	}
 	if !isURL(c.AuthURL) {
-		return nil, fmt.Errorf("OS_CLOUD is %q: its auth_url is %q; it must be Keystone's URL, such as https://keystone.example.com/v3", c.Cloud, c.AuthURL)
+		return nil,
+			fmt.Errorf(
+				"OS_CLOUD is %q: its auth_url is %q; it must be Keystone's URL, such as "+
+					"https://keystone.example.com/v3", c.Cloud, c.AuthURL,
+			)
 	}
 	c.Overrides, err = c.readOverrides()
 	return tlsConfig, err
 }
 
 // parse reads the cloud that is named from clouds.yaml.
-func (c *Config) parse() (auth gophercloud.AuthOptions, endpoint gophercloud.EndpointOpts, tlsConfig *tls.Config, err error) {
+func (c *Config) parse() (
+	auth gophercloud.AuthOptions, endpoint gophercloud.EndpointOpts, tlsConfig *tls.Config, err error,
+) {
 	defer func() {
 		if recover() != nil { // gophercloud takes it for granted
 			err = errors.New("that cloud has no auth")
@@ -258,7 +278,9 @@ func (s *Session) client(ctx context.Context, service, base, microversion string
 	}
 	provider := s.provider()
 	provider.HTTPClient.Transport = blame{s, projectName(service), provider.HTTPClient.Transport}
-	sc := &gophercloud.ServiceClient{ProviderClient: provider, Endpoint: endpoint, Type: service, Microversion: microversion}
+	sc := &gophercloud.ServiceClient{
+		ProviderClient: provider, Endpoint: endpoint, Type: service, Microversion: microversion,
+	}
 	if base != "" && !strings.HasSuffix(endpoint, "/"+base) {
 		sc.ResourceBase = endpoint + base
 	}

@@ -1,10 +1,10 @@
 package openstack
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 
 	"sigs.k8s.io/yaml"
@@ -21,11 +21,23 @@ type Overrides struct {
 	Image string `env:"OS_IMAGE_ENDPOINT_OVERRIDE" json:"image_endpoint_override"`
 	// Placement's URL, likewise.
 	Placement string `env:"OS_PLACEMENT_ENDPOINT_OVERRIDE" json:"placement_endpoint_override"`
+	// Cinder's URL, likewise, without the id of a project.
+	BlockStorage string `env:"OS_BLOCK_STORAGE_ENDPOINT_OVERRIDE" json:"block_storage_endpoint_override"`
+	// Octavia's URL, likewise.
+	LoadBalancer string `env:"OS_LOAD_BALANCER_ENDPOINT_OVERRIDE" json:"load_balancer_endpoint_override"`
+	// Barbican's URL, likewise.
+	KeyManager string `env:"OS_KEY_MANAGER_ENDPOINT_OVERRIDE" json:"key_manager_endpoint_override"`
 }
+
+// overridden are the services whose endpoints can be overridden, by the types that clientOf asks for.
+var overridden = []string{"compute", "network", "image", "placement", "volumev3", "load-balancer", "key-manager"}
 
 // of is the override of a service, with a / at its end; "" when it is not set.
 func (o Overrides) of(service string) string {
-	at := map[string]string{"compute": o.Compute, "network": o.Network, "image": o.Image, "placement": o.Placement}[service]
+	at := map[string]string{
+		"compute": o.Compute, "network": o.Network, "image": o.Image, "placement": o.Placement,
+		"volumev3": o.BlockStorage, "load-balancer": o.LoadBalancer, "key-manager": o.KeyManager,
+	}[service]
 	if at == "" {
 		return ""
 	}
@@ -35,16 +47,25 @@ func (o Overrides) of(service string) string {
 // validate names the overrides that are no URLs, each as name says.
 func (o Overrides) validate(name func(service string) string) error {
 	var wrong []error
-	for _, service := range []string{"compute", "network", "image", "placement"} {
+	for _, service := range overridden {
 		if at := o.of(service); at != "" && !isURL(at) {
-			wrong = append(wrong, fmt.Errorf("%s is %q: it must be a URL, such as https://%s.example.com", name(service), at, service))
+			wrong = append(wrong, fmt.Errorf("%s is %q: it must be a URL, such as https://%s.example.com",
+				name(service), at, projectName(service)))
 		}
 	}
 	return errors.Join(wrong...)
 }
 
 func overrideVariable(service string) string {
-	return "OS_" + strings.ToUpper(service) + "_ENDPOINT_OVERRIDE"
+	return "OS_" + strings.ToUpper(overrideKey(service))
+}
+
+// overrideKey is the key in clouds.yaml. Cinder's is that of its official type.
+func overrideKey(service string) string {
+	if service == "volumev3" {
+		service = "block-storage"
+	}
+	return strings.ReplaceAll(service, "-", "_") + "_endpoint_override"
 }
 
 // readOverrides reads those of a cloud of clouds.yaml; gophercloud does not know these keys.
@@ -65,15 +86,16 @@ func (c *Config) readOverrides() (Overrides, error) {
 	}
 	o := known.Clouds[c.Cloud]
 	return o, o.validate(func(service string) string {
-		return fmt.Sprintf("OS_CLOUD is %q: its %s_endpoint_override", c.Cloud, service)
+		return fmt.Sprintf("OS_CLOUD is %q: its %s", c.Cloud, overrideKey(service))
 	})
 }
 
-// InRegion is the same session in another region of the catalog; "" is the region of this process. A region that the catalog does
-// not have is an Invalid request.
+// InRegion is the same session in another region of the catalog; "" is the region of this process. A region that the
+// catalog does not have is an Invalid request.
 func (s *Session) InRegion(region string) *Session {
 	return &Session{
-		cloud: s.cloud, token: s.token, scope: s.scope, region: region, project: s.project, userID: s.userID, catalog: s.catalog,
+		cloud: s.cloud, token: s.token, scope: s.scope, region: region, project: s.project, userID: s.userID,
+		catalog: s.catalog,
 	}
 }
 
@@ -87,19 +109,25 @@ func (s *Session) override(all catalog, service string) string {
 	if s.region != "" && s.region != own {
 		return ""
 	}
-	return s.cloud.overrides.of(service)
+	return s.overrideOf(service)
 }
 
-// allRegions lists the regions of a catalog.
-func (c catalog) allRegions() []string {
-	var found []string
-	for _, entry := range c {
-		for _, e := range entry.Endpoints {
-			if e.RegionID != "" && !slices.Contains(found, e.RegionID) {
-				found = append(found, e.RegionID)
-			}
-		}
+// overrideOf is the endpoint that is set for a service. Cinder's gets its version and the project, which the catalog's
+// has too: a Cinder before its microversion 3.67 cannot do without it.
+func (s *Session) overrideOf(service string) string {
+	at := s.cloud.overrides.of(service)
+	if at == "" || service != "volumev3" {
+		return at
 	}
-	slices.Sort(found)
-	return found
+	if !versionPath.MatchString(at) {
+		at += "v3/"
+	}
+	project := s.project
+	if s.catalog == nil { // it was opened with a caller's token, and not by a login
+		project = cmp.Or(project, s.scope)
+	}
+	if project != "" && strings.HasSuffix(at, "/v3/") {
+		at += project + "/"
+	}
+	return at
 }

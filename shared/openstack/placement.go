@@ -11,8 +11,12 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// placementSummaries is the lowest microversion whose candidates come with what each host has and what is used of it.
-const placementSummaries = "1.10"
+// The microversions of Placement that calls ask for: the lowest that has what is needed.
+const (
+	placementTraits     = "1.6"  // traits, and the generation with which they are changed
+	placementSummaries  = "1.10" // candidates come with what each host has and what is used of it
+	placementAggregates = "1.19" // aggregates of a provider with its generation: no change undoes another
+)
 
 // Room is how many servers of the flavor the hosts have room for, at most: a flavor's traits and a zone may leave
 // fewer. By default it is Forbidden for all but the cloud's admins. It is Unsupported for a flavor that asks Placement

@@ -69,7 +69,8 @@ func usable(found []project, domainID string) (out []domain.Project) {
 }
 
 func errTruncated(what string) error {
-	return apperr.New(apperr.BadGateway, "keystone's list of %s is cut off: raise list_limit in its configuration", what)
+	return apperr.New(apperr.BadGateway, "keystone's list of %s is cut off: raise list_limit in its configuration",
+		what)
 }
 
 // listProjects reads a list of projects or domains to its end, or until Keystone cuts it off.
@@ -186,9 +187,9 @@ func (s *Session) projectsByID(ctx context.Context, ids []string) ([]project, er
 // How names become ids. By its default policy Keystone lets a member see the domain of his project and the projects in
 // which he has a role, and no other user. To admins it lists all users and projects.
 
-// UserNamed is the id of the user of that name in a domain. NotFound when there is none, Forbidden when the session may
-// not know.
-func (s *Session) UserNamed(ctx context.Context, domainID, name string) (id string, err error) {
+// FindUser returns the id of the user with a name in a domain. The error is NotFound, or Forbidden if the session may
+// not list users.
+func (s *Session) FindUser(ctx context.Context, domainID, name string) (id string, err error) {
 	var body struct {
 		Users []project `json:"users"`
 	}
@@ -200,9 +201,9 @@ func (s *Session) UserNamed(ctx context.Context, domainID, name string) (id stri
 	return onlyNamed("user", body.Users, domainID, name)
 }
 
-// ProjectNamed is the id of the project of that name in a domain: one of the session's user, or any that it may know
-// of. NotFound when there is none, Forbidden when the session may not know.
-func (s *Session) ProjectNamed(ctx context.Context, domainID, name string) (id string, err error) {
+// FindProject returns the id of the project with a name in a domain: one of the session's user, or any that it may see.
+// The error is NotFound, or Forbidden if the session may not list projects.
+func (s *Session) FindProject(ctx context.Context, domainID, name string) (id string, err error) {
 	if own, _, err := s.listProjects(ctx, "auth/projects", nil); err == nil {
 		if id, err := onlyNamed("project", own, domainID, name); err == nil {
 			return id, nil
@@ -215,9 +216,9 @@ func (s *Session) ProjectNamed(ctx context.Context, domainID, name string) (id s
 	return onlyNamed("project", found, domainID, name)
 }
 
-// DomainNamed is the id of a domain, given by its name or its id. own is the id of the one that the session's token is
-// of, which it may see in any case. NotFound when there is none, Forbidden when the session may not know.
-func (s *Session) DomainNamed(ctx context.Context, own, nameOrID string) (id string, err error) {
+// FindDomain returns the id of a domain by its name or id. own is the id of the token's own domain. The error is
+// NotFound, or Forbidden if the session may not list domains.
+func (s *Session) FindDomain(ctx context.Context, own, nameOrID string) (id string, err error) {
 	if nameOrID == own {
 		return own, nil
 	}

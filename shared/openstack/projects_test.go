@@ -24,7 +24,8 @@ func TestProjects(t *testing.T) {
 			s.answer("GET /v3/projects", status, list)
 			s.answer("GET /v3/auth/projects", 200, list)
 			got, err := s.session(t).Projects(t.Context(), "d1")
-			if diff := cmp.Diff([]domain.Project{{ID: "p1", Name: "a", DomainID: "d1"}}, got); err != nil || diff != "" {
+			if diff := cmp.Diff([]domain.Project{{ID: "p1", Name: "a", DomainID: "d1"}}, got); err != nil ||
+				diff != "" {
 				t.Errorf("%v %s", err, diff)
 			}
 		})
@@ -38,8 +39,10 @@ func cutOff(t *testing.T) *stub {
 	one := func(id, domainID string) string {
 		return fmt.Sprintf(`{"id":%q,"name":"n-%s","domain_id":%q,"enabled":true}`, id, id, domainID)
 	}
-	s.answer("GET /v3/projects", 200, `{"projects":[`+one("p1", "d1")+`,`+one("p2", "d2")+`],"links":{"next":null},"truncated":true}`)
-	s.answer("GET /v3/auth/projects", 200, `{"projects":[`+one("p1", "d1")+`,`+one("p3", "d1")+`],"links":{"next":null}}`)
+	s.answer("GET /v3/projects", 200, `{"projects":[`+one("p1", "d1")+`,`+one("p2",
+		"d2")+`],"links":{"next":null},"truncated":true}`)
+	s.answer("GET /v3/auth/projects", 200, `{"projects":[`+one("p1", "d1")+`,`+one("p3",
+		"d1")+`],"links":{"next":null}}`)
 	s.answer("GET /v3/projects/d1", 200, `{"project":{"id":"d1","subtree":{"p1":{"p4":null,"gone":{}},"p3":null}}}`)
 	s.answer("GET /v3/projects/d2", 200, `{"project":{"id":"d2","subtree":{"p2":null,"off":null}}}`)
 	s.answer("GET /v3/projects/p4", 200, `{"project":`+one("p4", "d1")+`}`)
@@ -47,7 +50,8 @@ func cutOff(t *testing.T) *stub {
 	return s
 }
 
-// TestTruncatedProjects: what Keystone cuts off is found by the trees of its domains; where it cannot be, that is an error.
+// TestTruncatedProjects: what Keystone cuts off is found by the trees of its domains; where it cannot be, that is an
+// error.
 func TestTruncatedProjects(t *testing.T) {
 	t.Parallel()
 	const domains = `{"domains":[{"id":"d1"},{"id":"d2"}],"links":{"next":null}`
@@ -57,11 +61,18 @@ func TestTruncatedProjects(t *testing.T) {
 		want     []string
 		code     apperr.Code
 	}{
-		"the whole cloud":       {"", func(s *stub) { s.answer("GET /v3/domains", 200, domains+`}`) }, []string{"p1", "p2", "p3", "p4"}, ""},
-		"a domain":              {"d1", func(*stub) {}, []string{"p1", "p3", "p4"}, ""},
-		"too many domains":      {"", func(s *stub) { s.answer("GET /v3/domains", 200, domains+`,"truncated":true}`) }, nil, apperr.BadGateway},
+		"the whole cloud": {
+			"", func(s *stub) { s.answer("GET /v3/domains", 200, domains+`}`) }, []string{"p1", "p2", "p3", "p4"}, "",
+		},
+		"a domain": {"d1", func(*stub) {}, []string{"p1", "p3", "p4"}, ""},
+		"too many domains": {
+			"", func(s *stub) { s.answer("GET /v3/domains", 200, domains+`,"truncated":true}`) }, nil,
+			apperr.BadGateway,
+		},
 		"domains are not shown": {"", func(s *stub) { s.answer("GET /v3/domains", 403, `{}`) }, nil, apperr.Forbidden},
-		"the tree is not shown": {"d3", func(s *stub) { s.answer("GET /v3/projects/d3", 403, `{}`) }, nil, apperr.Forbidden},
+		"the tree is not shown": {
+			"d3", func(s *stub) { s.answer("GET /v3/projects/d3", 403, `{}`) }, nil, apperr.Forbidden,
+		},
 		"a project does not come": {"d3", func(s *stub) {
 			s.answer("GET /v3/projects/d3", 200, `{"project":{"subtree":{"p9":null}}}`)
 			s.answer("GET /v3/projects/p9", 503, ``)
@@ -76,7 +87,8 @@ func TestTruncatedProjects(t *testing.T) {
 			for _, p := range got {
 				ids = append(ids, p.ID)
 			}
-			if diff := cmp.Diff(tc.want, ids, cmpopts.SortSlices(strings.Compare)); diff != "" || apperr.CodeOf(err) != tc.code {
+			if diff := cmp.Diff(tc.want, ids, cmpopts.SortSlices(strings.Compare)); diff != "" ||
+				apperr.CodeOf(err) != tc.code {
 				t.Errorf("%v %s", err, diff)
 			}
 		})

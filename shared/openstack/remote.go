@@ -12,9 +12,10 @@ import (
 	"sync"
 )
 
-// RemotesConfig lists the other clouds that connections may be to. OS_INTERFACE and the endpoint overrides are this cloud's own; of
-// another cloud the public interface is taken, and certificates that the system's authorities or OS_CACERT's have signed. Each entry
-// may say otherwise: https://keystone.example.com/v3;interface=internal;cacert=/etc/cloudfn/north.pem;region=RegionTwo.
+// RemotesConfig lists the other clouds that connections may be to. OS_INTERFACE and the endpoint overrides are this
+// cloud's own; of another cloud the public interface is taken, and certificates that the system's authorities or
+// OS_CACERT's have signed. Each entry may say otherwise:
+// https://keystone.example.com/v3;interface=internal;cacert=/etc/cloudfn/north.pem;region=RegionTwo.
 type RemotesConfig struct {
 	// Keystone URLs of other clouds that connections may use, separated by commas; when empty, none. Each may have
 	// settings: `https://keystone.example.com/v3;interface=internal;cacert=/etc/cloudfn/north.pem;region=RegionTwo`.
@@ -22,15 +23,15 @@ type RemotesConfig struct {
 	Clouds []string `env:"CONNECTION_CLOUDS"`
 }
 
-// remote is how another cloud is reached.
+// remote is the configuration of another cloud.
 type remote struct {
 	identity string // Keystone's v3 URL, with a / at its end
 	iface    string
-	region   string // where the connection names none
+	region   string // default for connections
 	roots    []byte // certificates of authorities, in PEM; nil = the system's and this cloud's
 }
 
-// Validate refuses a RemotesConfig that cannot work.
+// Validate fails on a RemotesConfig that cannot work.
 func (c RemotesConfig) Validate() error {
 	_, err := c.parse()
 	return err
@@ -56,18 +57,21 @@ func (c RemotesConfig) parse() ([]remote, error) {
 		}
 		if err != nil {
 			return nil, fmt.Errorf("CONNECTION_CLOUDS must be a list of Keystone URLs without credentials, such as "+
-				"https://keystone.example.com/v3 or https://keystone.example.com/v3;interface=internal;cacert=FILE;region=NAME: its entry %d%w", n+1, err)
+				"https://keystone.example.com/v3 or "+
+				"https://keystone.example.com/v3;interface=internal;cacert=FILE;region=NAME: its entry %d%w", n+1, err)
 		}
 		list = append(list, one)
 	}
 	return list, nil
 }
 
-// parseRemote reads one entry. Its errors do not quote the URL, which may hold a password; they follow the entry's number.
+// parseRemote reads one entry. Its errors do not quote the URL, which may hold a password; they follow the entry's
+// number.
 func parseRemote(entry string) (r remote, err error) {
 	address, settings, _ := strings.Cut(entry, ";")
 	u, err := url.Parse(address)
-	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.User != nil || u.RawQuery != "" ||
+		u.Fragment != "" {
 		return r, errors.New(" is not a Keystone URL without credentials")
 	}
 	r = remote{identity: identityURL(address), iface: "public"}
@@ -79,7 +83,8 @@ func parseRemote(entry string) (r remote, err error) {
 		name, value, assigned := strings.Cut(setting, "=")
 		switch {
 		case !assigned || name != "interface" && name != "cacert" && name != "region":
-			return r, fmt.Errorf(": unknown setting %q; expected interface, cacert or region, each with = and a value", name)
+			return r, fmt.Errorf(": unknown setting %q; expected interface, cacert or region, each with = and a value",
+				name)
 		case value == "":
 			return r, fmt.Errorf(": %s is empty", name)
 		case seen[name]:
@@ -131,7 +136,7 @@ type remotes struct {
 	http  map[string]*http.Client // by the certificates that it trusts
 }
 
-// AddRemotes says how other clouds are reached. It is for the start, before At is used.
+// AddRemotes configures other clouds. Call it before At.
 func (c *Cloud) AddRemotes(cfg RemotesConfig) error {
 	list, err := cfg.parse()
 	if err != nil {
@@ -145,7 +150,7 @@ func (c *Cloud) AddRemotes(cfg RemotesConfig) error {
 	return nil
 }
 
-// find is how the cloud is reached that Keystone's URL is of.
+// find returns the configuration and the client of the cloud with this Keystone.
 func (r *remotes) find(identity string) (remote, http.Client) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -173,7 +178,7 @@ func (r *remotes) tlsConfig(own []byte) *tls.Config {
 	return config
 }
 
-// withSystem are the system's authorities and more; without the system's, when those cannot be read, only more.
+// withSystem adds authorities to the system's, if those can be read.
 func withSystem(more []byte) (*x509.CertPool, error) {
 	pool, err := x509.SystemCertPool()
 	if err != nil {
@@ -183,7 +188,7 @@ func withSystem(more []byte) (*x509.CertPool, error) {
 	return pool, err
 }
 
-// close gives back the connections that are idle.
+// close closes idle connections.
 func (r *remotes) close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -17,7 +17,8 @@ import (
 	"time"
 )
 
-// TestAnotherCloudHasItsOwnDefaults: OS_INTERFACE and the endpoint overrides are this cloud's; CONNECTION_CLOUDS may say others.
+// TestAnotherCloudHasItsOwnDefaults: OS_INTERFACE and the endpoint overrides are this cloud's; CONNECTION_CLOUDS may
+// say others.
 func TestAnotherCloudHasItsOwnDefaults(t *testing.T) {
 	t.Parallel()
 	theirs := "https://theirs.example.com/v3"
@@ -29,14 +30,19 @@ func TestAnotherCloudHasItsOwnDefaults(t *testing.T) {
 		"not listed":          {nil, theirs, "", "public", ""},
 		"listed plainly":      {[]string{theirs}, theirs, "", "public", ""},
 		"the caller's region": {[]string{theirs}, theirs, "r7", "public", "r7"},
-		"with settings":       {[]string{"https://other.example.com", theirs + ";interface=internal;region=r9"}, theirs, "", "internal", "r9"},
+		"with settings": {
+			[]string{"https://other.example.com", theirs + ";interface=internal;region=r9"},
+			theirs, "", "internal",
+			"r9",
+		},
 		"written differently": {[]string{"https://theirs.example.com/;interface=admin"}, theirs, "", "admin", ""},
 		"with both regions":   {[]string{theirs + ";region=r9"}, theirs, "r7", "public", "r7"},
 		"this cloud's region": {nil, "", "r2", "internal", "r2"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			home, err := New(Config{AuthURL: "https://ours.example.com", Interface: "internal", Region: "r1"}, Options{})
+			home, err := New(Config{AuthURL: "https://ours.example.com", Interface: "internal", Region: "r1"},
+				Options{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -51,7 +57,8 @@ func TestAnotherCloudHasItsOwnDefaults(t *testing.T) {
 	}
 }
 
-// TestAnotherCloudsCertificate is accepted when the system's roots, OS_CACERT or the cloud's own file has its authority.
+// TestAnotherCloudsCertificate is accepted when the system's roots, OS_CACERT or the cloud's own file has its
+// authority.
 func TestAnotherCloudsCertificate(t *testing.T) {
 	t.Parallel()
 	theirs := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -69,19 +76,24 @@ func TestAnotherCloudsCertificate(t *testing.T) {
 	}
 	good := file("good.pem", theirsPEM(theirs))
 	other := file("other.pem", otherAuthority(t))
-	yaml := file("clouds.yaml", []byte("clouds: {ours: {auth: {auth_url: 'https://ours.example.com'}, cacert: "+good+"}}"))
+	yaml := file("clouds.yaml",
+		[]byte("clouds: {ours: {auth: {auth_url: 'https://ours.example.com'}, cacert: "+good+"}}"))
 	ours := Config{AuthURL: "https://ours.example.com", Interface: "public"}
 	for name, tc := range map[string]struct {
 		ours     Config
 		settings string
 		accepted bool
 	}{
-		"nobody's":                     {ours, "", false},
-		"its own file":                 {ours, ";cacert=" + good, true},
-		"OS_CACERT":                    {Config{AuthURL: ours.AuthURL, Interface: "public", CACert: good}, "", true},
-		"cacert of clouds.yaml":        {Config{Cloud: "ours", ConfigFile: yaml}, "", true},
-		"OS_CACERT is not this one's":  {Config{AuthURL: ours.AuthURL, Interface: "public", CACert: other}, ";cacert=" + good, true},
-		"its own file goes before all": {Config{AuthURL: ours.AuthURL, Interface: "public", CACert: good}, ";cacert=" + other, false},
+		"nobody's":              {ours, "", false},
+		"its own file":          {ours, ";cacert=" + good, true},
+		"OS_CACERT":             {Config{AuthURL: ours.AuthURL, Interface: "public", CACert: good}, "", true},
+		"cacert of clouds.yaml": {Config{Cloud: "ours", ConfigFile: yaml}, "", true},
+		"OS_CACERT is not this one's": {
+			Config{AuthURL: ours.AuthURL, Interface: "public", CACert: other}, ";cacert=" + good, true,
+		},
+		"its own file goes before all": {
+			Config{AuthURL: ours.AuthURL, Interface: "public", CACert: good}, ";cacert=" + other, false,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -121,7 +133,10 @@ func otherAuthority(t *testing.T) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "other"}, NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
+	template := x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "other"}, NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true,
+	}
 	text, err := x509.CreateCertificate(rand.Reader, &template, &template, &key.PublicKey, key)
 	if err != nil {
 		t.Fatal(err)
@@ -147,7 +162,9 @@ func TestRemotesConfig(t *testing.T) {
 		"https://a.example/v3,https://a.example/;region=Second": "entry 2 is the cloud of entry 1",
 	} {
 		err := RemotesConfig{Clouds: strings.Split(text, ",")}.Validate()
-		if (err == nil) != (want == "") || err != nil && (!strings.HasPrefix(err.Error(), "CONNECTION_CLOUDS must be") || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "canary")) {
+		if (err == nil) != (want == "") || err != nil && (!strings.HasPrefix(err.Error(),
+			"CONNECTION_CLOUDS must be") || !strings.Contains(err.Error(), want) ||
+			strings.Contains(err.Error(), "canary")) {
 			t.Errorf("%q: got %v, want %q", text, err, want)
 		}
 	}

@@ -24,7 +24,10 @@ func TestImagesGoesByTheMarker(t *testing.T) {
 	})
 	got, err := s.session(t).Images(t.Context(), "one")
 	want := []domain.Image{
-		{ID: "a", Name: "one", Status: "active", Visibility: "public", SizeBytes: 5, MinDiskGB: 1, MinRAMMB: 2, DiskFormat: "raw"},
+		{
+			ID: "a", Name: "one", Status: "active", Visibility: "public", SizeBytes: 5, MinDiskGB: 1, MinRAMMB: 2,
+			DiskFormat: "raw",
+		},
 		{ID: "b", Status: "queued"},
 		{ID: "c"},
 		{ID: "d"},
@@ -33,7 +36,8 @@ func TestImagesGoesByTheMarker(t *testing.T) {
 		t.Errorf("%v %s", err, diff)
 	}
 	for n, r := range s.to("/image/v2/images") {
-		if q := r.URL.Query(); q.Get("name") != "one" || q.Get("limit") != "1000" || q.Get("marker") != []string{"", "b", "c"}[n] {
+		if q := r.URL.Query(); q.Get("name") != "one" || q.Get("limit") != "1000" ||
+			q.Get("marker") != []string{"", "b", "c"}[n] {
 			t.Errorf("it was asked %s", r.URL)
 		}
 	}
@@ -46,11 +50,16 @@ func TestImagesGoesByTheMarker(t *testing.T) {
 func TestNetworks(t *testing.T) {
 	t.Parallel()
 	s := newStub(t)
-	const in, out = `{"id":"in","name":"private","status":"ACTIVE","shared":false,"subnets":["s1","s2"]}`, `{"id":"out","name":null,"status":"ACTIVE","shared":true,"description":null}`
+	const in, out = `{"id":"in","name":"private","status":"ACTIVE","shared":false,"subnets":["s1","s2"]}`,
+		`{"id":"out","name":null,"status":"ACTIVE","shared":true,"description":null}`
 	all := `{"networks":[` + in + `,` + out + `]}`
 	s.pages("GET /network/v2.0/networks", map[string]string{"": all})
 	got, err := s.session(t).NetworkNames(t.Context())
-	want := []domain.Network{{ID: "in", Name: "private", Status: "ACTIVE", Subnets: []domain.Subnet{}}, {ID: "out", Status: "ACTIVE", Shared: true, Subnets: []domain.Subnet{}}}
+	want := []domain.Network{
+		{ID: "in", Name: "private", Status: "ACTIVE", Subnets: []domain.Subnet{}}, {
+			ID: "out", Status: "ACTIVE", Shared: true, Subnets: []domain.Subnet{},
+		},
+	}
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Errorf("%v %s", err, diff)
 	}
@@ -67,7 +76,9 @@ func TestFlavors(t *testing.T) {
 		{"id":"1","name":"tiny","vcpus":1,"ram":512,"disk":0,"swap":"","OS-FLV-EXT-DATA:ephemeral":0,"os-flavor-access:is_public":true,"rxtx_factor":1.0},
 		{"id":"2","name":null,"vcpus":2,"ram":1024,"disk":5,"swap":512,"os-flavor-access:is_public":false,"extra_specs":null}]}`)
 	got, err := s.session(t).Flavors(t.Context())
-	want := []domain.Flavor{{ID: "1", Name: "tiny", VCPUs: 1, RAMMB: 512, Public: true}, {ID: "2", VCPUs: 2, RAMMB: 1024, DiskGB: 5}}
+	want := []domain.Flavor{
+		{ID: "1", Name: "tiny", VCPUs: 1, RAMMB: 512, Public: true}, {ID: "2", VCPUs: 2, RAMMB: 1024, DiskGB: 5},
+	}
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Errorf("%v %s", err, diff)
 	}
@@ -78,14 +89,17 @@ func TestPagedByGophercloud(t *testing.T) {
 	t.Parallel()
 	s := newStub(t)
 	s.pages("GET /network/v2.0/networks", map[string]string{
-		"":  `{"networks":[{"id":"a"},{"id":"b"}],"networks_links":[{"rel":"next","href":"` + s.url + `/network/v2.0/networks?limit=1000&marker=b"}]}`,
+		"": `{"networks":[{"id":"a"},{"id":"b"}],"networks_links":[{"rel":"next","href":"` + s.url +
+			`/network/v2.0/networks?limit=1000&marker=b"}]}`,
 		"b": `{"networks":[{"id":"c"}],"networks_links":[{"rel":"previous","href":"x"}]}`,
 	})
 	if got, err := s.session(t).NetworkNames(t.Context()); err != nil || len(got) != 3 {
 		t.Errorf("got %v %v", got, err)
 	}
 	for name, body := range map[string]string{
-		"HTML": "<html>canary</html>", "cut off": `{"flavors":[{"id":"canary"`, "another type": `{"flavors":"canary","networks":"canary","subnets":"canary","availabilityZoneInfo":"canary"}`, "a list": `["canary"]`, "nothing": "",
+		"HTML": "<html>canary</html>", "cut off": `{"flavors":[{"id":"canary"`,
+		"another type": `{"flavors":"canary","networks":"canary","subnets":"canary","availabilityZoneInfo":"canary"}`,
+		"a list":       `["canary"]`, "nothing": "",
 	} {
 		odd := newStub(t)
 		odd.mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
@@ -99,7 +113,8 @@ func TestPagedByGophercloud(t *testing.T) {
 		_, networks := session.Networks(t.Context())
 		_, zones := session.Zones(t.Context())
 		for kind, err := range map[string]error{"flavors": flavors, "networks": networks, "zones": zones} {
-			if e := apperr.As(err); e.Code != apperr.BadGateway || strings.Contains(e.Message, "canary") || strings.Contains(err.Error(), theToken) {
+			if e := apperr.As(err); e.Code != apperr.BadGateway || strings.Contains(e.Message, "canary") ||
+				strings.Contains(err.Error(), theToken) {
 				t.Errorf("%s, %s: got %v", name, kind, err)
 			}
 		}

@@ -88,7 +88,8 @@ func TestRoom(t *testing.T) {
 func TestKeyPairCalls(t *testing.T) {
 	t.Parallel()
 	s := newStub(t)
-	s.answer("POST /compute/os-keypairs", 200, `{"keypair":{"name":"k","fingerprint":"aa:bb","public_key":"ssh-ed25519 x"}}`)
+	s.answer("POST /compute/os-keypairs", 200,
+		`{"keypair":{"name":"k","fingerprint":"aa:bb","public_key":"ssh-ed25519 x"}}`)
 	got, err := s.session(t).ImportKeyPair(t.Context(), "k", "ssh-ed25519 x")
 	if err != nil || got.Fingerprint != "aa:bb" {
 		t.Errorf("got %+v %v", got, err)
@@ -104,7 +105,9 @@ func TestKeyPairCalls(t *testing.T) {
 			t.Errorf("%d: got %v", status, err)
 		}
 	}
-	for status, want := range map[int]apperr.Code{202: "", 404: apperr.NotFound, 409: apperr.Conflict, 503: apperr.Unavailable} {
+	for status, want := range map[int]apperr.Code{
+		202: "", 404: apperr.NotFound, 409: apperr.Conflict, 503: apperr.Unavailable,
+	} {
 		s := newStub(t)
 		s.answer("POST /compute/servers/s1/action", status, "")
 		if err := s.session(t).StopServer(t.Context(), "s1"); apperr.CodeOf(err) != want {

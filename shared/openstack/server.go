@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
+	"encoding/json"
 	"net/url"
 	"regexp"
 	"slices"
@@ -31,6 +32,7 @@ type server struct {
 	VMState   string    `json:"OS-EXT-STS:vm_state"`
 	Task      string    `json:"OS-EXT-STS:task_state"`
 	Locked    bool      `json:"locked"`
+	Host      string    `json:"OS-EXT-SRV-ATTR:host"`
 	Launched  naiveTime `json:"OS-SRV-USG:launched_at"`
 	Ended     naiveTime `json:"OS-SRV-USG:terminated_at"`
 	KeyName   string    `json:"key_name"`
@@ -46,7 +48,11 @@ type server struct {
 		RAM   int    `json:"ram"`
 		Disk  int    `json:"disk"`
 	} `json:"flavor"`
-	Image imageRef `json:"image"`
+	Image    imageRef        `json:"image"`
+	Metadata json.RawMessage `json:"metadata"` // only MarkedServers decodes it
+	Volumes  []struct {
+		ID string `json:"id"`
+	} `json:"os-extended-volumes:volumes_attached"`
 	Fault *struct {
 		Code    int       `json:"code"`
 		Message string    `json:"message"`
@@ -85,7 +91,7 @@ func (s *server) domain() domain.Server {
 	out := domain.Server{
 		ID: s.ID, Name: s.Name, Status: s.Status, Addresses: []domain.Address{}, Zone: s.Zone, KeyName: s.KeyName,
 		CreatedAt: s.Created, UpdatedAt: s.Updated, Tags: s.Tags, Partial: s.Status == "UNKNOWN",
-		ProjectID: s.Tenant, UserID: s.User, Task: s.Task, Locked: s.Locked,
+		ProjectID: s.Tenant, UserID: s.User, Task: s.Task, Locked: s.Locked, Host: s.Host,
 	}
 	if out.UpdatedAt.IsZero() { // Nova does not know it of a server whose cell is down
 		out.UpdatedAt = out.CreatedAt
@@ -104,7 +110,9 @@ func (s *server) domain() domain.Server {
 		}
 	}
 	if s.Flavor != nil {
-		out.Flavor = domain.FlavorRef{Name: s.Flavor.Name, VCPUs: s.Flavor.VCPUs, RAMMB: s.Flavor.RAM, DiskGB: s.Flavor.Disk}
+		out.Flavor = domain.FlavorRef{
+			Name: s.Flavor.Name, VCPUs: s.Flavor.VCPUs, RAMMB: s.Flavor.RAM, DiskGB: s.Flavor.Disk,
+		}
 	}
 	if s.Image.ID != "" {
 		out.Image = &domain.ImageRef{ID: s.Image.ID}
@@ -148,7 +156,7 @@ func (s *Session) Server(ctx context.Context, id string) (domain.Server, error) 
 }
 
 // CreateServer asks Nova for one server, with the tags in the same call, and returns its id. A failure that
-// is neither a refusal nor NeverSent leaves it open whether the server exists: look it up by tag.
+// is neither a rejection nor apperr.ErrNotSent leaves it open whether the server exists: look it up by tag.
 func (s *Session) CreateServer(
 	ctx context.Context, spec domain.LaunchSpec, name string, userData domain.Secret, tags []string,
 ) (string, error) {
@@ -169,7 +177,11 @@ func (s *Session) CreateServer(
 		// Always encoded here: gophercloud takes plain text that looks like base64 for base64.
 		opts.UserData = []byte(encoded(userData))
 	}
-	created, err := servers.Create(ctx, nova, keyed{opts, spec.KeyName}, nil).Extract()
+	var hints servers.SchedulerHintOptsBuilder
+	if spec.ServerGroup != "" {
+		hints = servers.SchedulerHintOpts{Group: spec.ServerGroup}
+	}
+	created, err := servers.Create(ctx, nova, keyed{opts, spec.KeyName}, hints).Extract()
 	if err != nil {
 		return "", classify("nova", err)
 	}

@@ -33,6 +33,30 @@ func (s *Session) UnshelveServer(ctx context.Context, id string) error {
 	})
 }
 
+// ShelveServer takes a server off its host and keeps its disk as an image. Where the cloud offloads at once it becomes
+// SHELVED_OFFLOADED, else SHELVED.
+func (s *Session) ShelveServer(ctx context.Context, id string) error {
+	return s.act(ctx, func(nova *gophercloud.ServiceClient) error { return servers.Shelve(ctx, nova, id).ExtractErr() })
+}
+
+// OffloadServer makes a SHELVED server leave its host. By default only the cloud's admins may.
+func (s *Session) OffloadServer(ctx context.Context, id string) error {
+	return s.act(ctx, func(nova *gophercloud.ServiceClient) error {
+		return servers.ShelveOffload(ctx, nova, id).ExtractErr()
+	})
+}
+
+// SnapshotServer begins an image of the server's disk, and returns its id. The image is the project's of the session.
+// When the server is another project's, Nova offers it to that one, whose lists do not show it until it accepts.
+func (s *Session) SnapshotServer(ctx context.Context, id, name string) (imageID string, err error) {
+	nova, err := s.compute(ctx, computeImageID)
+	if err != nil {
+		return "", err
+	}
+	imageID, err = servers.CreateImage(ctx, nova, id, servers.CreateImageOpts{Name: name}).ExtractImageID()
+	return imageID, classify("nova", err)
+}
+
 // RebootServer reboots a server: hard cuts its power, soft asks the guest.
 func (s *Session) RebootServer(ctx context.Context, id string, hard bool) error {
 	method := servers.SoftReboot

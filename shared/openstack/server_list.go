@@ -84,7 +84,8 @@ func (s *Session) pageAfter(
 		last := page[len(page)-1]
 		switch {
 		case last.Status == "UNKNOWN":
-			return page, "", nil // servers of a down cell come first, so there are no others, and Nova cannot go on after one
+			// servers of a down cell come first, so there are no others, and Nova cannot go on after one
+			return page, "", nil
 		case last.ID != marker:
 			return page, last.ID, nil
 		case !isBuilding(&last) || try == maxTries:
@@ -119,7 +120,8 @@ func (s *Session) patientPage(ctx context.Context, microversion string, query ur
 		if apperr.CodeOf(err) != apperr.BadGateway || try == pageTries {
 			return page, err
 		}
-		if limit, err := strconv.Atoi(query.Get("limit")); err == nil { // without a limit it shows the cells that are down
+		// without a limit it shows the cells that are down
+		if limit, err := strconv.Atoi(query.Get("limit")); err == nil {
 			query.Set("limit", strconv.Itoa(max(1, limit/10)))
 		}
 		if !flow.Sleep(ctx, firstPause<<try) {

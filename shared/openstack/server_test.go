@@ -32,10 +32,17 @@ func TestOddServersDoNotStopAPage(t *testing.T) {
 	created := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	want := []domain.Server{
 		{ID: "nulls", Addresses: []domain.Address{}},
-		{ID: "volume", Status: "ACTIVE", Addresses: []domain.Address{{Network: "A", IP: "fe80::1", Version: 6}, {Network: "b", IP: "10.0.0.2", Version: 4, Type: "fixed"}}},
+		{
+			ID: "volume", Status: "ACTIVE", Addresses: []domain.Address{
+				{Network: "A", IP: "fe80::1", Version: 6}, {Network: "b", IP: "10.0.0.2", Version: 4, Type: "fixed"},
+			},
+		},
 		{ID: "bare", Addresses: []domain.Address{}},
 		{ID: "failed", Addresses: []domain.Address{}, Fault: &domain.Fault{Code: 500, Message: "No valid host"}},
-		{ID: "new", Status: "BREWING", Addresses: []domain.Address{}, Image: &domain.ImageRef{ID: "i1"}, CreatedAt: created, UpdatedAt: created},
+		{
+			ID: "new", Status: "BREWING", Addresses: []domain.Address{}, Image: &domain.ImageRef{ID: "i1"},
+			CreatedAt: created, UpdatedAt: created,
+		},
 	}
 	if diff := cmp.Diff(want, page); err != nil || !more || diff != "" {
 		t.Errorf("%v, more %t, %s", err, more, diff)
@@ -48,7 +55,8 @@ func TestPagesDoNotMix(t *testing.T) {
 	s := newStub(t)
 	s.mux.HandleFunc("GET /compute/servers/detail", func(w http.ResponseWriter, r *http.Request) {
 		name := r.URL.Query().Get("name")
-		_, _ = io.WriteString(w, `{"servers":[`+strings.Repeat(`{"id":"`+name+`","image":{"id":"`+name+`"}},`, 200)+`{"id":"`+name+`"}]}`)
+		_, _ = io.WriteString(w, `{"servers":[`+strings.Repeat(`{"id":"`+name+`","image":{"id":"`+name+`"}},`,
+			200)+`{"id":"`+name+`"}]}`)
 	})
 	session := s.session(t)
 	var all sync.WaitGroup
@@ -80,9 +88,16 @@ func TestServersAsksForWhatIsMeant(t *testing.T) {
 		q    domain.ServerQuery
 		want map[string][]string
 	}{
-		"nothing":    {domain.ServerQuery{Limit: 7}, map[string][]string{"limit": {"7"}}},
-		"a name":     {domain.ServerQuery{Limit: 1, Name: "a.b*(c|d)^$+[é] x&y"}, map[string][]string{"limit": {"1"}, "name": {`a\.b\*\(c\|d\)\^\$\+\[é\] x&y`}}},
-		"everything": {domain.ServerQuery{Limit: 1, Marker: "m", Status: "ACTIVE", Tags: []string{"t1", "t2"}}, map[string][]string{"limit": {"1"}, "marker": {"m"}, "status": {"ACTIVE"}, "tags-any": {"t1,t2"}}},
+		"nothing": {domain.ServerQuery{Limit: 7}, map[string][]string{"limit": {"7"}}},
+		"a name": {
+			domain.ServerQuery{Limit: 1, Name: "a.b*(c|d)^$+[é] x&y"}, map[string][]string{
+				"limit": {"1"}, "name": {`a\.b\*\(c\|d\)\^\$\+\[é\] x&y`},
+			},
+		},
+		"everything": {
+			domain.ServerQuery{Limit: 1, Marker: "m", Status: "ACTIVE", Tags: []string{"t1", "t2"}},
+			map[string][]string{"limit": {"1"}, "marker": {"m"}, "status": {"ACTIVE"}, "tags-any": {"t1,t2"}},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -92,7 +107,8 @@ func TestServersAsksForWhatIsMeant(t *testing.T) {
 			if err != nil || more || page == nil || len(page) != 0 {
 				t.Errorf("got %v %t %v", page, more, err)
 			}
-			if diff := cmp.Diff(tc.want, map[string][]string(s.to("/compute/servers/detail")[0].URL.Query())); diff != "" {
+			if diff := cmp.Diff(tc.want,
+				map[string][]string(s.to("/compute/servers/detail")[0].URL.Query())); diff != "" {
 				t.Error(diff)
 			}
 		})
@@ -102,7 +118,9 @@ func TestServersAsksForWhatIsMeant(t *testing.T) {
 func TestImageRef(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		`""`: "", `null`: "", `{}`: "", `{"id":null}`: "", `{"id":null,"links":[{"rel":"bookmark"}]}`: "", `{"id" : "i-1"}`: "i-1", `{"id":"i-1"}`: "i-1", `{"links":[{"rel":"bookmark","href":"http://x/images/i-1"}],"id": "i-1"}`: "i-1", `5`: "",
+		`""`: "", `null`: "", `{}`: "", `{"id":null}`: "", `{"id":null,"links":[{"rel":"bookmark"}]}`: "",
+		`{"id" : "i-1"}`: "i-1", `{"id":"i-1"}`: "i-1",
+		`{"links":[{"rel":"bookmark","href":"http://x/images/i-1"}],"id": "i-1"}`: "i-1", `5`: "",
 	} {
 		var got imageRef
 		if err := json.Unmarshal([]byte(text), &got); err != nil || got.ID != want {
@@ -114,25 +132,34 @@ func TestImageRef(t *testing.T) {
 // TestUserDataArrivesAsItIs, also when it looks like base64 already.
 func TestUserDataArrivesAsItIs(t *testing.T) {
 	t.Parallel()
-	for name, text := range map[string]string{"a script": "#!/bin/sh\necho ✓", "base64": "aGVsbG8=", "base64 without an end": "aGVsbG8h", "none": ""} {
+	for name, text := range map[string]string{
+		"a script": "#!/bin/sh\necho ✓", "base64": "aGVsbG8=", "base64 without an end": "aGVsbG8h", "none": "",
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newStub(t)
 			s.answer("POST /compute/servers", 202, `{"server":{"id":"s1"}}`)
-			spec := domain.LaunchSpec{FlavorID: "f", ImageID: "i", NetworkIDs: []string{"n1", "n2"}, KeyName: "k", SecurityGroups: []string{"g"}, Zone: "z", Metadata: map[string]string{"m": "v"}}
+			spec := domain.LaunchSpec{
+				FlavorID: "f", ImageID: "i", NetworkIDs: []string{"n1", "n2"}, KeyName: "k",
+				SecurityGroups: []string{"g"}, Zone: "z", Metadata: map[string]string{"m": "v"},
+			}
 			id, err := s.session(t).CreateServer(t.Context(), spec, "web-1", domain.Secret(text), []string{"t1", "t2"})
 			if err != nil || id != "s1" {
 				t.Fatalf("got %q %v", id, err)
 			}
 			call := s.to("/compute/servers")[0]
 			want := map[string]any{
-				"name": "web-1", "flavorRef": "f", "imageRef": "i", "key_name": "k", "availability_zone": "z", "metadata": map[string]any{"m": "v"}, "tags": []any{"t1", "t2"},
-				"networks": []any{map[string]any{"uuid": "n1"}, map[string]any{"uuid": "n2"}}, "security_groups": []any{map[string]any{"name": "g"}},
+				"name": "web-1", "flavorRef": "f", "imageRef": "i", "key_name": "k", "availability_zone": "z",
+				"metadata": map[string]any{"m": "v"}, "tags": []any{"t1", "t2"},
+				"networks": []any{map[string]any{"uuid": "n1"}, map[string]any{"uuid": "n2"}}, "security_groups": []any{
+					map[string]any{"name": "g"},
+				},
 			}
 			if text != "" {
 				want["user_data"] = base64.StdEncoding.EncodeToString([]byte(text))
 			}
-			if diff := cmp.Diff(want, bodyOf(t, call)["server"]); diff != "" || call.Header.Get("X-Openstack-Nova-Api-Version") != computeCreateTags {
+			if diff := cmp.Diff(want, bodyOf(t, call)["server"]); diff != "" ||
+				call.Header.Get("X-Openstack-Nova-Api-Version") != computeCreateTags {
 				t.Errorf("%v %s", call.Header, diff)
 			}
 		})
@@ -153,7 +180,9 @@ func TestCreateWithoutAnID(t *testing.T) {
 
 func TestDeleteServer(t *testing.T) {
 	t.Parallel()
-	for status, want := range map[int]apperr.Code{204: "", 404: "", 409: apperr.Conflict, 503: apperr.Unavailable, 403: apperr.Forbidden} {
+	for status, want := range map[int]apperr.Code{
+		204: "", 404: "", 409: apperr.Conflict, 503: apperr.Unavailable, 403: apperr.Forbidden,
+	} {
 		s := newStub(t)
 		s.answer("DELETE /compute/servers/s1", status, "")
 		if err := s.session(t).DeleteServer(t.Context(), "s1"); apperr.CodeOf(err) != want {
@@ -171,7 +200,8 @@ func TestIDsStayInTheirPlace(t *testing.T) {
 		_, err1 := session.Server(t.Context(), id)
 		_, err2 := session.Image(t.Context(), id)
 		_, err3 := session.Actions(t.Context(), id)
-		if apperr.CodeOf(err1) != apperr.NotFound || apperr.CodeOf(err2) != apperr.NotFound || apperr.CodeOf(err3) != apperr.NotFound {
+		if apperr.CodeOf(err1) != apperr.NotFound || apperr.CodeOf(err2) != apperr.NotFound ||
+			apperr.CodeOf(err3) != apperr.NotFound {
 			t.Errorf("%s: got %v, %v, %v", id, err1, err2, err3)
 		}
 	}

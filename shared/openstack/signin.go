@@ -9,9 +9,9 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// SignIn asks Keystone for a token by a user's password: one of l.Project, which must be named with its domain, or one
-// of no project at all, to look at the user's projects and to choose. Whatever Keystone does not like is one and the
-// same error: it must not tell whether there is such a user, nor repeat what was sent.
+// SignIn gets a token by a user's password: scoped to l.Project, which needs its domain, or unscoped, to choose among
+// the user's projects. All rejections are the same error: it must not show whether the user exists, nor repeat the
+// input.
 func (c *Cloud) SignIn(ctx context.Context, l domain.Login) (domain.Secret, domain.Identity, error) {
 	auth := gophercloud.AuthOptions{Username: l.User, DomainName: l.UserDomain, Password: l.Password.Reveal()}
 	scope := any("unscoped") // without it, it would be one of the user's default project
@@ -24,7 +24,7 @@ func (c *Cloud) SignIn(ctx context.Context, l domain.Login) (domain.Secret, doma
 	return c.signIn(ctx, &auth, scope)
 }
 
-// Choose makes a token of another one, for a project.
+// Choose exchanges a token for one of a project.
 func (c *Cloud) Choose(
 	ctx context.Context, token domain.Secret, projectID string,
 ) (domain.Secret, domain.Identity, error) {
@@ -49,7 +49,8 @@ func (c *Cloud) signIn(
 	case apperr.Unauthenticated, apperr.Forbidden, apperr.NotFound, apperr.Invalid:
 		cause := apperr.As(err).Cause // without Keystone's own words, which may repeat the request's
 		return "", domain.Identity{}, apperr.Wrap(apperr.Unauthenticated, cause,
-			"Keystone does not accept this: the user, the password, a domain or the project is wrong, or the user is disabled")
+			"Keystone does not accept this: the user, the password, a domain or the project is wrong, "+
+				"or the user is disabled")
 	}
 	return "", domain.Identity{}, keystoneAway(err)
 }
@@ -63,7 +64,7 @@ func (c *Cloud) ProjectsOf(ctx context.Context, token domain.Secret) ([]domain.P
 	return usable(found, ""), err
 }
 
-// Revoke ends a token, asked for with that token itself. One that has ended is no error.
+// Revoke revokes a token. An ended token is no error.
 func (c *Cloud) Revoke(ctx context.Context, token domain.Secret) error {
 	keystone := c.As(token, "").keystone()
 	_, err := keystone.Delete(ctx, keystone.ServiceURL("auth", "tokens"), &gophercloud.RequestOpts{

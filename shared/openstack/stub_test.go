@@ -61,7 +61,8 @@ func newStub(t *testing.T) *stub {
 func (s *stub) catalog(types ...string) string {
 	var entries []string
 	for _, kind := range types {
-		entries = append(entries, fmt.Sprintf(`{"type":%[1]q,"endpoints":[{"interface":"public","region_id":"r1","url":"%[2]s/%[1]s"},{"interface":"admin","region_id":"r1","url":"http://127.0.0.1:1"}]}`, kind, s.url))
+		entries = append(entries,
+			fmt.Sprintf(`{"type":%[1]q,"endpoints":[{"interface":"public","region_id":"r1","url":"%[2]s/%[1]s"},{"interface":"admin","region_id":"r1","url":"http://127.0.0.1:1"}]}`, kind, s.url))
 	}
 	return `{"catalog":[` + strings.Join(entries, ",") + `]}`
 }
@@ -181,7 +182,8 @@ func TestEveryCallSaysWhoAsks(t *testing.T) {
 	}
 	for _, r := range s.calls {
 		want := []string{theToken, reqID}
-		if got := []string{r.Header.Get("X-Auth-Token"), r.Header.Get("X-Openstack-Request-Id")}; !slices.Equal(got, want) {
+		if got := []string{r.Header.Get("X-Auth-Token"), r.Header.Get("X-Openstack-Request-Id")}; !slices.Equal(got,
+			want) {
 			t.Errorf("%s: got %v", r.URL, got)
 		}
 	}

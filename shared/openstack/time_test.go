@@ -13,8 +13,9 @@ func TestTimesOfKeystone(t *testing.T) {
 	exact := whole.Add(716060 * time.Microsecond)
 	for text, want := range map[string]time.Time{
 		`"2026-11-22T07:17:56.000000Z"`: whole, `"2026-11-22T07:17:56Z"`: whole, `"2026-11-22T07:17:56"`: whole,
-		`"2026-11-22T07:17:56.716060"`: exact, `"2026-11-22T07:17:56.716060Z"`: exact, `"2026-11-22T08:17:56.71606+01:00"`: exact,
-		`"2026-11-22T07:17:56+0000"`: whole, `"2026-11-22 07:17:56"`: whole, `null`: {},
+		`"2026-11-22T07:17:56.716060"`: exact, `"2026-11-22T07:17:56.716060Z"`: exact,
+		`"2026-11-22T08:17:56.71606+01:00"`: exact,
+		`"2026-11-22T07:17:56+0000"`:        whole, `"2026-11-22 07:17:56"`: whole, `null`: {},
 	} {
 		var got keystoneTime
 		if err := json.Unmarshal([]byte(text), &got); err != nil || !got.Equal(want) {

@@ -17,7 +17,8 @@ import (
 const (
 	dialTimeout   = 5 * time.Second
 	headerTimeout = novaCellTimeout + 30*time.Second // Nova then answers without the cell
-	// novaCellTimeout is how long Nova waits for a cell whose database does not answer (CELL_TIMEOUT in nova/context.py).
+	// novaCellTimeout is how long Nova waits for a cell whose database does not answer (CELL_TIMEOUT in
+	// nova/context.py).
 	novaCellTimeout = 60 * time.Second
 	// OpenStack's eventlet servers give every open connection one of a hundred or so green threads for as long
 	// as it is open, so a copy that hoards idle ones keeps others out.
@@ -60,8 +61,8 @@ type transport struct {
 func (t *transport) CloseIdleConnections() { t.idle() }
 
 // RoundTrip sends the request, again if that is safe and may help: a read that met a reset, 429, 502, 503 or 504. A
-// service that hangs is not asked again: it would hang once more. A write is never repeated here; whoever sent it must
-// first look up what became of it.
+// service that hangs is not asked again: it would hang once more. A write is never repeated here: its caller
+// has to find out first what became of it.
 func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	req = req.Clone(req.Context())
 	if t.requestID != nil {
@@ -96,7 +97,8 @@ func (t *transport) again(req *http.Request, resp *http.Response, err error, try
 	pause += rand.N(pause) //nolint:gosec // jitter needs no secrecy
 	if err == nil {
 		switch resp.StatusCode {
-		case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable,
+			http.StatusGatewayTimeout:
 		default:
 			return 0, false
 		}

@@ -71,28 +71,59 @@ func TestRetries(t *testing.T) {
 		status      int // 0 = an error
 		least, most time.Duration
 	}{
-		"a read, 503 twice":         {"GET", []step{{503, nil}, {503, nil}, {200, nil}}, 0, 3, 200, 300 * time.Millisecond, 600 * time.Millisecond},
-		"a read, resets":            {"GET", []step{{}, {}, {200, nil}}, 0, 3, 200, 300 * time.Millisecond, 600 * time.Millisecond},
-		"HEAD too":                  {"HEAD", []step{{502, nil}, {504, nil}, {200, nil}}, 0, 3, 200, 300 * time.Millisecond, 600 * time.Millisecond},
-		"given up":                  {"GET", []step{{503, nil}}, 0, 3, 503, 300 * time.Millisecond, 600 * time.Millisecond},
-		"given up, resets":          {"GET", []step{{}}, 0, 3, 0, 300 * time.Millisecond, 600 * time.Millisecond},
-		"no connection in time":     {"GET", []step{{noConnect, nil}, {200, nil}}, 0, 2, 200, 100 * time.Millisecond, 200 * time.Millisecond},
-		"no answer in time":         {"GET", []step{{hangs, nil}, {200, nil}}, 0, 1, 0, 0, 0},
-		"a fault of its own":        {"GET", []step{{500, nil}}, 0, 1, 500, 0, 0},
-		"a refusal":                 {"GET", []step{{404, nil}}, 0, 1, 404, 0, 0},
-		"a redirect":                {"GET", []step{{302, nil}}, 0, 1, 302, 0, 0},
-		"POST":                      {"POST", []step{{503, nil}, {200, nil}}, 0, 1, 503, 0, 0},
-		"POST, reset":               {"POST", []step{{}, {200, nil}}, 0, 1, 0, 0, 0},
-		"PUT":                       {"PUT", []step{{503, nil}, {200, nil}}, 0, 1, 503, 0, 0},
-		"DELETE":                    {"DELETE", []step{{503, nil}, {200, nil}}, 0, 1, 503, 0, 0},
-		"429 with its pause":        {"GET", []step{{429, after("1")}, {200, nil}}, 0, 2, 200, time.Second, time.Second},
-		"503 with its pause":        {"GET", []step{{503, after("2")}, {200, nil}}, 0, 2, 200, 2 * time.Second, 2 * time.Second},
-		"too long a pause":          {"GET", []step{{503, after("3")}, {200, nil}}, 0, 1, 503, 0, 0},
-		"an hour":                   {"GET", []step{{429, after("3600")}, {200, nil}}, 0, 1, 429, 0, 0},
-		"a pause that is no number": {"GET", []step{{503, after("Wed, 21 Oct 2026 07:28:00 GMT")}, {200, nil}}, 0, 2, 200, 100 * time.Millisecond, 200 * time.Millisecond},
-		"a pause of less than none": {"GET", []step{{503, after("-5")}, {200, nil}}, 0, 2, 200, 100 * time.Millisecond, 200 * time.Millisecond},
-		"too late for another try":  {"GET", []step{{503, after("1")}, {200, nil}}, 900 * time.Millisecond, 1, 503, 0, 0},
-		"time for another try":      {"GET", []step{{503, after("1")}, {200, nil}}, 1100 * time.Millisecond, 2, 200, time.Second, time.Second},
+		"a read, 503 twice": {
+			"GET",
+			[]step{{503, nil}, {503, nil}, {200, nil}},
+			0, 3, 200, 300 * time.Millisecond,
+			600 * time.Millisecond,
+		},
+		"a read, resets": {
+			"GET", []step{{}, {}, {200, nil}}, 0, 3, 200, 300 * time.Millisecond, 600 * time.Millisecond,
+		},
+		"HEAD too": {
+			"HEAD",
+			[]step{{502, nil}, {504, nil}, {200, nil}},
+			0, 3, 200, 300 * time.Millisecond,
+			600 * time.Millisecond,
+		},
+		"given up": {
+			"GET", []step{{503, nil}}, 0, 3, 503, 300 * time.Millisecond, 600 * time.Millisecond,
+		},
+		"given up, resets": {"GET", []step{{}}, 0, 3, 0, 300 * time.Millisecond, 600 * time.Millisecond},
+		"no connection in time": {
+			"GET", []step{{noConnect, nil}, {200, nil}}, 0, 2, 200, 100 * time.Millisecond, 200 * time.Millisecond,
+		},
+		"no answer in time":  {"GET", []step{{hangs, nil}, {200, nil}}, 0, 1, 0, 0, 0},
+		"a fault of its own": {"GET", []step{{500, nil}}, 0, 1, 500, 0, 0},
+		"a refusal":          {"GET", []step{{404, nil}}, 0, 1, 404, 0, 0},
+		"a redirect":         {"GET", []step{{302, nil}}, 0, 1, 302, 0, 0},
+		"POST":               {"POST", []step{{503, nil}, {200, nil}}, 0, 1, 503, 0, 0},
+		"POST, reset":        {"POST", []step{{}, {200, nil}}, 0, 1, 0, 0, 0},
+		"PUT":                {"PUT", []step{{503, nil}, {200, nil}}, 0, 1, 503, 0, 0},
+		"DELETE":             {"DELETE", []step{{503, nil}, {200, nil}}, 0, 1, 503, 0, 0},
+		"429 with its pause": {
+			"GET", []step{{429, after("1")}, {200, nil}}, 0, 2, 200, time.Second, time.Second,
+		},
+		"503 with its pause": {
+			"GET", []step{{503, after("2")}, {200, nil}}, 0, 2, 200, 2 * time.Second, 2 * time.Second,
+		},
+		"too long a pause": {"GET", []step{{503, after("3")}, {200, nil}}, 0, 1, 503, 0, 0},
+		"an hour":          {"GET", []step{{429, after("3600")}, {200, nil}}, 0, 1, 429, 0, 0},
+		"a pause that is no number": {
+			"GET",
+			[]step{{503, after("Wed, 21 Oct 2026 07:28:00 GMT")}, {200, nil}},
+			0, 2, 200,
+			100 * time.Millisecond, 200 * time.Millisecond,
+		},
+		"a pause of less than none": {
+			"GET", []step{{503, after("-5")}, {200, nil}}, 0, 2, 200, 100 * time.Millisecond, 200 * time.Millisecond,
+		},
+		"too late for another try": {
+			"GET", []step{{503, after("1")}, {200, nil}}, 900 * time.Millisecond, 1, 503, 0, 0,
+		},
+		"time for another try": {
+			"GET", []step{{503, after("1")}, {200, nil}}, 1100 * time.Millisecond, 2, 200, time.Second, time.Second,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -115,7 +146,8 @@ func TestRetries(t *testing.T) {
 					status = resp.StatusCode
 					_ = resp.Body.Close()
 				}
-				if took := time.Since(began); tries.Load() != tc.tries || status != tc.status || took < tc.least || took > tc.most {
+				if took := time.Since(began); tries.Load() != tc.tries || status != tc.status || took < tc.least ||
+					took > tc.most {
 					t.Errorf("got %d %v after %d tries and %s", status, err, tries.Load(), took)
 				}
 				if open.Load() != 0 {
@@ -126,18 +158,19 @@ func TestRetries(t *testing.T) {
 	}
 }
 
-// TestACellHangs: Nova answers without the cell after its own 60 s, and that answer is waited for. Should Nova hang itself, it is asked
-// once. The wait is shortened here, because a test cannot take a minute and a half.
+// TestACellHangs: Nova answers without the cell after its own 60 s, and that answer is waited for. Should Nova hang
+// itself, it is asked once. The wait is shortened here, because a test cannot take a minute and a half.
 func TestACellHangs(t *testing.T) {
 	t.Parallel()
 	s := newStub(t)
 	s.mux.HandleFunc("GET /compute/servers/id", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	var waits time.Duration
-	cloud, err := New(Config{AuthURL: s.url, Interface: "public"}, Options{Wrap: func(rt http.RoundTripper) http.RoundTripper {
-		plain := rt.(*http.Transport)
-		waits, plain.ResponseHeaderTimeout = plain.ResponseHeaderTimeout, 100*time.Millisecond
-		return plain
-	}})
+	cloud, err := New(Config{AuthURL: s.url, Interface: "public"},
+		Options{Wrap: func(rt http.RoundTripper) http.RoundTripper {
+			plain := rt.(*http.Transport)
+			waits, plain.ResponseHeaderTimeout = plain.ResponseHeaderTimeout, 100*time.Millisecond
+			return plain
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,7 +178,8 @@ func TestACellHangs(t *testing.T) {
 	if waits < 60*time.Second+20*time.Second {
 		t.Errorf("it waits %s, and Nova 60 s for a cell", waits)
 	}
-	if err := read(t.Context(), cloud.As(theToken, "p1")); apperr.CodeOf(err) != apperr.Timeout || len(s.to("/compute/servers/id")) != 1 {
+	if err := read(t.Context(), cloud.As(theToken, "p1")); apperr.CodeOf(err) != apperr.Timeout ||
+		len(s.to("/compute/servers/id")) != 1 {
 		t.Errorf("%v after %d calls", err, len(s.to("/compute/servers/id")))
 	}
 }
@@ -163,7 +197,8 @@ func TestRetryEndsWithItsContext(t *testing.T) {
 			t.Fatal(err)
 		}
 		began := time.Now()
-		if _, err := rt.RoundTrip(req); !errors.Is(err, context.Canceled) || time.Since(began) != time.Second || tries.Load() != 1 || open.Load() != 0 {
+		if _, err := rt.RoundTrip(req); !errors.Is(err, context.Canceled) || time.Since(began) != time.Second ||
+			tries.Load() != 1 || open.Load() != 0 {
 			t.Errorf("got %v after %s and %d tries", err, time.Since(began), tries.Load())
 		}
 	})
@@ -221,12 +256,16 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 	for _, status := range []int{301, 302, 303, 307, 308} {
 		s := newStub(t)
 		for _, pattern := range []string{"GET /compute/servers/id", "POST /compute/servers", "GET /v3/auth/tokens"} {
-			s.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, thief.url+"/stolen", status) })
+			s.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+				http.Redirect(w, r, thief.url+"/stolen", status)
+			})
 		}
 		cloud := s.cloud(t, nil)
 		session := cloud.As(theToken, "p1")
 		_, validated := cloud.Validate(t.Context(), theToken)
-		for call, err := range map[string]error{"read": read(t.Context(), session), "create": create(t.Context(), session), "validate": validated} {
+		for call, err := range map[string]error{
+			"read": read(t.Context(), session), "create": create(t.Context(), session), "validate": validated,
+		} {
 			if err == nil || strings.Contains(err.Error(), "stolen") {
 				t.Errorf("%d, %s: got %v", status, call, err)
 			}

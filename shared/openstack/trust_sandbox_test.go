@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -17,7 +16,8 @@ import (
 // delegator is who gives a trust in these tests.
 var delegator = domain.Identity{UserID: "u1", ProjectID: "p1"}
 
-// TestTrustAsItIsAskedFor holds what is sent to Keystone against its API. That Keystone takes it is tested with the real one.
+// TestTrustAsItIsAskedFor holds what is sent to Keystone against its API. That Keystone takes it is tested with the
+// real one.
 func TestTrustAsItIsAskedFor(t *testing.T) {
 	t.Parallel()
 	s := newStub(t)
@@ -28,8 +28,11 @@ func TestTrustAsItIsAskedFor(t *testing.T) {
 		t.Errorf("got %+v %v", trust, err)
 	}
 	want := map[string]any{"trust": map[string]any{
-		"trustor_user_id": "u1", "trustee_user_id": "u2", "project_id": "p1", "impersonation": true, "allow_redelegation": false,
-		"expires_at": trust.ExpiresAt.Format("2006-01-02T15:04:05.000000Z"), "roles": []any{map[string]any{"name": "member"}, map[string]any{"name": "x"}},
+		"trustor_user_id": "u1", "trustee_user_id": "u2", "project_id": "p1", "impersonation": true,
+		"allow_redelegation": false,
+		"expires_at":         trust.ExpiresAt.Format("2006-01-02T15:04:05.000000Z"), "roles": []any{
+			map[string]any{"name": "member"}, map[string]any{"name": "x"},
+		},
 	}}
 	if diff := cmp.Diff(want, bodyOf(t, s.to("/v3/OS-TRUST/trusts")[0])); diff != "" {
 		t.Error(diff)
@@ -47,7 +50,12 @@ func TestTrustWhoseEndIsTaken(t *testing.T) {
 			trust, _ := bodyOf(t, calls[len(calls)-1])["trust"].(map[string]any)
 			if ends[trust["expires_at"]] = true; len(ends) <= taken {
 				w.WriteHeader(http.StatusConflict)
-				_, _ = w.Write([]byte(`{"error":{"code":409,"message":"Conflict occurred attempting to store trust - Duplicate entry found with ID x."}}`))
+				_,
+					_ = w.Write(
+					[]byte(
+						`{"error":{"code":409,"message":"Conflict occurred attempting to store trust - Duplicate entry found with ID x."}}`,
+					),
+				)
 				return
 			}
 			w.WriteHeader(http.StatusCreated)
@@ -55,7 +63,8 @@ func TestTrustWhoseEndIsTaken(t *testing.T) {
 		})
 		after := time.Date(2026, 1, 2, 4, 4, 5, 0, time.UTC)
 		trust, err := s.session(t).CreateTrust(t.Context(), delegator, "u2", []string{"member"}, after, unannounced)
-		if apperr.CodeOf(err) != want || err == nil && (trust.ID != "t1" || !ends[trust.ExpiresAt.Format("2006-01-02T15:04:05.000000Z")]) {
+		if apperr.CodeOf(err) != want || err == nil && (trust.ID != "t1" ||
+			!ends[trust.ExpiresAt.Format("2006-01-02T15:04:05.000000Z")]) {
 			t.Errorf("%d ends are taken: %+v %v", taken, trust, err)
 		}
 		if err != nil && (!strings.Contains(apperr.As(err).Message, "expires_at") || len(ends) != 6) {
@@ -64,8 +73,8 @@ func TestTrustWhoseEndIsTaken(t *testing.T) {
 	}
 }
 
-// TestTrustsThatKeystoneRefuses: who has only a delegated token himself is told what to do instead. The words are those of several
-// releases of Keystone; the sandbox's lets an application credential make a trust.
+// TestTrustsThatKeystoneRefuses: a caller with a delegated token learns what to do instead. The words are those
+// of several releases of Keystone; the sandbox's lets an application credential make a trust.
 func TestTrustsThatKeystoneRefuses(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -73,9 +82,20 @@ func TestTrustsThatKeystoneRefuses(t *testing.T) {
 		words  string
 		want   apperr.Code
 	}{
-		{403, "You are not authorized to perform the requested action: Delegated tokens cannot manage trusts.", apperr.Conflict},
-		{403, "You are not authorized to perform the requested action: Using method 'application_credential' is not allowed for managing trusts. Application Credential", apperr.Conflict},
-		{403, "You are not authorized to perform the requested action: Remaining redelegation depth of 0 out of allowed range of [0..3].", apperr.Conflict},
+		{
+			403, "You are not authorized to perform the requested action: Delegated tokens cannot manage trusts.",
+			apperr.Conflict,
+		},
+		{
+			403,
+			"You are not authorized to perform the requested action: Using method 'application_credential' is not " +
+				"allowed for managing trusts. Application Credential", apperr.Conflict,
+		},
+		{
+			403,
+			"You are not authorized to perform the requested action: Remaining redelegation depth of 0 out of " +
+				"allowed range of [0..3].", apperr.Conflict,
+		},
 		{403, "You are not authorized to perform the requested action: identity:create_trust.", apperr.Forbidden},
 		{404, "Could not find user: u2.", apperr.NotFound},
 		{400, "Invalid input", apperr.Invalid},
@@ -87,20 +107,24 @@ func TestTrustsThatKeystoneRefuses(t *testing.T) {
 		if apperr.CodeOf(err) != tc.want {
 			t.Errorf("%d %s: got %v", tc.status, tc.words, err)
 		}
-		if way := "kind application_credential"; tc.want == apperr.Conflict && !strings.Contains(apperr.As(err).Message, way) {
+		if way := "kind application_credential"; tc.want == apperr.Conflict &&
+			!strings.Contains(apperr.As(err).Message, way) {
 			t.Errorf("the way out is not said: %v", err)
 		}
 	}
 	s := newStub(t)
 	s.answer("POST /v3/OS-TRUST/trusts", 201, `{"trust":{}}`)
-	if _, err := s.session(t).CreateTrust(t.Context(), delegator, "u2", nil, time.Now(), unannounced); apperr.CodeOf(err) != apperr.BadGateway {
+	if _, err := s.session(t).CreateTrust(t.Context(), delegator, "u2", nil, time.Now(),
+		unannounced); apperr.CodeOf(err) != apperr.BadGateway {
 		t.Errorf("a trust without an id: %v", err)
 	}
 }
 
 func TestTrustIsTakenBack(t *testing.T) {
 	t.Parallel()
-	for status, want := range map[int]apperr.Code{204: "", 404: "", 403: apperr.Forbidden, 401: apperr.Unauthenticated, 503: apperr.Unavailable} {
+	for status, want := range map[int]apperr.Code{
+		204: "", 404: "", 403: apperr.Forbidden, 401: apperr.Unauthenticated, 503: apperr.Unavailable,
+	} {
 		s := newStub(t)
 		s.answer("DELETE /v3/OS-TRUST/trusts/t1", status, fmt.Sprintf(`{"error":{"code":%d}}`, status))
 		if err := s.session(t).DeleteTrust(t.Context(), "t1"); apperr.CodeOf(err) != want {
@@ -112,11 +136,14 @@ func TestTrustIsTakenBack(t *testing.T) {
 // TestTrustThatSeemsGone: only Keystone's own 404 says that a trust is gone; that of a proxy says nothing.
 func TestTrustThatSeemsGone(t *testing.T) {
 	t.Parallel()
-	for body, want := range map[string]apperr.Code{`{"error":{"code":404,"message":"x"}}`: apperr.NotFound, `<h1>404</h1>`: apperr.Unavailable, ``: apperr.Unavailable} {
+	for body, want := range map[string]apperr.Code{
+		`{"error":{"code":404,"message":"x"}}`: apperr.NotFound, `<h1>404</h1>`: apperr.Unavailable,
+		``: apperr.Unavailable,
+	} {
 		s := newStub(t)
 		s.answer("GET /v3/OS-TRUST/trusts/t1", 404, body)
 		s.answer("DELETE /v3/OS-TRUST/trusts/t1", 404, body)
-		if err := s.session(t).KnowsTrust(t.Context(), "t1"); apperr.CodeOf(err) != want {
+		if err := s.session(t).CheckTrust(t.Context(), "t1"); apperr.CodeOf(err) != want {
 			t.Errorf("%q: got %v", body, err)
 		}
 		if err := s.session(t).DeleteTrust(t.Context(), "t1"); (err == nil) != (want == apperr.NotFound) {
@@ -148,136 +175,6 @@ func TestCredentialEnd(t *testing.T) {
 		if got, err := session.CredentialEnd(t.Context(), "c1"); apperr.CodeOf(err) != tc.code || !got.Equal(tc.want) {
 			t.Errorf("%s: got %s %v", name, got, err)
 		}
-	}
-}
-
-// loginStub answers every login with the token's body.
-func loginStub(t *testing.T, body string) *stub {
-	t.Helper()
-	s := newStub(t)
-	s.mux.HandleFunc("POST /v3/auth/tokens", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("X-Subject-Token", theToken)
-		w.WriteHeader(http.StatusCreated)
-		_, _ = w.Write([]byte(`{"token":{` + body + `,` + strings.TrimPrefix(s.catalog("compute"), "{") + `}`))
-	})
-	return s
-}
-
-const member = `"user":{"id":"u1","name":"joe"},"project":{"id":"p1","name":"web","domain":{"id":"d1"}},"roles":[{"name":"reader"},{"name":"member"}]`
-
-// TestDelegatedLogins ask for what they mean, send no other token along, and need no catalog besides their answer's: a
-// credential with access rules may not ask for one.
-func TestDelegatedLogins(t *testing.T) {
-	t.Parallel()
-	as := domain.ActsAs{UserID: "u1", UserName: "joe", ProjectID: "p1", ProjectName: "web", Roles: []string{"member", "reader"}}
-	t.Run("trust", func(t *testing.T) {
-		t.Parallel()
-		s := loginStub(t, member)
-		session, got, err := s.session(t).Trust(t.Context(), "t1")
-		if diff := cmp.Diff(as, got); err != nil || diff != "" || session.UserID() != "u1" {
-			t.Errorf("%v %s", err, diff)
-		}
-		want := map[string]any{"auth": map[string]any{
-			"identity": map[string]any{"methods": []any{"token"}, "token": map[string]any{"id": theToken}},
-			"scope":    map[string]any{"OS-TRUST:trust": map[string]any{"id": "t1"}},
-		}}
-		if diff := cmp.Diff(want, bodyOf(t, s.to("/v3/auth/tokens")[0])); diff != "" {
-			t.Error(diff)
-		}
-	})
-	t.Run("credential", func(t *testing.T) {
-		t.Parallel()
-		s := loginStub(t, member+`,"application_credential":{"restricted":false}`)
-		s.answer("GET /compute/flavors/detail", 200, `{"flavors":[]}`)
-		session, got, err := s.cloud(t, nil).Credential(t.Context(), "c1", "canary")
-		wide := as
-		wide.Unrestricted = true
-		if diff := cmp.Diff(wide, got); err != nil || diff != "" {
-			t.Fatalf("%v %s", err, diff)
-		}
-		if _, err := session.Flavors(t.Context()); err != nil || len(s.to("/v3/auth/catalog")) != 0 {
-			t.Errorf("the catalog was asked for: %v", err)
-		}
-		login := s.to("/v3/auth/tokens")[0]
-		want := map[string]any{"auth": map[string]any{"identity": map[string]any{
-			"methods": []any{"application_credential"}, "application_credential": map[string]any{"id": "c1", "secret": "canary"},
-		}}}
-		if diff := cmp.Diff(want, bodyOf(t, login)); diff != "" || login.Header.Get("X-Auth-Token") != "" {
-			t.Error(diff)
-		}
-	})
-	for status, want := range map[int]apperr.Code{401: apperr.Unauthenticated, 403: apperr.Forbidden, 404: apperr.NotFound, 500: apperr.BadGateway, 503: apperr.Unavailable} {
-		s := newStub(t)
-		s.answer("POST /v3/auth/tokens", status, fmt.Sprintf(`{"error":{"code":%d,"message":"no"}}`, status))
-		if _, as, err := s.cloud(t, nil).Credential(t.Context(), "c1", "canary"); apperr.CodeOf(err) != want || as.UserID != "" || strings.Contains(err.Error(), "canary") {
-			t.Errorf("%d: got %v %v", status, as, err)
-		}
-	}
-}
-
-// TestAnotherCloud is asked at its own Keystone, and chooses from its own catalog.
-func TestAnotherCloud(t *testing.T) {
-	t.Parallel()
-	ours, theirs := newStub(t), loginStub(t, member)
-	cloud := ours.cloud(t, func(c *Config) { c.Region = "home" })
-	if cloud.Region() != "home" || cloud.At("", "").Region() != "home" || cloud.At("", "r1").Region() != "r1" || cloud.At(theirs.url, "").Region() != "" {
-		t.Error("it is in another region than it should be")
-	}
-	if got := cloud.At("", "r1").IdentityURL(); got != ours.url+"/v3" {
-		t.Errorf("another region's Keystone is %s", got)
-	}
-	for _, url := range []string{theirs.url, theirs.url + "/v3", theirs.url + "/v3/"} {
-		session, _, err := cloud.At(url, "r1").Credential(t.Context(), "c1", "s")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if at, err := session.endpoint(t.Context(), "compute"); at != theirs.url+"/compute/" {
-			t.Errorf("%s: Nova is at %s: %v", url, at, err)
-		}
-	}
-	if _, _, err := cloud.At(theirs.url, "r2").Credential(t.Context(), "c1", "s"); err != nil {
-		t.Fatal(err)
-	}
-	session, _, _ := cloud.At(theirs.url, "r2").Credential(t.Context(), "c1", "s")
-	if _, err := session.Flavors(t.Context()); apperr.CodeOf(err) != apperr.Unsupported {
-		t.Errorf("an unknown region: %v", err)
-	}
-	if len(ours.calls) != 0 {
-		t.Errorf("our own cloud was asked for %s", ours.calls[0].URL)
-	}
-}
-
-// TestRebuildAsItIsAskedFor: a server that boots from a volume needs a newer Nova, and one that has none of it says so.
-func TestRebuildAsItIsAskedFor(t *testing.T) {
-	t.Parallel()
-	for fromVolume, version := range map[bool]string{false: "2.57", true: "2.93"} {
-		s := newStub(t)
-		s.answer("POST /compute/servers/id/action", 202, "")
-		r := domain.Rebuild{ID: uuid.New(), ImageID: "i1", UserData: "#cloud-config", Metadata: map[string]string{"a": "b"}}
-		if err := s.session(t).RebuildServer(t.Context(), "id", r, fromVolume); err != nil {
-			t.Fatal(err)
-		}
-		sent := s.to("/compute/servers/id/action")[0]
-		want := map[string]any{"rebuild": map[string]any{"imageRef": "i1", "user_data": "I2Nsb3VkLWNvbmZpZw==", "metadata": map[string]any{"a": "b"}}}
-		if diff := cmp.Diff(want, bodyOf(t, sent)); diff != "" || sent.Header.Get("X-Openstack-Nova-Api-Version") != version {
-			t.Errorf("%s %v", diff, sent.Header)
-		}
-	}
-	s := newStub(t)
-	s.answer("POST /compute/servers/id/action", 406, `{"computeFault":{"message":"Version 2.93 is not supported by the API. Minimum is 2.1 and maximum is 2.79."}}`)
-	err := s.session(t).RebuildServer(t.Context(), "id", domain.Rebuild{ImageID: "i1"}, true)
-	if apperr.CodeOf(err) != apperr.Unsupported || !strings.Contains(apperr.As(err).Message, "2.93") {
-		t.Errorf("an older Nova: %v", err)
-	}
-}
-
-func TestPortsAreCounted(t *testing.T) {
-	t.Parallel()
-	s := newStub(t)
-	s.answer("GET /network/v2.0/ports", 200, `{"ports":[{"id":"a"},{"id":"b"}]}`)
-	n, err := s.session(t).Ports(t.Context(), "s1")
-	if n != 2 || err != nil || s.to("/network/v2.0/ports")[0].URL.RawQuery != "fields=id&device_id=s1" {
-		t.Errorf("got %d %v", n, err)
 	}
 }
 

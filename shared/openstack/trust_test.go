@@ -7,13 +7,15 @@ import (
 	"time"
 )
 
-// TestTrustIsNotedBefore: without a note of its end Keystone is asked for no trust, and the note is of the end that is asked for.
+// TestTrustIsNotedBefore: without a note of its end Keystone is asked for no trust, and the note is of the end that is
+// asked for.
 func TestTrustIsNotedBefore(t *testing.T) {
 	t.Parallel()
 	s := newStub(t)
 	s.answer("POST /v3/OS-TRUST/trusts", 201, `{"trust":{"id":"t1"}}`)
 	away := errors.New("postgres is away")
-	_, err := s.session(t).CreateTrust(t.Context(), delegator, "u2", []string{"member"}, time.Now(), func(time.Time) (bool, error) { return false, away })
+	_, err := s.session(t).CreateTrust(t.Context(), delegator, "u2", []string{"member"}, time.Now(),
+		func(time.Time) (bool, error) { return false, away })
 	if calls := s.to("/v3/OS-TRUST/trusts"); !errors.Is(err, away) || len(calls) != 0 {
 		t.Errorf("got %v, and Keystone %d calls", err, len(calls))
 	}
@@ -41,7 +43,8 @@ func TestFindTrusts(t *testing.T) {
 		{"id":"t5","trustor_user_id":"u1","project_id":"p1","expires_at":null}]}`)
 	for second, want := range map[int]string{5: "t1 t2", 6: "t6", 7: ""} {
 		end := time.Date(2026, 1, 2, 3, 4, second, 488018000, time.UTC)
-		if ids, err := s.session(t).FindTrusts(t.Context(), "u1", "p1", end); strings.Join(ids, " ") != want || err != nil {
+		if ids, err := s.session(t).FindTrusts(t.Context(), "u1", "p1", end); strings.Join(ids, " ") != want ||
+			err != nil {
 			t.Errorf("%s: got %q %v, want %q", end, ids, err, want)
 		}
 	}

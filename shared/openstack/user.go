@@ -1,6 +1,7 @@
 package openstack
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -69,7 +70,7 @@ func NewUser(cfg UserConfig, opts Options) (*User, error) {
 	return u, err
 }
 
-// checkType refuses a way to log in that there is not here: another one's password is not for Keystone.
+// checkType rejects unsupported ways to log in: the password of another one must not reach Keystone.
 func (c UserConfig) checkType() error {
 	name, kind := "OS_AUTH_TYPE", c.AuthType
 	if c.Cloud != "" {
@@ -85,7 +86,7 @@ func (c UserConfig) checkType() error {
 func (c UserConfig) auth() gophercloud.AuthOptions {
 	auth := gophercloud.AuthOptions{
 		UserID: c.UserID, Username: c.Username, Password: c.Password.Reveal(), TokenID: c.Token.Reveal(),
-		DomainID: first(c.UserDomID, c.DomainID), DomainName: first(c.UserDomain, c.DomainName),
+		DomainID: cmp.Or(c.UserDomID, c.DomainID), DomainName: cmp.Or(c.UserDomain, c.DomainName),
 		ApplicationCredentialID: c.AppCredID, ApplicationCredentialName: c.AppCredName,
 		ApplicationCredentialSecret: c.AppCred.Reveal(),
 	}
@@ -94,22 +95,15 @@ func (c UserConfig) auth() gophercloud.AuthOptions {
 		auth.Scope = &gophercloud.AuthScope{TrustID: c.Trust}
 	case c.System == "all":
 		auth.Scope = &gophercloud.AuthScope{System: true}
-	case first(c.ProjectID, c.TenantID) != "":
-		auth.Scope = &gophercloud.AuthScope{ProjectID: first(c.ProjectID, c.TenantID)}
-	case first(c.Project, c.Tenant) != "":
+	case cmp.Or(c.ProjectID, c.TenantID) != "":
+		auth.Scope = &gophercloud.AuthScope{ProjectID: cmp.Or(c.ProjectID, c.TenantID)}
+	case cmp.Or(c.Project, c.Tenant) != "":
 		auth.Scope = &gophercloud.AuthScope{
-			ProjectName: first(c.Project, c.Tenant),
-			DomainID:    first(c.ProjectDoID, c.DomainID), DomainName: first(c.ProjectDom, c.DomainName),
+			ProjectName: cmp.Or(c.Project, c.Tenant),
+			DomainID:    cmp.Or(c.ProjectDoID, c.DomainID), DomainName: cmp.Or(c.ProjectDom, c.DomainName),
 		}
 	}
 	return auth
-}
-
-func first(a, b string) string {
-	if a != "" {
-		return a
-	}
-	return b
 }
 
 // byDefault names the domains that are not named, and leaves one name where there are two.

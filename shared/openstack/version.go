@@ -46,17 +46,18 @@ func (s *Session) versioned(ctx context.Context, service, endpoint string) (stri
 	if known, ok := s.cloud.versions.Get(endpoint); ok && time.Since(known.when) < catalogTTL {
 		return known.at, nil
 	}
-	return shared(ctx, &s.cloud.versionsSF, endpoint, "nova", catalogTimeout, func(ctx context.Context) (string, error) {
-		at, isDocument, err := s.discover(ctx, endpoint)
-		if err == nil {
-			when := time.Now()
-			if !isDocument { // it may be a proxy's word, while the service starts
-				when = when.Add(undocumentedTTL - catalogTTL)
+	return shared(ctx, &s.cloud.versionsSF, endpoint, "nova", catalogTimeout,
+		func(ctx context.Context) (string, error) {
+			at, isDocument, err := s.discover(ctx, endpoint)
+			if err == nil {
+				when := time.Now()
+				if !isDocument { // it may be a proxy's word, while the service starts
+					when = when.Add(undocumentedTTL - catalogTTL)
+				}
+				s.cloud.versions.Add(endpoint, discovered{at, when})
 			}
-			s.cloud.versions.Add(endpoint, discovered{at, when})
-		}
-		return at, err
-	})
+			return at, err
+		})
 }
 
 // discover reads the version document of compute. An endpoint that has none is taken as it is.

@@ -1,6 +1,7 @@
 package openstack
 
 import (
+	"errors"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -26,12 +27,17 @@ func TestAnUnversionedComputeEndpoint(t *testing.T) {
 		want   string // what is called in the end; "" when it fails
 		code   apperr.Code
 	}{
-		"several versions":            {"/compute", 200, novaVersions, "/compute/v2.1/servers/id", ""},
-		"several, as choices":         {"/compute/", 300, novaVersions, "/compute/v2.1/servers/id", ""},
-		"the version itself":          {"/compute", 200, `{"version": {"id": "v2.1", "status": "CURRENT"}}`, "/compute/servers/id", ""},
-		"it has no document":          {"/compute", 404, "", "/compute/servers/id", ""},
-		"it wants another token":      {"/compute", 401, "", "/compute/servers/id", ""},
-		"a link without a path":       {"/compute", 200, `{"versions": [{"id": "v2.1", "links": [{"rel": "self", "href": ""}]}]}`, "/compute/v2.1/servers/id", ""},
+		"several versions":    {"/compute", 200, novaVersions, "/compute/v2.1/servers/id", ""},
+		"several, as choices": {"/compute/", 300, novaVersions, "/compute/v2.1/servers/id", ""},
+		"the version itself": {
+			"/compute", 200, `{"version": {"id": "v2.1", "status": "CURRENT"}}`, "/compute/servers/id", "",
+		},
+		"it has no document":     {"/compute", 404, "", "/compute/servers/id", ""},
+		"it wants another token": {"/compute", 401, "", "/compute/servers/id", ""},
+		"a link without a path": {
+			"/compute", 200, `{"versions": [{"id": "v2.1", "links": [{"rel": "self", "href": ""}]}]}`,
+			"/compute/v2.1/servers/id", "",
+		},
 		"versioned":                   {"/compute/v2.1", 500, "", "/compute/v2.1/servers/id", ""},
 		"versioned, with the project": {"/compute/v2.1/p1", 500, "", "/compute/v2.1/p1/servers/id", ""},
 		"too old":                     {"/compute", 200, `{"versions": [{"id": "v2.0"}]}`, "", apperr.Unsupported},
@@ -50,7 +56,8 @@ func TestAnUnversionedComputeEndpoint(t *testing.T) {
 			})
 			cloud := s.cloud(t, nil)
 			cloud.versions.Purge()
-			cloud.catalogs.Add("p1", catalogOf(t, `[{"type":"compute","endpoints":[{"interface":"public","region_id":"r1","url":"`+s.url+tc.path+`"}]}]`))
+			cloud.catalogs.Add("p1",
+				catalogOf(t, `[{"type":"compute","endpoints":[{"interface":"public","region_id":"r1","url":"`+s.url+tc.path+`"}]}]`))
 			session := cloud.As(theToken, "p1")
 			for range 2 {
 				if err := read(t.Context(), session); apperr.CodeOf(err) != tc.code {
@@ -67,7 +74,8 @@ func TestAnUnversionedComputeEndpoint(t *testing.T) {
 	}
 }
 
-// TestEndpointOverrides go before the catalog, from the environment and from clouds.yaml, in this process's region only.
+// TestEndpointOverrides go before the catalog, from the environment and from clouds.yaml, in this process's region
+// only.
 func TestEndpointOverrides(t *testing.T) {
 	t.Parallel()
 	s := newStub(t)
@@ -75,7 +83,8 @@ func TestEndpointOverrides(t *testing.T) {
 	s.answer("GET /elsewhere/{$}", 200, novaVersions)
 	s.answer("GET /glance/v2/images/id", 200, `{"id":"id"}`)
 	yaml := filepath.Join(t.TempDir(), "clouds.yaml")
-	text := "clouds: {ours: {auth: {auth_url: '" + s.url + "'}, compute_endpoint_override: '" + s.url + "/elsewhere', image_endpoint_override: '" + s.url + "/glance/'}}"
+	text := "clouds: {ours: {auth: {auth_url: '" + s.url + "'}, compute_endpoint_override: '" + s.url +
+		"/elsewhere', image_endpoint_override: '" + s.url + "/glance/'}}"
 	if err := os.WriteFile(yaml, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -97,9 +106,62 @@ func TestEndpointOverrides(t *testing.T) {
 			t.Errorf("%s: another region or cloud has the override %s", name, at)
 		}
 	}
-	if err := (Config{AuthURL: s.url, Interface: "public", Overrides: Overrides{Network: "neutron:9696"}}).Validate(); err == nil ||
+	if err := (Config{
+		AuthURL: s.url, Interface: "public",
+		Overrides: Overrides{Network: "neutron:9696"},
+	}).Validate(); err == nil ||
 		!strings.HasPrefix(err.Error(), `OS_NETWORK_ENDPOINT_OVERRIDE is "neutron:9696/": it must be a URL`) {
 		t.Errorf("no scheme: %v", err)
+	}
+}
+
+// TestOptionalEndpointOverrides: those of Cinder, Octavia and Barbican, which the catalog need not have. Cinder's gets
+// its version and the project.
+func TestOptionalEndpointOverrides(t *testing.T) {
+	t.Parallel()
+	s := newStub(t)
+	s.answer("GET /cinder/v3/p1/volumes/detail", 200, `{"volumes":[]}`)
+	s.answer("GET /octavia/v2.0/lbaas/loadbalancers", 200, `{"loadbalancers":[]}`)
+	s.answer("GET /barbican/v1/secrets", 200, `{"secrets":[]}`)
+	yaml := filepath.Join(t.TempDir(), "clouds.yaml")
+	text := "clouds: {ours: {auth: {auth_url: '" + s.url + "'}, block_storage_endpoint_override: '" + s.url +
+		"/cinder/v3', load_balancer_endpoint_override: '" + s.url + "/octavia/v2', key_manager_endpoint_override: '" +
+		s.url + "/barbican/v1'}, wrong: {auth: {auth_url: '" + s.url + "'}, key_manager_endpoint_override: barbican}}"
+	if err := os.WriteFile(yaml, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, cloud := range map[string]*Cloud{
+		"the environment": s.cloud(t, func(c *Config) {
+			c.BlockStorage, c.LoadBalancer, c.KeyManager = s.url+"/cinder", s.url+"/octavia/", s.url+"/barbican"
+		}),
+		"with the project": s.cloud(t, func(c *Config) {
+			c.BlockStorage, c.LoadBalancer = s.url+"/cinder/v3/p1", s.url+"/octavia/v2.0"
+			c.KeyManager = s.url + "/barbican/v1/"
+		}),
+		"clouds.yaml": s.cloud(t, func(c *Config) { c.Cloud, c.ConfigFile = "ours", yaml }),
+	} {
+		session := cloud.As(theToken, "p1")
+		_, volumes := session.Volumes(t.Context(), "", "")
+		_, balancers := session.LoadBalancers(t.Context(), "p1", "tag")
+		_, secrets := session.Secrets(t.Context(), "")
+		if err := errors.Join(volumes, balancers, secrets); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		for _, service := range []string{"volumev3", "load-balancer", "key-manager"} {
+			if has, err := session.HasService(t.Context(), service); !has || err != nil {
+				t.Errorf("%s: it has no %s: %v", name, service, err)
+			}
+		}
+	}
+	config := Config{AuthURL: s.url, Interface: "public", Overrides: Overrides{BlockStorage: "cinder:8776"}}
+	want := `OS_BLOCK_STORAGE_ENDPOINT_OVERRIDE is "cinder:8776/": it must be a URL, such as https://cinder.example.com`
+	if err := config.Validate(); err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+	_, err := New(Config{Cloud: "wrong", ConfigFile: yaml}, Options{})
+	if want := `OS_CLOUD is "wrong": its key_manager_endpoint_override is "barbican/"`; err == nil ||
+		!strings.HasPrefix(err.Error(), want) {
+		t.Errorf("got %v, want %s", err, want)
 	}
 }
 
@@ -121,10 +183,12 @@ func TestInRegion(t *testing.T) {
 	}
 	_, err := cloud.As(theToken, "p1").InRegion("r3").Server(t.Context(), "id")
 	e := apperr.As(err)
-	if e.Code != apperr.Invalid || len(e.Fields) != 1 || e.Fields[0].Field != "region" || !slices.Equal(e.Fields[0].Allowed, []string{"r1", "r2"}) {
+	if e.Code != apperr.Invalid || len(e.Fields) != 1 || e.Fields[0].Field != "region" ||
+		!slices.Equal(e.Fields[0].Allowed, []string{"r1", "r2"}) {
 		t.Errorf("an unknown region: %+v", e)
 	}
-	if _, err := cloud.As(theToken, "p1").InRegion("r2").Image(t.Context(), "id"); apperr.CodeOf(err) != apperr.Unsupported {
+	if _, err := cloud.As(theToken, "p1").InRegion("r2").Image(t.Context(),
+		"id"); apperr.CodeOf(err) != apperr.Unsupported {
 		t.Errorf("a service that the region lacks: %v", err)
 	}
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// listing fakes Nova's list of servers as compute/api.py's get_all makes it: real build requests live too briefly to hold a test's
-// pages between them. A server in both lists moves to its cell.
+// listing fakes Nova's list of servers as compute/api.py's get_all makes it: real build requests live too briefly to
+// hold a test's pages between them. A server in both lists moves to its cell.
 type listing struct {
 	requests []string // build requests, newest first
 	cells    []string // instances, newest first
@@ -120,7 +120,9 @@ func walks(t *testing.T, session *Session, limit int) map[string]func() ([]strin
 			})
 		},
 		"Changes": func() (seen []string, err error) {
-			err = session.Changes(t.Context(), "p1", time.Now(), func(h domain.History) { seen = append(seen, h.ServerID) })
+			err = session.Changes(t.Context(), "p1", time.Now(), func(h domain.History) {
+				seen = append(seen, h.ServerID)
+			})
 			return seen, err
 		},
 	}
@@ -133,7 +135,8 @@ func listed(t *testing.T, l *listing) *Session {
 		answer := httptest.NewRecorder()
 		answer.Header().Set("Content-Type", "application/json")
 		if strings.HasSuffix(r.URL.Path, "/auth/catalog") {
-			fmt.Fprint(answer, `{"catalog":[{"type":"compute","endpoints":[{"interface":"public","region_id":"r1","url":"http://nova/v2.1"}]}]}`)
+			fmt.Fprint(answer,
+				`{"catalog":[{"type":"compute","endpoints":[{"interface":"public","region_id":"r1","url":"http://nova/v2.1"}]}]}`)
 		} else {
 			l.ServeHTTP(answer, r)
 		}
@@ -143,7 +146,8 @@ func listed(t *testing.T, l *listing) *Session {
 	return session
 }
 
-// TestWalkEndsAtAnEmptyPage: pages that are short because a server is on its way to its cell, also with a small max_limit.
+// TestWalkEndsAtAnEmptyPage: pages that are short because a server is on its way to its cell, also with a small
+// max_limit.
 func TestWalkEndsAtAnEmptyPage(t *testing.T) {
 	t.Parallel()
 	l := &listing{}
@@ -154,7 +158,10 @@ func TestWalkEndsAtAnEmptyPage(t *testing.T) {
 		arrived := rapid.IntRange(0, len(building)).Draw(rt, "of these in a cell")
 		limit := rapid.IntRange(1, 15).Draw(rt, "limit")
 		for name := range walks(t, session, limit) {
-			*l = listing{requests: building, cells: slices.Concat(building[len(building)-arrived:], old), maxLimit: max(limit, 2*len(building)+1)}
+			*l = listing{
+				requests: building, cells: slices.Concat(building[len(building)-arrived:], old),
+				maxLimit: max(limit, 2*len(building)+1),
+			}
 			l.served = func(l *listing, page int) {
 				if page == 3 { // then they have reached their cells
 					l.requests, l.cells = nil, slices.Concat(building, old)
@@ -162,7 +169,8 @@ func TestWalkEndsAtAnEmptyPage(t *testing.T) {
 			}
 			var seen []string
 			var err error
-			synctest.Test(t, func(t *testing.T) { seen, err = walks(t, session, limit)[name]() }) // its pauses take no time
+			// its pauses take no time
+			synctest.Test(t, func(t *testing.T) { seen, err = walks(t, session, limit)[name]() })
 			if err != nil {
 				rt.Fatalf("%s: %v", name, err)
 			}
@@ -184,7 +192,8 @@ func count(list []string, id string) (n int) {
 	return n
 }
 
-// TestShortPageWithoutLink is what was seen: 99 of 100, no link, and 1000 more. A page of few servers at rest costs no second call.
+// TestShortPageWithoutLink is what was seen: 99 of 100, no link, and 1000 more. A page of few servers at rest costs no
+// second call.
 func TestShortPageWithoutLink(t *testing.T) {
 	t.Parallel()
 	l := &listing{requests: []string{"new"}, cells: append([]string{"new"}, ids("old-", 1098)...), maxLimit: 1000}

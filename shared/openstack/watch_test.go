@@ -40,14 +40,16 @@ func readList(t *testing.T, page func(marker string) ([]domain.Server, string, e
 	}
 }
 
-// TestWatch reads what changed, and all there is, page by page; a server that is gone or in a cell that is down is partial.
+// TestWatch reads what changed, and all there is, page by page; a server that is gone or in a cell that is down is
+// partial.
 func TestWatch(t *testing.T) {
 	t.Parallel()
 	s := newStub(t)
 	const more = `,"servers_links":[{"rel":"next","href":"http://nova-inside/x"}]}`
 	s.pages("GET /compute/servers/detail", map[string]string{
-		"":  `{"servers":[{"id":"a","status":"ACTIVE"},{"id":"b","status":"DELETED"}]` + more,
-		"b": `{"servers":[{"id":"c","status":"SOFT_DELETED"},{"id":"d","status":"UNKNOWN"}]` + more, // Nova could not go on after d
+		"": `{"servers":[{"id":"a","status":"ACTIVE"},{"id":"b","status":"DELETED"}]` + more,
+		// Nova could not go on after d
+		"b": `{"servers":[{"id":"c","status":"SOFT_DELETED"},{"id":"d","status":"UNKNOWN"}]` + more,
 	})
 	session, since := s.session(t), time.Date(2026, 1, 2, 3, 4, 5, 6e8, time.FixedZone("x", 3600))
 	want := []string{"a ACTIVE", "b DELETED partial", "c SOFT_DELETED partial", "d UNKNOWN partial"}
@@ -89,7 +91,9 @@ func TestWatchFails(t *testing.T) {
 		calls   int
 		code    apperr.Code
 	}{
-		"circles":   {[]int{200}, `{"servers":[{"id":"m"}],"servers_links":[{"rel":"next","href":"x"}]}`, 1, apperr.BadGateway},
+		"circles": {
+			[]int{200}, `{"servers":[{"id":"m"}],"servers_links":[{"rel":"next","href":"x"}]}`, 1, apperr.BadGateway,
+		},
 		"once":      {[]int{500, 200}, `{"servers":[]}`, 2, ""},
 		"always":    {[]int{500}, `{"computeFault":{}}`, pageTries, apperr.BadGateway},
 		"forbidden": {[]int{403}, `{"forbidden":{"message":"no"}}`, 1, apperr.Forbidden},
@@ -121,7 +125,8 @@ func TestCellsUp(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	for _, path := range []string{"", "/p"} {
-		if q := s.queries("/compute/os-simple-tenant-usage" + path); len(q) != 1 || !strings.Contains(q[0], "start=1970-01-01T00%3A00%3A00") {
+		if q := s.queries("/compute/os-simple-tenant-usage" + path); len(q) != 1 ||
+			!strings.Contains(q[0], "start=1970-01-01T00%3A00%3A00") {
 			t.Errorf("it was asked %v", q)
 		}
 	}

@@ -29,9 +29,12 @@ func (f fenced) Renew(context.Context, domain.Order, domain.Claim, time.Duration
 func TestLostClaim(t *testing.T) {
 	t.Parallel()
 	d := &fakeBackend{}
-	d.order = domain.Order{ID: uuid.New(), Status: domain.OrderRunning, Spec: domain.OrderSpec{Stopped: true}, Instances: []domain.Instance{
-		{ID: uuid.New(), Name: "a", ServerID: "x", State: domain.InstanceBuilding},
-	}}
+	d.order = domain.Order{
+		ID: uuid.New(), Status: domain.OrderRunning, Spec: domain.OrderSpec{Stopped: true},
+		Instances: []domain.Instance{
+			{ID: uuid.New(), Name: "a", ServerID: "x", State: domain.InstanceBuilding},
+		},
+	}
 	d.servers = []domain.Server{{ID: "x", Status: "BUILD"}}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
@@ -45,8 +48,8 @@ func TestLostClaim(t *testing.T) {
 	}
 }
 
-// TestOpenCallsAreAwaited: the server that Nova still makes for a replica that died is adopted, and no second one is made. A call
-// whose fence is over is made again.
+// TestOpenCallsAreAwaited checks that the server of a dead replica's create call is adopted, and no second one is
+// made.
 func TestOpenCallsAreAwaited(t *testing.T) {
 	t.Parallel()
 	i := domain.Instance{ID: uuid.New(), Name: "a", State: domain.InstanceRequested}
@@ -56,7 +59,10 @@ func TestOpenCallsAreAwaited(t *testing.T) {
 	}{"nova makes it": {true, 0}, "nova never had it": {false, 1}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			call := domain.CreateCall{ID: uuid.New(), InstanceID: i.ID, Name: "a", BeganAt: time.Now(), Until: time.Now().Add(3 * time.Second)}
+			call := domain.CreateCall{
+				ID: uuid.New(), InstanceID: i.ID, Name: "a", BeganAt: time.Now(),
+				Until: time.Now().Add(3 * time.Second),
+			}
 			order := domain.Order{ID: uuid.New(), Status: domain.OrderRunning, CallsRecorded: true}
 			order.Instances, order.Calls = []domain.Instance{i}, []domain.CreateCall{call}
 			d := &fakeBackend{order: order}
@@ -64,7 +70,10 @@ func TestOpenCallsAreAwaited(t *testing.T) {
 				time.AfterFunc(time.Second, func() {
 					d.mu.Lock()
 					defer d.mu.Unlock()
-					d.servers = append(d.servers, domain.Server{ID: "late", Name: "a", Status: "ACTIVE", CreatedAt: time.Now(), Tags: tags(order, call)})
+					d.servers = append(d.servers, domain.Server{
+						ID: "late", Name: "a", Status: "ACTIVE",
+						CreatedAt: time.Now(), Tags: order.ServerTags(call),
+					})
 				})
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -72,7 +81,8 @@ func TestOpenCallsAreAwaited(t *testing.T) {
 			w := Engine{Orders: d, Instances: d, Wake: func() {}, Fence: time.Minute}
 			err := w.work(ctx, Session{Cloud: d, UserData: make([]domain.Secret, 1)}, order, domain.Claim{})
 			got, _ := d.Get(ctx, "", order.ID)
-			if err != nil || len(d.calls) != tc.want || got.Evaluate() == domain.OrderFailed || got.Instances[0].ServerID == "" {
+			if err != nil || len(d.calls) != tc.want || got.Evaluate() == domain.OrderFailed ||
+				got.Instances[0].ServerID == "" {
 				t.Errorf("got %v after %v: %+v", err, d.calls, got.Instances)
 			}
 		})

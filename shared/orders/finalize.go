@@ -24,46 +24,49 @@ func (e Engine) settle(ctx context.Context, keys KeyPairs, order domain.Order) (
 	return e.Finalize(ctx, keys, order)
 }
 
-// Finalize writes the status that follows from the order's instances, if that is final. The key pair of an order that
-// leaves no servers is deleted first: while it is there, the order is running.
+// Finalize stores the status that follows from the order's instances, if it is final. The key pair of an order that
+// leaves no servers is deleted first, also when a replica without the owner's session has finalized the order.
 func (e Engine) Finalize(ctx context.Context, keys KeyPairs, order domain.Order) (domain.Order, error) {
 	status := order.Evaluate()
-	if status == order.Status {
-		return order, nil
-	}
 	if keys != nil && leavesKey(order, status) {
 		if err := keys.DeleteKeyPair(ctx, order.Spec.GeneratedKey); err != nil {
 			return order, fmt.Errorf("%w: %w", ErrKeyLeft, err)
 		}
 	}
+	if status == order.Status {
+		return order, nil
+	}
 	return e.end(ctx, order, status, order.LeftProblem())
 }
 
-// leavesKey says whether the order ends without servers and has given its key pair to their owner. One of that name
-// that was there before is the owner's, and its fingerprint was never recorded.
+// leavesKey says whether the order ends without servers but with a key pair that it made. One of that name that existed
+// before is the owner's, and its fingerprint was never recorded.
 func leavesKey(order domain.Order, status domain.OrderStatus) bool {
 	key := order.Spec.GeneratedKey
-	wasGiven := func(i domain.Instance) bool { return i.KeyName == key && i.KeyFingerprint != "" }
+	hasKey := func(i domain.Instance) bool { return i.KeyName == key && i.KeyFingerprint != "" }
 	hasServers := status == domain.OrderFailed && order.HasServers()
-	return key != "" && slices.ContainsFunc(order.Instances, wasGiven) &&
+	return key != "" && slices.ContainsFunc(order.Instances, hasKey) &&
 		!hasServers && (status == domain.OrderFailed || status == domain.OrderRolledBack)
 }
 
-func (e Engine) end(ctx context.Context, order domain.Order, status domain.OrderStatus, why *domain.Problem) (domain.Order, error) {
+func (e Engine) end(
+	ctx context.Context, order domain.Order, status domain.OrderStatus, why *domain.Problem,
+) (domain.Order, error) {
 	order.Status, order.Problem = status, why
 	err := e.Orders.Finalize(ctx, order)
 	e.Wake()
 	return order, err
 }
 
-// Abandon ends an order on which nobody can work any more, if nobody does: its undecided instances fail for the reason
-// given, and the others stay as they are. While Nova may still be making a server of it, the order is left as it is.
+// Abandon ends an order on which no replica can work any more, unless one still does: its undecided instances fail for
+// the given reason, and the others keep their states. While Nova may still be making a server of it, the order is
+// unchanged.
 func (e Engine) Abandon(ctx context.Context, projectID string, id uuid.UUID, why *domain.Problem) error {
 	ctx, cancel := domain.Detached(ctx)
 	defer cancel()
 	order := domain.Order{ID: id, ProjectID: projectID}
 	claim, err := e.Claim(ctx, order)
-	if err != nil || !claim.Held {
+	if err != nil || !claim.Acquired {
 		return err
 	}
 	return errors.Join(e.abandonClaimed(ctx, order, claim, why), e.Orders.Release(ctx, order, claim))
@@ -81,8 +84,10 @@ func (e Engine) abandonClaimed(ctx context.Context, order domain.Order, claim do
 	return err
 }
 
-// FailUndecided writes that the order's undecided instances cannot be had, and gives the order as it is stored then.
-func (e Engine) FailUndecided(ctx context.Context, order domain.Order, claim domain.Claim, why *domain.Problem) (domain.Order, error) {
+// FailUndecided stores that the order's undecided instances have failed, and returns the stored order.
+func (e Engine) FailUndecided(
+	ctx context.Context, order domain.Order, claim domain.Claim, why *domain.Problem,
+) (domain.Order, error) {
 	for _, i := range order.Instances {
 		if i.Decided() {
 			continue

@@ -29,12 +29,17 @@ type fakeNova struct {
 func (f *fakeNova) add(name string, tags ...string) domain.Server {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	server := domain.Server{ID: uuid.NewString(), ProjectID: "p1", Name: name, Status: "ACTIVE", CreatedAt: time.Now(), UpdatedAt: time.Now(), Tags: tags}
+	server := domain.Server{
+		ID: uuid.NewString(), ProjectID: "p1", Name: name, Status: "ACTIVE", CreatedAt: time.Now(),
+		UpdatedAt: time.Now(), Tags: tags,
+	}
 	f.servers = append(f.servers, server)
 	return server
 }
 
-func (f *fakeNova) CreateServer(_ context.Context, _ domain.LaunchSpec, name string, _ domain.Secret, tags []string) (string, error) {
+func (f *fakeNova) CreateServer(
+	_ context.Context, _ domain.LaunchSpec, name string, _ domain.Secret, tags []string,
+) (string, error) {
 	server := f.add(name, tags...)
 	f.creates++
 	if f.made != nil {
@@ -65,12 +70,15 @@ func replica(t *testing.T, fence time.Duration) (postgres.Orders, orders.Engine)
 	return store, orders.Engine{Orders: store, Instances: postgres.Instances{DB: db}, Wake: func() {}, Fence: fence}
 }
 
-// place stores an order of one instance, as it is read then.
-func place(t *testing.T, store postgres.Orders, claimFor time.Duration) (domain.Order, domain.Claim) {
+// place stores an order of one instance with a claim of 15 s, and returns it as it is read afterwards.
+func place(t *testing.T, store postgres.Orders) (domain.Order, domain.Claim) {
 	t.Helper()
-	order := domain.Order{ID: uuid.New(), ProjectID: "p1", DomainID: "d", UserID: "u", BodySHA256: []byte{1}, Status: domain.OrderRunning}
+	order := domain.Order{
+		ID: uuid.New(), ProjectID: "p1", DomainID: "d", UserID: "u", BodySHA256: []byte{1},
+		Status: domain.OrderRunning,
+	}
 	order.Instances = []domain.Instance{{ID: uuid.New(), ProjectID: "p1", Name: "web", State: domain.InstanceRequested}}
-	claim, err := store.Place(t.Context(), order, claimFor)
+	claim, err := store.Place(t.Context(), order, 15*time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,16 +102,17 @@ func work(t *testing.T, w orders.Engine, nova *fakeNova, order domain.Order, cla
 	return errors.Join(unfinished, err)
 }
 
-// TestAnAnswerIsOlderThanWhatWasSeen: a replica that is held up between Nova's answer and writing it down does not put the server,
-// which others have seen run meanwhile, back to building.
-func TestAnAnswerIsOlderThanWhatWasSeen(t *testing.T) {
+// TestLateAnswerDoesNotOverwriteState checks that a replica that stores Nova's answer late does not overwrite a newer
+// state.
+func TestLateAnswerDoesNotOverwriteState(t *testing.T) {
 	t.Parallel()
 	store, w := replica(t, time.Minute)
-	order, claim := place(t, store, 15*time.Second)
+	order, claim := place(t, store)
 	nova := &fakeNova{}
 	nova.made = func(domain.Server) {
-		if seen, err := w.Observe(t.Context(), nova, get(t, store, order)); err != nil || seen.Instances[0].State != domain.InstanceActive {
-			t.Errorf("the other saw %+v, %v", seen.Instances, err)
+		if seen, err := w.Observe(t.Context(), nova, get(t, store, order)); err != nil ||
+			seen.Instances[0].State != domain.InstanceActive {
+			t.Errorf("the other replica has %+v, %v", seen.Instances, err)
 		}
 	}
 	if err := work(t, w, nova, order, claim); err != nil {
@@ -115,7 +124,7 @@ func TestAnAnswerIsOlderThanWhatWasSeen(t *testing.T) {
 	}
 }
 
-// slowly is a database over a connection that was held up after a create call was stored.
+// slowly is a database over a connection that is delayed after a create call was stored.
 type slowly struct {
 	postgres.Orders
 	by time.Duration
@@ -140,8 +149,8 @@ func (c counting) Get(ctx context.Context, projectID string, id uuid.UUID) (doma
 	return c.Orders.Get(ctx, projectID, id)
 }
 
-// TestAFreshOrderIsReadOnce: what was stored just now is known; only how it ended is read.
-func TestAFreshOrderIsReadOnce(t *testing.T) {
+// TestFreshOrderIsReadOnce checks that a new order is not read before its end.
+func TestFreshOrderIsReadOnce(t *testing.T) {
 	t.Parallel()
 	store, e := replica(t, time.Minute)
 	reads := 0
@@ -160,31 +169,30 @@ func TestAFreshOrderIsReadOnce(t *testing.T) {
 	}
 }
 
-// TestNothingIsSentTooLate: the fence of a create call begins when it is stored. A replica that was held up since then for so long
-// that Nova could not make the server before the fence ends sends nothing, and says so.
-func TestNothingIsSentTooLate(t *testing.T) {
+// TestLateCreateCallIsNotSent checks that a replica that was delayed past its fence sends no create call.
+func TestLateCreateCallIsNotSent(t *testing.T) {
 	t.Parallel()
 	store, w := replica(t, 3*time.Second)
-	order, claim := place(t, store, 15*time.Second)
+	order, claim := place(t, store)
 	w.Orders = slowly{store, 2200 * time.Millisecond}
 	nova := &fakeNova{}
 	if err := work(t, w, nova, order, claim); err == nil {
 		t.Error("there is no error")
 	}
 	if got := get(t, store, order); nova.creates != 0 || got.HasOpenCall() || got.Undecided() != 1 {
-		t.Errorf("nova was asked %d times; the calls are %+v", nova.creates, got.Calls)
+		t.Errorf("nova got %d create calls, recorded are %+v", nova.creates, got.Calls)
 	}
 }
 
-// TestALastLookForAnOpenCall: what Nova makes at the very end of a create call's fence, while the list is on its way, is adopted
-// before another call is made.
-func TestALastLookForAnOpenCall(t *testing.T) {
+// TestServerMadeAtEndOfFence checks that a server which Nova makes at the very end of the fence, during the list, is
+// found.
+func TestServerMadeAtEndOfFence(t *testing.T) {
 	t.Parallel()
 	const fence = 4 * time.Second
 	store, w := replica(t, fence)
-	order, claim := place(t, store, 15*time.Second)
+	order, claim := place(t, store)
 	call := domain.CreateCall{ID: uuid.New(), InstanceID: order.Instances[0].ID, Name: "web"}
-	if err := store.BeginCall(t.Context(), order, claim, call, 0, fence); err != nil { // the claim ends with the replica
+	if err := store.BeginCall(t.Context(), order, claim, call, 0, fence); err != nil { // the replica's claim ends
 		t.Fatal(err)
 	}
 	ends := time.Now().Add(fence)
@@ -196,13 +204,13 @@ func TestALastLookForAnOpenCall(t *testing.T) {
 		}
 	}
 	claim, err := store.Claim(t.Context(), order, 15*time.Second)
-	if err != nil || !claim.Held {
+	if err != nil || !claim.Acquired {
 		t.Fatalf("got %+v %v", claim, err)
 	}
 	if err := work(t, w, nova, order, claim); err != nil {
 		t.Error(err)
 	}
 	if got := get(t, store, order); nova.creates != 0 || got.Undecided() != 0 {
-		t.Errorf("nova was asked for another one %d times: %+v", nova.creates, got.Instances)
+		t.Errorf("nova got %d more create calls: %+v", nova.creates, got.Instances)
 	}
 }

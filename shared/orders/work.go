@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -12,25 +11,37 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
-	"github.com/cloudfn/cloudfn/shared/lookup"
+	"github.com/cloudfn/cloudfn/shared/flow"
 )
 
 const (
-	// Parallel is how many calls there are to OpenStack at once, for one order.
+	// Parallel is the number of simultaneous calls to OpenStack for one order.
 	Parallel = 4
-	// Of the time that there is, kept for writing down what happened: a quarter, up to this much.
+	// A quarter of the time, up to this much, is reserved for storing results.
 	longestFinish = 10 * time.Second
-	observePause  = 1500 * time.Millisecond // between two observations of an order that Nova works on
+	observePause  = 1500 * time.Millisecond // between two observations of an order
 	longestClaim  = 15 * time.Second
 )
 
-// work does what is to be done of the order. The error says why it has stopped before its end.
+// Run works on the order under a claim until ctx's deadline, which is required, finalizes it, and returns it as stored.
+// unfinished is why the work stopped before its end: the next run continues it.
+func (e Engine) Run(
+	ctx context.Context, s Session, order domain.Order, claim domain.Claim,
+) (stored domain.Order, unfinished, err error) {
+	unfinished = e.work(ctx, s, order, claim)
+	end, cancel := domain.Detached(ctx)
+	defer cancel()
+	stored, err = e.settle(end, s.Keys, order)
+	return stored, unfinished, err
+}
+
+// work takes the order's steps. The error is why it stopped before its end.
 func (e Engine) work(ctx context.Context, s Session, order domain.Order, claim domain.Claim) (err error) {
 	deadline, _ := ctx.Deadline()
 	finishing := min(longestFinish, time.Until(deadline)/4)
 	working, cancel := context.WithDeadline(ctx, deadline.Add(-finishing))
 	defer cancel()
-	working, stop := e.hold(working, order, claim)
+	working, stop := e.keepClaim(working, order, claim)
 	defer stop()
 	if !claim.Fresh {
 		order, err = e.resume(working, s.Cloud, order)
@@ -53,8 +64,7 @@ func (e Engine) work(ctx context.Context, s Session, order domain.Order, claim d
 
 func (s Session) stops(err error) bool { return err != nil && s.IsFatal != nil && s.IsFatal(err) }
 
-// resume observes an order that another replica has begun. Its create calls are read under the claim, so that all are
-// known.
+// resume observes an order that another replica has begun. Reading it under the claim shows all create calls.
 func (e Engine) resume(ctx context.Context, cloud Cloud, order domain.Order) (domain.Order, error) {
 	order, err := e.Orders.Get(ctx, order.ProjectID, order.ID)
 	if err != nil {
@@ -63,7 +73,7 @@ func (e Engine) resume(ctx context.Context, cloud Cloud, order domain.Order) (do
 	return e.Observe(ctx, cloud, order)
 }
 
-// launch asks Nova for every server of the order that is undecided.
+// launch requests a server for every undecided instance.
 func (e Engine) launch(ctx context.Context, s Session, order domain.Order, claim domain.Claim) (err error) {
 	if order, err = e.awaitCalls(ctx, s.Cloud, order); err != nil || order.RollingBack() {
 		return err
@@ -78,18 +88,18 @@ func (e Engine) launch(ctx context.Context, s Session, order domain.Order, claim
 	}
 	group, working := errgroup.WithContext(ctx)
 	group.SetLimit(width(working, s.Cloud, order))
-	var isOpen, isRefused atomic.Bool
+	var isOpen, isRejected atomic.Bool
 	for n, i := range order.Instances {
 		if i.Decided() {
 			continue
 		}
 		group.Go(func() error {
-			if isRefused.Load() && order.Spec.OnFailure == domain.Rollback {
-				return nil // it would only have to be deleted again
+			if isRejected.Load() && order.Spec.OnFailure == domain.Rollback {
+				return nil // the rollback would delete it
 			}
 			i, err := e.create(working, s, order, claim, i, s.UserData[n])
 			if i.Problem != nil {
-				isRefused.Store(true)
+				isRejected.Store(true)
 			}
 			if errors.Is(err, ErrOpen) {
 				isOpen.Store(true)
@@ -105,8 +115,8 @@ func (e Engine) launch(ctx context.Context, s Session, order domain.Order, claim
 	return err
 }
 
-// width is how many servers are asked for at once: one when they do not all fit the quota. Nova counts again after
-// it has made a server, and of several that come together more than need be may end in ERROR; one by one, fewer do.
+// width is how many servers are requested at once: one when they do not all fit the quota. Nova checks the quota once
+// more after it has made a server, so more of several simultaneous requests than necessary may end in ERROR.
 func width(ctx context.Context, cloud Cloud, order domain.Order) int {
 	var need domain.Need
 	for _, i := range order.Instances {
@@ -124,8 +134,8 @@ func width(ctx context.Context, cloud Cloud, order domain.Order) int {
 	return Parallel
 }
 
-// follow observes the order's servers, and takes the order's steps, until it is settled or the time is up. What goes
-// wrong with one server comes up again at the next observation.
+// follow observes the order's servers, and takes the order's steps, until it is settled or the time is up. A step that
+// fails is retried after the next observation.
 func (e Engine) follow(ctx context.Context, s Session, order domain.Order, claim domain.Claim) error {
 	order, err := e.Orders.Get(ctx, order.ProjectID, order.ID)
 	for ; err == nil || apperr.Retryable(err) && !s.stops(err); time.Sleep(observePause) {
@@ -139,9 +149,10 @@ func (e Engine) follow(ctx context.Context, s Session, order domain.Order, claim
 			continue
 		}
 		if order.Evaluate() != domain.OrderRunning || order.HasReplaced() {
-			return nil // that is for Prepare, at the next time
+			return nil // Prepare of the next run replaces it
 		}
-		if hasMore, err := e.step(ctx, s, order, claim); err != nil || !hasMore {
+		hasMore, errs := e.step(ctx, s, order, claim)
+		if err := denied(errs); err != nil || !hasMore {
 			return err
 		}
 	}
@@ -156,80 +167,28 @@ func untilEnd(ctx context.Context) time.Duration {
 	return time.Until(end)
 }
 
-// step does what is to be done now for each instance. hasMore says whether there is anything to observe: not when all
-// that is left is to ask Nova for servers. The error is that Nova lets nobody with this session do it.
-func (e Engine) step(ctx context.Context, s Session, order domain.Order, claim domain.Claim) (hasMore bool, err error) {
-	var all sync.WaitGroup
-	denied := make([]error, len(order.Instances))
-	slots := make(chan struct{}, Parallel)
-	for n, step := range order.Next() {
-		i := order.Instances[n]
-		hasMore = hasMore || order.RollingBack() && !i.Decided() || step != domain.StepCreate && (step != domain.StepNone || i.Decided())
-		if step == domain.StepNone || step == domain.StepCreate {
-			continue
+// keepClaim renews the claim until stop is called, even after ctx has ended: a create call in flight outlives it, and
+// its answer is written under the claim. When the claim is lost, the returned context ends with the cause
+// domain.ErrFenced.
+func (e Engine) keepClaim(
+	ctx context.Context, order domain.Order, claim domain.Claim,
+) (claimed context.Context, stop func()) {
+	claimed, lose := context.WithCancelCause(ctx)
+	renewing, end := context.WithCancel(context.WithoutCancel(ctx))
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for flow.Sleep(renewing, e.claimFor()/5) {
+			if err := e.Orders.Renew(renewing, order, claim, e.claimFor()); errors.Is(err, domain.ErrFenced) {
+				slog.WarnContext(ctx, "claim lost: another replica may work on the order", "order_id", order.ID)
+				lose(err)
+				return
+			}
 		}
-		all.Go(func() {
-			slots <- struct{}{}
-			defer func() { <-slots }()
-			err := e.take(ctx, s.Cloud, order, claim, i, step)
-			if err != nil { // one server may be locked: the others are none the worse for it
-				slog.WarnContext(ctx, "order step", "project_id", order.ProjectID, "instance_id", i.ID, "step", step, "error", err)
-			}
-			if code := apperr.CodeOf(err); code == apperr.Unauthenticated || code == apperr.Forbidden {
-				denied[n] = err
-			}
-		})
+	}()
+	return claimed, func() {
+		end()
+		<-ended
+		lose(nil)
 	}
-	all.Wait()
-	return hasMore, errors.Join(denied...)
-}
-
-// take takes one step, and writes at once that it is under way.
-func (e Engine) take(
-	ctx context.Context, cloud Cloud, order domain.Order, claim domain.Claim, i domain.Instance, step domain.Step,
-) error {
-	next, err := domain.InstanceUpdating, error(nil)
-	switch step {
-	case domain.StepForgo:
-		return e.forgo(ctx, cloud, order, claim, i)
-	case domain.StepStop:
-		err = cloud.StopServer(ctx, i.ServerID)
-	case domain.StepStart:
-		err = cloud.StartServer(ctx, i.ServerID)
-	case domain.StepDelete:
-		next, err = domain.InstanceDeleting, i.DeleteServer(ctx, cloud, e.Instances, order.CreatedAt)
-	}
-	if step != domain.StepDelete && apperr.CodeOf(err) == apperr.Conflict {
-		return nil // it is no longer as it was: the next observation says how
-	}
-	if err != nil {
-		return err
-	}
-	i.State, i.SeenAt = next, order.ReadAt // what others saw since may be what came of it
-	return e.change(ctx, i)
-}
-
-// forgo writes that an instance is not asked for any more, unless it has a server after all.
-func (e Engine) forgo(ctx context.Context, cloud Cloud, order domain.Order, claim domain.Claim, i domain.Instance) error {
-	found, err := lookup.ServersByTag(ctx, cloud, i.ID.String())
-	if err != nil {
-		return err
-	}
-	i.SeenAt = order.ReadAt
-	if server, adopted, ok := order.OwnServer(i, found); ok {
-		adopted.Found(server)
-		return e.change(ctx, adopted)
-	}
-	i.State, i.Problem = domain.InstanceError, domain.Forgone()
-	defer e.Wake()
-	return e.Orders.Decide(ctx, claim, i)
-}
-
-// change writes what is known of instances, and wakes who has work after it.
-func (e Engine) change(ctx context.Context, known ...domain.Instance) error {
-	published, err := e.Instances.Change(ctx, known)
-	if published > 0 {
-		e.Wake()
-	}
-	return err
 }

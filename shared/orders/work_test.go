@@ -14,15 +14,15 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// fakeBackend is a Nova and a database in memory: for refusals that the sandbox cannot be made to show. What they do together for real is
-// tested with the functions launch and run-connections.
+// fakeBackend is a Nova and a database in memory: for rejections that the sandbox cannot be made to show. What they do
+// together for real is tested with the functions launch and run-connections.
 type fakeBackend struct {
 	Store // what is not used
 
 	mu       sync.Mutex
 	order    domain.Order
 	servers  []domain.Server
-	refuse   map[string]error // by call
+	rejects  map[string]error // by call
 	calls    []string
 	released int
 
@@ -31,14 +31,16 @@ type fakeBackend struct {
 
 func (d *fakeBackend) call(name string) error {
 	d.calls = append(d.calls, name)
-	return d.refuse[name]
+	return d.rejects[name]
 }
 
 func (d *fakeBackend) Quota(context.Context) (domain.Quota, error) {
-	return domain.Quota{}, errors.New("not told")
+	return domain.Quota{}, errors.New("quota unavailable")
 }
 
-func (d *fakeBackend) CreateServer(_ context.Context, _ domain.LaunchSpec, name string, _ domain.Secret, tags []string) (string, error) {
+func (d *fakeBackend) CreateServer(
+	_ context.Context, _ domain.LaunchSpec, name string, _ domain.Secret, tags []string,
+) (string, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err := d.call("create"); err != nil {
@@ -81,14 +83,16 @@ func (d *fakeBackend) Server(_ context.Context, id string) (domain.Server, error
 func (d *fakeBackend) Servers(context.Context, domain.ServerQuery) ([]domain.Server, bool, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return slices.Clone(d.servers), false, d.refuse["list"]
+	return slices.Clone(d.servers), false, d.rejects["list"]
 }
 
 func (d *fakeBackend) Renew(context.Context, domain.Order, domain.Claim, time.Duration) error {
 	return nil
 }
 
-func (d *fakeBackend) BeginCall(_ context.Context, _ domain.Order, _ domain.Claim, call domain.CreateCall, _, fence time.Duration) error {
+func (d *fakeBackend) BeginCall(
+	_ context.Context, _ domain.Order, _ domain.Claim, call domain.CreateCall, _, fence time.Duration,
+) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	call.BeganAt, call.Until = time.Now(), time.Now().Add(fence)
@@ -107,7 +111,9 @@ func (d *fakeBackend) EndCall(_ context.Context, _ domain.Order, call domain.Cre
 	return nil
 }
 
-func (d *fakeBackend) MarkDuplicate(_ context.Context, _ domain.Order, call domain.CreateCall, serverID string) (bool, error) {
+func (d *fakeBackend) MarkDuplicate(
+	_ context.Context, _ domain.Order, call domain.CreateCall, serverID string,
+) (bool, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	n := slices.IndexFunc(d.order.Calls, func(c domain.CreateCall) bool { return c.ID == call.ID })
@@ -146,7 +152,7 @@ func (d *fakeBackend) Change(_ context.Context, known []domain.Instance) (int, e
 	return len(known), nil
 }
 
-func (d *fakeBackend) DeleteTried(_ context.Context, i domain.Instance, _ time.Time) error {
+func (d *fakeBackend) RecordDeleteAttempt(_ context.Context, i domain.Instance, _ time.Time) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for n := range d.order.Instances {
@@ -166,46 +172,68 @@ func (d *fakeBackend) Get(context.Context, string, uuid.UUID) (domain.Order, err
 	return order, nil
 }
 
-// work works on an order of two.
-func (d *fakeBackend) work(t *testing.T, spec domain.OrderSpec, prepare func(context.Context, domain.Order, domain.Claim) (domain.Order, error)) (domain.OrderStatus, error) {
+type prepareFunc func(context.Context, domain.Order, domain.Claim) (domain.Order, error)
+
+// work works on an order of two instances.
+func (d *fakeBackend) work(t *testing.T, spec domain.OrderSpec, prepare prepareFunc) (domain.OrderStatus, error) {
 	t.Helper()
-	d.order = domain.Order{ID: uuid.New(), Status: domain.OrderRunning, Spec: spec, ConnectionID: uuid.New(), Instances: []domain.Instance{
-		{ID: uuid.New(), Name: "a", State: domain.InstanceRequested}, {ID: uuid.New(), Name: "b", State: domain.InstanceRequested},
-	}}
+	d.order = domain.Order{
+		ID: uuid.New(), Status: domain.OrderRunning, Spec: spec, ConnectionID: uuid.New(),
+		Instances: []domain.Instance{
+			{ID: uuid.New(), Name: "a", State: domain.InstanceRequested},
+			{ID: uuid.New(), Name: "b", State: domain.InstanceRequested},
+		},
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	w := Engine{Orders: d, Instances: d, Wake: func() {}, Fence: time.Minute}
 	order, _ := d.Get(ctx, "", d.order.ID)
-	err := w.work(ctx, Session{Cloud: d, UserData: make([]domain.Secret, 2), Prepare: prepare, Follows: true}, order, domain.Claim{})
+	session := Session{Cloud: d, UserData: make([]domain.Secret, 2), Prepare: prepare, Follows: true}
+	err := w.work(ctx, session, order, domain.Claim{})
 	order, _ = d.Get(ctx, "", d.order.ID)
 	return order.Evaluate(), err
 }
 
-// TestWork of an order through a connection goes on until it is settled, and says at once what nobody may do with this session.
+// TestWork continues an order through a connection until it is settled, and reports at once what the session may not
+// do.
 func TestWork(t *testing.T) {
 	t.Parallel()
 	forbidden, stale := apperr.New(apperr.Forbidden, "no"), apperr.New(apperr.Unauthenticated, "no")
 	stopped := domain.OrderSpec{Stopped: true}
 	for name, tc := range map[string]struct {
 		spec     domain.OrderSpec
-		refuse   map[string]error
+		rejects  map[string]error
 		status   domain.OrderStatus
 		code     apperr.Code
 		stops    int
 		released int
 	}{
-		"all is well":              {domain.OrderSpec{}, nil, domain.OrderDone, "", 0, 1},
-		"stopped":                  {stopped, nil, domain.OrderDone, "", 2, 1},
-		"create is refused":        {domain.OrderSpec{}, map[string]error{"create": forbidden}, domain.OrderFailed, "", 0, 1},
-		"the session is over":      {domain.OrderSpec{}, map[string]error{"create": stale}, domain.OrderRunning, apperr.Unauthenticated, 0, 1},
-		"stop is not allowed":      {stopped, map[string]error{"stop": stale}, domain.OrderRunning, apperr.Unauthenticated, 2, 1},
-		"stop is forbidden":        {stopped, map[string]error{"stop": forbidden}, domain.OrderRunning, apperr.Forbidden, 2, 1},
-		"no look is allowed":       {domain.OrderSpec{}, map[string]error{"list": stale}, domain.OrderRunning, apperr.Unauthenticated, 0, 1},
-		"it is open what was made": {domain.OrderSpec{}, map[string]error{"create": apperr.New(apperr.Timeout, "slow")}, domain.OrderRunning, apperr.Timeout, 0, 1},
+		"all is well": {domain.OrderSpec{}, nil, domain.OrderDone, "", 0, 1},
+		"stopped":     {stopped, nil, domain.OrderDone, "", 2, 1},
+		"create is rejected": {
+			domain.OrderSpec{}, map[string]error{"create": forbidden}, domain.OrderFailed, "", 0, 1,
+		},
+		"the token has expired": {
+			domain.OrderSpec{}, map[string]error{"create": stale}, domain.OrderRunning, apperr.Unauthenticated, 0, 1,
+		},
+		"the token expires before stop": {
+			stopped, map[string]error{"stop": stale}, domain.OrderRunning, apperr.Unauthenticated, 2, 1,
+		},
+		"stop is forbidden": {
+			stopped, map[string]error{"stop": forbidden}, domain.OrderRunning, apperr.Forbidden, 2, 1,
+		},
+		"list is rejected": {
+			domain.OrderSpec{}, map[string]error{"list": stale}, domain.OrderRunning, apperr.Unauthenticated, 0, 1,
+		},
+		"create times out": {
+			domain.OrderSpec{},
+			map[string]error{"create": apperr.New(apperr.Timeout, "slow")},
+			domain.OrderRunning, apperr.Timeout, 0, 1,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			d := &fakeBackend{refuse: tc.refuse}
+			d := &fakeBackend{rejects: tc.rejects}
 			status, err := d.work(t, tc.spec, nil)
 			stops := len(slices.DeleteFunc(slices.Clone(d.calls), func(c string) bool { return c != "stop" }))
 			if status != tc.status || apperr.CodeOf(err) != tc.code || stops != tc.stops || d.released != tc.released {
@@ -215,25 +243,25 @@ func TestWork(t *testing.T) {
 	}
 }
 
-// TestPrepare may decide that nothing is to be had; what goes wrong otherwise is left for later.
+// TestPrepare fails instances, or returns an error that is left to the next run.
 func TestPrepare(t *testing.T) {
 	t.Parallel()
 	d := &fakeBackend{}
-	status, err := d.work(t, domain.OrderSpec{}, func(ctx context.Context, o domain.Order, _ domain.Claim) (domain.Order, error) {
+	fail := func(ctx context.Context, o domain.Order, _ domain.Claim) (domain.Order, error) {
 		for _, i := range o.Instances {
 			i.State, i.Problem = domain.InstanceError, &domain.Problem{Code: "invalid"}
 			_ = d.Decide(ctx, domain.Claim{}, i)
 		}
 		return d.Get(ctx, "", o.ID)
-	})
+	}
+	status, err := d.work(t, domain.OrderSpec{}, fail)
 	if status != domain.OrderFailed || err != nil || len(d.calls) != 0 {
 		t.Errorf("the order is %s, got %v, after %v", status, err, d.calls)
 	}
 	d = &fakeBackend{}
 	away := apperr.New(apperr.Unavailable, "away")
-	status, err = d.work(t, domain.OrderSpec{}, func(_ context.Context, o domain.Order, _ domain.Claim) (domain.Order, error) {
-		return o, away
-	})
+	unavailable := func(_ context.Context, o domain.Order, _ domain.Claim) (domain.Order, error) { return o, away }
+	status, err = d.work(t, domain.OrderSpec{}, unavailable)
 	if status != domain.OrderRunning || !errors.Is(err, away) || len(d.calls) != 0 || d.released != 1 {
 		t.Errorf("the order is %s, got %v, after %v", status, err, d.calls)
 	}

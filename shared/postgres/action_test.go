@@ -14,7 +14,7 @@ import (
 )
 
 // ask stores an action of an instance through the connection.
-func (l lender) ask(t *testing.T, c domain.Connection, instance uuid.UUID) domain.DelegatedAction {
+func (l testDB) ask(t *testing.T, c domain.Connection, instance uuid.UUID) domain.DelegatedAction {
 	t.Helper()
 	wanted := domain.DelegatedAction{
 		ID: uuid.New(), ProjectID: c.ProjectID, ConnectionID: c.ID, InstanceID: instance, UserID: "u2",
@@ -28,7 +28,9 @@ func (l lender) ask(t *testing.T, c domain.Connection, instance uuid.UUID) domai
 }
 
 // take claims actions of the connection.
-func (l lender) take(t *testing.T, c domain.Connection, claimFor time.Duration, limit int) (uuid.UUID, []domain.DelegatedAction) {
+func (l testDB) take(
+	t *testing.T, c domain.Connection, claimFor time.Duration, limit int,
+) (domain.Claim, []domain.DelegatedAction) {
 	t.Helper()
 	claim, taken, err := postgres.Actions{DB: l.DB}.Claim(t.Context(), c.ProjectID, c.ID, claimFor, limit)
 	if err != nil {
@@ -37,12 +39,13 @@ func (l lender) take(t *testing.T, c domain.Connection, claimFor time.Duration, 
 	return claim, taken
 }
 
-// TestActions of one instance are taken one after the other, in their order; those of others at the same time.
+// TestActions: the actions of one instance run one after the other, in their order; actions of several instances run at
+// the same time.
 func TestActions(t *testing.T) {
 	t.Parallel()
-	l := newLender(t)
+	l := newTestDB(t)
 	actions := postgres.Actions{DB: l.DB}
-	c, other := l.lend(t, domain.ConnectionQuota{}, nil), l.lend(t, domain.ConnectionQuota{}, nil)
+	c, other := l.storeConnection(t, domain.ConnectionQuota{}, nil), l.storeConnection(t, domain.ConnectionQuota{}, nil)
 	one, two := uuid.New(), uuid.New()
 	first, second, third := l.ask(t, c, one), l.ask(t, c, one), l.ask(t, c, two)
 	if _, taken := l.take(t, other, time.Minute, 10); len(taken) != 0 {
@@ -53,7 +56,8 @@ func TestActions(t *testing.T) {
 		t.Fatalf("taken are %+v", taken)
 	}
 	for _, a := range taken {
-		if a.ID == second.ID || a.Request != first.Request || string(a.Payload) != "sealed" || a.UserID != "u2" || a.Status != domain.ActionRunning {
+		if a.ID == second.ID || a.Request != first.Request || string(a.Payload) != "sealed" || a.UserID != "u2" ||
+			a.Status != domain.ActionRunning {
 			t.Errorf("taken is %+v", a)
 		}
 	}
@@ -68,7 +72,8 @@ func TestActions(t *testing.T) {
 		t.Errorf("it ends twice: %v", err)
 	}
 	ended, err := actions.Get(t.Context(), domain.Filter{ProjectID: "p1", ConnectionID: c.ID}, first.ID)
-	if err != nil || ended.Status != domain.ActionFailed || ended.Problem == nil || *ended.Problem != *why || ended.Payload != nil {
+	if err != nil || ended.Status != domain.ActionFailed || ended.Problem == nil || *ended.Problem != *why ||
+		ended.Payload != nil {
 		t.Errorf("ended is %+v %v", ended, err)
 	}
 	if err := actions.Release(t.Context(), third, claim, -time.Second); err != nil {
@@ -77,26 +82,31 @@ func TestActions(t *testing.T) {
 	if _, taken := l.take(t, c, time.Minute, 1); len(taken) != 1 || taken[0].ID != second.ID {
 		t.Errorf("taken is %+v, want the second", taken)
 	}
-	for _, through := range []domain.Filter{{ProjectID: "p1", ConnectionID: other.ID}, {ProjectID: "p2", ConnectionID: c.ID}} {
+	for _, through := range []domain.Filter{
+		{ProjectID: "p1", ConnectionID: other.ID},
+		{ProjectID: "p2", ConnectionID: c.ID},
+	} {
 		if _, err := actions.Get(t.Context(), through, first.ID); apperr.CodeOf(err) != apperr.NotFound {
 			t.Errorf("%+v: %v", through, err)
 		}
 	}
 	var events int
 	err = l.conn.QueryRow(t.Context(), `select count(*) from events where subject = $1 and type = $2 and connection_id = $3
-and (seq = 1 and data->>'status' = 'running' or seq = 2 and data->>'status' = 'failed' and data->>'previous_status' = 'running' and data->'fault'->>'detail' = 'why')`,
+and (seq = 1 and data->>'status' = 'running' or seq = 2 and data->>'status' = 'failed'
+  and data->>'previous_status' = 'running' and data->'fault'->>'detail' = 'why')`,
 		first.ID.String(), domain.ActionEvent, c.ID).Scan(&events)
 	if err != nil || events != 2 {
 		t.Errorf("%d events %v", events, err)
 	}
 }
 
-// TestActionsOfADeadCopy are free again when its claim ends, and then its word counts no more.
-func TestActionsOfADeadCopy(t *testing.T) {
+// TestActionsOfDeadReplica: the actions can be claimed again when the dead replica's claim expires. Then its writes
+// fail.
+func TestActionsOfDeadReplica(t *testing.T) {
 	t.Parallel()
-	l := newLender(t)
+	l := newTestDB(t)
 	actions := postgres.Actions{DB: l.DB}
-	c := l.lend(t, domain.ConnectionQuota{}, nil)
+	c := l.storeConnection(t, domain.ConnectionQuota{}, nil)
 	a := l.ask(t, c, uuid.New())
 	dead, _ := l.take(t, c, -time.Second, 1)
 	claim, taken := l.take(t, c, time.Minute, 1)
@@ -118,11 +128,11 @@ func TestActionsOfADeadCopy(t *testing.T) {
 	}
 }
 
-// TestActionsAtOnce: many copies that claim take each action once.
-func TestActionsAtOnce(t *testing.T) {
+// TestClaimActionsConcurrently: many replicas that claim at once take each action once.
+func TestClaimActionsConcurrently(t *testing.T) {
 	t.Parallel()
-	l := newLender(t)
-	c := l.lend(t, domain.ConnectionQuota{}, nil)
+	l := newTestDB(t)
+	c := l.storeConnection(t, domain.ConnectionQuota{}, nil)
 	const n = 20
 	for range n {
 		l.ask(t, c, uuid.New())
@@ -153,25 +163,36 @@ func TestActionsAtOnce(t *testing.T) {
 	}
 }
 
-// TestNothingIsAskedOfAnEndedConnection, and what is asked of one notes that it is used.
-func TestNothingIsAskedOfAnEndedConnection(t *testing.T) {
+// TestCreateActionRejectsEndedConnection: an ended connection gets no action; an action through an active one records
+// that it is used.
+func TestCreateActionRejectsEndedConnection(t *testing.T) {
 	t.Parallel()
-	l := newLender(t)
-	c := l.lend(t, domain.ConnectionQuota{}, nil)
+	l := newTestDB(t)
+	c := l.storeConnection(t, domain.ConnectionQuota{}, nil)
 	l.ask(t, c, uuid.New())
 	var used bool
-	if err := l.conn.QueryRow(t.Context(), "select last_used_at is not null from connections").Scan(&used); err != nil || !used {
+	if err := l.conn.QueryRow(t.Context(), "select last_used_at is not null from connections").Scan(&used); err != nil ||
+		!used {
 		t.Errorf("it is noted as used: %t %v", used, err)
 	}
 	l.exec(t, "update connections set status = 'expired'")
-	_, err := postgres.Actions{DB: l.DB}.Create(t.Context(), domain.DelegatedAction{ID: uuid.New(), ProjectID: "p1", ConnectionID: c.ID, InstanceID: uuid.New(), Request: domain.ActionRequest{Action: domain.Stop}})
+	_, err := postgres.Actions{DB: l.DB}.Create(t.Context(),
+		domain.DelegatedAction{
+			ID: uuid.New(), ProjectID: "p1", ConnectionID: c.ID, InstanceID: uuid.New(),
+			Request: domain.ActionRequest{Action: domain.Stop},
+		})
 	if apperr.CodeOf(err) != apperr.Conflict {
 		t.Errorf("got %v", err)
 	}
 	// Nor when as many wait as may.
 	l.exec(t, "update connections set status = 'active'")
-	l.exec(t, "insert into actions (project_id, id, connection_id, instance_id, user_id, verb) select 'p1', gen_random_uuid(), $1, gen_random_uuid(), 'u', 'stop' from generate_series(1, 1000)", c.ID)
-	_, err = postgres.Actions{DB: l.DB}.Create(t.Context(), domain.DelegatedAction{ID: uuid.New(), ProjectID: "p1", ConnectionID: c.ID, InstanceID: uuid.New(), Request: domain.ActionRequest{Action: domain.Stop}})
+	l.exec(t, `insert into actions (project_id, id, connection_id, instance_id, user_id, verb) select 'p1',
+  gen_random_uuid(), $1, gen_random_uuid(), 'u', 'stop' from generate_series(1, 1000)`, c.ID)
+	_, err = postgres.Actions{DB: l.DB}.Create(t.Context(),
+		domain.DelegatedAction{
+			ID: uuid.New(), ProjectID: "p1", ConnectionID: c.ID, InstanceID: uuid.New(),
+			Request: domain.ActionRequest{Action: domain.Stop},
+		})
 	if apperr.CodeOf(err) != apperr.Conflict {
 		t.Errorf("got %v", err)
 	}

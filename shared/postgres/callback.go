@@ -103,8 +103,8 @@ func roomForCallback(ctx context.Context, tx pgx.Tx, c domain.Callback) error {
 	fits, err := queryValue[bool](ctx, tx, callbackFitsSQL, c.ProjectID, domain.MaxCallbacks, orNullID(c.InstanceID),
 		orNullID(c.OrderID))
 	if err == nil && !fits {
-		err = apperr.New(apperr.Conflict, "there are %d callbacks for the same already: that is as many as there may be",
-			domain.MaxCallbacks)
+		err = apperr.New(apperr.Conflict,
+			"there are %d callbacks for the same already: that is as many as there may be", domain.MaxCallbacks)
 	}
 	return err
 }
@@ -115,8 +115,8 @@ func (c Callbacks) Get(ctx context.Context, projectID string, id uuid.UUID) (dom
 		projectID, id)
 }
 
-// Some reads those of the project's callbacks that have one of the ids.
-func (c Callbacks) Some(ctx context.Context, projectID string, ids []uuid.UUID) ([]domain.Callback, error) {
+// ListByIDs reads those of the project's callbacks that have one of the ids.
+func (c Callbacks) ListByIDs(ctx context.Context, projectID string, ids []uuid.UUID) ([]domain.Callback, error) {
 	return queryAll[domain.Callback](ctx, c.DB.pool,
 		"select "+callbackColumns+" from callbacks where project_id = $1 and id = any($2)", projectID, ids)
 }
@@ -129,7 +129,8 @@ func (c Callbacks) List(ctx context.Context, projectID string, limit int, marker
 }
 
 const (
-	lockCallbackSQL = `select ` + callbackColumns + ` from callbacks where project_id = $1 and id = $2 for no key update`
+	lockCallbackSQL = `select ` + callbackColumns +
+		` from callbacks where project_id = $1 and id = $2 for no key update`
 
 	// With $7 the receiver is asked for its consent at once; an answer to an earlier handshake no longer counts.
 	changeCallbackSQL = `
@@ -147,7 +148,8 @@ with before as (
 ), event as (` + callbackEventSQL + ` after where status <> previous_status)
 select ` + callbackColumns + ` from after`
 
-	// Failing deliveries are retried at once. Deliverers lock a stream before its callback, so locked streams are skipped.
+	// Failing deliveries are retried at once. Deliverers lock a stream before its callback, so locked streams are
+	// skipped.
 	refreshStreamsSQL = `
 update streams set next_at = now(), attempts = 0, failing_since = null
 where (project_id, callback_id, stream) in (
@@ -174,8 +176,8 @@ func (c Callbacks) Change(
 					return err
 				}
 			}
-			changed, err = oneCallback(ctx, tx, changeCallbackSQL, projectID, id, changed.URL, changed.Events, changed.Status,
-				changed.Reason, asks)
+			changed, err = oneCallback(ctx, tx, changeCallbackSQL, projectID, id, changed.URL, changed.Events,
+				changed.Status, changed.Reason, asks)
 			if err != nil || !asks {
 				return err
 			}

@@ -18,10 +18,10 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestCallbacksChangeWhileTheyAreDelivered: owners change, rotate, test and delete callbacks while events are written and
-// two copies deliver. No owner's change fails, no event is lost, and what is deleted leaves nothing. A copy that delivers may
-// be the one that Postgres chooses to end a deadlock: its claim ends by itself.
-func TestCallbacksChangeWhileTheyAreDelivered(t *testing.T) {
+// TestChangeCallbackDuringDelivery: owners change, rotate, test and delete callbacks while events are written
+// and two copies deliver. No owner's change fails, no event is lost, and what is deleted leaves nothing. A copy that
+// delivers may be the one that Postgres chooses to end a deadlock: its claim ends by itself.
+func TestChangeCallbackDuringDelivery(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
 	db, err := postgres.Open(postgres.Config{URL: domain.Secret(database), MaxConns: 16}, nil)
@@ -35,7 +35,10 @@ func TestCallbacksChangeWhileTheyAreDelivered(t *testing.T) {
 	defer cancel()
 	verify := "update callbacks set status = 'verified' where project_id = 'p' and id = $1"
 	made := func() (uuid.UUID, error) {
-		c, err := callbacks.Create(ctx, domain.Callback{ProjectID: "p", ID: uuid.Must(uuid.NewV7()), UserID: "u", URL: "https://a.example", Secret: []byte("x")})
+		c, err := callbacks.Create(ctx, domain.Callback{
+			ProjectID: "p", ID: uuid.Must(uuid.NewV7()), UserID: "u",
+			URL: "https://a.example", Secret: []byte("x"),
+		})
 		return c.ID, err
 	}
 	var mu sync.Mutex
@@ -43,7 +46,9 @@ func TestCallbacksChangeWhileTheyAreDelivered(t *testing.T) {
 	note := func(what string, err error) {
 		pg, _ := errors.AsType[*pgconn.PgError](err)
 		delivers := what == "deliver" || what == "finish" || what == "verify"
-		known := err == nil || delivers && pg != nil && pg.Code == "40P01" || ctx.Err() != nil || errors.Is(err, domain.ErrFenced) || apperr.CodeOf(err) == apperr.NotFound || apperr.CodeOf(err) == apperr.Conflict
+		known := err == nil || delivers && pg != nil && pg.Code == "40P01" || ctx.Err() != nil ||
+			errors.Is(err, domain.ErrFenced) || apperr.CodeOf(err) == apperr.NotFound ||
+			apperr.CodeOf(err) == apperr.Conflict
 		if mu.Lock(); !known {
 			deaths = append(deaths, fmt.Sprintf("%s: %v", what, err))
 		}
@@ -68,7 +73,8 @@ func TestCallbacksChangeWhileTheyAreDelivered(t *testing.T) {
 	}
 	writer := testkit.Connect(t, database)
 	again("write", func(n int) error {
-		_, err := writer.Exec(ctx, "insert into events (project_id, subject, seq, type, at, data) select 'p', 's' || s, $1, 'x', now(), '{}' from generate_series(1, 5) s", n)
+		_, err := writer.Exec(ctx, `insert into events (project_id, subject, seq, type, at, data) select 'p', 's' || s, $1,
+  'x', now(), '{}' from generate_series(1, 5) s`, n)
 		return err
 	})
 	suspended, verified := domain.CallbackSuspended, domain.CallbackVerified
@@ -119,11 +125,13 @@ func TestCallbacksChangeWhileTheyAreDelivered(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if n := testkit.Scalar[int](t, conn, "select (select count(*) from streams where callback_id = any($1)) + (select count(*) from deliveries where callback_id = any($1))", ids[:]); n != 0 {
+	if n := testkit.Scalar[int](t, conn,
+		`select (select count(*) from streams where callback_id = any($1)) + (select count(*) from deliveries
+  where callback_id = any($1))`, ids[:]); n != 0 {
 		t.Errorf("%d rows are left", n)
 	}
 	if n := testkit.Scalar[int](t, conn, "select count(*) from events where type = 'cloudfn.callback.state.v1'"); n == 0 {
-		t.Error("no change was told")
+		t.Error("no change was published")
 	}
 }
 
@@ -136,26 +144,28 @@ type listener struct {
 	instance      uuid.UUID
 }
 
-// TestWhoIsTold: the owner's project hears all of its own, whoever acts in it; a delegate what happens through the connection, while
-// he may act through it; and nobody else anything.
-func TestWhoIsTold(t *testing.T) {
+// TestEventsFanOut: the owner's project gets all of its own events, whoever acts in it. A delegate gets the events of
+// the connection while he may act through it. Nobody else gets any.
+func TestEventsFanOut(t *testing.T) {
 	t.Parallel()
-	l := newLender(t)
-	mine := l.lend(t, domain.ConnectionQuota{}, func(c *domain.Connection) { c.UsableBy = []string{"u2", "p3"} })
-	other := l.lend(t, domain.ConnectionQuota{}, func(c *domain.Connection) { c.UsableBy = []string{"u4"} })
-	o := through(mine, 1)
+	l := newTestDB(t)
+	mine := l.storeConnection(t, domain.ConnectionQuota{}, func(c *domain.Connection) { c.UsableBy = []string{"u2", "p3"} })
+	other := l.storeConnection(t, domain.ConnectionQuota{}, func(c *domain.Connection) { c.UsableBy = []string{"u4"} })
+	o := connectedOrder(mine, 1)
 	if _, err := l.Place(t.Context(), o, 0); err != nil {
 		t.Fatal(err)
 	}
 	ids := map[uuid.UUID]string{}
 	for name, who := range map[string]listener{
-		"owner":                    {project: "p1", user: "u0"},
-		"who delegated":            {project: "p1", user: "u1", connection: mine.ID, of: "p1"},
-		"colleague":                {project: "p1", user: "u0", connection: mine.ID, of: "p1"}, // may not act through it
-		"delegate":                 {project: "p2", user: "u2", connection: mine.ID, of: "p1"},
-		"of a project":             {project: "p3", user: "u3", connection: mine.ID, of: "p1"},
-		"of an order":              {project: "p2", user: "u2", connection: mine.ID, of: "p1", order: o.ID},
-		"of an instance":           {project: "p2", user: "u2", connection: mine.ID, of: "p1", instance: o.Instances[0].ID},
+		"owner":         {project: "p1", user: "u0"},
+		"who delegated": {project: "p1", user: "u1", connection: mine.ID, of: "p1"},
+		"colleague":     {project: "p1", user: "u0", connection: mine.ID, of: "p1"}, // may not act through it
+		"delegate":      {project: "p2", user: "u2", connection: mine.ID, of: "p1"},
+		"of a project":  {project: "p3", user: "u3", connection: mine.ID, of: "p1"},
+		"of an order":   {project: "p2", user: "u2", connection: mine.ID, of: "p1", order: o.ID},
+		"of an instance": {
+			project: "p2", user: "u2", connection: mine.ID, of: "p1", instance: o.Instances[0].ID,
+		},
 		"of another connection":    {project: "p4", user: "u4", connection: other.ID, of: "p1"},
 		"stranger":                 {project: "p5", user: "u5", connection: mine.ID, of: "p1"},
 		"delegate's own project":   {project: "p2", user: "u2"},
@@ -165,7 +175,8 @@ func TestWhoIsTold(t *testing.T) {
 		id := uuid.New()
 		ids[id] = name
 		null := func(id uuid.UUID) uuid.NullUUID { return uuid.NullUUID{UUID: id, Valid: id != uuid.Nil} }
-		l.exec(t, `insert into callbacks (project_id, id, user_id, url, status, secret, connection_id, of_project, order_id, instance_id)
+		l.exec(t, `insert into callbacks (project_id, id, user_id, url, status, secret, connection_id, of_project, order_id,
+  instance_id)
 			values ($1, $2, $3, 'https://a.example', 'verified', '', $4, nullif($5, ''), $6, $7)`,
 			who.project, id, who.user, null(who.connection), who.of, null(who.order), null(who.instance))
 	}
@@ -183,7 +194,9 @@ func TestWhoIsTold(t *testing.T) {
 	}
 	expect := func(want map[string]string) {
 		t.Helper()
-		rows, _ := l.conn.Query(t.Context(), "with d as (delete from deliveries returning *) select callback_id, string_agg(subject, ' ' order by subject) from d group by 1")
+		rows, _ := l.conn.Query(t.Context(),
+			`with d as (delete from deliveries returning *) select callback_id, string_agg(subject, ' ' order by subject)
+  from d group by 1`)
 		got := map[string]string{}
 		for rows.Next() {
 			var id uuid.UUID
@@ -215,19 +228,21 @@ func TestWhoIsTold(t *testing.T) {
 	event("k", "p1", domain.InstanceEvent, mine.ID, o.ID, o.Instances[0].ID)
 	expect(map[string]string{"owner": "k", "who delegated": "k", "of a project": "k"})
 
-	if _, err := (postgres.Connections{DB: l.DB}).End(t.Context(), "p1", mine.ID, domain.ConnectionLost, "why", true); err != nil {
+	if _, err := (postgres.Connections{DB: l.DB}).End(t.Context(), "p1", mine.ID, domain.ConnectionLost, "why",
+		true); err != nil {
 		t.Fatal(err)
 	}
 	event("l", "p1", domain.InstanceEvent, mine.ID, uuid.Nil, uuid.New())
 	last := mine.ID.String()
 	expect(map[string]string{"owner": last + " l", "who delegated": last, "of a project": last})
-	if _, err := (postgres.Connections{DB: l.DB}).End(t.Context(), "p1", mine.ID, domain.ConnectionDeleted, "", true); err != nil {
+	if _, err := (postgres.Connections{DB: l.DB}).End(t.Context(), "p1", mine.ID, domain.ConnectionDeleted, "",
+		true); err != nil {
 		t.Fatal(err)
 	}
 	event("m", "p1", domain.InstanceEvent, mine.ID, uuid.Nil, uuid.New())
 	expect(map[string]string{"owner": last + " m", "who delegated": last, "of a project": last})
 
-	// Callbacks of a connection that is deleted will never be told anything again.
+	// No event will ever be sent to the callbacks of a deleted connection.
 	l.exec(t, "update callbacks set updated_at = now() - interval '8 days'")
 	if err := (postgres.Events{DB: l.DB}).Retire(t.Context(), 7*24*time.Hour); err != nil {
 		t.Fatal(err)
@@ -237,12 +252,13 @@ func TestWhoIsTold(t *testing.T) {
 	}
 }
 
-// TestCallbackOfAConnection is for what is the connection's.
+// TestCallbackOfAConnection: a callback of a connection can only be for the connection's own orders and instances.
 func TestCallbackOfAConnection(t *testing.T) {
 	t.Parallel()
-	l := newLender(t)
-	mine, other := l.lend(t, domain.ConnectionQuota{}, nil), l.lend(t, domain.ConnectionQuota{}, nil)
-	known, others, own := through(mine, 1), through(other, 1), newOrder(1)
+	l := newTestDB(t)
+	mine := l.storeConnection(t, domain.ConnectionQuota{}, nil)
+	other := l.storeConnection(t, domain.ConnectionQuota{}, nil)
+	known, others, own := connectedOrder(mine, 1), connectedOrder(other, 1), newOrder(1)
 	for _, o := range []domain.Order{known, others} {
 		if _, err := l.Place(t.Context(), o, 0); err != nil {
 			t.Fatal(err)
@@ -253,26 +269,31 @@ func TestCallbackOfAConnection(t *testing.T) {
 		order, instance, connection uuid.UUID
 		field                       string
 	}{
-		"its order":                         {order: known.ID, connection: mine.ID},
-		"its instance":                      {instance: known.Instances[0].ID, connection: mine.ID},
-		"another connection's order":        {order: others.ID, connection: mine.ID, field: "order_id"},
-		"another connection's instance":     {instance: others.Instances[0].ID, connection: mine.ID, field: "instance_id"},
-		"an order of the owner's":           {order: own.ID, connection: mine.ID, field: "order_id"},
-		"an instance of the owner's":        {instance: own.Instances[0].ID, connection: mine.ID, field: "instance_id"},
-		"the order without the connection":  {order: known.ID, field: "order_id"},
-		"an instance without a connection":  {instance: known.Instances[0].ID, field: "instance_id"},
-		"all that happens through it":       {connection: mine.ID},
-		"all that happens in one's project": {},
+		"its order":                     {order: known.ID, connection: mine.ID},
+		"its instance":                  {instance: known.Instances[0].ID, connection: mine.ID},
+		"another's order":               {order: others.ID, connection: mine.ID, field: "order_id"},
+		"another's instance":            {instance: others.Instances[0].ID, connection: mine.ID, field: "instance_id"},
+		"the owner's order":             {order: own.ID, connection: mine.ID, field: "order_id"},
+		"the owner's instance":          {instance: own.Instances[0].ID, connection: mine.ID, field: "instance_id"},
+		"order without connection":      {order: known.ID, field: "order_id"},
+		"instance without connection":   {instance: known.Instances[0].ID, field: "instance_id"},
+		"all events of the connection":  {connection: mine.ID},
+		"all events of its own project": {},
 	} {
-		c := domain.Callback{ProjectID: "p2", ID: uuid.New(), UserID: "u2", URL: "https://a.example", Secret: []byte("x"), OrderID: tc.order, InstanceID: tc.instance, ConnectionID: tc.connection}
+		c := domain.Callback{
+			ProjectID: "p2", ID: uuid.New(), UserID: "u2", URL: "https://a.example", Secret: []byte("x"),
+			OrderID: tc.order, InstanceID: tc.instance, ConnectionID: tc.connection,
+		}
 		if tc.connection != uuid.Nil {
 			c.OfProject = "p1"
 		}
 		stored, err := postgres.Callbacks{DB: l.DB}.Create(t.Context(), c)
-		if e := apperr.As(err); err != nil && (len(e.Fields) != 1 || e.Fields[0].Field != tc.field) || (err == nil) != (tc.field == "") {
+		if e := apperr.As(err); err != nil && (len(e.Fields) != 1 || e.Fields[0].Field != tc.field) ||
+			(err == nil) != (tc.field == "") {
 			t.Errorf("%s: %v", name, err)
 		}
-		if err == nil && (stored.ConnectionID != tc.connection || stored.OfProject != map[bool]string{true: "p1", false: "p2"}[tc.connection != uuid.Nil]) {
+		if err == nil && (stored.ConnectionID != tc.connection ||
+			stored.OfProject != map[bool]string{true: "p1", false: "p2"}[tc.connection != uuid.Nil]) {
 			t.Errorf("%s: %+v", name, stored)
 		}
 	}

@@ -1,6 +1,11 @@
 package postgres
 
-import "github.com/cloudfn/cloudfn/shared/domain"
+import (
+	"context"
+	"time"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
 
 // One replica at a time works on a row. It claims the row by the columns claim_id and claimed_until; every write of
 // that work carries the claim's id and writes nothing once another replica has the row. A claim ends by itself, by the
@@ -16,6 +21,16 @@ func unclaimedAt(alias, moment string) string {
 
 // releaseSQL ends the claim in an update's set clause.
 const releaseSQL = "claim_id = null, claimed_until = null"
+
+// acquire claims the row of a key: $1 and $2 are the key, $3 the claim's id, $4 its duration.
+func acquire(
+	ctx context.Context, db querier, sql string, key1, key2 any, claimFor time.Duration,
+) (claim domain.Claim, err error) {
+	claim = domain.NewClaim()
+	n, err := exec(ctx, db, sql, key1, key2, claim.ID, claimFor)
+	claim.Acquired = n == 1
+	return claim, err
+}
 
 // fenced is domain.ErrFenced when a write under a claim has found no row.
 func fenced(written int64, err error) error {

@@ -23,10 +23,13 @@ nullif(usable_names, '[]') as usable_names, flavors, ` + shownStatus + ` as stat
 coalesce(trust_expires_at, case when kind = 'trust' then expires_at + interval '10 minutes' end) as trust_expires_at,
     expires_at,
 coalesce(idle_timeout, interval '0') as idle_timeout, last_used_at, created_at, updated_at, checked_at, generation, seq,
-credential_expires_at, suspended_at, resumed_at`
+credential_expires_at, suspended_at, resumed_at, lease_id, managed`
 
 	// A suspended connection is stored as active, because it ends as an active one does.
 	shownStatus = `case when status = 'active' and suspended_at is not null then 'suspended' else status end`
+
+	// The connections of leases and of managed resources are hidden.
+	isShown = `lease_id is null and not managed`
 
 	endsAt = `least(expires_at, coalesce(last_used_at, created_at) + idle_timeout)`
 )
@@ -55,7 +58,8 @@ const connectionEventSQL = `
 const (
 	// One insert at a time in a project, so that two cannot both be the last that fits.
 	lockConnectionsSQL = `select pg_advisory_xact_lock(hashtextextended('connections/' || $1, 0))`
-	connectionFitsSQL  = `select count(*) < $2 from connections where project_id = $1 and status = 'active'`
+	connectionFitsSQL  = `select count(*) < $2 from connections
+where project_id = $1 and status = 'active' and ` + isShown
 
 	insertConnectionSQL = `
 with after as (
@@ -63,12 +67,13 @@ with after as (
         acts_as, actions,
                              quota, usable_by, flavors, status, expires_at, idle_timeout, trust_expires_at, seq,
                                  revoked, checked_at,
-                             next_check_at, credential_expires_at, limits, usable_names)
+                             next_check_at, credential_expires_at, limits, usable_names, lease_id,
+                             managed)
     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, 'active', $16, $17, $18, 1,
         $6 <> 'trust', clock_timestamp(),
-            clock_timestamp() + $19::interval * (0.8 + 0.4 * random()), $20, $22, $23)
+            clock_timestamp() + $19::interval * (0.8 + 0.4 * random()), $20, $22, $23, $24, $25)
     returning ` + connectionColumns + `, null::text as previous_status, $21::jsonb as actor
-), event as (` + connectionEventSQL + ` after)
+), event as (` + connectionEventSQL + ` after where ` + isShown + `)
 select ` + connectionColumns + ` from after`
 )
 
@@ -101,28 +106,34 @@ func (c Connections) create(
 			return err
 		}
 		if !fits {
-			return apperr.New(apperr.Conflict, "there are %d connections already: that is as many as a project may have",
-				domain.MaxConnections)
+			return apperr.New(apperr.Conflict,
+				"there are %d connections already: that is as many as a project may have", domain.MaxConnections)
 		}
-		if made.TrustIntent != uuid.Nil {
-			if err := keepTrust(ctx, tx, made.ProjectID, made.TrustIntent); err != nil {
-				return err
-			}
-		}
-		stored, err = queryOne[domain.Connection](ctx, tx, insertConnectionSQL, made.ID, made.ProjectID, made.DomainID,
-			made.UserID,
-			made.Name, made.Kind, made.AuthURL, made.Region, made.DelegationID, made.Secret, made.ActsAs, made.Actions,
-			made.Quota,
-			made.UsableBy, made.Flavors, made.ExpiresAt, orNullDuration(made.IdleTimeout), orNull(made.TrustExpiresAt),
-			domain.CheckEvery, orNull(made.CredentialExpiresAt), domain.ActorIn(ctx), made.Limits, orEmpty(made.UsableNames))
+		stored, err = insertConnection(ctx, tx, made)
 		return err
 	})
 	return stored, err
 }
 
+// insertConnection stores a connection, whose trust is announced no longer. A hidden one has no event.
+func insertConnection(ctx context.Context, tx pgx.Tx, made domain.Connection) (domain.Connection, error) {
+	if made.TrustIntent != uuid.Nil {
+		if err := keepTrust(ctx, tx, made.ProjectID, made.TrustIntent); err != nil {
+			return made, err
+		}
+	}
+	return queryOne[domain.Connection](ctx, tx, insertConnectionSQL, made.ID, made.ProjectID, made.DomainID,
+		made.UserID,
+		made.Name, made.Kind, made.AuthURL, made.Region, made.DelegationID, made.Secret, made.ActsAs, made.Actions,
+		made.Quota,
+		made.UsableBy, made.Flavors, made.ExpiresAt, orNullDuration(made.IdleTimeout), orNull(made.TrustExpiresAt),
+		domain.CheckEvery, orNull(made.CredentialExpiresAt), domain.ActorFrom(ctx), made.Limits,
+		orEmpty(made.UsableNames), orNullID(made.LeaseID), made.Managed)
+}
+
 // visible is a connection of the caller's project ($1), or one that usable_by opens to the caller ($2). A deleted
-// connection is visible in its own project only.
-const visible = `(project_id = $1 or status <> 'deleted' and usable_by && $2::text[])`
+// connection is visible in its own project only, that of a lease or of managed resources nowhere.
+const visible = `(` + isShown + ` and (project_id = $1 or status <> 'deleted' and usable_by && $2::text[]))`
 
 // names are the ids that stand for the caller in usable_by. A project's id does not stand for callers who only read in
 // it.
@@ -210,7 +221,8 @@ from connections where project_id = $1 and id = $2 for no key update`, projectID
 			return err
 		}
 	}
-	inUse, err := used(ctx, tx, projectID, id) // a statement of its own sees what the last holder of the lock has written
+	// a statement of its own sees what the last holder of the lock has written
+	inUse, err := used(ctx, tx, projectID, id)
 	if err != nil {
 		return err
 	}
@@ -233,7 +245,7 @@ func (c Connections) Usable(
 	if !found.Usable(who) || found.Status == domain.ConnectionDeleted {
 		return domain.Connection{}, now, noConnection(id)
 	}
-	domain.ActThrough(ctx, found)
+	domain.RecordConnection(ctx, found)
 	if now, err = c.DB.Now(ctx); err != nil {
 		return found, now, err
 	}

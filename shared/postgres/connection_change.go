@@ -31,7 +31,8 @@ with before as (
            coalesce(trust_expires_at, expires_at + interval '10 minutes') as old_end,
            delegation_id <> $10 or $11::bytea is not null as is_new
     from connections
-    where project_id = $1 and id = $2 and seq = $3 and status = 'active' and ` + endsAt + ` > clock_timestamp()
+    where project_id = $1 and id = $2 and seq = $3 and ` + isShown + ` and status = 'active'
+      and ` + endsAt + ` > clock_timestamp()
     for no key update
 ), after as (
     update connections c`
@@ -65,7 +66,8 @@ select ` + connectionColumns + ` from after`
 	suspendSQL = `
 with before as (
     select id, ` + shownStatus + ` as status from connections
-    where project_id = $1 and id = $2 and status = 'active' and (suspended_at is null) = $3::boolean
+    where project_id = $1 and id = $2 and ` + isShown + ` and status = 'active'
+      and (suspended_at is null) = $3::boolean
       and ` + endsAt + ` > clock_timestamp()
     for no key update
 ), after as (
@@ -97,11 +99,11 @@ func (c Connections) Change(
 					return err
 				}
 			}
-			stored, err = queryOne[domain.Connection](ctx, tx, change, after.ProjectID, after.ID, before.Seq, after.Name,
-				after.ExpiresAt, orNullDuration(after.IdleTimeout), after.Quota, after.UsableBy, after.Actions, after.DelegationID,
-				after.Secret, after.ActsAs, orNullJSON(after.Flavors), orNull(after.TrustExpiresAt),
-				orNull(after.CredentialExpiresAt), fields, domain.ActorIn(ctx), len(fields) > 0, replacedTrustFor, uuid.New(),
-				after.Limits, orEmpty(after.UsableNames))
+			stored, err = queryOne[domain.Connection](ctx, tx, change, after.ProjectID, after.ID, before.Seq,
+				after.Name, after.ExpiresAt, orNullDuration(after.IdleTimeout), after.Quota, after.UsableBy,
+				after.Actions, after.DelegationID, after.Secret, after.ActsAs, orNullJSON(after.Flavors),
+				orNull(after.TrustExpiresAt), orNull(after.CredentialExpiresAt), fields, domain.ActorFrom(ctx),
+				len(fields) > 0, replacedTrustFor, uuid.New(), after.Limits, orEmpty(after.UsableNames))
 			return err
 		})
 	})
@@ -118,8 +120,8 @@ func (c Connections) Change(
 // whyUnchanged says why a connection could not be changed.
 func (c Connections) whyUnchanged(ctx context.Context, projectID string, id uuid.UUID) error {
 	isOpen, err := queryValue[bool](ctx, c.DB.pool,
-		"select status = 'active' and "+endsAt+" > clock_timestamp() from connections where project_id = $1 and id = "+
-			"$2", projectID, id)
+		"select status = 'active' and "+endsAt+" > clock_timestamp() from connections "+
+			"where project_id = $1 and id = $2 and "+isShown, projectID, id)
 	switch {
 	case err != nil:
 		return orNotFound(err, "there is no connection %s", id)
@@ -133,7 +135,7 @@ func (c Connections) whyUnchanged(ctx context.Context, projectID string, id uuid
 func (c Connections) Suspend(
 	ctx context.Context, projectID string, id uuid.UUID, suspend bool,
 ) (changed bool, err error) {
-	n, err := writeValue[int](ctx, c.DB.pool, suspendSQL, projectID, id, suspend, domain.ActorIn(ctx))
+	n, err := writeValue[int](ctx, c.DB.pool, suspendSQL, projectID, id, suspend, domain.ActorFrom(ctx))
 	if err != nil || n == 1 {
 		return n == 1, err
 	}
@@ -157,8 +159,8 @@ with before as (
         updated_at = clock_timestamp()
     from before b where c.id = b.id
     returning c.project_id, c.id, c.seq, c.updated_at, c.status, c.reason, b.status as previous_status,
-              $8::jsonb as actor
-), event as (` + connectionEventSQL + ` after)
+              $8::jsonb as actor, c.lease_id, c.managed
+), event as (` + connectionEventSQL + ` after where ` + isShown + `)
 select count(*) from after`
 
 // End ends a connection: its secret is wiped, and nobody can act through it. revoked says that Keystone has nothing of
@@ -188,6 +190,6 @@ func (c Connections) end(
 	generation int, onlyOver bool,
 ) (ended bool, err error) {
 	n, err := writeValue[int](ctx, c.DB.pool, endConnectionSQL,
-		projectID, id, status, reason, revoked, generation, onlyOver, domain.ActorIn(ctx))
+		projectID, id, status, reason, revoked, generation, onlyOver, domain.ActorFrom(ctx))
 	return n == 1, err
 }

@@ -18,7 +18,8 @@ const (
 	checkDue = `c.status = 'active' and c.next_check_at <= clock_timestamp()
     and coalesce(c.check_until, '-infinity') <= clock_timestamp()`
 
-	checkCloudsSQL = `select c.auth_url, c.region from connections c where ` + checkDue + ` group by c.auth_url, c.region`
+	checkCloudsSQL = `select c.auth_url, c.region from connections c where ` + checkDue +
+		` group by c.auth_url, c.region`
 
 	claimCheckSQL = `
 with due as (
@@ -35,8 +36,8 @@ returning ` + delegationColumns
     next_check_at = case when next_check_at > clock_timestamp() - $3::interval then next_check_at
                          else clock_timestamp() + $5::interval * (0.8 + 0.4 * random()) end`
 
-	// Keystone's answer makes a connection to our own cloud reachable. One to another cloud is also unreachable while its
-	// servers cannot be read.
+	// Keystone's answer makes a connection to our own cloud reachable. One to another cloud is also unreachable while
+	// its servers cannot be read.
 	isHome = `auth_url = '' and region = ''`
 
 	markCheckedSQL = `
@@ -120,17 +121,17 @@ from connections c where c.project_id = $1 and c.id = $2 and c.status = 'active'
 on conflict (connection_id) do update set as_of = excluded.as_of, seen = excluded.seen
 where connection_resources.project_id = $1 and connection_resources.as_of < excluded.as_of`
 
-// MarkSeen stores what can be ordered through a connection. took is how long ago reading it began.
-func (d Delegations) MarkSeen(
+// RecordResources stores what can be ordered through a connection. took is how long ago reading it began.
+func (d Delegations) RecordResources(
 	ctx context.Context, projectID string, id uuid.UUID, took time.Duration, seen domain.SeenResources,
 ) error {
 	_, err := exec(ctx, d.DB.pool, markSeenSQL, projectID, id, took, seen)
 	return err
 }
 
-// Seen is what could be ordered through a connection at the last read, and its age; found is false when it was never
-// read. domain.SeenResources.Allowed says what the connection permits of it.
-func (c Connections) Seen(
+// Resources returns what could be ordered through a connection at the last read, and its age; found is false when it
+// was never read. domain.SeenResources.Allowed says what the connection permits of it.
+func (c Connections) Resources(
 	ctx context.Context, projectID string, id uuid.UUID,
 ) (seen domain.SeenResources, age time.Duration, found bool, err error) {
 	var now time.Time

@@ -18,27 +18,28 @@ update connection_requests r set claim_id = $3, claimed_until = clock_timestamp(
 where project_id = $1 and id = $2 and status = 'pending' and expires_at > clock_timestamp() and ` + unclaimed("r") + `
 returning ` + consentColumns
 
-// ClaimGrant claims a pending request that was sent to the project, to grant it. claimed is false for one that the user
-// has granted already with the terms of sha256. It is a Conflict for any other, with RetryAfter while somebody else
-// grants it.
+// ClaimGrant claims a pending request that was sent to the project, to grant it. The claim is not acquired for a
+// request that the user has granted already with the terms of sha256. Any other is a Conflict, with RetryAfter while
+// somebody else grants it.
 func (c ConnectionRequests) ClaimGrant(
 	ctx context.Context, projectID string, id uuid.UUID, userID string, sha256 []byte, claimFor time.Duration,
-) (r domain.ConnectionRequest, claim uuid.UUID, claimed bool, err error) {
-	claim = uuid.New()
-	r, err = oneRequest(ctx, c.DB.pool, claimRequestSQL, projectID, id, claim, claimFor)
+) (r domain.ConnectionRequest, claim domain.Claim, err error) {
+	claim = domain.NewClaim()
+	r, err = oneRequest(ctx, c.DB.pool, claimRequestSQL, projectID, id, claim.ID, claimFor)
 	if apperr.CodeOf(err) != apperr.NotFound {
-		return r, claim, err == nil, err
+		claim.Acquired = err == nil
+		return r, claim, err
 	}
 	if r, err = c.Get(ctx, projectID, id); err != nil {
-		return r, claim, false, err
+		return r, claim, err
 	}
 	if !r.Received(domain.Identity{ProjectID: projectID}) {
-		return r, claim, false, noRequest(id)
+		return r, claim, noRequest(id)
 	}
 	if r.Status == domain.RequestGranted && r.DecidedBy == userID && bytes.Equal(r.GrantedSHA256, sha256) {
-		return r, claim, false, nil
+		return r, claim, nil
 	}
-	return r, claim, false, c.undecidable(ctx, r)
+	return r, claim, c.undecidable(ctx, r)
 }
 
 // undecidable says why a request cannot be granted, declined or withdrawn.
@@ -62,14 +63,14 @@ func (c ConnectionRequests) undecidable(ctx context.Context, r domain.Connection
 	return apperr.New(apperr.Conflict, "the request is %s already", r.Status)
 }
 
-// ReleaseGrant ends the claim of a request that was not granted after all. held is false when the claim had ended: the
-// request was granted, or somebody else has decided.
+// ReleaseGrant ends the claim of a request that was not granted after all. released is false when the claim had ended:
+// the request was granted, or somebody else has decided.
 func (c ConnectionRequests) ReleaseGrant(
-	ctx context.Context, projectID string, id, claim uuid.UUID,
-) (held bool, err error) {
+	ctx context.Context, projectID string, id uuid.UUID, claim domain.Claim,
+) (released bool, err error) {
 	n, err := exec(ctx, c.DB.pool, `
 update connection_requests set `+releaseSQL+`
-where project_id = $1 and id = $2 and claim_id = $3 and status = 'pending'`, projectID, id, claim)
+where project_id = $1 and id = $2 and claim_id = $3 and status = 'pending'`, projectID, id, claim.ID)
 	return n == 1, err
 }
 
@@ -86,10 +87,11 @@ select count(*) from after`
 // finishGrant marks a request as granted in the transaction that stores its connection. It is a Conflict when the claim
 // has ended; then no connection is stored either.
 func finishGrant(ctx context.Context, tx pgx.Tx, g domain.Grant, connection uuid.UUID) error {
-	n, err := queryValue[int](ctx, tx, grantRequestSQL, g.ProjectID, g.RequestID, g.Claim, connection, g.UserID, g.SHA256)
+	n, err := queryValue[int](ctx, tx, grantRequestSQL, g.ProjectID, g.RequestID, g.Claim.ID, connection, g.UserID,
+		g.SHA256)
 	if err == nil && n == 0 {
-		return apperr.New(apperr.Conflict, "the request %s was withdrawn, declined or has expired while it was granted, "+
-			"or that took too long: look at it again", g.RequestID)
+		return apperr.New(apperr.Conflict, "the request %s was withdrawn, declined or has expired "+
+			"while it was granted, or that took too long: look at it again", g.RequestID)
 	}
 	return err
 }

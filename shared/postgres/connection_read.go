@@ -38,7 +38,7 @@ with due as (
 update connections
 set read_at = clock_timestamp(), read_claim = $7, claimed_until = clock_timestamp() + $8::interval
 where id = (select id from due)
-returning ` + delegationColumns + `, read_claim as claim, read_at as at, read_since as since, swept_at`
+returning ` + delegationColumns + `, read_claim as claim_id, read_at as at, read_since as since, swept_at`
 
 	doneReadSQL = `
 update connections
@@ -64,14 +64,13 @@ func (d Delegations) ClaimRead(
 	type claimed struct {
 		domain.Connection
 
-		Claim              uuid.UUID
+		ClaimID            uuid.UUID
 		At, Since, SweptAt time.Time
 	}
 	args := append(paceArgs(pace), cloud.AuthURL, cloud.Region, uuid.New(), claimFor)
 	c, found, err := queryFound[claimed](ctx, d.DB.pool, claimReadSQL, args...)
 	return domain.RemoteRead{
-		Connection: c.Connection, Claim: c.Claim, At: c.At, Since: c.Since,
-		SweptAt: c.SweptAt,
+		Connection: c.Connection, Claim: domain.Claim{ID: c.ClaimID}, At: c.At, Since: c.Since, SweptAt: c.SweptAt,
 	}, found, err
 }
 
@@ -79,14 +78,14 @@ func (d Delegations) ClaimRead(
 // another replica has claimed the connection since.
 func (d Delegations) DoneRead(ctx context.Context, read domain.RemoteRead, swept bool) error {
 	c := read.Connection
-	_, err := exec(ctx, d.DB.pool, doneReadSQL, c.ProjectID, c.ID, read.Claim, read.At, swept)
+	_, err := exec(ctx, d.DB.pool, doneReadSQL, c.ProjectID, c.ID, read.Claim.ID, read.At, swept)
 	return err
 }
 
 // ReleaseRead ends a claimed read that has failed; the connection is due again after the usual time.
 func (d Delegations) ReleaseRead(ctx context.Context, read domain.RemoteRead) error {
 	_, err := exec(ctx, d.DB.pool, `update connections set read_claim = null, claimed_until = null
-where project_id = $1 and id = $2 and read_claim = $3`, read.Connection.ProjectID, read.Connection.ID, read.Claim)
+where project_id = $1 and id = $2 and read_claim = $3`, read.Connection.ProjectID, read.Connection.ID, read.Claim.ID)
 	return err
 }
 
@@ -101,7 +100,8 @@ const staleSQL = `
 select ` + instanceColumns + ` from instances
 where remote and connection_id is not null and state not in ('deleted', 'unknown') and server_id is not null
   and exists (select from connections c where c.id = connection_id
-              and (c.status <> 'active' or c.silent_since < clock_timestamp() - $1::interval))
+              and (c.status <> 'active' or c.silent_since < clock_timestamp() - $1::interval
+                  and coalesce(seen_at, created_at) < clock_timestamp() - $1::interval))
 order by id limit $2`
 
 // ListStale lists instances in other clouds whose state cannot be read: their connection has ended, or its cloud has

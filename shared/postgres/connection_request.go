@@ -51,7 +51,7 @@ func (r consentRow) request() domain.ConnectionRequest {
 	return request
 }
 
-// oneRequest reads a request; NotFound, wrapping pgx.ErrNoRows, when there is none.
+// oneRequest reads a request. Without one it returns NotFound, wrapping pgx.ErrNoRows.
 func oneRequest(ctx context.Context, db querier, sql string, args ...any) (domain.ConnectionRequest, error) {
 	row, err := queryOne[consentRow](ctx, db, sql, args...)
 	return row.request(), err
@@ -127,13 +127,15 @@ func roomForRequest(ctx context.Context, tx pgx.Tx, r domain.ConnectionRequest) 
 		return err
 	}
 	var from, to, today int
-	if err := tx.QueryRow(ctx, countRequestsSQL, r.Requester.ProjectID, r.ProjectID).Scan(&from, &to, &today); err != nil {
+	row := tx.QueryRow(ctx, countRequestsSQL, r.Requester.ProjectID, r.ProjectID)
+	if err := row.Scan(&from, &to, &today); err != nil {
 		return err
 	}
 	switch {
 	case from >= domain.MaxRequestsFrom:
 		return apperr.New(apperr.Conflict,
-			"%d requests of your project are pending, which is as many as a project may have: withdraw one, or wait", from)
+			"%d requests of your project are pending, which is as many as a project may have: withdraw one, or wait",
+			from)
 	case to >= domain.MaxRequestsTo:
 		return apperr.New(apperr.Conflict,
 			"%d requests to the project %s are pending, which is as many as a project may get: "+

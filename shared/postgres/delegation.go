@@ -24,8 +24,8 @@ where status = 'active' and ` + endsAt + ` <= clock_timestamp()
    or status <> 'active' and not revoked and coalesce(not_before, '-infinity') <= clock_timestamp()
 order by expires_at limit $1`
 
-	// Connections with work that nobody has claimed. One whose cloud gave no answer waits until not_before; one that has
-	// ended needs no cloud. The order is random: a fixed one would give all workers to the first.
+	// Connections with work that nobody has claimed. One whose cloud gave no answer waits until not_before; one that
+	// has ended needs no cloud. The order is random: a fixed one would give all workers to the first.
 	workSQL = `
 select ` + delegationColumns + ` from connections c
 where (c.status <> 'active' or c.suspended_at is null and coalesce(not_before, '-infinity') <= clock_timestamp())

@@ -21,18 +21,23 @@ func connectionIDs(connections []domain.Connection) []uuid.UUID {
 	return ids
 }
 
-// TestEnding lists what is over, and trusts that are still to be taken back, unless their cloud was silent.
+// TestEnding: connections that are over are listed, and trusts to revoke, unless their cloud gave no answer.
 func TestEnding(t *testing.T) {
 	t.Parallel()
-	l := newLender(t)
+	l := newTestDB(t)
 	d := postgres.Delegations{DB: l.DB}
 	credential := func(c *domain.Connection) { c.Kind, c.Secret = domain.CredentialConnection, []byte("sealed") }
-	over, idle, used, active := l.lend(t, domain.ConnectionQuota{}, credential), l.lend(t, domain.ConnectionQuota{}, nil), l.lend(t, domain.ConnectionQuota{}, nil), l.lend(t, domain.ConnectionQuota{}, nil)
-	trust, gone, ended, silent := l.lend(t, domain.ConnectionQuota{}, nil), l.lend(t, domain.ConnectionQuota{}, nil), l.lend(t, domain.ConnectionQuota{}, credential), l.lend(t, domain.ConnectionQuota{}, nil)
+	store := func(change func(*domain.Connection)) domain.Connection {
+		return l.storeConnection(t, domain.ConnectionQuota{}, change)
+	}
+	over, idle, used, active := store(credential), store(nil), store(nil), store(nil)
+	trust, gone, ended, silent := store(nil), store(nil), store(credential), store(nil)
 	l.exec(t, "update connections set expires_at = now() where id = $1", over.ID)
-	l.exec(t, "update connections set idle_timeout = '1 minute', created_at = now() - interval '2 minutes' where id = any($1)", []uuid.UUID{idle.ID, used.ID})
+	l.exec(t, `update connections set idle_timeout = '1 minute', created_at = now() - interval '2 minutes'
+  where id = any($1)`, []uuid.UUID{idle.ID, used.ID})
 	l.exec(t, "update connections set last_used_at = now() where id = any($1)", []uuid.UUID{used.ID, active.ID})
-	l.exec(t, "update connections set status = 'deleted' where id = any($1)", []uuid.UUID{trust.ID, gone.ID, ended.ID, silent.ID})
+	l.exec(t, "update connections set status = 'deleted' where id = any($1)",
+		[]uuid.UUID{trust.ID, gone.ID, ended.ID, silent.ID})
 	if _, err := d.MarkRevoked(t.Context(), gone); err != nil {
 		t.Fatal(err)
 	}
@@ -51,19 +56,20 @@ func TestEnding(t *testing.T) {
 	}
 }
 
-// TestWork lists connections with something to do that nobody does; those of silent clouds only once they have ended.
+// TestWork: connections with unclaimed work are listed; those whose cloud gives no answer only once they have ended.
 func TestWork(t *testing.T) {
 	t.Parallel()
-	l := newLender(t)
+	l := newTestDB(t)
 	d := postgres.Delegations{DB: l.DB}
-	lend := func() domain.Connection { return l.lend(t, domain.ConnectionQuota{}, nil) }
-	nothing, asked, ordered, taken, claimed, silent, silentEnded := lend(), lend(), lend(), lend(), lend(), lend(), lend()
+	create := func() domain.Connection { return l.storeConnection(t, domain.ConnectionQuota{}, nil) }
+	nothing, asked, ordered, taken := create(), create(), create(), create()
+	claimed, silent, silentEnded := create(), create(), create()
 	for _, c := range []domain.Connection{asked, taken, silent, silentEnded} {
 		l.ask(t, c, uuid.New())
 	}
 	l.take(t, taken, time.Minute, 1)
 	for _, c := range []domain.Connection{ordered, claimed} {
-		if _, err := l.Place(t.Context(), through(c, 1), 0); err != nil {
+		if _, err := l.Place(t.Context(), connectedOrder(c, 1), 0); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -94,7 +100,7 @@ func TestWork(t *testing.T) {
 // TestBusy while there is anything to do, whoever does it, but not for what waits for a silent cloud.
 func TestBusy(t *testing.T) {
 	t.Parallel()
-	l := newLender(t)
+	l := newTestDB(t)
 	d := postgres.Delegations{DB: l.DB}
 	busy := func(want bool, when string) {
 		t.Helper()
@@ -102,7 +108,7 @@ func TestBusy(t *testing.T) {
 			t.Errorf("%s: %t %v", when, got, err)
 		}
 	}
-	c := l.lend(t, domain.ConnectionQuota{}, nil)
+	c := l.storeConnection(t, domain.ConnectionQuota{}, nil)
 	busy(false, "nothing to do")
 	a := l.ask(t, c, uuid.New())
 	claim, _ := l.take(t, c, time.Minute, 1)
@@ -119,7 +125,7 @@ func TestBusy(t *testing.T) {
 		t.Fatal(err)
 	}
 	busy(false, "the action is done")
-	if _, err := l.Place(t.Context(), through(c, 1), 0); err != nil {
+	if _, err := l.Place(t.Context(), connectedOrder(c, 1), 0); err != nil {
 		t.Fatal(err)
 	}
 	busy(true, "an order is running")
@@ -139,13 +145,13 @@ func TestBusy(t *testing.T) {
 	busy(false, "it is taken back")
 }
 
-// TestSilence grows from one time to the next, up to a bound, and ends with the first answer. Many that find a cloud silent at once
-// are one time.
-func TestSilence(t *testing.T) {
+// TestUnreachableCloudPauses: the pause grows with each failure, up to a bound, and ends with the first answer.
+// Failures at the same time count once.
+func TestUnreachableCloudPauses(t *testing.T) {
 	t.Parallel()
-	l := newLender(t)
+	l := newTestDB(t)
 	d := postgres.Delegations{DB: l.DB}
-	c := l.lend(t, domain.ConnectionQuota{}, nil)
+	c := l.storeConnection(t, domain.ConnectionQuota{}, nil)
 	var since time.Time
 	for n, want := range []time.Duration{10, 20, 40, 80, 160, 320, 600, 600} {
 		l.exec(t, "update connections set not_before = now()")
@@ -156,7 +162,8 @@ func TestSilence(t *testing.T) {
 		}
 		var pause time.Duration
 		var began time.Time
-		if err := l.conn.QueryRow(t.Context(), "select not_before - now(), silent_since from connections").Scan(&pause, &began); err != nil {
+		if err := l.conn.QueryRow(t.Context(), "select not_before - now(), silent_since from connections").Scan(&pause,
+			&began); err != nil {
 			t.Fatal(err)
 		}
 		if want *= time.Second; pause > want+time.Second || pause < want-5*time.Second {
@@ -175,24 +182,29 @@ func TestSilence(t *testing.T) {
 		t.Fatal(err)
 	}
 	var ok bool
-	err := l.conn.QueryRow(t.Context(), "select failures = 0 and silent_since is null and not_before is null and flavors->0->>'name' = 'tiny' from connections").Scan(&ok)
+	err := l.conn.QueryRow(t.Context(),
+		`select failures = 0 and silent_since is null and not_before is null and flavors->0->>'name' = 'tiny'
+  from connections`).Scan(&ok)
 	if err != nil || !ok {
 		t.Errorf("after an answer: %t %v", ok, err)
 	}
 }
 
-// TestRetireDelegated forgets what is over for long, and nothing else.
+// TestRetireDelegated: only rows that ended long ago are deleted.
 func TestRetireDelegated(t *testing.T) {
 	t.Parallel()
-	l := newLender(t)
+	l := newTestDB(t)
 	d := postgres.Delegations{DB: l.DB}
-	c, instance := l.lend(t, domain.ConnectionQuota{}, nil), uuid.New()
+	c, instance := l.storeConnection(t, domain.ConnectionQuota{}, nil), uuid.New()
 	old, young := l.ask(t, c, uuid.New()), l.ask(t, c, uuid.New())
 	l.ask(t, c, uuid.New()) // which is still to be done
 	l.exec(t, "update actions set status = 'done' where id = any($1)", []uuid.UUID{old.ID, young.ID})
 	l.exec(t, "update actions set updated_at = now() - interval '8 days' where id <> $1", young.ID)
 	for n := range 2 {
-		made := domain.Deployment{ID: uuid.New(), ProjectID: "p1", InstanceID: instance, Image: "i", TokenHash: []byte{byte(n)}, Bundle: []byte("b")}
+		made := domain.Deployment{
+			ID: uuid.New(), ProjectID: "p1", InstanceID: instance, Image: "i",
+			TokenHash: []byte{byte(n)}, Bundle: []byte("b"),
+		}
 		if err := (postgres.Deployments{DB: l.DB}).Create(t.Context(), made, -time.Second); err != nil {
 			t.Fatal(err)
 		}
@@ -202,22 +214,25 @@ func TestRetireDelegated(t *testing.T) {
 		t.Fatal(err)
 	}
 	var actions, deployments, bundles int
-	err := l.conn.QueryRow(t.Context(), `select (select count(*) from actions), (select count(*) from deployments), (select count(bundle) from deployments)`).
+	err := l.conn.QueryRow(t.Context(),
+		`select (select count(*) from actions), (select count(*) from deployments), (select count(bundle) from deployments)`).
 		Scan(&actions, &deployments, &bundles)
 	if err != nil || actions != 2 || deployments != 1 || bundles != 0 {
 		t.Errorf("left are %d actions, %d deployments and %d bundles: %v", actions, deployments, bundles, err)
 	}
 }
 
-// TestTurns are given to all that waits: what is looked at and not ended comes after what was not looked at for longer.
-func TestTurns(t *testing.T) {
+// TestStreamsShareSlots: all waiting work gets a slot. An order that was claimed and has not ended comes after those
+// that were not claimed for longer.
+func TestStreamsShareSlots(t *testing.T) {
 	t.Parallel()
-	l := newLender(t)
+	l := newTestDB(t)
 	d := postgres.Delegations{DB: l.DB}
-	first, second := l.lend(t, domain.ConnectionQuota{}, nil), l.lend(t, domain.ConnectionQuota{}, nil)
+	first := l.storeConnection(t, domain.ConnectionQuota{}, nil)
+	second := l.storeConnection(t, domain.ConnectionQuota{}, nil)
 	var orders []domain.Order
 	for _, c := range []domain.Connection{first, first, second} {
-		o := through(c, 1)
+		o := connectedOrder(c, 1)
 		if _, err := l.Place(t.Context(), o, 0); err != nil {
 			t.Fatal(err)
 		}
@@ -231,7 +246,7 @@ func TestTurns(t *testing.T) {
 		t.Fatal(err)
 	}
 	if ids, err := d.Orders(t.Context(), "p1", first.ID, 1); err != nil || len(ids) != 1 || ids[0] != orders[1].ID {
-		t.Errorf("after a look at %s it is the turn of %s: %v", orders[0].ID, ids, err)
+		t.Errorf("after a claim of %s the next order is %s: %v", orders[0].ID, ids, err)
 	}
 	turns := map[uuid.UUID]bool{}
 	for range 40 {
@@ -242,7 +257,7 @@ func TestTurns(t *testing.T) {
 		turns[found[0].ID] = true
 	}
 	if len(turns) != 2 {
-		t.Errorf("of 2 connections %d have a turn", len(turns))
+		t.Errorf("Work returned %d of 2 connections", len(turns))
 	}
 	a, b := l.ask(t, first, uuid.New()), l.ask(t, first, uuid.New())
 	for _, want := range []uuid.UUID{a.ID, b.ID, a.ID} {

@@ -43,7 +43,8 @@ func (c Callbacks) Deliveries(
 	case err != nil:
 		return nil, classify(err)
 	case q.Marker != uuid.Nil && !marker.Valid:
-		return nil, apperr.Malformed("marker", "the id of a delivery of this callback that is still kept", q.Marker.String())
+		return nil, apperr.Malformed("marker", "the id of a delivery of this callback that is still kept",
+			q.Marker.String())
 	}
 	return queryAll[domain.Delivery](ctx, c.DB.pool, deliveriesSQL, projectID, id, q.Status, marker, q.Limit)
 }

@@ -20,27 +20,30 @@ import (
 
 const tenant = "5f1c7e0c2b6f4f0e9c1f6f0f3a5f8d12"
 
-// mailroom is an outbox with callbacks that nobody is asked for.
-type mailroom struct {
+// testOutbox is an outbox with callbacks that nobody is asked for.
+type testOutbox struct {
 	postgres.Outbox
 	events   postgres.Events
 	conn     *pgx.Conn
 	database string
 }
 
-func newMailroom(t *testing.T) mailroom {
+func newTestOutbox(t *testing.T) testOutbox {
 	t.Helper()
 	database := testkit.Database(t)
 	db := open(t, database)
-	return mailroom{Outbox: postgres.Outbox{DB: db}, events: postgres.Events{DB: db}, conn: testkit.Connect(t, database), database: database}
+	return testOutbox{
+		Outbox: postgres.Outbox{DB: db}, events: postgres.Events{DB: db}, conn: testkit.Connect(t, database),
+		database: database,
+	}
 }
 
-func (m mailroom) callback(t *testing.T) uuid.UUID {
+func (m testOutbox) callback(t *testing.T) uuid.UUID {
 	t.Helper()
 	return testkit.AddCallback(t, m.conn, tenant, "https://receiver.example.com/x", domain.CallbackVerified, "whsec_x", "")
 }
 
-func (m mailroom) claim(t *testing.T, room domain.Room) []domain.Attempt {
+func (m testOutbox) claim(t *testing.T, room domain.Room) []domain.Attempt {
 	t.Helper()
 	if room.PerCallback == 0 {
 		room.PerCallback = 8
@@ -60,11 +63,11 @@ func names(n int) []string {
 	return list
 }
 
-// TestClaim: at most so many streams of a callback in a copy, each held by one copy, those that waited longest first, and of
-// a callback that gave no answer one stream in all.
+// TestClaim: at most so many streams of a callback in a copy, each held by one copy, those that waited longest first,
+// and of a callback that gave no answer one stream in all.
 func TestClaim(t *testing.T) {
 	t.Parallel()
-	m := newMailroom(t)
+	m := newTestOutbox(t)
 	first, second := m.callback(t), m.callback(t)
 	testkit.AddEvents(t, m.conn, tenant, names(12), 2)
 	mine := m.claim(t, domain.Room{Attempts: 10})
@@ -79,8 +82,11 @@ func TestClaim(t *testing.T) {
 	if a, b := of(mine, first), of(mine, second); len(mine) != 10 || max(a, b) != 8 {
 		t.Fatalf("claimed %d and %d, want 8 of one and 2 of the other", a, b)
 	}
-	held := []domain.HeldStreams{{ProjectID: tenant, CallbackID: first, Streams: of(mine, first)}, {ProjectID: tenant, CallbackID: second, Streams: of(mine, second)}}
-	more := m.claim(t, domain.Room{Attempts: 100, Held: held})
+	held := []domain.StreamsInFlight{
+		{ProjectID: tenant, CallbackID: first, Streams: of(mine, first)},
+		{ProjectID: tenant, CallbackID: second, Streams: of(mine, second)},
+	}
+	more := m.claim(t, domain.Room{Attempts: 100, InFlight: held})
 	if a, b := of(mine, first)+of(more, first), of(mine, second)+of(more, second); a != 8 || b != 8 {
 		t.Errorf("one copy holds %d and %d", a, b)
 	}
@@ -110,28 +116,29 @@ func TestClaim(t *testing.T) {
 	}
 }
 
-// TestFullCallbacksTakeNoPlaces of others: the one that waited longest has as many streams here as it may have.
-func TestFullCallbacksTakeNoPlaces(t *testing.T) {
+// TestBusyCallbacksTakeNoSlots of others: the one that waited longest has as many streams here as it may have.
+func TestBusyCallbacksTakeNoSlots(t *testing.T) {
 	t.Parallel()
-	m := newMailroom(t)
+	m := newTestOutbox(t)
 	full := m.callback(t)
 	testkit.AddEvents(t, m.conn, tenant, names(12), 1)
 	if n := len(m.claim(t, domain.Room{Attempts: 100})); n != 8 {
 		t.Fatalf("%d were claimed, want 8", n)
 	}
 	other := m.callback(t)
-	exec(t, m.conn, "update callbacks set served_at = now() - case id when '"+full.String()+"' then interval '1 hour' else interval '0' end")
+	exec(t, m.conn, "update callbacks set served_at = now() - case id when '"+full.String()+"' then interval '1 "+
+		"hour' else interval '0' end")
 	testkit.AddEvents(t, m.conn, tenant, []string{"late"}, 1)
-	held := []domain.HeldStreams{{ProjectID: tenant, CallbackID: full, Streams: 8}}
-	if due := m.claim(t, domain.Room{Attempts: 1, Held: held}); len(due) != 1 || due[0].Callback.ID != other {
+	held := []domain.StreamsInFlight{{ProjectID: tenant, CallbackID: full, Streams: 8}}
+	if due := m.claim(t, domain.Room{Attempts: 1, InFlight: held}); len(due) != 1 || due[0].Callback.ID != other {
 		t.Errorf("claimed %+v, want the other's", due)
 	}
 }
 
-// TestFenced: whoever slept through the end of its claim writes nothing.
+// TestFenced: a replica whose claim has expired writes nothing.
 func TestFenced(t *testing.T) {
 	t.Parallel()
-	m := newMailroom(t)
+	m := newTestOutbox(t)
 	m.callback(t)
 	testkit.AddEvents(t, m.conn, tenant, names(1), 3)
 	sleeper := m.claim(t, domain.Room{Attempts: 1})[0]
@@ -157,12 +164,12 @@ func TestFenced(t *testing.T) {
 	}
 }
 
-// TestNothingIsOverlooked: copies deliver while events are written in transactions that take their time, so that streams
-// become empty and are filled at the same moment. Every event is delivered, in order, once.
-func TestNothingIsOverlooked(t *testing.T) {
+// TestEveryEventIsDelivered: copies deliver while events are written in transactions that take their time, so that
+// streams become empty and are filled at the same moment. Every event is delivered, in order, once.
+func TestEveryEventIsDelivered(t *testing.T) {
 	t.Parallel()
 	const writers, each, copies = 8, 60, 4
-	m := newMailroom(t)
+	m := newTestOutbox(t)
 	m.callback(t)
 	var writing, delivering sync.WaitGroup
 	for w := range writers {
@@ -189,7 +196,8 @@ func TestNothingIsOverlooked(t *testing.T) {
 						mu.Lock()
 						got[next.Event.Subject] = append(got[next.Event.Subject], next.Event.Seq)
 						mu.Unlock()
-						if next, err = m.MarkDelivered(context.Background(), *next, 204, rand.IntN(3) > 0, time.Minute); err != nil {
+						if next, err = m.MarkDelivered(context.Background(), *next, 204, rand.IntN(3) > 0,
+							time.Minute); err != nil {
 							t.Error(err)
 						}
 					}
@@ -209,106 +217,12 @@ func TestNothingIsOverlooked(t *testing.T) {
 	close(done)
 	delivering.Wait()
 	for _, subject := range names(writers) {
-		if seqs := got[subject]; len(seqs) != each || !slices.IsSorted(seqs) || len(slices.Compact(slices.Clone(seqs))) != each {
+		if seqs := got[subject]; len(seqs) != each || !slices.IsSorted(seqs) ||
+			len(slices.Compact(slices.Clone(seqs))) != each {
 			t.Errorf("%s: %v", subject, seqs)
 		}
 	}
 	if n := testkit.Scalar[int](t, m.conn, "select count(*)::int from streams where head < tail"); n != 0 {
 		t.Errorf("%d streams are not empty", n)
-	}
-}
-
-// write makes the subject's next event in a transaction that stays open for a moment.
-func (m mailroom) write(t *testing.T, conn *pgx.Conn, subject string) {
-	ctx := context.Background()
-	err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, `insert into events (project_id, subject, seq, type, at, data)
-select $1, $2, coalesce(max(seq), 0) + 1, 'cloudfn.instance.state.v1', clock_timestamp(), '{}' from events where project_id = $1 and subject = $2`, tenant, subject)
-		time.Sleep(time.Duration(rand.IntN(3)) * time.Millisecond)
-		return err
-	})
-	if err != nil {
-		t.Error(err)
-	}
-}
-
-// TestTwoEndAtOnce: two callbacks, each at the other's event, both refuse for good. Each holds what the event of the other's
-// end has to be written to, so Postgres ends one of the two statements, and that one is tried again.
-func TestTwoEndAtOnce(t *testing.T) {
-	t.Parallel()
-	m := newMailroom(t)
-	both := []uuid.UUID{m.callback(t), m.callback(t)}
-	for _, id := range both {
-		exec(t, m.conn, fmt.Sprintf("insert into events (project_id, subject, seq, type, at, data) values ('%s', '%s', 1, '%s', now(), '{}')", tenant, id, domain.CallbackEvent))
-	}
-	due := m.claim(t, domain.Room{Attempts: 2})
-	if len(due) != 2 || due[0].Event.Subject != due[1].Callback.ID.String() || due[1].Event.Subject != due[0].Callback.ID.String() {
-		t.Fatalf("claimed %+v, want each other's event", due)
-	}
-	exec(t, m.conn, "update callbacks set seq = 1") // as their events say
-	exec(t, m.conn, "begin; select from callbacks for no key update")
-	var all sync.WaitGroup
-	for _, a := range due {
-		all.Go(func() {
-			_, status, err := m.MarkFailed(t.Context(), a, domain.Outcome{Answer: 410, Gone: true}, time.Hour)
-			if err != nil || status != domain.CallbackGone {
-				t.Errorf("got %s %v", status, err)
-			}
-		})
-	}
-	const waiting = "select count(*)::int from pg_locks where not granted and pid in (select pid from pg_stat_activity where datname = current_database())"
-	watch := testkit.Connect(t, m.database)
-	testkit.Eventually(t, 10*time.Second, "each has its stream and waits for its callback", func() bool { return testkit.Scalar[int](t, watch, waiting) == 2 })
-	exec(t, m.conn, "commit")
-	all.Wait()
-}
-
-// TestRetireWhileDelivering: who delivers has the stream and then wants the delivery; so does who deletes both for their age.
-func TestRetireWhileDelivering(t *testing.T) {
-	t.Parallel()
-	m := newMailroom(t)
-	m.callback(t)
-	testkit.AddEvents(t, m.conn, tenant, names(1), 1)
-	exec(t, m.conn, "update events set at = now() - interval '8 days'")
-	exec(t, m.conn, "begin; select from streams for update")
-	retired := make(chan error)
-	go func() { retired <- m.events.Retire(context.Background(), 7*24*time.Hour) }()
-	const waiting = "select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')"
-	watch := testkit.Connect(t, m.database)
-	testkit.Eventually(t, 10*time.Second, "it waits for the stream", func() bool { return testkit.Scalar[bool](t, watch, waiting) })
-	exec(t, m.conn, "set lock_timeout = '500ms'; update deliveries set status = 'delivered'; commit")
-	if err := <-retired; err != nil {
-		t.Error(err)
-	}
-	if n := testkit.Scalar[int](t, m.conn, "select count(*)::int from deliveries"); n != 0 {
-		t.Errorf("%d deliveries are left", n)
-	}
-}
-
-// TestRetire: old events go with their deliveries, and a stream goes on after them; an hour's event stays.
-func TestRetire(t *testing.T) {
-	t.Parallel()
-	m := newMailroom(t)
-	m.callback(t)
-	testkit.AddEvents(t, m.conn, tenant, names(2), 3)
-	hour := time.Now().UTC().Truncate(time.Hour).Add(-30 * 24 * time.Hour)
-	for _, want := range []int{1, 0} {
-		if told, err := m.events.Announce(t.Context(), []domain.HourStat{{Hour: hour, Source: domain.Sampled}}); err != nil || told != want {
-			t.Fatalf("announced %d %v, want %d", told, err, want)
-		}
-	}
-	exec(t, m.conn, "update events set at = now() - interval '8 days' where seq < 3 and project_id <> '' or subject = 'subject-001'")
-	held := m.claim(t, domain.Room{Attempts: 1})[0] // somebody is at it
-	if err := m.events.Retire(t.Context(), 7*24*time.Hour); err != nil {
-		t.Fatal(err)
-	}
-	if n := testkit.Scalar[int](t, m.conn, "select count(*)::int from events"); n != 2 {
-		t.Errorf("%d events are left, want one and the hour's", n)
-	}
-	if _, err := m.MarkDelivered(t.Context(), held, 200, false, time.Minute); err != nil {
-		t.Errorf("the end of what was under way: %v", err)
-	}
-	if due := m.claim(t, domain.Room{Attempts: 9}); len(due) != 1 || due[0].Event.Subject != "subject-000" || due[0].Seq != 3 {
-		t.Errorf("due are %+v", due)
 	}
 }

@@ -16,17 +16,19 @@ import (
 
 func newDeployment(i domain.Instance) domain.Deployment {
 	return domain.Deployment{
-		ID: uuid.New(), ProjectID: i.ProjectID, InstanceID: i.ID, Image: "agent:1", TokenHash: []byte("hash " + i.ID.String()), Bundle: []byte("bundle"),
+		ID: uuid.New(), ProjectID: i.ProjectID, InstanceID: i.ID, Image: "agent:1",
+		TokenHash: []byte("hash " + i.ID.String()), Bundle: []byte("bundle"),
 	}
 }
 
-// TestDeployment: only the token's holder fetches, for a minute, and says once that the agent is ready, until its time is over.
+// TestDeployment: only the token's holder fetches, for a minute, and says once that the agent is ready, until its time
+// is over.
 func TestDeployment(t *testing.T) {
 	t.Parallel()
-	l := newLender(t)
+	l := newTestDB(t)
 	store := postgres.Deployments{DB: l.DB}
-	c := l.lend(t, domain.ConnectionQuota{}, nil)
-	i, _ := l.connectNow(t, stranger(uuid.NewString(), c.ID))
+	c := l.storeConnection(t, domain.ConnectionQuota{}, nil)
+	i, _ := l.connectNow(t, foreignServer(uuid.NewString(), c.ID))
 	d := newDeployment(i)
 	if err := store.Create(t.Context(), d, time.Minute); err != nil {
 		t.Fatal(err)
@@ -66,7 +68,8 @@ func TestDeployment(t *testing.T) {
 	if err != nil || agent == nil || agent.DeploymentID != d.ID || agent.Image != "agent:1" || agent.ReadyAt == nil {
 		t.Errorf("the agent is %+v %v", agent, err)
 	}
-	event := testkit.Scalar[string](t, l.conn, "select seq || ' ' || connection_id || ' ' || (data->>'deployment_id') from events where type = $1", domain.AgentReadyEvent)
+	event := testkit.Scalar[string](t, l.conn,
+		`select seq || ' ' || connection_id || ' ' || (data->>'deployment_id') from events where type = $1`, domain.AgentReadyEvent)
 	if event != "2 "+c.ID.String()+" "+d.ID.String() {
 		t.Errorf("the event is %s", event)
 	}
@@ -75,9 +78,9 @@ func TestDeployment(t *testing.T) {
 // TestDeploymentsEnd by their time, by those that follow, and when Nova has refused them.
 func TestDeploymentsEnd(t *testing.T) {
 	t.Parallel()
-	l := newLender(t)
+	l := newTestDB(t)
 	store, instances := postgres.Deployments{DB: l.DB}, postgres.Instances{DB: l.DB}
-	i, _ := l.connectNow(t, stranger(uuid.NewString(), uuid.Nil))
+	i, _ := l.connectNow(t, foreignServer(uuid.NewString(), uuid.Nil))
 	if agent, err := instances.Agent(t.Context(), "p1", i.ID); err != nil || agent != nil {
 		t.Errorf("before: %+v %v", agent, err)
 	}
@@ -87,7 +90,8 @@ func TestDeploymentsEnd(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if agent, err := instances.Agent(t.Context(), "p1", i.ID); err != nil || agent.DeploymentID != refused.ID || agent.ReadyAt != nil {
+	if agent, err := instances.Agent(t.Context(), "p1",
+		i.ID); err != nil || agent.DeploymentID != refused.ID || agent.ReadyAt != nil {
 		t.Errorf("the last is %+v %v", agent, err)
 	}
 	if err := store.Drop(t.Context(), "p2", refused.ID); err != nil {
@@ -107,18 +111,20 @@ func TestDeploymentsEnd(t *testing.T) {
 	}
 	l.exec(t, "update deployments set expires_at = clock_timestamp()")
 	_, err := store.Fetch(t.Context(), late.ID, late.TokenHash)
-	if apperr.CodeOf(err) != apperr.NotFound || apperr.CodeOf(store.Ready(t.Context(), late.ID, late.TokenHash)) != apperr.NotFound {
+	if apperr.CodeOf(err) != apperr.NotFound || apperr.CodeOf(store.Ready(t.Context(), late.ID,
+		late.TokenHash)) != apperr.NotFound {
 		t.Errorf("after its time: %v", err)
 	}
 }
 
-// TestReadyOfWhatIsGone is refused without an event: nothing follows on the one that the instance is gone, or was disconnected.
-func TestReadyOfWhatIsGone(t *testing.T) {
+// TestReadyRejectsGoneInstance: an agent of a deleted or disconnected instance cannot report ready, and no event
+// follows the instance's last one.
+func TestReadyRejectsGoneInstance(t *testing.T) {
 	t.Parallel()
-	l := newLender(t)
+	l := newTestDB(t)
 	store := postgres.Deployments{DB: l.DB}
 	for _, change := range []string{"state = 'deleted'", "disconnected_at = clock_timestamp()"} {
-		i, _ := l.connectNow(t, stranger(uuid.NewString(), uuid.Nil))
+		i, _ := l.connectNow(t, foreignServer(uuid.NewString(), uuid.Nil))
 		d := newDeployment(i)
 		if err := store.Create(t.Context(), d, time.Hour); err != nil {
 			t.Fatal(err)
@@ -130,8 +136,8 @@ func TestReadyOfWhatIsGone(t *testing.T) {
 		if err := store.Ready(t.Context(), d.ID, d.TokenHash); apperr.CodeOf(err) != apperr.NotFound {
 			t.Errorf("%s: %v", change, err)
 		}
-		if got := l.told(t, i.ID); got != "1 - active" {
-			t.Errorf("%s: told was %q", change, got)
+		if got := l.eventsOf(t, i.ID); got != "1 - active" {
+			t.Errorf("%s: the events are %q", change, got)
 		}
 		if seq := testkit.Scalar[int](t, l.conn, "select seq::int from instances where id = $1", i.ID); seq != 1 {
 			t.Errorf("%s: the next event would be %d, after a gap", change, seq+1)
@@ -139,13 +145,14 @@ func TestReadyOfWhatIsGone(t *testing.T) {
 	}
 }
 
-// TestReadyOrDisconnected: of the two at once, each time either the agent is ready before the instance is disconnected, or never.
-func TestReadyOrDisconnected(t *testing.T) {
+// TestReadyDuringDisconnect: when both happen at once, the agent becomes ready before the instance is disconnected, or
+// never.
+func TestReadyDuringDisconnect(t *testing.T) {
 	t.Parallel()
-	l := newLender(t)
+	l := newTestDB(t)
 	store, instances := postgres.Deployments{DB: l.DB}, postgres.Instances{DB: l.DB}
 	for range 20 {
-		i, _ := l.connectNow(t, stranger(uuid.NewString(), uuid.Nil))
+		i, _ := l.connectNow(t, foreignServer(uuid.NewString(), uuid.Nil))
 		d := newDeployment(i)
 		if err := store.Create(t.Context(), d, time.Hour); err != nil {
 			t.Fatal(err)
@@ -157,7 +164,8 @@ func TestReadyOrDisconnected(t *testing.T) {
 		var ready error
 		both.Go(func() { ready = store.Ready(t.Context(), d.ID, d.TokenHash) })
 		both.Go(func() {
-			if done, err := instances.Disconnect(t.Context(), domain.Filter{ProjectID: "p1", ConnectionID: uuid.Nil}, i.ID); err != nil || !done {
+			if done, err := instances.Disconnect(t.Context(), domain.Filter{ProjectID: "p1", ConnectionID: uuid.Nil},
+				i.ID); err != nil || !done {
 				t.Errorf("disconnected: %t %v", done, err)
 			}
 		})
@@ -168,7 +176,8 @@ func TestReadyOrDisconnected(t *testing.T) {
 		} else if apperr.CodeOf(ready) != apperr.NotFound {
 			t.Error(ready)
 		}
-		got := testkit.Scalar[string](t, l.conn, "select string_agg(type, ',' order by seq) from events where subject = $1", i.ID.String())
+		got := testkit.Scalar[string](t, l.conn, "select string_agg(type, ',' order by seq) from events where subject = $1",
+			i.ID.String())
 		if got != want {
 			t.Errorf("ready was %v, and the events are %s", ready, got)
 		}

@@ -13,13 +13,14 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 )
 
-// retryAfter is what callers are told when Postgres is away.
+// retryAfter is how long callers should wait before they retry while Postgres is unavailable.
 const retryAfter = 2 * time.Second
 
 // The SQLSTATEs that the stores decide by.
 const (
 	stateForeignKey     = "23503" // foreign_key_violation
 	stateUnique         = "23505" // unique_violation
+	stateExclusion      = "23P01" // exclusion_violation
 	stateDeadlock       = "40P01" // deadlock_detected
 	stateLockNotGranted = "55P03" // lock_not_available
 )

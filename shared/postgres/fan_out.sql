@@ -1,4 +1,5 @@
--- Writes the deliveries of a new event, and adds them to the streams of their callbacks. migrate runs this file every time.
+-- Writes the deliveries of a new event, and adds them to the streams of their callbacks. migrate runs this file every
+-- time.
 select pg_advisory_xact_lock(7166736203); -- one migration at a time
 create or replace function fan_out() returns trigger language plpgsql as $$
 begin
@@ -10,16 +11,19 @@ begin
           and (c.instance_id is null or c.instance_id::text = new.data->>'instance_id')
           and (c.order_id is null or c.order_id = new.order_id)
           -- A callback is not notified of itself. Another project may use its id for something else.
-          and not (new.type = 'cloudfn.callback.state.v1' and c.project_id = new.project_id and c.id::text = new.subject)
+          and not (new.type = 'cloudfn.callback.state.v1' and c.project_id = new.project_id
+                   and c.id::text = new.subject)
           -- Subscribers who may no longer act through the connection are notified only that it has ended.
           and (c.connection_id is null or c.connection_id = new.connection_id and exists (
               select from connections k where k.id = c.connection_id and k.project_id = new.project_id
                 and (k.status = 'active' and k.expires_at > new.at or new.type = 'cloudfn.connection.state.v1')
-                and (k.usable_by && array[c.user_id, c.project_id] or k.user_id = c.user_id and k.project_id = c.project_id)))
+                and (k.usable_by && array[c.user_id, c.project_id]
+                     or k.user_id = c.user_id and k.project_id = c.project_id)))
         for key share of c -- a callback that is being deleted is left out, and does not fail the writer of the event
     ), delivery as (
         insert into deliveries (project_id, callback_id, stream, seq, event_project, subject, event_seq, created_at)
-        select project_id, id, new.project_id || '/' || new.subject, new.seq, new.project_id, new.subject, new.seq, new.at
+        select project_id, id, new.project_id || '/' || new.subject, new.seq, new.project_id, new.subject, new.seq,
+               new.at
         from matching
     )
     insert into streams as s (project_id, callback_id, stream, head, tail, next_at)

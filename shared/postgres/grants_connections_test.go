@@ -13,9 +13,9 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestRolesMayDoWhatConnectionsTake, the HTTP functions' and the event functions', but not read a sealed secret that is none of
-// theirs.
-func TestRolesMayDoWhatConnectionsTake(t *testing.T) {
+// TestGrantsOfConnections, the HTTP functions' and the event functions', but not read a sealed secret that is
+// none of theirs.
+func TestGrantsOfConnections(t *testing.T) {
 	t.Parallel()
 	ctx, database := t.Context(), testkit.Database(t)
 	allowed := func(what string, err error) {
@@ -31,7 +31,10 @@ func TestRolesMayDoWhatConnectionsTake(t *testing.T) {
 	connections := postgres.Connections{DB: serves}
 	made, err := connections.Create(ctx, domain.Connection{
 		ID: uuid.Must(uuid.NewV7()), ProjectID: "p1", UserID: "u", Kind: domain.TrustConnection, DelegationID: "t", UsableBy: []string{"p2"},
-		Actions: []domain.Permission{domain.MayAllocate, domain.MayConnect}, ExpiresAt: time.Now().Add(time.Hour), Flavors: []domain.Flavor{}, Secret: []byte("sealed"),
+		Actions: []domain.Permission{
+			domain.MayAllocate,
+			domain.MayConnect,
+		}, ExpiresAt: time.Now().Add(time.Hour), Flavors: []domain.Flavor{}, Secret: []byte("sealed"),
 	})
 	allowed("create", err)
 	_, _, err = connections.Usable(ctx, who, made.ID)
@@ -42,10 +45,13 @@ func TestRolesMayDoWhatConnectionsTake(t *testing.T) {
 	allowed("request a check", err)
 	_, _, err = connections.FailedCheck(ctx, "p1", made.ID)
 	allowed("read a check", err)
-	_, _, _, err = connections.Seen(ctx, "p1", made.ID)
+	_, _, _, err = connections.Resources(ctx, "p1", made.ID)
 	allowed("read what was seen", err)
 	through := domain.Filter{ProjectID: "p1", ConnectionID: made.ID}
-	callback := domain.Callback{ProjectID: "p2", ID: uuid.New(), UserID: "v", OfProject: "p1", ConnectionID: made.ID, URL: "https://a.example", Secret: []byte("x")}
+	callback := domain.Callback{
+		ProjectID: "p2", ID: uuid.New(), UserID: "v", OfProject: "p1", ConnectionID: made.ID,
+		URL: "https://a.example", Secret: []byte("x"),
+	}
 	_, err = postgres.Callbacks{DB: serves}.Create(ctx, callback)
 	allowed("callback", err)
 
@@ -57,14 +63,20 @@ func TestRolesMayDoWhatConnectionsTake(t *testing.T) {
 	_, err = postgres.Orders{DB: serves}.Find(ctx, through, o.ID)
 	allowed("get", err)
 	instances := postgres.Instances{DB: serves}
-	connected, _, err := instances.Connect(ctx, domain.Instance{ID: uuid.New(), ProjectID: "p1", ServerID: "s9", State: domain.InstanceActive, ConnectionID: made.ID})
+	connected, _, err := instances.Connect(ctx, domain.Instance{
+		ID: uuid.New(), ProjectID: "p1", ServerID: "s9",
+		State: domain.InstanceActive, ConnectionID: made.ID,
+	})
 	allowed("connect", err)
 	_, err = instances.ListManaged(ctx, through, 10, "")
 	allowed("through", err)
 	_, err = instances.Find(ctx, through, []string{connected.ID.String()})
 	allowed("managed", err)
 	deployments := postgres.Deployments{DB: serves}
-	d := domain.Deployment{ID: uuid.New(), ProjectID: "p1", InstanceID: connected.ID, Image: "a:1", TokenHash: []byte("h"), Bundle: []byte("b")}
+	d := domain.Deployment{
+		ID: uuid.New(), ProjectID: "p1", InstanceID: connected.ID, Image: "a:1", TokenHash: []byte("h"),
+		Bundle: []byte("b"),
+	}
 	allowed("deploy", deployments.Create(ctx, d, time.Hour))
 	_, err = deployments.Fetch(ctx, d.ID, d.TokenHash)
 	allowed("fetch", err)
@@ -73,12 +85,14 @@ func TestRolesMayDoWhatConnectionsTake(t *testing.T) {
 	allowed("agent", err)
 	allowed("drop", deployments.Drop(ctx, "p1", d.ID))
 	asked, err := postgres.Actions{DB: serves}.Create(ctx, domain.DelegatedAction{
-		ID: uuid.New(), ProjectID: "p1", ConnectionID: made.ID, InstanceID: connected.ID, UserID: "v", Request: domain.ActionRequest{Action: domain.Stop},
+		ID: uuid.New(), ProjectID: "p1", ConnectionID: made.ID, InstanceID: connected.ID, UserID: "v",
+		Request: domain.ActionRequest{Action: domain.Stop},
 	})
 	allowed("ask", err)
 	keyed := postgres.KeyedActions{DB: serves}
 	action, err := keyed.Begin(ctx, newKey(), time.Hour)
-	allowed("begin an action", errors.Join(err, keyed.Deploying(ctx, action, d.ID), keyed.Finish(ctx, action, domain.ActionResult{})))
+	allowed("begin an action", errors.Join(err, keyed.RecordDeployment(ctx, action, d.ID),
+		keyed.Finish(ctx, action, domain.ActionResult{})))
 	if action, err = keyed.Begin(ctx, newKey(), time.Hour); err == nil {
 		err = keyed.Abandon(ctx, action)
 	}
@@ -91,10 +105,14 @@ func TestRolesMayDoWhatConnectionsTake(t *testing.T) {
 	consent(t, serves, works, allowed)
 	worker(t, works, o, asked, made, allowed)
 	_, _, err = postgres.Actions{DB: serves}.Connect(ctx, domain.DelegatedAction{
-		ID: uuid.New(), ProjectID: "p1", ConnectionID: made.ID, ServerID: "s10", UserID: "v", Request: domain.ActionRequest{Action: domain.Connect},
+		ID: uuid.New(), ProjectID: "p1", ConnectionID: made.ID, ServerID: "s10", UserID: "v",
+		Request: domain.ActionRequest{Action: domain.Connect},
 	})
 	allowed("ask to connect", err)
-	intent := domain.OldTrust{ID: uuid.New(), ProjectID: "p1", ConnectionID: made.ID, UserID: "u", ExpiresAt: time.Now().Add(time.Hour)}
+	intent := domain.OldTrust{
+		ID: uuid.New(), ProjectID: "p1", ConnectionID: made.ID, UserID: "u",
+		ExpiresAt: time.Now().Add(time.Hour),
+	}
 	_, err = connections.AnnounceTrust(ctx, intent)
 	allowed("announce a trust", err)
 	after := made
@@ -107,7 +125,8 @@ func TestRolesMayDoWhatConnectionsTake(t *testing.T) {
 	allowed("change the name", err)
 	_, err = connections.Suspend(ctx, "p1", made.ID, true)
 	allowed("suspend", err)
-	allowed("drop a trust", errors.Join(connections.DropTrust(ctx, intent), connections.ForgetTrust(ctx, "p1", intent.ID)))
+	allowed("drop a trust", errors.Join(connections.DropTrust(ctx, intent),
+		connections.ForgetTrust(ctx, "p1", intent.ID)))
 	oldTrust(t, works, made, allowed)
 	ended, err := connections.End(ctx, "p1", made.ID, domain.ConnectionDeleted, "", false)
 	allowed("end", err)
@@ -119,10 +138,15 @@ func TestRolesMayDoWhatConnectionsTake(t *testing.T) {
 	if _, err := (postgres.Delegations{DB: serves}).Work(ctx, 1); err == nil {
 		t.Error("a function that serves HTTP reads sealed secrets")
 	}
-	changed := testkit.Scalar[string](t, testkit.Pool(t, database), `select string_agg(column_name, ' ' order by column_name)
-from information_schema.column_privileges where table_name = 'connections' and privilege_type = 'UPDATE' and grantee like 'cloudfn\_functions\_%'`)
-	if changed != "actions acts_as checked_at credential_expires_at delegation_id expires_at flavors generation idle_timeout last_used_at limits name "+
-		"next_check_at quota reason resumed_at revoked secret seq status suspended_at trust_expires_at updated_at usable_by usable_names" { // not where its secret is sent to, nor whose it is
+	changed := testkit.Scalar[string](t, testkit.Pool(t, database),
+		`select string_agg(column_name, ' ' order by column_name)
+from information_schema.column_privileges where table_name = 'connections' and privilege_type = 'UPDATE'
+  and grantee like 'cloudfn\_functions\_%'`)
+	if changed != "actions acts_as checked_at credential_expires_at delegation_id expires_at flavors generation "+
+		"idle_timeout last_used_at limits name "+
+		// not where its secret is sent to, nor whose it is
+		"next_check_at quota reason resumed_at revoked secret seq status suspended_at trust_expires_at updated_at "+
+		"usable_by usable_names" {
 		t.Errorf("a function that serves HTTP may change %s", changed)
 	}
 }
@@ -136,7 +160,7 @@ func oldTrust(t *testing.T, db *postgres.DB, made domain.Connection, allowed fun
 	_, err = d.OldTrusts(t.Context(), 10)
 	allowed("old trusts", err)
 	old := domain.OldTrust{ID: uuid.New(), ProjectID: "p1"}
-	_, err = d.TakeTrust(t.Context(), old)
+	_, err = d.AdoptTrust(t.Context(), old)
 	allowed("take a trust", err)
 	_, err = d.MarkTrustPending(t.Context(), old, "", time.Second, time.Minute)
 	allowed("a trust that cannot be deleted", err)
@@ -145,7 +169,9 @@ func oldTrust(t *testing.T, db *postgres.DB, made domain.Connection, allowed fun
 }
 
 // worker does what run-connections does.
-func worker(t *testing.T, db *postgres.DB, o domain.Order, asked domain.DelegatedAction, made domain.Connection, allowed func(string, error)) {
+func worker(t *testing.T, db *postgres.DB, o domain.Order, asked domain.DelegatedAction, made domain.Connection,
+	allowed func(string, error),
+) {
 	t.Helper()
 	ctx := t.Context()
 	delegations, orders, actions := postgres.Delegations{DB: db}, postgres.Orders{DB: db}, postgres.Actions{DB: db}
@@ -174,7 +200,7 @@ func worker(t *testing.T, db *postgres.DB, o domain.Order, asked domain.Delegate
 	allowed("instances", err)
 	claim, err := orders.Claim(ctx, o, long)
 	allowed("claim", err)
-	allowed("resolved", orders.Resolved(ctx, o, claim))
+	allowed("resolved", orders.UpdateSpecs(ctx, o, claim))
 	allowed("decide", orders.Decide(ctx, claim, with(o.Instances[0], "s1", domain.InstanceActive)))
 	allowed("finalize", orders.Finalize(ctx, finalStatus(o)))
 	mine, taken, err := actions.Claim(ctx, "p1", made.ID, long, 10)
@@ -212,10 +238,11 @@ func consent(t *testing.T, serves, works *postgres.DB, allowed func(string, erro
 	}
 	_, err := store.List(ctx, "p1", domain.ConnectionRequestQuery{Received: true, Limit: 1})
 	allowed("list requests", err)
-	_, claim, _, err := store.ClaimGrant(ctx, "p1", requests[0].ID, "u1", nil, time.Minute)
+	_, claim, err := store.ClaimGrant(ctx, "p1", requests[0].ID, "u1", nil, time.Minute)
 	allowed("claim a request", err)
 	c := newConnection()
-	_, err = postgres.Connections{DB: serves}.CreateGranted(ctx, c, domain.Grant{ProjectID: "p1", RequestID: requests[0].ID, Claim: claim, UserID: "u1"})
+	_, err = postgres.Connections{DB: serves}.CreateGranted(ctx, c,
+		domain.Grant{ProjectID: "p1", RequestID: requests[0].ID, Claim: claim, UserID: "u1"})
 	allowed("grant", err)
 	_, err = postgres.Connections{DB: serves}.End(ctx, "p1", c.ID, domain.ConnectionDeleted, "", true)
 	allowed("end what was granted", err)

@@ -51,8 +51,8 @@ func as(t *testing.T, database, name string) *postgres.DB {
 	return db
 }
 
-// TestFunctionsMayDoWhatTheyDo to orders, instances and callbacks, as the role of functions that serve HTTP.
-func TestFunctionsMayDoWhatTheyDo(t *testing.T) {
+// TestGrantsOfFunctions to orders, instances and callbacks, as the role of functions that serve HTTP.
+func TestGrantsOfFunctions(t *testing.T) {
 	t.Parallel()
 	ctx, database := t.Context(), testkit.Database(t)
 	db, conn := as(t, database, "cloudfn_functions"), testkit.Connect(t, database)
@@ -65,13 +65,19 @@ func TestFunctionsMayDoWhatTheyDo(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	c, err := callbacks.Create(ctx, domain.Callback{ProjectID: "p1", ID: uuid.New(), UserID: "u", URL: "https://a.example", Secret: []byte("x")})
+	c, err := callbacks.Create(ctx, domain.Callback{
+		ProjectID: "p1", ID: uuid.New(), UserID: "u", URL: "https://a.example",
+		Secret: []byte("x"),
+	})
 	allowed("create", err)
 	o := newOrder(2)
-	o.Callback = &domain.Callback{ProjectID: "p1", ID: uuid.New(), UserID: "u", URL: "https://b.example", OrderID: o.ID, Secret: []byte("x")}
+	o.Callback = &domain.Callback{
+		ProjectID: "p1", ID: uuid.New(), UserID: "u", URL: "https://b.example", OrderID: o.ID,
+		Secret: []byte("x"),
+	}
 	claim, err := orders.Place(ctx, o, long)
 	allowed("place", err)
-	allowed("keyed", orders.Keyed(ctx, o, claim, "f"))
+	allowed("keyed", orders.RecordFingerprint(ctx, o, claim, "f"))
 	allowed("decide", orders.Decide(ctx, claim, with(o.Instances[0], "s0", domain.InstanceBuilding)))
 	_, err = instances.Change(ctx, []domain.Instance{with(o.Instances[0], "s0", domain.InstanceActive)})
 	allowed("change an instance", err)
@@ -88,7 +94,9 @@ func TestFunctionsMayDoWhatTheyDo(t *testing.T) {
 	allowed("rotate", err)
 	_, err = callbacks.Test(ctx, "p1", c.ID)
 	allowed("test", err)
-	delivery := testkit.Scalar[uuid.UUID](t, conn, "update deliveries set status = 'dead' where id = (select id from deliveries where callback_id = $1 limit 1) returning id", c.ID)
+	delivery := testkit.Scalar[uuid.UUID](t, conn,
+		`update deliveries set status = 'dead' where id = (select id from deliveries where callback_id = $1
+  limit 1) returning id`, c.ID)
 	_, err = callbacks.Deliveries(ctx, "p1", c.ID, domain.DeliveryQuery{Limit: 1, Marker: delivery})
 	allowed("deliveries", err)
 	_, err = callbacks.Redeliver(ctx, "p1", c.ID, delivery)
@@ -96,8 +104,8 @@ func TestFunctionsMayDoWhatTheyDo(t *testing.T) {
 	allowed("delete", callbacks.Delete(ctx, "p1", c.ID))
 }
 
-// TestRedeliverWhileItsEventIsDeleted for its age: the delivery is gone by then.
-func TestRedeliverWhileItsEventIsDeleted(t *testing.T) {
+// TestRedeliverDuringRetention: retention deletes the old delivery while its redelivery waits.
+func TestRedeliverDuringRetention(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
 	callbacks, conn := postgres.Callbacks{DB: open(t, database)}, testkit.Connect(t, database)
@@ -118,7 +126,9 @@ func TestRedeliverWhileItsEventIsDeleted(t *testing.T) {
 	}()
 	watch := testkit.Connect(t, database)
 	testkit.Eventually(t, 5*time.Second, "it waits for the event", func() bool {
-		return testkit.Scalar[bool](t, watch, "select exists (select from pg_locks l join pg_stat_activity a using (pid) where not l.granted and a.datname = current_database())")
+		return testkit.Scalar[bool](t, watch,
+			`select exists (select from pg_locks l join pg_stat_activity a using (pid) where not l.granted
+  and a.datname = current_database())`)
 	})
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)

@@ -10,32 +10,35 @@ import (
 	"github.com/cloudfn/cloudfn/shared/postgres"
 )
 
-// TestHistory: its owner sees all of it and everybody who did something; who acts through a connection sees what happened through that,
-// and is told of itself only.
+// TestHistory: the owner sees all events and all actors. A project that acts through a connection sees the events of
+// that connection, and only itself as an actor.
 func TestHistory(t *testing.T) {
 	t.Parallel()
-	l := newLender(t)
-	c := l.lend(t, domain.ConnectionQuota{}, nil)
+	l := newTestDB(t)
+	c := l.storeConnection(t, domain.ConnectionQuota{}, nil)
 	instances := postgres.Instances{DB: l.DB}
 	by := func(who domain.Identity, connection uuid.UUID, action domain.Action) *domain.Actor {
 		return domain.ActorOf(who, connection).Doing(action, uuid.Nil)
 	}
-	own, _, err := instances.Connect(domain.WithActor(t.Context(), by(delegator, uuid.Nil, domain.Connect)), stranger("s1", uuid.Nil))
+	own, _, err := instances.Connect(domain.WithActor(t.Context(), by(delegator, uuid.Nil, domain.Connect)),
+		foreignServer("s1", uuid.Nil))
 	if err != nil {
 		t.Fatal(err)
 	}
 	l.disconnect(t, own.ID, uuid.Nil)
-	if _, _, err := instances.Connect(domain.WithActor(t.Context(), by(guest, c.ID, domain.Connect)), stranger("s1", c.ID)); err != nil {
+	if _, _, err := instances.Connect(domain.WithActor(t.Context(), by(guest, c.ID, domain.Connect)),
+		foreignServer("s1", c.ID)); err != nil {
 		t.Fatal(err)
 	}
 	stopped := with(own, "s1", domain.InstanceStopped)
-	if _, err := instances.Change(domain.WithActor(t.Context(), by(delegator, uuid.Nil, domain.Stop)), []domain.Instance{stopped}); err != nil {
+	if _, err := instances.Change(domain.WithActor(t.Context(), by(delegator, uuid.Nil, domain.Stop)),
+		[]domain.Instance{stopped}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := instances.Change(t.Context(), []domain.Instance{with(own, "s1", domain.InstanceActive)}); err != nil {
 		t.Fatal(err)
 	}
-	read := func(project string, id, connection uuid.UUID, before int64, limit int, reader string) (told []string) {
+	read := func(project string, id, connection uuid.UUID, before int64, limit int, reader string) (lines []string) {
 		t.Helper()
 		found, err := instances.History(t.Context(), project, id, connection, before, limit, reader)
 		if err != nil {
@@ -46,19 +49,21 @@ func TestHistory(t *testing.T) {
 				State string
 				Actor *domain.Actor
 			}
-			if err := json.Unmarshal(e.Data, &data); err != nil || e.Subject != id.String() || e.At.IsZero() || e.Type != domain.InstanceEvent {
+			if err := json.Unmarshal(e.Data, &data); err != nil || e.Subject != id.String() || e.At.IsZero() ||
+				e.Type != domain.InstanceEvent {
 				t.Fatal(e, err)
 			}
 			line := data.State
 			if data.Actor != nil {
 				line += " " + data.Actor.UserID + " " + string(data.Actor.Action)
 			}
-			told = append(told, line)
+			lines = append(lines, line)
 		}
-		return told
+		return lines
 	}
 	all := read("p1", own.ID, uuid.Nil, 0, 10, "p1")
-	if len(all) < 5 || all[0] != "active" || all[1] != "stopped u1 stop" || all[2] != "active u2 connect" || all[len(all)-1] != "active u1 connect" {
+	if len(all) < 5 || all[0] != "active" || all[1] != "stopped u1 stop" || all[2] != "active u2 connect" ||
+		all[len(all)-1] != "active u1 connect" {
 		t.Errorf("the owner sees %q", all)
 	}
 	theirs := read("p1", own.ID, c.ID, 0, 10, "p2")
@@ -69,7 +74,8 @@ func TestHistory(t *testing.T) {
 		t.Errorf("another one who may sees %q", another)
 	}
 	first := read("p1", own.ID, uuid.Nil, 0, 2, "p1")
-	if rest := read("p1", own.ID, uuid.Nil, int64(len(all)-1), 10, "p1"); len(first) != 2 || len(rest) != len(all)-2 || rest[0] != all[2] {
+	if rest := read("p1", own.ID, uuid.Nil, int64(len(all)-1), 10, "p1"); len(first) != 2 || len(rest) != len(all)-2 ||
+		rest[0] != all[2] {
 		t.Errorf("in pages it is %q and %q", first, rest)
 	}
 	if other := read("p2", own.ID, uuid.Nil, 0, 10, "p2"); len(other) != 0 {

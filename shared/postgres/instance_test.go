@@ -29,39 +29,46 @@ func change(t *testing.T, store postgres.Orders, seen []domain.Instance) error {
 	return err
 }
 
-// TestDecide writes what Nova said, once.
+// TestDecide: the result of a create call is written once.
 func TestDecide(t *testing.T) {
 	t.Parallel()
 	store, o := orders(t), newOrder(3)
 	claim := place(t, store, o, long)
-	want := []domain.Instance{with(o.Instances[0], "s0", domain.InstanceBuilding), refusedAs(o.Instances[1], "quota_exceeded"), o.Instances[2]}
-	if err := errors.Join(store.Decide(t.Context(), claim, want[0]), store.Decide(t.Context(), claim, want[1])); err != nil {
+	want := []domain.Instance{
+		with(o.Instances[0], "s0", domain.InstanceBuilding),
+		refusedAs(o.Instances[1], "quota_exceeded"), o.Instances[2],
+	}
+	if err := errors.Join(store.Decide(t.Context(), claim, want[0]),
+		store.Decide(t.Context(), claim, want[1])); err != nil {
 		t.Fatal(err)
 	}
 	got := get(t, store, o)
-	if diff := cmp.Diff(want, got.Instances, cmpopts.IgnoreFields(domain.Instance{}, "UpdatedAt", "CreatedAt", "SeenAt", "MissedAt", "Seq"), cmpopts.EquateEmpty()); diff != "" {
+	if diff := cmp.Diff(want, got.Instances, cmpopts.IgnoreFields(domain.Instance{}, "UpdatedAt", "CreatedAt", "SeenAt",
+		"MissedAt", "Seq"), cmpopts.EquateEmpty()); diff != "" {
 		t.Error(diff)
 	}
 	if got.Undecided() != 1 {
 		t.Errorf("%d are undecided", got.Undecided())
 	}
-	if err := store.Decide(t.Context(), claim, with(o.Instances[0], "another", domain.InstanceBuilding)); !errors.Is(err, domain.ErrFenced) {
+	if err := store.Decide(t.Context(), claim,
+		with(o.Instances[0], "another", domain.InstanceBuilding)); !errors.Is(err, domain.ErrFenced) {
 		t.Errorf("a second server for one instance: %v", err)
 	}
 	if id := get(t, store, o).Instances[0].ServerID; id != "s0" {
 		t.Errorf("the server is %s", id)
 	}
 	// With all decided there is nothing left to claim.
-	if err := errors.Join(store.Decide(t.Context(), claim, with(o.Instances[2], "s2", domain.InstanceBuilding)), store.Release(t.Context(), o, claim)); err != nil {
+	if err := errors.Join(store.Decide(t.Context(), claim, with(o.Instances[2], "s2", domain.InstanceBuilding)),
+		store.Release(t.Context(), o, claim)); err != nil {
 		t.Fatal(err)
 	}
-	if c := place(t, store, o, long); c.Held {
+	if c := place(t, store, o, long); c.Acquired {
 		t.Errorf("a finished order was claimed: %+v", c)
 	}
 }
 
-// TestDecideAfterObserve: somebody who looked at the order meanwhile has found the server by its tag, before the
-// copy that made it could write it down. That is no other copy's work.
+// TestDecideAfterObserve: a reader has found the server by its tag and recorded it before the replica that created it.
+// That replica's own record is no conflict.
 func TestDecideAfterObserve(t *testing.T) {
 	t.Parallel()
 	store, o := orders(t), newOrder(1)
@@ -117,8 +124,8 @@ func TestObserve(t *testing.T) {
 	want(3, "s3", domain.InstanceActive)
 }
 
-// TestConclude writes what follows from the instances, and nothing after that.
-func TestConclude(t *testing.T) {
+// TestFinalize: the status that follows from the instances is written, and nothing after that.
+func TestFinalize(t *testing.T) {
 	t.Parallel()
 	store := orders(t)
 	for name, tc := range map[string]struct {
@@ -134,23 +141,27 @@ func TestConclude(t *testing.T) {
 			t.Parallel()
 			o := newOrder(2)
 			place(t, store, o, long)
-			conclude := func(states ...domain.InstanceState) domain.OrderStatus {
+			finalize := func(states ...domain.InstanceState) domain.OrderStatus {
 				t.Helper()
 				now := o
-				now.Instances = []domain.Instance{with(o.Instances[0], name+"0", states[0]), with(o.Instances[1], name+"1", states[1])}
-				if err := errors.Join(change(t, store, now.Instances), store.Finalize(t.Context(), finalStatus(now))); err != nil {
+				now.Instances = []domain.Instance{
+					with(o.Instances[0], name+"0", states[0]),
+					with(o.Instances[1], name+"1", states[1]),
+				}
+				if err := errors.Join(change(t, store, now.Instances),
+					store.Finalize(t.Context(), finalStatus(now))); err != nil {
 					t.Fatal(err)
 				}
 				return get(t, store, o).Status
 			}
-			if got := conclude(tc.states...); got != tc.want {
+			if got := finalize(tc.states...); got != tc.want {
 				t.Errorf("got %s", got)
 			}
 			final := tc.want
 			if final == domain.OrderRunning {
 				final = domain.OrderFailed
 			}
-			if got := conclude(domain.InstanceError, domain.InstanceError); got != final {
+			if got := finalize(domain.InstanceError, domain.InstanceError); got != final {
 				t.Errorf("afterwards it is %s, want %s", got, final)
 			}
 		})

@@ -8,44 +8,51 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-func claim(t *testing.T, jobs postgres.Jobs, key string, claimFor time.Duration) (uuid.UUID, bool) {
+func claim(t *testing.T, jobs postgres.Jobs, key string, claimFor time.Duration) (claim domain.Claim, acquired bool) {
 	t.Helper()
-	id, held, err := jobs.Claim(t.Context(), "kind", key, claimFor)
+	claim, err := jobs.Claim(t.Context(), "kind", key, claimFor)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return id, held
+	return claim, claim.Acquired
 }
 
-// TestJobs is the life of a job, as every copy that asks for it sees it.
+// TestJobs: the life of a job, as every replica that asks for it sees it.
 func TestJobs(t *testing.T) {
 	t.Parallel()
 	url := testkit.Database(t)
 	jobs := postgres.Jobs{DB: open(t, url)}
 	conn := testkit.Connect(t, url)
 	for name, tc := range map[string]struct {
-		do   func(t *testing.T, key string, id uuid.UUID) error
+		do   func(t *testing.T, key string, id domain.Claim) error
 		free bool // whether the job can be claimed then
 	}{
-		"held": {func(*testing.T, string, uuid.UUID) error { return nil }, false},
-		"done": {func(t *testing.T, key string, id uuid.UUID) error { return jobs.Done(t.Context(), "kind", key, id) }, false},
-		"done by others": {func(t *testing.T, key string, _ uuid.UUID) error {
-			return jobs.Done(t.Context(), "kind", key, uuid.New())
+		"held": {func(*testing.T, string, domain.Claim) error { return nil }, false},
+		"done": {
+			func(t *testing.T, key string, id domain.Claim) error { return jobs.Done(t.Context(), "kind", key, id) },
+			false,
+		},
+		"done by others": {func(t *testing.T, key string, _ domain.Claim) error {
+			return jobs.Done(t.Context(), "kind", key, domain.NewClaim())
 		}, false},
-		"failed": {func(t *testing.T, key string, id uuid.UUID) error {
+		"failed": {func(t *testing.T, key string, id domain.Claim) error {
 			return jobs.Fail(t.Context(), "kind", key, id, errors.New("why"))
 		}, true},
-		"failed by others": {func(t *testing.T, key string, _ uuid.UUID) error {
-			return jobs.Fail(t.Context(), "kind", key, uuid.New(), errors.New("why"))
+		"failed by others": {func(t *testing.T, key string, _ domain.Claim) error {
+			return jobs.Fail(t.Context(), "kind", key, domain.NewClaim(), errors.New("why"))
 		}, false},
-		"another kind's": {func(t *testing.T, key string, id uuid.UUID) error {
+		"another kind's": {func(t *testing.T, key string, id domain.Claim) error {
 			return jobs.Fail(t.Context(), "other", key, id, errors.New("why"))
 		}, false},
-		"forgotten": {func(t *testing.T, _ string, _ uuid.UUID) error { return jobs.Forget(t.Context(), time.Hour) }, false},
+		"forgotten": {
+			func(t *testing.T, _ string, _ domain.Claim) error { return jobs.Forget(t.Context(), time.Hour) },
+			false,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -101,8 +108,9 @@ func TestJobs(t *testing.T) {
 	})
 }
 
-// TestOneCopyGetsTheJob however many ask at once, for a new one and for one whose claim has ended.
-func TestOneCopyGetsTheJob(t *testing.T) {
+// TestClaimJobConcurrently: one replica claims a new job, and one a job whose claim has expired, however many ask at
+// once.
+func TestClaimJobConcurrently(t *testing.T) {
 	t.Parallel()
 	jobs := postgres.Jobs{DB: open(t, testkit.Database(t))}
 	for _, prepare := range []func(key string){func(string) {}, func(key string) { claim(t, jobs, key, ended) }} {
@@ -114,11 +122,11 @@ func TestOneCopyGetsTheJob(t *testing.T) {
 			n := 0
 			for range 8 {
 				all.Go(func() {
-					_, held, err := jobs.Claim(t.Context(), "kind", key, long)
+					claim, err := jobs.Claim(t.Context(), "kind", key, long)
 					if err != nil {
 						t.Error(err)
 					}
-					if held {
+					if claim.Acquired {
 						mu.Lock()
 						n++
 						mu.Unlock()

@@ -30,7 +30,7 @@ var refusedByPgBouncer = regexp.MustCompile(`[?&](role|\w+_timeout)=`)
 func open(t *testing.T, url string) *postgres.DB {
 	t.Helper()
 	if os.Getenv(pooled) != "" && !refusedByPgBouncer.MatchString(url) {
-		url = testkit.PgBouncer(t, url)
+		url = behindPgBouncer(t, url)
 	}
 	db, err := postgres.Open(postgres.Config{URL: domain.Secret(url), MaxConns: 8}, nil)
 	if err != nil {
@@ -40,20 +40,22 @@ func open(t *testing.T, url string) *postgres.DB {
 	return db
 }
 
-func TestConfigNeverShowsThePassword(t *testing.T) {
+func TestConfigHidesPassword(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		cfg  postgres.Config
 		want string // part of the error, "" = good
 	}{
-		"a URL":             {postgres.Config{URL: "postgres://u:canary@db:5432/x?sslmode=require", MaxConns: 4}, ""},
-		"words":             {postgres.Config{URL: "host=db user=u password=canary dbname=x", MaxConns: 4}, ""},
-		"nothing":           {postgres.Config{MaxConns: 4}, "DATABASE_URL"},
-		"a bad port":        {postgres.Config{URL: "postgres://u:canary@db:x/x", MaxConns: 4}, "DATABASE_URL"},
-		"a bad password":    {postgres.Config{URL: "postgres://u:canary%zz@db/x", MaxConns: 4}, "DATABASE_URL"},
-		"another scheme":    {postgres.Config{URL: "mysql://u:canary@db/x", MaxConns: 4}, "DATABASE_URL"},
-		"bad words":         {postgres.Config{URL: "host=db password='canary", MaxConns: 4}, "DATABASE_URL"},
-		"a bad sslmode":     {postgres.Config{URL: "postgres://u:canary@db/x?sslmode=maybe", MaxConns: 4}, "DATABASE_URL"},
+		"a URL":          {postgres.Config{URL: "postgres://u:canary@db:5432/x?sslmode=require", MaxConns: 4}, ""},
+		"words":          {postgres.Config{URL: "host=db user=u password=canary dbname=x", MaxConns: 4}, ""},
+		"nothing":        {postgres.Config{MaxConns: 4}, "DATABASE_URL"},
+		"a bad port":     {postgres.Config{URL: "postgres://u:canary@db:x/x", MaxConns: 4}, "DATABASE_URL"},
+		"a bad password": {postgres.Config{URL: "postgres://u:canary%zz@db/x", MaxConns: 4}, "DATABASE_URL"},
+		"another scheme": {postgres.Config{URL: "mysql://u:canary@db/x", MaxConns: 4}, "DATABASE_URL"},
+		"bad words":      {postgres.Config{URL: "host=db password='canary", MaxConns: 4}, "DATABASE_URL"},
+		"a bad sslmode": {
+			postgres.Config{URL: "postgres://u:canary@db/x?sslmode=maybe", MaxConns: 4}, "DATABASE_URL",
+		},
 		"no connections":    {postgres.Config{URL: "postgres://u:canary@db/x", MaxConns: 0}, "DATABASE_MAX_CONNS"},
 		"fewer than none":   {postgres.Config{URL: "postgres://u:canary@db/x", MaxConns: -1}, "DATABASE_MAX_CONNS"},
 		"as many as can be": {postgres.Config{URL: "postgres://u:canary@db/x", MaxConns: 1001}, "DATABASE_MAX_CONNS"},
@@ -64,18 +66,20 @@ func TestConfigNeverShowsThePassword(t *testing.T) {
 			if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("got %v", err)
 			}
-			if text := fmt.Sprintf("%v %+v %#v %v", err, tc.cfg, tc.cfg, errors.Unwrap(err)); strings.Contains(text, "canary") {
+			text := fmt.Sprintf("%v %+v %#v %v", err, tc.cfg, tc.cfg, errors.Unwrap(err))
+			if strings.Contains(text, "canary") {
 				t.Errorf("it shows the password: %s", text)
 			}
-			if _, err := postgres.Migrate(t.Context(), postgres.Config{URL: tc.cfg.URL}); err == nil || strings.Contains(err.Error(), "canary") {
+			if _, err := postgres.Migrate(t.Context(), postgres.Config{URL: tc.cfg.URL}); err == nil ||
+				strings.Contains(err.Error(), "canary") {
 				t.Errorf("migrate: %v", err)
 			}
 		})
 	}
 }
 
-// TestMigrateByMany at once: each migration is applied by one of them, and then no more.
-func TestMigrateByMany(t *testing.T) {
+// TestMigrateConcurrently: each migration is applied once.
+func TestMigrateConcurrently(t *testing.T) {
 	t.Parallel()
 	cfg := postgres.Config{URL: domain.Secret(testkit.EmptyDatabase(t)), MaxConns: 1}
 	db := open(t, cfg.URL.Reveal())
@@ -113,13 +117,16 @@ func TestMigrateByMany(t *testing.T) {
 		t.Errorf("afterwards: %v", err)
 	}
 	conn := testkit.Connect(t, cfg.URL.Reveal())
-	if _, err := conn.Exec(t.Context(), "delete from goose_db_version where version_id = $1", postgres.SchemaVersion); err != nil {
+	if _, err := conn.Exec(t.Context(), "delete from goose_db_version where version_id = $1",
+		postgres.SchemaVersion); err != nil {
 		t.Fatal(err)
 	}
-	if err := db.Check(t.Context()); apperr.CodeOf(err) != apperr.Unavailable || !strings.Contains(apperr.As(err).Message, "run migrate") {
+	if err := db.Check(t.Context()); apperr.CodeOf(err) != apperr.Unavailable ||
+		!strings.Contains(apperr.As(err).Message, "run migrate") {
 		t.Errorf("an older schema: got %v", err)
 	}
-	if _, err := conn.Exec(t.Context(), "insert into goose_db_version (version_id, is_applied) values ($1, true)", postgres.SchemaVersion+1); err != nil {
+	if _, err := conn.Exec(t.Context(), "insert into goose_db_version (version_id, is_applied) values ($1, true)",
+		postgres.SchemaVersion+1); err != nil {
 		t.Fatal(err)
 	}
 	if err := db.Check(t.Context()); err != nil {
@@ -127,7 +134,7 @@ func TestMigrateByMany(t *testing.T) {
 	}
 }
 
-// TestPostgresAway is 503 with a pause, whatever way it is away.
+// TestPostgresAway: whatever the reason, the error is a 503 with a Retry-After.
 func TestPostgresAway(t *testing.T) {
 	t.Parallel()
 	here := testkit.Database(t)
@@ -152,7 +159,8 @@ func TestPostgresAway(t *testing.T) {
 			t.Parallel()
 			began := time.Now()
 			err := db.Check(t.Context())
-			if e := apperr.As(err); e.Code != apperr.Unavailable || e.RetryAfter <= 0 || e.Message != "the database is not available" {
+			if e := apperr.As(err); e.Code != apperr.Unavailable || e.RetryAfter <= 0 ||
+				e.Message != "the database is not available" {
 				t.Errorf("got %s %q, again in %s: %v", e.Code, e.Message, e.RetryAfter, err)
 			}
 			if strings.Contains(err.Error(), "canary") {
@@ -182,16 +190,18 @@ func TestBackendKilled(t *testing.T) {
 				where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'`) > 0
 		})
 	}
-	if _, err := conn.Exec(t.Context(), "create function slow() returns trigger language plpgsql as $$ begin perform pg_sleep(30); return new; end $$; create trigger slow before insert on jobs for each row execute function slow()"); err != nil {
+	if _, err := conn.Exec(t.Context(),
+		"create function slow() returns trigger language plpgsql as $$ begin perform pg_sleep(30); return new; end $$; create trigger slow before insert on jobs for each row execute function slow()"); err != nil {
 		t.Fatal(err)
 	}
 	failed := make(chan error, 1)
 	go func() {
-		_, _, err := postgres.Jobs{DB: db}.Claim(t.Context(), "kind", "key", time.Minute)
+		_, err := postgres.Jobs{DB: db}.Claim(t.Context(), "kind", "key", time.Minute)
 		failed <- err
 	}()
 	testkit.Eventually(t, 10*time.Second, "the statement runs", func() bool {
-		return testkit.Scalar[int](t, conn, "select count(*)::int from pg_stat_activity where datname = current_database() and wait_event = 'PgSleep'") == 1
+		return testkit.Scalar[int](t, conn,
+			"select count(*)::int from pg_stat_activity where datname = current_database() and wait_event = 'PgSleep'") == 1
 	})
 	kill()
 	if err := <-failed; apperr.CodeOf(err) != apperr.Unavailable || apperr.As(err).RetryAfter <= 0 {
@@ -211,8 +221,8 @@ func TestBackendKilled(t *testing.T) {
 	}
 }
 
-// TestItsContextEnds: a deadline is Postgres being away, a client that hung up is not.
-func TestItsContextEnds(t *testing.T) {
+// TestContextEnds: an exceeded deadline means that Postgres is unavailable; a client that hung up does not.
+func TestContextEnds(t *testing.T) {
 	t.Parallel()
 	db := open(t, testkit.Database(t))
 	late, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
@@ -223,7 +233,8 @@ func TestItsContextEnds(t *testing.T) {
 	if diff := cmp.Diff(map[string]apperr.Code{"late": apperr.Unavailable, "gone": apperr.ClientGone}, got); diff != "" {
 		t.Error(diff)
 	}
-	if now, err := db.Now(t.Context()); err != nil || now.Location() != time.UTC || time.Since(now).Abs() > time.Minute {
+	if now, err := db.Now(t.Context()); err != nil || now.Location() != time.UTC ||
+		time.Since(now).Abs() > time.Minute {
 		t.Errorf("now is %s, %v", now, err)
 	}
 }

@@ -26,13 +26,17 @@ const (
 func newOrder(n int) domain.Order {
 	hash := sha256.Sum256([]byte("body"))
 	o := domain.Order{
-		ID: uuid.New(), ProjectID: "p1", DomainID: "d1", UserID: "u1", BodySHA256: hash[:], Status: domain.OrderRunning, CallsRecorded: true,
-		Spec: domain.OrderSpec{OnFailure: domain.Keep, GeneratedKey: "k"},
+		ID: uuid.New(), ProjectID: "p1", DomainID: "d1", UserID: "u1", BodySHA256: hash[:], Status: domain.OrderRunning,
+		CallsRecorded: true, Spec: domain.OrderSpec{OnFailure: domain.Keep, GeneratedKey: "k"},
 	}
 	for i := range n {
 		o.Instances = append(o.Instances, domain.Instance{
-			ID: uuid.New(), ProjectID: "p1", OrderID: o.ID, Name: domain.InstanceName("web ✓", i, n), State: domain.InstanceRequested, Origin: domain.OriginLaunched,
-			Spec:      domain.LaunchSpec{FlavorID: "f", NetworkIDs: []string{"n"}, Metadata: map[string]string{"k": "v"}, KeyName: "k"},
+			ID: uuid.New(), ProjectID: "p1", OrderID: o.ID, Name: domain.InstanceName("web ✓", i,
+				n), State: domain.InstanceRequested, Origin: domain.OriginLaunched,
+			Spec: domain.LaunchSpec{
+				FlavorID: "f", NetworkIDs: []string{"n"}, Metadata: map[string]string{"k": "v"},
+				KeyName: "k",
+			},
 			Addresses: []domain.Address{}, KeyName: "k", Seq: 1,
 		})
 	}
@@ -71,40 +75,46 @@ func get(t *testing.T, store postgres.Orders, o domain.Order) domain.Order {
 func TestPlaceTwice(t *testing.T) {
 	t.Parallel()
 	store, o := orders(t), newOrder(3)
-	if c := place(t, store, o, long); !c.Held || !c.Fresh {
+	if c := place(t, store, o, long); !c.Acquired || !c.Fresh {
 		t.Errorf("the first got %+v", c)
 	}
-	if diff := cmp.Diff(o, get(t, store, o), cmpopts.IgnoreFields(domain.Order{}, "CreatedAt", "ReadAt"), cmpopts.EquateEmpty(), cmpopts.IgnoreFields(domain.Instance{}, "UpdatedAt", "CreatedAt")); diff != "" {
+	if diff := cmp.Diff(o, get(t, store, o), cmpopts.IgnoreFields(domain.Order{}, "CreatedAt", "ReadAt"),
+		cmpopts.EquateEmpty(), cmpopts.IgnoreFields(domain.Instance{}, "UpdatedAt", "CreatedAt")); diff != "" {
 		t.Error(diff)
 	}
 	again := o
 	again.Instances = newOrder(3).Instances // a repeat comes with other new UUIDs, which do not count
-	if c := place(t, store, again, long); c.Held || c.Fresh {
+	if c := place(t, store, again, long); c.Acquired || c.Fresh {
 		t.Errorf("the second got %+v", c)
 	}
-	if diff := cmp.Diff(o.Instances, get(t, store, o).Instances, cmpopts.IgnoreFields(domain.Instance{}, "UpdatedAt", "CreatedAt")); diff != "" {
+	if diff := cmp.Diff(o.Instances, get(t, store, o).Instances,
+		cmpopts.IgnoreFields(domain.Instance{}, "UpdatedAt", "CreatedAt")); diff != "" {
 		t.Error(diff)
 	}
 	other := o
 	other.BodySHA256 = []byte("another body")
-	if c, err := store.Place(t.Context(), other, long); apperr.CodeOf(err) != apperr.Conflict || c.Held {
+	if c, err := store.Place(t.Context(), other, long); apperr.CodeOf(err) != apperr.Conflict || c.Acquired {
 		t.Errorf("another body under the same id: got %+v %v", c, err)
 	}
 	// An instance's id is taken within the project, also by another order; nothing of the refused one is stored.
 	taken := newOrder(2)
 	taken.Instances[1].ID = o.Instances[0].ID
-	if c, err := store.Place(t.Context(), taken, long); apperr.CodeOf(err) != apperr.Conflict || apperr.As(err).Fields[0].Field != "instances[1].id" {
+	if c, err := store.Place(t.Context(), taken, long); apperr.CodeOf(err) != apperr.Conflict ||
+		apperr.As(err).Fields[0].Field != "instances[1].id" {
 		t.Errorf("another order's instance: got %+v %v", c, err)
 	}
-	if ids, err := store.Taken(t.Context(), "p1", []uuid.UUID{taken.Instances[0].ID, taken.Instances[1].ID, o.ID}); err != nil || len(ids) != 2 {
+	if ids, err := store.ListTaken(t.Context(), "p1",
+		[]uuid.UUID{taken.Instances[0].ID, taken.Instances[1].ID, o.ID}); err != nil || len(ids) != 2 {
 		t.Errorf("taken: %v %v", ids, err)
 	}
-	if ids, err := store.Taken(t.Context(), "p2", []uuid.UUID{o.ID, taken.Instances[1].ID}); err != nil || len(ids) != 0 {
+	if ids, err := store.ListTaken(t.Context(), "p2", []uuid.UUID{o.ID, taken.Instances[1].ID}); err != nil ||
+		len(ids) != 0 {
 		t.Errorf("taken in another project: %v %v", ids, err)
 	}
 	swapped := newOrder(1)
 	swapped.ID = o.Instances[0].ID
-	if _, err := store.Place(t.Context(), swapped, long); apperr.CodeOf(err) != apperr.Conflict || apperr.As(err).Fields[0].Field != "id" {
+	if _, err := store.Place(t.Context(), swapped, long); apperr.CodeOf(err) != apperr.Conflict ||
+		apperr.As(err).Fields[0].Field != "id" {
 		t.Errorf("an instance's id as an order's: got %v", err)
 	}
 	if _, err := store.Get(t.Context(), "p1", taken.ID); apperr.CodeOf(err) != apperr.NotFound {
@@ -112,7 +122,7 @@ func TestPlaceTwice(t *testing.T) {
 	}
 }
 
-// TestOtherProjects may use the same ids, and learn nothing by that.
+// TestOtherProjects: other projects may use the same ids, and learn nothing from that.
 func TestOtherProjects(t *testing.T) {
 	t.Parallel()
 	store, o := orders(t), newOrder(1)
@@ -133,23 +143,25 @@ func TestOtherProjects(t *testing.T) {
 	}
 	seen := foreign.Instances[0]
 	seen.ServerID, seen.State = "theirs", domain.InstanceActive
-	if err := errors.Join(change(t, store, []domain.Instance{seen}), store.Release(t.Context(), foreign, claim), store.Finalize(t.Context(), finalStatus(foreign))); err != nil {
+	if err := errors.Join(change(t, store, []domain.Instance{seen}), store.Release(t.Context(), foreign, claim),
+		store.Finalize(t.Context(), finalStatus(foreign))); err != nil {
 		t.Error(err)
 	}
-	if _, err := store.HeldFor(t.Context(), "p2", o.ID); apperr.CodeOf(err) != apperr.NotFound {
+	if _, err := store.ClaimExpiresIn(t.Context(), "p2", o.ID); apperr.CodeOf(err) != apperr.NotFound {
 		t.Errorf("busy: %v", err)
 	}
-	if held, err := store.HeldFor(t.Context(), "p1", o.ID); err != nil || held <= 0 || held > long || get(t, store, o).Instances[0].ServerID != "" {
+	if held, err := store.ClaimExpiresIn(t.Context(), "p1", o.ID); err != nil || held <= 0 || held > long ||
+		get(t, store, o).Instances[0].ServerID != "" {
 		t.Errorf("another project changed it: %+v", get(t, store, o))
 	}
 	foreign.BodySHA256 = []byte("another body")
-	if c := place(t, store, foreign, long); !c.Held || !c.Fresh {
+	if c := place(t, store, foreign, long); !c.Acquired || !c.Fresh {
 		t.Errorf("the same ids in another project: %+v", c)
 	}
 }
 
-// TestPlaceAtOnce by many copies: one of them works on the order.
-func TestPlaceAtOnce(t *testing.T) {
+// TestPlaceConcurrently: of many replicas that place the same order, one works on it.
+func TestPlaceConcurrently(t *testing.T) {
 	t.Parallel()
 	store := orders(t)
 	for range 5 {
@@ -167,7 +179,7 @@ func TestPlaceAtOnce(t *testing.T) {
 		all.Wait()
 		held, fresh := 0, 0
 		for _, c := range claims {
-			if c.Held {
+			if c.Acquired {
 				held++
 			}
 			if c.Fresh {

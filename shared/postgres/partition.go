@@ -72,7 +72,8 @@ func (r Requests) tryAlone(ctx context.Context, fn func(tx pgx.Tx, now time.Time
 			return err
 		}
 		// Moving many rows takes longer than any other statement may.
-		if _, err := tx.Exec(ctx, "set local lock_timeout = '"+lockWait+"'; set local statement_timeout = 0"); err != nil {
+		const timeouts = "set local lock_timeout = '" + lockWait + "'; set local statement_timeout = 0"
+		if _, err := tx.Exec(ctx, timeouts); err != nil {
 			return err
 		}
 		return fn(tx, now.UTC())
@@ -108,9 +109,9 @@ func makePartition(ctx context.Context, tx pgx.Tx, from time.Time) error {
 	if err := tx.QueryRow(ctx, "select to_regclass($1) is not null", name).Scan(&exists); err != nil || exists {
 		return err
 	}
-	// Postgres refuses a partition whose rows lie in the default one, so they are moved while the table is locked. All of
-	// it: a statement that has read the list of partitions, and then waits for the default one, would not see the rows
-	// that left it.
+	// Postgres refuses a partition whose rows lie in the default one, so they are moved while the table is locked. All
+	// of it: a statement that has read the list of partitions, and then waits for the default one, would not see the
+	// rows that left it.
 	to := from.AddDate(0, 1, 0)
 	table := pgx.Identifier{name}.Sanitize()
 	_, err := tx.Exec(ctx, fmt.Sprintf(`

@@ -20,7 +20,10 @@ import (
 const retention = 90 * 24 * time.Hour
 
 func request(path string) domain.Request {
-	return domain.Request{ID: uuid.Must(uuid.NewV7()), Method: "GET", Path: path, Status: 200, ProjectID: "p1", DomainID: "d1"}
+	return domain.Request{
+		ID: uuid.Must(uuid.NewV7()), Method: "GET", Path: path, Status: 200, ProjectID: "p1",
+		DomainID: "d1",
+	}
 }
 
 func insert(t *testing.T, store postgres.Requests, rows ...domain.Request) {
@@ -34,7 +37,8 @@ func insert(t *testing.T, store postgres.Requests, rows ...domain.Request) {
 func partitions(t *testing.T, conn *pgx.Conn) map[string]int {
 	t.Helper()
 	got := map[string]int{}
-	rows, _ := conn.Query(t.Context(), "select inhrelid::regclass::text from pg_inherits where inhparent = 'requests'::regclass")
+	rows, _ := conn.Query(t.Context(),
+		"select inhrelid::regclass::text from pg_inherits where inhparent = 'requests'::regclass")
 	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
 		t.Fatal(err)
@@ -52,8 +56,8 @@ func exec(t *testing.T, conn *pgx.Conn, sql string) {
 	}
 }
 
-// TestMaintainByTheDatabasesClock goes through the months; each time rows have come before it was called.
-func TestMaintainByTheDatabasesClock(t *testing.T) {
+// TestMaintainUsesDatabaseClock goes through the months; each time rows have come before it was called.
+func TestMaintainUsesDatabaseClock(t *testing.T) {
 	t.Parallel()
 	url := testkit.Database(t)
 	for _, step := range []struct {
@@ -61,12 +65,24 @@ func TestMaintainByTheDatabasesClock(t *testing.T) {
 		want map[string]int
 	}{
 		{"2027-12-31T23:30:00Z", map[string]int{"requests_default": 0, "requests_202712": 2, "requests_202801": 0}},
-		{"2028-01-01T00:10:00Z", map[string]int{"requests_default": 0, "requests_202712": 2, "requests_202801": 2, "requests_202802": 0}},
+		{"2028-01-01T00:10:00Z", map[string]int{
+			"requests_default": 0, "requests_202712": 2, "requests_202801": 2,
+			"requests_202802": 0,
+		}},
 		// Nobody came for two months: the rows of one of them wait in the default partition.
-		{"2028-03-01T12:00:00Z", map[string]int{"requests_default": 0, "requests_202712": 2, "requests_202801": 2, "requests_202802": 0, "requests_202803": 2, "requests_202804": 0}},
+		{"2028-03-01T12:00:00Z", map[string]int{
+			"requests_default": 0, "requests_202712": 2, "requests_202801": 2,
+			"requests_202802": 0, "requests_202803": 2, "requests_202804": 0,
+		}},
 		// December ended on January 1st: 90 days later, on March 31st, it goes.
-		{"2028-03-30T23:59:00Z", map[string]int{"requests_default": 0, "requests_202712": 2, "requests_202801": 2, "requests_202802": 0, "requests_202803": 4, "requests_202804": 0}},
-		{"2028-03-31T00:00:10Z", map[string]int{"requests_default": 0, "requests_202801": 2, "requests_202802": 0, "requests_202803": 6, "requests_202804": 0}},
+		{"2028-03-30T23:59:00Z", map[string]int{
+			"requests_default": 0, "requests_202712": 2, "requests_202801": 2,
+			"requests_202802": 0, "requests_202803": 4, "requests_202804": 0,
+		}},
+		{"2028-03-31T00:00:10Z", map[string]int{
+			"requests_default": 0, "requests_202801": 2, "requests_202802": 0,
+			"requests_202803": 6, "requests_202804": 0,
+		}},
 		{"2030-01-15T00:00:00Z", map[string]int{"requests_default": 0, "requests_203001": 2, "requests_203002": 0}},
 	} {
 		now, err := time.Parse(time.RFC3339, step.now)
@@ -93,8 +109,8 @@ func TestMaintainByTheDatabasesClock(t *testing.T) {
 	}
 }
 
-// TestMaintainByMany at once does it once, and nobody fails.
-func TestMaintainByMany(t *testing.T) {
+// TestMaintainConcurrently: the partitions are made once, and no caller fails.
+func TestMaintainConcurrently(t *testing.T) {
 	t.Parallel()
 	url := testkit.Database(t)
 	store := postgres.Requests{DB: open(t, url)}
@@ -110,14 +126,15 @@ func TestMaintainByMany(t *testing.T) {
 	all.Wait()
 	conn := testkit.Connect(t, url)
 	got := partitions(t, conn)
-	if len(got) != 3 || got["requests_default"] != 0 || testkit.Scalar[int](t, conn, "select count(*)::int from requests") != 1 {
+	if len(got) != 3 || got["requests_default"] != 0 ||
+		testkit.Scalar[int](t, conn, "select count(*)::int from requests") != 1 {
 		t.Errorf("got %v", got)
 	}
 }
 
-// TestMaintainWhileRowsCome is the turn of a month under load, many times: partitions are made, and old ones
+// TestMaintainDuringInserts is the turn of a month under load, many times: partitions are made, and old ones
 // dropped, while COPYs and listings run. No row is lost, and nobody fails.
-func TestMaintainWhileRowsCome(t *testing.T) {
+func TestMaintainDuringInserts(t *testing.T) {
 	t.Parallel()
 	url := testkit.Database(t)
 	store := postgres.Requests{DB: open(t, url)}
@@ -128,7 +145,9 @@ func TestMaintainWhileRowsCome(t *testing.T) {
 	for range 4 {
 		all.Go(func() {
 			for ctx.Err() == nil {
-				if err := store.Insert(t.Context(), []domain.Request{request("/1"), request("/2"), request("/3")}); err != nil {
+				if err := store.Insert(t.Context(), []domain.Request{
+					request("/1"), request("/2"), request("/3"),
+				}); err != nil {
 					t.Errorf("insert: %v", err)
 					return
 				}
@@ -157,8 +176,10 @@ func TestMaintainWhileRowsCome(t *testing.T) {
 			t.Errorf("the partitions are %v", got)
 		}
 		// Back to how it was before: this month has no partition, and its rows are in the default one.
-		const undo = "alter table requests detach partition %[1]s; insert into requests select * from %[1]s; drop table %[1]s;"
-		exec(t, conn, fmt.Sprintf(undo, month.Format("requests_200601"))+fmt.Sprintf(undo, month.AddDate(0, 1, 0).Format("requests_200601")))
+		const undo = `alter table requests detach partition %[1]s; insert into requests select *
+  from %[1]s; drop table %[1]s;`
+		exec(t, conn, fmt.Sprintf(undo, month.Format("requests_200601"))+fmt.Sprintf(undo,
+			month.AddDate(0, 1, 0).Format("requests_200601")))
 	}
 	stop()
 	all.Wait()
@@ -170,7 +191,8 @@ func TestMaintainWhileRowsCome(t *testing.T) {
 	t.Logf("%d rows in %d rounds", got, rounds)
 }
 
-// TestMaintainHidesNoRow: a reader that waits while rows move from the default partition into a new one sees them afterwards.
+// TestMaintainHidesNoRow: a reader that waits while rows move from the default partition into a new one sees them
+// afterwards.
 func TestMaintainHidesNoRow(t *testing.T) {
 	t.Parallel()
 	url := testkit.Database(t)
@@ -184,14 +206,18 @@ func TestMaintainHidesNoRow(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	const waiting = "select count(*)::int from pg_locks l join pg_stat_activity a using (pid) where not granted and a.datname = current_database()"
+	const waiting = `select count(*)::int from pg_locks l join pg_stat_activity a using (pid) where not granted
+  and a.datname = current_database()`
 	waits := func(n int) func() bool {
 		return func() bool { return testkit.Scalar[int](t, watch, waiting) == n }
 	}
 	testkit.Eventually(t, 10*time.Second, "Maintain waits for the reader", waits(1))
 	var found []string
 	all.Go(func() {
-		found = paths(t, store, domain.RequestQuery{View: domain.View{Scope: domain.ScopeProject, ProjectID: "p1"}, Limit: 10})
+		found = paths(t, store, domain.RequestQuery{
+			View:  domain.View{Scope: domain.ScopeProject, ProjectID: "p1"},
+			Limit: 10,
+		})
 	})
 	time.Sleep(20 * time.Millisecond) // the listing waits behind Maintain, or is over
 	exec(t, reader, "commit")

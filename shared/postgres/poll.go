@@ -4,16 +4,14 @@ import (
 	"context"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
 // Polls are how far each project with tracked instances was read, and which of these instances to ask Nova for
-// (followed.go).
+// (poll_instances.go).
 //
-// Prepare, Followed, Moving and Running span all projects, because poll-instances serves all; every other statement
-// carries a project or a claim.
+// Prepare, ListFollowed, ListMoving and ListRunningOrders span all projects, because poll-instances serves all; every
+// other statement carries a project or a claim.
 type Polls struct{ DB *DB }
 
 // A project without a row is read from the moment on at which its first instance was tracked.
@@ -63,14 +61,14 @@ where i.state = any($1) and ` + followed + ` and i.updated_at > clock_timestamp(
   and (i.server_id is not null or o.claimed_until > clock_timestamp())`
 )
 
-// Followed lists the projects that have instances which are not deleted, and a row.
-func (p Polls) Followed(ctx context.Context) ([]domain.Poll, error) {
+// ListFollowed lists the projects that have instances which are not deleted, and a row.
+func (p Polls) ListFollowed(ctx context.Context) ([]domain.Poll, error) {
 	return p.list(ctx, followedSQL)
 }
 
-// Moving lists the projects with instances that Nova is changing, and that changed within the time given: an instance
-// that has been changing for longer need not be polled so often. An unknown state does not count.
-func (p Polls) Moving(ctx context.Context, within time.Duration) ([]string, error) {
+// ListMoving lists the projects with instances that Nova is changing, and that changed within the time given: an
+// instance that has been changing for longer need not be polled so often. An unknown state does not count.
+func (p Polls) ListMoving(ctx context.Context, within time.Duration) ([]string, error) {
 	return queryColumn[string](ctx, p.DB.pool, movingSQL, domain.MovingStates(), within)
 }
 
@@ -111,45 +109,45 @@ returning ` + pollColumns
 
 // ClaimDue claims at most limit projects that were not read since the moment, those first that waited longest.
 func (p Polls) ClaimDue(
-	ctx context.Context, claim uuid.UUID, claimFor time.Duration, before time.Time, limit int,
+	ctx context.Context, claim domain.Claim, claimFor time.Duration, before time.Time, limit int,
 ) ([]domain.Poll, error) {
-	return p.list(ctx, claimDueSQL, claim, claimFor, before, limit)
+	return p.list(ctx, claimDueSQL, claim.ID, claimFor, before, limit)
 }
 
 // ClaimSome claims those of the projects that nobody has claimed, and that do not pause.
 func (p Polls) ClaimSome(
-	ctx context.Context, claim uuid.UUID, claimFor time.Duration, projects []string,
+	ctx context.Context, claim domain.Claim, claimFor time.Duration, projects []string,
 ) ([]domain.Poll, error) {
-	return p.list(ctx, claimSomeSQL, claim, claimFor, projects)
+	return p.list(ctx, claimSomeSQL, claim.ID, claimFor, projects)
 }
 
-// ClaimCloud claims the list of the whole cloud. held is false when another replica has it.
+// ClaimCloud claims the list of the whole cloud. acquired is false when another replica has it.
 func (p Polls) ClaimCloud(
-	ctx context.Context, claim uuid.UUID, claimFor time.Duration,
-) (cloud domain.Poll, held bool, err error) {
-	return queryFound[domain.Poll](ctx, p.DB.pool, claimCloudSQL, claim, claimFor)
+	ctx context.Context, claim domain.Claim, claimFor time.Duration,
+) (cloud domain.Poll, acquired bool, err error) {
+	return queryFound[domain.Poll](ctx, p.DB.pool, claimCloudSQL, claim.ID, claimFor)
 }
 
 // Renew prolongs the claim of all its projects.
-func (p Polls) Renew(ctx context.Context, claim uuid.UUID, claimFor time.Duration) error {
+func (p Polls) Renew(ctx context.Context, claim domain.Claim, claimFor time.Duration) error {
 	_, err := exec(ctx, p.DB.pool,
-		"update polls set claimed_until = clock_timestamp() + $2::interval where claim_id = $1", claim, claimFor)
+		"update polls set claimed_until = clock_timestamp() + $2::interval where claim_id = $1", claim.ID, claimFor)
 	return err
 }
 
 // Release ends the claim of all its projects, or just of these, as if they had not been claimed.
-func (p Polls) Release(ctx context.Context, claim uuid.UUID, projects ...string) error {
+func (p Polls) Release(ctx context.Context, claim domain.Claim, projects ...string) error {
 	_, err := exec(ctx, p.DB.pool, `
 update polls set `+releaseSQL+`
-where claim_id = $1 and (cardinality($2::text[]) = 0 or project_id = any($2))`, claim, orEmpty(projects))
+where claim_id = $1 and (cardinality($2::text[]) = 0 or project_id = any($2))`, claim.ID, orEmpty(projects))
 	return err
 }
 
-// Swept records how far the list of all servers was read, if the claim still holds.
-func (p Polls) Swept(ctx context.Context, claim uuid.UUID, poll domain.Poll) error {
+// RecordSweep records how far the list of all servers was read, if the claim still holds.
+func (p Polls) RecordSweep(ctx context.Context, claim domain.Claim, poll domain.Poll) error {
 	_, err := exec(ctx, p.DB.pool,
 		"update polls set sweep_at = $3, sweep_marker = $4 where claim_id = $1 and project_id = $2",
-		claim, poll.ProjectID, orNull(poll.SweepAt), poll.SweepMarker)
+		claim.ID, poll.ProjectID, orNull(poll.SweepAt), poll.SweepMarker)
 	return err
 }
 
@@ -166,9 +164,9 @@ from unnest($2::text[], $3::timestamptz[], $4::timestamptz[], $5::timestamptz[],
 where p.project_id = r.project_id
   and (p.claim_id = $1 or exists (select from polls w where w.project_id = '' and w.claim_id = $1))`
 
-// Read records how far projects were read and releases them, if the claim still holds. What was read further since
-// stays.
-func (p Polls) Read(ctx context.Context, claim uuid.UUID, polls []domain.Poll) error {
+// RecordRead records how far projects were read and releases them, if the claim still holds. What was read further
+// since stays.
+func (p Polls) RecordRead(ctx context.Context, claim domain.Claim, polls []domain.Poll) error {
 	var projects, markers []string
 	var since, full []time.Time
 	var failing, notBefore, gone, sweep []*time.Time
@@ -179,7 +177,8 @@ func (p Polls) Read(ctx context.Context, claim uuid.UUID, polls []domain.Poll) e
 		gone, sweep = append(gone, orNull(r.GoneAt)), append(sweep, orNull(r.SweepAt))
 	}
 	return retryDeadlock(func() error {
-		_, err := exec(ctx, p.DB.pool, readSQL, claim, projects, since, full, failing, notBefore, gone, sweep, markers)
+		_, err := exec(ctx, p.DB.pool, readSQL, claim.ID, projects, since, full, failing, notBefore, gone, sweep,
+			markers)
 		return err
 	})
 }

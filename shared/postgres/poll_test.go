@@ -1,12 +1,9 @@
 package postgres_test
 
 import (
-	"fmt"
 	"slices"
 	"testing"
 	"time"
-
-	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/postgres"
@@ -40,7 +37,7 @@ func TestPolls(t *testing.T) {
 		if err := polls.Prepare(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		return polls.Followed(t.Context())
+		return polls.ListFollowed(t.Context())
 	}
 	if got, err := followed(); err != nil || len(got) != 0 {
 		t.Fatalf("got %v %v", got, err)
@@ -49,7 +46,8 @@ func TestPolls(t *testing.T) {
 	claim := place(t, store, o, long)
 	is := o.Instances
 	known := []domain.Instance{
-		with(is[0], "s0", domain.InstanceActive), with(is[1], "s1", domain.InstanceUnknown), with(is[2], "s2", domain.InstanceBuilding),
+		with(is[0], "s0", domain.InstanceActive), with(is[1], "s1", domain.InstanceUnknown), with(is[2], "s2",
+			domain.InstanceBuilding),
 		with(is[3], "s3", domain.InstanceDeleted), refusedAs(is[4], "quota_exceeded"),
 	}
 	known[0].MissedAt = time.Now().Add(-time.Hour)
@@ -57,59 +55,66 @@ func TestPolls(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err := followed()
-	if err != nil || len(got) != 1 || got[0].ProjectID != o.ProjectID || got[0].Uncertain != 2 || got[0].Since.IsZero() || !got[0].Since.Equal(got[0].FullAt) {
+	if err != nil || len(got) != 1 || got[0].ProjectID != o.ProjectID || got[0].Uncertain != 2 ||
+		got[0].Since.IsZero() || !got[0].Since.Equal(got[0].FullAt) {
 		t.Fatalf("got %+v %v", got, err)
 	}
-	moving, err := polls.Moving(t.Context(), time.Minute)
+	moving, err := polls.ListMoving(t.Context(), time.Minute)
 	if err != nil || !slices.Equal(moving, []string{o.ProjectID}) {
 		t.Errorf("moving: %v %v", moving, err)
 	}
-	if moving, err = polls.Moving(t.Context(), 0); err != nil || len(moving) != 0 {
+	if moving, err = polls.ListMoving(t.Context(), 0); err != nil || len(moving) != 0 {
 		t.Errorf("moving for long: %v %v", moving, err)
 	}
 	projects, now := []string{o.ProjectID}, time.Now().Add(time.Minute)
 	found, err := polls.ListUncertain(t.Context(), projects, 10)
-	sameInstances(t, "doubtful", found, err, is[0], is[1])
+	sameInstances(t, "uncertain", found, err, is[0], is[1])
 	found, err = polls.ListUncertain(t.Context(), []string{"other"}, 10)
 	sameInstances(t, "another project's", found, err)
-	if err := polls.Seen(t.Context(), is[:1], now); err != nil {
+	if err := polls.RecordUnchanged(t.Context(), is[:1], now); err != nil {
 		t.Fatal(err)
 	}
 	found, err = polls.ListMissing(t.Context(), projects, now)
-	sameInstances(t, "unseen", found, err, is[1], is[2])
+	sameInstances(t, "missing", found, err, is[1], is[2])
 	found, err = polls.ListMissing(t.Context(), projects, now.Add(-time.Hour))
-	sameInstances(t, "unseen, but younger", found, err)
+	sameInstances(t, "missing for an hour", found, err)
 	found, err = polls.ListStale(t.Context(), o.ProjectID, now)
-	sameInstances(t, "silent", found, err, is[2])
+	sameInstances(t, "stale", found, err, is[2])
 	found, err = polls.ListStale(t.Context(), o.ProjectID, now.Add(time.Minute))
-	sameInstances(t, "silent later", found, err, is[0], is[2])
+	sameInstances(t, "stale later", found, err, is[0], is[2])
 	found, err = polls.ListStale(t.Context(), o.ProjectID, now.Add(-time.Hour))
-	sameInstances(t, "silent for an hour", found, err)
+	sameInstances(t, "stale for an hour", found, err)
 
 	call := begin(t, store, o, claim, 5)
 	servers := []domain.Server{
 		{ID: "s0", ProjectID: o.ProjectID},
 		{ID: "s3", ProjectID: o.ProjectID},
 		{ID: "s1", ProjectID: "other"},
-		{ID: "copied later", ProjectID: o.ProjectID, CreatedAt: now, Tags: []string{is[5].ID.String(), domain.CallTag(call.ID)}},
-		{ID: "new", ProjectID: o.ProjectID, Tags: []string{is[5].ID.String(), "tag", is[2].ID.String(), domain.CallTag(call.ID)}},
+		{
+			ID: "copied later", ProjectID: o.ProjectID, CreatedAt: now,
+			Tags: []string{is[5].ID.String(), domain.CallTag(call.ID)},
+		},
+		{ID: "new", ProjectID: o.ProjectID, Tags: []string{
+			is[5].ID.String(), "tag", is[2].ID.String(),
+			domain.CallTag(call.ID),
+		}},
 		{ID: "copied", ProjectID: o.ProjectID, Tags: []string{is[5].ID.String(), domain.OrderTag(o.ID)}},
 		{ID: "foreign", ProjectID: "other", Tags: []string{is[5].ID.String()}},
 	}
-	found, err = polls.OfServers(t.Context(), servers)
+	found, err = polls.ListByServers(t.Context(), servers)
 	sameInstances(t, "of servers, while a copy is at the order", found, err, is[0])
 	if err := store.Release(t.Context(), o, claim); err != nil {
 		t.Fatal(err)
 	}
-	found, err = polls.OfServers(t.Context(), servers)
+	found, err = polls.ListByServers(t.Context(), servers)
 	sameInstances(t, "of servers", found, err, is[0], is[5])
 	if last := found[len(found)-1]; last.ServerID != "new" || last.CallID != call.ID {
 		t.Errorf("the instance without a server is about to get %q by the call %s", last.ServerID, last.CallID)
 	}
 
 	at := testkit.Scalar[time.Time](t, conn, "select now()")
-	id, other := uuid.New(), uuid.New()
-	due := func(claim uuid.UUID) []domain.Poll {
+	id, other := domain.NewClaim(), domain.NewClaim()
+	due := func(claim domain.Claim) []domain.Poll {
 		t.Helper()
 		due, err := polls.ClaimDue(t.Context(), claim, long, at, 10)
 		if err != nil {
@@ -124,8 +129,11 @@ func TestPolls(t *testing.T) {
 		t.Errorf("claimed twice: %+v", got)
 	}
 	early := domain.Poll{ProjectID: o.ProjectID, Since: at.Add(-time.Hour), FullAt: at.Add(-time.Hour)}
-	for claim, read := range map[uuid.UUID]domain.Poll{id: {ProjectID: o.ProjectID, Since: at, FullAt: at}, other: early} {
-		if err := polls.Read(t.Context(), claim, []domain.Poll{read}); err != nil {
+	for claim, read := range map[domain.Claim]domain.Poll{
+		id:    {ProjectID: o.ProjectID, Since: at, FullAt: at},
+		other: early,
+	} {
+		if err := polls.RecordRead(t.Context(), claim, []domain.Poll{read}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -138,154 +146,8 @@ func TestPolls(t *testing.T) {
 	if _, err := conn.Exec(t.Context(), "update instances set state = 'deleted'"); err != nil {
 		t.Fatal(err)
 	}
-	if got, err = followed(); err != nil || len(got) != 0 || testkit.Scalar[int](t, conn, "select count(*)::int from polls") != 0 {
+	if got, err = followed(); err != nil || len(got) != 0 ||
+		testkit.Scalar[int](t, conn, "select count(*)::int from polls") != 0 {
 		t.Errorf("a project without instances keeps its row: %+v %v", got, err)
-	}
-}
-
-// TestWhatIsNotPolled: instances in another cloud, and those that were let go, unless they count against a connection's quota.
-func TestWhatIsNotPolled(t *testing.T) {
-	t.Parallel()
-	l := newLender(t)
-	polls := postgres.Polls{DB: l.DB}
-	c := l.lend(t, domain.ConnectionQuota{}, nil)
-	delegated, own := through(c, 3), newOrder(2)
-	if _, err := l.Place(t.Context(), delegated, 0); err != nil {
-		t.Fatal(err)
-	}
-	place(t, l.Orders, own, ended)
-	is := slices.Concat(delegated.Instances, own.Instances)
-	followed, remote, letGo, plain, forgotten := is[0], is[1], is[2], is[3], is[4]
-	var servers []domain.Server
-	for n := range is {
-		is[n] = with(is[n], fmt.Sprint("s", n), domain.InstanceBuilding)
-		servers = append(servers, domain.Server{ID: is[n].ServerID, ProjectID: "p1"})
-	}
-	if err := change(t, l.Orders, is); err != nil {
-		t.Fatal(err)
-	}
-	l.exec(t, "update instances set remote = true where id = $1", remote.ID)
-	l.exec(t, "update instances set disconnected_at = now() where id = any($1)", []uuid.UUID{letGo.ID, forgotten.ID})
-	later := time.Now().Add(time.Minute)
-	found, err := polls.OfServers(t.Context(), servers)
-	sameInstances(t, "of servers", found, err, followed, letGo, plain)
-	found, err = polls.ListMissing(t.Context(), []string{"p1"}, later)
-	sameInstances(t, "unseen", found, err, followed, letGo, plain)
-	found, err = polls.ListStale(t.Context(), "p1", later)
-	sameInstances(t, "silent", found, err, followed, letGo, plain)
-	l.exec(t, "update instances set missed_at = now()")
-	found, err = polls.ListUncertain(t.Context(), []string{"p1"}, 10)
-	sameInstances(t, "doubtful", found, err, followed, letGo, plain)
-
-	// What is let go is followed in silence.
-	events := func() int { return testkit.Scalar[int](t, l.conn, "select count(*)::int from events") }
-	before := events()
-	told, err := postgres.Instances{DB: l.DB}.Change(t.Context(), []domain.Instance{with(letGo, "s2", domain.InstanceDeleted)})
-	if state := testkit.Scalar[string](t, l.conn, "select state from instances where id = $1", letGo.ID); err != nil || told != 0 || events() != before || state != "deleted" {
-		t.Errorf("told were %d (%d events more) of one that is %s: %v", told, events()-before, state, err)
-	}
-
-	l.exec(t, "update instances set remote = true where id = any($1)", []uuid.UUID{followed.ID, plain.ID})
-	if projects, err := polls.Followed(t.Context()); err != nil || len(projects) != 0 {
-		t.Errorf("the project is followed: %v %v", projects, err)
-	}
-	if projects, err := polls.Moving(t.Context(), time.Minute); err != nil || len(projects) != 0 {
-		t.Errorf("the project moves: %v %v", projects, err)
-	}
-}
-
-// TestUnwanted lists servers with the tags of an order and its instance that are not that instance's, until they were told of.
-func TestUnwanted(t *testing.T) {
-	t.Parallel()
-	url := testkit.Database(t)
-	store := postgres.Orders{DB: open(t, url)}
-	polls := postgres.Polls(store)
-	kept := newOrder(4)
-	claim := place(t, store, kept, long)
-	known := []domain.Instance{
-		with(kept.Instances[0], "k0", domain.InstanceActive), with(kept.Instances[1], "k1", domain.InstanceDeleted), with(kept.Instances[3], "k3", domain.InstanceActive),
-	}
-	if err := change(t, store, known); err != nil {
-		t.Fatal(err)
-	}
-	server := func(id, project string, o domain.Order, n int, more ...string) domain.Server {
-		return domain.Server{ID: id, Name: "copied", ProjectID: project, Tags: append(more, o.Instances[n].ID.String(), domain.OrderTag(o.ID))}
-	}
-	servers := []domain.Server{
-		server("k0", "p1", kept, 0), server("k0 again", "p1", kept, 0, "a tag of its owner"), server("k1 again", "p1", kept, 1),
-		server("k2", "p1", kept, 2), // that nobody has written down yet
-		server("k3", "p1", kept, 1), // another instance's by now
-		server("k0 elsewhere", "p2", kept, 0), server("of both", "p1", kept, 0, kept.Instances[1].ID.String()),
-		server("of another order", "p1", domain.Order{ID: newOrder(1).ID, Instances: kept.Instances}, 0),
-		{ID: "mine", ProjectID: "p1"},
-	}
-	expect := func(want ...string) {
-		t.Helper()
-		got, err := polls.Unwanted(t.Context(), servers)
-		slices.Sort(got)
-		if err != nil || !slices.Equal(got, want) {
-			t.Errorf("got %q %v, want %q", got, err, want)
-		}
-	}
-	expect()
-	if err := store.Release(t.Context(), kept, claim); err != nil {
-		t.Fatal(err)
-	}
-	expect("k0 again", "k1 again", "k2")
-	for n, want := range []bool{true, false} {
-		if told, err := store.PublishUnexpected(t.Context(), kept.Instances[0], servers[1]); err != nil || told != want {
-			t.Errorf("%d: told is %t, %v", n, told, err)
-		}
-	}
-	expect("k1 again", "k2")
-	conn := testkit.Pool(t, url)
-	if got := testkit.Scalar[string](t, conn, "select data->>'unexpected_server_id' from events where seq = 3 and subject = $1", kept.Instances[0].ID.String()); got != "k0 again" {
-		t.Errorf("the event tells of %q", got)
-	}
-	for _, own := range []domain.Server{servers[0], servers[4]} {
-		if told, err := store.PublishUnexpected(t.Context(), kept.Instances[0], own); err != nil || told {
-			t.Errorf("%s, which is tracked: told is %t, %v", own.ID, told, err)
-		}
-	}
-}
-
-// TestRunning lists the orders that need no caller to go on.
-func TestRunning(t *testing.T) {
-	t.Parallel()
-	store := orders(t)
-	polls := postgres.Polls(store)
-	decided, open, concluded, rolling := newOrder(1), newOrder(2), newOrder(1), newOrder(2)
-	theirs := through((lender{Orders: store}).lend(t, domain.ConnectionQuota{}, nil), 1) // whom run-connections attends to
-	if _, err := store.Place(t.Context(), theirs, 0); err != nil {
-		t.Fatal(err)
-	}
-	if err := change(t, store, []domain.Instance{with(theirs.Instances[0], "theirs", domain.InstanceActive)}); err != nil {
-		t.Fatal(err)
-	}
-	rolling.Spec.OnFailure = domain.Rollback
-	for n, o := range []domain.Order{decided, open, concluded, rolling} {
-		for i := range o.Instances {
-			o.Instances[i].ID = uuid.New()
-		}
-		place(t, store, o, long)
-		if err := change(t, store, []domain.Instance{with(o.Instances[0], string(rune('a'+n)), domain.InstanceActive)}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := store.Finalize(t.Context(), finalStatus(get(t, store, concluded))); err != nil {
-		t.Fatal(err)
-	}
-	var got, want []string
-	running, err := polls.Running(t.Context())
-	for _, o := range running {
-		got = append(got, o.ProjectID+o.ID.String())
-	}
-	for _, o := range []domain.Order{decided, rolling} {
-		want = append(want, o.ProjectID+o.ID.String())
-	}
-	slices.Sort(got)
-	slices.Sort(want)
-	if err != nil || !slices.Equal(got, want) {
-		t.Errorf("got %v %v, want %v", got, err, want)
 	}
 }

@@ -22,7 +22,7 @@ type Config struct {
 	// Postgres, such as `postgres://user:password@host:5432/cloudfn`; behind PgBouncer in transaction mode add
 	// `?default_query_exec_mode=cache_describe`.
 	URL domain.Secret `env:"DATABASE_URL"`
-	// The connections of one replica: replicas times this must fit PgBouncer, or Postgres when there is none.
+	// The connections of one replica: replicas times this must fit PgBouncer, or Postgres without a pooler.
 	MaxConns int32 `env:"DATABASE_MAX_CONNS, default=4"`
 }
 

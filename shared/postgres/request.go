@@ -35,7 +35,7 @@ func (r Requests) copy(ctx context.Context, rows []domain.Request) error {
 		return []any{
 			q.ID, q.Function, q.Method, q.Path, int16(q.Status), int32(q.Duration.Milliseconds()),
 			q.UserID, q.UserName, q.ProjectID, q.DomainID, q.RequestID, q.Remote, q.Code,
-			orNullID(q.Through.ConnectionID), q.Through.ProjectID, q.Through.DomainID,
+			orNullID(q.Used.ConnectionID), q.Used.ProjectID, q.Used.DomainID,
 		}, nil
 	})
 	_, err := r.DB.pool.CopyFrom(ctx, pgx.Identifier{"requests"}, requestColumns, source)
@@ -84,7 +84,9 @@ func (r Requests) List(ctx context.Context, q domain.RequestQuery) ([]domain.Req
 	found := make([]domain.Request, len(rows))
 	for i, row := range rows {
 		row.Duration = time.Duration(row.MS) * time.Millisecond
-		row.Through = domain.ActedThrough{ConnectionID: row.ConnectionID, ProjectID: row.ActedIn, DomainID: row.ActedInDomain}
+		row.Used = domain.UsedConnection{
+			ConnectionID: row.ConnectionID, ProjectID: row.ActedIn, DomainID: row.ActedInDomain,
+		}
 		found[i] = row.Request
 	}
 	return found, err

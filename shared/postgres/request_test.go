@@ -32,15 +32,19 @@ func TestListRequests(t *testing.T) {
 	url := testkit.Database(t)
 	store := postgres.Requests{DB: open(t, url)}
 	full := domain.Request{
-		ID: uuid.Must(uuid.NewV7()), Function: "servers", Method: "GET", Path: "/ä ✓", Status: 503, Duration: 1234 * time.Millisecond,
-		UserID: "u1", ProjectID: "p1", DomainID: "d1", RequestID: "req-1", Remote: "2001:db8::1", Code: "unavailable",
+		ID: uuid.Must(uuid.NewV7()), Function: "servers", Method: "GET", Path: "/ä ✓", Status: 503,
+		Duration: 1234 * time.Millisecond,
+		UserID:   "u1", ProjectID: "p1", DomainID: "d1", RequestID: "req-1", Remote: "2001:db8::1", Code: "unavailable",
 	}
 	of := func(path, project, domainID string) domain.Request {
 		r := request(path)
 		r.ProjectID, r.DomainID = project, domainID
 		return r
 	}
-	rows := []domain.Request{full, of("/2", "p1", "d1"), of("/3", "p2", "d1"), of("/4", "p3", "d2"), of("/5", "", ""), of("/6", "p1", "d1")}
+	rows := []domain.Request{
+		full, of("/2", "p1", "d1"), of("/3", "p2", "d1"), of("/4", "p3", "d2"), of("/5", "", ""),
+		of("/6", "p1", "d1"),
+	}
 	insert(t, store, rows...)
 	// A project's row is in its view only; one of nobody (a refused token) in the cloud's only.
 	project := domain.View{Scope: domain.ScopeProject, ProjectID: "p1"}
@@ -48,18 +52,42 @@ func TestListRequests(t *testing.T) {
 		q    domain.RequestQuery
 		want []string
 	}{
-		"a project":                  {domain.RequestQuery{View: project, Limit: 10}, []string{"/6", "/2", "/ä ✓"}},
-		"a project of the domain":    {domain.RequestQuery{View: domain.View{Scope: domain.ScopeProject, ProjectID: "p1", DomainID: "d1"}, Limit: 10}, []string{"/6", "/2", "/ä ✓"}},
-		"a project of another":       {domain.RequestQuery{View: domain.View{Scope: domain.ScopeProject, ProjectID: "p1", DomainID: "d2"}, Limit: 10}, []string{}},
-		"a domain":                   {domain.RequestQuery{View: domain.View{Scope: domain.ScopeDomain, DomainID: "d1"}, Limit: 10}, []string{"/6", "/3", "/2", "/ä ✓"}},
-		"the cloud":                  {domain.RequestQuery{View: domain.View{Scope: domain.ScopeCloud}, Limit: 10}, []string{"/6", "/5", "/4", "/3", "/2", "/ä ✓"}},
-		"the first page":             {domain.RequestQuery{View: project, Limit: 2}, []string{"/6", "/2"}},
-		"the next page":              {domain.RequestQuery{View: project, Limit: 2, Marker: rows[1].ID}, []string{"/ä ✓"}},
-		"after the last":             {domain.RequestQuery{View: project, Limit: 2, Marker: full.ID}, []string{}},
-		"a marker of another's row":  {domain.RequestQuery{View: project, Limit: 10, Marker: rows[3].ID}, []string{"/2", "/ä ✓"}},
-		"since long ago":             {domain.RequestQuery{View: project, Limit: 1, Since: time.Now().Add(-time.Hour)}, []string{"/6"}},
-		"since a moment to come":     {domain.RequestQuery{View: project, Limit: 10, Since: time.Now().Add(time.Hour)}, []string{}},
-		"a project without any rows": {domain.RequestQuery{View: domain.View{Scope: domain.ScopeProject, ProjectID: "p9"}, Limit: 10}, []string{}},
+		"a project": {domain.RequestQuery{View: project, Limit: 10}, []string{"/6", "/2", "/ä ✓"}},
+		"a project of the domain": {domain.RequestQuery{View: domain.View{
+			Scope: domain.ScopeProject, ProjectID: "p1",
+			DomainID: "d1",
+		}, Limit: 10}, []string{"/6", "/2", "/ä ✓"}},
+		"a project of another": {domain.RequestQuery{View: domain.View{
+			Scope: domain.ScopeProject, ProjectID: "p1",
+			DomainID: "d2",
+		}, Limit: 10}, []string{}},
+		"a domain": {domain.RequestQuery{
+			View:  domain.View{Scope: domain.ScopeDomain, DomainID: "d1"},
+			Limit: 10,
+		}, []string{"/6", "/3", "/2", "/ä ✓"}},
+		"the cloud": {
+			domain.RequestQuery{View: domain.View{Scope: domain.ScopeCloud}, Limit: 10},
+			[]string{"/6", "/5", "/4", "/3", "/2", "/ä ✓"},
+		},
+		"the first page": {domain.RequestQuery{View: project, Limit: 2}, []string{"/6", "/2"}},
+		"the next page":  {domain.RequestQuery{View: project, Limit: 2, Marker: rows[1].ID}, []string{"/ä ✓"}},
+		"after the last": {domain.RequestQuery{View: project, Limit: 2, Marker: full.ID}, []string{}},
+		"a marker of another's row": {
+			domain.RequestQuery{View: project, Limit: 10, Marker: rows[3].ID},
+			[]string{"/2", "/ä ✓"},
+		},
+		"since long ago": {
+			domain.RequestQuery{View: project, Limit: 1, Since: time.Now().Add(-time.Hour)},
+			[]string{"/6"},
+		},
+		"since a moment to come": {
+			domain.RequestQuery{View: project, Limit: 10, Since: time.Now().Add(time.Hour)},
+			[]string{},
+		},
+		"a project without any rows": {domain.RequestQuery{
+			View:  domain.View{Scope: domain.ScopeProject, ProjectID: "p9"},
+			Limit: 10,
+		}, []string{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -80,8 +108,8 @@ func TestListRequests(t *testing.T) {
 	}
 }
 
-// TestAViewWithoutAnOwner shows nothing: a check that was forgotten must not show everything.
-func TestAViewWithoutAnOwner(t *testing.T) {
+// TestListRequestsRejectsViewWithoutOwner shows nothing: a check that was forgotten must not show everything.
+func TestListRequestsRejectsViewWithoutOwner(t *testing.T) {
 	t.Parallel()
 	db := open(t, testkit.Database(t))
 	requests, stats := postgres.Requests{DB: db}, postgres.Stats{DB: db}
@@ -99,19 +127,23 @@ func TestAViewWithoutAnOwner(t *testing.T) {
 			t.Parallel()
 			rows, err := requests.List(t.Context(), domain.RequestQuery{View: view, Limit: 10})
 			series, err2 := stats.Series(t.Context(), view, now, now)
-			if apperr.CodeOf(err) != apperr.Internal || apperr.CodeOf(err2) != apperr.Internal || len(rows)+len(series) != 0 {
+			if apperr.CodeOf(err) != apperr.Internal || apperr.CodeOf(err2) != apperr.Internal ||
+				len(rows)+len(series) != 0 {
 				t.Errorf("got %v %v, %v %v", rows, err, series, err2)
 			}
 		})
 	}
 }
 
-// TestInsertRefusesAsAWhole: of a COPY with one bad row nothing is written.
-func TestInsertRefusesAsAWhole(t *testing.T) {
+// TestInsertRequestsIsAtomic: a COPY with one bad row writes nothing.
+func TestInsertRequestsIsAtomic(t *testing.T) {
 	t.Parallel()
 	url := testkit.Database(t)
 	store := postgres.Requests{DB: open(t, url)}
-	if err := store.Insert(t.Context(), []domain.Request{request("/1"), request("NUL \x00"), request("/3")}); apperr.CodeOf(err) != apperr.Internal {
+	if err := store.Insert(t.Context(), []domain.Request{
+		request("/1"), request("NUL \x00"),
+		request("/3"),
+	}); apperr.CodeOf(err) != apperr.Internal {
 		t.Errorf("got %v", err)
 	}
 	insert(t, store)

@@ -34,9 +34,8 @@ func (c RetentionConfig) Validate() error {
 	case c.Instances < 24*time.Hour:
 		return fmt.Errorf("INSTANCES_RETENTION is %s: it must be 24h at least", c.Instances)
 	case c.Stats < statsShown:
-		return fmt.Errorf("STATS_RETENTION is %s: it must be 744h at least, because the hours of 30 days are shown and "+
-			"counted",
-			c.Stats)
+		return fmt.Errorf("STATS_RETENTION is %s: "+
+			"it must be 744h at least, because the hours of 30 days are shown and counted", c.Stats)
 	}
 	return nil
 }
@@ -64,8 +63,8 @@ func (r Retention) Run(ctx context.Context) error {
 		return err
 	}
 	jobs, key := Jobs{r.DB}, domain.HourKey(domain.Slot(now))
-	claim, held, err := jobs.Claim(ctx, retentionJob, key, retentionClaim)
-	if err != nil || !held {
+	claim, err := jobs.Claim(ctx, retentionJob, key, retentionClaim)
+	if err != nil || !claim.Acquired {
 		return err
 	}
 	done, err := r.deleteOld(ctx, time.Now().Add(retentionTime))
@@ -94,8 +93,8 @@ func (r Retention) deleteOld(ctx context.Context, until time.Time) (done bool, e
 }
 
 var (
-	// An instance has ended when it is deleted, when it is disconnected and counts for no connection's quota, or when Nova
-	// never accepted it.
+	// An instance has ended when it is deleted, when it is disconnected and counts for no connection's quota, or when
+	// Nova never accepted it.
 	endedSQL = `(i.state = 'deleted' or i.disconnected_at is not null and i.connection_id is null
        or i.server_id is null and i.problem is not null)
   and not exists (select from actions a where a.project_id = i.project_id and a.instance_id = i.id

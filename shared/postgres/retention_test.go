@@ -15,38 +15,51 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-var kept = postgres.RetentionConfig{Orders: 90 * 24 * time.Hour, Instances: 90 * 24 * time.Hour, Stats: 366 * 24 * time.Hour}
+var kept = postgres.RetentionConfig{
+	Orders: 90 * 24 * time.Hour, Instances: 90 * 24 * time.Hour,
+	Stats: 366 * 24 * time.Hour,
+}
 
 const (
-	tooOld   = "90 days 1 second"
-	notYet   = "89 days 23 hours 59 minutes"
-	anOld    = "insert into orders (project_id, id, domain_id, user_id, body_sha256, spec, status, updated_at, seq, claimed_until) values ('p1', $1, 'd', 'u', '', '{}', $2, now() - $3::interval, 1, $4)"
+	tooOld = "90 days 1 second"
+	notYet = "89 days 23 hours 59 minutes"
+	anOld  = `insert into orders (project_id, id, domain_id, user_id, body_sha256, spec, status, updated_at, seq,
+  claimed_until) values ('p1', $1, 'd', 'u', '', '{}', $2, now() - $3::interval, 1, $4)`
 	anServer = `
-insert into instances (project_id, id, order_id, position, name, server_id, state, problem, origin, connection_id, disconnected_at, updated_at, seq)
+insert into instances (project_id, id, order_id, position, name, server_id, state, problem, origin, connection_id,
+  disconnected_at, updated_at, seq)
 values ('p1', $1, $2, 0, 'n', $3, $4, $5, 'launched', $6, $7, now() - $8::interval, 1)`
 )
 
-// TestRetention ends each row after its time and not before. What is to stay has a name that says why.
+// TestRetention: each row is deleted after its time and not before. Rows that must stay have a name that says why.
 func TestRetention(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
 	a := aged{t, testkit.Connect(t, database), map[uuid.UUID]string{}}
 	deleted, lone := domain.InstanceDeleted, uuid.NullUUID{}
-	a.order("all deleted", "done", tooOld, nil, a.instance("deleted 1", deleted, tooOld, ""), a.instance("deleted 2", deleted, tooOld, ""))
+	a.order("all deleted", "done", tooOld, nil, a.instance("deleted 1", deleted, tooOld, ""),
+		a.instance("deleted 2", deleted, tooOld, ""))
 	a.order("all refused", "failed", tooOld, nil, a.instance("refused", domain.InstanceError, tooOld, "refused"))
 	a.order("its instances were taken by another", "done", tooOld, time.Now().Add(-time.Hour))
-	a.order("disconnected", "done", tooOld, nil, a.instance("disconnected 1", domain.InstanceActive, tooOld, "disconnected"))
+	a.order("disconnected", "done", tooOld, nil, a.instance("disconnected 1", domain.InstanceActive, tooOld,
+		"disconnected"))
 	a.instance("deleted 3", deleted, tooOld, "")(lone)
 	a.instance("deleted after it was disconnected", deleted, tooOld, "through")(lone)
 	a.instance("disconnected 2", domain.InstanceActive, tooOld, "disconnected")(lone)
 
 	a.order("keep: not final", "running", tooOld, nil, a.instance("keep: its order is not final", deleted, tooOld, ""))
 	a.order("keep: young", "done", notYet, nil, a.instance("keep: its order is young", deleted, tooOld, ""))
-	a.order("keep: one was deleted later", "done", tooOld, nil, a.instance("keep: young 1", deleted, notYet, ""), a.instance("keep: its order stays", deleted, tooOld, ""))
-	a.order("keep: one is there", "partial", tooOld, nil, a.instance("keep: stopped", domain.InstanceStopped, tooOld, ""), a.instance("keep: listed", deleted, tooOld, ""))
-	a.order("keep: claimed", "done", tooOld, time.Now().Add(time.Hour), a.instance("keep: its order is claimed", deleted, tooOld, ""))
-	a.order("keep: undecided", "done", tooOld, nil, a.instance("keep: Nova may have it", domain.InstanceRequested, tooOld, "undecided"))
-	a.order("keep: counts", "done", tooOld, nil, a.instance("keep: counts for a quota 1", domain.InstanceActive, tooOld, "through"))
+	a.order("keep: one was deleted later", "done", tooOld, nil, a.instance("keep: young 1", deleted, notYet, ""),
+		a.instance("keep: its order stays", deleted, tooOld, ""))
+	a.order("keep: one is there", "partial", tooOld, nil,
+		a.instance("keep: stopped", domain.InstanceStopped, tooOld, ""),
+		a.instance("keep: listed", deleted, tooOld, ""))
+	a.order("keep: claimed", "done", tooOld, time.Now().Add(time.Hour),
+		a.instance("keep: its order is claimed", deleted, tooOld, ""))
+	a.order("keep: undecided", "done", tooOld, nil,
+		a.instance("keep: Nova may have it", domain.InstanceRequested, tooOld, "undecided"))
+	a.order("keep: counts", "done", tooOld, nil,
+		a.instance("keep: counts for a quota 1", domain.InstanceActive, tooOld, "through"))
 	a.instance("keep: young 2", deleted, notYet, "")(lone)
 	a.instance("keep: unknown is not gone", domain.InstanceUnknown, tooOld, "")(lone)
 	a.instance("keep: counts for a quota 2", domain.InstanceActive, tooOld, "through")(lone)
@@ -74,7 +87,8 @@ func TestRetention(t *testing.T) {
 	}
 	// Once an hour is often enough.
 	a.instance("later", deleted, tooOld, "")(lone)
-	if err := store.Run(t.Context()); err != nil || testkit.Scalar[int](t, a.conn, "select count(*)::int from jobs where kind = 'retention' and done_at is not null") != 1 {
+	if err := store.Run(t.Context()); err != nil || testkit.Scalar[int](t, a.conn,
+		"select count(*)::int from jobs where kind = 'retention' and done_at is not null") != 1 {
 		t.Errorf("a second time: %v", err)
 	}
 	if n := len(a.left()); n != len(want)+1 {
@@ -82,15 +96,18 @@ func TestRetention(t *testing.T) {
 	}
 }
 
-// TestWhatGoesWithAnInstance and its order: events, deliveries, streams, actions, deployments, callbacks. Then their ids are free,
-// and what happens under them is told from the first event on.
-func TestWhatGoesWithAnInstance(t *testing.T) {
+// TestRetentionDeletesDependents: with an order go its events, deliveries, streams, actions, deployments and callbacks.
+// Then their ids are free, and a new resource with such an id has events from the first one on.
+func TestRetentionDeletesDependents(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
 	db, conn := open(t, database), testkit.Connect(t, database)
 	project := testkit.AddCallback(t, conn, "p1", "https://a.example", domain.CallbackVerified, "whsec_x", "")
 	store, o, other := postgres.Orders{DB: db}, newOrder(2), newOrder(1)
-	o.Callback = &domain.Callback{ProjectID: "p1", ID: uuid.New(), UserID: "u", URL: "https://b.example", OrderID: o.ID, Secret: []byte("x")}
+	o.Callback = &domain.Callback{
+		ProjectID: "p1", ID: uuid.New(), UserID: "u", URL: "https://b.example", OrderID: o.ID,
+		Secret: []byte("x"),
+	}
 	for _, order := range []domain.Order{o, other} {
 		place(t, store, order, long)
 		i := order.Instances[0]
@@ -101,29 +118,39 @@ func TestWhatGoesWithAnInstance(t *testing.T) {
 		if err := change(t, store, gone); err != nil {
 			t.Fatal(err)
 		}
-		concluded := order
-		concluded.Instances = gone
-		if err := store.Finalize(t.Context(), finalStatus(concluded)); err != nil {
+		final := order
+		final.Instances = gone
+		if err := store.Finalize(t.Context(), finalStatus(final)); err != nil {
 			t.Fatal(err)
 		}
 		exec(t, conn, fmt.Sprintf(`
-insert into deployments (id, project_id, instance_id, image, token_sha256, expires_at) values (gen_random_uuid(), 'p1', '%[1]s', 'i', '', now());
-insert into connections (id, project_id, domain_id, user_id, kind, delegation_id, acts_as, actions, usable_by, status, expires_at)
+insert into deployments (id, project_id, instance_id, image, token_sha256, expires_at) values (gen_random_uuid(), 'p1',
+  '%[1]s', 'i', '', now());
+insert into connections (id, project_id, domain_id, user_id, kind, delegation_id, acts_as, actions, usable_by, status,
+  expires_at)
 values ('%[2]s', 'p1', 'd', 'u', 'trust', 'x', '{}', '{}', '{}', 'active', now());
-insert into actions (project_id, id, connection_id, instance_id, user_id, verb, status) values ('p1', '%[3]s', '%[2]s', '%[1]s', 'u', 'stop', 'done');
-insert into events (project_id, subject, seq, type, at, data) values ('p1', '%[3]s', 1, 'cloudfn.action.state.v1', now(), '{}')`, i.ID, uuid.New(), uuid.New()))
+insert into actions (project_id, id, connection_id, instance_id, user_id, verb, status) values ('p1', '%[3]s', '%[2]s',
+  '%[1]s', 'u', 'stop', 'done');
+insert into events (project_id, subject, seq, type, at, data) values ('p1', '%[3]s', 1, 'cloudfn.action.state.v1',
+  now(), '{}')`, i.ID, uuid.New(), uuid.New()))
 	}
 	const rows = `
-select 'orders', count(*) from orders union all select 'instances', count(*) from instances union all select 'events', count(*) from events
-union all select 'deliveries', count(*) from deliveries union all select 'streams', count(*) from streams union all select 'actions', count(*) from actions
+select 'orders', count(*) from orders union all select 'instances', count(*) from instances union all select 'events',
+  count(*) from events
+union all select 'deliveries', count(*) from deliveries union all select 'streams', count(*) from streams
+  union all select 'actions', count(*) from actions
 union all select 'deployments', count(*) from deployments union all select 'callbacks', count(*) from callbacks`
-	exec(t, conn, fmt.Sprintf("update orders set updated_at = now() - interval '91 days', claimed_until = null where id = '%[1]s'; update instances set updated_at = now() - interval '91 days' where order_id = '%[1]s'", o.ID))
+	exec(t, conn, fmt.Sprintf(`update orders set updated_at = now() - interval '91 days', claimed_until = null
+  where id = '%[1]s'; update instances set updated_at = now() - interval '91 days' where order_id = '%[1]s'`, o.ID))
 	before := testkit.Pairs(t, conn, rows)
 	if err := (postgres.Retention{DB: db, Config: kept}).Run(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	// What is left is the other order's, and the project's callback.
-	want := map[string]int{"orders": 1, "instances": 1, "events": 5, "deliveries": 5, "streams": 3, "actions": 1, "deployments": 1, "callbacks": 1}
+	want := map[string]int{
+		"orders": 1, "instances": 1, "events": 5, "deliveries": 5, "streams": 3, "actions": 1,
+		"deployments": 1, "callbacks": 1,
+	}
 	if diff := cmp.Diff(want, testkit.Pairs(t, conn, rows)); diff != "" {
 		t.Errorf("before there were %v: %s", before, diff)
 	}
@@ -136,7 +163,7 @@ union all select 'deployments', count(*) from deployments union all select 'call
 	due := testkit.Scalar[int](t, conn, `
 select count(*)::int from streams s where callback_id = $1 and s.stream = 'p1/' || $2 and head = 0 and tail = 1`, project, o.Instances[0].ID)
 	if due != 1 {
-		t.Error("what happens under the id is not told")
+		t.Error("the new instance with the same id has no event to deliver")
 	}
 }
 
@@ -154,25 +181,29 @@ select project_id, 'd', min(hour), max(hour) from stats_hourly group by 1`)
 	if err := (postgres.Retention{DB: open(t, database), Config: kept}).Run(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(map[string]int{"there": 2}, testkit.Pairs(t, conn, "select project_id, count(*) from stats_hourly group by 1")); diff != "" {
+	if diff := cmp.Diff(map[string]int{"there": 2}, testkit.Pairs(t, conn,
+		"select project_id, count(*) from stats_hourly group by 1")); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff(map[string]int{"there": 1}, testkit.Pairs(t, conn, "select project_id, count(*) from stats_projects group by 1")); diff != "" {
+	if diff := cmp.Diff(map[string]int{"there": 1}, testkit.Pairs(t, conn,
+		"select project_id, count(*) from stats_projects group by 1")); diff != "" {
 		t.Error(diff)
 	}
 }
 
-// TestRetentionByTwo at once, of which one is killed in the middle: no order is ever there without its instances, and in the end
-// all are gone.
-func TestRetentionByTwo(t *testing.T) {
+// TestRetentionConcurrently: two run at once after one was killed in the middle. No order ever exists without its
+// instances, and in the end all are deleted.
+func TestRetentionConcurrently(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
 	conn, watch := testkit.Connect(t, database), testkit.Connect(t, database)
 	exec(t, conn, `
 insert into orders (project_id, id, domain_id, user_id, body_sha256, spec, status, updated_at)
-select 'p' || n % 3, gen_random_uuid(), 'd', 'u', '', '{}', 'done', now() - interval '91 days' from generate_series(1, 1500) n;
+select 'p' || n % 3, gen_random_uuid(), 'd', 'u', '', '{}', 'done', now() - interval '91 days' from generate_series(1,
+  1500) n;
 insert into instances (project_id, id, order_id, position, name, state, origin, updated_at)
-select project_id, gen_random_uuid(), id, n, 'n', 'deleted', 'launched', now() - interval '91 days' from orders, generate_series(1, 4) n`)
+select project_id, gen_random_uuid(), id, n, 'n', 'deleted', 'launched', now() - interval '91 days' from orders,
+  generate_series(1, 4) n`)
 	exec(t, conn, `begin; lock table actions in share mode`) // so that it stops in the middle of its first transaction
 	r := postgres.Retention{DB: open(t, database), Config: kept}
 	killed := make(chan error, 1)
@@ -182,7 +213,7 @@ select project_id, gen_random_uuid(), id, n, 'n', 'deleted', 'launched', now() -
 where datname = current_database() and wait_event_type = 'Lock'`) > 0
 	})
 	if err := <-killed; err == nil {
-		t.Error("it was not told that it was killed")
+		t.Error("Run does not report that its connection was killed")
 	}
 	exec(t, conn, "rollback")
 	if n := testkit.Scalar[int](t, watch, "select count(*)::int from instances"); n != 6000 {
@@ -191,7 +222,8 @@ where datname = current_database() and wait_event_type = 'Lock'`) > 0
 	var both sync.WaitGroup
 	for range 2 {
 		both.Go(func() {
-			if done, err := r.DeleteUntil(t.Context(), time.Now().Add(time.Minute)); err != nil || !done { // as two whose claims overlap
+			// as two whose claims overlap
+			if done, err := r.DeleteUntil(t.Context(), time.Now().Add(time.Minute)); err != nil || !done {
 				t.Error(done, err)
 			}
 		})
@@ -200,18 +232,21 @@ where datname = current_database() and wait_event_type = 'Lock'`) > 0
 	if err := r.Run(t.Context()); err != nil { // what both passed over because the other had it
 		t.Error(err)
 	}
-	if n := testkit.Scalar[int](t, watch, "select (select count(*) from orders)::int + (select count(*) from instances)::int"); n != 0 {
+	if n := testkit.Scalar[int](t, watch,
+		"select (select count(*) from orders)::int + (select count(*) from instances)::int"); n != 0 {
 		t.Errorf("%d are left", n)
 	}
 }
 
-// TestOnlyTheOwnerRetires: functions may not delete what they have stored.
-func TestOnlyTheOwnerRetires(t *testing.T) {
+// TestRetentionNeedsOwnerRole: functions may not delete what they have stored.
+func TestRetentionNeedsOwnerRole(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
 	for _, role := range []string{"cloudfn_functions", "cloudfn_events"} {
-		_, err := postgres.Retention{DB: as(t, database, role), Config: kept}.DeleteUntil(t.Context(), time.Now().Add(time.Minute))
-		if err == nil || !strings.Contains(err.Error(), "permission denied") && !strings.Contains(fmt.Sprint(err), "42501") {
+		_, err := postgres.Retention{DB: as(t, database, role), Config: kept}.DeleteUntil(t.Context(),
+			time.Now().Add(time.Minute))
+		if err == nil || !strings.Contains(err.Error(), "permission denied") && !strings.Contains(fmt.Sprint(err),
+			"42501") {
 			t.Errorf("%s: got %v", role, err)
 		}
 	}

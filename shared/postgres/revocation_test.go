@@ -19,7 +19,8 @@ import (
 func endedTrust(t *testing.T, store postgres.Connections) domain.Connection {
 	t.Helper()
 	c := newConnection()
-	c.Kind, c.Secret, c.AuthURL, c.Region, c.TrustExpiresAt = domain.TrustConnection, nil, "", "", c.ExpiresAt.Add(17*time.Minute)
+	c.Kind, c.Secret, c.AuthURL, c.Region, c.TrustExpiresAt = domain.TrustConnection, nil, "", "",
+		c.ExpiresAt.Add(17*time.Minute)
 	c = storedConnection(t, store, c)
 	if _, err := store.End(t.Context(), "p1", c.ID, domain.ConnectionDeleted, "it was deleted", false); err != nil {
 		t.Fatal(err)
@@ -27,8 +28,8 @@ func endedTrust(t *testing.T, store postgres.Connections) domain.Connection {
 	return c
 }
 
-// TestRevocations: of many replicas that fail at once one counts, and one event is written; the pauses grow up to a bound. One event
-// follows when the trust is gone, however many record that.
+// TestRevocations: of many replicas that fail at once one counts, and one event is written; the pauses grow up to a
+// bound. One event follows when the trust is gone, however many record that.
 func TestRevocations(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
@@ -61,7 +62,8 @@ func TestRevocations(t *testing.T) {
 		if notified != map[bool]int64{true: 1, false: 0}[n == 0] {
 			t.Errorf("failure %d: %d were notified of", n, notified)
 		}
-		pause := testkit.Scalar[float64](t, conn, "select extract(epoch from not_before - clock_timestamp())::float8 from connections")
+		pause := testkit.Scalar[float64](t, conn,
+			"select extract(epoch from not_before - clock_timestamp())::float8 from connections")
 		if pause > want || pause < want-5 {
 			t.Errorf("pause %d is %fs, want %fs", n, pause, want)
 		}
@@ -78,9 +80,12 @@ func TestRevocations(t *testing.T) {
 	if n, err := d.PendingRevocations(t.Context()); err != nil || n != 0 {
 		t.Errorf("%d are pending: %v", n, err)
 	}
-	events := testkit.Scalar[string](t, conn, `select string_agg(seq || (data->>'status') || coalesce(data->>'reason', ''), ' ' order by seq)
-from events where type = 'cloudfn.connection.revocation.v1' and connection_id = $1 and (data->>'connection_id')::uuid = $1`, c.ID)
-	end := testkit.Scalar[time.Time](t, conn, "select (data->>'trust_expires_at')::timestamptz from events where data->>'status' = 'pending'")
+	events := testkit.Scalar[string](t, conn,
+		`select string_agg(seq || (data->>'status') || coalesce(data->>'reason', ''), ' ' order by seq)
+from events where type = 'cloudfn.connection.revocation.v1' and connection_id = $1
+  and (data->>'connection_id')::uuid = $1`, c.ID)
+	end := testkit.Scalar[time.Time](t, conn,
+		"select (data->>'trust_expires_at')::timestamptz from events where data->>'status' = 'pending'")
 	if events != "3pendingbecause 4done" || !end.Equal(c.TrustExpiresAt) {
 		t.Errorf("events %s, and the trust ends at %s, want %s", events, end, c.TrustExpiresAt)
 	}
@@ -89,8 +94,8 @@ from events where type = 'cloudfn.connection.revocation.v1' and connection_id = 
 	}
 }
 
-// TestTrustThatIsRevokedAtOnce has no event of it.
-func TestTrustThatIsRevokedAtOnce(t *testing.T) {
+// TestTrustRevokedAtFirstTry: a trust that is revoked at the first try causes no event.
+func TestTrustRevokedAtFirstTry(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
 	db := open(t, database)
@@ -103,20 +108,24 @@ func TestTrustThatIsRevokedAtOnce(t *testing.T) {
 	}
 }
 
-// TestRetireConnections 90 days after they ended, but none whose trust Keystone may still have.
+// TestRetireConnections: connections are deleted 90 days after they ended, except while Keystone may still have their
+// trust.
 func TestRetireConnections(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
 	db, conn := open(t, database), testkit.Connect(t, database)
 	d, store := postgres.Delegations{DB: db}, postgres.Connections{DB: db}
-	old, young, pending, active := endedTrust(t, store), endedTrust(t, store), endedTrust(t, store), storedConnection(t, store, newConnection())
+	old, young, pending, active := endedTrust(t, store), endedTrust(t, store), endedTrust(t, store), storedConnection(t,
+		store, newConnection())
 	for _, c := range []domain.Connection{old, young} {
 		if _, err := d.MarkRevoked(t.Context(), c); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for id, days := range map[uuid.UUID]int{old.ID: 91, young.ID: 89, pending.ID: 400, active.ID: 400} {
-		if _, err := conn.Exec(t.Context(), "update connections set updated_at = now() - make_interval(days => $2) where id = $1", id, days); err != nil {
+		if _, err := conn.Exec(t.Context(),
+			"update connections set updated_at = now() - make_interval(days => $2) where id = $1", id,
+			days); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -131,7 +140,8 @@ func TestRetireConnections(t *testing.T) {
 	}
 }
 
-// TestOldRevocations: what counted as gone before migration 011 is looked at again while the trust's time is not over.
+// TestOldRevocations: trusts that counted as deleted before migration 011 are revoked again while they have not
+// expired.
 func TestOldRevocations(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)

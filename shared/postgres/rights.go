@@ -9,17 +9,20 @@ import (
 )
 
 // ReadConnections is the right to read connections without what is sealed in them.
-const ReadConnections = "select (id, project_id, domain_id, user_id, name, kind, auth_url, region, delegation_id, acts_as, " +
+const ReadConnections = `select (id, project_id, domain_id, user_id, name, kind, auth_url, region, delegation_id,
+  acts_as, ` +
 	"actions, quota, limits, usable_by, usable_names, flavors, status, reason, revoked, trust_expires_at, " +
 	"revocation_pending_since, expires_at, idle_timeout, last_used_at, seq, created_at, updated_at, checked_at, " +
-	"next_check_at, check_until, check_failed_at, check_error, generation, credential_expires_at, suspended_at, resumed_at)"
+	"next_check_at, check_until, check_failed_at, check_error, generation, credential_expires_at, suspended_at, " +
+	"resumed_at, lease_id, managed)"
 
 // privilege finds one in a list of rights, with its columns.
 var privilege = regexp.MustCompile(`\b(select|insert|update|delete)\b(?: ?\(([^)]*)\))?`)
 
 // fanOut are the rights that come with inserting events: a trigger adds deliveries, with the rights of who inserts.
 var fanOut = map[string]string{
-	"callbacks": "select, update", "connections": ReadConnections, "deliveries": "insert", "streams": "select, insert, update",
+	"callbacks": "select, update", "connections": ReadConnections, "deliveries": "insert",
+	"streams": "select, insert, update",
 }
 
 // Grants is the SQL that gives a role the rights of several lists, each by table.

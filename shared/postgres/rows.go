@@ -28,14 +28,14 @@ func queryAll[T any](ctx context.Context, db querier, sql string, args ...any) (
 	return found, classify(err)
 }
 
-// queryOne reads the only row; NotFound, wrapping pgx.ErrNoRows, when there is none.
+// queryOne reads the only row. Without a row it returns NotFound, wrapping pgx.ErrNoRows.
 func queryOne[T any](ctx context.Context, db querier, sql string, args ...any) (T, error) {
 	rows, _ := db.Query(ctx, sql, args...)
 	found, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByNameLax[T])
 	return found, classify(err)
 }
 
-// queryFound reads the only row; found is false when there is none.
+// queryFound reads the only row; found is false without a row.
 func queryFound[T any](ctx context.Context, db querier, sql string, args ...any) (row T, found bool, err error) {
 	row, err = queryOne[T](ctx, db, sql, args...)
 	if errors.Is(err, pgx.ErrNoRows) {

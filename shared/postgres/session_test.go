@@ -19,7 +19,7 @@ func sessionID(name string) []byte {
 	return sum[:]
 }
 
-// TestSessions begin, are read and end, and one that is over is not there.
+// TestSessions: sessions begin, are read and end. An expired session is not found.
 func TestSessions(t *testing.T) {
 	t.Parallel()
 	ctx, database := t.Context(), testkit.Database(t)
@@ -37,7 +37,8 @@ func TestSessions(t *testing.T) {
 	if err != nil || string(sealed) != "sealed" || !ends.Equal(until) {
 		t.Errorf("%q %s %v", sealed, ends, err)
 	}
-	if _, err := sessions.Start(ctx, sessionID("a"), []byte("stolen"), now.Add(time.Hour), time.Hour); apperr.CodeOf(err) != apperr.Conflict {
+	if _, err := sessions.Start(ctx, sessionID("a"), []byte("stolen"), now.Add(time.Hour),
+		time.Hour); apperr.CodeOf(err) != apperr.Conflict {
 		t.Errorf("the same cookie again: %v", err)
 	}
 	if _, err := conn.Exec(ctx, "update sessions set expires_at = now() where id = $1", sessionID("b")); err != nil {
@@ -54,13 +55,14 @@ func TestSessions(t *testing.T) {
 	}
 }
 
-// TestSessionsAreForgotten by those that begin, a thousand at a time, however many begin at once; none of them waits for another, and
-// what is not over stays.
-func TestSessionsAreForgotten(t *testing.T) {
+// TestEndedSessionsAreDeleted by those that begin, a thousand at a time, however many begin at once; none of them waits
+// for another, and what is not over stays.
+func TestEndedSessionsAreDeleted(t *testing.T) {
 	t.Parallel()
 	ctx, database := t.Context(), testkit.Database(t)
 	sessions, conn := postgres.Sessions{DB: open(t, database)}, testkit.Connect(t, database)
-	if _, err := conn.Exec(ctx, "insert into sessions (id, sealed, expires_at) select sha256(n::text::bytea), '', now() - interval '1 s' * n from generate_series(1, 2500) n"); err != nil {
+	if _, err := conn.Exec(ctx, `insert into sessions (id, sealed, expires_at) select sha256(n::text::bytea), '',
+  now() - interval '1 s' * n from generate_series(1, 2500) n`); err != nil {
 		t.Fatal(err)
 	}
 	tx, err := conn.Begin(ctx)
@@ -73,7 +75,8 @@ func TestSessionsAreForgotten(t *testing.T) {
 	if _, err := sessions.Start(ctx, sessionID("meanwhile"), nil, time.Now().Add(time.Hour), time.Hour); err == nil {
 		t.Error("a session of nothing was stored")
 	}
-	if _, err := sessions.Start(ctx, sessionID("meanwhile"), []byte("x"), time.Now().Add(time.Hour), time.Hour); err != nil {
+	if _, err := sessions.Start(ctx, sessionID("meanwhile"), []byte("x"), time.Now().Add(time.Hour),
+		time.Hour); err != nil {
 		t.Errorf("while somebody is at it: %v", err)
 	}
 	count := func() int {
@@ -85,7 +88,8 @@ func TestSessionsAreForgotten(t *testing.T) {
 	if err := tx.Commit(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := sessions.Start(ctx, sessionID("first"), []byte("x"), time.Now().Add(time.Hour), time.Hour); err != nil {
+	if _, err := sessions.Start(ctx, sessionID("first"), []byte("x"), time.Now().Add(time.Hour),
+		time.Hour); err != nil {
 		t.Error(err)
 	}
 	if n := count(); n != 1502 {
@@ -94,7 +98,8 @@ func TestSessionsAreForgotten(t *testing.T) {
 	var all sync.WaitGroup
 	for n := range 16 {
 		all.Go(func() {
-			if _, err := sessions.Start(ctx, sessionID(string(rune('a'+n))), []byte("x"), time.Now().Add(time.Hour), time.Hour); err != nil {
+			if _, err := sessions.Start(ctx, sessionID(string(rune('a'+n))), []byte("x"), time.Now().Add(time.Hour),
+				time.Hour); err != nil {
 				t.Error(err)
 			}
 		})
@@ -111,9 +116,9 @@ func TestSessionsAreForgotten(t *testing.T) {
 	}
 }
 
-// TestFunctionsMayKeepSessions, begin, read and end them, as the role of functions that serve HTTP; to change one is nobody's business,
-// and event functions have none at all to do with them.
-func TestFunctionsMayKeepSessions(t *testing.T) {
+// TestGrantsOfSessions, begin, read and end them, as the role of functions that serve HTTP; to change one is
+// nobody's business, and event functions have none at all to do with them.
+func TestGrantsOfSessions(t *testing.T) {
 	t.Parallel()
 	ctx, database := t.Context(), testkit.Database(t)
 	serves := as(t, database, "cloudfn_functions")
@@ -129,7 +134,8 @@ func TestFunctionsMayKeepSessions(t *testing.T) {
 	}
 	conn := testkit.Connect(t, database)
 	privileges := func(role string) string {
-		return testkit.Scalar[string](t, conn, "select coalesce(string_agg(privilege_type, ',' order by privilege_type), '') from information_schema.role_table_grants where table_name = 'sessions' and grantee like $1 || '\\_%'", role)
+		return testkit.Scalar[string](t, conn,
+			"select coalesce(string_agg(privilege_type, ',' order by privilege_type), '') from information_schema.role_table_grants where table_name = 'sessions' and grantee like $1 || '\\_%'", role)
 	}
 	if got := privileges("cloudfn_functions"); got != "DELETE,INSERT,SELECT" {
 		t.Errorf("functions have %s", got)

@@ -80,7 +80,7 @@ select exists (select from jobs where kind = $1 and key = $2 and done_at is not 
        (select min(recheck_at) from stats_hourly where recheck_at is not null and hour >= $3)`
 
 // Due says whether the job that counts an hour is done, and when the undecided servers of hours since from are next due
-// for a check: the zero time when there are none.
+// for a check, or the zero time without such servers.
 func (s Stats) Due(ctx context.Context, kind, key string, from time.Time) (counted bool, recheck time.Time, err error) {
 	err = s.DB.pool.QueryRow(ctx, dueSQL, kind, key, from).Scan(&counted, &recheck)
 	return counted, recheck, classify(err)
@@ -103,8 +103,8 @@ func (s Stats) Known(ctx context.Context, from time.Time) (map[string]map[time.T
 }
 
 // The hours up to the newest one that was ever recorded expect the projects that existed then: a project that is new,
-// or comes back, is not missing in them. Later hours, some of which may have had no tick, expect all projects that
-// exist now.
+// or comes back, is not missing in them. Later hours expect all projects that exist now; some of these hours may have
+// had no tick.
 const seeProjectsSQL = `
 with prev as (
     select max(last_hour) as hour from stats_projects
@@ -121,9 +121,9 @@ set gaps = case when p.last_hour + interval '1 hour' < excluded.first_hour
     last_hour = excluded.last_hour, domain_id = excluded.domain_id
 where p.last_hour < excluded.last_hour`
 
-// See records that the projects exist and have to be counted from first to last, as far as these hours were not
-// recorded yet.
-func (s Stats) See(ctx context.Context, projects []domain.Project, first, last time.Time) error {
+// RecordProjects records that the projects exist and have to be counted from first to last, as far as these hours were
+// not recorded yet.
+func (s Stats) RecordProjects(ctx context.Context, projects []domain.Project, first, last time.Time) error {
 	ids, domains := make([]string, len(projects)), make([]string, len(projects))
 	for i, p := range projects {
 		ids[i], domains[i] = p.ID, p.DomainID
@@ -149,13 +149,13 @@ set gaps = p.gaps + coalesce((
 where p.project_id = $1`
 )
 
-// Lacking lists the projects that are expected in an hour from first to last and have no count of it.
-func (s Stats) Lacking(ctx context.Context, first, last time.Time) (projectIDs []string, err error) {
+// ListMissing lists the projects that are expected in an hour from first to last and have no count of it.
+func (s Stats) ListMissing(ctx context.Context, first, last time.Time) (projectIDs []string, err error) {
 	return queryColumn[string](ctx, s.DB.pool, lackingSQL, first, last)
 }
 
-// Excuse stops expecting a project in those hours from first to last that it has no count of.
-func (s Stats) Excuse(ctx context.Context, projectID string, first, last time.Time) error {
+// ExcuseMissing stops expecting a project in those hours from first to last that it has no count of.
+func (s Stats) ExcuseMissing(ctx context.Context, projectID string, first, last time.Time) error {
 	_, err := exec(ctx, s.DB.pool, excuseSQL, projectID, first, last)
 	return err
 }

@@ -32,17 +32,24 @@ func entry(h, running, total int, source domain.Source) domain.HourStat {
 	return s
 }
 
-func TestTheFirstCountStays(t *testing.T) {
+func TestInsertKeepsFirstCount(t *testing.T) {
 	t.Parallel()
 	url := testkit.Database(t)
 	store := postgres.Stats{DB: open(t, url)}
 	first, second := count("p1", "d1", 0, 2, 3, domain.Sampled), count("p1", "d1", 0, 9, 9, domain.Rebuilt)
-	for _, counts := range [][]domain.HourCount{nil, {first}, {second, count("p1", "d1", 1, 1, 1, domain.Sampled)}, {{ProjectID: "p2", DomainID: "d1", Hour: hour(0), Source: domain.Sampled}}} {
+	for _, counts := range [][]domain.HourCount{
+		nil,
+		{first},
+		{second, count("p1", "d1", 1, 1, 1, domain.Sampled)},
+		{{ProjectID: "p2", DomainID: "d1", Hour: hour(0), Source: domain.Sampled}},
+	} {
 		if err := store.Insert(t.Context(), counts); err != nil {
 			t.Fatal(err)
 		}
 	}
-	got := testkit.Pairs(t, testkit.Pool(t, url), "select project_id || ' ' || to_char(hour at time zone 'UTC', 'HH24') || ' ' || source || ' ' || by_status::text, running from stats_hourly")
+	got := testkit.Pairs(t, testkit.Pool(t, url),
+		`select project_id || ' ' || to_char(hour at time zone 'UTC', 'HH24') || ' ' || source || ' ' || by_status::text,
+  running from stats_hourly`)
 	want := map[string]int{
 		`p1 12 sampled {"ACTIVE": 2, "SHUTOFF": 1}`: 2, `p1 13 sampled {"ACTIVE": 1, "SHUTOFF": 0}`: 1, `p2 12 sampled {}`: 0,
 	}
@@ -50,7 +57,8 @@ func TestTheFirstCountStays(t *testing.T) {
 		t.Error(diff)
 	}
 	known, err := store.Known(t.Context(), hour(0))
-	if diff := cmp.Diff(map[string]map[time.Time]bool{"p1": {hour(0): true, hour(1): true}, "p2": {hour(0): true}}, known); err != nil || diff != "" {
+	if diff := cmp.Diff(map[string]map[time.Time]bool{"p1": {hour(0): true, hour(1): true}, "p2": {hour(0): true}},
+		known); err != nil || diff != "" {
 		t.Errorf("%v %s", err, diff)
 	}
 	if known, err = store.Known(t.Context(), hour(1)); err != nil || len(known) != 1 || len(known["p1"]) != 1 {
@@ -58,19 +66,23 @@ func TestTheFirstCountStays(t *testing.T) {
 	}
 }
 
-// TestSenselessCounts are refused as a whole.
-func TestSenselessCounts(t *testing.T) {
+// TestInsertRejectsInvalidCounts: one invalid count rejects all of the insert.
+func TestInsertRejectsInvalidCounts(t *testing.T) {
 	t.Parallel()
 	store := postgres.Stats{DB: open(t, testkit.Database(t))}
 	half := count("p1", "d1", 0, 1, 1, domain.Sampled)
 	half.Hour = half.Hour.Add(30 * time.Minute)
 	for name, bad := range map[string]domain.HourCount{
-		"more run than there are": count("p1", "d1", 0, 2, 1, domain.Sampled), "fewer than none": count("p1", "d1", 0, -1, 1, domain.Sampled),
-		"an unknown source": count("p1", "d1", 0, 1, 1, "guessed"), "half past": half,
+		"more run than there are": count("p1", "d1", 0, 2, 1, domain.Sampled),
+		"fewer than none":         count("p1", "d1", 0, -1, 1, domain.Sampled),
+		"an unknown source":       count("p1", "d1", 0, 1, 1, "guessed"), "half past": half,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if err := store.Insert(t.Context(), []domain.HourCount{count("good-"+name, "d1", 0, 1, 1, domain.Sampled), bad}); apperr.CodeOf(err) != apperr.Internal {
+			if err := store.Insert(t.Context(), []domain.HourCount{
+				count("good-"+name, "d1", 0, 1, 1, domain.Sampled),
+				bad,
+			}); apperr.CodeOf(err) != apperr.Internal {
 				t.Errorf("got %v", err)
 			}
 			if known, err := store.Known(t.Context(), hour(-100)); err != nil || known["good-"+name] != nil {
@@ -80,12 +92,13 @@ func TestSenselessCounts(t *testing.T) {
 	}
 }
 
-// TestSeries sums projects, and knows nothing of an hour at which one of them is missing.
+// TestSeries: projects are summed up. An hour has no value if one of its projects is missing.
 func TestSeries(t *testing.T) {
 	t.Parallel()
 	store := postgres.Stats{DB: open(t, testkit.Database(t))}
 	counts := []domain.HourCount{
-		count("p1", "d1", 0, 1, 2, domain.Sampled), count("p2", "d1", 0, 3, 3, domain.Sampled), count("p3", "d2", 0, 5, 6, domain.Sampled),
+		count("p1", "d1", 0, 1, 2, domain.Sampled), count("p2", "d1", 0, 3, 3, domain.Sampled),
+		count("p3", "d2", 0, 5, 6, domain.Sampled),
 		count("p1", "d1", 1, 1, 2, domain.Sampled), // p2 is missing at 1
 		count("p3", "d2", 1, 5, 5, domain.Rebuilt),
 		count("p1", "d1", 2, 0, 0, domain.Sampled), count("p3", "d2", 2, 1, 1, domain.Sampled), // p2 is gone at 2
@@ -97,9 +110,12 @@ func TestSeries(t *testing.T) {
 		t.Helper()
 		var projects []domain.Project
 		for _, id := range ids {
-			projects = append(projects, domain.Project{ID: id, DomainID: map[string]string{"p1": "d1", "p2": "d1", "p3": "d2"}[id]})
+			projects = append(projects, domain.Project{
+				ID:       id,
+				DomainID: map[string]string{"p1": "d1", "p2": "d1", "p3": "d2"}[id],
+			})
 		}
-		if err := store.See(t.Context(), projects, hour(first), hour(last)); err != nil {
+		if err := store.RecordProjects(t.Context(), projects, hour(first), hour(last)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -115,12 +131,16 @@ func TestSeries(t *testing.T) {
 		"a project": {
 			domain.View{Scope: domain.ScopeProject, ProjectID: "p1"},
 			0, 2,
-			[]domain.HourStat{entry(0, 1, 2, domain.Sampled), entry(1, 1, 2, domain.Sampled), entry(2, 0, 0, domain.Sampled)},
+			[]domain.HourStat{
+				entry(0, 1, 2, domain.Sampled), entry(1, 1, 2, domain.Sampled), entry(2, 0, 0, domain.Sampled),
+			},
 		},
 		"a project that is gone": {
 			domain.View{Scope: domain.ScopeProject, ProjectID: "p2"},
 			0, 2,
-			[]domain.HourStat{entry(0, 3, 3, domain.Sampled), entry(1, -1, 0, domain.Missing), entry(2, -1, 0, domain.Missing)},
+			[]domain.HourStat{
+				entry(0, 3, 3, domain.Sampled), entry(1, -1, 0, domain.Missing), entry(2, -1, 0, domain.Missing),
+			},
 		},
 		"a project of another domain": {
 			domain.View{Scope: domain.ScopeProject, ProjectID: "p3", DomainID: "d1"},
@@ -130,7 +150,9 @@ func TestSeries(t *testing.T) {
 		"a domain": {
 			domain.View{Scope: domain.ScopeDomain, DomainID: "d1"},
 			0, 2,
-			[]domain.HourStat{entry(0, 4, 5, domain.Sampled), entry(1, -1, 0, domain.Missing), entry(2, 0, 0, domain.Sampled)},
+			[]domain.HourStat{
+				entry(0, 4, 5, domain.Sampled), entry(1, -1, 0, domain.Missing), entry(2, 0, 0, domain.Sampled),
+			},
 		},
 		"another domain": {
 			domain.View{Scope: domain.ScopeDomain, DomainID: "d2"},
@@ -140,7 +162,10 @@ func TestSeries(t *testing.T) {
 		"the cloud": {
 			domain.View{Scope: domain.ScopeCloud},
 			-1, 2,
-			[]domain.HourStat{entry(-1, -1, 0, domain.Missing), entry(0, 9, 11, domain.Sampled), entry(1, -1, 0, domain.Missing), entry(2, 1, 1, domain.Sampled)},
+			[]domain.HourStat{
+				entry(-1, -1, 0, domain.Missing), entry(0, 9, 11, domain.Sampled), entry(1, -1, 0, domain.Missing),
+				entry(2, 1, 1, domain.Sampled),
+			},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -153,8 +178,9 @@ func TestSeries(t *testing.T) {
 	}
 }
 
-// TestABetterCountReplacesAnother: one with fewer uncertain servers, never one with more, and of two replicas at once the first.
-func TestABetterCountReplacesAnother(t *testing.T) {
+// TestRefineReplacesCount: one with fewer uncertain servers, never one with more, and of two replicas at once
+// the first.
+func TestRefineReplacesCount(t *testing.T) {
 	t.Parallel()
 	url := testkit.Database(t)
 	store := postgres.Stats{DB: open(t, url)}
@@ -165,7 +191,8 @@ func TestABetterCountReplacesAnother(t *testing.T) {
 	}
 	now := func() (running, uncertain int) {
 		conn := testkit.Pool(t, url)
-		return testkit.Scalar[int](t, conn, "select running from stats_hourly"), testkit.Scalar[int](t, conn, "select uncertain from stats_hourly")
+		return testkit.Scalar[int](t, conn, "select running from stats_hourly"), testkit.Scalar[int](t, conn,
+			"select uncertain from stats_hourly")
 	}
 	for i, tc := range []struct {
 		insert, refine     []domain.HourCount
@@ -190,8 +217,8 @@ func TestABetterCountReplacesAnother(t *testing.T) {
 	}
 }
 
-// TestUncertainServersAddUp in sums. An hour is announced when all of its rows are settled.
-func TestUncertainServersAddUp(t *testing.T) {
+// TestSeriesSumsUncertain: uncertain servers are summed up. An hour is announced when all of its rows are settled.
+func TestSeriesSumsUncertain(t *testing.T) {
 	t.Parallel()
 	store := postgres.Stats{DB: open(t, testkit.Database(t))}
 	a, b := count("p1", "d1", 0, 1, 2, domain.Sampled), count("p2", "d1", 0, 3, 3, domain.Sampled)
@@ -209,11 +236,13 @@ func TestUncertainServersAddUp(t *testing.T) {
 	if got, err := store.Settled(t.Context(), hour(-1), hour(0)); err != nil || len(got) != 0 {
 		t.Errorf("settled are %v %v", got, err)
 	}
-	if due, err := store.Undecided(t.Context(), hour(0)); err != nil || len(due) != 1 || due[0].ProjectID != "p2" || due[0].Undecided[0] != "z" {
+	if due, err := store.Undecided(t.Context(), hour(0)); err != nil || len(due) != 1 || due[0].ProjectID != "p2" ||
+		due[0].Undecided[0] != "z" {
 		t.Errorf("due are %v %v", due, err)
 	}
 	_, at, err := store.Due(t.Context(), "collect-stats", "x", hour(0))
-	if _, none, err2 := store.Due(t.Context(), "collect-stats", "x", hour(1)); err != nil || err2 != nil || at.IsZero() || !none.IsZero() {
+	if _, none, err2 := store.Due(t.Context(), "collect-stats", "x", hour(1)); err != nil || err2 != nil ||
+		at.IsZero() || !none.IsZero() {
 		t.Errorf("due at %s, of later hours at %s: %v %v", at, none, err, err2)
 	}
 	a.Undecided, a.Settled = []string{"x"}, true
@@ -221,62 +250,8 @@ func TestUncertainServersAddUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	want.Uncertain = 2
-	if got, err := store.Settled(t.Context(), hour(-1), hour(0)); err != nil || cmp.Diff([]domain.HourStat{want}, got) != "" {
+	if got, err := store.Settled(t.Context(), hour(-1), hour(0)); err != nil ||
+		cmp.Diff([]domain.HourStat{want}, got) != "" {
 		t.Errorf("settled are %v %v", got, err)
 	}
-}
-
-// TestAProjectThatComesBack after days, because it was disabled, is not missing in the hours that were known without it; nor
-// is a new one. In hours that nobody saw, all projects are missing.
-func TestAProjectThatComesBack(t *testing.T) {
-	t.Parallel()
-	store := postgres.Stats{DB: open(t, testkit.Database(t))}
-	see := func(n int, counted bool, ids ...string) {
-		t.Helper()
-		var projects []domain.Project
-		var counts []domain.HourCount
-		for _, id := range ids {
-			projects = append(projects, domain.Project{ID: id, DomainID: "d1"})
-			counts = append(counts, count(id, "d1", n, 1, 1, domain.Sampled))
-		}
-		err := store.See(t.Context(), projects, hour(n-3), hour(n))
-		if counted && err == nil {
-			err = store.Insert(t.Context(), counts)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	sums := func(first, last int) (running []int) {
-		t.Helper()
-		got, err := store.Series(t.Context(), domain.View{Scope: domain.ScopeCloud}, hour(first), hour(last))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, h := range got {
-			if running = append(running, -1); h.Running != nil {
-				running[len(running)-1] = *h.Running
-			}
-		}
-		return running
-	}
-	check := func(what string, want, got []int) {
-		t.Helper()
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("%s: %s", what, diff)
-		}
-	}
-	see(0, true, "p1", "p2")
-	for n := 1; n < 9; n++ {
-		see(n, true, "p1") // p2 is disabled
-	}
-	see(9, false, "p1", "p2", "new")
-	check("before they are counted", []int{2, 1, 1, 1, 1, 1, 1, 1, 1, -1}, sums(0, 9))
-	see(9, true, "p1", "p2", "new")
-	check("counted", []int{2, 1, 1, 1, 1, 1, 1, 1, 1, 3}, sums(0, 9))
-	see(10, true, "p1", "new") // and away again
-	see(12, true, "p1", "p2", "new")
-	check("nobody saw the hour 11", []int{3, 2, -1, 3}, sums(9, 12))
-	see(11, true, "p1", "new") // a late one does not take back that p2 may have been there
-	check("after a late one", []int{3, 2, -1, 3}, sums(9, 12))
 }

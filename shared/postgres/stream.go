@@ -22,11 +22,11 @@ type Outbox struct{ DB *DB }
 var streamDue = "s.head < s.tail and s.next_at <= now() and " + unclaimedAt("s", "now()")
 
 var (
-	// A callback that answered last time gets up to $5 streams in each replica. A callback that did not gets one stream in
-	// all replicas together. A callback with a rate gets at once what it may have in two seconds, and then pauses until
-	// the rate is kept; a minute counts as 63 seconds to stay below the rate. Callbacks of which this replica works on $5
-	// streams are left out, so that they take no other callback's slots. Rows are never waited for. Writers of events
-	// never wait for these rows either: their foreign keys need no more than "no key update" leaves.
+	// A callback that answered last time gets up to $5 streams in each replica. A callback that did not gets one stream
+	// in all replicas together. A callback with a rate gets at once what it may have in two seconds, and then pauses
+	// until the rate is kept; a minute counts as 63 seconds to stay below the rate. A callback with $5 streams in work
+	// on this replica is left out, so that it takes no other callback's slots. The statement waits for no row. Writers
+	// of events never wait for these rows either: their foreign keys need no more than "no key update" leaves.
 	claimSQL = `
 with held as (
     select * from unnest($6::text[], $7::uuid[], $8::int[]) as h(project_id, callback_id, streams)
@@ -96,16 +96,17 @@ join events e on e.project_id = d.event_project and e.subject = d.subject and e.
 // Claim claims streams that are due, at most room.Attempts, and gives the next delivery of each. The callbacks that
 // waited longest come first.
 func (o Outbox) Claim(ctx context.Context, room domain.Room, claimFor time.Duration) ([]domain.Attempt, error) {
-	projects, callbacks, streams := make([]string, len(room.Held)), make([]uuid.UUID, len(room.Held)), make([]int,
-		len(room.Held))
-	for i, h := range room.Held {
+	size := len(room.InFlight)
+	projects, callbacks, streams := make([]string, size), make([]uuid.UUID, size), make([]int, size)
+	for i, h := range room.InFlight {
 		projects[i], callbacks[i], streams[i] = h.ProjectID, h.CallbackID, h.Streams
 	}
 	claim := uuid.New()
 	var claimed []attemptRow
 	err := retryDeadlock(func() error {
 		batch := &pgx.Batch{}
-		batch.Queue(claimSQL, claim, claimFor, room.Attempts, room.Failing, room.PerCallback, projects, callbacks, streams)
+		batch.Queue(claimSQL, claim, claimFor, room.Attempts, room.Failing, room.PerCallback, projects, callbacks,
+			streams)
 		batch.Queue(skipSQL, claim)
 		batch.Queue(claimedSQL, claim).Query(collectInto(&claimed))
 		return o.DB.pool.SendBatch(ctx, batch).Close()
@@ -136,10 +137,11 @@ func attempts(rows []attemptRow) []domain.Attempt {
 	list := make([]domain.Attempt, len(rows))
 	for n, r := range rows {
 		list[n] = domain.Attempt{
-			Claim: r.ClaimID, Callback: r.Callback, Stream: r.Stream, Seq: r.Seq, Delivery: r.Delivery, Tries: r.Tries,
-			Silences: r.Silences,
+			Claim: domain.Claim{ID: r.ClaimID}, Callback: r.Callback, Stream: r.Stream, Seq: r.Seq,
+			Delivery: r.Delivery, Tries: r.Tries, Silences: r.Silences,
 			Event: domain.Event{
-				ProjectID: r.EventProject, Subject: r.Subject, Seq: r.EventSeq, Type: r.EventType, At: r.EventAt, Data: r.EventData,
+				ProjectID: r.EventProject, Subject: r.Subject, Seq: r.EventSeq, Type: r.EventType, At: r.EventAt,
+				Data: r.EventData,
 			},
 		}
 	}
@@ -194,15 +196,15 @@ func (o Outbox) markDelivered(
 	ctx context.Context, a domain.Attempt, answer int, more bool, claimFor time.Duration,
 ) (*domain.Attempt, error) {
 	batch := &pgx.Batch{}
-	batch.Queue(deliveredSQL, a.Callback.ProjectID, a.Callback.ID, a.Stream, a.Seq, a.Claim, a.Delivery, more, claimFor,
-		answer).
+	batch.Queue(deliveredSQL, a.Callback.ProjectID, a.Callback.ID, a.Stream, a.Seq, a.Claim.ID, a.Delivery, more,
+		claimFor, answer).
 		QueryRow(func(row pgx.Row) error {
 			var claim uuid.NullUUID
 			return row.Scan(&claim)
 		})
 	var found []attemptRow
 	if more {
-		batch.Queue(nextSQL, a.Claim, a.Callback.ProjectID, a.Callback.ID, a.Stream).Query(collectInto(&found))
+		batch.Queue(nextSQL, a.Claim.ID, a.Callback.ProjectID, a.Callback.ID, a.Stream).Query(collectInto(&found))
 	}
 	if err := o.DB.pool.SendBatch(ctx, batch).Close(); err != nil || len(found) == 0 {
 		return nil, err
@@ -273,7 +275,8 @@ func (o Outbox) MarkFailed(
 	ctx context.Context, a domain.Attempt, f domain.Outcome, tryFor time.Duration,
 ) (dead bool, status domain.CallbackStatus, err error) {
 	err = retryDeadlock(func() error {
-		return o.DB.pool.QueryRow(ctx, failedSQL, a.Callback.ProjectID, a.Callback.ID, a.Stream, a.Seq, a.Claim, a.Delivery,
+		return o.DB.pool.QueryRow(ctx, failedSQL, a.Callback.ProjectID, a.Callback.ID, a.Stream, a.Seq, a.Claim.ID,
+			a.Delivery,
 			tryFor, f.Pause, f.PauseAll, f.Answer, f.Reason, f.Gone).Scan(&dead, &status)
 	})
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -286,6 +289,6 @@ func (o Outbox) MarkFailed(
 func (o Outbox) Release(ctx context.Context, a domain.Attempt) error {
 	_, err := exec(ctx, o.DB.pool, `
 update streams set `+releaseSQL+` where project_id = $1 and callback_id = $2 and stream = $3 and claim_id = $4`,
-		a.Callback.ProjectID, a.Callback.ID, a.Stream, a.Claim)
+		a.Callback.ProjectID, a.Callback.ID, a.Stream, a.Claim.ID)
 	return err
 }

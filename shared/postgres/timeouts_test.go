@@ -38,31 +38,38 @@ func withParameter(t *testing.T, database, name, value string) string {
 func timeoutsOf(t *testing.T, database string) map[string]string {
 	t.Helper()
 	got := map[string]string{}
-	rows, err := open(t, database).Pool().Query(t.Context(), "select name, current_setting(name) from unnest($1::text[]) name",
+	rows, err := open(t, database).Pool().Query(t.Context(),
+		"select name, current_setting(name) from unnest($1::text[]) name",
 		[]string{"statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var name, value string
-	if _, err := pgx.ForEachRow(rows, []any{&name, &value}, func() error { got[name] = value; return nil }); err != nil {
+	if _, err := pgx.ForEachRow(rows, []any{&name, &value},
+		func() error { got[name] = value; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	return got
 }
 
-// TestTimeoutsOfConnections: each of our connections has them. What the URL or the role says goes first, so that through
-// PgBouncer, whose connections are not ours, nothing is set at all once the role has them.
+// TestTimeoutsOfConnections: each of our connections has them. What the URL or the role says goes first, so that
+// through PgBouncer, whose connections are not ours, nothing is set at all once the role has them.
 func TestTimeoutsOfConnections(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
-	ours := map[string]string{"statement_timeout": "1min", "lock_timeout": "10s", "idle_in_transaction_session_timeout": "1min"}
+	ours := map[string]string{
+		"statement_timeout": "1min", "lock_timeout": "10s",
+		"idle_in_transaction_session_timeout": "1min",
+	}
 	if diff := cmp.Diff(ours, timeoutsOf(t, database)); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff(ours, timeoutsOf(t, withParameter(t, database, "default_query_exec_mode", "exec"))); diff != "" {
+	if diff := cmp.Diff(ours, timeoutsOf(t, withParameter(t, database, "default_query_exec_mode",
+		"exec"))); diff != "" {
 		t.Errorf("with PgBouncer's mode: %s", diff)
 	}
-	if got := timeoutsOf(t, withParameter(t, database, "statement_timeout", "7s")); got["statement_timeout"] != "7s" || got["lock_timeout"] != "10s" {
+	if got := timeoutsOf(t, withParameter(t, database, "statement_timeout", "7s")); got["statement_timeout"] != "7s" ||
+		got["lock_timeout"] != "10s" {
 		t.Errorf("the URL's goes first: got %v", got)
 	}
 	conn, role := testkit.Connect(t, database), "role_"+strings.ReplaceAll(uuid.NewString(), "-", "")
@@ -72,7 +79,8 @@ func TestTimeoutsOfConnections(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if got := timeoutsOf(t, withParameter(t, database, "user", role)); got["statement_timeout"] != "1min" || got["lock_timeout"] != "3s" {
+	if got := timeoutsOf(t, withParameter(t, database, "user", role)); got["statement_timeout"] != "1min" ||
+		got["lock_timeout"] != "3s" {
 		t.Errorf("the role's goes first: got %v", got)
 	}
 }
@@ -93,9 +101,9 @@ func TestRolesHaveTheTimeouts(t *testing.T) {
 	}
 }
 
-// TestALostTransaction of a replica that was frozen, or cut off, lets its locks go, and whoever runs into a timeout is told that the
-// database is not available.
-func TestALostTransaction(t *testing.T) {
+// TestIdleTransactionIsEnded: Postgres ends the idle transaction of a frozen or disconnected replica, which releases
+// its locks. A statement that runs into a timeout reports that the database is unavailable.
+func TestIdleTransactionIsEnded(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
 	frozen := open(t, withParameter(t, database, "idle_in_transaction_session_timeout", "200ms"))
@@ -108,13 +116,14 @@ func TestALostTransaction(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := (postgres.Orders{DB: open(t, database)}).Place(t.Context(), newOrder(1), long); err != nil {
-		t.Errorf("the lock was not let go: %v", err)
+		t.Errorf("the lock was not released: %v", err)
 	}
 	_, err = tx.Exec(t.Context(), "select 1")
 	if err = postgres.Classify(err); apperr.CodeOf(err) != apperr.Unavailable {
 		t.Errorf("its own statement: %v", err)
 	}
-	_, err = open(t, withParameter(t, database, "statement_timeout", "100ms")).Pool().Exec(t.Context(), "select pg_sleep(5)")
+	_, err = open(t, withParameter(t, database, "statement_timeout", "100ms")).Pool().Exec(t.Context(),
+		"select pg_sleep(5)")
 	if err = postgres.Classify(err); apperr.CodeOf(err) != apperr.Unavailable {
 		t.Errorf("a statement without end: %v", err)
 	}
@@ -142,7 +151,8 @@ func TestMigrateWaitsForALock(t *testing.T) {
 	})
 	applied, err := postgres.Migrate(t.Context(), postgres.Config{URL: domain.Secret(database), MaxConns: 1})
 	<-released
-	if slices.Sort(applied); err != nil || len(applied) != len(slices.Compact(slices.Clone(applied))) || !slices.Contains(applied, "004_sessions.sql") {
+	if slices.Sort(applied); err != nil || len(applied) != len(slices.Compact(slices.Clone(applied))) ||
+		!slices.Contains(applied, "004_sessions.sql") {
 		t.Errorf("applied %v: %v", applied, err)
 	}
 }

@@ -55,7 +55,8 @@ func (c Connections) AnnounceTrust(ctx context.Context, t domain.OldTrust) (isFr
 		if err != nil || isTaken {
 			return err
 		}
-		n, err := exec(ctx, tx, announceTrustSQL, t.ID, t.ProjectID, t.ConnectionID, t.UserID, t.ExpiresAt, announcedFor)
+		n, err := exec(ctx, tx, announceTrustSQL, t.ID, t.ProjectID, t.ConnectionID, t.UserID, t.ExpiresAt,
+			announcedFor)
 		if err == nil && n == 0 {
 			return tookTooLong()
 		}
@@ -94,7 +95,8 @@ func keepTrust(ctx context.Context, tx pgx.Tx, projectID string, intent uuid.UUI
 // oldTrusts counts the former trusts of a connection that have to be revoked.
 func oldTrusts(ctx context.Context, db querier, projectID string, connection uuid.UUID) (int, error) {
 	return queryValue[int](ctx, db,
-		"select count(*)::int from trusts_to_revoke where project_id = $1 and connection_id = $2", projectID, connection)
+		"select count(*)::int from trusts_to_revoke where project_id = $1 and connection_id = $2", projectID,
+		connection)
 }
 
 const (
@@ -117,8 +119,8 @@ where project_id = $1 and id = $2
 returning not exists (select from connections c where c.kind = 'trust' and c.delegation_id = $3
     and c.status = 'active')`
 
-	// The connection's row has the number of the event; it may be gone. The event has no connection_id: only callbacks of
-	// the project get it.
+	// The connection's row has the number of the event; it may be gone. The event has no connection_id: only callbacks
+	// of the project get it.
 	oldTrustEventSQL = `
 ), connection as (
     update connections c set seq = c.seq + 1, updated_at = clock_timestamp() from notify n
@@ -155,9 +157,9 @@ func (d Delegations) OldTrusts(ctx context.Context, limit int) ([]domain.OldTrus
 	return queryAll[domain.OldTrust](ctx, d.DB.pool, oldTrustsSQL, limit)
 }
 
-// TakeTrust keeps connections from being stored with the trust from now on. isOurs is false when its row is gone, or a
+// AdoptTrust keeps connections from being stored with the trust from now on. isOurs is false when its row is gone, or a
 // connection has it.
-func (d Delegations) TakeTrust(ctx context.Context, t domain.OldTrust) (isOurs bool, err error) {
+func (d Delegations) AdoptTrust(ctx context.Context, t domain.OldTrust) (isOurs bool, err error) {
 	isOurs, err = queryValue[bool](ctx, d.DB.pool, takeTrustSQL, t.ProjectID, t.ID, t.TrustID)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return false, nil
@@ -175,8 +177,8 @@ func (d Delegations) MarkTrustGone(ctx context.Context, t domain.OldTrust) (noti
 func (d Delegations) MarkTrustPending(
 	ctx context.Context, t domain.OldTrust, reason string, first, longest time.Duration,
 ) (notified bool, err error) {
-	return writeValue[bool](ctx, d.DB.pool, oldTrustFailedSQL, t.ProjectID, t.ID, domain.RevocationPending, reason, first,
-		longest)
+	return writeValue[bool](ctx, d.DB.pool, oldTrustFailedSQL, t.ProjectID, t.ID, domain.RevocationPending, reason,
+		first, longest)
 }
 
 const (
@@ -231,7 +233,7 @@ func (d Delegations) MarkRevoked(ctx context.Context, c domain.Connection) (noti
 
 // MarkRevocationPending records that the trust of an ended connection could not be deleted, and pauses: for first, then
 // twice as long each time, up to longest. Failures at the same time count once. notified says that this was the first
-// failure, of which an event was written.
+// failure, which an event reports.
 func (d Delegations) MarkRevocationPending(
 	ctx context.Context, c domain.Connection, reason string, first, longest time.Duration,
 ) (notified bool, err error) {

@@ -12,8 +12,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/postgres"
 )
 
-// check tries each setting of the function FUNCTION_TARGET, or of the daemon, and prints a line for each. It fails when one is
-// wrong.
+// check tests each setting of the function FUNCTION_TARGET, or of the daemon, and prints a line for each. It fails if
+// one is wrong.
 func check(ctx context.Context, env envconfig.Lookuper, out io.Writer, functions []function) error {
 	target, _ := env.Lookup("FUNCTION_TARGET")
 	targets, err := chosen(functions, target)
@@ -30,7 +30,7 @@ func check(ctx context.Context, env envconfig.Lookuper, out io.Writer, functions
 	return s.print(out)
 }
 
-// prepare opens what the tries need, as far as the values allow it.
+// prepare opens what the tests need, as far as the values allow it.
 func prepare(
 	ctx context.Context, env envconfig.Lookuper, s *settings, functions []function,
 ) (t *trial, closeAll func()) {

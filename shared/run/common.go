@@ -9,7 +9,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/httpx"
 )
 
-// common are the routes that every process serves besides its functions' own.
+// common returns the routes of every process.
 func (p *Process) common() []httpx.Route {
 	status := httpx.Handle("GET /v1/status", p.status)
 	status.Public, status.Probe = true, true
@@ -26,13 +26,15 @@ type Texts struct {
 }
 
 func (p *Process) description(r *http.Request) (httpx.Response, error) {
-	if _, err := httpx.ReadQuery(r); err != nil {
+	if err := httpx.NoQuery(r); err != nil {
 		return httpx.Response{}, err
 	}
-	return httpx.Response{Status: http.StatusOK, ContentType: "application/yaml", Body: p.texts.OpenAPI, Header: http.Header{}}, nil
+	return httpx.Response{
+		Status: http.StatusOK, ContentType: "application/yaml", Body: p.texts.OpenAPI, Header: http.Header{},
+	}, nil
 }
 
-// Status is what a process says of itself.
+// Status is the status of a process.
 type Status struct {
 	Version  string     `json:"version"` // see buildinfo.Version
 	Function string     `json:"function"`
@@ -41,7 +43,7 @@ type Status struct {
 	Settings Settings   `json:"settings"`
 }
 
-// Dependency is another system, as this process reaches it.
+// Dependency says whether this process reaches another system.
 type Dependency struct {
 	Reachable bool           `json:"reachable"`
 	Error     *httpx.Problem `json:"error,omitempty"`
@@ -50,7 +52,7 @@ type Dependency struct {
 const statusTimeout = 3 * time.Second
 
 func (p *Process) status(r *http.Request) (Status, error) {
-	if _, err := httpx.ReadQuery(r); err != nil {
+	if err := httpx.NoQuery(r); err != nil {
 		return Status{}, err
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), statusTimeout)

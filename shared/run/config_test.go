@@ -21,7 +21,9 @@ import (
 
 // environment is the least that a process needs, with changes; "" is a variable that is set to nothing.
 func environment(changes map[string]string) envconfig.Lookuper {
-	env := map[string]string{"DATABASE_URL": "postgres://u:canary@127.0.0.1:1/x", "OS_AUTH_URL": "http://127.0.0.1:1/v3"}
+	env := map[string]string{
+		"DATABASE_URL": "postgres://u:canary@127.0.0.1:1/x", "OS_AUTH_URL": "http://127.0.0.1:1/v3",
+	}
 	maps.Copy(env, changes)
 	return envconfig.MapLookuper(env)
 }
@@ -38,8 +40,10 @@ func TestDefaults(t *testing.T) {
 	for name, changes := range map[string]map[string]string{
 		"absent": nil,
 		"set to nothing": {
-			"FUNCTION_TARGET": "", "HOST": "", "PORT": "", "REQUEST_TIMEOUT": "", "EVENT_TIMEOUT": "", "EVENT_KEY": "", "WAKE_URL": "", "DATABASE_MAX_CONNS": "",
-			"OS_INTERFACE": "", "OS_REGION_NAME": "", "ALLOWED_PROJECTS": "", "ALLOWED_DOMAINS": "", "TOKEN_CACHE_TTL": "", "LOG_LEVEL": "", "K_REVISION": "",
+			"FUNCTION_TARGET": "", "HOST": "", "PORT": "", "REQUEST_TIMEOUT": "", "EVENT_TIMEOUT": "", "EVENT_KEY": "",
+			"WAKE_URL": "", "DATABASE_MAX_CONNS": "",
+			"OS_INTERFACE": "", "OS_REGION_NAME": "", "ALLOWED_PROJECTS": "", "ALLOWED_DOMAINS": "",
+			"TOKEN_CACHE_TTL": "", "LOG_LEVEL": "", "K_REVISION": "",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -56,30 +60,36 @@ func TestDefaults(t *testing.T) {
 func TestMistakesAreNamed(t *testing.T) {
 	t.Parallel()
 	for name, value := range map[string]string{
-		"REQUEST_TIMEOUT": "soon", "EVENT_TIMEOUT": "5", "DATABASE_MAX_CONNS": "many", "TOKEN_CACHE_TTL": "1 minute", "LOG_LEVEL": "LOUD",
-		"DATABASE_URL": "postgres://u:canary@db:x/y", "OS_AUTH_URL": "keystone", "OS_INTERFACE": "outside", "WAKE_URL": "http://u:canary@{function}",
+		"REQUEST_TIMEOUT": "soon", "EVENT_TIMEOUT": "5", "DATABASE_MAX_CONNS": "many", "TOKEN_CACHE_TTL": "1 minute",
+		"LOG_LEVEL":    "LOUD",
+		"DATABASE_URL": "postgres://u:canary@db:x/y", "OS_AUTH_URL": "keystone", "OS_INTERFACE": "outside",
+		"WAKE_URL": "http://u:canary@{function}",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			_, err := load[Config](t.Context(), environment(map[string]string{name: value}))
-			if err == nil || !strings.HasPrefix(err.Error(), name) || strings.ContainsAny(err.Error(), "\n") || strings.Contains(err.Error(), "canary") {
+			if err == nil || !strings.HasPrefix(err.Error(), name) || strings.ContainsAny(err.Error(), "\n") ||
+				strings.Contains(err.Error(), "canary") {
 				t.Errorf("got %v", err)
 			}
 		})
 	}
 	for name, value := range map[string]string{
-		"REQUEST_TIMEOUT": "999ms", "EVENT_TIMEOUT": "11m", "TOKEN_CACHE_TTL": "61s", "DATABASE_MAX_CONNS": "0", "ALLOWED_PROJECTS": "a,,b", "ALLOWED_DOMAINS": " ",
+		"REQUEST_TIMEOUT": "999ms", "EVENT_TIMEOUT": "11m", "TOKEN_CACHE_TTL": "61s", "DATABASE_MAX_CONNS": "0",
+		"ALLOWED_PROJECTS": "a,,b", "ALLOWED_DOMAINS": " ",
 	} {
 		t.Run(name+" out of bounds", func(t *testing.T) {
 			t.Parallel()
-			if _, err := load[Config](t.Context(), environment(map[string]string{name: value})); err == nil || !strings.Contains(err.Error(), name) {
+			if _, err := load[Config](t.Context(), environment(map[string]string{name: value})); err == nil ||
+				!strings.Contains(err.Error(), name) {
 				t.Errorf("got %v", err)
 			}
 		})
 	}
 	t.Run("nothing set", func(t *testing.T) {
 		t.Parallel()
-		if _, err := load[Config](t.Context(), envconfig.MapLookuper(nil)); err == nil || !strings.Contains(err.Error(), "DATABASE_URL is empty") {
+		if _, err := load[Config](t.Context(), envconfig.MapLookuper(nil)); err == nil ||
+			!strings.Contains(err.Error(), "DATABASE_URL is empty") {
 			t.Errorf("got %v", err)
 		}
 	})

@@ -11,7 +11,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/httpx"
 )
 
-// Declaration is what a function declares, as data: manifests, grants, documentation and tests are made of it.
+// Declaration is what a function declares, as data for manifests, grants, documentation and tests.
 type Declaration struct {
 	Name      string   `json:"name"`
 	Kind      string   `json:"kind"` // http or event
@@ -24,7 +24,7 @@ type Declaration struct {
 	Routes    []string `json:"routes"`    // as http.ServeMux takes them
 }
 
-// Description is all that the binary says of itself.
+// Description describes the binary.
 type Description struct {
 	Functions []Declaration `json:"functions"`
 	Variables []Variable    `json:"variables"`
@@ -32,7 +32,7 @@ type Description struct {
 	OpenAPI   []OpenAPI     `json:"openapi"`
 }
 
-// OpenAPI is a part of openapi.yaml: the operations that some routes have in common with their types.
+// OpenAPI is the part of openapi.yaml for some routes.
 type OpenAPI struct {
 	Paths   json.RawMessage `json:"paths"`
 	Schemas json.RawMessage `json:"schemas"`
@@ -120,7 +120,7 @@ func names(config reflect.Type) []string {
 	return found
 }
 
-// Role is the database role that the function uses on Knative, besides the owner of the schema: "".
+// Role returns the function's database role on Knative; "" = the owner of the schema.
 func (d Declaration) Role() string {
 	switch {
 	case slices.Contains(d.Secrets, "database-owner"):
@@ -131,7 +131,7 @@ func (d Declaration) Role() string {
 	return "cloudfn_functions"
 }
 
-// Rights are those on tables, with what every function needs: the schema's version, and the request log.
+// Rights returns the rights on tables, including the schema's version and the request log.
 func (d Declaration) Rights() map[string]string {
 	rights := map[string]string{"goose_db_version": "select"}
 	maps.Copy(rights, d.Reach.Tables)
@@ -141,7 +141,7 @@ func (d Declaration) Rights() map[string]string {
 	return rights
 }
 
-// Egress lists the network policies that let the function out.
+// Egress lists the network policies for outgoing connections.
 func (d Declaration) Egress() []string {
 	policies := append([]string{"pgbouncer"}, d.Reach.Network...)
 	if d.Role() == "" { // the owner's session locks do not work behind PgBouncer
@@ -154,7 +154,7 @@ func (d Declaration) Egress() []string {
 	return slices.Compact(policies)
 }
 
-// Connections is how many connections to the database a pod opens at most.
+// Connections returns the most database connections of a pod.
 func (d Declaration) Connections() int {
 	if d.Kind == "event" {
 		return 2
@@ -162,7 +162,7 @@ func (d Declaration) Connections() int {
 	return 4 // DATABASE_MAX_CONNS
 }
 
-// Prefixes are how the function's paths begin.
+// Prefixes returns the prefixes of the function's paths.
 func (d Declaration) Prefixes() (prefixes []string) {
 	for _, pattern := range d.Routes {
 		if match := routePrefix.FindStringSubmatch(pattern); match != nil {

@@ -16,12 +16,13 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 )
 
-// Upstream is where every function is, with placeholder for its name, such as http://{function}.cloudfn.svc.cluster.local.
+// Upstream is the URL of every function, with placeholder for its name, such as
+// http://{function}.cloudfn.svc.cluster.local.
 type Upstream string
 
 const placeholder = "{function}"
 
-// Validate refuses an Upstream that cannot work. variable is where it was read.
+// Validate fails on an Upstream that cannot work. variable is its environment variable.
 func (u Upstream) Validate(variable string) error {
 	if _, err := u.at("function"); err != nil {
 		return errors.New(variable + " must be " + err.Error())
@@ -29,23 +30,26 @@ func (u Upstream) Validate(variable string) error {
 	return nil
 }
 
-// at is the address of one function. Whatever is more than a scheme and a host would be lost, so it is refused.
+// at returns the URL of one function. It must have a scheme and a host only.
 func (u Upstream) at(function string) (*url.URL, error) {
 	text := strings.ReplaceAll(string(u), placeholder, function)
 	address, err := url.Parse(text)
-	if err != nil || text == string(u) || address.Scheme != "http" && address.Scheme != "https" || address.Hostname() == "" ||
+	if err != nil || text == string(u) || address.Scheme != "http" && address.Scheme != "https" ||
+		address.Hostname() == "" ||
 		text != address.Scheme+"://"+address.Host {
-		return nil, errors.New("http or https and a host with " + placeholder + " in it, and nothing else, such as http://" +
+		return nil, errors.New("http or https and a host with " + placeholder + " in it, and nothing else, such as " +
+			"http://" +
 			placeholder + ".cloudfn.svc.cluster.local")
 	}
 	return address, nil
 }
 
-// directory knows whose path it is, and where that function is.
+// directory maps paths to functions, and functions to URLs.
 type directory struct {
 	owners   map[string]string   // the function, by how its paths begin: /v1/servers
 	services map[string]*url.URL // by function
-	fallback string              // the function that answers at every other path, with 404, and has it in the request log
+	// fallback is the function that answers all other paths, with 404 and a row in the request log.
+	fallback string
 }
 
 func newDirectory(functions []function, upstream Upstream) (d directory, err error) {
@@ -58,21 +62,19 @@ func newDirectory(functions []function, upstream Upstream) (d directory, err err
 			return d, err
 		}
 	}
-	// Any would do, but launch takes few requests at a time: the last name is a rule that does not depend on the order of
-	// the list, and gives a function (stats) that only reads.
+	// Any function would do. The last by name is stats, which takes many requests at a time.
 	d.fallback = slices.Max(slices.Collect(maps.Keys(d.services)))
 	return d, nil
 }
 
-// routePrefix is the part of a route's pattern that tells whose path it is: the name behind /v1, or the first one; or all of the
-// path of the root.
+// routePrefix is the part of a route's pattern that identifies the function: /v1/NAME, /NAME, or the root.
 var routePrefix = regexp.MustCompile(`^(?:[A-Z]+ )?(?:((?:/v1)?/[^/{]+)(?:/|$)|(/)\{\$\}$)`)
 
-// owners finds in the functions' own routes how the paths of each begin.
+// owners maps the prefixes of the functions' routes to the functions.
 func owners(functions []function) (map[string]string, error) {
 	found := map[string]string{}
 	for _, f := range functions {
-		if f.Schedule != "" {
+		if f.Kind == kindEvent {
 			continue // only events reach it
 		}
 		for _, pattern := range f.Routes {
@@ -93,8 +95,8 @@ func owners(functions []function) (map[string]string, error) {
 	return found, nil
 }
 
-// function finds whose path it is. Each segment counts as http.ServeMux reads it in the function: an encoded
-// slash is part of a name, and a path that is not clean is nobody's.
+// function returns the function of a path. It reads segments as http.ServeMux does in the function: an encoded slash is
+// part of a name, and a path that is not clean belongs to no function.
 func (d directory) function(u *url.URL) string {
 	escaped, prefix := u.EscapedPath(), ""
 	for n, part := range strings.SplitN(escaped, "/", 4) {
@@ -113,21 +115,21 @@ func (d directory) function(u *url.URL) string {
 	return d.fallback
 }
 
-// toFunctions is the transport of whoever passes requests on.
+// toFunctions returns a transport for forwarding requests to functions.
 func toFunctions() *http.Transport {
 	return &http.Transport{
 		DialContext:         (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
 		TLSHandshakeTimeout: 5 * time.Second,
-		MaxIdleConnsPerHost: 500,             // as many as requests that a copy takes at once (knative/services)
-		IdleConnTimeout:     idleTimeout / 2, // sooner than the other side, so that no request meets its end
-		// A client that asks first whether its body is wanted gets the function's word.
+		MaxIdleConnsPerHost: 500,             // the concurrency of a pod (knative/services)
+		IdleConnTimeout:     idleTimeout / 2, // sooner than the server closes it
+		// The function decides about Expect: 100-continue.
 		ExpectContinueTimeout: time.Second,
-		DisableCompression:    true, // what the client did not ask for would be undone here
+		DisableCompression:    true, // else the transport would decompress answers
 	}
 }
 
-// foreign refuses an answer that is none of the function's: Knative or an ingress speaks when the function cannot. Whether
-// something was done is not known then.
+// foreign fails on an answer that is not the function's own: Knative or an ingress answers if the function cannot. It
+// is unknown then whether something was done.
 func foreign(resp *http.Response, function, id string) error {
 	switch status := resp.StatusCode; {
 	case status == http.StatusSwitchingProtocols: // which nobody asked for
@@ -136,10 +138,11 @@ func foreign(resp *http.Response, function, id string) error {
 	case status == http.StatusGatewayTimeout:
 		return apperr.New(apperr.Timeout, "the function %s took too long", function)
 	}
-	return apperr.New(apperr.BadGateway, "the function %s gave no answer of its own, but there was one with status %d", function, resp.StatusCode)
+	return apperr.New(apperr.BadGateway, "the function %s gave no answer of its own, but there was one with status %d",
+		function, resp.StatusCode)
 }
 
-// classify says why a request has no answer of its function. Unavailable promises that nothing was done.
+// classify returns why a request got no answer of its function. Unavailable promises that nothing was done.
 func classify(ctx context.Context, function string, err error) error {
 	if apperr.CodeOf(err) != apperr.Internal || ctx.Err() != nil {
 		return err

@@ -4,13 +4,13 @@ import (
 	"bytes"
 	"compress/gzip"
 	"embed"
-	"errors"
 	"io"
 	"io/fs"
 	"mime"
 	"net/http"
 	"path"
 	"strings"
+	"sync"
 
 	"github.com/swaggest/swgui/v5/static"
 
@@ -22,12 +22,13 @@ import (
 var docsFiles embed.FS
 
 // docsPolicy lets the page use nothing but what comes from here, and the icons in Swagger UI's style sheet.
-const docsPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; " +
+const docsPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; " +
+	"connect-src 'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 // docs serves the page at /v1/docs, and Swagger UI's files beside it.
 func (p *Process) docs(r *http.Request) (httpx.Response, error) {
-	if _, err := httpx.ReadQuery(r); err != nil {
+	if err := httpx.NoQuery(r); err != nil {
 		return httpx.Response{}, err
 	}
 	name := r.PathValue("file")
@@ -39,32 +40,55 @@ func (p *Process) docs(r *http.Request) (httpx.Response, error) {
 	header.Set("Referrer-Policy", "no-referrer")
 	header.Set("Cache-Control", "max-age=3600")
 	header.Set("Vary", "Accept-Encoding")
-	body, err := docsFiles.ReadFile("docs/" + name)
-	if errors.Is(err, fs.ErrNotExist) {
-		body, err = swaggerFile(name, strings.Contains(r.Header.Get("Accept-Encoding"), "gzip"), header)
-	}
+	files, err := readDocs()
 	if err != nil {
-		return httpx.Response{}, apperr.Wrap(apperr.NotFound, err, "unknown file %.64q of the reference", name)
+		return httpx.Response{}, err
 	}
-	return httpx.Response{Status: http.StatusOK, ContentType: mime.TypeByExtension(path.Ext(name)), Body: body, Header: header}, nil
+	file, ok := files[name]
+	if !ok {
+		return httpx.Response{}, apperr.New(apperr.NotFound, "unknown file %.64q of the reference", name)
+	}
+	body := file.plain
+	if file.zipped != nil && strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+		header.Set("Content-Encoding", "gzip")
+		body = file.zipped
+	}
+	return httpx.Response{
+		Status: http.StatusOK, ContentType: mime.TypeByExtension(path.Ext(name)), Body: body, Header: header,
+	}, nil
 }
 
-// swaggerFile reads a file of Swagger UI. The large ones are kept compressed, and are sent so to who takes them.
-func swaggerFile(name string, zipped bool, header http.Header) ([]byte, error) {
-	body, err := static.FS.ReadFile(name)
-	if !errors.Is(err, fs.ErrNotExist) {
-		return body, err
+// docsFile is a file of the page; zipped is nil when it is small.
+type docsFile struct{ plain, zipped []byte }
+
+// readDocs reads all files once. Answers share the bytes: slow readers of the large ones would hold a copy each.
+var readDocs = sync.OnceValues(func() (map[string]docsFile, error) {
+	files := map[string]docsFile{}
+	for _, from := range []fs.FS{static.FS, docsFiles} { // ours go before Swagger UI's
+		err := fs.WalkDir(from, ".", func(name string, entry fs.DirEntry, err error) error {
+			if err != nil || entry.IsDir() {
+				return err
+			}
+			file, err := readDocsFile(from, name)
+			files[strings.TrimSuffix(path.Base(name), ".gz")] = file
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
 	}
-	if body, err = static.FS.ReadFile(name + ".gz"); err != nil {
-		return nil, err
-	}
-	if zipped {
-		header.Set("Content-Encoding", "gzip")
-		return body, nil
+	return files, nil
+})
+
+func readDocsFile(from fs.FS, name string) (docsFile, error) {
+	body, err := fs.ReadFile(from, name)
+	if err != nil || path.Ext(name) != ".gz" {
+		return docsFile{plain: body}, err
 	}
 	reader, err := gzip.NewReader(bytes.NewReader(body))
 	if err != nil {
-		return nil, err
+		return docsFile{}, err
 	}
-	return io.ReadAll(reader)
+	plain, err := io.ReadAll(reader)
+	return docsFile{plain: plain, zipped: body}, err
 }

@@ -17,8 +17,7 @@ import (
 // Function is one function's declaration: an HTTP or an Event.
 type Function interface{ declared() function }
 
-// HTTP declares a function that serves routes. C is its configuration: all that it reads from the environment besides
-// Config. S is what serves the routes.
+// HTTP declares a function that serves routes. C is its configuration besides Config, and S its service.
 type HTTP[C, S any] struct {
 	Name    string
 	Summary string // what it does, for README's table
@@ -26,7 +25,7 @@ type HTTP[C, S any] struct {
 	Secrets []string // Kubernetes Secrets, without the prefix cloudfn-
 	Scale   Scale
 	Build   func(C, Deps) (S, error) // opens nothing
-	Routes  func(S) []httpx.Route    // must not call S: to list the routes it gets a zero S
+	Routes  func(S) []httpx.Route    // must not call S: it gets a zero S to list the routes
 }
 
 // Event declares a function that a PingSource wakes by its schedule.
@@ -40,10 +39,10 @@ type Event[C any] struct {
 	Build    func(C, Deps) (eventx.Func, error)
 }
 
-// Reach is what a function may use. Grants and network policies follow from it.
+// Reach is what a function may use: its grants and network policies.
 type Reach struct {
-	// Tables are the rights in Postgres by table, such as "select, insert" or "select (id, name), update (name)". What every
-	// function needs for the request log and the schema's version is not listed.
+	// Tables are the rights in Postgres by table, such as "select, insert" or "select (id, name), update (name)". What
+	// every function needs for the request log and the schema's version is not listed.
 	Tables map[string]string `json:"tables"`
 	// Network are the policies egress-NAME of knative/base/network-policies.yaml, besides postgres.
 	Network []string `json:"network"`
@@ -58,20 +57,26 @@ type Scale struct {
 	Target      int `json:"target"`      // requests at once beyond which another pod starts; 0 is Concurrency
 }
 
-// Schedule is when a PingSource wakes an event function, in cron's form, UTC.
+// Schedule is an event function's schedule in cron's format, UTC.
 type Schedule string
 
-// Minutely is the only schedule: what is due less often follows from the database's clock.
+// Minutely is the only schedule, and an Event must have it: what is due less often follows from the database's clock.
 const Minutely Schedule = "* * * * *"
+
+// The kinds of functions.
+const (
+	kindHTTP  = "http"
+	kindEvent = "event"
+)
 
 func (Schedule) next(now time.Time) time.Time { return now.Truncate(time.Minute).Add(time.Minute) }
 
 // function is a declaration without its types.
 type function struct {
 	Declaration
-	unbuilt []httpx.Route                                   // they describe themselves, and serve nothing
-	config  any                                             // a zero value, to list the environment variables
-	load    func(context.Context, envconfig.Lookuper) error // reads the config and says what is wrong with it
+	unbuilt []httpx.Route                                   // for their descriptions only
+	config  any                                             // zero value, to list its variables
+	load    func(context.Context, envconfig.Lookuper) error // reads and validates the config
 	build   func(context.Context, envconfig.Lookuper, Deps) (built, error)
 }
 
@@ -82,7 +87,9 @@ type built struct {
 
 func (h HTTP[C, S]) declared() function {
 	var unbuilt S
-	d := Declaration{Name: h.Name, Kind: "http", Summary: h.Summary, Reach: h.Reach, Secrets: h.Secrets, Scale: h.Scale}
+	d := Declaration{
+		Name: h.Name, Kind: kindHTTP, Summary: h.Summary, Reach: h.Reach, Secrets: h.Secrets, Scale: h.Scale,
+	}
 	routes := h.Routes(unbuilt)
 	for _, route := range routes {
 		d.Routes = append(d.Routes, route.Pattern)
@@ -102,7 +109,8 @@ func (h HTTP[C, S]) declared() function {
 
 func (e Event[C]) declared() function {
 	d := Declaration{
-		Name: e.Name, Kind: "event", Summary: e.Summary, Schedule: e.Schedule, Reach: e.Reach, Secrets: e.Secrets, Scale: e.Scale,
+		Name: e.Name, Kind: kindEvent, Summary: e.Summary, Schedule: e.Schedule, Reach: e.Reach, Secrets: e.Secrets,
+		Scale:  e.Scale,
 		Routes: []string{"POST /events/" + e.Name},
 	}
 	return declare(d, nil, func(cfg C, deps Deps) (built, error) {
@@ -125,16 +133,19 @@ func declare[C any](d Declaration, unbuilt []httpx.Route, build func(C, Deps) (b
 	}
 }
 
-// Describe is a function's declaration as data.
+// Describe returns a function's declaration as data.
 func Describe(f Function) Declaration { return f.declared().Declaration }
 
-// list takes the declarations of functions, whose names must differ.
+// list returns the declarations of functions, whose names must differ.
 func list(functions []Function) ([]function, error) {
 	var all []function
 	for _, f := range functions {
 		d := f.declared()
 		if slices.ContainsFunc(all, func(other function) bool { return other.Name == d.Name }) {
-			return nil, fmt.Errorf("two functions are named %s", d.Name)
+			return nil, fmt.Errorf("two functions have the name %s", d.Name)
+		}
+		if d.Kind == kindEvent && d.Schedule != Minutely {
+			return nil, fmt.Errorf("%s: schedule is %q; it must be run.Minutely", d.Name, d.Schedule)
 		}
 		all = append(all, d)
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/httpx"
 )
 
-// Functions is the way from a function to those that serve HTTP.
+// Functions reaches the functions that serve HTTP.
 type Functions struct {
 	all    []function
 	alone  bool                                      // the process serves one function only
@@ -17,13 +17,14 @@ type Functions struct {
 	client func(http.RoundTripper) http.RoundTripper // tracing; nil = none
 }
 
-// At is the way to functions that run one by one, or, without an upstream, to those of this process. A request needs a path, and
-// in its context the request id. An error has a code: Unavailable promises that nothing was done.
+// At returns a transport to the functions at upstream, or to those of this process without an upstream. A request needs
+// a path and, in its context, a request id. Errors have codes: Unavailable promises that nothing was done.
 func (f Functions) At(variable string, upstream Upstream) (http.RoundTripper, error) {
 	switch {
 	case upstream != "":
 	case f.alone:
-		return nil, errors.New(variable + " is empty: it must say where the functions are, because none of them is in this process")
+		return nil, errors.New(variable + " is empty: set it to the URL of the functions, which this process does " +
+			"not serve")
 	default:
 		return inside{f.own}, nil
 	}
@@ -48,7 +49,8 @@ type outside struct {
 func (o outside) RoundTrip(r *http.Request) (*http.Response, error) {
 	ctx, function := r.Context(), o.function(r.URL)
 	r = identified(r)
-	r.URL.Scheme, r.URL.Host, r.Host = o.services[function].Scheme, o.services[function].Host, "" // Knative routes by it
+	// Knative routes by it
+	r.URL.Scheme, r.URL.Host, r.Host = o.services[function].Scheme, o.services[function].Host, ""
 	resp, err := o.client.RoundTrip(r)
 	if err != nil {
 		return nil, classify(ctx, function, err)
@@ -60,7 +62,7 @@ func (o outside) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// inside has the process's own API answer, without a detour through HTTP: a process need not know its own address.
+// inside calls the process's own API without HTTP: a process need not know its own address.
 type inside struct{ own func() http.Handler }
 
 // RoundTrip implements http.RoundTripper.
@@ -74,7 +76,7 @@ func (i inside) RoundTrip(r *http.Request) (*http.Response, error) {
 	go func() {
 		err := errors.New("the function broke off")
 		defer func() {
-			_ = recover() // the edge has logged why; whoever reads the answer finds it broken off
+			_ = recover() // the edge has logged it; the reader gets an error
 			w.WriteHeader(http.StatusBadGateway)
 			_ = sent.CloseWithError(err)
 		}()
@@ -86,14 +88,14 @@ func (i inside) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// identified is a copy of a request that carries its id.
+// identified returns a copy of the request with its id in the header.
 func identified(r *http.Request) *http.Request {
 	r = r.Clone(r.Context())
 	r.Header.Set("X-Request-Id", httpx.RequestID(r.Context()))
 	return r
 }
 
-// answering is an answer on its way to whoever reads its body.
+// answering is an answer while its body is being read.
 type answering struct {
 	header http.Header
 	begun  chan *http.Response

@@ -12,14 +12,18 @@ import (
 	"github.com/cloudfn/cloudfn/shared/httpx"
 )
 
-// TestFunctionsAt: a function that runs alone must be told where the others are; in the daemon they are beside it.
+// TestFunctionsAt: a function that runs alone needs the URL of the others; the daemon serves all.
 func TestFunctionsAt(t *testing.T) {
 	t.Parallel()
-	if _, err := (Functions{alone: true}).At("X_UPSTREAM", ""); err == nil || !strings.HasPrefix(err.Error(), "X_UPSTREAM is empty: ") {
+	if _, err := (Functions{alone: true}).At("X_UPSTREAM", ""); err == nil ||
+		!strings.HasPrefix(err.Error(), "X_UPSTREAM is empty: ") {
 		t.Errorf("alone: got %v", err)
 	}
-	for _, upstream := range []Upstream{"http://x", "http://{function}/path", "ftp://{function}", "http://u:canary@{function}", "{function}"} {
-		if err := upstream.Validate("X_UPSTREAM"); err == nil || !strings.HasPrefix(err.Error(), "X_UPSTREAM must be ") || strings.Contains(err.Error(), "canary") {
+	for _, upstream := range []Upstream{
+		"http://x", "http://{function}/path", "ftp://{function}", "http://u:canary@{function}", "{function}",
+	} {
+		if err := upstream.Validate("X_UPSTREAM"); err == nil ||
+			!strings.HasPrefix(err.Error(), "X_UPSTREAM must be ") || strings.Contains(err.Error(), "canary") {
 			t.Errorf("%s: got %v", upstream, err)
 		}
 		if _, err := (Functions{}).At("X_UPSTREAM", upstream); err == nil {
@@ -28,8 +32,8 @@ func TestFunctionsAt(t *testing.T) {
 	}
 }
 
-// TestInside: the process's own API answers as over HTTP, with the id of the request that asks; a request without a body has none to
-// read.
+// TestInside: the process's own API answers as over HTTP, with the id of the request that asks; a request without a
+// body has none to read.
 func TestInside(t *testing.T) {
 	t.Parallel()
 	api := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -59,7 +63,8 @@ func TestInside(t *testing.T) {
 			t.Fatal(err)
 		}
 		got, _ := io.ReadAll(resp.Body)
-		if resp.StatusCode != http.StatusTeapot || string(got) != c.want || resp.ContentLength != -1 || resp.Header.Get("X-Request-Id") != httpx.RequestID(ctx) {
+		if resp.StatusCode != http.StatusTeapot || string(got) != c.want || resp.ContentLength != -1 ||
+			resp.Header.Get("X-Request-Id") != httpx.RequestID(ctx) {
 			t.Errorf("got %d %s %s", resp.StatusCode, got, resp.Header)
 		}
 		if r.Header.Get("X-Request-Id") != "" {
@@ -97,7 +102,8 @@ func TestInsideStreams(t *testing.T) {
 		case <-time.After(20 * time.Millisecond):
 		}
 		body, err := io.ReadAll(resp.Body)
-		if want := map[bool]string{true: "first", false: "first last"}[broken]; string(body) != want || (err != nil) != broken {
+		if want := map[bool]string{true: "first", false: "first last"}[broken]; string(body) != want ||
+			(err != nil) != broken {
 			t.Errorf("%s: got %q, %v", path, body, err)
 		}
 		_ = resp.Body.Close()
@@ -129,7 +135,8 @@ func TestInsideStreams(t *testing.T) {
 	}
 }
 
-// TestOutside: the request goes to the service of its function, whose words are passed on; those of somebody else are not.
+// TestOutside: the request goes to the service of its function, whose words are passed on; those of somebody else are
+// not.
 func TestOutside(t *testing.T) {
 	t.Parallel()
 	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -141,7 +148,8 @@ func TestOutside(t *testing.T) {
 	}))
 	t.Cleanup(service.Close)
 	at := strings.TrimPrefix(service.URL, "http://")
-	functions, err := newDirectory([]function{listed("things", "GET /v1/things"), listed("zoo", "GET /v1/zoo")}, "http://{function}.fn.test")
+	functions, err := newDirectory([]function{listed("things", "GET /v1/things"), listed("zoo", "GET /v1/zoo")},
+		"http://{function}.fn.test")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +167,8 @@ func TestOutside(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	if got, _ := io.ReadAll(resp.Body); resp.StatusCode != http.StatusServiceUnavailable || string(got) != at+" /v1/things/a%2Fb?x" {
+	if got, _ := io.ReadAll(resp.Body); resp.StatusCode != http.StatusServiceUnavailable ||
+		string(got) != at+" /v1/things/a%2Fb?x" {
 		t.Errorf("got %d %s", resp.StatusCode, got)
 	}
 	if _, err := ask("/v1/zoo"); apperr.CodeOf(err) != apperr.Unavailable {

@@ -25,7 +25,7 @@ type gatewayConfig struct {
 	Logs     obs.Config
 }
 
-// Validate refuses a configuration that cannot work.
+// Validate fails on a configuration that cannot work.
 func (c gatewayConfig) Validate() error {
 	if err := c.Upstream.Validate("GATEWAY_UPSTREAM"); err != nil {
 		return err
@@ -33,11 +33,10 @@ func (c gatewayConfig) Validate() error {
 	return c.Listen.Validate()
 }
 
-// coldStart is what a request may take besides the function's own time: Knative may have to start a copy first.
+// coldStart is the extra time of a request: Knative may have to start a pod first.
 const coldStart = 15 * time.Second
 
-// gateway is one base URL for functions that run one by one: it passes each request on to the service of the
-// function whose path it is.
+// gateway is one base URL for functions that run one by one. It forwards each request to the function of its path.
 type gateway struct {
 	directory
 	cfg       gatewayConfig
@@ -60,7 +59,7 @@ func newGateway(ctx context.Context, env envconfig.Lookuper, functions []functio
 	return g, nil
 }
 
-// handler serves GET /healthz, and passes everything else on.
+// handler serves GET /healthz, and forwards everything else.
 func (g *gateway) handler() http.Handler {
 	var client http.RoundTripper = g.transport
 	if wrap := g.telemetry.Client(); wrap != nil {
@@ -73,13 +72,13 @@ func (g *gateway) handler() http.Handler {
 // limit is how long a request may take.
 func (g *gateway) limit() time.Duration { return g.cfg.RequestTimeout + coldStart }
 
-// runGateway is the command: it serves until it is asked to end.
+// runGateway serves until a signal ends it.
 func runGateway(ctx context.Context, functions []function) error {
 	g, err := newGateway(ctx, envconfig.OsLookuper(), functions, os.Stderr)
 	if err != nil {
 		return err
 	}
-	return untilAsked(ctx, g.serve, g.close)
+	return untilSignal(ctx, g.serve, g.close)
 }
 
 func (g *gateway) serve(ctx context.Context) error {
@@ -87,9 +86,10 @@ func (g *gateway) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	slog.Info("serving as the gateway", "address", listener.Addr().String(), "functions", slices.Sorted(maps.Keys(g.services)))
-	// Later than a request's own deadline, also when its header was slow: net/http cancels a request whose connection
-	// cannot be read any more, which would look as if the client were gone.
+	slog.Info("serving as the gateway", "address", listener.Addr().String(), "functions",
+		slices.Sorted(maps.Keys(g.services)))
+	// The read deadline is after the request's own, even with a slow header: net/http cancels a request when its
+	// connection cannot be read, as if the client were gone.
 	longest := g.limit() + 2*readHeaderTimeout
 	return serveHTTP(ctx, listener, g.handler(), longest, func(ctx context.Context, server *http.Server) error {
 		return drain(ctx, server, longest+drainSlack)

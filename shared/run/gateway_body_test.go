@@ -23,9 +23,13 @@ func TestGatewayEarlyAnswer(t *testing.T) {
 			return ctx, apperr.New(apperr.Unauthenticated, "who?")
 		},
 		Caller: func(context.Context) domain.Identity { return domain.Identity{} },
-		Ready:  func(context.Context) error { return nil }, Record: func(context.Context, domain.Request) error { return nil }, Timeout: time.Minute,
+		Ready:  func(context.Context) error { return nil }, Record: func(context.Context, domain.Request) error {
+			return nil
+		}, Timeout: time.Minute,
 	}
-	serve := edge.Handler([]httpx.Route{httpx.Handle("POST /v1/launch", func(*http.Request) (string, error) { return "", nil })})
+	serve := edge.Handler([]httpx.Route{httpx.Handle("POST /v1/launch", func(*http.Request) (string, error) {
+		return "", nil
+	})})
 	for name, rest := range map[string]string{
 		"chunked": "Transfer-Encoding: chunked\r\n\r\n5\r\nfirst\r\n", "with a length": "Content-Length: 10\r\n\r\n{",
 		"that asks first": "Content-Length: 10\r\nExpect: 100-continue\r\n\r\n",
@@ -34,7 +38,8 @@ func TestGatewayEarlyAnswer(t *testing.T) {
 			g := newTestGateway(t, serve.ServeHTTP)
 			began := time.Now()
 			resp, text := g.send(t, "POST /v1/launch HTTP/1.1\r\nHost: x\r\n"+rest)
-			if took := time.Since(began); resp.StatusCode != http.StatusUnauthorized || !strings.Contains(text, "who?") || !resp.Close || took > 3*time.Second {
+			if took := time.Since(began); resp.StatusCode != http.StatusUnauthorized ||
+				!strings.Contains(text, "who?") || !resp.Close || took > 3*time.Second {
 				t.Errorf("got %d %s after %s", resp.StatusCode, text, took)
 			}
 		})
@@ -45,7 +50,8 @@ func TestGatewayEarlyAnswer(t *testing.T) {
 func TestGatewayMalformedBody(t *testing.T) {
 	g := newTestGateway(t, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.ReadAll(r.Body) })
 	resp, text := g.send(t, "POST /v1/launch HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n")
-	if resp.StatusCode != http.StatusBadRequest || !strings.Contains(text, `"code":"invalid"`) || strings.Contains(g.logs(), "WARN") {
+	if resp.StatusCode != http.StatusBadRequest || !strings.Contains(text, `"code":"invalid"`) ||
+		strings.Contains(g.logs(), "WARN") {
 		t.Errorf("got %d %s, logged %s", resp.StatusCode, text, g.logs())
 	}
 }
@@ -56,7 +62,8 @@ func TestGatewayStalledBody(t *testing.T) {
 	g.cfg.RequestTimeout = 300*time.Millisecond - coldStart
 	began := time.Now()
 	resp, text := g.send(t, "POST /v1/launch HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{")
-	if took := time.Since(began); resp.StatusCode != http.StatusGatewayTimeout || !strings.Contains(text, `"code":"timeout"`) || took > 3*time.Second {
+	if took := time.Since(began); resp.StatusCode != http.StatusGatewayTimeout ||
+		!strings.Contains(text, `"code":"timeout"`) || took > 3*time.Second {
 		t.Errorf("got %d %s after %s", resp.StatusCode, text, took)
 	}
 	g.line(t, "WARN", `"code":"timeout"`)
@@ -72,7 +79,8 @@ func TestGatewayOversizeBody(t *testing.T) {
 		})
 		for _, length := range []int64{-1, 1 << 30} {
 			sent := &counted{}
-			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, g.url+"/v1/launch", io.LimitReader(sent, 1<<30))
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, g.url+"/v1/launch",
+				io.LimitReader(sent, 1<<30))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -83,7 +91,8 @@ func TestGatewayOversizeBody(t *testing.T) {
 			}
 			text, _ := io.ReadAll(resp.Body)
 			_ = resp.Body.Close()
-			if resp.StatusCode != http.StatusRequestEntityTooLarge || string(text) != "the function's own words after 1048576\n" || sent.bytes.Load() > 64<<20 {
+			if resp.StatusCode != http.StatusRequestEntityTooLarge ||
+				string(text) != "the function's own words after 1048576\n" || sent.bytes.Load() > 64<<20 {
 				t.Errorf("length %d: got %d %s after %d bytes", length, resp.StatusCode, text, sent.bytes.Load())
 			}
 		}

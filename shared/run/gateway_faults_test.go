@@ -32,10 +32,15 @@ func TestGatewayFailures(t *testing.T) {
 		status int
 		code   string
 	}{
-		"down":      {nil, 503, "unavailable"},
-		"closed":    {func(w http.ResponseWriter, _ *http.Request) { hangUp(w, "") }, 502, "bad_gateway"},
-		"no HTTP":   {func(w http.ResponseWriter, _ *http.Request) { hangUp(w, "SSH-2.0-canary\r\n\r\n") }, 502, "bad_gateway"},
-		"torn":      {func(w http.ResponseWriter, _ *http.Request) { hangUp(w, "HTTP/1.1 200 OK\r\nX-Canary: ") }, 502, "bad_gateway"},
+		"down":   {nil, 503, "unavailable"},
+		"closed": {func(w http.ResponseWriter, _ *http.Request) { hangUp(w, "") }, 502, "bad_gateway"},
+		"no HTTP": {
+			func(w http.ResponseWriter, _ *http.Request) { hangUp(w, "SSH-2.0-canary\r\n\r\n") }, 502, "bad_gateway",
+		},
+		"torn": {
+			func(w http.ResponseWriter, _ *http.Request) { hangUp(w, "HTTP/1.1 200 OK\r\nX-Canary: ") }, 502,
+			"bad_gateway",
+		},
 		"for hours": {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, 504, "timeout"},
 	} {
 		for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodHead} {
@@ -60,15 +65,21 @@ func TestGatewayFailures(t *testing.T) {
 				dec := json.NewDecoder(strings.NewReader(text))
 				dec.DisallowUnknownFields()
 				if err := dec.Decode(&p); method == http.MethodHead {
-					p = httpx.Problem{Type: "about:blank", Title: http.StatusText(tc.status), Status: tc.status, Detail: "-", Code: "-", RequestID: id}
+					p = httpx.Problem{
+						Type: "about:blank", Title: http.StatusText(tc.status), Status: tc.status, Detail: "-",
+						Code: "-", RequestID: id,
+					}
 				} else if err != nil || string(p.Code) != tc.code {
 					t.Errorf("the answer is no such problem: %v %s", err, text)
 				}
-				if resp.StatusCode != tc.status || p.Status != tc.status || p.Type != "about:blank" || p.Title != http.StatusText(tc.status) || p.Detail == "" ||
-					p.RequestID != id || len(id) != 40 || h.Get("Content-Type") != httpx.ProblemType || (h.Get("Retry-After") != "") != (tc.status == 503) {
+				if resp.StatusCode != tc.status || p.Status != tc.status || p.Type != "about:blank" ||
+					p.Title != http.StatusText(tc.status) || p.Detail == "" ||
+					p.RequestID != id || len(id) != 40 || h.Get("Content-Type") != httpx.ProblemType ||
+					(h.Get("Retry-After") != "") != (tc.status == 503) {
 					t.Errorf("got %d %v %s", resp.StatusCode, h, text)
 				}
-				if shown := fmt.Sprint(h, text); strings.Contains(shown, "127.0.0.1") || strings.Contains(shown, "fn.test") || strings.Contains(strings.ToLower(shown), "canary") {
+				if shown := fmt.Sprint(h, text); strings.Contains(shown, "127.0.0.1") ||
+					strings.Contains(shown, "fn.test") || strings.Contains(strings.ToLower(shown), "canary") {
 					t.Errorf("it shows too much: %s", shown)
 				}
 				if tc.serve != nil && calls.Load() != 1 || time.Since(began) > 3*time.Second {
@@ -78,7 +89,8 @@ func TestGatewayFailures(t *testing.T) {
 				if n := strings.Count(g.logs(), "WARN"); n != 1 {
 					t.Errorf("%d lines: %s", n, g.logs())
 				}
-				g.line(t, "WARN", `"msg":"request failed"`, `"function":"servers"`, `"code":"`+tc.code+`"`, `"error":`, id)
+				g.line(t, "WARN", `"msg":"request failed"`, `"function":"servers"`, `"code":"`+tc.code+`"`, `"error":`,
+					id)
 			})
 		}
 	}
@@ -97,14 +109,15 @@ func TestGatewayAnswerBreaksOff(t *testing.T) {
 	if text, err := io.ReadAll(resp.Body); err == nil || string(text) != "half" {
 		t.Errorf("got %s %v", text, err)
 	}
-	g.line(t, "WARN", `"msg":"request failed"`, "unexpected EOF", `"function":"servers"`, `"code":"bad_gateway"`, `"request_id":"req-`)
+	g.line(t, "WARN", `"msg":"request failed"`, "unexpected EOF", `"function":"servers"`, `"code":"bad_gateway"`,
+		`"request_id":"req-`)
 	g.line(t, `"msg":"request"`, `"status":502`, `"code":"bad_gateway"`)
 	if n := strings.Count(g.logs(), "WARN"); n != 1 {
 		t.Errorf("%d lines: %s", n, g.logs())
 	}
 }
 
-// TestGatewayClientHangsUpInAnAnswer of which it has a part.
+// TestGatewayClientHangsUpInAnAnswer that it has in part.
 func TestGatewayClientHangsUpInAnAnswer(t *testing.T) {
 	g := newTestGateway(t, func(w http.ResponseWriter, r *http.Request) {
 		for r.Context().Err() == nil {
@@ -137,7 +150,8 @@ func TestGatewayTimeoutLeavesTheConnection(t *testing.T) {
 	for range 3 {
 		for _, slow := range []string{http.MethodGet, http.MethodPost} {
 			for path, want := range map[string]int{"/v1/servers/slow": 504, "/v1/servers": 200} {
-				req, err := http.NewRequestWithContext(t.Context(), slow, g.url+path, strings.NewReader("{}"[:len(slow)/4*2]))
+				req, err := http.NewRequestWithContext(t.Context(), slow, g.url+path,
+					strings.NewReader("{}"[:len(slow)/4*2]))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -177,7 +191,8 @@ func TestGatewayForeignAnswers(t *testing.T) {
 			t.Run(name+" "+method, func(t *testing.T) {
 				g := newTestGateway(t, func(w http.ResponseWriter, r *http.Request) {
 					id := strings.ReplaceAll(tc.id, "own", r.Header.Get("X-Request-Id"))
-					hangUp(w, fmt.Sprintf("HTTP/1.1 %d Canary\r\nContent-Length: 6\r\nX-Request-Id: %s\r\nX-Canary: 1\r\n\r\ncanary", tc.status, id))
+					hangUp(w,
+						fmt.Sprintf("HTTP/1.1 %d Canary\r\nContent-Length: 6\r\nX-Request-Id: %s\r\nX-Canary: 1\r\n\r\ncanary", tc.status, id))
 				})
 				resp, text := g.send(t, method+" /v1/servers HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
 				id := resp.Header.Get("X-Request-Id")
@@ -188,7 +203,8 @@ func TestGatewayForeignAnswers(t *testing.T) {
 					g.line(t, `"msg":"request"`, fmt.Sprintf(`"status":%d`, tc.status), id)
 					return
 				}
-				if resp.Header.Get("Content-Type") != httpx.ProblemType || strings.Contains(strings.ToLower(fmt.Sprint(resp.Header, text)), "canary") ||
+				if resp.Header.Get("Content-Type") != httpx.ProblemType ||
+					strings.Contains(strings.ToLower(fmt.Sprint(resp.Header, text)), "canary") ||
 					method == http.MethodGet && !strings.Contains(text, `"code":"`+tc.code+`"`) {
 					t.Errorf("got %v %s", resp.Header, text)
 				}

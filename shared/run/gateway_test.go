@@ -56,15 +56,15 @@ func (g *testGateway) logs() string {
 }
 
 func woken(name string) function {
-	return function{Declaration: Declaration{Name: name, Schedule: Minutely, Routes: []string{"POST /events/" + name}}}
+	return function{Declaration: Declaration{Name: name, Kind: kindEvent, Routes: []string{"POST /events/" + name}}}
 }
 
 func listed(name string, patterns ...string) function {
 	return function{Declaration: Declaration{Name: name, Routes: patterns}}
 }
 
-// newTestGateway has console, launch, servers, stats and an event function. Each has a service of its own, which serve answers for;
-// the name is in the request's Host. Starting it sets the default logger, so these tests are not parallel.
+// newTestGateway has console, launch, servers, stats and an event function. Each has a service of its own, which serve
+// answers for; the name is in the request's Host. Starting it sets the default logger, so these tests are not parallel.
 func newTestGateway(t *testing.T, serve http.HandlerFunc) *testGateway {
 	t.Helper()
 	functions := []function{
@@ -72,11 +72,14 @@ func newTestGateway(t *testing.T, serve http.HandlerFunc) *testGateway {
 		listed("stats", "GET /v1/stats", "GET /v1/requests"),
 		listed("launch", "POST /v1/launch", "GET /v1/launch/{id}"),
 		listed("servers", "GET /v1/servers", "GET /v1/servers/{id}"),
-		listed("console", "GET /{$}", "GET /console", "GET /console/{$}", "GET /console/{file}", "/console/api/{path...}"),
+		listed("console", "GET /{$}", "GET /console", "GET /console/{$}", "GET /console/{file}",
+			"/console/api/{path...}"),
 	}
 	g := &testGateway{}
 	var err error
-	g.gateway, err = newGateway(t.Context(), envconfig.MapLookuper(map[string]string{"GATEWAY_UPSTREAM": "http://{function}.fn.test"}), functions, g)
+	g.gateway, err = newGateway(t.Context(), envconfig.MapLookuper(map[string]string{
+		"GATEWAY_UPSTREAM": "http://{function}.fn.test",
+	}), functions, g)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,32 +122,45 @@ func (g *testGateway) send(t *testing.T, request string) (*http.Response, string
 func TestGatewayFindsTheFunction(t *testing.T) {
 	g := newTestGateway(t, func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.Host, " ", r.RequestURI) })
 	for target, want := range map[string]string{
-		"/v1/servers": "servers", "/v1/servers/": "servers", "/v1/servers?": "servers", "/v1/stats": "stats", "/v1/requests": "stats",
-		"/v1/servers?limit=1&&b;c=%zz&x=a%20b+c": "servers", "/v1/servers/a%2fb%2Fc%7e": "servers", "/v1/servers//x/./y": "servers",
+		"/v1/servers": "servers", "/v1/servers/": "servers", "/v1/servers?": "servers", "/v1/stats": "stats",
+		"/v1/requests":                           "stats",
+		"/v1/servers?limit=1&&b;c=%zz&x=a%20b+c": "servers", "/v1/servers/a%2fb%2Fc%7e": "servers",
+		"/v1/servers//x/./y":   "servers",
 		"/v1/servers/../stats": "servers", "/v1/%73ervers": "servers", "/v1/launch/1": "launch",
 		// What nobody serves is for the last function by name to refuse.
-		"/": "console", "/?x": "console", "/console": "console", "/console/": "console", "/console/app.js": "console", "/%63onsole/x": "console",
-		"/console/api/v1/servers": "console", "/console/api%2Fv1/servers": "console", "/console%2Fapi": "stats", "/consolex": "stats", "//": "stats",
+		"/": "console", "/?x": "console", "/console": "console", "/console/": "console", "/console/app.js": "console",
+		"/%63onsole/x":            "console",
+		"/console/api/v1/servers": "console", "/console/api%2Fv1/servers": "console", "/console%2Fapi": "stats",
+		"/consolex": "stats", "//": "stats",
 		"//console": "stats", "/v1": "stats", "/v1/": "stats", "/v1/status": "stats", "/v1/openapi.yaml": "stats",
-		"/v1//servers": "stats", "//v1/servers": "stats", "/v1/./servers": "stats", "/v1/servers%2Fx": "stats", "/v1%2Fservers": "stats",
-		"/v1/serversx": "stats", "/V1/servers": "stats", "/v1/servers;x": "stats", "/v2/servers": "stats", "/healthz/": "stats",
-		"/events/collect-stats": "stats", "/v1/collect-stats": "stats", "/%2e%2e/v1/servers": "stats", "//healthz": "stats",
+		"/v1//servers": "stats", "//v1/servers": "stats", "/v1/./servers": "stats", "/v1/servers%2Fx": "stats",
+		"/v1%2Fservers": "stats",
+		"/v1/serversx":  "stats", "/V1/servers": "stats", "/v1/servers;x": "stats", "/v2/servers": "stats",
+		"/healthz/":             "stats",
+		"/events/collect-stats": "stats", "/v1/collect-stats": "stats", "/%2e%2e/v1/servers": "stats",
+		"//healthz": "stats",
 	} {
 		resp, got := g.send(t, "GET "+target+" HTTP/1.1\r\nHost: api.example.com\r\n\r\n")
 		if resp.StatusCode != http.StatusOK || got != want+".fn.test "+target {
 			t.Errorf("%s: got %d from %s, want it from %s", target, resp.StatusCode, got, want)
 		}
 	}
-	if _, got := g.send(t, "GET http://u:p@elsewhere:1/v1/servers?x HTTP/1.1\r\nHost: elsewhere:1\r\n\r\n"); got != "servers.fn.test /v1/servers?x" {
+	if _,
+		got := g.send(t,
+		"GET http://u:p@elsewhere:1/v1/servers?x HTTP/1.1\r\nHost: elsewhere:1\r\n\r\n"); got != "servers.fn.test /v1/servers?x" {
 		t.Errorf("an absolute URL: got %s", got)
 	}
-	if _, got := g.send(t, "GET /v1/servers/\"ä| HTTP/1.1\r\nHost: x\r\n\r\n"); got != "servers.fn.test /v1/servers/%22%C3%A4%7C" {
+	if _,
+		got := g.send(t,
+		"GET /v1/servers/\"ä| HTTP/1.1\r\nHost: x\r\n\r\n"); got != "servers.fn.test /v1/servers/%22%C3%A4%7C" {
 		t.Errorf("bytes that no URL may have: got %s", got)
 	}
-	if resp, got := g.send(t, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"); resp.StatusCode != http.StatusOK || got != "ok\n" {
+	if resp, got := g.send(t, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"); resp.StatusCode != http.StatusOK ||
+		got != "ok\n" {
 		t.Errorf("healthz: got %d %s", resp.StatusCode, got)
 	}
-	g.line(t, `"msg":"request"`, `"function":"stats"`, `"method":"GET"`, `"path":"/v1/requests"`, `"status":200`, `"level":"INFO"`, `"request_id":"req-`)
+	g.line(t, `"msg":"request"`, `"function":"stats"`, `"method":"GET"`, `"path":"/v1/requests"`, `"status":200`,
+		`"level":"INFO"`, `"request_id":"req-`)
 	if strings.Contains(g.logs(), `"/healthz"`) || strings.Contains(g.logs(), "WARN") {
 		t.Errorf("it logged %s", g.logs())
 	}
@@ -156,14 +172,17 @@ func TestGatewayHeaders(t *testing.T) {
 		got = r.Header.Clone()
 		h := w.Header()
 		h.Set("X-Request-Id", got.Get("X-Request-Id"))
-		h["Location"], h["Set-Cookie"], h["Content-Encoding"] = []string{"/v1/launch/1"}, []string{"a=1", "b=2"}, []string{"gzip"}
+		h["Location"], h["Set-Cookie"], h["Content-Encoding"] = []string{"/v1/launch/1"}, []string{"a=1", "b=2"},
+			[]string{"gzip"}
 		h["Keep-Alive"], h["Date"], h["Content-Type"] = []string{"timeout=5"}, nil, nil
 		w.WriteHeader(http.StatusTemporaryRedirect)
 		_, _ = w.Write([]byte("not gzip"))
 	})
-	resp, text := g.send(t, "GET /v1/servers HTTP/1.1\r\nHost: api.example.com\r\nX-Auth-Token: a\r\nX-Auth-Token: b\r\nForwarded: for=6.6.6.6\r\n"+
+	resp, text := g.send(t, "GET /v1/servers HTTP/1.1\r\nHost: api.example.com\r\nX-Auth-Token: a\r\nX-Auth-Token: "+
+		"b\r\nForwarded: for=6.6.6.6\r\n"+
 		"X-Forwarded-For: 6.6.6.6\r\nX-Forwarded-Host: evil\r\nX-Forwarded-Proto: https\r\n"+
-		"Connection: X-Drop, Upgrade\r\nX-Drop: 1\r\nUpgrade: websocket\r\nIdempotency-Key: 1\r\nX-Idempotency-Key: 1\r\nTe: gzip\r\n\r\n")
+		"Connection: X-Drop, Upgrade\r\nX-Drop: 1\r\nUpgrade: websocket\r\n"+
+		"Idempotency-Key: 1\r\nX-Idempotency-Key: 1\r\nTe: gzip\r\n\r\n")
 	id := got.Get("X-Request-Id")
 	want := http.Header{
 		"X-Auth-Token": {"a", "b"}, "X-Request-Id": {id},
@@ -174,10 +193,12 @@ func TestGatewayHeaders(t *testing.T) {
 		t.Errorf("in: %s", diff)
 	}
 	want = http.Header{
-		"X-Request-Id": {id}, "Location": {"/v1/launch/1"}, "Set-Cookie": {"a=1", "b=2"}, "Content-Encoding": {"gzip"}, "Content-Length": {"8"},
-		"Date": resp.Header["Date"], // the gateway's own, because there was none
+		"X-Request-Id": {id}, "Location": {"/v1/launch/1"}, "Set-Cookie": {"a=1", "b=2"}, "Content-Encoding": {"gzip"},
+		"Content-Length": {"8"},
+		"Date":           resp.Header["Date"], // the gateway's own, because there was none
 	}
-	if diff := cmp.Diff(want, resp.Header); diff != "" || resp.StatusCode != http.StatusTemporaryRedirect || text != "not gzip" {
+	if diff := cmp.Diff(want, resp.Header); diff != "" || resp.StatusCode != http.StatusTemporaryRedirect ||
+		text != "not gzip" {
 		t.Errorf("out: %d %s %s", resp.StatusCode, text, diff)
 	}
 	g.line(t, `"request"`, `"status":307`, id)
@@ -188,9 +209,12 @@ func TestGatewayHeaders(t *testing.T) {
 	}
 	const given = "req-11111111-2222-4333-8444-555555555555"
 	for sent, kept := range map[string]bool{given: true, given[4:]: true, "mine": false, "": false} {
-		resp, _ := g.send(t, "GET /v1/servers HTTP/1.1\r\nHost: x\r\nX-Request-Id: "+sent+"\r\nX-Request-Id: other\r\n\r\n")
+		resp,
+			_ := g.send(t,
+			"GET /v1/servers HTTP/1.1\r\nHost: x\r\nX-Request-Id: "+sent+"\r\nX-Request-Id: other\r\n\r\n")
 		id := got.Get("X-Request-Id")
-		if (id == given) != kept || len(id) != len(given) || len(got.Values("X-Request-Id")) != 1 || resp.Header.Get("X-Request-Id") != id {
+		if (id == given) != kept || len(id) != len(given) || len(got.Values("X-Request-Id")) != 1 ||
+			resp.Header.Get("X-Request-Id") != id {
 			t.Errorf("%q became %q", sent, got.Values("X-Request-Id"))
 		}
 		g.line(t, `"request"`, id)
@@ -228,77 +252,5 @@ func TestGatewayStreams(t *testing.T) {
 	rest, _ := io.ReadAll(resp.Body)
 	if string(first) != "first second <nil>," || err != nil || string(rest) != "end" {
 		t.Errorf("got %s%s %v", first, rest, err)
-	}
-}
-
-// TestGatewayManyAtOnce has a thousand requests on their way together: each gets its own answer.
-func TestGatewayManyAtOnce(t *testing.T) {
-	const many = 1000
-	var arrived sync.WaitGroup
-	arrived.Add(many)
-	g := newTestGateway(t, func(w http.ResponseWriter, r *http.Request) {
-		arrived.Done()
-		arrived.Wait()
-		_, _ = io.Copy(w, r.Body)
-	})
-	var all sync.WaitGroup
-	for i := range many {
-		all.Go(func() {
-			path := []string{"/v1/servers/1/actions", "/v1/launch"}[i%2]
-			resp, err := http.Post(g.url+path, "text/plain", strings.NewReader(fmt.Sprint("number ", i)))
-			if err != nil {
-				t.Error(err)
-				arrived.Done()
-				return
-			}
-			defer resp.Body.Close()
-			if text, _ := io.ReadAll(resp.Body); resp.StatusCode != http.StatusOK || string(text) != fmt.Sprint("number ", i) {
-				t.Errorf("%d: got %d %s", i, resp.StatusCode, text)
-			}
-		})
-	}
-	all.Wait()
-}
-
-func TestGatewayConfig(t *testing.T) {
-	t.Parallel()
-	for upstream, ok := range map[string]bool{
-		"http://{function}.cloudfn.svc.cluster.local": true, "https://{function}-cloudfn.example.com:8443": true, "http://{function}": true,
-		"": false, "{function}": false, "http://functions": false, "http://{function}/": false, "http://x/{function}": false, "http://{function}?x": false,
-		"http://{function}?": false, "http://{function}#": false, "http://u:canary@{function}": false, "ftp://{function}": false, "http://{function}:port": false,
-		"http://x:1{function}": false, "{function}://x": false, "http://{function} ": false, "http://{name}": false, "http://canary\n{function}": false,
-	} {
-		_, err := load[gatewayConfig](t.Context(), envconfig.MapLookuper(map[string]string{"GATEWAY_UPSTREAM": upstream}))
-		if (err == nil) != ok {
-			t.Errorf("%q: got %v", upstream, err)
-		} else if err != nil && (!strings.HasPrefix(err.Error(), "GATEWAY_UPSTREAM must be ") || strings.ContainsAny(err.Error(), "\n") || strings.Contains(err.Error(), "canary")) {
-			t.Errorf("%q: it says %v", upstream, err)
-		}
-	}
-	for name, value := range map[string]string{"REQUEST_TIMEOUT": "11m", "LOG_LEVEL": "LOUD"} {
-		env := envconfig.MapLookuper(map[string]string{"GATEWAY_UPSTREAM": "http://{function}", name: value})
-		if _, err := load[gatewayConfig](t.Context(), env); err == nil || !strings.HasPrefix(err.Error(), name) {
-			t.Errorf("%s: got %v", name, err)
-		}
-	}
-}
-
-// TestOwners are found in the routes, and two functions cannot have the same paths.
-func TestOwners(t *testing.T) {
-	t.Parallel()
-	got, err := owners(tested) // things cannot be built without its defaults
-	if diff := cmp.Diff(map[string]string{"/v1/things": "things"}, got); err != nil || diff != "" {
-		t.Errorf("%v %s", err, diff)
-	}
-	for want, list := range map[string][]function{
-		"a and b both serve /v1/x":                            {listed("a", "GET /v1/x", "GET /v1/x/{id}"), listed("b", "POST /v1/x/{id}/y")},
-		`a serves "GET /{x}/y", which does not begin with a`:  {listed("a", "GET /{x}/y")},
-		`a serves "GET /v1/{x}", which does not begin with a`: {listed("a", "GET /v1/{x}")},
-		`a serves "GET /v1", which does not begin with a`:     {listed("a", "GET /v1")},
-		"no function serves HTTP":                             {woken("collect-stats")},
-	} {
-		if _, err := owners(list); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("got %v, want %s", err, want)
-		}
 	}
 }

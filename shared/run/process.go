@@ -24,7 +24,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/postgres"
 )
 
-// Process is one running copy: the functions that it serves and what they share.
+// Process is one replica: the functions that it serves and what they share.
 type Process struct {
 	cfg       Config
 	db        *postgres.DB
@@ -40,7 +40,7 @@ type Process struct {
 
 	settings watchedSettings
 
-	stopEvents context.CancelFunc // ends the work of events that are being worked on
+	stopEvents context.CancelFunc // cancels the work of all events
 }
 
 type event struct {
@@ -48,8 +48,8 @@ type event struct {
 	schedule Schedule
 }
 
-// New prepares a process from its environment. It serves the function FUNCTION_TARGET, or all of the
-// functions. texts describe the API. Nothing is connected to yet.
+// New prepares a process from its environment. It serves the function FUNCTION_TARGET, or all functions. It connects to
+// nothing yet.
 func New(
 	ctx context.Context, env envconfig.Lookuper, texts Texts, logs io.Writer, functions ...Function,
 ) (*Process, error) {
@@ -71,8 +71,8 @@ func newProcess(
 	if err != nil {
 		return nil, err
 	}
-	if cfg.Target != "" && targets[0].Schedule != "" && cfg.EventKey == "" {
-		return nil, fmt.Errorf("EVENT_KEY is empty: %s is woken by events, and must know by it which of them are from their source", cfg.Target)
+	if cfg.Target != "" && targets[0].Kind == kindEvent && cfg.EventKey == "" {
+		return nil, fmt.Errorf("EVENT_KEY is empty: %s needs it to authenticate its events", cfg.Target)
 	}
 	p := &Process{cfg: cfg, texts: texts, functions: functions}
 	p.settings.env, p.settings.targets = env, targets
@@ -87,7 +87,9 @@ func newProcess(
 	if p.db, err = postgres.Open(cfg.Postgres, p.telemetry.Queries()); err != nil {
 		return nil, err
 	}
-	p.cloud, err = openstack.New(cfg.OpenStack, openstack.Options{RequestID: httpx.RequestID, Wrap: p.telemetry.Client()})
+	p.cloud, err = openstack.New(cfg.OpenStack, openstack.Options{
+		RequestID: httpx.RequestID, Wrap: p.telemetry.Client(),
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -123,9 +125,13 @@ func chosen(functions []function, target string) ([]function, error) {
 func (p *Process) build(ctx context.Context, env envconfig.Lookuper, targets []function) error {
 	running, stop := context.WithCancel(ctx)
 	p.stopEvents = stop
-	deps := Deps{DB: p.db, Cloud: p.cloud, Wake: p.waker.Wake}
-	deps.Functions = Functions{all: p.functions, alone: p.cfg.Target != "", own: func() http.Handler { return p.api }, client: p.telemetry.Client()}
+	deps := Deps{DB: p.db, Cloud: p.cloud}
+	deps.Functions = Functions{
+		all: p.functions, alone: p.cfg.Target != "", own: func() http.Handler { return p.api },
+		client: p.telemetry.Client(),
+	}
 	for _, f := range targets {
+		deps.Wake = p.wakesOf(f)
 		b, err := f.build(ctx, env, deps)
 		if err != nil {
 			return fmt.Errorf("%s: %w", f.Name, err)
@@ -135,7 +141,8 @@ func (p *Process) build(ctx context.Context, env envconfig.Lookuper, targets []f
 			continue
 		}
 		p.events = append(p.events, event{schedule: f.Schedule, Handler: eventx.Handler{
-			Name: f.Name, Types: []string{eventx.PingType, eventx.WakeType}, Key: p.cfg.EventKey, Timeout: p.cfg.EventTimeout, Running: running, Func: b.event,
+			Name: f.Name, Types: []string{eventx.PingType, eventx.WakeType}, Key: p.cfg.EventKey,
+			Timeout: p.cfg.EventTimeout, Running: running, Func: b.event,
 		}})
 	}
 	p.routes = append(p.routes, p.common()...)
@@ -148,9 +155,8 @@ func (p *Process) build(ctx context.Context, env envconfig.Lookuper, targets []f
 	return nil
 }
 
-// Handler serves everything that the process has to offer: the API at its full paths, and events at
-// /events/{function}; an event function that runs alone takes them at the root too, where a
-// PingSource posts them.
+// Handler serves the API at its full paths, and events at /events/{function}. An event function that runs alone also
+// accepts them at the root, where a PingSource posts them.
 func (p *Process) Handler() http.Handler {
 	return p.telemetry.Server(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if e := p.eventAt(r); e != nil {
@@ -161,8 +167,8 @@ func (p *Process) Handler() http.Handler {
 	}), serviceName(p.cfg.Target))
 }
 
-// eventAt finds the event function that a request is for. It is no ServeMux, which would redirect every path
-// that is not clean before the API can answer it.
+// eventAt returns the event function of a request. A ServeMux would redirect paths that are not clean before the API
+// can answer them.
 func (p *Process) eventAt(r *http.Request) *eventx.Handler {
 	for i, e := range p.events {
 		if r.URL.Path == "/events/"+e.Name || p.cfg.Target != "" && r.URL.Path == "/" && r.Method == http.MethodPost {
@@ -172,12 +178,12 @@ func (p *Process) eventAt(r *http.Request) *eventx.Handler {
 	return nil
 }
 
-// Close writes out what waits and closes what was opened. The process must not be serving any more.
+// Close flushes the request log and closes all connections. The process must have stopped serving.
 func (p *Process) Close(ctx context.Context) {
 	if err := p.log.Flush(ctx); err != nil {
 		slog.ErrorContext(ctx, "flush", "error", err)
 	}
-	p.stopEvents() // also of what the process itself has woken, which must not find the database closed
+	p.stopEvents() // before the database closes
 	waking, cancel := context.WithTimeout(ctx, wakeGrace)
 	p.waker.Close(waking)
 	cancel()
@@ -218,7 +224,8 @@ func command(ctx context.Context, args []string, texts Texts, functions []functi
 	case len(args) == 1 && args[0] == "describe":
 		return printDescription(os.Stdout, functions)
 	case len(args) > 0:
-		return fmt.Errorf("%q is not a command; expected check, describe, gateway, keys, migrate or trustee, or none to serve",
+		return fmt.Errorf("unknown command %q; expected check, describe, gateway, keys, migrate, trustee, or no "+
+			"command",
 			strings.Join(args, " "))
 	}
 	// The functions framework would print a blank line to stdout and to stderr for every request on Knative.

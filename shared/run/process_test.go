@@ -82,8 +82,10 @@ func ping(t *testing.T, path string, key domain.Secret) *http.Request {
 
 func TestUnknownTarget(t *testing.T) {
 	for _, target := range []string{"thing", "things ", "Things", "tick", "*"} {
-		_, err := newProcess(t.Context(), environment(map[string]string{"FUNCTION_TARGET": target}), Texts{}, io.Discard, tested)
-		if err == nil || !strings.Contains(err.Error(), "FUNCTION_TARGET") || !strings.Contains(err.Error(), "one of things, tick-more, tick-things") {
+		_, err := newProcess(t.Context(), environment(map[string]string{"FUNCTION_TARGET": target}), Texts{},
+			io.Discard, tested)
+		if err == nil || !strings.Contains(err.Error(), "FUNCTION_TARGET") ||
+			!strings.Contains(err.Error(), "one of things, tick-more, tick-things") {
 			t.Errorf("%q: got %v", target, err)
 		}
 	}
@@ -141,8 +143,17 @@ func TestEventsReachTheirFunction(t *testing.T) {
 		target, key string
 		want        map[string]int // by path
 	}{
-		"the daemon":          {"", "k", map[string]int{"/events/tick-things": 204, "/events/tick-more": 503, "/events/things": 503, "/events/": 503, "/": 503, "//events/tick-things": 503}},
-		"an event function":   {"tick-things", "k", map[string]int{"/events/tick-things": 204, "/": 204, "/events/tick-more": 503, "/v1/things": 503}},
+		"the daemon": {
+			"", "k", map[string]int{
+				"/events/tick-things": 204, "/events/tick-more": 503, "/events/things": 503, "/events/": 503, "/": 503,
+				"//events/tick-things": 503,
+			},
+		},
+		"an event function": {
+			"tick-things", "k", map[string]int{
+				"/events/tick-things": 204, "/": 204, "/events/tick-more": 503, "/v1/things": 503,
+			},
+		},
 		"an HTTP function":    {"things", "k", map[string]int{"/events/tick-things": 503, "/": 503}},
 		"with another key":    {"tick-things", "other", map[string]int{"/": 403, "/events/tick-things": 403}},
 		"the daemon's secret": {"", "", map[string]int{"/events/tick-things": 403}}, // it made a key that nobody knows
@@ -163,7 +174,9 @@ func TestEventsReachTheirFunction(t *testing.T) {
 
 // TestTheEndOfTheProcess ends the work of an event that is still going on.
 func TestTheEndOfTheProcess(t *testing.T) {
-	p, err := newProcess(t.Context(), environment(map[string]string{"FUNCTION_TARGET": "tick-things", "EVENT_KEY": "k"}), Texts{}, io.Discard, tested)
+	p, err := newProcess(t.Context(), environment(map[string]string{
+		"FUNCTION_TARGET": "tick-things", "EVENT_KEY": "k",
+	}), Texts{}, io.Discard, tested)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,9 +196,11 @@ func TestCommand(t *testing.T) {
 	t.Setenv("DATABASE_URL", "postgres://u:canary@127.0.0.1:1/x")
 	t.Setenv("OS_AUTH_URL", "http://127.0.0.1:1")
 	for args, want := range map[string]string{
-		"": "FUNCTION_TARGET", "serve": `"serve" is not a command`, "migrate now": "is not a command", "migrate": "migrate: ",
-		"gateway": "GATEWAY_UPSTREAM", "gateway now": "expected check, describe, gateway, keys, migrate or trustee", "keys now": "is not a command",
-		"trustee": "no service account", "trustee now": "is not a command",
+		"": "FUNCTION_TARGET", "serve": `unknown command "serve"`, "migrate now": "unknown command",
+		"migrate": "migrate: ",
+		"gateway": "GATEWAY_UPSTREAM", "gateway now": "expected check, describe, gateway, keys, migrate, trustee",
+		"keys now": "unknown command",
+		"trustee":  "no service account", "trustee now": "unknown command",
 	} {
 		err := command(t.Context(), strings.Fields(args), Texts{}, tested)
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "canary") {
@@ -209,7 +224,8 @@ func TestDescribe(t *testing.T) {
 		t.Errorf("the functions are %+v", got.Functions)
 	}
 	want := []string{
-		"GET /healthz", "GET /v1/docs", "GET /v1/docs/{file}", "GET /v1/openapi.yaml", "GET /v1/status", "GET /v1/things",
+		"GET /healthz", "GET /v1/docs", "GET /v1/docs/{file}", "GET /v1/openapi.yaml", "GET /v1/status",
+		"GET /v1/things",
 		"POST /events/tick-more", "POST /events/tick-things",
 	}
 	if diff := cmp.Diff(want, got.Routes); diff != "" {

@@ -20,12 +20,11 @@ import (
 	"github.com/cloudfn/cloudfn/shared/httpx"
 )
 
-// uploadSlack is what the rest of a body may take when the request's time is up. http.Transport waits for the body that
-// it reads, whatever the deadline: a client that stalls must not keep it.
+// uploadSlack is the time for the rest of a body after the deadline. http.Transport waits for the body regardless of
+// the deadline, and a stalled client must not block it.
 const uploadSlack = time.Second
 
-// pass sends a request on to its function, and the answer back, both as they come. How large a body may be is the
-// function's business: one that is too large is refused there, and not read any further here.
+// pass forwards a request to its function, and streams both bodies. The function limits the size of the body.
 func (g *gateway) pass(w http.ResponseWriter, r *http.Request, client http.RoundTripper) {
 	began, function := time.Now(), g.function(r.URL)
 	ctx, cancel := context.WithTimeout(httpx.TakeRequestID(r), g.limit())
@@ -33,11 +32,11 @@ func (g *gateway) pass(w http.ResponseWriter, r *http.Request, client http.Round
 	r = r.WithContext(ctx) // a copy: net/http looks at the body of its own
 	upload := httpx.ReadBy(w, r, began.Add(g.limit()+uploadSlack))
 	r.Body = body{r.Body}
-	r.Header.Del("Upgrade") // a tunnel would know no limit and no draining
+	r.Header.Del("Upgrade") // a tunnel has no time limit and cannot be drained
 
 	row := domain.Request{Function: function, Method: r.Method, Path: httpx.Path(r)}
 	fail := func(err error) error {
-		err = httpx.Failed(ctx, function, classify(ctx, function, err))
+		err = httpx.LogFailure(ctx, function, classify(ctx, function, err))
 		problem := httpx.NewProblem(err)
 		row.Status, row.Code = problem.Status, string(problem.Code)
 		return err
@@ -50,7 +49,7 @@ func (g *gateway) pass(w http.ResponseWriter, r *http.Request, client http.Round
 			if upload.End(w.Header()); ctx.Err() != nil {
 				w.Header().Set("Connection", "close")
 			}
-			httpx.Refuse(w, r, err)
+			httpx.WriteError(w, r, err)
 		},
 		ErrorLog: log.New(io.Discard, "", 0), // an answer that breaks off has its line here
 	}
@@ -66,7 +65,8 @@ func (g *gateway) pass(w http.ResponseWriter, r *http.Request, client http.Round
 	}
 	whole := false
 	defer func() {
-		if !whole { // the proxy panics, which ends the connection: the client must not take half an answer for a whole one
+		// the proxy panics, which ends the connection: the client must not take half an answer for a whole one
+		if !whole {
 			_ = fail(cmp.Or(sent.err, errors.New("the answer could not be sent")))
 		}
 		row.Duration = time.Since(began)
@@ -79,19 +79,20 @@ func (g *gateway) pass(w http.ResponseWriter, r *http.Request, client http.Round
 	whole = true
 }
 
-// rewrite addresses a request to a function's service. Path and query stay as they came, whatever is wrong with
-// them: that is for the function to say. Only bytes that no URL may have are percent-encoded.
+// rewrite addresses a request to a function's service. Path and query stay as they are, even malformed, but bytes that
+// no URL may have are percent-encoded.
 func rewrite(p *httputil.ProxyRequest, service *url.URL) {
 	in := p.In.URL
 	p.Out.URL = &url.URL{
-		Scheme: service.Scheme, Host: service.Host, Path: in.Path, RawPath: in.RawPath, RawQuery: in.RawQuery, ForceQuery: in.ForceQuery,
+		Scheme: service.Scheme, Host: service.Host, Path: in.Path, RawPath: in.RawPath, RawQuery: in.RawQuery,
+		ForceQuery: in.ForceQuery,
 	}
 	p.Out.Host = service.Host // Knative routes by it
 	p.Out.Header.Set("X-Request-Id", httpx.RequestID(p.In.Context()))
 	// http.Transport sends a request with one of these again when a connection breaks.
 	p.Out.Header.Del("Idempotency-Key")
 	p.Out.Header.Del("X-Idempotency-Key")
-	// What an ingress said stays, with the peer added: these are hints, and anybody's word.
+	// The headers of an ingress stay, with the peer added. They are untrusted hints.
 	p.Out.Header["X-Forwarded-For"] = p.In.Header["X-Forwarded-For"]
 	p.SetXForwarded()
 	for _, name := range []string{"X-Forwarded-Host", "X-Forwarded-Proto"} {
@@ -102,15 +103,16 @@ func rewrite(p *httputil.ProxyRequest, service *url.URL) {
 	forwarded(p)
 }
 
-// forwarded says once more what the client has asked: an ingress inside of the cluster may put its own view into X-Forwarded-Host
-// and -Proto, but leaves this one (RFC 7239) alone.
+// forwarded repeats host and proto in the header Forwarded (RFC 7239): an ingress inside the cluster may overwrite
+// X-Forwarded-Host and -Proto.
 func forwarded(p *httputil.ProxyRequest) {
 	host, _, _ := strings.Cut(p.Out.Header.Get("X-Forwarded-Host"), ",")
 	proto, _, _ := strings.Cut(p.Out.Header.Get("X-Forwarded-Proto"), ",")
-	p.Out.Header.Set("Forwarded", "host="+strconv.Quote(strings.TrimSpace(host))+";proto="+strconv.Quote(strings.TrimSpace(proto)))
+	p.Out.Header.Set("Forwarded",
+		"host="+strconv.Quote(strings.TrimSpace(host))+";proto="+strconv.Quote(strings.TrimSpace(proto)))
 }
 
-// body is what the client sends. Its errors are the client's, not the function's.
+// body is the client's body. Its errors are the client's, not the function's.
 type body struct{ io.ReadCloser }
 
 // Read implements io.Reader.
@@ -128,7 +130,7 @@ func (b body) Read(p []byte) (int, error) {
 	return n, apperr.Wrap(apperr.Invalid, err, "the body could not be read")
 }
 
-// answer is what a function sends. It remembers why it broke off.
+// answer is a function's body. It records why it broke off.
 type answer struct {
 	io.ReadCloser
 	err error

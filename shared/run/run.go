@@ -40,9 +40,9 @@ type Config struct {
 	Logs      obs.Config
 }
 
-// Validate refuses a Config that cannot work, and names all that is wrong with it.
+// Validate reports every value of the process's own variables that cannot work.
 func (c Config) Validate() error {
-	return errors.Join(c.validateEvents(), c.validateWakes(), c.Listen.Validate(), c.Postgres.Validate(), c.OpenStack.Validate(), c.Callers.Validate())
+	return errors.Join(c.validateEvents(), c.validateWakes(), c.Listen.Validate())
 }
 
 func (c Config) validateEvents() error {
@@ -60,14 +60,17 @@ func (c Config) validateWakes() error {
 		return err
 	}
 	if c.EventKey == "" {
-		return errors.New("EVENT_KEY is empty: with WAKE_URL set it must be the key of the functions there, which refuse to be woken without it")
+		return errors.New(
+			"EVENT_KEY is empty: with WAKE_URL set it must be the key of the functions there, which refuse to be " +
+				"woken without it",
+		)
 	}
 	return nil
 }
 
 type validator interface{ Validate() error }
 
-// Listen is where a process serves, and for how long.
+// Listen is the address and the time limit of a server.
 type Listen struct {
 	// Address to listen on; when empty, 127.0.0.1 for the daemon and all addresses for a function or the gateway.
 	Host string `env:"HOST"`
@@ -77,7 +80,7 @@ type Listen struct {
 	RequestTimeout time.Duration `env:"REQUEST_TIMEOUT, default=60s"`
 }
 
-// Validate refuses a Listen that cannot work.
+// Validate fails on a Listen that cannot work.
 func (l Listen) Validate() error {
 	if l.RequestTimeout < time.Second || l.RequestTimeout > 10*time.Minute {
 		return fmt.Errorf("REQUEST_TIMEOUT is %s: it must be 1s to 10m", l.RequestTimeout)
@@ -89,23 +92,38 @@ func (l Listen) Validate() error {
 type Deps struct {
 	DB    *postgres.DB
 	Cloud *openstack.Cloud
-	// Wake tells event functions, by their names, that there is work for them now. It returns at once and never fails:
-	// whoever does not hear of it finds the work at the next tick.
+	// Wake wakes event functions by name. It returns at once and never fails: a function that is not reached finds its
+	// work at the next tick.
 	Wake func(functions ...string)
-	// Functions is the way to the functions that serve HTTP.
+	// Functions reaches the functions that serve HTTP.
 	Functions Functions
 }
 
 // load reads a configuration from the environment and validates it.
 func load[C any](ctx context.Context, env envconfig.Lookuper) (C, error) {
 	cfg, err := read[C](ctx, env)
-	if v, ok := any(cfg).(validator); ok && err == nil {
-		return cfg, v.Validate()
+	if err != nil {
+		return cfg, err
 	}
-	return cfg, err
+	return cfg, validate(reflect.ValueOf(cfg))
 }
 
-// faults says what is wrong with a configuration.
+// validate calls the Validate methods of a configuration and of its fields, and joins what they find. An embedded
+// struct is left to the method of the one that embeds it.
+func validate(config reflect.Value) error {
+	var errs []error
+	if v, ok := reflect.TypeAssert[validator](config); ok {
+		errs = append(errs, v.Validate())
+	}
+	for f, value := range config.Fields() {
+		if v, ok := reflect.TypeAssert[validator](value); ok && !f.Anonymous {
+			errs = append(errs, v.Validate())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// faults returns what is wrong with a configuration.
 func faults[C any](ctx context.Context, env envconfig.Lookuper) error {
 	_, err := load[C](ctx, env)
 	return err
@@ -138,17 +156,24 @@ func named(config reflect.Type, err error) error {
 func fields(config reflect.Type) []reflect.StructField {
 	var list []reflect.StructField
 	for f := range config.Fields() {
+		name, options, _ := strings.Cut(f.Tag.Get("env"), ",")
+		prefix, _ := strings.CutPrefix(strings.TrimSpace(options), "prefix=")
 		switch {
-		case f.Tag.Get("env") != "":
+		case name != "":
 			list = append(list, f)
 		case f.Type.Kind() == reflect.Struct:
-			list = append(list, fields(f.Type)...)
+			for _, inner := range fields(f.Type) {
+				if prefix != "" {
+					inner.Tag = reflect.StructTag(fmt.Sprintf("env:%q", prefix+inner.Tag.Get("env")))
+				}
+				list = append(list, inner)
+			}
 		}
 	}
 	return list
 }
 
-// filled hides variables that are set to nothing: a default applies to them, as to absent ones.
+// filled hides empty variables, so that defaults apply to them.
 type filled struct{ envconfig.Lookuper }
 
 // Lookup implements envconfig.Lookuper.

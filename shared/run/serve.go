@@ -17,24 +17,24 @@ import (
 	"github.com/GoogleCloudPlatform/functions-framework-go/functions"
 )
 
-// The limits of a server of ours. The API's requests set their own deadlines for reading and writing besides.
+// The limits of a server. API requests also have deadlines of their own.
 const (
 	readHeaderTimeout = 5 * time.Second
 	idleTimeout       = 2 * time.Minute
 	maxHeader         = 64 << 10
 )
 
-// A process that was asked to end lets requests run to their own deadline and a little longer. The work of an event
-// is asked to stop sooner: whoever gets the event next goes on with it. And it waits a moment for the functions that it
-// has just woken, of which Knative may have to start a copy.
+// A process that ends lets requests run to their deadline and drainSlack longer. The work of events is canceled after
+// eventGrace: the next event resumes it. The process waits wakeGrace for functions that it has just woken, because
+// Knative may have to start a pod.
 const (
 	drainSlack = 5 * time.Second
 	eventGrace = 15 * time.Second
 	wakeGrace  = 3 * time.Second
 )
 
-// untilAsked serves until SIGTERM or SIGINT ends serve's context, and then closes what was opened.
-func untilAsked(ctx context.Context, serve func(context.Context) error, end func(context.Context)) error {
+// untilSignal serves until SIGTERM or SIGINT, and then calls end.
+func untilSignal(ctx context.Context, serve func(context.Context) error, end func(context.Context)) error {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	err := serve(ctx)
@@ -44,7 +44,7 @@ func untilAsked(ctx context.Context, serve func(context.Context) error, end func
 	return err
 }
 
-// listen opens the address; host stands in for an empty HOST.
+// listen opens the address; host is the default for HOST.
 func (l Listen) listen(ctx context.Context, host string) (net.Listener, error) {
 	if l.Host != "" {
 		host = l.Host
@@ -56,9 +56,11 @@ func (l Listen) listen(ctx context.Context, host string) (net.Listener, error) {
 	return listener, nil
 }
 
-// serveHTTP serves until ctx ends, and then has drain let every request that was accepted finish. No request is
-// read for longer than longest.
-func serveHTTP(ctx context.Context, l net.Listener, h http.Handler, longest time.Duration, drain func(context.Context, *http.Server) error) error {
+// serveHTTP serves until ctx ends, and then drains. No request is read for longer than longest.
+func serveHTTP(
+	ctx context.Context, l net.Listener, h http.Handler, longest time.Duration,
+	drain func(context.Context, *http.Server) error,
+) error {
 	server := &http.Server{
 		Handler: h, ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
 		ReadTimeout: longest, WriteTimeout: longest + time.Minute,
@@ -89,7 +91,7 @@ func (p *Process) serve(ctx context.Context) error {
 	if p.cfg.Target == "" {
 		serve = p.serveDaemon
 	}
-	return untilAsked(ctx, serve, p.Close)
+	return untilSignal(ctx, serve, p.Close)
 }
 
 func (p *Process) serveDaemon(ctx context.Context) error {
@@ -100,7 +102,7 @@ func (p *Process) serveDaemon(ctx context.Context) error {
 	slog.Info("serving all functions", "address", listener.Addr().String())
 	ticking, stopTicking := context.WithCancel(ctx)
 	var ticks sync.WaitGroup
-	ticks.Go(func() { p.checkedSettings(ticking) }) // what is wrong comes into the log at once
+	ticks.Go(func() { p.checkedSettings(ticking) }) // logs wrong settings at once
 	for _, e := range p.events {
 		ticks.Go(func() { tick(ticking, e, listener.Addr()) })
 	}
@@ -115,8 +117,8 @@ func (p *Process) drain(ctx context.Context, server *http.Server) error {
 	return drain(ctx, server, p.cfg.RequestTimeout+drainSlack)
 }
 
-// serveFunction hands the one function to the functions framework, whose Start neither ends on SIGTERM nor
-// returns its server. The server is found in the context of the requests that it serves.
+// serveFunction serves one function by the functions framework, whose Start neither ends on SIGTERM nor returns its
+// server. The server is in the context of its requests.
 func (p *Process) serveFunction(ctx context.Context) error {
 	var server atomic.Pointer[http.Server]
 	handler := p.Handler()
@@ -137,7 +139,7 @@ func (p *Process) serveFunction(ctx context.Context) error {
 	}
 	slog.Info("draining")
 	if server.Load() == nil {
-		p.askItself(ctx) // nobody has called yet, so nobody has shown us the server
+		p.requestSelf(ctx) // no request has shown the server yet
 	}
 	s := server.Load()
 	if s == nil {
@@ -146,8 +148,8 @@ func (p *Process) serveFunction(ctx context.Context) error {
 	return p.drain(ctx, s)
 }
 
-// warm opens the connections that the first request will need, while Knative still finds out that this copy serves, which
-// takes it a second. Nobody waits for that, and whoever is away is away for the first request to tell.
+// warm opens the connections that the first request needs, while Knative is still probing the pod. The first request
+// reports failures.
 func (p *Process) warm(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
@@ -156,14 +158,15 @@ func (p *Process) warm(ctx context.Context) {
 	}
 }
 
-func (p *Process) askItself(ctx context.Context) {
+func (p *Process) requestSelf(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	host := p.cfg.Host
 	if host == "" || host == "0.0.0.0" || host == "::" {
 		host = "localhost"
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+net.JoinHostPort(host, p.cfg.Port)+"/healthz", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet,
+		"http://"+net.JoinHostPort(host, p.cfg.Port)+"/healthz", nil)
 	if err != nil {
 		return
 	}

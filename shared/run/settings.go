@@ -9,18 +9,20 @@ import (
 	"github.com/sethvargo/go-envconfig"
 )
 
-// settings are the environment variables of a process, and what is known of each.
+// settings are the environment variables of a process, and the results of their tests.
 type settings struct {
 	env   envconfig.Lookuper
 	names []string // every variable that the process reads, in the order of docs/configuration.md
 
-	wrong   map[string]string // by variable: what is wrong and what would be right; "" when no variable is named
-	untried map[string]string // by variable: why nothing is known of it
-	notes   map[string]string // by variable: what was found, of one that works
+	wrong   map[string]string // by variable: what is wrong and what would be right; "" = no variable
+	untried map[string]string // by variable: why it was not tested
+	notes   map[string]string // by variable: the result of a test that passed
 }
 
 func newSettings(env envconfig.Lookuper, targets []function) *settings {
-	s := &settings{env: filled{env}, wrong: map[string]string{}, untried: map[string]string{}, notes: map[string]string{}}
+	s := &settings{
+		env: filled{env}, wrong: map[string]string{}, untried: map[string]string{}, notes: map[string]string{},
+	}
 	all := names(reflect.TypeFor[Config]())
 	for _, f := range targets {
 		all = append(all, f.Variables...)
@@ -40,14 +42,14 @@ func (s *settings) value(name string) string {
 
 func (s *settings) reads(name string) bool { return slices.Contains(s.names, name) }
 
-// fault notes what is wrong with a variable. The first word on a variable stays: what follows may come of it.
+// fault records what is wrong with a variable. The first fault of a variable stays: later ones may follow from it.
 func (s *settings) fault(name, detail string) {
 	if _, known := s.wrong[name]; !known {
 		s.wrong[name] = strings.ReplaceAll(detail, "\n", ": ")
 	}
 }
 
-// report notes an error that names a variable, and says which. An error that joins several names one for each.
+// report records an error with the name of a variable, and returns the name. A joined error has several.
 func (s *settings) report(err error) (names []string) {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		for _, one := range joined.Unwrap() {
@@ -63,7 +65,7 @@ func (s *settings) report(err error) (names []string) {
 	return []string{name}
 }
 
-// variableIn finds the variable that a text names first.
+// variableIn returns the first variable in a text.
 func (s *settings) variableIn(text string) (found string) {
 	first := len(text)
 	for _, name := range s.names {
@@ -75,8 +77,8 @@ func (s *settings) variableIn(text string) (found string) {
 	return found
 }
 
-// tryValues reads each part of the configuration until it finds no more faults: without a faulty variable its default applies,
-// and the next fault shows.
+// tryValues loads each part of the configuration until it finds no more faults: it replaces a faulty variable by its
+// default to find the next fault.
 func (s *settings) tryValues(ctx context.Context, targets []function) {
 	loaders := []func(context.Context, envconfig.Lookuper) error{faults[Config]}
 	for _, f := range targets {
@@ -85,12 +87,12 @@ func (s *settings) tryValues(ctx context.Context, targets []function) {
 	for _, load := range loaders {
 		without := without{s.env, map[string]bool{}}
 		for err := load(ctx, without); err != nil; err = load(ctx, without) {
-			again := true
+			isNew := true
 			for _, name := range s.report(err) {
-				again = again && !without.names[name]
+				isNew = isNew && !without.names[name]
 				without.names[name] = true
 			}
-			if !again {
+			if !isNew {
 				break
 			}
 		}
@@ -111,7 +113,7 @@ func (w without) Lookup(name string) (string, bool) {
 	return w.Lookuper.Lookup(name)
 }
 
-// good says whether nothing is known against any of the variables.
+// good says whether none of the variables is wrong.
 func (s *settings) good(names ...string) bool {
 	return !slices.ContainsFunc(names, func(name string) bool { _, wrong := s.wrong[name]; return wrong })
 }

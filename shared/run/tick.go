@@ -13,14 +13,14 @@ import (
 	"github.com/cloudfn/cloudfn/shared/eventx"
 )
 
-// What the local ticker does when a tick was not taken: the same as a PingSource, with more patience.
+// The retries of a local tick: as a PingSource, with more patience.
 const (
 	tickTries = 5
 	tickPause = 10 * time.Second // doubled each time
 )
 
-// tick stands in for the PingSource of one event function in the daemon: it posts the same CloudEvent to the
-// daemon's own address, once at the start (there may be something to catch up with) and then by the schedule.
+// tick replaces the PingSource of an event function in the daemon: it posts the same CloudEvent to the daemon's own
+// address, at the start to catch up, and then by the schedule.
 func tick(ctx context.Context, e event, self net.Addr) {
 	url := "http://" + loopback(self) + "/events/" + e.Name
 	client := &http.Client{Timeout: e.Timeout + time.Minute}
@@ -35,7 +35,7 @@ func tick(ctx context.Context, e event, self net.Addr) {
 	}
 }
 
-// loopback is where the process reaches itself, also when it listens on every address.
+// loopback returns the address at which the process reaches itself.
 func loopback(self net.Addr) string {
 	addr, ok := self.(*net.TCPAddr)
 	if ok && addr.IP.IsUnspecified() {
@@ -44,16 +44,16 @@ func loopback(self net.Addr) string {
 	return self.String()
 }
 
-// send posts one tick until it is taken, it can never be, or the next one is near.
+// send posts one tick until it is accepted or rejected for good, or the next one is due.
 func send(ctx context.Context, client *http.Client, url string, e event, next time.Time) {
 	pause := tickPause
 	for range tickTries {
-		again, err := post(ctx, client, url, e)
+		isRetryable, err := post(ctx, client, url, e)
 		if err == nil || ctx.Err() != nil {
 			return
 		}
-		slog.WarnContext(ctx, "tick failed", "function", e.Name, "error", err, "again", again)
-		if !again || time.Until(next) < pause {
+		slog.WarnContext(ctx, "tick failed", "function", e.Name, "error", err, "retry", isRetryable)
+		if !isRetryable || time.Until(next) < pause {
 			return
 		}
 		select {
@@ -65,7 +65,7 @@ func send(ctx context.Context, client *http.Client, url string, e event, next ti
 	}
 }
 
-func post(ctx context.Context, client *http.Client, url string, e event) (again bool, err error) {
+func post(ctx context.Context, client *http.Client, url string, e event) (isRetryable bool, err error) {
 	event := eventx.Ping(e.Name, e.Key, time.Now())
 	req, err := cloudevents.NewHTTPRequestFromEvent(ctx, url, event)
 	if err != nil {

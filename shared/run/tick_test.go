@@ -60,7 +60,8 @@ func TestATickIsSentUntilItIsTaken(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				a := &answers{statuses: tc.statuses, began: time.Now()}
 				e := event{Handler: eventx.Handler{Name: "tick-things", Key: "k"}}
-				send(t.Context(), &http.Client{Transport: a}, "http://self/events/tick-things", e, time.Now().Add(tc.next))
+				send(t.Context(), &http.Client{Transport: a}, "http://self/events/tick-things", e,
+					time.Now().Add(tc.next))
 				if !slices.Equal(a.at, tc.want) {
 					t.Errorf("it came at %v, want %v", a.at, tc.want)
 				}
@@ -76,7 +77,8 @@ func TestATickEndsWithTheProcess(t *testing.T) {
 		ctx, end := context.WithTimeout(t.Context(), 3*time.Second)
 		defer end()
 		a := &answers{statuses: []int{503}, began: time.Now()}
-		send(ctx, &http.Client{Transport: a}, "http://self/", event{Handler: eventx.Handler{Key: "k"}}, time.Now().Add(time.Hour))
+		send(ctx, &http.Client{Transport: a}, "http://self/", event{Handler: eventx.Handler{Key: "k"}},
+			time.Now().Add(time.Hour))
 		if took := time.Since(a.began); took != 3*time.Second || len(a.at) != 1 {
 			t.Errorf("it took %s and %d tries", took, len(a.at))
 		}
@@ -86,8 +88,12 @@ func TestATickEndsWithTheProcess(t *testing.T) {
 func TestLoopback(t *testing.T) {
 	t.Parallel()
 	for want, addr := range map[string]net.Addr{
-		"127.0.0.1:80": &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 80}, "localhost:80": &net.TCPAddr{IP: net.IPv4zero, Port: 80},
-		"localhost:81": &net.TCPAddr{IP: net.IPv6unspecified, Port: 81}, "[::1]:80": &net.TCPAddr{IP: net.IPv6loopback, Port: 80},
+		"127.0.0.1:80": &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 80}, "localhost:80": &net.TCPAddr{
+			IP: net.IPv4zero, Port: 80,
+		},
+		"localhost:81": &net.TCPAddr{IP: net.IPv6unspecified, Port: 81}, "[::1]:80": &net.TCPAddr{
+			IP: net.IPv6loopback, Port: 80,
+		},
 	} {
 		if got := loopback(addr); got != want {
 			t.Errorf("%s: got %s, want %s", addr, got, want)

@@ -17,7 +17,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/seal"
 )
 
-// trial tries settings against the systems that they are about.
+// trial tests settings against the systems that they configure.
 type trial struct {
 	*settings
 	cfg   Config
@@ -25,7 +25,7 @@ type trial struct {
 	cloud *openstack.Cloud // nil: its settings are wrong
 }
 
-// trialTimeout bounds all tries together.
+// trialTimeout bounds all tests together.
 const trialTimeout = 20 * time.Second
 
 func (t *trial) run(ctx context.Context) {
@@ -39,6 +39,7 @@ func (t *trial) run(ctx context.Context) {
 	}
 	t.tryKeys(ctx, "SEAL", t.db.CallbackKeys)
 	t.tryKeys(ctx, "CONNECTION", t.db.ConnectionKeys)
+	t.tryKeys(ctx, "MANAGED", t.db.ManagedKeys)
 }
 
 func (t *trial) tryDatabase(ctx context.Context) {
@@ -49,7 +50,7 @@ func (t *trial) tryDatabase(ctx context.Context) {
 	t.notes["DATABASE_URL"] = "it answers, and its schema is new enough"
 }
 
-// tryCloud tries Keystone without an account, and the rest with one: the function's own, or one that is in the environment.
+// tryCloud tests Keystone without an account, and the rest with the account of the function or the environment.
 func (t *trial) tryCloud(ctx context.Context) {
 	account, err := t.account(ctx)
 	if err != nil {
@@ -69,20 +70,23 @@ func (t *trial) tryCloud(ctx context.Context) {
 	if account != nil {
 		reason = "needs a login"
 	}
-	for _, name := range []string{"OS_REGION_NAME", "OS_INTERFACE", "TRUSTEE_USER_ID", "ALLOWED_PROJECTS", "ALLOWED_DOMAINS"} {
+	for _, name := range []string{
+		"OS_REGION_NAME", "OS_INTERFACE", "TRUSTEE_USER_ID", "ALLOWED_PROJECTS", "ALLOWED_DOMAINS",
+	} {
 		if t.value(name) != "" {
 			t.untried[name] = reason
 		}
 	}
 }
 
-// account is the service account of the environment; nil when it has no account.
+// account returns the service account of the environment; nil = no account.
 func (t *trial) account(ctx context.Context) (*openstack.Account, error) {
 	credentials, err := load[openstack.Credentials](ctx, t.env)
 	if err != nil {
 		return nil, err
 	}
-	if !t.reads("OS_PASSWORD") && t.value("OS_PASSWORD") == "" && t.value("OS_APPLICATION_CREDENTIAL_SECRET") == "" && t.value("OS_CLOUD") == "" {
+	if !t.reads("OS_PASSWORD") && t.value("OS_PASSWORD") == "" && t.value("OS_APPLICATION_CREDENTIAL_SECRET") == "" &&
+		t.value("OS_CLOUD") == "" {
 		return nil, nil //nolint:nilnil // without an account, none is tried
 	}
 	account, err := t.cloud.Account(t.cfg.OpenStack, credentials)
@@ -111,23 +115,30 @@ func (t *trial) tryTrustee(session *openstack.Session) {
 	case trustee == session.UserID():
 		t.notes["TRUSTEE_USER_ID"] = "it is the account's"
 	case t.cfg.Target != "" && t.cfg.Target != "run-connections":
-		t.untried["TRUSTEE_USER_ID"] = "needs the account of run-connections: compare it with what `cloudfnd trustee` prints there"
+		t.untried["TRUSTEE_USER_ID"] = "needs the account of run-connections: compare it with what `cloudfnd " +
+			"trustee` prints there"
 	default:
-		t.fault("TRUSTEE_USER_ID", fmt.Sprintf("is %q, but the account's id is %q: set it to that, as `cloudfnd trustee` prints it", trustee, session.UserID()))
+		t.fault("TRUSTEE_USER_ID",
+			fmt.Sprintf("is %q, but the account's id is %q: set it to that, as `cloudfnd trustee` prints it",
+				trustee, session.UserID()))
 	}
 }
 
-// tryLists looks for each project and domain that is to be served.
+// tryLists checks that each allowed project and domain exists.
 func (t *trial) tryLists(ctx context.Context, session *openstack.Session) {
 	for name, list := range map[string]struct {
 		kind string
 		ids  []string
-	}{"ALLOWED_PROJECTS": {"projects", t.cfg.Callers.AllowedProjects}, "ALLOWED_DOMAINS": {"domains", t.cfg.Callers.AllowedDomains}} {
+	}{
+		"ALLOWED_PROJECTS": {"projects", t.cfg.Callers.AllowedProjects},
+		"ALLOWED_DOMAINS":  {"domains", t.cfg.Callers.AllowedDomains},
+	} {
 		for _, id := range list.ids {
 			switch err := session.Exists(ctx, list.kind, id); apperr.CodeOf(err) {
 			case "":
 			case apperr.NotFound:
-				t.fault(name, fmt.Sprintf("Keystone has no %s with the id %q: correct the id (not the name)", strings.TrimSuffix(list.kind, "s"), id))
+				t.fault(name, fmt.Sprintf("Keystone has no %s with the id %q: correct the id (not the name)",
+					strings.TrimSuffix(list.kind, "s"), id))
 			default:
 				t.untried[name] = "the account may not read " + list.kind + " in Keystone"
 			}
@@ -135,7 +146,7 @@ func (t *trial) tryLists(ctx context.Context, session *openstack.Session) {
 	}
 }
 
-// tryKeys compares the two halves where both are known, and the private one with what is stored.
+// tryKeys checks that both keys of a pair match, and that the private one can unseal what is stored.
 func (t *trial) tryKeys(ctx context.Context, kind string, stored func(context.Context) ([]string, error)) {
 	public, private := kind+"_PUBLIC_KEY", kind+"_PRIVATE_KEY"
 	sealer, sealErr := seal.ParsePublicKey(t.value(public))
@@ -151,7 +162,8 @@ func (t *trial) tryKeys(ctx context.Context, kind string, stored func(context.Co
 	}
 	t.notes[private] = "key " + strings.Join(keys.IDs(), ", ")
 	if sealErr == nil && !slices.Contains(keys.IDs(), sealer.ID()) {
-		t.fault(public, fmt.Sprintf("is the key %s, but %s has %s: set both to one pair that `cloudfnd keys` prints", sealer.ID(), private, strings.Join(keys.IDs(), ", ")))
+		t.fault(public, fmt.Sprintf("is the key %s, but %s has %s: set both to one pair that `cloudfnd keys` prints",
+			sealer.ID(), private, strings.Join(keys.IDs(), ", ")))
 	}
 	if t.db == nil || !t.reads(private) || !t.good("DATABASE_URL") {
 		return
@@ -159,7 +171,9 @@ func (t *trial) tryKeys(ctx context.Context, kind string, stored func(context.Co
 	used, err := stored(ctx)
 	for _, id := range used {
 		if err == nil && !slices.Contains(keys.IDs(), id) {
-			t.fault(private, fmt.Sprintf("has %s, but secrets are stored that were sealed to the key %s: add that key behind a comma", strings.Join(keys.IDs(), ", "), id))
+			t.fault(private,
+				fmt.Sprintf("has %s, but stored secrets are sealed to the key %s: add that key behind a comma",
+					strings.Join(keys.IDs(), ", "), id))
 		}
 	}
 }
@@ -191,7 +205,8 @@ func (t *trial) tryAddresses(ctx context.Context) {
 			continue
 		}
 		if err := dial(ctx, strings.ReplaceAll(t.value(name), placeholder, "stats")); err != nil {
-			t.fault(name, fmt.Sprintf("its host cannot be reached (%s): correct the URL, or bring up what is there", err))
+			t.fault(name, fmt.Sprintf("its host cannot be reached (%s): correct the URL, or bring up what is there",
+				err))
 			continue
 		}
 		t.notes[name] = "its host answers"
@@ -221,10 +236,10 @@ func dial(ctx context.Context, address string) error {
 	return conn.Close()
 }
 
-// keysFit refuses halves of keys that do not fit, where both are in the environment, as the daemon's are.
+// keysFit fails if both keys of a pair are set and do not match.
 func keysFit(s *settings) error {
 	t := &trial{settings: s}
-	for _, kind := range []string{"SEAL", "CONNECTION"} {
+	for _, kind := range []string{"SEAL", "CONNECTION", "MANAGED"} {
 		t.tryKeys(context.Background(), kind, nil)
 		if detail, wrong := t.wrong[kind+"_PUBLIC_KEY"]; wrong {
 			return fmt.Errorf("%s_PUBLIC_KEY %s", kind, detail)

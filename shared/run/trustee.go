@@ -22,8 +22,9 @@ type trusteeConfig struct {
 // trusteeTimeout bounds the login.
 const trusteeTimeout = 30 * time.Second
 
-// printTrustee says to which user trusts have to be made, as a line of an environment: the one that run-connections logs in as.
-// Keystone shows a user's id to the user itself, and the functions that make trusts do not hold the account.
+// printTrustee says to which user trusts have to be made, as a line of an environment: the one that run-connections
+// logs in as. Keystone shows a user's id to the user itself, and the functions that make trusts do not hold the
+// account.
 func printTrustee(ctx context.Context, env envconfig.Lookuper, out io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, trusteeTimeout)
 	defer cancel()
@@ -32,7 +33,10 @@ func printTrustee(ctx context.Context, env envconfig.Lookuper, out io.Writer) er
 		return err
 	}
 	if cfg.Account.AppCredID != "" && cfg.OpenStack.Cloud == "" {
-		return errors.New("OS_APPLICATION_CREDENTIAL_ID is set: Keystone lets no application credential use a trust, set OS_USERNAME and OS_PASSWORD")
+		return errors.New(
+			"OS_APPLICATION_CREDENTIAL_ID is set: Keystone lets no application credential use a trust, set " +
+				"OS_USERNAME and OS_PASSWORD",
+		)
 	}
 	cloud, err := openstack.New(cfg.OpenStack, openstack.Options{})
 	if err != nil {
@@ -45,7 +49,8 @@ func printTrustee(ctx context.Context, env envconfig.Lookuper, out io.Writer) er
 	}
 	session, err := account.Login(ctx)
 	if err != nil {
-		return errors.New("the service account cannot log in: " + strings.ReplaceAll(err.Error(), "\n", ": ")) // one line
+		// one line
+		return errors.New("the service account cannot log in: " + strings.ReplaceAll(err.Error(), "\n", ": "))
 	}
 	_, err = fmt.Fprintf(out, "TRUSTEE_USER_ID=%s\n", session.UserID())
 	return err

@@ -2,6 +2,7 @@ package run
 
 import (
 	"context"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -9,8 +10,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/httpx"
 )
 
-// wakes is how this process wakes event functions: by HTTP where WAKE_URL says they are, else those that it serves
-// itself. Whoever is somewhere else then has to wait for the next tick.
+// wakes returns how this process wakes event functions: by HTTP at WAKE_URL, or else its own. Other functions wait for
+// the next tick.
 func (p *Process) wakes() func(ctx context.Context, function string) error {
 	if p.cfg.WakeURL != "" {
 		return eventx.PostWakes(p.cfg.WakeURL, p.cfg.EventKey, p.cfg.EventTimeout+coldStart)
@@ -18,10 +19,25 @@ func (p *Process) wakes() func(ctx context.Context, function string) error {
 	return p.wakeOwn
 }
 
-// wakeOwn calls the function without a detour through HTTP: a process need not know its own address.
+// wakesOf returns how a function wakes those that its declaration lists. Knative gives it neither a route nor the key
+// for any other, so the daemon does not wake them either.
+func (p *Process) wakesOf(f function) func(functions ...string) {
+	return func(functions ...string) {
+		for _, name := range functions {
+			if !slices.Contains(f.Reach.Wakes, name) {
+				slog.Error("a function wakes another one that its declaration does not list", "function", f.Name,
+					"wakes", name)
+				continue
+			}
+			p.waker.Wake(name)
+		}
+	}
+}
+
+// wakeOwn calls the function without HTTP: a process need not know its own address.
 func (p *Process) wakeOwn(ctx context.Context, function string) error {
 	i := slices.IndexFunc(p.events, func(e event) bool { return e.Name == function })
-	if i >= 0 { // what is wrong with the work, it logs itself
+	if i >= 0 { // Work logs its errors
 		_ = p.events[i].Work(httpx.NewRequestID(ctx), eventx.Wake(function, p.cfg.EventKey, time.Now()))
 	}
 	return nil

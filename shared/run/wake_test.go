@@ -16,16 +16,19 @@ import (
 )
 
 // deps is what the functions of a process are built with.
-func (p *Process) deps() Deps { return Deps{Wake: p.waker.Wake} }
+func (p *Process) deps() Deps {
+	reach := Reach{Wakes: []string{"tick-more", "things", "nobody"}}
+	return Deps{Wake: p.wakesOf(function{Declaration: Declaration{Name: "things", Reach: reach}})}
+}
 
-// TestTheDaemonWakesItsOwn functions, wherever it listens: here it does nowhere.
+// TestTheDaemonWakesItsOwn functions that are declared, wherever it listens: here it does nowhere.
 func TestTheDaemonWakesItsOwn(t *testing.T) {
 	p := process(t, nil)
 	woken := make(chan cloudevents.Event, 9)
 	for i := range p.events {
 		p.events[i].Func = func(_ context.Context, e cloudevents.Event) error { woken <- e; return nil }
 	}
-	p.deps().Wake("tick-more", "things", "nobody")
+	p.deps().Wake("tick-things", "tick-more", "things", "nobody")
 	p.Close(t.Context())
 	if e := <-woken; e.Type() != eventx.WakeType || e.Source() != "/cloudfn/wake/tick-more" || len(woken) != 0 {
 		t.Errorf("woken by %s, and %d more", e, len(woken))
@@ -61,16 +64,23 @@ func TestTheEndStopsWhatWasWoken(t *testing.T) {
 		work     func(context.Context)
 		from, to time.Duration
 	}{
-		"work that stops when it is told to": {func(ctx context.Context) { <-ctx.Done(); time.Sleep(100 * time.Millisecond) }, 100 * time.Millisecond, wakeGrace},
-		"work that does not":                 {func(context.Context) { <-ever }, wakeGrace, 2 * wakeGrace},
+		"work that stops when it is canceled": {func(ctx context.Context) {
+			<-ctx.Done()
+			time.Sleep(100 * time.Millisecond)
+		}, 100 * time.Millisecond, wakeGrace},
+		"work that does not": {func(context.Context) { <-ever }, wakeGrace, 2 * wakeGrace},
 	} {
 		p, err := newProcess(t.Context(), environment(nil), Texts{}, io.Discard, tested)
 		if err != nil {
 			t.Fatal(err)
 		}
 		working := make(chan struct{})
-		p.events[0].Func = func(ctx context.Context, _ cloudevents.Event) error { close(working); tc.work(ctx); return ctx.Err() }
-		p.deps().Wake(p.events[0].Name)
+		p.events[0].Func = func(ctx context.Context, _ cloudevents.Event) error {
+			close(working)
+			tc.work(ctx)
+			return ctx.Err()
+		}
+		p.waker.Wake(p.events[0].Name)
 		<-working
 		began := time.Now()
 		p.Close(t.Context())
@@ -88,7 +98,8 @@ func TestNoEventFunctionWithoutAKey(t *testing.T) {
 		"a waking daemon":   {"WAKE_URL": "http://{function}"},
 	} {
 		_, err := newProcess(t.Context(), environment(env), Texts{}, io.Discard, tested)
-		if err == nil || !strings.HasPrefix(err.Error(), "EVENT_KEY is empty: ") || strings.Contains(err.Error(), "\n") {
+		if err == nil || !strings.HasPrefix(err.Error(), "EVENT_KEY is empty: ") ||
+			strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}

@@ -9,19 +9,20 @@ import (
 	"github.com/sethvargo/go-envconfig"
 )
 
-// Settings is what a process says of its environment variables to anybody: names only. `cloudfnd check` and the log say more.
+// Settings is the public result of the last check of a process's settings: names only. `cloudfnd check` and the log
+// have details.
 type Settings struct {
 	Wrong     []string   `json:"wrong"`                // the variables that do not work
 	CheckedAt *time.Time `json:"checked_at,omitempty"` // absent while the first check runs
 }
 
-// How long the result of a check is given. A check logs in, so it is not made for every request.
+// How long the result of a check is valid. A check logs in, so not every request makes one.
 const (
 	settingsTTL      = 5 * time.Minute
-	wrongSettingsTTL = 30 * time.Second // so that a mended cloud shows soon
+	wrongSettingsTTL = 30 * time.Second // to show soon when it is fixed
 )
 
-// watchedSettings keeps the last result, and makes one check at a time.
+// watchedSettings caches the last result, and runs one check at a time.
 type watchedSettings struct {
 	env     envconfig.Lookuper
 	targets []function
@@ -33,8 +34,8 @@ type watchedSettings struct {
 	closed  bool
 }
 
-// checkedSettings gives the result of the last check. Without one, or with an old one, it starts a check. It waits for the
-// first one until ctx ends.
+// checkedSettings returns the last result, and starts a check if it is old. It waits for the first result until ctx
+// ends.
 func (p *Process) checkedSettings(ctx context.Context) Settings {
 	w := &p.settings
 	w.mu.Lock()
@@ -68,7 +69,7 @@ func (w *watchedSettings) fresh() bool {
 	return time.Since(*w.last.CheckedAt) < ttl
 }
 
-// startCheck needs the lock. The check outlives the request that has asked for it.
+// startCheck needs the lock. The check may outlive its request.
 func (p *Process) startCheck(ctx context.Context) {
 	w := &p.settings
 	ctx, w.stop = context.WithTimeout(context.WithoutCancel(ctx), trialTimeout)
@@ -89,7 +90,7 @@ func (p *Process) startCheck(ctx context.Context) {
 	}()
 }
 
-// close ends a check that runs, before what it uses is closed.
+// close cancels a running check, and waits for its end.
 func (w *watchedSettings) close() {
 	w.mu.Lock()
 	w.closed = true

@@ -6,8 +6,9 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// ConnectionConfig is for functions that take what only run-connections may read: secrets of connections, and what is ordered
-// through them. It is another key than SEAL_PUBLIC_KEY, because deliver-events need not read these, nor run-connections callbacks'.
+// ConnectionConfig is for functions that take what only run-connections may read: secrets of connections, and what is
+// ordered through them. It is another key than SEAL_PUBLIC_KEY, because deliver-events need not read these, nor
+// run-connections callbacks'.
 type ConnectionConfig struct {
 	// Public key that encrypts delegated credentials and the orders that use them; `cloudfnd keys` prints it, too.
 	ConnectionPublicKey string `env:"CONNECTION_PUBLIC_KEY"`
@@ -19,7 +20,7 @@ func (c ConnectionConfig) Validate() error {
 	return err
 }
 
-// Key is the public key, or the reason why there is none.
+// Key returns the public key.
 func (c ConnectionConfig) Key() (PublicKey, error) {
 	key, err := ParsePublicKey(c.ConnectionPublicKey)
 	if err != nil {
@@ -40,7 +41,7 @@ func (c ConnectionOpenConfig) Validate() error {
 	return err
 }
 
-// Keys are the private keys, or the reason why there are none.
+// Keys returns the private keys.
 func (c ConnectionOpenConfig) Keys() (PrivateKeys, error) {
 	keys, err := ParsePrivateKeys(c.ConnectionPrivateKey)
 	if err != nil {

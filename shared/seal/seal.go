@@ -31,7 +31,7 @@ func (c Config) Validate() error {
 	return err
 }
 
-// Key is the public key, or the reason why there is none.
+// Key returns the public key.
 func (c Config) Key() (PublicKey, error) {
 	key, err := ParsePublicKey(c.PublicKey)
 	if err != nil {
@@ -53,7 +53,7 @@ func (c OpenConfig) Validate() error {
 	return err
 }
 
-// Keys are the private keys, or the reason why there are none.
+// Keys returns the private keys.
 func (c OpenConfig) Keys() (PrivateKeys, error) {
 	keys, err := ParsePrivateKeys(c.PrivateKey)
 	if err != nil {

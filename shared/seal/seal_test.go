@@ -23,7 +23,7 @@ func pair(t *testing.T) (PublicKey, domain.Secret) {
 	return key, private
 }
 
-func opener(t *testing.T, private ...domain.Secret) PrivateKeys {
+func parseKeys(t *testing.T, private ...domain.Secret) PrivateKeys {
 	t.Helper()
 	texts := make([]string, len(private))
 	for i, p := range private {
@@ -44,7 +44,7 @@ const (
 func TestSealAndOpen(t *testing.T) {
 	t.Parallel()
 	key, private := pair(t)
-	keys := opener(t, private)
+	keys := parseKeys(t, private)
 	one, err := key.Seal(purpose, secret)
 	if err != nil {
 		t.Fatal(err)
@@ -81,13 +81,13 @@ func TestRotation(t *testing.T) {
 	newKey, newPrivate := pair(t)
 	before, _ := oldKey.Seal(purpose, secret)
 	after, _ := newKey.Seal(purpose, secret)
-	both := opener(t, newPrivate, oldPrivate)
+	both := parseKeys(t, newPrivate, oldPrivate)
 	for _, sealed := range [][]byte{before, after} {
 		if got, err := both.Open(purpose, sealed); err != nil || got != secret {
 			t.Errorf("with both keys: %v", err)
 		}
 	}
-	if _, err := opener(t, newPrivate).Open(purpose, before); !errors.Is(err, ErrOtherKey) {
+	if _, err := parseKeys(t, newPrivate).Open(purpose, before); !errors.Is(err, ErrOtherKey) {
 		t.Errorf("without the old key: %v", err)
 	}
 }
@@ -98,18 +98,25 @@ func TestKeysThatCannotWork(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, text := range []string{"", public[:20], private.Reveal(), "x", publicPrefix, publicPrefix + "!", public + "AAAA"} {
-		if err := (Config{PublicKey: text}).Validate(); err == nil || !strings.Contains(err.Error(), "SEAL_PUBLIC_KEY") || !strings.Contains(err.Error(), "cloudfnd keys") {
+	for _, text := range []string{
+		"", public[:20], private.Reveal(), "x", publicPrefix, publicPrefix + "!", public + "AAAA",
+	} {
+		if err := (Config{PublicKey: text}).Validate(); err == nil ||
+			!strings.Contains(err.Error(), "SEAL_PUBLIC_KEY") || !strings.Contains(err.Error(), "cloudfnd keys") {
 			t.Errorf("%q as a public key: %v", text, err)
 		}
 	}
-	for _, text := range []string{"", public, private.Reveal() + ",", private.Reveal()[:30], privatePrefix, private.Reveal() + "," + public} {
+	for _, text := range []string{
+		"", public, private.Reveal() + ",", private.Reveal()[:30], privatePrefix, private.Reveal() + "," + public,
+	} {
 		err := OpenConfig{PrivateKey: domain.Secret(text)}.Validate()
-		if err == nil || !strings.Contains(err.Error(), "SEAL_PRIVATE_KEY") || !strings.Contains(err.Error(), "cloudfnd keys") {
+		if err == nil || !strings.Contains(err.Error(), "SEAL_PRIVATE_KEY") ||
+			!strings.Contains(err.Error(), "cloudfnd keys") {
 			t.Errorf("as a private key: %v", err)
 			continue
 		}
-		if strings.Contains(fmt.Sprintf("%v %+v", err, OpenConfig{PrivateKey: domain.Secret(text)}), private.Reveal()[:12]) {
+		if strings.Contains(fmt.Sprintf("%v %+v", err, OpenConfig{PrivateKey: domain.Secret(text)}),
+			private.Reveal()[:12]) {
 			t.Errorf("the refusal shows the key: %v", err)
 		}
 	}

@@ -12,97 +12,75 @@ import (
 	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/tags"
 )
 
-// tellings are the actions that Tell knows, of Nova's own API.
-var tellings = map[string]func(ctx context.Context, nova *gophercloud.ServiceClient, id string) error{
-	"start": func(ctx context.Context, nova *gophercloud.ServiceClient, id string) error {
-		return servers.Start(ctx, nova, id).ExtractErr()
-	},
-	"stop": func(ctx context.Context, nova *gophercloud.ServiceClient, id string) error {
-		return servers.Stop(ctx, nova, id).ExtractErr()
-	},
-	"reboot": func(ctx context.Context, nova *gophercloud.ServiceClient, id string) error {
-		return servers.Reboot(ctx, nova, id, servers.RebootOpts{Type: servers.SoftReboot}).ExtractErr()
-	},
-	"hard": func(ctx context.Context, nova *gophercloud.ServiceClient, id string) error {
-		return servers.Reboot(ctx, nova, id, servers.RebootOpts{Type: servers.HardReboot}).ExtractErr()
-	},
-	"shelve": func(ctx context.Context, nova *gophercloud.ServiceClient, id string) error {
-		return servers.Shelve(ctx, nova, id).ExtractErr()
-	},
-	"pause": func(ctx context.Context, nova *gophercloud.ServiceClient, id string) error {
-		return servers.Pause(ctx, nova, id).ExtractErr()
-	},
-	"suspend": func(ctx context.Context, nova *gophercloud.ServiceClient, id string) error {
-		return servers.Suspend(ctx, nova, id).ExtractErr()
-	},
-	"rescue": func(ctx context.Context, nova *gophercloud.ServiceClient, id string) error {
-		return servers.Rescue(ctx, nova, id, servers.RescueOpts{}).Err
-	},
-	"lock": func(ctx context.Context, nova *gophercloud.ServiceClient, id string) error {
-		return servers.Lock(ctx, nova, id).ExtractErr()
-	},
-	"resize": resize,
+// actions are the bodies of Nova's server actions.
+var actions = map[string]any{
+	"start": object{"os-start": nil}, "stop": object{"os-stop": nil}, "shelve": object{"shelve": nil},
+	"pause": object{"pause": nil}, "suspend": object{"suspend": nil}, "lock": object{"lock": nil},
+	"rescue": object{"rescue": object{}}, "break": object{"os-resetState": object{"state": "error"}},
+	"reboot": object{"reboot": object{"type": "SOFT"}}, "hard": object{"reboot": object{"type": "HARD"}},
 }
 
-// Tell has Nova itself do something to a server, and gives the status of its answer. "hard" is a hard reboot; "break" is done
-// by an admin, who says that the server is in ERROR.
-func (p *Project) Tell(t testing.TB, serverID, action string) int {
+type object map[string]any
+
+// Act sends an action to Nova as the member, or "break" (put the server into ERROR) as an admin, and returns the status
+// of the answer: 202 for every success.
+func (p *Project) Act(t testing.TB, serverID, action string) int {
 	t.Helper()
-	var err error
+	client := p.Login(t)
 	if action == "break" {
-		err = servers.ResetState(context.Background(), Compute(t, Login(t, "admin")), serverID, servers.StateError).ExtractErr()
-	} else {
-		err = tellings[action](context.Background(), Compute(t, p.Login(t)), serverID)
+		client = Login(t, "admin")
 	}
-	if refused, ok := errors.AsType[gophercloud.ErrUnexpectedResponseCode](err); ok {
-		return refused.Actual
+	nova, body := Compute(t, client), actions[action]
+	if action == "resize" {
+		body = object{"resize": object{"flavorRef": largerFlavor(t, nova)}}
 	}
-	if err != nil {
-		t.Fatal(err)
+	_, err := nova.Post(context.Background(), nova.ServiceURL("servers", serverID, "action"), body, nil,
+		&gophercloud.RequestOpts{OkCodes: []int{http.StatusOK, http.StatusAccepted}})
+	if rejected, ok := errors.AsType[gophercloud.ErrUnexpectedResponseCode](err); ok {
+		return rejected.Actual
 	}
+	check(t, err)
 	return http.StatusAccepted
 }
 
-// resize gives a server the smallest flavor that is larger than the smallest.
-func resize(ctx context.Context, nova *gophercloud.ServiceClient, id string) error {
-	pages, err := flavors.ListDetail(nova, flavors.ListOpts{SortKey: "memory_mb", SortDir: "asc"}).AllPages(ctx)
-	if err != nil {
-		return err
-	}
-	found, err := flavors.ExtractFlavors(pages)
-	if err != nil {
-		return err
-	}
+// largerFlavor returns the smallest flavor with more memory than the smallest of all.
+func largerFlavor(t testing.TB, nova *gophercloud.ServiceClient) string {
+	t.Helper()
+	list := flavors.ListDetail(nova, flavors.ListOpts{SortKey: "memory_mb", SortDir: "asc"})
+	found := all(t, list, flavors.ExtractFlavors)
 	for _, f := range found {
 		if f.RAM > found[0].RAM {
-			return servers.Resize(ctx, nova, id, servers.ResizeOpts{FlavorRef: f.ID}).ExtractErr()
+			return f.ID
 		}
 	}
-	return errors.New("there is one size of flavor only")
+	t.Fatal("all flavors have the same memory")
+	return ""
 }
 
-// Create asks Nova for a server, and does not wait for it.
-func (p *Project) Create(t testing.TB, name string, tags ...string) (id string) {
+// createOpts returns the request for servers of the smallest flavor.
+func createOpts(t testing.TB, name string) servers.CreateOpts {
 	t.Helper()
 	f := Sandbox(t)
-	opts := servers.CreateOpts{Name: name, FlavorRef: f.FlavorID, ImageRef: f.ImageID, Networks: []servers.Network{{UUID: f.NetworkID}}, Tags: tags}
-	nova := Compute(t, p.Login(t))
+	return servers.CreateOpts{
+		Name: name, FlavorRef: f.FlavorID, ImageRef: f.ImageID, Networks: []servers.Network{{UUID: f.NetworkID}},
+	}
+}
+
+// Create creates a server, and does not wait for it.
+func (p *Project) Create(t testing.TB, name string, tags ...string) (id string) {
+	t.Helper()
+	opts, nova := createOpts(t, name), Compute(t, p.Login(t))
+	opts.Tags = tags
 	if len(tags) > 0 {
 		nova.Microversion = "2.52"
 	}
-	made, err := servers.Create(context.Background(), nova, opts, nil).Extract()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return made.ID
+	return must(servers.Create(context.Background(), nova, opts, nil).Extract())(t).ID
 }
 
-// Tag has the member give a server a tag.
+// Tag adds a tag to a server.
 func (p *Project) Tag(t testing.TB, serverID, tag string) {
 	t.Helper()
 	nova := Compute(t, p.Login(t))
 	nova.Microversion = "2.26"
-	if err := tags.Add(context.Background(), nova, serverID, tag).ExtractErr(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, tags.Add(context.Background(), nova, serverID, tag).ExtractErr())
 }

@@ -7,19 +7,19 @@ import (
 	"testing"
 )
 
-// Chromium is the browser that the tests in test/browser/ use. It fails with how to get what is missing.
+// Chromium returns the browser for the tests in test/browser. A failure says how to install what is missing.
 func Chromium(t testing.TB) string {
 	t.Helper()
-	const mend = "run scripts/browser up"
+	const hint = "run scripts/browser up"
 	if _, err := exec.LookPath("node"); err != nil {
-		t.Fatalf("there is no Node.js to test the page with: %s (%v)", mend, err)
+		t.Fatalf("Node.js is not installed: %s (%v)", hint, err)
 	}
 	if _, err := os.Stat(filepath.Join(Root(), "test", "browser", "node_modules", "playwright-core")); err != nil {
-		t.Fatalf("the packages of test/browser/ are not installed: %s (%v)", mend, err)
+		t.Fatalf("the packages of test/browser/ are not installed: %s (%v)", hint, err)
 	}
 	chromium, err := exec.LookPath("chromium")
 	if err != nil {
-		t.Fatalf("there is no Chromium to test the page in: %s (%v)", mend, err)
+		t.Fatalf("Chromium is not installed: %s (%v)", hint, err)
 	}
 	return chromium
 }

@@ -16,18 +16,20 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Every secret that tests give out or get is remembered here, and looked for wherever cloudfn could have left it: in each
-// database before it is dropped, and in what each process has logged. There is no place where one may be.
+// canaries are all secrets that tests use. Tests search for them wherever cloudfn could leak them: in each database
+// before it is dropped, and in the log of each process.
 var canaries = struct {
 	sync.RWMutex
 	known map[string]bool
 	forms map[string][]form // by their first formKey bytes
 }{known: map[string]bool{}, forms: map[string][]form{}}
 
-// form is a secret as it may be written, and what kind of secret it is.
+// form is an encoding of a secret, and the kind of secret.
 type form struct{ text, kind string }
 
 const formKey = 7
+
+const allTables = "select relname from pg_class where relnamespace = 'public'::regnamespace and relkind = 'r'"
 
 func init() { //nolint:gochecknoinits // these are known before the first test begins
 	remember("a Keystone token", "gAAAAAB") // how each Fernet token begins until 2038, also those that no test has seen
@@ -35,13 +37,14 @@ func init() { //nolint:gochecknoinits // these are known before the first test b
 	remember("EVENT_KEY", EventKey)
 	remember("SEAL_PRIVATE_KEY", SealPrivateKey)
 	remember("CONNECTION_PRIVATE_KEY", ConnectionPrivateKey)
+	remember("MANAGED_PRIVATE_KEY", ManagedPrivateKey)
 }
 
-// Canary remembers a secret of the test's own, and gives it back.
+// Canary adds a secret of the test's own, and returns it.
 func Canary(secret string) string { return remember("a test's secret", secret) }
 
-// remember adds a secret in the forms in which it may be stored or logged: as it is, in hex (as a dump shows bytea), and in
-// base64, where it may begin at any of three places.
+// remember adds a secret in the encodings in which it may be stored or logged: as it is, in hex (as a dump shows
+// bytea), and in base64 at each of the three alignments.
 func remember(kind, secret string) string {
 	if len(secret) < formKey {
 		panic("testkit: a secret that is this short would be found anywhere")
@@ -65,8 +68,8 @@ func remember(kind, secret string) string {
 	return secret
 }
 
-// betray says what kind of secret shows in a text, and behind what. It does not quote the secret.
-func betray(text []byte) (where string, found bool) {
+// leak finds a secret in a text, and returns its kind and the text before it. It does not quote the secret.
+func leak(text []byte) (where string, found bool) {
 	canaries.RLock()
 	defer canaries.RUnlock()
 	for i := 0; i+formKey <= len(text); i++ {
@@ -79,53 +82,52 @@ func betray(text []byte) (where string, found bool) {
 	return "", false
 }
 
-// NoSecrets fails the test when a table of the database shows a secret that any test knows of.
+// NoSecrets fails the test if a table of the database holds a known secret.
 func NoSecrets(t testing.TB, databaseURL string) {
 	t.Helper()
 	ctx := context.Background()
 	conn, err := pgx.Connect(ctx, databaseURL)
 	if err != nil {
-		t.Errorf("looking for secrets: %v", err)
+		t.Errorf("searching for secrets: %v", err)
 		return
 	}
 	defer conn.Close(ctx)
-	rows, _ := conn.Query(ctx, "select relname from pg_class where relnamespace = 'public'::regnamespace and relkind = 'r'")
+	rows, _ := conn.Query(ctx, allTables)
 	tables, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
-		t.Errorf("looking for secrets: %v", err)
+		t.Errorf("searching for secrets: %v", err)
 		return
 	}
-	if len(tables) == 0 {
-		return // it never got its schema
+	if len(tables) == 0 { // the test did not migrate it
+		return
 	}
 	var all []string
 	for _, table := range tables {
 		all = append(all, "select '"+table+"', t::text from "+pgx.Identifier{table}.Sanitize()+" t")
 	}
-	shows := map[string]bool{} // one word for each table
+	shows := map[string]bool{} // one report per table
 	rows, _ = conn.Query(ctx, strings.Join(all, " union all "))
 	for rows.Next() {
 		table, row := string(rows.RawValues()[0]), rows.RawValues()[1]
-		if where, found := betray(row); found && !shows[table] {
+		if where, found := leak(row); found && !shows[table] {
 			shows[table] = true
 			t.Errorf("the table %s holds a secret: %s", table, where)
 		}
 	}
 	if err := rows.Err(); err != nil {
-		t.Errorf("looking for secrets: %v", err)
+		t.Errorf("searching for secrets: %v", err)
 	}
 }
 
-// NoSecretsIn fails the test when what a process has printed shows a secret that any test knows of.
+// NoSecretsIn fails the test if the output of a process holds a known secret.
 func NoSecretsIn(t testing.TB, process string, log []byte) {
 	t.Helper()
-	if where, found := betray(log); found {
+	if where, found := leak(log); found {
 		t.Errorf("the log of %s holds a secret: %s", process, where)
 	}
 }
 
-// ownLogs is where the processes within this one log to: all of them, because they share Go's default logger. What is written
-// is looked at and forgotten.
+// ownLogs checks the logs of all functions in this process, which share Go's default logger. It keeps none of them.
 type ownLogs struct {
 	sync.Mutex
 	finds []string
@@ -133,9 +135,9 @@ type ownLogs struct {
 
 var inProcess ownLogs
 
-// Write looks at one line.
+// Write checks one line.
 func (l *ownLogs) Write(line []byte) (int, error) {
-	if where, found := betray(line); found {
+	if where, found := leak(line); found {
 		l.Lock()
 		l.finds = append(l.finds, where)
 		l.Unlock()
@@ -143,7 +145,7 @@ func (l *ownLogs) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// noSecrets fails the test when something was found since it was last asked, whoever logged it.
+// noSecrets fails the test if a secret was logged since the last call, by whichever test.
 func (l *ownLogs) noSecrets(t testing.TB) {
 	t.Helper()
 	l.Lock()
@@ -154,7 +156,7 @@ func (l *ownLogs) noSecrets(t testing.TB) {
 	l.finds = nil
 }
 
-// logs is for a process within this one. TEST_LOGS shows what it logs, for whoever looks for a fault.
+// logs returns the log of functions in this process. TEST_LOGS also prints it.
 func logs() io.Writer {
 	if os.Getenv("TEST_LOGS") != "" {
 		return io.MultiWriter(&inProcess, os.Stderr)

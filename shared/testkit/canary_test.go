@@ -64,6 +64,7 @@ func TestASecretIsFoundInTheDatabase(t *testing.T) {
 		"a credential":                {credential, "an application credential's secret"},
 		"a key":                       {SealPrivateKey, "SEAL_PRIVATE_KEY"},
 		"another key":                 {ConnectionPrivateKey, "CONNECTION_PRIVATE_KEY"},
+		"a third key":                 {ManagedPrivateKey, "MANAGED_PRIVATE_KEY"},
 		"the key of events":           {EventKey, "EVENT_KEY"},
 		"a key pair":                  {"-----BEGIN PRIVATE KEY-----", "a private key in PEM"},
 	} {
@@ -71,7 +72,9 @@ func TestASecretIsFoundInTheDatabase(t *testing.T) {
 			t.Parallel()
 			w := &watched{TB: t}
 			defer w.end()
-			_, err := Connect(t, Database(w)).Exec(context.Background(), "insert into requests values (gen_random_uuid(), '2000-01-01', 'f', 'GET', $1, 200, 1, '', '', '', '', '', '')", tc.value)
+			_, err := Connect(t, Database(w)).Exec(context.Background(),
+				"insert into requests values (gen_random_uuid(), '2000-01-01', 'f', 'GET', $1, 200, 1, '', '', '', '', '', '')",
+				tc.value)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -88,7 +91,8 @@ func TestASecretIsFoundInBytes(t *testing.T) {
 	w := &watched{TB: t}
 	defer w.end()
 	conn := Connect(t, Database(w))
-	_, err := conn.Exec(context.Background(), `insert into deployments (id, project_id, instance_id, image, token_sha256, bundle, expires_at)
+	_, err := conn.Exec(context.Background(), `
+insert into deployments (id, project_id, instance_id, image, token_sha256, bundle, expires_at)
 values (gen_random_uuid(), 'p', gen_random_uuid(), 'x', '\x00', $1, now())`, []byte("\x00\xff"+secret))
 	if err != nil {
 		t.Fatal(err)
@@ -97,12 +101,14 @@ values (gen_random_uuid(), 'p', gen_random_uuid(), 'x', '\x00', $1, now())`, []b
 	blamed(t, w, "a test's secret", "the table deployments holds a secret", secret)
 }
 
-// blamed checks that a test was blamed once for a secret of a kind, and that the blame does not show it; kind "" is no blame.
+// blamed checks that a test was blamed once for a secret of a kind, and that the blame does not show it; kind "" is no
+// blame.
 func blamed(t *testing.T, w *watched, kind, want, secret string) {
 	t.Helper()
 	switch {
 	case kind == "" && len(w.blamed) == 0:
-	case len(w.blamed) != 1 || kind == "" || !strings.Contains(w.blamed[0], want+": "+kind+" shows") || strings.Contains(w.blamed[0], secret):
+	case len(w.blamed) != 1 || kind == "" || !strings.Contains(w.blamed[0], want+": "+kind+" shows") ||
+		strings.Contains(w.blamed[0], secret):
 		t.Errorf("it is blamed for %q, want %s of %s", w.blamed, want, kind)
 	}
 }
@@ -114,8 +120,8 @@ var nothing = run.HTTP[struct{}, struct{}]{
 	Routes: func(struct{}) []httpx.Route { return nil },
 }
 
-// TestASecretIsFoundInLogs of a process of its own, of one that has ended, and of one within the test's. Each names its revision
-// in every line.
+// TestASecretIsFoundInLogs of a process of its own, of one that has ended, and of one within the test's. Each names its
+// revision in every line.
 func TestASecretIsFoundInLogs(t *testing.T) {
 	secret := Canary("logged-" + uuid.NewString())
 	env := Env(t, Database(t), map[string]string{"K_REVISION": secret, "FUNCTION_TARGET": "stats"})
@@ -125,13 +131,16 @@ func TestASecretIsFoundInLogs(t *testing.T) {
 			Run(w, map[string]string{"OS_CLOUD": secret, "DATABASE_URL": "postgres://x@127.0.0.1:1/x"})
 		},
 		"started": func(w *watched) {
-			Start(w, map[string]string{"K_REVISION": secret, "DATABASE_URL": env["DATABASE_URL"], "OS_AUTH_URL": "http://127.0.0.1:1"}, nothing).Get(t, "/v1/nothing")
+			Start(w, map[string]string{
+				"K_REVISION": secret, "DATABASE_URL": env["DATABASE_URL"], "OS_AUTH_URL": "http://127.0.0.1:1",
+			}, nothing).Get(t, "/v1/nothing")
 		},
 	} {
 		w := &watched{TB: t}
 		begin(w)
 		w.end()
-		if len(w.blamed) == 0 || !strings.Contains(w.blamed[0], "holds a secret: a test's secret") || strings.Contains(w.blamed[0], secret) {
+		if len(w.blamed) == 0 || !strings.Contains(w.blamed[0], "holds a secret: a test's secret") ||
+			strings.Contains(w.blamed[0], secret) {
 			t.Errorf("%s: it is blamed for %q", name, w.blamed)
 		}
 	}

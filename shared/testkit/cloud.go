@@ -22,9 +22,8 @@ import (
 	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/users"
 )
 
-// CloudsYAML is the sandbox's clouds.yaml. `make test` has brought the sandbox up; a test that runs without it fails and
-// says so. `make check` sets TEST_CLOUD=none: then the test is left out, and scripts/testtime counts it. Whatever needs
-// the sandbox calls this.
+// CloudsYAML returns the path of the sandbox's clouds.yaml. Everything that needs the sandbox calls it: without a
+// sandbox the test fails, and with TEST_CLOUD=none (make check) it is skipped, and counted by scripts/testtime.
 func CloudsYAML(t testing.TB) string {
 	t.Helper()
 	if os.Getenv("TEST_CLOUD") == "none" {
@@ -36,19 +35,23 @@ func CloudsYAML(t testing.TB) string {
 	}
 	file := filepath.Join(dir, "clouds.yaml")
 	if _, err := os.Stat(file); err != nil {
-		t.Fatalf("there is no sandbox cloud: run scripts/sandbox up (%v)", err)
+		t.Fatalf("no sandbox cloud: run scripts/sandbox up (%v)", err)
 	}
 	return file
 }
 
-// Login is a client of one of the clouds in clouds.yaml.
+// Login logs in to one of the clouds in clouds.yaml.
 func Login(t testing.TB, cloud string) *gophercloud.ProviderClient {
 	t.Helper()
+	return login(t, authOptions(t, cloud))
+}
+
+// authOptions reads how to log in to one of the clouds in clouds.yaml.
+func authOptions(t testing.TB, cloud string) gophercloud.AuthOptions {
+	t.Helper()
 	auth, _, _, err := clouds.Parse(clouds.WithCloudName(cloud), clouds.WithLocations(CloudsYAML(t)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return login(t, auth)
+	check(t, err)
+	return auth
 }
 
 func login(t testing.TB, auth gophercloud.AuthOptions) *gophercloud.ProviderClient {
@@ -61,16 +64,13 @@ func login(t testing.TB, auth gophercloud.AuthOptions) *gophercloud.ProviderClie
 	return client
 }
 
-// Token is a fresh token of one of the clouds in clouds.yaml.
+// Token returns a new token of one of the clouds in clouds.yaml.
 func Token(t testing.TB, cloud string) string { t.Helper(); return Login(t, cloud).Token() }
 
-// Compute is Nova through a client.
+// Compute returns a client of Nova.
 func Compute(t testing.TB, client *gophercloud.ProviderClient) *gophercloud.ServiceClient {
 	t.Helper()
-	nova, err := openstack.NewComputeV2(client, gophercloud.EndpointOpts{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	nova := must(openstack.NewComputeV2(client, gophercloud.EndpointOpts{}))(t)
 	return nova
 }
 
@@ -86,58 +86,44 @@ type Project struct {
 
 const role = "member"
 
-// NewProject makes a project and a member of it in the domain of the cloud "demo"; at the test's end both go,
-// with every server that is left.
+// NewProject makes a project with one member in the default domain. Both are removed at the end of the test, with all
+// servers.
 func NewProject(t testing.TB) *Project {
 	t.Helper()
 	ctx := context.Background()
 	admin := Login(t, "admin")
-	keystone, err := openstack.NewIdentityV3(admin, gophercloud.EndpointOpts{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &Project{DomainID: "default", password: remember("a password", fmt.Sprintf("pw-%016x", rand.Uint64())), keystone: keystone}
+	keystone := must(openstack.NewIdentityV3(admin, gophercloud.EndpointOpts{}))(t)
+	p := &Project{DomainID: "default", password: newPassword(), keystone: keystone}
 	name := fmt.Sprintf("test-%x", rand.Uint64())
-	project, err := projects.Create(ctx, keystone, projects.CreateOpts{Name: name, DomainID: p.DomainID}).Extract()
-	if err != nil {
-		t.Fatal(err)
-	}
+	project := must(projects.Create(ctx, keystone, projects.CreateOpts{Name: name, DomainID: p.DomainID}).Extract())(t)
 	p.ID, p.Name = project.ID, name
-	user, err := users.Create(ctx, keystone, users.CreateOpts{Name: name, DomainID: p.DomainID, Password: p.password}).Extract()
-	if err != nil {
-		t.Fatal(err)
-	}
-	p.UserID = user.ID
+	opts := users.CreateOpts{Name: name, DomainID: p.DomainID, Password: p.password}
+	p.UserID = must(users.Create(ctx, keystone, opts).Extract())(t).ID
 	t.Cleanup(func() { p.remove(t, admin) })
 	p.Grant(t, p.UserID, role)
 	return p
 }
 
+func newPassword() string { return remember("a password", fmt.Sprintf("pw-%016x", rand.Uint64())) }
+
 // Grant gives a user a role in the project.
 func (p *Project) Grant(t testing.TB, userID, name string) {
 	t.Helper()
 	opts := roles.AssignOpts{UserID: userID, ProjectID: p.ID}
-	if err := roles.Assign(context.Background(), p.keystone, p.role(t, name), opts).ExtractErr(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, roles.Assign(context.Background(), p.keystone, p.role(t, name), opts).ExtractErr())
 }
 
 // RemoveRole takes a role in the project from a user.
 func (p *Project) RemoveRole(t testing.TB, userID, name string) {
 	t.Helper()
 	opts := roles.UnassignOpts{UserID: userID, ProjectID: p.ID}
-	if err := roles.Unassign(context.Background(), p.keystone, p.role(t, name), opts).ExtractErr(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, roles.Unassign(context.Background(), p.keystone, p.role(t, name), opts).ExtractErr())
 }
 
 // role is the id of a role.
 func (p *Project) role(t testing.TB, name string) string {
 	t.Helper()
-	pages, err := roles.List(p.keystone, roles.ListOpts{Name: name}).AllPages(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
+	pages := must(roles.List(p.keystone, roles.ListOpts{Name: name}).AllPages(context.Background()))(t)
 	found, err := roles.ExtractRoles(pages)
 	if err != nil || len(found) != 1 {
 		t.Fatalf("role %s: %v %v", name, found, err)
@@ -145,18 +131,19 @@ func (p *Project) role(t testing.TB, name string) string {
 	return found[0].ID
 }
 
-// Login is a client with the project's member.
+// Login logs in as the project's member.
 func (p *Project) Login(t testing.TB) *gophercloud.ProviderClient {
 	t.Helper()
 	return login(t, gophercloud.AuthOptions{
-		IdentityEndpoint: p.keystone.Endpoint, UserID: p.UserID, Password: p.password, Scope: &gophercloud.AuthScope{ProjectID: p.ID},
+		IdentityEndpoint: p.keystone.Endpoint, UserID: p.UserID, Password: p.password,
+		Scope: &gophercloud.AuthScope{ProjectID: p.ID},
 	})
 }
 
-// Token is a fresh token of the project's member.
+// Token returns a new token of the project's member.
 func (p *Project) Token(t testing.TB) string { t.Helper(); return p.Login(t).Token() }
 
-// ReaderToken is a token of somebody who may only read in the project.
+// ReaderToken returns a token of a user who has only the role reader in the project.
 func (p *Project) ReaderToken(t testing.TB) string {
 	t.Helper()
 	reader := NewProject(t)
@@ -166,31 +153,25 @@ func (p *Project) ReaderToken(t testing.TB) string {
 	return in.Token(t)
 }
 
-// Unscoped is a token of the project's member that is scoped to nothing.
+// Unscoped returns an unscoped token of the project's member.
 func (p *Project) Unscoped(t testing.TB) string {
 	t.Helper()
 	opts := tokens.AuthOptions{UserID: p.UserID, Password: p.password, Scope: tokens.Scope{}}
 	client := &gophercloud.ServiceClient{ProviderClient: &gophercloud.ProviderClient{}, Endpoint: p.keystone.Endpoint}
-	id, err := tokens.Create(context.Background(), client, &opts).ExtractTokenID()
-	if err != nil {
-		t.Fatal(err)
-	}
+	id := must(tokens.Create(context.Background(), client, &opts).ExtractTokenID())(t)
 	return remember("a token", id)
 }
 
-// DomainToken is a token that is scoped to the domain of the service account, which reads there.
+// DomainToken returns a token scoped to the domain of the service account, which may read there.
 func DomainToken(t testing.TB) string {
 	t.Helper()
-	auth, _, _, err := clouds.Parse(clouds.WithCloudName("collector"), clouds.WithLocations(CloudsYAML(t)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	auth := authOptions(t, "collector")
 	auth.Scope = &gophercloud.AuthScope{DomainName: auth.DomainName}
 	return login(t, auth).Token()
 }
 
-// ExpiredToken is a token of the project's member that ended an hour ago. A real one would take the whole life of
-// a token to come by, so this is a real one whose end was moved, sealed again with the sandbox's own key.
+// ExpiredToken returns a token of the project's member that expired an hour ago: a real one, with its end moved, and
+// encrypted with the sandbox's own key.
 func (p *Project) ExpiredToken(t testing.TB) string {
 	t.Helper()
 	const script = `
@@ -204,20 +185,18 @@ moved = [time.time() - 3600 if isinstance(field, float) else field for field in 
 print(Fernet(key).encrypt(msgpack.packb(moved)).decode().rstrip('='))`
 	out, err := exec.Command("/usr/bin/python3", "-c", script, filepath.Dir(CloudsYAML(t)), p.Token(t)).Output()
 	if err != nil {
-		t.Fatalf("moving a token's end: %v", err)
+		t.Fatalf("moving the end of a token: %v", err)
 	}
 	return remember("a token", strings.TrimSpace(string(out)))
 }
 
-// Revoke ends a token.
+// Revoke revokes a token.
 func (p *Project) Revoke(t testing.TB, token string) {
 	t.Helper()
-	if err := tokens.Revoke(context.Background(), p.keystone, token).Err; err != nil {
-		t.Fatal(err)
-	}
+	check(t, tokens.Revoke(context.Background(), p.keystone, token).Err)
 }
 
-// Servers lists the project's servers by Nova itself.
+// Servers lists the project's servers.
 func (p *Project) Servers(t testing.TB) []servers.Server {
 	t.Helper()
 	return list(t, Compute(t, p.Login(t)))
@@ -226,14 +205,7 @@ func (p *Project) Servers(t testing.TB) []servers.Server {
 func list(t testing.TB, nova *gophercloud.ServiceClient) []servers.Server {
 	t.Helper()
 	nova.Microversion = "2.47"
-	pages, err := servers.List(nova, servers.ListOpts{}).AllPages(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
-	found, err := servers.ExtractServers(pages)
-	if err != nil {
-		t.Fatal(err)
-	}
+	found := all(t, servers.List(nova, servers.ListOpts{}), servers.ExtractServers)
 	return found
 }
 
@@ -242,7 +214,7 @@ func (p *Project) removeServers(t testing.TB, admin *gophercloud.ProviderClient)
 	nova := Compute(t, admin)
 	left := func() []servers.Server {
 		pages, err := servers.List(nova, servers.ListOpts{AllTenants: true, TenantID: p.ID}).AllPages(ctx)
-		if err != nil { // once more: Nova closes connections that were idle for long
+		if err != nil { // retry: Nova closes connections that were idle for long
 			pages, err = servers.List(nova, servers.ListOpts{AllTenants: true, TenantID: p.ID}).AllPages(ctx)
 		}
 		if err != nil {
@@ -269,8 +241,8 @@ func (p *Project) remove(t testing.TB, admin *gophercloud.ProviderClient) {
 	_ = projects.Delete(ctx, p.keystone, p.ID).ExtractErr()
 }
 
-// OpenStack runs python-openstackclient, the way an operator would, with one of the clouds in clouds.yaml. Each run takes 1.5 s of
-// processor time: it is for tests that compare with what it shows, and not to be waited with.
+// OpenStack runs python-openstackclient with one of the clouds in clouds.yaml. A run takes 1.5 s of processor time, so
+// do not poll with it.
 func OpenStack(t testing.TB, cloud string, args ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)

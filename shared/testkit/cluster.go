@@ -11,7 +11,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/postgres"
 )
 
-// Cluster is a whole Postgres of the test's own, which it may stop.
+// Cluster is a Postgres of the test's own, which it may stop.
 type Cluster struct {
 	URL  string
 	data string
@@ -23,20 +23,18 @@ func NewCluster(t testing.TB) *Cluster {
 	c := &Cluster{data: filepath.Join(t.TempDir(), "postgres")}
 	c.URL = c.script(t, "up")
 	t.Cleanup(func() { c.script(t, "purge") })
-	if _, err := postgres.Migrate(context.Background(), postgres.Config{URL: domain.Secret(c.URL), MaxConns: 1}); err != nil {
-		t.Fatal(err)
-	}
+	must(postgres.Migrate(context.Background(), postgres.Config{URL: domain.Secret(c.URL), MaxConns: 1}))(t)
 	t.Cleanup(func() {
-		c.Start(t) // the test may have stopped it
+		c.Start(t)
 		NoSecrets(t, c.URL)
 	})
 	return c
 }
 
-// Stop ends the cluster at once, as a crash does.
+// Stop crashes the cluster.
 func (c *Cluster) Stop(t testing.TB) { t.Helper(); c.script(t, "crash") }
 
-// Start brings it back.
+// Start starts it again.
 func (c *Cluster) Start(t testing.TB) { t.Helper(); c.script(t, "up") }
 
 func (c *Cluster) script(t testing.TB, verb string) string {

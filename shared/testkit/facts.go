@@ -19,8 +19,8 @@ import (
 	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/networks"
 )
 
-// Facts are what every project of the sandbox can launch with: found by what they are, because every name in
-// the sandbox can be set.
+// Facts are the resources that every project of the sandbox can use. They are found by their properties: the names are
+// configurable.
 type Facts struct {
 	FlavorID, Flavor   string // the smallest public flavor
 	ImageID, Image     string // an active public image
@@ -34,7 +34,7 @@ var facts struct {
 	known *Facts
 }
 
-// Sandbox finds the facts, once per test process.
+// Sandbox returns the facts, which it reads once per test process.
 func Sandbox(t testing.TB) Facts {
 	t.Helper()
 	facts.Lock()
@@ -52,13 +52,10 @@ func Sandbox(t testing.TB) Facts {
 
 func (f *Facts) flavors(t testing.TB, admin *gophercloud.ProviderClient) {
 	t.Helper()
-	pages, err := flavors.ListDetail(Compute(t, admin), flavors.ListOpts{AccessType: flavors.PublicAccess}).AllPages(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
-	found, err := flavors.ExtractFlavors(pages)
-	if err != nil || len(found) == 0 {
-		t.Fatalf("the sandbox has no public flavor: %v", err)
+	list := flavors.ListDetail(Compute(t, admin), flavors.ListOpts{AccessType: flavors.PublicAccess})
+	found := all(t, list, flavors.ExtractFlavors)
+	if len(found) == 0 {
+		t.Fatal("the sandbox has no public flavor")
 	}
 	slices.SortFunc(found, func(a, b flavors.Flavor) int { return cmp.Compare(a.RAM, b.RAM) })
 	f.FlavorID, f.Flavor = found[0].ID, found[0].Name
@@ -66,19 +63,9 @@ func (f *Facts) flavors(t testing.TB, admin *gophercloud.ProviderClient) {
 
 func (f *Facts) images(t testing.TB, admin *gophercloud.ProviderClient) {
 	t.Helper()
-	glance, err := openstack.NewImageV2(admin, gophercloud.EndpointOpts{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	glance := must(openstack.NewImageV2(admin, gophercloud.EndpointOpts{}))(t)
 	for _, visibility := range []images.ImageVisibility{images.ImageVisibilityPublic, images.ImageVisibilityCommunity} {
-		pages, err := images.List(glance, images.ListOpts{Visibility: visibility}).AllPages(context.Background())
-		if err != nil {
-			t.Fatal(err)
-		}
-		found, err := images.ExtractImages(pages)
-		if err != nil {
-			t.Fatal(err)
-		}
+		found := all(t, images.List(glance, images.ListOpts{Visibility: visibility}), images.ExtractImages)
 		for _, i := range found {
 			switch {
 			case visibility == images.ImageVisibilityCommunity:
@@ -94,44 +81,32 @@ func (f *Facts) images(t testing.TB, admin *gophercloud.ProviderClient) {
 
 func (f *Facts) network(t testing.TB, admin *gophercloud.ProviderClient) {
 	t.Helper()
-	neutron, err := openstack.NewNetworkV2(admin, gophercloud.EndpointOpts{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	neutron := must(openstack.NewNetworkV2(admin, gophercloud.EndpointOpts{}))(t)
 	shared := true
-	pages, err := networks.List(neutron, networks.ListOpts{Shared: &shared}).AllPages(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
-	found, err := networks.ExtractNetworks(pages)
-	if err != nil || len(found) == 0 {
-		t.Fatalf("the sandbox has no shared network: %v", err)
+	found := all(t, networks.List(neutron, networks.ListOpts{Shared: &shared}), networks.ExtractNetworks)
+	if len(found) == 0 {
+		t.Fatal("the sandbox has no shared network")
 	}
 	f.NetworkID, f.Network = found[0].ID, found[0].Name
 }
 
-// Server is a server as Nova itself shows it.
+// Server is a server as Nova shows it.
 type Server = servers.Server
 
-// Boot makes n servers by Nova itself, as any other client does, and waits until they are ACTIVE.
+// Boot creates n servers without cloudfn, and waits until they are ACTIVE.
 func (p *Project) Boot(t testing.TB, name string, n int) []servers.Server {
 	t.Helper()
 	ctx := context.Background()
-	f := Sandbox(t)
-	nova := Compute(t, p.Login(t))
-	opts := servers.CreateOpts{
-		Name: name, FlavorRef: f.FlavorID, ImageRef: f.ImageID, Networks: []servers.Network{{UUID: f.NetworkID}}, Min: n, Max: n,
-	}
+	nova, opts := Compute(t, p.Login(t)), createOpts(t, name)
+	opts.Min, opts.Max = n, n
 	before := map[string]bool{}
 	for _, s := range list(t, nova) {
 		before[s.ID] = true
 	}
-	if _, err := servers.Create(ctx, nova, opts, nil).Extract(); err != nil {
-		t.Fatal(err)
-	}
+	must(servers.Create(ctx, nova, opts, nil).Extract())(t)
 	var made []servers.Server
 	Eventually(t, 5*time.Minute, fmt.Sprintf("%d servers %q are ACTIVE", n, name), func() bool {
-		time.Sleep(time.Second) // each look costs the cloud that is to make them
+		time.Sleep(time.Second) // each list slows the cloud that builds them
 		made = slices.DeleteFunc(list(t, nova), func(s servers.Server) bool { return before[s.ID] })
 		for _, s := range made {
 			if s.Status == "ERROR" {
@@ -148,7 +123,7 @@ func (p *Project) Boot(t testing.TB, name string, n int) []servers.Server {
 func (p *Project) Await(t testing.TB, serverID, status string) {
 	t.Helper()
 	if serverID == "" {
-		t.Fatalf("there is no server that could become %s", status)
+		t.Fatalf("no server to become %s", status)
 	}
 	nova := Compute(t, p.Login(t))
 	Eventually(t, 4*time.Minute, "server "+serverID+" is "+status, func() bool {
@@ -161,25 +136,15 @@ func (p *Project) Await(t testing.TB, serverID, status string) {
 	})
 }
 
-// Quiet waits until Nova has written all there is to write of a server's creation: some of it comes after ACTIVE, and a
-// database that is taken away meanwhile would put the server into ERROR.
+// Quiet waits until Nova has written everything about a server's creation. It writes some after ACTIVE; without a
+// database at that time the server would become ERROR.
 func (p *Project) Quiet(t testing.TB, serverID string) {
 	t.Helper()
 	nova := Compute(t, Login(t, "admin"))
 	Eventually(t, time.Minute, "the creation of "+serverID+" is over", func() bool {
-		all, err := instanceactions.List(nova, serverID, nil).AllPages(context.Background())
-		if err != nil {
-			t.Fatal(err)
-		}
-		actions, err := instanceactions.ExtractInstanceActions(all)
-		if err != nil {
-			t.Fatal(err)
-		}
+		actions := all(t, instanceactions.List(nova, serverID, nil), instanceactions.ExtractInstanceActions)
 		for _, a := range actions {
-			one, err := instanceactions.Get(context.Background(), nova, serverID, a.RequestID).Extract()
-			if err != nil {
-				t.Fatal(err)
-			}
+			one := must(instanceactions.Get(context.Background(), nova, serverID, a.RequestID).Extract())(t)
 			for _, e := range *one.Events {
 				if e.Result == "" {
 					return false
@@ -190,36 +155,19 @@ func (p *Project) Quiet(t testing.TB, serverID string) {
 	})
 }
 
-// SetQuota limits how many servers the project may have.
+// SetQuota limits the number of the project's servers.
 func (p *Project) SetQuota(t testing.TB, instances int) {
 	t.Helper()
 	nova := Compute(t, Login(t, "admin"))
-	_, err := quotasets.Update(context.Background(), nova, p.ID, quotasets.UpdateOpts{Instances: &instances}).Extract()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(quotasets.Update(context.Background(), nova, p.ID, quotasets.UpdateOpts{Instances: &instances}).Extract())(t)
 }
 
-// LiftQuota lets the project have any number of servers.
-func (p *Project) LiftQuota(t testing.TB) {
-	t.Helper()
-	all := -1
-	nova := Compute(t, Login(t, "admin"))
-	_, err := quotasets.Update(context.Background(), nova, p.ID, quotasets.UpdateOpts{Instances: &all, Cores: &all, RAM: &all}).Extract()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// Fail makes a server that never reaches a host: it is ERROR from its birth.
+// Fail creates a server that no host can run, and waits until it is ERROR.
 func (p *Project) Fail(t testing.TB, name string) {
 	t.Helper()
 	ctx := context.Background()
-	f := Sandbox(t)
-	opts := servers.CreateOpts{Name: name, FlavorRef: p.TooLarge(t), ImageRef: f.ImageID, Networks: []servers.Network{{UUID: f.NetworkID}}}
-	made, err := servers.Create(ctx, Compute(t, p.Login(t)), opts, nil).Extract()
-	if err != nil {
-		t.Fatal(err)
-	}
+	opts := createOpts(t, name)
+	opts.FlavorRef = p.TooLargeFlavor(t)
+	made := must(servers.Create(ctx, Compute(t, p.Login(t)), opts, nil).Extract())(t)
 	p.Await(t, made.ID, "ERROR")
 }

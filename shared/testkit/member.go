@@ -2,8 +2,6 @@ package testkit
 
 import (
 	"context"
-	"fmt"
-	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -13,13 +11,13 @@ import (
 	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/users"
 )
 
-// Disable keeps the project's member from logging in.
+// Disable disables the project's member.
 func (p *Project) Disable(t testing.TB) {
 	t.Helper()
 	p.enable(t, false)
 }
 
-// Enable lets a member who was disabled log in again.
+// Enable enables the member.
 func (p *Project) Enable(t testing.TB) {
 	t.Helper()
 	p.enable(t, true)
@@ -27,37 +25,24 @@ func (p *Project) Enable(t testing.TB) {
 
 func (p *Project) enable(t testing.TB, enabled bool) {
 	t.Helper()
-	if err := users.Update(context.Background(), p.keystone, p.UserID, users.UpdateOpts{Enabled: &enabled}).Err; err != nil {
-		t.Fatal(err)
-	}
+	check(t, users.Update(context.Background(), p.keystone, p.UserID, users.UpdateOpts{Enabled: &enabled}).Err)
 }
 
-// Leave takes every role in the project from its member.
+// Leave removes all roles of the member in the project.
 func (p *Project) Leave(t testing.TB) {
 	t.Helper()
-	ctx := context.Background()
-	pages, err := roles.ListAssignmentsOnResource(p.keystone, roles.ListAssignmentsOnResourceOpts{UserID: p.UserID, ProjectID: p.ID}).AllPages(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	given, err := roles.ExtractRoles(pages)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, r := range given {
-		if err := roles.Unassign(ctx, p.keystone, r.ID, roles.UnassignOpts{UserID: p.UserID, ProjectID: p.ID}).ExtractErr(); err != nil {
-			t.Fatal(err)
-		}
+	of := roles.ListAssignmentsOnResourceOpts{UserID: p.UserID, ProjectID: p.ID}
+	for _, r := range all(t, roles.ListAssignmentsOnResource(p.keystone, of), roles.ExtractRoles) {
+		opts := roles.UnassignOpts{UserID: p.UserID, ProjectID: p.ID}
+		check(t, roles.Unassign(context.Background(), p.keystone, r.ID, opts).ExtractErr())
 	}
 }
 
-// ResetPassword gives the project's member another password, as an admin does.
+// ResetPassword gives the project's member another password.
 func (p *Project) ResetPassword(t testing.TB) {
 	t.Helper()
-	p.password = remember("a password", fmt.Sprintf("pw-%016x", rand.Uint64()))
-	if err := users.Update(context.Background(), p.keystone, p.UserID, users.UpdateOpts{Password: p.password}).Err; err != nil {
-		t.Fatal(err)
-	}
+	p.password = newPassword()
+	check(t, users.Update(context.Background(), p.keystone, p.UserID, users.UpdateOpts{Password: p.password}).Err)
 }
 
 // Close disables the project.
@@ -74,45 +59,30 @@ func (p *Project) Reopen(t testing.TB) {
 
 func (p *Project) open(t testing.TB, enabled bool) {
 	t.Helper()
-	if err := projects.Update(context.Background(), p.keystone, p.ID, projects.UpdateOpts{Enabled: &enabled}).Err; err != nil {
-		t.Fatal(err)
-	}
+	check(t, projects.Update(context.Background(), p.keystone, p.ID, projects.UpdateOpts{Enabled: &enabled}).Err)
 }
 
-// DeleteProject deletes the project in Keystone before the test's end.
+// DeleteProject deletes the project before the end of the test.
 func (p *Project) DeleteProject(t testing.TB) {
 	t.Helper()
-	if err := projects.Delete(context.Background(), p.keystone, p.ID).ExtractErr(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, projects.Delete(context.Background(), p.keystone, p.ID).ExtractErr())
 }
 
-// DeleteUser deletes the project's member in Keystone before the test's end.
+// DeleteUser deletes the project's member before the end of the test.
 func (p *Project) DeleteUser(t testing.TB) {
 	t.Helper()
-	if err := users.Delete(context.Background(), p.keystone, p.UserID).ExtractErr(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, users.Delete(context.Background(), p.keystone, p.UserID).ExtractErr())
 }
 
-// HasTrust says whether Keystone lists a trust for an admin.
+// HasTrust says whether Keystone lists a trust to an admin.
 func HasTrust(t testing.TB, id string) bool {
 	t.Helper()
-	pages, err := trusts.List(Identity(t, Login(t, "admin")), trusts.ListOpts{}).AllPages(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
-	found, err := trusts.ExtractTrusts(pages)
-	if err != nil {
-		t.Fatal(err)
-	}
+	found := all(t, trusts.List(Identity(t, Login(t, "admin")), trusts.ListOpts{}), trusts.ExtractTrusts)
 	return slices.ContainsFunc(found, func(trust trusts.Trust) bool { return trust.ID == id })
 }
 
-// DropTrust has the member take a trust back.
+// DropTrust deletes a trust as the member.
 func (p *Project) DropTrust(t testing.TB, id string) {
 	t.Helper()
-	if err := trusts.Delete(context.Background(), Identity(t, p.Login(t)), id).ExtractErr(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, trusts.Delete(context.Background(), Identity(t, p.Login(t)), id).ExtractErr())
 }

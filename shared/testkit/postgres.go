@@ -7,8 +7,6 @@ import (
 	"math/rand/v2"
 	"net/url"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -24,8 +22,8 @@ import (
 // templateLock keeps parallel test processes from making the template at once.
 const templateLock = 0x74656d706c
 
-// Database makes a database of the test's own, cloned from a migrated template, and gives its URL. The cluster
-// is TEST_DATABASE_URL's, else the checkout's.
+// Database makes a database for the test from a migrated template, and returns its URL. It is in the cluster of
+// TEST_DATABASE_URL, or the checkout's.
 func Database(t testing.TB) string {
 	t.Helper()
 	ctx := context.Background()
@@ -51,11 +49,9 @@ func EmptyDatabase(t testing.TB) string {
 func create(t testing.TB, conn *pgx.Conn, base, template string) string {
 	t.Helper()
 	name := fmt.Sprintf("cloudfn_test_%x", rand.Uint64())
-	if _, err := conn.Exec(context.Background(), "create database "+name+" template "+template); err != nil {
-		t.Fatal(err)
-	}
+	must(conn.Exec(context.Background(), "create database "+name+" template "+template))(t)
 	at := withDatabase(t, base, name)
-	t.Cleanup(func() { // what works with it was started later, and so has ended
+	t.Cleanup(func() { // processes that use it were started later, so they have ended
 		NoSecrets(t, at)
 		drop(t, base, name)
 	})
@@ -64,7 +60,7 @@ func create(t testing.TB, conn *pgx.Conn, base, template string) string {
 
 var clusterOnce sync.Mutex
 
-// clusterURL is the URL of the cluster's own database, brought up once per test process.
+// clusterURL starts the cluster once per test process, and returns the URL of its own database.
 func clusterURL(t testing.TB) string {
 	t.Helper()
 	clusterOnce.Lock()
@@ -82,30 +78,18 @@ var knownCluster string
 func makeTemplate(t testing.TB, conn *pgx.Conn, base, template string) {
 	t.Helper()
 	ctx := context.Background()
-	if _, err := conn.Exec(ctx, "select pg_advisory_lock($1)", templateLock); err != nil {
-		t.Fatal(err)
-	}
+	must(conn.Exec(ctx, "select pg_advisory_lock($1)", templateLock))(t)
 	defer func() { _, _ = conn.Exec(ctx, "select pg_advisory_unlock($1)", templateLock) }()
-	var ready bool
-	if err := conn.QueryRow(ctx, "select exists (select from pg_database where datname = $1 and datistemplate)", template).Scan(&ready); err != nil {
-		t.Fatal(err)
-	}
-	if ready {
+	if Scalar[bool](t, conn, "select exists (select from pg_database where datname = $1 and datistemplate)", template) {
 		return
 	}
 	for _, sql := range []string{"drop database if exists " + template, "create database " + template} {
-		if _, err := conn.Exec(ctx, sql); err != nil {
-			t.Fatal(err)
-		}
+		must(conn.Exec(ctx, sql))(t)
 	}
 	cfg := postgres.Config{URL: domain.Secret(withDatabase(t, base, template)), MaxConns: 1}
-	if _, err := postgres.Migrate(ctx, cfg); err != nil {
-		t.Fatal(err)
-	}
-	// Only a finished one is marked: a test process that dies before this leaves no half template behind.
-	if _, err := conn.Exec(ctx, "alter database "+template+" is_template true"); err != nil {
-		t.Fatal(err)
-	}
+	must(postgres.Migrate(ctx, cfg))(t)
+	// Only a complete template is marked: a test process may die before this.
+	must(conn.Exec(ctx, "alter database "+template+" is_template true"))(t)
 }
 
 func drop(t testing.TB, base, name string) {
@@ -123,27 +107,21 @@ func drop(t testing.TB, base, name string) {
 
 func withDatabase(t testing.TB, base, name string) string {
 	t.Helper()
-	u, err := url.Parse(base)
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must(url.Parse(base))(t)
 	u.Path = "/" + name
 	return u.String()
 }
 
-// Connect opens a connection to a database of the test, for what needs a session.
+// Connect opens a connection to a database of the test, for statements that need one session.
 func Connect(t testing.TB, databaseURL string) *pgx.Conn {
 	t.Helper()
-	conn, err := pgx.Connect(context.Background(), databaseURL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must(pgx.Connect(context.Background(), databaseURL))(t)
 	t.Cleanup(func() { _ = conn.Close(context.Background()) })
 	return conn
 }
 
-// Pool gives the test's connections to a database of its own, to look at rows: the same ones however often it is called, so
-// that a test that waits for a row does not use up the server's connections.
+// Pool returns the test's connections to its database. Each call returns the same pool, so a test that polls for a row
+// does not use up the server's connections.
 func Pool(t testing.TB, databaseURL string) *pgxpool.Pool {
 	t.Helper()
 	poolsLock.Lock()
@@ -152,10 +130,7 @@ func Pool(t testing.TB, databaseURL string) *pgxpool.Pool {
 	if pool, ok := pools[of]; ok {
 		return pool
 	}
-	pool, err := pgxpool.New(context.Background(), databaseURL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pool := must(pgxpool.New(context.Background(), databaseURL))(t)
 	pools[of] = pool
 	t.Cleanup(func() {
 		poolsLock.Lock()
@@ -176,7 +151,7 @@ var (
 	pools     = map[poolOf]*pgxpool.Pool{}
 )
 
-// Querier is a connection, or several.
+// Querier is a connection or a pool.
 type Querier interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
@@ -193,11 +168,11 @@ func Scalar[T any](t testing.TB, conn Querier, sql string, args ...any) T {
 	return value
 }
 
-// Dump is every row of every table as text, to look for what must not be there.
+// Dump returns every row of every table as text.
 func Dump(t testing.TB, databaseURL string) string {
 	t.Helper()
 	conn := Connect(t, databaseURL)
-	rows, _ := conn.Query(context.Background(), "select relname from pg_class where relnamespace = 'public'::regnamespace and relkind = 'r'")
+	rows, _ := conn.Query(context.Background(), allTables)
 	tables, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil || len(tables) == 0 {
 		t.Fatalf("no tables: %v", err)
@@ -205,10 +180,7 @@ func Dump(t testing.TB, databaseURL string) string {
 	var dump strings.Builder
 	for _, table := range tables {
 		rows, _ := conn.Query(context.Background(), "select t::text from "+pgx.Identifier{table}.Sanitize()+" t")
-		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
-		if err != nil {
-			t.Fatal(err)
-		}
+		lines := must(pgx.CollectRows(rows, pgx.RowTo[string]))(t)
 		dump.WriteString(strings.Join(lines, "\n"))
 	}
 	return dump.String()
@@ -221,35 +193,6 @@ func Pairs(t testing.TB, conn Querier, sql string) map[string]int {
 	pairs := map[string]int{}
 	var key string
 	var value int
-	if _, err := pgx.ForEachRow(rows, []any{&key, &value}, func() error { pairs[key] = value; return nil }); err != nil {
-		t.Fatal(err)
-	}
+	must(pgx.ForEachRow(rows, []any{&key, &value}, func() error { pairs[key] = value; return nil }))(t)
 	return pairs
-}
-
-var pgbouncer struct {
-	sync.Mutex
-	isUp bool
-}
-
-// PgBouncer is a database of the checkout's cluster as clients reach it through a PgBouncer in transaction mode.
-func PgBouncer(t testing.TB, database string) string {
-	t.Helper()
-	pgbouncer.Lock()
-	defer pgbouncer.Unlock()
-	if !pgbouncer.isUp {
-		if out, err := exec.Command(filepath.Join(Root(), "scripts", "pgbouncer"), "up").CombinedOutput(); err != nil {
-			t.Fatalf("no PgBouncer, so nothing is tested behind one: %v\n%s", err, out)
-		}
-		pgbouncer.isUp = true
-	}
-	u, err := url.Parse(database)
-	if err != nil {
-		t.Fatal(err)
-	}
-	query := u.Query()
-	query.Set("port", "6432")
-	query.Set("default_query_exec_mode", "cache_describe")
-	u.RawQuery = query.Encode()
-	return u.String()
 }

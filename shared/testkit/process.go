@@ -21,7 +21,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/run"
 )
 
-// Process is a copy of cloudfn in a process of its own, which can be killed.
+// Process is cloudfn in a process of its own, which can be killed.
 type Process struct {
 	*Client
 	cmd  *exec.Cmd
@@ -35,8 +35,8 @@ var binary struct {
 	err  error
 }
 
-// Binary builds cloudfn and gives the path of this test process's own link to it. Of all test processes that run the same code only
-// the first one has to link the program.
+// Binary builds cloudfn, and returns the path of this test process's own link to it. Only the first test process has to
+// link the program.
 func Binary(t testing.TB) string {
 	t.Helper()
 	binary.once.Do(func() {
@@ -58,17 +58,17 @@ func build(dir, link string) error {
 	if err != nil {
 		return err
 	}
-	defer lock.Close() // which ends the lock
+	defer lock.Close() // this releases the lock
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
 		return err
 	}
 	built := filepath.Join(dir, "functions.test")
-	cmd := exec.Command("go", "build", "-trimpath", "-o", built, "./functions")
+	cmd := exec.Command("go", "build", "-o", built, "./functions")
 	cmd.Dir = Root()
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("go build: %w\n%s", err, out)
 	}
-	_ = os.Remove(link) // of a process that had the same number
+	_ = os.Remove(link) // of an earlier process with the same id
 	return os.Link(built, link)
 }
 
@@ -79,8 +79,8 @@ func RemoveBinary() {
 	}
 }
 
-// FreePort is a port that nobody listens on. It is below the range of which the kernel gives a port to who asks for any:
-// else some other test's server could have it before the process that it is for.
+// FreePort returns a port that nobody listens on, below the kernel's range of ephemeral ports: another test's server
+// could take one of those first.
 func FreePort(t testing.TB) string {
 	t.Helper()
 	for range 100 {
@@ -94,12 +94,12 @@ func FreePort(t testing.TB) string {
 	return ""
 }
 
-// Spawn starts a copy with the environment, and nothing of the test's own but PATH and HOME, and waits until
-// it serves.
+// Spawn starts cloudfn with the environment and the test's PATH and HOME, and waits until it serves.
 func Spawn(t testing.TB, env map[string]string) *Process {
 	t.Helper()
 	port := FreePort(t)
-	p := &Process{log: &bytes.Buffer{}, done: make(chan struct{}), Client: &Client{URL: "http://127.0.0.1:" + port, Key: env["EVENT_KEY"]}}
+	client := &Client{URL: "http://127.0.0.1:" + port, Key: env["EVENT_KEY"]}
+	p := &Process{log: &bytes.Buffer{}, done: make(chan struct{}), Client: client}
 	p.cmd = exec.Command(Binary(t))
 	p.cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "PORT=" + port}
 	for k, v := range env {
@@ -108,18 +108,16 @@ func Spawn(t testing.TB, env map[string]string) *Process {
 		}
 	}
 	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, p.cmd.Start())
 	go func() {
 		_ = p.cmd.Wait()
 		close(p.done)
 	}()
 	t.Cleanup(func() {
 		p.Kill()
-		NoSecretsIn(t, "a copy", p.log.Bytes())
+		NoSecretsIn(t, "a process", p.log.Bytes())
 	})
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(2 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(2 * time.Millisecond) { // a busy machine
 		resp, err := http.Get(p.URL + "/healthz")
 		if err == nil {
 			_ = resp.Body.Close()
@@ -142,7 +140,7 @@ func (p *Process) Kill() {
 	<-p.done
 }
 
-// Terminate asks the process to end (SIGTERM) and gives its exit code.
+// Terminate sends SIGTERM, and returns the exit code.
 func (p *Process) Terminate(t testing.TB, limit time.Duration) int {
 	t.Helper()
 	_ = p.cmd.Process.Signal(syscall.SIGTERM)
@@ -155,19 +153,19 @@ func (p *Process) Terminate(t testing.TB, limit time.Duration) int {
 	}
 }
 
-// Log is what the process printed, once it has ended.
+// Log returns the output of the process, after its end.
 func (p *Process) Log() string {
 	<-p.done
 	return p.log.String()
 }
 
-// PID is the process's id.
+// PID returns the process's id.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Run runs cloudfn until it ends by itself and gives its exit code and what it printed.
+// Run runs cloudfn until it ends by itself, and returns its exit code and output.
 func Run(t testing.TB, env map[string]string, args ...string) (int, string) {
 	t.Helper()
-	binary := Binary(t) // which may take longer than what it does
+	binary := Binary(t) // may take longer than the run
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, binary, args...)
@@ -181,11 +179,11 @@ func Run(t testing.TB, env map[string]string, args ...string) (int, string) {
 	if _, ended := errors.AsType[*exec.ExitError](err); err != nil && !ended {
 		t.Fatal(err)
 	}
-	NoSecretsIn(t, "a copy", out)
+	NoSecretsIn(t, "a process", out)
 	return cmd.ProcessState.ExitCode(), string(out)
 }
 
-// Describe is what the binary says of itself: its functions' declarations, the variables that it reads, its routes.
+// Describe returns the output of functions describe.
 func Describe(t testing.TB) (d run.Description) {
 	t.Helper()
 	code, out := Run(t, nil, "describe")

@@ -18,14 +18,14 @@ import (
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 )
 
-// Receiver is where a callback's events go.
+// Receiver receives a callback's events.
 type Receiver struct {
 	URL string
 
-	mu      sync.Mutex
-	got     []Received
-	posts   int
-	refused []error
+	mu       sync.Mutex
+	got      []Received
+	posts    int
+	rejected []error
 }
 
 // Received is an event as a receiver got it.
@@ -37,14 +37,14 @@ type Received struct {
 	Happened                  time.Time // when it says that it happened
 }
 
-// Events are those that came and were taken so far, repeats too.
+// Events returns the accepted events so far, with repeats.
 func (r *Receiver) Events() []Received {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.got)
 }
 
-// Posts is how many requests with an event came, taken or not.
+// Posts counts the requests with an event, accepted or not.
 func (r *Receiver) Posts() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -57,11 +57,11 @@ func (r *Receiver) post() {
 	r.posts++
 }
 
-// Refused are the reasons for which events were not taken.
-func (r *Receiver) Refused() []error {
+// Rejected returns why events were not accepted.
+func (r *Receiver) Rejected() []error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return slices.Clone(r.refused)
+	return slices.Clone(r.rejected)
 }
 
 func (r *Receiver) take(e cloudevents.Event) {
@@ -70,15 +70,16 @@ func (r *Receiver) take(e cloudevents.Event) {
 	sequence, _ := e.Extensions()["sequence"].(string)
 	seq, err := strconv.Atoi(sequence)
 	if err != nil {
-		r.refused = append(r.refused, err)
+		r.rejected = append(r.rejected, err)
 	}
 	r.got = append(r.got, Received{
-		ID: e.ID(), Type: e.Type(), Source: e.Source(), Subject: e.Subject(), Seq: seq, Data: string(e.Data()), At: time.Now(), Happened: e.Time(),
+		ID: e.ID(), Type: e.Type(), Source: e.Source(), Subject: e.Subject(), Seq: seq, Data: string(e.Data()),
+		At: time.Now(), Happened: e.Time(),
 	})
 }
 
-// InOrder sees that each subject's events came in order, repeats aside, and that a repeat is the same to the byte. It
-// gives how many different ones there are of each subject.
+// InOrder checks that each subject's events came in order, and that repeats are identical. It counts the different
+// events of each subject.
 func (r *Receiver) InOrder(t testing.TB) map[string]int {
 	t.Helper()
 	last, first := map[string]int{}, map[string]Received{}
@@ -99,27 +100,19 @@ func (r *Receiver) InOrder(t testing.TB) map[string]int {
 		last[e.Subject] = e.Seq
 		counts[e.Subject]++
 	}
-	if refused := r.Refused(); len(refused) > 0 {
-		t.Errorf("%d events were refused, the first for: %v", len(refused), refused[0])
+	if rejected := r.Rejected(); len(rejected) > 0 {
+		t.Errorf("%d events were rejected, the first for: %v", len(rejected), rejected[0])
 	}
 	return counts
 }
 
-// NewSDKReceiver is one that is written with the plain CloudEvents SDK and nothing else.
+// NewSDKReceiver returns a receiver made with the plain CloudEvents SDK.
 func NewSDKReceiver(t testing.TB) *Receiver {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	protocol, err := cloudevents.NewHTTP(cehttp.WithListener(listener), cehttp.WithDefaultOptionsHandlerFunc([]string{http.MethodPost}, 6000, []string{"*"}, true))
-	if err != nil {
-		t.Fatal(err)
-	}
-	client, err := cloudevents.NewClient(protocol)
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	consent := cehttp.WithDefaultOptionsHandlerFunc([]string{http.MethodPost}, 6000, []string{"*"}, true)
+	protocol := must(cloudevents.NewHTTP(cehttp.WithListener(listener), consent))(t)
+	client := must(cloudevents.NewClient(protocol))(t)
 	r := &Receiver{URL: "http://" + listener.Addr().String() + "/events"}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -131,7 +124,8 @@ func NewSDKReceiver(t testing.TB) *Receiver {
 	return r
 }
 
-// NewSignedReceiver is one that takes what verifies with the Standard Webhooks library and one of the secrets.
+// NewSignedReceiver returns a receiver that accepts events signed with one of the secrets, by the Standard Webhooks
+// library.
 func NewSignedReceiver(t testing.TB, secrets ...string) *Receiver {
 	t.Helper()
 	for _, secret := range secrets {
@@ -151,7 +145,7 @@ func NewSignedReceiver(t testing.TB, secrets ...string) *Receiver {
 		}
 		if err != nil {
 			r.mu.Lock()
-			r.refused = append(r.refused, err)
+			r.rejected = append(r.rejected, err)
 			r.mu.Unlock()
 			w.WriteHeader(http.StatusUnauthorized)
 			return
@@ -166,7 +160,7 @@ func NewSignedReceiver(t testing.TB, secrets ...string) *Receiver {
 	return r
 }
 
-// eventOf reads an event off a request in binary mode by hand, as a program without any SDK does.
+// eventOf reads an event in binary mode without an SDK.
 func eventOf(h http.Header, body []byte) cloudevents.Event {
 	event := cloudevents.NewEvent()
 	event.SetID(h.Get("Ce-Id"))
@@ -180,13 +174,13 @@ func eventOf(h http.Header, body []byte) cloudevents.Event {
 	return event
 }
 
-// TakeRequest counts the request's event among those that came.
+// TakeRequest adds the request's event to the received ones.
 func (r *Receiver) TakeRequest(req *http.Request) {
 	body, _ := io.ReadAll(req.Body)
 	r.take(eventOf(req.Header, body))
 }
 
-// NewReceiver is one that consents, counts, and has serve answer the events.
+// NewReceiver returns a receiver that consents, counts the events, and answers them by serve.
 func NewReceiver(t testing.TB, serve http.HandlerFunc) *Receiver {
 	t.Helper()
 	return newReceiver(t, func(w http.ResponseWriter, req *http.Request) {
@@ -195,10 +189,11 @@ func NewReceiver(t testing.TB, serve http.HandlerFunc) *Receiver {
 	}, serve)
 }
 
-// NewUnwilling is one that takes all events, but has consent answer whether it wants any.
-func NewUnwilling(t testing.TB, consent func(http.ResponseWriter)) *Receiver {
+// NewDecliningReceiver returns a receiver that accepts all events, and answers requests for consent by consent.
+func NewDecliningReceiver(t testing.TB, consent func(http.ResponseWriter)) *Receiver {
 	t.Helper()
-	return newReceiver(t, func(w http.ResponseWriter, _ *http.Request) { consent(w) }, func(http.ResponseWriter, *http.Request) {})
+	accept := func(http.ResponseWriter, *http.Request) {}
+	return newReceiver(t, func(w http.ResponseWriter, _ *http.Request) { consent(w) }, accept)
 }
 
 func newReceiver(t testing.TB, consent, serve http.HandlerFunc) *Receiver {
@@ -220,11 +215,11 @@ func newReceiver(t testing.TB, consent, serve http.HandlerFunc) *Receiver {
 	return r
 }
 
-// BadReceivers are one of each kind that takes nothing, by name. None of them ends by itself before the sender does.
+// BadReceivers returns a receiver of each kind that accepts nothing. None ends a request before the sender does.
 func BadReceivers(t testing.TB) map[string]*Receiver {
 	t.Helper()
 	hang := func(_ http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body) // only then does the server see that the client hangs up
+		_, _ = io.Copy(io.Discard, r.Body) // only then does the server notice the client's hang-up
 		<-r.Context().Done()
 	}
 	status := func(code int, header ...string) http.HandlerFunc {
@@ -247,8 +242,8 @@ func BadReceivers(t testing.TB) map[string]*Receiver {
 	}
 }
 
-// raw takes the connection, writes a beginning of an answer, and goes on by a byte each time until the other side hangs
-// up; without a pause it hangs up itself.
+// raw hijacks the connection, writes the beginning of an answer, and then a byte per pause until the client hangs up.
+// Without a pause it hangs up itself.
 func raw(beginning string, pause time.Duration) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		conn, _, err := w.(http.Hijacker).Hijack()

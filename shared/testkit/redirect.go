@@ -8,23 +8,22 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
-
-	"github.com/gophercloud/gophercloud/v2/openstack/config/clouds"
 )
 
-// Proxy stands before the real Keystone and changes what it is told to: where its catalog says that a service
-// is. It is for faults that the shared sandbox cannot be made to show to one test alone.
+// Proxy is a proxy of the real Keystone that changes the endpoints in its catalog. It simulates faults for one test
+// only.
 type Proxy struct {
 	server *httptest.Server
 }
 
-// nowhere is an address of loopback where nobody listens (port 1 is reserved).
+// nowhere is an address where nobody listens: port 1 is reserved.
 const nowhere = "http://127.0.0.1:1"
 
-// Redirect makes a Keystone whose catalog says that the services are where nobody listens.
+// Redirect makes a Keystone whose catalog has the services at an address where nobody listens.
 func Redirect(t testing.TB, services ...string) *Proxy {
 	t.Helper()
 	to := map[string]string{}
@@ -34,55 +33,58 @@ func Redirect(t testing.TB, services ...string) *Proxy {
 	return RedirectTo(t, to)
 }
 
-// RedirectTo makes a Keystone whose catalog says that each named service is at the URL given.
+// Without makes a Keystone whose catalog lacks the services.
+func Without(t testing.TB, services ...string) *Proxy {
+	t.Helper()
+	to := map[string]string{}
+	for _, s := range services {
+		to[s] = ""
+	}
+	return RedirectTo(t, to)
+}
+
+// RedirectTo makes a Keystone whose catalog has the given URLs of services. It lacks a service whose URL is "".
 func RedirectTo(t testing.TB, to map[string]string) *Proxy {
 	t.Helper()
-	auth, _, _, err := clouds.Parse(clouds.WithCloudName("demo"), clouds.WithLocations(CloudsYAML(t)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	keystone, err := url.Parse(auth.IdentityEndpoint)
-	if err != nil {
-		t.Fatal(err)
-	}
-	proxy := &httputil.ReverseProxy{
-		Rewrite:        func(r *httputil.ProxyRequest) { r.Out.URL.Scheme, r.Out.URL.Host = keystone.Scheme, keystone.Host },
-		ModifyResponse: func(resp *http.Response) error { return rewrite(resp, to) },
-	}
+	auth := authOptions(t, "demo")
+	keystone := must(url.Parse(auth.IdentityEndpoint))(t)
+	proxy := reverseProxy(keystone)
+	proxy.ModifyResponse = func(resp *http.Response) error { return rewrite(resp, to) }
 	p := &Proxy{server: httptest.NewServer(proxy)}
 	t.Cleanup(p.server.Close)
 	return p
 }
 
-// URL is the proxy's Keystone.
+func reverseProxy(to *url.URL) *httputil.ReverseProxy {
+	return &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
+		r.Out.URL.Scheme, r.Out.URL.Host = to.Scheme, to.Host
+	}}
+}
+
+// URL returns the URL of the proxy's Keystone.
 func (p *Proxy) URL() string { return p.server.URL + "/v3" }
 
 // Close makes Keystone unreachable.
 func (p *Proxy) Close() { p.server.Close() }
 
-// Env is the environment that sends a process to this Keystone, with one of clouds.yaml as service account.
+// Env returns the environment of a process that uses this Keystone, with a service account of clouds.yaml.
 func (p *Proxy) Env(t testing.TB, account string) map[string]string {
 	t.Helper()
-	auth, _, _, err := clouds.Parse(clouds.WithCloudName(account), clouds.WithLocations(CloudsYAML(t)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	auth := authOptions(t, account)
 	return map[string]string{
 		"OS_CLOUD": "", "OS_AUTH_URL": p.URL(), "OS_USERNAME": auth.Username, "OS_PASSWORD": auth.Password,
-		"OS_USER_DOMAIN_NAME": auth.DomainName, "OS_PROJECT_NAME": auth.Scope.ProjectName, "OS_PROJECT_DOMAIN_NAME": auth.Scope.DomainName,
+		"OS_USER_DOMAIN_NAME": auth.DomainName, "OS_PROJECT_NAME": auth.Scope.ProjectName,
+		"OS_PROJECT_DOMAIN_NAME": auth.Scope.DomainName,
 	}
 }
 
-// Through stands before a real service: before is called for each request, which then goes on to the service at
-// the URL. It gives its own URL and the number of requests so far.
-func Through(t testing.TB, to string, before func(*http.Request)) (at string, calls *atomic.Int64) {
+// Intercept is a proxy of a real service. It calls before for each request, and returns its own URL and the number of
+// requests so far.
+func Intercept(t testing.TB, to string, before func(*http.Request)) (at string, calls *atomic.Int64) {
 	t.Helper()
-	service, err := url.Parse(to)
-	if err != nil {
-		t.Fatal(err)
-	}
+	service := must(url.Parse(to))(t)
 	calls = &atomic.Int64{}
-	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.Out.URL.Scheme, r.Out.URL.Host = service.Scheme, service.Host }}
+	proxy := reverseProxy(service)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		calls.Add(1)
 		before(r)
@@ -100,18 +102,12 @@ func rewrite(resp *http.Response, to map[string]string) error {
 	}
 	var document map[string]any
 	if json.Unmarshal(body, &document) == nil {
-		list, _ := document["catalog"].([]any)
+		holder := document
 		if token, ok := document["token"].(map[string]any); ok {
-			list, _ = token["catalog"].([]any)
+			holder = token
 		}
-		for _, entry := range list {
-			service := entry.(map[string]any)
-			at, ok := to[service["type"].(string)]
-			for _, e := range service["endpoints"].([]any) {
-				if ok {
-					e.(map[string]any)["url"] = at
-				}
-			}
+		if list, ok := holder["catalog"].([]any); ok {
+			holder["catalog"] = redirected(list, to)
 		}
 		if body, err = json.Marshal(document); err != nil {
 			return err
@@ -121,4 +117,18 @@ func rewrite(resp *http.Response, to map[string]string) error {
 	resp.ContentLength = int64(len(body))
 	resp.Header.Del("Content-Length")
 	return nil
+}
+
+// redirected is a catalog with other URLs of services.
+func redirected(list []any, to map[string]string) []any {
+	return slices.DeleteFunc(list, func(entry any) bool {
+		service := entry.(map[string]any)
+		at, ok := to[service["type"].(string)]
+		for _, e := range service["endpoints"].([]any) {
+			if ok {
+				e.(map[string]any)["url"] = at
+			}
+		}
+		return ok && at == ""
+	})
 }

@@ -17,15 +17,14 @@ type Sink struct {
 	events []cloudevents.Event
 }
 
-// NewSink starts a receiver. answer gives the status for the event that came as the n-th, counted from 1, and may
-// take its time; nil takes all events.
+// NewSink starts a receiver. answer returns the status for the n-th event, counted from 1; nil accepts all events.
 func NewSink(t testing.TB, answer func(n int) int) *Sink {
 	t.Helper()
 	s := &Sink{}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		event, err := cloudevents.NewEventFromHTTPRequest(r)
 		if err != nil || event.Validate() != nil || r.Method != http.MethodPost || r.Header.Get("Ce-Id") == "" {
-			t.Errorf("the sink got %s %s %v, which is no event in binary mode", r.Method, r.URL, r.Header)
+			t.Errorf("the sink got %s %s %v, not an event in binary mode", r.Method, r.URL, r.Header)
 			w.WriteHeader(http.StatusBadRequest)
 			return
 		}
@@ -44,14 +43,14 @@ func NewSink(t testing.TB, answer func(n int) int) *Sink {
 	return s
 }
 
-// Events are those that came so far, in their order, whatever the answers were.
+// Events returns all events so far in their order, whatever the answers were.
 func (s *Sink) Events() []cloudevents.Event {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.events)
 }
 
-// IDs are the ids of the events that came so far.
+// IDs returns the ids of the events so far.
 func (s *Sink) IDs() []string {
 	ids := []string{}
 	for _, e := range s.Events() {

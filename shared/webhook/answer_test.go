@@ -3,18 +3,13 @@ package webhook
 import (
 	"bufio"
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"net/netip"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -69,7 +64,8 @@ func TestRetryAfterAsADate(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for text, want := range map[string]time.Duration{
-		"Fri, 02 Jan 2026 03:05:05 GMT": time.Minute, "Fri, 02 Jan 2026 03:00:00 GMT": 0, "Sat, 02 Jan 2027 03:00:00 GMT": maxRetryAfter,
+		"Fri, 02 Jan 2026 03:05:05 GMT": time.Minute, "Fri, 02 Jan 2026 03:00:00 GMT": 0,
+		"Sat, 02 Jan 2027 03:00:00 GMT":  maxRetryAfter,
 		"Friday, 02-Jan-26 03:05:05 GMT": time.Minute, " 5 ": 5 * time.Second, "1.5": 0, "": 0,
 	} {
 		if got := retryAfter(http.Header{"Retry-After": {text}}, now); got != want {
@@ -87,20 +83,33 @@ func TestReceiversThatDoNotAnswer(t *testing.T) {
 		code  apperr.Code
 		says  string
 	}{
-		"hangs":               {func(c net.Conn) { io.Copy(io.Discard, c) }, apperr.Timeout, "in time"},
-		"drips its headers":   {func(c net.Conn) { drip(c, "HTTP/1.1 200 OK\r\n", "X-Canary: a\r\n") }, apperr.Timeout, "in time"},
-		"never ends a header": {func(c net.Conn) { flood(c, "HTTP/1.1 200 OK\r\nX-Canary: ") }, apperr.BadGateway, "makes sense"},
-		"closes at once":      {func(net.Conn) {}, apperr.Unavailable, "closed"},
-		"closes in a header":  {func(c net.Conn) { fmt.Fprint(c, "HTTP/1.1 200 OK\r\nX-Canary: a\r\n") }, apperr.Unavailable, "closed"},
-		"speaks no HTTP":      {func(c net.Conn) { fmt.Fprint(c, "SSH-2.0-canary\r\n\r\n") }, apperr.BadGateway, "makes sense"},
-		"sends many 1xx":      {func(c net.Conn) { flood(c, "HTTP/1.1 103 Early Hints\r\nX-Canary: a\r\n\r\n") }, apperr.BadGateway, "makes sense"},
-		"is not there":        {nil, apperr.Unavailable, "refused"},
+		"hangs": {func(c net.Conn) { io.Copy(io.Discard, c) }, apperr.Timeout, "in time"},
+		"drips its headers": {
+			func(c net.Conn) { drip(c, "HTTP/1.1 200 OK\r\n", "X-Canary: a\r\n") }, apperr.Timeout, "in time",
+		},
+		"never ends a header": {
+			func(c net.Conn) { flood(c, "HTTP/1.1 200 OK\r\nX-Canary: ") }, apperr.BadGateway, "makes sense",
+		},
+		"closes at once": {func(net.Conn) {}, apperr.Unavailable, "closed"},
+		"closes in a header": {
+			func(c net.Conn) { fmt.Fprint(c, "HTTP/1.1 200 OK\r\nX-Canary: a\r\n") }, apperr.Unavailable, "closed",
+		},
+		"speaks no HTTP": {
+			func(c net.Conn) { fmt.Fprint(c, "SSH-2.0-canary\r\n\r\n") }, apperr.BadGateway, "makes sense",
+		},
+		"sends many 1xx": {
+			func(c net.Conn) { flood(c, "HTTP/1.1 103 Early Hints\r\nX-Canary: a\r\n\r\n") }, apperr.BadGateway,
+			"makes sense",
+		},
+		"is not there": {nil, apperr.Unavailable, "refused"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			began := time.Now()
-			_, err := client.Send(t.Context(), rawReceiver(t, tc.speak), []domain.Secret{NewSecret()}, anEvent(1), time.Now())
-			if apperr.CodeOf(err) != tc.code || !strings.Contains(err.Error(), tc.says) || strings.Contains(err.Error(), "anary") || strings.Contains(err.Error(), "127.0.0.1") {
+			_, err := client.Send(t.Context(), rawReceiver(t, tc.speak), []domain.Secret{NewSecret()}, anEvent(1),
+				time.Now())
+			if apperr.CodeOf(err) != tc.code || !strings.Contains(err.Error(), tc.says) ||
+				strings.Contains(err.Error(), "anary") || strings.Contains(err.Error(), "127.0.0.1") {
 				t.Errorf("got %v %v", apperr.CodeOf(err), err)
 			}
 			if took := time.Since(began); took > 2*time.Second {
@@ -125,7 +134,8 @@ func TestTheStatusDecides(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			began := time.Now()
-			answer, err := client.Send(t.Context(), rawReceiver(t, speak), []domain.Secret{NewSecret()}, anEvent(1), time.Now())
+			answer, err := client.Send(t.Context(), rawReceiver(t, speak), []domain.Secret{NewSecret()}, anEvent(1),
+				time.Now())
 			if err != nil || !answer.OK() {
 				t.Errorf("got %+v %v", answer, err)
 			}
@@ -138,114 +148,31 @@ func TestTheStatusDecides(t *testing.T) {
 		fmt.Fprint(c, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n")
 		io.Copy(io.Discard, c)
 	})
-	if answer, err := client.Send(t.Context(), upgrade, []domain.Secret{NewSecret()}, anEvent(1), time.Now()); err != nil || answer.OK() || answer.Status != 101 {
+	if answer, err := client.Send(t.Context(), upgrade, []domain.Secret{NewSecret()}, anEvent(1),
+		time.Now()); err != nil || answer.OK() || answer.Status != 101 {
 		t.Errorf("an upgrade: %+v %v", answer, err)
 	}
 }
 
-// TestAConnectionThatEndsBetweenEvents, as receivers do to one that was idle, is no receiver that does not answer: the
-// event goes over another one.
-func TestAConnectionThatEndsBetweenEvents(t *testing.T) {
-	t.Parallel()
-	client := testClient(t, Config{Ranges: loopback, Timeout: 5 * time.Second}, nil)
-	url := rawReceiver(t, func(c net.Conn) {
-		fmt.Fprint(c, "HTTP/1.1 204 No Content\r\n\r\n")
-		_, _ = c.Read(make([]byte, 1)) // the next event has come, and is not read
-	})
-	for n := range 4 {
-		answer, err := client.Send(t.Context(), url, []domain.Secret{NewSecret()}, anEvent(n), time.Now())
-		if err != nil || !answer.OK() {
-			t.Errorf("event %d: %+v %v", n, answer, err)
-		}
-	}
-}
-
-// TestConnectionsAreKept while eight events at a time go to one receiver.
-func TestConnectionsAreKept(t *testing.T) {
-	t.Parallel()
-	var made atomic.Int64
-	server := httptest.NewUnstartedServer(http.NotFoundHandler())
-	server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
-		if state == http.StateNew {
-			made.Add(1)
-		}
-	}
-	server.Start()
-	t.Cleanup(server.Close)
-	client := testClient(t, Config{Ranges: loopback, Timeout: 5 * time.Second}, nil)
-	var sending sync.WaitGroup
-	for range 8 {
-		sending.Go(func() {
-			for n := range 20 {
-				if _, err := client.Send(t.Context(), server.URL, []domain.Secret{NewSecret()}, anEvent(n), time.Now()); err != nil {
-					t.Error(err)
-				}
-				time.Sleep(5 * time.Millisecond) // it is written down
-			}
-		})
-	}
-	sending.Wait()
-	if n := made.Load(); n > 16 {
-		t.Errorf("%d connections for 160 events", n)
-	}
-}
-
-// TestTheCallersOwnEnd is told apart from a receiver's failure.
+// TestTheCallersOwnEnd is not a failure of the receiver.
 func TestTheCallersOwnEnd(t *testing.T) {
 	t.Parallel()
 	client := testClient(t, Config{Ranges: loopback, Timeout: 10 * time.Second}, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	url := rawReceiver(t, func(c net.Conn) { cancel(); io.Copy(io.Discard, c) })
-	if _, err := client.Send(ctx, url, []domain.Secret{NewSecret()}, anEvent(1), time.Now()); !errors.Is(err, context.Canceled) {
+	if _, err := client.Send(ctx, url, []domain.Secret{NewSecret()}, anEvent(1), time.Now()); !errors.Is(err,
+		context.Canceled) {
 		t.Errorf("got %v", err)
 	}
 }
 
 func TestNamesThatAreNotKnown(t *testing.T) {
 	t.Parallel()
-	client := testClient(t, Config{Ranges: loopback, Timeout: 5 * time.Second}, nameService(t, func(string) []netip.Addr { return nil }))
+	client := testClient(t, Config{Ranges: loopback, Timeout: 5 * time.Second},
+		nameService(t, func(string) []netip.Addr { return nil }))
 	_, err := client.Handshake(t.Context(), "https://canary.example/")
 	if apperr.CodeOf(err) != apperr.Unavailable || strings.Contains(err.Error(), "canary") {
 		t.Errorf("got %v", err)
-	}
-}
-
-// TestTLS: HTTP/2 to a receiver with a certificate that is trusted; none that is not, that is too old, or that is no TLS.
-func TestTLS(t *testing.T) {
-	t.Parallel()
-	var protocol string
-	server := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { protocol = r.Proto }))
-	server.EnableHTTP2 = true
-	server.StartTLS()
-	t.Cleanup(server.Close)
-	trusted := x509.NewCertPool()
-	trusted.AddCert(server.Certificate())
-	cfg := Config{Ranges: loopback, Timeout: 5 * time.Second, Origin: "events.example.com"}
-	client, err := newClient(cfg, nil, &tls.Config{RootCAs: trusted, MinVersion: tls.VersionTLS12})
-	if err != nil {
-		t.Fatal(err)
-	}
-	send := func(c *Client, url string) (Answer, error) {
-		return c.Send(t.Context(), url, []domain.Secret{NewSecret()}, anEvent(1), time.Now())
-	}
-	if answer, err := send(client, server.URL); err != nil || !answer.OK() || protocol != "HTTP/2.0" {
-		t.Errorf("got %+v %v by %s", answer, err, protocol)
-	}
-	old := httptest.NewUnstartedServer(http.NotFoundHandler())
-	old.TLS = &tls.Config{MaxVersion: tls.VersionTLS11, MinVersion: tls.VersionTLS10}
-	old.StartTLS()
-	t.Cleanup(old.Close)
-	plain := receiver(t, func(http.ResponseWriter, *http.Request) {})
-	for name, tc := range map[string]struct {
-		client *Client
-		url    string
-	}{
-		"not trusted": {testClient(t, cfg, nil), server.URL}, "too old": {client, old.URL}, "no TLS": {client, strings.Replace(plain, "http:", "https:", 1)},
-		"another name": {client, strings.Replace(server.URL, "127.0.0.1", "localhost", 1)},
-	} {
-		if _, err := send(tc.client, tc.url); apperr.CodeOf(err) != apperr.Unavailable || !strings.Contains(err.Error(), "TLS") {
-			t.Errorf("%s: %v", name, err)
-		}
 	}
 }
 

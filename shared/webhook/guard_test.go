@@ -12,8 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/net/dns/dnsmessage"
-
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
@@ -21,19 +19,25 @@ import (
 // forbiddenAddresses are addresses of every range that a callback must not reach, in forms that Go can parse.
 func forbiddenAddresses() []string {
 	list := []string{
-		"::", "::1", "::2", "fe80::1", "fe80::1%lo", "febf::1", "fec0::1", "feff::1", "fc00::1", "fd00::1", "fdff:ffff::1", "fd00:ec2::254", "fd20:ce::254",
-		"ff02::1", "ff0e::1", "100::1", "2001::1", "2001:0:7f00:1::1", "2001:2::1", "2001:10::1", "2001:20::1", "2001:db8::1", "3fff::1", "5f00::1",
+		"::", "::1", "::2", "fe80::1", "fe80::1%lo", "febf::1", "fec0::1", "feff::1", "fc00::1", "fd00::1",
+		"fdff:ffff::1", "fd00:ec2::254", "fd20:ce::254",
+		"ff02::1", "ff0e::1", "100::1", "2001::1", "2001:0:7f00:1::1", "2001:2::1", "2001:10::1", "2001:20::1",
+		"2001:db8::1", "3fff::1", "5f00::1",
 		"64:ff9b:1::7f00:1", "64:ff9b:1::808:808", "2620:4f:8000::1", "4000::1", "1fff::1",
 		"168.63.129.16", "100.100.100.200", "192.0.0.192", "255.255.255.255",
 	}
 	for _, ip := range []string{
-		"0.0.0.0", "0.0.0.1", "0.255.255.255", "10.0.0.1", "10.255.255.255", "100.64.0.1", "100.127.255.255", "127.0.0.1", "127.0.0.2", "127.1.2.3", "127.255.255.255",
-		"169.254.0.1", "169.254.169.254", "169.254.170.2", "172.16.0.1", "172.31.255.255", "192.0.0.1", "192.0.2.1", "192.88.99.1", "192.168.0.1", "192.168.255.255",
-		"198.18.0.1", "198.19.255.255", "198.51.100.1", "203.0.113.1", "224.0.0.1", "239.255.255.255", "240.0.0.1", "254.1.2.3",
+		"0.0.0.0", "0.0.0.1", "0.255.255.255", "10.0.0.1", "10.255.255.255", "100.64.0.1", "100.127.255.255",
+		"127.0.0.1", "127.0.0.2", "127.1.2.3", "127.255.255.255",
+		"169.254.0.1", "169.254.169.254", "169.254.170.2", "172.16.0.1", "172.31.255.255", "192.0.0.1", "192.0.2.1",
+		"192.88.99.1", "192.168.0.1", "192.168.255.255",
+		"198.18.0.1", "198.19.255.255", "198.51.100.1", "203.0.113.1", "224.0.0.1", "239.255.255.255", "240.0.0.1",
+		"254.1.2.3",
 	} {
 		b := netip.MustParseAddr(ip).As4()
 		hex := fmt.Sprintf("%x:%x", int(b[0])<<8|int(b[1]), int(b[2])<<8|int(b[3]))
-		list = append(list, ip, "::ffff:"+ip, "64:ff9b::"+ip, "64:ff9b::"+hex, "::"+hex, "2002:"+hex+"::1", "::ffff:0:"+ip)
+		list = append(list, ip, "::ffff:"+ip, "64:ff9b::"+ip, "64:ff9b::"+hex, "::"+hex, "2002:"+hex+"::1",
+			"::ffff:0:"+ip)
 	}
 	return list
 }
@@ -49,46 +53,66 @@ func spellings(port string) []string {
 	}
 	hosts := []string{
 		// 127.0.0.1 as inet_aton reads it
-		"2130706433", "0x7f000001", "0X7F000001", "017700000001", "0x7f.1", "0x7f.0.0.1", "0177.0.0.1", "0177.1", "127.1", "127.0.1", "0127.0.0.1", "127.0.0.01",
-		"127.000.000.001", "0x7f.0x0.0x0.0x1", "0x7F.0.1", "127.0x1", "00000000177.0.0.1", "127.0.0.1.", "127.1.", "2130706433.", "0", "0x0", "00", "0.0", "0.0.0", "0.0.0.0.",
+		"2130706433", "0x7f000001", "0X7F000001", "017700000001", "0x7f.1", "0x7f.0.0.1", "0177.0.0.1", "0177.1",
+		"127.1", "127.0.1", "0127.0.0.1", "127.0.0.01",
+		"127.000.000.001", "0x7f.0x0.0x0.0x1", "0x7F.0.1", "127.0x1", "00000000177.0.0.1", "127.0.0.1.", "127.1.",
+		"2130706433.", "0", "0x0", "00", "0.0", "0.0.0", "0.0.0.0.",
 		"4294967295", "-1", "6425673729", "127.0.0.257", "127.0.0.1:80", "127.00000.0.1",
 		// 169.254.169.254
-		"2852039166", "0xa9fea9fe", "0251.0376.0251.0376", "169.254.43518", "169.16689662", "0xA9.0xFE.0xA9.0xFE", "0251.254.169.254", "025177524776",
+		"2852039166", "0xa9fea9fe", "0251.0376.0251.0376", "169.254.43518", "169.16689662", "0xA9.0xFE.0xA9.0xFE",
+		"0251.254.169.254", "025177524776",
 		// IPv6 written out, in capitals, in brackets that it needs or does not
-		"[0:0:0:0:0:0:0:1]", "[0000:0000:0000:0000:0000:0000:0000:0001]", "[::0001]", "[0::1]", "[::FFFF:127.0.0.1]", "[::ffff:7f00:1]", "[::FFFF:7F00:0001]", "[0:0:0:0:0:ffff:127.0.0.1]",
-		"[::127.0.0.1]", "[::7f00:1]", "[::1%25lo]", "[::1%25]", "[::1%251]", "[::1%2525lo]", "[::ffff:127.0.0.1%25lo]", "[127.0.0.1]", "[localhost]", "::1", "[[::1]]", "[::1].", "[::1", "::1]",
-		"[FE80::1%25eth0]", "[FD00:EC2::254]", "[::ffff:169.254.169.254]", "[::ffff:a9fe:a9fe]", "[64:ff9b::a9fe:a9fe]", "[0064:FF9B::7F00:0001]", "[2002:7f00:1::]",
+		"[0:0:0:0:0:0:0:1]", "[0000:0000:0000:0000:0000:0000:0000:0001]", "[::0001]", "[0::1]", "[::FFFF:127.0.0.1]",
+		"[::ffff:7f00:1]", "[::FFFF:7F00:0001]", "[0:0:0:0:0:ffff:127.0.0.1]",
+		"[::127.0.0.1]", "[::7f00:1]", "[::1%25lo]", "[::1%25]", "[::1%251]", "[::1%2525lo]",
+		"[::ffff:127.0.0.1%25lo]", "[127.0.0.1]", "[localhost]", "::1", "[[::1]]", "[::1].", "[::1", "::1]",
+		"[FE80::1%25eth0]", "[FD00:EC2::254]", "[::ffff:169.254.169.254]", "[::ffff:a9fe:a9fe]",
+		"[64:ff9b::a9fe:a9fe]", "[0064:FF9B::7F00:0001]", "[2002:7f00:1::]",
 		// names that stand for it, as the name service below says
-		"localhost", "LOCALHOST", "LocalHost", "localhost.", "a.localhost", "a.b.LocalHost.", "localhost.localdomain", "ip6-localhost", "ip6-loopback", "loopback", "broadcasthost",
-		"127.0.0.1.nip.io", "127-0-0-1.sslip.io", "7f000001.nip.io", "169.254.169.254.nip.io", "localtest.me", "lvh.me", "vcap.me", "spoofed.burpcollaborator.net",
-		"metadata", "metadata.google.internal", "METADATA.google.internal.", "instance-data", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local", "host.docker.internal",
-		"xn--127-0-0-1.example", "a_b", "-", "_", "a-.example", "0x.example", "1e100.example", "v6.example", "both.example", "mapped.example",
+		"localhost", "LOCALHOST", "LocalHost", "localhost.", "a.localhost", "a.b.LocalHost.", "localhost.localdomain",
+		"ip6-localhost", "ip6-loopback", "loopback", "broadcasthost",
+		"127.0.0.1.nip.io", "127-0-0-1.sslip.io", "7f000001.nip.io", "169.254.169.254.nip.io", "localtest.me",
+		"lvh.me", "vcap.me", "spoofed.burpcollaborator.net",
+		"metadata", "metadata.google.internal", "METADATA.google.internal.", "instance-data", "kubernetes.default.svc",
+		"kubernetes.default.svc.cluster.local", "host.docker.internal",
+		"xn--127-0-0-1.example", "a_b", "-", "_", "a-.example", "0x.example", "1e100.example", "v6.example",
+		"both.example", "mapped.example",
 		// letters that some parser folds
-		"127。0。0。1", "127．0．0．1", "１２７.0.0.1", "①②⑦.⓪.⓪.①", "ⓛⓞⓒⓐⓛⓗⓞⓢⓣ", "ｌｏｃａｌｈｏｓｔ", "loc\u00adalhost", "l\u200bocalhost", "locaſhost", "127.0.0.1\u3002", "٠١٢٧.0.0.1", "[：：1]",
+		"127。0。0。1", "127．0．0．1", "１２７.0.0.1", "①②⑦.⓪.⓪.①",
+		"ⓛⓞⓒⓐⓛⓗⓞⓢⓣ", "ｌｏｃａｌｈｏｓｔ",
+		"loc\u00adalhost",
+		"l\u200bocalhost", "locaſhost", "127.0.0.1\u3002", "٠١٢٧.0.0.1", "[：：1]",
 		// escapes
-		"%31%32%37.0.0.1", "127%2e0%2e0%2e1", "127.0.0.1%2f", "127.0.0.1%00", "127.0.0.1%09", "%6c%6f%63%61%6c%68%6f%73%74", "localhost%2e", "127.0.0.1%20", "%5b::1%5d",
+		"%31%32%37.0.0.1", "127%2e0%2e0%2e1", "127.0.0.1%2f", "127.0.0.1%00", "127.0.0.1%09",
+		"%6c%6f%63%61%6c%68%6f%73%74", "localhost%2e", "127.0.0.1%20", "%5b::1%5d",
 		// users that look like hosts
-		"example.com@127.0.0.1", "example.com:443@127.0.0.1", "example.com%40127.0.0.1", "user:pass@localhost", "@127.0.0.1", ":@127.0.0.1", "example.com@@127.0.0.1", "127.0.0.1@localhost",
+		"example.com@127.0.0.1", "example.com:443@127.0.0.1", "example.com%40127.0.0.1", "user:pass@localhost",
+		"@127.0.0.1", ":@127.0.0.1", "example.com@@127.0.0.1", "127.0.0.1@localhost",
 		"a@[::1]", "example.com:x@127.1",
 		// bytes that some parser drops or takes for another
-		"127.0.0.1\t", "\t127.0.0.1", "127.0\n.0.1", "127.0.0.1\r", "local\thost", "example.com\\@127.0.0.1", "127.0.0.1\\", "127.0.0.1;x", "127.0.0.1,example.com", "127.0.0.1 example.com",
-		"example.com#@127.0.0.1", "example.com?@127.0.0.1", "*", "{127.0.0.1}", "<127.0.0.1>", "(localhost)", "127.0.0.1'", "\"127.0.0.1\"", "$host", "!localhost",
+		"127.0.0.1\t", "\t127.0.0.1", "127.0\n.0.1", "127.0.0.1\r", "local\thost", "example.com\\@127.0.0.1",
+		"127.0.0.1\\", "127.0.0.1;x", "127.0.0.1,example.com", "127.0.0.1 example.com",
+		"example.com#@127.0.0.1", "example.com?@127.0.0.1", "*", "{127.0.0.1}", "<127.0.0.1>", "(localhost)",
+		"127.0.0.1'", "\"127.0.0.1\"", "$host", "!localhost",
 	}
 	for _, host := range hosts {
 		list = append(list, "https://"+host+":"+port+"/", "http://"+host+":"+port+"/")
 	}
 	for _, form := range []string{
-		"https:127.0.0.1:%s", "https:/127.0.0.1:%s/", "https:///127.0.0.1:%s/", "https:\\\\127.0.0.1:%s\\", "//127.0.0.1:%s/", "127.0.0.1:%s", "HTTP://127.0.0.1:%s/", "hTTps://127.0.0.1:%s/",
-		"https://127.0.0.1:0%s/", "https://127.0.0.1:+%s/", " https://127.0.0.1:%s/", "https ://127.0.0.1:%s/", "url:https://127.0.0.1:%s/", "ftp://127.0.0.1:%s/", "gopher://127.0.0.1:%s/_x",
-		"dict://127.0.0.1:%s/", "ldap://127.0.0.1:%s/", "ws://127.0.0.1:%s/", "wss://127.0.0.1:%s/", "file://127.0.0.1:%s/", "unix://127.0.0.1:%s/", "jar:https://127.0.0.1:%s/", "https+unix://127.0.0.1:%s/",
+		"https:127.0.0.1:%s", "https:/127.0.0.1:%s/", "https:///127.0.0.1:%s/", "https:\\\\127.0.0.1:%s\\",
+		"//127.0.0.1:%s/", "127.0.0.1:%s", "HTTP://127.0.0.1:%s/", "hTTps://127.0.0.1:%s/",
+		"https://127.0.0.1:0%s/", "https://127.0.0.1:+%s/", " https://127.0.0.1:%s/", "https ://127.0.0.1:%s/",
+		"url:https://127.0.0.1:%s/", "ftp://127.0.0.1:%s/", "gopher://127.0.0.1:%s/_x",
+		"dict://127.0.0.1:%s/", "ldap://127.0.0.1:%s/", "ws://127.0.0.1:%s/", "wss://127.0.0.1:%s/",
+		"file://127.0.0.1:%s/", "unix://127.0.0.1:%s/", "jar:https://127.0.0.1:%s/", "https+unix://127.0.0.1:%s/",
 	} {
 		list = append(list, fmt.Sprintf(form, port))
 	}
 	return list
 }
 
-// TestNoConnection: no spelling of a forbidden address is connected to, when it is asked for as it is, and when all that
-// reads the URL is left out, so that only the look at the address is left. Names are served by a name service that
+// TestNoConnection: no spelling of a forbidden address is connected to, when it is asked for as it is, and when all
+// that reads the URL is left out, so that only the look at the address is left. Names are served by a name service that
 // finds 127.0.0.1 and ::1 behind each.
 func TestNoConnection(t *testing.T) {
 	t.Parallel()
@@ -119,7 +143,8 @@ func TestNoConnection(t *testing.T) {
 	t.Logf("%d spellings", len(urls))
 	// The listeners would have seen them.
 	for _, host := range []string{"127.0.0.1", "[::1]", "any.example"} {
-		open := testClient(t, Config{Timeout: 2 * time.Second, Ranges: Ranges{Allow: []string{"127.0.0.0/8", "::1"}}}, nameService(t, everythingIsLoopback))
+		open := testClient(t, Config{Timeout: 2 * time.Second, Ranges: Ranges{Allow: []string{"127.0.0.0/8", "::1"}}},
+			nameService(t, everythingIsLoopback))
 		before := connections.Load()
 		if _, err := open.Handshake(t.Context(), "http://"+host+":"+port); err == nil || connections.Load() == before {
 			t.Errorf("%s, allowed: %v, %d connections", host, err, connections.Load()-before)
@@ -145,15 +170,16 @@ func TestRebinding(t *testing.T) {
 
 	var turn atomic.Int64
 	good, bad := netip.MustParseAddr("127.0.0.2"), netip.MustParseAddr("127.0.0.1")
-	client := testClient(t, Config{Timeout: 2 * time.Second, Ranges: Ranges{Allow: []string{"127.0.0.2"}}}, nameService(t, func(name string) []netip.Addr {
-		switch {
-		case strings.HasPrefix(name, "both"):
-			return []netip.Addr{bad, good}
-		case turn.Add(1)%3 == 0: // each look-up asks twice, for IPv4 and IPv6, in any order
-			return []netip.Addr{bad, netip.IPv6Loopback()}
-		}
-		return []netip.Addr{good}
-	}))
+	client := testClient(t, Config{Timeout: 2 * time.Second, Ranges: Ranges{Allow: []string{"127.0.0.2"}}},
+		nameService(t, func(name string) []netip.Addr {
+			switch {
+			case strings.HasPrefix(name, "both"):
+				return []netip.Addr{bad, good}
+			case turn.Add(1)%3 == 0: // each look-up asks twice, for IPv4 and IPv6, in any order
+				return []netip.Addr{bad, netip.IPv6Loopback()}
+			}
+			return []netip.Addr{good}
+		}))
 	var forbidden int
 	for i := range 20 {
 		answer, err := client.Handshake(t.Context(), "http://rebind.example:"+port)
@@ -165,9 +191,11 @@ func TestRebinding(t *testing.T) {
 		}
 	}
 	if forbidden == 0 || served.Load() == 0 || connections.Load() != 0 {
-		t.Errorf("%d forbidden, %d served, %d connections to the forbidden address", forbidden, served.Load(), connections.Load())
+		t.Errorf("%d forbidden, %d served, %d connections to the forbidden address", forbidden, served.Load(),
+			connections.Load())
 	}
-	if answer, err := client.Handshake(t.Context(), "http://both.example:"+port); err != nil || answer.Status != 200 || connections.Load() != 0 {
+	if answer, err := client.Handshake(t.Context(), "http://both.example:"+port); err != nil || answer.Status != 200 ||
+		connections.Load() != 0 {
 		t.Errorf("of both addresses the allowed one is to be taken: %v %v", answer, err)
 	}
 }
@@ -186,11 +214,14 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 	}))
 	t.Cleanup(receiver.Close)
 	client := testClient(t, Config{Timeout: 2 * time.Second, Ranges: Ranges{Allow: []string{"127.0.0.1"}}}, nil)
-	targets := []string{"http://127.0.0.1:" + port, "http://[::1]:" + port, "//127.0.0.1:" + port, receiver.URL + "/again", "/", ""}
+	targets := []string{
+		"http://127.0.0.1:" + port, "http://[::1]:" + port, "//127.0.0.1:" + port, receiver.URL + "/again", "/", "",
+	}
 	for i, target := range targets {
 		to.Store(target)
 		answer, err := client.Send(t.Context(), receiver.URL, []domain.Secret{NewSecret()}, anEvent(1), time.Now())
-		if err != nil || answer.Status != 307 || answer.OK() || !strings.Contains(answer.Problem(), "redirects are not followed") {
+		if err != nil || answer.Status != 307 || answer.OK() ||
+			!strings.Contains(answer.Problem(), "redirects are not followed") {
 			t.Errorf("%s: %+v %v", target, answer, err)
 		}
 		if connections.Load() != 0 || asked.Load() != int64(i+1) {
@@ -227,48 +258,4 @@ func listeners(t *testing.T) (port string, connections *atomic.Int64) {
 
 func everythingIsLoopback(string) []netip.Addr {
 	return []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback(), netip.MustParseAddr("::ffff:127.0.0.1")}
-}
-
-// nameService is a real name server, of this test's own, that finds what find says.
-func nameService(t *testing.T, find func(name string) []netip.Addr) *net.Resolver {
-	t.Helper()
-	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { conn.Close() })
-	go func() {
-		buf := make([]byte, 1500)
-		for {
-			n, from, err := conn.ReadFrom(buf)
-			if err != nil {
-				return
-			}
-			var m dnsmessage.Message
-			if m.Unpack(buf[:n]) != nil || len(m.Questions) != 1 {
-				continue
-			}
-			answer(&m, find)
-			if out, err := m.Pack(); err == nil {
-				conn.WriteTo(out, from)
-			}
-		}
-	}()
-	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "udp", conn.LocalAddr().String())
-	}}
-}
-
-func answer(m *dnsmessage.Message, find func(name string) []netip.Addr) {
-	m.Response, m.Authoritative, m.Additionals = true, true, nil
-	q := m.Questions[0]
-	for _, addr := range find(strings.ToLower(q.Name.String())) {
-		header := dnsmessage.ResourceHeader{Name: q.Name, Type: q.Type, Class: q.Class}
-		switch {
-		case q.Type == dnsmessage.TypeA && addr.Is4():
-			m.Answers = append(m.Answers, dnsmessage.Resource{Header: header, Body: &dnsmessage.AResource{A: addr.As4()}})
-		case q.Type == dnsmessage.TypeAAAA && addr.Is6():
-			m.Answers = append(m.Answers, dnsmessage.Resource{Header: header, Body: &dnsmessage.AAAAResource{AAAA: addr.As16()}})
-		}
-	}
 }

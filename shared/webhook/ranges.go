@@ -41,7 +41,8 @@ func parseRanges(variable string, texts []string) ([]netip.Prefix, error) {
 	for i, text := range texts {
 		r, err := parseRange(strings.TrimSpace(text))
 		if err != nil {
-			return nil, fmt.Errorf("%s has %q: it must be a list of ranges, such as 10.1.0.0/16,fd00::/8", variable, text)
+			return nil, fmt.Errorf("%s has %q: it must be a list of ranges, such as 10.1.0.0/16,fd00::/8", variable,
+				text)
 		}
 		ranges[i] = r
 	}
@@ -91,8 +92,8 @@ var (
 		"198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4",
 		"168.63.129.16/32", // Azure's host agent, at a public address
 	)
-	// What is public of IPv6 is within 2000::/3, and so not loopback, link-local, unique-local, multicast, IPv4 in another
-	// coat (::/96, 64:ff9b:1::/48) or a cloud's metadata (fd00:ec2::254).
+	// What is public of IPv6 is within 2000::/3, and so not loopback, link-local, unique-local, multicast, IPv4 in
+	// another coat (::/96, 64:ff9b:1::/48) or a cloud's metadata (fd00:ec2::254).
 	global6 = prefixes("2000::/3", nat64)
 	// https://www.iana.org/assignments/iana-ipv6-special-registry, as far as it is within: Teredo, benchmarks and other
 	// protocols' own, documentation, 6to4.

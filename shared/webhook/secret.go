@@ -29,7 +29,7 @@ func NewSecret() domain.Secret {
 	return domain.Secret(secretPrefix + base64.StdEncoding.EncodeToString(key))
 }
 
-// CheckSecret refuses a secret that is none, naming the field "secret" and quoting nothing.
+// CheckSecret fails on a malformed secret. The error is for the field "secret", and does not quote it.
 func CheckSecret(secret domain.Secret) error {
 	_, err := keyOf(secret)
 	return err
@@ -39,7 +39,8 @@ func keyOf(secret domain.Secret) ([]byte, error) {
 	text, ok := strings.CutPrefix(secret.Reveal(), secretPrefix)
 	key, err := base64.StdEncoding.Strict().DecodeString(text)
 	if !ok || err != nil || strings.ContainsAny(text, "\r\n") || len(key) < minSecretSize || len(key) > maxSecretSize {
-		return nil, apperr.InvalidField("secret", fmt.Sprintf("must be %s and then %d to %d bytes in base64", secretPrefix,
+		return nil, apperr.InvalidField("secret", fmt.Sprintf("must be %s and then %d to %d bytes in base64",
+			secretPrefix,
 			minSecretSize, maxSecretSize))
 	}
 	return key, nil

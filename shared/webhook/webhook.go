@@ -93,7 +93,9 @@ func newClient(cfg Config, resolver *net.Resolver, tlsConfig *tls.Config) (*Clie
 	}
 	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return &Client{
-		guard: guard, timeout: cfg.Timeout, origin: cfg.Origin, http: http.Client{Transport: transport, CheckRedirect: stay},
+		guard: guard, timeout: cfg.Timeout, origin: cfg.Origin, http: http.Client{
+			Transport: transport, CheckRedirect: stay,
+		},
 	}, nil
 }
 
@@ -144,7 +146,7 @@ func (a Answer) Problem() string {
 	return text
 }
 
-// Send makes one attempt to deliver the event. It is signed with each of the secrets, of which there is at least one;
+// Send makes one attempt to deliver the event. It is signed with each of the secrets, at least one;
 // now is the time of the attempt, which receivers compare with their own clock. An error says that no answer came, in
 // our words (apperr: Timeout, Unavailable, BadGateway, Forbidden for an address that is not allowed, Invalid for a URL
 // that never will be); when ctx ended, it is ctx's own.
@@ -164,8 +166,8 @@ func (c *Client) Send(
 		req.Header.Set("Webhook-Id", event.ID())
 		req.Header.Set("Webhook-Timestamp", strconv.FormatInt(now.Unix(), 10))
 		req.Header.Set("Webhook-Signature", signature)
-		// Sends no header. It has http.Transport try anew when the receiver has closed a connection that was kept, which
-		// would count as no answer; receivers know the event by its id.
+		// Sends no header. It has http.Transport try anew when the receiver has closed a connection that was kept,
+		// which would count as no answer; receivers know the event by its id.
 		req.Header["Idempotency-Key"] = nil
 		return req, nil
 	})
@@ -203,6 +205,17 @@ func (c *Client) Handshake(ctx context.Context, url string) (Consent, error) {
 		Answer: answer, Given: answer.OK() && (allowed == "*" || strings.EqualFold(allowed, c.origin)),
 		Rate: rate,
 	}, nil
+}
+
+// Probe asks a URL whether it serves, with GET. It is an error unless the answer is 200.
+func (c *Client) Probe(ctx context.Context, url string) error {
+	answer, _, err := c.do(ctx, url, func(ctx context.Context, url string) (*http.Request, error) {
+		return http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	})
+	if err == nil && answer.Status != http.StatusOK {
+		err = apperr.New(apperr.Unavailable, "the answer is %d", answer.Status)
+	}
+	return err
 }
 
 // do makes one request to the receiver, and reads no more of what it says than its status and its headers.

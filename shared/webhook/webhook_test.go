@@ -43,7 +43,9 @@ func anEvent(seq int) cloudevents.Event {
 	e.SetSubject("0f8fad5b-d9cb-469f-a165-70867728950e")
 	e.SetTime(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
 	e.SetExtension("sequence", fmt.Sprintf("%020d", seq))
-	_ = e.SetData(cloudevents.ApplicationJSON, map[string]any{"state": "active", "name": "a ✓ b", "previous_state": "building"})
+	_ = e.SetData(cloudevents.ApplicationJSON, map[string]any{
+		"state": "active", "name": "a ✓ b", "previous_state": "building",
+	})
 	return e
 }
 
@@ -88,12 +90,14 @@ func TestTheStandardWebhooksLibraryVerifies(t *testing.T) {
 		if verifies(s, current) {
 			t.Error("another body verifies too")
 		}
-		if id := s.header.Get("webhook-id"); id != anEvent(1).ID() || s.header.Get("Ce-Id") != id || s.header.Get("Origin") != "events.example.com" {
+		if id := s.header.Get("webhook-id"); id != anEvent(1).ID() || s.header.Get("Ce-Id") != id ||
+			s.header.Get("Origin") != "events.example.com" {
 			t.Errorf("headers are %v", s.header)
 		}
 	}
 	// The time is the attempt's: an old attempt is refused by the library.
-	if _, err := client.Send(t.Context(), url, []domain.Secret{current}, anEvent(1), time.Now().Add(-time.Hour)); err != nil {
+	if _, err := client.Send(t.Context(), url, []domain.Secret{current}, anEvent(1),
+		time.Now().Add(-time.Hour)); err != nil {
 		t.Fatal(err)
 	}
 	if s := <-got; verifies(s, current) {
@@ -107,7 +111,8 @@ func TestThePlainSDKReceives(t *testing.T) {
 	client := testClient(t, Config{Ranges: loopback, Timeout: 5 * time.Second}, nil)
 	for _, origin := range []string{"*", "events.example.com"} {
 		rate := 120
-		protocol, err := cehttp.New(cehttp.WithDefaultOptionsHandlerFunc([]string{"POST"}, rate, []string{origin}, false))
+		protocol, err := cehttp.New(cehttp.WithDefaultOptionsHandlerFunc([]string{"POST"}, rate, []string{origin},
+			false))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -136,8 +141,10 @@ func TestThePlainSDKReceives(t *testing.T) {
 			t.Errorf("got\n%s\nwant\n%s", e, want)
 		}
 	}
-	strict, _ := cehttp.New(cehttp.WithDefaultOptionsHandlerFunc([]string{"POST"}, 1, []string{"another.example"}, false))
-	if consent, err := client.Handshake(t.Context(), receiver(t, strict.OptionsHandlerFn)); err != nil || consent.Given || consent.Status != 400 {
+	strict, _ := cehttp.New(cehttp.WithDefaultOptionsHandlerFunc([]string{"POST"}, 1, []string{"another.example"},
+		false))
+	if consent, err := client.Handshake(t.Context(), receiver(t, strict.OptionsHandlerFn)); err != nil ||
+		consent.Given || consent.Status != 400 {
 		t.Errorf("a receiver that allows another: %+v %v", consent, err)
 	}
 }
@@ -166,7 +173,8 @@ func TestConsent(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			url := receiver(t, func(w http.ResponseWriter, r *http.Request) {
-				if r.Method != http.MethodOptions || r.Header.Get("WebHook-Request-Origin") != "events.example.com" || r.Header.Get("WebHook-Request-Rate") == "" {
+				if r.Method != http.MethodOptions || r.Header.Get("WebHook-Request-Origin") != "events.example.com" ||
+					r.Header.Get("WebHook-Request-Rate") == "" {
 					t.Errorf("%s with %v", r.Method, r.Header)
 				}
 				w.Header()["WebHook-Allowed-Origin"] = []string{tc.origin}
@@ -174,7 +182,8 @@ func TestConsent(t *testing.T) {
 				w.WriteHeader(tc.status)
 			})
 			consent, err := client.Handshake(t.Context(), url)
-			if err != nil || consent.Given != tc.given || consent.Rate != tc.allowed || consent.Status != tc.status || consent.Gone() != (tc.status == 410) {
+			if err != nil || consent.Given != tc.given || consent.Rate != tc.allowed || consent.Status != tc.status ||
+				consent.Gone() != (tc.status == 410) {
 				t.Errorf("got %+v %v", consent, err)
 			}
 		})
@@ -188,8 +197,12 @@ func TestConfigsThatCannotWork(t *testing.T) {
 		t.Error(err)
 	}
 	for variable, change := range map[string]func(*Config){
-		"CALLBACK_TIMEOUT": func(c *Config) { c.Timeout = time.Hour }, "CALLBACK_ORIGIN": func(c *Config) { c.Origin = "https://x" },
-		"CALLBACK_ALLOW": func(c *Config) { c.Allow = []string{"x"} }, "CALLBACK_DENY": func(c *Config) { c.Deny = []string{"x"} },
+		"CALLBACK_TIMEOUT": func(c *Config) { c.Timeout = time.Hour }, "CALLBACK_ORIGIN": func(c *Config) {
+			c.Origin = "https://x"
+		},
+		"CALLBACK_ALLOW": func(c *Config) { c.Allow = []string{"x"} }, "CALLBACK_DENY": func(c *Config) {
+			c.Deny = []string{"x"}
+		},
 	} {
 		cfg := good
 		change(&cfg)

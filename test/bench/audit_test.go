@@ -22,7 +22,7 @@ const (
 	logClients = 128
 	logCalls   = 200 // by each client in one round
 	logRounds  = 6
-	insertPool = 16  // connections of the peer; we have 4, as a copy has by default
+	insertPool = 16  // connections of the peer; we have 4, as a replica has by default
 	copyRows   = 500 // in one statement of the limit
 )
 
@@ -53,7 +53,8 @@ func TestRequestLog(t *testing.T) {
 	)
 	we, they, limit := median(ours.rates), median(inserts.rates), median(copies.rates)
 	report(result{
-		number: "1a", name: fmt.Sprintf("request log, rows/s, %d clients : insert per request, pool of %d", logClients, insertPool),
+		number: "1a", name: fmt.Sprintf("request log, rows/s, %d clients : insert per request, pool of %d", logClients,
+			insertPool),
 		ours: showRate(we), peer: showRate(they), ratio: we / they, target: atLeast(4),
 	})
 	report(result{
@@ -137,7 +138,8 @@ func (r *logRig) checkAndRecord(ctx context.Context) error {
 }
 
 var rowColumns = []string{
-	"id", "function", "method", "path", "status", "ms", "user_id", "project_id", "domain_id", "request_id", "remote", "code",
+	"id", "function", "method", "path", "status", "ms", "user_id", "project_id", "domain_id", "request_id", "remote",
+	"code",
 }
 
 const insertRowSQL = `
@@ -161,7 +163,8 @@ func (r *logRig) copyAll(s *side) {
 	took := timed(func() {
 		for from := 0; from < len(rows); from += copyRows {
 			part := rows[from:min(from+copyRows, len(rows))]
-			if _, err := r.one.CopyFrom(context.Background(), pgx.Identifier{"requests"}, rowColumns, pgx.CopyFromRows(part)); err != nil {
+			if _, err := r.one.CopyFrom(context.Background(), pgx.Identifier{"requests"}, rowColumns,
+				pgx.CopyFromRows(part)); err != nil {
 				r.t.Fatal(err)
 			}
 		}
@@ -186,9 +189,11 @@ func (r *logRig) expect(answers int) {
 func newRow() domain.Request {
 	id := uuid.Must(uuid.NewV7())
 	return domain.Request{
-		ID: id, Function: "servers", Method: "GET", Path: "/v1/servers/4f8052c0-49f2-4b75-a508-5c4454e37731", Status: 200,
-		Duration: 42 * time.Millisecond, UserID: "fe72559b26734b36b94e5ea3d594acc4", ProjectID: "43f6e73ab2484cdd87b789e3e289627c",
-		DomainID: "default", RequestID: "req-" + id.String(), Remote: "127.0.0.1",
+		ID: id, Function: "servers", Method: "GET", Path: "/v1/servers/4f8052c0-49f2-4b75-a508-5c4454e37731",
+		Status:   200,
+		Duration: 42 * time.Millisecond, UserID: "fe72559b26734b36b94e5ea3d594acc4",
+		ProjectID: "43f6e73ab2484cdd87b789e3e289627c",
+		DomainID:  "default", RequestID: "req-" + id.String(), Remote: "127.0.0.1",
 	}
 }
 

@@ -24,8 +24,8 @@ const (
 	workers      = 100         // DELIVERY_WORKERS, as by default
 )
 
-// audience are the receivers of all callbacks, on one port: /{n} takes its time, /dead/{n} takes the connection and never
-// answers.
+// audience are the receivers of all callbacks, on one port: /{n} takes its time, /dead/{n} takes the connection and
+// never answers.
 type audience struct {
 	*httptest.Server
 	mu    sync.Mutex
@@ -55,15 +55,19 @@ func newAudience(t *testing.T) *audience {
 	return c
 }
 
-// TestCallbacks lets one thing happen that 1000 callbacks are to hear of, with and without dead receivers among them, and
-// holds the time until all have it that live against the least that so many attempts at once can take.
+// TestCallbacks makes one event for 1000 callbacks, with and without dead receivers among them. It compares the time
+// until all live receivers have it with the least time for so many parallel attempts.
 func TestCallbacks(t *testing.T) {
 	var healthy, mixed round
 	alternate(2, func() { healthy.run(t, 0) }, func() { mixed.run(t, deadEach) })
 	ideal := float64(callbacks) / workers * ms(callbackTime)
 	last := median(mixed.last)
 	report(result{
-		number: "9a", name: fmt.Sprintf("%d callbacks of %s, 1 in %d dead, until the others have the event : ideal of %d at once", callbacks, callbackTime, deadEach, workers),
+		number: "9a",
+		name: fmt.Sprintf(
+			"%d callbacks of %s, 1 in %d dead, until the others have the event : ideal of %d at once", callbacks,
+			callbackTime, deadEach, workers,
+		),
 		ours: showMS(last), peer: showMS(ideal), ratio: last / ideal, target: atMost(1.2),
 	})
 	with, without := median(mixed.mean), median(healthy.mean)
@@ -90,7 +94,9 @@ func (r *round) run(t *testing.T, dead int) {
 		}
 		testkit.AddCallback(t, conn, "bench", c.URL+path, "verified", "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz", "")
 	}
-	p := testkit.Spawn(t, testkit.Env(t, database, map[string]string{"FUNCTION_TARGET": "deliver-events", "DELIVERY_WORKERS": strconv.Itoa(workers)}))
+	p := testkit.Spawn(t, testkit.Env(t, database, map[string]string{
+		"FUNCTION_TARGET": "deliver-events", "DELIVERY_WORKERS": strconv.Itoa(workers),
+	}))
 	testkit.AddEvents(t, conn, "bench", []string{uuid.NewString()}, 1)
 	began := time.Now()
 	done := make(chan struct{})

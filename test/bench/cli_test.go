@@ -27,9 +27,10 @@ const (
 	cliRounds  = 15
 )
 
-// TestCLI holds `cloudfn servers list` against `openstack server list`: the same 20 servers, each by its own way to them. Both
-// have run before, and do as they do without any option: cloudfn keeps its token, and openstack logs in each time. What is
-// between a client and its servers is a stopwatch, so that a client's own time is what is left of the whole.
+// TestCLI holds `cloudfn servers list` against `openstack server list`: the same 20 servers, each by its own way to
+// them. Both have run before, and do as they do without any option: cloudfn keeps its token, and openstack logs in each
+// time. What is between a client and its servers is a stopwatch, so that a client's own time is what is left of the
+// whole.
 func TestCLI(t *testing.T) {
 	waitForSandbox(t)
 	project := testkit.NewProject(t)
@@ -52,7 +53,8 @@ func TestCLI(t *testing.T) {
 	}
 	alternate(cliRounds, func() { ours.run(t) }, func() { theirs.run(t) }, func() { bare.run(t) })
 	for _, c := range all {
-		t.Logf("%s: %d requests in %s", strings.Join(c.args, " "), len(c.watch.requests), strings.Join(c.watch.requests, ", "))
+		t.Logf("%s: %d requests in %s", strings.Join(c.args, " "), len(c.watch.requests),
+			strings.Join(c.watch.requests, ", "))
 	}
 	compareCLI("10a", "openstack server list", ours, theirs, atMost(1.0/5), atMost(1.0/50))
 	compareCLI("10b", "with --no-name-lookup", ours, bare, shown, shown)
@@ -100,7 +102,11 @@ func newCommand(t *testing.T, login map[string]string, args ...string) *command 
 	t.Helper()
 	path, err := exec.LookPath(args[0])
 	must(t, err)
-	c := &command{path: path, args: append([]string{filepath.Base(path)}, args[1:]...), env: map[string]string{"OS_IDENTITY_API_VERSION": "3"}, watch: &stopwatch{}}
+	c := &command{
+		path: path, args: append([]string{filepath.Base(path)}, args[1:]...), env: map[string]string{
+			"OS_IDENTITY_API_VERSION": "3",
+		}, watch: &stopwatch{},
+	}
 	maps.Copy(c.env, login)
 	c.env["HOME"], c.env["PATH"], c.env["LANG"] = t.TempDir(), os.Getenv("PATH"), "C.UTF-8"
 	return c
@@ -109,7 +115,9 @@ func newCommand(t *testing.T, login map[string]string, args ...string) *command 
 // through has the client meet a stopwatch before Keystone, and before each service of the catalog.
 func (c *command) through(t *testing.T, keystone, token string) {
 	t.Helper()
-	body, _, err := fetch(newClient(), strings.TrimSuffix(keystone, "/")+"/auth/catalog", http.Header{"X-Auth-Token": {token}})
+	body, _, err := fetch(newClient(), strings.TrimSuffix(keystone, "/")+"/auth/catalog", http.Header{
+		"X-Auth-Token": {token},
+	})
 	must(t, err)
 	var document struct {
 		Catalog []struct {
@@ -159,7 +167,8 @@ func (c *command) run(t *testing.T) {
 	})
 }
 
-// stopwatch stands before servers and notes how long each request to them is under way, until its answer has been passed on.
+// stopwatch stands before servers and notes how long each request to them is under way, until its answer has been
+// passed on.
 type stopwatch struct {
 	sync.Mutex
 	requests []string
@@ -192,8 +201,8 @@ func (s *stopwatch) busy() (total float64) {
 	return total
 }
 
-// before starts a stopwatch before a service, and gives the address that clients are to call instead. What a service says of its
-// own address is as the client has called it.
+// before starts a stopwatch before a service, and gives the address that clients are to call instead. What a service
+// says of its own address is as the client has called it.
 func (s *stopwatch) before(t *testing.T, service string) string {
 	t.Helper()
 	to, err := url.Parse(service)

@@ -40,8 +40,8 @@ func TestCount(t *testing.T) {
 		must(t, err)
 	}
 	export()
-	// The pages of usage; a page of what failed, one of what changed, and after each an empty one; whether all cells are up; the
-	// actions of what changed; a login, the projects.
+	// The pages of usage; a page of what failed, one of what changed, and after each an empty one; whether all cells
+	// are up; the actions of what changed; a login, the projects.
 	pages := (fakeServers - fakeFailed + fakePage - 1) / fakePage
 	if want := pages + 7 + fakeChanged; int(median(ours.requests)) != want {
 		t.Errorf("collect-stats made %.0f requests instead of %d", median(ours.requests), want)
@@ -67,9 +67,11 @@ func (c *counter) compare(peer counter) {
 // collect starts collect-stats with an empty past and wakes it once.
 func (c *counter) collect(t *testing.T, fake *fakeCloud, database string) {
 	p := testkit.Spawn(t, map[string]string{
-		"FUNCTION_TARGET": "collect-stats", "DATABASE_URL": database, "HOST": "127.0.0.1", "EVENT_KEY": testkit.EventKey,
-		"OS_AUTH_URL": fake.URL + "/v3", "OS_USERNAME": "collector", "OS_PASSWORD": "secret", "OS_USER_DOMAIN_ID": "default",
-		"OS_PROJECT_NAME": "admin", "OS_PROJECT_DOMAIN_ID": "default",
+		"FUNCTION_TARGET": "collect-stats", "DATABASE_URL": database, "HOST": "127.0.0.1",
+		"EVENT_KEY":   testkit.EventKey,
+		"OS_AUTH_URL": fake.URL + "/v3", "OS_USERNAME": "collector", "OS_PASSWORD": "secret",
+		"OS_USER_DOMAIN_ID": "default",
+		"OS_PROJECT_NAME":   "admin", "OS_PROJECT_DOMAIN_ID": "default",
 		"STATS_BACKFILL": "1h", // the peer knows only now, so one hour is due
 	})
 	defer p.Kill()

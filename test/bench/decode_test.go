@@ -41,7 +41,7 @@ func TestDecode(t *testing.T) {
 		return len(page)
 	}}
 	count := &decoder{read: func() (n int) {
-		must(t, session.Standings(ctx, "", func(domain.Standing) { n++ }))
+		must(t, session.CurrentServers(ctx, "", func(domain.CurrentServer) { n++ }))
 		return n
 	}}
 	peer := &decoder{read: func() int { return len(exporterServers(t, fake.URL)) }}
@@ -56,10 +56,12 @@ func TestDecode(t *testing.T) {
 	alternate(decodeRounds, list.round(t), peer.round(t), count.round(t), transfer.round(t))
 	name := fmt.Sprintf("%d servers, page of %.2f MB", decodeServers, float64(len(fake.detail[""]))/1e6)
 	compareDecoders("4a", "list of "+name, list, peer)
-	name = fmt.Sprintf("%d servers, pages of %.2f MB", decodeServers, float64(len(fake.usage[""])+len(fake.unlaunched))/1e6)
+	name = fmt.Sprintf("%d servers, pages of %.2f MB", decodeServers,
+		float64(len(fake.usage[""])+len(fake.unlaunched))/1e6)
 	compareDecoders("4b", "count of "+name, count, peer)
 	report(result{
-		number: "4c", name: "list of 1000 servers, processor time : the same page thrown away", ours: showMS(median(list.took)),
+		number: "4c", name: "list of 1000 servers, processor time : the same page thrown away",
+		ours: showMS(median(list.took)),
 		peer: showMS(median(transfer.took)), ratio: median(list.took) / median(transfer.took),
 	})
 }
@@ -67,13 +69,15 @@ func TestDecode(t *testing.T) {
 func compareDecoders(number, name string, ours, peer *decoder) {
 	line := func(what string, we, they []float64, show func(float64) string, goal target) {
 		report(result{
-			number: number, name: name + ", " + what + " : gophercloud AllPages", ours: show(median(we)), peer: show(median(they)),
+			number: number, name: name + ", " + what + " : gophercloud AllPages", ours: show(median(we)),
+			peer:  show(median(they)),
 			ratio: median(we) / median(they), target: goal,
 		})
 	}
 	line("processor time", ours.took, peer.took, showMS, atMost(1.0/15))
 	line("allocated", ours.bytes, peer.bytes, func(v float64) string { return showMB(v / 1e6) }, atMost(1.0/15))
-	line("allocations", ours.objects, peer.objects, func(v float64) string { return fmt.Sprintf("%.0f", v) }, atMost(1.0/15))
+	line("allocations", ours.objects, peer.objects, func(v float64) string { return fmt.Sprintf("%.0f", v) },
+		atMost(1.0/15))
 }
 
 // round measures one way with testing.Benchmark. Decoding is nothing but work for the processor, so that is what
@@ -115,7 +119,9 @@ func exporterServers(t testing.TB, url string) []servers.Server {
 
 func listAllServers(url string) ([]servers.Server, error) {
 	provider := &gophercloud.ProviderClient{TokenID: "a-token", HTTPClient: http.Client{Timeout: 10 * time.Minute}}
-	nova := &gophercloud.ServiceClient{ProviderClient: provider, Endpoint: url + "/compute/", Type: "compute", Microversion: "2.87"}
+	nova := &gophercloud.ServiceClient{
+		ProviderClient: provider, Endpoint: url + "/compute/", Type: "compute", Microversion: "2.87",
+	}
 	pages, err := servers.List(nova, servers.ListOpts{AllTenants: true}).AllPages(context.Background())
 	if err != nil {
 		return nil, err

@@ -28,6 +28,8 @@ type fakeCloud struct {
 	changed    []byte
 	single     map[string][]byte // by server id; only of a cloud of one page
 
+	handle func(pattern string, handler func(http.ResponseWriter, *http.Request)) // adds a path
+
 	requests, sent atomic.Int64
 	delay          atomic.Int64 // ns before each answer; 0 = at once
 }
@@ -53,6 +55,7 @@ func newFakeCloud(t *testing.T, servers int) *fakeCloud {
 	mux.HandleFunc("GET /compute/servers/{id}", func(w http.ResponseWriter, r *http.Request) {
 		f.send(w, f.single[r.PathValue("id")])
 	})
+	f.handle = mux.HandleFunc
 	f.Server = httptest.NewServer(mux)
 	t.Cleanup(f.Close)
 	f.render()
@@ -75,7 +78,7 @@ func (f *fakeCloud) render() {
 	f.usage = paged(byProject, f.URL+"/compute/os-simple-tenant-usage?detailed=1&", usagePage)
 }
 
-// count forgets what was asked so far, runs the call, and says what it asked: requests and megabytes.
+// count runs the call, and returns its requests and the megabytes of their answers.
 func (f *fakeCloud) count(call func()) (requests int, mb float64) {
 	f.requests.Store(0)
 	f.sent.Store(0)
@@ -112,7 +115,9 @@ func (f *fakeCloud) list(w http.ResponseWriter, r *http.Request) {
 }
 
 func (f *fakeCloud) catalog() string {
-	return fmt.Sprintf(`[{"type": "compute", "name": "nova", "id": "1", "endpoints": [{"id": "2", "interface": "public", "region_id": "one", "region": "one", "url": "%s/compute"}]}]`, f.URL)
+	return fmt.Sprintf(
+		`[{"type": "compute", "name": "nova", "id": "1", "endpoints": [{"id": "2", "interface": "public", "region_id": "one", "region": "one", "url": "%s/compute"}]}]`, f.URL,
+	)
 }
 
 func (f *fakeCloud) login(w http.ResponseWriter, _ *http.Request) {

@@ -31,7 +31,8 @@ func TestMain(m *testing.M) {
 // conditions is what a reader must know to judge the numbers.
 func conditions() string {
 	var s strings.Builder
-	fmt.Fprintf(&s, "%s, %s, %d cores of %s\n", time.Now().UTC().Format(time.RFC3339), runtime.Version(), runtime.NumCPU(), cpu())
+	fmt.Fprintf(&s, "%s, %s, %d cores of %s\n", time.Now().UTC().Format(time.RFC3339), runtime.Version(),
+		runtime.NumCPU(), cpu())
 	version, err := exec.Command("psql", "--version").Output()
 	if err == nil {
 		fmt.Fprintf(&s, "%s, fsync on\n", strings.TrimSpace(string(version)))

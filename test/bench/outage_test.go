@@ -20,8 +20,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// A day without ticks is made up for with all times shortened alike: what Nova takes for an answer (the sandbox's, for a
-// thousand servers), an event's limit of 5 minutes, and the minute between ticks.
+// A day without ticks is made up for with all times shortened alike: what Nova takes for an answer (the sandbox's, for
+// a thousand servers), an event's limit of 5 minutes, and the minute between ticks.
 const (
 	outageScale   = 10
 	outageChanged = 22_000 // servers that stopped at some time of the day
@@ -41,7 +41,8 @@ type outage struct {
 	logs  map[string]int               // how often each was read
 }
 
-// stopped is when one of the first servers stopped, the first of them last. None did so within the second of a full hour.
+// stopped is when one of the first servers stopped, the first of them last. None did so within the second of a full
+// hour.
 func (o *outage) stopped(i int) time.Time {
 	at := o.last.Add(-time.Second - time.Duration(i)*24*time.Hour/outageChanged).Truncate(time.Second)
 	if at.Equal(at.Truncate(time.Hour)) {
@@ -51,7 +52,10 @@ func (o *outage) stopped(i int) time.Time {
 }
 
 func newOutage(t *testing.T) *outage {
-	o := &outage{fakeCloud: newFakeCloud(t, fakeServers), last: time.Now().UTC().Truncate(time.Hour), pages: map[string]map[string][]byte{}, logs: map[string]int{}}
+	o := &outage{
+		fakeCloud: newFakeCloud(t, fakeServers), last: time.Now().UTC().Truncate(time.Hour),
+		pages: map[string]map[string][]byte{}, logs: map[string]int{},
+	}
 	for i := range outageChanged {
 		o.servers[i].state = "stopped"
 	}
@@ -82,9 +86,10 @@ func (o *outage) changes(since, marker string) []byte {
 	if o.pages[since] == nil {
 		from, _ := time.Parse(time.RFC3339, since)
 		listed := o.servers[:outageChanged]
-		listed = listed[:slices.IndexFunc(append(slices.Clone(listed), fakeServer{number: -1}), func(s fakeServer) bool {
-			return s.number < 0 || o.stopped(s.number).Before(from)
-		})]
+		listed = listed[:slices.IndexFunc(append(slices.Clone(listed), fakeServer{number: -1}),
+			func(s fakeServer) bool {
+				return s.number < 0 || o.stopped(s.number).Before(from)
+			})]
 		o.pages[since] = paged(listed, "?", o.page)
 	}
 	if page, ok := o.pages[since][marker]; ok {
@@ -96,7 +101,8 @@ func (o *outage) changes(since, marker string) []byte {
 func (o *outage) page(servers []fakeServer, next string) []byte {
 	texts := make([]string, len(servers))
 	for i, s := range servers {
-		texts[i] = s.fill(strings.Replace(serverTemplate, "SERVER_UPDATED", o.stopped(s.number).Format("2006-01-02T15:04:05Z"), 1))
+		texts[i] = s.fill(strings.Replace(serverTemplate, "SERVER_UPDATED",
+			o.stopped(s.number).Format("2006-01-02T15:04:05Z"), 1))
 	}
 	return []byte(`{"servers": [` + strings.Join(texts, ", ") + "]" + nextLink("servers_links", next) + "}")
 }
@@ -122,9 +128,12 @@ func TestOutage(t *testing.T) {
 	conn := testkit.Connect(t, database)
 	testkit.SetClock(t, database, fake.last.Add(10*time.Minute)) // so that no hour begins meanwhile
 	p := testkit.Spawn(t, map[string]string{
-		"FUNCTION_TARGET": "collect-stats", "DATABASE_URL": database, "HOST": "127.0.0.1", "EVENT_KEY": testkit.EventKey,
-		"OS_AUTH_URL": fake.URL + "/v3", "OS_USERNAME": "collector", "OS_PASSWORD": "secret", "OS_USER_DOMAIN_ID": "default",
-		"OS_PROJECT_NAME": "admin", "OS_PROJECT_DOMAIN_ID": "default", "STATS_BACKFILL": "24h", "EVENT_TIMEOUT": outageEvent.String(),
+		"FUNCTION_TARGET": "collect-stats", "DATABASE_URL": database, "HOST": "127.0.0.1",
+		"EVENT_KEY":   testkit.EventKey,
+		"OS_AUTH_URL": fake.URL + "/v3", "OS_USERNAME": "collector", "OS_PASSWORD": "secret",
+		"OS_USER_DOMAIN_ID": "default",
+		"OS_PROJECT_NAME":   "admin", "OS_PROJECT_DOMAIN_ID": "default", "STATS_BACKFILL": "24h",
+		"EVENT_TIMEOUT": outageEvent.String(),
 	})
 	defer p.Kill()
 	var all, newest time.Duration
@@ -132,7 +141,8 @@ func TestOutage(t *testing.T) {
 	want := fake.truth()
 	for events = 1; events <= 60; events++ {
 		began := time.Now()
-		if a := p.Tick(t, "collect-stats"); a.Status != http.StatusNoContent && a.Status != http.StatusServiceUnavailable {
+		if a := p.Tick(t, "collect-stats"); a.Status != http.StatusNoContent &&
+			a.Status != http.StatusServiceUnavailable {
 			t.Fatalf("got %d: %s", a.Status, p.Log())
 		}
 		all += max(time.Since(began), outageTick)
@@ -151,15 +161,25 @@ func TestOutage(t *testing.T) {
 	for _, n := range fake.logs {
 		read += n
 	}
-	name := fmt.Sprintf("a day without ticks, %d servers, %d changed (fake Nova, all times 1/%d), ", fakeServers, outageChanged, outageScale)
+	name := fmt.Sprintf("a day without ticks, %d servers, %d changed (fake Nova, all times 1/%d), ", fakeServers,
+		outageChanged, outageScale)
 	line := func(what string, took time.Duration) {
 		took *= outageScale
-		report(result{number: "5b", name: name + what + " : limit", ours: took.Round(time.Second).String(), peer: "1h", ratio: took.Hours(), target: atMost(1)})
+		report(result{
+			number: "5b", name: name + what + " : limit", ours: took.Round(time.Second).String(), peer: "1h",
+			ratio: took.Hours(), target: atMost(1),
+		})
 	}
 	line("newest hour after", newest)
 	line("all 24 hours after", all)
-	report(result{number: "5b", name: name + "events : those of an hour", ours: strconv.Itoa(events), peer: "60", ratio: float64(events) / 60, target: atMost(1)})
-	report(result{number: "5b", name: name + "logs read : servers that changed", ours: strconv.Itoa(read), peer: strconv.Itoa(outageChanged), ratio: float64(read) / outageChanged, target: atMost(1)})
+	report(result{
+		number: "5b", name: name + "events : those of an hour", ours: strconv.Itoa(events), peer: "60",
+		ratio: float64(events) / 60, target: atMost(1),
+	})
+	report(result{
+		number: "5b", name: name + "logs read : servers that changed", ours: strconv.Itoa(read),
+		peer: strconv.Itoa(outageChanged), ratio: float64(read) / outageChanged, target: atMost(1),
+	})
 }
 
 // truth is how many servers ran at each full hour of the day.

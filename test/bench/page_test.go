@@ -31,7 +31,10 @@ const (
 	fakeChanged  = 200  // servers that changed lately
 )
 
-var statusOf = map[string]string{"active": "ACTIVE", "stopped": "SHUTOFF", "paused": "PAUSED", "shelved_offloaded": "SHELVED_OFFLOADED", "error": "ERROR"}
+var statusOf = map[string]string{
+	"active": "ACTIVE", "stopped": "SHUTOFF", "paused": "PAUSED", "shelved_offloaded": "SHELVED_OFFLOADED",
+	"error": "ERROR",
+}
 
 // newServers makes n servers in projects of different size: most run, some are stopped, and the last
 // fakeFailed of them failed before they were launched.

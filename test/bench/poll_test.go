@@ -24,7 +24,7 @@ const (
 )
 
 // TestPoll holds one event of the whole function poll-instances, in a process of its own with Postgres, against one GET
-// for each server, on a fake Nova: 1000 tracked servers, of which 1 % changed since the last time.
+// for each server, on a fake Nova: 1000 tracked servers, and 1 % of them changed since the last poll.
 func TestPoll(t *testing.T) {
 	fake := newFakeCloud(t, pollServers)
 	fake.changed = detailPage(fake.servers[:pollChanged], "")
@@ -33,9 +33,11 @@ func TestPoll(t *testing.T) {
 	conn := testkit.Connect(t, database)
 	track(t, conn, fake.servers)
 	p := testkit.Spawn(t, map[string]string{
-		"FUNCTION_TARGET": "poll-instances", "DATABASE_URL": database, "HOST": "127.0.0.1", "EVENT_KEY": testkit.EventKey,
-		"OS_AUTH_URL": fake.URL + "/v3", "OS_USERNAME": "poller", "OS_PASSWORD": "secret", "OS_USER_DOMAIN_ID": "default",
-		"OS_PROJECT_NAME": "admin", "OS_PROJECT_DOMAIN_ID": "default", "POLL_FOLLOW": "0s",
+		"FUNCTION_TARGET": "poll-instances", "DATABASE_URL": database, "HOST": "127.0.0.1",
+		"EVENT_KEY":   testkit.EventKey,
+		"OS_AUTH_URL": fake.URL + "/v3", "OS_USERNAME": "poller", "OS_PASSWORD": "secret",
+		"OS_USER_DOMAIN_ID": "default",
+		"OS_PROJECT_NAME":   "admin", "OS_PROJECT_DOMAIN_ID": "default", "POLL_FOLLOW": "0s",
 	})
 	tick := func() {
 		if a := p.Tick(t, "poll-instances"); a.Status != http.StatusNoContent {
@@ -44,16 +46,21 @@ func TestPoll(t *testing.T) {
 		}
 	}
 	tick() // logs in; that is once in an hour
-	nova := &gophercloud.ServiceClient{ProviderClient: &gophercloud.ProviderClient{TokenID: "a-token"}, Endpoint: fake.URL + "/compute/"}
+	nova := &gophercloud.ServiceClient{
+		ProviderClient: &gophercloud.ProviderClient{TokenID: "a-token"}, Endpoint: fake.URL + "/compute/",
+	}
 	for _, delay := range []time.Duration{0, pollDelay} {
 		fake.delay.Store(int64(delay))
 		var ours, peer polled
 		alternate(pollRounds,
 			func() {
-				_, err := conn.Exec(context.Background(), "update instances set state = 'building' where position < $1", pollChanged)
+				_,
+					err := conn.Exec(context.Background(),
+					"update instances set state = 'building' where position < $1", pollChanged)
 				must(t, err)
 				ours.count(fake, tick)
-				if moved := testkit.Scalar[int](t, conn, "select count(*)::int from instances where state = 'active' and position < $1", pollChanged); moved != pollChanged {
+				if moved := testkit.Scalar[int](t, conn,
+					"select count(*)::int from instances where state = 'active' and position < $1", pollChanged); moved != pollChanged {
 					t.Errorf("%d of %d changes were seen", moved, pollChanged)
 				}
 			},
@@ -105,8 +112,12 @@ func track(t *testing.T, conn *pgx.Conn, servers []fakeServer) {
 		rows[i] = []any{s.project, i, s.id, "active", "ACTIVE"}
 	}
 	ctx := context.Background()
-	_, err := conn.Exec(ctx, "alter table instances alter id set default gen_random_uuid(), alter name set default 'x', alter origin set default 'connected'")
+	_,
+		err := conn.Exec(ctx,
+		"alter table instances alter id set default gen_random_uuid(), alter name set default 'x', alter origin set default 'connected'")
 	must(t, err)
-	_, err = conn.CopyFrom(ctx, pgx.Identifier{"instances"}, []string{"project_id", "position", "server_id", "state", "raw_status"}, pgx.CopyFromRows(rows))
+	_, err = conn.CopyFrom(ctx, pgx.Identifier{"instances"}, []string{
+		"project_id", "position", "server_id", "state", "raw_status",
+	}, pgx.CopyFromRows(rows))
 	must(t, err)
 }

@@ -50,7 +50,8 @@ func TestProxy(t *testing.T) {
 		line := func(name string, g *getter) {
 			we, they := percentile(g.times, p), percentile(direct.times, p)
 			report(result{
-				number: "3", name: fmt.Sprintf("GET /v1/servers/{id}, %s, p%d of %d : the same GET to Nova", name, p, proxyCalls),
+				number: "3", name: fmt.Sprintf("GET /v1/servers/{id}, %s, p%d of %d : the same GET to Nova", name, p,
+					proxyCalls),
 				ours: showMS(we), peer: showMS(they), ratio: we / they, target: goal,
 			})
 		}

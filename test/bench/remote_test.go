@@ -30,9 +30,9 @@ const (
 	remoteDelay   = 20 * time.Millisecond // what a Nova takes for an answer
 )
 
-// TestRemote holds one event of the function run-connections, in a process of its own with Postgres, against reading one connection after
-// the other: a hundred connections to ten fake clouds. Ten older ones are to a cloud that takes requests and never answers; whoever reads one
-// after the other leaves these out, or would never come to the next.
+// TestRemote compares one event of the function run-connections, in a process of its own with Postgres, with reading
+// one connection after the other: a hundred connections to ten fake clouds. Ten older ones are to a cloud that takes
+// requests and never answers. The sequential reader leaves these out, because it would never reach the next one.
 func TestRemote(t *testing.T) {
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)
@@ -49,9 +49,11 @@ func TestRemote(t *testing.T) {
 		}
 	}
 	p := testkit.Spawn(t, map[string]string{
-		"FUNCTION_TARGET": "run-connections", "DATABASE_URL": database, "HOST": "127.0.0.1", "EVENT_KEY": testkit.EventKey,
+		"FUNCTION_TARGET": "run-connections", "DATABASE_URL": database, "HOST": "127.0.0.1",
+		"EVENT_KEY":              testkit.EventKey,
 		"CONNECTION_PRIVATE_KEY": testkit.ConnectionPrivateKey,
-		"OS_AUTH_URL":            clouds[0].URL + "/v3", "OS_USERNAME": "trustee", "OS_PASSWORD": "secret", "OS_USER_DOMAIN_ID": "default",
+		"OS_AUTH_URL":            clouds[0].URL + "/v3", "OS_USERNAME": "trustee", "OS_PASSWORD": "secret",
+		"OS_USER_DOMAIN_ID": "default",
 	})
 	count := func() (requests float64) {
 		for _, cloud := range clouds {
@@ -63,7 +65,9 @@ func TestRemote(t *testing.T) {
 	var ours, peer polled
 	alternate(remoteRounds,
 		func() {
-			_, err := conn.Exec(context.Background(), "update connections set read_at = null, swept_at = null, not_before = null")
+			_,
+				err := conn.Exec(context.Background(),
+				"update connections set read_at = null, swept_at = null, not_before = null")
 			must(t, err)
 			release := hanging.hang()
 			count()
@@ -71,7 +75,8 @@ func TestRemote(t *testing.T) {
 			ours.took = append(ours.took, timed(func() {
 				tick.Go(func() { _, _ = p.TryTick(t, "run-connections") })
 				testkit.Eventually(t, 30*time.Second, "all but those of the cloud that hangs are read", func() bool {
-					return testkit.Scalar[int](t, conn, "select count(*)::int from connections where swept_at is not null") == all
+					return testkit.Scalar[int](t, conn,
+						"select count(*)::int from connections where swept_at is not null") == all
 				})
 			}))
 			ours.requests = append(ours.requests, count())
@@ -82,7 +87,10 @@ func TestRemote(t *testing.T) {
 			count()
 			peer.took = append(peer.took, timed(func() {
 				for _, cloud := range clouds {
-					nova := &gophercloud.ServiceClient{ProviderClient: &gophercloud.ProviderClient{TokenID: "a-token"}, Endpoint: cloud.URL + "/compute/"}
+					nova := &gophercloud.ServiceClient{
+						ProviderClient: &gophercloud.ProviderClient{TokenID: "a-token"},
+						Endpoint:       cloud.URL + "/compute/",
+					}
 					for range remoteEach {
 						pages, err := servers.List(nova, servers.ListOpts{}).AllPages(context.Background())
 						must(t, err)
@@ -93,13 +101,16 @@ func TestRemote(t *testing.T) {
 			}))
 			peer.requests = append(peer.requests, count())
 		})
-	name := fmt.Sprintf("follow %d connections to %d clouds, %d more to one that hangs (fake Novas of %s), ", all, remoteClouds, remoteEach, remoteDelay)
+	name := fmt.Sprintf("follow %d connections to %d clouds, %d more to one that hangs (fake Novas of %s), ", all,
+		remoteClouds, remoteEach, remoteDelay)
 	report(result{
-		number: "12", name: name + "time until all are read : one list after the other", ours: showMS(median(ours.took)), peer: showMS(median(peer.took)),
+		number: "12", name: name + "time until all are read : one list after the other",
+		ours: showMS(median(ours.took)), peer: showMS(median(peer.took)),
 		ratio: median(ours.took) / median(peer.took), target: atMost(1.0 / 2),
 	})
 	report(result{
-		number: "12", name: name + "requests : one list after the other", ours: fmt.Sprintf("%.0f", median(ours.requests)), peer: fmt.Sprintf("%.0f", median(peer.requests)),
+		number: "12", name: name + "requests : one list after the other",
+		ours: fmt.Sprintf("%.0f", median(ours.requests)), peer: fmt.Sprintf("%.0f", median(peer.requests)),
 		ratio: median(ours.requests) / median(peer.requests), target: shown,
 	})
 }
@@ -112,9 +123,11 @@ func connectTo(t *testing.T, database string, conn *pgx.Conn, url string, server
 	defer db.Close()
 	id := uuid.Must(uuid.NewV7())
 	c := domain.Connection{
-		ID: id, ProjectID: id.String(), DomainID: "d", UserID: "u", Kind: domain.CredentialConnection, DelegationID: id.String(), AuthURL: url,
-		Actions: []domain.Permission{domain.MayConnect}, UsableBy: []string{}, Flavors: []domain.Flavor{}, ExpiresAt: time.Now().Add(time.Hour),
-		ActsAs: domain.ActsAs{ProjectID: "p"},
+		ID: id, ProjectID: id.String(), DomainID: "d", UserID: "u", Kind: domain.CredentialConnection,
+		DelegationID: id.String(), AuthURL: url,
+		Actions: []domain.Permission{domain.MayConnect}, UsableBy: []string{}, Flavors: []domain.Flavor{},
+		ExpiresAt: time.Now().Add(time.Hour),
+		ActsAs:    domain.ActsAs{ProjectID: "p"},
 	}
 	key, err := seal.ParsePublicKey(testkit.ConnectionPublicKey)
 	must(t, err)

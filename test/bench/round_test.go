@@ -129,9 +129,12 @@ insert into instances (project_id, id, position, name, server_id, state, raw_sta
 select 'p' || n, gen_random_uuid(), 0, 'x', gen_random_uuid()::text, 'active', 'ACTIVE', 'connected', now() from generate_series(1, $1::int) n`, roundProjects)
 	must(t, err)
 	env := map[string]string{
-		"FUNCTION_TARGET": "poll-instances", "DATABASE_URL": database, "DATABASE_MAX_CONNS": "2", "HOST": "127.0.0.1", "EVENT_KEY": testkit.EventKey,
-		"OS_AUTH_URL": fake.URL + "/v3", "OS_USERNAME": "poller", "OS_PASSWORD": "secret", "OS_USER_DOMAIN_ID": "default",
-		"OS_PROJECT_NAME": "own", "OS_PROJECT_DOMAIN_ID": "default", "POLL_FOLLOW": "0s", "POLL_FULL": "1h", "LOG_LEVEL": "WARN",
+		"FUNCTION_TARGET": "poll-instances", "DATABASE_URL": database, "DATABASE_MAX_CONNS": "2", "HOST": "127.0.0.1",
+		"EVENT_KEY":   testkit.EventKey,
+		"OS_AUTH_URL": fake.URL + "/v3", "OS_USERNAME": "poller", "OS_PASSWORD": "secret",
+		"OS_USER_DOMAIN_ID": "default",
+		"OS_PROJECT_NAME":   "own", "OS_PROJECT_DOMAIN_ID": "default", "POLL_FOLLOW": "0s", "POLL_FULL": "1h",
+		"LOG_LEVEL":     "WARN",
 		"EVENT_TIMEOUT": "100s", // the test's client waits for two minutes
 	}
 	round := func(replicas int) float64 {
@@ -170,7 +173,8 @@ select 'p' || n, gen_random_uuid(), 0, 'x', gen_random_uuid()::text, 'active', '
 	}
 	seconds := func(v float64) string { return strings.TrimSpace(fmt.Sprintf("%.0f s", v/1000)) }
 	report(result{
-		number: "11", name: fmt.Sprintf("round over %d projects at %s a call (fake Nova), two replicas : one replica", roundProjects, roundDelay),
+		number: "11", name: fmt.Sprintf("round over %d projects at %s a call (fake Nova), two replicas : one replica",
+			roundProjects, roundDelay),
 		ours: seconds(two), peer: seconds(one), ratio: two / one, target: atMost(0.6),
 	})
 }

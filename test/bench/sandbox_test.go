@@ -117,7 +117,9 @@ func boot(t *testing.T, project *testkit.Project, n int) (ids []string) {
 	facts := testkit.Sandbox(t)
 	nova := testkit.Compute(t, project.Login(t))
 	opts := servers.CreateOpts{
-		Name: "bench", FlavorRef: facts.FlavorID, ImageRef: facts.ImageID, Min: n, Max: n, Networks: []servers.Network{{UUID: facts.NetworkID}},
+		Name: "bench", FlavorRef: facts.FlavorID, ImageRef: facts.ImageID, Min: n, Max: n, Networks: []servers.Network{
+			{UUID: facts.NetworkID},
+		},
 	}
 	_, err := servers.Create(context.Background(), nova, opts, nil).Extract()
 	must(t, err)

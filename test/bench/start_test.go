@@ -74,16 +74,23 @@ func TestIdle(t *testing.T) {
 	token := project.Token(t)
 	askEverything(t, client, p.URL, token)
 	f := testkit.Sandbox(t)
-	order := fmt.Sprintf(`{"name": "bench", "flavor": %q, "image": %q, "networks": [%q]}`, f.FlavorID, f.ImageID, f.NetworkID)
+	order := fmt.Sprintf(`{"name": "bench", "flavor": %q, "image": %q, "networks": [%q]}`, f.FlavorID, f.ImageID,
+		f.NetworkID)
 	if a := p.As(token).Post(t, "/v1/launch?dry_run=true", order); a.Status != http.StatusOK {
 		t.Logf("a dry run answered %d: %s", a.Status, a.Body)
 	}
 	client.CloseIdleConnections()
 	time.Sleep(idle)
 	rss := memory(p.PID(), "VmRSS")
-	report(result{number: "7c", name: "memory of an idle daemon (RSS) : limit", ours: showMB(rss), peer: showMB(idleLimit), ratio: rss / idleLimit, target: atMost(1)})
+	report(result{
+		number: "7c", name: "memory of an idle daemon (RSS) : limit", ours: showMB(rss), peer: showMB(idleLimit),
+		ratio: rss / idleLimit, target: atMost(1),
+	})
 	least := memory(bare.Process.Pid, "VmRSS")
-	report(result{number: "7c", name: "memory of an idle daemon (RSS) : bare net/http", ours: showMB(rss), peer: showMB(least), ratio: rss / least})
+	report(result{
+		number: "7c", name: "memory of an idle daemon (RSS) : bare net/http", ours: showMB(rss), peer: showMB(least),
+		ratio: rss / least,
+	})
 }
 
 // askEverything makes one request for each GET of the API; an id in a path is one that does not exist.
@@ -150,7 +157,7 @@ func (p *program) serve(t *testing.T, path string) *exec.Cmd {
 	return cmd
 }
 
-// waitForPort tries to connect more often than any start could be told apart.
+// waitForPort tries to connect more often than the resolution of the measurement.
 func waitForPort(t *testing.T, port string) {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(200 * time.Microsecond) {

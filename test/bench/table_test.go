@@ -77,11 +77,14 @@ var results []result
 func report(r result) { results = append(results, r) }
 
 func printResults(w io.Writer) {
-	slices.SortStableFunc(results, func(a, b result) int { return cmp.Or(cmp.Compare(a.line(), b.line()), cmp.Compare(a.number, b.number)) })
+	slices.SortStableFunc(results, func(a, b result) int {
+		return cmp.Or(cmp.Compare(a.line(), b.line()), cmp.Compare(a.number, b.number))
+	})
 	tab := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tab, "\twhat\tours\tpeer or limit\tours:peer\ttarget\tverdict")
 	for _, r := range results {
-		fmt.Fprintf(tab, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.number, r.name, r.ours, r.peer, times(r.ratio), r.target, r.target.verdict(r.ratio))
+		fmt.Fprintf(tab, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.number, r.name, r.ours, r.peer, times(r.ratio), r.target,
+			r.target.verdict(r.ratio))
 	}
 	_ = tab.Flush()
 	fmt.Fprintln(w, footnote)

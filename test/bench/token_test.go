@@ -33,10 +33,11 @@ func TestToken(t *testing.T) {
 	cloud := sandboxCloud(t)
 	tokens := projectTokens(t, testkit.NewProject(t))
 	var asked atomic.Int64
-	authenticator := auth.New(auth.Config{TokenTTL: time.Minute}, func(ctx context.Context, token domain.Secret) (domain.Identity, error) {
-		asked.Add(1)
-		return cloud.Validate(ctx, token)
-	})
+	authenticator := auth.New(auth.Config{TokenTTL: time.Minute},
+		func(ctx context.Context, token domain.Secret) (domain.Identity, error) {
+			asked.Add(1)
+			return cloud.Validate(ctx, token)
+		})
 	storm(t, authenticator, tokens)
 	for i := range tokenHot {
 		check(t, authenticator, tokens[i%len(tokens)])
@@ -45,8 +46,10 @@ func TestToken(t *testing.T) {
 		t.Errorf("keystone was asked %d times about %d tokens", n, tokenCount)
 	}
 	report(result{
-		number: "2b", name: fmt.Sprintf("Keystone calls for %d tokens x %d at once + %d : tokens", tokenCount, tokenAtOnce, tokenHot),
-		ours: strconv.FormatInt(asked.Load(), 10), peer: strconv.Itoa(tokenCount), ratio: float64(asked.Load()) / tokenCount, target: atMost(1),
+		number: "2b", name: fmt.Sprintf("Keystone calls for %d tokens x %d at once + %d : tokens", tokenCount,
+			tokenAtOnce, tokenHot),
+		ours: strconv.FormatInt(asked.Load(), 10), peer: strconv.Itoa(tokenCount),
+		ratio: float64(asked.Load()) / tokenCount, target: atMost(1),
 	})
 
 	var hot, cold []float64

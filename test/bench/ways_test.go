@@ -79,7 +79,8 @@ func TestWays(t *testing.T) {
 	ways.servers, ways.all = n, all
 	detail, usage := median(all[1].took), median(all[2].took)
 	report(result{
-		number: "6", name: fmt.Sprintf("Nova's answer about %d servers, os-simple-tenant-usage : servers/detail 2.47", n),
+		number: "6", name: fmt.Sprintf("Nova's answer about %d servers, os-simple-tenant-usage : servers/detail 2.47",
+			n),
 		ours: showMS(usage), peer: showMS(detail), ratio: usage / detail,
 	})
 }
@@ -101,7 +102,9 @@ func candidates(t *testing.T, project *testkit.Project) []*way {
 	must(t, err)
 	const layout = "2006-01-02T15:04:05"
 	tomorrow := time.Now().UTC().Add(24 * time.Hour)
-	window := url.Values{"limit": {"1000"}, "start": {tomorrow.Format(layout)}, "end": {tomorrow.Add(time.Hour).Format(layout)}}.Encode()
+	window := url.Values{
+		"limit": {"1000"}, "start": {tomorrow.Format(layout)}, "end": {tomorrow.Add(time.Hour).Format(layout)},
+	}.Encode()
 	id, root, member, reader := project.ID, admin.Token(), project.Token(t), readerToken(t, project.ID)
 	return []*way{
 		{
@@ -113,39 +116,49 @@ func candidates(t *testing.T, project *testkit.Project) []*way {
 			url: nova + "servers/detail?all_tenants=1&limit=1000", header: compute(root, "2.47"),
 		},
 		{
-			name: "os-simple-tenant-usage?detailed, 2.40 (ours)", counts: "active, by project", scale: 100, read: activeUsages,
-			url: nova + "os-simple-tenant-usage?detailed=1&" + window, header: compute(root, "2.40"),
+			name: "os-simple-tenant-usage?detailed, 2.40 (ours)", counts: "active, by project", scale: 100,
+			read: activeUsages,
+			url:  nova + "os-simple-tenant-usage?detailed=1&" + window, header: compute(root, "2.40"),
 		},
 		{
-			name: "os-simple-tenant-usage/{project}, 2.40, reader (ours without admin)", counts: "active", scale: 500, project: true, read: activeUsages,
+			name: "os-simple-tenant-usage/{project}, 2.40, reader (ours without admin)", counts: "active", scale: 500,
+			project: true, read: activeUsages,
 			url: nova + "os-simple-tenant-usage/" + id + "?" + window, header: compute(reader, "2.40"),
 		},
 		{
-			name: "servers?status=ACTIVE, 2.1, project's member", counts: "ACTIVE", scale: 500, project: true, read: listedServers,
-			url: nova + "servers?status=ACTIVE&limit=1000", header: compute(member, "2.1"),
+			name: "servers?status=ACTIVE, 2.1, project's member", counts: "ACTIVE", scale: 500, project: true,
+			read: listedServers,
+			url:  nova + "servers?status=ACTIVE&limit=1000", header: compute(member, "2.1"),
 		},
 		{
-			name: "servers?all_tenants&project_id&status=ACTIVE, 2.1", counts: "ACTIVE", scale: 500, project: true, read: listedServers,
-			url: nova + "servers?all_tenants=1&status=ACTIVE&limit=1000&project_id=" + id, header: compute(root, "2.1"),
+			name: "servers?all_tenants&project_id&status=ACTIVE, 2.1", counts: "ACTIVE", scale: 500, project: true,
+			read:   listedServers,
+			url:    nova + "servers?all_tenants=1&status=ACTIVE&limit=1000&project_id=" + id,
+			header: compute(root, "2.1"),
 		},
 		{
-			name: "os-hypervisors/statistics, 2.87", counts: "on any host, running or not; no projects", scale: 1, read: number("hypervisor_statistics", "running_vms"),
-			url: nova + "os-hypervisors/statistics", header: compute(root, "2.87"),
+			name: "os-hypervisors/statistics, 2.87", counts: "on any host, running or not; no projects", scale: 1,
+			read: number("hypervisor_statistics", "running_vms"),
+			url:  nova + "os-hypervisors/statistics", header: compute(root, "2.87"),
 		},
 		{
-			name: "placement usages?project_id&consumer_type=all, 1.38", counts: "with an allocation, running or not", scale: 500, project: true, read: number("usages", "all", "consumer_count"),
+			name: "placement usages?project_id&consumer_type=all, 1.38", counts: "with an allocation, running or not",
+			scale: 500, project: true, read: number("usages", "all", "consumer_count"),
 			url:    placement.Endpoint + "usages?consumer_type=all&project_id=" + id, // Zed's Nova sets no INSTANCE
 			header: http.Header{"X-Auth-Token": {root}, "Openstack-Api-Version": {"placement 1.38"}},
 		},
 		{
-			name: "limits?tenant_id, 2.1", counts: "all states", scale: 500, project: true, read: number("limits", "absolute", "totalInstancesUsed"),
-			url: nova + "limits?tenant_id=" + id, header: compute(root, "2.1"),
+			name: "limits?tenant_id, 2.1", counts: "all states", scale: 500, project: true,
+			read: number("limits", "absolute", "totalInstancesUsed"),
+			url:  nova + "limits?tenant_id=" + id, header: compute(root, "2.1"),
 		},
 	}
 }
 
 func compute(token, version string) http.Header {
-	return http.Header{"X-Auth-Token": {token}, "X-Openstack-Nova-Api-Version": {version}, "Accept": {"application/json"}}
+	return http.Header{
+		"X-Auth-Token": {token}, "X-Openstack-Nova-Api-Version": {version}, "Accept": {"application/json"},
+	}
 }
 
 // readerToken is the service account's, which reads in every project of its domain, scoped to one project.
@@ -213,11 +226,14 @@ func printWays(w io.Writer) {
 	if len(ways.all) == 0 {
 		return
 	}
-	fmt.Fprintf(w, "\nWays to count running servers, on the sandbox's real Nova with %d servers in one project and what else is there\n", ways.servers)
+	fmt.Fprintf(w,
+		"\nWays to count running servers, on the sandbox's real Nova "+
+			"with %d servers in one project and what else is there\n", ways.servers)
 	tab := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tab, "request\tmedian\tKB\tfound\tcounts\trequests for 100 000 servers, 500 projects")
 	for _, way := range ways.all {
-		fmt.Fprintf(tab, "%s\t%s\t%.1f\t%d\t%s\t%d\n", way.name, showMS(median(way.took)), float64(way.bytes)/1000, way.found, way.counts, way.scale)
+		fmt.Fprintf(tab, "%s\t%s\t%.1f\t%d\t%s\t%d\n", way.name, showMS(median(way.took)), float64(way.bytes)/1000,
+			way.found, way.counts, way.scale)
 	}
 	_ = tab.Flush()
 }

@@ -14,26 +14,43 @@ const env = (name) => {
 };
 
 export const base = env('CONSOLE_URL');
-/** account is who this file of tests signs in as: a user with a project of the file's own, and a second one without anything. */
+/** account is the user of this file of tests: with a project of the file's own, and an empty second one. */
 export const account = JSON.parse(env('CONSOLE_ACCOUNTS'))[basename(process.argv[1], '.test.mjs')];
 export const receiver = env('CONSOLE_RECEIVER');
 export const patience = 90_000; // the sandbox makes a server in seconds, or in a minute when it is busy
 
-const shots = fileURLToPath(new URL('../.local/screenshots/', import.meta.url));
+const shots = fileURLToPath(new URL('../../.local/screenshots/', import.meta.url));
 const axe = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
 const token = /(?<![\w+/=-])gAAAAA[\w-]{60,}/; // how Keystone's tokens begin
 
 export const sizes = {
   light: { viewport: { width: 1280, height: 860 }, colorScheme: 'light' },
   dark: { viewport: { width: 1280, height: 860 }, colorScheme: 'dark' },
-  phone: { viewport: { width: 320, height: 640 }, colorScheme: 'light', deviceScaleFactor: 2, isMobile: true, hasTouch: true },
+  phone: {
+    viewport: { width: 320, height: 640 },
+    colorScheme: 'light',
+    deviceScaleFactor: 2,
+    isMobile: true,
+    hasTouch: true,
+  },
 };
 
-/** browser starts Chromium, as root in a container can. */
-export const browser = () => chromium.launch({
-  executablePath: process.env.CHROMIUM || '/usr/bin/chromium',
-  args: ['--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking', '--disable-component-update', '--disable-sync'],
-});
+/** browser starts Chromium, as root in a container can. Chromium sometimes crashes at its start, before any page. */
+export const browser = () => launch().catch(launch).catch(launch);
+
+const launch = () =>
+  chromium.launch({
+    executablePath: process.env.CHROMIUM || '/usr/bin/chromium',
+    args: [
+      '--no-sandbox',
+      '--disable-gpu',
+      '--disable-quic',
+      '--no-first-run',
+      '--disable-background-networking',
+      '--disable-component-update',
+      '--disable-sync',
+    ],
+  });
 
 /**
  * visit opens the console in a context of its own. The page that it gives is watched; close() holds what was seen
@@ -47,32 +64,61 @@ export async function visit(chrome, { size = 'light', expected = [], signedIn = 
   const allowed = new Set([401, ...expected]); // 401: the first question is whether somebody is signed in
   page.on('console', (m) => {
     const status = /status of (\d+)/.exec(m.text());
-    if (m.type() === 'error' && !(status && allowed.has(Number(status[1]))) && !(expected.includes(0) && /ERR_/.test(m.text()))) seen.faults.push(`console: ${m.text()} (${m.location().url})`);
+    if (
+      m.type() === 'error' &&
+      !(status && allowed.has(Number(status[1]))) &&
+      !(expected.includes(0) && /ERR_/.test(m.text()))
+    )
+      seen.faults.push(`console: ${m.text()} (${m.location().url})`);
   });
   page.on('pageerror', (e) => seen.faults.push(`page error: ${e.stack}`));
   page.on('request', (r) => {
-    if (!r.url().startsWith(base) && !r.url().startsWith('blob:') && !r.url().startsWith('data:')) seen.faults.push(`asked elsewhere: ${r.url()}`);
+    if (!r.url().startsWith(base) && !r.url().startsWith('blob:') && !r.url().startsWith('data:'))
+      seen.faults.push(`asked elsewhere: ${r.url()}`);
   });
-  page.on('response', (r) => seen.checks.push(r.body().then((body) => {
-    seen.bytes += body.length;
-    if (token.test(body.toString())) seen.faults.push(`a token is in the answer to ${r.url()}`);
-  }).catch(() => {})));
+  page.on('response', (r) =>
+    seen.checks.push(
+      r
+        .body()
+        .then((body) => {
+          seen.bytes += body.length;
+          if (token.test(body.toString())) seen.faults.push(`a token is in the answer to ${r.url()}`);
+        })
+        .catch(() => {}),
+    ),
+  );
   await page.addInitScript(() => {
     globalThis.violations = [];
-    document.addEventListener('securitypolicyviolation', (e) => globalThis.violations.push(`${e.violatedDirective} ${e.blockedURI}`));
+    document.addEventListener('securitypolicyviolation', (e) =>
+      globalThis.violations.push(`${e.violatedDirective} ${e.blockedURI}`),
+    );
   });
   await page.goto(`${base}/console/`);
   await page.locator('form').first().waitFor();
   if (signedIn) await signIn(page);
   return {
-    page, seen,
+    page,
+    seen,
     async close() {
-      await Promise.race([Promise.all(seen.checks), new Promise((done) => { setTimeout(done, 5_000).unref(); })]); // a body that nobody reads never comes
-      const kept = await page.evaluate(() => ({ local: JSON.stringify(localStorage), session: JSON.stringify(sessionStorage), cookie: document.cookie, violations: globalThis.violations }));
+      await Promise.race([
+        Promise.all(seen.checks),
+        new Promise((done) => {
+          setTimeout(done, 5_000).unref();
+        }),
+      ]); // a body that nobody reads never comes
+      const kept = await page.evaluate(() => ({
+        local: JSON.stringify(localStorage),
+        session: JSON.stringify(sessionStorage),
+        cookie: document.cookie,
+        violations: globalThis.violations,
+      }));
       assert.deepEqual(kept.violations, [], 'the page keeps to its content security policy');
       assert.equal(kept.cookie, '', 'no script can read a cookie');
       assert.equal(kept.local, '{}', 'nothing is in localStorage');
-      assert.ok(!token.test(kept.session) && !kept.session.includes(account.password), 'no secret is in sessionStorage');
+      assert.ok(
+        !token.test(kept.session) && !kept.session.includes(account.password),
+        'no secret is in sessionStorage',
+      );
       await context.close();
       assert.deepEqual(seen.faults, []);
     },
@@ -108,20 +154,28 @@ export async function order(page, { name, count = '1', more } = {}) {
   await page.getByLabel('Flavor').selectOption('m1.tiny');
   await page.getByLabel('Image').selectOption('cirros');
   const networks = page.getByRole('group', { name: /^Networks/ }).getByRole('checkbox');
-  if (await networks.count() > 1) await page.getByRole('checkbox', { name: /^private/ }).check();
+  if ((await networks.count()) > 1) await page.getByRole('checkbox', { name: /^private/ }).check();
   await more?.();
   await page.getByRole('button', { name: 'Launch' }).click();
 }
 
 /** row is the row of a table that begins with a name. */
-export const row = (page, name) => page.getByRole('row').filter({ has: page.getByRole('rowheader', { name, exact: true }) });
+export const row = (page, name) =>
+  page.getByRole('row').filter({ has: page.getByRole('rowheader', { name, exact: true }) });
 
 /** faultless holds the page against axe-core's rules: no serious or critical fault. */
 export async function faultless(page, what) {
   await page.evaluate(`${axe}; globalThis.axe = axe; 0`); // from outside the page, so that its policy has no say
   const { violations } = await page.evaluate(() => globalThis.axe.run(document, { resultTypes: ['violations'] }));
-  const bad = violations.filter((v) => ['serious', 'critical'].includes(v.impact))
-    .map((v) => `${v.id}: ${v.help}\n  ${v.nodes.slice(0, 4).map((n) => `${n.html.slice(0, 160)} ${n.any[0]?.message || n.failureSummary}`).join('\n  ')}`);
+  const bad = violations
+    .filter((v) => ['serious', 'critical'].includes(v.impact))
+    .map(
+      (v) =>
+        `${v.id}: ${v.help}\n  ${v.nodes
+          .slice(0, 4)
+          .map((n) => `${n.html.slice(0, 160)} ${n.any[0]?.message || n.failureSummary}`)
+          .join('\n  ')}`,
+    );
   assert.deepEqual(bad, [], what);
 }
 

@@ -1,19 +1,22 @@
-// Every view as it looks in the light, in the dark and on a phone: held against axe-core's rules, and kept as a picture.
+// Every view in light, dark and on a phone: checked by axe-core's rules, and kept as a screenshot.
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import { browser, faultless, open, order, patience, picture, row, settled, signIn, sizes, visit } from './harness.mjs';
 
 let chrome;
-before(async () => {
-  chrome = await browser();
-  const { page, close } = await visit(chrome); // something to look at
-  await order(page, { name: 'batch', count: '3' });
-  for (const n of [1, 2, 3]) await row(page, `batch-${n}`).getByText('active').first().waitFor({ timeout: patience });
-  await open(page, 'Servers');
-  await page.getByRole('button', { name: 'Stop batch-2' }).click();
-  await row(page, 'batch-2').getByText('stopped').waitFor({ timeout: patience });
-  await close();
-}, { timeout: 3 * patience });
+before(
+  async () => {
+    chrome = await browser();
+    const { page, close } = await visit(chrome); // something to look at
+    await order(page, { name: 'batch', count: '3' });
+    for (const n of [1, 2, 3]) await row(page, `batch-${n}`).getByText('active').first().waitFor({ timeout: patience });
+    await open(page, 'Servers');
+    await page.getByRole('button', { name: 'Stop batch-2' }).click();
+    await row(page, 'batch-2').getByText('stopped').waitFor({ timeout: patience });
+    await close();
+  },
+  { timeout: 3 * patience },
+);
 after(() => chrome?.close());
 
 for (const size of Object.keys(sizes)) {
@@ -53,6 +56,9 @@ for (const size of Object.keys(sizes)) {
     await page.getByRole('link', { name: 'batch-1 and 2 more' }).first().click();
     await row(page, 'batch-3').waitFor();
     await look('order');
+    await open(page, 'Leases');
+    await page.getByRole('link', { name: 'workshop' }).waitFor();
+    await look('leases');
     await open(page, 'Callbacks');
     await page.getByRole('rowheader').first().waitFor();
     await look('callbacks');

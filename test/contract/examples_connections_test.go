@@ -5,14 +5,22 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
 // connections: the caller may act through what it has delegated.
 func (s *story) connections(t *testing.T) {
-	until := map[string]any{"expires_at": time.Now().Add(time.Hour).UTC().Format(time.RFC3339), "actions": []string{"allocate", "connect", "deallocate"}}
-	limited := map[string]any{"expires_at": until["expires_at"], "usable_by": []any{map[string]string{"project": s.project.Name}}}
+	until := map[string]any{
+		"expires_at": time.Now().Add(time.Hour).UTC().Format(time.RFC3339), "actions": []string{
+			"allocate", "connect", "deallocate",
+		},
+	}
+	limited := map[string]any{
+		"expires_at": until["expires_at"], "usable_by": []any{map[string]string{"project": s.project.Name}},
+	}
 	s.ok(t, "createConnection", 201, ask{example: "limited", set: limited})
 	s.is(exampleConnection, s.id(t, "createConnection", 201, ask{example: "trust", set: until}))
 	s.ok(t, "getConnection", 200, ask{})
@@ -20,7 +28,8 @@ func (s *story) connections(t *testing.T) {
 	s.ok(t, "checkConnection", 200, ask{})
 	s.ok(t, "listResources", 200, ask{query: []string{"connection_id"}})
 	testkit.Eventually(t, time.Minute, "no check is under way", func() bool { // one that ends later would be the answer
-		return testkit.Scalar[bool](t, s.conn, "select bool_and(next_check_at > now() and coalesce(check_until, '-infinity') < now()) from connections")
+		return testkit.Scalar[bool](t, s.conn,
+			"select bool_and(next_check_at > now() and coalesce(check_until, '-infinity') < now()) from connections")
 	})
 	s.exec(t, "update connections set check_until = now() + interval '1 minute'") // as if another replica were at it
 	s.ok(t, "checkConnection", 202, ask{})
@@ -35,7 +44,7 @@ func (s *story) connections(t *testing.T) {
 	}
 	s.ok(t, "connectServer", 202, ask{example: "delegated"}).JSON(t, &taken)
 	s.is(exampleAction, taken.ActionID)
-	testkit.Eventually(t, 2*time.Minute, "the server is taken over", func() bool {
+	testkit.Eventually(t, 2*time.Minute, "the server is adopted", func() bool {
 		answer := s.ok(t, "getServerAction", 200, ask{query: []string{"connection_id"}})
 		return !strings.Contains(string(answer.Body), `"running"`)
 	})
@@ -58,9 +67,23 @@ func (s *story) revocation(t *testing.T) {
 	trust := giver.Trust(t, testkit.Trustee(t), true, time.Now().Add(time.Hour))
 	giver.Disable(t)
 	s.exec(t, `insert into connections select (jsonb_populate_record(c, jsonb_build_object(
-		'id', gen_random_uuid(), 'delegation_id', $1::text, 'status', 'deleted', 'revoked', false))).* from connections c limit 1`, trust)
+		'id', gen_random_uuid(), 'delegation_id', $1::text, 'status', 'deleted', 'revoked', false))).*
+		from connections c limit 1`, trust)
 	testkit.Eventually(t, 2*time.Minute, "the revocation is pending", func() bool {
 		s.ok(t, "runConnections", 204, ask{})
-		return testkit.Scalar[bool](t, s.conn, "select exists (select from events where type = $1)", domain.RevocationEvent)
+		return testkit.Scalar[bool](t, s.conn, "select exists (select from events where type = $1)",
+			domain.RevocationEvent)
 	})
+}
+
+// strayTrust stores a connection by trust, and says what stands for that of the examples.
+func strayTrust(t *testing.T, database string, project *testkit.Project) *strings.Replacer {
+	t.Helper()
+	id := uuid.NewString()
+	if _, err := testkit.Pool(t, database).Exec(t.Context(), `
+insert into connections (project_id, id, domain_id, user_id, kind, delegation_id, acts_as, actions, usable_by, status, expires_at)
+values ($1, $2, '', $3, 'trust', 't', '{"roles": ["member"]}', '{start}', '{}', 'active', now() + interval '1 hour')`, project.ID, id, project.UserID); err != nil {
+		t.Fatal(err)
+	}
+	return strings.NewReplacer(exampleConnection, id)
 }

@@ -10,7 +10,9 @@ func (s *story) consent(t *testing.T) {
 	s.ok(t, "listConnectionRequests", 200, ask{query: []string{"limit=1", "status"}})
 	s.ok(t, "grantConnectionRequest", 201, ask{example: "all"})
 	s.ok(t, "grantConnectionRequest", 200, ask{example: "all"})
-	for operation, example := range map[string]string{"grantConnectionRequest": "less", "declineConnectionRequest": "reason", "withdrawConnectionRequest": ""} {
+	for operation, example := range map[string]string{
+		"grantConnectionRequest": "less", "declineConnectionRequest": "reason", "withdrawConnectionRequest": "",
+	} {
 		s.ok(t, operation, 409, ask{example: example})
 	}
 	s.is(exampleRequest, s.id(t, "requestConnection", 201, to))

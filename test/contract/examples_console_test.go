@@ -26,6 +26,9 @@ func (s *story) console(t *testing.T) {
 	session := []string{"Cookie", cookie, "X-Cloudfn-User", s.project.UserID + "/" + s.project.ID}
 	s.ok(t, "getSession", 401, ask{})
 	s.ok(t, "getSession", 200, ask{header: session})
+	for _, operation := range []string{"getSession", "signOut"} {
+		s.ok(t, operation, 400, ask{header: session, query: []string{"nonsense=1"}})
+	}
 
 	s.ok(t, "consoleGet", 200, ask{header: session})
 	callback := "/console/api/v1/callbacks"

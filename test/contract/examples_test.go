@@ -69,15 +69,17 @@ type ask struct {
 	example string            // the name of the body's example; "" = the first by name
 	real    *strings.Replacer // puts what there is in the place of what the examples name
 	set     map[string]any    // fields of the body; nil takes one away
-	query   []string          // parameters that are sent, with the values of their examples, or their own: "marker", "limit=1"
-	method  string
-	path    string
-	body    string
-	header  []string // instead of the example's
-	where   string   // for the table
+	// parameters that are sent, with the values of their examples, or their own: "marker", "limit=1"
+	query  []string
+	method string
+	path   string
+	body   string
+	header []string // instead of the example's
+	where  string   // for the table
 }
 
-// send sends an operation's example, changed as asked, and holds the answer against the document. The answer must have the status.
+// send sends an operation's example, changed as asked, and holds the answer against the document. The answer must have
+// the status.
 func (e *examples) send(t *testing.T, id string, status int, a ask) testkit.Answer {
 	t.Helper()
 	o, known := e.operations[id]

@@ -45,8 +45,9 @@ func TestEveryFunctionHasTheSameFiles(t *testing.T) {
 				t.Errorf("functions/%s has no %s", name, file)
 			}
 		}
-		if found, _ := filepath.Glob(filepath.Join(functions, name, "h*[pr].go")); len(found) == 0 { // http.go or handler.go
-			t.Errorf("functions/%s has neither http.go nor handler.go", name)
+		_, noHTTP := os.Stat(filepath.Join(functions, name, "http.go"))
+		if _, noEvent := os.Stat(filepath.Join(functions, name, "event.go")); noHTTP != nil && noEvent != nil {
+			t.Errorf("functions/%s has neither http.go nor event.go", name)
 		}
 		if !declared[name] {
 			t.Errorf("functions/%s is not in the list of functions/main.go", name)
@@ -73,25 +74,29 @@ func TestTryItOfEveryREADME(t *testing.T) {
 			continue
 		}
 		cmd := exec.Command("sh", "-e", "-c", string(command))
-		cmd.Env = append(os.Environ(), "URL="+p.URL, "TOKEN="+testkit.Token(t, "demo"), "EVENT_KEY="+testkit.EventKey, "no_proxy=*")
+		cmd.Env = append(os.Environ(), "URL="+p.URL, "TOKEN="+testkit.Token(t, "demo"), "EVENT_KEY="+testkit.EventKey,
+			"no_proxy=*")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Errorf("functions/%s/README.md: %v\n%s\n%s", name, err, command, out)
 		}
 	}
 }
 
-// TestWhoOpensSecrets: what opens a sealed secret, and what logs in to the cloud, is read by the event functions that need it, and
-// by no function that serves HTTP.
+// TestWhoOpensSecrets: what opens a sealed secret, and what logs in to the cloud, is read by the event functions that
+// need it, and by no function that serves HTTP.
 func TestWhoOpensSecrets(t *testing.T) {
 	t.Parallel()
-	accounts := []string{"collect-stats", "poll-instances", "run-connections"}
+	accounts := []string{"collect-stats", "poll-instances", "reconcile-managed", "run-connections"}
 	want := map[string][]string{
 		"SEAL_PRIVATE_KEY": {"deliver-events"}, "CONNECTION_PRIVATE_KEY": {"run-connections"},
-		"OS_PASSWORD": accounts, "OS_APPLICATION_CREDENTIAL_SECRET": accounts,
+		"MANAGED_PRIVATE_KEY": {"reconcile-managed"},
+		"OS_PASSWORD":         accounts, "OS_APPLICATION_CREDENTIAL_SECRET": accounts,
+		"LEASES_OS_PASSWORD": {"run-leases"}, "LEASES_OS_APPLICATION_CREDENTIAL_SECRET": {"run-leases"},
+		"NODES_OS_PASSWORD": {"watch-nodes"}, "NODES_OS_APPLICATION_CREDENTIAL_SECRET": {"watch-nodes"},
 		"DATABASE_URL": nil, "EVENT_KEY": nil, // these open nothing
 	}
 	secret := regexp.MustCompile("PRIVATE|PASSWORD|SECRET|TOKEN|DATABASE_URL|_KEY$")
-	harmless := []string{"SEAL_PUBLIC_KEY", "CONNECTION_PUBLIC_KEY", "TOKEN_CACHE_TTL", "AGENT_TOKEN_TTL"}
+	harmless := []string{"SEAL_PUBLIC_KEY", "CONNECTION_PUBLIC_KEY", "MANAGED_PUBLIC_KEY", "TOKEN_CACHE_TTL", "AGENT_TOKEN_TTL"}
 	d := testkit.Describe(t)
 	for _, v := range d.Variables {
 		if !secret.MatchString(v.Name) || slices.Contains(harmless, v.Name) {
@@ -99,10 +104,13 @@ func TestWhoOpensSecrets(t *testing.T) {
 		}
 		readers, known := want[v.Name]
 		if !known || !slices.Equal(v.ReadBy, readers) {
-			t.Errorf("%s is read by %v, want %v: if it is a new secret, say here who may hold it", v.Name, v.ReadBy, readers)
+			t.Errorf("%s is read by %v, want %v: if it is a new secret, say here who may hold it", v.Name, v.ReadBy,
+				readers)
 		}
 		for _, name := range v.ReadBy {
-			if slices.ContainsFunc(d.Functions, func(f run.Declaration) bool { return f.Name == name && f.Kind == "http" }) {
+			if slices.ContainsFunc(d.Functions, func(f run.Declaration) bool {
+				return f.Name == name && f.Kind == "http"
+			}) {
 				t.Errorf("%s serves HTTP, and reads %s", name, v.Name)
 			}
 		}

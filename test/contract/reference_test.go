@@ -14,18 +14,20 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestReference is served whole to whoever asks, under a policy that allows only its own files, and draws every operation in a
-// real Chromium.
+// TestReference is served whole to whoever asks, under a policy that allows only its own files, and draws every
+// operation in a real Chromium.
 func TestReference(t *testing.T) {
 	t.Parallel()
 	chromium := testkit.Chromium(t)
 	app := testkit.Spawn(t, testkit.DaemonEnv(t, testkit.Database(t)))
 	for path, kind := range map[string]string{
-		"/v1/docs": "text/html", "/v1/docs/docs.js": "javascript", "/v1/docs/swagger-ui.css": "text/css", "/v1/docs/favicon-32x32.png": "image/png",
+		"/v1/docs": "text/html", "/v1/docs/docs.js": "javascript", "/v1/docs/swagger-ui.css": "text/css",
+		"/v1/docs/favicon-32x32.png": "image/png",
 	} {
 		a := app.Do(t, "GET", path, "", "Accept-Encoding", "identity")
 		policy := a.Header.Get("Content-Security-Policy")
-		if a.Status != 200 || !strings.Contains(a.Header.Get("Content-Type"), kind) || a.Header.Get("Content-Encoding") != "" ||
+		if a.Status != 200 || !strings.Contains(a.Header.Get("Content-Type"), kind) ||
+			a.Header.Get("Content-Encoding") != "" ||
 			!strings.Contains(policy, "script-src 'self'; style-src 'self'; ") || strings.Contains(policy, "unsafe") {
 			t.Errorf("%s: got %d %v", path, a.Status, a.Header)
 		}

@@ -13,7 +13,8 @@ import (
 // TestEveryRouteIsDocumented, and every documented one is served. What is served is what the functions declare.
 func TestEveryRouteIsDocumented(t *testing.T) {
 	t.Parallel()
-	end := regexp.MustCompile(`(\w)/\{\$\}$`) // the path itself with a slash behind it, which OpenAPI's tools take for the same
+	// the path itself with a slash behind it, which OpenAPI's tools take for the same
+	end := regexp.MustCompile(`(\w)/\{\$\}$`)
 	served := map[string]bool{}
 	for _, pattern := range testkit.Describe(t).Routes {
 		served[strings.TrimSuffix(end.ReplaceAllString(pattern, "$1"), "{$}")] = true
@@ -36,8 +37,8 @@ func TestEveryRouteIsDocumented(t *testing.T) {
 	}
 }
 
-// A pattern that ends in {name...}, with or without a method, takes every path that begins like it. OpenAPI has no such thing, so
-// each method of it is documented with one more segment.
+// A pattern that ends in {name...}, with or without a method, takes every path that begins like it. OpenAPI has no such
+// thing, so each method of it is documented with one more segment.
 var rest = regexp.MustCompile(`\{[a-z]+\.\.\.\}$`)
 
 func documentedAs(pattern string, documented map[string]bool) bool {

@@ -34,7 +34,9 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	for _, name := range []string{"KUBECONFIG", "CLUSTER_INGRESS", "CLUSTER_HOST", "E2E_DATABASE_URL", "E2E_OVERLAY", "IMAGE", "HELLO_IMAGE"} {
+	for _, name := range []string{
+		"KUBECONFIG", "CLUSTER_INGRESS", "CLUSTER_HOST", "E2E_DATABASE_URL", "E2E_OVERLAY", "IMAGE", "HELLO_IMAGE",
+	} {
 		if os.Getenv(name) == "" {
 			fmt.Fprintf(os.Stderr, "e2e: %s is not set: run make e2e\n", name)
 			os.Exit(2)
@@ -51,7 +53,11 @@ func TestMain(m *testing.M) {
 func deploy() error {
 	steps := [][]string{
 		{"sh", "-c", "kubectl create namespace " + namespace + " --dry-run=client -o yaml | kubectl apply -f -"},
-		{"kn", "service", "apply", "sink", "-n", namespace, "--image", helloImage, "--cluster-local", "--scale", "1..1", "--user", "65532", "--security-context", "strict"},
+		{
+			"kn", "service", "apply", "sink", "-n", namespace, "--image", helloImage, "--cluster-local",
+			"--scale", "1..1",
+			"--user", "65532", "--security-context", "strict",
+		},
 		{"env", "OVERLAY=" + os.Getenv("E2E_OVERLAY"), filepath.Join(testkit.Root(), "scripts", "deploy"), "up"},
 	}
 	for _, step := range steps {
@@ -100,7 +106,8 @@ func kn(t testing.TB, args ...string) {
 func get[T any](t testing.TB, args ...string) T {
 	t.Helper()
 	var into T
-	if err := json.Unmarshal([]byte(kubectl(t, append(append([]string{"get"}, args...), "-o", "json")...)), &into); err != nil {
+	out := kubectl(t, append(append([]string{"get"}, args...), "-o", "json")...)
+	if err := json.Unmarshal([]byte(out), &into); err != nil {
 		t.Fatal(err)
 	}
 	return into
@@ -145,7 +152,7 @@ func reach(t testing.TB, base, token string) *testkit.Client {
 	return c
 }
 
-// clone deploys a copy of a function under another name, changed, and removes it after the test.
+// clone deploys a function under another name, with changes, and removes it after the test.
 func clone(t testing.TB, function, name string, annotations map[string]string, env ...string) {
 	t.Helper()
 	service := get[map[string]any](t, "ksvc", function)
@@ -183,7 +190,7 @@ func at(object map[string]any, path ...string) map[string]any {
 	return object
 }
 
-// podList is what the tests look at of pods.
+// podList has the fields of pods that tests read.
 type podList struct {
 	Items []pod
 }
@@ -219,7 +226,8 @@ func (p pod) serves() bool {
 
 // pods are a Service's, but for those that are ending. It may be called from any goroutine.
 func pods(service string) (list []pod, err error) {
-	out, err := try("kubectl", "-n", namespace, "get", "pods", "-l", "serving.knative.dev/service="+service, "-o", "json")
+	out, err := try("kubectl", "-n", namespace, "get", "pods", "-l", "serving.knative.dev/service="+service, "-o",
+		"json")
 	if err != nil {
 		return nil, err
 	}

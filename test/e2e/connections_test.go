@@ -11,15 +11,16 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestDelegation from functions that were at zero: a user delegates by a trust, another project's user orders a server through it
-// and sees it active, and when the connection is deleted nothing of it is left in Keystone.
+// TestDelegation from functions that were at zero: a user delegates by a trust, another project's user orders a server
+// through it and sees it active, and when the connection is deleted nothing of it is left in Keystone.
 func TestDelegation(t *testing.T) {
 	owner, actor, facts := testkit.NewProject(t), testkit.NewProject(t), testkit.Sandbox(t)
 	toZero(t, "connections", "launch")
 	mine, others := client(t, "gateway", owner.Token(t)), client(t, "gateway", actor.Token(t))
 
 	body, _ := json.Marshal(map[string]any{
-		"kind": "trust", "roles": []string{"member"}, "actions": []string{"allocate", "start"}, "quota": map[string]int{"instances": 1},
+		"kind": "trust", "roles": []string{"member"}, "actions": []string{"allocate", "start"},
+		"quota":     map[string]int{"instances": 1},
 		"usable_by": []string{actor.UserID}, "expires_at": time.Now().Add(time.Hour).UTC().Format(time.RFC3339),
 	})
 	answer := mine.Post(t, "/v1/connections", string(body))
@@ -33,7 +34,8 @@ func TestDelegation(t *testing.T) {
 	}
 
 	order, _ := json.Marshal(map[string]any{
-		"connection_id": connection.ID, "name": "delegated", "flavor": facts.Flavor, "image": facts.Image, "networks": []string{facts.Network},
+		"connection_id": connection.ID, "name": "delegated", "flavor": facts.Flavor, "image": facts.Image,
+		"networks": []string{facts.Network},
 	})
 	began := time.Now()
 	if answer = others.Post(t, "/v1/launch", string(order)); answer.Status != http.StatusAccepted {
@@ -57,7 +59,8 @@ func TestDelegation(t *testing.T) {
 		t.Errorf("one more than the quota: %d %s", answer.Status, answer.Body)
 	}
 
-	if answer = mine.Do(t, http.MethodDelete, "/v1/connections/"+connection.ID, ""); answer.Status != http.StatusNoContent {
+	answer = mine.Do(t, http.MethodDelete, "/v1/connections/"+connection.ID, "")
+	if answer.Status != http.StatusNoContent {
 		t.Fatalf("delete: %d %s", answer.Status, answer.Body)
 	}
 	if left := owner.Trusts(t); len(left) != 0 {
@@ -67,7 +70,9 @@ func TestDelegation(t *testing.T) {
 		t.Errorf("through the connection that is gone: %d %s", answer.Status, answer.Body)
 	}
 	// The function that guests call does so without Keystone, and knows nothing of a deployment that is not there.
-	if answer = client(t, "agents", "").Get(t, "/v1/agents/"+connection.ID+"/bundle", "Authorization", "Bearer none"); answer.Status != http.StatusNotFound {
+	path = "/v1/agents/" + connection.ID + "/bundle"
+	answer = client(t, "agents", "").Get(t, path, "Authorization", "Bearer none")
+	if answer.Status != http.StatusNotFound {
 		t.Errorf("a bundle that is not there: %d %s", answer.Status, answer.Body)
 	}
 }

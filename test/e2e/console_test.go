@@ -10,8 +10,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestConsole from zero: the page comes through the gateway, nobody signs in by plain http, and who signs in by https uses the other
-// functions with his session.
+// TestConsole from zero: the page comes through the gateway, nobody signs in by plain http, and who signs in by https
+// uses the other functions with his session.
 func TestConsole(t *testing.T) {
 	project := testkit.NewProject(t)
 	toZero(t, "console", "servers")
@@ -26,7 +26,8 @@ func TestConsole(t *testing.T) {
 	}
 	// The test cluster's ingress takes no https, so the test says what one that does would say.
 	console := client(t, "console", "")
-	a := console.Post(t, "/console/session", body, append(fromPage, "Forwarded", "host=cloudfn.example.com;proto=https")...)
+	forwarded := append(fromPage, "Forwarded", "host=cloudfn.example.com;proto=https")
+	a := console.Post(t, "/console/session", body, forwarded...)
 	if a.Status != http.StatusCreated {
 		t.Fatalf("signing in: %d %s", a.Status, a.Body)
 	}

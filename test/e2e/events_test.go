@@ -60,21 +60,21 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// of is what was told of a subject so far.
-func (r *receiver) of(subject string) []string {
+// statesOf returns the states that arrived for a subject, in order.
+func (r *receiver) statesOf(subject string) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.states[subject])
 }
 
 // TestEventsArePushed from functions that were all at zero: an order's instances become active, and one is stopped, and
-// nobody asked.
+// the receiver gets both without polling.
 func TestEventsArePushed(t *testing.T) {
 	project := testkit.NewProject(t)
-	token, facts, told := project.Token(t), testkit.Sandbox(t), newReceiver(t)
+	token, facts, events := project.Token(t), testkit.Sandbox(t), newReceiver(t)
 	order, _ := json.Marshal(map[string]any{
 		"name": "pushed", "count": 2, "flavor": facts.Flavor, "image": facts.Image, "networks": []string{facts.Network},
-		"callback": map[string]any{"url": told.URL},
+		"callback": map[string]any{"url": events.URL},
 	})
 	answer := client(t, "gateway", token).Post(t, "/v1/launch", string(order))
 	if answer.Status != http.StatusAccepted {
@@ -86,21 +86,23 @@ func TestEventsArePushed(t *testing.T) {
 	}
 	answer.JSON(t, &placed)
 	for _, i := range placed.Instances {
-		testkit.Eventually(t, 2*time.Minute, "the instance is told to be active", func() bool {
-			states := told.of(i.ID)
+		testkit.Eventually(t, 2*time.Minute, "the event of the active instance arrives", func() bool {
+			states := events.statesOf(i.ID)
 			return len(states) > 0 && states[len(states)-1] == "activeACTIVE"
 		})
 	}
-	testkit.Eventually(t, time.Minute, "the order is told to be done", func() bool { return slices.Contains(told.of(placed.ID), "done") })
+	testkit.Eventually(t, 2*time.Minute, "the event of the finished order arrives",
+		func() bool { return slices.Contains(events.statesOf(placed.ID), "done") })
 
 	answer = client(t, "gateway", token).Post(t, "/v1/servers/"+placed.Instances[0].ID+"/actions", `{"action":"stop"}`)
 	if answer.Status != http.StatusAccepted {
 		t.Fatalf("stop: %d %s", answer.Status, answer.Body)
 	}
 	stopped := time.Now()
-	testkit.Eventually(t, 2*time.Minute, "the stop is told", func() bool {
-		states := told.of(placed.Instances[0].ID)
+	testkit.Eventually(t, 2*time.Minute, "the event of the stop arrives", func() bool {
+		states := events.statesOf(placed.Instances[0].ID)
 		return states[len(states)-1] == "stoppedSHUTOFF"
 	})
-	t.Logf("the stop was told after %s: %v", time.Since(stopped).Round(100*time.Millisecond), told.of(placed.Instances[0].ID))
+	t.Logf("the event of the stop arrived after %s: %v", time.Since(stopped).Round(100*time.Millisecond),
+		events.statesOf(placed.Instances[0].ID))
 }

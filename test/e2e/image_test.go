@@ -19,8 +19,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestImage builds the image as who has no registry does, and looks into it: not root, one static binary and little
-// else, with a list of what it was made of.
+// TestImage builds the image without a registry, and checks it: not root, one static binary and little else, and an
+// SBOM.
 func TestImage(t *testing.T) {
 	cmd := exec.Command(filepath.Join(testkit.Root(), "scripts", "image"))
 	cmd.Env = append(os.Environ(), "KO_DOCKER_REPO=")

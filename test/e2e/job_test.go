@@ -19,6 +19,7 @@ func TestMainJob(t *testing.T) {
 		"one base URL":        func(string) string { return "gateway" },
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel() // each has a project of its own
 			project := testkit.NewProject(t)
 			token := project.Token(t)
 			facts := testkit.Sandbox(t)
@@ -26,22 +27,28 @@ func TestMainJob(t *testing.T) {
 
 			var resources struct{ Flavors, Images, Networks []struct{ Name string } }
 			answer := call("resources").Get(t, "/v1/resources")
-			if answer.JSON(t, &resources); answer.Status != 200 || len(resources.Flavors) == 0 || len(resources.Images) == 0 || len(resources.Networks) == 0 {
+			if answer.JSON(t, &resources); answer.Status != 200 || len(resources.Flavors) == 0 ||
+				len(resources.Images) == 0 ||
+				len(resources.Networks) == 0 {
 				t.Fatalf("resources: %d %s", answer.Status, answer.Body)
 			}
 
-			order, _ := json.Marshal(map[string]any{"name": "e2e", "count": 2, "flavor": facts.Flavor, "image": facts.Image, "networks": []string{facts.Network}})
+			order, _ := json.Marshal(map[string]any{
+				"name": "e2e", "count": 2, "flavor": facts.Flavor, "image": facts.Image,
+				"networks": []string{facts.Network},
+			})
 			answer = call("launch").Post(t, "/v1/launch", string(order))
 			if answer.Status != 202 {
 				t.Fatalf("launch: %d %s", answer.Status, answer.Body)
 			}
 			location := answer.Header.Get("Location")
-			testkit.Eventually(t, time.Minute, "both servers are active", func() bool {
+			testkit.Eventually(t, 2*time.Minute, "both servers are active", func() bool {
 				var servers struct{ Servers []struct{ Status string } }
 				call("servers").Get(t, "/v1/servers?status=ACTIVE").JSON(t, &servers)
 				return len(servers.Servers) == 2
 			})
-			if answer := call("launch").Get(t, location); answer.Status != 200 || !strings.Contains(string(answer.Body), `"status":"done"`) {
+			if answer := call("launch").Get(t, location); answer.Status != 200 ||
+				!strings.Contains(string(answer.Body), `"status":"done"`) {
 				t.Errorf("the order: %d %s", answer.Status, answer.Body)
 			}
 
@@ -50,7 +57,8 @@ func TestMainJob(t *testing.T) {
 			if answer.JSON(t, &stats); answer.Status != 200 || len(stats.Hours) != 24 {
 				t.Errorf("stats: %d %s", answer.Status, answer.Body)
 			}
-			if answer := call("stats").Get(t, "/v1/stats", "Accept", "image/svg+xml"); answer.Status != 200 || !strings.HasPrefix(answer.Header.Get("Content-Type"), "image/svg+xml") {
+			if answer := call("stats").Get(t, "/v1/stats", "Accept", "image/svg+xml"); answer.Status != 200 ||
+				!strings.HasPrefix(answer.Header.Get("Content-Type"), "image/svg+xml") {
 				t.Errorf("the chart: %d %v", answer.Status, answer.Header)
 			}
 
@@ -59,12 +67,12 @@ func TestMainJob(t *testing.T) {
 				Requests []struct{ Function, Path string }
 			}
 			call("stats").Get(t, "/v1/requests?limit=1000").JSON(t, &log)
-			seen := map[string]bool{}
+			logged := map[string]bool{}
 			for _, r := range log.Requests {
-				seen[r.Function] = true
+				logged[r.Function] = true
 			}
 			for _, function := range []string{"resources", "launch", "servers", "stats"} {
-				if !seen[function] {
+				if !logged[function] {
 					t.Errorf("the request log has nothing of %s: %v", function, log.Requests)
 				}
 			}
@@ -74,7 +82,8 @@ func TestMainJob(t *testing.T) {
 
 // TestEventFunctionsAreNotReachable from outside: neither by a host of their own, nor through the gateway.
 func TestEventFunctionsAreNotReachable(t *testing.T) {
-	if url := kubectl(t, "get", "ksvc", "collect-stats", "-o", "jsonpath={.status.url}"); !strings.HasSuffix(url, ".svc.cluster.local") {
+	url := kubectl(t, "get", "ksvc", "collect-stats", "-o", "jsonpath={.status.url}")
+	if !strings.HasSuffix(url, ".svc.cluster.local") {
 		t.Errorf("collect-stats is served at %s", url)
 	}
 	token := testkit.Token(t, "demo")

@@ -14,8 +14,9 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestPods holds every running pod of ours to what the manifests promise: not root, nothing to write to, no token of a
-// service account, and no secret but the ones that its function needs.
+// TestPods checks of every function's pods what the manifests promise: not root, nothing to write to, no token of a
+// service account, and no secret but the ones that its function needs. No secret and no token is in a pod's log or in
+// the database. An event function rejects events that lack the key.
 func TestPods(t *testing.T) {
 	holds := map[string][]string{"gateway": nil}
 	for _, f := range testkit.Describe(t).Functions {
@@ -24,7 +25,8 @@ func TestPods(t *testing.T) {
 		}
 		slices.Sort(holds[f.Name])
 	}
-	for function := range awake(t) {
+	events := eventFunctions(t)
+	for function := range awake(t, events) {
 		want, known := holds[function]
 		if !known {
 			t.Errorf("%s is deployed, and no function of that name is declared", function)
@@ -46,7 +48,8 @@ func TestPods(t *testing.T) {
 				}
 				for _, c := range pod.Spec.Containers {
 					context := c.SecurityContext
-					if context["runAsNonRoot"] != true || context["readOnlyRootFilesystem"] != true || context["allowPrivilegeEscalation"] != false {
+					if context["runAsNonRoot"] != true || context["readOnlyRootFilesystem"] != true ||
+						context["allowPrivilegeEscalation"] != false {
 						t.Errorf("container %s runs with %v", c.Name, context)
 					}
 					if c.Name != "user-container" {
@@ -66,18 +69,32 @@ func TestPods(t *testing.T) {
 					}
 				}
 				status := string(process(t, pod.Metadata.UID))
-				if !strings.Contains(status, "\nUid:\t65532\t65532") || !strings.Contains(status, "\nCapEff:\t0000000000000000") || !strings.Contains(status, "\nNoNewPrivs:\t1") {
+				if !strings.Contains(status, "\nUid:\t65532\t65532") ||
+					!strings.Contains(status, "\nCapEff:\t0000000000000000") ||
+					!strings.Contains(status, "\nNoNewPrivs:\t1") {
 					t.Errorf("its process is\n%s", status)
 				}
 			}
+			log := logOf(t, function, `"msg":"serving`)
+			if slices.Contains(events, function) {
+				log = logOf(t, function, "event rejected", "pingsources/"+keyless(function))
+			}
+			for _, canary := range []string{"e2e-canary", "local-event-key", "sealkey_"} {
+				if strings.Contains(log, canary) {
+					t.Error("its log shows a secret")
+				}
+			}
+			testkit.NoSecretsIn(t, function, []byte(log))
 		})
 	}
+	testkit.NoSecrets(t, databaseURL)
 }
 
 // functions are the deployed Services of ours.
 func functions(t testing.TB) []string {
 	t.Helper()
-	return strings.Fields(kubectl(t, "get", "ksvc", "-l", "app.kubernetes.io/part-of=cloudfn", "-o", "jsonpath={.items[*].metadata.name}"))
+	return strings.Fields(kubectl(t, "get", "ksvc", "-l", "app.kubernetes.io/part-of=cloudfn", "-o",
+		"jsonpath={.items[*].metadata.name}"))
 }
 
 // eventFunctions are those that only an event wakes.
@@ -91,16 +108,18 @@ func eventFunctions(t testing.TB) (names []string) {
 	return names
 }
 
-// awake gives one function after the other as soon as it has a pod. Those that only an event wakes are the last, and are all
-// woken at the same full minute: a pod with nothing to do does not stay for long.
-func awake(t *testing.T) iter.Seq[string] {
+// keyless is the name of a PingSource that wakes a function with events that it rejects: they lack the key.
+func keyless(function string) string { return "wake-" + function }
+
+// awake gives one function after the other as soon as it has a pod. Those that only an event wakes are the last, and
+// are all woken at the same full minute: a pod with nothing to do does not stay for long.
+func awake(t *testing.T, woken []string) iter.Seq[string] {
 	t.Helper()
-	woken := eventFunctions(t)
 	for _, function := range woken {
-		clone := "wake-" + function
-		_, _ = try("kn", "-n", namespace, "source", "ping", "delete", clone) // of a run that was interrupted
-		kn(t, "source", "ping", "create", clone, "--schedule", "* * * * *", "--sink", "ksvc:"+function)
-		t.Cleanup(func() { kn(t, "source", "ping", "delete", clone) })
+		source := keyless(function)
+		_, _ = try("kn", "-n", namespace, "source", "ping", "delete", source) // of a run that was interrupted
+		kn(t, "source", "ping", "create", source, "--schedule", "* * * * *", "--sink", "ksvc:"+function)
+		t.Cleanup(func() { kn(t, "source", "ping", "delete", source) })
 	}
 	return func(yield func(string) bool) {
 		for _, function := range functions(t) {
@@ -113,7 +132,10 @@ func awake(t *testing.T) iter.Seq[string] {
 			}
 		}
 		for _, function := range woken {
-			testkit.Eventually(t, minutes(2), function+" is awake", func() bool { return ready(function) > 0 })
+			testkit.Eventually(t, minutes(2), function+" is awake", func() bool {
+				list, err := pods(function) // without those that end
+				return err == nil && len(list) > 0 && ready(function) > 0
+			})
 			if !yield(function) {
 				return
 			}
@@ -141,27 +163,14 @@ func process(t testing.TB, uid string) []byte {
 	return nil
 }
 
-// TestNoSecretInTheLogs: what was given as a secret is in no pod's log, nor in the database; and no token or password of a test is.
-func TestNoSecretInTheLogs(t *testing.T) {
-	for function := range awake(t) {
-		log := logOf(t, function)
-		for _, canary := range []string{"e2e-canary", "local-event-key", "sealkey_"} {
-			if strings.Contains(log, canary) {
-				t.Errorf("the log of %s shows a secret", function)
-			}
-		}
-		testkit.NoSecretsIn(t, function, []byte(log))
-	}
-	testkit.NoSecrets(t, databaseURL)
-}
-
-// logOf is the log of a function's pods. A pod may end between its listing and its log.
-func logOf(t *testing.T, function string) (log string) {
+// logOf is the log of a function's pods, once it has these texts. A pod may end between its listing and its log.
+func logOf(t *testing.T, function string, texts ...string) (log string) {
 	t.Helper()
-	testkit.Eventually(t, minutes(1), "the log of "+function, func() bool {
+	testkit.Eventually(t, minutes(3), "the log of "+function+" has "+strings.Join(texts, " and "), func() bool {
 		var err error
-		log, err = try("kubectl", "-n", namespace, "logs", "-l", "serving.knative.dev/service="+function, "--all-containers", "--tail=-1")
-		return err == nil && strings.Contains(log, `"msg":"serving`)
+		log, err = try("kubectl", "-n", namespace, "logs", "-l", "serving.knative.dev/service="+function,
+			"--all-containers", "--tail=-1")
+		return err == nil && !slices.ContainsFunc(texts, func(text string) bool { return !strings.Contains(log, text) })
 	})
 	return log
 }
@@ -171,7 +180,8 @@ func TestManifestsAreStrictlyValid(t *testing.T) {
 	for _, overlay := range []string{"local", "production"} {
 		rendered := command(t, "kubectl", "kustomize", filepath.Join(testkit.Root(), "knative", "overlays", overlay))
 		rendered = strings.ReplaceAll(rendered, "ko://github.com/cloudfn/cloudfn/functions", image)
-		rendered = strings.ReplaceAll(rendered, "name: migrate\n", "name: migrate-"+overlay+"\n") // a Job cannot be changed
+		// a Job cannot be changed
+		rendered = strings.ReplaceAll(rendered, "name: migrate\n", "name: migrate-"+overlay+"\n")
 		cmd := exec.Command("kubectl", "apply", "--dry-run=server", "--validate=strict", "-f", "-")
 		cmd.Stdin = strings.NewReader(rendered)
 		if out, err := cmd.CombinedOutput(); err != nil {

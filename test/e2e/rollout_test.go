@@ -96,10 +96,11 @@ func TestBrokenRevision(t *testing.T) {
 	})
 	underLoad(t, func() {
 		kn(t, "service", "update", "servers", "--env", "REQUEST_TIMEOUT=soon", "--no-wait")
-		testkit.Eventually(t, 3*time.Minute, "kn service describe says what is wrong with the new revision", func() bool {
-			out, _ := try("kn", "-n", namespace, "service", "describe", "servers", "--verbose")
-			return strings.Contains(out, "Container failed with: cloudfn: REQUEST_TIMEOUT: time: invalid duration")
-		})
+		testkit.Eventually(t, 3*time.Minute, "kn service describe says what is wrong with the new revision",
+			func() bool {
+				out, _ := try("kn", "-n", namespace, "service", "describe", "servers", "--verbose")
+				return strings.Contains(out, "Container failed with: cloudfn: REQUEST_TIMEOUT: time: invalid duration")
+			})
 		if share(t, good) != 100 || latestReady(t) != good {
 			t.Errorf("revision %s gets %d%%, ready is %s", good, share(t, good), latestReady(t))
 		}
@@ -114,6 +115,7 @@ func TestDependenciesAway(t *testing.T) {
 		"keystone": {"OS_AUTH_URL", "http://" + host + ":9/v3"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()                                      // both mostly wait for Knative
 			clone(t, "servers", "without-"+name, nil, env...) // waits until it is Ready
 			c := client(t, "without-"+name, token)
 			if answer := c.Get(t, "/v1/servers"); answer.Status != 503 || answer.Header.Get("Retry-After") == "" {

@@ -52,13 +52,20 @@ func TestOtherWays(t *testing.T) {
 		t.Helper()
 		cmd := exec.Command("bash", "-euo", "pipefail", "-c", block(t, chapter))
 		cmd.Dir = testkit.Root()
-		cmd.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig, "NAMESPACE="+other, "IMAGE="+image, "EVENT_KEY=by-hand",
+		cmd.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig, "NAMESPACE="+other, "IMAGE="+image,
+			"EVENT_KEY=by-hand",
 			"DATABASE_URL=postgres://postgres:e2e-canary@"+host+":5432/cloudfn_e2e",
-			"OS_AUTH_URL="+settings.Items[0].Data["OS_AUTH_URL"], "OS_INTERFACE="+settings.Items[0].Data["OS_INTERFACE"],
+			"OS_AUTH_URL="+settings.Items[0].Data["OS_AUTH_URL"],
+			"OS_INTERFACE="+settings.Items[0].Data["OS_INTERFACE"],
 			"OS_USERNAME=collector", "OS_PASSWORD=secret", "OS_PROJECT_NAME=cloudfn",
-			"DELEGATE_USERNAME=delegate", "DELEGATE_PASSWORD=secret", "TRUSTEE_USER_ID="+settings.Items[0].Data["TRUSTEE_USER_ID"],
+			"DELEGATE_USERNAME=delegate", "DELEGATE_PASSWORD=secret",
+			"LEASES_USERNAME=leases", "LEASES_PASSWORD=secret", "LEASES_PROJECT_NAME=cloudfn",
+			"NODES_USERNAME=leases", "NODES_PASSWORD=secret", "NODES_PROJECT_NAME=cloudfn",
+			"TRUSTEE_USER_ID="+settings.Items[0].Data["TRUSTEE_USER_ID"],
 			"SEAL_PUBLIC_KEY="+testkit.SealPublicKey, "SEAL_PRIVATE_KEY="+testkit.SealPrivateKey,
-			"CONNECTION_PUBLIC_KEY="+testkit.ConnectionPublicKey, "CONNECTION_PRIVATE_KEY="+testkit.ConnectionPrivateKey)
+			"CONNECTION_PUBLIC_KEY="+testkit.ConnectionPublicKey, "MANAGED_PUBLIC_KEY="+testkit.ManagedPublicKey,
+			"MANAGED_PRIVATE_KEY="+testkit.ManagedPrivateKey,
+			"CONNECTION_PRIVATE_KEY="+testkit.ConnectionPrivateKey)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("%s: %v\n%s", chapter, err, out)
 		}
@@ -78,6 +85,8 @@ func TestOtherWays(t *testing.T) {
 	}
 	answers("callbacks", "/v1/callbacks")
 	answers("connections", "/v1/connections")
+	answers("leases", "/v1/leases")
+	answers("managed", "/v1/managed")
 	for _, service := range []string{"console", "gateway"} {
 		answers(service, "/console/")
 	}

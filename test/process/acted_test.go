@@ -23,8 +23,8 @@ type actedPage struct {
 	}
 }
 
-// TestWhoDidIt: the owner of a connection finds in the request log, in the history of a server and in events what somebody of another
-// project did through it. That project finds its requests as ever, and a stranger finds nothing.
+// TestWhoDidIt: the owner of a connection finds in the request log, in the history of a server and in events what
+// somebody of another project did through it. That project still finds its own requests, and a stranger finds nothing.
 func TestWhoDidIt(t *testing.T) {
 	t.Parallel()
 	d := newDelegates(t)
@@ -42,14 +42,15 @@ func TestWhoDidIt(t *testing.T) {
 	}
 	refused(t, "a reboot", d.at(d.actor, "servers").Post(t, "/v1/servers/"+instance+"/actions", `{"action": "reboot", "connection_id": "`+connection+`"}`),
 		http.StatusForbidden, "does not permit")
-	refused(t, "a stranger", d.at(stranger, "servers").Get(t, "/v1/servers?connection_id="+connection), http.StatusNotFound, "")
+	refused(t, "a stranger", d.at(stranger, "servers").Get(t, "/v1/servers?connection_id="+connection),
+		http.StatusNotFound, "")
 
 	d.seen(t, connection)
 	d.exported(t, connection)
 	d.remembered(t, connection, instance)
 }
 
-// seen holds what each of the three sees in the request log against what was done.
+// seen checks what the request log shows to each of the three projects.
 func (d *delegates) seen(t *testing.T, connection string) {
 	t.Helper()
 	list := func(who *testkit.Project, query string) (page actedPage) {
@@ -60,7 +61,8 @@ func (d *delegates) seen(t *testing.T, connection string) {
 	ordered, denied := false, false
 	one := list(d.owner, "&acted_through="+connection)
 	for _, r := range one.Requests {
-		if r.UserID != d.actor.UserID || r.ProjectID != d.actor.ID || r.UserName == "" || r.ConnectionID != connection || r.ActedIn != d.owner.ID || r.Remote != "" {
+		if r.UserID != d.actor.UserID || r.ProjectID != d.actor.ID || r.UserName == "" ||
+			r.ConnectionID != connection || r.ActedIn != d.owner.ID || r.Remote != "" {
 			t.Errorf("the owner is shown %+v", r)
 		}
 		ordered = ordered || r.Method == http.MethodPost && r.Path == "/v1/launch" && r.Status == http.StatusAccepted
@@ -83,7 +85,9 @@ func (d *delegates) seen(t *testing.T, connection string) {
 	if own < len(one.Requests) {
 		t.Errorf("who made the requests sees %d of %d", own, len(one.Requests))
 	}
-	for _, query := range []string{"&acted_through=any", "&acted_through=" + connection, "&acted_through=" + uuid.NewString()} {
+	for _, query := range []string{
+		"&acted_through=any", "&acted_through=" + connection, "&acted_through=" + uuid.NewString(),
+	} {
 		if n := len(list(stranger(d), query).Requests) + len(list(d.actor, query).Requests); n != 0 {
 			t.Errorf("%s: who does not own it is shown %d rows", query, n)
 		}
@@ -146,7 +150,8 @@ func (d *delegates) remembered(t *testing.T, connection, instance string) {
 		t.Errorf("a stranger gets the history: %d %s", a.Status, a.Body)
 	}
 	conn := testkit.Connect(t, d.database)
-	if n := testkit.Scalar[int](t, conn, `select count(*)::int from events where type = 'cloudfn.connection.state.v1' and data#>>'{actor,user_id}' = $1`, d.owner.UserID); n != 1 {
+	if n := testkit.Scalar[int](t, conn,
+		`select count(*)::int from events where type = 'cloudfn.connection.state.v1' and data#>>'{actor,user_id}' = $1`, d.owner.UserID); n != 1 {
 		t.Errorf("%d events say who has made the connection", n)
 	}
 }

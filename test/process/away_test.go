@@ -27,12 +27,16 @@ func TestPostgresStops(t *testing.T) {
 		time.Sleep(time.Second) // the daemon's own first tick is over
 		cluster.Stop(t)
 		before := calls.Load()
-		for _, a := range []testkit.Answer{app.Post(t, "/v1/launch", order), app.Get(t, "/v1/servers"), app.Get(t, "/v1/stats"), app.Get(t, "/v1/nothing"), p.Get(t, "/v1/stats")} {
+		for _, a := range []testkit.Answer{
+			app.Post(t, "/v1/launch", order), app.Get(t, "/v1/servers"), app.Get(t, "/v1/stats"),
+			app.Get(t, "/v1/nothing"), p.Get(t, "/v1/stats"),
+		} {
 			if a.Status != 503 || a.Header.Get("Retry-After") == "" {
 				t.Errorf("round %d: got %d %v %s, want 503 with Retry-After", round, a.Status, a.Header, a.Body)
 			}
 		}
-		if a := p.Get(t, "/v1/status"); a.Status != 200 || !strings.Contains(string(a.Body), `"postgres":{"reachable":false`) {
+		if a := p.Get(t, "/v1/status"); a.Status != 200 || !strings.Contains(string(a.Body),
+			`"postgres":{"reachable":false`) {
 			t.Errorf("status: got %d %s", a.Status, a.Body)
 		}
 		if n := calls.Load() - before; n != 0 {
@@ -40,7 +44,9 @@ func TestPostgresStops(t *testing.T) {
 		}
 		cluster.Start(t)
 		began := time.Now()
-		testkit.Eventually(t, 5*time.Second, "it answers again", func() bool { return app.Get(t, "/v1/servers").Status == 200 })
+		testkit.Eventually(t, 5*time.Second, "it answers again", func() bool {
+			return app.Get(t, "/v1/servers").Status == 200
+		})
 		t.Logf("round %d: back after %s", round, time.Since(began))
 	}
 	if n := len(project.Servers(t)); n != 0 {
@@ -86,19 +92,22 @@ func TestTokens(t *testing.T) {
 		if a.Status != 403 {
 			t.Errorf("%s: got %d %s, want 403", name, a.Status, a.Body)
 		}
-		user := testkit.Scalar[string](t, testkit.Pool(t, database), "select user_id from requests where request_id = $1", a.Header.Get("X-Request-Id"))
+		user := testkit.Scalar[string](t, testkit.Pool(t, database),
+			"select user_id from requests where request_id = $1", a.Header.Get("X-Request-Id"))
 		if user != p.UserID {
 			t.Errorf("%s: the row's user is %q", name, user)
 		}
 	}
 	c := testkit.Spawn(t, testkit.Env(t, testkit.Database(t), map[string]string{
-		"FUNCTION_TARGET": "stats", "ALLOWED_PROJECTS": "p1," + p.ID, "ALLOWED_DOMAINS": p.DomainID, "TOKEN_CACHE_TTL": "1s",
+		"FUNCTION_TARGET": "stats", "ALLOWED_PROJECTS": "p1," + p.ID, "ALLOWED_DOMAINS": p.DomainID,
+		"TOKEN_CACHE_TTL": "1s",
 	}))
 	for name, tc := range map[string]struct {
 		token string
 		want  int
 	}{"good": {good, 200}, "revoked": {revoked, 401}, "expired": {expired, 401}, "garbage": {"x", 401}, "8 KiB": {strings.Repeat("x", 8193), 401}} {
-		if a := c.As(tc.token).Get(t, path); a.Status != tc.want || tc.want == 401 && !strings.HasPrefix(a.Header.Get("Www-Authenticate"), "Keystone uri=") {
+		if a := c.As(tc.token).Get(t, path); a.Status != tc.want || tc.want == 401 &&
+			!strings.HasPrefix(a.Header.Get("Www-Authenticate"), "Keystone uri=") {
 			t.Errorf("%s: got %d %v %s, want %d", name, a.Status, a.Header, a.Body, tc.want)
 		}
 	}
@@ -106,5 +115,7 @@ func TestTokens(t *testing.T) {
 		t.Errorf("two tokens: got %d", a.Status)
 	}
 	p.Revoke(t, good)
-	testkit.Eventually(t, 5*time.Second, "a token revoked meanwhile is refused", func() bool { return c.As(good).Get(t, path).Status == 401 })
+	testkit.Eventually(t, 5*time.Second, "a token revoked meanwhile is refused", func() bool {
+		return c.As(good).Get(t, path).Status == 401
+	})
 }

@@ -29,24 +29,78 @@ func TestCheck(t *testing.T) {
 		variable string   // that is wrong; "" = none
 		says     []string // in its line
 	}{
-		"the daemon":                    {nil, "", nil},
-		"a function without an account": {map[string]string{"FUNCTION_TARGET": "resources", "OS_USERNAME": "", "OS_PASSWORD": ""}, "", nil},
-		"a wrong path":                  {map[string]string{"OS_AUTH_URL": testkit.KeystoneURL(t) + "/wrong"}, "OS_AUTH_URL", []string{"not Keystone", "404", "https://keystone.example.com/v3"}},
-		"nobody listens":                {map[string]string{"OS_AUTH_URL": "http://127.0.0.1:1/v3"}, "OS_AUTH_URL", []string{"cannot be reached", "refused"}},
-		"no scheme":                     {map[string]string{"OS_AUTH_URL": "127.0.0.1:5000/v3"}, "OS_AUTH_URL", []string{"127.0.0.1:5000/v3", "set it to Keystone's URL"}},
-		"another service":               {map[string]string{"OS_AUTH_URL": testkit.Endpoint(t, "image")}, "OS_AUTH_URL", []string{"not Keystone"}},
-		"a region":                      {map[string]string{"OS_REGION_NAME": "RegionNone"}, "OS_REGION_NAME", []string{"RegionNone", "RegionOne"}},
-		"an interface":                  {map[string]string{"OS_INTERFACE": "outside"}, "OS_INTERFACE", []string{"public, internal or admin"}},
-		"a password":                    {map[string]string{"OS_PASSWORD": password}, "OS_PASSWORD", []string{"the user collector of the domain Default"}},
-		"a user":                        {map[string]string{"OS_USERNAME": "nobody"}, "OS_PASSWORD", []string{"the user nobody of the domain Default"}},
-		"a project":                     {map[string]string{"OS_PROJECT_NAME": "nothing"}, "OS_PROJECT_NAME", []string{"nothing", "role"}},
-		"a trustee":                     {map[string]string{"TRUSTEE_USER_ID": "no-such-user"}, "TRUSTEE_USER_ID", []string{"no-such-user", testkit.Trustee(t), "cloudfnd trustee"}},
-		"keys":                          {map[string]string{"SEAL_PUBLIC_KEY": testkit.ConnectionPublicKey}, "SEAL_PUBLIC_KEY", []string{"SEAL_PRIVATE_KEY", "cloudfnd keys"}},
-		"a malformed key":               {map[string]string{"CONNECTION_PRIVATE_KEY": "sealkey_x"}, "CONNECTION_PRIVATE_KEY", []string{"malformed"}},
-		"a database":                    {map[string]string{"DATABASE_URL": "postgres://u:" + password + "@127.0.0.1:1/x"}, "DATABASE_URL", []string{"refused"}},
-		"a project to serve":            {map[string]string{"ALLOWED_DOMAINS": "nowhere", "OS_USERNAME": "admin", "OS_PROJECT_NAME": "admin", "TRUSTEE_USER_ID": ""}, "ALLOWED_DOMAINS", []string{"nowhere"}},
-		"another cloud":                 {map[string]string{"CONNECTION_CLOUDS": testkit.KeystoneURL(t) + ",http://127.0.0.1:1/v3;region=R"}, "CONNECTION_CLOUDS", []string{"entry 2", "127.0.0.1:1", "refused"}},
-		"an upstream":                   {map[string]string{"WAKE_URL": "http://{function}.invalid"}, "WAKE_URL", []string{"cannot be reached"}},
+		"the daemon": {nil, "", nil},
+		"a function without an account": {
+			map[string]string{"FUNCTION_TARGET": "resources", "OS_USERNAME": "", "OS_PASSWORD": ""}, "", nil,
+		},
+		"a wrong path": {
+			map[string]string{"OS_AUTH_URL": testkit.KeystoneURL(t) + "/wrong"}, "OS_AUTH_URL", []string{
+				"not Keystone", "404", "https://keystone.example.com/v3",
+			},
+		},
+		"nobody listens": {
+			map[string]string{"OS_AUTH_URL": "http://127.0.0.1:1/v3"}, "OS_AUTH_URL", []string{
+				"cannot be reached", "refused",
+			},
+		},
+		"no scheme": {
+			map[string]string{"OS_AUTH_URL": "127.0.0.1:5000/v3"}, "OS_AUTH_URL", []string{
+				"127.0.0.1:5000/v3", "set it to Keystone's URL",
+			},
+		},
+		"another service": {
+			map[string]string{"OS_AUTH_URL": testkit.Endpoint(t, "image")}, "OS_AUTH_URL", []string{"not Keystone"},
+		},
+		"a region": {
+			map[string]string{"OS_REGION_NAME": "RegionNone"}, "OS_REGION_NAME", []string{"RegionNone", "RegionOne"},
+		},
+		"an interface": {
+			map[string]string{"OS_INTERFACE": "outside"}, "OS_INTERFACE", []string{"public, internal or admin"},
+		},
+		"a password": {
+			map[string]string{"OS_PASSWORD": password}, "OS_PASSWORD", []string{
+				"the user collector of the domain Default",
+			},
+		},
+		"a user": {
+			map[string]string{"OS_USERNAME": "nobody"}, "OS_PASSWORD", []string{
+				"the user nobody of the domain Default",
+			},
+		},
+		"a project": {
+			map[string]string{"OS_PROJECT_NAME": "nothing"}, "OS_PROJECT_NAME", []string{"nothing", "role"},
+		},
+		"a trustee": {
+			map[string]string{"TRUSTEE_USER_ID": "no-such-user"}, "TRUSTEE_USER_ID", []string{
+				"no-such-user", testkit.Trustee(t), "cloudfnd trustee",
+			},
+		},
+		"keys": {
+			map[string]string{"SEAL_PUBLIC_KEY": testkit.ConnectionPublicKey}, "SEAL_PUBLIC_KEY", []string{
+				"SEAL_PRIVATE_KEY", "cloudfnd keys",
+			},
+		},
+		"a malformed key": {
+			map[string]string{"CONNECTION_PRIVATE_KEY": "sealkey_x"}, "CONNECTION_PRIVATE_KEY", []string{"malformed"},
+		},
+		"a database": {
+			map[string]string{"DATABASE_URL": "postgres://u:" + password + "@127.0.0.1:1/x"},
+			"DATABASE_URL",
+			[]string{"refused"},
+		},
+		"a project to serve": {
+			map[string]string{
+				"ALLOWED_DOMAINS": "nowhere", "OS_USERNAME": "admin", "OS_PROJECT_NAME": "admin", "TRUSTEE_USER_ID": "",
+			}, "ALLOWED_DOMAINS", []string{"nowhere"},
+		},
+		"another cloud": {
+			map[string]string{"CONNECTION_CLOUDS": testkit.KeystoneURL(t) + ",http://127.0.0.1:1/v3;region=R"},
+			"CONNECTION_CLOUDS",
+			[]string{"entry 2", "127.0.0.1:1", "refused"},
+		},
+		"an upstream": {
+			map[string]string{"WAKE_URL": "http://{function}.invalid"}, "WAKE_URL", []string{"cannot be reached"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -61,7 +115,8 @@ func TestCheck(t *testing.T) {
 				return
 			}
 			line := lineOf(out, tc.variable)
-			if code != 1 || wrong != 1 || !strings.HasPrefix(line, "wrong") || !strings.Contains(out, "wrong settings: 1") {
+			if code != 1 || wrong != 1 || !strings.HasPrefix(line, "wrong") ||
+				!strings.Contains(out, "wrong settings: 1") {
 				t.Errorf("exit %d, %d wrong, %q\n%s", code, wrong, line, out)
 			}
 			for _, says := range tc.says {
@@ -77,10 +132,13 @@ func TestCheck(t *testing.T) {
 func TestCheckNamesAllMistakes(t *testing.T) {
 	t.Parallel()
 	env := testkit.Env(t, testkit.Database(t), map[string]string{
-		"REQUEST_TIMEOUT": "1 minute", "EVENT_TIMEOUT": "20m", "POLL_FULL": "1s", "POLL_PAUSE": "x", "OS_CLOUD": "nope", "DATABASE_MAX_CONNS": "0",
+		"REQUEST_TIMEOUT": "1 minute", "EVENT_TIMEOUT": "20m", "POLL_FULL": "1s", "POLL_PAUSE": "x",
+		"OS_CLOUD": "nope", "DATABASE_MAX_CONNS": "0",
 	})
 	code, out := testkit.Run(t, env, "check")
-	for _, name := range []string{"REQUEST_TIMEOUT", "EVENT_TIMEOUT", "POLL_FULL", "POLL_PAUSE", "OS_CLOUD", "DATABASE_MAX_CONNS"} {
+	for _, name := range []string{
+		"REQUEST_TIMEOUT", "EVENT_TIMEOUT", "POLL_FULL", "POLL_PAUSE", "OS_CLOUD", "DATABASE_MAX_CONNS",
+	} {
 		if !strings.HasPrefix(lineOf(out, name), "wrong") {
 			t.Errorf("%s: %q", name, lineOf(out, name))
 		}
@@ -89,7 +147,8 @@ func TestCheckNamesAllMistakes(t *testing.T) {
 		t.Errorf("exit %d\n%s", code, out)
 	}
 	env["REQUEST_TIMEOUT"], env["POLL_PAUSE"] = "", ""
-	if code, out := testkit.Run(t, env); code != 1 || !strings.Contains(out, "EVENT_TIMEOUT is 20m") || !strings.Contains(out, "DATABASE_MAX_CONNS is 0") {
+	if code, out := testkit.Run(t, env); code != 1 || !strings.Contains(out, "EVENT_TIMEOUT is 20m") ||
+		!strings.Contains(out, "DATABASE_MAX_CONNS is 0") {
 		t.Errorf("the start: exit %d\n%s", code, out)
 	}
 }
@@ -127,7 +186,8 @@ func TestStatusNamesWrongSettings(t *testing.T) {
 	}), connections.Function, runconnections.Function)
 	a := app.Get(t, "/v1/status")
 	a.JSON(t, &status)
-	if got := fmt.Sprint(status.Settings.Wrong); got != "[TRUSTEE_USER_ID]" || strings.Contains(string(a.Body), "0123") {
+	if got := fmt.Sprint(status.Settings.Wrong); got != "[TRUSTEE_USER_ID]" ||
+		strings.Contains(string(a.Body), "0123") {
 		t.Errorf("got %s", a.Body) // clouds.yaml's region goes before OS_REGION_NAME
 	}
 }

@@ -15,8 +15,9 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestDelegationJourney: by a trust and by an application credential two servers are launched and no third, one action is permitted and
-// another is not, and a stranger finds nothing. When the connection is deleted, no trust is left in Keystone.
+// TestDelegationJourney: by a trust and by an application credential a server is launched and no second, one action is
+// permitted and another is not, and a stranger finds nothing. When the connection is deleted, no trust is left in
+// Keystone.
 func TestDelegationJourney(t *testing.T) {
 	t.Parallel()
 	testkit.Heavy(t)
@@ -25,19 +26,19 @@ func TestDelegationJourney(t *testing.T) {
 	d.tokens[stranger] = stranger.Token(t)
 	id, secret := d.owner.AppCredential(t)
 	connections := []string{
-		d.delegated(t, d.owner, `"kind": "trust", "quota": {"instances": 2}`, time.Now().Add(time.Hour)),
-		d.delegated(t, d.owner, fmt.Sprintf(`"kind": "application_credential", "id": %q, "secret": %q, "quota": {"instances": 2}`, id, secret), time.Now().Add(time.Hour)),
+		d.delegated(t, d.owner, `"kind": "trust", "quota": {"instances": 1}`, time.Now().Add(time.Hour)),
+		d.delegated(t, d.owner, fmt.Sprintf(`"kind": "application_credential", "id": %q, "secret": %q, "quota": {"instances": 1}`, id, secret), time.Now().Add(time.Hour)),
 	}
 	var orders []testkit.Answer
 	for _, c := range connections {
-		orders = append(orders, d.allocate(t, c, `, "count": 2`))
+		orders = append(orders, d.allocate(t, c, ""))
 	}
 	for n, c := range connections {
 		order := d.allocated(t, c, orders[n])
-		if order.Status != "done" || len(order.Instances) != 2 {
+		if order.Status != "done" || len(order.Instances) != 1 {
 			t.Fatalf("the order is %+v", order)
 		}
-		refused(t, "a third server", d.allocate(t, c, ""), http.StatusForbidden, "quota_exceeded")
+		refused(t, "a second server", d.allocate(t, c, ""), http.StatusForbidden, "quota_exceeded")
 		if status := d.action(t, c, order.Instances[0].ID, `{"action": "stop"}`); status != "done" {
 			t.Errorf("a permitted action is %s", status)
 		}
@@ -45,21 +46,25 @@ func TestDelegationJourney(t *testing.T) {
 			fmt.Sprintf(`{"action": "reboot", "connection_id": %q}`, c)), http.StatusForbidden, "does not permit to reboot")
 		d.absent(t, stranger, c, order.Instances[0].ID)
 		for _, who := range []*testkit.Project{d.owner, d.actor} {
-			if check := d.check(t, who, c); check.Works == nil || !*check.Works || !slices.Contains(check.Roles, "member") || check.CheckedAt.IsZero() {
+			if check := d.check(t, who, c); check.Works == nil || !*check.Works ||
+				!slices.Contains(check.Roles, "member") || check.CheckedAt.IsZero() {
 				t.Errorf("the check says %+v", check)
 			}
 		}
 	}
-	if n := len(d.owner.Servers(t)); n != 4 {
+	if n := len(d.owner.Servers(t)); n != 2 {
 		t.Errorf("Nova has %d servers", n)
 	}
 	for _, c := range connections {
-		if a := d.at(d.owner, "connections").Do(t, http.MethodDelete, "/v1/connections/"+c, ""); a.Status != http.StatusNoContent {
+		if a := d.at(d.owner, "connections").Do(t, http.MethodDelete, "/v1/connections/"+c,
+			""); a.Status != http.StatusNoContent {
 			t.Fatalf("%d %s", a.Status, a.Body)
 		}
-		refused(t, "a check of what is deleted", d.at(d.actor, "connections").Post(t, "/v1/connections/"+c+"/check", ""), http.StatusNotFound, "")
+		refused(t, "a check of what is deleted", d.at(d.actor, "connections").Post(t, "/v1/connections/"+c+"/check",
+			""), http.StatusNotFound, "")
 	}
-	testkit.Eventually(t, time.Minute, "no trust is left in Keystone", func() bool { return len(d.owner.Trusts(t)) == 0 })
+	testkit.Eventually(t, time.Minute, "no trust is left in Keystone",
+		func() bool { return len(d.owner.Trusts(t)) == 0 })
 }
 
 // delegated has somebody delegate to the actor until a moment, and gives the connection's id.
@@ -133,8 +138,9 @@ type delegation struct {
 	asked                  *testkit.Answer // to the last action through it; nil = it is idle
 }
 
-// TestDelegationsThatEnd in Keystone, after their sessions were used: one event some minutes later finds all of them, and publishes an
-// event of each. What waits fails with delegation_lost. A new password ends no trust and no application credential, only tokens.
+// TestDelegationsThatEnd in Keystone, after their sessions were used: one event some minutes later finds all of them,
+// and publishes an event of each. What waits fails with delegation_lost. A new password ends no trust and no
+// application credential, only tokens.
 func TestDelegationsThatEnd(t *testing.T) {
 	t.Parallel()
 	d := newDelegates(t)
@@ -185,7 +191,8 @@ func TestDelegationsThatEnd(t *testing.T) {
 	renewed.ResetPassword(t)
 	closed.Close(t)
 	time.Sleep(time.Until(over))
-	// A test cannot wait for some minutes, so the moments are moved. The trusts are used then, and the credentials are idle.
+	// A test cannot wait for some minutes, so the moments are moved. The trusts are used then, and the credentials are
+	// idle.
 	change(t, conn, "update connections set checked_at = checked_at - interval '1 minute'")
 	for _, one := range all {
 		if one.kind == trust {
@@ -204,7 +211,8 @@ func (d *delegates) begin(t *testing.T, conn *pgx.Conn, one *delegation, end tim
 	t.Helper()
 	if one.kind == trust {
 		one.connection = d.delegated(t, one.owner, `"kind": "trust"`, time.Now().Add(time.Hour))
-		one.inKeystone = testkit.Scalar[string](t, conn, "select delegation_id from connections where id = $1", one.connection)
+		one.inKeystone = testkit.Scalar[string](t, conn, "select delegation_id from connections where id = $1",
+			one.connection)
 		return
 	}
 	if end.IsZero() {
@@ -212,7 +220,8 @@ func (d *delegates) begin(t *testing.T, conn *pgx.Conn, one *delegation, end tim
 	}
 	id, secret := one.owner.AppCredentialUntil(t, end)
 	one.inKeystone = id
-	one.connection = d.delegated(t, one.owner, fmt.Sprintf(`"kind": "application_credential", "id": %q, "secret": %q`, id, secret), end.Add(-time.Second))
+	one.connection = d.delegated(t, one.owner, fmt.Sprintf(`"kind": "application_credential", "id": %q, "secret": %q`,
+		id, secret), end.Add(-time.Second))
 	change(t, conn, "update connections set expires_at = now() + interval '1 hour' where id = $1", one.connection)
 }
 
@@ -226,7 +235,8 @@ func change(t *testing.T, conn *pgx.Conn, sql string, args ...any) {
 // connectNothing asks for a server that Nova does not have.
 func (d *delegates) connectNothing(t *testing.T, one *delegation) {
 	t.Helper()
-	asked := d.at(d.actor, "servers").Post(t, "/v1/servers", fmt.Sprintf(`{"server_id": %q, "connection_id": %q}`, uuid.NewString(), one.connection))
+	asked := d.at(d.actor, "servers").Post(t, "/v1/servers",
+		fmt.Sprintf(`{"server_id": %q, "connection_id": %q}`, uuid.NewString(), one.connection))
 	if asked.Status != http.StatusAccepted {
 		t.Fatalf("%s: %d %s", one.name, asked.Status, asked.Body)
 	}
@@ -249,7 +259,8 @@ where subject = c.id::text and type = 'cloudfn.connection.state.v1') from connec
 	if status != one.want || events != want {
 		t.Errorf("%s, %s: it is %s, with the events %q", one.name, one.kind, status, events)
 	}
-	if check := d.check(t, d.actor, one.connection); check.Works == nil || *check.Works != (one.want == "active") || check.Status != one.want {
+	if check := d.check(t, d.actor, one.connection); check.Works == nil || *check.Works != (one.want == "active") ||
+		check.Status != one.want {
 		t.Errorf("%s, %s: the check says %+v", one.name, one.kind, check)
 	}
 	if one.asked == nil {

@@ -13,14 +13,16 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestLifeThroughAConnection: allocate, deploy, start, stop, deploy again, disconnect; allocate, deallocate; every process is killed
-// in between, and each step is looked at in Nova.
-func TestLifeThroughAConnection(t *testing.T) {
+// TestLifeOfAConnection: allocate, deploy, start, stop, deploy again, disconnect; allocate, deallocate; every
+// process is killed in between, and each step is looked at in Nova.
+func TestLifeOfAConnection(t *testing.T) {
 	t.Parallel()
 	d := newDelegates(t)
-	connection := d.delegate(t, `["allocate", "deploy", "start", "stop", "deallocate"]`, `{"instances": 2, "ram_mb": 100000}`)
+	connection := d.delegate(t, `["allocate", "deploy", "start", "stop", "deallocate"]`,
+		`{"instances": 2, "ram_mb": 100000}`)
 	seen := testkit.NewSDKReceiver(t)
-	if a := d.at(d.actor, "callbacks").Post(t, "/v1/callbacks", fmt.Sprintf(`{"url": %q, "connection_id": %q}`, seen.URL, connection)); a.Status != http.StatusCreated {
+	if a := d.at(d.actor, "callbacks").Post(t, "/v1/callbacks",
+		fmt.Sprintf(`{"url": %q, "connection_id": %q}`, seen.URL, connection)); a.Status != http.StatusCreated {
 		t.Fatalf("%d %s", a.Status, a.Body)
 	}
 	order := d.allocated(t, connection, d.allocate(t, connection, `, "start": false, "metadata": {"pool": "a"}`))
@@ -60,8 +62,10 @@ func TestLifeThroughAConnection(t *testing.T) {
 		return false
 	})
 	seen.InOrder(t)
-	if !slices.ContainsFunc(seen.Events(), func(e testkit.Received) bool { return e.Type == "cloudfn.agent.ready.v1" && e.Subject == one.ID }) {
-		t.Error("nobody told that the agent is ready")
+	if !slices.ContainsFunc(seen.Events(), func(e testkit.Received) bool {
+		return e.Type == "cloudfn.agent.ready.v1" && e.Subject == one.ID
+	}) {
+		t.Error("no event says that the agent is ready")
 	}
 }
 
@@ -69,11 +73,13 @@ func TestLifeThroughAConnection(t *testing.T) {
 func (d *delegates) ready(t *testing.T, server string) {
 	t.Helper()
 	deployment, token, _ := testkit.AgentParameters(t, server)
-	if a := d.of("agents").Get(t, "/v1/agents/"+deployment+"/bundle", "Authorization", "Bearer "+token); a.Status != http.StatusOK {
+	if a := d.of("agents").Get(t, "/v1/agents/"+deployment+"/bundle", "Authorization",
+		"Bearer "+token); a.Status != http.StatusOK {
 		t.Errorf("the bundle: %d %s", a.Status, a.Body)
 	}
 	for _, want := range []int{http.StatusNoContent, http.StatusNotFound} {
-		a := d.of("agents").Do(t, http.MethodPost, "/v1/agents/"+deployment+"/ready", "", "Authorization", "Bearer "+token)
+		a := d.of("agents").Do(t, http.MethodPost, "/v1/agents/"+deployment+"/ready", "", "Authorization",
+			"Bearer "+token)
 		if a.Status != want {
 			t.Errorf("got %d %s, want %d", a.Status, a.Body, want)
 		}
@@ -99,7 +105,8 @@ func (d *delegates) inNova(t *testing.T, server, status, image string) {
 	}
 }
 
-// reuse sees that an idle instance whose metadata match is taken before a new one is made, and one that does not match is not.
+// reuse sees that an idle instance whose metadata match is taken before a new one is made, and one that does not match
+// is not.
 func (d *delegates) reuse(t *testing.T, connection, idle string) {
 	t.Helper()
 	if status := d.action(t, connection, idle, `{"action": "stop"}`); status != "done" {
@@ -114,7 +121,8 @@ func (d *delegates) reuse(t *testing.T, connection, idle string) {
 		return s.Instance.State == "stopped"
 	})
 	again := d.allocated(t, connection, d.allocate(t, connection, `, "reuse": true, "metadata": {"pool": "a"}`))
-	if len(again.Instances) != 1 || again.Instances[0].ID != idle || again.Status != "done" || len(d.owner.Servers(t)) != 1 {
+	if len(again.Instances) != 1 || again.Instances[0].ID != idle || again.Status != "done" ||
+		len(d.owner.Servers(t)) != 1 {
 		t.Errorf("got %+v, with %d servers", again, len(d.owner.Servers(t)))
 	}
 	d.inNova(t, again.Instances[0].ServerID, "ACTIVE", "")
@@ -124,12 +132,13 @@ func (d *delegates) reuse(t *testing.T, connection, idle string) {
 func (d *delegates) leave(t *testing.T, connection, id, server string) {
 	t.Helper()
 	servers := func() *testkit.Client { return d.at(d.actor, "servers") }
-	if a := servers().Do(t, http.MethodDelete, "/v1/servers/"+id+"?mode=disconnect&connection_id="+connection, ""); a.Status != http.StatusNoContent {
+	if a := servers().Do(t, http.MethodDelete, "/v1/servers/"+id+"?mode=disconnect&connection_id="+connection,
+		""); a.Status != http.StatusNoContent {
 		t.Fatalf("%d %s", a.Status, a.Body)
 	}
 	d.inNova(t, server, "ACTIVE", "")
 	if a := servers().Get(t, "/v1/servers/"+id+"?connection_id="+connection); a.Status != http.StatusNotFound {
-		t.Errorf("what was let go: %d %s", a.Status, a.Body)
+		t.Errorf("the disconnected server: %d %s", a.Status, a.Body)
 	}
 	d.restart(t)
 	two := d.allocated(t, connection, d.allocate(t, connection, "")).Instances[0]

@@ -14,7 +14,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// delegates are two projects, of which the first delegates to the second's user, with every function in a process of its own.
+// delegates are two projects, the first delegating to the second's user, with every function in a process of
+// its own.
 type delegates struct {
 	*fleet
 	database     string
@@ -22,7 +23,7 @@ type delegates struct {
 	tokens       map[*testkit.Project]string
 }
 
-// delegateFunctions are the functions that connections, and what is done through them, come through.
+// delegateFunctions are the functions that manage connections or act through them.
 var delegateFunctions = []string{
 	"connections", "launch", "servers", "callbacks", "agents", "run-connections", "poll-instances", "deliver-events",
 }
@@ -35,7 +36,7 @@ func newDelegates(t *testing.T) *delegates {
 	return d
 }
 
-// at is a function's copy as one of the projects calls it.
+// at is a function's replica with one project as the caller.
 func (d *delegates) at(who *testkit.Project, function string) *testkit.Client {
 	return d.of(function).As(d.tokens[who])
 }
@@ -107,7 +108,8 @@ func (d *delegates) tick(t *testing.T) {
 	_, _ = d.of("run-connections").TryTick(t, "run-connections")
 }
 
-// TestDelegation: a user delegates to another project's for an hour, with a quota of 3 instances and without the right to delete.
+// TestDelegation: a user delegates to another project's for an hour, with a quota of 3 instances and without the right
+// to delete.
 func TestDelegation(t *testing.T) {
 	t.Parallel()
 	d := newDelegates(t)
@@ -122,19 +124,23 @@ func TestDelegation(t *testing.T) {
 		!strings.Contains(string(fourth.Body), "quota of instances is 3: 3 are used, and this takes 1 more") {
 		t.Errorf("the fourth: %d %s", fourth.Status, fourth.Body)
 	}
-	refused := d.at(d.actor, "servers").Do(t, http.MethodDelete, "/v1/servers/"+order.Instances[0].ID+"?connection_id="+connection, "")
-	if refused.Status != http.StatusForbidden || !strings.Contains(string(refused.Body), "does not permit to deallocate, only to allocate, deploy, start, stop") {
+	refused := d.at(d.actor, "servers").Do(t, http.MethodDelete,
+		"/v1/servers/"+order.Instances[0].ID+"?connection_id="+connection, "")
+	if refused.Status != http.StatusForbidden || !strings.Contains(string(refused.Body),
+		"does not permit to deallocate, only to allocate, deploy, start, stop") {
 		t.Errorf("a delete: %d %s", refused.Status, refused.Body)
 	}
 	// Nobody else may act through it, or learn that it is there.
 	stranger := testkit.NewProject(t)
-	if a := d.of("servers").As(stranger.Token(t)).Get(t, "/v1/servers?connection_id="+connection); a.Status != http.StatusNotFound {
+	if a := d.of("servers").As(stranger.Token(t)).Get(t,
+		"/v1/servers?connection_id="+connection); a.Status != http.StatusNotFound {
 		t.Errorf("a stranger's look: %d %s", a.Status, a.Body)
 	}
 	d.expire(t, connection, order.Instances[0].ID)
 }
 
-// expire sees that everything is refused once the connection's time is over, and that nothing is left of it in Keystone.
+// expire sees that everything is refused once the connection's time is over, and that nothing is left of it in
+// Keystone.
 func (d *delegates) expire(t *testing.T, connection, instance string) {
 	t.Helper()
 	conn := testkit.Connect(t, d.database)
@@ -143,7 +149,8 @@ func (d *delegates) expire(t *testing.T, connection, instance string) {
 		t.Fatal("the trust is not in Keystone")
 	}
 	// A test cannot wait for an hour, so the connection's end is moved. The trust's own is an hour away.
-	if _, err := conn.Exec(context.Background(), "update connections set expires_at = now() where id = $1", connection); err != nil {
+	if _, err := conn.Exec(context.Background(), "update connections set expires_at = now() where id = $1",
+		connection); err != nil {
 		t.Fatal(err)
 	}
 	before := len(d.owner.Servers(t))

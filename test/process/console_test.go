@@ -36,7 +36,8 @@ func alone(t *testing.T, database, functions string, more map[string]string) (*t
 func signedIn(t *testing.T, app *testkit.Client, p *testkit.Project) []string {
 	t.Helper()
 	page := []string{"X-Cloudfn-Console", "1", "Sec-Fetch-Site", "same-origin", "Content-Type", "application/json"}
-	a := app.Do(t, "POST", "/console/session", fmt.Sprintf(`{"user": %q, "password": %q}`, p.Name, p.Environment()["OS_PASSWORD"]), page...)
+	a := app.Do(t, "POST", "/console/session", fmt.Sprintf(`{"user": %q, "password": %q}`, p.Name,
+		p.Environment()["OS_PASSWORD"]), page...)
 	cookies := (&http.Response{Header: a.Header}).Cookies()
 	if a.Status != 201 || len(cookies) != 1 {
 		t.Fatalf("signing in: got %d %s", a.Status, a.Body)
@@ -45,8 +46,8 @@ func signedIn(t *testing.T, app *testkit.Client, p *testkit.Project) []string {
 	return append(page, "Cookie", cookies[0].Name+"="+cookies[0].Value)
 }
 
-// TestConsoleAlone passes on to functions in other processes what it passes on within the daemon, and says what is wrong when they
-// do not answer: one row for each answer, of whoever gave it.
+// TestConsoleAlone: a console in a process of its own forwards the same requests as within the daemon, and reports
+// functions that do not answer. Each answer has one row in the request log, by the function that gave it.
 func TestConsoleAlone(t *testing.T) {
 	t.Parallel()
 	p := testkit.NewProject(t)
@@ -58,7 +59,8 @@ func TestConsoleAlone(t *testing.T) {
 	session := signedIn(t, app, p)
 	conn := testkit.Connect(t, database)
 	row := func(a testkit.Answer) string {
-		return testkit.Scalar[string](t, conn, "select coalesce(string_agg(function || ' ' || path || ' ' || status, ','), '') from requests where request_id = $1", a.Header.Get("X-Request-Id"))
+		return testkit.Scalar[string](t, conn,
+			"select coalesce(string_agg(function || ' ' || path || ' ' || status, ','), '') from requests where request_id = $1", a.Header.Get("X-Request-Id"))
 	}
 	for _, c := range []struct {
 		method, path, body string
@@ -69,7 +71,10 @@ func TestConsoleAlone(t *testing.T) {
 		{"GET", "/v1/servers?limit=x", "", 400, "servers /v1/servers 400"},
 		{"GET", "/v1/callbacks", "", 200, "callbacks /v1/callbacks 200"},
 		{"DELETE", "/v1/callbacks/x", "", 404, "callbacks /v1/callbacks/x 404"},
-		{"GET", "/v1/%73ervers/" + uuid.Nil.String() + "x", "", 404, "servers /v1/servers/" + uuid.Nil.String() + "x 404"},
+		{
+			"GET", "/v1/%73ervers/" + uuid.Nil.String() + "x", "", 404,
+			"servers /v1/servers/" + uuid.Nil.String() + "x 404",
+		},
 		{"PUT", "/v1/servers", "", 405, " /v1/servers 405"},
 		{"GET", "/v1/nothing", "", 404, " /v1/nothing 404"},
 		{"GET", "/v1/agents/x/bundle", "", 404, "console /console/api/v1/agents/x/bundle 404"},
@@ -97,16 +102,18 @@ func TestConsoleAlone(t *testing.T) {
 		t.Errorf("while the console ends: got %d %s with the row %q", inFlight.Status, inFlight.Body, got)
 	}
 
-	// A copy that takes its place: the session is still there.
+	// Another replica still has the session.
 	app, _ = alone(t, database, functions.URL, map[string]string{"REQUEST_TIMEOUT": "1s"})
 	a := app.Get(t, "/console/api/v1/servers?limit=1", session...)
-	if a.Status != 504 || !strings.Contains(row(a), "console /console/api/v1/servers 504") { // the function may write that it was left alone
+	// the function may write that it was left alone
+	if a.Status != 504 || !strings.Contains(row(a), "console /console/api/v1/servers 504") {
 		t.Errorf("a function that is slow: got %d %s with the row %q", a.Status, a.Body, row(a))
 	}
 	app, _ = alone(t, database, functions.URL, nil)
 	before = calls.Load()
 	all.Go(func() {
-		inFlight = app.Post(t, "/console/api/v1/launch?dry_run=true", `{"name": "x", "flavor": "m1.tiny", "image": "x", "networks": []}`, session...)
+		inFlight = app.Post(t, "/console/api/v1/launch?dry_run=true",
+			`{"name": "x", "flavor": "m1.tiny", "image": "x", "networks": []}`, session...)
 	})
 	testkit.Eventually(t, 10*time.Second, "the request is at Nova", func() bool { return calls.Load() > before })
 	functions.Kill()
@@ -120,8 +127,8 @@ func TestConsoleAlone(t *testing.T) {
 	}
 }
 
-// TestConsoleBehindAGateway: the page, its session and the API have one address, which the gateway tells the console: Secure, and
-// what an inner proxy says instead does not count.
+// TestConsoleBehindAGateway: the page, its session and the API have one address, which the gateway tells the console:
+// Secure, and what an inner proxy says instead does not count.
 func TestConsoleBehindAGateway(t *testing.T) {
 	t.Parallel()
 	p := testkit.NewProject(t)
@@ -131,7 +138,8 @@ func TestConsoleBehindAGateway(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	inner := httptest.NewServer(&httputil.ReverseProxy{Rewrite: func(p *httputil.ProxyRequest) { // as an ingress inside of a cluster
+	// as an ingress inside of a cluster
+	inner := httptest.NewServer(&httputil.ReverseProxy{Rewrite: func(p *httputil.ProxyRequest) {
 		p.SetURL(to)
 		p.Out.Header.Set("X-Forwarded-Host", "console.cloudfn.svc.cluster.local")
 		p.Out.Header.Set("X-Forwarded-Proto", "http")
@@ -139,7 +147,10 @@ func TestConsoleBehindAGateway(t *testing.T) {
 	}})
 	t.Cleanup(inner.Close)
 	gateway, cmd, logs := spawnSelf(t, map[string]string{"GATEWAY_UPSTREAM": upstream(inner.URL)}, "gateway")
-	page := []string{"X-Cloudfn-Console", "1", "Origin", "https://cloudfn.example.com", "X-Forwarded-Host", "cloudfn.example.com", "X-Forwarded-Proto", "https"}
+	page := []string{
+		"X-Cloudfn-Console", "1", "Origin", "https://cloudfn.example.com", "X-Forwarded-Host", "cloudfn.example.com",
+		"X-Forwarded-Proto", "https",
+	}
 	body := fmt.Sprintf(`{"token": %q}`, p.Token(t))
 	a := gateway.Post(t, "/console/session", body, page...)
 	cookies := (&http.Response{Header: a.Header}).Cookies()
@@ -151,7 +162,8 @@ func TestConsoleBehindAGateway(t *testing.T) {
 		t.Errorf("servers: got %d %s", a.Status, a.Body)
 	}
 	exportedWhole(t, gateway, database, p, session)
-	if a := gateway.Do(t, "DELETE", "/console/session", "", session...); a.Status != 204 || !strings.Contains(a.Header.Get("Set-Cookie"), "Max-Age=0") {
+	if a := gateway.Do(t, "DELETE", "/console/session", "", session...); a.Status != 204 ||
+		!strings.Contains(a.Header.Get("Set-Cookie"), "Max-Age=0") {
 		t.Errorf("signing out: got %d %s", a.Status, a.Body)
 	}
 	page[3] = "https://evil.example.com"
@@ -178,7 +190,9 @@ select gen_random_uuid(), 'servers', 'GET', '/many/' || n, 200, 1, $1, $2, $3, '
 	for path, header := range map[string][]string{
 		"/v1/requests": {"X-Auth-Token", p.Token(t)}, "/console/api/v1/requests": session,
 	} {
-		for kind, name := range map[string]string{"text/csv": "requests.csv", "application/x-ndjson": "requests.ndjson"} {
+		for kind, name := range map[string]string{
+			"text/csv": "requests.csv", "application/x-ndjson": "requests.ndjson",
+		} {
 			a := gateway.Get(t, path, append([]string{"Accept", kind}, header...)...)
 			if n := strings.Count(string(a.Body), "/many/"); a.Status != 200 || n != rows ||
 				a.Header.Get("Content-Disposition") != `attachment; filename="`+name+`"` ||
@@ -189,8 +203,8 @@ select gen_random_uuid(), 'servers', 'GET', '/many/' || n, 200, 1, $1, $2, $3, '
 	}
 }
 
-// TestConsoleHearsSomebodyElse: what answers is not the function, so what it says is not passed on.
-func TestConsoleHearsSomebodyElse(t *testing.T) {
+// TestConsoleRejectsForeignAnswer: another program answers instead of the function, and its answer is not forwarded.
+func TestConsoleRejectsForeignAnswer(t *testing.T) {
 	t.Parallel()
 	ingress := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusServiceUnavailable)

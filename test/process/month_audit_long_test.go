@@ -55,7 +55,7 @@ func (m *month) wrong(t *testing.T, step int) (wrong []string) {
 	return wrong
 }
 
-func (l *lent) differs(f found, step int) string {
+func (l *delegated) differs(f found, step int) string {
 	isOver := (l.end == expires || l.end == idle) && step >= l.step
 	want := []string{l.events}
 	switch {

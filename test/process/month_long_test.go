@@ -39,7 +39,7 @@ type month struct {
 
 	colleague *testkit.Project // whose user is in each owner's project, and acts through the connections
 	owners    []*owner
-	all       []*lent
+	all       []*delegated
 }
 
 // TestLongMonthOfDelegations: 200 connections of all kinds end at random moments in all ways there are. Two replicas of
@@ -80,7 +80,7 @@ func TestLongMonthOfDelegations(t *testing.T) {
 func newMonth(t *testing.T, random *rand.Rand, n int) *month {
 	t.Helper()
 	m := &month{steps: 10, start: time.Now(), database: testkit.Database(t), colleague: testkit.NewProject(t)}
-	m.elsewhere, _ = testkit.Through(t, testkit.KeystoneURL(t), func(*http.Request) {})
+	m.elsewhere, _ = testkit.Intercept(t, testkit.KeystoneURL(t), func(*http.Request) {})
 	m.env = testkit.Env(t, m.database, map[string]string{"CONNECTION_CLOUDS": m.elsewhere})
 	m.setClock(t, m.start)
 	m.pool = testkit.Pool(t, m.database)
@@ -113,7 +113,8 @@ func newMonth(t *testing.T, random *rand.Rand, n int) *month {
 	m.exec(t, "update connections set trust_expires_at = trust_expires_at + interval '40 days'")
 	for _, l := range m.all {
 		if l.kind == trust {
-			l.inKeystone = testkit.Scalar[string](t, m.pool, "select delegation_id from connections where id = $1", l.id)
+			l.inKeystone = testkit.Scalar[string](t, m.pool, "select delegation_id from connections where id = $1",
+				l.id)
 		}
 		if l.end == credentialEnds {
 			m.exec(t, "update connections set expires_at = expires_at + interval '60 days' where id = $1", l.id)

@@ -48,8 +48,8 @@ const (
 	credentialEnds    = "credential ends"
 )
 
-// lent is one connection of the month.
-type lent struct {
+// delegated is one connection of the month.
+type delegated struct {
 	owner     *owner
 	kind, end string
 	step      int // in which it ends so
@@ -63,18 +63,19 @@ type lent struct {
 	isPending bool   // its trust could not be deleted while its owner was away
 }
 
-func (l *lent) String() string {
+func (l *delegated) String() string {
 	return fmt.Sprintf("%s (%s, %s in step %d; of its owner: %s, in steps %d to %d)",
 		l.id, l.kind, l.end, l.step, l.owner.fate, l.owner.leaves, l.owner.returns)
 }
 
-func (l *lent) isActive() bool { return l.events == "active" }
+func (l *delegated) isActive() bool { return l.events == "active" }
 
 // plan draws n connections of as many owners as there are fates, and when what happens to them.
 func (m *month) plan(t *testing.T, random *rand.Rand, n int) {
 	t.Helper()
 	fates := []string{
-		none, none, disabled, disabledBriefly, roleless, rolelessBriefly, closed, projectDeleted, userDeleted, passwordReset,
+		none, none, disabled, disabledBriefly, roleless, rolelessBriefly, closed, projectDeleted, userDeleted,
+		passwordReset,
 	}
 	kinds := []string{trust, trust, trust, credential, credential, elsewhere}
 	for _, fate := range fates {
@@ -88,7 +89,7 @@ func (m *month) plan(t *testing.T, random *rand.Rand, n int) {
 		deletedInKeystone, deletedInKeystone, credentialEnds,
 	}
 	for k := range n {
-		l := &lent{owner: m.owners[k%len(m.owners)], kind: kinds[random.IntN(len(kinds))]}
+		l := &delegated{owner: m.owners[k%len(m.owners)], kind: kinds[random.IntN(len(kinds))]}
 		l.end, l.step = ends[random.IntN(len(ends))], 1+random.IntN(m.steps)
 		if l.end == credentialEnds && l.kind == trust {
 			l.end = expires
@@ -99,7 +100,7 @@ func (m *month) plan(t *testing.T, random *rand.Rand, n int) {
 }
 
 // delegate makes a connection by the API. The database's clock is Keystone's then.
-func (m *month) delegate(t *testing.T, l *lent, token string) {
+func (m *month) delegate(t *testing.T, l *delegated, token string) {
 	t.Helper()
 	how, end := `"kind": "trust"`, m.start.Add(time.Duration(m.steps+1)*stepHours*time.Hour)
 	switch l.end {
@@ -132,7 +133,7 @@ func (m *month) delegate(t *testing.T, l *lent, token string) {
 	l.id, l.events = c.ID, "active"
 }
 
-func (m *month) credential(t *testing.T, l *lent) (id, secret string) {
+func (m *month) credential(t *testing.T, l *delegated) (id, secret string) {
 	t.Helper()
 	if !l.until.IsZero() {
 		return l.owner.AppCredentialUntil(t, l.until)
@@ -140,8 +141,8 @@ func (m *month) credential(t *testing.T, l *lent) (id, secret string) {
 	return l.owner.AppCredential(t)
 }
 
-// leave is what happens to the owner. What is over before anybody asks Keystone ends nothing: neither a user who is
-// disabled nor a role that is removed takes trusts or application credentials with it.
+// leave is what happens to the owner. A change that is undone before anybody asks Keystone ends nothing: neither a
+// disabled user nor a removed role deletes trusts or application credentials.
 func (m *month) leave(t *testing.T, o *owner) {
 	t.Helper()
 	switch o.fate {
@@ -196,8 +197,8 @@ func (o *owner) comeBack(t *testing.T) {
 	o.isAway = false
 }
 
-// finish ends one connection, unless nobody is there who could.
-func (m *month) finish(t *testing.T, l *lent) {
+// finish ends one connection, unless no authorized user is left.
+func (m *month) finish(t *testing.T, l *delegated) {
 	t.Helper()
 	isHere := !l.owner.isAway && !l.owner.isGone
 	switch {
@@ -226,7 +227,7 @@ func (m *month) colleagueIn(o *owner) *testkit.Project {
 }
 
 // delete deletes a connection by the API. Keystone does not accept a token of the second in which it revoked others.
-func (m *month) delete(t *testing.T, l *lent, who *testkit.Project) {
+func (m *month) delete(t *testing.T, l *delegated, who *testkit.Project) {
 	t.Helper()
 	var a testkit.Answer
 	testkit.Eventually(t, 10*time.Second, "Keystone accepts a new token", func() bool {

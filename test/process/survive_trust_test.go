@@ -16,7 +16,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// muteKeystone makes trusts as it is asked to, and answers nothing to that.
+// muteKeystone makes the requested trusts, but never answers those requests.
 func muteKeystone(t *testing.T) (env map[string]string, made *atomic.Int64) {
 	t.Helper()
 	behind := testkit.RedirectTo(t, nil)
@@ -41,8 +41,9 @@ func muteKeystone(t *testing.T) (env map[string]string, made *atomic.Int64) {
 	return env, made
 }
 
-// TestTrustsSurviveKill kills a process after Keystone has made the trusts of a changed connection and of a granted request, and before it
-// has said so. Neither is stored, and both are taken back. The connection's own trust stays, and the same requests succeed later.
+// TestTrustsSurviveKill kills a process after Keystone has made the trusts of a changed connection and of a granted
+// request, and before it has said so. Neither is stored, and both are taken back. The connection's own trust stays, and
+// the same requests succeed later.
 func TestTrustsSurviveKill(t *testing.T) {
 	t.Parallel()
 	d := newDelegates(t)
@@ -60,7 +61,8 @@ func TestTrustsSurviveKill(t *testing.T) {
 			return c.Try(t, "PATCH", "/v1/connections/"+connection, body, "Content-Type", "application/json")
 		},
 		"grant": func(c *testkit.Client) (testkit.Answer, error) {
-			return c.Try(t, "POST", "/v1/connections/requests/"+request.ID+"/grant", `{}`, "Content-Type", "application/json")
+			return c.Try(t, "POST", "/v1/connections/requests/"+request.ID+"/grant", `{}`, "Content-Type",
+				"application/json")
 		},
 	}
 

@@ -23,17 +23,25 @@ func TestTrustee(t *testing.T) {
 		t.Errorf("exit %d, %q", code, out)
 	}
 	nobody := env(map[string]string{"OS_CLOUD": "delegate"})
-	if code, out := testkit.Run(t, nobody, "trustee"); code != 0 || !strings.HasPrefix(out, "TRUSTEE_USER_ID=") || len(out) < 40 || out == "TRUSTEE_USER_ID="+testkit.Trustee(t)+"\n" {
+	if code, out := testkit.Run(t, nobody, "trustee"); code != 0 || !strings.HasPrefix(out, "TRUSTEE_USER_ID=") ||
+		len(out) < 40 || out == "TRUSTEE_USER_ID="+testkit.Trustee(t)+"\n" {
 		t.Errorf("without a role: exit %d, %q", code, out)
 	}
 	password := testkit.Canary("no-such-password")
 	for want, more := range map[string]map[string]string{
-		"no service account":         {"OS_AUTH_URL": "http://127.0.0.1:1/v3"},
-		"keystone cannot be reached": {"OS_AUTH_URL": "http://127.0.0.1:1/v3", "OS_USERNAME": "x", "OS_PASSWORD": password, "OS_USER_DOMAIN_NAME": "Default"},
-		"no application credential":  {"OS_AUTH_URL": "http://127.0.0.1:1/v3", "OS_APPLICATION_CREDENTIAL_ID": "x", "OS_APPLICATION_CREDENTIAL_SECRET": password},
-		"OS_CLOUD is \"nope\"":       {"OS_CLOUD": "nope"},
+		"no service account": {"OS_AUTH_URL": "http://127.0.0.1:1/v3"},
+		"keystone cannot be reached": {
+			"OS_AUTH_URL": "http://127.0.0.1:1/v3", "OS_USERNAME": "x", "OS_PASSWORD": password,
+			"OS_USER_DOMAIN_NAME": "Default",
+		},
+		"no application credential": {
+			"OS_AUTH_URL": "http://127.0.0.1:1/v3", "OS_APPLICATION_CREDENTIAL_ID": "x",
+			"OS_APPLICATION_CREDENTIAL_SECRET": password,
+		},
+		"OS_CLOUD is \"nope\"": {"OS_CLOUD": "nope"},
 	} {
-		if code, out := testkit.Run(t, env(more), "trustee"); code != 1 || !strings.Contains(out, want) || strings.Count(out, "\n") != 1 {
+		if code, out := testkit.Run(t, env(more), "trustee"); code != 1 || !strings.Contains(out, want) ||
+			strings.Count(out, "\n") != 1 {
 			t.Errorf("%v: exit %d, %q, want one line with %q", more, code, out, want)
 		}
 	}
@@ -43,7 +51,9 @@ func TestTrustee(t *testing.T) {
 func TestTheTrusteeNeedsNoRole(t *testing.T) {
 	t.Parallel()
 	owner, actor, facts := testkit.NewProject(t), testkit.NewProject(t), testkit.Sandbox(t)
-	_, line := testkit.Run(t, map[string]string{"OS_CLIENT_CONFIG_FILE": testkit.CloudsYAML(t), "OS_CLOUD": "delegate"}, "trustee")
+	_, line := testkit.Run(t, map[string]string{
+		"OS_CLIENT_CONFIG_FILE": testkit.CloudsYAML(t), "OS_CLOUD": "delegate",
+	}, "trustee")
 	env := testkit.Env(t, testkit.Database(t), map[string]string{
 		"OS_CLOUD": "delegate", "TRUSTEE_USER_ID": strings.TrimSpace(strings.TrimPrefix(line, "TRUSTEE_USER_ID=")),
 	})

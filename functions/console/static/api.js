@@ -25,7 +25,7 @@ const turn = (now) => {
 export const isAway = () => away;
 
 let user = '';
-/** actFor says whom the page shows. What it asks for is refused once another tab has made the session somebody else's. */
+/** actFor sets the user whom the page shows. Requests fail once another tab has signed in as somebody else. */
 export const actFor = (who) => { user = `${who.user.id}/${who.project.id}`; };
 
 const longest = 125_000; // ms: when every function and every gateway has given up
@@ -36,11 +36,12 @@ async function send(url, method, body, aside) {
   if (body !== undefined) headers['Content-Type'] = 'application/json';
   let answer, value = {};
   try {
-    answer = await fetch(url, { method, headers, body: body === undefined ? undefined : JSON.stringify(body), credentials: 'same-origin', cache: 'no-store', signal: AbortSignal.timeout(longest) });
+    answer = await fetch(url, { method, headers, body: body === undefined ? undefined : JSON.stringify(body),
+      credentials: 'same-origin', cache: 'no-store', signal: AbortSignal.timeout(longest) });
     const text = await answer.text();
     if (text) value = JSON.parse(text);
   } catch {
-    if (!answer || answer.ok) { // one that breaks off is none; but a proxy's refusal need not be JSON
+    if (!answer || answer.ok) { // an incomplete answer is an error; but a proxy's rejection need not be JSON
       if (!aside) turn(true);
       throw new Problem(0, { detail: 'cloudfn cannot be reached' });
     }
@@ -51,7 +52,8 @@ async function send(url, method, body, aside) {
   throw new Problem(answer.status, value);
 }
 
-/** call sends a request to the API: call('GET', '/v1/servers'). aside: the view can do without, and it tells of no outage. */
+/** call sends a request to the API: call('GET', '/v1/servers'). aside: the view can do without,
+  and it tells of no outage. */
 export async function call(method, path, body, aside = false) {
   try {
     return await send(`api${path}`, method, body, aside);
@@ -69,10 +71,12 @@ export async function download(path, type) {
   if (user) headers['X-Cloudfn-User'] = user;
   let answer;
   try {
-    answer = await fetch(`api${path}`, { headers, credentials: 'same-origin', cache: 'no-store', signal: AbortSignal.timeout(longest) });
+    answer = await fetch(`api${path}`, { headers, credentials: 'same-origin', cache: 'no-store',
+      signal: AbortSignal.timeout(longest) });
     if (answer.ok) return await answer.blob();
   } catch {
-    throw new Problem(0, { detail: answer ? 'The export broke off before its end: choose a shorter time.' : 'cloudfn cannot be reached' });
+    throw new Problem(0, { detail: answer ? 'The export broke off before its end: choose a shorter time.'
+      : 'cloudfn cannot be reached' });
   }
   if (answer.status === 401) events.dispatchEvent(new Event('over'));
   throw new Problem(answer.status, await answer.json().catch(() => ({})));

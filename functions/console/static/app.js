@@ -5,8 +5,10 @@ import { signIn } from './signin.js';
 
 const parts = [
   ['overview', 'Overview'], ['servers', 'Servers'], ['launch', 'Launch'], ['orders', 'Orders'],
-  ['callbacks', 'Callbacks'], ['connections', 'Connections'], ['requests', 'Requests'],
+  ['leases', 'Leases'], ['managed', 'Managed'], ['callbacks', 'Callbacks'], ['connections', 'Connections'],
+  ['requests', 'Requests'], ['nodes', 'Nodes', 'admin'],
 ];
+const mayOpen = ([,, role]) => !role || me.roles.includes(role);
 
 const main = byId('main');
 let me = null; // who is signed in
@@ -19,7 +21,7 @@ let timer, loaded;
 const route = () => {
   const [part, id] = location.hash.replace(/^#\/?/, '').split('/');
   // An id becomes part of a path of the API: a link must not lead to another one.
-  return parts.some(([name]) => name === part) && /^[\w-]*$/.test(id || '') ? { part, id } : { part: 'overview' };
+  return parts.some(([name]) => name === part) && /^([\w-]+(\.[\w-]+)*)?$/.test(id || '') ? { part, id } : { part: 'overview' };
 };
 
 function frame() {
@@ -27,10 +29,13 @@ function frame() {
   if (!me) return set(byId('who'));
   const { part } = route();
   byId('who').title = `Signed in until ${clock(me.expires_at)} UTC`;
-  set(byId('nav'), el('ul', {}, parts.map(([name, text]) => el('li', {},
-    el('a', { href: `#/${name}`, 'aria-current': name === part ? 'page' : null }, text)))));
-  byId('nav').querySelector('[aria-current]')?.scrollIntoView({ block: 'nearest', inline: 'nearest' });
-  return set(byId('who'), el('span', { class: 'name' }, el('b', {}, me.project.name), el('span', { class: 'soft' }, me.user.name)), button('Sign out', signOut, { kind: 'quiet' }));
+  const list = el('ul', {}, parts.filter(mayOpen).map(([name, text]) => el('li', {},
+    el('a', { href: `#/${name}`, 'aria-current': name === part ? 'page' : null }, text))));
+  set(byId('nav'), list);
+  const here = list.querySelector('[aria-current]');
+  if (here) list.scrollLeft = here.offsetLeft - list.clientWidth / 2; // scrollIntoView would begin Tab here, too
+  return set(byId('who'), el('span', { class: 'name' }, el('b', {}, me.project.name),
+    el('span', { class: 'soft' }, me.user.name)), button('Sign out', signOut, { kind: 'quiet' }));
 }
 
 function title(text) {
@@ -51,7 +56,8 @@ async function open(first) {
   try {
     view = (await import(`./${part}.js`)).view({ id, me, refresh, go });
   } catch (e) {
-    if (e instanceof TypeError) view = { node: el('div', {}, heading('This part did not load'), el('p', {}, 'Look at the connection and load the page again.')) };
+    if (e instanceof TypeError) view = { node: el('div', {}, heading('This part did not load'),
+      el('p', {}, 'Look at the connection and load the page again.')) };
     else throw e;
   }
   if (mine !== round) return undefined;
@@ -111,7 +117,8 @@ function trouble(problem) {
 
 function banner() {
   const bar = byId('banner');
-  const text = isAway() && me ? `cloudfn cannot be reached. ${loaded ? `What you see is ${span(Date.now() - loaded)} old. ` : ''}Trying again.` : '';
+  const text = isAway() && me ? `cloudfn cannot be reached. ${loaded
+    ? `What you see is ${span(Date.now() - loaded)} old. ` : ''}Trying again.` : '';
   bar.hidden = !text;
   if (bar.textContent !== text) set(bar, text);
 }
@@ -174,7 +181,8 @@ async function start() {
   try {
     actFor(me = await session('GET'));
   } catch (problem) {
-    if (problem.status !== 401) return ask(problem.status ? problem.message : 'cloudfn cannot be reached. Try again in a moment.');
+    if (problem.status !== 401) return ask(problem.status ? problem.message
+      : 'cloudfn cannot be reached. Try again in a moment.');
   }
   return open(true);
 }

@@ -1,12 +1,15 @@
-// Who is told of what happens, and what became of each delivery.
-import { el, set, swap, button, heading, table, facts, keyed, empty, age, clock, confirm, dialog, secret, say, uid } from './dom.js';
+// Webhook subscriptions and their deliveries.
+import { el, set, swap, button, heading, table, facts, keyed, empty, age, clock, confirm, dialog, secret, say,
+  uid } from './dom.js';
 import { get, call, listing } from './api.js';
 import { mark, inMotion } from './state.js';
 
-const types = ['instance.state', 'order.state', 'callback.state', 'connection.state', 'action.state', 'agent.ready', 'instance.unexpected_server'].map((t) => `cloudfn.${t}.v1`);
+const types = ['instance.state', 'order.state', 'callback.state', 'connection.state', 'action.state', 'agent.ready',
+  'instance.unexpected_server', 'lease.state', 'lease.before_end'].map((t) => `cloudfn.${t}.v1`);
 const short = (type) => type.replace(/^cloudfn\.|\.v1$/g, '');
 const what = (c) => (c.events.length ? c.events.map(short).join(', ') : 'everything');
-const about = (c) => (c.instance_id ? 'one instance' : c.order_id ? 'one order' : c.connection_id ? 'one connection' : 'the project');
+const about = (c) => (c.instance_id ? 'one instance' : c.order_id ? 'one order' : c.connection_id ? 'one connection'
+  : 'the project');
 
 export function view({ id, refresh, go }) {
   return id ? one(id, refresh, go) : all(refresh, go);
@@ -14,19 +17,24 @@ export function view({ id, refresh, go }) {
 
 function all(refresh, go) {
   const pages = listing('callbacks');
-  const list = table('Callbacks of the project', [['URL', 'wrap'], ['Status'], ['Events', 'wrap'], ['About'], ['Age', 'n']]);
+  const list = table('Callbacks of the project', [['URL', 'wrap'], ['Status'], ['Events', 'wrap'], ['About'],
+    ['Age', 'n']]);
   list.node.hidden = true;
   const nothing = el('div');
   const more = button('Show more', () => { pages.more(); refresh(); });
   more.hidden = true;
-  const node = el('div', {}, heading('Callbacks', button('New callback', () => create(go), { kind: 'primary' })), list.node, nothing, more);
+  const node = el('div', {}, heading('Callbacks', button('New callback', () => create(go), { kind: 'primary' })),
+    list.node, nothing, more);
 
   async function load() {
     const callbacks = await pages.load('/v1/callbacks');
     list.node.hidden = !callbacks.length;
-    keyed(list.body, callbacks, (c) => c.id, (c) => list.row(el('a', { href: `#/callbacks/${c.id}`, 'data-key': 'open' }, c.url), mark(c.status), what(c), about(c), age(c.created_at)));
+    keyed(list.body, callbacks, (c) => c.id,
+      (c) => list.row(el('a', { href: `#/callbacks/${c.id}`, 'data-key': 'open' }, c.url), mark(c.status), what(c),
+      about(c), age(c.created_at)));
     more.hidden = !pages.rest;
-    set(nothing, callbacks.length ? null : empty('No callbacks yet', 'A callback gets a signed event for every change, so that no program has to poll.'));
+    set(nothing, callbacks.length ? null
+      : empty('No callbacks yet', 'A callback gets a signed event for every change, so that no program has to poll.'));
     return callbacks.some((c) => c.status === 'pending' && Date.now() - new Date(c.updated_at) < 60000);
   }
   return { node, load };
@@ -35,8 +43,10 @@ function all(refresh, go) {
 function create(go) {
   dialog('New callback', (close) => {
     const id = uid(), said = el('p', { class: 'error', id: `${id}-e`, role: 'alert' });
-    const url = el('input', { type: 'url', id, required: true, placeholder: 'https://receiver.example.com/cloud', autocomplete: 'off', 'aria-describedby': `${id}-e` });
-    const events = el('fieldset', { class: 'many' }, el('legend', {}, 'Events ', el('span', { class: 'soft' }, '(none: all)')),
+    const url = el('input', { type: 'url', id, required: true, placeholder: 'https://receiver.example.com/cloud',
+      autocomplete: 'off', 'aria-describedby': `${id}-e` });
+    const events = el('fieldset', { class: 'many' },
+      el('legend', {}, 'Events ', el('span', { class: 'soft' }, '(none: all)')),
       types.map((t) => el('label', {}, el('input', { type: 'checkbox', value: t }), el('span', {}, short(t)))));
     const send = el('button', { class: 'primary', type: 'submit' }, 'Create');
     const submit = async (event) => {
@@ -45,10 +55,12 @@ function create(go) {
       send.disabled = true;
       try {
         const chosen = [...events.querySelectorAll(':checked')].map((i) => i.value);
-        const made = await call('POST', '/v1/callbacks', { url: url.value.trim(), ...(chosen.length ? { events: chosen } : {}) });
+        const made = await call('POST', '/v1/callbacks',
+          { url: url.value.trim(), ...(chosen.length ? { events: chosen } : {}) });
         close();
         go(`#/callbacks/${made.id}`);
-        secret('The secret of the callback', 'Its events are signed with this. It is shown once: keep it where the receiver reads it.', made.secret);
+        secret('The secret of the callback',
+          'Its events are signed with this. It is shown once: keep it where the receiver reads it.', made.secret);
       } catch (problem) {
         url.setAttribute('aria-invalid', 'true');
         set(said, problem.errors[0]?.detail || problem.message);
@@ -57,7 +69,8 @@ function create(go) {
         send.disabled = false;
       }
     };
-    return el('form', { novalidate: true, onsubmit: submit }, el('div', { class: 'field' }, el('label', { for: id }, 'URL'), url, said), events,
+    return el('form', { novalidate: true, onsubmit: submit },
+      el('div', { class: 'field' }, el('label', { for: id }, 'URL'), url, said), events,
       el('div', { class: 'row end' }, button('Cancel', close), send));
   });
 }
@@ -65,11 +78,13 @@ function create(go) {
 function one(id, refresh, go) {
   const pages = listing('deliveries');
   const head = el('div', {}, heading('Callback')), body = el('div'), nothing = el('div');
-  const list = table('Deliveries, the newest first', [['Event'], ['Status'], ['Attempts', 'n'], ['Answer', 'n'], ['Last error', 'wrap'], ['About', 'mono aside'], ['Age', 'n'], ['Actions', 'acting']]);
+  const list = table('Deliveries, the newest first', [['Event'], ['Status'], ['Attempts', 'n'], ['Answer', 'n'],
+    ['Last error', 'wrap'], ['About', 'mono aside'], ['Age', 'n'], ['Actions', 'acting']]);
   list.node.hidden = true;
   const more = button('Show more', () => { pages.more(); refresh(); });
   more.hidden = true;
-  const node = el('div', {}, el('p', { class: 'crumb' }, el('a', { href: '#/callbacks' }, 'Callbacks')), head, body, el('h2', {}, 'Deliveries'), list.node, nothing, more);
+  const node = el('div', {}, el('p', { class: 'crumb' }, el('a', { href: '#/callbacks' }, 'Callbacks')), head, body,
+    el('h2', {}, 'Deliveries'), list.node, nothing, more);
   let sign = '';
 
   const act = (text, f) => async () => {
@@ -82,24 +97,33 @@ function one(id, refresh, go) {
     refresh();
   };
   const path = `/v1/callbacks/${id}`;
-  const turn = (status) => act(status === 'suspended' ? 'It is suspended: events wait.' : 'Its receiver is asked for its consent.', () => call('PATCH', path, { status }));
+  const setStatus = (status) => act(status === 'suspended' ? 'It is suspended: events wait.'
+    : 'Its receiver is asked for its consent.', () => call('PATCH', path, { status }));
 
   function draw(c) {
     const resumable = ['suspended', 'gone'].includes(c.status);
     swap(head, heading('Callback',
-      c.status === 'gone' ? null : button('Send a test', act('A test event is on its way.', () => call('POST', `${path}/test`)), { key: 'test' }),
-      button(resumable ? 'Resume' : 'Suspend', turn(resumable ? 'verified' : 'suspended'), { key: 'turn' }),
-      button('Delete', () => confirm('Delete this callback?', `${c.url} gets no events any more. What waits for it is dropped.`, 'Delete', async () => {
+      c.status === 'gone' ? null : button('Send a test',
+        act('A test event is on its way.', () => call('POST', `${path}/test`)), { key: 'test' }),
+      button(resumable ? 'Resume' : 'Suspend', setStatus(resumable ? 'verified' : 'suspended'), { key: 'setStatus' }),
+      button('Delete', () => confirm('Delete this callback?',
+        `${c.url} gets no events any more. What waits for it is dropped.`, 'Delete', async () => {
         await call('DELETE', path);
         say('The callback is deleted.');
         go('#/callbacks');
       }), { kind: 'danger', key: 'delete' })));
-    set(body, el('div', { class: 'card' }, facts([['URL', el('span', { class: 'mono' }, c.url)], ['Status', mark(c.status)], ['Why', c.reason], ['Events', what(c)], ['About', about(c)],
-      ['Rate', c.allowed_rate && `${c.allowed_rate} a minute at most`], ['Old secret', c.previous_secret_until && `signs until ${clock(c.previous_secret_until)} UTC`], ['Created', [age(c.created_at), ' ago']]])));
+    set(body, el('div', { class: 'card' },
+      facts([['URL', el('span', { class: 'mono' }, c.url)], ['Status', mark(c.status)], ['Why', c.reason],
+      ['Events', what(c)], ['About', about(c)],
+      ['Rate', c.allowed_rate && `${c.allowed_rate} a minute at most`],
+        ['Old secret', c.previous_secret_until && `signs until ${clock(c.previous_secret_until)} UTC`],
+        ['Created', [age(c.created_at), ' ago']]])));
   }
 
-  const row = (d) => list.row(short(d.event_type), mark(d.status), d.attempts, d.answer || '–', d.error || '', d.subject.slice(-8), age(d.created_at),
-    el('div', { class: 'acts' }, d.status === 'due' ? null : button('Redeliver', act('It is delivered again.', () => call('POST', `${path}/deliveries/${d.id}/redeliver`)),
+  const row = (d) => list.row(short(d.event_type), mark(d.status), d.attempts, d.answer || '–', d.error || '',
+    d.subject.slice(-8), age(d.created_at),
+    el('div', { class: 'acts' }, d.status === 'due' ? null
+      : button('Redeliver', act('It is delivered again.', () => call('POST', `${path}/deliveries/${d.id}/redeliver`)),
       { kind: 'quiet', key: 'redeliver', label: `Redeliver ${short(d.event_type)} ${d.event_id}` })));
 
   async function load() {
@@ -116,8 +140,10 @@ function one(id, refresh, go) {
     list.node.hidden = !deliveries.length;
     keyed(list.body, deliveries, (d) => d.id, row);
     more.hidden = !pages.rest;
-    set(nothing, deliveries.length ? null : empty('No deliveries yet', 'What happens from now on is listed here, and so is a test.'));
-    return callback.status === 'verified' && deliveries.some((d) => inMotion(d.status)) || callback.status === 'pending' && Date.now() - new Date(callback.updated_at) < 60000;
+    set(nothing, deliveries.length ? null
+      : empty('No deliveries yet', 'What happens from now on is listed here, and so is a test.'));
+    return callback.status === 'verified' && deliveries.some((d) => inMotion(d.status)) ||
+      callback.status === 'pending' && Date.now() - new Date(callback.updated_at) < 60000;
   }
   return { node, load };
 }

@@ -8,7 +8,8 @@ const base = top + plot;
 export function words(h) {
   if (h.running === null) return 'not known';
   const by = Object.entries(h.by_status).map(([name, n]) => `${n} ${name}`).join(', ');
-  return `${h.running} running of ${h.total}${by ? ` (${by})` : ''}${h.uncertain ? `, ${h.uncertain} uncertain` : ''}${h.source === 'rebuilt' ? ', rebuilt from history' : ''}`;
+  return `${h.running} running of ${h.total}${by ? ` (${by})` : ''}${h.uncertain ? `,
+    ${h.uncertain} uncertain` : ''}${h.source === 'rebuilt' ? ', rebuilt from history' : ''}`;
 }
 
 function niceTick(most) {
@@ -23,7 +24,8 @@ export function chart() {
 
   const show = (i) => {
     const h = hours[i];
-    set(readout, el('b', {}, `${clock(h.hour)} UTC`), h.running === null ? el('span', {}, 'Not known: nobody counted, and the history is gone.') : [
+    set(readout, el('b', {}, `${clock(h.hour)} UTC`), h.running === null
+      ? el('span', {}, 'Not known: nobody counted, and the history is gone.') : [
       el('span', { class: 'key run' }, `${h.running} running`), el('span', { class: 'key sum' }, `${h.total} in all`),
       h.uncertain ? el('span', { class: 'key maybe' }, `${h.uncertain} uncertain: Nova's log does not say`) : null,
       el('span', { class: 'soft' }, Object.entries(h.by_status).map(([name, n]) => `${n} ${name}`).join(' · ')),
@@ -40,7 +42,8 @@ export function chart() {
   }
 
   function key(event) {
-    const step = { ArrowLeft: -1, ArrowRight: 1, PageUp: -24, PageDown: 24, Home: -hours.length, End: hours.length }[event.key];
+    const step = { ArrowLeft: -1, ArrowRight: 1, PageUp: -24, PageDown: 24, Home: -hours.length,
+      End: hours.length }[event.key];
     if (!step) return;
     event.preventDefault();
     focusOn((at < 0 ? hours.length - 1 : at) + step);
@@ -57,28 +60,37 @@ export function chart() {
     const gap = step >= 6 ? step * 0.26 : 0;
     const grid = [];
     for (let n = 0; n <= most; n += tick) {
-      grid.push(svg('path', { class: n ? 'grid' : 'axis', d: `M${left} ${y(n)}H${width}` }), svg('text', { x: left - 8, y: y(n), dy: '.35em', 'text-anchor': 'end' }, n));
+      grid.push(svg('path', { class: n ? 'grid' : 'axis', d: `M${left} ${y(n)}H${width}` }),
+        svg('text', { x: left - 8, y: y(n), dy: '.35em', 'text-anchor': 'end' }, n));
     }
     const every = [1, 2, 3, 6, 12, 24, 48].find((n) => n * step >= 46) || 48;
     const labels = hours.map((h, i) => {
       const d = new Date(h.hour), hour = d.getUTCHours();
       if (Math.round(d / 36e5) % every || i * step < 8 || width - x(i) < 22) return null;
-      return svg('text', { class: hour ? '' : 'day', x: x(i) + step / 2, y: base + 20, 'text-anchor': 'middle' }, hour ? `${String(hour).padStart(2, '0')}:00` : clock(h.hour).replace(/ \d\d:.*/, ''));
+      return svg('text', { class: hour ? '' : 'day', x: x(i) + step / 2, y: base + 20, 'text-anchor': 'middle' },
+        hour ? `${String(hour).padStart(2, '0')}:00` : clock(h.hour).replace(/ \d\d:.*/, ''));
     }).filter(Boolean);
-    const bars = hours.map((h, i) => svg('g', { class: `hour ${h.source}`, role: 'img', tabindex: i === (at < 0 ? hours.length - 1 : at) ? 0 : -1,
-      'aria-label': `${clock(h.hour)} UTC: ${words(h)}`, onmouseenter: () => show(i), onclick: () => focusOn(i), onfocus: () => { at = i; show(i); } },
+    const bars = hours.map((h, i) => svg('g',
+      { class: `hour ${h.source}`, role: 'img', tabindex: i === (at < 0 ? hours.length - 1 : at) ? 0 : -1,
+      'aria-label': `${clock(h.hour)} UTC: ${words(h)}`, onmouseenter: () => show(i), onclick: () => focusOn(i),
+        onfocus: () => { at = i; show(i); } },
     svg('rect', { class: 'hit', x: x(i), y: top, width: step, height: plot }),
     h.running === null ? svg('rect', { class: 'lost', x: x(i), y: top, width: step, height: plot })
-      : svg('rect', { class: 'bar', x: x(i) + gap / 2, y: Math.min(y(h.running), base - 1), width: step - gap, height: Math.max(base - y(h.running), 1), rx: step > 14 ? 2 : 0 }),
-    h.uncertain ? svg('rect', { class: 'maybe', x: x(i) + gap / 2, y: y(h.running + h.uncertain), width: step - gap, height: y(0) - y(h.uncertain) }) : ''));
+      : svg('rect', { class: 'bar', x: x(i) + gap / 2, y: Math.min(y(h.running), base - 1), width: step - gap,
+        height: Math.max(base - y(h.running), 1), rx: step > 14 ? 2 : 0 }),
+    h.uncertain ? svg('rect', { class: 'maybe', x: x(i) + gap / 2, y: y(h.running + h.uncertain), width: step - gap,
+      height: y(0) - y(h.uncertain) }) : ''));
     let line = '', on = false;
     hours.forEach((h, i) => {
       if (h.total === null) { on = false; return; }
       line += `${on ? 'V' : `M${x(i).toFixed(1)} `}${y(h.total).toFixed(1)}H${x(i + 1).toFixed(1)}`;
       on = true;
     });
-    const image = svg('svg', { class: 'chart', role: 'group', 'aria-label': 'Servers per hour. The arrow keys go from hour to hour.', width, height: base + foot, viewBox: `0 0 ${width} ${base + foot}`, onkeydown: key, onmouseleave: rest },
-      hatches(), svg('g', { 'aria-hidden': 'true' }, grid, labels), bars, svg('path', { class: 'total', d: line || 'M0 0', 'aria-hidden': 'true' }));
+    const image = svg('svg', { class: 'chart', role: 'group',
+      'aria-label': 'Servers per hour. The arrow keys go from hour to hour.', width, height: base + foot,
+      viewBox: `0 0 ${width} ${base + foot}`, onkeydown: key, onmouseleave: rest },
+      hatches(), svg('g', { 'aria-hidden': 'true' }, grid, labels), bars,
+        svg('path', { class: 'total', d: line || 'M0 0', 'aria-hidden': 'true' }));
     set(box, image);
     if (had) focusOn(at);
     rest();
@@ -95,13 +107,15 @@ export function chart() {
 }
 
 function hatches() {
-  const stripes = (id, kind) => svg('pattern', { id, width: 6, height: 6, patternUnits: 'userSpaceOnUse', patternTransform: 'rotate(45)' },
+  const stripes = (id, kind) => svg('pattern', { id, width: 6, height: 6, patternUnits: 'userSpaceOnUse',
+    patternTransform: 'rotate(45)' },
     svg('rect', { class: `${kind} under`, width: 6, height: 6 }), svg('path', { class: `${kind} over`, d: 'M3 0v6' }));
   return svg('defs', {}, stripes('lost', 'lost'), stripes('rebuilt', 'rebuilt'));
 }
 
 function legend() {
-  const box = (kind, inner) => svg('svg', { viewBox: '0 0 18 12', class: `chart ${kind}`, 'aria-hidden': 'true' }, inner);
+  const box = (kind, inner) => svg('svg', { viewBox: '0 0 18 12', class: `chart ${kind}`, 'aria-hidden': 'true' },
+    inner);
   const entry = (kind, inner, text) => el('li', {}, box(kind, inner), text);
   return el('ul', { class: 'legend' },
     entry('sampled', svg('rect', { class: 'bar', width: 18, height: 12, rx: 2 }), 'running'),

@@ -6,8 +6,10 @@ const quotas = [['instances', 'Servers'], ['vcpus', 'vCPUs'], ['ram_mb', 'Memory
 
 const limits = (r) => Object.entries(r.terms.limits).map(([name, values]) => `${name} ${values.join(', ')}`).join('; ');
 
-const who = (r) => `${r.requested_by.user_name || r.requested_by.user_id} of ${r.requested_by.project_name || r.requested_by.project_id}`;
-const until = (r) => (r.terms.duration ? `${r.terms.duration} from when you grant it` : `${clock(r.terms.expires_at)} UTC`);
+const projectOf = (r) => r.requested_by.project_name || r.requested_by.project_id;
+const who = (r) => `${r.requested_by.user_name || r.requested_by.user_id} of ${projectOf(r)}`;
+const until = (r) => (r.terms.duration ? `${r.terms.duration} from when you grant it`
+  : `${clock(r.terms.expires_at)} UTC`);
 
 /** labelled is a field of a form with its label. */
 function labelled(text, input) {
@@ -17,7 +19,8 @@ function labelled(text, input) {
 
 /** grant asks how much of a request is granted, and grants that. */
 function grant(r, done) {
-  dialog(`Grant ${r.name || 'a connection'} to ${r.for === 'project' ? `everyone who may act in ${r.requested_by.project_name || r.requested_by.project_id}` : who(r)}?`, (close) => {
+  const grantee = r.for === 'project' ? `everyone authorized in ${projectOf(r)}` : who(r);
+  dialog(`Grant ${r.name || 'a connection'} to ${grantee}?`, (close) => {
     const said = el('p', { class: 'error', role: 'alert' });
     const actions = r.terms.actions.map((name) => {
       const input = el('input', { type: 'checkbox', name });
@@ -26,7 +29,8 @@ function grant(r, done) {
     });
     const most = quotas.map(([name, label]) => {
       const asked = r.terms.quota[name] ?? null;
-      return { name, label, asked, input: el('input', { type: 'number', min: 0, max: asked, value: asked, inputmode: 'numeric', placeholder: 'no limit' }) };
+      return { name, label, asked, input: el('input',
+        { type: 'number', min: 0, max: asked, value: asked, inputmode: 'numeric', placeholder: 'no limit' }) };
     });
     const end = el('input', { type: 'datetime-local' });
     const go = button('Grant', async () => {
@@ -40,18 +44,24 @@ function grant(r, done) {
         say(`${r.name || 'The connection'} is granted.`);
         done();
       } catch (problem) {
-        set(said, problem.errors.length ? problem.errors.map((e) => `${e.field} ${e.detail}`).join('; ') : problem.message);
+        set(said, problem.errors.length ? problem.errors.map((e) => `${e.field} ${e.detail}`).join('; ')
+          : problem.message);
         go.disabled = false;
       }
     }, { kind: 'primary' });
-    return [el('p', { class: 'soft' }, 'A trust is made with your login, and acts as you with the role member. Grant less by taking actions away, or with smaller numbers or an earlier end.'),
-      el('fieldset', {}, el('legend', {}, 'It permits'), actions.map((input) => el('label', {}, input, ` ${input.name}`))),
-      ...most.map(({ label, asked, input }) => labelled(asked === null ? `${label} at most (no limit is asked for)` : `${label} at most (${asked} asked for)`, input)),
-      labelled(`Until, in UTC (asked for: ${until(r)})`, end), said, el('div', { class: 'row end' }, button('Cancel', close), go)];
+    return [el('p', { class: 'soft' },
+      'A trust is made with your login, and acts as you with the role member. Grant less by taking actions away, '
+        + 'or with smaller numbers or an earlier end.'),
+      el('fieldset', {}, el('legend', {}, 'It permits'),
+        actions.map((input) => el('label', {}, input, ` ${input.name}`))),
+      ...most.map(({ label, asked, input }) => labelled(asked === null ? `${label} at most (no limit is asked for)`
+        : `${label} at most (${asked} asked for)`, input)),
+      labelled(`Until, in UTC (asked for: ${until(r)})`, end), said,
+        el('div', { class: 'row end' }, button('Cancel', close), go)];
   });
 }
 
-/** panel shows the requests that wait, and nothing when there are none. */
+/** panel shows the requests that wait, and nothing without any. */
 export function panel({ refresh }) {
   const pages = listing('requests');
   const list = el('div', { class: 'cards' });
@@ -61,19 +71,25 @@ export function panel({ refresh }) {
   node.hidden = true;
 
   function card(r) {
-    const decline = () => confirm(`Decline the request of ${who(r)}?`, 'Nothing is delegated. Who asks is notified.', 'Decline', async () => {
+    const decline = () => confirm(`Decline the request of ${who(r)}?`, 'Nothing is delegated. Who asks is notified.',
+      'Decline', async () => {
       await call('POST', `/v1/connections/requests/${r.id}/decline`, {});
       say('The request is declined.');
       refresh();
     });
-    return el('section', { class: 'card' }, el('div', { class: 'head' }, el('h3', {}, r.name || 'A connection'), el('div', { class: 'beside' },
+    return el('section', { class: 'card' }, el('div', { class: 'head' }, el('h3', {}, r.name || 'A connection'),
+      el('div', { class: 'beside' },
       button('Grant', () => grant(r, refresh), { kind: 'primary', key: 'grant', label: `Grant ${r.name || r.id}` }),
       button('Decline', decline, { kind: 'quiet danger', key: 'decline', label: `Decline ${r.name || r.id}` }))),
-    el('p', {}, r.why), el('ul', { class: 'chips', 'aria-label': 'It would permit' }, r.terms.actions.map((a) => el('li', {}, a))),
-    facts([['From', who(r)], ['User', el('span', { class: 'mono' }, r.requested_by.user_id)], ['Project', el('span', { class: 'mono' }, r.requested_by.project_id)],
-      ['Who could act', r.for === 'project' ? 'everyone who may act in that project' : 'that user'],
-      ...quotas.map(([name, label]) => [label, r.terms.quota[name] === undefined || r.terms.quota[name] === null ? 'no limit' : `${r.terms.quota[name]} at most`]),
-      ['Only', limits(r)], ['Until', until(r)], ['Asked', [age(r.created_at), ' ago']], ['Waits until', `${clock(r.expires_at)} UTC`]]));
+    el('p', {}, r.why), el('ul', { class: 'chips', 'aria-label': 'It would permit' },
+      r.terms.actions.map((a) => el('li', {}, a))),
+    facts([['From', who(r)], ['User', el('span', { class: 'mono' }, r.requested_by.user_id)],
+      ['Project', el('span', { class: 'mono' }, r.requested_by.project_id)],
+      ['Who could act', r.for === 'project' ? 'everyone authorized in that project' : 'that user'],
+      ...quotas.map(([name, label]) => [label, r.terms.quota[name] === undefined || r.terms.quota[name] === null
+        ? 'no limit' : `${r.terms.quota[name]} at most`]),
+      ['Only', limits(r)], ['Until', until(r)], ['Asked', [age(r.created_at), ' ago']],
+        ['Waits until', `${clock(r.expires_at)} UTC`]]));
   }
 
   async function load() {

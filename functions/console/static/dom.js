@@ -32,7 +32,8 @@ export function button(text, onclick, { kind = '', key, label } = {}) {
 
 /** heading is the one h1 of a view, with what stands beside it. */
 export function heading(text, ...beside) {
-  return el('div', { class: 'head' }, el('h1', { tabindex: '-1' }, text), beside.length ? el('div', { class: 'beside' }, ...beside) : null);
+  return el('div', { class: 'head' }, el('h1', { tabindex: '-1' }, text), beside.length
+    ? el('div', { class: 'beside' }, ...beside) : null);
 }
 
 /** set replaces what an element holds, when it differs. */
@@ -41,7 +42,8 @@ export function set(node, ...children) {
   return node;
 }
 
-/** swap replaces what an element holds and leaves the focus where it was: on the control of the same key, else on the heading. */
+/** swap replaces what an element holds and leaves the focus where it was: on the control of the same key,
+  else on the heading. */
 export function swap(node, ...children) {
   const focused = node.contains(document.activeElement) && document.activeElement;
   set(node, ...children);
@@ -95,7 +97,8 @@ export function table(caption, columns) {
       el('thead', { role: 'rowgroup' }, el('tr', { role: 'row' }, head)), body)),
     row: (...cells) => el('tr', { role: 'row' }, cells.map((c, i) => (i === 0
       ? el('th', { scope: 'row', role: 'rowheader', class: columns[0][1] }, c)
-      : el('td', { role: 'cell', class: columns[i][1], 'data-label': columns[i][0] }, c === '' || c.length === 0 ? null : el('div', {}, c))))),
+      : el('td', { role: 'cell', class: columns[i][1], 'data-label': columns[i][0] }, (c ?? '') === '' || c.length === 0 ? null
+        : el('div', {}, c))))),
   };
 }
 
@@ -105,13 +108,14 @@ export function facts(pairs) {
     .map(([k, v]) => el('div', {}, el('dt', {}, k), el('dd', {}, v))));
 }
 
-/** empty says that there is nothing, and what one can do about it. */
-export const empty = (title, ...hint) => el('div', { class: 'empty' }, el('p', { class: 'big' }, title), el('p', { class: 'soft' }, ...hint));
+/** empty says that a list is empty, and what to do about it. */
+export const empty = (title, ...hint) => el('div', { class: 'empty' }, el('p', { class: 'big' }, title),
+  el('p', { class: 'soft' }, ...hint));
 
-/** choice is a row of which one is chosen: [[value, text]...]. */
+/** choice is a row of options to choose one from: [[value, text]...]. */
 export function choice(label, options, value, onchange) {
   const name = uid();
-  return el('fieldset', { class: 'choice' }, el('legend', { class: 'unseen' }, label), options.map(([v, text]) => {
+  return el('fieldset', { class: 'choice' }, el('legend', { class: 'visually-hidden' }, label), options.map(([v, text]) => {
     const input = el('input', { type: 'radio', name, value: v, onchange: () => onchange(v) });
     input.checked = v === value;
     return el('label', {}, input, el('span', {}, text));
@@ -122,23 +126,25 @@ export function choice(label, options, value, onchange) {
 export function bar(label, used, max, unit = '') {
   const limited = max !== null && max !== undefined && max >= 0;
   const share = limited && max > 0 ? Math.min(100, (used / max) * 100) : limited && used ? 100 : 0;
-  const text = `${used.toLocaleString('en')}${limited ? ` of ${max.toLocaleString('en')}` : ''}${unit}${limited ? '' : ', no limit'}`;
+  const of = limited ? ` of ${max.toLocaleString('en')}` : '';
+  const text = `${used.toLocaleString('en')}${of}${unit}${limited ? '' : ', no limit'}`;
   return el('div', { class: 'gauge' }, el('span', { class: 'soft' }, label), el('span', {}, text),
-    svg('svg', { viewBox: '0 0 100 4', preserveAspectRatio: 'none', 'aria-hidden': 'true', class: share >= 90 ? 'full' : '' },
+    svg('svg', { viewBox: '0 0 100 4', preserveAspectRatio: 'none', 'aria-hidden': 'true', class: share >= 90 ? 'full'
+      : '' },
       svg('rect', { class: 'rail', width: 100, height: 4 }), svg('rect', { class: 'fill', width: share, height: 4 })));
 }
 
 /** dialog shows a modal dialog; fill gets its close function and gives what is in it. */
 export function dialog(title, fill) {
-  const id = uid(), opener = document.activeElement, row = opener?.closest?.('[data-id]');
+  const id = uid(), focused = document.activeElement, row = focused?.closest?.('[data-id]');
   const list = row?.parentElement, at = list ? [...list.children].indexOf(row) : 0;
   const node = el('dialog', { 'aria-labelledby': id });
   node.append(el('h2', { id }, title), ...[fill(() => node.close())].flat());
   document.body.append(node);
   node.addEventListener('close', () => {
     node.remove();
-    if (list && !opener.isConnected) refocus(list, row.dataset.id, opener.dataset.key, at);
-    else opener?.focus?.();
+    if (list && !focused.isConnected) refocus(list, row.dataset.id, focused.dataset.key, at);
+    else focused?.focus?.();
   });
   node.showModal();
   return node;
@@ -166,14 +172,16 @@ export function confirm(title, text, verb, act) {
 export function secret(title, text, value, file) {
   const href = file && URL.createObjectURL(new Blob([value], { type: 'text/plain' }));
   const node = dialog(title, (close) => {
-    const area = el('textarea', { readonly: true, class: 'mono', rows: value.includes('\n') ? 8 : 2, 'aria-label': title, value, onfocus: () => area.select() });
+    const area = el('textarea', { readonly: true, class: 'mono', rows: value.includes('\n') ? 8 : 2,
+      'aria-label': title, value, onfocus: () => area.select() });
     const copy = button('Copy', async () => {
       area.select();
       await navigator.clipboard?.writeText(value).catch(() => {});
       say('Copied.');
     });
     return [el('p', {}, text), area, el('div', { class: 'row end' }, copy,
-      file ? el('a', { class: 'button', download: file, href }, 'Download') : null, button('I have it', close, { kind: 'primary' }))];
+      file ? el('a', { class: 'button', download: file, href }, 'Download') : null,
+        button('I have it', close, { kind: 'primary' }))];
   });
   node.classList.add('once');
   if (href) node.addEventListener('close', () => URL.revokeObjectURL(href));
@@ -196,7 +204,8 @@ const months = 'Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec'.split(' ');
 /** clock writes a moment in UTC, as the API and the CLI do. */
 export function clock(at, seconds = false) {
   const d = new Date(at);
-  return `${d.getUTCDate()} ${months[d.getUTCMonth()]} ${two(d.getUTCHours())}:${two(d.getUTCMinutes())}${seconds ? `:${two(d.getUTCSeconds())}` : ''}`;
+  const time = `${two(d.getUTCHours())}:${two(d.getUTCMinutes())}${seconds ? `:${two(d.getUTCSeconds())}` : ''}`;
+  return `${d.getUTCDate()} ${months[d.getUTCMonth()]} ${time}`;
 }
 
 /** span writes a length of time in its largest unit. */
@@ -208,7 +217,8 @@ export function span(ms) {
 }
 
 /** age is how long ago something was (or how long it is until then); it goes on by itself. */
-export const age = (at) => el('time', { datetime: at, title: `${clock(at, true)} UTC`, class: 'age' }, span(Math.abs(Date.now() - new Date(at))));
+export const age = (at) => el('time', { datetime: at, title: `${clock(at, true)} UTC`, class: 'age' },
+  span(Math.abs(Date.now() - new Date(at))));
 
 setInterval(() => document.querySelectorAll('time.age').forEach((t) => {
   const text = span(Math.abs(Date.now() - new Date(t.dateTime)));

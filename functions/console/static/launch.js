@@ -30,15 +30,23 @@ export function view({ go, refresh }) {
   const form = el('form', { class: 'card form', novalidate: true, onsubmit: submit, oninput: edited, onchange: edited },
     el('div', { class: 'pair' }, field('name', 'Name', text({ maxlength: 251, required: true, placeholder: 'web' })),
       field('count', 'How many', el('input', { type: 'number', min: 1, max: 100, value: 1, inputmode: 'numeric' }))),
-    el('div', { class: 'pair' }, field('flavor', 'Flavor', wait('Loading…')), field('image', 'Image', wait('Loading…'))),
+    el('div', { class: 'pair' }, field('flavor', 'Flavor', wait('Loading…')),
+      field('image', 'Image', wait('Loading…'))),
     field('networks', 'Networks', many(), '(none: the only one there is)'),
-    el('div', { class: 'pair' }, field('key_name', 'SSH key', wait('None')), field('availability_zone', 'Zone', wait('Any'))),
+    el('div', { class: 'pair' }, field('key_name', 'SSH key', wait('None')),
+      field('availability_zone', 'Zone', wait('Any'))),
     el('details', {}, el('summary', {}, 'More'), field('security_groups', 'Security groups', many(), '(none: default)'),
-      field('user_data', 'User data', el('textarea', { rows: 5, class: 'mono', spellcheck: 'false', maxlength: 49149, placeholder: '#cloud-config' }), '(for cloud-init; stays in this tab until it is sent)'),
-      field('on_failure', 'If one server cannot be had', el('select', {}, el('option', { value: 'keep' }, 'keep the others'), el('option', { value: 'rollback' }, 'delete all: all or nothing')))),
-    report, el('div', { class: 'row end' }, button('Start over', again, { kind: 'quiet' }), send));
+      field('user_data', 'User data',
+        el('textarea', { rows: 5, class: 'mono', spellcheck: 'false', maxlength: 49149, placeholder: '#cloud-config' }),
+        '(for cloud-init; stays in this tab until it is sent)'),
+      field('on_failure', 'If one server cannot be had',
+        el('select', {}, el('option', { value: 'keep' }, 'keep the others'),
+        el('option', { value: 'rollback' }, 'delete all: all or nothing')))),
+    report, el('div', { class: 'row end' }, button('Start over', startOver, { kind: 'quiet' }), send));
   const takes = el('div', { class: 'gauges' });
-  const node = el('div', {}, heading('Launch'), el('div', { class: 'split' }, form, el('section', { class: 'card', 'aria-label': 'Quota' }, el('h2', {}, 'Quota with this order'), takes)));
+  const node = el('div', {}, heading('Launch'),
+    el('div', { class: 'split' }, form, el('section', { class: 'card', 'aria-label': 'Quota' },
+    el('h2', {}, 'Quota with this order'), takes)));
   let all = null, checks = 0, busy = false;
 
   const value = (name) => f[name].input.value.trim();
@@ -58,7 +66,8 @@ export function view({ go, refresh }) {
   }
 
   function keep() {
-    const values = Object.fromEntries(Object.keys(f).filter((n) => n !== 'user_data').map((n) => [n, f[n].input.matches('fieldset') ? picked(n) : f[n].input.value]));
+    const values = Object.fromEntries(Object.keys(f).filter((n) => n !== 'user_data').map((n) =>
+      [n, f[n].input.matches('fieldset') ? picked(n) : f[n].input.value]));
     Object.assign(order, { values, withData: Boolean(f.user_data.input.value) });
     sessionStorage.setItem(store, JSON.stringify(order));
   }
@@ -66,12 +75,15 @@ export function view({ go, refresh }) {
   function restore() {
     for (const [name, v] of Object.entries(order.values)) {
       if (!f[name]) continue;
-      if (Array.isArray(v)) f[name].input.querySelectorAll('input').forEach((i) => { i.checked = v.includes(i.value); });
-      else if (f[name].input.tagName !== 'SELECT' || [...f[name].input.options].some((o) => o.value === v)) f[name].input.value = v;
+      if (Array.isArray(v)) {
+        f[name].input.querySelectorAll('input').forEach((i) => { i.checked = v.includes(i.value); });
+      } else if (f[name].input.tagName !== 'SELECT' || [...f[name].input.options].some((o) => o.value === v)) {
+        f[name].input.value = v;
+      }
     }
   }
 
-  function again() {
+  function startOver() {
     sessionStorage.removeItem(store);
     go('#/launch');
   }
@@ -82,23 +94,25 @@ export function view({ go, refresh }) {
       order.sent = false;
     }
     keep();
-    tally();
+    showQuota();
     checks++;
     check();
   }
 
-  /** tally shows what is left of the quota once the order is there. */
-  function tally() {
+  /** showQuota shows the quota that is left after the order. */
+  function showQuota() {
     if (!all?.quota) return;
     const { instances, vcpus, ram_mb: ram } = all.quota;
-    const n = Number(value('count')) || 0, size = all.flavors?.find((x) => [x.id, x.name].includes(value('flavor'))) || { vcpus: 0, ram_mb: 0 };
+    const n = Number(value('count')) || 0, size = all.flavors?.find((x) => [x.id, x.name].includes(value('flavor'))) ||
+      { vcpus: 0, ram_mb: 0 };
     set(takes, bar('Servers', instances.used + n, instances.max), bar('vCPUs', vcpus.used + n * size.vcpus, vcpus.max),
       bar('Memory', ram.used + n * size.ram_mb, ram.max, ' MiB'));
   }
 
   const check = later(async () => {
     const mine = checks;
-    if (!node.isConnected || busy || !value('name') || !value('flavor') || !value('image')) return;
+    // Beside a sent order it would replace what is said of that.
+    if (!node.isConnected || busy || order.sent || !value('name') || !value('flavor') || !value('image')) return;
     try {
       const found = await call('POST', '/v1/launch?dry_run=true', body());
       if (mine === checks && !busy) show(found);
@@ -129,9 +143,12 @@ export function view({ go, refresh }) {
   function show(found) {
     clear();
     found.problems.forEach((p) => place(p.field, p.detail, p.allowed));
-    if (found.ok) report.append(el('p', { class: 'fine' }, `Ready: ${value('count') === '1' ? 'one server' : `${value('count')} servers`} can be launched.`));
-    else report.append(el('p', { class: 'error' }, found.problems.length === 1 ? 'One thing is in the way.' : `${found.problems.length} things are in the way.`));
-    if (found.unchecked.length) report.append(el('p', { class: 'soft' }, `Could not be checked: ${found.unchecked.map((u) => u.detail).join('; ')}.`));
+    if (found.ok) report.append(el('p', { class: 'fine' },
+      `Ready: ${value('count') === '1' ? 'one server' : `${value('count')} servers`} can be launched.`));
+    else report.append(el('p', { class: 'error' }, found.problems.length === 1 ? 'One thing is in the way.'
+      : `${found.problems.length} things are in the way.`));
+    if (found.unchecked.length) report.append(el('p', { class: 'soft' },
+      `Could not be checked: ${found.unchecked.map((u) => u.detail).join('; ')}.`));
   }
 
   function blame(problem) {
@@ -181,8 +198,10 @@ export function view({ go, refresh }) {
       order.sent = false;
       keep();
     } else if (problem.status !== 401) {
-      report.append(el('p', { class: 'soft' }, order.id === sent ? 'Nobody has answered. Launch again: it stays one order.'
-        : 'Nobody has answered. The form was changed meanwhile, and would launch another order: look at Orders first.'));
+      report.append(el('p', { class: 'soft' }, order.id === sent
+        ? 'Nobody has answered. Launch again: it stays one order.'
+        : 'There was no answer. The form was changed meanwhile, and would launch another order: '
+          + 'look at Orders first.'));
     }
   }
 
@@ -192,7 +211,7 @@ export function view({ go, refresh }) {
     all = await get(`/v1/resources?kinds=${kinds}`);
     fill();
     restore();
-    tally();
+    showQuota();
     check();
     return false;
   }
@@ -206,19 +225,24 @@ export function view({ go, refresh }) {
       go(`#/orders/${answer.id}`);
     } catch (problem) {
       if (problem.status !== 404) throw problem;
-      say(`The order did not arrive. It can be sent again.${order.withData ? ' Its user data was not kept: enter it again.' : ''}`);
+      const lost = order.withData ? ' Its user data was not kept: enter it again.' : '';
+      say(`The order did not arrive. It can be sent again.${lost}`);
     }
   }
 
-  const options = (name, first, list) => set(f[name].input, [...(first ? [['', first]] : []), ...list].map(([v, t]) => el('option', { value: v }, t)));
-  const boxes = (name, list) => f[name].input.append(...list.map(([v, t, beside]) => el('label', {}, el('input', { type: 'checkbox', value: v }), el('span', {}, t, ' ', el('span', { class: 'soft' }, beside)))));
+  const options = (name, first, list) => set(f[name].input,
+    [...(first ? [['', first]] : []), ...list].map(([v, t]) => el('option', { value: v }, t)));
+  const boxes = (name, list) => f[name].input.append(...list.map(([v, t, beside]) => el('label', {},
+    el('input', { type: 'checkbox', value: v }), el('span', {}, t, ' ', el('span', { class: 'soft' }, beside)))));
 
   // By name where it is unique, so that what is sent can be read.
-  const refs = (list) => list.map((x) => ({ ...x, ref: x.name && list.filter((y) => y.name === x.name).length === 1 ? x.name : x.id }));
+  const refs = (list) => list.map((x) => ({ ...x, ref: x.name && list.filter((y) => y.name === x.name).length === 1
+    ? x.name : x.id }));
 
   function fill() {
     const images = refs((all.images || []).filter((i) => i.status === 'active'));
-    options('flavor', 'Choose a size', refs(all.flavors || []).map((x) => [x.ref, `${x.name}: ${x.vcpus} vCPU, ${memory(x.ram_mb)}, ${x.disk_gb} GiB`]));
+    options('flavor', 'Choose a size',
+      refs(all.flavors || []).map((x) => [x.ref, `${x.name}: ${x.vcpus} vCPU, ${memory(x.ram_mb)}, ${x.disk_gb} GiB`]));
     options('image', images.length === 1 ? '' : 'Choose an image', images.map((x) => [x.ref, x.name || x.id]));
     options('key_name', 'None', [[NEW, 'Make a new one'], ...(all.keypairs || []).map((k) => [k.name, k.name])]);
     options('availability_zone', 'Any', (all.zones || []).filter((z) => z.available).map((z) => [z.name, z.name]));
@@ -227,8 +251,10 @@ export function view({ go, refresh }) {
     if (nets.length > 1) f.networks.input.querySelector('legend .soft').textContent = ' (one at least)';
     boxes('security_groups', refs(all.security_groups || []).map((g) => [g.ref, g.name || g.id, g.description]));
     const q = all.quota?.instances;
-    if (q && q.max >= 0) set(f.count.said.parentElement.querySelector('label'), 'How many', el('span', { class: 'soft' }, ` (${Math.min(100, Math.max(0, q.max - q.used))} at most)`));
-    for (const [kind, problem] of Object.entries(all.errors || {})) report.append(el('p', { class: 'error' }, `${kind}: ${problem.detail}`));
+    if (q && q.max >= 0) set(f.count.said.parentElement.querySelector('label'), 'How many',
+      el('span', { class: 'soft' }, ` (${Math.min(100, Math.max(0, q.max - q.used))} at most)`));
+    for (const [kind, problem] of Object.entries(all.errors || {})) report.append(el('p', { class: 'error' },
+      `${kind}: ${problem.detail}`));
   }
 
   return { node, load, refresh };

@@ -29,14 +29,18 @@ const names = (order) => {
 
 function all(refresh) {
   const pages = listing('orders');
-  const list = table('Orders of the project, running ones first', [['Order'], ['Status'], ['Instances'], ['What went wrong', 'wrap'], ['Age', 'n']]);
+  const list = table('Orders of the project, running ones first',
+    [['Order'], ['Status'], ['Instances'], ['What went wrong', 'wrap'], ['Age', 'n']]);
   list.node.hidden = true;
   const nothing = el('div');
   const more = button('Show more', () => { pages.more(); refresh(); });
   more.hidden = true;
-  const node = el('div', {}, heading('Orders', el('a', { class: 'button primary', href: '#/launch' }, 'Launch')), list.node, nothing, more);
-  const row = (order) => list.row(el('a', { href: `#/orders/${order.id}`, 'data-key': 'open' }, names(order)), mark(order.status), sum(order),
-    [...new Set([order, ...order.instances].filter((i) => i.error).map((i) => i.error.detail))].slice(0, 2).map((text) => el('span', { class: 'error' }, text)), age(order.created_at));
+  const node = el('div', {}, heading('Orders', el('a', { class: 'button primary', href: '#/launch' }, 'Launch')),
+    list.node, nothing, more);
+  const row = (order) => list.row(el('a', { href: `#/orders/${order.id}`, 'data-key': 'open' }, names(order)),
+    mark(order.status), sum(order),
+    [...new Set([order, ...order.instances].filter((i) => i.error).map((i) => i.error.detail))].slice(0,
+      2).map((text) => el('span', { class: 'error' }, text)), age(order.created_at));
 
   async function load() {
     const orders = await pages.load('/v1/launch');
@@ -44,7 +48,8 @@ function all(refresh) {
     list.node.hidden = !orders.length;
     keyed(list.body, orders, (o) => o.id, row);
     more.hidden = !pages.rest;
-    set(nothing, orders.length ? null : empty('No orders yet', 'An order is what a launch asks for: one server or many.'));
+    set(nothing, orders.length ? null
+      : empty('No orders yet', 'An order is what a launch asks for: one server or many.'));
     return orders.some((o) => inMotion(o.status));
   }
   return { node, load };
@@ -56,27 +61,34 @@ function one(id) {
   list.node.hidden = true;
   const end = el('div');
   const node = el('div', {}, el('p', { class: 'crumb' }, el('a', { href: '#/orders' }, 'Orders')), head, about,
-    keyless === id ? el('p', { class: 'note bad', role: 'alert' }, 'The answer with the private key got lost, and nobody has the key: delete these servers, and launch them again.') : null, list.node, end);
+    keyless === id ? el('p', { class: 'note bad', role: 'alert' },
+      'The answer with the private key got lost, and nobody has the key: delete these servers, and launch them again.')
+      : null, list.node, end);
   let before = '', states = new Map();
 
-  const row = (i) => list.row(i.name, mark(i.state), i.server_id ? el('a', { href: `#/servers/${i.server_id}`, 'data-key': 'open' }, i.server_id) : '–',
+  const row = (i) => list.row(i.name, mark(i.state), i.server_id
+    ? el('a', { href: `#/servers/${i.server_id}`, 'data-key': 'open' }, i.server_id) : '–',
     i.error ? el('span', { class: 'error' }, i.error.detail) : '');
 
   function draw(order) {
     if (before !== order.status) {
       swap(head, heading(names(order), mark(order.status)));
-      set(about, 'Ordered ', age(order.created_at), ' ago, ', clock(order.created_at, true), ' UTC. Order ', el('span', { class: 'mono' }, order.id));
+      set(about, 'Ordered ', age(order.created_at), ' ago, ', clock(order.created_at, true), ' UTC. Order ',
+        el('span', { class: 'mono' }, order.id));
       if (before) announce(`The order is ${order.status.replace('_', ' ')}.`);
       before = order.status;
     }
     list.node.hidden = !order.instances.length;
-    const said = order.instances.filter((i) => states.has(i.id) && states.get(i.id) !== i.state).map((i) => `${i.name}: ${i.state}`);
+    const said = order.instances.filter((i) => states.has(i.id) && states.get(i.id) !== i.state).map((i) =>
+      `${i.name}: ${i.state}`);
     if (said.length) announce(said.length > 3 ? `${said.length} instances have changed` : said.join('. '));
     states = new Map(order.instances.map((i) => [i.id, i.state]));
     keyed(list.body, order.instances, (i) => i.id, row);
     const stuck = order.instances.some((i) => i.error?.code === 'interrupted');
-    set(end, order.error ? el('p', { class: 'note bad' }, order.error.detail) : null, order.status === 'running' && !stuck ? el('p', { class: 'soft' }, 'This goes on by itself; you may leave.') : null,
-      stuck ? el('p', { class: 'note' }, 'The launch was interrupted. Send the same order again, with the same id, to finish it.') : null);
+    set(end, order.error ? el('p', { class: 'note bad' }, order.error.detail) : null, order.status === 'running' &&
+      !stuck ? el('p', { class: 'soft' }, 'This goes on by itself; you may leave.') : null,
+      stuck ? el('p', { class: 'note' },
+        'The launch was interrupted. Send the same order again, with the same id, to finish it.') : null);
     return inMotion(order.status);
   }
 
@@ -85,7 +97,8 @@ function one(id) {
       const { private_key: key, ...order } = handed;
       handed = null;
       draw(order);
-      if (key) secret('The private key', 'This is shown once and kept nowhere. Save it now: nobody can give it to you again.', key, `cloudfn-${id}.pem`);
+      if (key) secret('The private key',
+        'This is shown once and kept nowhere. Save it now: nobody can give it to you again.', key, `cloudfn-${id}.pem`);
     }
     try {
       return draw(await get(`/v1/launch/${id}`));

@@ -9,15 +9,18 @@ export function view({ refresh }) {
   const now = el('div', { class: 'figures' });
   const quota = el('div', { class: 'gauges' });
   const nothing = el('div');
-  const list = table('Servers per hour in UTC, the newest first', [['Hour'], ['Running', 'n'], ['In all', 'n'], ['What is known'], ['Source']]);
-  const node = el('div', {}, heading('Overview', choice('How far back', [['24', '24 hours'], ['168', '7 days']], hours, (v) => { hours = v; refresh(); })),
+  const list = table('Servers per hour in UTC, the newest first',
+    [['Hour'], ['Running', 'n'], ['In all', 'n'], ['What is known'], ['Source']]);
+  const node = el('div', {}, heading('Overview', choice('How far back', [['24', '24 hours'], ['168', '7 days']], hours,
+    (v) => { hours = v; refresh(); })),
     nothing, el('section', { class: 'card', 'aria-label': 'Servers per hour' }, now, picture.node,
       el('details', {}, el('summary', {}, 'The same as a table'), list.node)),
     el('section', { class: 'card' }, el('h2', {}, 'Quota'), quota));
 
   async function load() {
     const asked = hours;
-    const [stats, resources] = await Promise.all([get(`/v1/stats?hours=${asked}`), call('GET', '/v1/resources?kinds=quota', undefined, true).catch(() => null)]);
+    const [stats, resources] = await Promise.all([get(`/v1/stats?hours=${asked}`),
+      call('GET', '/v1/resources?kinds=quota', undefined, true).catch(() => null)]);
     if (asked !== hours) return false;
     if (resources?.quota) gauges(resources.quota);
     const now = JSON.stringify(stats);
@@ -30,16 +33,23 @@ export function view({ refresh }) {
     const known = stats.hours.filter((h) => h.running !== null);
     const last = known.at(-1), peak = known.reduce((a, h) => (!a || h.running > a.running ? h : a), null);
     const lost = stats.hours.length - known.length, rebuilt = known.filter((h) => h.source === 'rebuilt').length;
-    const figure = (name, value, unit, below) => el('div', {}, el('p', { class: 'soft' }, name), el('p', { class: 'big' }, value, ' ', el('small', { class: 'soft' }, unit)), el('p', { class: 'soft' }, below));
+    const figure = (name, value, unit, below) => el('div', {}, el('p', { class: 'soft' }, name),
+      el('p', { class: 'big' }, value, ' ', el('small', { class: 'soft' }, unit)), el('p', { class: 'soft' }, below));
     set(now,
-      last ? figure('Running', last.running, `of ${last.total}${last.uncertain ? `, ${last.uncertain} uncertain` : ''}`, `${clock(last.hour)} UTC`) : null,
+      last ? figure('Running', last.running, `of ${last.total}${last.uncertain ? `, ${last.uncertain} uncertain` : ''}`,
+        `${clock(last.hour)} UTC`) : null,
       peak ? figure('Most running', peak.running, `of ${peak.total}`, `${clock(peak.hour)} UTC`) : null,
-      figure('Hours known', stats.hours.length - lost, `of ${stats.hours.length}`, `${rebuilt} rebuilt, ${lost} missing`));
+      figure('Hours known', stats.hours.length - lost, `of ${stats.hours.length}`,
+        `${rebuilt} rebuilt, ${lost} missing`));
     picture.draw(stats.hours);
-    set(list.body, [...stats.hours].reverse().map((h) => list.row(clock(h.hour), h.running ?? '–', h.total ?? '–', words(h), h.source)));
-    set(nothing, last?.total ? null : empty(last ? 'No servers at the last full hour' : 'Nothing was counted yet', 'Servers are counted at every full hour: one that was launched since is in the chart from the next one on. ', el('a', { href: '#/launch' }, 'Launch one'), '.'));
+    set(list.body, [...stats.hours].reverse().map((h) => list.row(clock(h.hour), h.running ?? '–', h.total ?? '–',
+      words(h), h.source)));
+    set(nothing, last?.total ? null : empty(last ? 'No servers at the last full hour' : 'Nothing was counted yet',
+      'Servers are counted at every full hour: one that was launched since is in the chart from the next one on. ',
+      el('a', { href: '#/launch' }, 'Launch one'), '.'));
   }
 
-  const gauges = (q) => set(quota, bar('Servers', q.instances.used, q.instances.max), bar('vCPUs', q.vcpus.used, q.vcpus.max), bar('Memory', q.ram_mb.used, q.ram_mb.max, ' MiB'));
+  const gauges = (q) => set(quota, bar('Servers', q.instances.used, q.instances.max),
+    bar('vCPUs', q.vcpus.used, q.vcpus.max), bar('Memory', q.ram_mb.used, q.ram_mb.max, ' MiB'));
   return { node, load };
 }

@@ -6,20 +6,27 @@ const changes = (r) => !['GET', 'HEAD', 'OPTIONS'].includes(r.method) && !r.path
 
 export function view({ refresh }) {
   const pages = listing('requests');
-  const again = () => { pages.reset(); refresh(); };
-  const select = (label, options) => el('select', { 'aria-label': label, onchange: again }, options.map(([v, t]) => el('option', { value: v }, t)));
+  const reload = () => { pages.reset(); refresh(); };
+  const select = (label, options) => el('select', { 'aria-label': label, onchange: reload },
+    options.map(([v, t]) => el('option', { value: v }, t)));
   const kind = select('Which', [['', 'All requests'], ['changes', 'Changes only'], ['errors', 'Errors only']]);
-  const since = select('Since', [['', 'Any time'], ['15', 'Last 15 minutes'], ['60', 'Last hour'], ['1440', 'Last day']]);
+  const since = select('Since', [['', 'Any time'], ['15', 'Last 15 minutes'], ['60', 'Last hour'],
+    ['1440', 'Last day']]);
   const whose = select('Whose', [['', 'Of this project'], ['any', 'Through its connections']]);
-  const list = table('Requests of the project, the newest first', [['When (UTC)'], ['Request', 'mono wrap'], ['Status', 'n'], ['Who'], ['Code'], ['ms', 'n'], ['Function', 'aside'], ['Request id', 'mono aside']]);
+  const list = table('Requests of the project, the newest first',
+    [['When (UTC)'], ['Request', 'mono wrap'], ['Status', 'n'], ['Who'], ['Code'], ['ms', 'n'], ['Function', 'aside'],
+    ['Request id', 'mono aside']]);
   list.node.hidden = true;
   const nothing = el('div'), said = el('p', { class: 'soft' });
   const more = button('Show more', () => { pages.more(); refresh(); });
   more.hidden = true;
-  const node = el('div', {}, heading('Requests', whose, kind, since, button('Export CSV', save, { kind: 'quiet', key: 'export' })), said, list.node, nothing, more);
+  const node = el('div', {}, heading('Requests', whose, kind, since,
+    button('Export CSV', save, { kind: 'quiet', key: 'export' })), said, list.node, nothing, more);
 
-  const row = (r) => list.row(clock(r.at, true), [el('b', {}, r.method), ` ${r.path}`], el('span', { class: r.status >= 400 ? 'error' : '' }, r.status),
-    el('span', { title: `user ${r.user_id}, project ${r.project_id}${r.connection_id ? `, through the connection ${r.connection_id}` : ''}` }, r.user_name || r.user_id.slice(0, 8)),
+  const row = (r) => list.row(clock(r.at, true), [el('b', {}, r.method), ` ${r.path}`],
+    el('span', { class: r.status >= 400 ? 'error' : '' }, r.status),
+    el('span', { title: `user ${r.user_id}, project ${r.project_id}${r.connection_id ? `,
+      through the connection ${r.connection_id}` : ''}` }, r.user_name || r.user_id.slice(0, 8)),
     r.code || '', r.ms, r.function || '–', el('span', { title: r.request_id }, r.request_id.slice(4, 12)));
 
   function path() {
@@ -48,7 +55,8 @@ export function view({ refresh }) {
     keyed(list.body, rows, (r) => r.id, row);
     more.hidden = !pages.rest;
     set(said, kind.value ? `${rows.length} of the ${read.length} requests read` : '');
-    set(nothing, rows.length ? null : empty('No such requests', pages.rest ? 'Not among those read so far.' : 'Nothing of the kind is in the log.'));
+    set(nothing, rows.length ? null : empty('No such requests', pages.rest ? 'Not among those read so far.'
+      : 'Nothing of the kind is in the log.'));
     return false;
   }
   return { node, load };

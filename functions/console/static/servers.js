@@ -1,18 +1,22 @@
 // The project's servers, and one of them in full.
-import { el, set, swap, button, heading, table, facts, keyed, empty, age, clock, memory, confirm, say, announce, later, uid } from './dom.js';
+import { el, set, swap, button, heading, table, facts, keyed, empty, age, clock, memory, confirm, say, announce, later,
+  uid } from './dom.js';
 import { get, call, listing } from './api.js';
 import { mark, stateOf, inMotion, asks } from './state.js';
 
 const verbs = { start: 'Start', stop: 'Stop', reboot: 'Reboot', hard: 'Hard reboot', delete: 'Delete' };
 const title = (server) => server.name || server.id;
 /** word is the state, or what Nova calls one that has no word of its own, such as verify_resize. */
-const word = (server, state) => (state === 'updating' && server.instance?.state !== 'updating' ? server.status.toLowerCase().replaceAll('_', ' ') : state);
+const word = (server, state) => (state === 'updating' && server.instance?.state !== 'updating'
+  ? server.status.toLowerCase().replaceAll('_', ' ') : state);
 
 /** controls are the buttons of what the server's state allows. done is called after each. */
 function controls(server, done) {
   const act = async (verb) => {
-    const answer = await call('POST', `/v1/servers/${server.id}/actions`, verb === 'hard' ? { action: 'reboot', hard: true } : { action: verb });
-    say(answer.changed ? `${title(server)}: ${verbs[verb].toLowerCase()} is under way.` : `${title(server)} is ${answer.state} already.`);
+    const answer = await call('POST', `/v1/servers/${server.id}/actions`, verb === 'hard'
+      ? { action: 'reboot', hard: true } : { action: verb });
+    say(answer.changed ? `${title(server)}: ${verbs[verb].toLowerCase()} is under way.`
+      : `${title(server)} is ${answer.state} already.`);
     done(verb);
   };
   const refused = (problem) => {
@@ -22,7 +26,8 @@ function controls(server, done) {
   };
   const remove = () => {
     const found = server.instance?.origin === 'connected';
-    confirm(`Delete ${title(server)}?`, found ? 'This server was there before it was connected. It is deleted with its disk for good.'
+    confirm(`Delete ${title(server)}?`, found
+      ? 'This server was there before it was connected. It is deleted with its disk for good.'
       : 'The server and its disk are deleted for good.', 'Delete', async () => {
       if (found) await call('DELETE', `/v1/servers/${server.id}?force=true`);
       else await call('DELETE', `/v1/servers/${server.id}`);
@@ -30,21 +35,26 @@ function controls(server, done) {
       done('delete');
     });
   };
-  return el('div', { class: 'acts' }, asks(stateOf(server)).map((verb) => button(verbs[verb], verb === 'delete' ? remove : () => act(verb).catch(refused),
+  return el('div', { class: 'acts' },
+    asks(stateOf(server)).map((verb) => button(verbs[verb], verb === 'delete' ? remove : () => act(verb).catch(refused),
     { kind: verb === 'delete' ? 'quiet danger' : 'quiet', key: verb, label: `${verbs[verb]} ${title(server)}` })));
 }
 
-const addresses = (server) => [...server.addresses].sort((a, b) => a.version - b.version).map((a) => el('span', { class: 'address', title: `${a.network}, ${a.type}` }, a.ip, a.type === 'floating' ? el('small', { class: 'soft' }, ' floating') : null));
+const addresses = (server) => [...server.addresses].sort((a, b) => a.version - b.version).map((a) => el('span',
+  { class: 'address', title: `${a.network}, ${a.type}` }, a.ip, a.type === 'floating'
+  ? el('small', { class: 'soft' }, ' floating') : null));
 
 /** changes tells of the states that have changed since the last look. */
 function changes(before, servers) {
-  const said = servers.filter((s) => before.has(s.id) && before.get(s.id) !== stateOf(s)).map((s) => `${title(s)}: ${stateOf(s)}`);
+  const said = servers.filter((s) => before.has(s.id) && before.get(s.id) !== stateOf(s)).map((s) =>
+    `${title(s)}: ${stateOf(s)}`);
   if (said.length) announce(said.length > 3 ? `${said.length} servers have changed` : said.join('. '));
   return new Map(servers.map((s) => [s.id, stateOf(s)]));
 }
 
 /** warm keeps the eye on what was just asked for, until it shows. */
-const warm = () => ({ until: 0, touch() { this.until = Date.now() + 15000; }, get on() { return Date.now() < this.until; } });
+const warm = () => ({ until: 0, touch() { this.until = Date.now() + 15000; },
+  get on() { return Date.now() < this.until; } });
 
 export function view({ id, refresh, go }) {
   return id ? one(id, refresh, go) : all(refresh);
@@ -53,20 +63,27 @@ export function view({ id, refresh, go }) {
 function all(refresh) {
   const pages = listing('servers'), hot = warm();
   let before = new Map();
-  const again = () => { pages.reset(); refresh(); };
-  const name = el('input', { type: 'search', id: uid(), placeholder: 'Name contains', 'aria-label': 'Name contains', oninput: later(again, 300) });
-  const status = el('select', { id: uid(), 'aria-label': 'Status', onchange: again }, [['', 'Any status'], ['ACTIVE', 'Active'], ['SHUTOFF', 'Stopped'], ['BUILD', 'Building'],
-    ['ERROR', 'Error'], ['REBOOT', 'Rebooting'], ['SHELVED_OFFLOADED', 'Shelved'], ['PAUSED', 'Paused'], ['SUSPENDED', 'Suspended']].map(([v, text]) => el('option', { value: v }, text)));
-  const list = table('Servers of the project, the newest first', [['Name'], ['Status'], ['Addresses'], ['Flavor'], ['Age', 'n'], ['Actions', 'acting']]);
+  const reload = () => { pages.reset(); refresh(); };
+  const name = el('input', { type: 'search', id: uid(), placeholder: 'Name contains', 'aria-label': 'Name contains',
+    oninput: later(reload, 300) });
+  const status = el('select', { id: uid(), 'aria-label': 'Status', onchange: reload },
+    [['', 'Any status'], ['ACTIVE', 'Active'], ['SHUTOFF', 'Stopped'], ['BUILD', 'Building'],
+    ['ERROR', 'Error'], ['REBOOT', 'Rebooting'], ['SHELVED_OFFLOADED', 'Shelved'], ['PAUSED', 'Paused'],
+      ['SUSPENDED', 'Suspended']].map(([v, text]) => el('option', { value: v }, text)));
+  const list = table('Servers of the project, the newest first',
+    [['Name'], ['Status'], ['Addresses'], ['Flavor'], ['Age', 'n'], ['Actions', 'acting']]);
   list.node.hidden = true;
   const nothing = el('div');
   const more = button('Show more', () => { pages.more(); refresh(); });
   more.hidden = true;
-  const node = el('div', {}, heading('Servers', name, status, el('a', { class: 'button primary', href: '#/launch' }, 'Launch')), list.node, nothing, more);
+  const node = el('div', {}, heading('Servers', name, status, el('a', { class: 'button primary', href: '#/launch' },
+    'Launch')), list.node, nothing, more);
 
   const row = (server) => list.row(el('a', { href: `#/servers/${server.id}`, 'data-key': 'open' }, title(server)),
     mark(stateOf(server), server.partial ? 'cell is down' : word(server, stateOf(server))), addresses(server),
-    server.partial ? '' : el('span', { title: `${server.flavor.vcpus} vCPUs, ${memory(server.flavor.ram_mb)}, ${server.flavor.disk_gb} GiB` }, server.flavor.name), age(server.created_at),
+    server.partial ? '' : el('span',
+      { title: `${server.flavor.vcpus} vCPUs, ${memory(server.flavor.ram_mb)}, ${server.flavor.disk_gb} GiB` },
+      server.flavor.name), age(server.created_at),
     controls(server, () => { hot.touch(); refresh(); }));
 
   async function load() {
@@ -80,7 +97,8 @@ function all(refresh) {
     keyed(list.body, servers, (s) => s.id, row);
     more.hidden = !pages.rest;
     set(nothing, servers.length ? null : asked ? empty('No server is like that', 'Change the filter to see others.')
-      : empty('No servers yet', 'What you launch shows up here, and moves by itself. ', el('a', { href: '#/launch' }, 'Launch your first server'), '.'));
+      : empty('No servers yet', 'What you launch shows up here, and moves by itself. ',
+        el('a', { href: '#/launch' }, 'Launch your first server'), '.'));
     return hot.on || servers.some((s) => inMotion(stateOf(s)));
   }
   return { node, load };
@@ -88,9 +106,11 @@ function all(refresh) {
 
 function one(id, refresh, go) {
   const body = el('div'), head = el('div'), hot = warm();
-  const past = table('What was asked of it', [['When (UTC)'], ['Request', 'mono wrap'], ['Answer', 'n'], ['By', 'mono']]);
+  const past = table('What was asked of it', [['When (UTC)'], ['Request', 'mono wrap'], ['Answer', 'n'],
+    ['By', 'mono']]);
   const history = el('section', { hidden: true }, el('h2', {}, 'History'), past.node);
-  const node = el('div', {}, el('p', { class: 'crumb' }, el('a', { href: '#/servers' }, 'Servers')), head, body, history);
+  const node = el('div', {}, el('p', { class: 'crumb' }, el('a', { href: '#/servers' }, 'Servers')), head, body,
+    history);
   set(head, heading('Server'));
   let before = new Map(), sign = '', log = '';
 
@@ -122,24 +142,32 @@ function one(id, refresh, go) {
     const state = stateOf(server);
     swap(head, heading(title(server), controls(server, () => { hot.touch(); refresh(); })));
     const i = server.instance, f = server.flavor, known = !server.partial;
-    set(body, known ? null : el('p', { class: 'note' }, 'The server\'s cell is down: only its id, its status and its times are known.'), server.fault ? el('p', { class: 'note bad' }, el('b', {}, `Nova says (${server.fault.code}): `), server.fault.message) : null,
+    set(body, known ? null : el('p', { class: 'note' },
+      'The server\'s cell is down: only its id, its status and its times are known.'), server.fault
+      ? el('p', { class: 'note bad' }, el('b', {}, `Nova says (${server.fault.code}): `), server.fault.message) : null,
       el('div', { class: 'card' }, facts([
-        ['Status', [mark(state, word(server, state)), el('span', { class: 'soft' }, ` Nova: ${server.status}`)]], ['Addresses', addresses(server)],
+        ['Status', [mark(state, word(server, state)), el('span', { class: 'soft' }, ` Nova: ${server.status}`)]],
+          ['Addresses', addresses(server)],
         ['Flavor', known && `${f.name}: ${f.vcpus} vCPU, ${memory(f.ram_mb)}, ${f.disk_gb} GiB disk`],
-        ['Image', known && el('span', { class: 'mono' }, server.image ? server.image.id : 'boots from a volume')], ['Key', server.key_name], ['Zone', server.zone],
-        ['Created', [clock(server.created_at, true), ' UTC, ', age(server.created_at), ' ago']], ['Server', el('span', { class: 'mono' }, server.id)],
+        ['Image', known && el('span', { class: 'mono' }, server.image ? server.image.id : 'boots from a volume')],
+          ['Key', server.key_name], ['Zone', server.zone],
+        ['Created', [clock(server.created_at, true), ' UTC, ', age(server.created_at), ' ago']],
+          ['Server', el('span', { class: 'mono' }, server.id)],
         ['Instance', i ? [el('span', { class: 'mono' }, i.id), ` ${i.origin}, ${i.state}`] : 'not tracked'],
         ['Connection', i?.connection_id ? el('span', { class: 'mono' }, i.connection_id) : null],
-        ['Agent', i?.agent ? [el('span', { class: 'mono' }, i.agent.image), i.agent.ready_at ? ` ready since ${clock(i.agent.ready_at)} UTC` : ' on its way'] : null],
+        ['Agent', i?.agent ? [el('span', { class: 'mono' }, i.agent.image), i.agent.ready_at
+          ? ` ready since ${clock(i.agent.ready_at)} UTC` : ' on its way'] : null],
       ])));
   }
 
   // The request log is the history: it is looked through as far as one page of it goes.
   async function remember(server) {
     const { requests } = await get('/v1/requests?limit=1000');
-    const about = requests.filter((r) => r.method !== 'GET' && [server.id, server.instance?.id].some((x) => x && r.path.includes(x)));
+    const about = requests.filter((r) => r.method !== 'GET' &&
+      [server.id, server.instance?.id].some((x) => x && r.path.includes(x)));
     history.hidden = !about.length;
-    keyed(past.body, about, (r) => r.id, (r) => past.row(clock(r.at, true), `${r.method} ${r.path.replace(server.id, '…')}`, r.status, r.user_id));
+    keyed(past.body, about, (r) => r.id,
+      (r) => past.row(clock(r.at, true), `${r.method} ${r.path.replace(server.id, '…')}`, r.status, r.user_id));
   }
   return { node, load };
 }

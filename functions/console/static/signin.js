@@ -4,15 +4,19 @@ import { session } from './api.js';
 
 function field(label, attrs, hint) {
   const id = uid();
-  const input = el('input', { id, spellcheck: 'false', autocapitalize: 'none', ...attrs, 'aria-describedby': `${id}-e` });
-  return { input, id, node: el('div', { class: 'field' }, el('label', { for: id }, label, hint ? el('span', { class: 'soft' }, ` ${hint}`) : null), input, el('p', { class: 'error', id: `${id}-e` })) };
+  const input = el('input', { id, spellcheck: 'false', autocapitalize: 'none', ...attrs,
+    'aria-describedby': `${id}-e` });
+  return { input, id, node: el('div', { class: 'field' },
+    el('label', { for: id }, label, hint ? el('span', { class: 'soft' }, ` ${hint}`) : null), input,
+    el('p', { class: 'error', id: `${id}-e` })) };
 }
 
 /** signIn is the form. message says why it is shown, when there is a reason. */
 export function signIn({ message, signedIn }) {
   const f = {
     user: field('User', { name: 'username', autocomplete: 'username', required: true }),
-    password: field('Password', { type: 'password', name: 'password', autocomplete: 'current-password', required: true }),
+    password: field('Password', { type: 'password', name: 'password', autocomplete: 'current-password',
+      required: true }),
     project: field('Project', { name: 'project', autocomplete: 'off' }, '(if you have several)'),
     user_domain: field('Domain of the user', { name: 'user_domain', value: 'Default' }),
     project_domain: field('Domain of the project', { name: 'project_domain', autocomplete: 'off' }, '(if it matters)'),
@@ -21,11 +25,13 @@ export function signIn({ message, signedIn }) {
   const said = el('p', { class: 'note', role: 'alert' });
   const choices = el('div');
   const sends = [0, 1].map(() => el('button', { class: 'primary', type: 'submit' }, 'Sign in'));
-  const withPassword = el('form', { novalidate: true, onsubmit: submit }, f.user.node, f.password.node, f.project.node, choices,
+  const withPassword = el('form', { novalidate: true, onsubmit: submit }, f.user.node, f.password.node, f.project.node,
+    choices,
     el('details', {}, el('summary', {}, 'More'), f.user_domain.node, f.project_domain.node), sends[0]);
   const withToken = el('form', { novalidate: true, onsubmit: submit, hidden: true }, f.token.node, sends[1]);
   let by = 'password', busy = false;
-  const form = el('div', { class: 'card' }, choice('How to sign in', [['password', 'Password'], ['token', 'Token']], by, (v) => {
+  const form = el('div', { class: 'card' }, choice('How to sign in', [['password', 'Password'], ['token', 'Token']], by,
+    (v) => {
     by = v;
     withPassword.hidden = v !== 'password';
     withToken.hidden = v !== 'token';
@@ -90,20 +96,23 @@ export function signIn({ message, signedIn }) {
     if (names) return choose(names);
     if (error) return wrong(error.field, error.detail);
     said.classList.add('bad');
-    set(said, problem.status === 401 ? `Keystone does not accept this ${by === 'token' ? 'token' : 'user and password'}.` : problem.message);
+    set(said, problem.status === 401
+      ? `Keystone does not accept this ${by === 'token' ? 'token' : 'user and password'}.` : problem.message);
     return f[by === 'token' ? 'token' : 'password'].input.focus();
   }
 
   function choose(names) {
     set(choices, el('fieldset', { class: 'pick' }, el('legend', {}, 'Which project?'),
-      names.map((name) => el('button', { type: 'button', onclick: () => { f.project.input.value = name; withPassword.requestSubmit(); } }, name))));
+      names.map((name) => el('button',
+        { type: 'button', onclick: () => { f.project.input.value = name; withPassword.requestSubmit(); } }, name))));
     choices.querySelector('button').focus();
   }
 
-  return { node: el('div', { class: 'signin' }, el('h1', { tabindex: '-1' }, 'Sign in'), el('p', { class: 'soft' }, 'With what you sign in to OpenStack.'), form) };
+  return { node: el('div', { class: 'signin' }, el('h1', { tabindex: '-1' }, 'Sign in'),
+    el('p', { class: 'soft' }, 'With what you sign in to OpenStack.'), form) };
 }
 
-/** offered are the projects to choose from, of which the answer says so. */
+/** offered are the projects to choose from, as the answer names them. */
 function offered(error) {
   if (error.allowed?.length) return error.allowed;
   const list = /choose one of: (.+)$/.exec(error.detail);

@@ -3,14 +3,18 @@ import { el, svg } from './dom.js';
 
 // What Nova's status is in the API's words, and what may be asked of a server then (shared/domain says both).
 const states = {
-  BUILD: 'building', ACTIVE: 'active', SHUTOFF: 'stopped', SHELVED: 'shelved', SHELVED_OFFLOADED: 'shelved', PAUSED: 'paused', SUSPENDED: 'paused',
-  REBOOT: 'rebooting', HARD_REBOOT: 'rebooting', RESCUE: 'rescued', ERROR: 'error', UNKNOWN: 'unknown', DELETED: 'deleted', SOFT_DELETED: 'deleted',
+  BUILD: 'building', ACTIVE: 'active', SHUTOFF: 'stopped', SHELVED: 'shelved', SHELVED_OFFLOADED: 'shelved',
+    PAUSED: 'paused', SUSPENDED: 'paused',
+  REBOOT: 'rebooting', HARD_REBOOT: 'rebooting', RESCUE: 'rescued', ERROR: 'error', UNKNOWN: 'unknown',
+    DELETED: 'deleted', SOFT_DELETED: 'deleted',
 };
 const moves = {
-  active: ['stop', 'reboot', 'hard'], stopped: ['start', 'hard'], shelved: ['start'], paused: ['hard'], rebooting: ['hard'], error: ['stop', 'hard'],
+  active: ['stop', 'reboot', 'hard'], stopped: ['start', 'hard'], shelved: ['start'], paused: ['hard'],
+    rebooting: ['hard'], error: ['stop', 'hard'],
 };
 
-const moving = ['requested', 'building', 'rebooting', 'updating', 'deleting', 'running', 'due'];
+const moving = ['requested', 'building', 'rebooting', 'updating', 'deleting', 'running', 'due',
+  'starting', 'ending', 'joining', 'leaving', 'creating', 'migrating', 'confirming'];
 
 /** inMotion tells that a state is going to change by itself soon. */
 export const inMotion = (state) => moving.includes(state);
@@ -18,19 +22,22 @@ export const inMotion = (state) => moving.includes(state);
 /** stateOf is the state of a server: what we know is going on, else what Nova says. */
 export function stateOf(server) {
   const known = server.instance?.state;
-  return known && ['deleting', 'updating', 'rebooting'].includes(known) ? known : states[server.status] || known || 'updating';
+  return known && ['deleting', 'updating', 'rebooting'].includes(known) ? known : states[server.status] || known ||
+    'updating';
 }
 
 /** asks are the actions that a state allows. */
-export const asks = (state) => [...(moves[state] || []), ...(['deleting', 'deleted'].includes(state) ? [] : ['delete'])];
+export const asks = (state) => [...(moves[state] || []),
+  ...(['deleting', 'deleted'].includes(state) ? [] : ['delete'])];
 
-const good = ['active', 'done', 'verified', 'delivered'];
-const bad = ['error', 'failed', 'dead', 'lost', 'gone', 'partial', 'rolled_back'];
+const good = ['active', 'ready', 'done', 'verified', 'delivered', 'moved', 'up', 'proven'];
+const bad = ['error', 'failed', 'dead', 'lost', 'gone', 'partial', 'rolled_back', 'down', 'degraded'];
 
 const shapes = {
   good: () => svg('circle', { cx: 6, cy: 6, r: 5 }),
   bad: () => svg('path', { d: 'M6 .8 11.6 11H.4z' }),
-  moving: () => [svg('circle', { cx: 6, cy: 6, r: 4.2, class: 'ring' }), svg('path', { d: 'M6 1.8A4.2 4.2 0 0 1 10.2 6', class: 'arc' })],
+  moving: () => [svg('circle', { cx: 6, cy: 6, r: 4.2, class: 'ring' }),
+    svg('path', { d: 'M6 1.8A4.2 4.2 0 0 1 10.2 6', class: 'arc' })],
   waiting: () => svg('path', { d: 'M6 .6 11.4 6 6 11.4.6 6z' }),
   still: () => svg('circle', { cx: 6, cy: 6, r: 4.2, class: 'ring' }),
 };
@@ -40,11 +47,12 @@ export function kindOf(state) {
   if (good.includes(state)) return 'good';
   if (bad.includes(state)) return 'bad';
   if (inMotion(state)) return 'moving';
-  return ['pending', 'unknown', 'rescued', 'suspended'].includes(state) ? 'waiting' : 'still';
+  return ['pending', 'unknown', 'rescued', 'suspended', 'suspect'].includes(state) ? 'waiting' : 'still';
 }
 
 /** mark shows a state, with a word of its own if that says more. */
 export function mark(state, word) {
   const kind = kindOf(state);
-  return el('span', { class: `mark ${kind}` }, svg('svg', { viewBox: '0 0 12 12', 'aria-hidden': 'true' }, [shapes[kind]()].flat()), word || state.replace('_', ' '));
+  return el('span', { class: `mark ${kind}` }, svg('svg', { viewBox: '0 0 12 12', 'aria-hidden': 'true' },
+    [shapes[kind]()].flat()), word || state.replace('_', ' '));
 }

@@ -1,4 +1,4 @@
-"""Serve a WSGI application with keep-alive: sandbox_wsgi.py module:factory HOST PORT THREADS
+"""Serve a WSGI application with keep-alive: sandbox_wsgi.py module:factory HOST PORT THREADS [args...]
 
 One process; its threads belong to requests and not to connections, so that
 idle keep-alive connections cost none of them.
@@ -22,7 +22,7 @@ def _say_so(execute):
 
 task.WSGITask.execute = _say_so(task.WSGITask.execute)
 target, host, port, threads = sys.argv[1:5]
-del sys.argv[1:]
+sys.argv[1:] = sys.argv[5:]
 # Listens before it can serve: who comes early waits, and does not fail.
 listener = socket.create_server((host, int(port)), backlog=1024)
 module, factory = target.split(':')

@@ -3,80 +3,31 @@
 seed.py identity           endpoints, domains, projects, users, roles
 seed.py resources          images, flavors, networks
 seed.py ready              writes clouds.yaml, waits until every piece works
-seed.py consumers TOPIC..  waits until somebody serves each RPC topic
+seed.py consumers PIECE..  waits until each of them serves its topic on the message bus
 """
 import json
 import os
 import subprocess
 import sys
-import time
 
-import requests
-
-STATE = os.getcwd()
-CFG = {k[8:]: v for k, v in os.environ.items() if k.startswith('SANDBOX_')}
-URL = {s: 'http://%s:%s' % (CFG['HOST'], CFG[s.upper() + '_PORT'])
-       for s in ('keystone', 'glance', 'placement', 'nova', 'neutron')}
-KS, NO, NE = URL['keystone'] + '/v3', URL['nova'] + '/v2.1', URL['neutron'] + '/v2.0'
-GL, PL = URL['glance'] + '/v2', URL['placement']
-
-s = requests.Session()
-s.trust_env = False
-
-
-def wait(url, limit=120):
-    end = time.time() + limit
-    while True:
-        try:
-            if s.get(url, timeout=10).status_code < 500:
-                return
-        except requests.RequestException:
-            pass
-        if time.time() > end:
-            sys.exit('no answer from %s in %s s' % (url, limit))
-        time.sleep(0.2)
-
-
-def password(user, domain, scope):
-    """Ask for a token; the answer, whatever it is."""
-    return s.post(KS + '/auth/tokens', json={'auth': {
-        'identity': {'methods': ['password'], 'password': {'user': {
-            'name': user, 'domain': {'name': domain}, 'password': CFG['PASSWORD']}}},
-        'scope': scope}})
-
-
-def login():
-    wait(KS)
-    r = password(CFG['ADMIN_USER'], 'Default', {'project': {
-        'name': CFG['ADMIN_PROJECT'], 'domain': {'name': 'Default'}}})
-    if r.status_code != 201:
-        sys.exit('Keystone gives the admin no token: %s %s' % (r.status_code, r.text[:200]))
-    s.headers['X-Auth-Token'] = r.headers['X-Subject-Token']
-
-
-def call(method, url, body=None, **kw):
-    r = s.request(method, url, json=body, **kw)
-    if r.status_code >= 300:
-        sys.exit('%s %s: %s %s' % (method, url, r.status_code,
-                                   ' '.join(r.text[:500].split())))
-    return r.json() if 'json' in r.headers.get('Content-Type', '') else None
-
-
-def ensure(url, one, match, extra=None, many=None):
-    """The one that GET url?match finds, else what POST url makes."""
-    for found in call('GET', url, params=match)[many or one + 's']:
-        if all(found.get(k) == v for k, v in match.items()):
-            return found
-    return call('POST', url, {one: dict(match, **(extra or {}))})[one]
+from seed_rest import CFG, GL, KS, NE, NO, PL, STATE, URL, call, ensure, login, password, s, wait
+from seed_wait import consumers, hosts
 
 
 # ---- identity ---------------------------------------------------------------
 
 def endpoints():
     have = call('GET', KS + '/endpoints')['endpoints']
-    for typ, name, url in (('identity', 'keystone', KS), ('image', 'glance', URL['glance']),
-                           ('placement', 'placement', PL), ('compute', 'nova', NO),
-                           ('network', 'neutron', URL['neutron'])):
+    services = [('identity', 'keystone', KS), ('image', 'glance', URL['glance']),
+                ('placement', 'placement', PL), ('compute', 'nova', NO), ('network', 'neutron', URL['neutron'])]
+    for typ, name, path in (('volumev3', 'cinder', '/v3/$(project_id)s'), ('load-balancer', 'octavia', ''),
+                            ('key-manager', 'barbican', '')):
+        if name in URL:
+            services.append((typ, name, URL[name] + path))
+            continue
+        for left in call('GET', KS + '/services', params={'type': typ})['services']:   # switched off since
+            call('DELETE', KS + '/services/' + left['id'])
+    for typ, name, url in services:
         svc = ensure(KS + '/services', 'service', {'type': typ, 'name': name})
         for iface in ('public', 'internal', 'admin'):
             # Pods take the admin interface, at an address that they reach;
@@ -125,7 +76,7 @@ def identity():
             call('PUT', '%s/%s' % (KS, path % role[r]))
 
     service = project('service', default)
-    for name in ('glance', 'placement', 'nova', 'neutron'):
+    for name in ('glance', 'placement', 'nova', 'neutron', *CFG['OPTIONAL'].split()):
         grant(user(name, default), service, 'admin', 'service')
     demo = project(CFG['DEMO_PROJECT'], default)
     alt = project(CFG['ALT_PROJECT'], default)
@@ -140,7 +91,8 @@ def identity():
     admin = user(CFG['ADMIN_USER'], default)
     for where in (demo, alt, dev):
         grant(admin, where, 'admin')
-    project(CFG['COLLECTOR_PROJECT'], default)
+    cloudfn = project(CFG['COLLECTOR_PROJECT'], default)
+    grant(user(CFG['LEASES_USER'], default), cloudfn, 'admin')
     collector = user(CFG['COLLECTOR_USER'], default)
     for domain in (default, partner):
         grant(collector, 'domains/' + domain['id'], 'reader')
@@ -190,6 +142,17 @@ def flavors(demo):
         call('POST', url + 'action', {'addTenantAccess': {'tenant': demo}})
 
 
+def volume_types(project):
+    if 'cinder' not in URL:
+        return
+    url = '%s/v3/%s/types' % (URL['cinder'], project)
+    wait(URL['cinder'])
+    have = {t['name'] for t in call('GET', url)['volume_types']}
+    for name in (CFG['VOLUME_TYPE'], CFG['VOLUME_TYPE_OTHER']):
+        if name not in have:
+            call('POST', url, {'volume_type': {'name': name}})
+
+
 def network(name, project, **extra):
     return ensure(NE + '/networks', 'network', {'name': name, 'tenant_id': project}, extra)
 
@@ -235,52 +198,32 @@ def resources():
         for who in ('ADMIN', 'DEMO', 'ALT', 'PARTNER')}
     images()
     flavors(projects['DEMO'])
+    volume_types(projects['ADMIN'])
     networks(projects)
 
 
 # ---- ready ------------------------------------------------------------------
 
-def consumers(want, limit=120):
-    """Wait until every RPC topic has a consumer: Nova's own service list says
-    "up" for a minute after a process died, so it cannot be asked."""
-    import amqp
-    end = time.time() + limit
-    host, port, secret = CFG['AMQP'].rsplit(':', 2)
-    missing = list(want)
-    while missing:
-        try:
-            with amqp.Connection('%s:%s' % (host, port), userid='sandbox',
-                                 password=secret, connect_timeout=5) as c:
-                while missing:
-                    ch = c.channel()
-                    if not ch.queue_declare(missing[0], passive=True).consumer_count:
-                        break
-                    ch.close()
-                    missing.pop(0)
-        except (amqp.exceptions.AMQPError, OSError):
-            pass
-        for name in (topic.replace('compute.', '') for topic in missing):
-            with open('run/nova-%s.pid' % name) as f:
-                if not os.path.exists('/proc/' + f.read().split()[0]):
-                    sys.exit('nova-%s died, see %s/log/nova-%s.log' % (name, STATE, name))
-        if missing:
-            if time.time() > end:
-                sys.exit('nobody serves %s on the message bus' % ' '.join(missing))
-            time.sleep(0.25)
-
-
-def hosts(want, limit=90):
-    """Wait until every compute host is in the cell map and in Placement."""
-    end = time.time() + limit
-    while True:
-        hyp = {x['hypervisor_hostname'] for x in call('GET', NO + '/os-hypervisors')['hypervisors']}
-        rps = {x['name'] for x in call('GET', PL + '/resource_providers')['resource_providers']}
-        if hyp >= want and rps >= want:
-            return
-        if time.time() > end:
-            sys.exit('compute hosts: Nova knows %s, Placement %s, wanted %s' % (
-                sorted(hyp), sorted(rps), sorted(want)))
-        time.sleep(0.5)
+def isolate(spare, pool, trait='CUSTOM_CLOUDFN_RESERVABLE'):
+    """Keep servers off the spare hosts, as run-leases does it: only flavors that ask for the trait get there."""
+    s.headers['OpenStack-API-Version'] = 'placement 1.6'   # Nova ignores it
+    call('PUT', '%s/traits/%s' % (PL, trait))
+    have = {a['name']: a for a in call('GET', NO + '/os-aggregates')['aggregates']}
+    agg = have.get(pool) or call('POST', NO + '/os-aggregates', {'aggregate': {'name': pool}})['aggregate']
+    url = '%s/os-aggregates/%s/action' % (NO, agg['id'])
+    call('POST', url, {'set_metadata': {'metadata': {'trait:' + trait: 'required'}}})
+    for host in spare:
+        if host not in agg.get('hosts', ()):
+            call('POST', url, {'add_host': {'host': host}})
+        rp = call('GET', PL + '/resource_providers', params={'name': host})['resource_providers'][0]
+        traits = '%s/resource_providers/%s/traits' % (PL, rp['uuid'])
+        for now in (call('GET', traits) for _ in range(10)):   # nova-compute changes it, too
+            if trait in now['traits']:
+                break
+            now['traits'].append(trait)
+            s.put(traits, json=now)
+        else:
+            sys.exit('Placement does not give %s the trait %s' % (host, trait))
 
 
 def clouds():
@@ -288,7 +231,8 @@ def clouds():
             ('alt', 'ALT_USER', 'ALT_PROJECT', ''), ('reader', 'READER_USER', 'DEMO_PROJECT', ''),
             ('partner', 'PARTNER_USER', 'PARTNER_PROJECT', 'PARTNER_DOMAIN'),
             ('partner-admin', 'PARTNER_ADMIN_USER', 'PARTNER_PROJECT', 'PARTNER_DOMAIN'),
-            ('collector', 'COLLECTOR_USER', 'COLLECTOR_PROJECT', ''), ('delegate', 'DELEGATE_USER', '', ''))
+            ('collector', 'COLLECTOR_USER', 'COLLECTOR_PROJECT', ''),
+            ('leases', 'LEASES_USER', 'COLLECTOR_PROJECT', ''), ('delegate', 'DELEGATE_USER', '', ''))
     path = os.path.join(STATE, 'clouds.yaml')
     with open(path + '.new', 'w') as f:
         f.write('clouds:\n')
@@ -307,12 +251,15 @@ def clouds():
 
 def ready():
     clouds()
-    for url in (KS, PL, GL, URL['neutron'], NO):
+    for url in (*URL.values(), GL, NO):
         wait(url)
     login()
-    computes = CFG['COMPUTES'].split()
-    consumers(['conductor', 'scheduler'] + ['compute.' + c for c in computes])
+    spare = CFG['RESERVABLE'].split()
+    computes = CFG['COMPUTES'].split() + spare
+    consumers(['nova-conductor', 'nova-scheduler'] + ['nova-' + c for c in computes])
     hosts(set(computes))
+    isolate(spare, 'cloudfn-reservable')
+    isolate(spare, 'sandbox-spare')   # also while a test takes a host out of the pool
 
 
 if sys.argv[1] == 'consumers':

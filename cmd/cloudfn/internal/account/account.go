@@ -40,7 +40,7 @@ func Login(a *cli.App) *cobra.Command {
 			return err
 		})
 	cmd.Long = `Get a fresh token from Keystone and keep it, for this user only, until it expires. Other commands do
-so by themselves when there is none; use this one to try a login, or to type a password once.`
+so by themselves when they need one; use this one to try a login, or to type a password once.`
 	return cmd
 }
 

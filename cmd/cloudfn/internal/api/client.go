@@ -91,7 +91,9 @@ func certificates(file string) (*x509.CertPool, error) {
 }
 
 // functions serve paths that do not begin with their name.
-var functions = map[string]string{"requests": "stats", "status": "stats", "openapi.yaml": "stats"}
+var functions = map[string]string{
+	"requests": "stats", "status": "stats", "openapi.yaml": "stats", "flavors": "managed",
+}
 
 // url is the address of a path, which begins with /v1/.
 func (c *Client) url(path string) string {
@@ -110,30 +112,43 @@ func withQuery(path string, query url.Values) string {
 
 // Do sends a request with body as its JSON (nil = none), and reads the answer into a value (nil = not at all).
 func (c *Client) Do(ctx context.Context, method, path string, body, into any) error {
-	var sent []byte
+	return c.do(ctx, request{method: method, path: path}, body, into)
+}
+
+// request is what is sent besides the token.
+type request struct {
+	method, path string
+	accept       string // "" = JSON
+	ifMatch      string // "" = whatever the version is
+	body         []byte
+}
+
+func (c *Client) do(ctx context.Context, r request, body, into any) (err error) {
 	if body != nil {
-		var err error
-		if sent, err = json.Marshal(body); err != nil {
+		if r.body, err = json.Marshal(body); err != nil {
 			return err
 		}
 	}
-	resp, err := c.send(ctx, method, path, "application/json", sent)
+	resp, err := c.send(ctx, r)
 	if err != nil {
 		return err
+	}
+	if versioned, ok := into.(interface{ setETag(etag string) }); ok {
+		versioned.setETag(resp.Header.Get("ETag"))
 	}
 	text, err := readAll(resp)
 	if err != nil || into == nil || len(text) == 0 {
 		return err
 	}
 	if err := json.Unmarshal(text, into); err != nil {
-		return fmt.Errorf("%s gave an answer that its description does not allow: %w", c.url(path), err)
+		return fmt.Errorf("%s gave an answer that its description does not allow: %w", c.url(r.path), err)
 	}
 	return nil
 }
 
 // Copy writes a path in another representation, such as text/csv, of whatever length. It fails unless it got all of it.
 func (c *Client) Copy(ctx context.Context, w io.Writer, path string, query url.Values, accept string) error {
-	resp, err := c.send(ctx, http.MethodGet, withQuery(path, query), accept, nil)
+	resp, err := c.send(ctx, request{method: http.MethodGet, path: withQuery(path, query), accept: accept})
 	if err != nil {
 		return err
 	}
@@ -162,28 +177,29 @@ func (r *reader) Read(p []byte) (int, error) {
 
 // send gives a successful answer, whose body the caller closes. Any other answer is an *Error. When cloudfn rejects the
 // token, it has done nothing, and send tries another token once.
-func (c *Client) send(ctx context.Context, method, path, accept string, body []byte) (*http.Response, error) {
-	resp, err := c.attempt(ctx, method, path, accept, body, false)
+func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
+	resp, err := c.attempt(ctx, r, false)
 	if e, ok := errors.AsType[*Error](err); ok && e.Status == http.StatusUnauthorized {
-		return c.attempt(ctx, method, path, accept, body, true)
+		return c.attempt(ctx, r, true)
 	}
 	return resp, err
 }
 
-func (c *Client) attempt(
-	ctx context.Context, method, path, accept string, body []byte, renew bool,
-) (*http.Response, error) {
+func (c *Client) attempt(ctx context.Context, r request, renew bool) (*http.Response, error) {
 	if err := c.prepare(); err != nil {
 		return nil, err
 	}
-	req, err := http.NewRequestWithContext(ctx, method, c.url(path), bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, r.method, c.url(r.path), bytes.NewReader(r.body))
 	if err != nil {
 		return nil, err
 	}
-	req.Header.Set("Accept", accept)
+	req.Header.Set("Accept", cmp.Or(r.accept, "application/json"))
 	req.Header.Set("User-Agent", "cloudfn")
-	if len(body) > 0 {
+	if len(r.body) > 0 {
 		req.Header.Set("Content-Type", "application/json")
+	}
+	if r.ifMatch != "" {
+		req.Header.Set("If-Match", r.ifMatch)
 	}
 	if c.options.Token != nil {
 		token, err := c.options.Token(ctx, renew)

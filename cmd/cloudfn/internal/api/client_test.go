@@ -35,7 +35,8 @@ func TestWhereAFunctionIs(t *testing.T) {
 	for path, want := range map[string]string{
 		"/v1/servers?limit=1": "http://servers.example.com/v1/servers?limit=1",
 		"/v1/launch/x":        "http://launch.example.com/v1/launch/x",
-		"/v1/requests":        "http://stats.example.com/v1/requests", "/v1/status": "http://stats.example.com/v1/status",
+		"/v1/requests":        "http://stats.example.com/v1/requests",
+		"/v1/status":          "http://stats.example.com/v1/status",
 	} {
 		if got := client(t, "http://{function}.example.com/", nil).url(path); got != want {
 			t.Errorf("%s is at %s, not %s", path, got, want)

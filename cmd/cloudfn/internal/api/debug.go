@@ -16,7 +16,9 @@ const redacted = "[redacted]"
 // secretHeaders and secretFields are never shown.
 var (
 	secretHeaders = []string{"X-Auth-Token", "X-Subject-Token", "Authorization", "Cookie", "Set-Cookie"}
-	secretFields  = []string{"secret", "password", "passcode", "token", "join_token", "private_key", "user_data", "env"}
+	secretFields  = []string{
+		"secret", "password", "passcode", "token", "join_token", "private_key", "user_data", "payload", "env",
+	}
 )
 
 // Debug gets requests and answers, a line at a time and without secrets.

@@ -82,7 +82,7 @@ func (e *Error) ExitCode() int {
 		return exit.Denied
 	case e.Status == http.StatusNotFound && e.Code != "": // otherwise the URL is wrong
 		return exit.NotFound
-	case e.Status == http.StatusConflict:
+	case e.Status == http.StatusConflict, e.Status == http.StatusPreconditionFailed:
 		return exit.Conflict
 	}
 	return exit.Usage

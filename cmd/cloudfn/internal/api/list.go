@@ -14,7 +14,10 @@ import (
 type Item[T any] struct {
 	Value T
 	Raw   json.RawMessage
+	ETag  string // its version, when the answer is this one thing
 }
+
+func (i *Item[T]) setETag(etag string) { i.ETag = etag }
 
 // UnmarshalJSON implements json.Unmarshaler.
 func (i *Item[T]) UnmarshalJSON(text []byte) error {
@@ -30,6 +33,12 @@ func Get[T any](ctx context.Context, c *Client, path string, query url.Values) (
 // Send sends a request with body as its JSON (nil = none). An answer without a body gives an empty Item.
 func Send[T any](ctx context.Context, c *Client, method, path string, body any) (item Item[T], err error) {
 	err = c.Do(ctx, method, path, body, &item)
+	return item, err
+}
+
+// Replace puts body in the place of a thing, unless its version is another one by now ("" = any).
+func Replace[T any](ctx context.Context, c *Client, path, etag string, body any) (item Item[T], err error) {
+	err = c.do(ctx, request{method: http.MethodPut, path: path, ifMatch: etag}, body, &item)
 	return item, err
 }
 
@@ -71,8 +80,10 @@ func (l List[T]) Read(ctx context.Context, c *Client) ([]Item[T], error) {
 				return items, nil
 			}
 		}
-		next = ""
-		_ = json.Unmarshal(page["next"], &next) // null at the end
+		next = "" // what null leaves, which the last page has
+		if err := json.Unmarshal(page["next"], &next); err != nil {
+			return nil, fmt.Errorf("%s: field \"next\" of the answer: %w", l.Path, err)
+		}
 	}
 	return items, nil
 }

@@ -58,7 +58,7 @@ func TestList(t *testing.T) {
 		most  int
 		keep  func(numbered) bool
 		want  []int
-		first string // what is asked for first
+		first string // the query of the first request
 		calls int
 	}{
 		"all":            {0, nil, []int{1, 2, 3, 4, 5}, "/v1/things?limit=1000", 4},

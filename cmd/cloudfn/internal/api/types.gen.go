@@ -59,6 +59,14 @@ const (
 	CallbackStatusVerified  CallbackStatus = "verified"
 )
 
+// Defines values for ChangeLeaseOnEnd.
+const (
+	ChangeLeaseOnEndDelete         ChangeLeaseOnEnd = "delete"
+	ChangeLeaseOnEndShelve         ChangeLeaseOnEnd = "shelve"
+	ChangeLeaseOnEndSnapshotDelete ChangeLeaseOnEnd = "snapshot_delete"
+	ChangeLeaseOnEndStop           ChangeLeaseOnEnd = "stop"
+)
+
 // Defines values for Code.
 const (
 	CodeBadGateway       Code = "bad_gateway"
@@ -81,7 +89,25 @@ const (
 	CodeUnavailable      Code = "unavailable"
 	CodeUnprocessable    Code = "unprocessable"
 	CodeUnsupported      Code = "unsupported"
+	CodeUnsupportedHere  Code = "unsupported_here"
+	CodeUnsupportedKind  Code = "unsupported_kind"
 	CodeUnsupportedMedia Code = "unsupported_media"
+)
+
+// Defines values for ConditionStatus.
+const (
+	ConditionStatusFalse   ConditionStatus = "False"
+	ConditionStatusTrue    ConditionStatus = "True"
+	ConditionStatusUnknown ConditionStatus = "Unknown"
+)
+
+// Defines values for ConditionType.
+const (
+	ConditionTypeDelegated ConditionType = "Delegated"
+	ConditionTypeInSync    ConditionType = "InSync"
+	ConditionTypeReady     ConditionType = "Ready"
+	ConditionTypeScheduled ConditionType = "Scheduled"
+	ConditionTypeUpdated   ConditionType = "Updated"
 )
 
 // Defines values for ConnectionChangeEventFields.
@@ -120,6 +146,15 @@ const (
 	Trust                 ConnectionKind = "trust"
 )
 
+// Defines values for ConnectionRequestStatus.
+const (
+	ConnectionRequestStatusDeclined  ConnectionRequestStatus = "declined"
+	ConnectionRequestStatusExpired   ConnectionRequestStatus = "expired"
+	ConnectionRequestStatusGranted   ConnectionRequestStatus = "granted"
+	ConnectionRequestStatusPending   ConnectionRequestStatus = "pending"
+	ConnectionRequestStatusWithdrawn ConnectionRequestStatus = "withdrawn"
+)
+
 // Defines values for ConnectionStatus.
 const (
 	ConnectionStatusActive    ConnectionStatus = "active"
@@ -129,19 +164,12 @@ const (
 	ConnectionStatusSuspended ConnectionStatus = "suspended"
 )
 
-// Defines values for ConsentFor.
+// Defines values for CreateLeaseOnEnd.
 const (
-	ConsentForProject ConsentFor = "project"
-	ConsentForUser    ConsentFor = "user"
-)
-
-// Defines values for ConsentStatus.
-const (
-	ConsentStatusDeclined  ConsentStatus = "declined"
-	ConsentStatusExpired   ConsentStatus = "expired"
-	ConsentStatusGranted   ConsentStatus = "granted"
-	ConsentStatusPending   ConsentStatus = "pending"
-	ConsentStatusWithdrawn ConsentStatus = "withdrawn"
+	CreateLeaseOnEndDelete         CreateLeaseOnEnd = "delete"
+	CreateLeaseOnEndShelve         CreateLeaseOnEnd = "shelve"
+	CreateLeaseOnEndSnapshotDelete CreateLeaseOnEnd = "snapshot_delete"
+	CreateLeaseOnEndStop           CreateLeaseOnEnd = "stop"
 )
 
 // Defines values for DelegatedActionStatus.
@@ -158,6 +186,44 @@ const (
 	Due       DeliveryStatus = "due"
 )
 
+// Defines values for DeploymentSpecUpdate.
+const (
+	DeploymentSpecUpdateInPlace DeploymentSpecUpdate = "in_place"
+	DeploymentSpecUpdateReplace DeploymentSpecUpdate = "replace"
+)
+
+// Defines values for DrainState.
+const (
+	DrainStateCancelled DrainState = "cancelled"
+	DrainStateDone      DrainState = "done"
+	DrainStateFailed    DrainState = "failed"
+	DrainStatePlanned   DrainState = "planned"
+	DrainStateRunning   DrainState = "running"
+)
+
+// Defines values for DrainEventDataStatus.
+const (
+	DrainEventDataStatusCancelled DrainEventDataStatus = "cancelled"
+	DrainEventDataStatusDone      DrainEventDataStatus = "done"
+	DrainEventDataStatusFailed    DrainEventDataStatus = "failed"
+	DrainEventDataStatusRunning   DrainEventDataStatus = "running"
+)
+
+// Defines values for DrainServerMethod.
+const (
+	DrainServerMethodCold DrainServerMethod = "cold"
+	DrainServerMethodLive DrainServerMethod = "live"
+)
+
+// Defines values for DrainServerState.
+const (
+	DrainServerStateConfirming DrainServerState = "confirming"
+	DrainServerStateMigrating  DrainServerState = "migrating"
+	DrainServerStateMoved      DrainServerState = "moved"
+	DrainServerStatePending    DrainServerState = "pending"
+	DrainServerStateSkipped    DrainServerState = "skipped"
+)
+
 // Defines values for EventActorAction.
 const (
 	EventActorActionConnect    EventActorAction = "connect"
@@ -165,6 +231,8 @@ const (
 	EventActorActionDeploy     EventActorAction = "deploy"
 	EventActorActionDisconnect EventActorAction = "disconnect"
 	EventActorActionReboot     EventActorAction = "reboot"
+	EventActorActionShelve     EventActorAction = "shelve"
+	EventActorActionSnapshot   EventActorAction = "snapshot"
 	EventActorActionStart      EventActorAction = "start"
 	EventActorActionStop       EventActorAction = "stop"
 )
@@ -180,7 +248,19 @@ const (
 	CloudfnConnectionStateV1          EventType = "cloudfn.connection.state.v1"
 	CloudfnInstanceStateV1            EventType = "cloudfn.instance.state.v1"
 	CloudfnInstanceUnexpectedServerV1 EventType = "cloudfn.instance.unexpected_server.v1"
+	CloudfnLeaseBeforeEndV1           EventType = "cloudfn.lease.before_end.v1"
+	CloudfnLeaseStateV1               EventType = "cloudfn.lease.state.v1"
+	CloudfnManagedStateV1             EventType = "cloudfn.managed.state.v1"
+	CloudfnMonitorFailedV1            EventType = "cloudfn.monitor.failed.v1"
+	CloudfnNodeDrainV1                EventType = "cloudfn.node.drain.v1"
+	CloudfnNodeStateV1                EventType = "cloudfn.node.state.v1"
 	CloudfnOrderStateV1               EventType = "cloudfn.order.state.v1"
+)
+
+// Defines values for Grantee.
+const (
+	GranteeProject Grantee = "project"
+	GranteeUser    Grantee = "user"
 )
 
 // Defines values for HourStatSource.
@@ -198,6 +278,32 @@ const (
 	Shared    ImageVisibility = "shared"
 )
 
+// Defines values for ImageSpecContainerFormat.
+const (
+	ImageSpecContainerFormatAki    ImageSpecContainerFormat = "aki"
+	ImageSpecContainerFormatAmi    ImageSpecContainerFormat = "ami"
+	ImageSpecContainerFormatAri    ImageSpecContainerFormat = "ari"
+	ImageSpecContainerFormatBare   ImageSpecContainerFormat = "bare"
+	ImageSpecContainerFormatDocker ImageSpecContainerFormat = "docker"
+	ImageSpecContainerFormatOva    ImageSpecContainerFormat = "ova"
+	ImageSpecContainerFormatOvf    ImageSpecContainerFormat = "ovf"
+)
+
+// Defines values for ImageSpecDiskFormat.
+const (
+	ImageSpecDiskFormatAki   ImageSpecDiskFormat = "aki"
+	ImageSpecDiskFormatAmi   ImageSpecDiskFormat = "ami"
+	ImageSpecDiskFormatAri   ImageSpecDiskFormat = "ari"
+	ImageSpecDiskFormatIso   ImageSpecDiskFormat = "iso"
+	ImageSpecDiskFormatPloop ImageSpecDiskFormat = "ploop"
+	ImageSpecDiskFormatQcow2 ImageSpecDiskFormat = "qcow2"
+	ImageSpecDiskFormatRaw   ImageSpecDiskFormat = "raw"
+	ImageSpecDiskFormatVdi   ImageSpecDiskFormat = "vdi"
+	ImageSpecDiskFormatVhd   ImageSpecDiskFormat = "vhd"
+	ImageSpecDiskFormatVhdx  ImageSpecDiskFormat = "vhdx"
+	ImageSpecDiskFormatVmdk  ImageSpecDiskFormat = "vmdk"
+)
+
 // Defines values for InstanceErrorCode.
 const (
 	InstanceErrorCodeConflict       InstanceErrorCode = "conflict"
@@ -211,12 +317,6 @@ const (
 	InstanceErrorCodeRolledBack     InstanceErrorCode = "rolled_back"
 	InstanceErrorCodeTooLarge       InstanceErrorCode = "too_large"
 	InstanceErrorCodeUnsupported    InstanceErrorCode = "unsupported"
-)
-
-// Defines values for InstanceOrigin.
-const (
-	Connected InstanceOrigin = "connected"
-	Launched  InstanceOrigin = "launched"
 )
 
 // Defines values for InstanceState.
@@ -241,20 +341,227 @@ const (
 	SSH KeyPairType = "ssh"
 )
 
-// Defines values for LaunchProblemCode.
-const (
-	LaunchProblemCodeConflict      LaunchProblemCode = "conflict"
-	LaunchProblemCodeForbidden     LaunchProblemCode = "forbidden"
-	LaunchProblemCodeInvalid       LaunchProblemCode = "invalid"
-	LaunchProblemCodeQuotaExceeded LaunchProblemCode = "quota_exceeded"
-	LaunchProblemCodeSuspended     LaunchProblemCode = "suspended"
-	LaunchProblemCodeUnprocessable LaunchProblemCode = "unprocessable"
-)
-
 // Defines values for LaunchRequestOnFailure.
 const (
-	Keep     LaunchRequestOnFailure = "keep"
-	Rollback LaunchRequestOnFailure = "rollback"
+	LaunchRequestOnFailureKeep     LaunchRequestOnFailure = "keep"
+	LaunchRequestOnFailureRollback LaunchRequestOnFailure = "rollback"
+)
+
+// Defines values for LeaseIsolation.
+const (
+	LeaseIsolationProven   LeaseIsolation = "proven"
+	LeaseIsolationUnproven LeaseIsolation = "unproven"
+)
+
+// Defines values for LeaseOnEnd.
+const (
+	LeaseOnEndDelete         LeaseOnEnd = "delete"
+	LeaseOnEndShelve         LeaseOnEnd = "shelve"
+	LeaseOnEndSnapshotDelete LeaseOnEnd = "snapshot_delete"
+	LeaseOnEndStop           LeaseOnEnd = "stop"
+)
+
+// Defines values for LeaseStatus.
+const (
+	LeaseStatusActive    LeaseStatus = "active"
+	LeaseStatusCancelled LeaseStatus = "cancelled"
+	LeaseStatusEnded     LeaseStatus = "ended"
+	LeaseStatusEnding    LeaseStatus = "ending"
+	LeaseStatusError     LeaseStatus = "error"
+	LeaseStatusPending   LeaseStatus = "pending"
+	LeaseStatusStarting  LeaseStatus = "starting"
+)
+
+// Defines values for LeaseEventStatus.
+const (
+	LeaseEventStatusDone    LeaseEventStatus = "done"
+	LeaseEventStatusFailed  LeaseEventStatus = "failed"
+	LeaseEventStatusPending LeaseEventStatus = "pending"
+	LeaseEventStatusSkipped LeaseEventStatus = "skipped"
+)
+
+// Defines values for LeaseEventType.
+const (
+	LeaseEventTypeBeforeEnd LeaseEventType = "before_end"
+	LeaseEventTypeEnd       LeaseEventType = "end"
+	LeaseEventTypeStart     LeaseEventType = "start"
+)
+
+// Defines values for LeaseEventDataPreviousStatus.
+const (
+	LeaseEventDataPreviousStatusActive    LeaseEventDataPreviousStatus = "active"
+	LeaseEventDataPreviousStatusCancelled LeaseEventDataPreviousStatus = "cancelled"
+	LeaseEventDataPreviousStatusEnded     LeaseEventDataPreviousStatus = "ended"
+	LeaseEventDataPreviousStatusEnding    LeaseEventDataPreviousStatus = "ending"
+	LeaseEventDataPreviousStatusError     LeaseEventDataPreviousStatus = "error"
+	LeaseEventDataPreviousStatusPending   LeaseEventDataPreviousStatus = "pending"
+	LeaseEventDataPreviousStatusStarting  LeaseEventDataPreviousStatus = "starting"
+)
+
+// Defines values for LeaseEventDataStatus.
+const (
+	LeaseEventDataStatusActive    LeaseEventDataStatus = "active"
+	LeaseEventDataStatusCancelled LeaseEventDataStatus = "cancelled"
+	LeaseEventDataStatusEnded     LeaseEventDataStatus = "ended"
+	LeaseEventDataStatusEnding    LeaseEventDataStatus = "ending"
+	LeaseEventDataStatusError     LeaseEventDataStatus = "error"
+	LeaseEventDataStatusPending   LeaseEventDataStatus = "pending"
+	LeaseEventDataStatusStarting  LeaseEventDataStatus = "starting"
+)
+
+// Defines values for LeaseWarningDataOnEnd.
+const (
+	LeaseWarningDataOnEndDelete         LeaseWarningDataOnEnd = "delete"
+	LeaseWarningDataOnEndShelve         LeaseWarningDataOnEnd = "shelve"
+	LeaseWarningDataOnEndSnapshotDelete LeaseWarningDataOnEnd = "snapshot_delete"
+	LeaseWarningDataOnEndStop           LeaseWarningDataOnEnd = "stop"
+)
+
+// Defines values for ListenerSpecAlgorithm.
+const (
+	LEASTCONNECTIONS ListenerSpecAlgorithm = "LEAST_CONNECTIONS"
+	ROUNDROBIN       ListenerSpecAlgorithm = "ROUND_ROBIN"
+	SOURCEIP         ListenerSpecAlgorithm = "SOURCE_IP"
+)
+
+// Defines values for ListenerSpecProtocol.
+const (
+	HTTP ListenerSpecProtocol = "HTTP"
+	TCP  ListenerSpecProtocol = "TCP"
+	UDP  ListenerSpecProtocol = "UDP"
+)
+
+// Defines values for MachineSpecUpdate.
+const (
+	MachineSpecUpdateInPlace MachineSpecUpdate = "in_place"
+	MachineSpecUpdateReplace MachineSpecUpdate = "replace"
+)
+
+// Defines values for ManagedRepair.
+const (
+	ManagedRepairAuto   ManagedRepair = "auto"
+	ManagedRepairManual ManagedRepair = "manual"
+)
+
+// Defines values for ManagedRequest.
+const (
+	ManagedRequestCreate ManagedRequest = "create"
+	ManagedRequestDelete ManagedRequest = "delete"
+	ManagedRequestEmpty  ManagedRequest = ""
+	ManagedRequestUpdate ManagedRequest = "update"
+)
+
+// Defines values for ManagedEventDataPreviousStatus.
+const (
+	ManagedEventDataPreviousStatusCreating ManagedEventDataPreviousStatus = "creating"
+	ManagedEventDataPreviousStatusDegraded ManagedEventDataPreviousStatus = "degraded"
+	ManagedEventDataPreviousStatusDeleting ManagedEventDataPreviousStatus = "deleting"
+	ManagedEventDataPreviousStatusError    ManagedEventDataPreviousStatus = "error"
+	ManagedEventDataPreviousStatusPending  ManagedEventDataPreviousStatus = "pending"
+	ManagedEventDataPreviousStatusReady    ManagedEventDataPreviousStatus = "ready"
+	ManagedEventDataPreviousStatusUpdating ManagedEventDataPreviousStatus = "updating"
+)
+
+// Defines values for ManagedEventDataStatus.
+const (
+	ManagedEventDataStatusCreating ManagedEventDataStatus = "creating"
+	ManagedEventDataStatusDegraded ManagedEventDataStatus = "degraded"
+	ManagedEventDataStatusDeleted  ManagedEventDataStatus = "deleted"
+	ManagedEventDataStatusDeleting ManagedEventDataStatus = "deleting"
+	ManagedEventDataStatusError    ManagedEventDataStatus = "error"
+	ManagedEventDataStatusPending  ManagedEventDataStatus = "pending"
+	ManagedEventDataStatusReady    ManagedEventDataStatus = "ready"
+	ManagedEventDataStatusUpdating ManagedEventDataStatus = "updating"
+)
+
+// Defines values for ManagedPlanAction.
+const (
+	ManagedPlanActionCreate  ManagedPlanAction = "create"
+	ManagedPlanActionNone    ManagedPlanAction = "none"
+	ManagedPlanActionReplace ManagedPlanAction = "replace"
+	ManagedPlanActionUpdate  ManagedPlanAction = "update"
+)
+
+// Defines values for ManagedStatus.
+const (
+	ManagedStatusCreating ManagedStatus = "creating"
+	ManagedStatusDegraded ManagedStatus = "degraded"
+	ManagedStatusDeleting ManagedStatus = "deleting"
+	ManagedStatusError    ManagedStatus = "error"
+	ManagedStatusPending  ManagedStatus = "pending"
+	ManagedStatusReady    ManagedStatus = "ready"
+	ManagedStatusUpdating ManagedStatus = "updating"
+)
+
+// Defines values for MemberStatus.
+const (
+	MemberStatusCreating MemberStatus = "creating"
+	MemberStatusDeleting MemberStatus = "deleting"
+	MemberStatusError    MemberStatus = "error"
+	MemberStatusReady    MemberStatus = "ready"
+	MemberStatusUpdating MemberStatus = "updating"
+)
+
+// Defines values for MonitorEventDataMonitor.
+const (
+	Nodes MonitorEventDataMonitor = "nodes"
+)
+
+// Defines values for MonitorEventDataStatus.
+const (
+	MonitorEventDataStatusFailed MonitorEventDataStatus = "failed"
+	MonitorEventDataStatusWorks  MonitorEventDataStatus = "works"
+)
+
+// Defines values for MovingServerMethod.
+const (
+	MovingServerMethodCold MovingServerMethod = "cold"
+	MovingServerMethodLive MovingServerMethod = "live"
+)
+
+// Defines values for NodeCordonedBy.
+const (
+	Cloudfn NodeCordonedBy = "cloudfn"
+	Other   NodeCordonedBy = "other"
+)
+
+// Defines values for NodeIsolation.
+const (
+	NodeIsolationProven   NodeIsolation = "proven"
+	NodeIsolationUnknown  NodeIsolation = "unknown"
+	NodeIsolationUnproven NodeIsolation = "unproven"
+)
+
+// Defines values for NodeReservable.
+const (
+	NodeReservableFalse   NodeReservable = "false"
+	NodeReservableJoining NodeReservable = "joining"
+	NodeReservableLeaving NodeReservable = "leaving"
+	NodeReservableTrue    NodeReservable = "true"
+)
+
+// Defines values for NodeStatus.
+const (
+	NodeStatusDown    NodeStatus = "down"
+	NodeStatusSuspect NodeStatus = "suspect"
+	NodeStatusUnknown NodeStatus = "unknown"
+	NodeStatusUp      NodeStatus = "up"
+)
+
+// Defines values for NodeEventDataPreviousStatus.
+const (
+	NodeEventDataPreviousStatusDown    NodeEventDataPreviousStatus = "down"
+	NodeEventDataPreviousStatusSuspect NodeEventDataPreviousStatus = "suspect"
+	NodeEventDataPreviousStatusUnknown NodeEventDataPreviousStatus = "unknown"
+	NodeEventDataPreviousStatusUp      NodeEventDataPreviousStatus = "up"
+)
+
+// Defines values for NodeEventDataStatus.
+const (
+	NodeEventDataStatusDown    NodeEventDataStatus = "down"
+	NodeEventDataStatusSuspect NodeEventDataStatus = "suspect"
+	NodeEventDataStatusUnknown NodeEventDataStatus = "unknown"
+	NodeEventDataStatusUp      NodeEventDataStatus = "up"
 )
 
 // Defines values for OrderErrorCode.
@@ -264,6 +571,25 @@ const (
 	OrderErrorCodeForbidden      OrderErrorCode = "forbidden"
 	OrderErrorCodeInvalid        OrderErrorCode = "invalid"
 	OrderErrorCodeNotRolledBack  OrderErrorCode = "not_rolled_back"
+)
+
+// Defines values for OrderLeaseStatus.
+const (
+	OrderLeaseStatusActive    OrderLeaseStatus = "active"
+	OrderLeaseStatusCancelled OrderLeaseStatus = "cancelled"
+	OrderLeaseStatusEnded     OrderLeaseStatus = "ended"
+	OrderLeaseStatusEnding    OrderLeaseStatus = "ending"
+	OrderLeaseStatusError     OrderLeaseStatus = "error"
+	OrderLeaseStatusPending   OrderLeaseStatus = "pending"
+	OrderLeaseStatusStarting  OrderLeaseStatus = "starting"
+)
+
+// Defines values for OrderLeaseRequestOnEnd.
+const (
+	OrderLeaseRequestOnEndDelete         OrderLeaseRequestOnEnd = "delete"
+	OrderLeaseRequestOnEndShelve         OrderLeaseRequestOnEnd = "shelve"
+	OrderLeaseRequestOnEndSnapshotDelete OrderLeaseRequestOnEnd = "snapshot_delete"
+	OrderLeaseRequestOnEndStop           OrderLeaseRequestOnEnd = "stop"
 )
 
 // Defines values for OrderStatus.
@@ -286,6 +612,39 @@ const (
 	PermissionStop       Permission = "stop"
 )
 
+// Defines values for PutManagedRepair.
+const (
+	PutManagedRepairAuto   PutManagedRepair = "auto"
+	PutManagedRepairManual PutManagedRepair = "manual"
+)
+
+// Defines values for ReportNodeStatus.
+const (
+	ReportNodeStatusDown    ReportNodeStatus = "down"
+	ReportNodeStatusSuspect ReportNodeStatus = "suspect"
+	ReportNodeStatusUp      ReportNodeStatus = "up"
+)
+
+// Defines values for ReservationStatus.
+const (
+	ReservationStatusActive  ReservationStatus = "active"
+	ReservationStatusEnded   ReservationStatus = "ended"
+	ReservationStatusError   ReservationStatus = "error"
+	ReservationStatusPending ReservationStatus = "pending"
+)
+
+// Defines values for ReservationType.
+const (
+	ReservationTypeHost     ReservationType = "host"
+	ReservationTypeInstance ReservationType = "instance"
+)
+
+// Defines values for ReservationRequestType.
+const (
+	ReservationRequestTypeHost     ReservationRequestType = "host"
+	ReservationRequestTypeInstance ReservationRequestType = "instance"
+)
+
 // Defines values for ResourcesTruncated.
 const (
 	ResourcesTruncatedFlavors  ResourcesTruncated = "flavors"
@@ -298,6 +657,12 @@ const (
 const (
 	RevocationDone    Revocation = "done"
 	RevocationPending Revocation = "pending"
+)
+
+// Defines values for ScheduleAffinity.
+const (
+	Pack   ScheduleAffinity = "pack"
+	Spread ScheduleAffinity = "spread"
 )
 
 // Defines values for Scope.
@@ -316,6 +681,24 @@ const (
 	ServerActionActionStop   ServerActionAction = "stop"
 )
 
+// Defines values for ServerChangedOrigin.
+const (
+	ServerChangedOriginConnected ServerChangedOrigin = "connected"
+	ServerChangedOriginLaunched  ServerChangedOrigin = "launched"
+)
+
+// Defines values for ServerConnectedOrigin.
+const (
+	ServerConnectedOriginConnected ServerConnectedOrigin = "connected"
+	ServerConnectedOriginLaunched  ServerConnectedOrigin = "launched"
+)
+
+// Defines values for ServerInstanceOrigin.
+const (
+	ServerInstanceOriginConnected ServerInstanceOrigin = "connected"
+	ServerInstanceOriginLaunched  ServerInstanceOrigin = "launched"
+)
+
 // Defines values for ServerRefusalAllowed.
 const (
 	ServerRefusalAllowedDelete ServerRefusalAllowed = "delete"
@@ -325,12 +708,12 @@ const (
 	ServerRefusalAllowedStop   ServerRefusalAllowed = "stop"
 )
 
-// Defines values for ServerVerb.
+// Defines values for ServersActionAction.
 const (
-	ServerVerbDelete ServerVerb = "delete"
-	ServerVerbReboot ServerVerb = "reboot"
-	ServerVerbStart  ServerVerb = "start"
-	ServerVerbStop   ServerVerb = "stop"
+	ServersActionActionDelete ServersActionAction = "delete"
+	ServersActionActionReboot ServersActionAction = "reboot"
+	ServersActionActionStart  ServersActionAction = "start"
+	ServersActionActionStop   ServersActionAction = "stop"
 )
 
 // Defines values for SubnetIPVersion.
@@ -339,7 +722,7 @@ const (
 	SubnetIPVersionN6 SubnetIPVersion = 6
 )
 
-// AccessRule One kind of call to OpenStack, as Keystone takes it.
+// AccessRule One kind of call to OpenStack, as Keystone defines it.
 type AccessRule struct {
 	Method AccessRuleMethod `json:"method"`
 
@@ -354,24 +737,22 @@ type AccessRuleMethod string
 // AccessRuleService defines model for AccessRule.Service.
 type AccessRuleService string
 
-// AccessRules defines model for AccessRules.
-type AccessRules = []AccessRule
-
 // ActionError Why an action failed.
 type ActionError struct {
-	// Code A code as of a problem.
+	// Code A code like that of a problem.
 	Code   string `json:"code"`
 	Detail string `json:"detail"`
 }
 
 // ActionEvent defines model for ActionEvent.
 type ActionEvent struct {
-	Action ActionVerb `json:"action"`
+	// Action What was done to the server. `shelve` and `snapshot` are done for leases only.
+	Action EventActorAction `json:"action"`
 
 	// ActionID A UUID in lower case.
 	ActionID UUID `json:"action_id"`
 
-	// Actor Who has asked for the action. Absent when an older version stored it.
+	// Actor Who requested the action. Absent when an older version stored it.
 	Actor *EventActor `json:"actor,omitempty"`
 
 	// ConnectionID A UUID in lower case.
@@ -383,10 +764,10 @@ type ActionEvent struct {
 	// InstanceID A UUID in lower case.
 	InstanceID UUID `json:"instance_id"`
 
-	// PreviousStatus `done`: Nova has accepted it, and of `deploy` and `delete` the end was seen. `failed`: the error says why.
+	// PreviousStatus `done`: Nova has accepted it; `deploy` and `delete` have ended. `failed`: see the error.
 	PreviousStatus *DelegatedActionStatus `json:"previous_status,omitempty"`
 
-	// Status `done`: Nova has accepted it, and of `deploy` and `delete` the end was seen. `failed`: the error says why.
+	// Status `done`: Nova has accepted it; `deploy` and `delete` have ended. `failed`: see the error.
 	Status DelegatedActionStatus `json:"status"`
 }
 
@@ -430,12 +811,52 @@ type AgentEvent struct {
 	ServerID UUID `json:"server_id"`
 }
 
+// Allocation defines model for Allocation.
+type Allocation struct {
+	// End With the time for cleaning.
+	End  Time   `json:"end"`
+	Host string `json:"host"`
+
+	// LeaseID A UUID in lower case.
+	LeaseID UUID `json:"lease_id"`
+
+	// PreparedAt Since when only its servers land on the host.
+	PreparedAt *Time `json:"prepared_at,omitempty"`
+
+	// ProjectID Whose it is.
+	ProjectID string `json:"project_id"`
+
+	// ReleasedAt Since when the host is returned.
+	ReleasedAt *Time `json:"released_at,omitempty"`
+
+	// ReservationID A UUID in lower case.
+	ReservationID UUID `json:"reservation_id"`
+
+	// Start RFC 3339 in UTC.
+	Start Time `json:"start"`
+}
+
+// Allocations defines model for Allocations.
+type Allocations struct {
+	Allocations []Allocation `json:"allocations"`
+}
+
+// BalancerSpec defines model for BalancerSpec.
+type BalancerSpec struct {
+	// Address A free one of the network.
+	Address   *string        `json:"address,omitempty"`
+	Listeners []ListenerSpec `json:"listeners"`
+
+	// Network Of its address: id or unique name.
+	Network string `json:"network"`
+}
+
 // Callback defines model for Callback.
 type Callback struct {
 	// AllowedRate Deliveries a minute that the receiver allows.
 	AllowedRate *int `json:"allowed_rate,omitempty"`
 
-	// ConnectionID Absent when it gets its own project's events.
+	// ConnectionID Absent if it gets its own project's events.
 	ConnectionID *UUID `json:"connection_id,omitempty"`
 
 	// CreatedAt RFC 3339 in UTC.
@@ -456,7 +877,7 @@ type Callback struct {
 	// PreviousSecretUntil Until when the previous secret signs too.
 	PreviousSecretUntil *Time `json:"previous_secret_until,omitempty"`
 
-	// Reason Why it is pending, suspended or gone.
+	// Reason Why pending, suspended or gone.
 	Reason *string `json:"reason,omitempty"`
 
 	// Status `pending`: its receiver has not consented yet. `verified`: it gets events. `suspended`: by its owner, or because its
@@ -478,12 +899,12 @@ type Callback struct {
 type CallbackChange struct {
 	Events *[]EventType `json:"events,omitempty"`
 
-	// Status Verified resumes the callback.
+	// Status Verified resumes it.
 	Status *CallbackChangeStatus `json:"status,omitempty"`
 	URL    *string               `json:"url,omitempty"`
 }
 
-// CallbackChangeStatus Verified resumes the callback.
+// CallbackChangeStatus Verified resumes it.
 type CallbackChangeStatus string
 
 // CallbackEvent defines model for CallbackEvent.
@@ -505,7 +926,7 @@ type CallbackEvent struct {
 type CallbackPage struct {
 	Callbacks []Callback `json:"callbacks"`
 
-	// Next The URL of the next page, without a host. Null at the end.
+	// Next The next page, without a host. Null at the end.
 	Next *string `json:"next"`
 }
 
@@ -514,7 +935,7 @@ type CallbackRequest struct {
 	// ConnectionID Only this connection's events.
 	ConnectionID *string `json:"connection_id,omitempty"`
 
-	// Events The types of events to send. None is all.
+	// Events The event types to send. None is all.
 	Events *[]EventType `json:"events,omitempty"`
 
 	// InstanceID Only this instance's events.
@@ -533,7 +954,7 @@ type CallbackRequest struct {
 
 // CallbackRotation defines model for CallbackRotation.
 type CallbackRotation struct {
-	// Overlap How long the old secret signs too. 24h if absent.
+	// Overlap How long the old secret signs too. The default is 24h.
 	Overlap *string `json:"overlap,omitempty"`
 
 	// Secret `whsec_` and 24 to 64 bytes in base64. Without one, one is made.
@@ -566,7 +987,7 @@ type CallbackWithSecret struct {
 	// AllowedRate Deliveries a minute that the receiver allows.
 	AllowedRate *int `json:"allowed_rate,omitempty"`
 
-	// ConnectionID Absent when it gets its own project's events.
+	// ConnectionID Absent if it gets its own project's events.
 	ConnectionID *UUID `json:"connection_id,omitempty"`
 
 	// CreatedAt RFC 3339 in UTC.
@@ -587,10 +1008,10 @@ type CallbackWithSecret struct {
 	// PreviousSecretUntil Until when the previous secret signs too.
 	PreviousSecretUntil *Time `json:"previous_secret_until,omitempty"`
 
-	// Reason Why it is pending, suspended or gone.
+	// Reason Why pending, suspended or gone.
 	Reason *string `json:"reason,omitempty"`
 
-	// Secret The secret. It is never shown again.
+	// Secret The secret, never shown again.
 	Secret string `json:"secret"`
 
 	// Status `pending`: its receiver has not consented yet. `verified`: it gets events. `suspended`: by its owner, or because its
@@ -608,14 +1029,88 @@ type CallbackWithSecret struct {
 	UserID string `json:"user_id"`
 }
 
+// ChangeConnection defines model for ChangeConnection.
+type ChangeConnection struct {
+	// Actions All of them.
+	Actions *[]Permission `json:"actions,omitempty"`
+
+	// ExpiresAt In the future, 366 days ahead at most, and not after the application credential's own end.
+	ExpiresAt *time.Time `json:"expires_at,omitempty"`
+
+	// ID For an application credential, with its secret: the id of another one.
+	ID *string `json:"id,omitempty"`
+
+	// IdleTimeout 1h to 8784h. Null removes it.
+	IdleTimeout *string `json:"idle_timeout,omitempty"`
+
+	// Limits What may be ordered through the connection, besides its actions and its quota. A list that is absent or null is no limit. In a
+	// change, what is absent stays; new orders and deployments are checked against the change, and waiting ones before each call.
+	Limits *LimitsRequest `json:"limits,omitempty"`
+	Name   *string        `json:"name,omitempty"`
+
+	// Quota How much may run through the connection at once. What is absent or null is not counted; in a change, what is absent stays.
+	Quota *QuotaRequest `json:"quota,omitempty"`
+
+	// Secret For an application credential: its secret.
+	Secret *string `json:"secret,omitempty"`
+
+	// UsableBy All of them.
+	UsableBy *[]UsableEntry `json:"usable_by,omitempty"`
+}
+
+// ChangeLease defines model for ChangeLease.
+type ChangeLease struct {
+	// BeforeEnd An ISO 8601 duration, such as PT1H30M, P2D or P1M: a calendar month, clamped to its end.
+	BeforeEnd *string `json:"before_end,omitempty"`
+
+	// Duration An ISO 8601 duration, such as PT1H30M, P2D or P1M: a calendar month, clamped to its end.
+	Duration *string `json:"duration,omitempty"`
+
+	// End When it ends. Give it or duration.
+	End *time.Time `json:"end,omitempty"`
+
+	// Name What people call it.
+	Name  *string           `json:"name,omitempty"`
+	OnEnd *ChangeLeaseOnEnd `json:"on_end,omitempty"`
+
+	// Start When it begins: `now`, or a time in RFC 3339 with its offset.
+	Start *string `json:"start,omitempty"`
+}
+
+// ChangeLeaseOnEnd defines model for ChangeLease.OnEnd.
+type ChangeLeaseOnEnd string
+
 // Code What kind of failure it is. The values never change.
 type Code string
+
+// Condition defines model for Condition.
+type Condition struct {
+	// LastTransitionAt When the status changed.
+	LastTransitionAt Time            `json:"last_transition_at"`
+	Message          string          `json:"message"`
+	Reason           string          `json:"reason"`
+	Status           ConditionStatus `json:"status"`
+	Type             ConditionType   `json:"type"`
+}
+
+// ConditionStatus defines model for Condition.Status.
+type ConditionStatus string
+
+// ConditionType defines model for Condition.Type.
+type ConditionType string
+
+// ConfigmapSpec defines model for ConfigmapSpec.
+type ConfigmapSpec struct {
+	// Data Texts by file name. Servers have them in /etc/cloudfn/NAME/ from their first boot on; a name that begins with / is
+	// a path itself.
+	Data map[string]string `json:"data"`
+}
 
 // Connection defines model for Connection.
 type Connection struct {
 	Actions []Permission `json:"actions"`
 
-	// ActsAs Who OpenStack sees at work. Shown in the connection's own project only.
+	// ActsAs The user, project and roles that OpenStack sees. Shown in the connection's own project only.
 	ActsAs *ConnectionIdentity `json:"acts_as,omitempty"`
 
 	// AuthURL The Keystone of another cloud. Absent for this one.
@@ -641,102 +1136,69 @@ type Connection struct {
 	IdleTimeout *string        `json:"idle_timeout,omitempty"`
 	Kind        ConnectionKind `json:"kind"`
 
-	// LastUsedAt When something was last asked for through it.
+	// LastUsedAt When it was last used.
 	LastUsedAt *Time `json:"last_used_at"`
 
-	// Limits What may be ordered through a connection, besides its actions and its quota. A list that is absent is no limit. They hold for servers
-	// that are launched, and for the image that `deploy` puts on one; `connect` takes any server of the project, where it is permitted.
+	// Limits What may be ordered through a connection, besides its actions and its quota. A list that is absent is no limit. The limits hold for
+	// servers that are launched, and for the image that `deploy` puts on one; `connect` adopts any server of the project, where it is permitted.
 	Limits ConnectionLimits `json:"limits"`
 	Name   string           `json:"name"`
 
-	// ProjectID Whose it is: what runs through it is listed there.
+	// ProjectID The project owning it and its servers.
 	ProjectID string `json:"project_id"`
 
-	// Quota How much may run through the connection at once. What is absent or null is not counted.
+	// Quota How much may run through the connection at once. What is absent is not counted.
 	Quota ConnectionQuota `json:"quota"`
 
 	// Reason Why it has ended.
 	Reason *string `json:"reason,omitempty"`
 
-	// Region Absent when it is the one of this service.
+	// Region Absent for the region of this service.
 	Region *string `json:"region,omitempty"`
 
-	// Revocation Of a trust that has ended: whether Keystone still has it. `pending`: it may; it is tried again until it is gone. `done`: it is gone.
-	// Nobody but its user can delete a trust, and cloudfn in the user's name: not while the user is disabled or lacks the role.
-	// Shown in the connection's own project only.
+	// Revocation Whether Keystone still has the trust of a connection that has ended. `pending`: it may; deleting it is retried until it is gone.
+	// `done`: it is gone. Only its user can delete a trust, and cloudfn in the user's name: not while the user is disabled or lacks the
+	// role. Shown in the connection's own project only.
 	Revocation *Revocation `json:"revocation,omitempty"`
 
-	// Status `suspended`: nothing is done through it until its project resumes it; what runs through it is still shown. `expired`: its time is over. `lost`: Keystone does not accept what was delegated any more. `deleted`: its owner has ended it; it is
-	// shown in its own project only. Nobody acts through one that has ended; the servers stay. Whoever delegates again makes a new connection.
-	// Those that have ended are shown for 90 days.
+	// Status `suspended`: nothing is done through it until its project resumes it; what runs through it is still shown. `expired`: its time is
+	// over. `lost`: Keystone does not accept the delegation any more. `deleted`: its owner has ended it; it is shown in its own project
+	// only. Nobody acts through one that has ended; the servers stay. To delegate again, create a new connection. Those that have ended
+	// are shown for 90 days.
 	Status ConnectionStatus `json:"status"`
 
 	// SuggestedAccessRules What an application credential must allow for these actions. Shown in the connection's own project only.
-	SuggestedAccessRules *AccessRules `json:"suggested_access_rules,omitempty"`
+	SuggestedAccessRules *[]AccessRule `json:"suggested_access_rules,omitempty"`
 
 	// SuspendedAt Since when it is suspended.
 	SuspendedAt *Time `json:"suspended_at,omitempty"`
 
-	// TrustExpiresAt When Keystone ends the trust by itself, at the latest. Shown of a trust, in the connection's own project only.
+	// TrustExpiresAt When Keystone ends the trust by itself, at the latest. Shown for a trust, in the connection's own project only.
 	TrustExpiresAt *Time `json:"trust_expires_at,omitempty"`
 
 	// UpdatedAt RFC 3339 in UTC.
 	UpdatedAt Time `json:"updated_at"`
 
 	// UsableBy Shown in the connection's own project only.
-	UsableBy *[]KeystoneID `json:"usable_by,omitempty"`
+	UsableBy *[]string `json:"usable_by,omitempty"`
 
 	// UsableByNames Those of `usable_by` that were given by name. Shown in the connection's own project only.
-	UsableByNames *[]ResolvedName `json:"usable_by_names,omitempty"`
+	UsableByNames *[]UsableByName `json:"usable_by_names,omitempty"`
 
 	// Used How much runs through a connection now.
 	Used ConnectionUse `json:"used"`
 
-	// UserID Who has delegated it.
+	// UserID The user who has delegated it.
 	UserID string `json:"user_id"`
 
 	// Warnings What its owner should know.
 	Warnings *[]string `json:"warnings,omitempty"`
 }
 
-// ConnectionChange defines model for ConnectionChange.
-type ConnectionChange struct {
-	// Actions All of them.
-	Actions *[]Permission `json:"actions,omitempty"`
-
-	// ExpiresAt In the future, 366 days ahead at most, and not after the application credential's own end.
-	ExpiresAt *Time `json:"expires_at,omitempty"`
-
-	// ID Of an application credential, with its secret: the id of another one.
-	ID *string `json:"id,omitempty"`
-
-	// IdleTimeout 1h to 8784h; null is none.
-	IdleTimeout *string `json:"idle_timeout,omitempty"`
-
-	// Limits What is absent of it stays; what is null is not limited any more. Orders and deployments that are taken from then on are held against it,
-	// and those that wait before each call.
-	Limits *struct {
-		Flavors  *[]string   `json:"flavors,omitempty"`
-		Images   *LimitedIds `json:"images,omitempty"`
-		Networks *LimitedIds `json:"networks,omitempty"`
-		Regions  *[]string   `json:"regions,omitempty"`
-	} `json:"limits,omitempty"`
-	Name *string `json:"name,omitempty"`
-
-	// Quota What is absent of it stays; what is null is not counted any more.
-	Quota *ConnectionQuota `json:"quota,omitempty"`
-
-	// Secret Of an application credential: its secret.
-	Secret *string `json:"secret,omitempty"`
-
-	// UsableBy All of them.
-	UsableBy *[]UsableEntry `json:"usable_by,omitempty"`
-}
-
 // ConnectionChangeEvent defines model for ConnectionChangeEvent.
 type ConnectionChangeEvent struct {
-	// Actor Whose request has caused the change, and by what. Absent when none did, as of what only Nova did. A callback of another project than the
-	// event's, which hears of it through a connection, is told of actors of its own project only.
+	// Actor Whose request has caused the change, and by what. Absent when no request did, such as for a change by Nova alone. A callback of another
+	// project than the event's, which gets it through a connection, sees actors of its own project only.
 	Actor *EventActor `json:"actor,omitempty"`
 
 	// ConnectionID A UUID in lower case.
@@ -752,9 +1214,9 @@ type ConnectionChangeEvent struct {
 // ConnectionChangeEventFields defines model for ConnectionChangeEvent.Fields.
 type ConnectionChangeEventFields string
 
-// ConnectionCheck Whether a connection can be acted through.
+// ConnectionCheck Whether a connection works.
 type ConnectionCheck struct {
-	// ActsAs Who OpenStack sees at work. Shown in the connection's own project only.
+	// ActsAs The user, project and roles that OpenStack sees. Shown in the connection's own project only.
 	ActsAs *ConnectionIdentity `json:"acts_as,omitempty"`
 
 	// CheckedAt When Keystone last accepted it.
@@ -772,12 +1234,13 @@ type ConnectionCheck struct {
 	// Reason Why it has ended.
 	Reason *string `json:"reason,omitempty"`
 
-	// Roles With which roles it acts.
+	// Roles The roles that it acts with.
 	Roles []string `json:"roles"`
 
-	// Status `suspended`: nothing is done through it until its project resumes it; what runs through it is still shown. `expired`: its time is over. `lost`: Keystone does not accept what was delegated any more. `deleted`: its owner has ended it; it is
-	// shown in its own project only. Nobody acts through one that has ended; the servers stay. Whoever delegates again makes a new connection.
-	// Those that have ended are shown for 90 days.
+	// Status `suspended`: nothing is done through it until its project resumes it; what runs through it is still shown. `expired`: its time is
+	// over. `lost`: Keystone does not accept the delegation any more. `deleted`: its owner has ended it; it is shown in its own project
+	// only. Nobody acts through one that has ended; the servers stay. To delegate again, create a new connection. Those that have ended
+	// are shown for 90 days.
 	Status ConnectionStatus `json:"status"`
 
 	// Works Null while that is not known.
@@ -786,8 +1249,8 @@ type ConnectionCheck struct {
 
 // ConnectionEvent defines model for ConnectionEvent.
 type ConnectionEvent struct {
-	// Actor Whose request has caused the change, and by what. Absent when none did, as of what only Nova did. A callback of another project than the
-	// event's, which hears of it through a connection, is told of actors of its own project only.
+	// Actor Whose request has caused the change, and by what. Absent when no request did, such as for a change by Nova alone. A callback of another
+	// project than the event's, which gets it through a connection, sees actors of its own project only.
 	Actor *EventActor `json:"actor,omitempty"`
 
 	// ConnectionID A UUID in lower case.
@@ -805,7 +1268,7 @@ type ConnectionEventPreviousStatus string
 // ConnectionEventStatus defines model for ConnectionEvent.Status.
 type ConnectionEventStatus string
 
-// ConnectionIdentity Who OpenStack sees at work. Shown in the connection's own project only.
+// ConnectionIdentity The user, project and roles that OpenStack sees. Shown in the connection's own project only.
 type ConnectionIdentity struct {
 	ProjectID   string   `json:"project_id"`
 	ProjectName string   `json:"project_name"`
@@ -817,19 +1280,19 @@ type ConnectionIdentity struct {
 // ConnectionKind defines model for ConnectionKind.
 type ConnectionKind string
 
-// ConnectionLimits What may be ordered through a connection, besides its actions and its quota. A list that is absent is no limit. They hold for servers
-// that are launched, and for the image that `deploy` puts on one; `connect` takes any server of the project, where it is permitted.
+// ConnectionLimits What may be ordered through a connection, besides its actions and its quota. A list that is absent is no limit. The limits hold for
+// servers that are launched, and for the image that `deploy` puts on one; `connect` adopts any server of the project, where it is permitted.
 type ConnectionLimits struct {
-	// Flavors Ids or names of flavors. A name is whatever flavor has it when something is ordered.
+	// Flavors Ids or names of flavors.
 	Flavors *[]string `json:"flavors,omitempty"`
 
 	// Images Ids of images.
-	Images *LimitedIds `json:"images,omitempty"`
+	Images *[]string `json:"images,omitempty"`
 
 	// Networks Ids of networks.
-	Networks *LimitedIds `json:"networks,omitempty"`
+	Networks *[]string `json:"networks,omitempty"`
 
-	// Regions Names of regions. A connection acts in one region, which must be among them.
+	// Regions Names of regions.
 	Regions *[]string `json:"regions,omitempty"`
 }
 
@@ -837,11 +1300,11 @@ type ConnectionLimits struct {
 type ConnectionPage struct {
 	Connections []Connection `json:"connections"`
 
-	// Next The URL of the next page, without a host. Null at the end.
+	// Next The next page. Null at the end.
 	Next *string `json:"next"`
 }
 
-// ConnectionQuota How much may run through the connection at once. What is absent or null is not counted.
+// ConnectionQuota How much may run through the connection at once. What is absent is not counted.
 type ConnectionQuota struct {
 	Instances *int `json:"instances,omitempty"`
 
@@ -850,60 +1313,9 @@ type ConnectionQuota struct {
 	Vcpus *int `json:"vcpus,omitempty"`
 }
 
-// ConnectionRequest defines model for ConnectionRequest.
+// ConnectionRequest A request for a connection.
 type ConnectionRequest struct {
-	Actions []Permission `json:"actions"`
-
-	// AuthURL Of an application credential of another cloud: its Keystone, one of those that the operator has listed.
-	AuthURL *string `json:"auth_url,omitempty"`
-
-	// ExpiresAt Until when: in the future, and 366 days ahead at most.
-	ExpiresAt time.Time `json:"expires_at"`
-
-	// ID Of an application credential: its id. One whose only role is reader is refused, unless the actions are `connect` alone.
-	ID *string `json:"id,omitempty"`
-
-	// IdleTimeout It also ends when nothing was asked for through it for as long: 1h to 8784h, such as 24h.
-	IdleTimeout *string           `json:"idle_timeout,omitempty"`
-	Kind        ConnectionKind    `json:"kind"`
-	Limits      *ConnectionLimits `json:"limits,omitempty"`
-	Name        *string           `json:"name,omitempty"`
-	Quota       *ConnectionQuota  `json:"quota,omitempty"`
-
-	// Region Of an application credential: the region to act in, when it is not the one of this service, or that cloud has several.
-	Region *string `json:"region,omitempty"`
-
-	// Roles Of a trust: which of the roles of the caller's token. Without it, member. One of them must do more than read.
-	Roles *[]string `json:"roles,omitempty"`
-
-	// Secret Of an application credential: its secret.
-	Secret *string `json:"secret,omitempty"`
-
-	// UsableBy The users and projects that may act through it, besides the caller. Of a project it is every user with a role
-	// that may do more than read. An id has 32 or 64 hexadecimal digits, but for a Keystone whose ids have another form.
-	// Names (20 at most) are looked up when the connection is made, with the caller's token, and it is for their ids from then on. By
-	// Keystone's default policy a member finds the projects in which he has a role, and an administrator all users and projects. For
-	// any other name it is a 400 that says how to find the id.
-	UsableBy *[]UsableEntry `json:"usable_by,omitempty"`
-}
-
-// ConnectionStatus `suspended`: nothing is done through it until its project resumes it; what runs through it is still shown. `expired`: its time is over. `lost`: Keystone does not accept what was delegated any more. `deleted`: its owner has ended it; it is
-// shown in its own project only. Nobody acts through one that has ended; the servers stay. Whoever delegates again makes a new connection.
-// Those that have ended are shown for 90 days.
-type ConnectionStatus string
-
-// ConnectionUse How much runs through a connection now.
-type ConnectionUse struct {
-	Instances int `json:"instances"`
-
-	// RAMMb Memory, in MiB.
-	RAMMb int `json:"ram_mb"`
-	Vcpus int `json:"vcpus"`
-}
-
-// Consent A request for a connection.
-type Consent struct {
-	// ConnectionID The connection that is granted.
+	// ConnectionID The connection that grants it.
 	ConnectionID *UUID `json:"connection_id,omitempty"`
 
 	// CreatedAt RFC 3339 in UTC.
@@ -915,40 +1327,60 @@ type Consent struct {
 	// ExpiresAt Until when it can be granted.
 	ExpiresAt Time `json:"expires_at"`
 
-	// For Who may act through the connection: the user who asks, or every user of the project who may do more than read there.
-	For ConsentFor `json:"for"`
+	// For Who is authorized to act through the connection: the requesting user, or every user of the project who may do more than read there.
+	For Grantee `json:"for"`
 
 	// ID Version 7, in the order of time.
 	ID   UUID   `json:"id"`
 	Name string `json:"name"`
 
-	// ProjectID Whose servers.
+	// ProjectID The project that owns the servers.
 	ProjectID string `json:"project_id"`
 
 	// Reason Why it is declined.
 	Reason *string `json:"reason,omitempty"`
 
-	// RequestedBy Who asks, as Keystone says.
-	RequestedBy ConsentRequester `json:"requested_by"`
+	// RequestedBy The user and the project that send the request, as Keystone reports them.
+	RequestedBy Requester `json:"requested_by"`
 
-	// Status `pending`: it waits for a decision. `granted`: its connection is made. `declined`: by the project that it was sent to. `withdrawn`: by the
-	// project that has sent it. `expired`: nobody has decided in time. Only `pending` is not final.
-	Status ConsentStatus `json:"status"`
+	// Status `pending`: it waits for a decision. `granted`: its connection exists. `declined`: by the project that received it. `withdrawn`: by
+	// the project that sent it. `expired`: nobody decided in time. Only `pending` is not final.
+	Status ConnectionRequestStatus `json:"status"`
 
-	// Terms What is asked for.
-	Terms ConsentTerms `json:"terms"`
+	// Terms What is requested.
+	Terms RequestedTerms `json:"terms"`
 
 	// UpdatedAt RFC 3339 in UTC.
 	UpdatedAt Time `json:"updated_at"`
 
-	// Why Plain text of whoever asks: never to be shown as markup.
+	// Why Plain text of the requester: never show it as markup.
 	Why string `json:"why"`
 }
 
-// ConsentDecline defines model for ConsentDecline.
-type ConsentDecline struct {
-	// Reason Plain text, which the requester sees.
-	Reason *string `json:"reason,omitempty"`
+// ConnectionRequestPage defines model for ConnectionRequestPage.
+type ConnectionRequestPage struct {
+	// Next The next page, or null.
+	Next     *string             `json:"next"`
+	Requests []ConnectionRequest `json:"requests"`
+}
+
+// ConnectionRequestStatus `pending`: it waits for a decision. `granted`: its connection exists. `declined`: by the project that received it. `withdrawn`: by
+// the project that sent it. `expired`: nobody decided in time. Only `pending` is not final.
+type ConnectionRequestStatus string
+
+// ConnectionStatus `suspended`: nothing is done through it until its project resumes it; what runs through it is still shown. `expired`: its time is
+// over. `lost`: Keystone does not accept the delegation any more. `deleted`: its owner has ended it; it is shown in its own project
+// only. Nobody acts through one that has ended; the servers stay. To delegate again, create a new connection. Those that have ended
+// are shown for 90 days.
+type ConnectionStatus string
+
+// ConnectionUse How much runs through a connection now.
+type ConnectionUse struct {
+	Instances int `json:"instances"`
+
+	// RAMMb Memory, in MiB.
+	RAMMb int `json:"ram_mb"`
+	Vcpus int `json:"vcpus"`
 }
 
 // ConsentEvent defines model for ConsentEvent.
@@ -968,105 +1400,127 @@ type ConsentEvent struct {
 	RequesterProjectID string `json:"requester_project_id"`
 	RequesterUserID    string `json:"requester_user_id"`
 
-	// Status `pending`: it waits for a decision. `granted`: its connection is made. `declined`: by the project that it was sent to. `withdrawn`: by the
-	// project that has sent it. `expired`: nobody has decided in time. Only `pending` is not final.
-	Status ConsentStatus `json:"status"`
+	// Status `pending`: it waits for a decision. `granted`: its connection exists. `declined`: by the project that received it. `withdrawn`: by
+	// the project that sent it. `expired`: nobody decided in time. Only `pending` is not final.
+	Status ConnectionRequestStatus `json:"status"`
 }
 
-// ConsentFor Who may act through the connection: the user who asks, or every user of the project who may do more than read there.
-type ConsentFor string
-
-// ConsentGrant The body of `POST /v1/connections` without `usable_by`. What is left out is granted as it is asked for.
-type ConsentGrant struct {
-	// Actions Some of those that are asked for.
-	Actions *[]Permission `json:"actions,omitempty"`
-
-	// AuthURL Of an application credential of another cloud: its Keystone.
-	AuthURL *string `json:"auth_url,omitempty"`
-
-	// ExpiresAt Until when, not later than what is asked for.
-	ExpiresAt *time.Time `json:"expires_at,omitempty"`
-
-	// ID Of an application credential: its id.
-	ID *string `json:"id,omitempty"`
-
-	// IdleTimeout It also ends when nothing was asked for through it for as long: 1h to 8784h, such as 24h.
-	IdleTimeout *string         `json:"idle_timeout,omitempty"`
-	Kind        *ConnectionKind `json:"kind,omitempty"`
-
-	// Limits Of what is asked for the same or less, also where nothing is limited there.
-	Limits *ConnectionLimits `json:"limits,omitempty"`
-	Name   *string           `json:"name,omitempty"`
-	Quota  *ConnectionQuota  `json:"quota,omitempty"`
-
-	// Region Of an application credential: the region to act in.
-	Region *string `json:"region,omitempty"`
-
-	// Roles Of a trust: which of the roles of the caller's token. Without it, member.
-	Roles *[]string `json:"roles,omitempty"`
-
-	// Secret Of an application credential: its secret.
-	Secret *string `json:"secret,omitempty"`
+// CordonNode defines model for CordonNode.
+type CordonNode struct {
+	// Reason Nova shows it with the host.
+	Reason *string `json:"reason,omitempty"`
 }
 
-// ConsentPage defines model for ConsentPage.
-type ConsentPage struct {
-	// Next The URL of the next page, without a host. Null at the end.
-	Next     *string   `json:"next"`
-	Requests []Consent `json:"requests"`
-}
-
-// ConsentRequest One of `expires_at` and `duration` must be given.
-type ConsentRequest struct {
+// CreateConnection defines model for CreateConnection.
+type CreateConnection struct {
 	Actions []Permission `json:"actions"`
 
-	// Duration For how long, from the grant on: 1h to 8784h, such as 720h.
+	// AuthURL For an application credential of another cloud: its Keystone, one of those that the operator has listed.
+	AuthURL *string `json:"auth_url,omitempty"`
+
+	// ExpiresAt Until when: in the future, and 366 days ahead at most.
+	ExpiresAt time.Time `json:"expires_at"`
+
+	// ID For an application credential: its id. One whose only role is reader is refused, unless the actions are `connect` alone.
+	ID *string `json:"id,omitempty"`
+
+	// IdleTimeout It also ends when it is not used for so long: 1h to 8784h, such as 24h.
+	IdleTimeout *string        `json:"idle_timeout,omitempty"`
+	Kind        ConnectionKind `json:"kind"`
+
+	// Limits What may be ordered through the connection, besides its actions and its quota. A list that is absent or null is no limit. In a
+	// change, what is absent stays; new orders and deployments are checked against the change, and waiting ones before each call.
+	Limits *LimitsRequest `json:"limits,omitempty"`
+	Name   *string        `json:"name,omitempty"`
+
+	// Quota How much may run through the connection at once. What is absent or null is not counted; in a change, what is absent stays.
+	Quota *QuotaRequest `json:"quota,omitempty"`
+
+	// Region For an application credential: the region to act in, if it is not the region of this service, or that cloud has several.
+	Region *string `json:"region,omitempty"`
+
+	// Roles For a trust: which roles of the caller's token. The default is member. One of them must do more than read.
+	Roles *[]string `json:"roles,omitempty"`
+
+	// Secret For an application credential: its secret.
+	Secret *string `json:"secret,omitempty"`
+
+	// UsableBy The users and projects that may act through it, besides the caller. A project stands for every user with a role in it
+	// that may do more than read. An id has 32 or 64 hexadecimal digits, except with a Keystone whose ids have another form.
+	// Names (20 at most) are resolved when the connection is created, with the caller's token; only their ids count from then on. By
+	// Keystone's default policy a member finds the projects in which he has a role, and an administrator all users and projects.
+	// Any other name is a 400 that says how to find the id.
+	UsableBy *[]UsableEntry `json:"usable_by,omitempty"`
+}
+
+// CreateConnectionRequest One of `expires_at` and `duration` must be given.
+type CreateConnectionRequest struct {
+	Actions []Permission `json:"actions"`
+
+	// Duration Counts from the grant: 1h to 8784h.
 	Duration *string `json:"duration,omitempty"`
 
 	// ExpiresAt Until when: in the future, and 366 days ahead at most. The request expires then, too.
 	ExpiresAt *time.Time `json:"expires_at,omitempty"`
 
-	// For Who may act through the connection: the user who asks, or every user of the project who may do more than read there.
-	For    *ConsentFor       `json:"for,omitempty"`
-	Limits *ConnectionLimits `json:"limits,omitempty"`
-	Name   *string           `json:"name,omitempty"`
+	// For Who is authorized to act through the connection: the requesting user, or every user of the project who may do more than read there.
+	For *Grantee `json:"for,omitempty"`
 
-	// ProjectID Whose servers.
-	ProjectID KeystoneID       `json:"project_id"`
-	Quota     *ConnectionQuota `json:"quota,omitempty"`
+	// Limits What may be ordered through the connection, besides its actions and its quota. A list that is absent or null is no limit. In a
+	// change, what is absent stays; new orders and deployments are checked against the change, and waiting ones before each call.
+	Limits *LimitsRequest `json:"limits,omitempty"`
+	Name   *string        `json:"name,omitempty"`
+
+	// ProjectID The project that owns the servers.
+	ProjectID string `json:"project_id"`
+
+	// Quota How much may run through the connection at once. What is absent or null is not counted; in a change, what is absent stays.
+	Quota *QuotaRequest `json:"quota,omitempty"`
 
 	// Why What the connection is for, in plain text: the project's users read it.
 	Why string `json:"why"`
 }
 
-// ConsentRequester Who asks, as Keystone says.
-type ConsentRequester struct {
-	ProjectID   string `json:"project_id"`
-	ProjectName string `json:"project_name"`
-	UserID      string `json:"user_id"`
-	UserName    string `json:"user_name"`
+// CreateFlavor defines model for CreateFlavor.
+type CreateFlavor struct {
+	Description *string `json:"description,omitempty"`
+	Kind        string  `json:"kind"`
+	Name        string  `json:"name"`
+
+	// Provider The kind's, if it is given.
+	Provider *string `json:"provider,omitempty"`
+
+	// Spec Of the kind. Fields may be absent; resources add them.
+	Spec Spec `json:"spec"`
 }
 
-// ConsentStatus `pending`: it waits for a decision. `granted`: its connection is made. `declined`: by the project that it was sent to. `withdrawn`: by the
-// project that has sent it. `expired`: nobody has decided in time. Only `pending` is not final.
-type ConsentStatus string
+// CreateLease defines model for CreateLease.
+type CreateLease struct {
+	// BeforeEnd An ISO 8601 duration, such as PT1H30M, P2D or P1M: a calendar month, clamped to its end.
+	BeforeEnd *string `json:"before_end,omitempty"`
 
-// ConsentTerms What is asked for.
-type ConsentTerms struct {
-	Actions []Permission `json:"actions"`
-
-	// Duration From the grant on.
+	// Duration An ISO 8601 duration, such as PT1H30M, P2D or P1M: a calendar month, clamped to its end.
 	Duration *string `json:"duration,omitempty"`
 
-	// ExpiresAt RFC 3339 in UTC.
-	ExpiresAt *Time `json:"expires_at,omitempty"`
+	// End When it ends. Give it or duration.
+	End *time.Time `json:"end,omitempty"`
 
-	// Limits What may be ordered through a connection, besides its actions and its quota. A list that is absent is no limit. They hold for servers
-	// that are launched, and for the image that `deploy` puts on one; `connect` takes any server of the project, where it is permitted.
-	Limits ConnectionLimits `json:"limits"`
+	// Name What people call it.
+	Name         string               `json:"name"`
+	OnEnd        *CreateLeaseOnEnd    `json:"on_end,omitempty"`
+	Reservations []ReservationRequest `json:"reservations"`
 
-	// Quota How much may run through the connection at once. What is absent or null is not counted.
-	Quota ConnectionQuota `json:"quota"`
+	// Start When it begins: `now`, or a time in RFC 3339 with its offset.
+	Start *string `json:"start,omitempty"`
+}
+
+// CreateLeaseOnEnd defines model for CreateLease.OnEnd.
+type CreateLeaseOnEnd string
+
+// DeclineConnectionRequest defines model for DeclineConnectionRequest.
+type DeclineConnectionRequest struct {
+	// Reason Plain text, which the requester sees.
+	Reason *string `json:"reason,omitempty"`
 }
 
 // DelegatedAction defines model for DelegatedAction.
@@ -1088,14 +1542,14 @@ type DelegatedAction struct {
 	// InstanceID A UUID in lower case.
 	InstanceID UUID `json:"instance_id"`
 
-	// Status `done`: Nova has accepted it, and of `deploy` and `delete` the end was seen. `failed`: the error says why.
+	// Status `done`: Nova has accepted it; `deploy` and `delete` have ended. `failed`: see the error.
 	Status DelegatedActionStatus `json:"status"`
 
 	// UpdatedAt RFC 3339 in UTC.
 	UpdatedAt Time `json:"updated_at"`
 }
 
-// DelegatedActionStatus `done`: Nova has accepted it, and of `deploy` and `delete` the end was seen. `failed`: the error says why.
+// DelegatedActionStatus `done`: Nova has accepted it; `deploy` and `delete` have ended. `failed`: see the error.
 type DelegatedActionStatus string
 
 // Delivery One event on its way to one callback. Of the receiver's answers only the last status is kept.
@@ -1134,7 +1588,7 @@ type Delivery struct {
 type DeliveryPage struct {
 	Deliveries []Delivery `json:"deliveries"`
 
-	// Next The URL of the next page, without a host. Null at the end.
+	// Next The next page, without a host. Null at the end.
 	Next *string `json:"next"`
 }
 
@@ -1148,10 +1602,177 @@ type Dependency struct {
 	Reachable bool         `json:"reachable"`
 }
 
-// EventActor Whose request has caused the change, and by what. Absent when none did, as of what only Nova did. A callback of another project than the
-// event's, which hears of it through a connection, is told of actors of its own project only.
+// DeploymentSpec defines model for DeploymentSpec.
+type DeploymentSpec struct {
+	// Configmaps Managed files.
+	Configmaps *[]string `json:"configmaps,omitempty"`
+
+	// Count How many servers.
+	Count int `json:"count"`
+
+	// Flavor Id or unique name, of Nova's.
+	Flavor string `json:"flavor"`
+
+	// Image Id or unique name.
+	Image   string  `json:"image"`
+	KeyName *string `json:"key_name,omitempty"`
+
+	// MaxUnavailable How many of the servers may be away while they are updated: 1 by default. With 0 one more is made first.
+	MaxUnavailable *int               `json:"max_unavailable,omitempty"`
+	Metadata       *map[string]string `json:"metadata,omitempty"`
+
+	// Networks Ids or unique names.
+	Networks       []string  `json:"networks"`
+	SecurityGroups *[]string `json:"security_groups,omitempty"`
+
+	// Update As of a MachineSpec.
+	Update *DeploymentSpecUpdate `json:"update,omitempty"`
+
+	// UserData As of a MachineSpec.
+	UserData *string `json:"user_data,omitempty"`
+
+	// Volumes Managed volumes, to attach.
+	Volumes *[]string `json:"volumes,omitempty"`
+}
+
+// DeploymentSpecUpdate As of a MachineSpec.
+type DeploymentSpecUpdate string
+
+// DescribeNode defines model for DescribeNode.
+type DescribeNode struct {
+	// Alert Whether its changes are events.
+	Alert *bool `json:"alert,omitempty"`
+
+	// AutoCordonAfter An ISO 8601 duration of weeks to seconds. Down for so long: watch-nodes cordons it. Absent = never.
+	AutoCordonAfter *string `json:"auto_cordon_after,omitempty"`
+
+	// AutoDrainAfter An ISO 8601 duration. Suspect or cordoned by cloudfn for so long, and up in Nova: watch-nodes drains it.
+	// Absent = never.
+	AutoDrainAfter *string `json:"auto_drain_after,omitempty"`
+
+	// Labels Texts by key.
+	Labels *map[string]string `json:"labels,omitempty"`
+
+	// NetworkZone The same, of the network.
+	NetworkZone *string `json:"network_zone,omitempty"`
+
+	// Providers What runs on it besides the hypervisor of Nova, such as `docker`.
+	Providers *[]string `json:"providers,omitempty"`
+
+	// RegionZone Where the host is.
+	RegionZone *string `json:"region_zone,omitempty"`
+
+	// StatusURL What watch-nodes asks when the host is suspect: while it answers 200, the host is not down. Not of internal
+	// addresses, unless CALLBACK_ALLOW names them.
+	StatusURL *string `json:"status_url,omitempty"`
+}
+
+// Drain defines model for Drain.
+type Drain struct {
+	// Automatic After the node's auto_drain_after.
+	Automatic bool `json:"automatic"`
+
+	// CreatedAt RFC 3339 in UTC.
+	CreatedAt *Time `json:"created_at,omitempty"`
+
+	// Done Servers that have moved.
+	Done int `json:"done"`
+
+	// EndedAt Absent until nothing moves any more.
+	EndedAt *Time `json:"ended_at,omitempty"`
+
+	// ID Absent in a dry run.
+	ID *UUID `json:"id,omitempty"`
+
+	// Left Servers that wait or move.
+	Left int `json:"left"`
+
+	// Moving What Nova was asked to move.
+	Moving []MovingServer `json:"moving"`
+
+	// Reason Why it has failed, or waits.
+	Reason *string `json:"reason,omitempty"`
+
+	// Servers All of them. Lists of nodes do not have it.
+	Servers *[]DrainServer `json:"servers,omitempty"`
+
+	// Skipped What stays on the node.
+	Skipped []SkippedServer `json:"skipped"`
+	State   DrainState      `json:"state"`
+}
+
+// DrainState defines model for Drain.State.
+type DrainState string
+
+// DrainEventData defines model for DrainEventData.
+type DrainEventData struct {
+	// Actor Whose request has caused the change, and by what. Absent when no request did, such as for a change by Nova alone. A callback of another
+	// project than the event's, which gets it through a connection, sees actors of its own project only.
+	Actor   *EventActor          `json:"actor,omitempty"`
+	DrainID string               `json:"drain_id"`
+	Left    int                  `json:"left"`
+	Moved   int                  `json:"moved"`
+	Node    string               `json:"node"`
+	Reason  string               `json:"reason"`
+	Skipped int                  `json:"skipped"`
+	Status  DrainEventDataStatus `json:"status"`
+}
+
+// DrainEventDataStatus defines model for DrainEventData.Status.
+type DrainEventDataStatus string
+
+// DrainNode defines model for DrainNode.
+type DrainNode struct {
+	// Force Also when no other host takes servers.
+	Force *bool `json:"force,omitempty"`
+
+	// Parallel How many servers move at a time.
+	Parallel *int `json:"parallel,omitempty"`
+
+	// ServerTimeout An ISO 8601 duration: for how long one server may move. After it the server is skipped. The setting of
+	// watch-nodes by default.
+	ServerTimeout *string `json:"server_timeout,omitempty"`
+}
+
+// DrainServer defines model for DrainServer.
+type DrainServer struct {
+	// Method Absent when not chosen yet.
+	Method    *DrainServerMethod `json:"method,omitempty"`
+	Name      string             `json:"name"`
+	ProjectID string             `json:"project_id"`
+
+	// Reason Why it is skipped, or waits.
+	Reason   *string          `json:"reason,omitempty"`
+	ServerID string           `json:"server_id"`
+	State    DrainServerState `json:"state"`
+
+	// Target The host that it is on now.
+	Target *string `json:"target,omitempty"`
+}
+
+// DrainServerMethod Absent when not chosen yet.
+type DrainServerMethod string
+
+// DrainServerState defines model for DrainServer.State.
+type DrainServerState string
+
+// Drift defines model for Drift.
+type Drift struct {
+	// Actual The value in OpenStack, if there is one.
+	Actual interface{} `json:"actual,omitempty"`
+
+	// Declared The value in the spec, if there is one.
+	Declared interface{} `json:"declared,omitempty"`
+	Field    string      `json:"field"`
+
+	// Member The id of the member.
+	Member *UUID `json:"member,omitempty"`
+}
+
+// EventActor Whose request has caused the change, and by what. Absent when no request did, such as for a change by Nova alone. A callback of another
+// project than the event's, which gets it through a connection, sees actors of its own project only.
 type EventActor struct {
-	// Action What was done to the server.
+	// Action What was done to the server. `shelve` and `snapshot` are done for leases only.
 	Action *EventActorAction `json:"action,omitempty"`
 
 	// ActionID The action that did it: its id, when it has one.
@@ -1171,7 +1792,7 @@ type EventActor struct {
 	UserName *string `json:"user_name,omitempty"`
 }
 
-// EventActorAction What was done to the server.
+// EventActorAction What was done to the server. `shelve` and `snapshot` are done for leases only.
 type EventActorAction string
 
 // EventType defines model for EventType.
@@ -1207,9 +1828,48 @@ type Flavor struct {
 // GivenID defines model for GivenID.
 type GivenID = string
 
+// GrantConnectionRequest The body of `POST /v1/connections` without `usable_by`. What is left out is granted as requested.
+type GrantConnectionRequest struct {
+	// Actions Some of the requested ones.
+	Actions *[]Permission `json:"actions,omitempty"`
+
+	// AuthURL For an application credential of another cloud: its Keystone.
+	AuthURL *string `json:"auth_url,omitempty"`
+
+	// ExpiresAt Not later than requested.
+	ExpiresAt *time.Time `json:"expires_at,omitempty"`
+
+	// ID For an application credential: its id.
+	ID *string `json:"id,omitempty"`
+
+	// IdleTimeout It also ends when it is not used for so long: 1h to 8784h, such as 24h.
+	IdleTimeout *string         `json:"idle_timeout,omitempty"`
+	Kind        *ConnectionKind `json:"kind,omitempty"`
+
+	// Limits What may be ordered through the connection, besides its actions and its quota. A list that is absent or null is no limit. In a
+	// change, what is absent stays; new orders and deployments are checked against the change, and waiting ones before each call.
+	Limits *LimitsRequest `json:"limits,omitempty"`
+	Name   *string        `json:"name,omitempty"`
+
+	// Quota How much may run through the connection at once. What is absent or null is not counted; in a change, what is absent stays.
+	Quota *QuotaRequest `json:"quota,omitempty"`
+
+	// Region For an application credential: the region to act in.
+	Region *string `json:"region,omitempty"`
+
+	// Roles For a trust: which roles of the caller's token. The default is member.
+	Roles *[]string `json:"roles,omitempty"`
+
+	// Secret For an application credential: its secret.
+	Secret *string `json:"secret,omitempty"`
+}
+
+// Grantee Who is authorized to act through the connection: the requesting user, or every user of the project who may do more than read there.
+type Grantee string
+
 // HourStat How many servers there were at one full hour.
 type HourStat struct {
-	// ByStatus Servers in each Nova status. REBOOT and such count as the state beneath.
+	// ByStatus Servers per Nova status, regardless of tasks.
 	ByStatus map[string]int `json:"by_status"`
 
 	// Hour A full hour in UTC.
@@ -1222,10 +1882,10 @@ type HourStat struct {
 	// for a sum as soon as one project's numbers are. `missing`: not known.
 	Source HourStatSource `json:"source"`
 
-	// Total Servers that were not deleted, in whatever status.
+	// Total Servers that existed, in any status.
 	Total *int `json:"total"`
 
-	// Uncertain Servers whose state Nova's log does not decide. They are in no other number.
+	// Uncertain Servers whose state is unknown. No other number has them.
 	Uncertain int `json:"uncertain"`
 }
 
@@ -1259,19 +1919,44 @@ type Image struct {
 // ImageVisibility defines model for Image.Visibility.
 type ImageVisibility string
 
+// ImageSpec defines model for ImageSpec.
+type ImageSpec struct {
+	ContainerFormat *ImageSpecContainerFormat `json:"container_format,omitempty"`
+
+	// Content Base64; small images only.
+	Content    *string             `json:"content,omitempty"`
+	DiskFormat ImageSpecDiskFormat `json:"disk_format"`
+	MinDiskGb  *int                `json:"min_disk_gb,omitempty"`
+	MinRAMMb   *int                `json:"min_ram_mb,omitempty"`
+	Properties *map[string]string  `json:"properties,omitempty"`
+
+	// SourceURL Glance downloads it.
+	SourceURL *string   `json:"source_url,omitempty"`
+	Tags      *[]string `json:"tags,omitempty"`
+}
+
+// ImageSpecContainerFormat defines model for ImageSpec.ContainerFormat.
+type ImageSpecContainerFormat string
+
+// ImageSpecDiskFormat defines model for ImageSpec.DiskFormat.
+type ImageSpecDiskFormat string
+
 // Instance One server of an order, under an id of its own.
 type Instance struct {
-	// Error Why the instance could not be had, or is not there yet.
+	// Error Why the instance failed, or is not there yet.
 	Error *InstanceError `json:"error,omitempty"`
 
 	// ID The instance's id. It is a tag of the server.
 	ID UUID `json:"id"`
 
-	// KeyName The key pair. Absent when there is none.
+	// KeyName The key pair. Absent without one.
 	KeyName *string `json:"key_name,omitempty"`
-	Name    string  `json:"name"`
 
-	// ServerID Nova's id. Absent until Nova has taken the server.
+	// LeaseID The open lease that it is in.
+	LeaseID *UUID  `json:"lease_id,omitempty"`
+	Name    string `json:"name"`
+
+	// ServerID Nova's id. Absent until Nova has accepted the server.
 	ServerID *UUID `json:"server_id,omitempty"`
 
 	// State The state, in words that do not change with Nova's versions. `requested`: Nova has not said yes yet. `updating`:
@@ -1279,26 +1964,26 @@ type Instance struct {
 	State InstanceState `json:"state"`
 }
 
-// InstanceError Why the instance could not be had, or is not there yet.
+// InstanceError Why the instance failed, or is not there yet.
 type InstanceError struct {
-	// Code `nova_fault`: Nova took the server, and it went to ERROR. `interrupted`: nobody works on it any more; send
-	// the same request again. `rolled_back`: another instance could not be had, so it was not asked for. `delegation_lost`: what
-	// the connection was delegated is not accepted any more. The others: Nova refused it.
+	// Code `nova_fault`: Nova accepted the server, and it went to ERROR. `interrupted`: nobody works on it any more; send
+	// the same request. `rolled_back`: another instance failed, so this one was not requested. `delegation_lost`: the
+	// connection's credentials are not accepted any more. The others: Nova rejected it.
 	Code InstanceErrorCode `json:"code"`
 
 	// Detail Nova's own words.
 	Detail string `json:"detail"`
 }
 
-// InstanceErrorCode `nova_fault`: Nova took the server, and it went to ERROR. `interrupted`: nobody works on it any more; send
-// the same request again. `rolled_back`: another instance could not be had, so it was not asked for. `delegation_lost`: what
-// the connection was delegated is not accepted any more. The others: Nova refused it.
+// InstanceErrorCode `nova_fault`: Nova accepted the server, and it went to ERROR. `interrupted`: nobody works on it any more; send
+// the same request. `rolled_back`: another instance failed, so this one was not requested. `delegation_lost`: the
+// connection's credentials are not accepted any more. The others: Nova rejected it.
 type InstanceErrorCode string
 
 // InstanceEvent What is known of an instance now. What is empty is left out.
 type InstanceEvent struct {
-	// Actor Whose request has caused the change, and by what. Absent when none did, as of what only Nova did. A callback of another project than the
-	// event's, which hears of it through a connection, is told of actors of its own project only.
+	// Actor Whose request has caused the change, and by what. Absent when no request did, such as for a change by Nova alone. A callback of another
+	// project than the event's, which gets it through a connection, sees actors of its own project only.
 	Actor     *EventActor `json:"actor,omitempty"`
 	Addresses *[]Address  `json:"addresses,omitempty"`
 
@@ -1308,17 +1993,20 @@ type InstanceEvent struct {
 	// ConnectionID A UUID in lower case.
 	ConnectionID *UUID `json:"connection_id,omitempty"`
 
-	// Disconnected It was let go. This is its last event.
+	// Disconnected The instance is disconnected. This is its last event.
 	Disconnected interface{} `json:"disconnected,omitempty"`
 
-	// Fault Why the instance could not be had, or is not there yet.
+	// Fault Why the instance failed, or is not there yet.
 	Fault *InstanceError `json:"fault,omitempty"`
 
 	// InstanceID A UUID in lower case.
 	InstanceID     UUID    `json:"instance_id"`
 	KeyFingerprint *string `json:"key_fingerprint,omitempty"`
 	KeyName        *string `json:"key_name,omitempty"`
-	Name           string  `json:"name"`
+
+	// LeaseID A UUID in lower case.
+	LeaseID *UUID  `json:"lease_id,omitempty"`
+	Name    string `json:"name"`
 
 	// OrderID A UUID in lower case.
 	OrderID *UUID `json:"order_id,omitempty"`
@@ -1341,9 +2029,6 @@ type InstanceEvent struct {
 	Status *string `json:"status,omitempty"`
 }
 
-// InstanceOrigin `launched`: it came from an order. `connected`: it was there before.
-type InstanceOrigin string
-
 // InstanceState The state, in words that do not change with Nova's versions. `requested`: Nova has not said yes yet. `updating`:
 // something is in progress. `unknown`: its cell is away, which does not mean that the server is gone.
 type InstanceState string
@@ -1361,7 +2046,8 @@ type KeyPairType string
 // KeystoneID The id of a user or a project.
 type KeystoneID = string
 
-// LaunchCallback A callback for this order, made with it, so that it gets every event of the order and its instances from the first on.
+// LaunchCallback A callback for this order, made with it, so that it gets every event of the order and its instances from the first
+// on.
 type LaunchCallback struct {
 	// Events Types of events. Without one, all.
 	Events *[]EventType `json:"events,omitempty"`
@@ -1374,35 +2060,30 @@ type LaunchCallback struct {
 	URL CallbackURL `json:"url"`
 }
 
-// LaunchGroups Names or ids of security groups. Without one, Nova takes `default`.
-type LaunchGroups = []Reference
-
 // LaunchInstance One server of an order. A field that is absent or null is the order's. An empty `key_name`, `availability_zone`,
-// `user_data`, `security_groups` or `metadata` is none, and empty `networks` are the project's only one.
+// `user_data`, `security_groups` or `metadata` stands for no value, and empty `networks` for the project's only one.
 type LaunchInstance struct {
 	AvailabilityZone *string `json:"availability_zone,omitempty"`
 
-	// Flavor Instead of the order's `flavor` or `min`.
-	Flavor *Reference `json:"flavor,omitempty"`
+	// Flavor Instead of the order's size.
+	Flavor *string `json:"flavor,omitempty"`
 
 	// ID The instance's id, chosen by the caller. It is a tag of the server. Without it, one is made.
-	ID       *GivenID   `json:"id,omitempty"`
-	Image    *Reference `json:"image,omitempty"`
-	KeyName  *string    `json:"key_name,omitempty"`
-	Metadata *Metadata  `json:"metadata,omitempty"`
+	ID       *GivenID           `json:"id,omitempty"`
+	Image    *string            `json:"image,omitempty"`
+	KeyName  *string            `json:"key_name,omitempty"`
+	Metadata *map[string]string `json:"metadata,omitempty"`
 
-	// Min Instead of the order's `flavor` or `min`.
+	// Min Instead of a flavor, the least that a server must have. Of the flavors that have it, and what the image needs, the one
+	// with the least memory is chosen, then with the fewest vCPUs, then with the smallest disk.
 	Min *MinSize `json:"min,omitempty"`
 
 	// Name The server's name, as it is.
-	Name           *string         `json:"name,omitempty"`
-	Networks       *LaunchNetworks `json:"networks,omitempty"`
-	SecurityGroups *LaunchGroups   `json:"security_groups,omitempty"`
-	UserData       *UserData       `json:"user_data,omitempty"`
+	Name           *string   `json:"name,omitempty"`
+	Networks       *[]string `json:"networks,omitempty"`
+	SecurityGroups *[]string `json:"security_groups,omitempty"`
+	UserData       *string   `json:"user_data,omitempty"`
 }
-
-// LaunchNetworks Ids or unique names of networks. Without one, the only network of the project that is not external.
-type LaunchNetworks = []Reference
 
 // LaunchProblem defines model for LaunchProblem.
 type LaunchProblem struct {
@@ -1410,39 +2091,39 @@ type LaunchProblem struct {
 	Allowed *[]string `json:"allowed,omitempty"`
 
 	// Code The code that the launch would fail with.
-	Code   LaunchProblemCode `json:"code"`
-	Detail string            `json:"detail"`
+	Code   Code   `json:"code"`
+	Detail string `json:"detail"`
 
 	// Field The field of the request, such as `networks[0]`, or `X-Auth-Token`.
 	Field string `json:"field"`
 }
 
-// LaunchProblemCode The code that the launch would fail with.
-type LaunchProblemCode string
-
 // LaunchReport What a dry run found.
 type LaunchReport struct {
-	// AsOf Through a connection: when the images, networks and the quota that the order was held against were read. Absent while none were.
+	// AsOf Through a connection: when the images, networks and quota were read that the order was compared with. Absent
+	// before the first read.
 	AsOf *Time `json:"as_of,omitempty"`
 
 	// Ok Nothing was found that would make the launch fail.
 	Ok       bool            `json:"ok"`
 	Problems []LaunchProblem `json:"problems"`
 
-	// Resolved What the names of each instance mean. Absent when one of them means nothing.
+	// Resolved The ids of the names of each instance. Absent when a name could not be resolved.
 	Resolved *[]LaunchResolved `json:"resolved,omitempty"`
 
-	// Unchecked What could not be found out, because the cloud's policy keeps it from the caller, or because it was not read through the connection.
+	// Unchecked What could not be checked, because the cloud's policy withholds it from the caller, or because it was not read
+	// through the connection.
 	Unchecked []LaunchUnchecked `json:"unchecked"`
 }
 
-// LaunchRequest An order. What it says of a server holds for each of `instances` that does not say otherwise itself, so `name`, `image`
-// and `flavor` or `min` may be left out when every instance has its own.
+// LaunchRequest An order. What it says of a server holds for each of `instances` that does not say otherwise itself, so `name`,
+// `image` and `flavor` or `min` may be left out when every instance has its own.
 type LaunchRequest struct {
 	// AvailabilityZone An availability zone of compute.
 	AvailabilityZone *string `json:"availability_zone,omitempty"`
 
-	// Callback A callback for this order, made with it, so that it gets every event of the order and its instances from the first on.
+	// Callback A callback for this order, made with it, so that it gets every event of the order and its instances from the first
+	// on.
 	Callback *LaunchCallback `json:"callback,omitempty"`
 
 	// ConnectionID A connection that the caller may act through. The servers are made in its project.
@@ -1452,7 +2133,7 @@ type LaunchRequest struct {
 	Count *int `json:"count,omitempty"`
 
 	// Flavor Id or unique name of a flavor.
-	Flavor *Reference `json:"flavor,omitempty"`
+	Flavor *string `json:"flavor,omitempty"`
 
 	// GenerateKey Make a key pair (ed25519) for the servers. It does not go with `key_name`.
 	GenerateKey *bool `json:"generate_key,omitempty"`
@@ -1461,7 +2142,7 @@ type LaunchRequest struct {
 	ID *GivenID `json:"id,omitempty"`
 
 	// Image Id or unique name of an image. Images that are not active do not count while an active one has the name.
-	Image *Reference `json:"image,omitempty"`
+	Image *string `json:"image,omitempty"`
 
 	// Instances The servers one by one, when they differ or have ids of the caller's.
 	Instances *[]LaunchInstance `json:"instances,omitempty"`
@@ -1469,41 +2150,49 @@ type LaunchRequest struct {
 	// KeyName A key pair of the caller's.
 	KeyName *string `json:"key_name,omitempty"`
 
+	// Lease A lease of the servers, from now or from a later `start`. It does not go with `connection_id` or `start: false`.
+	Lease *OrderLeaseRequest `json:"lease,omitempty"`
+
 	// Metadata Metadata of the server. Keys have ASCII letters, digits, and `-_:. `.
-	Metadata *Metadata `json:"metadata,omitempty"`
+	Metadata *map[string]string `json:"metadata,omitempty"`
 
 	// Min Instead of a flavor, the least that a server must have. Of the flavors that have it, and what the image needs, the one
-	// with the least memory is taken, then with the fewest vCPUs, then with the smallest disk.
+	// with the least memory is chosen, then with the fewest vCPUs, then with the smallest disk.
 	Min *MinSize `json:"min,omitempty"`
 
-	// Name The server's name: printable characters up to U+FFFE (no emoji, nothing invisible), without a space at either end. With
-	// more than one, `-1`, `-2` and so on are put behind it.
+	// Name The server's name: printable characters up to U+FFFE (no emoji, nothing invisible), without a space at either
+	// end. The names of several end in `-1`, `-2` and so on.
 	Name *string `json:"name,omitempty"`
 
 	// Networks Ids or unique names of networks. Without one, the only network of the project that is not external.
-	Networks *LaunchNetworks `json:"networks,omitempty"`
+	Networks *[]string `json:"networks,omitempty"`
 
-	// OnFailure What becomes of the servers when one cannot be had. `rollback`: all or nothing.
+	// OnFailure What becomes of the servers when one fails. `rollback`: all or nothing.
 	OnFailure *LaunchRequestOnFailure `json:"on_failure,omitempty"`
 
-	// Reuse Take idle servers of the connection before new ones are made. Their disks are as their last use has left them. Only with `connection_id`, and not with `on_failure: rollback`,
-	// `generate_key`, `user_data` or ids of instances.
+	// ReservationID An active reservation of hosts. The servers are placed on its hosts, with its flavors. It does not go with
+	// `reuse`, nor with a connection to another cloud.
+	ReservationID *GivenID `json:"reservation_id,omitempty"`
+
+	// Reuse Use idle servers of the connection before new ones are made. Their disks are as their last use has left them.
+	// Only with `connection_id`, and not with `on_failure: rollback`, `generate_key`, `user_data` or ids of instances.
 	Reuse *bool `json:"reuse,omitempty"`
 
-	// SecurityGroups Names or ids of security groups. Without one, Nova takes `default`.
-	SecurityGroups *LaunchGroups `json:"security_groups,omitempty"`
+	// SecurityGroups Names or ids of security groups. Without one, Nova uses `default`.
+	SecurityGroups *[]string `json:"security_groups,omitempty"`
 
 	// Start False: each server is stopped as soon as it is ACTIVE.
 	Start *bool `json:"start,omitempty"`
 
-	// UserData Plain text for cloud-init, 49149 bytes at most. It is never logged, and never stored but sealed, with an order through a connection, until Nova has it.
-	UserData *UserData `json:"user_data,omitempty"`
+	// UserData Plain text for cloud-init, 49149 bytes at most. It is never logged. Only an order through a connection stores
+	// it, encrypted, until Nova has it.
+	UserData *string `json:"user_data,omitempty"`
 }
 
-// LaunchRequestOnFailure What becomes of the servers when one cannot be had. `rollback`: all or nothing.
+// LaunchRequestOnFailure What becomes of the servers when one fails. `rollback`: all or nothing.
 type LaunchRequestOnFailure string
 
-// LaunchResolved What the names of one instance mean. Through a connection only flavors are looked up.
+// LaunchResolved The ids of the names of one instance. Through a connection only flavors are resolved.
 type LaunchResolved struct {
 	FlavorID   string  `json:"flavor_id"`
 	ImageID    *string `json:"image_id,omitempty"`
@@ -1520,19 +2209,415 @@ type LaunchUnchecked struct {
 	Field string `json:"field"`
 }
 
-// LimitedIds defines model for LimitedIds.
-type LimitedIds = []string
+// Lease defines model for Lease.
+type Lease struct {
+	// BeforeEnd How long before the end it warns.
+	BeforeEnd *string `json:"before_end,omitempty"`
 
-// Metadata Metadata of the server. Keys have ASCII letters, digits, and `-_:. `.
-type Metadata map[string]string
+	// CreatedAt RFC 3339 in UTC.
+	CreatedAt Time `json:"created_at"`
+
+	// Degraded A reserved host is down, and there is no other.
+	Degraded bool `json:"degraded"`
+
+	// End RFC 3339 in UTC.
+	End    Time         `json:"end"`
+	Events []LeaseEvent `json:"events"`
+
+	// ID Version 7, in the order of time.
+	ID        UUID            `json:"id"`
+	Isolation *LeaseIsolation `json:"isolation,omitempty"`
+	Name      string          `json:"name"`
+	OnEnd     LeaseOnEnd      `json:"on_end"`
+
+	// OrderID The order that it was made with.
+	OrderID *UUID `json:"order_id,omitempty"`
+
+	// Reason Why it is in error, or why a step is repeated.
+	Reason       *LeaseReason  `json:"reason,omitempty"`
+	Reservations []Reservation `json:"reservations"`
+
+	// Start RFC 3339 in UTC.
+	Start  Time        `json:"start"`
+	Status LeaseStatus `json:"status"`
+
+	// UpdatedAt RFC 3339 in UTC.
+	UpdatedAt Time `json:"updated_at"`
+
+	// UserID Who created it.
+	UserID   string    `json:"user_id"`
+	Warnings *[]string `json:"warnings,omitempty"`
+}
+
+// LeaseIsolation defines model for Lease.Isolation.
+type LeaseIsolation string
+
+// LeaseOnEnd defines model for Lease.OnEnd.
+type LeaseOnEnd string
+
+// LeaseStatus defines model for Lease.Status.
+type LeaseStatus string
+
+// LeaseEvent defines model for LeaseEvent.
+type LeaseEvent struct {
+	// At When it was done.
+	At *Time `json:"at,omitempty"`
+
+	// DueAt RFC 3339 in UTC.
+	DueAt  Time             `json:"due_at"`
+	Status LeaseEventStatus `json:"status"`
+	Type   LeaseEventType   `json:"type"`
+}
+
+// LeaseEventStatus defines model for LeaseEvent.Status.
+type LeaseEventStatus string
+
+// LeaseEventType defines model for LeaseEvent.Type.
+type LeaseEventType string
+
+// LeaseEventData Data of `cloudfn.lease.state.v1`.
+type LeaseEventData struct {
+	// Actor Whose request has caused the change, and by what. Absent when no request did, such as for a change by Nova alone. A callback of another
+	// project than the event's, which gets it through a connection, sees actors of its own project only.
+	Actor *EventActor `json:"actor,omitempty"`
+
+	// Degraded A reserved host is down, and there is no other.
+	Degraded bool      `json:"degraded"`
+	End      time.Time `json:"end"`
+
+	// LeaseID A UUID in lower case.
+	LeaseID UUID   `json:"lease_id"`
+	Name    string `json:"name"`
+
+	// PreviousStatus Absent in the first event.
+	PreviousStatus *LeaseEventDataPreviousStatus `json:"previous_status,omitempty"`
+
+	// Reason Why it is in error, or why a step is repeated.
+	Reason *struct {
+		Code   string `json:"code"`
+		Detail string `json:"detail"`
+	} `json:"reason,omitempty"`
+	Start  time.Time            `json:"start"`
+	Status LeaseEventDataStatus `json:"status"`
+}
+
+// LeaseEventDataPreviousStatus Absent in the first event.
+type LeaseEventDataPreviousStatus string
+
+// LeaseEventDataStatus defines model for LeaseEventData.Status.
+type LeaseEventDataStatus string
+
+// LeaseFlavor defines model for LeaseFlavor.
+type LeaseFlavor struct {
+	DiskGb int `json:"disk_gb"`
+
+	// ID Of the private flavor, which exists while the lease is active.
+	ID string `json:"id"`
+
+	// Name Of the flavor that it is a copy of.
+	Name  string `json:"name"`
+	RAMMb int    `json:"ram_mb"`
+	Vcpus int    `json:"vcpus"`
+}
+
+// LeasePage defines model for LeasePage.
+type LeasePage struct {
+	Leases []Lease `json:"leases"`
+
+	// Next The URL of the next page, without a host, or null.
+	Next *string `json:"next"`
+}
+
+// LeaseReason defines model for LeaseReason.
+type LeaseReason struct {
+	Code   string `json:"code"`
+	Detail string `json:"detail"`
+}
+
+// LeaseWarningData Data of `cloudfn.lease.before_end.v1`.
+type LeaseWarningData struct {
+	End time.Time `json:"end"`
+
+	// LeaseID A UUID in lower case.
+	LeaseID UUID                  `json:"lease_id"`
+	Name    string                `json:"name"`
+	OnEnd   LeaseWarningDataOnEnd `json:"on_end"`
+}
+
+// LeaseWarningDataOnEnd defines model for LeaseWarningData.OnEnd.
+type LeaseWarningDataOnEnd string
+
+// LimitsRequest What may be ordered through the connection, besides its actions and its quota. A list that is absent or null is no limit. In a
+// change, what is absent stays; new orders and deployments are checked against the change, and waiting ones before each call.
+type LimitsRequest struct {
+	// Flavors Ids or names of flavors. A name is whatever flavor has it when something is ordered.
+	Flavors *[]string `json:"flavors,omitempty"`
+
+	// Images Ids of images.
+	Images *[]string `json:"images,omitempty"`
+
+	// Networks Ids of networks.
+	Networks *[]string `json:"networks,omitempty"`
+
+	// Regions Names of regions. A connection acts in one region, which must be among them.
+	Regions *[]string `json:"regions,omitempty"`
+}
+
+// ListenerSpec defines model for ListenerSpec.
+type ListenerSpec struct {
+	// Addresses Others, by IP address.
+	Addresses *[]string              `json:"addresses,omitempty"`
+	Algorithm *ListenerSpecAlgorithm `json:"algorithm,omitempty"`
+
+	// Deployment A managed one: all of its servers.
+	Deployment *string `json:"deployment,omitempty"`
+
+	// Machines Managed servers.
+	Machines *[]string `json:"machines,omitempty"`
+
+	// MemberPort Of the servers.
+	MemberPort int                  `json:"member_port"`
+	Port       int                  `json:"port"`
+	Protocol   ListenerSpecProtocol `json:"protocol"`
+}
+
+// ListenerSpecAlgorithm defines model for ListenerSpec.Algorithm.
+type ListenerSpecAlgorithm string
+
+// ListenerSpecProtocol defines model for ListenerSpec.Protocol.
+type ListenerSpecProtocol string
+
+// MachineSpec defines model for MachineSpec.
+type MachineSpec struct {
+	// Configmaps Managed files.
+	Configmaps *[]string `json:"configmaps,omitempty"`
+
+	// Flavor Id or unique name, of Nova's.
+	Flavor string `json:"flavor"`
+
+	// Image Id or unique name.
+	Image    string             `json:"image"`
+	KeyName  *string            `json:"key_name,omitempty"`
+	Metadata *map[string]string `json:"metadata,omitempty"`
+
+	// Networks Ids or unique names.
+	Networks       []string  `json:"networks"`
+	SecurityGroups *[]string `json:"security_groups,omitempty"`
+
+	// Update How a change is made: `in_place` (the default) resizes the server for another flavor and rebuilds it for another
+	// image; `replace` makes another server, and deletes this one. A change of networks, key_name, security_groups,
+	// configmaps or user_data takes `replace`; with `in_place` the condition Updated says so.
+	Update *MachineSpecUpdate `json:"update,omitempty"`
+
+	// UserData Plain text for cloud-init. It is stored sealed, and never shown. When it is absent, what is stored stays; null or ""
+	// removes it.
+	UserData *string `json:"user_data,omitempty"`
+
+	// Volumes Managed volumes, to attach.
+	Volumes *[]string `json:"volumes,omitempty"`
+}
+
+// MachineSpecUpdate How a change is made: `in_place` (the default) resizes the server for another flavor and rebuilds it for another
+// image; `replace` makes another server, and deletes this one. A change of networks, key_name, security_groups,
+// configmaps or user_data takes `replace`; with `in_place` the condition Updated says so.
+type MachineSpecUpdate string
+
+// Managed defines model for Managed.
+type Managed struct {
+	Conditions []Condition `json:"conditions"`
+
+	// CreatedAt RFC 3339 in UTC.
+	CreatedAt Time    `json:"created_at"`
+	Drift     []Drift `json:"drift"`
+
+	// Flavor The template it began with.
+	Flavor *string `json:"flavor,omitempty"`
+
+	// ID Version 7, in the order of time.
+	ID           UUID              `json:"id"`
+	Kind         string            `json:"kind"`
+	Labels       map[string]string `json:"labels"`
+	MaxRevisions int               `json:"max_revisions"`
+	Members      []Member          `json:"members"`
+	Name         string            `json:"name"`
+
+	// ObservedRevision What is real; 0 = nothing yet.
+	ObservedRevision int `json:"observed_revision"`
+
+	// Plan Of a dry run.
+	Plan     *[]ManagedPlan `json:"plan,omitempty"`
+	Provider string         `json:"provider"`
+	Repair   ManagedRepair  `json:"repair"`
+
+	// Request What is to be done.
+	Request ManagedRequest `json:"request"`
+
+	// Revision What is declared.
+	Revision int      `json:"revision"`
+	Schedule Schedule `json:"schedule"`
+
+	// SecretFields Of the spec, not shown.
+	SecretFields *[]string `json:"secret_fields,omitempty"`
+
+	// Spec What a resource is declared to be, by its kind: MachineSpec of VirtualMachine, DeploymentSpec of
+	// VirtualMachineDeployment, VolumeSpec, ImageSpec, BalancerSpec of Loadbalancer, SecretSpec, ConfigmapSpec. Unknown
+	// fields are refused. In a request a field that is null counts as absent.
+	Spec Spec `json:"spec"`
+
+	// Status `degraded`: a deployment lacks servers, or others have changed something. `error`: it is tried again after a pause,
+	// or needs you; `status_reason` and the conditions say why.
+	Status       ManagedStatus `json:"status"`
+	StatusReason string        `json:"status_reason"`
+
+	// UpdatedAt RFC 3339 in UTC.
+	UpdatedAt Time `json:"updated_at"`
+
+	// UserID In whose name it is made.
+	UserID string `json:"user_id"`
+}
+
+// ManagedRepair defines model for Managed.Repair.
+type ManagedRepair string
+
+// ManagedRequest What is to be done.
+type ManagedRequest string
+
+// ManagedEventData Data of `cloudfn.managed.state.v1`.
+type ManagedEventData struct {
+	// Actor Whose request has caused the change, and by what. Absent when no request did, such as for a change by Nova alone. A callback of another
+	// project than the event's, which gets it through a connection, sees actors of its own project only.
+	Actor *EventActor `json:"actor,omitempty"`
+	Kind  string      `json:"kind"`
+
+	// ManagedID A UUID in lower case.
+	ManagedID UUID   `json:"managed_id"`
+	Name      string `json:"name"`
+
+	// ObservedRevision What is real.
+	ObservedRevision int `json:"observed_revision"`
+
+	// PreviousStatus Absent in the first event.
+	PreviousStatus *ManagedEventDataPreviousStatus `json:"previous_status,omitempty"`
+
+	// Reason Of the status.
+	Reason *string `json:"reason,omitempty"`
+
+	// Revision What is declared.
+	Revision int                    `json:"revision"`
+	Status   ManagedEventDataStatus `json:"status"`
+}
+
+// ManagedEventDataPreviousStatus Absent in the first event.
+type ManagedEventDataPreviousStatus string
+
+// ManagedEventDataStatus defines model for ManagedEventData.Status.
+type ManagedEventDataStatus string
+
+// ManagedPage defines model for ManagedPage.
+type ManagedPage struct {
+	Managed []Managed `json:"managed"`
+
+	// Next The URL of the next page, without a host, or null.
+	Next *string `json:"next"`
+}
+
+// ManagedPlan defines model for ManagedPlan.
+type ManagedPlan struct {
+	Action ManagedPlanAction `json:"action"`
+	Fields []PlanField       `json:"fields"`
+
+	// Note What of it waits for you.
+	Note *string `json:"note,omitempty"`
+}
+
+// ManagedPlanAction defines model for ManagedPlan.Action.
+type ManagedPlanAction string
+
+// ManagedRevision defines model for ManagedRevision.
+type ManagedRevision struct {
+	// CreatedAt RFC 3339 in UTC.
+	CreatedAt Time              `json:"created_at"`
+	Flavor    *string           `json:"flavor,omitempty"`
+	Labels    map[string]string `json:"labels"`
+	Revision  int               `json:"revision"`
+
+	// RolledBack The revision that it repeats.
+	RolledBack   *int      `json:"rolled_back,omitempty"`
+	Schedule     Schedule  `json:"schedule"`
+	SecretFields *[]string `json:"secret_fields,omitempty"`
+
+	// Spec What a resource is declared to be, by its kind: MachineSpec of VirtualMachine, DeploymentSpec of
+	// VirtualMachineDeployment, VolumeSpec, ImageSpec, BalancerSpec of Loadbalancer, SecretSpec, ConfigmapSpec. Unknown
+	// fields are refused. In a request a field that is null counts as absent.
+	Spec Spec `json:"spec"`
+
+	// UserID Who declared it.
+	UserID string `json:"user_id"`
+}
+
+// ManagedRevisions defines model for ManagedRevisions.
+type ManagedRevisions struct {
+	// Revisions The newest first.
+	Revisions []ManagedRevision `json:"revisions"`
+}
+
+// ManagedStatus defines model for ManagedStatus.
+type ManagedStatus string
+
+// Member defines model for Member.
+type Member struct {
+	// ID Its mark; of a server the instance's id.
+	ID UUID `json:"id"`
+
+	// Node The host that it runs on.
+	Node *string `json:"node,omitempty"`
+
+	// ObjectID In OpenStack.
+	ObjectID *string `json:"object_id,omitempty"`
+
+	// Ordinal Of a deployment's server: the number in its name.
+	Ordinal  int          `json:"ordinal"`
+	Reason   *string      `json:"reason,omitempty"`
+	Revision int          `json:"revision"`
+	Status   MemberStatus `json:"status"`
+}
+
+// MemberStatus defines model for Member.Status.
+type MemberStatus string
 
 // MinSize Instead of a flavor, the least that a server must have. Of the flavors that have it, and what the image needs, the one
-// with the least memory is taken, then with the fewest vCPUs, then with the smallest disk.
+// with the least memory is chosen, then with the fewest vCPUs, then with the smallest disk.
 type MinSize struct {
 	DiskGb *int `json:"disk_gb,omitempty"`
 	RAMMb  *int `json:"ram_mb,omitempty"`
 	Vcpus  *int `json:"vcpus,omitempty"`
 }
+
+// MonitorEventData defines model for MonitorEventData.
+type MonitorEventData struct {
+	Monitor MonitorEventDataMonitor `json:"monitor"`
+	Reason  string                  `json:"reason"`
+	Status  MonitorEventDataStatus  `json:"status"`
+}
+
+// MonitorEventDataMonitor defines model for MonitorEventData.Monitor.
+type MonitorEventDataMonitor string
+
+// MonitorEventDataStatus defines model for MonitorEventData.Status.
+type MonitorEventDataStatus string
+
+// MovingServer defines model for MovingServer.
+type MovingServer struct {
+	Method   MovingServerMethod `json:"method"`
+	Name     string             `json:"name"`
+	ServerID string             `json:"server_id"`
+
+	// Since RFC 3339 in UTC.
+	Since *Time `json:"since,omitempty"`
+}
+
+// MovingServerMethod defines model for MovingServer.Method.
+type MovingServerMethod string
 
 // Named defines model for Named.
 type Named struct {
@@ -1557,9 +2642,143 @@ type Network struct {
 	Subnets []Subnet `json:"subnets"`
 }
 
+// Node defines model for Node.
+type Node struct {
+	// Alert Whether its changes are events.
+	Alert bool `json:"alert"`
+
+	// AutoCordonAfter Down for so long: it is cordoned.
+	AutoCordonAfter *string `json:"auto_cordon_after,omitempty"`
+
+	// AutoDrainAfter An ISO 8601 duration. Suspect or cordoned by cloudfn for so long, and up in Nova: watch-nodes drains it.
+	// Absent = never.
+	AutoDrainAfter *string `json:"auto_drain_after,omitempty"`
+
+	// Capacity What servers may use, by Placement's ratios.
+	Capacity Sizes `json:"capacity"`
+
+	// CordonedBy Who has disabled it.
+	CordonedBy *NodeCordonedBy `json:"cordoned_by,omitempty"`
+
+	// DisabledReason What Nova keeps with that.
+	DisabledReason *string `json:"disabled_reason,omitempty"`
+
+	// Drain The last one; absent when there never was one.
+	Drain *Drain `json:"drain,omitempty"`
+
+	// HeartbeatAt When its nova-compute or agent reported last.
+	HeartbeatAt *Time `json:"heartbeat_at,omitempty"`
+
+	// Isolation Whether this cloud keeps other servers off reservable hosts, by the last self-test: `proven` when Nova
+	// refused a server without the trait, `unproven` when it placed one, `unknown` before the first test.
+	Isolation NodeIsolation     `json:"isolation"`
+	Labels    map[string]string `json:"labels"`
+	Name      string            `json:"name"`
+
+	// NetworkZone The same, of the network.
+	NetworkZone *string `json:"network_zone,omitempty"`
+
+	// Providers What runs on it besides Nova's hypervisor.
+	Providers []string `json:"providers"`
+
+	// Reason Why it does not join or leave yet.
+	Reason *string `json:"reason,omitempty"`
+
+	// RegionZone Where its admins say that it is.
+	RegionZone *string `json:"region_zone,omitempty"`
+
+	// Reservable Whether it can be reserved: `no`; `joining` until run-leases has isolated it; `yes`; `leaving` until
+	// run-leases has opened it to all servers again.
+	Reservable NodeReservable `json:"reservable"`
+
+	// Schedulable Whether Nova places servers on it: false when disabled.
+	Schedulable bool `json:"schedulable"`
+
+	// Servers The number of servers on it.
+	Servers int `json:"servers"`
+
+	// Status Whether it reports: `up`; `suspect` without a report for 75 s; `down` after 180 s. Before watch-nodes has
+	// seen the host it is Nova's word; `unknown` for a host that Nova does not have and nobody has reported.
+	Status NodeStatus `json:"status"`
+
+	// StatusReason Why it is suspect or down.
+	StatusReason *string `json:"status_reason,omitempty"`
+
+	// StatusSince Absent until watch-nodes has seen it.
+	StatusSince *Time `json:"status_since,omitempty"`
+
+	// StatusURL What watch-nodes asks when it is suspect.
+	StatusURL *string `json:"status_url,omitempty"`
+	Used      Sizes   `json:"used"`
+
+	// Zone Its availability zone in Nova.
+	Zone string `json:"zone"`
+}
+
+// NodeCordonedBy Who has disabled it.
+type NodeCordonedBy string
+
+// NodeIsolation Whether this cloud keeps other servers off reservable hosts, by the last self-test: `proven` when Nova
+// refused a server without the trait, `unproven` when it placed one, `unknown` before the first test.
+type NodeIsolation string
+
+// NodeReservable Whether it can be reserved: `no`; `joining` until run-leases has isolated it; `yes`; `leaving` until
+// run-leases has opened it to all servers again.
+type NodeReservable string
+
+// NodeStatus Whether it reports: `up`; `suspect` without a report for 75 s; `down` after 180 s. Before watch-nodes has
+// seen the host it is Nova's word; `unknown` for a host that Nova does not have and nobody has reported.
+type NodeStatus string
+
+// NodeEventData defines model for NodeEventData.
+type NodeEventData struct {
+	// Cordoned Whether cloudfn has disabled it.
+	Cordoned       bool                        `json:"cordoned"`
+	Name           string                      `json:"name"`
+	PreviousStatus NodeEventDataPreviousStatus `json:"previous_status"`
+
+	// Reason Why it is suspect or down; empty otherwise.
+	Reason      string              `json:"reason"`
+	Schedulable bool                `json:"schedulable"`
+	Servers     int                 `json:"servers"`
+	Since       time.Time           `json:"since"`
+	Status      NodeEventDataStatus `json:"status"`
+	Zone        string              `json:"zone"`
+}
+
+// NodeEventDataPreviousStatus defines model for NodeEventData.PreviousStatus.
+type NodeEventDataPreviousStatus string
+
+// NodeEventDataStatus defines model for NodeEventData.Status.
+type NodeEventDataStatus string
+
+// NodePage defines model for NodePage.
+type NodePage struct {
+	// Next The URL of the next page, without a host, or null.
+	Next  *string `json:"next"`
+	Nodes []Node  `json:"nodes"`
+}
+
+// NodeServer defines model for NodeServer.
+type NodeServer struct {
+	ID        string `json:"id"`
+	Name      string `json:"name"`
+	ProjectID string `json:"project_id"`
+
+	// Status Nova's.
+	Status string `json:"status"`
+}
+
+// NodeServers defines model for NodeServers.
+type NodeServers struct {
+	// Next The URL of the next page, or null.
+	Next    *string      `json:"next"`
+	Servers []NodeServer `json:"servers"`
+}
+
 // Order defines model for Order.
 type Order struct {
-	// Callback The callback that was made with the order. Absent when there is none, or none any more.
+	// Callback The callback that was made with the order. Absent when it has no callback, or its owner deleted it.
 	Callback *OrderCallback `json:"callback,omitempty"`
 
 	// ConnectionID The connection that it was placed through. Absent when it was placed with a token of the project.
@@ -1568,47 +2787,53 @@ type Order struct {
 	// CreatedAt RFC 3339 in UTC.
 	CreatedAt Time `json:"created_at"`
 
-	// Error Why the order has ended otherwise than as it was asked for, where no instance says it.
+	// Error Why the order has ended otherwise than requested, where no instance says it.
 	Error *OrderError `json:"error,omitempty"`
 
 	// ID A UUID in lower case.
 	ID UUID `json:"id"`
 
-	// Instances Without those that were let go, and those that another order has reused.
+	// Instances Without disconnected instances, and those that another order has reused.
 	Instances []Instance `json:"instances"`
 
-	// PrivateKey The private half of the key pair that this very request made, as OpenSSH keeps it. It is shown this once.
+	// Lease The lease that was made with the order. Absent without one. It may have been changed since (`PATCH /v1/leases/{id}`).
+	Lease *OrderLease `json:"lease,omitempty"`
+
+	// PrivateKey The private half of the key pair that this very request made, in OpenSSH's format. It is shown this once.
 	PrivateKey *string `json:"private_key,omitempty"`
 
-	// Status `running`: an instance is still being launched, stopped or deleted. The others are final: `done`, all could be had;
-	// `partial`, some could; `failed`, none could; `rolled_back`, one could not be had, so nothing is left. What happens
-	// to a server later does not change it.
+	// ReservationID The host reservation that its servers are for. Absent without one.
+	ReservationID *UUID `json:"reservation_id,omitempty"`
+
+	// Status `running`: an instance is still being launched, stopped or deleted. The others are final: `done`, all instances are as
+	// requested; `partial`, some are; `failed`, no instance is; `rolled_back`, one failed, so nothing is left. What
+	// happens to a server later does not change it.
 	Status OrderStatus `json:"status"`
 }
 
-// OrderCallback The callback that was made with the order. Absent when there is none, or none any more.
+// OrderCallback The callback that was made with the order. Absent when it has no callback, or its owner deleted it.
 type OrderCallback struct {
 	// ID A UUID in lower case.
 	ID UUID `json:"id"`
 
-	// Secret What its events are signed with. Only the request that made the callback shows it.
-	Secret *CallbackSecret `json:"secret,omitempty"`
+	// Secret Signs its events. Only the request that made the callback shows it.
+	Secret *string `json:"secret,omitempty"`
 
 	// Status `pending`: its receiver has not consented yet. `verified`: it gets events. `suspended`: by its owner, or because its
 	// receiver did not consent, or took nothing, for 72 hours; events wait. `gone`: its receiver answered 410; it gets none.
 	Status CallbackStatus `json:"status"`
 }
 
-// OrderError Why the order has ended otherwise than as it was asked for, where no instance says it.
+// OrderError Why the order has ended otherwise than requested, where no instance says it.
 type OrderError struct {
-	// Code `not_rolled_back`: Nova was asked often enough to delete servers, and they are still there; `detail` names them, with Nova's
-	// reason. The others: why what was ordered through a connection was abandoned.
+	// Code `not_rolled_back`: Nova was asked often enough to delete servers, and they are still there; `detail` names them,
+	// with Nova's reason. The others: why an order through a connection was abandoned.
 	Code   OrderErrorCode `json:"code"`
 	Detail string         `json:"detail"`
 }
 
-// OrderErrorCode `not_rolled_back`: Nova was asked often enough to delete servers, and they are still there; `detail` names them, with Nova's
-// reason. The others: why what was ordered through a connection was abandoned.
+// OrderErrorCode `not_rolled_back`: Nova was asked often enough to delete servers, and they are still there; `detail` names them,
+// with Nova's reason. The others: why an order through a connection was abandoned.
 type OrderErrorCode string
 
 // OrderEvent defines model for OrderEvent.
@@ -1616,22 +2841,62 @@ type OrderEvent struct {
 	// Actor Who has placed the order. In its first event.
 	Actor *EventActor `json:"actor,omitempty"`
 
-	// Fault Why the order has ended otherwise than as it was asked for, where no instance says it.
+	// Fault Why the order has ended otherwise than requested, where no instance says it.
 	Fault *OrderError `json:"fault,omitempty"`
 
 	// OrderID A UUID in lower case.
 	OrderID UUID `json:"order_id"`
 
-	// PreviousStatus `running`: an instance is still being launched, stopped or deleted. The others are final: `done`, all could be had;
-	// `partial`, some could; `failed`, none could; `rolled_back`, one could not be had, so nothing is left. What happens
-	// to a server later does not change it.
+	// PreviousStatus `running`: an instance is still being launched, stopped or deleted. The others are final: `done`, all instances are as
+	// requested; `partial`, some are; `failed`, no instance is; `rolled_back`, one failed, so nothing is left. What
+	// happens to a server later does not change it.
 	PreviousStatus *OrderStatus `json:"previous_status,omitempty"`
 
-	// Status `running`: an instance is still being launched, stopped or deleted. The others are final: `done`, all could be had;
-	// `partial`, some could; `failed`, none could; `rolled_back`, one could not be had, so nothing is left. What happens
-	// to a server later does not change it.
+	// Status `running`: an instance is still being launched, stopped or deleted. The others are final: `done`, all instances are as
+	// requested; `partial`, some are; `failed`, no instance is; `rolled_back`, one failed, so nothing is left. What
+	// happens to a server later does not change it.
 	Status OrderStatus `json:"status"`
 }
+
+// OrderLease The lease that was made with the order. Absent without one. It may have been changed since (`PATCH /v1/leases/{id}`).
+type OrderLease struct {
+	// End RFC 3339 in UTC.
+	End Time `json:"end"`
+
+	// ID A UUID in lower case.
+	ID UUID `json:"id"`
+
+	// Start RFC 3339 in UTC.
+	Start  Time             `json:"start"`
+	Status OrderLeaseStatus `json:"status"`
+}
+
+// OrderLeaseStatus defines model for OrderLease.Status.
+type OrderLeaseStatus string
+
+// OrderLeaseRequest When the servers run. Give `end` or `duration`.
+type OrderLeaseRequest struct {
+	// BeforeEnd An ISO 8601 duration, such as PT1H30M, P2D or P1M: a calendar month, clamped to its end.
+	BeforeEnd *string `json:"before_end,omitempty"`
+
+	// Duration An ISO 8601 duration, such as PT1H30M, P2D or P1M: a calendar month, clamped to its end.
+	Duration *string `json:"duration,omitempty"`
+
+	// End When it ends. Give it or duration.
+	End *time.Time `json:"end,omitempty"`
+
+	// Name The order's name by default.
+	Name *string `json:"name,omitempty"`
+
+	// OnEnd What is done with the servers at the end. By default they are shelved and keep their disks.
+	OnEnd *OrderLeaseRequestOnEnd `json:"on_end,omitempty"`
+
+	// Start When it begins: `now`, or a time in RFC 3339 with its offset.
+	Start *string `json:"start,omitempty"`
+}
+
+// OrderLeaseRequestOnEnd What is done with the servers at the end. By default they are shelved and keep their disks.
+type OrderLeaseRequestOnEnd string
 
 // OrderPage defines model for OrderPage.
 type OrderPage struct {
@@ -1640,12 +2905,9 @@ type OrderPage struct {
 	Orders []Order `json:"orders"`
 }
 
-// OrderPath defines model for OrderPath.
-type OrderPath = string
-
-// OrderStatus `running`: an instance is still being launched, stopped or deleted. The others are final: `done`, all could be had;
-// `partial`, some could; `failed`, none could; `rolled_back`, one could not be had, so nothing is left. What happens
-// to a server later does not change it.
+// OrderStatus `running`: an instance is still being launched, stopped or deleted. The others are final: `done`, all instances are as
+// requested; `partial`, some are; `failed`, no instance is; `rolled_back`, one failed, so nothing is left. What
+// happens to a server later does not change it.
 type OrderStatus string
 
 // PartProblem The error of one part of an answer. Like Problem, without a request id.
@@ -1661,9 +2923,16 @@ type PartProblem struct {
 	Type   interface{} `json:"type"`
 }
 
-// Permission `allocate`: launch servers, and take idle ones of the connection again. `connect`: take over any server of the project.
-// `start`, `stop`, `reboot`, `deploy` an agent, `deallocate`: delete. To let a server go (disconnect) takes none.
+// Permission `allocate`: launch servers, and reuse idle ones of the connection. `connect`: adopt any server of the project. `start`, `stop`,
+// `reboot`, `deploy` an agent, `deallocate`: delete. Disconnecting a server takes no permission.
 type Permission string
+
+// PlanField defines model for PlanField.
+type PlanField struct {
+	Field string      `json:"field"`
+	From  interface{} `json:"from,omitempty"`
+	To    interface{} `json:"to,omitempty"`
+}
 
 // Problem An error (RFC 9457).
 type Problem struct {
@@ -1689,6 +2958,62 @@ type Problem struct {
 	Type interface{} `json:"type"`
 }
 
+// Provider defines model for Provider.
+type Provider struct {
+	// Available Whether its kinds can be declared.
+	Available   bool   `json:"available"`
+	Description string `json:"description"`
+
+	// Driver What is behind it.
+	Driver *string  `json:"driver,omitempty"`
+	Kinds  []string `json:"kinds"`
+	Name   string   `json:"name"`
+
+	// Reason Why not.
+	Reason *string `json:"reason,omitempty"`
+}
+
+// ProviderList defines model for ProviderList.
+type ProviderList struct {
+	Providers []Provider `json:"providers"`
+}
+
+// PutFlavor defines model for PutFlavor.
+type PutFlavor struct {
+	Description *string `json:"description,omitempty"`
+	Kind        string  `json:"kind"`
+
+	// Provider The kind's, if it is given.
+	Provider *string `json:"provider,omitempty"`
+
+	// Spec Of the kind. Fields may be absent; resources add them.
+	Spec Spec `json:"spec"`
+}
+
+// PutManaged defines model for PutManaged.
+type PutManaged struct {
+	// Flavor A template, whose spec it begins with.
+	Flavor *string `json:"flavor,omitempty"`
+
+	// Labels As Kubernetes' labels. `GET /v1/managed?label=app=shop` selects by them.
+	Labels *map[string]string `json:"labels,omitempty"`
+
+	// MaxRevisions 10 by default.
+	MaxRevisions *int `json:"max_revisions,omitempty"`
+
+	// Repair What happens when others change what was declared: `manual` (the default) shows it as `drift`; `auto` makes it as
+	// declared again.
+	Repair   *PutManagedRepair `json:"repair,omitempty"`
+	Schedule *Schedule         `json:"schedule,omitempty"`
+
+	// Spec Of the kind. It may be absent with a flavor.
+	Spec *Spec `json:"spec,omitempty"`
+}
+
+// PutManagedRepair What happens when others change what was declared: `manual` (the default) shows it as `drift`; `auto` makes it as
+// declared again.
+type PutManagedRepair string
+
 // Quota What the project may use of compute, and uses.
 type Quota struct {
 	Instances QuotaItem `json:"instances"`
@@ -1703,14 +3028,30 @@ type QuotaItem struct {
 	Used int `json:"used"`
 }
 
-// Reference An id or a name.
-type Reference = string
+// QuotaRequest How much may run through the connection at once. What is absent or null is not counted; in a change, what is absent stays.
+type QuotaRequest struct {
+	Instances *int `json:"instances,omitempty"`
 
-// RegistryLogin Of deploy: the login to the image's registry. It is used to pull the image and not kept.
+	// RAMMb Memory, in MiB.
+	RAMMb *int `json:"ram_mb,omitempty"`
+	Vcpus *int `json:"vcpus,omitempty"`
+}
+
+// RegistryLogin Of deploy: the login to the image's registry. It is used for the pull and not stored.
 type RegistryLogin struct {
 	Password string `json:"password"`
 	Username string `json:"username"`
 }
+
+// ReportNode defines model for ReportNode.
+type ReportNode struct {
+	// Reason Shown as the reason of its status.
+	Reason *string          `json:"reason,omitempty"`
+	Status ReportNodeStatus `json:"status"`
+}
+
+// ReportNodeStatus defines model for ReportNode.Status.
+type ReportNodeStatus string
 
 // Request One row of the request log. It never holds a token, a query string or a body.
 type Request struct {
@@ -1764,31 +3105,152 @@ type RequestID = string
 
 // RequestPage defines model for RequestPage.
 type RequestPage struct {
-	// Next The URL of the next page, without a host. Null at the end.
+	// Next The next page, without a host. Null at the end.
 	Next     *string   `json:"next"`
 	Requests []Request `json:"requests"`
 }
 
-// ResolvedName What an id of `usable_by` was called when it was looked up.
-type ResolvedName struct {
-	// Domain As it was given. Absent for that of the project that delegates.
-	Domain *string `json:"domain,omitempty"`
+// RequestedTerms What is requested.
+type RequestedTerms struct {
+	Actions []Permission `json:"actions"`
 
-	// ID The id of a user or a project.
-	ID      KeystoneID `json:"id"`
-	Project *string    `json:"project,omitempty"`
-	User    *string    `json:"user,omitempty"`
+	// Duration How long it lasts once granted.
+	Duration *string `json:"duration,omitempty"`
+
+	// ExpiresAt RFC 3339 in UTC.
+	ExpiresAt *Time `json:"expires_at,omitempty"`
+
+	// Limits What may be ordered through a connection, besides its actions and its quota. A list that is absent is no limit. The limits hold for
+	// servers that are launched, and for the image that `deploy` puts on one; `connect` adopts any server of the project, where it is permitted.
+	Limits ConnectionLimits `json:"limits"`
+
+	// Quota How much may run through the connection at once. What is absent is not counted.
+	Quota ConnectionQuota `json:"quota"`
+}
+
+// Requester The user and the project that send the request, as Keystone reports them.
+type Requester struct {
+	ProjectID   string `json:"project_id"`
+	ProjectName string `json:"project_name"`
+	UserID      string `json:"user_id"`
+	UserName    string `json:"user_name"`
+}
+
+// Reservation defines model for Reservation.
+type Reservation struct {
+	Capabilities *map[string]string `json:"capabilities,omitempty"`
+	DiskGb       *int               `json:"disk_gb,omitempty"`
+	Flavors      *[]LeaseFlavor     `json:"flavors,omitempty"`
+
+	// Hosts How many hosts it has.
+	Hosts *int `json:"hosts,omitempty"`
+
+	// ID A UUID in lower case.
+	ID UUID `json:"id"`
+
+	// InstanceID A UUID in lower case.
+	InstanceID *UUID             `json:"instance_id,omitempty"`
+	Max        *int              `json:"max,omitempty"`
+	Min        *int              `json:"min,omitempty"`
+	RAMMb      *int              `json:"ram_mb,omitempty"`
+	Reason     *LeaseReason      `json:"reason,omitempty"`
+	Region     *string           `json:"region,omitempty"`
+	Status     ReservationStatus `json:"status"`
+	Traits     *[]string         `json:"traits,omitempty"`
+	Type       ReservationType   `json:"type"`
+	Vcpus      *int              `json:"vcpus,omitempty"`
+	Zone       *string           `json:"zone,omitempty"`
+}
+
+// ReservationStatus defines model for Reservation.Status.
+type ReservationStatus string
+
+// ReservationType defines model for Reservation.Type.
+type ReservationType string
+
+// ReservationRequest defines model for ReservationRequest.
+type ReservationRequest struct {
+	// Capabilities Conditions by attribute of the hosts, as in Nova's extra specs: a value, or an operator and a value. `=` (at least),
+	// `==`, `!=`, `>=` and `<=` compare numbers; `s==`, `s!=`, `s<`, `s<=`, `s>` and `s>=` texts; `<in>`, `<all-in>` and
+	// `<or>` have the meaning that they have there. An attribute of several parts has the scope `capabilities:`.
+	Capabilities *map[string]string `json:"capabilities,omitempty"`
+
+	// DiskGb Of each, in GiB
+	DiskGb *int `json:"disk_gb,omitempty"`
+
+	// Flavors Ids or unique names of the flavors to launch with. All public ones that fit, when absent.
+	Flavors *[]string `json:"flavors,omitempty"`
+
+	// InstanceID Of an instance: its id here, not Nova's.
+	InstanceID *string `json:"instance_id,omitempty"`
+
+	// Max As min by default.
+	Max *int `json:"max,omitempty"`
+
+	// Min Hosts. 1 by default.
+	Min *int `json:"min,omitempty"`
+
+	// RAMMb Of each, in MiB
+	RAMMb *int `json:"ram_mb,omitempty"`
+
+	// Region The region of the hosts.
+	Region *string `json:"region,omitempty"`
+
+	// Traits Of each host.
+	Traits *[]string              `json:"traits,omitempty"`
+	Type   ReservationRequestType `json:"type"`
+
+	// Vcpus Of each host.
+	Vcpus *int `json:"vcpus,omitempty"`
+
+	// Zone The availability zone.
+	Zone *string `json:"zone,omitempty"`
+}
+
+// ReservationRequestType defines model for ReservationRequest.Type.
+type ReservationRequestType string
+
+// ResourceFlavor defines model for ResourceFlavor.
+type ResourceFlavor struct {
+	// CreatedAt RFC 3339 in UTC.
+	CreatedAt   Time   `json:"created_at"`
+	Description string `json:"description"`
+
+	// ID A UUID in lower case.
+	ID       UUID   `json:"id"`
+	Kind     string `json:"kind"`
+	Name     string `json:"name"`
+	Provider string `json:"provider"`
+
+	// Spec What a resource is declared to be, by its kind: MachineSpec of VirtualMachine, DeploymentSpec of
+	// VirtualMachineDeployment, VolumeSpec, ImageSpec, BalancerSpec of Loadbalancer, SecretSpec, ConfigmapSpec. Unknown
+	// fields are refused. In a request a field that is null counts as absent.
+	Spec Spec `json:"spec"`
+
+	// UpdatedAt RFC 3339 in UTC.
+	UpdatedAt Time `json:"updated_at"`
+
+	// UserID Who changed it last.
+	UserID string `json:"user_id"`
+}
+
+// ResourceFlavorPage defines model for ResourceFlavorPage.
+type ResourceFlavorPage struct {
+	Flavors []ResourceFlavor `json:"flavors"`
+
+	// Next The URL of the next page, or null.
+	Next *string `json:"next"`
 }
 
 // Resources defines model for Resources.
 type Resources struct {
-	// AgeSeconds Through a connection: how long ago that is.
+	// AgeSeconds With a connection: how long ago that is.
 	AgeSeconds *int `json:"age_seconds,omitempty"`
 
-	// AsOf Through a connection: when it was read.
+	// AsOf With a connection: when it was read.
 	AsOf *Time `json:"as_of,omitempty"`
 
-	// Errors The kinds that failed, and why.
+	// Errors The kinds that failed.
 	Errors   *map[string]PartProblem `json:"errors,omitempty"`
 	Flavors  *[]Flavor               `json:"flavors,omitempty"`
 	Images   *[]Image                `json:"images,omitempty"`
@@ -1801,7 +3263,7 @@ type Resources struct {
 	Quota          *Quota           `json:"quota,omitempty"`
 	SecurityGroups *[]SecurityGroup `json:"security_groups,omitempty"`
 
-	// Truncated Through a connection: the kinds of which there is more than is kept (1000 of each, 1 MiB together).
+	// Truncated Through a connection: the kinds that are not stored completely (1000 of each, 1 MiB in total).
 	Truncated *[]ResourcesTruncated `json:"truncated,omitempty"`
 	Zones     *[]Zone               `json:"zones,omitempty"`
 }
@@ -1809,9 +3271,9 @@ type Resources struct {
 // ResourcesTruncated defines model for Resources.Truncated.
 type ResourcesTruncated string
 
-// Revocation Of a trust that has ended: whether Keystone still has it. `pending`: it may; it is tried again until it is gone. `done`: it is gone.
-// Nobody but its user can delete a trust, and cloudfn in the user's name: not while the user is disabled or lacks the role.
-// Shown in the connection's own project only.
+// Revocation Whether Keystone still has the trust of a connection that has ended. `pending`: it may; deleting it is retried until it is gone.
+// `done`: it is gone. Only its user can delete a trust, and cloudfn in the user's name: not while the user is disabled or lacks the
+// role. Shown in the connection's own project only.
 type Revocation string
 
 // RevocationEvent defines model for RevocationEvent.
@@ -1822,17 +3284,50 @@ type RevocationEvent struct {
 	// Reason Why it is pending.
 	Reason *string `json:"reason,omitempty"`
 
-	// Status Of a trust that has ended: whether Keystone still has it. `pending`: it may; it is tried again until it is gone. `done`: it is gone.
-	// Nobody but its user can delete a trust, and cloudfn in the user's name: not while the user is disabled or lacks the role.
-	// Shown in the connection's own project only.
+	// Status Whether Keystone still has the trust of a connection that has ended. `pending`: it may; deleting it is retried until it is gone.
+	// `done`: it is gone. Only its user can delete a trust, and cloudfn in the user's name: not while the user is disabled or lacks the
+	// role. Shown in the connection's own project only.
 	Status Revocation `json:"status"`
 
 	// TrustExpiresAt When Keystone ends the trust by itself. Absent when it is gone.
 	TrustExpiresAt *time.Time `json:"trust_expires_at,omitempty"`
 }
 
+// Rollback defines model for Rollback.
+type Rollback struct {
+	// Revision The one to declare again.
+	Revision int `json:"revision"`
+}
+
+// Schedule defines model for Schedule.
+type Schedule struct {
+	// Affinity Of a deployment's servers.
+	Affinity *ScheduleAffinity `json:"affinity,omitempty"`
+
+	// Labels That its node should have.
+	Labels *map[string]string `json:"labels,omitempty"`
+
+	// Region Of the catalog.
+	Region *string `json:"region,omitempty"`
+
+	// Zone An availability zone.
+	Zone *string `json:"zone,omitempty"`
+}
+
+// ScheduleAffinity Of a deployment's servers.
+type ScheduleAffinity string
+
 // Scope defines model for Scope.
 type Scope string
+
+// SecretSpec defines model for SecretSpec.
+type SecretSpec struct {
+	// ContentType text/plain by default.
+	ContentType *string `json:"content_type,omitempty"`
+
+	// Payload The secret. It is stored sealed, and never shown. When it is absent, what is stored stays.
+	Payload *string `json:"payload,omitempty"`
+}
 
 // SecurityGroup A set of packet filter rules.
 type SecurityGroup struct {
@@ -1841,7 +3336,7 @@ type SecurityGroup struct {
 	Name        string `json:"name"`
 }
 
-// Server A server as Nova shows it to the caller; through a connection, as it was last seen.
+// Server A server as Nova shows it to the caller; through a connection, as it is stored.
 type Server struct {
 	// Addresses By network.
 	Addresses []Address `json:"addresses"`
@@ -1849,34 +3344,32 @@ type Server struct {
 	// CreatedAt RFC 3339 in UTC.
 	CreatedAt Time `json:"created_at"`
 
-	// Fault Nova's own account of why the server is in ERROR. Where Nova's own list leaves it out, a page has it for its first 20 such servers.
+	// Fault Nova's message why the server is in ERROR. Nova's lists omit most; a page has it for its first 20 such servers.
 	Fault *ServerFault `json:"fault,omitempty"`
 
 	// Flavor The flavor as it was when the server was made.
 	Flavor ServerFlavor `json:"flavor"`
-
-	// ID A UUID in lower case.
-	ID UUID `json:"id"`
+	ID     string       `json:"id"`
 
 	// Image The image that the server was made from. Null for one that boots from a volume.
 	Image *ServerImage `json:"image"`
 
-	// Instance What the server is tracked as. Null when it is not.
+	// Instance The instance that the server is tracked as. Null when it is not tracked.
 	Instance *ServerInstance `json:"instance"`
 
-	// KeyName The key pair. Absent when there is none.
+	// KeyName The key pair. Absent without one.
 	KeyName *string `json:"key_name,omitempty"`
 
 	// Name Empty when `partial`.
 	Name string `json:"name"`
 
 	// Partial The server's cell is down: only its id, status and times are known. Absent otherwise.
-	Partial interface{} `json:"partial,omitempty"`
+	Partial *bool `json:"partial,omitempty"`
 
-	// Status Nova's status, as it is: ACTIVE, SHUTOFF, ERROR and others.
+	// Status Nova's own status: ACTIVE, SHUTOFF, ERROR and others.
 	Status string `json:"status"`
 
-	// UpdatedAt The year 1 when it is not known, because the cell is down.
+	// UpdatedAt The year 1 when it is unknown, because the cell is down.
 	UpdatedAt Time `json:"updated_at"`
 
 	// Zone The availability zone. Empty until the server has a host.
@@ -1885,10 +3378,10 @@ type Server struct {
 
 // ServerActed defines model for ServerActed.
 type ServerActed struct {
-	// ActionID Of what is done through a connection: where to look for what becomes of it.
+	// ActionID The action that is done through a connection.
 	ActionID *UUID `json:"action_id,omitempty"`
 
-	// Changed Nova was told to, or will be through the connection. False: the server already is as asked for, or on its way there.
+	// Changed Nova accepted the action, or the action is stored. False: the server already is in the requested state, or on its way there.
 	Changed bool `json:"changed"`
 
 	// ID The id as it was given.
@@ -1903,46 +3396,46 @@ type ServerActed struct {
 type ServerAction struct {
 	Action ServerActionAction `json:"action"`
 
-	// Command Of deploy: the arguments of the container, as they are. None is what the image says.
+	// Command Of deploy: the arguments of the container. Without them, those of the image.
 	Command *[]string `json:"command,omitempty"`
 
-	// ConfirmRebuild Of deploy, where it must be true: the server's disk is made anew.
+	// ConfirmRebuild Required for deploy, and must be true: the server's disk is recreated.
 	ConfirmRebuild *bool `json:"confirm_rebuild,omitempty"`
 
-	// ConnectionID The connection that it is done through.
+	// ConnectionID The connection that the action is done through.
 	ConnectionID *string `json:"connection_id,omitempty"`
 
-	// Env Of deploy: the variables of the container, each one line. INSTANCE_ID and JOIN_TOKEN are set besides.
+	// Env Of deploy: the variables of the container, each one line. INSTANCE_ID and JOIN_TOKEN are added.
 	Env *map[string]string `json:"env,omitempty"`
 
-	// Force Of delete: also a server that was there before it was connected.
+	// Force Of delete: also a server that existed before it was connected.
 	Force *bool `json:"force,omitempty"`
 
-	// Hard Of a reboot: power off and on, without asking the guest.
+	// Hard Of a reboot: power off and on.
 	Hard *bool `json:"hard,omitempty"`
 
-	// ID An id of the caller's for the action, so that the request can be sent again: it is done once.
+	// ID An id from the caller, so that the request can be repeated: the action is done once.
 	ID *string `json:"id,omitempty"`
 
-	// Image Of deploy, where it must be given: the reference of an OCI image with a tag or a digest. Without a registry it is of Docker Hub.
+	// Image Required for deploy: the reference of an OCI image with a tag or a digest. Without a registry it is from Docker Hub.
 	Image *string `json:"image,omitempty"`
 
-	// JoinToken Of deploy: what the agent joins with, in its variable JOIN_TOKEN. It should be good once and not for long.
+	// JoinToken Of deploy: the value of the variable JOIN_TOKEN, with which the agent joins. It should be valid once and for a short time.
 	JoinToken *string `json:"join_token,omitempty"`
 
-	// Registry Of deploy: the login to the image's registry. It is used to pull the image and not kept.
+	// Registry Of deploy: the login to the image's registry. It is used for the pull and not stored.
 	Registry *RegistryLogin `json:"registry,omitempty"`
 
-	// ServerImage Of deploy: the image that the server's disk is made from. It must be given for a server that boots from a volume; else it is the one that the server has.
+	// ServerImage Of deploy: the image for the server's disk. Required for a server that boots from a volume; the default is the server's own.
 	ServerImage *string `json:"server_image,omitempty"`
 }
 
 // ServerActionAction defines model for ServerAction.Action.
 type ServerActionAction string
 
-// ServerAgent What was last deployed to a server. Only of one that was asked for by id, and absent when nothing was.
+// ServerAgent The last deployment to a server. Only in the answer for one server, and absent without a deployment.
 type ServerAgent struct {
-	// DeployedAt When it was asked for.
+	// DeployedAt When the deployment was requested.
 	DeployedAt Time `json:"deployed_at"`
 
 	// DeploymentID A UUID in lower case.
@@ -1951,27 +3444,25 @@ type ServerAgent struct {
 	// Image The OCI reference.
 	Image string `json:"image"`
 
-	// ReadyAt When the agent said that it is there. Null until then. What becomes of it later is not watched.
-	ReadyAt *time.Time `json:"ready_at"`
+	// ReadyAt When the agent reported ready. Null until then.
+	ReadyAt *Time `json:"ready_at"`
 }
 
 // ServerChange defines model for ServerChange.
 type ServerChange struct {
-	// Reusable Whether orders with `reuse` may take the server.
+	// Reusable Whether orders with reuse may use the server.
 	Reusable bool `json:"reusable"`
 }
 
 // ServerChanged defines model for ServerChanged.
 type ServerChanged struct {
-	// ConnectionID The connection through which it is managed.
+	// ConnectionID The connection that manages it.
 	ConnectionID UUID `json:"connection_id"`
 
 	// ID The instance's id.
-	ID UUID `json:"id"`
-
-	// Origin `launched`: it came from an order. `connected`: it was there before.
-	Origin   InstanceOrigin `json:"origin"`
-	Reusable bool           `json:"reusable"`
+	ID       UUID                `json:"id"`
+	Origin   ServerChangedOrigin `json:"origin"`
+	Reusable bool                `json:"reusable"`
 
 	// ServerID A UUID in lower case.
 	ServerID UUID `json:"server_id"`
@@ -1981,26 +3472,27 @@ type ServerChanged struct {
 	State InstanceState `json:"state"`
 }
 
+// ServerChangedOrigin defines model for ServerChanged.Origin.
+type ServerChangedOrigin string
+
 // ServerConnect defines model for ServerConnect.
 type ServerConnect struct {
-	// ConnectionID The connection that it is to be managed through, of whose project the server is.
+	// ConnectionID The connection that will manage it. The server is in the connection's project.
 	ConnectionID *string `json:"connection_id,omitempty"`
 
-	// ID The id of the instance. Without one it is a new one, or the one that the server's instance has already.
+	// ID The id of the instance. Without it, the id that the server's instance has, or a new one.
 	ID       *string `json:"id,omitempty"`
 	ServerID string  `json:"server_id"`
 }
 
 // ServerConnected defines model for ServerConnected.
 type ServerConnected struct {
-	// ConnectionID The connection through which it is managed. Absent when it is not.
+	// ConnectionID The connection that manages it, if any.
 	ConnectionID *UUID `json:"connection_id,omitempty"`
 
 	// ID The instance's id.
-	ID UUID `json:"id"`
-
-	// Origin `launched`: it came from an order. `connected`: it was there before.
-	Origin InstanceOrigin `json:"origin"`
+	ID     UUID                  `json:"id"`
+	Origin ServerConnectedOrigin `json:"origin"`
 
 	// ServerID A UUID in lower case.
 	ServerID UUID `json:"server_id"`
@@ -2010,9 +3502,12 @@ type ServerConnected struct {
 	State InstanceState `json:"state"`
 }
 
+// ServerConnectedOrigin defines model for ServerConnected.Origin.
+type ServerConnectedOrigin string
+
 // ServerConnecting defines model for ServerConnecting.
 type ServerConnecting struct {
-	// ActionID Where to look for what becomes of it.
+	// ActionID The action that connects it.
 	ActionID UUID `json:"action_id"`
 
 	// ConnectionID A UUID in lower case.
@@ -2030,7 +3525,7 @@ type ServerEvent struct {
 	// At RFC 3339 in UTC.
 	At Time `json:"at"`
 
-	// Data As the event's type says; `actor` is whose request has caused it.
+	// Data Depends on the event's type; `actor` is the user whose request caused it.
 	Data map[string]interface{} `json:"data"`
 
 	// ID The same as in deliveries.
@@ -2038,7 +3533,7 @@ type ServerEvent struct {
 	Type string `json:"type"`
 }
 
-// ServerFault Nova's own account of why the server is in ERROR. Where Nova's own list leaves it out, a page has it for its first 20 such servers.
+// ServerFault Nova's message why the server is in ERROR. Nova's lists omit most; a page has it for its first 20 such servers.
 type ServerFault struct {
 	// Code 0 through a connection.
 	Code int `json:"code"`
@@ -2073,7 +3568,7 @@ type ServerHistory struct {
 	// InstanceID A UUID in lower case.
 	InstanceID UUID `json:"instance_id"`
 
-	// Next The URL of the next page, without a host. Null at the end.
+	// Next The next page's URL; null at the end.
 	Next *string `json:"next"`
 }
 
@@ -2084,26 +3579,32 @@ type ServerImage struct {
 
 // ServerInstance The instance that a server is tracked as.
 type ServerInstance struct {
-	// Agent What was last deployed to a server. Only of one that was asked for by id, and absent when nothing was.
+	// Agent The last deployment to a server. Only in the answer for one server, and absent without a deployment.
 	Agent *ServerAgent `json:"agent,omitempty"`
 
-	// ConnectionID The connection through which it is managed. Absent when it is not.
+	// ConnectionID The connection that manages it. Absent without one.
 	ConnectionID *UUID `json:"connection_id,omitempty"`
 
 	// ID The instance's id.
 	ID UUID `json:"id"`
 
-	// Origin `launched`: it came from an order. `connected`: it was there before.
-	Origin InstanceOrigin `json:"origin"`
+	// LeaseID The open lease that it is in. Absent without one.
+	LeaseID *UUID `json:"lease_id,omitempty"`
+
+	// Origin `launched`: by an order. `connected`: it existed before.
+	Origin ServerInstanceOrigin `json:"origin"`
 
 	// State The state, in words that do not change with Nova's versions. `requested`: Nova has not said yes yet. `updating`:
 	// something is in progress. `unknown`: its cell is away, which does not mean that the server is gone.
 	State InstanceState `json:"state"`
 }
 
+// ServerInstanceOrigin `launched`: by an order. `connected`: it existed before.
+type ServerInstanceOrigin string
+
 // ServerNotActed defines model for ServerNotActed.
 type ServerNotActed struct {
-	// Error Why nothing was done to one of the servers.
+	// Error Why the action failed for one of the servers.
 	Error ServerRefusal `json:"error"`
 
 	// ID The id as it was given.
@@ -2112,12 +3613,12 @@ type ServerNotActed struct {
 
 // ServerPage defines model for ServerPage.
 type ServerPage struct {
-	// Next The URL of the next page, without a host. Null at the end.
+	// Next The next page's URL; null at the end.
 	Next    *string  `json:"next"`
 	Servers []Server `json:"servers"`
 }
 
-// ServerRefusal Why nothing was done to one of the servers.
+// ServerRefusal Why the action failed for one of the servers.
 type ServerRefusal struct {
 	// Allowed The actions that the server's state allows, when that was the reason.
 	Allowed *[]ServerRefusalAllowed `json:"allowed,omitempty"`
@@ -2130,11 +3631,8 @@ type ServerRefusal struct {
 // ServerRefusalAllowed defines model for ServerRefusal.Allowed.
 type ServerRefusalAllowed string
 
-// ServerResult What became of the action for one of the servers.
+// ServerResult The result of the action for one of the servers.
 type ServerResult = json.RawMessage
-
-// ServerVerb defines model for ServerVerb.
-type ServerVerb string
 
 // ServersActed defines model for ServersActed.
 type ServersActed struct {
@@ -2144,20 +3642,23 @@ type ServersActed struct {
 
 // ServersAction defines model for ServersAction.
 type ServersAction struct {
-	Action ServerVerb `json:"action"`
+	Action ServersActionAction `json:"action"`
 
-	// ConnectionID The connection that it is done through.
+	// ConnectionID The connection that the action is done through.
 	ConnectionID *string `json:"connection_id,omitempty"`
 
-	// Force Of delete: also servers that were there before they were connected.
+	// Force Of delete: also servers that existed before they were connected.
 	Force *bool `json:"force,omitempty"`
 
-	// Hard Of a reboot: power off and on, without asking the guest.
+	// Hard Of a reboot: power off and on.
 	Hard *bool `json:"hard,omitempty"`
 
-	// Ids Ids of servers or of the instances that they are tracked as. Each server once.
-	Ids []UUID `json:"ids"`
+	// Ids Ids of servers or of their instances. Each server once.
+	Ids []string `json:"ids"`
 }
+
+// ServersActionAction defines model for ServersAction.Action.
+type ServersActionAction string
 
 // Session defines model for Session.
 type Session struct {
@@ -2184,10 +3685,10 @@ type SignIn struct {
 	// Project A project's name, or its id. Without it, the only one that the user has.
 	Project *string `json:"project,omitempty"`
 
-	// ProjectDomain The name of the project's domain; `project` is a name then. Without it, the project is looked for among the user's own.
+	// ProjectDomain The name of the project's domain; `project` is a name then. Without it, the project is one of the user's own.
 	ProjectDomain *string `json:"project_domain,omitempty"`
 
-	// Token A token scoped to a project. It is not revoked by signing out.
+	// Token A token scoped to a project. Signing out does not revoke it.
 	Token *string `json:"token,omitempty"`
 
 	// User The user's name.
@@ -2197,12 +3698,48 @@ type SignIn struct {
 	UserDomain *string `json:"user_domain,omitempty"`
 }
 
+// Sizes defines model for Sizes.
+type Sizes struct {
+	DiskGb int `json:"disk_gb"`
+	RAMMb  int `json:"ram_mb"`
+	Vcpus  int `json:"vcpus"`
+}
+
+// SkippedServer defines model for SkippedServer.
+type SkippedServer struct {
+	Name     string `json:"name"`
+	Reason   string `json:"reason"`
+	ServerID string `json:"server_id"`
+}
+
+// Slot defines model for Slot.
+type Slot struct {
+	// End Until when the hosts stay free: a lease may end earlier.
+	End Time `json:"end"`
+
+	// Hosts How many are free during all of it.
+	Hosts int `json:"hosts"`
+
+	// Start RFC 3339 in UTC.
+	Start Time `json:"start"`
+}
+
+// Slots defines model for Slots.
+type Slots struct {
+	Slots []Slot `json:"slots"`
+}
+
+// Spec What a resource is declared to be, by its kind: MachineSpec of VirtualMachine, DeploymentSpec of
+// VirtualMachineDeployment, VolumeSpec, ImageSpec, BalancerSpec of Loadbalancer, SecretSpec, ConfigmapSpec. Unknown
+// fields are refused. In a request a field that is null counts as absent.
+type Spec map[string]interface{}
+
 // Stats defines model for Stats.
 type Stats struct {
 	// Complete No hour is missing. Hours may still have uncertain servers.
 	Complete bool `json:"complete"`
 
-	// DomainID The domain of scope=domain, or of the project.
+	// DomainID The domain of the scope.
 	DomainID *string `json:"domain_id,omitempty"`
 
 	// From The first hour.
@@ -2244,7 +3781,7 @@ type SubnetIPVersion int
 
 // SuggestedAccessRules defines model for SuggestedAccessRules.
 type SuggestedAccessRules struct {
-	SuggestedAccessRules AccessRules `json:"suggested_access_rules"`
+	SuggestedAccessRules []AccessRule `json:"suggested_access_rules"`
 }
 
 // Time RFC 3339 in UTC.
@@ -2272,6 +3809,17 @@ type UnexpectedServerEvent struct {
 	UnexpectedServerName string `json:"unexpected_server_name"`
 }
 
+// UsableByName The name that an id of `usable_by` had when it was resolved.
+type UsableByName struct {
+	// Domain As it was given. Absent for the domain of the project that delegates.
+	Domain *string `json:"domain,omitempty"`
+
+	// ID The id of a user or a project.
+	ID      string  `json:"id"`
+	Project *string `json:"project,omitempty"`
+	User    *string `json:"user,omitempty"`
+}
+
 // UsableEntry The id of a user or a project, or a name.
 type UsableEntry = json.RawMessage
 
@@ -2283,8 +3831,23 @@ type UsableName struct {
 	User    *string `json:"user,omitempty"`
 }
 
-// UserData Plain text for cloud-init, 49149 bytes at most. It is never logged, and never stored but sealed, with an order through a connection, until Nova has it.
-type UserData = string
+// VolumeSpec defines model for VolumeSpec.
+type VolumeSpec struct {
+	Description *string `json:"description,omitempty"`
+
+	// Image What it is filled with when it is made.
+	Image    *string            `json:"image,omitempty"`
+	Metadata *map[string]string `json:"metadata,omitempty"`
+
+	// SizeGb It may grow, and never shrinks.
+	SizeGb int `json:"size_gb"`
+
+	// Type Of Cinder's volume types.
+	Type *string `json:"type,omitempty"`
+
+	// Zone The availability zone.
+	Zone *string `json:"zone,omitempty"`
+}
 
 // Zone An availability zone of compute.
 type Zone struct {

@@ -33,7 +33,7 @@ type App struct {
 
 	Print     output.Printer
 	HasColors bool                       // the user wants colors on a terminal
-	ErrSize   func() (width, height int) // of the terminal that Err is; nil = Err is none
+	ErrSize   func() (width, height int) // of the terminal; nil = Err is not a terminal
 
 	URL            string
 	cloud          string

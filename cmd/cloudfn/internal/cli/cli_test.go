@@ -116,7 +116,8 @@ func TestBody(t *testing.T) {
 	flags.Bool("reuse", false, "")
 	Pairs(cmd, "metadata", "")
 	OrNone(flags, "quota-vcpus", "quota-ram", "image")
-	line := "--key-name k --events= --image none --quota-vcpus none --quota-ram 2 --reuse --metadata a=b=c --metadata d="
+	line := "--key-name k --events= --image none --quota-vcpus none --quota-ram 2 --reuse --metadata a=b=c " +
+		"--metadata d="
 	if err := flags.Parse(strings.Fields(line)); err != nil {
 		t.Fatal(err)
 	}

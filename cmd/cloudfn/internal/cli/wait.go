@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,10 +21,10 @@ type Wait struct {
 	Limit time.Duration
 }
 
-// Flags adds --wait and --timeout.
+// Flags adds --wait and --timeout. The limit that it has already is the one by default.
 func (w *Wait) Flags(cmd *cobra.Command, what string) {
 	cmd.Flags().BoolVar(&w.IsOn, "wait", false, "wait until "+what)
-	cmd.Flags().DurationVar(&w.Limit, "timeout", 10*time.Minute, "how long to wait")
+	cmd.Flags().DurationVar(&w.Limit, "timeout", cmp.Or(w.Limit, 10*time.Minute), "how long to wait")
 	Choices(cmd, "timeout")
 }
 

@@ -43,7 +43,7 @@ from a file, from stdin, or from the terminal, and never from the command line.`
 	delegationFlags(cmd, "")
 	quotaFlags(cmd.Flags(), "default any number")
 	cmd.Flags().StringSlice("usable-by", nil,
-		"who may act through it, besides you: ids of users and projects, or user:NAME, project:NAME, user:DOMAIN/NAME")
+		"who may use it, besides you: ids of users and projects, or user:NAME, project:NAME, user:DOMAIN/NAME")
 	limitFlags(cmd.Flags(), "default any")
 	for _, flag := range []string{"kind", "actions", "expires"} {
 		_ = cmd.MarkFlagRequired(flag)

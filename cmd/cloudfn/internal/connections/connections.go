@@ -79,7 +79,7 @@ func limitsText(l api.ConnectionLimits) string {
 	return strings.Join(parts, "; ")
 }
 
-// usableBy lists who may act through a connection, with names where they are known.
+// usableBy lists the users and projects that may use a connection, with their known names.
 func usableBy(c api.Connection) string {
 	names := map[string]string{}
 	for _, n := range cli.Value(c.UsableByNames) {

@@ -14,34 +14,38 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-var requests = cli.Noun[api.Consent]{
+var requests = cli.Noun[api.ConnectionRequest]{
 	Path: connections.Path + "/requests", Key: "requests", Arg: "REQUEST",
-	Offer: func(c api.Consent) string { return c.ID + "\t" + titled(c.Name, c.RequestedBy.UserName) },
-	Table: output.Table[api.Consent]{
+	Offer: func(r api.ConnectionRequest) string { return r.ID + "\t" + titled(r.Name, r.RequestedBy.UserName) },
+	Table: output.Table[api.ConnectionRequest]{
 		Columns: []string{
-			"ID", "NAME", "STATUS*", "FROM", "ACTIONS:terms.actions", "UNTIL", "EXPIRES+:expires_at", "PROJECT+:project_id",
+			"ID", "NAME", "STATUS*", "FROM", "ACTIONS:terms.actions", "UNTIL", "EXPIRES+:expires_at",
+			"PROJECT+:project_id",
 		},
 		Details: []string{
-			"WHY", "FOR", "USER_ID:requested_by.user_id", "PROJECT_ID:requested_by.project_id", "SERVERS", "VCPUS", "RAM_MB",
+			"WHY", "FOR", "USER_ID:requested_by.user_id", "PROJECT_ID:requested_by.project_id", "SERVERS", "VCPUS",
+			"RAM_MB",
 			"LIMITS", "REASON", "DECIDED_BY", "CONNECTION:connection_id", "CREATED:created_at",
 		},
-		Texts: map[string]func(api.Consent) string{
+		Texts: map[string]func(api.ConnectionRequest) string{
 			"FROM": from, "UNTIL": until,
-			"SERVERS": func(c api.Consent) string { return atMost(c.Terms.Quota.Instances) },
-			"VCPUS":   func(c api.Consent) string { return atMost(c.Terms.Quota.Vcpus) },
-			"RAM_MB":  func(c api.Consent) string { return atMost(c.Terms.Quota.RAMMb) },
-			"LIMITS":  func(c api.Consent) string { return limitsText(c.Terms.Limits) },
+			"SERVERS": func(r api.ConnectionRequest) string { return atMost(r.Terms.Quota.Instances) },
+			"VCPUS":   func(r api.ConnectionRequest) string { return atMost(r.Terms.Quota.Vcpus) },
+			"RAM_MB":  func(r api.ConnectionRequest) string { return atMost(r.Terms.Quota.RAMMb) },
+			"LIMITS":  func(r api.ConnectionRequest) string { return limitsText(r.Terms.Limits) },
 		},
 	},
 }
 
-func from(c api.Consent) string { return c.RequestedBy.UserName + " of " + c.RequestedBy.ProjectName }
+func from(r api.ConnectionRequest) string {
+	return r.RequestedBy.UserName + " of " + r.RequestedBy.ProjectName
+}
 
-func until(c api.Consent) string {
-	if c.Terms.Duration != nil {
-		return *c.Terms.Duration + " from the grant"
+func until(r api.ConnectionRequest) string {
+	if r.Terms.Duration != nil {
+		return *r.Terms.Duration + " from the grant"
 	}
-	return output.Time(cli.Value(c.Terms.ExpiresAt))
+	return output.Time(cli.Value(r.Terms.ExpiresAt))
 }
 
 func atMost(quota *int) string {
@@ -102,13 +106,13 @@ Nothing checks that the project exists. After 14 days without a decision the req
 	expires = a.Until(cmd, "expires",
 		"for how long from the grant on, such as 30d, or until when, such as 2027-01-01T00:00:00Z")
 	flags.String("name", "", "a name for the connection")
-	flags.String("for", "", "who may act through it: user (you) or project (yours; default user)")
+	flags.String("for", "", "who may use it: user (you) or project (yours; default user)")
 	quotaFlags(flags, "default any number")
 	limitFlags(flags, "default any")
 	for _, flag := range []string{"project", "why", "actions", "expires"} {
 		_ = cmd.MarkFlagRequired(flag)
 	}
-	cli.Choices(cmd, "for", string(api.ConsentForUser), string(api.ConsentForProject))
+	cli.Choices(cmd, "for", string(api.GranteeUser), string(api.GranteeProject))
 	return cmd
 }
 

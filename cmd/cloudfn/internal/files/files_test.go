@@ -39,7 +39,7 @@ func TestReplace(t *testing.T) {
 		t.Fatalf("%s is a file now: %v", os.DevNull, err)
 	}
 	if err := replace(filepath.Join(dir, "nowhere", "chart"), nil); err == nil {
-		t.Error("a folder that there is not is no error")
+		t.Error("a missing folder is no error")
 	}
 	if left, _ := os.ReadDir(dir); len(left) != 2 {
 		t.Errorf("%d files are left", len(left))

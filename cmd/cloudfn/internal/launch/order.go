@@ -23,6 +23,7 @@ var fields = []string{
 	"id", "flavor", "min-vcpus:min.vcpus", "min-ram-mb:min.ram_mb", "min-disk-gb:min.disk_gb", "image",
 	"network:networks", "count", "key-name", "security-group:security_groups", "zone:availability_zone",
 	"metadata", "on-failure", "connection:connection_id", "reuse", "callback:callback.url",
+	"reservation:reservation_id",
 }
 
 func orderFlags(a *cli.App, cmd *cobra.Command) {
@@ -44,6 +45,7 @@ func orderFlags(a *cli.App, cmd *cobra.Command) {
 	a.ConnectionFlag(cmd, "launch through this connection")
 	flags.Bool("reuse", false, "take idle servers of the connection first")
 	flags.String("callback", "", "URL that gets every event of the order")
+	leaseFlags(a, cmd)
 	for flag, kind := range map[string]string{
 		"flavor": "flavors", "image": "images", "network": "networks", "key-name": "keypairs",
 		"security-group": "security_groups", "zone": "zones",
@@ -81,7 +83,9 @@ func (l *launch) read(cmd *cobra.Command, args []string) error {
 		}
 		l.order["user_data"] = string(text)
 	}
-	l.override(cmd)
+	if err := l.override(cmd); err != nil {
+		return err
+	}
 	if err := l.check(); err != nil {
 		return err
 	}
@@ -108,8 +112,11 @@ func parse(name string, text []byte) (order, error) {
 }
 
 // override sets the fields of the flags. A flavor and a minimum size exclude each other.
-func (l *launch) override(cmd *cobra.Command) {
-	given := cli.Body(cmd.Flags(), fields...)
+func (l *launch) override(cmd *cobra.Command) error {
+	given := cli.Body(cmd.Flags(), slices.Concat(fields, leaseFields)...)
+	if err := addLease(cmd, given); err != nil {
+		return err
+	}
 	maps.Copy(l.order, given)
 	if cmd.Flags().Changed("no-start") {
 		isStopped, _ := cmd.Flags().GetBool("no-start")
@@ -124,6 +131,7 @@ func (l *launch) override(cmd *cobra.Command) {
 	case given["min"] != nil && given["flavor"] == nil:
 		delete(l.order, "flavor")
 	}
+	return nil
 }
 
 // check finds what the API could not explain as well: it does not know the flags.

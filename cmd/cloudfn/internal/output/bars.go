@@ -62,6 +62,12 @@ func (b Bars) Write(out io.Writer, bars []Bar) error {
 	return w.Flush()
 }
 
+// Meter draws a part of all by itself, in so many cells and without color.
+func (b Bars) Meter(part, all, width int) string {
+	b.Color = false
+	return b.bar(Bar{Part: part, All: max(all, 1)}, width, max(all, 1))
+}
+
 // bar draws one in so many cells.
 func (b Bars) bar(one Bar, room, largest int) string {
 	if one.Missing {

@@ -13,11 +13,11 @@ const (
 
 // colors of states. Those that are not listed need no attention.
 var colors = colorsOf(map[string]string{
-	green: "active done verified delivered up yes ready sampled",
-	red:   "error failed partial rolled_back lost dead gone missing suspended",
+	green: "active done verified delivered up yes ready sampled moved create",
+	red:   "error failed partial rolled_back lost dead gone missing suspended delete replace",
 	yellow: "requested building build updating rebooting reboot hard_reboot deleting running pending due unknown " +
-		"rebuild rebuilt",
-	dim: "stopped shutoff shelved shelved_offloaded deleted expired paused",
+		"rebuild rebuilt creating degraded suspect migrating confirming skipped update",
+	dim: "stopped shutoff shelved shelved_offloaded deleted expired paused cancelled none",
 })
 
 func colorsOf(states map[string]string) map[string]string {
@@ -47,6 +47,12 @@ func Paint(on bool, state string) string {
 
 // Bold is for headings.
 func Bold(on bool, text string) string { return style(on, bold, Clean(text)) }
+
+// Removed is for a line that a change removes, and Added for one that it adds.
+func Removed(on bool, text string) string { return style(on, red, Clean(text)) }
+
+// Added is the other one.
+func Added(on bool, text string) string { return style(on, green, Clean(text)) }
 
 // Dim is for what matters less.
 func Dim(on bool, text string) string { return style(on, dim, Clean(text)) }

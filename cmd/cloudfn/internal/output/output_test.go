@@ -212,7 +212,8 @@ func TestProgress(t *testing.T) {
 		p.Show(began, first)
 		p.Show(began.Add(time.Second), first)
 		p.Show(began.Add(12*time.Second), second)
-		if want := "   0s  web-1  building\n   0s  web-2  building\n  12s  web-1  active  a-server\n"; out.String() != want {
+		want := "   0s  web-1  building\n   0s  web-2  building\n  12s  web-1  active  a-server\n"
+		if out.String() != want {
 			t.Errorf("%q, want %q", out.String(), want)
 		}
 	})

@@ -19,7 +19,7 @@ type Row struct {
 type Progress struct {
 	Out   io.Writer
 	Color bool
-	Size  func() (width, height int) // of the terminal; nil = Out is none
+	Size  func() (width, height int) // of the terminal; nil = Out is not a terminal
 	Began time.Time
 
 	drawn int                      // lines that are to be drawn over

@@ -125,7 +125,8 @@ func addresses(s api.Server, text func(api.Address) string) string {
 	return strings.Join(texts, ", ")
 }
 
-// age is how much time has passed, in its largest unit that keeps two digits; "" when the time is unknown.
+// age is how much time has passed, in seconds up to 2 minutes, minutes up to 2 hours, hours up to 2 days, else
+// days; "" when the time is unknown.
 func age(since, now time.Time) string {
 	d := max(now.Sub(since), 0)
 	switch {
@@ -162,7 +163,9 @@ func detailTable(found api.Item[api.Server]) output.Table[api.Server] {
 		Texts: map[string]func(api.Server) string{
 			"FAULT": fault, "FLAVOR": flavor, "UPDATED": updated, "AGENT": agent, "PARTIAL": partial,
 			"ADDRESSES": func(s api.Server) string {
-				return addresses(s, func(a api.Address) string { return fmt.Sprintf("%s %s (%s)", a.IP, a.Network, a.Type) })
+				return addresses(s, func(a api.Address) string {
+					return fmt.Sprintf("%s %s (%s)", a.IP, a.Network, a.Type)
+				})
 			},
 		},
 	}
@@ -227,7 +230,8 @@ func (s *servers) historyCommand() *cobra.Command {
 var historyTable = output.Table[api.ServerEvent]{
 	Columns: []string{
 		"AT", "STATE*:data.state", "BEFORE:data.previous_state", "USER", "PROJECT:data.actor.project_id",
-		"ACTION:data.actor.action", "CONNECTION+:data.actor.connection_id", "ORDER+:data.actor.order_id", "TYPE+", "ID+",
+		"ACTION:data.actor.action", "CONNECTION+:data.actor.connection_id", "ORDER+:data.actor.order_id", "TYPE+",
+		"ID+",
 	},
 	Texts: map[string]func(api.ServerEvent) string{"USER": user},
 }

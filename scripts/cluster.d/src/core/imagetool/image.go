@@ -40,7 +40,8 @@ func layer(entries []entry) (v1.Layer, error) {
 		if e.name[len(e.name)-1] == '/' {
 			kind = tar.TypeDir
 		}
-		if err := w.WriteHeader(&tar.Header{Name: e.name, Typeflag: kind, Mode: e.mode, Size: int64(len(e.data))}); err != nil {
+		header := &tar.Header{Name: e.name, Typeflag: kind, Mode: e.mode, Size: int64(len(e.data))}
+		if err := w.WriteHeader(header); err != nil {
 			return nil, fmt.Errorf("layer: %s: %w", e.name, err)
 		}
 		if _, err := w.Write(e.data); err != nil {
@@ -57,7 +58,8 @@ func layer(entries []entry) (v1.Layer, error) {
 func base() (v1.Image, error) {
 	entries := []entry{
 		{"etc/", 0o755, nil},
-		{"etc/passwd", 0o644, []byte("root:x:0:0:root:/root:/sbin/nologin\nnonroot:x:" + nonroot + ":" + nonroot + ":nonroot:/home/nonroot:/sbin/nologin\n")},
+		{"etc/passwd", 0o644, []byte("root:x:0:0:root:/root:/sbin/nologin\nnonroot:x:" + nonroot + ":" + nonroot +
+			":nonroot:/home/nonroot:/sbin/nologin\n")},
 		{"etc/group", 0o644, []byte("root:x:0:\nnonroot:x:" + nonroot + ":\n")},
 		{"etc/ssl/", 0o755, nil},
 		{"etc/ssl/certs/", 0o755, nil},

@@ -16,7 +16,8 @@ import (
 	"syscall"
 )
 
-var errUsage = errors.New("usage: imagetool serve ADDRESS FOLDER | base REFERENCE | push REFERENCE BINARY | forward ADDRESS TARGET")
+var errUsage = errors.New("usage: imagetool serve ADDRESS FOLDER | base REFERENCE | push REFERENCE BINARY | " +
+	"forward ADDRESS TARGET")
 
 func main() {
 	log.SetFlags(log.LstdFlags | log.Lmsgprefix)

@@ -1,0 +1,203 @@
+package documents
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
+)
+
+// Read reads the documents of files and folders; - is stdin. Of a folder it reads the files that end in .yaml, .yml or
+// .json, by their names, and none of its folders.
+func Read(names []string, stdin io.Reader) ([]Document, error) {
+	var all []Document
+	for _, name := range names {
+		files, err := expand(name)
+		if err != nil {
+			return nil, err
+		}
+		for _, file := range files {
+			found, err := readFile(file, stdin)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, found...)
+		}
+	}
+	if len(all) == 0 {
+		return nil, exit.Usagef("there is no document in %s", strings.Join(names, ", "))
+	}
+	return all, checkUnique(all)
+}
+
+// expand gives the files of a folder; of anything else the name itself.
+func expand(name string) ([]string, error) {
+	if name == "-" {
+		return []string{name}, nil
+	}
+	info, err := os.Stat(name)
+	if err != nil {
+		return nil, exit.Usagef("%w", err)
+	}
+	if !info.IsDir() {
+		return []string{name}, nil
+	}
+	entries, err := os.ReadDir(name) // by their names
+	if err != nil {
+		return nil, exit.Usagef("%w", err)
+	}
+	var files []string
+	for _, entry := range entries {
+		suffix := filepath.Ext(entry.Name())
+		isHidden := strings.HasPrefix(entry.Name(), ".")
+		if !entry.IsDir() && !isHidden && slices.Contains([]string{".yaml", ".yml", ".json"}, suffix) {
+			files = append(files, filepath.Join(name, entry.Name()))
+		}
+	}
+	return files, nil
+}
+
+func readFile(name string, stdin io.Reader) ([]Document, error) {
+	if name == "-" {
+		text, err := io.ReadAll(stdin)
+		if err != nil {
+			return nil, exit.Usagef("stdin: %w", err)
+		}
+		return Decode(text, name, "")
+	}
+	text, err := os.ReadFile(name) //nolint:gosec // the user names it
+	if err != nil {
+		return nil, exit.Usagef("%w", err)
+	}
+	return Decode(text, name, filepath.Dir(name))
+}
+
+// Decode reads the documents of a text. Files that they name are in the folder.
+func Decode(text []byte, name, folder string) ([]Document, error) {
+	var all []Document
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	for number := 1; ; number++ {
+		source := Source{File: name, Number: number}
+		var node yaml.Node
+		err := decoder.Decode(&node)
+		if errors.Is(err, io.EOF) {
+			return all, nil
+		}
+		if err != nil {
+			return nil, source.Wrap(invalid(err))
+		}
+		if isEmpty(&node) {
+			continue
+		}
+		found, err := entries(node.Content[0], source, folder)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, found...)
+	}
+}
+
+// entries are the documents of a node: one, or a list of them.
+func entries(node *yaml.Node, source Source, folder string) ([]Document, error) {
+	nodes := []*yaml.Node{node}
+	if node.Kind == yaml.SequenceNode {
+		nodes = node.Content
+	}
+	all := make([]Document, len(nodes))
+	for n, one := range nodes {
+		if node.Kind == yaml.SequenceNode {
+			source.Entry = n + 1
+		}
+		d, err := decode(one, folder)
+		if err != nil {
+			return nil, source.Wrap(err)
+		}
+		d.Source = source
+		all[n] = d
+	}
+	return all, nil
+}
+
+func isEmpty(node *yaml.Node) bool {
+	return len(node.Content) == 0 || node.Content[0].Kind == yaml.ScalarNode && node.Content[0].ShortTag() == "!!null"
+}
+
+func decode(node *yaml.Node, folder string) (d Document, err error) {
+	keepTexts(node)
+	var read any
+	if err := node.Decode(&read); err != nil {
+		return d, invalid(err)
+	}
+	fields, ok := read.(map[string]any)
+	if !ok {
+		return d, exit.Usagef("line %d: a document must be a mapping of fields", node.Line)
+	}
+	d.Fields = fields
+	for field, into := range map[string]*string{"kind": &d.Kind, "name": &d.Name} {
+		if *into, ok = fields[field].(string); !ok && fields[field] != nil {
+			return d, exit.Usagef("%s: must be a text", field)
+		}
+		delete(fields, field)
+	}
+	if err := d.check(); err != nil {
+		return d, err
+	}
+	return d, readFiles(d.Spec(), folder)
+}
+
+// keepTexts keeps what YAML takes for a time as a text, because JSON has no times, and every key, because JSON has no
+// other keys.
+func keepTexts(node *yaml.Node) {
+	if node.Kind == yaml.ScalarNode && node.ShortTag() == "!!timestamp" {
+		node.Tag = "!!str"
+	}
+	for i, inner := range node.Content {
+		isKey := node.Kind == yaml.MappingNode && i%2 == 0 && inner.Kind == yaml.ScalarNode
+		if isKey && inner.ShortTag() != "!!merge" {
+			inner.Tag = "!!str"
+		}
+		keepTexts(inner)
+	}
+}
+
+// invalid is an error of the YAML reader, without its name.
+func invalid(err error) error {
+	return exit.Usagef("%s", strings.TrimPrefix(strings.TrimPrefix(err.Error(), "yaml: "), "unmarshal errors:\n  "))
+}
+
+// checkUnique finds things that are declared twice.
+func checkUnique(all []Document) error {
+	first := map[string]Source{}
+	for _, d := range all {
+		if other, isTwice := first[d.ID()]; isTwice {
+			return d.Source.Wrap(exit.Usagef("name: %s is declared in %s as well", d.ID(), other))
+		}
+		first[d.ID()] = d.Source
+	}
+	return nil
+}
+
+// Value reads a value that is given by itself, such as 8 or [a, b].
+func Value(text string) (any, error) {
+	var node yaml.Node
+	if err := yaml.Unmarshal([]byte(text), &node); err != nil {
+		return nil, invalid(err)
+	}
+	if len(node.Content) == 0 {
+		return "", nil
+	}
+	keepTexts(&node)
+	var value any
+	if err := node.Decode(&value); err != nil {
+		return nil, fmt.Errorf("%w", invalid(err))
+	}
+	return value, nil
+}

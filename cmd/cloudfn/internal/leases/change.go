@@ -1,0 +1,124 @@
+package leases
+
+import (
+	"net/http"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/cli"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// termFields are the fields of a lease that flags set. Durations are not among them: see addPeriods.
+var termFields = []string{"name", "start", "end", "on-end"}
+
+// termFlags add when a lease is, and what happens at its end.
+func termFlags(a *cli.App, cmd *cobra.Command) {
+	a.Until(cmd, "start", "when it begins: in 24h, in 7d, or a time such as 2027-01-01T09:00:00+01:00 (default now)")
+	a.Until(cmd, "end", "when it ends, in the same form")
+	flags := cmd.Flags()
+	flags.String("duration", "", "or how long it lasts: 90m, 8h, 2d, 2w, or an ISO 8601 duration such as P1M")
+	cli.Choices(cmd, "duration", "8h", "2d", "1w", "P1M")
+	flags.String("before-end", "", "warn so long before the end, by an event: 30m, 1h, 1d")
+	cli.Choices(cmd, "before-end", "30m", "1h", "1d")
+	flags.String("on-end", "", "what happens to the servers at the end: "+strings.Join(domain.OnEnds(), ", "))
+	cli.Choices(cmd, "on-end", domain.OnEnds()...)
+}
+
+// addPeriods adds the durations that were given to a request, as ISO 8601 has them.
+func addPeriods(cmd *cobra.Command, body map[string]any) error {
+	for flag, field := range map[string]string{"duration": "duration", "before-end": "before_end"} {
+		if text, _ := cmd.Flags().GetString(flag); flag == "before-end" && text == "none" && cmd.Name() == "update" {
+			body[field] = nil
+		} else if err := AddPeriod(cmd, body, flag, field); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// AddPeriod adds the duration of a flag that was given to a request, as ISO 8601 has it.
+func AddPeriod(cmd *cobra.Command, body map[string]any, flag, field string) error {
+	if !cmd.Flags().Changed(flag) {
+		return nil
+	}
+	text, _ := cmd.Flags().GetString(flag)
+	period, err := ParsePeriod(text)
+	if err != nil {
+		return exit.Usagef("--%s: %w", flag, err)
+	}
+	body[field] = period.String()
+	return nil
+}
+
+// ParsePeriod reads an ISO 8601 duration, or a number with m, h, d or w.
+func ParsePeriod(text string) (domain.Period, error) {
+	if number, unit := text[:max(len(text)-1, 0)], text[max(len(text)-1, 0):]; !strings.HasPrefix(text, "P") {
+		switch unit {
+		case "m", "h":
+			text = "PT" + number + strings.ToUpper(unit)
+		case "d", "w":
+			text = "P" + number + strings.ToUpper(unit)
+		}
+	}
+	period, err := domain.ParsePeriod(text)
+	if err != nil {
+		return period, exit.Usagef("must be a number with m, h, d or w, such as 90m or 2d, " +
+			"or an ISO 8601 duration such as P1M")
+	}
+	return period, nil
+}
+
+func extend(a *cli.App) *cobra.Command {
+	cmd := leases.One(a, "extend", "Move the end of a lease", "changeLease", func(cmd *cobra.Command, id string) error {
+		body := cli.Body(cmd.Flags(), "end")
+		by, _ := cmd.Flags().GetString("by")
+		if (by == "") == (len(body) == 0) {
+			return exit.Usagef("give the new end by --end, or by --by how much later it is")
+		}
+		if by != "" {
+			period, err := ParsePeriod(by)
+			if err != nil {
+				return exit.Usagef("--by: %w", err)
+			}
+			found, err := leases.Get(cmd.Context(), a, id, nil)
+			if err != nil {
+				return err
+			}
+			body["end"] = period.AddTo(found.Value.End)
+		}
+		return leases.Send(cmd.Context(), a, http.MethodPatch, leases.URL(id), body)
+	})
+	cmd.Annotations = cli.Calls("changeLease", "getLease")
+	cmd.Long = `Move the end of a lease. --end may also be earlier than the present end. When too few hosts are free
+for longer, the lease stays as it is, and the error says from when they are.`
+	cmd.Example = "  cloudfn leases extend LEASE --by 2h\n  cloudfn leases extend LEASE --end 2027-01-01T18:00:00Z"
+	a.Until(cmd, "end", "the new end: in 24h, in 7d, or a time such as 2027-01-01T18:00:00Z")
+	cmd.Flags().String("by", "",
+		"how much later than its present end: 90m, 8h, 2d, 2w, or an ISO 8601 duration such as P1M")
+	cli.Choices(cmd, "by", "1h", "8h", "1d", "P1M")
+	return cmd
+}
+
+func update(a *cli.App) *cobra.Command {
+	cmd := leases.One(a, "update", "Change a lease", "changeLease", func(cmd *cobra.Command, id string) error {
+		body := cli.Body(cmd.Flags(), termFields...)
+		if err := addPeriods(cmd, body); err != nil {
+			return err
+		}
+		if len(body) == 0 {
+			return exit.Usagef("nothing is to be changed: %s leases update -h lists flags", a.Name)
+		}
+		return leases.Send(cmd.Context(), a, http.MethodPatch, leases.URL(id), body)
+	})
+	cmd.Long = `Change a lease. Without a flag a field stays as it is. Before its start all can be changed; afterwards
+the end, the warning, what happens at the end, and the name.`
+	cmd.Example = "  cloudfn leases update LEASE --on-end delete --before-end none"
+	termFlags(a, cmd)
+	cmd.Flags().String("name", "", "a name, for people")
+	cli.Choices(cmd, "name")
+	cmd.Flags().Lookup("before-end").Usage += ", or none"
+	return cmd
+}

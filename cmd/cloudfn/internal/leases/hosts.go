@@ -1,0 +1,92 @@
+package leases
+
+import (
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/cli"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/output"
+)
+
+// slots is what availability answers: it has no pages.
+type slots struct {
+	Slots []api.Item[api.Slot] `json:"slots"`
+}
+
+var slotTable = output.Table[api.Slot]{
+	Columns: []string{"START", "END", "HOSTS"},
+	Name:    func(s api.Slot) string { return s.Start.UTC().Format("2006-01-02T15:04:05Z") },
+}
+
+func availability(a *cli.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "availability --duration TIME", Short: "Find when hosts are free", Args: cobra.NoArgs,
+		Long: `List the periods in which so many hosts are free for so long, the earliest first. END is until when
+they stay free: a lease may end earlier.`,
+		Example:     "  cloudfn leases availability --hosts 3 --vcpus 32 --duration 2d --from 7d",
+		Annotations: cli.Calls("findFreeHosts"), ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			query := cli.Query(cmd.Flags(), "hosts", "vcpus", "ram-mb", "disk-gb", "zone", "region", "trait:traits",
+				"from", "until")
+			text, _ := cmd.Flags().GetString("duration")
+			period, err := ParsePeriod(text)
+			if err != nil {
+				return exit.Usagef("--duration: %w", err)
+			}
+			query.Set("duration", period.String())
+			if limit := cli.Limit(cmd); limit > 0 {
+				query.Set("limit", strconv.Itoa(limit))
+			}
+			found, err := api.Get[slots](cmd.Context(), a.API(), leases.Path+"/availability", query)
+			if err != nil {
+				return err
+			}
+			return output.List(&a.Print, found.Value.Slots, slotTable)
+		},
+	}
+	hostFlags(cmd)
+	cmd.Flags().Int("hosts", 1, "how many hosts at the same time")
+	cli.Choices(cmd, "hosts")
+	cmd.Flags().String("duration", "", "for how long: 90m, 8h, 2d, 2w, or an ISO 8601 duration such as P1M")
+	cli.Choices(cmd, "duration", "8h", "2d", "1w", "P1M")
+	a.Until(cmd, "from", "not before: in 24h, in 7d, or a time such as 2027-01-01T09:00:00Z (default now)")
+	a.Until(cmd, "until", "not after, in the same form (default in a year)")
+	cli.LimitFlag(cmd, 10)
+	_ = cmd.MarkFlagRequired("duration")
+	return cmd
+}
+
+// allocated is what allocations answers: it has no pages.
+type allocated struct {
+	Allocations []api.Item[api.Allocation] `json:"allocations"`
+}
+
+var allocationTable = output.Table[api.Allocation]{
+	Columns: []string{
+		"HOST", "START", "END", "PROJECT:project_id", "LEASE:lease_id", "RESERVATION+:reservation_id",
+		"PREPARED+:prepared_at", "RELEASED+:released_at",
+	},
+	Name: func(h api.Allocation) string { return h.Host },
+}
+
+func allocations(a *cli.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "allocations", Short: "List which host is whose, and when, as the cloud's admin", Args: cobra.NoArgs,
+		Example:     "  cloudfn leases allocations --until 30d",
+		Annotations: cli.Calls("listAllocations"), ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			query := cli.Query(cmd.Flags(), "from", "until")
+			found, err := api.Get[allocated](cmd.Context(), a.API(), leases.Path+"/allocations", query)
+			if err != nil {
+				return err
+			}
+			return output.List(&a.Print, found.Value.Allocations, allocationTable)
+		},
+	}
+	a.Until(cmd, "from", "not over before: in 24h, in 7d, or a time such as 2027-01-01T09:00:00Z (default now)")
+	a.Until(cmd, "until", "begun before, in the same form (default in a year)")
+	return cmd
+}

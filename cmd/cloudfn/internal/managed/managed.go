@@ -1,0 +1,271 @@
+// Package managed holds the commands for managed resources: what is declared, and kept as it is declared.
+package managed
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/cli"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/output"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// Noun is that of managed resources. One is named by its kind and its name.
+var Noun = cli.Noun[api.Managed]{
+	Path: "/v1/managed", Key: "managed",
+	Table: output.Table[api.Managed]{
+		Columns: []string{
+			"KIND", "NAME", "STATUS*", "READY", "REVISION", "REASON:status_reason", "NODE+", "LABELS+", "ID+",
+		},
+		Details: []string{
+			"FLAVOR", "SCHEDULE", "REPAIR", "MAX_REVISIONS", "PROVIDER", "CREATED:created_at", "UPDATED:updated_at",
+		},
+		Name: func(m api.Managed) string { return m.Kind + "/" + m.Name },
+		Texts: map[string]func(api.Managed) string{
+			"READY": ready, "REVISION": revision, "NODE": nodes, "SCHEDULE": schedule,
+			"LABELS": func(m api.Managed) string { return Pairs(m.Labels) },
+		},
+	},
+}
+
+// ready counts the members that are ready.
+func ready(m api.Managed) string {
+	n := 0
+	for _, member := range m.Members {
+		if string(member.Status) == string(domain.MemberReady) {
+			n++
+		}
+	}
+	return fmt.Sprintf("%d/%d", n, len(m.Members))
+}
+
+// revision is what is declared, and what is real while that is another one.
+func revision(m api.Managed) string {
+	text := strconv.Itoa(m.Revision)
+	if m.ObservedRevision != m.Revision {
+		text += fmt.Sprintf(" (now %d)", m.ObservedRevision)
+	}
+	return text
+}
+
+// nodes are the hosts that its members run on.
+func nodes(m api.Managed) string {
+	var all []string
+	for _, member := range m.Members {
+		if node := cli.Value(member.Node); node != "" {
+			all = append(all, node)
+		}
+	}
+	slices.Sort(all)
+	return strings.Join(slices.Compact(all), ",")
+}
+
+// schedule says where it may run, such as: node labels rack=r1, zone nova.
+func schedule(m api.Managed) string {
+	var all []string
+	for name, value := range map[string]string{
+		"affinity": string(cli.Value(m.Schedule.Affinity)), "node labels": Pairs(cli.Value(m.Schedule.Labels)),
+		"region": cli.Value(m.Schedule.Region), "zone": cli.Value(m.Schedule.Zone),
+	} {
+		if value != "" {
+			all = append(all, name+" "+value)
+		}
+	}
+	slices.Sort(all)
+	return strings.Join(all, ", ")
+}
+
+// Command holds the commands for managed resources.
+func Command(a *cli.App) *cobra.Command {
+	return cli.Group("managed", "Declare resources that are kept as they are declared",
+		list(a), show(a), put(a), update(a), remove(a), revisions(a), rollback(a), providers(a))
+}
+
+// Reference names a managed resource.
+type Reference struct{ Kind, Name string }
+
+// String implements fmt.Stringer.
+func (r Reference) String() string { return r.Kind + "/" + r.Name }
+
+// URL is its path, and that of what belongs to it.
+func (r Reference) URL(more ...string) string {
+	return Noun.URL(r.Kind, append([]string{r.Name}, more...)...)
+}
+
+// ParseKind reads a kind, whatever its letters' case.
+func ParseKind(text string) (string, error) {
+	var known []string
+	for _, kind := range domain.Kinds() {
+		if strings.EqualFold(text, string(kind)) {
+			return string(kind), nil
+		}
+		known = append(known, string(kind))
+	}
+	return "", exit.Usagef("unknown kind %q; expected one of %s", text, strings.Join(known, ", "))
+}
+
+// ParseReference reads KIND NAME or KIND/NAME, and gives the other arguments.
+func ParseReference(args []string) (r Reference, rest []string, err error) {
+	kind, name, isOne := strings.Cut(args[0], "/")
+	rest = args[1:]
+	if !isOne {
+		if len(rest) == 0 {
+			return r, nil, exit.Usagef("the name is missing: give KIND NAME, or KIND/NAME")
+		}
+		name, rest = rest[0], rest[1:]
+	}
+	if r.Kind, err = ParseKind(kind); err != nil {
+		return r, nil, err
+	}
+	r.Name = name
+	return r, rest, nil
+}
+
+// one is a command for one resource. use names the arguments behind it: at most so many.
+func one(
+	a *cli.App, name, use, short, operations string, most int,
+	run func(cmd *cobra.Command, r Reference, rest []string) error,
+) *cobra.Command {
+	return &cobra.Command{
+		Use: strings.TrimRight(name+" KIND NAME "+use, " "), Short: short, Args: cobra.MinimumNArgs(1),
+		Annotations: cli.Calls(strings.Fields(operations)...), ValidArgsFunction: a.Complete(2, Finder(a)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			r, rest, err := ParseReference(args)
+			if err != nil {
+				return err
+			}
+			if len(rest) > most {
+				return exit.Usagef("unexpected %q", rest[most])
+			}
+			return run(cmd, r, rest)
+		},
+	}
+}
+
+// Finder completes kinds, and then the names of that kind.
+func Finder(a *cli.App) cli.Finder {
+	return func(ctx context.Context, args []string, _ string) ([]string, error) {
+		if len(args) == 0 {
+			var kinds []string
+			for _, kind := range domain.Kinds() {
+				kinds = append(kinds, string(kind))
+			}
+			return kinds, nil
+		}
+		kind, err := ParseKind(args[0])
+		if err != nil {
+			return nil, err
+		}
+		found, err := api.List[api.Managed]{Path: Noun.URL(kind), Key: Noun.Key}.Read(ctx, a.API())
+		var names []string
+		for _, item := range found {
+			names = append(names, item.Value.Name+"\t"+string(item.Value.Status))
+		}
+		return names, err
+	}
+}
+
+func list(a *cli.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "list [KIND]", Aliases: []string{"ls"}, Short: "List the project's managed resources",
+		Example: "  cloudfn managed list Volume\n  cloudfn managed list --label app=web --status degraded,error",
+		Args:    cobra.MaximumNArgs(1), Annotations: cli.Calls("listManaged", "listManagedOfKind"),
+		ValidArgsFunction: a.Complete(1, Finder(a)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			found, err := Find(cmd, a, args)
+			if err != nil {
+				return err
+			}
+			return PrintList(a, found)
+		},
+	}
+	FilterFlags(cmd)
+	return cmd
+}
+
+var statuses = []domain.ManagedStatus{
+	domain.ManagedPending, domain.ManagedCreating, domain.ManagedUpdating, domain.ManagedReady, domain.ManagedDegraded,
+	domain.ManagedError, domain.ManagedDeleting,
+}
+
+// FilterFlags add which resources of a list are wanted.
+func FilterFlags(cmd *cobra.Command) {
+	var all []string
+	for _, status := range statuses {
+		all = append(all, string(status))
+	}
+	cli.Statuses(cmd, all, "")
+	flags := cmd.Flags()
+	flags.StringSliceP("label", "l", nil, "only those with this label: KEY=VALUE; may be repeated")
+	flags.String("name", "", "only those whose name contains this")
+	cli.Choices(cmd, "label")
+	cli.Choices(cmd, "name")
+	cli.LimitFlag(cmd, 0)
+}
+
+// PrintList prints resources.
+func PrintList(a *cli.App, all []api.Item[api.Managed]) error {
+	return output.List(&a.Print, all, Noun.Table)
+}
+
+// Find lists the resources that a command's arguments (at most a kind) and flags name.
+func Find(cmd *cobra.Command, a *cli.App, args []string) ([]api.Item[api.Managed], error) {
+	path := Noun.Path
+	if len(args) > 0 {
+		kind, err := ParseKind(args[0])
+		if err != nil {
+			return nil, err
+		}
+		path = Noun.URL(kind)
+	}
+	query := cli.Query(cmd.Flags(), "name", "status", "label")
+	list := api.List[api.Managed]{Path: path, Key: Noun.Key, Query: query, Limit: cli.Limit(cmd)}
+	return list.Read(cmd.Context(), a.API())
+}
+
+func show(a *cli.App) *cobra.Command {
+	return one(a, "show", "", "Show a managed resource, its conditions and its objects", "getManaged", 0,
+		func(cmd *cobra.Command, r Reference, _ []string) error {
+			found, err := api.Get[api.Managed](cmd.Context(), a.API(), r.URL(), nil)
+			if err != nil {
+				return err
+			}
+			return Print(a, found)
+		})
+}
+
+var providerTable = output.Table[api.Provider]{
+	Columns: []string{"NAME", "AVAILABLE", "KINDS", "DRIVER", "REASON", "DESCRIPTION+"},
+	Name:    func(p api.Provider) string { return p.Name },
+	Texts: map[string]func(api.Provider) string{
+		"AVAILABLE": func(p api.Provider) string { return map[bool]string{true: "yes", false: "no"}[p.Available] },
+	},
+}
+
+// provided is what the list of providers answers: it has no pages.
+type provided struct {
+	Providers []api.Item[api.Provider] `json:"providers"`
+}
+
+func providers(a *cli.App) *cobra.Command {
+	return &cobra.Command{
+		Use: "providers", Short: "List who makes which kinds, and whether this cloud has them", Args: cobra.NoArgs,
+		Annotations: cli.Calls("listProviders"), ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var found provided
+			err := a.API().Do(cmd.Context(), http.MethodGet, Noun.URL("providers"), nil, &found)
+			if err != nil {
+				return err
+			}
+			return output.List(&a.Print, found.Providers, providerTable)
+		},
+	}
+}

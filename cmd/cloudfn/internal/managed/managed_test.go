@@ -1,0 +1,118 @@
+package managed
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/clitest"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
+)
+
+// TestReferences reads names with their kinds in both forms.
+func TestReferences(t *testing.T) {
+	t.Parallel()
+	for args, want := range map[string][]string{
+		"volume data logs":        {"Volume/data", "Volume/logs"},
+		"Volume/data secret/key":  {"Volume/data", "Secret/key"},
+		"VIRTUALMACHINE web":      {"VirtualMachine/web"},
+		"Volume":                  nil,
+		"Volumes data":            nil,
+		"Volume/data Volumes/all": nil,
+	} {
+		all, err := references(strings.Fields(args))
+		if want == nil {
+			if a, _, _ := clitest.New(t, nil); a.Code(err) != exit.Usage {
+				t.Errorf("%s gives %v", args, err)
+			}
+			continue
+		}
+		if diff := cmp.Diff(want, names(all)); diff != "" || err != nil {
+			t.Errorf("%s: %s, %v", args, diff, err)
+		}
+	}
+}
+
+// TestMerged changes fields of an object. An empty value removes one, and is sent where none is shown.
+func TestMerged(t *testing.T) {
+	t.Parallel()
+	before := map[string]any{"count": 1, "key_name": "k", "image": "cirros"}
+	got := merged(before, map[string]any{"count": 2, "key_name": "", "image": nil, "user_data": ""})
+	if diff := cmp.Diff(map[string]any{"count": 2, "user_data": ""}, got); diff != "" {
+		t.Error(diff)
+	}
+	if before["count"] != 1 {
+		t.Error("it changes what it was given")
+	}
+}
+
+// TestAwaitError waits a minute for a resource in error, which cloudfn tries again, and then fails.
+func TestAwaitError(t *testing.T) {
+	t.Parallel()
+	a, _, notes := clitest.New(t, func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, `{"kind": "Volume", "name": "data", "revision": 1, "status": "error", "status_reason": "no room"}`)
+	})
+	now := time.Now()
+	a.Now = func() time.Time { now = now.Add(patience / 3); return now }
+	target := &Target{Reference: Reference{"Volume", "data"}, Revision: 1}
+	err := Await(t.Context(), a, time.Minute, []*Target{target})
+	if a.Code(err) != exit.Failed || err.Error() != "Volume/data is error: no room" {
+		t.Errorf("it ends with %v", err)
+	}
+	if !strings.Contains(notes.String(), "Volume/data  error  no room") {
+		t.Errorf("it shows %s", notes)
+	}
+}
+
+// TestAwaitGone is done when what is deleted is gone, and fails when what is declared is.
+func TestAwaitGone(t *testing.T) {
+	t.Parallel()
+	a, _, _ := clitest.New(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusNotFound)
+		fmt.Fprint(w, `{"detail": "there is no Volume data", "code": "not_found"}`)
+	})
+	data := Reference{"Volume", "data"}
+	if err := Await(t.Context(), a, time.Minute, []*Target{{Reference: data}}); err != nil {
+		t.Error(err)
+	}
+	err := Await(t.Context(), a, time.Minute, []*Target{{Reference: data, Revision: 1}})
+	if err == nil || err.Error() != "Volume/data is gone" {
+		t.Errorf("it ends with %v", err)
+	}
+}
+
+// TestAwaitTimeout says what is not ready, and that cloudfn goes on.
+func TestAwaitTimeout(t *testing.T) {
+	t.Parallel()
+	a, _, _ := clitest.New(t, func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, `{"managed": [{"kind": "Volume", "name": "a", "status": "creating"},
+			{"kind": "Volume", "name": "b", "status": "pending", "status_reason": "it waits"}], "next": null}`)
+	})
+	err := Await(t.Context(), a, 50*time.Millisecond, []*Target{
+		{Reference: Reference{"Volume", "b"}, Revision: 1}, {Reference: Reference{"Volume", "a"}, Revision: 1},
+	})
+	const want = "not done within 50ms, and it goes on: Volume/b is pending: it waits, and 1 more"
+	if a.Code(err) != exit.Unavailable || err.Error() != want {
+		t.Errorf("it ends with %v", err)
+	}
+}
+
+// TestChange has the largest action of a plan, and its fields in short lines.
+func TestChange(t *testing.T) {
+	t.Parallel()
+	c := Change{Action: ActionNone}
+	c.add(api.ManagedPlan{Action: "update", Fields: []api.PlanField{{Field: "spec.count", From: 5.0, To: 8.0}}})
+	c.add(api.ManagedPlan{Action: "replace", Fields: []api.PlanField{
+		{Field: "spec.data", From: strings.Repeat("x", 100)}, {Field: "labels", To: map[string]any{"a": "b\n"}},
+	}})
+	c.add(api.ManagedPlan{Action: "none"})
+	want := "spec.count: 5 -> 8, spec.data: " + strings.Repeat("x", longest) + "... -> (none), labels: {\"a\":\"b\\n\"}"
+	if c.Action != ActionReplace || c.fields() != want {
+		t.Errorf("it is %s %s\nwant %s", c.Action, c.fields(), want)
+	}
+}

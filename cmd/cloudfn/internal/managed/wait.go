@@ -1,0 +1,149 @@
+package managed
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/cli"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/output"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// patience is how long a resource may stay in error: what fails is tried again after some seconds.
+const patience = time.Minute
+
+// Target is a resource that a command waits for.
+type Target struct {
+	Reference
+	Revision int  // that must be real; 0 = none: the resource must be gone
+	IsDone   bool // it is as it should be
+
+	last     api.Managed
+	inError  time.Time // since when; zero = it is not
+	isFailed bool
+}
+
+// Await waits until each target is ready with its revision, or gone, and shows the progress on stderr.
+func Await(ctx context.Context, a *cli.App, limit time.Duration, targets []*Target) error {
+	progress := output.Progress{Out: a.Err, Color: a.ErrSize != nil && a.HasColors, Size: a.ErrSize, Began: a.Now()}
+	err := cli.Poll(ctx, limit, func(ctx context.Context) (bool, error) {
+		if err := refresh(ctx, a, targets); err != nil {
+			return false, err
+		}
+		rows := make([]output.Row, len(targets))
+		isOver := true
+		for n, t := range targets {
+			rows[n] = t.row()
+			isOver = isOver && rows[n].IsFinal
+		}
+		progress.Show(a.Now(), rows)
+		return isOver, nil
+	}, func() string { return pending(targets) })
+	if err != nil {
+		return err
+	}
+	return failures(targets)
+}
+
+// refresh reads the targets that are not done: one by itself, several by the lists of their kinds.
+func refresh(ctx context.Context, a *cli.App, targets []*Target) error {
+	open := slices.DeleteFunc(slices.Clone(targets), func(t *Target) bool { return t.IsDone || t.isFailed })
+	kinds := map[string][]*Target{}
+	for _, t := range open {
+		kinds[t.Kind] = append(kinds[t.Kind], t)
+	}
+	for kind, some := range kinds {
+		if len(some) == 1 {
+			found, err := api.Get[api.Managed](ctx, a.API(), some[0].URL(), nil)
+			if err != nil && !api.HasStatus(err, http.StatusNotFound) {
+				return err
+			}
+			some[0].update(found.Value, err == nil, a.Now())
+			continue
+		}
+		found, err := api.List[api.Managed]{Path: Noun.URL(kind), Key: Noun.Key}.Read(ctx, a.API())
+		if err != nil {
+			return err
+		}
+		for _, t := range some {
+			n := slices.IndexFunc(found, func(m api.Item[api.Managed]) bool { return m.Value.Name == t.Name })
+			if n < 0 {
+				t.update(api.Managed{}, false, a.Now())
+				continue
+			}
+			t.update(found[n].Value, true, a.Now())
+		}
+	}
+	return nil
+}
+
+// update judges what a target is now.
+func (t *Target) update(m api.Managed, isThere bool, now time.Time) {
+	t.last = m
+	status := domain.ManagedStatus(m.Status)
+	switch {
+	case !isThere:
+		t.IsDone, t.isFailed = t.Revision == 0, t.Revision > 0
+		return
+	case t.Revision > 0 && status == domain.ManagedReady && m.ObservedRevision >= t.Revision:
+		t.IsDone = true
+		return
+	case status != domain.ManagedError:
+		t.inError = time.Time{}
+		return
+	case t.inError.IsZero():
+		t.inError = now
+	}
+	t.isFailed = now.Sub(t.inError) >= patience
+}
+
+// Status is the last one that was seen, or gone.
+func (t *Target) Status() string { return cmp.Or(string(t.last.Status), "gone") }
+
+func (t *Target) row() output.Row {
+	note := t.last.StatusReason
+	if len(t.last.Members) > 1 {
+		note = fmt.Sprintf("%s %s", ready(t.last), note)
+	}
+	return output.Row{Name: t.String(), State: t.Status(), Note: note, IsFinal: t.IsDone || t.isFailed}
+}
+
+// pending says which targets are not done.
+func pending(targets []*Target) string {
+	open := slices.DeleteFunc(slices.Clone(targets), func(t *Target) bool { return t.IsDone })
+	if len(open) == 0 {
+		return "nothing"
+	}
+	text := open[0].state()
+	if len(open) > 1 {
+		text += fmt.Sprintf(", and %d more", len(open)-1)
+	}
+	return text
+}
+
+// state says what a target is now, and why.
+func (t *Target) state() string {
+	text := t.String() + " is " + t.Status()
+	if reason := t.last.StatusReason; reason != "" {
+		text += ": " + reason
+	}
+	return text
+}
+
+func failures(targets []*Target) error {
+	failed := slices.DeleteFunc(slices.Clone(targets), func(t *Target) bool { return !t.isFailed })
+	switch len(failed) {
+	case 0:
+		return nil
+	case 1:
+		return exit.Failedf("%s", failed[0].state())
+	}
+	return exit.Failedf("%s of %d resources failed: %s", strconv.Itoa(len(failed)), len(targets), pending(failed))
+}

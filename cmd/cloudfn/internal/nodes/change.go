@@ -1,0 +1,163 @@
+package nodes
+
+import (
+	"maps"
+	"net/http"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/cli"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/leases"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// settings are what admins set of a node, as the API has them now.
+type settings struct {
+	Labels          map[string]string `json:"labels"`
+	RegionZone      string            `json:"region_zone,omitempty"`
+	NetworkZone     string            `json:"network_zone,omitempty"`
+	Providers       []string          `json:"providers"`
+	StatusURL       string            `json:"status_url,omitempty"`
+	Alert           bool              `json:"alert"`
+	AutoCordonAfter string            `json:"auto_cordon_after,omitempty"`
+	AutoDrainAfter  string            `json:"auto_drain_after,omitempty"`
+}
+
+// change reads what is set of a node, changes it and sends it. When somebody else has changed it meanwhile, it fails.
+func change(cmd *cobra.Command, a *cli.App, name string, edit func(*settings) error) error {
+	ctx := cmd.Context()
+	found, err := api.Get[settings](ctx, a.API(), noun.URL(name), nil)
+	if err != nil {
+		return err
+	}
+	now := found.Value
+	if now.Labels == nil {
+		now.Labels = map[string]string{}
+	}
+	if err := edit(&now); err != nil {
+		return err
+	}
+	changed, err := api.Replace[api.Node](ctx, a.API(), noun.URL(name), found.ETag, now)
+	if err != nil {
+		return err
+	}
+	return printOne(a, changed)
+}
+
+func label(a *cli.App) *cobra.Command {
+	return &cobra.Command{
+		Use: "label NODE KEY=VALUE... KEY-...", Short: "Set the labels of a host, and remove them by KEY-",
+		Example: "  cloudfn nodes label compute-1 rack=r1 disk-", Args: cobra.MinimumNArgs(2),
+		Annotations: cli.Calls("getNode", "describeNode"), ValidArgsFunction: a.Complete(1, noun.Finder(a, nil, 0)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			labels, removed := map[string]string{}, []string{}
+			for _, arg := range args[1:] {
+				key, value, isSet := strings.Cut(arg, "=")
+				if without, ok := strings.CutSuffix(arg, "-"); ok && !isSet && without != "" {
+					removed = append(removed, without)
+					continue
+				}
+				if !isSet || key == "" {
+					return exit.Usagef("%q is no label: it must be KEY=VALUE, or KEY- to remove it", arg)
+				}
+				labels[key] = value
+			}
+			return change(cmd, a, args[0], func(s *settings) error {
+				maps.Copy(s.Labels, labels)
+				for _, key := range removed {
+					delete(s.Labels, key)
+				}
+				return nil
+			})
+		},
+	}
+}
+
+func update(a *cli.App) *cobra.Command {
+	cmd := noun.One(a, "update", "Change what is set of a host", "describeNode",
+		func(cmd *cobra.Command, name string) error {
+			if cmd.Flags().NFlag() == 0 {
+				return exit.Usagef("nothing is to be changed: %s nodes update -h lists flags", a.Name)
+			}
+			return change(cmd, a, name, func(s *settings) error { return s.override(cmd) })
+		})
+	cmd.Annotations = cli.Calls("getNode", "describeNode")
+	cmd.Long = `Change what is set of a host. Without a flag a field stays as it is; an empty text removes it.
+
+--auto-cordon-after cordons the host after it has been down for so long, and --auto-drain-after moves its servers off
+after it has been suspect or cordoned for so long. A host that is down is never drained.`
+	cmd.Example = "  cloudfn nodes update compute-1 --region-zone hall-2 --auto-cordon-after 10m --alert=false"
+	flags := cmd.Flags()
+	flags.String("region-zone", "", "where it is")
+	flags.String("network-zone", "", "where it is in the network")
+	flags.StringSlice("provider", nil, "what runs on it besides Nova's hypervisor")
+	flags.String("status-url", "", "what is asked when it is suspect")
+	flags.Bool("alert", true, "whether its changes are events")
+	flags.String("auto-cordon-after", "", "down for so long: 10m, 2h, 1d, or none")
+	flags.String("auto-drain-after", "", "suspect or cordoned for so long: 10m, 2h, 1d, or none")
+	for _, flag := range []string{"region-zone", "network-zone", "provider", "status-url"} {
+		cli.Choices(cmd, flag)
+	}
+	for _, flag := range []string{"auto-cordon-after", "auto-drain-after"} {
+		cli.Choices(cmd, flag, "10m", "1h", "1d", "none")
+	}
+	return cmd
+}
+
+// override puts what the flags say in the place of what is set.
+func (s *settings) override(cmd *cobra.Command) (err error) {
+	flags := cmd.Flags()
+	for flag, field := range map[string]*string{
+		"region-zone": &s.RegionZone, "network-zone": &s.NetworkZone, "status-url": &s.StatusURL,
+		"auto-cordon-after": &s.AutoCordonAfter, "auto-drain-after": &s.AutoDrainAfter,
+	} {
+		if !flags.Changed(flag) {
+			continue
+		}
+		*field, _ = flags.GetString(flag)
+		if strings.HasPrefix(flag, "auto-") {
+			if *field, err = periodOf(flag, *field); err != nil {
+				return err
+			}
+		}
+	}
+	if flags.Changed("provider") {
+		s.Providers, _ = flags.GetStringSlice("provider")
+	}
+	if flags.Changed("alert") {
+		s.Alert, _ = flags.GetBool("alert")
+	}
+	return nil
+}
+
+// periodOf is a duration as ISO 8601 has it; none and an empty text give none.
+func periodOf(flag, text string) (string, error) {
+	if text == "" || text == "none" {
+		return "", nil
+	}
+	period, err := leases.ParsePeriod(text)
+	if err != nil {
+		return "", exit.Usagef("--%s: %w", flag, err)
+	}
+	return period.String(), nil
+}
+
+func heartbeat(a *cli.App) *cobra.Command {
+	cmd := noun.One(a, "heartbeat", "Report how a host is, as an agent of your own", "reportNode",
+		func(cmd *cobra.Command, name string) error {
+			body := cli.Body(cmd.Flags(), "reason")
+			body["status"], _ = cmd.Flags().GetString("status")
+			return a.API().Do(cmd.Context(), http.MethodPost, noun.URL(name, "heartbeat"), body, nil)
+		})
+	cmd.Long = `Report how a host is, as an agent of your own does beside nova-compute. From the first report on the
+agent is expected to report, and the host is suspect when it does not.`
+	cmd.Example = "  cloudfn nodes heartbeat compute-1 --status suspect --reason 'a disk fails'"
+	cli.Choice(cmd, "status", "how it is: up, suspect or down", string(domain.NodeUp), string(domain.NodeSuspect),
+		string(domain.NodeDown))
+	cmd.Flags().String("reason", "", "why")
+	cli.Choices(cmd, "reason")
+	return cmd
+}

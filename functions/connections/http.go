@@ -1,0 +1,265 @@
+package connections
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/auth"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/httpx"
+)
+
+const (
+	noConnection = "The caller can see no connection of this id."
+	hasEnded     = "The connection has ended."
+	notOwner     = "The connection is another project's, or the token only reads."
+	noTrustee    = "The operator has set up no service account for trusts, or the cloud lacks a service."
+)
+
+var tags = []string{"connections"}
+
+// routes declares what the function serves.
+func routes(api huma.API, s service) {
+	h := handler{s}
+	reads := httpx.Before(auth.CanRead)
+	describe(api)
+	httpx.Register(api, huma.Operation{
+		OperationID: "listConnections", Method: http.MethodGet, Path: "/v1/connections", Tags: tags, Middlewares: reads,
+		Summary:   "List connections",
+		Responses: httpx.Answers(map[int]string{200: "A page of connections, the oldest first."}),
+	}, h.list)
+	httpx.Register(api, huma.Operation{
+		OperationID: "createConnection", Method: http.MethodPost, Path: "/v1/connections", Tags: tags,
+		Middlewares: httpx.Before(auth.CanWrite), DefaultStatus: http.StatusCreated,
+		Summary: "Delegate",
+		Responses: httpx.Answers(map[int]string{
+			201: "The connection is stored.",
+			409: "The project has as many connections as it may have, or Keystone lets the token make no trust, " +
+				"because the token was delegated itself.",
+			501: noTrustee,
+		}),
+	}, h.create)
+	httpx.Register(api, huma.Operation{
+		OperationID: "suggestAccessRules", Method: http.MethodGet, Path: "/v1/connections/access-rules", Tags: tags,
+		Summary:   "List what an application credential must allow",
+		Responses: httpx.Answers(map[int]string{200: "The rules."}),
+	}, h.accessRules)
+	httpx.Register(api, huma.Operation{
+		OperationID: "getConnection", Method: http.MethodGet, Path: "/v1/connections/{id}",
+		Tags: tags, Middlewares: reads,
+		Summary:   "Show a connection",
+		Responses: httpx.Answers(map[int]string{200: "The connection, without its secret.", 404: noConnection}),
+	}, h.get)
+	httpx.Register(api, huma.Operation{
+		OperationID: "changeConnection", Method: http.MethodPatch, Path: "/v1/connections/{id}",
+		Tags: tags, Middlewares: reads,
+		Summary: "Change a connection",
+		Responses: httpx.Answers(map[int]string{
+			200: "The connection as it is now.",
+			403: "The connection is another project's, the token only reads, or the change would permit more than " +
+				"the caller may give.",
+			404: noConnection,
+			409: "The connection has ended, others change it at the same time, or Keystone lets the token make no " +
+				"trust, because the token was delegated itself.",
+			412: "",
+			501: "The operator has set up no service account for trusts.",
+		}),
+	}, h.change)
+	endRoutes(api, h)
+	requestRoutes(api, h)
+}
+
+// endRoutes declares the routes that end, pause or check a connection.
+func endRoutes(api huma.API, h handler) {
+	reads := httpx.Before(auth.CanRead)
+	httpx.Register(api, huma.Operation{
+		OperationID: "deleteConnection", Method: http.MethodDelete, Path: "/v1/connections/{id}",
+		Tags: tags, Middlewares: reads,
+		Summary:   "End a connection, and revoke its delegation",
+		Responses: httpx.Answers(map[int]string{204: "The connection has ended.", 403: notOwner, 404: noConnection}),
+	}, h.delete)
+	httpx.Register(api, huma.Operation{
+		OperationID: "suspendConnection", Method: http.MethodPost, Path: "/v1/connections/{id}/suspend", Tags: tags,
+		Middlewares: reads, DefaultStatus: http.StatusOK,
+		Summary: "Suspend a connection until it is resumed",
+		Responses: httpx.Answers(map[int]string{
+			200: "The connection as it is now. It may have been suspended already.", 403: notOwner, 404: noConnection,
+			409: hasEnded,
+		}),
+	}, h.suspend)
+	httpx.Register(api, huma.Operation{
+		OperationID: "resumeConnection", Method: http.MethodPost, Path: "/v1/connections/{id}/resume", Tags: tags,
+		Middlewares: reads, DefaultStatus: http.StatusOK,
+		Summary: "Resume a suspended connection",
+		Responses: httpx.Answers(map[int]string{
+			200: "The connection as it is now. It may have been active already.", 403: notOwner, 404: noConnection,
+			409: hasEnded,
+		}),
+	}, h.resume)
+	httpx.Serve[ConnectionPath, httpx.Value[ConnectionCheck]](api, huma.Operation{
+		OperationID: "checkConnection", Method: http.MethodPost, Path: "/v1/connections/{id}/check", Tags: tags,
+		Middlewares: reads, DefaultStatus: http.StatusOK,
+		Summary: "Check whether Keystone still accepts a connection",
+		Responses: httpx.Answers(map[int]string{
+			200: "What Keystone says. It is not called for a connection that has ended.",
+			202: "Keystone has not answered in time. The check goes on: repeat the request after `Retry-After`.",
+			404: noConnection,
+			503: "Keystone or the database is away, or the connection's cloud does not answer.",
+		}),
+	}, h.check)
+}
+
+// ConnectionPath identifies a connection. It is exported because huma ignores unexported embedded structs.
+type ConnectionPath struct {
+	ID httpx.ID `path:"id" example:"019b7c5e-1f20-7a31-b5d4-0c7e2f9a6b13" doc:"The connection's id."`
+}
+
+type handler struct{ svc service }
+
+type listInput struct {
+	Usable bool                      `query:"usable" default:"false"`
+	Status []domain.ConnectionStatus `query:"status" minItems:"1" example:"[\"lost\",\"deleted\"]"`
+	httpx.Page
+	Marker httpx.ID `query:"marker" example:"019b7c5e-1f20-7a31-b5d4-0c7e2f9a6b13" doc:"The last id before."`
+}
+
+// Resolve implements huma.Resolver.
+func (in *listInput) Resolve(ctx huma.Context) []error {
+	_ = in.Page.Resolve(ctx) // this method hides it
+	if in.Usable && in.Status != nil {
+		return []error{apperr.InvalidField("status", "does not go with usable=true, which lists active connections")}
+	}
+	return nil
+}
+
+func (h handler) list(ctx context.Context, in *listInput) (*httpx.Value[ConnectionPage], error) {
+	who := auth.CallerOrNobody(ctx)
+	q := domain.ConnectionQuery{Usable: in.Usable, Limit: in.Limit, Marker: in.Marker.UUID}
+	for _, status := range in.Status {
+		q.Statuses = append(q.Statuses, string(status))
+	}
+	found, more, err := h.svc.List(ctx, who, q)
+	if err != nil {
+		return nil, err
+	}
+	page := ConnectionPage{Connections: make([]Connection, len(found))}
+	for i, c := range found {
+		page.Connections[i] = show(who, c)
+	}
+	if more {
+		page.Next = in.Next(found[len(found)-1].ID.String())
+	}
+	return &httpx.Value[ConnectionPage]{Body: page}, nil
+}
+
+type createInput struct{ Body CreateConnection }
+
+type createOutput struct {
+	Location string `header:"Location" doc:"Where the connection is." pattern:"^/v1/connections/[0-9a-f-]{36}$"`
+	ETag     string `header:"ETag" doc:"The connection's version." pattern:"^\"[^\"]+\"$"`
+	Body     Connection
+}
+
+func (h handler) create(ctx context.Context, in *createInput) (*createOutput, error) {
+	who, token := auth.Caller(ctx)
+	stored, err := h.svc.Create(ctx, who, token, in.Body.draft(who))
+	if err != nil {
+		return nil, err
+	}
+	return &createOutput{location(stored), etag(stored), show(who, stored)}, nil
+}
+
+func location(c domain.Connection) string { return "/v1/connections/" + c.ID.String() }
+
+// etag identifies one version of a connection.
+func etag(c domain.Connection) string { return `"` + strconv.FormatInt(c.Seq, 10) + `"` }
+
+type rulesInput struct {
+	Actions []domain.Permission `query:"actions" minItems:"1" uniqueItems:"true" example:"[\"allocate\",\"start\"]"`
+}
+
+func (h handler) accessRules(_ context.Context, in *rulesInput) (*httpx.Value[SuggestedAccessRules], error) {
+	if in.Actions == nil {
+		for _, name := range domain.Permissions() {
+			in.Actions = append(in.Actions, domain.Permission(name))
+		}
+	}
+	return &httpx.Value[SuggestedAccessRules]{Body: SuggestedAccessRules{domain.AccessRules(in.Actions)}}, nil
+}
+
+type connectionOutput struct {
+	ETag string `header:"ETag" doc:"The connection's version." pattern:"^\"[^\"]+\"$"`
+	Body Connection
+}
+
+func reply(who domain.Identity, c domain.Connection, err error) (*connectionOutput, error) {
+	return &connectionOutput{etag(c), show(who, c)}, err
+}
+
+func (h handler) get(ctx context.Context, in *ConnectionPath) (*connectionOutput, error) {
+	who := auth.CallerOrNobody(ctx)
+	c, err := h.svc.connections.Get(ctx, who, in.ID.UUID)
+	return reply(who, c, err)
+}
+
+type changeInput struct {
+	ConnectionPath
+	IfMatch string `header:"If-Match" minLength:"1" example:"\"3\""`
+	Body    ChangeConnection
+}
+
+func (h handler) change(ctx context.Context, in *changeInput) (*connectionOutput, error) {
+	who, token := auth.Caller(ctx)
+	c, err := h.svc.Change(ctx, who, token, in.ID.UUID, in.Body, ifMatch(httpx.RequestOf(ctx)))
+	return reply(who, c, err)
+}
+
+// ifMatch says whether a version is one that the request expects (RFC 9110, If-Match). Without the header any version
+// is.
+func ifMatch(r *http.Request) func(domain.Connection) bool {
+	given := r.Header.Values("If-Match")
+	return func(c domain.Connection) bool {
+		tags := strings.Split(strings.Join(given, ","), ",")
+		return len(given) == 0 || slices.ContainsFunc(tags, func(tag string) bool {
+			tag = strings.TrimSpace(tag)
+			return tag == "*" || tag == etag(c)
+		})
+	}
+}
+
+func (h handler) delete(ctx context.Context, in *ConnectionPath) (*struct{}, error) {
+	who, token := auth.Caller(ctx)
+	return nil, h.svc.Delete(ctx, who, token, in.ID.UUID)
+}
+
+func (h handler) suspend(ctx context.Context, in *ConnectionPath) (*connectionOutput, error) {
+	who := auth.CallerOrNobody(ctx)
+	c, err := h.svc.Suspend(ctx, who, in.ID.UUID, true)
+	return reply(who, c, err)
+}
+
+func (h handler) resume(ctx context.Context, in *ConnectionPath) (*connectionOutput, error) {
+	who := auth.CallerOrNobody(ctx)
+	c, err := h.svc.Suspend(ctx, who, in.ID.UUID, false)
+	return reply(who, c, err)
+}
+
+func (h handler) check(ctx context.Context, in *ConnectionPath) (httpx.Response, error) {
+	who := auth.CallerOrNobody(ctx)
+	c, works, err := h.svc.Check(ctx, who, in.ID.UUID)
+	if err != nil {
+		return httpx.Response{}, err
+	}
+	if works != nil {
+		return httpx.JSON(http.StatusOK, showCheck(who, c, works))
+	}
+	resp, err := httpx.JSON(http.StatusAccepted, showCheck(who, c, works))
+	resp.Header.Set("Retry-After", strconv.Itoa(int(recheckAfter.Seconds())))
+	return resp, err
+}

@@ -1,0 +1,246 @@
+package connections
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/auth"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/httpx"
+)
+
+// CreateConnection is the body of POST /v1/connections.
+type CreateConnection struct {
+	Name plainText             `json:"name,omitempty"`
+	Kind domain.ConnectionKind `json:"kind"`
+	Delegation
+	Actions     []domain.Permission `json:"actions" minItems:"1" uniqueItems:"true"`
+	Quota       *QuotaRequest       `json:"quota,omitempty"`
+	Limits      *LimitsRequest      `json:"limits,omitempty"`
+	UsableBy    []UsableEntry       `json:"usable_by,omitempty" nullable:"true" maxItems:"100"`
+	ExpiresAt   httpx.Time          `json:"expires_at" doc:"Until when: in the future, and 366 days ahead at most."`
+	IdleTimeout *duration           `json:"idle_timeout,omitempty" nullable:"true"`
+}
+
+// Resolve implements huma.Resolver.
+func (c *CreateConnection) Resolve(ctx huma.Context) []error {
+	return append(c.check(ctx.Context(), c.Kind), checkUsable(c.UsableBy)...)
+}
+
+// Delegation is what a user hands over: some roles for a trust, or an application credential.
+type Delegation struct {
+	Roles   []string       `json:"roles,omitempty" nullable:"true" minItems:"1" maxItems:"50" uniqueItems:"true"`
+	ID      *plainText     `json:"id,omitempty" nullable:"true" minLength:"1"`
+	Secret  *domain.Secret `json:"secret,omitempty" nullable:"true" minLength:"1" maxLength:"1024"`
+	AuthURL *string        `json:"auth_url,omitempty" nullable:"true" minLength:"1"`
+	Region  *plainText     `json:"region,omitempty" nullable:"true" minLength:"1"`
+}
+
+// check finds the fields that do not fit the kind of connection.
+func (d Delegation) check(ctx context.Context, kind domain.ConnectionKind) (faults []error) {
+	fault := func(isFault bool, field, detail string, allowed ...string) {
+		if isFault {
+			faults = append(faults, apperr.InvalidField(field, detail, allowed...))
+		}
+	}
+	switch kind {
+	case domain.TrustConnection:
+		const other = "does not go with the kind trust"
+		fault(d.ID != nil, "id", other)
+		fault(d.Secret != nil, "secret", other)
+		fault(d.AuthURL != nil, "auth_url", other)
+		fault(d.Region != nil, "region", other)
+		own := slices.Compact(slices.Sorted(slices.Values(auth.CallerOrNobody(ctx).Roles)))
+		for _, role := range d.Roles {
+			fault(!slices.Contains(own, role), "roles",
+				fmt.Sprintf("has the role %.64q, which your token does not have", role), own...)
+		}
+		readsOnly := d.Roles != nil && !(domain.Identity{Roles: d.Roles}).MayAct()
+		fault(readsOnly, "roles", "must have a role besides reader, which only reads", own...)
+	case domain.CredentialConnection:
+		fault(d.Roles != nil, "roles", "does not go with the kind application_credential: the credential has its own")
+		fault(d.ID == nil, "id", "must be the application credential's id")
+		fault(d.Secret == nil, "secret", "must be the application credential's secret")
+	}
+	return faults
+}
+
+// draft is a connection before it is stored, and what storing it takes.
+type draft struct {
+	domain.Connection
+	roles  []string      // of the trust
+	secret domain.Secret // of the application credential
+	grant  *domain.Grant // the request that it is created for; nil without one
+	names  []UsableName  // of UsableBy, which Keystone has to resolve
+}
+
+func (c CreateConnection) draft(who domain.Identity) draft {
+	d := draft{
+		Connection: domain.Connection{
+			ProjectID: who.ProjectID, DomainID: who.DomainID, UserID: who.UserID, Name: string(c.Name), Kind: c.Kind,
+			DelegationID: string(deref(c.ID)), AuthURL: deref(c.AuthURL), Region: string(deref(c.Region)),
+			Actions: c.Actions, Quota: domain.ConnectionQuota(deref(c.Quota)), Limits: deref(c.Limits).limits(),
+			Flavors: []domain.Flavor{}, ExpiresAt: moment(c.ExpiresAt), IdleTimeout: deref(c.IdleTimeout).value(),
+		},
+		roles: c.Roles, secret: deref(c.Secret),
+	}
+	if d.roles == nil {
+		d.roles = []string{"member"}
+	}
+	d.UsableBy, d.names = split(c.UsableBy)
+	return d
+}
+
+func deref[T any](p *T) (value T) {
+	if p != nil {
+		value = *p
+	}
+	return value
+}
+
+// moment has the precision that Postgres and Keystone keep.
+func moment(t httpx.Time) time.Time { return t.UTC().Truncate(time.Microsecond) }
+
+// QuotaRequest is `quota` of a request.
+type QuotaRequest struct {
+	Instances *int `json:"instances,omitempty" nullable:"true" minimum:"0"`
+	VCPUs     *int `json:"vcpus,omitempty" nullable:"true" minimum:"0"`
+	RAMMB     *int `json:"ram_mb,omitempty" nullable:"true" minimum:"0" doc:"Memory, in MiB."`
+}
+
+// LimitsRequest is `limits` of a request.
+type LimitsRequest struct {
+	Images   []httpx.ID  `json:"images,omitempty" nullable:"true" minItems:"1" maxItems:"100" doc:"Ids of images."`
+	Networks []httpx.ID  `json:"networks,omitempty" nullable:"true" minItems:"1" maxItems:"100" doc:"Ids of networks."`
+	Flavors  []plainText `json:"flavors,omitempty" nullable:"true" minItems:"1" maxItems:"100" minLength:"1"`
+	Regions  []plainText `json:"regions,omitempty" nullable:"true" minItems:"1" maxItems:"100" minLength:"1"`
+}
+
+func (l LimitsRequest) limits() domain.ConnectionLimits {
+	text := func(t plainText) string { return string(t) }
+	return domain.ConnectionLimits{
+		Images: distinct(l.Images, httpx.ID.String), Networks: distinct(l.Networks, httpx.ID.String),
+		Flavors: distinct(l.Flavors, text), Regions: distinct(l.Regions, text),
+	}
+}
+
+// distinct leaves out what is repeated.
+func distinct[T any](list []T, text func(T) string) (values []string) {
+	for _, item := range list {
+		if value := text(item); !slices.Contains(values, value) {
+			values = append(values, value)
+		}
+	}
+	return values
+}
+
+// CreateConnectionRequest is the body of POST /v1/connections/requests.
+type CreateConnectionRequest struct {
+	ProjectID string              `json:"project_id" doc:"The project that owns the servers."`
+	For       domain.Grantee      `json:"for,omitempty"`
+	Name      displayText         `json:"name,omitempty" maxLength:"255"`
+	Why       displayText         `json:"why" minLength:"1" maxLength:"1000"`
+	Actions   []domain.Permission `json:"actions" minItems:"1" uniqueItems:"true"`
+	Quota     *QuotaRequest       `json:"quota,omitempty"`
+	Limits    *LimitsRequest      `json:"limits,omitempty"`
+	ExpiresAt *httpx.Time         `json:"expires_at,omitempty" nullable:"true"`
+	Duration  *duration           `json:"duration,omitempty" nullable:"true" doc:"Counts from the grant: 1h to 8784h."`
+}
+
+// Resolve implements huma.Resolver.
+func (c *CreateConnectionRequest) Resolve(ctx huma.Context) (faults []error) {
+	if c.ProjectID != "" && !isKeystoneID(auth.CallerOrNobody(ctx.Context()), c.ProjectID) {
+		faults = append(faults, badProject(c.ProjectID))
+	}
+	if c.Why != "" && strings.TrimSpace(string(c.Why)) == "" {
+		faults = append(faults, apperr.InvalidField("why",
+			"is empty: it tells the project's owners what the connection is for"))
+	}
+	switch {
+	case c.ExpiresAt == nil && c.Duration == nil:
+		faults = append(faults, apperr.InvalidField("expires_at",
+			"is missing: give it, or duration, which counts from the grant"))
+	case c.ExpiresAt != nil && c.Duration != nil:
+		faults = append(faults, apperr.InvalidField("duration", "does not go with expires_at: give one of them"))
+	}
+	return faults
+}
+
+func badProject(id string) error {
+	return apperr.InvalidField("project_id",
+		fmt.Sprintf("%.100q is not the id of a project (32 or 64 digits 0-9 and a-f): "+
+			"`openstack project show -f value -c id NAME` prints it", id))
+}
+
+func (c CreateConnectionRequest) request(who domain.Identity) domain.ConnectionRequest {
+	r := domain.ConnectionRequest{
+		ProjectID: c.ProjectID, Requester: who, Grantee: cmp.Or(c.For, domain.GranteeUser), Name: string(c.Name),
+		Why: string(c.Why),
+		Terms: domain.Terms{
+			Actions: c.Actions, Quota: domain.ConnectionQuota(deref(c.Quota)), Limits: deref(c.Limits).limits(),
+			Duration: deref(c.Duration).value(),
+		},
+	}
+	if c.ExpiresAt != nil {
+		r.Terms.ExpiresAt = moment(*c.ExpiresAt)
+	}
+	return r
+}
+
+// GrantConnectionRequest is the body of POST /v1/connections/requests/{id}/grant: CreateConnection without usable_by.
+// What it leaves out is granted as requested.
+type GrantConnectionRequest struct {
+	Name *plainText            `json:"name,omitempty" nullable:"true"`
+	Kind domain.ConnectionKind `json:"kind,omitempty"`
+	Delegation
+	Actions     []domain.Permission `json:"actions,omitempty" nullable:"true" minItems:"1" uniqueItems:"true"`
+	Quota       *QuotaRequest       `json:"quota,omitempty"`
+	Limits      *LimitsRequest      `json:"limits,omitempty"`
+	ExpiresAt   *httpx.Time         `json:"expires_at,omitempty" nullable:"true" doc:"Not later than requested."`
+	IdleTimeout *duration           `json:"idle_timeout,omitempty" nullable:"true"`
+}
+
+// Resolve implements huma.Resolver.
+func (g *GrantConnectionRequest) Resolve(ctx huma.Context) []error {
+	return g.check(ctx.Context(), g.kind())
+}
+
+func (g GrantConnectionRequest) kind() domain.ConnectionKind {
+	return cmp.Or(g.Kind, domain.TrustConnection)
+}
+
+// draft is the connection that grants a request. It never permits more than was requested.
+func (g GrantConnectionRequest) draft(who domain.Identity, r domain.ConnectionRequest, now time.Time) (draft, error) {
+	given := domain.Terms{
+		Actions: g.Actions, Quota: domain.ConnectionQuota(deref(g.Quota)), Limits: deref(g.Limits).limits(),
+	}
+	if g.ExpiresAt != nil {
+		given.ExpiresAt = moment(*g.ExpiresAt)
+	}
+	terms, err := r.Terms.Grant(given, now)
+	if err != nil {
+		return draft{}, err
+	}
+	name := plainText(r.Name)
+	if g.Name != nil {
+		name = *g.Name
+	}
+	d := CreateConnection{
+		Name: name, Kind: g.kind(), Delegation: g.Delegation, Actions: terms.Actions,
+		Quota: (*QuotaRequest)(&terms.Quota), ExpiresAt: httpx.Time{Time: terms.ExpiresAt}, IdleTimeout: g.IdleTimeout,
+	}.draft(who)
+	d.Limits, d.UsableBy = terms.Limits, []string{r.UsableBy()}
+	return d, nil
+}
+
+// DeclineConnectionRequest is the body of POST /v1/connections/requests/{id}/decline.
+type DeclineConnectionRequest struct {
+	Reason displayText `json:"reason,omitempty" maxLength:"1000" doc:"Plain text, which the requester sees."`
+}

@@ -1,0 +1,297 @@
+package connections
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// TestRejectsInvalidRequests names the field, and creates no trust.
+func TestRejectsInvalidRequests(t *testing.T) {
+	t.Parallel()
+	app, _, _, _ := started(t, nil)
+	p := testkit.NewProject(t)
+	reader := colleague(t, p, "reader")
+	app = app.As(p.Token(t))
+	many := `"` + strings.Repeat(`x", "`, 100) + `x"`
+	trust := func(more string) string { return asking("trust", ", "+more) }
+	whole := func(actions, end string) string {
+		return fmt.Sprintf(`{"kind": "trust", "actions": %s, "expires_at": %q}`, actions, end)
+	}
+	for _, tc := range []struct{ method, path, body, field string }{
+		{"POST", "", `{}`, "kind"},
+		{"POST", "", asking("x", ""), "kind"},
+		{"POST", "", trust(`"id": "x"`), "id"},
+		{"POST", "", trust(`"secret": "x"`), "secret"},
+		{"POST", "", trust(`"auth_url": "x"`), "auth_url"},
+		{"POST", "", trust(`"region": "x"`), "region"},
+		{"POST", "", trust(`"roles": []`), "roles"},
+		{"POST", "", trust(`"roles": ["admin"]`), "roles"},
+		{"POST", "", trust(`"roles": ["member", "member"]`), "roles"},
+		{"POST", "", trust(`"roles": ["reader"]`), "roles"},
+		{"POST", "", trust(`"roles": "member"`), "roles"},
+		{"POST", "", asking("application_credential", `, "roles": ["member"], "id": "x", "secret": "x"`), "roles"},
+		{"POST", "", asking("application_credential", ``), "id"},
+		{"POST", "", asking("application_credential", `, "id": ""`), "id"},
+		{"POST", "", asking("application_credential", `, "id": "x"`), "secret"},
+		{"POST", "", asking("application_credential", `, "id": "x", "secret": ""`), "secret"},
+		{"POST", "", asking("application_credential", `, "id": "x", "secret": 5`), "secret"},
+		{"POST", "", asking("application_credential", `, "id": "x", "secret": "`+strings.Repeat("x", 1025)+`"`), "secret"},
+		{"POST", "", asking("application_credential", `, "id": "`+strings.Repeat("x", 256)+`", "secret": "x"`), "id"},
+		{"POST", "", asking("application_credential", `, "id": "x\u0000", "secret": "x"`), "id"},
+		{"POST", "", asking("application_credential", `, "id": "x", "secret": "x", "auth_url": ""`), "auth_url"},
+		{"POST", "", asking("application_credential", `, "id": "x", "secret": "x", "region": ""`), "region"},
+		{
+			"POST", "", asking("application_credential", `, "id": "x", "secret": "x", "auth_url": "http://169.254.169.254/v3"`),
+			"auth_url",
+		},
+		{"POST", "", whole(`[]`, soon(time.Hour)), "actions"},
+		{"POST", "", whole(`null`, soon(time.Hour)), "actions"},
+		{"POST", "", whole(`["start", "start"]`, soon(time.Hour)), "actions"},
+		{"POST", "", whole(`["start", "fly"]`, soon(time.Hour)), "actions[1]"},
+		{"POST", "", whole(`[5]`, soon(time.Hour)), "actions[0]"},
+		{"POST", "", whole(`["start"]`, ""), "expires_at"},
+		{"POST", "", whole(`["start"]`, "tomorrow"), "expires_at"},
+		{"POST", "", whole(`["start"]`, soon(-time.Second)), "expires_at"},
+		{"POST", "", whole(`["start"]`, soon(367*24*time.Hour)), "expires_at"},
+		{"POST", "", trust(`"quota": {"instances": -1}`), "quota.instances"},
+		{"POST", "", trust(`"quota": {"vcpus": 1.5}`), "quota.vcpus"},
+		{"POST", "", trust(`"quota": {"ram_mb": -5}`), "quota.ram_mb"},
+		{"POST", "", trust(`"quota": {"disk_gb": 5}`), "quota.disk_gb"},
+		{"POST", "", trust(`"usable_by": [` + many + `]`), "usable_by"},
+		{"POST", "", trust(`"usable_by": ["` + p.UserID + `", ""]`), "usable_by[1]"},
+		{"POST", "", trust(`"usable_by": ["a b"]`), "usable_by[0]"},
+		{"POST", "", trust(`"usable_by": ["` + strings.Repeat("x", 65) + `"]`), "usable_by[0]"},
+		{"POST", "", trust(`"usable_by": ["` + p.UserID + `", "alt"]`), "usable_by[1]"},
+		{"POST", "", trust(`"usable_by": ["` + strings.ToUpper(p.ID) + `x"]`), "usable_by[0]"},
+		{"POST", "", trust(`"usable_by": ["` + p.ID[1:] + `"]`), "usable_by[0]"},
+		{"POST", "", trust(`"usable_by": [], "usable_by": ["` + p.ID + `"]`), "usable_by"},
+		{"POST", "", trust(`"quota": {"instances": 1, "vcpus": 1, "instances": 5}`), "quota.instances"},
+		{"POST", "", trust(`"idle_timeout": "59m"`), "idle_timeout"},
+		{"POST", "", trust(`"idle_timeout": "8785h"`), "idle_timeout"},
+		{"POST", "", trust(`"idle_timeout": ""`), "idle_timeout"},
+		{"POST", "", trust(`"idle_timeout": 24`), "idle_timeout"},
+		{"POST", "", trust(`"name": "` + strings.Repeat("ä", 256) + `"`), "name"},
+		{"POST", "", trust(`"name": "a\u0000"`), "name"},
+		{"POST", "", trust(`"status": "active"`), "status"},
+		{"POST", "?x=y", trust(`"name": "x"`), "x"},
+		{"GET", "?limit=0", "", "limit"},
+		{"GET", "?marker=x", "", "marker"},
+		{"GET", "?usable=maybe", "", "usable"},
+		{"GET", "?status=gone", "", "status[0]"},
+		{"GET", "?status=lost,", "", "status[1]"},
+		{"GET", "?usable=true&status=active", "", "status"},
+		{"GET", "/access-rules?actions=start,fly", "", "actions[1]"},
+		{"GET", "/access-rules?actions=start,start", "", "actions"},
+		{"GET", "/access-rules?limit=1", "", "limit"},
+	} {
+		a := app.Do(t, tc.method, "/v1/connections"+tc.path, tc.body, "Content-Type", "application/json")
+		if a.Status != 400 || !testkit.Names(t, a, tc.field) {
+			t.Errorf("%s %s %.200s: got %d %s, want 400 that names %s", tc.method, tc.path, tc.body, a.Status, a.Body,
+				tc.field)
+		}
+	}
+	for _, tc := range []struct {
+		method, path, body string
+		want               int
+	}{
+		{"POST", "", "", 400},
+		{"PUT", "", "{}", 405},
+		{"POST", "/access-rules", "{}", 405},
+		{"PUT", "/" + uuid.NewString(), "{}", 405},
+		{"PATCH", "/" + uuid.NewString(), "{}", 400},
+		{"GET", "/x", "", 404},
+		{"GET", "/" + uuid.NewString(), "", 404},
+		{"DELETE", "/" + uuid.NewString(), "", 404},
+		{"DELETE", "/access-rules", "", 404},
+	} {
+		if a := app.Do(t, tc.method, "/v1/connections"+tc.path, tc.body, "Content-Type",
+			"application/json"); a.Status != tc.want {
+			t.Errorf("%s %s: got %d %s, want %d", tc.method, tc.path, a.Status, a.Body, tc.want)
+		}
+	}
+	for token, want := range map[string]int{"": 401, testkit.DomainToken(t): 403, p.Unscoped(t): 401, reader: 403} {
+		if a := app.As(token).Post(t, "/v1/connections", asking("trust", "")); a.Status != want {
+			t.Errorf("with another token: %d %s, want %d", a.Status, a.Body, want)
+		}
+	}
+	var roles struct{ Errors []struct{ Allowed []string } }
+	if app.Post(t, "/v1/connections", trust(`"roles": ["admin"]`)).JSON(t, &roles); strings.Join(roles.Errors[0].Allowed,
+		" ") != "member reader" {
+		t.Errorf("allowed are %v", roles)
+	}
+	a := app.Post(t, "/v1/connections", trust(`"usable_by": ["alt"]`))
+	for _, says := range []string{
+		`\"alt\" is not the id of a user or a project`, "32 or 64 digits",
+		"openstack user show -f value -c id alt",
+	} {
+		if !strings.Contains(string(a.Body), says) {
+			t.Errorf("a name is rejected with %s, want %s", a.Body, says)
+		}
+	}
+	if left := p.Trusts(t); len(left) != 0 {
+		t.Errorf("rejected requests have made the trusts %v", left)
+	}
+}
+
+// TestVisibility: the project sees the whole connection, callers authorized to act through it see less, and others get
+// the answer for an unknown connection.
+func TestVisibility(t *testing.T) {
+	t.Parallel()
+	app, _, _, _ := started(t, nil)
+	owner, named, team, stranger := testkit.NewProject(t), testkit.NewProject(t), testkit.NewProject(t),
+		testkit.NewProject(t)
+	same := colleague(t, owner, "member")
+	looks := colleague(t, owner, "reader")
+	teamReader := colleague(t, team, "reader")
+	c := create(t, app.As(owner.Token(t)), asking("trust", fmt.Sprintf(`, "usable_by": [%q, %q]`, named.UserID, team.ID)))
+	none := uuid.NewString()
+	path, nowhere := "/v1/connections/"+c.ID.String(), "/v1/connections/"+none
+	for _, tc := range []struct {
+		who, token            string
+		status, deleted       int
+		full, listed, usables bool
+	}{
+		{"owner", owner.Token(t), 200, 0, true, true, true},
+		{"another user of the project", same, 200, 0, true, true, false},
+		{"a reader of the project", looks, 200, 403, true, true, false},
+		{"a named user", named.Token(t), 200, 403, false, false, true},
+		{"a user of a named project", team.Token(t), 200, 403, false, false, true},
+		{"a reader of a named project", teamReader, 404, 404, false, false, false},
+		{"a stranger", stranger.Token(t), 404, 404, false, false, false},
+	} {
+		client := app.As(tc.token)
+		a := client.Get(t, path)
+		if a.Status != tc.status {
+			t.Errorf("%s: got %d %s", tc.who, a.Status, a.Body)
+		}
+		if full := bytes.Contains(a.Body, []byte("acts_as")); full != tc.full ||
+			full != bytes.Contains(a.Body, []byte(`"usable_by"`)) ||
+			full != bytes.Contains(a.Body, []byte("suggested_access_rules")) {
+			t.Errorf("%s is shown %s", tc.who, a.Body)
+		}
+		if tc.status == 404 && unnamed(a, c.ID.String()) != unnamed(client.Get(t, nowhere), none) {
+			t.Errorf("%s can tell it from an unknown one: %s", tc.who, a.Body)
+		}
+		for query, want := range map[string]bool{"": tc.listed, "?usable=true": tc.usables} {
+			list := client.Get(t, "/v1/connections"+query).Body
+			if listed := bytes.Contains(list, []byte(c.ID.String())); listed != want {
+				t.Errorf("%s: listed by %q is %v", tc.who, query, listed)
+			}
+		}
+		if tc.deleted == 0 {
+			continue
+		}
+		if d := client.Do(t, "DELETE", path, ""); d.Status != tc.deleted || d.Status == 404 &&
+			unnamed(d, c.ID.String()) != unnamed(client.Do(t, "DELETE", nowhere, ""), none) {
+			t.Errorf("%s deletes with %d %s", tc.who, d.Status, d.Body)
+		}
+	}
+}
+
+// unnamed is an answer without what is its own: the request's id, and the connection's.
+func unnamed(a testkit.Answer, id string) string {
+	text := strings.ReplaceAll(string(a.Body), strings.TrimPrefix(a.Header.Get("X-Request-Id"), "req-"), "")
+	return strings.ReplaceAll(text, id, "")
+}
+
+// TestDeleteByAnotherUser leaves the trust to run-connections, because Keystone would reject the token.
+func TestDeleteByAnotherUser(t *testing.T) {
+	t.Parallel()
+	app, conn, _, woken := started(t, nil)
+	p := testkit.NewProject(t)
+	same := colleague(t, p, "member")
+	c := create(t, app.As(p.Token(t)), asking("trust", ""))
+	if a := app.As(same).Do(t, "DELETE", "/v1/connections/"+c.ID.String(), ""); a.Status != 204 {
+		t.Fatalf("got %d %s", a.Status, a.Body)
+	}
+	if row := testkit.Scalar[string](t, conn, "select status || ' ' || revoked from connections where id = $1",
+		c.ID); row != "deleted false" {
+		t.Errorf("the row is %s", row)
+	}
+	testkit.Eventually(t, 10*time.Second, "run-connections is woken",
+		func() bool { return woken("run-connections") > 0 })
+	var shown Connection
+	if app.As(p.Token(t)).Get(t, "/v1/connections/"+c.ID.String()).JSON(t, &shown); shown.Status != "deleted" ||
+		shown.Revocation != domain.RevocationPending {
+		t.Errorf("it is shown as %+v", shown)
+	}
+	if left := p.Trusts(t); len(left) != 1 {
+		t.Errorf("Keystone has %v", left)
+	}
+}
+
+// TestConcurrentDeletes succeed once.
+func TestConcurrentDeletes(t *testing.T) {
+	t.Parallel()
+	app, conn, _, _ := started(t, nil)
+	p := testkit.NewProject(t)
+	app = app.As(p.Token(t))
+	c := create(t, app, asking("trust", ""))
+	statuses := make(chan int, 4)
+	for range cap(statuses) {
+		go func() { a, _ := app.Try(t, "DELETE", "/v1/connections/"+c.ID.String(), ""); statuses <- a.Status }()
+	}
+	count := map[int]int{}
+	for range cap(statuses) {
+		count[<-statuses]++
+	}
+	if count[204] != 1 || count[404] != 3 {
+		t.Errorf("got %v", count)
+	}
+	if n := testkit.Scalar[int](t, conn, "select count(*)::int from events where subject = $1", c.ID.String()); n != 2 {
+		t.Errorf("there are %d events", n)
+	}
+	if left := p.Trusts(t); len(left) != 0 {
+		t.Errorf("Keystone has %v", left)
+	}
+}
+
+// TestSecretsAreNotLogged runs a process of its own, which has no private key and needs the public key.
+func TestSecretsAreNotLogged(t *testing.T) {
+	t.Parallel()
+	env := testkit.Env(t, testkit.Database(t), map[string]string{
+		"FUNCTION_TARGET": "connections", "LOG_LEVEL": "DEBUG", "SEAL_PRIVATE_KEY": "", "CONNECTION_PRIVATE_KEY": "",
+		"OS_CLOUD": "demo",
+	})
+	process := testkit.Spawn(t, env)
+	p := testkit.NewProject(t)
+	app := process.As(p.Token(t))
+	id, secret := p.AppCredential(t)
+	create(t, app, handing(id, secret, ""))
+	app.Post(t, "/v1/connections", handing(id, testkit.Canary("canary-"+secret), ""))
+	app.Post(t, "/v1/connections", handing(id, testkit.Canary("canary-2-"+secret),
+		`, "auth_url": "http://u:canary@127.0.0.1/v3"`))
+	app.Do(t, "DELETE", "/v1/connections/"+create(t, app, asking("trust", "")).ID.String(), "")
+	if code := process.Terminate(t, 10*time.Second); code != 0 {
+		t.Errorf("it ended with %d", code)
+	}
+	if log := process.Log(); strings.Contains(log, "canary") || strings.Contains(log, secret) ||
+		!strings.Contains(log, "/v1/connections") {
+		t.Errorf("the log is %s", log)
+	}
+	for _, tc := range []struct{ name, value, want string }{
+		{"CONNECTION_PUBLIC_KEY", "", "CONNECTION_PUBLIC_KEY is empty"},
+		{"CONNECTION_PUBLIC_KEY", testkit.ConnectionPrivateKey, "CONNECTION_PUBLIC_KEY does not begin"},
+		{
+			"CONNECTION_CLOUDS", "https://a.example/v3,keystone",
+			"CONNECTION_CLOUDS must be a list of Keystone URLs without credentials, such as https://keystone.example.com/v3",
+		},
+		{"CONNECTION_CLOUDS", "https://u:canary@a.example/v3", "entry 1"},
+		{"CONNECTION_CLOUDS", "ftp://a.example/v3", "entry 1"},
+	} {
+		wrong := testkit.Env(t, env["DATABASE_URL"], map[string]string{"FUNCTION_TARGET": "connections", tc.name: tc.value})
+		code, out := testkit.Run(t, wrong)
+		if code != 1 || !strings.Contains(out, tc.want) || strings.Count(out, "\n") != 1 ||
+			strings.Contains(out, "canary") || strings.Contains(out, "sealkey_o") {
+			t.Errorf("%s=%s: %d %s", tc.name, tc.value, code, out)
+		}
+	}
+}

@@ -1,0 +1,222 @@
+package console
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/httpx"
+)
+
+type handler struct {
+	svc       service
+	functions http.RoundTripper // sends a request to a function
+	files     map[string]file   // the page and its files, by name
+}
+
+const (
+	pagePath = "/console/"
+	apiPath  = "/console/api"
+)
+
+// routes declares what the function serves: operations for sessions; and the files and the proxy, which no Go types
+// describe.
+func routes(h handler) []httpx.Route {
+	list := []httpx.Route{
+		// The page reports that Postgres is away, so it does not need it.
+		static("GET /{$}", toPage), static("GET /console", toPage),
+		static("GET "+pagePath+"{$}", h.file), static("GET "+pagePath+"{file}", h.file),
+		httpx.Handle(apiPath+"/{path...}", h.proxy),
+	}
+	for i := range list {
+		list[i].Public = true // a session replaces the token
+	}
+	return append(list, httpx.Routes(func(api huma.API) { sessionRoutes(api, h) })...)
+}
+
+func static(pattern string, serve func(*http.Request) (httpx.Response, error)) httpx.Route {
+	route := httpx.Handle(pattern, serve)
+	route.Probe = true
+	return route
+}
+
+// toPage redirects a browser from the base URL to the page.
+func toPage(*http.Request) (httpx.Response, error) {
+	return httpx.Response{
+		Status: http.StatusFound, Header: http.Header{"Location": {pagePath}}, ContentType: "text/plain; charset=utf-8",
+		Body: []byte("see " + pagePath + "\n"),
+	}, nil
+}
+
+func sessionRoutes(api huma.API, h handler) {
+	tags := []string{"console"}
+	withSession, anyone := map[string][]string{"consoleSession": {}}, map[string][]string{}
+	httpx.Serve[signInInput, httpx.Value[Session]](api, huma.Operation{
+		OperationID: "signIn", Method: http.MethodPost, Path: "/console/session", Tags: tags,
+		Security: []map[string][]string{anyone}, Middlewares: httpx.Before(canSignIn),
+		DefaultStatus: http.StatusCreated,
+		Summary:       "Sign in",
+		Responses: httpx.Answers(map[int]string{
+			201: "The session, and the cookie.",
+			400: "A field is wrong; or the user has several projects, and `errors` lists them to choose from.",
+			401: "Keystone does not accept the credentials. The answer does not say why.",
+			403: "The project is not served here, the request is another page's, or it came by plain http.",
+			429: "", 502: "",
+		}),
+	}, h.signIn)
+	httpx.Serve[struct{}, httpx.Value[Session]](api, huma.Operation{
+		OperationID: "getSession", Method: http.MethodGet, Path: "/console/session", Tags: tags,
+		Security: []map[string][]string{withSession},
+		Summary:  "Show who is signed in",
+		Responses: httpx.Answers(map[int]string{
+			200: "The session.", 400: "", 401: "Nobody is signed in, or the session has ended.",
+		}),
+	}, h.session)
+	httpx.Serve[PageInput, struct{}](api, huma.Operation{
+		OperationID: "signOut", Method: http.MethodDelete, Path: "/console/session", Tags: tags,
+		Security: []map[string][]string{withSession, anyone}, Middlewares: httpx.Before(isFromPage),
+		Summary: "Sign out",
+		Responses: httpx.Answers(map[int]string{
+			204: "The session has ended, and the cookie is deleted.", 400: "", 403: "The request is another page's.",
+		}),
+	}, h.signOut)
+}
+
+// PageInput is part of a request that only the page sends. It is exported because huma ignores embedded types that are
+// not.
+type PageInput struct {
+	Page string `header:"X-Cloudfn-Console" example:"1"`
+}
+
+func isFromPage(ctx context.Context) error { return checkPage(httpx.RequestOf(ctx)) }
+
+func canSignIn(ctx context.Context) error {
+	r := httpx.RequestOf(ctx)
+	if err := checkPage(r); err != nil {
+		return err
+	}
+	if !secure(r) && !loopback(r) {
+		return apperr.New(apperr.Forbidden,
+			"sign in over https: this request came by plain http, which anybody on the way can read "+
+				"(if there is a proxy that takes https, it must say so in X-Forwarded-Proto)")
+	}
+	return nil
+}
+
+// Session is who is signed in. It does not show the token.
+type Session struct {
+	User      Named     `json:"user"`
+	Project   Named     `json:"project"`
+	Roles     []string  `json:"roles"`
+	ExpiresAt time.Time `json:"expires_at"`
+}
+
+// Named is an id with its name.
+type Named struct {
+	ID   string `json:"id"`
+	Name string `json:"name"`
+}
+
+// SignIn is the body of POST /console/session: a user and a password, or a token.
+type SignIn struct {
+	User          string        `json:"user,omitempty" maxLength:"255" doc:"The user's name."`
+	Password      domain.Secret `json:"password,omitempty" maxLength:"4096"`
+	UserDomain    string        `json:"user_domain,omitempty" maxLength:"255" doc:"The name of the user's domain."`
+	Project       string        `json:"project,omitempty" maxLength:"255"`
+	ProjectDomain string        `json:"project_domain,omitempty" maxLength:"255"`
+
+	Token domain.Secret `json:"token,omitempty" maxLength:"8192" pattern:"^[!-~]*$" patternDescription:"a token"`
+}
+
+// Resolve implements huma.Resolver.
+func (in *SignIn) Resolve(huma.Context) (faults []error) {
+	fault := func(field, detail string) { faults = append(faults, apperr.InvalidField(field, detail)) }
+	switch {
+	case in.Token != "" && *in != SignIn{Token: in.Token}:
+		fault("token", "stands alone: it determines the user and the project")
+	case in.Token != "":
+	case in.User == "":
+		fault("user", "is missing: send a user and a password, or a token")
+	case in.Password == "":
+		fault("password", "is missing")
+	case strings.ContainsRune(in.Password.Reveal(), 0): // Keystone fails at it, but only for a user that exists
+		fault("password", "is not text")
+	}
+	return faults
+}
+
+const defaultDomain = "Default"
+
+func (in SignIn) login() domain.Login {
+	l := domain.Login{
+		User: in.User, UserDomain: in.UserDomain, Password: in.Password, Project: in.Project,
+		ProjectDomain: in.ProjectDomain,
+	}
+	if l.UserDomain == "" {
+		l.UserDomain = defaultDomain
+	}
+	return l
+}
+
+type signInInput struct {
+	PageInput
+	Body SignIn
+}
+
+func (h handler) signIn(ctx context.Context, in *signInInput) (httpx.Response, error) {
+	var cookie domain.Secret
+	var session domain.Session
+	var err error
+	if in.Body.Token != "" {
+		cookie, session, err = h.svc.SignInWith(ctx, in.Body.Token)
+	} else {
+		cookie, session, err = h.svc.SignIn(ctx, in.Body.login())
+	}
+	if err != nil {
+		return httpx.Response{}, err
+	}
+	r := httpx.RequestOf(ctx)
+	if _, err := h.svc.SignOut(ctx, cookieOf(r)); err != nil { // the session that this one replaces
+		return httpx.Response{}, err
+	}
+	resp, err := show(http.StatusCreated, session)
+	setCookie(resp.Header, r, cookie)
+	return resp, err
+}
+
+func (h handler) session(ctx context.Context, _ *struct{}) (httpx.Response, error) {
+	session, err := h.svc.Open(ctx, cookieOf(httpx.RequestOf(ctx)))
+	if err != nil {
+		return httpx.Response{}, err
+	}
+	return show(http.StatusOK, session)
+}
+
+func (h handler) signOut(ctx context.Context, _ *PageInput) (httpx.Response, error) {
+	r := httpx.RequestOf(ctx)
+	who, err := h.svc.SignOut(ctx, cookieOf(r))
+	if err != nil {
+		return httpx.Response{}, err
+	}
+	resp := httpx.Response{Status: http.StatusNoContent, Header: http.Header{}, Caller: who}
+	setCookie(resp.Header, r, "")
+	return resp, nil
+}
+
+func show(status int, s domain.Session) (httpx.Response, error) {
+	roles := s.Who.Roles
+	if roles == nil {
+		roles = []string{}
+	}
+	resp, err := httpx.JSON(status, Session{
+		User: Named{s.Who.UserID, s.Who.UserName}, Project: Named{s.Who.ProjectID, s.Who.ProjectName}, Roles: roles,
+		ExpiresAt: s.Until,
+	})
+	resp.Caller = s.Who
+	return resp, err
+}

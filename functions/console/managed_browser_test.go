@@ -1,0 +1,49 @@
+package console
+
+import (
+	"context"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// drained stores a drain of compute-1 that is over and left one server.
+func drained(t *testing.T, database string) {
+	t.Helper()
+	_, err := testkit.Connect(t, database).Exec(context.Background(), `
+		with node as (insert into nodes (name) values ('compute-1') on conflict do nothing),
+		drain as (
+			insert into drains (id, node, status, ended_at) values (gen_random_uuid(), 'compute-1', 'done', now())
+			returning id)
+		insert into drain_servers (drain_id, server_id, name, method, status, reason, target)
+		select id, gen_random_uuid(), s.* from drain, (values ('moved-1', 'live', 'moved', '', 'compute-2'),
+			('<b>kept</b>', '', 'skipped', 'the server is paused', '')) s`)
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// declared declares resources in the project, one of them twice.
+func declared(t *testing.T, api *testkit.Client) {
+	t.Helper()
+	for _, put := range []struct{ path, body string }{
+		{"Configmap/files", `{"labels": {"app": "web"}, "spec": {"data": {"motd": "welcome"}}}`},
+		{"Configmap/files", `{"labels": {"app": "web"}, "spec": {"data": {"motd": "<b>hello</b>"}}}`},
+		{
+			"VirtualMachineDeployment/web", `{"labels": {"app": "web"}, "spec": {"count": 2, "flavor": "m1.tiny",
+			"image": "cirros", "networks": ["private"]}}`,
+		},
+	} {
+		a := api.Do(t, "PUT", "/v1/managed/"+put.path, put.body, "Content-Type", "application/json")
+		if a.Status >= http.StatusBadRequest {
+			t.Fatalf("%s: got %d %s", put.path, a.Status, a.Body)
+		}
+	}
+	testkit.Eventually(t, 2*time.Minute, "the deployment is ready", func() bool {
+		var web struct{ Status string }
+		api.Get(t, "/v1/managed/VirtualMachineDeployment/web").JSON(t, &web)
+		return web.Status == "ready"
+	})
+}

@@ -1,0 +1,155 @@
+// Leases: a calendar of the project's, one of them with its steps, and what may be done with it.
+import { el, set, swap, button, heading, table, facts, keyed, empty, age, clock, confirm, choice, say } from './dom.js';
+import { get, call, listing } from './api.js';
+import { mark, kindOf, inMotion } from './state.js';
+import { timeline, during } from './timeline.js';
+import { view as form } from './leaseform.js';
+import { view as hosts } from './hosts.js';
+
+/** ends says what happens to servers when their lease ends. */
+export const ends = { shelve: 'its servers are shelved, and keep their disks', stop: 'its servers are stopped',
+  snapshot_delete: 'an image of each server is made, then the server is deleted', delete: 'its servers are deleted' };
+const steps = { start: 'Start', before_end: 'Warning', end: 'End' };
+const open = ['pending', 'starting', 'active', 'ending', 'error'];
+
+export function view({ id, me, refresh, go }) {
+  if (id === 'new') return form({ go });
+  if (id === 'hosts') return hosts({ refresh });
+  return id ? one(id, refresh) : all(me, refresh);
+}
+
+const plural = (n, word) => `${n} ${word}${n === 1 ? '' : 's'}`;
+
+/** reserves says what a lease reserves. */
+function reserves(lease) {
+  const of = (type) => lease.reservations.filter((r) => r.type === type);
+  const wanted = of('host').reduce((n, r) => n + (r.hosts ?? r.min), 0), n = of('instance').length;
+  return [wanted ? plural(wanted, 'host') : '', n ? plural(n, 'instance') : ''].filter(Boolean).join(', ');
+}
+
+/** troubles are what is wrong with a lease, in words. */
+const troubles = (lease) => [lease.reason?.detail,
+  lease.degraded ? 'A reserved host is down, and no other one is free.' : null].filter(Boolean);
+
+function all(me, refresh) {
+  const pages = listing('leases');
+  let which = open.join(',');
+  const calendar = timeline('Leases of the project');
+  calendar.node.hidden = true;
+  const nothing = el('div');
+  const more = button('Show more', () => { pages.more(); refresh(); });
+  more.hidden = true;
+  const node = el('div', {}, heading('Leases',
+    choice('Which', [[open.join(','), 'Open'], ['ended,cancelled', 'Over']], which, (v) => { which = v; refresh(); }),
+    me.roles.includes('admin') ? el('a', { class: 'button', href: '#/leases/hosts' }, 'Hosts') : null,
+    el('a', { class: 'button primary', href: '#/leases/new' }, 'New lease')), calendar.node, nothing, more);
+
+  const track = (lease) => {
+    const warning = lease.events.find((e) => e.type === 'before_end');
+    const kind = kindOf(lease.status);
+    return { id: lease.id, sign: lease.updated_at,
+      head: el('div', {}, el('a', { href: `#/leases/${lease.id}`, 'data-key': 'open' }, lease.name), ' ',
+        mark(lease.status)),
+      words: [[reserves(lease), during(lease.start, lease.end),
+        lease.warnings && lease.isolation !== 'proven' ? 'isolation unproven' : ''].filter(Boolean).join(', '),
+        troubles(lease).map((text) => el('p', { class: 'error' }, text))],
+      bars: [{ from: lease.start, until: lease.end, kind, warn: warning?.due_at,
+        text: `${lease.name}: ${lease.status}, ${during(lease.start, lease.end)}` }] };
+  };
+
+  async function load() {
+    const asked = which;
+    const leases = await pages.load(`/v1/leases?status=${asked}`);
+    if (asked !== which) return false;
+    leases.sort((a, b) => new Date(a.start) - new Date(b.start));
+    calendar.node.hidden = !leases.length;
+    calendar.show(leases.map(track));
+    more.hidden = !pages.rest;
+    set(nothing, leases.length ? null : asked !== open.join(',')
+      ? empty('No lease is over', 'Leases that ended or were cancelled are listed here.')
+      : empty('No leases', 'A lease reserves instances or whole hosts for a period, and ends by itself.'));
+    return leases.some((l) => inMotion(l.status));
+  }
+  return { node, load };
+}
+
+function one(id, refresh) {
+  const head = el('div', {}, heading('Lease')), body = el('div', { class: 'stack' }), nothing = el('div');
+  const done = table('Steps of the lease', [['Step'], ['Due'], ['Status'], ['At']]);
+  const list = table('Reservations', [['Reserves', 'wrap'], ['Status'], ['Id', 'mono wrap'], ['Flavors', 'wrap'],
+    ['What went wrong', 'wrap']]);
+  const titles = [el('h2', {}, 'Steps'), el('h2', {}, 'Reservations')];
+  const parts = [titles[0], done.node, titles[1], list.node];
+  parts.forEach((part) => { part.hidden = true; });
+  const node = el('div', {}, el('p', { class: 'crumb' }, el('a', { href: '#/leases' }, 'Leases')), head, body, nothing,
+    parts);
+  const path = `/v1/leases/${id}`;
+  let sign = '';
+
+  const extend = (lease) => () => {
+    const until = el('input', { type: 'datetime-local', id: `until-${id}`, value: lease.end.slice(0, 16),
+      required: true });
+    confirm(`When is ${lease.name} to end?`, el('label', {}, 'New end, in UTC ', until), 'Change', async () => {
+      await call('PATCH', path, { end: `${until.value}:00Z` });
+      say(`${lease.name} has another end.`);
+      refresh();
+    });
+  };
+  const end = (lease) => () => confirm(lease.status === 'pending' ? `Cancel ${lease.name}?` : `End ${lease.name} now?`,
+    lease.status === 'pending' ? 'Its hosts are free for others at once, and nothing happens to its instances.'
+      : `At its end ${ends[lease.on_end]}. Its hosts are returned.`,
+    lease.status === 'pending' ? 'Cancel the lease' : 'End the lease', async () => {
+      const answer = await call('DELETE', path);
+      say(`${lease.name} is ${answer.status}.`);
+      refresh();
+    });
+  const retry = (lease) => async () => {
+    try {
+      await call('POST', `${path}/retry`);
+      say(`${lease.name} is tried again.`);
+    } catch (problem) {
+      say(problem.message);
+    }
+    refresh();
+  };
+
+  function draw(lease) {
+    const runs = ['pending', 'starting', 'active'].includes(lease.status);
+    swap(head, heading(lease.name, mark(lease.status),
+      lease.status === 'error' ? button('Retry', retry(lease), { key: 'retry' }) : null,
+      runs ? button('New end', extend(lease), { key: 'extend' }) : null,
+      runs || lease.status === 'error' ? button(lease.status === 'pending' ? 'Cancel' : 'End now', end(lease),
+        { kind: 'danger', key: 'end' }) : null));
+    const notes = [...troubles(lease), ...(lease.warnings || [])];
+    set(body, notes.map((text) => el('p', { class: 'note bad' }, text)), el('div', { class: 'card' }, facts([
+      ['Period', during(lease.start, lease.end)], ['Reserves', reserves(lease)],
+      ['At the end', ends[lease.on_end]], ['Isolation', lease.isolation],
+      ['Order', lease.order_id && el('a', { href: `#/orders/${lease.order_id}` }, lease.order_id.slice(-8))],
+      ['Made', [age(lease.created_at), ' ago']], ['Id', el('span', { class: 'mono' }, lease.id)]])));
+  }
+
+  const what = (r) => (r.type === 'instance' ? el('span', {}, 'Instance ', el('span', { class: 'mono' }, r.instance_id))
+    : `${plural(r.hosts ?? 0, 'host')}, requested ${r.min === r.max ? r.min : `${r.min} to ${r.max}`}`);
+
+  async function load() {
+    let lease;
+    try {
+      lease = await get(path);
+    } catch (problem) {
+      if (problem.status !== 404) throw problem;
+      set(nothing, empty('There is no such lease', problem.message));
+      return false;
+    }
+    if (JSON.stringify(lease) !== sign) draw(lease);
+    sign = JSON.stringify(lease);
+    parts.forEach((part) => { part.hidden = false; });
+    keyed(done.body, lease.events, (e) => e.type, (e) => done.row(steps[e.type], `${clock(e.due_at)} UTC`,
+      mark(e.status), e.at ? `${clock(e.at, true)} UTC` : '–'));
+    keyed(list.body, lease.reservations, (r) => r.id, (r) => list.row(what(r), mark(r.status), r.id,
+      (r.flavors || []).map((f) => f.name).join(', ') || '–',
+      r.reason ? el('span', { class: 'error' }, r.reason.detail) : null));
+    const due = new Date(lease.status === 'pending' ? lease.start : lease.end) - Date.now();
+    return inMotion(lease.status) || open.includes(lease.status) && due < 60_000;
+  }
+  return { node, load };
+}

@@ -1,0 +1,195 @@
+package launch
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// checkLease reports what is wrong with the lease, and with what does not go with it.
+func (in launchRequest) checkLease(wrong *faults) {
+	if in.Lease == nil {
+		return
+	}
+	wrong.forbid(in.ConnectionID != "", "lease",
+		"does not go with connection_id: a lease is handled with a delegation by the user whose servers they are")
+	wrong.forbid(in.Start != nil && !*in.Start, "start", "must be true with lease: a lease starts its servers", "true")
+	for _, err := range in.Lease.Check() {
+		*wrong = append(*wrong, ofLease(err, in.Lease))
+	}
+	if in.Lease.Name != "" {
+		if err := (domain.Lease{Name: in.Lease.Name}).Validate(); err != nil {
+			*wrong = append(*wrong, ofLease(err, in.Lease))
+		}
+	}
+}
+
+// ofLease gives the fields of an error their paths in the request; an error without a field is one of lease.
+func ofLease(err error, of *OrderLeaseRequest) error {
+	if err == nil {
+		return nil
+	}
+	e := *apperr.As(err)
+	e.Fields = slices.Clone(e.Fields)
+	for n, f := range e.Fields {
+		if f.Field == "end" && of.Duration != "" {
+			f.Field = "duration"
+		}
+		e.Fields[n].Field = "lease." + f.Field
+		e.Message = e.Fields[0].Field + ": " + e.Fields[0].Detail
+	}
+	if len(e.Fields) == 0 && e.Code == apperr.Conflict {
+		e.Fields = []apperr.Field{{Field: "lease", Detail: e.Message}}
+	}
+	return &e
+}
+
+// leaseDefaults are the leases of launches that ask for none.
+type leaseDefaults struct {
+	isOn     bool
+	duration domain.Period
+}
+
+// newLease makes the lease of a new order's instances; nil = it gets none. A default lease is the operator's: the
+// project's limits do not count for it. That of servers that are launched stopped is active at once, because a start
+// would start them.
+func (s service) newLease(
+	ctx context.Context, a access, req createOrder, order domain.Order,
+) (*domain.NewLease, error) {
+	asked := req.lease
+	isDefault := asked == nil && s.defaults.isOn && a.Connection.ID == uuid.Nil
+	if asked == nil && !isDefault {
+		return nil, nil //nolint:nilnil // it gets none
+	}
+	made := domain.NewLease{Rules: s.rules}
+	terms := domain.LeaseTerms{Duration: s.defaults.duration}
+	if isDefault {
+		made.Rules = domain.LeaseRules{}
+		asked = &OrderLeaseRequest{}
+	} else {
+		terms = asked.Terms()
+	}
+	now, err := s.leases.Now(ctx)
+	if err != nil {
+		return nil, err
+	}
+	lease := domain.Lease{
+		ID: uuid.Must(uuid.NewV7()), ProjectID: order.ProjectID, DomainID: order.DomainID, UserID: order.UserID,
+		Name: asked.Name, Status: domain.LeasePending, OrderID: order.ID, Actor: order.Actor,
+	}
+	if lease.Name == "" {
+		lease.Name = req.name
+	}
+	if req.spec.Stopped {
+		lease.Status = domain.LeaseActive
+	}
+	if err := terms.Apply(&lease, now); err != nil {
+		return nil, ofLease(err, asked)
+	}
+	made.Lease = lease
+	if _, err := s.leases.Check(ctx, made); err != nil { // a lease that Postgres refuses needs no trust
+		return nil, ofLease(err, asked)
+	}
+	for _, i := range order.Instances {
+		made.Lease.Reservations = append(made.Lease.Reservations, domain.Reservation{
+			ID: uuid.Must(uuid.NewV7()), ProjectID: order.ProjectID, LeaseID: lease.ID,
+			Type: domain.InstanceReservation, Status: domain.ReservationPending, InstanceID: i.ID,
+		})
+	}
+	return &made, nil
+}
+
+// delegate makes the trust with which the lease's instances are handled. A default lease of a caller whose token can
+// make none is handled with the service account.
+func (s service) delegate(ctx context.Context, a access, req createOrder, made *domain.NewLease) (err error) {
+	if made == nil {
+		return nil
+	}
+	made.Connection, err = s.trusts.ForLease(ctx, a.Identity, a.cloud, made.Lease)
+	if err != nil {
+		made.Connection = nil
+	}
+	isImpossible := errors.Is(err, domain.ErrDelegatedToken) || apperr.CodeOf(err) == apperr.Unsupported
+	if req.lease == nil && isImpossible {
+		return nil
+	}
+	return err
+}
+
+// revoke revokes the trust of a lease that was not stored, because its order was refused or is stored already. After an
+// error that leaves open whether it was stored, run-connections finds out.
+func (s service) revoke(ctx context.Context, a access, order domain.Order, cause error) {
+	switch {
+	case order.Lease == nil || order.Lease.Connection == nil:
+	case apperr.Retryable(cause):
+		s.trusts.Drop(ctx, *order.Lease.Connection)
+	default:
+		s.trusts.Abandon(ctx, a.cloud, *order.Lease.Connection)
+	}
+}
+
+// refusedLease gives an error about the lease from Submit its path in the request.
+func refusedLease(err error, of *OrderLeaseRequest) error {
+	fields := apperr.As(err).Fields
+	if err == nil || of == nil || len(fields) == 0 || !slices.Contains(leaseFields(), fields[0].Field) {
+		return err
+	}
+	return ofLease(err, of)
+}
+
+// leaseFields are the fields of a lease that Postgres may reject.
+func leaseFields() []string { return []string{"start", "end", "before_end"} }
+
+// checkLease reports what would make the lease of the order fail.
+func (s service) checkLease(ctx context.Context, a access, req createOrder, out *launchReport) error {
+	made, err := s.newLease(ctx, a, req, domain.Order{ID: req.id, ProjectID: a.ProjectID, DomainID: a.DomainID})
+	if err != nil {
+		return out.addErrors([]error{err})
+	}
+	if made == nil || req.lease == nil {
+		return nil
+	}
+	if err := s.trusts.MayLease(a.Identity); err != nil {
+		field := "lease"
+		if apperr.CodeOf(err) == apperr.Forbidden {
+			field = "X-Auth-Token"
+		}
+		out.add(field, apperr.CodeOf(err), "%s", apperr.As(err).Message)
+	}
+	return nil
+}
+
+// leasesOf reads the leases of orders by their ids, as far as they are stored.
+func (s service) leasesOf(ctx context.Context, orders ...domain.Order) (map[uuid.UUID]domain.Lease, error) {
+	byID := map[uuid.UUID]domain.Lease{}
+	ids := map[string][]uuid.UUID{}
+	for _, o := range orders {
+		if o.Spec.LeaseID != nil {
+			ids[o.ProjectID] = append(ids[o.ProjectID], *o.Spec.LeaseID)
+		}
+	}
+	for project, ids := range ids {
+		found, err := s.leases.ListByIDs(ctx, project, ids)
+		if err != nil {
+			return nil, err
+		}
+		for _, l := range found {
+			byID[l.ID] = l
+		}
+	}
+	return byID, nil
+}
+
+// leaseName is the name of a lease that was given none: the order's, or that of its first server.
+func (in launchRequest) leaseName(items []item) string {
+	if in.Name == "" && len(items) > 0 {
+		return strings.TrimSpace(items[0].name)
+	}
+	return string(in.Name)
+}

@@ -1,0 +1,161 @@
+package leases
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// changeAttempts bounds the retries of a change while others change the lease.
+const changeAttempts = 3
+
+// Change changes a lease. One whose instances are handled in the user's name for longer gets another trust, made with
+// the caller's token.
+func (s service) Change(
+	ctx context.Context, who domain.Identity, token domain.Secret, id uuid.UUID, in ChangeLease,
+	expected func(domain.Lease) bool,
+) (changed domain.Lease, err error) {
+	ctx = domain.WithActor(ctx, domain.ActorOf(who, uuid.Nil))
+	var delegated *domain.Connection // by an earlier attempt
+	defer func() {
+		if err != nil && delegated != nil {
+			s.trusts.Drop(ctx, *delegated)
+		}
+	}()
+	for range changeAttempts {
+		before, err := s.store.Get(ctx, who.ProjectID, id)
+		if err != nil {
+			return before, err
+		}
+		if !expected(before) {
+			return before, apperr.New(apperr.Precondition, "the lease has been changed: its ETag is %s now",
+				etag(before))
+		}
+		now, err := s.store.Now(ctx)
+		if err != nil {
+			return before, err
+		}
+		after, err := in.apply(before, now)
+		if err != nil || isSame(before, after) {
+			return before, err
+		}
+		after.Actor = domain.ActorFrom(ctx)
+		if delegated == nil && needsTrust(before, after) {
+			delegated, err = s.trusts.ForLease(ctx, who, s.cloud.As(token, who.ProjectID), after)
+			if err != nil {
+				return before, err
+			}
+		}
+		stored, err := s.store.Change(ctx, before, after, delegated, s.rules)
+		if errors.Is(err, domain.ErrChanged) {
+			continue
+		}
+		if err == nil {
+			s.wake("run-leases", "run-connections", "deliver-events")
+		}
+		return stored, explain(err, in.Duration != "")
+	}
+	return changed, apperr.New(apperr.Conflict, "others change the lease at the same time: repeat the request")
+}
+
+// apply is the lease with the change. now is the database's clock.
+func (c ChangeLease) apply(before domain.Lease, now time.Time) (after domain.Lease, err error) {
+	after = before
+	switch before.Status {
+	case domain.LeasePending, domain.LeaseStarting, domain.LeaseActive:
+	case domain.LeaseError:
+		return after, apperr.New(apperr.Conflict, "the lease is in error and cannot be changed: retry it, or delete it")
+	default:
+		return after, apperr.New(apperr.Conflict, "the lease is %s and cannot be changed: create another",
+			before.Status)
+	}
+	if c.Name != nil {
+		after.Name = *c.Name
+	}
+	terms := domain.LeaseTerms{Start: before.StartsAt, End: before.EndsAt, Duration: c.Duration.Value(), OnEnd: c.OnEnd}
+	if c.Start != "" {
+		if terms.Start = c.Start.Value(); terms.Start.IsZero() {
+			terms.Start = now
+		}
+	}
+	if c.End != nil {
+		terms.End = c.End.Time
+	}
+	if terms.OnEnd == "" {
+		terms.OnEnd = before.OnEnd
+	}
+	if err := terms.Apply(&after, now); err != nil {
+		return after, err
+	}
+	if before.Status != domain.LeasePending && !after.StartsAt.Equal(before.StartsAt) {
+		refusal := apperr.InvalidField("start", fmt.Sprintf("cannot be changed, because the lease is %s: only name, "+
+			"end, duration, before_end and on_end can", before.Status))
+		refusal.Code = apperr.Conflict
+		return after, refusal
+	}
+	after.BeforeEnd = before.BeforeEnd
+	if c.warns() {
+		after.WarnBefore(c.BeforeEnd.Value())
+	}
+	return after, after.CheckOnEnd()
+}
+
+// isSame says whether a change changes nothing.
+func isSame(a, b domain.Lease) bool {
+	return a.Name == b.Name && a.StartsAt.Equal(b.StartsAt) && a.EndsAt.Equal(b.EndsAt) && a.BeforeEnd == b.BeforeEnd &&
+		a.OnEnd == b.OnEnd
+}
+
+// needsTrust says whether the trust of a lease ends too early for the change, or permits too little. Instances that the
+// service account handles need none.
+func needsTrust(before, after domain.Lease) bool {
+	deletes := func(l domain.Lease) bool {
+		return l.OnEnd == domain.OnEndDelete || l.OnEnd == domain.OnEndSnapshotDelete
+	}
+	return before.ConnectionID != uuid.Nil &&
+		(after.EndsAt.After(before.EndsAt) || deletes(after) && !deletes(before))
+}
+
+// Retry has run-leases try again what has failed, with a trust made with the caller's token.
+func (s service) Retry(
+	ctx context.Context, who domain.Identity, token domain.Secret, id uuid.UUID,
+) (domain.Lease, error) {
+	actor := domain.ActorOf(who, uuid.Nil)
+	ctx = domain.WithActor(ctx, actor)
+	lease, err := s.store.Get(ctx, who.ProjectID, id)
+	if err != nil {
+		return lease, err
+	}
+	if lease.Status != domain.LeaseError {
+		return lease, apperr.New(apperr.Conflict, "the lease is %s: only one in error can be retried", lease.Status)
+	}
+	now, err := s.store.Now(ctx)
+	if err != nil {
+		return lease, err
+	}
+	var delegated *domain.Connection
+	if lease.ConnectionID != uuid.Nil {
+		until := lease
+		if until.EndsAt.Before(now) {
+			until.EndsAt = now // its end is what is retried
+		}
+		if delegated, err = s.trusts.ForLease(ctx, who, s.cloud.As(token, who.ProjectID), until); err != nil {
+			return lease, err
+		}
+	}
+	retried, err := s.store.Retry(ctx, who.ProjectID, id, delegated, actor)
+	if err != nil {
+		if delegated != nil {
+			s.trusts.Drop(ctx, *delegated)
+		}
+		return lease, err
+	}
+	s.wake("run-leases", "run-connections", "deliver-events")
+	return retried, nil
+}

@@ -1,0 +1,167 @@
+package leases
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/lookup"
+)
+
+// hostPool are the hosts that can be reserved. Postgres decides which of them a lease gets; the pool is for saying what
+// is wrong with a request, and what would be right.
+type hostPool struct {
+	all    []domain.Node // not nil, once it is read
+	region string        // this cloud's
+	cloud  session       // nil = flavors are not needed
+
+	flavors []domain.Flavor // as the caller sees them, once they are read
+}
+
+func (s service) hostPool(ctx context.Context, cloud session) (hostPool, error) {
+	found, err := s.nodes.Pool(ctx)
+	found = slices.DeleteFunc(found, func(n domain.Node) bool { return n.Pool != domain.NodeReservable })
+	if err == nil && len(found) == 0 {
+		err = apperr.New(apperr.Unprocessable, "no host of this cloud is reservable: its admins choose the hosts that "+
+			"are, with POST /v1/nodes/{name}/reservable")
+	}
+	return hostPool{all: found, region: s.cloud.Region(), cloud: cloud}, err
+}
+
+// reservation is the nth one of a request.
+func (p *hostPool) reservation(ctx context.Context, n int, r ReservationRequest) (domain.Reservation, error) {
+	out := domain.Reservation{ID: uuid.New(), Type: r.Type, Status: domain.ReservationPending}
+	if r.Type == domain.InstanceReservation {
+		out.InstanceID = r.InstanceID.OrNil()
+		return out, nil
+	}
+	field := func(name string) string { return fmt.Sprintf("reservations[%d].%s", n, name) }
+	out.Want = r.want()
+	if err := p.check(out.Want, field); err != nil {
+		return out, err
+	}
+	flavors, err := p.leasedFlavors(ctx, r.Flavors, p.matching(*out.Want), field)
+	for _, f := range flavors {
+		out.Flavors = append(out.Flavors, copyOf(f, out.ID))
+	}
+	return out, err
+}
+
+// check rejects what no host of the pool has. It drops the name of this cloud's region, which hosts may lack.
+func (p *hostPool) check(want *domain.HostWant, field func(string) string) error {
+	if want.Region == p.region {
+		want.Region = ""
+	}
+	regions := p.values(func(n domain.Node) []string { return []string{n.Region, p.region} })
+	zones := p.values(func(n domain.Node) []string { return []string{n.Zone} })
+	switch {
+	case want.Region != "" && !slices.Contains(regions, want.Region):
+		return apperr.InvalidField(field("region"),
+			fmt.Sprintf("no reservable host is in the region %.64q", want.Region), lookup.Some(regions)...)
+	case want.Zone != "" && !slices.Contains(zones, want.Zone):
+		return apperr.InvalidField(field("zone"),
+			fmt.Sprintf("no reservable host is in the availability zone %.64q", want.Zone), lookup.Some(zones)...)
+	}
+	traits := p.values(func(n domain.Node) []string { return n.Traits })
+	for k, trait := range want.Traits {
+		if !slices.Contains(traits, trait) {
+			return apperr.InvalidField(fmt.Sprintf("%s[%d]", field("traits"), k),
+				fmt.Sprintf("no reservable host has the trait %.64q", trait), lookup.Some(traits)...)
+		}
+	}
+	return p.checkCapabilities(want.Capabilities, field)
+}
+
+// checkCapabilities rejects expressions about attributes that no host has. They parse.
+func (p *hostPool) checkCapabilities(wanted map[string]string, field func(string) string) error {
+	attributes := p.values(func(n domain.Node) []string { return slices.Collect(maps.Keys(n.Attributes)) })
+	for _, key := range slices.Sorted(maps.Keys(wanted)) {
+		c, err := domain.ParseCapability(key, wanted[key])
+		if err != nil {
+			return err
+		}
+		if !slices.Contains(attributes, c.Attribute) {
+			return apperr.InvalidField(field("capabilities")+"."+key,
+				fmt.Sprintf("no reservable host has the attribute %.64q", c.Attribute), lookup.Some(attributes)...)
+		}
+	}
+	return nil
+}
+
+// ownTraits begin the traits that isolate hosts, which are nobody's choice.
+const ownTraits = "CUSTOM_CLOUDFN_"
+
+// values lists what the hosts of the pool have.
+func (p *hostPool) values(of func(domain.Node) []string) (values []string) {
+	for _, node := range p.all {
+		for _, value := range of(node) {
+			if value != "" && !strings.HasPrefix(value, ownTraits) {
+				values = append(values, value)
+			}
+		}
+	}
+	slices.Sort(values)
+	return slices.Compact(values)
+}
+
+// matching are the hosts that have what is wanted, whether they are free or not.
+func (p *hostPool) matching(want domain.HostWant) (found []domain.Node) {
+	for _, node := range p.all {
+		if node.IsUp && want.Matches(node) {
+			found = append(found, node)
+		}
+	}
+	return found
+}
+
+// Availability lists when hosts are free.
+func (s service) Availability(ctx context.Context, r freeRequest) (slots []domain.FreeSlot, err error) {
+	q := r.FreeQuery
+	if q.From, q.Until, err = s.window(ctx, q.From, q.Until); err != nil {
+		return nil, err
+	}
+	// A month has up to 31 days: hosts that are free for the longest are free for any.
+	q.Duration, q.Cleaning = r.period.AddTo(q.From).Sub(q.From), s.rules.Cleaning
+	if r.period.AddTo(q.From).After(q.Until) {
+		return nil, apperr.InvalidField("duration", "is longer than the time from `from` until `until`, which is "+
+			q.Until.Sub(q.From).String())
+	}
+	pool, err := s.hostPool(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	if err := pool.check(&q.Want, func(name string) string { return name }); err != nil {
+		return nil, err
+	}
+	if n := len(pool.matching(q.Want)); n < q.Hosts {
+		refusal := apperr.InvalidField("hosts", fmt.Sprintf("is %d: %d reservable hosts are up and match", q.Hosts, n))
+		refusal.Code = apperr.Unprocessable
+		return nil, refusal
+	}
+	return s.store.Availability(ctx, q)
+}
+
+// Allocations lists which host is whose, for callers to whom Nova shows its compute services.
+func (s service) Allocations(
+	ctx context.Context, who domain.Identity, token domain.Secret, from, until time.Time,
+) ([]domain.Allocation, error) {
+	from, until, err := s.window(ctx, from, until)
+	if err != nil {
+		return nil, err
+	}
+	found, err := s.store.Allocations(ctx, from, until)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := s.cloud.As(token, who.ProjectID).ComputeHosts(ctx); err != nil {
+		return nil, err
+	}
+	return found, nil
+}

@@ -1,0 +1,168 @@
+package leases
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// TestLeaseOfHosts books hosts, shows neither their names nor those of others, and says when more are free.
+func TestLeaseOfHosts(t *testing.T) {
+	t.Parallel()
+	f := start(t, map[string]string{"LEASES_CLEANING": "10m"})
+	refused(t, f.Post(t, "/v1/leases", ofHosts("now", "PT1H", "")), http.StatusUnprocessableEntity, "")
+	refused(t, f.Get(t, "/v1/leases/availability?duration=PT1H"), http.StatusUnprocessableEntity, "")
+	f.hosts(t, 2)
+	flavor := testkit.Sandbox(t).Flavor
+	made := f.make(t, ofHosts(in(time.Hour), "P1D", fmt.Sprintf(`, "min": 1, "max": 5, "flavors": [%q]`, flavor)))
+	r := made.Reservations[0]
+	if *r.Hosts != 2 || r.Min != 1 || r.Max != 5 || len(r.Flavors) != 1 || r.Flavors[0].Name != flavor ||
+		made.Isolation != domain.IsolationUnproven || made.OnEnd != "shelve" ||
+		!slices.Equal(made.Warnings, []string{warnUntested}) {
+		t.Errorf("made %+v", made)
+	}
+	stored := testkit.Scalar[string](t, f.conn, `select (flavors->0->>'id') || ' ' || (flavors->0->>'name')
+		from reservations`)
+	if want := r.Flavors[0].ID + " " + flavor + "-" + r.ID.String()[:8]; stored != want {
+		t.Errorf("its flavor is %s, want %s", stored, want)
+	}
+	if a := f.Get(t, "/v1/leases/"+made.ID.String()); strings.Contains(string(a.Body), "n001") {
+		t.Errorf("the answer names hosts: %s", a.Body)
+	}
+	stranger := f.server.As(testkit.NewProject(t).Token(t))
+	a := stranger.Post(t, "/v1/leases", ofHosts(in(2*time.Hour), "PT1H", ""))
+	refused(t, a, http.StatusConflict, "start")
+	refused(t, a, http.StatusConflict, "reservations[0].min")
+	free := allowed(t, a, "start")
+	if want := made.End.Add(10 * time.Minute).Format(time.RFC3339Nano); !slices.Equal(free, []string{want}) {
+		t.Errorf("allowed is %v, want %s", free, want)
+	}
+	if a := stranger.Post(t, "/v1/leases", ofHosts(free[0], "PT1H", "")); a.Status != http.StatusCreated {
+		t.Errorf("at the free time: %d %s", a.Status, a.Body)
+	}
+	var shown Lease
+	f.exec(t, "insert into isolation (region, result) values ('RegionOne', 'unproven')")
+	if f.Get(t, "/v1/leases/"+made.ID.String()).JSON(t, &shown); shown.Isolation != "unproven" ||
+		!slices.Equal(shown.Warnings, []string{warnUnproven}) {
+		t.Errorf("shown %+v", shown)
+	}
+	f.exec(t, "update isolation set result = 'proven'")
+	shown = Lease{}
+	if f.Get(t, "/v1/leases/"+made.ID.String()).JSON(t, &shown); shown.Isolation != "proven" || shown.Warnings != nil {
+		t.Errorf("shown %+v", shown)
+	}
+	if a := f.Do(t, "DELETE", "/v1/leases/"+made.ID.String(), ""); a.Status != http.StatusOK {
+		t.Errorf("cancelled: %d %s", a.Status, a.Body)
+	}
+	if a := f.Do(t, "DELETE", "/v1/leases/"+made.ID.String(), ""); a.Status != http.StatusOK {
+		t.Errorf("cancelled again: %d %s", a.Status, a.Body)
+	}
+	refused(t, patch(t, f.Client, "/v1/leases/"+made.ID.String(), `{"name": "x"}`), http.StatusConflict, "")
+	refused(t, f.Post(t, "/v1/leases/"+made.ID.String()+"/retry", ""), http.StatusConflict, "")
+}
+
+// allowed lists what an answer says would be right in a field.
+func allowed(t *testing.T, a testkit.Answer, field string) []string {
+	t.Helper()
+	var problem struct {
+		Errors []struct {
+			Field   string
+			Allowed []string
+		}
+	}
+	a.JSON(t, &problem)
+	for _, e := range problem.Errors {
+		if e.Field == field {
+			return e.Allowed
+		}
+	}
+	return nil
+}
+
+// TestAvailability lists when hosts are free, the earliest first, and refuses what can never be.
+func TestAvailability(t *testing.T) {
+	t.Parallel()
+	f := start(t, nil)
+	f.hosts(t, 3)
+	f.exec(t, "update nodes set vcpus = 64, zone = 'big' where name = 'n003'")
+	made := f.make(t, ofHosts(in(2*time.Hour), "PT2H", `, "min": 2, "vcpus": 32, "zone": "nova"`))
+	var found Slots
+	a := f.Get(t, "/v1/leases/availability?hosts=3&duration=PT1H&traits=HW_CPU_X86_AVX2")
+	if a.Status != http.StatusOK {
+		t.Fatalf("got %d %s", a.Status, a.Body)
+	} else if a.JSON(t, &found); len(found.Slots) != 2 || !found.Slots[0].End.Equal(made.Start) ||
+		!found.Slots[1].Start.Equal(made.End) || found.Slots[1].Hosts != 3 {
+		t.Errorf("got %s", a.Body)
+	}
+	query := "/v1/leases/availability?hosts=1&zone=big&vcpus=64&duration=P1M&limit=1&from=" + in(time.Hour)
+	if f.Get(t, query).JSON(t, &found); len(found.Slots) != 1 {
+		t.Errorf("the large host is free at %+v", found)
+	}
+	for query, field := range map[string]string{
+		"": "duration", "?duration=1h": "duration", "?duration=P0D": "duration", "?hosts=0&duration=PT1H": "hosts",
+		"?duration=PT1H&limit=101": "limit", "?duration=PT1H&zone=moon": "zone", "?duration=PT1H&region=moon": "region",
+		"?duration=PT1H&traits=HW_CPU_X86_AVX2,CUSTOM_X": "traits[1]", "?duration=PT1H&surprise=1": "surprise",
+		"?duration=PT1H&from=" + in(time.Hour) + "&until=" + in(time.Minute): "until",
+		"?duration=PT1H&until=" + in(time.Minute):                            "duration",
+	} {
+		refused(t, f.Get(t, "/v1/leases/availability"+query), http.StatusBadRequest, field)
+	}
+	refused(t, f.Get(t, "/v1/leases/availability?hosts=4&duration=PT1H"), http.StatusUnprocessableEntity, "hosts")
+}
+
+// TestAllocations is for those to whom Nova shows its compute services.
+func TestAllocations(t *testing.T) {
+	t.Parallel()
+	f := start(t, nil)
+	f.hosts(t, 1)
+	made := f.make(t, ofHosts("now", "PT1H", ""))
+	refused(t, f.Get(t, "/v1/leases/allocations"), http.StatusForbidden, "")
+	admin := f.server.As(testkit.Token(t, "admin"))
+	var found Allocations
+	a := admin.Get(t, "/v1/leases/allocations")
+	if a.Status != http.StatusOK {
+		t.Fatalf("got %d %s", a.Status, a.Body)
+	}
+	if a.JSON(t, &found); len(found.Allocations) != 1 || found.Allocations[0].Host != "n001" ||
+		found.Allocations[0].LeaseID != made.ID || found.Allocations[0].ProjectID != f.project.ID {
+		t.Errorf("got %s", a.Body)
+	}
+	found = Allocations{}
+	if admin.Get(t, "/v1/leases/allocations?from="+in(2*time.Hour)).JSON(t, &found); len(found.Allocations) != 0 {
+		t.Errorf("got %+v", found)
+	}
+}
+
+// TestRetry starts again what has failed, with another trust.
+func TestRetry(t *testing.T) {
+	t.Parallel()
+	f := start(t, nil)
+	made := f.make(t, ofInstance(f.instance(t, f.project.ID, "active"), ""))
+	path := "/v1/leases/" + made.ID.String()
+	refused(t, f.Post(t, path+"/retry", ""), http.StatusConflict, "")
+	f.exec(t, `update leases set status = 'error', starts_at = now() - interval '1 hour', start_result = 'failed',
+		problem = '{"code": "conflict", "detail": "no host has room"}'`)
+	var shown, retried Lease
+	if f.Get(t, path).JSON(t, &shown); shown.Reason == nil || shown.Events[0].Status != "failed" {
+		t.Errorf("shown %+v", shown)
+	}
+	refused(t, patch(t, f.Client, path, `{"name": "x"}`), http.StatusConflict, "")
+	if a := f.Post(t, path+"/retry", ""); a.Status != http.StatusAccepted {
+		t.Errorf("got %d %s", a.Status, a.Body)
+	} else if a.JSON(t, &retried); retried.Status != domain.LeaseStarting {
+		t.Errorf("retried %+v", retried)
+	}
+	if n := testkit.Scalar[int](t, f.conn, "select count(distinct delegation_id)::int from connections where status = "+
+		"'active' and id = (select connection_id from leases)"); n != 1 || len(f.project.Trusts(t)) != 2 {
+		t.Errorf("%d connections, and the trusts %v", n, f.project.Trusts(t))
+	}
+	refused(t, f.Post(t, "/v1/leases/"+uuid.NewString()+"/retry", ""), http.StatusNotFound, "")
+}

@@ -1,0 +1,125 @@
+package leases
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/auth"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/httpx"
+)
+
+// hostRoutes declares the routes about hosts.
+func hostRoutes(api huma.API, h handler) {
+	reads := httpx.Before(auth.CanRead)
+	httpx.Register(api, huma.Operation{
+		OperationID: "findFreeHosts", Method: http.MethodGet, Path: "/v1/leases/availability", Tags: tags,
+		Middlewares: reads, Summary: "Find when hosts are free",
+		Responses: httpx.Answers(map[int]string{
+			200: "Periods in which so many hosts are free for so long, the earliest first.",
+			422: "Fewer hosts than that are reservable and match.",
+		}),
+	}, h.availability)
+	httpx.Register(api, huma.Operation{
+		OperationID: "listAllocations", Method: http.MethodGet, Path: "/v1/leases/allocations", Tags: tags,
+		Middlewares: reads, Summary: "List which host is whose, and when",
+		Responses: httpx.Answers(map[int]string{
+			200: "The hosts of all projects' reservations, by host and time.",
+			403: "Nova lets the token list no compute services: that is for the cloud's admins.",
+		}),
+	}, h.allocations)
+}
+
+type availabilityInput struct {
+	Hosts    int        `query:"hosts" minimum:"1" maximum:"1000" default:"1" example:"3" doc:"How many at once."`
+	VCPUs    int        `query:"vcpus" minimum:"0" default:"0" example:"32" doc:"What each must have, at least."`
+	RAMMB    int        `query:"ram_mb" minimum:"0" default:"0" example:"65536" doc:"Memory of each, in MiB."`
+	DiskGB   int        `query:"disk_gb" minimum:"0" default:"0" example:"100" doc:"Disk of each, in GiB."`
+	Duration string     `query:"duration" required:"true" example:"P2D" doc:"For how long: an ISO 8601 duration."`
+	From     httpx.Time `query:"from" example:"2026-01-02T03:04:05Z" doc:"Not before this time. Now by default."`
+	Until    httpx.Time `query:"until" example:"2026-03-02T03:04:05Z" doc:"A year ahead by default."`
+	Zone     string     `query:"zone" maxLength:"255" example:"nova" doc:"The availability zone of the hosts."`
+	Region   string     `query:"region" maxLength:"255" example:"RegionOne" doc:"The region of the hosts."`
+	Traits   []string   `query:"traits" minItems:"1" example:"[\"HW_CPU_X86_AVX2\"]" doc:"Of each host."`
+	Limit    int        `query:"limit" minimum:"1" maximum:"100" default:"10" doc:"The number of periods, at most."`
+}
+
+// Slots are periods in which hosts are free.
+type Slots struct {
+	Slots []Slot `json:"slots" maxItems:"100"`
+}
+
+// Slot is a period in which hosts are free.
+type Slot struct {
+	Start time.Time `json:"start"`
+	End   time.Time `json:"end" doc:"Until when the hosts stay free: a lease may end earlier."`
+	Hosts int       `json:"hosts" minimum:"1" doc:"How many are free during all of it."`
+}
+
+func (h handler) availability(ctx context.Context, in *availabilityInput) (*httpx.Value[Slots], error) {
+	duration, err := domain.ParsePeriod(in.Duration)
+	if err != nil {
+		return nil, apperr.InvalidField("duration", err.Error())
+	}
+	found, err := h.svc.Availability(ctx, freeRequest{
+		FreeQuery: domain.FreeQuery{
+			Hosts: in.Hosts, From: in.From.Time, Until: in.Until.Time, Limit: in.Limit,
+			Want: domain.HostWant{
+				Min: in.Hosts, Max: in.Hosts, VCPUs: in.VCPUs, RAMMB: in.RAMMB, DiskGB: in.DiskGB, Region: in.Region,
+				Zone: in.Zone, Traits: in.Traits,
+			},
+		},
+		period: duration,
+	})
+	if err != nil {
+		return nil, err
+	}
+	slots := Slots{Slots: make([]Slot, len(found))}
+	for n, slot := range found {
+		slots.Slots[n] = Slot{Start: slot.From.UTC(), End: slot.Until.UTC(), Hosts: slot.Hosts}
+	}
+	return &httpx.Value[Slots]{Body: slots}, nil
+}
+
+type allocationsInput struct {
+	From  httpx.Time `query:"from" example:"2026-01-02T03:04:05Z" doc:"Not over before this time. Now by default."`
+	Until httpx.Time `query:"until" example:"2026-03-02T03:04:05Z" doc:"Begun before it. A year ahead by default."`
+}
+
+// Allocations are hosts of reservations.
+type Allocations struct {
+	Allocations []Allocation `json:"allocations"`
+}
+
+// Allocation is a host that a reservation has for a time.
+type Allocation struct {
+	Host          string    `json:"host" minLength:"1"`
+	ProjectID     string    `json:"project_id" minLength:"1" doc:"Whose it is."`
+	LeaseID       uuid.UUID `json:"lease_id"`
+	ReservationID uuid.UUID `json:"reservation_id"`
+	Start         time.Time `json:"start"`
+	End           time.Time `json:"end" doc:"With the time for cleaning."`
+	PreparedAt    time.Time `json:"prepared_at,omitzero" doc:"Since when only its servers land on the host."`
+	ReleasedAt    time.Time `json:"released_at,omitzero" doc:"Since when the host is returned."`
+}
+
+func (h handler) allocations(ctx context.Context, in *allocationsInput) (*httpx.Value[Allocations], error) {
+	who, token := auth.Caller(ctx)
+	found, err := h.svc.Allocations(ctx, who, token, in.From.Time, in.Until.Time)
+	if err != nil {
+		return nil, err
+	}
+	out := Allocations{Allocations: make([]Allocation, len(found))}
+	for n, a := range found {
+		out.Allocations[n] = Allocation{
+			Host: a.Node, ProjectID: a.ProjectID, LeaseID: a.LeaseID, ReservationID: a.ReservationID,
+			Start: a.From.UTC(), End: a.Until.UTC(), PreparedAt: a.PreparedAt, ReleasedAt: a.ReleasedAt,
+		}
+	}
+	return &httpx.Value[Allocations]{Body: out}, nil
+}

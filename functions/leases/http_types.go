@@ -1,0 +1,156 @@
+package leases
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/httpx"
+)
+
+// CreateLease is the body of POST /v1/leases.
+type CreateLease struct {
+	Name string `json:"name" minLength:"1" maxLength:"255" doc:"What people call it."`
+	httpx.LeaseTerms
+	Reservations []ReservationRequest `json:"reservations" minItems:"1" maxItems:"50"`
+}
+
+// ReservationRequest is one reservation of a request.
+type ReservationRequest struct {
+	Type         domain.ReservationType `json:"type" enum:"instance,host"`
+	InstanceID   *httpx.ID              `json:"instance_id,omitempty" doc:"Of an instance: its id here, not Nova's."`
+	Min          *int                   `json:"min,omitempty" minimum:"1" maximum:"1000" doc:"Hosts. 1 by default."`
+	Max          *int                   `json:"max,omitempty" minimum:"1" maximum:"1000" doc:"As min by default."`
+	VCPUs        int                    `json:"vcpus,omitempty" minimum:"0" maximum:"1000000" doc:"Of each host."`
+	RAMMB        int                    `json:"ram_mb,omitempty" minimum:"0" maximum:"100000000" doc:"Of each, in MiB"`
+	DiskGB       int                    `json:"disk_gb,omitempty" minimum:"0" maximum:"10000000" doc:"Of each, in GiB"`
+	Zone         string                 `json:"zone,omitempty" maxLength:"255" doc:"The availability zone."`
+	Region       string                 `json:"region,omitempty" maxLength:"255" doc:"The region of the hosts."`
+	Traits       []string               `json:"traits,omitempty" maxItems:"50" uniqueItems:"true" doc:"Of each host."`
+	Capabilities map[string]string      `json:"capabilities,omitempty"`
+	Flavors      []string               `json:"flavors,omitempty" minItems:"1" maxItems:"20" uniqueItems:"true"`
+}
+
+// Resolve implements huma.Resolver.
+func (c *CreateLease) Resolve(huma.Context) []error {
+	faults := c.Check()
+	if err := (domain.Lease{Name: c.Name}).Validate(); err != nil && c.Name != "" {
+		faults = append(faults, err)
+	}
+	seen := map[httpx.ID]int{}
+	for n, r := range c.Reservations {
+		field := func(name string) string { return fmt.Sprintf("reservations[%d].%s", n, name) }
+		faults = append(faults, r.check(field)...)
+		if r.InstanceID == nil {
+			continue
+		}
+		if first, isRepeated := seen[*r.InstanceID]; isRepeated {
+			faults = append(faults, apperr.InvalidField(field("instance_id"),
+				fmt.Sprintf("is the one of reservations[%d], too", first)))
+			continue
+		}
+		seen[*r.InstanceID] = n
+	}
+	return faults
+}
+
+// check finds the fields that do not fit the type.
+func (r ReservationRequest) check(field func(string) string) (faults []error) {
+	if r.Type == domain.HostReservation {
+		if r.InstanceID != nil {
+			faults = append(faults, apperr.InvalidField(field("instance_id"), "does not go with the type host"))
+		}
+		if err := r.want().Validate(strings.TrimSuffix(field(""), ".")); err != nil {
+			faults = append(faults, err)
+		}
+		return faults
+	}
+	if r.InstanceID == nil {
+		faults = append(faults, apperr.InvalidField(field("instance_id"), "is missing: give the id of an instance"))
+	}
+	const other = "does not go with the type instance"
+	for name, isGiven := range map[string]bool{
+		"min": r.Min != nil, "max": r.Max != nil, "vcpus": r.VCPUs != 0, "ram_mb": r.RAMMB != 0,
+		"disk_gb": r.DiskGB != 0, "zone": r.Zone != "", "region": r.Region != "", "traits": r.Traits != nil,
+		"capabilities": r.Capabilities != nil, "flavors": r.Flavors != nil,
+	} {
+		if isGiven {
+			faults = append(faults, apperr.InvalidField(field(name), other))
+		}
+	}
+	return faults
+}
+
+// want is what hosts it asks for.
+func (r ReservationRequest) want() *domain.HostWant {
+	want := &domain.HostWant{
+		Min: 1, VCPUs: r.VCPUs, RAMMB: r.RAMMB, DiskGB: r.DiskGB, Region: r.Region, Zone: r.Zone, Traits: r.Traits,
+		Capabilities: r.Capabilities,
+	}
+	if r.Min != nil {
+		want.Min = *r.Min
+	} else if r.Max != nil {
+		want.Min = min(want.Min, *r.Max)
+	}
+	want.Max = want.Min
+	if r.Max != nil {
+		want.Max = *r.Max
+	}
+	return want
+}
+
+// ChangeLease is the body of PATCH /v1/leases/{id}, a JSON merge patch (RFC 7396): what is absent stays, and null
+// removes before_end.
+type ChangeLease struct {
+	Name      *string      `json:"name,omitempty" minLength:"1" maxLength:"255" doc:"What people call it."`
+	Start     httpx.Start  `json:"start,omitempty"`
+	End       *httpx.Time  `json:"end,omitempty" doc:"When it ends. Give it or duration."`
+	Duration  httpx.Period `json:"duration,omitempty"`
+	BeforeEnd httpx.Period `json:"before_end,omitempty" nullable:"true"`
+	OnEnd     domain.OnEnd `json:"on_end,omitempty" enum:"shelve,stop,snapshot_delete,delete"`
+
+	nulls []string
+}
+
+// UnmarshalJSON implements json.Unmarshaler. huma takes null for absent, and in a merge patch it is not.
+func (c *ChangeLease) UnmarshalJSON(text []byte) error {
+	var fields map[string]json.RawMessage
+	_ = json.Unmarshal(text, &fields)
+	for name, value := range fields {
+		if string(value) == "null" {
+			c.nulls = append(c.nulls, name)
+		}
+	}
+	type plain ChangeLease
+	return json.Unmarshal(text, (*plain)(c))
+}
+
+// Resolve implements huma.Resolver.
+func (c *ChangeLease) Resolve(huma.Context) (faults []error) {
+	for _, name := range c.nulls {
+		if name != "before_end" {
+			faults = append(faults, apperr.InvalidField(name, "must not be null"))
+		}
+	}
+	if c.Name != nil && *c.Name != "" {
+		if err := (domain.Lease{Name: *c.Name}).Validate(); err != nil {
+			faults = append(faults, err)
+		}
+	}
+	terms := httpx.LeaseTerms{Start: c.Start, End: c.End, Duration: c.Duration, BeforeEnd: c.BeforeEnd}
+	faults = append(faults, terms.CheckChange()...)
+	if reflect.ValueOf(*c).IsZero() {
+		faults = append(faults, apperr.New(apperr.Invalid,
+			"the body changes nothing: it must have name, start, end, duration, before_end or on_end"))
+	}
+	return faults
+}
+
+// warns says whether the request changes the warning before the end.
+func (c ChangeLease) warns() bool { return c.BeforeEnd != "" || slices.Contains(c.nulls, "before_end") }

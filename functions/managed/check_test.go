@@ -1,0 +1,170 @@
+package managed
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// TestRefusals: each fault of a declaration is named by its field.
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	f := start(t, nil)
+	with := func(more string) string { return `{"spec": ` + strings.TrimSuffix(machine, "}") + ", " + more + "}}" }
+	const (
+		images = "/v1/managed/Image/"
+		both   = `{"spec": {"disk_format": "raw", "content": "YQ==", "source_url": "http://a"}}`
+	)
+	large := `{"spec": {"data": {"a": "` + strings.Repeat("x", 50000) + `"}}}`
+	for name, row := range map[string]struct {
+		path, body string
+		field      string
+	}{
+		"no spec":         {machines + "a", `{}`, "spec"},
+		"no flavor":       {machines + "a", `{"spec": {"image": "a", "networks": ["b"]}}`, "spec.flavor"},
+		"null":            {machines + "a", `{"spec": {"flavor": null, "image": "a", "networks": ["b"]}}`, "spec.flavor"},
+		"no network":      {machines + "a", `{"spec": {"flavor": "a", "image": "a", "networks": []}}`, "spec.networks"},
+		"unknown field":   {machines + "a", with(`"shade": 1`), "spec.shade"},
+		"wrong case":      {machines + "a", with(`"Key_name": "x"`), "spec.Key_name"},
+		"wrong type":      {machines + "a", with(`"key_name": 1`), "spec.key_name"},
+		"metadata":        {machines + "a", with(`"metadata": {"a/b": "x"}`), "spec.metadata.a/b"},
+		"update":          {machines + "a", with(`"update": "rolling"`), "spec.update"},
+		"volume name":     {machines + "a", with(`"volumes": ["A"]`), "spec.volumes[0]"},
+		"user_data":       {machines + "a", with(`"user_data": "` + strings.Repeat("x", 50000) + `"`), "spec.user_data"},
+		"name":            {machines + "Web", `{"spec": ` + machine + `}`, "name"},
+		"name's end":      {machines + "web-", `{"spec": ` + machine + `}`, "name"},
+		"label":           {machines + "a", `{"spec": ` + machine + `, "labels": {"-": "x"}}`, "labels.-"},
+		"label's value":   {machines + "a", `{"spec": ` + machine + `, "labels": {"a": "x y"}}`, "labels.a"},
+		"flavor":          {machines + "a", `{"flavor": "nope"}`, "flavor"},
+		"repair":          {machines + "a", `{"spec": ` + machine + `, "repair": "never"}`, "repair"},
+		"max_revisions":   {machines + "a", `{"spec": ` + machine + `, "max_revisions": 0}`, "max_revisions"},
+		"region":          {machines + "a", `{"spec": ` + machine + `, "schedule": {"region": "x"}}`, "schedule.region"},
+		"affinity":        {machines + "a", `{"spec": ` + machine + `, "schedule": {"affinity": "x"}}`, "schedule.affinity"},
+		"no count":        {deployments + "a", `{"spec": ` + machine + `}`, "spec.count"},
+		"count":           {deployments + "a", with(`"count": 101`), "spec.count"},
+		"count is text":   {deployments + "a", with(`"count": "5"`), "spec.count"},
+		"max_unavailable": {deployments + "a", with(`"count": 2, "max_unavailable": 3`), "spec.max_unavailable"},
+		"shared volume":   {deployments + "a", with(`"count": 2, "volumes": ["a"]`), "spec.volumes"},
+		"payload":         {"/v1/managed/Secret/a", `{"spec": {}}`, "spec.payload"},
+		"data":            {"/v1/managed/Configmap/a", `{"spec": {}}`, "spec.data"},
+		"large data":      {"/v1/managed/Configmap/a", large, "spec.data"},
+		"no source":       {images + "a", `{"spec": {"disk_format": "raw"}}`, "spec.source_url"},
+		"two sources":     {images + "a", both, "spec.source_url"},
+		"base64":          {images + "a", `{"spec": {"disk_format": "raw", "content": "a"}}`, "spec.content"},
+		"format":          {images + "a", `{"spec": {"disk_format": "tar", "content": "YQ=="}}`, "spec.disk_format"},
+	} {
+		a := declare(t, f.Client, row.path, row.body)
+		if a.Status != 400 || !testkit.Names(t, a, row.field) {
+			t.Errorf("%s: got %d %s, want %s", name, a.Status, a.Body, row.field)
+		}
+	}
+	for name, row := range map[string]struct{ kind, spec, field string }{
+		"size":     {"Volume", `{"size_gb": 0}`, "spec.size_gb"},
+		"no ports": {"Loadbalancer", `{"network": "n", "listeners": []}`, "spec.listeners"},
+		"a port twice": {"Loadbalancer", `{"network": "n", "listeners": [
+			{"protocol": "TCP", "port": 80, "member_port": 1, "addresses": ["192.0.2.1"]},
+			{"protocol": "HTTP", "port": 80, "member_port": 1, "addresses": ["192.0.2.1"]}]}`, "spec.listeners[1].port"},
+		"no targets": {"Loadbalancer", `{"network": "n", "listeners": [
+			{"protocol": "TCP", "port": 80, "member_port": 1}]}`, "spec.listeners[0].deployment"},
+		"no address": {"Loadbalancer", `{"network": "n", "listeners": [
+			{"protocol": "TCP", "port": 80, "member_port": 1, "addresses": ["a"]}]}`, "spec.listeners[0].addresses[0]"},
+	} {
+		_, err := checkSpec(domain.Kind(row.kind), fields([]byte(row.spec)))
+		if err == nil || !strings.Contains(err.Error(), row.field+":") {
+			t.Errorf("%s: got %v, want %s", name, err, row.field)
+		}
+	}
+	for _, kind := range []string{"Pod", "PodDeployment", "CI", "CD"} {
+		refused(t, declare(t, f.Client, "/v1/managed/"+kind+"/a", `{"spec": {}}`), 422, "unsupported_kind", "")
+		refused(t, f.Get(t, "/v1/managed/"+kind), 422, "unsupported_kind", "")
+	}
+	refused(t, declare(t, f.Client, "/v1/managed/Router/a", `{"spec": {}}`), 404, "not_found", "")
+	refused(t, f.Get(t, "/v1/managed?kind=Router"), 400, "invalid", "kind")
+	refused(t, f.Get(t, "/v1/managed?label=app"), 400, "invalid", "label")
+	if n := testkit.Scalar[int](t, f.conn, "select count(*)::int from connections"); n != 0 {
+		t.Errorf("%d connections were made for nothing", n)
+	}
+}
+
+// TestDryRun: a plan says what a declaration would do, and nothing is stored.
+func TestDryRun(t *testing.T) {
+	t.Parallel()
+	f := start(t, nil)
+	const path = deployments + "web"
+	spec := func(more string) string {
+		return `{"spec": {"flavor": "m1.tiny", "image": "cirros", "networks": ["private"], "count": 2` + more + `}}`
+	}
+	planned := func(body string) (p ManagedPlan, names []string) {
+		t.Helper()
+		m := declared(t, declare(t, f.Client, path+"?dry_run=true", body), http.StatusOK)
+		if len(m.Plan) != 1 {
+			t.Fatalf("the plan is %+v", m.Plan)
+		}
+		for _, field := range m.Plan[0].Fields {
+			names = append(names, field.Field)
+		}
+		return m.Plan[0], names
+	}
+	if p, names := planned(spec("")); p.Action != "create" || !slices.Contains(names, "spec.count") {
+		t.Errorf("a new one: %+v", p)
+	}
+	refused(t, f.Get(t, path), 404, "not_found", "")
+	declared(t, declare(t, f.Client, path, spec("")), http.StatusCreated)
+	for body, want := range map[string]string{
+		spec(""): "none []",
+		strings.Replace(spec(""), `"count": 2`, `"count": 3`, 1):     "update [spec.count]",
+		strings.Replace(spec(""), "m1.tiny", "m1.small", 1):          "update [spec.flavor]",
+		spec(`, "update": "replace", "user_data": "x"`):              "replace [spec.update spec.user_data]",
+		spec(`, "key_name": "k"`):                                    "update [spec.key_name]",
+		strings.Replace(spec(""), "{", `{"labels": {"a": "b"}, `, 1): "update [labels]",
+	} {
+		p, names := planned(body)
+		if got := fmt.Sprintf("%s %v", p.Action, names); got != want {
+			t.Errorf("%s: got %s, want %s", body, got, want)
+		}
+		if strings.Contains(body, "key_name") != (p.Note != "") {
+			t.Errorf("%s: the note is %q", body, p.Note)
+		}
+	}
+	var m Managed
+	if f.Get(t, path).JSON(t, &m); m.Revision != 1 || m.Plan != nil {
+		t.Errorf("it is %+v", m)
+	}
+}
+
+// TestProviders: what the catalog has is available.
+func TestProviders(t *testing.T) {
+	t.Parallel()
+	f := start(t, nil)
+	var list ProviderList
+	f.Get(t, "/v1/managed/providers").JSON(t, &list)
+	available := map[string]bool{}
+	for _, p := range list.Items {
+		if available[p.Name] = p.Available; p.Available == (p.Reason != "") {
+			t.Errorf("%+v", p)
+		}
+	}
+	if len(list.Items) != 7 || !available["nova"] || !available["glance"] || !available["postgres"] ||
+		available["none"] {
+		t.Errorf("the providers are %+v", list)
+	}
+	for provider, path := range map[string]string{"cinder": "Volume", "octavia": "Loadbalancer", "barbican": "Secret"} {
+		a := declare(t, f.Client, "/v1/managed/"+path+"/a?dry_run=true", map[string]string{
+			"Volume": `{"spec": {"size_gb": 1}}`,
+			"Loadbalancer": `{"spec": {"network": "private", "listeners": [
+				{"protocol": "TCP", "port": 80, "member_port": 80, "addresses": ["192.0.2.1"]}]}}`,
+			"Secret": `{"spec": {"payload": "a secret of a test"}}`,
+		}[path])
+		if available[provider] {
+			declared(t, a, http.StatusOK)
+		} else {
+			refused(t, a, 422, "unsupported_here", "")
+		}
+	}
+	refused(t, f.Get(t, "/v1/managed/providers?region=nowhere"), 400, "invalid", "schedule.region")
+}

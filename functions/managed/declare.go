@@ -1,0 +1,295 @@
+package managed
+
+import (
+	"bytes"
+	"context"
+	"crypto/pbkdf2"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"maps"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// declaration is a request to declare a resource.
+type declaration struct {
+	kind     domain.Kind
+	name     string
+	in       PutManaged
+	expected condition
+	dryRun   bool
+}
+
+// outcome is what became of a declaration.
+type outcome struct {
+	domain.Managed
+
+	created bool
+	plan    *plan // of a dry run
+}
+
+// Put stores a declaration, with a delegation by which reconcile-managed acts in the caller's name. A dry run only says
+// what would be done.
+func (s service) Put(
+	ctx context.Context, who domain.Identity, token domain.Secret, d declaration,
+) (outcome, error) {
+	if err := s.trusts.MayDeclare(who); err != nil {
+		return outcome{}, err
+	}
+	cloud := s.cloud.As(token, who.ProjectID)
+	if err := s.checkAvailable(ctx, cloud, d); err != nil {
+		return outcome{}, err
+	}
+	return s.repeat(ctx, who, cloud, d, func(before domain.Managed) (domain.NewManaged, *plan, error) {
+		if err := checkMove(ctx, cloud, before, d.in.Schedule.rule()); err != nil {
+			return domain.NewManaged{}, nil, err
+		}
+		made, err := s.draft(ctx, who, d, before)
+		if err != nil || !d.dryRun {
+			return made, nil, err
+		}
+		p := planOf(before, made)
+		return made, &p, nil
+	})
+}
+
+// Rollback declares an earlier revision again.
+func (s service) Rollback(
+	ctx context.Context, who domain.Identity, token domain.Secret, d declaration, number int,
+) (outcome, error) {
+	if err := s.trusts.MayDeclare(who); err != nil {
+		return outcome{}, err
+	}
+	old, revision, err := s.Revision(ctx, who, d.kind, d.name, number)
+	if err != nil {
+		return outcome{Managed: old}, err
+	}
+	cloud := s.cloud.As(token, who.ProjectID)
+	return s.repeat(ctx, who, cloud, d, func(before domain.Managed) (domain.NewManaged, *plan, error) {
+		if before.ID != old.ID {
+			return domain.NewManaged{}, nil, apperr.New(apperr.NotFound, "the %s %q has no revision %d any more",
+				d.kind, d.name, number)
+		}
+		made := domain.NewManaged{Managed: before, Before: before.Version, Repeats: number}
+		made.UserID, made.Actor = who.UserID, domain.ActorFrom(ctx)
+		made.Spec, made.Digest = revision.Spec, revision.Digest
+		if err := checkMove(ctx, cloud, before, revision.Schedule); err != nil {
+			return made, nil, err
+		}
+		return made, nil, checkTransition(before, revision.Spec, revision.Schedule)
+	})
+}
+
+// repeat stores what draft makes of the stored resource, and repeats that while others change it.
+func (s service) repeat(
+	ctx context.Context, who domain.Identity, cloud session, d declaration,
+	draft func(before domain.Managed) (domain.NewManaged, *plan, error),
+) (outcome, error) {
+	for range changeAttempts {
+		before, err := s.store.Get(ctx, who.ProjectID, d.kind, d.name)
+		if err != nil && apperr.CodeOf(err) != apperr.NotFound {
+			return outcome{}, err
+		}
+		if err := d.expected.check(before.Version); err != nil {
+			return outcome{}, err
+		}
+		if before.Request == domain.ManagedDelete {
+			return outcome{}, apperr.New(apperr.Conflict, "the %s %q is being deleted: declare it when it is gone",
+				d.kind, d.name)
+		}
+		made, planned, err := draft(before)
+		if err != nil || planned != nil {
+			return outcome{Managed: made.Managed, plan: planned}, err
+		}
+		stored, created, err := s.declare(ctx, who, cloud, made)
+		if !errors.Is(err, domain.ErrChanged) {
+			return outcome{Managed: stored, created: created}, err
+		}
+	}
+	return outcome{}, errRace()
+}
+
+// declare stores a declaration with the delegation that it takes.
+func (s service) declare(
+	ctx context.Context, who domain.Identity, cloud session, made domain.NewManaged,
+) (stored domain.Managed, created bool, err error) {
+	if made.Delegation, err = s.delegation(ctx, who, cloud); err != nil {
+		return stored, false, err
+	}
+	made.ConnectionID = made.Delegation.ConnectionID
+	stored, created, err = s.store.Declare(ctx, made)
+	s.settle(ctx, made.Delegation, stored.ConnectionID, err)
+	if err == nil {
+		s.wake("reconcile-managed", "run-connections", "deliver-events")
+	}
+	return stored, created, err
+}
+
+// delegation is what the caller has delegated for managed resources, or a new trust when less than half of that is
+// left.
+func (s service) delegation(
+	ctx context.Context, who domain.Identity, cloud session,
+) (d domain.ManagedDelegation, err error) {
+	now, err := s.store.Now(ctx)
+	if err != nil {
+		return d, err
+	}
+	d.Until = now.Add(s.trustFor / 2)
+	found, ok, err := s.store.Delegation(ctx, who.ProjectID, who.UserID, who.Roles, d.Until)
+	if err != nil || ok {
+		d.ConnectionID = found.ID
+		return d, err
+	}
+	d.New, err = s.trusts.ForManaged(ctx, who, cloud, now.Add(s.trustFor))
+	return d, err
+}
+
+// settle has a new trust revoked that no stored connection has: nothing was stored, or another request was faster.
+func (s service) settle(ctx context.Context, d domain.ManagedDelegation, stored uuid.UUID, err error) {
+	if d.New != nil && (err != nil || stored != d.New.ID) {
+		s.trusts.Drop(ctx, *d.New)
+	}
+}
+
+// draft is the declaration that a request makes of a stored resource, which is zero for a new one.
+func (s service) draft(
+	ctx context.Context, who domain.Identity, d declaration, before domain.Managed,
+) (made domain.NewManaged, err error) {
+	provider, _ := domain.ProviderOf(d.kind)
+	made.Managed = before // a dry run also shows what is not declared
+	made.ProjectID, made.DomainID, made.UserID = who.ProjectID, who.DomainID, who.UserID
+	made.Kind, made.Name, made.Provider, made.Flavor = d.kind, d.name, provider.Name, d.in.Flavor
+	made.Labels, made.Schedule, made.Repair = d.in.Labels, d.in.Schedule.rule(), d.in.repair()
+	made.MaxRevisions, made.Actor = d.in.maxRevisions(), domain.ActorFrom(ctx)
+	made.Digest = nil
+	made.Before, made.PerProject = before.Version, s.perProject
+	if made.ID == uuid.Nil {
+		if err := s.store.CheckRoom(ctx, who.ProjectID, s.perProject); err != nil {
+			return made, err
+		}
+		if made.ID, err = uuid.NewV7(); err != nil {
+			return made, err
+		}
+		if made.CreatedAt, err = s.store.Now(ctx); err != nil {
+			return made, err
+		}
+		made.UpdatedAt = made.CreatedAt
+	}
+	given, err := s.spec(ctx, who, d)
+	if err != nil {
+		return made, err
+	}
+	checked, err := checkSpec(d.kind, given)
+	if err != nil {
+		return made, err
+	}
+	made.Spec = checked.spec
+	if err := checkSchedule(d.kind, made.Schedule); err != nil {
+		return made, err
+	}
+	if err := checkTransition(before, made.Spec, made.Schedule); err != nil {
+		return made, err
+	}
+	return made, s.seal(&made, before, checked)
+}
+
+// spec is what is declared: the fields of the flavor's spec, replaced by those of the request.
+func (s service) spec(ctx context.Context, who domain.Identity, d declaration) (map[string]any, error) {
+	spec := map[string]any{}
+	if d.in.Flavor != "" {
+		flavor, err := s.flavors.Get(ctx, who.ProjectID, d.in.Flavor)
+		if apperr.CodeOf(err) == apperr.NotFound {
+			return nil, apperr.Unknown("flavor", "flavor", d.in.Flavor)
+		}
+		if err != nil {
+			return nil, err
+		}
+		if flavor.Kind != d.kind {
+			return nil, apperr.InvalidField("flavor", "is a template of the kind "+string(flavor.Kind))
+		}
+		spec = fields(flavor.Spec)
+	}
+	maps.Copy(spec, fields(json.RawMessage(d.in.Spec)))
+	return spec, nil
+}
+
+// digestRounds makes guessing a short secret by its digest expensive.
+const digestRounds = 100_000
+
+// seal seals the secret of a declaration. One that is not given stays as it is, and so does the same again.
+func (s service) seal(made *domain.NewManaged, before domain.Managed, checked checkedSpec) error {
+	if !checked.hasSecret {
+		made.KeepSecrets, made.Digest = before.ID != uuid.Nil, before.Digest
+		if made.Kind == domain.KindSecret && len(made.Digest) == 0 {
+			return apperr.InvalidField("spec.payload", "is missing")
+		}
+		return nil
+	}
+	if checked.secret == "" {
+		return nil
+	}
+	digest, err := pbkdf2.Key(sha256.New, checked.secret, made.ID[:], digestRounds, sha256.Size)
+	if err != nil {
+		return err
+	}
+	if bytes.Equal(digest, before.Digest) {
+		made.KeepSecrets, made.Digest = true, digest
+		return nil
+	}
+	secrets := domain.ManagedSecrets{UserData: checked.secret}
+	if made.Kind == domain.KindSecret {
+		secrets = domain.ManagedSecrets{Payload: checked.secret}
+	}
+	text, err := json.Marshal(secrets)
+	if err != nil {
+		return err
+	}
+	made.Digest = digest
+	made.Secrets, err = s.key.Seal(made.SealedFor(), domain.Secret(text))
+	return err
+}
+
+// Delete has reconcile-managed delete a resource. It takes a delegation by the caller when the stored one has ended.
+func (s service) Delete(
+	ctx context.Context, who domain.Identity, token domain.Secret, kind domain.Kind, name string, expected condition,
+) (domain.Managed, error) {
+	cloud := s.cloud.As(token, who.ProjectID)
+	for range changeAttempts {
+		before, err := s.store.Get(ctx, who.ProjectID, kind, name)
+		if err != nil {
+			return before, err
+		}
+		if err := expected.check(before.Version); err != nil {
+			return before, err
+		}
+		before.Actor = domain.ActorFrom(ctx)
+		var by *domain.ManagedDelegation
+		isActive, err := s.store.IsDelegated(ctx, who.ProjectID, before.ConnectionID)
+		if err != nil {
+			return before, err
+		}
+		if !isActive {
+			d, err := s.delegation(ctx, who, cloud)
+			if err != nil {
+				return before, err
+			}
+			by, before.UserID = &d, who.UserID
+		}
+		deleted, err := s.store.Delete(ctx, before, by)
+		if by != nil {
+			s.settle(ctx, *by, deleted.ConnectionID, err)
+		}
+		if errors.Is(err, domain.ErrChanged) {
+			continue
+		}
+		if err == nil {
+			s.wake("reconcile-managed", "run-connections", "deliver-events")
+		}
+		return deleted, err
+	}
+	return domain.Managed{}, errRace()
+}

@@ -1,0 +1,90 @@
+// Package managed serves /v1/managed and /v1/flavors: resources that are declared, with their revisions, and the
+// templates that they may begin with. reconcile-managed makes what is declared.
+package managed
+
+import (
+	"fmt"
+
+	"github.com/cloudfn/cloudfn/shared/delegation"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/httpx"
+	"github.com/cloudfn/cloudfn/shared/openstack"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/run"
+	"github.com/cloudfn/cloudfn/shared/seal"
+)
+
+// Config is what this function reads from its environment besides run.Config.
+type Config struct {
+	// To whom trusts are made.
+	Trust delegation.Config
+
+	Delegation delegation.ManagedConfig
+
+	Seal seal.ManagedConfig
+
+	// How many managed resources a project may have; 0 = unlimited.
+	PerProject int `env:"MANAGED_PER_PROJECT, default=1000"`
+}
+
+// Validate rejects a Config that cannot work.
+func (c Config) Validate() error {
+	if c.PerProject < 0 {
+		return fmt.Errorf("MANAGED_PER_PROJECT is %d: it must be 1 or more, or 0 for no limit", c.PerProject)
+	}
+	return nil
+}
+
+// Function declares managed.
+var Function = run.HTTP[Config, service]{
+	Name:    "managed",
+	Summary: "Servers, volumes, images, load balancers, secrets and files that are declared, with their revisions.",
+	Reach: run.Reach{
+		Tables: map[string]string{
+			"connections": postgres.ReadConnections + ", insert, " +
+				"update (status, reason, secret, suspended_at, revoked, seq, updated_at, last_used_at)",
+			"events":            "select, insert",
+			"flavors":           "select, insert, update, delete",
+			"managed":           "select, insert, update",
+			"managed_members":   "select, update (attempts, retry_at)",
+			"managed_projects":  "select, insert, update",
+			"managed_revisions": "select, insert, delete",
+			"trusts_to_revoke":  "select, insert, update, delete",
+		},
+		Network: []string{"identity"},
+		Wakes:   []string{"deliver-events", "reconcile-managed", "run-connections"},
+	},
+	Secrets: []string{"database", "events"},
+	// A request takes some milliseconds of Postgres; the first of a user a call to Keystone, for a trust.
+	Scale:  run.Scale{MaxPods: 2, Concurrency: 50, Target: 35},
+	Build:  build,
+	Routes: httpx.Operations(routes),
+}
+
+func build(cfg Config, d run.Deps) (service, error) {
+	key, err := cfg.Seal.Key()
+	if err != nil {
+		return service{}, err
+	}
+	return service{
+		store: postgres.Managed{DB: d.DB}, flavors: postgres.ResourceFlavors{DB: d.DB},
+		trusts: delegation.Trusts{
+			Store: postgres.Connections{DB: d.DB}, Trustee: cfg.Trust.Trustee, Wake: d.Wake,
+		},
+		cloud: clouds{d.Cloud}, key: key, trustFor: cfg.Delegation.For, perProject: cfg.PerProject, wake: d.Wake,
+	}, nil
+}
+
+// clouds narrows *openstack.Cloud to what this function uses.
+type clouds struct{ *openstack.Cloud }
+
+// As opens a session with the caller's own token.
+func (c clouds) As(token domain.Secret, scope string) session {
+	return caller{c.Cloud.As(token, scope)}
+}
+
+// caller narrows *openstack.Session to what this function uses.
+type caller struct{ *openstack.Session }
+
+// InRegion is the same session in another region.
+func (c caller) InRegion(region string) session { return caller{c.Session.InRegion(region)} }

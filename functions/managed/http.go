@@ -1,0 +1,259 @@
+package managed
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/auth"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/httpx"
+)
+
+const (
+	notFound    = "The project has no such resource, or there is no such kind."
+	noTrustee   = "The operator has set up no service account for trusts."
+	mayNot      = "The token is not scoped to a project, or its roles only allow reading."
+	delegated   = "Keystone lets the token make no trust, because it was delegated itself."
+	unsupported = "OpenStack has no home for the kind, or the cloud lacks its service."
+	isDeleting  = "The resource is being deleted, or " + delegated
+)
+
+var tags = []string{"managed"}
+
+// routes declares what the function serves.
+func routes(api huma.API, s service) {
+	h := handler{s}
+	flavorRoutes(api, h)
+	reads := httpx.Before(auth.CanRead)
+	httpx.Register(api, huma.Operation{
+		OperationID: "listProviders", Method: http.MethodGet, Path: "/v1/managed/providers", Tags: tags,
+		Middlewares: reads, Summary: "List what serves which kinds of resources",
+		Responses: httpx.Answers(map[int]string{200: "All providers, and whether the cloud has them."}),
+	}, h.providers)
+	httpx.Register(api, huma.Operation{
+		OperationID: "listManaged", Method: http.MethodGet, Path: "/v1/managed", Tags: tags, Middlewares: reads,
+		Summary:   "List the project's resources",
+		Responses: httpx.Answers(map[int]string{200: "A page of resources, the oldest first."}),
+	}, h.list)
+	httpx.Register(api, huma.Operation{
+		OperationID: "listManagedOfKind", Method: http.MethodGet, Path: "/v1/managed/{kind}", Tags: tags,
+		Middlewares: reads, Summary: "List the project's resources of a kind",
+		Responses: httpx.Answers(map[int]string{
+			200: "A page of resources, the oldest first.", 404: "There is no such kind.", 422: unsupported,
+		}),
+	}, h.listKind)
+	httpx.Register(api, huma.Operation{
+		OperationID: "getManaged", Method: http.MethodGet, Path: "/v1/managed/{kind}/{name}", Tags: tags,
+		Middlewares: reads, Summary: "Show a resource",
+		Responses: httpx.Answers(map[int]string{200: "The resource.", 404: notFound, 422: unsupported}),
+	}, h.get)
+	writeRoutes(api, h)
+	httpx.Register(api, huma.Operation{
+		OperationID: "listManagedRevisions", Method: http.MethodGet, Path: "/v1/managed/{kind}/{name}/revisions",
+		Tags: tags, Middlewares: reads, Summary: "List the revisions of a resource",
+		Responses: httpx.Answers(map[int]string{200: "Those that are kept.", 404: notFound, 422: unsupported}),
+	}, h.revisions)
+	httpx.Register(api, huma.Operation{
+		OperationID: "getManagedRevision", Method: http.MethodGet,
+		Path: "/v1/managed/{kind}/{name}/revisions/{number}", Tags: tags, Middlewares: reads,
+		Summary: "Show a revision of a resource",
+		Responses: httpx.Answers(map[int]string{
+			200: "The revision.", 404: "The resource has no such revision any more.", 422: unsupported,
+		}),
+	}, h.revision)
+}
+
+// writeRoutes declares the routes that change resources.
+func writeRoutes(api huma.API, h handler) {
+	writes := httpx.Before(auth.CanWrite)
+	httpx.Serve[putInput, managedOutput](api, huma.Operation{
+		OperationID: "putManaged", Method: http.MethodPut, Path: "/v1/managed/{kind}/{name}", Tags: tags,
+		Middlewares: writes, Summary: "Declare a resource",
+		Responses: httpx.Answers(map[int]string{
+			200: "It is declared; it has a new revision if it differs. With `dry_run=true` nothing is stored.",
+			201: "It is new.",
+			403: mayNot, 404: "There is no such kind.", 409: isDeleting, 412: "", 422: unsupported, 501: noTrustee,
+		}),
+	}, h.put)
+	httpx.Register(api, huma.Operation{
+		OperationID: "rollbackManaged", Method: http.MethodPost, Path: "/v1/managed/{kind}/{name}/rollback", Tags: tags,
+		Middlewares: writes, Summary: "Declare an earlier revision again",
+		Responses: httpx.Answers(map[int]string{
+			200: "It has a new revision that repeats the earlier one.",
+			403: mayNot, 404: "The resource has no such revision any more.", 409: isDeleting, 412: "",
+			422: unsupported, 501: noTrustee,
+		}),
+	}, h.rollback)
+	httpx.Register(api, huma.Operation{
+		OperationID: "deleteManaged", Method: http.MethodDelete, Path: "/v1/managed/{kind}/{name}", Tags: tags,
+		Middlewares: writes, DefaultStatus: http.StatusAccepted, Summary: "Delete a resource",
+		Responses: httpx.Answers(map[int]string{
+			202: "reconcile-managed deletes what belongs to it, and then the resource.",
+			403: mayNot, 404: notFound, 409: delegated, 412: "", 422: unsupported, 501: noTrustee,
+		}),
+	}, h.delete)
+}
+
+// KindPath is the path of a kind. It is exported because huma ignores embedded structs that are not.
+type KindPath struct {
+	Kind string `path:"kind" maxLength:"63" example:"VirtualMachineDeployment" doc:"See GET /v1/managed/providers."`
+}
+
+// kind is the kind of the path. One that does not exist is not found, as the path is.
+func (p KindPath) kind() (domain.Kind, error) {
+	kind, err := kindOf(p.Kind)
+	if apperr.CodeOf(err) == apperr.Invalid {
+		refusal := *apperr.As(err)
+		refusal.Code = apperr.NotFound
+		return kind, &refusal
+	}
+	return kind, err
+}
+
+// ManagedPath is the path of one resource.
+type ManagedPath struct { //nolint:revive // one Path would be of everything
+	KindPath
+	Name string `path:"name" maxLength:"63" example:"web" doc:"The resource's name."`
+}
+
+type handler struct{ svc service }
+
+type managedOutput struct {
+	ETag *string `header:"ETag" doc:"The version of what is declared." pattern:"^\"[^\"]+\"$"`
+	Body Managed
+}
+
+// reply is a resource with its ETag.
+func reply(m domain.Managed, err error) (*managedOutput, error) {
+	if err != nil {
+		return nil, err
+	}
+	tag := etag(m.Version)
+	return &managedOutput{&tag, show(m)}, nil
+}
+
+func (h handler) get(ctx context.Context, in *ManagedPath) (*managedOutput, error) {
+	kind, err := in.kind()
+	if err != nil {
+		return nil, err
+	}
+	return reply(h.svc.Get(ctx, auth.CallerOrNobody(ctx), kind, in.Name))
+}
+
+type putInput struct {
+	ManagedPath
+	DryRun      bool   `query:"dry_run" default:"false" doc:"Only say what would be done: the answer has a plan."`
+	IfMatch     string `header:"If-Match" minLength:"1" example:"\"3\""`
+	IfNoneMatch string `header:"If-None-Match" minLength:"1" example:"*"`
+	Body        PutManaged
+}
+
+// Resolve implements huma.Resolver.
+func (in *putInput) Resolve(huma.Context) []error {
+	return checkName(in.Name)
+}
+
+// acting is a context in which the caller is the actor of what is stored.
+func acting(ctx context.Context, who domain.Identity) context.Context {
+	return domain.WithActor(ctx, domain.ActorOf(who, uuid.Nil))
+}
+
+func (h handler) put(ctx context.Context, in *putInput) (httpx.Response, error) {
+	who, token := auth.Caller(ctx)
+	kind, err := in.kind()
+	if err != nil {
+		return httpx.Response{}, err
+	}
+	done, err := h.svc.Put(acting(ctx, who), who, token, declaration{
+		kind: kind, name: in.Name, in: in.Body, expected: conditionOf(httpx.RequestOf(ctx)), dryRun: in.DryRun,
+	})
+	switch {
+	case err != nil:
+		return httpx.Response{}, err
+	case done.plan != nil:
+		return httpx.JSON(http.StatusOK, showPlan(done.Managed, *done.plan))
+	}
+	status := http.StatusOK
+	if done.created {
+		status = http.StatusCreated
+	}
+	resp, err := httpx.JSON(status, show(done.Managed))
+	if err == nil {
+		resp.Header.Set("ETag", etag(done.Version))
+	}
+	return resp, err
+}
+
+type rollbackInput struct {
+	ManagedPath
+	IfMatch string `header:"If-Match" minLength:"1" example:"\"3\""`
+	Body    Rollback
+}
+
+// Rollback is the body of POST .../rollback.
+type Rollback struct {
+	Revision int `json:"revision" minimum:"1" doc:"The one to declare again."`
+}
+
+func (h handler) rollback(ctx context.Context, in *rollbackInput) (*managedOutput, error) {
+	who, token := auth.Caller(ctx)
+	kind, err := in.kind()
+	if err != nil {
+		return nil, err
+	}
+	d := declaration{kind: kind, name: in.Name, expected: conditionOf(httpx.RequestOf(ctx))}
+	done, err := h.svc.Rollback(acting(ctx, who), who, token, d, in.Body.Revision)
+	return reply(done.Managed, err)
+}
+
+type deleteInput struct {
+	ManagedPath
+	IfMatch string `header:"If-Match" minLength:"1" example:"\"3\""`
+}
+
+func (h handler) delete(ctx context.Context, in *deleteInput) (*managedOutput, error) {
+	who, token := auth.Caller(ctx)
+	kind, err := in.kind()
+	if err != nil {
+		return nil, err
+	}
+	expected := conditionOf(httpx.RequestOf(ctx))
+	return reply(h.svc.Delete(acting(ctx, who), who, token, kind, in.Name, expected))
+}
+
+func (h handler) revisions(ctx context.Context, in *ManagedPath) (*httpx.Value[ManagedRevisions], error) {
+	kind, err := in.kind()
+	if err != nil {
+		return nil, err
+	}
+	_, found, err := h.svc.Revisions(ctx, auth.CallerOrNobody(ctx), kind, in.Name)
+	if err != nil {
+		return nil, err
+	}
+	list := ManagedRevisions{Items: make([]ManagedRevision, len(found))}
+	for n, r := range found {
+		list.Items[n] = showRevision(kind, r)
+	}
+	return &httpx.Value[ManagedRevisions]{Body: list}, nil
+}
+
+type revisionInput struct {
+	ManagedPath
+	Number int `path:"number" minimum:"1" example:"2" doc:"The number of the revision."`
+}
+
+func (h handler) revision(ctx context.Context, in *revisionInput) (*httpx.Value[ManagedRevision], error) {
+	kind, err := in.kind()
+	if err != nil {
+		return nil, err
+	}
+	_, found, err := h.svc.Revision(ctx, auth.CallerOrNobody(ctx), kind, in.Name, in.Number)
+	if err != nil {
+		return nil, err
+	}
+	return &httpx.Value[ManagedRevision]{Body: showRevision(kind, found)}, nil
+}

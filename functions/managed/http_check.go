@@ -1,0 +1,133 @@
+package managed
+
+import (
+	"bytes"
+	"encoding/json"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/httpx"
+)
+
+// specTypes are the types of the kinds' specs. Their tags describe them, and check them.
+var specTypes = map[domain.Kind]reflect.Type{
+	domain.KindMachine:    reflect.TypeFor[MachineSpec](),
+	domain.KindDeployment: reflect.TypeFor[DeploymentSpec](),
+	domain.KindVolume:     reflect.TypeFor[VolumeSpec](),
+	domain.KindImage:      reflect.TypeFor[ImageSpec](),
+	domain.KindBalancer:   reflect.TypeFor[BalancerSpec](),
+	domain.KindSecret:     reflect.TypeFor[SecretSpec](),
+	domain.KindConfigmap:  reflect.TypeFor[ConfigmapSpec](),
+}
+
+// secretField is the field of a spec that is sealed; "" = none.
+func secretField(kind domain.Kind) string {
+	switch kind {
+	case domain.KindMachine, domain.KindDeployment:
+		return "user_data"
+	case domain.KindSecret:
+		return "payload"
+	default:
+		return ""
+	}
+}
+
+// schemas are the schemas of the specs, by kind.
+var schemas = sync.OnceValues(func() (huma.Registry, map[domain.Kind]*huma.Schema) {
+	registry, all := httpx.Schemas(), map[domain.Kind]*huma.Schema{}
+	for kind, t := range specTypes {
+		all[kind] = registry.Schema(t, false, "")
+	}
+	return registry, all
+})
+
+// checkedSpec is a spec without its secret field.
+type checkedSpec struct {
+	spec      json.RawMessage
+	secret    string
+	hasSecret bool // the field is given; "" removes what is stored
+}
+
+// fields are the fields of a spec.
+func fields(spec json.RawMessage) map[string]any {
+	all := map[string]any{}
+	decoder := json.NewDecoder(bytes.NewReader(spec))
+	decoder.UseNumber()
+	_ = decoder.Decode(&all) // huma has read it before: it is an object
+	return all
+}
+
+// checkSpec rejects a spec that does not fit its kind, with all its faults. A field that is null counts as absent, and
+// removes a secret.
+func checkSpec(kind domain.Kind, given map[string]any) (checked checkedSpec, err error) {
+	secret := secretField(kind)
+	for name, value := range given {
+		if value != nil {
+			continue
+		}
+		if delete(given, name); name == secret {
+			checked.hasSecret = true
+		}
+	}
+	faults := faultsOf(kind, given)
+	if len(faults) > 0 {
+		return checked, httpx.Invalid(faults...)
+	}
+	if text, isGiven := given[secret].(string); isGiven {
+		checked.secret, checked.hasSecret = text, true
+		delete(given, secret)
+	}
+	text, err := json.Marshal(given)
+	if err != nil {
+		return checked, err
+	}
+	typed := reflect.New(specTypes[kind]).Interface()
+	if err := json.Unmarshal(text, typed); err != nil {
+		return checked, apperr.InvalidField("spec", "has a number that is out of range")
+	}
+	if faults := meaning(typed); len(faults) > 0 {
+		return checked, httpx.Invalid(faults...)
+	}
+	checked.spec, err = json.Marshal(typed)
+	return checked, err
+}
+
+// faultsOf are the faults that the schema of the kind finds.
+func faultsOf(kind domain.Kind, given map[string]any) []apperr.Field {
+	text, err := json.Marshal(given)
+	var plain any
+	if err == nil {
+		err = json.Unmarshal(text, &plain) // Check changes it, and knows no json.Number
+	}
+	if err != nil {
+		return []apperr.Field{{Field: "spec", Detail: "cannot be read"}}
+	}
+	registry, all := schemas()
+	return httpx.Check(registry, all[kind], "spec", plain)
+}
+
+// templateOf checks the spec of a flavor: what it has must fit the kind, and no secret may be in it.
+func templateOf(kind domain.Kind, spec Spec) ([]byte, error) {
+	given := fields([]byte(spec))
+	faults := slices.DeleteFunc(faultsOf(kind, given), func(f apperr.Field) bool {
+		return strings.Count(f.Field, ".") == 1 && f.Detail == "is missing"
+	})
+	if name := secretField(kind); name != "" {
+		if _, hasSecret := given[name]; hasSecret {
+			faults = append(faults, apperr.Field{
+				Field:  "spec." + name,
+				Detail: "is a secret, and cannot be part of a template: give it with the resource",
+			})
+		}
+	}
+	if len(faults) > 0 {
+		return nil, httpx.Invalid(faults...)
+	}
+	return spec.MarshalJSON()
+}

@@ -1,0 +1,165 @@
+package managed
+
+import (
+	"cmp"
+	"fmt"
+	"net/http"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/httpx"
+)
+
+// nameForm is the form of names of resources and flavors: a DNS label.
+var nameForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+
+const nameRule = "must be 1 to 63 lower-case letters, digits and hyphens, and neither begin nor end with a hyphen"
+
+// Schedule says where a resource may run.
+type Schedule struct {
+	Region   string            `json:"region,omitempty" maxLength:"255" doc:"Of the catalog."`
+	Zone     string            `json:"zone,omitempty" maxLength:"255" doc:"An availability zone."`
+	Labels   map[string]string `json:"labels,omitempty" doc:"That its node should have."`
+	Affinity string            `json:"affinity,omitempty" enum:"spread,pack" doc:"Of a deployment's servers."`
+}
+
+func (s Schedule) rule() domain.ScheduleRule {
+	return domain.ScheduleRule{Region: s.Region, Zone: s.Zone, Labels: s.Labels, Affinity: s.Affinity}
+}
+
+func showSchedule(r domain.ScheduleRule) Schedule {
+	return Schedule{Region: r.Region, Zone: r.Zone, Labels: r.Labels, Affinity: r.Affinity}
+}
+
+// PutManaged is the body of PUT /v1/managed/{kind}/{name}: all that is declared. What is absent has its default, but
+// for secrets, which stay.
+type PutManaged struct {
+	Flavor       string            `json:"flavor,omitempty" maxLength:"63" doc:"A template, whose spec it begins with."`
+	Spec         Spec              `json:"spec,omitempty" doc:"Of the kind. It may be absent with a flavor."`
+	Labels       map[string]string `json:"labels,omitempty"`
+	Schedule     Schedule          `json:"schedule,omitzero"`
+	Repair       domain.Repair     `json:"repair,omitempty" enum:"auto,manual"`
+	MaxRevisions *int              `json:"max_revisions,omitempty" minimum:"1" maximum:"100" doc:"10 by default."`
+}
+
+// Resolve implements huma.Resolver.
+func (p *PutManaged) Resolve(huma.Context) (faults []error) {
+	if p.Spec == nil && p.Flavor == "" {
+		faults = append(faults, apperr.InvalidField("spec", "is missing: give it, or a flavor"))
+	}
+	return slices.Concat(faults, checkLabels("labels", p.Labels), checkLabels("schedule.labels", p.Schedule.Labels))
+}
+
+func (p *PutManaged) repair() domain.Repair { return cmp.Or(p.Repair, domain.RepairManual) }
+
+func (p *PutManaged) maxRevisions() int {
+	if p.MaxRevisions == nil {
+		return domain.DefaultMaxRevisions
+	}
+	return *p.MaxRevisions
+}
+
+// status is a domain.ManagedStatus.
+type status string
+
+// Schema implements huma.SchemaProvider.
+func (status) Schema(r huma.Registry) *huma.Schema {
+	var values []any
+	for _, s := range []domain.ManagedStatus{
+		domain.ManagedPending, domain.ManagedCreating, domain.ManagedUpdating, domain.ManagedReady,
+		domain.ManagedDegraded, domain.ManagedError, domain.ManagedDeleting,
+	} {
+		values = append(values, string(s))
+	}
+	return httpx.SharedSchema(r, "ManagedStatus", huma.Schema{Type: huma.TypeString, Enum: values})
+}
+
+// The forms of labels, as Kubernetes has them.
+var (
+	labelName   = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$`)
+	labelPrefix = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$`)
+)
+
+const (
+	maxLabels    = 64
+	maxPrefix    = 253
+	labelKeyRule = "must be a key of a label: at most 63 letters, digits, - _ and ., after a DNS name and / or nothing"
+	labelRule    = "must be empty, or at most 63 letters, digits, - _ and ."
+)
+
+// checkLabels finds labels that Kubernetes would not take.
+func checkLabels(field string, labels map[string]string) (faults []error) {
+	if len(labels) > maxLabels {
+		faults = append(faults, apperr.InvalidField(field, fmt.Sprintf("must have %d entries or fewer", maxLabels)))
+	}
+	for key, value := range labels {
+		prefix, name, hasPrefix := strings.Cut(key, "/")
+		if !hasPrefix {
+			prefix, name = "", key
+		}
+		if !labelName.MatchString(name) || hasPrefix && (len(prefix) > maxPrefix || !labelPrefix.MatchString(prefix)) {
+			faults = append(faults, apperr.InvalidField(field+"."+key, labelKeyRule))
+		}
+		if value != "" && !labelName.MatchString(value) {
+			faults = append(faults, apperr.InvalidField(field+"."+key, labelRule))
+		}
+	}
+	return faults
+}
+
+// selector reads labels that are asked for, such as app=shop.
+func selector(given []string) (map[string]string, error) {
+	labels := map[string]string{}
+	for _, text := range given {
+		key, value, ok := strings.Cut(text, "=")
+		if !ok {
+			return nil, apperr.Malformed("label", "a key and a value, such as app=shop", text)
+		}
+		labels[key] = value
+	}
+	if faults := checkLabels("label", labels); len(faults) > 0 {
+		return nil, faults[0]
+	}
+	return labels, nil
+}
+
+// condition is what a request expects of the version of what it changes (RFC 9110, If-Match and If-None-Match).
+type condition struct{ match, noneMatch []string }
+
+func conditionOf(r *http.Request) condition {
+	return condition{match: entityTags(r, "If-Match"), noneMatch: entityTags(r, "If-None-Match")}
+}
+
+func entityTags(r *http.Request, name string) (tags []string) {
+	for tag := range strings.SplitSeq(strings.Join(r.Header.Values(name), ","), ",") {
+		if tag = strings.TrimSpace(tag); tag != "" {
+			tags = append(tags, tag)
+		}
+	}
+	return tags
+}
+
+// etag identifies one version.
+func etag(version int64) string { return `"` + strconv.FormatInt(version, 10) + `"` }
+
+// check compares with the version that is stored; 0 = nothing is stored.
+func (c condition) check(version int64) error {
+	has := func(tags []string) bool {
+		return version != 0 && (slices.Contains(tags, "*") || slices.Contains(tags, etag(version)))
+	}
+	switch {
+	case len(c.match) > 0 && version == 0:
+		return apperr.New(apperr.Precondition, "it does not exist, and If-Match expects a version of it")
+	case len(c.match) > 0 && !has(c.match):
+		return apperr.New(apperr.Precondition, "it has been changed: its ETag is %s now", etag(version))
+	case has(c.noneMatch):
+		return apperr.New(apperr.Precondition, "it exists already: its ETag is %s", etag(version))
+	}
+	return nil
+}

@@ -1,0 +1,121 @@
+package managed
+
+import (
+	"encoding/base64"
+	"fmt"
+	"net/netip"
+	"net/url"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// meaning are the faults that no schema can describe.
+func meaning(spec any) (faults []apperr.Field) {
+	fault := func(field, detail string) {
+		faults = append(faults, apperr.Field{Field: "spec." + field, Detail: detail})
+	}
+	switch s := spec.(type) {
+	case *MachineSpec:
+		checkMachine(*s, fault)
+	case *DeploymentSpec:
+		checkMachine(s.MachineSpec, fault)
+		if s.MaxUnavailable != nil && *s.MaxUnavailable > s.Count {
+			fault("max_unavailable", fmt.Sprintf("must be at most the count, %d", s.Count))
+		}
+		if len(s.Volumes) > 0 {
+			fault("volumes", "does not go with this kind, because a volume is attached to one server: declare a "+
+				"VirtualMachine")
+		}
+	case *VolumeSpec:
+		checkTexts("metadata", s.Metadata, fault)
+	case *ImageSpec:
+		checkImage(*s, fault)
+	case *BalancerSpec:
+		checkBalancer(*s, fault)
+	case *ConfigmapSpec:
+		checkFiles(s.Data, fault)
+	}
+	return faults
+}
+
+func checkMachine(s MachineSpec, fault func(field, detail string)) {
+	checkTexts("metadata", s.Metadata, fault)
+	for key := range s.Metadata {
+		if err := domain.CheckMetadataKey(key); err != nil {
+			fault("metadata."+key, apperr.As(err).Fields[0].Detail)
+		}
+	}
+	for field, names := range map[string][]string{"volumes": s.Volumes, "configmaps": s.Configmaps} {
+		for n, name := range names {
+			if !nameForm.MatchString(name) {
+				fault(fmt.Sprintf("%s[%d]", field, n), nameRule)
+			}
+		}
+	}
+}
+
+// checkTexts checks values as Nova, Cinder and Glance do.
+func checkTexts(field string, texts map[string]string, fault func(field, detail string)) {
+	if len(texts) > domain.MaxMetadata {
+		fault(field, fmt.Sprintf("must have %d entries or fewer", domain.MaxMetadata))
+	}
+	for key, value := range texts {
+		if len(key) == 0 || len(key) > domain.MaxNameLength || len([]rune(value)) > domain.MaxNameLength {
+			fault(field, fmt.Sprintf("must have keys and values of at most %d characters", domain.MaxNameLength))
+			return
+		}
+	}
+}
+
+func checkImage(s ImageSpec, fault func(field, detail string)) {
+	checkTexts("properties", s.Properties, fault)
+	switch u, err := url.Parse(s.SourceURL); {
+	case (s.SourceURL == "") == (s.Content == ""):
+		fault("source_url", "or content is needed, and not both")
+	case s.SourceURL != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https"):
+		fault("source_url", "must be an http or https URL")
+	}
+	if _, err := base64.StdEncoding.DecodeString(s.Content); err != nil {
+		fault("content", "must be base64")
+	}
+}
+
+func checkBalancer(s BalancerSpec, fault func(field, detail string)) {
+	if _, err := netip.ParseAddr(s.Address); s.Address != "" && err != nil {
+		fault("address", "must be an IP address")
+	}
+	ports := map[string]int{}
+	for n, l := range s.Listeners {
+		field := func(name string) string { return fmt.Sprintf("listeners[%d].%s", n, name) }
+		port := fmt.Sprintf("%v/%d", l.Protocol == "UDP", l.Port) // a UDP port may have the number of a TCP port
+		if first, isTaken := ports[port]; isTaken {
+			fault(field("port"), fmt.Sprintf("is the one of listeners[%d], too", first))
+		} else {
+			ports[port] = n
+		}
+		if l.Deployment == "" && len(l.Machines) == 0 && len(l.Addresses) == 0 {
+			fault(field("deployment"), "is missing: give it, machines or addresses")
+		}
+		for m, address := range l.Addresses {
+			if _, err := netip.ParseAddr(address); err != nil {
+				fault(fmt.Sprintf("%s[%d]", field("addresses"), m), "must be an IP address")
+			}
+		}
+	}
+}
+
+// maxFiles bounds the texts of a Configmap: they have to fit in a server's user_data.
+const maxFiles = domain.MaxUserData
+
+func checkFiles(files map[string]string, fault func(field, detail string)) {
+	size := 0
+	for name, text := range files {
+		if size += len(text); name == "" || len(name) > domain.MaxNameLength {
+			fault("data", fmt.Sprintf("must have file names of 1 to %d characters", domain.MaxNameLength))
+		}
+	}
+	if size > maxFiles {
+		fault("data", fmt.Sprintf("has %d bytes: the files must fit in a server's user_data, %d", size, maxFiles))
+	}
+}

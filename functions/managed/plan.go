@@ -1,0 +1,110 @@
+package managed
+
+import (
+	"encoding/json"
+	"maps"
+	"reflect"
+	"slices"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// The actions of a plan.
+const (
+	planCreate  = "create"
+	planUpdate  = "update"
+	planReplace = "replace"
+	planNone    = "none"
+)
+
+// plan is what a declaration would do.
+type plan struct {
+	action string
+	fields []PlanField
+	note   string // what of it waits for the user
+}
+
+// replaced are the fields of a spec whose change takes another object, by kind.
+var replaced = map[domain.Kind][]string{
+	domain.KindMachine:    fixedFields,
+	domain.KindDeployment: fixedFields,
+	domain.KindImage:      {"container_format", "content", "disk_format", "source_url"},
+	domain.KindBalancer:   {"address", "network"},
+	domain.KindSecret:     {"content_type", "payload"},
+}
+
+// fixedFields are those that Nova cannot change of a server.
+var fixedFields = []string{"configmaps", "key_name", "networks", "security_groups", "user_data"}
+
+// planOf compares a declaration with what is stored.
+func planOf(before domain.Managed, made domain.NewManaged) plan {
+	p := plan{action: planUpdate}
+	if before.Revision == 0 {
+		p.action = planCreate
+	}
+	from, to := shownFields(before), shownFields(made.Managed)
+	names := slices.Sorted(maps.Keys(from))
+	for name := range to {
+		if _, isOld := from[name]; !isOld {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		if !reflect.DeepEqual(from[name], to[name]) {
+			p.fields = append(p.fields, PlanField{Field: name, From: from[name], To: to[name]})
+		}
+	}
+	if secret := secretField(made.Kind); secret != "" && string(before.Digest) != string(made.Digest) {
+		p.fields = append(p.fields, PlanField{Field: "spec." + secret}) // its values stay secret
+	}
+	if p.action == planUpdate {
+		p.decide(before.Kind, made.Spec)
+	}
+	return p
+}
+
+// decide says how the differences are removed.
+func (p *plan) decide(kind domain.Kind, spec json.RawMessage) {
+	if len(p.fields) == 0 {
+		p.action = planNone
+		return
+	}
+	isServer := kind == domain.KindMachine || kind == domain.KindDeployment
+	var s domain.MachineSpec
+	_ = json.Unmarshal(spec, &s) // it was checked
+	replaces := isServer && s.Update == domain.UpdateReplace
+	for _, f := range p.fields {
+		isFixed := slices.ContainsFunc(replaced[kind], func(name string) bool { return f.Field == "spec."+name })
+		isTyped := isServer && (f.Field == "spec.flavor" || f.Field == "spec.image")
+		switch {
+		case isFixed && isServer && !replaces:
+			p.note = "some of these fields cannot be changed in place: the servers keep what they have until " +
+				"update is replace"
+		case isFixed, isTyped && replaces:
+			p.action = planReplace
+		}
+	}
+}
+
+// shownFields are the values of a declaration, by field.
+func shownFields(m domain.Managed) map[string]any {
+	all := map[string]any{}
+	if m.Kind == "" {
+		return all
+	}
+	put := func(name string, value any, isZero bool) {
+		if !isZero {
+			all[name] = value
+		}
+	}
+	put("flavor", m.Flavor, m.Flavor == "")
+	put("labels", m.Labels, len(m.Labels) == 0)
+	put("schedule", showSchedule(m.Schedule), reflect.ValueOf(m.Schedule).IsZero())
+	put("repair", m.Repair, false)
+	put("max_revisions", m.MaxRevisions, false)
+	for name, value := range fields(m.Spec) {
+		all["spec."+name] = value
+	}
+	return all
+}

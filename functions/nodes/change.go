@@ -1,0 +1,95 @@
+package nodes
+
+import (
+	"context"
+	"errors"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// changeAttempts bounds the retries of a change while others change the node.
+const changeAttempts = 3
+
+// Describe replaces what admins set of a node.
+func (s service) Describe(
+	ctx context.Context, who domain.Identity, token domain.Secret, name string, settings domain.NodeSettings,
+	expected func(domain.Node) bool,
+) (node, error) {
+	cloud := s.cloud.As(token, who.ProjectID)
+	for range changeAttempts {
+		found, err := s.get(ctx, cloud, name)
+		if err == nil {
+			err = cloud.MayChangeServices(ctx)
+		}
+		if err != nil {
+			return found, err
+		}
+		if !expected(found.stored) {
+			return found, apperr.New(apperr.Precondition, "the node has been changed: its ETag is %s now",
+				etag(found.stored))
+		}
+		found.stored, err = s.nodes.Describe(ctx, name, settings, found.stored.Version)
+		if !errors.Is(err, domain.ErrChanged) {
+			return found, err
+		}
+	}
+	return node{}, apperr.New(apperr.Conflict, "others change the node at the same time: try once more")
+}
+
+// Report records the heartbeat of a node's agent. It is for who may change compute services, and for the roles of the
+// configuration.
+func (s service) Report(
+	ctx context.Context, who domain.Identity, token domain.Secret, name string, status domain.NodeStatus,
+	reason string,
+) error {
+	if !who.Has(s.reportRoles...) {
+		if err := s.cloud.As(token, who.ProjectID).MayChangeServices(ctx); err != nil {
+			return err
+		}
+	}
+	n, err := s.nodes.Heartbeat(ctx, name, status, reason)
+	if err == nil && n.Status != status {
+		s.wake("watch-nodes")
+	}
+	return err
+}
+
+// Delete removes a node that is down and empty: its nova-compute from Nova, with the caller's token, then what is
+// stored.
+func (s service) Delete(ctx context.Context, who domain.Identity, token domain.Secret, name string) error {
+	cloud := s.cloud.As(token, who.ProjectID)
+	found, err := s.get(ctx, cloud, name)
+	if err == nil {
+		err = cloud.MayChangeServices(ctx)
+	}
+	if err == nil {
+		err = checkDelete(found)
+	}
+	if err == nil && found.isThere {
+		err = cloud.DeleteService(ctx, found.ServiceID)
+	}
+	if err != nil || found.stored.Version == 0 {
+		return err
+	}
+	if err = s.nodes.Delete(ctx, name); apperr.CodeOf(err) == apperr.NotFound { // somebody else has
+		return nil
+	}
+	return err
+}
+
+// checkDelete says why a node cannot be deleted.
+func checkDelete(n node) error {
+	reservable := n.stored.Pool != ""
+	switch {
+	case reservable:
+		return apperr.New(apperr.Conflict, "node %s is reservable: make it unreservable first", n.Name)
+	case n.isDraining():
+		return apperr.New(apperr.Conflict, "node %s is drained: cancel that first", n.Name)
+	case n.IsUp || !n.isThere && n.status() == domain.NodeUp:
+		return apperr.New(apperr.Conflict, "node %s is up: only a node that is down can be deleted", n.Name)
+	case n.Servers > 0:
+		return apperr.New(apperr.Conflict, "node %s has %d servers: move or delete them first", n.Name, n.Servers)
+	}
+	return nil
+}

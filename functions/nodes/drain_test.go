@@ -1,0 +1,259 @@
+package nodes
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// maintained is a function that an admin uses on an isolated host, and the database of it.
+type maintained struct {
+	*testing.T
+
+	admin *testkit.Client
+	conn  *pgx.Conn
+	host  string // its servers, and whether it is enabled, are this test's
+}
+
+func maintain(t *testing.T) maintained {
+	t.Helper()
+	database, host := testkit.Database(t), testkit.ReservableHosts(t)[0] // they are enabled after the test
+	server := testkit.Start(t, testkit.Env(t, database, nil), Function)
+	return maintained{t, server.As(testkit.Token(t, "admin")), testkit.Connect(t, database), host}
+}
+
+// post sends a request about the host and checks the status of the answer.
+func (m maintained) post(action, body string, status int) (n Node) {
+	m.Helper()
+	a := m.admin.Post(m, "/v1/nodes/"+m.host+"/"+action, body)
+	if a.Status != status {
+		m.Fatalf("%s: got %d %s, want %d", action, a.Status, a.Body, status)
+	}
+	if status < 300 {
+		a.JSON(m, &n)
+	}
+	return n
+}
+
+// refused checks that a request is a conflict, and says why.
+func (m maintained) refused(action, body, why string) {
+	m.Helper()
+	if a := m.admin.Post(m, "/v1/nodes/"+m.host+"/"+action, body); a.Status != 409 ||
+		!strings.Contains(string(a.Body), why) {
+		m.Errorf("%s: got %d %s, want 409 with %q", action, a.Status, a.Body, why)
+	}
+}
+
+// nova is the host as Nova shows it.
+func (m maintained) nova() domain.ComputeHost {
+	m.Helper()
+	host, err := testkit.Session(m, "admin").ComputeHost(m.Context(), m.host)
+	if err != nil {
+		m.Fatal(err)
+	}
+	return host
+}
+
+func (m maintained) count(sql string, args ...any) int {
+	m.Helper()
+	return testkit.Scalar[int](m, m.conn, "select count(*)::int from "+sql, args...)
+}
+
+// TestCordon: Nova shows the reason, somebody else's stays theirs, and only what cloudfn has cordoned is opened.
+func TestCordon(t *testing.T) {
+	t.Parallel()
+	m := maintain(t)
+	if n := m.post("cordon", `{"reason":"a disk fails"}`, 200); n.Schedulable || n.CordonedBy != "cloudfn" ||
+		n.DisabledReason != "cloudfn: a disk fails" {
+		t.Errorf("got %+v", n)
+	}
+	if h := m.nova(); h.IsEnabled || h.DisabledReason != "cloudfn: a disk fails" {
+		t.Errorf("Nova has %+v", h)
+	}
+	if n := m.post("cordon", "", 200); n.DisabledReason != "cloudfn: a disk fails" {
+		t.Errorf("cordoned twice: %+v", n)
+	}
+	if events := m.count("events where type = $1 and (data->>'cordoned')::boolean", domain.NodeEvent); events != 1 {
+		t.Errorf("%d events", events)
+	}
+	if n := m.post("uncordon", "", 200); !n.Schedulable || n.CordonedBy != "" || n.DisabledReason != "" {
+		t.Errorf("got %+v", n)
+	}
+	m.post("uncordon", "", 200)
+	if h := m.nova(); !h.IsEnabled {
+		t.Errorf("Nova has %+v", h)
+	}
+	other := testkit.Session(t, "leases")
+	if err := other.DisableService(t.Context(), m.nova().ServiceID, "a new kernel"); err != nil {
+		t.Fatal(err)
+	}
+	if n := m.post("cordon", `{"reason":"x"}`, 200); n.CordonedBy != "other" || n.DisabledReason != "a new kernel" {
+		t.Errorf("another admin's: %+v", n)
+	}
+	m.refused("uncordon", "", `with the reason \"a new kernel\"`)
+	if h := m.nova(); h.IsEnabled || h.DisabledReason != "a new kernel" {
+		t.Errorf("Nova has %+v", h)
+	}
+	if n := m.count("nodes where cordoned_at is not null"); n != 0 {
+		t.Error("another admin's cordon was recorded as ours")
+	}
+}
+
+// TestDrainNode begins a drain and cancels it; what watch-nodes does meanwhile is tested with it. A dry run changes
+// nothing.
+func TestDrainNode(t *testing.T) {
+	t.Parallel()
+	m := maintain(t)
+	id := m.boot("moves")
+	d := m.post("drain?dry_run=true", "", 200).Drain
+	if d == nil || d.State != planned || d.ID != nil || len(d.Servers) != 1 || d.Servers[0].ServerID != id ||
+		d.Servers[0].Method != domain.LiveMigration || d.Servers[0].State != domain.DrainPending || d.Left != 1 {
+		t.Errorf("planned: %+v", d)
+	}
+	if h, n := m.nova(), m.count("drains"); !h.IsEnabled || n != 0 {
+		t.Errorf("a dry run left %d drains, and %+v", n, h)
+	}
+	n := m.post("drain", `{"parallel":3,"server_timeout":"PT5M"}`, 202)
+	if n.Drain == nil || n.Drain.State != domain.DrainRunning || n.CordonedBy != "cloudfn" {
+		t.Fatalf("got %+v", n)
+	}
+	if m.count("drains where parallel = 3 and server_timeout = '5 minutes' and actor->>'user_name' = 'admin'") != 1 {
+		t.Error("the drain is not stored as asked")
+	}
+	if again := m.post("drain", "", 202); *again.Drain.ID != *n.Drain.ID {
+		t.Errorf("a second drain: %+v", again.Drain)
+	}
+	m.refused("uncordon", "", "cancel that first")
+	if h := m.nova(); h.IsEnabled || h.DisabledReason != "cloudfn: drained by admin" {
+		t.Errorf("Nova has %+v", h)
+	}
+	if d := m.post("cancel-drain", "", 202).Drain; d.State != domain.DrainCancelled || *d.ID != *n.Drain.ID {
+		t.Errorf("cancelled: %+v", d)
+	}
+	m.refused("drain", "", "still follows")
+	m.post("cancel-drain", "", 202)
+	if n := m.post("uncordon", "", 200); !n.Schedulable {
+		t.Errorf("got %+v", n)
+	}
+	var servers NodeServers
+	m.admin.Get(t, "/v1/nodes/"+m.host+"/servers?limit=1").JSON(t, &servers)
+	if len(servers.Items) != 1 || servers.Items[0].ID != id || servers.Items[0].Status != "ACTIVE" ||
+		servers.Items[0].ProjectID == "" || servers.Next != nil {
+		t.Errorf("its servers: %+v", servers)
+	}
+}
+
+// boot makes a server on the host, with the trait that the isolated hosts ask for.
+func (m maintained) boot(name string) (id string) {
+	m.Helper()
+	p, facts, admin := testkit.NewProject(m), testkit.Sandbox(m), testkit.Session(m, "leases")
+	f := domain.PrivateFlavor{
+		ID: uuid.NewString(), BaseID: facts.FlavorID,
+		ExtraSpecs: map[string]string{"trait:CUSTOM_CLOUDFN_RESERVABLE": "required"},
+	}
+	f.Name = "drained-" + f.ID[:8]
+	m.Cleanup(func() { _ = admin.DeleteFlavor(context.Background(), f.ID) })
+	if err := admin.EnsureFlavor(m.Context(), f); err != nil {
+		m.Fatal(err)
+	}
+	if err := admin.GrantFlavor(m.Context(), f.ID, p.ID); err != nil {
+		m.Fatal(err)
+	}
+	spec := domain.LaunchSpec{FlavorID: f.ID, ImageID: facts.ImageID, NetworkIDs: []string{facts.NetworkID}}
+	// Nothing but the other isolated host could take it.
+	other := testkit.Session(m, "leases")
+	hosts, err := other.ComputeHosts(m.Context())
+	if err != nil {
+		m.Fatal(err)
+	}
+	for _, h := range hosts {
+		if strings.HasPrefix(h.Name, "compute-4") && h.Name != m.host {
+			if err := other.DisableService(m.Context(), h.ServiceID, "a test"); err != nil {
+				m.Fatal(err)
+			}
+			defer func() {
+				if err := other.EnableService(m.Context(), h.ServiceID); err != nil {
+					m.Error(err)
+				}
+			}()
+		}
+	}
+	if id, err = p.Session(m).CreateServer(m.Context(), spec, name, "", nil); err != nil {
+		m.Fatal(err)
+	}
+	p.Await(m, id, "ACTIVE")
+	return id
+}
+
+// TestDrainIsRefused: a node that is down is never drained, and the last one only by force.
+func TestDrainIsRefused(t *testing.T) {
+	t.Parallel()
+	m := maintain(t)
+	if _, err := m.conn.Exec(t.Context(), "insert into nodes (name, pool) values ($1, 'reservable')", m.host); err != nil {
+		t.Fatal(err)
+	}
+	// It is the only host of the pool, and other servers may not land on what is in none.
+	m.refused("drain", "", "with force")
+	m.refused("drain?dry_run=true", "", "with force")
+	if d := m.post("drain?dry_run=true", `{"force":true}`, 200).Drain; len(d.Servers) != 0 {
+		t.Errorf("planned: %+v", d)
+	}
+	testkit.ForceDown(t, m.host, true)
+	m.refused("drain", `{"force":true}`, "is down")
+	m.refused("drain?dry_run=true", `{"force":true}`, "not evacuated")
+	if h, n := m.nova(), m.count("drains"); !h.IsEnabled || n != 0 {
+		t.Errorf("what was refused left %d drains, and %+v", n, h)
+	}
+	for _, body := range []string{
+		`{"parallel":0}`, `{"parallel":21}`, `{"server_timeout":"P1M"}`, `{"server_timeout":"10m"}`, `{"speed":1}`,
+	} {
+		if a := m.admin.Post(t, "/v1/nodes/"+m.host+"/drain", body); a.Status != 400 {
+			t.Errorf("%s: got %d %s", body, a.Status, a.Body)
+		}
+	}
+}
+
+// TestDeleteNode: a dead compute service without servers is deleted in Nova and here; the host must be in no pool.
+func TestDeleteNode(t *testing.T) {
+	t.Parallel()
+	database := testkit.Database(t)
+	server, conn := testkit.Start(t, testkit.Env(t, database, nil), Function), testkit.Connect(t, database)
+	admin := server.As(testkit.Token(t, "admin"))
+	id := uuid.NewString()
+	host := "dead-" + id[:8]
+	// No process of the sandbox may lose its service, so this one never had a process.
+	testkit.NovaSQL(t, fmt.Sprintf("insert into services (host, `binary`, topic, report_count, disabled, forced_down, "+
+		"version, uuid, created_at, updated_at, last_seen_up, deleted) values ('%s', 'nova-compute', 'compute', 1, 0, 0, "+
+		"(select max(version) from services s), '%s', '2026-01-01', '2026-01-01', '2026-01-01', 0)", host, id))
+	t.Cleanup(func() { testkit.NovaSQL(t, "delete from services where uuid = '"+id+"'") })
+	if _, err := conn.Exec(t.Context(), "insert into nodes (name, pool) values ($1, 'leaving')", host); err != nil {
+		t.Fatal(err)
+	}
+	path := "/v1/nodes/" + host
+	if n := do(t, admin, "GET", path, 200); n.Status != "down" || n.Reservable != "leaving" {
+		t.Errorf("got %+v", n)
+	}
+	do(t, admin, "DELETE", path, 409)
+	if _, err := conn.Exec(t.Context(), "update nodes set pool = ''"); err != nil {
+		t.Fatal(err)
+	}
+	do(t, server.As(testkit.NewProject(t).Token(t)), "DELETE", path, 403)
+	testkit.NovaSQL(t, "update services set last_seen_up = utc_timestamp() where uuid = '"+id+"'")
+	do(t, admin, "DELETE", path, 409) // it is up
+	testkit.NovaSQL(t, "update services set last_seen_up = '2026-01-01' where uuid = '"+id+"'")
+	if a := admin.Do(t, "DELETE", path, ""); a.Status != 204 {
+		t.Errorf("got %d %s", a.Status, a.Body)
+	}
+	if n := testkit.Scalar[int](t, conn, "select count(*)::int from nodes"); n != 0 {
+		t.Error("it is still stored")
+	}
+	do(t, admin, "GET", path, 404)
+	do(t, admin, "DELETE", path, 404)
+}

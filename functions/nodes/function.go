@@ -1,0 +1,59 @@
+// Package nodes serves /v1/nodes: the cloud's hosts of compute, which of them take servers, which are drained, and
+// which can be reserved.
+package nodes
+
+import (
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/httpx"
+	"github.com/cloudfn/cloudfn/shared/openstack"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/run"
+)
+
+// Config is what this function reads from its environment besides run.Config.
+type Config struct {
+	// Id of the operators' project: its callbacks get the events of nodes. Empty = only the broker gets them.
+	ProjectID string `env:"NODES_PROJECT_ID"`
+	// Roles that may send heartbeats of nodes, besides who may change compute services.
+	HeartbeatRoles []string `env:"NODES_HEARTBEAT_ROLES"`
+}
+
+// Function declares nodes.
+var Function = run.HTTP[Config, service]{
+	Name:    "nodes",
+	Summary: "Hosts of compute for the cloud's admins: cordon, drain, and which of them can be reserved.",
+	Reach: run.Reach{
+		Tables: map[string]string{
+			"allocations":   "select",
+			"drain_servers": "select",
+			"drains":        "select, insert, update",
+			"events":        "insert",
+			"isolation":     "select",
+			"nodes":         "select, insert, update, delete",
+		},
+		Network: []string{"compute", "identity", "placement"},
+		Wakes:   []string{"deliver-events", "run-leases", "watch-nodes"},
+	},
+	Secrets: []string{"database", "events"},
+	// An answer of a thousand hosts takes Nova and Placement seconds, and this function next to nothing.
+	Scale:  run.Scale{MaxPods: 1, Concurrency: 50, Target: 35},
+	Build:  build,
+	Routes: httpx.Operations(routes),
+}
+
+func build(cfg Config, d run.Deps) (service, error) {
+	return service{
+		nodes:       postgres.Nodes{DB: d.DB, EventProject: cfg.ProjectID},
+		drains:      postgres.Drains{DB: d.DB, EventProject: cfg.ProjectID},
+		isolations:  postgres.Isolations{DB: d.DB},
+		cloud:       clouds{d.Cloud},
+		reportRoles: cfg.HeartbeatRoles,
+		wake:        d.Wake,
+	}, nil
+}
+
+// clouds narrows *openstack.Cloud to what this function uses.
+type clouds struct{ *openstack.Cloud }
+
+// As opens a session with the caller's own token.
+func (c clouds) As(token domain.Secret, scope string) session { return c.Cloud.As(token, scope) }

@@ -1,0 +1,172 @@
+package nodes
+
+import (
+	"cmp"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// Sizes are amounts of what servers use.
+type Sizes struct {
+	VCPUs  int `json:"vcpus" minimum:"0"`
+	RAMMB  int `json:"ram_mb" minimum:"0"`
+	DiskGB int `json:"disk_gb" minimum:"0"`
+}
+
+// Node is a host of compute.
+type Node struct {
+	Name           string            `json:"name" minLength:"1"`
+	Zone           string            `json:"zone" doc:"Its availability zone in Nova."`
+	RegionZone     string            `json:"region_zone,omitempty" doc:"Where its admins say that it is."`
+	NetworkZone    string            `json:"network_zone,omitempty" doc:"The same, of the network."`
+	Labels         map[string]string `json:"labels"`
+	Providers      []string          `json:"providers" doc:"What runs on it besides Nova's hypervisor."`
+	Status         domain.NodeStatus `json:"status" enum:"up,suspect,down,unknown"`
+	StatusReason   string            `json:"status_reason,omitempty" doc:"Why it is suspect or down."`
+	StatusSince    time.Time         `json:"status_since,omitzero" doc:"Absent until watch-nodes has seen it."`
+	StatusURL      string            `json:"status_url,omitempty" doc:"What watch-nodes asks when it is suspect."`
+	Alert          bool              `json:"alert" doc:"Whether its changes are events."`
+	Schedulable    bool              `json:"schedulable" doc:"Whether Nova places servers on it: false when disabled."`
+	CordonedBy     string            `json:"cordoned_by,omitempty" enum:"cloudfn,other" doc:"Who has disabled it."`
+	DisabledReason string            `json:"disabled_reason,omitempty" doc:"What Nova keeps with that."`
+	AutoCordon     string            `json:"auto_cordon_after,omitempty" doc:"Down for so long: it is cordoned."`
+	AutoDrain      string            `json:"auto_drain_after,omitempty"`
+	HeartbeatAt    time.Time         `json:"heartbeat_at,omitzero" doc:"When its nova-compute or agent reported last."`
+	Capacity       Sizes             `json:"capacity" doc:"What servers may use, by Placement's ratios."`
+	Used           Sizes             `json:"used"`
+	Servers        int               `json:"servers" minimum:"0" doc:"The number of servers on it."`
+	Drain          *Drain            `json:"drain,omitempty" doc:"The last one; absent when there never was one."`
+	Reservable     string            `json:"reservable" enum:"no,joining,yes,leaving"`
+	Reason         string            `json:"reason,omitempty" doc:"Why it does not join or leave yet."`
+	Isolation      string            `json:"isolation" enum:"proven,unproven,unknown"`
+}
+
+// Drain is the last drain of a node.
+type Drain struct {
+	ID          *uuid.UUID         `json:"id,omitempty" doc:"Absent in a dry run."`
+	State       domain.DrainStatus `json:"state" enum:"planned,running,cancelled,done,failed"`
+	Reason      string             `json:"reason,omitempty" doc:"Why it has failed, or waits."`
+	IsAutomatic bool               `json:"automatic" doc:"After the node's auto_drain_after."`
+	Done        int                `json:"done" minimum:"0" doc:"Servers that have moved."`
+	Left        int                `json:"left" minimum:"0" doc:"Servers that wait or move."`
+	Moving      []MovingServer     `json:"moving" doc:"What Nova was asked to move."`
+	Skipped     []SkippedServer    `json:"skipped" doc:"What stays on the node."`
+	Servers     []DrainServer      `json:"servers,omitempty" doc:"All of them. Lists of nodes do not have it."`
+	CreatedAt   time.Time          `json:"created_at,omitzero"`
+	EndedAt     time.Time          `json:"ended_at,omitzero" doc:"Absent until nothing moves any more."`
+}
+
+// MovingServer is a server on its way.
+type MovingServer struct {
+	ServerID string    `json:"server_id" minLength:"1"`
+	Name     string    `json:"name"`
+	Method   string    `json:"method" enum:"live,cold"`
+	Since    time.Time `json:"since,omitzero"`
+}
+
+// SkippedServer is a server that stays.
+type SkippedServer struct {
+	ServerID string `json:"server_id" minLength:"1"`
+	Name     string `json:"name"`
+	Reason   string `json:"reason"`
+}
+
+// DrainServer is how far a server of a drain is.
+type DrainServer struct {
+	ServerID  string                   `json:"server_id" minLength:"1"`
+	Name      string                   `json:"name"`
+	ProjectID string                   `json:"project_id"`
+	Method    string                   `json:"method,omitempty" enum:"live,cold" doc:"Absent when not chosen yet."`
+	State     domain.DrainServerStatus `json:"state" enum:"pending,migrating,confirming,moved,skipped"`
+	Reason    string                   `json:"reason,omitempty" doc:"Why it is skipped, or waits."`
+	Target    string                   `json:"target,omitempty" doc:"The host that it is on now."`
+}
+
+// NodePage is a page of hosts.
+type NodePage struct {
+	Items []Node  `json:"nodes" maxItems:"1000"`
+	Next  *string `json:"next" pattern:"^/v1/nodes\\?" doc:"The URL of the next page, without a host, or null."`
+}
+
+// NodeServer is a server on a host, of any project.
+type NodeServer struct {
+	ID        string `json:"id" minLength:"1"`
+	Name      string `json:"name"`
+	Status    string `json:"status" doc:"Nova's."`
+	ProjectID string `json:"project_id"`
+}
+
+// NodeServers is a page of the servers on a host.
+type NodeServers struct {
+	Items []NodeServer `json:"servers" maxItems:"1000"`
+	Next  *string      `json:"next" pattern:"^/v1/nodes/.+/servers\\?" doc:"The URL of the next page, or null."`
+}
+
+// reservable are the words for the states of the pool.
+var reservable = map[domain.PoolState]string{
+	"": "no", domain.NodeJoining: "joining", domain.NodeReservable: "yes", domain.NodeLeaving: "leaving",
+}
+
+// etag identifies one version of what is set of a node; 0 is that of a node without a stored row.
+func etag(n domain.Node) string { return `"` + strconv.FormatInt(n.Version, 10) + `"` }
+
+// show is a node as the API has it; isWhole adds every server of its drain.
+func show(n node, isWhole bool) Node {
+	s := n.stored
+	shown := Node{
+		Name: n.Name, Zone: n.Zone, RegionZone: s.RegionZone, NetworkZone: s.NetworkZone, Labels: s.Labels,
+		Providers: s.Providers, Status: n.status(), StatusReason: s.StatusReason, StatusURL: s.StatusURL,
+		Alert: s.Alert || s.Version == 0, Schedulable: n.IsEnabled, CordonedBy: n.cordonedBy(),
+		DisabledReason: n.DisabledReason, AutoCordon: domain.PeriodOf(s.AutoCordonAfter).String(),
+		AutoDrain: domain.PeriodOf(s.AutoDrainAfter).String(), HeartbeatAt: n.heartbeatAt(),
+		Capacity: Sizes{VCPUs: n.VCPUs, RAMMB: n.RAMMB, DiskGB: n.DiskGB},
+		Used:     Sizes{VCPUs: n.UsedVCPUs, RAMMB: n.UsedRAMMB, DiskGB: n.UsedDiskGB},
+		Servers:  n.Servers, Reservable: reservable[s.Pool], Reason: s.Reason,
+		Isolation: cmp.Or(n.isolation.Result, "unknown"),
+	}
+	if s.Status != "" && s.Status != domain.NodeUnknown {
+		shown.StatusSince = s.StatusSince
+	}
+	if shown.Labels == nil {
+		shown.Labels = map[string]string{}
+	}
+	if shown.Providers == nil {
+		shown.Providers = []string{}
+	}
+	if n.drain != nil {
+		shown.Drain = showDrain(*n.drain, isWhole)
+	}
+	return shown
+}
+
+func showDrain(d domain.Drain, isWhole bool) *Drain {
+	shown := &Drain{
+		State: d.Status, Reason: d.Reason, IsAutomatic: d.IsAutomatic, Moving: []MovingServer{},
+		Skipped: []SkippedServer{}, CreatedAt: d.CreatedAt, EndedAt: d.EndedAt,
+	}
+	if d.ID != uuid.Nil {
+		shown.ID = &d.ID
+	}
+	shown.Done, shown.Left, _ = d.Counts()
+	for _, v := range d.Servers {
+		switch v.Status {
+		case domain.DrainMigrating, domain.DrainConfirming:
+			shown.Moving = append(shown.Moving, MovingServer{
+				ServerID: v.ServerID, Name: v.Name, Method: v.Method, Since: v.BegunAt,
+			})
+		case domain.DrainSkipped:
+			shown.Skipped = append(shown.Skipped, SkippedServer{ServerID: v.ServerID, Name: v.Name, Reason: v.Reason})
+		}
+		if isWhole {
+			shown.Servers = append(shown.Servers, DrainServer{
+				ServerID: v.ServerID, Name: v.Name, ProjectID: v.ProjectID, Method: v.Method, State: v.Status,
+				Reason: v.Reason, Target: v.Target,
+			})
+		}
+	}
+	return shown
+}

@@ -1,0 +1,80 @@
+package nodes
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// node is a host as Nova and Placement show it now, and what is stored of it.
+type node struct {
+	domain.ComputeHost
+	isThere   bool          // Nova has it
+	stored    domain.Node   // Version 0 = nothing is
+	drain     *domain.Drain // the last one
+	isolation domain.Isolation
+}
+
+// status is what watch-nodes has found, or Nova's word on a host that was not watched yet.
+func (n node) status() domain.NodeStatus {
+	switch {
+	case n.stored.Status != "" && n.stored.Status != domain.NodeUnknown:
+		return n.stored.Status
+	case n.IsUp:
+		return domain.NodeUp
+	case n.isThere || n.stored.Pool != "":
+		return domain.NodeDown
+	}
+	return domain.NodeUnknown
+}
+
+// The values of cordoned_by.
+const (
+	byUs     = "cloudfn"
+	byOthers = "other"
+)
+
+// cordonedBy says who has disabled the host: Nova keeps the reason.
+func (n node) cordonedBy() string {
+	switch {
+	case !n.isThere || n.IsEnabled:
+		return ""
+	case strings.HasPrefix(n.DisabledReason, domain.CordonMark):
+		return byUs
+	}
+	return byOthers
+}
+
+// isDraining says whether a drain moves servers off the host.
+func (n node) isDraining() bool { return n.drain != nil && n.drain.Status == domain.DrainRunning }
+
+// takesServers says whether Nova's scheduler uses the host.
+func (n node) takesServers() bool { return n.isThere && n.IsEnabled && n.IsUp }
+
+// heartbeatAt is the last report of its nova-compute or agent.
+func (n node) heartbeatAt() time.Time {
+	if n.stored.AgentAt.After(n.SeenAt) {
+		return n.stored.AgentAt.UTC()
+	}
+	return n.SeenAt.UTC()
+}
+
+// filter is what a list is narrowed to.
+type filter struct {
+	statuses    []domain.NodeStatus // none = all
+	schedulable *bool
+	zone        string
+	labels      map[string]string
+}
+
+func (f filter) matches(n node) bool {
+	for key, value := range f.labels {
+		if has, ok := n.stored.Labels[key]; !ok || has != value {
+			return false
+		}
+	}
+	return (f.zone == "" || f.zone == n.Zone) && (f.schedulable == nil || *f.schedulable == n.IsEnabled) &&
+		(len(f.statuses) == 0 || slices.Contains(f.statuses, n.status()))
+}

@@ -1,0 +1,161 @@
+// Package reconcilemanaged makes declared resources real: every minute and when it is woken it holds what is declared
+// against what OpenStack has, and makes, changes, replaces or deletes what differs, in its user's name.
+package reconcilemanaged
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/cloudfn/cloudfn/shared/actions"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/eventx"
+	"github.com/cloudfn/cloudfn/shared/managed"
+	"github.com/cloudfn/cloudfn/shared/openstack"
+	"github.com/cloudfn/cloudfn/shared/orders"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/run"
+	"github.com/cloudfn/cloudfn/shared/seal"
+)
+
+// Config is what this function reads from its environment besides run.Config.
+type Config struct {
+	// How long a replica that has died keeps its projects, 3s to 10m. A round renews its claim.
+	Claim time.Duration `env:"MANAGED_CLAIM, default=20s"`
+
+	Keys      seal.ManagedOpenConfig
+	OpenStack openstack.Config
+	// Account is the trustee of all trusts: a user with a password, because an application credential cannot use
+	// trusts.
+	Account openstack.Credentials
+}
+
+// These bound MANAGED_CLAIM.
+const minClaim, maxClaim = 3 * time.Second, 10 * time.Minute
+
+// Validate rejects a Config that cannot work.
+func (c Config) Validate() error {
+	if c.Claim < minClaim || c.Claim > maxClaim {
+		return fmt.Errorf("MANAGED_CLAIM is %s: it must be 3s to 10m", c.Claim)
+	}
+	return nil
+}
+
+// Function declares reconcile-managed. Its account of the cloud has no role anywhere: whoever declares a resource makes
+// a trust to it, and without a trust it can do nothing.
+var Function = run.Event[Config]{
+	Name:     "reconcile-managed",
+	Summary:  "Makes declared resources real, and keeps them as declared.",
+	Schedule: run.Minutely,
+	Reach: run.Reach{
+		Tables: map[string]string{
+			"actions":            "select",
+			"callbacks":          "select",
+			"connections":        "select, update",
+			"create_calls":       "select, insert, update",
+			"events":             "select, insert",
+			"instances":          "select, insert, update",
+			"managed":            "select, update, delete",
+			"managed_members":    "select, insert, update, delete",
+			"managed_projects":   "select, update, delete",
+			"managed_revisions":  "select, delete",
+			"nodes":              "select",
+			"orders":             "select, insert, update",
+			"unexpected_servers": "select, insert",
+		},
+		Network: []string{
+			"compute", "identity", "image", "key-manager", "load-balancer", "network", "volume",
+		},
+		Wakes: []string{"deliver-events", "run-connections"},
+	},
+	Secrets: []string{"database-events", "events", "managed", "openstack-delegate"},
+	// Projects are claimed, so two pods share them, and either continues if the other dies.
+	Scale: run.Scale{MaxPods: 2, Concurrency: 10},
+	Build: build,
+}
+
+func build(cfg Config, d run.Deps) (eventx.Func, error) {
+	keys, err := cfg.Keys.Keys()
+	if err != nil {
+		return nil, err
+	}
+	own, err := d.Cloud.Account(cfg.OpenStack, cfg.Account)
+	if err != nil {
+		return nil, err
+	}
+	store := postgres.Managed{DB: d.DB}
+	s := newService(store, cfg.Claim)
+	trusts := newSessions(func(ctx context.Context) (account, error) {
+		session, err := own.Login(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return trustee{session}, nil
+	})
+	trusts.lost = connectionLost(postgres.Connections{DB: d.DB}, d.Wake)
+	s.engine = managed.Engine{
+		Store: store, Sessions: trusts, Drivers: drivers(d), Nodes: postgres.Nodes{DB: d.DB}, Wake: d.Wake,
+		ClaimFor: cfg.Claim,
+		Unseal: func(m domain.Managed) (out domain.ManagedSecrets, err error) {
+			text, err := keys.Open(m.SealedFor(), m.Secrets)
+			if err != nil {
+				return out, err
+			}
+			return out, json.Unmarshal([]byte(text.Reveal()), &out)
+		},
+	}
+	return s.Handle, nil
+}
+
+// drivers are the drivers by the kinds that they serve.
+func drivers(d run.Deps) map[domain.Kind]managed.Driver {
+	instances := postgres.Instances{DB: d.DB}
+	machines := &managed.MachineDriver{
+		Orders: orders.Engine{
+			Orders: postgres.Orders{DB: d.DB}, Instances: instances, Fence: createFence,
+			Wake: func() { d.Wake("deliver-events") },
+		},
+		Actions: actions.Engine{Instances: instances}, Instances: instances,
+	}
+	all := map[domain.Kind]managed.Driver{}
+	for _, driver := range []managed.Driver{
+		machines,
+		managed.VolumeDriver{},
+		managed.ImageDriver{},
+		managed.NewBalancerDriver(),
+		managed.SecretDriver{},
+		managed.ConfigmapDriver{},
+	} {
+		for _, kind := range driver.Kinds() {
+			all[kind] = driver
+		}
+	}
+	return all
+}
+
+// trustee adapts the *openstack.Session of the service account to the interface account.
+type trustee struct{ own *openstack.Session }
+
+// WithTrust opens a session with a trust, in a region.
+func (t trustee) WithTrust(ctx context.Context, trust string) (cloud, error) {
+	in, _, err := t.own.Trust(ctx, trust)
+	if err != nil {
+		return nil, err
+	}
+	return session{in}, nil
+}
+
+// CheckTrust checks that Keystone shows a trust.
+func (t trustee) CheckTrust(ctx context.Context, id string) error { return t.own.CheckTrust(ctx, id) }
+
+// session adapts an *openstack.Session to the interface cloud.
+type session struct{ *openstack.Session }
+
+// In is the same session in another region.
+func (s session) In(region string) managed.Cloud {
+	if region == "" {
+		return s.Session
+	}
+	return s.InRegion(region)
+}

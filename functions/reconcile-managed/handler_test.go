@@ -1,0 +1,32 @@
+package reconcilemanaged
+
+import (
+	"testing"
+
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// TestTick answers a tick without work, and refuses what is no tick, so that nobody sends it again.
+func TestTick(t *testing.T) {
+	t.Parallel()
+	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function)
+	if a := app.Tick(t, "reconcile-managed"); a.Status != 204 {
+		t.Errorf("got %d %s", a.Status, a.Body)
+	}
+	ce := func(more ...string) []string {
+		return append([]string{"Ce-Specversion", "1.0", "Ce-Id", "1", "Ce-Source", "/x"}, more...)
+	}
+	for name, tc := range map[string]struct {
+		header []string
+		want   int
+	}{
+		"no event":     {nil, 400},
+		"no key":       {ce("Ce-Type", "dev.knative.sources.ping"), 403},
+		"a wrong key":  {ce("Ce-Type", "dev.knative.sources.ping", "Ce-Cloudfnkey", "guess"), 403},
+		"another type": {ce("Ce-Type", "com.example.other", "Ce-Cloudfnkey", testkit.EventKey), 415},
+	} {
+		if a := app.Do(t, "POST", "/events/reconcile-managed", "", tc.header...); a.Status != tc.want {
+			t.Errorf("%s: got %d %s, want %d", name, a.Status, a.Body, tc.want)
+		}
+	}
+}

@@ -1,0 +1,63 @@
+package reconcilemanaged
+
+import (
+	"testing"
+	"time"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// writtenSQL tells every row of what is declared and of what was reported apart from an older version of it.
+const writtenSQL = `
+select string_agg(row, ' ' order by row) from (
+    select 'managed ' || ctid || xmin as row from managed
+    union all select 'member ' || ctid || xmin from managed_members
+    union all select 'revision ' || ctid || xmin from managed_revisions
+    union all select 'event ' || ctid || xmin from events
+    union all select 'connection ' || ctid || xmin from connections) x`
+
+// TestRoundWithoutChanges: a round that finds all as it was writes no row of a resource, with drift and without.
+func TestRoundWithoutChanges(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	app := testkit.Start(t, testkit.Env(t, w.database, nil), Function)
+	t.Cleanup(func() { w.DeleteVolumes(t) })
+	by, spec := w.trust(t), domain.VolumeSpec{SizeGB: 1, Metadata: map[string]string{"a": "1"}}
+	w.declare(t, domain.KindVolume, "data", spec, by, time.Now())
+	w.declare(t, domain.KindConfigmap, "files", domain.ConfigmapSpec{Data: map[string]string{"a": "b"}}, by, time.Now())
+	round := func() {
+		t.Helper()
+		w.exec(t, "update managed_projects set due_at = clock_timestamp()")
+		if a := app.Tick(t, "reconcile-managed"); a.Status/100 != 2 {
+			t.Fatalf("got %d %s", a.Status, a.Body)
+		}
+	}
+	unchanged := func(what string) {
+		t.Helper()
+		before := testkit.Scalar[string](t, w.conn, writtenSQL)
+		due := testkit.Scalar[time.Time](t, w.conn, "select due_at from managed_projects")
+		round()
+		if after := testkit.Scalar[string](t, w.conn, writtenSQL); after != before {
+			t.Errorf("%s: a round has written\n%s, before it was\n%s", what, after, before)
+		}
+		if !testkit.Scalar[time.Time](t, w.conn, "select due_at from managed_projects").After(due) {
+			t.Errorf("%s: there was no round", what)
+		}
+	}
+	testkit.Eventually(t, 2*time.Minute, "the resources are ready", func() bool {
+		round()
+		return testkit.Scalar[bool](t, w.conn, "select bool_and(status = 'ready') from managed")
+	})
+	unchanged("as declared")
+
+	volume := w.get(t, domain.KindVolume, "data").Members[0].ObjectID
+	if err := w.Session(t).SetVolumeMetadata(t.Context(), volume, map[string]string{"a": "2"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	round()
+	if m := w.get(t, domain.KindVolume, "data"); m.Status != domain.ManagedDegraded || len(m.Drift) != 1 {
+		t.Fatalf("with drift it is %+v", m)
+	}
+	unchanged("with drift")
+}

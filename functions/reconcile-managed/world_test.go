@@ -1,0 +1,99 @@
+package reconcilemanaged
+
+import (
+	"encoding/json"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	testkit.RemoveBinary()
+	os.Exit(code)
+}
+
+// world is a project whose user declares resources, and a database.
+type world struct {
+	*testkit.Project
+
+	database string
+	conn     *pgxpool.Pool
+	db       *postgres.DB
+	store    postgres.Managed
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{Project: testkit.NewProject(t), database: testkit.Database(t)}
+	w.conn = testkit.Pool(t, w.database)
+	db, err := postgres.Open(postgres.Config{URL: domain.Secret(w.database), MaxConns: 2}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	w.db, w.store = db, postgres.Managed{DB: db}
+	return w
+}
+
+// trust is a connection of the user, with a new trust to the service account.
+func (w *world) trust(t *testing.T) *domain.Connection {
+	t.Helper()
+	until := time.Now().Add(2 * time.Hour).UTC()
+	return &domain.Connection{
+		ID: uuid.Must(uuid.NewV7()), ProjectID: w.ID, DomainID: w.DomainID, UserID: w.UserID, Name: "managed resources",
+		Kind: domain.TrustConnection, Managed: true, Status: domain.ConnectionActive,
+		DelegationID: w.Trust(t, testkit.Trustee(t), true, until.Add(time.Hour)), TrustExpiresAt: until.Add(time.Hour),
+		ActsAs:  domain.ActsAs{UserID: w.UserID, ProjectID: w.ID, Roles: []string{"member"}},
+		Actions: []domain.Permission{}, UsableBy: []string{}, Flavors: []domain.Flavor{}, ExpiresAt: until,
+	}
+}
+
+// declare stores a declaration as the function managed does, with a delegation that lasts until then.
+func (w *world) declare(
+	t *testing.T, kind domain.Kind, name string, spec any, by *domain.Connection, until time.Time,
+) domain.Managed {
+	t.Helper()
+	text, err := json.Marshal(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	provider, _ := domain.ProviderOf(kind)
+	m, _, err := w.store.Declare(t.Context(), domain.NewManaged{
+		Managed: domain.Managed{
+			ID: uuid.Must(uuid.NewV7()), ProjectID: w.ID, DomainID: w.DomainID, UserID: w.UserID, Kind: kind,
+			Name: name, Provider: provider.Name, Labels: map[string]string{}, Repair: domain.RepairManual,
+			MaxRevisions: 10, Spec: text, Actor: &domain.Actor{UserID: w.UserID, ProjectID: w.ID},
+		},
+		Delegation: domain.ManagedDelegation{New: by, Until: until},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// get reads a resource.
+func (w *world) get(t *testing.T, kind domain.Kind, name string) domain.Managed {
+	t.Helper()
+	m, err := w.store.Get(t.Context(), w.ID, kind, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// exec changes rows as only time does otherwise.
+func (w *world) exec(t *testing.T, sql string, args ...any) {
+	t.Helper()
+	if _, err := w.conn.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,84 @@
+package runconnections
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// resourcesTimeout bounds readResources. With the login before it, it ends before the check's claim.
+const resourcesTimeout = 15 * time.Second
+
+// readResources reads what can be ordered through a connection whose delegation Keystone has just accepted, and stores
+// it for the connection's users. A kind that cannot be read has a Problem. When none can be read, the stored resources
+// stay.
+func (s *service) readResources(ctx context.Context, c domain.Connection) {
+	began := time.Now()
+	reading, cancel := context.WithTimeout(ctx, resourcesTimeout)
+	defer cancel()
+	in, err := s.cloud.in(reading, c, nil)
+	if err != nil {
+		return // a check says why
+	}
+	seen := readAll(reading, in)
+	if len(seen.Problems) == len(domain.SeenKinds()) {
+		slog.WarnContext(ctx, "nothing could be read through a connection", "connection_id", c.ID,
+			"problems", seen.Problems)
+		return
+	}
+	flavors := seen.Flavors
+	seen.Bound(c.Limits)
+	s.record(ctx, c, func(ctx context.Context) error {
+		err := s.delegations.RecordResources(ctx, c.ProjectID, c.ID, time.Since(began), seen)
+		if err == nil && flavors != nil {
+			err = s.delegations.MarkReachable(ctx, c.ProjectID, c.ID, flavors)
+		}
+		return err
+	})
+}
+
+// readAll reads all kinds at once.
+func readAll(ctx context.Context, in session) domain.SeenResources {
+	seen := domain.SeenResources{Problems: map[string]domain.Problem{}}
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	for kind, read := range map[string]func() error{
+		domain.SeenFlavors: func() (err error) { seen.Flavors, err = list(in.Flavors(ctx)); return err },
+		domain.SeenImages:  func() (err error) { seen.Images, err = list(in.Images(ctx, "")); return err },
+		domain.SeenNetworks: func() (err error) {
+			seen.Networks, err = list(in.Networks(ctx))
+			return err
+		},
+		domain.SeenQuota: func() error {
+			quota, err := in.Quota(ctx)
+			if err == nil {
+				seen.Quota = &quota
+			}
+			return err
+		},
+	} {
+		all.Go(func() {
+			if err := read(); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				seen.Problems[kind] = *problemOf(err)
+			}
+		})
+	}
+	all.Wait()
+	return seen
+}
+
+// list is nil only when it could not be read.
+func list[T any](found []T, err error) ([]T, error) {
+	switch {
+	case err != nil:
+		return nil, err
+	case found == nil:
+		return []T{}, nil
+	}
+	return found, nil
+}

@@ -1,0 +1,133 @@
+package runleases
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// AdoptConfig is for leases of servers that were made directly in Nova.
+type AdoptConfig struct {
+	// Gives each untracked server of ALLOWED_PROJECTS one lease, unless it has the tag `cloudfn:no-lease`.
+	IsOn bool `env:"LEASES_ADOPT, default=false"`
+	// How long such a lease lasts: an ISO 8601 duration.
+	Duration domain.Period `env:"DEFAULT_LEASE_DURATION, default=P1M"`
+	// The ids of the projects, which LEASES_ADOPT needs.
+	Projects []string `env:"ALLOWED_PROJECTS"`
+}
+
+// Validate rejects an adoption that would take hold of every project of the cloud.
+func (c AdoptConfig) Validate() error {
+	if c.IsOn && len(c.Projects) == 0 {
+		return errors.New(
+			"LEASES_ADOPT is true and ALLOWED_PROJECTS is empty: list the projects whose servers get leases",
+		)
+	}
+	return nil
+}
+
+const (
+	optOutTag  = "cloudfn:no-lease"
+	adoptEvery = 10 * time.Minute // and how long a replica that has died delays the next
+	adoptTime  = 5 * time.Minute
+)
+
+// adopt gives untracked servers of the configured projects a lease. One replica does it at a time; two at once would
+// store one lease of a server, too. The job is not released: that spaces the rounds.
+func (s *service) adopt(ctx context.Context) {
+	if !s.adoption.IsOn || s.account == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, adoptTime)
+	defer cancel()
+	claim, err := s.jobs.Claim(ctx, jobKind, "adopt", adoptEvery)
+	if err != nil || !claim.Acquired {
+		logAdoption(ctx, "", err)
+		return
+	}
+	cloud, err := s.account.Session(ctx)
+	if err != nil {
+		logAdoption(ctx, "", err)
+		return
+	}
+	for _, project := range s.adoption.Projects {
+		err := s.adoptProject(ctx, cloud, project)
+		s.account.Forget(err)
+		logAdoption(ctx, project, err)
+	}
+}
+
+func logAdoption(ctx context.Context, project string, err error) {
+	if err != nil {
+		slog.WarnContext(ctx, "servers were not adopted", "project_id", project, "error", err)
+	}
+}
+
+// adoptProject adopts the servers of one project. A server that cannot be adopted does not stop the others.
+func (s *service) adoptProject(ctx context.Context, cloud session, project string) error {
+	var errs []error
+	for marker := ""; ; {
+		page, next, err := cloud.AllServers(ctx, project, marker)
+		if err != nil {
+			return errors.Join(append(errs, err)...)
+		}
+		now, err := s.db.Now(ctx)
+		if err != nil {
+			return err
+		}
+		for _, server := range page {
+			if server.ProjectID != project || !isAdoptable(server) {
+				continue
+			}
+			if err := s.adoptServer(ctx, server, now); err != nil {
+				errs = append(errs, fmt.Errorf("server %s: %w", server.ID, err))
+			}
+		}
+		if marker = next; marker == "" {
+			return errors.Join(errs...)
+		}
+	}
+}
+
+// isAdoptable says whether a server may get a lease that nobody has asked for.
+func isAdoptable(s domain.Server) bool {
+	state := domain.StateOf(s.Status, s.Task)
+	return !s.Partial && state != domain.InstanceDeleting && state != domain.InstanceDeleted &&
+		!slices.Contains(s.Tags, optOutTag) && !strings.HasPrefix(s.Name, domain.ProbePrefix)
+}
+
+// adoptServer stores an instance and a lease for a server that was never tracked.
+func (s *service) adoptServer(ctx context.Context, server domain.Server, now time.Time) error {
+	lease := domain.Lease{
+		ID: uuid.Must(uuid.NewV7()), ProjectID: server.ProjectID, UserID: server.UserID, Name: server.Name,
+		Status: domain.LeasePending,
+	}
+	if strings.TrimSpace(lease.Name) == "" {
+		lease.Name = server.ID
+	}
+	if err := (domain.LeaseTerms{Duration: s.adoption.Duration}).Apply(&lease, now); err != nil {
+		return err
+	}
+	instance := domain.Instance{ProjectID: server.ProjectID, Spec: domain.SpecOf(server), SeenAt: now}
+	instance.Seen(server)
+	instance.CallID, _ = server.CallTagged()
+	isNew, err := s.leases.Adopt(ctx, instance, domain.NewLease{Lease: lease})
+	if apperr.CodeOf(err) == apperr.Conflict { // an order is about to adopt it
+		return nil
+	}
+	if isNew {
+		slog.InfoContext(ctx, "a server has got a lease", "server_id", server.ID, "project_id", server.ProjectID,
+			"lease_id", lease.ID, "end", lease.EndsAt)
+		s.wake("deliver-events")
+	}
+	return err
+}

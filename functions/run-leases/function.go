@@ -1,0 +1,112 @@
+// Package runleases begins and ends leases: it does what is due, every minute and when it is woken. With a service
+// account that may manage hosts it also keeps the pool of reservable hosts.
+package runleases
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/cloudfn/cloudfn/shared/eventx"
+	"github.com/cloudfn/cloudfn/shared/flow"
+	"github.com/cloudfn/cloudfn/shared/leases"
+	"github.com/cloudfn/cloudfn/shared/openstack"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/run"
+)
+
+// Config is what this function reads from its environment besides run.Config.
+type Config struct {
+	// For how long the start of a lease is retried before the lease is in error, 0s to 24h.
+	RetryFor time.Duration `env:"LEASES_RETRY_FOR, default=15m"`
+	// How long a replica that has died keeps its leases, 3s to 10m. Long work renews its claim.
+	Claim time.Duration `env:"LEASES_CLAIM, default=45s"`
+	// Cloud name in clouds.yaml of the account that manages hosts; the other `LEASES_OS_*` variables are then ignored.
+	AccountCloud string `env:"LEASES_OS_CLOUD"`
+	// The account that manages hosts, an admin. Without it no host can be reserved.
+	Account openstack.Credentials `env:", prefix=LEASES_"`
+
+	// Leases of servers that were made directly in Nova.
+	Adopt AdoptConfig
+
+	OpenStack openstack.Config
+}
+
+const (
+	maxRetry = 24 * time.Hour // bounds LEASES_RETRY_FOR
+	// These bound LEASES_CLAIM. A claim that ends during a call to the cloud lets two replicas work on a lease.
+	minClaim, maxClaim = 3 * time.Second, 10 * time.Minute
+)
+
+// Validate refuses a Config that cannot work.
+func (c Config) Validate() error {
+	if c.RetryFor < 0 || c.RetryFor > maxRetry {
+		return fmt.Errorf("LEASES_RETRY_FOR is %s: it must be 0s to 24h", c.RetryFor)
+	}
+	if c.Claim < minClaim || c.Claim > maxClaim {
+		return fmt.Errorf("LEASES_CLAIM is %s: it must be 3s to 10m", c.Claim)
+	}
+	return nil
+}
+
+// hasAccount says whether an account is configured.
+func (c Config) hasAccount() bool {
+	return c.AccountCloud != "" || c.Account.Password != "" || c.Account.AppCred != ""
+}
+
+// Function declares run-leases. What it does to instances goes through run-connections, with what their users have
+// delegated. Its own account manages hosts, and is no other function's.
+var Function = run.Event[Config]{
+	Name:     "run-leases",
+	Summary:  "Begins and ends leases: instances are unshelved and shelved, hosts reserved and returned.",
+	Schedule: run.Minutely,
+	Reach: run.Reach{
+		Tables: map[string]string{
+			"actions":      "select, insert",
+			"allocations":  "select, insert, update, delete",
+			"callbacks":    "select",
+			"connections":  "select, update",
+			"create_calls": "select",
+			"events":       "select, insert",
+			"instances":    "select, insert, update",
+			"isolation":    "select, insert, update",
+			"jobs":         "select, insert, update, delete",
+			"leases":       "select, insert, update, delete",
+			"nodes":        "select, insert, update, delete",
+			"orders":       "select",
+			"reservations": "select, insert, update",
+		},
+		Network: []string{"compute", "identity", "image", "placement"},
+		Wakes:   []string{"deliver-events", "run-connections"},
+	},
+	Secrets: []string{"database-events", "events", "openstack-leases"},
+	// Leases are claimed, so two pods share them, and either continues if the other dies.
+	Scale: run.Scale{MaxPods: 2, Concurrency: 10},
+	Build: build,
+}
+
+func build(cfg Config, d run.Deps) (eventx.Func, error) {
+	s := &service{
+		db: d.DB, jobs: postgres.Jobs{DB: d.DB}, leases: postgres.Leases{DB: d.DB}, nodes: postgres.Nodes{DB: d.DB},
+		isolation: postgres.Isolations{DB: d.DB}, adoption: cfg.Adopt, region: d.Cloud.Region(), wake: d.Wake,
+		events: flow.NewPair(),
+	}
+	s.engine = leases.Engine{
+		Store: s.leases, Actions: postgres.Actions{DB: d.DB}, Instances: postgres.Instances{DB: d.DB},
+		Connections: postgres.Delegations{DB: d.DB}, Nodes: s.nodes, Wake: d.Wake,
+		RetryFor: cfg.RetryFor, ClaimFor: cfg.Claim,
+	}
+	if !cfg.hasAccount() {
+		return s.Handle, nil
+	}
+	where := cfg.OpenStack
+	where.Cloud = cfg.AccountCloud // never the account of OS_CLOUD
+	own, err := d.Cloud.Account(where, cfg.Account)
+	if err != nil {
+		return nil, fmt.Errorf("LEASES_: %w", err)
+	}
+	s.account = openstack.Keep[session](own)
+	s.engine.Cloud = func(ctx context.Context) (leases.Cloud, error) { return s.account.Session(ctx) }
+	s.engine.Forget = s.account.Forget
+	return s.Handle, nil
+}

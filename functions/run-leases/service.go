@@ -1,0 +1,136 @@
+package runleases
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/flow"
+	"github.com/cloudfn/cloudfn/shared/leases"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+)
+
+type service struct {
+	db        *postgres.DB
+	jobs      postgres.Jobs
+	leases    postgres.Leases
+	nodes     postgres.Nodes
+	isolation postgres.Isolations
+	engine    leases.Engine
+	account   account // nil = hosts cannot be reserved
+	adoption  AdoptConfig
+	region    string
+	wake      func(functions ...string)
+
+	events flow.Pair // those of this process
+}
+
+// account keeps a session of the service account.
+type account interface {
+	Session(ctx context.Context) (session, error)
+	Forget(err error)
+}
+
+// session is what this function needs of OpenStack.
+type session interface {
+	leases.Cloud
+	AllServers(ctx context.Context, projectID, marker string) (page []domain.Server, next string, err error)
+}
+
+const (
+	// followFor is for how long one event waits for what is due soon.
+	followFor = 45 * time.Second
+	pause     = time.Second // between two looks at what is due
+	passTime  = 4 * time.Minute
+	atOnce    = 8 // leases
+
+	retireEvery = time.Hour
+	// Leases that have ended are shown to their projects for this long.
+	retireAfter = 90 * 24 * time.Hour
+)
+
+// Run does the work that is due, and waits for what is due soon. In one process one event at a time works, and one
+// waits until it has ended; a third returns at once, because the one that waits looks after it.
+func (s *service) Run(ctx context.Context) error {
+	leave, err := s.events.Enter(ctx)
+	if leave == nil {
+		return err
+	}
+	defer leave()
+	return s.run(ctx)
+}
+
+func (s *service) run(ctx context.Context) error {
+	if err := s.retire(ctx); err != nil {
+		return err
+	}
+	var running, beside, pool flow.Tasks
+	defer running.Wait()
+	defer beside.Wait()
+	defer pool.Wait()
+	beside.Go(func() { s.adopt(ctx) })
+	pool.Go(func() { s.lookAfterPool(ctx, true) })
+	return flow.Follow(ctx, followFor, pause, func(left time.Duration) (more bool, err error) {
+		begun, err := s.begin(ctx, &running)
+		if err != nil {
+			return false, err
+		}
+		isSoon, err := s.leases.IsDue(ctx, left)
+		if err != nil {
+			return false, err
+		}
+		isMoving, err := s.isPoolMoving(ctx)
+		if err == nil && isMoving && pool.Running() == 0 {
+			pool.Go(func() { s.lookAfterPool(ctx, false) })
+		}
+		return begun > 0 || isSoon || running.Running() > 0 || pool.Running() > 0, err
+	})
+}
+
+// begin claims due leases, as many as there is room for, and works on each beside the others.
+func (s *service) begin(ctx context.Context, running *flow.Tasks) (begun int, err error) {
+	if _, err := s.leases.Lost(ctx); err != nil {
+		return 0, err
+	}
+	room := atOnce - running.Running()
+	if room <= 0 {
+		return 0, nil
+	}
+	claimed, claim, err := s.leases.Claim(ctx, s.engine.ClaimFor, room)
+	if err != nil || len(claimed) == 0 {
+		return 0, err
+	}
+	now, err := s.db.Now(ctx)
+	if err != nil {
+		return 0, err
+	}
+	for _, lease := range claimed {
+		running.Go(func() { s.work(ctx, claim, lease, now) })
+	}
+	return len(claimed), nil
+}
+
+// work does the steps of one lease. One that cannot be stored stays claimed, and is worked on again when that ends.
+func (s *service) work(ctx context.Context, claim domain.Claim, lease domain.Lease, now time.Time) {
+	ctx, cancel := context.WithTimeout(ctx, passTime)
+	defer cancel()
+	err := s.engine.Run(ctx, claim, lease, now)
+	switch {
+	case err == nil, errors.Is(err, domain.ErrChanged), errors.Is(err, domain.ErrFenced):
+	default:
+		slog.ErrorContext(ctx, "a lease", "lease_id", lease.ID, "project_id", lease.ProjectID, "status", lease.Status,
+			"error", err)
+	}
+}
+
+// retire deletes old leases, about once an hour.
+func (s *service) retire(ctx context.Context) error {
+	// never released: it is due again when the claim ends
+	claim, err := s.jobs.Claim(ctx, jobKind, "retire", retireEvery)
+	if err != nil || !claim.Acquired {
+		return err
+	}
+	return s.leases.Retire(ctx, retireAfter)
+}

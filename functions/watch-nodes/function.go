@@ -1,0 +1,117 @@
+// Package watchnodes watches the hosts of compute: it says which are up, suspect and down, cordons and drains those
+// whose admins have said so, and does the drains that nodes has stored.
+package watchnodes
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/cloudfn/cloudfn/shared/eventx"
+	"github.com/cloudfn/cloudfn/shared/nodes"
+	"github.com/cloudfn/cloudfn/shared/openstack"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/run"
+	"github.com/cloudfn/cloudfn/shared/webhook"
+)
+
+// Config is what this function reads from its environment besides run.Config.
+type Config struct {
+	// A node without a report for longer than this is suspect, 1s at least.
+	Suspect time.Duration `env:"NODES_SUSPECT_AFTER, default=75s"`
+	// A node without a report for longer than this is down; must be longer than `NODES_SUSPECT_AFTER`.
+	Down time.Duration `env:"NODES_DOWN_AFTER, default=180s"`
+	// The project whose callbacks get the events of nodes; empty = only the operator's sink gets them.
+	EventProject string `env:"NODES_PROJECT_ID"`
+	// How many servers a drain moves at a time if its admin does not say it, 1 to 20.
+	Parallel int `env:"NODES_DRAIN_PARALLEL, default=2"`
+	// For how long a server of a drain may move if its admin does not say it, 10s to 24h.
+	ServerTimeout time.Duration `env:"NODES_SERVER_TIMEOUT, default=10m"`
+	// Cloud name in clouds.yaml of the account that watches nodes; the other `NODES_OS_*` variables are then ignored.
+	AccountCloud string `env:"NODES_OS_CLOUD"`
+	// The account that watches and drains nodes, an admin. Without it nothing is watched.
+	Account openstack.Credentials `env:", prefix=NODES_"`
+
+	Ranges    webhook.Ranges // where status URLs may be
+	OpenStack openstack.Config
+}
+
+// Validate refuses a Config that cannot work.
+func (c Config) Validate() error {
+	if c.Suspect < time.Second {
+		return fmt.Errorf("NODES_SUSPECT_AFTER is %s: it must be 1s at least", c.Suspect)
+	}
+	if c.Down <= c.Suspect {
+		return fmt.Errorf("NODES_DOWN_AFTER is %s: it must be longer than NODES_SUSPECT_AFTER, %s", c.Down, c.Suspect)
+	}
+	if c.Parallel < 1 || c.Parallel > 20 {
+		return fmt.Errorf("NODES_DRAIN_PARALLEL is %d: it must be 1 to 20", c.Parallel)
+	}
+	if c.ServerTimeout < 10*time.Second || c.ServerTimeout > 24*time.Hour {
+		return fmt.Errorf("NODES_SERVER_TIMEOUT is %s: it must be 10s to 24h", c.ServerTimeout)
+	}
+	return c.Ranges.Validate()
+}
+
+// hasAccount says whether an account is configured.
+func (c Config) hasAccount() bool {
+	return c.AccountCloud != "" || c.Account.Password != "" || c.Account.AppCred != ""
+}
+
+// Function declares watch-nodes. Its account moves any server of the cloud, so no function that serves HTTP has it.
+var Function = run.Event[Config]{
+	Name:     "watch-nodes",
+	Summary:  "Watches nodes, and drains them: servers are migrated to other hosts.",
+	Schedule: run.Minutely,
+	Reach: run.Reach{
+		Tables: map[string]string{
+			"callbacks":       "select",
+			"drain_servers":   "select, insert, update",
+			"drains":          "select, insert, update, delete",
+			"events":          "select, insert",
+			"jobs":            "select, insert, update, delete",
+			"managed_members": "select, update (node)",
+			"monitors":        "select, insert, update",
+			"nodes":           "select, insert, update",
+		},
+		Network: []string{"callbacks", "compute", "identity"}, // callbacks: status URLs
+		Wakes:   []string{"deliver-events"},
+	},
+	Secrets: []string{"database-events", "events", "openstack-nodes"},
+	// Drains are claimed, so two pods share them, and either continues if the other dies.
+	Scale: run.Scale{MaxPods: 2, Concurrency: 10},
+	Build: build,
+}
+
+// probeTime bounds one call of a status URL.
+const probeTime = 3 * time.Second
+
+func build(cfg Config, d run.Deps) (eventx.Func, error) {
+	prober, err := webhook.New(webhook.Config{Ranges: cfg.Ranges, Timeout: probeTime})
+	if err != nil {
+		return nil, err
+	}
+	s := newService(d)
+	s.nodes = postgres.Nodes{DB: d.DB, EventProject: cfg.EventProject}
+	s.drains = postgres.Drains{DB: d.DB, EventProject: cfg.EventProject}
+	s.watcher = nodes.Watcher{
+		Nodes: s.nodes, Drains: s.drains, Now: d.DB.Now, Probe: prober.Probe, Suspect: cfg.Suspect, Down: cfg.Down,
+		Parallel: cfg.Parallel, ServerTimeout: cfg.ServerTimeout, Record: postgres.Managed{DB: d.DB}.RecordNodes,
+	}
+	s.engine = nodes.Engine{
+		Drains: s.drains, Node: s.nodes.Get, Wake: d.Wake, Parallel: cfg.Parallel, ServerTimeout: cfg.ServerTimeout,
+	}
+	if !cfg.hasAccount() {
+		return s.Handle, nil
+	}
+	where := cfg.OpenStack
+	where.Cloud = cfg.AccountCloud // never the account of OS_CLOUD
+	own, err := d.Cloud.Account(where, cfg.Account)
+	if err != nil {
+		return nil, fmt.Errorf("NODES_: %w", err)
+	}
+	s.account = openstack.Keep[session](own)
+	s.engine.Cloud = func(ctx context.Context) (nodes.DrainCloud, error) { return s.account.Session(ctx) }
+	s.engine.Forget = s.account.Forget
+	return s.Handle, nil
+}

@@ -1,0 +1,136 @@
+package knative
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestSecrets: each function holds the secrets that it needs, and those that serve HTTP hold nothing that opens what is
+// sealed, or that logs in to the cloud, wherever in their environment.
+func TestSecrets(t *testing.T) {
+	t.Parallel()
+	functions := declared(t)
+	for _, overlay := range []string{"local", "production"} {
+		objects := render(t, overlay)
+		secrets, configs := ofKind(objects, "Secret"), ofKind(objects, "ConfigMap")
+		for name, service := range knativeServices(objects) {
+			container := service.Spec.Template.Spec.Containers[0]
+			var got, variables []string
+			for _, from := range container.EnvFrom {
+				variables = slices.AppendSeq(variables, maps.Keys(configs[from.ConfigMapRef.Name].Data))
+				if secret := from.SecretRef.Name; secret != "" {
+					got = append(got, secret[:strings.LastIndex(secret, "-")])
+					variables = slices.AppendSeq(variables, maps.Keys(secrets[secret].Data))
+				}
+			}
+			for _, v := range container.Env {
+				variables = append(variables, v.Name)
+			}
+			var want []string
+			for _, secret := range functions[name].Secrets {
+				want = append(want, "cloudfn-"+secret)
+			}
+			slices.Sort(want)
+			if slices.Sort(got); !slices.Equal(got, want) {
+				t.Errorf("%s: %s holds %v, want %v", overlay, name, got, want)
+			}
+			if !slices.Contains(variables, "OS_AUTH_URL") {
+				t.Errorf("%s: %s gets only %v", overlay, name, variables)
+			}
+			if service.Spec.Template.Spec.ServiceAccountName != "cloudfn-http" {
+				continue
+			}
+			for _, v := range variables {
+				if opens.MatchString(v) {
+					t.Errorf("%s: %s serves HTTP, and has %s", overlay, name, v)
+				}
+			}
+		}
+	}
+}
+
+// opens is what no function that serves HTTP may have: a key that opens what is sealed, or an account of the cloud.
+var opens = regexp.MustCompile("PRIVATE_KEY|PASSWORD|SECRET|OS_USERNAME|OS_USER_ID")
+
+// TestTheComponentForOtherClouds lets the two functions that call other clouds reach them, and no other.
+func TestTheComponentForOtherClouds(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	knative, err := filepath.Rel(dir, here)
+	if err != nil {
+		t.Fatal(err)
+	}
+	overlay := "resources: [" + knative + "/overlays/production]\ncomponents: [" + knative + "/components/clouds]\n"
+	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(overlay), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	objects := render(t, dir)
+	policy, found := ofKind(objects, "NetworkPolicy")["egress-clouds"]
+	if !found || len(policy.Spec.Egress) != 1 || len(policy.Spec.Egress[0].To) != 1 {
+		t.Fatalf("got %+v", policy)
+	}
+	for name, service := range knativeServices(objects) {
+		if want := name == "connections" || name == "run-connections"; selects(policy,
+			service.Spec.Template.Metadata.Labels) != want {
+			t.Errorf("%s may reach other clouds: %t", name, !want)
+		}
+	}
+}
+
+// TestWhoHoldsSecrets: what opens something is reserved, and the key of events is for those who are woken or wake.
+func TestWhoHoldsSecrets(t *testing.T) {
+	t.Parallel()
+	functions := declared(t)
+	for name, f := range functions {
+		for _, woken := range f.Reach.Wakes {
+			if functions[woken].Kind != "event" {
+				t.Errorf("%s wakes %s, which is no event function", name, woken)
+			}
+		}
+		if holds := slices.Contains(f.Secrets, "events"); holds != (f.Kind == "event" || len(f.Reach.Wakes) > 0) {
+			t.Errorf("%s holds the key of events: %t", name, holds)
+		}
+		for secret, holders := range reserved {
+			if slices.Contains(f.Secrets, secret) != slices.Contains(holders, name) {
+				t.Errorf("%s: %s is for %v", name, secret, holders)
+			}
+		}
+	}
+}
+
+// TestREADME: its table names every Secret with its holders, and its commands for kn create every function.
+func TestREADME(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	holders := map[string]string{}
+	rows := regexp.MustCompile("(?m)^\\| `(cloudfn-[a-z-]+)` \\| ([^|]+) \\|")
+	for _, row := range rows.FindAllStringSubmatch(string(text), -1) {
+		holders[row[1]] = row[2]
+	}
+	_, byHand, _ := strings.Cut(string(text), "\n## With kn\n")
+	byHand, _, _ = strings.Cut(byHand, "\n## ")
+	for name, f := range declared(t) {
+		if !regexp.MustCompile(`[ \n]` + name + `[:; ]`).MatchString(byHand) {
+			t.Errorf("the commands for kn do not create %s", name)
+		}
+		for _, secret := range f.Secrets {
+			named, found := holders["cloudfn-"+secret]
+			isGroup := secret == "database" || secret == "events" && f.Kind == "event"
+			if !found || !isGroup && !regexp.MustCompile(`(^|[ (])`+name+`($|[,)])`).MatchString(named) {
+				t.Errorf("the table of Secrets does not say that %s holds cloudfn-%s", name, secret)
+			}
+		}
+	}
+}

@@ -1,0 +1,74 @@
+package actions
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// TestShelveAndSnapshot in every state of a server: one step each.
+func TestShelveAndSnapshot(t *testing.T) {
+	t.Parallel()
+	lease := uuid.New()
+	for name, tc := range map[string]struct {
+		action    domain.Action
+		server    domain.Server
+		image     string // the status of the image that is there
+		offload   error
+		call      string
+		isDone    bool
+		isBlocked bool
+		code      apperr.Code
+	}{
+		"shelve an active server":   {action: domain.Shelve, server: server("ACTIVE", ""), call: "shelve"},
+		"shelve a stopped server":   {action: domain.Shelve, server: server("SHUTOFF", ""), call: "shelve"},
+		"shelve a suspended server": {action: domain.Shelve, server: server("SUSPENDED", ""), call: "shelve"},
+		"being shelved":             {action: domain.Shelve, server: server("ACTIVE", "shelving_image_uploading")},
+		"being offloaded":           {action: domain.Shelve, server: server("SHELVED", "shelving_offloading")},
+		"shelved":                   {action: domain.Shelve, server: server("SHELVED", ""), call: "offload"},
+		"shelved, offloading is not allowed": {
+			action: domain.Shelve, server: server("SHELVED", ""), call: "offload", isDone: true,
+			offload: apperr.New(apperr.Forbidden, "policy"),
+		},
+		"shelved, Nova offloads": {
+			action: domain.Shelve, server: server("SHELVED", ""), call: "offload", isBlocked: true,
+			offload: apperr.New(apperr.Conflict, "at work"),
+		},
+		"offloaded":             {action: domain.Shelve, server: server("SHELVED_OFFLOADED", ""), isDone: true},
+		"being unshelved":       {action: domain.Shelve, server: server("SHELVED", "spawning"), isBlocked: true},
+		"shelve while building": {action: domain.Shelve, server: server("BUILD", "networking"), isBlocked: true},
+		"shelve in ERROR":       {action: domain.Shelve, server: server("ERROR", ""), code: apperr.Conflict},
+		"shelve a deleted one":  {action: domain.Shelve, server: server("DELETED", ""), code: apperr.NotFound},
+		"snapshot":              {action: domain.Snapshot, server: server("ACTIVE", ""), call: "snapshot"},
+		"the image is saved":    {action: domain.Snapshot, server: server("ACTIVE", ""), image: "saving"},
+		"the image is active":   {action: domain.Snapshot, server: server("ACTIVE", ""), image: "active", isDone: true},
+		"the image is killed": {
+			action: domain.Snapshot, server: server("ACTIVE", ""), image: "killed", code: apperr.Conflict,
+		},
+		"snapshot of a shelved server": {
+			action: domain.Snapshot, server: server("SHELVED_OFFLOADED", ""), call: "unshelve",
+		},
+		"snapshot while building": {action: domain.Snapshot, server: server("BUILD", ""), isBlocked: true},
+	} {
+		nova := &fakeNova{server: tc.server, offload: tc.offload}
+		if tc.image != "" {
+			nova.images = []domain.Image{{Name: ImageName(tc.server.Name, lease), Status: tc.image}}
+		}
+		a := actionOf(domain.ActionRequest{Action: tc.action})
+		a.Lease, a.Follow = lease, &Follow{RequestedAt: time.Now(), Now: time.Now()}
+		p, err := Engine{&fakeInstances{}}.Step(t.Context(), nova, a)
+		if apperr.CodeOf(err) != tc.code || p.Done != tc.isDone || (p.Blocked != nil) != tc.isBlocked ||
+			strings.Join(nova.calls, " ") != tc.call {
+			t.Errorf("%s: called %v, got %+v, %v", name, nova.calls, p, err)
+		}
+	}
+	if name := ImageName(strings.Repeat("ä", 300), lease); len([]rune(name)) != 255 ||
+		!strings.HasSuffix(name, lease.String()) {
+		t.Errorf("the image's name is %s", name)
+	}
+}

@@ -1,0 +1,66 @@
+package domain
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+)
+
+// traitName is Placement's rule.
+var traitName = regexp.MustCompile(`^[A-Z0-9_]{1,255}$`)
+
+// Validate checks what can be checked without the hosts. field is the path of w in the request; "" = its fields are at
+// the top.
+func (w HostWant) Validate(field string) error {
+	if field != "" {
+		field += "."
+	}
+	if w.Min < 1 {
+		return apperr.InvalidField(field+"min", fmt.Sprintf("is %d: must be 1 or more", w.Min))
+	}
+	if w.Max < w.Min {
+		return apperr.InvalidField(field+"max", fmt.Sprintf("is %d: must be min, %d, or more", w.Max, w.Min))
+	}
+	for name, size := range map[string]int{"vcpus": w.VCPUs, "ram_mb": w.RAMMB, "disk_gb": w.DiskGB} {
+		if size < 0 {
+			return apperr.InvalidField(field+name, fmt.Sprintf("is %d: must be 0 or more", size))
+		}
+	}
+	for n, trait := range w.Traits {
+		if !traitName.MatchString(trait) {
+			return apperr.Malformed(fmt.Sprintf("%straits[%d]", field, n),
+				"a trait's name of capital letters, digits and _, such as HW_CPU_X86_AVX2", trait)
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(w.Capabilities)) {
+		if _, err := ParseCapability(key, w.Capabilities[key]); err != nil {
+			fault := apperr.As(err).Fields[0]
+			return apperr.InvalidField(field+"capabilities."+key, fault.Detail, fault.Allowed...)
+		}
+	}
+	return nil
+}
+
+// Matches says whether a node has what is wanted, whether it is up and free or not. An expression that does not parse
+// matches no node.
+func (w HostWant) Matches(n Node) bool {
+	if w.Region != "" && w.Region != n.Region || w.Zone != "" && w.Zone != n.Zone ||
+		n.VCPUs < w.VCPUs || n.RAMMB < w.RAMMB || n.DiskGB < w.DiskGB {
+		return false
+	}
+	for _, trait := range w.Traits {
+		if !slices.Contains(n.Traits, trait) {
+			return false
+		}
+	}
+	for key, text := range w.Capabilities {
+		c, err := ParseCapability(key, text)
+		if err != nil || !c.Match(n.Attributes) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,232 @@
+package domain
+
+import (
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+)
+
+// LeaseStatus is how far a lease has come.
+type LeaseStatus string
+
+// The statuses of a lease.
+const (
+	LeasePending   LeaseStatus = "pending"   // its instances are shelved, its hosts are allocated
+	LeaseStarting  LeaseStatus = "starting"  // run-leases unshelves and prepares
+	LeaseActive    LeaseStatus = "active"    // its period runs
+	LeaseEnding    LeaseStatus = "ending"    // run-leases does what on_end says, and returns the hosts
+	LeaseEnded     LeaseStatus = "ended"     // its period is over and nothing of it is left in OpenStack
+	LeaseCancelled LeaseStatus = "cancelled" // it was deleted before its start
+	LeaseError     LeaseStatus = "error"     // see Problem; it can be retried, and it still ends
+)
+
+// LeaseStatuses lists every status, for messages and checks.
+func LeaseStatuses() []string {
+	return texts(LeasePending, LeaseStarting, LeaseActive, LeaseEnding, LeaseEnded, LeaseCancelled, LeaseError)
+}
+
+// LeaseTransitions are the statuses that may follow each status of a lease.
+var LeaseTransitions = map[LeaseStatus][]LeaseStatus{
+	LeasePending:   {LeaseStarting, LeaseEnding, LeaseCancelled, LeaseError},
+	LeaseStarting:  {LeaseActive, LeaseEnding, LeaseError},
+	LeaseActive:    {LeaseEnding, LeaseError},
+	LeaseEnding:    {LeaseEnded, LeaseCancelled, LeaseError},
+	LeaseEnded:     {},
+	LeaseCancelled: {},
+	LeaseError:     {LeasePending, LeaseStarting, LeaseActive, LeaseEnding, LeaseCancelled},
+}
+
+// IsOpen says whether a lease of the status has not ended.
+func (s LeaseStatus) IsOpen() bool { return s != LeaseEnded && s != LeaseCancelled }
+
+// OnEnd is what happens to servers when their lease ends.
+type OnEnd string
+
+// What may happen at the end of a lease.
+const (
+	OnEndShelve         OnEnd = "shelve"          // their disks are kept, as images
+	OnEndStop           OnEnd = "stop"            // they stay on their host: not for reserved hosts
+	OnEndSnapshotDelete OnEnd = "snapshot_delete" // an image is made of each, then it is deleted
+	OnEndDelete         OnEnd = "delete"
+)
+
+// OnEnds lists what may happen at the end, for messages and checks.
+func OnEnds() []string { return texts(OnEndShelve, OnEndStop, OnEndSnapshotDelete, OnEndDelete) }
+
+// StepResult is how the start or the end of a lease went; "" = it has not happened.
+type StepResult string
+
+// The results of steps.
+const (
+	StepDone    StepResult = "done"
+	StepSkipped StepResult = "skipped" // the lease was over before it could start
+	StepFailed  StepResult = "failed"
+)
+
+// Lease is a period with reservations, which begins and ends by itself. All times are the database's.
+type Lease struct {
+	ID           uuid.UUID
+	ProjectID    string
+	DomainID     string
+	UserID       string
+	Name         string
+	Status       LeaseStatus
+	Problem      *Problem // why it is in error, or why a step is repeated
+	Degraded     bool     // a host is down, and there is no other
+	StartsAt     time.Time
+	EndsAt       time.Time
+	BeforeEnd    time.Duration // the warning comes so long before the end; 0 = none
+	OnEnd        OnEnd
+	ConnectionID uuid.UUID // what its instances are handled with; zero = the service account
+	OrderID      uuid.UUID // the order that it was made with; zero = none
+	Actor        *Actor    // who asked for the last change
+	StartResult  StepResult
+	StartedAt    time.Time // when the start was done; zero = it was not
+	EndResult    StepResult
+	EndedAt      time.Time
+	WarnedAt     time.Time // zero = not yet
+	Seq          int64     // of its last event
+	Version      int64     // of its ETag
+	DueAt        time.Time // when run-leases has work; zero = never again
+	Attempts     int       // of the step that fails
+	CreatedAt    time.Time
+	UpdatedAt    time.Time
+	Reservations []Reservation // in the order of the request
+}
+
+// ReservationType is what a reservation reserves.
+type ReservationType string
+
+// The types of reservations.
+const (
+	InstanceReservation ReservationType = "instance" // time: shelving does not hold capacity
+	HostReservation     ReservationType = "host"     // capacity
+)
+
+// ReservationStatus is the status of one reservation.
+type ReservationStatus string
+
+// The statuses of a reservation.
+const (
+	ReservationPending ReservationStatus = "pending"
+	ReservationActive  ReservationStatus = "active"
+	ReservationEnded   ReservationStatus = "ended"
+	ReservationError   ReservationStatus = "error"
+)
+
+// Reservation is one part of a lease.
+type Reservation struct {
+	ID          uuid.UUID
+	ProjectID   string
+	LeaseID     uuid.UUID
+	Type        ReservationType
+	Status      ReservationStatus
+	Problem     *Problem
+	InstanceID  uuid.UUID      // of an instance reservation
+	ActionID    uuid.UUID      // what run-connections does to the instance now; zero = nothing
+	Want        *HostWant      // of a host reservation
+	Flavors     []LeasedFlavor // of a host reservation
+	AggregateID int            // Nova's; 0 = not made yet
+	Allocations []Allocation   // of a host reservation
+}
+
+// HostWant is what hosts a reservation asks for. A host is taken whole; sizes are the least that each must have.
+type HostWant struct {
+	Min          int               `json:"min"`
+	Max          int               `json:"max"`
+	VCPUs        int               `json:"vcpus,omitempty"`
+	RAMMB        int               `json:"ram_mb,omitempty"`
+	DiskGB       int               `json:"disk_gb,omitempty"`
+	Region       string            `json:"region,omitempty"` // "" = this cloud's
+	Zone         string            `json:"zone,omitempty"`   // "" = any
+	Traits       []string          `json:"traits,omitempty"`
+	Capabilities map[string]string `json:"capabilities,omitempty"` // expressions by attribute: see Capability
+}
+
+// LeasedFlavor is a private flavor that requires a reservation's trait, and the flavor that it is a copy of.
+type LeasedFlavor struct {
+	ID     string `json:"id"` // deterministic, so that a repeated step finds it
+	Name   string `json:"name"`
+	BaseID string `json:"base_id"`
+	Base   string `json:"base"` // the base flavor's name
+	VCPUs  int    `json:"vcpus"`
+	RAMMB  int    `json:"ram_mb"`
+	DiskGB int    `json:"disk_gb"`
+}
+
+// Allocation is a host that a reservation has for a time.
+type Allocation struct {
+	ProjectID     string
+	LeaseID       uuid.UUID // only some queries fill it
+	ReservationID uuid.UUID
+	Node          string
+	From          time.Time
+	Until         time.Time // with the time for cleaning
+	PreparedAt    time.Time // zero = the host is not the reservation's in Nova and Placement yet
+	ReleasedAt    time.Time // zero = not returned yet
+}
+
+// FreeSlot is a period in which hosts are free.
+type FreeSlot struct {
+	From  time.Time
+	Until time.Time
+	Hosts int // free during all of it
+}
+
+// FreeQuery asks when hosts are free.
+type FreeQuery struct {
+	Want     HostWant // without Min and Max
+	Hosts    int      // how many at the same time
+	Duration time.Duration
+	Cleaning time.Duration // must be free after it, too
+	From     time.Time
+	Until    time.Time
+	Limit    int
+}
+
+// Validate checks what the user chooses.
+func (l Lease) Validate() error {
+	if strings.TrimSpace(l.Name) == "" {
+		return apperr.InvalidField("name", "must not be blank")
+	}
+	return nil
+}
+
+// LeaseQuery selects leases of a project.
+type LeaseQuery struct {
+	Statuses []LeaseStatus // none = all
+	Name     string        // part of the name
+	Type     ReservationType
+	Limit    int
+	Marker   uuid.UUID // id of the last lease of the page before
+}
+
+// NewLease is a lease to store, with all that is stored with it or not at all.
+type NewLease struct {
+	Lease      Lease
+	Connection *Connection // what its instances are handled with; nil = none
+	Rules      LeaseRules
+}
+
+// LeaseRules are the operator's limits of leases.
+type LeaseRules struct {
+	Longest    time.Duration // from start to end; 0 = unlimited
+	PerProject int           // open leases; 0 = unlimited
+	Cleaning   time.Duration // between two reservations of a host
+}
+
+// FreeError is a Conflict of a host reservation, with the first time at which it would fit.
+type FreeError struct {
+	Refusal *apperr.Error
+	FreeAt  time.Time // zero = never: too few hosts match, or the lease keeps its hosts
+	EndsBy  time.Time // how far a lease that keeps its hosts can be extended; zero = of any other refusal
+}
+
+// Error implements error.
+func (e *FreeError) Error() string { return e.Refusal.Error() }
+
+// Unwrap returns the refusal.
+func (e *FreeError) Unwrap() error { return e.Refusal }

@@ -1,0 +1,256 @@
+package domain
+
+import (
+	"encoding/json"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Kind is a kind of managed resources.
+type Kind string
+
+// The kinds that are managed where the cloud has their service.
+const (
+	KindMachine    Kind = "VirtualMachine"
+	KindDeployment Kind = "VirtualMachineDeployment"
+	KindVolume     Kind = "Volume"
+	KindImage      Kind = "Image"
+	KindBalancer   Kind = "Loadbalancer"
+	KindSecret     Kind = "Secret"
+	KindConfigmap  Kind = "Configmap"
+)
+
+// Kinds lists the managed kinds in the order in which they can be created: none needs a later one.
+func Kinds() []Kind {
+	return []Kind{KindSecret, KindConfigmap, KindImage, KindVolume, KindMachine, KindDeployment, KindBalancer}
+}
+
+// UnsupportedKinds lists the kinds that OpenStack has no home for.
+func UnsupportedKinds() []Kind { return []Kind{"Pod", "PodDeployment", "CI", "CD"} }
+
+// ManagedStatus is the status of a managed resource.
+type ManagedStatus string
+
+// The statuses of a managed resource.
+const (
+	ManagedPending  ManagedStatus = "pending"
+	ManagedCreating ManagedStatus = "creating"
+	ManagedUpdating ManagedStatus = "updating"
+	ManagedReady    ManagedStatus = "ready"
+	ManagedDegraded ManagedStatus = "degraded" // a deployment with too few members that are ready, or drift
+	ManagedError    ManagedStatus = "error"    // it is tried again after a pause, or needs its user
+	ManagedDeleting ManagedStatus = "deleting"
+)
+
+// ManagedRequest is what is to be done with a managed resource; "" = nothing.
+type ManagedRequest string
+
+// The requests for a managed resource.
+const (
+	ManagedCreate ManagedRequest = "create"
+	ManagedUpdate ManagedRequest = "update"
+	ManagedDelete ManagedRequest = "delete"
+)
+
+// Repair says what happens when others change what was declared.
+type Repair string
+
+// RepairManual only shows the drift; RepairAuto makes the resource as it was declared again.
+const (
+	RepairAuto   Repair = "auto"
+	RepairManual Repair = "manual"
+)
+
+// DefaultMaxRevisions is how many revisions are kept unless the resource says otherwise.
+const DefaultMaxRevisions = 10
+
+// ScheduleRule says where a resource may run.
+type ScheduleRule struct {
+	Region   string            `json:"region,omitempty"`   // of the catalog; "" = the function's own
+	Zone     string            `json:"zone,omitempty"`     // an availability zone
+	Labels   map[string]string `json:"labels,omitempty"`   // that its node should have
+	Affinity string            `json:"affinity,omitempty"` // spread or pack: of the members of a deployment
+}
+
+// Condition is what is known of one aspect of a resource, in the form of Kubernetes' conditions.
+type Condition struct {
+	Type             string    `json:"type"`
+	Status           string    `json:"status"` // True, False or Unknown
+	Reason           string    `json:"reason"` // one word in CamelCase
+	Message          string    `json:"message"`
+	LastTransitionAt time.Time `json:"last_transition_at"`
+}
+
+// The types of conditions.
+const (
+	ConditionReady     = "Ready"     // it is as declared, and works
+	ConditionUpdated   = "Updated"   // its objects have the declared revision
+	ConditionInSync    = "InSync"    // nobody else has changed it
+	ConditionDelegated = "Delegated" // reconcile-managed may act in its user's name
+	ConditionScheduled = "Scheduled" // it runs where its schedule says
+)
+
+// SetCondition sets a condition. The time of its last transition changes only with its status.
+func SetCondition(all []Condition, c Condition, now time.Time) []Condition {
+	c.LastTransitionAt = now
+	n := slices.IndexFunc(all, func(old Condition) bool { return old.Type == c.Type })
+	if n < 0 {
+		return append(all, c)
+	}
+	if all[n].Status == c.Status {
+		c.LastTransitionAt = all[n].LastTransitionAt
+	}
+	all[n] = c
+	return all
+}
+
+// Drift is one field that somebody else has changed.
+type Drift struct {
+	Member   uuid.UUID `json:"member,omitzero"`
+	Field    string    `json:"field"`
+	Declared any       `json:"declared"`
+	Actual   any       `json:"actual"`
+}
+
+// Managed is a declared resource, with its current revision and its members.
+type Managed struct {
+	ID               uuid.UUID
+	ProjectID        string
+	DomainID         string
+	UserID           string
+	ConnectionID     uuid.UUID
+	Kind             Kind
+	Name             string
+	Provider         string
+	Flavor           string // the template that its spec began with; "" = none
+	Labels           map[string]string
+	Schedule         ScheduleRule
+	Repair           Repair
+	MaxRevisions     int
+	Revision         int
+	ObservedRevision int
+	Request          ManagedRequest
+	Status           ManagedStatus
+	Reason           string
+	Conditions       []Condition
+	Drift            []Drift
+	Attempts         int
+	RetryAt          time.Time
+	Actor            *Actor
+	Version          int64
+	Seq              int64
+	CreatedAt        time.Time
+	UpdatedAt        time.Time
+
+	Spec    json.RawMessage // of the current revision, without secrets: a MachineSpec, VolumeSpec, ...
+	Secrets []byte          // sealed ManagedSecrets; nil = none
+	Digest  []byte          // says whether the secrets differ from others of the resource; empty = none
+	Members []Member        // by ordinal
+	// Made has the revisions, by number, that members were made or updated to and that are not the current one. Only
+	// reconcile-managed reads them.
+	Made map[int]Revision
+}
+
+// SealedFor is the purpose that the secrets of a resource are sealed for.
+func (m Managed) SealedFor() string { return "managed/" + m.ProjectID + "/" + m.ID.String() }
+
+// Revision is what was declared once. It never changes.
+type Revision struct {
+	Number     int
+	Flavor     string
+	Spec       json.RawMessage
+	Secrets    []byte
+	Digest     []byte
+	Labels     map[string]string
+	Schedule   ScheduleRule
+	RolledBack int // the revision that this one repeats; 0 = none
+	UserID     string
+	CreatedAt  time.Time
+}
+
+// MemberStatus is the status of a member.
+type MemberStatus string
+
+// The statuses of a member.
+const (
+	MemberCreating MemberStatus = "creating"
+	MemberReady    MemberStatus = "ready"
+	MemberUpdating MemberStatus = "updating"
+	MemberError    MemberStatus = "error"
+	MemberDeleting MemberStatus = "deleting"
+)
+
+// Member is an object of OpenStack that makes a resource, or one of the servers of a deployment.
+type Member struct {
+	ID        uuid.UUID // the mark of the object; the instance id of a server
+	ManagedID uuid.UUID
+	Ordinal   int
+	Revision  int
+	ObjectID  string // "" = not made yet
+	Status    MemberStatus
+	Reason    string
+	Node      string
+	Attempts  int
+	RetryAt   time.Time
+	CreatedAt time.Time
+	UpdatedAt time.Time
+}
+
+// ManagedProject is a project with managed resources: a unit of due work.
+type ManagedProject struct {
+	ProjectID string
+	DomainID  string
+	DueAt     time.Time
+	Attempts  int
+	Problem   *Problem
+}
+
+// ResourceFlavor is a named template of managed resources.
+type ResourceFlavor struct {
+	ID          uuid.UUID
+	ProjectID   string
+	DomainID    string
+	UserID      string
+	Name        string
+	Kind        Kind
+	Provider    string
+	Description string
+	Spec        json.RawMessage
+	Version     int64
+	CreatedAt   time.Time
+	UpdatedAt   time.Time
+}
+
+// Provider serves kinds of managed resources.
+type Provider struct {
+	Name        string
+	Description string
+	Kinds       []Kind
+	Driver      string // the source's word for what is behind it
+	Service     string // its type in the catalog; "" = Postgres alone
+}
+
+// ProviderOf returns the provider of a kind. ok is false for an unknown kind.
+func ProviderOf(kind Kind) (p Provider, ok bool) {
+	all := Providers()
+	n := slices.IndexFunc(all, func(p Provider) bool { return slices.Contains(p.Kinds, kind) })
+	if n < 0 {
+		return p, false
+	}
+	return all[n], true
+}
+
+// Providers lists the providers.
+func Providers() []Provider {
+	return []Provider{
+		{"nova", "Servers", []Kind{KindMachine, KindDeployment}, "Libvirt", "compute"},
+		{"cinder", "Volumes", []Kind{KindVolume}, "Cinder", "volumev3"},
+		{"glance", "Images", []Kind{KindImage}, "Glance", "image"},
+		{"octavia", "Load balancers", []Kind{KindBalancer}, "Octavia", "load-balancer"},
+		{"barbican", "Secrets", []Kind{KindSecret}, "Barbican", "key-manager"},
+		{"postgres", "Files for servers", []Kind{KindConfigmap}, "Etcd", ""},
+		{"none", "What OpenStack has no home for", UnsupportedKinds(), "", ""},
+	}
+}

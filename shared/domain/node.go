@@ -1,0 +1,146 @@
+package domain
+
+import "time"
+
+// PoolState says whether hosts can be reserved on a node.
+type PoolState string
+
+// The states of a node in the reservable pool; a node that is not in the table is in none.
+const (
+	NodeJoining    PoolState = "joining"    // run-leases is isolating it
+	NodeReservable PoolState = "reservable" // only servers of active reservations land on it
+	NodeLeaving    PoolState = "leaving"    // run-leases is opening it again
+)
+
+// NodeStatus says whether a node reports.
+type NodeStatus string
+
+// The statuses of a node.
+const (
+	NodeUnknown NodeStatus = "unknown" // it was never looked at
+	NodeUp      NodeStatus = "up"
+	NodeSuspect NodeStatus = "suspect" // it has not reported for a while, or its status URL says so
+	NodeDown    NodeStatus = "down"
+)
+
+// NodeSettings are what admins set of a node.
+type NodeSettings struct {
+	Labels          map[string]string
+	RegionZone      string
+	NetworkZone     string
+	Providers       []string
+	StatusURL       string
+	Alert           bool
+	AutoCordonAfter time.Duration
+	AutoDrainAfter  time.Duration
+}
+
+// NodeLimits say how the status of a node follows from its reports.
+type NodeLimits struct {
+	Suspect   time.Duration // no report for longer: the node is suspect
+	Down      time.Duration // the same: it is down
+	AsOf      time.Time     // when Nova was asked, by the database's clock; zero = now
+	Answering []string      // hosts whose status URL has just answered: they are at most suspect
+}
+
+// CordonMark begins the reason that Nova's service list shows of a host that cloudfn has cordoned.
+const CordonMark = "cloudfn: "
+
+// Node is a host of compute: what watch-nodes has seen of it, what its admins have set, and its part in the reservable
+// pool.
+type Node struct {
+	Name            string
+	Region          string
+	Zone            string // by Nova
+	Labels          map[string]string
+	RegionZone      string        // where its admins say that it is
+	NetworkZone     string        // the same, of the network
+	Providers       []string      // what runs on it besides Nova's hypervisor
+	StatusURL       string        // asked when it is suspect; "" = none
+	Alert           bool          // changes of status are events
+	AutoCordonAfter time.Duration // down for so long; zero = never
+	AutoDrainAfter  time.Duration // suspect for so long, and still up in Nova; zero = never
+	Status          NodeStatus
+	StatusReason    string
+	StatusSince     time.Time
+	ServiceAt       time.Time // the last report of its nova-compute, by Nova's clock
+	ReportedAt      time.Time // the same by the database's clock
+	AgentAt         time.Time // the last heartbeat of the operator's own agent
+	AgentStatus     NodeStatus
+	AgentReason     string // what that said
+	ServiceID       string // of its nova-compute
+	Enabled         bool
+	DisabledReason  string
+	CordonedAt      time.Time // by us; zero = we have not
+	Servers         int
+	Version         int64 // of its ETag
+	Seq             int64 // of its last event
+	Pool            PoolState
+	Reason          string // why it does not join or leave
+	IsUp            bool   // by Nova's service list
+	ProviderID      string // its resource provider in Placement
+	VCPUs           int    // what servers may use: with Placement's ratios, without what it reserves
+	RAMMB           int
+	DiskGB          int
+	Traits          []string
+	Attributes      map[string]string // by name: hypervisor_type, cpu_info:arch, ...
+	RequestedBy     string            // the user id of the admin
+	SeenAt          time.Time
+	DownSince       time.Time // zero = it is up
+	UpdatedAt       time.Time
+}
+
+// Isolation says whether the cloud keeps servers without the trait off reservable hosts.
+type Isolation struct {
+	Result   string // proven or unproven
+	Detail   string
+	TestedAt time.Time // zero = never
+}
+
+// The results of the isolation self-test.
+const (
+	IsolationProven   = "proven"
+	IsolationUnproven = "unproven"
+)
+
+// ProbePrefix begins the names of the servers of the isolation self-test; the host's name follows.
+const ProbePrefix = "cloudfn-probe-"
+
+// ComputeHost is a host of compute as Nova and Placement show it now.
+type ComputeHost struct {
+	Name           string
+	Zone           string
+	IsUp           bool
+	IsEnabled      bool
+	Servers        int // that run on it
+	ServerIDs      []string
+	ServiceID      string // of its nova-compute
+	DisabledReason string
+	ProviderID     string // the same as the hypervisor's id
+	VCPUs          int    // what servers may use
+	RAMMB          int
+	DiskGB         int
+	UsedVCPUs      int
+	UsedRAMMB      int
+	UsedDiskGB     int
+	Traits         []string
+	Attributes     map[string]string
+	SeenAt         time.Time // of the service's last report
+}
+
+// Aggregate is a host aggregate of Nova.
+type Aggregate struct {
+	ID       int
+	UUID     string // its name in Placement
+	Name     string
+	Hosts    []string
+	Metadata map[string]string
+}
+
+// PrivateFlavor is a flavor that is only for some projects.
+type PrivateFlavor struct {
+	ID         string
+	Name       string
+	BaseID     string            // the flavor whose sizes and extra specs it has
+	ExtraSpecs map[string]string // besides the base's
+}

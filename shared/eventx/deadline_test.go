@@ -1,0 +1,111 @@
+package eventx
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	cloudevents "github.com/cloudevents/sdk-go/v2"
+)
+
+// TestTheWorkEnds with its timeout or with the process, and not because the source hangs up.
+func TestTheWorkEnds(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		hangsUp, processEnds bool
+		after                time.Duration
+	}{
+		"by its timeout":      {after: time.Minute},
+		"with the process":    {processEnds: true, after: time.Second},
+		"not with its source": {hangsUp: true, after: time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := binary(t, Ping("tick-things", key, time.Now()))
+			synctest.Test(t, func(t *testing.T) {
+				source, hangUp := context.WithCancel(t.Context())
+				process, end := context.WithCancel(t.Context())
+				defer hangUp()
+				defer end()
+				time.AfterFunc(time.Second, func() {
+					if tc.hangsUp {
+						hangUp()
+					}
+					if tc.processEnds {
+						end()
+					}
+				})
+				began := time.Now()
+				h := handler(func(ctx context.Context, _ cloudevents.Event) error {
+					<-ctx.Done()
+					return ctx.Err()
+				})
+				h.Running = process
+				if w := serve(h, r.WithContext(source)); w.Code != 503 || time.Since(began) != tc.after {
+					t.Errorf("got %d after %s", w.Code, time.Since(began))
+				}
+			})
+		})
+	}
+}
+
+// shortDeadline makes every read deadline of a server's connections a tenth of a second.
+type shortDeadline struct{ net.Listener }
+
+// Accept implements net.Listener.
+func (l shortDeadline) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	return shortDeadlineConn{conn}, err
+}
+
+type shortDeadlineConn struct{ net.Conn }
+
+// SetReadDeadline implements net.Conn.
+func (c shortDeadlineConn) SetReadDeadline(t time.Time) error {
+	if soon := time.Now().Add(100 * time.Millisecond); t.After(soon) {
+		t = soon
+	}
+	return c.Conn.SetReadDeadline(t)
+}
+
+// TestLongWorkLeavesTheConnection as it was, with a body and without: the next request on it starts with a live
+// context.
+func TestLongWorkLeavesTheConnection(t *testing.T) {
+	t.Parallel()
+	h := handler(func(context.Context, cloudevents.Event) error { time.Sleep(300 * time.Millisecond); return nil })
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := r.Context().Err(); err != nil {
+			t.Errorf("the request is born %v", err)
+		}
+		h.ServeHTTP(w, r)
+		if err := r.Context().Err(); err != nil {
+			t.Errorf("the request ends %v", err)
+		}
+	}))
+	server.Listener = shortDeadline{server.Listener}
+	server.Start()
+	t.Cleanup(server.Close)
+	client := &http.Client{Transport: &http.Transport{MaxConnsPerHost: 1}}
+	t.Cleanup(client.CloseIdleConnections)
+	for _, data := range []string{"", "", "some", ""} {
+		event := Ping("tick-things", key, time.Now())
+		if data != "" {
+			_ = event.SetData("text/plain", data)
+		}
+		req, err := cloudevents.NewHTTPRequestFromEvent(t.Context(), server.URL, event)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _ = resp.Body.Close(); resp.StatusCode != http.StatusNoContent {
+			t.Errorf("got %d", resp.StatusCode)
+		}
+	}
+}

@@ -1,0 +1,134 @@
+package leases
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// TestDecide: what a lease of every status needs at every time of its period. "status work due start_result", where due
+// is the start, the warning, the end, or never.
+func TestDecide(t *testing.T) {
+	t.Parallel()
+	start := time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC)
+	end := start.Add(2 * time.Hour)
+	times := map[string]time.Time{
+		"before": start.Add(-time.Second), "start": start, "during": start.Add(time.Hour),
+		"warning": end.Add(-time.Minute), "end": end, "after": end.Add(3 * time.Hour),
+	}
+	for status, row := range map[domain.LeaseStatus]map[string]string{
+		domain.LeasePending: {
+			"before": "pending prepare start", "start": "starting start never", "during": "starting start never",
+			"warning": "starting start never", "end": "ending finish never skipped",
+			"after": "ending finish never skipped",
+		},
+		domain.LeaseStarting: { // before its start after a retry only
+			"before": "starting prepare start", "start": "starting start never", "during": "starting start never",
+			"warning": "starting start never", "end": "ending finish never failed",
+			"after": "ending finish never failed",
+		},
+		domain.LeaseActive: {
+			"before": "active keep warning", "start": "active keep warning", "during": "active keep warning",
+			"warning": "active keep end warned", "end": "ending finish never failed",
+			"after": "ending finish never failed",
+		},
+		domain.LeaseEnding: {
+			"before": "ending finish never", "start": "ending finish never", "during": "ending finish never",
+			"warning": "ending finish never", "end": "ending finish never", "after": "ending finish never",
+		},
+		domain.LeaseEnded:     never("ended"),
+		domain.LeaseCancelled: never("cancelled"),
+		domain.LeaseError: {
+			"before": "error none end", "start": "error none end", "during": "error none end",
+			"warning": "error none end", "end": "ending finish never failed", "after": "ending finish never failed",
+		},
+	} {
+		for at, want := range row {
+			l := domain.Lease{Status: status, StartsAt: start, EndsAt: end, BeforeEnd: 10 * time.Minute}
+			if got := show(l, decide(l, times[at], false)); got != want {
+				t.Errorf("%s %s: got %q, want %q", status, at, got, want)
+			}
+		}
+	}
+	if len(domain.LeaseStatuses()) != 7 {
+		t.Error("the table lacks a status")
+	}
+}
+
+func never(status string) map[string]string {
+	row := map[string]string{}
+	for _, at := range []string{"before", "start", "during", "warning", "end", "after"} {
+		row[at] = status + " none never"
+	}
+	return row
+}
+
+func show(l domain.Lease, d decision) string {
+	due := map[time.Time]string{
+		{}: "never", l.EndsAt.Add(-l.BeforeEnd): "warning", l.StartsAt: "start", l.EndsAt: "end",
+	}[d.due]
+	text := fmt.Sprintf("%s %s %s", d.status, d.work, due)
+	if d.startResult != "" {
+		text += " " + string(d.startResult)
+	}
+	if d.warn {
+		text += " warned"
+	}
+	return text
+}
+
+// TestDecideOnceMore: the cases that depend on more than status and time.
+func TestDecideOnceMore(t *testing.T) {
+	t.Parallel()
+	start := time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC)
+	l := domain.Lease{StartsAt: start, EndsAt: start.Add(time.Hour), BeforeEnd: time.Minute}
+	during, after := start.Add(time.Minute), start.Add(2*time.Hour)
+	for name, tc := range map[string]struct {
+		change func(*domain.Lease)
+		now    time.Time
+		isLost bool
+		want   string
+	}{
+		"lost before the start": {status(domain.LeasePending), start.Add(-1), true, "error none end"},
+		"lost while active":     {status(domain.LeaseActive), during, true, "error none end"},
+		"lost at the end":       {status(domain.LeaseActive), after, true, "ending finish never failed"},
+		"lost, known":           {status(domain.LeaseError), during, true, "error none end"},
+		"ended with an error": {func(l *domain.Lease) {
+			l.Status, l.EndResult = domain.LeaseError, domain.StepFailed
+		}, after, true, "error none never"},
+		"warned already": {func(l *domain.Lease) {
+			l.Status, l.WarnedAt = domain.LeaseActive, during
+		}, start.Add(time.Hour - time.Second), false, "active keep end"},
+		"no warning": {func(l *domain.Lease) {
+			l.Status, l.BeforeEnd = domain.LeaseActive, 0
+		}, start.Add(time.Hour - time.Second), false, "active keep end"},
+		"it has started": {func(l *domain.Lease) {
+			l.Status, l.StartResult = domain.LeaseActive, domain.StepDone
+		}, after, false, "ending finish never done"},
+	} {
+		one := l
+		tc.change(&one)
+		if got := show(one, decide(one, tc.now, tc.isLost)); got != tc.want {
+			t.Errorf("%s: got %q, want %q", name, got, tc.want)
+		}
+	}
+}
+
+func status(s domain.LeaseStatus) func(*domain.Lease) { return func(l *domain.Lease) { l.Status = s } }
+
+// TestPauses grow to a minute, and a start that is retried for a quarter of an hour fails after about 18 attempts.
+func TestPauses(t *testing.T) {
+	t.Parallel()
+	for attempts, want := range map[int]time.Duration{
+		1: 5 * time.Second, 2: 10 * time.Second, 4: 40 * time.Second, 5: time.Minute, 100: time.Minute,
+	} {
+		if got := pauseAfter(attempts); got != want {
+			t.Errorf("after %d attempts: %s", attempts, got)
+		}
+	}
+	if got := triedFor(18); got < 15*time.Minute || got > 16*time.Minute {
+		t.Errorf("18 attempts took %s", got)
+	}
+}

@@ -1,0 +1,278 @@
+// Package leases begins and ends leases: what a lease needs by status and time, the steps to it for instances and for
+// reserved hosts, the pool of reservable hosts, and the replacement of hosts that are down. Each step may be repeated,
+// so that a process that dies between any two calls loses nothing.
+package leases
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// Engine works on leases.
+type Engine struct {
+	Store       Store
+	Actions     Actions
+	Instances   Instances
+	Connections Connections
+	Nodes       Nodes
+	// Cloud opens a session of the service account; nil = no account, and hosts cannot be reserved.
+	Cloud    func(context.Context) (Cloud, error)
+	Forget   func(error) // drops the session after an error that is due to its token
+	Wake     func(functions ...string)
+	RetryFor time.Duration // for how long a start is tried
+	ClaimFor time.Duration
+}
+
+// The pauses until a lease is worked on again.
+const (
+	movingPause = 1500 * time.Millisecond // while OpenStack or run-connections is at work for it
+	healEvery   = time.Minute             // a lease with hosts
+)
+
+// pass is one visit of a claimed lease.
+type pass struct {
+	Engine
+
+	claim domain.Claim
+	lease *domain.Lease
+	now   time.Time // by the database's clock
+	since time.Time // when the claim was last renewed, by this process's clock
+	nodes map[string]domain.Node
+	cloud Cloud // nil until it is needed
+	// hasLost says that nothing can be done in the user's name any more.
+	hasLost bool
+
+	degraded bool            // a host is down, and there is no other
+	isMoving bool            // something is under way, and there is more to do soon
+	failure  *domain.Problem // why a step has to be repeated
+	final    *domain.Problem // why no repetition helps
+	waitsFor time.Time       // nothing can be done before; zero = no such time
+}
+
+// Run does for a claimed lease what it needs now, writes it back and releases its claim.
+func (e Engine) Run(ctx context.Context, claim domain.Claim, lease domain.Lease, now time.Time) error {
+	p := &pass{Engine: e, claim: claim, lease: &lease, now: now, since: time.Now()}
+	var err error
+	if p.hasLost, err = p.isLost(ctx); err != nil {
+		return err
+	}
+	d := decide(lease, now, p.hasLost)
+	if err := p.begin(ctx, d); err != nil {
+		return err
+	}
+	if err := p.do(ctx, d.work); err != nil {
+		return err
+	}
+	return p.end(ctx, d)
+}
+
+// isLost says whether what was delegated to the lease has ended by itself.
+func (p *pass) isLost(ctx context.Context) (bool, error) {
+	if p.lease.ConnectionID == uuid.Nil || !p.lease.Status.IsOpen() {
+		return false, nil
+	}
+	status, _, err := p.Connections.Status(ctx, p.lease.ProjectID, p.lease.ConnectionID)
+	if apperr.CodeOf(err) == apperr.NotFound {
+		return true, nil
+	}
+	return err == nil && !status.IsOpen(), err
+}
+
+// begin stores the status that the time brings, with its event, before anything is done. A new status begins with no
+// failed attempts.
+func (p *pass) begin(ctx context.Context, d decision) error {
+	if d.warn {
+		if err := p.Store.Warn(ctx, p.claim, p.lease); err != nil {
+			return err
+		}
+		p.Wake("deliver-events")
+	}
+	if d.status == p.lease.Status {
+		return nil
+	}
+	l := p.lease
+	slog.InfoContext(ctx, "a lease", "lease_id", l.ID, "project_id", l.ProjectID, "status", d.status, "was", l.Status)
+	l.Status, l.StartResult, l.Problem, l.Attempts = d.status, d.startResult, d.problem, 0
+	if d.status != domain.LeaseError {
+		l.Problem = nil
+	}
+	l.DueAt = p.now
+	err := p.Store.SaveStep(ctx, p.claim, l, p.ClaimFor)
+	p.Wake("deliver-events")
+	return err
+}
+
+// do does the steps of the work for each reservation. One that fails does not keep the others.
+func (p *pass) do(ctx context.Context, todo work) error {
+	if todo == workNone {
+		return nil
+	}
+	for n := range p.lease.Reservations {
+		r := &p.lease.Reservations[n]
+		var err error
+		switch {
+		case r.Status == domain.ReservationEnded:
+		case r.Type == domain.InstanceReservation:
+			err = p.instance(ctx, todo, r)
+		default:
+			err = p.hosts(ctx, todo, r)
+		}
+		if errors.Is(err, domain.ErrFenced) || errors.Is(err, domain.ErrChanged) || ctx.Err() != nil {
+			return errors.Join(err, ctx.Err())
+		}
+		p.record(ctx, r, err)
+	}
+	return nil
+}
+
+// record remembers why a step failed.
+func (p *pass) record(ctx context.Context, r *domain.Reservation, err error) {
+	if err == nil {
+		r.Problem = nil
+		return
+	}
+	slog.WarnContext(ctx, "a step of a lease", "lease_id", p.lease.ID, "reservation_id", r.ID, "status",
+		p.lease.Status, "error", err)
+	r.Problem = problemOf(err)
+	if errors.Is(err, errWaits) {
+		p.lease.Problem, p.isMoving = r.Problem, true
+		return
+	}
+	if apperr.CodeOf(err) == apperr.DelegationLost {
+		p.final = r.Problem
+		return
+	}
+	p.failure = r.Problem
+	if p.Forget != nil {
+		p.Forget(err)
+	}
+}
+
+// errWaits is in the chain when a step waits for another lease, which is no failure.
+var errWaits = errors.New("waits for another lease")
+
+// problemOf is an error as users see it.
+func problemOf(err error) *domain.Problem {
+	e := apperr.As(err)
+	return &domain.Problem{Code: string(e.Code), Detail: e.Message}
+}
+
+// end stores the outcome, and when there is work again.
+func (p *pass) end(ctx context.Context, d decision) error {
+	l := p.lease
+	before, wasDegraded := l.Status, l.Degraded
+	l.DueAt = d.due
+	if (d.work == workStart || d.work == workKeep) && p.failure == nil {
+		l.Degraded = p.degraded
+	}
+	switch {
+	case p.failure != nil:
+		p.retry(d)
+	case p.isMoving:
+		l.DueAt = p.now.Add(movingPause)
+	case p.final != nil:
+		l.Status, l.Problem = domain.LeaseError, p.final
+		if d.work == workFinish {
+			l.EndResult, l.DueAt = domain.StepFailed, time.Time{}
+		} else {
+			l.DueAt = l.EndsAt
+		}
+	case d.work == workFinish:
+		return p.finish(ctx)
+	case d.work != workNone && p.allEnded():
+		l.Status, l.Problem, l.Attempts, l.DueAt = domain.LeaseEnding, nil, 0, p.now
+	case d.work == workStart:
+		l.Status, l.StartResult, l.StartedAt = domain.LeaseActive, domain.StepDone, p.now
+		l.Problem, l.Attempts, l.DueAt = nil, 0, p.now
+	case d.work != workNone:
+		l.Problem, l.Attempts = nil, 0
+	}
+	if !p.waitsFor.IsZero() && (l.DueAt.IsZero() || p.waitsFor.Before(l.DueAt)) {
+		l.DueAt = p.waitsFor
+	}
+	if d.work == workKeep && p.hasHosts() && l.Status == domain.LeaseActive {
+		l.DueAt = earlier(l.DueAt, p.now.Add(healEvery))
+	}
+	err := p.Store.Save(ctx, p.claim, l)
+	if l.Status != before || l.Degraded != wasDegraded {
+		p.Wake("deliver-events")
+	}
+	return err
+}
+
+// retry has the step repeated after a pause, or ends a start that has failed for too long.
+func (p *pass) retry(d decision) {
+	l := p.lease
+	l.Problem = p.failure
+	l.Attempts++
+	if d.work == workStart && triedFor(l.Attempts) > p.RetryFor {
+		l.Status, l.StartResult, l.DueAt = domain.LeaseError, domain.StepFailed, l.EndsAt
+		return
+	}
+	pause := pauseAfter(l.Attempts)
+	if p.isMoving {
+		pause = min(pause, movingPause)
+		l.Attempts-- // what moves is looked at more often than what fails is repeated
+	}
+	l.DueAt = p.now.Add(pause)
+	if d.work == workPrepare && l.DueAt.After(l.StartsAt) {
+		l.DueAt = l.StartsAt
+	}
+}
+
+// finish ends the lease. One that never started, because its user deleted it, is cancelled.
+func (p *pass) finish(ctx context.Context) error {
+	l := p.lease
+	l.Status, l.Problem, l.DueAt, l.EndedAt = domain.LeaseEnded, nil, time.Time{}, p.now
+	l.EndResult, l.Degraded = domain.StepDone, false
+	if l.StartResult == "" {
+		l.Status = domain.LeaseCancelled
+	}
+	err := p.Store.Finish(ctx, p.claim, l)
+	if err == nil {
+		slog.InfoContext(ctx, "a lease has ended", "lease_id", l.ID, "project_id", l.ProjectID, "status", l.Status)
+		p.Wake("deliver-events", "run-connections")
+	}
+	return err
+}
+
+// allEnded says whether nothing is left to reserve: the lease has ended, or its instances were deleted.
+func (p *pass) allEnded() bool {
+	return !slices.ContainsFunc(p.lease.Reservations, func(r domain.Reservation) bool {
+		return r.Status != domain.ReservationEnded
+	})
+}
+
+func (p *pass) hasHosts() bool {
+	return slices.ContainsFunc(p.lease.Reservations, func(r domain.Reservation) bool {
+		return r.Type == domain.HostReservation
+	})
+}
+
+// neverStarted says whether the user has deleted the lease before it was active: then on_end does not touch servers.
+func (p *pass) neverStarted() bool { return p.lease.StartResult == "" }
+
+// renew renews the claim during long work, and stores how far it has come.
+func (p *pass) renew(ctx context.Context) error {
+	if time.Since(p.since) < p.ClaimFor/3 {
+		return nil
+	}
+	p.since = time.Now()
+	return p.Store.SaveStep(ctx, p.claim, p.lease, p.ClaimFor)
+}
+
+// earlier is the earlier of two times; zero is never.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}

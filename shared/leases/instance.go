@@ -1,0 +1,275 @@
+package leases
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/actions"
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// instance does the next step for the instance of a reservation.
+func (p *pass) instance(ctx context.Context, todo work, r *domain.Reservation) error {
+	i, err := p.find(ctx, r)
+	if err != nil {
+		return err
+	}
+	if isGone(i) {
+		r.Status, r.ActionID = domain.ReservationEnded, uuid.Nil
+		return nil
+	}
+	if todo == workKeep {
+		return nil
+	}
+	step := instanceStep{pass: p, r: r, i: i}
+	if p.hasLost {
+		return step.withoutDelegation()
+	}
+	var isDone bool
+	switch todo {
+	case workPrepare:
+		_, err = step.bring(ctx, domain.Shelve)
+		return err
+	case workStart:
+		if isDone, err = step.start(ctx); isDone {
+			r.Status = domain.ReservationActive
+		}
+	default:
+		if isDone, err = step.finish(ctx); isDone {
+			r.Status = domain.ReservationEnded
+		}
+	}
+	return err
+}
+
+func (p *pass) find(ctx context.Context, r *domain.Reservation) (domain.Instance, error) {
+	found, err := p.Instances.Find(ctx, domain.Filter{ProjectID: p.lease.ProjectID}, []string{r.InstanceID.String()})
+	if err != nil {
+		return domain.Instance{}, err
+	}
+	return found[0], nil
+}
+
+// withoutDelegation ends the reservation if its instance is where it has to be. Nothing else can be done.
+func (s instanceStep) withoutDelegation() error {
+	for onEnd, action := range map[domain.OnEnd]domain.Action{
+		domain.OnEndShelve: domain.Shelve, domain.OnEndStop: domain.Stop,
+	} {
+		if s.lease.OnEnd == onEnd && s.isIn(action, true) {
+			s.r.Status, s.r.ActionID = domain.ReservationEnded, uuid.Nil
+			return nil
+		}
+	}
+	return apperr.New(apperr.DelegationLost, "%s", lost.Detail)
+}
+
+// isGone says whether there is no server, and there never will be.
+func isGone(i domain.Instance) bool {
+	return i.ID == uuid.Nil || i.State == domain.InstanceDeleted || i.ServerID == "" && i.Decided()
+}
+
+// instanceStep is the next step for one instance.
+type instanceStep struct {
+	*pass
+
+	r *domain.Reservation
+	i domain.Instance
+}
+
+// start has the instance run. A paused one does, for Nova: nobody but its user may resume it.
+func (s instanceStep) start(ctx context.Context) (isDone bool, err error) {
+	if s.i.State == domain.InstancePaused {
+		return true, nil
+	}
+	return s.bring(ctx, domain.Start)
+}
+
+// finish does what on_end says. isDone reports that nothing is left to do.
+func (s instanceStep) finish(ctx context.Context) (isDone bool, err error) {
+	onEnd := s.lease.OnEnd
+	switch {
+	case s.neverStarted() && s.now.Before(s.lease.StartsAt):
+		s.r.ActionID = uuid.Nil
+		return true, nil
+	case s.neverStarted():
+		onEnd = domain.OnEndShelve
+	}
+	switch onEnd {
+	case domain.OnEndStop:
+		return s.bring(ctx, domain.Stop)
+	case domain.OnEndDelete:
+		return s.bring(ctx, domain.Delete)
+	case domain.OnEndSnapshotDelete:
+		return s.snapshotDelete(ctx)
+	}
+	return s.bring(ctx, domain.Shelve)
+}
+
+// snapshotDelete deletes the server when its image is active. If this process dies in between, the image is found.
+func (s instanceStep) snapshotDelete(ctx context.Context) (bool, error) {
+	if s.i.State == domain.InstanceDeleting {
+		return s.bring(ctx, domain.Delete)
+	}
+	current, err := s.current(ctx)
+	if err != nil {
+		return false, err
+	}
+	if current != nil && current.Request.Action == domain.Delete && current.Status != domain.ActionFailed {
+		return s.bring(ctx, domain.Delete)
+	}
+	isDone, err := s.bring(ctx, domain.Snapshot)
+	if err != nil || !isDone {
+		return false, err
+	}
+	s.r.ActionID = uuid.Nil
+	return s.bring(ctx, domain.Delete)
+}
+
+// bring has the action done, until the instance is in the state that the action leads to.
+func (s instanceStep) bring(ctx context.Context, action domain.Action) (isDone bool, err error) {
+	if s.lease.ConnectionID == uuid.Nil {
+		return s.bringDirectly(ctx, action)
+	}
+	current, err := s.current(ctx)
+	if err != nil {
+		return false, err
+	}
+	isOwn := current != nil && current.Request.Action == action
+	switch {
+	case current != nil && current.Status == domain.ActionRunning:
+		s.isMoving = true
+		return false, nil
+	case isOwn && current.Status == domain.ActionFailed:
+		s.r.ActionID = uuid.Nil
+		return false, failed(current.Problem)
+	case action == domain.Snapshot && isOwn, s.isIn(action, isOwn):
+		s.r.ActionID = uuid.Nil
+		return true, nil
+	case s.isAtWork() && (isOwn || action == domain.Start): // such as a launch
+		s.isMoving = true
+		return false, nil
+	case isOwn:
+		s.r.ActionID = uuid.Nil
+		return false, s.notBrought(action)
+	}
+	return false, s.request(ctx, action)
+}
+
+// isIn says whether the instance is where the action leads to. A server that is shelved may still be on its host:
+// wasDone reports that the action has done what can be done about that.
+func (s instanceStep) isIn(action domain.Action, wasDone bool) bool {
+	switch action {
+	case domain.Start:
+		return s.i.State == domain.InstanceActive
+	case domain.Stop:
+		return s.i.State == domain.InstanceStopped || s.i.State == domain.InstanceShelved
+	case domain.Shelve:
+		return s.i.State == domain.InstanceShelved && (wasDone || s.i.RawStatus == "SHELVED_OFFLOADED")
+	}
+	return false // a deleted one is gone
+}
+
+// isAtWork says whether Nova is changing the instance, or it is not known what it does.
+func (s instanceStep) isAtWork() bool {
+	return s.i.State == domain.InstanceUnknown || slices.Contains(domain.MovingStates(), s.i.State)
+}
+
+// notBrought says why an instance is not where the action leads to, although Nova has accepted it.
+func (s instanceStep) notBrought(action domain.Action) error {
+	detail := ""
+	if s.i.Problem != nil {
+		detail = ": " + s.i.Problem.Detail
+	}
+	if action == domain.Start && s.i.State == domain.InstanceShelved {
+		detail = ": Nova has found no host with room for it"
+	}
+	return apperr.New(apperr.Conflict, "the instance %s is %s after the action %s%s", s.i.ID, s.i.State, action, detail)
+}
+
+// current is the action that run-connections does or has done for the reservation; nil = none.
+func (s instanceStep) current(ctx context.Context) (*domain.DelegatedAction, error) {
+	if s.r.ActionID == uuid.Nil || s.lease.ConnectionID == uuid.Nil {
+		return nil, nil //nolint:nilnil // nothing is under way
+	}
+	filter := domain.Filter{ProjectID: s.lease.ProjectID, ConnectionID: s.lease.ConnectionID}
+	found, err := s.Actions.Get(ctx, filter, s.r.ActionID)
+	if apperr.CodeOf(err) == apperr.NotFound { // of the connection before, or too old
+		return nil, nil //nolint:nilnil // nothing is under way
+	}
+	return &found, err
+}
+
+// request has run-connections do the action. Its id follows from what it is for, so that a process that dies before the
+// reservation is stored makes no second one.
+func (s instanceStep) request(ctx context.Context, action domain.Action) error {
+	s.r.ActionID = s.actionID(action)
+	s.isMoving = true
+	if current, err := s.current(ctx); err != nil || current != nil {
+		return err
+	}
+	_, err := s.Actions.Create(ctx, domain.DelegatedAction{
+		ID: s.r.ActionID, ProjectID: s.lease.ProjectID, ConnectionID: s.lease.ConnectionID, InstanceID: s.i.ID,
+		UserID: s.lease.UserID, Actor: s.lease.Actor, Request: domain.ActionRequest{Action: action},
+	})
+	s.Wake("run-connections")
+	if err != nil {
+		s.r.ActionID, s.isMoving = uuid.Nil, false
+	}
+	return err
+}
+
+func (s instanceStep) actionID(action domain.Action) uuid.UUID {
+	name := fmt.Sprintf("%s/%s/%d/%d", s.lease.ConnectionID, action, s.lease.Version, s.lease.Attempts)
+	return uuid.NewSHA1(s.r.ID, []byte(name))
+}
+
+// failed is the error of an action that failed.
+func failed(problem *domain.Problem) error {
+	if problem == nil {
+		return apperr.New(apperr.Conflict, "the action failed")
+	}
+	return apperr.New(apperr.Code(problem.Code), "%s", problem.Detail)
+}
+
+// bringDirectly does the action with the service account.
+func (s instanceStep) bringDirectly(ctx context.Context, action domain.Action) (isDone bool, err error) {
+	accepted := uuid.NewSHA1(s.r.ID, []byte("accepted/"+string(action)+"/"+string(s.lease.Status)))
+	switch {
+	case s.i.ServerID == "":
+		s.isMoving = true
+		return false, nil
+	case s.isIn(action, false):
+		s.r.ActionID = uuid.Nil
+		return true, nil
+	case s.r.ActionID == accepted && s.isAtWork():
+		s.isMoving = true
+		return false, nil
+	case s.r.ActionID == accepted:
+		s.r.ActionID = uuid.Nil
+		return false, s.notBrought(action)
+	}
+	cloud, err := s.session(ctx)
+	if err != nil {
+		return false, err
+	}
+	progress, err := actions.Engine{Instances: s.Instances}.Step(ctx, cloud, actions.Action{
+		ActionRequest: domain.ActionRequest{Action: action}, Actor: s.lease.Actor, ServerID: s.i.ServerID,
+		Instance: s.i, ProjectID: s.lease.ProjectID, Force: true, Lease: s.lease.ID,
+		Follow: &actions.Follow{RequestedAt: earlier(s.now, s.lease.EndsAt), Now: s.now},
+	})
+	if err != nil {
+		return false, err
+	}
+	s.isMoving = true
+	if progress.Done && (action == domain.Start || action == domain.Stop) {
+		s.r.ActionID = accepted
+	} else if progress.Done && action != domain.Delete {
+		s.isMoving = false
+		return true, nil
+	}
+	return false, nil
+}

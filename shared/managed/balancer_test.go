@@ -1,0 +1,231 @@
+package managed
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// deployed is a deployment whose servers have the addresses on the network.
+func deployed(network string, addresses ...string) Around {
+	m := domain.Managed{Kind: domain.KindDeployment, Name: "web"}
+	objects := map[uuid.UUID]Object{}
+	for _, address := range addresses {
+		member := domain.Member{ID: uuid.New()}
+		m.Members = append(m.Members, member)
+		objects[member.ID] = Object{State: ObjectReady, Raw: domain.Server{
+			Name: "web", Status: "ACTIVE",
+			Addresses: []domain.Address{{Network: network, IP: address, Version: 4, Type: "fixed"}},
+		}}
+	}
+	return NewAround([]domain.Managed{m}, objects)
+}
+
+// ports are the listeners of a load balancer with their members.
+func ports(o Object) map[string]string {
+	all := map[string]string{}
+	for _, l := range o.Raw.(loadBalancer).Listeners {
+		text := "no pool"
+		if l.Pool != nil {
+			text = l.Pool.Algorithm + " " + endpoints(l.Pool.Members)
+		}
+		all[listenerField(l.Protocol, l.Port)] = text
+	}
+	return all
+}
+
+func (s *sandbox) shows(t *testing.T, o Object, want map[string]string) {
+	t.Helper()
+	if diff := cmp.Diff(want, ports(o)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// oneByOne is a cloud whose Octavia takes no listeners with a load balancer, as some of its drivers do.
+type oneByOne struct{ Cloud }
+
+func (c oneByOne) CreateLoadBalancer(ctx context.Context, r domain.LoadBalancerRequest) (string, error) {
+	if len(r.Listeners) > 0 {
+		return "", apperr.New(apperr.Unsupported, "octavia: the provider does not support this")
+	}
+	return c.Cloud.CreateLoadBalancer(ctx, r)
+}
+
+func webSpec(network string) domain.BalancerSpec {
+	return domain.BalancerSpec{Network: network, Listeners: []domain.ListenerSpec{
+		{Protocol: "HTTP", Port: 80, MemberPort: 8080, Deployment: "web"},
+		{Protocol: "TCP", Port: 5432, MemberPort: 5432, Addresses: []string{"192.0.2.7"}, Algorithm: "SOURCE_IP"},
+	}}
+}
+
+// TestBalancer declares a load balancer, changes it and deletes it, in Octavia. Its members follow a deployment.
+func TestBalancer(t *testing.T) {
+	t.Parallel()
+	network := testkit.Sandbox(t).Network
+	spec := webSpec(network)
+	s := newSandbox(t, NewBalancerDriver(), spec)
+	s.in.Around = deployed(network, "192.0.2.1", "192.0.2.2")
+	first := s.lost(t)
+	made, updates := s.settle(t)
+	if made.ID != first.ID || updates != 0 {
+		t.Errorf("%d updates of %+v", updates, made)
+	}
+	s.shows(t, made, map[string]string{
+		"listeners.http-80":  "ROUND_ROBIN 192.0.2.1:8080 192.0.2.2:8080",
+		"listeners.tcp-5432": "SOURCE_IP 192.0.2.7:5432",
+	})
+
+	s.in.Around = deployed(network, "192.0.2.2", "192.0.2.3")
+	s.differ(t, made, "listeners.http-80.members in_place")
+	if d := s.driver.Differences(s.in, made); !d[0].Follows {
+		t.Errorf("it is %+v", d[0])
+	}
+	spec.Listeners[0].Algorithm = "LEAST_CONNECTIONS"
+	spec.Listeners[1].Port = 5433
+	s.declare(t, spec)
+	s.in.Name = "other"
+	s.differ(t, made, "name in_place", "listeners.http-80.algorithm in_place", "listeners.http-80.members in_place",
+		"listeners.tcp-5433 in_place", "listeners.tcp-5432 in_place")
+	changed, _ := s.settle(t)
+	if changed.ID != made.ID || changed.Name != "other" {
+		t.Errorf("it is %+v", changed)
+	}
+	s.shows(t, changed, map[string]string{
+		"listeners.http-80":  "LEAST_CONNECTIONS 192.0.2.2:8080 192.0.2.3:8080",
+		"listeners.tcp-5433": "SOURCE_IP 192.0.2.7:5432",
+	})
+
+	spec.Address = "192.0.2.200"
+	s.declare(t, spec)
+	s.differ(t, changed, "address replace")
+	spec.Address, spec.Network = "", "elsewhere"
+	s.declare(t, spec)
+	s.differ(t, changed, "network replace")
+	spec.Network = testkit.Sandbox(t).NetworkID
+	s.declare(t, spec)
+	s.differ(t, changed)
+	s.remove(t)
+	if err := s.driver.Delete(t.Context(), s.Session, changed); err != nil {
+		t.Errorf("an absent one: %v", err)
+	}
+}
+
+// TestBalancerOneByOne: a driver of Octavia that takes no listeners with a load balancer gets them one after the other,
+// and a process that begins anew goes on where the last one ended.
+func TestBalancerOneByOne(t *testing.T) {
+	t.Parallel()
+	network := testkit.Sandbox(t).Network
+	s := newSandbox(t, NewBalancerDriver(), webSpec(network))
+	s.Cloud = oneByOne{s.Cloud}
+	s.in.Around = deployed(network, "192.0.2.1")
+	id, err := s.driver.Create(t.Context(), s.Session, s.in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, time.Minute, "it can be changed", func() bool {
+		o, _ := s.list(t)
+		return o.State == ObjectIncomplete
+	})
+	s.driver = NewBalancerDriver()
+	made, updates := s.settle(t)
+	if made.ID != id || updates != 0 {
+		t.Errorf("%d updates of %+v", updates, made)
+	}
+	s.shows(t, made, map[string]string{
+		"listeners.http-80":  "ROUND_ROBIN 192.0.2.1:8080",
+		"listeners.tcp-5432": "SOURCE_IP 192.0.2.7:5432",
+	})
+}
+
+// counting counts the reads of members.
+type counting struct {
+	Cloud
+
+	reads *int
+}
+
+func (c counting) PoolMembers(ctx context.Context, id string) ([]domain.PoolMember, error) {
+	*c.reads++
+	return c.Cloud.PoolMembers(ctx, id)
+}
+
+// TestMembersAreReadOnce: the pools of a load balancer that nobody changes cost no calls.
+func TestMembersAreReadOnce(t *testing.T) {
+	t.Parallel()
+	network := testkit.Sandbox(t).Network
+	s := newSandbox(t, NewBalancerDriver(), domain.BalancerSpec{Network: network, Listeners: []domain.ListenerSpec{
+		{Protocol: "UDP", Port: 53, MemberPort: 53, Addresses: []string{"192.0.2.1", "192.0.2.2"}},
+	}})
+	s.settle(t)
+	reads := 0
+	s.Cloud, s.driver = counting{s.Cloud, &reads}, NewBalancerDriver()
+	for range 3 {
+		o, _ := s.list(t)
+		s.shows(t, o, map[string]string{"listeners.udp-53": "ROUND_ROBIN 192.0.2.1:53 192.0.2.2:53"})
+	}
+	if reads != 1 {
+		t.Errorf("the members were read %d times", reads)
+	}
+}
+
+// TestPoolMembers: which servers get requests, and at which address.
+func TestPoolMembers(t *testing.T) {
+	t.Parallel()
+	around := deployed("private", "192.0.2.1", "192.0.2.2")
+	web, _ := around.Resource(domain.KindDeployment, "web")
+	change := func(f func(*domain.Server)) Around {
+		a := NewAround([]domain.Managed{web}, map[uuid.UUID]Object{})
+		for n, m := range web.Members {
+			o, _ := around.Object(m.ID)
+			if server := o.Raw.(domain.Server); n == 0 {
+				f(&server)
+				o.Raw = server
+			}
+			a.objects[m.ID] = o
+		}
+		return a
+	}
+	several := []domain.Address{
+		{Network: "public", IP: "203.0.113.1", Version: 4, Type: "fixed"},
+		{Network: "private", IP: "198.51.100.9", Version: 4, Type: "floating"},
+		{Network: "private", IP: "2001:db8::1", Version: 6, Type: "fixed"},
+		{Network: "private", IP: "192.0.2.9", Version: 4, Type: "fixed"},
+	}
+	for name, tc := range map[string]struct {
+		around Around
+		want   string
+		wait   string
+	}{
+		"all":          {around, "192.0.2.1:80 192.0.2.2:80 192.0.2.77:80", ""},
+		"restarted":    {change(func(s *domain.Server) { s.Status = "HARD_REBOOT" }), "192.0.2.1:80 192.0.2.2:80 192.0.2.77:80", ""},
+		"stopped":      {change(func(s *domain.Server) { s.Status = "SHUTOFF" }), "192.0.2.2:80 192.0.2.77:80", ""},
+		"no address":   {change(func(s *domain.Server) { s.Addresses = nil }), "192.0.2.2:80 192.0.2.77:80", ""},
+		"several":      {change(func(s *domain.Server) { s.Addresses = several }), "192.0.2.2:80 192.0.2.77:80 192.0.2.9:80", ""},
+		"other":        {change(func(s *domain.Server) { s.Addresses = several[:1] }), "192.0.2.2:80 192.0.2.77:80 203.0.113.1:80", ""},
+		"a down cell":  {change(func(s *domain.Server) { s.Partial = true }), "", "ServersUnknown"},
+		"no such name": {NewAround(nil, nil), "", "Missing"},
+	} {
+		members, err := tc.around.poolMembers(domain.ListenerSpec{
+			MemberPort: 80, Deployment: "web", Addresses: []string{"192.0.2.77"},
+		}, "private")
+		wait, _ := errors.AsType[WaitError](err)
+		if endpoints(members) != tc.want || wait.Reason != tc.wait {
+			t.Errorf("%s: %q %v", name, endpoints(members), err)
+		}
+	}
+	refs := NewBalancerDriver().Needs(asJSON(t, domain.BalancerSpec{Listeners: []domain.ListenerSpec{
+		{Deployment: "web", Machines: []string{"b", "a"}}, {Machines: []string{"a"}},
+	}}))
+	want := []Ref{{domain.KindMachine, "a"}, {domain.KindMachine, "b"}, {domain.KindDeployment, "web"}}
+	if diff := cmp.Diff(want, refs); diff != "" {
+		t.Error(diff)
+	}
+}

@@ -1,0 +1,59 @@
+package managed
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/flow"
+)
+
+// keepClaim renews the claim until stop is called. When it is lost, the context ends with the cause domain.ErrFenced.
+func (r *round) keepClaim(ctx context.Context) (claimed context.Context, stop func()) {
+	claimed, lose := context.WithCancelCause(ctx)
+	ended := make(chan struct{})
+	renewing, end := context.WithCancel(context.WithoutCancel(ctx))
+	go func() {
+		defer close(ended)
+		for flow.Sleep(renewing, r.ClaimFor/4) {
+			err := r.Store.RenewProject(renewing, r.claim, r.project.ProjectID, r.ClaimFor)
+			if errors.Is(err, domain.ErrFenced) {
+				lose(err)
+				return
+			}
+		}
+	}()
+	return claimed, func() {
+		end()
+		<-ended
+		lose(nil)
+	}
+}
+
+// release releases the claim, with the time at which there is work again.
+func (r *round) release(ctx context.Context) error {
+	soon, dueIn := min(max(movingPause, r.listed), driftPause), driftPause
+	for _, m := range r.resources {
+		if m.plan.isMoving {
+			dueIn = soon
+		}
+		if at := m.plan.retryAt; !at.IsZero() {
+			dueIn = min(dueIn, max(at.Sub(r.now), soon))
+		}
+	}
+	r.project.Problem = nil
+	if r.problem == nil {
+		r.project.Attempts = 0
+	} else {
+		slog.WarnContext(ctx, "a project of managed resources", "project_id", r.project.ProjectID, "error", r.problem)
+		e := apperr.As(r.problem)
+		r.project.Attempts++
+		r.project.Problem = &domain.Problem{Code: string(e.Code), Detail: e.Message}
+		dueIn = min(driftPause, pauseAfter(r.project.Attempts))
+	}
+	end, cancel := domain.Detached(ctx)
+	defer cancel()
+	return r.Store.ReleaseProject(end, r.claim, r.project, dueIn)
+}

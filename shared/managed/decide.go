@@ -1,0 +1,280 @@
+package managed
+
+import (
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// target is what is declared of a resource, as far as a decision depends on it.
+type target struct {
+	managedID      uuid.UUID
+	count          int // of members; 0 while the resource is deleted
+	maxUnavailable int // while members are updated
+	surges         bool
+	revision       int
+	isDeployment   bool
+	repairs        bool // what others changed is changed back
+	isNew          bool // it was declared since it was last as declared
+	wasReady       bool // some revision of it was
+}
+
+// seen is a member as it is stored and as it was listed.
+type seen struct {
+	member      domain.Member
+	object      Object
+	isFound     bool
+	differences []Difference
+}
+
+// action is what a step does.
+type action string
+
+const (
+	actCreate action = "create" // store the member, and make its object
+	actRecord action = "record" // store the member as it is
+	actUpdate action = "update" // take one step to what is declared
+	actDelete action = "delete" // store that the member is being deleted, and delete its object
+	actForget action = "forget" // delete the member, whose object is gone
+)
+
+// step is a step for one member.
+type step struct {
+	action      action
+	member      domain.Member
+	object      Object
+	differences []Difference
+}
+
+// plan is what a resource needs now.
+type plan struct {
+	steps     []step
+	isMoving  bool      // something is under way: the plan is made again soon
+	retryAt   time.Time // the earliest time at which a failed step is repeated; zero = none
+	drift     []domain.Drift
+	refused   []Difference
+	problems  []string // why members are in error
+	stopped   []string // why members that are ready do not work
+	available int
+	current   int // members that are not being deleted
+	updated   int // of them, those with the declared revision
+	isGone    bool
+}
+
+const (
+	shortestPause = 5 * time.Second // before a failed step is repeated
+	longestPause  = 10 * time.Minute
+	// A create call of a process that died may still make an object until then.
+	openCall = time.Minute
+)
+
+// pauseAfter is the pause after so many failed attempts, 1 or more.
+func pauseAfter(attempts int) time.Duration {
+	pause := shortestPause
+	for range attempts - 1 {
+		if pause *= 2; pause >= longestPause {
+			return longestPause
+		}
+	}
+	return pause
+}
+
+// decide says what a resource needs now. It depends on nothing else, so that a resource that nobody worked on for
+// hours, or that another process left half-way, is brought to what is declared.
+func decide(t target, all []seen, now time.Time) plan {
+	d := decision{target: t, now: now, attempts: map[int]int{}}
+	var kept []seen
+	for _, s := range all {
+		if d.keeps(s) {
+			kept = append(kept, s)
+		}
+	}
+	allowed := t.count
+	if t.surges && t.count > 0 && d.hasSurge(kept) {
+		allowed++
+	}
+	kept = d.removeExcess(kept, allowed)
+	for _, s := range kept {
+		if s.isAvailable() {
+			d.available++
+		}
+	}
+	d.budget = d.available - t.count
+	if !t.surges {
+		d.budget += t.maxUnavailable
+	}
+	d.current = len(kept)
+	slices.SortStableFunc(kept, func(a, b seen) int { return a.member.Ordinal - b.member.Ordinal })
+	var staying []seen
+	for _, s := range kept {
+		if d.tend(s, kept) {
+			staying = append(staying, s)
+		}
+	}
+	d.create(staying, allowed)
+	d.isGone = t.count == 0 && len(all) == len(d.steps) && !slices.ContainsFunc(d.steps, func(s step) bool {
+		return s.action != actForget
+	})
+	return d.plan
+}
+
+// decision is a plan in the making.
+type decision struct {
+	target
+	plan
+
+	now      time.Time
+	budget   int         // members that work and may be interrupted now
+	attempts map[int]int // that failed members of an ordinal had
+}
+
+func (d *decision) add(a action, s seen) {
+	d.steps = append(d.steps, step{action: a, member: s.member, object: s.object, differences: s.differences})
+	d.isMoving = true
+}
+
+// wait has the plan made again at the time.
+func (d *decision) wait(at time.Time) {
+	if d.retryAt.IsZero() || at.Before(d.retryAt) {
+		d.retryAt = at
+	}
+}
+
+// isDue says whether the member's failed step may be repeated now.
+func (d *decision) isDue(s seen) bool {
+	if s.member.RetryAt.After(d.now) {
+		d.wait(s.member.RetryAt)
+		return false
+	}
+	return true
+}
+
+// keeps takes the steps of a member that is being deleted, or that has lost its object. It is true for all others.
+func (d *decision) keeps(s seen) bool {
+	isLost := !s.isFound && s.member.ObjectID != ""
+	switch {
+	case s.member.Status == domain.MemberDeleting && s.isFound:
+		d.isMoving = true
+		if s.object.State != ObjectDeleting && d.isDue(s) {
+			d.add(actDelete, s)
+		}
+		return false
+	case s.member.Status == domain.MemberDeleting || isLost && d.count == 0:
+		d.forget(s)
+		return false
+	case isLost && (d.isDeployment || d.repairs || d.isNew):
+		d.add(actForget, s)
+		return false
+	}
+	return true
+}
+
+// forget deletes a member whose object is gone. A create call of a process that died may still make one.
+func (d *decision) forget(s seen) {
+	mayAppear := s.member.ObjectID == "" && s.member.Reason == ""
+	if until := s.member.UpdatedAt.Add(openCall); mayAppear && until.After(d.now) {
+		d.wait(until)
+		d.isMoving = true
+		return
+	}
+	d.add(actForget, s)
+}
+
+// isAvailable says whether the member's object works.
+func (s seen) isAvailable() bool {
+	return s.isFound && s.object.State == ObjectReady && s.object.Reason == ""
+}
+
+// rank orders the members beyond the declared number: what is broken goes first, then what has to be replaced.
+func (d *decision) rank(s seen) int {
+	switch {
+	case !s.isFound || s.object.State == ObjectError:
+		return 0
+	case !s.isAvailable():
+		return 1
+	case d.mustReplace(s):
+		return 2
+	}
+	return 3
+}
+
+// removeExcess deletes members until no more than allowed are left: broken ones, then those of the highest ordinals.
+func (d *decision) removeExcess(kept []seen, allowed int) []seen {
+	if len(kept) <= allowed {
+		return kept
+	}
+	sorted := slices.SortedStableFunc(slices.Values(kept), func(a, b seen) int {
+		if by := d.rank(a) - d.rank(b); by != 0 {
+			return by
+		}
+		return b.member.Ordinal - a.member.Ordinal
+	})
+	excess := len(kept) - allowed
+	for _, s := range sorted[:excess] {
+		d.remove(s)
+	}
+	return sorted[excess:]
+}
+
+// hasSurge says whether there is, or is to be, one member more than declared: the replacement of another.
+func (d *decision) hasSurge(kept []seen) bool {
+	return slices.ContainsFunc(kept, func(s seen) bool {
+		return d.mustReplace(s) && (len(kept) <= d.count || slices.ContainsFunc(kept, func(other seen) bool {
+			return other.member.ID != s.member.ID && other.member.Ordinal == s.member.Ordinal && !d.mustReplace(other)
+		}))
+	})
+}
+
+// remove deletes a member with its object.
+func (d *decision) remove(s seen) {
+	if s.isFound || s.member.ObjectID == "" && s.member.Reason == "" {
+		s.member.Status, s.member.RetryAt = domain.MemberDeleting, time.Time{}
+		d.add(actDelete, s)
+		return
+	}
+	d.add(actForget, s)
+}
+
+// isOutdated says whether the member has not the declared revision yet: its differences are not what others changed.
+func (d *decision) isOutdated(s seen) bool {
+	return s.member.Revision != d.revision || s.member.Status == domain.MemberCreating
+}
+
+// mustReplace says whether the declaration can only be reached with another object.
+func (d *decision) mustReplace(s seen) bool {
+	if !s.isFound || s.object.State == ObjectError || !d.isOutdated(s) && !d.repairs {
+		return false
+	}
+	return slices.ContainsFunc(s.differences, func(one Difference) bool { return one.Way == Replace }) &&
+		!slices.ContainsFunc(s.differences, func(one Difference) bool { return one.Way == Refused })
+}
+
+// tend takes the next step of a member that is kept. It is false when the member is deleted to be made again.
+func (d *decision) tend(s seen, kept []seen) bool {
+	switch {
+	case !s.isFound && s.member.ObjectID != "": // others deleted it, and it is not repaired
+		d.drift = append(d.drift, domain.Drift{Member: s.member.ID, Field: "exists", Declared: true, Actual: false})
+		d.updated++
+		return true
+	case !s.isFound && s.member.Status == domain.MemberError:
+		return d.retryFailed(s)
+	case !s.isFound, s.object.State == ObjectIncomplete:
+		d.isMoving = true
+		if d.isDue(s) {
+			d.add(actCreate, s)
+		}
+		return true
+	case s.object.State == ObjectError:
+		return d.retryFailed(s)
+	case s.object.State != ObjectReady:
+		d.isMoving = true
+		return true
+	}
+	if s.object.Reason != "" {
+		d.stopped = append(d.stopped, s.object.Reason)
+	}
+	return d.update(s, kept)
+}

@@ -1,0 +1,257 @@
+package managed
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+var testNow = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+// member is a member whose server is ready, of revision 1; change changes it.
+func member(ordinal int, change ...func(*seen)) seen {
+	s := seen{
+		member: domain.Member{
+			ID: uuid.New(), Ordinal: ordinal, Revision: 1, ObjectID: fmt.Sprint("o", ordinal),
+			Status: domain.MemberReady, UpdatedAt: testNow.Add(-time.Hour),
+		},
+		object:  Object{ID: fmt.Sprint("o", ordinal), State: ObjectReady},
+		isFound: true,
+	}
+	for _, one := range change {
+		one(&s)
+	}
+	return s
+}
+
+func state(to ObjectState) func(*seen)          { return func(s *seen) { s.object.State = to } }
+func status(to domain.MemberStatus) func(*seen) { return func(s *seen) { s.member.Status = to } }
+
+func retryIn(d time.Duration) func(*seen) { return func(s *seen) { s.member.RetryAt = testNow.Add(d) } }
+
+func unlike(way Way, disrupts bool) func(*seen) {
+	return func(s *seen) {
+		s.differences = append(s.differences, Difference{Field: "flavor", Way: way, Disrupts: disrupts})
+	}
+}
+
+// updated has the revision 2.
+func updated(s *seen) { s.member.Revision = 2 }
+
+// absent has no object; lost had one, which others deleted.
+func absent(s *seen) { s.object, s.isFound, s.member.ObjectID = Object{}, false, "" }
+func lost(s *seen)   { s.object, s.isFound = Object{}, false }
+func off(s *seen)    { s.object.Reason = "SHUTOFF" }
+
+// of is a deployment of revision 1.
+func of(count, maxUnavailable int) target {
+	return target{
+		count: count, maxUnavailable: maxUnavailable, surges: maxUnavailable == 0, revision: 1, isDeployment: true,
+	}
+}
+
+// single is a resource of one object.
+func single() target { return target{count: 1, maxUnavailable: 1, surges: true, revision: 1} }
+
+func changed(t target, change func(*target)) target { change(&t); return t }
+
+func second(t *target) { t.revision = 2 }
+
+// stepsOf are the steps by action and ordinal, sorted.
+func stepsOf(p plan) string {
+	var all []string
+	for _, s := range p.steps {
+		all = append(all, fmt.Sprintf("%s %d", s.action, s.member.Ordinal))
+	}
+	slices.Sort(all)
+	return strings.Join(all, ", ")
+}
+
+func TestDecide(t *testing.T) {
+	t.Parallel()
+	outdated := func(ordinal int, way Way) seen { return member(ordinal, unlike(way, true)) }
+	all := func(count int, way Way) (members []seen) {
+		for n := range count {
+			members = append(members, outdated(n, way))
+		}
+		return members
+	}
+	repairs := changed(single(), func(t *target) { t.repairs = true })
+	follows := func(s *seen) { s.differences = []Difference{{Way: InPlace, Follows: true}} }
+	keep := func(s *seen) { s.object.Keep = true }
+	calm := unlike(InPlace, false)
+	to := func(count, maxUnavailable int) target { return changed(of(count, maxUnavailable), second) }
+	single2 := changed(single(), second)
+	for name, tc := range map[string]struct {
+		target  target
+		members []seen
+		want    string
+	}{
+		"new":               {of(2, 1), nil, "create 0, create 1"},
+		"as declared":       {of(2, 1), []seen{member(0), member(1)}, ""},
+		"being made":        {of(1, 1), []seen{member(0, status(domain.MemberCreating), state(ObjectWorking))}, ""},
+		"made":              {of(1, 1), []seen{member(0, status(domain.MemberCreating))}, "record 0"},
+		"a process died":    {of(1, 1), []seen{member(0, status(domain.MemberCreating), absent)}, "create 0"},
+		"incomplete":        {single(), []seen{member(0, state(ObjectIncomplete))}, "create 0"},
+		"waits for a retry": {of(1, 1), []seen{member(0, status(domain.MemberCreating), absent, retryIn(1))}, ""},
+
+		"scaled up":          {of(3, 1), []seen{member(0), member(2)}, "create 1"},
+		"scaled down":        {of(1, 1), []seen{member(0), member(1), member(2)}, "delete 1, delete 2"},
+		"the broken first":   {of(1, 1), []seen{member(0, state(ObjectError)), member(1)}, "delete 0"},
+		"the stopped first":  {of(1, 1), []seen{member(0, off), member(1)}, "delete 0"},
+		"scaled to none":     {of(0, 1), []seen{member(0), member(1)}, "delete 0, delete 1"},
+		"being deleted":      {of(0, 1), []seen{member(0, status(domain.MemberDeleting), state(ObjectDeleting))}, ""},
+		"deleted again":      {of(0, 1), []seen{member(0, status(domain.MemberDeleting))}, "delete 0"},
+		"gone":               {of(0, 1), []seen{member(0, status(domain.MemberDeleting), lost)}, "forget 0"},
+		"an ordinal is free": {of(1, 1), []seen{member(0, status(domain.MemberDeleting))}, "create 0, delete 0"},
+		"may still appear": {of(0, 1), []seen{member(0, status(domain.MemberDeleting), absent, func(s *seen) {
+			s.member.UpdatedAt = testNow.Add(-time.Second)
+		})}, ""},
+
+		"deleted by others":        {of(2, 1), []seen{member(0), member(1, lost)}, "create 1, forget 1"},
+		"single deleted by others": {single(), []seen{member(0, lost)}, ""},
+		"single repaired":          {repairs, []seen{member(0, lost)}, "create 0, forget 0"},
+		"single declared since": {
+			changed(single(), func(t *target) { t.isNew = true }), []seen{member(0, lost)}, "create 0, forget 0",
+		},
+		"deletion of a deleted one": {
+			changed(single(), func(t *target) { t.count = 0 }), []seen{member(0, lost)}, "forget 0",
+		},
+		"others delete it":            {of(1, 1), []seen{member(0, state(ObjectDeleting))}, ""},
+		"drift is shown":              {single(), []seen{outdated(0, InPlace)}, ""},
+		"drift is repaired":           {repairs, []seen{outdated(0, InPlace)}, "update 0"},
+		"what follows is no drift":    {single(), []seen{member(0, follows)}, "update 0"},
+		"drift in ERROR is made anew": {of(1, 1), []seen{member(0, state(ObjectError))}, "record 0"},
+
+		"ERROR is recorded": {of(1, 1), []seen{member(0, state(ObjectError))}, "record 0"},
+		"ERROR waits": {
+			of(1, 1), []seen{member(0, state(ObjectError), status(domain.MemberError), retryIn(1))}, "",
+		},
+		"ERROR is made again": {
+			of(1, 1), []seen{member(0, state(ObjectError), status(domain.MemberError))}, "create 0, delete 0",
+		},
+		"a refusal waits": {of(1, 1), []seen{member(0, absent, status(domain.MemberError), retryIn(1))}, ""},
+		"a refusal is retried": {of(1, 1), []seen{member(0, absent, status(domain.MemberError), func(s *seen) {
+			s.member.Reason = "quota"
+		})}, "create 0, forget 0"},
+		"data is kept": {single(), []seen{member(0, state(ObjectError), keep)}, ""},
+		"no data yet": {
+			single(), []seen{member(0, state(ObjectError), status(domain.MemberError), keep)}, "create 0, delete 0",
+		},
+
+		"nothing differs": {to(1, 1), []seen{member(0)}, "record 0"},
+		"one at a time":   {to(3, 1), all(3, InPlace), "update 0"},
+		"two at a time":   {to(3, 2), all(3, InPlace), "update 0, update 1"},
+		"one is down already": {
+			to(2, 1), []seen{outdated(0, InPlace), member(1, updated, state(ObjectWorking))}, "",
+		},
+		"a stopped one is free": {
+			to(2, 1), []seen{outdated(0, InPlace), member(1, off, unlike(InPlace, true))}, "update 1",
+		},
+		"no interruption":        {to(2, 1), []seen{member(0, calm), member(1, calm)}, "update 0, update 1"},
+		"replaced one by one":    {to(2, 1), all(2, Replace), "create 0, delete 0"},
+		"one more first":         {to(2, 0), all(2, Replace), "create 0"},
+		"the replacement builds": {to(2, 0), append(all(2, Replace), member(0, updated, state(ObjectWorking))), ""},
+		"the replacement works":  {to(2, 0), append(all(2, Replace), member(0, updated)), "create 1, delete 0"},
+		"then the next":          {to(2, 0), []seen{outdated(1, Replace), member(0, updated)}, "create 1"},
+		"single replaced":        {single2, []seen{outdated(0, Replace)}, "create 0"},
+		"single was replaced":    {single2, []seen{outdated(0, Replace), member(0, updated)}, "delete 0"},
+		"single in place":        {single2, []seen{outdated(0, InPlace)}, "update 0"},
+		"refused":                {single2, []seen{outdated(0, Refused)}, ""},
+		"rolled back half-way":   {to(2, 1), []seen{outdated(0, InPlace), member(1, updated)}, "update 0"},
+		"scaled while replaced":  {to(1, 1), []seen{outdated(0, Replace), member(1, updated)}, "delete 0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := stepsOf(decide(tc.target, tc.members, testNow)); got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+// TestDecideEnds: the steps reach what is declared, and never interrupt more servers than they may.
+func TestDecideEnds(t *testing.T) {
+	t.Parallel()
+	for _, way := range []Way{InPlace, Replace} {
+		for _, most := range []int{0, 1, 3} {
+			for _, from := range []int{0, 3, 8} {
+				t.Run(fmt.Sprintf("%s %d from %d", way, most, from), func(t *testing.T) {
+					t.Parallel()
+					way, to := way, changed(of(5, most), second)
+					if most == 0 && way == InPlace {
+						way = Replace // as match does
+					}
+					var all []seen
+					for n := range from {
+						all = append(all, member(n, unlike(way, true)))
+					}
+					for rounds := 0; ; rounds++ {
+						p := decide(to, all, testNow)
+						if len(p.steps) == 0 && p.updated == 5 && p.current == 5 {
+							break
+						}
+						if rounds == 100 {
+							t.Fatalf("it does not end: %+v", p)
+						}
+						available := working(all)
+						all = simulate(all, p)
+						if left := working(all); left < available && left < 5-most {
+							t.Fatalf("only %d work", left)
+						}
+					}
+				})
+			}
+		}
+	}
+}
+
+// working counts the members that work.
+func working(all []seen) (n int) {
+	for _, s := range all {
+		if s.isAvailable() {
+			n++
+		}
+	}
+	return n
+}
+
+// simulate takes the steps as OpenStack would: what was begun before ends, what is begun now takes a round.
+func simulate(all []seen, p plan) []seen {
+	var after []seen
+	for _, s := range all {
+		switch {
+		case s.object.State == ObjectDeleting:
+			s.isFound = false
+		case s.isFound && s.object.State == ObjectWorking:
+			s.object.State = ObjectReady
+		}
+		after = append(after, s)
+	}
+	for _, step := range p.steps {
+		n := slices.IndexFunc(after, func(s seen) bool { return s.member.ID == step.member.ID })
+		switch step.action {
+		case actCreate:
+			made := step.member
+			made.ObjectID = made.ID.String()
+			after = append(after, seen{
+				member: made, isFound: true, object: Object{ID: made.ObjectID, State: ObjectWorking},
+			})
+		case actForget:
+			after = slices.Delete(after, n, n+1)
+		case actRecord:
+			after[n].member = step.member
+		case actUpdate:
+			after[n].object.State, after[n].differences = ObjectWorking, nil
+		case actDelete:
+			after[n].member.Status, after[n].object.State = domain.MemberDeleting, ObjectDeleting
+		}
+	}
+	return after
+}

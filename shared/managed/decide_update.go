@@ -1,0 +1,89 @@
+package managed
+
+import (
+	"slices"
+	"time"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// update brings a member whose object is ready to the declared revision, and repairs or shows what others changed. It
+// is false when the member is deleted, to be replaced.
+func (d *decision) update(s seen, kept []seen) bool {
+	isOutdated := d.isOutdated(s)
+	if len(s.differences) == 0 {
+		d.updated++
+		d.recordReady(s)
+		return true
+	}
+	if !isOutdated {
+		d.updated++
+	}
+	var inPlace []Difference
+	for _, one := range s.differences {
+		if !isOutdated && !one.Follows {
+			d.drift = append(d.drift, domain.Drift{
+				Member: s.member.ID, Field: one.Field, Declared: one.Declared, Actual: one.Actual,
+			})
+		}
+		switch {
+		case !isOutdated && !d.repairs && !one.Follows:
+		case one.Way == InPlace:
+			inPlace = append(inPlace, one)
+		case one.Way == Refused:
+			d.refused = append(d.refused, one)
+		}
+	}
+	switch {
+	case !d.isDue(s):
+		d.problems = append(d.problems, s.member.Reason)
+	case d.mustReplace(s):
+		return d.replace(s, kept)
+	case len(inPlace) > 0:
+		d.updateInPlace(s, inPlace)
+	}
+	return true
+}
+
+// recordReady stores that the member is as declared.
+func (d *decision) recordReady(s seen) {
+	m := s.member
+	m.Revision, m.Status, m.Reason, m.ObjectID = d.revision, domain.MemberReady, s.object.Reason, s.object.ID
+	m.Attempts, m.RetryAt = 0, time.Time{}
+	if m == s.member {
+		return
+	}
+	s.member = m
+	d.steps = append(d.steps, step{action: actRecord, member: m, object: s.object})
+}
+
+// updateInPlace changes the object, if its interruption leaves enough members that work.
+func (d *decision) updateInPlace(s seen, differences []Difference) {
+	d.isMoving = true
+	disrupts := slices.ContainsFunc(differences, func(one Difference) bool { return one.Disrupts })
+	if disrupts && s.isAvailable() && d.isDeployment {
+		if d.budget <= 0 {
+			return
+		}
+		d.budget--
+	}
+	s.differences = differences
+	d.add(actUpdate, s)
+}
+
+// replace deletes the object once enough others work; a resource that surges needs the replacement first.
+func (d *decision) replace(s seen, kept []seen) (stays bool) {
+	d.isMoving = true
+	isReplaced := slices.ContainsFunc(kept, func(other seen) bool {
+		return other.member.ID != s.member.ID && other.member.Ordinal == s.member.Ordinal && other.isAvailable() &&
+			!d.mustReplace(other)
+	})
+	switch {
+	case d.surges && !isReplaced, s.isAvailable() && d.budget <= 0:
+		return true
+	case s.isAvailable():
+		d.budget--
+	}
+	d.remove(s)
+	return false
+}

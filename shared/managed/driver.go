@@ -1,0 +1,196 @@
+// Package managed makes what is declared real: it holds the declared resources of a project against the objects of
+// OpenStack that carry their marks, decides the next steps, and takes them. Each step may be repeated, so that a
+// process that dies between any two calls loses nothing.
+package managed
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// Driver makes, finds, changes and deletes the objects of some kinds. Every object carries the id of its member as a
+// mark. A method that returns a WaitError is called again soon, which is no failure.
+type Driver interface {
+	Kinds() []domain.Kind
+	// List finds all marked objects of the session's project, by their marks, in one paged listing. Of two objects
+	// with one mark the older is the member's; the others are its Extra. members are those that are stored, for kinds
+	// without objects of their own.
+	List(ctx context.Context, s Session, members []domain.Member) (map[uuid.UUID]Object, error)
+	// Create makes the object. It is idempotent by the mark: it looks the mark up before a POST is repeated. An empty
+	// id with no error says that the object will appear in a listing.
+	Create(ctx context.Context, s Session, in Wanted) (objectID string, err error)
+	// Differences compares what is declared with what is. Names of fields are those of the spec. It makes no call.
+	Differences(in Wanted, o Object) []Difference
+	// Update takes one step to remove the differences, which are all InPlace. It is called again until none is left.
+	// ErrNothingLeft says that nothing is left to do, whatever Differences can see.
+	Update(ctx context.Context, s Session, in Wanted, o Object, differences []Difference) error
+	// Delete deletes the object with what belongs to it. It is called again while the object is listed. An absent
+	// object is no error.
+	Delete(ctx context.Context, s Session, o Object) error
+	// Needs lists the resources of the project that the spec names: they are made before it and deleted after it.
+	Needs(spec json.RawMessage) []Ref
+}
+
+// Confirmer is a Driver whose listings may leave out objects that exist, for example while a cell of Nova is down.
+type Confirmer interface {
+	// IsGone says whether an object that no listing shows is deleted.
+	IsGone(ctx context.Context, s Session, objectID string) (bool, error)
+}
+
+// Finisher is a Driver that has more to delete than the objects of a resource.
+type Finisher interface {
+	// Finish deletes what was made for the resource, whose objects are all gone.
+	Finish(ctx context.Context, s Session, m domain.Managed) error
+}
+
+// Ref names a managed resource of the project.
+type Ref struct {
+	Kind domain.Kind
+	Name string
+}
+
+func (r Ref) String() string { return fmt.Sprintf("%s %s", r.Kind, r.Name) }
+
+// Session makes calls to OpenStack in the name of a user, in one region.
+type Session struct {
+	Cloud     Cloud
+	ProjectID string
+	DomainID  string
+	UserID    string
+	Region    string // "" = the function's own
+}
+
+// Cloud is the part of OpenStack that the drivers need: each driver declares its own.
+type Cloud interface {
+	BalancerCloud
+	ImageCloud
+	MachineCloud
+	SecretCloud
+	VolumeCloud
+}
+
+// ObjectState is what an object is at.
+type ObjectState string
+
+// The states of an object.
+const (
+	ObjectWorking  ObjectState = "working" // OpenStack is making or changing it
+	ObjectReady    ObjectState = "ready"
+	ObjectError    ObjectState = "error"
+	ObjectDeleting ObjectState = "deleting"
+	// ObjectIncomplete is an object whose making was interrupted, such as an image without its content. Create is
+	// called again: it finds the object by its mark, and completes it.
+	ObjectIncomplete ObjectState = "incomplete"
+)
+
+// Object is an object of OpenStack that carries a mark.
+type Object struct {
+	ID        string
+	Name      string
+	State     ObjectState
+	Reason    string // of the state, as OpenStack gives it; of a ready object: why it does not work
+	CreatedAt time.Time
+	Raw       any      // the driver's own
+	Extra     []Object // others with the same mark
+	// Keep says that the loss of the object loses more than the object, such as data or an address. In error it is
+	// deleted and made again only while its member was never ready.
+	Keep bool
+}
+
+// Wanted is what an object should be.
+type Wanted struct {
+	Resource domain.Managed
+	Member   domain.Member
+	Name     string                // of the object
+	Spec     json.RawMessage       // of the resource's current revision
+	Secrets  domain.ManagedSecrets // of that revision; opened for Create and Update only
+	// Made is the revision that the object was made or updated to, to compare what OpenStack does not show. It is
+	// the current one when nothing has changed.
+	Made   domain.Revision
+	Zones  []string // the availability zones that the labels of the schedule leave; nil = any
+	Around Around
+}
+
+// Way is how a difference is removed.
+type Way string
+
+// The ways to remove a difference.
+const (
+	InPlace Way = "in_place"
+	Replace Way = "replace" // by a new object
+	Refused Way = "refused" // not at all: the declaration has to change
+)
+
+// Difference is a field that is not as declared.
+type Difference struct {
+	Field    string
+	Declared any
+	Actual   any
+	Way      Way
+	Disrupts bool   // the object does not work while the difference is removed
+	Why      string // of Refused: what its user can do
+	// Follows says that other resources of the project have changed, such as the servers of a load balancer. It is
+	// removed whatever Repair says, and is no drift.
+	Follows bool
+}
+
+// Around looks up the other managed resources of the project.
+type Around struct {
+	resources map[Ref]domain.Managed
+	objects   map[uuid.UUID]Object
+}
+
+// NewAround returns an Around of these resources and their members' objects.
+func NewAround(resources []domain.Managed, objects map[uuid.UUID]Object) Around {
+	a := Around{resources: make(map[Ref]domain.Managed, len(resources)), objects: objects}
+	for _, m := range resources {
+		a.resources[Ref{m.Kind, m.Name}] = m
+	}
+	return a
+}
+
+// Resource returns a managed resource of the project with its members.
+func (a Around) Resource(kind domain.Kind, name string) (domain.Managed, bool) {
+	m, ok := a.resources[Ref{kind, name}]
+	return m, ok
+}
+
+// Object returns the object of a member.
+func (a Around) Object(member uuid.UUID) (Object, bool) {
+	o, ok := a.objects[member]
+	return o, ok
+}
+
+// Objects returns the objects of a resource that exist, in the order of its members.
+func (a Around) Objects(m domain.Managed) []Object {
+	var all []Object
+	for _, member := range m.Members {
+		if o, ok := a.objects[member.ID]; ok && o.State != ObjectDeleting {
+			all = append(all, o)
+		}
+	}
+	return all
+}
+
+// ErrNothingLeft says that an object is as declared.
+var ErrNothingLeft = errors.New("the object is as declared")
+
+// WaitError says that a step cannot be taken yet. It is no failure: the step is tried again soon.
+type WaitError struct {
+	Reason  string // one word in CamelCase
+	Message string
+}
+
+func (w WaitError) Error() string { return w.Message }
+
+// Waits makes a WaitError.
+func Waits(reason, format string, args ...any) error {
+	return WaitError{Reason: reason, Message: fmt.Sprintf(format, args...)}
+}

@@ -1,0 +1,240 @@
+package managed
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// Store is the part of the database that managed resources need.
+type Store interface {
+	Load(ctx context.Context, projectID string) ([]domain.Managed, error)
+	// Connections reads the connection of each of the project's resources, by the resource's id.
+	Connections(ctx context.Context, projectID string) (map[uuid.UUID]*domain.Connection, error)
+	RenewProject(ctx context.Context, claim domain.Claim, projectID string, claimFor time.Duration) error
+	ReleaseProject(
+		ctx context.Context, claim domain.Claim, project domain.ManagedProject, dueIn time.Duration,
+	) error
+	SaveMember(ctx context.Context, claim domain.Claim, projectID string, m domain.Member) error
+	DeleteMember(ctx context.Context, claim domain.Claim, projectID string, id uuid.UUID) error
+	SaveStatus(ctx context.Context, claim domain.Claim, all ...*domain.Managed) error
+	Remove(ctx context.Context, claim domain.Claim, m domain.Managed) error
+	Now(context.Context) (time.Time, error)
+}
+
+// Sessions opens what was delegated.
+type Sessions interface {
+	// Open opens a session of a connection in a region; "" is the function's own. An error with the code
+	// DelegationLost says that Keystone does not accept the trust any more.
+	Open(ctx context.Context, c domain.Connection, region string) (Session, error)
+	// Lose records that, so that the next declaration makes another trust.
+	Lose(ctx context.Context, c domain.Connection)
+	// Forget drops the sessions of a connection after an error that is due to their token.
+	Forget(connection uuid.UUID)
+}
+
+// Nodes reads the nodes, for the labels of schedule rules.
+type Nodes interface {
+	All(context.Context) ([]domain.Node, error)
+}
+
+// Engine makes managed resources what is declared.
+type Engine struct {
+	Store    Store
+	Sessions Sessions
+	Drivers  map[domain.Kind]Driver
+	Nodes    Nodes
+	// Unseal decrypts the secrets of a resource.
+	Unseal   func(m domain.Managed) (domain.ManagedSecrets, error)
+	Wake     func(functions ...string)
+	ClaimFor time.Duration
+}
+
+// The pauses until a project is worked on again.
+const (
+	movingPause = time.Second      // while OpenStack is at work for it, or as long as a round lists, if that is longer
+	driftPause  = 50 * time.Second // when all is as declared: others may change it
+	atOnce      = 4                // steps of a project
+	stepTime    = 45 * time.Second // of one step
+)
+
+// round is one visit of a claimed project.
+type round struct {
+	Engine
+
+	claim     domain.Claim
+	project   domain.ManagedProject
+	now       time.Time // by the database's clock
+	resources []*resource
+	sessions  map[sessionKey]opened
+	known     map[uuid.UUID]*domain.Connection // by the resource
+	isReread  bool                             // they were read again
+	users     map[Ref]Ref                      // what each resource is named by; nil = not looked up
+	nodes     []domain.Node
+	listed    time.Duration // the time that listing has taken
+	around    Around
+	problem   error // why a part of the project could not be looked at
+}
+
+// resource is a resource in a round.
+type resource struct {
+	domain.Managed
+
+	driver    Driver
+	session   Session
+	noLogin   error  // why there is no session
+	notListed error  // why its objects could not be listed
+	waits     string // what it has to wait for
+	members   []seen
+	plan      plan
+
+	mu       sync.Mutex
+	failures []string // of its steps
+	waiting  []string
+}
+
+// Run does for a claimed project what it needs now: it loads what is declared, lists what is real, takes the steps
+// between them, stores how far it has come, and releases the claim.
+func (e Engine) Run(ctx context.Context, claim domain.Claim, project domain.ManagedProject) error {
+	r := &round{Engine: e, claim: claim, project: project, sessions: map[sessionKey]opened{}}
+	ctx, stop := r.keepClaim(ctx)
+	defer stop()
+	if err := r.run(ctx); err != nil {
+		if errors.Is(err, domain.ErrFenced) || errors.Is(context.Cause(ctx), domain.ErrFenced) {
+			return domain.ErrFenced
+		}
+		r.problem = err
+	}
+	return r.release(ctx)
+}
+
+func (r *round) run(ctx context.Context) (err error) {
+	if r.now, err = r.Store.Now(ctx); err != nil {
+		return err
+	}
+	if err := r.load(ctx); err != nil {
+		return err
+	}
+	if err := r.observe(ctx); err != nil {
+		return err
+	}
+	for _, m := range r.resources {
+		r.decide(m)
+	}
+	if err := r.step(ctx); err != nil {
+		return err
+	}
+	return r.save(ctx)
+}
+
+// load reads the project's resources, in the order in which they can be made.
+func (r *round) load(ctx context.Context) error {
+	all, err := r.Store.Load(ctx, r.project.ProjectID)
+	if err != nil {
+		return err
+	}
+	if r.known, err = r.Store.Connections(ctx, r.project.ProjectID); err != nil {
+		return err
+	}
+	needsNodes := false
+	for _, kind := range domain.Kinds() {
+		for _, m := range all {
+			if m.Kind == kind {
+				r.resources = append(r.resources, &resource{Managed: m, driver: r.Drivers[kind]})
+				needsNodes = needsNodes || len(m.Schedule.Labels) > 0
+			}
+		}
+	}
+	if needsNodes {
+		r.nodes, err = r.Nodes.All(ctx)
+	}
+	return err
+}
+
+// decide plans the steps of a resource.
+func (r *round) decide(m *resource) {
+	if m.noLogin != nil || m.notListed != nil {
+		return
+	}
+	m.waits = r.waitsFor(m)
+	m.plan = decide(m.target(), m.members, r.now)
+	if m.waits != "" {
+		m.plan.steps, m.plan.isMoving = m.stepsMeanwhile(), true
+		m.plan.isGone = false
+	}
+}
+
+// stepsMeanwhile are the steps that a resource may take although it has to wait for others: none that makes or deletes
+// an object.
+func (m *resource) stepsMeanwhile() []step {
+	var all []step
+	for _, s := range m.plan.steps {
+		if s.action == actRecord || s.action == actForget {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// target is what is declared of the resource.
+func (m *resource) target() target {
+	t := target{
+		managedID: m.ID, count: 1, maxUnavailable: 1, surges: true, revision: m.Revision,
+		repairs:  m.Repair == domain.RepairAuto,
+		isNew:    m.Request != "",
+		wasReady: m.ObservedRevision > 0,
+	}
+	if m.Kind == domain.KindDeployment {
+		spec := read[domain.DeploymentSpec](m.Spec)
+		t.isDeployment, t.count, t.surges = true, spec.Count, false
+		if spec.MaxUnavailable != nil {
+			t.maxUnavailable = *spec.MaxUnavailable
+			t.surges = t.maxUnavailable == 0
+		}
+	}
+	if m.isDeleting() {
+		t.count = 0
+	}
+	return t
+}
+
+func (m *resource) isDeleting() bool { return m.Request == domain.ManagedDelete }
+
+// wanted is what the object of a member should be.
+func (r *round) wanted(m *resource, member domain.Member) Wanted {
+	w := Wanted{
+		Resource: m.Managed, Member: member, Name: memberName(m.Managed, member), Spec: m.Spec, Around: r.around,
+	}
+	w.Made = domain.Revision{
+		Number: m.Revision, Spec: m.Spec, Digest: m.Digest, Labels: m.Labels, Schedule: m.Schedule,
+	}
+	if member.Revision != m.Revision {
+		w.Made = m.Made[member.Revision]
+	}
+	if len(m.Schedule.Labels) > 0 {
+		w.Zones = zonesOf(r.nodes, m.Schedule.Labels)
+	}
+	return w
+}
+
+// memberName is the name of a member's object: that of the resource, with an ordinal for each of a deployment.
+func memberName(m domain.Managed, member domain.Member) string {
+	if m.Kind != domain.KindDeployment {
+		return m.Name
+	}
+	return deploymentName(m.Name, member.Ordinal)
+}
+
+// needs lists the resources that the spec of a resource names.
+func (m *resource) needs() []Ref {
+	if m.driver == nil || !json.Valid(m.Spec) {
+		return nil
+	}
+	return m.driver.Needs(m.Spec)
+}

@@ -1,0 +1,205 @@
+package managed
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha512"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// ImageCloud is the part of OpenStack that images need.
+type ImageCloud interface {
+	TaggedImages(ctx context.Context, projectID, tag string) ([]domain.ImageDetail, error)
+	CreateImage(ctx context.Context, r domain.ImageRequest) (id string, err error)
+	UploadImage(ctx context.Context, id string, content io.Reader) error
+	ImportImage(ctx context.Context, id, source string) error
+	ChangeImage(ctx context.Context, id string, c domain.ImageChange) error
+	DeleteImage(ctx context.Context, id string) error
+}
+
+// ImageDriver makes images of Glance. Their mark is a tag: properties are inherited by the snapshots of servers that
+// are made from the image.
+type ImageDriver struct{}
+
+// Kinds implements Driver.
+func (ImageDriver) Kinds() []domain.Kind { return []domain.Kind{domain.KindImage} }
+
+// Needs implements Driver.
+func (ImageDriver) Needs(json.RawMessage) []Ref { return nil }
+
+// List implements Driver.
+func (ImageDriver) List(ctx context.Context, s Session, _ []domain.Member) (map[uuid.UUID]Object, error) {
+	all, err := s.Cloud.TaggedImages(ctx, s.ProjectID, markTag)
+	if err != nil {
+		return nil, err
+	}
+	found := map[uuid.UUID][]Object{}
+	for _, i := range all {
+		if member, ok := taggedMember(i.Tags); ok {
+			found[member] = append(found[member], imageObject(i))
+		}
+	}
+	return byMark(found), nil
+}
+
+// uploadFor bounds an upload. Content that is declared is small, so a longer one has lost its Glance.
+const uploadFor = 10 * time.Minute
+
+func imageObject(i domain.ImageDetail) Object {
+	o := Object{ID: i.ID, Name: i.Name, State: ObjectWorking, CreatedAt: i.CreatedAt, Raw: i}
+	switch i.Status {
+	case "active":
+		o.State = ObjectReady
+	case "deleted", "pending_delete":
+		o.State = ObjectDeleting
+	case "killed":
+		o.State, o.Reason = ObjectError, "Glance could not store the image's content"
+	case "deactivated":
+		o.State, o.Reason, o.Keep = ObjectError, "an administrator has deactivated the image", true
+	case "queued":
+		switch {
+		case i.FailedImport:
+			o.State, o.Reason = ObjectError, "Glance could not import the image's content"
+		case !i.IsImporting:
+			o.State = ObjectIncomplete
+		}
+	case "saving":
+		if !i.IsImporting && time.Since(i.UpdatedAt) > uploadFor {
+			o.State, o.Reason = ObjectError, "the upload of the image's content was interrupted"
+		}
+	}
+	return o
+}
+
+// Create implements Driver.
+func (ImageDriver) Create(ctx context.Context, s Session, in Wanted) (string, error) {
+	spec := read[domain.ImageSpec](in.Spec)
+	made, err := s.Cloud.TaggedImages(ctx, s.ProjectID, memberTag(in.Member.ID))
+	if err != nil {
+		return "", err
+	}
+	for _, i := range made {
+		switch imageObject(i).State {
+		case ObjectDeleting:
+		case ObjectIncomplete:
+			return i.ID, fillImage(ctx, s, i.ID, spec)
+		default:
+			return i.ID, nil
+		}
+	}
+	id, err := s.Cloud.CreateImage(ctx, domain.ImageRequest{
+		Name: in.Name, DiskFormat: spec.DiskFormat, ContainerFormat: containerFormat(spec), MinDiskGB: spec.MinDiskGB,
+		MinRAMMB: spec.MinRAMMB, Properties: spec.Properties, Tags: append(memberTags(in.Member.ID), ownTags(spec)...),
+	})
+	if err != nil {
+		return "", err
+	}
+	return id, fillImage(ctx, s, id, spec)
+}
+
+// ownTags are the tags of a declaration that cannot be taken for marks.
+func ownTags(spec domain.ImageSpec) []string {
+	return slices.DeleteFunc(slices.Clone(spec.Tags), func(tag string) bool {
+		return strings.HasPrefix(tag, "cloudfn:")
+	})
+}
+
+func containerFormat(spec domain.ImageSpec) string {
+	if spec.ContainerFormat == "" {
+		return "bare"
+	}
+	return spec.ContainerFormat
+}
+
+// fillImage gives an image its content, or has Glance fetch it.
+func fillImage(ctx context.Context, s Session, id string, spec domain.ImageSpec) error {
+	if spec.SourceURL != "" {
+		return s.Cloud.ImportImage(ctx, id, spec.SourceURL)
+	}
+	content, err := base64.StdEncoding.DecodeString(spec.Content)
+	if err != nil {
+		return apperr.InvalidField("spec.content", "must be base64")
+	}
+	return s.Cloud.UploadImage(ctx, id, bytes.NewReader(content))
+}
+
+// Differences implements Driver.
+func (ImageDriver) Differences(in Wanted, o Object) []Difference {
+	i, spec, made := raw[domain.ImageDetail](o), read[domain.ImageSpec](in.Spec), read[domain.ImageSpec](in.Made.Spec)
+	out := slices.Concat(
+		compare("name", in.Name, i.Name, InPlace),
+		compare("min_disk_gb", spec.MinDiskGB, i.MinDiskGB, InPlace),
+		compare("min_ram_mb", spec.MinRAMMB, i.MinRAMMB, InPlace),
+		entries("tags", set(ownTags(spec)), set(ownTags(made)), set(i.Tags)),
+		entries("properties", spec.Properties, made.Properties, i.Properties),
+		compare("disk_format", spec.DiskFormat, i.DiskFormat, Replace),
+		compare("container_format", containerFormat(spec), i.ContainerFormat, Replace),
+	)
+	if in.Made.Number != 0 {
+		out = append(out, compare("source_url", spec.SourceURL, made.SourceURL, Replace)...)
+	}
+	content, err := base64.StdEncoding.DecodeString(spec.Content)
+	if err != nil || spec.SourceURL != "" || i.SHA512 == "" {
+		return out
+	}
+	sum := sha512.Sum512(content)
+	if declared := hex.EncodeToString(sum[:]); declared != i.SHA512 {
+		out = append(out, Difference{
+			Field: "content", Declared: "sha512:" + declared, Actual: "sha512:" + i.SHA512, Way: Replace,
+		})
+	}
+	return out
+}
+
+// set is a list as a map, each of whose entries has its own name as value.
+func set(list []string) map[string]string {
+	out := make(map[string]string, len(list))
+	for _, one := range list {
+		out[one] = one
+	}
+	return out
+}
+
+// Update implements Driver.
+func (ImageDriver) Update(ctx context.Context, s Session, in Wanted, o Object, differences []Difference) error {
+	i, spec, change := raw[domain.ImageDetail](o), read[domain.ImageSpec](in.Spec), domain.ImageChange{}
+	if differs(differences, "name") {
+		change.Name = &in.Name
+	}
+	if differs(differences, "min_disk_gb") {
+		change.MinDiskGB = &spec.MinDiskGB
+	}
+	if differs(differences, "min_ram_mb") {
+		change.MinRAMMB = &spec.MinRAMMB
+	}
+	if add, remove := changes("tags", differences); len(add)+len(remove) > 0 {
+		change.Tags = slices.DeleteFunc(slices.Clone(i.Tags), func(tag string) bool {
+			return slices.Contains(remove, tag)
+		})
+		for tag := range add {
+			change.Tags = append(change.Tags, tag)
+		}
+	}
+	change.Set, change.Remove = changes("properties", differences)
+	return s.Cloud.ChangeImage(ctx, o.ID, change)
+}
+
+// Delete implements Driver. It waits while the image is used or protected.
+func (ImageDriver) Delete(ctx context.Context, s Session, o Object) error {
+	err := s.Cloud.DeleteImage(ctx, o.ID)
+	if code := apperr.CodeOf(err); code == apperr.Conflict || code == apperr.Forbidden {
+		return Waits("InUse", "%s", apperr.As(err).Message)
+	}
+	return err
+}

@@ -1,0 +1,162 @@
+package managed
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// TestImage declares an image, changes it and deletes it, in Glance.
+func TestImage(t *testing.T) {
+	t.Parallel()
+	content := base64.StdEncoding.EncodeToString([]byte("canary"))
+	spec := domain.ImageSpec{
+		DiskFormat: "raw", Content: content, MinDiskGB: 1, Tags: []string{"a", "b"},
+		Properties: map[string]string{"os_distro": "debian", "a/b~c": "1"},
+	}
+	s := newSandbox(t, ImageDriver{}, spec)
+	first := s.lost(t)
+	made, updates := s.settle(t)
+	if made.ID != first.ID || updates != 0 || made.Name != "thing" {
+		t.Errorf("%d updates of %+v", updates, made)
+	}
+	if i := made.Raw.(domain.ImageDetail); i.SizeBytes != 6 || i.Status != "active" || i.OwnerID != s.ProjectID {
+		t.Errorf("it is %+v", i)
+	}
+
+	spec.MinDiskGB, spec.MinRAMMB, spec.Tags = 2, 64, []string{"b", "c"}
+	spec.Properties = map[string]string{"os_distro": "ubuntu", "os_version": "24.04"}
+	s.declare(t, spec)
+	s.differ(t, made, "min_disk_gb in_place", "min_ram_mb in_place", "tags.a in_place", "tags.c in_place",
+		"properties.a/b~c in_place", "properties.os_distro in_place", "properties.os_version in_place")
+	s.in.Name = "other"
+	changed, updates := s.settle(t)
+	i := changed.Raw.(domain.ImageDetail)
+	if changed.ID != made.ID || updates != 1 || i.Name != "other" || i.MinDiskGB != 2 || i.MinRAMMB != 64 {
+		t.Errorf("%d updates to %+v", updates, i)
+	}
+	want := set(append(memberTags(s.in.Member.ID), "b", "c"))
+	if diff := cmp.Diff(want, set(i.Tags)); diff != "" {
+		t.Error(diff)
+	}
+	if _, isThere := i.Properties["a/b~c"]; isThere || i.Properties["os_version"] != "24.04" {
+		t.Errorf("the properties are %v", i.Properties)
+	}
+
+	spec.DiskFormat, spec.Content = "qcow2", base64.StdEncoding.EncodeToString([]byte("other"))
+	s.declare(t, spec)
+	s.differ(t, changed, "disk_format replace", "content replace")
+	spec.DiskFormat, spec.Content, spec.SourceURL = "raw", "", "https://example.com/image"
+	s.declare(t, spec)
+	s.differ(t, changed, "source_url replace")
+	s.remove(t)
+	if err := s.driver.Delete(t.Context(), s.Session, changed); err != nil {
+		t.Errorf("an absent one: %v", err)
+	}
+}
+
+// TestInterruptedImage: an image that was left without its content gets it.
+func TestInterruptedImage(t *testing.T) {
+	t.Parallel()
+	s := newSandbox(t, ImageDriver{}, domain.ImageSpec{
+		DiskFormat: "raw", Content: base64.StdEncoding.EncodeToString([]byte("x")),
+	})
+	_, err := s.Cloud.CreateImage(t.Context(), domain.ImageRequest{
+		Name: "thing", DiskFormat: "raw", ContainerFormat: "bare", Tags: memberTags(s.in.Member.ID),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o, _ := s.list(t); o.State != ObjectIncomplete {
+		t.Errorf("without content: %+v", o)
+	}
+	if o, updates := s.settle(t); updates != 0 || o.State != ObjectReady || len(o.Extra) > 0 {
+		t.Errorf("it is %+v after %d updates", o, updates)
+	}
+}
+
+// TestImportedImage: Glance fetches the content itself, or says that it cannot.
+func TestImportedImage(t *testing.T) {
+	t.Parallel()
+	address := fmt.Sprintf("127.%d.%d.1:80", 1+rand.N(250), rand.N(250)) // Glance uses port 80 or 443 only
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", address)
+	if err != nil {
+		t.Fatalf("the test has to serve an image at port 80: %v", err)
+	}
+	server := &http.Server{ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(
+		func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != "/image" {
+				w.WriteHeader(http.StatusNotFound)
+				return
+			}
+			_, _ = io.WriteString(w, "content")
+		})}
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(func() { server.Close() })
+
+	s := newSandbox(t, ImageDriver{}, domain.ImageSpec{DiskFormat: "raw", SourceURL: "http://" + address + "/image"})
+	o, updates := s.settle(t)
+	if i := o.Raw.(domain.ImageDetail); updates != 0 || i.SizeBytes != int64(len("content")) || i.Status != "active" {
+		t.Errorf("%d updates to %+v", updates, i)
+	}
+
+	s = newSandbox(t, ImageDriver{}, domain.ImageSpec{DiskFormat: "raw", SourceURL: "http://" + address + "/none"})
+	if _, err := s.driver.Create(t.Context(), s.Session, s.in); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(settleFor); ; time.Sleep(stepPause) {
+		o, ok := s.list(t)
+		if ok && o.State == ObjectError && o.Reason != "" {
+			return
+		}
+		if !ok || o.State != ObjectWorking || time.Now().After(end) {
+			t.Fatalf("it is %+v", o)
+		}
+	}
+}
+
+// TestSnapshotOfAnImage: the snapshot of a server has the properties of its image, and is not taken for the image.
+func TestSnapshotOfAnImage(t *testing.T) {
+	t.Parallel()
+	s := newSandbox(t, ImageDriver{}, domain.ImageSpec{
+		DiskFormat: "raw", Content: base64.StdEncoding.EncodeToString([]byte("x")), Properties: map[string]string{"team": "a"},
+	})
+	made, _ := s.settle(t)
+	nova := s.project.Session(t)
+	facts := testkit.Sandbox(t)
+	serverID, err := nova.CreateServer(t.Context(), domain.LaunchSpec{
+		FlavorID: facts.FlavorID, ImageID: made.ID, NetworkIDs: []string{facts.NetworkID},
+	}, "snapshot", "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.project.Await(t, serverID, "ACTIVE")
+	id, err := nova.SnapshotServer(t.Context(), serverID, "snapshot")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = nova.DeleteImage(context.Background(), id) })
+	all, err := s.Cloud.TaggedImages(t.Context(), s.ProjectID, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := slices.IndexFunc(all, func(i domain.ImageDetail) bool { return i.ID == id })
+	if n < 0 || all[n].Properties["team"] != "a" {
+		t.Fatalf("the snapshot does not inherit: %+v", all)
+	}
+	if o, _ := s.list(t); o.ID != made.ID || len(o.Extra) > 0 {
+		t.Errorf("it is %+v", o)
+	}
+}

@@ -1,0 +1,244 @@
+package managed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// recorded is a cloud that records the changes of load balancers, and how many of them Octavia has refused.
+type recorded struct {
+	Cloud
+
+	mu      sync.Mutex
+	changes []string
+	refused int
+}
+
+func (r *recorded) add(change string, err error) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err != nil {
+		r.refused++
+	}
+	r.changes = append(r.changes, change)
+	return err
+}
+
+func (r *recorded) AddListener(ctx context.Context, balancerID string, l domain.Listener) error {
+	return r.add("add listener "+l.Name, r.Cloud.AddListener(ctx, balancerID, l))
+}
+
+func (r *recorded) DeleteListener(ctx context.Context, id string) error {
+	return r.add("delete listener "+id, r.Cloud.DeleteListener(ctx, id))
+}
+
+func (r *recorded) AddPool(ctx context.Context, l domain.Listener) error {
+	return r.add("add pool "+l.Name, r.Cloud.AddPool(ctx, l))
+}
+
+func (r *recorded) SetPoolAlgorithm(ctx context.Context, id, algorithm string) error {
+	return r.add("set algorithm "+id, r.Cloud.SetPoolAlgorithm(ctx, id, algorithm))
+}
+
+func (r *recorded) SetPoolMembers(ctx context.Context, id string, members []domain.PoolMember) error {
+	return r.add("set members "+id, r.Cloud.SetPoolMembers(ctx, id, members))
+}
+
+func (r *recorded) DeletePool(ctx context.Context, id string) error {
+	return r.add("delete pool "+id, r.Cloud.DeletePool(ctx, id))
+}
+
+// taken returns the changes since the last call. None may have been refused: each waits for the one before.
+func (r *recorded) taken(t *testing.T) []string {
+	t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.refused > 0 {
+		t.Errorf("Octavia has refused %d of %q", r.refused, r.changes)
+	}
+	changes := r.changes
+	r.changes = nil
+	return changes
+}
+
+// part is a listener with what hangs off it, by id.
+type part struct {
+	Listener, Pool string
+	Members        map[string]string // by address
+}
+
+func parts(o Object) map[string]part {
+	all := map[string]part{}
+	for _, l := range o.Raw.(loadBalancer).Listeners {
+		p := part{Listener: l.ID, Pool: l.Pool.ID, Members: map[string]string{}}
+		for _, m := range l.Pool.Members {
+			p.Members[m.Address] = m.ID
+		}
+		all[listenerField(l.Protocol, l.Port)] = p
+	}
+	return all
+}
+
+func listenerTo(protocol string, port int, addresses ...string) domain.ListenerSpec {
+	return domain.ListenerSpec{Protocol: protocol, Port: port, MemberPort: port, Addresses: addresses}
+}
+
+// TestListenersOneByOne: a change of one listener leaves the others, their pools and their members as they are. Each
+// step waits until the load balancer is ACTIVE, and takes what has to change only.
+func TestListenersOneByOne(t *testing.T) {
+	t.Parallel()
+	spec := domain.BalancerSpec{Network: testkit.Sandbox(t).Network, Listeners: []domain.ListenerSpec{
+		listenerTo("HTTP", 80, "192.0.2.1", "192.0.2.2"), listenerTo("TCP", 5432, "192.0.2.7"),
+		listenerTo("UDP", 5432, "192.0.2.8"),
+	}}
+	s := newSandbox(t, NewBalancerDriver(), spec)
+	calls := &recorded{Cloud: s.Cloud}
+	s.Cloud = calls
+	made, _ := s.settle(t)
+	before := parts(made)
+
+	// members and algorithm of one, the protocol of another, the third stays
+	spec.Listeners = []domain.ListenerSpec{
+		listenerTo("UDP", 5432, "192.0.2.8"), listenerTo("HTTP", 5432, "192.0.2.7"),
+		listenerTo("HTTP", 80, "192.0.2.2", "192.0.2.3"),
+	}
+	spec.Listeners[2].Algorithm = "SOURCE_IP"
+	s.declare(t, spec)
+	s.differ(t, made, "listeners.tcp-5432 in_place", "listeners.http-5432 in_place",
+		"listeners.http-80.algorithm in_place", "listeners.http-80.members in_place")
+	changed, _ := s.settle(t)
+	after := parts(changed)
+	want := []string{
+		"delete pool " + before["listeners.tcp-5432"].Pool, "delete listener " + before["listeners.tcp-5432"].Listener,
+		"add listener cloudfn-http-5432", "add pool cloudfn-http-5432",
+		"set members " + after["listeners.http-5432"].Pool,
+		"set algorithm " + before["listeners.http-80"].Pool, "set members " + before["listeners.http-80"].Pool,
+	}
+	if diff := cmp.Diff(want, calls.taken(t)); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff(before["listeners.udp-5432"], after["listeners.udp-5432"]); diff != "" {
+		t.Errorf("a listener that nobody has changed: %s", diff)
+	}
+	old, now := before["listeners.http-80"], after["listeners.http-80"]
+	if changed.ID != made.ID || old.Listener != now.Listener || old.Pool != now.Pool ||
+		old.Members["192.0.2.2"] != now.Members["192.0.2.2"] {
+		t.Errorf("a listener that was changed: %+v was %+v", now, old)
+	}
+	s.shows(t, changed, map[string]string{
+		"listeners.http-80":   "SOURCE_IP 192.0.2.2:80 192.0.2.3:80",
+		"listeners.http-5432": "ROUND_ROBIN 192.0.2.7:5432",
+		"listeners.udp-5432":  "ROUND_ROBIN 192.0.2.8:5432",
+	})
+}
+
+// TestListenerDeletedByOthers: the listener is made again with the pool that it had. The pool of one that is not
+// declared any more goes.
+func TestListenerDeletedByOthers(t *testing.T) {
+	t.Parallel()
+	spec := domain.BalancerSpec{Network: testkit.Sandbox(t).Network, Listeners: []domain.ListenerSpec{
+		listenerTo("TCP", 80, "192.0.2.1"), listenerTo("TCP", 81, "192.0.2.1"),
+	}}
+	s := newSandbox(t, NewBalancerDriver(), spec)
+	calls := &recorded{Cloud: s.Cloud}
+	made, _ := s.settle(t)
+	before := parts(made)
+	for _, l := range before {
+		if err := s.Cloud.DeleteListener(t.Context(), l.Listener); err != nil && !isBusy(err) {
+			t.Fatal(err)
+		}
+		made = s.active(t)
+	}
+	if n := len(parts(made)); n != 0 {
+		t.Fatalf("%d listeners are left", n)
+	}
+	s.Cloud = calls
+	spec.Listeners = spec.Listeners[:1]
+	s.declare(t, spec)
+	s.differ(t, made, "pools."+before["listeners.tcp-81"].Pool+" in_place", "listeners.tcp-80 in_place")
+	again, _ := s.settle(t)
+	want := []string{"delete pool " + before["listeners.tcp-81"].Pool, "add listener cloudfn-tcp-80"}
+	if diff := cmp.Diff(want, calls.taken(t)); diff != "" {
+		t.Error(diff)
+	}
+	old, now := before["listeners.tcp-80"], parts(again)["listeners.tcp-80"]
+	if len(parts(again)) != 1 || now.Pool != old.Pool || !cmp.Equal(now.Members, old.Members) {
+		t.Errorf("it is %+v, and was %+v", now, old)
+	}
+}
+
+// active waits until the load balancer can be changed.
+func (s *sandbox) active(t *testing.T) (o Object) {
+	t.Helper()
+	testkit.Eventually(t, settleFor, "the load balancer is ACTIVE", func() bool {
+		o, _ = s.list(t)
+		return o.State == ObjectReady
+	})
+	return o
+}
+
+// TestMembersOfANewPool: Octavia 11 never makes a pool ACTIVE that comes with its load balancer, and refuses changes of
+// its members until the pool itself was changed.
+func TestMembersOfANewPool(t *testing.T) {
+	t.Parallel()
+	spec := domain.BalancerSpec{Network: testkit.Sandbox(t).Network, Listeners: []domain.ListenerSpec{
+		listenerTo("TCP", 80, "192.0.2.1"), listenerTo("TCP", 81, "192.0.2.1"),
+	}}
+	s := newSandbox(t, NewBalancerDriver(), spec)
+	s.settle(t)
+	spec.Listeners[0].Addresses = []string{"192.0.2.1", "192.0.2.2"}
+	s.declare(t, spec)
+	changed, updates := s.settle(t)
+	s.shows(t, changed, map[string]string{
+		"listeners.tcp-80": "ROUND_ROBIN 192.0.2.1:80 192.0.2.2:80", "listeners.tcp-81": "ROUND_ROBIN 192.0.2.1:81",
+	})
+	if updates > 2 {
+		t.Errorf("it took %d updates", updates)
+	}
+}
+
+// TestBusyBalancer: a change that comes too early waits, and a port that is taken for good is a failure that is shown.
+func TestBusyBalancer(t *testing.T) {
+	t.Parallel()
+	spec := domain.BalancerSpec{Network: testkit.Sandbox(t).Network, Listeners: []domain.ListenerSpec{
+		listenerTo("TCP", 80, "192.0.2.1"),
+	}}
+	s := newSandbox(t, NewBalancerDriver(), spec)
+	made, _ := s.settle(t)
+	foreign := domain.Listener{Name: "others", Protocol: "TCP", Port: 81}
+	if err := s.Cloud.AddListener(t.Context(), made.ID, foreign); err != nil {
+		t.Fatal(err)
+	}
+	for n := range 5 { // without a pause, so that some of them are too early
+		spec.Listeners[0].Algorithm = []string{"SOURCE_IP", "LEAST_CONNECTIONS"}[n%2]
+		s.declare(t, spec)
+		err := s.driver.Update(t.Context(), s.Session, s.in, made, s.driver.Differences(s.in, made))
+		if wait, isWait := errors.AsType[WaitError](err); err != nil && (!isWait || wait.Reason != "Busy") {
+			t.Errorf("too early: %v", err)
+		}
+	}
+	made = s.active(t)
+	if fields := fmt.Sprint(ports(made)); !strings.Contains(fields, "tcp-81") {
+		t.Errorf("the listeners are %s", fields)
+	}
+	spec.Listeners = append(spec.Listeners, listenerTo("HTTP", 81, "192.0.2.1"))
+	s.declare(t, spec)
+	left := slices.DeleteFunc(s.driver.Differences(s.in, made), func(d Difference) bool {
+		return d.Field != "listeners.http-81"
+	})
+	err := s.driver.Update(t.Context(), s.Session, s.in, made, left)
+	if apperr.CodeOf(err) != apperr.Conflict {
+		t.Errorf("a port that others have: %v", err)
+	}
+}

@@ -1,0 +1,242 @@
+package managed
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"sync"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/actions"
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/lookup"
+	"github.com/cloudfn/cloudfn/shared/orders"
+)
+
+// MachineCloud is the part of OpenStack that servers need.
+type MachineCloud interface {
+	orders.Cloud
+	actions.Cloud
+	lookup.Images
+	Flavors(context.Context) ([]domain.Flavor, error)
+	Networks(context.Context) ([]domain.Network, error)
+	MarkedServers(ctx context.Context, tag string) ([]domain.Server, error)
+	ServerIsGone(ctx context.Context, id string) (bool, error)
+	RenameServer(ctx context.Context, id, name string) error
+	SetServerMetadata(ctx context.Context, id string, set map[string]string, remove []string) error
+	ResizeServer(ctx context.Context, id, flavorID string) error
+	ConfirmMigration(ctx context.Context, id string) error
+	RebuildImage(ctx context.Context, id, imageID string, userData domain.Secret) error
+	AttachVolume(ctx context.Context, serverID, volumeID string) error
+	DetachVolume(ctx context.Context, serverID, volumeID string) error
+	EnsureServerGroup(ctx context.Context, name, policy string) (string, error)
+	DeleteServerGroups(ctx context.Context, name string) error
+}
+
+// Instances are the tracked servers.
+type Instances interface {
+	Find(ctx context.Context, f domain.Filter, ids []string) ([]domain.Instance, error)
+}
+
+// MachineDriver makes servers. Each is ordered as a launch of one instance, whose id is the member's: so it is made
+// once, tracked, and has events as others do.
+type MachineDriver struct {
+	Orders    orders.Engine
+	Actions   actions.Engine
+	Instances Instances
+
+	groups sync.Mutex // while a server group is looked for and made
+}
+
+// Kinds implements Driver.
+func (*MachineDriver) Kinds() []domain.Kind {
+	return []domain.Kind{domain.KindMachine, domain.KindDeployment}
+}
+
+// Needs implements Driver.
+func (*MachineDriver) Needs(spec json.RawMessage) []Ref {
+	m, all := read[domain.MachineSpec](spec), []Ref{}
+	for _, name := range m.Volumes {
+		all = append(all, Ref{domain.KindVolume, name})
+	}
+	for _, name := range m.Configmaps {
+		all = append(all, Ref{domain.KindConfigmap, name})
+	}
+	return all
+}
+
+// deploymentName is the name of a deployment's server.
+func deploymentName(name string, ordinal int) string { return fmt.Sprintf("%s-%d", name, ordinal) }
+
+// List implements Driver.
+func (*MachineDriver) List(ctx context.Context, s Session, _ []domain.Member) (map[uuid.UUID]Object, error) {
+	servers, err := s.Cloud.MarkedServers(ctx, markTag)
+	if err != nil || len(servers) == 0 {
+		return nil, err
+	}
+	flavors, err := s.Cloud.Flavors(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ids := make(map[string]string, len(flavors))
+	for _, f := range flavors {
+		ids[f.Name] = f.ID
+	}
+	lookup.FillFaults(ctx, s.Cloud, servers)
+	found := make(map[uuid.UUID][]Object, len(servers))
+	for _, server := range servers {
+		server.Flavor.ID = ids[server.Flavor.Name]
+		if domain.StateOf(server.Status, server.Task) == domain.InstanceDeleted {
+			continue
+		}
+		for _, tag := range server.Tags {
+			if member, err := uuid.Parse(tag); err == nil {
+				found[member] = append(found[member], machineObject(server))
+			}
+		}
+	}
+	return byMark(found), nil
+}
+
+// machineObject is a server as an object. One that is stopped, paused or shelved is ready and does not work.
+func machineObject(server domain.Server) Object {
+	o := Object{ID: server.ID, Name: server.Name, State: ObjectWorking, CreatedAt: server.CreatedAt, Raw: server}
+	switch domain.StateOf(server.Status, server.Task) {
+	case domain.InstanceActive:
+		o.State = ObjectReady
+		if server.Task != "" {
+			o.State = ObjectWorking
+		}
+	case domain.InstanceStopped, domain.InstanceShelved, domain.InstancePaused, domain.InstanceRescued:
+		o.State, o.Reason = ObjectReady, "Nova's status of the server is "+server.Status
+	case domain.InstanceError:
+		o.State, o.Reason = ObjectError, "the server is in ERROR"
+		if server.Fault != nil && server.Fault.Message != "" {
+			o.Reason = server.Fault.Message
+		}
+	case domain.InstanceDeleting:
+		o.State = ObjectDeleting
+	}
+	if server.Status == resized && server.Task == "" {
+		o.State, o.Reason = ObjectReady, "the server has been resized, which is not confirmed yet"
+	}
+	return o
+}
+
+// resized is Nova's status of a server that has another flavor or host, until that is confirmed.
+const resized = "VERIFY_RESIZE"
+
+// IsGone implements Confirmer: a list by tag leaves out the servers of cells that are down.
+func (*MachineDriver) IsGone(ctx context.Context, s Session, id string) (bool, error) {
+	return s.Cloud.ServerIsGone(ctx, id)
+}
+
+// Create implements Driver. The order is looked up by its id, and its server by its tag, before a create call is
+// repeated.
+func (d *MachineDriver) Create(ctx context.Context, s Session, in Wanted) (string, error) {
+	spec := read[domain.MachineSpec](in.Spec)
+	launch, err := d.launchSpec(ctx, s, in, spec)
+	if err != nil {
+		return "", err
+	}
+	userData, err := withConfigmaps(in, spec)
+	if err != nil {
+		return "", err
+	}
+	digest := sha256.Sum256(in.Member.ID[:])
+	order := domain.Order{
+		ID:        uuid.NewSHA1(in.Member.ID, []byte("order")), // of its own: it has events of its own
+		ProjectID: s.ProjectID, DomainID: s.DomainID, UserID: s.UserID, BodySHA256: digest[:],
+		Spec: domain.OrderSpec{IsManaged: true}, Actor: in.Resource.Actor,
+		Instances: []domain.Instance{{
+			ID: in.Member.ID, ProjectID: s.ProjectID, Name: in.Name, State: domain.InstanceRequested, Spec: launch,
+			KeyName: launch.KeyName,
+		}},
+	}
+	out, err := d.Orders.Submit(ctx, orders.Session{
+		Cloud: s.Cloud, UserID: s.UserID, UserData: []domain.Secret{userData},
+	}, order)
+	if err != nil || len(out.Order.Instances) == 0 {
+		return "", err
+	}
+	i := out.Order.Instances[0]
+	if i.ServerID == "" && i.Problem != nil {
+		return "", rejected(*i.Problem)
+	}
+	if i.ServerID == "" {
+		return "", out.Unfinished
+	}
+	return i.ServerID, nil
+}
+
+// rejected is Nova's final answer to a create call.
+func rejected(p domain.Problem) error {
+	err := apperr.New(apperr.Code(p.Code), "%s", p.Detail)
+	if !apperr.Final(err) {
+		err.Code = apperr.Conflict
+	}
+	return err
+}
+
+// withConfigmaps are the user_data of a server, with the files of its configmaps.
+func withConfigmaps(in Wanted, spec domain.MachineSpec) (domain.Secret, error) {
+	files := map[string]string{}
+	for _, name := range spec.Configmaps {
+		m, _ := in.Around.Resource(domain.KindConfigmap, name)
+		maps.Copy(files, Files(name, read[domain.ConfigmapSpec](m.Spec)))
+	}
+	return WithFiles(domain.Secret(in.Secrets.UserData), files)
+}
+
+// Delete implements Driver. Volumes are detached by Nova.
+func (d *MachineDriver) Delete(ctx context.Context, s Session, o Object) error {
+	server, ok := o.Raw.(domain.Server)
+	if !ok { // no list shows it: it is deleted once one does
+		return Waits("NotObserved", "no list shows the server %s", o.ID)
+	}
+	a := actions.Action{
+		ActionRequest: domain.ActionRequest{Action: domain.Delete}, ServerID: o.ID, ProjectID: s.ProjectID, Force: true,
+	}
+	for _, tag := range server.Tags {
+		if _, err := uuid.Parse(tag); err != nil {
+			continue
+		}
+		found, err := d.Instances.Find(ctx, domain.Filter{ProjectID: s.ProjectID}, []string{tag})
+		if err != nil {
+			return err
+		}
+		if len(found) == 1 && found[0].ServerID == o.ID {
+			a.Instance = found[0]
+		}
+	}
+	_, err := d.Actions.Run(ctx, s.Cloud, a)
+	if apperr.CodeOf(err) == apperr.NotFound {
+		return nil
+	}
+	return err
+}
+
+// groupName is the name of a deployment's server group. The policy of a group cannot change, so each policy has one.
+func groupName(m domain.Managed, policy string) string {
+	return "cloudfn-" + m.ID.String() + "-" + policy
+}
+
+// groupPolicies are the policies of server groups, by the affinity of the schedule.
+var groupPolicies = map[string]string{"spread": "soft-anti-affinity", "pack": "soft-affinity"}
+
+// Finish implements Finisher: it deletes the deployment's server groups.
+func (*MachineDriver) Finish(ctx context.Context, s Session, m domain.Managed) error {
+	if m.Kind != domain.KindDeployment {
+		return nil
+	}
+	for _, policy := range groupPolicies {
+		if err := s.Cloud.DeleteServerGroups(ctx, groupName(m, policy)); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,245 @@
+package managed
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/lookup"
+)
+
+// launchSpec resolves the names in a spec.
+func (d *MachineDriver) launchSpec(
+	ctx context.Context, s Session, in Wanted, spec domain.MachineSpec,
+) (out domain.LaunchSpec, err error) {
+	flavor, err := findFlavor(ctx, s, spec.Flavor)
+	if err != nil {
+		return out, err
+	}
+	out.Sized(flavor)
+	if out.ImageID, err = volumeImage(ctx, s, in, spec.Image); err != nil {
+		return out, err
+	}
+	networks, err := s.Cloud.Networks(ctx)
+	if err != nil {
+		return out, err
+	}
+	refs := make([]lookup.Ref, len(spec.Networks))
+	for n, name := range spec.Networks {
+		refs[n] = lookup.Ref{Field: fmt.Sprintf("spec.networks[%d]", n), Value: name}
+	}
+	if refs, err = lookup.PickNetworks(networks, refs); err != nil {
+		return out, err
+	}
+	for _, r := range refs {
+		out.NetworkIDs = append(out.NetworkIDs, r.Value)
+	}
+	out.KeyName, out.SecurityGroups, out.Metadata = spec.KeyName, spec.SecurityGroups, spec.Metadata
+	if out.Zone, err = zoneFor(in); err != nil {
+		return out, err
+	}
+	out.ServerGroup, err = d.serverGroup(ctx, s, in.Resource)
+	return out, err
+}
+
+func findFlavor(ctx context.Context, s Session, name string) (domain.Flavor, error) {
+	flavors, err := s.Cloud.Flavors(ctx)
+	if err != nil {
+		return domain.Flavor{}, err
+	}
+	return lookup.PickFlavor(flavors, lookup.Ref{Field: "spec.flavor", Value: name})
+}
+
+// zoneFor is the availability zone that a new server is made in; "" = any. Members are spread over the zones that the
+// labels of the schedule leave.
+func zoneFor(in Wanted) (string, error) {
+	rule := in.Resource.Schedule
+	switch {
+	case rule.Zone != "" || len(rule.Labels) == 0:
+		return rule.Zone, nil
+	case len(in.Zones) == 0:
+		return "", Waits("NoNode", "no node has the labels of schedule.labels")
+	}
+	return in.Zones[in.Member.Ordinal%len(in.Zones)], nil
+}
+
+// serverGroup is the id of the server group of a deployment, which is made with its first server; "" = none.
+func (d *MachineDriver) serverGroup(ctx context.Context, s Session, m domain.Managed) (string, error) {
+	policy := groupPolicies[m.Schedule.Affinity]
+	if m.Kind != domain.KindDeployment || policy == "" {
+		return "", nil
+	}
+	d.groups.Lock()
+	defer d.groups.Unlock()
+	return s.Cloud.EnsureServerGroup(ctx, groupName(m, policy), policy)
+}
+
+// Differences implements Driver.
+func (*MachineDriver) Differences(in Wanted, o Object) []Difference {
+	server, ok := o.Raw.(domain.Server)
+	if !ok {
+		return nil
+	}
+	spec, made := read[domain.MachineSpec](in.Spec), read[domain.MachineSpec](in.Made.Spec)
+	way := InPlace
+	if spec.Update == domain.UpdateReplace {
+		way = Replace
+	}
+	out := compare("name", in.Name, server.Name, InPlace)
+	out = append(out, entries("metadata", spec.Metadata, made.Metadata, server.Metadata)...)
+	switch hasFlavor := spec.Flavor == server.Flavor.Name || spec.Flavor == server.Flavor.ID; {
+	case !hasFlavor:
+		out = append(out, Difference{
+			Field: "flavor", Declared: spec.Flavor, Actual: server.Flavor.Name, Way: way, Disrupts: true,
+		})
+	case server.Status == resized && in.Member.Status == domain.MemberUpdating: // others confirm what they resize
+		out = append(out, Difference{
+			Field: "flavor", Declared: spec.Flavor, Actual: server.Status, Way: InPlace, Disrupts: true,
+		})
+	}
+	if actual, isOther := otherImage(spec, made, server); isOther {
+		out = append(out, Difference{Field: "image", Declared: spec.Image, Actual: actual, Way: way, Disrupts: true})
+	}
+	out = append(out, volumeDifferences(in, spec, made, server)...)
+	if in.Made.Number != in.Resource.Revision {
+		out = append(out, fixedDifferences(in, spec, made)...)
+	}
+	return out
+}
+
+// otherImage says whether a server was made of another image than declared. An image that is declared by its name is
+// the one that had the name when the server was made.
+func otherImage(spec, made domain.MachineSpec, server domain.Server) (actual string, isOther bool) {
+	if server.Image == nil {
+		return "", false
+	}
+	if uuid.Validate(spec.Image) == nil {
+		return server.Image.ID, server.Image.ID != spec.Image
+	}
+	return server.Image.ID, made.Image != "" && made.Image != spec.Image
+}
+
+// volumeDifferences compares the volumes that a server should have with those that it has. Volumes that others have
+// attached stay.
+func volumeDifferences(in Wanted, spec, made domain.MachineSpec, server domain.Server) []Difference {
+	var out []Difference
+	attached := func(name string) (id string, isAttached bool) {
+		m, _ := in.Around.Resource(domain.KindVolume, name)
+		for _, o := range in.Around.Objects(m) {
+			id = o.ID
+		}
+		return id, slices.Contains(server.VolumeIDs, id)
+	}
+	for _, name := range spec.Volumes {
+		if id, isAttached := attached(name); !isAttached && id != "" {
+			out = append(out, Difference{Field: "volumes." + name, Declared: id, Way: InPlace})
+		}
+	}
+	for _, name := range made.Volumes {
+		if id, isAttached := attached(name); isAttached && !slices.Contains(spec.Volumes, name) {
+			out = append(out, Difference{Field: "volumes." + name, Actual: id, Way: InPlace})
+		}
+	}
+	return out
+}
+
+// fixedDifferences are those of fields that only a new server can have.
+func fixedDifferences(in Wanted, spec, made domain.MachineSpec) []Difference {
+	var out []Difference
+	add := func(field string, isSame bool, declared, actual any) {
+		if isSame {
+			return
+		}
+		one := Difference{
+			Field: field, Declared: declared, Actual: actual, Way: Refused,
+			Why: "only a new server can have it: declare update: replace, or what it was",
+		}
+		if spec.Update == domain.UpdateReplace {
+			one.Way, one.Why = Replace, ""
+		}
+		out = append(out, one)
+	}
+	add("networks", slices.Equal(spec.Networks, made.Networks), spec.Networks, made.Networks)
+	add("key_name", spec.KeyName == made.KeyName, spec.KeyName, made.KeyName)
+	add("security_groups", slices.Equal(spec.SecurityGroups, made.SecurityGroups), spec.SecurityGroups,
+		made.SecurityGroups)
+	add("configmaps", slices.Equal(spec.Configmaps, made.Configmaps), spec.Configmaps, made.Configmaps)
+	add("user_data", slices.Equal(in.Resource.Digest, in.Made.Digest), nil, nil)
+	now, before := in.Resource.Schedule, in.Made.Schedule
+	add("schedule", now.Zone == before.Zone && now.Affinity == before.Affinity && maps.Equal(now.Labels, before.Labels),
+		now, before)
+	return out
+}
+
+// Update implements Driver. What does not interrupt the server comes first; a resize and a rebuild take a while each.
+func (d *MachineDriver) Update(ctx context.Context, s Session, in Wanted, o Object, differences []Difference) error {
+	server, ok := o.Raw.(domain.Server)
+	if !ok {
+		return Waits("NotObserved", "no list shows the server %s", o.ID)
+	}
+	if err := describe(ctx, s, in, server, differences); err != nil {
+		return err
+	}
+	spec := read[domain.MachineSpec](in.Spec)
+	if one, ok := find(differences, "flavor"); ok {
+		if one.Actual == resized {
+			return s.Cloud.ConfirmMigration(ctx, server.ID)
+		}
+		flavor, err := findFlavor(ctx, s, spec.Flavor)
+		if err != nil {
+			return err
+		}
+		return s.Cloud.ResizeServer(ctx, server.ID, flavor.ID)
+	}
+	if _, ok := find(differences, "image"); !ok {
+		return nil
+	}
+	image, err := volumeImage(ctx, s, in, spec.Image)
+	if err != nil {
+		return err
+	}
+	if server.Image != nil && server.Image.ID == image {
+		if len(differences) == 1 {
+			return ErrNothingLeft
+		}
+		return nil
+	}
+	userData, err := withConfigmaps(in, spec)
+	if err != nil {
+		return err
+	}
+	return s.Cloud.RebuildImage(ctx, server.ID, image, userData)
+}
+
+// describe changes what does not interrupt a server: its name, metadata and volumes.
+func describe(ctx context.Context, s Session, in Wanted, server domain.Server, differences []Difference) error {
+	if _, ok := find(differences, "name"); ok {
+		if err := s.Cloud.RenameServer(ctx, server.ID, in.Name); err != nil {
+			return err
+		}
+	}
+	if set, remove := changes("metadata", differences); len(set)+len(remove) > 0 {
+		if err := s.Cloud.SetServerMetadata(ctx, server.ID, set, remove); err != nil {
+			return err
+		}
+	}
+	attach, detach := changes("volumes", differences)
+	for _, id := range slices.Sorted(maps.Values(attach)) {
+		if err := s.Cloud.AttachVolume(ctx, server.ID, id); err != nil {
+			return err
+		}
+	}
+	for _, name := range detach {
+		one, _ := find(differences, "volumes."+name)
+		if id, ok := one.Actual.(string); ok {
+			if err := s.Cloud.DetachVolume(ctx, server.ID, id); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

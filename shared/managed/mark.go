@@ -1,0 +1,133 @@
+package managed
+
+import (
+	"cmp"
+	"encoding/json"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// The marks of objects: a metadata item where a service has metadata, else two tags. One of the tags is the same for
+// all managed objects, so that they can be listed.
+const (
+	markKey   = "cloudfn_managed"
+	markTag   = domain.ManagedTag
+	tagPrefix = "cloudfn:member:"
+)
+
+// memberTags are the tags of a member's object.
+func memberTags(member uuid.UUID) []string { return []string{markTag, memberTag(member)} }
+
+func memberTag(member uuid.UUID) string { return tagPrefix + member.String() }
+
+// taggedMember finds the member among the tags of an object.
+func taggedMember(tags []string) (uuid.UUID, bool) {
+	for _, tag := range tags {
+		if id, ok := strings.CutPrefix(tag, tagPrefix); ok {
+			member, err := uuid.Parse(id)
+			return member, err == nil
+		}
+	}
+	return uuid.UUID{}, false
+}
+
+// copyAfter is the age at which an object with the mark of an older one is somebody's copy, and not what a creation
+// whose answer was lost has left: a backup of a volume, for example, is restored with the volume's metadata.
+const copyAfter = 10 * time.Minute
+
+// byMark gives each member its object: the oldest one with its mark. Those that were made soon after it are Extra;
+// copies of it belong to whoever has made them.
+func byMark(found map[uuid.UUID][]Object) map[uuid.UUID]Object {
+	out := make(map[uuid.UUID]Object, len(found))
+	for member, objects := range found {
+		slices.SortFunc(objects, func(a, b Object) int {
+			return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), strings.Compare(a.ID, b.ID))
+		})
+		first := objects[0]
+		for _, o := range objects[1:] {
+			if o.CreatedAt.Sub(first.CreatedAt) < copyAfter {
+				first.Extra = append(first.Extra, o)
+			}
+		}
+		out[member] = first
+	}
+	return out
+}
+
+// raw is the driver's own part of an object.
+func raw[T any](o Object) T {
+	own, _ := o.Raw.(T)
+	return own
+}
+
+// read decodes a spec. It was validated when it was declared.
+func read[T any](spec json.RawMessage) T {
+	var out T
+	_ = json.Unmarshal(spec, &out)
+	return out
+}
+
+// entries compares a map that is declared with what is, entry by entry. An entry that was declared before and is not
+// now is to be removed; others of the object belong to somebody else.
+func entries(field string, declared, before, actual map[string]string) []Difference {
+	var out []Difference
+	for key, value := range declared {
+		if now, ok := actual[key]; !ok {
+			out = append(out, Difference{Field: field + "." + key, Declared: value, Way: InPlace})
+		} else if now != value {
+			out = append(out, Difference{Field: field + "." + key, Declared: value, Actual: now, Way: InPlace})
+		}
+	}
+	for key := range before {
+		now, isThere := actual[key]
+		if _, isDeclared := declared[key]; isThere && !isDeclared {
+			out = append(out, Difference{Field: field + "." + key, Actual: now, Way: InPlace})
+		}
+	}
+	slices.SortFunc(out, func(a, b Difference) int { return strings.Compare(a.Field, b.Field) })
+	return out
+}
+
+// changes sorts the differences of a map into what is to be set and what is to be removed.
+func changes(field string, differences []Difference) (set map[string]string, remove []string) {
+	set = map[string]string{}
+	for _, d := range differences {
+		key, ok := strings.CutPrefix(d.Field, field+".")
+		if !ok {
+			continue
+		}
+		if value, isSet := d.Declared.(string); isSet {
+			set[key] = value
+		} else {
+			remove = append(remove, key)
+		}
+	}
+	return set, remove
+}
+
+// compare makes a Difference of two values, if they differ.
+func compare[T comparable](field string, declared, actual T, way Way) []Difference {
+	if declared == actual {
+		return nil
+	}
+	return []Difference{{Field: field, Declared: declared, Actual: actual, Way: way}}
+}
+
+// differs says whether a field is among the differences.
+func differs(differences []Difference, field string) bool {
+	return slices.ContainsFunc(differences, func(d Difference) bool { return d.Field == field })
+}
+
+// find returns the difference of a field.
+func find(differences []Difference, field string) (Difference, bool) {
+	n := slices.IndexFunc(differences, func(d Difference) bool { return d.Field == field })
+	if n < 0 {
+		return Difference{}, false
+	}
+	return differences[n], true
+}

@@ -1,0 +1,275 @@
+package managed
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/flow"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// sandbox is a project of the sandbox, and a resource in it that a test declares.
+type sandbox struct {
+	project *testkit.Project
+	driver  Driver
+	Session
+
+	in Wanted
+}
+
+// newSandbox makes a project for a test of a driver. All objects with marks are deleted at its end.
+func newSandbox(t *testing.T, driver Driver, spec any) *sandbox {
+	t.Helper()
+	project := testkit.NewProject(t)
+	s := &sandbox{
+		project: project,
+		driver:  driver,
+		Session: Session{Cloud: project.Session(t), ProjectID: project.ID, UserID: project.UserID},
+		in: Wanted{
+			Resource: domain.Managed{ID: uuid.New(), Kind: driver.Kinds()[0], Name: "thing", Revision: 1},
+			Member:   domain.Member{ID: uuid.New(), Revision: 1}, Name: "thing", Around: NewAround(nil, nil),
+		},
+	}
+	s.in.Spec = asJSON(t, spec)
+	s.in.Made = domain.Revision{Number: 1, Spec: s.in.Spec}
+	t.Cleanup(func() { s.empty(t) })
+	return s
+}
+
+func asJSON(t *testing.T, spec any) json.RawMessage {
+	t.Helper()
+	raw, err := json.Marshal(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return raw
+}
+
+// declare changes the spec. The object still has the old one.
+func (s *sandbox) declare(t *testing.T, spec any) {
+	t.Helper()
+	s.in.Spec = asJSON(t, spec)
+	s.in.Resource.Revision++
+}
+
+// revision is the current one.
+func (s *sandbox) revision() domain.Revision {
+	return domain.Revision{Number: s.in.Resource.Revision, Spec: s.in.Spec, Digest: s.in.Resource.Digest}
+}
+
+// list returns the member's object.
+func (s *sandbox) list(t *testing.T) (Object, bool) {
+	t.Helper()
+	found, err := s.driver.List(context.WithoutCancel(t.Context()), s.Session, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, ok := found[s.in.Member.ID]
+	return o, ok
+}
+
+const (
+	settleFor = 90 * time.Second
+	stepPause = 200 * time.Millisecond
+)
+
+// settle takes steps as the engine does, until the object is as declared, and returns it with the number of updates.
+func (s *sandbox) settle(t *testing.T) (o Object, updates int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), settleFor)
+	defer cancel()
+	for {
+		found, ok := s.list(t)
+		err := error(nil)
+		switch {
+		case !ok, found.State == ObjectIncomplete:
+			_, err = s.driver.Create(ctx, s.Session, s.in)
+		case found.State == ObjectReady:
+			left := s.driver.Differences(s.in, found)
+			if len(left) == 0 {
+				s.in.Made = s.revision()
+				return found, updates
+			}
+			for _, d := range left {
+				if d.Way != InPlace {
+					t.Fatalf("it needs %+v", d)
+				}
+			}
+			updates++
+			err = s.driver.Update(ctx, s.Session, s.in, found, left)
+		case found.State == ObjectError:
+			t.Fatalf("it is in error: %s", found.Reason)
+		}
+		if _, isWait := errors.AsType[WaitError](err); err != nil && !isWait {
+			t.Fatal(err)
+		}
+		if !flow.Sleep(ctx, stepPause) {
+			t.Fatalf("it does not become as declared: %+v, %+v", found, s.driver.Differences(s.in, found))
+		}
+	}
+}
+
+// settleNew is settle of an object that is made anew.
+func (s *sandbox) settleNew(t *testing.T) (o Object, updates int) {
+	t.Helper()
+	s.in.Member.ID = uuid.New()
+	s.in.Made = s.revision()
+	return s.settle(t)
+}
+
+// remove deletes the object, and waits until it is not listed.
+func (s *sandbox) remove(t *testing.T) {
+	t.Helper()
+	for end := time.Now().Add(settleFor); ; time.Sleep(stepPause) {
+		o, ok := s.list(t)
+		if !ok {
+			return
+		}
+		err := s.driver.Delete(context.WithoutCancel(t.Context()), s.Session, o)
+		if _, isWait := errors.AsType[WaitError](err); err != nil && !isWait {
+			t.Fatal(err)
+		}
+		if time.Now().After(end) {
+			t.Fatalf("it is not deleted: %+v %v", o, err)
+		}
+	}
+}
+
+// empty deletes all objects with marks.
+func (s *sandbox) empty(t *testing.T) {
+	t.Helper()
+	ctx := context.WithoutCancel(t.Context())
+	for end := time.Now().Add(settleFor); time.Now().Before(end); time.Sleep(stepPause) {
+		found, err := s.driver.List(ctx, s.Session, nil)
+		if err == nil && len(found) == 0 {
+			return
+		}
+		for _, o := range found {
+			for _, one := range append(o.Extra, o) {
+				_ = s.driver.Delete(ctx, s.Session, one) // again until nothing is listed
+			}
+		}
+	}
+	t.Error("objects are left")
+}
+
+// differ checks the fields that differ and the way of each, in the form "field way".
+func (s *sandbox) differ(t *testing.T, o Object, want ...string) {
+	t.Helper()
+	var got []string
+	for _, d := range s.driver.Differences(s.in, o) {
+		got = append(got, d.Field+" "+string(d.Way))
+	}
+	if strings.Join(got, ", ") != strings.Join(want, ", ") {
+		t.Errorf("the differences are %q, want %q", got, want)
+	}
+}
+
+// deaf is a cloud that takes calls which create objects, and whose answers are lost: a fault that the real one cannot
+// be made to show.
+type deaf struct{ Cloud }
+
+var errLost = apperr.New(apperr.Timeout, "the answer was lost")
+
+func (d deaf) CreateVolume(ctx context.Context, r domain.VolumeRequest) (string, error) {
+	_, err := d.Cloud.CreateVolume(ctx, r)
+	return "", errors.Join(errLost, err)
+}
+
+func (d deaf) CreateImage(ctx context.Context, r domain.ImageRequest) (string, error) {
+	_, err := d.Cloud.CreateImage(ctx, r)
+	return "", errors.Join(errLost, err)
+}
+
+func (d deaf) CreateLoadBalancer(ctx context.Context, r domain.LoadBalancerRequest) (string, error) {
+	_, err := d.Cloud.CreateLoadBalancer(ctx, r)
+	return "", errors.Join(errLost, err)
+}
+
+func (d deaf) StoreSecret(ctx context.Context, name, contentType string, payload domain.Secret) (string, error) {
+	_, err := d.Cloud.StoreSecret(ctx, name, contentType, payload)
+	return "", errors.Join(errLost, err)
+}
+
+// blind is a cloud that finds no object by its mark, as for a replica whose call is still on its way.
+type blind struct{ Cloud }
+
+func (blind) Volumes(context.Context, string, string) ([]domain.Volume, error) { return nil, nil }
+func (blind) TaggedImages(context.Context, string, string) ([]domain.ImageDetail, error) {
+	return nil, nil
+}
+
+func (blind) LoadBalancers(context.Context, string, string) ([]domain.LoadBalancer, error) {
+	return nil, nil
+}
+func (blind) Secrets(context.Context, string) ([]domain.StoredSecret, error) { return nil, nil }
+
+// lost creates the object with a lost answer, again, and once more by a replica that does not see it. It returns the
+// object, which is found by its mark, and checks that the other one is its Extra.
+func (s *sandbox) lost(t *testing.T) Object {
+	t.Helper()
+	ctx := t.Context()
+	faulty := s.Session
+	faulty.Cloud = deaf{s.Cloud}
+	if _, err := s.driver.Create(ctx, faulty, s.in); !errors.Is(err, errLost) {
+		t.Fatal(err)
+	}
+	first, ok := s.list(t)
+	if !ok {
+		t.Fatal("it is not found by its mark")
+	}
+	id, err := s.driver.Create(ctx, s.Session, s.in)
+	if _, isWait := errors.AsType[WaitError](err); err != nil && !isWait || id != "" && id != first.ID {
+		t.Errorf("it is made again: %s and %s, %v", first.ID, id, err)
+	}
+	if again, _ := s.list(t); again.ID != first.ID || len(again.Extra) > 0 {
+		t.Errorf("it is there twice: %+v", again)
+	}
+	time.Sleep(time.Until(first.CreatedAt.Add(1100 * time.Millisecond))) // services write whole seconds
+	faulty.Cloud = blind{s.Cloud}
+	second, err := s.driver.Create(ctx, faulty, s.in)
+	if err != nil || second == first.ID {
+		t.Fatalf("a blind replica made %s: %v", second, err)
+	}
+	both, _ := s.list(t)
+	if both.ID != first.ID || len(both.Extra) != 1 || both.Extra[0].ID != second {
+		t.Errorf("of two objects with one mark: %+v", both)
+	}
+	for _, extra := range both.Extra {
+		s.delete(t, extra)
+	}
+	return first
+}
+
+// delete deletes one object that the driver may have to wait for.
+func (s *sandbox) delete(t *testing.T, o Object) {
+	t.Helper()
+	for end := time.Now().Add(settleFor); ; time.Sleep(stepPause) {
+		both, _ := s.list(t)
+		left := append(both.Extra, both)
+		isThere := false
+		for _, one := range left {
+			if one.ID == o.ID {
+				isThere = true
+				err := s.driver.Delete(t.Context(), s.Session, one)
+				if _, isWait := errors.AsType[WaitError](err); err != nil && !isWait {
+					t.Fatal(err)
+				}
+			}
+		}
+		if !isThere {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%s stays", o.ID)
+		}
+	}
+}

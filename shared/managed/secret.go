@@ -1,0 +1,105 @@
+package managed
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// SecretCloud is the part of OpenStack that secrets need.
+type SecretCloud interface {
+	Secrets(ctx context.Context, name string) ([]domain.StoredSecret, error)
+	HasSecret(ctx context.Context, id string) (bool, error)
+	StoreSecret(ctx context.Context, name, contentType string, payload domain.Secret) (id string, err error)
+	DeleteSecret(ctx context.Context, id string) error
+}
+
+// SecretDriver makes secrets of Barbican. A secret never changes there, and its metadata is not in a list, so the mark
+// is in its name: <name>.cloudfn-<member>.
+type SecretDriver struct{}
+
+const secretMark = ".cloudfn-"
+
+func secretName(name string, member uuid.UUID) string { return name + secretMark + member.String() }
+
+// Kinds implements Driver.
+func (SecretDriver) Kinds() []domain.Kind { return []domain.Kind{domain.KindSecret} }
+
+// Needs implements Driver.
+func (SecretDriver) Needs(json.RawMessage) []Ref { return nil }
+
+// List implements Driver.
+func (SecretDriver) List(ctx context.Context, s Session, _ []domain.Member) (map[uuid.UUID]Object, error) {
+	all, err := s.Cloud.Secrets(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	found := map[uuid.UUID][]Object{}
+	for _, one := range all {
+		n := strings.LastIndex(one.Name, secretMark)
+		if n < 0 {
+			continue
+		}
+		if member, err := uuid.Parse(one.Name[n+len(secretMark):]); err == nil {
+			found[member] = append(found[member], secretObject(one))
+		}
+	}
+	return byMark(found), nil
+}
+
+func secretObject(one domain.StoredSecret) Object {
+	o := Object{ID: one.ID, Name: one.Name, State: ObjectReady, CreatedAt: one.CreatedAt, Raw: one}
+	if one.Status != "ACTIVE" {
+		o.State, o.Reason = ObjectError, "Barbican's status of the secret is "+one.Status
+	}
+	return o
+}
+
+// IsGone implements Confirmer: Barbican's pages are numbered, so a list leaves out a secret when another one is deleted
+// meanwhile.
+func (SecretDriver) IsGone(ctx context.Context, s Session, objectID string) (bool, error) {
+	has, err := s.Cloud.HasSecret(ctx, objectID)
+	return !has && err == nil, err
+}
+
+// Create implements Driver.
+func (SecretDriver) Create(ctx context.Context, s Session, in Wanted) (string, error) {
+	name := secretName(in.Name, in.Member.ID)
+	made, err := s.Cloud.Secrets(ctx, name)
+	if err != nil {
+		return "", err
+	}
+	for _, one := range made {
+		if one.Name == name {
+			return one.ID, nil
+		}
+	}
+	contentType := read[domain.SecretSpec](in.Spec).ContentType
+	if contentType == "" {
+		contentType = "text/plain"
+	}
+	return s.Cloud.StoreSecret(ctx, name, contentType, domain.Secret(in.Secrets.Payload))
+}
+
+// Differences implements Driver. Only revisions can differ: others cannot change a secret either.
+func (SecretDriver) Differences(in Wanted, _ Object) []Difference {
+	declared, made := read[domain.SecretSpec](in.Spec), read[domain.SecretSpec](in.Made.Spec)
+	out := compare("content_type", declared.ContentType, made.ContentType, Replace)
+	if !bytes.Equal(in.Resource.Digest, in.Made.Digest) {
+		out = append(out, Difference{Field: "payload", Way: Replace})
+	}
+	return out
+}
+
+// Update implements Driver. There is nothing to change in place.
+func (SecretDriver) Update(context.Context, Session, Wanted, Object, []Difference) error { return nil }
+
+// Delete implements Driver.
+func (SecretDriver) Delete(ctx context.Context, s Session, o Object) error {
+	return s.Cloud.DeleteSecret(ctx, o.ID)
+}

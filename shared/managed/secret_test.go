@@ -1,0 +1,77 @@
+package managed
+
+import (
+	"encoding/base64"
+	"fmt"
+	"testing"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// TestSecret declares a secret, changes it and deletes it, in Barbican.
+func TestSecret(t *testing.T) {
+	t.Parallel()
+	s := newSandbox(t, SecretDriver{}, domain.SecretSpec{})
+	s.in.Secrets.Payload = testkit.Canary("a payload of a secret")
+	first := s.lost(t)
+	made, updates := s.settle(t)
+	if made.ID != first.ID || updates != 0 || made.Raw.(domain.StoredSecret).ContentType != "text/plain" {
+		t.Errorf("%d updates of %+v", updates, made)
+	}
+	s.declare(t, domain.SecretSpec{}) // such as its labels
+	s.differ(t, made)
+	s.in.Resource.Digest = []byte("another payload")
+	s.differ(t, made, "payload replace")
+	s.declare(t, domain.SecretSpec{ContentType: "application/octet-stream"})
+	s.differ(t, made, "content_type replace", "payload replace")
+	confirmer := s.driver.(Confirmer)
+	if gone, err := confirmer.IsGone(t.Context(), s.Session, made.ID); gone || err != nil {
+		t.Errorf("it is gone: %v", err)
+	}
+	s.remove(t)
+	if gone, err := confirmer.IsGone(t.Context(), s.Session, made.ID); !gone || err != nil {
+		t.Errorf("it is not gone: %v", err)
+	}
+	if err := s.driver.Delete(t.Context(), s.Session, made); err != nil {
+		t.Errorf("an absent one: %v", err)
+	}
+	s.in.Secrets.Payload = base64.StdEncoding.EncodeToString([]byte{0, 255})
+	if binary, _ := s.settleNew(t); binary.Raw.(domain.StoredSecret).ContentType != "application/octet-stream" {
+		t.Errorf("it is %+v", binary)
+	}
+}
+
+// TestManySecrets: all are found, in several pages.
+func TestManySecrets(t *testing.T) {
+	t.Parallel()
+	s := newSandbox(t, SecretDriver{}, domain.SecretSpec{})
+	const others = 105 // a page has 100
+	var calls errgroup.Group
+	calls.SetLimit(8)
+	for n := range others {
+		calls.Go(func() error {
+			_, err := s.Cloud.StoreSecret(t.Context(), fmt.Sprintf("other-%d", n), "text/plain", "x")
+			return err
+		})
+	}
+	if err := calls.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	s.in.Secrets.Payload = "x"
+	if o, _ := s.settle(t); o.ID == "" {
+		t.Error("it is not found")
+	}
+	all, err := s.Cloud.Secrets(t.Context(), "")
+	if err != nil || len(all) != others+1 {
+		t.Errorf("%d secrets, %v", len(all), err)
+	}
+	for _, one := range all {
+		calls.Go(func() error { return s.Cloud.DeleteSecret(t.Context(), one.ID) })
+	}
+	if err := calls.Wait(); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,224 @@
+package managed
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// save stores the status of the resources that have changed, and removes those that are deleted. A round that has found
+// nothing new writes nothing.
+func (r *round) save(ctx context.Context) error {
+	var changed []*domain.Managed
+	isNotified := false
+	for _, m := range r.resources {
+		if m.isGone() {
+			isNotified = true
+			if err := r.remove(ctx, m); err != nil && !errors.Is(err, domain.ErrChanged) {
+				return err
+			}
+			continue
+		}
+		before := m.Managed
+		before.Conditions = slices.Clone(m.Conditions)
+		m.assess(r.now, r.nodes)
+		if !m.isSame(before) {
+			changed = append(changed, &m.Managed)
+			isNotified = isNotified || m.Status != before.Status || m.ObservedRevision != before.ObservedRevision
+		}
+	}
+	if len(changed) > 0 {
+		// What was declared anew meanwhile stays: the project is due at once.
+		if err := r.Store.SaveStatus(ctx, r.claim, changed...); err != nil && !errors.Is(err, domain.ErrChanged) {
+			return err
+		}
+	}
+	if isNotified {
+		r.Wake("deliver-events")
+	}
+	return nil
+}
+
+// isGone says whether nothing is left of a resource that is being deleted.
+func (m *resource) isGone() bool {
+	return m.isDeleting() && m.plan.isGone && m.noLogin == nil && m.notListed == nil && len(m.failures) == 0
+}
+
+// remove deletes a resource whose objects are all gone.
+func (r *round) remove(ctx context.Context, m *resource) error {
+	if finisher, ok := m.driver.(Finisher); ok {
+		if err := finisher.Finish(ctx, m.session, m.Managed); err != nil {
+			r.problem = err
+			return nil //nolint:nilerr // the next round does it again
+		}
+	}
+	return r.Store.Remove(ctx, r.claim, m.Managed)
+}
+
+// isSame says whether the round has changed nothing of the resource.
+func (m *resource) isSame(before domain.Managed) bool {
+	return m.Status == before.Status && m.Reason == before.Reason && m.Request == before.Request &&
+		m.ObservedRevision == before.ObservedRevision &&
+		isSameText(m.Conditions, before.Conditions) && isSameText(m.Drift, before.Drift)
+}
+
+// isSameText says whether two lists are written alike. None is stored as an empty list.
+func isSameText[T any](a, b []T) bool {
+	if len(a) != len(b) || len(a) == 0 {
+		return len(a) == len(b)
+	}
+	text, err := json.Marshal(a)
+	before, beforeErr := json.Marshal(b)
+	return err == nil && beforeErr == nil && bytes.Equal(text, before)
+}
+
+// finding is what a round has found out about a resource.
+type finding struct {
+	status  domain.ManagedStatus
+	reason  string // of the condition Ready, in CamelCase
+	message string
+}
+
+// assess sets the status, the conditions and the drift of a resource.
+func (m *resource) assess(now time.Time, nodes []domain.Node) {
+	set := func(kind string, isTrue bool, reason, message string) {
+		status := "False"
+		if isTrue {
+			status = "True"
+		}
+		c := domain.Condition{Type: kind, Status: status, Reason: reason, Message: message}
+		m.Conditions = domain.SetCondition(m.Conditions, c, now)
+	}
+	if m.noLogin != nil || m.notListed != nil {
+		m.assessNotListed(now, set)
+		return
+	}
+	set(domain.ConditionDelegated, true, "TrustAccepted", "")
+	t := m.target()
+	isCurrent := m.plan.updated == t.count && m.plan.current == t.count && len(m.plan.refused) == 0
+	if isCurrent && !m.isDeleting() {
+		m.ObservedRevision, m.Request = m.Revision, ""
+	}
+	m.Drift = m.plan.drift
+	f := m.find(t, isCurrent)
+	m.Status, m.Reason = f.status, f.message
+	if f.status == domain.ManagedReady {
+		m.Reason = ""
+	}
+	set(domain.ConditionReady, f.status == domain.ManagedReady, f.reason, f.message)
+	switch {
+	case isCurrent:
+		set(domain.ConditionUpdated, true, "AsDeclared", fmt.Sprintf("revision %d", m.Revision))
+	case len(m.plan.refused) > 0:
+		set(domain.ConditionUpdated, false, "ReplaceRequired", refusal(m.plan.refused))
+	default:
+		set(domain.ConditionUpdated, false, "Progressing",
+			fmt.Sprintf("%d of %d have revision %d", m.plan.updated, t.count, m.Revision))
+	}
+	if len(m.Drift) == 0 {
+		set(domain.ConditionInSync, true, "AsDeclared", "")
+	} else {
+		set(domain.ConditionInSync, false, "Drifted", "others have changed "+driftedFields(m.Drift))
+	}
+	if m.Kind == domain.KindMachine || m.Kind == domain.KindDeployment {
+		isMet, reason, message := scheduled(m.Managed, nodes)
+		set(domain.ConditionScheduled, isMet, reason, message)
+	}
+}
+
+// assessNotListed sets what can be said of a resource whose objects could not be looked at.
+func (m *resource) assessNotListed(now time.Time, set func(kind string, isTrue bool, reason, message string)) {
+	cause := m.notListed
+	if m.noLogin != nil {
+		cause = m.noLogin
+	}
+	message := apperr.As(cause).Message
+	if apperr.CodeOf(cause) == apperr.DelegationLost {
+		set(domain.ConditionDelegated, false, "DelegationLost", message)
+		set(domain.ConditionReady, false, "DelegationLost", message)
+		m.Reason = message
+		if !m.isDeleting() {
+			m.Status = domain.ManagedError
+		}
+		return
+	}
+	m.Conditions = domain.SetCondition(m.Conditions, domain.Condition{
+		Type: domain.ConditionReady, Status: "Unknown", Reason: "NotObserved", Message: message,
+	}, now)
+}
+
+// find says what the status follows from: the first that holds.
+func (m *resource) find(t target, isCurrent bool) finding {
+	moving := domain.ManagedUpdating
+	if m.ObservedRevision == 0 {
+		moving = domain.ManagedCreating
+	}
+	problems := first(append(m.failures, m.plan.problems...))
+	waits := m.waits
+	if waits == "" && len(m.waiting) > 0 {
+		waits = m.waiting[0]
+	}
+	switch {
+	case m.isDeleting():
+		if problems == "" {
+			problems = waits
+		}
+		return finding{domain.ManagedDeleting, "Deleting", problems}
+	case problems != "" && m.plan.available > 0 && t.isDeployment:
+		return finding{domain.ManagedDegraded, "MemberFailed", problems}
+	case problems != "":
+		return finding{domain.ManagedError, "Failed", problems}
+	case waits != "" && m.ObservedRevision == 0:
+		return finding{domain.ManagedPending, "Waiting", waits}
+	case waits != "":
+		return finding{moving, "Waiting", waits}
+	case len(m.plan.refused) > 0:
+		return finding{domain.ManagedError, "ReplaceRequired", refusal(m.plan.refused)}
+	case !isCurrent:
+		return finding{
+			moving, "Progressing", fmt.Sprintf("%d of %d have revision %d", m.plan.updated, t.count, m.Revision),
+		}
+	case len(m.plan.drift) > 0:
+		return finding{domain.ManagedDegraded, "Drifted", "others have changed " + driftedFields(m.plan.drift)}
+	case len(m.plan.stopped) > 0:
+		return finding{domain.ManagedDegraded, "NotWorking", first(m.plan.stopped)}
+	}
+	return finding{domain.ManagedReady, "AsDeclared", ""}
+}
+
+// first is the alphabetically first text, so that the same problems give the same status each time.
+func first(all []string) string {
+	if len(all) == 0 {
+		return ""
+	}
+	return slices.Min(all)
+}
+
+func refusal(refused []Difference) string {
+	texts := map[string]bool{}
+	for _, one := range refused {
+		why := one.Why
+		if why == "" {
+			why = "it cannot be changed in place"
+		}
+		texts[one.Field+": "+why] = true
+	}
+	return strings.Join(slices.Sorted(maps.Keys(texts)), "; ")
+}
+
+func driftedFields(drift []domain.Drift) string {
+	fields := map[string]bool{}
+	for _, one := range drift {
+		fields[one.Field] = true
+	}
+	return strings.Join(slices.Sorted(maps.Keys(fields)), ", ")
+}

@@ -1,0 +1,186 @@
+package managed
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// step takes the steps of all resources, some at a time. It fails when nothing can be stored any more; a step that
+// fails does not keep the others.
+func (r *round) step(ctx context.Context) error {
+	group, working := errgroup.WithContext(ctx)
+	group.SetLimit(atOnce)
+	for _, m := range r.resources {
+		for _, s := range m.plan.steps {
+			group.Go(func() error { return r.take(working, m, s) })
+		}
+		for _, s := range m.members {
+			for _, extra := range s.object.Extra {
+				group.Go(func() error { return r.deleteExtra(working, m, s.member, extra) })
+			}
+		}
+	}
+	return group.Wait()
+}
+
+// take takes one step, and stores what came of it.
+func (r *round) take(ctx context.Context, m *resource, s step) error {
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	if s.action != actRecord {
+		slog.InfoContext(ctx, "a step of a managed resource", "project_id", r.project.ProjectID, "kind", m.Kind,
+			"name", m.Name, "member_id", s.member.ID, "step", s.action, "object_id", s.object.ID)
+	}
+	switch s.action {
+	case actRecord:
+		return r.saveMember(ctx, s.member)
+	case actForget:
+		return r.Store.DeleteMember(ctx, r.claim, r.project.ProjectID, s.member.ID)
+	case actCreate:
+		return r.create(ctx, m, s)
+	case actUpdate:
+		return r.update(ctx, m, s)
+	}
+	return r.delete(ctx, m, s)
+}
+
+// saveMember stores a member, also when the round is over: what has happened must not be lost.
+func (r *round) saveMember(ctx context.Context, member domain.Member) error {
+	writing, cancel := domain.Detached(ctx)
+	defer cancel()
+	return r.Store.SaveMember(writing, r.claim, r.project.ProjectID, member)
+}
+
+// create stores the member, and makes its object. A process that dies in between leaves a member without an object: the
+// next round calls Create again, which looks for the mark first.
+func (r *round) create(ctx context.Context, m *resource, s step) error {
+	member := s.member
+	if s.object.ID != "" {
+		member.ObjectID = s.object.ID
+	}
+	member.Status, member.Reason, member.RetryAt = domain.MemberCreating, "", time.Time{}
+	if err := r.saveMember(ctx, member); err != nil {
+		return err
+	}
+	secrets, err := r.secrets(m.Managed)
+	id := ""
+	if err == nil {
+		calling, cancel := context.WithTimeout(ctx, stepTime)
+		defer cancel()
+		in := r.wanted(m, member)
+		in.Secrets = secrets
+		id, err = m.driver.Create(calling, m.session, in)
+	}
+	if err == nil {
+		member.ObjectID = id
+		return r.saveMember(ctx, member)
+	}
+	r.record(ctx, m, &member, s, err)
+	if w := (WaitError{}); errors.As(err, &w) {
+		member.Reason = w.Message // nothing was sent
+	} else if apperr.Final(err) {
+		member.Status, member.Reason = domain.MemberError, apperr.As(err).Message
+	}
+	return r.saveMember(ctx, member)
+}
+
+// update takes one step to what is declared.
+func (r *round) update(ctx context.Context, m *resource, s step) error {
+	member := s.member
+	if member.Status != domain.MemberUpdating {
+		member.Status = domain.MemberUpdating
+		if err := r.saveMember(ctx, member); err != nil {
+			return err
+		}
+	}
+	secrets, err := r.secrets(m.Managed)
+	if err == nil {
+		calling, cancel := context.WithTimeout(ctx, stepTime)
+		defer cancel()
+		in := r.wanted(m, member)
+		in.Secrets = secrets
+		err = m.driver.Update(calling, m.session, in, s.object, s.differences)
+	}
+	switch {
+	case err == nil && member.Reason == "":
+		return nil
+	case err == nil:
+		member.Reason = ""
+	case errors.Is(err, ErrNothingLeft):
+		member.Revision, member.Status, member.Reason = m.Revision, domain.MemberReady, ""
+		member.Attempts, member.RetryAt = 0, time.Time{}
+	default:
+		r.record(ctx, m, &member, s, err)
+		member.Reason = apperr.As(err).Message
+	}
+	return r.saveMember(ctx, member)
+}
+
+// delete stores that the member is being deleted, and deletes its object.
+func (r *round) delete(ctx context.Context, m *resource, s step) error {
+	member := s.member
+	if s.object.ID != "" {
+		member.ObjectID = s.object.ID
+	}
+	member.Status = domain.MemberDeleting
+	if err := r.saveMember(ctx, member); err != nil || s.object.ID == "" {
+		return err
+	}
+	calling, cancel := context.WithTimeout(ctx, stepTime)
+	defer cancel()
+	if err := m.driver.Delete(calling, m.session, s.object); err != nil {
+		r.record(ctx, m, &member, s, err)
+		return r.saveMember(ctx, member)
+	}
+	return nil
+}
+
+// deleteExtra deletes an object that was made because the answer to the call that made another one was late.
+func (r *round) deleteExtra(ctx context.Context, m *resource, member domain.Member, extra Object) error {
+	if extra.State == ObjectDeleting {
+		return nil
+	}
+	slog.WarnContext(ctx, "deleting an object that was made twice", "project_id", r.project.ProjectID, "kind", m.Kind,
+		"name", m.Name, "member_id", member.ID, "object_id", extra.ID)
+	if err := m.driver.Delete(ctx, m.session, extra); err != nil {
+		r.record(ctx, m, &member, step{action: actDelete, object: extra}, err)
+	}
+	return nil
+}
+
+// record remembers why a step failed, and when it is repeated.
+func (r *round) record(ctx context.Context, m *resource, member *domain.Member, s step, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if w := (WaitError{}); errors.As(err, &w) {
+		m.waiting = append(m.waiting, w.Message)
+		member.RetryAt = r.now.Add(shortestPause)
+		return
+	}
+	slog.WarnContext(ctx, "a step of a managed resource failed", "project_id", r.project.ProjectID, "kind", m.Kind,
+		"name", m.Name, "member_id", member.ID, "step", s.action, "error", err)
+	r.forget(m, err)
+	m.failures = append(m.failures, apperr.As(err).Message)
+	member.Attempts++
+	member.RetryAt = r.now.Add(pauseAfter(member.Attempts))
+}
+
+// secrets decrypts the secrets of a resource.
+func (r *round) secrets(m domain.Managed) (domain.ManagedSecrets, error) {
+	if len(m.Secrets) == 0 {
+		return domain.ManagedSecrets{}, nil
+	}
+	out, err := r.Unseal(m)
+	if err != nil {
+		return out, apperr.Wrap(apperr.Internal, err, "the secrets of the resource cannot be decrypted")
+	}
+	return out, nil
+}

@@ -1,0 +1,271 @@
+package nodes
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// DrainCloud is what draining hosts takes.
+type DrainCloud interface {
+	ComputeService(ctx context.Context, host string) (domain.ComputeHost, error)
+	HostServers(ctx context.Context, host string) ([]domain.Server, error)
+	Server(ctx context.Context, id string) (domain.Server, error)
+	LiveMigrate(ctx context.Context, id string) error
+	ColdMigrate(ctx context.Context, id string) error
+	ConfirmMigration(ctx context.Context, id string) error
+	LastMigration(ctx context.Context, id, host string) (domain.Migration, bool, error)
+	MigrationFault(ctx context.Context, id string) (string, error)
+}
+
+// Drains stores drains. Every write carries the claim.
+type Drains interface {
+	SetServers(ctx context.Context, claim domain.Claim, drain domain.Drain, servers ...domain.DrainServer) error
+	Save(ctx context.Context, claim domain.Claim, drain *domain.Drain, claimFor time.Duration) error
+}
+
+// Engine drains hosts. A pass ends before the claim does, so that a replica that lost its claim calls Nova no more.
+type Engine struct {
+	Drains Drains
+	// Node reads what is known of a host.
+	Node func(ctx context.Context, name string) (domain.Node, error)
+	// Cloud opens a session of the service account; nil = no account.
+	Cloud  func(context.Context) (DrainCloud, error)
+	Forget func(error) // drops the session after an error that is due to its token
+	Wake   func(functions ...string)
+	// For drains whose admin has not said it.
+	Parallel      int
+	ServerTimeout time.Duration
+}
+
+// ErrNoAccount says why nothing is watched and drained.
+var ErrNoAccount = apperr.New(apperr.Unavailable,
+	"watch-nodes has no service account: set NODES_OS_USERNAME and NODES_OS_PASSWORD")
+
+const (
+	// PassTime bounds a pass.
+	PassTime = 40 * time.Second
+	// passPause is between two passes of a drain, waitPause when it only waits for others.
+	passPause = 1500 * time.Millisecond
+	waitPause = 5 * time.Second
+	maxPause  = time.Minute // after errors of the cloud
+	// MaxAttempts is how often Nova is asked to move a server; the pause after an attempt that failed is retryPause
+	// times the attempts.
+	MaxAttempts = 3
+	retryPause  = 5 * time.Second
+	lookups     = 8 // of servers at a time
+)
+
+// pass is one visit of a claimed drain.
+type pass struct {
+	Engine
+
+	claim domain.Claim
+	drain *domain.Drain
+	now   time.Time // by the database's clock
+	cloud DrainCloud
+	here  map[string]domain.Server // the servers on the host
+	host  domain.ComputeHost
+
+	parallel int           // how many servers move at a time
+	timeout  time.Duration // of one server
+}
+
+// Run does for a claimed drain what can be done now, writes it back and releases its claim.
+func (e Engine) Run(ctx context.Context, claim domain.Claim, drain domain.Drain, now time.Time) error {
+	p := &pass{
+		Engine: e, claim: claim, drain: &drain, now: now, parallel: cmp.Or(drain.Parallel, e.Parallel),
+		timeout: cmp.Or(drain.ServerTimeout, e.ServerTimeout),
+	}
+	work, cancel := context.WithTimeout(ctx, PassTime)
+	defer cancel()
+	err := p.run(work)
+	if errors.Is(err, domain.ErrFenced) || ctx.Err() != nil {
+		return errors.Join(err, ctx.Err())
+	}
+	return p.end(ctx, err)
+}
+
+func (p *pass) run(ctx context.Context) error {
+	if p.Cloud == nil {
+		return ErrNoAccount
+	}
+	var err error
+	if p.cloud, err = p.Cloud(ctx); err != nil {
+		return err
+	}
+	if err := p.readHost(ctx); err != nil {
+		return err
+	}
+	if err := p.follow(ctx); err != nil {
+		return err
+	}
+	if p.drain.Status != domain.DrainRunning || !p.host.IsUp {
+		return nil
+	}
+	return p.move(ctx)
+}
+
+// readHost reads the host and its servers, stores new ones, and ends a drain that may not go on.
+func (p *pass) readHost(ctx context.Context) (err error) {
+	p.host, err = p.cloud.ComputeService(ctx, p.drain.Node)
+	if apperr.CodeOf(err) == apperr.NotFound {
+		p.fail("Nova has no such host any more")
+		err = nil
+	}
+	if err != nil {
+		return err
+	}
+	if p.drain.Status == domain.DrainRunning {
+		if err := p.check(ctx); err != nil {
+			return err
+		}
+	}
+	found, err := p.cloud.HostServers(ctx, p.drain.Node)
+	if err != nil {
+		return err
+	}
+	p.here = make(map[string]domain.Server, len(found))
+	for _, s := range found {
+		p.here[s.ID] = s
+	}
+	if p.drain.Status != domain.DrainRunning {
+		return nil
+	}
+	return p.add(ctx, found)
+}
+
+// check says whether the drain may go on. A host that is down is never emptied by migration: what runs there may run
+// still.
+func (p *pass) check(ctx context.Context) error {
+	if p.host.IsEnabled {
+		p.fail("the host is not cordoned any more")
+		return nil
+	}
+	if p.host.IsUp {
+		p.drain.Reason = ""
+		return nil
+	}
+	p.drain.Reason = "Nova says that the host is down"
+	node, err := p.Node(ctx, p.drain.Node)
+	if err == nil && node.Status == domain.NodeDown {
+		p.fail("the host is down, and such a host is not drained")
+	}
+	return err
+}
+
+// fail ends the drain. What Nova was asked to move is still followed.
+func (p *pass) fail(reason string) {
+	if p.drain.Status == domain.DrainRunning {
+		p.drain.Status, p.drain.Reason = domain.DrainFailed, reason
+	}
+}
+
+// add stores the servers that the drain does not know yet.
+func (p *pass) add(ctx context.Context, found []domain.Server) error {
+	known := make(map[string]bool, len(p.drain.Servers))
+	for _, s := range p.drain.Servers {
+		known[s.ServerID] = true
+	}
+	var fresh []domain.DrainServer
+	for _, s := range found {
+		if !known[s.ID] {
+			fresh = append(fresh, domain.DrainServer{
+				ServerID: s.ID, Name: s.Name, ProjectID: s.ProjectID, Status: domain.DrainPending,
+			})
+		}
+	}
+	if len(fresh) == 0 {
+		return nil
+	}
+	p.drain.Servers = append(p.drain.Servers, fresh...)
+	return p.Drains.SetServers(ctx, p.claim, *p.drain, fresh...)
+}
+
+// each does a step for some of the servers, several at a time, and stores those that it changes.
+func (p *pass) each(
+	ctx context.Context, which func(domain.DrainServer) bool, step func(context.Context, *domain.DrainServer) error,
+) error {
+	var all errgroup.Group // one that fails ends no call for another
+	all.SetLimit(lookups)
+	for n := range p.drain.Servers {
+		s := &p.drain.Servers[n]
+		if !which(*s) {
+			continue
+		}
+		all.Go(func() error {
+			before := *s
+			if err := step(ctx, s); err != nil {
+				return err
+			}
+			if *s == before {
+				return nil
+			}
+			slog.InfoContext(ctx, "a server of a drain", "node", p.drain.Node, "server_id", s.ServerID,
+				"status", s.Status, "method", s.Method, "reason", s.Reason)
+			return p.save(ctx, s)
+		})
+	}
+	return all.Wait()
+}
+
+func (p *pass) save(ctx context.Context, s *domain.DrainServer) error {
+	return p.Drains.SetServers(ctx, p.claim, domain.Drain{ID: p.drain.ID, Node: p.drain.Node}, *s)
+}
+
+// end stores how far the drain is, and when there is work again.
+func (p *pass) end(ctx context.Context, failure error) error {
+	d := p.drain
+	_, left, _ := d.Counts()
+	switch {
+	case failure != nil:
+		d.Attempts++
+		d.DueAt = p.now.Add(min(time.Duration(d.Attempts)*waitPause, maxPause))
+		if d.Status == domain.DrainRunning {
+			d.Reason = apperr.As(failure).Message
+		}
+		slog.WarnContext(ctx, "a drain", "node", d.Node, "error", failure)
+		if p.Forget != nil {
+			p.Forget(failure)
+		}
+	case inFlight(d.Servers) > 0:
+		d.Attempts, d.DueAt = 0, p.now.Add(passPause)
+	case d.Status != domain.DrainRunning:
+		d.DueAt = time.Time{}
+	case left == 0:
+		d.Status, d.DueAt = domain.DrainDone, time.Time{}
+	default:
+		d.Attempts, d.DueAt = 0, p.now.Add(waitPause)
+	}
+	if err := p.Drains.Save(ctx, p.claim, d, 0); err != nil {
+		return err
+	}
+	if d.DueAt.IsZero() {
+		moved, left, skipped := d.Counts()
+		slog.InfoContext(ctx, "a drain has ended", "node", d.Node, "status", d.Status, "reason", d.Reason,
+			"moved", moved, "left", left, "skipped", skipped)
+		p.Wake("deliver-events")
+	}
+	return nil
+}
+
+// inFlight counts the servers that Nova was asked to move.
+func inFlight(servers []domain.DrainServer) (n int) {
+	for _, s := range servers {
+		if isInFlight(s) {
+			n++
+		}
+	}
+	return n
+}
+
+func isInFlight(s domain.DrainServer) bool {
+	return s.Status == domain.DrainMigrating || s.Status == domain.DrainConfirming
+}

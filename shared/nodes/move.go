@@ -1,0 +1,131 @@
+package nodes
+
+import (
+	"context"
+	"time"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// move begins to move servers, as many as may move at a time.
+func (p *pass) move(ctx context.Context) error {
+	room := p.parallel - inFlight(p.drain.Servers)
+	chosen := map[string]bool{}
+	for n := range p.drain.Servers {
+		s := &p.drain.Servers[n]
+		if s.Status != domain.DrainPending || s.Attempts > 0 && p.now.Before(s.BegunAt.Add(pauseAfter(s.Attempts))) {
+			continue
+		}
+		server, isHere := p.here[s.ServerID]
+		method, _ := Plan(server)
+		willMove := isHere && (method == domain.LiveMigration || method == domain.ColdMigration)
+		if willMove && room <= 0 {
+			continue
+		}
+		if willMove {
+			room--
+		}
+		chosen[s.ServerID] = true
+	}
+	return p.each(ctx, func(s domain.DrainServer) bool { return chosen[s.ServerID] }, p.begin)
+}
+
+// pauseAfter is the pause after so many attempts that failed.
+func pauseAfter(attempts int) time.Duration { return time.Duration(attempts) * retryPause }
+
+// begin asks Nova to move a pending server. That it is asked is stored before, so that no replica asks for a server
+// that Nova moves already.
+func (p *pass) begin(ctx context.Context, s *domain.DrainServer) error {
+	server, isHere := p.here[s.ServerID]
+	if !isHere {
+		return p.findElsewhere(ctx, s)
+	}
+	method, reason := Plan(server)
+	switch method {
+	case Skip:
+		p.skip(s, reason)
+		return nil
+	case Wait:
+		p.wait(s, reason)
+		return nil
+	}
+	s.Method, s.Status, s.Reason, s.BegunAt = method, domain.DrainMigrating, "", p.now
+	s.Attempts++
+	if err := p.save(ctx, s); err != nil {
+		return err
+	}
+	call := p.cloud.LiveMigrate
+	if method == domain.ColdMigration {
+		call = p.cloud.ColdMigrate
+	}
+	err := call(ctx, s.ServerID)
+	if err == nil {
+		return nil
+	}
+	switch code := apperr.CodeOf(err); code {
+	case apperr.NotFound:
+		p.skip(s, "it was deleted")
+	case apperr.Conflict, apperr.Invalid, apperr.Forbidden, apperr.Quota, apperr.Unprocessable, apperr.Unsupported:
+		p.failed(s, apperr.As(err).Message)
+	default: // Nova may have accepted it: the next pass sees
+		return err
+	}
+	return nil
+}
+
+// wait leaves a server for later, which Nova is at work on for somebody else.
+func (p *pass) wait(s *domain.DrainServer, reason string) {
+	s.Reason = reason
+	if s.BegunAt.IsZero() {
+		s.BegunAt = p.now
+	}
+	if p.isLate(*s) {
+		p.skip(s, reason+", after "+p.timeout.String())
+	}
+}
+
+func (p *pass) isLate(s domain.DrainServer) bool {
+	return p.now.After(s.BegunAt.Add(p.timeout))
+}
+
+func (p *pass) skip(s *domain.DrainServer, reason string) {
+	s.Status, s.Reason, s.EndedAt = domain.DrainSkipped, reason, p.now
+}
+
+// failed has Nova asked once more after a pause, or skips a server that cannot be moved.
+func (p *pass) failed(s *domain.DrainServer, reason string) {
+	s.Status, s.Reason = domain.DrainPending, reason
+	if s.Attempts >= MaxAttempts {
+		p.skip(s, reason)
+	}
+}
+
+// findElsewhere ends a server that was not asked to move, and is not on the host any more.
+func (p *pass) findElsewhere(ctx context.Context, s *domain.DrainServer) error {
+	server, err := p.cloud.Server(ctx, s.ServerID)
+	switch {
+	case apperr.CodeOf(err) == apperr.NotFound:
+		p.skip(s, "it was deleted")
+		return nil
+	case err != nil || server.Partial:
+		return err
+	case server.Host == p.drain.Node: // it has just come back
+		return nil
+	case server.Host == "":
+		p.skip(s, onNoHost(server))
+		return nil
+	}
+	p.moved(s, server)
+	return nil
+}
+
+func (p *pass) moved(s *domain.DrainServer, server domain.Server) {
+	s.Status, s.Target, s.Reason, s.EndedAt = domain.DrainMoved, server.Host, "", p.now
+	if server.Status == "ERROR" {
+		s.Reason = "it is in ERROR on its new host"
+		if server.Fault != nil {
+			s.Reason += ": " + server.Fault.Message
+		}
+	}
+}

@@ -1,0 +1,146 @@
+package nodes
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// WatchCloud is what watching hosts takes.
+type WatchCloud interface {
+	ComputeHosts(ctx context.Context) ([]domain.ComputeHost, error)
+	DisableService(ctx context.Context, id, reason string) error
+}
+
+// Store keeps what was seen of hosts.
+type Store interface {
+	All(ctx context.Context) ([]domain.Node, error)
+	Observe(ctx context.Context, hosts []domain.ComputeHost, limits domain.NodeLimits) ([]domain.Node, error)
+	MonitorFailed(ctx context.Context, reason string) error
+	MonitorWorks(ctx context.Context) error
+	SetCordoned(ctx context.Context, name string, isCordoned bool, reason string) (domain.Node, error)
+}
+
+// Begun stores drains that begin by themselves.
+type Begun interface {
+	Last(ctx context.Context, nodes ...string) (map[string]domain.Drain, error)
+	Create(ctx context.Context, drain domain.Drain) (stored domain.Drain, created bool, err error)
+}
+
+// Watcher watches hosts.
+type Watcher struct {
+	Nodes   Store
+	Drains  Begun
+	Cloud   WatchCloud
+	Now     func(context.Context) (time.Time, error) // the database's clock
+	Probe   func(ctx context.Context, url string) error
+	Record  func(ctx context.Context, hostByServer map[string]string) error
+	Suspect time.Duration
+	Down    time.Duration
+	// For drains that begin by themselves.
+	Parallel      int
+	ServerTimeout time.Duration
+}
+
+// probes is how many status URLs are asked at a time.
+const probes = 16
+
+// Poll reads the hosts of the cloud, stores what it sees, and cordons and drains hosts whose admins have said so. It
+// returns all hosts as they are now, and whether a status has changed.
+func (w Watcher) Poll(ctx context.Context) (nodes []domain.Node, changed bool, err error) {
+	limits := domain.NodeLimits{Suspect: w.Suspect, Down: w.Down}
+	if limits.AsOf, err = w.Now(ctx); err != nil { // before Nova is asked: what is done meanwhile is newer
+		return nil, false, err
+	}
+	before, err := w.Nodes.All(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	hosts, err := w.read(ctx, before)
+	if err != nil {
+		return before, false, w.failed(ctx, err)
+	}
+	limits.Answering = w.answering(ctx, before)
+	differ, err := w.Nodes.Observe(ctx, hosts, limits)
+	if err != nil {
+		return before, false, err
+	}
+	if err := w.Nodes.MonitorWorks(ctx); err != nil {
+		return before, false, err
+	}
+	if err := w.record(ctx, hosts); err != nil {
+		return before, false, err
+	}
+	if nodes, err = w.Nodes.All(ctx); err != nil {
+		return before, false, err
+	}
+	return nodes, len(differ) > 0, w.care(ctx, nodes, hosts, limits.AsOf)
+}
+
+// read reads the hosts. An empty list is no news of a cloud that had hosts: then the account does not see them.
+func (w Watcher) read(ctx context.Context, before []domain.Node) ([]domain.ComputeHost, error) {
+	hosts, err := w.Cloud.ComputeHosts(ctx)
+	if err == nil && len(hosts) == 0 && slices.ContainsFunc(before, func(n domain.Node) bool {
+		return n.ServiceID != ""
+	}) {
+		return nil, apperr.New(apperr.BadGateway, "Nova's list of compute services is empty")
+	}
+	return hosts, err
+}
+
+// record stores on which host each server is.
+func (w Watcher) record(ctx context.Context, hosts []domain.ComputeHost) error {
+	if w.Record == nil {
+		return nil
+	}
+	byServer := map[string]string{}
+	for _, h := range hosts {
+		for _, id := range h.ServerIDs {
+			byServer[id] = h.Name
+		}
+	}
+	return w.Record(ctx, byServer)
+}
+
+// failed reports that the hosts cannot be read, and returns the error.
+func (w Watcher) failed(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return err
+	}
+	if stored := w.Nodes.MonitorFailed(ctx, apperr.As(err).Message); stored != nil {
+		return fmt.Errorf("%w, which could not be stored: %w", err, stored)
+	}
+	return err
+}
+
+// answering asks the status URLs of the hosts that do not report, and returns the hosts whose URL answers.
+func (w Watcher) answering(ctx context.Context, nodes []domain.Node) (names []string) {
+	if w.Probe == nil {
+		return nil
+	}
+	answers := make([]bool, len(nodes))
+	var all errgroup.Group
+	all.SetLimit(probes)
+	for n, node := range nodes {
+		if node.StatusURL == "" || node.Status == domain.NodeUp || node.Status == domain.NodeUnknown {
+			continue
+		}
+		all.Go(func() error {
+			answers[n] = w.Probe(ctx, node.StatusURL) == nil
+			return nil
+		})
+	}
+	_ = all.Wait() // no step fails
+	for n, node := range nodes {
+		if answers[n] {
+			names = append(names, node.Name)
+		}
+	}
+	return names
+}

@@ -1,0 +1,199 @@
+package nodes
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// fakeWatch is a cloud and a database for hosts that a test cannot have: down for hours, or hidden.
+type fakeWatch struct {
+	nodes   []domain.Node
+	hosts   []domain.ComputeHost
+	last    map[string]domain.Drain
+	err     error // of Nova's list
+	limits  domain.NodeLimits
+	did     []string
+	answers map[string]bool // by status URL
+}
+
+func (f *fakeWatch) ComputeHosts(context.Context) ([]domain.ComputeHost, error) {
+	return f.hosts, f.err
+}
+
+func (f *fakeWatch) DisableService(_ context.Context, id, reason string) error {
+	f.did = append(f.did, "disable "+id+": "+reason)
+	return nil
+}
+
+func (f *fakeWatch) All(context.Context) ([]domain.Node, error) { return f.nodes, nil }
+
+func (f *fakeWatch) Observe(
+	_ context.Context, _ []domain.ComputeHost, limits domain.NodeLimits,
+) ([]domain.Node, error) {
+	f.limits = limits
+	return nil, nil
+}
+
+func (f *fakeWatch) MonitorFailed(_ context.Context, reason string) error {
+	f.did = append(f.did, "failed: "+reason)
+	return nil
+}
+
+func (f *fakeWatch) MonitorWorks(context.Context) error { return nil }
+
+func (f *fakeWatch) SetCordoned(_ context.Context, name string, on bool, _ string) (domain.Node, error) {
+	if on {
+		f.did = append(f.did, "cordoned "+name)
+	}
+	return domain.Node{}, nil
+}
+
+func (f *fakeWatch) Last(context.Context, ...string) (map[string]domain.Drain, error) {
+	return f.last, nil
+}
+
+func (f *fakeWatch) Create(_ context.Context, d domain.Drain) (domain.Drain, bool, error) {
+	if d.IsAutomatic {
+		f.did = append(f.did, "drain "+d.Node)
+	}
+	return d, true, nil
+}
+
+func (f *fakeWatch) poll(t *testing.T) error {
+	t.Helper()
+	_, _, err := Watcher{
+		Nodes: f, Drains: f, Cloud: f, Suspect: time.Minute, Down: 2 * time.Minute, Parallel: 2,
+		Now: func(context.Context) (time.Time, error) { return epoch, nil },
+		Probe: func(_ context.Context, url string) error {
+			if f.answers[url] {
+				return nil
+			}
+			return errors.New("no answer")
+		},
+	}.Poll(t.Context())
+	return err
+}
+
+// TestCare has a row for each reason to cordon or drain a host by itself, and for each not to.
+func TestCare(t *testing.T) {
+	t.Parallel()
+	hour, other := time.Hour, domain.ComputeHost{Name: "b", IsUp: true, IsEnabled: true}
+	long, short := epoch.Add(-2*hour), epoch.Add(-time.Minute)
+	down := domain.Node{Status: domain.NodeDown, StatusSince: long, AutoCordonAfter: hour, AutoDrainAfter: hour}
+	suspect := domain.Node{Status: domain.NodeSuspect, StatusSince: long, AutoDrainAfter: hour}
+	cordoned := domain.Node{Status: domain.NodeUp, StatusSince: long, CordonedAt: long, AutoDrainAfter: hour}
+	since := func(n domain.Node, at time.Time) domain.Node {
+		n.StatusSince = at
+		return n
+	}
+	const reason = "disable id: cloudfn: suspect since 2026-01-02T01:04:05Z"
+	for name, tc := range map[string]struct {
+		node  domain.Node
+		host  domain.ComputeHost
+		other domain.ComputeHost
+		pool  domain.PoolState // of the other one
+		last  domain.Drain
+		want  string
+	}{
+		"down for long": {
+			node: down, host: domain.ComputeHost{IsEnabled: true}, other: other,
+			want: "disable id: cloudfn: down since 2026-01-02T01:04:05Z, cordoned a",
+		},
+		"down, and disabled by somebody": {node: down, other: other},
+		"down for short": {
+			node: since(down, short), host: domain.ComputeHost{IsEnabled: true}, other: other,
+		},
+		"down, without a setting": {
+			node: domain.Node{Status: domain.NodeDown, StatusSince: long}, host: domain.ComputeHost{IsEnabled: true},
+		},
+		"suspect for long": {
+			node: suspect, host: domain.ComputeHost{IsUp: true, IsEnabled: true}, other: other,
+			want: reason + ", cordoned a, drain a",
+		},
+		"suspect for short": {
+			node: since(suspect, short), host: domain.ComputeHost{IsUp: true, IsEnabled: true}, other: other,
+		},
+		"suspect, and Nova shows it down": {node: suspect, host: domain.ComputeHost{IsEnabled: true}, other: other},
+		"suspect, and the last one":       {node: suspect, host: domain.ComputeHost{IsUp: true, IsEnabled: true}},
+		"suspect, and the other one is down": {
+			node: suspect, host: domain.ComputeHost{IsUp: true, IsEnabled: true},
+			other: domain.ComputeHost{Name: "b", IsEnabled: true},
+		},
+		"suspect, and the other one is reserved": {
+			node: suspect, host: domain.ComputeHost{IsUp: true, IsEnabled: true}, other: other,
+			pool: domain.NodeReservable,
+		},
+		"cordoned for long": {node: cordoned, host: domain.ComputeHost{IsUp: true}, want: "drain a"},
+		"drained since": {
+			node: cordoned, host: domain.ComputeHost{IsUp: true},
+			last: domain.Drain{CreatedAt: short, Status: domain.DrainDone},
+		},
+		"drained before": {
+			node: cordoned, host: domain.ComputeHost{IsUp: true}, want: "drain a",
+			last: domain.Drain{CreatedAt: long.Add(-hour), Status: domain.DrainDone},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			tc.node.Name, tc.host.Name, tc.host.ServiceID = "a", "a", "id"
+			f := &fakeWatch{nodes: []domain.Node{tc.node}, hosts: []domain.ComputeHost{tc.host}}
+			if tc.other.Name != "" {
+				f.hosts = append(f.hosts, tc.other)
+				f.nodes = append(f.nodes, domain.Node{Name: "b", Pool: tc.pool})
+			}
+			if tc.last.Status != "" {
+				f.last = map[string]domain.Drain{"a": tc.last}
+			}
+			if err := f.poll(t); err != nil {
+				t.Fatal(err)
+			}
+			if got := strings.Join(f.did, ", "); got != tc.want {
+				t.Errorf("did %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+// TestUnreadable reports that the hosts cannot be read, and does nothing to them.
+func TestUnreadable(t *testing.T) {
+	t.Parallel()
+	away := &fakeWatch{err: apperr.New(apperr.Unavailable, "nova is away")}
+	if err := away.poll(t); err == nil || !slices.Equal(away.did, []string{"failed: nova is away"}) {
+		t.Errorf("got %v, did %v", err, away.did)
+	}
+	empty := &fakeWatch{nodes: []domain.Node{{Name: "a", ServiceID: "id"}}}
+	want := []string{"failed: Nova's list of compute services is empty"}
+	if err := empty.poll(t); err == nil || !slices.Equal(empty.did, want) {
+		t.Errorf("got %v, did %v", err, empty.did)
+	}
+	if err := new(fakeWatch).poll(t); err != nil {
+		t.Errorf("a cloud without hosts: %v", err)
+	}
+}
+
+// TestStatusURLs asks those of hosts that are not up.
+func TestStatusURLs(t *testing.T) {
+	t.Parallel()
+	f := &fakeWatch{
+		answers: map[string]bool{"u": true, "s": true, "d": true},
+		nodes: []domain.Node{
+			{Name: "up", Status: domain.NodeUp, StatusURL: "u"},
+			{Name: "suspect", Status: domain.NodeSuspect, StatusURL: "s"},
+			{Name: "down", Status: domain.NodeDown, StatusURL: "d"},
+			{Name: "none", Status: domain.NodeDown},
+			{Name: "silent", Status: domain.NodeSuspect, StatusURL: "x"},
+		},
+		hosts: []domain.ComputeHost{{Name: "up"}},
+	}
+	if err := f.poll(t); err != nil || !slices.Equal(f.limits.Answering, []string{"suspect", "down"}) ||
+		!f.limits.AsOf.Equal(epoch) {
+		t.Errorf("got %+v %v", f.limits, err)
+	}
+}

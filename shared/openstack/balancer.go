@@ -1,0 +1,199 @@
+package openstack
+
+import (
+	"context"
+	"maps"
+	"net/url"
+	"strings"
+
+	"github.com/gophercloud/gophercloud/v2"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/flow"
+)
+
+// Load balancers. Octavia refuses every change of one, with a Conflict, until the last change of it is done.
+
+type balancer struct {
+	ID      string    `json:"id"`
+	Name    string    `json:"name"`
+	Status  string    `json:"provisioning_status"`
+	Address string    `json:"vip_address"`
+	Network string    `json:"vip_network_id"`
+	Tags    []string  `json:"tags"`
+	Created naiveTime `json:"created_at"`
+}
+
+type objectID struct {
+	ID string `json:"id"`
+}
+
+type listener struct {
+	ID        string     `json:"id"`
+	Name      string     `json:"name"`
+	Protocol  string     `json:"protocol"`
+	Port      int        `json:"protocol_port"`
+	PoolID    string     `json:"default_pool_id"` // "" = none
+	Balancers []objectID `json:"loadbalancers"`
+}
+
+type serverPool struct {
+	ID        string     `json:"id"`
+	Name      string     `json:"name"`
+	Protocol  string     `json:"protocol"`
+	Algorithm string     `json:"lb_algorithm"`
+	Status    string     `json:"provisioning_status"`
+	Members   []objectID `json:"members"`
+	Balancers []objectID `json:"loadbalancers"`
+	Listeners []objectID `json:"listeners"`
+}
+
+func (p serverPool) domain() domain.ServerPool {
+	out := domain.ServerPool{ID: p.ID, Name: p.Name, Protocol: p.Protocol, Algorithm: p.Algorithm, Status: p.Status}
+	for _, m := range p.Members {
+		out.MemberIDs = append(out.MemberIDs, m.ID)
+	}
+	return out
+}
+
+// inside is what is in a load balancer.
+type inside struct {
+	listeners []domain.Listener
+	unused    []domain.ServerPool
+}
+
+// octavia is a client of the load balancers' service. Its endpoint may have a version.
+func (s *Session) octavia(ctx context.Context) (*gophercloud.ServiceClient, error) {
+	client, err := s.clientOf(ctx, "load-balancer", "", "")
+	if err == nil {
+		for _, version := range []string{"v2.0/", "v2/"} {
+			client.Endpoint = strings.TrimSuffix(client.Endpoint, version)
+		}
+		client.ResourceBase = client.Endpoint + "v2.0/"
+	}
+	return client, err
+}
+
+// lbaas reads a whole list of Octavia. It fails with 500 while a load balancer is deleted whose listeners are in the
+// list ("'NoneType' object has no attribute 'to_dict'"), so it is read again then.
+func lbaas[P, T any](
+	ctx context.Context, octavia *gophercloud.ServiceClient, list string, query url.Values,
+	split func(*P) ([]T, string), id func(T) string,
+) ([]T, error) {
+	query.Set("limit", "1000")
+	for try := 1; ; try++ {
+		found, err := everyPage(ctx, octavia, octavia.ServiceURL("lbaas", list), maps.Clone(query), split, id)
+		if apperr.CodeOf(err) != apperr.BadGateway || try == pageTries {
+			return found, err
+		}
+		if !flow.Sleep(ctx, firstPause<<try) {
+			return nil, classify("octavia", ctx.Err())
+		}
+	}
+}
+
+// LoadBalancers lists the project's load balancers with the tag, and their listeners and pools; of the pools' members
+// only their ids. It makes three calls, or one when there is no such load balancer.
+func (s *Session) LoadBalancers(ctx context.Context, projectID, tag string) ([]domain.LoadBalancer, error) {
+	octavia, err := s.octavia(ctx)
+	if err != nil {
+		return nil, err
+	}
+	type page struct {
+		Balancers []balancer `json:"loadbalancers"`
+		Links     []link     `json:"loadbalancers_links"`
+	}
+	found, err := lbaas(ctx, octavia, "loadbalancers", url.Values{"project_id": {projectID}, "tags": {tag}},
+		func(p *page) ([]balancer, string) { return p.Balancers, linkTo(p.Links) },
+		func(b balancer) string { return b.ID })
+	if err != nil || len(found) == 0 {
+		return nil, err
+	}
+	parts, err := s.inside(ctx, octavia, projectID)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]domain.LoadBalancer, len(found))
+	for i, b := range found {
+		out[i] = domain.LoadBalancer{
+			ID: b.ID, Name: b.Name, Status: b.Status, Address: b.Address, NetworkID: b.Network, Tags: b.Tags,
+			Listeners: parts[b.ID].listeners, Unused: parts[b.ID].unused, CreatedAt: b.Created.Time,
+		}
+	}
+	return out, nil
+}
+
+// inside reads the project's listeners and pools, by the ids of their load balancers.
+func (s *Session) inside(
+	ctx context.Context, octavia *gophercloud.ServiceClient, projectID string,
+) (map[string]inside, error) {
+	type listenerPage struct {
+		Listeners []listener `json:"listeners"`
+		Links     []link     `json:"listeners_links"`
+	}
+	query := url.Values{"project_id": {projectID}}
+	ports, err := lbaas(ctx, octavia, "listeners", query,
+		func(p *listenerPage) ([]listener, string) { return p.Listeners, linkTo(p.Links) },
+		func(l listener) string { return l.ID })
+	if err != nil {
+		return nil, err
+	}
+	type poolPage struct {
+		Pools []serverPool `json:"pools"`
+		Links []link       `json:"pools_links"`
+	}
+	targets, err := lbaas(ctx, octavia, "pools", url.Values{"project_id": {projectID}},
+		func(p *poolPage) ([]serverPool, string) { return p.Pools, linkTo(p.Links) },
+		func(p serverPool) string { return p.ID })
+	if err != nil {
+		return nil, err
+	}
+	byID, all := map[string]*domain.ServerPool{}, map[string]inside{}
+	for _, p := range targets {
+		pool := p.domain()
+		byID[p.ID] = &pool
+		for _, b := range p.Balancers {
+			if part := all[b.ID]; len(p.Listeners) == 0 {
+				part.unused = append(part.unused, pool)
+				all[b.ID] = part
+			}
+		}
+	}
+	for _, l := range ports {
+		for _, b := range l.Balancers {
+			part := all[b.ID]
+			part.listeners = append(part.listeners, domain.Listener{
+				ID: l.ID, Name: l.Name, Protocol: l.Protocol, Port: l.Port, Pool: byID[l.PoolID],
+			})
+			all[b.ID] = part
+		}
+	}
+	return all, nil
+}
+
+// PoolMembers lists the members of a pool.
+func (s *Session) PoolMembers(ctx context.Context, poolID string) ([]domain.PoolMember, error) {
+	octavia, err := s.octavia(ctx)
+	if err != nil {
+		return nil, err
+	}
+	type member struct {
+		ID      string `json:"id"`
+		Name    string `json:"name"`
+		Address string `json:"address"`
+		Port    int    `json:"protocol_port"`
+	}
+	type page struct {
+		Members []member `json:"members"`
+		Links   []link   `json:"members_links"`
+	}
+	found, err := lbaas(ctx, octavia, "pools/"+poolID+"/members", url.Values{},
+		func(p *page) ([]member, string) { return p.Members, linkTo(p.Links) },
+		func(m member) string { return m.ID })
+	out := make([]domain.PoolMember, len(found))
+	for i, m := range found {
+		out[i] = domain.PoolMember(m)
+	}
+	return out, err
+}

@@ -1,0 +1,186 @@
+package openstack_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+func TestComputeHosts(t *testing.T) {
+	t.Parallel()
+	admin, p := testkit.Session(t, "admin"), testkit.NewProject(t)
+	made := p.Boot(t, "there", 1)[0]
+	hosts, err := admin.ComputeHosts(t.Context())
+	if err == nil {
+		err = admin.HostInventories(t.Context(), hosts)
+	}
+	if err != nil || len(hosts) < 2 {
+		t.Fatalf("%v %v", hosts, err)
+	}
+	found := 0
+	for _, h := range hosts {
+		if strings.HasPrefix(h.Name, "dead-") { // it is of a test that deletes it
+			continue
+		}
+		// Tests that run at the same time disable compute-3 and compute-4, with a reason.
+		if h.Zone != "nova" || !h.IsUp || h.IsEnabled != (h.DisabledReason == "") ||
+			time.Since(h.SeenAt) > 2*time.Minute {
+			t.Errorf("%+v", h)
+		}
+		// Nova's fake driver has 1000 CPUs, and Zed's default ratios are 16, 1.5 and 1.
+		if h.VCPUs != 16_000 || h.RAMMB != (800_000-512)*3/2 || h.DiskGB != 600_000 ||
+			!slices.Contains(h.Traits, "COMPUTE_NODE") {
+			t.Errorf("%+v", h)
+		}
+		for name, want := range map[string]string{
+			"hypervisor_type": "fake", "hypervisor_version": "1000", "cpu_info:arch": "x86_64",
+			"cpu_info:topology:sockets": "4", "cpu_info:features": `["pge","clflush"]`,
+		} {
+			if got := h.Attributes[name]; got != want {
+				t.Errorf("%s is %q, want %q", name, got, want)
+			}
+		}
+		servers, err := admin.HostServers(t.Context(), h.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range servers {
+			if s.ID == made.ID {
+				found++
+				if h.Servers == 0 || h.UsedRAMMB == 0 || s.ProjectID != p.ID || s.Status != "ACTIVE" {
+					t.Errorf("%+v has %+v", h, s)
+				}
+			}
+		}
+	}
+	if found != 1 {
+		t.Errorf("the server is on %d hosts", found)
+	}
+	if _, err := admin.ComputeHost(t.Context(), "nowhere"); apperr.CodeOf(err) != apperr.NotFound {
+		t.Error(err)
+	}
+	if _, err := testkit.Session(t, "demo").ComputeHosts(t.Context()); apperr.CodeOf(err) != apperr.Forbidden {
+		t.Errorf("a member sees hosts: %v", err)
+	}
+}
+
+// TestProbeOfAnOpenHost: compute-1 takes everybody's servers, so nothing is proven, and nothing is left.
+func TestProbeOfAnOpenHost(t *testing.T) {
+	t.Parallel()
+	admin, ctx := testkit.Session(t, "admin"), t.Context()
+	got, err := admin.ProbeHost(ctx, "compute-1")
+	if err != nil || got.Result != domain.IsolationUnproven || got.Detail == "" {
+		t.Errorf("%+v %v", got, err)
+	}
+	servers, err := admin.HostServers(ctx, "compute-1")
+	isProbe := func(s domain.Server) bool { return s.Name == "cloudfn-probe-compute-1" }
+	if err != nil || slices.ContainsFunc(servers, isProbe) {
+		t.Errorf("left: %+v %v", servers, err)
+	}
+}
+
+// TestProbeOfAnIsolatedHost: the sandbox's scheduler keeps servers without the trait off its reservable hosts.
+func TestProbeOfAnIsolatedHost(t *testing.T) {
+	t.Parallel()
+	host := testkit.ReservableHosts(t)[0]
+	admin, ctx := testkit.Session(t, "leases"), t.Context()
+	got, err := admin.ProbeHost(ctx, host)
+	if err != nil || got.Result != domain.IsolationProven {
+		t.Errorf("%+v %v", got, err)
+	}
+	testkit.ForceDown(t, host, true)
+	if got, err := admin.ProbeHost(ctx, host); apperr.CodeOf(err) != apperr.Conflict {
+		t.Errorf("of a host that is down: %+v %v", got, err)
+	}
+	testkit.ForceDown(t, host, false)
+	servers, err := admin.HostServers(ctx, host)
+	if err != nil || len(servers) > 0 {
+		t.Errorf("left: %+v %v", servers, err)
+	}
+}
+
+// TestReservableHostsTakeTheirFlavor: a flavor that asks for the trait gets a project's server onto them. Its snapshot
+// becomes active.
+func TestReservableHostsTakeTheirFlavor(t *testing.T) {
+	t.Parallel()
+	hosts := testkit.ReservableHosts(t)
+	p, facts := testkit.NewProject(t), testkit.Sandbox(t)
+	mine, admin, ctx := p.Session(t), testkit.Session(t, "leases"), t.Context()
+	f := domain.PrivateFlavor{
+		ID: uuid.NewString(), BaseID: facts.FlavorID,
+		ExtraSpecs: map[string]string{"trait:CUSTOM_CLOUDFN_RESERVABLE": "required"},
+	}
+	f.Name = "reserved-" + f.ID[:8]
+	t.Cleanup(func() { _ = admin.DeleteFlavor(context.Background(), f.ID) })
+	if err := errors.Join(admin.EnsureFlavor(ctx, f), admin.GrantFlavor(ctx, f.ID, p.ID)); err != nil {
+		t.Fatal(err)
+	}
+	spec := domain.LaunchSpec{FlavorID: f.ID, ImageID: facts.ImageID, NetworkIDs: []string{facts.NetworkID}}
+	id, err := mine.CreateServer(ctx, spec, "reserved", "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Await(t, id, "ACTIVE")
+	on := map[string]int{}
+	for _, h := range hosts {
+		servers, err := admin.HostServers(ctx, h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		on[h] = len(servers)
+	}
+	if on[hosts[0]]+on[hosts[1]] != 1 {
+		t.Errorf("the servers of the hosts: %v", on)
+	}
+	if _, err := mine.SnapshotServer(ctx, id, "of-"+id); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.DeleteImages(t) })
+	testkit.Eventually(t, time.Minute, "the image is active", func() bool {
+		found, err := mine.FindImages(ctx, "of-"+id)
+		if err != nil || len(found) != 1 {
+			t.Fatal(found, err)
+		}
+		return found[0].Status == "active"
+	})
+}
+
+func TestShelveSnapshotAndImages(t *testing.T) {
+	t.Parallel()
+	p := testkit.NewProject(t)
+	mine, admin, ctx := p.Session(t), testkit.Session(t, "admin"), t.Context()
+	made := p.Boot(t, "kept", 1)[0]
+	name := "kept-" + made.ID
+	id, err := mine.SnapshotServer(ctx, made.ID, name)
+	if err != nil || id == "" {
+		t.Fatal(id, err)
+	}
+	found, err := mine.FindImages(ctx, name)
+	if err != nil || len(found) != 1 || found[0].ID != id || found[0].Status == "" {
+		t.Fatal(found, err)
+	}
+	p.Quiet(t, made.ID)
+	if found, err := mine.FindImages(ctx, "KEPT-"+made.ID); err != nil || len(found) != 0 {
+		t.Errorf("another name: %v %v", found, err)
+	}
+	p.DeleteImages(t)
+	if err := mine.ShelveServer(ctx, made.ID); err != nil {
+		t.Fatal(err)
+	}
+	p.Await(t, made.ID, "SHELVED_OFFLOADED") // the sandbox offloads at once
+	if err := admin.OffloadServer(ctx, made.ID); apperr.CodeOf(err) != apperr.Conflict {
+		t.Errorf("offloaded twice: %v", err)
+	}
+	if err := mine.ShelveServer(ctx, made.ID); apperr.CodeOf(err) != apperr.Conflict {
+		t.Errorf("shelved twice: %v", err)
+	}
+}

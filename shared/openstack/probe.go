@@ -1,0 +1,185 @@
+package openstack
+
+import (
+	"cmp"
+	"context"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/servers"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/flow"
+)
+
+// Whether a cloud keeps servers off isolated hosts is a setting of its scheduler that no API shows
+// (enable_isolated_aggregate_filtering). So it is tried: a tiny server without any trait is asked for on the host.
+
+const (
+	probeTag   = "cloudfn-probe"
+	probePause = 500 * time.Millisecond
+)
+
+// ProbeHost tries whether a server that asks for no trait gets onto the host, and waits for the answer until ctx ends:
+// proven when no host is valid for it, unproven when the host takes it. The server has no network, and is deleted in
+// any case; one that a crash has left is deleted by the next ProbeHost of the host, or by DeleteProbes. It is a
+// Conflict when the host is down, disabled or full: then a refusal would prove nothing. It needs the right to name a
+// host for a server, by default the cloud's admins'.
+func (s *Session) ProbeHost(ctx context.Context, name string) (domain.Isolation, error) {
+	if err := s.DeleteProbes(ctx, name); err != nil {
+		return domain.Isolation{}, err
+	}
+	host, err := s.ComputeHost(ctx, name)
+	if err != nil {
+		return domain.Isolation{}, err
+	}
+	if !host.IsUp || !host.IsEnabled {
+		return domain.Isolation{}, apperr.New(apperr.Conflict, "host %s is down or disabled", name)
+	}
+	if host, err = s.HostInventory(ctx, host); err != nil {
+		return domain.Isolation{}, err
+	}
+	flavor, image, err := s.probeOf(ctx, host)
+	if err != nil {
+		return domain.Isolation{}, err
+	}
+	found, err := s.probe(ctx, name, flavor, image)
+	// Also when ctx has ended: a server that stays would keep the host from being reserved.
+	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+	defer cancel()
+	if left := s.DeleteProbes(clean, name); err == nil {
+		err = left
+	}
+	return found, err
+}
+
+// probeOf chooses the smallest public flavor that asks for nothing but its sizes and fits, and an image for it.
+func (s *Session) probeOf(ctx context.Context, host domain.ComputeHost) (flavorID, imageID string, err error) {
+	sizes, err := s.Flavors(ctx)
+	if err != nil {
+		return "", "", err
+	}
+	slices.SortFunc(sizes, func(a, b domain.Flavor) int {
+		return cmp.Or(cmp.Compare(a.RAMMB, b.RAMMB), cmp.Compare(a.DiskGB, b.DiskGB), cmp.Compare(a.VCPUs, b.VCPUs))
+	})
+	images, err := s.Images(ctx, "")
+	if err != nil {
+		return "", "", err
+	}
+	free := domain.Flavor{
+		VCPUs: host.VCPUs - host.UsedVCPUs, RAMMB: host.RAMMB - host.UsedRAMMB, DiskGB: host.DiskGB - host.UsedDiskGB,
+	}
+	for _, f := range sizes {
+		if !f.Public || f.VCPUs > free.VCPUs || f.RAMMB > free.RAMMB || f.DiskGB > free.DiskGB {
+			continue
+		}
+		specs, err := s.FlavorSpecs(ctx, f.ID)
+		if err != nil {
+			return "", "", err
+		}
+		for _, i := range images {
+			if len(specs) == 0 && i.Visibility == "public" && i.Status == "active" &&
+				i.MinRAMMB <= f.RAMMB && i.MinDiskGB <= f.DiskGB {
+				return f.ID, i.ID, nil
+			}
+		}
+	}
+	return "", "", apperr.New(apperr.Conflict, "no public flavor without extra specs fits both an image and host %s",
+		host.Name)
+}
+
+// probe makes the server and waits until Nova has decided.
+func (s *Session) probe(ctx context.Context, host, flavorID, imageID string) (domain.Isolation, error) {
+	nova, err := s.compute(ctx, computeRequestedHost)
+	if err != nil {
+		return domain.Isolation{}, err
+	}
+	made, err := servers.Create(ctx, nova, pinned{servers.CreateOpts{
+		Name: domain.ProbePrefix + host, FlavorRef: flavorID, ImageRef: imageID, Networks: "none",
+		Tags: []string{probeTag},
+	}, host}, nil).Extract()
+	if err != nil {
+		return domain.Isolation{}, classify("nova", err)
+	}
+	for {
+		found, err := s.placed(ctx, made.ID)
+		switch {
+		case err != nil:
+			return domain.Isolation{}, err
+		case found.Host != "":
+			return domain.Isolation{
+				Result: domain.IsolationUnproven,
+				Detail: "a server without the trait was placed on " + found.Host + ": nova.conf of the scheduler " +
+					"needs [scheduler] enable_isolated_aggregate_filtering = true",
+			}, nil
+		case found.Status == "ERROR" && found.Fault != nil && strings.Contains(found.Fault.Message, "No valid host"):
+			return domain.Isolation{
+				Result: domain.IsolationProven,
+				Detail: "a server without the trait was refused on " + host,
+			}, nil
+		case found.Status == "ERROR":
+			return domain.Isolation{}, apperr.New(apperr.Unavailable, "the test server failed for another reason: %s",
+				faultText(found.Fault))
+		case !flow.Sleep(ctx, probePause):
+			return domain.Isolation{}, classify("nova", ctx.Err())
+		}
+	}
+}
+
+func faultText(f *domain.Fault) string {
+	if f == nil {
+		return "Nova names none"
+	}
+	return f.Message
+}
+
+// pinned asks for a host, which gophercloud cannot.
+type pinned struct {
+	servers.CreateOpts
+	host string
+}
+
+// ToServerCreateMap is what gophercloud sends.
+func (p pinned) ToServerCreateMap() (map[string]any, error) {
+	body, err := p.CreateOpts.ToServerCreateMap()
+	if err == nil {
+		body["server"].(map[string]any)["host"] = p.host //nolint:forcetypeassert // gophercloud's own shape
+	}
+	return body, err
+}
+
+// placed reads a server with the host that it is on.
+func (s *Session) placed(ctx context.Context, id string) (domain.Server, error) {
+	var body struct {
+		Server server `json:"server"`
+	}
+	err := s.getNova(ctx, computeBase, &body, "servers", id)
+	return body.Server.domain(), err
+}
+
+// DeleteProbes deletes what ProbeHost has left of the host, and waits until it is gone.
+func (s *Session) DeleteProbes(ctx context.Context, host string) error {
+	named := listQuery(domain.ServerQuery{Name: domain.ProbePrefix + host})
+	query := url.Values{"tags": {probeTag}, "name": named["name"]}
+	for {
+		var left []string
+		if err := s.eachServer(ctx, computeTags, query, func(found *server) {
+			if found.Name == domain.ProbePrefix+host {
+				left = append(left, found.ID)
+			}
+		}); err != nil || len(left) == 0 {
+			return err
+		}
+		for _, id := range left {
+			if err := s.DeleteServer(ctx, id); err != nil && apperr.CodeOf(err) != apperr.Conflict { // else again
+				return err
+			}
+		}
+		if !flow.Sleep(ctx, probePause) {
+			return classify("nova", ctx.Err())
+		}
+	}
+}

@@ -1,0 +1,90 @@
+package openstack
+
+import (
+	"context"
+	"net/url"
+	"path"
+	"strings"
+
+	"github.com/gophercloud/gophercloud/v2"
+	"github.com/gophercloud/gophercloud/v2/openstack/keymanager/v1/secrets"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+type secret struct {
+	Ref          string            `json:"secret_ref"`
+	Name         string            `json:"name"`
+	Status       string            `json:"status"`
+	ContentTypes map[string]string `json:"content_types"` // null without a payload
+	Created      naiveTime         `json:"created"`
+}
+
+func (s *Session) barbican(ctx context.Context) (*gophercloud.ServiceClient, error) {
+	return s.clientOf(ctx, "key-manager", "v1/", "")
+}
+
+// Secrets lists the project's secrets in Barbican without their payloads. name "" means all.
+func (s *Session) Secrets(ctx context.Context, name string) ([]domain.StoredSecret, error) {
+	barbican, err := s.barbican(ctx)
+	if err != nil {
+		return nil, err
+	}
+	// 100 is Barbican's own maximum. Without sort its pages have no order at all; by name, a name that only one secret
+	// has is on exactly one page.
+	query := url.Values{"limit": {"100"}, "sort": {"name,created"}}
+	if name != "" {
+		query.Set("name", name)
+	}
+	type page struct {
+		Secrets []secret `json:"secrets"`
+		Next    string   `json:"next"`
+	}
+	found, err := everyPage(ctx, barbican, barbican.ServiceURL("secrets"), query,
+		func(p *page) ([]secret, string) { return p.Secrets, p.Next },
+		func(one secret) string { return one.Ref })
+	out := make([]domain.StoredSecret, len(found))
+	for i, one := range found {
+		out[i] = domain.StoredSecret{
+			ID: path.Base(one.Ref), Name: one.Name, Status: one.Status, ContentType: one.ContentTypes["default"],
+			CreatedAt: one.Created.Time,
+		}
+	}
+	return out, err
+}
+
+// HasSecret says whether a secret exists.
+func (s *Session) HasSecret(ctx context.Context, id string) (bool, error) {
+	barbican, err := s.barbican(ctx)
+	if err != nil {
+		return false, err
+	}
+	err = classify("barbican", secrets.Get(ctx, barbican, id).Err)
+	return err == nil, absentIsDone(err)
+}
+
+// StoreSecret makes a secret. A payload whose type is not text is base64.
+func (s *Session) StoreSecret(ctx context.Context, name, contentType string, payload domain.Secret) (string, error) {
+	barbican, err := s.barbican(ctx)
+	if err != nil {
+		return "", err
+	}
+	opts := secrets.CreateOpts{Name: name, Payload: payload.Reveal(), PayloadContentType: contentType}
+	if !strings.HasPrefix(contentType, "text/") {
+		opts.PayloadContentEncoding = "base64"
+	}
+	made, err := secrets.Create(ctx, barbican, opts).Extract()
+	if err != nil {
+		return "", classify("barbican", err)
+	}
+	return path.Base(made.SecretRef), nil
+}
+
+// DeleteSecret deletes a secret with its payload.
+func (s *Session) DeleteSecret(ctx context.Context, id string) error {
+	barbican, err := s.barbican(ctx)
+	if err != nil {
+		return err
+	}
+	return absentIsDone(classify("barbican", secrets.Delete(ctx, barbican, id).ExtractErr()))
+}

@@ -1,0 +1,40 @@
+package openstack
+
+import (
+	"context"
+	"net/url"
+	"strconv"
+
+	"github.com/gophercloud/gophercloud/v2"
+	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/servers"
+	servertags "github.com/gophercloud/gophercloud/v2/openstack/compute/v2/tags"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// ResizeServer gives a server another flavor, by default on another host. It waits in VERIFY_RESIZE for
+// ConfirmMigration, and its old host keeps room for it until then.
+func (s *Session) ResizeServer(ctx context.Context, id, flavorID string) error {
+	return s.act(ctx, func(nova *gophercloud.ServiceClient) error {
+		return servers.Resize(ctx, nova, id, servers.ResizeOpts{FlavorRef: flavorID}).ExtractErr()
+	})
+}
+
+// TagServer gives a server a tag, if it has not got it. Nova allows it while the server is on a host.
+func (s *Session) TagServer(ctx context.Context, id, tag string) error {
+	nova, err := s.compute(ctx, computeTags)
+	if err != nil {
+		return err
+	}
+	return classify("nova", servertags.Add(ctx, nova, id, tag).ExtractErr())
+}
+
+// TaggedServers lists a project's servers with a tag. Another project than the session's takes the admin role.
+func (s *Session) TaggedServers(ctx context.Context, projectID, tag string) ([]domain.Server, error) {
+	query := url.Values{
+		"limit": {strconv.Itoa(watchPage)}, "all_tenants": {"1"}, "project_id": {projectID}, "tags": {tag},
+	}
+	out := []domain.Server{}
+	err := s.eachServer(ctx, computeFlavorInside, query, func(found *server) { out = append(out, found.domain()) })
+	return out, err
+}

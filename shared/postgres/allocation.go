@@ -1,0 +1,169 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// booking is one host reservation of a lease that is to get hosts.
+type booking struct {
+	lease    domain.Lease
+	n        int // of the reservation
+	cleaning time.Duration
+}
+
+func (b booking) reservation() domain.Reservation { return b.lease.Reservations[b.n] }
+
+// until is the end of its allocations.
+func (b booking) until() time.Time { return b.lease.EndsAt.Add(b.cleaning) }
+
+// bookingAttempts bounds how often other hosts are tried because somebody else has just taken the chosen ones.
+const bookingAttempts = 10
+
+const (
+	// matchSQL selects the nodes (n) that a reservation can have: $1 to $6 are of a domain.HostWant; $7 are the names
+	// of those that have its capabilities, null if it wants none.
+	matchSQL = `n.pool = 'reservable' and n.is_up and ($1 = '' or n.region = $1) and ($2 = '' or n.zone = $2)
+      and n.vcpus >= $3 and n.ram_mb >= $4 and n.disk_gb >= $5 and n.traits @> $6::text[]
+      and ($7::text[] is null or n.name = any($7::text[]))`
+
+	countMatchesSQL = `select count(*)::int from nodes n where ` + matchSQL
+
+	// The exclusion of allocations decides: a host that somebody else takes at the same time is left out. The smallest
+	// hosts come first; the order among equal ones is random, so that two that book at once rarely meet. They are
+	// inserted in the order of their names, so that two that meet do not wait for one another. The lock keeps a host in
+	// the pool until the allocation is stored: Nodes.Leave waits for it.
+	allocateSQL = `
+with picked as materialized (
+    select n.name from nodes n
+    where ` + matchSQL + `
+      and n.name not in (select a.node from allocations a where a.during && tstzrange($8, $9))
+    order by n.vcpus, n.ram_mb, n.disk_gb, random() limit $10
+    for key share of n
+), taken as (
+    insert into allocations (project_id, reservation_id, node, during)
+    select $11, $12, name, tstzrange($8, $9) from picked order by name
+    on conflict do nothing returning node
+)
+select (select count(*)::int from picked) as picked, array(select node from taken) as taken`
+)
+
+// allocated is what allocateSQL returns.
+type allocated struct {
+	Picked int      // free hosts that it chose
+	Taken  []string // those of them that the reservation has now
+}
+
+// errTooFew rolls back an attempt that got fewer hosts than the reservation needs.
+var errTooFew = errors.New("too few hosts")
+
+// allocateHosts gives a reservation from min to max hosts, or returns noHosts.
+func allocateHosts(ctx context.Context, tx pgx.Tx, b booking) error {
+	want := *b.reservation().Want
+	match, err := matchArgs(ctx, tx, want)
+	if err != nil {
+		return err
+	}
+	args := append(match, b.lease.StartsAt, b.until(), want.Max, b.lease.ProjectID, b.reservation().ID)
+	for range bookingAttempts {
+		var got allocated
+		err := pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) (err error) {
+			got, err = queryOne[allocated](ctx, tx, allocateSQL, args...)
+			if err == nil && len(got.Taken) < want.Min {
+				err = errTooFew
+			}
+			return err
+		})
+		if !errors.Is(err, errTooFew) {
+			return err
+		}
+		if got.Picked < want.Min {
+			break
+		}
+	}
+	return refuse(ctx, tx, b, match)
+}
+
+// matchArgs are the parameters of matchSQL.
+func matchArgs(ctx context.Context, db querier, want domain.HostWant) ([]any, error) {
+	args := []any{
+		want.Region, want.Zone, want.VCPUs, want.RAMMB, want.DiskGB, orEmpty(want.Traits), []string(nil),
+	}
+	if len(want.Capabilities) == 0 {
+		return args, nil
+	}
+	nodes, err := queryAll[domain.Node](ctx, db, "select "+nodeColumns+" from nodes n where "+matchSQL, args...)
+	names := []string{}
+	for _, n := range nodes {
+		if want.Matches(n) {
+			names = append(names, n.Name)
+		}
+	}
+	args[6] = names
+	return args, err
+}
+
+// noHosts says that a reservation (n) got no hosts.
+type noHosts struct {
+	n, matching int
+	at          time.Time // when it would get them; zero = never
+}
+
+// Error implements error.
+func (e *noHosts) Error() string { return fmt.Sprintf("no hosts for reservation %d", e.n) }
+
+// refusal is the error for the user.
+func (e *noHosts) refusal(want domain.HostWant) error {
+	field := fmt.Sprintf("reservations[%d].min", e.n)
+	if e.matching < want.Min {
+		refusal := apperr.InvalidField(field,
+			fmt.Sprintf("is %d, but %d reservable hosts are up and match", want.Min, e.matching))
+		refusal.Code = apperr.Unprocessable
+		return &domain.FreeError{Refusal: refusal}
+	}
+	detail := fmt.Sprintf("%d of the %d hosts that match are not free for the whole period", want.Min, e.matching)
+	if !e.at.IsZero() {
+		detail += ": they are from " + e.at.UTC().Format(time.RFC3339Nano)
+	}
+	refusal := apperr.InvalidField(field, detail)
+	refusal.Code = apperr.Conflict
+	return &domain.FreeError{Refusal: refusal, FreeAt: e.at}
+}
+
+// refuse says why a reservation got no hosts, and when it would get them.
+func refuse(ctx context.Context, tx pgx.Tx, b booking, match []any) error {
+	want, need := *b.reservation().Want, b.until().Sub(b.lease.StartsAt)
+	matching, err := queryValue[int](ctx, tx, countMatchesSQL, match...)
+	if err != nil {
+		return err
+	}
+	refused := &noHosts{n: b.n, matching: matching}
+	if matching < want.Min {
+		return refused
+	}
+	gaps, err := queryAll[gap](ctx, tx, gapsSQL, append(match, b.lease.StartsAt, farAway, need)...)
+	if err != nil {
+		return err
+	}
+	if slots := sweep(gaps, want.Min, need, 1); len(slots) > 0 {
+		refused.at = slots[0].From
+	}
+	return refused
+}
+
+const listAllocationsSQL = `
+select ` + allocationColumns + `
+from allocations a join reservations r on r.project_id = a.project_id and r.id = a.reservation_id
+where a.during && tstzrange($1, $2) and not isempty(a.during) order by a.node, lower(a.during)`
+
+// Allocations lists which host is whose at any time between two, of all projects. It is for admins.
+func (s Leases) Allocations(ctx context.Context, from, until time.Time) ([]domain.Allocation, error) {
+	return queryAll[domain.Allocation](ctx, s.DB.pool, listAllocationsSQL, from, until)
+}

@@ -1,0 +1,266 @@
+package postgres_test
+
+import (
+	"errors"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// announce writes down that a trust is about to be made, and gives what says so.
+func (l testDB) announce(t *testing.T, c domain.Connection) domain.OldTrust {
+	t.Helper()
+	intent := domain.OldTrust{
+		ID: uuid.New(), ProjectID: c.ProjectID, ConnectionID: c.ID, UserID: c.UserID,
+		ExpiresAt: time.Now().Add(24 * time.Hour),
+	}
+	for {
+		isFree, err := postgres.Connections{DB: l.DB}.AnnounceTrust(t.Context(), intent)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if isFree {
+			return intent
+		}
+		intent.ExpiresAt = intent.ExpiresAt.Add(time.Second)
+	}
+}
+
+// madeOf is what was announced when Keystone has made it.
+func madeOf(intent domain.OldTrust, trust string) domain.OldTrust {
+	intent.TrustID = trust
+	return intent
+}
+
+// renewed is the connection with another trust, which was announced.
+func renewed(c domain.Connection, intent domain.OldTrust, trust string) domain.Connection {
+	c.DelegationID, c.TrustIntent, c.TrustExpiresAt, c.ExpiresAt = trust, intent.ID, intent.ExpiresAt,
+		intent.ExpiresAt.Add(-15*time.Minute)
+	return c
+}
+
+// due are the trusts that are to be taken back now, by Keystone's ids.
+func (l testDB) due(t *testing.T) string {
+	t.Helper()
+	found, err := postgres.Delegations{DB: l.DB}.OldTrusts(t.Context(), 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ids []string
+	for _, old := range found {
+		ids = append(ids, old.TrustID+"!")
+	}
+	slices.Sort(ids)
+	return strings.Join(ids, " ")
+}
+
+// TestChangeConnection: fields that are not in the change stay. The event names the changed fields, and never contains
+// the secret.
+func TestChangeConnection(t *testing.T) {
+	t.Parallel()
+	l := newTestDB(t)
+	store := postgres.Connections{DB: l.DB}
+	before := storedConnection(t, store, newConnection())
+	after := before
+	one := 1
+	after.Name, after.Quota, after.Secret = "other", domain.ConnectionQuota{Instances: &one}, []byte("sealed anew")
+	after.IdleTimeout, after.UsableBy = 0, []string{}
+	stored, err := store.Change(domain.WithActor(t.Context(), domain.ActorOf(delegator, uuid.Nil)), before, after)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if stored.Name != "other" || *stored.Quota.Instances != 1 || stored.IdleTimeout != 0 || len(stored.UsableBy) != 0 ||
+		stored.Generation != 2 || stored.Seq != 2 ||
+		!stored.ExpiresAt.Equal(before.ExpiresAt) || !slices.Equal(stored.Actions, before.Actions) ||
+		stored.AuthURL != before.AuthURL {
+		t.Errorf("got %+v", stored)
+	}
+	l.holds(t, `select data->'fields' = '["idle_timeout", "name", "quota", "secret", "usable_by"]'
+  and data->'actor'->>'user_id' = 'u1' and seq = 2
+		from events where type = 'cloudfn.connection.changed.v1'`)
+	l.holds(t, "select not exists (select from events where data::text like '%sealed%')")
+	l.holds(t, "select secret = 'sealed anew' and next_check_at <= clock_timestamp() from connections")
+	if _, err := store.Change(t.Context(), before, after); !errors.Is(err, domain.ErrChanged) {
+		t.Errorf("a change of what is not there any more: %v", err)
+	}
+	if _, err := store.End(t.Context(), "p1", before.ID, domain.ConnectionExpired, "", true); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.Change(t.Context(), stored, after); apperr.CodeOf(err) != apperr.Conflict {
+		t.Errorf("after the end: %v", err)
+	}
+	other := after
+	other.ProjectID = "p2"
+	if _, err := store.Change(t.Context(), stored, other); apperr.CodeOf(err) != apperr.NotFound {
+		t.Errorf("of another project: %v", err)
+	}
+}
+
+// TestChangeConnectionConcurrently: of many changes to the same version one is stored, and each trust is the
+// connection's own or on the list of trusts to revoke.
+func TestChangeConnectionConcurrently(t *testing.T) {
+	t.Parallel()
+	l := newTestDB(t)
+	store, c := postgres.Connections{DB: l.DB}, l.storeConnection(t, domain.ConnectionQuota{}, nil)
+	var all sync.WaitGroup
+	var stored atomic.Int64
+	for n := range 8 {
+		all.Go(func() {
+			intent, trust := l.announce(t, c), "t"+string(rune('a'+n))
+			_, err := store.Change(t.Context(), c, renewed(c, intent, trust))
+			switch {
+			case err == nil:
+				stored.Add(1)
+			case !errors.Is(err, domain.ErrChanged):
+				t.Error(err)
+			default:
+				if err := store.DropTrust(t.Context(), madeOf(intent, trust)); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if stored.Load() != 1 {
+		t.Errorf("%d were stored", stored.Load())
+	}
+	l.holds(t, "select count(*) = 8 and count(distinct trust_id) = 8 from trusts_to_revoke")
+	l.holds(t, "select not exists (select from trusts_to_revoke join connections on trust_id = delegation_id)")
+	l.holds(t, "select generation = 2 from connections")
+	if due := strings.Count(l.due(t), "!"); due != 7 {
+		t.Errorf("%d are due; the one that was replaced is to be left for a while", due)
+	}
+}
+
+// TestTrustWithoutConnectionIsRevoked: an announced trust is due after a while, and once it is claimed no connection
+// can be stored with it. A replaced trust is due when its connection ends; the connection's own trust is never on the
+// list.
+func TestTrustWithoutConnectionIsRevoked(t *testing.T) {
+	t.Parallel()
+	l := newTestDB(t)
+	store, d := postgres.Connections{DB: l.DB}, postgres.Delegations{DB: l.DB}
+	c := l.storeConnection(t, domain.ConnectionQuota{}, nil)
+	late, kept := l.announce(t, c), l.announce(t, c)
+	if l.due(t) != "" {
+		t.Errorf("due while they are being made: %s", l.due(t))
+	}
+	stored, err := store.Change(t.Context(), c, renewed(c, kept, "t2"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.exec(t, "update trusts_to_revoke set not_before = now() where trust_id is null")
+	if l.due(t) != "!" {
+		t.Errorf("due is %q", l.due(t))
+	}
+	if isOurs, err := d.AdoptTrust(t.Context(), late); err != nil || !isOurs {
+		t.Errorf("take: %t %v", isOurs, err)
+	}
+	if _, err := store.Change(t.Context(), stored, renewed(stored, late, "t3")); apperr.CodeOf(err) != apperr.Timeout {
+		t.Errorf("stored too late: %v", err)
+	}
+	if err := store.ForgetTrust(t.Context(), "p1", late.ID); err != nil { // run-connections has found no trust
+		t.Fatal(err)
+	}
+	if err := store.DropTrust(t.Context(), madeOf(late, "t3")); err != nil || l.due(t) != "t3!" { // and now it is made
+		t.Errorf("a trust that was made too late is not taken back: %q %v", l.due(t), err)
+	}
+	if late.TrustID = "t2"; !testkit.Scalar[bool](t, l.conn, "select delegation_id = 't2' from connections") {
+		t.Error("it was stored all the same")
+	}
+	if isOurs, err := d.AdoptTrust(t.Context(), late); err != nil || isOurs {
+		t.Errorf("the connection's own trust is to be taken back: %t %v", isOurs, err)
+	}
+	if _, err := d.MarkTrustGone(t.Context(), late); err != nil {
+		t.Error(err)
+	}
+	if l.due(t) != "" {
+		t.Errorf("what was replaced is due at once: %s", l.due(t))
+	}
+	if _, err := store.End(t.Context(), "p1", c.ID, domain.ConnectionDeleted, "", false); err != nil {
+		t.Fatal(err)
+	}
+	if l.due(t) != "t!" {
+		t.Errorf("after the end %q is due", l.due(t))
+	}
+	// who has read it before the change has deleted the old trust
+	if _, err := d.MarkRevoked(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	l.holds(t, "select not revoked from connections")
+	if _, err := d.MarkRevoked(t.Context(), stored); err != nil {
+		t.Fatal(err)
+	}
+	got, err := store.Get(t.Context(), delegator, c.ID)
+	if err != nil || got.Revocation() != domain.RevocationPending {
+		t.Errorf("while one is left: %q %v", got.Revocation(), err)
+	}
+}
+
+// TestMigrateDownAndUp: an older cloudfn revokes the replaced trusts, does nothing through a suspended connection, and
+// keeps the connections.
+func TestMigrateDownAndUp(t *testing.T) {
+	t.Parallel()
+	l := newTestDB(t)
+	store := postgres.Connections{DB: l.DB}
+	kept, gone := l.storeConnection(t, domain.ConnectionQuota{}, nil), l.storeConnection(t, domain.ConnectionQuota{},
+		func(c *domain.Connection) { c.DelegationID = "gone" })
+	suspended := l.storeConnection(t, domain.ConnectionQuota{},
+		func(c *domain.Connection) { c.DelegationID = "suspended" })
+	for _, c := range []domain.Connection{kept, gone} {
+		if _, err := store.Change(t.Context(), c, renewed(c, l.announce(t, c), c.DelegationID+"2")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l.exec(t, "delete from connections where id = $1", gone.ID)
+	l.announce(t, kept)
+	if _, err := store.Suspend(t.Context(), "p1", suspended.ID, true); err != nil {
+		t.Fatal(err)
+	}
+	storedRequest(t, postgres.ConnectionRequests{DB: l.DB}, newRequest())
+	for _, migration := range []string{"018_consent", "016_changes"} {
+		text, err := os.ReadFile("migrations/" + migration + ".sql")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, down, _ := strings.Cut(string(text), "-- +goose Down")
+		l.exec(t, down)
+	}
+	l.holds(t, `select array_agg(delegation_id || ' ' || status || ' ' || revoked order by delegation_id) = array[
+	'gone deleted false', 'suspended expired false', 't deleted false', 't2 active false'] from connections`)
+	l.holds(t, "select to_regclass('trusts_to_revoke') is null and to_regclass('connection_requests') is null")
+}
+
+// TestChangeLimits: changed limits hold for the next order, even if its caller has read the connection before the
+// change.
+func TestChangeLimits(t *testing.T) {
+	t.Parallel()
+	l := newTestDB(t)
+	store := postgres.Connections{DB: l.DB}
+	c := l.storeConnection(t, domain.ConnectionQuota{}, nil)
+	before, late := connectedOrder(c, 1), connectedOrder(c, 1)
+	if _, err := l.Place(t.Context(), before, 0); err != nil {
+		t.Fatal(err)
+	}
+	after := c
+	after.Limits.Flavors = []string{"another"}
+	stored, err := store.Change(t.Context(), c, after)
+	if err != nil || len(stored.Limits.Flavors) != 1 {
+		t.Fatalf("got %+v %v", stored.Limits, err)
+	}
+	if _, err := l.Place(t.Context(), late, 0); apperr.CodeOf(err) != apperr.Forbidden ||
+		!strings.Contains(err.Error(), "another") {
+		t.Errorf("an order of another flavor: %v", err)
+	}
+	l.holds(t, `select data->'fields' = '["limits"]' from events where type = 'cloudfn.connection.changed.v1'`)
+}

@@ -1,0 +1,187 @@
+package postgres_test
+
+import (
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// claimCheck claims a check of our own cloud and expects it to be of the connection want; uuid.Nil expects that no
+// check is due.
+func claimCheck(t *testing.T, d postgres.Delegations, want uuid.UUID) {
+	t.Helper()
+	c, found, err := d.ClaimCheck(t.Context(), domain.RemoteCloud{}, time.Minute)
+	if err != nil || found != (want != uuid.Nil) || c.ID != want {
+		t.Fatalf("got %s %t %v, want %s", c.ID, found, err, want)
+	}
+}
+
+// holds reports a condition on the database that is false.
+func (l testDB) holds(t *testing.T, sql string) {
+	t.Helper()
+	if !testkit.Scalar[bool](t, l.conn, sql) {
+		t.Errorf("false: %s", sql)
+	}
+}
+
+// TestChecksAreSpread: a new connection is checked some minutes later, each by one replica, that first which has been
+// due for the longest.
+func TestChecksAreSpread(t *testing.T) {
+	t.Parallel()
+	l := newTestDB(t)
+	d := postgres.Delegations{DB: l.DB}
+	const many = 20
+	for range many {
+		l.storeConnection(t, domain.ConnectionQuota{}, func(c *domain.Connection) { c.Secret = []byte("sealed") })
+	}
+	ended := l.storeConnection(t, domain.ConnectionQuota{}, nil)
+	other := l.storeConnection(t, domain.ConnectionQuota{},
+		func(c *domain.Connection) { c.AuthURL = elsewhere.AuthURL })
+	claimCheck(t, d, uuid.Nil)
+	if clouds, err := d.CheckClouds(t.Context()); err != nil || len(clouds) != 0 {
+		t.Errorf("clouds with connections to check: %v %v", clouds, err)
+	}
+	l.holds(t, `select count(distinct next_check_at) > 15 and min(next_check_at) > now() + interval '3 minutes'
+		and max(next_check_at) < now() + interval '7 minutes' from connections`)
+	l.exec(t, "update connections set status = 'lost' where id = $1", ended.ID)
+	l.exec(t, "update connections set next_check_at = next_check_at - interval '10 minutes'")
+	if clouds, err := d.CheckClouds(t.Context()); err != nil || len(clouds) != 2 ||
+		!slices.Contains(clouds, elsewhere) {
+		t.Errorf("clouds with connections to check: %v %v", clouds, err)
+	}
+	if c, found, err := d.ClaimCheck(t.Context(), elsewhere, time.Minute); err != nil || !found || c.ID != other.ID {
+		t.Errorf("of the other cloud: %v %t %v", c.ID, found, err)
+	}
+	var mu sync.Mutex
+	taken := map[uuid.UUID]int{}
+	var replicas sync.WaitGroup
+	for range 4 {
+		replicas.Go(func() {
+			for {
+				c, found, err := d.ClaimCheck(t.Context(), domain.RemoteCloud{}, time.Minute)
+				if err != nil || !found {
+					return
+				}
+				mu.Lock()
+				taken[c.ID]++
+				mu.Unlock()
+				if err := d.MarkChecked(t.Context(), "p1", c.ID, time.Millisecond, []string{"member"}); err != nil ||
+					string(c.Secret) != "sealed" {
+					t.Errorf("%v, with the secret %q", err, c.Secret)
+				}
+			}
+		})
+	}
+	replicas.Wait()
+	if len(taken) != many {
+		t.Errorf("%d of %d were checked", len(taken), many)
+	}
+	for id, n := range taken {
+		if n != 1 {
+			t.Errorf("%s was checked %d times", id, n)
+		}
+	}
+	l.holds(t, `select min(next_check_at) > now() + interval '3 minutes' from connections where auth_url = ''
+  and status = 'active'`)
+}
+
+// TestRequestCheck: a requested check is due at once, and once more when it was requested during another check. The
+// check of a dead replica is due when its claim expires.
+func TestRequestCheck(t *testing.T) {
+	t.Parallel()
+	l := newTestDB(t)
+	d, connections := postgres.Delegations{DB: l.DB}, postgres.Connections{DB: l.DB}
+	c := l.storeConnection(t, domain.ConnectionQuota{}, nil)
+	ask := func() time.Time {
+		t.Helper()
+		since, err := connections.RequestCheck(t.Context(), "p1", c.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return since
+	}
+	since := ask()
+	claimCheck(t, d, c.ID)
+	claimCheck(t, d, uuid.Nil) // another replica
+	during := ask()
+	if err := d.MarkChecked(t.Context(), "p1", c.ID, time.Since(since), []string{"member", "reader"}); err != nil {
+		t.Fatal(err)
+	}
+	claimCheck(t, d, uuid.Nil) // not in one second twice
+	l.exec(t, "update connections set check_until = check_until - interval '2 seconds'")
+	claimCheck(t, d, c.ID)
+	got, err := connections.Get(t.Context(), domain.Identity{UserID: "u1", ProjectID: "p1"}, c.ID)
+	if err != nil || got.CheckedAt.After(during) || !slices.Equal(got.ActsAs.Roles, []string{"member", "reader"}) ||
+		got.Status != domain.ConnectionActive {
+		t.Errorf("got %+v, which should have been checked before %s", got, during)
+	}
+	l.exec(t, "update connections set check_until = now() - interval '1 second'") // the replica has died
+	claimCheck(t, d, c.ID)
+	if err := d.MarkUnchecked(t.Context(), "p1", c.ID, 0, "keystone cannot be reached"); err != nil {
+		t.Fatal(err)
+	}
+	at, why, err := connections.FailedCheck(t.Context(), "p1", c.ID)
+	if err != nil || at.Before(during) || why != "keystone cannot be reached" {
+		t.Errorf("the check failed at %s: %q %v", at, why, err)
+	}
+	claimCheck(t, d, uuid.Nil)
+	if _, err := connections.End(t.Context(), "p1", c.ID, domain.ConnectionLost, "", true); err != nil {
+		t.Fatal(err)
+	}
+	if since := ask(); !since.IsZero() {
+		t.Errorf("one that has ended is to be checked since %s", since)
+	}
+}
+
+// TestPostpone leaves an order alone, unless somebody works on it.
+func TestPostpone(t *testing.T) {
+	t.Parallel()
+	l := newTestDB(t)
+	d := postgres.Delegations{DB: l.DB}
+	c := l.storeConnection(t, domain.ConnectionQuota{}, nil)
+	order := connectedOrder(c, 1)
+	if _, err := l.Place(t.Context(), order, 0); err != nil {
+		t.Fatal(err)
+	}
+	open := func(want int) {
+		t.Helper()
+		if ids, err := d.Orders(t.Context(), "p1", c.ID, 10); err != nil || len(ids) != want {
+			t.Errorf("%d orders wait, want %d: %v", len(ids), want, err)
+		}
+	}
+	open(1)
+	if err := d.Postpone(t.Context(), "p1", order.ID, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	open(0)
+	l.exec(t, "update orders set claimed_until = now() - interval '1 second', claim_id = gen_random_uuid()")
+	if err := d.Postpone(t.Context(), "p1", order.ID, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	open(1)
+}
+
+// TestCheckOfAnotherCloud: a check by Keystone makes only a connection to our own cloud reachable again.
+func TestCheckOfAnotherCloud(t *testing.T) {
+	t.Parallel()
+	l := newTestDB(t)
+	d := postgres.Delegations{DB: l.DB}
+	for _, cloud := range []domain.RemoteCloud{{}, elsewhere} {
+		c := l.storeConnection(t, domain.ConnectionQuota{}, func(c *domain.Connection) { c.AuthURL = cloud.AuthURL })
+		if err := d.MarkUnreachable(t.Context(), "p1", c.ID, time.Minute, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		if err := d.MarkChecked(t.Context(), "p1", c.ID, 0, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l.holds(t, `select bool_and((failures = 1 and silent_since is not null
+  and not_before is not null) = (auth_url <> '')) from connections`)
+}

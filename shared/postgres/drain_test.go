@@ -1,0 +1,160 @@
+package postgres_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+func newDrain(node string) domain.Drain {
+	return domain.Drain{
+		ID: uuid.Must(uuid.NewV7()), Node: node, RequestedBy: "boss", Actor: &domain.Actor{UserID: "boss"},
+		Parallel: 3, ServerTimeout: time.Minute,
+	}
+}
+
+// TestDrains takes a drain from its start to its end, as watch-nodes does.
+func TestDrains(t *testing.T) {
+	t.Parallel()
+	w, ctx := watch(t, "a"), t.Context()
+	drains := postgres.Drains{DB: w.DB, EventProject: "ops"}
+	made, created, err := drains.Create(ctx, newDrain("a"))
+	if err != nil || !created || made.Status != domain.DrainRunning || made.Parallel != 3 || made.DueAt.IsZero() ||
+		made.ServerTimeout != time.Minute || made.Actor.UserID != "boss" {
+		t.Fatalf("%+v: %v", made, err)
+	}
+	if again, created, err := drains.Create(ctx, newDrain("a")); err != nil || created || again.ID != made.ID {
+		t.Errorf("a second one: %+v %t: %v", again, created, err)
+	}
+	w.events("a", "running")
+	if due, err := drains.IsDue(ctx, 0); err != nil || !due {
+		t.Errorf("due: %t %v", due, err)
+	}
+	claimed, claim, err := drains.Claim(ctx, long, 10)
+	if err != nil || len(claimed) != 1 || !claim.Acquired || len(claimed[0].Servers) != 0 {
+		t.Fatalf("%+v: %v", claimed, err)
+	}
+	if more, _, err := drains.Claim(ctx, long, 10); err != nil || len(more) != 0 {
+		t.Errorf("claimed twice: %+v: %v", more, err)
+	}
+	d := &claimed[0]
+	begun := time.Now().UTC().Truncate(time.Microsecond)
+	servers := []domain.DrainServer{
+		{ServerID: "1", Name: "x", ProjectID: "p", Status: domain.DrainPending},
+		{
+			ServerID: "2", Name: "y", ProjectID: "q", Method: domain.LiveMigration, Status: domain.DrainMigrating,
+			Attempts: 1, BegunAt: begun,
+		},
+	}
+	if err := drains.SetServers(ctx, claim, *d, servers...); err != nil {
+		t.Fatal(err)
+	}
+	servers[1].Status, servers[1].Target, servers[1].EndedAt = domain.DrainMoved, "b", begun
+	if err := drains.SetServers(ctx, claim, *d, servers[1]); err != nil {
+		t.Fatal(err)
+	}
+	if stored, err := drains.Get(ctx, d.ID); err != nil || len(stored.Servers) != 2 ||
+		stored.Servers[0] != servers[0] || stored.Servers[1] != servers[1] {
+		t.Errorf("stored: %+v: %v", stored, err)
+	}
+	d.Attempts = 2
+	if err := drains.Save(ctx, claim, d, long); err != nil || d.Attempts != 2 || d.Status != domain.DrainRunning {
+		t.Fatalf("%+v: %v", d, err)
+	}
+	other := domain.NewClaim()
+	if err := errors.Join(drains.SetServers(ctx, other, *d, servers...)); !errors.Is(err, domain.ErrFenced) {
+		t.Errorf("servers under another claim: %v", err)
+	}
+	if err := drains.Save(ctx, other, d, 0); !errors.Is(err, domain.ErrFenced) {
+		t.Errorf("saved under another claim: %v", err)
+	}
+	w.events("a")
+	d.Status, d.Reason, d.DueAt = domain.DrainDone, "one is locked", time.Time{}
+	if err := drains.Save(ctx, claim, d, long); err != nil || d.EndedAt.IsZero() {
+		t.Fatalf("%+v: %v", d, err)
+	}
+	if got := testkit.Scalar[string](t, w.conn, `
+select concat_ws(' ', data->>'moved', data->>'left', data->>'skipped', data->>'reason', data->'actor'->>'user_id')
+from events where type = $1 and data->>'status' = 'done'`, domain.DrainEvent); got != "1 1 0 one is locked boss" {
+		t.Errorf("the event at the end: %q", got)
+	}
+	w.events("a", "done")
+	if err := drains.Save(ctx, claim, d, long); !errors.Is(err, domain.ErrFenced) {
+		t.Errorf("saved after its end: %v", err)
+	}
+	if due, err := drains.IsDue(ctx, time.Hour); err != nil || due {
+		t.Errorf("due after its end: %t %v", due, err)
+	}
+}
+
+// TestCancelDrain: a cancelled drain is due until what moves has moved, and no other begins before that.
+func TestCancelDrain(t *testing.T) {
+	t.Parallel()
+	w, ctx := watch(t), t.Context()
+	drains := postgres.Drains{DB: w.DB}
+	if ok, err := drains.Cancel(ctx, "a"); err != nil || ok {
+		t.Errorf("none runs: %t %v", ok, err)
+	}
+	first, _, err := drains.Create(ctx, newDrain("a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	claimed, claim, err := drains.Claim(ctx, long, 1)
+	if err != nil || len(claimed) != 1 {
+		t.Fatal(claimed, err)
+	}
+	if ok, err := drains.Cancel(ctx, "a"); err != nil || !ok {
+		t.Errorf("%t %v", ok, err)
+	}
+	d := &claimed[0]
+	d.DueAt = d.DueAt.Add(time.Hour)
+	if err := drains.Save(ctx, claim, d, 0); err != nil || d.Status != domain.DrainCancelled ||
+		d.DueAt.After(d.UpdatedAt.Add(time.Minute)) {
+		t.Errorf("saved by who did not know of it: %+v: %v", d, err)
+	}
+	if _, _, err := drains.Create(ctx, newDrain("a")); apperr.CodeOf(err) != apperr.Conflict {
+		t.Errorf("another one meanwhile: %v", err)
+	}
+	claimed, claim, err = drains.Claim(ctx, long, 1)
+	if err != nil || len(claimed) != 1 || claimed[0].Status != domain.DrainCancelled {
+		t.Fatal(claimed, err)
+	}
+	claimed[0].DueAt = time.Time{}
+	if err := drains.Save(ctx, claim, &claimed[0], 0); err != nil || claimed[0].Status != domain.DrainCancelled {
+		t.Errorf("%+v: %v", claimed[0], err)
+	}
+	second, created, err := drains.Create(ctx, newDrain("a"))
+	if err != nil || !created {
+		t.Fatal(err)
+	}
+	if _, _, err := drains.Create(ctx, newDrain("b")); err != nil {
+		t.Fatal(err)
+	}
+	last, err := drains.Last(ctx)
+	if err != nil || len(last) != 2 || last["a"].ID != second.ID {
+		t.Errorf("%+v: %v", last, err)
+	}
+	if last, err := drains.Last(ctx, "b", "c"); err != nil || len(last) != 1 || last["b"].Node != "b" {
+		t.Errorf("%+v: %v", last, err)
+	}
+	w.exec("update drains set ended_at = now() - interval '1 year' where ended_at is not null")
+	if err := drains.Retire(ctx, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := drains.Get(ctx, first.ID); apperr.CodeOf(err) != apperr.NotFound {
+		t.Errorf("the old one: %v", err)
+	}
+	if err := w.Delete(ctx, "a"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := drains.Get(ctx, second.ID); apperr.CodeOf(err) != apperr.NotFound {
+		t.Errorf("of a deleted host: %v", err)
+	}
+}

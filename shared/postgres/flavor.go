@@ -1,0 +1,82 @@
+package postgres
+
+import (
+	"context"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// ResourceFlavors are the named templates of managed resources. A resource keeps what it took from its template,
+// whatever becomes of it.
+type ResourceFlavors struct{ DB *DB }
+
+const (
+	flavorColumns = `
+id, project_id, domain_id, user_id, name, kind, provider, description, spec, version, created_at, updated_at`
+
+	insertFlavorSQL = `
+insert into flavors (project_id, name, id, domain_id, user_id, kind, provider, description, spec)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+on conflict do nothing
+returning ` + flavorColumns
+
+	changeFlavorSQL = `
+update flavors set user_id = $4, kind = $5, provider = $6, description = $7, spec = $8,
+    version = version + is_other::int, updated_at = case when is_other then clock_timestamp() else updated_at end
+from (select project_id as p, name as n, (kind, provider, description, spec) is distinct from ($5, $6, $7, $8::jsonb)
+          as is_other from flavors where project_id = $1 and name = $2) old
+where project_id = old.p and name = old.n and version = $3
+returning ` + flavorColumns
+
+	listFlavorsSQL = "select " + flavorColumns + ` from flavors
+where project_id = $1 and ($2 = '' or kind = $2) and name > $3 order by name limit $4`
+)
+
+// Create stores a flavor. It is a Conflict when the project has one of the name.
+func (s ResourceFlavors) Create(ctx context.Context, made domain.ResourceFlavor) (domain.ResourceFlavor, error) {
+	stored, found, err := queryFound[domain.ResourceFlavor](ctx, s.DB.pool, insertFlavorSQL, made.ProjectID, made.Name,
+		made.ID, made.DomainID, made.UserID, made.Kind, made.Provider, made.Description, made.Spec)
+	if err == nil && !found {
+		err = apperr.New(apperr.Conflict, "the project has a flavor %q already", made.Name)
+	}
+	return stored, err
+}
+
+// Get reads a flavor of the project.
+func (s ResourceFlavors) Get(ctx context.Context, projectID, name string) (domain.ResourceFlavor, error) {
+	found, err := queryOne[domain.ResourceFlavor](ctx, s.DB.pool,
+		"select "+flavorColumns+" from flavors where project_id = $1 and name = $2", projectID, name)
+	if err != nil {
+		return found, orNotFound(err, "the project has no flavor %q", name)
+	}
+	return found, nil
+}
+
+// List reads a page of the project's flavors by name.
+func (s ResourceFlavors) List(
+	ctx context.Context, projectID string, q domain.FlavorQuery,
+) ([]domain.ResourceFlavor, error) {
+	return queryAll[domain.ResourceFlavor](ctx, s.DB.pool, listFlavorsSQL, projectID, q.Kind, q.Marker, q.Limit)
+}
+
+// Change replaces kind, provider, description and spec of a flavor. It is domain.ErrChanged unless the stored version
+// is that of the flavor given. Resources that were declared with it stay as they are.
+func (s ResourceFlavors) Change(ctx context.Context, f domain.ResourceFlavor) (domain.ResourceFlavor, error) {
+	stored, found, err := queryFound[domain.ResourceFlavor](ctx, s.DB.pool, changeFlavorSQL, f.ProjectID, f.Name,
+		f.Version, f.UserID, f.Kind, f.Provider, f.Description, f.Spec)
+	if err == nil && !found {
+		err = domain.ErrChanged
+	}
+	return stored, err
+}
+
+// Delete deletes a flavor. It is domain.ErrChanged unless the stored version is that of the flavor given.
+func (s ResourceFlavors) Delete(ctx context.Context, f domain.ResourceFlavor) error {
+	n, err := exec(ctx, s.DB.pool, "delete from flavors where project_id = $1 and name = $2 and version = $3",
+		f.ProjectID, f.Name, f.Version)
+	if err == nil && n == 0 {
+		err = domain.ErrChanged
+	}
+	return err
+}

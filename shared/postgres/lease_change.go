@@ -1,0 +1,197 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+const (
+	// A warning comes once more when the new end is still far enough away.
+	changeLeaseSQL = `
+update leases
+set name = $3, starts_at = $4, ends_at = $5, before_end = $6, on_end = $7, actor = $8, connection_id = $9,
+    warned_at = case when (ends_at, before_end) = ($5, $6) or $5::timestamptz - $6::interval <= clock_timestamp()
+                     then warned_at end,
+    due_at = clock_timestamp(), version = version + 1, updated_at = clock_timestamp()
+where project_id = $1 and id = $2
+returning ` + leaseColumns
+
+	// What run-connections does for the lease goes on with the new connection.
+	replaceConnectionSQL = `
+update actions set connection_id = $3 where project_id = $1 and connection_id = $2 and status = 'running'`
+
+	connectionLastsSQL = `
+select status = 'active' and expires_at >= $3 from connections where project_id = $1 and id = $2`
+)
+
+// Change replaces what the user chooses of a lease: its name, its period, the warning and what happens at its end;
+// after.Actor is who asks. It is domain.ErrChanged unless the version is still that of before, and a Conflict when the
+// status does not allow the change: while a lease starts or is active, its start stays. A pending lease may get other
+// hosts; any other keeps its hosts. When hosts are not free it is a domain.FreeError. A new connection replaces the old
+// one, which ends; a later end than that of the connection needs one.
+func (s Leases) Change(
+	ctx context.Context, before, after domain.Lease, connection *domain.Connection, rules domain.LeaseRules,
+) (changed domain.Lease, err error) {
+	err = retryDeadlock(func() error {
+		return s.DB.inTx(ctx, func(tx pgx.Tx) (err error) {
+			changed, err = change(ctx, tx, before, after, connection, rules)
+			return err
+		})
+	})
+	return changed, err
+}
+
+func change(
+	ctx context.Context, tx pgx.Tx, before, after domain.Lease, connection *domain.Connection, rules domain.LeaseRules,
+) (changed domain.Lease, err error) {
+	stored, err := lockLease(ctx, tx, before.ProjectID, before.ID)
+	if err != nil {
+		return stored, err
+	}
+	if stored.Version != before.Version {
+		return stored, domain.ErrChanged
+	}
+	after = chosen(stored, after)
+	if err := checkChange(ctx, tx, stored, after, rules); err != nil {
+		return stored, err
+	}
+	if after.ConnectionID, err = replaceConnection(ctx, tx, stored, after, connection); err != nil {
+		return stored, err
+	}
+	if !stored.StartsAt.Equal(after.StartsAt) || !stored.EndsAt.Equal(after.EndsAt) {
+		if err := moveHosts(ctx, tx, after, rules); err != nil {
+			return stored, err
+		}
+	}
+	changed, err = queryOne[domain.Lease](ctx, tx, changeLeaseSQL, after.ProjectID, after.ID, after.Name,
+		after.StartsAt, after.EndsAt, after.BeforeEnd, after.OnEnd, after.Actor, orNullID(after.ConnectionID))
+	if err != nil {
+		return changed, err
+	}
+	return withParts(ctx, tx, changed)
+}
+
+// chosen is the stored lease with what the user chooses of another.
+func chosen(stored, by domain.Lease) domain.Lease {
+	stored.Name, stored.StartsAt, stored.EndsAt = by.Name, by.StartsAt, by.EndsAt
+	stored.BeforeEnd, stored.OnEnd, stored.Actor = by.BeforeEnd, by.OnEnd, by.Actor
+	return stored
+}
+
+// checkChange rejects what the status or the rules do not allow.
+func checkChange(ctx context.Context, tx pgx.Tx, stored, after domain.Lease, rules domain.LeaseRules) error {
+	isMoved := !stored.StartsAt.Equal(after.StartsAt)
+	switch stored.Status {
+	case domain.LeasePending:
+	case domain.LeaseStarting, domain.LeaseActive:
+		if isMoved {
+			refusal := apperr.InvalidField("start", fmt.Sprintf("cannot change: the lease is %s", stored.Status))
+			refusal.Code = apperr.Conflict
+			return refusal
+		}
+	default:
+		return apperr.New(apperr.Conflict, "a lease that is %s cannot be changed", stored.Status)
+	}
+	now, err := queryValue[time.Time](ctx, tx, "select clock_timestamp()")
+	if err == nil && isMoved && after.StartsAt.Before(now.Add(-startGrace)) {
+		err = apperr.InvalidField("start", fmt.Sprintf("is in the past: it is %s now", now.Format(time.RFC3339)))
+	}
+	if err != nil {
+		return err
+	}
+	return checkPeriod(after, now, rules)
+}
+
+// replaceConnection stores a new connection of a lease and ends the old one, and returns the id of the one it has then.
+func replaceConnection(
+	ctx context.Context, tx pgx.Tx, stored, after domain.Lease, connection *domain.Connection,
+) (uuid.UUID, error) {
+	if connection == nil {
+		if stored.ConnectionID == uuid.Nil || !after.EndsAt.After(stored.EndsAt) {
+			return stored.ConnectionID, nil
+		}
+		lasts, err := queryValue[bool](ctx, tx, connectionLastsSQL, stored.ProjectID, stored.ConnectionID, after.EndsAt)
+		if err == nil && !lasts {
+			err = apperr.New(apperr.Conflict, "a later end needs a new delegation by a user of the project")
+		}
+		return stored.ConnectionID, err
+	}
+	delegated := *connection
+	delegated.LeaseID = stored.ID
+	if _, err := insertConnection(ctx, tx, delegated); err != nil || stored.ConnectionID == uuid.Nil {
+		return delegated.ID, err
+	}
+	_, err := exec(ctx, tx, replaceConnectionSQL, stored.ProjectID, stored.ConnectionID, delegated.ID)
+	if err != nil {
+		return delegated.ID, err
+	}
+	return delegated.ID, endConnection(ctx, tx, stored.ProjectID, stored.ConnectionID,
+		"its lease has got another delegation")
+}
+
+// errOverlap rolls back what would overlap with another reservation.
+var errOverlap = errors.New("the hosts are another reservation's then")
+
+const (
+	moveAllocationsSQL = `
+update allocations a set during = tstzrange(case when $3::boolean then $4 else lower(a.during) end, $5)
+from reservations r
+where r.project_id = $1 and r.lease_id = $2 and a.project_id = r.project_id and a.reservation_id = r.id
+  and a.released_at is null and upper(a.during) > clock_timestamp()`
+
+	// The first time at which another reservation has one of the hosts.
+	nextTakenSQL = `
+select min(lower(b.during)) from reservations r
+join allocations a on a.project_id = r.project_id and a.reservation_id = r.id
+join allocations b on b.node = a.node and lower(b.during) >= upper(a.during)
+where r.project_id = $1 and r.lease_id = $2 and a.released_at is null`
+)
+
+// moveHosts moves the hosts of a lease to its new period.
+func moveHosts(ctx context.Context, tx pgx.Tx, lease domain.Lease, rules domain.LeaseRules) error {
+	isPending := lease.Status == domain.LeasePending
+	err := pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error {
+		_, err := exec(ctx, tx, moveAllocationsSQL, lease.ProjectID, lease.ID, isPending, lease.StartsAt,
+			lease.EndsAt.Add(rules.Cleaning))
+		if sqlState(err) == stateExclusion {
+			err = errOverlap
+		}
+		return err
+	})
+	if !errors.Is(err, errOverlap) {
+		return err
+	}
+	if !isPending {
+		return taken(ctx, tx, lease, rules)
+	}
+	if _, err := exec(ctx, tx, cancelAllocationsSQL, lease.ProjectID, lease.ID); err != nil {
+		return err
+	}
+	return bookHosts(ctx, tx, lease, rules)
+}
+
+// taken says until when an active lease can be extended.
+func taken(ctx context.Context, tx pgx.Tx, lease domain.Lease, rules domain.LeaseRules) error {
+	at, err := queryValue[*time.Time](ctx, tx, nextTakenSQL, lease.ProjectID, lease.ID)
+	if err != nil {
+		return err
+	}
+	detail := "a host of the lease is another reservation's then"
+	latest := lease.EndsAt
+	if at != nil {
+		latest = at.Add(-rules.Cleaning)
+		detail = fmt.Sprintf("a host of the lease is another reservation's from %s: it can end at %s at the latest",
+			at.UTC().Format(time.RFC3339), latest.UTC().Format(time.RFC3339))
+	}
+	refusal := apperr.InvalidField("end", detail)
+	refusal.Code = apperr.Conflict
+	return &domain.FreeError{Refusal: refusal, EndsBy: latest}
+}

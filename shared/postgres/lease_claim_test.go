@@ -1,0 +1,220 @@
+package postgres_test
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// claimOne claims the only due lease.
+func claimOne(t *testing.T, store postgres.Leases) (*domain.Lease, domain.Claim) {
+	t.Helper()
+	due, claim, err := store.Claim(t.Context(), long, 10)
+	if err != nil || len(due) != 1 || !claim.Acquired {
+		t.Fatalf("claimed %d leases: %v", len(due), err)
+	}
+	return &due[0], claim
+}
+
+func create(t *testing.T, store postgres.Leases, made domain.NewLease) domain.Lease {
+	t.Helper()
+	stored, err := store.Create(t.Context(), made)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stored
+}
+
+func write(t *testing.T, conn *pgx.Conn, sql string, args ...any) {
+	t.Helper()
+	if _, err := conn.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestLeaseLife takes a lease of two hosts from its start to its end, as run-leases does.
+func TestLeaseLife(t *testing.T) {
+	t.Parallel()
+	database := testkit.Database(t)
+	store, conn := postgres.Leases{DB: open(t, database)}, testkit.Connect(t, database)
+	addNodes(t, conn, 3)
+	made := newLease(0, 2)
+	delegated := newConnection()
+	made.Connection, made.Rules.Cleaning = &delegated, time.Hour
+	create(t, store, made)
+	l, claim := claimOne(t, store)
+	r := &l.Reservations[0]
+	l.Status = domain.LeaseStarting
+	if err := store.SaveStep(t.Context(), claim, l, long); err != nil {
+		t.Fatal(err)
+	}
+	nodes := []string{r.Allocations[0].Node, r.Allocations[1].Node}
+	if err := store.Prepared(t.Context(), claim, *r, nodes...); err != nil {
+		t.Fatal(err)
+	}
+	r.AggregateID, r.Status, r.Flavors = 7, domain.ReservationActive, []domain.LeasedFlavor{{ID: "f", Name: "n"}}
+	l.Status, l.StartResult, l.StartedAt, l.DueAt = domain.LeaseActive, domain.StepDone, l.CreatedAt, l.EndsAt
+	if err := store.Save(t.Context(), claim, l); err != nil {
+		t.Fatal(err)
+	}
+	shown, err := store.Get(t.Context(), "p1", l.ID)
+	if err != nil || shown.Status != domain.LeaseActive || shown.Reservations[0].AggregateID != 7 ||
+		len(shown.Reservations[0].Flavors) != 1 || shown.Version != 3 || shown.Seq != 3 {
+		t.Errorf("active is %+v: %v", shown, err)
+	}
+	if due, _, err := store.Claim(t.Context(), long, 10); err != nil || len(due) != 0 {
+		t.Errorf("due before its end: %v %v", due, err)
+	}
+	if _, err := store.End(t.Context(), "p1", l.ID, nil); err != nil {
+		t.Fatal(err)
+	}
+	l, claim = claimOne(t, store)
+	r = &l.Reservations[0]
+	if err := store.Released(t.Context(), claim, *r, nodes...); err != nil {
+		t.Fatal(err)
+	}
+	l.Status, l.EndResult = domain.LeaseEnded, domain.StepDone
+	if err := store.Finish(t.Context(), claim, l); err != nil {
+		t.Fatal(err)
+	}
+	shown, err = store.Get(t.Context(), "p1", l.ID)
+	if err != nil || shown.Status != domain.LeaseEnded || shown.EndedAt.IsZero() || !shown.DueAt.IsZero() ||
+		shown.Reservations[0].Status != domain.ReservationEnded {
+		t.Errorf("ended is %+v: %v", shown, err)
+	}
+	events := testkit.Scalar[[]string](t, conn, `select array_agg(seq || ' ' || (data->>'status') || ' ' ||
+coalesce(data->>'previous_status', '') order by seq) from events where subject = $1`, l.ID.String())
+	if want := []string{
+		"1 pending ", "2 starting pending", "3 active starting", "4 ending active", "5 ended ending",
+	}; !slices.Equal(events, want) {
+		t.Errorf("its events are %v", events)
+	}
+	if ends := testkit.Scalar[string](t, conn, "select status from connections"); ends != "deleted" {
+		t.Errorf("its connection is %s", ends)
+	}
+	// the cleaning takes an hour from now on, and not from the end that was booked
+	if free := testkit.Scalar[bool](t, conn, `select bool_and(upper(during) between clock_timestamp() + interval '59 minutes'
+		and clock_timestamp() + interval '61 minutes' and released_at is not null) from allocations`); !free {
+		t.Error("the hosts are not free after the cleaning")
+	}
+}
+
+// TestLeaseFencing: a replica whose claim another replica has acquired writes nothing.
+func TestLeaseFencing(t *testing.T) {
+	t.Parallel()
+	database := testkit.Database(t)
+	store, conn := postgres.Leases{DB: open(t, database)}, testkit.Connect(t, database)
+	addNodes(t, conn, 3)
+	create(t, store, newLease(0, 1))
+	old, oldClaim := claimOne(t, store)
+	write(t, conn, "update leases set claimed_until = now() - interval '1 second'")
+	l, claim := claimOne(t, store)
+	before := testkit.Dump(t, database)
+	old.Status, old.Reservations[0].AggregateID = domain.LeaseStarting, 9
+	over := *old
+	over.Status = domain.LeaseEnded
+	_, _, moved := store.Reallocate(t.Context(), oldClaim, *old, old.Reservations[0],
+		old.Reservations[0].Allocations[0].Node)
+	for name, err := range map[string]error{
+		"save":       store.Save(t.Context(), oldClaim, old),
+		"save step":  store.SaveStep(t.Context(), oldClaim, old, long),
+		"warn":       store.Warn(t.Context(), oldClaim, old),
+		"finish":     store.Finish(t.Context(), oldClaim, &over),
+		"prepared":   store.Prepared(t.Context(), oldClaim, old.Reservations[0], old.Reservations[0].Allocations[0].Node),
+		"released":   store.Released(t.Context(), oldClaim, old.Reservations[0], old.Reservations[0].Allocations[0].Node),
+		"reallocate": moved,
+	} {
+		if !errors.Is(err, domain.ErrFenced) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if after := testkit.Dump(t, database); after != before {
+		t.Error("the replica without the claim has written something")
+	}
+	l.Status = domain.LeaseStarting
+	if err := store.Save(t.Context(), claim, l); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestLeaseChangedMeanwhile: what a user asks for while run-leases works on the lease is not overwritten.
+func TestLeaseChangedMeanwhile(t *testing.T) {
+	t.Parallel()
+	database := testkit.Database(t)
+	store, conn := postgres.Leases{DB: open(t, database)}, testkit.Connect(t, database)
+	addNodes(t, conn, 1)
+	create(t, store, newLease(0, 1))
+	l, claim := claimOne(t, store)
+	ended, err := store.End(t.Context(), "p1", l.ID, nil)
+	if err != nil || ended.Status != domain.LeaseEnding {
+		t.Fatalf("deleted while it is claimed: %+v %v", ended, err)
+	}
+	l.Status, l.DueAt, l.Reservations[0].AggregateID = domain.LeaseStarting, l.EndsAt, 9
+	if err := store.SaveStep(t.Context(), claim, l, long); !errors.Is(err, domain.ErrChanged) {
+		t.Errorf("got %v", err)
+	}
+	l, _ = claimOne(t, store)
+	if l.Status != domain.LeaseEnding || l.Reservations[0].AggregateID != 9 {
+		t.Errorf("it is %+v", l)
+	}
+}
+
+// TestClaimLeases: replicas that claim at once get different leases, and at the same time ends come before starts.
+func TestClaimLeases(t *testing.T) {
+	t.Parallel()
+	database := testkit.Database(t)
+	store, conn := postgres.Leases{DB: open(t, database)}, testkit.Connect(t, database)
+	addNodes(t, conn, 40)
+	for range 40 {
+		create(t, store, newLease(0, 1))
+	}
+	write(t, conn, `
+update leases set status = 'active', starts_at = now() - interval '3 hours', ends_at = now() - interval '1 second'
+where id in (select id from leases order by id desc limit 20)`)
+	first, _, err := store.Claim(t.Context(), long, 4)
+	if err != nil || len(first) != 4 || slices.ContainsFunc(first, func(l domain.Lease) bool {
+		return l.Status != domain.LeaseActive
+	}) {
+		t.Fatalf("first come %+v: %v", first, err)
+	}
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	var got []uuid.UUID
+	for range 6 {
+		all.Go(func() {
+			for {
+				found, claim, err := store.Claim(t.Context(), long, 5)
+				if err != nil || !claim.Acquired {
+					if err != nil {
+						t.Error(err)
+					}
+					return
+				}
+				isStart := func(l domain.Lease) bool { return l.Status == domain.LeasePending }
+				if n := slices.IndexFunc(found, isStart); n >= 0 && slices.ContainsFunc(found[n:],
+					func(l domain.Lease) bool { return !isStart(l) }) {
+					t.Errorf("a start comes before an end: %+v", found)
+				}
+				mu.Lock()
+				for _, l := range found {
+					got = append(got, l.ID)
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	all.Wait()
+	slices.SortFunc(got, func(a, b uuid.UUID) int { return slices.Compare(a[:], b[:]) })
+	if len(got) != 36 || len(slices.Compact(got)) != 36 {
+		t.Errorf("%d leases were claimed, some of them twice", len(got))
+	}
+}

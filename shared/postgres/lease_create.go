@@ -1,0 +1,152 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// startGrace is how long ago a start may be: the request has taken time.
+const startGrace = time.Minute
+
+const (
+	// One new lease at a time in a project, so that two cannot both be the last that is allowed.
+	lockLeasesSQL = `select pg_advisory_xact_lock(hashtextextended('leases/' || $1, 0))`
+	openLeasesSQL = `select count(*)::int from leases where project_id = $1 and status not in ('ended', 'cancelled')`
+
+	insertLeaseSQL = `
+insert into leases (project_id, id, domain_id, user_id, name, starts_at, ends_at, before_end, on_end,
+                    connection_id, order_id, actor, due_at, status, start_result, started_at)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, clock_timestamp(),
+        case when $13 then 'active' else 'pending' end, case when $13 then 'done' else '' end,
+        case when $13 then clock_timestamp() end)
+on conflict do nothing`
+
+	firstLeaseEventSQL = `
+with after as (select *, null::text as previous_status from leases where project_id = $1 and id = $2)` + leaseEventSQL +
+		` after`
+)
+
+// errDryRun rolls back what Check has stored.
+var errDryRun = errors.New("a dry run")
+
+// Create stores a pending lease, or one that is active at once, with its connection, its reservations, their hosts and
+// its event in one transaction. It is a Conflict when the project has as many open leases as the rules allow, when an
+// instance is leased already, and a domain.FreeError when hosts are not free.
+func (s Leases) Create(ctx context.Context, made domain.NewLease) (stored domain.Lease, err error) {
+	err = retryDeadlock(func() error {
+		return s.DB.inTx(ctx, func(tx pgx.Tx) (err error) {
+			stored, err = insertLease(ctx, tx, made)
+			return err
+		})
+	})
+	return stored, err
+}
+
+// Check does what Create does and stores nothing: a dry run. The lease is as Create would store it.
+func (s Leases) Check(ctx context.Context, made domain.NewLease) (checked domain.Lease, err error) {
+	err = retryDeadlock(func() error {
+		return s.DB.inTx(ctx, func(tx pgx.Tx) (err error) {
+			if checked, err = insertLease(ctx, tx, made); err == nil {
+				err = errDryRun
+			}
+			return err
+		})
+	})
+	if errors.Is(err, errDryRun) {
+		err = nil
+	}
+	return checked, err
+}
+
+// insertLease is Create in a transaction of the caller.
+func insertLease(ctx context.Context, tx pgx.Tx, made domain.NewLease) (domain.Lease, error) {
+	lease := made.Lease
+	if _, err := tx.Exec(ctx, lockLeasesSQL, lease.ProjectID); err != nil {
+		return lease, err
+	}
+	if err := checkLease(ctx, tx, lease, made.Rules); err != nil {
+		return lease, err
+	}
+	if made.Connection != nil {
+		delegated := *made.Connection
+		delegated.LeaseID, lease.ConnectionID = lease.ID, delegated.ID
+		if _, err := insertConnection(ctx, tx, delegated); err != nil {
+			return lease, err
+		}
+	}
+	stored, err := exec(ctx, tx, insertLeaseSQL, lease.ProjectID, lease.ID, lease.DomainID, lease.UserID, lease.Name,
+		lease.StartsAt, lease.EndsAt, lease.BeforeEnd, lease.OnEnd, orNullID(lease.ConnectionID),
+		orNullID(lease.OrderID), lease.Actor, lease.Status == domain.LeaseActive)
+	if err == nil && stored == 0 {
+		err = errTaken("id", nil)
+	}
+	if err != nil {
+		return lease, err
+	}
+	for n := range lease.Reservations {
+		if err := insertReservation(ctx, tx, lease, n); err != nil {
+			return lease, err
+		}
+	}
+	if err := bookHosts(ctx, tx, lease, made.Rules); err != nil {
+		return lease, err
+	}
+	if _, err := tx.Exec(ctx, firstLeaseEventSQL, lease.ProjectID, lease.ID); err != nil {
+		return lease, takenID(err, "id")
+	}
+	return lockLease(ctx, tx, lease.ProjectID, lease.ID)
+}
+
+// checkLease rejects a lease that the rules do not allow.
+func checkLease(ctx context.Context, tx pgx.Tx, lease domain.Lease, rules domain.LeaseRules) error {
+	now, err := queryValue[time.Time](ctx, tx, "select clock_timestamp()")
+	if err != nil {
+		return err
+	}
+	if lease.StartsAt.Before(now.Add(-startGrace)) {
+		return apperr.InvalidField("start", fmt.Sprintf("is in the past: it is %s now", now.Format(time.RFC3339)))
+	}
+	if err := checkPeriod(lease, now, rules); err != nil || rules.PerProject == 0 {
+		return err
+	}
+	open, err := queryValue[int](ctx, tx, openLeasesSQL, lease.ProjectID)
+	if err == nil && open >= rules.PerProject {
+		err = apperr.New(apperr.Conflict, "the project has %d leases that have not ended, which is the limit", open)
+	}
+	return err
+}
+
+// checkPeriod rejects an end that is over or before the start, and a lease that is too long.
+func checkPeriod(lease domain.Lease, now time.Time, rules domain.LeaseRules) error {
+	length := lease.EndsAt.Sub(lease.StartsAt)
+	switch {
+	case length <= 0:
+		return apperr.InvalidField("end", "must be after the start, "+lease.StartsAt.Format(time.RFC3339))
+	case !lease.EndsAt.After(now):
+		return apperr.InvalidField("end", fmt.Sprintf("is in the past: it is %s now", now.Format(time.RFC3339)))
+	case rules.Longest > 0 && length > rules.Longest:
+		return apperr.InvalidField("end", fmt.Sprintf("is %s after the start: a lease may take %s, until %s", length,
+			rules.Longest, lease.StartsAt.Add(rules.Longest).Format(time.RFC3339)))
+	case lease.BeforeEnd < 0 || lease.BeforeEnd >= length:
+		return apperr.InvalidField("before_end", fmt.Sprintf("must be shorter than the lease, which takes %s", length))
+	}
+	return nil
+}
+
+// instancesOf are the instances of a lease's reservations.
+func instancesOf(lease domain.Lease) (ids []uuid.UUID) {
+	for _, r := range lease.Reservations {
+		if r.InstanceID != uuid.Nil {
+			ids = append(ids, r.InstanceID)
+		}
+	}
+	return ids
+}

@@ -1,0 +1,123 @@
+package postgres
+
+import (
+	"context"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+const (
+	setStatus = `
+with before as (
+    select id as old_id, status as old_status from leases where project_id = $1 and id = $2 for no key update
+), after as (
+    update leases l set version = l.version + 1, seq = l.seq + (b.old_status <> $3)::int, status = $3, actor = $4,
+        updated_at = clock_timestamp()`
+
+	afterStatus = `
+    from before b where l.project_id = $1 and l.id = b.old_id
+    returning l.*, b.old_status as previous_status
+), event as (` + leaseEventSQL + ` after where previous_status <> status)
+select ` + leaseColumns + ` from after`
+
+	cancelLeaseSQL = setStatus + `, due_at = null, ended_at = clock_timestamp()` + afterStatus
+	endLeaseSQL    = setStatus + `, due_at = clock_timestamp(), attempts = 0, problem = null` + afterStatus
+)
+
+// End deletes a lease as the actor asks. A pending lease without anything prepared ends at once: its hosts are
+// free, and its connection ends. Any other that has not ended is ending; run-leases does the rest. A lease that has
+// ended stays as it is.
+func (s Leases) End(
+	ctx context.Context, projectID string, id uuid.UUID, actor *domain.Actor,
+) (ended domain.Lease, err error) {
+	err = retryDeadlock(func() error {
+		return s.DB.inTx(ctx, func(tx pgx.Tx) (err error) {
+			lease, err := lockLease(ctx, tx, projectID, id)
+			if err != nil || !lease.Status.IsOpen() || lease.Status == domain.LeaseEnding {
+				ended = lease
+				return err
+			}
+			isClaimed, err := queryValue[bool](ctx, tx, isClaimedSQL, projectID, id)
+			if err != nil {
+				return err
+			}
+			if lease.Status == domain.LeasePending && !isClaimed && !isPrepared(lease) {
+				ended, err = cancel(ctx, tx, lease, actor)
+				return err
+			}
+			ended, err = queryOne[domain.Lease](ctx, tx, endLeaseSQL, projectID, id, domain.LeaseEnding, actor)
+			if err == nil {
+				ended, err = withParts(ctx, tx, ended)
+			}
+			return err
+		})
+	})
+	return ended, err
+}
+
+const isClaimedSQL = `
+select coalesce(claimed_until > clock_timestamp(), false) from leases where project_id = $1 and id = $2`
+
+// isPrepared says whether a pending lease has something in OpenStack, or an instance that is being shelved.
+func isPrepared(lease domain.Lease) bool {
+	for _, r := range lease.Reservations {
+		if r.ActionID != uuid.Nil || r.AggregateID != 0 {
+			return true
+		}
+		for _, a := range r.Allocations {
+			if !a.PreparedAt.IsZero() {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// cancel ends a lease that has nothing in OpenStack.
+func cancel(ctx context.Context, tx pgx.Tx, lease domain.Lease, actor *domain.Actor) (domain.Lease, error) {
+	if _, err := exec(ctx, tx, cancelAllocationsSQL, lease.ProjectID, lease.ID); err != nil {
+		return lease, err
+	}
+	if err := closeParts(ctx, tx, lease); err != nil {
+		return lease, err
+	}
+	ended, err := queryOne[domain.Lease](ctx, tx, cancelLeaseSQL, lease.ProjectID, lease.ID,
+		domain.LeaseCancelled, actor)
+	if err != nil {
+		return lease, err
+	}
+	return withParts(ctx, tx, ended)
+}
+
+const (
+	closeReservationsSQL = `
+update reservations set is_open = false, status = case when status = 'error' then status else 'ended' end,
+    action_id = null
+where project_id = $1 and lease_id = $2`
+
+	freeInstancesSQL = `update instances set lease_id = null where project_id = $1 and id = any($2) and lease_id = $3`
+)
+
+// closeParts ends the reservations of a lease and its connection, and frees its instances.
+func closeParts(ctx context.Context, tx pgx.Tx, lease domain.Lease) error {
+	if _, err := exec(ctx, tx, closeReservationsSQL, lease.ProjectID, lease.ID); err != nil {
+		return err
+	}
+	if _, err := exec(ctx, tx, freeInstancesSQL, lease.ProjectID, orEmpty(instancesOf(lease)), lease.ID); err != nil {
+		return err
+	}
+	return endConnection(ctx, tx, lease.ProjectID, lease.ConnectionID, "its lease has ended")
+}
+
+// endConnection ends the connection of a lease; the zero id has nothing to end. run-connections revokes its trust.
+func endConnection(ctx context.Context, tx pgx.Tx, projectID string, id uuid.UUID, reason string) error {
+	if id == uuid.Nil {
+		return nil
+	}
+	_, err := exec(ctx, tx, endConnectionSQL, projectID, id, domain.ConnectionDeleted, reason, false, 0, false,
+		domain.ActorFrom(ctx))
+	return err
+}

@@ -1,0 +1,79 @@
+package postgres
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+const (
+	// A failed start or end has not happened yet.
+	retryLeaseSQL = setStatus + `, problem = null, due_at = clock_timestamp(), attempts = 0, connection_id = $5,
+        start_result = case when l.start_result = 'failed' then '' else l.start_result end,
+        end_result = case when l.end_result = 'failed' then '' else l.end_result end` + afterStatus
+
+	retryReservationsSQL = `
+update reservations set status = $3, problem = null, action_id = null
+where project_id = $1 and lease_id = $2 and status = 'error'`
+)
+
+// Retry has run-leases try again what has failed of a lease in error: its start, or its end when that is due. A
+// connection given replaces the old one, and must outlast the lease. A lease that is not in error is a Conflict.
+func (s Leases) Retry(
+	ctx context.Context, projectID string, id uuid.UUID, connection *domain.Connection, actor *domain.Actor,
+) (retried domain.Lease, err error) {
+	err = retryDeadlock(func() error {
+		return s.DB.inTx(ctx, func(tx pgx.Tx) (err error) {
+			retried, err = retry(ctx, tx, projectID, id, connection, actor)
+			return err
+		})
+	})
+	return retried, err
+}
+
+func retry(
+	ctx context.Context, tx pgx.Tx, projectID string, id uuid.UUID, connection *domain.Connection, actor *domain.Actor,
+) (domain.Lease, error) {
+	stored, err := lockLease(ctx, tx, projectID, id)
+	if err != nil {
+		return stored, err
+	}
+	if stored.Status != domain.LeaseError {
+		return stored, apperr.New(apperr.Conflict, "the lease is %s: only one in error can be retried", stored.Status)
+	}
+	now, err := queryValue[time.Time](ctx, tx, "select clock_timestamp()")
+	if err != nil {
+		return stored, err
+	}
+	used, err := replaceConnection(ctx, tx, stored, stored, connection)
+	if err != nil {
+		return stored, err
+	}
+	status, reservations := retryStatus(stored, now)
+	if _, err := exec(ctx, tx, retryReservationsSQL, projectID, id, reservations); err != nil {
+		return stored, err
+	}
+	retried, err := queryOne[domain.Lease](ctx, tx, retryLeaseSQL, projectID, id, status, actor, orNullID(used))
+	if err != nil {
+		return stored, err
+	}
+	return withParts(ctx, tx, retried)
+}
+
+// retryStatus is the status of a lease that is retried, and of its reservations that are in error.
+func retryStatus(l domain.Lease, now time.Time) (domain.LeaseStatus, domain.ReservationStatus) {
+	switch {
+	case !l.EndsAt.After(now) || l.EndResult == domain.StepFailed:
+		return domain.LeaseEnding, domain.ReservationActive
+	case l.StartResult == domain.StepDone:
+		return domain.LeaseActive, domain.ReservationActive
+	case l.StartsAt.After(now):
+		return domain.LeasePending, domain.ReservationPending
+	}
+	return domain.LeaseStarting, domain.ReservationPending
+}

@@ -1,0 +1,214 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+const (
+	// What follows a lease under its claim ($3) until the transaction ends.
+	lockClaimedLeaseSQL = "select " + leaseColumns + `
+from leases where project_id = $1 and id = $2 and claim_id = $3 for no key update`
+
+	// The claim is kept for $14, or released when that is null.
+	saveLeaseSQL = `
+with before as (
+    select id as old_id, status as old_status, degraded as old_degraded
+    from leases where project_id = $1 and id = $2 and claim_id = $3
+), after as (
+    update leases l
+    set status = $4, problem = $5, degraded = $6, start_result = $7, started_at = $8, end_result = $9, ended_at = $10,
+        due_at = $11, attempts = $12, version = l.version + $13::boolean::int,
+        seq = l.seq + ((l.status, l.degraded) <> ($4, $6::boolean))::int,
+        updated_at = case when $13 then clock_timestamp() else l.updated_at end,
+        claim_id = case when $14::interval is not null then l.claim_id end,
+        claimed_until = clock_timestamp() + $14::interval
+    from before b where l.project_id = $1 and l.id = b.old_id
+    returning l.*, b.old_status as previous_status, (b.old_status, b.old_degraded) <> (l.status, l.degraded) as notify
+), event as (` + leaseEventSQL + ` after where notify)
+select ` + leaseColumns + ` from after`
+
+	dueAtOnceSQL = `
+update leases set due_at = clock_timestamp(), ` + releaseSQL + ` where project_id = $1 and id = $2 and claim_id = $3`
+
+	saveReservationSQL = `
+update reservations set status = $3, problem = $4, action_id = $5, aggregate_id = nullif($6::bigint, 0), flavors = $7
+where project_id = $1 and id = $2 and is_open`
+)
+
+// Save writes what run-leases changes of a claimed lease and releases the claim: its status, problem, degraded,
+// results, times, attempts and due time, and of its reservations the status, problem, action, aggregate and flavors. An
+// event reports a new status or degraded. The lease given gets its new Version, Seq and UpdatedAt. It is
+// domain.ErrFenced when another replica has claimed the lease since. It is domain.ErrChanged when the user has changed
+// it since it was claimed: then only its reservations are written, the claim is released, and the lease is due at once.
+func (s Leases) Save(ctx context.Context, claim domain.Claim, lease *domain.Lease) error {
+	return s.save(ctx, claim, lease, 0)
+}
+
+// SaveStep does what Save does, and renews the claim. With domain.ErrChanged it releases it.
+func (s Leases) SaveStep(
+	ctx context.Context, claim domain.Claim, lease *domain.Lease, claimFor time.Duration,
+) error {
+	return s.save(ctx, claim, lease, claimFor)
+}
+
+func (s Leases) save(ctx context.Context, claim domain.Claim, lease *domain.Lease, claimFor time.Duration) error {
+	return s.claimed(ctx, claim, lease, func(tx pgx.Tx, stored domain.Lease) (domain.Lease, error) {
+		isShown, err := saveReservations(ctx, tx, stored, *lease)
+		if err != nil || stored.Version != lease.Version {
+			return stored, err
+		}
+		return saveLease(ctx, tx, claim, stored, *lease, isShown, claimFor)
+	})
+}
+
+// claimed runs a change of a claimed lease in a transaction. The change gets the lease as it is stored; one whose
+// version differs from the lease given is made due at once after it.
+func (s Leases) claimed(
+	ctx context.Context, claim domain.Claim, lease *domain.Lease,
+	change func(tx pgx.Tx, stored domain.Lease) (domain.Lease, error),
+) error {
+	var after domain.Lease
+	var isChanged bool
+	err := retryDeadlock(func() error {
+		return s.DB.inTx(ctx, func(tx pgx.Tx) error {
+			stored, err := lockClaimed(ctx, tx, claim, *lease)
+			if err != nil {
+				return err
+			}
+			if after, err = change(tx, stored); err != nil {
+				return err
+			}
+			if isChanged = stored.Version != lease.Version; isChanged {
+				_, err = exec(ctx, tx, dueAtOnceSQL, lease.ProjectID, lease.ID, claim.ID)
+			}
+			return err
+		})
+	})
+	if err != nil {
+		return err
+	}
+	if isChanged {
+		return domain.ErrChanged
+	}
+	lease.Version, lease.Seq, lease.UpdatedAt = after.Version, after.Seq, after.UpdatedAt
+	lease.StartedAt, lease.EndedAt, lease.WarnedAt = after.StartedAt, after.EndedAt, after.WarnedAt
+	return nil
+}
+
+// lockClaimed locks and reads a lease under its claim, or returns domain.ErrFenced.
+func lockClaimed(ctx context.Context, tx pgx.Tx, claim domain.Claim, lease domain.Lease) (domain.Lease, error) {
+	stored, found, err := queryFound[domain.Lease](ctx, tx, lockClaimedLeaseSQL, lease.ProjectID, lease.ID, claim.ID)
+	if err == nil && !found {
+		err = domain.ErrFenced
+	}
+	if err != nil {
+		return stored, err
+	}
+	return withParts(ctx, tx, stored)
+}
+
+// saveReservations writes the reservations that differ. isShown says whether the API shows a difference.
+func saveReservations(ctx context.Context, tx pgx.Tx, stored, lease domain.Lease) (isShown bool, err error) {
+	for _, r := range lease.Reservations {
+		n := slices.IndexFunc(stored.Reservations, func(s domain.Reservation) bool { return s.ID == r.ID })
+		if n < 0 {
+			return isShown, apperr.New(apperr.Internal, "internal error")
+		}
+		old := stored.Reservations[n]
+		differs := old.Status != r.Status || !sameProblem(old.Problem, r.Problem) ||
+			!slices.Equal(old.Flavors, r.Flavors)
+		isShown = isShown || differs
+		if !differs && old.ActionID == r.ActionID && old.AggregateID == r.AggregateID {
+			continue
+		}
+		if _, err = exec(ctx, tx, saveReservationSQL, lease.ProjectID, r.ID, r.Status, r.Problem, orNullID(r.ActionID),
+			r.AggregateID, orEmpty(r.Flavors)); err != nil {
+			return isShown, err
+		}
+	}
+	return isShown, nil
+}
+
+func sameProblem(a, b *domain.Problem) bool { return a == b || a != nil && b != nil && *a == *b }
+
+func saveLease(
+	ctx context.Context, tx pgx.Tx, claim domain.Claim, stored, lease domain.Lease, isShown bool,
+	claimFor time.Duration,
+) (domain.Lease, error) {
+	if stored.Status != lease.Status && !slices.Contains(domain.LeaseTransitions[stored.Status], lease.Status) {
+		return lease, apperr.Wrap(apperr.Internal,
+			fmt.Errorf("lease %s cannot change from %s to %s", lease.ID, stored.Status, lease.Status), "internal error")
+	}
+	isShown = isShown || stored.Status != lease.Status || !sameProblem(stored.Problem, lease.Problem) ||
+		stored.Degraded != lease.Degraded || stored.StartResult != lease.StartResult ||
+		stored.EndResult != lease.EndResult
+	return queryOne[domain.Lease](ctx, tx, saveLeaseSQL, lease.ProjectID, lease.ID, claim.ID, lease.Status,
+		lease.Problem, lease.Degraded, lease.StartResult, orNull(lease.StartedAt), lease.EndResult,
+		orNull(lease.EndedAt), orNull(lease.DueAt), lease.Attempts, isShown, orNullDuration(claimFor))
+}
+
+const warnSQL = `
+with after as (
+    update leases set warned_at = clock_timestamp(), seq = seq + 1, version = version + 1,
+        updated_at = clock_timestamp()
+    where project_id = $1 and id = $2 and claim_id = $3
+    returning *
+), event as (
+    insert into events (project_id, subject, seq, type, at, data)
+    select project_id, id::text, seq, '` + domain.LeaseWarningEvent + `', updated_at, jsonb_build_object(
+               'lease_id', id, 'name', name, 'end', ` + endText + `, 'on_end', on_end)
+    from after
+)
+select ` + leaseColumns + ` from after`
+
+// Warn records that the end of a claimed lease is near, with the event of the warning. One that was warned already, or
+// that the user has changed (domain.ErrChanged), gets none.
+func (s Leases) Warn(ctx context.Context, claim domain.Claim, lease *domain.Lease) error {
+	return s.claimed(ctx, claim, lease, func(tx pgx.Tx, stored domain.Lease) (domain.Lease, error) {
+		if !stored.WarnedAt.IsZero() || stored.Version != lease.Version {
+			return stored, nil
+		}
+		return queryOne[domain.Lease](ctx, tx, warnSQL, lease.ProjectID, lease.ID, claim.ID)
+	})
+}
+
+// Finish ends a claimed lease with its event (Status is ended or cancelled), its reservations and its connection, and
+// returns its instances and hosts. Nothing of it may be left in OpenStack. Errors are those of Save.
+func (s Leases) Finish(ctx context.Context, claim domain.Claim, lease *domain.Lease) error {
+	return s.claimed(ctx, claim, lease, func(tx pgx.Tx, stored domain.Lease) (domain.Lease, error) {
+		if lease.Status.IsOpen() {
+			return stored, apperr.Wrap(apperr.Internal, fmt.Errorf("lease %s is %s", lease.ID, lease.Status),
+				"internal error")
+		}
+		if stored.Version != lease.Version {
+			return stored, nil
+		}
+		if _, err := saveReservations(ctx, tx, stored, *lease); err != nil {
+			return stored, err
+		}
+		if err := endAllocations(ctx, tx, lease.ProjectID, lease.ID); err != nil {
+			return stored, err
+		}
+		if err := closeParts(ctx, tx, stored); err != nil {
+			return stored, err
+		}
+		over := *lease
+		over.DueAt, over.Attempts = time.Time{}, 0
+		if over.EndedAt.IsZero() {
+			now, err := queryValue[time.Time](ctx, tx, "select clock_timestamp()")
+			if err != nil {
+				return stored, err
+			}
+			over.EndedAt = now
+		}
+		return saveLease(ctx, tx, claim, stored, over, true, 0)
+	})
+}

@@ -1,0 +1,274 @@
+package postgres_test
+
+import (
+	"encoding/json"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// TestDeclareSame: the same declaration makes no revision, whatever the order of its fields is, and has what failed
+// tried again.
+func TestDeclareSame(t *testing.T) {
+	t.Parallel()
+	ctx, database := t.Context(), testkit.Database(t)
+	store := postgres.Managed{DB: open(t, database)}
+	made := newManaged("web")
+	made.Spec = json.RawMessage(`{"flavor": "m1.tiny", "image": "cirros"}`)
+	m := declare(t, store, made)
+	project, claim := claimProject(t, store)
+	failed := m
+	failed.Status, failed.Attempts, failed.RetryAt = domain.ManagedError, 3, time.Now().Add(time.Hour)
+	if err := store.SaveStatus(ctx, claim, &failed); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.ReleaseProject(ctx, claim, project, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	m = declare(t, store, changed(m, `{"image": "cirros", "flavor": "m1.tiny"}`))
+	if m.Revision != 1 || m.Version != 1 || m.Attempts != 0 || !m.RetryAt.IsZero() {
+		t.Errorf("it is %+v", m)
+	}
+	project, claim = claimProject(t, store)
+	if err := store.ReleaseProject(ctx, claim, project, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	declare(t, store, changed(m, `{"image": "cirros", "flavor": "m1.tiny"}`))
+	if due, err := store.IsDue(ctx, 0); err != nil || due {
+		t.Errorf("it is due although nothing differs and nothing failed: %v", err)
+	}
+	auto := changed(m, string(m.Spec))
+	auto.Repair = domain.RepairAuto
+	if m = declare(t, store, auto); m.Revision != 1 || m.Version != 2 || m.Repair != domain.RepairAuto || m.Seq != 2 {
+		t.Errorf("with another repair it is %+v", m)
+	}
+	secret := changed(m, string(m.Spec))
+	secret.KeepSecrets, secret.Secrets, secret.Digest = false, []byte("other"), []byte("other")
+	if m = declare(t, store, secret); m.Revision != 2 || string(m.Digest) != "other" {
+		t.Errorf("with another secret it is %+v", m)
+	}
+}
+
+// TestPruneRevisions: as many revisions are kept as the resource says, and those that members have.
+func TestPruneRevisions(t *testing.T) {
+	t.Parallel()
+	ctx, database := t.Context(), testkit.Database(t)
+	store := postgres.Managed{DB: open(t, database)}
+	m := declare(t, store, newManaged("web"))
+	numbers := func() (numbers []int) {
+		t.Helper()
+		found, err := store.Revisions(ctx, "p1", m.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range found {
+			numbers = append(numbers, r.Number)
+		}
+		return numbers
+	}
+	for _, flavor := range []string{"b", "c", "d"} {
+		m = declare(t, store, changed(m, `{"flavor": "`+flavor+`"}`))
+	}
+	if got := numbers(); !slices.Equal(got, []int{4, 3, 2}) {
+		t.Errorf("kept are %v", got)
+	}
+	_, claim := claimProject(t, store)
+	member := newMember(m)
+	member.Revision = 2
+	if err := store.SaveMember(ctx, claim, "p1", member); err != nil {
+		t.Fatal(err)
+	}
+	m = declare(t, store, changed(m, `{"flavor": "e"}`))
+	m = declare(t, store, changed(m, `{"flavor": "f"}`))
+	if got := numbers(); !slices.Equal(got, []int{6, 5, 4, 2}) {
+		t.Errorf("kept are %v", got)
+	}
+	gone := changed(m, "{}")
+	gone.Repeats = 3
+	if _, _, err := store.Declare(ctx, gone); apperr.CodeOf(err) != apperr.NotFound {
+		t.Errorf("rolled back to a revision that was pruned: %v", err)
+	}
+	member.Revision, m.ObservedRevision = 6, 6
+	if err := store.SaveMember(ctx, claim, "p1", member); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.SaveStatus(ctx, claim, &m); err != nil {
+		t.Fatal(err)
+	}
+	if got := numbers(); !slices.Equal(got, []int{6, 5, 4}) {
+		t.Errorf("kept are %v", got)
+	}
+}
+
+// TestManagedDelegations: a user has one connection, unless his roles differ, and it ends with its last resource.
+func TestManagedDelegations(t *testing.T) {
+	t.Parallel()
+	ctx, database := t.Context(), testkit.Database(t)
+	store, conn := postgres.Managed{DB: open(t, database)}, testkit.Connect(t, database)
+	status := func(id uuid.UUID) string {
+		return testkit.Scalar[string](t, conn, "select status from connections where id = $1", id)
+	}
+	a := declare(t, store, newManaged("a"))
+	soon := time.Now().Add(time.Hour)
+	if found, ok, err := store.Delegation(ctx, "p1", "u1", []string{"member", "x"}, soon); err != nil || !ok ||
+		found.ID != a.ConnectionID {
+		t.Errorf("found %v: %+v, %v", ok, found, err)
+	}
+	for name, ask := range map[string]struct {
+		project, user, role string
+		until               time.Time
+	}{
+		"another project": {"p2", "u1", "member", soon},
+		"another user":    {"p1", "u2", "member", soon},
+		"other roles":     {"p1", "u1", "x", soon},
+		"too short":       {"p1", "u1", "member", soon.Add(2 * time.Hour)},
+	} {
+		if _, ok, err := store.Delegation(ctx, ask.project, ask.user, []string{ask.role}, ask.until); err != nil || ok {
+			t.Errorf("%s: found %v, %v", name, ok, err)
+		}
+	}
+	// another user takes a over: what the first one has delegated has no resource any more
+	taken := changed(a, string(a.Spec))
+	taken.UserID, taken.Delegation = "u2", domain.ManagedDelegation{New: newDelegation("u2", "member")}
+	b := declare(t, store, taken)
+	if b.Revision != 1 || b.UserID != "u2" || status(a.ConnectionID) != "deleted" ||
+		status(b.ConnectionID) != "active" {
+		t.Errorf("declared by another user it is %+v", b)
+	}
+	// a longer one replaces that of all resources of the user
+	longer := newManaged("c")
+	longer.UserID = "u2"
+	longer.Delegation = domain.ManagedDelegation{New: newDelegation("u2", "member"), Until: time.Now().Add(long * 999)}
+	c := declare(t, store, longer)
+	b, err := store.Get(ctx, "p1", b.Kind, b.Name)
+	if err != nil || b.ConnectionID != c.ConnectionID {
+		t.Errorf("b has %s, c has %s: %v", b.ConnectionID, c.ConnectionID, err)
+	}
+	if all, err := store.Connections(ctx, "p1"); err != nil || len(all) != 2 || all[b.ID] != all[c.ID] ||
+		all[c.ID].ID != c.ConnectionID || all[c.ID].DelegationID == "" {
+		t.Errorf("the connections are %+v, %v", all, err)
+	}
+	// one that has ended cannot be used
+	if _, err := postgres.Connections(store).End(ctx, "p1", c.ConnectionID, domain.ConnectionLost, "gone",
+		true); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := store.Declare(ctx, changed(c, `{}`)); !errors.Is(err, domain.ErrChanged) {
+		t.Errorf("declared with a connection that has ended: %v", err)
+	}
+	c.UserID = "u3"
+	by := domain.ManagedDelegation{New: newDelegation("u3", "member")}
+	if c, err = store.Delete(ctx, c, &by); err != nil || c.ConnectionID != by.New.ID || c.UserID != "u3" {
+		t.Fatalf("deleting is %+v, %v", c, err)
+	}
+	_, claim := claimProject(t, store)
+	if err := store.Remove(ctx, claim, c); err != nil || status(by.New.ID) != "deleted" {
+		t.Errorf("the connection is %s: %v", status(by.New.ID), err)
+	}
+}
+
+// TestListManaged pages, and selects by kind, labels, name and status.
+func TestListManaged(t *testing.T) {
+	t.Parallel()
+	ctx, database := t.Context(), testkit.Database(t)
+	store := postgres.Managed{DB: open(t, database)}
+	for _, name := range []string{"web-1", "web-2", "db"} {
+		made := newManaged(name)
+		if name == "db" {
+			made.Kind, made.Provider, made.Labels = domain.KindVolume, "cinder", map[string]string{"app": "db", "a": "b"}
+		}
+		declare(t, store, made)
+	}
+	for _, row := range []struct {
+		q    domain.ManagedQuery
+		want []string
+	}{
+		{domain.ManagedQuery{}, []string{"web-1", "web-2", "db"}},
+		{domain.ManagedQuery{Kind: domain.KindVolume}, []string{"db"}},
+		{domain.ManagedQuery{Labels: map[string]string{"app": "shop"}}, []string{"web-1", "web-2"}},
+		{domain.ManagedQuery{Labels: map[string]string{"app": "db", "a": "c"}}, nil},
+		{domain.ManagedQuery{Name: "EB-2"}, []string{"web-2"}},
+		{domain.ManagedQuery{Statuses: []domain.ManagedStatus{domain.ManagedReady}}, nil},
+	} {
+		row.q.Limit = 2
+		var got []string
+		for {
+			page, err := store.List(ctx, "p1", row.q)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range page {
+				got = append(got, m.Name)
+			}
+			if len(page) < row.q.Limit {
+				break
+			}
+			row.q.Marker = page[len(page)-1].ID
+		}
+		if !slices.Equal(got, row.want) {
+			t.Errorf("%+v lists %v, want %v", row.q, got, row.want)
+		}
+	}
+	if other, err := store.List(ctx, "p2", domain.ManagedQuery{Limit: 5}); err != nil || len(other) != 0 {
+		t.Errorf("another project lists %+v, %v", other, err)
+	}
+}
+
+// TestResourceFlavors creates, changes, lists and deletes templates.
+func TestResourceFlavors(t *testing.T) {
+	t.Parallel()
+	ctx, database := t.Context(), testkit.Database(t)
+	store := postgres.ResourceFlavors{DB: open(t, database)}
+	made := domain.ResourceFlavor{
+		ID: uuid.Must(uuid.NewV7()), ProjectID: "p1", DomainID: "d1", UserID: "u1", Name: "small",
+		Kind: domain.KindMachine, Provider: "nova", Spec: json.RawMessage(`{"flavor": "m1.tiny"}`),
+	}
+	f, err := store.Create(ctx, made)
+	if err != nil || f.Version != 1 || f.ID != made.ID {
+		t.Fatalf("created %+v, %v", f, err)
+	}
+	made.ID = uuid.Must(uuid.NewV7())
+	if _, err := store.Create(ctx, made); apperr.CodeOf(err) != apperr.Conflict {
+		t.Errorf("created twice: %v", err)
+	}
+	if f, err = store.Change(ctx, f); err != nil || f.Version != 1 {
+		t.Errorf("changed to the same: %+v, %v", f, err)
+	}
+	f.Description = "for tests"
+	after, err := store.Change(ctx, f)
+	if err != nil || after.Version != 2 || after.Description != "for tests" {
+		t.Errorf("changed %+v, %v", after, err)
+	}
+	if _, err := store.Change(ctx, f); !errors.Is(err, domain.ErrChanged) {
+		t.Errorf("changed an older version: %v", err)
+	}
+	made.ID, made.Name, made.Kind = uuid.Must(uuid.NewV7()), "disk", domain.KindVolume
+	if _, err = store.Create(ctx, made); err != nil {
+		t.Fatal(err)
+	}
+	page, err := store.List(ctx, "p1", domain.FlavorQuery{Limit: 5})
+	if err != nil || len(page) != 2 || page[0].Name != "disk" {
+		t.Errorf("listed %+v, %v", page, err)
+	}
+	if page, err = store.List(ctx, "p1", domain.FlavorQuery{Kind: domain.KindMachine, Limit: 5}); err != nil ||
+		len(page) != 1 {
+		t.Errorf("listed %+v, %v", page, err)
+	}
+	if _, err := store.Get(ctx, "p2", "small"); apperr.CodeOf(err) != apperr.NotFound {
+		t.Errorf("another project gets it: %v", err)
+	}
+	if err := store.Delete(ctx, f); !errors.Is(err, domain.ErrChanged) {
+		t.Errorf("deleted an older version: %v", err)
+	}
+	if err := store.Delete(ctx, after); err != nil {
+		t.Error(err)
+	}
+}

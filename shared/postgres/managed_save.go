@@ -1,0 +1,102 @@
+package postgres
+
+import (
+	"context"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+const (
+	// claimedProjectSQL has a row while the claim ($2) is the project's ($1), and keeps it so until the statement ends.
+	claimedProjectSQL = `claimed as (
+    select project_id from managed_projects where project_id = $1 and claim_id = $2 for share
+)`
+
+	saveMemberSQL = `
+with ` + claimedProjectSQL + `, saved as (
+    insert into managed_members as x (project_id, id, managed_id, ordinal, revision, object_id, status, reason,
+                                      attempts, retry_at)
+    select project_id, $3, $4, $5, $6, $7, $8, $9, $10, $11 from claimed
+    on conflict (project_id, id) do update
+    set ordinal = $5, revision = $6, object_id = $7, status = $8, reason = $9, attempts = $10, retry_at = $11,
+        node = case when x.object_id = $7 then x.node else '' end, updated_at = clock_timestamp()
+    where (x.ordinal, x.revision, x.object_id, x.status, x.reason, x.attempts, x.retry_at) is distinct from
+          ($5, $6, $7, $8, $9, $10, $11::timestamptz)
+)
+select count(*) from claimed`
+
+	deleteMemberSQL = `
+with ` + claimedProjectSQL + `, deleted as (
+    delete from managed_members x using claimed c where x.project_id = c.project_id and x.id = $3
+)
+select count(*) from claimed`
+)
+
+// SaveMember stores a member of a resource, or what has changed of it: its ordinal, revision, object, status, reason,
+// attempts and retry time. Its node is what RecordNodes says. It is domain.ErrFenced when another replica has claimed
+// the project since, and domain.ErrChanged when its resource is gone.
+func (s Managed) SaveMember(ctx context.Context, claim domain.Claim, projectID string, m domain.Member) error {
+	err := fenced(queryValue[int64](ctx, s.DB.pool, saveMemberSQL, projectID, claim.ID, m.ID, m.ManagedID, m.Ordinal,
+		m.Revision, m.ObjectID, m.Status, m.Reason, m.Attempts, orNull(m.RetryAt)))
+	if sqlState(err) == stateForeignKey {
+		return domain.ErrChanged
+	}
+	return err
+}
+
+// DeleteMember deletes a member, whose object must be gone. Errors are those of SaveMember.
+func (s Managed) DeleteMember(ctx context.Context, claim domain.Claim, projectID string, id uuid.UUID) error {
+	return fenced(queryValue[int64](ctx, s.DB.pool, deleteMemberSQL, projectID, claim.ID, id))
+}
+
+const removeManagedSQL = `
+with after as (
+    update managed m set seq = seq + 1, updated_at = clock_timestamp()
+    where project_id = $1 and id = $2 and version = $3 and request = 'delete'
+    returning *
+), event as (` + managedEventSQL + ` (select project_id, id, seq, updated_at, kind, name, 'deleted' as status,
+        status as previous_status, '' as reason, revision, observed_revision, actor from after) gone)
+select count(*) from after`
+
+// Remove deletes a resource that is being deleted and has nothing left in OpenStack, with an event of the status
+// deleted. Its connection ends when no other resource has it. Errors are those of SaveStatus.
+func (s Managed) Remove(ctx context.Context, claim domain.Claim, m domain.Managed) error {
+	return retryDeadlock(func() error {
+		return s.DB.inTx(ctx, func(tx pgx.Tx) error {
+			locked, err := queryValue[int64](ctx, tx, lockClaimedProjectSQL, m.ProjectID, claim.ID)
+			if err := fenced(locked, err); err != nil {
+				return err
+			}
+			removed, err := queryValue[int64](ctx, tx, removeManagedSQL, m.ProjectID, m.ID, m.Version)
+			if err == nil && removed == 0 {
+				err = domain.ErrChanged
+			}
+			if err != nil {
+				return err
+			}
+			if _, err := exec(ctx, tx, "delete from managed where project_id = $1 and id = $2", m.ProjectID,
+				m.ID); err != nil {
+				return err
+			}
+			return endUnusedConnections(ctx, tx, m.ProjectID)
+		})
+	})
+}
+
+const recordNodesSQL = `
+update managed_members x set node = seen.node
+from unnest($1::text[], $2::text[]) as seen(id, node)
+where x.object_id = seen.id and x.object_id <> '' and x.node <> seen.node`
+
+// RecordNodes stores on which host servers run, by their ids, where they are members of a resource.
+func (s Managed) RecordNodes(ctx context.Context, byServer map[string]string) error {
+	ids, nodes := make([]string, 0, len(byServer)), make([]string, 0, len(byServer))
+	for id, node := range byServer {
+		ids, nodes = append(ids, id), append(nodes, node)
+	}
+	_, err := exec(ctx, s.DB.pool, recordNodesSQL, ids, nodes)
+	return err
+}

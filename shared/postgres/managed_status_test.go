@@ -1,0 +1,89 @@
+package postgres_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// TestSaveStatuses writes more resources than a statement takes. Only those that differ are written, with an event for
+// each new status; what its user has changed meanwhile stays as it is, and does not keep the others.
+func TestSaveStatuses(t *testing.T) {
+	t.Parallel()
+	const count = 1201 // of three statements
+	ctx, database := t.Context(), testkit.Database(t)
+	store, conn := postgres.Managed{DB: open(t, database)}, testkit.Connect(t, database)
+	declare(t, store, newManaged("web-0"))
+	write(t, conn, `insert into managed (project_id, id, kind, name, user_id, connection_id, provider, repair,
+  max_revisions, revision, request, status)
+select project_id, gen_random_uuid(), kind, 'web-' || n, user_id, connection_id, provider, repair, 1, 2, request, status
+from managed, generate_series(1, $1) n`, count-1)
+	write(t, conn, `insert into managed_revisions (project_id, managed_id, number, spec, user_id)
+select project_id, id, number, '{}', user_id from managed, generate_series(1, 2) number where name <> 'web-0'`)
+	_, claim := claimProject(t, store)
+	loaded, err := store.Load(ctx, "p1")
+	if err != nil || len(loaded) != count {
+		t.Fatalf("loaded %d: %v", len(loaded), err)
+	}
+	all := make([]*domain.Managed, count)
+	for n := range loaded {
+		all[n] = &loaded[n]
+	}
+	// written are the rows that a call writes, and the events.
+	written := func(what string, want error, rows, events int) {
+		t.Helper()
+		const rowsSQL = "select coalesce(array_agg(xmin::text || ' ' || ctid::text order by id), '{}') from managed"
+		before := testkit.Scalar[[]string](t, conn, rowsSQL)
+		wrote := testkit.Scalar[int](t, conn, "select count(*)::int from events")
+		if err := store.SaveStatus(ctx, claim, all...); !errors.Is(err, want) {
+			t.Errorf("%s: %v, want %v", what, err, want)
+		}
+		n := 0
+		for at, row := range testkit.Scalar[[]string](t, conn, rowsSQL) {
+			if row != before[at] {
+				n++
+			}
+		}
+		if n != rows {
+			t.Errorf("%s: %d rows are written, want %d", what, n, rows)
+		}
+		if n := testkit.Scalar[int](t, conn, "select count(*)::int from events") - wrote; n != events {
+			t.Errorf("%s: %d events, want %d", what, n, events)
+		}
+	}
+	written("as loaded", nil, 0, 0)
+	for _, m := range all {
+		m.Request, m.Status, m.ObservedRevision = "", domain.ManagedReady, m.Revision
+	}
+	written("all are ready", nil, count, count)
+	if seq, is := testkit.Scalar[int](t, conn, "select min(seq)::int from managed"), int(all[count-1].Seq); seq != 2 ||
+		is != 2 {
+		t.Errorf("the seq is %d, and %d of what was given", seq, is)
+	}
+	if n := testkit.Scalar[int](t, conn, "select count(*)::int from managed_revisions"); n != count {
+		t.Errorf("%d revisions are kept, want those that are current: %d", n, count)
+	}
+	written("the same again", nil, 0, 0)
+
+	web, err := store.Get(ctx, "p1", domain.KindMachine, "web-0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	declare(t, store, changed(web, `{"flavor": "m1.small"}`))
+	// web-0 is the first
+	slices.SortFunc(all, func(a, b *domain.Managed) int { return strings.Compare(a.Name, b.Name) })
+	for _, m := range all[:3] {
+		m.Drift = []domain.Drift{{Field: "flavor", Declared: "m1.tiny", Actual: "m1.small"}}
+	}
+	all[1].RetryAt = time.Now()
+	written("one has a new revision", domain.ErrChanged, 2, 0)
+	if err := store.SaveStatus(ctx, claim); err != nil {
+		t.Errorf("none: %v", err)
+	}
+}

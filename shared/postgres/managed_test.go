@@ -1,0 +1,297 @@
+package postgres_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// newManaged declares a server of p1 in the name of u1, with a new delegation.
+func newManaged(name string) domain.NewManaged {
+	return domain.NewManaged{
+		Managed: domain.Managed{
+			ID: uuid.Must(uuid.NewV7()), ProjectID: "p1", DomainID: "d1", UserID: "u1", Kind: domain.KindMachine,
+			Name: name, Provider: "nova", Labels: map[string]string{"app": "shop"}, Repair: domain.RepairManual,
+			MaxRevisions: 3, Spec: json.RawMessage(`{"flavor": "m1.tiny"}`), Secrets: []byte("sealed"),
+			Digest: []byte("digest"), Actor: &domain.Actor{UserID: "u1", ProjectID: "p1"},
+		},
+		Delegation: domain.ManagedDelegation{New: newDelegation("u1", "member"), Until: time.Now().Add(time.Hour)},
+	}
+}
+
+// newDelegation is a connection for managed resources with some roles.
+func newDelegation(userID string, roles ...string) *domain.Connection {
+	c := newConnection()
+	c.Kind, c.Secret, c.AuthURL, c.Region, c.Managed = domain.TrustConnection, nil, "", "", true
+	c.UserID, c.ActsAs.UserID, c.ActsAs.Roles = userID, userID, roles
+	c.DelegationID, c.ExpiresAt = c.ID.String(), time.Now().Add(2*time.Hour)
+	return &c
+}
+
+// declare stores a declaration that must be accepted.
+func declare(t *testing.T, store postgres.Managed, made domain.NewManaged) domain.Managed {
+	t.Helper()
+	stored, _, err := store.Declare(t.Context(), made)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stored
+}
+
+// changed is a declaration of what is stored, with another spec.
+func changed(stored domain.Managed, spec string) domain.NewManaged {
+	made := domain.NewManaged{
+		Managed: stored, Before: stored.Version, KeepSecrets: true,
+		Delegation: domain.ManagedDelegation{ConnectionID: stored.ConnectionID},
+	}
+	made.Spec = json.RawMessage(spec)
+	return made
+}
+
+// claimProject claims the only due project.
+func claimProject(t *testing.T, store postgres.Managed) (domain.ManagedProject, domain.Claim) {
+	t.Helper()
+	due, claim, err := store.ClaimProjects(t.Context(), long, 10)
+	if err != nil || len(due) != 1 || !claim.Acquired {
+		t.Fatalf("claimed %d projects: %v", len(due), err)
+	}
+	return due[0], claim
+}
+
+// newMember is a server of a resource.
+func newMember(m domain.Managed) domain.Member {
+	return domain.Member{
+		ID: uuid.Must(uuid.NewV7()), ManagedID: m.ID, Revision: m.Revision, ObjectID: "s-" + m.Name,
+		Status: domain.MemberReady,
+	}
+}
+
+// TestManagedLife declares a server, makes it as reconcile-managed does, changes it, rolls it back and deletes it.
+func TestManagedLife(t *testing.T) {
+	t.Parallel()
+	ctx, database := t.Context(), testkit.Database(t)
+	store, conn := postgres.Managed{DB: open(t, database)}, testkit.Connect(t, database)
+	made := newManaged("web")
+	m, created, err := store.Declare(ctx, made)
+	if err != nil || !created || m.Revision != 1 || m.Status != domain.ManagedPending || m.DomainID != "d1" ||
+		m.Request != domain.ManagedCreate || m.ConnectionID != made.Delegation.New.ID || string(m.Digest) != "digest" {
+		t.Fatalf("created %v: %+v, %v", created, m, err)
+	}
+	if _, err := postgres.Connections(store).Get(ctx, delegator, m.ConnectionID); apperr.CodeOf(err) !=
+		apperr.NotFound {
+		t.Errorf("the connection of a managed resource is shown: %v", err)
+	}
+	project, claim := claimProject(t, store)
+	loaded, err := store.Load(ctx, "p1")
+	if err != nil || len(loaded) != 1 || string(loaded[0].Secrets) != "sealed" {
+		t.Fatalf("loaded %+v, %v", loaded, err)
+	}
+	l := &loaded[0]
+	member := newMember(*l)
+	if err := store.SaveMember(ctx, claim, "p1", member); err != nil {
+		t.Fatal(err)
+	}
+	l.Request, l.Status, l.ObservedRevision = "", domain.ManagedReady, 1
+	l.Conditions = domain.SetCondition(nil, domain.Condition{Type: domain.ConditionReady, Status: "True"}, time.Now())
+	for range 2 { // the second time nothing differs
+		if err := store.SaveStatus(ctx, claim, l); err != nil || l.Seq != 2 {
+			t.Fatalf("saved with seq %d: %v", l.Seq, err)
+		}
+	}
+	if err := store.ReleaseProject(ctx, claim, project, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if due, err := store.IsDue(ctx, 50*time.Second); err != nil || due {
+		t.Errorf("it is due at once: %v", err)
+	}
+	if err := store.RecordNodes(ctx, map[string]string{"s-web": "compute-1", "other": "compute-2"}); err != nil {
+		t.Fatal(err)
+	}
+	if m, err = store.Get(ctx, "p1", m.Kind, "web"); err != nil || len(m.Members) != 1 ||
+		m.Members[0].Node != "compute-1" || m.Version != 1 || m.Secrets != nil {
+		t.Fatalf("it is %+v, %v", m, err)
+	}
+	m = declare(t, store, changed(m, `{"flavor": "m1.small"}`))
+	if m.Revision != 2 || m.Request != domain.ManagedUpdate || m.Status != domain.ManagedUpdating || m.Version != 2 {
+		t.Errorf("changed is %+v", m)
+	}
+	project, claim = claimProject(t, store)
+	if loaded, err = store.Load(ctx, "p1"); err != nil || string(loaded[0].Secrets) != "sealed" ||
+		!strings.Contains(string(loaded[0].Made[1].Spec), "m1.tiny") || len(loaded[0].Members) != 1 {
+		t.Errorf("loaded %+v, %v", loaded, err)
+	}
+	back := changed(m, `{}`)
+	back.Repeats = 1
+	if m = declare(t, store, back); m.Revision != 3 || !strings.Contains(string(m.Spec), "m1.tiny") {
+		t.Errorf("rolled back is %+v", m)
+	}
+	if m, err = store.Delete(ctx, m, nil); err != nil || m.Status != domain.ManagedDeleting {
+		t.Fatalf("deleting is %+v, %v", m, err)
+	}
+	if _, _, err = store.Declare(ctx, changed(m, `{}`)); apperr.CodeOf(err) != apperr.Conflict {
+		t.Errorf("declared while it is deleted: %v", err)
+	}
+	if err := store.SaveStatus(ctx, claim, &loaded[0]); !errors.Is(err, domain.ErrChanged) {
+		t.Errorf("saved what was loaded before: %v", err)
+	}
+	if err := store.ReleaseProject(ctx, claim, project, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	project, claim = claimProject(t, store) // at once, because something came meanwhile
+	if err := store.DeleteMember(ctx, claim, "p1", member.ID); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Remove(ctx, claim, m); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.ReleaseProject(ctx, claim, project, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if left := testkit.Scalar[int](t, conn, `select (select count(*) from managed_projects)::int
++ (select count(*) from managed_revisions)::int + (select count(*) from managed_members)::int
++ (select count(*) from connections where status = 'active')::int`); left != 0 {
+		t.Errorf("%d rows are left", left)
+	}
+	events := testkit.Scalar[[]string](t, conn, `select array_agg(seq || ' ' || (data->>'status') || ' ' ||
+coalesce(data->>'previous_status', '') || ' ' || (data->>'revision') order by seq) from events where subject = $1`,
+		m.ID.String())
+	if want := []string{
+		"1 pending  1", "2 ready pending 1", "3 updating ready 2", "4 updating updating 3", "5 deleting updating 3",
+		"6 deleted deleting 3",
+	}; !slices.Equal(events, want) {
+		t.Errorf("its events are %q", events)
+	}
+}
+
+// TestManagedFencing: a replica whose claim another replica has acquired writes nothing.
+func TestManagedFencing(t *testing.T) {
+	t.Parallel()
+	ctx, database := t.Context(), testkit.Database(t)
+	store, conn := postgres.Managed{DB: open(t, database)}, testkit.Connect(t, database)
+	m := declare(t, store, newManaged("web"))
+	project, old := claimProject(t, store)
+	write(t, conn, "update managed_projects set claimed_until = now() - interval '1 second', due_at = now()")
+	_, claim := claimProject(t, store)
+	member := newMember(m)
+	if err := store.SaveMember(ctx, claim, "p1", member); err != nil {
+		t.Fatal(err)
+	}
+	member.ObjectID, m.Status = "other", domain.ManagedError
+	before := testkit.Dump(t, database)
+	for name, err := range map[string]error{
+		"save member":   store.SaveMember(ctx, old, "p1", member),
+		"delete member": store.DeleteMember(ctx, old, "p1", member.ID),
+		"save status":   store.SaveStatus(ctx, old, &m),
+		"remove":        store.Remove(ctx, old, m),
+		"renew":         store.RenewProject(ctx, old, "p1", long),
+		"release":       store.ReleaseProject(ctx, old, project, 0),
+	} {
+		if !errors.Is(err, domain.ErrFenced) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if after := testkit.Dump(t, database); after != before {
+		t.Error("the replica without the claim has written something")
+	}
+	if err := store.Remove(ctx, claim, m); !errors.Is(err, domain.ErrChanged) {
+		t.Errorf("removed what nobody deletes: %v", err)
+	}
+	if err := store.RenewProject(ctx, claim, "p1", 2*long); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestClaimProjects: replicas that claim at once get different projects, and the claim of a dead one ends by itself.
+func TestClaimProjects(t *testing.T) {
+	t.Parallel()
+	ctx, database := t.Context(), testkit.Database(t)
+	store := postgres.Managed{DB: open(t, database)}
+	for n := range 12 {
+		made := newManaged("web")
+		made.ProjectID = fmt.Sprintf("p%02d", n)
+		made.Delegation.New.ProjectID = made.ProjectID
+		declare(t, store, made)
+	}
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	var got []string
+	for range 4 {
+		all.Go(func() {
+			for {
+				found, claim, err := store.ClaimProjects(ctx, time.Second, 2)
+				if err != nil || !claim.Acquired {
+					if err != nil {
+						t.Error(err)
+					}
+					return
+				}
+				mu.Lock()
+				for _, p := range found {
+					got = append(got, p.ProjectID)
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	all.Wait()
+	if slices.Sort(got); len(got) != 12 || len(slices.Compact(got)) != 12 {
+		t.Errorf("claimed %v", got)
+	}
+	ended := 0
+	testkit.Eventually(t, 5*time.Second, "the claims of dead replicas end", func() bool {
+		found, _, err := store.ClaimProjects(ctx, long, 20)
+		ended += len(found)
+		return err == nil && ended == 12
+	})
+}
+
+// TestDeclareAtOnce: of writers that have read the same version one stores a revision, and the others get ErrChanged.
+func TestDeclareAtOnce(t *testing.T) {
+	t.Parallel()
+	ctx, database := t.Context(), testkit.Database(t)
+	store, conn := postgres.Managed{DB: open(t, database)}, testkit.Connect(t, database)
+	race := func(makes func(n int) domain.NewManaged) (stored []domain.Managed) {
+		var mu sync.Mutex
+		var all sync.WaitGroup
+		for n := range 8 {
+			all.Go(func() {
+				m, _, err := store.Declare(ctx, makes(n))
+				mu.Lock()
+				defer mu.Unlock()
+				if err == nil {
+					stored = append(stored, m)
+				} else if !errors.Is(err, domain.ErrChanged) {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		return stored
+	}
+	first := race(func(int) domain.NewManaged { return newManaged("web") })
+	if len(first) != 1 {
+		t.Fatalf("%d writers have created it", len(first))
+	}
+	second := race(func(n int) domain.NewManaged {
+		return changed(first[0], fmt.Sprintf(`{"flavor": "m%d"}`, n))
+	})
+	if len(second) != 1 || second[0].Revision != 2 {
+		t.Errorf("%d writers have changed it", len(second))
+	}
+	names := race(func(n int) domain.NewManaged { return newManaged(fmt.Sprintf("web-%d", n)) })
+	if active := testkit.Scalar[int](t, conn, "select count(*)::int from connections"); len(names) != 8 || active != 1 {
+		t.Errorf("%d resources of one user have %d connections", len(names)+1, active)
+	}
+}

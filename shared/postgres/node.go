@@ -1,0 +1,152 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// Nodes are the hosts of compute. This file has what the reservable pool is: the hosts in it, on their way into it or
+// out of it. A host whose pool is empty is in none.
+type Nodes struct {
+	DB           *DB
+	EventProject string // gets the events of nodes; empty = only the operator's sink
+}
+
+const (
+	nodeColumns = `
+name, region, zone, pool, reason, is_up, provider_id, vcpus, ram_mb, disk_gb, traits, attributes, requested_by,
+seen_at, down_since, updated_at, labels, region_zone, network_zone, providers, status_url, alert,
+coalesce(auto_cordon_after, interval '0') as auto_cordon_after,
+coalesce(auto_drain_after, interval '0') as auto_drain_after, status, status_reason, status_since, service_at,
+reported_at, agent_at, agent_status, agent_reason, service_id, enabled, disabled_reason, cordoned_at, servers, version,
+seq`
+
+	joinSQL = `
+insert into nodes as n (name, region, zone, pool, is_up, provider_id, vcpus, ram_mb, disk_gb, traits, attributes,
+                        requested_by)
+values ($1, $2, $3, 'joining', $4, $5, $6, $7, $8, $9, $10, $11)
+on conflict (name) do update
+set pool = case when n.pool in ('', 'leaving') then 'joining' else n.pool end, reason = '',
+    requested_by = case when n.pool in ('', 'leaving') then excluded.requested_by else n.requested_by end,
+    updated_at = clock_timestamp()
+returning ` + nodeColumns
+
+	lockNodeSQL = "select " + nodeColumns + " from nodes where name = $1 and pool <> '' for update"
+
+	openAllocationsSQL = `
+select count(*)::int as count, max(upper(during)) as until from allocations
+where node = $1 and released_at is null and (upper(during) > clock_timestamp() or prepared_at is not null)`
+
+	leaveSQL = `
+update nodes set pool = 'leaving', reason = '', requested_by = $2, updated_at = clock_timestamp()
+where name = $1 returning ` + nodeColumns
+
+	leftSQL = `
+update nodes n set pool = '', reason = '', updated_at = clock_timestamp()
+where name = $1 and pool = 'leaving'
+  and not exists (select from allocations a where a.node = n.name and a.released_at is null
+                  and (upper(a.during) > clock_timestamp() or a.prepared_at is not null))`
+
+	setPoolSQL = `
+update nodes set pool = $3, reason = $4, updated_at = clock_timestamp()
+where name = $1 and pool = $2 and (pool, reason) <> ($3, $4)`
+
+	upColumns = `is_up = $2, down_since = case when $2 then null else coalesce(down_since, clock_timestamp()) end`
+)
+
+// Join records that a host is to become reservable. One that is so already, or about to be, stays as it is; one that
+// was leaving joins again.
+func (s Nodes) Join(ctx context.Context, n domain.Node) (domain.Node, error) {
+	return queryOne[domain.Node](ctx, s.DB.pool, joinSQL, n.Name, n.Region, n.Zone, n.IsUp, n.ProviderID, n.VCPUs,
+		n.RAMMB, n.DiskGB, orEmpty(n.Traits), orEmptyMap(n.Attributes), n.RequestedBy)
+}
+
+// Leave records that a host is to become an ordinary one again. It is a Conflict while reservations have it, now or
+// later, and NotFound for a host that is not reservable.
+func (s Nodes) Leave(ctx context.Context, name, requestedBy string) (left domain.Node, err error) {
+	err = s.DB.inTx(ctx, func(tx pgx.Tx) error {
+		if left, err = queryOne[domain.Node](ctx, tx, lockNodeSQL, name); err != nil {
+			return orNotFound(err, "host %q is not reservable", name)
+		}
+		type allocations struct {
+			Count int
+			Until time.Time
+		}
+		open, err := queryOne[allocations](ctx, tx, openAllocationsSQL, name)
+		if err != nil || left.Pool == domain.NodeLeaving {
+			return err
+		}
+		if open.Count > 0 {
+			return apperr.New(apperr.Conflict, "%d reservations have host %q, the last one until %s: end them first",
+				open.Count, name, open.Until.Format(time.RFC3339))
+		}
+		left, err = queryOne[domain.Node](ctx, tx, leaveSQL, name, requestedBy)
+		return err
+	})
+	return left, err
+}
+
+// Left ends a host's leaving: it is an ordinary one again. ok is false when it was asked to join meanwhile.
+func (s Nodes) Left(ctx context.Context, name string) (ok bool, err error) {
+	n, err := exec(ctx, s.DB.pool, leftSQL, name)
+	return n == 1, err
+}
+
+// SetPool moves a host to another state of the pool, with the reason why it goes no further. With the same state it
+// only changes the reason. ok is false when it is not in the state from any more, or nothing changes.
+func (s Nodes) SetPool(
+	ctx context.Context, name string, from, to domain.PoolState, reason string,
+) (ok bool, err error) {
+	n, err := exec(ctx, s.DB.pool, setPoolSQL, name, from, to, reason)
+	return n == 1, err
+}
+
+// SetUp records whether Nova sees a host's service.
+func (s Nodes) SetUp(ctx context.Context, name string, isUp bool) error {
+	_, err := exec(ctx, s.DB.pool, "update nodes set "+upColumns+`, updated_at = clock_timestamp()
+where name = $1 and is_up <> $2`, name, isUp)
+	return err
+}
+
+// Pool reads every host of the pool by name, of any state.
+func (s Nodes) Pool(ctx context.Context) ([]domain.Node, error) {
+	return queryAll[domain.Node](ctx, s.DB.pool, "select "+nodeColumns+" from nodes where pool <> '' order by name")
+}
+
+const nodeSeenSQL = `
+update nodes set zone = $3, provider_id = $4, vcpus = $5, ram_mb = $6, disk_gb = $7, traits = $8, attributes = $9, ` +
+	upColumns + `, seen_at = clock_timestamp(),
+    updated_at = case when (zone, provider_id, vcpus, ram_mb, disk_gb, traits, attributes, is_up)
+                           is distinct from ($3, $4, $5, $6, $7, $8::text[], $9::jsonb, $2)
+                      then clock_timestamp() else updated_at end
+where name = $1 and pool <> ''`
+
+// Seen records what Nova and Placement show of hosts of the pool. Other hosts are left out.
+func (s Nodes) Seen(ctx context.Context, hosts []domain.ComputeHost) error {
+	batch := &pgx.Batch{}
+	for _, h := range hosts {
+		batch.Queue(nodeSeenSQL, h.Name, h.IsUp, h.Zone, h.ProviderID, h.VCPUs, h.RAMMB, h.DiskGB, orEmpty(h.Traits),
+			orEmptyMap(h.Attributes))
+	}
+	if batch.Len() == 0 {
+		return nil
+	}
+	if err := s.DB.pool.SendBatch(ctx, batch).Close(); err != nil {
+		return fmt.Errorf("what hosts are: %w", classify(err))
+	}
+	return nil
+}
+
+// orEmptyMap is an empty map for nil, which would be stored as null.
+func orEmptyMap(m map[string]string) map[string]string {
+	if m == nil {
+		return map[string]string{}
+	}
+	return m
+}

@@ -1,0 +1,183 @@
+package postgres
+
+import (
+	"context"
+	"time"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// nodeEventSQL writes the event of nodes, from rows of nodes with previous_status; $1 is the project of the events.
+const nodeEventSQL = `
+    insert into events (project_id, subject, seq, type, at, data)
+    select $1, name, seq, '` + domain.NodeEvent + `', clock_timestamp(), jsonb_build_object(
+               'name', name, 'status', status, 'previous_status', previous_status, 'reason', status_reason,
+               'since', ` + statusSinceText + `, 'schedulable', enabled, 'cordoned', cordoned_at is not null,
+               'zone', zone, 'servers', servers)
+    from`
+
+const statusSinceText = `to_char(status_since at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')`
+
+// What follows reads reports as ages by the database's clock. A cloud that works has just had a report of some host, so
+// the newest one says whether Nova's clock is ours: then a report's own time counts. Otherwise a host has reported when
+// its time differs from the stored one. Nova's word that a host is down counts from when it was first seen, because an
+// admin may have forced it down while its nova-compute goes on reporting.
+const (
+	// $2 to $9 are the hosts that Nova has. What an admin has changed since Nova was asked ($12) stays.
+	reportsSQL = `
+with given as (
+    select * from unnest($2::text[], $3::text[], $4::boolean[], $5::boolean[], $6::text[], $7::text[], $8::integer[],
+                         $9::timestamptz[])
+        as h(name, zone, is_up, enabled, disabled_reason, service_id, servers, service_at)
+), clock as materialized (
+    select clock_timestamp() as now
+), agreement as (
+    select coalesce(max(service_at) between now - interval '30 seconds' and now + interval '5 seconds', false) as ok
+    from clock left join given on true group by now
+), before as (
+    select * from nodes order by name for no key update
+), reports as (
+    select coalesce(h.name, b.name) as name, coalesce(h.zone, b.zone) as zone, h.name is not null as is_there,
+           h.name is not null or b.service_id <> '' or b.pool <> '' as is_novas, coalesce(h.is_up, false) as is_up,
+           case when h.is_up then null else coalesce(b.down_since, now) end as down_since,
+           coalesce(h.service_id, b.service_id) as service_id, coalesce(h.service_at, b.service_at) as service_at,
+           case when h.name is null or h.service_at is null then coalesce(b.reported_at, now)
+                when ok then least(h.service_at, now)
+                when h.service_at is not distinct from b.service_at then coalesce(b.reported_at, now)
+                when h.is_up then now
+                else least(h.service_at, now) end as reported_at,
+           case when h.name is null or b.updated_at > coalesce($12, now) then b.enabled else h.enabled end as enabled,
+           case when h.name is null or b.updated_at > coalesce($12, now) then b.disabled_reason
+                else h.disabled_reason end as disabled_reason,
+           b.cordoned_at, coalesce(h.servers, 0) as servers, coalesce(b.status, 'unknown') as previous_status,
+           b.status_since, coalesce(b.alert, true) as alert, b.enabled as was_enabled,
+           coalesce(b.seq, (extract(epoch from now) * 1000)::bigint) as seq,
+           b.agent_at, b.agent_status, b.agent_reason, now
+    from clock, agreement, given h full join before b on b.name = h.name
+)`
+
+	// $10 and $11 are the limits, $13 the hosts whose status URL has answered.
+	statusesSQL = reportsSQL + `, ages as (
+    select *, now - agent_at as agent_silent,
+           case when is_novas then greatest(now - reported_at, now - down_since) else now - agent_at end as silent,
+           to_char(case when is_novas then reported_at else agent_at end at time zone 'utc',
+                   'YYYY-MM-DD"T"HH24:MI:SS"Z"') as reported_text
+    from reports where is_novas or agent_at is not null
+), words as (
+    select *,
+           case when silent > $11::interval then 'down' when silent > $10::interval then 'suspect'
+                else 'up' end as service,
+           case when agent_silent <= $11 then agent_status else '' end as agent
+    from ages
+), judged as (
+    select *,
+           case when service = 'down' and name = any($13::text[]) then 'its status URL answers'
+                when service = 'down' and agent = 'up' and agent_silent <= $10 then 'its agent reports' end as spared,
+           case when not is_there and is_novas then 'Nova has no such host any more'
+                when not is_novas then 'its agent has not reported since ' || reported_text
+                when now - reported_at > $10 then 'its nova-compute has not reported since ' || reported_text
+                else 'Nova says that it is down' end as silence
+    from words
+), statuses as (
+    select *,
+           case when 'down' = any(array[agent, case when spared is null then service end]) then 'down'
+                when 'suspect' = any(array[agent, service]) or service = 'down' then 'suspect'
+                else 'up' end as status
+    from judged
+)`
+
+	observeSQL = statusesSQL + `, next as (
+    select *, case when status = 'up' then ''
+                   when agent = status then rtrim('its agent says: ' || agent_reason, ': ')
+                   else silence || coalesce('; ' || spared, '') end as reason,
+           not (previous_status = 'unknown' and status = 'up') and alert
+           and (status <> previous_status or previous_status <> 'unknown' and enabled <> was_enabled) as notify
+    from statuses
+), after as (
+    insert into nodes as n (name, zone, is_up, down_since, service_id, service_at, reported_at, enabled,
+                            disabled_reason, cordoned_at, servers, status, status_reason, status_since, seq)
+    select name, zone, is_up, down_since, service_id, service_at, reported_at, enabled, disabled_reason,
+           case when not enabled and starts_with(disabled_reason, '` + domain.CordonMark + `')
+                then coalesce(cordoned_at, now) end,
+           servers, status, reason, case when status = previous_status then coalesce(status_since, now) else now end,
+           seq + notify::int
+    from next order by name
+    on conflict (name) do update
+    set zone = excluded.zone, is_up = excluded.is_up, down_since = excluded.down_since,
+        service_id = excluded.service_id, service_at = excluded.service_at, reported_at = excluded.reported_at,
+        enabled = excluded.enabled, disabled_reason = excluded.disabled_reason, cordoned_at = excluded.cordoned_at,
+        servers = excluded.servers, status = excluded.status, status_reason = excluded.status_reason,
+        status_since = excluded.status_since, seq = excluded.seq
+    returning *
+), event as (` + nodeEventSQL + ` after join (select name, previous_status from next where notify) changes using (name)
+)
+select ` + nodeColumns + ` from after
+where name in (select name from next where status <> previous_status) order by name`
+)
+
+// Observe records what Nova shows of every host of the cloud, in one statement, and returns the hosts whose status
+// changed. A new status is an event, and so is a host that was disabled or enabled, unless the host is muted; the first
+// look at a host that is up is no event. Stored hosts that are not given are those that Nova has no more: they become
+// suspect and down, and stay until they are deleted.
+func (s Nodes) Observe(
+	ctx context.Context, hosts []domain.ComputeHost, limits domain.NodeLimits,
+) (changed []domain.Node, err error) {
+	n := len(hosts)
+	names, zones, reasons, services := make([]string, n), make([]string, n), make([]string, n), make([]string, n)
+	up, enabled, servers, seen := make([]bool, n), make([]bool, n), make([]int, n), make([]*time.Time, n)
+	for i, h := range hosts {
+		names[i], zones[i], reasons[i], services[i] = h.Name, h.Zone, h.DisabledReason, h.ServiceID
+		up[i], enabled[i], servers[i], seen[i] = h.IsUp, h.IsEnabled, h.Servers, orNull(h.SeenAt)
+	}
+	err = retryDeadlock(func() error {
+		changed, err = queryAll[domain.Node](ctx, s.DB.pool, observeSQL, s.EventProject, names, zones, up, enabled,
+			reasons, services, servers, seen, limits.Suspect, limits.Down, orNull(limits.AsOf),
+			orEmpty(limits.Answering))
+		return err
+	})
+	return changed, err
+}
+
+const monitorName = "nodes"
+
+const (
+	monitorEventSQL = `
+    insert into events (project_id, subject, seq, type, at, data)
+    select $1, 'monitor/' || name, seq, '` + domain.MonitorEvent + `', clock_timestamp(), jsonb_build_object(
+               'monitor', name, 'status', case when failed_since is null then 'works' else 'failed' end,
+               'reason', reason)
+    from`
+
+	monitorFailedSQL = `
+with before as (
+    select failed_since as old from monitors where name = $2 for no key update
+), after as (
+    insert into monitors as m (name, reason, failed_since) values ($2, $3, clock_timestamp())
+    on conflict (name) do update
+    set reason = excluded.reason, failed_since = coalesce(m.failed_since, excluded.failed_since),
+        seq = m.seq + (m.failed_since is null)::int
+    returning *
+)` + monitorEventSQL + ` after where not exists (select from before where old is not null)
+on conflict do nothing`
+
+	monitorWorksSQL = `
+with after as (
+    update monitors set reason = '', failed_since = null, seq = seq + 1 where name = $2 and failed_since is not null
+    returning *
+)` + monitorEventSQL + ` after`
+)
+
+// MonitorFailed records that the list of nodes cannot be read. The first failure in a row is an event.
+func (s Nodes) MonitorFailed(ctx context.Context, reason string) error {
+	return s.monitor(ctx, monitorFailedSQL, reason)
+}
+
+// MonitorWorks records that the list of nodes was read. The first time after a failure is an event.
+func (s Nodes) MonitorWorks(ctx context.Context) error { return s.monitor(ctx, monitorWorksSQL) }
+
+func (s Nodes) monitor(ctx context.Context, sql string, args ...any) error {
+	return retryDeadlock(func() error {
+		_, err := exec(ctx, s.DB.pool, sql, append([]any{s.EventProject, monitorName}, args...)...)
+		return err
+	})
+}

@@ -1,0 +1,139 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// orderClaimed says that the claim $3 on the order o with the key ($1, $2) has not expired.
+const orderClaimed = "o.project_id = $1 and o.id = $2 and o.claim_id = $3 and o.claimed_until > clock_timestamp()"
+
+// usableConnection says that the order o has no connection, or one that is active and not suspended.
+const usableConnection = `(o.connection_id is null or exists (
+          select from connections c where c.id = o.connection_id and c.status = 'active' and c.suspended_at is null))`
+
+const (
+	renewOrderSQL = `
+update orders o set claimed_until = clock_timestamp() + $4::interval
+where ` + orderClaimed + ` and ` + usableConnection
+
+	fingerprintSQL = `
+update instances i set key_fingerprint = $4 from orders o
+where ` + orderClaimed + ` and i.project_id = o.project_id and i.order_id = o.id`
+
+	updateSpecSQL = `
+update instances i set spec = $4, key_name = $5, key_fingerprint = $6 from orders o
+where ` + orderClaimed + ` and i.project_id = o.project_id and i.order_id = o.id and i.id = $7`
+)
+
+// Renew prolongs the claim from now on. It is domain.ErrFenced when the claim has expired, and when the order's
+// connection has ended or is suspended.
+func (o Orders) Renew(ctx context.Context, order domain.Order, claim domain.Claim, claimFor time.Duration) error {
+	return fenced(exec(ctx, o.DB.pool, renewOrderSQL, order.ProjectID, order.ID, claim.ID, claimFor))
+}
+
+// Release ends the claim, so that the next replica need not wait for it to expire.
+func (o Orders) Release(ctx context.Context, order domain.Order, claim domain.Claim) error {
+	_, err := exec(ctx, o.DB.pool, "update orders set "+releaseSQL+
+		" where project_id = $1 and id = $2 and claim_id = $3", order.ProjectID, order.ID, claim.ID)
+	return err
+}
+
+// ClaimExpiresIn is how long the claim of the replica that works on the order holds, unless it is renewed; 0 = no
+// replica works on it.
+func (o Orders) ClaimExpiresIn(ctx context.Context, projectID string, id uuid.UUID) (time.Duration, error) {
+	return queryValue[time.Duration](ctx, o.DB.pool, `
+select greatest(coalesce(claimed_until - clock_timestamp(), interval '0'), interval '0')
+from orders where project_id = $1 and id = $2`, projectID, id)
+}
+
+// Now is the database's clock.
+func (o Orders) Now(ctx context.Context) (time.Time, error) { return o.DB.Now(ctx) }
+
+// RecordFingerprint writes the fingerprint of the key pair that was made for the order to all of its instances. It is
+// domain.ErrFenced when the claim has expired.
+func (o Orders) RecordFingerprint(
+	ctx context.Context, order domain.Order, claim domain.Claim, fingerprint string,
+) error {
+	return fenced(exec(ctx, o.DB.pool, fingerprintSQL, order.ProjectID, order.ID, claim.ID, fingerprint))
+}
+
+// UpdateSpecs writes the Spec, KeyName and KeyFingerprint of an order's instances, now that the names in the specs are
+// resolved. It is domain.ErrFenced when the claim has expired.
+func (o Orders) UpdateSpecs(ctx context.Context, order domain.Order, claim domain.Claim) error {
+	return o.DB.inTx(ctx, func(tx pgx.Tx) error {
+		for _, i := range order.Instances {
+			err := fenced(exec(ctx, tx, updateSpecSQL, order.ProjectID, order.ID, claim.ID, i.Spec, i.KeyName,
+				i.KeyFingerprint, i.ID))
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// Decide writes what Nova said to one instance. It is domain.ErrFenced when another replica has claimed the order
+// since, unless the same server is written down already.
+func (o Orders) Decide(ctx context.Context, claim domain.Claim, i domain.Instance) error {
+	var written int
+	err := retryDeadlock(func() error {
+		batch := &pgx.Batch{}
+		fence := uuid.NullUUID{UUID: claim.ID, Valid: true}
+		queueChange(batch, i, fence, nil).QueryRow(func(row pgx.Row) error { return row.Scan(&written) })
+		return o.DB.pool.SendBatch(ctx, batch).Close()
+	})
+	if err != nil || written == 1 {
+		return classify(err)
+	}
+	isSame, err := queryValue[bool](ctx, o.DB.pool, `
+select coalesce(i.server_id, '') = $4 and o.claim_id = $3
+from instances i join orders o on o.project_id = i.project_id and o.id = i.order_id
+where i.project_id = $1 and i.id = $2`, i.ProjectID, i.ID, claim.ID, i.ServerID)
+	if errors.Is(err, pgx.ErrNoRows) || err == nil && !isSame {
+		return domain.ErrFenced
+	}
+	return err
+}
+
+const finalizeSQL = `
+with before as (
+    select * from orders where project_id = $1 and id = $2 and status = 'running' for update
+), after as (
+    update orders o
+    set status = $3, problem = $4, payload = null, seq = o.seq + 1, updated_at = clock_timestamp()
+    from before b where o.project_id = b.project_id and o.id = b.id and $3 <> 'running'
+    returning o.*, b.status as previous_status
+)
+insert into events (project_id, subject, seq, type, at, order_id, connection_id, data)
+select project_id, id::text, seq, '` + domain.OrderEvent + `', updated_at, id, connection_id, ` + orderData + `
+from after`
+
+// orderData is the data of an order's event, from a row of orders with previous_status. Its first event has the actor
+// who placed it; what came of that is Nova's doing.
+const orderData = `jsonb_strip_nulls(jsonb_build_object(
+        'order_id', id, 'status', status, 'previous_status', previous_status, 'fault', problem,
+        'actor', case when previous_status is null then actor || jsonb_build_object('order_id', id) end))`
+
+// orderActor is who placed the order of this id in the project $1, as the actor of what the order does.
+func orderActor(id string) string {
+	return "(select o.actor || jsonb_build_object('order_id', o.id) from orders o where o.project_id = $1 and o.id = " +
+		id + ")"
+}
+
+// Finalize writes the order's final status and Problem, with their event. A final status is never changed.
+func (o Orders) Finalize(ctx context.Context, order domain.Order) error {
+	return retryDeadlock(func() error {
+		_, err := exec(ctx, o.DB.pool, finalizeSQL, order.ProjectID, order.ID, order.Status, order.Problem)
+		return err
+	})
+}
+
+func noOrder(id uuid.UUID) error { return apperr.New(apperr.NotFound, "there is no order %s", id) }

@@ -1,0 +1,131 @@
+package postgres_test
+
+import (
+	"errors"
+	"sync"
+	"testing"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// TestClaimExpires: the order of a replica that died is adopted by one of the next ones, not as new.
+func TestClaimExpires(t *testing.T) {
+	t.Parallel()
+	store, o := orders(t), newOrder(2)
+	dead := place(t, store, o, ended)
+	if held, err := store.ClaimExpiresIn(t.Context(), "p1", o.ID); err != nil || held != 0 {
+		t.Errorf("held for %s: %v", held, err)
+	}
+	claims := make([]domain.Claim, 8)
+	var all sync.WaitGroup
+	for i := range claims {
+		all.Go(func() {
+			var err error
+			if claims[i], err = store.Place(t.Context(), o, long); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	var heir []domain.Claim
+	for _, c := range claims {
+		if c.Fresh {
+			t.Error("an old order was taken for new")
+		}
+		if c.Acquired {
+			heir = append(heir, c)
+		}
+	}
+	if len(heir) != 1 || heir[0].ID == dead.ID {
+		t.Fatalf("the heirs are %+v", heir)
+	}
+	// The dead one wakes up: it is fenced off, whatever it tries.
+	i := o.Instances[0]
+	i.ServerID, i.State = "zombie", domain.InstanceBuilding
+	if err := store.Renew(t.Context(), o, dead, long); !errors.Is(err, domain.ErrFenced) {
+		t.Errorf("renew: %v", err)
+	}
+	if err := store.Decide(t.Context(), dead, i); !errors.Is(err, domain.ErrFenced) {
+		t.Errorf("decide: %v", err)
+	}
+	if err := store.Release(t.Context(), o, dead); err != nil {
+		t.Error(err)
+	}
+	if held, err := store.ClaimExpiresIn(t.Context(), "p1", o.ID); err != nil || held <= 0 || held > long ||
+		get(t, store, o).Instances[0].ServerID != "" {
+		t.Errorf("the zombie changed something: held for %s, %v, %+v", held, err, get(t, store, o).Instances)
+	}
+	i.ServerID = "heir's"
+	if err := errors.Join(store.Renew(t.Context(), o, heir[0], long), store.Decide(t.Context(), heir[0], i),
+		store.Release(t.Context(), o, heir[0])); err != nil {
+		t.Errorf("the heir: %v", err)
+	}
+	if held, err := store.ClaimExpiresIn(t.Context(), "p1", o.ID); err != nil || held != 0 {
+		t.Errorf("after its release: held for %s, %v", held, err)
+	}
+}
+
+// TestRenewRejectsExpiredClaim: an expired claim cannot be renewed even before another replica adopts the order,
+// because one may be about to.
+func TestRenewRejectsExpiredClaim(t *testing.T) {
+	t.Parallel()
+	store, o := orders(t), newOrder(1)
+	claim := place(t, store, o, long)
+	if err := store.Renew(t.Context(), o, claim, ended); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Renew(t.Context(), o, claim, long); !errors.Is(err, domain.ErrFenced) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestClaimOrderWithWorkLeft: an order that wants more than servers can be claimed until it is settled, another one not
+// once all is decided.
+func TestClaimOrderWithWorkLeft(t *testing.T) {
+	t.Parallel()
+	store := orders(t)
+	for name, tc := range map[string]struct {
+		spec domain.OrderSpec
+		held bool
+	}{
+		"plain":    {domain.OrderSpec{}, false},
+		"rollback": {domain.OrderSpec{OnFailure: domain.Rollback}, true},
+		"stopped":  {domain.OrderSpec{Stopped: true}, true},
+	} {
+		o := newOrder(1)
+		o.Spec = tc.spec
+		first := place(t, store, o, long)
+		if c, err := store.Claim(t.Context(), o, long); err != nil || c.Acquired {
+			t.Errorf("%s, claimed twice: %+v %v", name, c, err)
+		}
+		i := o.Instances[0]
+		i.ServerID, i.State = "s-"+name, domain.InstanceBuilding
+		if err := errors.Join(store.RecordFingerprint(t.Context(), o, first, "print"),
+			store.Decide(t.Context(), first, i), store.Release(t.Context(), o, first)); err != nil {
+			t.Fatal(err)
+		}
+		if got := get(t, store, o).Instances[0].KeyFingerprint; got != "print" {
+			t.Errorf("%s: the fingerprint is %q", name, got)
+		}
+		if err := store.RecordFingerprint(t.Context(), o, first, "late"); !errors.Is(err, domain.ErrFenced) {
+			t.Errorf("%s, keyed without a claim: %v", name, err)
+		}
+		second, err := store.Claim(t.Context(), o, long)
+		if err != nil || second.Acquired != tc.held {
+			t.Errorf("%s, all decided: got %+v %v", name, second, err)
+		}
+		foreign := o
+		foreign.ProjectID = "p2"
+		if c, err := store.Claim(t.Context(), foreign, long); err != nil || c.Acquired {
+			t.Errorf("%s, from another project: %+v %v", name, c, err)
+		}
+		i.State = domain.InstanceStopped
+		o = settle(t, store, o, i)
+		if err := store.Release(t.Context(), o, second); err != nil {
+			t.Fatal(err)
+		}
+		if c, err := store.Claim(t.Context(), o, long); err != nil || c.Acquired {
+			t.Errorf("%s, settled: %+v %v", name, c, err)
+		}
+	}
+}

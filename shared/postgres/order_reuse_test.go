@@ -1,0 +1,248 @@
+package postgres_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// idle stores an instance of the connection that is stopped, whose order is over.
+func (l testDB) idle(t *testing.T, c domain.Connection, f domain.Flavor, labels map[string]string) uuid.UUID {
+	t.Helper()
+	o := connectedOrder(c, 1)
+	i := &o.Instances[0]
+	i.Spec = domain.LaunchSpec{Metadata: labels, ImageID: debian, ImageRef: "debian"}
+	i.Spec.Sized(f)
+	if _, err := l.Place(t.Context(), o, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := change(t, l.Orders, []domain.Instance{with(*i, uuid.NewString(), domain.InstanceStopped)}); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Finalize(t.Context(), finalStatus(get(t, l.Orders, o))); err != nil {
+		t.Fatal(err)
+	}
+	return i.ID
+}
+
+// reusing is an order that takes idle instances.
+func reusing(c domain.Connection, n int) domain.Order {
+	o := connectedOrder(c, n)
+	o.Spec.Reuse = true
+	return o
+}
+
+// debian is the id of an image.
+const debian = "7d3f1d6c-52b8-4b0e-9b7c-6f0f5a1f7c42"
+
+var (
+	fits = domain.Flavor{ID: "fits", VCPUs: 2, RAMMB: 2048, DiskGB: 10}
+	big  = domain.Flavor{ID: "big", VCPUs: 4, RAMMB: 8192, DiskGB: 80}
+)
+
+// TestReuse: an order reuses the smallest instance that suffices, and none that is in use.
+func TestReuse(t *testing.T) {
+	t.Parallel()
+	l := newTestDB(t)
+	c, other := l.storeConnection(t, domain.ConnectionQuota{}, nil), l.storeConnection(t, domain.ConnectionQuota{}, nil)
+	labels := map[string]string{"pool": "a", "more": "x"}
+	larger := l.idle(t, c, big, labels)
+	smaller := l.idle(t, c, fits, labels)
+	busy := map[string]uuid.UUID{}
+	for name, f := range map[string]domain.Flavor{
+		"too few vcpus": {ID: "f", VCPUs: 1, RAMMB: 2048, DiskGB: 10}, "too little memory": {
+			ID: "f", VCPUs: 2, RAMMB: 2047,
+			DiskGB: 10,
+		},
+		"too small a disk": {ID: "f", VCPUs: 2, RAMMB: 2048, DiskGB: 9},
+	} {
+		busy[name] = l.idle(t, c, f, labels)
+	}
+	busy["other labels"] = l.idle(t, c, fits, map[string]string{"pool": "b"})
+	busy["no labels"] = l.idle(t, c, fits, nil)
+	busy["another connection's"] = l.idle(t, other, fits, labels)
+	for name, sql := range map[string]string{
+		"an order that runs": `update orders set status = 'running' where id = (select order_id from instances where id = $1)`,
+		"an action that runs": fmt.Sprintf(`insert into actions (project_id, id, connection_id, instance_id, user_id, verb)
+			select 'p1', gen_random_uuid(), '%s', $1, 'u1', 'start'`, c.ID),
+		"disconnected":                        "update instances set disconnected_at = now() where id = $1",
+		"missed":                              "update instances set missed_at = now() where id = $1",
+		"active":                              "update instances set state = 'active' where id = $1",
+		"being started":                       "update instances set state = 'updating' where id = $1",
+		"connected, and stopped by its owner": "update instances set origin = 'connected' where id = $1",
+		"taken back by its owner":             "update instances set reusable = false where id = $1",
+		"another image":                       `update instances set spec = spec || '{"image": "ubuntu", "image_id": "x"}' where id = $1`,
+		"from a volume":                       `update instances set spec = spec - 'image' || '{"image_id": ""}' where id = $1`,
+		"without server":                      "update instances set server_id = null where id = $1",
+		"another project":                     "update instances set project_id = 'p2', order_id = null where id = $1",
+	} {
+		busy[name] = l.idle(t, c, fits, labels)
+		l.exec(t, sql, busy[name])
+	}
+	placed := func(o domain.Order) []uuid.UUID {
+		t.Helper()
+		claim, err := l.Place(t.Context(), o, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var ids []uuid.UUID
+		for _, i := range get(t, l.Orders, o).Instances {
+			ids = append(ids, i.ID)
+		}
+		if again, err := l.Place(t.Context(), o, 0); err != nil || again.Fresh || !claim.Fresh {
+			t.Errorf("again: %t %v", again.Fresh, err)
+		}
+		return ids
+	}
+	one, rest := reusing(c, 1), reusing(c, 3)
+	if got := placed(one); len(got) != 1 || got[0] != smaller {
+		t.Errorf("taken was %v, want %s", got, smaller)
+	}
+	if got := placed(rest); len(got) != 3 || got[0] != larger || got[1] != rest.Instances[1].ID ||
+		got[2] != rest.Instances[2].ID {
+		t.Errorf("taken were %v, want %s and two new ones", got, larger)
+	}
+	for id, order := range map[uuid.UUID]uuid.UUID{smaller: one.ID, larger: rest.ID} {
+		events := testkit.Scalar[string](t, l.conn, `select string_agg(seq || ' ' || (data->>'state'), ', ' order by seq) from events
+			where subject = $1::text and order_id = $2`, id, order)
+		if events != "3 stopped" {
+			t.Errorf("the order that reuses %s has the events %q", id, events)
+		}
+	}
+	for name, id := range busy {
+		if testkit.Scalar[bool](t, l.conn, "select coalesce(order_id = any($2), false) from instances where id = $1", id,
+			[]uuid.UUID{one.ID, rest.ID}) {
+			t.Errorf("taken was one that is busy: %s", name)
+		}
+	}
+	plain := connectedOrder(c, 1)
+	l.idle(t, c, fits, labels)
+	if got := placed(plain); got[0] != plain.Instances[0].ID {
+		t.Error("an idle instance was reused without a request for it")
+	}
+}
+
+// TestReuseConcurrently: of several orders at once, one reuses an idle instance, and that uses no more of the quota.
+func TestReuseConcurrently(t *testing.T) {
+	t.Parallel()
+	l := newTestDB(t)
+	three := 3
+	for range 25 {
+		c := l.storeConnection(t, domain.ConnectionQuota{Instances: &three}, nil)
+		first, second := l.idle(t, c, fits, map[string]string{"pool": "a"}), l.idle(t, c, fits,
+			map[string]string{"pool": "a"})
+		orders := []domain.Order{reusing(c, 1), reusing(c, 1), reusing(c, 1)}
+		for _, err := range l.placeConcurrently(t, orders...) {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		taken := map[uuid.UUID]int{}
+		for _, o := range orders {
+			got := get(t, l.Orders, o).Instances
+			if len(got) != 1 {
+				t.Fatalf("an order has %d instances", len(got))
+			}
+			taken[got[0].ID]++
+		}
+		if used := l.used(t, c); len(taken) != 3 || taken[first] != 1 || taken[second] != 1 || used.Instances != 3 {
+			t.Fatalf("taken were %v, used are %+v", taken, used)
+		}
+		// There is no idle one, and no room: nothing is taken back from those orders.
+		if _, err := l.Place(t.Context(), reusing(c, 1), 0); apperr.CodeOf(err) != apperr.Quota {
+			t.Fatalf("a fourth: %v", err)
+		}
+		if _, err := (postgres.Connections{DB: l.DB}).End(t.Context(), "p1", c.ID, domain.ConnectionDeleted, "",
+			true); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestReuseRollsBack: an order that fails leaves the idle instance with its earlier order.
+func TestReuseRollsBack(t *testing.T) {
+	t.Parallel()
+	l := newTestDB(t)
+	two := 2
+	c := l.storeConnection(t, domain.ConnectionQuota{Instances: &two}, nil)
+	id := l.idle(t, c, fits, map[string]string{"pool": "a"})
+	order := testkit.Scalar[uuid.UUID](t, l.conn, "select order_id from instances where id = $1", id)
+	if _, err := l.Place(t.Context(), reusing(c, 3), 0); apperr.CodeOf(err) != apperr.Quota {
+		t.Errorf("got %v", err)
+	}
+	if got := testkit.Scalar[uuid.UUID](t, l.conn, "select order_id from instances where id = $1", id); got != order {
+		t.Error("it was taken all the same")
+	}
+}
+
+// TestPlaceRejectsTakenIDs: events are distinguished by the ids of their subjects, so no two resources of a project may
+// have the same id.
+func TestPlaceRejectsTakenIDs(t *testing.T) {
+	t.Parallel()
+	l := newTestDB(t)
+	c := l.storeConnection(t, domain.ConnectionQuota{}, nil)
+	known := connectedOrder(c, 1)
+	if _, err := l.Place(t.Context(), known, 0); err != nil {
+		t.Fatal(err)
+	}
+	callback, err := postgres.Callbacks{DB: l.DB}.Create(t.Context(), domain.Callback{
+		ProjectID: "p1", ID: uuid.New(),
+		UserID: "u1", URL: "https://a.example", Secret: []byte("x"),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	action, err := postgres.Actions{DB: l.DB}.Create(t.Context(), domain.DelegatedAction{
+		ID: uuid.New(), ProjectID: "p1", ConnectionID: c.ID, InstanceID: known.Instances[0].ID, UserID: "u1",
+		Request: domain.ActionRequest{Action: domain.Start},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.exec(t, "delete from events") // for their age: it is not they alone that tell
+	for name, id := range map[string]uuid.UUID{
+		"an instance": known.Instances[0].ID, "an order": known.ID, "a callback": callback.ID, "a connection": c.ID,
+		"an action": action.ID,
+	} {
+		expect := func(what, field string, err error) {
+			t.Helper()
+			e := apperr.As(err)
+			if err == nil || e.Code != apperr.Conflict || len(e.Fields) != 1 || e.Fields[0].Field != field {
+				t.Errorf("%s has the id of %s: got %v, want a conflict at %s", what, name, err, field)
+			}
+		}
+		own, delegated := newOrder(2), connectedOrder(c, 2)
+		own.Instances[1].ID, delegated.Instances[1].ID = id, id
+		_, err := l.Place(t.Context(), own, long)
+		expect("an instance", "instances[1].id", err)
+		_, err = l.Place(t.Context(), delegated, 0)
+		expect("an instance through a connection", "instances[1].id", err)
+		_, _, err = postgres.Instances{DB: l.DB}.Connect(t.Context(), domain.Instance{
+			ID: id, ProjectID: "p1",
+			ServerID: uuid.NewString(), State: domain.InstanceActive,
+		})
+		expect("a server that is connected", "id", err)
+		if id != known.ID {
+			own, delegated = newOrder(1), connectedOrder(c, 1)
+			own.ID, delegated.ID = id, id
+			_, err = l.Place(t.Context(), own, long)
+			expect("an order", "id", err)
+			_, err = l.Place(t.Context(), delegated, 0)
+			expect("an order through a connection", "id", err)
+		}
+		foreign := newOrder(1)
+		foreign.ProjectID, foreign.Instances[0].ProjectID, foreign.Instances[0].ID = "p2", "p2", id
+		if _, err := l.Place(t.Context(), foreign, long); err != nil {
+			t.Errorf("in another project it is free: %v", err)
+		}
+	}
+	if n := testkit.Scalar[int](t, l.conn, "select count(*)::int from orders where project_id = 'p1'"); n != 1 {
+		t.Errorf("%d orders are stored", n)
+	}
+}

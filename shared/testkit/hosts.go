@@ -1,0 +1,194 @@
+package testkit
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gophercloud/gophercloud/v2"
+	"github.com/gophercloud/gophercloud/v2/openstack"
+	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/flavors"
+	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/servers"
+	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/services"
+	"github.com/gophercloud/gophercloud/v2/openstack/image/v2/images"
+	"github.com/gophercloud/gophercloud/v2/openstack/placement/v1/traits"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	shared "github.com/cloudfn/cloudfn/shared/openstack"
+)
+
+// Session opens a session with a token of the project's member.
+func (p *Project) Session(t testing.TB) *shared.Session {
+	t.Helper()
+	cloud := must(shared.New(shared.Config{Cloud: "demo", ConfigFile: CloudsYAML(t)}, shared.Options{}))(t)
+	t.Cleanup(cloud.Close)
+	return cloud.As(domain.Secret(p.Token(t)), p.ID)
+}
+
+// DeleteImages deletes the images that the project owns.
+func (p *Project) DeleteImages(t testing.TB) {
+	t.Helper()
+	glance := must(openstack.NewImageV2(Login(t, "admin"), gophercloud.EndpointOpts{}))(t)
+	for _, i := range all(t, images.List(glance, images.ListOpts{Owner: p.ID}), images.ExtractImages) {
+		check(t, images.Delete(context.Background(), glance, i.ID).ExtractErr())
+	}
+}
+
+// The pool of hosts that only servers of reservations get onto; scripts/sandbox makes it.
+const (
+	poolName   = "cloudfn-reservable"
+	spareName  = "sandbox-spare" // isolates them, too, while a test takes a host out of the pool
+	poolTrait  = "CUSTOM_CLOUDFN_RESERVABLE"
+	leaseTrait = "CUSTOM_CLOUDFN_LEASE_"
+)
+
+// ReservableHosts waits until no other test has them, in any process, and returns the sandbox's isolated hosts: up,
+// without servers, in the pool and in no aggregate of a lease. Before the test and after it everything is removed that
+// a lease makes. A test that calls Heavy does so first.
+func ReservableHosts(t testing.TB) []string {
+	t.Helper()
+	name := filepath.Join(filepath.Dir(CloudsYAML(t)), "reservable-hosts.lock")
+	file := must(os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o600))(t)
+	t.Cleanup(func() { file.Close() }) // this releases the lock
+	start := time.Now()
+	check(t, syscall.Flock(int(file.Fd()), syscall.LOCK_EX))
+	t.Logf("waited %.1f s for its turn", time.Since(start).Seconds()) // scripts/testtime reads this
+	names := reservable(t)
+	pool := pool{nova: Compute(t, Login(t, "admin")), session: Session(t, "admin"), names: names}
+	t.Cleanup(func() { pool.restore(t) })
+	pool.restore(t)
+	return slices.Clone(names)
+}
+
+// reservable reads which hosts the sandbox was made with.
+func reservable(t testing.TB) []string {
+	t.Helper()
+	text := must(os.ReadFile(filepath.Join(filepath.Dir(CloudsYAML(t)), "settings")))(t)
+	for line := range strings.Lines(string(text)) {
+		if names, ok := strings.CutPrefix(line, "SANDBOX_RESERVABLE="); ok {
+			return strings.Fields(names)
+		}
+	}
+	t.Fatal("the sandbox is older than its reservable hosts: run scripts/sandbox up")
+	return nil
+}
+
+type pool struct {
+	nova    *gophercloud.ServiceClient
+	session *shared.Session
+	names   []string
+}
+
+// restore makes the hosts as scripts/sandbox makes them. It is also a cleanup, so it uses no context of the test.
+func (p pool) restore(t testing.TB) {
+	t.Helper()
+	ctx := context.Background()
+	p.services(t)
+	hosts := map[string]domain.ComputeHost{}
+	for _, h := range must(p.session.ComputeHosts(ctx))(t) {
+		hosts[h.Name] = h
+	}
+	for _, name := range p.names {
+		p.empty(ctx, t, name)
+	}
+	p.flavors(ctx, t)
+	for _, a := range must(p.session.Aggregates(ctx))(t) {
+		isLease := strings.HasPrefix(a.Name, "cloudfn-lease-")
+		for _, name := range a.Hosts {
+			if isLease || a.Name != poolName && a.Name != spareName && slices.Contains(p.names, name) {
+				check(t, p.session.RemoveHost(ctx, a, name, hosts[name].ProviderID))
+			}
+		}
+		if isLease {
+			check(t, p.session.DeleteAggregate(ctx, a.ID))
+		}
+	}
+	check(t, p.session.EnsureTrait(ctx, poolTrait))
+	aggregate := must(p.session.EnsureAggregate(ctx, poolName, map[string]string{"trait:" + poolTrait: "required"}))(t)
+	for _, name := range p.names {
+		id := hosts[name].ProviderID
+		check(t, p.session.AddHost(ctx, aggregate, name, id))
+		check(t, p.session.SetProviderTrait(ctx, id, poolTrait, true))
+		for _, trait := range must(p.session.ProviderTraits(ctx, id))(t) {
+			if strings.HasPrefix(trait, "CUSTOM_") && trait != poolTrait {
+				check(t, p.session.SetProviderTrait(ctx, id, trait, false))
+			}
+		}
+	}
+	p.traits(ctx, t)
+}
+
+// services enables the hosts, and takes back that one was forced down.
+func (p pool) services(t testing.TB) {
+	t.Helper()
+	for _, name := range p.names {
+		setService(t, p.nova, name, false)
+	}
+}
+
+// ForceDown tells Nova that a host is down, or that it is not. ReservableHosts takes it back after the test.
+func ForceDown(t testing.TB, host string, down bool) {
+	t.Helper()
+	setService(t, Compute(t, Login(t, "admin")), host, down)
+}
+
+func setService(t testing.TB, client *gophercloud.ServiceClient, host string, down bool) {
+	t.Helper()
+	nova := *client
+	nova.Microversion = "2.53" // services have ids for PUT
+	list := services.List(&nova, services.ListOpts{Binary: "nova-compute", Host: host})
+	for _, s := range all(t, list, services.ExtractServices) {
+		if s.Status != "enabled" || s.ForcedDown != down { // gophercloud cannot say forced_down false
+			body := map[string]any{"status": "enabled", "forced_down": down}
+			_, err := nova.Put(context.Background(), nova.ServiceURL("os-services", s.ID), body, nil,
+				&gophercloud.RequestOpts{OkCodes: []int{200}})
+			check(t, err)
+		}
+	}
+}
+
+// empty deletes the servers on a host.
+func (p pool) empty(ctx context.Context, t testing.TB, host string) {
+	t.Helper()
+	Eventually(t, 2*time.Minute, "host "+host+" is empty", func() bool {
+		found := must(p.session.HostServers(ctx, host))(t)
+		for _, s := range found {
+			if servers.ForceDelete(ctx, p.nova, s.ID).ExtractErr() != nil {
+				_ = servers.Delete(ctx, p.nova, s.ID).ExtractErr()
+			}
+		}
+		return len(found) == 0
+	})
+}
+
+// flavors deletes the private flavors of leases.
+func (p pool) flavors(ctx context.Context, t testing.TB) {
+	t.Helper()
+	nova := *p.nova
+	nova.Microversion = "2.61" // with extra specs
+	list := flavors.ListDetail(&nova, flavors.ListOpts{AccessType: flavors.PrivateAccess})
+	for _, f := range all(t, list, flavors.ExtractFlavors) {
+		for spec := range f.ExtraSpecs {
+			if strings.HasPrefix(spec, "trait:"+leaseTrait) {
+				check(t, p.session.DeleteFlavor(ctx, f.ID))
+				break
+			}
+		}
+	}
+}
+
+// traits deletes the traits of leases.
+func (p pool) traits(ctx context.Context, t testing.TB) {
+	t.Helper()
+	placement := must(openstack.NewPlacementV1(p.nova.ProviderClient, gophercloud.EndpointOpts{}))(t)
+	placement.Microversion = "1.6"
+	list := traits.List(placement, traits.ListOpts{Name: "startswith:" + leaseTrait})
+	for _, trait := range all(t, list, traits.ExtractTraits) {
+		check(t, p.session.DeleteTrait(ctx, trait))
+	}
+}

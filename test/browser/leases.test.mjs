@@ -1,0 +1,99 @@
+// Leases: the calendar, a lease with its steps, and what people do with one.
+import assert from 'node:assert/strict';
+import { after, before, test } from 'node:test';
+import { browser, faultless, open, order, patience, picture, row, settled, sizes, visit } from './harness.mjs';
+
+let chrome;
+before(async () => {
+  chrome = await browser();
+});
+after(() => chrome?.close());
+
+const track = (page, name) =>
+  page.locator('.track').filter({ has: page.getByRole('link', { name, exact: true }) });
+
+for (const size of Object.keys(sizes)) {
+  test(`the calendar and a lease, ${size}`, { timeout: patience }, async () => {
+    const { page, close } = await visit(chrome, { size });
+    await open(page, 'Leases');
+    await track(page, 'workshop').locator('.mark').getByText('active').waitFor();
+    await track(page, 'workshop').getByText(/^2 hosts, \d/).waitFor();
+    await track(page, 'nightly').locator('.mark').getByText('pending').waitFor();
+    await track(page, 'broken').getByText('delegates anew').waitFor();
+    assert.equal(await track(page, 'workshop').locator('rect.good').count(), 1, 'an active lease has a bar');
+    assert.equal(await track(page, 'workshop').locator('line.present').count(), 1, 'a line marks the present');
+    await settled(page);
+    await picture(page, `leases-${size}`);
+    await faultless(page, `leases, ${size}`);
+    await page.getByRole('radio', { name: '3 months' }).check();
+    await picture(page, `leases-quarter-${size}`);
+    await page.getByRole('radio', { name: 'Day', exact: true }).check();
+    await page.getByRole('button', { name: 'Later' }).focus();
+    await page.keyboard.press('Enter');
+    await track(page, 'workshop').locator('line.present').waitFor({ state: 'detached' });
+    await page.getByRole('button', { name: 'Now' }).click();
+    await track(page, 'workshop').locator('line.present').waitFor({ state: 'attached' });
+    await track(page, 'workshop').getByRole('link').click();
+    await page.getByRole('heading', { level: 1, name: 'workshop' }).waitFor();
+    await row(page, 'Warning').getByText('pending').waitFor();
+    await page.getByText('not known yet').waitFor();
+    await settled(page);
+    await picture(page, `lease-${size}`);
+    await faultless(page, `lease, ${size}`);
+    await page.getByRole('link', { name: 'Leases', exact: true }).last().click();
+    await page.getByRole('radio', { name: 'Over' }).check();
+    await track(page, 'past').locator('.mark').getByText('ended').waitFor();
+    await page.getByRole('link', { name: 'New lease' }).click();
+    await page.getByRole('heading', { level: 1, name: 'New lease' }).waitFor();
+    await settled(page);
+    await picture(page, `lease-form-${size}`);
+    await faultless(page, `lease form, ${size}`);
+    await close();
+  });
+}
+
+test('an instance is leased, extended and given back', { timeout: 2 * patience }, async () => {
+  const { page, close } = await visit(chrome, { expected: [400, 422] });
+  await order(page, { name: 'leased' });
+  await row(page, 'leased').getByText('active').first().waitFor({ timeout: patience });
+  await open(page, 'Leases');
+  await page.getByRole('link', { name: 'New lease' }).click();
+  await page.getByRole('radio', { name: 'Instances' }).check();
+  await page.getByRole('checkbox', { name: /^leased/ }).check();
+  await page.getByRole('button', { name: 'Reserve' }).click();
+  await page.locator('[aria-invalid]').first().waitFor(); // it has no name
+  await page.getByLabel('Name').fill('<b>tomorrow</b>');
+  const at = (hours) => new Date(Date.now() + hours * 3600_000).toISOString().slice(0, 16);
+  await page.getByLabel(/^Start/).fill(at(24));
+  await page.getByLabel(/^End/).fill(at(20));
+  await page.getByRole('button', { name: 'Reserve' }).click();
+  await page.getByLabel(/^End/).and(page.locator('[aria-invalid]')).waitFor(); // it ends before it begins
+  await page.getByLabel(/^End/).fill(at(32));
+  await page.getByLabel('Warning').selectOption('PT1H');
+  await page.getByRole('button', { name: 'Reserve' }).click();
+  await page.getByRole('heading', { level: 1, name: '<b>tomorrow</b>' }).waitFor();
+  await row(page, 'Start').getByText('pending').waitFor();
+  await page.getByRole('button', { name: 'New end' }).click();
+  const end = at(40);
+  await page.getByRole('dialog').getByLabel('New end, in UTC').fill(end);
+  await page.getByRole('dialog').getByRole('button', { name: 'Change' }).click();
+  await row(page, 'End').getByText(`${end.slice(11)} UTC`).waitFor();
+  await page.getByRole('button', { name: 'Cancel' }).click();
+  await page.getByRole('dialog').getByRole('button', { name: 'Cancel the lease' }).click();
+  await page.getByRole('heading', { level: 1 }).locator('..').getByText('cancelled').waitFor();
+  await close();
+});
+
+test('hosts: why none can be had, and no calendar of hosts for members', { timeout: patience }, async () => {
+  const { page, close } = await visit(chrome, { expected: [400, 403, 422] });
+  await open(page, 'Leases');
+  assert.equal(await page.getByRole('link', { name: 'Hosts' }).count(), 0, 'only admins get the calendar of hosts');
+  await page.getByRole('link', { name: 'New lease' }).click();
+  await page.getByLabel('Name').fill('too many');
+  await page.getByLabel('Hosts, at least').fill('900');
+  await page.getByRole('button', { name: 'When are they free?' }).click();
+  await page.locator('.report').getByText('host').or(page.locator('.error', { hasText: 'host' })).first().waitFor();
+  await page.getByRole('button', { name: 'Reserve' }).click();
+  await page.locator('.error', { hasText: 'host' }).first().waitFor();
+  await close();
+});

@@ -1,0 +1,80 @@
+package contract_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// managedStory declares a deployment and a template. reconcile-managed does not see that there is work, so nothing is
+// made in Nova.
+func (s *story) managedStory(t *testing.T) {
+	s.exec(t, `create function later() returns trigger language plpgsql
+as 'begin new.due_at := ''infinity''; return new; end'`)
+	s.exec(t, "create trigger later before insert or update on managed_projects for each row execute function later()")
+	anyVersion := []string{"If-Match", ""}
+	of := func(id, name string) ask {
+		path := strings.NewReplacer("{kind}", name, "{name}", "web", "{number}", "1").Replace(s.operations[id].path)
+		return ask{path: path, header: anyVersion}
+	}
+	s.ok(t, "listProviders", 200, ask{})
+
+	s.ok(t, "createFlavor", 201, ask{})
+	s.ok(t, "createFlavor", 409, ask{})
+	s.ok(t, "createFlavor", 422, ask{set: map[string]any{"kind": "Pod"}})
+	s.ok(t, "listFlavors", 200, ask{query: []string{"limit=1", "kind=VirtualMachineDeployment"}})
+	s.ok(t, "getFlavor", 200, ask{})
+	s.ok(t, "putFlavor", 412, ask{})
+	s.ok(t, "putFlavor", 200, ask{header: anyVersion})
+	s.ok(t, "putFlavor", 422, ask{header: anyVersion, set: map[string]any{"kind": "Pod"}})
+	s.ok(t, "putFlavor", 201, ask{header: anyVersion, path: "/v1/flavors/other"})
+
+	s.ok(t, "putManaged", 412, ask{})
+	s.ok(t, "putManaged", 200, ask{header: anyVersion, query: []string{"dry_run=true"}})
+	s.ok(t, "putManaged", 201, ask{header: anyVersion})
+	s.ok(t, "putManaged", 200, ask{header: anyVersion, example: "template"})
+	s.ok(t, "listManaged", 200, ask{query: []string{"name", "limit=1", "kind=VirtualMachineDeployment"}})
+	s.ok(t, "listManagedOfKind", 200, ask{})
+	s.ok(t, "getManaged", 200, ask{})
+	s.ok(t, "listManagedRevisions", 200, ask{})
+	s.ok(t, "getManagedRevision", 200, ask{})
+	s.ok(t, "rollbackManaged", 412, ask{})
+	s.ok(t, "rollbackManaged", 200, ask{header: anyVersion})
+	for _, id := range []string{"putManaged", "listManagedOfKind"} {
+		s.ok(t, id, 404, of(id, "Router"))
+	}
+	for _, id := range []string{
+		"listManagedOfKind", "getManaged", "putManaged", "rollbackManaged", "deleteManaged", "listManagedRevisions",
+		"getManagedRevision",
+	} {
+		s.ok(t, id, 422, of(id, "Pod"))
+	}
+
+	s.ok(t, "deleteManaged", 412, ask{header: []string{"If-Match", `"77"`}})
+	s.exec(t, "update connections set status = 'lost' where managed")
+	id, secret := s.project.AppCredential(t)
+	delegated := s.client.As(s.project.AppCredentialToken(t, id, secret))
+	s.ok(t, "deleteManaged", 409, ask{client: delegated, header: anyVersion})
+	s.ok(t, "deleteManaged", 202, ask{header: anyVersion})
+	s.ok(t, "putManaged", 409, ask{header: anyVersion})
+	s.ok(t, "rollbackManaged", 409, ask{header: anyVersion})
+	s.ok(t, "deleteFlavor", 412, ask{})
+	s.ok(t, "deleteFlavor", 204, ask{header: anyVersion})
+}
+
+// strayManaged stores the resource of the examples without a delegation.
+func strayManaged(t *testing.T, database string, project *testkit.Project) {
+	t.Helper()
+	if _, err := testkit.Pool(t, database).Exec(t.Context(), `
+with p as (insert into managed_projects (project_id, domain_id, due_at) values ($1, '', 'infinity') returning project_id),
+m as (insert into managed (project_id, id, kind, name, user_id, provider, repair, max_revisions, revision, request,
+                           status)
+      select project_id, gen_random_uuid(), 'VirtualMachineDeployment', 'web', 'u', 'nova', 'manual', 10, 1, 'create',
+             'pending' from p
+      returning *)
+insert into managed_revisions (project_id, managed_id, number, spec, user_id)
+select project_id, id, 1, '{"count": 0}', 'u' from m`, project.ID); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,188 @@
+package process_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// TestLeaseEnds: each on_end, one that is changed to a deletion, with another trust, while the lease is active, and a
+// service that slept over start and end.
+func TestLeaseEnds(t *testing.T) {
+	t.Parallel()
+	testkit.Heavy(t)
+	l := newLessee(t, nil)
+	t.Cleanup(func() { l.DeleteImages(t) })
+	leases, servers := map[string]string{}, map[string]string{}
+	for _, name := range []string{"stop", "snapshot_delete", "delete", "changed", "asleep"} {
+		instance, server := l.launch(t, "")
+		start, onEnd := "now", name
+		switch name {
+		case "asleep":
+			start, onEnd = time.Now().Add(time.Hour).UTC().Format(time.RFC3339), "stop"
+		case "changed":
+			onEnd = "shelve"
+		}
+		lease := l.lease(t, fmt.Sprintf(`{"name": %q, "start": %q, "duration": "PT1H", "on_end": %q,
+			"reservations": [{"type": "instance", "instance_id": %q}]}`, name, start, onEnd, instance))
+		leases[name], servers[name] = lease.ID, server
+	}
+	l.Await(t, servers["asleep"], "SHELVED_OFFLOADED")
+	for name, id := range leases {
+		if name != "asleep" {
+			l.becomes(t, id, domain.LeaseActive)
+		}
+	}
+	if a := l.client().Do(t, http.MethodPatch, "/v1/leases/"+leases["changed"], `{"on_end": "delete"}`,
+		"Content-Type", "application/json"); a.Status != http.StatusOK {
+		t.Errorf("change: %d %s", a.Status, a.Body)
+	}
+	if got, want := testkit.Scalar[string](t, l.conn, `select string_agg(concat_ws(' ', status, actions), ', '
+		order by created_at) from connections where lease_id = $1`, leases["changed"]),
+		"deleted {start,stop}, active {start,stop,deallocate}"; got != want {
+		t.Errorf("the connections of the changed lease are %s, want %s", got, want)
+	}
+	for _, id := range leases {
+		l.at(t, id,
+			"starts_at = clock_timestamp() - interval '3 hours', ends_at = clock_timestamp() - interval '1 hour'")
+	}
+	for name, id := range leases {
+		lease := l.becomes(t, id, domain.LeaseEnded)
+		want := "pending starting active ending ended"
+		if name == "asleep" {
+			want = "pending ending ended"
+			if lease.Events[0].Status != "skipped" {
+				t.Errorf("asleep: its events are %+v", lease.Events)
+			}
+		}
+		if got := l.events(t, id); got != want {
+			t.Errorf("%s: its events are %q", name, got)
+		}
+	}
+	l.Await(t, servers["stop"], "SHUTOFF")
+	l.Await(t, servers["asleep"], "SHELVED_OFFLOADED") // which does not run either
+	l.Await(t, servers["delete"], "DELETED")
+	l.Await(t, servers["changed"], "DELETED")
+	l.Await(t, servers["snapshot_delete"], "DELETED")
+	images, err := l.Session(t).FindImages(t.Context(), "leased-"+leases["snapshot_delete"])
+	if err != nil || len(images) != 1 || images[0].Status != "active" {
+		t.Errorf("the images of the deleted server are %+v: %v", images, err)
+	}
+}
+
+// TestDisabledLessee: when Keystone does not accept the trust any more, the lease is in error and the instance stays.
+func TestDisabledLessee(t *testing.T) {
+	t.Parallel()
+	l := newLessee(t, nil)
+	instance, server := l.launch(t, "")
+	lease := l.lease(t, fmt.Sprintf(`{"name": "lost", "duration": "PT1H",
+		"reservations": [{"type": "instance", "instance_id": %q}]}`, instance))
+	l.becomes(t, lease.ID, domain.LeaseActive)
+	l.Disable(t)
+	t.Cleanup(func() { l.Enable(t) })
+	_, err := l.conn.Exec(context.Background(),
+		"update connections set next_check_at = clock_timestamp(), checked_at = null")
+	if err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, 3*time.Minute, "the lease is in error", func() bool {
+		l.tick()
+		return l.events(t, lease.ID) == "pending starting active error"
+	})
+	code := testkit.Scalar[string](t, l.conn, "select problem->>'code' from leases where id = $1", lease.ID)
+	l.Enable(t)
+	if s := l.Servers(t); code != "delegation_lost" || len(s) != 1 || s[0].ID != server || s[0].Status != "ACTIVE" {
+		t.Errorf("the problem is %s, and the servers are %v", code, s)
+	}
+}
+
+// TestHostsOneAfterTheOther: a lease waits for the host until the one before has returned it. A start that fails for
+// too long is in error, and its end leaves nothing.
+func TestHostsOneAfterTheOther(t *testing.T) {
+	t.Parallel()
+	hosts := testkit.ReservableHosts(t)
+	l := newLessee(t, map[string]string{"LEASES_RETRY_FOR": "1s"})
+	l.reserve(t, hosts[0])
+	first := l.reserveHost(t)
+	l.becomes(t, first.ID.String(), domain.LeaseActive)
+	f := first.Reservations[0].Flavors[0]
+	second := l.lease(t, fmt.Sprintf(`{"name": "second", "start": %q, "duration": "PT1H", "on_end": "delete",
+		"reservations": [{"type": "host", "min": 1}]}`, first.EndsAt.Add(time.Second).UTC().Format(time.RFC3339Nano)))
+	l.at(t, second.ID, "starts_at = clock_timestamp()")
+	testkit.Eventually(t, time.Minute, "the second lease waits", func() bool {
+		l.tick()
+		s := l.show(t, second.ID)
+		return s.Status == "starting" && s.Reason != nil && s.Reason.Code == "conflict"
+	})
+	l.at(t, first.ID.String(), "ends_at = clock_timestamp()")
+	l.becomes(t, second.ID, domain.LeaseActive)
+	if left := leftOf(t, first.Reservations[0].ID.String(), f.ID); len(left) > 0 {
+		t.Errorf("left are %v", left)
+	}
+	l.at(t, second.ID, "ends_at = clock_timestamp()")
+	l.becomes(t, second.ID, domain.LeaseEnded)
+
+	third := l.reserveHost(t, "no-such-flavor")
+	l.becomes(t, third.ID.String(), domain.LeaseError)
+	l.at(t, third.ID.String(), "ends_at = clock_timestamp()")
+	l.becomes(t, third.ID.String(), domain.LeaseEnded)
+	if left := leftOf(t, third.Reservations[0].ID.String()); len(left) > 0 {
+		t.Errorf("left are %v", left)
+	}
+	if got := l.events(t, third.ID.String()); got != "pending starting error ending ended" {
+		t.Errorf("its events are %q", got)
+	}
+}
+
+// TestDeadHost: a free host takes the place of one that is down; without another one the lease is degraded until the
+// host is up.
+func TestDeadHost(t *testing.T) {
+	t.Parallel()
+	hosts := testkit.ReservableHosts(t)
+	l := newLessee(t, nil)
+	l.reserve(t, hosts...)
+	lease := l.reserveHost(t)
+	id := lease.ID.String()
+	l.becomes(t, id, domain.LeaseActive)
+	held := func() []string {
+		return testkit.Scalar[[]string](t, l.conn,
+			"select array_agg(node) from allocations where released_at is null and prepared_at is not null")
+	}
+	until := func(what string, ok func() bool) {
+		testkit.Eventually(t, 3*time.Minute, what, func() bool {
+			if _, err := l.conn.Exec(context.Background(), `
+update leases set due_at = clock_timestamp() where due_at is not null and claim_id is null`); err != nil {
+				t.Fatal(err)
+			}
+			l.tick()
+			return ok()
+		})
+	}
+	was := held()[0]
+	testkit.ForceDown(t, was, true)
+	until("the other host is the lease's", func() bool { now := held(); return len(now) == 1 && now[0] != was })
+	aggregates, err := admin(t).Aggregates(t.Context())
+	if err != nil || !slices.ContainsFunc(aggregates, func(a domain.Aggregate) bool {
+		return a.Name == "cloudfn-lease-"+lease.Reservations[0].ID.String() && slices.Equal(a.Hosts, held())
+	}) {
+		t.Errorf("the aggregates are %+v: %v", aggregates, err)
+	}
+	testkit.ForceDown(t, held()[0], true)
+	until("the lease is degraded", func() bool { return l.show(t, id).Degraded })
+	testkit.ForceDown(t, held()[0], false)
+	until("the lease is whole", func() bool { return !l.show(t, id).Degraded })
+	if got := l.events(t, id); got != "pending starting active active active" {
+		t.Errorf("its events are %q", got)
+	}
+	l.at(t, id, "ends_at = clock_timestamp()")
+	l.becomes(t, id, domain.LeaseEnded)
+	if left := leftOf(t, lease.Reservations[0].ID.String()); len(left) > 0 {
+		t.Errorf("left are %v", left)
+	}
+}

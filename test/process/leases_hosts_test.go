@@ -1,0 +1,244 @@
+package process_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/flow"
+	"github.com/cloudfn/cloudfn/shared/leases"
+	"github.com/cloudfn/cloudfn/shared/openstack"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// admin is what the openstack client of an admin shows.
+func admin(t *testing.T) *openstack.Session { t.Helper(); return testkit.Session(t, "admin") }
+
+// reserve makes hosts reservable as an admin does it, and waits until they are.
+func (l *lessee) reserve(t *testing.T, hosts ...string) {
+	t.Helper()
+	for _, name := range hosts {
+		if _, err := l.conn.Exec(t.Context(), "insert into nodes (name, pool) values ($1, 'joining')", name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	testkit.Eventually(t, 3*time.Minute, "the hosts are reservable", func() bool {
+		l.tick()
+		return testkit.Scalar[int](t, l.conn, "select count(*)::int from nodes where pool = 'reservable'") == len(hosts)
+	})
+}
+
+// leftOf lists what Nova and Placement still have of a reservation.
+func leftOf(t *testing.T, reservation string, flavors ...string) (left []string) {
+	t.Helper()
+	id, session := uuid.MustParse(reservation), admin(t)
+	aggregates, err := session.Aggregates(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range aggregates {
+		if a.Name == leases.AggregateName(id) {
+			left = append(left, "aggregate "+a.Name)
+		}
+	}
+	if err := session.DeleteTrait(t.Context(), leases.TraitName(id)); err != nil { // in use
+		left = append(left, err.Error())
+	}
+	for _, host := range hostsOf(t, session) {
+		traits, err := session.ProviderTraits(t.Context(), host.ProviderID)
+		if err != nil || slices.Contains(traits, leases.TraitName(id)) {
+			left = append(left, fmt.Sprintf("the trait of %s: %v", host.Name, err))
+		}
+	}
+	all := testkit.OpenStack(t, "admin", "flavor", "list", "--all", "-f", "value", "-c", "ID")
+	for _, f := range flavors {
+		if strings.Contains(all, f) {
+			left = append(left, "flavor "+f)
+		}
+	}
+	return left
+}
+
+func hostsOf(t *testing.T, session *openstack.Session) []domain.ComputeHost {
+	t.Helper()
+	hosts, err := session.ComputeHosts(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return hosts
+}
+
+// keepLaunching has each project launch one server after the other, without the reservation, until stop is called.
+func keepLaunching(t *testing.T, projects ...*testkit.Project) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	s := testkit.Sandbox(t)
+	for _, p := range projects {
+		session := p.Session(t)
+		all.Go(func() {
+			launched := 0
+			for ; ctx.Err() == nil || launched == 0; launched++ {
+				id, err := session.CreateServer(t.Context(), domain.LaunchSpec{
+					FlavorID: s.FlavorID, ImageID: s.ImageID, NetworkIDs: []string{s.NetworkID},
+				}, "unreserved", "", nil)
+				for isBuilding := err == nil; isBuilding; {
+					var server domain.Server
+					server, err = session.Server(t.Context(), id)
+					isBuilding = err == nil && server.Status == "BUILD" && flow.Sleep(t.Context(), time.Second)
+					if server.Status == "ERROR" {
+						err = fmt.Errorf("it is in ERROR: %v", server.Fault)
+					}
+				}
+				if err != nil {
+					t.Errorf("a launch without the reservation: %v", err)
+					return
+				}
+			}
+			t.Logf("%s launched %d servers without the reservation", p.Name, launched)
+		})
+	}
+	return func() { cancel(); all.Wait() }
+}
+
+// delegate makes a connection for launches with an application credential, and returns its id.
+func (l *lessee) delegate(t *testing.T) string {
+	t.Helper()
+	id, secret := l.AppCredential(t)
+	end := time.Now().Add(time.Hour).UTC().Format(time.RFC3339)
+	made := l.client().Post(t, "/v1/connections", fmt.Sprintf(`{"kind": "application_credential", "id": %q, "secret": %q,
+		"actions": ["allocate", "start"], "expires_at": %q}`, id, secret, end))
+	if made.Status != http.StatusCreated {
+		t.Fatalf("a connection: %d %s", made.Status, made.Body)
+	}
+	var c struct{ ID string }
+	made.JSON(t, &c)
+	return c.ID
+}
+
+// TestHostLease: only launches with the reservation get onto the host, also by a connection, while its project and
+// another one keep launching without it. At the end its servers are deleted, and nothing of the reservation is left.
+func TestHostLease(t *testing.T) {
+	t.Parallel()
+	hosts := testkit.ReservableHosts(t)
+	l := newLessee(t, nil)
+	l.reserve(t, hosts...)
+	testkit.Eventually(t, 3*time.Minute, "the isolation is tested", func() bool {
+		l.tick()
+		return testkit.Scalar[int](t, l.conn, "select count(*)::int from isolation where result = 'proven'") == 1
+	})
+	lease := l.lease(t, fmt.Sprintf(`{"name": "workshop", "duration": "PT1H", "on_end": "delete",
+		"reservations": [{"type": "host", "min": 1, "flavors": [%q]}]}`, testkit.Sandbox(t).Flavor))
+	active := l.becomes(t, lease.ID, domain.LeaseActive)
+	reservation := active.Reservations[0]
+	stop := keepLaunching(t, l.Project, testkit.NewProject(t))
+	_, inside := l.launch(t, fmt.Sprintf(`, "reservation_id": %q`, reservation.ID))
+	_, delegated := l.launch(t, fmt.Sprintf(`, "reservation_id": %q, "connection_id": %q`, reservation.ID, l.delegate(t)))
+	_, outside := l.launch(t, "")
+	stop()
+	node := testkit.Scalar[string](t, l.conn, "select node from allocations")
+	on, err := admin(t).HostServers(t.Context(), node)
+	names := []string{}
+	for _, s := range on {
+		names = append(names, s.ID)
+	}
+	slices.Sort(names)
+	if want := slices.Sorted(slices.Values([]string{inside, delegated})); err != nil || !slices.Equal(names, want) {
+		t.Errorf("on %s are %v: %v; %s should be", node, names, err, want)
+	}
+	l.at(t, lease.ID, "ends_at = clock_timestamp()")
+	l.becomes(t, lease.ID, domain.LeaseEnded)
+	if left := leftOf(t, reservation.ID, reservation.Flavors[0].ID); len(left) > 0 {
+		t.Errorf("left are %v", left)
+	}
+	ids := []string{}
+	for _, s := range l.Servers(t) {
+		ids = append(ids, s.ID)
+	}
+	if slices.Contains(ids, inside) || slices.Contains(ids, delegated) || !slices.Contains(ids, outside) {
+		t.Errorf("the servers are %v: want %s, not %s and not %s", ids, outside, inside, delegated)
+	}
+}
+
+// TestServersAfterHostLease: at the end of a reservation of a host a server is shelved, and starts again on an ordinary
+// host. One that Nova cannot move is shelved as it is. A server of a lease that deletes is an image that its project
+// sees and launches from.
+func TestServersAfterHostLease(t *testing.T) {
+	t.Parallel()
+	testkit.Heavy(t)
+	hosts := testkit.ReservableHosts(t)
+	l := newLessee(t, nil)
+	t.Cleanup(func() { l.DeleteImages(t) })
+	l.reserve(t, hosts...)
+	s, gone, narrow := testkit.Sandbox(t), l.PrivateFlavor(t), l.PrivateFlavor(t)
+	made, instances, servers := map[string]shownLease{}, map[string]string{}, map[string]string{}
+	for _, onEnd := range []string{"shelve", "snapshot_delete"} {
+		lease := l.lease(t, fmt.Sprintf(`{"name": %q, "duration": "PT1H", "on_end": %q, "reservations": [{"type": "host",
+			"min": 1, "flavors": [%q, %q, %q]}]}`, onEnd, onEnd, s.FlavorID, gone, narrow))
+		made[onEnd] = l.becomes(t, lease.ID, domain.LeaseActive)
+		instances[onEnd], servers[onEnd] = l.launch(t,
+			fmt.Sprintf(`, "reservation_id": %q`, made[onEnd].Reservations[0].ID))
+	}
+	kept := []string{}
+	for _, f := range made["shelve"].Reservations[0].Flavors[1:] {
+		id, err := l.Session(t).CreateServer(t.Context(), domain.LaunchSpec{
+			FlavorID: f.ID, ImageID: s.ImageID, NetworkIDs: []string{s.NetworkID},
+		}, "kept", "", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Await(t, id, "ACTIVE")
+		kept = append(kept, id)
+	}
+	if err := admin(t).DeleteFlavor(t.Context(), gone); err != nil {
+		t.Fatal(err)
+	}
+	testkit.RequireTrait(t, narrow, "HW_CPU_X86_AVX512F") // which no host has
+	for _, lease := range made {
+		l.at(t, lease.ID, "ends_at = clock_timestamp()")
+	}
+	for onEnd, lease := range made {
+		l.becomes(t, lease.ID, domain.LeaseEnded)
+		reservation := lease.Reservations[0]
+		if left := leftOf(t, reservation.ID, reservation.Flavors[0].ID); len(left) > 0 {
+			t.Errorf("%s: left are %v", onEnd, left)
+		}
+	}
+	for _, id := range append(kept, servers["shelve"]) {
+		l.Await(t, id, "SHELVED_OFFLOADED")
+	}
+	started := l.client().Post(t, "/v1/servers/"+instances["shelve"]+"/actions", `{"action": "start"}`)
+	if started.Status != http.StatusAccepted {
+		t.Errorf("start: %d %s", started.Status, started.Body)
+	}
+	l.Await(t, servers["shelve"], "ACTIVE")
+	for _, host := range hosts {
+		if on, err := admin(t).HostServers(t.Context(), host); err != nil || len(on) > 0 {
+			t.Errorf("on %s are %v: %v", host, on, err)
+		}
+	}
+	if found, err := admin(t).Server(t.Context(), servers["shelve"]); err != nil || found.Flavor.Name != s.Flavor {
+		t.Errorf("the server is %+v: %v", found, err)
+	}
+
+	l.Await(t, servers["snapshot_delete"], "DELETED")
+	images, err := l.Session(t).FindImages(t.Context(), "leased-"+made["snapshot_delete"].ID)
+	if err != nil || len(images) != 1 || images[0].Status != "active" {
+		t.Fatalf("the images of the deleted server are %+v: %v", images, err)
+	}
+	id, err := l.Session(t).CreateServer(t.Context(), domain.LaunchSpec{
+		FlavorID: s.FlavorID, ImageID: images[0].ID, NetworkIDs: []string{s.NetworkID},
+	}, "again", "", nil)
+	if err != nil {
+		t.Fatalf("a launch from the image: %v", err)
+	}
+	l.Await(t, id, "ACTIVE")
+}

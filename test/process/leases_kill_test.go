@@ -1,0 +1,176 @@
+package process_test
+
+import (
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	runleases "github.com/cloudfn/cloudfn/functions/run-leases"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// killer kills a process at one of its calls to the cloud: before the call is made, during it, or after it.
+type killer struct {
+	left    atomic.Int64 // calls until the kill; 0 = none
+	process atomic.Pointer[testkit.Process]
+	killed  chan struct{}
+}
+
+func (k *killer) before(*http.Request) {
+	if k.left.Load() == 0 || k.left.Add(-1) > 0 {
+		return
+	}
+	if rand.IntN(2) == 0 {
+		k.kill()
+		return
+	}
+	go func() {
+		time.Sleep(rand.N(100 * time.Millisecond))
+		k.kill()
+	}()
+}
+
+func (k *killer) kill() {
+	k.process.Load().Kill()
+	select {
+	case k.killed <- struct{}{}:
+	default:
+	}
+}
+
+// accountBehind is the environment of an event function with an account, whose calls of compute and placement the
+// killer counts.
+func (k *killer) accountBehind(t *testing.T, function, prefix string) map[string]string {
+	t.Helper()
+	to := map[string]string{}
+	for _, service := range []string{"compute", "placement"} {
+		to[service], _ = testkit.Intercept(t, testkit.Endpoint(t, service), k.before)
+	}
+	env := testkit.RedirectTo(t, to).Env(t, "leases")
+	more := map[string]string{"FUNCTION_TARGET": function, "OS_CLOUD": "", "OS_AUTH_URL": env["OS_AUTH_URL"]}
+	for name, value := range env {
+		if name != "OS_CLOUD" && name != "OS_AUTH_URL" {
+			more[prefix+name] = value
+		}
+	}
+	more[prefix+"OS_CLOUD"] = ""
+	return more
+}
+
+// begin starts the process anew, as Knative does after a kill. The leases that the dead one had claimed wait until its
+// claims end.
+func (k *killer) begin(t *testing.T, l *lessee) {
+	t.Helper()
+	l.process = testkit.Spawn(t, l.env)
+	k.process.Store(l.process)
+}
+
+// through brings a lease to a status, with kills at random calls on the way. It says how many there were.
+func (k *killer) through(t *testing.T, l *lessee, id string, status domain.LeaseStatus, kills int) (n int) {
+	t.Helper()
+	isThere := func() bool {
+		return testkit.Scalar[string](t, l.conn, "select status from leases where id = $1", id) == string(status)
+	}
+	for range kills {
+		if isThere() {
+			break
+		}
+		k.killed = make(chan struct{}, 1)
+		k.left.Store(1 + rand.Int64N(9))
+		l.tick()
+		select {
+		case <-k.killed:
+			n++
+		case <-time.After(20 * time.Second):
+			k.left.Store(0)
+			l.process.Kill()
+		}
+		k.begin(t, l)
+	}
+	k.left.Store(0)
+	began := time.Now()
+	testkit.Eventually(t, 2*time.Minute, "the lease is "+string(status), func() bool {
+		l.tick()
+		return isThere()
+	})
+	t.Logf("%s after %d kills and %s", status, n, time.Since(began).Round(time.Second))
+	return n
+}
+
+// TestHostLeasesSurviveKills: run-leases is killed at 30 random moments of starts and ends, between any two calls to
+// the cloud. Each lease ends as it should, and nothing is left in Nova and Placement.
+func TestHostLeasesSurviveKills(t *testing.T) {
+	t.Parallel()
+	testkit.Heavy(t)
+	hosts := testkit.ReservableHosts(t)
+	k := &killer{}
+	env := k.accountBehind(t, "run-leases", "LEASES_")
+	env["LEASES_CLAIM"] = "3s"
+	l := newLessee(t, env)
+	l.env["DATABASE_URL"] = testkit.As(t, l.database, runleases.Function) // with the rights that it declares
+	k.process.Store(l.process)
+	l.reserve(t, hosts...)
+	kills := 0
+	for kills < 30 {
+		lease := l.reserveHost(t)
+		kills += k.through(t, l, lease.ID.String(), domain.LeaseActive, 4)
+		f := lease.Reservations[0].Flavors[0]
+		s := testkit.Sandbox(t)
+		inside, err := l.Session(t).CreateServer(t.Context(), domain.LaunchSpec{
+			FlavorID: f.ID, ImageID: s.ImageID, NetworkIDs: []string{s.NetworkID},
+		}, "inside", "", nil)
+		if err != nil {
+			t.Fatalf("a launch in the reservation: %v", err)
+		}
+		l.Await(t, inside, "ACTIVE")
+		l.at(t, lease.ID.String(), "ends_at = clock_timestamp()")
+		kills += k.through(t, l, lease.ID.String(), domain.LeaseEnded, 4)
+		if left := leftOf(t, lease.Reservations[0].ID.String(), f.ID); len(left) > 0 {
+			t.Errorf("after %d kills: left are %v", kills, left)
+		}
+		if got := l.events(t, lease.ID.String()); got != "pending starting active ending ended" {
+			t.Errorf("its events are %q", got)
+		}
+	}
+	if servers := l.Servers(t); len(servers) > 0 {
+		t.Errorf("%d servers are left", len(servers))
+	}
+}
+
+// reserveHost stores a lease of a host that starts now, as the function leases does it, with a copy of the sandbox's
+// flavor, or of another one.
+func (l *lessee) reserveHost(t *testing.T, flavor ...string) domain.Lease {
+	t.Helper()
+	db, err := postgres.Open(postgres.Config{URL: domain.Secret(l.database), MaxConns: 2}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	id, s := uuid.New(), testkit.Sandbox(t)
+	if len(flavor) > 0 {
+		s.FlavorID, s.Flavor = flavor[0], flavor[0]
+	}
+	lease := domain.Lease{
+		ID: uuid.Must(uuid.NewV7()), ProjectID: l.ID, DomainID: l.DomainID, UserID: l.UserID, Name: "killed",
+		StartsAt: time.Now(), EndsAt: time.Now().Add(time.Hour), OnEnd: domain.OnEndDelete,
+		Reservations: []domain.Reservation{{
+			ID: id, Type: domain.HostReservation, Want: &domain.HostWant{Min: 1, Max: 1},
+			Flavors: []domain.LeasedFlavor{{
+				ID: uuid.NewSHA1(id, []byte(s.FlavorID)).String(), BaseID: s.FlavorID, Base: s.Flavor,
+				Name: s.Flavor + "-" + strings.ReplaceAll(id.String(), "-", "")[:8], VCPUs: 1, RAMMB: 512, DiskGB: 1,
+			}},
+		}},
+	}
+	stored, err := postgres.Leases{DB: db}.Create(t.Context(), domain.NewLease{Lease: lease})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stored
+}

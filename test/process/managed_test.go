@@ -1,0 +1,300 @@
+package process_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	reconcilemanaged "github.com/cloudfn/cloudfn/functions/reconcile-managed"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// declarer is a project whose user declares resources, with replicas of reconcile-managed.
+type declarer struct {
+	*testkit.Project
+
+	env      map[string]string
+	store    postgres.Managed
+	conn     *pgx.Conn
+	replicas []*testkit.Process
+	trust    *domain.Connection // until the first declaration has stored it
+}
+
+func newDeclarer(t *testing.T, replicas int, more map[string]string) *declarer {
+	t.Helper()
+	database := testkit.Database(t)
+	d := &declarer{Project: testkit.NewProject(t), conn: testkit.Connect(t, database)}
+	db, err := postgres.Open(postgres.Config{URL: domain.Secret(database), MaxConns: 4}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	d.store = postgres.Managed{DB: db}
+	d.env = testkit.Env(t, testkit.As(t, database, reconcilemanaged.Function), map[string]string{
+		"FUNCTION_TARGET": "reconcile-managed",
+	})
+	maps.Copy(d.env, more)
+	for range replicas {
+		d.replicas = append(d.replicas, testkit.Spawn(t, d.env))
+	}
+	until := time.Now().Add(2 * time.Hour).UTC()
+	d.trust = &domain.Connection{
+		ID: uuid.Must(uuid.NewV7()), ProjectID: d.ID, DomainID: d.DomainID, UserID: d.UserID, Name: "managed resources",
+		Kind: domain.TrustConnection, Managed: true, Status: domain.ConnectionActive,
+		DelegationID: d.Trust(t, testkit.Trustee(t), true, until.Add(time.Hour)), TrustExpiresAt: until.Add(time.Hour),
+		ActsAs:  domain.ActsAs{UserID: d.UserID, ProjectID: d.ID, Roles: []string{"member"}},
+		Actions: []domain.Permission{}, UsableBy: []string{}, Flavors: []domain.Flavor{}, ExpiresAt: until,
+	}
+	return d
+}
+
+// declare stores a declaration as the function managed does; repeats is the revision that it rolls back to.
+func (d *declarer) declare(
+	t *testing.T, spec domain.DeploymentSpec, change func(*domain.NewManaged),
+) domain.Managed {
+	t.Helper()
+	const kind, name = domain.KindDeployment, deployed
+	text, err := json.Marshal(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	made := domain.NewManaged{Managed: domain.Managed{
+		ID: uuid.Must(uuid.NewV7()), ProjectID: d.ID, DomainID: d.DomainID, UserID: d.UserID, Kind: kind, Name: name,
+		Provider: "nova", Labels: map[string]string{}, Repair: domain.RepairManual, MaxRevisions: 10, Spec: text,
+		Actor: &domain.Actor{UserID: d.UserID, ProjectID: d.ID},
+	}}
+	if before, err := d.store.Get(t.Context(), d.ID, kind, name); err == nil {
+		made.Managed, made.Before, made.Spec, made.KeepSecrets = before, before.Version, text, true
+	}
+	made.Delegation = domain.ManagedDelegation{ConnectionID: d.trust.ID}
+	if testkit.Scalar[int](t, d.conn, "select count(*)::int from connections") == 0 {
+		made.Delegation = domain.ManagedDelegation{New: d.trust}
+	}
+	if change != nil {
+		change(&made)
+	}
+	stored, _, err := d.store.Declare(t.Context(), made)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stored
+}
+
+func (d *declarer) delete(t *testing.T, kind domain.Kind, name string) {
+	t.Helper()
+	before, err := d.store.Get(t.Context(), d.ID, kind, name)
+	if err == nil {
+		_, err = d.store.Delete(t.Context(), before, nil)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// due makes the project due, as if a minute had passed.
+func (d *declarer) due(t *testing.T) {
+	t.Helper()
+	const dueSQL = "update managed_projects set due_at = least(due_at, clock_timestamp())"
+	if _, err := d.conn.Exec(t.Context(), dueSQL); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// tick sends an event to every replica at once, as if a minute had passed since the last one.
+func (d *declarer) tick(t *testing.T) {
+	t.Helper()
+	d.due(t)
+	var all sync.WaitGroup
+	for _, p := range d.replicas {
+		all.Go(func() { _, _ = p.TryTick(t, "reconcile-managed") })
+	}
+	all.Wait()
+}
+
+// mostTicks is how many ticks a change may take.
+const mostTicks = 3
+
+// within sends mostTicks at most until the check finds nothing wrong.
+func (d *declarer) within(t *testing.T, what string, check func() string) {
+	t.Helper()
+	began := time.Now()
+	for n := 1; ; n++ {
+		d.tick(t)
+		wrong := check()
+		if wrong == "" {
+			t.Logf("%s: after %d ticks and %s", what, n, time.Since(began).Round(time.Second))
+			return
+		}
+		if n == mostTicks {
+			for _, p := range d.replicas {
+				p.Kill()
+				log := p.Log()
+				t.Logf("a replica said: %s", log[max(0, len(log)-20000):])
+			}
+			t.Fatalf("%s: after %d ticks and %s: %s", what, n, time.Since(began).Round(time.Second), wrong)
+		}
+	}
+}
+
+// names are the names of the project's servers that are ACTIVE, sorted, and the names and statuses of the others.
+func (d *declarer) names(t *testing.T) (active []string, others []string) {
+	t.Helper()
+	for _, s := range d.Servers(t) {
+		if s.Status == "ACTIVE" {
+			active = append(active, s.Name)
+		} else {
+			others = append(others, s.Name+" "+s.Status)
+		}
+	}
+	slices.Sort(active)
+	return active, others
+}
+
+// isExactly says what Nova lacks or has too much: "" when it has exactly these, and the resource is ready.
+func (d *declarer) isExactly(t *testing.T, name string, count int, flavor string) string {
+	t.Helper()
+	var want []string
+	for n := range count {
+		want = append(want, fmt.Sprintf("%s-%d", name, n))
+	}
+	slices.Sort(want)
+	got, others := d.names(t)
+	m, err := d.store.Get(t.Context(), d.ID, domain.KindDeployment, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := fmt.Sprintf("nova has %v and %v; %s, %s, revision %d of %d, %+v", got, others, m.Status, m.Reason,
+		m.ObservedRevision, m.Revision, m.Conditions)
+	if !slices.Equal(got, want) || len(others) > 0 || m.Status != domain.ManagedReady ||
+		m.ObservedRevision != m.Revision || len(m.Members) != count {
+		return said
+	}
+	for _, s := range d.Servers(t) {
+		if was, _ := s.Flavor["original_name"].(string); flavor != "" && was != "" && was != flavor {
+			return fmt.Sprintf("%s has the flavor %s", s.Name, was)
+		}
+	}
+	return ""
+}
+
+// watch counts the servers that are ACTIVE in Nova all the while, and returns the fewest since the last call.
+func (d *declarer) watch(t *testing.T) (fewest func() int64) {
+	t.Helper()
+	var least atomic.Int64
+	least.Store(1 << 30)
+	ended := make(chan struct{})
+	ctx, cancel := context.WithCancel(context.Background())
+	session := d.Session(t)
+	go func() {
+		defer close(ended)
+		for ctx.Err() == nil {
+			page, _, err := session.Servers(ctx, domain.ServerQuery{Limit: 1000})
+			if err == nil {
+				n := int64(0)
+				for _, s := range page {
+					if s.Status == "ACTIVE" && s.Task != "deleting" {
+						n++
+					}
+				}
+				if n < least.Load() {
+					least.Store(n)
+				}
+			}
+			time.Sleep(700 * time.Millisecond) // more often would take the time of Nova that the test waits for
+		}
+	}()
+	t.Cleanup(func() { cancel(); <-ended })
+	return func() int64 { return least.Swap(1 << 30) }
+}
+
+// deployed is the name of the deployment.
+const deployed = "web"
+
+// deployment declares servers; half of them may be interrupted at a time.
+func deployment(t *testing.T, count int, flavor string) domain.DeploymentSpec {
+	t.Helper()
+	s, most := testkit.Sandbox(t), max(1, count/2)
+	return domain.DeploymentSpec{
+		MachineSpec: domain.MachineSpec{Flavor: flavor, Image: s.Image, Networks: []string{s.Network}},
+		Count:       count, MaxUnavailable: &most,
+	}
+}
+
+// TestDeployment: five servers are declared, scaled to eight, given another flavor one by one, rolled back, scaled to
+// none and deleted, by two replicas, while servers are deleted by hand. Nova has exactly what is declared each time,
+// after three ticks at most, and never too few that are ACTIVE.
+func TestDeployment(t *testing.T) {
+	t.Parallel()
+	testkit.Heavy(t)
+	d, tiny := newDeclarer(t, 2, nil), testkit.Sandbox(t).Flavor
+	is := func(count int, flavor string) func() string {
+		return func() string { return d.isExactly(t, deployed, count, flavor) }
+	}
+	d.declare(t, deployment(t, 5, tiny), nil)
+	d.within(t, "declared 5", is(5, tiny))
+
+	d.Delete(t, d.Servers(t)[0].ID)
+	d.within(t, "one deleted by hand", is(5, tiny))
+
+	d.Delete(t, d.Servers(t)[1].ID)
+	d.declare(t, deployment(t, 8, tiny), nil)
+	d.within(t, "scaled to 8 with one deleted by hand", is(8, tiny))
+
+	fewest := d.watch(t)
+	d.declare(t, deployment(t, 8, "m1.small"), nil)
+	d.within(t, "another flavor", is(8, "m1.small"))
+	if n := fewest(); n < 4 {
+		t.Errorf("while the flavor was changed only %d servers were ACTIVE", n)
+	}
+
+	replaced := deployment(t, 8, tiny)
+	replaced.Update = domain.UpdateReplace
+	d.declare(t, replaced, nil)
+	d.within(t, "replaced", is(8, tiny))
+	if n := fewest(); n < 4 {
+		t.Errorf("while servers were replaced only %d were ACTIVE", n)
+	}
+
+	rolledBack := d.declare(t, deployment(t, 8, tiny), func(made *domain.NewManaged) {
+		made.Repeats = 3
+	})
+	d.within(t, "rolled back", is(8, "m1.small"))
+	if n := fewest(); n < 4 {
+		t.Errorf("while the deployment was rolled back only %d servers were ACTIVE", n)
+	}
+
+	d.declare(t, deployment(t, 0, "m1.small"), nil)
+	d.within(t, "scaled to 0", is(0, ""))
+	revisions, err := d.store.Revisions(t.Context(), d.ID, rolledBack.ID)
+	if err != nil || len(revisions) != 6 || revisions[1].RolledBack != 3 {
+		t.Errorf("its revisions are %+v, %v", revisions, err)
+	}
+
+	d.delete(t, domain.KindDeployment, deployed)
+	d.within(t, "deleted", func() string {
+		if n := testkit.Scalar[int](t, d.conn, `
+select (select count(*) from managed) + (select count(*) from managed_projects)
+     + (select count(*) from connections where status = 'active')`); n > 0 {
+			return fmt.Sprintf("%d rows are left", n)
+		}
+		return ""
+	})
+	for _, p := range d.replicas {
+		p.Kill()
+		if log := p.Log(); strings.Contains(log, "panic") {
+			t.Error(log)
+		}
+	}
+}
