@@ -5,8 +5,12 @@ PACKAGES := ./cmd/... ./functions/... ./shared/... ./docs/... ./knative/... ./sc
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-TESTTIME := go run ./scripts/testtime -report '$(TEST_TIMES)' -retry '$(or $(TEST_RETRIES),0)' --
-.PHONY: help run check test test-long lint new generate bench build image sandbox cluster deploy undeploy e2e down clean
+# Under the race detector: where goroutines share state. The rest are programs that these tests start, and texts.
+RACE := ./functions/... ./shared/...
+PLAIN := ./cmd/... ./docs/... ./knative/... ./scripts/... ./test/...
+# What kills, waits, stops services or counts at scale is named TestLong... or TestFault..., and runs in make test-long.
+SHORT := -skip '^Test(Long|Fault)'
+.PHONY: help run check test test-long test-all lint new generate bench build image sandbox cluster deploy undeploy e2e down clean
 
 help: ## Print this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -19,30 +23,41 @@ check: ## Build, vet, lint what is fast, and run the tests that need no cloud, n
 	go build ./...
 	go vet $(PACKAGES)
 	$(GOLANGCI_LINT) run --allow-parallel-runners --fast-only $(PACKAGES)
-	TEST_CLOUD=none $(TESTTIME) -parallel 8 -timeout 10m $(PACKAGES)
+	TEST_CLOUD=none scripts/gotest $(SHORT) -parallel 8 -timeout 10m -- $(PACKAGES)
 
-test: sandbox ## Set up what the tests need and run them all
+test: sandbox ## Set up what the tests need and run all that are not long
 	@scripts/pgbouncer up > /dev/null
 	@scripts/browser up
-	@echo "== tests, in parallel"
-	$(TESTTIME) -race -shuffle=on -parallel 4 -timeout 30m $(PACKAGES)
-	@echo "== tests that stop parts of the sandbox, one by one"
-	$(TESTTIME) -race -tags faults -run '^TestFault' -timeout 15m ./test/process
+	@rc=0; \
+	echo "== tests under the race detector"; \
+	scripts/gotest -race -shuffle=on -count=1 -parallel 4 $(SHORT) -timeout 20m -- $(RACE) || rc=$$?; \
+	echo "== tests without it"; \
+	scripts/gotest -shuffle=on -count=1 -parallel 4 $(SHORT) -timeout 20m -- $(PLAIN) || rc=$$?; \
+	exit $$rc
 
-test-long: sandbox ## The tests that take minutes and guard against rare faults
-	@scripts/postgres up > /dev/null
-	$(TESTTIME) -race -tags long -count=1 -run '^TestLong' -timeout 60m $(PACKAGES)
+test-long: sandbox ## The tests that kill, wait, stop services, walk far or count at scale
+	@scripts/pgbouncer up > /dev/null
+	@scripts/browser up
+	@rc=0; \
+	echo "== long tests"; \
+	scripts/gotest -race -count=1 -parallel 3 -run '^TestLong' -timeout 120m -- $(PACKAGES) || rc=$$?; \
+	echo "== tests that stop parts of the sandbox, one by one"; \
+	scripts/gotest -race -count=1 -run '^TestFault' -timeout 20m -- ./test/process || rc=$$?; \
+	exit $$rc
+
+test-all: ## All tests: runs each step, prints a table, and writes it into docs/testing.md; STEPS="test-long e2e" runs some
+	@scripts/test-all $(STEPS)
 
 lint: ## Check the code, its words, the import walls, the scripts, openapi.yaml and go.mod
 	@command -v shellcheck > /dev/null || scripts/apt shellcheck
-	shellcheck -x -P SCRIPTDIR scripts/apt scripts/run scripts/postgres scripts/pgbouncer scripts/openapi scripts/browser scripts/image scripts/version scripts/deploy scripts/e2e scripts/cloud-init scripts/style scripts/sandbox scripts/sandbox.d/*.sh scripts/cluster scripts/cluster.d/*.sh .ci/run
+	shellcheck -x -P SCRIPTDIR scripts/apt scripts/run scripts/postgres scripts/pgbouncer scripts/openapi scripts/gotest scripts/test-all scripts/browser scripts/image scripts/version scripts/deploy scripts/e2e scripts/cloud-init scripts/style scripts/sandbox scripts/sandbox.d/*.sh scripts/cluster scripts/cluster.d/*.sh .ci/run
 	scripts/style
 	scripts/openapi
 	go test -run UpToDate ./scripts/types # what make generate writes
 	go run ./scripts/declarations -check
 	go mod tidy -diff
 	go mod verify
-	go vet -tags faults,bench,e2e,long $(PACKAGES)
+	go vet -tags bench,e2e $(PACKAGES)
 	$(GOLANGCI_LINT) run --allow-parallel-runners $(PACKAGES)
 
 new: ## Begin a function: NAME=leases KIND=http, or NAME=run-leases KIND=event

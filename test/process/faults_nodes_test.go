@@ -1,5 +1,3 @@
-//go:build faults
-
 package process_test
 
 import (

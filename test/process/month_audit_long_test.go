@@ -1,5 +1,3 @@
-//go:build long
-
 package process_test
 
 import (
