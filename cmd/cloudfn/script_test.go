@@ -38,7 +38,7 @@ func (c cleaned) Run() int {
 	return c.M.Run()
 }
 
-// TestScripts runs what is in testdata/script against one real daemon: each script has a project of its own, and its
+// TestScripts runs the scripts of the main nouns, in testdata/script, against one real daemon: each script has a project of its own, and its
 // member's login in the environment. One of them alone: go test ./cmd/cloudfn -run 'TestScripts/script/launch$'.
 // Besides testscript's own there are these commands:
 //
@@ -66,11 +66,33 @@ func (c cleaned) Run() int {
 //	failed-lease ID                     write a lease of the project as one whose start has failed
 func TestScripts(t *testing.T) {
 	t.Parallel()
+	runScripts(t, newDaemon(t), "script")
+}
+
+// TestLongScripts runs those of testdata/long, too. Together they call every operation.
+func TestLongScripts(t *testing.T) {
+	t.Parallel()
 	d := newDaemon(t)
-	done := t.Run("script", func(t *testing.T) {
+	if !runScripts(t, d, "script", "long") {
+		t.Fatal("not all scripts came to their end")
+	}
+	d.allCalled(t)
+}
+
+// runScripts runs the scripts in folders of testdata, and reports whether all passed.
+func runScripts(t *testing.T, d daemon, folders ...string) bool {
+	t.Helper()
+	var files []string
+	for _, folder := range folders {
+		found, err := filepath.Glob(filepath.Join("testdata", folder, "*.txtar"))
+		if err != nil || len(found) == 0 {
+			t.Fatalf("testdata/%s: %v, %v", folder, found, err)
+		}
+		files = append(files, found...)
+	}
+	return t.Run("script", func(t *testing.T) {
 		testscript.Run(t, testscript.Params{
-			Dir: filepath.Join("testdata", "script"), Setup: d.setup, RequireExplicitExec: true,
-			RequireUniqueNames: true,
+			Files: files, Setup: d.setup, RequireExplicitExec: true, RequireUniqueNames: true,
 			Cmds: map[string]func(*testscript.TestScript, bool, []string){
 				"exits": exits, "eventually": eventually, "capture": capture, "boot": boot,
 				"stat-hours": d.statHours, "tick": d.tick, "mode": mode, "no-secrets": noSecrets, "receiver": receiver,
@@ -80,12 +102,6 @@ func TestScripts(t *testing.T) {
 				"expand": expand, "kept": kept, "huge": huge, "examples": examples,
 			},
 		})
-	})
-	t.Run("every operation is called", func(t *testing.T) {
-		if !done {
-			t.Fatal("not all scripts came to their end")
-		}
-		d.allCalled(t)
 	})
 }
 

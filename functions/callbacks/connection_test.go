@@ -17,7 +17,7 @@ import (
 // through it.
 func TestCallbackOfConnection(t *testing.T) {
 	t.Parallel()
-	owner, p := testkit.NewProject(t), testkit.NewProject(t)
+	owner, p := testkit.BorrowProject(t), testkit.BorrowProject(t)
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)
 	db, err := postgres.Open(postgres.Config{URL: domain.Secret(database), MaxConns: 1}, nil)
@@ -138,7 +138,7 @@ func TestCallbackOfConnection(t *testing.T) {
 // TestReadersCannotChange checks a token that only reads.
 func TestReadersCannotChange(t *testing.T) {
 	t.Parallel()
-	p := testkit.NewProject(t)
+	p := testkit.BorrowProject(t)
 	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function)
 	c := create(t, app.As(p.Token(t)), `{"url": "https://receiver.example.com"}`)
 	reads := app.As(p.ReaderToken(t))

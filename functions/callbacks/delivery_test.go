@@ -15,7 +15,7 @@ import (
 // TestDeliveries lists them, and makes some by hand.
 func TestDeliveries(t *testing.T) {
 	t.Parallel()
-	p := testkit.NewProject(t)
+	p := testkit.BorrowProject(t)
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)
 	app := testkit.Start(t, testkit.Env(t, database, nil), Function).As(p.Token(t))
@@ -121,7 +121,7 @@ func TestDeliveries(t *testing.T) {
 // TestOtherProjectsCallbackIsNotFound on every route, and so are its instances and orders.
 func TestOtherProjectsCallbackIsNotFound(t *testing.T) {
 	t.Parallel()
-	p, q := testkit.NewProject(t), testkit.NewProject(t)
+	p, q := testkit.BorrowProject(t), testkit.BorrowProject(t)
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)
 	app := testkit.Start(t, testkit.Env(t, database, nil), Function)
@@ -194,7 +194,7 @@ func TestOtherProjectsCallbackIsNotFound(t *testing.T) {
 // resumed.
 func TestMaxCallbacksPerProject(t *testing.T) {
 	t.Parallel()
-	p := testkit.NewProject(t)
+	p := testkit.BorrowProject(t)
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)
 	app := testkit.Start(t, testkit.Env(t, database, nil), Function).As(p.Token(t))

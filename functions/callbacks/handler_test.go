@@ -70,7 +70,7 @@ func exec(t *testing.T, conn *pgx.Conn, sql string, args ...any) {
 
 func TestCallbackLifecycle(t *testing.T) {
 	t.Parallel()
-	p := testkit.NewProject(t)
+	p := testkit.BorrowProject(t)
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)
 	var mu sync.Mutex
@@ -167,7 +167,7 @@ func status(t *testing.T, conn *pgx.Conn, id uuid.UUID) (domain.CallbackStatus, 
 // TestChangeCallback publishes each change of the status to the others, and retries waiting deliveries.
 func TestChangeCallback(t *testing.T) {
 	t.Parallel()
-	p := testkit.NewProject(t)
+	p := testkit.BorrowProject(t)
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)
 	app := testkit.Start(t, testkit.Env(t, database, nil), Function).As(p.Token(t))

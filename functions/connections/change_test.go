@@ -37,7 +37,7 @@ func change(
 func TestChangeConnectionByTrust(t *testing.T) {
 	t.Parallel()
 	app, conn, _, _ := started(t, nil)
-	p := testkit.NewProject(t)
+	p := testkit.BorrowProject(t)
 	owner, other, reader := app.As(p.Token(t)), app.As(colleague(t, p, "member")), app.As(colleague(t, p, "reader"))
 	user := strings.Repeat("0a", 16)
 	c := create(t, owner, asking("trust", fmt.Sprintf(`, "quota": {"instances": 3, "vcpus": 4}, "usable_by": [%q]`, user)))
@@ -111,7 +111,7 @@ func TestChangeConnectionByTrust(t *testing.T) {
 		"a colleague, less":          {other, `{"quota": {"instances": 1}, "actions": ["start"]}`, 200, ""},
 		"a colleague with the roles": {other, `{"usable_by": []}`, 200, ""},
 		"who only reads":             {reader, `{"name": "y"}`, 403, p.ID},
-		"a stranger":                 {app.As(testkit.NewProject(t).Token(t)), `{"name": "y"}`, 404, "no connection"},
+		"a stranger":                 {app.As(testkit.BorrowProject(t).Token(t)), `{"name": "y"}`, 404, "no connection"},
 	} {
 		if a, _ := change(t, tc.app, c, tc.body); a.Status != tc.status || !strings.Contains(string(a.Body), tc.says) {
 			t.Errorf("%s: got %d %s, want %d that says %s", what, a.Status, a.Body, tc.status, tc.says)
@@ -140,7 +140,7 @@ func TestChangeConnectionByTrust(t *testing.T) {
 func TestChangeCredential(t *testing.T) {
 	t.Parallel()
 	app, conn, _, _ := started(t, nil)
-	p, foreign := testkit.NewProject(t), testkit.NewProject(t)
+	p, foreign := testkit.BorrowProject(t), testkit.BorrowProject(t)
 	app = app.As(p.Token(t))
 	id, secret := p.AppCredential(t)
 	newID, newSecret := p.AppCredential(t)
@@ -185,7 +185,7 @@ func TestChangeCredential(t *testing.T) {
 func TestChangeRejectsInvalidFields(t *testing.T) {
 	t.Parallel()
 	app, _, _, _ := started(t, nil)
-	app = app.As(testkit.NewProject(t).Token(t))
+	app = app.As(testkit.BorrowProject(t).Token(t))
 	c := create(t, app, asking("trust", ""))
 	for body, field := range map[string]string{
 		`{}`: "", `[]`: "", `{"kind": "trust"}`: "kind", `{"name": 5}`: "name", `{"name": null}`: "name",

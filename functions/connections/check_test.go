@@ -23,7 +23,7 @@ func TestCheck(t *testing.T) {
 	}
 	t.Cleanup(db.Close)
 	delegations := postgres.Delegations{DB: db}
-	owner, actor, stranger := testkit.NewProject(t), testkit.NewProject(t), testkit.NewProject(t)
+	owner, actor, stranger := testkit.BorrowProject(t), testkit.BorrowProject(t), testkit.BorrowProject(t)
 	app = app.As(owner.Token(t))
 	c := create(t, app, asking("trust", fmt.Sprintf(`, "usable_by": [%q]`, actor.UserID)))
 	path := "/v1/connections/" + c.ID.String() + "/check"

@@ -25,7 +25,7 @@ func wrong(secret string) string { return "x" + secret }
 func TestCreateByCredential(t *testing.T) {
 	t.Parallel()
 	app, conn, database, _ := started(t, nil)
-	p, other := testkit.NewProject(t), testkit.NewProject(t)
+	p, other := testkit.BorrowProject(t), testkit.BorrowProject(t)
 	app = app.As(p.Token(t))
 	id, secret := p.AppCredential(t)
 	foreignID, foreignSecret := other.AppCredential(t)
@@ -103,7 +103,7 @@ func limited(t *testing.T, p *testkit.Project, of ...domain.AccessRule) string {
 func TestSuggestedAccessRulesSuffice(t *testing.T) {
 	t.Parallel()
 	app, _, _, _ := started(t, nil)
-	p := testkit.NewProject(t)
+	p := testkit.BorrowProject(t)
 	app = app.As(p.Token(t))
 	var suggested SuggestedAccessRules
 	app.Get(t, "/v1/connections/access-rules?actions=allocate,start").JSON(t, &suggested)
@@ -122,7 +122,7 @@ func TestSuggestedAccessRulesSuffice(t *testing.T) {
 func TestUnrestrictedCredentialWarns(t *testing.T) {
 	t.Parallel()
 	app, _, _, _ := started(t, nil)
-	p := testkit.NewProject(t)
+	p := testkit.BorrowProject(t)
 	app = app.As(p.Token(t))
 	id, secret := credential(t, p, object{"unrestricted": true})
 	c := create(t, app, handing(id, secret, ""))
@@ -151,7 +151,7 @@ func credential(t *testing.T, p *testkit.Project, with object) (id, secret strin
 func TestReaderCredential(t *testing.T) {
 	t.Parallel()
 	app, conn, _, _ := started(t, nil)
-	p := testkit.NewProject(t)
+	p := testkit.BorrowProject(t)
 	p.Grant(t, p.UserID, "reader") // a role of its own, not only what member implies
 	app = app.As(p.Token(t))
 	id, secret := credential(t, p, object{"roles": []object{{"name": "reader"}}})
@@ -184,7 +184,7 @@ func TestCredentialOfAnotherCloud(t *testing.T) {
 	t.Parallel()
 	there := testkit.Redirect(t)
 	app, _, _, _ := started(t, map[string]string{"CONNECTION_CLOUDS": "https://keystone.invalid/v3," + there.URL()})
-	p, other := testkit.NewProject(t), testkit.NewProject(t)
+	p, other := testkit.BorrowProject(t), testkit.BorrowProject(t)
 	app = app.As(p.Token(t))
 	id, secret := other.AppCredential(t)
 	c := create(t, app, handing(id, secret, fmt.Sprintf(`, "auth_url": %q`, bare(there.URL())+"/")))
@@ -220,7 +220,7 @@ func TestCredentialOfAnotherCloud(t *testing.T) {
 func TestConnectionEndsBeforeItsCredential(t *testing.T) {
 	t.Parallel()
 	app, _, _, _ := started(t, nil)
-	p := testkit.NewProject(t)
+	p := testkit.BorrowProject(t)
 	end := time.Now().Add(90 * time.Minute).UTC().Truncate(time.Microsecond)
 	for form, end := range map[string]time.Time{"with microseconds": end, "without": end.Truncate(time.Second)} {
 		id, secret := p.AppCredentialUntil(t, end)

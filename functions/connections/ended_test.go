@@ -13,7 +13,7 @@ import (
 func TestListEndedConnections(t *testing.T) {
 	t.Parallel()
 	app, conn, _, _ := started(t, nil)
-	p, other := testkit.NewProject(t), testkit.NewProject(t)
+	p, other := testkit.BorrowProject(t), testkit.BorrowProject(t)
 	owner, actor := app.As(p.Token(t)), app.As(other.Token(t))
 	ids := map[string]string{}
 	for _, status := range []string{"active", "expired", "lost", "deleted"} {
@@ -64,7 +64,7 @@ func TestListEndedConnections(t *testing.T) {
 func TestConnectionsWithTheSameEnd(t *testing.T) {
 	t.Parallel()
 	app, _, _, _ := started(t, nil)
-	p := testkit.NewProject(t)
+	p := testkit.BorrowProject(t)
 	app = app.As(p.Token(t))
 	body := asking("trust", "")
 	first := create(t, app, body)

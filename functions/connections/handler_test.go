@@ -77,7 +77,7 @@ func started(
 func TestTrustLifecycle(t *testing.T) {
 	t.Parallel()
 	app, conn, _, woken := started(t, nil)
-	p := testkit.NewProject(t)
+	p := testkit.BorrowProject(t)
 	app = app.As(p.Token(t))
 	user, team := strings.Repeat("0a", 16), strings.Repeat("b1", 32)
 	c := create(t, app, fmt.Sprintf(`{
@@ -158,7 +158,7 @@ func TestTrustLifecycle(t *testing.T) {
 func TestLists(t *testing.T) {
 	t.Parallel()
 	app, conn, _, _ := started(t, nil)
-	p := testkit.NewProject(t)
+	p := testkit.BorrowProject(t)
 	app = app.As(p.Token(t))
 	var ids []uuid.UUID
 	for range 3 {
@@ -206,7 +206,7 @@ func TestLists(t *testing.T) {
 // behind.
 func TestNoTrust(t *testing.T) {
 	t.Parallel()
-	p := testkit.NewProject(t)
+	p := testkit.BorrowProject(t)
 	without, _, _, _ := started(t, map[string]string{"TRUSTEE_USER_ID": ""})
 	if a := without.As(p.Token(t)).Post(t, "/v1/connections", asking("trust", "")); a.Status != 501 ||
 		!strings.Contains(string(a.Body), "application credential") {
@@ -239,7 +239,7 @@ func TestNoTrust(t *testing.T) {
 func TestTrustIsRevokedWhenItCannotBeStored(t *testing.T) {
 	t.Parallel()
 	app, conn, _, _ := started(t, nil)
-	p := testkit.NewProject(t)
+	p := testkit.BorrowProject(t)
 	_, err := conn.Exec(t.Context(), `
 insert into connections
 	(id, project_id, domain_id, user_id, kind, delegation_id, acts_as, actions, usable_by, status, expires_at)
@@ -262,7 +262,7 @@ func TestDeleteWithoutKeystone(t *testing.T) {
 	t.Parallel()
 	proxy := testkit.Redirect(t)
 	app, conn, _, woken := started(t, proxy.Env(t, "demo"))
-	p := testkit.NewProject(t)
+	p := testkit.BorrowProject(t)
 	app = app.As(p.Token(t))
 	c := create(t, app, asking("trust", ""))
 	proxy.Close()

@@ -61,7 +61,7 @@ func in(t *testing.T, token, projectID string) string {
 // colleague is a token of another user in the project, with a role there.
 func colleague(t *testing.T, p *testkit.Project, role string) (token string) {
 	t.Helper()
-	other := testkit.NewProject(t)
+	other := testkit.BorrowProject(t)
 	p.Grant(t, other.UserID, role)
 	return in(t, other.Token(t), p.ID)
 }

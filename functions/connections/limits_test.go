@@ -16,7 +16,7 @@ import (
 func TestLimits(t *testing.T) {
 	t.Parallel()
 	app, _, _, _ := started(t, nil)
-	p, other := testkit.NewProject(t), testkit.NewProject(t)
+	p, other := testkit.BorrowProject(t), testkit.BorrowProject(t)
 	f := testkit.Sandbox(t)
 	app = app.As(p.Token(t))
 	image, network := uuid.NewString(), uuid.NewString()

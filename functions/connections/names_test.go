@@ -24,7 +24,7 @@ func byName(kind, name, in string) string {
 func TestResolveNamesAsMember(t *testing.T) {
 	t.Parallel()
 	app, _, _, _ := started(t, nil)
-	p, other := testkit.NewProject(t), testkit.NewProject(t)
+	p, other := testkit.BorrowProject(t), testkit.BorrowProject(t)
 	other.Grant(t, p.UserID, "reader")
 	app = app.As(p.Token(t))
 	for _, in := range []string{"", "Default", "default"} {
@@ -38,7 +38,7 @@ func TestResolveNamesAsMember(t *testing.T) {
 			t.Errorf("the project that was named is shown %d %s", shown.Status, shown.Body)
 		}
 	}
-	stranger := testkit.NewProject(t)
+	stranger := testkit.BorrowProject(t)
 	there, absent := app.Post(t, "/v1/connections", byName("user", stranger.Name, "")),
 		app.Post(t, "/v1/connections", byName("user", "nobody", ""))
 	for _, a := range []testkit.Answer{there, absent} {
@@ -69,7 +69,7 @@ func TestResolveNamesAsMember(t *testing.T) {
 func TestResolveNamesAsAdministrator(t *testing.T) {
 	t.Parallel()
 	app, _, _, _ := started(t, nil)
-	p, other := testkit.NewProject(t), testkit.NewProject(t)
+	p, other := testkit.BorrowProject(t), testkit.BorrowProject(t)
 	p.Grant(t, p.UserID, "admin")
 	elsewhere, namesake := other.OtherDomain(t)
 	app = app.As(p.Token(t))

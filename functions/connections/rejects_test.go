@@ -17,7 +17,7 @@ import (
 func TestRejectsInvalidRequests(t *testing.T) {
 	t.Parallel()
 	app, _, _, _ := started(t, nil)
-	p := testkit.NewProject(t)
+	p := testkit.BorrowProject(t)
 	reader := colleague(t, p, "reader")
 	app = app.As(p.Token(t))
 	many := `"` + strings.Repeat(`x", "`, 100) + `x"`
@@ -146,8 +146,8 @@ func TestRejectsInvalidRequests(t *testing.T) {
 func TestVisibility(t *testing.T) {
 	t.Parallel()
 	app, _, _, _ := started(t, nil)
-	owner, named, team, stranger := testkit.NewProject(t), testkit.NewProject(t), testkit.NewProject(t),
-		testkit.NewProject(t)
+	owner, named, team, stranger := testkit.BorrowProject(t), testkit.BorrowProject(t), testkit.BorrowProject(t),
+		testkit.BorrowProject(t)
 	same := colleague(t, owner, "member")
 	looks := colleague(t, owner, "reader")
 	teamReader := colleague(t, team, "reader")
@@ -206,7 +206,7 @@ func unnamed(a testkit.Answer, id string) string {
 func TestDeleteByAnotherUser(t *testing.T) {
 	t.Parallel()
 	app, conn, _, woken := started(t, nil)
-	p := testkit.NewProject(t)
+	p := testkit.BorrowProject(t)
 	same := colleague(t, p, "member")
 	c := create(t, app.As(p.Token(t)), asking("trust", ""))
 	if a := app.As(same).Do(t, "DELETE", "/v1/connections/"+c.ID.String(), ""); a.Status != 204 {
@@ -232,7 +232,7 @@ func TestDeleteByAnotherUser(t *testing.T) {
 func TestConcurrentDeletes(t *testing.T) {
 	t.Parallel()
 	app, conn, _, _ := started(t, nil)
-	p := testkit.NewProject(t)
+	p := testkit.BorrowProject(t)
 	app = app.As(p.Token(t))
 	c := create(t, app, asking("trust", ""))
 	statuses := make(chan int, 4)
@@ -262,7 +262,7 @@ func TestSecretsAreNotLogged(t *testing.T) {
 		"OS_CLOUD": "demo",
 	})
 	process := testkit.Spawn(t, env)
-	p := testkit.NewProject(t)
+	p := testkit.BorrowProject(t)
 	app := process.As(p.Token(t))
 	id, secret := p.AppCredential(t)
 	create(t, app, handing(id, secret, ""))

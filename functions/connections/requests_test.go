@@ -27,9 +27,9 @@ type parties struct {
 func newParties(t *testing.T) parties {
 	t.Helper()
 	app, conn, _, _ := started(t, nil)
-	p := parties{owners: testkit.NewProject(t), programs: testkit.NewProject(t), conn: conn}
+	p := parties{owners: testkit.BorrowProject(t), programs: testkit.BorrowProject(t), conn: conn}
 	p.owner, p.program, p.stranger = app.As(p.owners.Token(t)), app.As(p.programs.Token(t)),
-		app.As(testkit.NewProject(t).Token(t))
+		app.As(testkit.BorrowProject(t).Token(t))
 	return p
 }
 

@@ -11,7 +11,7 @@ import (
 func TestSuspendAndResume(t *testing.T) {
 	t.Parallel()
 	app, _, _, woken := started(t, nil)
-	p := testkit.NewProject(t)
+	p := testkit.BorrowProject(t)
 	app = app.As(p.Token(t))
 	c := create(t, app, asking("trust", ""))
 	path := "/v1/connections/" + c.ID.String()
@@ -38,8 +38,8 @@ func TestSuspendAndResume(t *testing.T) {
 	testkit.Eventually(t, 10*time.Second, "run-connections is woken",
 		func() bool { return woken("run-connections") > 0 })
 	for who, status := range map[*testkit.Client]int{
-		app.As(colleague(t, p, "reader")):      403,
-		app.As(testkit.NewProject(t).Token(t)): 404,
+		app.As(colleague(t, p, "reader")):         403,
+		app.As(testkit.BorrowProject(t).Token(t)): 404,
 	} {
 		if a := who.Post(t, path+"/suspend", ""); a.Status != status {
 			t.Errorf("got %d %s, want %d", a.Status, a.Body, status)

@@ -16,8 +16,11 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// files are the tests in test/browser/ that TestBrowser runs.
-var files = []string{"console", "objects", "faults", "leases", "looks", "managed", "nodes"}
+// What runs in Chromium, by the names of the files in test/browser: the main job in make test, the rest in make test-long.
+var (
+	mainFiles = []string{"main"}
+	longFiles = []string{"console", "objects", "faults", "leases", "looks", "managed", "nodes"}
+)
 
 // TestEveryBrowserTestIsRun, here or, of /v1/docs, in test/contract.
 func TestEveryBrowserTestIsRun(t *testing.T) {
@@ -28,17 +31,28 @@ func TestEveryBrowserTestIsRun(t *testing.T) {
 	}
 	for _, path := range found {
 		name := strings.TrimSuffix(filepath.Base(path), ".test.mjs")
-		if name != "docs" && !slices.Contains(files, name) {
+		if name != "docs" && !slices.Contains(mainFiles, name) && !slices.Contains(longFiles, name) {
 			t.Errorf("nothing runs %s", path)
 		}
 	}
 }
 
-// TestBrowser has the tests in test/browser/ use the console in a real Chromium: against the daemon with all its
-// functions, the sandbox cloud, and a project of its own for each file of them.
+// TestBrowser has the console's main job done in a real Chromium: against the daemon with all its functions and the
+// sandbox cloud.
 func TestBrowser(t *testing.T) {
 	t.Parallel()
+	browse(t, mainFiles)
+}
+
+// TestLongBrowser runs the other files, each in a project of its own.
+func TestLongBrowser(t *testing.T) {
+	t.Parallel()
 	testkit.Heavy(t)
+	browse(t, longFiles)
+}
+
+func browse(t *testing.T, files []string) {
+	t.Helper()
 	chromium := testkit.Chromium(t)
 	t.Cleanup(testkit.RemoveBinary)
 	database := testkit.Database(t)
@@ -46,49 +60,61 @@ func TestBrowser(t *testing.T) {
 	testkit.SetClock(t, database, time.Now().Truncate(time.Hour).Add(20*time.Minute))
 	receiver := testkit.NewReceiver(t,
 		func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
+	drained(t, database)
 	own := map[string]*testkit.Project{}
 	for _, file := range files {
-		own[file] = testkit.NewProject(t)
-	}
-	own["managed"].Network(t, "private", "10.0.0.0/24")
-	own["nodes"].Grant(t, own["nodes"].UserID, "admin")
-	drained(t, database)
-	for _, p := range own { // before the daemon begins to count
-		day(t, database, p)
-	}
-	for _, file := range []string{"leases", "looks"} {
-		calendar(t, database, own[file])
+		p := testkit.BorrowProject(t)
+		own[file] = p
+		switch file {
+		case "managed":
+			p.Network(t, "private", "10.0.0.0/24")
+		case "main", "nodes":
+			p.Grant(t, p.UserID, "admin")
+		}
+		day(t, database, p) // before the daemon begins to count
+		if slices.Contains([]string{"main", "leases", "looks"}, file) {
+			calendar(t, database, p)
+		}
 	}
 	daemon := testkit.Spawn(t, testkit.Env(t, database, map[string]string{"STATS_BACKFILL": "1h"}))
-
 	accounts := map[string]account{}
 	for file, p := range own {
-		second := testkit.NewProject(t)
-		second.Grant(t, p.UserID, "member")
-		accounts[file] = account{p.Name, p.Environment()["OS_PASSWORD"], p.Name, second.Name}
-		api := daemon.As(p.Token(t))
-		must(t, api.Post(t, "/v1/connections", fmt.Sprintf(
-			`{"name": "build machines", "kind": "trust", "actions": ["allocate", "start", "stop"], "quota": {"instances": 3, "ram_mb": 4096},
-			  "limits": {"flavors": [%q]}, "usable_by": [{"project": %q}], "expires_at": %q}`, testkit.Sandbox(t).Flavor, second.Name,
-			time.Now().Add(60*time.Hour).UTC().Format(time.RFC3339))))
-		for _, name := range []string{"<b>nightly</b>", "weekly"} {
-			must(t, api.Post(t, "/v1/connections/requests", fmt.Sprintf(
-				`{"project_id": %q, "name": %q, "why": "<i>we build</i> at night", "actions": ["allocate", "deallocate"], "quota": {"instances": 3}, "duration": "48h"}`,
-				p.ID, name)))
-		}
-		if file == "managed" {
-			declared(t, api)
-		}
-		if file == "looks" {
-			must(t, api.Post(t, "/v1/callbacks", fmt.Sprintf(`{"url": %q}`, receiver.URL)))
-		}
+		accounts[file] = furnish(t, daemon.Client, file, p, receiver.URL)
 	}
 	given, err := json.Marshal(accounts)
 	if err != nil {
 		t.Fatal(err)
 	}
-	runNode(t, "CHROMIUM="+chromium, "CONSOLE_URL="+daemon.URL, "CONSOLE_RECEIVER="+receiver.URL,
+	runNode(t, files, "CHROMIUM="+chromium, "CONSOLE_URL="+daemon.URL, "CONSOLE_RECEIVER="+receiver.URL,
 		"CONSOLE_ACCOUNTS="+string(given))
+}
+
+// furnish gives a file's project what its pages show, and returns who signs in.
+func furnish(t *testing.T, daemon *testkit.Client, file string, p *testkit.Project, receiver string) account {
+	t.Helper()
+	second := testkit.BorrowProject(t)
+	second.Grant(t, p.UserID, "member")
+	api := daemon.As(p.Token(t))
+	must(t, api.Post(t, "/v1/connections", fmt.Sprintf(
+		`{"name": "build machines", "kind": "trust", "actions": ["allocate", "start", "stop"], "quota": {"instances": 3, "ram_mb": 4096},
+			  "limits": {"flavors": [%q]}, "usable_by": [{"project": %q}], "expires_at": %q}`, testkit.Sandbox(t).Flavor, second.Name,
+		time.Now().Add(60*time.Hour).UTC().Format(time.RFC3339))))
+	for _, name := range []string{"<b>nightly</b>", "weekly"} {
+		must(t, api.Post(t, "/v1/connections/requests", fmt.Sprintf(
+			`{"project_id": %q, "name": %q, "why": "<i>we build</i> at night", "actions": ["allocate", "deallocate"], "quota": {"instances": 3}, "duration": "48h"}`,
+			p.ID, name)))
+	}
+	switch file {
+	case "main":
+		declareFiles(t, api)
+	case "managed":
+		declareFiles(t, api)
+		declareServers(t, api)
+	}
+	if file == "main" || file == "looks" {
+		must(t, api.Post(t, "/v1/callbacks", fmt.Sprintf(`{"url": %q}`, receiver)))
+	}
+	return account{p.Name, p.Environment()["OS_PASSWORD"], p.Name, second.Name}
 }
 
 // account is who a file of tests signs in as.
@@ -151,7 +177,7 @@ func must(t *testing.T, a testkit.Answer) {
 }
 
 // runNode runs the files of test/browser/, side by side, by Node's own test runner.
-func runNode(t *testing.T, env ...string) {
+func runNode(t *testing.T, files []string, env ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()

@@ -62,8 +62,8 @@ func password(p *testkit.Project, more string) string {
 
 func TestSignIn(t *testing.T) {
 	t.Parallel()
-	p, other, elsewhere := testkit.NewProject(t), testkit.NewProject(t), testkit.NewProject(t)
-	several := testkit.NewProject(t)
+	p, other, elsewhere := testkit.BorrowProject(t), testkit.BorrowProject(t), testkit.BorrowProject(t)
+	several := testkit.BorrowProject(t)
 	other.Grant(t, several.UserID, "member")
 	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function)
 	named := func(name string) string { return fmt.Sprintf(`, "project": %q`, name) }
@@ -114,7 +114,7 @@ func TestSignIn(t *testing.T) {
 // TestSignInRejectsBadCredentials with one text for everything that Keystone rejects, and without a cookie.
 func TestSignInRejectsBadCredentials(t *testing.T) {
 	t.Parallel()
-	p, disabled, without := testkit.NewProject(t), testkit.NewProject(t), testkit.NewProject(t)
+	p, disabled, without := testkit.BorrowProject(t), testkit.BorrowProject(t), testkit.BorrowProject(t)
 	disabled.Disable(t)
 	without.Leave(t)
 	wrong := testkit.Canary("no-such-password-" + p.ID)
@@ -170,7 +170,7 @@ func TestSignInRejectsBadCredentials(t *testing.T) {
 // TestAllowLists apply to signing in, and to the choice of projects.
 func TestAllowLists(t *testing.T) {
 	t.Parallel()
-	served, other := testkit.NewProject(t), testkit.NewProject(t)
+	served, other := testkit.BorrowProject(t), testkit.BorrowProject(t)
 	served.Grant(t, other.UserID, "member")
 	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), map[string]string{"ALLOWED_PROJECTS": served.ID}),
 		Function)
@@ -191,7 +191,7 @@ func TestAllowLists(t *testing.T) {
 // TestCookie is hidden from scripts and other sites, and needs https except on the own machine.
 func TestCookie(t *testing.T) {
 	t.Parallel()
-	p := testkit.NewProject(t)
+	p := testkit.BorrowProject(t)
 	body := fmt.Sprintf(`{"token": %q}`, p.Token(t))
 	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function)
 	for name, c := range map[string]struct {

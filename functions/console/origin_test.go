@@ -11,7 +11,7 @@ import (
 // TestRejectsOtherSites whether the browser sends Sec-Fetch-Site or is too old for it.
 func TestRejectsOtherSites(t *testing.T) {
 	t.Parallel()
-	p := testkit.NewProject(t)
+	p := testkit.BorrowProject(t)
 	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function)
 	b := signInTo(t, app, fmt.Sprintf(`{"token": %q}`, p.Token(t)))
 	own := strings.TrimPrefix(app.URL, "http://")

@@ -10,7 +10,7 @@ import (
 // TestProxyBodies passes bodies of up to 1 MiB, and rejects larger ones.
 func TestProxyBodies(t *testing.T) {
 	t.Parallel()
-	b, _, _ := daemon(t, testkit.NewProject(t))
+	b, _, _ := daemon(t, testkit.BorrowProject(t))
 	for size, want := range map[int]int{1 << 20: 400, 1<<20 + 1: 413} {
 		a := b.ask(t, "POST", apiPath+"/v1/launch", strings.Repeat(" ", size))
 		if a.Status != want {
@@ -22,7 +22,7 @@ func TestProxyBodies(t *testing.T) {
 // TestProxyWithoutFunctions answers 503 with a row of the console.
 func TestProxyWithoutFunctions(t *testing.T) {
 	t.Parallel()
-	p := testkit.NewProject(t)
+	p := testkit.BorrowProject(t)
 	database := testkit.Database(t)
 	// Nothing listens at port 1 of any loopback address; the name is resolved by the system.
 	app := testkit.Start(t, testkit.Env(t, database,

@@ -27,7 +27,7 @@ func daemon(t *testing.T, p *testkit.Project) (*browser, *testkit.Process, strin
 // TestProxyAnswersAsTheAPI and writes one row, of the function.
 func TestProxyAnswersAsTheAPI(t *testing.T) {
 	t.Parallel()
-	p := testkit.NewProject(t)
+	p := testkit.BorrowProject(t)
 	b, d, database := daemon(t, p)
 	direct := d.As(testkit.Canary(p.Token(t)))
 	conn := testkit.Connect(t, database)
@@ -100,7 +100,7 @@ func without(t *testing.T, body []byte) string {
 func TestProxyLaunches(t *testing.T) {
 	t.Parallel()
 	f := testkit.Sandbox(t)
-	p, other := testkit.NewProject(t), testkit.NewProject(t)
+	p, other := testkit.BorrowProject(t), testkit.BorrowProject(t)
 	b, d, _ := daemon(t, p)
 	a := b.ask(t, "POST", apiPath+"/v1/launch",
 		fmt.Sprintf(`{"name": "x", "flavor": %q, "image": %q, "networks": [%q], "user_data": %q}`,
@@ -133,7 +133,7 @@ func TestProxyLaunches(t *testing.T) {
 // TestProxyReachesOnlyTheAPI and no events, no agents, nothing of the process, however the path is written.
 func TestProxyReachesOnlyTheAPI(t *testing.T) {
 	t.Parallel()
-	b, _, _ := daemon(t, testkit.NewProject(t))
+	b, _, _ := daemon(t, testkit.BorrowProject(t))
 	for _, path := range []string{
 		"", "/", "/v1", "/healthz", "/events/poll-instances", "/console/session", "/v1/agents",
 		"/v1/agents/" + uuid.NewString() + "/bundle",
@@ -165,7 +165,7 @@ func TestProxyReachesOnlyTheAPI(t *testing.T) {
 // TestProxyDropsIdentityHeaders ignores tokens, other cookies and forwarded headers of the request.
 func TestProxyDropsIdentityHeaders(t *testing.T) {
 	t.Parallel()
-	p, other := testkit.NewProject(t), testkit.NewProject(t)
+	p, other := testkit.BorrowProject(t), testkit.BorrowProject(t)
 	var got []http.Header
 	function := roundTripper(func(r *http.Request) (*http.Response, error) {
 		got = append(got, r.Header.Clone())
@@ -262,7 +262,7 @@ func (w watched) Close() error {
 // TestProxyRejectsChangedUser rejects requests of a page that shows another user or project than the session.
 func TestProxyRejectsChangedUser(t *testing.T) {
 	t.Parallel()
-	p, other := testkit.NewProject(t), testkit.NewProject(t)
+	p, other := testkit.BorrowProject(t), testkit.BorrowProject(t)
 	b, _, database := daemon(t, p)
 	for shown, want := range map[string]int{
 		"": 200, p.UserID + "/" + p.ID: 200, p.UserID + "/" + other.ID: 401,

@@ -17,7 +17,7 @@ import (
 // its token.
 func TestSessionWorksOnAllReplicas(t *testing.T) {
 	t.Parallel()
-	p := testkit.NewProject(t)
+	p := testkit.BorrowProject(t)
 	database := testkit.Database(t)
 	env := testkit.Env(t, database, map[string]string{
 		"FUNCTION_TARGET":  "console",
@@ -95,7 +95,7 @@ func alive(t *testing.T, token domain.Secret) bool {
 // TestSignOutKeepsGivenToken because others may use it.
 func TestSignOutKeepsGivenToken(t *testing.T) {
 	t.Parallel()
-	token := testkit.NewProject(t).Token(t)
+	token := testkit.BorrowProject(t).Token(t)
 	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function)
 	b := signInTo(t, app, fmt.Sprintf(`{"token": %q}`, token))
 	b.ask(t, "DELETE", "/console/session", "")
@@ -107,7 +107,7 @@ func TestSignOutKeepsGivenToken(t *testing.T) {
 // TestSessionExpires with its token, after 12 hours at most. Later sign-ins delete expired sessions.
 func TestSessionExpires(t *testing.T) {
 	t.Parallel()
-	p := testkit.NewProject(t)
+	p := testkit.BorrowProject(t)
 	body := fmt.Sprintf(`{"token": %q}`, p.Token(t))
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)
@@ -137,7 +137,7 @@ func TestSessionExpires(t *testing.T) {
 // TestSignInReplacesSession ends the previous session, whoever it belongs to.
 func TestSignInReplacesSession(t *testing.T) {
 	t.Parallel()
-	p, other := testkit.NewProject(t), testkit.NewProject(t)
+	p, other := testkit.BorrowProject(t), testkit.BorrowProject(t)
 	database := testkit.Database(t)
 	app := testkit.Start(t, testkit.Env(t, database, nil), Function)
 	b := signInTo(t, app, password(p, ""))
@@ -162,7 +162,7 @@ func TestSignInReplacesSession(t *testing.T) {
 // TestConcurrentSignOuts all succeed.
 func TestConcurrentSignOuts(t *testing.T) {
 	t.Parallel()
-	p := testkit.NewProject(t)
+	p := testkit.BorrowProject(t)
 	database := testkit.Database(t)
 	app := testkit.Start(t, testkit.Env(t, database, nil), Function)
 	b := signInTo(t, app, password(p, ""))
@@ -184,7 +184,7 @@ func TestConcurrentSignOuts(t *testing.T) {
 // TestRejectsInvalidCookies and two cookies of the name, because one may be from another site.
 func TestRejectsInvalidCookies(t *testing.T) {
 	t.Parallel()
-	p := testkit.NewProject(t)
+	p := testkit.BorrowProject(t)
 	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function)
 	b := signInTo(t, app, fmt.Sprintf(`{"token": %q}`, p.Token(t)))
 	own := cookieName + "=" + b.cookie
@@ -204,7 +204,7 @@ func TestRejectsInvalidCookies(t *testing.T) {
 // TestRejectsChangedSession and still lets its browser sign in and out.
 func TestRejectsChangedSession(t *testing.T) {
 	t.Parallel()
-	p := testkit.NewProject(t)
+	p := testkit.BorrowProject(t)
 	body := fmt.Sprintf(`{"token": %q}`, p.Token(t))
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)

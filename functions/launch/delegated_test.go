@@ -60,7 +60,7 @@ type delegatedCase struct {
 // needed.
 func delegated(t *testing.T, change func(c *domain.Connection)) delegatedCase {
 	t.Helper()
-	d := delegatedCase{owner: testkit.NewProject(t), caller: testkit.NewProject(t), database: testkit.Database(t)}
+	d := delegatedCase{owner: testkit.BorrowProject(t), caller: testkit.BorrowProject(t), database: testkit.Database(t)}
 	d.conn = testkit.Connect(t, d.database)
 	var mu sync.Mutex
 	woken := map[string]int{}

@@ -42,7 +42,7 @@ func slowNova(t *testing.T) (env map[string]string, creates *atomic.Int64, relea
 // kept, and the first one's is deleted when it appears.
 func TestDuplicateServerIsDeleted(t *testing.T) {
 	t.Parallel()
-	p, database := testkit.NewProject(t), testkit.Database(t)
+	p, database := testkit.BorrowProject(t), testkit.Database(t)
 	env, creates, release := slowNova(t)
 	env["FUNCTION_TARGET"], env["LAUNCH_CLAIM"] = "launch", "12s" // the sandbox may be slow
 	app := testkit.Spawn(t, testkit.Env(t, database, env)).As(p.Token(t))
@@ -80,7 +80,7 @@ func TestDuplicateServerIsDeleted(t *testing.T) {
 // LAUNCH_CLAIM is minutes, and adopts the servers that Nova still makes.
 func TestResendAfterKill(t *testing.T) {
 	t.Parallel()
-	p, database := testkit.NewProject(t), testkit.Database(t)
+	p, database := testkit.BorrowProject(t), testkit.Database(t)
 	env, creates, release := slowNova(t)
 	env["FUNCTION_TARGET"], env["LAUNCH_CLAIM"] = "launch", "2m" // the sandbox may be slow
 	env = testkit.Env(t, database, env)

@@ -53,7 +53,7 @@ func faultless(t *testing.T) (computeURL string) {
 // TestFaultOfServerInError checks that the order and its event have Nova's fault, although Nova's lists leave it out.
 func TestFaultOfServerInError(t *testing.T) {
 	t.Parallel()
-	p := testkit.NewProject(t)
+	p := testkit.BorrowProject(t)
 	database := testkit.Database(t)
 	env := testkit.RedirectTo(t, map[string]string{"compute": faultless(t)}).Env(t, "collector")
 	app := testkit.Start(t, testkit.Env(t, database, env), Function).As(p.Token(t))

@@ -32,7 +32,7 @@ func body(t *testing.T, changes object) string {
 
 func start(t *testing.T) (*testkit.Project, *testkit.Client, string) {
 	t.Helper()
-	p := testkit.NewProject(t)
+	p := testkit.BorrowProject(t)
 	database := testkit.Database(t)
 	return p, testkit.Start(t, testkit.Env(t, database, nil), Function).As(p.Token(t)), database
 }

@@ -17,7 +17,7 @@ import (
 // startLeasing starts launch with the trustee of the sandbox, and with more settings.
 func startLeasing(t *testing.T, more map[string]string) (*testkit.Project, *testkit.Client, *pgxpool.Pool) {
 	t.Helper()
-	p, database := testkit.NewProject(t), testkit.Database(t)
+	p, database := testkit.BorrowProject(t), testkit.Database(t)
 	env := map[string]string{"TRUSTEE_USER_ID": testkit.Trustee(t)}
 	maps.Copy(env, more)
 	app := testkit.Start(t, testkit.Env(t, database, env), Function).As(p.Token(t))

@@ -26,7 +26,7 @@ type fixture struct {
 // start starts the function for a project of its own, with more of its environment.
 func start(t *testing.T, more map[string]string) fixture {
 	t.Helper()
-	project := testkit.NewProject(t)
+	project := testkit.BorrowProject(t)
 	return startFor(t, project, project.Token(t), more)
 }
 
@@ -149,7 +149,7 @@ func TestLeaseOfInstance(t *testing.T) {
 	if f.Get(t, "/v1/leases?status=ended,error").JSON(t, &none); len(none.Items) != 0 {
 		t.Errorf("listed %v", none)
 	}
-	stranger := f.server.As(testkit.NewProject(t).Token(t))
+	stranger := f.server.As(testkit.BorrowProject(t).Token(t))
 	for _, method := range []string{"GET", "DELETE"} {
 		refused(t, stranger.Do(t, method, path, ""), http.StatusNotFound, "")
 	}

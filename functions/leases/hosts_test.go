@@ -37,7 +37,7 @@ func TestLeaseOfHosts(t *testing.T) {
 	if a := f.Get(t, "/v1/leases/"+made.ID.String()); strings.Contains(string(a.Body), "n001") {
 		t.Errorf("the answer names hosts: %s", a.Body)
 	}
-	stranger := f.server.As(testkit.NewProject(t).Token(t))
+	stranger := f.server.As(testkit.BorrowProject(t).Token(t))
 	a := stranger.Post(t, "/v1/leases", ofHosts(in(2*time.Hour), "PT1H", ""))
 	refused(t, a, http.StatusConflict, "start")
 	refused(t, a, http.StatusConflict, "reservations[0].min")

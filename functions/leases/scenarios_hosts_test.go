@@ -181,7 +181,7 @@ func TestHostScenarios(t *testing.T) {
 		{"another project's lease is absent", nil, func(t *testing.T, f fixture) {
 			f.hosts(t, 1)
 			made := f.make(t, ofHosts(in(time.Hour), "PT1H", ""))
-			stranger := f.server.As(testkit.NewProject(t).Token(t))
+			stranger := f.server.As(testkit.BorrowProject(t).Token(t))
 			absent, foreign := stranger.Get(t, path(Lease{ID: made.Reservations[0].ID})), stranger.Get(t, path(made))
 			if absent.Status != http.StatusNotFound || foreign.Status != http.StatusNotFound {
 				t.Errorf("got %d and %d", absent.Status, foreign.Status)

@@ -22,7 +22,7 @@ type scenario struct {
 // play runs scenarios of one project, each with a database of its own.
 func play(t *testing.T, scenarios []scenario) {
 	t.Helper()
-	project := testkit.NewProject(t)
+	project := testkit.BorrowProject(t)
 	token := project.Token(t)
 	for _, s := range scenarios {
 		t.Run(s.name, func(t *testing.T) { s.run(t, startFor(t, project, token, s.more)) })

@@ -12,7 +12,7 @@ import (
 func TestDescribeNode(t *testing.T) {
 	t.Parallel()
 	server := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function)
-	admin, member := server.As(testkit.Token(t, "admin")), server.As(testkit.NewProject(t).Token(t))
+	admin, member := server.As(testkit.Token(t, "admin")), server.As(testkit.BorrowProject(t).Token(t))
 	const path = "/v1/nodes/compute-1"
 	const settings = `{"labels":{"rack":"r1","row":"2"},"region_zone":"west","network_zone":"n1",
 		"providers":["docker"],"status_url":"https://compute-1.example/up","auto_cordon_after":"PT10M",
@@ -84,7 +84,7 @@ func TestDescribeNode(t *testing.T) {
 func TestReportNode(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
-	conn, p := testkit.Connect(t, database), testkit.NewProject(t)
+	conn, p := testkit.Connect(t, database), testkit.BorrowProject(t)
 	server := testkit.Start(t, testkit.Env(t, database, nil), Function)
 	roles := testkit.Start(t, testkit.Env(t, database, map[string]string{"NODES_HEARTBEAT_ROLES": "member"}), Function)
 	admin, member := server.As(testkit.Token(t, "admin")), p.Token(t)

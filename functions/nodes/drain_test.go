@@ -244,7 +244,7 @@ func TestDeleteNode(t *testing.T) {
 	if _, err := conn.Exec(t.Context(), "update nodes set pool = ''"); err != nil {
 		t.Fatal(err)
 	}
-	do(t, server.As(testkit.NewProject(t).Token(t)), "DELETE", path, 403)
+	do(t, server.As(testkit.BorrowProject(t).Token(t)), "DELETE", path, 403)
 	testkit.NovaSQL(t, "update services set last_seen_up = utc_timestamp() where uuid = '"+id+"'")
 	do(t, admin, "DELETE", path, 409) // it is up
 	testkit.NovaSQL(t, "update services set last_seen_up = '2026-01-01' where uuid = '"+id+"'")

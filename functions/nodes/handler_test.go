@@ -80,7 +80,7 @@ func TestReservable(t *testing.T) {
 
 func TestHostsWithServers(t *testing.T) {
 	t.Parallel()
-	p, cloud := testkit.NewProject(t), testkit.Session(t, "admin")
+	p, cloud := testkit.BorrowProject(t), testkit.Session(t, "admin")
 	server := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function)
 	admin := server.As(testkit.Token(t, "admin"))
 	made := p.Boot(t, "there", 1)[0]
@@ -143,7 +143,7 @@ func TestListNodes(t *testing.T) {
 func TestWhoSeesHosts(t *testing.T) {
 	t.Parallel()
 	server := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function)
-	admin, member := server.As(testkit.Token(t, "admin")), server.As(testkit.NewProject(t).Token(t))
+	admin, member := server.As(testkit.Token(t, "admin")), server.As(testkit.BorrowProject(t).Token(t))
 	for _, r := range []struct {
 		client       *testkit.Client
 		method, path string

@@ -32,7 +32,7 @@ func TestMethods(t *testing.T) {
 	if n := do(t, m.admin, "GET", path, 200); n.Labels["rack"] != "r1" || !n.Schedulable || n.Servers != 0 {
 		t.Errorf("got %+v", n)
 	}
-	member := m.admin.As(testkit.NewProject(t).Token(t))
+	member := m.admin.As(testkit.BorrowProject(t).Token(t))
 	for _, method := range []string{"cordon", "uncordon", "drain", "cancel-drain"} {
 		if a := member.Post(t, path+"/"+method, ""); a.Status != 403 {
 			t.Errorf("%s by a member: got %d %s", method, a.Status, a.Body)

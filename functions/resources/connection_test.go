@@ -18,7 +18,7 @@ import (
 func TestResourcesOfConnection(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
-	owner, caller, stranger := testkit.NewProject(t), testkit.NewProject(t), testkit.NewProject(t)
+	owner, caller, stranger := testkit.BorrowProject(t), testkit.BorrowProject(t), testkit.BorrowProject(t)
 	app := testkit.Start(t, testkit.Env(t, database, nil), Function).As(caller.Token(t))
 	db, err := postgres.Open(postgres.Config{URL: domain.Secret(database), MaxConns: 2}, nil)
 	if err != nil {

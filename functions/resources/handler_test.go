@@ -86,7 +86,7 @@ func TestResourcesWithoutOneService(t *testing.T) {
 
 func TestResourcesNeedsAProject(t *testing.T) {
 	t.Parallel()
-	p := testkit.NewProject(t)
+	p := testkit.BorrowProject(t)
 	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function)
 	for name, tc := range map[string]struct {
 		token string

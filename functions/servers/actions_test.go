@@ -74,7 +74,7 @@ values ($1, $2, 0, 'x', nullif($3, ''), $4, 'launched')`, p.ID, id, serverID, st
 // TestActionsOnATrackedServer are possible by either of its ids. Each change is an event at once.
 func TestActionsOnATrackedServer(t *testing.T) {
 	t.Parallel()
-	p := testkit.NewProject(t)
+	p := testkit.BorrowProject(t)
 	server := p.Boot(t, "life", 1)[0].ID
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)
@@ -172,7 +172,7 @@ func waker(t *testing.T) (wakeURL string, woken func() []string) {
 // TestActionTakesTwoRequests of Nova, and succeeds although Postgres rejects the new state.
 func TestActionTakesTwoRequests(t *testing.T) {
 	t.Parallel()
-	p := testkit.NewProject(t)
+	p := testkit.BorrowProject(t)
 	server := p.Boot(t, "two", 1)[0].ID
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)

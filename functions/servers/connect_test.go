@@ -37,7 +37,7 @@ func link(t *testing.T, app *testkit.Client, body string, args ...any) (int, lin
 // TestConnectAndDisconnect and reconnect a server that somebody else made. Only force deletes it.
 func TestConnectAndDisconnect(t *testing.T) {
 	t.Parallel()
-	p := testkit.NewProject(t)
+	p := testkit.BorrowProject(t)
 	server := p.Boot(t, "old", 1)[0].ID
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)
@@ -110,7 +110,7 @@ from events where subject = $1`, id.String())
 // TestConnectRejects readers, other projects, and servers that are being deleted.
 func TestConnectRejects(t *testing.T) {
 	t.Parallel()
-	p := testkit.NewProject(t)
+	p := testkit.BorrowProject(t)
 	server := p.Boot(t, "mine", 1)[0].ID
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)

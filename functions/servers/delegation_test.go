@@ -31,7 +31,7 @@ func delegate(t *testing.T, change func(*domain.Connection)) delegated {
 	t.Helper()
 	database := testkit.Database(t)
 	wakes, woken := waker(t)
-	p := testkit.NewProject(t)
+	p := testkit.BorrowProject(t)
 	app := testkit.Start(t, testkit.Env(t, database, map[string]string{"WAKE_URL": wakes}), Function).As(p.Token(t))
 	d := delegated{app: app, database: database, conn: testkit.Connect(t, database), woken: woken}
 	db, err := postgres.Open(postgres.Config{URL: domain.Secret(database), MaxConns: 1}, nil)

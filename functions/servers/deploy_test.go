@@ -53,7 +53,7 @@ const deployment = `{"action":"deploy","image":"registry.example.com/agent:%s","
 func TestDeploy(t *testing.T) {
 	t.Parallel()
 	testkit.Heavy(t)
-	p := testkit.NewProject(t)
+	p := testkit.BorrowProject(t)
 	server := p.Boot(t, "agent", 1)[0].ID
 	metadata(t, p, server, `{"pool":"batch ✓"}`)
 	database := testkit.Database(t)
@@ -108,7 +108,7 @@ func TestDeploy(t *testing.T) {
 // TestDeployTimesOut when the server takes long to start. Nothing is deployed.
 func TestDeployTimesOut(t *testing.T) {
 	t.Parallel()
-	p := testkit.NewProject(t)
+	p := testkit.BorrowProject(t)
 	server := p.Boot(t, "slow", 1)[0].ID
 	p.Stop(t, server)
 	database := testkit.Database(t)
@@ -177,7 +177,7 @@ func proxyNova(
 // TestDeployOnAnOldCloud reports the missing version, and stores nothing.
 func TestDeployOnAnOldCloud(t *testing.T) {
 	t.Parallel()
-	p := testkit.NewProject(t)
+	p := testkit.BorrowProject(t)
 	server := p.Boot(t, "old", 1)[0].ID
 	image := testkit.Sandbox(t).ImageID
 	for _, tc := range []struct {
@@ -227,7 +227,7 @@ func TestDeployOnAnOldCloud(t *testing.T) {
 // TestDeployRejectsBadRequests, and fields of deployments in other actions.
 func TestDeployRejectsBadRequests(t *testing.T) {
 	t.Parallel()
-	p := testkit.NewProject(t)
+	p := testkit.BorrowProject(t)
 	database := testkit.Database(t)
 	app := testkit.Start(t, testkit.Env(t, database, nil), Function)
 	path := "/v1/servers/" + uuid.NewString() + "/actions"

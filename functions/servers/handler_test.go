@@ -18,7 +18,7 @@ import (
 // TestListServers lists servers that another client has made, page by page and by filter.
 func TestListServers(t *testing.T) {
 	t.Parallel()
-	p := testkit.NewProject(t)
+	p := testkit.BorrowProject(t)
 	made := p.Boot(t, "a.b ✓", 3) // Nova names them "a.b ✓-1" and so on
 	database := testkit.Database(t)
 	app := testkit.Start(t, testkit.Env(t, database, nil), Function).As(p.Token(t))
@@ -163,7 +163,7 @@ func networksOf(t *testing.T, cloud string) (private, external string) {
 // that has no host yet. A fake does so here, because that moment is short.
 func TestForbiddenServer(t *testing.T) {
 	t.Parallel()
-	p := testkit.NewProject(t)
+	p := testkit.BorrowProject(t)
 	env := proxyNova(t, func(w http.ResponseWriter, r *http.Request, _ []byte) bool {
 		if r.Method != http.MethodGet || !strings.Contains(r.URL.Path, "/servers/") {
 			return false
@@ -191,7 +191,7 @@ func TestForbiddenServer(t *testing.T) {
 // TestOtherProjectsServerIsNotFound exactly like an id that does not exist.
 func TestOtherProjectsServerIsNotFound(t *testing.T) {
 	t.Parallel()
-	p := testkit.NewProject(t)
+	p := testkit.BorrowProject(t)
 	theirs := p.Boot(t, "private", 1)[0]
 	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function).As(testkit.Token(t, "alt"))
 	absent := uuid.NewString()

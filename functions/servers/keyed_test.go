@@ -42,7 +42,7 @@ func loseResults(t *testing.T, conn *pgx.Conn) {
 // TestRebootWithAnIDIsDoneOnce, however often it is sent, also concurrently and when its result was lost.
 func TestRebootWithAnIDIsDoneOnce(t *testing.T) {
 	t.Parallel()
-	p := testkit.NewProject(t)
+	p := testkit.BorrowProject(t)
 	servers := p.Boot(t, "again", 2)
 	server, other := servers[0].ID, servers[1].ID
 	database := testkit.Database(t)
@@ -100,7 +100,7 @@ func TestRebootWithAnIDIsDoneOnce(t *testing.T) {
 // TestRejectedActionCanBeRepeated with the same id, when the state allows it.
 func TestRejectedActionCanBeRepeated(t *testing.T) {
 	t.Parallel()
-	p := testkit.NewProject(t)
+	p := testkit.BorrowProject(t)
 	server := p.Boot(t, "refused", 1)[0].ID
 	p.Stop(t, server)
 	database := testkit.Database(t)
@@ -144,7 +144,7 @@ func TestRejectedActionCanBeRepeated(t *testing.T) {
 func TestDeployWithAnIDIsDoneOnce(t *testing.T) {
 	t.Parallel()
 	testkit.Heavy(t)
-	p := testkit.NewProject(t)
+	p := testkit.BorrowProject(t)
 	server := p.Boot(t, "agent", 1)[0].ID
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)

@@ -37,7 +37,7 @@ func (r result) String() string {
 func TestActionOnManyServers(t *testing.T) {
 	t.Parallel()
 	testkit.Heavy(t)
-	p, other := testkit.NewProject(t), testkit.NewProject(t)
+	p, other := testkit.BorrowProject(t), testkit.BorrowProject(t)
 	made, theirs := p.Boot(t, "many", 4), other.Boot(t, "theirs", 1)[0].ID
 	p.Stop(t, made[2].ID)
 	p.Fail(t, "fails")

@@ -13,7 +13,7 @@ import (
 // TestReusableMark is set and revoked by users of the server's project only, not by users of the connection.
 func TestReusableMark(t *testing.T) {
 	t.Parallel()
-	p := testkit.NewProject(t)
+	p := testkit.BorrowProject(t)
 	d := delegate(t, nil)
 	id, server := d.instance(t, domain.InstanceStopped, domain.OriginConnected)
 	mark := func(app *testkit.Client, id, body string) testkit.Answer {

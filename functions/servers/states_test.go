@@ -14,7 +14,7 @@ import (
 func TestActionsInEveryState(t *testing.T) {
 	t.Parallel()
 	testkit.Heavy(t)
-	p := testkit.NewProject(t)
+	p := testkit.BorrowProject(t)
 	made := p.Boot(t, "state", 7)
 	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function).As(p.Token(t))
 	for i, tc := range []struct {

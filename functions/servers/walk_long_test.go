@@ -36,7 +36,7 @@ func rounds(t *testing.T) int {
 // It runs for 15 minutes on two cores.
 func TestLongWalkOfManyServers(t *testing.T) {
 	testkit.Heavy(t)
-	p := testkit.NewProject(t)
+	p := testkit.BorrowProject(t)
 	liftQuota(t, p)
 	there := cloneServer(t, p, p.Boot(t, "original", 1)[0].ID, crowded)
 	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function).As(p.Token(t))

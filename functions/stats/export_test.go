@@ -123,7 +123,7 @@ func TestExportEscapesFormulas(t *testing.T) {
 // TestExportOverHTTP is what the list shows, in both forms, whole and with its own row in the log.
 func TestExportOverHTTP(t *testing.T) {
 	t.Parallel()
-	p := testkit.NewProject(t)
+	p := testkit.BorrowProject(t)
 	database := testkit.Database(t)
 	app := testkit.Start(t, testkit.Env(t, database, nil), Function).As(p.Token(t))
 	for range 3 {

@@ -39,7 +39,7 @@ func count(t *testing.T, conn *pgx.Conn, project, domainID string, ago, running 
 
 func TestStatsOfADay(t *testing.T) {
 	t.Parallel()
-	p := testkit.NewProject(t)
+	p := testkit.BorrowProject(t)
 	database := testkit.Database(t)
 	testkit.SetClock(t, database, now)
 	conn := testkit.Connect(t, database)
@@ -116,7 +116,7 @@ func TestStatsFormats(t *testing.T) {
 
 func TestScopesNeedRoles(t *testing.T) {
 	t.Parallel()
-	p := testkit.NewProject(t)
+	p := testkit.BorrowProject(t)
 	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function)
 	demo, domainReader, admin := testkit.Token(t, "demo"), testkit.DomainToken(t), testkit.Token(t, "admin")
 	for _, path := range []string{"/v1/stats", "/v1/requests"} {
@@ -152,7 +152,7 @@ func TestScopesNeedRoles(t *testing.T) {
 // TestRequestLog lists every request, page by page, rejected ones too, and only the own ones.
 func TestRequestLog(t *testing.T) {
 	t.Parallel()
-	p := testkit.NewProject(t)
+	p := testkit.BorrowProject(t)
 	database := testkit.Database(t)
 	app := testkit.Start(t, testkit.Env(t, database, nil), Function)
 	mine := app.As(p.Token(t))

@@ -17,6 +17,7 @@ type Service struct{ client *gophercloud.ServiceClient }
 // Service is nova, cinder, glance, octavia or barbican.
 func (p *Project) Service(t testing.TB, name string) Service {
 	t.Helper()
+	p.changed = true
 	client := p.Login(t)
 	switch name {
 	case "nova":

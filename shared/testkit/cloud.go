@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -23,7 +24,7 @@ import (
 )
 
 // CloudsYAML returns the path of the sandbox's clouds.yaml. Everything that needs the sandbox calls it: without a
-// sandbox the test fails, and with TEST_CLOUD=none (make check) it is skipped, and counted by scripts/testtime.
+// sandbox the test fails, and with TEST_CLOUD=none (make check) it is skipped, with a reason that scripts/gotest accepts.
 func CloudsYAML(t testing.TB) string {
 	t.Helper()
 	if os.Getenv("TEST_CLOUD") == "none" {
@@ -40,10 +41,23 @@ func CloudsYAML(t testing.TB) string {
 	return file
 }
 
-// Login logs in to one of the clouds in clouds.yaml.
+// Login logs in to one of the clouds in clouds.yaml. The admin logs in once per test process.
 func Login(t testing.TB, cloud string) *gophercloud.ProviderClient {
 	t.Helper()
-	return login(t, authOptions(t, cloud))
+	if cloud != "admin" {
+		return login(t, authOptions(t, cloud))
+	}
+	admin.Lock()
+	defer admin.Unlock()
+	if admin.client == nil {
+		admin.client = login(t, authOptions(t, cloud))
+	}
+	return admin.client
+}
+
+var admin struct {
+	sync.Mutex
+	client *gophercloud.ProviderClient
 }
 
 // authOptions reads how to log in to one of the clouds in clouds.yaml.
@@ -82,13 +96,21 @@ type Project struct {
 	Name     string // the project's, and its member's
 	password string
 	keystone *gophercloud.ServiceClient
+	changed  bool // more than servers: no other test borrows it
 }
 
 const role = "member"
 
 // NewProject makes a project with one member in the default domain. Both are removed at the end of the test, with all
-// servers.
+// servers. Most tests borrow one instead.
 func NewProject(t testing.TB) *Project {
+	t.Helper()
+	p := makeProject(t)
+	t.Cleanup(func() { p.remove(t) })
+	return p
+}
+
+func makeProject(t testing.TB) *Project {
 	t.Helper()
 	ctx := context.Background()
 	admin := Login(t, "admin")
@@ -99,8 +121,8 @@ func NewProject(t testing.TB) *Project {
 	p.ID, p.Name = project.ID, name
 	opts := users.CreateOpts{Name: name, DomainID: p.DomainID, Password: p.password}
 	p.UserID = must(users.Create(ctx, keystone, opts).Extract())(t).ID
-	t.Cleanup(func() { p.remove(t, admin) })
 	p.Grant(t, p.UserID, role)
+	p.changed = false
 	return p
 }
 
@@ -109,6 +131,7 @@ func newPassword() string { return remember("a password", fmt.Sprintf("pw-%016x"
 // Grant gives a user a role in the project.
 func (p *Project) Grant(t testing.TB, userID, name string) {
 	t.Helper()
+	p.changed = true
 	opts := roles.AssignOpts{UserID: userID, ProjectID: p.ID}
 	check(t, roles.Assign(context.Background(), p.keystone, p.role(t, name), opts).ExtractErr())
 }
@@ -116,6 +139,7 @@ func (p *Project) Grant(t testing.TB, userID, name string) {
 // RemoveRole takes a role in the project from a user.
 func (p *Project) RemoveRole(t testing.TB, userID, name string) {
 	t.Helper()
+	p.changed = true
 	opts := roles.UnassignOpts{UserID: userID, ProjectID: p.ID}
 	check(t, roles.Unassign(context.Background(), p.keystone, p.role(t, name), opts).ExtractErr())
 }
@@ -146,7 +170,7 @@ func (p *Project) Token(t testing.TB) string { t.Helper(); return p.Login(t).Tok
 // ReaderToken returns a token of a user who has only the role reader in the project.
 func (p *Project) ReaderToken(t testing.TB) string {
 	t.Helper()
-	reader := NewProject(t)
+	reader := BorrowProject(t)
 	p.Grant(t, reader.UserID, "reader")
 	in := *reader
 	in.ID = p.ID
@@ -234,9 +258,9 @@ func (p *Project) removeServers(t testing.TB, admin *gophercloud.ProviderClient)
 	}
 }
 
-func (p *Project) remove(t testing.TB, admin *gophercloud.ProviderClient) {
+func (p *Project) remove(t testing.TB) {
 	ctx := context.Background()
-	p.removeServers(t, admin)
+	p.removeServers(t, Login(t, "admin"))
 	_ = users.Delete(ctx, p.keystone, p.UserID).ExtractErr()
 	_ = projects.Delete(ctx, p.keystone, p.ID).ExtractErr()
 }

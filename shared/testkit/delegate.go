@@ -30,6 +30,7 @@ func (p *Project) AppCredentialUntil(t testing.TB, end time.Time) (id, secret st
 
 func (p *Project) appCredential(t testing.TB, end *time.Time, rules []AccessRule) (id, secret string) {
 	t.Helper()
+	p.changed = true
 	opts := applicationcredentials.CreateOpts{
 		Name: fmt.Sprintf("test-%x", rand.Uint64()), AccessRules: rules, ExpiresAt: end,
 		// A credential does not get the roles that its own roles imply.
@@ -49,6 +50,7 @@ func (p *Project) DropAppCredential(t testing.TB, id string) {
 // Trust makes a trust that lets another user act with the member's role, and returns its id.
 func (p *Project) Trust(t testing.TB, trusteeID string, impersonation bool, until time.Time) string {
 	t.Helper()
+	p.changed = true
 	trust := must(trusts.Create(context.Background(), Identity(t, p.Login(t)), trusts.CreateOpts{
 		TrustorUserID: p.UserID, TrusteeUserID: trusteeID, ProjectID: p.ID, Impersonation: impersonation,
 		Roles: []trusts.Role{{Name: role}}, ExpiresAt: &until,

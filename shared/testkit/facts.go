@@ -158,6 +158,7 @@ func (p *Project) Quiet(t testing.TB, serverID string) {
 // SetQuota limits the number of the project's servers.
 func (p *Project) SetQuota(t testing.TB, instances int) {
 	t.Helper()
+	p.changed = true
 	nova := Compute(t, Login(t, "admin"))
 	must(quotasets.Update(context.Background(), nova, p.ID, quotasets.UpdateOpts{Instances: &instances}).Extract())(t)
 }

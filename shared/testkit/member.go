@@ -25,12 +25,14 @@ func (p *Project) Enable(t testing.TB) {
 
 func (p *Project) enable(t testing.TB, enabled bool) {
 	t.Helper()
+	p.changed = true
 	check(t, users.Update(context.Background(), p.keystone, p.UserID, users.UpdateOpts{Enabled: &enabled}).Err)
 }
 
 // Leave removes all roles of the member in the project.
 func (p *Project) Leave(t testing.TB) {
 	t.Helper()
+	p.changed = true
 	of := roles.ListAssignmentsOnResourceOpts{UserID: p.UserID, ProjectID: p.ID}
 	for _, r := range all(t, roles.ListAssignmentsOnResource(p.keystone, of), roles.ExtractRoles) {
 		opts := roles.UnassignOpts{UserID: p.UserID, ProjectID: p.ID}
@@ -41,6 +43,7 @@ func (p *Project) Leave(t testing.TB) {
 // ResetPassword gives the project's member another password.
 func (p *Project) ResetPassword(t testing.TB) {
 	t.Helper()
+	p.changed = true
 	p.password = newPassword()
 	check(t, users.Update(context.Background(), p.keystone, p.UserID, users.UpdateOpts{Password: p.password}).Err)
 }
@@ -59,18 +62,21 @@ func (p *Project) Reopen(t testing.TB) {
 
 func (p *Project) open(t testing.TB, enabled bool) {
 	t.Helper()
+	p.changed = true
 	check(t, projects.Update(context.Background(), p.keystone, p.ID, projects.UpdateOpts{Enabled: &enabled}).Err)
 }
 
 // DeleteProject deletes the project before the end of the test.
 func (p *Project) DeleteProject(t testing.TB) {
 	t.Helper()
+	p.changed = true
 	check(t, projects.Delete(context.Background(), p.keystone, p.ID).ExtractErr())
 }
 
 // DeleteUser deletes the project's member before the end of the test.
 func (p *Project) DeleteUser(t testing.TB) {
 	t.Helper()
+	p.changed = true
 	check(t, users.Delete(context.Background(), p.keystone, p.UserID).ExtractErr())
 }
 

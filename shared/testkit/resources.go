@@ -45,6 +45,7 @@ func (p *Project) DisklessFlavor(t testing.TB) string {
 // PrivateFlavor makes a small flavor for this project only, as those of host reservations are.
 func (p *Project) PrivateFlavor(t testing.TB) string {
 	t.Helper()
+	p.changed = true
 	disk := 1
 	return p.flavor(t, flavors.CreateOpts{RAM: 96, VCPUs: 1, Disk: &disk})
 }
@@ -88,6 +89,7 @@ func (p *Project) Drop(t testing.TB, serverID string) {
 // OtherDomain makes a domain with a user of the member's name, and returns the domain's name and the user's id.
 func (p *Project) OtherDomain(t testing.TB) (name, userID string) {
 	t.Helper()
+	p.changed = true
 	ctx := context.Background()
 	name = fmt.Sprintf("test-%x", rand.Uint64())
 	made := must(domains.Create(ctx, p.keystone, domains.CreateOpts{Name: name}).Extract())(t)
@@ -117,6 +119,7 @@ func (o ownPolicy) ToRBACPolicyCreateMap() (map[string]any, error) {
 // ExternalNetwork makes an external network for the project only. isShared also shares it with the project.
 func (p *Project) ExternalNetwork(t testing.TB, cidr string, isShared bool) string {
 	t.Helper()
+	p.changed = true
 	ctx := context.Background()
 	neutron := must(openstack.NewNetworkV2(Login(t, "admin"), gophercloud.EndpointOpts{}))(t)
 	made := must(networks.Create(ctx, neutron, networks.CreateOpts{Name: "outside-" + p.ID}).Extract())(t)
@@ -152,6 +155,7 @@ func CloudsFile(t testing.TB, members map[string]*Project) string {
 // servers.
 func (p *Project) Network(t testing.TB, name, cidr string) {
 	t.Helper()
+	p.changed = true
 	ctx := context.Background()
 	neutron := must(openstack.NewNetworkV2(p.Login(t), gophercloud.EndpointOpts{}))(t)
 	network := must(networks.Create(ctx, neutron, networks.CreateOpts{Name: name}).Extract())(t)

@@ -15,6 +15,7 @@ import (
 // volumes are deleted.
 func (p *Project) AttachVolume(t testing.TB, serverID string) (volumeID string) {
 	t.Helper()
+	p.changed = true
 	ctx, client := context.Background(), p.Login(t)
 	cinder := BlockStorage(t, client)
 	made := must(volumes.Create(ctx, cinder, volumes.CreateOpts{Name: "data", Size: 1}, nil).Extract())(t)

@@ -11,7 +11,6 @@ after(() => chrome?.close());
 
 const active = (page, name) =>
   row(page, name).getByText('Active', { exact: false }).first().waitFor({ timeout: patience });
-const toast = (page, text) => page.locator('#toast', { hasText: text }).waitFor();
 
 test(
   'a wrong password is said in place, and a project is chosen from those that there are',
@@ -79,55 +78,6 @@ test('the chart tells each hour to the mouse and to the keyboard', { timeout: pa
   await page.locator('.gauge').getByText('Servers').waitFor();
   await close();
 });
-
-test(
-  'a launch by the form, seen to the end without a reload; then stop, start and delete',
-  { timeout: 4 * patience },
-  async () => {
-    const { page, close } = await visit(chrome);
-    const loads = [];
-    page.on('request', (r) => {
-      if (r.isNavigationRequest()) loads.push(r.url());
-    });
-    await order(page, { name: 'web' });
-    await page.getByRole('heading', { level: 1, name: 'web' }).waitFor();
-    await active(page, 'web');
-    await open(page, 'Servers');
-    await active(page, 'web');
-    await row(page, 'web')
-      .getByText(/\d+\.\d+\.\d+\.\d+/)
-      .first()
-      .waitFor();
-    await page.getByRole('button', { name: 'Stop web', exact: true }).click();
-    await toast(page, 'web: stop is under way.');
-    await row(page, 'web').getByText('stopped').waitFor({ timeout: patience });
-    await page.getByRole('button', { name: 'Start web', exact: true }).click();
-    await active(page, 'web');
-    await page.getByLabel('Name contains').fill('nothing like this');
-    await page.getByText('No server is like that').waitFor();
-    await page.getByLabel('Name contains').fill('we');
-    await row(page, 'web').getByRole('link').click();
-    await page.getByRole('heading', { level: 1, name: 'web' }).waitFor();
-    await page.getByText('m1.tiny: 1 vCPU').waitFor();
-    await page.getByRole('table', { name: 'What was asked of it' }).getByText('/actions').first().waitFor();
-    await open(page, 'Servers');
-    await page.getByRole('button', { name: 'Delete web', exact: true }).click();
-    const ask = page.getByRole('dialog', { name: 'Delete web?' });
-    await page.keyboard.press('Escape');
-    await ask.waitFor({ state: 'detached' });
-    assert.equal(
-      await page.evaluate(() => document.activeElement.getAttribute('aria-label')),
-      'Delete web',
-      'the focus is back',
-    );
-    await page.keyboard.press('Enter');
-    await ask.getByRole('button', { name: 'Delete' }).click();
-    await toast(page, 'web is being deleted.');
-    await row(page, 'web').waitFor({ state: 'detached', timeout: patience });
-    assert.deepEqual(loads, []);
-    await close();
-  },
-);
 
 test('what is wrong with an order is said beside its field, before it is sent', { timeout: patience }, async () => {
   const { page, close } = await visit(chrome, { expected: [400] });

@@ -63,7 +63,7 @@ func (s *story) connections(t *testing.T) {
 // revocation of a trust that Keystone does not let anybody delete, because its user is disabled.
 func (s *story) revocation(t *testing.T) {
 	t.Helper()
-	giver := testkit.NewProject(t)
+	giver := testkit.BorrowProject(t)
 	trust := giver.Trust(t, testkit.Trustee(t), true, time.Now().Add(time.Hour))
 	giver.Disable(t)
 	s.exec(t, `insert into connections select (jsonb_populate_record(c, jsonb_build_object(

@@ -39,7 +39,7 @@ type story struct {
 
 func (e *examples) succeed(t *testing.T) {
 	t.Parallel()
-	project, database, facts := testkit.NewProject(t), testkit.Database(t), testkit.Sandbox(t)
+	project, database, facts := testkit.BorrowProject(t), testkit.Database(t), testkit.Sandbox(t)
 	client := spawn(t, database, map[string]string{"ALLOWED_PROJECTS": project.ID}).As(project.Token(t))
 	s := &story{examples: e, project: project, client: client, conn: testkit.Connect(t, database), names: []string{
 		`"m1.tiny"`, fmt.Sprintf("%q", facts.Flavor), `"m1.small"`, fmt.Sprintf("%q", facts.Flavor), `"cirros"`,

@@ -168,14 +168,14 @@ func (e *examples) refusedByTheRequest(t *testing.T) {
 // adminToken is a token of an admin of the cloud, in a project of its own: others get 403 of the routes of nodes.
 func adminToken(t *testing.T) string {
 	t.Helper()
-	p := testkit.NewProject(t)
+	p := testkit.BorrowProject(t)
 	p.Grant(t, p.UserID, "admin")
 	return p.Token(t)
 }
 
 func (e *examples) refusedByTheOperator(t *testing.T) {
 	t.Parallel()
-	project := testkit.NewProject(t)
+	project := testkit.BorrowProject(t)
 	client := spawn(t, testkit.Database(t), map[string]string{
 		"OS_CLOUD": "demo", "ALLOWED_PROJECTS": "another", "TRUSTEE_USER_ID": uuid.NewString(),
 	})
@@ -212,7 +212,7 @@ func (e *examples) refusedByKeystone(t *testing.T) {
 
 func (e *examples) refusedByServices(t *testing.T) {
 	t.Parallel()
-	project, database := testkit.NewProject(t), testkit.Database(t)
+	project, database := testkit.BorrowProject(t), testkit.Database(t)
 	order, connection := strayOrder(t, database, project), strayTrust(t, database, project)
 	lease := strayLeases(t, database, project)
 	strayManaged(t, database, project)
