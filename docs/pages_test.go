@@ -18,8 +18,8 @@ const (
 	pageClouds = "/var/tmp/cloudfn-sandbox/clouds.yaml"
 )
 
-// TestReceiveCallbacks runs the commands of the page.
-func TestReceiveCallbacks(t *testing.T) {
+// TestLongReceiveCallbacks runs the commands of the page.
+func TestLongReceiveCallbacks(t *testing.T) {
 	t.Parallel()
 	project := testkit.NewProject(t)
 	w := reader(t, map[string]*testkit.Project{"demo": project})
@@ -55,8 +55,8 @@ func terminals(t *testing.T, url string) *walker {
 	}
 }
 
-// TestDevStack runs the commands of the page against the sandbox, with the account that the page creates.
-func TestDevStack(t *testing.T) {
+// TestLongDevStack runs the commands of the page against the sandbox, with the account that the page creates.
+func TestLongDevStack(t *testing.T) {
 	t.Parallel()
 	port, name := testkit.FreePort(t), fmt.Sprintf("cloudfn-%x", rand.Uint64())
 	w := terminals(t, "http://127.0.0.1:"+port)
@@ -79,8 +79,8 @@ func TestDevStack(t *testing.T) {
 	w.walk(t, "devstack.md")
 }
 
-// TestDelegate runs the commands of the pages about delegation: those of the owner, and those of the manager.
-func TestDelegate(t *testing.T) {
+// TestLongDelegate runs the commands of the pages about delegation: those of the owner, and those of the manager.
+func TestLongDelegate(t *testing.T) {
 	t.Parallel()
 	owner := testkit.NewProject(t)
 	owner.Network(t, "private", "10.0.0.0/24")
@@ -91,8 +91,8 @@ func TestDelegate(t *testing.T) {
 	}
 }
 
-// TestReserveHosts runs the commands of the page: those of the admin, and those of the user.
-func TestReserveHosts(t *testing.T) {
+// TestLongReserveHosts runs the commands of the page: those of the admin, and those of the user.
+func TestLongReserveHosts(t *testing.T) {
 	t.Parallel()
 	hosts, project := testkit.ReservableHosts(t), testkit.NewProject(t)
 	project.Network(t, "private", "10.0.0.0/24")
@@ -101,8 +101,9 @@ func TestReserveHosts(t *testing.T) {
 	w.walk(t, "reserve-hosts.md")
 }
 
-// TestMaintainHost runs the commands of the page on the sandbox's isolated hosts, so that no other test's servers move.
-func TestMaintainHost(t *testing.T) {
+// TestLongMaintainHost runs the commands of the page on the sandbox's isolated hosts, so that no other test's servers
+// move.
+func TestLongMaintainHost(t *testing.T) {
 	t.Parallel()
 	hosts, project := testkit.ReservableHosts(t), testkit.NewProject(t)
 	byName := map[string]string{}
@@ -138,8 +139,8 @@ func adminReader(t *testing.T, project *testkit.Project) *walker {
 	return w
 }
 
-// TestDeclareServers runs the commands of the page.
-func TestDeclareServers(t *testing.T) {
+// TestLongDeclareServers runs the commands of the page.
+func TestLongDeclareServers(t *testing.T) {
 	t.Parallel()
 	project := testkit.NewProject(t)
 	project.Network(t, "private", "10.0.0.0/24")

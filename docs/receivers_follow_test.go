@@ -12,9 +12,9 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestReceiversFollowAServer: each receiver consents, prints the states of a server in order, also during and after a
-// rotation of its secret, and then ends its callback.
-func TestReceiversFollowAServer(t *testing.T) {
+// TestLongReceiversFollowAServer: each receiver consents, prints the states of a server in order, also during and after
+// a rotation of its secret, and then ends its callback.
+func TestLongReceiversFollowAServer(t *testing.T) {
 	t.Parallel()
 	type taker struct {
 		*program

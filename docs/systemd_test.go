@@ -49,9 +49,9 @@ func assignments(text string) map[string][]string {
 	return found
 }
 
-// TestTheUnitStarts runs the commands of the unit as a user without rights, with its environment files and
+// TestLongTheUnitStarts runs the commands of the unit as a user without rights, with its environment files and
 // clouds.yaml, in which only CHANGE-ME and addresses are replaced.
-func TestTheUnitStarts(t *testing.T) {
+func TestLongTheUnitStarts(t *testing.T) {
 	t.Parallel()
 	dir := openFolder(t)
 	credentials := filepath.Join(dir, "clouds.yaml")

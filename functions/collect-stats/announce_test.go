@@ -63,8 +63,8 @@ func expect(t *testing.T, database string, hour time.Time, after ...int) {
 	}
 }
 
-// TestHoursAreAnnounced once each, whatever number of ticks comes, for as long as the window is.
-func TestHoursAreAnnounced(t *testing.T) {
+// TestLongHoursAreAnnounced once each, whatever number of ticks comes, for as long as the window is.
+func TestLongHoursAreAnnounced(t *testing.T) {
 	t.Parallel()
 	p, later := testkit.NewProject(t), testkit.NewProject(t)
 	made := p.Boot(t, "announced", 3)
@@ -110,9 +110,9 @@ func TestHoursAreAnnounced(t *testing.T) {
 	}
 }
 
-// TestAnnounceConcurrently at the turn of the hour, when each works for an hour of its own and both would announce what
-// is left: each hour has one event.
-func TestAnnounceConcurrently(t *testing.T) {
+// TestLongAnnounceConcurrently at the turn of the hour, when each works for an hour of its own and both would announce
+// what is left: each hour has one event.
+func TestLongAnnounceConcurrently(t *testing.T) {
 	t.Parallel()
 	p := testkit.NewProject(t)
 	database, hour := testkit.Database(t), nextHour()
@@ -135,8 +135,8 @@ func TestAnnounceConcurrently(t *testing.T) {
 	}
 }
 
-// TestIncompleteHourIsNotAnnounced is announced when its last project could be counted, and not before.
-func TestIncompleteHourIsNotAnnounced(t *testing.T) {
+// TestLongIncompleteHourIsNotAnnounced is announced when its last project could be counted, and not before.
+func TestLongIncompleteHourIsNotAnnounced(t *testing.T) {
 	t.Parallel()
 	good, bad := testkit.NewProject(t), testkit.NewProject(t)
 	bad.Boot(t, "hidden", 1)

@@ -87,9 +87,9 @@ func TestTickAtTheFullHour(t *testing.T) {
 	}
 }
 
-// TestFiveHoursWithoutTicks rebuilds them from Nova's history, with servers made, stopped, started and deleted
+// TestLongFiveHoursWithoutTicks rebuilds them from Nova's history, with servers made, stopped, started and deleted
 // in between.
-func TestFiveHoursWithoutTicks(t *testing.T) {
+func TestLongFiveHoursWithoutTicks(t *testing.T) {
 	t.Parallel()
 	testkit.Heavy(t)
 	p := testkit.NewProject(t)
@@ -127,8 +127,8 @@ func TestFiveHoursWithoutTicks(t *testing.T) {
 	}
 }
 
-// TestOneProjectFails leaves that project's hour missing, and never zero, until Nova answers for it.
-func TestOneProjectFails(t *testing.T) {
+// TestLongOneProjectFails leaves that project's hour missing, and never zero, until Nova answers for it.
+func TestLongOneProjectFails(t *testing.T) {
 	t.Parallel()
 	good, bad := testkit.NewProject(t), testkit.NewProject(t)
 	bad.Boot(t, "hidden", 1)

@@ -136,8 +136,8 @@ func TestChangeConnectionByTrust(t *testing.T) {
 	}
 }
 
-// TestChangeCredential checks a new secret with Keystone before it is stored, and never shows it.
-func TestChangeCredential(t *testing.T) {
+// TestLongChangeCredential checks a new secret with Keystone before it is stored, and never shows it.
+func TestLongChangeCredential(t *testing.T) {
 	t.Parallel()
 	app, conn, _, _ := started(t, nil)
 	p, foreign := testkit.BorrowProject(t), testkit.BorrowProject(t)

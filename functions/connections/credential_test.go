@@ -99,8 +99,8 @@ func limited(t *testing.T, p *testkit.Project, of ...domain.AccessRule) string {
 	return handing(id, secret, "")
 }
 
-// TestSuggestedAccessRulesSuffice creates a connection with them, and compares both places that list them.
-func TestSuggestedAccessRulesSuffice(t *testing.T) {
+// TestLongSuggestedAccessRulesSuffice creates a connection with them, and compares both places that list them.
+func TestLongSuggestedAccessRulesSuffice(t *testing.T) {
 	t.Parallel()
 	app, _, _, _ := started(t, nil)
 	p := testkit.BorrowProject(t)
@@ -178,9 +178,9 @@ func TestReaderCredential(t *testing.T) {
 	}
 }
 
-// TestCredentialOfAnotherCloud uses a cloud that the operator has listed: the same Keystone under another URL. The
+// TestLongCredentialOfAnotherCloud uses a cloud that the operator has listed: the same Keystone under another URL. The
 // credential may be of any project there.
-func TestCredentialOfAnotherCloud(t *testing.T) {
+func TestLongCredentialOfAnotherCloud(t *testing.T) {
 	t.Parallel()
 	there := testkit.Redirect(t)
 	app, _, _, _ := started(t, map[string]string{"CONNECTION_CLOUDS": "https://keystone.invalid/v3," + there.URL()})
@@ -215,9 +215,9 @@ func TestCredentialOfAnotherCloud(t *testing.T) {
 	}
 }
 
-// TestConnectionEndsBeforeItsCredential parses ends without a zone, as Keystone writes them. The error of a later end
-// says when the credential ends.
-func TestConnectionEndsBeforeItsCredential(t *testing.T) {
+// TestLongConnectionEndsBeforeItsCredential parses ends without a zone, as Keystone writes them. The error of a later
+// end says when the credential ends.
+func TestLongConnectionEndsBeforeItsCredential(t *testing.T) {
 	t.Parallel()
 	app, _, _, _ := started(t, nil)
 	p := testkit.BorrowProject(t)

@@ -9,8 +9,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestListEndedConnections lists them for their own project, by status; deleted ones only on request.
-func TestListEndedConnections(t *testing.T) {
+// TestLongListEndedConnections lists them for their own project, by status; deleted ones only on request.
+func TestLongListEndedConnections(t *testing.T) {
 	t.Parallel()
 	app, conn, _, _ := started(t, nil)
 	p, other := testkit.BorrowProject(t), testkit.BorrowProject(t)
@@ -59,9 +59,9 @@ func TestListEndedConnections(t *testing.T) {
 	}
 }
 
-// TestConnectionsWithTheSameEnd works around Keystone, which accepts one trust of a user for each end and counts
+// TestLongConnectionsWithTheSameEnd works around Keystone, which accepts one trust of a user for each end and counts
 // deleted ones.
-func TestConnectionsWithTheSameEnd(t *testing.T) {
+func TestLongConnectionsWithTheSameEnd(t *testing.T) {
 	t.Parallel()
 	app, _, _, _ := started(t, nil)
 	p := testkit.BorrowProject(t)

@@ -201,10 +201,10 @@ func TestLists(t *testing.T) {
 	}
 }
 
-// TestNoTrust where the operator has set up no service account, or a wrong one. With a token of an application
+// TestLongNoTrust where the operator has set up no service account, or a wrong one. With a token of an application
 // credential Keystone decides: newer versions reject it (shared/openstack tests the error), and then nothing is left
 // behind.
-func TestNoTrust(t *testing.T) {
+func TestLongNoTrust(t *testing.T) {
 	t.Parallel()
 	p := testkit.BorrowProject(t)
 	without, _, _, _ := started(t, map[string]string{"TRUSTEE_USER_ID": ""})

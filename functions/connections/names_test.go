@@ -65,8 +65,9 @@ func TestResolveNamesAsMember(t *testing.T) {
 	}
 }
 
-// TestResolveNamesAsAdministrator finds users and projects of any domain. The ids stay, with the names of that time.
-func TestResolveNamesAsAdministrator(t *testing.T) {
+// TestLongResolveNamesAsAdministrator finds users and projects of any domain. The ids stay, with the names of that
+// time.
+func TestLongResolveNamesAsAdministrator(t *testing.T) {
 	t.Parallel()
 	app, _, _, _ := started(t, nil)
 	p, other := testkit.BorrowProject(t), testkit.BorrowProject(t)

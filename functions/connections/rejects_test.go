@@ -254,8 +254,8 @@ func TestConcurrentDeletes(t *testing.T) {
 	}
 }
 
-// TestSecretsAreNotLogged runs a process of its own, which has no private key and needs the public key.
-func TestSecretsAreNotLogged(t *testing.T) {
+// TestLongSecretsAreNotLogged runs a process of its own, which has no private key and needs the public key.
+func TestLongSecretsAreNotLogged(t *testing.T) {
 	t.Parallel()
 	env := testkit.Env(t, testkit.Database(t), map[string]string{
 		"FUNCTION_TARGET": "connections", "LOG_LEVEL": "DEBUG", "SEAL_PRIVATE_KEY": "", "CONNECTION_PRIVATE_KEY": "",

@@ -10,8 +10,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// TestEndedRequestsCannotBeGranted covers declined, withdrawn and expired requests. Both projects see the end.
-func TestEndedRequestsCannotBeGranted(t *testing.T) {
+// TestLongEndedRequestsCannotBeGranted covers declined, withdrawn and expired requests. Both projects see the end.
+func TestLongEndedRequestsCannotBeGranted(t *testing.T) {
 	t.Parallel()
 	p := newParties(t)
 	r := p.ask(t, "")

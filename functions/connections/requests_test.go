@@ -156,9 +156,9 @@ from events where subject = $1`, r.ID.String(), p.owners.ID)
 	}
 }
 
-// TestGrantLessThanRequested grants a part of the request, and rejects every extension. The request stays pending
+// TestLongGrantLessThanRequested grants a part of the request, and rejects every extension. The request stays pending
 // after a rejected grant.
-func TestGrantLessThanRequested(t *testing.T) {
+func TestLongGrantLessThanRequested(t *testing.T) {
 	t.Parallel()
 	p := newParties(t)
 	r := p.ask(t, `, "for": "project"`)
@@ -218,8 +218,8 @@ func TestGrantLessThanRequested(t *testing.T) {
 	}
 }
 
-// TestConcurrentGrants create one connection and one trust.
-func TestConcurrentGrants(t *testing.T) {
+// TestLongConcurrentGrants create one connection and one trust.
+func TestLongConcurrentGrants(t *testing.T) {
 	t.Parallel()
 	p := newParties(t)
 	r := p.ask(t, "")
@@ -251,8 +251,8 @@ func TestConcurrentGrants(t *testing.T) {
 	onlyTrust(t, p.owners)
 }
 
-// TestRequestIsHiddenFromOtherProjects also checks that a request does not reveal which projects exist.
-func TestRequestIsHiddenFromOtherProjects(t *testing.T) {
+// TestLongRequestIsHiddenFromOtherProjects also checks that a request does not reveal which projects exist.
+func TestLongRequestIsHiddenFromOtherProjects(t *testing.T) {
 	t.Parallel()
 	p := newParties(t)
 	r := p.ask(t, "")

@@ -96,8 +96,8 @@ func without(t *testing.T, body []byte) string {
 	return string(text)
 }
 
-// TestProxyLaunches launches a server, follows the Location, and hides the order from another project's session.
-func TestProxyLaunches(t *testing.T) {
+// TestLongProxyLaunches launches a server, follows the Location, and hides the order from another project's session.
+func TestLongProxyLaunches(t *testing.T) {
 	t.Parallel()
 	f := testkit.Sandbox(t)
 	p, other := testkit.BorrowProject(t), testkit.BorrowProject(t)

@@ -12,9 +12,9 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestRepeatedKills: two replicas are killed every few seconds while things happen, and there is a receiver of each
+// TestLongRepeatedKills: two replicas are killed every few seconds while things happen, and there is a receiver of each
 // bad kind: the good ones get every event, in order, and repeats are the same.
-func TestRepeatedKills(t *testing.T) {
+func TestLongRepeatedKills(t *testing.T) {
 	t.Parallel()
 	const kills, rounds = 5, 12
 	database := testkit.Database(t)
@@ -54,8 +54,8 @@ func TestRepeatedKills(t *testing.T) {
 	t.Logf("%d events came again, %s of a second replica", repeats, killed)
 }
 
-// TestClaimOutlivesReplica: the work of a killed replica is free at the end of its claim, and not before.
-func TestClaimOutlivesReplica(t *testing.T) {
+// TestLongClaimOutlivesReplica: the work of a killed replica is free at the end of its claim, and not before.
+func TestLongClaimOutlivesReplica(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)
@@ -74,8 +74,8 @@ func TestClaimOutlivesReplica(t *testing.T) {
 	}
 }
 
-// TestGoneReceiver: a replica that has to end releases its work, and its unfinished attempt is not counted.
-func TestGoneReceiver(t *testing.T) {
+// TestLongGoneReceiver: a replica that has to end releases its work, and its unfinished attempt is not counted.
+func TestLongGoneReceiver(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)

@@ -59,8 +59,8 @@ func TestNamesThatNovaRejects(t *testing.T) {
 	}
 }
 
-// TestDryRunAgreesWithLaunch compares the dry run with the launch in the real cloud.
-func TestDryRunAgreesWithLaunch(t *testing.T) {
+// TestLongDryRunAgreesWithLaunch compares the dry run with the launch in the real cloud.
+func TestLongDryRunAgreesWithLaunch(t *testing.T) {
 	t.Parallel()
 	p, app, _ := start(t)
 	member, reader := p.Token(t), p.ReaderToken(t)

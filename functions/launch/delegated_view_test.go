@@ -88,9 +88,9 @@ func TestOrderByConnectionVisibility(t *testing.T) {
 	}
 }
 
-// TestOwnerRefreshesOrderByConnection checks that the owner's own token updates an order through a connection from
+// TestLongOwnerRefreshesOrderByConnection checks that the owner's own token updates an order through a connection from
 // Nova, unless its servers are in another cloud.
-func TestOwnerRefreshesOrderByConnection(t *testing.T) {
+func TestLongOwnerRefreshesOrderByConnection(t *testing.T) {
 	t.Parallel()
 	d := delegated(t, nil)
 	owner := d.app.As(d.owner.Token(t))

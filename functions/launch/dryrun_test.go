@@ -60,8 +60,8 @@ func TestLaunchWithoutNetworks(t *testing.T) {
 	}
 }
 
-// TestDryRunAddsUpServers adds up what different servers need, and reports what the token cannot read.
-func TestDryRunAddsUpServers(t *testing.T) {
+// TestLongDryRunAddsUpServers adds up what different servers need, and reports what the token cannot read.
+func TestLongDryRunAddsUpServers(t *testing.T) {
 	t.Parallel()
 	p, app, _ := start(t)
 	huge := p.TooLargeFlavor(t)

@@ -38,9 +38,9 @@ func slowNova(t *testing.T) (env map[string]string, creates *atomic.Int64, relea
 	return testkit.RedirectTo(t, map[string]string{"compute": nova}).Env(t, "collector"), creates, open
 }
 
-// TestDuplicateServerIsDeleted lets Nova take longer over a create call than its fence: the second call's server is
+// TestLongDuplicateServerIsDeleted lets Nova take longer over a create call than its fence: the second call's server is
 // kept, and the first one's is deleted when it appears.
-func TestDuplicateServerIsDeleted(t *testing.T) {
+func TestLongDuplicateServerIsDeleted(t *testing.T) {
 	t.Parallel()
 	p, database := testkit.BorrowProject(t), testkit.Database(t)
 	env, creates, release := slowNova(t)
@@ -76,9 +76,9 @@ func TestDuplicateServerIsDeleted(t *testing.T) {
 	}
 }
 
-// TestResendAfterKill kills a process during create calls: another one continues the order within seconds, although
+// TestLongResendAfterKill kills a process during create calls: another one continues the order within seconds, although
 // LAUNCH_CLAIM is minutes, and adopts the servers that Nova still makes.
-func TestResendAfterKill(t *testing.T) {
+func TestLongResendAfterKill(t *testing.T) {
 	t.Parallel()
 	p, database := testkit.BorrowProject(t), testkit.Database(t)
 	env, creates, release := slowNova(t)

@@ -50,8 +50,9 @@ func faultless(t *testing.T) (computeURL string) {
 	return server.URL + strings.TrimSuffix(nova.Path, "/")
 }
 
-// TestFaultOfServerInError checks that the order and its event have Nova's fault, although Nova's lists leave it out.
-func TestFaultOfServerInError(t *testing.T) {
+// TestLongFaultOfServerInError checks that the order and its event have Nova's fault, although Nova's lists leave it
+// out.
+func TestLongFaultOfServerInError(t *testing.T) {
 	t.Parallel()
 	p := testkit.BorrowProject(t)
 	database := testkit.Database(t)

@@ -116,8 +116,8 @@ func TestSameIDTwice(t *testing.T) {
 	}
 }
 
-// TestSameIDConcurrently sends one order twenty times at once.
-func TestSameIDConcurrently(t *testing.T) {
+// TestLongSameIDConcurrently sends one order twenty times at once.
+func TestLongSameIDConcurrently(t *testing.T) {
 	t.Parallel()
 	p, app, _ := start(t)
 	request := body(t, object{"id": uuid.NewString(), "count": 3})
@@ -230,8 +230,8 @@ func TestLaunchRejectsRequests(t *testing.T) {
 	}
 }
 
-// TestLaunchOverQuota has room for two of three servers: the order ends as Nova decides.
-func TestLaunchOverQuota(t *testing.T) {
+// TestLongLaunchOverQuota has room for two of three servers: the order ends as Nova decides.
+func TestLongLaunchOverQuota(t *testing.T) {
 	t.Parallel()
 	p, app, _ := start(t)
 	p.SetQuota(t, 2)

@@ -55,9 +55,9 @@ func TestGeneratedKey(t *testing.T) {
 	}
 }
 
-// TestGeneratedKeyAfterReplicaDied checks that a resumed order without servers gets a new key pair: the private half
-// of the first is lost.
-func TestGeneratedKeyAfterReplicaDied(t *testing.T) {
+// TestLongGeneratedKeyAfterReplicaDied checks that a resumed order without servers gets a new key pair: the private
+// half of the first is lost.
+func TestLongGeneratedKeyAfterReplicaDied(t *testing.T) {
 	t.Parallel()
 	p, app, database := start(t)
 	text := body(t, object{"id": uuid.NewString(), "generate_key": true})

@@ -143,8 +143,8 @@ func TestLeaseRejected(t *testing.T) {
 	}
 }
 
-// TestDefaultLease gives every launch a lease that asks for none.
-func TestDefaultLease(t *testing.T) {
+// TestLongDefaultLease gives every launch a lease that asks for none.
+func TestLongDefaultLease(t *testing.T) {
 	t.Parallel()
 	p, app, rows := startLeasing(t, map[string]string{"DEFAULT_LEASE": "true", "LEASES_PER_PROJECT": "1"})
 	var order Order

@@ -139,8 +139,8 @@ func TestOverridesRejected(t *testing.T) {
 	}
 }
 
-// TestStartFalse ends with stopped servers.
-func TestStartFalse(t *testing.T) {
+// TestLongStartFalse ends with stopped servers.
+func TestLongStartFalse(t *testing.T) {
 	t.Parallel()
 	p, app, _ := start(t)
 	id := uuid.NewString()
@@ -161,8 +161,8 @@ func TestStartFalse(t *testing.T) {
 	}
 }
 
-// TestReaderGetsUnfinishedOrder checks that a reader gets an order whose next step Nova does not permit to him.
-func TestReaderGetsUnfinishedOrder(t *testing.T) {
+// TestLongReaderGetsUnfinishedOrder checks that a reader gets an order whose next step Nova does not permit to him.
+func TestLongReaderGetsUnfinishedOrder(t *testing.T) {
 	t.Parallel()
 	p, app, database := start(t)
 	var order Order

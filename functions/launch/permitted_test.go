@@ -109,8 +109,8 @@ func TestConnectionQuota(t *testing.T) {
 	}
 }
 
-// TestReuse uses an idle instance, which keeps its id, and orders only the missing one.
-func TestReuse(t *testing.T) {
+// TestLongReuse uses an idle instance, which keeps its id, and orders only the missing one.
+func TestLongReuse(t *testing.T) {
 	t.Parallel()
 	d := delegated(t, nil)
 	var first, second Order

@@ -56,8 +56,8 @@ func activate(t *testing.T, rows *pgxpool.Pool, r domain.Reservation, status dom
 	}
 }
 
-// TestReservationID launches with the private copy of the flavor, however the request gives it.
-func TestReservationID(t *testing.T) {
+// TestLongReservationID launches with the private copy of the flavor, however the request gives it.
+func TestLongReservationID(t *testing.T) {
 	t.Parallel()
 	p, app, database := start(t)
 	f, rows, private := testkit.Sandbox(t), testkit.Pool(t, database), p.PrivateFlavor(t)

@@ -25,8 +25,8 @@ func twenty(t *testing.T, p *testkit.Project, id, onFailure string) string {
 	return body(t, object{"id": id, "on_failure": onFailure, "generate_key": true, "instances": instances})
 }
 
-// TestPartialOrder keeps the servers that Nova made, and has Nova's reasons for the others.
-func TestPartialOrder(t *testing.T) {
+// TestLongPartialOrder keeps the servers that Nova made, and has Nova's reasons for the others.
+func TestLongPartialOrder(t *testing.T) {
 	t.Parallel()
 	testkit.Heavy(t)
 	p, app, database := start(t)
@@ -62,8 +62,8 @@ func TestPartialOrder(t *testing.T) {
 	}
 }
 
-// TestRollback leaves nothing in Nova and Neutron when one server of an all-or-nothing order fails.
-func TestRollback(t *testing.T) {
+// TestLongRollback leaves nothing in Nova and Neutron when one server of an all-or-nothing order fails.
+func TestLongRollback(t *testing.T) {
 	t.Parallel()
 	testkit.Heavy(t)
 	p, app, _ := start(t)

@@ -26,8 +26,8 @@ func (f fixture) conflict(t *testing.T, a testkit.Answer, again func(start strin
 	}
 }
 
-// TestHostScenarios are Blazar's tests of host reservations.
-func TestHostScenarios(t *testing.T) {
+// TestLongHostScenarios are Blazar's tests of host reservations.
+func TestLongHostScenarios(t *testing.T) {
 	t.Parallel()
 	play(t, []scenario{
 		{"create reservation with min over max, and zero hosts", nil, func(t *testing.T, f fixture) {

@@ -166,8 +166,8 @@ func TestCreateScenarios(t *testing.T) {
 	})
 }
 
-// TestInstanceScenarios are tests of leases of instances.
-func TestInstanceScenarios(t *testing.T) {
+// TestLongInstanceScenarios are tests of leases of instances.
+func TestLongInstanceScenarios(t *testing.T) {
 	t.Parallel()
 	play(t, []scenario{
 		{"create lease of several instances", nil, func(t *testing.T, f fixture) {

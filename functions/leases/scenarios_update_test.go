@@ -12,8 +12,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestUpdateScenarios are Blazar's tests of changing and ending leases of hosts.
-func TestUpdateScenarios(t *testing.T) {
+// TestLongUpdateScenarios are Blazar's tests of changing and ending leases of hosts.
+func TestLongUpdateScenarios(t *testing.T) {
 	t.Parallel()
 	play(t, []scenario{
 		{"update lease that has not started: start, end and warning", nil, func(t *testing.T, f fixture) {

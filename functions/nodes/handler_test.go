@@ -78,7 +78,7 @@ func TestReservable(t *testing.T) {
 	shown(202, "POST", path+"/unreservable", "no")
 }
 
-func TestHostsWithServers(t *testing.T) {
+func TestLongHostsWithServers(t *testing.T) {
 	t.Parallel()
 	p, cloud := testkit.BorrowProject(t), testkit.Session(t, "admin")
 	server := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function)

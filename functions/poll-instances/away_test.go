@@ -27,10 +27,10 @@ func with(env, more map[string]string) map[string]string {
 	return env
 }
 
-// TestNovaAway: a short outage of Nova changes nothing. One that is longer than POLL_UNKNOWN_AFTER makes the instances
-// unknown, once, and keeps their last status. The first poll after the outage reports what happened meanwhile. The test
-// breaks the connections to Nova.
-func TestNovaAway(t *testing.T) {
+// TestLongNovaAway: a short outage of Nova changes nothing. One that is longer than POLL_UNKNOWN_AFTER makes the
+// instances unknown, once, and keeps their last status. The first poll after the outage reports what happened
+// meanwhile. The test breaks the connections to Nova.
+func TestLongNovaAway(t *testing.T) {
 	t.Parallel()
 	w := launched(t, 2)
 	b := newBetween(t)
@@ -57,8 +57,8 @@ func TestNovaAway(t *testing.T) {
 	w.ends(t, w.instances[1], "unknown/ACTIVE deleted/DELETED")
 }
 
-// TestUnknownIsLookedUp: a server that did not change while Nova was away is in no list of changes.
-func TestUnknownIsLookedUp(t *testing.T) {
+// TestLongUnknownIsLookedUp: a server that did not change while Nova was away is in no list of changes.
+func TestLongUnknownIsLookedUp(t *testing.T) {
 	t.Parallel()
 	w := launched(t, 1)
 	p := w.poller(t, map[string]string{"POLL_FOLLOW": "0s"})
@@ -69,9 +69,9 @@ func TestUnknownIsLookedUp(t *testing.T) {
 	w.ends(t, w.instances[0], "active/ACTIVE active/ACTIVE")
 }
 
-// TestMissingServer: a server counts as deleted when two polls miss it, and not when it is back before the second. The
-// test removes the servers from Nova's answers.
-func TestMissingServer(t *testing.T) {
+// TestLongMissingServer: a server counts as deleted when two polls miss it, and not when it is back before the second.
+// The test removes the servers from Nova's answers.
+func TestLongMissingServer(t *testing.T) {
 	t.Parallel()
 	w := launched(t, 2)
 	b := newBetween(t)
@@ -109,9 +109,9 @@ func TestMissingServer(t *testing.T) {
 	w.ends(t, w.instances[1], "active/ACTIVE")
 }
 
-// TestErrorsDeleteNothing: a cell that is down, or a lookup that fails, never makes an instance deleted. The test
+// TestLongErrorsDeleteNothing: a cell that is down, or a lookup that fails, never makes an instance deleted. The test
 // changes Nova's answers.
-func TestErrorsDeleteNothing(t *testing.T) {
+func TestLongErrorsDeleteNothing(t *testing.T) {
 	t.Parallel()
 	w := launched(t, 1)
 	b := newBetween(t)
@@ -140,9 +140,9 @@ func TestErrorsDeleteNothing(t *testing.T) {
 	}
 }
 
-// TestNovaFailsOverOneServer: when Nova fails over one server in its list of changes, the other servers are still
+// TestLongNovaFailsOverOneServer: when Nova fails over one server in its list of changes, the other servers are still
 // followed.
-func TestNovaFailsOverOneServer(t *testing.T) {
+func TestLongNovaFailsOverOneServer(t *testing.T) {
 	t.Parallel()
 	w := launched(t, 2)
 	b := newBetween(t)
@@ -161,9 +161,9 @@ func TestNovaFailsOverOneServer(t *testing.T) {
 	tick(t, p, 503) // now every list fails
 }
 
-// TestNovaFailsOverAnothersServer: an account that reads the whole cloud then reads each project by itself, and reports
-// changes at once in the projects without the broken server.
-func TestNovaFailsOverAnothersServer(t *testing.T) {
+// TestLongNovaFailsOverAnothersServer: an account that reads the whole cloud then reads each project by itself, and
+// reports changes at once in the projects without the broken server.
+func TestLongNovaFailsOverAnothersServer(t *testing.T) {
 	t.Parallel()
 	w := launched(t, 1)
 	b := newBetweenAs(t, "admin")
@@ -185,9 +185,9 @@ func TestNovaFailsOverAnothersServer(t *testing.T) {
 	}
 }
 
-// TestUnknownStatus: an unknown status is stored as it is, and the instance is updating. The test changes what Nova
+// TestLongUnknownStatus: an unknown status is stored as it is, and the instance is updating. The test changes what Nova
 // answers.
-func TestUnknownStatus(t *testing.T) {
+func TestLongUnknownStatus(t *testing.T) {
 	t.Parallel()
 	w := launched(t, 1)
 	b := newBetween(t)
@@ -201,8 +201,8 @@ func TestUnknownStatus(t *testing.T) {
 	w.ends(t, w.instances[0], "active/ACTIVE updating/PONDERING")
 }
 
-// TestOneProjectIsDisabled: the other projects are still read, and the disabled one's instances become unknown.
-func TestOneProjectIsDisabled(t *testing.T) {
+// TestLongOneProjectIsDisabled: the other projects are still read, and the disabled one's instances become unknown.
+func TestLongOneProjectIsDisabled(t *testing.T) {
 	t.Parallel()
 	w := launched(t, 1)
 	other := &world{Project: testkit.NewProject(t), database: w.database}
@@ -248,8 +248,8 @@ func TestConcurrentTicks(t *testing.T) {
 	}
 }
 
-// TestReplicaIsKilled in the middle of its work: when its claim has ended, another replica does the work.
-func TestReplicaIsKilled(t *testing.T) {
+// TestLongReplicaIsKilled in the middle of its work: when its claim has ended, another replica does the work.
+func TestLongReplicaIsKilled(t *testing.T) {
 	t.Parallel()
 	w := launched(t, 1)
 	b := newBetween(t)

@@ -37,9 +37,9 @@ func (w *world) unexpected(t *testing.T) (found []string) {
 	return found
 }
 
-// TestCopiedTags: a server that somebody made with the tags of ours is never deleted, neither by a GET of the order nor
-// by a poll, while the order runs, when it is done or months later. One event reports each such server.
-func TestCopiedTags(t *testing.T) {
+// TestLongCopiedTags: a server that somebody made with the tags of ours is never deleted, neither by a GET of the order
+// nor by a poll, while the order runs, when it is done or months later. One event reports each such server.
+func TestLongCopiedTags(t *testing.T) {
 	t.Parallel()
 	w := launched(t, 1)
 	made := w.Servers(t)
@@ -83,9 +83,9 @@ func TestCopiedTags(t *testing.T) {
 	expect("months later")
 }
 
-// TestCopiedTagsOfNoServer: an instance without a server does not adopt somebody's server that carries its tags. Its
-// order was rolled back, or interrupted before Nova was called.
-func TestCopiedTagsOfNoServer(t *testing.T) {
+// TestLongCopiedTagsOfNoServer: an instance without a server does not adopt somebody's server that carries its tags.
+// Its order was rolled back, or interrupted before Nova was called.
+func TestLongCopiedTagsOfNoServer(t *testing.T) {
 	t.Parallel()
 	w := &world{Project: testkit.NewProject(t), database: testkit.Database(t)}
 	f := testkit.Sandbox(t)

@@ -49,10 +49,10 @@ func (w *world) rows(t *testing.T) []string {
 	return found
 }
 
-// TestRemoteInstancesAreSkipped: instances in another cloud and disconnected ones stay as they are. A disconnected
+// TestLongRemoteInstancesAreSkipped: instances in another cloud and disconnected ones stay as they are. A disconnected
 // instance of a connection still changes its state, but no event reports it. An order through a connection stays
 // running: run-connections finalizes it.
-func TestRemoteInstancesAreSkipped(t *testing.T) {
+func TestLongRemoteInstancesAreSkipped(t *testing.T) {
 	t.Parallel()
 	w := launched(t, 2)
 	connection := w.connected(t)

@@ -28,10 +28,10 @@ func (w *world) checkEvents(t *testing.T, want string) {
 	}
 }
 
-// TestDeletedProject: a project is deleted from Keystone while its servers run on in Nova. The second check marks its
-// instances as deleted, and the project is read no more. A disabled project is not gone. The test makes Nova refuse the
-// list of the whole cloud, so that each project is read by itself.
-func TestDeletedProject(t *testing.T) {
+// TestLongDeletedProject: a project is deleted from Keystone while its servers run on in Nova. The second check marks
+// its instances as deleted, and the project is read no more. A disabled project is not gone. The test makes Nova refuse
+// the list of the whole cloud, so that each project is read by itself.
+func TestLongDeletedProject(t *testing.T) {
 	t.Parallel()
 	w := &world{Project: testkit.NewProject(t), database: testkit.Database(t)}
 	disabled := &world{Project: testkit.NewProject(t), database: w.database}

@@ -149,8 +149,8 @@ func (w *world) ends(t *testing.T, subject, want string) {
 	}
 }
 
-// TestChangesByOthers: the next tick reports what the openstack client did to servers, by both ways to read.
-func TestChangesByOthers(t *testing.T) {
+// TestLongChangesByOthers: the next tick reports what the openstack client did to servers, by both ways to read.
+func TestLongChangesByOthers(t *testing.T) {
 	t.Parallel()
 	testkit.Heavy(t)
 	for _, account := range []string{"collector", "admin"} {
@@ -216,9 +216,9 @@ func TestTickFollowsMovingInstances(t *testing.T) {
 	}
 }
 
-// TestPages: Nova gives its changes, and all of its servers, in pages of two. The limit is put into the requests on
+// TestLongPages: Nova gives its changes, and all of its servers, in pages of two. The limit is put into the requests on
 // their way; the pages are Nova's own. A list ends at an empty page.
-func TestPages(t *testing.T) {
+func TestLongPages(t *testing.T) {
 	t.Parallel()
 	w := launched(t, 5)
 	b := newBetween(t)

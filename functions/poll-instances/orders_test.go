@@ -12,9 +12,9 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestFinalizeOrders: orders end without their caller where the service account is authorized: stopped servers, and
+// TestLongFinalizeOrders: orders end without their caller where the service account is authorized: stopped servers, and
 // rollbacks. The replica that took the order is killed as soon as Nova has accepted the servers.
-func TestFinalizeOrders(t *testing.T) {
+func TestLongFinalizeOrders(t *testing.T) {
 	t.Parallel()
 	testkit.Heavy(t)
 	w := &world{Project: testkit.NewProject(t), database: testkit.Database(t)}

@@ -119,10 +119,10 @@ from generate_series(1, $1::int) n`, n)
 	}
 }
 
-// TestUnreadProjectIsNotUnreachable: one event can read only some of 5000 projects, as if each call took 150 ms. Each
-// is read after some events, and none of the instances was unknown meanwhile, although that takes longer than
+// TestLongUnreadProjectIsNotUnreachable: one event can read only some of 5000 projects, as if each call took 150 ms.
+// Each is read after some events, and none of the instances was unknown meanwhile, although that takes longer than
 // POLL_UNKNOWN_AFTER.
-func TestUnreadProjectIsNotUnreachable(t *testing.T) {
+func TestLongUnreadProjectIsNotUnreachable(t *testing.T) {
 	t.Parallel()
 	const projects = 5000
 	cloud, url := newSlowCloud(500*time.Microsecond), testkit.Database(t)
@@ -146,9 +146,9 @@ func TestUnreadProjectIsNotUnreachable(t *testing.T) {
 	}
 }
 
-// TestReplicasShareProjects the projects: both together take half of the time, no project is read twice at once, and
-// what one has claimed that dies is read by the other one.
-func TestReplicasShareProjects(t *testing.T) {
+// TestLongReplicasShareProjects the projects: both together take half of the time, no project is read twice at once,
+// and what one has claimed that dies is read by the other one.
+func TestLongReplicasShareProjects(t *testing.T) {
 	t.Parallel()
 	const projects = 320
 	url := testkit.Database(t)
@@ -180,8 +180,8 @@ func TestReplicasShareProjects(t *testing.T) {
 	}
 }
 
-// TestProjectsOfDeadReplica are read by another one when its claims are over.
-func TestProjectsOfDeadReplica(t *testing.T) {
+// TestLongProjectsOfDeadReplica are read by another one when its claims are over.
+func TestLongProjectsOfDeadReplica(t *testing.T) {
 	t.Parallel()
 	const projects = 100
 	url := testkit.Database(t)

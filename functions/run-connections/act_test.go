@@ -38,9 +38,9 @@ func (w *world) withFailingNova(c domain.Connection) (*failing, *service) {
 	return nova, s
 }
 
-// TestFailedDeletion: the action fails with Nova's own message, and Nova is not called over and over, whether it gives
-// a reason or not. A fault older than the action does not prevent the call.
-func TestFailedDeletion(t *testing.T) {
+// TestLongFailedDeletion: the action fails with Nova's own message, and Nova is not called over and over, whether it
+// gives a reason or not. A fault older than the action does not prevent the call.
+func TestLongFailedDeletion(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	c := w.connect(t, func(c *domain.Connection) { c.Kind, c.DelegationID = domain.TrustConnection, "none" })
@@ -79,9 +79,9 @@ func TestFailedDeletion(t *testing.T) {
 	}
 }
 
-// TestDeletionIsAbandoned: Nova accepts the call and sets the server to ERROR again, with a fault that is older than
-// the action by Nova's clock. The action fails within minutes and a few calls, with Nova's message.
-func TestDeletionIsAbandoned(t *testing.T) {
+// TestLongDeletionIsAbandoned: Nova accepts the call and sets the server to ERROR again, with a fault that is older
+// than the action by Nova's clock. The action fails within minutes and a few calls, with Nova's message.
+func TestLongDeletionIsAbandoned(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	c := w.connect(t, func(c *domain.Connection) { c.Kind, c.DelegationID = domain.TrustConnection, "none" })

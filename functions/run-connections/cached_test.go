@@ -11,10 +11,10 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestConnectionLostWithCachedSession removes the role of trusts that were used already. Nova answers their tokens with
-// 503, because Keystone answers Nova with 403. One event detects that, and ends the connections with their waiting
+// TestLongConnectionLostWithCachedSession removes the role of trusts that were used already. Nova answers their tokens
+// with 503, because Keystone answers Nova with 403. One event detects that, and ends the connections with their waiting
 // orders and actions. It does not delay an action of another project's connection.
-func TestConnectionLostWithCachedSession(t *testing.T) {
+func TestLongConnectionLostWithCachedSession(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	other := &world{Project: testkit.NewProject(t), database: w.database, db: w.db}

@@ -35,9 +35,9 @@ func (w *world) retryTrusts(t *testing.T, p *testkit.Client) {
 	tick(t, p)
 }
 
-// TestWorkContinuesWithNewTrust replaces a connection's trust while a session of the old one is cached. The old trust
-// is revoked, the action is done with the new one, and the connection is not lost.
-func TestWorkContinuesWithNewTrust(t *testing.T) {
+// TestLongWorkContinuesWithNewTrust replaces a connection's trust while a session of the old one is cached. The old
+// trust is revoked, the action is done with the new one, and the connection is not lost.
+func TestLongWorkContinuesWithNewTrust(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	p := w.function(t, nil)

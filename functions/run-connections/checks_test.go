@@ -108,9 +108,9 @@ func TestChecksOfIdleConnections(t *testing.T) {
 	w.ends(t, made["gone"].ID, "active lost")
 }
 
-// TestUnavailableService: Keystone accepts the delegation, and Nova answers 503. The order and the action are retried
-// after pauses, and the connection stays active.
-func TestUnavailableService(t *testing.T) {
+// TestLongUnavailableService: Keystone accepts the delegation, and Nova answers 503. The order and the action are
+// retried after pauses, and the connection stays active.
+func TestLongUnavailableService(t *testing.T) {
 	t.Parallel()
 	w, f := fakes(t), newFakeCloud(t)
 	c := w.remote(t, f)

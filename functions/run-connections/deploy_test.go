@@ -54,8 +54,9 @@ func (w *world) deployed(t *testing.T, server string, wanted domain.DelegatedDep
 	}
 }
 
-// TestDeploy to a server that runs and to one that is stopped, and again with another version; what is damaged fails.
-func TestDeploy(t *testing.T) {
+// TestLongDeploy to a server that runs and to one that is stopped, and again with another version; what is damaged
+// fails.
+func TestLongDeploy(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	c := w.trust(t)
@@ -85,8 +86,8 @@ func TestDeploy(t *testing.T) {
 	}
 }
 
-// TestReplicasAreKilled in the middle of an order and of a deployment, while others are at work: each is done once.
-func TestReplicasAreKilled(t *testing.T) {
+// TestLongReplicasAreKilled in the middle of an order and of a deployment, while others are at work: each is done once.
+func TestLongReplicasAreKilled(t *testing.T) {
 	t.Parallel()
 	testkit.Heavy(t)
 	w := newWorld(t)

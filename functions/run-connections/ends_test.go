@@ -33,9 +33,9 @@ func (n *countingAccount) DeleteTrust(context.Context, string) error {
 	return nil
 }
 
-// TestManyConnectionsEndAtOnce: one event revokes all their trusts, although there are fewer workers than trusts. Ten
-// minutes after their connection's end nobody can delete them any more.
-func TestManyConnectionsEndAtOnce(t *testing.T) {
+// TestLongManyConnectionsEndAtOnce: one event revokes all their trusts, although there are fewer workers than trusts.
+// Ten minutes after their connection's end nobody can delete them any more.
+func TestLongManyConnectionsEndAtOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	const many = 3 * poolSize

@@ -11,9 +11,9 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestEveryConnectionIsFollowed within one tick, of ten to four clouds, although the cloud of the four oldest takes
+// TestLongEveryConnectionIsFollowed within one tick, of ten to four clouds, although the cloud of the four oldest takes
 // requests and never answers. Meanwhile an action through one of the others is done, too.
-func TestEveryConnectionIsFollowed(t *testing.T) {
+func TestLongEveryConnectionIsFollowed(t *testing.T) {
 	t.Parallel()
 	w := fakes(t)
 	hanging := newFakeCloud(t)
@@ -58,8 +58,8 @@ func TestEveryConnectionIsFollowed(t *testing.T) {
 	}
 }
 
-// TestMovingServerOfAnotherCloud: while Nova is at work on one of a thousand servers, only what changed is read.
-func TestMovingServerOfAnotherCloud(t *testing.T) {
+// TestLongMovingServerOfAnotherCloud: while Nova is at work on one of a thousand servers, only what changed is read.
+func TestLongMovingServerOfAnotherCloud(t *testing.T) {
 	t.Parallel()
 	w := fakes(t)
 	cloud := newFakeCloud(t)

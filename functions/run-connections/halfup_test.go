@@ -83,9 +83,9 @@ func keystoneSays(status int) string {
 	return fmt.Sprintf(`{"error":{"code":%d,"message":"no","title":%q}}`, status, http.StatusText(status))
 }
 
-// TestKeystoneThatIsHalfUp: neither a proxy's answer nor a failure of Keystone ends a delegation, nor does one
+// TestLongKeystoneThatIsHalfUp: neither a proxy's answer nor a failure of Keystone ends a delegation, nor does one
 // rejection that Keystone withdraws a moment later. Only two rejections by Keystone itself do.
-func TestKeystoneThatIsHalfUp(t *testing.T) {
+func TestLongKeystoneThatIsHalfUp(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	keystone := newRefusingKeystone(t)

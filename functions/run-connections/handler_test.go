@@ -86,8 +86,9 @@ func TestOrderByTrust(t *testing.T) {
 	})
 }
 
-// TestStoppedAndReused: an order with start false leaves its server stopped, and the next one takes it and starts it.
-func TestStoppedAndReused(t *testing.T) {
+// TestLongStoppedAndReused: an order with start false leaves its server stopped, and the next one takes it and starts
+// it.
+func TestLongStoppedAndReused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	c := w.trust(t)

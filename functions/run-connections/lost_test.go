@@ -106,9 +106,9 @@ func TestConnectionIsLost(t *testing.T) {
 	}
 }
 
-// TestOwnFaultLosesNoConnection: no connection is lost when the service account cannot log in or is not the trustee,
-// when the private key is another, or when Keystone is away. The work is done once that is repaired.
-func TestOwnFaultLosesNoConnection(t *testing.T) {
+// TestLongOwnFaultLosesNoConnection: no connection is lost when the service account cannot log in or is not the
+// trustee, when the private key is another, or when Keystone is away. The work is done once that is repaired.
+func TestLongOwnFaultLosesNoConnection(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	trust, credential := w.trust(t), w.credential(t, "")
@@ -155,8 +155,8 @@ func TestOwnFaultLosesNoConnection(t *testing.T) {
 // otherKey is a private key that nothing was sealed to.
 const otherKey = "sealkey_UJetRWiZuBNDBaI4ZPonx22-9LUuFDyXUHdtPy3TnnQ"
 
-// TestAccessRules that do not allow a call fail the order or action with that reason. The connection stays active.
-func TestAccessRules(t *testing.T) {
+// TestLongAccessRules that do not allow a call fail the order or action with that reason. The connection stays active.
+func TestLongAccessRules(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	c := w.credential(t, "",
@@ -184,8 +184,8 @@ func TestAccessRules(t *testing.T) {
 	}
 }
 
-// TestPermissions are checked again before anything is done.
-func TestPermissions(t *testing.T) {
+// TestLongPermissions are checked again before anything is done.
+func TestLongPermissions(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	c := w.trust(t)
@@ -235,9 +235,9 @@ func TestConnectionEndsAfterListing(t *testing.T) {
 	}
 }
 
-// TestCredentialExpires while an order waits, and its connection does not: the order fails, and the connection is
+// TestLongCredentialExpires while an order waits, and its connection does not: the order fails, and the connection is
 // lost. First it is used while it is good.
-func TestCredentialExpires(t *testing.T) {
+func TestLongCredentialExpires(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	p := w.function(t, nil)

@@ -10,8 +10,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestRollback deletes an order's servers and its key pair when one of the servers cannot be made.
-func TestRollback(t *testing.T) {
+// TestLongRollback deletes an order's servers and its key pair when one of the servers cannot be made.
+func TestLongRollback(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	huge := w.TooLargeFlavor(t)
@@ -59,8 +59,8 @@ func TestOtherKeyIsNotFatal(t *testing.T) {
 	}
 }
 
-// TestOldOrderFails: an order that is too old fails with the servers it still lacks.
-func TestOldOrderFails(t *testing.T) {
+// TestLongOldOrderFails: an order that is too old fails with the servers it still lacks.
+func TestLongOldOrderFails(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	c := w.trust(t)

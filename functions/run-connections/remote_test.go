@@ -11,9 +11,9 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestOrderInOtherCloud uses the sandbox under another URL, which makes it another cloud. Its servers are followed to
-// their end. Their state is unknown while that cloud is away, and after the connection has ended.
-func TestOrderInOtherCloud(t *testing.T) {
+// TestLongOrderInOtherCloud uses the sandbox under another URL, which makes it another cloud. Its servers are followed
+// to their end. Their state is unknown while that cloud is away, and after the connection has ended.
+func TestLongOrderInOtherCloud(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	var away atomic.Bool

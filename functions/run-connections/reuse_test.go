@@ -7,9 +7,9 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestReusedServerIsChecked before it is used. A server that is gone or has another image than ordered is replaced by a
-// new one. The server with the other image becomes idle again, under the image that it has.
-func TestReusedServerIsChecked(t *testing.T) {
+// TestLongReusedServerIsChecked before it is used. A server that is gone or has another image than ordered is replaced
+// by a new one. The server with the other image becomes idle again, under the image that it has.
+func TestLongReusedServerIsChecked(t *testing.T) {
 	t.Parallel()
 	testkit.Heavy(t)
 	w := newWorld(t)
@@ -66,8 +66,8 @@ func TestReusedServerIsChecked(t *testing.T) {
 	}
 }
 
-// TestReusedServerIsDeletedLate, when it was started already: the order gets another one.
-func TestReusedServerIsDeletedLate(t *testing.T) {
+// TestLongReusedServerIsDeletedLate, when it was started already: the order gets another one.
+func TestLongReusedServerIsDeletedLate(t *testing.T) {
 	t.Parallel()
 	testkit.Heavy(t)
 	w := newWorld(t)

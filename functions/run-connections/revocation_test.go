@@ -31,10 +31,10 @@ func (w *world) retry(t *testing.T, p *testkit.Client) {
 	tick(t, p)
 }
 
-// TestTrustOfDisabledUser: Keystone lets nobody delete the trust of a disabled user. It stays on the list, whether its
-// connection was deleted, expired or lost, and is deleted when the user is back. The owner gets one event for each of
-// the two.
-func TestTrustOfDisabledUser(t *testing.T) {
+// TestLongTrustOfDisabledUser: Keystone lets nobody delete the trust of a disabled user. It stays on the list, whether
+// its connection was deleted, expired or lost, and is deleted when the user is back. The owner gets one event for each
+// of the two.
+func TestLongTrustOfDisabledUser(t *testing.T) {
 	t.Parallel()
 	for name, away := range map[string]struct{ leave, back func(*world) }{
 		"disabled": {func(w *world) { w.Disable(t) }, func(w *world) { w.Enable(t) }},
@@ -76,8 +76,8 @@ func TestTrustOfDisabledUser(t *testing.T) {
 	}
 }
 
-// TestTrustExpires while its user is away: Keystone says that it is gone. The clock is Keystone's own.
-func TestTrustExpires(t *testing.T) {
+// TestLongTrustExpires while its user is away: Keystone says that it is gone. The clock is Keystone's own.
+func TestLongTrustExpires(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	p := w.function(t, nil)

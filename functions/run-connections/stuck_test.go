@@ -9,10 +9,10 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestStuckCloudDelaysNoOther: connections whose services do not answer delay neither the actions of another connection
-// to the same cloud nor the reads of its servers. The cloud is a fake, because the sandbox cannot hang for one project
-// only.
-func TestStuckCloudDelaysNoOther(t *testing.T) {
+// TestLongStuckCloudDelaysNoOther: connections whose services do not answer delay neither the actions of another
+// connection to the same cloud nor the reads of its servers. The cloud is a fake, because the sandbox cannot hang for
+// one project only.
+func TestLongStuckCloudDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{0, 3, 6} {
 		t.Run(strconv.Itoa(n), func(t *testing.T) {

@@ -8,9 +8,9 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestAdopt gives servers that were made directly in Nova one lease each, whatever replicas work at once, but none that
-// has opted out.
-func TestAdopt(t *testing.T) {
+// TestLongAdopt gives servers that were made directly in Nova one lease each, whatever replicas work at once, but none
+// that has opted out.
+func TestLongAdopt(t *testing.T) {
 	t.Parallel()
 	p, database := testkit.NewProject(t), testkit.Database(t)
 	rows := testkit.Pool(t, database)

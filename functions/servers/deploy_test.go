@@ -105,8 +105,8 @@ func TestDeploy(t *testing.T) {
 	}
 }
 
-// TestDeployTimesOut when the server takes long to start. Nothing is deployed.
-func TestDeployTimesOut(t *testing.T) {
+// TestLongDeployTimesOut when the server takes long to start. Nothing is deployed.
+func TestLongDeployTimesOut(t *testing.T) {
 	t.Parallel()
 	p := testkit.BorrowProject(t)
 	server := p.Boot(t, "slow", 1)[0].ID

@@ -100,8 +100,8 @@ func TestListServers(t *testing.T) {
 	}
 }
 
-// TestServerEqualsTheOpenStackClients compares field by field, with a floating IP.
-func TestServerEqualsTheOpenStackClients(t *testing.T) {
+// TestLongServerEqualsTheOpenStackClients compares field by field, with a floating IP.
+func TestLongServerEqualsTheOpenStackClients(t *testing.T) {
 	t.Parallel()
 	const cloud = "demo" // its private network has a router to the external one
 	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function).As(testkit.Token(t, cloud))

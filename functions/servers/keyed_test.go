@@ -39,8 +39,8 @@ func loseResults(t *testing.T, conn *pgx.Conn) {
 	}
 }
 
-// TestRebootWithAnIDIsDoneOnce, however often it is sent, also concurrently and when its result was lost.
-func TestRebootWithAnIDIsDoneOnce(t *testing.T) {
+// TestLongRebootWithAnIDIsDoneOnce, however often it is sent, also concurrently and when its result was lost.
+func TestLongRebootWithAnIDIsDoneOnce(t *testing.T) {
 	t.Parallel()
 	p := testkit.BorrowProject(t)
 	servers := p.Boot(t, "again", 2)
@@ -97,8 +97,8 @@ func TestRebootWithAnIDIsDoneOnce(t *testing.T) {
 	}
 }
 
-// TestRejectedActionCanBeRepeated with the same id, when the state allows it.
-func TestRejectedActionCanBeRepeated(t *testing.T) {
+// TestLongRejectedActionCanBeRepeated with the same id, when the state allows it.
+func TestLongRejectedActionCanBeRepeated(t *testing.T) {
 	t.Parallel()
 	p := testkit.BorrowProject(t)
 	server := p.Boot(t, "refused", 1)[0].ID
@@ -140,8 +140,8 @@ func TestRejectedActionCanBeRepeated(t *testing.T) {
 	}
 }
 
-// TestDeployWithAnIDIsDoneOnce, also when the result was lost after Nova had accepted the rebuild.
-func TestDeployWithAnIDIsDoneOnce(t *testing.T) {
+// TestLongDeployWithAnIDIsDoneOnce, also when the result was lost after Nova had accepted the rebuild.
+func TestLongDeployWithAnIDIsDoneOnce(t *testing.T) {
 	t.Parallel()
 	testkit.Heavy(t)
 	p := testkit.BorrowProject(t)

@@ -33,8 +33,8 @@ func (r result) String() string {
 	return fmt.Sprintf("%s %t", r.State, *r.Changed)
 }
 
-// TestActionOnManyServers has a result for each, in the order of the ids.
-func TestActionOnManyServers(t *testing.T) {
+// TestLongActionOnManyServers has a result for each, in the order of the ids.
+func TestLongActionOnManyServers(t *testing.T) {
 	t.Parallel()
 	testkit.Heavy(t)
 	p, other := testkit.BorrowProject(t), testkit.BorrowProject(t)

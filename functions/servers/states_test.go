@@ -9,9 +9,9 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestActionsInEveryState that a client can bring a server into: we reject only what Nova rejects. It accepts the
+// TestLongActionsInEveryState that a client can bring a server into: we reject only what Nova rejects. It accepts the
 // others, or rejects them with its own message.
-func TestActionsInEveryState(t *testing.T) {
+func TestLongActionsInEveryState(t *testing.T) {
 	t.Parallel()
 	testkit.Heavy(t)
 	p := testkit.BorrowProject(t)

@@ -14,9 +14,9 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestNew begins a function of each kind in a copy of this checkout. What is written compiles, and what needs no cloud
-// passes its tests.
-func TestNew(t *testing.T) {
+// TestLongNew begins a function of each kind in a copy of this checkout. What is written compiles, and what needs no
+// cloud passes its tests.
+func TestLongNew(t *testing.T) {
 	if os.Getenv("TEST_CLOUD") == "none" {
 		t.Skip("left out: it compiles a whole copy, after every change")
 	}

@@ -118,9 +118,9 @@ func TestBalancer(t *testing.T) {
 	}
 }
 
-// TestBalancerOneByOne: a driver of Octavia that takes no listeners with a load balancer gets them one after the other,
-// and a process that begins anew goes on where the last one ended.
-func TestBalancerOneByOne(t *testing.T) {
+// TestLongBalancerOneByOne: a driver of Octavia that takes no listeners with a load balancer gets them one after the
+// other, and a process that begins anew goes on where the last one ended.
+func TestLongBalancerOneByOne(t *testing.T) {
 	t.Parallel()
 	network := testkit.Sandbox(t).Network
 	s := newSandbox(t, NewBalancerDriver(), webSpec(network))

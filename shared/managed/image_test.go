@@ -67,8 +67,8 @@ func TestImage(t *testing.T) {
 	}
 }
 
-// TestInterruptedImage: an image that was left without its content gets it.
-func TestInterruptedImage(t *testing.T) {
+// TestLongInterruptedImage: an image that was left without its content gets it.
+func TestLongInterruptedImage(t *testing.T) {
 	t.Parallel()
 	s := newSandbox(t, ImageDriver{}, domain.ImageSpec{
 		DiskFormat: "raw", Content: base64.StdEncoding.EncodeToString([]byte("x")),
@@ -87,8 +87,8 @@ func TestInterruptedImage(t *testing.T) {
 	}
 }
 
-// TestImportedImage: Glance fetches the content itself, or says that it cannot.
-func TestImportedImage(t *testing.T) {
+// TestLongImportedImage: Glance fetches the content itself, or says that it cannot.
+func TestLongImportedImage(t *testing.T) {
 	t.Parallel()
 	address := fmt.Sprintf("127.%d.%d.1:80", 1+rand.N(250), rand.N(250)) // Glance uses port 80 or 443 only
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", address)
@@ -127,8 +127,8 @@ func TestImportedImage(t *testing.T) {
 	}
 }
 
-// TestSnapshotOfAnImage: the snapshot of a server has the properties of its image, and is not taken for the image.
-func TestSnapshotOfAnImage(t *testing.T) {
+// TestLongSnapshotOfAnImage: the snapshot of a server has the properties of its image, and is not taken for the image.
+func TestLongSnapshotOfAnImage(t *testing.T) {
 	t.Parallel()
 	s := newSandbox(t, ImageDriver{}, domain.ImageSpec{
 		DiskFormat: "raw", Content: base64.StdEncoding.EncodeToString([]byte("x")), Properties: map[string]string{"team": "a"},

@@ -94,9 +94,9 @@ func listenerTo(protocol string, port int, addresses ...string) domain.ListenerS
 	return domain.ListenerSpec{Protocol: protocol, Port: port, MemberPort: port, Addresses: addresses}
 }
 
-// TestListenersOneByOne: a change of one listener leaves the others, their pools and their members as they are. Each
-// step waits until the load balancer is ACTIVE, and takes what has to change only.
-func TestListenersOneByOne(t *testing.T) {
+// TestLongListenersOneByOne: a change of one listener leaves the others, their pools and their members as they are.
+// Each step waits until the load balancer is ACTIVE, and takes what has to change only.
+func TestLongListenersOneByOne(t *testing.T) {
 	t.Parallel()
 	spec := domain.BalancerSpec{Network: testkit.Sandbox(t).Network, Listeners: []domain.ListenerSpec{
 		listenerTo("HTTP", 80, "192.0.2.1", "192.0.2.2"), listenerTo("TCP", 5432, "192.0.2.7"),
@@ -143,9 +143,9 @@ func TestListenersOneByOne(t *testing.T) {
 	})
 }
 
-// TestListenerDeletedByOthers: the listener is made again with the pool that it had. The pool of one that is not
+// TestLongListenerDeletedByOthers: the listener is made again with the pool that it had. The pool of one that is not
 // declared any more goes.
-func TestListenerDeletedByOthers(t *testing.T) {
+func TestLongListenerDeletedByOthers(t *testing.T) {
 	t.Parallel()
 	spec := domain.BalancerSpec{Network: testkit.Sandbox(t).Network, Listeners: []domain.ListenerSpec{
 		listenerTo("TCP", 80, "192.0.2.1"), listenerTo("TCP", 81, "192.0.2.1"),
@@ -188,9 +188,9 @@ func (s *sandbox) active(t *testing.T) (o Object) {
 	return o
 }
 
-// TestMembersOfANewPool: Octavia 11 never makes a pool ACTIVE that comes with its load balancer, and refuses changes of
-// its members until the pool itself was changed.
-func TestMembersOfANewPool(t *testing.T) {
+// TestLongMembersOfANewPool: Octavia 11 never makes a pool ACTIVE that comes with its load balancer, and refuses
+// changes of its members until the pool itself was changed.
+func TestLongMembersOfANewPool(t *testing.T) {
 	t.Parallel()
 	spec := domain.BalancerSpec{Network: testkit.Sandbox(t).Network, Listeners: []domain.ListenerSpec{
 		listenerTo("TCP", 80, "192.0.2.1"), listenerTo("TCP", 81, "192.0.2.1"),
@@ -208,8 +208,9 @@ func TestMembersOfANewPool(t *testing.T) {
 	}
 }
 
-// TestBusyBalancer: a change that comes too early waits, and a port that is taken for good is a failure that is shown.
-func TestBusyBalancer(t *testing.T) {
+// TestLongBusyBalancer: a change that comes too early waits, and a port that is taken for good is a failure that is
+// shown.
+func TestLongBusyBalancer(t *testing.T) {
 	t.Parallel()
 	spec := domain.BalancerSpec{Network: testkit.Sandbox(t).Network, Listeners: []domain.ListenerSpec{
 		listenerTo("TCP", 80, "192.0.2.1"),

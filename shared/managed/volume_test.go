@@ -81,8 +81,8 @@ func TestVolumeOfAnImage(t *testing.T) {
 	}
 }
 
-// TestVolumeInUse: a volume that a server has grows, too, and is deleted only without the server.
-func TestVolumeInUse(t *testing.T) {
+// TestLongVolumeInUse: a volume that a server has grows, too, and is deleted only without the server.
+func TestLongVolumeInUse(t *testing.T) {
 	t.Parallel()
 	s := newSandbox(t, VolumeDriver{}, domain.VolumeSpec{SizeGB: 1})
 	made, _ := s.settle(t)
@@ -122,8 +122,9 @@ type fixed struct{ Cloud }
 
 func (fixed) RetypeVolume(context.Context, string, string) error { return nil }
 
-// TestVolumeKeepsItsType: a change that Cinder accepts and does not make is a failure, which is repeated after a pause.
-func TestVolumeKeepsItsType(t *testing.T) {
+// TestLongVolumeKeepsItsType: a change that Cinder accepts and does not make is a failure, which is repeated after a
+// pause.
+func TestLongVolumeKeepsItsType(t *testing.T) {
 	t.Parallel()
 	s := newSandbox(t, VolumeDriver{}, domain.VolumeSpec{SizeGB: 1, Type: "standard"})
 	made, _ := s.settle(t)

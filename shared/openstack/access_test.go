@@ -167,9 +167,9 @@ func publicKey() string {
 	return "ssh-ed25519 " + base64.StdEncoding.EncodeToString(blob)
 }
 
-// TestAccessRulesAreExact: with the rules of a permission everything that it needs is let through, and nothing else.
-// The services answer a call that is not in the rules with 401.
-func TestAccessRulesAreExact(t *testing.T) {
+// TestLongAccessRulesAreExact: with the rules of a permission everything that it needs is let through, and nothing
+// else. The services answer a call that is not in the rules with 401.
+func TestLongAccessRulesAreExact(t *testing.T) {
 	t.Parallel()
 	cloud, p := sandbox(t), testkit.NewProject(t)
 	for _, name := range domain.Permissions() {

@@ -154,7 +154,7 @@ func TestReservableHostsTakeTheirFlavor(t *testing.T) {
 	})
 }
 
-func TestShelveSnapshotAndImages(t *testing.T) {
+func TestLongShelveSnapshotAndImages(t *testing.T) {
 	t.Parallel()
 	p := testkit.NewProject(t)
 	mine, admin, ctx := p.Session(t), testkit.Session(t, "admin"), t.Context()

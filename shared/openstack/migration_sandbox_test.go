@@ -10,9 +10,9 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestMigrations moves a server live and another one cold, reads Nova's records of it, and its words when no host is
-// left.
-func TestMigrations(t *testing.T) {
+// TestLongMigrations moves a server live and another one cold, reads Nova's records of it, and its words when no host
+// is left.
+func TestLongMigrations(t *testing.T) {
 	t.Parallel()
 	hosts := testkit.ReservableHosts(t)
 	s, ctx := testkit.Session(t, "leases"), t.Context()

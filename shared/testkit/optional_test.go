@@ -85,8 +85,8 @@ func TestSandboxCatalog(t *testing.T) {
 	}
 }
 
-// TestSandboxVolumes: a member makes a volume of an image, grows it, changes its type, and attaches it to a server.
-func TestSandboxVolumes(t *testing.T) {
+// TestLongSandboxVolumes: a member makes a volume of an image, grows it, changes its type, and attaches it to a server.
+func TestLongSandboxVolumes(t *testing.T) {
 	t.Parallel()
 	p, f, ctx := NewProject(t), Sandbox(t), t.Context()
 	member := p.Login(t)
@@ -137,8 +137,8 @@ func TestSandboxVolumes(t *testing.T) {
 	}
 }
 
-// TestSandboxLoadBalancers: a member makes a load balancer with all its parts. Its address is a port in Neutron.
-func TestSandboxLoadBalancers(t *testing.T) {
+// TestLongSandboxLoadBalancers: a member makes a load balancer with all its parts. Its address is a port in Neutron.
+func TestLongSandboxLoadBalancers(t *testing.T) {
 	t.Parallel()
 	p, ctx := NewProject(t), t.Context()
 	member := p.Login(t)
@@ -193,8 +193,8 @@ func TestSandboxLoadBalancers(t *testing.T) {
 	}
 }
 
-// TestSandboxKeys: a member stores a secret, reads it and deletes it; nobody else reads it.
-func TestSandboxKeys(t *testing.T) {
+// TestLongSandboxKeys: a member stores a secret, reads it and deletes it; nobody else reads it.
+func TestLongSandboxKeys(t *testing.T) {
 	t.Parallel()
 	p, ctx := NewProject(t), t.Context()
 	barbican := KeyManager(t, p.Login(t))

@@ -14,9 +14,9 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestReference is served whole to whoever asks, under a policy that allows only its own files, and draws every
+// TestLongReference is served whole to whoever asks, under a policy that allows only its own files, and draws every
 // operation in a real Chromium.
-func TestReference(t *testing.T) {
+func TestLongReference(t *testing.T) {
 	t.Parallel()
 	chromium := testkit.Chromium(t)
 	app := testkit.Spawn(t, testkit.DaemonEnv(t, testkit.Database(t)))

@@ -23,9 +23,9 @@ type actedPage struct {
 	}
 }
 
-// TestWhoDidIt: the owner of a connection finds in the request log, in the history of a server and in events what
+// TestLongWhoDidIt: the owner of a connection finds in the request log, in the history of a server and in events what
 // somebody of another project did through it. That project still finds its own requests, and a stranger finds nothing.
-func TestWhoDidIt(t *testing.T) {
+func TestLongWhoDidIt(t *testing.T) {
 	t.Parallel()
 	d := newDelegates(t)
 	d.start(t, "stats")

@@ -56,8 +56,8 @@ func nextHour(t *testing.T, database string) time.Time {
 	return hour
 }
 
-// TestTheDaemonAnnouncesWhatStatsShows: the data of each event is the hour as GET /v1/stats has it.
-func TestTheDaemonAnnouncesWhatStatsShows(t *testing.T) {
+// TestLongTheDaemonAnnouncesWhatStatsShows: the data of each event is the hour as GET /v1/stats has it.
+func TestLongTheDaemonAnnouncesWhatStatsShows(t *testing.T) {
 	t.Parallel()
 	project := testkit.NewProject(t)
 	project.Boot(t, "shown", 1)
@@ -91,8 +91,8 @@ func TestTheDaemonAnnouncesWhatStatsShows(t *testing.T) {
 	}
 }
 
-// TestASinkThatRefuses gets every hour once it takes them, with the ids of before.
-func TestASinkThatRefuses(t *testing.T) {
+// TestLongASinkThatRefuses gets every hour once it takes them, with the ids of before.
+func TestLongASinkThatRefuses(t *testing.T) {
 	t.Parallel()
 	project := testkit.NewProject(t)
 	database := testkit.Database(t)
@@ -123,8 +123,8 @@ func TestASinkThatRefuses(t *testing.T) {
 	}
 }
 
-// TestASinkThatComesLater gets the earlier hours, too. Without a sink nothing is due.
-func TestASinkThatComesLater(t *testing.T) {
+// TestLongASinkThatComesLater gets the earlier hours, too. Without a sink nothing is due.
+func TestLongASinkThatComesLater(t *testing.T) {
 	t.Parallel()
 	project := testkit.NewProject(t)
 	database, sink := testkit.Database(t), testkit.NewSink(t, nil)
@@ -152,9 +152,9 @@ func TestASinkThatComesLater(t *testing.T) {
 	})
 }
 
-// TestAnnounceSurvivesKill kills a replica after the sink has got an hour and before it could note that: once its
+// TestLongAnnounceSurvivesKill kills a replica after the sink has got an hour and before it could note that: once its
 // claims have ended another replica sends the same event again, and the rest.
-func TestAnnounceSurvivesKill(t *testing.T) {
+func TestLongAnnounceSurvivesKill(t *testing.T) {
 	t.Parallel()
 	project := testkit.NewProject(t)
 	database := testkit.Database(t)

@@ -9,8 +9,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestPostgresStops answers 503 while it is away, sends nothing to OpenStack, and recovers by itself.
-func TestPostgresStops(t *testing.T) {
+// TestLongPostgresStops answers 503 while it is away, sends nothing to OpenStack, and recovers by itself.
+func TestLongPostgresStops(t *testing.T) {
 	t.Parallel()
 	cluster := testkit.NewCluster(t)
 	project := testkit.NewProject(t)

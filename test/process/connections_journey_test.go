@@ -128,7 +128,7 @@ const (
 	credential = "application_credential"
 )
 
-// delegation is one connection of TestDelegationsThatEnd.
+// delegation is one connection of TestLongDelegationsThatEnd.
 type delegation struct {
 	name, kind string
 	owner      *testkit.Project
@@ -138,10 +138,10 @@ type delegation struct {
 	asked                  *testkit.Answer // to the last action through it; nil = it is idle
 }
 
-// TestDelegationsThatEnd in Keystone, after their sessions were used: one event some minutes later finds all of them,
-// and publishes an event of each. What waits fails with delegation_lost. A new password ends no trust and no
+// TestLongDelegationsThatEnd in Keystone, after their sessions were used: one event some minutes later finds all of
+// them, and publishes an event of each. What waits fails with delegation_lost. A new password ends no trust and no
 // application credential, only tokens.
-func TestDelegationsThatEnd(t *testing.T) {
+func TestLongDelegationsThatEnd(t *testing.T) {
 	t.Parallel()
 	d := newDelegates(t)
 	conn := testkit.Connect(t, d.database)

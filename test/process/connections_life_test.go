@@ -13,9 +13,9 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestLifeOfAConnection: allocate, deploy, start, stop, deploy again, disconnect; allocate, deallocate; every
+// TestLongLifeOfAConnection: allocate, deploy, start, stop, deploy again, disconnect; allocate, deallocate; every
 // process is killed in between, and each step is looked at in Nova.
-func TestLifeOfAConnection(t *testing.T) {
+func TestLongLifeOfAConnection(t *testing.T) {
 	t.Parallel()
 	d := newDelegates(t)
 	connection := d.delegate(t, `["allocate", "deploy", "start", "stop", "deallocate"]`,

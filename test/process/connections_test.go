@@ -108,9 +108,9 @@ func (d *delegates) tick(t *testing.T) {
 	_, _ = d.of("run-connections").TryTick(t, "run-connections")
 }
 
-// TestDelegation: a user delegates to another project's for an hour, with a quota of 3 instances and without the right
-// to delete.
-func TestDelegation(t *testing.T) {
+// TestLongDelegation: a user delegates to another project's for an hour, with a quota of 3 instances and without the
+// right to delete.
+func TestLongDelegation(t *testing.T) {
 	t.Parallel()
 	d := newDelegates(t)
 	connection := d.delegate(t, `["allocate", "deploy", "start", "stop"]`, `{"instances": 3}`)
@@ -178,8 +178,8 @@ func (d *delegates) trusted(t *testing.T, trust string) bool {
 	return slices.Contains(d.owner.Trusts(t), trust)
 }
 
-// TestTwoOrdersOneQuota: two orders of 2 at once never pass a quota of 3 together.
-func TestTwoOrdersOneQuota(t *testing.T) {
+// TestLongTwoOrdersOneQuota: two orders of 2 at once never pass a quota of 3 together.
+func TestLongTwoOrdersOneQuota(t *testing.T) {
 	t.Parallel()
 	d := newDelegates(t)
 	connection := d.delegate(t, `["allocate", "start", "deallocate"]`, `{"instances": 3}`)

@@ -104,8 +104,8 @@ func (f *fleet) killing(t *testing.T, pause time.Duration) (stop func() int) {
 	}
 }
 
-// TestEveryTransitionArrives with a few servers; make test-long has fifty.
-func TestEveryTransitionArrives(t *testing.T) {
+// TestLongTransitions with a few servers; make test-long has fifty.
+func TestLongTransitions(t *testing.T) {
 	t.Parallel()
 	testkit.Heavy(t)
 	everyTransitionArrives(t, 3, time.Second)

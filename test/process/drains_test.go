@@ -13,10 +13,10 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestDrain moves 20 servers of all sorts off a host, while its process is killed twice. What can move has moved once,
-// as it was before; the rest is listed with the reason. Then a drain back is cancelled, and another one ends because
-// somebody lets servers onto the host again.
-func TestDrain(t *testing.T) {
+// TestLongDrainTwice moves 20 servers of all sorts off a host, while its process is killed twice. What can move has
+// moved once, as it was before; the rest is listed with the reason. Then a drain back is cancelled, and another one
+// ends because somebody lets servers onto the host again.
+func TestLongDrainTwice(t *testing.T) {
 	t.Parallel()
 	testkit.Heavy(t)
 	d := newDrainer(t)

@@ -9,10 +9,10 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestLeasesOfLaunches goes to the end with leases that the service account handles: that of a server that was made in
-// Nova, and the default one of a caller whose token can make no trust. A launch with a lease in the future is shelved
-// until it starts.
-func TestLeasesOfLaunches(t *testing.T) {
+// TestLongLeasesOfLaunches goes to the end with leases that the service account handles: that of a server that was made
+// in Nova, and the default one of a caller whose token can make no trust. A launch with a lease in the future is
+// shelved until it starts.
+func TestLongLeasesOfLaunches(t *testing.T) {
 	t.Parallel()
 	testkit.Heavy(t)
 	l := newLessee(t, map[string]string{"DEFAULT_LEASE": "true", "LEASES_ADOPT": "true"})

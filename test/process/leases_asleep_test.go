@@ -93,9 +93,9 @@ func (s sleeper) tickOnce(t *testing.T) {
 	}
 }
 
-// TestLeasesAsleep: after three hours without run-leases one tick does what was missed: of what was due at one instant
-// the ends come before the starts, and what was slept over whole never starts.
-func TestLeasesAsleep(t *testing.T) {
+// TestLongLeasesAsleep: after three hours without run-leases one tick does what was missed: of what was due at one
+// instant the ends come before the starts, and what was slept over whole never starts.
+func TestLongLeasesAsleep(t *testing.T) {
 	t.Parallel()
 	s := newSleeper(t, 0)
 	h := time.Hour
@@ -122,9 +122,9 @@ select count(*)::int from allocations where upper(during) > $1 and not isempty(d
 	}
 }
 
-// TestClockOfAProcess: the clock of a process may be ten minutes off either way. Go reads the clock without a system
-// call, so that a process cannot be given a wrong one; instead the database's, by which leases go, is moved.
-func TestClockOfAProcess(t *testing.T) {
+// TestLongClockOfAProcess: the clock of a process may be ten minutes off either way. Go reads the clock without a
+// system call, so that a process cannot be given a wrong one; instead the database's, by which leases go, is moved.
+func TestLongClockOfAProcess(t *testing.T) {
 	t.Parallel()
 	for _, ahead := range []time.Duration{10 * time.Minute, -10 * time.Minute} {
 		t.Run(ahead.String(), func(t *testing.T) {

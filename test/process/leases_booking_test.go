@@ -59,9 +59,9 @@ func freeAt(t *testing.T, refusal testkit.Answer) (at time.Time) {
 	return at
 }
 
-// TestBookingByManyClients: 50 clients of three processes book random slots of 2 hosts. No host is booked twice, and
-// each refusal names a time from which the hosts can be booked.
-func TestBookingByManyClients(t *testing.T) {
+// TestLongBookingByManyClients: 50 clients of three processes book random slots of 2 hosts. No host is booked twice,
+// and each refusal names a time from which the hosts can be booked.
+func TestLongBookingByManyClients(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)

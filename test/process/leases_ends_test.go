@@ -12,9 +12,9 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestLeaseEnds: each on_end, one that is changed to a deletion, with another trust, while the lease is active, and a
-// service that slept over start and end.
-func TestLeaseEnds(t *testing.T) {
+// TestLongLeaseEnds: each on_end, one that is changed to a deletion, with another trust, while the lease is active, and
+// a service that slept over start and end.
+func TestLongLeaseEnds(t *testing.T) {
 	t.Parallel()
 	testkit.Heavy(t)
 	l := newLessee(t, nil)
@@ -76,8 +76,9 @@ func TestLeaseEnds(t *testing.T) {
 	}
 }
 
-// TestDisabledLessee: when Keystone does not accept the trust any more, the lease is in error and the instance stays.
-func TestDisabledLessee(t *testing.T) {
+// TestLongDisabledLessee: when Keystone does not accept the trust any more, the lease is in error and the instance
+// stays.
+func TestLongDisabledLessee(t *testing.T) {
 	t.Parallel()
 	l := newLessee(t, nil)
 	instance, server := l.launch(t, "")
@@ -102,9 +103,9 @@ func TestDisabledLessee(t *testing.T) {
 	}
 }
 
-// TestHostsOneAfterTheOther: a lease waits for the host until the one before has returned it. A start that fails for
-// too long is in error, and its end leaves nothing.
-func TestHostsOneAfterTheOther(t *testing.T) {
+// TestLongHostsOneAfterTheOther: a lease waits for the host until the one before has returned it. A start that fails
+// for too long is in error, and its end leaves nothing.
+func TestLongHostsOneAfterTheOther(t *testing.T) {
 	t.Parallel()
 	hosts := testkit.ReservableHosts(t)
 	l := newLessee(t, map[string]string{"LEASES_RETRY_FOR": "1s"})
@@ -140,9 +141,9 @@ func TestHostsOneAfterTheOther(t *testing.T) {
 	}
 }
 
-// TestDeadHost: a free host takes the place of one that is down; without another one the lease is degraded until the
-// host is up.
-func TestDeadHost(t *testing.T) {
+// TestLongDeadHost: a free host takes the place of one that is down; without another one the lease is degraded until
+// the host is up.
+func TestLongDeadHost(t *testing.T) {
 	t.Parallel()
 	hosts := testkit.ReservableHosts(t)
 	l := newLessee(t, nil)

@@ -124,9 +124,9 @@ func (l *lessee) delegate(t *testing.T) string {
 	return c.ID
 }
 
-// TestHostLease: only launches with the reservation get onto the host, also by a connection, while its project and
+// TestLongHostLease: only launches with the reservation get onto the host, also by a connection, while its project and
 // another one keep launching without it. At the end its servers are deleted, and nothing of the reservation is left.
-func TestHostLease(t *testing.T) {
+func TestLongHostLease(t *testing.T) {
 	t.Parallel()
 	hosts := testkit.ReservableHosts(t)
 	l := newLessee(t, nil)
@@ -168,10 +168,10 @@ func TestHostLease(t *testing.T) {
 	}
 }
 
-// TestServersAfterHostLease: at the end of a reservation of a host a server is shelved, and starts again on an ordinary
-// host. One that Nova cannot move is shelved as it is. A server of a lease that deletes is an image that its project
-// sees and launches from.
-func TestServersAfterHostLease(t *testing.T) {
+// TestLongServersAfterHostLease: at the end of a reservation of a host a server is shelved, and starts again on an
+// ordinary host. One that Nova cannot move is shelved as it is. A server of a lease that deletes is an image that its
+// project sees and launches from.
+func TestLongServersAfterHostLease(t *testing.T) {
 	t.Parallel()
 	testkit.Heavy(t)
 	hosts := testkit.ReservableHosts(t)

@@ -22,9 +22,9 @@ func (l *lessee) strike(t *testing.T, kills int) {
 	}
 }
 
-// TestInstanceLeasesSurviveKills: run-leases and run-connections are killed at random moments while leases of instances
-// are prepared, start and end. Each ends as it should, nothing is done twice, and no trust is left.
-func TestInstanceLeasesSurviveKills(t *testing.T) {
+// TestLongInstanceLeasesSurviveKills: run-leases and run-connections are killed at random moments while leases of
+// instances are prepared, start and end. Each ends as it should, nothing is done twice, and no trust is left.
+func TestLongInstanceLeasesSurviveKills(t *testing.T) {
 	t.Parallel()
 	testkit.Heavy(t)
 	l := newLessee(t, map[string]string{"LEASES_CLAIM": "3s"})

@@ -104,9 +104,9 @@ func (k *killer) through(t *testing.T, l *lessee, id string, status domain.Lease
 	return n
 }
 
-// TestHostLeasesSurviveKills: run-leases is killed at 30 random moments of starts and ends, between any two calls to
-// the cloud. Each lease ends as it should, and nothing is left in Nova and Placement.
-func TestHostLeasesSurviveKills(t *testing.T) {
+// TestLongHostLeasesSurviveKills: run-leases is killed at 30 random moments of starts and ends, between any two calls
+// to the cloud. Each lease ends as it should, and nothing is left in Nova and Placement.
+func TestLongHostLeasesSurviveKills(t *testing.T) {
 	t.Parallel()
 	testkit.Heavy(t)
 	hosts := testkit.ReservableHosts(t)

@@ -10,9 +10,9 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestLeaseWithoutRoom: an instance that Nova finds no host for is asked for again, until its lease is in error. Its
-// end comes nevertheless.
-func TestLeaseWithoutRoom(t *testing.T) {
+// TestLongLeaseWithoutRoom: an instance that Nova finds no host for is asked for again, until its lease is in error.
+// Its end comes nevertheless.
+func TestLongLeaseWithoutRoom(t *testing.T) {
 	t.Parallel()
 	l := newLessee(t, map[string]string{"LEASES_RETRY_FOR": "10s"}) // three attempts: their pauses are 5, 10 and 20 s
 	instance, server := l.launch(t, "")

@@ -9,9 +9,9 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestVolumesFollowLease: a server with a volume goes through a lease: shelved, unshelved, shelved. Nova keeps the
+// TestLongVolumesFollowLease: a server with a volume goes through a lease: shelved, unshelved, shelved. Nova keeps the
 // attachment all the while, and Cinder keeps the volume for it.
-func TestVolumesFollowLease(t *testing.T) {
+func TestLongVolumesFollowLease(t *testing.T) {
 	t.Parallel()
 	l := newLessee(t, nil)
 	instance, server := l.launch(t, "")

@@ -149,8 +149,8 @@ func TestSIGTERMDrains(t *testing.T) {
 	}
 }
 
-// TestSecretsAreNowhere looks for what must not show, in the logs and in the database of a whole run.
-func TestSecretsAreNowhere(t *testing.T) {
+// TestLongSecretsAreNowhere looks for what must not show, in the logs and in the database of a whole run.
+func TestLongSecretsAreNowhere(t *testing.T) {
 	t.Parallel()
 	f := testkit.Sandbox(t)
 	project := testkit.NewProject(t)

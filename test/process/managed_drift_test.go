@@ -17,9 +17,9 @@ const (
 	auto   = `"repair": "auto"`
 )
 
-// TestManagedDrift: others change objects by their services' own APIs. With repair manual each field is shown, with
+// TestLongManagedDrift: others change objects by their services' own APIs. With repair manual each field is shown, with
 // what is declared and what is, and left alone; with repair auto it is changed back.
-func TestManagedDrift(t *testing.T) {
+func TestLongManagedDrift(t *testing.T) {
 	t.Parallel()
 	d := newDeclaring(t)
 	d.hurry(t)

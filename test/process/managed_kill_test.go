@@ -8,9 +8,9 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestDeploymentSurvivesKills: one of two replicas is killed at random moments, while a deployment is scaled up and
+// TestLongDeploymentSurvivesKills: one of two replicas is killed at random moments, while a deployment is scaled up and
 // down and servers are replaced. After each kill the others end with exactly what is declared.
-func TestDeploymentSurvivesKills(t *testing.T) {
+func TestLongDeploymentSurvivesKills(t *testing.T) {
 	t.Parallel()
 	testkit.Heavy(t)
 	d, s := newDeclarer(t, 2, map[string]string{"MANAGED_CLAIM": "3s"}), testkit.Sandbox(t)

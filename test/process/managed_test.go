@@ -232,10 +232,10 @@ func deployment(t *testing.T, count int, flavor string) domain.DeploymentSpec {
 	}
 }
 
-// TestDeployment: five servers are declared, scaled to eight, given another flavor one by one, rolled back, scaled to
-// none and deleted, by two replicas, while servers are deleted by hand. Nova has exactly what is declared each time,
+// TestLongDeployment: five servers are declared, scaled to eight, given another flavor one by one, rolled back, scaled
+// to none and deleted, by two replicas, while servers are deleted by hand. Nova has exactly what is declared each time,
 // after three ticks at most, and never too few that are ACTIVE.
-func TestDeployment(t *testing.T) {
+func TestLongDeployment(t *testing.T) {
 	t.Parallel()
 	testkit.Heavy(t)
 	d, tiny := newDeclarer(t, 2, nil), testkit.Sandbox(t).Flavor

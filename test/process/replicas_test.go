@@ -11,9 +11,9 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestEveryAnswerHasItsRow has 64 clients call three replicas, while one after the other is killed: an
+// TestLongEveryAnswerHasItsRow has 64 clients call three replicas, while one after the other is killed: an
 // answer that arrived has its row.
-func TestEveryAnswerHasItsRow(t *testing.T) {
+func TestLongEveryAnswerHasItsRow(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
 	token := testkit.Token(t, "demo")
@@ -91,8 +91,8 @@ func TestEveryAnswerHasItsRow(t *testing.T) {
 	}
 }
 
-// TestTenReplicasOneTick sends the same event twenty times at once, to ten processes.
-func TestTenReplicasOneTick(t *testing.T) {
+// TestLongTenReplicasOneTick sends the same event twenty times at once, to ten processes.
+func TestLongTenReplicasOneTick(t *testing.T) {
 	t.Parallel()
 	project := testkit.NewProject(t)
 	project.Boot(t, "counted", 2)

@@ -41,10 +41,10 @@ func muteKeystone(t *testing.T) (env map[string]string, made *atomic.Int64) {
 	return env, made
 }
 
-// TestTrustsSurviveKill kills a process after Keystone has made the trusts of a changed connection and of a granted
+// TestLongTrustsSurviveKill kills a process after Keystone has made the trusts of a changed connection and of a granted
 // request, and before it has said so. Neither is stored, and both are taken back. The connection's own trust stays, and
 // the same requests succeed later.
-func TestTrustsSurviveKill(t *testing.T) {
+func TestLongTrustsSurviveKill(t *testing.T) {
 	t.Parallel()
 	d := newDelegates(t)
 	connection := d.delegate(t, `["allocate"]`, `{}`)

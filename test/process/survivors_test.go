@@ -13,9 +13,9 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestLaunchSurvivesKill kills a replica when some of an order's servers are decided and others are not, while another
-// one has the same order. make test-long does so at random moments, many times, and kills both.
-func TestLaunchSurvivesKill(t *testing.T) {
+// TestLongLaunchSurvivesAKill kills a replica when some of an order's servers are decided and others are not, while
+// another one has the same order. make test-long does so at random moments, many times, and kills both.
+func TestLongLaunchSurvivesAKill(t *testing.T) {
 	t.Parallel()
 	testkit.Heavy(t)
 	const count = 6 // more than are created at once
@@ -158,9 +158,9 @@ func (s survivors) serversOf(t *testing.T, id string) []testkit.Server {
 	})
 }
 
-// TestCollectSurvivesKill kills the replica that counts, in the middle of it: once its claim has ended another one
+// TestLongCollectSurvivesKill kills the replica that counts, in the middle of it: once its claim has ended another one
 // counts the same hours, each once.
-func TestCollectSurvivesKill(t *testing.T) {
+func TestLongCollectSurvivesKill(t *testing.T) {
 	t.Parallel()
 	project := testkit.NewProject(t)
 	nova, calls := testkit.Intercept(t, testkit.Compute(t, testkit.Login(t, "admin")).Endpoint, func(*http.Request) {

@@ -47,8 +47,8 @@ func TestTrustee(t *testing.T) {
 	}
 }
 
-// TestTheTrusteeNeedsNoRole: run-connections works with an account that may do nothing of its own, as on Knative.
-func TestTheTrusteeNeedsNoRole(t *testing.T) {
+// TestLongTheTrusteeNeedsNoRole: run-connections works with an account that may do nothing of its own, as on Knative.
+func TestLongTheTrusteeNeedsNoRole(t *testing.T) {
 	t.Parallel()
 	owner, actor, facts := testkit.NewProject(t), testkit.NewProject(t), testkit.Sandbox(t)
 	_, line := testkit.Run(t, map[string]string{
