@@ -51,8 +51,8 @@ func reservePort(t testing.TB, port int) *os.File {
 	return file
 }
 
-// ListeningPort returns the TCP port that a process listens on, or "" until it does. It is for programs that are told
-// to listen on port 0 and cannot report which port they got.
+// ListeningPort returns the TCP port that a process listens on, or "" until it does. It is for programs that listen
+// on port 0 and cannot report which port they got.
 func ListeningPort(pid int) string {
 	fds := fmt.Sprintf("/proc/%d/fd", pid)
 	entries, _ := os.ReadDir(fds) // none after the end of the process
