@@ -53,14 +53,15 @@ spawn() { # spawn NAME command... : own session, own log, pid file
   pid=$!
   echo "$pid $(started_at $pid)" > "$RUN/$name.pid"
 }
-stop_pieces() { # ask all, wait, then kill what is left
+stop_pieces() { # ask all, wait, then kill what is left; with STOP=kill, ask none
   local n pid i tenths=20 left=()
+  [ -z "${STOP:-}" ] || tenths=0
   for n; do
     alive "$n" || continue
     read -r pid _ < "$RUN/$n.pid"; left+=("$n")
     case $n in
       rabbitmq) kill -KILL -- "-$pid" ;;   # slow to leave, and keeps nothing
-      mariadb) tenths=300; kill -TERM "$pid" ;;
+      mariadb) [ $tenths = 0 ] || tenths=300; kill -TERM "$pid" ;;
       *) kill -TERM "$pid" ;;
     esac 2>/dev/null
   done
@@ -72,7 +73,10 @@ stop_pieces() { # ask all, wait, then kill what is left
     read -r pid _ < "$RUN/$n.pid"
     kill -KILL -- "-$pid" 2>/dev/null   # its own session, so its own group
   done
-  for n; do rm -f "$RUN/$n.pid"; done
+  for n; do
+    while alive "$n"; do sleep 0.05; done   # a killed one holds its ports a little longer
+    rm -f "$RUN/$n.pid"
+  done
 }
 
 # ---- ready or not ----------------------------------------------------------

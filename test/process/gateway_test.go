@@ -55,9 +55,8 @@ func spawnSelf(t *testing.T, env map[string]string, args ...string) (*testkit.Cl
 	if err != nil {
 		t.Fatal(err)
 	}
-	port := testkit.FreePort(t)
 	cmd, logs := exec.Command(self, args...), &bytes.Buffer{}
-	cmd.Env = []string{"CLOUDFN_TEST_GATEWAY=1", "HOST=127.0.0.1", "PORT=" + port}
+	cmd.Env = []string{"CLOUDFN_TEST_GATEWAY=1", "HOST=127.0.0.1", "PORT=0"}
 	for name, value := range env {
 		cmd.Env = append(cmd.Env, name+"="+value)
 	}
@@ -66,8 +65,13 @@ func spawnSelf(t *testing.T, env map[string]string, args ...string) (*testkit.Cl
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = cmd.Process.Kill() })
-	app := &testkit.Client{URL: "http://127.0.0.1:" + port}
+	app := &testkit.Client{}
 	testkit.Eventually(t, 10*time.Second, "it serves", func() bool {
+		port := testkit.ListeningPort(cmd.Process.Pid)
+		if port == "" {
+			return false
+		}
+		app.URL = "http://127.0.0.1:" + port
 		_, err := app.Try(t, "GET", "/healthz", "")
 		return err == nil
 	})

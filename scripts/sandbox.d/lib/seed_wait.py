@@ -45,14 +45,17 @@ def consumers(pieces, limit=120):
 
 
 def hosts(want, limit=90):
-    """Wait until every compute host is in the cell map and in Placement."""
+    """Wait until every compute host is up, in the cell map and in Placement."""
     end = time.time() + limit
     while True:
         hyp = {x['hypervisor_hostname'] for x in call('GET', NO + '/os-hypervisors')['hypervisors']}
         rps = {x['name'] for x in call('GET', PL + '/resource_providers')['resource_providers']}
-        if hyp >= want and rps >= want:
+        # nova-compute reports 5 s after its start. Until then the scheduler skips a host whose last report is old.
+        up = {x['host'] for x in call('GET', NO + '/os-services', params={'binary': 'nova-compute'}, headers={
+            'OpenStack-API-Version': 'compute 2.11'})['services'] if x['state'] == 'up' or x['forced_down']}
+        if hyp & rps & up >= want:
             return
         if time.time() > end:
-            sys.exit('compute hosts: Nova knows %s, Placement %s, wanted %s' % (
-                sorted(hyp), sorted(rps), sorted(want)))
+            sys.exit('compute hosts: Nova knows %s, up are %s, Placement knows %s, wanted %s' % (
+                sorted(hyp), sorted(up), sorted(rps), sorted(want)))
         time.sleep(0.5)
