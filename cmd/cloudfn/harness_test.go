@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
@@ -47,6 +48,9 @@ func interrupt(ts *testscript.TestScript, neg bool, args []string) {
 		}
 	}
 	ts.Check(cmd.Process.Signal(os.Interrupt))
+	if open, ok := gates.Load(ts); ok {
+		open.(func())()
+	}
 	_ = cmd.Wait()
 	_, _ = ts.Stdout().Write([]byte(stdout.String()))
 	_, _ = ts.Stderr().Write([]byte(stderr.String()))
@@ -95,18 +99,56 @@ func (d daemon) breaks(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Setenv(args[0], server.URL)
 }
 
-// slow stands before the daemon, and keeps every answer back for a while: what a test does meanwhile comes before it.
-func (d daemon) slow(ts *testscript.TestScript, neg bool, args []string) {
-	needs(ts, neg, args, 1, "slow NAME")
+// holds stands before the daemon, and holds the answers to a method until the script's next interrupt, or until the
+// client has gone.
+func (d daemon) holds(ts *testscript.TestScript, neg bool, args []string) {
+	needs(ts, neg, args, 2, "holds NAME METHOD")
 	to, err := url.Parse(d.URL)
 	ts.Check(err)
+	gate := make(chan struct{})
+	open := sync.OnceFunc(func() { close(gate) })
+	gates.Store(ts, open)
 	proxy := &httputil.ReverseProxy{
-		Rewrite:        func(r *httputil.ProxyRequest) { r.SetURL(to) },
-		ModifyResponse: func(*http.Response) error { time.Sleep(4 * time.Second); return nil },
+		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) },
+		ModifyResponse: func(resp *http.Response) error {
+			if resp.Request.Method == args[1] {
+				select {
+				case <-gate:
+				case <-resp.Request.Context().Done():
+				}
+			}
+			return nil
+		},
 	}
 	server := httptest.NewServer(proxy)
-	ts.Defer(server.Close)
+	ts.Defer(func() { open(); gates.Delete(ts); server.Close() })
 	ts.Setenv(args[0], server.URL)
+}
+
+var gates sync.Map // of func() by script
+
+func (d daemon) statHours(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) == 2 {
+		args = append(args, "0")
+	}
+	needs(ts, neg, args, 3, "stat-hours N RUNNING [UNCERTAIN]")
+	still := d.midHour() // the hour must not change between here and what the script asks for
+	ts.Setenv("CLOUDFN_URL", still.URL)
+	p, conn := project(ts), testkit.Connect(tb(ts), still.database)
+	hours, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	running, err := strconv.Atoi(args[1])
+	ts.Check(err)
+	_, err = conn.Exec(context.Background(), `
+with h as (select date_trunc('hour', now(), 'UTC') - n * interval '1 hour' as hour from generate_series(0, $3 - 1) n),
+project as (insert into stats_projects select $1, $2, min(hour),
+max(hour) from h on conflict (project_id) do update set first_hour = excluded.first_hour)
+insert into stats_hourly (project_id, domain_id, hour, running, total, by_status, source, uncertain)
+select $1, $2, hour, $4, $4, jsonb_build_object('ACTIVE', $4::int), 'sampled', $5::int from h
+on conflict (project_id, hour) do update set running = excluded.running, total = excluded.total,
+by_status = excluded.by_status, uncertain = excluded.uncertain`,
+		p.ID, p.DomainID, hours, running, args[2])
+	ts.Check(err)
 }
 
 // counted stands before Keystone for this script from now on, and counts: called N says how many calls there were

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -38,22 +39,24 @@ func (c cleaned) Run() int {
 	return c.M.Run()
 }
 
-// TestScripts runs the scripts of the main nouns, in testdata/script, against one real daemon: each script has a project of its own, and its
-// member's login in the environment. One of them alone: go test ./cmd/cloudfn -run 'TestScripts/script/launch$'.
-// Besides testscript's own there are these commands:
+// TestScripts runs the scripts of the main nouns, in testdata/script, against one real daemon: each script has a
+// project of its own, and its member's login in the environment. One of them alone: go test ./cmd/cloudfn -run
+// 'TestScripts/script/launch$'. Besides testscript's own there are these commands:
 //
 //	exits CODE COMMAND...               run it; it must end with the exit code
 //	eventually LIMIT PATTERN COMMAND... run it until it is done and its stdout matches
 //	capture NAME [PATTERN]              keep the last stdout, or the pattern's first group in it, as $NAME
 //	boot NAME [N]                       make servers by Nova itself; the first one's id is $SERVER, all are $SERVERS
-//	stat-hours N RUNNING [UNCERTAIN]    write the last N hours' counts of the project, each as RUNNING
+//	stat-hours N RUNNING [UNCERTAIN]    write the last N hours' counts of the project, each as RUNNING; from here on the
+//	                                    script calls a daemon whose clock is far from the full hour
 //	tick FUNCTION                       send the daemon the event that a PingSource would
 //	mode PERM FILE                      the file has these permissions
 //	no-secrets FILE|stdout|stderr       it shows no secret that a test knows of
 //	receiver NAME                       start a receiver of events that consents; its URL is $NAME
 //	interrupt PATTERN COMMAND...        press Ctrl-C when its stderr matches; it must end with 130
 //	breaks NAME N                       a way to the daemon that breaks off N times; its URL is $NAME
-//	slow NAME                           a way to the daemon on which each answer takes some seconds; its URL is $NAME
+//	holds NAME METHOD                   a way to the daemon that holds the answers to METHOD until the next interrupt, or
+//	                                    until the client has gone; its URL is $NAME
 //	counted, called N                   count the calls to Keystone; there were N since
 //	credential                          make an application credential: $CREDENTIAL_ID, _NAME, _SECRET
 //	expand FILE...                      put environment variables into files
@@ -98,7 +101,7 @@ func runScripts(t *testing.T, d daemon, folders ...string) bool {
 				"stat-hours": d.statHours, "tick": d.tick, "mode": mode, "no-secrets": noSecrets, "receiver": receiver,
 				"forge": forge, "interrupt": interrupt, "admin": admin, "reservable-host": reservableHost,
 				"failed-lease": d.failedLease,
-				"breaks":       d.breaks, "slow": d.slow, "counted": counted, "called": called, "credential": credential,
+				"breaks":       d.breaks, "holds": d.holds, "counted": counted, "called": called, "credential": credential,
 				"expand": expand, "kept": kept, "huge": huge, "examples": examples,
 			},
 		})
@@ -109,16 +112,29 @@ func runScripts(t *testing.T, d daemon, folders ...string) bool {
 type daemon struct {
 	*testkit.Process
 	database string
+	midHour  func() daemon // another one, whose clock is at 20 minutes past the hour when it starts
 }
 
 func newDaemon(t *testing.T) daemon {
 	t.Helper()
 	database := testkit.Database(t)
 	countNothing(t, database)
-	return daemon{testkit.Spawn(t, testkit.Env(t, database, map[string]string{
+	d := spawnDaemon(t, database)
+	d.midHour = sync.OnceValue(func() daemon {
+		database := testkit.Database(t)
+		testkit.SetClock(t, database, time.Now().Truncate(time.Hour).Add(20*time.Minute))
+		countNothing(t, database)
+		return spawnDaemon(t, database)
+	})
+	return d
+}
+
+func spawnDaemon(t *testing.T, database string) daemon {
+	t.Helper()
+	return daemon{Process: testkit.Spawn(t, testkit.Env(t, database, map[string]string{
 		"STATS_BACKFILL": "1h",
 		"POLL_PAUSE":     "500ms",
-	})), database}
+	})), database: database}
 }
 
 // project is the key of a script's project among its values, and test that of its testing.TB.
@@ -228,31 +244,6 @@ func boot(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	ts.Setenv("SERVER", ids[0])
 	ts.Setenv("SERVERS", strings.Join(ids, " "))
-}
-
-func (d daemon) statHours(ts *testscript.TestScript, neg bool, args []string) {
-	if len(args) == 2 {
-		args = append(args, "0")
-	}
-	needs(ts, neg, args, 3, "stat-hours N RUNNING [UNCERTAIN]")
-	if left := time.Until(time.Now().Truncate(time.Hour).Add(time.Hour)); left < time.Minute {
-		time.Sleep(left + time.Second) // the hour must not change between here and what the script asks for
-	}
-	p, conn := project(ts), testkit.Connect(tb(ts), d.database)
-	hours, err := strconv.Atoi(args[0])
-	ts.Check(err)
-	running, err := strconv.Atoi(args[1])
-	ts.Check(err)
-	_, err = conn.Exec(context.Background(), `
-with h as (select date_trunc('hour', now(), 'UTC') - n * interval '1 hour' as hour from generate_series(0, $3 - 1) n),
-project as (insert into stats_projects select $1, $2, min(hour),
-max(hour) from h on conflict (project_id) do update set first_hour = excluded.first_hour)
-insert into stats_hourly (project_id, domain_id, hour, running, total, by_status, source, uncertain)
-select $1, $2, hour, $4, $4, jsonb_build_object('ACTIVE', $4::int), 'sampled', $5::int from h
-on conflict (project_id, hour) do update set running = excluded.running, total = excluded.total,
-by_status = excluded.by_status, uncertain = excluded.uncertain`,
-		p.ID, p.DomainID, hours, running, args[2])
-	ts.Check(err)
 }
 
 func (d daemon) tick(ts *testscript.TestScript, neg bool, args []string) {

@@ -76,13 +76,13 @@ func TestLongDuplicateServerIsDeleted(t *testing.T) {
 	}
 }
 
-// TestLongResendAfterKill kills a process during create calls: another one continues the order within seconds, although
-// LAUNCH_CLAIM is minutes, and adopts the servers that Nova still makes.
+// TestLongResendAfterKill kills a process during create calls: its claim lasts for seconds, although LAUNCH_CLAIM is
+// minutes. Another process then continues the order, and adopts the servers that Nova still makes.
 func TestLongResendAfterKill(t *testing.T) {
 	t.Parallel()
 	p, database := testkit.BorrowProject(t), testkit.Database(t)
 	env, creates, release := slowNova(t)
-	env["FUNCTION_TARGET"], env["LAUNCH_CLAIM"] = "launch", "2m" // the sandbox may be slow
+	env["FUNCTION_TARGET"], env["LAUNCH_CLAIM"] = "launch", "10m"
 	env = testkit.Env(t, database, env)
 	first, second := testkit.Spawn(t, env), testkit.Spawn(t, env).As(p.Token(t))
 	request := body(t, object{"id": uuid.NewString(), "name": "killed", "count": 2})
@@ -94,7 +94,10 @@ func TestLongResendAfterKill(t *testing.T) {
 	const claim = "select coalesce(claim_id::text, '') from orders"
 	dead := testkit.Scalar[string](t, conn, claim)
 	first.Kill()
-	killed := time.Now()
+	const left = "select claimed_until - clock_timestamp() <= interval '15 s' from orders"
+	if !testkit.Scalar[bool](t, conn, left) {
+		t.Error("the claim lasts for longer than 15 s")
+	}
 	a := second.Post(t, "/v1/launch", request)
 	if a.Status != 200 || a.Header.Get("Retry-After") == "" || len(a.Header.Get("Retry-After")) > 2 {
 		t.Errorf("at once: got %d %v %s", a.Status, a.Header, a.Body)
@@ -103,7 +106,7 @@ func TestLongResendAfterKill(t *testing.T) {
 	decided := make(chan struct{})
 	go func() {
 		defer close(decided)
-		for ; time.Since(killed) < 3*time.Minute; time.Sleep(time.Second) {
+		for end := time.Now().Add(3 * time.Minute); time.Now().Before(end); time.Sleep(time.Second) {
 			if a, err := second.Try(t, "POST", "/v1/launch", request, "Content-Type", "application/json"); err != nil ||
 				json.Unmarshal(a.Body, &order) != nil {
 				continue
@@ -115,13 +118,10 @@ func TestLongResendAfterKill(t *testing.T) {
 	}()
 	testkit.Eventually(t, time.Minute, "another process works on the order",
 		func() bool { return testkit.Scalar[string](t, conn, claim) != dead })
-	took := time.Since(killed)
 	release()
 	<-decided
-	t.Logf("another process worked on the order %s after the kill; it was decided after %s, with %d create calls", took,
-		time.Since(killed), creates.Load())
-	if took > 30*time.Second || creates.Load() != 2 {
-		t.Errorf("it took %s to resume, and %d create calls, want 2", took, creates.Load())
+	if creates.Load() != 2 {
+		t.Errorf("there were %d create calls, want 2", creates.Load())
 	}
 	if n := len(p.Servers(t)); n != 2 {
 		t.Errorf("Nova has %d servers, want 2", n)

@@ -65,7 +65,6 @@ func TestLongFaultOfServerInError(t *testing.T) {
 		t.Fatalf("got %d %s", a.Status, a.Body)
 	}
 	testkit.Eventually(t, 4*time.Minute, "the order ends", func() bool {
-		time.Sleep(time.Second)
 		app.Get(t, "/v1/launch/"+id).JSON(t, &order)
 		return order.Status != domain.OrderRunning
 	})

@@ -34,7 +34,6 @@ func TestLongPartialOrder(t *testing.T) {
 	var order Order
 	app.Post(t, "/v1/launch", twenty(t, p, id, "keep")).JSON(t, &order)
 	testkit.Eventually(t, 4*time.Minute, "the order ends", func() bool {
-		time.Sleep(time.Second)
 		app.Get(t, "/v1/launch/"+id).JSON(t, &order)
 		return order.Status != domain.OrderRunning
 	})
@@ -72,10 +71,10 @@ func TestLongRollback(t *testing.T) {
 	a := app.Post(t, "/v1/launch", twenty(t, p, id, "rollback"))
 	a.JSON(t, &order)
 	t.Logf("the answer came with the status %d %s", a.Status, order.Status)
-	end := time.Now().Add(4 * time.Minute)
-	for ; order.Status == domain.OrderRunning && time.Now().Before(end); time.Sleep(500 * time.Millisecond) {
+	testkit.Eventually(t, 4*time.Minute, "the order ends", func() bool {
 		app.Get(t, "/v1/launch/"+id).JSON(t, &order)
-	}
+		return order.Status != domain.OrderRunning
+	})
 	if order.Status != domain.OrderRolledBack {
 		t.Fatalf("the order is %+v", order)
 	}

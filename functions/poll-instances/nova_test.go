@@ -12,7 +12,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
@@ -21,14 +20,15 @@ import (
 type between struct {
 	env map[string]string // sends a process here
 
-	mu       sync.Mutex
-	asked    []string                                // paths with queries
-	before   func(*http.Request)                     // may change a request
-	change   func(server map[string]any) (keep bool) // may change a server that is shown, or hide it
-	fails    func(uri string) bool                   // these are responded with 500
-	refuses  func(uri string) bool                   // these with 403
-	away     bool
-	slowness time.Duration
+	mu      sync.Mutex
+	asked   []string                                // paths with queries
+	before  func(*http.Request)                     // may change a request
+	change  func(server map[string]any) (keep bool) // may change a server that is shown, or hide it
+	fails   func(uri string) bool                   // these are responded with 500
+	refuses func(uri string) bool                   // these with 403
+	away    bool
+	holds   chan struct{} // requests wait until it is closed; nil = none
+	lists   chan struct{} // lists of changes wait here, after Nova's own answer
 }
 
 // newBetween stands there for a process with the service account that may only read.
@@ -47,8 +47,10 @@ func newBetweenAs(t *testing.T, account string) *between {
 		ModifyResponse: b.edit,
 	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		away, fails, refuses, wait := b.take(r)
-		time.Sleep(wait)
+		away, fails, refuses, holds := b.take(r)
+		if holds != nil {
+			<-holds
+		}
 		if refuses {
 			http.Error(w, `{"forbidden": {"code": 403, "message": "Policy doesn't allow it."}}`, http.StatusForbidden)
 			return
@@ -68,7 +70,7 @@ func newBetweenAs(t *testing.T, account string) *between {
 	return b
 }
 
-func (b *between) take(r *http.Request) (away, fails, refuses bool, wait time.Duration) {
+func (b *between) take(r *http.Request) (away, fails, refuses bool, holds chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.asked = append(b.asked, r.URL.RequestURI())
@@ -76,7 +78,16 @@ func (b *between) take(r *http.Request) (away, fails, refuses bool, wait time.Du
 		b.before(r)
 	}
 	uri := r.URL.RequestURI()
-	return b.away, b.fails != nil && b.fails(uri), b.refuses != nil && b.refuses(uri), b.slowness
+	return b.away, b.fails != nil && b.fails(uri), b.refuses != nil && b.refuses(uri), b.holds
+}
+
+// gate returns a channel to hold requests by, and the function that lets them pass.
+func gate(t *testing.T) (closed chan struct{}, open func()) {
+	t.Helper()
+	closed = make(chan struct{})
+	open = sync.OnceFunc(func() { close(closed) })
+	t.Cleanup(open)
+	return closed, open
 }
 
 // set changes what it does.
@@ -97,8 +108,12 @@ func (b *between) requests() []string {
 
 func (b *between) edit(resp *http.Response) error {
 	b.mu.Lock()
-	change := b.change
+	change, lists := b.change, b.lists
 	b.mu.Unlock()
+	isList := resp.Request.URL.Query().Has("changes-since")
+	if lists != nil && isList && resp.StatusCode == http.StatusOK {
+		<-lists
+	}
 	if change == nil || resp.StatusCode != http.StatusOK {
 		return nil
 	}

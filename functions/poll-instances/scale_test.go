@@ -23,6 +23,7 @@ type slowCloud struct {
 	reading map[string]int // calls that are under way, by project
 	read    map[string]int // calls that have ended, by project
 	twice   int            // calls that found another one of the same project under way
+	ended   func()         // called after each read, if there is one
 }
 
 func newSlowCloud(latency time.Duration) *slowCloud {
@@ -43,6 +44,9 @@ func (c *slowCloud) end(project string, err error) {
 	c.reading[project]--
 	if err == nil {
 		c.read[project]++
+		if c.ended != nil {
+			c.ended()
+		}
 	}
 }
 
@@ -59,7 +63,8 @@ func (c *slowCloud) count() (projects, calls int) {
 // slowSession is a session at a slowCloud.
 type slowSession struct {
 	session
-	cloud *slowCloud
+	cloud  *slowCloud
+	begins func() // called before each read, if there is one
 }
 
 func (s slowSession) In(context.Context, string) (session, error) { return s, nil }
@@ -69,6 +74,9 @@ func (s slowSession) ChangedServers(
 ) ([]domain.Server, string, error) {
 	if projectID == "" && !s.cloud.wide.Load() {
 		return nil, "", apperr.New(apperr.Forbidden, "no")
+	}
+	if s.begins != nil {
+		s.begins()
 	}
 	s.cloud.begin(projectID)
 	err := s.cloud.wait(ctx)
@@ -93,15 +101,21 @@ func (c *slowCloud) wait(ctx context.Context) error {
 	return nil
 }
 
-// at is a service with a session at the cloud.
+// service has a session at the cloud.
 func (c *slowCloud) service(t *testing.T, url string) *service {
+	t.Helper()
+	return c.serviceOf(t, url, nil)
+}
+
+// serviceOf is service, and calls begins before each read.
+func (c *slowCloud) serviceOf(t *testing.T, url string, begins func()) *service {
 	t.Helper()
 	db, err := postgres.Open(postgres.Config{URL: domain.Secret(url), MaxConns: 2}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(db.Close)
-	s := newService(db, func(context.Context) (session, error) { return slowSession{cloud: c}, nil }, func() {})
+	s := newService(db, func(context.Context) (session, error) { return slowSession{cloud: c, begins: begins}, nil }, func() {})
 	s.full, s.unknownAfter, s.pause = time.Hour, time.Minute, time.Second
 	return s
 }
@@ -119,21 +133,47 @@ from generate_series(1, $1::int) n`, n)
 	}
 }
 
-// TestLongUnreadProjectIsNotUnreachable: one event can read only some of 5000 projects, as if each call took 150 ms.
-// Each is read after some events, and none of the instances was unknown meanwhile, although that takes longer than
-// POLL_UNKNOWN_AFTER.
+// deadline is a context whose time is up when the test says so.
+type deadline struct {
+	context.Context
+	up chan struct{}
+}
+
+// Deadline implements context.Context.
+func (d deadline) Deadline() (time.Time, bool) { return time.Now().Add(time.Hour), true }
+
+// Done implements context.Context.
+func (d deadline) Done() <-chan struct{} { return d.up }
+
+// Err implements context.Context.
+func (d deadline) Err() error {
+	select {
+	case <-d.up:
+		return context.DeadlineExceeded
+	default:
+		return nil
+	}
+}
+
+// TestLongUnreadProjectIsNotUnreachable: the time of an event is up when it has read 1200 of 5000 projects. Each
+// project is read after some events, and none of the instances was unknown meanwhile, although POLL_UNKNOWN_AFTER is
+// zero.
 func TestLongUnreadProjectIsNotUnreachable(t *testing.T) {
 	t.Parallel()
-	const projects = 5000
+	const projects, most = 5000, 1200
 	cloud, url := newSlowCloud(500*time.Microsecond), testkit.Database(t)
 	trackedProjects(t, url, projects)
 	s := cloud.service(t, url)
-	s.unknownAfter = 100 * time.Millisecond
+	s.unknownAfter = 0
 	events := 0
 	for read := 0; read < projects && events < 100; events++ {
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		ctx, left := deadline{t.Context(), make(chan struct{})}, most
+		cloud.ended = func() {
+			if left--; left == 0 {
+				close(ctx.up)
+			}
+		}
 		_ = s.Poll(ctx)
-		cancel()
 		read, _ = cloud.count()
 	}
 	conn := testkit.Connect(t, url)
@@ -146,37 +186,43 @@ func TestLongUnreadProjectIsNotUnreachable(t *testing.T) {
 	}
 }
 
-// TestLongReplicasShareProjects the projects: both together take half of the time, no project is read twice at once,
-// and what one has claimed that dies is read by the other one.
+// TestLongReplicasShareProjects: one replica reads while the other one does, and no project is read twice. The first
+// read of each waits for that of the other.
 func TestLongReplicasShareProjects(t *testing.T) {
 	t.Parallel()
 	const projects = 320
 	url := testkit.Database(t)
 	trackedProjects(t, url, projects)
-	round := func(replicas int) time.Duration {
-		cloud := newSlowCloud(50 * time.Millisecond)
-		began := time.Now()
-		var all sync.WaitGroup
-		for range replicas {
-			s := cloud.service(t, url)
-			s.each.Store("", true) // as after its first event
-			all.Go(func() {
-				if err := s.Poll(t.Context()); err != nil {
-					t.Error(err)
-				}
-			})
-		}
-		all.Wait()
-		took := time.Since(began)
-		if read, calls := cloud.count(); read != projects || calls != projects || cloud.twice > 0 {
-			t.Errorf("%d replicas read %d projects by %d calls, %d at the same time",
-				replicas, read, calls, cloud.twice)
-		}
-		return took
+	cloud := newSlowCloud(time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	var all sync.WaitGroup
+	var reads [2]atomic.Int64
+	var first atomic.Int64
+	both := make(chan struct{})
+	for n := range reads {
+		s := cloud.serviceOf(t, url, func() {
+			if reads[n].Add(1) == 1 && first.Add(1) == 2 {
+				close(both)
+			}
+			select {
+			case <-both:
+			case <-ctx.Done():
+			}
+		})
+		s.each.Store("", true) // as after its first event
+		all.Go(func() {
+			if err := s.Poll(ctx); err != nil {
+				t.Error(err)
+			}
+		})
 	}
-	one, two := round(1), round(2)
-	if t.Logf("one replica takes %s, two take %s", one, two); two > one*7/10 {
-		t.Errorf("two replicas take %s, one takes %s", two, one)
+	all.Wait()
+	if read, calls := cloud.count(); read != projects || calls != projects || cloud.twice > 0 {
+		t.Errorf("%d projects were read by %d calls, %d at the same time", read, calls, cloud.twice)
+	}
+	if one, two := reads[0].Load(), reads[1].Load(); one < shardSize || two < shardSize {
+		t.Errorf("one replica read %d projects, the other %d", one, two)
 	}
 }
 
@@ -192,7 +238,7 @@ func TestLongProjectsOfDeadReplica(t *testing.T) {
 		t.Fatal(err)
 	}
 	dead := domain.NewClaim() // it claimed a shard, and is not heard of again
-	claimed, err := other.polls.ClaimDue(t.Context(), dead, claimFor, time.Now().Add(time.Hour), shardSize)
+	claimed, err := other.polls.ClaimDue(t.Context(), dead, time.Hour, time.Now().Add(time.Hour), shardSize)
 	if err != nil || len(claimed) != shardSize {
 		t.Fatalf("%d projects were claimed: %v", len(claimed), err)
 	}

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/testkit"
@@ -121,8 +120,8 @@ func TestResourcesWithAWrongAuthURL(t *testing.T) {
 	}
 }
 
-// TestResourcesWithAServiceThatHangs answers the other kinds after a kind's own deadline. The fake Glance takes the
-// request and never answers; everything else is the sandbox.
+// TestResourcesWithAServiceThatHangs answers the other kinds after a kind's own deadline; after the request's deadline
+// the answer would be a 504. The fake Glance takes the request and never answers; everything else is the sandbox.
 func TestResourcesWithAServiceThatHangs(t *testing.T) {
 	t.Parallel()
 	glance := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -137,7 +136,6 @@ func TestResourcesWithAServiceThatHangs(t *testing.T) {
 	// not the default: on two busy cores the sandbox's own services may take longer than 5 s
 	env["RESOURCE_TIMEOUT"] = "12s"
 	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), env), Function).As(testkit.Token(t, "demo"))
-	began := time.Now()
 	a := app.Get(t, "/v1/resources")
 	var got Resources
 	a.JSON(t, &got)
@@ -147,9 +145,6 @@ func TestResourcesWithAServiceThatHangs(t *testing.T) {
 	}
 	if !strings.Contains(got.Errors["images"].Detail, "glance") {
 		t.Errorf("the problem does not name the service: %+v", got.Errors["images"])
-	}
-	if took := time.Since(began); took > 25*time.Second {
-		t.Errorf("it took %s", took)
 	}
 }
 

@@ -31,6 +31,7 @@ type fakeCloud struct {
 	hangs    chan struct{} // no request is answered before it is closed; nil = all are
 	stuck    []string      // projects that Nova answers nothing, before ended is closed
 	ended    chan struct{}
+	timeouts []string // requests of stuck projects whose client did not wait any longer
 	away     []string // projects to which Nova answers 503
 	changed  func()   // called after each answer to changes-since
 }
@@ -60,7 +61,13 @@ func newFakeCloud(t *testing.T) *fakeCloud {
 			return
 		}
 		if isStuck && r.URL.Path != "/compute/" { // which nobody needs a token for
-			<-f.ended
+			select {
+			case <-f.ended:
+			case <-r.Context().Done():
+				f.mu.Lock()
+				f.timeouts = append(f.timeouts, r.Method+" "+r.URL.Path)
+				f.mu.Unlock()
+			}
 			panic(http.ErrAbortHandler)
 		}
 		if hangs != nil {

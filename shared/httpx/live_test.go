@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
@@ -35,17 +36,21 @@ func TestClientHangsUp(t *testing.T) {
 		t.Run(method, func(t *testing.T) {
 			t.Parallel()
 			j := &recorder{}
-			began, ended := make(chan struct{}), make(chan bool, 1)
-			server := serve(t, j.edge(), Handle(method+" /x", func(r *http.Request) (struct{}, error) {
+			began, ended, noticed := make(chan struct{}), make(chan bool, 1), make(chan struct{})
+			api := j.edge().Handler([]Route{Handle(method+" /x", func(r *http.Request) (struct{}, error) {
 				close(began)
-				select {
-				case <-r.Context().Done():
-					ended <- true
-				case <-time.After(700 * time.Millisecond):
-					ended <- false
+				<-noticed
+				if tc.ended {
+					<-r.Context().Done()
 				}
+				ended <- r.Context().Err() != nil
 				return struct{}{}, r.Context().Err()
+			})})
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				context.AfterFunc(r.Context(), func() { close(noticed) })
+				api.ServeHTTP(w, r)
 			}))
+			t.Cleanup(server.Close)
 			ctx, hangUp := context.WithCancel(t.Context())
 			req, err := http.NewRequestWithContext(ctx, method, server.URL+"/x", nil)
 			if err != nil {
@@ -75,16 +80,18 @@ func TestDeadline(t *testing.T) {
 			t.Parallel()
 			j := &recorder{}
 			edge := j.edge()
-			edge.Timeout = 50 * time.Millisecond
-			w := httptest.NewRecorder()
-			began := time.Now()
-			edge.Handler([]Route{Handle(method+" /x", func(r *http.Request) (struct{}, error) {
-				<-r.Context().Done()
-				return struct{}{}, fmt.Errorf("asking nova: %w", r.Context().Err())
-			})}).ServeHTTP(w, httptest.NewRequest(method, "/x", nil))
-			if p := problem(t, w); p.Status != 504 || p.Code != apperr.Timeout || time.Since(began) > time.Second {
-				t.Errorf("got %+v after %s", p, time.Since(began))
-			}
+			synctest.Test(t, func(t *testing.T) {
+				w := httptest.NewRecorder()
+				began := time.Now()
+				edge.Handler([]Route{Handle(method+" /x", func(r *http.Request) (struct{}, error) {
+					<-r.Context().Done()
+					return struct{}{}, fmt.Errorf("asking nova: %w", r.Context().Err())
+				})}).ServeHTTP(w, httptest.NewRequest(method, "/x", nil))
+				took := time.Since(began)
+				if p := problem(t, w); p.Status != 504 || p.Code != apperr.Timeout || took != edge.Timeout {
+					t.Errorf("got %+v after %s, want 504 after %s", p, took, edge.Timeout)
+				}
+			})
 			if len(j.rows) != 1 || j.rows[0].Status != 504 {
 				t.Errorf("the rows are %+v", j.rows)
 			}
@@ -144,46 +151,60 @@ func (e *endless) Read(p []byte) (int, error) {
 // TestSlowBody sends a byte now and then: the server itself cuts it, some time after the request's deadline.
 func TestSlowBody(t *testing.T) {
 	t.Parallel()
-	j := &recorder{}
-	edge := j.edge()
-	edge.Timeout = 200 * time.Millisecond
-	failed := make(chan error, 1)
-	server := serve(t, edge, Handle("POST /x", func(r *http.Request) (struct{}, error) {
-		_, err := readMedia(r)
-		failed <- err
-		return struct{}{}, err
-	}))
-	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", server.Listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	began := time.Now()
-	_,
-		_ = io.WriteString(conn,
-		"POST /x HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n{")
-	go func() {
-		for {
-			if _, err := conn.Write([]byte(" ")); err != nil {
-				return
+	synctest.Test(t, func(t *testing.T) {
+		edge := (&recorder{}).edge()
+		failed := make(chan error, 1)
+		server := &http.Server{Handler: edge.Handler([]Route{Handle("POST /x", func(r *http.Request) (struct{}, error) {
+			_, err := readMedia(r)
+			failed <- err
+			return struct{}{}, err
+		})})}
+		client, conn := net.Pipe()
+		defer client.Close()
+		listener := make(pipeListener, 1)
+		listener <- conn
+		go func() { _ = server.Serve(listener) }()
+		defer server.Close()
+		began := time.Now()
+		go func() {
+			_, err := io.WriteString(client,
+				"POST /x HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n{")
+			for err == nil {
+				time.Sleep(50 * time.Millisecond)
+				_, err = io.WriteString(client, " ")
 			}
-			time.Sleep(50 * time.Millisecond)
+		}()
+		answer := bufio.NewReader(client)
+		resp, err := http.ReadResponse(answer, nil)
+		if err != nil {
+			t.Fatalf("no answer after %s: %v", time.Since(began), err)
 		}
-	}()
-	_ = conn.SetReadDeadline(began.Add(edge.Timeout + slack))
-	answer := bufio.NewReader(conn)
-	resp, err := http.ReadResponse(answer, nil)
-	if err != nil {
-		t.Fatalf("no answer after %s: %v", time.Since(began), err)
-	}
-	_, _ = io.Copy(io.Discard, resp.Body)
-	if _, err := answer.ReadByte(); errors.Is(err, context.DeadlineExceeded) || err == nil {
-		t.Error("the connection is still open")
-	}
-	if took := time.Since(began); resp.StatusCode/100 == 2 || took > edge.Timeout+slack*3/4 {
-		t.Errorf("got %s after %s", resp.Status, took)
-	}
-	if err := <-failed; err == nil {
-		t.Error("the handler read a body")
-	}
+		if took := time.Since(began); resp.StatusCode/100 == 2 || took != edge.Timeout+slack/2 {
+			t.Errorf("got %s after %s", resp.Status, took)
+		}
+		_, _ = io.Copy(io.Discard, resp.Body)
+		if _, err := answer.ReadByte(); !errors.Is(err, io.EOF) {
+			t.Errorf("the connection is still open: %v", err)
+		}
+		if err := <-failed; err == nil {
+			t.Error("the handler read a body")
+		}
+	})
 }
+
+// pipeListener accepts connections in memory, as synctest requires.
+type pipeListener chan net.Conn
+
+// Accept implements net.Listener.
+func (l pipeListener) Accept() (net.Conn, error) {
+	if conn, ok := <-l; ok {
+		return conn, nil
+	}
+	return nil, net.ErrClosed
+}
+
+// Close implements net.Listener.
+func (l pipeListener) Close() error { close(l); return nil }
+
+// Addr implements net.Listener.
+func (l pipeListener) Addr() net.Addr { return &net.TCPAddr{} }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
@@ -25,27 +26,29 @@ func (f fenced) Renew(context.Context, domain.Order, domain.Claim, time.Duration
 	return nil
 }
 
-// TestLostClaim ends the work at once.
+// TestLostClaim: a renewal between two observations finds the claim lost, and there is no second observation.
 func TestLostClaim(t *testing.T) {
 	t.Parallel()
-	d := &fakeBackend{}
-	d.order = domain.Order{
-		ID: uuid.New(), Status: domain.OrderRunning, Spec: domain.OrderSpec{Stopped: true},
-		Instances: []domain.Instance{
-			{ID: uuid.New(), Name: "a", ServerID: "x", State: domain.InstanceBuilding},
-		},
-	}
-	d.servers = []domain.Server{{ID: "x", Status: "BUILD"}}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	renewals := &atomic.Int64{}
-	w := Engine{Orders: fenced{d, renewals}, Instances: d, Wake: func() {}, Fence: time.Second}
-	began := time.Now()
-	renewals.Store(2)
-	err := w.work(ctx, Session{Cloud: d, UserData: make([]domain.Secret, 1)}, d.order, domain.Claim{})
-	if !errors.Is(err, domain.ErrFenced) || time.Since(began) > 5*time.Second {
-		t.Errorf("after %s: got %v", time.Since(began), err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		d := &fakeBackend{}
+		d.order = domain.Order{
+			ID: uuid.New(), Status: domain.OrderRunning, Spec: domain.OrderSpec{Stopped: true},
+			Instances: []domain.Instance{
+				{ID: uuid.New(), Name: "a", ServerID: "x", State: domain.InstanceBuilding},
+			},
+		}
+		d.servers = []domain.Server{{ID: "x", Status: "BUILD"}}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		renewals := &atomic.Int64{}
+		w := Engine{Orders: fenced{d, renewals}, Instances: d, Wake: func() {}, Fence: time.Second}
+		began := time.Now()
+		renewals.Store(2)
+		err := w.work(ctx, Session{Cloud: d, UserData: make([]domain.Secret, 1)}, d.order, domain.Claim{})
+		if took := time.Since(began); !errors.Is(err, domain.ErrFenced) || took != observePause {
+			t.Errorf("got %v after %s", err, took)
+		}
+	})
 }
 
 // TestOpenCallsAreAwaited checks that the server of a dead replica's create call is adopted, and no second one is
@@ -59,32 +62,34 @@ func TestOpenCallsAreAwaited(t *testing.T) {
 	}{"nova makes it": {true, 0}, "nova never had it": {false, 1}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			call := domain.CreateCall{
-				ID: uuid.New(), InstanceID: i.ID, Name: "a", BeganAt: time.Now(),
-				Until: time.Now().Add(3 * time.Second),
-			}
-			order := domain.Order{ID: uuid.New(), Status: domain.OrderRunning, CallsRecorded: true}
-			order.Instances, order.Calls = []domain.Instance{i}, []domain.CreateCall{call}
-			d := &fakeBackend{order: order}
-			if tc.comes {
-				time.AfterFunc(time.Second, func() {
-					d.mu.Lock()
-					defer d.mu.Unlock()
-					d.servers = append(d.servers, domain.Server{
-						ID: "late", Name: "a", Status: "ACTIVE",
-						CreatedAt: time.Now(), Tags: order.ServerTags(call),
+			synctest.Test(t, func(t *testing.T) {
+				call := domain.CreateCall{
+					ID: uuid.New(), InstanceID: i.ID, Name: "a", BeganAt: time.Now(),
+					Until: time.Now().Add(3 * time.Second),
+				}
+				order := domain.Order{ID: uuid.New(), Status: domain.OrderRunning, CallsRecorded: true}
+				order.Instances, order.Calls = []domain.Instance{i}, []domain.CreateCall{call}
+				d := &fakeBackend{order: order}
+				if tc.comes {
+					time.AfterFunc(time.Second, func() {
+						d.mu.Lock()
+						defer d.mu.Unlock()
+						d.servers = append(d.servers, domain.Server{
+							ID: "late", Name: "a", Status: "ACTIVE",
+							CreatedAt: time.Now(), Tags: order.ServerTags(call),
+						})
 					})
-				})
-			}
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-			defer cancel()
-			w := Engine{Orders: d, Instances: d, Wake: func() {}, Fence: time.Minute}
-			err := w.work(ctx, Session{Cloud: d, UserData: make([]domain.Secret, 1)}, order, domain.Claim{})
-			got, _ := d.Get(ctx, "", order.ID)
-			if err != nil || len(d.calls) != tc.want || got.Evaluate() == domain.OrderFailed ||
-				got.Instances[0].ServerID == "" {
-				t.Errorf("got %v after %v: %+v", err, d.calls, got.Instances)
-			}
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+				defer cancel()
+				w := Engine{Orders: d, Instances: d, Wake: func() {}, Fence: time.Minute}
+				err := w.work(ctx, Session{Cloud: d, UserData: make([]domain.Secret, 1)}, order, domain.Claim{})
+				got, _ := d.Get(ctx, "", order.ID)
+				if err != nil || len(d.calls) != tc.want || got.Evaluate() == domain.OrderFailed ||
+					got.Instances[0].ServerID == "" {
+					t.Errorf("got %v after %v: %+v", err, d.calls, got.Instances)
+				}
+			})
 		})
 	}
 }

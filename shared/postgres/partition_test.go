@@ -213,13 +213,16 @@ func TestMaintainHidesNoRow(t *testing.T) {
 	}
 	testkit.Eventually(t, 10*time.Second, "Maintain waits for the reader", waits(1))
 	var found []string
+	var isListed atomic.Bool
 	all.Go(func() {
+		defer isListed.Store(true)
 		found = paths(t, store, domain.RequestQuery{
 			View:  domain.View{Scope: domain.ScopeProject, ProjectID: "p1"},
 			Limit: 10,
 		})
 	})
-	time.Sleep(20 * time.Millisecond) // the listing waits behind Maintain, or is over
+	testkit.Eventually(t, time.Minute, "the listing waits behind Maintain, or has ended",
+		func() bool { return isListed.Load() || waits(2)() })
 	exec(t, reader, "commit")
 	all.Wait()
 	if len(found) != 2 {

@@ -16,7 +16,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/httpx"
 )
 
-// TestGatewayEarlyAnswer comes at once, however slowly the client sends what nobody wants.
+// TestGatewayEarlyAnswer: the client gets the function's answer although it never sends the rest of the body. The
+// gateway's own answer after its time limit would be a 504.
 func TestGatewayEarlyAnswer(t *testing.T) {
 	edge := httpx.Edge{
 		Authenticate: func(ctx context.Context, _ http.Header) (context.Context, error) {
@@ -36,11 +37,9 @@ func TestGatewayEarlyAnswer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := newTestGateway(t, serve.ServeHTTP)
-			began := time.Now()
 			resp, text := g.send(t, "POST /v1/launch HTTP/1.1\r\nHost: x\r\n"+rest)
-			if took := time.Since(began); resp.StatusCode != http.StatusUnauthorized ||
-				!strings.Contains(text, "who?") || !resp.Close || took > 3*time.Second {
-				t.Errorf("got %d %s after %s", resp.StatusCode, text, took)
+			if resp.StatusCode != http.StatusUnauthorized || !strings.Contains(text, "who?") || !resp.Close {
+				t.Errorf("got %d %s", resp.StatusCode, text)
 			}
 		})
 	}
@@ -60,11 +59,9 @@ func TestGatewayMalformedBody(t *testing.T) {
 func TestGatewayStalledBody(t *testing.T) {
 	g := newTestGateway(t, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.ReadAll(r.Body) })
 	g.cfg.RequestTimeout = 300*time.Millisecond - coldStart
-	began := time.Now()
 	resp, text := g.send(t, "POST /v1/launch HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{")
-	if took := time.Since(began); resp.StatusCode != http.StatusGatewayTimeout ||
-		!strings.Contains(text, `"code":"timeout"`) || took > 3*time.Second {
-		t.Errorf("got %d %s after %s", resp.StatusCode, text, took)
+	if resp.StatusCode != http.StatusGatewayTimeout || !strings.Contains(text, `"code":"timeout"`) {
+		t.Errorf("got %d %s", resp.StatusCode, text)
 	}
 	g.line(t, "WARN", `"code":"timeout"`)
 }

@@ -109,6 +109,7 @@ func (g *testGateway) send(t *testing.T, request string) (*http.Response, string
 		t.Fatal(err)
 	}
 	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(2 * time.Minute)) // an answer that never comes fails its own test
 	_, _ = io.WriteString(conn, request)
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -192,6 +193,12 @@ func TestTheEndOfTheProcess(t *testing.T) {
 }
 
 func TestCommand(t *testing.T) {
+	for _, variable := range os.Environ() {
+		if name, _, _ := strings.Cut(variable, "="); strings.HasPrefix(name, "OS_") {
+			t.Setenv(name, "") // restores it after the test
+			_ = os.Unsetenv(name)
+		}
+	}
 	t.Setenv("FUNCTION_TARGET", "nothing")
 	t.Setenv("DATABASE_URL", "postgres://u:canary@127.0.0.1:1/x")
 	t.Setenv("OS_AUTH_URL", "http://127.0.0.1:1")

@@ -62,11 +62,25 @@ func nova(when time.Time) string { return when.UTC().Format("2006-01-02 15:04:05
 // NovaSQL runs statements on Nova's database and returns the rows, one a line.
 func NovaSQL(t testing.TB, sql string) string {
 	t.Helper()
+	return sandboxSQL(t, "nova", sql)
+}
+
+// Expire moves the end of a trust or an application credential into the past, in Keystone's database. Keystone gives no
+// more tokens for it; those that it gave stay valid.
+func Expire(t testing.TB, delegationID string) {
+	t.Helper()
+	end := time.Now().Add(-time.Minute)
+	sandboxSQL(t, "keystone", fmt.Sprintf("update trust set expires_at_int = %[1]d where id = '%[2]s'; "+
+		"update application_credential set expires_at = %[1]d where id = '%[2]s'", end.UnixMicro(), delegationID))
+}
+
+func sandboxSQL(t testing.TB, database, sql string) string {
+	t.Helper()
 	socket := filepath.Join(filepath.Dir(CloudsYAML(t)), "run", "mysql.sock")
-	cmd := exec.Command("mariadb", "--no-defaults", "-S", socket, "-u", "root", "nova", "-N", "-e", sql)
+	cmd := exec.Command("mariadb", "--no-defaults", "-S", socket, "-u", "root", database, "-N", "-e", sql)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
-		t.Fatalf("nova's database: %v %s", err, out)
+		t.Fatalf("the database %s: %v %s", database, err, out)
 	}
 	return string(out)
 }

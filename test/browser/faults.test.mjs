@@ -118,7 +118,7 @@ test('a page does nothing as somebody else who has signed in in another tab', { 
   assert.equal(project, account.second);
   await page.getByRole('navigation').getByRole('link', { name: 'Servers', exact: true }).click();
   await page.getByText('Your session is over. Sign in again to go on.').waitFor();
-  assert.equal(await page.locator('main').getAttribute('aria-busy'), null, 'the form is there to be read');
+  await settled(page); // the form is there to be read
   await userField(page).fill(account.user);
   await passwordField(page).fill(account.password);
   await page.getByRole('textbox', { name: /^Project/ }).fill(account.project);

@@ -87,6 +87,7 @@ test('an instance is leased, extended and given back', { timeout: 2 * patience }
 test('hosts: why none can be had, and no calendar of hosts for members', { timeout: patience }, async () => {
   const { page, close } = await visit(chrome, { expected: [400, 403, 422] });
   await open(page, 'Leases');
+  await settled(page);
   assert.equal(await page.getByRole('link', { name: 'Hosts' }).count(), 0, 'only admins get the calendar of hosts');
   await page.getByRole('link', { name: 'New lease' }).click();
   await page.getByLabel('Name').fill('too many');

@@ -61,10 +61,10 @@ test('requests for connections: granted in part, and declined', { timeout: patie
   await form.getByRole('button', { name: 'Grant' }).click();
   await nightly.waitFor({ state: 'detached', timeout: patience });
   const granted = page.locator('.card', { has: page.getByRole('heading', { level: 2, name: '<b>nightly</b>' }) });
+  await granted.getByText('0 of 1').waitFor();
   assert.deepEqual(await granted.getByRole('list', { name: 'It permits' }).getByRole('listitem').allTextContents(), [
     'allocate',
   ]);
-  await granted.getByText('0 of 1').waitFor();
   await waiting.getByRole('button', { name: 'Decline weekly' }).click();
   await page.getByRole('dialog').getByRole('button', { name: 'Decline' }).click();
   await waiting.waitFor({ state: 'hidden' });
