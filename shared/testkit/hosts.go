@@ -57,7 +57,7 @@ func ReservableHosts(t testing.TB) []string {
 	t.Cleanup(func() { file.Close() }) // this releases the lock
 	start := time.Now()
 	check(t, syscall.Flock(int(file.Fd()), syscall.LOCK_EX))
-	t.Logf("waited %.1f s for its turn", time.Since(start).Seconds()) // scripts/testtime reads this
+	t.Logf("waited %.1f s for its turn", time.Since(start).Seconds())
 	names := reservable(t)
 	pool := pool{nova: Compute(t, Login(t, "admin")), session: Session(t, "admin"), names: names}
 	t.Cleanup(func() { pool.restore(t) })

@@ -18,5 +18,5 @@ func Heavy(t testing.TB) {
 	t.Cleanup(func() { file.Close() }) // this releases the lock
 	start := time.Now()
 	check(t, syscall.Flock(int(file.Fd()), syscall.LOCK_EX))
-	t.Logf("waited %.1f s for its turn", time.Since(start).Seconds()) // scripts/testtime reads this
+	t.Logf("waited %.1f s for its turn", time.Since(start).Seconds())
 }

@@ -32,32 +32,6 @@ func folders(t *testing.T) []string {
 	return names
 }
 
-// TestEveryFunctionHasTheSameFiles, so that who knows one knows all, and is declared under its folder's name.
-func TestEveryFunctionHasTheSameFiles(t *testing.T) {
-	t.Parallel()
-	declared := map[string]bool{}
-	for _, f := range testkit.Describe(t).Functions {
-		declared[f.Name] = true
-	}
-	for _, name := range folders(t) {
-		for _, file := range []string{"README.md", "function.go", "service.go", "handler_test.go"} {
-			if _, err := os.Stat(filepath.Join(functions, name, file)); err != nil {
-				t.Errorf("functions/%s has no %s", name, file)
-			}
-		}
-		_, noHTTP := os.Stat(filepath.Join(functions, name, "http.go"))
-		if _, noEvent := os.Stat(filepath.Join(functions, name, "event.go")); noHTTP != nil && noEvent != nil {
-			t.Errorf("functions/%s has neither http.go nor event.go", name)
-		}
-		if !declared[name] {
-			t.Errorf("functions/%s is not in the list of functions/main.go", name)
-		}
-	}
-	if len(declared) != len(folders(t)) {
-		t.Errorf("declared are %v", declared)
-	}
-}
-
 // TestTryItOfEveryREADME runs the curl line of every function's README, as a shell does.
 func TestTryItOfEveryREADME(t *testing.T) {
 	t.Parallel()
