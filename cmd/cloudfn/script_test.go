@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"flag"
 	"fmt"
 	"maps"
@@ -17,7 +16,6 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
-	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
@@ -47,16 +45,16 @@ func (c cleaned) Run() int {
 //	eventually LIMIT PATTERN COMMAND... run it until it is done and its stdout matches
 //	capture NAME [PATTERN]              keep the last stdout, or the pattern's first group in it, as $NAME
 //	boot NAME [N]                       make servers by Nova itself; the first one's id is $SERVER, all are $SERVERS
-//	stat-hours N RUNNING [UNCERTAIN]    write the last N hours' counts of the project, each as RUNNING; from here on the
-//	                                    script calls a daemon whose clock is far from the full hour
+//	stat-hours N RUNNING [UNCERTAIN]    write the last N hours' counts of the project, each as RUNNING; from here on
+//	                                    the script calls a daemon whose clock is far from the full hour
 //	tick FUNCTION                       send the daemon the event that a PingSource would
 //	mode PERM FILE                      the file has these permissions
 //	no-secrets FILE|stdout|stderr       it shows no secret that a test knows of
 //	receiver NAME                       start a receiver of events that consents; its URL is $NAME
 //	interrupt PATTERN COMMAND...        press Ctrl-C when its stderr matches; it must end with 130
 //	breaks NAME N                       a way to the daemon that breaks off N times; its URL is $NAME
-//	holds NAME METHOD                   a way to the daemon that holds the answers to METHOD until the next interrupt, or
-//	                                    until the client has gone; its URL is $NAME
+//	holds NAME METHOD                   a way to the daemon that holds the answers to METHOD until the next interrupt,
+//	                                    or until the client has gone; its URL is $NAME
 //	counted, called N                   count the calls to Keystone; there were N since
 //	credential                          make an application credential: $CREDENTIAL_ID, _NAME, _SECRET
 //	expand FILE...                      put environment variables into files
@@ -268,35 +266,6 @@ func noSecrets(ts *testscript.TestScript, neg bool, args []string) {
 	needs(ts, neg, args, 1, "no-secrets FILE...")
 	for _, file := range args {
 		testkit.NoSecretsIn(tb(ts), file, []byte(ts.ReadFile(file)))
-	}
-}
-
-func receiver(ts *testscript.TestScript, neg bool, args []string) {
-	needs(ts, neg, args, 1, "receiver NAME")
-	ts.Setenv(args[0], testkit.NewReceiver(tb(ts), func(http.ResponseWriter, *http.Request) {}).URL)
-}
-
-func forge(ts *testscript.TestScript, neg bool, args []string) {
-	needs(ts, neg, args, 1, "forge URL")
-	req, err := http.NewRequestWithContext(context.Background(), http.MethodPost, args[0],
-		strings.NewReader(`{"state":"active"}`))
-	ts.Check(err)
-	other, err := standardwebhooks.NewWebhook("whsec_" + strings.Repeat("A", 32))
-	ts.Check(err)
-	now := time.Now()
-	signature, err := other.Sign("forged:1", now, []byte(`{"state":"active"}`))
-	ts.Check(err)
-	for name, value := range map[string]string{
-		"Ce-Id": "forged:1", "Ce-Type": "cloudfn.instance.state.v1", "Webhook-Id": "forged:1",
-		"Webhook-Timestamp": strconv.FormatInt(now.Unix(), 10), "Webhook-Signature": signature,
-	} {
-		req.Header.Set(name, value)
-	}
-	resp, err := http.DefaultClient.Do(req)
-	ts.Check(err)
-	resp.Body.Close()
-	if resp.StatusCode != http.StatusUnauthorized {
-		ts.Fatalf("a forged event was answered with %d", resp.StatusCode)
 	}
 }
 

@@ -2,6 +2,7 @@ package collectstats
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -169,7 +170,7 @@ func (c *churn) compare(
 		conn := testkit.Pool(t, database)
 		err := conn.QueryRow(t.Context(),
 			`select running, total, undecided from stats_hourly where project_id = $1 and hour = $2`, id, hour).Scan(&running, &total, &undecided)
-		if err != nil && err != pgx.ErrNoRows {
+		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 			t.Fatal(err)
 		}
 		wantRunning, wantTotal, changed, eitherRunning, eitherTotal := 0, 0, 0, 0, 0

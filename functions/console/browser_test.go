@@ -16,7 +16,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// What runs in Chromium, by the names of the files in test/browser: the main job in make test, the rest in make test-long.
+// What runs in Chromium, by the names of the files in test/browser: the main job in make test, all else in test-long.
 var (
 	mainFiles = []string{"main"}
 	longFiles = []string{"console", "objects", "faults", "leases", "looks", "managed", "nodes"}

@@ -115,7 +115,8 @@ func (c *slowCloud) serviceOf(t *testing.T, url string, begins func()) *service 
 		t.Fatal(err)
 	}
 	t.Cleanup(db.Close)
-	s := newService(db, func(context.Context) (session, error) { return slowSession{cloud: c, begins: begins}, nil }, func() {})
+	login := func(context.Context) (session, error) { return slowSession{cloud: c, begins: begins}, nil }
+	s := newService(db, login, func() {})
 	s.full, s.unknownAfter, s.pause = time.Hour, time.Minute, time.Second
 	return s
 }
@@ -135,8 +136,8 @@ from generate_series(1, $1::int) n`, n)
 
 // deadline is a context whose time is up when the test says so.
 type deadline struct {
-	context.Context
-	up chan struct{}
+	context.Context //nolint:containedctx // it is one
+	up              chan struct{}
 }
 
 // Deadline implements context.Context.

@@ -77,10 +77,11 @@ func removeClones(t *testing.T, clones string) {
 	t.Helper()
 	began := time.Now()
 	in := " where instance_uuid in (select uuid from nova.instances where " + clones + ")"
-	sql := "delete from nova_api.instance_mappings" + in + "; "
+	statements := []string{"delete from nova_api.instance_mappings" + in}
 	for _, table := range serverTables {
-		sql += "delete from nova." + table + in + "; "
+		statements = append(statements, "delete from nova."+table+in)
 	}
-	testkit.NovaSQL(t, sql+"delete from nova.instances where "+clones)
+	statements = append(statements, "delete from nova.instances where "+clones)
+	testkit.NovaSQL(t, strings.Join(statements, "; "))
 	t.Logf("removed the clones in %s", time.Since(began).Round(time.Millisecond))
 }

@@ -65,7 +65,9 @@ func borrow(t testing.TB, file *os.File) *Project {
 	var l lending
 	err := json.NewDecoder(file).Decode(&l)
 	keystone := must(openstack.NewIdentityV3(Login(t, "admin"), gophercloud.EndpointOpts{}))(t)
-	p := &Project{ID: l.ID, DomainID: "default", UserID: l.UserID, Name: l.Name, password: l.Password, keystone: keystone}
+	p := &Project{
+		ID: l.ID, DomainID: "default", UserID: l.UserID, Name: l.Name, password: l.Password, keystone: keystone,
+	}
 	if err != nil || l.Borrowed {
 		if err == nil {
 			p.remove(t)

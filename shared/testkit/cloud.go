@@ -24,7 +24,8 @@ import (
 )
 
 // CloudsYAML returns the path of the sandbox's clouds.yaml. Everything that needs the sandbox calls it: without a
-// sandbox the test fails, and with TEST_CLOUD=none (make check) it is skipped, with a reason that scripts/gotest accepts.
+// sandbox the test fails, and with TEST_CLOUD=none (make check) it is skipped, for a reason that scripts/gotest
+// accepts.
 func CloudsYAML(t testing.TB) string {
 	t.Helper()
 	if os.Getenv("TEST_CLOUD") == "none" {
