@@ -55,8 +55,8 @@ func (c cleaned) Run() int {
 //	receiver NAME                       start a receiver of events that consents; its URL is $NAME
 //	interrupt PATTERN COMMAND...        press Ctrl-C when its stderr matches; it must end with 130
 //	breaks NAME N                       a way to the daemon that breaks off N times; its URL is $NAME
-//	holds NAME METHOD                   a way to the daemon that holds the answers to METHOD until the next interrupt, or
-//	                                    until the client has gone; its URL is $NAME
+//	holds NAME METHOD                   a way to the daemon that holds the answers to METHOD until the next interrupt,
+//	                                    or until the client has gone; its URL is $NAME
 //	counted, called N                   count the calls to Keystone; there were N since
 //	credential                          make an application credential: $CREDENTIAL_ID, _NAME, _SECRET
 //	expand FILE...                      put environment variables into files
@@ -79,8 +79,8 @@ func TestScripts(t *testing.T) {
 				"stat-hours": d.statHours, "tick": d.tick, "mode": mode, "no-secrets": noSecrets, "receiver": receiver,
 				"forge": forge, "interrupt": interrupt, "admin": admin, "reservable-host": reservableHost,
 				"failed-lease": d.failedLease,
-				"breaks":       d.breaks, "holds": d.holds, "counted": counted, "called": called, "credential": credential,
-				"expand": expand, "kept": kept, "huge": huge, "examples": examples,
+				"breaks":       d.breaks, "holds": d.holds, "counted": counted, "called": called,
+				"credential": credential, "expand": expand, "kept": kept, "huge": huge, "examples": examples,
 			},
 		})
 	})

@@ -115,7 +115,8 @@ func (c *slowCloud) serviceOf(t *testing.T, url string, begins func()) *service 
 		t.Fatal(err)
 	}
 	t.Cleanup(db.Close)
-	s := newService(db, func(context.Context) (session, error) { return slowSession{cloud: c, begins: begins}, nil }, func() {})
+	login := func(context.Context) (session, error) { return slowSession{cloud: c, begins: begins}, nil }
+	s := newService(db, login, func() {})
 	s.full, s.unknownAfter, s.pause = time.Hour, time.Minute, time.Second
 	return s
 }

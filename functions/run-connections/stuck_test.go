@@ -10,9 +10,9 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestStuckCloudDelaysNoOther: while connections wait for services that do not answer, the actions of another connection
-// to the same cloud end, and its servers are read. The cloud is a fake, because the sandbox cannot hang for one project
-// only.
+// TestStuckCloudDelaysNoOther: while connections wait for services that do not answer, another connection to the same
+// cloud completes its action, and its servers are read. The cloud is a fake, because the sandbox cannot hang for one
+// project only.
 func TestStuckCloudDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{0, 3, 6} {
