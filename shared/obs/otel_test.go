@@ -15,7 +15,7 @@ import (
 
 // receiver is a fake of an OpenTelemetry collector: it keeps what is posted to it, by path.
 type receiver struct {
-	mu   sync.Mutex
+	mu    sync.Mutex
 	got   map[string]string
 	posts int
 	fail  bool
