@@ -99,8 +99,8 @@ func runScripts(t *testing.T, d daemon, folders ...string) bool {
 				"stat-hours": d.statHours, "tick": d.tick, "mode": mode, "no-secrets": noSecrets, "receiver": receiver,
 				"forge": forge, "interrupt": interrupt, "admin": admin, "reservable-host": reservableHost,
 				"failed-lease": d.failedLease,
-				"breaks":       d.breaks, "holds": d.holds, "counted": counted, "called": called, "credential": credential,
-				"expand": expand, "kept": kept, "huge": huge, "examples": examples,
+				"breaks":       d.breaks, "holds": d.holds, "counted": counted, "called": called,
+				"credential": credential, "expand": expand, "kept": kept, "huge": huge, "examples": examples,
 			},
 		})
 	})

@@ -52,11 +52,9 @@ func TestEndOfJobIsRecorded(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), "select from jobs for update"); err != nil {
 		t.Fatal(err)
 	}
-	began := time.Now()
-	err = s.end(canceled, "hour", claim, nil, nil, 0)
-	if took := time.Since(began); took < endTimeout || took > 2*endTimeout ||
-		!errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("it took %s: %v", took, err)
+	// its own deadline ended it, and not the event's end
+	if err = s.end(canceled, "hour", claim, nil, nil, 0); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v", err)
 	}
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)

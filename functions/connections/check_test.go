@@ -61,11 +61,9 @@ func TestCheck(t *testing.T) {
 		len(found.Roles) != 2 {
 		t.Errorf("whoever may act through it: %d %+v", a.Status, found)
 	}
-	began := time.Now()
 	a, found = answer(app, func() error { return nil })
-	if a.Status != http.StatusAccepted || found.Works != nil || a.Header.Get("Retry-After") != "5" ||
-		time.Since(began) < checkWait {
-		t.Errorf("without an answer: %d %s after %s", a.Status, a.Body, time.Since(began))
+	if a.Status != http.StatusAccepted || found.Works != nil || a.Header.Get("Retry-After") != "5" {
+		t.Errorf("without an answer: %d %s", a.Status, a.Body)
 	}
 	a, _ = answer(app, func() error {
 		return delegations.MarkUnchecked(t.Context(), owner.ID, c.ID, 0, "keystone cannot be reached")

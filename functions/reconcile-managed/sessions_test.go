@@ -3,6 +3,7 @@ package reconcilemanaged
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
@@ -40,17 +41,19 @@ func TestTrustThatIsRefusedForAMoment(t *testing.T) {
 			logins++
 			return own, nil
 		})
-		trusts.pause = 50 * time.Millisecond
-		began := time.Now()
-		_, err := trusts.Open(t.Context(), domain.Connection{ID: uuid.New(), DelegationID: "t"}, "")
-		if got := apperr.CodeOf(err); got != want {
-			t.Errorf("%d refusals: got %q, want %q", refusals, got, want)
-		}
-		if waited := time.Since(began) >= trusts.pause; waited != (refusals > 1) {
-			t.Errorf("%d refusals: waited is %v", refusals, waited)
-		}
-		if logins == 0 {
-			t.Errorf("%d refusals: nobody logged in", refusals)
-		}
+		synctest.Test(t, func(t *testing.T) {
+			began := time.Now()
+			_, err := trusts.Open(t.Context(), domain.Connection{ID: uuid.New(), DelegationID: "t"}, "")
+			if got := apperr.CodeOf(err); got != want {
+				t.Errorf("%d refusals: got %q, want %q", refusals, got, want)
+			}
+			pauses := map[bool]time.Duration{true: trusts.pause}
+			if waited := time.Since(began); waited != pauses[refusals > 1] {
+				t.Errorf("%d refusals: it waited for %s", refusals, waited)
+			}
+			if logins == 0 {
+				t.Errorf("%d refusals: nobody logged in", refusals)
+			}
+		})
 	}
 }

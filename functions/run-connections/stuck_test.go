@@ -10,8 +10,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestLongStuckCloudDelaysNoOther: while connections wait for services that do not answer, the actions of another
-// connection to the same cloud end, and its servers are read. The cloud is a fake, because the sandbox cannot hang for
+// TestLongStuckCloudDelaysNoOther: while connections wait for services that do not answer, another connection to the
+// same cloud completes its action, and its servers are read. The cloud is a fake, because the sandbox cannot hang for
 // one project only.
 func TestLongStuckCloudDelaysNoOther(t *testing.T) {
 	t.Parallel()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -53,15 +52,24 @@ func TestTheWorkEnds(t *testing.T) {
 	}
 }
 
-// shortDeadline makes every read deadline of a server's connections a tenth of a second.
-type shortDeadline struct{ net.Listener }
+// pipeListener accepts connections in memory, as synctest requires.
+type pipeListener chan net.Conn
 
 // Accept implements net.Listener.
-func (l shortDeadline) Accept() (net.Conn, error) {
-	conn, err := l.Listener.Accept()
-	return shortDeadlineConn{conn}, err
+func (l pipeListener) Accept() (net.Conn, error) {
+	if conn, ok := <-l; ok {
+		return shortDeadlineConn{conn}, nil
+	}
+	return nil, net.ErrClosed
 }
 
+// Close implements net.Listener.
+func (l pipeListener) Close() error { close(l); return nil }
+
+// Addr implements net.Listener.
+func (l pipeListener) Addr() net.Addr { return &net.TCPAddr{} }
+
+// shortDeadlineConn makes every read deadline a tenth of a second.
 type shortDeadlineConn struct{ net.Conn }
 
 // SetReadDeadline implements net.Conn.
@@ -76,36 +84,44 @@ func (c shortDeadlineConn) SetReadDeadline(t time.Time) error {
 // context.
 func TestLongWorkLeavesTheConnection(t *testing.T) {
 	t.Parallel()
-	h := handler(func(context.Context, cloudevents.Event) error { time.Sleep(300 * time.Millisecond); return nil })
-	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if err := r.Context().Err(); err != nil {
-			t.Errorf("the request is born %v", err)
+	synctest.Test(t, func(t *testing.T) {
+		h := handler(func(context.Context, cloudevents.Event) error { time.Sleep(300 * time.Millisecond); return nil })
+		server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if err := r.Context().Err(); err != nil {
+				t.Errorf("the request is born %v", err)
+			}
+			h.ServeHTTP(w, r)
+			if err := r.Context().Err(); err != nil {
+				t.Errorf("the request ends %v", err)
+			}
+		})}
+		conns := make(pipeListener)
+		go func() { _ = server.Serve(conns) }()
+		t.Cleanup(func() { _ = server.Close() })
+		dial := func(context.Context, string, string) (net.Conn, error) {
+			client, server := net.Pipe()
+			conns <- server
+			return client, nil
 		}
-		h.ServeHTTP(w, r)
-		if err := r.Context().Err(); err != nil {
-			t.Errorf("the request ends %v", err)
+		transport := &http.Transport{MaxConnsPerHost: 1, DialContext: dial}
+		t.Cleanup(transport.CloseIdleConnections)
+		client := &http.Client{Transport: transport}
+		for _, data := range []string{"", "", "some", ""} {
+			event := Ping("tick-things", key, time.Now())
+			if data != "" {
+				_ = event.SetData("text/plain", data)
+			}
+			req, err := cloudevents.NewHTTPRequestFromEvent(t.Context(), "http://x", event)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp, err := client.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _ = resp.Body.Close(); resp.StatusCode != http.StatusNoContent {
+				t.Errorf("got %d", resp.StatusCode)
+			}
 		}
-	}))
-	server.Listener = shortDeadline{server.Listener}
-	server.Start()
-	t.Cleanup(server.Close)
-	client := &http.Client{Transport: &http.Transport{MaxConnsPerHost: 1}}
-	t.Cleanup(client.CloseIdleConnections)
-	for _, data := range []string{"", "", "some", ""} {
-		event := Ping("tick-things", key, time.Now())
-		if data != "" {
-			_ = event.SetData("text/plain", data)
-		}
-		req, err := cloudevents.NewHTTPRequestFromEvent(t.Context(), server.URL, event)
-		if err != nil {
-			t.Fatal(err)
-		}
-		resp, err := client.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _ = resp.Body.Close(); resp.StatusCode != http.StatusNoContent {
-			t.Errorf("got %d", resp.StatusCode)
-		}
-	}
+	})
 }

@@ -195,11 +195,7 @@ func TestNoAnswer(t *testing.T) {
 			if tc.want == apperr.Timeout {
 				s.timeout = 300 * time.Millisecond
 			}
-			began := time.Now()
 			again(t, s.Send(t.Context(), news(t)), tc.want)
-			if took := time.Since(began); tc.want == apperr.Timeout && (took < s.timeout || took > SendTimeout/2) {
-				t.Errorf("it took %s", took)
-			}
 		})
 	}
 	t.Run("nobody listens", func(t *testing.T) {

@@ -154,17 +154,13 @@ func TestSlowBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		edge := (&recorder{}).edge()
 		failed := make(chan error, 1)
-		server := &http.Server{Handler: edge.Handler([]Route{Handle("POST /x", func(r *http.Request) (struct{}, error) {
+		client, conn := net.Pipe()
+		defer client.Close()
+		serveInMemory(t, edge.Handler([]Route{Handle("POST /x", func(r *http.Request) (struct{}, error) {
 			_, err := readMedia(r)
 			failed <- err
 			return struct{}{}, err
-		})})}
-		client, conn := net.Pipe()
-		defer client.Close()
-		listener := make(pipeListener, 1)
-		listener <- conn
-		go func() { _ = server.Serve(listener) }()
-		defer server.Close()
+		})})) <- conn
 		began := time.Now()
 		go func() {
 			_, err := io.WriteString(client,
@@ -190,6 +186,31 @@ func TestSlowBody(t *testing.T) {
 			t.Error("the handler read a body")
 		}
 	})
+}
+
+// inMemory is the client of a server in memory, as synctest requires. It has one connection at a time, which wrap may
+// change on the server's side.
+func inMemory(t *testing.T, api http.Handler, wrap func(net.Conn) net.Conn) *http.Client {
+	t.Helper()
+	conns := serveInMemory(t, api)
+	dial := func(context.Context, string, string) (net.Conn, error) {
+		client, server := net.Pipe()
+		conns <- wrap(server)
+		return client, nil
+	}
+	transport := &http.Transport{MaxConnsPerHost: 1, DialContext: dial}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport}
+}
+
+// serveInMemory serves the connections that are sent to it until the end of the test.
+func serveInMemory(t *testing.T, api http.Handler) chan<- net.Conn {
+	t.Helper()
+	conns := make(pipeListener)
+	server := &http.Server{Handler: api}
+	go func() { _ = server.Serve(conns) }()
+	t.Cleanup(func() { _ = server.Close() })
+	return conns
 }
 
 // pipeListener accepts connections in memory, as synctest requires.

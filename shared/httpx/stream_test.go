@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
@@ -105,27 +107,32 @@ func TestStreamWithoutARow(t *testing.T) {
 	}
 }
 
-// TestStreamToASlowClient ends when its time is up.
-func TestStreamToASlowClient(t *testing.T) {
+// TestStreamWithoutEnd ends when its time is up.
+func TestStreamWithoutEnd(t *testing.T) {
 	t.Parallel()
-	j := &recorder{}
-	edge, ended := j.edge(), make(chan error, 1)
-	edge.Timeout = 200 * time.Millisecond
-	server := serve(t, edge, streaming(func(ctx context.Context, w io.Writer) error {
-		for {
-			if _, err := io.WriteString(w, "x\n"); err != nil || ctx.Err() != nil {
-				ended <- errors.Join(err, ctx.Err())
-				return errors.Join(err, ctx.Err())
+	synctest.Test(t, func(t *testing.T) {
+		edge, ended := (&recorder{}).edge(), make(chan error, 1)
+		client := inMemory(t, edge.Handler([]Route{streaming(func(ctx context.Context, w io.Writer) error {
+			for {
+				if _, err := io.WriteString(w, "x\n"); err != nil || ctx.Err() != nil {
+					ended <- errors.Join(err, ctx.Err())
+					return errors.Join(err, ctx.Err())
+				}
+				time.Sleep(time.Second)
 			}
-			time.Sleep(time.Millisecond)
+		})}), func(c net.Conn) net.Conn { return c })
+		resp, err := client.Get("http://x/x")
+		if err != nil {
+			t.Fatal(err)
 		}
-	}))
-	if _, _, err := fetch(t, http.MethodGet, server.URL); err == nil {
-		t.Error("a stream without an end ended well")
-	}
-	if err := <-ended; !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("it ended by %v", err)
-	}
+		defer resp.Body.Close()
+		if _, err := io.ReadAll(resp.Body); err == nil {
+			t.Error("a stream without an end ended well")
+		}
+		if err := <-ended; !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("it ended by %v", err)
+		}
+	})
 }
 
 // TestRowOfWhatWasActed: the row says through which connection the request acted, also when it is refused.

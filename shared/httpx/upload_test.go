@@ -4,21 +4,13 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
-// shortDeadline makes every read deadline of a server's connections a tenth of a second.
-type shortDeadline struct{ net.Listener }
-
-// Accept implements net.Listener.
-func (l shortDeadline) Accept() (net.Conn, error) {
-	conn, err := l.Listener.Accept()
-	return shortDeadlineConn{conn}, err
-}
-
+// shortDeadlineConn makes every read deadline a tenth of a second.
 type shortDeadlineConn struct{ net.Conn }
 
 // SetReadDeadline implements net.Conn.
@@ -46,29 +38,27 @@ func TestTheReadDeadlineEndsWithTheBody(t *testing.T) {
 		}
 		return "", r.Context().Err()
 	}
-	server := httptest.NewUnstartedServer(j.edge().Handler([]Route{Handle("GET /x", wait), Handle("POST /x", wait)}))
-	server.Listener = shortDeadline{server.Listener}
-	server.Start()
-	t.Cleanup(server.Close)
-	client := &http.Client{Transport: &http.Transport{MaxConnsPerHost: 1}}
-	t.Cleanup(client.CloseIdleConnections)
-	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodGet} {
-		body := ""
-		if method == http.MethodPost {
-			body = "{}"
+	api := j.edge().Handler([]Route{Handle("GET /x", wait), Handle("POST /x", wait)})
+	synctest.Test(t, func(t *testing.T) {
+		client := inMemory(t, api, func(c net.Conn) net.Conn { return shortDeadlineConn{c} })
+		for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodGet} {
+			body := ""
+			if method == http.MethodPost {
+				body = "{}"
+			}
+			req, err := http.NewRequestWithContext(t.Context(), method, "http://x/x", strings.NewReader(body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header.Set("Content-Type", "application/json")
+			resp, err := client.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			text, _ := io.ReadAll(resp.Body)
+			if _ = resp.Body.Close(); resp.StatusCode != http.StatusOK || resp.Close {
+				t.Errorf("%s: got %d %s", method, resp.StatusCode, text)
+			}
 		}
-		req, err := http.NewRequestWithContext(t.Context(), method, server.URL+"/x", strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("Content-Type", "application/json")
-		resp, err := client.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		text, _ := io.ReadAll(resp.Body)
-		if _ = resp.Body.Close(); resp.StatusCode != http.StatusOK || resp.Close {
-			t.Errorf("%s: got %d %s", method, resp.StatusCode, text)
-		}
-	}
+	})
 }

@@ -25,7 +25,7 @@ func TestLoginsLeakNothing(t *testing.T) { //nolint:paralleltest // see above
 		cloud.At(theirs.url, fmt.Sprint("region", n))
 	}
 	var after int
-	for range 20 { // connections that are being closed end soon
+	for range 600 { // connections that are being closed end soon
 		if after = runtime.NumGoroutine(); after <= before+5 {
 			break
 		}

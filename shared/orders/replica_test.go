@@ -197,12 +197,10 @@ func TestServerMadeAtEndOfFence(t *testing.T) {
 	}
 	ends := time.Now().Add(fence)
 	nova := &fakeNova{}
-	nova.listed = func() {
-		if left := time.Until(ends); left > 0 && left < 2*time.Second {
-			nova.add("web", call.InstanceID.String(), domain.OrderTag(order.ID), domain.CallTag(call.ID))
-			time.Sleep(left)
-		}
-	}
+	nova.listed = sync.OnceFunc(func() { // the first list lasts until the fence has ended
+		nova.add("web", call.InstanceID.String(), domain.OrderTag(order.ID), domain.CallTag(call.ID))
+		time.Sleep(time.Until(ends))
+	})
 	claim, err := store.Claim(t.Context(), order, 15*time.Second)
 	if err != nil || !claim.Acquired {
 		t.Fatalf("got %+v %v", claim, err)

@@ -6,7 +6,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
+	"testing/synctest"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/httpx"
@@ -76,63 +76,62 @@ func TestInside(t *testing.T) {
 // TestInsideStreams: an answer is read as it is written, however long it is, and one that breaks off is no whole one.
 func TestInsideStreams(t *testing.T) {
 	t.Parallel()
-	for path, broken := range map[string]bool{"/whole": false, "/broken": true} {
-		wrote := make(chan error, 1)
-		api := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			w.WriteHeader(http.StatusOK)
-			_, err := io.WriteString(w, "first")
-			wrote <- err
-			if broken {
-				panic(http.ErrAbortHandler)
+	synctest.Test(t, func(t *testing.T) {
+		for path, broken := range map[string]bool{"/whole": false, "/broken": true} {
+			wrote := make(chan error, 1)
+			api := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.WriteHeader(http.StatusOK)
+				_, err := io.WriteString(w, "first")
+				wrote <- err
+				if broken {
+					panic(http.ErrAbortHandler)
+				}
+				_, _ = io.WriteString(w, " last")
+			})
+			functions, err := (Functions{own: func() http.Handler { return api }}).At("X_UPSTREAM", "")
+			if err != nil {
+				t.Fatal(err)
 			}
-			_, _ = io.WriteString(w, " last")
+			r := httptest.NewRequest(http.MethodGet, path, nil)
+			resp, err := functions.RoundTrip(r.WithContext(httpx.NewRequestID(t.Context())))
+			if err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			select {
+			case <-wrote:
+				t.Error("it was written before anybody read it: all of it would be kept")
+			default:
+			}
+			body, err := io.ReadAll(resp.Body)
+			if want := map[bool]string{true: "first", false: "first last"}[broken]; string(body) != want ||
+				(err != nil) != broken {
+				t.Errorf("%s: got %q, %v", path, body, err)
+			}
+			_ = resp.Body.Close()
+		}
+		// Whoever does not read on ends what is written.
+		ended := make(chan error, 1)
+		api := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			for {
+				if _, err := io.WriteString(w, "more"); err != nil {
+					ended <- err
+					panic(http.ErrAbortHandler)
+				}
+			}
 		})
 		functions, err := (Functions{own: func() http.Handler { return api }}).At("X_UPSTREAM", "")
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := httptest.NewRequest(http.MethodGet, path, nil)
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
 		resp, err := functions.RoundTrip(r.WithContext(httpx.NewRequestID(t.Context())))
 		if err != nil {
 			t.Fatal(err)
 		}
-		select {
-		case <-wrote:
-			t.Error("it was written before anybody read it: all of it would be kept")
-		case <-time.After(20 * time.Millisecond):
-		}
-		body, err := io.ReadAll(resp.Body)
-		if want := map[bool]string{true: "first", false: "first last"}[broken]; string(body) != want ||
-			(err != nil) != broken {
-			t.Errorf("%s: got %q, %v", path, body, err)
-		}
 		_ = resp.Body.Close()
-	}
-	// Whoever does not read on ends what is written.
-	ended := make(chan error, 1)
-	api := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		for {
-			if _, err := io.WriteString(w, "more"); err != nil {
-				ended <- err
-				panic(http.ErrAbortHandler)
-			}
-		}
+		<-ended
 	})
-	functions, err := (Functions{own: func() http.Handler { return api }}).At("X_UPSTREAM", "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := httptest.NewRequest(http.MethodGet, "/", nil)
-	resp, err := functions.RoundTrip(r.WithContext(httpx.NewRequestID(t.Context())))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = resp.Body.Close()
-	select {
-	case <-ended:
-	case <-time.After(5 * time.Second):
-		t.Error("it is still being written")
-	}
 }
 
 // TestOutside: the request goes to the service of its function, whose words are passed on; those of somebody else are

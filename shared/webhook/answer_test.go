@@ -75,8 +75,8 @@ func TestRetryAfterAsADate(t *testing.T) {
 	}
 }
 
-// TestReceiversThatDoNotAnswer: an attempt ends at its timeout, or before it when no answer can follow. No error
-// repeats what the receiver sent.
+// TestReceiversThatDoNotAnswer: an attempt ends at its timeout, or before it when no answer can follow. The error does
+// not repeat what the receiver sent.
 func TestReceiversThatDoNotAnswer(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {

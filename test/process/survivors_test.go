@@ -2,9 +2,12 @@ package process_test
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,6 +23,10 @@ func TestLongLaunchSurvivesAKill(t *testing.T) {
 	testkit.Heavy(t)
 	const count = 6 // more than are created at once
 	launch := newSurvivors(t, count)
+	var creates atomic.Int64
+	launch.first = heldNova(t, "collector", func(r *http.Request) bool {
+		return r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/servers") && creates.Add(1) > 3
+	})
 	n := launch.killed(t, func(order string) time.Duration {
 		began := time.Now()
 		testkit.Eventually(t, 4*time.Minute, "the order is half done",
@@ -31,11 +38,27 @@ func TestLongLaunchSurvivesAKill(t *testing.T) {
 	}
 }
 
+// heldNova is the environment of a process that must be killed: the requests that match get no answer and do not reach
+// Nova.
+func heldNova(t *testing.T, account string, match func(*http.Request) bool) map[string]string {
+	t.Helper()
+	held := make(chan struct{})
+	nova, _ := testkit.Intercept(t, testkit.Compute(t, testkit.Login(t, "admin")).Endpoint, func(r *http.Request) {
+		if match(r) {
+			<-held
+			panic(http.ErrAbortHandler)
+		}
+	})
+	t.Cleanup(func() { close(held) })
+	return testkit.RedirectTo(t, map[string]string{"compute": nova}).Env(t, account)
+}
+
 // survivors are orders of some servers each, that are to survive the replicas which launch them.
 type survivors struct {
 	project         *testkit.Project
 	token, database string
 	count           int
+	first           map[string]string // more of the environment of the replica that is killed first
 }
 
 func newSurvivors(t *testing.T, count int) survivors {
@@ -84,8 +107,10 @@ func (o placed) decided() (n int) {
 func (s survivors) killed(t *testing.T, wait func(order string) time.Duration, both bool) (before int) {
 	t.Helper()
 	f := testkit.Sandbox(t)
-	env := testkit.Env(t, s.database, map[string]string{"FUNCTION_TARGET": "launch", "LAUNCH_CLAIM": "20s"})
-	first, second := testkit.Spawn(t, env), testkit.Spawn(t, env)
+	vars := map[string]string{"FUNCTION_TARGET": "launch", "LAUNCH_CLAIM": "20s"}
+	env := testkit.Env(t, s.database, vars)
+	maps.Copy(vars, s.first)
+	first, second := testkit.Spawn(t, testkit.Env(t, s.database, vars)), testkit.Spawn(t, env)
 	id := uuid.NewString()
 	order := fmt.Sprintf(`{"id":%q,"name":"survivor","flavor":%q,"image":%q,"networks":[%q],"count":%d}`, id,
 		f.FlavorID, f.ImageID, f.NetworkID, s.count)
@@ -163,16 +188,16 @@ func (s survivors) serversOf(t *testing.T, id string) []testkit.Server {
 func TestLongCollectSurvivesKill(t *testing.T) {
 	t.Parallel()
 	project := testkit.NewProject(t)
-	nova, calls := testkit.Intercept(t, testkit.Compute(t, testkit.Login(t, "admin")).Endpoint, func(*http.Request) {
-		time.Sleep(500 * time.Millisecond)
-	})
+	var calls atomic.Int64
+	held := heldNova(t, "collector", func(*http.Request) bool { return calls.Add(1) > 0 })
 	database := testkit.Database(t)
-	env := testkit.RedirectTo(t, map[string]string{"compute": nova}).Env(t, "collector")
-	env["FUNCTION_TARGET"], env["ALLOWED_PROJECTS"], env["STATS_BACKFILL"], env["EVENT_TIMEOUT"] = "collect-stats",
-		project.ID, "2h", "25s" // more than a count takes where Nova is slow
-	env = testkit.Env(t, database, env)
+	env := map[string]string{
+		"FUNCTION_TARGET": "collect-stats", "ALLOWED_PROJECTS": project.ID, "STATS_BACKFILL": "2h",
+		"EVENT_TIMEOUT": "25s", // more than a count takes where Nova is slow
+	}
+	maps.Copy(held, env)
 	testkit.SetClock(t, database, time.Now().Truncate(time.Hour).Add(90*time.Minute)) // no hour turns meanwhile
-	first, second := testkit.Spawn(t, env), testkit.Spawn(t, env)
+	first, second := testkit.Spawn(t, testkit.Env(t, database, held)), testkit.Spawn(t, testkit.Env(t, database, env))
 	var all sync.WaitGroup
 	all.Go(func() { _, _ = first.TryTick(t, "collect-stats") })
 	testkit.Eventually(t, 20*time.Second, "the first replica calls Nova", func() bool { return calls.Load() > 0 })
