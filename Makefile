@@ -25,24 +25,24 @@ check: ## Build, vet, lint what is fast, and run the tests that need no cloud, n
 	$(GOLANGCI_LINT) run --allow-parallel-runners --fast-only $(PACKAGES)
 	TEST_CLOUD=none scripts/gotest $(SHORT) -parallel 8 -timeout 10m -- $(PACKAGES)
 
+# Both run to their end, whatever fails.
+tests = rc=0; \
+	echo "== tests under the race detector"; \
+	scripts/gotest -race -shuffle=on -count=1 $(1) -- $(RACE) || rc=$$?; \
+	echo "== tests without it"; \
+	scripts/gotest -shuffle=on -count=1 $(1) -- $(PLAIN) || rc=$$?
+
 test: sandbox ## Set up what the tests need and run all that are not long
 	@scripts/pgbouncer up > /dev/null
 	@scripts/browser up
-	@rc=0; \
-	echo "== tests under the race detector"; \
-	scripts/gotest -race -shuffle=on -count=1 -parallel 4 $(SHORT) -timeout 20m -- $(RACE) || rc=$$?; \
-	echo "== tests without it"; \
-	scripts/gotest -shuffle=on -count=1 -parallel 4 $(SHORT) -timeout 20m -- $(PLAIN) || rc=$$?; \
-	exit $$rc
+	@$(call tests,-parallel 4 -timeout 20m $(SHORT)); exit $$rc
 
 test-long: sandbox ## The tests that kill, wait, stop services, walk far or count at scale
 	@scripts/pgbouncer up > /dev/null
 	@scripts/browser up
-	@rc=0; \
-	echo "== long tests"; \
-	scripts/gotest -race -count=1 -parallel 3 -run '^TestLong' -timeout 120m -- $(PACKAGES) || rc=$$?; \
+	@$(call tests,-parallel 3 -timeout 120m -run '^TestLong'); \
 	echo "== tests that stop parts of the sandbox, one by one"; \
-	scripts/gotest -race -count=1 -run '^TestFault' -timeout 20m -- ./test/process || rc=$$?; \
+	scripts/gotest -count=1 -run '^TestFault' -timeout 20m -- ./test/process || rc=$$?; \
 	exit $$rc
 
 test-all: ## All tests: runs each step, prints a table, and writes it into docs/testing.md; STEPS="test-long e2e" runs some
