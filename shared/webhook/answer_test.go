@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -142,7 +143,7 @@ func TestTheStatusDecides(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				client := testClient(t, Config{Ranges: loopback, Timeout: 10 * time.Second}, nil)
-				client.http.Transport.(*http.Transport).DialContext = pipeTo(tc.speak)
+				client.http.Transport.(*http.Transport).DialContext = pipeTo(t, tc.speak)
 				began := time.Now()
 				answer, err := client.Send(t.Context(), "http://127.0.0.1/hook", []domain.Secret{NewSecret()},
 					anEvent(1), began)
@@ -215,11 +216,15 @@ func rawReceiver(t *testing.T, speak func(net.Conn)) string {
 	return url
 }
 
-// pipeTo dials a receiver in memory, as synctest requires.
-func pipeTo(speak func(net.Conn)) func(context.Context, string, string) (net.Conn, error) {
+// pipeTo dials a receiver in memory, as synctest requires. The test waits for the receiver's end: the bubble's time stops
+// with the test.
+func pipeTo(t *testing.T, speak func(net.Conn)) func(context.Context, string, string) (net.Conn, error) {
+	t.Helper()
+	var receivers sync.WaitGroup
+	t.Cleanup(receivers.Wait)
 	return func(context.Context, string, string) (net.Conn, error) {
 		client, server := net.Pipe()
-		go receive(server, speak)
+		receivers.Go(func() { receive(server, speak) })
 		return client, nil
 	}
 }
