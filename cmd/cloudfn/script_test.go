@@ -237,7 +237,7 @@ func boot(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Check(err)
 	}
 	var ids []string
-	for _, s := range project(ts).Boot(tb(ts), args[0], n) {
+	for _, s := range project(ts).BootWithAddress(tb(ts), args[0], n) {
 		ids = append(ids, s.ID)
 	}
 	ts.Setenv("SERVER", ids[0])

@@ -19,7 +19,7 @@ import (
 func TestListServers(t *testing.T) {
 	t.Parallel()
 	p := testkit.BorrowProject(t)
-	made := p.Boot(t, "a.b ✓", 3) // Nova names them "a.b ✓-1" and so on
+	made := p.BootWithAddress(t, "a.b ✓", 3) // Nova names them "a.b ✓-1" and so on
 	database := testkit.Database(t)
 	app := testkit.Start(t, testkit.Env(t, database, nil), Function).As(p.Token(t))
 
@@ -192,7 +192,7 @@ func TestForbiddenServer(t *testing.T) {
 func TestOtherProjectsServerIsNotFound(t *testing.T) {
 	t.Parallel()
 	p := testkit.BorrowProject(t)
-	theirs := p.Boot(t, "private", 1)[0]
+	theirs := p.BootWithAddress(t, "private", 1)[0]
 	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function).As(testkit.Token(t, "alt"))
 	absent := uuid.NewString()
 	a, b := app.Get(t, "/v1/servers/"+theirs.ID), app.Get(t, "/v1/servers/"+absent)

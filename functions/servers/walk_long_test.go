@@ -38,7 +38,7 @@ func TestLongWalkOfManyServers(t *testing.T) {
 	testkit.Heavy(t)
 	p := testkit.BorrowProject(t)
 	liftQuota(t, p)
-	there := cloneServer(t, p, p.Boot(t, "original", 1)[0].ID, crowded)
+	there := cloneServer(t, p, p.BootWithAddress(t, "original", 1)[0].ID, crowded)
 	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function).As(p.Token(t))
 	session := testkit.Session(t, "admin") // as poll-instances has it
 	c := churn{nova: testkit.Compute(t, p.Login(t)), facts: testkit.Sandbox(t)}

@@ -93,19 +93,32 @@ func (f *Facts) network(t testing.TB, admin *gophercloud.ProviderClient) {
 // Server is a server as Nova shows it.
 type Server = servers.Server
 
-// Boot creates n servers without cloudfn, and waits until they are ACTIVE.
+// Boot creates n servers without cloudfn and without a network, and waits until they are ACTIVE.
 func (p *Project) Boot(t testing.TB, name string, n int) []servers.Server {
 	t.Helper()
-	ctx := context.Background()
-	nova, opts := Compute(t, p.Login(t)), createOpts(t, name)
+	return p.boot(t, createOpts(t, name), n)
+}
+
+// BootWithAddress is Boot, on the shared network.
+func (p *Project) BootWithAddress(t testing.TB, name string, n int) []servers.Server {
+	t.Helper()
+	opts := createOpts(t, name)
+	opts.Networks = []servers.Network{{UUID: Sandbox(t).NetworkID}}
+	return p.boot(t, opts, n)
+}
+
+func (p *Project) boot(t testing.TB, opts servers.CreateOpts, n int) []servers.Server {
+	t.Helper()
+	ctx, nova := context.Background(), Compute(t, p.Login(t))
 	opts.Min, opts.Max = n, n
 	before := map[string]bool{}
 	for _, s := range list(t, nova) {
 		before[s.ID] = true
 	}
+	nova.Microversion = withoutNetwork
 	must(servers.Create(ctx, nova, opts, nil).Extract())(t)
 	var made []servers.Server
-	Eventually(t, 5*time.Minute, fmt.Sprintf("%d servers %q are ACTIVE", n, name), func() bool {
+	Eventually(t, 5*time.Minute, fmt.Sprintf("%d servers %q are ACTIVE", n, opts.Name), func() bool {
 		time.Sleep(time.Second) // each list slows the cloud that builds them
 		made = slices.DeleteFunc(list(t, nova), func(s servers.Server) bool { return before[s.ID] })
 		for _, s := range made {
@@ -169,6 +182,8 @@ func (p *Project) Fail(t testing.TB, name string) {
 	ctx := context.Background()
 	opts := createOpts(t, name)
 	opts.FlavorRef = p.TooLargeFlavor(t)
-	made := must(servers.Create(ctx, Compute(t, p.Login(t)), opts, nil).Extract())(t)
+	nova := Compute(t, p.Login(t))
+	nova.Microversion = withoutNetwork
+	made := must(servers.Create(ctx, nova, opts, nil).Extract())(t)
 	p.Await(t, made.ID, "ERROR")
 }

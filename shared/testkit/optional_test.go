@@ -121,7 +121,7 @@ func TestLongSandboxVolumes(t *testing.T) {
 		t.Errorf("got %d volumes by their metadata, want 1", len(found))
 	}
 
-	server := p.Boot(t, "has a volume", 1)[0].ID
+	server := p.BootWithAddress(t, "has a volume", 1)[0].ID
 	attach := volumeattach.CreateOpts{VolumeID: made.ID}
 	must(volumeattach.Create(ctx, nova, server, attach).Extract())(t)
 	if v := await("in-use"); len(v.Attachments) != 1 || v.Attachments[0].ServerID != server {
