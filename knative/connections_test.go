@@ -84,6 +84,24 @@ func setting(t *testing.T, name string) int {
 	return n
 }
 
+// TestPgBouncerHasOneSection: a second [pgbouncer] would bring every setting back to PgBouncer's default.
+func TestPgBouncerHasOneSection(t *testing.T) {
+	t.Parallel()
+	begin := regexp.MustCompile(`(?m)^\s*\[pgbouncer\]`)
+	for file, want := range map[string]int{
+		"components/pgbouncer/pgbouncer.ini": 1, "components/pgbouncer/pgbouncer.yaml": 0,
+		"overlays/production/secrets/database.ini": 0,
+	} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := len(begin.FindAll(text, -1)); n != want {
+			t.Errorf("%s begins the section [pgbouncer] %d times, want %d", file, n, want)
+		}
+	}
+}
+
 // TestWhoBypassesPgBouncer: only the owner of the schema, who needs locks of a session.
 func TestWhoBypassesPgBouncer(t *testing.T) {
 	t.Parallel()

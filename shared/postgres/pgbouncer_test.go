@@ -1,10 +1,16 @@
 package postgres_test
 
 import (
+	"fmt"
+	"net/url"
 	"os"
 	process "os/exec"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
 // pooled is set in the process of the tests that TestStoresBehindPgBouncer runs again.
@@ -34,6 +40,42 @@ func TestStoresBehindPgBouncer(t *testing.T) {
 	for name := range strings.SplitSeq(strings.Trim(representative, "^()$"), "|") {
 		if !strings.Contains(string(out), "--- PASS: "+name+" ") {
 			t.Errorf("%s was not run behind PgBouncer", name)
+		}
+	}
+}
+
+// TestPgBouncerTakesOurSettings compares those of knative/components/pgbouncer with the ones in force.
+func TestPgBouncerTakesOurSettings(t *testing.T) {
+	t.Parallel()
+	if out, err := startPgBouncer(); err != nil && os.Getenv("TEST_CLOUD") == "none" {
+		t.Skipf("left out: make check needs no root, and there is no PgBouncer: %s", out)
+	}
+	text, err := os.ReadFile(filepath.Join(testkit.Root(), "knative", "components", "pgbouncer", "pgbouncer.ini"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	admin := behindPgBouncer(t, testkit.Database(t))
+	u, err := url.Parse(admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.Path = "/pgbouncer"
+	u.RawQuery = strings.ReplaceAll(u.RawQuery, "cache_describe", "simple_protocol")
+	rows, err := testkit.Connect(t, u.String()).Query(t.Context(), "show config")
+	if err != nil {
+		t.Fatal(err)
+	}
+	inForce := map[string]string{}
+	for rows.Next() {
+		values, err := rows.Values()
+		if err != nil {
+			t.Fatal(err)
+		}
+		inForce[fmt.Sprint(values[0])] = fmt.Sprint(values[1])
+	}
+	for _, set := range regexp.MustCompile(`(?m)^(\w+) = (\S+)$`).FindAllStringSubmatch(string(text), -1) {
+		if name := set[1]; name != "auth_type" && inForce[name] != set[2] { // scripts/pgbouncer trusts its socket
+			t.Errorf("%s is %q, want %q", name, inForce[name], set[2])
 		}
 	}
 }
