@@ -4,9 +4,11 @@ import (
 	"context"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/projects"
 	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/roles"
+	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/tokens"
 	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/trusts"
 	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/users"
 )
@@ -40,12 +42,17 @@ func (p *Project) Leave(t testing.TB) {
 	}
 }
 
-// ResetPassword gives the project's member another password.
+// ResetPassword gives the project's member another password, and waits until Keystone accepts tokens by it: with the
+// old tokens it revokes every one that was issued in the same second.
 func (p *Project) ResetPassword(t testing.TB) {
 	t.Helper()
 	p.changed = true
 	p.password = newPassword()
 	check(t, users.Update(context.Background(), p.keystone, p.UserID, users.UpdateOpts{Password: p.password}).Err)
+	Eventually(t, time.Minute, "a token by the new password is valid", func() bool {
+		client := p.Login(t)
+		return tokens.Get(context.Background(), Identity(t, client), client.Token()).Err == nil
+	})
 }
 
 // Close disables the project.
