@@ -17,7 +17,7 @@ import (
 // newService has all stores of the database.
 func newService(db *postgres.DB, login func(context.Context) (session, error), wake func()) *service {
 	return &service{
-		cloud: &sessions{login: login, kept: map[string]session{}}, db: db, jobs: postgres.Jobs{DB: db},
+		cloud: newSessions(login), db: db, jobs: postgres.Jobs{DB: db},
 		polls: postgres.Polls{DB: db}, instances: postgres.Instances{DB: db}, orders: postgres.Orders{DB: db},
 		wake: wake,
 	}
