@@ -128,11 +128,11 @@ func (p Polls) ClaimCloud(
 	return queryFound[domain.Poll](ctx, p.DB.pool, claimCloudSQL, claim.ID, claimFor)
 }
 
-// Renew prolongs the claim of all its projects.
-func (p Polls) Renew(ctx context.Context, claim domain.Claim, claimFor time.Duration) error {
-	_, err := exec(ctx, p.DB.pool,
-		"update polls set claimed_until = clock_timestamp() + $2::interval where claim_id = $1", claim.ID, claimFor)
-	return err
+// Renew prolongs the claim of all its projects, and returns them. Those that another replica has claimed are missing.
+func (p Polls) Renew(ctx context.Context, claim domain.Claim, claimFor time.Duration) (projects []string, err error) {
+	return queryColumn[string](ctx, p.DB.pool, `
+update polls set claimed_until = clock_timestamp() + $2::interval where claim_id = $1
+returning project_id`, claim.ID, claimFor)
 }
 
 // Release ends the claim of all its projects, or just of these, as if they had not been claimed.
