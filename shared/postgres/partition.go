@@ -148,7 +148,8 @@ func adoptDefault(ctx context.Context, tx pgx.Tx, table string, from, to time.Ti
 	}
 	if hasStrays {
 		move = fmt.Sprintf(`
-		with strays as (delete from %s where %s returning *) insert into requests select * from strays;`, table, outside)
+		with strays as (delete from %s where %s returning *)
+		insert into requests select * from strays;`, table, outside)
 	}
 	_, err = tx.Exec(ctx, fmt.Sprintf(`
 		lock table requests in access exclusive mode;

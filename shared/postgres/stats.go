@@ -68,7 +68,7 @@ func byStatus(c domain.HourCount) map[string]int {
 
 const undecidedSQL = `
 select project_id, hour, domain_id, running, total, by_status, source, undecided from stats_hourly
-where recheck_at <= clock_timestamp() and hour >= $1 order by hour desc`
+where recheck_at <= now() and hour >= $1 order by hour desc`
 
 // Undecided reads the counts since from whose undecided servers are due for another check, the newest hour first.
 func (s Stats) Undecided(ctx context.Context, from time.Time) ([]domain.HourCount, error) {
