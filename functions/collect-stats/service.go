@@ -49,7 +49,9 @@ func newService(db *postgres.DB, login func(context.Context) (session, error)) s
 const (
 	jobKind    = "collect-stats"
 	recheckKey = "recheck"
-	parallel   = 4 // projects at once, when each has to be asked for by itself
+	// After an update the hours of a month are added up, the newest first: the next hour does what is left.
+	summarizeFor = 10 * time.Second
+	parallel     = 4 // projects at once, when each has to be asked for by itself
 	// An hour is counted a moment after it began: until then what Nova writes may carry a time of before the hour.
 	begun = 3 * time.Second
 	// An event waits for servers whose next check is due this soon; the next tick does the rest.
@@ -136,7 +138,8 @@ func (s service) countSlot(ctx context.Context, now, slot time.Time) (claimed bo
 		return false, err
 	}
 	unread, failed := s.count(ctx, now, slot)
-	err = joined(s.requests.Maintain(ctx, s.retention), s.rows.Run(ctx), s.jobs.Forget(ctx, jobsKept), failed,
+	err = joined(s.stats.Summarize(ctx, slot.Add(-maxBackfill), time.Now().Add(summarizeFor)),
+		s.requests.Maintain(ctx, s.retention), s.rows.Run(ctx), s.jobs.Forget(ctx, jobsKept), failed,
 		s.announce(ctx, slot))
 	return true, s.end(ctx, key, claim, err, unread, now.Sub(slot))
 }

@@ -2,6 +2,7 @@ package console
 
 import (
 	"context"
+	"log/slog"
 	"net/http"
 	"strings"
 	"time"
@@ -181,8 +182,8 @@ func (h handler) signIn(ctx context.Context, in *signInInput) (httpx.Response, e
 		return httpx.Response{}, err
 	}
 	r := httpx.RequestOf(ctx)
-	if _, err := h.svc.SignOut(ctx, cookieOf(r)); err != nil { // the session that this one replaces
-		return httpx.Response{}, err
+	if _, err := h.svc.SignOut(ctx, cookieOf(r)); err != nil { // the new session exists, so its cookie must be sent
+		slog.WarnContext(ctx, "the replaced session could not be ended: it ends when it expires", "error", err)
 	}
 	resp, err := show(http.StatusCreated, session)
 	setCookie(resp.Header, r, cookie)

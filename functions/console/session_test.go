@@ -274,3 +274,25 @@ func serviceOf(t *testing.T, database string) service {
 	t.Cleanup(db.Close)
 	return service{store: postgres.Sessions{DB: db}}
 }
+
+// TestSignInWhenOldSessionStays: the new session's cookie is sent also when the old session cannot be ended.
+func TestSignInWhenOldSessionStays(t *testing.T) {
+	t.Parallel()
+	database := testkit.Database(t)
+	app := testkit.Start(t, testkit.Env(t, database, nil), Function)
+	body := fmt.Sprintf(`{"token": %q}`, testkit.BorrowProject(t).Token(t))
+	b := signInTo(t, app, body)
+	_, err := testkit.Connect(t, database).Exec(t.Context(), `
+create function refuse() returns trigger language plpgsql as $$ begin raise 'refused'; end $$;
+create trigger refuse before delete on sessions for each row execute function refuse()`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := b.cookie
+	if a := b.ask(t, "POST", "/console/session", body); a.Status != 201 || b.cookie == before {
+		t.Fatalf("got %d %s", a.Status, a.Body)
+	}
+	if a := b.ask(t, "GET", "/console/session", ""); a.Status != 200 {
+		t.Errorf("the new session: got %d %s", a.Status, a.Body)
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -20,6 +21,11 @@ func (s *service) engine() orders.Engine {
 	return orders.Engine{Orders: s.orders, Instances: s.instances, Wake: s.wake, Fence: stepsClaim}
 }
 
+const (
+	projectsAtOnce = 8
+	passFor        = 20 * time.Second
+)
+
 // attend writes the status that follows from the instances of each order that is still running, and does what the order
 // asks for beyond its servers: to stop them once they run, or to delete them all when it is rolled back.
 func (s *service) attend(ctx context.Context) error {
@@ -27,14 +33,44 @@ func (s *service) attend(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	errs := make([]error, len(running))
-	for n, o := range running {
-		if errs[n] = s.attendOne(ctx, o); errs[n] != nil {
-			slog.WarnContext(ctx, "an order could not be attended to", "project_id", o.ProjectID, "order_id", o.ID,
-				"error", errs[n])
+	return retryable(eachOrder(ctx, running, func(o domain.Order) error {
+		err := s.attendOne(ctx, o)
+		if err != nil {
+			slog.WarnContext(ctx, "order reconcile failed", "project_id", o.ProjectID, "order_id", o.ID, "error", err)
 		}
+		return err
+	}))
+}
+
+// eachOrder calls do for the orders of several projects concurrently, and for those of one project one after the other:
+// a Nova that hangs over one project's orders delays no other project. After passFor it begins no more orders; the next
+// pass begins with those, because they are the ones that were claimed longest ago.
+func eachOrder(ctx context.Context, list []domain.Order, do func(domain.Order) error) []error {
+	ctx, cancel := context.WithTimeout(ctx, passFor)
+	defer cancel()
+	errs := make([]error, len(list))
+	var projects []string
+	orders := map[string][]int{}
+	for n, o := range list {
+		if orders[o.ProjectID] == nil {
+			projects = append(projects, o.ProjectID)
+		}
+		orders[o.ProjectID] = append(orders[o.ProjectID], n)
 	}
-	return retryable(errs)
+	var group errgroup.Group
+	group.SetLimit(projectsAtOnce)
+	for _, project := range projects {
+		group.Go(func() error {
+			for _, n := range orders[project] {
+				if ctx.Err() == nil {
+					errs[n] = do(list[n])
+				}
+			}
+			return nil
+		})
+	}
+	_ = group.Wait() // the functions above never fail
+	return errs
 }
 
 func (s *service) attendOne(ctx context.Context, key domain.Order) error {

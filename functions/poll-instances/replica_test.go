@@ -66,13 +66,20 @@ func attending(t *testing.T, nova session) (*service, postgres.Orders, *pgx.Conn
 // placed is an order of n instances, as it is stored.
 func placed(t *testing.T, store postgres.Orders, spec domain.OrderSpec, n int) (domain.Order, domain.Claim) {
 	t.Helper()
+	return placedIn(t, store, "p", spec, n)
+}
+
+func placedIn(
+	t *testing.T, store postgres.Orders, project string, spec domain.OrderSpec, n int,
+) (domain.Order, domain.Claim) {
+	t.Helper()
 	order := domain.Order{
-		ID: uuid.New(), ProjectID: "p", DomainID: "d", UserID: "u", BodySHA256: []byte{1},
+		ID: uuid.New(), ProjectID: project, DomainID: "d", UserID: "u", BodySHA256: []byte{1},
 		Status: domain.OrderRunning, Spec: spec,
 	}
 	for range n {
 		order.Instances = append(order.Instances, domain.Instance{
-			ID: uuid.New(), ProjectID: "p", Name: "web",
+			ID: uuid.New(), ProjectID: project, Name: "web",
 			State: domain.InstanceRequested,
 		})
 	}

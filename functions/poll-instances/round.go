@@ -54,6 +54,7 @@ func (e *event) readDue(ctx context.Context) (first error) {
 		if err != nil || len(due) == 0 {
 			return errors.Join(first, err)
 		}
+		e.held.add(due...)
 		if err := e.readEach(ctx, due, false); first == nil {
 			first = err
 		}
@@ -71,6 +72,7 @@ func (e *event) readMoving(ctx context.Context, moving []string) error {
 	if err != nil {
 		return err
 	}
+	e.held.add(free...)
 	return e.readEach(ctx, free, true)
 }
 
@@ -84,12 +86,13 @@ func (e *event) readCloud(ctx context.Context, only []string) (alone bool, err e
 	if err != nil || !mine {
 		return false, err
 	}
+	e.held.add(cloud)
 	projects, err := e.polls.ListFollowed(ctx)
 	if only != nil {
 		projects = slices.DeleteFunc(projects, func(p domain.Poll) bool { return !slices.Contains(only, p.ProjectID) })
 	}
 	if err != nil || len(projects) == 0 {
-		return false, errors.Join(err, e.polls.Release(ctx, e.claim, ""))
+		return false, errors.Join(err, e.release(ctx, ""))
 	}
 	r := newReader(e, cloud, "", projects)
 	e.read(ctx, []*reader{r}, only != nil)
@@ -102,7 +105,7 @@ func (e *event) readCloud(ctx context.Context, only []string) (alone bool, err e
 	default:
 		return false, e.finish(ctx, []*reader{r}, only != nil)
 	}
-	return true, e.polls.Release(ctx, e.claim, "")
+	return true, e.release(ctx, "")
 }
 
 // readEach reads projects that are claimed, each by itself: in a session of its own when the account may not see
@@ -174,6 +177,7 @@ func (e *event) finish(ctx context.Context, readers []*reader, quick bool) error
 	var free []string
 	errs := make([]error, len(readers))
 	for n, r := range readers {
+		e.held.remove(r.list.ProjectID)
 		switch {
 		case r.err != nil && ended != nil && r.spared(ended), r.err == nil && quick && r.list.FailingSince.IsZero():
 			free = append(free, r.list.ProjectID)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,7 +18,7 @@ import (
 // newService has all stores of the database.
 func newService(db *postgres.DB, login func(context.Context) (session, error), wake func()) *service {
 	return &service{
-		cloud: &sessions{login: login, kept: map[string]session{}}, db: db, jobs: postgres.Jobs{DB: db},
+		cloud: newSessions(login), db: db, jobs: postgres.Jobs{DB: db},
 		polls: postgres.Polls{DB: db}, instances: postgres.Instances{DB: db}, orders: postgres.Orders{DB: db},
 		wake: wake,
 	}
@@ -60,6 +61,7 @@ const (
 type event struct {
 	*service
 	claim domain.Claim // on all that it reads
+	held  held         // the lists that it has claimed
 	began time.Time    // by the database's clock
 	logs  atomic.Int32 // how many action logs it has read
 
@@ -81,10 +83,22 @@ func (s *service) Poll(ctx context.Context) error {
 	if deadline, ok := ctx.Deadline(); ok {
 		e.leastWait = min(leastWait, time.Until(deadline)/2)
 	}
-	err = whileClaimed(ctx, func(ctx context.Context) error { return s.polls.Renew(ctx, e.claim, claimFor) }, e.work)
+	err = whileClaimed(ctx, e.renew, e.work)
 	ctx, cancel := domain.Detached(ctx)
 	defer cancel()
 	return errors.Join(err, s.polls.Release(ctx, e.claim))
+}
+
+// renew prolongs the claim. It is domain.ErrFenced when another replica has claimed one of the lists.
+func (e *event) renew(ctx context.Context) error {
+	before := e.held.all()
+	renewed, err := e.polls.Renew(ctx, e.claim, claimFor)
+	if err == nil && e.held.any(func(list string) bool {
+		return slices.Contains(before, list) && !slices.Contains(renewed, list)
+	}) {
+		err = domain.ErrFenced
+	}
+	return err
 }
 
 // whileClaimed calls do, and prolongs its claim until that ends. A claim that has passed to another replica ends it.

@@ -3,8 +3,10 @@ package pollinstances
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/flow"
 )
 
 // fakeSession is a session that knows its name, and whether it is over: for what takes a token's whole life to see.
@@ -33,12 +36,12 @@ func TestSessionsEnd(t *testing.T) {
 	t.Parallel()
 	over := &atomic.Bool{}
 	logins := 0
-	s := &sessions{kept: map[string]session{}, login: func(context.Context) (session, error) {
+	s := newSessions(func(context.Context) (session, error) {
 		logins++
 		return fakeSession{
 			name: string(rune('a' + logins - 1)), over: map[bool]*atomic.Bool{true: over}[logins == 1],
 		}, nil
-	}}
+	})
 	var used []string
 	use := func(projectID, refused string) error {
 		return s.use(t.Context(), projectID, func(in session) error {
@@ -185,4 +188,41 @@ func TestRefusalsEnd(t *testing.T) {
 	if _, refused := r.Load("p"); refused {
 		t.Error("it is never asked for again")
 	}
+}
+
+// slowLogin fakes an account that is slow to log in again after the first time.
+func slowLogin(ctx context.Context, logins *int) (session, error) {
+	*logins++
+	if *logins > 1 && !flow.Sleep(ctx, time.Minute) {
+		return nil, ctx.Err()
+	}
+	return fakeSession{name: strings.Repeat("a", *logins)}, nil
+}
+
+// TestSessionsWhileLoggingIn: a kept session is used while the account logs in, and who waits for the login stops
+// waiting with its context.
+func TestSessionsWhileLoggingIn(t *testing.T) {
+	t.Parallel()
+	logins := 0
+	s := newSessions(func(ctx context.Context) (session, error) { return slowLogin(ctx, &logins) })
+	synctest.Test(t, func(t *testing.T) {
+		use := func(ctx context.Context, project string) error {
+			return s.use(ctx, project, func(session) error { return nil })
+		}
+		if err := use(t.Context(), "p"); err != nil {
+			t.Fatal(err)
+		}
+		s.forget("", fakeSession{name: "a"})
+		go func() { _ = use(t.Context(), "") }()
+		synctest.Wait()
+		began := time.Now()
+		if err := use(t.Context(), "p"); err != nil || time.Since(began) != 0 {
+			t.Errorf("the kept session: %v after %s", err, time.Since(began))
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := use(ctx, "q"); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Second {
+			t.Errorf("waiting for the login: %v after %s", err, time.Since(began))
+		}
+	})
 }

@@ -3,11 +3,13 @@ package pollinstances
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
+
+	"github.com/hashicorp/golang-lru/v2/expirable"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/flow"
 	"github.com/cloudfn/cloudfn/shared/orders"
 )
 
@@ -28,9 +30,17 @@ type session interface {
 type sessions struct {
 	login func(context.Context) (session, error)
 
-	mu   sync.Mutex
-	own  session            // of the account's own scope; nil before the first login
-	kept map[string]session // by project
+	own  flow.Shared[session]            // of the account's own scope
+	kept *expirable.LRU[string, session] // by project
+}
+
+const (
+	keptSessions = 10_000 // each entry of a project that is read by itself takes a login
+	sessionTTL   = time.Hour
+)
+
+func newSessions(login func(context.Context) (session, error)) *sessions {
+	return &sessions{login: login, kept: expirable.NewLRU[string, session](keptSessions, nil, sessionTTL)}
 }
 
 // errLogin says that the service account cannot log in: that says nothing of any project.
@@ -57,17 +67,14 @@ func (s *sessions) in(ctx context.Context, projectID string) (session, error) {
 	if projectID == "" {
 		return s.account(ctx, nil)
 	}
-	s.mu.Lock()
-	in, ok := s.kept[projectID]
-	s.mu.Unlock()
-	if ok {
+	if in, ok := s.kept.Get(projectID); ok {
 		return in, nil
 	}
 	own, err := s.account(ctx, nil)
 	if err != nil {
 		return nil, err
 	}
-	in, err = own.In(ctx, projectID)
+	in, err := own.In(ctx, projectID)
 	if apperr.CodeOf(err) == apperr.Unauthenticated { // no role there, or its own token is over
 		if own, err = s.account(ctx, own); err != nil {
 			return nil, err
@@ -77,34 +84,25 @@ func (s *sessions) in(ctx context.Context, projectID string) (session, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.kept[projectID] = in
+	s.kept.Add(projectID, in)
 	return in, nil
 }
 
 // account is the session of the account's own scope, another one than stale.
 func (s *sessions) account(ctx context.Context, stale session) (session, error) {
-	s.mu.Lock() // the others would only log in, too
-	defer s.mu.Unlock()
-	if s.own != nil && s.own != stale {
-		return s.own, nil
-	}
-	own, err := s.login(ctx)
-	if err != nil {
-		return nil, errors.Join(errLogin, err)
-	}
-	s.own = own
-	return own, nil
+	return s.own.Get(ctx, stale, func(ctx context.Context) (session, error) {
+		own, err := s.login(ctx)
+		if err != nil {
+			return nil, errors.Join(errLogin, err)
+		}
+		return own, nil
+	})
 }
 
 func (s *sessions) forget(projectID string, stale session) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if projectID == "" && s.own == stale {
-		s.own = nil
-	}
-	if s.kept[projectID] == stale {
-		delete(s.kept, projectID)
+	if projectID == "" {
+		s.own.Forget(stale)
+	} else if in, ok := s.kept.Peek(projectID); ok && in == stale {
+		s.kept.Remove(projectID)
 	}
 }

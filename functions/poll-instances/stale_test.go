@@ -81,7 +81,7 @@ func (c *pagedCloud) poll(t *testing.T, s *service) []string {
 func (c *pagedCloud) service(t *testing.T, url string) *service {
 	t.Helper()
 	s := newSlowCloud(0).service(t, url)
-	s.cloud = &sessions{login: func(context.Context) (session, error) { return c, nil }, kept: map[string]session{}}
+	s.cloud = newSessions(func(context.Context) (session, error) { return c, nil })
 	s.full = 10 * time.Minute
 	return s
 }

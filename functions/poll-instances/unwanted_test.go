@@ -71,11 +71,9 @@ func TestRemoveExtras(t *testing.T) {
 	}
 	s := &service{
 		orders: oneOrder{order: order, published: &published},
-		cloud: &sessions{kept: map[string]session{}, login: func(context.Context) (session,
-			error,
-		) {
+		cloud: newSessions(func(context.Context) (session, error) {
 			return deleter{deleted: &deleted}, nil
-		}},
+		}),
 		wake: func() {},
 	}
 	s.removeExtras(t.Context(), []domain.Server{

@@ -3,7 +3,6 @@ package reconcilemanaged
 import (
 	"context"
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/flow"
 	"github.com/cloudfn/cloudfn/shared/managed"
 )
 
@@ -40,8 +40,7 @@ type sessions struct {
 
 	pause time.Duration // before Keystone is asked once more about a delegation that it refuses
 
-	mu   sync.Mutex // guards own: while one logs in, the others wait for its session
-	own  account
+	own  flow.Shared[account]
 	kept *expirable.LRU[uuid.UUID, opened]
 }
 
@@ -129,16 +128,13 @@ func (s *sessions) open(ctx context.Context, c domain.Connection) (cloud, error)
 
 // account returns the session of the service account. It logs in anew when refused is the session that it has.
 func (s *sessions) account(ctx context.Context, refused account) (account, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.own == nil || s.own == refused {
+	return s.own.Get(ctx, refused, func(ctx context.Context) (account, error) {
 		own, err := s.login(ctx)
 		if err != nil {
 			return nil, apperr.Wrap(apperr.Unavailable, err, "the service account cannot log in")
 		}
-		s.own = own
-	}
-	return s.own, nil
+		return own, nil
+	})
 }
 
 // isRefusal says whether Keystone has rejected a login, rather than failed.

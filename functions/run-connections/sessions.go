@@ -14,6 +14,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/actions"
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/flow"
 	"github.com/cloudfn/cloudfn/shared/lookup"
 	"github.com/cloudfn/cloudfn/shared/orders"
 	"github.com/cloudfn/cloudfn/shared/seal"
@@ -76,23 +77,10 @@ type sessions struct {
 	readFlavors func(ctx context.Context, c domain.Connection, in session)
 
 	pause time.Duration // between two rejections that end a delegation
-	own   struct {
-		sync.Mutex
-		account account // nil before the first login
-	}
+	own   flow.Shared[account]
+
 	adding sync.Mutex
 	kept   *expirable.LRU[uuid.UUID, *entry]
-}
-
-// entry is what is known of one connection.
-type entry struct {
-	sync.Mutex // while it is being opened the others wait: they would only log in, too
-
-	connection domain.Connection // as it was last seen: of its newest generation
-	session    session
-	opened     time.Time // when a login was last tried
-	known      bool      // the flavors have been read with one
-	lost       error     // once it is set there are no more logins
 }
 
 func newSessions(seal seal.PrivateKeys) *sessions {
@@ -109,13 +97,16 @@ func newSessions(seal seal.PrivateKeys) *sessions {
 // in is a session of the connection, another one than stale, for work through it.
 func (s *sessions) in(ctx context.Context, c domain.Connection, stale session) (session, error) {
 	e := s.entry(c.ID)
-	e.Lock()
-	defer e.Unlock()
-	e.update(c)
-	if e.lost == nil && e.known && e.session != nil && e.session != stale {
-		return e.session, nil
+	if r := e.ready.Load(); r != nil && r.session != stale && c.Generation <= r.generation {
+		return r.session, nil
 	}
-	if e.session == nil || e.session == stale || e.lost != nil {
+	if err := e.lock.Acquire(ctx, 1); err != nil {
+		return nil, err
+	}
+	defer e.lock.Release(1)
+	e.update(c)
+	defer e.publish()
+	if !e.isOpen() || e.session == stale {
 		if err := s.reopen(ctx, e); err != nil {
 			return nil, err
 		}
@@ -132,21 +123,13 @@ func (s *sessions) in(ctx context.Context, c domain.Connection, stale session) (
 // check logs in to find out whether Keystone still accepts the delegation. The new session is kept.
 func (s *sessions) check(ctx context.Context, c domain.Connection) error {
 	e := s.entry(c.ID)
-	e.Lock()
-	defer e.Unlock()
-	e.update(c)
-	return s.reopen(ctx, e)
-}
-
-// update gives the entry the connection's newest state. A session of another trust or secret is not used again.
-func (e *entry) update(c domain.Connection) {
-	switch {
-	case c.Generation > e.connection.Generation:
-		e.session, e.known, e.lost = nil, false, nil
-	case c.Generation < e.connection.Generation:
-		return // it was read before it was changed
+	if err := e.lock.Acquire(ctx, 1); err != nil {
+		return err
 	}
-	e.connection = c
+	defer e.lock.Release(1)
+	e.update(c)
+	defer e.publish()
+	return s.reopen(ctx, e)
 }
 
 // reopen opens the session of an entry that the caller has locked. If the delegation is rejected, it reads the
@@ -187,17 +170,6 @@ func (s *sessions) openNewer(ctx context.Context, e *entry, refusal error) (sess
 	}
 	e.update(now)
 	return s.open(ctx, now)
-}
-
-func (s *sessions) entry(id uuid.UUID) *entry {
-	s.adding.Lock()
-	defer s.adding.Unlock()
-	e, ok := s.kept.Get(id)
-	if !ok {
-		e = &entry{}
-		s.kept.Add(id, e)
-	}
-	return e
 }
 
 // forget drops the session of a connection that has ended.
@@ -270,15 +242,11 @@ func refused(err error) bool {
 
 // account is a session of the service account, another one than stale. Its errors are never the fault of a delegation.
 func (s *sessions) account(ctx context.Context, stale account) (account, error) {
-	s.own.Lock()
-	defer s.own.Unlock()
-	if s.own.account != nil && s.own.account != stale {
-		return s.own.account, nil
-	}
-	own, err := s.login(ctx)
-	if err != nil {
-		return nil, apperr.Wrap(apperr.Unavailable, err, "the service account cannot log in")
-	}
-	s.own.account = own
-	return own, nil
+	return s.own.Get(ctx, stale, func(ctx context.Context) (account, error) {
+		own, err := s.login(ctx)
+		if err != nil {
+			return nil, apperr.Wrap(apperr.Unavailable, err, "the service account cannot log in")
+		}
+		return own, nil
+	})
 }

@@ -6,16 +6,19 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/flow"
 )
 
 // keystone is a fake: a real token would have to expire to show the order of rejections.
 type keystone struct {
+	slow     time.Duration    // a login with a trust
 	logins   int              // of the account
 	trusts   int              // sessions that were asked for with the trust
 	through  map[string]error // by account
@@ -33,8 +36,11 @@ type fakeSession struct {
 	name string
 }
 
-func (p fakeAccount) WithTrust(context.Context, string) (session, error) {
+func (p fakeAccount) WithTrust(ctx context.Context, _ string) (session, error) {
 	p.trusts++
+	if !flow.Sleep(ctx, p.slow) {
+		return nil, ctx.Err()
+	}
 	if err := p.through[p.name]; err != nil {
 		return nil, err
 	}
@@ -158,4 +164,36 @@ func TestSessionsAreCached(t *testing.T) {
 	if _, err := s.in(t.Context(), c, nil); err != nil || k.trusts != 4 {
 		t.Errorf("forgotten: %v after %d sessions", err, k.trusts)
 	}
+}
+
+// TestSessionWhileChecked: work goes on with the open session while a check logs in, and who waits for a login stops
+// waiting with its context.
+func TestSessionWhileChecked(t *testing.T) {
+	t.Parallel()
+	k := &keystone{}
+	s := k.sessions()
+	synctest.Test(t, func(t *testing.T) {
+		c := domain.Connection{ID: uuid.New(), Kind: domain.TrustConnection, DelegationID: "t"}
+		first, err := s.in(t.Context(), c, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		k.slow = 10 * time.Second
+		go func() { _ = s.check(t.Context(), c) }()
+		synctest.Wait()
+		began := time.Now()
+		if in, err := s.in(t.Context(), c, nil); in != first || err != nil || time.Since(began) != 0 {
+			t.Errorf("the open session: %v, %v after %s", in, err, time.Since(began))
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err = s.in(ctx, c, first)
+		if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Second {
+			t.Errorf("waiting for another one: %v after %s", err, time.Since(began))
+		}
+		time.Sleep(time.Minute)
+		if in, err := s.in(t.Context(), c, first); in == first || err != nil || k.trusts != 2 {
+			t.Errorf("after the check: %v, %v, %d logins", in, err, k.trusts)
+		}
+	})
 }

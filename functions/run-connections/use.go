@@ -50,9 +50,11 @@ func mayBeLost(err error) bool {
 // happens once in renewEvery at most. Before that renew waits, or returns stale if wait is false.
 func (s *sessions) renew(ctx context.Context, c domain.Connection, stale session, wait bool) (session, error) {
 	e := s.entry(c.ID)
-	e.Lock()
+	if err := e.lock.Acquire(ctx, 1); err != nil {
+		return stale, nil //nolint:nilerr // as below when the time is up
+	}
 	left, isStale := renewEvery-time.Since(e.opened), e.session == stale
-	e.Unlock()
+	e.lock.Release(1)
 	if isStale && left > 0 {
 		if !wait {
 			return stale, nil

@@ -19,6 +19,7 @@ var Function = run.HTTP[Config, service]{
 			"requests":       "select",
 			"stats_hourly":   "select",
 			"stats_projects": "select",
+			"stats_sums":     "select",
 		},
 		Network: []string{"identity"},
 	},

@@ -60,20 +60,20 @@ const (
 func Resources(
 	ctx context.Context, store ResourceStore, wake func(functions ...string), c domain.Connection,
 ) (seen domain.SeenResources, age time.Duration, found bool, err error) {
-	for began := time.Now(); ; {
+	began := time.Now()
+	for isRequested := false; ; {
 		seen, age, found, err = store.Resources(ctx, c.ProjectID, c.ID)
 		if err != nil || found {
 			return seen.Allowed(c.Limits), age, found, err
 		}
-		if waited := time.Since(began); waited > resourceWait {
-			return seen, 0, false, nil
-		} else if waited < resourcePoll {
+		if !isRequested {
 			if _, err := store.RequestCheck(ctx, c.ProjectID, c.ID); err != nil {
 				return seen, 0, false, err
 			}
 			wake("run-connections")
+			isRequested = true
 		}
-		if !flow.Sleep(ctx, resourcePoll) {
+		if time.Since(began) > resourceWait || !flow.Sleep(ctx, resourcePoll) {
 			return seen, 0, false, nil
 		}
 	}

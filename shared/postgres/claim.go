@@ -11,7 +11,9 @@ import (
 // that work carries the claim's id and writes nothing once another replica has the row. A claim ends by itself, by the
 // database's clock.
 
-// unclaimed says that nobody has claimed the row of this alias.
+// unclaimed says that nobody has claimed the row of this alias. It is for rows that the statement finds by their key or
+// another condition. Statements that look for due rows use unclaimedAt with now(): Postgres looks up no volatile
+// function in an index, and clock_timestamp() is one.
 func unclaimed(alias string) string { return unclaimedAt(alias, "clock_timestamp()") }
 
 // unclaimedAt says that nobody has claimed the row at a moment, unless the claim is renewed.

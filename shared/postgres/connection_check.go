@@ -15,8 +15,8 @@ import (
 // request.
 
 const (
-	checkDue = `c.status = 'active' and c.next_check_at <= clock_timestamp()
-    and coalesce(c.check_until, '-infinity') <= clock_timestamp()`
+	checkDue = `c.status = 'active' and c.next_check_at <= now()
+    and coalesce(c.check_until, '-infinity') <= now()`
 
 	checkCloudsSQL = `select c.auth_url, c.region from connections c where ` + checkDue +
 		` group by c.auth_url, c.region`

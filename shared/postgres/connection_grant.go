@@ -139,7 +139,7 @@ func (c ConnectionRequests) end(
 
 const expireRequestsSQL = `
 with over as materialized (
-    select id from connection_requests where status = 'pending' and expires_at <= clock_timestamp()
+    select id from connection_requests where status = 'pending' and expires_at <= now()
     order by expires_at limit 100 for update skip locked
 ), after as (
     update connection_requests r

@@ -10,19 +10,19 @@ import (
 )
 
 // remoteDue selects the connections (c) to other clouds whose servers are due to be read: $1, $2 and $3 are a
-// domain.RemotePace, $4 the states in which Nova is changing a server. A cloud that gave no answer waits until
-// not_before.
+// domain.RemotePace. A cloud that gave no answer waits until not_before.
 var remoteDue = `c.status = 'active' and (c.auth_url <> '' or c.region <> '')
-  and coalesce(c.not_before, '-infinity') <= clock_timestamp() and ` + unclaimed("c") + `
-  and (coalesce(c.read_at, '-infinity') <= clock_timestamp() - $1::interval
-         and exists (select from instances i where i.connection_id = c.id and i.state <> 'deleted'
-             and i.project_id = c.project_id
-                     and i.remote and i.server_id is not null)
-    or coalesce(c.read_at, '-infinity') <= clock_timestamp() - $2::interval
-         and exists (select from instances i where i.connection_id = c.id and i.state <> 'deleted'
-             and i.project_id = c.project_id
-                     and i.remote and i.server_id is not null and i.state = any($4)
-                     and i.updated_at > clock_timestamp() - $3::interval))`
+  and coalesce(c.not_before, '-infinity') <= now() and ` + unclaimedAt("c", "now()") + `
+  and coalesce(c.read_at, '-infinity') <= now() - least($1::interval, $2::interval)
+  and (c.project_id, c.id) in (
+    select u.project_id, u.id from connections u
+    where u.status = 'active' and (u.auth_url <> '' or u.region <> '')
+      and coalesce(u.read_at, '-infinity') <= now() - $1::interval
+      and exists (select from instances i where i.connection_id = u.id and i.state <> 'deleted'
+                  and i.project_id = u.project_id and i.remote and i.server_id is not null)
+    union all
+    select i.project_id, i.connection_id from instances i
+    where i.remote and i.server_id is not null and ` + movingSince("$3") + `)`
 
 var (
 	remoteCloudsSQL = `
@@ -31,12 +31,12 @@ select c.auth_url, c.region from connections c where ` + remoteDue + ` group by 
 	// Several replicas that claim at once take different connections.
 	claimReadSQL = `
 with due as (
-    select c.id from connections c where c.auth_url = $5 and c.region = $6 and ` + remoteDue + `
-    order by c.read_at nulls first, c.id limit 1
+    select c.id from connections c where c.auth_url = $4 and c.region = $5 and ` + remoteDue + `
+    order by coalesce(c.read_at, '-infinity'), c.id limit 1
     for update skip locked
 )
 update connections
-set read_at = clock_timestamp(), read_claim = $7, claimed_until = clock_timestamp() + $8::interval
+set read_at = clock_timestamp(), read_claim = $6, claimed_until = clock_timestamp() + $7::interval
 where id = (select id from due)
 returning ` + delegationColumns + `, read_claim as claim_id, read_at as at, read_since as since, swept_at`
 
@@ -53,7 +53,7 @@ func (d Delegations) RemoteClouds(ctx context.Context, pace domain.RemotePace) (
 }
 
 func paceArgs(pace domain.RemotePace) []any {
-	return []any{pace.Usual, pace.Moving, pace.Within, domain.MovingStates()}
+	return []any{pace.Usual, pace.Moving, pace.Within}
 }
 
 // ClaimRead claims the connection to the cloud whose servers are due to be read and were read the longest ago. found is
@@ -100,8 +100,8 @@ const staleSQL = `
 select ` + instanceColumns + ` from instances
 where remote and connection_id is not null and state not in ('deleted', 'unknown') and server_id is not null
   and exists (select from connections c where c.id = connection_id
-              and (c.status <> 'active' or c.silent_since < clock_timestamp() - $1::interval
-                  and coalesce(seen_at, created_at) < clock_timestamp() - $1::interval))
+              and (c.status <> 'active' or c.silent_since < now() - $1::interval
+                  and coalesce(seen_at, created_at) < now() - $1::interval))
 order by id limit $2`
 
 // ListStale lists instances in other clouds whose state cannot be read: their connection has ended, or its cloud has

@@ -20,20 +20,27 @@ var (
 	// Connections whose time is over, and trusts that have to be revoked.
 	endingSQL = `
 select ` + delegationColumns + ` from connections
-where status = 'active' and ` + endsAt + ` <= clock_timestamp()
-   or status <> 'active' and not revoked and coalesce(not_before, '-infinity') <= clock_timestamp()
+where status = 'active' and expires_at <= now()
+   or status = 'active' and idle_timeout is not null and ` + endsAt + ` <= now()
+   or status <> 'active' and not revoked and coalesce(not_before, '-infinity') <= now()
 order by expires_at limit $1`
 
 	// Connections with work that nobody has claimed. One whose cloud gave no answer waits until not_before; one that
-	// has ended needs no cloud. The order is random: a fixed one would give all workers to the first.
+	// has ended needs no cloud. The order is random: a fixed one would give all workers to the first. Only the keys of
+	// those that have work are sorted.
 	workSQL = `
-select ` + delegationColumns + ` from connections c
-where (c.status <> 'active' or c.suspended_at is null and coalesce(not_before, '-infinity') <= clock_timestamp())
-  and ((c.project_id, c.id) in (select o.project_id, o.connection_id from orders o
-                                where o.status = 'running' and o.connection_id is not null and ` + unclaimed("o") + `)
-    or (c.project_id, c.id) in (select a.project_id, a.connection_id from actions a
-                                where a.status = 'running' and ` + unclaimed("a") + `))
-order by random() limit $1`
+with waiting as (
+    select o.project_id, o.connection_id as id from orders o
+    where o.status = 'running' and o.connection_id is not null and ` + unclaimedAt("o", "now()") + `
+    union
+    select a.project_id, a.connection_id from actions a
+    where a.status = 'running' and ` + unclaimedAt("a", "now()") + `
+), picked as (
+    select c.id as picked_id from connections c join waiting using (project_id, id)
+    where c.status <> 'active' or c.suspended_at is null and coalesce(c.not_before, '-infinity') <= now()
+    order by random() limit $1
+)
+select ` + delegationColumns + ` from connections c join picked on c.id = picked_id`
 )
 
 // Ending lists connections whose time is over, and ended ones whose trust has to be revoked.
@@ -114,28 +121,28 @@ where project_id = $1 and id = $2 and status = 'running' and claim_id is null`, 
 }
 
 // What waits for a cloud that gave no answer does not count, nor does an instance that has been moving for long.
-const busySQL = `
-with awake as (
-    select id, status = 'active' and suspended_at is not null as is_suspended from connections
-    where status <> 'active' or coalesce(not_before, '-infinity') <= clock_timestamp()
-)
-select exists (select from orders where status = 'running' and connection_id in (select id from awake
-    where not is_suspended))
-    or exists (select from actions where status = 'running' and connection_id in (select id from awake
-        where not is_suspended))
-    or exists (select from instances where remote and connection_id in (select id from awake) and server_id is not null
-               and state = any($1) and updated_at > clock_timestamp() - $2::interval)
+var busySQL = `
+select exists (select from orders o join connections c on c.id = o.connection_id
+               where o.status = 'running' and ` + isAwake + `)
+    or exists (select from actions a join connections c on c.id = a.connection_id
+               where a.status = 'running' and ` + isAwake + `)
+    or exists (select from instances i join connections c on c.id = i.connection_id
+               where i.remote and i.server_id is not null and ` + movingSince("$1") + `
+                 and (c.status <> 'active' or coalesce(c.not_before, '-infinity') <= now()))
     or exists (select from connections where status <> 'active' and not revoked and kind = 'trust'
-               and coalesce(not_before, '-infinity') <= clock_timestamp())
+               and coalesce(not_before, '-infinity') <= now())
     or exists (select from trusts_to_revoke t where ` + oldTrustDue + `)
-    or exists (select from connections where status = 'active' and next_check_at <= clock_timestamp()
-               and coalesce(check_until, '-infinity') <= clock_timestamp() + interval '2 seconds')`
+    or exists (select from connections where status = 'active' and next_check_at <= now()
+               and coalesce(check_until, '-infinity') <= now() + interval '2 seconds')`
+
+// isAwake says that what is ordered through the connection c can continue.
+const isAwake = `(c.status <> 'active' or c.suspended_at is null and coalesce(c.not_before, '-infinity') <= now())`
 
 // Busy says whether any replica has work in progress through any connection, so that it pays to poll again soon: orders
 // and actions; instances in other clouds that Nova is changing, if they changed within the time given; trusts that have
 // to be revoked before they expire; and checks that are due.
 func (d Delegations) Busy(ctx context.Context, within time.Duration) (bool, error) {
-	return queryValue[bool](ctx, d.DB.pool, busySQL, domain.MovingStates(), within)
+	return queryValue[bool](ctx, d.DB.pool, busySQL, within)
 }
 
 const (

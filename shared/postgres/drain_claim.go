@@ -11,7 +11,7 @@ import (
 var claimDrainsSQL = `
 update drains set claim_id = $1, claimed_until = clock_timestamp() + $2::interval
 where id in (
-    select d.id from drains d where d.due_at <= clock_timestamp() and ` + unclaimed("d") + `
+    select d.id from drains d where d.due_at <= now() and ` + unclaimedAt("d", "now()") + `
     order by d.created_at, d.id limit $3 for no key update skip locked
 )
 returning ` + drainColumns
@@ -32,8 +32,8 @@ func (s Drains) Claim(
 
 var drainsDueSQL = `
 select exists (select from drains d
-               where d.due_at <= clock_timestamp() + $1::interval and ` + unclaimedAt("d",
-	"clock_timestamp() + $1::interval") + `)`
+               where d.due_at <= now() + $1::interval and ` + unclaimedAt("d",
+	"now() + $1::interval") + `)`
 
 // IsDue says whether a drain that nobody has claimed is due now or soon, so that it pays to wait for it.
 func (s Drains) IsDue(ctx context.Context, soon time.Duration) (bool, error) {

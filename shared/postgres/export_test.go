@@ -2,9 +2,13 @@ package postgres
 
 import (
 	"context"
+	"slices"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
 // Pool gives tests the pool as functions have it.
@@ -16,4 +20,42 @@ var Classify = classify
 // DeleteUntil is what Run does once it has the job.
 func (r Retention) DeleteUntil(ctx context.Context, until time.Time) (done bool, err error) {
 	return r.deleteOld(ctx, until)
+}
+
+// DueStatement is a statement that looks for due rows, every second or at every tick.
+type DueStatement struct {
+	SQL  string
+	Args []any
+}
+
+// DueStatements are all of them, by what they look for.
+func DueStatements() map[string]DueStatement {
+	claim, long, limit := domain.NewClaim().ID, time.Minute, 20
+	pace := paceArgs(domain.RemotePace{Usual: time.Minute, Moving: time.Second, Within: time.Minute})
+	cloud := append(slices.Clone(pace), "", "r", claim, long)
+	return map[string]DueStatement{
+		"connections that end":      {endingSQL, []any{limit}},
+		"connections with work":     {workSQL, []any{limit}},
+		"work through connections":  {busySQL, []any{long}},
+		"clouds to check":           {checkCloudsSQL, nil},
+		"a check":                   {claimCheckSQL, []any{"", "r", long}},
+		"clouds to read":            {remoteCloudsSQL, pace},
+		"a cloud to read":           {claimReadSQL, cloud},
+		"trusts to revoke":          {oldTrustsSQL, []any{limit}},
+		"undecided servers":         {undecidedSQL, []any{time.Now().AddDate(0, 0, -30)}},
+		"projects that move":        {movingSQL, []any{long}},
+		"projects to poll":          {claimDueSQL, []any{claim, long, time.Now().Add(-time.Hour), limit}},
+		"leases":                    {claimLeasesSQL, []any{claim, long, limit}},
+		"leases soon":               {leasesDueSQL, []any{time.Second}},
+		"drains":                    {claimDrainsSQL, []any{claim, long, limit}},
+		"drains soon":               {drainsDueSQL, []any{time.Second}},
+		"managed projects":          {claimProjectsSQL, []any{claim, long, limit}},
+		"managed projects soon":     {projectsDueSQL, []any{time.Second}},
+		"requests that expire":      {expireRequestsSQL, nil},
+		"handshakes":                {claimHandshakesSQL, []any{claim, long, limit}},
+		"deliveries and handshakes": {pressingSQL, []any{time.Second}},
+		"deliveries": {claimSQL, []any{
+			claim, long, limit, false, 4, []string{}, []uuid.UUID{}, []int{},
+		}},
+	}
 }

@@ -36,6 +36,7 @@ begin
         grant delete, insert, select on sessions to cloudfn_functions;
         grant select on stats_hourly to cloudfn_functions;
         grant select on stats_projects to cloudfn_functions;
+        grant select on stats_sums to cloudfn_functions;
         grant insert, select, update on streams to cloudfn_functions;
         grant delete, insert, select, update on trusts_to_revoke to cloudfn_functions;
         grant insert, select on unexpected_servers to cloudfn_functions;

@@ -16,7 +16,7 @@ update callbacks set claim_id = $1, claimed_until = now() + $2::interval
 where (project_id, id) in (
     select project_id, id from callbacks c
     where status = 'pending' and coalesce(not_before, '-infinity') <= now() and ` + unclaimedAt("c", "now()") + `
-    order by not_before nulls first limit $3 for no key update skip locked
+    order by coalesce(not_before, '-infinity') limit $3 for no key update skip locked
 )
 returning claim_id, project_id, id, url, failures as tries`
 

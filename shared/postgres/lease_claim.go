@@ -15,7 +15,7 @@ const isEnd = `(l.status = 'ending' or l.ends_at <= clock_timestamp())`
 var claimLeasesSQL = `
 with due as (
     select l.project_id, l.id from leases l
-    where l.due_at <= clock_timestamp() and ` + unclaimed("l") + `
+    where l.due_at <= now() and ` + unclaimedAt("l", "now()") + `
     order by ` + isEnd + ` desc, case when ` + isEnd + ` then l.ends_at else l.starts_at end, l.id limit $3
     for no key update skip locked
 )
@@ -60,8 +60,8 @@ func (s Leases) Claim(
 
 var leasesDueSQL = `
 select exists (select from leases l
-               where l.due_at <= clock_timestamp() + $1::interval and ` + unclaimedAt("l",
-	"clock_timestamp() + $1::interval") + `)`
+               where l.due_at <= now() + $1::interval and ` + unclaimedAt("l",
+	"now() + $1::interval") + `)`
 
 // IsDue says whether a lease that nobody has claimed is due now or soon, so that it pays to wait for it.
 func (s Leases) IsDue(ctx context.Context, soon time.Duration) (bool, error) {
@@ -73,7 +73,7 @@ update leases l set due_at = clock_timestamp()
 from connections c
 where c.project_id = l.project_id and c.id = l.connection_id and c.status <> 'active'
   and l.status not in ('ended', 'cancelled') and l.problem->>'code' is distinct from 'delegation_lost'
-  and coalesce(l.due_at, 'infinity') > clock_timestamp()`
+  and coalesce(l.due_at, 'infinity') > now()`
 
 // Lost makes open leases due whose connection has ended by itself, and says how many. A lease whose problem is
 // delegation_lost already is left alone.

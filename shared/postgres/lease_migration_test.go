@@ -25,7 +25,8 @@ func migrationsFrom(t *testing.T, first string) (up, down []string) {
 			t.Fatal(err)
 		}
 		if filepath.Base(name) >= first {
-			forth, back, _ := strings.Cut(string(text), "-- +goose Down")
+			// A text of several statements is a transaction.
+			forth, back, _ := strings.Cut(strings.ReplaceAll(string(text), " concurrently", ""), "-- +goose Down")
 			up, down = append(up, forth), append(down, back)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -24,9 +25,9 @@ const (
 	lockPause = 300 * time.Millisecond
 )
 
-// Maintain makes the partitions of this month and the next, moves rows out of the default partition, drops the months
-// that ended more than retention ago, and deletes the default partition's rows of such months. It is idempotent, and
-// safe in any number of replicas. A partition that is read for long stays until the next call.
+// Maintain makes the partitions of this month and the next, drops the months that ended more than retention ago, and
+// deletes the rows of such months from other partitions. It is idempotent, and safe in any number of replicas. A
+// partition that is read for long stays until the next call.
 func (r Requests) Maintain(ctx context.Context, retention time.Duration) error {
 	err := r.alone(ctx, func(tx pgx.Tx, now time.Time) error {
 		month := time.Date(now.Year(), now.Month(), 1, 0, 0, 0, 0, time.UTC)
@@ -71,7 +72,7 @@ func (r Requests) tryAlone(ctx context.Context, fn func(tx pgx.Tx, now time.Time
 		if err != nil || !mine {
 			return err
 		}
-		// Moving many rows takes longer than any other statement may.
+		// Attaching a partition reads all of its rows, which may take longer than any other statement may.
 		const timeouts = "set local lock_timeout = '" + lockWait + "'; set local statement_timeout = 0"
 		if _, err := tx.Exec(ctx, timeouts); err != nil {
 			return err
@@ -84,13 +85,14 @@ const (
 	strayRows    = 5000 // deleted by one statement
 	strayBatches = 20   // in one call
 
-	// A row is deleted when its month's partition would be.
+	// A row is deleted when its month's partition would be. Only the default partition has such rows, and one that was
+	// the default before.
 	deleteStraysSQL = `
-delete from requests_default where ctid = any(array(
-    select ctid from requests_default where at < date_trunc('month', now() - $1::interval, 'UTC') limit $2))`
+delete from requests where at < date_trunc('month', now() - $1::interval, 'UTC') and id = any(array(
+    select id from requests where at < date_trunc('month', now() - $1::interval, 'UTC') limit $2))`
 )
 
-// deleteStrays deletes old rows of months that never had a partition.
+// deleteStrays deletes old rows of months that have no partition of their own.
 func (r Requests) deleteStrays(ctx context.Context, retention time.Duration) error {
 	for range strayBatches {
 		n, err := exec(ctx, r.DB.pool, deleteStraysSQL, retention, strayRows)
@@ -101,27 +103,74 @@ func (r Requests) deleteStrays(ctx context.Context, retention time.Duration) err
 	return nil
 }
 
-const partitionName = "requests_200601"
+const (
+	partitionName = "requests_200601" // the month that it ends with
+	partitionsSQL = `
+select relname::text from pg_inherits join pg_class t on t.oid = inhrelid where inhparent = 'requests'::regclass`
+)
 
-func makePartition(ctx context.Context, tx pgx.Tx, from time.Time) error {
-	name := from.Format(partitionName)
-	var exists bool
-	if err := tx.QueryRow(ctx, "select to_regclass($1) is not null", name).Scan(&exists); err != nil || exists {
+// makePartition makes a month's partition. It locks the whole table first: a statement that has read the list of
+// partitions, and then waits for the default one, would not see the rows that left it.
+func makePartition(ctx context.Context, tx pgx.Tx, month time.Time) error {
+	table, from, to := month.Format(partitionName), month, month.AddDate(0, 1, 0)
+	names, err := queryColumn[string](ctx, tx, partitionsSQL)
+	if err != nil || slices.Contains(names, table) {
 		return err
 	}
-	// Postgres refuses a partition whose rows lie in the default one, so they are moved while the table is locked. All
-	// of it: a statement that has read the list of partitions, and then waits for the default one, would not see the
-	// rows that left it.
-	to := from.AddDate(0, 1, 0)
-	table := pgx.Identifier{name}.Sanitize()
-	_, err := tx.Exec(ctx, fmt.Sprintf(`
+	isWaiting, err := queryValue[bool](ctx, tx,
+		"select exists (select from requests_default where at >= $1 and at < $2)", from, to)
+	if err != nil {
+		return err
+	}
+	if isWaiting {
+		return adoptDefault(ctx, tx, table, lastEnd(names, from), to)
+	}
+	_, err = tx.Exec(ctx, fmt.Sprintf(`
 		lock table requests in access exclusive mode;
-		create table %[1]s (like requests including defaults);
-		with moved as (delete from requests_default where at >= %[2]s and at < %[3]s returning *)
-		insert into %[1]s select * from moved;
-		alter table requests attach partition %[1]s for values from (%[2]s) to (%[3]s)`,
-		table, quoteTime(from), quoteTime(to)))
+		create table %s partition of requests for values from (%s) to (%s)`,
+		pgx.Identifier{table}.Sanitize(), quoteTime(from), quoteTime(to)))
 	return err
+}
+
+// adoptDefault makes the default partition a month's, because moving its rows would hold the lock for long. It covers
+// all that came since the partition before it ended. Only rows between older partitions move.
+func adoptDefault(ctx context.Context, tx pgx.Tx, table string, from, to time.Time) error {
+	begin, outside := "minvalue", "at >= "+quoteTime(to)
+	if !from.IsZero() {
+		begin = quoteTime(from)
+		outside += " or at < " + begin
+	}
+	table = pgx.Identifier{table}.Sanitize()
+	move := ""
+	hasStrays, err := queryValue[bool](ctx, tx, "select exists (select from requests_default where "+outside+")")
+	if err != nil {
+		return err
+	}
+	if hasStrays {
+		move = fmt.Sprintf(`
+		with strays as (delete from %s where %s returning *)
+		insert into requests select * from strays;`, table, outside)
+	}
+	_, err = tx.Exec(ctx, fmt.Sprintf(`
+		lock table requests in access exclusive mode;
+		alter table requests detach partition requests_default;
+		alter table requests_default rename to %[1]s;
+		create table requests_default partition of requests default;
+		%[2]s
+		alter table requests attach partition %[1]s for values from (%[3]s) to (%[4]s)`,
+		table, move, begin, quoteTime(to)))
+	return err
+}
+
+// lastEnd is when the last partition before a month ends, or the zero time.
+func lastEnd(names []string, month time.Time) (last time.Time) {
+	for _, name := range names {
+		from, err := time.Parse(partitionName, name)
+		if end := from.AddDate(0, 1, 0); err == nil && !end.After(month) && end.After(last) {
+			last = end
+		}
+	}
+	return last
 }
 
 // quoteTime formats a time for DDL, which takes no parameters.
@@ -134,8 +183,7 @@ func (r Requests) dropPartitions(ctx context.Context, retention time.Duration) e
 	if err != nil {
 		return err
 	}
-	names, err := queryColumn[string](ctx, r.DB.pool,
-		"select inhrelid::regclass::text from pg_inherits where inhparent = 'requests'::regclass")
+	names, err := queryColumn[string](ctx, r.DB.pool, partitionsSQL)
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -48,7 +49,17 @@ const pollColumns = `p.project_id, p.since, p.full_at,
      where i.project_id = p.project_id and i.state <> 'deleted' and ` + uncertain + `) as uncertain,
     p.failing_since, p.not_before, p.gone_at, p.sweep_at, p.sweep_marker`
 
-const (
+// movingSince selects the instances (i) that Nova is changing, and that changed within an interval. The states are
+// literals, so that instances_moving is used.
+func movingSince(within string) string {
+	states := make([]string, 0, len(domain.MovingStates()))
+	for _, state := range domain.MovingStates() {
+		states = append(states, "'"+string(state)+"'")
+	}
+	return "i.state in (" + strings.Join(states, ", ") + ") and i.updated_at > now() - " + within + "::interval"
+}
+
+var (
 	followedSQL = `
 select ` + pollColumns + ` from polls p
 where exists (select from instances i where i.project_id = p.project_id and i.state <> 'deleted' and ` + followed + `)
@@ -57,8 +68,8 @@ order by p.project_id`
 	movingSQL = `
 select distinct i.project_id
 from instances i left join orders o on o.project_id = i.project_id and o.id = i.order_id
-where i.state = any($1) and ` + followed + ` and i.updated_at > clock_timestamp() - $2::interval
-  and (i.server_id is not null or o.claimed_until > clock_timestamp())`
+where ` + movingSince("$1") + ` and ` + followed + `
+  and (i.server_id is not null or o.claimed_until > now())`
 )
 
 // ListFollowed lists the projects that have instances which are not deleted, and a row.
@@ -69,7 +80,7 @@ func (p Polls) ListFollowed(ctx context.Context) ([]domain.Poll, error) {
 // ListMoving lists the projects with instances that Nova is changing, and that changed within the time given: an
 // instance that has been changing for longer need not be polled so often. An unknown state does not count.
 func (p Polls) ListMoving(ctx context.Context, within time.Duration) ([]string, error) {
-	return queryColumn[string](ctx, p.DB.pool, movingSQL, domain.MovingStates(), within)
+	return queryColumn[string](ctx, p.DB.pool, movingSQL, within)
 }
 
 func (p Polls) list(ctx context.Context, sql string, args ...any) ([]domain.Poll, error) {
@@ -80,9 +91,9 @@ var (
 	claimDueSQL = `
 with due as (
     select project_id from polls p
-    where project_id <> '' and ` + unclaimed("p") + `
-      and coalesce(read_at, '-infinity') < $3 and coalesce(not_before, '-infinity') <= clock_timestamp()
-    order by read_at nulls first, project_id limit $4
+    where project_id <> '' and ` + unclaimedAt("p", "now()") + `
+      and coalesce(read_at, '-infinity') < $3 and coalesce(not_before, '-infinity') <= now()
+    order by coalesce(read_at, '-infinity'), project_id limit $4
     for update skip locked
 )
 update polls p set claim_id = $1, claimed_until = clock_timestamp() + $2::interval from due
@@ -128,11 +139,11 @@ func (p Polls) ClaimCloud(
 	return queryFound[domain.Poll](ctx, p.DB.pool, claimCloudSQL, claim.ID, claimFor)
 }
 
-// Renew prolongs the claim of all its projects.
-func (p Polls) Renew(ctx context.Context, claim domain.Claim, claimFor time.Duration) error {
-	_, err := exec(ctx, p.DB.pool,
-		"update polls set claimed_until = clock_timestamp() + $2::interval where claim_id = $1", claim.ID, claimFor)
-	return err
+// Renew prolongs the claim of all its projects, and returns them. Those that another replica has claimed are missing.
+func (p Polls) Renew(ctx context.Context, claim domain.Claim, claimFor time.Duration) (projects []string, err error) {
+	return queryColumn[string](ctx, p.DB.pool, `
+update polls set claimed_until = clock_timestamp() + $2::interval where claim_id = $1
+returning project_id`, claim.ID, claimFor)
 }
 
 // Release ends the claim of all its projects, or just of these, as if they had not been claimed.

@@ -174,10 +174,11 @@ where o.status = 'running' and o.connection_id is null -- run-connections works 
   and (o.spec->>'on_failure' = 'rollback'
        or not exists (select from instances i where i.project_id = o.project_id and i.order_id = o.id
                       and i.server_id is null and i.problem is null))
-order by o.created_at`
+order by o.updated_at`
 
 // ListRunningOrders lists the running orders that can continue without their caller: Nova has accepted or rejected each
-// of their instances, or they have to be rolled back. Only ProjectID and ID are set.
+// of their instances, or they have to be rolled back. Those that were claimed longest ago come first. Only ProjectID
+// and ID are set.
 func (p Polls) ListRunningOrders(ctx context.Context) ([]domain.Order, error) {
 	return queryAll[domain.Order](ctx, p.DB.pool, runningSQL)
 }

@@ -256,6 +256,7 @@ func (r Retention) deleteGone(ctx context.Context, lockSQL string, args ...any) 
 }
 
 const (
+	deleteSumsSQL  = `delete from stats_sums where hour < now() - $1::interval`
 	deleteHoursSQL = `
 delete from stats_hourly where ctid = any(array(
     select ctid from stats_hourly where hour < now() - $1::interval order by hour limit $2))`
@@ -264,6 +265,9 @@ delete from stats_hourly where ctid = any(array(
 
 // deleteStats deletes hours, and then projects that have not been counted since.
 func (r Retention) deleteStats(ctx context.Context, until time.Time) (done bool, err error) {
+	if _, err := exec(ctx, r.DB.pool, deleteSumsSQL, r.Config.Stats); err != nil {
+		return false, err
+	}
 	for time.Now().Before(until) {
 		n, err := exec(ctx, r.DB.pool, deleteHoursSQL, r.Config.Stats, retentionRows)
 		if err != nil {

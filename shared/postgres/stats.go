@@ -36,22 +36,36 @@ where project_id = $1 and hour = $2 and uncertain = $10`
 // Insert stores counts. An hour that a project has already is replaced only when fewer servers are uncertain now.
 func (s Stats) Insert(ctx context.Context, counts []domain.HourCount) error {
 	batch := &pgx.Batch{}
+	var hours []time.Time
 	for _, c := range slices.SortedFunc(slices.Values(counts), byKey) {
+		hours = append(hours, c.Hour)
 		batch.Queue(insertHourSQL, c.ProjectID, c.Hour, c.DomainID, c.Running, c.Total, byStatus(c), c.Source,
 			orEmpty(c.Undecided), c.Recheck, c.Settled)
 	}
-	return s.DB.inTx(ctx, func(tx pgx.Tx) error { return tx.SendBatch(ctx, batch).Close() })
+	return s.write(ctx, hours, batch)
 }
 
 // Refine replaces counts by better ones, unless another replica has refined them since.
 func (s Stats) Refine(ctx context.Context, counts []domain.RefinedCount) error {
 	batch := &pgx.Batch{}
+	var hours []time.Time
 	byHourKey := func(a, b domain.RefinedCount) int { return byKey(a.HourCount, b.HourCount) }
 	for _, c := range slices.SortedFunc(slices.Values(counts), byHourKey) {
+		hours = append(hours, c.Hour)
 		batch.Queue(refineHourSQL, c.ProjectID, c.Hour, c.Running, c.Total, byStatus(c.HourCount), c.Source,
 			orEmpty(c.Undecided), c.Recheck, c.Settled, c.Before)
 	}
-	return s.DB.inTx(ctx, func(tx pgx.Tx) error { return tx.SendBatch(ctx, batch).Close() })
+	return s.write(ctx, hours, batch)
+}
+
+// write writes counts, and forgets the sums of their hours first: Summarize waits for whoever has begun that.
+func (s Stats) write(ctx context.Context, hours []time.Time, counts *pgx.Batch) error {
+	return s.DB.inTx(ctx, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, forgetSumsSQL, hours); err != nil {
+			return err
+		}
+		return tx.SendBatch(ctx, counts).Close()
+	})
 }
 
 // byKey orders counts, so that two replicas that store the same ones do not wait for each other.
@@ -68,7 +82,7 @@ func byStatus(c domain.HourCount) map[string]int {
 
 const undecidedSQL = `
 select project_id, hour, domain_id, running, total, by_status, source, undecided from stats_hourly
-where recheck_at <= clock_timestamp() and hour >= $1 order by hour desc`
+where recheck_at <= now() and hour >= $1 order by hour desc`
 
 // Undecided reads the counts since from whose undecided servers are due for another check, the newest hour first.
 func (s Stats) Undecided(ctx context.Context, from time.Time) ([]domain.HourCount, error) {
@@ -141,6 +155,7 @@ left join stats_hourly c on c.project_id = p.project_id and c.hour = h.hour
 where c.hour is null order by 1`
 
 	excuseSQL = `
+with forgotten as (delete from stats_sums where hour between $2 and $3)
 update stats_projects p
 set gaps = p.gaps + coalesce((
     select range_agg(tstzrange(h.hour, h.hour, '[]'))
@@ -158,56 +173,4 @@ func (s Stats) ListMissing(ctx context.Context, first, last time.Time) (projectI
 func (s Stats) ExcuseMissing(ctx context.Context, projectID string, first, last time.Time) error {
 	_, err := exec(ctx, s.DB.pool, excuseSQL, projectID, first, last)
 	return err
-}
-
-const seriesSQL = `
-with hours as (
-    select generate_series($3::timestamptz, $4::timestamptz, interval '1 hour') as hour
-), counted as (
-    select * from stats_hourly
-    where hour between $3 and $4 and ($1 = '' or project_id = $1) and ($2 = '' or domain_id = $2)
-), lacking as (
-    select h.hour
-    from hours h join stats_projects p on h.hour between p.first_hour and p.last_hour and not p.gaps @> h.hour
-    left join counted c on c.project_id = p.project_id and c.hour = h.hour
-    where ($1 = '' or p.project_id = $1) and ($2 = '' or p.domain_id = $2) and c.hour is null
-    group by h.hour
-), sums as (
-    select hour, sum(running)::int as running, sum(total)::int as total, sum(uncertain)::int as uncertain,
-           bool_or(source = 'rebuilt') as rebuilt, bool_and(settled) as settled
-    from counted group by hour
-), statuses as (
-    select hour, jsonb_object_agg(key, n) as by_status
-    from (select hour, key, sum(value::int)::int as n
-          from counted, jsonb_each_text(by_status) group by hour, key) each
-    group by hour
-)
-select h.hour, s.running, s.total, coalesce(t.by_status, '{}') as by_status, coalesce(s.uncertain, 0) as uncertain,
-       case when s.hour is null then 'missing' when s.rebuilt then 'rebuilt' else 'sampled' end as source
-from hours h
-left join sums s on s.hour = h.hour and h.hour not in (select hour from lacking) and (s.settled or not $5)
-left join statuses t on t.hour = s.hour
-order by h.hour`
-
-// Series reads the hours from first to last (both full hours) of a view: one entry each, oldest first. An hour without
-// the count of one of the view's projects is missing as a whole: its sum would be too low.
-func (s Stats) Series(ctx context.Context, v domain.View, first, last time.Time) ([]domain.HourStat, error) {
-	return s.series(ctx, v, first, last, false)
-}
-
-// Settled reads the known hours of the whole cloud that can be announced: no check within minutes is expected to decide
-// more servers.
-func (s Stats) Settled(ctx context.Context, first, last time.Time) ([]domain.HourStat, error) {
-	hours, err := s.series(ctx, domain.View{Scope: domain.ScopeCloud}, first, last, true)
-	return slices.DeleteFunc(hours, func(h domain.HourStat) bool { return h.Source == domain.Missing }), err
-}
-
-func (s Stats) series(
-	ctx context.Context, v domain.View, first, last time.Time, settled bool,
-) ([]domain.HourStat, error) {
-	project, domainID, err := filter(v)
-	if err != nil {
-		return nil, err
-	}
-	return queryAll[domain.HourStat](ctx, s.DB.pool, seriesSQL, project, domainID, first, last, settled)
 }

@@ -101,7 +101,7 @@ func oldTrusts(ctx context.Context, db querier, projectID string, connection uui
 
 const (
 	// A trust of a connection that has ended is due at once, but an announced trust may yet be made.
-	oldTrustDue = `(t.not_before <= clock_timestamp()
+	oldTrustDue = `(t.not_before <= now()
     or t.failures = 0 and t.trust_id is not null
        and not exists (select from connections c where c.project_id = t.project_id and c.id = t.connection_id
            and c.status = 'active'))`

@@ -36,7 +36,7 @@ func TestCount(t *testing.T) {
 	for range countRounds {
 		ours.collect(t, fake, database)
 		compareCounts(t, "collect-stats", counted(t, conn), fake.servers)
-		_, err := conn.Exec(context.Background(), "truncate jobs, stats_hourly, stats_projects")
+		_, err := conn.Exec(context.Background(), "truncate jobs, stats_hourly, stats_projects, stats_sums")
 		must(t, err)
 	}
 	export()
