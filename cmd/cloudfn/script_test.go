@@ -45,6 +45,7 @@ func (c cleaned) Run() int {
 //	eventually LIMIT PATTERN COMMAND... run it until it is done and its stdout matches
 //	capture NAME [PATTERN]              keep the last stdout, or the pattern's first group in it, as $NAME
 //	boot NAME [N]                       make servers by Nova itself; the first one's id is $SERVER, all are $SERVERS
+//	image NAME                          make an image that servers can boot from
 //	stat-hours N RUNNING [UNCERTAIN]    write the last N hours' counts of the project, each as RUNNING; from here on
 //	                                    the script calls a daemon whose clock is far from the full hour
 //	tick FUNCTION                       send the daemon the event that a PingSource would
@@ -95,7 +96,7 @@ func runScripts(t *testing.T, d daemon, folders ...string) bool {
 		testscript.Run(t, testscript.Params{
 			Files: files, Setup: d.setup, RequireExplicitExec: true, RequireUniqueNames: true,
 			Cmds: map[string]func(*testscript.TestScript, bool, []string){
-				"exits": exits, "eventually": eventually, "capture": capture, "boot": boot,
+				"exits": exits, "eventually": eventually, "capture": capture, "boot": boot, "image": image,
 				"stat-hours": d.statHours, "tick": d.tick, "mode": mode, "no-secrets": noSecrets, "receiver": receiver,
 				"forge": forge, "interrupt": interrupt, "admin": admin, "reservable-host": reservableHost,
 				"failed-lease": d.failedLease,
@@ -242,6 +243,11 @@ func boot(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	ts.Setenv("SERVER", ids[0])
 	ts.Setenv("SERVERS", strings.Join(ids, " "))
+}
+
+func image(ts *testscript.TestScript, neg bool, args []string) {
+	needs(ts, neg, args, 1, "image NAME")
+	project(ts).MakeImage(tb(ts), args[0])
 }
 
 func (d daemon) tick(ts *testscript.TestScript, neg bool, args []string) {

@@ -37,14 +37,25 @@ func start(t *testing.T) (*testkit.Project, *testkit.Client, string) {
 	return p, testkit.Start(t, testkit.Env(t, database, nil), Function).As(p.Token(t)), database
 }
 
-// TestLaunchByName launches servers by names and checks them in Nova.
+// TestLaunchByName launches servers by names and checks them in Nova. Glance takes the text before the first colon of a
+// filter for an operator.
 func TestLaunchByName(t *testing.T) {
 	t.Parallel()
 	p, app, database := start(t)
 	id := uuid.NewString()
+	images := map[string]string{}
+	for _, name := range []string{"ubuntu:22.04", "in:cirros", "eq:x"} {
+		images[name] = p.MakeImage(t, name)
+		var report launchReport
+		a := app.Post(t, "/v1/launch?dry_run=true", body(t, object{"image": name}))
+		if a.JSON(t, &report); !report.OK || len(report.Resolved) != 1 || report.Resolved[0].ImageID != images[name] {
+			t.Errorf("dry run with %s: got %d %s, want %s", name, a.Status, a.Body, images[name])
+		}
+	}
 	a := app.Post(t, "/v1/launch", body(t, object{
-		"id": id, "name": "wëb ✓", "count": 2, "user_data": "#cloud-config\n# canary-user-data",
-		"metadata": object{"role": "web"}, "security_groups": []string{"default"}, "availability_zone": "nova",
+		"id": id, "name": "wëb ✓", "image": "ubuntu:22.04", "instances": []object{{}, {"image": "in:cirros"}},
+		"user_data": "#cloud-config\n# canary-user-data",
+		"metadata":  object{"role": "web"}, "security_groups": []string{"default"}, "availability_zone": "nova",
 	}))
 	var order Order
 	a.JSON(t, &order)
@@ -57,7 +68,7 @@ func TestLaunchByName(t *testing.T) {
 		return order.Status == domain.OrderDone
 	})
 	made := p.Servers(t)
-	for _, i := range order.Instances {
+	for k, i := range order.Instances {
 		n := slices.IndexFunc(made, func(s testkit.Server) bool { return s.ID == i.ServerID })
 		if n < 0 {
 			t.Fatalf("Nova has no server %s: %+v", i.ServerID, made)
@@ -66,6 +77,9 @@ func TestLaunchByName(t *testing.T) {
 		if i.State != domain.InstanceActive || s.Status != "ACTIVE" || s.Name != i.Name ||
 			s.Metadata["role"] != "web" || !slices.Contains(*s.Tags, i.ID.String()) {
 			t.Errorf("instance %+v, server %+v", i, s)
+		}
+		if name := []string{"ubuntu:22.04", "in:cirros"}[k]; s.Image["id"] != images[name] {
+			t.Errorf("the image of server %d is %v, want %s", k, s.Image, images[name])
 		}
 	}
 	if order.Instances[0].Name != "wëb ✓-1" || order.Instances[1].Name != "wëb ✓-2" {

@@ -40,7 +40,7 @@ func (i image) domain() domain.Image {
 func (s *Session) Images(ctx context.Context, name string) ([]domain.Image, error) {
 	query := url.Values{"limit": {"1000"}}
 	if name != "" {
-		query.Set("name", name)
+		query.Set("name", "eq:"+name) // else Glance takes what precedes the first colon for an operator
 	}
 	return s.images(ctx, query)
 }

@@ -133,13 +133,34 @@ func listQuery(q domain.ServerQuery) url.Values {
 		query.Set("status", q.Status)
 	}
 	if q.Name != "" {
-		query.Set("name", regexp.QuoteMeta(q.Name)) // Nova hands it to its database as a regular expression
+		query.Set("name", pattern(q.Name))
 	}
 	if len(q.Tags) > 0 {
 		query.Set("tags-any", strings.Join(q.Tags, ","))
 	}
 	return query
 }
+
+// pattern returns the regular expression of the names that contain a text, for Nova to hand to its database. Nova puts
+// another backslash before each |. A database with old defaults rejects characters of four bytes, and one that compares
+// bytes takes them for four: the pattern also matches other characters in their place.
+func pattern(text string) string {
+	var out strings.Builder
+	for _, r := range text {
+		switch {
+		case r == '|':
+			out.WriteString("[|]")
+		case r > maxThreeBytes:
+			out.WriteString(".{1,4}")
+		default:
+			out.WriteString(regexp.QuoteMeta(string(r)))
+		}
+	}
+	return out.String()
+}
+
+// maxThreeBytes is the last character that takes three bytes in UTF-8.
+const maxThreeBytes = '\uFFFF'
 
 // Server reads one server. One whose cell is down comes with Partial set and the status UNKNOWN.
 func (s *Session) Server(ctx context.Context, id string) (domain.Server, error) {
