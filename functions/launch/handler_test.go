@@ -194,12 +194,18 @@ func TestLaunchRejectsRequests(t *testing.T) {
 		"networks as text":   {object{"networks": "private"}, 400, "networks"},
 		"too much user_data": {object{"user_data": strings.Repeat("x", 50_000)}, 400, "user_data"},
 		"NUL in the name":    {object{"name": "a\x00b"}, 400, "name"},
+		"NUL in metadata":    {object{"metadata": object{"k": "a\x00b"}}, 400, "metadata.k"},
+		"NUL in a key":       {object{"metadata": object{"k\x00": "a"}}, 400, "metadata.k\uFFFD"},
+		"NUL in user_data":   {object{"user_data": "a\x00b"}, 400, "user_data"},
 		"metadata of lists":  {object{"metadata": object{"a": []int{1}}}, 400, "metadata.a"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if a := app.Post(t, "/v1/launch", body(t, tc.changes)); a.Status != tc.status ||
-				!testkit.Names(t, a, tc.field) {
-				t.Errorf("got %d %s, want %d that names %s", a.Status, a.Body, tc.status, tc.field)
+			for _, path := range []string{"/v1/launch", "/v1/launch?dry_run=true"} {
+				a := app.Post(t, path, body(t, tc.changes))
+				isReport := a.Status == 200 && strings.Contains(string(a.Body), `"field":"`+tc.field+`"`)
+				if !isReport && (a.Status != tc.status || !testkit.Names(t, a, tc.field)) {
+					t.Errorf("%s: got %d %s, want %d that names %s", path, a.Status, a.Body, tc.status, tc.field)
+				}
 			}
 		})
 	}
@@ -227,6 +233,7 @@ func TestLaunchRejectsRequests(t *testing.T) {
 		"a list":         {"application/json", "[]", 400},
 		"more behind it": {"application/json", body(t, nil) + "{}", 400},
 		"not UTF-8":      {"application/json; charset=utf-8", "{\"name\":\"\xff\"}", 400},
+		"half a pair":    {"application/json", strings.Replace(body(t, nil), `"server"`, `"\ud83d"`, 1), 400},
 		"too deep":       {"application/json", strings.Repeat(`{"metadata":`, 20_000), 400},
 		"too large":      {"application/json", `{"user_data":"` + strings.Repeat("x", 1<<20) + `"}`, 413},
 	} {

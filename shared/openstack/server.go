@@ -101,12 +101,10 @@ func (s *server) domain() domain.Server {
 		networks = append(networks, n)
 	}
 	slices.Sort(networks)
-	for _, n := range networks { // Neutron takes a name with a zero byte in it, which Postgres would not
+	for _, n := range networks {
 		for _, a := range s.Addresses[n] {
-			out.Addresses = append(out.Addresses, domain.Address{
-				Network: strings.ReplaceAll(n, "\x00", ""), IP: a.Addr,
-				Version: a.Version, Type: a.Type,
-			})
+			address := domain.Address{Network: n, IP: a.Addr, Version: a.Version, Type: a.Type}
+			out.Addresses = append(out.Addresses, address)
 		}
 	}
 	if s.Flavor != nil {

@@ -92,7 +92,7 @@ func TestServersAsksForWhatIsMeant(t *testing.T) {
 		"nothing": {domain.ServerQuery{Limit: 7}, map[string][]string{"limit": {"7"}}},
 		"a name": {
 			domain.ServerQuery{Limit: 1, Name: "a.b*(c|d)^$+[é] x&y"}, map[string][]string{
-				"limit": {"1"}, "name": {`a\.b\*\(c\|d\)\^\$\+\[é\] x&y`},
+				"limit": {"1"}, "name": {`a\.b\*\(c[|]d\)\^\$\+\[é\] x&y`},
 			},
 		},
 		"everything": {
