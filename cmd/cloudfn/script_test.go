@@ -48,6 +48,7 @@ func (c cleaned) Run() int {
 //	image NAME                          make an image that servers can boot from
 //	stat-hours N RUNNING [UNCERTAIN]    write the last N hours' counts of the project, each as RUNNING; from here on
 //	                                    the script calls a daemon whose clock is far from the full hour
+//	user-data FILE                      Nova has the file as the user_data of each server of the project
 //	tick FUNCTION                       send the daemon the event that a PingSource would
 //	mode PERM FILE                      the file has these permissions
 //	no-secrets FILE|stdout|stderr       it shows no secret that a test knows of
@@ -96,7 +97,7 @@ func runScripts(t *testing.T, d daemon, folders ...string) bool {
 		testscript.Run(t, testscript.Params{
 			Files: files, Setup: d.setup, RequireExplicitExec: true, RequireUniqueNames: true,
 			Cmds: map[string]func(*testscript.TestScript, bool, []string){
-				"exits": exits, "eventually": eventually, "capture": capture, "boot": boot, "image": image,
+				"exits": exits, "eventually": eventually, "capture": capture, "boot": boot, "image": image, "user-data": userData,
 				"stat-hours": d.statHours, "tick": d.tick, "mode": mode, "no-secrets": noSecrets, "receiver": receiver,
 				"forge": forge, "interrupt": interrupt, "admin": admin, "reservable-host": reservableHost,
 				"failed-lease": d.failedLease,
