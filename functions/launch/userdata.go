@@ -41,7 +41,8 @@ func (o launchInstance) checkUserData(wrong *faults, at func(field string) strin
 	wrong.forbid(o.UserDataBase64 != nil && value(o.UserData).Secret != "", at("user_data_base64"),
 		"cannot be combined with user_data")
 	for field, size := range map[string]int{"user_data": len(value(o.UserData).Secret), "user_data_base64": len(data)} {
-		wrong.forbid(size > domain.MaxUserData, at(field), fmt.Sprintf("must have at most %d bytes", domain.MaxUserData))
+		wrong.forbid(size > domain.MaxUserData, at(field),
+			fmt.Sprintf("must have at most %d bytes", domain.MaxUserData))
 	}
 }
 

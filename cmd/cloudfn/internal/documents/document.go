@@ -194,8 +194,8 @@ func readFiles(spec map[string]any, folder string) error {
 	return nil
 }
 
-// FileValue returns a file as the value of a field. The content of an image may be any bytes, and is in base64. All else
-// must be text: JSON would replace other bytes.
+// FileValue returns a file as the value of a field. The content of an image may be any bytes, and is in base64. Other
+// fields must be text: JSON would replace other bytes.
 func FileValue(field string, text []byte) (string, error) {
 	switch {
 	case field == "content":
