@@ -265,3 +265,13 @@ select 'collect-stats', key, gen_random_uuid(), now() + interval '1 day' from (
 		t.Fatal(err)
 	}
 }
+
+func userData(ts *testscript.TestScript, neg bool, args []string) {
+	needs(ts, neg, args, 1, "user-data FILE")
+	want := ts.ReadFile(args[0])
+	for _, s := range project(ts).Servers(tb(ts)) {
+		if got := testkit.UserData(tb(ts), s.ID); got != want {
+			ts.Fatalf("the user_data of %s is %q, want %q", s.Name, got, want)
+		}
+	}
+}

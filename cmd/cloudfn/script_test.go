@@ -45,8 +45,10 @@ func (c cleaned) Run() int {
 //	eventually LIMIT PATTERN COMMAND... run it until it is done and its stdout matches
 //	capture NAME [PATTERN]              keep the last stdout, or the pattern's first group in it, as $NAME
 //	boot NAME [N]                       make servers by Nova itself; the first one's id is $SERVER, all are $SERVERS
+//	image NAME                          make an image that servers can boot from
 //	stat-hours N RUNNING [UNCERTAIN]    write the last N hours' counts of the project, each as RUNNING; from here on
 //	                                    the script calls a daemon whose clock is far from the full hour
+//	user-data FILE                      Nova has the file as the user_data of each server of the project
 //	tick FUNCTION                       send the daemon the event that a PingSource would
 //	mode PERM FILE                      the file has these permissions
 //	no-secrets FILE|stdout|stderr       it shows no secret that a test knows of
@@ -95,7 +97,7 @@ func runScripts(t *testing.T, d daemon, folders ...string) bool {
 		testscript.Run(t, testscript.Params{
 			Files: files, Setup: d.setup, RequireExplicitExec: true, RequireUniqueNames: true,
 			Cmds: map[string]func(*testscript.TestScript, bool, []string){
-				"exits": exits, "eventually": eventually, "capture": capture, "boot": boot,
+				"exits": exits, "eventually": eventually, "capture": capture, "boot": boot, "image": image, "user-data": userData,
 				"stat-hours": d.statHours, "tick": d.tick, "mode": mode, "no-secrets": noSecrets, "receiver": receiver,
 				"forge": forge, "interrupt": interrupt, "admin": admin, "reservable-host": reservableHost,
 				"failed-lease": d.failedLease,
@@ -242,6 +244,11 @@ func boot(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	ts.Setenv("SERVER", ids[0])
 	ts.Setenv("SERVERS", strings.Join(ids, " "))
+}
+
+func image(ts *testscript.TestScript, neg bool, args []string) {
+	needs(ts, neg, args, 1, "image NAME")
+	project(ts).MakeImage(tb(ts), args[0])
 }
 
 func (d daemon) tick(ts *testscript.TestScript, neg bool, args []string) {

@@ -156,7 +156,7 @@ func TestLaunchByConnection(t *testing.T) {
 	d := delegated(t, nil)
 	id := uuid.NewString()
 	request := d.body(t, object{
-		"id": id, "user_data": "canary-for-all", "generate_key": true, "security_groups": []string{"g"},
+		"id": id, "user_data_base64": "/yBjYW5hcnktZm9yLWFsbA==", "generate_key": true, "security_groups": []string{"g"},
 		"availability_zone": "z", "metadata": object{"role": "web"},
 		"callback": object{"url": "https://receiver.example.com/x"},
 		"instances": []object{
@@ -190,7 +190,7 @@ func TestLaunchByConnection(t *testing.T) {
 	}
 	want := []domain.DelegatedServer{
 		{Image: "an image", UserData: "canary-for-one"},
-		{Image: "another", Networks: []string{"a network"}, UserData: "canary-for-all"},
+		{Image: "another", Networks: []string{"a network"}, UserData: "\xff canary-for-all"},
 	}
 	if diff := cmp.Diff(want, payload.Servers); diff != "" {
 		t.Error(diff)

@@ -60,15 +60,6 @@ func textSchema(maxLength int) *huma.Schema {
 	}
 }
 
-// userData is plain text for cloud-init.
-type userData struct{ domain.Secret }
-
-// Schema implements huma.SchemaProvider.
-func (userData) Schema(huma.Registry) *huma.Schema {
-	maxLength := domain.MaxUserData
-	return &huma.Schema{Type: huma.TypeString, MaxLength: &maxLength}
-}
-
 // metadata are the server's; Nova has rules for the keys, see checkServer.
 type metadata map[string]string
 

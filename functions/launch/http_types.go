@@ -39,10 +39,12 @@ type launchRequest struct {
 	AvailabilityZone string      `json:"availability_zone" required:"false" doc:"An availability zone of compute."`
 	UserData         userData    `json:"user_data" required:"false"`
 	Metadata         metadata    `json:"metadata" required:"false"`
+
+	UserDataBase64 *userDataBase64 `json:"user_data_base64,omitempty" nullable:"false"`
 }
 
 // launchInstance has the fields of one server. A field that is absent or null is the order's; an empty key_name,
-// availability_zone, user_data, list or object replaces it.
+// availability_zone, user_data, list or object replaces it. Either form of user_data replaces both of the order's.
 type launchInstance struct {
 	ID               givenID     `json:"id" required:"false"`
 	Name             *reference  `json:"name" required:"false" nullable:"true" doc:"The server's name, as it is."`
@@ -55,6 +57,8 @@ type launchInstance struct {
 	AvailabilityZone *string     `json:"availability_zone" required:"false"`
 	UserData         *userData   `json:"user_data" required:"false" nullable:"true"`
 	Metadata         metadata    `json:"metadata" required:"false" nullable:"true"`
+
+	UserDataBase64 *userDataBase64 `json:"user_data_base64,omitempty" nullable:"true"`
 }
 
 // MinSize is the least that a server must have.

@@ -40,7 +40,7 @@ func (s service) sealPayload(order *domain.Order, req createOrder) (private doma
 		}
 	}
 	for n, i := range req.items {
-		server := domain.DelegatedServer{Image: i.image.Value, UserData: i.userData.Reveal()}
+		server := domain.DelegatedServer{Image: i.image.Value, UserData: domain.UserData(i.userData.Reveal())}
 		for _, n := range i.networks {
 			server.Networks = append(server.Networks, n.Value)
 		}

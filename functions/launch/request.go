@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/google/uuid"
@@ -33,15 +32,11 @@ func (in launchRequest) hash() [sha256.Size]byte {
 	if in.OnFailure == "" {
 		in.OnFailure = domain.Keep
 	}
-	secrets := []string{in.UserData.Reveal()}
 	in.Instances = slices.Clone(in.Instances)
 	for n := range in.Instances {
-		i := &in.Instances[n]
-		i.ID = lower(i.ID)
-		if i.UserData != nil {
-			secrets = append(secrets, strconv.Itoa(n), i.UserData.Reveal())
-		}
+		in.Instances[n].ID = lower(in.Instances[n].ID)
 	}
+	secrets := in.hashedSecrets()
 	if in.Callback != nil && in.Callback.Secret != nil {
 		secrets = append(secrets, "callback", in.Callback.Secret.Reveal())
 	}
@@ -152,7 +147,7 @@ func (in launchRequest) check() []error {
 	}
 	own := launchInstance{
 		KeyName: &in.KeyName, AvailabilityZone: &in.AvailabilityZone, SecurityGroups: in.SecurityGroups,
-		Metadata: in.Metadata, UserData: &in.UserData,
+		Metadata: in.Metadata, UserData: &in.UserData, UserDataBase64: in.UserDataBase64,
 	}
 	wrong = append(wrong, own.check(func(field string) string { return field })...)
 	if in.Reuse {
@@ -172,10 +167,12 @@ func (in launchRequest) checkReuse(wrong *faults) {
 		"does not go with reuse: an idle server stays on its host")
 	wrong.forbid(in.GenerateKey, "generate_key", booted)
 	wrong.forbid(in.UserData.Secret != "", "user_data", booted)
+	wrong.forbid(value(in.UserDataBase64).Secret != "", "user_data_base64", booted)
 	for n, o := range in.Instances {
 		at := inInstance(n)
 		wrong.forbid(o.ID != "", at("id"), "does not go with reuse: an idle instance keeps its id")
 		wrong.forbid(value(o.UserData).Secret != "", at("user_data"), booted)
+		wrong.forbid(value(o.UserDataBase64).Secret != "", at("user_data_base64"), booted)
 	}
 }
 
@@ -197,8 +194,7 @@ func (o launchInstance) check(at func(field string) string) []error {
 			wrong.add(apperr.InvalidField(at(f.Field), f.Detail))
 		}
 	}
-	wrong.forbid(len(value(o.UserData).Secret) > domain.MaxUserData, at("user_data"),
-		fmt.Sprintf("must have at most %d bytes", domain.MaxUserData))
+	o.checkUserData(&wrong, at)
 	return wrong
 }
 
@@ -219,6 +215,9 @@ func (in launchRequest) item(n, count int, o launchInstance) (item, []error) {
 			Metadata: in.Metadata,
 		},
 		userData: in.UserData.Secret, fields: map[string]string{},
+	}
+	if in.UserDataBase64 != nil {
+		i.userData, _ = in.UserDataBase64.decode() // it was checked
 	}
 	// own says whether the instance has a field of its own, and keeps where the request has it.
 	own := func(field string, isGiven bool) bool {
@@ -259,6 +258,9 @@ func (in launchRequest) item(n, count int, o launchInstance) (item, []error) {
 	}
 	if o.UserData != nil {
 		i.userData = o.UserData.Secret
+	}
+	if o.UserDataBase64 != nil {
+		i.userData, _ = o.UserDataBase64.decode()
 	}
 	wrong.forbid(i.min == nil && i.flavor.Value == "", i.flavor.Field, "is missing: it takes a flavor, or min")
 	wrong.forbid(i.min != nil && i.flavor.Value != "", i.fields["min"], "does not go with flavor")

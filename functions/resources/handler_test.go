@@ -44,6 +44,19 @@ func TestResourcesOfAProject(t *testing.T) {
 	}
 }
 
+// TestResourcesWithANULInAName: what another project calls its network is no fault of those it is shared with.
+func TestResourcesWithANULInAName(t *testing.T) {
+	t.Parallel()
+	p := testkit.BorrowProject(t)
+	id := p.SharedNetwork(t, "a\x00b")
+	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function).As(p.Token(t))
+	var got Resources
+	app.Get(t, "/v1/resources?kinds=networks").JSON(t, &got)
+	if !slices.ContainsFunc(got.Networks, func(n domain.Network) bool { return n.ID == id && n.Name == "a\uFFFDb" }) {
+		t.Errorf("got %+v", got.Networks)
+	}
+}
+
 func TestResourcesByKind(t *testing.T) {
 	t.Parallel()
 	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function).As(testkit.Token(t, "demo"))

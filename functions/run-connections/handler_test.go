@@ -18,14 +18,16 @@ func TestOrderByTrust(t *testing.T) {
 	w := newWorld(t)
 	c := w.trust(t)
 	p := w.function(t, nil)
-	secret := testkit.Canary("#cloud-config of " + uuid.NewString())
+	secret := testkit.Canary("\x1f\x8b\xff\x00 of " + uuid.NewString()) // no text
 	const public = publicKey
+	images := []string{w.MakeImage(t, "ubuntu:22.04"), w.MakeImage(t, "in:cirros")}
 	placed := w.place(t, c, 2, func(o *domain.Order, d *domain.DelegatedOrder) {
 		o.Spec.GeneratedKey, d.PublicKey = "made", public
 		for n := range o.Instances {
 			o.Instances[n].Spec.KeyName, o.Instances[n].KeyName = "made", "made"
 		}
-		d.Servers[1].UserData = secret
+		d.Servers[0].Image, d.Servers[1].Image, d.Servers[1].UserData = "ubuntu:22.04", "in:cirros",
+			domain.UserData(secret)
 	})
 	order := w.finish(t, p, placed.ID)
 	if order.Status != domain.OrderDone || order.Payload != nil {
@@ -44,7 +46,7 @@ func TestOrderByTrust(t *testing.T) {
 		if got := testkit.UserData(t, i.ServerID); got != want {
 			t.Errorf("instance %d: user_data is %q", n, got)
 		}
-		if i.State != domain.InstanceActive || i.Spec.ImageID != testkit.Sandbox(t).ImageID || i.KeyName != "made" ||
+		if i.State != domain.InstanceActive || i.Spec.ImageID != images[n] || i.KeyName != "made" ||
 			i.KeyFingerprint != fingerprint(public) {
 			t.Errorf("instance %d: %+v", n, i)
 		}

@@ -83,7 +83,8 @@ func TestResourcesAreRead(t *testing.T) {
 	start := w.connect(t, func(c *domain.Connection) {
 		c.Kind, c.Actions = domain.TrustConnection, []domain.Permission{domain.MayStart}
 	})
-	w.limit(t, c, domain.ConnectionLimits{Networks: []string{f.NetworkID}, Flavors: []string{f.FlavorID}})
+	shared := w.SharedNetwork(t, "a\x00b")
+	w.limit(t, c, domain.ConnectionLimits{Networks: []string{f.NetworkID, shared}, Flavors: []string{f.FlavorID}})
 	p := w.function(t, nil)
 	store := postgres.Connections{DB: w.db}
 	var last time.Time
@@ -100,7 +101,10 @@ func TestResourcesAreRead(t *testing.T) {
 		})
 		last = seen.AsOf
 		hasImage := slices.ContainsFunc(seen.Images, func(i domain.Image) bool { return i.Name == f.Image })
-		if !hasImage || len(seen.Networks) != 1 || seen.Networks[0].ID != f.NetworkID || len(seen.Flavors) != 1 ||
+		isCleaned := slices.ContainsFunc(seen.Networks, func(n domain.Network) bool {
+			return n.ID == shared && n.Name == "a\uFFFDb"
+		})
+		if !hasImage || len(seen.Networks) != 2 || !isCleaned || len(seen.Flavors) != 1 ||
 			seen.Flavors[0].ID != f.FlavorID ||
 			seen.Quota == nil || seen.Quota.Instances.Max == 0 || len(seen.Problems) != 0 || len(seen.Truncated) != 0 {
 			t.Errorf("got %+v", seen)

@@ -39,6 +39,9 @@ func TestConnectAndDisconnect(t *testing.T) {
 	t.Parallel()
 	p := testkit.BorrowProject(t)
 	server := p.Boot(t, "old", 1)[0].ID
+	if err := p.Session(t).SetServerMetadata(t.Context(), server, map[string]string{"note": "a\x00b"}, nil); err != nil {
+		t.Fatal(err)
+	}
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)
 	app := testkit.Start(t, testkit.Env(t, database, nil), Function).As(p.Token(t))
@@ -52,6 +55,9 @@ func TestConnectAndDisconnect(t *testing.T) {
 	if status != 201 || made.ID != id || made.ServerID != server || made.Origin != "connected" ||
 		made.State != domain.InstanceActive || made.ConnectionID != nil {
 		t.Errorf("connected: %d %+v", status, made)
+	}
+	if note := testkit.Scalar[string](t, conn, "select spec->'metadata'->>'note' from instances"); note != "a\uFFFDb" {
+		t.Errorf("the stored metadata is %q", note)
 	}
 	if status, again := link(t, app, `{"server_id":%q}`, server); status != 200 || again != made {
 		t.Errorf("repeated: %d %+v", status, again)

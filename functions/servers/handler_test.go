@@ -60,7 +60,11 @@ func TestListServers(t *testing.T) {
 	id := track(t, conn, p, made[0].ID, domain.InstanceBuilding)
 	track(t, conn, p, made[1].ID, domain.InstanceActive)
 	p.Tag(t, made[0].ID, id)
+	if err := p.Session(t).RenameServer(t.Context(), made[2].ID, made[2].Name+" x|y [z"); err != nil {
+		t.Fatal(err)
+	}
 	for query, want := range map[string]int{
+		"?name=x|y": 1, "?name=x|-1": 0, "?name=%5By": 0, "?name=%5Bz": 1, "?name=%F0%9F%9A%80": 0, "?name=%5C": 0,
 		"": 3, "?status=ACTIVE": 3, "?status=SHUTOFF": 0, "?name=a.b": 3, "?name=aXb": 0, "?name=%E2%9C%93-2": 1,
 		"?tracked=true": 2, "?tracked=true&limit=1": 1, "?tracked=true&status=SHUTOFF": 0, "?tracked=true&name=A.B": 2,
 		"?tracked=false": 1, "?tracked=false&limit=1": 1,

@@ -80,7 +80,7 @@ func (s service) listNova(ctx context.Context, a access, q query) (found []domai
 			return nil, "", err
 		}
 		for i, server := range page {
-			if !untracked || server.Instance == nil {
+			if hasName(q.ServerQuery, server) && (!untracked || server.Instance == nil) {
 				found = append(found, server)
 			}
 			if len(found) == q.Limit && (more || i < len(page)-1) {
@@ -138,10 +138,15 @@ func (s service) listTracked(
 	return found, marker, nil
 }
 
-// selects applies the query's filters as Nova does, whose usual database ignores the case of names.
+// selects applies the query's filters as Nova does.
 func selects(q domain.ServerQuery, server domain.Server) bool {
-	hasName := strings.Contains(strings.ToLower(server.Name), strings.ToLower(q.Name))
-	return hasName && (q.Status == "" || server.Status == q.Status)
+	return hasName(q, server) && (q.Status == "" || server.Status == q.Status)
+}
+
+// hasName ignores the case of names, as Nova's usual database does. Nova also lists servers whose names differ in some
+// characters.
+func hasName(q domain.ServerQuery, server domain.Server) bool {
+	return strings.Contains(strings.ToLower(server.Name), strings.ToLower(q.Name))
 }
 
 // fetch reads the servers of instances, by server id. A launched server has the instance's id as a tag, by which Nova

@@ -1,7 +1,9 @@
 package domain
 
 import (
+	"encoding/json"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 )
@@ -16,10 +18,36 @@ type DelegatedOrder struct {
 type DelegatedServer struct {
 	Image    string   `json:"image"`    // id or unique name
 	Networks []string `json:"networks"` // ids or unique names; empty = the project's only network
-	UserData string   `json:"user_data,omitempty"`
+	UserData UserData `json:"user_data,omitempty"`
 	// Name and Spec describe the server that replaces an idle one that cannot be reused.
 	Name string      `json:"name,omitempty"`
 	Spec *LaunchSpec `json:"spec,omitempty"`
+}
+
+// UserData is what a server gets for cloud-init: any bytes. In JSON it is a string, or in base64 if it is not UTF-8.
+type UserData string
+
+type encodedUserData struct {
+	Base64 []byte `json:"base64"`
+}
+
+// MarshalJSON implements json.Marshaler.
+func (d UserData) MarshalJSON() ([]byte, error) {
+	if utf8.ValidString(string(d)) {
+		return json.Marshal(string(d))
+	}
+	return json.Marshal(encodedUserData{[]byte(d)})
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (d *UserData) UnmarshalJSON(text []byte) error {
+	if json.Unmarshal(text, (*string)(d)) == nil {
+		return nil
+	}
+	var encoded encodedUserData
+	err := json.Unmarshal(text, &encoded)
+	*d = UserData(encoded.Base64)
+	return err
 }
 
 // SealedFor is the context that the order's DelegatedOrder is sealed with.

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 )
@@ -20,6 +21,52 @@ func numbered(n int) string {
 		labels[i] = fmt.Sprintf("%q:\"x\"", strconv.Itoa(i))
 	}
 	return strings.Join(labels, ",")
+}
+
+func TestScan(t *testing.T) {
+	t.Parallel()
+	const twice, control, half = "is given twice", "control", "surrogate"
+	for body, want := range map[string]string{
+		`{"k":"a\u0000b"}`:                        "k: " + control,
+		`{"labels":{"a.b":["\\u0000","\u0000"]}}`: "labels.a.b[1]: " + control,
+		`{"a\u0000":1}`:                           "a\uFFFD: " + control,
+		`["\ud800","\udc00\ud800","\ud83d\ude80\u00e9\n","\ud83dx","\ud83d\\ude80"]`: "[0]: " + half + "; [1]: " +
+			half + "; [3]: " + half + "; [4]: " + half,
+		`{"a":"\u0000","a":"\uD83D\uDE80"}`: "a: " + control + "; a: " + twice,
+	} {
+		var found []string
+		for _, f := range scan([]byte(body)) {
+			for _, kind := range []string{twice, control, half} {
+				if strings.Contains(f.Detail, kind) {
+					found = append(found, f.Field+": "+kind)
+				}
+			}
+		}
+		if got := strings.Join(found, "; "); got != want {
+			t.Errorf("%s: got %s, want %s", body, got, want)
+		}
+	}
+}
+
+// FuzzScan checks that a body without faults has only texts that can be stored, and that encoding/json changes none.
+func FuzzScan(f *testing.F) {
+	for _, seed := range []string{
+		`{"a":"\u0000"}`, `{"\u0000":1}`, `["\\u0000","\\\u0000"]`,
+		`["\ud800","\ud83d\ude80","\ude80\ud83d"]`, `"\uD83D\uD83D\uDE80"`,
+		`"\ud83d`, `{"a":{"b":[[],{},"\"\u0041"]}}`, `1`, `"\u00`,
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, body string) {
+		var tree any
+		if json.Unmarshal([]byte(body), &tree) != nil || !utf8.ValidString(body) || len(scan([]byte(body))) > 0 {
+			return
+		}
+		hasOwn := strings.Contains(body, "\uFFFD") || strings.Contains(strings.ToLower(body), `\ufffd`)
+		if all := fmt.Sprint(tree); strings.Contains(all, "\x00") || strings.Contains(all, "\uFFFD") && !hasOwn {
+			t.Errorf("%s has no fault, and is read as %q", body, all)
+		}
+	})
 }
 
 func TestDuplicateKeys(t *testing.T) {
@@ -36,13 +83,12 @@ func TestDuplicateKeys(t *testing.T) {
 		`{"labels":{` + numbered(100) + `,"40":"x"}}`:                           "labels.40",
 		`{"labels":{` + numbered(100) + `,"4":"x"}}`:                            "labels.4",
 	} {
-		err := checkKeys([]byte(body))
-		if field == "" && err == nil {
+		found := scan([]byte(body))
+		if field == "" && found == nil {
 			continue
 		}
-		if e := apperr.As(err); len(e.Fields) != 1 || e.Fields[0].Field != field ||
-			!strings.HasPrefix(e.Fields[0].Detail, "is given twice") {
-			t.Errorf("%.100s: got %v, want it for %s", body, err, field)
+		if len(found) != 1 || found[0].Field != field || !strings.HasPrefix(found[0].Detail, "is given twice") {
+			t.Errorf("%.100s: got %v, want it for %s", body, found, field)
 		}
 	}
 }

@@ -100,7 +100,7 @@ func (c *call) read() {
 		c.unread = syntaxError(io.EOF)
 	} else if err := json.Unmarshal(c.body, &syntax); err != nil {
 		c.unread = syntaxError(err)
-	} else if twice := checkKeys(c.body); twice != nil {
-		c.faults = append(c.faults, apperr.As(twice).Fields...)
+	} else {
+		c.faults = append(c.faults, scan(c.body)...)
 	}
 }

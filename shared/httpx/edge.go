@@ -141,7 +141,7 @@ func (e Edge) answer(ctx context.Context, x *exchange) (Response, domain.Identit
 		slog.WarnContext(ctx, "rejected: the request log is not available", "error", err)
 		return failure(err, id, e.KeystoneURL), domain.Identity{}
 	}
-	if x.route == nil {
+	if x.route == nil || !isText(x.request.URL.Path) {
 		return e.unserved(x, id), domain.Identity{}
 	}
 	if x.route.Public {
@@ -213,6 +213,9 @@ func remote(r *http.Request) string {
 	}
 	return host
 }
+
+// isText reports whether a text column can hold s as it is.
+func isText(s string) bool { return utf8.ValidString(s) && !strings.Contains(s, "\x00") }
 
 // text makes input valid for a text column: valid UTF-8, no NUL, bounded.
 func text(s string, most int) string {

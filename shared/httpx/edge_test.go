@@ -153,6 +153,8 @@ func TestOrder(t *testing.T) {
 		"a panic":               {"/panic", nil, nil, nil, 500, []string{"ready", "authenticate tok", "record"}},
 		"nothing there":         {"/nothing", nil, nil, nil, 404, []string{"ready", "record"}},
 		"an unclean path":       {"/private//1", nil, nil, nil, 404, []string{"ready", "record"}},
+		"a NUL in the path":     {"/private/a%00b", nil, nil, nil, 404, []string{"ready", "record"}},
+		"a path not in UTF-8":   {"/private/%ff", nil, nil, nil, 404, []string{"ready", "record"}},
 		"healthz":               {"/healthz", away, away, away, 200, nil},
 		"private, no log":       {"/private/1", away, nil, nil, 503, []string{"ready", "record"}},
 		"public, no log":        {"/public", away, nil, nil, 503, []string{"ready", "record"}},

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strings"
 	"unicode/utf8"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
@@ -79,7 +78,7 @@ func parseQuery(r *http.Request, names []string) (url.Values, []apperr.Field) {
 			fault.Detail = "was given more than once"
 		case list[0] == "":
 			fault.Detail = "is empty: leave it out instead"
-		case !utf8.ValidString(list[0]) || strings.ContainsRune(list[0], 0):
+		case !isText(list[0]):
 			fault.Detail = "is not text"
 		default:
 			continue

@@ -165,7 +165,7 @@ func message(body []byte) string {
 }
 
 func clean(text string) string {
-	text = strings.Join(strings.FieldsFunc(text, func(r rune) bool {
+	text = strings.Join(strings.FieldsFunc(strings.ToValidUTF8(text, "\uFFFD"), func(r rune) bool {
 		return unicode.IsSpace(r) || unicode.IsControl(r)
 	}), " ")
 	if runes := []rune(text); len(runes) > maxMessage {

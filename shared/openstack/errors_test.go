@@ -115,8 +115,9 @@ func TestRefusals(t *testing.T) {
 		},
 		"control characters": {
 			400, `{"badRequest": {"message": "a\r\nSet-Cookie: b\u0000\t c"}}`, apperr.Invalid,
-			"nova: a Set-Cookie: b c",
+			"nova: a Set-Cookie: b\uFFFD c",
 		},
+		"not UTF-8": {400, "a\xff\x00b", apperr.Invalid, "nova: a\uFFFD b"},
 		"very many words": {
 			400, `{"badRequest": {"message": "` + strings.Repeat("é", 2000) + `"}}`, apperr.Invalid,
 			"nova: " + strings.Repeat("é", maxMessage) + "…",

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 
 	"github.com/gophercloud/gophercloud/v2"
 
@@ -39,8 +40,8 @@ func (i image) domain() domain.Image {
 // property of every image twice.
 func (s *Session) Images(ctx context.Context, name string) ([]domain.Image, error) {
 	query := url.Values{"limit": {"1000"}}
-	if name != "" {
-		query.Set("name", name)
+	if name != "" && !strings.Contains(name, "\uFFFD") { // which may stand for a NUL of the name
+		query.Set("name", "eq:"+name) // else Glance takes what precedes the first colon for an operator
 	}
 	return s.images(ctx, query)
 }

@@ -36,7 +36,7 @@ func TestImagesGoesByTheMarker(t *testing.T) {
 		t.Errorf("%v %s", err, diff)
 	}
 	for n, r := range s.to("/image/v2/images") {
-		if q := r.URL.Query(); q.Get("name") != "one" || q.Get("limit") != "1000" ||
+		if q := r.URL.Query(); q.Get("name") != "eq:one" || q.Get("limit") != "1000" ||
 			q.Get("marker") != []string{"", "b", "c"}[n] {
 			t.Errorf("it was asked %s", r.URL)
 		}

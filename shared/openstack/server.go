@@ -101,12 +101,10 @@ func (s *server) domain() domain.Server {
 		networks = append(networks, n)
 	}
 	slices.Sort(networks)
-	for _, n := range networks { // Neutron takes a name with a zero byte in it, which Postgres would not
+	for _, n := range networks {
 		for _, a := range s.Addresses[n] {
-			out.Addresses = append(out.Addresses, domain.Address{
-				Network: strings.ReplaceAll(n, "\x00", ""), IP: a.Addr,
-				Version: a.Version, Type: a.Type,
-			})
+			address := domain.Address{Network: n, IP: a.Addr, Version: a.Version, Type: a.Type}
+			out.Addresses = append(out.Addresses, address)
 		}
 	}
 	if s.Flavor != nil {
@@ -133,13 +131,34 @@ func listQuery(q domain.ServerQuery) url.Values {
 		query.Set("status", q.Status)
 	}
 	if q.Name != "" {
-		query.Set("name", regexp.QuoteMeta(q.Name)) // Nova hands it to its database as a regular expression
+		query.Set("name", pattern(q.Name))
 	}
 	if len(q.Tags) > 0 {
 		query.Set("tags-any", strings.Join(q.Tags, ","))
 	}
 	return query
 }
+
+// pattern returns the regular expression of the names that contain a text, for Nova to hand to its database. Nova puts
+// another backslash before each |. A database with old defaults rejects characters of four bytes, and one that compares
+// bytes takes them for four: the pattern also matches other characters in their place.
+func pattern(text string) string {
+	var out strings.Builder
+	for _, r := range text {
+		switch {
+		case r == '|':
+			out.WriteString("[|]")
+		case r > maxThreeBytes:
+			out.WriteString(".{1,4}")
+		default:
+			out.WriteString(regexp.QuoteMeta(string(r)))
+		}
+	}
+	return out.String()
+}
+
+// maxThreeBytes is the last character that takes three bytes in UTF-8.
+const maxThreeBytes = '\uFFFF'
 
 // Server reads one server. One whose cell is down comes with Partial set and the status UNKNOWN.
 func (s *Session) Server(ctx context.Context, id string) (domain.Server, error) {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -91,7 +92,7 @@ func TestServersAsksForWhatIsMeant(t *testing.T) {
 		"nothing": {domain.ServerQuery{Limit: 7}, map[string][]string{"limit": {"7"}}},
 		"a name": {
 			domain.ServerQuery{Limit: 1, Name: "a.b*(c|d)^$+[é] x&y"}, map[string][]string{
-				"limit": {"1"}, "name": {`a\.b\*\(c\|d\)\^\$\+\[é\] x&y`},
+				"limit": {"1"}, "name": {`a\.b\*\(c[|]d\)\^\$\+\[é\] x&y`},
 			},
 		},
 		"everything": {
@@ -208,6 +209,28 @@ func TestIDsStayInTheirPlace(t *testing.T) {
 	for _, r := range s.calls[1:] {
 		if r.URL.RawQuery != "" || r.URL.Fragment != "" {
 			t.Errorf("it was asked %s", r.URL)
+		}
+	}
+}
+
+// TestPattern matches names that contain the text, although Nova changes the pattern, and takes none of it for syntax.
+func TestPattern(t *testing.T) {
+	t.Parallel()
+	for text, others := range map[string][]string{
+		"a|b": {"a", "b", `a\`}, "a.b": {"axb"}, "[a]": {"a"}, `a\`: {"a"}, "(": {")"}, "a*": {"b"}, "^a$": {"a"},
+		"🚀|b": {"b", "🚀"}, "é": {"e"},
+	} {
+		atNova := strings.ReplaceAll(pattern(text), "|", `\|`) // _safe_regex_mysql in nova/db/main/api.py
+		if strings.ContainsFunc(atNova, func(r rune) bool { return r > maxThreeBytes }) {
+			t.Errorf("%s: the pattern %s has characters that old databases reject", text, atNova)
+		}
+		if matches, err := regexp.MatchString(atNova, "x"+text+"y"); err != nil || !matches {
+			t.Errorf("%s: the pattern %s does not match it: %v", text, atNova, err)
+		}
+		for _, other := range others {
+			if matches, _ := regexp.MatchString(atNova, other); matches {
+				t.Errorf("%s: the pattern %s matches %s", text, atNova, other)
+			}
 		}
 	}
 }

@@ -161,7 +161,7 @@ func bounded(resp *http.Response) *http.Response {
 		if resp.StatusCode >= http.StatusMultipleChoices {
 			left = maxRefusal
 		}
-		resp.Body = &boundedBody{ReadCloser: resp.Body, left: left}
+		resp.Body = newStorable(&boundedBody{ReadCloser: resp.Body, left: left})
 	}
 	return resp
 }

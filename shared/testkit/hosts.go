@@ -30,6 +30,18 @@ func (p *Project) Session(t testing.TB) *shared.Session {
 	return cloud.As(domain.Secret(p.Token(t)), p.ID)
 }
 
+// MakeImage makes an image that servers can boot from, and returns its id. It is deleted after the test.
+func (p *Project) MakeImage(t testing.TB, name string) string {
+	t.Helper()
+	session := p.Session(t)
+	t.Cleanup(func() { p.DeleteImages(t) })
+	id := must(session.CreateImage(context.Background(), domain.ImageRequest{
+		Name: name, DiskFormat: "raw", ContainerFormat: "bare",
+	}))(t)
+	check(t, session.UploadImage(context.Background(), id, strings.NewReader("an image")))
+	return id
+}
+
 // DeleteImages deletes the images that the project owns.
 func (p *Project) DeleteImages(t testing.TB) {
 	t.Helper()

@@ -137,6 +137,20 @@ func (p *Project) ExternalNetwork(t testing.TB, cidr string, isShared bool) stri
 	return made.ID
 }
 
+// SharedNetwork makes a network of another project, shared with this one, and returns its id.
+func (p *Project) SharedNetwork(t testing.TB, name string) string {
+	t.Helper()
+	p.changed = true
+	ctx := context.Background()
+	neutron := must(openstack.NewNetworkV2(Login(t, "admin"), gophercloud.EndpointOpts{}))(t)
+	made := must(networks.Create(ctx, neutron, networks.CreateOpts{Name: name}).Extract())(t)
+	t.Cleanup(func() { check(t, networks.Delete(ctx, neutron, made.ID).ExtractErr()) })
+	check(t, rbacpolicies.Create(ctx, neutron, rbacpolicies.CreateOpts{
+		Action: rbacpolicies.ActionAccessShared, ObjectType: "network", TargetTenant: p.ID, ObjectID: made.ID,
+	}).Err)
+	return made.ID
+}
+
 // CloudsFile writes a clouds.yaml with a cloud for the member of each project, and returns its path.
 func CloudsFile(t testing.TB, members map[string]*Project) string {
 	t.Helper()

@@ -17,7 +17,8 @@ const redacted = "[redacted]"
 var (
 	secretHeaders = []string{"X-Auth-Token", "X-Subject-Token", "Authorization", "Cookie", "Set-Cookie"}
 	secretFields  = []string{
-		"secret", "password", "passcode", "token", "join_token", "private_key", "user_data", "payload", "env",
+		"secret", "password", "passcode", "token", "join_token", "private_key", "user_data", "user_data_base64",
+		"payload", "env",
 	}
 )
 

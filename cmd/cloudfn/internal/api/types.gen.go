@@ -2062,6 +2062,7 @@ type LaunchCallback struct {
 
 // LaunchInstance One server of an order. A field that is absent or null is the order's. An empty `key_name`, `availability_zone`,
 // `user_data`, `security_groups` or `metadata` stands for no value, and empty `networks` for the project's only one.
+// `user_data` or `user_data_base64` replaces either of the order's.
 type LaunchInstance struct {
 	AvailabilityZone *string `json:"availability_zone,omitempty"`
 
@@ -2083,6 +2084,7 @@ type LaunchInstance struct {
 	Networks       *[]string `json:"networks,omitempty"`
 	SecurityGroups *[]string `json:"security_groups,omitempty"`
 	UserData       *string   `json:"user_data,omitempty"`
+	UserDataBase64 *[]byte   `json:"user_data_base64,omitempty"`
 }
 
 // LaunchProblem defines model for LaunchProblem.
@@ -2175,7 +2177,8 @@ type LaunchRequest struct {
 	ReservationID *GivenID `json:"reservation_id,omitempty"`
 
 	// Reuse Use idle servers of the connection before new ones are made. Their disks are as their last use has left them.
-	// Only with `connection_id`, and not with `on_failure: rollback`, `generate_key`, `user_data` or ids of instances.
+	// Only with `connection_id`, and not with `on_failure: rollback`, `generate_key`, `user_data`, `user_data_base64`
+	// or ids of instances.
 	Reuse *bool `json:"reuse,omitempty"`
 
 	// SecurityGroups Names or ids of security groups. Without one, Nova uses `default`.
@@ -2185,8 +2188,13 @@ type LaunchRequest struct {
 	Start *bool `json:"start,omitempty"`
 
 	// UserData Plain text for cloud-init, 49149 bytes at most. It is never logged. Only an order through a connection stores
-	// it, encrypted, until Nova has it.
+	// it, encrypted, until Nova has it. A file that is not text, such as a compressed one, goes into
+	// `user_data_base64`.
 	UserData *string `json:"user_data,omitempty"`
+
+	// UserDataBase64 Instead of `user_data`: any bytes for cloud-init, in base64 with padding. Without the base64 they are 49149 bytes
+	// at most, since Nova takes 65535 with it. Line breaks are skipped.
+	UserDataBase64 *[]byte `json:"user_data_base64,omitempty"`
 }
 
 // LaunchRequestOnFailure What becomes of the servers when one fails. `rollback`: all or nothing.

@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -25,6 +26,15 @@ func (a *App) ReadFile(flag, name string) ([]byte, error) {
 	return text, nil
 }
 
+// ReadText reads a file that must be text: JSON would replace other bytes.
+func (a *App) ReadText(flag, name string) (string, error) {
+	text, err := a.ReadFile(flag, name)
+	if err == nil && !utf8.Valid(text) {
+		err = exit.Usagef("%s: %s is not UTF-8 text", flag, name)
+	}
+	return string(text), err
+}
+
 // WriteFile writes a file whole or not at all; - is stdout.
 func (a *App) WriteFile(name string, write func(io.Writer) error) error {
 	if name == "-" {
@@ -35,11 +45,11 @@ func (a *App) WriteFile(name string, write func(io.Writer) error) error {
 
 // ReadSecret reads the secret of a file, without the line break at its end.
 func (a *App) ReadSecret(flag, file string) (domain.Secret, error) {
-	text, err := a.ReadFile(flag, file)
+	text, err := a.ReadText(flag, file)
 	if err != nil {
 		return "", err
 	}
-	secret := strings.TrimRight(string(text), "\r\n")
+	secret := strings.TrimRight(text, "\r\n")
 	if secret == "" {
 		return "", exit.Usagef("%s: %s is empty", flag, file)
 	}

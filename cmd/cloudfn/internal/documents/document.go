@@ -4,11 +4,13 @@ package documents
 import (
 	"cmp"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -185,15 +187,21 @@ func readFiles(spec map[string]any, folder string) error {
 			return exit.Usagef("spec.%s: %w", field, err)
 		}
 		delete(spec, field)
-		spec[into] = FileValue(into, text)
+		if spec[into], err = FileValue(into, text); err != nil {
+			return exit.Usagef("spec.%s: %s %w", field, name, err)
+		}
 	}
 	return nil
 }
 
-// FileValue is a file as the value of a field. The content of an image may be any bytes, and is in base64.
-func FileValue(field string, text []byte) string {
-	if field == "content" {
-		return base64.StdEncoding.EncodeToString(text)
+// FileValue returns a file as the value of a field. The content of an image may be any bytes, and is in base64. Other
+// fields must be text: JSON would replace other bytes.
+func FileValue(field string, text []byte) (string, error) {
+	switch {
+	case field == "content":
+		return base64.StdEncoding.EncodeToString(text), nil
+	case !utf8.Valid(text):
+		return "", errors.New("is not UTF-8 text")
 	}
-	return string(text)
+	return string(text), nil
 }

@@ -251,3 +251,17 @@ func TestValue(t *testing.T) {
 		t.Error("[ is a value")
 	}
 }
+
+// TestFileValue takes bytes for the content of an image only.
+func TestFileValue(t *testing.T) {
+	t.Parallel()
+	for field, want := range map[string]string{"content": "H4v/", "payload": "", "user_data": ""} {
+		got, err := documents.FileValue(field, []byte("\x1f\x8b\xff"))
+		if got != want || (err == nil) != (field == "content") {
+			t.Errorf("%s: got %q %v", field, got, err)
+		}
+	}
+	if got, err := documents.FileValue("payload", []byte("é\n")); got != "é\n" || err != nil {
+		t.Errorf("text: got %q %v", got, err)
+	}
+}

@@ -55,7 +55,7 @@ With --wait, Ctrl-C leaves the launch running and says how to follow it.`,
 	orderFlags(a, cmd)
 	flags := cmd.Flags()
 	flags.StringVar(&l.file, "file", "", "the order as JSON or YAML (- for stdin); flags override it")
-	flags.StringVar(&l.userData, "user-data", "", "file with the user data for cloud-init (- for stdin)")
+	flags.StringVar(&l.userData, "user-data", "", "file with the user data for cloud-init, text or not (- for stdin)")
 	flags.StringVar(&l.keyFile, "generate-key", "", "make an SSH key pair, and write its private key to this new file")
 	flags.BoolVar(&l.isDryRun, "dry-run", false, "launch nothing, and say what would make the launch fail")
 	l.wait.Flags(cmd, "all servers are launched, or have failed")

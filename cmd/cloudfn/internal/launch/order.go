@@ -1,10 +1,12 @@
 package launch
 
 import (
+	"bytes"
 	"encoding/json"
 	"maps"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
@@ -77,11 +79,11 @@ func (l *launch) read(cmd *cobra.Command, args []string) error {
 		l.order["name"] = args[0]
 	}
 	if l.userData != "" {
-		text, err := l.ReadFile("--user-data", l.userData)
+		data, err := l.ReadFile("--user-data", l.userData)
 		if err != nil {
 			return err
 		}
-		l.order["user_data"] = string(text)
+		l.order.setUserData(data)
 	}
 	if err := l.override(cmd); err != nil {
 		return err
@@ -92,6 +94,17 @@ func (l *launch) read(cmd *cobra.Command, args []string) error {
 	err := l.identify()
 	l.resume = l.commandLine(cmd.Flags().Changed("id"))
 	return err
+}
+
+// setUserData replaces both forms of user_data. JSON holds only text, and the API takes no NUL in it.
+func (o order) setUserData(data []byte) {
+	delete(o, "user_data")
+	delete(o, "user_data_base64")
+	if utf8.Valid(data) && bytes.IndexByte(data, 0) < 0 {
+		o["user_data"] = string(data)
+		return
+	}
+	o["user_data_base64"] = data // which encoding/json encodes
 }
 
 func parse(name string, text []byte) (order, error) {

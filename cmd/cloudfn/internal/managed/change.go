@@ -78,7 +78,9 @@ func SpecOf(a *cli.App, cmd *cobra.Command, before any) (map[string]any, error) 
 		if err != nil {
 			return nil, err
 		}
-		changes[field] = documents.FileValue(field, text)
+		if changes[field], err = documents.FileValue(field, text); err != nil {
+			return nil, exit.Usagef("--set-file %s: %s %w", field, file, err)
+		}
 	}
 	return merged(before, changes), nil
 }

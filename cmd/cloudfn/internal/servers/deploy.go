@@ -138,15 +138,15 @@ func (d deployment) read(a *cli.App, body map[string]any) error {
 
 // variables are those of the file, overridden by those of the flags.
 func (d deployment) variables(a *cli.App) (map[string]string, error) {
-	var text []byte
+	var text string
 	if d.envFile != "" {
 		var err error
-		if text, err = a.ReadFile("--env-file", d.envFile); err != nil {
+		if text, err = a.ReadText("--env-file", d.envFile); err != nil {
 			return nil, err
 		}
 	}
 	var lines []string
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(text) {
 		if line = strings.TrimRight(line, "\r\n"); line != "" && !strings.HasPrefix(line, "#") {
 			lines = append(lines, line)
 		}

@@ -5,27 +5,37 @@ import (
 	"encoding/json"
 	"strconv"
 	"strings"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 )
 
-// checkKeys refuses a JSON value in which an object, at any depth, has the same key twice: encoding/json takes the last
-// one, other readers take the first. The value must be valid JSON, as one that was decoded is.
-func checkKeys(data []byte) error {
-	s := keyScanner{data: data}
-	if s.value(); !s.found {
-		return nil
-	}
-	return apperr.InvalidField(text(fieldPath(s.path), maxQuote), "is given twice: an object must have each key once")
+// scan finds what readers of a JSON value do not agree on, at any depth. For a key that an object has twice,
+// encoding/json takes the last value and other readers take the first. A NUL in a text cannot be stored in Postgres.
+// Half of a surrogate pair is replaced by encoding/json. The value must be valid JSON.
+func scan(data []byte) []apperr.Field {
+	s := scanner{data: data}
+	s.value()
+	return s.faults
 }
 
-// keyScanner walks over valid JSON.
-type keyScanner struct {
-	data  []byte
-	at    int
-	path  []pathStep
-	keys  [][]byte // those of the objects around the scanner, the innermost last
-	found bool     // path is the first key that comes twice
+// scanner walks over valid JSON.
+type scanner struct {
+	data   []byte
+	at     int
+	path   []pathStep
+	keys   [][]byte // those of the objects around the scanner, the innermost last
+	faults []apperr.Field
+}
+
+// report adds a fault of the value or key that path leads to. Beyond maxFaults they are only counted.
+func (s *scanner) report(detail string) {
+	var field string
+	if len(s.faults) < maxFaults {
+		field = text(fieldPath(s.path), maxQuote)
+	}
+	s.faults = append(s.faults, apperr.Field{Field: field, Detail: detail})
 }
 
 // pathStep is a key, or an index of a list.
@@ -35,7 +45,7 @@ type pathStep struct {
 }
 
 // next is the next byte that is not between values, or 0 at the end; it is not consumed.
-func (s *keyScanner) next() byte {
+func (s *scanner) next() byte {
 	for ; s.at < len(s.data); s.at++ {
 		switch s.data[s.at] {
 		case ' ', '\t', '\r', '\n', ',', ':':
@@ -47,14 +57,14 @@ func (s *keyScanner) next() byte {
 }
 
 // value walks over one value.
-func (s *keyScanner) value() {
+func (s *scanner) value() {
 	switch s.next() {
 	case '{':
 		s.object()
 	case '[':
 		s.list()
 	case '"':
-		s.text()
+		s.checkText(s.text())
 	default:
 		s.literal()
 	}
@@ -63,27 +73,28 @@ func (s *keyScanner) value() {
 // manyKeys is from how many keys on an object's keys are looked up in a map: a loop over fewer is faster.
 const manyKeys = 32
 
-func (s *keyScanner) object() {
+func (s *scanner) object() {
 	s.at++
 	first := len(s.keys)
 	var many map[string]struct{}
 	for s.next() == '"' {
-		key := s.key()
+		quoted := s.text()
+		key := unquote(quoted)
+		var isTwice bool
 		s.path = append(s.path, pathStep{key: key})
 		if len(s.keys)-first < manyKeys {
-			s.found = contains(s.keys[first:], key)
+			isTwice = contains(s.keys[first:], key)
 			s.keys = append(s.keys, key)
 		} else {
 			many = index(many, s.keys[first:])
-			_, s.found = many[string(key)]
+			_, isTwice = many[string(key)]
 			many[string(key)] = struct{}{}
 		}
-		if s.found {
-			return
+		if isTwice {
+			s.report("is given twice: an object must have each key once")
 		}
-		if s.value(); s.found {
-			return
-		}
+		s.checkText(quoted)
+		s.value()
 		s.path = s.path[:len(s.path)-1]
 	}
 	s.keys = s.keys[:first]
@@ -111,20 +122,18 @@ func index(many map[string]struct{}, keys [][]byte) map[string]struct{} {
 	return many
 }
 
-func (s *keyScanner) list() {
+func (s *scanner) list() {
 	s.at++
 	for n := 0; s.next() != ']'; n++ {
 		s.path = append(s.path, pathStep{index: n})
-		if s.value(); s.found {
-			return
-		}
+		s.value()
 		s.path = s.path[:len(s.path)-1]
 	}
 	s.at++
 }
 
 // literal walks over a number, true, false or null.
-func (s *keyScanner) literal() {
+func (s *scanner) literal() {
 	for ; s.at < len(s.data); s.at++ {
 		switch c := s.data[s.at]; {
 		case '0' <= c && c <= '9', 'a' <= c && c <= 'z', c == 'E', c == '+', c == '-', c == '.':
@@ -134,9 +143,8 @@ func (s *keyScanner) literal() {
 	}
 }
 
-// key walks over a string, and gives it without its escapes.
-func (s *keyScanner) key() []byte {
-	quoted := s.text()
+// unquote is a string without its quotes and escapes.
+func unquote(quoted []byte) []byte {
 	if bytes.IndexByte(quoted, '\\') < 0 {
 		return quoted[1 : len(quoted)-1]
 	}
@@ -145,8 +153,43 @@ func (s *keyScanner) key() []byte {
 	return []byte(plain)
 }
 
+// checkText reports escapes in a string, as it is written, that stand for no character that can be stored.
+func (s *scanner) checkText(quoted []byte) {
+	for at := 0; ; {
+		next := bytes.IndexByte(quoted[at:], '\\')
+		if next < 0 {
+			return
+		}
+		if at += next; quoted[at+1] != 'u' {
+			at += len(`\n`)
+			continue
+		}
+		switch r := escaped(quoted[at:]); {
+		case r == 0:
+			s.report(`must not have the control character \u0000`)
+			return
+		case !utf16.IsSurrogate(r):
+			at += len(`\u0000`)
+		case utf16.DecodeRune(r, escaped(quoted[at+len(`\u0000`):])) == utf8.RuneError:
+			s.report("must not have half of a surrogate pair")
+			return
+		default:
+			at += len(`\u0000\u0000`)
+		}
+	}
+}
+
+// escaped is the character of an escape such as \u0041 at the begin of valid JSON, or an error character.
+func escaped(from []byte) rune {
+	if !bytes.HasPrefix(from, []byte(`\u`)) {
+		return utf8.RuneError
+	}
+	r, _ := strconv.ParseUint(string(from[len(`\u`):len(`\u0000`)]), 16, 32) // it is valid
+	return rune(r)
+}
+
 // text walks over a string, and gives it as it is written.
-func (s *keyScanner) text() []byte {
+func (s *scanner) text() []byte {
 	begin := s.at
 	for s.at++; s.data[s.at] != '"'; s.at++ {
 		if s.data[s.at] == '\\' {
