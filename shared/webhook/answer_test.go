@@ -216,8 +216,8 @@ func rawReceiver(t *testing.T, speak func(net.Conn)) string {
 	return url
 }
 
-// pipeTo dials a receiver in memory, as synctest requires. The test waits for the receiver's end: the bubble's time stops
-// with the test.
+// pipeTo dials a receiver in memory, as synctest requires. The test waits for the receiver's end: the bubble's time
+// stops with the test.
 func pipeTo(t *testing.T, speak func(net.Conn)) func(context.Context, string, string) (net.Conn, error) {
 	t.Helper()
 	var receivers sync.WaitGroup
