@@ -51,6 +51,13 @@ func (s *Shared[T]) open(ctx context.Context, open func(context.Context) (T, err
 	return open(ctx)
 }
 
+// Current returns the value that is open, or none.
+func (s *Shared[T]) Current() T {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.current
+}
+
 // Forget drops the value if it is still the stale one.
 func (s *Shared[T]) Forget(stale T) {
 	s.mu.Lock()

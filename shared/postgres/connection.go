@@ -34,12 +34,15 @@ credential_expires_at, suspended_at, resumed_at, lease_id, managed`
 	endsAt = `least(expires_at, coalesce(last_used_at, created_at) + idle_timeout)`
 )
 
-// usedSQL counts what runs through a connection: every instance that has, or may have, a server.
-const usedSQL = `
+// usedBy counts what runs through a connection: every instance that has, or may have, a server.
+func usedBy(projectID, id string) string {
+	return `
 select count(*)::int as instances, coalesce(sum((spec->>'vcpus')::int), 0)::int as vcpus,
        coalesce(sum((spec->>'ram_mb')::int), 0)::int as ram_mb
 from instances
-where project_id = $1 and connection_id = $2 and state <> 'deleted' and (server_id is not null or problem is null)`
+where project_id = ` + projectID + ` and connection_id = ` + id + ` and state <> 'deleted'
+  and (server_id is not null or problem is null)`
+}
 
 func noConnection(id uuid.UUID) error {
 	return apperr.New(apperr.NotFound, "there is no connection %s", id)
@@ -152,21 +155,45 @@ func (c Connections) Get(ctx context.Context, who domain.Identity, id uuid.UUID)
 	if err != nil {
 		return found, orNotFound(err, "there is no connection %s", id)
 	}
-	return found, c.count(ctx, &found)
+	one := []domain.Connection{found}
+	err = c.count(ctx, one)
+	return one[0], err
 }
 
-// count fills in what the connection uses of its quota, and of one that has ended how many old trusts Keystone may
+var countsSQL = `
+select u.*, (select count(*)::int from trusts_to_revoke t
+             where t.project_id = c.project_id and t.connection_id = c.id) as old_trusts
+from unnest($1::text[], $2::uuid[]) with ordinality as c (project_id, id, n)
+cross join lateral (` + usedBy("c.project_id", "c.id") + `) u
+order by c.n`
+
+// count fills in what connections use of their quotas, and of those that have ended how many old trusts Keystone may
 // still have.
-func (c Connections) count(ctx context.Context, found *domain.Connection) (err error) {
-	if found.Used, err = used(ctx, c.DB.pool, found.ProjectID, found.ID); err != nil || found.Status.IsOpen() {
+func (c Connections) count(ctx context.Context, found []domain.Connection) error {
+	type counts struct {
+		domain.Need
+
+		OldTrusts int
+	}
+	projects, ids := make([]string, len(found)), make([]uuid.UUID, len(found))
+	for n, connection := range found {
+		projects[n], ids[n] = connection.ProjectID, connection.ID
+	}
+	counted, err := queryAll[counts](ctx, c.DB.pool, countsSQL, projects, ids)
+	if err != nil {
 		return err
 	}
-	found.OldTrusts, err = oldTrusts(ctx, c.DB.pool, found.ProjectID, found.ID)
-	return err
+	for n := range found {
+		found[n].Used = counted[n].Need
+		if !found[n].Status.IsOpen() {
+			found[n].OldTrusts = counted[n].OldTrusts
+		}
+	}
+	return nil
 }
 
 func used(ctx context.Context, db querier, projectID string, id uuid.UUID) (domain.Need, error) {
-	return queryOne[domain.Need](ctx, db, usedSQL, projectID, id)
+	return queryOne[domain.Need](ctx, db, usedBy("$1", "$2"), projectID, id)
 }
 
 // Ids are version 7: the order of time.
@@ -185,12 +212,10 @@ func (c Connections) List(
 ) ([]domain.Connection, error) {
 	found, err := queryAll[domain.Connection](ctx, c.DB.pool, listConnectionsSQL,
 		who.ProjectID, names(who), q.Usable, q.Marker, q.Limit, who.UserID, q.Statuses)
-	for n := range found {
-		if err = c.count(ctx, &found[n]); err != nil {
-			return nil, err
-		}
+	if err != nil || len(found) == 0 {
+		return found, err
 	}
-	return found, err
+	return found, c.count(ctx, found)
 }
 
 // Now is the database's clock.

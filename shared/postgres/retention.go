@@ -100,19 +100,30 @@ var (
   and not exists (select from actions a where a.project_id = i.project_id and a.instance_id = i.id
       and a.status = 'running')`
 
-	// A page of final orders after the marker ($3 to $5) whose instances have all ended, with how many each has.
+	// A page of final orders after the marker ($3 to $5), with how many instances each has, or -1 while not all of them
+	// have ended.
 	finalOrdersSQL = `
-select o.updated_at, o.project_id, o.id, coalesce(of.n, 0) as instances
-from orders o left join lateral (
+with page as (
+    select updated_at, project_id, id from orders
+    where status <> 'running' and updated_at < now() - $1::interval and (updated_at, project_id, id) > ($3, $4, $5)
+    order by updated_at, project_id, id limit $6
+)
+select o.*, coalesce(of.n, 0) as instances
+from page o left join lateral (
     select case when bool_and(i.updated_at < now() - greatest($1::interval, $2::interval) and ` + endedSQL + `)
-        then count(*)
-                else -1 end::int as n
+        then count(*) else -1 end::int as n
     from instances i where i.project_id = o.project_id and i.order_id = o.id having count(*) > 0
 ) of on true
-where o.status <> 'running' and o.updated_at < now() - $1::interval
-    and (o.updated_at, o.project_id, o.id) > ($3, $4, $5)
-  and coalesce(of.n, 0) >= 0
-order by o.updated_at, o.project_id, o.id limit $6`
+order by o.updated_at, o.project_id, o.id`
+
+	// How far the orders were read that are final. The next call continues there, so that orders whose instances live
+	// for long keep none of the later ones from being deleted.
+	markerSQL     = `select updated_at, project_id, order_id as id, 0 as instances from retention_markers`
+	saveMarkerSQL = `
+insert into retention_markers as m (one, updated_at, project_id, order_id) values (true, $1, $2, $3)
+on conflict (one) do update
+set updated_at = excluded.updated_at, project_id = excluded.project_id, order_id = excluded.order_id`
+	dropMarkerSQL = `delete from retention_markers`
 
 	// Locking a row rechecks its conditions: an instance that was just connected stays, and so does its order. Claimed
 	// orders are skipped.
@@ -177,17 +188,24 @@ delete from callbacks c using unnest($1::text[], $2::uuid[]) as gone (project_id
 where coalesce(c.of_project, c.project_id) = gone.project_id and gone.id in (c.instance_id, c.order_id)`
 )
 
-// finalOrder is an order whose instances have all ended.
+// finalOrder is a final order.
 type finalOrder struct {
 	UpdatedAt time.Time
 	ProjectID string
 	ID        uuid.UUID
-	Instances int
+	Instances int // -1 = some have not ended
 }
 
-// deleteOrders walks through the final orders whose instances have all ended.
+// deleteOrders walks through the final orders, and deletes those whose instances have all ended. It begins where the
+// last call stopped.
 func (r Retention) deleteOrders(ctx context.Context, until time.Time) (done bool, err error) {
-	last := finalOrder{UpdatedAt: time.Unix(0, 0)}
+	last, found, err := queryFound[finalOrder](ctx, r.DB.pool, markerSQL)
+	if err != nil {
+		return false, err
+	}
+	if !found {
+		last.UpdatedAt = time.Unix(0, 0)
+	}
 	for time.Now().Before(until) {
 		page, err := queryAll[finalOrder](ctx, r.DB.pool, finalOrdersSQL,
 			r.Config.Orders, r.Config.Instances, last.UpdatedAt, last.ProjectID, last.ID, retentionRows)
@@ -201,9 +219,13 @@ func (r Retention) deleteOrders(ctx context.Context, until time.Time) (done bool
 			}
 		}
 		if len(page) < retentionRows {
-			return true, nil
+			_, err := exec(ctx, r.DB.pool, dropMarkerSQL)
+			return err == nil, err
 		}
 		last = page[len(page)-1]
+		if _, err := exec(ctx, r.DB.pool, saveMarkerSQL, last.UpdatedAt, last.ProjectID, last.ID); err != nil {
+			return false, err
+		}
 	}
 	return false, nil
 }
@@ -217,6 +239,9 @@ type chunk struct {
 
 func chunks(page []finalOrder) (list []chunk) {
 	for _, o := range page {
+		if o.Instances < 0 {
+			continue
+		}
 		if len(list) == 0 || list[len(list)-1].rows+1+o.Instances > retentionRows {
 			list = append(list, chunk{})
 		}
@@ -253,30 +278,4 @@ func (r Retention) deleteGone(ctx context.Context, lockSQL string, args ...any) 
 		})
 	})
 	return n, err
-}
-
-const (
-	deleteSumsSQL  = `delete from stats_sums where hour < now() - $1::interval`
-	deleteHoursSQL = `
-delete from stats_hourly where ctid = any(array(
-    select ctid from stats_hourly where hour < now() - $1::interval order by hour limit $2))`
-	deleteProjectsSQL = `delete from stats_projects where last_hour < now() - $1::interval`
-)
-
-// deleteStats deletes hours, and then projects that have not been counted since.
-func (r Retention) deleteStats(ctx context.Context, until time.Time) (done bool, err error) {
-	if _, err := exec(ctx, r.DB.pool, deleteSumsSQL, r.Config.Stats); err != nil {
-		return false, err
-	}
-	for time.Now().Before(until) {
-		n, err := exec(ctx, r.DB.pool, deleteHoursSQL, r.Config.Stats, retentionRows)
-		if err != nil {
-			return false, err
-		}
-		if n < retentionRows {
-			_, err = exec(ctx, r.DB.pool, deleteProjectsSQL, r.Config.Stats)
-			return err == nil, err
-		}
-	}
-	return false, nil
 }

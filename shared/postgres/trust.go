@@ -92,13 +92,6 @@ func keepTrust(ctx context.Context, tx pgx.Tx, projectID string, intent uuid.UUI
 	return err
 }
 
-// oldTrusts counts the former trusts of a connection that have to be revoked.
-func oldTrusts(ctx context.Context, db querier, projectID string, connection uuid.UUID) (int, error) {
-	return queryValue[int](ctx, db,
-		"select count(*)::int from trusts_to_revoke where project_id = $1 and connection_id = $2", projectID,
-		connection)
-}
-
 const (
 	// A trust of a connection that has ended is due at once, but an announced trust may yet be made.
 	oldTrustDue = `(t.not_before <= now()

@@ -31,7 +31,8 @@ select n, hour, 'd' || n % 10, 3, 5, '{"ACTIVE": 3, "SHUTOFF": 2}', 'sampled'
 from generate_series(1, $1::int) n, generate_series($2::timestamptz, $3::timestamptz, interval '1 hour') hour`
 )
 
-// TestSeries holds the sums of 720 hours of 5000 projects against their limit, and against adding them up.
+// TestSeries holds the sums of 720 hours of 5000 projects against their limit. Adding them up takes longer than a
+// statement may.
 func TestSeries(t *testing.T) {
 	database, ctx := testkit.Database(t), context.Background()
 	conn := testkit.Connect(t, database)
@@ -57,7 +58,6 @@ func TestSeries(t *testing.T) {
 		}
 		return took
 	}
-	added := read()
 	must(t, store.Summarize(ctx, first, time.Now().Add(time.Hour)))
 	var kept []float64
 	for range seriesRounds {
@@ -65,11 +65,7 @@ func TestSeries(t *testing.T) {
 	}
 	name := fmt.Sprintf("statistics of the cloud, %d hours of %d projects", seriesHours, seriesProjects)
 	report(result{
-		number: "16a", name: name + " : limit", ours: showMS(median(kept)), peer: showMS(seriesLimit),
+		number: "16", name: name + " : limit", ours: showMS(median(kept)), peer: showMS(seriesLimit),
 		ratio: median(kept) / seriesLimit, target: atMost(1),
-	})
-	report(result{
-		number: "16b", name: name + " : added up", ours: showMS(median(kept)), peer: showMS(added),
-		ratio: median(kept) / added, target: shown,
 	})
 }
