@@ -44,14 +44,18 @@ func TestSecret(t *testing.T) {
 	}
 }
 
-// TestManySecrets: all are found, in several pages.
-func TestManySecrets(t *testing.T) {
+// TestLongManySecrets: all are found, in several pages.
+func TestLongManySecrets(t *testing.T) {
 	t.Parallel()
 	s := newSandbox(t, SecretDriver{}, domain.SecretSpec{})
 	const others = 105 // a page has 100
+	// Barbican answers 500 when a project's first secrets are stored at the same time.
+	if _, err := s.Cloud.StoreSecret(t.Context(), "other-0", "text/plain", "x"); err != nil {
+		t.Fatal(err)
+	}
 	var calls errgroup.Group
 	calls.SetLimit(8)
-	for n := range others {
+	for n := 1; n < others; n++ {
 		calls.Go(func() error {
 			_, err := s.Cloud.StoreSecret(t.Context(), fmt.Sprintf("other-%d", n), "text/plain", "x")
 			return err

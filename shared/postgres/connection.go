@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -160,33 +161,41 @@ func (c Connections) Get(ctx context.Context, who domain.Identity, id uuid.UUID)
 	return one[0], err
 }
 
-var countsSQL = `
-select u.*, (select count(*)::int from trusts_to_revoke t
-             where t.project_id = c.project_id and t.connection_id = c.id) as old_trusts
-from unnest($1::text[], $2::uuid[]) with ordinality as c (project_id, id, n)
-cross join lateral (` + usedBy("c.project_id", "c.id") + `) u
-order by c.n`
+// counted are the given connections; n is their place.
+const counted = "unnest($1::text[], $2::uuid[]) with ordinality as c (project_id, id, n)"
+
+var (
+	usesSQL = "select u.* from " + counted +
+		" cross join lateral (" + usedBy("c.project_id", "c.id") + ") u order by c.n"
+	leftTrustSQL = `
+select (select count(*)::int from trusts_to_revoke t
+        where t.project_id = c.project_id and t.connection_id = c.id) as trusts
+from ` + counted + ` order by c.n`
+)
 
 // count fills in what connections use of their quotas, and of those that have ended how many old trusts Keystone may
-// still have.
+// still have. Functions that see open connections only may not read trusts_to_revoke.
 func (c Connections) count(ctx context.Context, found []domain.Connection) error {
-	type counts struct {
-		domain.Need
-
-		OldTrusts int
-	}
 	projects, ids := make([]string, len(found)), make([]uuid.UUID, len(found))
 	for n, connection := range found {
 		projects[n], ids[n] = connection.ProjectID, connection.ID
 	}
-	counted, err := queryAll[counts](ctx, c.DB.pool, countsSQL, projects, ids)
+	uses, err := queryAll[domain.Need](ctx, c.DB.pool, usesSQL, projects, ids)
 	if err != nil {
 		return err
 	}
+	isEnded := func(connection domain.Connection) bool { return !connection.Status.IsOpen() }
+	var left []struct{ Trusts int }
+	if slices.ContainsFunc(found, isEnded) {
+		left, err = queryAll[struct{ Trusts int }](ctx, c.DB.pool, leftTrustSQL, projects, ids)
+		if err != nil {
+			return err
+		}
+	}
 	for n := range found {
-		found[n].Used = counted[n].Need
-		if !found[n].Status.IsOpen() {
-			found[n].OldTrusts = counted[n].OldTrusts
+		found[n].Used = uses[n]
+		if isEnded(found[n]) {
+			found[n].OldTrusts = left[n].Trusts
 		}
 	}
 	return nil
