@@ -74,7 +74,7 @@ type clouds struct{ *openstack.Cloud }
 // As opens a session with the caller's own token.
 func (c clouds) As(token domain.Secret, scope string) session { return c.Cloud.As(token, scope) }
 
-// Home says whether a Keystone URL and a region are this cloud's own.
+// Home reports whether a Keystone URL and a region are this cloud's own.
 func (c clouds) Home(authURL, region string) (sameCloud, sameRegion bool) {
 	return authURL == "" || bare(authURL) == bare(c.IdentityURL()), region == "" || region == c.Region()
 }

@@ -220,8 +220,8 @@ func (h handler) change(ctx context.Context, in *changeInput) (*connectionOutput
 	return reply(who, c, err)
 }
 
-// ifMatch says whether a version is one that the request expects (RFC 9110, If-Match). Without the header any version
-// is.
+// ifMatch reports whether a version is one that the request expects (RFC 9110, If-Match). Without the header any
+// version is.
 func ifMatch(r *http.Request) func(domain.Connection) bool {
 	given := r.Header.Values("If-Match")
 	return func(c domain.Connection) bool {

@@ -143,7 +143,7 @@ func short(d time.Duration) string {
 	return text
 }
 
-// ConnectionCheck says whether a connection works.
+// ConnectionCheck reports whether a connection works.
 type ConnectionCheck struct {
 	ID        uuid.UUID               `json:"id"`
 	Works     *bool                   `json:"works" nullable:"true" doc:"Null while that is not known."`

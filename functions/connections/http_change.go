@@ -107,7 +107,7 @@ func (p *patch[T]) UnmarshalJSON(text []byte) error {
 // Schema implements huma.SchemaProvider.
 func (patch[T]) Schema(r huma.Registry) *huma.Schema { return r.Schema(reflect.TypeFor[T](), true, "") }
 
-// IsZero says whether the part is absent.
+// IsZero reports whether the part is absent.
 func (p patch[T]) IsZero() bool { return p.text == "" }
 
 func (p patch[T]) isNull() bool { return p.text == "null" }

@@ -103,7 +103,7 @@ func split(entries []UsableEntry) (ids []string, names []UsableName) {
 	return ids, names
 }
 
-// kind says whether the name is a user's or a project's.
+// kind reports whether the name is a user's or a project's.
 func (n UsableName) kind() (kind, name string) {
 	if n.User != nil {
 		return "user", string(*n.User)
@@ -120,8 +120,8 @@ var (
 	isName  = regexp.MustCompile(`^\P{Cc}{1,255}$`)
 )
 
-// isKeystoneID says whether a text has the form of an id of this Keystone: the form of the caller's ids, if those are
-// not of Keystone's own form.
+// isKeystoneID reports whether a text has the form of an id of this Keystone: the form of the caller's ids, if those
+// are not of Keystone's own form.
 func isKeystoneID(who domain.Identity, text string) bool {
 	isOwn := keystoneID.MatchString(who.UserID) && keystoneID.MatchString(who.ProjectID)
 	return keystoneID.MatchString(text) || !isOwn && otherID.MatchString(text)

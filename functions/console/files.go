@@ -82,7 +82,7 @@ func (h handler) file(r *http.Request) (httpx.Response, error) {
 	return resp, nil
 }
 
-// unchanged says whether the browser has the file already.
+// unchanged reports whether the browser has the file already.
 func unchanged(known, etag string) bool {
 	return slices.ContainsFunc(strings.Split(known, ","), func(tag string) bool {
 		tag = strings.TrimPrefix(strings.TrimSpace(tag), "W/")

@@ -83,7 +83,7 @@ func answer(resp *http.Response) (httpx.Response, error) {
 	return out, nil
 }
 
-// isExport says whether an answer may be of any length.
+// isExport reports whether an answer may be of any length.
 func isExport(resp *http.Response) bool {
 	kind, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	return err == nil && resp.StatusCode == http.StatusOK && (kind == "text/csv" || kind == "application/x-ndjson")

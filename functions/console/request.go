@@ -70,8 +70,8 @@ func host(r *http.Request) string {
 	return cmp.Or(forwarded(r, "host"), first(r.Header.Get("X-Forwarded-Host")), r.Host)
 }
 
-// secure says whether the browser used https. Without a proxy's header the page's origin tells, which a browser sends
-// with every request but GET.
+// secure reports whether the browser used https. Without a proxy's header the page's origin tells, which a browser
+// sends with every request but GET.
 func secure(r *http.Request) bool {
 	if proto := cmp.Or(forwarded(r, "proto"), first(r.Header.Get("X-Forwarded-Proto"))); proto != "" {
 		return strings.EqualFold(proto, "https")
@@ -96,7 +96,7 @@ func forwarded(r *http.Request, name string) string {
 	return ""
 }
 
-// loopback says whether the browser and this process are on one machine.
+// loopback reports whether the browser and this process are on one machine.
 func loopback(r *http.Request) bool {
 	name := host(r)
 	if alone, _, err := net.SplitHostPort(name); err == nil {

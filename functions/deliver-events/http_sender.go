@@ -96,7 +96,7 @@ func (p sender) Handshake(ctx context.Context, c domain.Callback) (consent, erro
 		"another origin"}, nil
 }
 
-// lacksHandshake says whether a receiver with this answer does not support the handshake.
+// lacksHandshake reports whether a receiver with this answer does not support the handshake.
 func lacksHandshake(status int) bool {
 	switch status {
 	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented:

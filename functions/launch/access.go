@@ -55,5 +55,5 @@ func (s service) withinLimits(c domain.Connection, req createOrder, specs []doma
 	return distinct(wrong)
 }
 
-// isID says whether a text has the form of an id of an image or a network.
+// isID reports whether a text has the form of an id of an image or a network.
 func isID(text string) bool { return len(text) == 36 && uuid.Validate(text) == nil }

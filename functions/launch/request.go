@@ -219,7 +219,7 @@ func (in launchRequest) item(n, count int, o launchInstance) (item, []error) {
 	if in.UserDataBase64 != nil {
 		i.userData, _ = in.UserDataBase64.decode() // it was checked
 	}
-	// own says whether the instance has a field of its own, and keeps where the request has it.
+	// own reports whether the instance has a field of its own, and keeps where the request has it.
 	own := func(field string, isGiven bool) bool {
 		if i.fields[field] = field; isGiven {
 			i.fields[field] = at(field)

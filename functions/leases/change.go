@@ -106,14 +106,14 @@ func (c ChangeLease) apply(before domain.Lease, now time.Time) (after domain.Lea
 	return after, after.CheckOnEnd()
 }
 
-// isSame says whether a change changes nothing.
+// isSame reports whether a change changes nothing.
 func isSame(a, b domain.Lease) bool {
 	return a.Name == b.Name && a.StartsAt.Equal(b.StartsAt) && a.EndsAt.Equal(b.EndsAt) && a.BeforeEnd == b.BeforeEnd &&
 		a.OnEnd == b.OnEnd
 }
 
-// needsTrust says whether the trust of a lease ends too early for the change, or permits too little. Instances that the
-// service account handles need none.
+// needsTrust reports whether the trust of a lease ends too early for the change, or permits too little. Instances that
+// the service account handles need none.
 func needsTrust(before, after domain.Lease) bool {
 	deletes := func(l domain.Lease) bool {
 		return l.OnEnd == domain.OnEndDelete || l.OnEnd == domain.OnEndSnapshotDelete

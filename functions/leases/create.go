@@ -12,7 +12,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// Create stores a lease with its hosts, and delegates what its instances need; or it only says whether it could.
+// Create stores a lease with its hosts, and delegates what its instances need; or it only reports whether it could.
 func (s service) Create(
 	ctx context.Context, who domain.Identity, token domain.Secret, in CreateLease, dryRun bool,
 ) (domain.Lease, error) {

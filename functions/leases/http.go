@@ -208,8 +208,8 @@ func (h handler) change(ctx context.Context, in *changeInput) (*leaseOutput, err
 	return h.reply(ctx, changed, err)
 }
 
-// ifMatch says whether a version is one that the request expects (RFC 9110, If-Match). Without the header any version
-// is.
+// ifMatch reports whether a version is one that the request expects (RFC 9110, If-Match). Without the header any
+// version is.
 func ifMatch(r *http.Request) func(domain.Lease) bool {
 	given := r.Header.Values("If-Match")
 	return func(d domain.Lease) bool {

@@ -152,5 +152,5 @@ func (c *ChangeLease) Resolve(huma.Context) (faults []error) {
 	return faults
 }
 
-// warns says whether the request changes the warning before the end.
+// warns reports whether the request changes the warning before the end.
 func (c ChangeLease) warns() bool { return c.BeforeEnd != "" || slices.Contains(c.nulls, "before_end") }

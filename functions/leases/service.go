@@ -61,7 +61,7 @@ func (s service) Delete(ctx context.Context, who domain.Identity, id uuid.UUID) 
 	return ended, err
 }
 
-// Isolation says whether this cloud is known to keep other servers off reserved hosts.
+// Isolation reports whether this cloud is known to keep other servers off reserved hosts.
 func (s service) Isolation(ctx context.Context) (domain.Isolation, error) {
 	found, err := s.isolations.Get(ctx, s.cloud.Region())
 	if found.Result == "" {

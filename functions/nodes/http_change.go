@@ -125,8 +125,8 @@ func (h handler) describe(ctx context.Context, in *describeInput) (*nodeOutput, 
 	return reply(h.svc.Describe(ctx, who, token, in.Name, in.Body.settings(), expected))
 }
 
-// ifMatch says whether a version is one that the request expects (RFC 9110, If-Match). Without the header any version
-// is.
+// ifMatch reports whether a version is one that the request expects (RFC 9110, If-Match). Without the header any
+// version is.
 func ifMatch(r *http.Request) func(domain.Node) bool {
 	given := r.Header.Values("If-Match")
 	return func(n domain.Node) bool {

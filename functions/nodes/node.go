@@ -47,10 +47,10 @@ func (n node) cordonedBy() string {
 	return byOthers
 }
 
-// isDraining says whether a drain moves servers off the host.
+// isDraining reports whether a drain moves servers off the host.
 func (n node) isDraining() bool { return n.drain != nil && n.drain.Status == domain.DrainRunning }
 
-// takesServers says whether Nova's scheduler uses the host.
+// takesServers reports whether Nova's scheduler uses the host.
 func (n node) takesServers() bool { return n.isThere && n.IsEnabled && n.IsUp }
 
 // heartbeatAt is the last report of its nova-compute or agent.

@@ -91,7 +91,7 @@ func (s *service) attendOne(ctx context.Context, key domain.Order) error {
 	return err
 }
 
-// ours says whether a step can be done without the caller. To create a server takes what only the caller has.
+// ours reports whether a step can be done without the caller. To create a server takes what only the caller has.
 func ours(step domain.Step) bool { return step != domain.StepNone && step != domain.StepCreate }
 
 // advance takes the order's steps, in a session in its project. An account that may only read leaves them to the
@@ -112,7 +112,7 @@ func (s *service) advance(ctx context.Context, order domain.Order) error {
 	return err
 }
 
-// mayNotAct says whether the account's role in the project allows nothing, or it has none there at all.
+// mayNotAct reports whether the account's role in the project allows nothing, or it has none there at all.
 func mayNotAct(err error) bool {
 	code := apperr.CodeOf(err)
 	return code == apperr.Forbidden || code == apperr.Unauthenticated
@@ -179,7 +179,7 @@ func (s *service) removeExtra(ctx context.Context, server domain.Server) error {
 	return err
 }
 
-// mayAdopt says whether the server is the instance's: of one that the instance is about to get, whether no older one
+// mayAdopt reports whether the server is the instance's: of one that the instance is about to get, whether no older one
 // carries the tag of the same create call. An older one may be on another page.
 func (s *service) mayAdopt(ctx context.Context, i domain.Instance, server domain.Server) bool {
 	if i.CallID == uuid.Nil {

@@ -62,13 +62,13 @@ func (r *reader) use(ctx context.Context, do func() error) error {
 	})
 }
 
-// spared says whether an attempt that ended with the event says nothing of Nova: it responded, or had little time
+// spared reports whether an attempt that ended with the event says nothing of Nova: it responded, or had little time
 // to. An end of ours says nothing either.
 func (r *reader) spared(ended error) bool {
 	return errors.Is(ended, context.Canceled) || r.responded || r.asked.IsZero() || time.Since(r.asked) < r.leastWait
 }
 
-// stale says whether the project's changes were not read for so long that reading all of its servers takes less.
+// stale reports whether the project's changes were not read for so long that reading all of its servers takes less.
 func (r *reader) stale(p domain.Poll) bool { return p.Since.Before(r.start.Add(-r.full)) }
 
 // begin reads what changed since the last time. A project over whose changes Nova fails is read as a whole: it has

@@ -152,8 +152,8 @@ func (e *event) read(ctx context.Context, readers []*reader, quick bool) {
 	side(func(r *reader) error { return r.complete(ctx, up) })
 }
 
-// cellsUp says whether all cells of Nova answer; any project's session can ask. Nova's lists silently leave out a cell
-// that does not.
+// cellsUp reports whether all cells of Nova answer; any project's session can ask. Nova's lists silently leave out a
+// cell that does not.
 func cellsUp(ctx context.Context, readers []*reader) bool {
 	good := slices.DeleteFunc(slices.Clone(readers), func(r *reader) bool { return r.err != nil })
 	for _, r := range good[:min(2, len(good))] {
@@ -274,8 +274,8 @@ func (e *event) markUnknown(ctx context.Context, now time.Time, projects map[str
 	return nil
 }
 
-// isUnreadable says whether a project could not be read for so long that nothing is known of it. While a cell is down
-// all is read, although not all is known.
+// isUnreadable reports whether a project could not be read for so long that nothing is known of it. While a cell is
+// down all is read, although not all is known.
 func isUnreadable(p domain.Poll, now time.Time, after time.Duration) bool {
 	long := now.Add(-after)
 	return p.UnreachableFor(now, after) && !p.Since.After(long) && !p.FullAt.After(long)

@@ -210,7 +210,7 @@ func (r *refusals) time() time.Time {
 	return r.now()
 }
 
-// Load says whether key was refused within refusedFor.
+// Load reports whether key was refused within refusedFor.
 func (r *refusals) Load(key string) (until time.Time, refused bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -137,7 +137,7 @@ func (s *sessions) account(ctx context.Context, refused account) (account, error
 	})
 }
 
-// isRefusal says whether Keystone has rejected a login, rather than failed.
+// isRefusal reports whether Keystone has rejected a login, rather than failed.
 func isRefusal(err error) bool {
 	code := apperr.CodeOf(err)
 	return code == apperr.Unauthenticated || code == apperr.Forbidden || code == apperr.NotFound

@@ -130,7 +130,7 @@ func (b *batch) ended(p *pool, wasSlow bool) {
 	}
 }
 
-// working says whether a task of the event is running.
+// working reports whether a task of the event is running.
 func (b *batch) working() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

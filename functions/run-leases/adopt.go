@@ -98,7 +98,7 @@ func (s *service) adoptProject(ctx context.Context, cloud session, project strin
 	}
 }
 
-// isAdoptable says whether a server may get a lease that nobody has asked for.
+// isAdoptable reports whether a server may get a lease that nobody has asked for.
 func isAdoptable(s domain.Server) bool {
 	state := domain.StateOf(s.Status, s.Task)
 	return !s.Partial && state != domain.InstanceDeleting && state != domain.InstanceDeleted &&

@@ -49,7 +49,7 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// hasAccount says whether an account is configured.
+// hasAccount reports whether an account is configured.
 func (c Config) hasAccount() bool {
 	return c.AccountCloud != "" || c.Account.Password != "" || c.Account.AppCred != ""
 }

@@ -42,17 +42,17 @@ func sendAction(t *testing.T, app *testkit.Client, id, action string) (out actio
 	return out
 }
 
-// isAccepted says whether Nova accepted the action.
+// isAccepted reports whether Nova accepted the action.
 func (a actionAnswer) isAccepted(state domain.InstanceState) bool {
 	return a.status == 202 && a.Changed && a.State == state
 }
 
-// isIdle says whether there was nothing to do.
+// isIdle reports whether there was nothing to do.
 func (a actionAnswer) isIdle(states ...domain.InstanceState) bool {
 	return a.status == 200 && !a.Changed && slices.Contains(states, a.State)
 }
 
-// isRejected says whether the state did not allow the action, with the actions that it allows.
+// isRejected reports whether the state did not allow the action, with the actions that it allows.
 func (a actionAnswer) isRejected(allowed ...string) bool {
 	return a.status == 409 && len(a.Errors) > 0 && a.Errors[0].Field == "action" &&
 		slices.Equal(a.Errors[0].Allowed, allowed)

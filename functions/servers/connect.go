@@ -70,8 +70,8 @@ func (s service) Disconnect(ctx context.Context, a access, id string) error {
 	return err
 }
 
-// MarkReusable says whether orders with reuse may use a server of the caller's project. A user of the connection that
-// manages it finds no such server, unless it is of the same project.
+// MarkReusable reports whether orders with reuse may use a server of the caller's project. A user of the connection
+// that manages it finds no such server, unless it is of the same project.
 func (s service) MarkReusable(ctx context.Context, a access, id string, reusable bool) (domain.Instance, error) {
 	if err := a.authorize(domain.Connect); err != nil {
 		return domain.Instance{}, err

@@ -27,5 +27,5 @@ func (f function) edits() []edit {
 	)
 }
 
-// isFunction says whether a line of main is a function's declaration.
+// isFunction reports whether a line of main is a function's declaration.
 func isFunction(line string) bool { return strings.HasSuffix(line, ".Function,\n") }

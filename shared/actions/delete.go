@@ -41,8 +41,8 @@ func (x executor) followDelete(
 	return x.apply(ctx, server, state)
 }
 
-// hasTriedSince says whether Nova was called for this deletion, and the moment is after its request: a fault of then is
-// Nova's answer to the call. Without a call it is somebody else's fault, such as a rebuild's.
+// hasTriedSince reports whether Nova was called for this deletion, and the moment is after its request: a fault of then
+// is Nova's answer to the call. Without a call it is somebody else's fault, such as a rebuild's.
 func (x executor) hasTriedSince(moment time.Time) bool {
 	i, requested := x.Instance, x.Follow.RequestedAt
 	return i.DeleteTries > 0 && !i.DeleteTriedAt.Before(requested) && moment.After(requested)
@@ -65,7 +65,7 @@ func undeletable(i domain.Instance, server domain.Server) error {
 		i.DeleteTries, server.ID, server.Name, server.Status, why)
 }
 
-// portsAreGone says whether the deleted server's ports are deleted too, or it is too late to wait for that.
+// portsAreGone reports whether the deleted server's ports are deleted too, or it is too late to wait for that.
 func (x executor) portsAreGone(ctx context.Context) bool {
 	left, err := x.cloud.Ports(ctx, x.ServerID)
 	if err == nil && left == 0 {

@@ -110,7 +110,7 @@ func (x executor) notAllowed(state domain.InstanceState, err error) (Progress, e
 	return Progress{}, err
 }
 
-// MayDelete says whether the action may be done to a server of that origin: without force a connected one is not
+// MayDelete reports whether the action may be done to a server of that origin: without force a connected one is not
 // deleted.
 func (a Action) MayDelete(origin string) bool {
 	return a.Action != domain.Delete || a.Force || origin != domain.OriginConnected

@@ -104,7 +104,7 @@ func ImageName(server string, lease uuid.UUID) string {
 	return server + suffix
 }
 
-// mayLeaveHost says whether Nova shelves servers of the state, and makes images of them.
+// mayLeaveHost reports whether Nova shelves servers of the state, and makes images of them.
 func mayLeaveHost(state domain.InstanceState) bool {
 	return state == domain.InstanceActive || state == domain.InstanceStopped || state == domain.InstancePaused
 }

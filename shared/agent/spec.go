@@ -116,10 +116,10 @@ func (s Spec) checkEnv(reject rejecter) {
 	}
 }
 
-// text says whether a guest's program can be given the argument.
+// text reports whether a guest's program can be given the argument.
 func text(s string) bool { return utf8.ValidString(s) && !strings.ContainsRune(s, 0) }
 
-// line says whether a line of a file can hold the value.
+// line reports whether a line of a file can hold the value.
 func line(s string) bool { return text(s) && !strings.ContainsAny(s, "\n\r") }
 
 // cut limits how much of a request an error repeats.

@@ -124,7 +124,7 @@ func CodeOf(err error) Code {
 // ErrNotSent is in the chain of an error when the request surely did not reach the other side.
 var ErrNotSent = errors.New("nothing was sent")
 
-// Retryable says whether the same call may succeed later without any change.
+// Retryable reports whether the same call may succeed later without any change.
 func Retryable(err error) bool {
 	switch CodeOf(err) {
 	case RateLimited, Internal, BadGateway, Unavailable, Timeout, ClientGone:
@@ -133,7 +133,7 @@ func Retryable(err error) bool {
 	return false
 }
 
-// Final says whether OpenStack refused for good: the same call would be refused again.
+// Final reports whether OpenStack refused for good: the same call would be refused again.
 func Final(err error) bool {
 	switch CodeOf(err) {
 	case Invalid, Forbidden, Quota, NotFound, Conflict, TooLarge, Unsupported:

@@ -15,7 +15,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// store writes rows; schema says whether the database is there and new enough.
+// store writes rows; schema reports whether the database is there and new enough.
 type (
 	store interface {
 		Insert(ctx context.Context, rows []domain.Request) error
@@ -57,7 +57,7 @@ func New(rows store, database schema) *Log {
 	return l
 }
 
-// Ready says whether the log can be written right now, by a check that began after the call: a request that
+// Ready reports whether the log can be written right now, by a check that began after the call: a request that
 // is let through was preceded by an answer of Postgres. Calls that wait at the same time share one check.
 func (l *Log) Ready(ctx context.Context) error { return l.check.wait(ctx) }
 

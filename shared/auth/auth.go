@@ -42,7 +42,7 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// Allows says whether the lists let a project of a domain in. projectID "" is a token for a whole domain, which a
+// Allows reports whether the lists let a project of a domain in. projectID "" is a token for a whole domain, which a
 // list of projects does not let in.
 func (c Config) Allows(projectID, domainID string) bool {
 	return (len(c.AllowedProjects) == 0 || slices.Contains(c.AllowedProjects, projectID)) &&

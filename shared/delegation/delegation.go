@@ -90,7 +90,7 @@ func (t Trusts) Create(ctx context.Context, who domain.Identity, cloud Session, 
 	return t.badTrustee(err)
 }
 
-// isRejection says whether Keystone has certainly created no trust. After any other error run-connections checks.
+// isRejection reports whether Keystone has certainly created no trust. After any other error run-connections checks.
 func isRejection(err error) bool {
 	switch apperr.CodeOf(err) {
 	case apperr.Invalid, apperr.Unauthenticated, apperr.Forbidden, apperr.NotFound, apperr.Conflict:

@@ -81,7 +81,7 @@ var afterAction = map[Action]InstanceState{
 // After is the state of an instance once Nova has accepted the action.
 func (a ActionRequest) After() InstanceState { return afterAction[a.Action] }
 
-// Idle says whether there is nothing to do: by its state and Nova's task, the server is in the requested state or on
+// Idle reports whether there is nothing to do: by its state and Nova's task, the server is in the requested state or on
 // its way there.
 func (a ActionRequest) Idle(state InstanceState, task string) bool {
 	return slices.Contains(idleIn[a.Action], state) || state == InstanceUpdating && underWay[task] == a.Action

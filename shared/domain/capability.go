@@ -184,10 +184,10 @@ func (c *Capability) parseOr(rest []word, end int) (at int, detail string) {
 
 var operatorLike = regexp.MustCompile(`^(s?[<>=!]|<[a-z-]*>)`)
 
-// looksLikeOperator says whether a word is meant as an operator. Nova takes it for text, which no host has.
+// looksLikeOperator reports whether a word is meant as an operator. Nova takes it for text, which no host has.
 func looksLikeOperator(text string) bool { return operatorLike.MatchString(text) }
 
-// Match says whether a host with the attributes fits.
+// Match reports whether a host with the attributes fits.
 func (c Capability) Match(attributes map[string]string) bool {
 	have, ok := attributes[c.Attribute]
 	if !ok || len(c.Values) == 0 {

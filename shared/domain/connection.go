@@ -21,7 +21,7 @@ const (
 	CredentialConnection ConnectionKind = "application_credential"
 )
 
-// ConnectionStatus says whether a connection can be used.
+// ConnectionStatus reports whether a connection can be used.
 type ConnectionStatus string
 
 // The statuses of a connection. Only active and suspended are not final.
@@ -131,10 +131,10 @@ type ActsAs struct {
 	Unrestricted bool `json:"unrestricted,omitempty"`
 }
 
-// ReadsOnly says whether its only role is reader.
+// ReadsOnly reports whether its only role is reader.
 func (a ActsAs) ReadsOnly() bool { return len(a.Roles) > 0 && !(Identity{Roles: a.Roles}).MayAct() }
 
-// Remote says whether the connection is to another cloud or region than ours.
+// Remote reports whether the connection is to another cloud or region than ours.
 func (c Connection) Remote() bool { return c.AuthURL != "" || c.Region != "" }
 
 // RegionIn returns the connection's region, given this cloud's own; "" = unknown.
@@ -166,7 +166,7 @@ func (c Connection) EndsAt() time.Time {
 	return c.ExpiresAt
 }
 
-// IsOpen says whether a connection of the status has not ended.
+// IsOpen reports whether a connection of the status has not ended.
 func (s ConnectionStatus) IsOpen() bool { return s == ConnectionActive || s == ConnectionSuspended }
 
 // WaitingSince returns since when a request of that time has waited: the time before the connection was resumed does
@@ -178,12 +178,12 @@ func (c Connection) WaitingSince(asked time.Time) time.Time {
 	return asked
 }
 
-// Owned says whether the caller's project owns the connection.
+// Owned reports whether the caller's project owns the connection.
 func (c Connection) Owned(who Identity) bool { return who.ProjectID == c.ProjectID }
 
-// Usable says whether the caller may use the connection: the delegating user, and users and projects in UsableBy. The
-// delegating user and members of such projects need more than the role reader, or a token that only reads could write.
-// Nobody may use that of a lease or of managed resources.
+// Usable reports whether the caller may use the connection: the delegating user, and users and projects in UsableBy.
+// The delegating user and members of such projects need more than the role reader, or a token that only reads could
+// write. Nobody may use that of a lease or of managed resources.
 func (c Connection) Usable(who Identity) bool {
 	if c.LeaseID != uuid.Nil || c.Managed {
 		return false

@@ -71,7 +71,7 @@ func (c Connection) Widens(to Connection) (fields []string) {
 	return fields
 }
 
-// more says whether a limit is higher than before; nil = unlimited.
+// more reports whether a limit is higher than before; nil = unlimited.
 func more(before, after *int) bool { return before != nil && (after == nil || *after > *before) }
 
 func (q ConnectionQuota) equal(other ConnectionQuota) bool {
@@ -79,8 +79,8 @@ func (q ConnectionQuota) equal(other ConnectionQuota) bool {
 	return same(q.Instances, other.Instances) && same(q.VCPUs, other.VCPUs) && same(q.RAMMB, other.RAMMB)
 }
 
-// MayWiden says whether the caller, of the connection's project, may widen it: the delegating user, or a user with all
-// of the roles that it acts with in this cloud. Anyone else would gain roles by it.
+// MayWiden reports whether the caller, of the connection's project, may widen it: the delegating user, or a user with
+// all of the roles that it acts with in this cloud. Anyone else would gain roles by it.
 func (c Connection) MayWiden(who Identity) bool {
 	if who.UserID == c.UserID {
 		return true

@@ -99,10 +99,10 @@ func (r ConnectionRequest) UsableBy() string {
 	return r.Requester.UserID
 }
 
-// Received says whether the caller's project received the request.
+// Received reports whether the caller's project received the request.
 func (r ConnectionRequest) Received(who Identity) bool { return who.ProjectID == r.ProjectID }
 
-// Sent says whether the caller's project sent the request.
+// Sent reports whether the caller's project sent the request.
 func (r ConnectionRequest) Sent(who Identity) bool { return who.ProjectID == r.Requester.ProjectID }
 
 // Grant returns the terms of a grant: those given, and the requested ones where given has none. It fails if more is

@@ -48,7 +48,7 @@ func (o Order) ServerTags(c CreateCall) []string {
 	return tags
 }
 
-// sameTags says whether the tags are the same, in any order.
+// sameTags reports whether the tags are the same, in any order.
 func sameTags(a, b []string) bool {
 	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
 }
@@ -56,10 +56,10 @@ func sameTags(a, b []string) bool {
 // CallTag returns the tag that a create call gives its server.
 func CallTag(id uuid.UUID) string { return callTag + id.String() }
 
-// isOpen says whether Nova may still be working on the call.
+// isOpen reports whether Nova may still be working on the call.
 func (c CreateCall) isOpen(now time.Time) bool { return c.EndedAt.IsZero() && now.Before(c.Until) }
 
-// may says whether the call may have created the server.
+// may reports whether the call may have created the server.
 func (c CreateCall) may(s Server) bool {
 	if c.ServerID != "" || !c.EndedAt.IsZero() {
 		return c.ServerID == s.ID
@@ -127,7 +127,7 @@ func (o Order) Extras(i Instance, found []Server) []Server {
 	})
 }
 
-// Duplicate says whether a create call of the running order certainly created the server although the instance has
+// Duplicate reports whether a create call of the running order certainly created the server although the instance has
 // another one, and returns that call. The proof is the call's tag, no other tags, and the call's name, user and time.
 func (o Order) Duplicate(i Instance, s Server) (CreateCall, bool) {
 	c, ok := o.callOf(i, s)
@@ -142,18 +142,18 @@ func (o Order) Duplicate(i Instance, s Server) (CreateCall, bool) {
 	return CreateCall{}, false
 }
 
-// IsOldest says whether the server is older than all of the others.
+// IsOldest reports whether the server is older than all of the others.
 func (s Server) IsOldest(servers []Server) bool {
 	sorted := oldestFirst(append(slices.Clone(servers), s))
 	return sorted[0].ID == s.ID
 }
 
-// HasOpenCall says whether Nova may still be creating a server of the order, as of when the order was read.
+// HasOpenCall reports whether Nova may still be creating a server of the order, as of when the order was read.
 func (o Order) HasOpenCall() bool {
 	return slices.ContainsFunc(o.Instances, func(i Instance) bool { return o.awaits(i, 0) })
 }
 
-// WaitsForCalls says whether the order or its rollback must wait for an unanswered create call.
+// WaitsForCalls reports whether the order or its rollback must wait for an unanswered create call.
 func (o Order) WaitsForCalls() bool {
 	return slices.ContainsFunc(o.Instances, func(i Instance) bool { return o.awaits(i, rollbackPatience) })
 }
@@ -168,7 +168,7 @@ func (o Order) CallsEndIn() (longest time.Duration) {
 	return longest
 }
 
-// awaits says whether the instance is undecided and has an unanswered create call that ended less than patience ago.
+// awaits reports whether the instance is undecided and has an unanswered create call that ended less than patience ago.
 func (o Order) awaits(i Instance, patience time.Duration) bool {
 	return !i.Decided() && slices.ContainsFunc(o.Calls, func(c CreateCall) bool {
 		return c.InstanceID == i.ID && c.isOpen(o.ReadAt.Add(-patience))

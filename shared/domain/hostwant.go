@@ -44,8 +44,8 @@ func (w HostWant) Validate(field string) error {
 	return nil
 }
 
-// Matches says whether a node has what is wanted, whether it is up and free or not. An expression that does not parse
-// matches no node.
+// Matches reports whether a node has what is wanted, whether it is up and free or not. An expression that does not
+// parse matches no node.
 func (w HostWant) Matches(n Node) bool {
 	if w.Region != "" && w.Region != n.Region || w.Zone != "" && w.Zone != n.Zone ||
 		n.VCPUs < w.VCPUs || n.RAMMB < w.RAMMB || n.DiskGB < w.DiskGB {

@@ -19,23 +19,23 @@ type Identity struct {
 	ExpiresAt   time.Time
 }
 
-// Has says whether the identity holds any of the roles.
+// Has reports whether the identity holds any of the roles.
 func (i Identity) Has(roles ...string) bool {
 	return slices.ContainsFunc(roles, func(r string) bool { return slices.Contains(i.Roles, r) })
 }
 
-// MayAct says whether the identity may do more than read: it has a role besides OpenStack's reader.
+// MayAct reports whether the identity may do more than read: it has a role besides OpenStack's reader.
 func (i Identity) MayAct() bool {
 	return slices.ContainsFunc(i.Roles, func(r string) bool { return r != "reader" })
 }
 
-// CloudAdmin says whether OpenStack lets the identity read every project: the role admin in any project, or a reader of
-// the whole system.
+// CloudAdmin reports whether OpenStack lets the identity read every project: the role admin in any project, or a reader
+// of the whole system.
 func (i Identity) CloudAdmin() bool {
 	return i.Has("admin") && i.ProjectID != "" || i.System && i.Has("admin", "reader")
 }
 
-// DomainReader says whether the identity may read every project of its domain: a token scoped to the domain, with a
+// DomainReader reports whether the identity may read every project of its domain: a token scoped to the domain, with a
 // role that can read.
 func (i Identity) DomainReader() bool {
 	return i.ProjectID == "" && i.DomainID != "" && i.Has("admin", "manager", "member", "reader")

@@ -102,10 +102,10 @@ type Problem struct {
 	Detail string `json:"detail"`
 }
 
-// Decided says whether Nova has accepted or rejected the instance.
+// Decided reports whether Nova has accepted or rejected the instance.
 func (i Instance) Decided() bool { return i.ServerID != "" || i.Problem != nil }
 
-// Settled says whether the launch of the instance has ended.
+// Settled reports whether the launch of the instance has ended.
 func (i Instance) Settled() bool {
 	return i.Decided() && i.State != InstanceRequested && i.State != InstanceBuilding
 }
@@ -148,7 +148,7 @@ func novaFault(s Server, known Instance) *Problem {
 	return &Problem{Code: "nova_fault", Detail: unexplained}
 }
 
-// Unexplained says whether the instance is in error without a fault from Nova.
+// Unexplained reports whether the instance is in error without a fault from Nova.
 func (i Instance) Unexplained() bool {
 	return i.State == InstanceError && i.Problem != nil && i.Problem.Detail == unexplained
 }

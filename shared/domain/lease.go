@@ -39,7 +39,7 @@ var LeaseTransitions = map[LeaseStatus][]LeaseStatus{
 	LeaseError:     {LeasePending, LeaseStarting, LeaseActive, LeaseEnding, LeaseCancelled},
 }
 
-// IsOpen says whether a lease of the status has not ended.
+// IsOpen reports whether a lease of the status has not ended.
 func (s LeaseStatus) IsOpen() bool { return s != LeaseEnded && s != LeaseCancelled }
 
 // OnEnd is what happens to servers when their lease ends.

@@ -47,10 +47,10 @@ func (t LeaseTerms) Apply(lease *Lease, now time.Time) error {
 // WarnBefore sets how long before its end the lease warns: months count backwards from the end.
 func (l *Lease) WarnBefore(p Period) { l.BeforeEnd = l.EndsAt.Sub(p.Before(l.EndsAt)) }
 
-// Instances says whether the lease reserves any instance.
+// Instances reports whether the lease reserves any instance.
 func (l Lease) Instances() bool { return l.reserves(InstanceReservation) }
 
-// Hosts says whether the lease reserves any host.
+// Hosts reports whether the lease reserves any host.
 func (l Lease) Hosts() bool { return l.reserves(HostReservation) }
 
 func (l Lease) reserves(kind ReservationType) bool {

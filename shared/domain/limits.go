@@ -19,7 +19,7 @@ type ConnectionLimits struct {
 	Regions  []string `json:"regions,omitempty"`  // names
 }
 
-// IsZero says whether nothing is limited.
+// IsZero reports whether nothing is limited.
 func (l ConnectionLimits) IsZero() bool {
 	return len(l.Images)+len(l.Networks)+len(l.Flavors)+len(l.Regions) == 0
 }
@@ -41,7 +41,7 @@ func (l ConnectionLimits) equal(other ConnectionLimits) bool {
 	return true
 }
 
-// widens says whether the other limits allow what these do not.
+// widens reports whether the other limits allow what these do not.
 func (l ConnectionLimits) widens(to ConnectionLimits) bool {
 	_, err := l.Narrow(to, true)
 	return err != nil

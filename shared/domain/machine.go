@@ -33,7 +33,7 @@ var DeliveryTransitions = map[DeliveryStatus][]DeliveryStatus{
 	DeliveryDead:      {},
 }
 
-// may says whether the instance may be in the state now. A deleted one stays deleted.
+// may reports whether the instance may be in the state now. A deleted one stays deleted.
 func (i Instance) may(state InstanceState) bool {
 	next, known := InstanceTransitions[i.State]
 	return !known || i.State == state && len(next) > 0 || slices.Contains(next, state)

@@ -46,7 +46,7 @@ type history struct {
 
 const patience = time.Minute
 
-// step does one thing, and says whether it is said to change anything.
+// step does one thing, and reports whether it is said to change anything.
 func (h *history) step() (changed bool) {
 	h.now = h.now.Add(time.Duration(rapid.IntRange(0, 90).Draw(h.t, "seconds")) * time.Second)
 	server := randomServer(h.t, "s")

@@ -9,14 +9,14 @@ type Migration struct {
 	IsResize bool // its owner has asked for it
 }
 
-// IsOver says whether Nova works on the migration no more.
+// IsOver reports whether Nova works on the migration no more.
 func (m Migration) IsOver() bool {
 	return slices.Contains([]string{
 		"completed", "confirmed", "reverted", "error", "failed", "cancelled", "done", "finished",
 	}, m.Status)
 }
 
-// HasFailed says whether the server stayed where it was.
+// HasFailed reports whether the server stayed where it was.
 func (m Migration) HasFailed() bool {
 	return slices.Contains([]string{"error", "failed", "cancelled"}, m.Status)
 }

@@ -2,7 +2,7 @@ package domain
 
 import "time"
 
-// PoolState says whether hosts can be reserved on a node.
+// PoolState reports whether hosts can be reserved on a node.
 type PoolState string
 
 // The states of a node in the reservable pool; a node that is not in the table is in none.
@@ -12,7 +12,7 @@ const (
 	NodeLeaving    PoolState = "leaving"    // run-leases is opening it again
 )
 
-// NodeStatus says whether a node reports.
+// NodeStatus reports whether a node reports.
 type NodeStatus string
 
 // The statuses of a node.
@@ -90,7 +90,7 @@ type Node struct {
 	UpdatedAt       time.Time
 }
 
-// Isolation says whether the cloud keeps servers without the trait off reservable hosts.
+// Isolation reports whether the cloud keeps servers without the trait off reservable hosts.
 type Isolation struct {
 	Result   string // proven or unproven
 	Detail   string

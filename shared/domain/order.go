@@ -79,7 +79,7 @@ type OrderSpec struct {
 	LeaseID       *uuid.UUID `json:"lease_id,omitempty"`       // of the order's own lease
 }
 
-// Attended says whether the order needs more steps than creating its servers.
+// Attended reports whether the order needs more steps than creating its servers.
 func (s OrderSpec) Attended() bool { return s.OnFailure == Rollback || s.Stopped || s.Reuse }
 
 // OnFailure says what happens to an order's servers when one of them fails.
@@ -159,7 +159,7 @@ func (o Order) Abandoned() OrderStatus {
 	return o.Evaluate()
 }
 
-// settled says whether the instance is as ordered, or cannot become so.
+// settled reports whether the instance is as ordered, or cannot become so.
 func (o Order) settled(i Instance) bool {
 	if i.isDisconnected() {
 		return true
@@ -179,24 +179,24 @@ func (o Order) settled(i Instance) bool {
 	return i.Settled()
 }
 
-// starts says whether a reused instance is still to be started.
+// starts reports whether a reused instance is still to be started.
 func (o Order) starts(i Instance) bool {
 	return o.Spec.Reuse && !o.Spec.Stopped && i.State == InstanceStopped
 }
 
-// IsReused says whether the order reuses an idle instance.
+// IsReused reports whether the order reuses an idle instance.
 func (o Order) IsReused(i Instance) bool { return o.Spec.Reuse && i.CreatedAt.Before(o.CreatedAt) }
 
-// IsReplaced says whether the order needs another instance for a reused one that is gone.
+// IsReplaced reports whether the order needs another instance for a reused one that is gone.
 func (o Order) IsReplaced(i Instance) bool {
 	return o.Status == OrderRunning && o.IsReused(i) && !i.isDisconnected() &&
 		(i.State == InstanceDeleting || i.State == InstanceDeleted)
 }
 
-// HasReplaced says whether one of the order's instances must be replaced.
+// HasReplaced reports whether one of the order's instances must be replaced.
 func (o Order) HasReplaced() bool { return slices.ContainsFunc(o.Instances, o.IsReplaced) }
 
-// isDisconnected says whether the instance was disconnected. Orders ignore such instances.
+// isDisconnected reports whether the instance was disconnected. Orders ignore such instances.
 func (i Instance) isDisconnected() bool { return !i.DisconnectedAt.IsZero() }
 
 // Step is the next step for one instance of an order.
@@ -243,15 +243,15 @@ func (o Order) Next() []Step {
 	return steps
 }
 
-// IsDelegated says whether run-connections carries out the order.
+// IsDelegated reports whether run-connections carries out the order.
 func (o Order) IsDelegated() bool { return o.ConnectionID != uuid.Nil }
 
-// IsRemote says whether a server of the order is in another cloud.
+// IsRemote reports whether a server of the order is in another cloud.
 func (o Order) IsRemote() bool {
 	return slices.ContainsFunc(o.Instances, func(i Instance) bool { return i.Remote })
 }
 
-// HasServers says whether Nova has accepted any instance of the order.
+// HasServers reports whether Nova has accepted any instance of the order.
 func (o Order) HasServers() bool {
 	return slices.ContainsFunc(o.Instances, func(i Instance) bool { return i.ServerID != "" })
 }

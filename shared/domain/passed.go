@@ -24,7 +24,8 @@ var outcomes = map[string]string{
 	"resetState": "",
 }
 
-// MayHavePassed says whether the server may have had states that no poll has seen: it changed, and is not being built.
+// MayHavePassed reports whether the server may have had states that no poll has seen: it changed, and is not being
+// built.
 func (i Instance) MayHavePassed(s Server) bool {
 	switch i.State {
 	case InstanceUnknown, InstanceDeleted, InstanceRequested, InstanceBuilding:
@@ -64,7 +65,7 @@ func (i Instance) PassedStates(s Server, log []LoggedAction) []PassedState {
 	return passed
 }
 
-// reached says whether the action completed before the next one began.
+// reached reports whether the action completed before the next one began.
 func (a LoggedAction) reached(next LoggedAction) bool {
 	switch {
 	case a.Failed || outcomes[a.Name] == "" || a.Finish.IsZero() || a.Finish.After(next.Start.Add(time.Second)):

@@ -143,7 +143,7 @@ func designators(units []periodUnit) string {
 	return strings.Join(names, ", ")
 }
 
-// IsZero says whether it is no period.
+// IsZero reports whether it is no period.
 func (p Period) IsZero() bool { return p == Period{} }
 
 // AddTo returns the end of the period that begins at a moment, in UTC. Years and months come first: a day that the

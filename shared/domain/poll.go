@@ -42,7 +42,7 @@ func (p *Poll) Succeeded() {
 	p.FailingSince, p.NotBefore, p.GoneAt = time.Time{}, time.Time{}, time.Time{}
 }
 
-// UnreachableFor says whether every attempt failed for at least d.
+// UnreachableFor reports whether every attempt failed for at least d.
 func (p *Poll) UnreachableFor(now time.Time, d time.Duration) bool {
 	return !p.FailingSince.IsZero() && now.Sub(p.FailingSince) >= d
 }

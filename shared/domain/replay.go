@@ -25,7 +25,7 @@ const (
 	stateResized   VMState = "resized"
 )
 
-// ChangesState says whether an action can change a server's vm_state.
+// ChangesState reports whether an action can change a server's vm_state.
 func ChangesState(action string) bool {
 	_, ok := results[action]
 	return ok
@@ -116,7 +116,7 @@ func (h History) replay(t time.Time) replayed {
 	return r
 }
 
-// begins says whether the action had begun before t.
+// begins reports whether the action had begun before t.
 func (a LoggedAction) begins(t time.Time) bool { return a.Start.Before(t) }
 
 // after is the states that are possible after the action.

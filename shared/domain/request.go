@@ -38,8 +38,8 @@ type RequestQuery struct {
 	ConnectionID uuid.UUID
 }
 
-// ShowsOrigin says whether the view may show where a request came from: not of a request by another project through a
-// connection.
+// ShowsOrigin reports whether the view may show where a request came from: not of a request by another project through
+// a connection.
 func (v View) ShowsOrigin(r Request) bool {
 	switch v.Scope {
 	case ScopeProject:

@@ -84,10 +84,10 @@ func (n *Need) Add(s LaunchSpec) {
 	n.Instances, n.VCPUs, n.RAMMB = n.Instances+1, n.VCPUs+s.VCPUs, n.RAMMB+s.RAMMB
 }
 
-// Fits says whether the need is within the quota.
+// Fits reports whether the need is within the quota.
 func (q Quota) Fits(n Need) bool {
 	return q.Instances.Fits(n.Instances) && q.VCPUs.Fits(n.VCPUs) && q.RAMMB.Fits(n.RAMMB)
 }
 
-// Fits says whether n more are within the quota.
+// Fits reports whether n more are within the quota.
 func (q QuotaItem) Fits(n int) bool { return q.Max < 0 || q.Used+n <= q.Max }

@@ -28,8 +28,8 @@ func (i Instance) NextDelete(since time.Time) (at time.Time, exhausted bool) {
 	return i.DeleteTriedAt.Add(firstDeletePause << (tries - 1)), tries == maxDeleteTries
 }
 
-// RollingBack says whether the order is being rolled back: it is all or nothing, and one of its instances failed or is
-// gone. It depends on the instances only, so any replica can resume a rollback.
+// RollingBack reports whether the order is being rolled back: it is all or nothing, and one of its instances failed or
+// is gone. It depends on the instances only, so any replica can resume a rollback.
 func (o Order) RollingBack() bool {
 	switch o.Status {
 	case OrderDone, OrderPartial, OrderFailed:
@@ -38,12 +38,12 @@ func (o Order) RollingBack() bool {
 	return o.Spec.OnFailure == Rollback && slices.ContainsFunc(o.Instances, Instance.lost)
 }
 
-// lost says whether the instance failed or is gone.
+// lost reports whether the instance failed or is gone.
 func (i Instance) lost() bool {
 	return i.State == InstanceError || i.State == InstanceDeleting || i.State == InstanceDeleted
 }
 
-// left says whether the instance may still have a server.
+// left reports whether the instance may still have a server.
 func (i Instance) left() bool {
 	return i.State != InstanceDeleted && !i.isDisconnected() && (i.ServerID != "" || i.Problem == nil)
 }
@@ -72,7 +72,7 @@ func (o Order) undo(i Instance) Step {
 	return StepDelete
 }
 
-// undeletable says whether all calls to delete the instance's server have failed.
+// undeletable reports whether all calls to delete the instance's server have failed.
 func (o Order) undeletable(i Instance) bool {
 	at, exhausted := i.NextDelete(o.CreatedAt)
 	return exhausted && i.State != InstanceDeleting && !o.ReadAt.Before(at)

@@ -70,7 +70,7 @@ func (s SeenResources) Allowed(limits ConnectionLimits) SeenResources {
 	return s
 }
 
-// Has says whether the kind could be read.
+// Has reports whether the kind could be read.
 func (s SeenResources) Has(kind string) bool {
 	switch kind {
 	case SeenFlavors:
@@ -83,5 +83,5 @@ func (s SeenResources) Has(kind string) bool {
 	return s.Quota != nil
 }
 
-// IsCut says whether the list of the kind is cut.
+// IsCut reports whether the list of the kind is cut.
 func (s SeenResources) IsCut(kind string) bool { return slices.Contains(s.Truncated, kind) }

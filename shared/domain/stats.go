@@ -49,7 +49,7 @@ func (s VMState) Status() string {
 	return string(s)
 }
 
-// exists says whether a server in this state counts for its project.
+// exists reports whether a server in this state counts for its project.
 func (s VMState) exists() bool {
 	return s != StateAbsent && s != StateDeleted && s != StateSoftDel
 }
@@ -129,7 +129,8 @@ func (h *HourCount) Schedule(now time.Time) {
 	}
 }
 
-// NeedsLog says whether the server's state at t needs its action log: it may have existed then, and has changed since.
+// NeedsLog reports whether the server's state at t needs its action log: it may have existed then, and has changed
+// since.
 func (h History) NeedsLog(t time.Time) bool {
 	last := h.Updated
 	if !h.Deleted.IsZero() {

@@ -45,7 +45,7 @@ func (c *Coalescer) Begin() *Run {
 	return &Run{of: c}
 }
 
-// Withdraw forgets the requests that wait for a repetition. It says whether there were any.
+// Withdraw forgets the requests that wait for a repetition. It reports whether there were any.
 func (c *Coalescer) Withdraw() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

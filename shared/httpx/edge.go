@@ -23,7 +23,7 @@ type Edge struct {
 	// Authenticate finds the caller and puts it into the context; Caller reads it from there.
 	Authenticate func(context.Context, http.Header) (context.Context, error)
 	Caller       func(context.Context) domain.Identity
-	// Ready says whether the request log can be written; Record writes a row and returns when it is durable.
+	// Ready reports whether the request log can be written; Record writes a row and returns when it is durable.
 	Ready  func(context.Context) error
 	Record func(context.Context, domain.Request) error
 	// KeystoneURL stands in WWW-Authenticate.

@@ -74,7 +74,7 @@ func (e Engine) Run(ctx context.Context, claim domain.Claim, lease domain.Lease,
 	return p.end(ctx, d)
 }
 
-// isLost says whether what was delegated to the lease has ended by itself.
+// isLost reports whether what was delegated to the lease has ended by itself.
 func (p *pass) isLost(ctx context.Context) (bool, error) {
 	if p.lease.ConnectionID == uuid.Nil || !p.lease.Status.IsOpen() {
 		return false, nil
@@ -244,7 +244,7 @@ func (p *pass) finish(ctx context.Context) error {
 	return err
 }
 
-// allEnded says whether nothing is left to reserve: the lease has ended, or its instances were deleted.
+// allEnded reports whether nothing is left to reserve: the lease has ended, or its instances were deleted.
 func (p *pass) allEnded() bool {
 	return !slices.ContainsFunc(p.lease.Reservations, func(r domain.Reservation) bool {
 		return r.Status != domain.ReservationEnded
@@ -257,7 +257,7 @@ func (p *pass) hasHosts() bool {
 	})
 }
 
-// neverStarted says whether the user has deleted the lease before it was active: then on_end does not touch servers.
+// neverStarted reports whether the user has deleted the lease before it was active: then on_end does not touch servers.
 func (p *pass) neverStarted() bool { return p.lease.StartResult == "" }
 
 // renew renews the claim during long work, and stores how far it has come.

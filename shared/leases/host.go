@@ -113,7 +113,7 @@ func (p *pass) readNodes(ctx context.Context) (map[string]domain.Node, error) {
 	return byName, err
 }
 
-// isHeld says whether a host may be the reservation's in Nova or Placement.
+// isHeld reports whether a host may be the reservation's in Nova or Placement.
 func isHeld(a domain.Allocation) bool { return !a.PreparedAt.IsZero() && a.ReleasedAt.IsZero() }
 
 // hostStep is a step for the hosts of one reservation.

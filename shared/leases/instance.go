@@ -67,7 +67,7 @@ func (s instanceStep) withoutDelegation() error {
 	return apperr.New(apperr.DelegationLost, "%s", lost.Detail)
 }
 
-// isGone says whether there is no server, and there never will be.
+// isGone reports whether there is no server, and there never will be.
 func isGone(i domain.Instance) bool {
 	return i.ID == uuid.Nil || i.State == domain.InstanceDeleted || i.ServerID == "" && i.Decided()
 }
@@ -159,7 +159,7 @@ func (s instanceStep) bring(ctx context.Context, action domain.Action) (isDone b
 	return false, s.request(ctx, action)
 }
 
-// isIn says whether the instance is where the action leads to. A server that is shelved may still be on its host:
+// isIn reports whether the instance is where the action leads to. A server that is shelved may still be on its host:
 // wasDone reports that the action has done what can be done about that.
 func (s instanceStep) isIn(action domain.Action, wasDone bool) bool {
 	switch action {
@@ -173,7 +173,7 @@ func (s instanceStep) isIn(action domain.Action, wasDone bool) bool {
 	return false // a deleted one is gone
 }
 
-// isAtWork says whether Nova is changing the instance, or it is not known what it does.
+// isAtWork reports whether Nova is changing the instance, or it is not known what it does.
 func (s instanceStep) isAtWork() bool {
 	return s.i.State == domain.InstanceUnknown || slices.Contains(domain.MovingStates(), s.i.State)
 }

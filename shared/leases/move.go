@@ -32,7 +32,8 @@ func (s hostStep) shelve(ctx context.Context, server domain.Server) error {
 	return err
 }
 
-// base is the flavor that the server's private one is a copy of. isPrivate says whether it has one of the reservation.
+// base is the flavor that the server's private one is a copy of. isPrivate reports whether it has one of the
+// reservation.
 func (s hostStep) base(server domain.Server) (id string, isPrivate bool) {
 	for _, f := range s.r.Flavors {
 		if f.Name == server.Flavor.Name {
@@ -64,7 +65,7 @@ func (s hostStep) move(ctx context.Context, server domain.Server, base string) (
 	return true, err
 }
 
-// mayMove says whether Nova has not failed to resize the server yet.
+// mayMove reports whether Nova has not failed to resize the server yet.
 func (s hostStep) mayMove(ctx context.Context, id string) (bool, error) {
 	log, err := s.cloud.Actions(ctx, id)
 	hasFailed := slices.ContainsFunc(log, func(a domain.LoggedAction) bool { return a.Name == "resize" && a.Failed })

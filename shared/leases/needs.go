@@ -41,7 +41,7 @@ type Instances interface {
 	Find(ctx context.Context, filter domain.Filter, ids []string) ([]domain.Instance, error)
 }
 
-// Connections says whether what was delegated to a lease is still valid.
+// Connections reports whether what was delegated to a lease is still valid.
 type Connections interface {
 	Status(ctx context.Context, projectID string, id uuid.UUID) (status domain.ConnectionStatus, reason string,
 		err error)

@@ -51,7 +51,7 @@ func (p Pool) Survey(ctx context.Context) error {
 	return p.Nodes.Seen(ctx, pooled)
 }
 
-// Move moves the hosts that are joining or leaving, and says whether one has joined.
+// Move moves the hosts that are joining or leaving, and reports whether one has joined.
 func (p Pool) Move(ctx context.Context) (joined bool, err error) {
 	nodes, err := p.Nodes.Pool(ctx)
 	if err != nil {
@@ -78,7 +78,7 @@ func (p Pool) Move(ctx context.Context) (joined bool, err error) {
 	return joined, nil
 }
 
-// IsMoving says whether a host is joining or leaving.
+// IsMoving reports whether a host is joining or leaving.
 func (p Pool) IsMoving(ctx context.Context) (bool, error) {
 	nodes, err := p.Nodes.Pool(ctx)
 	return slices.ContainsFunc(nodes, func(n domain.Node) bool { return n.Pool != domain.NodeReservable }), err

@@ -118,7 +118,7 @@ func (s hostStep) empty(ctx context.Context, names []string) (isEmpty bool, err 
 	return isEmpty, nil
 }
 
-// endServer does the next step of on_end to a server. isOurs says whether it was launched with the reservation.
+// endServer does the next step of on_end to a server. isOurs reports whether it was launched with the reservation.
 func (s hostStep) endServer(ctx context.Context, id string) (isOurs bool, err error) {
 	server, err := s.cloud.Server(ctx, id)
 	if apperr.CodeOf(err) == apperr.NotFound {

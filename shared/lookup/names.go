@@ -88,7 +88,7 @@ func activeNamed(images []domain.Image, name string) []domain.Image {
 	return images
 }
 
-// IsActive says whether a server can be made from the image.
+// IsActive reports whether a server can be made from the image.
 func IsActive(i domain.Image) bool { return i.Status == "active" }
 
 // PickImage chooses the image with the id or the unique name among those that FindImages has found.

@@ -143,7 +143,7 @@ func (d *decision) wait(at time.Time) {
 	}
 }
 
-// isDue says whether the member's failed step may be repeated now.
+// isDue reports whether the member's failed step may be repeated now.
 func (d *decision) isDue(s seen) bool {
 	if s.member.RetryAt.After(d.now) {
 		d.wait(s.member.RetryAt)
@@ -183,7 +183,7 @@ func (d *decision) forget(s seen) {
 	d.add(actForget, s)
 }
 
-// isAvailable says whether the member's object works.
+// isAvailable reports whether the member's object works.
 func (s seen) isAvailable() bool {
 	return s.isFound && s.object.State == ObjectReady && s.object.Reason == ""
 }
@@ -219,7 +219,7 @@ func (d *decision) removeExcess(kept []seen, allowed int) []seen {
 	return sorted[excess:]
 }
 
-// hasSurge says whether there is, or is to be, one member more than declared: the replacement of another.
+// hasSurge reports whether there is, or is to be, one member more than declared: the replacement of another.
 func (d *decision) hasSurge(kept []seen) bool {
 	return slices.ContainsFunc(kept, func(s seen) bool {
 		return d.mustReplace(s) && (len(kept) <= d.count || slices.ContainsFunc(kept, func(other seen) bool {
@@ -238,12 +238,12 @@ func (d *decision) remove(s seen) {
 	d.add(actForget, s)
 }
 
-// isOutdated says whether the member has not the declared revision yet: its differences are not what others changed.
+// isOutdated reports whether the member has not the declared revision yet: its differences are not what others changed.
 func (d *decision) isOutdated(s seen) bool {
 	return s.member.Revision != d.revision || s.member.Status == domain.MemberCreating
 }
 
-// mustReplace says whether the declaration can only be reached with another object.
+// mustReplace reports whether the declaration can only be reached with another object.
 func (d *decision) mustReplace(s seen) bool {
 	if !s.isFound || s.object.State == ObjectError || !d.isOutdated(s) && !d.repairs {
 		return false

@@ -61,7 +61,7 @@ func (d *decision) addNew(ordinal int) {
 	}})
 }
 
-// wasReady says whether the member was ready before it failed.
+// wasReady reports whether the member was ready before it failed.
 func wasReady(m domain.Member) bool {
 	return m.Status == domain.MemberReady || m.Status == domain.MemberUpdating
 }

@@ -40,7 +40,7 @@ type Driver interface {
 
 // Confirmer is a Driver whose listings may leave out objects that exist, for example while a cell of Nova is down.
 type Confirmer interface {
-	// IsGone says whether an object that no listing shows is deleted.
+	// IsGone reports whether an object that no listing shows is deleted.
 	IsGone(ctx context.Context, s Session, objectID string) (bool, error)
 }
 

@@ -167,8 +167,8 @@ func (*BalancerDriver) Update(ctx context.Context, s Session, in Wanted, o Objec
 	return err
 }
 
-// isBusy says whether Octavia has refused a change only because the last one is not done. Other conflicts stay, such as
-// a port that somebody else's listener has.
+// isBusy reports whether Octavia has refused a change only because the last one is not done. Other conflicts stay, such
+// as a port that somebody else's listener has.
 func isBusy(err error) bool {
 	return apperr.CodeOf(err) == apperr.Conflict && strings.Contains(apperr.As(err).Message, "immutable")
 }

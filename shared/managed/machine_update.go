@@ -111,7 +111,7 @@ func (*MachineDriver) Differences(in Wanted, o Object) []Difference {
 	return out
 }
 
-// otherImage says whether a server was made of another image than declared. An image that is declared by its name is
+// otherImage reports whether a server was made of another image than declared. An image that is declared by its name is
 // the one that had the name when the server was made.
 func otherImage(spec, made domain.MachineSpec, server domain.Server) (actual string, isOther bool) {
 	if server.Image == nil {

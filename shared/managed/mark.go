@@ -118,7 +118,7 @@ func compare[T comparable](field string, declared, actual T, way Way) []Differen
 	return []Difference{{Field: field, Declared: declared, Actual: actual, Way: way}}
 }
 
-// differs says whether a field is among the differences.
+// differs reports whether a field is among the differences.
 func differs(differences []Difference, field string) bool {
 	return slices.ContainsFunc(differences, func(d Difference) bool { return d.Field == field })
 }

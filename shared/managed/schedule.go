@@ -7,7 +7,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// hasLabels says whether a node has all of the labels.
+// hasLabels reports whether a node has all of the labels.
 func hasLabels(n domain.Node, labels map[string]string) bool {
 	for key, value := range labels {
 		if n.Labels[key] != value {
@@ -29,7 +29,7 @@ func zonesOf(nodes []domain.Node, labels map[string]string) []string {
 	return zones
 }
 
-// scheduled says whether the servers of a resource run where its schedule says, as far as that is known.
+// scheduled reports whether the servers of a resource run where its schedule says, as far as that is known.
 func scheduled(m domain.Managed, nodes []domain.Node) (isMet bool, reason, message string) {
 	if len(m.Schedule.Labels) == 0 {
 		return true, "AsDeclared", ""

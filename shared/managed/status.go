@@ -48,7 +48,7 @@ func (r *round) save(ctx context.Context) error {
 	return nil
 }
 
-// isGone says whether nothing is left of a resource that is being deleted.
+// isGone reports whether nothing is left of a resource that is being deleted.
 func (m *resource) isGone() bool {
 	return m.isDeleting() && m.plan.isGone && m.noLogin == nil && m.notListed == nil && len(m.failures) == 0
 }
@@ -64,14 +64,14 @@ func (r *round) remove(ctx context.Context, m *resource) error {
 	return r.Store.Remove(ctx, r.claim, m.Managed)
 }
 
-// isSame says whether the round has changed nothing of the resource.
+// isSame reports whether the round has changed nothing of the resource.
 func (m *resource) isSame(before domain.Managed) bool {
 	return m.Status == before.Status && m.Reason == before.Reason && m.Request == before.Request &&
 		m.ObservedRevision == before.ObservedRevision &&
 		isSameText(m.Conditions, before.Conditions) && isSameText(m.Drift, before.Drift)
 }
 
-// isSameText says whether two lists are written alike. None is stored as an empty list.
+// isSameText reports whether two lists are written alike. None is stored as an empty list.
 func isSameText[T any](a, b []T) bool {
 	if len(a) != len(b) || len(a) == 0 {
 		return len(a) == len(b)

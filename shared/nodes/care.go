@@ -35,7 +35,7 @@ func (w Watcher) care(ctx context.Context, nodes []domain.Node, hosts []domain.C
 	return errors.Join(append(errs, w.drain(ctx, due, alternatives{byName, nodes}, now))...)
 }
 
-// isCordonDue says whether a host is down for longer than its admins let it be.
+// isCordonDue reports whether a host is down for longer than its admins let it be.
 func isCordonDue(n domain.Node, host domain.ComputeHost, now time.Time) bool {
 	return n.AutoCordonAfter > 0 && n.Status == domain.NodeDown && host.IsEnabled &&
 		now.Sub(n.StatusSince) >= n.AutoCordonAfter
@@ -120,7 +120,7 @@ type alternatives struct {
 	nodes []domain.Node
 }
 
-// hasOther says whether servers can be made on another host of the same sort: reservable ones take servers of leases
+// hasOther reports whether servers can be made on another host of the same sort: reservable ones take servers of leases
 // only.
 func (a alternatives) hasOther(n domain.Node) bool {
 	return slices.ContainsFunc(a.nodes, func(other domain.Node) bool {

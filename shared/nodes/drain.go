@@ -142,7 +142,7 @@ func (p *pass) readHost(ctx context.Context) (err error) {
 	return p.add(ctx, found)
 }
 
-// check says whether the drain may go on. A host that is down is never emptied by migration: what runs there may run
+// check reports whether the drain may go on. A host that is down is never emptied by migration: what runs there may run
 // still.
 func (p *pass) check(ctx context.Context) error {
 	if p.host.IsEnabled {

@@ -53,7 +53,7 @@ func (s *Session) EnsureFlavor(ctx context.Context, f domain.PrivateFlavor) erro
 	return classify("nova", flavors.CreateExtraSpecs(ctx, nova, f.ID, all).Err)
 }
 
-// isSubset says whether all contains everything of some.
+// isSubset reports whether all contains everything of some.
 func isSubset(some, all map[string]string) bool {
 	for key, value := range some {
 		if found, ok := all[key]; !ok || found != value {

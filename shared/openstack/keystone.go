@@ -67,7 +67,7 @@ func (c *Cloud) refusalOf(ctx context.Context, err error) error {
 	return answer
 }
 
-// isKeystoneRefusal says whether the body of a refusal is Keystone's own, which repeats the status.
+// isKeystoneRefusal reports whether the body of a refusal is Keystone's own, which repeats the status.
 func isKeystoneRefusal(err error) bool {
 	refused, ok := errors.AsType[gophercloud.ErrUnexpectedResponseCode](err)
 	if pointed, isPointer := errors.AsType[*gophercloud.ErrUnexpectedResponseCode](err); isPointer {
@@ -134,7 +134,7 @@ func (d *versionDocument) UnmarshalJSON(text []byte) error {
 	return err
 }
 
-// has says whether the document offers a major version, such as v3.
+// has reports whether the document offers a major version, such as v3.
 func (d versionDocument) has(major string) bool {
 	for _, v := range append(d.Versions, d.Version) {
 		if v.ID == major || strings.HasPrefix(v.ID, major+".") {

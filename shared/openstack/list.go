@@ -32,7 +32,7 @@ func (s *Session) clientOf(
 	return client, err
 }
 
-// HasService says whether the catalog has a service in the session's region, by its usual type.
+// HasService reports whether the catalog has a service in the session's region, by its usual type.
 func (s *Session) HasService(ctx context.Context, service string) (bool, error) {
 	_, err := s.clientOf(ctx, service, "", "")
 	if apperr.CodeOf(err) == apperr.Unsupported {

@@ -65,7 +65,7 @@ func (s *Session) Room(ctx context.Context, f domain.Flavor) (int, error) {
 	return room, nil
 }
 
-// plainFlavor says whether the flavor's extra specs leave its sizes as they are.
+// plainFlavor reports whether the flavor's extra specs leave its sizes as they are.
 func (s *Session) plainFlavor(ctx context.Context, id string) (bool, error) {
 	var body struct {
 		Specs map[string]string `json:"extra_specs"`

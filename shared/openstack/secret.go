@@ -53,7 +53,7 @@ func (s *Session) Secrets(ctx context.Context, name string) ([]domain.StoredSecr
 	return out, err
 }
 
-// HasSecret says whether a secret exists.
+// HasSecret reports whether a secret exists.
 func (s *Session) HasSecret(ctx context.Context, id string) (bool, error) {
 	barbican, err := s.barbican(ctx)
 	if err != nil {

@@ -100,7 +100,7 @@ func (s *Session) pageAfter(
 
 func errCircle() error { return apperr.New(apperr.BadGateway, "nova gives the same page for ever") }
 
-// isMarkerGone says whether Nova refused a page because it does not know the marker.
+// isMarkerGone reports whether Nova refused a page because it does not know the marker.
 func isMarkerGone(err error, marker string) bool {
 	return apperr.CodeOf(err) == apperr.Invalid && strings.Contains(err.Error(), "marker") &&
 		strings.Contains(err.Error(), marker)
@@ -130,8 +130,8 @@ func (s *Session) patientPage(ctx context.Context, microversion string, query ur
 	}
 }
 
-// Servers reads one page of the project's servers, newest first. more says whether servers follow the last of them. It
-// may be true although none follow: when the page is exactly full, or when Nova does not answer the question.
+// Servers reads one page of the project's servers, newest first. more reports whether servers follow the last of them.
+// It may be true although none follow: when the page is exactly full, or when Nova does not answer the question.
 func (s *Session) Servers(ctx context.Context, q domain.ServerQuery) (page []domain.Server, more bool, err error) {
 	query := listQuery(q)
 	var found []server
@@ -156,17 +156,17 @@ func (s *Session) Servers(ctx context.Context, q domain.ServerQuery) (page []dom
 	return page, more, err
 }
 
-// mayHideMore says whether servers may follow a page without a link. To ask costs each caller a call, so it is asked
+// mayHideMore reports whether servers may follow a page without a link. To ask costs each caller a call, so it is asked
 // only where it can make a difference: some server of the page may be listed twice, or the page is at least half full.
 func mayHideMore(page []server, limit int) bool {
 	return 2*len(page) > limit || slices.ContainsFunc(page,
 		func(found server) bool { return isBuilding(&found) || isMoving(&found) })
 }
 
-// isBuilding says whether the server may be a build request.
+// isBuilding reports whether the server may be a build request.
 func isBuilding(found *server) bool { return found.Status == "BUILD" }
 
-// isMoving says whether the server may be in two cells: a resize across cells.
+// isMoving reports whether the server may be in two cells: a resize across cells.
 func isMoving(found *server) bool {
 	return strings.HasSuffix(found.Status, "RESIZE") || strings.HasPrefix(found.Task, "resize_")
 }

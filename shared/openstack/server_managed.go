@@ -167,7 +167,7 @@ func (s *Session) RebuildImage(ctx context.Context, id, imageID string, userData
 	return classify("nova", err)
 }
 
-// ServerIsGone says whether Nova has no server of that id any more.
+// ServerIsGone reports whether Nova has no server of that id any more.
 func (s *Session) ServerIsGone(ctx context.Context, id string) (bool, error) {
 	found, err := s.Server(ctx, id)
 	if apperr.CodeOf(err) == apperr.NotFound {

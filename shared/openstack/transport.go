@@ -112,7 +112,7 @@ func (t *transport) again(req *http.Request, resp *http.Response, err error, try
 	return pause, pause <= longestPause && t.budget.spend()
 }
 
-// isHung says whether a service took the request, or the connection, and did not answer in time.
+// isHung reports whether a service took the request, or the connection, and did not answer in time.
 func isHung(err error) bool {
 	timeout, ok := errors.AsType[interface {
 		error

@@ -72,7 +72,7 @@ func (e Engine) endCall(ctx context.Context, order domain.Order, call domain.Cre
 	return e.Orders.EndCall(end, order, call)
 }
 
-// sentNothing says whether Nova surely made nothing, although its answer is not final.
+// sentNothing reports whether Nova surely made nothing, although its answer is not final.
 func sentNothing(err error) bool {
 	code := apperr.CodeOf(err)
 	return code == apperr.Unauthenticated || code == apperr.RateLimited || errors.Is(err, apperr.ErrNotSent)

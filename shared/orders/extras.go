@@ -37,7 +37,7 @@ func (e Engine) RemoveExtra(
 	return err
 }
 
-// IsOldest says whether no older server carries the tag of the create call: a server with copied tags is younger.
+// IsOldest reports whether no older server carries the tag of the create call: a server with copied tags is younger.
 func IsOldest(ctx context.Context, cloud lookup.Lister, call uuid.UUID, s domain.Server) (bool, error) {
 	tagged, err := lookup.ServersByTag(ctx, cloud, domain.CallTag(call))
 	return err == nil && s.IsOldest(tagged), err

@@ -39,8 +39,8 @@ func (e Engine) Finalize(ctx context.Context, keys KeyPairs, order domain.Order)
 	return e.end(ctx, order, status, order.LeftProblem())
 }
 
-// leavesKey says whether the order ends without servers but with a key pair that it made. One of that name that existed
-// before is the owner's, and its fingerprint was never recorded.
+// leavesKey reports whether the order ends without servers but with a key pair that it made. One of that name that
+// existed before is the owner's, and its fingerprint was never recorded.
 func leavesKey(order domain.Order, status domain.OrderStatus) bool {
 	key := order.Spec.GeneratedKey
 	hasKey := func(i domain.Instance) bool { return i.KeyName == key && i.KeyFingerprint != "" }

@@ -11,7 +11,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/lookup"
 )
 
-// step takes the next step of each instance. hasMore says whether there is anything to observe: not when all that is
+// step takes the next step of each instance. hasMore reports whether there is anything to observe: not when all that is
 // left is to request servers. errs has an error for each instance; nil if all is well.
 func (e Engine) step(
 	ctx context.Context, s Session, order domain.Order, claim domain.Claim,

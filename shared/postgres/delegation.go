@@ -138,9 +138,9 @@ select exists (select from orders o join connections c on c.id = o.connection_id
 // isAwake says that what is ordered through the connection c can continue.
 const isAwake = `(c.status <> 'active' or c.suspended_at is null and coalesce(c.not_before, '-infinity') <= now())`
 
-// Busy says whether any replica has work in progress through any connection, so that it pays to poll again soon: orders
-// and actions; instances in other clouds that Nova is changing, if they changed within the time given; trusts that have
-// to be revoked before they expire; and checks that are due.
+// Busy reports whether any replica has work in progress through any connection, so that it pays to poll again soon:
+// orders and actions; instances in other clouds that Nova is changing, if they changed within the time given; trusts
+// that have to be revoked before they expire; and checks that are due.
 func (d Delegations) Busy(ctx context.Context, within time.Duration) (bool, error) {
 	return queryValue[bool](ctx, d.DB.pool, busySQL, within)
 }

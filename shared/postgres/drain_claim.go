@@ -35,7 +35,7 @@ select exists (select from drains d
                where d.due_at <= now() + $1::interval and ` + unclaimedAt("d",
 	"now() + $1::interval") + `)`
 
-// IsDue says whether a drain that nobody has claimed is due now or soon, so that it pays to wait for it.
+// IsDue reports whether a drain that nobody has claimed is due now or soon, so that it pays to wait for it.
 func (s Drains) IsDue(ctx context.Context, soon time.Duration) (bool, error) {
 	return queryValue[bool](ctx, s.DB.pool, drainsDueSQL, soon)
 }

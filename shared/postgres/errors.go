@@ -70,7 +70,7 @@ func classify(err error) error {
 	return apperr.Wrap(apperr.Internal, err, "internal error")
 }
 
-// isConnection says whether the connection failed. pgx reports some failures (a closed socket, EOF) as plain errors.
+// isConnection reports whether the connection failed. pgx reports some failures (a closed socket, EOF) as plain errors.
 func isConnection(err error) bool {
 	_, network := errors.AsType[net.Error](err)
 	return network || pgconn.SafeToRetry(err) || pgconn.Timeout(err) ||

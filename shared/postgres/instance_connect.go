@@ -222,8 +222,8 @@ func (i Instances) Disconnect(ctx context.Context, filter domain.Filter, id uuid
 	return n == 1, err
 }
 
-// WasDisconnected says whether the id is that of a disconnected instance, or of its server. A filter with a connection
-// matches only what was managed through it.
+// WasDisconnected reports whether the id is that of a disconnected instance, or of its server. A filter with a
+// connection matches only what was managed through it.
 func (i Instances) WasDisconnected(ctx context.Context, filter domain.Filter, id string) (bool, error) {
 	return queryValue[bool](ctx, i.DB.pool, `
 select exists (select from instances

@@ -9,7 +9,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// isEnd says whether a due lease (l) ends.
+// isEnd reports whether a due lease (l) ends.
 const isEnd = `(l.status = 'ending' or l.ends_at <= clock_timestamp())`
 
 var claimLeasesSQL = `
@@ -63,7 +63,7 @@ select exists (select from leases l
                where l.due_at <= now() + $1::interval and ` + unclaimedAt("l",
 	"now() + $1::interval") + `)`
 
-// IsDue says whether a lease that nobody has claimed is due now or soon, so that it pays to wait for it.
+// IsDue reports whether a lease that nobody has claimed is due now or soon, so that it pays to wait for it.
 func (s Leases) IsDue(ctx context.Context, soon time.Duration) (bool, error) {
 	return queryValue[bool](ctx, s.DB.pool, leasesDueSQL, soon)
 }

@@ -61,7 +61,7 @@ func (s Leases) End(
 const isClaimedSQL = `
 select coalesce(claimed_until > clock_timestamp(), false) from leases where project_id = $1 and id = $2`
 
-// isPrepared says whether a pending lease has something in OpenStack, or an instance that is being shelved.
+// isPrepared reports whether a pending lease has something in OpenStack, or an instance that is being shelved.
 func isPrepared(lease domain.Lease) bool {
 	for _, r := range lease.Reservations {
 		if r.ActionID != uuid.Nil || r.AggregateID != 0 {

@@ -115,7 +115,7 @@ func lockClaimed(ctx context.Context, tx pgx.Tx, claim domain.Claim, lease domai
 	return withParts(ctx, tx, stored)
 }
 
-// saveReservations writes the reservations that differ. isShown says whether the API shows a difference.
+// saveReservations writes the reservations that differ. isShown reports whether the API shows a difference.
 func saveReservations(ctx context.Context, tx pgx.Tx, stored, lease domain.Lease) (isShown bool, err error) {
 	for _, r := range lease.Reservations {
 		n := slices.IndexFunc(stored.Reservations, func(s domain.Reservation) bool { return s.ID == r.ID })

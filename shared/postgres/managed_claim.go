@@ -56,7 +56,7 @@ select exists (select from managed_projects p
                where p.due_at <= now() + $1::interval and ` + unclaimedAt("p",
 	"now() + $1::interval") + `)`
 
-// IsDue says whether a project that nobody has claimed is due now or soon, so that it pays to wait for it.
+// IsDue reports whether a project that nobody has claimed is due now or soon, so that it pays to wait for it.
 func (s Managed) IsDue(ctx context.Context, soon time.Duration) (bool, error) {
 	return queryValue[bool](ctx, s.DB.pool, projectsDueSQL, soon)
 }

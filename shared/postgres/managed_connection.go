@@ -56,7 +56,7 @@ func findDelegation(
 	return queryFound[domain.Connection](ctx, db, managedConnectionSQL, projectID, userID, orEmpty(roles), until)
 }
 
-// IsDelegated says whether a connection of the project's resources can still be used.
+// IsDelegated reports whether a connection of the project's resources can still be used.
 func (s Managed) IsDelegated(ctx context.Context, projectID string, id uuid.UUID) (bool, error) {
 	return queryValue[bool](ctx, s.DB.pool, isManagedConnectionSQL, projectID, id)
 }

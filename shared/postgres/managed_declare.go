@@ -26,7 +26,7 @@ with after as (
 ), event as (` + managedEventSQL + ` after)
 select count(*) from after`
 
-	// $14 says whether it has a new revision.
+	// $14 reports whether it has a new revision.
 	changeManagedSQL = `
 with before as (
     select id as old_id, status as old_status from managed where project_id = $1 and id = $2
@@ -156,7 +156,8 @@ func errDeleting(m domain.Managed) error {
 	return apperr.New(apperr.Conflict, "the %s %q is being deleted: declare it when it is gone", m.Kind, m.Name)
 }
 
-// complete fills in what a declaration takes from a stored revision. isSame says whether it is the current one again.
+// complete fills in what a declaration takes from a stored revision. isSame reports whether it is the current one
+// again.
 func complete(
 	ctx context.Context, tx pgx.Tx, made domain.NewManaged, current domain.Managed, in *domain.Managed,
 ) (isSame bool, err error) {

@@ -31,7 +31,7 @@ func (o Orders) ListTaken(ctx context.Context, projectID string, ids []uuid.UUID
 	return queryColumn[uuid.UUID](ctx, o.DB.pool, "select distinct id from ("+takenSQL+") taken", projectID, ids)
 }
 
-// isTaken says whether the project uses the id already.
+// isTaken reports whether the project uses the id already.
 func isTaken(ctx context.Context, tx pgx.Tx, projectID string, id uuid.UUID) (bool, error) {
 	return queryValue[bool](ctx, tx, "select exists ("+takenSQL+")", projectID, []uuid.UUID{id})
 }

@@ -158,7 +158,7 @@ func admitOr(ctx context.Context, tx pgx.Tx, order domain.Order, more domain.Nee
 	return nil
 }
 
-// MarkReusable says whether orders with reuse may take a server that is managed through a connection. id is the
+// MarkReusable reports whether orders with reuse may take a server that is managed through a connection. id is the
 // server's or its instance's. found is false when the project has no such instance.
 func (i Instances) MarkReusable(
 	ctx context.Context, projectID, id string, reusable bool,

@@ -21,7 +21,7 @@ select exists (
       and ` + unclaimedAt("c", "now() + $1::interval") + `
 )`
 
-// IsDue says whether a delivery or a handshake that nobody has claimed is due now or soon.
+// IsDue reports whether a delivery or a handshake that nobody has claimed is due now or soon.
 func (o Outbox) IsDue(ctx context.Context, soon time.Duration) (bool, error) {
 	return queryValue[bool](ctx, o.DB.pool, pressingSQL, soon)
 }

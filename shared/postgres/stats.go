@@ -93,8 +93,8 @@ const dueSQL = `
 select exists (select from jobs where kind = $1 and key = $2 and done_at is not null),
        (select min(recheck_at) from stats_hourly where recheck_at is not null and hour >= $3)`
 
-// Due says whether the job that counts an hour is done, and when the undecided servers of hours since from are next due
-// for a check, or the zero time without such servers.
+// Due reports whether the job that counts an hour is done, and when the undecided servers of hours since from are next
+// due for a check, or the zero time without such servers.
 func (s Stats) Due(ctx context.Context, kind, key string, from time.Time) (counted bool, recheck time.Time, err error) {
 	err = s.DB.pool.QueryRow(ctx, dueSQL, kind, key, from).Scan(&counted, &recheck)
 	return counted, recheck, classify(err)

@@ -13,7 +13,7 @@ import (
 
 // Outbox is what deliver-events needs of callbacks and their streams.
 //
-// A replica works on a stream under a claim. A stream's own row says whether it has more to deliver (head < tail): a
+// A replica works on a stream under a claim. A stream's own row reports whether it has more to deliver (head < tail): a
 // statement sees other tables as they were when it began, but the row that it waited for as it is now. In a batch,
 // statements see all that was committed before the batch got its locks.
 type Outbox struct{ DB *DB }

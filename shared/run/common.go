@@ -43,7 +43,7 @@ type Status struct {
 	Settings Settings   `json:"settings"`
 }
 
-// Dependency says whether this process reaches another system.
+// Dependency reports whether this process reaches another system.
 type Dependency struct {
 	Reachable bool           `json:"reachable"`
 	Error     *httpx.Problem `json:"error,omitempty"`

@@ -113,7 +113,7 @@ func (w without) Lookup(name string) (string, bool) {
 	return w.Lookuper.Lookup(name)
 }
 
-// good says whether none of the variables is wrong.
+// good reports whether none of the variables is wrong.
 func (s *settings) good(names ...string) bool {
 	return !slices.ContainsFunc(names, func(name string) bool { _, wrong := s.wrong[name]; return wrong })
 }

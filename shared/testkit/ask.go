@@ -41,7 +41,7 @@ func (s Service) Get(t testing.TB, path string, into any) (status int) {
 	return s.call(t, http.MethodGet, path, &gophercloud.RequestOpts{JSONResponse: into})
 }
 
-// Has says whether a path is not 404.
+// Has reports whether a path is not 404.
 func (s Service) Has(t testing.TB, path string) bool {
 	t.Helper()
 	return s.call(t, http.MethodGet, path, &gophercloud.RequestOpts{}) != http.StatusNotFound

@@ -188,7 +188,7 @@ func behindConsole(req *http.Request) *http.Request {
 	return req
 }
 
-// Names says whether a problem has an error for the field.
+// Names reports whether a problem has an error for the field.
 func Names(t testing.TB, a Answer, field string) bool {
 	t.Helper()
 	var problem struct {

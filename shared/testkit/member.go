@@ -87,7 +87,7 @@ func (p *Project) DeleteUser(t testing.TB) {
 	check(t, users.Delete(context.Background(), p.keystone, p.UserID).ExtractErr())
 }
 
-// HasTrust says whether Keystone lists a trust to an admin.
+// HasTrust reports whether Keystone lists a trust to an admin.
 func HasTrust(t testing.TB, id string) bool {
 	t.Helper()
 	found := all(t, trusts.List(Identity(t, Login(t, "admin")), trusts.ListOpts{}), trusts.ExtractTrusts)

@@ -86,7 +86,7 @@ func (g *Guard) checkHost(u *url.URL) error {
 	return nil
 }
 
-// looksNumeric says whether some resolver may take the host for an IPv4 address: its last label is a number, in
+// looksNumeric reports whether some resolver may take the host for an IPv4 address: its last label is a number, in
 // decimal, octal or hexadecimal (https://url.spec.whatwg.org/#ends-in-a-number-checker).
 func looksNumeric(host string) bool {
 	host = strings.TrimSuffix(host, ".")
@@ -97,7 +97,7 @@ func looksNumeric(host string) bool {
 	return last != "" && strings.Trim(last, "0123456789") == ""
 }
 
-// isName says whether the host is a DNS name: labels of letters, digits, - and _. One dot may end it.
+// isName reports whether the host is a DNS name: labels of letters, digits, - and _. One dot may end it.
 func isName(host string) bool {
 	host = strings.TrimSuffix(host, ".")
 	if len(host) > 253 {

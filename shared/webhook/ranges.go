@@ -60,7 +60,7 @@ func parseRange(text string) (netip.Prefix, error) {
 	return r, err
 }
 
-// permits says whether a callback may connect to the address. plain says that it would do so without TLS.
+// permits reports whether a callback may connect to the address. plain says that it would do so without TLS.
 func (g *Guard) permits(addr netip.Addr, plain bool) bool {
 	addr = addr.Unmap().WithZone("")
 	if inner, ok := throughNAT64(addr); ok && !g.permits(inner, plain) {

@@ -119,13 +119,13 @@ type Answer struct {
 	RetryAfter time.Duration // when the receiver wants to be asked again; 0 = it did not say
 }
 
-// OK says whether the receiver has taken the event.
+// OK reports whether the receiver has taken the event.
 func (a Answer) OK() bool { return a.Status/100 == 2 }
 
-// Gone says whether the receiver wants no event ever again.
+// Gone reports whether the receiver wants no event ever again.
 func (a Answer) Gone() bool { return a.Status == http.StatusGone }
 
-// Busy says whether the receiver asks for a pause: its own word about how long is RetryAfter.
+// Busy reports whether the receiver asks for a pause: its own word about how long is RetryAfter.
 func (a Answer) Busy() bool {
 	return a.Status == http.StatusTooManyRequests || a.Status == http.StatusServiceUnavailable && a.RetryAfter > 0
 }

@@ -214,7 +214,7 @@ type container struct {
 	LivenessProbe   map[string]any
 }
 
-// serves says whether the pod is ready, and not ending.
+// serves reports whether the pod is ready, and not ending.
 func (p pod) serves() bool {
 	for _, c := range p.Status.Conditions {
 		if c.Type == "Ready" && c.Status == "True" {

@@ -172,7 +172,7 @@ func (d *delegates) expire(t *testing.T, connection, instance string) {
 	}
 }
 
-// trusted says whether the owner's trusts in Keystone have this one.
+// trusted reports whether the owner's trusts in Keystone have this one.
 func (d *delegates) trusted(t *testing.T, trust string) bool {
 	t.Helper()
 	return slices.Contains(d.owner.Trusts(t), trust)

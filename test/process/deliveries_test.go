@@ -104,7 +104,7 @@ func (f *fleet) killing(t *testing.T, pause time.Duration) (stop func() int) {
 	}
 }
 
-// TestLongTransitions with a few servers; make test-long has fifty.
+// TestLongTransitions has a few servers; TestLongEveryTransitionArrives has fifty.
 func TestLongTransitions(t *testing.T) {
 	t.Parallel()
 	testkit.Heavy(t)
@@ -246,7 +246,7 @@ func states(r *testkit.Receiver, id string) []string {
 	return list
 }
 
-// subsequence says whether the wanted states were passed through in this order.
+// subsequence reports whether the wanted states were passed through in this order.
 func subsequence(got []string, want ...string) bool {
 	for _, state := range got {
 		if len(want) > 0 && state == want[0] {

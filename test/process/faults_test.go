@@ -12,7 +12,7 @@ import (
 )
 
 // The tests of this file stop parts of the sandbox that other tests need, so they run by themselves, one after
-// the other (make test does that).
+// the other (make test-long does that).
 
 // TestFaultKeystoneStopped answers 503 while Keystone is stopped, and the daemon starts without it.
 func TestFaultKeystoneStopped(t *testing.T) {

@@ -17,7 +17,7 @@ import (
 )
 
 // TestLongLaunchSurvivesAKill kills a replica when some of an order's servers are decided and others are not, while
-// another one has the same order. make test-long does so at random moments, many times, and kills both.
+// another one has the same order. TestLongLaunchSurvivesKill does so at random moments.
 func TestLongLaunchSurvivesAKill(t *testing.T) {
 	t.Parallel()
 	testkit.Heavy(t)
@@ -75,7 +75,7 @@ func (s survivors) accepted(t *testing.T, order string) int {
 		"select count(server_id)::int from instances where order_id = $1", order)
 }
 
-// claimed says whether a replica works on the order.
+// claimed reports whether a replica works on the order.
 func (s survivors) claimed(t *testing.T, order string) bool {
 	t.Helper()
 	return testkit.Scalar[int](t, testkit.Pool(t, s.database), "select count(claim_id)::int from orders where id = $1",

@@ -48,7 +48,7 @@ func newError(resp *http.Response, body []byte) *Error {
 	return e
 }
 
-// isWrongPath says whether the server has no such path at all; otherwise it has the path, and found nothing there.
+// isWrongPath reports whether the server has no such path at all; otherwise it has the path, and found nothing there.
 func (e *Error) isWrongPath() bool {
 	return e.Code == CodeNotFound && slices.ContainsFunc(e.Fields, func(f FieldError) bool { return f.Field == "path" })
 }
@@ -88,13 +88,13 @@ func (e *Error) ExitCode() int {
 	return exit.Usage
 }
 
-// IsTransient says whether an error is an *Error after which the same request may succeed later.
+// IsTransient reports whether an error is an *Error after which the same request may succeed later.
 func IsTransient(err error) bool {
 	e, ok := errors.AsType[*Error](err)
 	return ok && (e.Status == 0 || e.Status == http.StatusTooManyRequests || e.Status >= http.StatusInternalServerError)
 }
 
-// HasStatus says whether an error is an answer of this status.
+// HasStatus reports whether an error is an answer of this status.
 func HasStatus(err error, status int) bool {
 	e, ok := errors.AsType[*Error](err)
 	return ok && e.Status == status

@@ -40,7 +40,7 @@ type step struct {
 	document documents.Document
 }
 
-// isDeletion says whether no document declares it any more.
+// isDeletion reports whether no document declares it any more.
 func (s step) isDeletion() bool { return s.document.Kind == "" }
 
 // plan reads the documents, and asks for each what it would change. Nothing is changed when one of them is wrong.

@@ -145,7 +145,7 @@ func (l listener) register(ctx context.Context, body map[string]any) (string, er
 	return found[0].Value.ID, nil
 }
 
-// mayBeDone says whether cloudfn may have done what was asked, although no answer of it says so.
+// mayBeDone reports whether cloudfn may have done what was asked, although no answer of it says so.
 func mayBeDone(err error) bool {
 	e, ok := errors.AsType[*api.Error](err)
 	return ok && (e.IsCutOff || e.Status >= http.StatusInternalServerError) || errors.Is(err, context.DeadlineExceeded)
@@ -225,7 +225,7 @@ func (l listener) alreadyEnded(ctx context.Context) (<-chan time.Time, error) {
 	return time.After(drainTime), nil
 }
 
-// hasPending says whether a delivery to the callback is on its way.
+// hasPending reports whether a delivery to the callback is on its way.
 func (l listener) hasPending(ctx context.Context, id string) bool {
 	found, err := deliveriesOf(id).Find(ctx, l.App, url.Values{"status": {string(api.Due)}}, 1)
 	return err == nil && len(found) > 0

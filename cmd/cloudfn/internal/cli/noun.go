@@ -179,7 +179,7 @@ func Optional[T comparable](v T) *T {
 
 var idForm = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
 
-// IsID says whether a text has the form of an id. Commands never take such a text for a name.
+// IsID reports whether a text has the form of an id. Commands never take such a text for a name.
 func IsID(text string) bool { return idForm.MatchString(text) }
 
 // Only gives the id of the only thing with a name.

@@ -69,7 +69,7 @@ func (a *App) Width() int {
 	return 80
 }
 
-// HasUTF8 says whether the locale is one of UTF-8. As everywhere, the first of these variables that is set decides.
+// HasUTF8 reports whether the locale is one of UTF-8. As everywhere, the first of these variables that is set decides.
 func (a *App) HasUTF8() bool {
 	for _, name := range []string{"LC_ALL", "LC_CTYPE", "LANG"} {
 		if locale := strings.ToLower(a.Getenv(name)); locale != "" {

@@ -15,7 +15,7 @@ import (
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
 )
 
-// Wait says whether a command waits for the end of what it began, and for how long.
+// Wait reports whether a command waits for the end of what it began, and for how long.
 type Wait struct {
 	IsOn  bool
 	Limit time.Duration
@@ -110,7 +110,7 @@ func (a *App) Resend(ctx context.Context, what string, send func() error) (isLos
 	}
 }
 
-// busy says whether cloudfn works on what was sent before, and when to ask again.
+// busy reports whether cloudfn works on what was sent before, and when to ask again.
 func busy(failure *api.Error) (pause time.Duration, isBusy bool) {
 	if failure == nil || failure.Status != http.StatusConflict {
 		return 0, false

@@ -64,7 +64,7 @@ var (
 // ID is how a document is called in messages: Volume/data.
 func (d Document) ID() string { return d.Kind + "/" + d.Name }
 
-// IsFlavor says whether it declares a flavor.
+// IsFlavor reports whether it declares a flavor.
 func (d Document) IsFlavor() bool { return d.Kind == FlavorKind }
 
 // Labels are those of the resource.

@@ -215,7 +215,7 @@ func (l *launch) commandLine(hasID bool) string {
 	return strings.Join(words, " ")
 }
 
-// isSpecial says whether a shell may take a character for more than itself.
+// isSpecial reports whether a shell may take a character for more than itself.
 func isSpecial(r rune) bool {
 	const plain = "-_./:=@%+,"
 	return (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z') && !strings.ContainsRune(plain, r)

@@ -182,7 +182,7 @@ has not started is cancelled, and nothing happens to its instances.`
 	return cmd
 }
 
-// deletes says whether the end of a lease deletes servers. Before its start no end does.
+// deletes reports whether the end of a lease deletes servers. Before its start no end does.
 func deletes(l api.Lease) bool {
 	return l.Status != api.LeaseStatusPending &&
 		(l.OnEnd == api.LeaseOnEnd(domain.OnEndDelete) || l.OnEnd == api.LeaseOnEnd(domain.OnEndSnapshotDelete))

@@ -52,7 +52,7 @@ func Print(a *cli.App, m api.Item[api.Managed]) error {
 	return PrintSpec(a, m.Raw)
 }
 
-// isWhole says whether all of a thing is printed for people.
+// isWhole reports whether all of a thing is printed for people.
 func isWhole(a *cli.App) bool {
 	return (a.Print.Format == "table" || a.Print.Format == "wide") && len(a.Print.Columns) == 0
 }

@@ -111,7 +111,7 @@ func follow(ctx context.Context, a *cli.App, n api.Item[api.Node], limit time.Du
 	return n, err
 }
 
-// isOver says whether nothing of a drain moves any more. What Nova moves when it is cancelled still does.
+// isOver reports whether nothing of a drain moves any more. What Nova moves when it is cancelled still does.
 func isOver(d *api.Drain) bool {
 	return d == nil || string(d.State) != string(domain.DrainRunning) && len(d.Moving) == 0
 }

@@ -61,7 +61,7 @@ func FollowHint(a *cli.App, id, connection string) string {
 	return hint
 }
 
-// isInterrupted says whether an order stays as it is until somebody launches it again.
+// isInterrupted reports whether an order stays as it is until somebody launches it again.
 func isInterrupted(o api.Order) bool {
 	return o.Status == api.OrderStatusRunning && slices.ContainsFunc(o.Instances, func(i api.Instance) bool {
 		return i.Error != nil && i.Error.Code == api.InstanceErrorCodeInterrupted
@@ -120,7 +120,7 @@ func instanceRows(o api.Order) []output.Row {
 	return rows
 }
 
-// isFinal says whether a state stays as it is while nobody does anything.
+// isFinal reports whether a state stays as it is while nobody does anything.
 func isFinal(s api.InstanceState) bool {
 	switch s {
 	case api.InstanceStateRequested, api.InstanceStateBuilding, api.InstanceStateUpdating, api.InstanceStateRebooting,

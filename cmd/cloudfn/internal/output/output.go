@@ -29,7 +29,7 @@ type Printer struct {
 	Color   bool
 }
 
-// IsData says whether the format is for programs: JSON or YAML.
+// IsData reports whether the format is for programs: JSON or YAML.
 func (p *Printer) IsData() bool { return p.Format == "json" || p.Format == "yaml" }
 
 // List prints many things.

@@ -57,7 +57,8 @@ func names(all []api.Item[api.Server]) func(api.Server) string {
 	}
 }
 
-// needsQuotes says whether a terminal, a shell or xargs would split or change a name, or a command take it for a flag.
+// needsQuotes reports whether a terminal, a shell or xargs would split or change a name, or a command take it for a
+// flag.
 func needsQuotes(name string) bool {
 	return strings.HasPrefix(name, "-") || strings.ContainsAny(name, `"'\`) ||
 		strings.ContainsFunc(name, unicode.IsSpace) || output.Clean(name) != name

@@ -150,7 +150,7 @@ func (w *waiter) update(server api.Server) {
 	}
 }
 
-// isReady says whether the latest agent has come up.
+// isReady reports whether the latest agent has come up.
 func isReady(server api.Server) bool {
 	agent := cli.Value(server.Instance).Agent
 	return agent != nil && agent.ReadyAt != nil
