@@ -7,10 +7,9 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestProxyBodies passes bodies of up to 1 MiB, and rejects larger ones.
-func TestProxyBodies(t *testing.T) {
-	t.Parallel()
-	b, _, _ := daemon(t, testkit.BorrowProject(t))
+// proxyBodies passes bodies of up to 1 MiB, and rejects larger ones.
+func proxyBodies(t *testing.T, d daemon) {
+	b := d.signIn(t, testkit.BorrowProject(t))
 	for size, want := range map[int]int{1 << 20: 400, 1<<20 + 1: 413} {
 		a := b.ask(t, "POST", apiPath+"/v1/launch", strings.Repeat(" ", size))
 		if a.Status != want {

@@ -16,21 +16,55 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// daemon is a process with all functions, and a browser that is signed in there.
-func daemon(t *testing.T, p *testkit.Project) (*browser, *testkit.Process, string) {
-	t.Helper()
-	database := testkit.Database(t)
-	d := testkit.Spawn(t, testkit.Env(t, database, map[string]string{"OS_CLOUD": "demo", "STATS_BACKFILL": "1h"}))
-	return signInTo(t, d.Client, password(p, "")), d, database
+// daemon is a process with all functions, and its database.
+type daemon struct {
+	*testkit.Process
+	database string
 }
 
-// TestProxyAnswersAsTheAPI and writes one row, of the function.
-func TestProxyAnswersAsTheAPI(t *testing.T) {
+func startDaemon(t *testing.T) daemon {
+	t.Helper()
+	database := testkit.Database(t)
+	env := testkit.Env(t, database, map[string]string{"OS_CLOUD": "demo", "STATS_BACKFILL": "1h"})
+	return daemon{testkit.Spawn(t, env), database}
+}
+
+// signIn returns a browser that is signed in as the project's member.
+func (d daemon) signIn(t *testing.T, p *testkit.Project) *browser {
+	t.Helper()
+	return signInTo(t, d.Client, password(p, ""))
+}
+
+// listed returns how many requests for the project's servers its member has sent.
+func (d daemon) listed(t *testing.T, p *testkit.Project) int {
+	t.Helper()
+	return testkit.Scalar[int](t, testkit.Pool(t, d.database),
+		"select count(*)::int from requests where function = 'servers' and path = '/v1/servers' and user_id = $1 and "+
+			"project_id = $2", p.UserID, p.ID)
+}
+
+// TestProxy sends requests through the console to one daemon.
+func TestProxy(t *testing.T) {
 	t.Parallel()
+	d := startDaemon(t)
+	for name, test := range map[string]func(*testing.T, daemon){
+		"AnswersAsTheAPI": proxyAnswersAsTheAPI, "ReachesOnlyTheAPI": proxyReachesOnlyTheAPI,
+		"RejectsChangedUser": proxyRejectsChangedUser, "Bodies": proxyBodies,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, d)
+		})
+	}
+}
+
+// proxyAnswersAsTheAPI and writes one row, of the function.
+func proxyAnswersAsTheAPI(t *testing.T, d daemon) {
 	p := testkit.BorrowProject(t)
-	b, d, database := daemon(t, p)
+	b := d.signIn(t, p)
 	direct := d.As(testkit.Canary(p.Token(t)))
-	conn := testkit.Connect(t, database)
+	conn := testkit.Connect(t, d.database)
+	before := d.listed(t, p)
 	for _, c := range []struct{ method, path, body, function string }{
 		{"GET", "/v1/resources?kinds=flavors,images,networks", "", "resources"},
 		{"GET", "/v1/servers?limit=1", "", "servers"},
@@ -74,9 +108,7 @@ func TestProxyAnswersAsTheAPI(t *testing.T) {
 			t.Errorf("%s %s has %d rows, %d of them right", c.method, c.path, rows, right)
 		}
 	}
-	if n := testkit.Scalar[int](t, conn,
-		"select count(*)::int from requests where function = 'servers' and path = '/v1/servers' and user_id = $1 and "+
-			"project_id = $2", p.UserID, p.ID); n != 4 {
+	if n := d.listed(t, p) - before; n != 4 {
 		t.Errorf("%d rows of /v1/servers say who asked", n)
 	}
 }
@@ -101,7 +133,8 @@ func TestLongProxyLaunches(t *testing.T) {
 	t.Parallel()
 	f := testkit.Sandbox(t)
 	p, other := testkit.BorrowProject(t), testkit.BorrowProject(t)
-	b, d, _ := daemon(t, p)
+	d := startDaemon(t)
+	b := d.signIn(t, p)
 	a := b.ask(t, "POST", apiPath+"/v1/launch",
 		fmt.Sprintf(`{"name": "x", "flavor": %q, "image": %q, "networks": [%q], "user_data": %q}`,
 			f.FlavorID, f.ImageID, f.NetworkID, strings.Repeat("x", 40<<10)))
@@ -130,10 +163,9 @@ func TestLongProxyLaunches(t *testing.T) {
 	}
 }
 
-// TestProxyReachesOnlyTheAPI and no events, no agents, nothing of the process, however the path is written.
-func TestProxyReachesOnlyTheAPI(t *testing.T) {
-	t.Parallel()
-	b, _, _ := daemon(t, testkit.BorrowProject(t))
+// proxyReachesOnlyTheAPI and no events, no agents, nothing of the process, however the path is written.
+func proxyReachesOnlyTheAPI(t *testing.T, d daemon) {
+	b := d.signIn(t, testkit.BorrowProject(t))
 	for _, path := range []string{
 		"", "/", "/v1", "/healthz", "/events/poll-instances", "/console/session", "/v1/agents",
 		"/v1/agents/" + uuid.NewString() + "/bundle",
@@ -259,11 +291,11 @@ func (w watched) Close() error {
 	return nil
 }
 
-// TestProxyRejectsChangedUser rejects requests of a page that shows another user or project than the session.
-func TestProxyRejectsChangedUser(t *testing.T) {
-	t.Parallel()
+// proxyRejectsChangedUser rejects requests of a page that shows another user or project than the session.
+func proxyRejectsChangedUser(t *testing.T, d daemon) {
 	p, other := testkit.BorrowProject(t), testkit.BorrowProject(t)
-	b, _, database := daemon(t, p)
+	b := d.signIn(t, p)
+	before := d.listed(t, p)
 	for shown, want := range map[string]int{
 		"": 200, p.UserID + "/" + p.ID: 200, p.UserID + "/" + other.ID: 401,
 		other.UserID + "/" + p.ID: 401, "x": 401,
@@ -274,8 +306,7 @@ func TestProxyRejectsChangedUser(t *testing.T) {
 			t.Errorf("a page of %q: got %d %s, want %d", shown, a.Status, a.Body, want)
 		}
 	}
-	n := testkit.Scalar[int](t, testkit.Pool(t, database), "select count(*)::int from requests where function = 'servers'")
-	if n != 2 {
+	if n := d.listed(t, p) - before; n != 2 {
 		t.Errorf("the function was asked %d times", n)
 	}
 }

@@ -71,22 +71,20 @@ func TestDeliveryEndsAfterThreeDays(t *testing.T) {
 	poisonedID := testkit.AddCallback(t, conn, project, poisoned.URL, domain.CallbackVerified, secret(), "")
 	testkit.AddCallback(t, conn, project, good.URL, domain.CallbackVerified, secret(), "")
 	testkit.AddEvents(t, conn, project, instances, 2)
-	first := testkit.Spawn(t, env(t, database))
+	first := start(t, env(t, database))
 	first.Tick(t, "deliver-events")
 	complete(t, 5*time.Second, good, instances, 2)
 	complete(t, 5*time.Second, poisoned, instances[1:], 2)
-	first.Kill()
 
 	testkit.SetClock(t, database, time.Now().Add(71*time.Hour))
-	almost := testkit.Spawn(t, env(t, database))
+	almost := start(t, env(t, database))
 	almost.Tick(t, "deliver-events")
-	almost.Kill()
 	if n := testkit.Scalar[int](t, conn, "select count(*)::int from deliveries where status = 'dead'"); n != 0 {
 		t.Errorf("%d deliveries are dead after 71 hours", n)
 	}
 
 	testkit.SetClock(t, database, time.Now().Add(73*time.Hour))
-	later := testkit.Spawn(t, env(t, database))
+	later := start(t, env(t, database))
 	later.Tick(t, "deliver-events")
 	testkit.Eventually(t, 15*time.Second, "the others hear that it is suspended", func() bool {
 		later.Tick(t, "deliver-events")
@@ -176,7 +174,7 @@ func TestGone(t *testing.T) {
 	testkit.AddCallback(t, conn, project, good.URL, domain.CallbackVerified, secret(), "")
 	instances := subjects(30)
 	testkit.AddEvents(t, conn, project, instances, 3)
-	p := testkit.Spawn(t, env(t, database))
+	p := start(t, env(t, database))
 	p.Tick(t, "deliver-events")
 	testkit.Eventually(t, 5*time.Second, "the other one hears of it",
 		func() bool { return slices.Equal(statesOf(good, goneID), []string{"gone"}) })
@@ -213,7 +211,7 @@ func TestOldEventsAreDeleted(t *testing.T) {
 		"update events set at = now() - interval '169 hours' where seq = 1 or subject = $1", instances[1]); err != nil {
 		t.Fatal(err)
 	}
-	testkit.Spawn(t, env(t, database)).Tick(t, "deliver-events")
+	start(t, env(t, database)).Tick(t, "deliver-events")
 	for what, want := range map[string]int{
 		"select count(*)::int from events":                                                             1,
 		"select count(*)::int from deliveries":                                                         1,

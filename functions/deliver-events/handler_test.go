@@ -33,6 +33,12 @@ func env(t *testing.T, database string, more ...string) map[string]string {
 	return testkit.Env(t, database, vars)
 }
 
+// start serves deliver-events in this process. Tests that kill a replica, or leave it waiting, spawn one instead.
+func start(t *testing.T, env map[string]string) *testkit.Client {
+	t.Helper()
+	return testkit.Start(t, env, Function)
+}
+
 func subjects(n int) []string {
 	list := make([]string, n)
 	for i := range list {
@@ -104,7 +110,7 @@ func TestEventsArrive(t *testing.T) {
 	testkit.AddCallback(t, conn, "another", other.URL, domain.CallbackVerified, secret(), "")
 	instances := subjects(10)
 	testkit.AddEvents(t, conn, project, instances, 5)
-	p := testkit.Spawn(t, env(t, database))
+	p := start(t, env(t, database))
 	if a := p.Tick(t, "deliver-events"); a.Status != 204 {
 		t.Fatalf("got %d %s", a.Status, a.Body)
 	}

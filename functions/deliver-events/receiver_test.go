@@ -69,7 +69,7 @@ func TestRotation(t *testing.T) {
 	}
 	instances := subjects(3)
 	testkit.AddEvents(t, conn, project, instances, 2)
-	p := testkit.Spawn(t, env(t, database))
+	p := start(t, env(t, database))
 	p.Tick(t, "deliver-events")
 	complete(t, time.Second, slow, instances, 2)
 	complete(t, time.Second, quick, instances, 2)
@@ -100,7 +100,7 @@ func TestBusy(t *testing.T) {
 		busy.TakeRequest(r)
 	})
 	testkit.AddCallback(t, conn, project, busy.URL, domain.CallbackVerified, secret(), "")
-	p := testkit.Spawn(t, env(t, database))
+	p := start(t, env(t, database))
 	first, others := subjects(1), subjects(5)
 	testkit.AddEvents(t, conn, project, first, 1)
 	p.Tick(t, "deliver-events")
@@ -134,7 +134,7 @@ func TestRate(t *testing.T) {
 		t.Fatal(err)
 	}
 	testkit.AddEvents(t, conn, project, subjects(events), 1)
-	replicas := []*testkit.Process{testkit.Spawn(t, env(t, database)), testkit.Spawn(t, env(t, database))}
+	replicas := []*testkit.Client{start(t, env(t, database)), start(t, env(t, database))}
 	for n := range events {
 		for range 2 {
 			var both sync.WaitGroup
@@ -160,7 +160,7 @@ func TestSinkGetsEveryEvent(t *testing.T) {
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)
 	sink := testkit.NewSink(t, nil)
-	p := testkit.Spawn(t, env(t, database, "K_SINK", sink.URL, "K_CE_OVERRIDES", `{"extensions":{"cloud":"north"}}`))
+	p := start(t, env(t, database, "K_SINK", sink.URL, "K_CE_OVERRIDES", `{"extensions":{"cloud":"north"}}`))
 	p.Tick(t, "deliver-events")
 	pending := testkit.AddCallback(t, conn, project, testkit.NewSDKReceiver(t).URL, domain.CallbackPending,
 		secret(), "")
@@ -223,17 +223,15 @@ func TestConsent(t *testing.T) {
 			}
 		}
 	}
-	must := testkit.Spawn(t, env(t, database))
+	must := start(t, env(t, database))
 	must.Tick(t, "deliver-events")
 	check("required", func(name string) domain.CallbackStatus { return answers[name].must })
-	must.Kill()
 	skipPauses(t, conn)
-	may := testkit.Spawn(t, env(t, database, "CALLBACK_HANDSHAKE", "optional"))
+	may := start(t, env(t, database, "CALLBACK_HANDSHAKE", "optional"))
 	may.Tick(t, "deliver-events")
 	check("optional", func(name string) domain.CallbackStatus { return answers[name].optional })
-	may.Kill()
 	testkit.SetClock(t, database, time.Now().Add(73*time.Hour))
-	testkit.Spawn(t, env(t, database)).Tick(t, "deliver-events")
+	start(t, env(t, database)).Tick(t, "deliver-events")
 	check("after three days", func(name string) domain.CallbackStatus {
 		if answers[name].optional == domain.CallbackPending {
 			return domain.CallbackSuspended

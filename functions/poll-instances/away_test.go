@@ -242,7 +242,7 @@ func TestConcurrentTicks(t *testing.T) {
 	var release func()
 	b.lists, release = gate(t)
 	env := with(b.env, map[string]string{"POLL_FOLLOW": "0s"})
-	replicas := []*testkit.Process{w.poller(t, env), w.poller(t, env)}
+	replicas := []*testkit.Client{w.poller(t, env), w.poller(t, env)}
 	var all sync.WaitGroup
 	var ended atomic.Int64
 	for n := range 12 {
@@ -270,7 +270,8 @@ func TestLongReplicaIsKilled(t *testing.T) {
 	w := launched(t, 1)
 	b := newBetween(t)
 	b.holds, _ = gate(t)
-	first := w.poller(t, with(b.env, map[string]string{"POLL_FOLLOW": "0s"}))
+	first := testkit.Spawn(t, testkit.Env(t, w.database,
+		with(b.env, map[string]string{"FUNCTION_TARGET": "poll-instances", "POLL_FOLLOW": "0s"})))
 	second := w.poller(t, map[string]string{"POLL_FOLLOW": "0s"})
 	var all sync.WaitGroup
 	all.Go(func() { _, _ = first.TryTick(t, "poll-instances") })

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -89,19 +88,15 @@ func (w *world) launch(t *testing.T, n int) {
 	}
 }
 
-// poller is a replica of the function in a process of its own.
-func (w *world) poller(t *testing.T, more map[string]string) *testkit.Process {
+// poller is a replica of the function in this process.
+func (w *world) poller(t *testing.T, more map[string]string) *testkit.Client {
 	t.Helper()
-	env := map[string]string{"FUNCTION_TARGET": "poll-instances"}
-	maps.Copy(env, more)
-	return testkit.Spawn(t, testkit.Env(t, w.database, env))
+	return testkit.Start(t, testkit.Env(t, w.database, more), Function)
 }
 
-func tick(t *testing.T, p *testkit.Process, want int) {
+func tick(t *testing.T, p *testkit.Client, want int) {
 	t.Helper()
 	if a := p.Tick(t, "poll-instances"); a.Status != want {
-		p.Kill()
-		t.Log(p.Log())
 		t.Fatalf("got %d %s, want %d", a.Status, a.Body, want)
 	}
 }
@@ -272,7 +267,7 @@ func TestPassedStates(t *testing.T) {
 	w.Quiet(t, id)
 	w.Await(t, id, "ACTIVE")
 	var all sync.WaitGroup
-	for _, p := range []*testkit.Process{p, other, p} {
+	for _, p := range []*testkit.Client{p, other, p} {
 		all.Go(func() { tick(t, p, 204) })
 	}
 	all.Wait()
