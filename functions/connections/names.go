@@ -55,7 +55,7 @@ func (n UsableName) resolve(ctx context.Context, cloud nameResolver, own string)
 }
 
 // unknown gives the same error for a name that is absent and for one that Keystone does not show, so that the answer
-// does not say whether the name exists.
+// does not report whether the name exists.
 func (n UsableName) unknown(err error) error {
 	if code := apperr.CodeOf(err); code != apperr.Forbidden && code != apperr.NotFound {
 		return err

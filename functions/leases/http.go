@@ -124,7 +124,7 @@ func (h handler) list(ctx context.Context, in *listInput) (*httpx.Value[LeasePag
 }
 
 type createInput struct {
-	DryRun bool `query:"dry_run" default:"false" doc:"Only say whether the lease could be made, and how."`
+	DryRun bool `query:"dry_run" default:"false" doc:"Only report whether the lease could be made, and how."`
 	Body   CreateLease
 }
 

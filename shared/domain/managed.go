@@ -146,7 +146,7 @@ type Managed struct {
 
 	Spec    json.RawMessage // of the current revision, without secrets: a MachineSpec, VolumeSpec, ...
 	Secrets []byte          // sealed ManagedSecrets; nil = none
-	Digest  []byte          // says whether the secrets differ from others of the resource; empty = none
+	Digest  []byte          // reports whether the secrets differ from others of the resource; empty = none
 	Members []Member        // by ordinal
 	// Made has the revisions, by number, that members were made or updated to and that are not the current one. Only
 	// reconcile-managed reads them.

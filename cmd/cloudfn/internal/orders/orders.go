@@ -68,7 +68,7 @@ func show(a *cli.App) *cobra.Command {
 		return Result(a, order.Value)
 	}
 	cmd := orders.One(a, "show", "Show an order and its servers", "getOrder", run)
-	cmd.Long = "Show an order and its servers. With --wait the exit code says whether all of them were launched."
+	cmd.Long = "Show an order and its servers. With --wait the exit code reports whether all of them were launched."
 	cmd.ValidArgsFunction = a.Complete(1, Finder(a))
 	wait.Flags(cmd, "the order has ended")
 	a.ConnectionFlag(cmd, "the connection that it was placed through")

@@ -17,7 +17,7 @@ import (
 // Command shows cloudfn's status.
 func Command(a *cli.App) *cobra.Command {
 	return &cobra.Command{
-		Use: "status", Short: "Say whether cloudfn, its database and Keystone answer", Args: cobra.NoArgs,
+		Use: "status", Short: "Report whether cloudfn, its database and Keystone answer", Args: cobra.NoArgs,
 		Annotations: cli.Calls("getStatus"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			status, err := api.Get[api.Status](cmd.Context(), a.NewClient(nil), "/v1/status", nil)
