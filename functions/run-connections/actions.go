@@ -169,7 +169,7 @@ func (s *service) do(
 	}
 	i := found[0]
 	switch {
-	case i.ID == uuid.Nil:
+	case i.ID == uuid.Nil, c.LeaseID != uuid.Nil && i.LeaseID != c.LeaseID:
 		return false, apperr.New(apperr.NotFound, "there is no instance %s", stored.InstanceID)
 	case i.ServerID == "" && i.Decided():
 		return false, apperr.New(apperr.Conflict, "the instance has no server: Nova refused it")

@@ -62,7 +62,7 @@ var Function = run.Event[Config]{
 	Schedule: run.Minutely,
 	Reach: run.Reach{
 		Tables: map[string]string{
-			"actions":      "select, insert",
+			"actions":      "select, insert, update",
 			"allocations":  "select, insert, update, delete",
 			"callbacks":    "select",
 			"connections":  "select, update",

@@ -41,10 +41,11 @@ type session interface {
 
 const (
 	// followFor is for how long one event waits for what is due soon.
-	followFor = 45 * time.Second
-	pause     = time.Second // between two looks at what is due
-	passTime  = 4 * time.Minute
-	atOnce    = 8 // leases
+	followFor  = 70 * time.Second // longer than the minute between two ticks
+	pause      = time.Second      // between two reads of what is due later
+	shortPause = 20 * time.Millisecond
+	passTime   = 3 * time.Minute
+	atOnce     = 8 // leases
 
 	retireEvery = time.Hour
 	// Leases that have ended are shown to their projects for this long.
@@ -73,11 +74,7 @@ func (s *service) run(ctx context.Context) error {
 	beside.Go(func() { s.adopt(ctx) })
 	pool.Go(func() { s.lookAfterPool(ctx, true) })
 	return flow.Follow(ctx, followFor, pause, func(left time.Duration) (more bool, err error) {
-		begun, err := s.begin(ctx, &running)
-		if err != nil {
-			return false, err
-		}
-		isSoon, err := s.leases.IsDue(ctx, left)
+		isSoon, err := s.beginAll(ctx, &running, left)
 		if err != nil {
 			return false, err
 		}
@@ -85,15 +82,30 @@ func (s *service) run(ctx context.Context) error {
 		if err == nil && isMoving && pool.Running() == 0 {
 			pool.Go(func() { s.lookAfterPool(ctx, false) })
 		}
-		return begun > 0 || isSoon || running.Running() > 0 || pool.Running() > 0, err
+		return isSoon || running.Running() > 0 || pool.Running() > 0, err
 	})
+}
+
+// beginAll begins work on the leases that are due, now or before the next pause is over. isSoon reports that another one
+// is due within left.
+func (s *service) beginAll(ctx context.Context, running *flow.Tasks, left time.Duration) (isSoon bool, err error) {
+	for {
+		begun, err := s.begin(ctx, running)
+		if err != nil {
+			return false, err
+		}
+		next, err := s.leases.NextDue(ctx, left)
+		if err != nil || next == nil || *next >= pause {
+			return begun > 0 || next != nil, err
+		}
+		if !flow.Sleep(ctx, max(*next, shortPause)) {
+			return true, nil
+		}
+	}
 }
 
 // begin claims due leases, as many as there is room for, and works on each beside the others.
 func (s *service) begin(ctx context.Context, running *flow.Tasks) (begun int, err error) {
-	if _, err := s.leases.Lost(ctx); err != nil {
-		return 0, err
-	}
 	room := atOnce - running.Running()
 	if room <= 0 {
 		return 0, nil

@@ -12,8 +12,9 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// LeaseSpare is how long the connection of a lease outlasts it, so that its end can be retried.
-const LeaseSpare = time.Hour
+// LeaseSpare is how long the connection of a lease outlasts it, so that its end can be done late, and retried. The
+// connection ends with the lease.
+const LeaseSpare = 24 * time.Hour
 
 // ForLease creates the trust with which run-connections handles a lease's instances, and returns the connection to
 // store with the lease. The lease needs its id, name, project and end. Drop or Abandon it if it is not stored.

@@ -42,6 +42,9 @@ var LeaseTransitions = map[LeaseStatus][]LeaseStatus{
 // IsOpen reports whether a lease of the status has not ended.
 func (s LeaseStatus) IsOpen() bool { return s != LeaseEnded && s != LeaseCancelled }
 
+// DriftCode is the code of the problem of a pending lease whose instance its owner has started.
+const DriftCode = "drift"
+
 // OnEnd is what happens to servers when their lease ends.
 type OnEnd string
 
@@ -80,6 +83,7 @@ type Lease struct {
 	EndsAt       time.Time
 	BeforeEnd    time.Duration // the warning comes so long before the end; 0 = none
 	OnEnd        OnEnd
+	Enforce      bool      // an instance that its owner starts before the start is shelved again
 	ConnectionID uuid.UUID // what its instances are handled with; zero = the service account
 	OrderID      uuid.UUID // the order that it was made with; zero = none
 	Actor        *Actor    // who asked for the last change
@@ -127,6 +131,7 @@ type Reservation struct {
 	Problem     *Problem
 	InstanceID  uuid.UUID      // of an instance reservation
 	ActionID    uuid.UUID      // what run-connections does to the instance now; zero = nothing
+	PreparedAt  time.Time      // when the instance was first where it waits for the start; zero = not yet
 	Want        *HostWant      // of a host reservation
 	Flavors     []LeasedFlavor // of a host reservation
 	AggregateID int            // Nova's; 0 = not made yet

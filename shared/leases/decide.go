@@ -1,8 +1,10 @@
 package leases
 
 import (
+	"math/rand/v2"
 	"time"
 
+	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
@@ -27,9 +29,9 @@ type decision struct {
 	due         time.Time // when there is work again, once this one is done; zero = never
 }
 
-// decide says what a lease needs now. isLost says that what its user delegated to it is lost. It depends on nothing
-// else, so that a lease that nobody worked on for hours is brought to where it should be.
-func decide(l domain.Lease, now time.Time, isLost bool) decision {
+// decide says what a lease needs now. lost is why nothing can be done in its user's name any more; nil = it can. It
+// depends on nothing else, so that a lease that nobody worked on for hours is brought to where it should be.
+func decide(l domain.Lease, now time.Time, lost *domain.Problem) decision {
 	d := decision{status: l.Status, startResult: l.StartResult, problem: l.Problem, work: workNone}
 	isOver := !now.Before(l.EndsAt)
 	switch {
@@ -40,10 +42,12 @@ func decide(l domain.Lease, now time.Time, isLost bool) decision {
 		// its end has failed, which only a retry changes
 	case isOver:
 		d.end(l)
+	case lost != nil:
+		d.status, d.problem, d.due = domain.LeaseError, lost, l.EndsAt
+	case l.Status == domain.LeaseError && l.StartResult == domain.StepFailed:
+		d.work = workStart
 	case l.Status == domain.LeaseError:
 		d.due = l.EndsAt
-	case isLost:
-		d.status, d.problem, d.due = domain.LeaseError, lost, l.EndsAt
 	case l.Status == domain.LeaseActive:
 		d.keep(l, now)
 	case now.Before(l.StartsAt):
@@ -79,26 +83,37 @@ func (d *decision) keep(l domain.Lease, now time.Time) {
 	}
 }
 
-// lost is the problem of a lease that cannot be worked on in its user's name any more.
-var lost = &domain.Problem{
-	Code:   "delegation_lost",
-	Detail: "Keystone does not accept the trust of the lease: its user was disabled or has lost the role",
+// lostBy is the problem of a lease that cannot be worked on in its user's name any more.
+func lostBy(reason string) *domain.Problem {
+	return &domain.Problem{
+		Code: string(apperr.DelegationLost), Detail: "what was delegated to the lease has ended: " + reason,
+	}
 }
 
 const (
 	shortestPause = 5 * time.Second // between two attempts at a step that fails
 	longestPause  = time.Minute
+	// A lease in error is tried until its end, after pauses that grow from longestPause to this.
+	longestErrorPause = 15 * time.Minute
 )
 
 // pauseAfter is the pause after so many failed attempts, 1 or more.
-func pauseAfter(attempts int) time.Duration {
-	pause := shortestPause
+func pauseAfter(attempts int) time.Duration { return growing(shortestPause, longestPause, attempts) }
+
+// growing is the pause after so many attempts, 1 or more: it doubles from shortest to longest.
+func growing(shortest, longest time.Duration, attempts int) time.Duration {
+	pause := shortest
 	for range attempts - 1 {
-		if pause *= 2; pause >= longestPause {
-			return longestPause
+		if pause *= 2; pause >= longest {
+			return longest
 		}
 	}
 	return pause
+}
+
+// withJitter shortens a pause by up to a quarter, so that what failed together is not tried together.
+func withJitter(pause time.Duration) time.Duration {
+	return pause - rand.N(pause/4+1) //nolint:gosec // jitter needs no secrecy
 }
 
 // triedFor is the time that so many failed attempts took, without the work itself. A service that sleeps between two

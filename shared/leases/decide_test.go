@@ -47,7 +47,7 @@ func TestDecide(t *testing.T) {
 	} {
 		for at, want := range row {
 			l := domain.Lease{Status: status, StartsAt: start, EndsAt: end, BeforeEnd: 10 * time.Minute}
-			if got := show(l, decide(l, times[at], false)); got != want {
+			if got := show(l, decide(l, times[at], nil)); got != want {
 				t.Errorf("%s %s: got %q, want %q", status, at, got, want)
 			}
 		}
@@ -85,32 +85,37 @@ func TestDecideOnceMore(t *testing.T) {
 	start := time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC)
 	l := domain.Lease{StartsAt: start, EndsAt: start.Add(time.Hour), BeforeEnd: time.Minute}
 	during, after := start.Add(time.Minute), start.Add(2*time.Hour)
+	lost := lostBy("its time is over")
+	failed := func(l *domain.Lease) { l.Status, l.StartResult = domain.LeaseError, domain.StepFailed }
 	for name, tc := range map[string]struct {
 		change func(*domain.Lease)
 		now    time.Time
-		isLost bool
+		lost   *domain.Problem
 		want   string
 	}{
-		"lost before the start": {status(domain.LeasePending), start.Add(-1), true, "error none end"},
-		"lost while active":     {status(domain.LeaseActive), during, true, "error none end"},
-		"lost at the end":       {status(domain.LeaseActive), after, true, "ending finish never failed"},
-		"lost, known":           {status(domain.LeaseError), during, true, "error none end"},
+		"lost before the start":          {status(domain.LeasePending), start.Add(-1), lost, "error none end"},
+		"lost while active":              {status(domain.LeaseActive), during, lost, "error none end"},
+		"lost at the end":                {status(domain.LeaseActive), after, lost, "ending finish never failed"},
+		"lost, known":                    {status(domain.LeaseError), during, lost, "error none end"},
+		"its start has failed":           {failed, during, nil, "error start never failed"},
+		"its start has failed, and lost": {failed, during, lost, "error none end failed"},
+		"its start has failed, over":     {failed, after, nil, "ending finish never failed"},
 		"ended with an error": {func(l *domain.Lease) {
 			l.Status, l.EndResult = domain.LeaseError, domain.StepFailed
-		}, after, true, "error none never"},
+		}, after, lost, "error none never"},
 		"warned already": {func(l *domain.Lease) {
 			l.Status, l.WarnedAt = domain.LeaseActive, during
-		}, start.Add(time.Hour - time.Second), false, "active keep end"},
+		}, start.Add(time.Hour - time.Second), nil, "active keep end"},
 		"no warning": {func(l *domain.Lease) {
 			l.Status, l.BeforeEnd = domain.LeaseActive, 0
-		}, start.Add(time.Hour - time.Second), false, "active keep end"},
+		}, start.Add(time.Hour - time.Second), nil, "active keep end"},
 		"it has started": {func(l *domain.Lease) {
 			l.Status, l.StartResult = domain.LeaseActive, domain.StepDone
-		}, after, false, "ending finish never done"},
+		}, after, nil, "ending finish never done"},
 	} {
 		one := l
 		tc.change(&one)
-		if got := show(one, decide(one, tc.now, tc.isLost)); got != tc.want {
+		if got := show(one, decide(one, tc.now, tc.lost)); got != tc.want {
 			t.Errorf("%s: got %q, want %q", name, got, tc.want)
 		}
 	}
@@ -126,6 +131,16 @@ func TestPauses(t *testing.T) {
 	} {
 		if got := pauseAfter(attempts); got != want {
 			t.Errorf("after %d attempts: %s", attempts, got)
+		}
+	}
+	for attempts, want := range map[int]time.Duration{1: time.Minute, 3: 4 * time.Minute, 5: 15 * time.Minute} {
+		if got := growing(longestPause, longestErrorPause, attempts); got != want {
+			t.Errorf("in error, after %d attempts: %s", attempts, got)
+		}
+	}
+	for range 100 {
+		if got := withJitter(time.Minute); got > time.Minute || got < 45*time.Second {
+			t.Errorf("a minute with jitter is %s", got)
 		}
 	}
 	if got := triedFor(18); got < 15*time.Minute || got > 16*time.Minute {

@@ -46,9 +46,9 @@ type pass struct {
 	now   time.Time // by the database's clock
 	since time.Time // when the claim was last renewed, by this process's clock
 	nodes map[string]domain.Node
-	cloud Cloud // nil until it is needed
-	// hasLost says that nothing can be done in the user's name any more.
-	hasLost bool
+	cloud Cloud           // nil until it is needed
+	lost  *domain.Problem // why nothing can be done in the user's name any more; nil = it can
+	drift *domain.Problem // an instance that its owner started before the lease begins
 
 	degraded bool            // a host is down, and there is no other
 	isMoving bool            // something is under way, and there is more to do soon
@@ -61,10 +61,10 @@ type pass struct {
 func (e Engine) Run(ctx context.Context, claim domain.Claim, lease domain.Lease, now time.Time) error {
 	p := &pass{Engine: e, claim: claim, lease: &lease, now: now, since: time.Now()}
 	var err error
-	if p.hasLost, err = p.isLost(ctx); err != nil {
+	if p.lost, err = p.lostDelegation(ctx); err != nil {
 		return err
 	}
-	d := decide(lease, now, p.hasLost)
+	d := decide(lease, now, p.lost)
 	if err := p.begin(ctx, d); err != nil {
 		return err
 	}
@@ -74,16 +74,24 @@ func (e Engine) Run(ctx context.Context, claim domain.Claim, lease domain.Lease,
 	return p.end(ctx, d)
 }
 
-// isLost reports whether what was delegated to the lease has ended by itself.
-func (p *pass) isLost(ctx context.Context) (bool, error) {
-	if p.lease.ConnectionID == uuid.Nil || !p.lease.Status.IsOpen() {
-		return false, nil
+// lostDelegation returns why what was delegated to the lease has ended; nil = it has not. The problem of a lease that
+// lost it before stays as it is.
+func (p *pass) lostDelegation(ctx context.Context) (*domain.Problem, error) {
+	l := p.lease
+	if l.ConnectionID == uuid.Nil || !l.Status.IsOpen() {
+		return nil, nil //nolint:nilnil // nothing is lost
 	}
-	status, _, err := p.Connections.Status(ctx, p.lease.ProjectID, p.lease.ConnectionID)
-	if apperr.CodeOf(err) == apperr.NotFound {
-		return true, nil
+	status, reason, err := p.Connections.Status(ctx, l.ProjectID, l.ConnectionID)
+	switch {
+	case apperr.CodeOf(err) == apperr.NotFound:
+		reason = "its connection was deleted"
+	case err != nil || status.IsOpen():
+		return nil, err
 	}
-	return err == nil && !status.IsOpen(), err
+	if l.Problem != nil && l.Problem.Code == string(apperr.DelegationLost) {
+		return l.Problem, nil
+	}
+	return lostBy(reason), nil
 }
 
 // begin stores the status that the time brings, with its event, before anything is done. A new status begins with no
@@ -95,10 +103,11 @@ func (p *pass) begin(ctx context.Context, d decision) error {
 		}
 		p.Wake("deliver-events")
 	}
-	if d.status == p.lease.Status {
+	l := p.lease
+	if d.status == l.Status {
+		l.Problem = d.problem
 		return nil
 	}
-	l := p.lease
 	slog.InfoContext(ctx, "a lease", "lease_id", l.ID, "project_id", l.ProjectID, "status", d.status, "was", l.Status)
 	l.Status, l.StartResult, l.Problem, l.Attempts = d.status, d.startResult, d.problem, 0
 	if d.status != domain.LeaseError {
@@ -193,7 +202,7 @@ func (p *pass) end(ctx context.Context, d decision) error {
 		l.Status, l.StartResult, l.StartedAt = domain.LeaseActive, domain.StepDone, p.now
 		l.Problem, l.Attempts, l.DueAt = nil, 0, p.now
 	case d.work != workNone:
-		l.Problem, l.Attempts = nil, 0
+		l.Problem, l.Attempts = p.drift, 0
 	}
 	if !p.waitsFor.IsZero() && (l.DueAt.IsZero() || p.waitsFor.Before(l.DueAt)) {
 		l.DueAt = p.waitsFor
@@ -208,23 +217,28 @@ func (p *pass) end(ctx context.Context, d decision) error {
 	return err
 }
 
-// retry has the step repeated after a pause, or ends a start that has failed for too long.
+// retry has the step repeated after a pause. A start that has failed for too long is an error, and is tried less often
+// from then on.
 func (p *pass) retry(d decision) {
 	l := p.lease
 	l.Problem = p.failure
 	l.Attempts++
-	if d.work == workStart && triedFor(l.Attempts) > p.RetryFor {
-		l.Status, l.StartResult, l.DueAt = domain.LeaseError, domain.StepFailed, l.EndsAt
-		return
-	}
 	pause := pauseAfter(l.Attempts)
-	if p.isMoving {
+	switch {
+	case l.Status == domain.LeaseError:
+		pause = growing(longestPause, longestErrorPause, l.Attempts)
+	case d.work == workStart && triedFor(l.Attempts) > p.RetryFor:
+		l.Status, l.StartResult, l.Attempts, pause = domain.LeaseError, domain.StepFailed, 0, longestPause
+	case p.isMoving:
 		pause = min(pause, movingPause)
 		l.Attempts-- // what moves is looked at more often than what fails is repeated
 	}
-	l.DueAt = p.now.Add(pause)
-	if d.work == workPrepare && l.DueAt.After(l.StartsAt) {
-		l.DueAt = l.StartsAt
+	l.DueAt = p.now.Add(withJitter(pause))
+	switch {
+	case d.work == workPrepare:
+		l.DueAt = earlier(l.DueAt, l.StartsAt)
+	case d.work != workFinish:
+		l.DueAt = earlier(l.DueAt, l.EndsAt)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -26,14 +27,13 @@ func (p *pass) instance(ctx context.Context, todo work, r *domain.Reservation) e
 		return nil
 	}
 	step := instanceStep{pass: p, r: r, i: i}
-	if p.hasLost {
+	if p.lost != nil {
 		return step.withoutDelegation()
 	}
 	var isDone bool
 	switch todo {
 	case workPrepare:
-		_, err = step.bring(ctx, domain.Shelve)
-		return err
+		return step.prepare(ctx)
 	case workStart:
 		if isDone, err = step.start(ctx); isDone {
 			r.Status = domain.ReservationActive
@@ -64,7 +64,7 @@ func (s instanceStep) withoutDelegation() error {
 			return nil
 		}
 	}
-	return apperr.New(apperr.DelegationLost, "%s", lost.Detail)
+	return apperr.New(apperr.DelegationLost, "%s", s.lost.Detail)
 }
 
 // isGone reports whether there is no server, and there never will be.
@@ -78,6 +78,22 @@ type instanceStep struct {
 
 	r *domain.Reservation
 	i domain.Instance
+}
+
+// prepare has the instance shelved until the start. One that its owner starts meanwhile is drift.
+func (s instanceStep) prepare(ctx context.Context) error {
+	isBack := !s.r.PreparedAt.IsZero() && s.r.ActionID == uuid.Nil && s.i.State == domain.InstanceActive
+	if isBack && !s.lease.Enforce {
+		s.drift = &domain.Problem{Code: domain.DriftCode, Detail: fmt.Sprintf(
+			"the instance %s runs, although its lease begins at %s", s.i.ID, s.lease.StartsAt.UTC().Format(time.RFC3339))}
+		s.r.Problem = s.drift
+		return nil
+	}
+	isDone, err := s.bring(ctx, domain.Shelve)
+	if isDone && s.r.PreparedAt.IsZero() {
+		s.r.PreparedAt = s.now
+	}
+	return err
 }
 
 // start has the instance run. A paused one does, for Nova: nobody but its user may resume it.
@@ -140,6 +156,11 @@ func (s instanceStep) bring(ctx context.Context, action domain.Action) (isDone b
 	}
 	isOwn := current != nil && current.Request.Action == action
 	switch {
+	case current != nil && current.Status == domain.ActionRunning && !isOwn && s.lease.Status == domain.LeaseEnding &&
+		current.Request.Action == domain.Start:
+		s.isMoving = true // a start that does not succeed keeps no end waiting
+		return false, s.Actions.Abandon(ctx, *current, &domain.Problem{
+			Code: string(apperr.Conflict), Detail: "the lease has ended meanwhile"})
 	case current != nil && current.Status == domain.ActionRunning:
 		s.isMoving = true
 		return false, nil
@@ -263,6 +284,9 @@ func (s instanceStep) bringDirectly(ctx context.Context, action domain.Action) (
 	})
 	if err != nil {
 		return false, err
+	}
+	if progress.Blocked != nil { // its user's own work, such as a rebuild
+		s.lease.Problem = problemOf(progress.Blocked)
 	}
 	s.isMoving = true
 	if progress.Done && (action == domain.Start || action == domain.Stop) {

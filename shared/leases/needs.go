@@ -33,6 +33,7 @@ type Store interface {
 type Actions interface {
 	Create(ctx context.Context, action domain.DelegatedAction) (domain.DelegatedAction, error)
 	Get(ctx context.Context, filter domain.Filter, id uuid.UUID) (domain.DelegatedAction, error)
+	Abandon(ctx context.Context, action domain.DelegatedAction, problem *domain.Problem) error
 }
 
 // Instances reads instances, and stores what the service account does to them.

@@ -200,6 +200,22 @@ with after as (
 ), event as (` + actionEventSQL + ` after)
 select count(*) from after`
 
+const abandonActionSQL = `
+with after as (
+    update actions
+    set status = 'failed', problem = $3, payload = null, seq = seq + 1, ` + releaseSQL + `, updated_at = clock_timestamp()
+    where project_id = $1 and id = $2 and status = 'running'
+    returning *, 'running' as previous_status
+), event as (` + actionEventSQL + ` after)
+select count(*) from after`
+
+// Abandon ends a running action whoever works on it, with its event: that replica can store no more of it. One that has
+// ended stays as it is.
+func (a Actions) Abandon(ctx context.Context, action domain.DelegatedAction, problem *domain.Problem) error {
+	_, err := writeValue[int64](ctx, a.DB.pool, abandonActionSQL, action.ProjectID, action.ID, problem)
+	return err
+}
+
 // End records that an action is done, or why it failed, with its event. It is domain.ErrFenced when another replica has
 // claimed the action since.
 func (a Actions) End(

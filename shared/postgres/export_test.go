@@ -46,7 +46,7 @@ func DueStatements() map[string]DueStatement {
 		"projects that move":        {movingSQL, []any{long}},
 		"projects to poll":          {claimDueSQL, []any{claim, long, time.Now().Add(-time.Hour), limit}},
 		"leases":                    {claimLeasesSQL, []any{claim, long, limit}},
-		"leases soon":               {leasesDueSQL, []any{time.Second}},
+		"leases soon":               {nextLeaseSQL, []any{time.Second}},
 		"drains":                    {claimDrainsSQL, []any{claim, long, limit}},
 		"drains soon":               {drainsDueSQL, []any{time.Second}},
 		"managed projects":          {claimProjectsSQL, []any{claim, long, limit}},

@@ -91,8 +91,9 @@ func TestGrantsOfLeases(t *testing.T) {
 	allowed("claim its end", err)
 	due[0].Status = domain.LeaseEnded
 	allowed("finish", runner.Finish(ctx, claim, &due[0]))
-	_, err = runner.Lost(ctx)
-	allowed("lost", err)
+	_, err = runner.NextDue(ctx, time.Hour)
+	allowed("next due", err)
+	allowed("abandon", postgres.Actions{DB: events}.Abandon(ctx, domain.DelegatedAction{ProjectID: "p1"}, nil))
 	allowed("retire", runner.Retire(ctx, time.Hour))
 
 	hosts, pool := postgres.Nodes{DB: events}, postgres.Nodes{DB: events}

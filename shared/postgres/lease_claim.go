@@ -19,7 +19,7 @@ with due as (
     order by ` + isEnd + ` desc, case when ` + isEnd + ` then l.ends_at else l.starts_at end, l.id limit $3
     for no key update skip locked
 )
-update leases l set claim_id = $1, claimed_until = clock_timestamp() + $2::interval
+update leases l set claim_id = $1, claimed_until = clock_timestamp() + $2::interval, due_at = now()
 from due where l.project_id = due.project_id and l.id = due.id
 returning l.*, ` + isEnd + ` as is_end`
 
@@ -58,27 +58,15 @@ func (s Leases) Claim(
 	return claimed, claim, addParts(ctx, s.DB.pool, claimed)
 }
 
-var leasesDueSQL = `
-select exists (select from leases l
-               where l.due_at <= now() + $1::interval and ` + unclaimedAt("l",
-	"now() + $1::interval") + `)`
+var nextLeaseSQL = `
+select (select greatest(l.due_at, l.claimed_until) - now() from leases l
+        where l.due_at <= now() + $1::interval and ` + unclaimedAt("l", "now() + $1::interval") + `
+        order by l.due_at limit 1)`
 
-// IsDue reports whether a lease that nobody has claimed is due now or soon, so that it pays to wait for it.
-func (s Leases) IsDue(ctx context.Context, soon time.Duration) (bool, error) {
-	return queryValue[bool](ctx, s.DB.pool, leasesDueSQL, soon)
-}
-
-const lostLeasesSQL = `
-update leases l set due_at = clock_timestamp()
-from connections c
-where c.project_id = l.project_id and c.id = l.connection_id and c.status <> 'active'
-  and l.status not in ('ended', 'cancelled') and l.problem->>'code' is distinct from 'delegation_lost'
-  and coalesce(l.due_at, 'infinity') > now()`
-
-// Lost makes open leases due whose connection has ended by itself, and says how many. A lease whose problem is
-// delegation_lost already is left alone.
-func (s Leases) Lost(ctx context.Context) (int64, error) {
-	return exec(ctx, s.DB.pool, lostLeasesSQL)
+// NextDue returns how long it is until the next lease may be claimed: one that is due, and claimed by nobody, within
+// soon. It may be negative; nil = there is none.
+func (s Leases) NextDue(ctx context.Context, soon time.Duration) (left *time.Duration, err error) {
+	return queryValue[*time.Duration](ctx, s.DB.pool, nextLeaseSQL, soon)
 }
 
 const retireLeasesSQL = `

@@ -17,7 +17,8 @@ const (
 	lockClaimedLeaseSQL = "select " + leaseColumns + `
 from leases where project_id = $1 and id = $2 and claim_id = $3 for no key update`
 
-	// The claim is kept for $14, or released when that is null.
+	// The claim is kept for $14, or released when that is null. With $15 there is an event although the status is what it
+	// was. What the lease waited for may have happened since it was claimed: then it is due immediately (wake_leases).
 	saveLeaseSQL = `
 with before as (
     select id as old_id, status as old_status, degraded as old_degraded
@@ -25,13 +26,15 @@ with before as (
 ), after as (
     update leases l
     set status = $4, problem = $5, degraded = $6, start_result = $7, started_at = $8, end_result = $9, ended_at = $10,
-        due_at = $11, attempts = $12, version = l.version + $13::boolean::int,
-        seq = l.seq + ((l.status, l.degraded) <> ($4, $6::boolean))::int,
+        due_at = case when $4 in ('ended', 'cancelled') then null when l.due_at = 'epoch' then l.due_at else $11 end,
+        attempts = $12, version = l.version + $13::boolean::int,
+        seq = l.seq + ((l.status, l.degraded) <> ($4, $6::boolean) or $15)::int,
         updated_at = case when $13 then clock_timestamp() else l.updated_at end,
         claim_id = case when $14::interval is not null then l.claim_id end,
         claimed_until = clock_timestamp() + $14::interval
     from before b where l.project_id = $1 and l.id = b.old_id
-    returning l.*, b.old_status as previous_status, (b.old_status, b.old_degraded) <> (l.status, l.degraded) as notify
+    returning l.*, b.old_status as previous_status,
+              (b.old_status, b.old_degraded) <> (l.status, l.degraded) or $15::boolean as notify
 ), event as (` + leaseEventSQL + ` after where notify)
 select ` + leaseColumns + ` from after`
 
@@ -39,7 +42,8 @@ select ` + leaseColumns + ` from after`
 update leases set due_at = clock_timestamp(), ` + releaseSQL + ` where project_id = $1 and id = $2 and claim_id = $3`
 
 	saveReservationSQL = `
-update reservations set status = $3, problem = $4, action_id = $5, aggregate_id = nullif($6::bigint, 0), flavors = $7
+update reservations set status = $3, problem = $4, action_id = $5, aggregate_id = nullif($6::bigint, 0), flavors = $7,
+    prepared_at = $8
 where project_id = $1 and id = $2 and is_open`
 )
 
@@ -126,11 +130,11 @@ func saveReservations(ctx context.Context, tx pgx.Tx, stored, lease domain.Lease
 		differs := old.Status != r.Status || !sameProblem(old.Problem, r.Problem) ||
 			!slices.Equal(old.Flavors, r.Flavors)
 		isShown = isShown || differs
-		if !differs && old.ActionID == r.ActionID && old.AggregateID == r.AggregateID {
+		if !differs && old.ActionID == r.ActionID && old.AggregateID == r.AggregateID && old.PreparedAt.Equal(r.PreparedAt) {
 			continue
 		}
 		if _, err = exec(ctx, tx, saveReservationSQL, lease.ProjectID, r.ID, r.Status, r.Problem, orNullID(r.ActionID),
-			r.AggregateID, orEmpty(r.Flavors)); err != nil {
+			r.AggregateID, orEmpty(r.Flavors), orNull(r.PreparedAt)); err != nil {
 			return isShown, err
 		}
 	}
@@ -152,7 +156,13 @@ func saveLease(
 		stored.EndResult != lease.EndResult
 	return queryOne[domain.Lease](ctx, tx, saveLeaseSQL, lease.ProjectID, lease.ID, claim.ID, lease.Status,
 		lease.Problem, lease.Degraded, lease.StartResult, orNull(lease.StartedAt), lease.EndResult,
-		orNull(lease.EndedAt), orNull(lease.DueAt), lease.Attempts, isShown, orNullDuration(claimFor))
+		orNull(lease.EndedAt), orNull(lease.DueAt), lease.Attempts, isShown, orNullDuration(claimFor),
+		hasDrifted(lease) && !hasDrifted(stored))
+}
+
+// hasDrifted reports whether an instance runs before its lease begins.
+func hasDrifted(lease domain.Lease) bool {
+	return lease.Problem != nil && lease.Problem.Code == domain.DriftCode
 }
 
 const warnSQL = `

@@ -1,0 +1,81 @@
+package postgres_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// TestLeaseIsWoken: what a lease waits for makes it due immediately, also when it happens while run-leases works on it.
+func TestLeaseIsWoken(t *testing.T) {
+	t.Parallel()
+	database := testkit.Database(t)
+	db, conn := open(t, database), testkit.Connect(t, database)
+	store, actions := postgres.Leases{DB: db}, postgres.Actions{DB: db}
+	delegated, instance := newConnection(), addInstance(t, conn)
+	made := newLease(time.Hour, 1)
+	made.Connection = &delegated
+	made.Lease.Reservations = []domain.Reservation{{
+		ID: uuid.New(), Type: domain.InstanceReservation, InstanceID: instance,
+	}}
+	create(t, store, made)
+	another := newLease(2*time.Hour, 1) // which waits for nothing of that
+	addNodes(t, conn, 1)
+	create(t, store, another)
+	write(t, conn, "update leases set due_at = starts_at")
+
+	happens := map[string]func(){
+		"its action ends": func() {
+			action, err := actions.Create(t.Context(), domain.DelegatedAction{
+				ID: uuid.New(), ProjectID: "p1", ConnectionID: delegated.ID, InstanceID: instance, UserID: "u1",
+				Request: domain.ActionRequest{Action: domain.Shelve},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			write(t, conn, "update reservations set action_id = $1 where instance_id = $2", action.ID, instance)
+			if err := actions.Abandon(t.Context(), action, nil); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"its instance changes": func() {
+			write(t, conn, "update instances set state = case state when 'active' then 'stopped' else 'active' end")
+		},
+		"its connection ends": func() {
+			write(t, conn, "update connections set status = 'active'")
+			ended, err := postgres.Connections{DB: db}.End(t.Context(), "p1", delegated.ID, domain.ConnectionLost, "gone", true)
+			if err != nil || !ended {
+				t.Fatal(ended, err)
+			}
+		},
+	}
+	for what, happen := range happens {
+		happen()
+		l, claim := claimOne(t, store)
+		happen()
+		l.DueAt = l.EndsAt
+		if err := store.SaveStep(t.Context(), claim, l, long); err != nil {
+			t.Fatal(err)
+		}
+		l.DueAt = l.EndsAt
+		if err := store.Save(t.Context(), claim, l); err != nil {
+			t.Fatal(err)
+		}
+		if next, err := store.NextDue(t.Context(), time.Minute); err != nil || next == nil || *next > 0 {
+			t.Errorf("%s while it is claimed: it is due in %v: %v", what, next, err)
+		}
+		l, claim = claimOne(t, store)
+		l.DueAt = l.EndsAt
+		if err := store.Save(t.Context(), claim, l); err != nil {
+			t.Fatal(err)
+		}
+		if next, err := store.NextDue(t.Context(), time.Minute); err != nil || next != nil {
+			t.Errorf("%s: it is due once more in %v: %v", what, next, err)
+		}
+	}
+}
