@@ -40,11 +40,9 @@ type session interface {
 }
 
 const (
-	// followFor is for how long one event waits for what is due soon.
-	followFor = 45 * time.Second
-	pause     = time.Second // between two looks at what is due
-	passTime  = 4 * time.Minute
-	atOnce    = 8 // leases
+	pause    = time.Second // between two looks at what is due
+	passTime = 4 * time.Minute
+	atOnce   = 8 // leases
 
 	retireEvery = time.Hour
 	// Leases that have ended are shown to their projects for this long.
@@ -72,7 +70,7 @@ func (s *service) run(ctx context.Context) error {
 	defer pool.Wait()
 	beside.Go(func() { s.adopt(ctx) })
 	pool.Go(func() { s.lookAfterPool(ctx, true) })
-	return flow.Follow(ctx, followFor, pause, func(left time.Duration) (more bool, err error) {
+	return flow.Follow(ctx, pause, func(left time.Duration) (more bool, err error) {
 		begun, err := s.begin(ctx, &running)
 		if err != nil {
 			return false, err
