@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cloudfn/cloudfn/shared/eventx"
+	"github.com/cloudfn/cloudfn/shared/flow"
 	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/run"
 	"github.com/cloudfn/cloudfn/shared/seal"
@@ -93,7 +94,7 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 	s := &service{
 		outbox: postgres.Outbox{DB: d.DB}, events: postgres.Events{DB: d.DB}, sender: p,
 		sink: p.sink != nil, tryFor: cfg.For, retention: cfg.Retention, claim: longest + claimSlack,
-		pool: newPool(cfg.Workers),
+		pool: newPool(cfg.Workers), runs: flow.NewPair(),
 	}
 	return s.Handle, nil
 }

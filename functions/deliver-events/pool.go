@@ -72,16 +72,10 @@ func (p *pool) wake() {
 	}
 }
 
-// wait waits until it pays to claim more: after shortPause at the earliest, when a slot changes, or after longPause.
-func (p *pool) wait(ctx context.Context) {
-	if !flow.Sleep(ctx, shortPause) {
-		return
-	}
-	select {
-	case <-p.changed:
-	case <-time.After(longPause):
-	case <-ctx.Done():
-	}
+// wait waits until it pays to claim more: after shortPause at the earliest, when a slot changes, or after pause. It is
+// false when no more may be claimed.
+func (p *pool) wait(ctx context.Context, pause time.Duration) bool {
+	return flow.Await(ctx, shortPause, nil) && flow.Await(ctx, pause, p.changed)
 }
 
 // slot is room for one attempt.

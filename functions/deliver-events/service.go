@@ -39,29 +39,29 @@ type service struct {
 	retention time.Duration
 	claim     time.Duration // longer than an attempt
 	pool      *pool
-	runs      flow.Coalescer
+	runs      flow.Pair
 }
 
 const (
 	inARow      = 20                     // deliveries of one stream before other streams get a slot
 	perCallback = 8                      // streams of one callback at once
 	handshakes  = 20                     // claimed at once
-	soon        = 3 * time.Second        // the loop waits for what is due within this
 	shortPause  = 30 * time.Millisecond  // between two claims, so that each claims several streams
 	longPause   = 500 * time.Millisecond // until the next claim when nothing happens in this replica
 )
 
-// Deliver sends due events to their receivers until no event is due, now or soon. Only one call at a time in a process
-// does so. Other calls return at once, and make the running one claim once more.
+// Deliver sends due events to their receivers, and waits for those that are due before its time for work ends: the
+// request that it works for keeps a Knative pod alive. One call at a time in a process works, one waits to take over,
+// and others return at once. Each makes the working one claim immediately.
 func (s *service) Deliver(ctx context.Context) error {
-	run := s.runs.Begin()
-	if run == nil {
-		s.pool.wake()
-		return nil
+	s.pool.wake()
+	leave, err := s.runs.Enter(ctx)
+	if leave == nil {
+		return err
 	}
 	var attempts sync.WaitGroup
 	defer attempts.Wait()
-	defer run.Stop() // before the last attempts have ended: the next run need not wait for them
+	defer leave() // before the last attempts have ended: the next call need not wait for them
 	if err := errors.Join(s.outbox.SetSink(ctx, s.sink, s.retention), s.outbox.AbandonGone(ctx)); err != nil {
 		return err
 	}
@@ -71,26 +71,43 @@ func (s *service) Deliver(ctx context.Context) error {
 		err := s.claimDue(ctx, working, &attempts)
 		if err == nil && s.pool.empty() {
 			var isDue bool
-			if isDue, err = s.outbox.IsDue(working, soon); err == nil && !isDue && run.Done() {
+			if isDue, err = s.awaitDue(working); err == nil && !isDue {
 				return nil
 			}
+		} else if err == nil && !s.pool.wait(working, longPause) {
+			return nil
 		}
 		if err != nil && working.Err() == nil {
 			return err
 		}
-		s.pool.wait(working)
 	}
 	return nil
 }
 
 // working ends before ctx does, so that the last attempts that begin have the time to end.
 func (s *service) working(ctx context.Context) (context.Context, context.CancelFunc) {
-	deadline, ok := ctx.Deadline()
-	if !ok {
-		return context.WithCancel(ctx)
-	}
+	deadline, _ := ctx.Deadline()
 	left := time.Until(deadline)
 	return context.WithTimeout(ctx, max(left-s.claim, left/2))
+}
+
+// awaitDue waits after a claim until it pays to claim again. It is false when nothing will be due before the time for
+// work ends.
+func (s *service) awaitDue(working context.Context) (bool, error) {
+	deadline, _ := working.Deadline()
+	for isFirst := true; ; isFirst = false {
+		due, isPending, err := s.outbox.NextDue(working, time.Until(deadline))
+		switch {
+		case err != nil || !isPending:
+			return false, err
+		case due <= 0 && isFirst: // just written, or its callback has as many attempts in another replica as it may
+			return s.pool.wait(working, longPause), nil
+		case due <= 0:
+			return true, nil
+		case !s.pool.wait(working, min(due, longPause)):
+			return false, nil
+		}
+	}
 }
 
 // claimDue begins the attempts that are due, as far as slots are free.

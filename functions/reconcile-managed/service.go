@@ -31,9 +31,7 @@ func newService(s store, claim time.Duration) *service {
 }
 
 const (
-	// followFor is for how long one event waits for what is due soon.
-	followFor = 45 * time.Second
-	pause     = 500 * time.Millisecond // between two looks at what is due
+	pause = 500 * time.Millisecond // between two looks at what is due
 	// passTime bounds one round of a project.
 	passTime = 4 * time.Minute
 	atOnce   = 8 // projects
@@ -51,7 +49,7 @@ func (s *service) Run(ctx context.Context) error {
 	defer leave()
 	var running flow.Tasks
 	defer running.Wait()
-	return flow.Follow(ctx, followFor, pause, func(left time.Duration) (more bool, err error) {
+	return flow.Follow(ctx, pause, func(left time.Duration) (more bool, err error) {
 		begun, err := s.begin(ctx, &running)
 		if err != nil {
 			return false, err

@@ -174,15 +174,23 @@ func TestResourcesOfARegion(t *testing.T) {
 	}
 }
 
-// TestResourcesAtAnUnversionedEndpoint, with a proxy before the sandbox's Nova whose root the catalog names.
-func TestResourcesAtAnUnversionedEndpoint(t *testing.T) {
+// TestResourcesAtAnotherComputeEndpoint, with a proxy before the sandbox's Nova: the catalog names its root, or its
+// legacy v2, where Nova serves all calls and ignores microversions.
+func TestResourcesAtAnotherComputeEndpoint(t *testing.T) {
 	t.Parallel()
 	root, calls := testkit.Intercept(t, strings.TrimSuffix(testkit.Endpoint(t, "compute"), "/v2.1"),
-		func(*http.Request) {})
+		func(r *http.Request) {
+			if r.URL.Path != "/" && !strings.Contains(r.URL.Path, "/v2.1/") {
+				t.Errorf("%s was called", r.URL.Path)
+			}
+		})
+	legacy := testkit.RedirectTo(t, map[string]string{"compute": root + "/v2"}).Env(t, "collector")
 	inCatalog := testkit.RedirectTo(t, map[string]string{"compute": root}).Env(t, "collector")
 	byVariable := testkit.Redirect(t, "compute").Env(t, "collector")
 	byVariable["OS_COMPUTE_ENDPOINT_OVERRIDE"] = root
-	for name, env := range map[string]map[string]string{"in the catalog": inCatalog, "by the variable": byVariable} {
+	for name, env := range map[string]map[string]string{
+		"in the catalog": inCatalog, "by the variable": byVariable, "legacy": legacy,
+	} {
 		calls.Store(0)
 		app := testkit.Start(t, testkit.Env(t, testkit.Database(t), env), Function).As(testkit.Token(t, "demo"))
 		for range 2 {

@@ -44,10 +44,8 @@ func newService(db *postgres.DB, wake func(functions ...string)) *service {
 
 const (
 	jobKind = "run-connections"
-	// followFor is for how long one event begins new work while there is some. What it has begun it ends.
-	followFor = 45 * time.Second
-	soon      = time.Second     // between two polls while this replica works
-	later     = 2 * time.Second // while another one is
+	soon    = time.Second     // between two polls while this replica works
+	later   = 2 * time.Second // while another one is
 	// claimFor is for how long a replica that may have died keeps its work. Two thirds of it may go to one create call.
 	claimFor = 45 * time.Second
 
@@ -83,7 +81,8 @@ func (s *service) run(ctx context.Context, b *batch) error {
 		return err
 	}
 	var followed time.Time
-	for end := time.Now().Add(followFor); ; {
+	// Until end the event begins new work. What it has begun it ends.
+	for end := time.Now().Add(flow.FollowFor); ; {
 		if err := errors.Join(s.ends(ctx, b), s.work(ctx, b), s.checks(ctx, b, end)); err != nil {
 			return err
 		}
@@ -93,7 +92,7 @@ func (s *service) run(ctx context.Context, b *batch) error {
 			}
 			followed = time.Now()
 		}
-		busy, err := s.delegations.Busy(ctx, movingFor)
+		busy, err := s.delegations.Busy(ctx, movingFor, time.Until(end))
 		if err != nil || !busy && !b.working() {
 			return err
 		}
@@ -117,16 +116,7 @@ func (b *batch) wait(ctx context.Context, busy bool, end time.Time) bool {
 	if busy {
 		idle = nil
 	}
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-idle:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+	return flow.Await(ctx, pause, idle)
 }
 
 // retire deletes old rows, about once an hour.

@@ -40,12 +40,11 @@ type session interface {
 }
 
 const (
-	// followFor is for how long one event waits for what is due soon.
-	followFor  = 70 * time.Second // longer than the minute between two ticks
-	pause      = time.Second      // between two reads of what is due later
+	pause      = time.Second // between two reads of what is due later
 	shortPause = 20 * time.Millisecond
-	passTime   = 3 * time.Minute
-	atOnce     = 8 // leases
+	// passTime and the time of an event's waits (flow.FollowFor) are less than EVENT_TIMEOUT.
+	passTime = 3 * time.Minute
+	atOnce   = 8 // leases
 
 	retireEvery = time.Hour
 	// Leases that have ended are shown to their projects for this long.
@@ -73,7 +72,7 @@ func (s *service) run(ctx context.Context) error {
 	defer pool.Wait()
 	beside.Go(func() { s.adopt(ctx) })
 	pool.Go(func() { s.lookAfterPool(ctx, true) })
-	return flow.Follow(ctx, followFor, pause, func(left time.Duration) (more bool, err error) {
+	return flow.Follow(ctx, pause, func(left time.Duration) (more bool, err error) {
 		isSoon, err := s.beginAll(ctx, &running, left)
 		if err != nil {
 			return false, err
@@ -98,7 +97,7 @@ func (s *service) beginAll(ctx context.Context, running *flow.Tasks, left time.D
 		if err != nil || next == nil || *next >= pause {
 			return begun > 0 || next != nil, err
 		}
-		if !flow.Sleep(ctx, max(*next, shortPause)) {
+		if !flow.Await(ctx, max(*next, shortPause), nil) {
 			return true, nil
 		}
 	}

@@ -52,9 +52,7 @@ func newService(d run.Deps) *service {
 }
 
 const (
-	// followFor is for how long one event waits for what is due soon.
-	followFor = 45 * time.Second
-	pause     = time.Second // between two checks of what is due
+	pause = time.Second // between two checks of what is due
 	// claimFor is how long a replica that has died keeps its drains. A pass is shorter.
 	claimFor = nodes.PassTime + 5*time.Second
 	atOnce   = 4 // drains
@@ -72,7 +70,7 @@ func (s *service) Run(ctx context.Context) error {
 	defer drains.Wait()
 	defer watch.Wait()
 	watch.Go(func() { s.watch(ctx) })
-	return flow.Follow(ctx, followFor, pause, func(left time.Duration) (more bool, err error) {
+	return flow.Follow(ctx, pause, func(left time.Duration) (more bool, err error) {
 		begun, err := s.begin(ctx, &drains)
 		if err != nil {
 			return false, err

@@ -18,6 +18,7 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/flow"
 )
 
 // PingType is the type of a PingSource's events.
@@ -43,6 +44,7 @@ type Handler struct {
 	Key     domain.Secret   // what KeyExtension must hold; "" takes no event
 	Timeout time.Duration   // for the work of one event; what is left then is done at the next tick
 	Running context.Context //nolint:containedctx // its end cancels the work of all events; nil = never
+	Ending  <-chan struct{} // closed when the process drains: work that only waits for what is due later ends
 	Func    Func
 }
 
@@ -86,7 +88,7 @@ func (h Handler) Work(ctx context.Context, event cloudevents.Event) error {
 	if h.Running != nil {
 		defer context.AfterFunc(h.Running, cancel)()
 	}
-	err := h.guard(ctx, event)
+	err := h.guard(flow.WithEnding(ctx, h.Ending), event)
 	slog.InfoContext(ctx, "event", "function", h.Name, "type", event.Type(), "source", event.Source(), "id", event.ID(),
 		"ms", time.Since(began).Milliseconds(), "code", apperr.CodeOf(err))
 	return err

@@ -14,8 +14,8 @@ func TestFollow(t *testing.T) {
 		steps, begin := 0, time.Now()
 		follow := func(ctx context.Context, until int, fault error) error {
 			steps, begin = 0, time.Now()
-			return Follow(ctx, 10*time.Second, 3*time.Second, func(left time.Duration) (bool, error) {
-				if want := 10*time.Second - time.Since(begin); left != want {
+			return Follow(ctx, 30*time.Second, func(left time.Duration) (bool, error) {
+				if want := FollowFor - time.Since(begin); left != want {
 					t.Errorf("left %v, want %v", left, want)
 				}
 				steps++
@@ -28,8 +28,8 @@ func TestFollow(t *testing.T) {
 			err          error
 		}{
 			"done at once": {until: 1, steps: 1},
-			"done later":   {until: 3, steps: 3, took: 6 * time.Second},
-			"time is over": {until: 9, steps: 4, took: 9 * time.Second},
+			"done later":   {until: 2, steps: 2, took: 30 * time.Second},
+			"time is over": {until: 9, steps: 3, took: time.Minute},
 			"error":        {until: 9, steps: 1, err: errors.New("broken")},
 		} {
 			err := follow(t.Context(), c.until, c.err)
@@ -41,6 +41,45 @@ func TestFollow(t *testing.T) {
 		defer cancel()
 		if err := follow(ctx, 9, nil); err != nil || steps != 1 || time.Since(begin) != time.Second {
 			t.Errorf("its context ended: %v after %d steps and %v", err, steps, time.Since(begin))
+		}
+		ending := make(chan struct{})
+		time.AfterFunc(time.Second, func() { close(ending) })
+		if err := follow(WithEnding(t.Context(), ending), 9, nil); err != nil || steps != 1 ||
+			time.Since(begin) != time.Second {
+			t.Errorf("its process ended: %v after %d steps and %v", err, steps, time.Since(begin))
+		}
+	})
+}
+
+// TestFollowKeepsPauses: with a tick each minute, work that is due at any second is done within the pause between two
+// steps, also when it becomes due at the end of an event.
+func TestFollowKeepsPauses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const wait = time.Second
+		began, events := time.Now(), NewPair()
+		due := began.Add(5 * time.Second)
+		tick := func() {
+			leave, err := events.Enter(t.Context())
+			if leave == nil {
+				return
+			}
+			defer leave()
+			err = errors.Join(err, Follow(t.Context(), wait, func(left time.Duration) (bool, error) {
+				if late := time.Since(due); late > wait {
+					t.Errorf("after %s: %s late", time.Since(began), late)
+				}
+				if !time.Now().Before(due) {
+					due = due.Add(17 * time.Second)
+				}
+				return time.Until(due) < left, nil
+			}))
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		for range 20 {
+			go tick()
+			time.Sleep(time.Minute)
 		}
 	})
 }

@@ -59,7 +59,7 @@ type Engine struct {
 // The pauses until a project is worked on again.
 const (
 	movingPause = time.Second      // while OpenStack is at work for it, or as long as a round lists, if that is longer
-	driftPause  = 50 * time.Second // when all is as declared: others may change it
+	driftPause  = time.Minute      // when all is as declared: others may change it
 	atOnce      = 4                // steps of a project
 	stepTime    = 45 * time.Second // of one step
 )

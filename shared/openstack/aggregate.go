@@ -20,12 +20,15 @@ import (
 
 // Aggregates lists the host aggregates.
 func (s *Session) Aggregates(ctx context.Context) ([]domain.Aggregate, error) {
-	nova, err := s.compute(ctx, computeAggregateIDs)
-	if err != nil {
-		return nil, err
+	var body struct {
+		Aggregates []aggregates.Aggregate `json:"aggregates"`
 	}
-	return listAll(ctx, aggregates.List(nova), "nova", aggregates.ExtractAggregates,
-		func(a aggregates.Aggregate) domain.Aggregate { return aggregate(&a) })
+	err := s.getNova(ctx, computeAggregateIDs, &body, "os-aggregates")
+	out := make([]domain.Aggregate, len(body.Aggregates))
+	for i := range body.Aggregates {
+		out[i] = aggregate(&body.Aggregates[i])
+	}
+	return out, err
 }
 
 func aggregate(a *aggregates.Aggregate) domain.Aggregate {

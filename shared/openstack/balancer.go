@@ -4,7 +4,6 @@ import (
 	"context"
 	"maps"
 	"net/url"
-	"strings"
 
 	"github.com/gophercloud/gophercloud/v2"
 
@@ -63,16 +62,9 @@ type inside struct {
 	unused    []domain.ServerPool
 }
 
-// octavia is a client of the load balancers' service. Its endpoint may have a version.
+// octavia is a client of the load balancers' service.
 func (s *Session) octavia(ctx context.Context) (*gophercloud.ServiceClient, error) {
-	client, err := s.clientOf(ctx, "load-balancer", "", "")
-	if err == nil {
-		for _, version := range []string{"v2.0/", "v2/"} {
-			client.Endpoint = strings.TrimSuffix(client.Endpoint, version)
-		}
-		client.ResourceBase = client.Endpoint + "v2.0/"
-	}
-	return client, err
+	return s.clientOf(ctx, "load-balancer", "v2.0/", "")
 }
 
 // lbaas reads a whole list of Octavia. It fails with 500 while a load balancer is deleted whose listeners are in the

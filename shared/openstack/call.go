@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/gophercloud/gophercloud/v2"
-	"github.com/gophercloud/gophercloud/v2/pagination"
 	"golang.org/x/sync/singleflight"
 )
 
@@ -26,26 +25,6 @@ func (s *Session) getNova(ctx context.Context, microversion string, into any, pa
 		path[n] = url.PathEscape(path[n])
 	}
 	return get(ctx, nova, nova.ServiceURL(path...), into)
-}
-
-// listAll reads all pages of a list of a service, and converts its entries.
-func listAll[F, T any](
-	ctx context.Context, pager pagination.Pager, service string,
-	extract func(pagination.Page) ([]F, error), convert func(F) T,
-) ([]T, error) {
-	pages, err := pager.AllPages(ctx)
-	if err != nil {
-		return nil, classify(service, err)
-	}
-	found, err := extract(pages)
-	if err != nil {
-		return nil, classify(service, err)
-	}
-	out := make([]T, len(found))
-	for i := range found {
-		out[i] = convert(found[i])
-	}
-	return out, nil
 }
 
 // shared makes one call for all who ask for the same key at once. The first caller's context does not end it: when that

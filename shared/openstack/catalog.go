@@ -79,43 +79,48 @@ func (s *Session) readCatalog(ctx context.Context) (catalog, error) {
 		})
 }
 
-// endpoint chooses; a region is never guessed when the catalog has several.
+// endpoint chooses. A region is never guessed when the catalog has several. Of several endpoints in one region the first
+// is taken, as keystoneauth does.
 func (c catalog) endpoint(service, region, iface string) (string, error) {
-	var urls, regions []string
-	for _, entry := range c {
-		if entry.Type != service {
-			continue
-		}
-		for _, e := range entry.Endpoints {
-			if e.Interface == iface && (region == "" || e.RegionID == region) {
-				urls, regions = append(urls, e.URL), append(regions, e.RegionID)
-			}
-		}
-	}
-	switch {
-	case len(urls) == 0:
+	found := c.endpoints(service, region, iface)
+	if len(found) == 0 {
 		return "", apperr.New(apperr.Unsupported, "the cloud offers no %s service (interface %s, region %q)",
 			service, iface, region)
-	case len(urls) > 1 && region != "":
-		return "", apperr.New(apperr.Internal, "the catalog has several %s endpoints of %s in region %s",
-			iface, service, region)
-	case len(urls) > 1:
-		return "", apperr.New(apperr.Internal, "the catalog has %s in several regions (%s): "+
-			"OS_REGION_NAME must choose one", service, strings.Join(regions, ", "))
 	}
-	return strings.TrimSuffix(urls[0], "/") + "/", nil
+	regions := distinct(found, func(o offer) string { return o.region })
+	if region == "" && len(regions) > 1 {
+		return "", apperr.New(apperr.Internal, "the catalog has %s in several regions (%s): "+
+			"OS_REGION_NAME, or region_name in clouds.yaml, must choose one", service, strings.Join(regions, ", "))
+	}
+	return strings.TrimSuffix(found[0].url, "/") + "/", nil
+}
+
+// endpoints lists the endpoints of a service in a region, in the order of the catalog; region "" = all regions.
+func (c catalog) endpoints(service, region, iface string) []offer {
+	return slices.DeleteFunc(c.offers(), func(o offer) bool {
+		return o.service != service || o.iface != iface || region != "" && o.region != region
+	})
 }
 
 // offer is an endpoint of the catalog.
-type offer struct{ service, iface, region string }
+type offer struct{ service, iface, region, url string }
 
-// list returns the sorted distinct values that pick takes of the endpoints; it ignores "".
-func (c catalog) list(pick func(offer) string) []string {
-	found := map[string]bool{}
+func (c catalog) offers() (list []offer) {
 	for _, service := range c {
 		for _, e := range service.Endpoints {
-			found[pick(offer{service.Type, e.Interface, e.RegionID})] = true
+			list = append(list, offer{service.Type, e.Interface, e.RegionID, e.URL})
 		}
+	}
+	return list
+}
+
+// list returns the sorted distinct values that pick takes of the endpoints; it ignores "".
+func (c catalog) list(pick func(offer) string) []string { return distinct(c.offers(), pick) }
+
+func distinct(offers []offer, pick func(offer) string) []string {
+	found := map[string]bool{}
+	for _, o := range offers {
+		found[pick(o)] = true
 	}
 	delete(found, "")
 	return slices.Sorted(maps.Keys(found))

@@ -28,7 +28,10 @@ func TestEndpointIsNeverGuessed(t *testing.T) {
 	c := catalogOf(t, `[
 		{"type":"compute","name":"nova","endpoints":[
 			{"interface":"public","region_id":"r1","url":"http://one/v2.1"},{"interface":"internal","region_id":"r1","url":"http://inside/v2.1/"},
-			{"interface":"public","region_id":"r2","url":"http://two/v2.1/"}]},
+			{"interface":"public","region_id":"r2","url":"http://two/v2.1/"},{"interface":"public","region_id":"r1","url":"http://again/v2.1"}]},
+		{"type":"compute","endpoints":[{"interface":"internal","region_id":"r1","url":"http://another/v2.1"}]},
+		{"type":"placement","endpoints":[{"interface":"public","region_id":"r1","url":"http://127.0.0.1/p"},{"interface":"public","region_id":"r1","url":"http://localhost/p"}]},
+		{"type":"key-manager","endpoints":[{"interface":"public","region_id":"r1","url":"http://keys"},{"interface":"public","region_id":"r1","url":"http://keys"}]},
 		{"type":"image","endpoints":[{"interface":"public","region_id":"r1","url":"http://image"},{"interface":"admin","region_id":"r2","url":"http://admin"}]},
 		{"type":"volumev3","endpoints":[]},
 		{"type":"network","endpoints":null}]`)
@@ -42,7 +45,10 @@ func TestEndpointIsNeverGuessed(t *testing.T) {
 		"the other region":        {"compute", "r2", "public", "http://two/v2.1/", "", ""},
 		"another interface":       {"compute", "r1", "internal", "http://inside/v2.1/", "", ""},
 		"the only one of several": {"compute", "", "internal", "http://inside/v2.1/", "", ""},
-		"several regions":         {"compute", "", "public", "", apperr.Internal, "OS_REGION_NAME"},
+		"two in one region":       {"placement", "", "public", "http://127.0.0.1/p/", "", ""},
+		"two, and a region":       {"placement", "r1", "public", "http://127.0.0.1/p/", "", ""},
+		"one URL twice":           {"key-manager", "", "public", "http://keys/", "", ""},
+		"several regions":         {"compute", "", "public", "", apperr.Internal, "in several regions (r1, r2): OS_REGION_NAME"},
 		"one region":              {"image", "", "public", "http://image/", "", ""},
 		"no such region": {
 			"compute", "r3", "public", "", apperr.Unsupported, `no compute service (interface public, region "r3")`,

@@ -16,7 +16,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 )
 
-// Finding is a setting that does not work.
+// Finding is a setting that does not work, or that an operator should know of.
 type Finding struct {
 	Variable string // OS_REGION_NAME; OS_CLOUD when the value comes from clouds.yaml
 	Detail   string // what is wrong, and what would be right
@@ -38,19 +38,38 @@ func (c Config) finding(variable, format string, args ...any) Finding {
 }
 
 // Check tries Keystone's address and, with an account, its login, the region, the interface and the endpoints of
-// compute, image and network. session is the account's; nil without an account, or when it cannot log in.
-func (c *Cloud) Check(ctx context.Context, cfg Config, account *Account) (session *Session, wrong []Finding) {
+// compute, image and network. session is the account's; nil without an account, or when it cannot log in. notes are
+// what works, and may be a mistake.
+func (c *Cloud) Check(ctx context.Context, cfg Config, account *Account) (session *Session, wrong, notes []Finding) {
 	if err := c.Reachable(ctx); err != nil {
-		return nil, []Finding{c.unreachable(cfg, err)}
+		return nil, []Finding{c.unreachable(cfg, err)}, nil
 	}
 	if account == nil {
-		return nil, nil
+		return nil, nil, nil
 	}
 	session, err := account.Login(ctx)
 	if err != nil {
-		return nil, []Finding{account.rejected(ctx, cfg, err)}
+		return nil, []Finding{account.rejected(ctx, cfg, err)}, nil
 	}
-	return session, session.checkEndpoints(ctx, cfg)
+	return session, session.checkEndpoints(ctx, cfg), session.ambiguous(ctx, cfg)
+}
+
+// ambiguous notes the services of which the catalog has several endpoints to choose from.
+func (s *Session) ambiguous(ctx context.Context, cfg Config) (notes []Finding) {
+	all, err := s.services(ctx)
+	if err != nil {
+		return nil // checkEndpoints reports it
+	}
+	for _, service := range overridden {
+		found := all.endpoints(service, s.cloud.region, s.cloud.iface)
+		if len(found) < 2 || len(distinct(found, func(o offer) string { return o.region })) > 1 ||
+			s.cloud.overrides.of(service) != "" {
+			continue
+		}
+		notes = append(notes, cfg.finding("OS_INTERFACE", "the catalog has %d %s endpoints of %s in the region %s, and "+
+			"the first one is used: %s", len(found), s.cloud.iface, service, found[0].region, found[0].url))
+	}
+	return notes
 }
 
 func (c *Cloud) unreachable(cfg Config, err error) Finding {
@@ -163,6 +182,9 @@ func (c *Cloud) checkRegion(cfg Config, all catalog) *Finding {
 
 func (s *Session) checkEndpoint(ctx context.Context, cfg Config, all catalog, service string) *Finding {
 	if at := s.cloud.overrides.of(service); at != "" {
+		if f := s.checkVersion(ctx, cfg, service, at); f != nil {
+			return f
+		}
 		return s.cloud.checkOverride(ctx, cfg, service, at)
 	}
 	if len(all.interfaces(service)) == 0 {
@@ -170,12 +192,19 @@ func (s *Session) checkEndpoint(ctx context.Context, cfg Config, all catalog, se
 		return &f
 	}
 	found, err := all.endpoint(service, s.cloud.region, s.cloud.iface)
+	if apperr.CodeOf(err) == apperr.Internal { // several regions, as of no other service
+		f := cfg.finding("OS_REGION_NAME", "%s", apperr.As(err).Message)
+		return &f
+	}
 	if err != nil {
 		f := cfg.finding("OS_INTERFACE", "the catalog has no %s endpoint of the interface %s in the region %q: it "+
 			"has %s",
 			service,
 			s.cloud.iface, s.cloud.region, strings.Join(all.interfaces(service), ", "))
 		return &f
+	}
+	if f := s.checkVersion(ctx, cfg, service, found); f != nil {
+		return f
 	}
 	if err := s.cloud.probe(ctx, found); err != nil {
 		f := cfg.finding("OS_INTERFACE",
@@ -191,13 +220,23 @@ func (c *Cloud) checkOverride(ctx context.Context, cfg Config, service, at strin
 	if err == nil {
 		return nil
 	}
-	f := Finding{
-		overrideVariable(service),
-		fmt.Sprintf("%s cannot be reached (%s): correct the URL, or leave it to the catalog", at, rootCause(err)),
+	return cfg.overrideFinding(service, "%s cannot be reached (%s): correct the URL, or leave it to the catalog", at,
+		rootCause(err))
+}
+
+// checkVersion reports an endpoint without the version that is needed. Its override can name another one.
+func (s *Session) checkVersion(ctx context.Context, cfg Config, service, at string) *Finding {
+	if _, err := s.versioned(ctx, service, at); apperr.CodeOf(err) == apperr.Unsupported {
+		return cfg.overrideFinding(service, "%s: set it to the URL of that version, or correct the catalog",
+			apperr.As(err).Message)
 	}
-	if cfg.Cloud != "" {
-		f.Variable, f.Detail = "OS_CLOUD", fmt.Sprintf("%s of the cloud %s: %s", overrideKey(service), cfg.Cloud,
-			f.Detail)
+	return nil
+}
+
+func (c Config) overrideFinding(service, format string, args ...any) *Finding {
+	f := Finding{overrideVariable(service), fmt.Sprintf(format, args...)}
+	if c.Cloud != "" {
+		f = Finding{"OS_CLOUD", fmt.Sprintf("%s of the cloud %s: %s", overrideKey(service), c.Cloud, f.Detail)}
 	}
 	return &f
 }

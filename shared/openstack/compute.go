@@ -2,6 +2,7 @@ package openstack
 
 import (
 	"context"
+	"net/url"
 
 	"github.com/gophercloud/gophercloud/v2"
 	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/availabilityzones"
@@ -18,10 +19,20 @@ func (s *Session) Flavors(ctx context.Context) ([]domain.Flavor, error) {
 	if err != nil {
 		return nil, err
 	}
-	list := flavors.ListDetail(nova, flavors.ListOpts{})
-	return listAll(ctx, list, "nova", flavors.ExtractFlavors, func(f flavors.Flavor) domain.Flavor {
-		return domain.Flavor{ID: f.ID, Name: f.Name, VCPUs: f.VCPUs, RAMMB: f.RAM, DiskGB: f.Disk, Public: f.IsPublic}
-	})
+	type page struct {
+		Flavors []flavors.Flavor `json:"flavors"`
+		Links   []link           `json:"flavors_links"`
+	}
+	found, err := everyPage(ctx, nova, nova.ServiceURL("flavors", "detail"), url.Values{},
+		func(p *page) ([]flavors.Flavor, string) { return p.Flavors, linkTo(p.Links) },
+		func(f flavors.Flavor) string { return f.ID })
+	out := make([]domain.Flavor, len(found))
+	for i, f := range found {
+		out[i] = domain.Flavor{
+			ID: f.ID, Name: f.Name, VCPUs: f.VCPUs, RAMMB: f.RAM, DiskGB: f.Disk, Public: f.IsPublic,
+		}
+	}
+	return out, err
 }
 
 // KeyPairs lists the caller's SSH keys.
@@ -30,23 +41,34 @@ func (s *Session) KeyPairs(ctx context.Context) ([]domain.KeyPair, error) {
 	if err != nil {
 		return nil, err
 	}
-	return listAll(ctx, keypairs.List(nova, keypairs.ListOpts{}), "nova", keypairs.ExtractKeyPairs,
-		func(k keypairs.KeyPair) domain.KeyPair {
-			return domain.KeyPair{Name: k.Name, Fingerprint: k.Fingerprint, Type: "ssh"} // Nova shows x509 from 2.2 on
-		})
+	type entry struct {
+		KeyPair keypairs.KeyPair `json:"keypair"`
+	}
+	type page struct {
+		KeyPairs []entry `json:"keypairs"`
+		Links    []link  `json:"keypairs_links"`
+	}
+	found, err := everyPage(ctx, nova, nova.ServiceURL("os-keypairs"), url.Values{},
+		func(p *page) ([]entry, string) { return p.KeyPairs, linkTo(p.Links) },
+		func(k entry) string { return k.KeyPair.Name })
+	out := make([]domain.KeyPair, len(found))
+	for i, k := range found { // Nova shows x509 from 2.2 on
+		out[i] = domain.KeyPair{Name: k.KeyPair.Name, Fingerprint: k.KeyPair.Fingerprint, Type: "ssh"}
+	}
+	return out, err
 }
 
 // Zones lists the availability zones of compute.
 func (s *Session) Zones(ctx context.Context) ([]domain.Zone, error) {
-	nova, err := s.compute(ctx, computeBase)
-	if err != nil {
-		return nil, err
+	var body struct {
+		Zones []availabilityzones.AvailabilityZone `json:"availabilityZoneInfo"`
 	}
-	type zone = availabilityzones.AvailabilityZone
-	return listAll(ctx, availabilityzones.List(nova), "nova", availabilityzones.ExtractAvailabilityZones,
-		func(z zone) domain.Zone {
-			return domain.Zone{Name: z.ZoneName, Available: z.ZoneState.Available}
-		})
+	err := s.getNova(ctx, computeBase, &body, "os-availability-zone")
+	out := make([]domain.Zone, len(body.Zones))
+	for i, z := range body.Zones {
+		out[i] = domain.Zone{Name: z.ZoneName, Available: z.ZoneState.Available}
+	}
+	return out, err
 }
 
 // Quota is what the project may use of compute, and uses.

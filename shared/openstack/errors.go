@@ -117,13 +117,17 @@ func failure(service string, err error) error {
 	return apperr.Wrap(apperr.BadGateway, err, "%s gave an answer that cannot be read", service)
 }
 
-// quotaTexts are what services say of a quota: Nova, Neutron, Cinder, Octavia, Barbican and Glance.
+// quotaTexts are what services say of a quota, in lower case: Nova, Neutron, Cinder, Octavia, Barbican, Glance, Keystone,
+// and oslo.limit, by which Nova and Glance enforce unified limits.
 var quotaTexts = []string{
-	"OverQuota", "Quota exceeded", "Maximum number of", "AvailableQuota", "exceeds allowed", "Quota has been met",
-	"Quota reached for", "exceeds the quota", "is over a limit for",
+	"overquota", "quota exceeded", "maximum number of", "availablequota", "exceeds allowed", "quota has been",
+	"quota reached for", "exceeds the quota", "is over a limit for", "is over limit of", "limit exceeded",
+	"limit has been exceeded", "exceed the limit", "maximum allowed limit", "already exceeded for user",
+	"content exceeds maximum", "path exceeds maximum",
 }
 
 func isQuota(body string) bool {
+	body = strings.ToLower(body)
 	return slices.ContainsFunc(quotaTexts, func(text string) bool { return strings.Contains(body, text) })
 }
 

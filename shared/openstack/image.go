@@ -63,29 +63,18 @@ func (s *Session) images(ctx context.Context, query url.Values) ([]domain.Image,
 	if err != nil {
 		return nil, err
 	}
-	var out []domain.Image
-	seen := map[string]bool{} // an image uploaded meanwhile shifts the pages
-	for {
-		var page struct {
-			Images []image `json:"images"`
-			Next   string  `json:"next"`
-		}
-		if err := get(ctx, glance, glance.ServiceURL("images")+"?"+query.Encode(), &page); err != nil {
-			return nil, err
-		}
-		for _, i := range page.Images {
-			if !seen[i.ID] {
-				seen[i.ID] = true
-				out = append(out, i.domain())
-			}
-		}
-		// `next` may lack the path that a proxy puts before Glance, so only its marker is taken.
-		marker := nextMarker([]link{{Rel: "next", Href: page.Next}})
-		if marker == "" || marker == query.Get("marker") || len(page.Images) == 0 {
-			return out, nil
-		}
-		query.Set("marker", marker)
+	type page struct {
+		Images []image `json:"images"`
+		Next   string  `json:"next"`
 	}
+	found, err := everyPage(ctx, glance, glance.ServiceURL("images"), query,
+		func(p *page) ([]image, string) { return p.Images, p.Next },
+		func(i image) string { return i.ID })
+	out := make([]domain.Image, len(found))
+	for i := range found {
+		out[i] = found[i].domain()
+	}
+	return out, err
 }
 
 // Image reads one image, also a community one.

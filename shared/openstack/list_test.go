@@ -2,9 +2,11 @@ package openstack
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -110,3 +112,69 @@ func TestOctaviaWithAVersion(t *testing.T) {
 		}
 	}
 }
+
+// TestLinksOfAnotherHost: a next link may name a host, a scheme or a path that only the service knows, as behind a
+// proxy that ends TLS. The pages are read where the catalog says, and no other host gets the token.
+func TestLinksOfAnotherHost(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		path, key, links string
+		item             string // the entry n of a page
+		list             func(*Session) (int, error)
+	}{
+		"flavors": {
+			"/compute/flavors/detail", "flavors", "flavors_links", `{"id":"%d"}`,
+			func(s *Session) (int, error) { return lengthOf(s.Flavors(t.Context())) },
+		},
+		"keypairs": {
+			"/compute/os-keypairs", "keypairs", "keypairs_links", `{"keypair":{"name":"%d"}}`,
+			func(s *Session) (int, error) { return lengthOf(s.KeyPairs(t.Context())) },
+		},
+		"networks": {
+			"/network/v2.0/networks", "networks", "networks_links", `{"id":"%d"}`,
+			func(s *Session) (int, error) { return lengthOf(s.NetworkNames(t.Context())) },
+		},
+		"subnets": {
+			"/network/v2.0/subnets", "subnets", "subnets_links", `{"id":"%d","network_id":"%[1]d"}`,
+			func(s *Session) (int, error) {
+				neutron, err := s.neutron(t.Context())
+				if err != nil {
+					return 0, err
+				}
+				found, err := subnetPages(t.Context(), neutron)
+				return len(found), err
+			},
+		},
+		"security groups": {
+			"/network/v2.0/security-groups", "security_groups", "security_groups_links", `{"id":"%d"}`,
+			func(s *Session) (int, error) { return lengthOf(s.SecurityGroups(t.Context())) },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for link, host := range map[string]func(*stub, *stub) string{
+				"another host":   func(_, stranger *stub) string { return stranger.url },
+				"another scheme": func(s, _ *stub) string { return strings.Replace(s.url, "http:", "https:", 1) },
+				"another path":   func(s, _ *stub) string { return s.url + "/inside" },
+				"a path only":    func(*stub, *stub) string { return "" },
+			} {
+				s, stranger := newStub(t), newStub(t)
+				s.mux.HandleFunc("GET "+tc.path, func(w http.ResponseWriter, r *http.Request) {
+					n, next := 1, fmt.Sprintf(`,%q:[{"rel":"next","href":"%s/x?limit=1&marker=1"}]`, tc.links, host(s, stranger))
+					if r.URL.Query().Get("marker") == "1" {
+						n, next = 2, ""
+					}
+					_, _ = fmt.Fprintf(w, `{%q:[`+fmt.Sprintf(tc.item, n)+`]%s}`, tc.key, next)
+				})
+				if got, err := tc.list(s.session(t)); got != 2 || err != nil {
+					t.Errorf("%s: %d entries, %v", link, got, err)
+				}
+				if len(stranger.calls) != 0 {
+					t.Errorf("%s: a page was requested from the host of the link", link)
+				}
+			}
+		})
+	}
+}
+
+func lengthOf[T any](list []T, err error) (int, error) { return len(list), err }

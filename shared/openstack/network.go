@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/gophercloud/gophercloud/v2"
-	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/extensions/external"
 	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/extensions/security/groups"
 	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/networks"
 	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/subnets"
@@ -19,7 +18,7 @@ import (
 )
 
 // pageLimit is asked of Neutron, which gives everything at once unless it is asked for less.
-const pageLimit = 1000
+const pageLimit = "1000"
 
 func (s *Session) neutron(ctx context.Context) (*gophercloud.ServiceClient, error) {
 	return s.client(ctx, "network", "v2.0/", "")
@@ -36,14 +35,13 @@ func (s *Session) Networks(ctx context.Context) ([]domain.Network, error) {
 	var inside map[string][]domain.Subnet
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() (err error) {
-		found, err = networkPages(ctx, neutron, nil)
+		found, err = networkPages(ctx, neutron, false)
 		return err
 	})
 	group.Go(func() (err error) {
 		// Neutron's policy hides router:external of another project's network from plain members, so the
 		// attribute cannot be read; it can only be asked for.
-		yes := true
-		outside, err = networkPages(ctx, neutron, &yes)
+		outside, err = networkPages(ctx, neutron, true)
 		return err
 	})
 	group.Go(func() (err error) {
@@ -82,24 +80,38 @@ func (s *Session) NetworkNames(ctx context.Context) ([]domain.Network, error) {
 	if err != nil {
 		return nil, err
 	}
-	return networkPages(ctx, neutron, nil)
+	return networkPages(ctx, neutron, false)
 }
 
-func networkPages(ctx context.Context, neutron *gophercloud.ServiceClient, isExternal *bool) ([]domain.Network, error) {
-	opts := external.ListOptsExt{ListOptsBuilder: networks.ListOpts{Limit: pageLimit}, External: isExternal}
-	return listAll(ctx, networks.List(neutron, opts), "neutron", networks.ExtractNetworks,
-		func(n networks.Network) domain.Network {
-			return domain.Network{
-				ID: n.ID, Name: n.Name, Status: n.Status, Shared: n.Shared, Subnets: []domain.Subnet{},
-			}
-		})
+func networkPages(ctx context.Context, neutron *gophercloud.ServiceClient, isExternal bool) ([]domain.Network, error) {
+	type page struct {
+		Networks []networks.Network `json:"networks"`
+		Links    []link             `json:"networks_links"`
+	}
+	query := url.Values{"limit": {pageLimit}}
+	if isExternal {
+		query.Set("router:external", "true")
+	}
+	found, err := everyPage(ctx, neutron, neutron.ServiceURL("networks"), query,
+		func(p *page) ([]networks.Network, string) { return p.Networks, linkTo(p.Links) },
+		func(n networks.Network) string { return n.ID })
+	out := make([]domain.Network, len(found))
+	for i, n := range found {
+		out[i] = domain.Network{
+			ID: n.ID, Name: n.Name, Status: n.Status, Shared: n.Shared, Subnets: []domain.Subnet{},
+		}
+	}
+	return out, err
 }
 
 func subnetPages(ctx context.Context, neutron *gophercloud.ServiceClient) (map[string][]domain.Subnet, error) {
-	list := subnets.List(neutron, subnets.ListOpts{Limit: pageLimit})
-	found, err := listAll(ctx, list, "neutron", subnets.ExtractSubnets, func(n subnets.Subnet) subnets.Subnet {
-		return n
-	})
+	type page struct {
+		Subnets []subnets.Subnet `json:"subnets"`
+		Links   []link           `json:"subnets_links"`
+	}
+	found, err := everyPage(ctx, neutron, neutron.ServiceURL("subnets"), url.Values{"limit": {pageLimit}},
+		func(p *page) ([]subnets.Subnet, string) { return p.Subnets, linkTo(p.Links) },
+		func(n subnets.Subnet) string { return n.ID })
 	by := map[string][]domain.Subnet{}
 	for _, n := range found {
 		by[n.NetworkID] = append(by[n.NetworkID], domain.Subnet{
@@ -118,10 +130,18 @@ func (s *Session) SecurityGroups(ctx context.Context) ([]domain.SecurityGroup, e
 	if err != nil {
 		return nil, err
 	}
-	return listAll(ctx, groups.List(neutron, groups.ListOpts{}), "neutron", groups.ExtractGroups,
-		func(g groups.SecGroup) domain.SecurityGroup {
-			return domain.SecurityGroup{ID: g.ID, Name: g.Name, Description: g.Description}
-		})
+	type page struct {
+		Groups []groups.SecGroup `json:"security_groups"`
+		Links  []link            `json:"security_groups_links"`
+	}
+	found, err := everyPage(ctx, neutron, neutron.ServiceURL("security-groups"), url.Values{"limit": {pageLimit}},
+		func(p *page) ([]groups.SecGroup, string) { return p.Groups, linkTo(p.Links) },
+		func(g groups.SecGroup) string { return g.ID })
+	out := make([]domain.SecurityGroup, len(found))
+	for i, g := range found {
+		out[i] = domain.SecurityGroup{ID: g.ID, Name: g.Name, Description: g.Description}
+	}
+	return out, err
 }
 
 // Ports counts the ports that the server has in Neutron. Nova deletes the ports that it has made some seconds after the

@@ -270,7 +270,8 @@ func (s *Session) provider() *gophercloud.ProviderClient {
 	return p
 }
 
-// client is a client for a service of the catalog; base is appended to its endpoint ("v2.0/").
+// client is a client for a service of the catalog. base is the version in its paths ("v2.0/"): it is appended to the
+// endpoint, or replaces another version there.
 func (s *Session) client(ctx context.Context, service, base, microversion string) (*gophercloud.ServiceClient, error) {
 	endpoint, err := s.endpoint(ctx, service)
 	if err != nil {
@@ -281,8 +282,9 @@ func (s *Session) client(ctx context.Context, service, base, microversion string
 	sc := &gophercloud.ServiceClient{
 		ProviderClient: provider, Endpoint: endpoint, Type: service, Microversion: microversion,
 	}
-	if base != "" && !strings.HasSuffix(endpoint, "/"+base) {
-		sc.ResourceBase = endpoint + base
+	if base != "" {
+		_, version := splitVersion(endpoint)
+		sc.ResourceBase = strings.TrimSuffix(strings.TrimSuffix(endpoint, "/"), "/"+version) + "/" + base
 	}
 	return sc, nil
 }

@@ -113,13 +113,18 @@ func (s *Session) override(all catalog, service string) string {
 }
 
 // overrideOf is the endpoint that is set for a service. Cinder's gets its version and the project, which the catalog's
-// has too: a Cinder before its microversion 3.67 cannot do without it.
+// usually has: a Cinder before its microversion 3.67 cannot do without it.
 func (s *Session) overrideOf(service string) string {
 	at := s.cloud.overrides.of(service)
 	if at == "" || service != "volumev3" {
 		return at
 	}
-	if !versionPath.MatchString(at) {
+	return s.cinderEndpoint(at)
+}
+
+// cinderEndpoint adds the version and the project to an endpoint of Cinder that lacks them.
+func (s *Session) cinderEndpoint(at string) string {
+	if _, version := splitVersion(at); version == "" {
 		at += "v3/"
 	}
 	project := s.project

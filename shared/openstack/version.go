@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"path"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,9 +18,10 @@ import (
 )
 
 // Compute may be in the catalog without a version (https://cloud.example.com/compute), and answers 404 or a list of
-// versions to everything there. Its endpoint then says where version 2.1 is. Image and network need no such call: v2
-// and v2.0 are the only paths that they ever had, and are added where they are missing. Placement has no versions in
-// its paths.
+// versions to everything there. Its endpoint then says where version 2.1 is. It may also be there with its legacy v2,
+// where Nova silently ignores microversions, and with them the tags of a create call; the endpoint above it then says
+// where version 2.1 is. Other services need no such call: their one version is added, or replaces an older one.
+// Placement has no versions in its paths.
 
 // discovered is what an unversioned endpoint has said.
 type discovered struct {
@@ -36,11 +38,25 @@ const (
 func newVersionCache() *lru.Cache[string, discovered] { return newCache[discovered](maxDiscovered) }
 
 // versionPath finds a version at the end of an endpoint, or before the id of a project.
-var versionPath = regexp.MustCompile(`/v[0-9]+(\.[0-9]+)?(/[^/]+)?/$`)
+var versionPath = regexp.MustCompile(`/(v[0-9]+(?:\.[0-9]+)?)(?:/[^/]+)?/$`)
 
-// versioned is the endpoint of compute 2.1. It asks an endpoint without a version once in five minutes.
+// splitVersion returns an endpoint without its version and the id of a project, and that version; "" = it has none.
+func splitVersion(endpoint string) (root, version string) {
+	found := versionPath.FindStringSubmatchIndex(endpoint)
+	if found == nil {
+		return endpoint, ""
+	}
+	return endpoint[:found[0]+1], endpoint[found[2]:found[3]]
+}
+
+// versioned is the endpoint of compute 2.1. It asks an endpoint of another version, or of none, once in five minutes.
+// Cinder is taken as 3 where its endpoint has no version.
 func (s *Session) versioned(ctx context.Context, service, endpoint string) (string, error) {
-	if service != "compute" || versionPath.MatchString(endpoint) {
+	_, version := splitVersion(endpoint)
+	if version == "" && projectName(service) == "cinder" {
+		return s.cinderEndpoint(endpoint), nil
+	}
+	if service != "compute" || version == "v2.1" {
 		return endpoint, nil
 	}
 	if known, ok := s.cloud.versions.Get(endpoint); ok && time.Since(known.when) < catalogTTL {
@@ -60,35 +76,45 @@ func (s *Session) versioned(ctx context.Context, service, endpoint string) (stri
 		})
 }
 
-// discover reads the version document of compute. An endpoint that has none is taken as it is.
+// discover reads the version document of compute. An endpoint without a version that has no document is taken as it is.
 func (s *Session) discover(ctx context.Context, endpoint string) (at string, isDocument bool, err error) {
-	client := &gophercloud.ServiceClient{ProviderClient: s.provider(), Endpoint: endpoint}
+	root, legacy := splitVersion(endpoint)
+	client := &gophercloud.ServiceClient{ProviderClient: s.provider(), Endpoint: root}
 	var document versionDocument
-	_, err = client.Get(ctx, endpoint, &document, &gophercloud.RequestOpts{OkCodes: []int{
+	_, err = client.Get(ctx, root, &document, &gophercloud.RequestOpts{OkCodes: []int{
 		http.StatusOK,
 		http.StatusMultipleChoices,
 	}})
 	refused, isRefused := errors.AsType[gophercloud.ErrUnexpectedResponseCode](err)
 	switch code := apperr.CodeOf(classify("nova", err)); {
 	case isRefused && refused.Actual < http.StatusInternalServerError && code != apperr.RateLimited:
-		return endpoint, false, nil
+		// no document
 	case !isRefused && code == apperr.BadGateway: // there is a page that is not JSON
-		return endpoint, false, nil
 	case err != nil:
 		return "", false, classify("nova", err)
-	}
-	if strings.HasPrefix(document.Version.ID, "v2.1") || len(document.Versions) == 0 {
-		return endpoint, true, nil
+	default:
+		isDocument = true
 	}
 	var offered []string
+	switch id := document.Version.ID; {
+	case strings.HasPrefix(id, "v2.1"):
+		return root, true, nil
+	case id != "":
+		offered = append(offered, id)
+	case len(document.Versions) == 0 && legacy == "":
+		return endpoint, isDocument, nil
+	}
 	for _, v := range document.Versions {
 		if v.ID == "v2.1" {
-			return endpoint + v.folder() + "/", true, nil
+			return root + v.folder() + "/", true, nil
 		}
 		offered = append(offered, v.ID)
 	}
-	return "", true, apperr.New(apperr.Unsupported, "the cloud's compute service offers %s; v2.1 is needed",
-		strings.Join(offered, ", "))
+	if legacy != "" && !slices.Contains(offered, legacy) {
+		offered = append(offered, legacy)
+	}
+	return "", isDocument, apperr.New(apperr.Unsupported, "the cloud's compute service at %s offers %s; v2.1 is needed",
+		endpoint, strings.Join(offered, ", "))
 }
 
 // folder is the last part of the path of a version. Of the link nothing else is taken: behind a proxy it may name a

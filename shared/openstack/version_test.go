@@ -41,6 +41,7 @@ func TestAnUnversionedComputeEndpoint(t *testing.T) {
 		"versioned":                   {"/compute/v2.1", 500, "", "/compute/v2.1/servers/id", ""},
 		"versioned, with the project": {"/compute/v2.1/p1", 500, "", "/compute/v2.1/p1/servers/id", ""},
 		"too old":                     {"/compute", 200, `{"versions": [{"id": "v2.0"}]}`, "", apperr.Unsupported},
+		"one version, too old":        {"/compute", 200, `{"version": {"id": "v2.0"}}`, "", apperr.Unsupported},
 		"a page that is not JSON":     {"/compute", 200, "<html></html>", "/compute/servers/id", ""},
 		"away":                        {"/compute", 503, "", "", apperr.Unavailable},
 	} {
@@ -71,6 +72,77 @@ func TestAnUnversionedComputeEndpoint(t *testing.T) {
 				t.Errorf("the versions were read %d times", n)
 			}
 		})
+	}
+}
+
+// TestALegacyComputeEndpoint: Nova ignores microversions at /v2 in silence, so v2.1 beside it is called, or nothing.
+func TestALegacyComputeEndpoint(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		path   string // of the endpoint
+		status int
+		body   string // of the endpoint above it
+		want   string // what is called in the end; "" = nothing
+		says   string
+	}{
+		"v2.1 is beside it":         {"/nova/v2", 200, novaVersions, "/nova/v2.1/servers/id", ""},
+		"with the project":          {"/nova/v2/p1/", 300, novaVersions, "/nova/v2.1/servers/id", ""},
+		"by its other name":         {"/nova/v2.0", 200, novaVersions, "/nova/v2.1/servers/id", ""},
+		"v2.1 is above it":          {"/nova/v2", 200, `{"version": {"id": "v2.1"}}`, "/nova/servers/id", ""},
+		"without v2.1":              {"/nova/v2", 200, `{"versions": [{"id": "v2.0"}]}`, "", "/nova/v2/ offers v2.0, v2; v2.1 is needed"},
+		"without a document":        {"/nova/v2", 404, "", "", "/nova/v2/ offers v2; v2.1 is needed"},
+		"a page that is not JSON":   {"/nova/v2/p1", 200, "<html></html>", "", "/nova/v2/p1/ offers v2; v2.1 is needed"},
+		"a document that says none": {"/nova/v2", 200, "{}", "", "/nova/v2/ offers v2; v2.1 is needed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStub(t)
+			s.answer("GET /nova/{$}", tc.status, tc.body)
+			s.answer("GET /nova/v2.1/servers/id", 200, `{"server":{"id":"id"}}`)
+			s.answer("GET /nova/servers/id", 200, `{"server":{"id":"id"}}`)
+			catalog := `[{"type":"compute","endpoints":[{"interface":"public","region_id":"r1","url":"` + s.url + tc.path + `"}]},
+				{"type":"image","endpoints":[{"interface":"public","region_id":"r1","url":"` + s.url + `"}]},
+				{"type":"network","endpoints":[{"interface":"public","region_id":"r1","url":"` + s.url + `"}]}]`
+			inCatalog, byVariable := s.cloud(t, nil), s.cloud(t, func(c *Config) { c.Compute = s.url + tc.path })
+			inCatalog.catalogs.Add("p1", catalogOf(t, catalog))
+			byVariable.catalogs.Add("p1", catalogOf(t, catalog))
+			for _, cloud := range []*Cloud{inCatalog, byVariable} {
+				session := cloud.As(theToken, "p1")
+				err := read(t.Context(), session)
+				wrong := session.checkEndpoints(t.Context(), Config{})
+				if tc.want != "" {
+					if err != nil || len(s.to(tc.want)) == 0 || len(wrong) != 0 {
+						t.Errorf("%v, check says %v", err, wrong)
+					}
+					continue
+				}
+				if apperr.CodeOf(err) != apperr.Unsupported || !strings.Contains(err.Error(), tc.says) {
+					t.Errorf("got %v", err)
+				}
+				if len(wrong) != 1 || wrong[0].Variable != "OS_COMPUTE_ENDPOINT_OVERRIDE" ||
+					!strings.Contains(wrong[0].Detail, tc.says) {
+					t.Errorf("check says %v", wrong)
+				}
+			}
+		})
+	}
+}
+
+// TestOlderVersionsInTheCatalog: the version that is called replaces one of a catalog that nobody has updated.
+func TestOlderVersionsInTheCatalog(t *testing.T) {
+	t.Parallel()
+	s := newStub(t)
+	s.answer("GET /glance/v2/images/id", 200, `{"id":"id"}`)
+	s.answer("GET /octavia/v2.0/lbaas/loadbalancers", 200, `{"loadbalancers":[]}`)
+	s.answer("GET /cinder/v3/p1/volumes/detail", 200, `{"volumes":[]}`)
+	session := s.offering(t, `{"catalog":[{"type":"image","endpoints":[{"interface":"public","url":"`+s.url+`/glance/v1"}]},
+		{"type":"load-balancer","endpoints":[{"interface":"public","url":"`+s.url+`/octavia/v1"}]},
+		{"type":"block-storage","endpoints":[{"interface":"public","url":"`+s.url+`/cinder"}]}]}`)
+	_, image := session.Image(t.Context(), "id")
+	_, balancers := session.LoadBalancers(t.Context(), "p1", "tag")
+	_, volumes := session.Volumes(t.Context(), "", "")
+	if err := errors.Join(image, balancers, volumes); err != nil {
+		t.Error(err)
 	}
 }
 

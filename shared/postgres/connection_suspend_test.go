@@ -73,7 +73,7 @@ func TestSuspend(t *testing.T) {
 		if work, err := d.Work(t.Context(), 10); err != nil || len(work) != want {
 			t.Errorf("%d have work, want %d: %v", len(work), want, err)
 		}
-		if busy, err := d.Busy(t.Context(), time.Minute); err != nil || busy != (want > 0) {
+		if busy, err := d.Busy(t.Context(), time.Minute, 0); err != nil || busy != (want > 0) {
 			t.Errorf("busy is %t: %v", busy, err)
 		}
 	}

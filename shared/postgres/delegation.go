@@ -120,7 +120,8 @@ where project_id = $1 and id = $2 and status = 'running' and claim_id is null`, 
 	return err
 }
 
-// What waits for a cloud that gave no answer does not count, nor does an instance that has been moving for long.
+// What waits for a cloud that gave no answer does not count before the pause is about to end, nor does an instance that
+// has been moving for long.
 var busySQL = `
 select exists (select from orders o join connections c on c.id = o.connection_id
                where o.status = 'running' and ` + isAwake + `)
@@ -128,21 +129,22 @@ select exists (select from orders o join connections c on c.id = o.connection_id
                where a.status = 'running' and ` + isAwake + `)
     or exists (select from instances i join connections c on c.id = i.connection_id
                where i.remote and i.server_id is not null and ` + movingSince("$1") + `
-                 and (c.status <> 'active' or coalesce(c.not_before, '-infinity') <= now()))
+                 and (c.status <> 'active' or coalesce(c.not_before, '-infinity') <= now() + $2::interval))
     or exists (select from connections where status <> 'active' and not revoked and kind = 'trust'
-               and coalesce(not_before, '-infinity') <= now())
-    or exists (select from trusts_to_revoke t where ` + oldTrustDue + `)
+               and coalesce(not_before, '-infinity') <= now() + $2::interval)
+    or exists (select from trusts_to_revoke t where ` + oldTrustDueAt("now() + $2::interval") + `)
     or exists (select from connections where status = 'active' and next_check_at <= now()
                and coalesce(check_until, '-infinity') <= now() + interval '2 seconds')`
 
-// isAwake says that what is ordered through the connection c can continue.
-const isAwake = `(c.status <> 'active' or c.suspended_at is null and coalesce(c.not_before, '-infinity') <= now())`
+// isAwake says that what is ordered through the connection c can continue before $2 has passed.
+const isAwake = `(c.status <> 'active'
+    or c.suspended_at is null and coalesce(c.not_before, '-infinity') <= now() + $2::interval)`
 
-// Busy reports whether any replica has work in progress through any connection, so that it pays to poll again soon:
-// orders and actions; instances in other clouds that Nova is changing, if they changed within the time given; trusts
-// that have to be revoked before they expire; and checks that are due.
-func (d Delegations) Busy(ctx context.Context, within time.Duration) (bool, error) {
-	return queryValue[bool](ctx, d.DB.pool, busySQL, within)
+// Busy reports whether any replica has work in progress through any connection, or will have before left has passed, so
+// that it pays to poll again soon: orders and actions; instances in other clouds that Nova is changing, if they changed
+// within the time given; trusts that have to be revoked before they expire; and checks that are due.
+func (d Delegations) Busy(ctx context.Context, within, left time.Duration) (bool, error) {
+	return queryValue[bool](ctx, d.DB.pool, busySQL, within, left)
 }
 
 const (

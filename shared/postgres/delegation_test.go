@@ -104,7 +104,7 @@ func TestBusy(t *testing.T) {
 	d := postgres.Delegations{DB: l.DB}
 	busy := func(want bool, when string) {
 		t.Helper()
-		if got, err := d.Busy(t.Context(), time.Minute); err != nil || got != want {
+		if got, err := d.Busy(t.Context(), time.Minute, 30*time.Second); err != nil || got != want {
 			t.Errorf("%s: %t %v", when, got, err)
 		}
 	}
@@ -117,6 +117,8 @@ func TestBusy(t *testing.T) {
 		t.Fatal(err)
 	}
 	busy(false, "the cloud is silent")
+	l.exec(t, "update connections set not_before = now() + interval '20 seconds'")
+	busy(true, "its pause is about to end")
 	if err := d.MarkReachable(t.Context(), "p1", c.ID, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -141,6 +143,8 @@ func TestBusy(t *testing.T) {
 		t.Fatal(err)
 	}
 	busy(false, "Keystone is silent")
+	l.exec(t, "update connections set not_before = now() + interval '20 seconds'")
+	busy(true, "Keystone's pause is about to end")
 	l.exec(t, "update connections set not_before = null, revoked = true")
 	busy(false, "it is taken back")
 }

@@ -36,7 +36,7 @@ func DueStatements() map[string]DueStatement {
 	return map[string]DueStatement{
 		"connections that end":      {endingSQL, []any{limit}},
 		"connections with work":     {workSQL, []any{limit}},
-		"work through connections":  {busySQL, []any{long}},
+		"work through connections":  {busySQL, []any{long, long}},
 		"clouds to check":           {checkCloudsSQL, nil},
 		"a check":                   {claimCheckSQL, []any{"", "r", long}},
 		"clouds to read":            {remoteCloudsSQL, pace},
@@ -53,7 +53,7 @@ func DueStatements() map[string]DueStatement {
 		"managed projects soon":     {projectsDueSQL, []any{time.Second}},
 		"requests that expire":      {expireRequestsSQL, nil},
 		"handshakes":                {claimHandshakesSQL, []any{claim, long, limit}},
-		"deliveries and handshakes": {pressingSQL, []any{time.Second}},
+		"deliveries and handshakes": {nextDueSQL, []any{5 * time.Minute}},
 		"deliveries": {claimSQL, []any{
 			claim, long, limit, false, 4, []string{}, []uuid.UUID{}, []int{},
 		}},

@@ -192,7 +192,7 @@ func worker(t *testing.T, db *postgres.DB, o domain.Order, asked domain.Delegate
 	allowed("release a read", delegations.ReleaseRead(ctx, read))
 	_, err = delegations.ListStale(ctx, time.Minute, 10)
 	allowed("stale", err)
-	_, err = delegations.Busy(ctx, time.Minute)
+	_, err = delegations.Busy(ctx, time.Minute, 0)
 	allowed("busy", err)
 	_, err = delegations.Orders(ctx, "p1", made.ID, 10)
 	allowed("orders", err)

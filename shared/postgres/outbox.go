@@ -8,22 +8,26 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-var pressingSQL = `
-select exists (
-    select from callbacks c
-    where c.status = 'verified' and coalesce(c.not_before, '-infinity') <= now() + $1::interval
-      and exists (select from streams s where s.project_id = c.project_id and s.callback_id = c.id
-                  and s.head < s.tail and s.next_at <= now() + $1::interval
-                      and ` + unclaimedAt("s", "now() + $1::interval") + `)
-) or exists (
-    select from callbacks c
+// greatest ignores nulls: a row without a pause or a claim is due by the rest.
+const nextDueSQL = `
+select min(at) - now() from (
+    select greatest(s.next_at, s.claimed_until, c.not_before) as at
+    from streams s join callbacks c on c.project_id = s.project_id and c.id = s.callback_id
+    where s.head < s.tail and s.next_at <= now() + $1::interval
+      and c.status = 'verified' and coalesce(c.not_before, '-infinity') <= now() + $1::interval
+    union all
+    select greatest(c.not_before, c.claimed_until, c.created_at) from callbacks c
     where c.status = 'pending' and coalesce(c.not_before, '-infinity') <= now() + $1::interval
-      and ` + unclaimedAt("c", "now() + $1::interval") + `
-)`
+) due where at <= now() + $1::interval`
 
-// IsDue reports whether a delivery or a handshake that nobody has claimed is due now or soon.
-func (o Outbox) IsDue(ctx context.Context, soon time.Duration) (bool, error) {
-	return queryValue[bool](ctx, o.DB.pool, pressingSQL, soon)
+// NextDue returns when the next delivery or handshake is due that no replica has claimed then; isPending is false when
+// none is due within the given time.
+func (o Outbox) NextDue(ctx context.Context, within time.Duration) (due time.Duration, isPending bool, err error) {
+	next, err := queryValue[*time.Duration](ctx, o.DB.pool, nextDueSQL, within)
+	if err != nil || next == nil {
+		return 0, false, err
+	}
+	return *next, true, nil
 }
 
 const (

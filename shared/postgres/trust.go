@@ -92,19 +92,22 @@ func keepTrust(ctx context.Context, tx pgx.Tx, projectID string, intent uuid.UUI
 	return err
 }
 
-const (
-	// A trust of a connection that has ended is due at once, but an announced trust may yet be made.
-	oldTrustDue = `(t.not_before <= now()
+// oldTrustDueAt says that an old trust is due at a moment. One of a connection that has ended is due immediately, but an
+// announced trust may yet be made.
+func oldTrustDueAt(moment string) string {
+	return `(t.not_before <= ` + moment + `
     or t.failures = 0 and t.trust_id is not null
        and not exists (select from connections c where c.project_id = t.project_id and c.id = t.connection_id
            and c.status = 'active'))`
+}
 
-	oldTrustsSQL = `
+var oldTrustsSQL = `
 select t.id, t.project_id, t.connection_id, t.user_id, coalesce(t.trust_id, '') as trust_id,
     t.trust_expires_at as expires_at
 from trusts_to_revoke t
-where ` + oldTrustDue + ` order by t.not_before limit $1`
+where ` + oldTrustDueAt("now()") + ` order by t.not_before limit $1`
 
+const (
 	// From then on no connection can be stored with the trust.
 	takeTrustSQL = `
 update trusts_to_revoke set taken_at = coalesce(taken_at, clock_timestamp())

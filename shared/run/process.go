@@ -40,6 +40,7 @@ type Process struct {
 
 	settings watchedSettings
 
+	ending     context.CancelFunc // ends the waits of events for what is due later
 	stopEvents context.CancelFunc // cancels the work of all events
 }
 
@@ -125,6 +126,8 @@ func chosen(functions []function, target string) ([]function, error) {
 func (p *Process) build(ctx context.Context, env envconfig.Lookuper, targets []function) error {
 	running, stop := context.WithCancel(ctx)
 	p.stopEvents = stop
+	waiting, ending := context.WithCancel(running)
+	p.ending = ending
 	deps := Deps{DB: p.db, Cloud: p.cloud}
 	deps.Functions = Functions{
 		all: p.functions, alone: p.cfg.Target != "", own: func() http.Handler { return p.api },
@@ -142,7 +145,7 @@ func (p *Process) build(ctx context.Context, env envconfig.Lookuper, targets []f
 		}
 		p.events = append(p.events, event{schedule: f.Schedule, Handler: eventx.Handler{
 			Name: f.Name, Types: []string{eventx.PingType, eventx.WakeType}, Key: p.cfg.EventKey,
-			Timeout: p.cfg.EventTimeout, Running: running, Func: b.event,
+			Timeout: p.cfg.EventTimeout, Running: running, Ending: waiting.Done(), Func: b.event,
 		}})
 	}
 	p.routes = append(p.routes, p.common()...)

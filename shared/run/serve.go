@@ -24,8 +24,8 @@ const (
 	maxHeader         = 64 << 10
 )
 
-// A process that ends lets requests run to their deadline and drainSlack longer. The work of events is canceled after
-// eventGrace: the next event resumes it. The process waits wakeGrace for functions that it has just woken, because
+// A process that ends lets requests run to their deadline and drainSlack longer. Events stop to wait for later work. What
+// they are working on is canceled after eventGrace: the next event resumes it. The process waits wakeGrace for functions that it has just woken, because
 // Knative may have to start a pod.
 const (
 	drainSlack = 5 * time.Second
@@ -113,6 +113,7 @@ func (p *Process) serveDaemon(ctx context.Context) error {
 }
 
 func (p *Process) drain(ctx context.Context, server *http.Server) error {
+	p.ending()
 	defer time.AfterFunc(eventGrace, p.stopEvents).Stop()
 	return drain(ctx, server, p.cfg.RequestTimeout+drainSlack)
 }

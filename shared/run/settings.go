@@ -49,6 +49,14 @@ func (s *settings) fault(name, detail string) {
 	}
 }
 
+// note records what a test of a variable has shown.
+func (s *settings) note(name, text string) {
+	if s.notes[name] != "" {
+		text = s.notes[name] + "; " + text
+	}
+	s.notes[name] = text
+}
+
 // report records an error with the name of a variable, and returns the name. A joined error has several.
 func (s *settings) report(err error) (names []string) {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {

@@ -56,12 +56,15 @@ func (t *trial) tryCloud(ctx context.Context) {
 	if err != nil {
 		t.report(err)
 	}
-	session, wrong := t.cloud.Check(ctx, t.cfg.OpenStack, account)
+	session, wrong, notes := t.cloud.Check(ctx, t.cfg.OpenStack, account)
 	for _, f := range wrong {
 		t.fault(f.Variable, f.Detail)
 	}
+	for _, f := range notes {
+		t.note(f.Variable, f.Detail)
+	}
 	if session != nil {
-		t.notes[t.accountVariable()] = account.String() + " may log in"
+		t.note(t.accountVariable(), account.String()+" may log in")
 		t.tryTrustee(session)
 		t.tryLists(ctx, session)
 		return

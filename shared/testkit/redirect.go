@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -46,10 +47,36 @@ func Without(t testing.TB, services ...string) *Proxy {
 // RedirectTo makes a Keystone whose catalog has the given URLs of services. It lacks a service whose URL is "".
 func RedirectTo(t testing.TB, to map[string]string) *Proxy {
 	t.Helper()
+	return rewriting(t, func(list []any) []any { return redirected(list, to) })
+}
+
+// Twice makes a Keystone whose catalog has each endpoint of the services twice, the second time at localhost.
+func Twice(t testing.TB, services ...string) *Proxy {
+	t.Helper()
+	return rewriting(t, func(list []any) []any {
+		for _, entry := range list {
+			service := entry.(map[string]any)
+			if !slices.Contains(services, service["type"].(string)) {
+				continue
+			}
+			var more []any
+			for _, e := range service["endpoints"].([]any) {
+				second := maps.Clone(e.(map[string]any))
+				second["url"] = strings.Replace(second["url"].(string), "127.0.0.1", "localhost", 1)
+				more = append(more, second)
+			}
+			service["endpoints"] = append(service["endpoints"].([]any), more...)
+		}
+		return list
+	})
+}
+
+func rewriting(t testing.TB, change func(catalog []any) []any) *Proxy {
+	t.Helper()
 	auth := authOptions(t, "demo")
 	keystone := must(url.Parse(auth.IdentityEndpoint))(t)
 	proxy := reverseProxy(keystone)
-	proxy.ModifyResponse = func(resp *http.Response) error { return rewrite(resp, to) }
+	proxy.ModifyResponse = func(resp *http.Response) error { return rewrite(resp, change) }
 	p := &Proxy{server: httptest.NewServer(proxy)}
 	t.Cleanup(p.server.Close)
 	return p
@@ -95,7 +122,7 @@ func Intercept(t testing.TB, to string, before func(*http.Request)) (at string, 
 }
 
 // rewrite changes the endpoints in a token's or a catalog's body.
-func rewrite(resp *http.Response, to map[string]string) error {
+func rewrite(resp *http.Response, change func([]any) []any) error {
 	body, err := io.ReadAll(resp.Body)
 	if err != nil {
 		return err
@@ -107,7 +134,7 @@ func rewrite(resp *http.Response, to map[string]string) error {
 			holder = token
 		}
 		if list, ok := holder["catalog"].([]any); ok {
-			holder["catalog"] = redirected(list, to)
+			holder["catalog"] = change(list)
 		}
 		if body, err = json.Marshal(document); err != nil {
 			return err

@@ -3,6 +3,8 @@ package process_test
 import (
 	"fmt"
 	"maps"
+	"net/http"
+	"net/http/httptest"
 	"regexp"
 	"strings"
 	"testing"
@@ -123,6 +125,41 @@ func TestCheck(t *testing.T) {
 				if !strings.Contains(line, says) {
 					t.Errorf("%q is not in %q", says, line)
 				}
+			}
+		})
+	}
+}
+
+// TestCheckReadsTheCatalog: of two endpoints the first one is used, and noted; Nova's legacy v2 is called nowhere, so it
+// is wrong unless v2.1 is beside it.
+func TestCheckReadsTheCatalog(t *testing.T) {
+	t.Parallel()
+	nova := strings.TrimSuffix(testkit.Endpoint(t, "compute"), "/v2.1")
+	alone := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(alone.Close)
+	for name, tc := range map[string]struct {
+		keystone       *testkit.Proxy
+		variable, says string // its line
+	}{
+		"two endpoints": {
+			testkit.Twice(t, "compute"), "OS_INTERFACE",
+			`^unset +OS_INTERFACE +the catalog has 2 public endpoints of compute in the region RegionOne, and the first ` +
+				`one is used: ` + nova,
+		},
+		"a legacy endpoint": {
+			testkit.RedirectTo(t, map[string]string{"compute": nova + "/v2"}), "OS_COMPUTE_ENDPOINT_OVERRIDE", `^unset `,
+		},
+		"a legacy endpoint alone": {
+			testkit.RedirectTo(t, map[string]string{"compute": alone.URL + "/v2"}), "OS_COMPUTE_ENDPOINT_OVERRIDE",
+			`^wrong .*` + alone.URL + `/v2/ offers v2; v2.1 is needed`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			code, out := testkit.Run(t, testkit.Env(t, testkit.Database(t), tc.keystone.Env(t, "collector")), "check")
+			line := lineOf(out, tc.variable)
+			if !regexp.MustCompile(tc.says).MatchString(line) || (code != 0) != strings.HasPrefix(line, "wrong") {
+				t.Errorf("exit %d, %q\n%s", code, line, out)
 			}
 		})
 	}
