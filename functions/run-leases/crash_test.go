@@ -50,12 +50,6 @@ func (s crashingStore) Save(ctx context.Context, c domain.Claim, l *domain.Lease
 	return err
 }
 
-func (s crashingStore) Warn(ctx context.Context, c domain.Claim, l *domain.Lease) error {
-	err := s.Store.Warn(ctx, c, l)
-	s.wrote("warn")
-	return err
-}
-
 func (s crashingStore) Finish(ctx context.Context, c domain.Claim, l *domain.Lease) error {
 	err := s.Store.Finish(ctx, c, l)
 	s.wrote("finish " + string(l.Status))
@@ -219,7 +213,7 @@ func TestCrashPoints(t *testing.T) {
 			"shelve start snapshot delete", "deleted",
 		},
 	} {
-		before := strings.Split(prepare+", "+start+", warn, save active, save step ending", ", ")
+		before := strings.Split(prepare+", "+start+", save active, save step ending", ", ")
 		writes := slices.Concat(before, strings.Split(end.writes, ", "))
 		for at := range len(writes) + 1 { // 0 = nobody dies
 			if at > 0 && at <= len(before) && onEnd != domain.OnEndShelve {

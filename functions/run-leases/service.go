@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -24,7 +25,8 @@ type service struct {
 	region    string
 	wake      func(functions ...string)
 
-	events flow.Pair // those of this process
+	events  flow.Pair    // those of this process
+	retired atomic.Int64 // when this process last deleted old leases, in seconds
 }
 
 // account keeps a session of the service account.
@@ -41,7 +43,7 @@ type session interface {
 
 const (
 	pause      = time.Second // between two reads of what is due later
-	shortPause = 20 * time.Millisecond
+	shortPause = 5 * time.Millisecond // while leases wait for room
 	// passTime and the time of an event's waits (flow.FollowFor) are less than EVENT_TIMEOUT.
 	passTime = 3 * time.Minute
 	atOnce   = 8 // leases
@@ -88,39 +90,40 @@ func (s *service) run(ctx context.Context) error {
 // beginAll begins work on the leases that are due, now or before the next pause is over. isSoon reports that another one
 // is due within left.
 func (s *service) beginAll(ctx context.Context, running *flow.Tasks, left time.Duration) (isSoon bool, err error) {
+	within, cancel := context.WithTimeout(ctx, left)
+	defer cancel()
 	for {
-		begun, err := s.begin(ctx, running)
-		if err != nil {
-			return false, err
-		}
 		next, err := s.leases.NextDue(ctx, left)
 		if err != nil || next == nil || *next >= pause {
-			return begun > 0 || next != nil, err
+			return next != nil, err
 		}
-		if !flow.Await(ctx, max(*next, shortPause), nil) {
-			return true, nil
+		if *next <= 0 {
+			err = s.begin(ctx, running)
+		}
+		if err != nil || !flow.Await(within, max(*next, shortPause), nil) {
+			return true, err
 		}
 	}
 }
 
 // begin claims due leases, as many as there is room for, and works on each beside the others.
-func (s *service) begin(ctx context.Context, running *flow.Tasks) (begun int, err error) {
+func (s *service) begin(ctx context.Context, running *flow.Tasks) error {
 	room := atOnce - running.Running()
 	if room <= 0 {
-		return 0, nil
+		return nil
 	}
 	claimed, claim, err := s.leases.Claim(ctx, s.engine.ClaimFor, room)
 	if err != nil || len(claimed) == 0 {
-		return 0, err
+		return err
 	}
 	now, err := s.db.Now(ctx)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	for _, lease := range claimed {
 		running.Go(func() { s.work(ctx, claim, lease, now) })
 	}
-	return len(claimed), nil
+	return nil
 }
 
 // work does the steps of one lease. One that cannot be stored stays claimed, and is worked on again when that ends.
@@ -136,8 +139,13 @@ func (s *service) work(ctx context.Context, claim domain.Claim, lease domain.Lea
 	}
 }
 
-// retire deletes old leases, about once an hour.
+// retire deletes old leases, about once an hour. A process requests the claim that often, too, so that a tick with
+// nothing to do is one statement.
 func (s *service) retire(ctx context.Context) error {
+	if last := s.retired.Swap(time.Now().Unix()); time.Since(time.Unix(last, 0)) < retireEvery {
+		s.retired.Store(last)
+		return nil
+	}
 	// never released: it is due again when the claim ends
 	claim, err := s.jobs.Claim(ctx, jobKind, "retire", retireEvery)
 	if err != nil || !claim.Acquired {

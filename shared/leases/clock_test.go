@@ -15,8 +15,9 @@ import (
 // ownClock lists the functions that read their process's clock, each with the reason why that decides nothing about a
 // lease: it measures how long something takes in this process, for which Go uses a monotonic clock.
 var ownClock = map[string]string{
-	"shared/leases/engine.go Run":   "when this process last renewed its claim",
-	"shared/leases/engine.go renew": "how long ago that was",
+	"shared/leases/engine.go Run":            "when this process last renewed its claim",
+	"shared/leases/engine.go renew":          "how long ago that was",
+	"functions/run-leases/service.go retire": "when this process last asked for the claim to delete old leases",
 }
 
 // TestLeasesUseTheDatabaseClock: a replica whose clock is wrong decides as the others do, since none reads its own.

@@ -97,13 +97,10 @@ func (p *pass) lostDelegation(ctx context.Context) (*domain.Problem, error) {
 // begin stores the status that the time brings, with its event, before anything is done. A new status begins with no
 // failed attempts.
 func (p *pass) begin(ctx context.Context, d decision) error {
-	if d.warn {
-		if err := p.Store.Warn(ctx, p.claim, p.lease); err != nil {
-			return err
-		}
-		p.Wake("deliver-events")
-	}
 	l := p.lease
+	if d.warn {
+		l.WarnedAt = p.now
+	}
 	if d.status == l.Status {
 		l.Problem = d.problem
 		return nil
@@ -211,7 +208,7 @@ func (p *pass) end(ctx context.Context, d decision) error {
 		l.DueAt = earlier(l.DueAt, p.now.Add(healEvery))
 	}
 	err := p.Store.Save(ctx, p.claim, l)
-	if l.Status != before || l.Degraded != wasDegraded {
+	if l.Status != before || l.Degraded != wasDegraded || d.warn {
 		p.Wake("deliver-events")
 	}
 	return err

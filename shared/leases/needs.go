@@ -20,7 +20,6 @@ type Cloud interface {
 type Store interface {
 	SaveStep(ctx context.Context, claim domain.Claim, lease *domain.Lease, claimFor time.Duration) error
 	Save(ctx context.Context, claim domain.Claim, lease *domain.Lease) error
-	Warn(ctx context.Context, claim domain.Claim, lease *domain.Lease) error
 	Finish(ctx context.Context, claim domain.Claim, lease *domain.Lease) error
 	Prepared(ctx context.Context, claim domain.Claim, r domain.Reservation, nodes ...string) error
 	Released(ctx context.Context, claim domain.Claim, r domain.Reservation, nodes ...string) error

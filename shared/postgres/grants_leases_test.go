@@ -80,7 +80,7 @@ func TestGrantsOfLeases(t *testing.T) {
 	_, _, err = runner.Reallocate(ctx, claim, *lease, r, r.Allocations[0].Node)
 	allowed("reallocate", err)
 	allowed("released", runner.Released(ctx, claim, r, r.Allocations[0].Node))
-	allowed("warn", runner.Warn(ctx, claim, lease))
+	lease.WarnedAt = lease.CreatedAt
 	lease.Status = domain.LeaseError
 	allowed("save", runner.Save(ctx, claim, lease))
 	_, err = users.Retry(ctx, "p1", l.ID, announced(), nil)

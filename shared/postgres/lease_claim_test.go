@@ -127,7 +127,6 @@ func TestLeaseFencing(t *testing.T) {
 	for name, err := range map[string]error{
 		"save":       store.Save(t.Context(), oldClaim, old),
 		"save step":  store.SaveStep(t.Context(), oldClaim, old, long),
-		"warn":       store.Warn(t.Context(), oldClaim, old),
 		"finish":     store.Finish(t.Context(), oldClaim, &over),
 		"prepared":   store.Prepared(t.Context(), oldClaim, old.Reservations[0], old.Reservations[0].Allocations[0].Node),
 		"released":   store.Released(t.Context(), oldClaim, old.Reservations[0], old.Reservations[0].Allocations[0].Node),

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
@@ -18,7 +19,8 @@ const (
 from leases where project_id = $1 and id = $2 and claim_id = $3 for no key update`
 
 	// The claim is kept for $14, or released when that is null. With $15 there is an event although the status is what it
-	// was. What the lease waited for may have happened since it was claimed: then it is due immediately (wake_leases).
+	// was, and with $16 the warning's before it. What the lease waited for may have happened since it was claimed: then it
+	// is due immediately (wake_leases).
 	saveLeaseSQL = `
 with before as (
     select id as old_id, status as old_status, degraded as old_degraded
@@ -28,13 +30,19 @@ with before as (
     set status = $4, problem = $5, degraded = $6, start_result = $7, started_at = $8, end_result = $9, ended_at = $10,
         due_at = case when $4 in ('ended', 'cancelled') then null when l.due_at = 'epoch' then l.due_at else $11 end,
         attempts = $12, version = l.version + $13::boolean::int,
-        seq = l.seq + ((l.status, l.degraded) <> ($4, $6::boolean) or $15)::int,
+        warned_at = case when $16 then clock_timestamp() else l.warned_at end,
+        seq = l.seq + $16::boolean::int + ((l.status, l.degraded) <> ($4, $6::boolean) or $15)::int,
         updated_at = case when $13 then clock_timestamp() else l.updated_at end,
         claim_id = case when $14::interval is not null then l.claim_id end,
         claimed_until = clock_timestamp() + $14::interval
     from before b where l.project_id = $1 and l.id = b.old_id
     returning l.*, b.old_status as previous_status,
               (b.old_status, b.old_degraded) <> (l.status, l.degraded) or $15::boolean as notify
+), warning as (
+    insert into events (project_id, subject, seq, type, at, data)
+    select project_id, id::text, seq - notify::int, '` + domain.LeaseWarningEvent + `', updated_at, jsonb_build_object(
+               'lease_id', id, 'name', name, 'end', ` + endText + `, 'on_end', on_end)
+    from after where $16
 ), event as (` + leaseEventSQL + ` after where notify)
 select ` + leaseColumns + ` from after`
 
@@ -49,7 +57,7 @@ where project_id = $1 and id = $2 and is_open`
 
 // Save writes what run-leases changes of a claimed lease and releases the claim: its status, problem, degraded,
 // results, times, attempts and due time, and of its reservations the status, problem, action, aggregate and flavors. An
-// event reports a new status or degraded. The lease given gets its new Version, Seq and UpdatedAt. It is
+// event reports a new status or degraded, and another one the first WarnedAt, which becomes the database's time. The lease given gets its new Version, Seq and UpdatedAt. It is
 // domain.ErrFenced when another replica has claimed the lease since. It is domain.ErrChanged when the user has changed
 // it since it was claimed: then only its reservations are written, the claim is released, and the lease is due at once.
 func (s Leases) Save(ctx context.Context, claim domain.Claim, lease *domain.Lease) error {
@@ -107,7 +115,8 @@ func (s Leases) claimed(
 	return nil
 }
 
-// lockClaimed locks and reads a lease under its claim, or returns domain.ErrFenced.
+// lockClaimed locks and reads a lease under its claim, with its reservations but without their hosts, or returns
+// domain.ErrFenced.
 func lockClaimed(ctx context.Context, tx pgx.Tx, claim domain.Claim, lease domain.Lease) (domain.Lease, error) {
 	stored, found, err := queryFound[domain.Lease](ctx, tx, lockClaimedLeaseSQL, lease.ProjectID, lease.ID, claim.ID)
 	if err == nil && !found {
@@ -116,7 +125,9 @@ func lockClaimed(ctx context.Context, tx pgx.Tx, claim domain.Claim, lease domai
 	if err != nil {
 		return stored, err
 	}
-	return withParts(ctx, tx, stored)
+	stored.Reservations, err = queryAll[domain.Reservation](ctx, tx, reservationsSQL, []string{stored.ProjectID},
+		[]uuid.UUID{stored.ID})
+	return stored, err
 }
 
 // saveReservations writes the reservations that differ. isShown reports whether the API shows a difference.
@@ -154,40 +165,17 @@ func saveLease(
 	isShown = isShown || stored.Status != lease.Status || !sameProblem(stored.Problem, lease.Problem) ||
 		stored.Degraded != lease.Degraded || stored.StartResult != lease.StartResult ||
 		stored.EndResult != lease.EndResult
+	warns := stored.WarnedAt.IsZero() && !lease.WarnedAt.IsZero()
+	isShown = isShown || warns
 	return queryOne[domain.Lease](ctx, tx, saveLeaseSQL, lease.ProjectID, lease.ID, claim.ID, lease.Status,
 		lease.Problem, lease.Degraded, lease.StartResult, orNull(lease.StartedAt), lease.EndResult,
 		orNull(lease.EndedAt), orNull(lease.DueAt), lease.Attempts, isShown, orNullDuration(claimFor),
-		hasDrifted(lease) && !hasDrifted(stored))
+		hasDrifted(lease) && !hasDrifted(stored), warns)
 }
 
 // hasDrifted reports whether an instance runs before its lease begins.
 func hasDrifted(lease domain.Lease) bool {
 	return lease.Problem != nil && lease.Problem.Code == domain.DriftCode
-}
-
-const warnSQL = `
-with after as (
-    update leases set warned_at = clock_timestamp(), seq = seq + 1, version = version + 1,
-        updated_at = clock_timestamp()
-    where project_id = $1 and id = $2 and claim_id = $3
-    returning *
-), event as (
-    insert into events (project_id, subject, seq, type, at, data)
-    select project_id, id::text, seq, '` + domain.LeaseWarningEvent + `', updated_at, jsonb_build_object(
-               'lease_id', id, 'name', name, 'end', ` + endText + `, 'on_end', on_end)
-    from after
-)
-select ` + leaseColumns + ` from after`
-
-// Warn records that the end of a claimed lease is near, with the event of the warning. One that was warned already, or
-// that the user has changed (domain.ErrChanged), gets none.
-func (s Leases) Warn(ctx context.Context, claim domain.Claim, lease *domain.Lease) error {
-	return s.claimed(ctx, claim, lease, func(tx pgx.Tx, stored domain.Lease) (domain.Lease, error) {
-		if !stored.WarnedAt.IsZero() || stored.Version != lease.Version {
-			return stored, nil
-		}
-		return queryOne[domain.Lease](ctx, tx, warnSQL, lease.ProjectID, lease.ID, claim.ID)
-	})
 }
 
 // Finish ends a claimed lease with its event (Status is ended or cancelled), its reservations and its connection, and

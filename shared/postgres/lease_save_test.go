@@ -24,10 +24,12 @@ func TestLeaseWarning(t *testing.T) {
 	create(t, store, made)
 	l, claim := claimOne(t, store)
 	for range 2 {
-		if err := store.Warn(t.Context(), claim, l); err != nil || l.WarnedAt.IsZero() {
+		l.WarnedAt = l.CreatedAt
+		if err := store.SaveStep(t.Context(), claim, l, long); err != nil || l.WarnedAt.Equal(l.CreatedAt) {
 			t.Fatal(err)
 		}
 	}
+	l.Status, l.WarnedAt = domain.LeaseStarting, time.Time{}
 	if err := store.Save(t.Context(), claim, l); err != nil {
 		t.Fatal(err)
 	}

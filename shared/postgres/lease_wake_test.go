@@ -29,8 +29,11 @@ func TestLeaseIsWoken(t *testing.T) {
 	create(t, store, another)
 	write(t, conn, "update leases set due_at = starts_at")
 
-	happens := map[string]func(){
-		"its action ends": func() {
+	for _, happens := range []struct {
+		what   string
+		happen func()
+	}{
+		{"its action ends", func() {
 			action, err := actions.Create(t.Context(), domain.DelegatedAction{
 				ID: uuid.New(), ProjectID: "p1", ConnectionID: delegated.ID, InstanceID: instance, UserID: "u1",
 				Request: domain.ActionRequest{Action: domain.Shelve},
@@ -42,19 +45,19 @@ func TestLeaseIsWoken(t *testing.T) {
 			if err := actions.Abandon(t.Context(), action, nil); err != nil {
 				t.Fatal(err)
 			}
-		},
-		"its instance changes": func() {
+		}},
+		{"its instance changes", func() {
 			write(t, conn, "update instances set state = case state when 'active' then 'stopped' else 'active' end")
-		},
-		"its connection ends": func() {
+		}},
+		{"its connection ends", func() {
 			write(t, conn, "update connections set status = 'active'")
 			ended, err := postgres.Connections{DB: db}.End(t.Context(), "p1", delegated.ID, domain.ConnectionLost, "gone", true)
 			if err != nil || !ended {
 				t.Fatal(ended, err)
 			}
-		},
-	}
-	for what, happen := range happens {
+		}},
+	} {
+		what, happen := happens.what, happens.happen
 		happen()
 		l, claim := claimOne(t, store)
 		happen()
