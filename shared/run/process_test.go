@@ -47,7 +47,7 @@ var tickThings = Event[struct{}]{
 }
 
 var tickMore = Event[small]{
-	Name: "tick-more", Schedule: Minutely,
+	Name: "tick-more", Schedule: MinutelyAt(8),
 	Build: func(small, Deps) (eventx.Func, error) {
 		return func(context.Context, cloudevents.Event) error { return errors.New("always") }, nil
 	},
@@ -96,6 +96,30 @@ func TestUnknownTarget(t *testing.T) {
 	_, err := newProcess(t.Context(), environment(map[string]string{"TEST_LIMIT": "11"}), Texts{}, io.Discard, tested)
 	if err == nil || err.Error() != "things: TEST_LIMIT is 11" {
 		t.Errorf("a function's mistake: got %v", err)
+	}
+}
+
+// TestSchedules: event functions are woken at different seconds, so that they do not send their requests together.
+func TestSchedules(t *testing.T) {
+	at := func(name string, s Schedule) Function {
+		f := tickThings
+		f.Name, f.Schedule = name, s
+		return f
+	}
+	for _, s := range []Schedule{Minutely, MinutelyAt(1), MinutelyAt(59)} {
+		if _, err := list([]Function{at("a", s), at("b", MinutelyAt(8))}); err != nil {
+			t.Errorf("%s: %v", s, err)
+		}
+		if _, err := list([]Function{at("a", s), at("b", s)}); err == nil {
+			t.Errorf("two functions at %q are taken", s)
+		}
+	}
+	for _, s := range []Schedule{
+		"", "8", MinutelyAt(0), MinutelyAt(60), MinutelyAt(-1), "08 * * * * *", "0 * * * *", "8 * * * *",
+	} {
+		if _, err := list([]Function{at("a", s)}); err == nil {
+			t.Errorf("%q is taken", s)
+		}
 	}
 }
 
@@ -227,7 +251,7 @@ func TestDescribe(t *testing.T) {
 	if err := json.Unmarshal([]byte(out.String()), &got); err != nil {
 		t.Fatal(err)
 	}
-	if len(got.Functions) != 3 || got.Functions[0].Name != "things" || got.Functions[1].Schedule != Minutely {
+	if len(got.Functions) != 3 || got.Functions[0].Name != "things" || got.Functions[1].Schedule != MinutelyAt(8) {
 		t.Errorf("the functions are %+v", got.Functions)
 	}
 	want := []string{
