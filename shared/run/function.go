@@ -97,7 +97,9 @@ func (s Schedule) next(now time.Time) time.Time {
 // function is a declaration without its types.
 type function struct {
 	Declaration
-	unbuilt []httpx.Route                                   // for their descriptions only
+	// unbuilt returns the routes without a service, for their descriptions; nil for an event function. A process that
+	// serves builds its own and does not call this: descriptions take megabytes.
+	unbuilt func() []httpx.Route
 	config  any                                             // zero value, to list its variables
 	load    func(context.Context, envconfig.Lookuper) error // reads and validates the config
 	build   func(context.Context, envconfig.Lookuper, Deps) (built, error)
@@ -109,15 +111,10 @@ type built struct {
 }
 
 func (h HTTP[C, S]) declared() function {
-	var unbuilt S
 	d := Declaration{
 		Name: h.Name, Kind: kindHTTP, Summary: h.Summary, Reach: h.Reach, Secrets: h.Secrets, Scale: h.Scale,
 	}
-	routes := h.Routes(unbuilt)
-	for _, route := range routes {
-		d.Routes = append(d.Routes, route.Pattern)
-	}
-	return declare(d, routes, func(cfg C, deps Deps) (built, error) {
+	return declare(d, func() []httpx.Route { return h.Routes(*new(S)) }, func(cfg C, deps Deps) (built, error) {
 		s, err := h.Build(cfg, deps)
 		if err != nil {
 			return built{}, err
@@ -142,7 +139,7 @@ func (e Event[C]) declared() function {
 	})
 }
 
-func declare[C any](d Declaration, unbuilt []httpx.Route, build func(C, Deps) (built, error)) function {
+func declare[C any](d Declaration, unbuilt func() []httpx.Route, build func(C, Deps) (built, error)) function {
 	d.Variables = names(reflect.TypeFor[C]())
 	return function{
 		Declaration: d, unbuilt: unbuilt, config: *new(C), load: faults[C],
@@ -157,7 +154,21 @@ func declare[C any](d Declaration, unbuilt []httpx.Route, build func(C, Deps) (b
 }
 
 // Describe returns a function's declaration as data.
-func Describe(f Function) Declaration { return f.declared().Declaration }
+func Describe(f Function) Declaration {
+	d, _ := f.declared().described()
+	return d
+}
+
+// described returns the declaration with the patterns of its routes, and these routes, without a service.
+func (f function) described() (d Declaration, routes []httpx.Route) {
+	if d = f.Declaration; f.unbuilt == nil {
+		return d, nil
+	}
+	for _, route := range f.unbuilt() {
+		d.Routes, routes = append(d.Routes, route.Pattern), append(routes, route)
+	}
+	return d, routes
+}
 
 // list returns the declarations of functions, whose names must differ.
 func list(functions []Function) ([]function, error) {

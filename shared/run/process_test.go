@@ -99,39 +99,6 @@ func TestUnknownTarget(t *testing.T) {
 	}
 }
 
-// TestSchedules: event functions are woken at different seconds, so that they do not send their requests together.
-func TestSchedules(t *testing.T) {
-	at := func(name string, s Schedule) Function {
-		f := tickThings
-		f.Name, f.Schedule = name, s
-		return f
-	}
-	for _, s := range []Schedule{Minutely, MinutelyAt(1), MinutelyAt(59)} {
-		if _, err := list([]Function{at("a", s), at("b", MinutelyAt(8))}); err != nil {
-			t.Errorf("%s: %v", s, err)
-		}
-		if _, err := list([]Function{at("a", s), at("b", s)}); err == nil {
-			t.Errorf("two functions at %q are taken", s)
-		}
-	}
-	for _, s := range []Schedule{
-		"", "8", MinutelyAt(0), MinutelyAt(60), MinutelyAt(-1), "08 * * * * *", "0 * * * *", "8 * * * *",
-	} {
-		if _, err := list([]Function{at("a", s)}); err == nil {
-			t.Errorf("%q is taken", s)
-		}
-	}
-}
-
-func TestTwoOfOneName(t *testing.T) {
-	if _, err := list([]Function{things, tickThings, things}); err == nil || !strings.Contains(err.Error(), "things") {
-		t.Errorf("got %v", err)
-	}
-	if _, err := list(nil); err == nil {
-		t.Error("no function at all is taken")
-	}
-}
-
 // TestServesWithEverythingAway: the process says that it serves, what is away, and refuses the rest with 503.
 func TestServesWithEverythingAway(t *testing.T) {
 	p := process(t, nil)
