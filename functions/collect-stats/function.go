@@ -48,7 +48,7 @@ func (c Config) Validate() error {
 var Function = run.Event[Config]{
 	Name:     "collect-stats",
 	Summary:  "Counts the servers of every project at each full hour.",
-	Schedule: run.Minutely,
+	Schedule: run.Minutely, // not later in the minute: an hour is counted when it has just begun
 	Reach: run.Reach{
 		Network: []string{"compute", "identity"},
 		Wakes:   []string{"deliver-events"},

@@ -7,6 +7,9 @@ import (
 	"reflect"
 	"regexp"
 	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -67,7 +70,7 @@ func (e *UsableEntry) Resolve(ctx huma.Context, at *huma.PathBuffer) []error {
 		return fault("has user and project: must have one of them")
 	default:
 		for part, text := range map[string]*plainText{"user": n.User, "project": n.Project, "domain": n.Domain} {
-			if text != nil && !isName.MatchString(string(*text)) {
+			if text != nil && !isName(string(*text)) {
 				at.Push(part)
 				defer at.Pop()
 				return fault("must be a name of 1 to 255 characters, without control characters")
@@ -117,8 +120,13 @@ var (
 	keystoneID = regexp.MustCompile(`^([0-9a-f]{32}|[0-9a-f]{64})$`)
 	// otherID is the form of ids that another backend may have.
 	otherID = regexp.MustCompile(`^[0-9A-Za-z-]{1,64}$`)
-	isName  = regexp.MustCompile(`^\P{Cc}{1,255}$`)
 )
+
+// isName reports whether Keystone may have a user, a project or a domain of that name.
+func isName(text string) bool {
+	n := utf8.RuneCountInString(text)
+	return n > 0 && n <= 255 && !strings.ContainsFunc(text, unicode.IsControl)
+}
 
 // isKeystoneID reports whether a text has the form of an id of this Keystone: the form of the caller's ids, if those
 // are not of Keystone's own form.

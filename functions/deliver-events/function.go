@@ -52,7 +52,7 @@ func (c Config) Validate() error {
 var Function = run.Event[Config]{
 	Name:     "deliver-events",
 	Summary:  "Brings events to callbacks and to `K_SINK`.",
-	Schedule: run.Minutely,
+	Schedule: run.MinutelyAt(48),
 	Reach: run.Reach{
 		Tables: map[string]string{
 			"callbacks":   "select, insert, update, delete",

@@ -154,11 +154,13 @@ type reportInput struct {
 	Body ReportNode
 }
 
-// hostName is what a host may be called: its first report stores it.
-var hostName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$`)
+// hostName is what a host of at most maxHostName bytes may be called: its first report stores it.
+var hostName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
+
+const maxHostName = 255
 
 func (h handler) report(ctx context.Context, in *reportInput) (*struct{}, error) {
-	if !hostName.MatchString(in.Name) {
+	if len(in.Name) > maxHostName || !hostName.MatchString(in.Name) {
 		return nil, apperr.InvalidField("name", "must be a host name: letters, digits, '.', '_' and '-'")
 	}
 	who, token := auth.Caller(ctx)

@@ -46,7 +46,7 @@ func (c Config) Validate() error {
 var Function = run.Event[Config]{
 	Name:     "poll-instances",
 	Summary:  "Follows what Nova does with the instances.",
-	Schedule: run.Minutely,
+	Schedule: run.MinutelyAt(8),
 	Reach: run.Reach{
 		Tables: map[string]string{
 			"actions":            "select",

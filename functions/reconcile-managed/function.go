@@ -47,7 +47,7 @@ func (c Config) Validate() error {
 var Function = run.Event[Config]{
 	Name:     "reconcile-managed",
 	Summary:  "Makes declared resources real, and keeps them as declared.",
-	Schedule: run.Minutely,
+	Schedule: run.MinutelyAt(40),
 	Reach: run.Reach{
 		Tables: map[string]string{
 			"actions":            "select",

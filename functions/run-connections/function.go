@@ -31,7 +31,7 @@ type Config struct {
 var Function = run.Event[Config]{
 	Name:     "run-connections",
 	Summary:  "Does what is ordered through connections, with what was delegated.",
-	Schedule: run.Minutely,
+	Schedule: run.MinutelyAt(24),
 	Reach: run.Reach{
 		Tables: map[string]string{
 			"actions":              "select, insert, update, delete",

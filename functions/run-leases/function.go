@@ -59,7 +59,7 @@ func (c Config) hasAccount() bool {
 var Function = run.Event[Config]{
 	Name:     "run-leases",
 	Summary:  "Begins and ends leases: instances are unshelved and shelved, hosts reserved and returned.",
-	Schedule: run.Minutely,
+	Schedule: run.MinutelyAt(16),
 	Reach: run.Reach{
 		Tables: map[string]string{
 			"actions":      "select, insert, update",

@@ -62,7 +62,7 @@ func (c Config) hasAccount() bool {
 var Function = run.Event[Config]{
 	Name:     "watch-nodes",
 	Summary:  "Watches nodes, and drains them: servers are migrated to other hosts.",
-	Schedule: run.Minutely,
+	Schedule: run.MinutelyAt(32),
 	Reach: run.Reach{
 		Tables: map[string]string{
 			"callbacks":       "select",

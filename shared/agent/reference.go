@@ -8,12 +8,13 @@ import (
 )
 
 // referenceForm is the grammar of a reference in github.com/distribution/reference (reference.go): name [":" tag]
-// ["@" digest], and of the digests those that the OCI image specification registers (descriptor.md).
+// ["@" digest], and of the digests those that the OCI image specification registers (descriptor.md). A bounded repetition of a hundred
+// would take a quarter of a megabyte in each process; so the lengths are checked apart.
 var referenceForm = regexp.MustCompile(`^` +
 	`(?:(?P<domain>` + hostForm + `(?::[0-9]{1,5})?)/)?` +
 	`(?P<path>` + pathForm + `(?:/` + pathForm + `)*)` +
-	`(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}))?` +
-	`(?:@(?P<digest>sha256:[a-f0-9]{64}|sha512:[a-f0-9]{128}))?$`)
+	`(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]*))?` +
+	`(?:@(?P<digest>sha(?:256|512):[a-f0-9]+))?$`)
 
 const (
 	label    = `[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?`
@@ -23,8 +24,15 @@ const (
 
 const (
 	maxName   = 255 // of domain and path together
+	maxTag    = 128
 	dockerHub = "docker.io"
 )
+
+// isDigest reports whether a digest has as many digits as its algorithm gives.
+func isDigest(digest string) bool {
+	algorithm, digits, _ := strings.Cut(digest, ":")
+	return len(digits) == map[string]int{"sha256": 64, "sha512": 128}[algorithm]
+}
 
 // reference is an image as a container runtime takes it without any configuration of its own.
 type reference struct {
@@ -42,7 +50,7 @@ func parseReference(text string) (reference, error) {
 		return reference{}, rejection
 	}
 	registry, path, tag, digest := found[1], found[2], found[3], found[4]
-	if tag == "" && digest == "" {
+	if tag == "" && digest == "" || len(tag) > maxTag || digest != "" && !isDigest(digest) {
 		return reference{}, rejection
 	}
 	// The first part is a registry only if it looks like no part of a path (reference.splitDockerDomain).

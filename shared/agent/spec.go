@@ -50,7 +50,9 @@ const (
 	instanceIDEnv = "INSTANCE_ID"
 )
 
-var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,254}$`)
+var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+const maxEnvName = 255
 
 // Check returns everything that would keep a guest from running the Spec. Each error names its field, and repeats no
 // value.
@@ -103,7 +105,7 @@ func (s Spec) checkEnv(reject rejecter) {
 		value := s.Env[name]
 		total += len(value)
 		switch field := "env." + cut(name); {
-		case !envName.MatchString(name):
+		case len(name) > maxEnvName || !envName.MatchString(name):
 			reject(field, "must have the name of a variable: letters, digits and _, and no digit first")
 		case name == joinTokenEnv || name == instanceIDEnv:
 			reject(field, "is set by cloudfn")

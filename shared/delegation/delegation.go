@@ -25,11 +25,13 @@ type Config struct {
 
 // trusteeID is the form of Keystone's user ids: 32 or 64 hexadecimal digits by default, other letters with other
 // backends.
-var trusteeID = regexp.MustCompile(`^[0-9A-Za-z_.@:-]{0,255}$`)
+var trusteeID = regexp.MustCompile(`^[0-9A-Za-z_.@:-]*$`)
+
+const maxTrusteeID = 255
 
 // Validate rejects a Config that cannot work.
 func (c Config) Validate() error {
-	if !trusteeID.MatchString(c.Trustee) {
+	if len(c.Trustee) > maxTrusteeID || !trusteeID.MatchString(c.Trustee) {
 		return fmt.Errorf("TRUSTEE_USER_ID is %q: it must be the id of a user, as `cloudfnd trustee` prints it",
 			c.Trustee)
 	}

@@ -9,8 +9,10 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 )
 
-// traitName is Placement's rule.
-var traitName = regexp.MustCompile(`^[A-Z0-9_]{1,255}$`)
+// traitName and maxTrait are Placement's rule.
+var traitName = regexp.MustCompile(`^[A-Z0-9_]+$`)
+
+const maxTrait = 255
 
 // Validate checks what can be checked without the hosts. field is the path of w in the request; "" = its fields are at
 // the top.
@@ -30,7 +32,7 @@ func (w HostWant) Validate(field string) error {
 		}
 	}
 	for n, trait := range w.Traits {
-		if !traitName.MatchString(trait) {
+		if len(trait) > maxTrait || !traitName.MatchString(trait) {
 			return apperr.Malformed(fmt.Sprintf("%straits[%d]", field, n),
 				"a trait's name of capital letters, digits and _, such as HW_CPU_X86_AVX2", trait)
 		}

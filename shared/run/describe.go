@@ -53,9 +53,10 @@ func describe(functions []function) (Description, error) {
 		d.Routes = append(d.Routes, r.Pattern)
 	}
 	for _, f := range functions {
-		routes = append(routes, f.unbuilt...)
-		d.Functions = append(d.Functions, f.Declaration)
-		d.Routes = append(d.Routes, f.Routes...)
+		declaration, unbuilt := f.described()
+		routes = append(routes, unbuilt...)
+		d.Functions = append(d.Functions, declaration)
+		d.Routes = append(d.Routes, declaration.Routes...)
 	}
 	slices.SortFunc(d.Functions, func(a, b Declaration) int { return strings.Compare(a.Name, b.Name) })
 	slices.Sort(d.Routes)

@@ -77,7 +77,8 @@ func owners(functions []function) (map[string]string, error) {
 		if f.Kind == kindEvent {
 			continue // only events reach it
 		}
-		for _, pattern := range f.Routes {
+		d, _ := f.described()
+		for _, pattern := range d.Routes {
 			match := routePrefix.FindStringSubmatch(pattern)
 			if match == nil || match[1] == "/v1" {
 				return nil, fmt.Errorf("%s serves %q, which does not begin with a name of its own", f.Name, pattern)

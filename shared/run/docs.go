@@ -1,8 +1,9 @@
 package run
 
 import (
-	"bytes"
+	"cmp"
 	"compress/gzip"
+	"context"
 	"embed"
 	"io"
 	"io/fs"
@@ -10,7 +11,6 @@ import (
 	"net/http"
 	"path"
 	"strings"
-	"sync"
 
 	"github.com/swaggest/swgui/v5/static"
 
@@ -40,55 +40,45 @@ func (p *Process) docs(r *http.Request) (httpx.Response, error) {
 	header.Set("Referrer-Policy", "no-referrer")
 	header.Set("Cache-Control", "max-age=3600")
 	header.Set("Vary", "Accept-Encoding")
-	files, err := readDocs()
+	file, isZipped, err := openDocs(name)
 	if err != nil {
-		return httpx.Response{}, err
-	}
-	file, ok := files[name]
-	if !ok {
 		return httpx.Response{}, apperr.New(apperr.NotFound, "unknown file %.64q of the reference", name)
 	}
-	body := file.plain
-	if file.zipped != nil && strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+	unzip := isZipped && !strings.Contains(r.Header.Get("Accept-Encoding"), "gzip")
+	if isZipped && !unzip {
 		header.Set("Content-Encoding", "gzip")
-		body = file.zipped
 	}
 	return httpx.Response{
-		Status: http.StatusOK, ContentType: mime.TypeByExtension(path.Ext(name)), Body: body, Header: header,
+		Status: http.StatusOK, ContentType: mime.TypeByExtension(path.Ext(name)), Header: header,
+		// No copy of a large file is held, however slow its readers are.
+		Stream: func(_ context.Context, w io.Writer) error { return copyDocs(w, file, unzip) },
 	}, nil
 }
 
-// docsFile is a file of the page; zipped is nil when it is small.
-type docsFile struct{ plain, zipped []byte }
-
-// readDocs reads all files once. Answers share the bytes: slow readers of the large ones would hold a copy each.
-var readDocs = sync.OnceValues(func() (map[string]docsFile, error) {
-	files := map[string]docsFile{}
-	for _, from := range []fs.FS{static.FS, docsFiles} { // ours go before Swagger UI's
-		err := fs.WalkDir(from, ".", func(name string, entry fs.DirEntry, err error) error {
-			if err != nil || entry.IsDir() {
-				return err
-			}
-			file, err := readDocsFile(from, name)
-			files[strings.TrimSuffix(path.Base(name), ".gz")] = file
-			return err
-		})
+// openDocs opens a file of the page. Ours go before Swagger UI's, whose large ones are zipped.
+func openDocs(name string) (file fs.File, isZipped bool, err error) {
+	for _, ending := range []string{"", ".gz"} {
+		if file, err = docsFiles.Open("docs/" + name + ending); err != nil {
+			file, err = static.FS.Open(name + ending)
+		}
 		if err != nil {
-			return nil, err
+			continue
+		}
+		if info, err := file.Stat(); err != nil || info.IsDir() {
+			return nil, false, cmp.Or(err, fs.ErrNotExist)
+		}
+		return file, ending != "", nil
+	}
+	return nil, false, err
+}
+
+func copyDocs(w io.Writer, file io.Reader, unzip bool) error {
+	if unzip {
+		var err error
+		if file, err = gzip.NewReader(file); err != nil {
+			return err
 		}
 	}
-	return files, nil
-})
-
-func readDocsFile(from fs.FS, name string) (docsFile, error) {
-	body, err := fs.ReadFile(from, name)
-	if err != nil || path.Ext(name) != ".gz" {
-		return docsFile{plain: body}, err
-	}
-	reader, err := gzip.NewReader(bytes.NewReader(body))
-	if err != nil {
-		return docsFile{}, err
-	}
-	plain, err := io.ReadAll(reader)
-	return docsFile{plain: plain, zipped: body}, err
+	_, err := io.Copy(w, file)
+	return err
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/sethvargo/go-envconfig"
@@ -57,11 +59,15 @@ type Scale struct {
 	Target      int `json:"target"`      // requests at once beyond which another pod starts; 0 is Concurrency
 }
 
-// Schedule is an event function's schedule in cron's format, UTC.
+// Schedule is an event function's schedule in cron's format, UTC: Minutely or MinutelyAt.
 type Schedule string
 
-// Minutely is the only schedule, and an Event must have it: what is due less often follows from the database's clock.
+// Minutely is each full minute. What is due less often follows from the database's clock.
 const Minutely Schedule = "* * * * *"
+
+// MinutelyAt is each minute at a second from 1 to 59. Every function has another one: functions that are woken together
+// would send their requests to OpenStack together.
+func MinutelyAt(second int) Schedule { return Schedule(strconv.Itoa(second)) + " " + Minutely }
 
 // The kinds of functions.
 const (
@@ -69,12 +75,31 @@ const (
 	kindEvent = "event"
 )
 
-func (Schedule) next(now time.Time) time.Time { return now.Truncate(time.Minute).Add(time.Minute) }
+// second is the second of the minute; ok is false if the schedule is neither Minutely nor MinutelyAt.
+func (s Schedule) second() (second int, ok bool) {
+	if s == Minutely {
+		return 0, true
+	}
+	first, _, _ := strings.Cut(string(s), " ")
+	second, err := strconv.Atoi(first)
+	return second, err == nil && second > 0 && second < 60 && s == MinutelyAt(second)
+}
+
+func (s Schedule) next(now time.Time) time.Time {
+	second, _ := s.second()
+	at := now.Truncate(time.Minute).Add(time.Duration(second) * time.Second)
+	if !at.After(now) {
+		at = at.Add(time.Minute)
+	}
+	return at
+}
 
 // function is a declaration without its types.
 type function struct {
 	Declaration
-	unbuilt []httpx.Route                                   // for their descriptions only
+	// unbuilt returns the routes without a service, for their descriptions; nil for an event function. A process that
+	// serves builds its own and does not call this: descriptions take megabytes.
+	unbuilt func() []httpx.Route
 	config  any                                             // zero value, to list its variables
 	load    func(context.Context, envconfig.Lookuper) error // reads and validates the config
 	build   func(context.Context, envconfig.Lookuper, Deps) (built, error)
@@ -86,15 +111,10 @@ type built struct {
 }
 
 func (h HTTP[C, S]) declared() function {
-	var unbuilt S
 	d := Declaration{
 		Name: h.Name, Kind: kindHTTP, Summary: h.Summary, Reach: h.Reach, Secrets: h.Secrets, Scale: h.Scale,
 	}
-	routes := h.Routes(unbuilt)
-	for _, route := range routes {
-		d.Routes = append(d.Routes, route.Pattern)
-	}
-	return declare(d, routes, func(cfg C, deps Deps) (built, error) {
+	return declare(d, func() []httpx.Route { return h.Routes(*new(S)) }, func(cfg C, deps Deps) (built, error) {
 		s, err := h.Build(cfg, deps)
 		if err != nil {
 			return built{}, err
@@ -119,7 +139,7 @@ func (e Event[C]) declared() function {
 	})
 }
 
-func declare[C any](d Declaration, unbuilt []httpx.Route, build func(C, Deps) (built, error)) function {
+func declare[C any](d Declaration, unbuilt func() []httpx.Route, build func(C, Deps) (built, error)) function {
 	d.Variables = names(reflect.TypeFor[C]())
 	return function{
 		Declaration: d, unbuilt: unbuilt, config: *new(C), load: faults[C],
@@ -134,7 +154,21 @@ func declare[C any](d Declaration, unbuilt []httpx.Route, build func(C, Deps) (b
 }
 
 // Describe returns a function's declaration as data.
-func Describe(f Function) Declaration { return f.declared().Declaration }
+func Describe(f Function) Declaration {
+	d, _ := f.declared().described()
+	return d
+}
+
+// described returns the declaration with the patterns of its routes, and these routes, without a service.
+func (f function) described() (d Declaration, routes []httpx.Route) {
+	if d = f.Declaration; f.unbuilt == nil {
+		return d, nil
+	}
+	for _, route := range f.unbuilt() {
+		d.Routes, routes = append(d.Routes, route.Pattern), append(routes, route)
+	}
+	return d, routes
+}
 
 // list returns the declarations of functions, whose names must differ.
 func list(functions []Function) ([]function, error) {
@@ -144,8 +178,15 @@ func list(functions []Function) ([]function, error) {
 		if slices.ContainsFunc(all, func(other function) bool { return other.Name == d.Name }) {
 			return nil, fmt.Errorf("two functions have the name %s", d.Name)
 		}
-		if d.Kind == kindEvent && d.Schedule != Minutely {
-			return nil, fmt.Errorf("%s: schedule is %q; it must be run.Minutely", d.Name, d.Schedule)
+		if _, ok := d.Schedule.second(); d.Kind == kindEvent && !ok {
+			return nil, fmt.Errorf("%s: schedule is %q; it must be run.Minutely or run.MinutelyAt(1 to 59)", d.Name,
+				d.Schedule)
+		}
+		if i := slices.IndexFunc(all, func(other function) bool {
+			return d.Kind == kindEvent && other.Schedule == d.Schedule
+		}); i >= 0 {
+			return nil, fmt.Errorf("%s and %s have the same schedule %q: each needs a second of its own", all[i].Name,
+				d.Name, d.Schedule)
 		}
 		all = append(all, d)
 	}

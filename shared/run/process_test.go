@@ -47,7 +47,7 @@ var tickThings = Event[struct{}]{
 }
 
 var tickMore = Event[small]{
-	Name: "tick-more", Schedule: Minutely,
+	Name: "tick-more", Schedule: MinutelyAt(8),
 	Build: func(small, Deps) (eventx.Func, error) {
 		return func(context.Context, cloudevents.Event) error { return errors.New("always") }, nil
 	},
@@ -96,15 +96,6 @@ func TestUnknownTarget(t *testing.T) {
 	_, err := newProcess(t.Context(), environment(map[string]string{"TEST_LIMIT": "11"}), Texts{}, io.Discard, tested)
 	if err == nil || err.Error() != "things: TEST_LIMIT is 11" {
 		t.Errorf("a function's mistake: got %v", err)
-	}
-}
-
-func TestTwoOfOneName(t *testing.T) {
-	if _, err := list([]Function{things, tickThings, things}); err == nil || !strings.Contains(err.Error(), "things") {
-		t.Errorf("got %v", err)
-	}
-	if _, err := list(nil); err == nil {
-		t.Error("no function at all is taken")
 	}
 }
 
@@ -227,7 +218,7 @@ func TestDescribe(t *testing.T) {
 	if err := json.Unmarshal([]byte(out.String()), &got); err != nil {
 		t.Fatal(err)
 	}
-	if len(got.Functions) != 3 || got.Functions[0].Name != "things" || got.Functions[1].Schedule != Minutely {
+	if len(got.Functions) != 3 || got.Functions[0].Name != "things" || got.Functions[1].Schedule != MinutelyAt(8) {
 		t.Errorf("the functions are %+v", got.Functions)
 	}
 	want := []string{

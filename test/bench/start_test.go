@@ -86,6 +86,11 @@ func TestIdle(t *testing.T) {
 		number: "7c", name: "memory of an idle daemon (RSS) : limit", ours: showMB(rss), peer: showMB(idleLimit),
 		ratio: rss / idleLimit, target: atMost(1),
 	})
+	private := memory(p.PID(), "RssAnon")
+	report(result{
+		number: "7c", name: "its private part, without the pages of the binary : memory of an idle daemon (RSS)",
+		ours: showMB(private), peer: showMB(rss), ratio: private / rss,
+	})
 	least := memory(bare.Process.Pid, "VmRSS")
 	report(result{
 		number: "7c", name: "memory of an idle daemon (RSS) : bare net/http", ours: showMB(rss), peer: showMB(least),
