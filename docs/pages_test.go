@@ -2,6 +2,7 @@ package docs
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"os"
@@ -31,13 +32,19 @@ func TestLongReceiveCallbacks(t *testing.T) {
 // reader returns a walker with a daemon, and with the CLI for the members of the given projects.
 func reader(t *testing.T, members map[string]*testkit.Project) *walker {
 	t.Helper()
+	return readerWith(t, members, nil)
+}
+
+// readerWith is a reader whose daemon has more settings.
+func readerWith(t *testing.T, members map[string]*testkit.Project, more map[string]string) *walker {
+	t.Helper()
 	allowed := []string{}
 	for _, p := range members {
 		allowed = append(allowed, p.ID)
 	}
-	daemon := testkit.Spawn(t, testkit.Env(t, testkit.Database(t), map[string]string{
-		"STATS_BACKFILL": "2h", "ALLOWED_PROJECTS": strings.Join(allowed, ","),
-	}))
+	settings := map[string]string{"STATS_BACKFILL": "2h", "ALLOWED_PROJECTS": strings.Join(allowed, ",")}
+	maps.Copy(settings, more)
+	daemon := testkit.Spawn(t, testkit.Env(t, testkit.Database(t), settings))
 	w := terminals(t, daemon.URL)
 	clouds := testkit.CloudsFile(t, members)
 	w.env["OS_CLIENT_CONFIG_FILE"], w.env["CLOUDFN_URL"] = clouds, daemon.URL
@@ -116,6 +123,15 @@ func TestLongMaintainHost(t *testing.T) {
 	w.replace = append(w.replace, [2]string{"compute-1", hosts[0]}, [2]string{"compute-2", hosts[1]},
 		[2]string{"delete --all-projects web-3", "delete " + byName["web-3"]})
 	w.walk(t, "maintain-host.md")
+}
+
+// TestLongGiveServersAnEnd runs the commands of the page, with a daemon that gives every launch a lease.
+func TestLongGiveServersAnEnd(t *testing.T) {
+	t.Parallel()
+	project := testkit.NewProject(t)
+	project.Network(t, "private", "10.0.0.0/24")
+	w := readerWith(t, map[string]*testkit.Project{"demo": project}, map[string]string{"DEFAULT_LEASE": "true"})
+	w.walk(t, "give-servers-an-end.md")
 }
 
 // adminReader returns a reader who is an admin, too.

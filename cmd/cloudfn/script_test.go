@@ -97,7 +97,7 @@ func runScripts(t *testing.T, d daemon, folders ...string) bool {
 		testscript.Run(t, testscript.Params{
 			Files: files, Setup: d.setup, RequireExplicitExec: true, RequireUniqueNames: true,
 			Cmds: map[string]func(*testscript.TestScript, bool, []string){
-				"exits": exits, "eventually": eventually, "capture": capture, "boot": boot, "image": image, "user-data": userData,
+				"exits": exits, "eventually": eventually, "capture": capture, "boot": boot, "image": image, "snapshots": snapshots, "user-data": userData,
 				"stat-hours": d.statHours, "tick": d.tick, "mode": mode, "no-secrets": noSecrets, "receiver": receiver,
 				"forge": forge, "interrupt": interrupt, "admin": admin, "reservable-host": reservableHost,
 				"failed-lease": d.failedLease,
@@ -249,6 +249,13 @@ func boot(ts *testscript.TestScript, neg bool, args []string) {
 func image(ts *testscript.TestScript, neg bool, args []string) {
 	needs(ts, neg, args, 1, "image NAME")
 	project(ts).MakeImage(tb(ts), args[0])
+}
+
+// snapshots deletes the project's images when the script has ended.
+func snapshots(ts *testscript.TestScript, neg bool, args []string) {
+	needs(ts, neg, args, 0, "snapshots")
+	p := project(ts)
+	ts.Defer(func() { p.DeleteImages(tb(ts)) })
 }
 
 func (d daemon) tick(ts *testscript.TestScript, neg bool, args []string) {

@@ -68,7 +68,7 @@ func TestLongFailedDeletion(t *testing.T) {
 			ID: "s", Status: "ERROR",
 			Fault: &domain.Fault{Message: "out of volumes", Created: a.CreatedAt.Add(tc.fault)},
 		}
-		done, err := s.step(t.Context(), c, a)
+		done, err := s.step(t.Context(), c, &a)
 		said := ""
 		if err != nil {
 			said = apperr.As(err).Message
@@ -132,7 +132,7 @@ func TestConnectRejectsServerBeingDeleted(t *testing.T) {
 		nova.server = domain.Server{ID: uuid.NewString(), Status: status, Task: task, ProjectID: w.ID}
 		a := w.ask(t, c, uuid.New(), domain.ActionRequest{Action: domain.Connect},
 			func(a *domain.DelegatedAction) { a.ServerID = nova.server.ID })
-		if done, err := s.step(t.Context(), c, a); done || apperr.CodeOf(err) != apperr.Conflict {
+		if done, err := s.step(t.Context(), c, &a); done || apperr.CodeOf(err) != apperr.Conflict {
 			t.Errorf("%s %s: done is %t, %v", status, task, done, err)
 		}
 	}

@@ -52,7 +52,7 @@ func (s *service) workOnAction(
 ) {
 	doing, cancel := context.WithTimeout(ctx, actionTime)
 	defer cancel()
-	done, err := s.step(doing, c, action)
+	done, err := s.step(doing, c, &action)
 	writing, cancel := domain.Detached(ctx)
 	defer cancel()
 	if unopened, ok := errors.AsType[unopenedError](err); ok {
@@ -123,7 +123,9 @@ func (s *service) endAction(
 }
 
 // step does the action's next step. done reports that it was the last one.
-func (s *service) step(ctx context.Context, c domain.Connection, action domain.DelegatedAction) (done bool, err error) {
+func (s *service) step(
+	ctx context.Context, c domain.Connection, action *domain.DelegatedAction,
+) (done bool, err error) {
 	now, err := s.db.Now(ctx) // before Nova is called
 	if err != nil {
 		return false, err
@@ -142,7 +144,7 @@ func (s *service) step(ctx context.Context, c domain.Connection, action domain.D
 	}
 	err = s.cloud.use(ctx, c, func(cloud session) (err error) {
 		if action.Request.Action == domain.Connect {
-			err = s.connect(ctx, cloud, c, action, now)
+			err = s.connect(ctx, cloud, c, *action, now)
 			done = err == nil
 		} else {
 			done, err = s.do(ctx, cloud, c, action, now)
@@ -157,7 +159,7 @@ func (s *service) step(ctx context.Context, c domain.Connection, action domain.D
 
 // do has the engine do the next step to the action's instance.
 func (s *service) do(
-	ctx context.Context, cloud session, c domain.Connection, stored domain.DelegatedAction, now time.Time,
+	ctx context.Context, cloud session, c domain.Connection, stored *domain.DelegatedAction, now time.Time,
 ) (done bool, err error) {
 	filter := domain.Filter{ProjectID: c.ProjectID, ConnectionID: c.ID}
 	if c.LeaseID != uuid.Nil { // any instance of the project may be leased
@@ -176,17 +178,18 @@ func (s *service) do(
 	}
 	action := actions.Action{
 		ActionRequest: stored.Request, ID: stored.ID, Actor: stored.Actor, ServerID: i.ServerID, Instance: i,
-		Force: true, Limits: c.Limits, Lease: c.LeaseID,
+		Force: true, Limits: c.Limits, ImageName: stored.ImageName, Lease: c.LeaseID,
 		Follow: &actions.Follow{
 			RequestedAt: stored.CreatedAt, Now: now, Waiting: now.Sub(c.WaitingSince(stored.CreatedAt)),
 		},
 	}
 	if stored.Request.Action == domain.Deploy {
-		if action.Deployment, err = s.deployment(stored); err != nil {
+		if action.Deployment, err = s.deployment(*stored); err != nil {
 			return false, err
 		}
 	}
 	progress, err := actions.Engine{Instances: s.instances}.Step(ctx, cloud, action)
+	stored.ImageID = progress.ImageID
 	return progress.Done, err
 }
 

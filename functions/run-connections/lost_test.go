@@ -230,7 +230,7 @@ func TestConnectionEndsAfterListing(t *testing.T) {
 	s.cloud.login = func(context.Context) (account, error) {
 		return nil, apperr.New(apperr.Unavailable, "Keystone was called")
 	}
-	if done, err := s.step(t.Context(), c, a); done || apperr.CodeOf(err) != apperr.Forbidden {
+	if done, err := s.step(t.Context(), c, &a); done || apperr.CodeOf(err) != apperr.Forbidden {
 		t.Errorf("done is %t, %v", done, err)
 	}
 }

@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 // everything is what a connection may permit.
 var everything = []domain.Permission{
 	domain.MayAllocate, domain.MayConnect, domain.MayStart, domain.MayStop, domain.MayReboot, domain.MayDeploy,
-	domain.MayDeallocate,
+	domain.MayShelve, domain.MaySnapshot, domain.MayDeallocate,
 }
 
 // world is a project whose user delegates, and a database.

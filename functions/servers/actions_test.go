@@ -24,6 +24,7 @@ type actionAnswer struct {
 	State   domain.InstanceState
 	Changed bool
 	Detail  string
+	ImageID string `json:"image_id"`
 	Errors  []struct {
 		Field   string
 		Allowed []string
@@ -112,7 +113,7 @@ func TestActionsOnATrackedServer(t *testing.T) {
 		t.Errorf("stop while stopped: %+v", a)
 	}
 	a := sendAction(t, app, id, "reboot")
-	if !a.isRejected("start", "reboot", "deploy", "delete") || a.Errors[1].Field != "hard" {
+	if !a.isRejected("start", "reboot", "shelve", "snapshot", "deploy", "delete") || a.Errors[1].Field != "hard" {
 		t.Errorf("soft reboot while stopped: %+v", a)
 	}
 	if a := sendAction(t, app, id, "start"); !a.isAccepted(domain.InstanceUpdating) {
@@ -209,7 +210,9 @@ func TestActionRejectsBadRequests(t *testing.T) {
 		{one, `{}`, "action"},
 		{one, `{"action":""}`, "action"},
 		{one, `{"action":"Start"}`, "action"},
-		{one, `{"action":"shelve"}`, "action"},
+		{one, `{"action":"resize"}`, "action"},
+		{one, `{"action":"shelve","name":"x"}`, "name"},
+		{one, `{"action":"snapshot","name":""}`, "name"},
 		{one, `{"action":"stop","hard":true}`, "hard"},
 		{one, `{"action":"reboot","hard":"true"}`, "hard"},
 		{one, `{"action":"reboot","ids":[]}`, "ids"},

@@ -23,7 +23,7 @@ func (s service) Connect(ctx context.Context, a access, serverID string, id uuid
 		return out, err
 	}
 	if a.cloud == nil {
-		action := a.newAction(domain.ActionRequest{Action: domain.Connect}, id)
+		action := a.newAction(newActionRequest(domain.Connect, false, false), id)
 		action.ServerID = serverID
 		if out.instance, out.action, err = s.actions.Connect(ctx, action); err == nil && out.instance == nil {
 			s.wake("deliver-events", a.worker())

@@ -34,7 +34,7 @@ func (c Config) Validate() error {
 var Function = run.HTTP[Config, service]{
 	Name: "servers",
 	Summary: "The project's servers, whoever made them: " +
-		"list, connect, start, stop, reboot, deploy, disconnect, delete.",
+		"list, connect, start, stop, reboot, shelve, snapshot, deploy, disconnect, delete.",
 	Reach: run.Reach{
 		Tables: map[string]string{
 			"actions":          "select, insert",
@@ -47,7 +47,7 @@ var Function = run.HTTP[Config, service]{
 			"orders":           "select",
 			"trusts_to_revoke": "select",
 		},
-		Network: []string{"compute", "identity"},
+		Network: []string{"compute", "identity", "image"}, // image: whether a snapshot was made
 		Wakes:   []string{"deliver-events", "poll-instances", "run-connections"},
 	},
 	Secrets: []string{"database", "events"},

@@ -23,7 +23,8 @@ type actInput struct {
 // by a newer version: fields that are added need omitempty. agent.Spec checks what a deployment has.
 type ServerAction struct {
 	ID           *httpx.ID         `json:"id" required:"false" nullable:"true"`
-	Action       string            `json:"action" enum:"start,stop,reboot,deploy,delete"`
+	Action       string            `json:"action" enum:"start,stop,reboot,shelve,unshelve,snapshot,deploy,delete"`
+	Name         *string           `json:"name,omitempty" minLength:"1" maxLength:"255"`
 	Hard         bool              `json:"hard" required:"false" default:"false" doc:"Of a reboot: power off and on."`
 	Force        bool              `json:"force" required:"false" default:"false"`
 	ConnectionID *httpx.ID         `json:"connection_id" required:"false" nullable:"true"`
@@ -39,7 +40,7 @@ type ServerAction struct {
 // Resolve implements huma.Resolver.
 func (in *ServerAction) Resolve(huma.Context) []error {
 	action := domain.Action(in.Action)
-	faults := checkOptions(action, in.Hard, in.Force)
+	faults := checkOptions(action, in.Hard, in.Force, in.Name)
 	if action == domain.Deploy {
 		if !in.Confirm {
 			faults = append(faults, apperr.InvalidField("confirm_rebuild",
@@ -67,7 +68,10 @@ func (in *ServerAction) Resolve(huma.Context) []error {
 }
 
 // checkOptions checks what actions on one server and on many have in common.
-func checkOptions(action domain.Action, hard, force bool) (faults []error) {
+func checkOptions(action domain.Action, hard, force bool, name *string) (faults []error) {
+	if name != nil && action != domain.Snapshot {
+		faults = append(faults, apperr.InvalidField("name", "can be combined with the action snapshot only"))
+	}
 	if hard && action != domain.Reboot {
 		faults = append(faults, apperr.InvalidField("hard", "can be combined with the action reboot only"))
 	}
@@ -97,7 +101,7 @@ func orZero[T any](p *T) (value T) {
 
 func (in *ServerAction) request() actionRequest {
 	req := newActionRequest(domain.Action(in.Action), in.Hard, in.Force)
-	req.key = in.key()
+	req.key, req.imageName = in.key(), orZero(in.Name)
 	if req.Action == domain.Deploy {
 		req.deploy = &deploy{Spec: in.spec()}
 		if in.ServerImage != nil {
@@ -132,7 +136,8 @@ type actOnManyInput struct{ Body ServersAction }
 
 // ServersAction is the body of POST /v1/servers/actions.
 type ServersAction struct { //nolint:revive // its name in the API
-	Action       string     `json:"action" enum:"start,stop,reboot,delete"`
+	Action       string     `json:"action" enum:"start,stop,reboot,shelve,unshelve,snapshot,delete"`
+	Name         *string    `json:"name,omitempty" minLength:"1" maxLength:"255"`
 	Hard         bool       `json:"hard,omitempty" default:"false" doc:"Of a reboot: power off and on."`
 	Force        bool       `json:"force,omitempty" default:"false"`
 	ConnectionID *httpx.ID  `json:"connection_id,omitempty" nullable:"true"`
@@ -141,7 +146,7 @@ type ServersAction struct { //nolint:revive // its name in the API
 
 // Resolve implements huma.Resolver.
 func (in *ServersAction) Resolve(huma.Context) []error {
-	return checkOptions(domain.Action(in.Action), in.Hard, in.Force)
+	return checkOptions(domain.Action(in.Action), in.Hard, in.Force, in.Name)
 }
 
 type actionInput struct {
@@ -155,10 +160,11 @@ type ServerActed struct {
 	State    domain.InstanceState `json:"state"`
 	Changed  bool                 `json:"changed"`
 	ActionID *uuid.UUID           `json:"action_id,omitempty" doc:"The action that is done through a connection."`
+	ImageID  string               `json:"image_id,omitempty" minLength:"1" doc:"Of snapshot: the image being made."`
 }
 
 func showActed(o outcome) ServerActed {
-	return ServerActed{ID: serverID(o.ID), State: o.State, Changed: o.Changed, ActionID: o.ActionID}
+	return ServerActed{ID: serverID(o.ID), State: o.State, Changed: o.Changed, ActionID: o.ActionID, ImageID: o.ImageID}
 }
 
 // ServerNotActed says why an action on one of many servers failed.
@@ -171,7 +177,7 @@ type ServerNotActed struct {
 type ServerRefusal struct {
 	Code    apperr.Code `json:"code"`
 	Detail  string      `json:"detail" minLength:"1"`
-	Allowed []string    `json:"allowed,omitempty" enum:"start,stop,reboot,deploy,delete"`
+	Allowed []string    `json:"allowed,omitempty" enum:"start,stop,reboot,shelve,unshelve,snapshot,deploy,delete"`
 }
 
 func showNotActed(o outcome, err error) ServerNotActed {
@@ -197,6 +203,7 @@ type DelegatedAction struct {
 	InstanceID   uuid.UUID           `json:"instance_id"`
 	ConnectionID uuid.UUID           `json:"connection_id"`
 	Status       domain.ActionStatus `json:"status"`
+	ImageID      string              `json:"image_id,omitempty" minLength:"1" doc:"Of a snapshot that is done: the image."`
 	Error        *domain.Problem     `json:"error,omitempty"`
 	CreatedAt    time.Time           `json:"created_at"`
 	UpdatedAt    time.Time           `json:"updated_at"`

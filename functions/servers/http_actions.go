@@ -14,7 +14,7 @@ import (
 
 func actionRoutes(api huma.API, h handler) {
 	one := operation("POST /v1/servers/{id}/actions", "actOnServer",
-		"Start, stop, reboot or delete a server, or deploy an agent to it", answers{
+		"Do an action to a server", answers{
 			202: "Nova does it, or it will be done through the connection.",
 			403: notPermitted, 404: noServer, 409: "",
 			501: "The cloud is older than Nova's 2.57 (2.93 for a server that boots from a volume), or `AGENT_URL` " +
@@ -64,6 +64,7 @@ type manyActedOutput struct {
 
 func (h handler) actOnMany(ctx context.Context, in *actOnManyInput) (*manyActedOutput, error) {
 	req := newActionRequest(domain.Action(in.Body.Action), in.Body.Hard, in.Body.Force)
+	req.imageName = orZero(in.Body.Name)
 	a, err := h.access(ctx, in.Body.ConnectionID.OrNil(), "")
 	if err != nil {
 		return nil, err
@@ -104,6 +105,6 @@ func (h handler) action(ctx context.Context, in *actionInput) (*httpx.Value[Dele
 	found, err := h.svc.actions.Get(ctx, a.Filter(), in.Action.UUID)
 	return &httpx.Value[DelegatedAction]{Body: DelegatedAction{
 		ID: found.ID, Action: found.Request.Action, InstanceID: found.InstanceID, ConnectionID: found.ConnectionID,
-		Status: found.Status, Error: found.Problem, CreatedAt: found.CreatedAt, UpdatedAt: found.UpdatedAt,
+		Status: found.Status, ImageID: found.ImageID, Error: found.Problem, CreatedAt: found.CreatedAt, UpdatedAt: found.UpdatedAt,
 	}}, err
 }

@@ -88,7 +88,8 @@ type actionSchema struct{}
 
 // Schema implements huma.SchemaProvider.
 func (actionSchema) Schema(r huma.Registry) *huma.Schema {
-	return enum(r, "ActionVerb", "start", "stop", "reboot", "deploy", "delete", "connect")
+	return enum(r, "ActionVerb",
+		"start", "stop", "reboot", "shelve", "unshelve", "snapshot", "deploy", "delete", "connect")
 }
 
 func enum(r huma.Registry, name string, values ...any) *huma.Schema {

@@ -46,15 +46,16 @@ func (t task) runOnce(ctx context.Context, o *outcome) error {
 		return err
 	}
 	if attempt.Result != nil {
-		o.State, o.Changed, o.isRepeated = attempt.Result.State, attempt.Result.Changed, true
+		r := attempt.Result
+		o.State, o.Changed, o.ImageID, o.isRepeated = r.State, r.Changed, r.ImageID, true
 		return nil
 	}
 	if attempt.Resumed {
-		o.isRepeated, err = t.wasAccepted(ctx, attempt)
+		o.isRepeated, err = t.wasAccepted(ctx, o, attempt)
 	}
 	switch {
 	case o.isRepeated:
-		o.State, o.Changed = t.After(), true
+		o.State, o.Changed = t.After(o.State), true
 	case err == nil:
 		err = t.run(ctx, o, &attempt)
 	}
@@ -70,7 +71,9 @@ func (t task) recordOutcome(ctx context.Context, attempt domain.KeyedAction, o o
 	var err error
 	switch {
 	case failed == nil:
-		err = t.keyed.Finish(writing, attempt, domain.ActionResult{State: o.State, Changed: o.Changed})
+		err = t.keyed.Finish(writing, attempt, domain.ActionResult{
+			State: o.State, Changed: o.Changed, ImageID: o.ImageID,
+		})
 	case errors.Is(failed, apperr.ErrNotSent):
 		err = t.keyed.Release(writing, attempt, 0)
 	case apperr.Retryable(failed): // Nova may have accepted it
@@ -83,16 +86,24 @@ func (t task) recordOutcome(ctx context.Context, attempt domain.KeyedAction, o o
 	}
 }
 
-// wasAccepted asks Nova whether it accepted an earlier attempt. Start, stop and delete can simply be repeated.
-func (t task) wasAccepted(ctx context.Context, attempt domain.KeyedAction) (bool, error) {
+// wasAccepted finds out whether Nova accepted an earlier attempt. Start, stop, shelve, unshelve and delete can simply be
+// repeated.
+func (t task) wasAccepted(ctx context.Context, o *outcome, attempt domain.KeyedAction) (bool, error) {
 	isDeployed := t.Action == domain.Deploy && attempt.Deployment != uuid.Nil
-	isRebooted := t.Action == domain.Reboot && t.serverID != ""
-	if !isDeployed && !isRebooted {
+	if !isDeployed && t.Action != domain.Reboot && t.Action != domain.Snapshot || t.serverID == "" {
 		return false, nil
 	}
 	server, err := t.engine().Read(ctx, t.cloud, t.asAction()) // fails for a server of another project
-	if err != nil || isDeployed {
+	switch {
+	case err != nil || isDeployed:
 		return server.Metadata[domain.DeployMark] == attempt.Deployment.String(), err
+	case t.Action == domain.Reboot:
+		return actions.WasRebooted(ctx, t.cloud, t.serverID, attempt.CreatedAt)
 	}
-	return actions.WasRebooted(ctx, t.cloud, t.serverID, attempt.CreatedAt)
+	images, err := t.cloud.ImagesOf(ctx, attempt.ID)
+	if err != nil || len(images) == 0 {
+		return false, err
+	}
+	o.State, o.ImageID = domain.StateOf(server.Status, server.Task), images[0].ID
+	return true, nil
 }

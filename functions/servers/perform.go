@@ -28,9 +28,10 @@ type target struct {
 type actionRequest struct {
 	domain.ActionRequest
 
-	force  bool    // of Delete: also a server that existed before it was connected
-	deploy *deploy // of Deploy
-	key    key     // of an action with an id from the caller
+	force     bool    // of Delete: also a server that existed before it was connected
+	imageName string  // of Snapshot; "" = the server's name
+	deploy    *deploy // of Deploy
+	key       key     // of an action with an id from the caller
 }
 
 // outcome is the result of an action on one server.
@@ -39,6 +40,7 @@ type outcome struct {
 	State      domain.InstanceState
 	Changed    bool       // Nova has accepted the action, or it is stored; false when there was nothing to do
 	ActionID   *uuid.UUID // of an action that is stored
+	ImageID    string     // of Snapshot, once Nova has accepted it
 	isTracked  bool
 	isRepeated bool // the same request has done the action before
 	err        error
@@ -144,7 +146,7 @@ func (t task) run(ctx context.Context, o *outcome, attempt *domain.KeyedAction) 
 	}
 	progress, err := t.engine().Run(ctx, t.cloud, action)
 	t.agents.dropFailed(ctx, made, err)
-	o.State, o.Changed = progress.State, progress.Accepted
+	o.State, o.Changed, o.ImageID = progress.State, progress.Accepted, progress.ImageID
 	return err
 }
 
@@ -153,6 +155,6 @@ func (s service) engine() actions.Engine { return actions.Engine{Instances: s.in
 func (t task) asAction() actions.Action {
 	return actions.Action{
 		ActionRequest: t.ActionRequest, ID: t.key.id, Actor: t.Actor(), ServerID: t.serverID, Instance: t.instance,
-		ProjectID: t.ProjectID, Force: t.force,
+		ProjectID: t.ProjectID, Force: t.force, ImageName: t.imageName,
 	}
 }

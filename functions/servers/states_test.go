@@ -2,6 +2,7 @@ package servers
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -21,7 +22,7 @@ func TestLongActionsInEveryState(t *testing.T) {
 		status  string
 		enter   string   // as testkit.Project.Act knows it
 		allowed []string // by the state
-		idle    string   // is not tried: there is nothing to do, or Nova would accept it
+		idle    []string // are not tried: there is nothing to do, or Nova would accept it
 		locked  bool     // Nova rejects all actions
 		last    string   // Nova accepts it
 		after   domain.InstanceState
@@ -29,19 +30,19 @@ func TestLongActionsInEveryState(t *testing.T) {
 	}{
 		{
 			status: "SHELVED_OFFLOADED", enter: "shelve",
-			allowed: []string{"start", "deploy", "delete"}, last: "start", after: domain.InstanceUpdating, leave: "ACTIVE",
+			allowed: []string{"start", "unshelve", "deploy", "delete"}, idle: []string{"shelve"}, last: "unshelve", after: domain.InstanceUpdating, leave: "ACTIVE",
 		},
 		{
 			status: "PAUSED", enter: "pause",
-			allowed: []string{"reboot", "delete"}, last: "hard", after: domain.InstanceRebooting, leave: "ACTIVE",
+			allowed: []string{"reboot", "shelve", "snapshot", "delete"}, last: "hard", after: domain.InstanceRebooting, leave: "ACTIVE",
 		},
 		{
 			status: "SUSPENDED", enter: "suspend",
-			allowed: []string{"reboot", "delete"}, last: "hard", after: domain.InstanceRebooting, leave: "ACTIVE",
+			allowed: []string{"reboot", "shelve", "snapshot", "delete"}, last: "hard", after: domain.InstanceRebooting, leave: "ACTIVE",
 		},
 		{
 			status: "ERROR", enter: "break",
-			allowed: []string{"stop", "reboot", "deploy", "delete"}, idle: "hard", last: "stop",
+			allowed: []string{"stop", "reboot", "deploy", "delete"}, idle: []string{"hard"}, last: "stop",
 			after: domain.InstanceUpdating, leave: "SHUTOFF",
 		},
 		{
@@ -54,7 +55,7 @@ func TestLongActionsInEveryState(t *testing.T) {
 		},
 		{
 			status: "ACTIVE", enter: "lock",
-			locked: true, idle: "start",
+			locked: true, idle: []string{"start", "unshelve", "snapshot"},
 		},
 	} {
 		t.Run(tc.status, func(t *testing.T) {
@@ -63,8 +64,9 @@ func TestLongActionsInEveryState(t *testing.T) {
 				t.Fatalf("%s: Nova answers %d", tc.enter, status)
 			}
 			p.Await(t, id, tc.status)
-			for _, action := range []string{"start", "stop", "reboot", "hard"} {
-				if action == tc.last || action == tc.idle {
+			for _, action := range []string{"start", "stop", "reboot", "hard", "shelve", "unshelve", "snapshot"} {
+				isAllowed := slices.Contains(tc.allowed, action) && action != "reboot" // which may have to be hard
+				if isAllowed || action == tc.last || slices.Contains(tc.idle, action) {
 					continue
 				}
 				if status := p.Act(t, id, action); status != http.StatusConflict {

@@ -12,10 +12,10 @@ import (
 )
 
 // newAction is an action that the caller requests through its connection.
-func (a access) newAction(req domain.ActionRequest, instance uuid.UUID) domain.DelegatedAction {
+func (a access) newAction(req actionRequest, instance uuid.UUID) domain.DelegatedAction {
 	return domain.DelegatedAction{
 		ID: uuid.Must(uuid.NewV7()), ProjectID: a.ProjectID, ConnectionID: a.Connection.ID, InstanceID: instance,
-		UserID: a.Identity.UserID, Request: req, Actor: a.Actor(),
+		UserID: a.Identity.UserID, Request: req.ActionRequest, ImageName: req.imageName, Actor: a.Actor(),
 	}
 }
 
@@ -24,7 +24,7 @@ func (t task) store(ctx context.Context, o *outcome) (err error) {
 	if !o.isTracked {
 		return t.notFound(t.id)
 	}
-	action, stored := t.newAction(t.ActionRequest, t.instance.ID), domain.DelegatedAction{}
+	action, stored := t.newAction(t.actionRequest, t.instance.ID), domain.DelegatedAction{}
 	if t.key.id != uuid.Nil {
 		action.ID, action.BodySHA256 = t.key.id, t.key.of(t.serverID)
 		if stored, err = t.actions.FindStored(ctx, action); err != nil {

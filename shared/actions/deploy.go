@@ -34,9 +34,9 @@ func (x executor) deploy(ctx context.Context, server domain.Server, state domain
 		if _, err := x.imageFor(server); err != nil {
 			return Progress{}, err
 		}
-		return x.accepted(ctx, server, false, x.start(ctx, server.ID, state))
+		return x.accepted(ctx, server, state, false, x.start(ctx, server.ID, state))
 	case domain.DeployRebuild:
-		return x.accepted(ctx, server, true, x.rebuild(ctx, server))
+		return x.accepted(ctx, server, state, true, x.rebuild(ctx, server))
 	}
 	if err := x.Check(state); err != nil {
 		return x.notAllowed(state, err)
@@ -49,12 +49,14 @@ func (x executor) deploy(ctx context.Context, server domain.Server, state domain
 }
 
 // accepted is the progress after a call. Starting the server does not complete the request, rebuilding does.
-func (x executor) accepted(ctx context.Context, server domain.Server, isRebuild bool, err error) (Progress, error) {
+func (x executor) accepted(
+	ctx context.Context, server domain.Server, state domain.InstanceState, isRebuild bool, err error,
+) (Progress, error) {
 	if err != nil {
 		return Progress{}, err
 	}
-	x.recordAccepted(ctx, server)
-	return Progress{State: x.After(), Accepted: isRebuild}, nil
+	x.recordAccepted(ctx, server, state)
+	return Progress{State: x.After(state), Accepted: isRebuild}, nil
 }
 
 func (x executor) rebuild(ctx context.Context, server domain.Server) error {

@@ -1,5 +1,5 @@
-// Package actions does one action to one server: start, stop, reboot, delete, deploy an agent, connect, and for leases
-// shelve and snapshot. With the caller's own token an action ends when Nova accepts it; with a delegation it is
+// Package actions does one action to one server: start, stop, reboot, shelve, unshelve, make an image of it, delete,
+// deploy an agent, connect. With the caller's own token an action ends when Nova accepts it; with a delegation it is
 // followed to its end.
 package actions
 
@@ -26,8 +26,9 @@ type Cloud interface {
 	RebuildServer(ctx context.Context, id string, r domain.Rebuild, fromVolume bool) error
 	ShelveServer(ctx context.Context, id string) error
 	OffloadServer(ctx context.Context, id string) error
-	SnapshotServer(ctx context.Context, id, name string) (imageID string, err error)
+	SnapshotServer(ctx context.Context, id, name string, action uuid.UUID) (imageID string, err error)
 	FindImages(ctx context.Context, name string) ([]domain.Image, error)
+	ImagesOf(ctx context.Context, action uuid.UUID) ([]domain.Image, error)
 	GiveImage(ctx context.Context, id, projectID string) error
 	Ports(ctx context.Context, serverID string) (int, error)
 	Actions(ctx context.Context, serverID string) ([]domain.LoggedAction, error)
@@ -56,7 +57,8 @@ type Action struct {
 	Force      bool                    // of Delete: also a server that existed before it was connected
 	Deployment Deployment              // of Deploy
 	Limits     domain.ConnectionLimits // of the images that Deploy may use
-	Lease      uuid.UUID               // of Snapshot: a part of the image's name
+	ImageName  string                  // of Snapshot; "" = the server's name
+	Lease      uuid.UUID               // of Snapshot: the lease that it is for, which names the image; zero = none
 	Follow     *Follow                 // nil: the action is over when Nova has accepted it
 }
 
@@ -82,6 +84,7 @@ type Progress struct {
 	Accepted bool  // Nova accepted the action in this step
 	Done     bool  // the action has ended
 	Blocked  error // why the action has to wait for the server; nil = it does not
+	ImageID  string
 }
 
 const (

@@ -57,7 +57,7 @@ func (f *fakeNova) OffloadServer(context.Context, string) error {
 	return f.offload
 }
 
-func (f *fakeNova) SnapshotServer(_ context.Context, _, name string) (string, error) {
+func (f *fakeNova) SnapshotServer(_ context.Context, _, name string, _ uuid.UUID) (string, error) {
 	f.images = append(f.images, domain.Image{Name: name, Status: "queued"})
 	return "image", f.call("snapshot", "image_snapshot")
 }
@@ -65,6 +65,8 @@ func (f *fakeNova) SnapshotServer(_ context.Context, _, name string) (string, er
 func (f *fakeNova) GiveImage(context.Context, string, string) error { return nil }
 
 func (f *fakeNova) FindImages(context.Context, string) ([]domain.Image, error) { return f.images, nil }
+
+func (f *fakeNova) ImagesOf(context.Context, uuid.UUID) ([]domain.Image, error) { return f.images, nil }
 
 func (f *fakeNova) Actions(context.Context, string) ([]domain.LoggedAction, error) { return f.log, nil }
 
@@ -97,6 +99,7 @@ func TestStep(t *testing.T) {
 	t.Parallel()
 	start, stop := domain.ActionRequest{Action: domain.Start}, domain.ActionRequest{Action: domain.Stop}
 	remove, reboot := domain.ActionRequest{Action: domain.Delete}, domain.ActionRequest{Action: domain.Reboot}
+	shelve, unshelve := domain.ActionRequest{Action: domain.Shelve}, domain.ActionRequest{Action: domain.Unshelve}
 	accepted := func(state domain.InstanceState) Progress { return Progress{State: state, Accepted: true, Done: true} }
 	done := func(state domain.InstanceState) Progress { return Progress{State: state, Done: true} }
 	for name, tc := range map[string]struct {
@@ -113,6 +116,14 @@ func TestStep(t *testing.T) {
 		"stopped already":        {stop, false, server("SHUTOFF", ""), "", done("stopped"), false, ""},
 		"being stopped":          {stop, false, server("ACTIVE", "powering-off"), "", done("updating"), false, ""},
 		"start a shelved server": {start, false, server("SHELVED", ""), "unshelve", accepted("updating"), false, ""},
+		"unshelve":               {unshelve, true, server("SHELVED", ""), "unshelve", accepted("updating"), false, ""},
+		"unshelved already":      {unshelve, false, server("ACTIVE", ""), "", done("active"), false, ""},
+		"being unshelved":        {unshelve, false, server("SHELVED", "spawning"), "", done("updating"), false, ""},
+		"unshelve a stopped one": {unshelve, false, server("SHUTOFF", ""), "", Progress{}, false, apperr.Conflict},
+		"shelve":                 {shelve, false, server("SUSPENDED", ""), "shelve", accepted("updating"), false, ""},
+		"shelved already":        {shelve, false, server("SHELVED", ""), "", done("shelved"), false, ""},
+		"being shelved":          {shelve, false, server("ACTIVE", "shelving"), "", done("updating"), false, ""},
+		"shelve in ERROR":        {shelve, false, server("ERROR", ""), "", Progress{}, false, apperr.Conflict},
 		"start a paused server":  {start, true, server("PAUSED", ""), "", Progress{}, false, apperr.Conflict},
 		"start during the build": {start, true, server("BUILD", ""), "", Progress{State: "building"}, true, ""},
 		"start a deleted server": {start, true, server("DELETED", ""), "", Progress{}, false, apperr.NotFound},

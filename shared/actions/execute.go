@@ -54,7 +54,7 @@ func (x executor) run(ctx context.Context, server domain.Server) (Progress, erro
 		return x.deploy(ctx, server, state)
 	case x.Action.Action == domain.Delete && x.Follow != nil:
 		return x.followDelete(ctx, server, state)
-	case x.Action.Action == domain.Shelve:
+	case x.Action.Action == domain.Shelve && x.Follow != nil:
 		return x.shelve(ctx, server, state)
 	case x.Action.Action == domain.Snapshot:
 		return x.snapshot(ctx, server, state)
@@ -98,8 +98,8 @@ func (x executor) apply(ctx context.Context, server domain.Server, state domain.
 	if err := x.callNova(ctx, server, state); err != nil {
 		return Progress{}, err
 	}
-	x.recordAccepted(ctx, server)
-	return Progress{State: x.After(), Accepted: true, Done: x.Follow == nil || x.Action.Action != domain.Delete}, nil
+	x.recordAccepted(ctx, server, state)
+	return Progress{State: x.After(state), Accepted: true, Done: x.Follow == nil || x.Action.Action != domain.Delete}, nil
 }
 
 // notAllowed blocks the action while Nova is working on the server, and fails it in other states.
@@ -137,6 +137,8 @@ func (x executor) callNova(ctx context.Context, server domain.Server, state doma
 		return x.cloud.StopServer(ctx, server.ID)
 	case domain.Reboot:
 		return x.cloud.RebootServer(ctx, server.ID, x.Hard)
+	case domain.Shelve:
+		return x.cloud.ShelveServer(ctx, server.ID)
 	}
 	return x.start(ctx, server.ID, state)
 }
@@ -159,11 +161,11 @@ func (x executor) start(ctx context.Context, id string, state domain.InstanceSta
 	return x.cloud.StartServer(ctx, id)
 }
 
-// recordAccepted stores the state that follows from the call.
-func (x executor) recordAccepted(ctx context.Context, server domain.Server) {
+// recordAccepted stores the state that follows from the call in a state.
+func (x executor) recordAccepted(ctx context.Context, server domain.Server, state domain.InstanceState) {
 	i := x.Instance
 	i.Seen(server)
-	i.State, i.Problem = x.After(), nil
+	i.State, i.Problem = x.After(state), nil
 	x.record(domain.WithActor(ctx, x.Actor.Doing(x.Action.Action, x.ID)), i)
 }
 

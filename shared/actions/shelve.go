@@ -1,6 +1,7 @@
 package actions
 
 import (
+	"cmp"
 	"context"
 	"strings"
 
@@ -23,8 +24,8 @@ func (x executor) shelve(ctx context.Context, server domain.Server, state domain
 		return Progress{State: state, Done: true}, nil
 	case server.Status == "SHELVED":
 		return x.offload(ctx, server, state)
-	case !mayLeaveHost(state):
-		return x.notAllowed(state, notFrom(state, x.Action.Action))
+	case x.Check(state) != nil:
+		return x.notAllowed(state, x.Check(state))
 	}
 	if err := x.setCalledAt(ctx); err != nil {
 		return Progress{}, err
@@ -32,8 +33,8 @@ func (x executor) shelve(ctx context.Context, server domain.Server, state domain
 	if err := x.cloud.ShelveServer(ctx, server.ID); err != nil {
 		return Progress{}, err
 	}
-	x.recordAccepted(ctx, server)
-	return Progress{State: x.After(), Accepted: true}, nil
+	x.recordAccepted(ctx, server, state)
+	return Progress{State: x.After(state), Accepted: true}, nil
 }
 
 // offload takes a shelved server off its host.
@@ -51,37 +52,50 @@ func (x executor) offload(ctx context.Context, server domain.Server, state domai
 	return Progress{}, err
 }
 
-// snapshot makes an image of the server, once, and waits until it is active. A shelved server is unshelved first: the
-// image that Nova has made of it is deleted with it.
+// snapshot makes an image of the server. One that is followed is made once, and waited for until it is active. For a
+// lease a shelved server is unshelved first: the image that Nova has made of it is deleted with it.
 func (x executor) snapshot(ctx context.Context, server domain.Server, state domain.InstanceState) (Progress, error) {
-	name := ImageName(server.Name, x.Lease)
-	images, err := x.cloud.FindImages(ctx, name)
-	if err != nil {
-		return Progress{}, err
-	}
-	for _, image := range images {
-		switch image.Status {
-		case "active":
-			return Progress{State: state, Done: true}, x.give(ctx, image, server)
-		case "queued", "saving", "importing", "uploading":
-			return Progress{State: state}, nil
-		default:
-			return Progress{}, apperr.New(apperr.Conflict, "the image %s of the server is %s", image.ID, image.Status)
+	if x.Follow != nil {
+		if images, err := x.images(ctx, server); err != nil || len(images) > 0 {
+			return x.followImage(ctx, server, state, images, err)
 		}
 	}
 	switch {
+	case x.Lease != uuid.Nil && state == domain.InstanceShelved && server.Task == "":
+		err := x.cloud.UnshelveServer(ctx, server.ID)
+		return Progress{State: domain.InstanceUpdating}, err
+	case x.Check(state) != nil:
+		return x.notAllowed(state, x.Check(state))
 	case server.Task != "":
 		return Progress{State: state, Blocked: busy(server)}, nil
-	case state == domain.InstanceShelved:
-		if err = x.cloud.UnshelveServer(ctx, server.ID); err != nil {
-			return Progress{}, err
-		}
-		return Progress{State: domain.InstanceUpdating}, nil
-	case !mayLeaveHost(state):
-		return x.notAllowed(state, notFrom(state, x.Action.Action))
 	}
-	_, err = x.cloud.SnapshotServer(ctx, server.ID, name)
-	return Progress{State: state, Accepted: err == nil}, err
+	id, err := x.cloud.SnapshotServer(ctx, server.ID, x.imageName(server), x.ID)
+	return Progress{State: state, Accepted: err == nil, ImageID: id}, err
+}
+
+// images are those that the action has made of the server.
+func (x executor) images(ctx context.Context, server domain.Server) ([]domain.Image, error) {
+	if x.Lease != uuid.Nil {
+		return x.cloud.FindImages(ctx, x.imageName(server))
+	}
+	return x.cloud.ImagesOf(ctx, x.ID)
+}
+
+// followImage waits for the first image of the action.
+func (x executor) followImage(
+	ctx context.Context, server domain.Server, state domain.InstanceState, images []domain.Image, err error,
+) (Progress, error) {
+	if err != nil {
+		return Progress{}, err
+	}
+	switch image := images[0]; image.Status {
+	case "active":
+		return Progress{State: state, Done: true, ImageID: image.ID}, x.give(ctx, image, server)
+	case "queued", "saving", "importing", "uploading":
+		return Progress{State: state, ImageID: image.ID}, nil
+	default:
+		return Progress{}, apperr.New(apperr.Conflict, "the image %s of the server is %s", image.ID, image.Status)
+	}
 }
 
 // give makes the image of a server its project's, when the service account has made it.
@@ -95,6 +109,14 @@ func (x executor) give(ctx context.Context, image domain.Image, server domain.Se
 // maxImageName is how many characters Glance takes.
 const maxImageName = 255
 
+// imageName is the name of the image that is made of the server.
+func (x executor) imageName(server domain.Server) string {
+	if x.Lease != uuid.Nil {
+		return ImageName(server.Name, x.Lease)
+	}
+	return cmp.Or(x.ImageName, server.Name)
+}
+
 // ImageName is the name of the image that is made of a server at the end of a lease.
 func ImageName(server string, lease uuid.UUID) string {
 	suffix := "-" + lease.String()
@@ -102,15 +124,6 @@ func ImageName(server string, lease uuid.UUID) string {
 		server = string(runes[:maxImageName-len(suffix)])
 	}
 	return server + suffix
-}
-
-// mayLeaveHost reports whether Nova shelves servers of the state, and makes images of them.
-func mayLeaveHost(state domain.InstanceState) bool {
-	return state == domain.InstanceActive || state == domain.InstanceStopped || state == domain.InstancePaused
-}
-
-func notFrom(state domain.InstanceState, action domain.Action) error {
-	return apperr.New(apperr.Conflict, "a server in the state %s does not allow the action %s", state, action)
 }
 
 func busy(server domain.Server) error {

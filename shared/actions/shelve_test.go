@@ -67,6 +67,31 @@ func TestShelveAndSnapshot(t *testing.T) {
 			t.Errorf("%s: called %v, got %+v, %v", name, nova.calls, p, err)
 		}
 	}
+	for name, tc := range map[string]struct {
+		server      domain.Server
+		isFollowed  bool
+		image, want string
+		code        apperr.Code
+	}{
+		"a request":              {server: server("PAUSED", ""), image: "mine", want: "mine"},
+		"without a name":         {server: server("SHUTOFF", ""), want: "web"},
+		"through a connection":   {server: server("ACTIVE", ""), isFollowed: true, want: "web"},
+		"of a shelved server":    {server: server("SHELVED", ""), code: apperr.Conflict},
+		"of a shelved, followed": {server: server("SHELVED", ""), isFollowed: true, code: apperr.Conflict},
+		"Nova is at work":        {server: server("ACTIVE", "image_snapshot"), code: apperr.Conflict},
+	} {
+		tc.server.Name = "web"
+		nova, a := &fakeNova{server: tc.server}, actionOf(domain.ActionRequest{Action: domain.Snapshot})
+		a.ImageName = tc.image
+		if tc.isFollowed {
+			a.Follow = &Follow{RequestedAt: time.Now(), Now: time.Now()}
+		}
+		p, err := Engine{&fakeInstances{}}.Run(t.Context(), nova, a)
+		if apperr.CodeOf(err) != tc.code || (p.ImageID != "") != (tc.code == "") || tc.code == "" &&
+			(nova.images[0].Name != tc.want || p.State != domain.StateOf(tc.server.Status, "") || !p.Accepted) {
+			t.Errorf("snapshot, %s: got %+v, %v, images %+v", name, p, err, nova.images)
+		}
+	}
 	if name := ImageName(strings.Repeat("ä", 300), lease); len([]rune(name)) != 255 ||
 		!strings.HasSuffix(name, lease.String()) {
 		t.Errorf("the image's name is %s", name)

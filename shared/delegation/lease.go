@@ -35,13 +35,13 @@ func (t Trusts) ForLease(
 			UserID: who.UserID, UserName: who.UserName, ProjectID: who.ProjectID, ProjectName: who.ProjectName,
 			Roles: fewestRoles(who.Roles),
 		},
-		Actions:   []domain.Permission{domain.MayStart, domain.MayStop, domain.MayDeallocate},
+		Actions:   []domain.Permission{domain.MayStart, domain.MayStop, domain.MayShelve},
 		UsableBy:  []string{},
 		Flavors:   []domain.Flavor{},
 		ExpiresAt: lease.EndsAt.Add(LeaseSpare),
 	}
-	if lease.OnEnd == domain.OnEndShelve || lease.OnEnd == domain.OnEndStop {
-		c.Actions = c.Actions[:2]
+	if lease.OnEnd == domain.OnEndDelete || lease.OnEnd == domain.OnEndSnapshotDelete {
+		c.Actions = append(c.Actions, domain.MaySnapshot, domain.MayDeallocate)
 	}
 	err = t.Create(ctx, who, cloud, c)
 	if errors.Is(err, domain.ErrDelegatedToken) {

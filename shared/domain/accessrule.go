@@ -36,7 +36,12 @@ var (
 		MayStart:   {serverAction},
 		MayStop:    {serverAction},
 		MayReboot:  {serverAction},
-		MayDeploy:  {serverAction},
+		MayShelve:  {serverAction},
+		MaySnapshot: {
+			serverAction,
+			{"image", "GET", "/**/images"},
+		},
+		MayDeploy: {serverAction},
 		MayDeallocate: {
 			{"compute", "DELETE", "/**/servers/*"},
 			{"network", "GET", "/**/ports"},

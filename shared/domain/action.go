@@ -1,6 +1,7 @@
 package domain
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -20,14 +21,15 @@ const (
 	// Connect tracks an existing server as an instance, and Disconnect ends that. Neither calls Nova.
 	Connect    Action = "connect"
 	Disconnect Action = "disconnect"
-	// Shelve and Snapshot are only for leases: no route takes them. Shelve ends when the server is on no host any more,
-	// Snapshot when its image is active.
-	Shelve   Action = "shelve"
-	Snapshot Action = "snapshot"
+	Shelve     Action = "shelve"   // off its host, with its disk kept as an image
+	Unshelve   Action = "unshelve" // what Start does to a shelved server, and only that
+	Snapshot   Action = "snapshot" // make an image of the server's disk
 )
 
 // Actions lists the actions that are calls to Nova, for messages and checks.
-func Actions() []string { return texts(Start, Stop, Reboot, Deploy, Delete) }
+func Actions() []string {
+	return texts(Start, Stop, Reboot, Shelve, Unshelve, Snapshot, Deploy, Delete)
+}
 
 // ActionRequest is a requested action.
 type ActionRequest struct {
@@ -36,12 +38,15 @@ type ActionRequest struct {
 }
 
 var (
-	requestStart  = ActionRequest{Action: Start}
-	requestStop   = ActionRequest{Action: Stop}
-	requestReboot = ActionRequest{Action: Reboot}
-	requestHard   = ActionRequest{Action: Reboot, Hard: true}
-	requestDeploy = ActionRequest{Action: Deploy}
-	requestDelete = ActionRequest{Action: Delete}
+	requestStart    = ActionRequest{Action: Start}
+	requestStop     = ActionRequest{Action: Stop}
+	requestReboot   = ActionRequest{Action: Reboot}
+	requestHard     = ActionRequest{Action: Reboot, Hard: true}
+	requestShelve   = ActionRequest{Action: Shelve}
+	requestUnshelve = ActionRequest{Action: Unshelve}
+	requestSnapshot = ActionRequest{Action: Snapshot}
+	requestDeploy   = ActionRequest{Action: Deploy}
+	requestDelete   = ActionRequest{Action: Delete}
 )
 
 // ActionTransitions lists the actions that each state allows, by Nova's rules (compute/api.py and vm_states.py). Nova
@@ -49,10 +54,14 @@ var (
 var ActionTransitions = map[InstanceState][]ActionRequest{
 	InstanceRequested: {}, // there is no server yet
 	InstanceBuilding:  {requestDelete},
-	InstanceActive:    {requestStop, requestReboot, requestHard, requestDeploy, requestDelete},
-	InstanceStopped:   {requestStart, requestHard, requestDeploy, requestDelete},
-	InstanceShelved:   {requestStart, requestDeploy, requestDelete},
-	InstancePaused:    {requestHard, requestDelete},
+	InstanceActive: {
+		requestStop, requestReboot, requestHard, requestShelve, requestSnapshot, requestDeploy, requestDelete,
+	},
+	InstanceStopped: {
+		requestStart, requestHard, requestShelve, requestSnapshot, requestDeploy, requestDelete,
+	},
+	InstanceShelved:   {requestStart, requestUnshelve, requestDeploy, requestDelete},
+	InstancePaused:    {requestHard, requestShelve, requestSnapshot, requestDelete}, // suspended, too
 	InstanceRebooting: {requestHard, requestDelete},
 	InstanceUpdating:  {requestDelete},
 	InstanceRescued:   {requestDelete},
@@ -64,27 +73,33 @@ var ActionTransitions = map[InstanceState][]ActionRequest{
 
 // idleIn lists the states in which an action has nothing to do.
 var idleIn = map[Action][]InstanceState{
-	Start: {InstanceActive}, Stop: {InstanceStopped}, Delete: {InstanceDeleting, InstanceDeleted},
+	Start: {InstanceActive}, Unshelve: {InstanceActive}, Stop: {InstanceStopped}, Shelve: {InstanceShelved},
+	Delete: {InstanceDeleting, InstanceDeleted},
 }
 
-// underWay lists the tasks in which Nova already carries out an action.
-var underWay = map[string]Action{
-	"powering-on": Start, "unshelving": Start, "spawning": Start, "powering-off": Stop,
+// underWay lists the actions that Nova already carries out in a task.
+var underWay = map[string][]Action{
+	"powering-on": {Start}, "unshelving": {Start, Unshelve}, "spawning": {Start, Unshelve}, "powering-off": {Stop},
+	"shelving": {Shelve}, "shelving_image_pending_upload": {Shelve}, "shelving_image_uploading": {Shelve},
+	"shelving_offloading": {Shelve},
 }
 
-// afterAction is the state of an instance once Nova has accepted an action.
+// afterAction is the state of an instance once Nova has accepted an action. Snapshot changes none.
 var afterAction = map[Action]InstanceState{
 	Start: InstanceUpdating, Stop: InstanceUpdating, Deploy: InstanceUpdating, Reboot: InstanceRebooting,
-	Delete: InstanceDeleting, Shelve: InstanceUpdating,
+	Delete: InstanceDeleting, Shelve: InstanceUpdating, Unshelve: InstanceUpdating,
 }
 
-// After is the state of an instance once Nova has accepted the action.
-func (a ActionRequest) After() InstanceState { return afterAction[a.Action] }
+// After is the state of an instance once Nova has accepted the action in a state.
+func (a ActionRequest) After(state InstanceState) InstanceState {
+	return cmp.Or(afterAction[a.Action], state)
+}
 
 // Idle reports whether there is nothing to do: by its state and Nova's task, the server is in the requested state or on
 // its way there.
 func (a ActionRequest) Idle(state InstanceState, task string) bool {
-	return slices.Contains(idleIn[a.Action], state) || state == InstanceUpdating && underWay[task] == a.Action
+	return slices.Contains(idleIn[a.Action], state) || state == InstanceUpdating &&
+		slices.Contains(underWay[task], a.Action)
 }
 
 // Check fails if the state does not allow the action, and lists the actions that it allows.

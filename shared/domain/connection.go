@@ -61,13 +61,16 @@ const (
 	MayStart      Permission = "start"
 	MayStop       Permission = "stop"
 	MayReboot     Permission = "reboot"
+	MayShelve     Permission = "shelve"   // MayStart permits to unshelve
+	MaySnapshot   Permission = "snapshot" // make images of servers
 	MayDeploy     Permission = "deploy"
 	MayDeallocate Permission = "deallocate" // delete servers
 )
 
 // Permissions lists every permission, for messages and checks.
 func Permissions() []string {
-	return texts(MayAllocate, MayConnect, MayStart, MayStop, MayReboot, MayDeploy, MayDeallocate)
+	return texts(MayAllocate, MayConnect, MayStart, MayStop, MayReboot, MayShelve, MaySnapshot, MayDeploy,
+		MayDeallocate)
 }
 
 // Connection is a stored delegation: a right to act in its owner's project, with limits.

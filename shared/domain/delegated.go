@@ -59,7 +59,7 @@ type ActionStatus string
 // The statuses of an action.
 const (
 	ActionRunning ActionStatus = "running"
-	// ActionDone: Nova has accepted it, or completed a deployment or a deletion.
+	// ActionDone: Nova has accepted it, or completed a deployment, a snapshot, a shelving or a deletion.
 	ActionDone   ActionStatus = "done"
 	ActionFailed ActionStatus = "failed" // see Problem
 )
@@ -78,6 +78,8 @@ type DelegatedAction struct {
 	ConnectionID uuid.UUID // zero = all of the project
 	InstanceID   uuid.UUID
 	ServerID     string // of Connect: the server to adopt
+	ImageName    string // of Snapshot; "" = the server's name
+	ImageID      string // of a Snapshot that has ended
 	UserID       string // the caller
 	Actor        *Actor // the caller in events; nil = stored by an older version
 	Request      ActionRequest
@@ -97,7 +99,7 @@ func (a DelegatedAction) SealedFor() string { return "action/" + a.ProjectID + "
 func PermissionFor(action Action) (p Permission, ok bool) {
 	p, ok = map[Action]Permission{
 		Start: MayStart, Stop: MayStop, Reboot: MayReboot, Deploy: MayDeploy, Delete: MayDeallocate,
-		Connect: MayConnect, Shelve: MayStop, Snapshot: MayDeallocate,
+		Connect: MayConnect, Shelve: MayShelve, Unshelve: MayStart, Snapshot: MaySnapshot,
 	}[action]
 	return p, ok
 }

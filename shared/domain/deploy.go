@@ -11,6 +11,9 @@ import (
 // it shows whether the rebuild was requested.
 const DeployMark = "cloudfn-deployment"
 
+// SnapshotMark is the key of an image's properties that holds the id of the action that made the image.
+const SnapshotMark = "cloudfn-action"
+
 // Deployment is the deployment of an agent to an instance.
 type Deployment struct {
 	ID         uuid.UUID

@@ -17,6 +17,7 @@ type ActionKey struct {
 type ActionResult struct {
 	State   InstanceState `json:"state"`
 	Changed bool          `json:"changed"`
+	ImageID string        `json:"image_id,omitempty"` // of Snapshot
 }
 
 // KeyedAction is a repeatable action with the project's own token. Result is set when it is done; until then the

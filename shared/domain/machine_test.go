@@ -127,7 +127,7 @@ func asked() string {
 			if a.Hard {
 				verb = "hard " + verb
 			}
-			fmt.Fprintf(&lines, "    %s --> %s: %s\n", from, a.After(), verb)
+			fmt.Fprintf(&lines, "    %s --> %s: %s\n", from, a.After(from), verb)
 		}
 	}
 	return lines.String()

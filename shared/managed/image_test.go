@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/testkit"
@@ -143,7 +144,7 @@ func TestLongSnapshotOfAnImage(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.project.Await(t, serverID, "ACTIVE")
-	id, err := nova.SnapshotServer(t.Context(), serverID, "snapshot")
+	id, err := nova.SnapshotServer(t.Context(), serverID, "snapshot", uuid.Nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -60,7 +60,8 @@ type call struct {
 func calls(projectID string) []call {
 	const id = "00000000-0000-4000-8000-000000000000"
 	allocate, acting := []domain.Permission{domain.MayAllocate}, []domain.Permission{
-		domain.MayAllocate, domain.MayStart, domain.MayStop, domain.MayReboot, domain.MayDeploy,
+		domain.MayAllocate, domain.MayStart, domain.MayStop, domain.MayReboot, domain.MayDeploy, domain.MayShelve,
+		domain.MaySnapshot,
 	}
 	return []call{
 		{
@@ -97,7 +98,7 @@ func calls(projectID string) []call {
 				_,
 					err := s.Images(ctx, "x")
 				return err
-			}, allocate,
+			}, []domain.Permission{domain.MayAllocate, domain.MaySnapshot},
 		},
 		{
 			"Networks", func(ctx context.Context, s *openstack.Session) error {
@@ -136,6 +137,11 @@ func calls(projectID string) []call {
 					id)
 			}, acting,
 		},
+		{"ShelveServer", func(ctx context.Context, s *openstack.Session) error { return s.ShelveServer(ctx, id) }, acting},
+		{"SnapshotServer", func(ctx context.Context, s *openstack.Session) error {
+			_, err := s.SnapshotServer(ctx, id, "x", uuid.Nil)
+			return err
+		}, acting},
 		{"StopServer", func(ctx context.Context, s *openstack.Session) error { return s.StopServer(ctx, id) }, acting},
 		{
 			"RebootServer", func(ctx context.Context, s *openstack.Session) error {

@@ -141,7 +141,7 @@ func TestReservableHostsTakeTheirFlavor(t *testing.T) {
 	if on[hosts[0]]+on[hosts[1]] != 1 {
 		t.Errorf("the servers of the hosts: %v", on)
 	}
-	if _, err := mine.SnapshotServer(ctx, id, "of-"+id); err != nil {
+	if _, err := mine.SnapshotServer(ctx, id, "of-"+id, uuid.Nil); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { p.DeleteImages(t) })
@@ -160,13 +160,20 @@ func TestLongShelveSnapshotAndImages(t *testing.T) {
 	mine, admin, ctx := p.Session(t), testkit.Session(t, "admin"), t.Context()
 	made := p.Boot(t, "kept", 1)[0]
 	name := "kept-" + made.ID
-	id, err := mine.SnapshotServer(ctx, made.ID, name)
+	action := uuid.New()
+	id, err := mine.SnapshotServer(ctx, made.ID, name, action)
 	if err != nil || id == "" {
 		t.Fatal(id, err)
 	}
 	found, err := mine.FindImages(ctx, name)
 	if err != nil || len(found) != 1 || found[0].ID != id || found[0].Status == "" {
 		t.Fatal(found, err)
+	}
+	if found, err := mine.ImagesOf(ctx, action); err != nil || len(found) != 1 || found[0].ID != id {
+		t.Errorf("by its action: %v %v", found, err)
+	}
+	if found, err := mine.ImagesOf(ctx, uuid.New()); err != nil || len(found) != 0 {
+		t.Errorf("another action: %v %v", found, err)
 	}
 	p.Quiet(t, made.ID)
 	if found, err := mine.FindImages(ctx, "KEPT-"+made.ID); err != nil || len(found) != 0 {

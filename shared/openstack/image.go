@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/google/uuid"
 	"github.com/gophercloud/gophercloud/v2"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -51,6 +52,11 @@ func (s *Session) Images(ctx context.Context, name string) ([]domain.Image, erro
 func (s *Session) FindImages(ctx context.Context, name string) ([]domain.Image, error) {
 	found, err := s.Images(ctx, name)
 	return slices.DeleteFunc(found, func(i domain.Image) bool { return i.Name != name }), err
+}
+
+// ImagesOf lists the images that an action has made of a server, in every status.
+func (s *Session) ImagesOf(ctx context.Context, action uuid.UUID) ([]domain.Image, error) {
+	return s.images(ctx, url.Values{"limit": {"1000"}, domain.SnapshotMark: {action.String()}})
 }
 
 // CommunityImages lists the community images.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 
+	"github.com/google/uuid"
 	"github.com/gophercloud/gophercloud/v2"
 	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/servers"
 
@@ -46,14 +47,21 @@ func (s *Session) OffloadServer(ctx context.Context, id string) error {
 	})
 }
 
-// SnapshotServer begins an image of the server's disk, and returns its id. The image is the project's of the session.
+// SnapshotServer begins an image of the server's disk, and returns its id. ImagesOf finds it by the action (zero = none).
+// The image is the project's of the session.
 // When the server is another project's, Nova offers it to that one, whose lists do not show it until it accepts.
-func (s *Session) SnapshotServer(ctx context.Context, id, name string) (imageID string, err error) {
+func (s *Session) SnapshotServer(
+	ctx context.Context, id, name string, action uuid.UUID,
+) (imageID string, err error) {
 	nova, err := s.compute(ctx, computeImageID)
 	if err != nil {
 		return "", err
 	}
-	imageID, err = servers.CreateImage(ctx, nova, id, servers.CreateImageOpts{Name: name}).ExtractImageID()
+	opts := servers.CreateImageOpts{Name: name}
+	if action != uuid.Nil {
+		opts.Metadata = map[string]string{domain.SnapshotMark: action.String()}
+	}
+	imageID, err = servers.CreateImage(ctx, nova, id, opts).ExtractImageID()
 	return imageID, classify("nova", err)
 }
 

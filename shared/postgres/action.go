@@ -17,7 +17,7 @@ type Actions struct{ DB *DB }
 
 const actionColumns = `
 id, project_id, connection_id, instance_id, server_id, user_id, verb, hard, payload, status, problem, created_at,
-updated_at, actor`
+updated_at, actor, image_name, image_id`
 
 // actionRow is a row of actionColumns.
 type actionRow struct {
@@ -56,6 +56,7 @@ const actionEventSQL = `
            jsonb_strip_nulls(jsonb_build_object(
                'action_id', id, 'instance_id', instance_id, 'connection_id', connection_id, 'action', verb,
                'status', status, 'previous_status', previous_status, 'fault', problem,
+               'image_id', nullif(image_id, ''),
                'actor', actor || jsonb_build_object('action_id', id, 'action', verb)))
     from`
 
@@ -66,8 +67,8 @@ with used as (
     returning id
 ), after as (
     insert into actions (project_id, id, connection_id, instance_id, server_id, user_id, verb, hard, payload,
-                         body_sha256, actor)
-    select $1, $2, id, $4, $5, $6, $7, $8, $9, $11, $12 from used
+                         body_sha256, actor, image_name)
+    select $1, $2, id, $4, $5, $6, $7, $8, $9, $11, $12, $13 from used
     where (select count(*) from actions where connection_id = $3 and status = 'running') < $10
     returning *, null::text as previous_status
 ), event as (` + actionEventSQL + ` after)
@@ -142,7 +143,8 @@ connection_id = $3 and body_sha256 is not distinct from $4 as is_same from actio
 
 func createAction(ctx context.Context, db querier, a domain.DelegatedAction) (domain.DelegatedAction, error) {
 	row, found, err := queryFound[actionRow](ctx, db, createActionSQL, a.ProjectID, a.ID, a.ConnectionID, a.InstanceID,
-		a.ServerID, a.UserID, a.Request.Action, a.Request.Hard, a.Payload, maxWaiting, a.BodySHA256, a.Actor)
+		a.ServerID, a.UserID, a.Request.Action, a.Request.Hard, a.Payload, maxWaiting, a.BodySHA256, a.Actor,
+		a.ImageName)
 	if err == nil && !found {
 		err = apperr.New(apperr.Conflict, "the connection has ended, is suspended, or has %d waiting actions, "+
 			"which is the limit", maxWaiting)
@@ -194,7 +196,7 @@ where project_id = $1 and id = $2 and claim_id = $3`, action.ProjectID, action.I
 const endActionSQL = `
 with after as (
     update actions
-    set status = $4, problem = $5, payload = null, seq = seq + 1, ` + releaseSQL + `, updated_at = clock_timestamp()
+    set status = $4, problem = $5, payload = null, image_id = $6, seq = seq + 1, ` + releaseSQL + `, updated_at = clock_timestamp()
     where project_id = $1 and id = $2 and claim_id = $3 and status = 'running'
     returning *, 'running' as previous_status
 ), event as (` + actionEventSQL + ` after)
@@ -226,5 +228,5 @@ func (a Actions) End(
 		status = domain.ActionFailed
 	}
 	return fenced(writeValue[int64](ctx, a.DB.pool, endActionSQL, action.ProjectID, action.ID, claim.ID, status,
-		problem))
+		problem, action.ImageID))
 }

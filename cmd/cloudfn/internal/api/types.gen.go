@@ -24,12 +24,15 @@ const (
 
 // Defines values for ActionVerb.
 const (
-	ActionVerbConnect ActionVerb = "connect"
-	ActionVerbDelete  ActionVerb = "delete"
-	ActionVerbDeploy  ActionVerb = "deploy"
-	ActionVerbReboot  ActionVerb = "reboot"
-	ActionVerbStart   ActionVerb = "start"
-	ActionVerbStop    ActionVerb = "stop"
+	ActionVerbConnect  ActionVerb = "connect"
+	ActionVerbDelete   ActionVerb = "delete"
+	ActionVerbDeploy   ActionVerb = "deploy"
+	ActionVerbReboot   ActionVerb = "reboot"
+	ActionVerbShelve   ActionVerb = "shelve"
+	ActionVerbSnapshot ActionVerb = "snapshot"
+	ActionVerbStart    ActionVerb = "start"
+	ActionVerbStop     ActionVerb = "stop"
+	ActionVerbUnshelve ActionVerb = "unshelve"
 )
 
 // Defines values for AddressType.
@@ -235,6 +238,7 @@ const (
 	EventActorActionSnapshot   EventActorAction = "snapshot"
 	EventActorActionStart      EventActorAction = "start"
 	EventActorActionStop       EventActorAction = "stop"
+	EventActorActionUnshelve   EventActorAction = "unshelve"
 )
 
 // Defines values for EventType.
@@ -608,6 +612,8 @@ const (
 	PermissionDeallocate Permission = "deallocate"
 	PermissionDeploy     Permission = "deploy"
 	PermissionReboot     Permission = "reboot"
+	PermissionShelve     Permission = "shelve"
+	PermissionSnapshot   Permission = "snapshot"
 	PermissionStart      Permission = "start"
 	PermissionStop       Permission = "stop"
 )
@@ -674,11 +680,14 @@ const (
 
 // Defines values for ServerActionAction.
 const (
-	ServerActionActionDelete ServerActionAction = "delete"
-	ServerActionActionDeploy ServerActionAction = "deploy"
-	ServerActionActionReboot ServerActionAction = "reboot"
-	ServerActionActionStart  ServerActionAction = "start"
-	ServerActionActionStop   ServerActionAction = "stop"
+	ServerActionActionDelete   ServerActionAction = "delete"
+	ServerActionActionDeploy   ServerActionAction = "deploy"
+	ServerActionActionReboot   ServerActionAction = "reboot"
+	ServerActionActionShelve   ServerActionAction = "shelve"
+	ServerActionActionSnapshot ServerActionAction = "snapshot"
+	ServerActionActionStart    ServerActionAction = "start"
+	ServerActionActionStop     ServerActionAction = "stop"
+	ServerActionActionUnshelve ServerActionAction = "unshelve"
 )
 
 // Defines values for ServerChangedOrigin.
@@ -701,19 +710,25 @@ const (
 
 // Defines values for ServerRefusalAllowed.
 const (
-	ServerRefusalAllowedDelete ServerRefusalAllowed = "delete"
-	ServerRefusalAllowedDeploy ServerRefusalAllowed = "deploy"
-	ServerRefusalAllowedReboot ServerRefusalAllowed = "reboot"
-	ServerRefusalAllowedStart  ServerRefusalAllowed = "start"
-	ServerRefusalAllowedStop   ServerRefusalAllowed = "stop"
+	ServerRefusalAllowedDelete   ServerRefusalAllowed = "delete"
+	ServerRefusalAllowedDeploy   ServerRefusalAllowed = "deploy"
+	ServerRefusalAllowedReboot   ServerRefusalAllowed = "reboot"
+	ServerRefusalAllowedShelve   ServerRefusalAllowed = "shelve"
+	ServerRefusalAllowedSnapshot ServerRefusalAllowed = "snapshot"
+	ServerRefusalAllowedStart    ServerRefusalAllowed = "start"
+	ServerRefusalAllowedStop     ServerRefusalAllowed = "stop"
+	ServerRefusalAllowedUnshelve ServerRefusalAllowed = "unshelve"
 )
 
 // Defines values for ServersActionAction.
 const (
-	ServersActionActionDelete ServersActionAction = "delete"
-	ServersActionActionReboot ServersActionAction = "reboot"
-	ServersActionActionStart  ServersActionAction = "start"
-	ServersActionActionStop   ServersActionAction = "stop"
+	ServersActionActionDelete   ServersActionAction = "delete"
+	ServersActionActionReboot   ServersActionAction = "reboot"
+	ServersActionActionShelve   ServersActionAction = "shelve"
+	ServersActionActionSnapshot ServersActionAction = "snapshot"
+	ServersActionActionStart    ServersActionAction = "start"
+	ServersActionActionStop     ServersActionAction = "stop"
+	ServersActionActionUnshelve ServersActionAction = "unshelve"
 )
 
 // Defines values for SubnetIPVersion.
@@ -746,7 +761,7 @@ type ActionError struct {
 
 // ActionEvent defines model for ActionEvent.
 type ActionEvent struct {
-	// Action What was done to the server. `shelve` and `snapshot` are done for leases only.
+	// Action What was done to the server.
 	Action EventActorAction `json:"action"`
 
 	// ActionID A UUID in lower case.
@@ -761,13 +776,16 @@ type ActionEvent struct {
 	// Fault Why an action failed.
 	Fault *ActionError `json:"fault,omitempty"`
 
+	// ImageID Of a snapshot that is done: the image.
+	ImageID *string `json:"image_id,omitempty"`
+
 	// InstanceID A UUID in lower case.
 	InstanceID UUID `json:"instance_id"`
 
-	// PreviousStatus `done`: Nova has accepted it; `deploy` and `delete` have ended. `failed`: see the error.
+	// PreviousStatus `done`: Nova has accepted it; `deploy`, `shelve`, `snapshot` and `delete` have ended. `failed`: see the error.
 	PreviousStatus *DelegatedActionStatus `json:"previous_status,omitempty"`
 
-	// Status `done`: Nova has accepted it; `deploy` and `delete` have ended. `failed`: see the error.
+	// Status `done`: Nova has accepted it; `deploy`, `shelve`, `snapshot` and `delete` have ended. `failed`: see the error.
 	Status DelegatedActionStatus `json:"status"`
 }
 
@@ -1539,17 +1557,20 @@ type DelegatedAction struct {
 	// ID A UUID in lower case.
 	ID UUID `json:"id"`
 
+	// ImageID Of a snapshot that is done: the image.
+	ImageID *string `json:"image_id,omitempty"`
+
 	// InstanceID A UUID in lower case.
 	InstanceID UUID `json:"instance_id"`
 
-	// Status `done`: Nova has accepted it; `deploy` and `delete` have ended. `failed`: see the error.
+	// Status `done`: Nova has accepted it; `deploy`, `shelve`, `snapshot` and `delete` have ended. `failed`: see the error.
 	Status DelegatedActionStatus `json:"status"`
 
 	// UpdatedAt RFC 3339 in UTC.
 	UpdatedAt Time `json:"updated_at"`
 }
 
-// DelegatedActionStatus `done`: Nova has accepted it; `deploy` and `delete` have ended. `failed`: see the error.
+// DelegatedActionStatus `done`: Nova has accepted it; `deploy`, `shelve`, `snapshot` and `delete` have ended. `failed`: see the error.
 type DelegatedActionStatus string
 
 // Delivery One event on its way to one callback. Of the receiver's answers only the last status is kept.
@@ -1772,7 +1793,7 @@ type Drift struct {
 // EventActor Whose request has caused the change, and by what. Absent when no request did, such as for a change by Nova alone. A callback of another
 // project than the event's, which gets it through a connection, sees actors of its own project only.
 type EventActor struct {
-	// Action What was done to the server. `shelve` and `snapshot` are done for leases only.
+	// Action What was done to the server.
 	Action *EventActorAction `json:"action,omitempty"`
 
 	// ActionID The action that did it: its id, when it has one.
@@ -1792,7 +1813,7 @@ type EventActor struct {
 	UserName *string `json:"user_name,omitempty"`
 }
 
-// EventActorAction What was done to the server. `shelve` and `snapshot` are done for leases only.
+// EventActorAction What was done to the server.
 type EventActorAction string
 
 // EventType defines model for EventType.
@@ -2932,7 +2953,7 @@ type PartProblem struct {
 }
 
 // Permission `allocate`: launch servers, and reuse idle ones of the connection. `connect`: adopt any server of the project. `start`, `stop`,
-// `reboot`, `deploy` an agent, `deallocate`: delete. Disconnecting a server takes no permission.
+// `reboot`, `shelve` (unshelving takes `start`), `snapshot`: make images of servers, `deploy` an agent, `deallocate`: delete. Disconnecting a server takes no permission.
 type Permission string
 
 // PlanField defines model for PlanField.
@@ -3395,6 +3416,9 @@ type ServerActed struct {
 	// ID The id as it was given.
 	ID UUID `json:"id"`
 
+	// ImageID Of snapshot: the image being made.
+	ImageID *string `json:"image_id,omitempty"`
+
 	// State The state, in words that do not change with Nova's versions. `requested`: Nova has not said yes yet. `updating`:
 	// something is in progress. `unknown`: its cell is away, which does not mean that the server is gone.
 	State InstanceState `json:"state"`
@@ -3430,6 +3454,9 @@ type ServerAction struct {
 
 	// JoinToken Of deploy: the value of the variable JOIN_TOKEN, with which the agent joins. It should be valid once and for a short time.
 	JoinToken *string `json:"join_token,omitempty"`
+
+	// Name Of snapshot: the name of the image. The default is the server's name.
+	Name *string `json:"name,omitempty"`
 
 	// Registry Of deploy: the login to the image's registry. It is used for the pull and not stored.
 	Registry *RegistryLogin `json:"registry,omitempty"`
@@ -3663,6 +3690,9 @@ type ServersAction struct {
 
 	// Ids Ids of servers or of their instances. Each server once.
 	Ids []string `json:"ids"`
+
+	// Name Of snapshot: the name of each image. The default is the server's name.
+	Name *string `json:"name,omitempty"`
 }
 
 // ServersActionAction defines model for ServersAction.Action.

@@ -72,6 +72,7 @@ func ParsePeriod(text string) (domain.Period, error) {
 }
 
 func extend(a *cli.App) *cobra.Command {
+	var f follow
 	cmd := leases.One(a, "extend", "Move the end of a lease", "changeLease", func(cmd *cobra.Command, id string) error {
 		body := cli.Body(cmd.Flags(), "end")
 		by, _ := cmd.Flags().GetString("by")
@@ -89,8 +90,9 @@ func extend(a *cli.App) *cobra.Command {
 			}
 			body["end"] = period.AddTo(found.Value.End)
 		}
-		return leases.Send(cmd.Context(), a, http.MethodPatch, leases.URL(id), body)
+		return f.send(cmd.Context(), a, http.MethodPatch, leases.URL(id), body)
 	})
+	f.watchFlag(cmd)
 	cmd.Annotations = cli.Calls("changeLease", "getLease")
 	cmd.Long = `Move the end of a lease. --end may also be earlier than the present end. When too few hosts are free
 for longer, the lease stays as it is, and the error says from when they are.`

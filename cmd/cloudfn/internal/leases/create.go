@@ -16,7 +16,7 @@ import (
 )
 
 func create(a *cli.App) *cobra.Command {
-	var wait cli.Wait
+	var f follow
 	cmd := &cobra.Command{
 		Use:   "create NAME (--hosts N | --instance ID) (--end WHEN | --duration TIME)",
 		Short: "Create a lease", Args: cobra.ExactArgs(1),
@@ -37,8 +37,7 @@ what --on-end says at the end.`,
 			if isDry, _ := cmd.Flags().GetBool("dry-run"); isDry {
 				return leases.Send(cmd.Context(), a, http.MethodPost, leases.Path+"?dry_run=true", body)
 			}
-			return send(cmd.Context(), a, http.MethodPost, leases.Path, body, wait, api.LeaseStatusActive,
-				api.LeaseStatusEnded, api.LeaseStatusCancelled)
+			return f.send(cmd.Context(), a, http.MethodPost, leases.Path, body, append(ended, api.LeaseStatusActive)...)
 		},
 	}
 	termFlags(a, cmd)
@@ -54,7 +53,7 @@ what --on-end says at the end.`,
 		return instances(ctx, a)
 	})
 	flags.Bool("dry-run", false, "only show the lease as it would be, or why it cannot be")
-	wait.Flags(cmd, "it is active")
+	f.flags(cmd, "it is active")
 	return cmd
 }
 

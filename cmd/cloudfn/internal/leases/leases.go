@@ -3,7 +3,6 @@ package leases
 
 import (
 	"context"
-	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -99,7 +98,7 @@ func Command(a *cli.App) *cobra.Command {
 	retry.Long = `Retry what has failed of a lease in error: its start, or its end. What it does to instances is
 delegated again, by you.`
 	return cli.Group("leases", "Reserve instances and hosts for a period",
-		list(a), leases.Show(a, "Show a lease", "getLease"), create(a), extend(a), update(a), end(a), retry,
+		list(a), show(a), create(a), extend(a), update(a), end(a), retry,
 		availability(a), allocations(a))
 }
 
@@ -137,49 +136,6 @@ func await(
 		return "it is " + string(lease.Value.Status) + "; follow it by " + a.Name + " leases show " + id
 	})
 	return lease, err
-}
-
-// send sends a request whose answer is a lease, waits for one of the statuses if it is to, and prints the lease.
-func send(
-	ctx context.Context, a *cli.App, method, path string, body any, wait cli.Wait, statuses ...api.LeaseStatus,
-) error {
-	lease, err := api.Send[api.Lease](ctx, a.API(), method, path, body)
-	if err != nil {
-		return err
-	}
-	if wait.IsOn {
-		a.Notef("Lease %s is %s.", lease.Value.ID, lease.Value.Status)
-		if lease, err = await(ctx, a, wait.Limit, lease, statuses...); err != nil {
-			return err
-		}
-	}
-	return leases.Print(a, lease)
-}
-
-func end(a *cli.App) *cobra.Command {
-	var wait cli.Wait
-	cmd := leases.One(a, "end", "End a lease now, or cancel it before its start", "deleteLease",
-		func(cmd *cobra.Command, id string) error {
-			isConfirmed, _ := cmd.Flags().GetBool("confirm-delete")
-			found, err := leases.Get(cmd.Context(), a, id, nil)
-			if err != nil {
-				return err
-			}
-			if l := found.Value; deletes(l) && !isConfirmed {
-				return exit.Usagef("the end of lease %s deletes its servers (on_end is %s): add --confirm-delete if "+
-					"you mean it, or change it first by %s leases update %s --on-end shelve",
-					l.Name, l.OnEnd, a.Name, l.ID)
-			}
-			return send(cmd.Context(), a, http.MethodDelete, leases.URL(id), nil, wait,
-				api.LeaseStatusEnded, api.LeaseStatusCancelled)
-		})
-	cmd.Annotations = cli.Calls("deleteLease", "getLease")
-	cmd.Long = `End a lease now. What its on_end says happens to its servers, and its hosts are returned. A lease that
-has not started is cancelled, and nothing happens to its instances.`
-	cmd.Example = "  cloudfn leases end LEASE --wait"
-	cmd.Flags().Bool("confirm-delete", false, "yes, the servers of a lease whose on_end deletes them are to be deleted")
-	wait.Flags(cmd, "it has ended")
-	return cmd
 }
 
 // deletes reports whether the end of a lease deletes servers. Before its start no end does.

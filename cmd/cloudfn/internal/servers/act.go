@@ -24,6 +24,7 @@ type result struct {
 	State    string             `json:"state,omitempty"`
 	Changed  bool               `json:"changed"`
 	ActionID string             `json:"action_id,omitempty"`
+	ImageID  string             `json:"image_id,omitempty"`
 	Error    *api.ServerRefusal `json:"error,omitempty"`
 	isDone   bool               // the command has waited for it
 }
@@ -44,6 +45,20 @@ func (s *servers) rebootCommand() *cobra.Command {
 	cmd := s.actCommand("reboot", "Reboot servers")
 	idFlag(cmd)
 	cmd.Flags().Bool("hard", false, "power off and on, without asking the guest")
+	return cmd
+}
+
+func (s *servers) shelveCommand() *cobra.Command {
+	cmd := s.actCommand("shelve", "Take servers off their hosts, and keep their disks")
+	cmd.Long = `Shelve servers that are active, stopped, paused or suspended. They keep their disks, addresses and ids, and
+use no host until they are unshelved, which may fail when no host has room.`
+	cmd.Example = "  cloudfn servers shelve web-1 web-2 --wait"
+	return cmd
+}
+
+func (s *servers) unshelveCommand() *cobra.Command {
+	cmd := s.actCommand("unshelve", "Start servers that are shelved")
+	cmd.Example = "  cloudfn servers unshelve web-1 --wait"
 	return cmd
 }
 
@@ -72,7 +87,7 @@ func (s *servers) actCommand(action, short string) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return s.act(cmd.Context(), targets, action, cli.Body(cmd.Flags(), "id", "hard", "force"), wait)
+			return s.act(cmd.Context(), targets, action, cli.Body(cmd.Flags(), "id", "hard", "force", "name"), wait)
 		},
 	}
 	wait.Flags(cmd, "it is done")
@@ -211,8 +226,12 @@ func (r result) text() string {
 		return fmt.Sprintf("%s (allowed: %s)", r.Error.Detail, strings.Join(allowed, ", "))
 	case r.Error != nil:
 		return r.Error.Detail
+	case r.isDone && r.ImageID != "":
+		return "done: image " + r.ImageID
 	case r.isDone:
 		return "done"
+	case r.ImageID != "":
+		return "accepted: image " + r.ImageID
 	case r.ActionID != "":
 		return "action " + r.ActionID
 	case r.Changed:

@@ -151,10 +151,13 @@ func TestAge(t *testing.T) {
 	}
 }
 
-// TestGoals: every action leads to a stable state.
+// TestGoals: every action leads to a stable state, but a snapshot, which changes none.
 func TestGoals(t *testing.T) {
 	t.Parallel()
 	for _, verb := range domain.Actions() {
+		if verb == string(domain.Snapshot) {
+			continue
+		}
 		if end, ok := goals[api.ServerActionAction(verb)]; !ok || !slices.Contains(stable, end) {
 			t.Errorf("%s ends in %q", verb, end)
 		}

@@ -23,10 +23,11 @@ type waiter struct {
 	note       string // what is still to come, besides its state
 }
 
-// goals are the states that actions lead to.
+// goals are the states that actions lead to. A snapshot leaves the state as it is.
 var goals = map[api.ServerActionAction]domain.InstanceState{
 	api.ServerActionActionStart: domain.InstanceActive, api.ServerActionActionStop: domain.InstanceStopped,
 	api.ServerActionActionReboot: domain.InstanceActive, api.ServerActionActionDeploy: domain.InstanceActive,
+	api.ServerActionActionShelve: domain.InstanceShelved, api.ServerActionActionUnshelve: domain.InstanceActive,
 	api.ServerActionActionDelete: domain.InstanceDeleted,
 }
 
@@ -77,6 +78,9 @@ func (s *servers) poll(ctx context.Context, w *waiter) error {
 	if w.ActionID != "" && !w.isAccepted {
 		return s.pollAction(ctx, w)
 	}
+	if w.action == api.ServerActionActionSnapshot {
+		return s.pollImage(ctx, w)
+	}
 	found, err := api.Get[api.Server](ctx, s.API(), "/v1/servers/"+w.ID, cli.ConnectionQuery(s.connection))
 	if api.HasStatus(err, http.StatusNotFound) {
 		w.setGone()
@@ -100,6 +104,8 @@ func (s *servers) pollAction(ctx context.Context, w *waiter) error {
 		w.fail(api.Code(cli.Value(a.Error).Code), cli.Value(a.Error).Detail)
 	case a.Status == api.DelegatedActionStatusDone && w.action == api.ServerActionActionDelete:
 		w.setGone()
+	case a.Status == api.DelegatedActionStatusDone && w.action == api.ServerActionActionSnapshot:
+		w.ImageID, w.isDone = cli.Value(a.ImageID), true
 	case a.Status == api.DelegatedActionStatusDone:
 		w.isAccepted = true
 	default:

@@ -1,0 +1,134 @@
+package leases
+
+import (
+	"context"
+	"math"
+	"net/http"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/cli"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/output"
+)
+
+// ended are the statuses after which nothing follows.
+var ended = []api.LeaseStatus{api.LeaseStatusEnded, api.LeaseStatusCancelled}
+
+// follow says what a command waits for, after a request whose answer is a lease.
+type follow struct {
+	wait    cli.Wait
+	isWatch bool
+}
+
+// watchFlag adds --watch.
+func (f *follow) watchFlag(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&f.isWatch, "watch", false, "print each step as it comes, until the lease has ended")
+}
+
+// flags add --wait, --timeout and --watch.
+func (f *follow) flags(cmd *cobra.Command, what string) {
+	f.wait.Flags(cmd, what)
+	f.watchFlag(cmd)
+	cmd.MarkFlagsMutuallyExclusive("wait", "watch")
+}
+
+// send sends a request whose answer is a lease, waits for one of the statuses if it is to, or for the end, and prints
+// the lease.
+func (f *follow) send(
+	ctx context.Context, a *cli.App, method, path string, body any, statuses ...api.LeaseStatus,
+) error {
+	lease, err := api.Send[api.Lease](ctx, a.API(), method, path, body)
+	switch {
+	case err != nil:
+		return err
+	case f.isWatch:
+		lease, err = watch(ctx, a, lease)
+	case f.wait.IsOn:
+		a.Notef("Lease %s is %s.", lease.Value.ID, lease.Value.Status)
+		lease, err = await(ctx, a, f.wait.Limit, lease, statuses...)
+	}
+	if err != nil {
+		return err
+	}
+	return leases.Print(a, lease)
+}
+
+// watch prints the steps and statuses of a lease as they come, until it has ended. An error is no end: the lease may be
+// retried, and at its end it still ends.
+func watch(ctx context.Context, a *cli.App, lease api.Item[api.Lease]) (api.Item[api.Lease], error) {
+	id := lease.Value.ID
+	steps, status := map[api.LeaseEvent]bool{}, api.LeaseStatus("")
+	show := func(l api.Lease) {
+		for _, e := range l.Events {
+			at := e.DueAt
+			if e.At != nil {
+				at = *e.At
+			}
+			if step := (api.LeaseEvent{Type: e.Type, Status: e.Status, DueAt: e.DueAt}); !steps[step] {
+				steps[step] = true
+				a.Notef("%s  %s %s", output.Time(at), e.Type, e.Status)
+			}
+		}
+		if l.Status == status {
+			return
+		}
+		status = l.Status
+		if l.Reason != nil {
+			a.Notef("Lease %s is %s: %s.", id, status, output.Clean(reason(l)))
+			return
+		}
+		a.Notef("Lease %s is %s.", id, status)
+	}
+	show(lease.Value)
+	err := cli.Poll(ctx, math.MaxInt64, func(ctx context.Context) (bool, error) {
+		if slices.Contains(ended, lease.Value.Status) {
+			return true, nil
+		}
+		found, err := leases.Get(ctx, a, id, nil)
+		if err == nil {
+			lease = found
+			show(lease.Value)
+		}
+		return slices.Contains(ended, lease.Value.Status), err
+	}, func() string { return "it is " + string(status) })
+	return lease, err
+}
+
+func show(a *cli.App) *cobra.Command {
+	var f follow
+	cmd := leases.One(a, "show", "Show a lease", "getLease", func(cmd *cobra.Command, id string) error {
+		return f.send(cmd.Context(), a, http.MethodGet, leases.URL(id), nil)
+	})
+	cmd.Example = "  cloudfn leases show LEASE --watch"
+	f.watchFlag(cmd)
+	return cmd
+}
+
+func end(a *cli.App) *cobra.Command {
+	var f follow
+	cmd := leases.One(a, "end", "End a lease now, or cancel it before its start", "deleteLease",
+		func(cmd *cobra.Command, id string) error {
+			isConfirmed, _ := cmd.Flags().GetBool("confirm-delete")
+			found, err := leases.Get(cmd.Context(), a, id, nil)
+			if err != nil {
+				return err
+			}
+			if l := found.Value; deletes(l) && !isConfirmed {
+				return exit.Usagef("the end of lease %s deletes its servers (on_end is %s): add --confirm-delete if "+
+					"you mean it, or change it first by %s leases update %s --on-end shelve",
+					l.Name, l.OnEnd, a.Name, l.ID)
+			}
+			return f.send(cmd.Context(), a, http.MethodDelete, leases.URL(id), nil, ended...)
+		})
+	cmd.Aliases = []string{"delete", "rm"}
+	cmd.Annotations = cli.Calls("deleteLease", "getLease")
+	cmd.Long = `End a lease now. What its on_end says happens to its servers, and its hosts are returned. A lease that
+has not started is cancelled, and nothing happens to its instances.`
+	cmd.Example = "  cloudfn leases end LEASE --wait"
+	cmd.Flags().Bool("confirm-delete", false, "yes, the servers of a lease whose on_end deletes them are to be deleted")
+	f.flags(cmd, "it has ended")
+	return cmd
+}
