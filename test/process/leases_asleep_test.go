@@ -122,6 +122,19 @@ select count(*)::int from allocations where upper(during) > $1 and not isempty(d
 	}
 }
 
+// TestStartIsAwaited: one tick does what becomes due before the next one, with no other event in between.
+func TestStartIsAwaited(t *testing.T) {
+	t.Parallel()
+	s := newSleeper(t, 0)
+	want := map[string]string{
+		s.has(t, "pending", 2*time.Second, time.Hour, "active"):  "active start:done before_end:pending end:pending",
+		s.has(t, "active", -time.Hour, 3*time.Second, "shelved"): "ended start:done before_end:done end:done",
+		s.has(t, "pending", 2*time.Minute, time.Hour, "shelved"): "pending start:pending before_end:pending end:pending",
+	}
+	s.tickOnce(t)
+	s.are(t, want)
+}
+
 // TestLongClockOfAProcess: the clock of a process may be ten minutes off either way. Go reads the clock without a
 // system call, so that a process cannot be given a wrong one; instead the database's, by which leases go, is moved.
 func TestLongClockOfAProcess(t *testing.T) {

@@ -76,33 +76,6 @@ func TestLongLeaseEnds(t *testing.T) {
 	}
 }
 
-// TestLongDisabledLessee: when Keystone does not accept the trust any more, the lease is in error and the instance
-// stays.
-func TestLongDisabledLessee(t *testing.T) {
-	t.Parallel()
-	l := newLessee(t, nil)
-	instance, server := l.launch(t, "")
-	lease := l.lease(t, fmt.Sprintf(`{"name": "lost", "duration": "PT1H",
-		"reservations": [{"type": "instance", "instance_id": %q}]}`, instance))
-	l.becomes(t, lease.ID, domain.LeaseActive)
-	l.Disable(t)
-	t.Cleanup(func() { l.Enable(t) })
-	_, err := l.conn.Exec(context.Background(),
-		"update connections set next_check_at = clock_timestamp(), checked_at = null")
-	if err != nil {
-		t.Fatal(err)
-	}
-	testkit.Eventually(t, 3*time.Minute, "the lease is in error", func() bool {
-		l.tick()
-		return l.events(t, lease.ID) == "pending starting active error"
-	})
-	code := testkit.Scalar[string](t, l.conn, "select problem->>'code' from leases where id = $1", lease.ID)
-	l.Enable(t)
-	if s := l.Servers(t); code != "delegation_lost" || len(s) != 1 || s[0].ID != server || s[0].Status != "ACTIVE" {
-		t.Errorf("the problem is %s, and the servers are %v", code, s)
-	}
-}
-
 // TestLongHostsOneAfterTheOther: a lease waits for the host until the one before has returned it. A start that fails
 // for too long is in error, and its end leaves nothing.
 func TestLongHostsOneAfterTheOther(t *testing.T) {
