@@ -177,4 +177,19 @@ func TestLinksOfAnotherHost(t *testing.T) {
 	}
 }
 
+// TestAFailedListIsNil: callers leave out what could not be read, and do not show it as empty.
+func TestAFailedListIsNil(t *testing.T) {
+	t.Parallel()
+	s := newStub(t)
+	s.mux.HandleFunc("GET /", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) })
+	session := s.session(t)
+	flavors, _ := session.Flavors(t.Context())
+	images, _ := session.Images(t.Context(), "")
+	networks, _ := session.Networks(t.Context())
+	zones, err := session.Zones(t.Context())
+	if flavors != nil || images != nil || networks != nil || zones != nil || err == nil {
+		t.Errorf("got %v %v %v %v %v", flavors, images, networks, zones, err)
+	}
+}
+
 func lengthOf[T any](list []T, err error) (int, error) { return len(list), err }
