@@ -39,7 +39,7 @@ func (c Config) Validate() error {
 	if c.Cloud != "" { // it takes files to know
 		return nil
 	}
-	set, err := c.read(Credentials{})
+	set, err := c.read(UserConfig{})
 	if err != nil {
 		return err
 	}
@@ -48,7 +48,7 @@ func (c Config) Validate() error {
 
 // Credentials are a user's or a service account's. Of the functions only those of events have them.
 type Credentials struct {
-	// How to log in: password, token or v3applicationcredential; when empty, what the other variables allow.
+	// How to log in: password or v3applicationcredential; when empty, what the other variables allow.
 	AuthType string `env:"OS_AUTH_TYPE"`
 	// Service account, by id. That of run-connections is another one, which needs a password, no role and no project.
 	UserID string `env:"OS_USER_ID"`
@@ -88,19 +88,15 @@ type Credentials struct {
 	Trust string `env:"OS_TRUST_ID"`
 	// `all` logs in to the whole system.
 	System string `env:"OS_SYSTEM_SCOPE"`
-	// Token to log in with, until it expires.
-	Token domain.Secret `env:"OS_TOKEN"`
 }
 
 // HasSecret reports whether there is anything to log in with.
-func (c Credentials) HasSecret() bool { return c.Password != "" || c.AppCred != "" || c.Token != "" }
+func (c Credentials) HasSecret() bool { return c.Password != "" || c.AppCred != "" }
 
-// environment is the entry of the OS_* variables in these structs: OS_AUTH_URL is auth_url.
-func environment(structs ...any) entry {
+// environment is the entry of the OS_* variables: OS_AUTH_URL is auth_url.
+func environment(c UserConfig) entry {
 	e := entry{}
-	for _, s := range structs {
-		e.add(reflect.ValueOf(s))
-	}
+	e.add(reflect.ValueOf(c))
 	return e
 }
 

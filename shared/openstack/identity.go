@@ -116,7 +116,7 @@ type Account struct {
 
 // Account prepares a service account. With Config.Cloud set its credentials come from clouds.yaml.
 func (c *Cloud) Account(cfg Config, credentials Credentials) (*Account, error) {
-	set, err := cfg.read(credentials)
+	set, err := cfg.read(UserConfig{Credentials: credentials})
 	switch {
 	case err != nil:
 		return nil, err
@@ -146,8 +146,6 @@ func (a *Account) Variable() string {
 	switch {
 	case a.source != "":
 		return "OS_CLOUD"
-	case a.method == byToken:
-		return "OS_TOKEN"
 	case a.auth.ApplicationCredentialID != "":
 		return "OS_APPLICATION_CREDENTIAL_ID"
 	case a.method == byCredential:

@@ -77,7 +77,7 @@ type Options struct {
 
 // New prepares a Cloud from its Config.
 func New(cfg Config, opts Options) (*Cloud, error) {
-	set, err := cfg.read(Credentials{})
+	set, err := cfg.read(UserConfig{})
 	if err != nil {
 		return nil, err
 	}

@@ -50,9 +50,10 @@ var methods = map[string]method{
 }
 
 // read reads clouds.yaml when a cloud is named, and the variables otherwise.
-func (c Config) read(who Credentials) (settings, error) {
+func (c Config) read(who UserConfig) (settings, error) {
 	if c.Cloud == "" {
-		return environment(c, who).settings("")
+		who.Config = c
+		return environment(who).settings("")
 	}
 	e, warnings, err := c.readCloud()
 	if err != nil {

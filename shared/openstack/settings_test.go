@@ -89,7 +89,7 @@ func TestSettings(t *testing.T) {
 			}); err != nil {
 				t.Fatal(err)
 			}
-			set, err := cfg.read(cfg.Credentials)
+			set, err := cfg.read(cfg)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -14,6 +14,7 @@ import (
 type UserConfig struct {
 	Config
 	Credentials
+	Token domain.Secret `env:"OS_TOKEN"` // a service account outlives any token, so it has none
 }
 
 // User is somebody who may log in to a Cloud, and may still have to type a password.
@@ -21,7 +22,7 @@ type User struct{ Account }
 
 // NewUser prepares a login, and makes no call.
 func NewUser(cfg UserConfig, opts Options) (*User, error) {
-	set, err := cfg.read(cfg.Credentials)
+	set, err := cfg.read(cfg)
 	if err != nil {
 		return nil, err
 	}

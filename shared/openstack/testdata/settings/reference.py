@@ -1,7 +1,8 @@
 """Prints how openstacksdk and keystoneauth read each case of the files beside it, as JSON.
 
 It uses the class that `openstack configuration show` uses, and the plugin that `openstack token issue` logs in with. It
-does not use openstackclient's options, which let OS_REGION_NAME and the like go before a cloud of clouds.yaml.
+does not use openstackclient's options, which let OS_REGION_NAME and the like go before a cloud of clouds.yaml, and pass
+over OS_ENDPOINT_TYPE. In all other cases that command shows the same.
 """
 import glob
 import importlib
