@@ -51,7 +51,7 @@ func (c Config) Validate() error {
 
 // hasAccount reports whether an account is configured.
 func (c Config) hasAccount() bool {
-	return c.AccountCloud != "" || c.Account.Password != "" || c.Account.AppCred != ""
+	return c.AccountCloud != "" || c.Account.HasSecret()
 }
 
 // Function declares run-leases. What it does to instances goes through run-connections, with what their users have
@@ -103,7 +103,7 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 	where.Cloud = cfg.AccountCloud // never the account of OS_CLOUD
 	own, err := d.Cloud.Account(where, cfg.Account)
 	if err != nil {
-		return nil, fmt.Errorf("LEASES_: %w", err)
+		return nil, openstack.Prefixed("LEASES_", err)
 	}
 	s.account = openstack.Keep[session](own)
 	s.engine.Cloud = func(ctx context.Context) (leases.Cloud, error) { return s.account.Session(ctx) }

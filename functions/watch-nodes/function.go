@@ -55,7 +55,7 @@ func (c Config) Validate() error {
 
 // hasAccount reports whether an account is configured.
 func (c Config) hasAccount() bool {
-	return c.AccountCloud != "" || c.Account.Password != "" || c.Account.AppCred != ""
+	return c.AccountCloud != "" || c.Account.HasSecret()
 }
 
 // Function declares watch-nodes. Its account moves any server of the cloud, so no function that serves HTTP has it.
@@ -108,7 +108,7 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 	where.Cloud = cfg.AccountCloud // never the account of OS_CLOUD
 	own, err := d.Cloud.Account(where, cfg.Account)
 	if err != nil {
-		return nil, fmt.Errorf("NODES_: %w", err)
+		return nil, openstack.Prefixed("NODES_", err)
 	}
 	s.account = openstack.Keep[session](own)
 	s.engine.Cloud = func(ctx context.Context) (nodes.DrainCloud, error) { return s.account.Session(ctx) }

@@ -24,11 +24,7 @@ func (s *Session) Aggregates(ctx context.Context) ([]domain.Aggregate, error) {
 		Aggregates []aggregates.Aggregate `json:"aggregates"`
 	}
 	err := s.getNova(ctx, computeAggregateIDs, &body, "os-aggregates")
-	out := make([]domain.Aggregate, len(body.Aggregates))
-	for i := range body.Aggregates {
-		out[i] = aggregate(&body.Aggregates[i])
-	}
-	return out, err
+	return convert(body.Aggregates, err, func(a aggregates.Aggregate) domain.Aggregate { return aggregate(&a) })
 }
 
 func aggregate(a *aggregates.Aggregate) domain.Aggregate {

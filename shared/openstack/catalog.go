@@ -79,8 +79,8 @@ func (s *Session) readCatalog(ctx context.Context) (catalog, error) {
 		})
 }
 
-// endpoint chooses. A region is never guessed when the catalog has several. Of several endpoints in one region the first
-// is taken, as keystoneauth does.
+// endpoint chooses. A region is never guessed when the catalog has several. Of several endpoints in one region the
+// first is taken, as keystoneauth does.
 func (c catalog) endpoint(service, region, iface string) (string, error) {
 	found := c.endpoints(service, region, iface)
 	if len(found) == 0 {

@@ -22,17 +22,12 @@ type Finding struct {
 	Detail   string // what is wrong, and what would be right
 }
 
-// yamlKeys are what clouds.yaml calls the settings.
-var yamlKeys = map[string]string{
-	"OS_AUTH_URL": "auth_url", "OS_REGION_NAME": "region_name", "OS_INTERFACE": "interface", "OS_CACERT": "cacert",
-	"OS_PASSWORD": "auth",
-}
-
 // finding names the variable that a value was read from.
 func (c Config) finding(variable, format string, args ...any) Finding {
 	f := Finding{Variable: variable, Detail: fmt.Sprintf(format, args...)}
 	if c.Cloud != "" {
-		f.Variable, f.Detail = "OS_CLOUD", fmt.Sprintf("%s of the cloud %s: %s", yamlKeys[variable], c.Cloud, f.Detail)
+		key := strings.ToLower(strings.TrimPrefix(variable, "OS_"))
+		f.Variable, f.Detail = "OS_CLOUD", fmt.Sprintf("%s of the cloud %s: %s", key, c.Cloud, f.Detail)
 	}
 	return f
 }
@@ -54,7 +49,7 @@ func (c *Cloud) Check(ctx context.Context, cfg Config, account *Account) (sessio
 	return session, session.checkEndpoints(ctx, cfg), session.ambiguous(ctx, cfg)
 }
 
-// ambiguous notes the services of which the catalog has several endpoints to choose from.
+// ambiguous notes the services with several endpoints to choose from.
 func (s *Session) ambiguous(ctx context.Context, cfg Config) (notes []Finding) {
 	all, err := s.services(ctx)
 	if err != nil {
@@ -66,8 +61,8 @@ func (s *Session) ambiguous(ctx context.Context, cfg Config) (notes []Finding) {
 			s.cloud.overrides.of(service) != "" {
 			continue
 		}
-		notes = append(notes, cfg.finding("OS_INTERFACE", "the catalog has %d %s endpoints of %s in the region %s, and "+
-			"the first one is used: %s", len(found), s.cloud.iface, service, found[0].region, found[0].url))
+		notes = append(notes, cfg.finding("OS_INTERFACE", "the catalog has %d %s endpoints of %s in the region %s, "+
+			"and the first one is used: %s", len(found), s.cloud.iface, service, found[0].region, found[0].url))
 	}
 	return notes
 }
@@ -101,25 +96,35 @@ func rootCause(err error) string {
 // rejected says which part of the account Keystone does not accept. A login without a scope shows whether it is the
 // password or the project.
 func (a *Account) rejected(ctx context.Context, cfg Config, err error) Finding {
-	variable := "OS_PASSWORD"
-	if a.auth.ApplicationCredentialID != "" {
-		variable = "OS_APPLICATION_CREDENTIAL_SECRET"
-	}
+	variable := map[method]string{
+		byPassword: "OS_PASSWORD", byToken: "OS_TOKEN", byCredential: "OS_APPLICATION_CREDENTIAL_SECRET",
+	}[a.method]
 	switch apperr.CodeOf(err) {
 	case apperr.Unauthenticated, apperr.Forbidden, apperr.NotFound, apperr.Invalid:
+	case apperr.Internal: // no call was made
+		return cfg.finding(variable, "no login can be made of it: %s", rootCause(err))
 	default:
 		return cfg.finding("OS_AUTH_URL", "Keystone does not let the account log in for another reason: %s",
 			apperr.As(err).Message)
 	}
-	if a.auth.Scope != nil && variable == "OS_PASSWORD" {
+	if a.auth.Scope != nil && a.method == byPassword {
 		unscoped := a.auth
 		unscoped.Scope = nil
 		if _, loginErr := a.cloud.login(ctx, &unscoped); loginErr == nil {
 			return projectFinding(cfg, a)
 		}
 	}
+	hint := ""
+	if a.assumed && a.auth.DomainID != "" {
+		name := "OS_USER_DOMAIN_NAME"
+		if cfg.Cloud != "" {
+			name = "user_domain_name"
+		}
+		hint = "; its domain is default, because " + name + " is not set"
+	}
 	return cfg.finding(variable,
-		"Keystone does not accept %s with this secret: correct its name, its domain or its secret, or enable it", a)
+		"Keystone does not accept %s with this secret: correct its name, its domain or its secret, or enable it%s", a,
+		hint)
 }
 
 func projectFinding(cfg Config, a *Account) Finding {
@@ -163,17 +168,14 @@ func (s *Session) checkEndpoints(ctx context.Context, cfg Config) (wrong []Findi
 // checkRegion looks for the region among those of compute, which every catalog has.
 func (c *Cloud) checkRegion(cfg Config, all catalog) *Finding {
 	known := all.regions("compute")
-	variable := "OS_REGION_NAME"
 	var f Finding
 	switch {
 	case c.region == "" && len(known) > 1:
-		f = Finding{variable, "the catalog has several regions: set it to one of " + strings.Join(known, ", ")}
+		f = cfg.finding("OS_REGION_NAME", "the catalog has several regions: set it to one of %s",
+			strings.Join(known, ", "))
 	case c.region != "" && len(known) > 0 && !slices.Contains(known, c.region):
-		f = Finding{variable, fmt.Sprintf("the catalog has no region %q: set it to one of %s", c.region,
-			strings.Join(known, ", "))}
-		if c.region != cfg.Region { // clouds.yaml said so
-			f = cfg.finding(variable, "%s", f.Detail)
-		}
+		f = cfg.finding("OS_REGION_NAME", "the catalog has no region %q: set it to one of %s", c.region,
+			strings.Join(known, ", "))
 	default:
 		return nil
 	}

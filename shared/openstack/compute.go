@@ -26,13 +26,9 @@ func (s *Session) Flavors(ctx context.Context) ([]domain.Flavor, error) {
 	found, err := everyPage(ctx, nova, nova.ServiceURL("flavors", "detail"), url.Values{},
 		func(p *page) ([]flavors.Flavor, string) { return p.Flavors, linkTo(p.Links) },
 		func(f flavors.Flavor) string { return f.ID })
-	out := make([]domain.Flavor, len(found))
-	for i, f := range found {
-		out[i] = domain.Flavor{
-			ID: f.ID, Name: f.Name, VCPUs: f.VCPUs, RAMMB: f.RAM, DiskGB: f.Disk, Public: f.IsPublic,
-		}
-	}
-	return out, err
+	return convert(found, err, func(f flavors.Flavor) domain.Flavor {
+		return domain.Flavor{ID: f.ID, Name: f.Name, VCPUs: f.VCPUs, RAMMB: f.RAM, DiskGB: f.Disk, Public: f.IsPublic}
+	})
 }
 
 // KeyPairs lists the caller's SSH keys.
@@ -51,24 +47,21 @@ func (s *Session) KeyPairs(ctx context.Context) ([]domain.KeyPair, error) {
 	found, err := everyPage(ctx, nova, nova.ServiceURL("os-keypairs"), url.Values{},
 		func(p *page) ([]entry, string) { return p.KeyPairs, linkTo(p.Links) },
 		func(k entry) string { return k.KeyPair.Name })
-	out := make([]domain.KeyPair, len(found))
-	for i, k := range found { // Nova shows x509 from 2.2 on
-		out[i] = domain.KeyPair{Name: k.KeyPair.Name, Fingerprint: k.KeyPair.Fingerprint, Type: "ssh"}
-	}
-	return out, err
+	return convert(found, err, func(k entry) domain.KeyPair { // Nova shows x509 from 2.2 on
+		return domain.KeyPair{Name: k.KeyPair.Name, Fingerprint: k.KeyPair.Fingerprint, Type: "ssh"}
+	})
 }
 
 // Zones lists the availability zones of compute.
 func (s *Session) Zones(ctx context.Context) ([]domain.Zone, error) {
+	type zone = availabilityzones.AvailabilityZone
 	var body struct {
-		Zones []availabilityzones.AvailabilityZone `json:"availabilityZoneInfo"`
+		Zones []zone `json:"availabilityZoneInfo"`
 	}
 	err := s.getNova(ctx, computeBase, &body, "os-availability-zone")
-	out := make([]domain.Zone, len(body.Zones))
-	for i, z := range body.Zones {
-		out[i] = domain.Zone{Name: z.ZoneName, Available: z.ZoneState.Available}
-	}
-	return out, err
+	return convert(body.Zones, err, func(z zone) domain.Zone {
+		return domain.Zone{Name: z.ZoneName, Available: z.ZoneState.Available}
+	})
 }
 
 // Quota is what the project may use of compute, and uses.

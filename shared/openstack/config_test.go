@@ -21,6 +21,7 @@ func TestConfig(t *testing.T) {
 	yaml := write("clouds.yaml", `clouds:
   good: {auth: {auth_url: "https://k.example.com:5000", username: u, password: canary}, region_name: r2, interface: internal}
   plain: {auth: {auth_url: "https://k.example.com/identity/v3/"}}
+  odd: {auth: {auth_url: "https://k.example.com"}, interface: outside}
   empty: {auth: {username: u, password: canary}}
 `)
 	noCA := write("ca.pem", "this is no certificate")
@@ -33,11 +34,12 @@ func TestConfig(t *testing.T) {
 		"a URL with v3": {
 			Config{AuthURL: "http://k/identity/v3", Interface: "admin"}, "http://k/identity/v3", "",
 		},
-		"a URL with a slash": {Config{AuthURL: "http://k/v3/", Interface: "internal"}, "http://k/v3", ""},
-		"no URL":             {Config{Interface: "public"}, "", "OS_AUTH_URL"},
-		"no scheme":          {Config{AuthURL: "k:5000/v3", Interface: "public"}, "", "OS_AUTH_URL"},
-		"another scheme":     {Config{AuthURL: "ftp://k", Interface: "public"}, "", "OS_AUTH_URL"},
-		"another interface":  {Config{AuthURL: "http://k", Interface: "publicURL"}, "", "OS_INTERFACE"},
+		"a URL with a slash":               {Config{AuthURL: "http://k/v3/", Interface: "internal"}, "http://k/v3", ""},
+		"no URL":                           {Config{Interface: "public"}, "", "OS_AUTH_URL"},
+		"no scheme":                        {Config{AuthURL: "k:5000/v3", Interface: "public"}, "", "OS_AUTH_URL"},
+		"another scheme":                   {Config{AuthURL: "ftp://k", Interface: "public"}, "", "OS_AUTH_URL"},
+		"another interface":                {Config{AuthURL: "http://k", Interface: "outside"}, "", "OS_INTERFACE"},
+		"such an interface in clouds.yaml": {Config{Cloud: "odd", ConfigFile: yaml}, "", "its interface"},
 		"no such CA": {
 			Config{AuthURL: "http://k", Interface: "public", CACert: filepath.Join(dir, "none")}, "", "OS_CACERT",
 		},
@@ -63,7 +65,7 @@ func TestConfig(t *testing.T) {
 				t.Fatalf("got %+v %v", c, err)
 			}
 			want := map[string][2]string{
-				"good": {"r2", "internal"}, "plain": {"r1", "public"}, "": {"", tc.cfg.Interface},
+				"good": {"r2", "internal"}, "plain": {"", "public"}, "": {"", tc.cfg.Interface},
 			}[tc.cfg.Cloud]
 			if got := [2]string{c.region, c.iface}; got != want {
 				t.Errorf("region and interface are %v, want %v", got, want)
@@ -91,13 +93,14 @@ func TestCredentials(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			auth, err := tc.cfg.auth()
+			account, err := (&Cloud{}).Account(Config{AuthURL: "http://k"}, tc.cfg)
 			if (err == nil) != tc.good {
 				t.Fatalf("got %v", err)
 			}
 			if !tc.good {
 				return
 			}
+			auth := account.auth
 			scope, err := auth.ToTokenV3ScopeMap()
 			if err != nil {
 				t.Fatal(err)

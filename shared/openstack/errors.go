@@ -117,8 +117,8 @@ func failure(service string, err error) error {
 	return apperr.Wrap(apperr.BadGateway, err, "%s gave an answer that cannot be read", service)
 }
 
-// quotaTexts are what services say of a quota, in lower case: Nova, Neutron, Cinder, Octavia, Barbican, Glance, Keystone,
-// and oslo.limit, by which Nova and Glance enforce unified limits.
+// quotaTexts are what services say of a quota, in lower case: Nova, Neutron, Cinder, Octavia, Barbican, Glance and
+// Keystone, and oslo.limit, by which Nova and Glance enforce unified limits.
 var quotaTexts = []string{
 	"overquota", "quota exceeded", "maximum number of", "availablequota", "exceeds allowed", "quota has been",
 	"quota reached for", "exceeds the quota", "is over a limit for", "is over limit of", "limit exceeded",

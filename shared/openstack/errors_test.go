@@ -107,46 +107,6 @@ func TestRefusals(t *testing.T) {
 			403, `{"code": 403, "title": "Forbidden", "description": "Quota reached for project 1. Only 5 secrets are allowed."}`,
 			apperr.Quota, "nova: Quota reached for project 1. Only 5 secrets are allowed.",
 		},
-		"Nova, a unified limit": {
-			403, `{"forbidden": {"code": 403, "message": "Project 1 is over a limit for [Resource servers is over limit of 10 due to current usage 10 and delta 1]"}}`, apperr.Quota, "nova: Project 1 is over a limit for [Resource servers is over limit of 10 due to current usage 10 and delta 1]",
-		},
-		"Glance, a unified limit": {
-			413, `<html><title>413 Request Entity Too Large</title><body><h1>413</h1>The response body: Project 1 is over a limit for [Resource image_count_total is over limit of 1 due to current usage 1 and delta 1]<br /></body></html>`, apperr.Quota, "nova: The response body: Project 1 is over a limit for [Resource image_count_total is over limit of 1 due to current usage 1 and delta 1]",
-		},
-		"one of the limits": {
-			403, `{"forbidden": {"code": 403, "message": "Resource server_key_pairs is over limit of 1 due to current usage 1 and delta 1"}}`, apperr.Quota, "nova: Resource server_key_pairs is over limit of 1 due to current usage 1 and delta 1",
-		},
-		"Nova, injected files": {
-			403, `{"forbidden": {"code": 403, "message": "Personality file limit exceeded"}}`, apperr.Quota,
-			"nova: Personality file limit exceeded",
-		},
-		"Nova, the path of an injected file": {
-			403, `{"forbidden": {"code": 403, "message": "Personality file path exceeds maximum 255"}}`, apperr.Quota,
-			"nova: Personality file path exceeds maximum 255",
-		},
-		"Barbican, another quota": {
-			403, `{"code": 403, "title": "Forbidden", "description": "Creation not allowed because a quota has been reached"}`,
-			apperr.Quota, "nova: Creation not allowed because a quota has been reached",
-		},
-		"Glance, storage": {
-			413, `<html><body>The size of the data 9 will exceed the limit. 1 bytes remaining.<br /></body></html>`, apperr.Quota,
-			"nova: The size of the data 9 will exceed the limit. 1 bytes remaining.",
-		},
-		"Cinder, one volume's size": {
-			413, `{"overLimit": {"code": 413, "message": "Requested volume size 9G is larger than maximum allowed limit 1G.", "retryAfter": "0"}}`, apperr.Quota, "nova: Requested volume size 9G is larger than maximum allowed limit 1G.",
-		},
-		"Cinder, images": {
-			413, `{"overLimit": {"code": 413, "message": "Image quota exceeded"}}`, apperr.Quota, "nova: Image quota exceeded",
-		},
-		"Neutron, prefixes": {
-			409, `{"NeutronError": {"type": "SubnetPoolQuotaExceeded", "message": "Per-tenant subnet pool prefix quota exceeded."}}`, apperr.Quota, "nova: Per-tenant subnet pool prefix quota exceeded.",
-		},
-		"Glance, tags": {
-			413, `<html><body>The limit has been exceeded on the number of allowed image tags. Attempted: 2, Maximum: 1<br /></body></html>`, apperr.Quota, "nova: The limit has been exceeded on the number of allowed image tags. Attempted: 2, Maximum: 1",
-		},
-		"Keystone, credentials": {
-			403, `{"error":{"code":403,"message":"Unable to create additional application credentials, maximum of 1 already exceeded for user."}}`, apperr.Quota, "nova: Unable to create additional application credentials, maximum of 1 already exceeded for user.",
-		},
 		"too large": {
 			413, `{"badRequest": {"message": "Request is too large."}}`, apperr.TooLarge, "nova: Request is too large.",
 		},

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strings"
 
 	"github.com/gophercloud/gophercloud/v2"
-	"github.com/gophercloud/gophercloud/v2/openstack/config/clouds"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -108,81 +108,52 @@ func keystoneAway(err error) error {
 	return e
 }
 
-// Credentials are a service account's. Only event functions have them.
-type Credentials struct {
-	// Service account, by id. That of run-connections is another one, which needs a password, no role and no project.
-	UserID string `env:"OS_USER_ID"`
-	// The same user by name, with its domain.
-	Username string `env:"OS_USERNAME"`
-	// Password of the service account.
-	Password domain.Secret `env:"OS_PASSWORD"`
-	// Domain of the service account, by name.
-	UserDomain string `env:"OS_USER_DOMAIN_NAME"`
-	// The service account's domain, by id.
-	UserDomID string `env:"OS_USER_DOMAIN_ID"`
-	// Project to log in to, by name.
-	Project string `env:"OS_PROJECT_NAME"`
-	// The project to log in to, by id.
-	ProjectID string `env:"OS_PROJECT_ID"`
-	// Domain of that project, by name.
-	ProjectDom string `env:"OS_PROJECT_DOMAIN_NAME"`
-	// That project's domain, by id.
-	ProjectDoID string `env:"OS_PROJECT_DOMAIN_ID"`
-	// Application credential to log in with instead; it counts its own project only.
-	AppCredID string `env:"OS_APPLICATION_CREDENTIAL_ID"`
-	// Secret of that application credential.
-	AppCred domain.Secret `env:"OS_APPLICATION_CREDENTIAL_SECRET"`
-}
-
-func (c Credentials) auth() (gophercloud.AuthOptions, error) {
-	auth := gophercloud.AuthOptions{
-		UserID: c.UserID, Username: c.Username, Password: c.Password.Reveal(), DomainName: c.UserDomain,
-		DomainID:                c.UserDomID,
-		ApplicationCredentialID: c.AppCredID, ApplicationCredentialSecret: c.AppCred.Reveal(),
-	}
-	if c.AppCredID != "" {
-		return auth, nil
-	}
-	if auth.Password == "" || auth.Username == "" && auth.UserID == "" {
-		return auth,
-			errors.New(
-				"no service account: set OS_USERNAME and OS_PASSWORD, OS_APPLICATION_CREDENTIAL_ID and _SECRET, or " +
-					"OS_CLOUD",
-			)
-	}
-	if auth.UserID != "" || auth.DomainID != "" {
-		auth.DomainName = ""
-	}
-	if c.Project != "" || c.ProjectID != "" {
-		auth.Scope = &gophercloud.AuthScope{ProjectID: c.ProjectID}
-		if c.ProjectID == "" {
-			auth.Scope = &gophercloud.AuthScope{
-				ProjectName: c.Project, DomainID: c.ProjectDoID, DomainName: c.ProjectDom,
-			}
-			if c.ProjectDoID != "" {
-				auth.Scope.DomainName = ""
-			}
-		}
-	}
-	return auth, nil
-}
-
-// Account is a service account of a Cloud.
+// Account is somebody who may log in to a Cloud: a service account or a user.
 type Account struct {
 	cloud *Cloud
-	auth  gophercloud.AuthOptions
+	settings
 }
 
 // Account prepares a service account. With Config.Cloud set its credentials come from clouds.yaml.
 func (c *Cloud) Account(cfg Config, credentials Credentials) (*Account, error) {
-	auth, err := credentials.auth()
-	if cfg.Cloud != "" {
-		auth, _, _, err = clouds.Parse(cfg.parseOptions()...)
-	}
-	if err != nil {
+	set, err := cfg.read(UserConfig{Credentials: credentials})
+	switch {
+	case err != nil:
 		return nil, err
+	case set.isComplete():
+		return &Account{c, set}, nil
+	case cfg.Cloud != "":
+		return nil, fmt.Errorf("OS_CLOUD is %q: that cloud has nothing to log in with by %s", cfg.Cloud, set.method)
 	}
-	return &Account{cloud: c, auth: auth}, nil
+	return nil, errors.New("no service account: set OS_USERNAME and OS_PASSWORD, OS_APPLICATION_CREDENTIAL_ID and " +
+		"_SECRET, or OS_CLOUD")
+}
+
+// Prefixed names the variables of an account in an error as they are set: with a prefix, such as LEASES_.
+func Prefixed(prefix string, err error) error {
+	if err == nil {
+		return nil
+	}
+	names := strings.NewReplacer("OS_CLIENT_", "OS_CLIENT_", "OS_", prefix+"OS_")
+	return errors.New(names.Replace(err.Error()))
+}
+
+// IsCredential reports whether the account logs in with an application credential.
+func (a *Account) IsCredential() bool { return a.method == byCredential }
+
+// Variable is the one that names the account.
+func (a *Account) Variable() string {
+	switch {
+	case a.source != "":
+		return "OS_CLOUD"
+	case a.auth.ApplicationCredentialID != "":
+		return "OS_APPLICATION_CREDENTIAL_ID"
+	case a.method == byCredential:
+		return "OS_APPLICATION_CREDENTIAL_NAME"
+	case a.auth.UserID != "":
+		return "OS_USER_ID"
+	}
+	return "OS_USERNAME"
 }
 
 // Login opens a session with the account's own scope, or none.
@@ -201,6 +172,8 @@ func (a *Account) String() string {
 		return "the application credential " + a.auth.ApplicationCredentialID
 	case a.auth.ApplicationCredentialName != "":
 		return "the application credential " + a.auth.ApplicationCredentialName + " of the user " + a.auth.Username
+	case a.method == byToken:
+		return "the user of the token"
 	case a.auth.UserID != "":
 		return "the user with the id " + a.auth.UserID
 	case domain != "":

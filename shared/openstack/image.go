@@ -76,11 +76,7 @@ func (s *Session) images(ctx context.Context, query url.Values) ([]domain.Image,
 	found, err := everyPage(ctx, glance, glance.ServiceURL("images"), query,
 		func(p *page) ([]image, string) { return p.Images, p.Next },
 		func(i image) string { return i.ID })
-	out := make([]domain.Image, len(found))
-	for i := range found {
-		out[i] = found[i].domain()
-	}
-	return out, err
+	return convert(found, err, image.domain)
 }
 
 // Image reads one image, also a community one.

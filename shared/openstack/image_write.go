@@ -88,11 +88,7 @@ func (s *Session) TaggedImages(ctx context.Context, projectID, tag string) ([]do
 	found, err := everyPage(ctx, glance, glance.ServiceURL("images"), query,
 		func(p *page) ([]imageDetail, string) { return p.Images, p.Next },
 		func(i imageDetail) string { return i.ID })
-	out := make([]domain.ImageDetail, len(found))
-	for i := range found {
-		out[i] = found[i].domain()
-	}
-	return out, err
+	return convert(found, err, func(i imageDetail) domain.ImageDetail { return i.domain() })
 }
 
 // CreateImage makes an image without content.

@@ -69,6 +69,18 @@ func everyPage[P, T any](
 	}
 }
 
+// convert makes entries of ours of a list; nil when it could not be read.
+func convert[F, T any](found []F, err error, entry func(F) T) ([]T, error) {
+	if err != nil {
+		return nil, err
+	}
+	out := make([]T, len(found))
+	for i := range found {
+		out[i] = entry(found[i])
+	}
+	return out, nil
+}
+
 // parameters are the marker and the offset of an address, if any.
 func parameters(address string) url.Values {
 	found := url.Values{}

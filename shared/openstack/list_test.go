@@ -39,7 +39,7 @@ func TestPagesByMarkerOrOffset(t *testing.T) {
 			_, _ = w.Write([]byte(pages[r.URL.Query().Get(by)]))
 		})
 	}
-	pages("GET /block-storage/volumes/detail", "marker", map[string]string{
+	pages("GET /block-storage/v3/p1/volumes/detail", "marker", map[string]string{
 		"":  `{"volumes":[{"id":"a","status":"available","size":1,"created_at":"2026-01-02T03:04:05.000000","attachments":[{"server_id":"s"}]}],"volumes_links":[{"rel":"next","href":"` + stranger.url + `/volumes/detail?marker=a"}]}`,
 		"a": `{"volumes":[{"id":"a"},{"id":"b","name":null,"metadata":{"x":"1"}}],"volumes_links":[{"rel":"next","href":"?marker=b"}]}`,
 		"b": `{"volumes":[{"id":"b"}],"volumes_links":[{"rel":"next","href":"?marker=b"}]}`,
@@ -54,7 +54,7 @@ func TestPagesByMarkerOrOffset(t *testing.T) {
 		!slices.Equal(volumes[0].Servers, []string{"s"}) || volumes[1].Metadata["x"] != "1" {
 		t.Errorf("%+v %v", volumes, err)
 	}
-	if q := s.to("/block-storage/volumes/detail")[0].URL.Query(); q.Get("metadata") != "{'k': 'v'}" {
+	if q := s.to("/block-storage/v3/p1/volumes/detail")[0].URL.Query(); q.Get("metadata") != "{'k': 'v'}" {
 		t.Errorf("it was asked %v", q)
 	}
 	secrets, err := session.Secrets(t.Context(), "")
@@ -174,6 +174,21 @@ func TestLinksOfAnotherHost(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestAFailedListIsNil: callers leave out what could not be read, and do not show it as empty.
+func TestAFailedListIsNil(t *testing.T) {
+	t.Parallel()
+	s := newStub(t)
+	s.mux.HandleFunc("GET /", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) })
+	session := s.session(t)
+	flavors, _ := session.Flavors(t.Context())
+	images, _ := session.Images(t.Context(), "")
+	networks, _ := session.Networks(t.Context())
+	zones, err := session.Zones(t.Context())
+	if flavors != nil || images != nil || networks != nil || zones != nil || err == nil {
+		t.Errorf("got %v %v %v %v %v", flavors, images, networks, zones, err)
 	}
 }
 

@@ -95,13 +95,11 @@ func networkPages(ctx context.Context, neutron *gophercloud.ServiceClient, isExt
 	found, err := everyPage(ctx, neutron, neutron.ServiceURL("networks"), query,
 		func(p *page) ([]networks.Network, string) { return p.Networks, linkTo(p.Links) },
 		func(n networks.Network) string { return n.ID })
-	out := make([]domain.Network, len(found))
-	for i, n := range found {
-		out[i] = domain.Network{
+	return convert(found, err, func(n networks.Network) domain.Network {
+		return domain.Network{
 			ID: n.ID, Name: n.Name, Status: n.Status, Shared: n.Shared, Subnets: []domain.Subnet{},
 		}
-	}
-	return out, err
+	})
 }
 
 func subnetPages(ctx context.Context, neutron *gophercloud.ServiceClient) (map[string][]domain.Subnet, error) {
@@ -137,11 +135,9 @@ func (s *Session) SecurityGroups(ctx context.Context) ([]domain.SecurityGroup, e
 	found, err := everyPage(ctx, neutron, neutron.ServiceURL("security-groups"), url.Values{"limit": {pageLimit}},
 		func(p *page) ([]groups.SecGroup, string) { return p.Groups, linkTo(p.Links) },
 		func(g groups.SecGroup) string { return g.ID })
-	out := make([]domain.SecurityGroup, len(found))
-	for i, g := range found {
-		out[i] = domain.SecurityGroup{ID: g.ID, Name: g.Name, Description: g.Description}
-	}
-	return out, err
+	return convert(found, err, func(g groups.SecGroup) domain.SecurityGroup {
+		return domain.SecurityGroup{ID: g.ID, Name: g.Name, Description: g.Description}
+	})
 }
 
 // Ports counts the ports that the server has in Neutron. Nova deletes the ports that it has made some seconds after the

@@ -8,17 +8,12 @@ package openstack
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
-	"errors"
-	"fmt"
 	"net/http"
-	"net/url"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/gophercloud/gophercloud/v2"
-	"github.com/gophercloud/gophercloud/v2/openstack/config/clouds"
 	lru "github.com/hashicorp/golang-lru/v2"
 	"golang.org/x/sync/singleflight"
 
@@ -53,44 +48,6 @@ const (
 	computeRebuildVolume = "2.93" // a rebuild of a server that boots from a volume
 )
 
-// Config says where Keystone is and how to choose from its catalog. It holds no credentials.
-type Config struct {
-	// Cloud name in clouds.yaml; the other `OS_*` variables are then ignored.
-	Cloud string `env:"OS_CLOUD"`
-	// Path of clouds.yaml, if it is not in a standard place.
-	ConfigFile string `env:"OS_CLIENT_CONFIG_FILE"`
-	// Keystone, such as `https://keystone.example.com/v3`.
-	AuthURL string `env:"OS_AUTH_URL"`
-	// Region; required when the catalog has several.
-	Region string `env:"OS_REGION_NAME"`
-	// Endpoint interface of this cloud: public, internal or admin.
-	Interface string `env:"OS_INTERFACE, default=public"`
-	// File with the certificate authority of the cloud.
-	CACert string `env:"OS_CACERT"`
-	Overrides
-}
-
-// Validate refuses a Config that cannot work.
-func (c Config) Validate() error {
-	if c.Cloud != "" {
-		return nil
-	}
-	if !isURL(c.AuthURL) {
-		return fmt.Errorf("OS_AUTH_URL is %q: set it to Keystone's URL, or OS_CLOUD to a name in clouds.yaml",
-			c.AuthURL)
-	}
-	switch c.Interface {
-	case "public", "internal", "admin":
-		return c.validate(overrideVariable)
-	}
-	return fmt.Errorf("OS_INTERFACE is %q: it must be public, internal or admin", c.Interface)
-}
-
-func isURL(text string) bool {
-	u, err := url.Parse(text)
-	return err == nil && u.Host != "" && (u.Scheme == "http" || u.Scheme == "https")
-}
-
 // Cloud is one OpenStack. It makes no call before it is used.
 type Cloud struct {
 	identity   string // Keystone's v3 URL, with a / at its end
@@ -105,6 +62,7 @@ type Cloud struct {
 	overrides  Overrides
 	versions   *lru.Cache[string, discovered] // by endpoint
 	versionsSF singleflight.Group
+	warnings   []string
 	confirmed  atomic.Int64 // when Keystone's own answer was last seen, in Unix nanoseconds
 }
 
@@ -119,23 +77,23 @@ type Options struct {
 
 // New prepares a Cloud from its Config.
 func New(cfg Config, opts Options) (*Cloud, error) {
-	if err := cfg.Validate(); err != nil {
-		return nil, err
-	}
-	tlsConfig, err := cfg.resolve()
+	set, err := cfg.read(UserConfig{})
 	if err != nil {
 		return nil, err
 	}
-	roots, err := cfg.roots()
+	if err := set.validate(); err != nil {
+		return nil, err
+	}
+	tlsConfig, roots, err := set.tls()
 	if err != nil {
 		return nil, err
 	}
 	c := &Cloud{
-		identity: identityURL(cfg.AuthURL), region: cfg.Region, iface: cfg.Interface,
+		identity: identityURL(set.auth.IdentityEndpoint), region: set.region, iface: set.iface,
 		http:     *newHTTPClient(tlsConfig, opts),
-		catalogs: newCatalogCache(), others: newCache[*Cloud](maxClouds), overrides: cfg.Overrides,
-		versions: newVersionCache(),
-		remotes:  &remotes{options: opts, roots: roots, known: map[string]remote{}, http: map[string]*http.Client{}},
+		catalogs: newCatalogCache(), others: newCache[*Cloud](maxClouds), overrides: set.overrides,
+		versions: newVersionCache(), warnings: set.warnings,
+		remotes: &remotes{options: opts, roots: roots, known: map[string]remote{}, http: map[string]*http.Client{}},
 	}
 	return c, nil
 }
@@ -154,83 +112,11 @@ func (c *Cloud) Close() {
 	c.remotes.close()
 }
 
+// Warnings are what clouds.yaml says and cannot be followed.
+func (c *Cloud) Warnings() []string { return c.warnings }
+
 // IdentityURL is Keystone's URL as it stands in WWW-Authenticate.
 func (c *Cloud) IdentityURL() string { return strings.TrimSuffix(c.identity, "/") }
-
-// resolve fills the Config from clouds.yaml when a cloud is named, and loads the certificate authority.
-func (c *Config) resolve() (*tls.Config, error) {
-	if c.Cloud == "" {
-		return loadCA(c.CACert)
-	}
-	auth, endpoint, tlsConfig, err := c.parse()
-	if err != nil {
-		return nil, fmt.Errorf("OS_CLOUD is %q: %w", c.Cloud, err)
-	}
-	c.AuthURL, c.Interface = auth.IdentityEndpoint, string(endpoint.Availability)
-	if endpoint.Region != "" {
-		c.Region = endpoint.Region
-	}
-	if c.Interface == "" {
-		c.Interface = "public"
-	}
-	if c.AuthURL == "" {
-		return nil, fmt.Errorf("OS_CLOUD is %q: that cloud has no auth_url", c.Cloud)
-	}
-	if !isURL(c.AuthURL) {
-		return nil,
-			fmt.Errorf(
-				"OS_CLOUD is %q: its auth_url is %q; it must be Keystone's URL, such as "+
-					"https://keystone.example.com/v3", c.Cloud, c.AuthURL,
-			)
-	}
-	c.Overrides, err = c.readOverrides()
-	return tlsConfig, err
-}
-
-// parse reads the cloud that is named from clouds.yaml.
-func (c *Config) parse() (
-	auth gophercloud.AuthOptions, endpoint gophercloud.EndpointOpts, tlsConfig *tls.Config, err error,
-) {
-	defer func() {
-		if recover() != nil { // gophercloud takes it for granted
-			err = errors.New("that cloud has no auth")
-		}
-	}()
-	return clouds.Parse(c.parseOptions()...)
-}
-
-func (c *Config) parseOptions() []clouds.ParseOption {
-	opts := []clouds.ParseOption{clouds.WithCloudName(c.Cloud)}
-	if c.ConfigFile != "" {
-		opts = append(opts, clouds.WithLocations(c.ConfigFile))
-	}
-	return opts
-}
-
-// roots are the certificates of the cloud's own authority; nil when none is named.
-func (c *Config) roots() ([]byte, error) {
-	file := c.CACert
-	if known, _, err := readClouds(c.ConfigFile); c.Cloud != "" && err == nil && file == "" {
-		file = known.Clouds[c.Cloud].CACertFile
-	}
-	if file == "" {
-		return nil, nil
-	}
-	return readCertificates(file)
-}
-
-func loadCA(file string) (*tls.Config, error) {
-	if file == "" {
-		return nil, nil //nolint:nilnil // no file, no special configuration
-	}
-	pem, err := readCertificates(file)
-	if err != nil {
-		return nil, fmt.Errorf("OS_CACERT: %w", err)
-	}
-	pool := x509.NewCertPool()
-	pool.AppendCertsFromPEM(pem)
-	return &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}, nil
-}
 
 func identityURL(authURL string) string {
 	base := strings.TrimSuffix(authURL, "/")

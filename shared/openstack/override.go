@@ -4,29 +4,26 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
-
-	"sigs.k8s.io/yaml"
 )
 
 // Overrides are endpoints that are used instead of the catalog's, in the region of this process.
 type Overrides struct {
 	// Nova's URL instead of the one in the catalog, with or without a version; in clouds.yaml
 	// `compute_endpoint_override`.
-	Compute string `env:"OS_COMPUTE_ENDPOINT_OVERRIDE" json:"compute_endpoint_override"`
+	Compute string `env:"OS_COMPUTE_ENDPOINT_OVERRIDE"`
 	// Neutron's URL, likewise.
-	Network string `env:"OS_NETWORK_ENDPOINT_OVERRIDE" json:"network_endpoint_override"`
+	Network string `env:"OS_NETWORK_ENDPOINT_OVERRIDE"`
 	// Glance's URL, likewise.
-	Image string `env:"OS_IMAGE_ENDPOINT_OVERRIDE" json:"image_endpoint_override"`
+	Image string `env:"OS_IMAGE_ENDPOINT_OVERRIDE"`
 	// Placement's URL, likewise.
-	Placement string `env:"OS_PLACEMENT_ENDPOINT_OVERRIDE" json:"placement_endpoint_override"`
+	Placement string `env:"OS_PLACEMENT_ENDPOINT_OVERRIDE"`
 	// Cinder's URL, likewise, without the id of a project.
-	BlockStorage string `env:"OS_BLOCK_STORAGE_ENDPOINT_OVERRIDE" json:"block_storage_endpoint_override"`
+	BlockStorage string `env:"OS_BLOCK_STORAGE_ENDPOINT_OVERRIDE"`
 	// Octavia's URL, likewise.
-	LoadBalancer string `env:"OS_LOAD_BALANCER_ENDPOINT_OVERRIDE" json:"load_balancer_endpoint_override"`
+	LoadBalancer string `env:"OS_LOAD_BALANCER_ENDPOINT_OVERRIDE"`
 	// Barbican's URL, likewise.
-	KeyManager string `env:"OS_KEY_MANAGER_ENDPOINT_OVERRIDE" json:"key_manager_endpoint_override"`
+	KeyManager string `env:"OS_KEY_MANAGER_ENDPOINT_OVERRIDE"`
 }
 
 // overridden are the services whose endpoints can be overridden, by the types that clientOf asks for.
@@ -44,13 +41,13 @@ func (o Overrides) of(service string) string {
 	return strings.TrimSuffix(at, "/") + "/"
 }
 
-// validate names the overrides that are no URLs, each as name says.
-func (o Overrides) validate(name func(service string) string) error {
+// validate names the overrides that are no URLs, each as name says of its key.
+func (o Overrides) validate(name func(key string) string) error {
 	var wrong []error
 	for _, service := range overridden {
 		if at := o.of(service); at != "" && !isURL(at) {
 			wrong = append(wrong, fmt.Errorf("%s is %q: it must be a URL, such as https://%s.example.com",
-				name(service), at, projectName(service)))
+				name(overrideKey(service)), at, projectName(service)))
 		}
 	}
 	return errors.Join(wrong...)
@@ -68,26 +65,27 @@ func overrideKey(service string) string {
 	return strings.ReplaceAll(service, "-", "_") + "_endpoint_override"
 }
 
-// readOverrides reads those of a cloud of clouds.yaml; gophercloud does not know these keys.
-func (c *Config) readOverrides() (Overrides, error) {
-	_, file, err := readClouds(c.ConfigFile)
-	if err != nil || file == "" {
-		return Overrides{}, err
+// endpointAliases are Cinder's types, by whose keys openstacksdk finds its endpoint, too.
+var endpointAliases = map[string][]string{"volumev3": {"volumev3", "volumev2", "volume", "block_store"}}
+
+// override is the endpoint of a service that clouds.yaml or the environment gives.
+func (e entry) override(service string) string {
+	keys := []string{overrideKey(service)}
+	for _, alias := range endpointAliases[service] {
+		keys = append(keys, alias+"_endpoint_override")
 	}
-	text, err := os.ReadFile(file) //nolint:gosec // the operator names it
-	if err != nil {
-		return Overrides{}, err
+	for _, key := range keys { // the older name
+		keys = append(keys, strings.TrimSuffix(key, "_override"))
 	}
-	var known struct {
-		Clouds map[string]Overrides `json:"clouds"`
+	return e.expand(e.text(keys...))
+}
+
+func (e entry) overrides() Overrides {
+	return Overrides{
+		Compute: e.override("compute"), Network: e.override("network"), Image: e.override("image"),
+		Placement: e.override("placement"), BlockStorage: e.override("volumev3"),
+		LoadBalancer: e.override("load-balancer"), KeyManager: e.override("key-manager"),
 	}
-	if err := yaml.Unmarshal(text, &known); err != nil {
-		return Overrides{}, fmt.Errorf("%s: %w", file, err)
-	}
-	o := known.Clouds[c.Cloud]
-	return o, o.validate(func(service string) string {
-		return fmt.Sprintf("OS_CLOUD is %q: its %s", c.Cloud, overrideKey(service))
-	})
 }
 
 // InRegion is the same session in another region of the catalog; "" is the region of this process. A region that the

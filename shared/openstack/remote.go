@@ -116,7 +116,7 @@ func (r *remote) set(name, value string) (err error) {
 
 // readCertificates reads a file in PEM, and makes sure that there is a certificate in it.
 func readCertificates(file string) ([]byte, error) {
-	text, err := os.ReadFile(file) //nolint:gosec // the operator names it
+	text, err := os.ReadFile(expandUser(file))
 	if err != nil {
 		return nil, err
 	}

@@ -43,14 +43,12 @@ func (s *Session) Secrets(ctx context.Context, name string) ([]domain.StoredSecr
 	found, err := everyPage(ctx, barbican, barbican.ServiceURL("secrets"), query,
 		func(p *page) ([]secret, string) { return p.Secrets, p.Next },
 		func(one secret) string { return one.Ref })
-	out := make([]domain.StoredSecret, len(found))
-	for i, one := range found {
-		out[i] = domain.StoredSecret{
+	return convert(found, err, func(one secret) domain.StoredSecret {
+		return domain.StoredSecret{
 			ID: path.Base(one.Ref), Name: one.Name, Status: one.Status, ContentType: one.ContentTypes["default"],
 			CreatedAt: one.Created.Time,
 		}
-	}
-	return out, err
+	})
 }
 
 // HasSecret reports whether a secret exists.

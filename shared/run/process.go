@@ -94,6 +94,9 @@ func newProcess(
 	if err != nil {
 		return nil, err
 	}
+	for _, warning := range p.cloud.Warnings() {
+		slog.WarnContext(ctx, warning)
+	}
 	p.log = audit.New(postgres.Requests{DB: p.db}, p.db)
 	if cfg.Target == "" && cfg.EventKey == "" {
 		p.cfg.EventKey = domain.Secret(rand.Text()) // only the daemon's own ticker knows it

@@ -56,6 +56,10 @@ func (t *trial) tryCloud(ctx context.Context) {
 	if err != nil {
 		t.report(err)
 	}
+	for _, warning := range t.cloud.Warnings() {
+		t.note("OS_CLOUD", warning)
+	}
+	t.noteIgnored()
 	session, wrong, notes := t.cloud.Check(ctx, t.cfg.OpenStack, account)
 	for _, f := range wrong {
 		t.fault(f.Variable, f.Detail)
@@ -64,7 +68,7 @@ func (t *trial) tryCloud(ctx context.Context) {
 		t.note(f.Variable, f.Detail)
 	}
 	if session != nil {
-		t.note(t.accountVariable(), account.String()+" may log in")
+		t.note(account.Variable(), account.String()+" may log in")
 		t.tryTrustee(session)
 		t.tryLists(ctx, session)
 		return
@@ -76,7 +80,7 @@ func (t *trial) tryCloud(ctx context.Context) {
 	for _, name := range []string{
 		"OS_REGION_NAME", "OS_INTERFACE", "TRUSTEE_USER_ID", "ALLOWED_PROJECTS", "ALLOWED_DOMAINS",
 	} {
-		if t.value(name) != "" {
+		if t.value(name) != "" && t.notes[name] == "" {
 			t.untried[name] = reason
 		}
 	}
@@ -88,8 +92,7 @@ func (t *trial) account(ctx context.Context) (*openstack.Account, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !t.reads("OS_PASSWORD") && t.value("OS_PASSWORD") == "" && t.value("OS_APPLICATION_CREDENTIAL_SECRET") == "" &&
-		t.value("OS_CLOUD") == "" {
+	if !t.reads("OS_PASSWORD") && !credentials.HasSecret() && t.value("OS_CLOUD") == "" {
 		return nil, nil //nolint:nilnil // without an account, none is tried
 	}
 	account, err := t.cloud.Account(t.cfg.OpenStack, credentials)
@@ -99,16 +102,15 @@ func (t *trial) account(ctx context.Context) (*openstack.Account, error) {
 	return account, err
 }
 
-func (t *trial) accountVariable() string {
-	switch {
-	case t.value("OS_CLOUD") != "":
-		return "OS_CLOUD"
-	case t.value("OS_APPLICATION_CREDENTIAL_ID") != "":
-		return "OS_APPLICATION_CREDENTIAL_ID"
-	case t.value("OS_USER_ID") != "":
-		return "OS_USER_ID"
+// noteIgnored notes the variables that OS_CLOUD makes useless.
+func (t *trial) noteIgnored() {
+	read := []string{"OS_CLOUD", "OS_CLIENT_CONFIG_FILE", "OS_CLIENT_SECURE_FILE", "OS_PASSWORD"}
+	for _, name := range t.names {
+		if t.value("OS_CLOUD") != "" && strings.HasPrefix(name, "OS_") && t.value(name) != "" &&
+			!slices.Contains(read, name) {
+			t.note(name, "ignored, because OS_CLOUD is set")
+		}
 	}
-	return "OS_USERNAME"
 }
 
 func (t *trial) tryTrustee(session *openstack.Session) {

@@ -32,12 +32,6 @@ func printTrustee(ctx context.Context, env envconfig.Lookuper, out io.Writer) er
 	if err != nil {
 		return err
 	}
-	if cfg.Account.AppCredID != "" && cfg.OpenStack.Cloud == "" {
-		return errors.New(
-			"OS_APPLICATION_CREDENTIAL_ID is set: Keystone lets no application credential use a trust, set " +
-				"OS_USERNAME and OS_PASSWORD",
-		)
-	}
 	cloud, err := openstack.New(cfg.OpenStack, openstack.Options{})
 	if err != nil {
 		return err
@@ -46,6 +40,10 @@ func printTrustee(ctx context.Context, env envconfig.Lookuper, out io.Writer) er
 	account, err := cloud.Account(cfg.OpenStack, cfg.Account)
 	if err != nil {
 		return err
+	}
+	if account.IsCredential() {
+		return errors.New(account.Variable() + " is set: Keystone lets no application credential use a trust, set " +
+			"OS_USERNAME and OS_PASSWORD")
 	}
 	session, err := account.Login(ctx)
 	if err != nil {

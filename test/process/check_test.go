@@ -130,7 +130,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestCheckReadsTheCatalog: of two endpoints the first one is used, and noted; Nova's legacy v2 is called nowhere, so it
+// TestCheckReadsTheCatalog: of two endpoints the first one is used, and noted; Nova's legacy v2 is never called, so it
 // is wrong unless v2.1 is beside it.
 func TestCheckReadsTheCatalog(t *testing.T) {
 	t.Parallel()
@@ -143,8 +143,8 @@ func TestCheckReadsTheCatalog(t *testing.T) {
 	}{
 		"two endpoints": {
 			testkit.Twice(t, "compute"), "OS_INTERFACE",
-			`^unset +OS_INTERFACE +the catalog has 2 public endpoints of compute in the region RegionOne, and the first ` +
-				`one is used: ` + nova,
+			`^unset +OS_INTERFACE +the catalog has 2 public endpoints of compute in the region RegionOne, and the ` +
+				`first one is used: ` + nova,
 		},
 		"a legacy endpoint": {
 			testkit.RedirectTo(t, map[string]string{"compute": nova + "/v2"}), "OS_COMPUTE_ENDPOINT_OVERRIDE", `^unset `,

@@ -193,8 +193,14 @@ func (a *App) User(ctx context.Context) (*login.Login, error) {
 	session, err := login.New(ctx, login.Options{
 		Env: a.Env, Cloud: a.cloud, Prompt: a.prompter(ctx), Wrap: a.debugger().Wrap,
 	})
+	if err != nil {
+		return nil, err
+	}
+	for _, warning := range session.Warnings() {
+		a.Notef("warning: %s", warning)
+	}
 	a.session = session
-	return session, err
+	return session, nil
 }
 
 // debugger shows requests to cloudfn and to Keystone, if the user wants that.

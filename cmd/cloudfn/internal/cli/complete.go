@@ -53,7 +53,9 @@ func Choices(cmd *cobra.Command, flag string, values ...string) {
 }
 
 func (a *App) clouds(context.Context, []string, string) ([]string, error) {
-	names, _, err := openstack.CloudNames(a.Getenv("OS_CLIENT_CONFIG_FILE"))
+	names, _, err := openstack.CloudNames(openstack.Config{
+		ConfigFile: a.Getenv("OS_CLIENT_CONFIG_FILE"), SecureFile: a.Getenv("OS_CLIENT_SECURE_FILE"),
+	})
 	return names, err
 }
 

@@ -38,14 +38,17 @@ func denied(format string, args ...any) error { return exit.Errorf(exit.Denied, 
 func New(ctx context.Context, o Options) (*Login, error) {
 	var cfg openstack.UserConfig
 	env := envconfig.Lookuper(lookuper(o.Env))
-	if err := envconfig.ProcessWith(ctx, &envconfig.Config{Target: &cfg, Lookuper: env}); err != nil {
+	err := envconfig.ProcessWith(ctx, &envconfig.Config{Target: &cfg, Lookuper: env})
+	if err != nil {
 		return nil, denied("%w", err)
 	}
 	if o.Cloud != "" {
 		cfg.Cloud = o.Cloud
 	}
 	if cfg.Cloud == "" && cfg.AuthURL == "" {
-		return nil, noCloud(cfg.ConfigFile)
+		if cfg.Cloud, err = onlyCloud(cfg.Config); err != nil {
+			return nil, err
+		}
 	}
 	user, err := openstack.NewUser(cfg, openstack.Options{Wrap: o.Wrap})
 	if err != nil {
@@ -63,17 +66,19 @@ type lookuper func(string) (string, bool)
 // Lookup implements envconfig.Lookuper.
 func (l lookuper) Lookup(key string) (string, bool) { return l(key) }
 
-// noCloud says how to choose a cloud.
-func noCloud(file string) error {
-	names, found, err := openstack.CloudNames(file)
+// onlyCloud is the cloud when none is chosen: the one in clouds.yaml, if it has only one.
+func onlyCloud(cfg openstack.Config) (string, error) {
+	names, found, err := openstack.CloudNames(cfg)
 	switch {
 	case err != nil:
-		return denied("%w", err)
+		return "", denied("%w", err)
+	case len(names) == 1:
+		return names[0], nil
 	case len(names) > 0:
 		const format = "no cloud is chosen: set OS_CLOUD or give --os-cloud one of %s (of %s)"
-		return denied(format, strings.Join(names, ", "), found)
+		return "", denied(format, strings.Join(names, ", "), found)
 	}
-	return denied("there is no login: set OS_CLOUD to a name in clouds.yaml, or OS_AUTH_URL, OS_USERNAME, " +
+	return "", denied("there is no login: set OS_CLOUD to a name in clouds.yaml, or OS_AUTH_URL, OS_USERNAME, " +
 		"OS_PASSWORD and OS_PROJECT_NAME (the cloud's openrc file does)")
 }
 
@@ -128,6 +133,9 @@ func (l *Login) Renew(ctx context.Context) (Session, error) {
 
 // Forget removes the stored token. In Keystone it stays valid.
 func (l *Login) Forget() error { return l.cache.remove(l.user.Name()) }
+
+// Warnings are what clouds.yaml says and cannot be followed.
+func (l *Login) Warnings() []string { return l.user.Warnings() }
 
 // IdentityURL is Keystone's.
 func (l *Login) IdentityURL() string { return l.user.IdentityURL() }
