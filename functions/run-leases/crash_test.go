@@ -171,7 +171,7 @@ update instances i set (state, raw_status) = (
 from done d where i.id = d.instance_id`)
 }
 
-// becomes runs replicas, the first of which dies where c says, until the lease has the status and nothing runs. It
+// becomes runs replicas, and the first one dies where c says, until the lease has the status and nothing runs. It
 // returns after how many rounds.
 func (w crashWorld) becomes(t *testing.T, c *crasher, status, instance string) int {
 	t.Helper()

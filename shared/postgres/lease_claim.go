@@ -64,7 +64,7 @@ select (select greatest(l.due_at, l.claimed_until) - now() from leases l
         order by l.due_at limit 1)`
 
 // NextDue returns how long it is until the next lease may be claimed: one that is due, and claimed by nobody, within
-// soon. It may be negative; nil = there is none.
+// soon. It may be negative; nil = no lease is due.
 func (s Leases) NextDue(ctx context.Context, soon time.Duration) (left *time.Duration, err error) {
 	return queryValue[*time.Duration](ctx, s.DB.pool, nextLeaseSQL, soon)
 }
