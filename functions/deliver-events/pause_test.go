@@ -61,7 +61,7 @@ func TestPauseIsKept(t *testing.T) {
 	}
 }
 
-// TestPauseHasSuccessor: while an event waits for the end of a pause, one more waits to take over when its time has
+// TestPauseHasSuccessor: while an event waits for the end of a pause, one more waits to continue when its time has
 // passed. Further ones are answered immediately.
 func TestPauseHasSuccessor(t *testing.T) {
 	t.Parallel()
@@ -82,7 +82,7 @@ func TestPauseHasSuccessor(t *testing.T) {
 	}
 	ticks.Go(tick)
 	testkit.Eventually(t, time.Minute, "an attempt fails", func() bool { return r.Posts() == 1 })
-	ticks.Go(tick) // one of these two waits to take over, and the other one has nothing to do
+	ticks.Go(tick) // one of these two waits to continue, and the other one has nothing to do
 	ticks.Go(tick)
 	testkit.Eventually(t, time.Minute, "one is answered", func() bool { return answered.Load() > 0 })
 	if n := answered.Load(); n != 1 {

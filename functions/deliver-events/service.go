@@ -51,7 +51,7 @@ const (
 )
 
 // Deliver sends due events to their receivers, and waits for those that are due before its time for work ends: the
-// request that it works for keeps a Knative pod alive. One call at a time in a process works, one waits to take over,
+// request that it works for keeps a Knative pod alive. One call at a time in a process works, one waits to continue,
 // and others return at once. Each makes the working one claim immediately.
 func (s *service) Deliver(ctx context.Context) error {
 	s.pool.wake()
