@@ -10,7 +10,7 @@ RACE := ./functions/... ./shared/...
 PLAIN := ./cmd/... ./docs/... ./knative/... ./scripts/... ./test/...
 # What kills, waits, stops services or counts at scale is named TestLong... or TestFault..., and runs in make test-long.
 SHORT := -skip '^Test(Long|Fault)'
-.PHONY: help run check test test-long test-all lint new generate bench build image sandbox cluster deploy undeploy e2e down clean
+.PHONY: help run check test test-long test-all lint new generate bench build vendor image sandbox cluster deploy undeploy e2e down clean
 
 help: ## Print this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -77,6 +77,9 @@ build: ## Build the daemon into .local/bin/cloudfnd and the CLI into .local/bin/
 	go build -trimpath -ldflags '-s -w -X github.com/cloudfn/cloudfn/shared/buildinfo.version=$(VERSION)' -o .local/bin/cloudfnd ./functions
 	go build -trimpath -ldflags '-s -w -X github.com/cloudfn/cloudfn/shared/buildinfo.version=$(VERSION)' -o .local/bin/cloudfn ./cmd/cloudfn
 	ln -sf cloudfn .local/bin/kn-cloud
+
+vendor: ## Copy all dependencies into vendor/, so that the checkout builds without a network
+	go mod vendor
 
 image: ## Build the container image (pushed to KO_DOCKER_REPO, else an OCI tarball)
 	@scripts/image

@@ -20,6 +20,7 @@ type walker struct {
 	replace [][2]string       // text of the page, and what the test uses instead
 	env     map[string]string // environment of each terminal
 	others  []other
+	dir     string // where the commands run; "" is the checkout
 }
 
 // other is a block that keeps running in its own terminal.
@@ -35,6 +36,9 @@ const background = "<!-- in another terminal -->"
 func (w *walker) walk(t *testing.T, page string) {
 	t.Helper()
 	main := open(t, w.env)
+	if w.dir != "" {
+		main.run(t, "cd "+w.dir)
+	}
 	ran := 0
 	for _, b := range blocks(t, page) {
 		where := fmt.Sprintf("%s:%d", page, b.line)

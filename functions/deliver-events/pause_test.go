@@ -98,7 +98,7 @@ func TestPauseEndsWithTheProcess(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)
-	bad := testkit.NewReceiver(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) })
+	bad := testkit.BadReceivers(t)["500"]
 	testkit.AddCallback(t, conn, project, bad.URL, domain.CallbackVerified, secret(), "")
 	testkit.AddEvents(t, conn, project, subjects(1), 1)
 	p := testkit.Spawn(t, env(t, database, "EVENT_TIMEOUT", "5m"))

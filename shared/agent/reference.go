@@ -8,8 +8,8 @@ import (
 )
 
 // referenceForm is the grammar of a reference in github.com/distribution/reference (reference.go): name [":" tag]
-// ["@" digest], and of the digests those that the OCI image specification registers (descriptor.md). A bounded repetition of a hundred
-// would take a quarter of a megabyte in each process; so the lengths are checked apart.
+// ["@" digest], and of the digests those that the OCI image specification registers (descriptor.md). A repetition that
+// is bounded by a hundred would take a quarter of a megabyte in each process; so the lengths are checked apart.
 var referenceForm = regexp.MustCompile(`^` +
 	`(?:(?P<domain>` + hostForm + `(?::[0-9]{1,5})?)/)?` +
 	`(?P<path>` + pathForm + `(?:/` + pathForm + `)*)` +

@@ -92,8 +92,8 @@ func keepTrust(ctx context.Context, tx pgx.Tx, projectID string, intent uuid.UUI
 	return err
 }
 
-// oldTrustDueAt says that an old trust is due at a moment. One of a connection that has ended is due immediately, but an
-// announced trust may yet be made.
+// oldTrustDueAt says that an old trust is due at a moment. One of a connection that has ended is due immediately, but
+// an announced trust may yet be made.
 func oldTrustDueAt(moment string) string {
 	return `(t.not_before <= ` + moment + `
     or t.failures = 0 and t.trust_id is not null

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestDocsAreNotHeld: the files of the reference are sent as they are embedded. A process that was asked for one held 2.8
-// MB of them from then on.
+// TestDocsAreNotHeld: the files of the reference are sent as they are embedded. A process that was asked for one held
+// 2.8 MB of them from then on.
 func TestDocsAreNotHeld(t *testing.T) {
 	const name = "swagger-ui-bundle.js"
 	file, isZipped, err := openDocs(name)

@@ -9,8 +9,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/httpx"
 )
 
-// TestRoutesAreBuiltOnce in a process that serves them: their descriptions take megabytes. They are also built without a
-// service when they are to be described.
+// TestRoutesAreBuiltOnce in a process that serves them: their descriptions take megabytes. They are also built without
+// a service when they are to be described.
 func TestRoutesAreBuiltOnce(t *testing.T) {
 	calls := map[bool]int{} // by whether there is a service
 	counted := things

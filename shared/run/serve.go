@@ -24,9 +24,9 @@ const (
 	maxHeader         = 64 << 10
 )
 
-// A process that ends lets requests run to their deadline and drainSlack longer. Events stop to wait for later work. What
-// they are working on is canceled after eventGrace: the next event resumes it. The process waits wakeGrace for functions that it has just woken, because
-// Knative may have to start a pod.
+// A process that ends lets requests run to their deadline and drainSlack longer. Events stop waiting for later work;
+// what they are working on is canceled after eventGrace, and the next event resumes it. The process waits wakeGrace for
+// functions that it has just woken, because Knative may have to start a pod.
 const (
 	drainSlack = 5 * time.Second
 	eventGrace = 15 * time.Second
