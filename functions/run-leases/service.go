@@ -42,7 +42,7 @@ type session interface {
 }
 
 const (
-	pause      = time.Second // between two reads of what is due later
+	pause      = time.Second          // between two reads of what is due later
 	shortPause = 5 * time.Millisecond // while leases wait for room
 	// passTime and the time of an event's waits (flow.FollowFor) are less than EVENT_TIMEOUT.
 	passTime = 3 * time.Minute
