@@ -66,6 +66,8 @@ func browse(t *testing.T, files []string) {
 		p := testkit.BorrowProject(t)
 		own[file] = p
 		switch file {
+		case "leases":
+			t.Cleanup(func() { p.DeleteImages(t) })
 		case "managed":
 			p.Network(t, "private", "10.0.0.0/24")
 		case "main", "nodes":

@@ -203,7 +203,7 @@ type DelegatedAction struct {
 	InstanceID   uuid.UUID           `json:"instance_id"`
 	ConnectionID uuid.UUID           `json:"connection_id"`
 	Status       domain.ActionStatus `json:"status"`
-	ImageID      string              `json:"image_id,omitempty" minLength:"1" doc:"Of a snapshot that is done: the image."`
+	ImageID      string              `json:"image_id,omitempty" minLength:"1" doc:"Of a snapshot that is done."`
 	Error        *domain.Problem     `json:"error,omitempty"`
 	CreatedAt    time.Time           `json:"created_at"`
 	UpdatedAt    time.Time           `json:"updated_at"`

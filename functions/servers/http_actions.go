@@ -105,6 +105,7 @@ func (h handler) action(ctx context.Context, in *actionInput) (*httpx.Value[Dele
 	found, err := h.svc.actions.Get(ctx, a.Filter(), in.Action.UUID)
 	return &httpx.Value[DelegatedAction]{Body: DelegatedAction{
 		ID: found.ID, Action: found.Request.Action, InstanceID: found.InstanceID, ConnectionID: found.ConnectionID,
-		Status: found.Status, ImageID: found.ImageID, Error: found.Problem, CreatedAt: found.CreatedAt, UpdatedAt: found.UpdatedAt,
+		Status: found.Status, ImageID: found.ImageID, Error: found.Problem,
+		CreatedAt: found.CreatedAt, UpdatedAt: found.UpdatedAt,
 	}}, err
 }

@@ -86,8 +86,8 @@ func (t task) recordOutcome(ctx context.Context, attempt domain.KeyedAction, o o
 	}
 }
 
-// wasAccepted finds out whether Nova accepted an earlier attempt. Start, stop, shelve, unshelve and delete can simply be
-// repeated.
+// wasAccepted finds out whether Nova accepted an earlier attempt. Start, stop, shelve, unshelve and delete can simply
+// be repeated.
 func (t task) wasAccepted(ctx context.Context, o *outcome, attempt domain.KeyedAction) (bool, error) {
 	isDeployed := t.Action == domain.Deploy && attempt.Deployment != uuid.Nil
 	if !isDeployed && t.Action != domain.Reboot && t.Action != domain.Snapshot || t.serverID == "" {

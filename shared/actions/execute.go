@@ -99,7 +99,8 @@ func (x executor) apply(ctx context.Context, server domain.Server, state domain.
 		return Progress{}, err
 	}
 	x.recordAccepted(ctx, server, state)
-	return Progress{State: x.After(state), Accepted: true, Done: x.Follow == nil || x.Action.Action != domain.Delete}, nil
+	isDone := x.Follow == nil || x.Action.Action != domain.Delete
+	return Progress{State: x.After(state), Accepted: true, Done: isDone}, nil
 }
 
 // notAllowed blocks the action while Nova is working on the server, and fails it in other states.

@@ -23,7 +23,8 @@ var (
 		"image_snapshot", "thawing",
 	})
 	randomAsk = rapid.SampledFrom([]ActionRequest{
-		requestStart, requestStop, requestReboot, requestHard, requestShelve, requestUnshelve, requestSnapshot, requestDelete,
+		requestStart, requestStop, requestReboot, requestHard, requestShelve, requestUnshelve, requestSnapshot,
+		requestDelete,
 	})
 )
 

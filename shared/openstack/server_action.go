@@ -47,8 +47,8 @@ func (s *Session) OffloadServer(ctx context.Context, id string) error {
 	})
 }
 
-// SnapshotServer begins an image of the server's disk, and returns its id. ImagesOf finds it by the action (zero = none).
-// The image is the project's of the session.
+// SnapshotServer begins an image of the server's disk, and returns its id. ImagesOf finds it by the action (zero =
+// none). The image is the project's of the session.
 // When the server is another project's, Nova offers it to that one, whose lists do not show it until it accepts.
 func (s *Session) SnapshotServer(
 	ctx context.Context, id, name string, action uuid.UUID,

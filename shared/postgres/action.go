@@ -196,7 +196,8 @@ where project_id = $1 and id = $2 and claim_id = $3`, action.ProjectID, action.I
 const endActionSQL = `
 with after as (
     update actions
-    set status = $4, problem = $5, payload = null, image_id = $6, seq = seq + 1, ` + releaseSQL + `, updated_at = clock_timestamp()
+    set status = $4, problem = $5, payload = null, image_id = $6, seq = seq + 1, ` + releaseSQL + `,
+        updated_at = clock_timestamp()
     where project_id = $1 and id = $2 and claim_id = $3 and status = 'running'
     returning *, 'running' as previous_status
 ), event as (` + actionEventSQL + ` after)

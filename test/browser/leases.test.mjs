@@ -31,7 +31,7 @@ for (const size of Object.keys(sizes)) {
     await page.getByRole('button', { name: 'Later' }).focus();
     await page.keyboard.press('Enter');
     await track(page, 'workshop').locator('line.present').waitFor({ state: 'detached' });
-    await page.getByRole('button', { name: 'Now' }).click();
+    await page.getByRole('button', { name: 'Now', exact: true }).click();
     await track(page, 'workshop').locator('line.present').waitFor({ state: 'attached' });
     await track(page, 'workshop').getByRole('link').click();
     await page.getByRole('heading', { level: 1, name: 'workshop' }).waitFor();
@@ -78,9 +78,59 @@ test('an instance is leased, extended and given back', { timeout: 2 * patience }
   await page.getByRole('dialog').getByLabel('New end, in UTC').fill(end);
   await page.getByRole('dialog').getByRole('button', { name: 'Change' }).click();
   await row(page, 'End').getByText(`${end.slice(11)} UTC`).waitFor();
-  await page.getByRole('button', { name: 'Cancel' }).click();
+  const extend = async (hours) => {
+    await page.getByRole('dialog').getByLabel('New end, in UTC').fill(at(hours));
+    await page.getByRole('dialog').getByRole('button', { name: 'Change' }).click();
+    await page.locator('#toast', { hasText: '<b>tomorrow</b> has another end.' }).waitFor();
+  };
+  await open(page, 'Servers');
+  await row(page, 'leased').getByRole('link').click();
+  await page.getByRole('link', { name: '<b>tomorrow</b>' }).waitFor();
+  await page.getByText(/begins in \d+ h/).waitFor();
+  await settled(page);
+  await faultless(page, 'server with a lease');
+  await page.getByRole('button', { name: 'New end <b>tomorrow</b>' }).click();
+  await extend(44);
+  await page.getByRole('button', { name: 'Cancel <b>tomorrow</b>' }).waitFor();
+  await open(page, 'Leases');
+  const calendar = track(page, '<b>tomorrow</b>');
+  await calendar.getByRole('button', { name: 'New end' }).click();
+  await extend(48);
+  await calendar.getByRole('button', { name: 'Cancel' }).click();
   await page.getByRole('dialog').getByRole('button', { name: 'Cancel the lease' }).click();
-  await page.getByRole('heading', { level: 1 }).locator('..').getByText('cancelled').waitFor();
+  await calendar.waitFor({ state: 'detached' });
+  await close();
+});
+
+test('a server shows how long its lease lasts, and ends it', { timeout: 3 * patience }, async () => {
+  const { page, close } = await visit(chrome);
+  await order(page, { name: 'brief' });
+  await row(page, 'brief').getByText('active').first().waitFor({ timeout: patience });
+  await open(page, 'Leases');
+  await page.getByRole('link', { name: 'New lease' }).click();
+  await page.getByRole('radio', { name: 'Instances' }).check();
+  await page.getByRole('checkbox', { name: /^brief/ }).check();
+  await page.getByLabel('Name').fill('night shift');
+  await page.getByLabel(/^End/).fill(new Date(Date.now() + 8 * 3600_000).toISOString().slice(0, 16));
+  await page.getByRole('button', { name: 'Reserve' }).click();
+  await page.getByRole('heading', { level: 1, name: 'night shift' }).waitFor();
+  await open(page, 'Servers');
+  await row(page, 'brief').getByRole('link').click();
+  await page.getByText(/\d+ h left/).waitFor({ timeout: patience });
+  await page.getByRole('button', { name: 'End now night shift' }).click();
+  await page.getByRole('dialog').getByRole('button', { name: 'End the lease' }).click();
+  await page.locator('#toast', { hasText: 'night shift is ' }).waitFor();
+  await page.getByRole('link', { name: 'night shift' }).waitFor({ state: 'detached', timeout: patience }); // it has ended
+  await page.getByText('Nova: SHELVED_OFFLOADED').waitFor({ timeout: patience });
+  await page.getByRole('button', { name: 'Unshelve brief' }).click();
+  await page.getByRole('button', { name: 'Snapshot brief' }).waitFor({ timeout: patience });
+  await page.getByRole('button', { name: 'Snapshot brief' }).click();
+  await page.getByLabel('Name of the image').fill('of the night');
+  await faultless(page, 'snapshot');
+  await page.getByRole('button', { name: 'Make an image' }).click();
+  await page.locator('#toast', { hasText: 'is being made' }).waitFor();
+  await page.getByRole('button', { name: 'Shelve brief', exact: true }).click();
+  await page.locator('#toast', { hasText: 'shelve' }).waitFor();
   await close();
 });
 

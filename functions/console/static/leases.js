@@ -1,14 +1,12 @@
 // Leases: a calendar of the project's, one of them with its steps, and what may be done with it.
-import { el, set, swap, button, heading, table, facts, keyed, empty, age, clock, confirm, choice, say } from './dom.js';
-import { get, call, listing } from './api.js';
+import { el, set, swap, button, heading, table, facts, keyed, empty, age, clock, choice } from './dom.js';
+import { get, listing } from './api.js';
 import { mark, kindOf, inMotion } from './state.js';
 import { timeline, during } from './timeline.js';
+import { acts, ends, isSoon, left } from './leaseacts.js';
 import { view as form } from './leaseform.js';
 import { view as hosts } from './hosts.js';
 
-/** ends says what happens to servers when their lease ends. */
-export const ends = { shelve: 'its servers are shelved, and keep their disks', stop: 'its servers are stopped',
-  snapshot_delete: 'an image of each server is made, then the server is deleted', delete: 'its servers are deleted' };
 const steps = { start: 'Start', before_end: 'Warning', end: 'End' };
 const open = ['pending', 'starting', 'active', 'ending', 'error'];
 
@@ -50,6 +48,7 @@ function all(me, refresh) {
     return { id: lease.id, sign: lease.updated_at,
       head: el('div', {}, el('a', { href: `#/leases/${lease.id}`, 'data-key': 'open' }, lease.name), ' ',
         mark(lease.status)),
+      acts: acts(lease, refresh, true),
       words: [[reserves(lease), during(lease.start, lease.end),
         lease.warnings && lease.isolation !== 'proven' ? 'isolation unproven' : ''].filter(Boolean).join(', '),
         troubles(lease).map((text) => el('p', { class: 'error' }, text))],
@@ -86,43 +85,11 @@ function one(id, refresh) {
   const path = `/v1/leases/${id}`;
   let sign = '';
 
-  const extend = (lease) => () => {
-    const until = el('input', { type: 'datetime-local', id: `until-${id}`, value: lease.end.slice(0, 16),
-      required: true });
-    confirm(`When is ${lease.name} to end?`, el('label', {}, 'New end, in UTC ', until), 'Change', async () => {
-      await call('PATCH', path, { end: `${until.value}:00Z` });
-      say(`${lease.name} has another end.`);
-      refresh();
-    });
-  };
-  const end = (lease) => () => confirm(lease.status === 'pending' ? `Cancel ${lease.name}?` : `End ${lease.name} now?`,
-    lease.status === 'pending' ? 'Its hosts are free for others at once, and nothing happens to its instances.'
-      : `At its end ${ends[lease.on_end]}. Its hosts are returned.`,
-    lease.status === 'pending' ? 'Cancel the lease' : 'End the lease', async () => {
-      const answer = await call('DELETE', path);
-      say(`${lease.name} is ${answer.status}.`);
-      refresh();
-    });
-  const retry = (lease) => async () => {
-    try {
-      await call('POST', `${path}/retry`);
-      say(`${lease.name} is tried again.`);
-    } catch (problem) {
-      say(problem.message);
-    }
-    refresh();
-  };
-
   function draw(lease) {
-    const runs = ['pending', 'starting', 'active'].includes(lease.status);
-    swap(head, heading(lease.name, mark(lease.status),
-      lease.status === 'error' ? button('Retry', retry(lease), { key: 'retry' }) : null,
-      runs ? button('New end', extend(lease), { key: 'extend' }) : null,
-      runs || lease.status === 'error' ? button(lease.status === 'pending' ? 'Cancel' : 'End now', end(lease),
-        { kind: 'danger', key: 'end' }) : null));
+    swap(head, heading(lease.name, mark(lease.status), acts(lease, refresh)));
     const notes = [...troubles(lease), ...(lease.warnings || [])];
     set(body, notes.map((text) => el('p', { class: 'note bad' }, text)), el('div', { class: 'card' }, facts([
-      ['Period', during(lease.start, lease.end)], ['Reserves', reserves(lease)],
+      ['Period', [during(lease.start, lease.end), ' ', left(lease)]], ['Reserves', reserves(lease)],
       ['At the end', ends[lease.on_end]], ['Isolation', lease.isolation],
       ['Order', lease.order_id && el('a', { href: `#/orders/${lease.order_id}` }, lease.order_id.slice(-8))],
       ['Made', [age(lease.created_at), ' ago']], ['Id', el('span', { class: 'mono' }, lease.id)]])));
@@ -148,8 +115,7 @@ function one(id, refresh) {
     keyed(list.body, lease.reservations, (r) => r.id, (r) => list.row(what(r), mark(r.status), r.id,
       (r.flavors || []).map((f) => f.name).join(', ') || '–',
       r.reason ? el('span', { class: 'error' }, r.reason.detail) : null));
-    const due = new Date(lease.status === 'pending' ? lease.start : lease.end) - Date.now();
-    return inMotion(lease.status) || open.includes(lease.status) && due < 60_000;
+    return inMotion(lease.status) || isSoon(lease);
   }
   return { node, load };
 }

@@ -3,8 +3,10 @@ import { el, set, swap, button, heading, table, facts, keyed, empty, age, clock,
   uid } from './dom.js';
 import { get, call, listing } from './api.js';
 import { mark, stateOf, inMotion, asks } from './state.js';
+import { acts, isSoon, left } from './leaseacts.js';
 
-const verbs = { start: 'Start', stop: 'Stop', reboot: 'Reboot', hard: 'Hard reboot', delete: 'Delete' };
+const verbs = { start: 'Start', stop: 'Stop', reboot: 'Reboot', hard: 'Hard reboot', shelve: 'Shelve',
+  unshelve: 'Unshelve', snapshot: 'Snapshot', delete: 'Delete' };
 const title = (server) => server.name || server.id;
 /** word is the state, or what Nova calls one that has no word of its own, such as verify_resize. */
 const word = (server, state) => (state === 'updating' && server.instance?.state !== 'updating'
@@ -35,8 +37,19 @@ function controls(server, done) {
       done('delete');
     });
   };
+  const snapshot = () => {
+    const name = el('input', { id: uid(), required: true, maxlength: 255, value: server.name });
+    confirm(`Make an image of ${title(server)}?`, el('label', {}, 'Name of the image ', name), 'Make an image',
+      async () => {
+        const { image_id: image } = await call('POST', `/v1/servers/${server.id}/actions`,
+          { action: 'snapshot', name: name.value });
+        say(`${title(server)}: the image ${image} is being made.`);
+        done('snapshot');
+      });
+  };
+  const own = { delete: remove, snapshot };
   return el('div', { class: 'acts' },
-    asks(stateOf(server)).map((verb) => button(verbs[verb], verb === 'delete' ? remove : () => act(verb).catch(refused),
+    asks(stateOf(server)).map((verb) => button(verbs[verb], own[verb] || (() => act(verb).catch(refused)),
     { kind: verb === 'delete' ? 'quiet danger' : 'quiet', key: verb, label: `${verbs[verb]} ${title(server)}` })));
 }
 
@@ -124,12 +137,14 @@ function one(id, refresh, go) {
       return false;
     }
     before = changes(before, [server]);
-    const now = JSON.stringify(server);
-    if (now !== sign) draw(server);
+    const of = server.instance?.lease_id;
+    const lease = of && await get(`/v1/leases/${of}`).catch(() => ({ id: of, name: of }));
+    const now = JSON.stringify([server, lease]);
+    if (now !== sign) draw(server, lease);
     sign = now;
     if (log !== stateOf(server)) remember(server).catch(() => {});
     log = stateOf(server);
-    return hot.on || inMotion(stateOf(server)) || Boolean(server.instance?.agent && !server.instance.agent.ready_at);
+    return hot.on || inMotion(stateOf(server)) || Boolean(lease && isSoon(lease)) || Boolean(server.instance?.agent && !server.instance.agent.ready_at);
   }
 
   function gone(problem) {
@@ -138,7 +153,11 @@ function one(id, refresh, go) {
     return set(body, empty('There is no such server', problem.message));
   }
 
-  function draw(server) {
+  const leased = (lease) => [el('a', { href: `#/leases/${lease.id}` }, lease.name), ' ', lease.status &&
+    [mark(lease.status), ' ', left(lease), el('div', { class: 'acts' }, acts(lease, () => { hot.touch(); refresh(); },
+      true))]].flat();
+
+  function draw(server, lease) {
     const state = stateOf(server);
     swap(head, heading(title(server), controls(server, () => { hot.touch(); refresh(); })));
     const i = server.instance, f = server.flavor, known = !server.partial;
@@ -155,6 +174,7 @@ function one(id, refresh, go) {
           ['Server', el('span', { class: 'mono' }, server.id)],
         ['Instance', i ? [el('span', { class: 'mono' }, i.id), ` ${i.origin}, ${i.state}`] : 'not tracked'],
         ['Connection', i?.connection_id ? el('span', { class: 'mono' }, i.connection_id) : null],
+        ['Lease', lease && leased(lease)],
         ['Agent', i?.agent ? [el('span', { class: 'mono' }, i.agent.image), i.agent.ready_at
           ? ` ready since ${clock(i.agent.ready_at)} UTC` : ' on its way'] : null],
       ])));

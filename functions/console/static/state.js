@@ -9,7 +9,8 @@ const states = {
     DELETED: 'deleted', SOFT_DELETED: 'deleted',
 };
 const moves = {
-  active: ['stop', 'reboot', 'hard'], stopped: ['start', 'hard'], shelved: ['start'], paused: ['hard'],
+  active: ['stop', 'reboot', 'hard', 'shelve', 'snapshot'], stopped: ['start', 'hard', 'shelve', 'snapshot'],
+    shelved: ['unshelve'], paused: ['hard', 'shelve', 'snapshot'],
     rebooting: ['hard'], error: ['stop', 'hard'],
 };
 

@@ -23,7 +23,7 @@ export function during(from, until) {
 }
 
 /**
- * timeline makes a calendar. show gets its rows: {id, sign, head, words, bars: [{from, until, kind, text, warn}]}.
+ * timeline makes a calendar. show gets its rows: {id, sign, head, words, acts?, bars: [{from, until, kind, text, warn}]}.
  * A row with another sign is drawn anew. kind is how a bar looks: still, waiting, good, moving or bad. warn is a moment
  * that is marked.
  */
@@ -62,7 +62,8 @@ export function timeline(label, unit = 'weeks') {
       b.warn && new Date(b.warn) > from && new Date(b.warn) < until
         ? svg('line', { class: 'warn', x1: at(b.warn), x2: at(b.warn), y1: 3, y2: 25 }) : null]);
     const now = Date.now();
-    return el('div', { class: 'track' }, el('div', { class: 'what' }, row.head, el('div', { class: 'soft' }, row.words)),
+    return el('div', { class: 'track' }, el('div', { class: 'what' }, row.head, el('div', { class: 'soft' }, row.words),
+      row.acts ? el('div', { class: 'acts' }, row.acts) : null),
       svg('svg', { viewBox: '0 0 1000 28', preserveAspectRatio: 'none', 'aria-hidden': 'true' }, lines, bars,
         now > from && now < until ? svg('line', { class: 'present', x1: at(now), x2: at(now), y1: 0, y2: 28 }) : null));
   }

@@ -1557,7 +1557,7 @@ type DelegatedAction struct {
 	// ID A UUID in lower case.
 	ID UUID `json:"id"`
 
-	// ImageID Of a snapshot that is done: the image.
+	// ImageID Of a snapshot that is done.
 	ImageID *string `json:"image_id,omitempty"`
 
 	// InstanceID A UUID in lower case.

@@ -50,8 +50,8 @@ func (s *servers) rebootCommand() *cobra.Command {
 
 func (s *servers) shelveCommand() *cobra.Command {
 	cmd := s.actCommand("shelve", "Take servers off their hosts, and keep their disks")
-	cmd.Long = `Shelve servers that are active, stopped, paused or suspended. They keep their disks, addresses and ids, and
-use no host until they are unshelved, which may fail when no host has room.`
+	cmd.Long = `Shelve servers that are active, stopped, paused or suspended. They keep their disks, addresses and
+ids, and use no host until they are unshelved, which may fail when no host has room.`
 	cmd.Example = "  cloudfn servers shelve web-1 web-2 --wait"
 	return cmd
 }

@@ -92,8 +92,8 @@ until --off forbids it.`
 var actions = cli.Noun[api.DelegatedAction]{
 	Path: "/v1/servers/actions",
 	Table: output.Table[api.DelegatedAction]{Columns: []string{
-		"ID", "ACTION", "STATUS*", "ERROR:error.detail", "IMAGE:image_id", "INSTANCE:instance_id", "CONNECTION:connection_id",
-		"CREATED:created_at", "UPDATED:updated_at",
+		"ID", "ACTION", "STATUS*", "ERROR:error.detail", "IMAGE:image_id", "INSTANCE:instance_id",
+		"CONNECTION:connection_id", "CREATED:created_at", "UPDATED:updated_at",
 	}},
 }
 

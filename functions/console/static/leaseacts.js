@@ -1,0 +1,54 @@
+// What people do with a lease: on its page, in the calendar, and on the pages of its servers.
+import { el, button, age, confirm, say } from './dom.js';
+import { call } from './api.js';
+
+/** ends says what happens to servers when their lease ends. */
+export const ends = { shelve: 'its servers are shelved, and keep their disks', stop: 'its servers are stopped',
+  snapshot_delete: 'an image of each server is made, then the server is deleted', delete: 'its servers are deleted' };
+
+/** left says how long it is until a lease begins or ends. It counts down. */
+export function left(lease) {
+  if (lease.status === 'pending') return el('span', {}, 'begins in ', age(lease.start));
+  return ['starting', 'active'].includes(lease.status) ? el('span', {}, age(lease.end), ' left') : null;
+}
+
+/** isSoon tells that a lease begins or ends within a minute. */
+export const isSoon = (lease) => ['pending', 'starting', 'active', 'ending', 'error'].includes(lease.status) &&
+  new Date(lease.status === 'pending' ? lease.start : lease.end) - Date.now() < 60_000;
+
+/** acts are the buttons of what a lease's status allows. done is called after each. */
+export function acts(lease, done, quiet) {
+  const path = `/v1/leases/${lease.id}`, isPending = lease.status === 'pending';
+  const runs = isPending || ['starting', 'active'].includes(lease.status);
+  const extend = () => {
+    const until = el('input', { type: 'datetime-local', id: `until-${lease.id}`, value: lease.end.slice(0, 16),
+      required: true });
+    confirm(`When is ${lease.name} to end?`, el('label', {}, 'New end, in UTC ', until), 'Change', async () => {
+      await call('PATCH', path, { end: `${until.value}:00Z` });
+      say(`${lease.name} has another end.`);
+      done();
+    });
+  };
+  const end = () => confirm(isPending ? `Cancel ${lease.name}?` : `End ${lease.name} now?`, isPending
+    ? 'Its hosts are free for others at once, and nothing happens to its instances.'
+    : `At its end ${ends[lease.on_end]}. Its hosts are returned.`, isPending ? 'Cancel the lease' : 'End the lease',
+  async () => {
+    const answer = await call('DELETE', path);
+    say(`${lease.name} is ${answer.status}.`);
+    done();
+  });
+  const retry = async () => {
+    try {
+      await call('POST', `${path}/retry`);
+      say(`${lease.name} is tried again.`);
+    } catch (problem) {
+      say(problem.message);
+    }
+    done();
+  };
+  const one = (verb, act, key, kind = '') => button(verb, act,
+    { key, kind: quiet ? `quiet ${kind}` : kind, label: `${verb} ${lease.name}` });
+  return [lease.status === 'error' ? one('Retry', retry, 'retry') : null,
+    runs ? one('New end', extend, 'extend') : null,
+    runs || lease.status === 'error' ? one(isPending ? 'Cancel' : 'End now', end, 'end', 'danger') : null];
+}
