@@ -34,13 +34,10 @@ func (t Trusts) ForLease(
 			UserID: who.UserID, UserName: who.UserName, ProjectID: who.ProjectID, ProjectName: who.ProjectName,
 			Roles: fewestRoles(who.Roles),
 		},
-		Actions:   []domain.Permission{domain.MayStart, domain.MayStop, domain.MayDeallocate},
+		Actions:   lease.Permissions(),
 		UsableBy:  []string{},
 		Flavors:   []domain.Flavor{},
 		ExpiresAt: lease.EndsAt.Add(LeaseSpare),
-	}
-	if lease.OnEnd == domain.OnEndShelve || lease.OnEnd == domain.OnEndStop {
-		c.Actions = c.Actions[:2]
 	}
 	err = t.Create(ctx, who, cloud, c)
 	if errors.Is(err, domain.ErrDelegatedToken) {

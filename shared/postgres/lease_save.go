@@ -24,7 +24,9 @@ with before as (
     from leases where project_id = $1 and id = $2 and claim_id = $3
 ), after as (
     update leases l
-    set status = $4, problem = $5, degraded = $6, start_result = $7, started_at = $8, end_result = $9, ended_at = $10,
+    set status = $4, problem = $5, degraded = $6, start_result = $7, end_result = $9,
+        started_at = case when $7 = 'failed' and l.start_result = '' then clock_timestamp() else $8 end,
+        ended_at = case when $9 = 'failed' and l.end_result = '' then clock_timestamp() else $10 end,
         due_at = $11, attempts = $12, version = l.version + $13::boolean::int,
         seq = l.seq + ((l.status, l.degraded) <> ($4, $6::boolean))::int,
         updated_at = case when $13 then clock_timestamp() else l.updated_at end,
@@ -39,7 +41,8 @@ select ` + leaseColumns + ` from after`
 update leases set due_at = clock_timestamp(), ` + releaseSQL + ` where project_id = $1 and id = $2 and claim_id = $3`
 
 	saveReservationSQL = `
-update reservations set status = $3, problem = $4, action_id = $5, aggregate_id = nullif($6::bigint, 0), flavors = $7
+update reservations set status = $3, problem = $4, action_id = $5, aggregate_id = nullif($6::bigint, 0), flavors = $7,
+    was_running = $8
 where project_id = $1 and id = $2 and is_open`
 )
 
@@ -126,11 +129,11 @@ func saveReservations(ctx context.Context, tx pgx.Tx, stored, lease domain.Lease
 		differs := old.Status != r.Status || !sameProblem(old.Problem, r.Problem) ||
 			!slices.Equal(old.Flavors, r.Flavors)
 		isShown = isShown || differs
-		if !differs && old.ActionID == r.ActionID && old.AggregateID == r.AggregateID {
+		if !differs && old.ActionID == r.ActionID && old.AggregateID == r.AggregateID && old.WasRunning == r.WasRunning {
 			continue
 		}
 		if _, err = exec(ctx, tx, saveReservationSQL, lease.ProjectID, r.ID, r.Status, r.Problem, orNullID(r.ActionID),
-			r.AggregateID, orEmpty(r.Flavors)); err != nil {
+			r.AggregateID, orEmpty(r.Flavors), r.WasRunning); err != nil {
 			return isShown, err
 		}
 	}
@@ -163,8 +166,9 @@ with after as (
     returning *
 ), event as (
     insert into events (project_id, subject, seq, type, at, data)
-    select project_id, id::text, seq, '` + domain.LeaseWarningEvent + `', updated_at, jsonb_build_object(
-               'lease_id', id, 'name', name, 'end', ` + endText + `, 'on_end', on_end)
+    select project_id, id::text, seq, '` + domain.LeaseWarningEvent + `', updated_at, jsonb_strip_nulls(jsonb_build_object(
+               'lease_id', id, 'name', name, 'end', ` + endText + `, 'on_end', on_end,
+               'instance_ids', ` + leasedInstances + `))
     from after
 )
 select ` + leaseColumns + ` from after`

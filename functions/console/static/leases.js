@@ -1,6 +1,6 @@
 // Leases: a calendar of the project's, one of them with its steps, and what may be done with it.
 import { el, set, swap, button, heading, table, facts, keyed, empty, age, clock, confirm, choice, say } from './dom.js';
-import { get, call, listing } from './api.js';
+import { get, call, versionOf, listing } from './api.js';
 import { mark, kindOf, inMotion } from './state.js';
 import { timeline, during } from './timeline.js';
 import { view as form } from './leaseform.js';
@@ -87,16 +87,17 @@ function one(id, refresh) {
   let sign = '';
 
   const extend = (lease) => () => {
-    const until = el('input', { type: 'datetime-local', id: `until-${id}`, value: lease.end.slice(0, 16),
-      required: true });
+    const until = el('input', { type: 'datetime-local', id: `until-${id}`, value: lease.end.slice(0, 19),
+      step: 1, required: true });
     confirm(`When is ${lease.name} to end?`, el('label', {}, 'New end, in UTC ', until), 'Change', async () => {
-      await call('PATCH', path, { end: `${until.value}:00Z` });
+      const end = until.value.length === 16 ? `${until.value}:00Z` : `${until.value}Z`; // browsers omit seconds of 00
+      await call('PATCH', path, { end }, false, versionOf(lease));
       say(`${lease.name} has another end.`);
       refresh();
     });
   };
   const end = (lease) => () => confirm(lease.status === 'pending' ? `Cancel ${lease.name}?` : `End ${lease.name} now?`,
-    lease.status === 'pending' ? 'Its hosts are free for others at once, and nothing happens to its instances.'
+    lease.status === 'pending' ? 'Its hosts are free for others, and its instances are as before: those that ran start again.'
       : `At its end ${ends[lease.on_end]}. Its hosts are returned.`,
     lease.status === 'pending' ? 'Cancel the lease' : 'End the lease', async () => {
       const answer = await call('DELETE', path);
@@ -123,7 +124,7 @@ function one(id, refresh) {
     const notes = [...troubles(lease), ...(lease.warnings || [])];
     set(body, notes.map((text) => el('p', { class: 'note bad' }, text)), el('div', { class: 'card' }, facts([
       ['Period', during(lease.start, lease.end)], ['Reserves', reserves(lease)],
-      ['At the end', ends[lease.on_end]], ['Isolation', lease.isolation],
+      ['At the end', ends[lease.on_end] || 'its instances are left as they are'], ['Isolation', lease.isolation],
       ['Order', lease.order_id && el('a', { href: `#/orders/${lease.order_id}` }, lease.order_id.slice(-8))],
       ['Made', [age(lease.created_at), ' ago']], ['Id', el('span', { class: 'mono' }, lease.id)]])));
   }

@@ -52,7 +52,7 @@ func reserves(l api.Lease) string {
 		if r.Type == api.ReservationTypeHost {
 			text = output.Count(cli.Value(r.Hosts), "host") + " (reservation " + r.ID + ")"
 		}
-		if r.Status == api.ReservationStatusError {
+		if r.Reason != nil {
 			text += ": " + reasonText(r.Reason)
 		}
 		all = append(all, text)
@@ -104,11 +104,15 @@ delegated again, by you.`
 }
 
 func list(a *cli.App) *cobra.Command {
-	cmd := leases.List(a, "List the project's leases", "listLeases", "status", "name", "type")
+	cmd := leases.List(a, "List the project's leases", "listLeases", "status", "name", "type", "instance:instance_id")
 	cmd.Example = "  cloudfn leases list --status pending,active --type host"
 	cli.Statuses(cmd, domain.LeaseStatuses(), "")
 	cmd.Flags().String("name", "", "only those whose name contains this")
 	cli.Choices(cmd, "name")
+	cmd.Flags().String("instance", "", "only those of this instance, by its id here")
+	a.CompleteFlag(cmd, "instance", func(ctx context.Context, _ []string, _ string) ([]string, error) {
+		return instances(ctx, a)
+	})
 	cmd.Flags().String("type", "", "only those that reserve this: instance or host")
 	cli.Choices(cmd, "type", string(domain.InstanceReservation), string(domain.HostReservation))
 	cli.LimitFlag(cmd, 0)
@@ -165,18 +169,26 @@ func end(a *cli.App) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if l := found.Value; deletes(l) && !isConfirmed {
+			onEnd, _ := cmd.Flags().GetString("on-end")
+			if l := found.Value; onEnd == "" && deletes(l) && !isConfirmed {
 				return exit.Usagef("the end of lease %s deletes its servers (on_end is %s): add --confirm-delete if "+
 					"you mean it, or change it first by %s leases update %s --on-end shelve",
 					l.Name, l.OnEnd, a.Name, l.ID)
 			}
-			return send(cmd.Context(), a, http.MethodDelete, leases.URL(id), nil, wait,
+			path := leases.URL(id)
+			if query := cli.Query(cmd.Flags(), "on-end"); len(query) > 0 {
+				path += "?" + query.Encode()
+			}
+			return send(cmd.Context(), a, http.MethodDelete, path, nil, wait,
 				api.LeaseStatusEnded, api.LeaseStatusCancelled)
 		})
 	cmd.Annotations = cli.Calls("deleteLease", "getLease")
-	cmd.Long = `End a lease now. What its on_end says happens to its servers, and its hosts are returned. A lease that
-has not started is cancelled, and nothing happens to its instances.`
-	cmd.Example = "  cloudfn leases end LEASE --wait"
+	cmd.Long = `End a lease now. What its on_end says happens to its servers, and its hosts are returned. With --on-end
+none its instances are left as they are. A lease that has not started is cancelled: its instances are as they were
+before it, so one that ran is started again.`
+	cmd.Example = "  cloudfn leases end LEASE --wait\n  cloudfn leases end LEASE --on-end none"
+	cmd.Flags().String("on-end", "", "instead of what its on_end says: none leaves its instances as they are")
+	cli.Choices(cmd, "on-end", string(domain.OnEndNone))
 	cmd.Flags().Bool("confirm-delete", false, "yes, the servers of a lease whose on_end deletes them are to be deleted")
 	wait.Flags(cmd, "it has ended")
 	return cmd
