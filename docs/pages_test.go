@@ -130,7 +130,7 @@ func TestLongGiveServersAnEnd(t *testing.T) {
 	t.Parallel()
 	project := testkit.NewProject(t)
 	project.Network(t, "private", "10.0.0.0/24")
-	w := readerWith(t, map[string]*testkit.Project{"demo": project}, map[string]string{"DEFAULT_LEASE": "true"})
+	w := readerWith(t, map[string]*testkit.Project{"demo": project}, map[string]string{"DEFAULT_LEASE": "P1M"})
 	w.walk(t, "give-servers-an-end.md")
 }
 

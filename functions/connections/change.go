@@ -61,10 +61,22 @@ func (s service) changeable(ctx context.Context, who domain.Identity, id uuid.UU
 		return c, apperr.New(apperr.Forbidden,
 			"changing the connection needs a role in the project %s that does more than read", c.ProjectID)
 	}
+	if err := ofLease(c); err != nil {
+		return c, err
+	}
 	if !c.Status.IsOpen() {
 		return c, apperr.New(apperr.Conflict, "the connection is %s and cannot be changed: create a new one", c.Status)
 	}
 	return c, nil
+}
+
+// ofLease rejects a change of a connection that a lease was given: it ends with the lease.
+func ofLease(c domain.Connection) error {
+	if c.LeaseID == uuid.Nil {
+		return nil
+	}
+	return apperr.New(apperr.Conflict, "the connection is that of lease %s, and ends with it: change or end the lease",
+		c.LeaseID)
 }
 
 // prepare checks a change, and gets the new trust or logs in with the new credential. It uses what an earlier attempt

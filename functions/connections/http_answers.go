@@ -40,6 +40,7 @@ type Connection struct {
 	UsableNames []domain.UsableByName   `json:"usable_by_names,omitempty" minItems:"1" maxItems:"20"`
 	UserID      string                  `json:"user_id" minLength:"1" doc:"The user who has delegated it."`
 	ProjectID   string                  `json:"project_id" minLength:"1" doc:"The project owning it and its servers."`
+	LeaseID     uuid.UUID               `json:"lease_id,omitzero" doc:"The lease that it was made for and ends with."`
 	Revocation  domain.Revocation       `json:"revocation,omitempty"`
 	TrustEnd    time.Time               `json:"trust_expires_at,omitzero"`
 	Credential  time.Time               `json:"credential_expires_at,omitzero"`
@@ -102,7 +103,7 @@ func show(who domain.Identity, c domain.Connection) Connection {
 	out := Connection{
 		ID: c.ID, Name: c.Name, Kind: c.Kind, AuthURL: c.AuthURL, Region: c.Region, Status: c.Status, Reason: c.Reason,
 		Actions: c.Actions, Quota: c.Quota, Limits: c.Limits, Used: ConnectionUse(c.Used), UserID: c.UserID,
-		ProjectID: c.ProjectID, ExpiresAt: c.ExpiresAt, EndsAt: c.EndsAt(), IdleTimeout: short(c.IdleTimeout),
+		ProjectID: c.ProjectID, LeaseID: c.LeaseID, ExpiresAt: c.ExpiresAt, EndsAt: c.EndsAt(), IdleTimeout: short(c.IdleTimeout),
 		LastUsedAt: nullTime{c.LastUsedAt}, CheckedAt: nullTime{c.CheckedAt},
 		CreatedAt: c.CreatedAt, UpdatedAt: c.UpdatedAt,
 	}

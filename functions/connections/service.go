@@ -130,6 +130,9 @@ func (s service) Delete(ctx context.Context, who domain.Identity, token domain.S
 		return apperr.New(apperr.Forbidden,
 			"deleting the connection needs a role in the project %s that does more than read", c.ProjectID)
 	}
+	if err := ofLease(c); err != nil {
+		return err
+	}
 	ctx = domain.WithActor(ctx, domain.ActorOf(who, uuid.Nil))
 	ended, err := s.connections.End(ctx, c.ProjectID, c.ID, domain.ConnectionDeleted, "it was deleted", false)
 	if err != nil {

@@ -177,7 +177,7 @@ func TestProxyDropsIdentityHeaders(t *testing.T) {
 		"X-Auth-Token": other.Token(t), "Cookie": cookieName + "=" + b.cookie + "; other=1", "Authorization": "Bearer x",
 		"Content-Type": "application/json",
 		"Accept":       "text/plain", "X-Forwarded-For": "192.0.2.1", pageHeader: "1", "Idempotency-Key": "x",
-		"Sec-Fetch-Site": "same-origin",
+		"Sec-Fetch-Site": "same-origin", "If-Match": `"3"`,
 	} {
 		r.Header.Set(name, value)
 	}
@@ -187,7 +187,7 @@ func TestProxyDropsIdentityHeaders(t *testing.T) {
 	}
 	want := http.Header{
 		"X-Auth-Token": {stored(t, database, b.cookie).Token.Reveal()},
-		"Content-Type": {"application/json"}, "Accept": {"text/plain"},
+		"Content-Type": {"application/json"}, "Accept": {"text/plain"}, "If-Match": {`"3"`},
 	}
 	if len(got) != 1 || fmt.Sprint(got[0]) != fmt.Sprint(want) {
 		t.Errorf("sent were %d headers of %d", len(got[0]), len(want))

@@ -23,10 +23,9 @@ type Config struct {
 	// to finish a call whose caller is gone, so it must be well above what Nova takes for one server.
 	Claim time.Duration `env:"LAUNCH_CLAIM, default=45s"`
 
-	// Gives servers that are launched without one a lease, from now on, by which they are shelved at its end.
-	DefaultLease bool `env:"DEFAULT_LEASE, default=false"`
-	// How long such a lease lasts: an ISO 8601 duration.
-	DefaultLeaseDuration domain.Period `env:"DEFAULT_LEASE_DURATION, default=P1M"`
+	// How long servers that are launched without a lease get one, from now on: an ISO 8601 duration, such as P1M. At its
+	// end they are shelved. Empty = they get none.
+	DefaultLease domain.Period `env:"DEFAULT_LEASE"`
 
 	// To whom trusts for leases are made.
 	Trust delegation.Config
@@ -87,8 +86,8 @@ func build(cfg Config, d run.Deps) (service, error) {
 		trusts: delegation.Trusts{
 			Store: postgres.Connections{DB: d.DB}, Trustee: cfg.Trust.Trustee, Wake: d.Wake,
 		},
-		defaults: leaseDefaults{isOn: cfg.DefaultLease, duration: cfg.DefaultLeaseDuration},
-		seal:     key, sealOrder: delegated, guard: guard, wake: d.Wake, fence: cfg.Claim,
+		defaultLease: cfg.DefaultLease,
+		seal:         key, sealOrder: delegated, guard: guard, wake: d.Wake, fence: cfg.Claim,
 	}, errors.Join(noGuard, noKey, noDelegated)
 }
 

@@ -1,11 +1,6 @@
 package launch
 
-import (
-	"time"
-
-	"github.com/cloudfn/cloudfn/shared/domain"
-	"github.com/cloudfn/cloudfn/shared/httpx"
-)
+import "github.com/cloudfn/cloudfn/shared/httpx"
 
 // OrderLeaseRequest is the lease of an order's instances.
 type OrderLeaseRequest struct {
@@ -18,15 +13,5 @@ func (in *OrderLeaseRequest) canonical() *OrderLeaseRequest {
 	if in == nil {
 		return nil
 	}
-	out := *in
-	if out.Start = ""; !in.Start.Value().IsZero() {
-		out.Start = httpx.Start(in.Start.Value().UTC().Format(time.RFC3339Nano))
-	}
-	if in.End != nil {
-		out.End = &httpx.Time{Time: in.End.UTC()}
-	}
-	if out.OnEnd == "" {
-		out.OnEnd = domain.OnEndShelve
-	}
-	return &out
+	return &OrderLeaseRequest{Name: in.Name, LeaseTerms: in.LeaseTerms.Canonical()}
 }

@@ -50,12 +50,6 @@ func ofLease(err error, of *OrderLeaseRequest) error {
 	return &e
 }
 
-// leaseDefaults are the leases of launches that ask for none.
-type leaseDefaults struct {
-	isOn     bool
-	duration domain.Period
-}
-
 // newLease makes the lease of a new order's instances; nil = it gets none. A default lease is the operator's: the
 // project's limits do not count for it. That of servers that are launched stopped is active at once, because a start
 // would start them.
@@ -63,12 +57,12 @@ func (s service) newLease(
 	ctx context.Context, a access, req createOrder, order domain.Order,
 ) (*domain.NewLease, error) {
 	asked := req.lease
-	isDefault := asked == nil && s.defaults.isOn && a.Connection.ID == uuid.Nil
+	isDefault := asked == nil && !s.defaultLease.IsZero() && a.Connection.ID == uuid.Nil
 	if asked == nil && !isDefault {
 		return nil, nil //nolint:nilnil // it gets none
 	}
 	made := domain.NewLease{Rules: s.rules}
-	terms := domain.LeaseTerms{Duration: s.defaults.duration}
+	terms := domain.LeaseTerms{Duration: s.defaultLease}
 	if isDefault {
 		made.Rules = domain.LeaseRules{}
 		asked = &OrderLeaseRequest{}

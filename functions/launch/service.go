@@ -48,12 +48,13 @@ type service struct {
 	leases      postgres.Leases
 	trusts      delegation.Trusts
 	rules       domain.LeaseRules
-	defaults    leaseDefaults
-	seal        seal.PublicKey // for deliver-events
-	sealOrder   seal.PublicKey // for run-connections
-	guard       *webhook.Guard
-	wake        func(functions ...string)
-	fence       time.Duration
+	// defaultLease is how long the leases of launches last that ask for none; zero = they get none.
+	defaultLease domain.Period
+	seal         seal.PublicKey // for deliver-events
+	sealOrder    seal.PublicKey // for run-connections
+	guard        *webhook.Guard
+	wake         func(functions ...string)
+	fence        time.Duration
 }
 
 // engine works on orders. Its wake-ups have events delivered and servers polled; an order that only run-connections can

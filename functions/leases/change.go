@@ -42,11 +42,15 @@ func (s service) Change(
 			return before, err
 		}
 		after, err := in.apply(before, now)
-		if err != nil || isSame(before, after) {
+		if err != nil || len(before.Changed(after)) == 0 {
 			return before, err
 		}
 		after.Actor = domain.ActorFrom(ctx)
-		if delegated == nil && needsTrust(before, after) {
+		if needsRights(before, after) && before.SharesConnection {
+			if err := s.checkConnection(ctx, who, after); err != nil {
+				return before, err
+			}
+		} else if delegated == nil && needsRights(before, after) {
 			delegated, err = s.trusts.ForLease(ctx, who, s.cloud.As(token, who.ProjectID), after)
 			if err != nil {
 				return before, err
@@ -84,8 +88,12 @@ func (c ChangeLease) apply(before domain.Lease, now time.Time) (after domain.Lea
 			terms.Start = now
 		}
 	}
-	if c.End != nil {
-		terms.End = c.End.Time
+	if c.End != "" {
+		if terms.End = c.End.Value(); terms.End.IsZero() {
+			terms.End = now
+		} else if !terms.End.After(now) {
+			return after, apperr.InvalidField("end", `is in the past: give "now" to end the lease now`)
+		}
 	}
 	if terms.OnEnd == "" {
 		terms.OnEnd = before.OnEnd
@@ -100,26 +108,20 @@ func (c ChangeLease) apply(before domain.Lease, now time.Time) (after domain.Lea
 		return after, refusal
 	}
 	after.BeforeEnd = before.BeforeEnd
-	if c.warns() {
+	switch {
+	case c.warns():
 		after.WarnBefore(c.BeforeEnd.Value())
+	case after.BeforeEnd >= after.EndsAt.Sub(after.StartsAt): // it is too short to warn
+		after.BeforeEnd = 0
 	}
 	return after, after.CheckOnEnd()
 }
 
-// isSame reports whether a change changes nothing.
-func isSame(a, b domain.Lease) bool {
-	return a.Name == b.Name && a.StartsAt.Equal(b.StartsAt) && a.EndsAt.Equal(b.EndsAt) && a.BeforeEnd == b.BeforeEnd &&
-		a.OnEnd == b.OnEnd
-}
-
-// needsTrust reports whether the trust of a lease ends too early for the change, or permits too little. Instances that
-// the service account handles need none.
-func needsTrust(before, after domain.Lease) bool {
-	deletes := func(l domain.Lease) bool {
-		return l.OnEnd == domain.OnEndDelete || l.OnEnd == domain.OnEndSnapshotDelete
-	}
+// needsRights reports whether the connection of a lease may end too early for the change, or permit too little.
+// Instances that the service account handles need none.
+func needsRights(before, after domain.Lease) bool {
 	return before.ConnectionID != uuid.Nil &&
-		(after.EndsAt.After(before.EndsAt) || deletes(after) && !deletes(before))
+		(after.EndsAt.After(before.EndsAt) || len(after.Permissions()) > len(before.Permissions()))
 }
 
 // Retry has run-leases try again what has failed, with a trust made with the caller's token.
@@ -140,11 +142,16 @@ func (s service) Retry(
 		return lease, err
 	}
 	var delegated *domain.Connection
-	if lease.ConnectionID != uuid.Nil {
-		until := lease
-		if until.EndsAt.Before(now) {
-			until.EndsAt = now // its end is what is retried
+	until := lease
+	if until.EndsAt.Before(now) {
+		until.EndsAt = now // its end is what is retried
+	}
+	switch {
+	case lease.SharesConnection:
+		if err := s.checkConnection(ctx, who, until); err != nil {
+			return lease, err
 		}
+	case lease.ConnectionID != uuid.Nil:
 		if delegated, err = s.trusts.ForLease(ctx, who, s.cloud.As(token, who.ProjectID), until); err != nil {
 			return lease, err
 		}

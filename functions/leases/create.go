@@ -3,13 +3,16 @@ package leases
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
 	"github.com/google/uuid"
 
+	"github.com/cloudfn/cloudfn/shared/actions"
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/httpx"
 )
 
 // Create stores a lease with its hosts, and delegates what its instances need; or it only reports whether it could.
@@ -18,23 +21,23 @@ func (s service) Create(
 ) (domain.Lease, error) {
 	ctx = domain.WithActor(ctx, domain.ActorOf(who, uuid.Nil))
 	cloud := s.cloud.As(token, who.ProjectID)
+	if stored, err := s.store.FindRepeated(ctx, in.identified(who)); err != nil || stored.Repeated {
+		return stored, err
+	}
 	made, err := s.draft(ctx, who, cloud, in)
 	if err != nil {
 		return made.Lease, err
 	}
-	isDelegated := made.Lease.Instances()
-	if isDelegated {
-		if err := s.trusts.MayLease(who); err != nil {
-			return made.Lease, err
-		}
+	if dryRun {
+		return s.dryRun(ctx, who, cloud, made, in.Duration != "")
 	}
-	if isDelegated || dryRun { // a lease that Postgres refuses needs no trust
-		checked, err := s.store.Check(ctx, made)
-		if err != nil || dryRun {
-			return checked, explain(err, in.Duration != "")
-		}
+	if err := s.checkRights(ctx, who, made.Lease); err != nil {
+		return made.Lease, err
 	}
-	if isDelegated {
+	if made.Lease.Instances() && !made.Lease.SharesConnection {
+		if _, err := s.store.Check(ctx, made); err != nil { // a lease that Postgres refuses needs no trust
+			return made.Lease, explain(err, in.Duration != "")
+		}
 		if made.Connection, err = s.trusts.ForLease(ctx, who, cloud, made.Lease); err != nil {
 			return made.Lease, err
 		}
@@ -45,21 +48,52 @@ func (s service) Create(
 			return stored, explain(err, in.Duration != "")
 		}
 	}
+	if stored.Repeated && made.Connection != nil { // the same request was first
+		s.trusts.Abandon(ctx, cloud, *made.Connection)
+	}
 	s.wake("run-leases", "deliver-events")
 	return stored, nil
+}
+
+// checkConnection rejects a connection that the caller's project does not have, or that cannot handle the lease.
+func (s service) checkConnection(ctx context.Context, who domain.Identity, lease domain.Lease) error {
+	c, now, err := s.connections.Usable(ctx, who, lease.ConnectionID)
+	switch {
+	case err != nil:
+		return err
+	case !c.Owned(who):
+		return apperr.New(apperr.NotFound, "there is no connection %s", c.ID)
+	case c.EndsAt().Before(lease.EndsAt):
+		refusal := apperr.InvalidField("connection_id", fmt.Sprintf("ends at %s, before the lease: prolong it, or choose "+
+			"another", c.EndsAt().UTC().Format(time.RFC3339)))
+		refusal.Code = apperr.Conflict
+		return refusal
+	}
+	return c.Permits(now, lease.Permissions()...)
+}
+
+// identified is a lease with the id and the body of its request, as far as the caller chose the id.
+func (c CreateLease) identified(who domain.Identity) (made domain.NewLease) {
+	if c.ID == nil {
+		return made
+	}
+	made.Lease.ID, made.Lease.ProjectID, made.BodySHA256 = c.ID.UUID, who.ProjectID, c.hash()
+	return made
 }
 
 // draft is the lease that a request asks for.
 func (s service) draft(
 	ctx context.Context, who domain.Identity, cloud session, in CreateLease,
 ) (made domain.NewLease, err error) {
+	made = in.identified(who)
 	made.Rules = s.rules
 	lease := &made.Lease
 	lease.ProjectID, lease.DomainID, lease.UserID, lease.Name = who.ProjectID, who.DomainID, who.UserID, in.Name
 	lease.Status, lease.Actor = domain.LeasePending, domain.ActorFrom(ctx)
-	if lease.ID, err = uuid.NewV7(); err != nil {
-		return made, err
+	if lease.ID == uuid.Nil {
+		lease.ID = uuid.Must(uuid.NewV7())
 	}
+	lease.ConnectionID, lease.SharesConnection = in.ConnectionID.OrNil(), in.ConnectionID != nil
 	now, err := s.store.Now(ctx)
 	if err != nil {
 		return made, err
@@ -75,12 +109,24 @@ func (s service) draft(
 			}
 		}
 		reservation, err := pool.reservation(ctx, n, r)
+		if err == nil && r.ServerID != nil {
+			reservation.Connect, err = toConnect(ctx, cloud, *lease, *r.ServerID, now)
+		}
 		if err != nil {
 			return made, err
 		}
 		lease.Reservations = append(lease.Reservations, reservation)
 	}
 	return made, lease.CheckOnEnd()
+}
+
+// toConnect is the instance of a server, which is connected in the transaction of the lease.
+func toConnect(
+	ctx context.Context, cloud session, lease domain.Lease, server httpx.ID, now time.Time,
+) (*domain.Instance, error) {
+	wanted := domain.Instance{ProjectID: lease.ProjectID, ConnectionID: lease.ConnectionID, SeenAt: now}
+	wanted, err := actions.ToConnect(ctx, cloud, server.String(), lease.ProjectID, wanted)
+	return &wanted, err
 }
 
 // afterFailure handles the error of storing a lease. Postgres may have stored it although its answer was lost. If it
@@ -117,7 +163,7 @@ func explain(err error, hasDuration bool) error {
 	if errors.As(err, &free) && !free.FreeAt.IsZero() {
 		at := free.FreeAt.UTC().Format(time.RFC3339Nano)
 		refusal.Fields = append(refusal.Fields, apperr.Field{
-			Field: "start", Detail: "is too early: the hosts are free from " + at, Allowed: []string{at},
+			Field: "start", Detail: "is too early: what is reserved is free from " + at, Allowed: []string{at},
 		})
 	}
 	for n, f := range refusal.Fields {

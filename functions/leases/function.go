@@ -27,17 +27,20 @@ var Function = run.HTTP[Config, service]{
 		Tables: map[string]string{
 			"actions":     "select, update (connection_id)",
 			"allocations": "select, insert, update, delete",
+			"callbacks":   "select",
 			"connections": postgres.ReadConnections + ", insert, " +
 				"update (status, reason, secret, suspended_at, revoked, seq, updated_at, last_used_at)",
+			"create_calls":     "select, update",
 			"events":           "select, insert",
-			"instances":        "select, update",
+			"instances":        "select, insert, update (" + postgres.ConnectInstances + ", lease_id)",
 			"isolation":        "select",
 			"leases":           "select, insert, update",
 			"nodes":            "select, update",
+			"orders":           "select",
 			"reservations":     "select, insert, update",
 			"trusts_to_revoke": "select, insert, update, delete",
 		},
-		Network: []string{"compute", "identity"}, // compute: flavors, and who may see hosts
+		Network: []string{"compute", "identity"}, // compute: servers, flavors, and who may see hosts
 		Wakes:   []string{"deliver-events", "run-connections", "run-leases"},
 	},
 	Secrets: []string{"database", "events"},
@@ -49,7 +52,8 @@ var Function = run.HTTP[Config, service]{
 
 func build(cfg Config, d run.Deps) (service, error) {
 	return service{
-		store: postgres.Leases{DB: d.DB}, nodes: postgres.Nodes{DB: d.DB}, isolations: postgres.Isolations{DB: d.DB},
+		store: postgres.Leases{DB: d.DB}, connections: postgres.Connections{DB: d.DB},
+		instances: postgres.Instances{DB: d.DB}, nodes: postgres.Nodes{DB: d.DB}, isolations: postgres.Isolations{DB: d.DB},
 		trusts: delegation.Trusts{
 			Store: postgres.Connections{DB: d.DB}, Trustee: cfg.Trust.Trustee, Wake: d.Wake,
 		},

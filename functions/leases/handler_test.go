@@ -180,7 +180,8 @@ func TestLeaseOfInstance(t *testing.T) {
 func TestDryRun(t *testing.T) {
 	t.Parallel()
 	f := start(t, nil)
-	body := ofInstance(f.instance(t, f.project.ID, "active"), "")
+	f.hosts(t, 1)
+	body := ofHosts(in(time.Hour), "PT1H", "")
 	if a := f.Post(t, "/v1/leases?dry_run=true", body); a.Status != http.StatusOK {
 		t.Errorf("got %d %s", a.Status, a.Body)
 	}

@@ -39,7 +39,7 @@ func (s service) hostPool(ctx context.Context, cloud session) (hostPool, error) 
 func (p *hostPool) reservation(ctx context.Context, n int, r ReservationRequest) (domain.Reservation, error) {
 	out := domain.Reservation{ID: uuid.New(), Type: r.Type, Status: domain.ReservationPending}
 	if r.Type == domain.InstanceReservation {
-		out.InstanceID = r.InstanceID.OrNil()
+		out.InstanceID = r.InstanceID.OrNil() // of server_id: when its server is connected
 		return out, nil
 	}
 	field := func(name string) string { return fmt.Sprintf("reservations[%d].%s", n, name) }

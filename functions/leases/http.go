@@ -37,10 +37,12 @@ func routes(api huma.API, s service) {
 		Tags: tags, Middlewares: writes,
 		Summary: "Reserve instances and hosts for a period",
 		Responses: httpx.Answers(map[int]string{
-			200: "With `dry_run=true`: the lease as it would be. Nothing is stored.",
+			200: "With `dry_run=true`: the lease as it would be; nothing is stored. Or the lease that the same request, " +
+				"with its `id`, had created before.",
 			201: "The lease is stored, with its hosts.",
-			403: mayNot,
-			409: "An instance is leased already, too few hosts are free, the project has as many leases as it may " +
+			403: mayNot + " Or the connection does not permit what the lease needs.",
+			404: "There is no such server or connection.",
+			409: "An instance is in another lease then, the id is another lease's, too few hosts are free, the project has as many leases as it may " +
 				"have, or " + delegated,
 			422: "Fewer hosts than that are reservable and match.",
 			501: noTrustee,
@@ -65,13 +67,14 @@ func routes(api huma.API, s service) {
 			501: noTrustee,
 		}),
 	}, h.change)
-	httpx.Serve[LeasePath, leaseOutput](api, huma.Operation{
+	httpx.Serve[deleteInput, leaseOutput](api, huma.Operation{
 		OperationID: "deleteLease", Method: http.MethodDelete, Path: "/v1/leases/{id}",
 		DefaultStatus: http.StatusAccepted, Tags: tags, Middlewares: writes,
 		Summary: "End a lease",
 		Responses: httpx.Answers(map[int]string{
 			200: "The lease has ended, or it was cancelled before its start.",
-			202: "The lease is ending: run-leases does what its `on_end` says.",
+			202: "The lease is ending: run-leases does what its `on_end` says. One that has not started leaves its " +
+				"instances as they were before it.",
 			403: mayNot,
 			404: notFound,
 		}),
@@ -99,16 +102,17 @@ type LeasePath struct {
 type handler struct{ svc service }
 
 type listInput struct {
-	Status []domain.LeaseStatus   `query:"status" minItems:"1" example:"[\"active\",\"error\"]"`
-	Name   string                 `query:"name" maxLength:"255" example:"workshop" doc:"A part of the name."`
-	Type   domain.ReservationType `query:"type" enum:"instance,host" example:"host"`
+	Status     []domain.LeaseStatus   `query:"status" minItems:"1" example:"[\"active\",\"error\"]"`
+	Name       string                 `query:"name" maxLength:"255" example:"workshop" doc:"A part of the name."`
+	Type       domain.ReservationType `query:"type" enum:"instance,host" example:"host"`
+	InstanceID httpx.ID               `query:"instance_id" example:"019b7c5e-3a10-7c44-9d0b-2f6a1c0e9a11" doc:"Only leases of it."`
 	httpx.Page
 	Marker httpx.ID `query:"marker" example:"019b7c5e-7f60-7a88-b14f-6d0e5a4c3e55" doc:"The last id before."`
 }
 
 func (h handler) list(ctx context.Context, in *listInput) (*httpx.Value[LeasePage], error) {
 	found, hasMore, err := h.svc.List(ctx, auth.CallerOrNobody(ctx), domain.LeaseQuery{
-		Statuses: in.Status, Name: in.Name, Type: in.Type, Limit: in.Limit, Marker: in.Marker.UUID,
+		Statuses: in.Status, Name: in.Name, Type: in.Type, Instance: in.InstanceID.UUID, Limit: in.Limit, Marker: in.Marker.UUID,
 	})
 	if err != nil {
 		return nil, err
@@ -144,11 +148,12 @@ func (h handler) create(ctx context.Context, in *createInput) (httpx.Response, e
 	if err != nil {
 		return httpx.Response{}, err
 	}
-	if in.DryRun {
-		return httpx.JSON(http.StatusOK, shown[0])
+	status := http.StatusCreated
+	if in.DryRun || made.Repeated {
+		status = http.StatusOK
 	}
-	resp, err := httpx.JSON(http.StatusCreated, shown[0])
-	if err == nil {
+	resp, err := httpx.JSON(status, shown[0])
+	if err == nil && !in.DryRun {
 		resp.Header.Set("ETag", etag(made))
 		resp.Header.Set("Location", "/v1/leases/"+made.ID.String())
 	}
@@ -221,8 +226,13 @@ func ifMatch(r *http.Request) func(domain.Lease) bool {
 	}
 }
 
-func (h handler) delete(ctx context.Context, in *LeasePath) (httpx.Response, error) {
-	ended, err := h.svc.Delete(ctx, auth.CallerOrNobody(ctx), in.ID.UUID)
+type deleteInput struct {
+	LeasePath
+	OnEnd domain.OnEnd `query:"on_end" enum:"none" doc:"Leave its instances as they are." example:"none"`
+}
+
+func (h handler) delete(ctx context.Context, in *deleteInput) (httpx.Response, error) {
+	ended, err := h.svc.Delete(ctx, auth.CallerOrNobody(ctx), in.ID.UUID, in.OnEnd)
 	reply, err := h.reply(ctx, ended, err)
 	if err != nil {
 		return httpx.Response{}, err

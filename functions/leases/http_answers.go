@@ -16,7 +16,7 @@ type LeasePage struct {
 
 // Lease is a lease as its project sees it.
 type Lease struct {
-	ID           uuid.UUID          `json:"id" doc:"Version 7, in the order of time."`
+	ID           uuid.UUID          `json:"id" doc:"Version 7, in the order of time, unless its user chose it."`
 	Name         string             `json:"name" minLength:"1" maxLength:"255"`
 	Status       domain.LeaseStatus `json:"status" enum:"pending,starting,active,ending,ended,cancelled,error"`
 	Reason       *LeaseReason       `json:"reason,omitempty" doc:"Why it is in error, or why a step is repeated."`
@@ -24,8 +24,9 @@ type Lease struct {
 	Start        time.Time          `json:"start"`
 	End          time.Time          `json:"end"`
 	BeforeEnd    string             `json:"before_end,omitempty" minLength:"3" doc:"How long before the end it warns."`
-	OnEnd        domain.OnEnd       `json:"on_end" enum:"shelve,stop,snapshot_delete,delete"`
+	OnEnd        domain.OnEnd       `json:"on_end" enum:"shelve,stop,snapshot_delete,delete,none"`
 	UserID       string             `json:"user_id" minLength:"1" doc:"Who created it."`
+	ConnectionID uuid.UUID          `json:"connection_id,omitzero" doc:"The connection that handles its instances."`
 	OrderID      uuid.UUID          `json:"order_id,omitzero" doc:"The order that it was made with."`
 	Isolation    string             `json:"isolation,omitempty" enum:"proven,unproven"`
 	Warnings     []string           `json:"warnings,omitempty" minItems:"1"`
@@ -46,14 +47,17 @@ type LeaseEvent struct {
 	Type   string    `json:"type" enum:"start,before_end,end"`
 	DueAt  time.Time `json:"due_at"`
 	Status string    `json:"status" enum:"pending,done,skipped,failed"`
-	At     time.Time `json:"at,omitzero" doc:"When it was done."`
+	At     time.Time `json:"at,omitzero" doc:"When it was done, or had failed."`
+	// Of a step that fails and is repeated.
+	Attempts int       `json:"attempts,omitzero" minimum:"1" doc:"How often it has failed."`
+	RetryAt  time.Time `json:"retry_at,omitzero" doc:"When it is tried again."`
 }
 
 // Reservation is one part of a lease. Which hosts a reservation has is the operator's matter.
 type Reservation struct {
 	ID           uuid.UUID                `json:"id"`
 	Type         domain.ReservationType   `json:"type" enum:"instance,host"`
-	Status       domain.ReservationStatus `json:"status" enum:"pending,active,ended,error"`
+	Status       domain.ReservationStatus `json:"status" enum:"pending,active,ended"`
 	Reason       *LeaseReason             `json:"reason,omitempty"`
 	InstanceID   uuid.UUID                `json:"instance_id,omitzero"`
 	Min          int                      `json:"min,omitzero" minimum:"1"`
@@ -90,7 +94,8 @@ func show(d domain.Lease, isolation domain.Isolation) Lease {
 	out := Lease{
 		ID: d.ID, Name: d.Name, Status: d.Status, Reason: (*LeaseReason)(d.Problem), Degraded: d.Degraded,
 		Start: d.StartsAt.UTC(), End: d.EndsAt.UTC(), OnEnd: d.OnEnd, UserID: d.UserID, OrderID: d.OrderID,
-		CreatedAt: d.CreatedAt.UTC(), UpdatedAt: d.UpdatedAt.UTC(), Reservations: []Reservation{}, Events: events(d),
+		ConnectionID: d.ConnectionID,
+		CreatedAt:    d.CreatedAt.UTC(), UpdatedAt: d.UpdatedAt.UTC(), Reservations: []Reservation{}, Events: events(d),
 	}
 	if d.BeforeEnd > 0 {
 		out.BeforeEnd = domain.PeriodOf(d.BeforeEnd).String()
@@ -147,7 +152,17 @@ func events(d domain.Lease) []LeaseEvent {
 		}
 		return e
 	}
+	repeated := func(e LeaseEvent) LeaseEvent {
+		if e.Attempts = d.Attempts; d.Attempts > 0 {
+			e.RetryAt = d.DueAt
+		}
+		return e
+	}
+	isEnd := d.Status == domain.LeaseEnding || d.EndResult != ""
 	out := []LeaseEvent{step("start", d.StartsAt, d.StartedAt, d.StartResult)}
+	if !isEnd && d.StartResult != domain.StepDone {
+		out[0] = repeated(out[0])
+	}
 	if d.BeforeEnd > 0 {
 		var result domain.StepResult
 		if !d.WarnedAt.IsZero() {
@@ -155,5 +170,9 @@ func events(d domain.Lease) []LeaseEvent {
 		}
 		out = append(out, step("before_end", d.EndsAt.Add(-d.BeforeEnd), d.WarnedAt, result))
 	}
-	return append(out, step("end", d.EndsAt, d.EndedAt, d.EndResult))
+	end := step("end", d.EndsAt, d.EndedAt, d.EndResult)
+	if isEnd {
+		end = repeated(end)
+	}
+	return append(out, end)
 }

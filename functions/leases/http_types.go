@@ -1,6 +1,7 @@
 package leases
 
 import (
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"reflect"
@@ -16,8 +17,10 @@ import (
 
 // CreateLease is the body of POST /v1/leases.
 type CreateLease struct {
-	Name string `json:"name" minLength:"1" maxLength:"255" doc:"What people call it."`
+	ID   *httpx.ID `json:"id,omitempty" doc:"Of your choice: the same id and body give the same lease."`
+	Name string    `json:"name" minLength:"1" maxLength:"255" doc:"What people call it."`
 	httpx.LeaseTerms
+	ConnectionID *httpx.ID            `json:"connection_id,omitempty" doc:"Handles its instances. A new trust by default."`
 	Reservations []ReservationRequest `json:"reservations" minItems:"1" maxItems:"50"`
 }
 
@@ -25,6 +28,7 @@ type CreateLease struct {
 type ReservationRequest struct {
 	Type         domain.ReservationType `json:"type" enum:"instance,host"`
 	InstanceID   *httpx.ID              `json:"instance_id,omitempty" doc:"Of an instance: its id here, not Nova's."`
+	ServerID     *httpx.ID              `json:"server_id,omitempty" doc:"Or Nova's id: the server is connected first."`
 	Min          *int                   `json:"min,omitempty" minimum:"1" maximum:"1000" doc:"Hosts. 1 by default."`
 	Max          *int                   `json:"max,omitempty" minimum:"1" maximum:"1000" doc:"As min by default."`
 	VCPUs        int                    `json:"vcpus,omitempty" minimum:"0" maximum:"1000000" doc:"Of each host."`
@@ -42,6 +46,12 @@ func (c *CreateLease) Resolve(huma.Context) []error {
 	faults := c.Check()
 	if err := (domain.Lease{Name: c.Name}).Validate(); err != nil && c.Name != "" {
 		faults = append(faults, err)
+	}
+	isOfHosts := !slices.ContainsFunc(c.Reservations, func(r ReservationRequest) bool {
+		return r.Type == domain.InstanceReservation
+	})
+	if c.ConnectionID != nil && isOfHosts {
+		faults = append(faults, apperr.InvalidField("connection_id", "does not go with hosts alone"))
 	}
 	seen := map[httpx.ID]int{}
 	for n, r := range c.Reservations {
@@ -63,16 +73,21 @@ func (c *CreateLease) Resolve(huma.Context) []error {
 // check finds the fields that do not fit the type.
 func (r ReservationRequest) check(field func(string) string) (faults []error) {
 	if r.Type == domain.HostReservation {
-		if r.InstanceID != nil {
-			faults = append(faults, apperr.InvalidField(field("instance_id"), "does not go with the type host"))
+		for name, id := range map[string]*httpx.ID{"instance_id": r.InstanceID, "server_id": r.ServerID} {
+			if id != nil {
+				faults = append(faults, apperr.InvalidField(field(name), "does not go with the type host"))
+			}
 		}
 		if err := r.want().Validate(strings.TrimSuffix(field(""), ".")); err != nil {
 			faults = append(faults, err)
 		}
 		return faults
 	}
-	if r.InstanceID == nil {
-		faults = append(faults, apperr.InvalidField(field("instance_id"), "is missing: give the id of an instance"))
+	switch {
+	case r.InstanceID == nil && r.ServerID == nil:
+		faults = append(faults, apperr.InvalidField(field("instance_id"), "is missing: give it, or server_id"))
+	case r.InstanceID != nil && r.ServerID != nil:
+		faults = append(faults, apperr.InvalidField(field("server_id"), "does not go with instance_id: give one of them"))
 	}
 	const other = "does not go with the type instance"
 	for name, isGiven := range map[string]bool{
@@ -85,6 +100,20 @@ func (r ReservationRequest) check(field func(string) string) (faults []error) {
 		}
 	}
 	return faults
+}
+
+// hash is equal for two requests that mean the same, however they are written.
+func (c CreateLease) hash() []byte {
+	c.LeaseTerms, c.Reservations = c.Canonical(), slices.Clone(c.Reservations)
+	for n, r := range c.Reservations {
+		if r.Type == domain.HostReservation {
+			want := r.want()
+			c.Reservations[n].Min, c.Reservations[n].Max = &want.Min, &want.Max
+		}
+	}
+	text, _ := json.Marshal(c) // it was decoded from JSON
+	sum := sha256.Sum256(text)
+	return sum[:]
 }
 
 // want is what hosts it asks for.
@@ -108,12 +137,12 @@ func (r ReservationRequest) want() *domain.HostWant {
 // ChangeLease is the body of PATCH /v1/leases/{id}, a JSON merge patch (RFC 7396): what is absent stays, and null
 // removes before_end.
 type ChangeLease struct {
-	Name      *string      `json:"name,omitempty" minLength:"1" maxLength:"255" doc:"What people call it."`
-	Start     httpx.Start  `json:"start,omitempty"`
-	End       *httpx.Time  `json:"end,omitempty" doc:"When it ends. Give it or duration."`
-	Duration  httpx.Period `json:"duration,omitempty"`
-	BeforeEnd httpx.Period `json:"before_end,omitempty" nullable:"true"`
-	OnEnd     domain.OnEnd `json:"on_end,omitempty" enum:"shelve,stop,snapshot_delete,delete"`
+	Name      *string         `json:"name,omitempty" minLength:"1" maxLength:"255" doc:"What people call it."`
+	Start     httpx.TimeOrNow `json:"start,omitempty"`
+	End       httpx.TimeOrNow `json:"end,omitempty"`
+	Duration  httpx.Period    `json:"duration,omitempty"`
+	BeforeEnd httpx.Period    `json:"before_end,omitempty" nullable:"true"`
+	OnEnd     domain.OnEnd    `json:"on_end,omitempty" enum:"shelve,stop,snapshot_delete,delete"`
 
 	nulls []string
 }
@@ -143,8 +172,7 @@ func (c *ChangeLease) Resolve(huma.Context) (faults []error) {
 			faults = append(faults, err)
 		}
 	}
-	terms := httpx.LeaseTerms{Start: c.Start, End: c.End, Duration: c.Duration, BeforeEnd: c.BeforeEnd}
-	faults = append(faults, terms.CheckChange()...)
+	faults = append(faults, httpx.CheckTerms(c.Start, c.End, c.Duration, c.BeforeEnd)...)
 	if reflect.ValueOf(*c).IsZero() {
 		faults = append(faults, apperr.New(apperr.Invalid,
 			"the body changes nothing: it must have name, start, end, duration, before_end or on_end"))

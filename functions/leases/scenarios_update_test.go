@@ -32,7 +32,7 @@ func TestLongUpdateScenarios(t *testing.T) {
 			f.hosts(t, 1)
 			made := f.make(t, ofHosts(in(2*time.Hour), "PT2H", ""))
 			for body, field := range map[string]string{
-				`{"start": "` + in(-time.Hour) + `"}`: "start", `{"end": "` + in(time.Hour) + `"}`: "end",
+				`{"end": "` + in(time.Hour) + `"}`: "end", `{"end": "now"}`: "end",
 				`{"start": "` + in(5*time.Hour) + `"}`:                   "end",
 				`{"end": "` + in(5*time.Hour) + `", "duration": "PT1H"}`: "duration", `{"duration": "P2Y"}`: "duration",
 				`{"before_end": "PT2H"}`: "before_end", `{"on_end": "stop"}`: "on_end",
@@ -48,6 +48,7 @@ func TestLongUpdateScenarios(t *testing.T) {
 			f.begin(t, made)
 			refused(t, patch(t, f.Client, path(made), `{"start": "now"}`), http.StatusConflict, "start")
 			refused(t, patch(t, f.Client, path(made), `{"end": "`+in(-time.Minute)+`"}`), http.StatusBadRequest, "end")
+			refused(t, patch(t, f.Client, path(made), `{"end": "later"}`), http.StatusBadRequest, "end")
 			for _, end := range []time.Duration{5 * time.Hour, time.Hour} {
 				got := f.changes(t, made, fmt.Sprintf(`{"end": %q, "before_end": "PT10M", "name": "x"}`, in(end)))
 				if got.Status != domain.LeaseActive || time.Until(got.End) > end {
@@ -57,6 +58,16 @@ func TestLongUpdateScenarios(t *testing.T) {
 				if !until.Equal(got.End) {
 					t.Errorf("its host is its own until %s, and it ends at %s", until, got.End)
 				}
+			}
+		}},
+		{"end lease now, by its end", nil, func(t *testing.T, f fixture) {
+			f.hosts(t, 1)
+			made := f.make(t, ofHosts("now", "PT2H", ""))
+			f.begin(t, made)
+			got := f.changes(t, made, `{"end": "now"}`)
+			isDue := testkit.Scalar[bool](t, f.conn, "select due_at <= now() and ends_at <= now() from leases")
+			if time.Since(got.End).Abs() > time.Minute || !isDue {
+				t.Errorf("got %+v, and it is due: %t", got, isDue)
 			}
 		}},
 		{"extend lease into another", nil, func(t *testing.T, f fixture) {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/cloudfn/cloudfn/shared/actions"
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/delegation"
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -15,6 +16,7 @@ import (
 // session is the part of OpenStack that this function needs, with the caller's own token.
 type session interface {
 	delegation.Session
+	actions.ServerReader
 	Flavors(context.Context) ([]domain.Flavor, error)
 	FlavorSpecs(ctx context.Context, id string) (map[string]string, error)
 	ComputeHosts(context.Context) ([]domain.ComputeHost, error)
@@ -27,13 +29,15 @@ type openStack interface {
 }
 
 type service struct {
-	store      postgres.Leases
-	nodes      postgres.Nodes
-	isolations postgres.Isolations
-	trusts     delegation.Trusts
-	cloud      openStack
-	rules      domain.LeaseRules
-	wake       func(functions ...string)
+	store       postgres.Leases
+	connections postgres.Connections
+	instances   postgres.Instances
+	nodes       postgres.Nodes
+	isolations  postgres.Isolations
+	trusts      delegation.Trusts
+	cloud       openStack
+	rules       domain.LeaseRules
+	wake        func(functions ...string)
 }
 
 // List returns a page of the project's leases. hasMore says that another page follows.
@@ -51,10 +55,13 @@ func (s service) Get(ctx context.Context, who domain.Identity, id uuid.UUID) (do
 	return s.store.Get(ctx, who.ProjectID, id)
 }
 
-// Delete ends a lease of the project. A pending one may be cancelled at once; run-leases ends any other.
-func (s service) Delete(ctx context.Context, who domain.Identity, id uuid.UUID) (domain.Lease, error) {
+// Delete ends a lease of the project, with onEnd instead of its own unless that is empty. A pending one may be cancelled
+// at once; run-leases ends any other.
+func (s service) Delete(
+	ctx context.Context, who domain.Identity, id uuid.UUID, onEnd domain.OnEnd,
+) (domain.Lease, error) {
 	actor := domain.ActorOf(who, uuid.Nil)
-	ended, err := s.store.End(domain.WithActor(ctx, actor), who.ProjectID, id, actor)
+	ended, err := s.store.End(domain.WithActor(ctx, actor), who.ProjectID, id, onEnd, actor)
 	if err == nil {
 		s.wake("run-leases", "run-connections", "deliver-events")
 	}

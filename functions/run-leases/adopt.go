@@ -17,19 +17,20 @@ import (
 
 // AdoptConfig is for leases of servers that were made directly in Nova.
 type AdoptConfig struct {
-	// Gives each untracked server of ALLOWED_PROJECTS one lease, unless it has the tag `cloudfn:no-lease`.
-	IsOn bool `env:"LEASES_ADOPT, default=false"`
-	// How long such a lease lasts: an ISO 8601 duration.
-	Duration domain.Period `env:"DEFAULT_LEASE_DURATION, default=P1M"`
+	// How long each untracked server of ALLOWED_PROJECTS gets one lease, unless it has the tag `cloudfn:no-lease`: an ISO
+	// 8601 duration, such as P1M. Empty = they get none.
+	Duration domain.Period `env:"LEASES_ADOPT"`
 	// The ids of the projects, which LEASES_ADOPT needs.
 	Projects []string `env:"ALLOWED_PROJECTS"`
 }
 
+func (c AdoptConfig) isOn() bool { return !c.Duration.IsZero() }
+
 // Validate rejects an adoption that would take hold of every project of the cloud.
 func (c AdoptConfig) Validate() error {
-	if c.IsOn && len(c.Projects) == 0 {
+	if c.isOn() && len(c.Projects) == 0 {
 		return errors.New(
-			"LEASES_ADOPT is true and ALLOWED_PROJECTS is empty: list the projects whose servers get leases",
+			"LEASES_ADOPT is set and ALLOWED_PROJECTS is empty: list the projects whose servers get leases",
 		)
 	}
 	return nil
@@ -44,7 +45,7 @@ const (
 // adopt gives untracked servers of the configured projects a lease. One replica does it at a time; two at once would
 // store one lease of a server, too. The job is not released: that spaces the rounds.
 func (s *service) adopt(ctx context.Context) {
-	if !s.adoption.IsOn || s.account == nil {
+	if !s.adoption.isOn() || s.account == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, adoptTime)

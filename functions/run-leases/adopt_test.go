@@ -5,6 +5,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
@@ -17,7 +18,7 @@ func TestLongAdopt(t *testing.T) {
 	plain, out := p.Create(t, "plain"), p.Create(t, "out", optOutTag)
 	probe := p.Create(t, "cloudfn-probe-somewhere")
 	env := testkit.Env(t, database, map[string]string{
-		"LEASES_ADOPT": "true", "ALLOWED_PROJECTS": p.ID, "DEFAULT_LEASE_DURATION": "P2D",
+		"LEASES_ADOPT": "P2D", "ALLOWED_PROJECTS": p.ID,
 	})
 	first, second := testkit.Start(t, env, Function), testkit.Start(t, env, Function)
 	for range 2 {
@@ -59,7 +60,11 @@ delete from leases`); err != nil {
 // TestAdoptEverywhere refuses to adopt the servers of every project.
 func TestAdoptEverywhere(t *testing.T) {
 	t.Parallel()
-	err := AdoptConfig{IsOn: true}.Validate()
+	month, err := domain.ParsePeriod("P1M")
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = AdoptConfig{Duration: month}.Validate()
 	if err == nil || !strings.Contains(err.Error(), "ALLOWED_PROJECTS") {
 		t.Errorf("got %v", err)
 	}

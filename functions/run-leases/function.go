@@ -62,10 +62,11 @@ var Function = run.Event[Config]{
 	Schedule: run.MinutelyAt(16),
 	Reach: run.Reach{
 		Tables: map[string]string{
-			"actions":      "select, insert, update",
-			"allocations":  "select, insert, update, delete",
-			"callbacks":    "select",
-			"connections":  "select, update",
+			"actions":     "select, insert, update",
+			"allocations": "select, insert, update, delete",
+			"callbacks":   "select",
+			"connections": postgres.ReadConnections +
+				", update (status, reason, secret, suspended_at, revoked, seq, updated_at, last_used_at)",
 			"create_calls": "select",
 			"events":       "select, insert",
 			"instances":    "select, insert, update",

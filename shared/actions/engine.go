@@ -15,9 +15,14 @@ import (
 	"github.com/cloudfn/cloudfn/shared/flow"
 )
 
+// ServerReader reads a server.
+type ServerReader interface {
+	Server(ctx context.Context, id string) (domain.Server, error)
+}
+
 // Cloud is the part of OpenStack that actions need.
 type Cloud interface {
-	Server(ctx context.Context, id string) (domain.Server, error)
+	ServerReader
 	StartServer(ctx context.Context, id string) error
 	UnshelveServer(ctx context.Context, id string) error
 	StopServer(ctx context.Context, id string) error
@@ -181,7 +186,9 @@ func (e Engine) Read(ctx context.Context, cloud Cloud, a Action) (domain.Server,
 // ReadServer reads a server of the project ("" = of any). Nova shows admins the servers of other projects, too: here
 // they are NotFound. Nova answers 403 for another project's server that has not reached a cell yet; as that would
 // reveal that it exists, it is NotFound, too, unless the server is tracked, and so the project's own.
-func ReadServer(ctx context.Context, cloud Cloud, id, projectID string, isTracked bool) (domain.Server, error) {
+func ReadServer(
+	ctx context.Context, cloud ServerReader, id, projectID string, isTracked bool,
+) (domain.Server, error) {
 	server, err := cloud.Server(ctx, id)
 	isElsewhere := err == nil && projectID != "" && server.ProjectID != projectID
 	if isElsewhere || !isTracked && apperr.CodeOf(err) == apperr.Forbidden {
@@ -198,12 +205,22 @@ var ErrCellDown = errors.New("the server's cell is down")
 func (e Engine) Connect(
 	ctx context.Context, cloud Cloud, serverID, projectID string, wanted domain.Instance, actor *domain.Actor,
 ) (instance domain.Instance, made bool, err error) {
-	server, err := ReadServer(ctx, cloud, serverID, projectID, false)
-	if err != nil {
+	if wanted, err = ToConnect(ctx, cloud, serverID, projectID, wanted); err != nil {
 		return instance, false, err
 	}
+	return e.Instances.Connect(domain.WithActor(ctx, actor), wanted)
+}
+
+// ToConnect is the instance that Connect stores.
+func ToConnect(
+	ctx context.Context, cloud ServerReader, serverID, projectID string, wanted domain.Instance,
+) (domain.Instance, error) {
+	server, err := ReadServer(ctx, cloud, serverID, projectID, false)
+	if err != nil {
+		return wanted, err
+	}
 	if projectID == "" { // any server that an admin's session shows
-		return instance, false, apperr.New(apperr.Internal, "connect server %s: its project is not known", serverID)
+		return wanted, apperr.New(apperr.Internal, "connect server %s: its project is not known", serverID)
 	}
 	state := domain.StateOf(server.Status, server.Task)
 	rejection := apperr.New(apperr.Conflict, "a server in the state %s cannot be connected", state)
@@ -211,10 +228,10 @@ func (e Engine) Connect(
 		rejection.Cause = ErrCellDown
 	}
 	if server.Partial || state == domain.InstanceDeleting || state == domain.InstanceDeleted {
-		return instance, false, rejection
+		return wanted, rejection
 	}
 	wanted.Spec = domain.SpecOf(server)
 	wanted.Seen(server)
 	wanted.CallID, _ = server.CallTagged()
-	return e.Instances.Connect(domain.WithActor(ctx, actor), wanted)
+	return wanted, nil
 }

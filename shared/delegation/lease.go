@@ -35,13 +35,10 @@ func (t Trusts) ForLease(
 			UserID: who.UserID, UserName: who.UserName, ProjectID: who.ProjectID, ProjectName: who.ProjectName,
 			Roles: fewestRoles(who.Roles),
 		},
-		Actions:   []domain.Permission{domain.MayStart, domain.MayStop, domain.MayShelve},
+		Actions:   lease.Permissions(),
 		UsableBy:  []string{},
 		Flavors:   []domain.Flavor{},
 		ExpiresAt: lease.EndsAt.Add(LeaseSpare),
-	}
-	if lease.OnEnd == domain.OnEndDelete || lease.OnEnd == domain.OnEndSnapshotDelete {
-		c.Actions = append(c.Actions, domain.MaySnapshot, domain.MayDeallocate)
 	}
 	err = t.Create(ctx, who, cloud, c)
 	if errors.Is(err, domain.ErrDelegatedToken) {

@@ -105,10 +105,9 @@ type Connection struct {
 	Generation int   // grows with each new trust, credential or secret
 	Seq        int64 // grows with each change that has an event
 
-	// LeaseID is the lease that it was made for. Nobody else acts through it, and the API of connections does not show
-	// it.
+	// LeaseID is the lease that it was made for. Nobody else acts through it, and the API of connections only shows it.
 	LeaseID uuid.UUID
-	// Managed says that it was made for managed resources of its user. It is hidden as that of a lease is.
+	// Managed says that it was made for managed resources of its user. The API hides it.
 	Managed bool
 
 	SuspendedAt time.Time // zero = it is not
@@ -209,13 +208,12 @@ func (c Connection) Permits(now time.Time, needed ...Permission) error {
 			"the connection is suspended since %s: nothing is done through it until its project resumes it",
 			c.SuspendedAt.UTC().Format(time.RFC3339))
 	}
-	for _, p := range needed {
-		if !slices.Contains(c.Actions, p) {
-			return apperr.New(apperr.Forbidden, "the connection does not permit to %s, only to %s", p,
-				strings.Join(texts(c.Actions...), ", "))
-		}
+	missing := slices.DeleteFunc(slices.Clone(needed), func(p Permission) bool { return slices.Contains(c.Actions, p) })
+	if len(missing) == 0 {
+		return nil
 	}
-	return nil
+	return apperr.New(apperr.Forbidden, "the connection does not permit to %s, only to %s",
+		strings.Join(texts(missing...), ", "), strings.Join(texts(c.Actions...), ", "))
 }
 
 // ConnectionQuota limits what runs through a connection at once; nil = unlimited.

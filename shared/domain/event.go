@@ -24,6 +24,7 @@ const (
 	AgentReadyEvent       = "cloudfn.agent.ready.v1" // a deployed agent has reported once
 	StatsEvent            = "cloudfn.stats.hour.v1"
 	LeaseEvent            = "cloudfn.lease.state.v1"      // its status changed, or it is degraded or is not any more
+	LeaseChangeEvent      = "cloudfn.lease.changed.v1"    // its user has changed fields of it
 	LeaseWarningEvent     = "cloudfn.lease.before_end.v1" // it ends soon
 	NodeEvent             = "cloudfn.node.state.v1"       // its status changed, or it was cordoned or uncordoned
 	DrainEvent            = "cloudfn.node.drain.v1"       // a drain has begun or ended
@@ -36,7 +37,7 @@ func EventTypes() []string {
 	return []string{
 		InstanceEvent, OrderEvent, CallbackEvent, ConnectionEvent, ChangeEvent, RevocationEvent,
 		ConnectionRequestEvent, ActionEvent, AgentReadyEvent, UnexpectedServerEvent, LeaseEvent,
-		LeaseWarningEvent, NodeEvent, DrainEvent, MonitorEvent, ManagedEvent,
+		LeaseChangeEvent, LeaseWarningEvent, NodeEvent, DrainEvent, MonitorEvent, ManagedEvent,
 	}
 }
 

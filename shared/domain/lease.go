@@ -39,6 +39,14 @@ var LeaseTransitions = map[LeaseStatus][]LeaseStatus{
 	LeaseError:     {LeasePending, LeaseStarting, LeaseActive, LeaseEnding, LeaseCancelled},
 }
 
+// Permissions are those that a connection needs to handle the lease's instances.
+func (l Lease) Permissions() []Permission {
+	if l.OnEnd == OnEndDelete || l.OnEnd == OnEndSnapshotDelete {
+		return []Permission{MayStart, MayStop, MayShelve, MaySnapshot, MayDeallocate}
+	}
+	return []Permission{MayStart, MayStop, MayShelve}
+}
+
 // IsOpen reports whether a lease of the status has not ended.
 func (s LeaseStatus) IsOpen() bool { return s != LeaseEnded && s != LeaseCancelled }
 
@@ -54,9 +62,10 @@ const (
 	OnEndStop           OnEnd = "stop"            // they stay on their host: not for reserved hosts
 	OnEndSnapshotDelete OnEnd = "snapshot_delete" // an image is made of each, then it is deleted
 	OnEndDelete         OnEnd = "delete"
+	OnEndNone           OnEnd = "none" // they are left as they are: its user has ended the lease so
 )
 
-// OnEnds lists what may happen at the end, for messages and checks.
+// OnEnds lists what a request may have happen at the end, for messages and checks.
 func OnEnds() []string { return texts(OnEndShelve, OnEndStop, OnEndSnapshotDelete, OnEndDelete) }
 
 // StepResult is how the start or the end of a lease went; "" = it has not happened.
@@ -85,20 +94,23 @@ type Lease struct {
 	OnEnd        OnEnd
 	Enforce      bool      // an instance that its owner starts before the start is shelved again
 	ConnectionID uuid.UUID // what its instances are handled with; zero = the service account
-	OrderID      uuid.UUID // the order that it was made with; zero = none
-	Actor        *Actor    // who asked for the last change
-	StartResult  StepResult
-	StartedAt    time.Time // when the start was done; zero = it was not
-	EndResult    StepResult
-	EndedAt      time.Time
-	WarnedAt     time.Time // zero = not yet
-	Seq          int64     // of its last event
-	Version      int64     // of its ETag
-	DueAt        time.Time // when run-leases has work; zero = never again
-	Attempts     int       // of the step that fails
-	CreatedAt    time.Time
-	UpdatedAt    time.Time
-	Reservations []Reservation // in the order of the request
+	// SharesConnection says that the request named the connection, so that it does not end with the lease.
+	SharesConnection bool
+	OrderID          uuid.UUID // the order that it was made with; zero = none
+	Actor            *Actor    // who asked for the last change
+	StartResult      StepResult
+	StartedAt        time.Time // when the start was done; zero = it was not
+	EndResult        StepResult
+	EndedAt          time.Time
+	WarnedAt         time.Time // zero = not yet
+	Seq              int64     // of its last event
+	Version          int64     // of its ETag
+	DueAt            time.Time // when run-leases has work; zero = never again
+	Attempts         int       // of the step that fails
+	CreatedAt        time.Time
+	UpdatedAt        time.Time
+	Reservations     []Reservation // in the order of the request
+	Repeated         bool          // the same request had stored it before
 }
 
 // ReservationType is what a reservation reserves.
@@ -118,7 +130,6 @@ const (
 	ReservationPending ReservationStatus = "pending"
 	ReservationActive  ReservationStatus = "active"
 	ReservationEnded   ReservationStatus = "ended"
-	ReservationError   ReservationStatus = "error"
 )
 
 // Reservation is one part of a lease.
@@ -130,6 +141,9 @@ type Reservation struct {
 	Status      ReservationStatus
 	Problem     *Problem
 	InstanceID  uuid.UUID      // of an instance reservation
+	Connect     *Instance      // of a new reservation: the server to connect, which gives InstanceID
+	WasRunning  bool           // before the lease shelved the instance
+	WaitsFor    uuid.UUID      // the earlier lease in which the instance is; zero = none
 	ActionID    uuid.UUID      // what run-connections does to the instance now; zero = nothing
 	PreparedAt  time.Time      // when the instance was first where it waits for the start; zero = not yet
 	Want        *HostWant      // of a host reservation
@@ -205,6 +219,7 @@ type LeaseQuery struct {
 	Statuses []LeaseStatus // none = all
 	Name     string        // part of the name
 	Type     ReservationType
+	Instance uuid.UUID // only leases of it; zero = all
 	Limit    int
 	Marker   uuid.UUID // id of the last lease of the page before
 }
@@ -212,7 +227,8 @@ type LeaseQuery struct {
 // NewLease is a lease to store, with all that is stored with it or not at all.
 type NewLease struct {
 	Lease      Lease
-	Connection *Connection // what its instances are handled with; nil = none
+	Connection *Connection // what its instances are handled with, made for it; nil = none
+	BodySHA256 []byte      // of a request whose id the caller chose; nil = the id is new
 	Rules      LeaseRules
 }
 
@@ -223,11 +239,11 @@ type LeaseRules struct {
 	Cleaning   time.Duration // between two reservations of a host
 }
 
-// FreeError is a Conflict of a host reservation, with the first time at which it would fit.
+// FreeError is a Conflict of a reservation, with the first time at which it would fit.
 type FreeError struct {
 	Refusal *apperr.Error
-	FreeAt  time.Time // zero = never: too few hosts match, or the lease keeps its hosts
-	EndsBy  time.Time // how far a lease that keeps its hosts can be extended; zero = of any other refusal
+	FreeAt  time.Time // zero = never: too few hosts match, or the lease has begun
+	EndsBy  time.Time // how far a lease that has begun can be extended; zero = of any other refusal
 }
 
 // Error implements error.

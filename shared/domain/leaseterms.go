@@ -2,6 +2,7 @@ package domain
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
@@ -9,22 +10,28 @@ import (
 
 // LeaseTerms is the period of a lease as a user requests it, and what happens at its end.
 type LeaseTerms struct {
-	Start     time.Time // zero = now
+	Start     time.Time // zero, or in the past = now
 	End       time.Time // zero = Duration decides
 	Duration  Period
-	BeforeEnd Period // zero = no warning
-	OnEnd     OnEnd  // "" = shelve
+	BeforeEnd *Period // zero = no warning; nil = warnBefore, for leases that are longer
+	OnEnd     OnEnd   // "" = shelve
 }
+
+// warnBefore is how long before its end a lease warns by default.
+const warnBefore = time.Hour
 
 // lastYear is the last one that RFC 3339 can write.
 const lastYear = 9999
 
 // Apply sets the lease's period. now is the database's clock. The error names the field.
 func (t LeaseTerms) Apply(lease *Lease, now time.Time) error {
-	lease.StartsAt, lease.EndsAt, lease.OnEnd = now, t.End, OnEndShelve
-	if !t.Start.IsZero() {
-		lease.StartsAt = t.Start
+	if !t.Start.Equal(lease.StartsAt) || t.Start.IsZero() { // its start is new
+		lease.StartsAt = now
+		if t.Start.After(now) {
+			lease.StartsAt = t.Start
+		}
 	}
+	lease.EndsAt, lease.OnEnd = t.End, OnEndShelve
 	if t.OnEnd != "" {
 		lease.OnEnd = t.OnEnd
 	}
@@ -40,7 +47,11 @@ func (t LeaseTerms) Apply(lease *Lease, now time.Time) error {
 	case !lease.EndsAt.After(lease.StartsAt):
 		return apperr.InvalidField(field, "must be after the start, "+lease.StartsAt.Format(time.RFC3339Nano))
 	}
-	lease.WarnBefore(t.BeforeEnd)
+	if t.BeforeEnd != nil {
+		lease.WarnBefore(*t.BeforeEnd)
+	} else if lease.EndsAt.Sub(lease.StartsAt) > warnBefore {
+		lease.BeforeEnd = warnBefore
+	}
 	return nil
 }
 
@@ -62,11 +73,26 @@ func (l Lease) reserves(kind ReservationType) bool {
 	return false
 }
 
+// Changed lists the fields, by their names in the API, in which a user has changed the lease.
+func (l Lease) Changed(after Lease) []string {
+	fields := []string{}
+	for name, isChanged := range map[string]bool{
+		"name": l.Name != after.Name, "start": !l.StartsAt.Equal(after.StartsAt), "end": !l.EndsAt.Equal(after.EndsAt),
+		"before_end": l.BeforeEnd != after.BeforeEnd, "on_end": l.OnEnd != after.OnEnd,
+	} {
+		if isChanged {
+			fields = append(fields, name)
+		}
+	}
+	slices.Sort(fields)
+	return fields
+}
+
 // CheckOnEnd rejects what cannot happen to servers on reserved hosts.
 func (l Lease) CheckOnEnd() error {
-	if l.OnEnd != OnEndStop || !l.Hosts() {
+	if l.OnEnd != OnEndStop && l.OnEnd != OnEndNone || !l.Hosts() {
 		return nil
 	}
-	return apperr.InvalidField("on_end", "cannot be stop with a reservation of hosts: stopped servers stay on their "+
-		"host, which others get next", texts(OnEndShelve, OnEndSnapshotDelete, OnEndDelete)...)
+	return apperr.InvalidField("on_end", "cannot be "+string(l.OnEnd)+" with a reservation of hosts: the servers would "+
+		"stay on their host, which others get next", texts(OnEndShelve, OnEndSnapshotDelete, OnEndDelete)...)
 }

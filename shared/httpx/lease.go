@@ -36,32 +36,32 @@ func (p Period) check(field string) (faults []error) {
 	return faults
 }
 
-// Start is a time in a request, or "now".
-type Start string
+// TimeOrNow is a time in a request, or "now".
+type TimeOrNow string
 
-// startNow is the Start that means the time of the request.
-const startNow = "now"
+// now is the TimeOrNow that means the time of the request.
+const now = "now"
 
 // Value is zero for now.
-func (s Start) Value() (at time.Time) {
+func (s TimeOrNow) Value() (at time.Time) {
 	_ = at.UnmarshalText([]byte(s)) // Check has refused what cannot be read
 	return at
 }
 
 // Schema implements huma.SchemaProvider.
-func (Start) Schema(huma.Registry) *huma.Schema {
+func (TimeOrNow) Schema(huma.Registry) *huma.Schema {
 	least, most := 1, 100
 	return &huma.Schema{
 		Type: huma.TypeString, MinLength: &least, MaxLength: &most,
-		Description: "When it begins: `now`, or a time in RFC 3339 with its offset.",
+		Description: "`now`, or a time in RFC 3339 with its offset. A start in the past is now.",
 	}
 }
 
-// check finds what is wrong with the start.
-func (s Start) check() (faults []error) {
+// check finds what is wrong with the time of a field.
+func (s TimeOrNow) check(field string) (faults []error) {
 	var t time.Time
-	if s != "" && s != startNow && t.UnmarshalText([]byte(s)) != nil {
-		faults = append(faults, apperr.InvalidField("start",
+	if s != "" && s != now && t.UnmarshalText([]byte(s)) != nil {
+		faults = append(faults, apperr.InvalidField(field,
 			`must be "now", or a time in RFC 3339 with its offset, such as 2026-01-02T03:04:05Z`))
 	}
 	return faults
@@ -69,35 +69,62 @@ func (s Start) check() (faults []error) {
 
 // LeaseTerms is when a lease begins and ends, in requests.
 type LeaseTerms struct {
-	Start     Start        `json:"start,omitempty" example:"now"`
+	Start     TimeOrNow    `json:"start,omitempty" example:"now"`
 	End       *Time        `json:"end,omitempty" doc:"When it ends. Give it or duration."`
 	Duration  Period       `json:"duration,omitempty" example:"P2D"`
 	BeforeEnd Period       `json:"before_end,omitempty" example:"PT1H"`
 	OnEnd     domain.OnEnd `json:"on_end,omitempty" enum:"shelve,stop,snapshot_delete,delete" example:"shelve"`
 }
 
+// noWarning is the before_end of a lease that does not warn.
+const noWarning = "PT0S"
+
 // Check finds what is wrong with the fields of a new lease.
 func (t LeaseTerms) Check() []error {
-	faults := t.CheckChange()
+	end := TimeOrNow("")
+	if t.End != nil {
+		end = now // any: it is a time
+	}
+	faults := CheckTerms(t.Start, end, t.Duration, t.BeforeEnd)
 	if t.End == nil && t.Duration == "" {
 		faults = append(faults, apperr.InvalidField("end", "is missing: give it, or duration"))
 	}
 	return faults
 }
 
-// CheckChange finds what is wrong with the fields of a lease that has a period already.
-func (t LeaseTerms) CheckChange() []error {
-	faults := slices.Concat(t.Start.check(), t.Duration.check("duration"), t.BeforeEnd.check("before_end"))
-	if t.End != nil && t.Duration != "" {
+// CheckTerms finds what is wrong with the times of a lease.
+func CheckTerms(start, end TimeOrNow, duration, beforeEnd Period) []error {
+	faults := slices.Concat(start.check("start"), end.check("end"), duration.check("duration"))
+	if beforeEnd != noWarning {
+		faults = append(faults, beforeEnd.check("before_end")...)
+	}
+	if end != "" && duration != "" {
 		faults = append(faults, apperr.InvalidField("duration", "does not go with end: give one of them"))
 	}
 	return faults
 }
 
+// Canonical is equal for two requests that mean the same.
+func (t LeaseTerms) Canonical() LeaseTerms {
+	at := t.Start.Value()
+	if t.Start = ""; !at.IsZero() {
+		t.Start = TimeOrNow(at.UTC().Format(time.RFC3339Nano))
+	}
+	if t.End != nil {
+		t.End = &Time{Time: t.End.UTC()}
+	}
+	if t.OnEnd == "" {
+		t.OnEnd = domain.OnEndShelve
+	}
+	return t
+}
+
 // Terms are the terms as the domain knows them.
 func (t LeaseTerms) Terms() domain.LeaseTerms {
-	terms := domain.LeaseTerms{
-		Start: t.Start.Value(), Duration: t.Duration.Value(), BeforeEnd: t.BeforeEnd.Value(), OnEnd: t.OnEnd,
+	terms := domain.LeaseTerms{Start: t.Start.Value(), Duration: t.Duration.Value(), OnEnd: t.OnEnd}
+	if t.BeforeEnd != "" {
+		before := t.BeforeEnd.Value()
+		terms.BeforeEnd = &before
 	}
 	if t.End != nil {
 		terms.End = t.End.Time

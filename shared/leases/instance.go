@@ -26,6 +26,9 @@ func (p *pass) instance(ctx context.Context, todo work, r *domain.Reservation) e
 	if todo == workKeep {
 		return nil
 	}
+	if r.WaitsFor != uuid.Nil {
+		return waitsForLease(todo, r)
+	}
 	step := instanceStep{pass: p, r: r, i: i}
 	if p.lost != nil {
 		return step.withoutDelegation()
@@ -46,6 +49,18 @@ func (p *pass) instance(ctx context.Context, todo work, r *domain.Reservation) e
 	return err
 }
 
+// waitsForLease leaves the instance to the earlier lease that it is in. A start waits for its end.
+func waitsForLease(todo work, r *domain.Reservation) error {
+	switch todo {
+	case workFinish:
+		r.Status = domain.ReservationEnded
+	case workStart:
+		return apperr.Wrap(apperr.Conflict, errWaits, "the instance is in lease %s until that has ended",
+			r.WaitsFor)
+	}
+	return nil
+}
+
 func (p *pass) find(ctx context.Context, r *domain.Reservation) (domain.Instance, error) {
 	found, err := p.Instances.Find(ctx, domain.Filter{ProjectID: p.lease.ProjectID}, []string{r.InstanceID.String()})
 	if err != nil {
@@ -56,6 +71,10 @@ func (p *pass) find(ctx context.Context, r *domain.Reservation) (domain.Instance
 
 // withoutDelegation ends the reservation if its instance is where it has to be. Nothing else can be done.
 func (s instanceStep) withoutDelegation() error {
+	if s.leavesInstance() && (!s.isToRestore() || s.isIn(domain.Start, false)) {
+		s.r.Status, s.r.ActionID = domain.ReservationEnded, uuid.Nil
+		return nil
+	}
 	for onEnd, action := range map[domain.OnEnd]domain.Action{
 		domain.OnEndShelve: domain.Shelve, domain.OnEndStop: domain.Stop,
 	} {
@@ -80,14 +99,20 @@ type instanceStep struct {
 	i domain.Instance
 }
 
-// prepare has the instance shelved until the start. One that its owner starts meanwhile is drift.
+// prepare has the instance shelved until the start. That it ran before is stored first, so that a cancelled lease can
+// start it again. One that its owner starts meanwhile is drift.
 func (s instanceStep) prepare(ctx context.Context) error {
 	isBack := !s.r.PreparedAt.IsZero() && s.r.ActionID == uuid.Nil && s.i.State == domain.InstanceActive
 	if isBack && !s.lease.Enforce {
 		s.drift = &domain.Problem{Code: domain.DriftCode, Detail: fmt.Sprintf(
 			"the instance %s runs, although its lease begins at %s", s.i.ID, s.lease.StartsAt.UTC().Format(time.RFC3339))}
-		s.r.Problem = s.drift
 		return nil
+	}
+	if s.i.State == domain.InstanceActive && !s.r.WasRunning {
+		s.r.WasRunning = true
+		if err := s.Store.SaveStep(ctx, s.claim, s.lease, s.ClaimFor); err != nil {
+			return err
+		}
 	}
 	isDone, err := s.bring(ctx, domain.Shelve)
 	if isDone && s.r.PreparedAt.IsZero() {
@@ -95,6 +120,14 @@ func (s instanceStep) prepare(ctx context.Context) error {
 	}
 	return err
 }
+
+// leavesInstance reports whether the lease ends without what on_end says: its user said so, or has cancelled it.
+func (s instanceStep) leavesInstance() bool {
+	return s.lease.OnEnd == domain.OnEndNone || s.neverStarted() && s.now.Before(s.lease.StartsAt)
+}
+
+// isToRestore reports whether the lease was cancelled after it had shelved an instance that ran.
+func (s instanceStep) isToRestore() bool { return s.neverStarted() && s.r.WasRunning }
 
 // start has the instance run. A paused one does, for Nova: nobody but its user may resume it.
 func (s instanceStep) start(ctx context.Context) (isDone bool, err error) {
@@ -108,10 +141,12 @@ func (s instanceStep) start(ctx context.Context) (isDone bool, err error) {
 func (s instanceStep) finish(ctx context.Context) (isDone bool, err error) {
 	onEnd := s.lease.OnEnd
 	switch {
-	case s.neverStarted() && s.now.Before(s.lease.StartsAt):
+	case s.leavesInstance() && s.isToRestore():
+		return s.start(ctx)
+	case s.leavesInstance():
 		s.r.ActionID = uuid.Nil
 		return true, nil
-	case s.neverStarted():
+	case s.neverStarted(): // it was starting when its user ended it
 		onEnd = domain.OnEndShelve
 	}
 	switch onEnd {

@@ -29,7 +29,7 @@ credential_expires_at, suspended_at, resumed_at, lease_id, managed`
 	// A suspended connection is stored as active, because it ends as an active one does.
 	shownStatus = `case when status = 'active' and suspended_at is not null then 'suspended' else status end`
 
-	// The connections of leases and of managed resources are hidden.
+	// Those of leases can only be read, those of managed resources are hidden. Neither counts for the project's limit.
 	isShown = `lease_id is null and not managed`
 
 	endsAt = `least(expires_at, coalesce(last_used_at, created_at) + idle_timeout)`
@@ -136,8 +136,8 @@ func insertConnection(ctx context.Context, tx pgx.Tx, made domain.Connection) (d
 }
 
 // visible is a connection of the caller's project ($1), or one that usable_by opens to the caller ($2). A deleted
-// connection is visible in its own project only, that of a lease or of managed resources nowhere.
-const visible = `(` + isShown + ` and (project_id = $1 or status <> 'deleted' and usable_by && $2::text[]))`
+// connection is visible in its own project only, that of managed resources nowhere.
+const visible = `(not managed and (project_id = $1 or status <> 'deleted' and usable_by && $2::text[]))`
 
 // names are the ids that stand for the caller in usable_by. A project's id does not stand for callers who only read in
 // it.
@@ -209,7 +209,7 @@ func used(ctx context.Context, db querier, projectID string, id uuid.UUID) (doma
 const listConnectionsSQL = `
 select ` + connectionColumns + ` from connections
 where ` + visible + `
-  and case when $3 then status = 'active' and suspended_at is null
+  and case when $3 then status = 'active' and suspended_at is null and lease_id is null
                         and (usable_by && $2::text[] or project_id = $1 and user_id = $6 and $1 = any($2))
            else project_id = $1 end
   and case when cardinality($7::text[]) > 0 then ` + shownStatus + ` = any($7::text[]) else status <> 'deleted' end

@@ -85,7 +85,7 @@ func TestGrantsOfLeases(t *testing.T) {
 	allowed("save", runner.Save(ctx, claim, lease))
 	_, err = users.Retry(ctx, "p1", l.ID, announced(), nil)
 	allowed("retry", err)
-	_, err = users.End(ctx, "p1", l.ID, nil)
+	_, err = users.End(ctx, "p1", l.ID, "", nil)
 	allowed("end", err)
 	due, claim, err = runner.Claim(ctx, long, 1)
 	allowed("claim its end", err)

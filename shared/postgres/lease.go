@@ -17,16 +17,23 @@ type Leases struct{ DB *DB }
 const (
 	leaseColumns = `
 id, project_id, domain_id, user_id, name, status, problem, degraded, starts_at, ends_at, before_end, on_end,
-enforce, connection_id, order_id, actor, start_result, started_at, end_result, ended_at, warned_at, seq, version, due_at,
+enforce, connection_id, shares_connection, order_id, actor, start_result, started_at, end_result, ended_at, warned_at,
+seq, version, due_at,
 attempts, created_at, updated_at`
 
-	// leaseEventSQL writes the event of a lease's new status, from rows of leases with previous_status.
+	// leaseEventSQL writes the event of a lease's new status, from rows "after" of leases with previous_status.
 	leaseEventSQL = `
     insert into events (project_id, subject, seq, type, at, data)
     select project_id, id::text, seq, '` + domain.LeaseEvent + `', updated_at, jsonb_strip_nulls(jsonb_build_object(
                'lease_id', id, 'name', name, 'status', status, 'previous_status', previous_status, 'reason', problem,
-               'degraded', degraded, 'start', ` + startText + `, 'end', ` + endText + `, 'actor', actor))
+               'degraded', degraded, 'start', ` + startText + `, 'end', ` + endText + `,
+               'instance_ids', ` + leasedInstances + `, 'actor', actor))
     from`
+
+	// leasedInstances are the instances of a lease in the row "after"; null = none.
+	leasedInstances = `(
+    select jsonb_agg(r.instance_id order by r.position) from reservations r
+    where r.project_id = after.project_id and r.lease_id = after.id and r.instance_id is not null)`
 
 	startText = `to_char(starts_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')`
 	endText   = `to_char(ends_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')`
@@ -52,12 +59,14 @@ where project_id = $1 and (cardinality($2::text[]) = 0 or status = any($2::text[
   and ($3 = '' or position(lower($3) in lower(name)) > 0)
   and ($4 = '' or exists (select from reservations r
                           where r.project_id = l.project_id and r.lease_id = l.id and r.type = $4))
+  and ($7::uuid is null or exists (select from reservations r where r.project_id = l.project_id
+                                   and r.lease_id = l.id and r.instance_id = $7))
   and id > $5 order by id limit $6`
 
 // List reads a page of the project's leases with their reservations, the oldest first.
 func (s Leases) List(ctx context.Context, projectID string, q domain.LeaseQuery) ([]domain.Lease, error) {
 	found, err := queryAll[domain.Lease](ctx, s.DB.pool, listLeasesSQL, projectID, orEmpty(q.Statuses), q.Name, q.Type,
-		q.Marker, q.Limit)
+		q.Marker, q.Limit, orNullID(q.Instance))
 	if err != nil {
 		return nil, err
 	}

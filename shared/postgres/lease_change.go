@@ -16,13 +16,22 @@ import (
 const (
 	// A warning comes once more when the new end is still far enough away.
 	changeLeaseSQL = `
-update leases
-set name = $3, starts_at = $4, ends_at = $5, before_end = $6, on_end = $7, actor = $8, connection_id = $9,
-    warned_at = case when (ends_at, before_end) = ($5, $6) or $5::timestamptz - $6::interval <= clock_timestamp()
-                     then warned_at end,
-    due_at = clock_timestamp(), version = version + 1, updated_at = clock_timestamp()
-where project_id = $1 and id = $2
-returning ` + leaseColumns
+with after as (
+    update leases
+    set name = $3, starts_at = $4, ends_at = $5, before_end = $6, on_end = $7, actor = $8, connection_id = $9,
+            warned_at = case when (ends_at, before_end) = ($5, $6) or $5::timestamptz - $6::interval <= clock_timestamp()
+                         then warned_at end,
+        due_at = clock_timestamp(), version = version + 1, seq = seq + 1, updated_at = clock_timestamp()
+    where project_id = $1 and id = $2
+    returning *
+), event as (
+    insert into events (project_id, subject, seq, type, at, data)
+    select project_id, id::text, seq, '` + domain.LeaseChangeEvent + `', updated_at, jsonb_strip_nulls(jsonb_build_object(
+               'lease_id', id, 'name', name, 'fields', $10::text[], 'start', ` + startText + `, 'end', ` + endText + `,
+               'on_end', on_end, 'instance_ids', ` + leasedInstances + `, 'actor', actor))
+    from after
+)
+select ` + leaseColumns + ` from after`
 
 	// What run-connections does for the lease goes on with the new connection.
 	replaceConnectionSQL = `
@@ -36,7 +45,7 @@ select status = 'active' and expires_at >= $3 from connections where project_id 
 // after.Actor is who asks. It is domain.ErrChanged unless the version is still that of before, and a Conflict when the
 // status does not allow the change: while a lease starts or is active, its start stays. A pending lease may get other
 // hosts; any other keeps its hosts. When hosts are not free it is a domain.FreeError. A new connection replaces the old
-// one, which ends; a later end than that of the connection needs one.
+// one, which ends; a later end than that of the connection needs one. The event names the fields that changed.
 func (s Leases) Change(
 	ctx context.Context, before, after domain.Lease, connection *domain.Connection, rules domain.LeaseRules,
 ) (changed domain.Lease, err error) {
@@ -67,12 +76,16 @@ func change(
 		return stored, err
 	}
 	if !stored.StartsAt.Equal(after.StartsAt) || !stored.EndsAt.Equal(after.EndsAt) {
+		if err := moveInstances(ctx, tx, after); err != nil {
+			return stored, err
+		}
 		if err := moveHosts(ctx, tx, after, rules); err != nil {
 			return stored, err
 		}
 	}
 	changed, err = queryOne[domain.Lease](ctx, tx, changeLeaseSQL, after.ProjectID, after.ID, after.Name,
-		after.StartsAt, after.EndsAt, after.BeforeEnd, after.OnEnd, after.Actor, orNullID(after.ConnectionID))
+		after.StartsAt, after.EndsAt, after.BeforeEnd, after.OnEnd, after.Actor, orNullID(after.ConnectionID),
+		stored.Changed(after))
 	if err != nil {
 		return changed, err
 	}
@@ -100,14 +113,7 @@ func checkChange(ctx context.Context, tx pgx.Tx, stored, after domain.Lease, rul
 	default:
 		return apperr.New(apperr.Conflict, "a lease that is %s cannot be changed", stored.Status)
 	}
-	now, err := queryValue[time.Time](ctx, tx, "select clock_timestamp()")
-	if err == nil && isMoved && after.StartsAt.Before(now.Add(-startGrace)) {
-		err = apperr.InvalidField("start", fmt.Sprintf("is in the past: it is %s now", now.Format(time.RFC3339)))
-	}
-	if err != nil {
-		return err
-	}
-	return checkPeriod(after, now, rules)
+	return checkPeriod(after, rules)
 }
 
 // replaceConnection stores a new connection of a lease and ends the old one, and returns the id of the one it has then.
@@ -120,7 +126,7 @@ func replaceConnection(
 		}
 		lasts, err := queryValue[bool](ctx, tx, connectionLastsSQL, stored.ProjectID, stored.ConnectionID, after.EndsAt)
 		if err == nil && !lasts {
-			err = apperr.New(apperr.Conflict, "a later end needs a new delegation by a user of the project")
+			err = endsBefore(stored.SharesConnection)
 		}
 		return stored.ConnectionID, err
 	}
@@ -137,8 +143,18 @@ func replaceConnection(
 		"its lease has got another delegation")
 }
 
+// endsBefore is the refusal of a lease whose connection ends before it.
+func endsBefore(isShared bool) error {
+	if isShared {
+		refusal := apperr.InvalidField("connection_id", "ends before the lease: prolong the connection first")
+		refusal.Code = apperr.Conflict
+		return refusal
+	}
+	return apperr.New(apperr.Conflict, "a later end needs a new delegation by a user of the project")
+}
+
 // errOverlap rolls back what would overlap with another reservation.
-var errOverlap = errors.New("the hosts are another reservation's then")
+var errOverlap = errors.New("what is reserved is another reservation's then")
 
 const (
 	moveAllocationsSQL = `

@@ -74,7 +74,7 @@ func TestLeaseLife(t *testing.T) {
 	if due, _, err := store.Claim(t.Context(), long, 10); err != nil || len(due) != 0 {
 		t.Errorf("due before its end: %v %v", due, err)
 	}
-	if _, err := store.End(t.Context(), "p1", l.ID, nil); err != nil {
+	if _, err := store.End(t.Context(), "p1", l.ID, "", nil); err != nil {
 		t.Fatal(err)
 	}
 	l, claim = claimOne(t, store)
@@ -153,7 +153,7 @@ func TestLeaseChangedMeanwhile(t *testing.T) {
 	addNodes(t, conn, 1)
 	create(t, store, newLease(0, 1))
 	l, claim := claimOne(t, store)
-	ended, err := store.End(t.Context(), "p1", l.ID, nil)
+	ended, err := store.End(t.Context(), "p1", l.ID, "", nil)
 	if err != nil || ended.Status != domain.LeaseEnding {
 		t.Fatalf("deleted while it is claimed: %+v %v", ended, err)
 	}

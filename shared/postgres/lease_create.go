@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -13,9 +14,6 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// startGrace is how long ago a start may be: the request has taken time.
-const startGrace = time.Minute
-
 const (
 	// One new lease at a time in a project, so that two cannot both be the last that is allowed.
 	lockLeasesSQL = `select pg_advisory_xact_lock(hashtextextended('leases/' || $1, 0))`
@@ -23,10 +21,11 @@ const (
 
 	insertLeaseSQL = `
 insert into leases (project_id, id, domain_id, user_id, name, starts_at, ends_at, before_end, on_end,
-                    connection_id, order_id, actor, due_at, status, start_result, started_at)
+                    connection_id, order_id, actor, due_at, status, start_result, started_at, shares_connection,
+                    body_sha256)
 values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, clock_timestamp(),
         case when $13 then 'active' else 'pending' end, case when $13 then 'done' else '' end,
-        case when $13 then clock_timestamp() end)
+        case when $13 then clock_timestamp() end, $14, $15)
 on conflict do nothing`
 
 	firstLeaseEventSQL = `
@@ -38,8 +37,9 @@ with after as (select *, null::text as previous_status from leases where project
 var errDryRun = errors.New("a dry run")
 
 // Create stores a pending lease, or one that is active at once, with its connection, its reservations, their hosts and
-// its event in one transaction. It is a Conflict when the project has as many open leases as the rules allow, when an
-// instance is leased already, and a domain.FreeError when hosts are not free.
+// its event in one transaction. It is a Conflict when the project has as many open leases as the rules allow, and a
+// domain.FreeError when an instance is in another lease then, or hosts are not free. A lease with a BodySHA256 is stored
+// once: the same request gets the stored one, Repeated, and another request with its id is a Conflict.
 func (s Leases) Create(ctx context.Context, made domain.NewLease) (stored domain.Lease, err error) {
 	err = retryDeadlock(func() error {
 		return s.DB.inTx(ctx, func(tx pgx.Tx) (err error) {
@@ -72,9 +72,13 @@ func insertLease(ctx context.Context, tx pgx.Tx, made domain.NewLease) (domain.L
 	if _, err := tx.Exec(ctx, lockLeasesSQL, lease.ProjectID); err != nil {
 		return lease, err
 	}
-	if err := checkLease(ctx, tx, lease, made.Rules); err != nil {
+	if stored, err := findRepeated(ctx, tx, made); err != nil || stored.Repeated {
+		return stored, err
+	}
+	if err := checkLease(ctx, tx, made); err != nil {
 		return lease, err
 	}
+	lease.Reservations = slices.Clone(lease.Reservations) // a repeated transaction begins with those of the caller
 	if made.Connection != nil {
 		delegated := *made.Connection
 		delegated.LeaseID, lease.ConnectionID = lease.ID, delegated.ID
@@ -84,7 +88,8 @@ func insertLease(ctx context.Context, tx pgx.Tx, made domain.NewLease) (domain.L
 	}
 	stored, err := exec(ctx, tx, insertLeaseSQL, lease.ProjectID, lease.ID, lease.DomainID, lease.UserID, lease.Name,
 		lease.StartsAt, lease.EndsAt, lease.BeforeEnd, lease.OnEnd, orNullID(lease.ConnectionID),
-		orNullID(lease.OrderID), lease.Actor, lease.Status == domain.LeaseActive)
+		orNullID(lease.OrderID), lease.Actor, lease.Status == domain.LeaseActive, lease.SharesConnection,
+		made.BodySHA256)
 	if err == nil && stored == 0 {
 		err = errTaken("id", nil)
 	}
@@ -105,33 +110,68 @@ func insertLease(ctx context.Context, tx pgx.Tx, made domain.NewLease) (domain.L
 	return lockLease(ctx, tx, lease.ProjectID, lease.ID)
 }
 
-// checkLease rejects a lease that the rules do not allow.
-func checkLease(ctx context.Context, tx pgx.Tx, lease domain.Lease, rules domain.LeaseRules) error {
-	now, err := queryValue[time.Time](ctx, tx, "select clock_timestamp()")
-	if err != nil {
-		return err
+// FindRepeated is the lease that the same request has stored before, Repeated, or else the zero one. It is a Conflict
+// when another request has stored one with its id.
+func (s Leases) FindRepeated(ctx context.Context, made domain.NewLease) (domain.Lease, error) {
+	return findRepeated(ctx, s.DB.pool, made)
+}
+
+func findRepeated(ctx context.Context, db querier, made domain.NewLease) (stored domain.Lease, err error) {
+	if made.BodySHA256 == nil {
+		return stored, nil
 	}
-	if lease.StartsAt.Before(now.Add(-startGrace)) {
-		return apperr.InvalidField("start", fmt.Sprintf("is in the past: it is %s now", now.Format(time.RFC3339)))
+	type row struct {
+		domain.Lease
+
+		IsSame bool
 	}
-	if err := checkPeriod(lease, now, rules); err != nil || rules.PerProject == 0 {
+	found, isFound, err := queryFound[row](ctx, db, "select "+leaseColumns+`, body_sha256 is not distinct from $3 as is_same
+from leases where project_id = $1 and id = $2`, made.Lease.ProjectID, made.Lease.ID, made.BodySHA256)
+	if err != nil || !isFound {
+		return stored, err
+	}
+	if !found.IsSame {
+		return stored, apperr.New(apperr.Conflict, "id %s belongs to another lease: the same id needs the same request",
+			made.Lease.ID)
+	}
+	found.Repeated = true
+	return withParts(ctx, db, found.Lease)
+}
+
+// checkLease rejects a lease that the rules do not allow, an id that is taken, and a connection that ends before it.
+func checkLease(ctx context.Context, tx pgx.Tx, made domain.NewLease) error {
+	lease := made.Lease
+	if made.BodySHA256 != nil {
+		if taken, err := isTaken(ctx, tx, lease.ProjectID, lease.ID); err != nil {
+			return err
+		} else if taken {
+			return errTaken("id", nil)
+		}
+	}
+	if lease.SharesConnection {
+		lasts, err := queryValue[bool](ctx, tx, connectionLastsSQL, lease.ProjectID, lease.ConnectionID, lease.EndsAt)
+		if err != nil {
+			return err
+		} else if !lasts {
+			return endsBefore(true)
+		}
+	}
+	if err := checkPeriod(lease, made.Rules); err != nil || made.Rules.PerProject == 0 {
 		return err
 	}
 	open, err := queryValue[int](ctx, tx, openLeasesSQL, lease.ProjectID)
-	if err == nil && open >= rules.PerProject {
+	if err == nil && open >= made.Rules.PerProject {
 		err = apperr.New(apperr.Conflict, "the project has %d leases that have not ended, which is the limit", open)
 	}
 	return err
 }
 
-// checkPeriod rejects an end that is over or before the start, and a lease that is too long.
-func checkPeriod(lease domain.Lease, now time.Time, rules domain.LeaseRules) error {
+// checkPeriod rejects an end that is before the start, and a lease that is too long.
+func checkPeriod(lease domain.Lease, rules domain.LeaseRules) error {
 	length := lease.EndsAt.Sub(lease.StartsAt)
 	switch {
 	case length <= 0:
 		return apperr.InvalidField("end", "must be after the start, "+lease.StartsAt.Format(time.RFC3339))
-	case !lease.EndsAt.After(now):
-		return apperr.InvalidField("end", fmt.Sprintf("is in the past: it is %s now", now.Format(time.RFC3339)))
 	case rules.Longest > 0 && length > rules.Longest:
 		return apperr.InvalidField("end", fmt.Sprintf("is %s after the start: a lease may take %s, until %s", length,
 			rules.Longest, lease.StartsAt.Add(rules.Longest).Format(time.RFC3339)))

@@ -24,20 +24,26 @@ with before as (
 select ` + leaseColumns + ` from after`
 
 	cancelLeaseSQL = setStatus + `, due_at = null, ended_at = clock_timestamp()` + afterStatus
-	endLeaseSQL    = setStatus + `, due_at = clock_timestamp(), attempts = 0, problem = null` + afterStatus
+	endLeaseSQL    = setStatus + `, due_at = clock_timestamp(), attempts = 0, problem = null, on_end = $5` + afterStatus
 )
 
 // End deletes a lease as the actor asks. A pending lease without anything prepared ends at once: its hosts are
-// free, and its connection ends. Any other that has not ended is ending; run-leases does the rest. A lease that has
-// ended stays as it is.
+// free, and its connection ends. Any other that has not ended is ending; run-leases does the rest. An onEnd replaces the
+// lease's own; instances of a pending lease are left as they were before it. A lease that has ended stays as it is.
 func (s Leases) End(
-	ctx context.Context, projectID string, id uuid.UUID, actor *domain.Actor,
+	ctx context.Context, projectID string, id uuid.UUID, onEnd domain.OnEnd, actor *domain.Actor,
 ) (ended domain.Lease, err error) {
 	err = retryDeadlock(func() error {
 		return s.DB.inTx(ctx, func(tx pgx.Tx) (err error) {
 			lease, err := lockLease(ctx, tx, projectID, id)
 			if err != nil || !lease.Status.IsOpen() || lease.Status == domain.LeaseEnding {
 				ended = lease
+				return err
+			}
+			if onEnd != "" {
+				lease.OnEnd = onEnd
+			}
+			if err := lease.CheckOnEnd(); err != nil {
 				return err
 			}
 			isClaimed, err := queryValue[bool](ctx, tx, isClaimedSQL, projectID, id)
@@ -48,7 +54,11 @@ func (s Leases) End(
 				ended, err = cancel(ctx, tx, lease, actor)
 				return err
 			}
-			ended, err = queryOne[domain.Lease](ctx, tx, endLeaseSQL, projectID, id, domain.LeaseEnding, actor)
+			if lease.StartResult == "" && lease.Status != domain.LeaseStarting && !lease.Hosts() {
+				lease.OnEnd = domain.OnEndNone
+			}
+			ended, err = queryOne[domain.Lease](ctx, tx, endLeaseSQL, projectID, id, domain.LeaseEnding, actor,
+				lease.OnEnd)
 			if err == nil {
 				ended, err = withParts(ctx, tx, ended)
 			}
@@ -61,10 +71,10 @@ func (s Leases) End(
 const isClaimedSQL = `
 select coalesce(claimed_until > clock_timestamp(), false) from leases where project_id = $1 and id = $2`
 
-// isPrepared reports whether a pending lease has something in OpenStack, or an instance that is being shelved.
+// isPrepared reports whether a pending lease has something in OpenStack, or an instance that it has shelved.
 func isPrepared(lease domain.Lease) bool {
 	for _, r := range lease.Reservations {
-		if r.ActionID != uuid.Nil || r.AggregateID != 0 {
+		if r.WasRunning || r.ActionID != uuid.Nil || r.AggregateID != 0 {
 			return true
 		}
 		for _, a := range r.Allocations {
@@ -94,11 +104,8 @@ func cancel(ctx context.Context, tx pgx.Tx, lease domain.Lease, actor *domain.Ac
 
 const (
 	closeReservationsSQL = `
-update reservations set is_open = false, status = case when status = 'error' then status else 'ended' end,
-    action_id = null
+update reservations set is_open = false, status = 'ended', action_id = null
 where project_id = $1 and lease_id = $2`
-
-	freeInstancesSQL = `update instances set lease_id = null where project_id = $1 and id = any($2) and lease_id = $3`
 )
 
 // closeParts ends the reservations of a lease and its connection, and frees its instances.
@@ -106,7 +113,11 @@ func closeParts(ctx context.Context, tx pgx.Tx, lease domain.Lease) error {
 	if _, err := exec(ctx, tx, closeReservationsSQL, lease.ProjectID, lease.ID); err != nil {
 		return err
 	}
-	if _, err := exec(ctx, tx, freeInstancesSQL, lease.ProjectID, orEmpty(instancesOf(lease)), lease.ID); err != nil {
+	instances := instancesOf(lease)
+	if err := setLeases(ctx, tx, lease.ProjectID, instances...); err != nil {
+		return err
+	}
+	if _, err := exec(ctx, tx, wakeNextSQL, lease.ProjectID, orEmpty(instances)); err != nil || lease.SharesConnection {
 		return err
 	}
 	return endConnection(ctx, tx, lease.ProjectID, lease.ConnectionID, "its lease has ended")

@@ -14,12 +14,9 @@ import (
 const (
 	// A failed start or end has not happened yet.
 	retryLeaseSQL = setStatus + `, problem = null, due_at = clock_timestamp(), attempts = 0, connection_id = $5,
+        started_at = case when l.start_result <> 'failed' then l.started_at end,
         start_result = case when l.start_result = 'failed' then '' else l.start_result end,
-        end_result = case when l.end_result = 'failed' then '' else l.end_result end` + afterStatus
-
-	retryReservationsSQL = `
-update reservations set status = $3, problem = null, action_id = null
-where project_id = $1 and lease_id = $2 and status = 'error'`
+        ended_at = null, end_result = ''` + afterStatus
 )
 
 // Retry has run-leases try again what has failed of a lease in error: its start, or its end when that is due. A
@@ -54,26 +51,23 @@ func retry(
 	if err != nil {
 		return stored, err
 	}
-	status, reservations := retryStatus(stored, now)
-	if _, err := exec(ctx, tx, retryReservationsSQL, projectID, id, reservations); err != nil {
-		return stored, err
-	}
-	retried, err := queryOne[domain.Lease](ctx, tx, retryLeaseSQL, projectID, id, status, actor, orNullID(used))
+	retried, err := queryOne[domain.Lease](ctx, tx, retryLeaseSQL, projectID, id, retryStatus(stored, now), actor,
+		orNullID(used))
 	if err != nil {
 		return stored, err
 	}
 	return withParts(ctx, tx, retried)
 }
 
-// retryStatus is the status of a lease that is retried, and of its reservations that are in error.
-func retryStatus(l domain.Lease, now time.Time) (domain.LeaseStatus, domain.ReservationStatus) {
+// retryStatus is the status of a lease that is retried.
+func retryStatus(l domain.Lease, now time.Time) domain.LeaseStatus {
 	switch {
 	case !l.EndsAt.After(now) || l.EndResult == domain.StepFailed:
-		return domain.LeaseEnding, domain.ReservationActive
+		return domain.LeaseEnding
 	case l.StartResult == domain.StepDone:
-		return domain.LeaseActive, domain.ReservationActive
+		return domain.LeaseActive
 	case l.StartsAt.After(now):
-		return domain.LeasePending, domain.ReservationPending
+		return domain.LeasePending
 	}
-	return domain.LeaseStarting, domain.ReservationPending
+	return domain.LeaseStarting
 }

@@ -27,7 +27,9 @@ with before as (
     from leases where project_id = $1 and id = $2 and claim_id = $3
 ), after as (
     update leases l
-    set status = $4, problem = $5, degraded = $6, start_result = $7, started_at = $8, end_result = $9, ended_at = $10,
+    set status = $4, problem = $5, degraded = $6, start_result = $7, end_result = $9,
+        started_at = case when $7 = 'failed' and l.start_result = '' then clock_timestamp() else $8 end,
+        ended_at = case when $9 = 'failed' and l.end_result = '' then clock_timestamp() else $10 end,
         due_at = case when $4 in ('ended', 'cancelled') then null when l.due_at = 'epoch' then l.due_at else $11 end,
         attempts = $12, version = l.version + $13::boolean::int,
         warned_at = case when $16 then clock_timestamp() else l.warned_at end,
@@ -40,8 +42,9 @@ with before as (
               (b.old_status, b.old_degraded) <> (l.status, l.degraded) or $15::boolean as notify
 ), warning as (
     insert into events (project_id, subject, seq, type, at, data)
-    select project_id, id::text, seq - notify::int, '` + domain.LeaseWarningEvent + `', updated_at, jsonb_build_object(
-               'lease_id', id, 'name', name, 'end', ` + endText + `, 'on_end', on_end)
+    select project_id, id::text, seq - notify::int, '` + domain.LeaseWarningEvent + `', updated_at, jsonb_strip_nulls(jsonb_build_object(
+               'lease_id', id, 'name', name, 'end', ` + endText + `, 'on_end', on_end,
+               'instance_ids', ` + leasedInstances + `))
     from after where $16
 ), event as (` + leaseEventSQL + ` after where notify)
 select ` + leaseColumns + ` from after`
@@ -51,7 +54,7 @@ update leases set due_at = clock_timestamp(), ` + releaseSQL + ` where project_i
 
 	saveReservationSQL = `
 update reservations set status = $3, problem = $4, action_id = $5, aggregate_id = nullif($6::bigint, 0), flavors = $7,
-    prepared_at = $8
+    was_running = $8, prepared_at = $9
 where project_id = $1 and id = $2 and is_open`
 )
 
@@ -141,11 +144,12 @@ func saveReservations(ctx context.Context, tx pgx.Tx, stored, lease domain.Lease
 		differs := old.Status != r.Status || !sameProblem(old.Problem, r.Problem) ||
 			!slices.Equal(old.Flavors, r.Flavors)
 		isShown = isShown || differs
-		if !differs && old.ActionID == r.ActionID && old.AggregateID == r.AggregateID && old.PreparedAt.Equal(r.PreparedAt) {
+		if !differs && old.ActionID == r.ActionID && old.AggregateID == r.AggregateID &&
+			old.WasRunning == r.WasRunning && old.PreparedAt.Equal(r.PreparedAt) {
 			continue
 		}
 		if _, err = exec(ctx, tx, saveReservationSQL, lease.ProjectID, r.ID, r.Status, r.Problem, orNullID(r.ActionID),
-			r.AggregateID, orEmpty(r.Flavors), orNull(r.PreparedAt)); err != nil {
+			r.AggregateID, orEmpty(r.Flavors), r.WasRunning, orNull(r.PreparedAt)); err != nil {
 			return isShown, err
 		}
 	}

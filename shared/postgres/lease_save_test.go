@@ -74,7 +74,6 @@ func TestLostLease(t *testing.T) {
 	l, claim = claimOne(t, store)
 	l.Status, l.DueAt = domain.LeaseError, l.EndsAt
 	l.Problem = &domain.Problem{Code: "delegation_lost", Detail: "gone"}
-	l.Reservations[0].Status = domain.ReservationError
 	if err := store.Save(t.Context(), claim, l); err != nil {
 		t.Fatal(err)
 	}

@@ -79,13 +79,17 @@ func TestCreateLease(t *testing.T) {
 		stored.ConnectionID != delegated.ID || stored.Status != domain.LeasePending || stored.DueAt.IsZero() {
 		t.Errorf("stored is %+v", stored)
 	}
-	if _, err := postgres.Connections(store).Get(t.Context(), delegator, delegated.ID); apperr.CodeOf(err) !=
-		apperr.NotFound {
-		t.Errorf("the connection of a lease is shown: %v", err)
+	connections := postgres.Connections(store)
+	c, err := connections.Get(t.Context(), delegator, delegated.ID)
+	if err != nil || c.LeaseID != made.Lease.ID {
+		t.Errorf("the connection of a lease is %+v: %v", c, err)
 	}
-	event := testkit.Scalar[string](t, conn,
-		"select type || ' ' || seq || ' ' || (data->>'status') from events where subject = $1", made.Lease.ID.String())
-	if event != "cloudfn.lease.state.v1 1 pending" {
+	if _, _, err := connections.Usable(t.Context(), delegator, delegated.ID); apperr.CodeOf(err) != apperr.NotFound {
+		t.Errorf("somebody may use the connection of a lease: %v", err)
+	}
+	event := testkit.Scalar[string](t, conn, `select concat_ws(' ', type, seq, data->>'status', data->'instance_ids')
+		from events where subject = $1`, made.Lease.ID.String())
+	if event != fmt.Sprintf(`cloudfn.lease.state.v1 1 pending [%q]`, instance) {
 		t.Errorf("its event is %s", event)
 	}
 	other := newLease(90*time.Minute, 2)
@@ -98,13 +102,13 @@ func TestCreateLease(t *testing.T) {
 	if _, err = store.Create(t.Context(), many); !errors.As(err, &refusal) || !refusal.FreeAt.IsZero() {
 		t.Errorf("4 hosts of 3: %v", err)
 	}
-	again := newLease(5*time.Hour, 1)
+	again := newLease(90*time.Minute, 1)
 	again.Lease.Reservations = []domain.Reservation{{
 		ID: uuid.New(), Type: domain.InstanceReservation, InstanceID: instance,
 	}}
 	_, err = store.Create(t.Context(), again)
-	if want := fmt.Sprintf("reservations[0].instance_id: instance %s is in lease %s already: change or delete that one",
-		instance, made.Lease.ID); apperr.CodeOf(err) != apperr.Conflict || apperr.As(err).Message != want {
+	if want := fmt.Sprintf("reservations[0].instance_id: instance %s is in lease %s then: begin at %s or later, or change "+
+		"or delete that lease", instance, made.Lease.ID, made.Lease.EndsAt.Format(time.RFC3339)); apperr.CodeOf(err) != apperr.Conflict || apperr.As(err).Message != want {
 		t.Errorf("a leased instance: %v", err)
 	}
 	shown, err := store.Get(t.Context(), "p1", made.Lease.ID)
@@ -117,7 +121,7 @@ func TestCreateLease(t *testing.T) {
 	if err != nil || len(page) != 1 {
 		t.Errorf("listed are %+v: %v", page, err)
 	}
-	ended, err := store.End(t.Context(), "p1", made.Lease.ID, nil)
+	ended, err := store.End(t.Context(), "p1", made.Lease.ID, "", nil)
 	if err != nil || ended.Status != domain.LeaseCancelled {
 		t.Errorf("ended is %+v: %v", ended, err)
 	}

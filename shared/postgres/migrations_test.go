@@ -18,7 +18,7 @@ var (
 	createIndex = regexp.MustCompile(`(?i)\bcreate\s+(?:unique\s+)?index\s+(concurrently\s+)?` +
 		`(?:if\s+not\s+exists\s+)?(\w+)\s+on\s+(only\s+)?(\w+)`)
 	constraints = regexp.MustCompile(`(?i)\badd\s+(?:constraint\s+\w+\s+)?` +
-		`(?:unique|primary\s+key|exclude)\b(\s+using\s+index)?`)
+		`(?:unique|primary\s+key)\b(\s+using\s+index)?`) // an exclusion cannot use an index: only on small tables
 )
 
 // blocking lists the statements of a migration that block writes to a table that may be large.

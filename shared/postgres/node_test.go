@@ -52,7 +52,7 @@ func TestNodes(t *testing.T) {
 	if _, err := nodes.Leave(ctx, "compute-2", "admin"); apperr.CodeOf(err) != apperr.NotFound {
 		t.Errorf("an ordinary host: %v", err)
 	}
-	if _, err := leases.End(ctx, "p1", lease.ID, nil); err != nil {
+	if _, err := leases.End(ctx, "p1", lease.ID, "", nil); err != nil {
 		t.Fatal(err)
 	}
 	if left, err := nodes.Leave(ctx, "compute-1", "boss"); err != nil || left.Pool != domain.NodeLeaving {

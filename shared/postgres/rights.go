@@ -16,6 +16,10 @@ const ReadConnections = `select (id, project_id, domain_id, user_id, name, kind,
 	"next_check_at, check_until, check_failed_at, check_error, generation, credential_expires_at, suspended_at, " +
 	"resumed_at, lease_id, managed)"
 
+// ConnectInstances are the columns of instances that connecting a server writes.
+const ConnectInstances = "connection_id, disconnected_at, reusable, server_id, name, state, raw_status, problem, " +
+	"addresses, key_name, key_fingerprint, missed_at, seen_at, nova_at, seq, updated_at"
+
 // privilege finds one in a list of rights, with its columns.
 var privilege = regexp.MustCompile(`\b(select|insert|update|delete)\b(?: ?\(([^)]*)\))?`)
 

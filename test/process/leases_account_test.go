@@ -15,7 +15,7 @@ import (
 func TestLongLeasesOfLaunches(t *testing.T) {
 	t.Parallel()
 	testkit.Heavy(t)
-	l := newLessee(t, map[string]string{"DEFAULT_LEASE": "true", "LEASES_ADOPT": "true"})
+	l := newLessee(t, map[string]string{"DEFAULT_LEASE": "P1M", "LEASES_ADOPT": "P1M"})
 	ids, servers := map[string]string{}, map[string]string{"adopted": l.Create(t, "adopted")}
 	leaseOf := func(server string) string {
 		return testkit.Scalar[string](t, l.conn, `select coalesce(

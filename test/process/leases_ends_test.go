@@ -45,7 +45,7 @@ func TestLongLeaseEnds(t *testing.T) {
 	}
 	if got, want := testkit.Scalar[string](t, l.conn, `select string_agg(concat_ws(' ', status, actions), ', '
 		order by created_at) from connections where lease_id = $1`, leases["changed"]),
-		"deleted {start,stop}, active {start,stop,deallocate}"; got != want {
+		"deleted {start,stop,shelve}, active {start,stop,shelve,snapshot,deallocate}"; got != want {
 		t.Errorf("the connections of the changed lease are %s, want %s", got, want)
 	}
 	for _, id := range leases {

@@ -30,8 +30,13 @@ export const actFor = (who) => { user = `${who.user.id}/${who.project.id}`; };
 
 const longest = 125_000; // ms: when every function and every gateway has given up
 
-async function send(url, method, body, aside) {
+const versions = new WeakMap();
+/** versionOf is the ETag of an answer, for a call that changes only what the page shows. */
+export const versionOf = (value) => versions.get(value);
+
+async function send(url, method, body, aside, version) {
   const headers = { 'X-Cloudfn-Console': '1', Accept: 'application/json' };
+  if (version) headers['If-Match'] = version;
   if (user) headers['X-Cloudfn-User'] = user;
   if (body !== undefined) headers['Content-Type'] = 'application/json';
   let answer, value = {};
@@ -48,15 +53,18 @@ async function send(url, method, body, aside) {
   }
   const none = [502, 503, 504].includes(answer.status);
   if (!aside && (!none || method === 'GET')) turn(none); // what could not be done says nothing about what can be read
-  if (answer.ok) return value;
+  if (answer.ok) {
+    if (answer.headers.has('ETag')) versions.set(value, answer.headers.get('ETag'));
+    return value;
+  }
   throw new Problem(answer.status, value);
 }
 
 /** call sends a request to the API: call('GET', '/v1/servers'). aside: the view can do without,
-  and it tells of no outage. */
-export async function call(method, path, body, aside = false) {
+  and it tells of no outage. version: the call fails if what it changes has another one by now. */
+export async function call(method, path, body, aside = false, version = '') {
   try {
-    return await send(`api${path}`, method, body, aside);
+    return await send(`api${path}`, method, body, aside, version);
   } catch (problem) {
     if (problem.status === 401) events.dispatchEvent(new Event('over'));
     throw problem;

@@ -5,7 +5,7 @@ import { get, call, listing } from './api.js';
 import { mark, inMotion } from './state.js';
 
 const types = ['instance.state', 'order.state', 'callback.state', 'connection.state', 'action.state', 'agent.ready',
-  'instance.unexpected_server', 'lease.state', 'lease.before_end'].map((t) => `cloudfn.${t}.v1`);
+  'instance.unexpected_server', 'lease.state', 'lease.changed', 'lease.before_end'].map((t) => `cloudfn.${t}.v1`);
 const short = (type) => type.replace(/^cloudfn\.|\.v1$/g, '');
 const what = (c) => (c.events.length ? c.events.map(short).join(', ') : 'everything');
 const about = (c) => (c.instance_id ? 'one instance' : c.order_id ? 'one order' : c.connection_id ? 'one connection'

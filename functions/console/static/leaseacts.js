@@ -1,6 +1,6 @@
 // What people do with a lease: on its page, in the calendar, and on the pages of its servers.
 import { el, button, age, confirm, say } from './dom.js';
-import { call } from './api.js';
+import { call, versionOf } from './api.js';
 
 /** ends says what happens to servers when their lease ends. */
 export const ends = { shelve: 'its servers are shelved, and keep their disks', stop: 'its servers are stopped',
@@ -21,16 +21,17 @@ export function acts(lease, done, quiet) {
   const path = `/v1/leases/${lease.id}`, isPending = lease.status === 'pending';
   const runs = isPending || ['starting', 'active'].includes(lease.status);
   const extend = () => {
-    const until = el('input', { type: 'datetime-local', id: `until-${lease.id}`, value: lease.end.slice(0, 16),
-      required: true });
+    const until = el('input', { type: 'datetime-local', id: `until-${lease.id}`, value: lease.end.slice(0, 19),
+      step: 1, required: true });
     confirm(`When is ${lease.name} to end?`, el('label', {}, 'New end, in UTC ', until), 'Change', async () => {
-      await call('PATCH', path, { end: `${until.value}:00Z` });
+      const end = until.value.length === 16 ? `${until.value}:00Z` : `${until.value}Z`; // browsers omit seconds of 00
+      await call('PATCH', path, { end }, false, versionOf(lease));
       say(`${lease.name} has another end.`);
       done();
     });
   };
   const end = () => confirm(isPending ? `Cancel ${lease.name}?` : `End ${lease.name} now?`, isPending
-    ? 'Its hosts are free for others at once, and nothing happens to its instances.'
+    ? 'Its hosts are free for others, and its instances are as before: those that ran start again.'
     : `At its end ${ends[lease.on_end]}. Its hosts are returned.`, isPending ? 'Cancel the lease' : 'End the lease',
   async () => {
     const answer = await call('DELETE', path);

@@ -90,7 +90,7 @@ function one(id, refresh) {
     const notes = [...troubles(lease), ...(lease.warnings || [])];
     set(body, notes.map((text) => el('p', { class: 'note bad' }, text)), el('div', { class: 'card' }, facts([
       ['Period', [during(lease.start, lease.end), ' ', left(lease)]], ['Reserves', reserves(lease)],
-      ['At the end', ends[lease.on_end]], ['Isolation', lease.isolation],
+      ['At the end', ends[lease.on_end] || 'its instances are left as they are'], ['Isolation', lease.isolation],
       ['Order', lease.order_id && el('a', { href: `#/orders/${lease.order_id}` }, lease.order_id.slice(-8))],
       ['Made', [age(lease.created_at), ' ago']], ['Id', el('span', { class: 'mono' }, lease.id)]])));
   }

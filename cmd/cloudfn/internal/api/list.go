@@ -36,9 +36,11 @@ func Send[T any](ctx context.Context, c *Client, method, path string, body any) 
 	return item, err
 }
 
-// Replace puts body in the place of a thing, unless its version is another one by now ("" = any).
-func Replace[T any](ctx context.Context, c *Client, path, etag string, body any) (item Item[T], err error) {
-	err = c.do(ctx, request{method: http.MethodPut, path: path, ifMatch: etag}, body, &item)
+// SendIfMatch sends a request that fails if the version of the thing is another one by now ("" = any).
+func SendIfMatch[T any](
+	ctx context.Context, c *Client, method, path, etag string, body any,
+) (item Item[T], err error) {
+	err = c.do(ctx, request{method: method, path: path, ifMatch: etag}, body, &item)
 	return item, err
 }
 

@@ -253,6 +253,7 @@ const (
 	CloudfnInstanceStateV1            EventType = "cloudfn.instance.state.v1"
 	CloudfnInstanceUnexpectedServerV1 EventType = "cloudfn.instance.unexpected_server.v1"
 	CloudfnLeaseBeforeEndV1           EventType = "cloudfn.lease.before_end.v1"
+	CloudfnLeaseChangedV1             EventType = "cloudfn.lease.changed.v1"
 	CloudfnLeaseStateV1               EventType = "cloudfn.lease.state.v1"
 	CloudfnManagedStateV1             EventType = "cloudfn.managed.state.v1"
 	CloudfnMonitorFailedV1            EventType = "cloudfn.monitor.failed.v1"
@@ -360,6 +361,7 @@ const (
 // Defines values for LeaseOnEnd.
 const (
 	LeaseOnEndDelete         LeaseOnEnd = "delete"
+	LeaseOnEndNone           LeaseOnEnd = "none"
 	LeaseOnEndShelve         LeaseOnEnd = "shelve"
 	LeaseOnEndSnapshotDelete LeaseOnEnd = "snapshot_delete"
 	LeaseOnEndStop           LeaseOnEnd = "stop"
@@ -374,6 +376,23 @@ const (
 	LeaseStatusError     LeaseStatus = "error"
 	LeaseStatusPending   LeaseStatus = "pending"
 	LeaseStatusStarting  LeaseStatus = "starting"
+)
+
+// Defines values for LeaseChangeDataFields.
+const (
+	LeaseChangeDataFieldsBeforeEnd LeaseChangeDataFields = "before_end"
+	LeaseChangeDataFieldsEnd       LeaseChangeDataFields = "end"
+	LeaseChangeDataFieldsName      LeaseChangeDataFields = "name"
+	LeaseChangeDataFieldsOnEnd     LeaseChangeDataFields = "on_end"
+	LeaseChangeDataFieldsStart     LeaseChangeDataFields = "start"
+)
+
+// Defines values for LeaseChangeDataOnEnd.
+const (
+	LeaseChangeDataOnEndDelete         LeaseChangeDataOnEnd = "delete"
+	LeaseChangeDataOnEndShelve         LeaseChangeDataOnEnd = "shelve"
+	LeaseChangeDataOnEndSnapshotDelete LeaseChangeDataOnEnd = "snapshot_delete"
+	LeaseChangeDataOnEndStop           LeaseChangeDataOnEnd = "stop"
 )
 
 // Defines values for LeaseEventStatus.
@@ -635,7 +654,6 @@ const (
 const (
 	ReservationStatusActive  ReservationStatus = "active"
 	ReservationStatusEnded   ReservationStatus = "ended"
-	ReservationStatusError   ReservationStatus = "error"
 	ReservationStatusPending ReservationStatus = "pending"
 )
 
@@ -1084,14 +1102,14 @@ type ChangeLease struct {
 	// Duration An ISO 8601 duration, such as PT1H30M, P2D or P1M: a calendar month, clamped to its end.
 	Duration *string `json:"duration,omitempty"`
 
-	// End When it ends. Give it or duration.
-	End *time.Time `json:"end,omitempty"`
+	// End `now`, or a time in RFC 3339 with its offset. A start in the past is now.
+	End *string `json:"end,omitempty"`
 
 	// Name What people call it.
 	Name  *string           `json:"name,omitempty"`
 	OnEnd *ChangeLeaseOnEnd `json:"on_end,omitempty"`
 
-	// Start When it begins: `now`, or a time in RFC 3339 with its offset.
+	// Start `now`, or a time in RFC 3339 with its offset. A start in the past is now.
 	Start *string `json:"start,omitempty"`
 }
 
@@ -1156,6 +1174,9 @@ type Connection struct {
 
 	// LastUsedAt When it was last used.
 	LastUsedAt *Time `json:"last_used_at"`
+
+	// LeaseID The lease that it was made for and ends with.
+	LeaseID *UUID `json:"lease_id,omitempty"`
 
 	// Limits What may be ordered through a connection, besides its actions and its quota. A list that is absent is no limit. The limits hold for
 	// servers that are launched, and for the image that `deploy` puts on one; `connect` adopts any server of the project, where it is permitted.
@@ -1517,18 +1538,24 @@ type CreateLease struct {
 	// BeforeEnd An ISO 8601 duration, such as PT1H30M, P2D or P1M: a calendar month, clamped to its end.
 	BeforeEnd *string `json:"before_end,omitempty"`
 
+	// ConnectionID Handles its instances. A new trust by default.
+	ConnectionID *string `json:"connection_id,omitempty"`
+
 	// Duration An ISO 8601 duration, such as PT1H30M, P2D or P1M: a calendar month, clamped to its end.
 	Duration *string `json:"duration,omitempty"`
 
 	// End When it ends. Give it or duration.
 	End *time.Time `json:"end,omitempty"`
 
+	// ID Of your choice: the same id and body give the same lease.
+	ID *string `json:"id,omitempty"`
+
 	// Name What people call it.
 	Name         string               `json:"name"`
 	OnEnd        *CreateLeaseOnEnd    `json:"on_end,omitempty"`
 	Reservations []ReservationRequest `json:"reservations"`
 
-	// Start When it begins: `now`, or a time in RFC 3339 with its offset.
+	// Start `now`, or a time in RFC 3339 with its offset. A start in the past is now.
 	Start *string `json:"start,omitempty"`
 }
 
@@ -2243,6 +2270,9 @@ type Lease struct {
 	// BeforeEnd How long before the end it warns.
 	BeforeEnd *string `json:"before_end,omitempty"`
 
+	// ConnectionID The connection that handles its instances.
+	ConnectionID *UUID `json:"connection_id,omitempty"`
+
 	// CreatedAt RFC 3339 in UTC.
 	CreatedAt Time `json:"created_at"`
 
@@ -2253,7 +2283,7 @@ type Lease struct {
 	End    Time         `json:"end"`
 	Events []LeaseEvent `json:"events"`
 
-	// ID Version 7, in the order of time.
+	// ID Version 7, in the order of time, unless its user chose it.
 	ID        UUID            `json:"id"`
 	Isolation *LeaseIsolation `json:"isolation,omitempty"`
 	Name      string          `json:"name"`
@@ -2287,15 +2317,47 @@ type LeaseOnEnd string
 // LeaseStatus defines model for Lease.Status.
 type LeaseStatus string
 
+// LeaseChangeData Data of `cloudfn.lease.changed.v1`.
+type LeaseChangeData struct {
+	// Actor Whose request has caused the change, and by what. Absent when no request did, such as for a change by Nova alone. A callback of another
+	// project than the event's, which gets it through a connection, sees actors of its own project only.
+	Actor *EventActor `json:"actor,omitempty"`
+	End   time.Time   `json:"end"`
+
+	// Fields What has changed.
+	Fields []LeaseChangeDataFields `json:"fields"`
+
+	// InstanceIds What it reserves of instances.
+	InstanceIds *[]UUID `json:"instance_ids,omitempty"`
+
+	// LeaseID A UUID in lower case.
+	LeaseID UUID                 `json:"lease_id"`
+	Name    string               `json:"name"`
+	OnEnd   LeaseChangeDataOnEnd `json:"on_end"`
+	Start   time.Time            `json:"start"`
+}
+
+// LeaseChangeDataFields defines model for LeaseChangeData.Fields.
+type LeaseChangeDataFields string
+
+// LeaseChangeDataOnEnd defines model for LeaseChangeData.OnEnd.
+type LeaseChangeDataOnEnd string
+
 // LeaseEvent defines model for LeaseEvent.
 type LeaseEvent struct {
-	// At When it was done.
+	// At When it was done, or had failed.
 	At *Time `json:"at,omitempty"`
 
+	// Attempts How often it has failed.
+	Attempts *int `json:"attempts,omitempty"`
+
 	// DueAt RFC 3339 in UTC.
-	DueAt  Time             `json:"due_at"`
-	Status LeaseEventStatus `json:"status"`
-	Type   LeaseEventType   `json:"type"`
+	DueAt Time `json:"due_at"`
+
+	// RetryAt When it is tried again.
+	RetryAt *Time            `json:"retry_at,omitempty"`
+	Status  LeaseEventStatus `json:"status"`
+	Type    LeaseEventType   `json:"type"`
 }
 
 // LeaseEventStatus defines model for LeaseEvent.Status.
@@ -2313,6 +2375,9 @@ type LeaseEventData struct {
 	// Degraded A reserved host is down, and there is no other.
 	Degraded bool      `json:"degraded"`
 	End      time.Time `json:"end"`
+
+	// InstanceIds What it reserves of instances.
+	InstanceIds *[]UUID `json:"instance_ids,omitempty"`
 
 	// LeaseID A UUID in lower case.
 	LeaseID UUID   `json:"lease_id"`
@@ -2366,6 +2431,9 @@ type LeaseReason struct {
 // LeaseWarningData Data of `cloudfn.lease.before_end.v1`.
 type LeaseWarningData struct {
 	End time.Time `json:"end"`
+
+	// InstanceIds What it reserves of instances.
+	InstanceIds *[]UUID `json:"instance_ids,omitempty"`
 
 	// LeaseID A UUID in lower case.
 	LeaseID UUID                  `json:"lease_id"`
@@ -2920,7 +2988,7 @@ type OrderLeaseRequest struct {
 	// OnEnd What is done with the servers at the end. By default they are shelved and keep their disks.
 	OnEnd *OrderLeaseRequestOnEnd `json:"on_end,omitempty"`
 
-	// Start When it begins: `now`, or a time in RFC 3339 with its offset.
+	// Start `now`, or a time in RFC 3339 with its offset. A start in the past is now.
 	Start *string `json:"start,omitempty"`
 }
 
@@ -3224,6 +3292,9 @@ type ReservationRequest struct {
 
 	// Region The region of the hosts.
 	Region *string `json:"region,omitempty"`
+
+	// ServerID Or Nova's id: the server is connected first.
+	ServerID *string `json:"server_id,omitempty"`
 
 	// Traits Of each host.
 	Traits *[]string              `json:"traits,omitempty"`

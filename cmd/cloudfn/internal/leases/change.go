@@ -21,8 +21,8 @@ func termFlags(a *cli.App, cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.String("duration", "", "or how long it lasts: 90m, 8h, 2d, 2w, or an ISO 8601 duration such as P1M")
 	cli.Choices(cmd, "duration", "8h", "2d", "1w", "P1M")
-	flags.String("before-end", "", "warn so long before the end, by an event: 30m, 1h, 1d")
-	cli.Choices(cmd, "before-end", "30m", "1h", "1d")
+	flags.String("before-end", "", "warn so long before the end, by an event: 30m, 1h, 1d, or none (default 1h)")
+	cli.Choices(cmd, "before-end", "30m", "1h", "1d", "none")
 	flags.String("on-end", "", "what happens to the servers at the end: "+strings.Join(domain.OnEnds(), ", "))
 	cli.Choices(cmd, "on-end", domain.OnEnds()...)
 }
@@ -30,8 +30,8 @@ func termFlags(a *cli.App, cmd *cobra.Command) {
 // addPeriods adds the durations that were given to a request, as ISO 8601 has them.
 func addPeriods(cmd *cobra.Command, body map[string]any) error {
 	for flag, field := range map[string]string{"duration": "duration", "before-end": "before_end"} {
-		if text, _ := cmd.Flags().GetString(flag); flag == "before-end" && text == "none" && cmd.Name() == "update" {
-			body[field] = nil
+		if text, _ := cmd.Flags().GetString(flag); flag == "before-end" && text == "none" {
+			body[field] = "PT0S"
 		} else if err := AddPeriod(cmd, body, flag, field); err != nil {
 			return err
 		}
@@ -74,7 +74,7 @@ func ParsePeriod(text string) (domain.Period, error) {
 func extend(a *cli.App) *cobra.Command {
 	var f follow
 	cmd := leases.One(a, "extend", "Move the end of a lease", "changeLease", func(cmd *cobra.Command, id string) error {
-		body := cli.Body(cmd.Flags(), "end")
+		body, version := cli.Body(cmd.Flags(), "end"), ""
 		by, _ := cmd.Flags().GetString("by")
 		if (by == "") == (len(body) == 0) {
 			return exit.Usagef("give the new end by --end, or by --by how much later it is")
@@ -88,13 +88,13 @@ func extend(a *cli.App) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			body["end"] = period.AddTo(found.Value.End)
+			body["end"], version = period.AddTo(found.Value.End), found.ETag
 		}
-		return f.send(cmd.Context(), a, http.MethodPatch, leases.URL(id), body)
+		return f.send(cmd.Context(), a, http.MethodPatch, leases.URL(id), version, body)
 	})
 	f.watchFlag(cmd)
 	cmd.Annotations = cli.Calls("changeLease", "getLease")
-	cmd.Long = `Move the end of a lease. --end may also be earlier than the present end. When too few hosts are free
+	cmd.Long = `Move the end of a lease. With --by it fails if somebody else changes the lease meanwhile. --end may also be earlier than the present end. When too few hosts are free
 for longer, the lease stays as it is, and the error says from when they are.`
 	cmd.Example = "  cloudfn leases extend LEASE --by 2h\n  cloudfn leases extend LEASE --end 2027-01-01T18:00:00Z"
 	a.Until(cmd, "end", "the new end: in 24h, in 7d, or a time such as 2027-01-01T18:00:00Z")
@@ -121,6 +121,5 @@ the end, the warning, what happens at the end, and the name.`
 	termFlags(a, cmd)
 	cmd.Flags().String("name", "", "a name, for people")
 	cli.Choices(cmd, "name")
-	cmd.Flags().Lookup("before-end").Usage += ", or none"
 	return cmd
 }

@@ -51,7 +51,7 @@ func reserves(l api.Lease) string {
 		if r.Type == api.ReservationTypeHost {
 			text = output.Count(cli.Value(r.Hosts), "host") + " (reservation " + r.ID + ")"
 		}
-		if r.Status == api.ReservationStatusError {
+		if r.Reason != nil {
 			text += ": " + reasonText(r.Reason)
 		}
 		all = append(all, text)
@@ -103,11 +103,15 @@ delegated again, by you.`
 }
 
 func list(a *cli.App) *cobra.Command {
-	cmd := leases.List(a, "List the project's leases", "listLeases", "status", "name", "type")
+	cmd := leases.List(a, "List the project's leases", "listLeases", "status", "name", "type", "instance:instance_id")
 	cmd.Example = "  cloudfn leases list --status pending,active --type host"
 	cli.Statuses(cmd, domain.LeaseStatuses(), "")
 	cmd.Flags().String("name", "", "only those whose name contains this")
 	cli.Choices(cmd, "name")
+	cmd.Flags().String("instance", "", "only those of this instance, by its id here")
+	a.CompleteFlag(cmd, "instance", func(ctx context.Context, _ []string, _ string) ([]string, error) {
+		return instances(ctx, a)
+	})
 	cmd.Flags().String("type", "", "only those that reserve this: instance or host")
 	cli.Choices(cmd, "type", string(domain.InstanceReservation), string(domain.HostReservation))
 	cli.LimitFlag(cmd, 0)

@@ -12,6 +12,7 @@ import (
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/cli"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/output"
+	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
 // ended are the statuses after which nothing follows.
@@ -36,11 +37,11 @@ func (f *follow) flags(cmd *cobra.Command, what string) {
 }
 
 // send sends a request whose answer is a lease, waits for one of the statuses if it is to, or for the end, and prints
-// the lease.
+// the lease. A version is that which the request changes.
 func (f *follow) send(
-	ctx context.Context, a *cli.App, method, path string, body any, statuses ...api.LeaseStatus,
+	ctx context.Context, a *cli.App, method, path, version string, body any, statuses ...api.LeaseStatus,
 ) error {
-	lease, err := api.Send[api.Lease](ctx, a.API(), method, path, body)
+	lease, err := api.SendIfMatch[api.Lease](ctx, a.API(), method, path, version, body)
 	switch {
 	case err != nil:
 		return err
@@ -100,7 +101,7 @@ func watch(ctx context.Context, a *cli.App, lease api.Item[api.Lease]) (api.Item
 func show(a *cli.App) *cobra.Command {
 	var f follow
 	cmd := leases.One(a, "show", "Show a lease", "getLease", func(cmd *cobra.Command, id string) error {
-		return f.send(cmd.Context(), a, http.MethodGet, leases.URL(id), nil)
+		return f.send(cmd.Context(), a, http.MethodGet, leases.URL(id), "", nil)
 	})
 	cmd.Example = "  cloudfn leases show LEASE --watch"
 	f.watchFlag(cmd)
@@ -116,18 +117,26 @@ func end(a *cli.App) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if l := found.Value; deletes(l) && !isConfirmed {
+			onEnd, _ := cmd.Flags().GetString("on-end")
+			if l := found.Value; onEnd == "" && deletes(l) && !isConfirmed {
 				return exit.Usagef("the end of lease %s deletes its servers (on_end is %s): add --confirm-delete if "+
 					"you mean it, or change it first by %s leases update %s --on-end shelve",
 					l.Name, l.OnEnd, a.Name, l.ID)
 			}
-			return f.send(cmd.Context(), a, http.MethodDelete, leases.URL(id), nil, ended...)
+			path := leases.URL(id)
+			if query := cli.Query(cmd.Flags(), "on-end"); len(query) > 0 {
+				path += "?" + query.Encode()
+			}
+			return f.send(cmd.Context(), a, http.MethodDelete, path, "", nil, ended...)
 		})
 	cmd.Aliases = []string{"delete", "rm"}
 	cmd.Annotations = cli.Calls("deleteLease", "getLease")
-	cmd.Long = `End a lease now. What its on_end says happens to its servers, and its hosts are returned. A lease that
-has not started is cancelled, and nothing happens to its instances.`
-	cmd.Example = "  cloudfn leases end LEASE --wait"
+	cmd.Long = `End a lease now. What its on_end says happens to its servers, and its hosts are returned. With --on-end
+none its instances are left as they are. A lease that has not started is cancelled: its instances are as they were
+before it, so one that ran is started again.`
+	cmd.Example = "  cloudfn leases end LEASE --wait\n  cloudfn leases end LEASE --on-end none"
+	cmd.Flags().String("on-end", "", "instead of what its on_end says: none leaves its instances as they are")
+	cli.Choices(cmd, "on-end", string(domain.OnEndNone))
 	cmd.Flags().Bool("confirm-delete", false, "yes, the servers of a lease whose on_end deletes them are to be deleted")
 	f.flags(cmd, "it has ended")
 	return cmd

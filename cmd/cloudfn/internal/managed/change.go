@@ -194,7 +194,7 @@ func declare(cmd *cobra.Command, a *cli.App, d documents.Document, etag string, 
 		return PrintChanges(a, []Change{change})
 	}
 	r := Reference{d.Kind, d.Name}
-	m, err := api.Replace[api.Managed](ctx, a.API(), r.URL(), etag, d.Request())
+	m, err := api.SendIfMatch[api.Managed](ctx, a.API(), http.MethodPut, r.URL(), etag, d.Request())
 	if err != nil {
 		return d.Source.Wrap(err)
 	}
@@ -218,7 +218,7 @@ func printAfter(ctx context.Context, a *cli.App, m api.Item[api.Managed], wait c
 
 // Declare sends a declaration.
 func Declare(ctx context.Context, a *cli.App, d documents.Document) (api.Item[api.Managed], error) {
-	return api.Replace[api.Managed](ctx, a.API(), Reference{d.Kind, d.Name}.URL(), "", d.Request())
+	return api.SendIfMatch[api.Managed](ctx, a.API(), http.MethodPut, Reference{d.Kind, d.Name}.URL(), "", d.Request())
 }
 
 // DeclareFlavor sends the declaration of a flavor.

@@ -40,7 +40,7 @@ func change(cmd *cobra.Command, a *cli.App, name string, edit func(*settings) er
 	if err := edit(&now); err != nil {
 		return err
 	}
-	changed, err := api.Replace[api.Node](ctx, a.API(), noun.URL(name), found.ETag, now)
+	changed, err := api.SendIfMatch[api.Node](ctx, a.API(), http.MethodPut, noun.URL(name), found.ETag, now)
 	if err != nil {
 		return err
 	}

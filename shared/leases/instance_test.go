@@ -1,0 +1,221 @@
+package leases
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// fakeLease is a lease of one instance, with all that its engine needs. run-connections does an action when the test
+// says so.
+type fakeLease struct {
+	Store
+	Instances
+
+	lease     domain.Lease
+	instance  domain.Instance
+	actions   map[uuid.UUID]domain.DelegatedAction
+	requested []string // the actions, in order
+	status    domain.ConnectionStatus
+	crash     bool // after the next SaveStep
+	now       time.Time
+}
+
+func newFakeLease(start time.Duration, state domain.InstanceState) *fakeLease {
+	now := time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC)
+	f := &fakeLease{
+		now: now, actions: map[uuid.UUID]domain.DelegatedAction{}, status: domain.ConnectionActive,
+		instance: domain.Instance{ID: uuid.New(), ServerID: uuid.NewString(), State: state},
+	}
+	f.lease = domain.Lease{
+		ID: uuid.New(), Status: domain.LeasePending, StartsAt: now.Add(start), EndsAt: now.Add(start + time.Hour),
+		OnEnd: domain.OnEndStop, ConnectionID: uuid.New(),
+		Reservations: []domain.Reservation{{
+			ID: uuid.New(), Type: domain.InstanceReservation, Status: domain.ReservationPending, InstanceID: f.instance.ID,
+		}},
+	}
+	return f
+}
+
+func (f *fakeLease) Save(_ context.Context, _ domain.Claim, l *domain.Lease) error {
+	f.lease = *l
+	f.lease.Reservations = slices.Clone(l.Reservations)
+	return nil
+}
+
+func (f *fakeLease) SaveStep(ctx context.Context, claim domain.Claim, l *domain.Lease, _ time.Duration) error {
+	err := f.Save(ctx, claim, l)
+	if f.crash {
+		f.crash = false
+		return domain.ErrFenced
+	}
+	return err
+}
+
+func (f *fakeLease) Finish(ctx context.Context, claim domain.Claim, l *domain.Lease) error {
+	return f.Save(ctx, claim, l)
+}
+
+func (f *fakeLease) Find(context.Context, domain.Filter, []string) ([]domain.Instance, error) {
+	return []domain.Instance{f.instance}, nil
+}
+
+func (f *fakeLease) Status(context.Context, string, uuid.UUID) (domain.ConnectionStatus, string, error) {
+	return f.status, "", nil
+}
+
+func (f *fakeLease) Create(_ context.Context, a domain.DelegatedAction) (domain.DelegatedAction, error) {
+	a.Status = domain.ActionRunning
+	f.actions[a.ID] = a
+	f.requested = append(f.requested, string(a.Request.Action))
+	return a, nil
+}
+
+func (f *fakeLease) Abandon(_ context.Context, a domain.DelegatedAction, problem *domain.Problem) error {
+	a.Status, a.Problem = domain.ActionFailed, problem
+	f.actions[a.ID] = a
+	return nil
+}
+
+func (f *fakeLease) Get(_ context.Context, _ domain.Filter, id uuid.UUID) (domain.DelegatedAction, error) {
+	a, isKnown := f.actions[id]
+	if !isKnown {
+		return a, apperr.New(apperr.NotFound, "there is no action %s", id)
+	}
+	return a, nil
+}
+
+// run works on the lease once.
+func (f *fakeLease) run(t *testing.T) {
+	t.Helper()
+	e := Engine{
+		Store: f, Actions: f, Instances: f, Connections: f, Wake: func(...string) {}, ClaimFor: time.Minute,
+		RetryFor: time.Minute,
+	}
+	lease := f.lease
+	lease.Reservations = slices.Clone(f.lease.Reservations)
+	if err := e.Run(t.Context(), domain.NewClaim(), lease, f.now); err != nil {
+		t.Log(err)
+	}
+}
+
+// act does what was requested of run-connections.
+func (f *fakeLease) act() {
+	for id, a := range f.actions {
+		if a.Status != domain.ActionRunning {
+			continue
+		}
+		a.Status = domain.ActionDone
+		f.actions[id] = a
+		f.instance.State = map[domain.Action]domain.InstanceState{
+			domain.Shelve: domain.InstanceShelved, domain.Start: domain.InstanceActive, domain.Stop: domain.InstanceStopped,
+		}[a.Request.Action]
+		if a.Request.Action == domain.Shelve {
+			f.instance.RawStatus = "SHELVED_OFFLOADED"
+		}
+	}
+}
+
+// settle works on the lease until nothing more is requested.
+func (f *fakeLease) settle(t *testing.T) {
+	t.Helper()
+	for range 5 {
+		f.run(t)
+		f.act()
+	}
+}
+
+// end ends the lease as its user asks.
+func (f *fakeLease) end(onEnd domain.OnEnd) {
+	f.lease.Status, f.lease.OnEnd = domain.LeaseEnding, onEnd
+}
+
+// want checks what was done, and where the lease and the instance are.
+func (f *fakeLease) want(t *testing.T, requested string, status domain.LeaseStatus, state domain.InstanceState) {
+	t.Helper()
+	if got := strings.Join(f.requested, " "); got != requested || f.lease.Status != status || f.instance.State != state {
+		t.Errorf("requested %q, the lease is %s and the instance %s; want %q, %s, %s", got, f.lease.Status,
+			f.instance.State, requested, status, state)
+	}
+}
+
+// TestCancelledLease leaves its instance as it was before: one that ran is started again, at whatever point the lease
+// was cancelled or the process died.
+func TestCancelledLease(t *testing.T) {
+	t.Parallel()
+	for name, before := range map[string]func(f *fakeLease){
+		"before anything":    func(*fakeLease) {},
+		"while it shelves":   func(f *fakeLease) { f.run(t) },
+		"when it is shelved": func(f *fakeLease) { f.settle(t) },
+		"after a crash before the action": func(f *fakeLease) {
+			f.crash = true
+			f.run(t)
+			f.settle(t)
+		},
+		"after the start was due": func(f *fakeLease) {
+			f.settle(t)
+			f.now = f.lease.StartsAt.Add(time.Second)
+		},
+	} {
+		f := newFakeLease(time.Hour, domain.InstanceActive)
+		before(f)
+		f.end(domain.OnEndNone)
+		f.settle(t)
+		requested := "shelve start"
+		if name == "before anything" {
+			requested = ""
+		}
+		t.Log(name)
+		f.want(t, requested, domain.LeaseCancelled, domain.InstanceActive)
+	}
+	f := newFakeLease(time.Hour, domain.InstanceStopped)
+	f.settle(t)
+	f.end(domain.OnEndNone)
+	f.settle(t)
+	f.want(t, "shelve", domain.LeaseCancelled, domain.InstanceShelved) // it did not run
+}
+
+// TestActiveLeaseEndsWithNone leaves its instance running, also when what was delegated is lost.
+func TestActiveLeaseEndsWithNone(t *testing.T) {
+	t.Parallel()
+	for _, status := range []domain.ConnectionStatus{domain.ConnectionActive, domain.ConnectionLost} {
+		f := newFakeLease(0, domain.InstanceActive)
+		f.settle(t)
+		f.status = status
+		f.end(domain.OnEndNone)
+		f.settle(t)
+		f.want(t, "", domain.LeaseEnded, domain.InstanceActive)
+	}
+}
+
+// TestLaterLease leaves the instance to the lease before: it neither shelves nor starts it, and when it is cancelled it
+// does nothing.
+func TestLaterLease(t *testing.T) {
+	t.Parallel()
+	f := newFakeLease(time.Hour, domain.InstanceActive)
+	f.lease.Reservations[0].WaitsFor = uuid.New()
+	f.settle(t)
+	f.want(t, "", domain.LeasePending, domain.InstanceActive)
+	f.now = f.lease.StartsAt
+	f.settle(t)
+	f.want(t, "", domain.LeaseStarting, domain.InstanceActive)
+	if f.lease.Problem == nil || f.lease.DueAt.After(f.now.Add(time.Minute)) {
+		t.Errorf("it waits, and says %+v", f.lease)
+	}
+	cancelled := f.lease
+	f.end(domain.OnEndShelve)
+	f.settle(t)
+	f.want(t, "", domain.LeaseCancelled, domain.InstanceActive)
+
+	f.lease, f.instance.State = cancelled, domain.InstanceShelved
+	f.lease.Reservations[0].WaitsFor, f.lease.Reservations[0].Status = uuid.Nil, domain.ReservationPending
+	f.settle(t)
+	f.want(t, "start", domain.LeaseActive, domain.InstanceActive)
+}
