@@ -82,6 +82,9 @@ func (c ChangeLease) apply(before domain.Lease, now time.Time) (after domain.Lea
 	if c.Name != nil {
 		after.Name = *c.Name
 	}
+	if c.Enforce != nil {
+		after.Enforce = *c.Enforce
+	}
 	terms := domain.LeaseTerms{Start: before.StartsAt, End: before.EndsAt, Duration: c.Duration.Value(), OnEnd: c.OnEnd}
 	if c.Start != "" {
 		if terms.Start = c.Start.Value(); terms.Start.IsZero() {

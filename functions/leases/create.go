@@ -89,7 +89,7 @@ func (s service) draft(
 	made.Rules = s.rules
 	lease := &made.Lease
 	lease.ProjectID, lease.DomainID, lease.UserID, lease.Name = who.ProjectID, who.DomainID, who.UserID, in.Name
-	lease.Status, lease.Actor = domain.LeasePending, domain.ActorFrom(ctx)
+	lease.Status, lease.Actor, lease.Enforce = domain.LeasePending, domain.ActorFrom(ctx), in.Enforce
 	if lease.ID == uuid.Nil {
 		lease.ID = uuid.Must(uuid.NewV7())
 	}

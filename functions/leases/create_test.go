@@ -88,17 +88,19 @@ func TestLeaseOfServer(t *testing.T) {
 func TestLeaseThroughConnection(t *testing.T) {
 	t.Parallel()
 	f := start(t, nil)
-	c := f.connection(t, f.project.ID, "{start,stop}")
+	c := f.connection(t, f.project.ID, "{start,stop,shelve}")
 	id := f.instance(t, f.project.ID, "active")
 	named := func(connection uuid.UUID, more string) string {
 		return ofInstance(id, fmt.Sprintf(`, "connection_id": %q%s`, connection, more))
 	}
 	refused(t, f.Post(t, "/v1/leases", named(c, "")), http.StatusBadRequest, "reservations[0].instance_id")
 	f.exec(t, "update instances set connection_id = $1", c)
-	for _, absent := range []uuid.UUID{uuid.New(), f.connection(t, "another", "{start,stop}")} {
+	for _, absent := range []uuid.UUID{uuid.New(), f.connection(t, "another", "{start,stop,shelve}")} {
 		refused(t, f.Post(t, "/v1/leases", named(absent, "")), http.StatusNotFound, "")
 	}
-	for onEnd, missing := range map[string]string{"shelve": "start, stop", "delete": "start, stop, deallocate"} {
+	for onEnd, missing := range map[string]string{
+		"shelve": "start, stop, shelve", "delete": "start, stop, shelve, snapshot, deallocate",
+	} {
 		a := f.Post(t, "/v1/leases", named(f.connection(t, f.project.ID, "{reboot}"),
 			fmt.Sprintf(`, "on_end": %q`, onEnd)))
 		if a.Status != http.StatusForbidden || !contains(a.Body, "does not permit to "+missing+", only to reboot") {

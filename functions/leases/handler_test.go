@@ -126,7 +126,7 @@ func TestLeaseOfInstance(t *testing.T) {
 	}
 	connection := testkit.Scalar[string](t, f.conn, `select concat_ws(' ', kind, name, actions, acts_as->'roles',
 		expires_at - $2::timestamptz, lease_id = $1) from connections`, made.ID, made.End)
-	if connection != `trust lease workshop {start,stop} ["member"] 01:00:00 t` {
+	if connection != `trust lease workshop {start,stop,shelve} ["member"] 1 day t` {
 		t.Errorf("its connection is %s", connection)
 	}
 	path := "/v1/leases/" + made.ID.String()
@@ -158,6 +158,10 @@ func TestLeaseOfInstance(t *testing.T) {
 	refused(t, stranger.Post(t, "/v1/leases", ofInstance(id, "")), http.StatusBadRequest, "reservations[0].instance_id")
 
 	refused(t, patch(t, f.Client, path, `{"name": "x"}`, "If-Match", `"99"`), http.StatusPreconditionFailed, "")
+	var enforced Lease
+	if patch(t, f.Client, path, `{"enforce": true}`).JSON(t, &enforced); made.Enforce || !enforced.Enforce {
+		t.Errorf("with enforce: %+v", enforced)
+	}
 	var extended Lease
 	tag := f.Get(t, path).Header.Get("ETag")
 	a := patch(t, f.Client, path, `{"duration": "PT4H", "before_end": null}`, "If-Match", tag)
@@ -168,7 +172,7 @@ func TestLeaseOfInstance(t *testing.T) {
 	connections := testkit.Scalar[string](t, f.conn, `select string_agg(concat_ws(' ', status,
 		expires_at - $2::timestamptz), ', ' order by created_at) from connections where lease_id = $1`, made.ID,
 		extended.End)
-	if connections != "deleted -01:00:00, active 01:00:00" {
+	if connections != "deleted 22:00:00, active 1 day" {
 		t.Errorf("its connections are %s", connections)
 	}
 	if a := f.Do(t, "DELETE", path, ""); a.Status != http.StatusAccepted && a.Status != http.StatusOK {

@@ -25,6 +25,7 @@ type Lease struct {
 	End          time.Time          `json:"end"`
 	BeforeEnd    string             `json:"before_end,omitempty" minLength:"3" doc:"How long before the end it warns."`
 	OnEnd        domain.OnEnd       `json:"on_end" enum:"shelve,stop,snapshot_delete,delete,none"`
+	Enforce      bool               `json:"enforce" doc:"An instance that starts too early is shelved again."`
 	UserID       string             `json:"user_id" minLength:"1" doc:"Who created it."`
 	ConnectionID uuid.UUID          `json:"connection_id,omitzero" doc:"The connection that handles its instances."`
 	OrderID      uuid.UUID          `json:"order_id,omitzero" doc:"The order that it was made with."`
@@ -94,8 +95,8 @@ func show(d domain.Lease, isolation domain.Isolation) Lease {
 	out := Lease{
 		ID: d.ID, Name: d.Name, Status: d.Status, Reason: (*LeaseReason)(d.Problem), Degraded: d.Degraded,
 		Start: d.StartsAt.UTC(), End: d.EndsAt.UTC(), OnEnd: d.OnEnd, UserID: d.UserID, OrderID: d.OrderID,
-		ConnectionID: d.ConnectionID,
-		CreatedAt:    d.CreatedAt.UTC(), UpdatedAt: d.UpdatedAt.UTC(), Reservations: []Reservation{}, Events: events(d),
+		ConnectionID: d.ConnectionID, Enforce: d.Enforce,
+		CreatedAt: d.CreatedAt.UTC(), UpdatedAt: d.UpdatedAt.UTC(), Reservations: []Reservation{}, Events: events(d),
 	}
 	if d.BeforeEnd > 0 {
 		out.BeforeEnd = domain.PeriodOf(d.BeforeEnd).String()

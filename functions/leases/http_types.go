@@ -21,6 +21,7 @@ type CreateLease struct {
 	Name string    `json:"name" minLength:"1" maxLength:"255" doc:"What people call it."`
 	httpx.LeaseTerms
 	ConnectionID *httpx.ID            `json:"connection_id,omitempty" doc:"Handles its instances. A new trust by default."`
+	Enforce      bool                 `json:"enforce,omitempty" doc:"Shelve an instance again that starts too early."`
 	Reservations []ReservationRequest `json:"reservations" minItems:"1" maxItems:"50"`
 }
 
@@ -143,6 +144,7 @@ type ChangeLease struct {
 	Duration  httpx.Period    `json:"duration,omitempty"`
 	BeforeEnd httpx.Period    `json:"before_end,omitempty" nullable:"true"`
 	OnEnd     domain.OnEnd    `json:"on_end,omitempty" enum:"shelve,stop,snapshot_delete,delete"`
+	Enforce   *bool           `json:"enforce,omitempty" doc:"Shelve an instance again that starts too early."`
 
 	nulls []string
 }

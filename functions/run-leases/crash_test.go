@@ -200,7 +200,7 @@ select concat_ws(' ', l.status, l.problem, i.state, i.raw_status) from leases l,
 func TestCrashPoints(t *testing.T) {
 	t.Parallel()
 	const (
-		prepare = "action shelve, save pending, save pending"
+		prepare = "save step pending, action shelve, save pending, save pending"
 		start   = "save step starting, action start, save starting, save active"
 	)
 	// What each end writes after the start. Whoever adds a write adds it here, too.

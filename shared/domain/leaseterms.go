@@ -79,6 +79,7 @@ func (l Lease) Changed(after Lease) []string {
 	for name, isChanged := range map[string]bool{
 		"name": l.Name != after.Name, "start": !l.StartsAt.Equal(after.StartsAt), "end": !l.EndsAt.Equal(after.EndsAt),
 		"before_end": l.BeforeEnd != after.BeforeEnd, "on_end": l.OnEnd != after.OnEnd,
+		"enforce": l.Enforce != after.Enforce,
 	} {
 		if isChanged {
 			fields = append(fields, name)

@@ -219,3 +219,56 @@ func TestLaterLease(t *testing.T) {
 	f.settle(t)
 	f.want(t, "start", domain.LeaseActive, domain.InstanceActive)
 }
+
+// TestDrift: an instance that its owner starts before the lease begins is reported, and shelved again only with Enforce.
+func TestDrift(t *testing.T) {
+	t.Parallel()
+	for _, enforce := range []bool{false, true} {
+		f := newFakeLease(time.Hour, domain.InstanceActive)
+		f.lease.Enforce = enforce
+		f.settle(t)
+		f.want(t, "shelve", domain.LeasePending, domain.InstanceShelved)
+		f.instance.State, f.instance.RawStatus = domain.InstanceActive, "ACTIVE"
+		f.settle(t)
+		if enforce {
+			f.want(t, "shelve shelve", domain.LeasePending, domain.InstanceShelved)
+		} else {
+			f.want(t, "shelve", domain.LeasePending, domain.InstanceActive)
+		}
+		if p := f.lease.Problem; enforce != (p == nil) || p != nil && p.Code != domain.DriftCode {
+			t.Errorf("with enforce %t its problem is %+v", enforce, p)
+		}
+		f.instance.State, f.instance.RawStatus = domain.InstanceShelved, "SHELVED_OFFLOADED"
+		f.settle(t)
+		if f.lease.Problem != nil {
+			t.Errorf("shelved by its owner, its problem is %+v", f.lease.Problem)
+		}
+	}
+}
+
+// TestEndAbandonsStart: the end of a lease does not wait for a start that run-connections still tries.
+func TestEndAbandonsStart(t *testing.T) {
+	t.Parallel()
+	f := newFakeLease(0, domain.InstanceStopped)
+	f.run(t)
+	f.want(t, "start", domain.LeaseStarting, domain.InstanceStopped)
+	f.end(domain.OnEndShelve)
+	f.run(t)
+	f.settle(t)
+	f.want(t, "start shelve", domain.LeaseCancelled, domain.InstanceShelved)
+}
+
+// TestLostReason: a lease in error of another kind gets the reason of its connection once, and asks for nothing more.
+func TestLostReason(t *testing.T) {
+	t.Parallel()
+	f := newFakeLease(0, domain.InstanceStopped)
+	f.lease.Status, f.lease.StartResult = domain.LeaseError, domain.StepFailed
+	f.lease.Problem, f.status = &domain.Problem{Code: string(apperr.Conflict)}, domain.ConnectionExpired
+	for range 2 {
+		f.settle(t)
+		f.want(t, "", domain.LeaseError, domain.InstanceStopped)
+		if p := f.lease.Problem; p.Code != string(apperr.DelegationLost) || !f.lease.DueAt.Equal(f.lease.EndsAt) {
+			t.Errorf("its problem is %+v, it is due at %s", p, f.lease.DueAt)
+		}
+	}
+}

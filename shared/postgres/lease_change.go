@@ -19,6 +19,7 @@ const (
 with after as (
     update leases
     set name = $3, starts_at = $4, ends_at = $5, before_end = $6, on_end = $7, actor = $8, connection_id = $9,
+        enforce = $11,
             warned_at = case when (ends_at, before_end) = ($5, $6) or $5::timestamptz - $6::interval <= clock_timestamp()
                          then warned_at end,
         due_at = clock_timestamp(), version = version + 1, seq = seq + 1, updated_at = clock_timestamp()
@@ -85,7 +86,7 @@ func change(
 	}
 	changed, err = queryOne[domain.Lease](ctx, tx, changeLeaseSQL, after.ProjectID, after.ID, after.Name,
 		after.StartsAt, after.EndsAt, after.BeforeEnd, after.OnEnd, after.Actor, orNullID(after.ConnectionID),
-		stored.Changed(after))
+		stored.Changed(after), after.Enforce)
 	if err != nil {
 		return changed, err
 	}
@@ -95,7 +96,7 @@ func change(
 // chosen is the stored lease with what the user chooses of another.
 func chosen(stored, by domain.Lease) domain.Lease {
 	stored.Name, stored.StartsAt, stored.EndsAt = by.Name, by.StartsAt, by.EndsAt
-	stored.BeforeEnd, stored.OnEnd, stored.Actor = by.BeforeEnd, by.OnEnd, by.Actor
+	stored.BeforeEnd, stored.OnEnd, stored.Enforce, stored.Actor = by.BeforeEnd, by.OnEnd, by.Enforce, by.Actor
 	return stored
 }
 

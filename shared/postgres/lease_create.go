@@ -22,10 +22,10 @@ const (
 	insertLeaseSQL = `
 insert into leases (project_id, id, domain_id, user_id, name, starts_at, ends_at, before_end, on_end,
                     connection_id, order_id, actor, due_at, status, start_result, started_at, shares_connection,
-                    body_sha256)
+                    body_sha256, enforce)
 values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, clock_timestamp(),
         case when $13 then 'active' else 'pending' end, case when $13 then 'done' else '' end,
-        case when $13 then clock_timestamp() end, $14, $15)
+        case when $13 then clock_timestamp() end, $14, $15, $16)
 on conflict do nothing`
 
 	firstLeaseEventSQL = `
@@ -89,7 +89,7 @@ func insertLease(ctx context.Context, tx pgx.Tx, made domain.NewLease) (domain.L
 	stored, err := exec(ctx, tx, insertLeaseSQL, lease.ProjectID, lease.ID, lease.DomainID, lease.UserID, lease.Name,
 		lease.StartsAt, lease.EndsAt, lease.BeforeEnd, lease.OnEnd, orNullID(lease.ConnectionID),
 		orNullID(lease.OrderID), lease.Actor, lease.Status == domain.LeaseActive, lease.SharesConnection,
-		made.BodySHA256)
+		made.BodySHA256, lease.Enforce)
 	if err == nil && stored == 0 {
 		err = errTaken("id", nil)
 	}

@@ -3,7 +3,6 @@
 -- When the instance of a pending lease was first where it waits for the start; a later change is its owner's.
 alter table reservations add column prepared_at timestamptz;
 alter table leases add column enforce boolean not null default false; -- shelve it again then
-create index if not exists leases_connection on leases (connection_id) where connection_id is not null;
 
 -- What a lease waits for makes it due: the end of its connection or of its action, and a new state of its instance. The
 -- functions that write those have no rights on leases, and need none. 'epoch' is due by any clock, and tells run-leases,
@@ -41,6 +40,5 @@ drop trigger wake_leases on connections;
 drop trigger wake_leases on actions;
 drop trigger wake_leases on instances;
 drop function wake_leases();
-drop index leases_connection;
 alter table reservations drop column prepared_at;
 alter table leases drop column enforce;

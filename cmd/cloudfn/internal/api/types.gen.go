@@ -1105,6 +1105,9 @@ type ChangeLease struct {
 	// End `now`, or a time in RFC 3339 with its offset. A start in the past is now.
 	End *string `json:"end,omitempty"`
 
+	// Enforce Shelve an instance again that starts too early.
+	Enforce *bool `json:"enforce,omitempty"`
+
 	// Name What people call it.
 	Name  *string           `json:"name,omitempty"`
 	OnEnd *ChangeLeaseOnEnd `json:"on_end,omitempty"`
@@ -1546,6 +1549,9 @@ type CreateLease struct {
 
 	// End When it ends. Give it or duration.
 	End *time.Time `json:"end,omitempty"`
+
+	// Enforce Shelve an instance again that starts too early.
+	Enforce *bool `json:"enforce,omitempty"`
 
 	// ID Of your choice: the same id and body give the same lease.
 	ID *string `json:"id,omitempty"`
@@ -2280,8 +2286,11 @@ type Lease struct {
 	Degraded bool `json:"degraded"`
 
 	// End RFC 3339 in UTC.
-	End    Time         `json:"end"`
-	Events []LeaseEvent `json:"events"`
+	End Time `json:"end"`
+
+	// Enforce An instance that starts too early is shelved again.
+	Enforce bool         `json:"enforce"`
+	Events  []LeaseEvent `json:"events"`
 
 	// ID Version 7, in the order of time, unless its user chose it.
 	ID        UUID            `json:"id"`

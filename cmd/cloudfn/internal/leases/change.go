@@ -12,7 +12,7 @@ import (
 )
 
 // termFields are the fields of a lease that flags set. Durations are not among them: see addPeriods.
-var termFields = []string{"name", "start", "end", "on-end"}
+var termFields = []string{"name", "start", "end", "on-end", "enforce"}
 
 // termFlags add when a lease is, and what happens at its end.
 func termFlags(a *cli.App, cmd *cobra.Command) {
@@ -25,6 +25,7 @@ func termFlags(a *cli.App, cmd *cobra.Command) {
 	cli.Choices(cmd, "before-end", "30m", "1h", "1d", "none")
 	flags.String("on-end", "", "what happens to the servers at the end: "+strings.Join(domain.OnEnds(), ", "))
 	cli.Choices(cmd, "on-end", domain.OnEnds()...)
+	flags.Bool("enforce", false, "shelve an instance again that its owner starts before the lease begins")
 }
 
 // addPeriods adds the durations that were given to a request, as ISO 8601 has them.
