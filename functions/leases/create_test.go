@@ -83,9 +83,9 @@ func TestLeaseOfServer(t *testing.T) {
 	refused(t, stranger.Post(t, "/v1/leases", body), http.StatusNotFound, "")
 }
 
-// TestLeaseThroughConnection: a connection that the request names has to permit what the lease needs, for as long as it
+// TestLeaseByConnection: a connection that the request names has to permit what the lease needs, for as long as it
 // lasts, and outlives the lease. No trust is made.
-func TestLeaseThroughConnection(t *testing.T) {
+func TestLeaseByConnection(t *testing.T) {
 	t.Parallel()
 	f := start(t, nil)
 	c := f.connection(t, f.project.ID, "{start,stop}")
@@ -186,7 +186,7 @@ func TestPeriodsOfInstance(t *testing.T) {
 	}
 }
 
-// TestChangeEvents: each change is an event that names the fields, with the instances. One that changes nothing is none.
+// TestChangeEvents: each change is an event that names the fields, with the instances. A change to nothing has no event.
 func TestChangeEvents(t *testing.T) {
 	t.Parallel()
 	f := start(t, nil)
