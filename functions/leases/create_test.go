@@ -67,7 +67,8 @@ func TestLeaseOfServer(t *testing.T) {
 	made := f.make(t, body)
 	stored := testkit.Scalar[string](t, f.conn, `select concat_ws(' ', id, server_id, state, origin, lease_id)
 		from instances`)
-	if want := fmt.Sprintf("%s %s active connected %s", made.Reservations[0].InstanceID, server, made.ID); stored != want {
+	want := fmt.Sprintf("%s %s active connected %s", made.Reservations[0].InstanceID, server, made.ID)
+	if stored != want {
 		t.Errorf("stored is %s, want %s", stored, want)
 	}
 	for body, field := range map[string]string{
@@ -78,9 +79,9 @@ func TestLeaseOfServer(t *testing.T) {
 			body+`}]}`), http.StatusBadRequest, field)
 	}
 	unknown := strings.Replace(body, server, uuid.NewString(), 1)
-	refused(t, f.Post(t, "/v1/leases", unknown), http.StatusNotFound, "")
+	refused(t, f.Post(t, "/v1/leases", unknown), http.StatusBadRequest, "reservations[0].server_id")
 	stranger := f.server.As(testkit.BorrowProject(t).Token(t))
-	refused(t, stranger.Post(t, "/v1/leases", body), http.StatusNotFound, "")
+	refused(t, stranger.Post(t, "/v1/leases", body), http.StatusBadRequest, "reservations[0].server_id")
 }
 
 // TestLeaseByConnection: a connection that the request names has to permit what the lease needs, for as long as it
@@ -96,7 +97,7 @@ func TestLeaseByConnection(t *testing.T) {
 	refused(t, f.Post(t, "/v1/leases", named(c, "")), http.StatusBadRequest, "reservations[0].instance_id")
 	f.exec(t, "update instances set connection_id = $1", c)
 	for _, absent := range []uuid.UUID{uuid.New(), f.connection(t, "another", "{start,stop}")} {
-		refused(t, f.Post(t, "/v1/leases", named(absent, "")), http.StatusNotFound, "")
+		refused(t, f.Post(t, "/v1/leases", named(absent, "")), http.StatusBadRequest, "connection_id")
 	}
 	for onEnd, missing := range map[string]string{"shelve": "start, stop", "delete": "start, stop, deallocate"} {
 		a := f.Post(t, "/v1/leases", named(f.connection(t, f.project.ID, "{reboot}"),
@@ -277,4 +278,22 @@ func TestDryRunTellsAll(t *testing.T) {
 		t.Errorf("got %d %s", a.Status, a.Body)
 	}
 	f.nothing(t)
+}
+
+// TestWarningByDefault comes an hour before the end, unless the request says otherwise or the lease is too short.
+func TestWarningByDefault(t *testing.T) {
+	t.Parallel()
+	f := start(t, nil)
+	f.hosts(t, 1)
+	for period, want := range map[string]string{
+		`"duration": "PT61M"`: "PT1H", `"duration": "PT1H"`: "", `"duration": "PT2H", "before_end": "PT0S"`: "",
+		`"duration": "PT2H", "before_end": "PT5M"`: "PT5M",
+	} {
+		var made Lease
+		a := f.post(t, period)
+		if a.JSON(t, &made); a.Status != http.StatusCreated || made.BeforeEnd != want {
+			t.Errorf("%s: got %d %s, want %q", period, a.Status, a.Body, want)
+		}
+		f.Do(t, "DELETE", path(made), "")
+	}
 }

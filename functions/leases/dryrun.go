@@ -13,8 +13,8 @@ import (
 )
 
 // dryRun reports everything that would make the lease fail, as far as it shows now: the caller's rights, what Postgres
-// refuses, and instances that Nova would not shelve before the start. Whether Keystone makes a trust for the token shows
-// only when it is asked for one.
+// refuses, and instances that Nova would not shelve before the start. Whether Keystone makes a trust for the token
+// shows only when it is asked for one.
 func (s service) dryRun(
 	ctx context.Context, who domain.Identity, cloud session, made domain.NewLease, hasDuration bool,
 ) (domain.Lease, error) {

@@ -109,7 +109,8 @@ func (f *fakeLease) act() {
 		a.Status = domain.ActionDone
 		f.actions[id] = a
 		f.instance.State = map[domain.Action]domain.InstanceState{
-			domain.Shelve: domain.InstanceShelved, domain.Start: domain.InstanceActive, domain.Stop: domain.InstanceStopped,
+			domain.Shelve: domain.InstanceShelved, domain.Start: domain.InstanceActive,
+			domain.Stop: domain.InstanceStopped,
 		}[a.Request.Action]
 		if a.Request.Action == domain.Shelve {
 			f.instance.RawStatus = "SHELVED_OFFLOADED"

@@ -26,7 +26,8 @@ with after as (
     returning *
 ), event as (
     insert into events (project_id, subject, seq, type, at, data)
-    select project_id, id::text, seq, '` + domain.LeaseChangeEvent + `', updated_at, jsonb_strip_nulls(jsonb_build_object(
+    select project_id, id::text, seq, '` + domain.LeaseChangeEvent + `', updated_at,
+           jsonb_strip_nulls(jsonb_build_object(
                'lease_id', id, 'name', name, 'fields', $10::text[], 'start', ` + startText + `, 'end', ` + endText + `,
                'on_end', on_end, 'instance_ids', ` + leasedInstances + `, 'actor', actor))
     from after
@@ -69,7 +70,7 @@ func change(
 		return stored, domain.ErrChanged
 	}
 	after = chosen(stored, after)
-	if err := checkChange(ctx, tx, stored, after, rules); err != nil {
+	if err := checkChange(stored, after, rules); err != nil {
 		return stored, err
 	}
 	if after.ConnectionID, err = replaceConnection(ctx, tx, stored, after, connection); err != nil {
@@ -100,7 +101,7 @@ func chosen(stored, by domain.Lease) domain.Lease {
 }
 
 // checkChange rejects what the status or the rules do not allow.
-func checkChange(ctx context.Context, tx pgx.Tx, stored, after domain.Lease, rules domain.LeaseRules) error {
+func checkChange(stored, after domain.Lease, rules domain.LeaseRules) error {
 	isMoved := !stored.StartsAt.Equal(after.StartsAt)
 	switch stored.Status {
 	case domain.LeasePending:

@@ -125,8 +125,9 @@ func findRepeated(ctx context.Context, db querier, made domain.NewLease) (stored
 
 		IsSame bool
 	}
-	found, isFound, err := queryFound[row](ctx, db, "select "+leaseColumns+`, body_sha256 is not distinct from $3 as is_same
-from leases where project_id = $1 and id = $2`, made.Lease.ProjectID, made.Lease.ID, made.BodySHA256)
+	found, isFound, err := queryFound[row](ctx, db, "select "+leaseColumns+`,
+body_sha256 is not distinct from $3 as is_same from leases where project_id = $1 and id = $2`,
+		made.Lease.ProjectID, made.Lease.ID, made.BodySHA256)
 	if err != nil || !isFound {
 		return stored, err
 	}
