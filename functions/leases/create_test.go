@@ -46,8 +46,9 @@ func TestLeaseWithID(t *testing.T) {
 	}
 	taken := f.instance(t, f.project.ID, "active")
 	refused(t, f.Post(t, "/v1/leases", ofInstance(taken, fmt.Sprintf(`, "id": %q`, taken))), http.StatusConflict, "id")
-	if n := len(f.project.Trusts(t)); n != 1 || testkit.Scalar[int](t, f.conn, "select count(*)::int from leases") != 1 {
-		t.Errorf("%d trusts", n)
+	rows := testkit.Scalar[int](t, f.conn, "select count(*)::int from leases")
+	if n := len(f.project.Trusts(t)); n != 1 || rows != 1 {
+		t.Errorf("%d trusts and %d leases", n, rows)
 	}
 }
 
@@ -129,7 +130,8 @@ func TestLeaseByConnection(t *testing.T) {
 	if a := f.Do(t, "DELETE", path(cancelled), ""); a.Status != http.StatusOK {
 		t.Errorf("cancelled: %d %s", a.Status, a.Body)
 	}
-	if status := testkit.Scalar[string](t, f.conn, "select status from connections where id = $1", c); status != "active" {
+	status := testkit.Scalar[string](t, f.conn, "select status from connections where id = $1", c)
+	if status != "active" {
 		t.Errorf("after a lease the connection is %s", status)
 	}
 }
@@ -142,8 +144,8 @@ func (f fixture) nothingLeased(t *testing.T) {
 	}
 }
 
-// TestPeriodsOfInstance: leases of an instance follow each other. One that overlaps is refused with the lease in its way
-// and the first time that is free.
+// TestPeriodsOfInstance: leases of an instance follow each other. One that overlaps is refused with the lease in its
+// way and the first time that is free.
 func TestPeriodsOfInstance(t *testing.T) {
 	t.Parallel()
 	f := start(t, nil)
@@ -187,7 +189,7 @@ func TestPeriodsOfInstance(t *testing.T) {
 	}
 }
 
-// TestChangeEvents: each change is an event that names the fields, with the instances. A change to nothing has no event.
+// TestChangeEvents: each change is an event that names the fields, with the instances. A change to nothing has none.
 func TestChangeEvents(t *testing.T) {
 	t.Parallel()
 	f := start(t, nil)
@@ -278,22 +280,4 @@ func TestDryRunTellsAll(t *testing.T) {
 		t.Errorf("got %d %s", a.Status, a.Body)
 	}
 	f.nothing(t)
-}
-
-// TestWarningByDefault comes an hour before the end, unless the request says otherwise or the lease is too short.
-func TestWarningByDefault(t *testing.T) {
-	t.Parallel()
-	f := start(t, nil)
-	f.hosts(t, 1)
-	for period, want := range map[string]string{
-		`"duration": "PT61M"`: "PT1H", `"duration": "PT1H"`: "", `"duration": "PT2H", "before_end": "PT0S"`: "",
-		`"duration": "PT2H", "before_end": "PT5M"`: "PT5M",
-	} {
-		var made Lease
-		a := f.post(t, period)
-		if a.JSON(t, &made); a.Status != http.StatusCreated || made.BeforeEnd != want {
-			t.Errorf("%s: got %d %s, want %q", period, a.Status, a.Body, want)
-		}
-		f.Do(t, "DELETE", path(made), "")
-	}
 }

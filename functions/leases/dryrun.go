@@ -71,8 +71,8 @@ func (s service) checkInstance(ctx context.Context, cloud session, lease domain.
 	}
 }
 
-// join is one error with the fields of all; nil for none. It has the code and the message of the first. An error without
-// a field is about whoever acts.
+// join is one error with the fields of all; nil for none. It has the code and the message of the first. An error
+// without a field is about whoever acts.
 func join(faults []error, byWhom string) error {
 	if len(faults) == 0 {
 		return nil

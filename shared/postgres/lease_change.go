@@ -19,8 +19,8 @@ const (
 with after as (
     update leases
     set name = $3, starts_at = $4, ends_at = $5, before_end = $6, on_end = $7, actor = $8, connection_id = $9,
-            warned_at = case when (ends_at, before_end) = ($5, $6) or $5::timestamptz - $6::interval <= clock_timestamp()
-                         then warned_at end,
+            warned_at = case when (ends_at, before_end) = ($5, $6)
+                           or $5::timestamptz - $6::interval <= clock_timestamp() then warned_at end,
         due_at = clock_timestamp(), version = version + 1, seq = seq + 1, updated_at = clock_timestamp()
     where project_id = $1 and id = $2
     returning *

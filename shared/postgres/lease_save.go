@@ -129,7 +129,8 @@ func saveReservations(ctx context.Context, tx pgx.Tx, stored, lease domain.Lease
 		differs := old.Status != r.Status || !sameProblem(old.Problem, r.Problem) ||
 			!slices.Equal(old.Flavors, r.Flavors)
 		isShown = isShown || differs
-		if !differs && old.ActionID == r.ActionID && old.AggregateID == r.AggregateID && old.WasRunning == r.WasRunning {
+		if !differs && old.ActionID == r.ActionID && old.AggregateID == r.AggregateID &&
+			old.WasRunning == r.WasRunning {
 			continue
 		}
 		if _, err = exec(ctx, tx, saveReservationSQL, lease.ProjectID, r.ID, r.Status, r.Problem, orNullID(r.ActionID),
@@ -166,7 +167,8 @@ with after as (
     returning *
 ), event as (
     insert into events (project_id, subject, seq, type, at, data)
-    select project_id, id::text, seq, '` + domain.LeaseWarningEvent + `', updated_at, jsonb_strip_nulls(jsonb_build_object(
+    select project_id, id::text, seq, '` + domain.LeaseWarningEvent + `', updated_at,
+           jsonb_strip_nulls(jsonb_build_object(
                'lease_id', id, 'name', name, 'end', ` + endText + `, 'on_end', on_end,
                'instance_ids', ` + leasedInstances + `))
     from after

@@ -16,8 +16,8 @@ func TestLongLeaseLeavesInstances(t *testing.T) {
 	l := newLessee(t, nil)
 	instance, server := l.launch(t, "")
 	lease := func(name string, start time.Duration) string {
-		return l.lease(t, fmt.Sprintf(`{"name": %q, "start": %q, "duration": "PT1H", "reservations": [{"type": "instance",
-			"instance_id": %q}]}`, name, time.Now().Add(start).UTC().Format(time.RFC3339), instance)).ID
+		return l.lease(t, fmt.Sprintf(`{"name": %q, "start": %q, "duration": "PT1H",
+			"reservations": [{"type": "instance", "instance_id": %q}]}`, name, time.Now().Add(start).UTC().Format(time.RFC3339), instance)).ID
 	}
 	end := func(id, query string) {
 		if a := l.client().Do(t, http.MethodDelete, "/v1/leases/"+id+query, ""); a.Status >= http.StatusBadRequest {
