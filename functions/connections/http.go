@@ -83,7 +83,8 @@ func endRoutes(api huma.API, h handler) {
 		Tags: tags, Middlewares: reads,
 		Summary: "End a connection, and revoke its delegation",
 		Responses: httpx.Answers(map[int]string{
-			204: "The connection has ended.", 403: notOwner, 404: noConnection, 409: "It is that of a lease, and ends with it.",
+			204: "The connection has ended.", 403: notOwner, 404: noConnection,
+			409: "It is that of a lease, and ends with it.",
 		}),
 	}, h.delete)
 	httpx.Register(api, huma.Operation{

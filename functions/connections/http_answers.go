@@ -103,8 +103,9 @@ func show(who domain.Identity, c domain.Connection) Connection {
 	out := Connection{
 		ID: c.ID, Name: c.Name, Kind: c.Kind, AuthURL: c.AuthURL, Region: c.Region, Status: c.Status, Reason: c.Reason,
 		Actions: c.Actions, Quota: c.Quota, Limits: c.Limits, Used: ConnectionUse(c.Used), UserID: c.UserID,
-		ProjectID: c.ProjectID, LeaseID: c.LeaseID, ExpiresAt: c.ExpiresAt, EndsAt: c.EndsAt(), IdleTimeout: short(c.IdleTimeout),
-		LastUsedAt: nullTime{c.LastUsedAt}, CheckedAt: nullTime{c.CheckedAt},
+		ProjectID: c.ProjectID, LeaseID: c.LeaseID, ExpiresAt: c.ExpiresAt, EndsAt: c.EndsAt(),
+		IdleTimeout: short(c.IdleTimeout),
+		LastUsedAt:  nullTime{c.LastUsedAt}, CheckedAt: nullTime{c.CheckedAt},
 		CreatedAt: c.CreatedAt, UpdatedAt: c.UpdatedAt,
 	}
 	if c.Status == domain.ConnectionSuspended {

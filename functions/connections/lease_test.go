@@ -31,7 +31,10 @@ func TestConnectionOfLease(t *testing.T) {
 	}
 	path := "/v1/connections/" + c.ID.String()
 	for _, request := range [][]string{
-		{"DELETE", path, ""}, {"PATCH", path, `{"name": "mine"}`}, {"POST", path + "/suspend", ""}, {"POST", path + "/resume", ""},
+		{"DELETE", path, ""},
+		{"PATCH", path, `{"name": "mine"}`},
+		{"POST", path + "/suspend", ""},
+		{"POST", path + "/resume", ""},
 	} {
 		a := owner.Do(t, request[0], request[1], request[2], "Content-Type", "application/json")
 		if a.Status != http.StatusConflict || !strings.Contains(string(a.Body), "of lease "+lease.String()) {

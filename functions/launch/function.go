@@ -23,8 +23,8 @@ type Config struct {
 	// to finish a call whose caller is gone, so it must be well above what Nova takes for one server.
 	Claim time.Duration `env:"LAUNCH_CLAIM, default=45s"`
 
-	// How long servers that are launched without a lease get one, from now on: an ISO 8601 duration, such as P1M. At its
-	// end they are shelved. Empty = they get none.
+	// For how long servers that are launched without a lease get one: an ISO 8601 duration, such as P1M. At its end
+	// they are shelved. Empty = they get none.
 	DefaultLease domain.Period `env:"DEFAULT_LEASE"`
 
 	// To whom trusts for leases are made.

@@ -13,5 +13,5 @@ func (in *OrderLeaseRequest) canonical() *OrderLeaseRequest {
 	if in == nil {
 		return nil
 	}
-	return &OrderLeaseRequest{Name: in.Name, LeaseTerms: in.LeaseTerms.Canonical()}
+	return &OrderLeaseRequest{Name: in.Name, LeaseTerms: in.Canonical()}
 }

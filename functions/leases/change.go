@@ -46,13 +46,8 @@ func (s service) Change(
 			return before, err
 		}
 		after.Actor = domain.ActorFrom(ctx)
-		if needsRights(before, after) && before.SharesConnection {
-			if err := s.checkConnection(ctx, who, after); err != nil {
-				return before, err
-			}
-		} else if delegated == nil && needsRights(before, after) {
-			delegated, err = s.trusts.ForLease(ctx, who, s.cloud.As(token, who.ProjectID), after)
-			if err != nil {
+		if delegated == nil && needsRights(before, after) {
+			if delegated, err = s.delegate(ctx, who, token, after); err != nil {
 				return before, err
 			}
 		}
@@ -66,6 +61,16 @@ func (s service) Change(
 		return stored, explain(err, in.Duration != "")
 	}
 	return changed, apperr.New(apperr.Conflict, "others change the lease at the same time: repeat the request")
+}
+
+// delegate makes a new trust for a lease; nil for one whose connection its request named, which must last and permit.
+func (s service) delegate(
+	ctx context.Context, who domain.Identity, token domain.Secret, lease domain.Lease,
+) (*domain.Connection, error) {
+	if lease.SharesConnection {
+		return nil, s.checkConnection(ctx, who, lease)
+	}
+	return s.trusts.ForLease(ctx, who, s.cloud.As(token, who.ProjectID), lease)
 }
 
 // apply is the lease with the change. now is the database's clock.
@@ -149,13 +154,8 @@ func (s service) Retry(
 	if until.EndsAt.Before(now) {
 		until.EndsAt = now // its end is what is retried
 	}
-	switch {
-	case lease.SharesConnection:
-		if err := s.checkConnection(ctx, who, until); err != nil {
-			return lease, err
-		}
-	case lease.ConnectionID != uuid.Nil:
-		if delegated, err = s.trusts.ForLease(ctx, who, s.cloud.As(token, who.ProjectID), until); err != nil {
+	if lease.ConnectionID != uuid.Nil {
+		if delegated, err = s.delegate(ctx, who, token, until); err != nil {
 			return lease, err
 		}
 	}

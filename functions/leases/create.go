@@ -12,7 +12,6 @@ import (
 	"github.com/cloudfn/cloudfn/shared/actions"
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
-	"github.com/cloudfn/cloudfn/shared/httpx"
 )
 
 // Create stores a lease with its hosts, and delegates what its instances need; or it only reports whether it could.
@@ -59,13 +58,13 @@ func (s service) Create(
 func (s service) checkConnection(ctx context.Context, who domain.Identity, lease domain.Lease) error {
 	c, now, err := s.connections.Usable(ctx, who, lease.ConnectionID)
 	switch {
+	case apperr.CodeOf(err) == apperr.NotFound, err == nil && !c.Owned(who):
+		return apperr.Unknown("connection_id", "connection", lease.ConnectionID.String())
 	case err != nil:
 		return err
-	case !c.Owned(who):
-		return apperr.New(apperr.NotFound, "there is no connection %s", c.ID)
 	case c.EndsAt().Before(lease.EndsAt):
-		refusal := apperr.InvalidField("connection_id", fmt.Sprintf("ends at %s, before the lease: prolong it, or choose "+
-			"another", c.EndsAt().UTC().Format(time.RFC3339)))
+		refusal := apperr.InvalidField("connection_id", fmt.Sprintf("ends at %s, before the lease: prolong it, or "+
+			"choose another", c.EndsAt().UTC().Format(time.RFC3339)))
 		refusal.Code = apperr.Conflict
 		return refusal
 	}
@@ -110,7 +109,7 @@ func (s service) draft(
 		}
 		reservation, err := pool.reservation(ctx, n, r)
 		if err == nil && r.ServerID != nil {
-			reservation.Connect, err = toConnect(ctx, cloud, *lease, *r.ServerID, now)
+			reservation.Connect, err = toConnect(ctx, cloud, *lease, n, r.ServerID.String(), now)
 		}
 		if err != nil {
 			return made, err
@@ -122,10 +121,13 @@ func (s service) draft(
 
 // toConnect is the instance of a server, which is connected in the transaction of the lease.
 func toConnect(
-	ctx context.Context, cloud session, lease domain.Lease, server httpx.ID, now time.Time,
+	ctx context.Context, cloud session, lease domain.Lease, n int, server string, now time.Time,
 ) (*domain.Instance, error) {
 	wanted := domain.Instance{ProjectID: lease.ProjectID, ConnectionID: lease.ConnectionID, SeenAt: now}
-	wanted, err := actions.ToConnect(ctx, cloud, server.String(), lease.ProjectID, wanted)
+	wanted, err := actions.ToConnect(ctx, cloud, server, lease.ProjectID, wanted)
+	if apperr.CodeOf(err) == apperr.NotFound {
+		err = apperr.Unknown(fmt.Sprintf("reservations[%d].server_id", n), "server", server)
+	}
 	return &wanted, err
 }
 

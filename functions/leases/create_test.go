@@ -46,8 +46,9 @@ func TestLeaseWithID(t *testing.T) {
 	}
 	taken := f.instance(t, f.project.ID, "active")
 	refused(t, f.Post(t, "/v1/leases", ofInstance(taken, fmt.Sprintf(`, "id": %q`, taken))), http.StatusConflict, "id")
-	if n := len(f.project.Trusts(t)); n != 1 || testkit.Scalar[int](t, f.conn, "select count(*)::int from leases") != 1 {
-		t.Errorf("%d trusts", n)
+	rows := testkit.Scalar[int](t, f.conn, "select count(*)::int from leases")
+	if n := len(f.project.Trusts(t)); n != 1 || rows != 1 {
+		t.Errorf("%d trusts and %d leases", n, rows)
 	}
 }
 
@@ -67,7 +68,8 @@ func TestLeaseOfServer(t *testing.T) {
 	made := f.make(t, body)
 	stored := testkit.Scalar[string](t, f.conn, `select concat_ws(' ', id, server_id, state, origin, lease_id)
 		from instances`)
-	if want := fmt.Sprintf("%s %s active connected %s", made.Reservations[0].InstanceID, server, made.ID); stored != want {
+	want := fmt.Sprintf("%s %s active connected %s", made.Reservations[0].InstanceID, server, made.ID)
+	if stored != want {
 		t.Errorf("stored is %s, want %s", stored, want)
 	}
 	for body, field := range map[string]string{
@@ -78,14 +80,14 @@ func TestLeaseOfServer(t *testing.T) {
 			body+`}]}`), http.StatusBadRequest, field)
 	}
 	unknown := strings.Replace(body, server, uuid.NewString(), 1)
-	refused(t, f.Post(t, "/v1/leases", unknown), http.StatusNotFound, "")
+	refused(t, f.Post(t, "/v1/leases", unknown), http.StatusBadRequest, "reservations[0].server_id")
 	stranger := f.server.As(testkit.BorrowProject(t).Token(t))
-	refused(t, stranger.Post(t, "/v1/leases", body), http.StatusNotFound, "")
+	refused(t, stranger.Post(t, "/v1/leases", body), http.StatusBadRequest, "reservations[0].server_id")
 }
 
-// TestLeaseThroughConnection: a connection that the request names has to permit what the lease needs, for as long as it
+// TestLeaseByConnection: a connection that the request names has to permit what the lease needs, for as long as it
 // lasts, and outlives the lease. No trust is made.
-func TestLeaseThroughConnection(t *testing.T) {
+func TestLeaseByConnection(t *testing.T) {
 	t.Parallel()
 	f := start(t, nil)
 	c := f.connection(t, f.project.ID, "{start,stop,shelve}")
@@ -96,7 +98,7 @@ func TestLeaseThroughConnection(t *testing.T) {
 	refused(t, f.Post(t, "/v1/leases", named(c, "")), http.StatusBadRequest, "reservations[0].instance_id")
 	f.exec(t, "update instances set connection_id = $1", c)
 	for _, absent := range []uuid.UUID{uuid.New(), f.connection(t, "another", "{start,stop,shelve}")} {
-		refused(t, f.Post(t, "/v1/leases", named(absent, "")), http.StatusNotFound, "")
+		refused(t, f.Post(t, "/v1/leases", named(absent, "")), http.StatusBadRequest, "connection_id")
 	}
 	for onEnd, missing := range map[string]string{
 		"shelve": "start, stop, shelve", "delete": "start, stop, shelve, snapshot, deallocate",
@@ -130,7 +132,8 @@ func TestLeaseThroughConnection(t *testing.T) {
 	if a := f.Do(t, "DELETE", path(cancelled), ""); a.Status != http.StatusOK {
 		t.Errorf("cancelled: %d %s", a.Status, a.Body)
 	}
-	if status := testkit.Scalar[string](t, f.conn, "select status from connections where id = $1", c); status != "active" {
+	status := testkit.Scalar[string](t, f.conn, "select status from connections where id = $1", c)
+	if status != "active" {
 		t.Errorf("after a lease the connection is %s", status)
 	}
 }
@@ -143,8 +146,8 @@ func (f fixture) nothingLeased(t *testing.T) {
 	}
 }
 
-// TestPeriodsOfInstance: leases of an instance follow each other. One that overlaps is refused with the lease in its way
-// and the first time that is free.
+// TestPeriodsOfInstance: leases of an instance follow each other. One that overlaps is refused with the lease in its
+// way and the first time that is free.
 func TestPeriodsOfInstance(t *testing.T) {
 	t.Parallel()
 	f := start(t, nil)
@@ -188,7 +191,7 @@ func TestPeriodsOfInstance(t *testing.T) {
 	}
 }
 
-// TestChangeEvents: each change is an event that names the fields, with the instances. One that changes nothing is none.
+// TestChangeEvents: each change is an event that names the fields, with the instances. A change to nothing has none.
 func TestChangeEvents(t *testing.T) {
 	t.Parallel()
 	f := start(t, nil)

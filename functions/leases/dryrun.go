@@ -13,8 +13,8 @@ import (
 )
 
 // dryRun reports everything that would make the lease fail, as far as it shows now: the caller's rights, what Postgres
-// refuses, and instances that Nova would not shelve before the start. Whether Keystone makes a trust for the token shows
-// only when it is asked for one.
+// refuses, and instances that Nova would not shelve before the start. Whether Keystone makes a trust for the token
+// shows only when it is asked for one.
 func (s service) dryRun(
 	ctx context.Context, who domain.Identity, cloud session, made domain.NewLease, hasDuration bool,
 ) (domain.Lease, error) {
@@ -71,8 +71,8 @@ func (s service) checkInstance(ctx context.Context, cloud session, lease domain.
 	}
 }
 
-// join is one error with the fields of all; nil for none. It has the code and the message of the first. An error without
-// a field is about whoever acts.
+// join is one error with the fields of all; nil for none. It has the code and the message of the first. An error
+// without a field is about whoever acts.
 func join(faults []error, byWhom string) error {
 	if len(faults) == 0 {
 		return nil

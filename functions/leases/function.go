@@ -53,7 +53,8 @@ var Function = run.HTTP[Config, service]{
 func build(cfg Config, d run.Deps) (service, error) {
 	return service{
 		store: postgres.Leases{DB: d.DB}, connections: postgres.Connections{DB: d.DB},
-		instances: postgres.Instances{DB: d.DB}, nodes: postgres.Nodes{DB: d.DB}, isolations: postgres.Isolations{DB: d.DB},
+		instances: postgres.Instances{DB: d.DB}, nodes: postgres.Nodes{DB: d.DB},
+		isolations: postgres.Isolations{DB: d.DB},
 		trusts: delegation.Trusts{
 			Store: postgres.Connections{DB: d.DB}, Trustee: cfg.Trust.Trustee, Wake: d.Wake,
 		},

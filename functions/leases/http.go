@@ -37,12 +37,12 @@ func routes(api huma.API, s service) {
 		Tags: tags, Middlewares: writes,
 		Summary: "Reserve instances and hosts for a period",
 		Responses: httpx.Answers(map[int]string{
-			200: "With `dry_run=true`: the lease as it would be; nothing is stored. Or the lease that the same request, " +
-				"with its `id`, had created before.",
+			200: "With `dry_run=true`: the lease as it would be; nothing is stored. Or the lease that the same " +
+				"request, with its `id`, had created before.",
 			201: "The lease is stored, with its hosts.",
 			403: mayNot + " Or the connection does not permit what the lease needs.",
-			404: "There is no such server or connection.",
-			409: "An instance is in another lease then, the id is another lease's, too few hosts are free, the project has as many leases as it may " +
+			409: "An instance is in another lease then, the id is another lease's, the connection ends before the " +
+				"lease, too few hosts are free, the project has as many leases as it may " +
 				"have, or " + delegated,
 			422: "Fewer hosts than that are reservable and match.",
 			501: noTrustee,
@@ -105,14 +105,15 @@ type listInput struct {
 	Status     []domain.LeaseStatus   `query:"status" minItems:"1" example:"[\"active\",\"error\"]"`
 	Name       string                 `query:"name" maxLength:"255" example:"workshop" doc:"A part of the name."`
 	Type       domain.ReservationType `query:"type" enum:"instance,host" example:"host"`
-	InstanceID httpx.ID               `query:"instance_id" example:"019b7c5e-3a10-7c44-9d0b-2f6a1c0e9a11" doc:"Only leases of it."`
+	InstanceID httpx.ID               `query:"instance_id" example:"019b7c5e-3a10-7c44-9d0b-2f6a1c0e9a11"`
 	httpx.Page
 	Marker httpx.ID `query:"marker" example:"019b7c5e-7f60-7a88-b14f-6d0e5a4c3e55" doc:"The last id before."`
 }
 
 func (h handler) list(ctx context.Context, in *listInput) (*httpx.Value[LeasePage], error) {
 	found, hasMore, err := h.svc.List(ctx, auth.CallerOrNobody(ctx), domain.LeaseQuery{
-		Statuses: in.Status, Name: in.Name, Type: in.Type, Instance: in.InstanceID.UUID, Limit: in.Limit, Marker: in.Marker.UUID,
+		Statuses: in.Status, Name: in.Name, Type: in.Type, Instance: in.InstanceID.UUID,
+		Limit: in.Limit, Marker: in.Marker.UUID,
 	})
 	if err != nil {
 		return nil, err

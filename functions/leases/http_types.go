@@ -20,7 +20,7 @@ type CreateLease struct {
 	ID   *httpx.ID `json:"id,omitempty" doc:"Of your choice: the same id and body give the same lease."`
 	Name string    `json:"name" minLength:"1" maxLength:"255" doc:"What people call it."`
 	httpx.LeaseTerms
-	ConnectionID *httpx.ID            `json:"connection_id,omitempty" doc:"Handles its instances. A new trust by default."`
+	ConnectionID *httpx.ID            `json:"connection_id,omitempty" doc:"Handles its instances. By default a trust."`
 	Enforce      bool                 `json:"enforce,omitempty" doc:"Shelve an instance again that starts too early."`
 	Reservations []ReservationRequest `json:"reservations" minItems:"1" maxItems:"50"`
 }
@@ -88,7 +88,7 @@ func (r ReservationRequest) check(field func(string) string) (faults []error) {
 	case r.InstanceID == nil && r.ServerID == nil:
 		faults = append(faults, apperr.InvalidField(field("instance_id"), "is missing: give it, or server_id"))
 	case r.InstanceID != nil && r.ServerID != nil:
-		faults = append(faults, apperr.InvalidField(field("server_id"), "does not go with instance_id: give one of them"))
+		faults = append(faults, apperr.InvalidField(field("server_id"), "does not go with instance_id: give one"))
 	}
 	const other = "does not go with the type instance"
 	for name, isGiven := range map[string]bool{
@@ -112,7 +112,7 @@ func (c CreateLease) hash() []byte {
 			c.Reservations[n].Min, c.Reservations[n].Max = &want.Min, &want.Max
 		}
 	}
-	text, _ := json.Marshal(c) // it was decoded from JSON
+	text, _ := json.Marshal(c) //nolint:errchkjson // it was decoded from JSON
 	sum := sha256.Sum256(text)
 	return sum[:]
 }

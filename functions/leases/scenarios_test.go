@@ -82,21 +82,6 @@ func TestCreateScenarios(t *testing.T) {
 			refused(t, f.post(t, `"start": "`+in(-2*time.Hour)+`", "end": "`+in(-time.Hour)+`"`), http.StatusBadRequest,
 				"end")
 		}},
-		{"create lease that warns: an hour before its end, unless it says otherwise or is too short", nil,
-			func(t *testing.T, f fixture) {
-				f.hosts(t, 1)
-				for period, want := range map[string]string{
-					`"duration": "PT61M"`: "PT1H", `"duration": "PT1H"`: "", `"duration": "PT2H", "before_end": "PT0S"`: "",
-					`"duration": "PT2H", "before_end": "PT5M"`: "PT5M",
-				} {
-					var made Lease
-					a := f.post(t, period)
-					if a.JSON(t, &made); a.Status != http.StatusCreated || made.BeforeEnd != want {
-						t.Errorf("%s: got %d %s, want %q", period, a.Status, a.Body, want)
-					}
-					f.Do(t, "DELETE", path(made), "")
-				}
-			}},
 		{"create lease some time later, with its events", nil, func(t *testing.T, f fixture) {
 			f.hosts(t, 1)
 			a := f.post(t, `"start": "2096-01-31T10:00:00+02:00", "end": "2096-02-29T08:00:00Z", "before_end": "P1D"`)
@@ -187,11 +172,10 @@ func TestCreateScenarios(t *testing.T) {
 			refused(t, reader.Post(t, "/v1/leases", ofHosts("now", "PT1H", "")), http.StatusForbidden, "")
 			ofServer := ofInstance(f.instance(t, f.project.ID, "active"), "")
 			refused(t, reader.Post(t, "/v1/leases", ofServer), http.StatusForbidden, "")
-			refused(t, reader.Post(t, "/v1/leases?dry_run=true", ofServer), http.StatusForbidden, "")
 			f.nothing(t)
 			if n := testkit.Scalar[int](t, f.conn, `select ((select count(*) from events) +
 				(select count(*) from reservations) + (select count(*) from allocations) +
-				(select count(*) from instances where lease_id is not null))::int`); n != 0 || len(f.project.Trusts(t)) != 0 {
+				(select count(*) from instances where lease_id is not null))::int`); n+len(f.project.Trusts(t)) != 0 {
 				t.Errorf("a reader has left %d rows, and the trusts %v", n, f.project.Trusts(t))
 			}
 			refused(t, f.server.As("").Get(t, "/v1/leases"), http.StatusUnauthorized, "")

@@ -55,8 +55,8 @@ func (s service) Get(ctx context.Context, who domain.Identity, id uuid.UUID) (do
 	return s.store.Get(ctx, who.ProjectID, id)
 }
 
-// Delete ends a lease of the project, with onEnd instead of its own unless that is empty. A pending one may be cancelled
-// at once; run-leases ends any other.
+// Delete ends a lease of the project, with onEnd instead of its own unless that is empty. A pending one may be
+// cancelled at once; run-leases ends any other.
 func (s service) Delete(
 	ctx context.Context, who domain.Identity, id uuid.UUID, onEnd domain.OnEnd,
 ) (domain.Lease, error) {

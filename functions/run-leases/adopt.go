@@ -17,8 +17,8 @@ import (
 
 // AdoptConfig is for leases of servers that were made directly in Nova.
 type AdoptConfig struct {
-	// How long each untracked server of ALLOWED_PROJECTS gets one lease, unless it has the tag `cloudfn:no-lease`: an ISO
-	// 8601 duration, such as P1M. Empty = they get none.
+	// For how long each untracked server of ALLOWED_PROJECTS gets one lease: an ISO 8601 duration, such as P1M. Those
+	// with the tag `cloudfn:no-lease` get none. Empty = no server does.
 	Duration domain.Period `env:"LEASES_ADOPT"`
 	// The ids of the projects, which LEASES_ADOPT needs.
 	Projects []string `env:"ALLOWED_PROJECTS"`

@@ -60,8 +60,8 @@ func (s service) Disconnect(ctx context.Context, a access, id string) error {
 		}
 		return err
 	case i.LeaseID != uuid.Nil:
-		return apperr.New(apperr.Conflict, "the server is in lease %s, which would not end it then: end the lease first, "+
-			"by DELETE /v1/leases/%[1]s, with ?on_end=none to leave the server as it is", i.LeaseID)
+		return apperr.New(apperr.Conflict, "the server is in lease %s, which would not end it then: end the lease "+
+			"first, by DELETE /v1/leases/%[1]s, with ?on_end=none to leave the server as it is", i.LeaseID)
 	case i.ServerID == "" && i.State != domain.InstanceDeleted:
 		return actions.ErrNoServer
 	}

@@ -17,9 +17,9 @@ func TestDisconnectLeasedServer(t *testing.T) {
 	conn := testkit.Connect(t, database)
 	app := testkit.Start(t, testkit.Env(t, database, nil), Function).As(p.Token(t))
 	id, lease := uuid.New(), uuid.New()
-	if _, err := conn.Exec(t.Context(), `insert into instances (project_id, id, name, server_id, state, origin, spec, seq,
-		position, lease_id) values ($1, $2, 'vm', $3, 'active', 'connected', '{}', 1, 0, $4)`, p.ID, id, uuid.NewString(),
-		lease); err != nil {
+	if _, err := conn.Exec(t.Context(), `insert into instances (project_id, id, name, server_id, state, origin, spec,
+		seq, position, lease_id) values ($1, $2, 'vm', $3, 'active', 'connected', '{}', 1, 0, $4)`, p.ID, id,
+		uuid.NewString(), lease); err != nil {
 		t.Fatal(err)
 	}
 	path := "/v1/servers/" + id.String() + "?mode=disconnect"

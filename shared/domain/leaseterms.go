@@ -94,6 +94,6 @@ func (l Lease) CheckOnEnd() error {
 	if l.OnEnd != OnEndStop && l.OnEnd != OnEndNone || !l.Hosts() {
 		return nil
 	}
-	return apperr.InvalidField("on_end", "cannot be "+string(l.OnEnd)+" with a reservation of hosts: the servers would "+
-		"stay on their host, which others get next", texts(OnEndShelve, OnEndSnapshotDelete, OnEndDelete)...)
+	return apperr.InvalidField("on_end", "cannot be "+string(l.OnEnd)+" with a reservation of hosts: the servers "+
+		"would stay on their host, which others get next", texts(OnEndShelve, OnEndSnapshotDelete, OnEndDelete)...)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -49,41 +48,12 @@ func (p *pass) instance(ctx context.Context, todo work, r *domain.Reservation) e
 	return err
 }
 
-// waitsForLease leaves the instance to the earlier lease that it is in. A start waits for its end.
-func waitsForLease(todo work, r *domain.Reservation) error {
-	switch todo {
-	case workFinish:
-		r.Status = domain.ReservationEnded
-	case workStart:
-		return apperr.Wrap(apperr.Conflict, errWaits, "the instance is in lease %s until that has ended",
-			r.WaitsFor)
-	}
-	return nil
-}
-
 func (p *pass) find(ctx context.Context, r *domain.Reservation) (domain.Instance, error) {
 	found, err := p.Instances.Find(ctx, domain.Filter{ProjectID: p.lease.ProjectID}, []string{r.InstanceID.String()})
 	if err != nil {
 		return domain.Instance{}, err
 	}
 	return found[0], nil
-}
-
-// withoutDelegation ends the reservation if its instance is where it has to be. Nothing else can be done.
-func (s instanceStep) withoutDelegation() error {
-	if s.leavesInstance() && (!s.isToRestore() || s.isIn(domain.Start, false)) {
-		s.r.Status, s.r.ActionID = domain.ReservationEnded, uuid.Nil
-		return nil
-	}
-	for onEnd, action := range map[domain.OnEnd]domain.Action{
-		domain.OnEndShelve: domain.Shelve, domain.OnEndStop: domain.Stop,
-	} {
-		if s.lease.OnEnd == onEnd && s.isIn(action, true) {
-			s.r.Status, s.r.ActionID = domain.ReservationEnded, uuid.Nil
-			return nil
-		}
-	}
-	return apperr.New(apperr.DelegationLost, "%s", s.lost.Detail)
 }
 
 // isGone reports whether there is no server, and there never will be.
@@ -98,36 +68,6 @@ type instanceStep struct {
 	r *domain.Reservation
 	i domain.Instance
 }
-
-// prepare has the instance shelved until the start. That it ran before is stored first, so that a cancelled lease can
-// start it again. One that its owner starts meanwhile is drift.
-func (s instanceStep) prepare(ctx context.Context) error {
-	isBack := !s.r.PreparedAt.IsZero() && s.r.ActionID == uuid.Nil && s.i.State == domain.InstanceActive
-	if isBack && !s.lease.Enforce {
-		s.drift = &domain.Problem{Code: domain.DriftCode, Detail: fmt.Sprintf(
-			"the instance %s runs, although its lease begins at %s", s.i.ID, s.lease.StartsAt.UTC().Format(time.RFC3339))}
-		return nil
-	}
-	if s.i.State == domain.InstanceActive && !s.r.WasRunning {
-		s.r.WasRunning = true
-		if err := s.Store.SaveStep(ctx, s.claim, s.lease, s.ClaimFor); err != nil {
-			return err
-		}
-	}
-	isDone, err := s.bring(ctx, domain.Shelve)
-	if isDone && s.r.PreparedAt.IsZero() {
-		s.r.PreparedAt = s.now
-	}
-	return err
-}
-
-// leavesInstance reports whether the lease ends without what on_end says: its user said so, or has cancelled it.
-func (s instanceStep) leavesInstance() bool {
-	return s.lease.OnEnd == domain.OnEndNone || s.neverStarted() && s.now.Before(s.lease.StartsAt)
-}
-
-// isToRestore reports whether the lease was cancelled after it had shelved an instance that ran.
-func (s instanceStep) isToRestore() bool { return s.neverStarted() && s.r.WasRunning }
 
 // start has the instance run. A paused one does, for Nova: nobody but its user may resume it.
 func (s instanceStep) start(ctx context.Context) (isDone bool, err error) {

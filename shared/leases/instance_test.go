@@ -38,7 +38,8 @@ func newFakeLease(start time.Duration, state domain.InstanceState) *fakeLease {
 		ID: uuid.New(), Status: domain.LeasePending, StartsAt: now.Add(start), EndsAt: now.Add(start + time.Hour),
 		OnEnd: domain.OnEndStop, ConnectionID: uuid.New(),
 		Reservations: []domain.Reservation{{
-			ID: uuid.New(), Type: domain.InstanceReservation, Status: domain.ReservationPending, InstanceID: f.instance.ID,
+			ID: uuid.New(), Type: domain.InstanceReservation, Status: domain.ReservationPending,
+			InstanceID: f.instance.ID,
 		}},
 	}
 	return f
@@ -115,7 +116,8 @@ func (f *fakeLease) act() {
 		a.Status = domain.ActionDone
 		f.actions[id] = a
 		f.instance.State = map[domain.Action]domain.InstanceState{
-			domain.Shelve: domain.InstanceShelved, domain.Start: domain.InstanceActive, domain.Stop: domain.InstanceStopped,
+			domain.Shelve: domain.InstanceShelved, domain.Start: domain.InstanceActive,
+			domain.Stop: domain.InstanceStopped,
 		}[a.Request.Action]
 		if a.Request.Action == domain.Shelve {
 			f.instance.RawStatus = "SHELVED_OFFLOADED"
@@ -140,7 +142,8 @@ func (f *fakeLease) end(onEnd domain.OnEnd) {
 // want checks what was done, and where the lease and the instance are.
 func (f *fakeLease) want(t *testing.T, requested string, status domain.LeaseStatus, state domain.InstanceState) {
 	t.Helper()
-	if got := strings.Join(f.requested, " "); got != requested || f.lease.Status != status || f.instance.State != state {
+	got := strings.Join(f.requested, " ")
+	if got != requested || f.lease.Status != status || f.instance.State != state {
 		t.Errorf("requested %q, the lease is %s and the instance %s; want %q, %s, %s", got, f.lease.Status,
 			f.instance.State, requested, status, state)
 	}

@@ -20,14 +20,15 @@ with after as (
     update leases
     set name = $3, starts_at = $4, ends_at = $5, before_end = $6, on_end = $7, actor = $8, connection_id = $9,
         enforce = $11,
-            warned_at = case when (ends_at, before_end) = ($5, $6) or $5::timestamptz - $6::interval <= clock_timestamp()
-                         then warned_at end,
+            warned_at = case when (ends_at, before_end) = ($5, $6)
+                           or $5::timestamptz - $6::interval <= clock_timestamp() then warned_at end,
         due_at = clock_timestamp(), version = version + 1, seq = seq + 1, updated_at = clock_timestamp()
     where project_id = $1 and id = $2
     returning *
 ), event as (
     insert into events (project_id, subject, seq, type, at, data)
-    select project_id, id::text, seq, '` + domain.LeaseChangeEvent + `', updated_at, jsonb_strip_nulls(jsonb_build_object(
+    select project_id, id::text, seq, '` + domain.LeaseChangeEvent + `', updated_at,
+           jsonb_strip_nulls(jsonb_build_object(
                'lease_id', id, 'name', name, 'fields', $10::text[], 'start', ` + startText + `, 'end', ` + endText + `,
                'on_end', on_end, 'instance_ids', ` + leasedInstances + `, 'actor', actor))
     from after
@@ -70,7 +71,7 @@ func change(
 		return stored, domain.ErrChanged
 	}
 	after = chosen(stored, after)
-	if err := checkChange(ctx, tx, stored, after, rules); err != nil {
+	if err := checkChange(stored, after, rules); err != nil {
 		return stored, err
 	}
 	if after.ConnectionID, err = replaceConnection(ctx, tx, stored, after, connection); err != nil {
@@ -101,7 +102,7 @@ func chosen(stored, by domain.Lease) domain.Lease {
 }
 
 // checkChange rejects what the status or the rules do not allow.
-func checkChange(ctx context.Context, tx pgx.Tx, stored, after domain.Lease, rules domain.LeaseRules) error {
+func checkChange(stored, after domain.Lease, rules domain.LeaseRules) error {
 	isMoved := !stored.StartsAt.Equal(after.StartsAt)
 	switch stored.Status {
 	case domain.LeasePending:

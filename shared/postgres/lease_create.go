@@ -38,8 +38,8 @@ var errDryRun = errors.New("a dry run")
 
 // Create stores a pending lease, or one that is active at once, with its connection, its reservations, their hosts and
 // its event in one transaction. It is a Conflict when the project has as many open leases as the rules allow, and a
-// domain.FreeError when an instance is in another lease then, or hosts are not free. A lease with a BodySHA256 is stored
-// once: the same request gets the stored one, Repeated, and another request with its id is a Conflict.
+// domain.FreeError when an instance is in another lease then, or hosts are not free. A lease with a BodySHA256 is
+// stored once: the same request gets the stored one, Repeated, and another request with its id is a Conflict.
 func (s Leases) Create(ctx context.Context, made domain.NewLease) (stored domain.Lease, err error) {
 	err = retryDeadlock(func() error {
 		return s.DB.inTx(ctx, func(tx pgx.Tx) (err error) {
@@ -125,8 +125,9 @@ func findRepeated(ctx context.Context, db querier, made domain.NewLease) (stored
 
 		IsSame bool
 	}
-	found, isFound, err := queryFound[row](ctx, db, "select "+leaseColumns+`, body_sha256 is not distinct from $3 as is_same
-from leases where project_id = $1 and id = $2`, made.Lease.ProjectID, made.Lease.ID, made.BodySHA256)
+	found, isFound, err := queryFound[row](ctx, db, "select "+leaseColumns+`,
+body_sha256 is not distinct from $3 as is_same from leases where project_id = $1 and id = $2`,
+		made.Lease.ProjectID, made.Lease.ID, made.BodySHA256)
 	if err != nil || !isFound {
 		return stored, err
 	}

@@ -28,8 +28,8 @@ select ` + leaseColumns + ` from after`
 )
 
 // End deletes a lease as the actor asks. A pending lease without anything prepared ends at once: its hosts are
-// free, and its connection ends. Any other that has not ended is ending; run-leases does the rest. An onEnd replaces the
-// lease's own; instances of a pending lease are left as they were before it. A lease that has ended stays as it is.
+// free, and its connection ends. Any other that has not ended is ending; run-leases does the rest. An onEnd replaces
+// the lease's own; instances of a pending lease are left as they were before it. A lease that has ended stays as it is.
 func (s Leases) End(
 	ctx context.Context, projectID string, id uuid.UUID, onEnd domain.OnEnd, actor *domain.Actor,
 ) (ended domain.Lease, err error) {

@@ -107,8 +107,9 @@ func TestCreateLease(t *testing.T) {
 		ID: uuid.New(), Type: domain.InstanceReservation, InstanceID: instance,
 	}}
 	_, err = store.Create(t.Context(), again)
-	if want := fmt.Sprintf("reservations[0].instance_id: instance %s is in lease %s then: begin at %s or later, or change "+
-		"or delete that lease", instance, made.Lease.ID, made.Lease.EndsAt.Format(time.RFC3339)); apperr.CodeOf(err) != apperr.Conflict || apperr.As(err).Message != want {
+	if want := fmt.Sprintf("reservations[0].instance_id: instance %s is in lease %s then: begin at %s or later, or "+
+		"change or delete that lease", instance, made.Lease.ID, made.Lease.EndsAt.Format(time.RFC3339)); apperr.
+		CodeOf(err) != apperr.Conflict || apperr.As(err).Message != want {
 		t.Errorf("a leased instance: %v", err)
 	}
 	shown, err := store.Get(t.Context(), "p1", made.Lease.ID)

@@ -84,8 +84,8 @@ func chooseInstance(ctx context.Context, tx pgx.Tx, lease domain.Lease, n int) e
 	return err
 }
 
-// leasedThen says which other lease the instance of the nth reservation is in during the lease, and when it is free; nil
-// = in none.
+// leasedThen says which other lease the instance of the nth reservation is in during the lease, and when it is free;
+// nil = in none.
 func leasedThen(ctx context.Context, tx pgx.Tx, lease domain.Lease, n int) error {
 	type other struct {
 		LeaseID uuid.UUID

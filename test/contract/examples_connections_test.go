@@ -53,6 +53,9 @@ func (s *story) connections(t *testing.T) {
 	s.exec(t, `insert into connections
 		select (jsonb_populate_record(c, jsonb_build_object('id', gen_random_uuid()))).* from connections c, generate_series(1, 100)`)
 	s.ok(t, "createConnection", 409, ask{example: "trust", set: until})
+	s.exec(t, "update connections set lease_id = gen_random_uuid() where status = 'active'")
+	s.ok(t, "deleteConnection", 409, ask{})
+	s.exec(t, "update connections set lease_id = null")
 	s.ok(t, "deleteConnection", 204, ask{})
 	for _, change := range []string{"changeConnection", "suspendConnection", "resumeConnection"} {
 		s.ok(t, change, 409, ask{})

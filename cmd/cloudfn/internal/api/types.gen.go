@@ -1541,7 +1541,7 @@ type CreateLease struct {
 	// BeforeEnd An ISO 8601 duration, such as PT1H30M, P2D or P1M: a calendar month, clamped to its end.
 	BeforeEnd *string `json:"before_end,omitempty"`
 
-	// ConnectionID Handles its instances. A new trust by default.
+	// ConnectionID Handles its instances. By default a trust.
 	ConnectionID *string `json:"connection_id,omitempty"`
 
 	// Duration An ISO 8601 duration, such as PT1H30M, P2D or P1M: a calendar month, clamped to its end.

@@ -107,7 +107,8 @@ func update(a *cli.App) *cobra.Command {
 		if body["spec"], err = managed.SpecOf(a, cmd, d.Spec()); err != nil {
 			return err
 		}
-		changed, err := api.SendIfMatch[api.ResourceFlavor](cmd.Context(), a.API(), http.MethodPut, Noun.URL(name), found.ETag, body)
+		changed, err := api.SendIfMatch[api.ResourceFlavor](cmd.Context(), a.API(), http.MethodPut, Noun.URL(name),
+			found.ETag, body)
 		if err != nil {
 			return err
 		}

@@ -95,7 +95,8 @@ func extend(a *cli.App) *cobra.Command {
 	})
 	f.watchFlag(cmd)
 	cmd.Annotations = cli.Calls("changeLease", "getLease")
-	cmd.Long = `Move the end of a lease. With --by it fails if somebody else changes the lease meanwhile. --end may also be earlier than the present end. When too few hosts are free
+	cmd.Long = `Move the end of a lease. With --by it fails if somebody else changes the lease meanwhile. --end may also
+be earlier than the present end. When too few hosts are free
 for longer, the lease stays as it is, and the error says from when they are.`
 	cmd.Example = "  cloudfn leases extend LEASE --by 2h\n  cloudfn leases extend LEASE --end 2027-01-01T18:00:00Z"
 	a.Until(cmd, "end", "the new end: in 24h, in 7d, or a time such as 2027-01-01T18:00:00Z")

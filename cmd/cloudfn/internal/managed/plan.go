@@ -63,7 +63,8 @@ func Plan(ctx context.Context, a *cli.App, d documents.Document) (Change, error)
 
 // compare compares a flavor as it would be with the one that is there: its dry run answers what it would be.
 func (c *Change) compare(ctx context.Context, a *cli.App, d documents.Document) error {
-	planned, err := api.SendIfMatch[api.ResourceFlavor](ctx, a.API(), http.MethodPut, path(d)+"?dry_run=true", "", d.Request())
+	planned, err := api.SendIfMatch[api.ResourceFlavor](ctx, a.API(), http.MethodPut, path(d)+"?dry_run=true", "",
+		d.Request())
 	if err != nil {
 		return err
 	}
