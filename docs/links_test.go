@@ -16,7 +16,7 @@ var update = flag.Bool("update", false, "regenerate the index of docs/adr")
 // walked are the pages whose commands a test runs.
 var walked = []string{
 	"tour.md", "receive-callbacks.md", "delegate.md", "request-connection.md", "application-credential.md",
-	"devstack.md", "reserve-hosts.md", "give-servers-an-end.md", "maintain-host.md", "declare-servers.md",
+	"devstack.md", "build.md", "reserve-hosts.md", "give-servers-an-end.md", "maintain-host.md", "declare-servers.md",
 	"../README.md",
 }
 

@@ -25,7 +25,7 @@ type Lease struct {
 	End          time.Time          `json:"end"`
 	BeforeEnd    string             `json:"before_end,omitempty" minLength:"3" doc:"How long before the end it warns."`
 	OnEnd        domain.OnEnd       `json:"on_end" enum:"shelve,stop,snapshot_delete,delete,none"`
-	Enforce      bool               `json:"enforce" doc:"An instance that starts too early is shelved again."`
+	Enforce      bool               `json:"enforce,omitempty" doc:"An instance that starts too early is shelved again."`
 	UserID       string             `json:"user_id" minLength:"1" doc:"Who created it."`
 	ConnectionID uuid.UUID          `json:"connection_id,omitzero" doc:"The connection that handles its instances."`
 	OrderID      uuid.UUID          `json:"order_id,omitzero" doc:"The order that it was made with."`

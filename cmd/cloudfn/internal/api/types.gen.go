@@ -2289,7 +2289,7 @@ type Lease struct {
 	End Time `json:"end"`
 
 	// Enforce An instance that starts too early is shelved again.
-	Enforce bool         `json:"enforce"`
+	Enforce *bool        `json:"enforce,omitempty"`
 	Events  []LeaseEvent `json:"events"`
 
 	// ID Version 7, in the order of time, unless its user chose it.
