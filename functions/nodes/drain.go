@@ -38,10 +38,10 @@ func (s service) Drain(
 	if err == nil {
 		err = cloud.MayChangeServices(ctx)
 	}
-	if err == nil {
-		err = checkDrain(found, all, in.isForced)
-	}
 	if err != nil || found.isDraining() && !in.isDryRun {
+		return found, err
+	}
+	if err := checkDrain(found, all, in.isForced); err != nil {
 		return found, err
 	}
 	if in.isDryRun {
@@ -72,6 +72,9 @@ func checkDrain(found node, all []node, isForced bool) error {
 	case !found.IsUp || found.status() == domain.NodeDown:
 		return apperr.New(apperr.Conflict, "node %s is down: servers cannot be moved off it, and are not evacuated",
 			found.Name)
+	case found.drain != nil && !found.isDraining() && !found.drain.DueAt.IsZero(): // before the host is cordoned
+		return apperr.New(apperr.Conflict, "the last drain of node %s is %s, and still follows servers that move",
+			found.Name, found.drain.Status)
 	case !isForced && !slices.ContainsFunc(all, isAlternative):
 		return apperr.New(apperr.Conflict, "no other node takes the servers of node %s: with force it is drained all "+
 			"the same", found.Name)

@@ -134,6 +134,11 @@ func TestDrainNode(t *testing.T) {
 	if h := m.nova(); h.IsEnabled || h.DisabledReason != "cloudfn: drained by admin" {
 		t.Errorf("Nova has %+v", h)
 	}
+	testkit.ForceDown(t, m.host, true) // enables it, too; a new drain of a host that is down is refused
+	if again := m.post("drain", "", 202); *again.Drain.ID != *n.Drain.ID {
+		t.Errorf("a drain of a host that is drained and down: %+v", again.Drain)
+	}
+	testkit.ForceDown(t, m.host, false)
 	if d := m.post("cancel-drain", "", 202).Drain; d.State != domain.DrainCancelled || *d.ID != *n.Drain.ID {
 		t.Errorf("cancelled: %+v", d)
 	}
@@ -141,6 +146,10 @@ func TestDrainNode(t *testing.T) {
 	m.post("cancel-drain", "", 202)
 	if n := m.post("uncordon", "", 200); !n.Schedulable {
 		t.Errorf("got %+v", n)
+	}
+	m.refused("drain", "", "still follows")
+	if h := m.nova(); !h.IsEnabled {
+		t.Errorf("a drain that was refused has cordoned the host: %+v", h)
 	}
 	var servers NodeServers
 	m.admin.Get(t, "/v1/nodes/"+m.host+"/servers?limit=1").JSON(t, &servers)
