@@ -80,15 +80,20 @@ func (s service) Delete(ctx context.Context, who domain.Identity, token domain.S
 
 // checkDelete says why a node cannot be deleted.
 func checkDelete(n node) error {
-	reservable := n.stored.Pool != ""
+	isReservable := n.stored.Pool != ""
+	isDead := n.status() == domain.NodeDown || !n.isThere && n.status() == domain.NodeUnknown
 	switch {
-	case reservable:
+	case isReservable:
 		return apperr.New(apperr.Conflict, "node %s is reservable: make it unreservable first", n.Name)
 	case n.isDraining():
 		return apperr.New(apperr.Conflict, "node %s is drained: cancel that first", n.Name)
-	case n.IsUp || !n.isThere && n.status() == domain.NodeUp:
-		return apperr.New(apperr.Conflict, "node %s is up: only a node that is down can be deleted", n.Name)
-	case n.Servers > 0:
+	case n.CellDown:
+		return apperr.New(apperr.Conflict, "the cell of node %s does not answer: whether it is down is unknown", n.Name)
+	case n.IsUp || !isDead:
+		return apperr.New(apperr.Conflict, "node %s is %s: only a node that is down can be deleted", n.Name, n.status())
+	case n.Servers == 1:
+		return apperr.New(apperr.Conflict, "node %s has 1 server: move or delete it first", n.Name)
+	case n.Servers > 1:
 		return apperr.New(apperr.Conflict, "node %s has %d servers: move or delete them first", n.Name, n.Servers)
 	}
 	return nil

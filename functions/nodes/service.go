@@ -73,6 +73,10 @@ func (s service) all(ctx context.Context, cloud session) ([]node, error) {
 	}
 	out := make([]node, 0, len(hosts))
 	for _, h := range hosts {
+		if s := byName[h.Name]; h.CellDown {
+			h.Zone, h.IsUp, h.IsEnabled, h.ServiceID = s.Zone, s.IsUp, s.Enabled, s.ServiceID
+			h.DisabledReason, h.SeenAt = s.DisabledReason, s.ServiceAt
+		}
 		out = append(out, node{ComputeHost: h, isThere: true, stored: byName[h.Name], isolation: isolation})
 		delete(byName, h.Name)
 	}

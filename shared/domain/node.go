@@ -112,7 +112,8 @@ type ComputeHost struct {
 	Zone           string
 	IsUp           bool
 	IsEnabled      bool
-	Servers        int // that run on it
+	CellDown       bool // Nova shows only its name, because its cell does not answer
+	Servers        int  // that run on it
 	ServerIDs      []string
 	ServiceID      string // of its nova-compute
 	DisabledReason string

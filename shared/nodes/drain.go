@@ -128,6 +128,9 @@ func (p *pass) readHost(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	if p.host.CellDown { // Nova would list no servers
+		return apperr.New(apperr.Unavailable, "the host's cell does not answer")
+	}
 	if p.drain.Status == domain.DrainRunning {
 		if err := p.check(ctx); err != nil {
 			return err

@@ -288,3 +288,27 @@ func TestObserveCordon(t *testing.T) {
 		t.Errorf("cordoned by us, and not recorded: %+v", n)
 	}
 }
+
+// TestObserveCellDown: a host of a cell that is down stays as it was, however long that takes.
+func TestObserveCellDown(t *testing.T) {
+	t.Parallel()
+	w := watch(t, "a", "b")
+	w.reported("a", time.Second)
+	w.reported("b", time.Second)
+	w.observed(limits, "a up", "b up")
+	w.exec("update nodes set reported_at = now() - interval '1 hour', updated_at = now() - interval '1 hour'")
+	before := w.hosts[1]
+	w.hosts[1] = domain.ComputeHost{Name: "b", CellDown: true}
+	w.observed(limits)
+	w.events("b")
+	if n := w.node("b"); n.Status != domain.NodeUp || n.StatusReason != "its cell does not answer" || !n.IsUp ||
+		!n.Enabled || n.Zone != "nova" || n.ServiceID != "s-b" || n.Servers != 2 {
+		t.Errorf("got %+v", n)
+	}
+	w.hosts[1] = before
+	w.reported("b", time.Second)
+	w.observed(limits)
+	if n := w.node("b"); n.StatusReason != "" {
+		t.Errorf("its cell answers again: %+v", n)
+	}
+}
