@@ -63,9 +63,6 @@ func (s service) Drain(
 
 // checkDrain says why a host cannot be drained.
 func checkDrain(found node, all []node, isForced bool) error {
-	isAlternative := func(n node) bool {
-		return n.Name != found.Name && n.takesServers() && (n.stored.Pool == "") == (found.stored.Pool == "")
-	}
 	switch {
 	case !found.isThere:
 		return apperr.New(apperr.Conflict, "Nova has no host %s any more", found.Name)
@@ -77,11 +74,8 @@ func checkDrain(found node, all []node, isForced bool) error {
 	case found.drain != nil && !found.isDraining() && !found.drain.DueAt.IsZero(): // before the host is cordoned
 		return apperr.New(apperr.Conflict, "the last drain of node %s is %s, and still follows servers that move",
 			found.Name, found.drain.Status)
-	case !isForced && !slices.ContainsFunc(all, isAlternative):
-		return apperr.New(apperr.Conflict, "no other node takes the servers of node %s: with force it is drained all "+
-			"the same", found.Name)
 	}
-	return nil
+	return checkLast(found, all, isForced)
 }
 
 // plan shows how a drain would move the servers of a host.

@@ -94,7 +94,8 @@ func TestCordon(t *testing.T) {
 	if err := other.DisableService(t.Context(), m.nova().ServiceID, "a new kernel"); err != nil {
 		t.Fatal(err)
 	}
-	if n := m.post("cordon", `{"reason":"x"}`, 200); n.CordonedBy != "other" || n.DisabledReason != "a new kernel" {
+	m.refused("cordon", `{"reason":"x","force":true}`, `with the reason \"a new kernel\"`)
+	if n := do(t, m.admin, "GET", "/v1/nodes/"+m.host, 200); n.CordonedBy != "other" || n.Schedulable {
 		t.Errorf("another admin's: %+v", n)
 	}
 	m.refused("uncordon", "", `with the reason \"a new kernel\"`)
@@ -209,11 +210,16 @@ func TestDrainIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	// It is the only host of the pool, and other servers may not land on what is in none.
+	m.refused("cordon", "", "with force")
 	m.refused("drain", "", "with force")
 	m.refused("drain?dry_run=true", "", "with force")
 	if d := m.post("drain?dry_run=true", `{"force":true}`, 200).Drain; len(d.Servers) != 0 {
 		t.Errorf("planned: %+v", d)
 	}
+	if n := m.post("cordon", `{"force":true}`, 200); n.CordonedBy != "cloudfn" {
+		t.Errorf("cordoned: %+v", n)
+	}
+	m.post("uncordon", "", 200)
 	testkit.ForceDown(t, m.host, true)
 	m.refused("drain", `{"force":true}`, "is down")
 	m.refused("drain?dry_run=true", `{"force":true}`, "not evacuated")

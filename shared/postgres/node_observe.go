@@ -54,7 +54,7 @@ with given as (
            case when h.name is null or b.updated_at > coalesce($12, now) then b.disabled_reason
                 else h.disabled_reason end as disabled_reason,
            b.cordoned_at, coalesce(h.servers, 0) as servers, coalesce(b.status, 'unknown') as previous_status,
-           b.status_since, coalesce(b.alert, true) as alert, b.enabled as was_enabled,
+           b.status_since, b.not_up_since, coalesce(b.alert, true) as alert, b.enabled as was_enabled,
            coalesce(b.seq, (extract(epoch from now) * 1000)::bigint) as seq,
            b.agent_at, b.agent_status, b.agent_reason, now
     from clock, agreement, given h full join before b on b.name = h.name
@@ -99,19 +99,20 @@ with given as (
     from statuses
 ), after as (
     insert into nodes as n (name, zone, is_up, down_since, service_id, service_at, reported_at, enabled,
-                            disabled_reason, cordoned_at, servers, status, status_reason, status_since, seq)
+                            disabled_reason, cordoned_at, servers, status, status_reason, status_since, not_up_since,
+                            seq)
     select name, zone, is_up, down_since, service_id, service_at, reported_at, enabled, disabled_reason,
            case when not enabled and starts_with(disabled_reason, '` + domain.CordonMark + `')
                 then coalesce(cordoned_at, now) end,
            servers, status, reason, case when status = previous_status then coalesce(status_since, now) else now end,
-           seq + notify::int
+           case when status <> 'up' then coalesce(not_up_since, now) end, seq + notify::int
     from next order by name
     on conflict (name) do update
     set zone = excluded.zone, is_up = excluded.is_up, down_since = excluded.down_since,
         service_id = excluded.service_id, service_at = excluded.service_at, reported_at = excluded.reported_at,
         enabled = excluded.enabled, disabled_reason = excluded.disabled_reason, cordoned_at = excluded.cordoned_at,
         servers = excluded.servers, status = excluded.status, status_reason = excluded.status_reason,
-        status_since = excluded.status_since, seq = excluded.seq
+        status_since = excluded.status_since, not_up_since = excluded.not_up_since, seq = excluded.seq
     returning *
 ), event as (` + nodeEventSQL + ` after join (select name, previous_status from next where notify) changes using (name)
 )

@@ -107,7 +107,12 @@ func TestObserveNodes(t *testing.T) {
 			w.events("b")
 			continue
 		}
-		since := w.observed(limits, "b "+step.status)[0].StatusSince
+		outage := w.node("b").NotUpSince
+		after := w.observed(limits, "b "+step.status)[0]
+		since := after.StatusSince
+		if after.NotUpSince.IsZero() != (step.status == "up") || step.status == "down" && !after.NotUpSince.Equal(outage) {
+			t.Errorf("%s: it is not up since %s, before %s", step.status, after.NotUpSince, outage)
+		}
 		w.events("b", previous+" "+step.status)
 		w.observed(limits)
 		if n := w.node("b"); !n.StatusSince.Equal(since) || n.Servers != 2 || n.ServiceID != "s-b" ||
