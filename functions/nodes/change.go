@@ -11,9 +11,9 @@ import (
 // changeAttempts bounds the retries of a change while others change the node.
 const changeAttempts = 3
 
-// Describe replaces what admins set of a node.
-func (s service) Describe(
-	ctx context.Context, who domain.Identity, token domain.Secret, name string, settings domain.NodeSettings,
+// Change changes what admins set of a node.
+func (s service) Change(
+	ctx context.Context, who domain.Identity, token domain.Secret, name string, in *ChangeNode,
 	expected func(domain.Node) bool,
 ) (node, error) {
 	cloud := s.cloud.As(token, who.ProjectID)
@@ -28,6 +28,10 @@ func (s service) Describe(
 		if !expected(found.stored) {
 			return found, apperr.New(apperr.Precondition, "the node has been changed: its ETag is %s now",
 				etag(found.stored))
+		}
+		settings, err := in.apply(found.stored)
+		if err != nil {
+			return found, err
 		}
 		found.stored, err = s.nodes.Describe(ctx, name, settings, found.stored.Version)
 		if !errors.Is(err, domain.ErrChanged) {

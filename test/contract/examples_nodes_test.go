@@ -62,18 +62,18 @@ func (s *story) maintenance(t *testing.T, admin ask) {
 	t.Helper()
 	wrong := admin
 	wrong.header = []string{"If-Match", `"77"`}
-	s.ok(t, "describeNode", 412, wrong)
+	s.ok(t, "changeNode", 412, wrong)
 	for _, example := range []string{"labels", "muted", "labels"} {
 		mine := admin
 		mine.example, mine.header = example, []string{"If-Match", "*"}
-		s.ok(t, "describeNode", 200, mine)
+		s.ok(t, "changeNode", 200, mine)
 	}
 	// Others change the node again and again.
 	s.exec(t, "create function lost() returns trigger language plpgsql as 'begin return null; end'")
 	s.exec(t, "create trigger lost before update of labels on nodes for each row execute function lost()")
 	mine := admin
 	mine.header = []string{"If-Match", "*"}
-	s.ok(t, "describeNode", 409, mine)
+	s.ok(t, "changeNode", 409, mine)
 	s.exec(t, "drop trigger lost on nodes")
 	s.ok(t, "reportNode", 204, admin)
 	s.ok(t, "listNodeServers", 200, admin)
