@@ -41,24 +41,6 @@ func (s service) Change(
 	return node{}, apperr.New(apperr.Conflict, "others change the node at the same time: try once more")
 }
 
-// Report records the heartbeat of a node's agent. It is for who may change compute services, and for the roles of the
-// configuration.
-func (s service) Report(
-	ctx context.Context, who domain.Identity, token domain.Secret, name string, status domain.NodeStatus,
-	reason string,
-) error {
-	if !who.Has(s.reportRoles...) {
-		if err := s.cloud.As(token, who.ProjectID).MayChangeServices(ctx); err != nil {
-			return err
-		}
-	}
-	n, err := s.nodes.Heartbeat(ctx, name, status, reason)
-	if err == nil && n.Status != status {
-		s.wake("watch-nodes")
-	}
-	return err
-}
-
 // Delete removes a node that is down and empty: its nova-compute from Nova, with the caller's token, then what is
 // stored.
 func (s service) Delete(ctx context.Context, who domain.Identity, token domain.Secret, name string) error {

@@ -31,12 +31,11 @@ type openStack interface {
 }
 
 type service struct {
-	nodes       postgres.Nodes
-	drains      postgres.Drains
-	isolations  postgres.Isolations
-	cloud       openStack
-	reportRoles []string // may send heartbeats
-	wake        func(functions ...string)
+	nodes      postgres.Nodes
+	drains     postgres.Drains
+	isolations postgres.Isolations
+	cloud      openStack
+	wake       func(functions ...string)
 }
 
 // List returns a page of the hosts, by name. hasMore says that another page follows.

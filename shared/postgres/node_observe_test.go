@@ -87,6 +87,15 @@ func (w *watched) node(name string) domain.Node {
 
 func (w *watched) exec(sql string) { w.Helper(); write(w.T, w.conn, sql) }
 
+// heartbeat is one of a host's agent, with a token that was just made for it.
+func (w *watched) heartbeat(name string, status domain.NodeStatus, reason string) (domain.Node, error) {
+	w.Helper()
+	if err := w.SetToken(w.Context(), name, []byte(name), "boss"); err != nil {
+		w.Fatal(err)
+	}
+	return w.Heartbeat(w.Context(), name, []byte(name), status, reason)
+}
+
 // TestObserveNodes: a host that stops reporting is suspect, down, and up again, with an event for each.
 func TestObserveNodes(t *testing.T) {
 	t.Parallel()
@@ -185,7 +194,7 @@ func TestObserveAgents(t *testing.T) {
 	w := watch(t, "a")
 	w.reported("a", 0)
 	for _, name := range []string{"a", "metal"} {
-		if n, err := w.Heartbeat(t.Context(), name, domain.NodeSuspect, "a disk fails"); err != nil ||
+		if n, err := w.heartbeat(name, domain.NodeSuspect, "a disk fails"); err != nil ||
 			n.AgentReason != "a disk fails" || n.Version != 1 {
 			t.Fatalf("%+v: %v", n, err)
 		}
@@ -198,7 +207,7 @@ func TestObserveAgents(t *testing.T) {
 	}
 	w.events("metal", "unknown suspect")
 	for _, name := range []string{"a", "metal"} {
-		if _, err := w.Heartbeat(t.Context(), name, domain.NodeUp, ""); err != nil {
+		if _, err := w.heartbeat(name, domain.NodeUp, ""); err != nil {
 			t.Fatal(err)
 		}
 	}

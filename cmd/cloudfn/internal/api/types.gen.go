@@ -2807,6 +2807,12 @@ type NodeServers struct {
 	Servers []NodeServer `json:"servers"`
 }
 
+// NodeToken defines model for NodeToken.
+type NodeToken struct {
+	// Token For the agent's header Authorization: Bearer.
+	Token string `json:"token"`
+}
+
 // Order defines model for Order.
 type Order struct {
 	// Callback The callback that was made with the order. Absent when it has no callback, or its owner deleted it.

@@ -1,6 +1,7 @@
 package nodes
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 
@@ -11,7 +12,6 @@ import (
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/cli"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/leases"
-	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
 // change sends what is to change of a node: what is absent stays, and null resets it.
@@ -114,19 +114,24 @@ func periodOf(flag, text string) (string, error) {
 	return period.String(), nil
 }
 
-func heartbeat(a *cli.App) *cobra.Command {
-	cmd := noun.One(a, "heartbeat", "Report how a host is, as an agent of your own", "reportNode",
+func token(a *cli.App) *cobra.Command {
+	cmd := noun.One(a, "token", "Make the token of a host's agent, or revoke it", "createNodeToken",
 		func(cmd *cobra.Command, name string) error {
-			body := cli.Body(cmd.Flags(), "reason")
-			body["status"], _ = cmd.Flags().GetString("status")
-			return a.API().Do(cmd.Context(), http.MethodPost, noun.URL(name, "heartbeat"), body, nil)
+			path := noun.URL(name, "token")
+			if isRevoked, _ := cmd.Flags().GetBool("revoke"); isRevoked {
+				return a.API().Do(cmd.Context(), http.MethodDelete, path, nil, nil)
+			}
+			made, err := api.Send[api.NodeToken](cmd.Context(), a.API(), http.MethodPost, path, nil)
+			if err == nil {
+				_, err = fmt.Fprintln(a.Out, made.Value.Token)
+			}
+			return err
 		})
-	cmd.Long = `Report how a host is, as an agent of your own does beside nova-compute. From the first report on the
-agent is expected to report, and the host is suspect when it does not.`
-	cmd.Example = "  cloudfn nodes heartbeat compute-1 --status suspect --reason 'a disk fails'"
-	cli.Choice(cmd, "status", "how it is: up, suspect or down", string(domain.NodeUp), string(domain.NodeSuspect),
-		string(domain.NodeDown))
-	cmd.Flags().String("reason", "", "why")
-	cli.Choices(cmd, "reason")
+	cmd.Annotations = cli.Calls("createNodeToken", "revokeNodeToken")
+	cmd.Long = `Make the token with which an agent of your own reports how a host is, in the place of the one before. It is
+printed this once. The agent sends it as Authorization: Bearer to POST /v1/nodes/NODE/heartbeat. What it reports counts
+while it is fresh; nova-compute's own reports count all the same.`
+	cmd.Example = "  cloudfn nodes token compute-1 > compute-1.token\n  cloudfn nodes token compute-1 --revoke"
+	cmd.Flags().Bool("revoke", false, "revoke it, and make no other")
 	return cmd
 }
