@@ -11,9 +11,9 @@ import (
 // changeAttempts bounds the retries of a change while others change the node.
 const changeAttempts = 3
 
-// Describe replaces what admins set of a node.
-func (s service) Describe(
-	ctx context.Context, who domain.Identity, token domain.Secret, name string, settings domain.NodeSettings,
+// Change changes what admins set of a node.
+func (s service) Change(
+	ctx context.Context, who domain.Identity, token domain.Secret, name string, in *ChangeNode,
 	expected func(domain.Node) bool,
 ) (node, error) {
 	cloud := s.cloud.As(token, who.ProjectID)
@@ -29,30 +29,16 @@ func (s service) Describe(
 			return found, apperr.New(apperr.Precondition, "the node has been changed: its ETag is %s now",
 				etag(found.stored))
 		}
+		settings, err := in.apply(found.stored)
+		if err != nil {
+			return found, err
+		}
 		found.stored, err = s.nodes.Describe(ctx, name, settings, found.stored.Version)
 		if !errors.Is(err, domain.ErrChanged) {
 			return found, err
 		}
 	}
 	return node{}, apperr.New(apperr.Conflict, "others change the node at the same time: try once more")
-}
-
-// Report records the heartbeat of a node's agent. It is for who may change compute services, and for the roles of the
-// configuration.
-func (s service) Report(
-	ctx context.Context, who domain.Identity, token domain.Secret, name string, status domain.NodeStatus,
-	reason string,
-) error {
-	if !who.Has(s.reportRoles...) {
-		if err := s.cloud.As(token, who.ProjectID).MayChangeServices(ctx); err != nil {
-			return err
-		}
-	}
-	n, err := s.nodes.Heartbeat(ctx, name, status, reason)
-	if err == nil && n.Status != status {
-		s.wake("watch-nodes")
-	}
-	return err
 }
 
 // Delete removes a node that is down and empty: its nova-compute from Nova, with the caller's token, then what is
@@ -80,15 +66,20 @@ func (s service) Delete(ctx context.Context, who domain.Identity, token domain.S
 
 // checkDelete says why a node cannot be deleted.
 func checkDelete(n node) error {
-	reservable := n.stored.Pool != ""
+	isReservable := n.stored.Pool != ""
+	isDead := n.status() == domain.NodeDown || !n.isThere && n.status() == domain.NodeUnknown
 	switch {
-	case reservable:
+	case isReservable:
 		return apperr.New(apperr.Conflict, "node %s is reservable: make it unreservable first", n.Name)
 	case n.isDraining():
 		return apperr.New(apperr.Conflict, "node %s is drained: cancel that first", n.Name)
-	case n.IsUp || !n.isThere && n.status() == domain.NodeUp:
-		return apperr.New(apperr.Conflict, "node %s is up: only a node that is down can be deleted", n.Name)
-	case n.Servers > 0:
+	case n.CellDown:
+		return apperr.New(apperr.Conflict, "the cell of node %s does not answer: whether it is down is unknown", n.Name)
+	case n.IsUp || !isDead:
+		return apperr.New(apperr.Conflict, "node %s is %s: only a node that is down can be deleted", n.Name, n.status())
+	case n.Servers == 1:
+		return apperr.New(apperr.Conflict, "node %s has 1 server: move or delete it first", n.Name)
+	case n.Servers > 1:
 		return apperr.New(apperr.Conflict, "node %s has %d servers: move or delete them first", n.Name, n.Servers)
 	}
 	return nil

@@ -8,8 +8,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestDescribeNode replaces what is set of a node, by its ETag, and lists by it.
-func TestDescribeNode(t *testing.T) {
+// TestChangeNode changes what is set of a node, by its ETag, and lists by it.
+func TestChangeNode(t *testing.T) {
 	t.Parallel()
 	server := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function)
 	admin, member := server.As(testkit.Token(t, "admin")), server.As(testkit.BorrowProject(t).Token(t))
@@ -20,7 +20,7 @@ func TestDescribeNode(t *testing.T) {
 	if etag := admin.Get(t, path).Header.Get("ETag"); etag != `"0"` {
 		t.Errorf("before it is described, the ETag is %s", etag)
 	}
-	a := admin.Do(t, "PUT", path, settings, "Content-Type", "application/json", "If-Match", `"0"`)
+	a := admin.Do(t, "PATCH", path, settings, "Content-Type", "application/json", "If-Match", `"0"`)
 	var n Node
 	if a.JSON(t, &n); a.Status != 200 || n.Labels["rack"] != "r1" || n.RegionZone != "west" || n.NetworkZone != "n1" ||
 		n.Providers[0] != "docker" || n.StatusURL != "https://compute-1.example/up" || !n.Alert ||
@@ -53,8 +53,9 @@ func TestDescribeNode(t *testing.T) {
 	}{
 		{admin, path, `{}`, []string{"If-Match", `"0"`}, 412},
 		{admin, path, `{"alert":false}`, []string{"If-Match", `"9", "1"`}, 200},
-		{admin, path, `{}`, nil, 200},
+		{admin, path, `{"labels":{"row":null,"disk":"ssd"},"auto_cordon_after":null,"providers":null}`, nil, 200},
 		{member, path, `{}`, nil, 403},
+		{admin, path, `{"auto_cordon_after":""}`, nil, 400},
 		{admin, "/v1/nodes/no.such.host", `{}`, nil, 404},
 		{admin, path, `{"status_url":"ftp://x"}`, nil, 400},
 		{admin, path, `{"status_url":"/up"}`, nil, 400},
@@ -66,7 +67,7 @@ func TestDescribeNode(t *testing.T) {
 		{admin, path, `{"auto_drain_after":"1h"}`, nil, 400},
 		{admin, path, `{"lables":{}}`, nil, 400},
 	} {
-		if a := r.client.Do(t, "PUT", r.path, r.body,
+		if a := r.client.Do(t, "PATCH", r.path, r.body,
 			append([]string{"Content-Type", "application/json"}, r.header...)...); a.Status != r.status {
 			t.Errorf("%s: got %d %s, want %d", r.body, a.Status, a.Body, r.status)
 		}
@@ -75,44 +76,16 @@ func TestDescribeNode(t *testing.T) {
 	if n = (Node{}); a.Header.Get("ETag") != `"3"` {
 		t.Errorf("the ETag is %s", a.Header.Get("ETag"))
 	}
-	if a.JSON(t, &n); len(n.Labels) != 0 || n.AutoCordon != "" || !n.Alert {
-		t.Errorf("what is absent is reset: %+v", n)
+	if a.JSON(t, &n); fmt.Sprint(n.Labels) != "map[disk:ssd rack:r1]" || n.AutoCordon != "" || n.Alert ||
+		n.AutoDrain != "P1DT2H" || len(n.Providers) != 0 || n.RegionZone != "west" {
+		t.Errorf("what is absent stays, and null resets: %+v", n)
 	}
-}
-
-// TestReportNode: who may change compute services reports nodes, and the roles of the configuration.
-func TestReportNode(t *testing.T) {
-	t.Parallel()
-	database := testkit.Database(t)
-	conn, p := testkit.Connect(t, database), testkit.BorrowProject(t)
-	server := testkit.Start(t, testkit.Env(t, database, nil), Function)
-	roles := testkit.Start(t, testkit.Env(t, database, map[string]string{"NODES_HEARTBEAT_ROLES": "member"}), Function)
-	admin, member := server.As(testkit.Token(t, "admin")), p.Token(t)
-	for _, r := range []struct {
-		client     *testkit.Client
-		name, body string
-		status     int
-	}{
-		{admin, "metal-1", `{"status":"suspect","reason":"a disk fails"}`, 204},
-		{admin, "metal-1", `{"status":"broken"}`, 400},
-		{admin, "metal-1", `{}`, 400},
-		{admin, "-x", `{"status":"up"}`, 400},
-		{admin, strings.Repeat("x", 256), `{"status":"up"}`, 400},
-		{server.As(member), "metal-1", `{"status":"up"}`, 403},
-		{roles.As(member), "metal-2", `{"status":"up"}`, 204},
-		{server.As(""), "metal-1", `{"status":"up"}`, 401},
-	} {
-		if a := r.client.Post(t, "/v1/nodes/"+r.name+"/heartbeat", r.body); a.Status != r.status {
-			t.Errorf("%.40s %s: got %d %s, want %d", r.name, r.body, a.Status, a.Body, r.status)
-		}
+	a = admin.Do(t, "PATCH", path, `{"labels":null,"alert":null,"status_url":null,"region_zone":null}`,
+		"Content-Type", "application/json")
+	if n = (Node{}); a.Status != 200 {
+		t.Fatalf("got %d %s", a.Status, a.Body)
 	}
-	got := testkit.Scalar[[]string](t, conn, `
-select array_agg(concat_ws(' ', name, agent_status, agent_reason) order by name) from nodes where agent_at is not null`)
-	if fmt.Sprint(got) != "[metal-1 suspect a disk fails metal-2 up ]" {
-		t.Errorf("stored %q", got)
-	}
-	if n := do(t, admin, "GET", "/v1/nodes/metal-1", 200); n.Status != "unknown" || n.Schedulable ||
-		n.HeartbeatAt.IsZero() || n.CordonedBy != "" {
-		t.Errorf("before watch-nodes has seen it: %+v", n)
+	if a.JSON(t, &n); len(n.Labels) != 0 || !n.Alert || n.StatusURL != "" || n.RegionZone != "" || n.NetworkZone != "n1" {
+		t.Errorf("what is null is reset: %+v", n)
 	}
 }

@@ -3,6 +3,7 @@ package nodes
 import (
 	"cmp"
 	"context"
+	"slices"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -11,17 +12,29 @@ import (
 // maxReason is how much of a reason Nova stores.
 const maxReason = 255
 
-// Cordon keeps new servers off a host, with the caller's token. One that is disabled already stays as it is.
+// Cordon keeps new servers off a host, with the caller's token. One that cloudfn has cordoned stays as it is, and one
+// that somebody else has disabled stays theirs.
 func (s service) Cordon(
-	ctx context.Context, who domain.Identity, token domain.Secret, name, reason string,
+	ctx context.Context, who domain.Identity, token domain.Secret, name, reason string, isForced bool,
 ) (node, error) {
 	cloud := s.cloud.As(token, who.ProjectID)
-	found, err := s.get(ctx, cloud, name)
+	all, err := s.all(ctx, cloud)
+	if err != nil {
+		return node{}, err
+	}
+	found, err := s.find(ctx, cloud, slices.Clone(all), name)
 	if err == nil {
 		err = cloud.MayChangeServices(ctx)
 	}
+	if err == nil && found.IsEnabled {
+		err = checkLast(found, all, isForced)
+	}
 	if err != nil {
 		return found, err
+	}
+	if found.cordonedBy() == byOthers {
+		return found, apperr.New(apperr.Conflict, "node %s was not disabled by cloudfn, but with the reason %q", name,
+			found.DisabledReason)
 	}
 	return s.cordon(ctx, cloud, found, cmp.Or(reason, "cordoned by "+who.UserName))
 }

@@ -38,10 +38,10 @@ func (s service) Drain(
 	if err == nil {
 		err = cloud.MayChangeServices(ctx)
 	}
-	if err == nil {
-		err = checkDrain(found, all, in.isForced)
-	}
 	if err != nil || found.isDraining() && !in.isDryRun {
+		return found, err
+	}
+	if err := checkDrain(found, all, in.isForced); err != nil {
 		return found, err
 	}
 	if in.isDryRun {
@@ -63,20 +63,19 @@ func (s service) Drain(
 
 // checkDrain says why a host cannot be drained.
 func checkDrain(found node, all []node, isForced bool) error {
-	isAlternative := func(n node) bool {
-		return n.Name != found.Name && n.takesServers() && (n.stored.Pool == "") == (found.stored.Pool == "")
-	}
 	switch {
 	case !found.isThere:
 		return apperr.New(apperr.Conflict, "Nova has no host %s any more", found.Name)
+	case found.CellDown:
+		return apperr.New(apperr.Conflict, "the cell of node %s does not answer: its servers cannot be moved", found.Name)
 	case !found.IsUp || found.status() == domain.NodeDown:
 		return apperr.New(apperr.Conflict, "node %s is down: servers cannot be moved off it, and are not evacuated",
 			found.Name)
-	case !isForced && !slices.ContainsFunc(all, isAlternative):
-		return apperr.New(apperr.Conflict, "no other node takes the servers of node %s: with force it is drained all "+
-			"the same", found.Name)
+	case found.drain != nil && !found.isDraining() && !found.drain.DueAt.IsZero(): // before the host is cordoned
+		return apperr.New(apperr.Conflict, "the last drain of node %s is %s, and still follows servers that move",
+			found.Name, found.drain.Status)
 	}
-	return nil
+	return checkLast(found, all, isForced)
 }
 
 // plan shows how a drain would move the servers of a host.

@@ -94,7 +94,8 @@ func TestCordon(t *testing.T) {
 	if err := other.DisableService(t.Context(), m.nova().ServiceID, "a new kernel"); err != nil {
 		t.Fatal(err)
 	}
-	if n := m.post("cordon", `{"reason":"x"}`, 200); n.CordonedBy != "other" || n.DisabledReason != "a new kernel" {
+	m.refused("cordon", `{"reason":"x","force":true}`, `with the reason \"a new kernel\"`)
+	if n := do(t, m.admin, "GET", "/v1/nodes/"+m.host, 200); n.CordonedBy != "other" || n.Schedulable {
 		t.Errorf("another admin's: %+v", n)
 	}
 	m.refused("uncordon", "", `with the reason \"a new kernel\"`)
@@ -134,6 +135,11 @@ func TestDrainNode(t *testing.T) {
 	if h := m.nova(); h.IsEnabled || h.DisabledReason != "cloudfn: drained by admin" {
 		t.Errorf("Nova has %+v", h)
 	}
+	testkit.ForceDown(t, m.host, true) // enables it, too; a new drain of a host that is down is refused
+	if again := m.post("drain", "", 202); *again.Drain.ID != *n.Drain.ID {
+		t.Errorf("a drain of a host that is drained and down: %+v", again.Drain)
+	}
+	testkit.ForceDown(t, m.host, false)
 	if d := m.post("cancel-drain", "", 202).Drain; d.State != domain.DrainCancelled || *d.ID != *n.Drain.ID {
 		t.Errorf("cancelled: %+v", d)
 	}
@@ -141,6 +147,10 @@ func TestDrainNode(t *testing.T) {
 	m.post("cancel-drain", "", 202)
 	if n := m.post("uncordon", "", 200); !n.Schedulable {
 		t.Errorf("got %+v", n)
+	}
+	m.refused("drain", "", "still follows")
+	if h := m.nova(); !h.IsEnabled {
+		t.Errorf("a drain that was refused has cordoned the host: %+v", h)
 	}
 	var servers NodeServers
 	m.admin.Get(t, "/v1/nodes/"+m.host+"/servers?limit=1").JSON(t, &servers)
@@ -200,11 +210,16 @@ func TestDrainIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	// It is the only host of the pool, and other servers may not land on what is in none.
+	m.refused("cordon", "", "with force")
 	m.refused("drain", "", "with force")
 	m.refused("drain?dry_run=true", "", "with force")
 	if d := m.post("drain?dry_run=true", `{"force":true}`, 200).Drain; len(d.Servers) != 0 {
 		t.Errorf("planned: %+v", d)
 	}
+	if n := m.post("cordon", `{"force":true}`, 200); n.CordonedBy != "cloudfn" {
+		t.Errorf("cordoned: %+v", n)
+	}
+	m.post("uncordon", "", 200)
 	testkit.ForceDown(t, m.host, true)
 	m.refused("drain", `{"force":true}`, "is down")
 	m.refused("drain?dry_run=true", `{"force":true}`, "not evacuated")

@@ -14,8 +14,6 @@ import (
 type Config struct {
 	// Id of the operators' project: its callbacks get the events of nodes. Empty = only the broker gets them.
 	ProjectID string `env:"NODES_PROJECT_ID"`
-	// Roles that may send heartbeats of nodes, besides who may change compute services.
-	HeartbeatRoles []string `env:"NODES_HEARTBEAT_ROLES"`
 }
 
 // Function declares nodes.
@@ -29,6 +27,7 @@ var Function = run.HTTP[Config, service]{
 			"drains":        "select, insert, update",
 			"events":        "insert",
 			"isolation":     "select",
+			"node_tokens":   "select, insert, update, delete",
 			"nodes":         "select, insert, update, delete",
 		},
 		Network: []string{"compute", "identity", "placement"},
@@ -43,12 +42,11 @@ var Function = run.HTTP[Config, service]{
 
 func build(cfg Config, d run.Deps) (service, error) {
 	return service{
-		nodes:       postgres.Nodes{DB: d.DB, EventProject: cfg.ProjectID},
-		drains:      postgres.Drains{DB: d.DB, EventProject: cfg.ProjectID},
-		isolations:  postgres.Isolations{DB: d.DB},
-		cloud:       clouds{d.Cloud},
-		reportRoles: cfg.HeartbeatRoles,
-		wake:        d.Wake,
+		nodes:      postgres.Nodes{DB: d.DB, EventProject: cfg.ProjectID},
+		drains:     postgres.Drains{DB: d.DB, EventProject: cfg.ProjectID},
+		isolations: postgres.Isolations{DB: d.DB},
+		cloud:      clouds{d.Cloud},
+		wake:       d.Wake,
 	}, nil
 }
 

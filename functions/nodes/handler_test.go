@@ -160,7 +160,7 @@ func TestWhoSeesHosts(t *testing.T) {
 		{admin, "POST", "/v1/nodes/no.such.host/unreservable", 404},
 		{admin, "GET", "/v1/nodes/" + strings.Repeat("x", 300), 404},
 		{admin, "GET", "/v1/nodes?limit=0", 400},
-		{admin, "PATCH", "/v1/nodes/compute-1", 405},
+		{admin, "PUT", "/v1/nodes/compute-1", 405},
 	} {
 		t.Run(fmt.Sprintf("%s %.40s", r.method, r.path), func(t *testing.T) {
 			do(t, r.client, r.method, r.path, r.status)

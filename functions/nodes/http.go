@@ -66,6 +66,7 @@ func routes(api huma.API, s service) {
 		}),
 	}, h.unreservable)
 	changeRoutes(api, h)
+	tokenRoutes(api, h)
 	drainRoutes(api, h)
 }
 

@@ -18,10 +18,11 @@ func drainRoutes(api huma.API, h handler) {
 		OperationID: "cordonNode", Method: http.MethodPost, Path: "/v1/nodes/{name}/cordon", Tags: tags,
 		Middlewares: writes, DefaultStatus: http.StatusOK, Summary: "Keep new servers off a host",
 		Responses: httpx.Answers(map[int]string{
-			200: "The host is cordoned, or was disabled already: `cordoned_by` says by whom.",
+			200: "The host is cordoned.",
 			403: notMine,
 			404: notFound,
-			409: "Nova has the host no more.",
+			409: "Another admin has disabled the host, it is the last one of its zone that takes servers, or Nova has it " +
+				"no more.",
 		}),
 	}, h.cordon)
 	httpx.Register(api, huma.Operation{
@@ -42,7 +43,7 @@ func drainRoutes(api huma.API, h handler) {
 			202: "The host is cordoned, and its servers are about to move.",
 			403: notMine,
 			404: notFound,
-			409: "The host is down, is the last one that takes servers, or a cancelled drain of it is not over yet.",
+			409: "The host is down, is the last one of its zone that takes servers, or a cancelled drain of it is not over yet.",
 		}),
 	}, h.drain)
 	httpx.Register(api, huma.Operation{
@@ -59,6 +60,7 @@ func drainRoutes(api huma.API, h handler) {
 // CordonNode is the body of a cordon.
 type CordonNode struct {
 	Reason string `json:"reason,omitempty" maxLength:"200" example:"a disk fails" doc:"Nova shows it with the host."`
+	Force  bool   `json:"force,omitempty" doc:"Also the last host of its zone that takes servers."`
 }
 
 type cordonInput struct {
@@ -68,11 +70,11 @@ type cordonInput struct {
 
 func (h handler) cordon(ctx context.Context, in *cordonInput) (*nodeOutput, error) {
 	who, token := auth.Caller(ctx)
-	reason := ""
+	body := CordonNode{}
 	if in.Body != nil {
-		reason = in.Body.Reason
+		body = *in.Body
 	}
-	return reply(h.svc.Cordon(ctx, who, token, in.Name, reason))
+	return reply(h.svc.Cordon(ctx, who, token, in.Name, body.Reason, body.Force))
 }
 
 func (h handler) uncordon(ctx context.Context, in *NodePath) (*nodeOutput, error) {
@@ -84,7 +86,7 @@ func (h handler) uncordon(ctx context.Context, in *NodePath) (*nodeOutput, error
 type DrainNode struct {
 	Parallel      int    `json:"parallel,omitempty" minimum:"1" maximum:"20" doc:"How many servers move at a time."`
 	ServerTimeout string `json:"server_timeout,omitempty" minLength:"1" maxLength:"100" example:"PT10M"`
-	Force         bool   `json:"force,omitempty" doc:"Also when no other host takes servers."`
+	Force         bool   `json:"force,omitempty" doc:"Also the last host of its zone that takes servers."`
 }
 
 // Resolve implements huma.Resolver.

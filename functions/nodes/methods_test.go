@@ -17,7 +17,7 @@ func TestMethods(t *testing.T) {
 	}{
 		{"ListNode", "GET", "/v1/nodes", "", 200},
 		{"GetNode", "GET", path, "", 200},
-		{"UpdateNode", "PUT", path, `{"labels":{"rack":"r1"},"region_zone":"west"}`, 200},
+		{"UpdateNode", "PATCH", path, `{"labels":{"rack":"r1"},"region_zone":"west"}`, 200},
 		{"CordonNode", "POST", path + "/cordon", `{"reason":"a disk fails"}`, 200},
 		{"DrainNode", "POST", path + "/drain", `{"parallel":1}`, 202},
 		{"UncordonNode while it is drained", "POST", path + "/uncordon", "", 409},

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
@@ -50,8 +51,18 @@ func (n node) cordonedBy() string {
 // isDraining reports whether a drain moves servers off the host.
 func (n node) isDraining() bool { return n.drain != nil && n.drain.Status == domain.DrainRunning }
 
-// takesServers reports whether Nova's scheduler uses the host.
-func (n node) takesServers() bool { return n.isThere && n.IsEnabled && n.IsUp }
+// checkLast keeps the last host of a zone and pool that takes servers from being cordoned without force.
+func checkLast(found node, all []node, isForced bool) error {
+	hosts, pooled := make([]domain.ComputeHost, len(all)), map[string]bool{}
+	for i, n := range all {
+		hosts[i], pooled[n.Name] = n.ComputeHost, n.stored.Pool != ""
+	}
+	if isForced || !domain.IsLast(found.Name, hosts, func(name string) bool { return pooled[name] }) {
+		return nil
+	}
+	return apperr.New(apperr.Conflict, "node %s is the last one in zone %s that takes servers: repeat it with force",
+		found.Name, found.Zone)
+}
 
 // heartbeatAt is the last report of its nova-compute or agent.
 func (n node) heartbeatAt() time.Time {

@@ -31,12 +31,11 @@ type openStack interface {
 }
 
 type service struct {
-	nodes       postgres.Nodes
-	drains      postgres.Drains
-	isolations  postgres.Isolations
-	cloud       openStack
-	reportRoles []string // may send heartbeats
-	wake        func(functions ...string)
+	nodes      postgres.Nodes
+	drains     postgres.Drains
+	isolations postgres.Isolations
+	cloud      openStack
+	wake       func(functions ...string)
 }
 
 // List returns a page of the hosts, by name. hasMore says that another page follows.
@@ -73,6 +72,10 @@ func (s service) all(ctx context.Context, cloud session) ([]node, error) {
 	}
 	out := make([]node, 0, len(hosts))
 	for _, h := range hosts {
+		if s := byName[h.Name]; h.CellDown {
+			h.Zone, h.IsUp, h.IsEnabled, h.ServiceID = s.Zone, s.IsUp, s.Enabled, s.ServiceID
+			h.DisabledReason, h.SeenAt = s.DisabledReason, s.ServiceAt
+		}
 		out = append(out, node{ComputeHost: h, isThere: true, stored: byName[h.Name], isolation: isolation})
 		delete(byName, h.Name)
 	}

@@ -39,7 +39,7 @@ type Drain struct {
 // DrainServerStatus is how far one server of a drain is.
 type DrainServerStatus string
 
-// The statuses of a server of a drain. The last two are final.
+// The statuses of a server of a drain. The last two are final, but for a server that comes back.
 const (
 	DrainPending    DrainServerStatus = "pending"
 	DrainMigrating  DrainServerStatus = "migrating"  // Nova was asked to move it

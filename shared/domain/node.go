@@ -1,6 +1,9 @@
 package domain
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // PoolState reports whether hosts can be reserved on a node.
 type PoolState string
@@ -58,11 +61,12 @@ type Node struct {
 	Providers       []string      // what runs on it besides Nova's hypervisor
 	StatusURL       string        // asked when it is suspect; "" = none
 	Alert           bool          // changes of status are events
-	AutoCordonAfter time.Duration // down for so long; zero = never
+	AutoCordonAfter time.Duration // suspect or down for so long; zero = never
 	AutoDrainAfter  time.Duration // suspect for so long, and still up in Nova; zero = never
 	Status          NodeStatus
 	StatusReason    string
 	StatusSince     time.Time
+	NotUpSince      time.Time // suspect or down; zero = it is neither
 	ServiceAt       time.Time // the last report of its nova-compute, by Nova's clock
 	ReportedAt      time.Time // the same by the database's clock
 	AgentAt         time.Time // the last heartbeat of the operator's own agent
@@ -112,7 +116,8 @@ type ComputeHost struct {
 	Zone           string
 	IsUp           bool
 	IsEnabled      bool
-	Servers        int // that run on it
+	CellDown       bool // Nova shows only its name, because its cell does not answer
+	Servers        int  // that run on it
 	ServerIDs      []string
 	ServiceID      string // of its nova-compute
 	DisabledReason string
@@ -126,6 +131,16 @@ type ComputeHost struct {
 	Traits         []string
 	Attributes     map[string]string
 	SeenAt         time.Time // of the service's last report
+}
+
+// IsLast reports whether no other host takes new servers in the place of one: one that is up, enabled, of the same zone
+// and of the same pool, as reservable hosts and ordinary ones do not replace one another.
+func IsLast(name string, hosts []ComputeHost, isPooled func(name string) bool) bool {
+	at := slices.IndexFunc(hosts, func(h ComputeHost) bool { return h.Name == name })
+	return !slices.ContainsFunc(hosts, func(h ComputeHost) bool {
+		return h.Name != name && h.IsUp && h.IsEnabled && (at < 0 || h.Zone == hosts[at].Zone) &&
+			isPooled(h.Name) == isPooled(name)
+	})
 }
 
 // Aggregate is a host aggregate of Nova.

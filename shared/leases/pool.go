@@ -39,7 +39,9 @@ func (p Pool) Survey(ctx context.Context) error {
 	var pooled []domain.ComputeHost
 	for _, node := range nodes {
 		n := slices.IndexFunc(all, func(h domain.ComputeHost) bool { return h.Name == node.Name })
-		if n >= 0 {
+		if n >= 0 && all[n].CellDown {
+			continue // it stays as it was
+		} else if n >= 0 {
 			pooled = append(pooled, all[n])
 		} else if err := p.Nodes.SetUp(ctx, node.Name, false); err != nil {
 			return err

@@ -28,6 +28,10 @@ type DrainCloud interface {
 // Drains stores drains. Every write carries the claim.
 type Drains interface {
 	SetServers(ctx context.Context, claim domain.Claim, drain domain.Drain, servers ...domain.DrainServer) error
+	// StartServer is SetServers of one server that Nova is about to be asked to move: not for a cancelled drain.
+	StartServer(
+		ctx context.Context, claim domain.Claim, drain domain.Drain, server domain.DrainServer,
+	) (started bool, err error)
 	Save(ctx context.Context, claim domain.Claim, drain *domain.Drain, claimFor time.Duration) error
 }
 
@@ -56,6 +60,9 @@ const (
 	passPause = 1500 * time.Millisecond
 	waitPause = 5 * time.Second
 	maxPause  = time.Minute // after errors of the cloud
+	// settleTime is how long after its start a drain reads the host at least once more: a server that was scheduled
+	// before the cordon may land later.
+	settleTime = 15 * time.Second
 	// MaxAttempts is how often Nova is asked to move a server; the pause after an attempt that failed is retryPause
 	// times the attempts.
 	MaxAttempts = 3
@@ -104,13 +111,11 @@ func (p *pass) run(ctx context.Context) error {
 	if err := p.readHost(ctx); err != nil {
 		return err
 	}
-	if err := p.follow(ctx); err != nil {
+	err = p.follow(ctx) // a server that cannot be followed keeps no other from moving
+	if errors.Is(err, domain.ErrFenced) || p.drain.Status != domain.DrainRunning || !p.host.IsUp {
 		return err
 	}
-	if p.drain.Status != domain.DrainRunning || !p.host.IsUp {
-		return nil
-	}
-	return p.move(ctx)
+	return errors.Join(err, p.move(ctx))
 }
 
 // readHost reads the host and its servers, stores new ones, and ends a drain that may not go on.
@@ -122,6 +127,9 @@ func (p *pass) readHost(ctx context.Context) (err error) {
 	}
 	if err != nil {
 		return err
+	}
+	if p.host.CellDown { // Nova would list no servers
+		return apperr.New(apperr.Unavailable, "the host's cell does not answer")
 	}
 	if p.drain.Status == domain.DrainRunning {
 		if err := p.check(ctx); err != nil {
@@ -168,32 +176,37 @@ func (p *pass) fail(reason string) {
 	}
 }
 
-// add stores the servers that the drain does not know yet.
+// add stores the servers that the drain does not know yet, and those that have come back.
 func (p *pass) add(ctx context.Context, found []domain.Server) error {
-	known := make(map[string]bool, len(p.drain.Servers))
-	for _, s := range p.drain.Servers {
-		known[s.ServerID] = true
+	known := make(map[string]int, len(p.drain.Servers))
+	for n, s := range p.drain.Servers {
+		known[s.ServerID] = n
 	}
 	var fresh []domain.DrainServer
 	for _, s := range found {
-		if !known[s.ID] {
-			fresh = append(fresh, domain.DrainServer{
-				ServerID: s.ID, Name: s.Name, ProjectID: s.ProjectID, Status: domain.DrainPending,
-			})
+		one := domain.DrainServer{ServerID: s.ID, Name: s.Name, ProjectID: s.ProjectID, Status: domain.DrainPending}
+		if n, isKnown := known[s.ID]; !isKnown {
+			p.drain.Servers = append(p.drain.Servers, one)
+		} else if p.drain.Servers[n].Status == domain.DrainMoved {
+			p.drain.Servers[n] = one
+		} else {
+			continue
 		}
+		fresh = append(fresh, one)
 	}
 	if len(fresh) == 0 {
 		return nil
 	}
-	p.drain.Servers = append(p.drain.Servers, fresh...)
 	return p.Drains.SetServers(ctx, p.claim, *p.drain, fresh...)
 }
 
-// each does a step for some of the servers, several at a time, and stores those that it changes.
+// each does a step for some of the servers, several at a time, and stores those that it changes. It returns the errors of
+// all: one that fails ends no call for another.
 func (p *pass) each(
 	ctx context.Context, which func(domain.DrainServer) bool, step func(context.Context, *domain.DrainServer) error,
 ) error {
-	var all errgroup.Group // one that fails ends no call for another
+	errs := make([]error, len(p.drain.Servers))
+	var all errgroup.Group
 	all.SetLimit(lookups)
 	for n := range p.drain.Servers {
 		s := &p.drain.Servers[n]
@@ -202,18 +215,17 @@ func (p *pass) each(
 		}
 		all.Go(func() error {
 			before := *s
-			if err := step(ctx, s); err != nil {
-				return err
-			}
-			if *s == before {
+			if errs[n] = step(ctx, s); *s == before || errors.Is(errs[n], domain.ErrFenced) {
 				return nil
 			}
 			slog.InfoContext(ctx, "a server of a drain", "node", p.drain.Node, "server_id", s.ServerID,
 				"status", s.Status, "method", s.Method, "reason", s.Reason)
-			return p.save(ctx, s)
+			errs[n] = errors.Join(errs[n], p.save(ctx, s))
+			return nil
 		})
 	}
-	return all.Wait()
+	_ = all.Wait() // the errors are in errs
+	return errors.Join(errs...)
 }
 
 func (p *pass) save(ctx context.Context, s *domain.DrainServer) error {
@@ -224,7 +236,10 @@ func (p *pass) save(ctx context.Context, s *domain.DrainServer) error {
 func (p *pass) end(ctx context.Context, failure error) error {
 	d := p.drain
 	_, left, _ := d.Counts()
+	settled := d.CreatedAt.Add(settleTime)
 	switch {
+	case d.Status != domain.DrainRunning && inFlight(d.Servers) == 0:
+		d.DueAt = time.Time{}
 	case failure != nil:
 		d.Attempts++
 		d.DueAt = p.now.Add(min(time.Duration(d.Attempts)*waitPause, maxPause))
@@ -237,8 +252,8 @@ func (p *pass) end(ctx context.Context, failure error) error {
 		}
 	case inFlight(d.Servers) > 0:
 		d.Attempts, d.DueAt = 0, p.now.Add(passPause)
-	case d.Status != domain.DrainRunning:
-		d.DueAt = time.Time{}
+	case left == 0 && p.now.Before(settled):
+		d.Attempts, d.DueAt = 0, settled
 	case left == 0:
 		d.Status, d.DueAt = domain.DrainDone, time.Time{}
 	default:

@@ -194,6 +194,9 @@ func TestHosts(t *testing.T) {
 		"cancelled": {
 			host: domain.ComputeHost{IsUp: true}, status: domain.DrainCancelled, want: domain.DrainCancelled,
 		},
+		"its cell is down": {
+			host: domain.ComputeHost{CellDown: true}, want: domain.DrainRunning, reason: "the host's cell does not answer",
+		},
 		"unreadable": {
 			failed: apperr.New(apperr.Unavailable, "nova is away"), want: domain.DrainRunning, reason: "nova is away",
 		},

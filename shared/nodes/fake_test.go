@@ -1,7 +1,9 @@
 package nodes
 
 import (
+	"cmp"
 	"context"
+	"sync"
 	"testing"
 	"time"
 
@@ -13,6 +15,8 @@ import (
 
 // fakeNova is a cloud for faults that a real one cannot be made to have. test/process drains real hosts.
 type fakeNova struct {
+	sync.Mutex
+
 	host      domain.ComputeHost
 	servers   map[string]domain.Server
 	migration map[string]domain.Migration
@@ -22,7 +26,12 @@ type fakeNova struct {
 }
 
 func (f *fakeNova) call(name, id string) error {
+	f.Lock()
+	defer f.Unlock()
 	f.calls = append(f.calls, name+" "+id)
+	if err := f.fails[name+" "+id]; err != nil {
+		return err
+	}
 	return f.fails[name]
 }
 
@@ -44,7 +53,7 @@ func (f *fakeNova) Server(_ context.Context, id string) (domain.Server, error) {
 	if !ok {
 		return found, apperr.New(apperr.NotFound, "no server")
 	}
-	return found, f.fails["server"]
+	return found, cmp.Or(f.fails["server "+id], f.fails["server"])
 }
 
 func (f *fakeNova) LiveMigrate(_ context.Context, id string) error { return f.call("live", id) }
@@ -55,21 +64,34 @@ func (f *fakeNova) ConfirmMigration(_ context.Context, id string) error { return
 
 func (f *fakeNova) LastMigration(_ context.Context, id, _ string) (domain.Migration, bool, error) {
 	m, found := f.migration[id]
-	return m, found, nil
+	return m, found, f.fails["migration "+id]
 }
 
-func (f *fakeNova) MigrationFault(context.Context, string) (string, error) { return f.fault, nil }
+func (f *fakeNova) MigrationFault(context.Context, string) (string, error) {
+	return f.fault, f.fails["fault"]
+}
 
 // fakeDrains keeps one drain.
 type fakeDrains struct {
+	sync.Mutex
+
 	saved   domain.Drain
 	servers map[string]domain.DrainServer
 	fenced  bool
+	starts  int // servers that may start before the drain is cancelled; 0 = all
+	started int
+	onStart func(domain.DrainServer)
 }
 
 func (f *fakeDrains) SetServers(
 	_ context.Context, _ domain.Claim, _ domain.Drain, servers ...domain.DrainServer,
 ) error {
+	f.Lock()
+	defer f.Unlock()
+	return f.set(servers...)
+}
+
+func (f *fakeDrains) set(servers ...domain.DrainServer) error {
 	if f.fenced {
 		return domain.ErrFenced
 	}
@@ -77,6 +99,20 @@ func (f *fakeDrains) SetServers(
 		f.servers[s.ServerID] = s
 	}
 	return nil
+}
+
+func (f *fakeDrains) StartServer(
+	_ context.Context, _ domain.Claim, _ domain.Drain, server domain.DrainServer,
+) (bool, error) {
+	f.Lock()
+	defer f.Unlock()
+	if f.started++; f.starts > 0 && f.started > f.starts {
+		return false, nil
+	}
+	if f.onStart != nil {
+		f.onStart(server)
+	}
+	return true, f.set(server)
 }
 
 func (f *fakeDrains) Save(_ context.Context, _ domain.Claim, drain *domain.Drain, _ time.Duration) error {

@@ -3,6 +3,8 @@ package nodes
 import (
 	"cmp"
 	"context"
+	"errors"
+	"log/slog"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -10,17 +12,29 @@ import (
 
 // follow looks after the servers that Nova was asked to move, whichever replica has asked.
 func (p *pass) follow(ctx context.Context) error {
-	if err := p.each(ctx, isInFlight, p.followOne); err != nil {
+	err := p.each(ctx, isInFlight, p.followOne)
+	if errors.Is(err, domain.ErrFenced) {
 		return err
 	}
 	// Those that took too long may have moved after all.
-	return p.each(ctx, func(s domain.DrainServer) bool {
+	return errors.Join(err, p.each(ctx, func(s domain.DrainServer) bool {
 		_, isHere := p.here[s.ServerID]
 		return s.Status == domain.DrainSkipped && s.Method != "" && !isHere && p.drain.Status == domain.DrainRunning
-	}, p.followLate)
+	}, p.followLate))
 }
 
+// followOne follows a server until it is late. After that an error skips it, so that the drain ends.
 func (p *pass) followOne(ctx context.Context, s *domain.DrainServer) error {
+	err := p.locate(ctx, s)
+	if err == nil || errors.Is(err, domain.ErrFenced) || ctx.Err() != nil || !p.isLate(*s) {
+		return err
+	}
+	p.late(s, apperr.As(err).Message)
+	return nil
+}
+
+// locate finds out where a server is, and what became of its move.
+func (p *pass) locate(ctx context.Context, s *domain.DrainServer) error {
 	server, err := p.find(ctx, s)
 	switch {
 	case apperr.CodeOf(err) == apperr.NotFound:
@@ -64,7 +78,7 @@ func (p *pass) followHere(ctx context.Context, s *domain.DrainServer, server dom
 	fault := "Nova has not moved it"
 	if found && last.HasFailed() {
 		said, err := p.cloud.MigrationFault(ctx, s.ServerID)
-		if err != nil {
+		if err != nil && apperr.CodeOf(err) != apperr.Forbidden {
 			return err
 		}
 		fault = cmp.Or(said, "Nova's migration is "+last.Status)
@@ -118,14 +132,15 @@ func (p *pass) followThere(ctx context.Context, s *domain.DrainServer, server do
 	return nil
 }
 
-// followLate refreshes a skipped server that is not on the host any more.
+// followLate refreshes a skipped server that is not on the host any more. It stays skipped when that fails.
 func (p *pass) followLate(ctx context.Context, s *domain.DrainServer) error {
 	server, err := p.cloud.Server(ctx, s.ServerID)
-	if err != nil || server.Host == "" || server.Host == p.drain.Node {
-		if apperr.CodeOf(err) == apperr.NotFound {
-			return nil
-		}
+	if err == nil && server.Host != "" && server.Host != p.drain.Node {
+		err = p.followThere(ctx, s, server)
+	}
+	if err == nil || errors.Is(err, domain.ErrFenced) {
 		return err
 	}
-	return p.followThere(ctx, s, server)
+	slog.WarnContext(ctx, "a skipped server of a drain", "node", p.drain.Node, "server_id", s.ServerID, "error", err)
+	return nil
 }

@@ -10,7 +10,7 @@ import (
 
 // move begins to move servers, as many as may move at a time.
 func (p *pass) move(ctx context.Context) error {
-	room := p.parallel - inFlight(p.drain.Servers)
+	room := p.parallel - inFlight(p.drain.Servers) - p.stillMoving()
 	chosen := map[string]bool{}
 	for n := range p.drain.Servers {
 		s := &p.drain.Servers[n]
@@ -31,11 +31,26 @@ func (p *pass) move(ctx context.Context) error {
 	return p.each(ctx, func(s domain.DrainServer) bool { return chosen[s.ServerID] }, p.begin)
 }
 
+// stillMoving counts the late servers that Nova moves still. A migration that never ends keeps its slot for one more
+// timeout.
+func (p *pass) stillMoving() (n int) {
+	for _, s := range p.drain.Servers {
+		server, isHere := p.here[s.ServerID]
+		method, _ := Plan(server)
+		if s.Status == domain.DrainSkipped && s.Method != "" && isHere && method == Wait &&
+			p.now.Before(s.EndedAt.Add(p.timeout)) {
+			n++
+		}
+	}
+	return n
+}
+
 // pauseAfter is the pause after so many attempts that failed.
 func pauseAfter(attempts int) time.Duration { return time.Duration(attempts) * retryPause }
 
 // begin asks Nova to move a pending server. That it is asked is stored before, so that no replica asks for a server
-// that Nova moves already.
+// that Nova moves already. That is refused when the drain was cancelled since. An attempt counts after the call: a
+// replica that dies before it has not asked.
 func (p *pass) begin(ctx context.Context, s *domain.DrainServer) error {
 	server, isHere := p.here[s.ServerID]
 	if !isHere {
@@ -50,9 +65,10 @@ func (p *pass) begin(ctx context.Context, s *domain.DrainServer) error {
 		p.wait(s, reason)
 		return nil
 	}
+	pending := *s
 	s.Method, s.Status, s.Reason, s.BegunAt = method, domain.DrainMigrating, "", p.now
-	s.Attempts++
-	if err := p.save(ctx, s); err != nil {
+	if started, err := p.Drains.StartServer(ctx, p.claim, *p.drain, *s); err != nil || !started {
+		*s = pending
 		return err
 	}
 	call := p.cloud.LiveMigrate
@@ -60,6 +76,7 @@ func (p *pass) begin(ctx context.Context, s *domain.DrainServer) error {
 		call = p.cloud.ColdMigrate
 	}
 	err := call(ctx, s.ServerID)
+	s.Attempts++
 	if err == nil {
 		return nil
 	}
@@ -108,9 +125,11 @@ func (p *pass) findElsewhere(ctx context.Context, s *domain.DrainServer) error {
 	case apperr.CodeOf(err) == apperr.NotFound:
 		p.skip(s, "it was deleted")
 		return nil
-	case err != nil || server.Partial:
+	case err != nil:
+		p.wait(s, apperr.As(err).Message)
 		return err
-	case server.Host == p.drain.Node: // it has just come back
+	case server.Partial || server.Host == p.drain.Node: // it may have just come back
+		p.wait(s, "Nova does not list it on the host")
 		return nil
 	case server.Host == "":
 		p.skip(s, onNoHost(server))

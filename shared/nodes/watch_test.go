@@ -81,16 +81,21 @@ func (f *fakeWatch) poll(t *testing.T) error {
 	return err
 }
 
+func with(n domain.Node, change func(*domain.Node)) domain.Node {
+	change(&n)
+	return n
+}
+
 // TestCare has a row for each reason to cordon or drain a host by itself, and for each not to.
 func TestCare(t *testing.T) {
 	t.Parallel()
 	hour, other := time.Hour, domain.ComputeHost{Name: "b", IsUp: true, IsEnabled: true}
 	long, short := epoch.Add(-2*hour), epoch.Add(-time.Minute)
-	down := domain.Node{Status: domain.NodeDown, StatusSince: long, AutoCordonAfter: hour, AutoDrainAfter: hour}
+	down := domain.Node{Status: domain.NodeDown, StatusSince: long, NotUpSince: long, AutoCordonAfter: hour, AutoDrainAfter: hour}
 	suspect := domain.Node{Status: domain.NodeSuspect, StatusSince: long, AutoDrainAfter: hour}
 	cordoned := domain.Node{Status: domain.NodeUp, StatusSince: long, CordonedAt: long, AutoDrainAfter: hour}
 	since := func(n domain.Node, at time.Time) domain.Node {
-		n.StatusSince = at
+		n.StatusSince, n.NotUpSince = at, at
 		return n
 	}
 	const reason = "disable id: cloudfn: suspect since 2026-01-02T01:04:05Z"
@@ -104,7 +109,23 @@ func TestCare(t *testing.T) {
 	}{
 		"down for long": {
 			node: down, host: domain.ComputeHost{IsEnabled: true}, other: other,
-			want: "disable id: cloudfn: down since 2026-01-02T01:04:05Z, cordoned a",
+			want: "disable id: cloudfn: not up since 2026-01-02T01:04:05Z, cordoned a",
+		},
+		"down for short, and suspect before": {
+			node: with(down, func(n *domain.Node) { n.StatusSince = short }), host: domain.ComputeHost{IsEnabled: true},
+			other: other, want: "disable id: cloudfn: not up since 2026-01-02T01:04:05Z, cordoned a",
+		},
+		"suspect for long, and to be cordoned": {
+			node: with(down, func(n *domain.Node) { n.Status, n.AutoDrainAfter = domain.NodeSuspect, 0 }),
+			host: domain.ComputeHost{IsUp: true, IsEnabled: true}, other: other,
+			want: "disable id: cloudfn: not up since 2026-01-02T01:04:05Z, cordoned a",
+		},
+		"down for long, and the other one is down, too": {
+			node: down, host: domain.ComputeHost{IsEnabled: true}, other: domain.ComputeHost{Name: "b", IsEnabled: true},
+		},
+		"down for long, and the other one is in another zone": {
+			node: down, host: domain.ComputeHost{IsEnabled: true},
+			other: domain.ComputeHost{Name: "b", Zone: "z", IsUp: true, IsEnabled: true},
 		},
 		"down, and disabled by somebody": {node: down, other: other},
 		"down for short": {

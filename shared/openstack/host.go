@@ -31,7 +31,7 @@ type service struct {
 func (s service) domain() domain.ComputeHost {
 	return domain.ComputeHost{
 		Name: s.Host, Zone: s.Zone, IsUp: s.State == "up", IsEnabled: s.Status == "enabled", ServiceID: s.ID,
-		DisabledReason: clean(s.Reason), SeenAt: s.Seen.Time, Attributes: map[string]string{},
+		CellDown: s.Status == "UNKNOWN", DisabledReason: clean(s.Reason), SeenAt: s.Seen.Time, Attributes: map[string]string{},
 	}
 }
 
@@ -72,9 +72,10 @@ func (s *Session) ComputeHosts(ctx context.Context) ([]domain.ComputeHost, error
 	return hosts, nil
 }
 
-// computeServices lists the hosts by their nova-compute, sorted by name.
+// computeServices lists the hosts by their nova-compute, sorted by name. It asks at a microversion that shows the hosts of
+// a cell that is down, too.
 func (s *Session) computeServices(ctx context.Context, query url.Values) ([]domain.ComputeHost, error) {
-	nova, err := s.compute(ctx, computeServiceIDs)
+	nova, err := s.compute(ctx, computeDownCells)
 	if err != nil {
 		return nil, err
 	}

@@ -32,7 +32,7 @@ const (
 	computeActionTimes  = "2.58" // instance actions with updated_at, when they finished, and in pages
 	computeCreateTags   = "2.52" // tags in the create call, so that a server never exists without its UUID
 	computeRebuildData  = "2.57" // user_data in a rebuild
-	computeDownCells    = "2.69" // a server of a cell that is down is shown in part; an error before
+	computeDownCells    = "2.69" // servers and hosts of a cell that is down are shown in part
 	computeAggregateIDs = "2.41" // an aggregate shows its uuid, which is its name in Placement
 	computeServiceIDs   = "2.53" // a compute service shows the id by which it is changed
 	computeMigrations   = "2.23" // a migration shows its type

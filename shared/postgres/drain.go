@@ -79,8 +79,8 @@ func createDrain(
 	case apperr.CodeOf(err) == apperr.NotFound:
 		err = apperr.New(apperr.Conflict, "a drain of node %s has just ended: ask once more", drain.Node)
 	case err == nil && stored.Status != domain.DrainRunning:
-		err = apperr.New(apperr.Conflict, "the last drain of node %s is cancelled, and still follows servers that move",
-			drain.Node)
+		err = apperr.New(apperr.Conflict, "the last drain of node %s is %s, and still follows servers that move",
+			drain.Node, stored.Status)
 	}
 	return stored, false, err
 }

@@ -47,25 +47,42 @@ func (s Drains) Open(ctx context.Context) (int64, error) {
 
 const setDrainServersSQL = `
 with claimed as (
-    select id from drains where id = $1 and claim_id = $2 for no key update
+    select id, status from drains where id = $1 and claim_id = $2 for no key update
 ), written as (
     insert into drain_servers as s (drain_id, server_id, name, project_id, method, status, reason, target, attempts,
                                     begun_at, ended_at)
-    select c.id, g.* from claimed c, unnest($3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[],
-        $9::text[], $10::integer[], $11::timestamptz[], $12::timestamptz[]) g
+    select c.id, g.* from claimed c join unnest($3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[],
+        $9::text[], $10::integer[], $11::timestamptz[], $12::timestamptz[]) g on c.status = 'running' or not $13
     on conflict (drain_id, server_id) do update
     set name = excluded.name, project_id = excluded.project_id, method = excluded.method, status = excluded.status,
         reason = excluded.reason, target = excluded.target, attempts = excluded.attempts,
         begun_at = excluded.begun_at, ended_at = excluded.ended_at
     where s is distinct from excluded
 )
-select count(*) from claimed`
+select coalesce(max(status), '') from claimed`
 
 // SetServers stores servers of a claimed drain: those that are new, and those that differ from what is stored. Others
 // stay. It is domain.ErrFenced when another replica has claimed the drain since.
 func (s Drains) SetServers(
 	ctx context.Context, claim domain.Claim, drain domain.Drain, servers ...domain.DrainServer,
 ) error {
+	_, err := s.setServers(ctx, claim, drain, false, servers...)
+	return err
+}
+
+// StartServer stores a server of a claimed drain that Nova is about to be asked to move. started is false, and nothing
+// is stored, when the drain does not run any more. It is domain.ErrFenced as SetServers is.
+func (s Drains) StartServer(
+	ctx context.Context, claim domain.Claim, drain domain.Drain, server domain.DrainServer,
+) (started bool, err error) {
+	status, err := s.setServers(ctx, claim, drain, true, server)
+	return status == domain.DrainRunning, err
+}
+
+// setServers returns the status of the drain. onlyRunning leaves the servers of one that does not run as they are.
+func (s Drains) setServers(
+	ctx context.Context, claim domain.Claim, drain domain.Drain, onlyRunning bool, servers ...domain.DrainServer,
+) (status domain.DrainStatus, err error) {
 	n := len(servers)
 	ids, names, projects, methods := make([]string, n), make([]string, n), make([]string, n), make([]string, n)
 	statuses, reasons, targets := make([]string, n), make([]string, n), make([]string, n)
@@ -75,8 +92,12 @@ func (s Drains) SetServers(
 		statuses[i], reasons[i], targets[i] = string(v.Status), v.Reason, v.Target
 		attempts[i], begun[i], ended[i] = v.Attempts, orNull(v.BegunAt), orNull(v.EndedAt)
 	}
-	return fenced(queryValue[int64](ctx, s.DB.pool, setDrainServersSQL, drain.ID, claim.ID, ids, names, projects,
-		methods, statuses, reasons, targets, attempts, begun, ended))
+	status, err = queryValue[domain.DrainStatus](ctx, s.DB.pool, setDrainServersSQL, drain.ID, claim.ID, ids, names,
+		projects, methods, statuses, reasons, targets, attempts, begun, ended, onlyRunning)
+	if err == nil && status == "" {
+		err = domain.ErrFenced
+	}
+	return status, err
 }
 
 const saveDrainSQL = `

@@ -56,6 +56,9 @@ func TestDrains(t *testing.T) {
 	if err := drains.SetServers(ctx, claim, *d, servers...); err != nil {
 		t.Fatal(err)
 	}
+	if started, err := drains.StartServer(ctx, claim, *d, servers[1]); err != nil || !started {
+		t.Errorf("a server of a running drain: %t %v", started, err)
+	}
 	servers[1].Status, servers[1].Target, servers[1].EndedAt = domain.DrainMoved, "b", begun
 	if err := drains.SetServers(ctx, claim, *d, servers[1]); err != nil {
 		t.Fatal(err)
@@ -114,6 +117,16 @@ func TestCancelDrain(t *testing.T) {
 		t.Errorf("%t %v", ok, err)
 	}
 	d := &claimed[0]
+	moving := domain.DrainServer{ServerID: "1", Status: domain.DrainMigrating}
+	if started, err := drains.StartServer(ctx, claim, *d, moving); err != nil || started {
+		t.Errorf("a server of a cancelled drain: %t %v", started, err)
+	}
+	if stored, err := drains.Get(ctx, d.ID); err != nil || len(stored.Servers) != 0 {
+		t.Errorf("it is stored: %+v: %v", stored.Servers, err)
+	}
+	if _, err := drains.StartServer(ctx, domain.NewClaim(), *d, moving); !errors.Is(err, domain.ErrFenced) {
+		t.Errorf("under another claim: %v", err)
+	}
 	d.DueAt = d.DueAt.Add(time.Hour)
 	if err := drains.Save(ctx, claim, d, 0); err != nil || d.Status != domain.DrainCancelled ||
 		d.DueAt.After(d.UpdatedAt.Add(time.Minute)) {

@@ -29,6 +29,7 @@ begin
         grant select, update (attempts, retry_at) on managed_members to cloudfn_functions;
         grant insert, select, update on managed_projects to cloudfn_functions;
         grant delete, insert, select on managed_revisions to cloudfn_functions;
+        grant delete, insert, select, update on node_tokens to cloudfn_functions;
         grant delete, insert, select, update on nodes to cloudfn_functions;
         grant insert, select, update on orders to cloudfn_functions;
         grant insert, select on requests to cloudfn_functions;

@@ -43,20 +43,6 @@ func (s Nodes) Describe(
 	return described, err
 }
 
-const heartbeatSQL = `
-insert into nodes as n (name, agent_at, agent_status, agent_reason) values ($1, clock_timestamp(), $2, $3)
-on conflict (name) do update
-set agent_at = excluded.agent_at, agent_status = excluded.agent_status, agent_reason = excluded.agent_reason
-returning ` + nodeColumns
-
-// Heartbeat records what an agent says of its host: up, suspect or down. The next Observe makes its status of it. A
-// host that is not known yet is stored.
-func (s Nodes) Heartbeat(
-	ctx context.Context, name string, status domain.NodeStatus, reason string,
-) (domain.Node, error) {
-	return queryOne[domain.Node](ctx, s.DB.pool, heartbeatSQL, name, status, reason)
-}
-
 const (
 	nameNodeSQL = `insert into nodes (name) values ($1) on conflict do nothing`
 

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -23,7 +24,7 @@ const statusSinceText = `to_char(status_since at time zone 'utc', 'YYYY-MM-DD"T"
 // when its time differs from the stored one. Nova's word that a host is down counts from when it was first seen,
 // because an admin may have forced it down while its nova-compute goes on reporting.
 const (
-	// $2 to $9 are the hosts that Nova has. What an admin has changed since Nova was asked ($12) stays.
+	// $2 to $9 are the hosts that Nova has, $14 those that it shows only the names of: they stay as they are. What an admin has changed since Nova was asked ($12) stays.
 	reportsSQL = `
 with given as (
     select * from unnest($2::text[], $3::text[], $4::boolean[], $5::boolean[], $6::text[], $7::text[], $8::integer[],
@@ -35,7 +36,10 @@ with given as (
     select coalesce(max(service_at) between now - interval '30 seconds' and now + interval '5 seconds', false) as ok
     from clock left join given on true group by now
 ), before as (
-    select * from nodes order by name for no key update
+    select * from nodes where name <> all($14::text[]) order by name for no key update
+), hidden as (
+    update nodes set status_reason = 'its cell does not answer'
+    where name = any($14) and status_reason <> 'its cell does not answer'
 ), reports as (
     select coalesce(h.name, b.name) as name, coalesce(h.zone, b.zone) as zone, h.name is not null as is_there,
            h.name is not null or b.service_id <> '' or b.pool <> '' as is_novas, coalesce(h.is_up, false) as is_up,
@@ -50,7 +54,7 @@ with given as (
            case when h.name is null or b.updated_at > coalesce($12, now) then b.disabled_reason
                 else h.disabled_reason end as disabled_reason,
            b.cordoned_at, coalesce(h.servers, 0) as servers, coalesce(b.status, 'unknown') as previous_status,
-           b.status_since, coalesce(b.alert, true) as alert, b.enabled as was_enabled,
+           b.status_since, b.not_up_since, coalesce(b.alert, true) as alert, b.enabled as was_enabled,
            coalesce(b.seq, (extract(epoch from now) * 1000)::bigint) as seq,
            b.agent_at, b.agent_status, b.agent_reason, now
     from clock, agreement, given h full join before b on b.name = h.name
@@ -95,19 +99,20 @@ with given as (
     from statuses
 ), after as (
     insert into nodes as n (name, zone, is_up, down_since, service_id, service_at, reported_at, enabled,
-                            disabled_reason, cordoned_at, servers, status, status_reason, status_since, seq)
+                            disabled_reason, cordoned_at, servers, status, status_reason, status_since, not_up_since,
+                            seq)
     select name, zone, is_up, down_since, service_id, service_at, reported_at, enabled, disabled_reason,
            case when not enabled and starts_with(disabled_reason, '` + domain.CordonMark + `')
                 then coalesce(cordoned_at, now) end,
            servers, status, reason, case when status = previous_status then coalesce(status_since, now) else now end,
-           seq + notify::int
+           case when status <> 'up' then coalesce(not_up_since, now) end, seq + notify::int
     from next order by name
     on conflict (name) do update
     set zone = excluded.zone, is_up = excluded.is_up, down_since = excluded.down_since,
         service_id = excluded.service_id, service_at = excluded.service_at, reported_at = excluded.reported_at,
         enabled = excluded.enabled, disabled_reason = excluded.disabled_reason, cordoned_at = excluded.cordoned_at,
         servers = excluded.servers, status = excluded.status, status_reason = excluded.status_reason,
-        status_since = excluded.status_since, seq = excluded.seq
+        status_since = excluded.status_since, not_up_since = excluded.not_up_since, seq = excluded.seq
     returning *
 ), event as (` + nodeEventSQL + ` after join (select name, previous_status from next where notify) changes using (name)
 )
@@ -118,10 +123,17 @@ where name in (select name from next where status <> previous_status) order by n
 // Observe records what Nova shows of every host of the cloud, in one statement, and returns the hosts whose status
 // changed. A new status is an event, and so is a host that was disabled or enabled, unless the host is muted; the first
 // look at a host that is up is no event. Stored hosts that are not given are those that Nova has no more: they become
-// suspect and down, and stay until they are deleted.
+// suspect and down, and stay until they are deleted. A host whose cell is down keeps its status.
 func (s Nodes) Observe(
 	ctx context.Context, hosts []domain.ComputeHost, limits domain.NodeLimits,
 ) (changed []domain.Node, err error) {
+	hidden := []string{}
+	hosts = slices.DeleteFunc(slices.Clone(hosts), func(h domain.ComputeHost) bool {
+		if h.CellDown {
+			hidden = append(hidden, h.Name)
+		}
+		return h.CellDown
+	})
 	n := len(hosts)
 	names, zones, reasons, services := make([]string, n), make([]string, n), make([]string, n), make([]string, n)
 	up, enabled, servers, seen := make([]bool, n), make([]bool, n), make([]int, n), make([]*time.Time, n)
@@ -132,7 +144,7 @@ func (s Nodes) Observe(
 	err = retryDeadlock(func() error {
 		changed, err = queryAll[domain.Node](ctx, s.DB.pool, observeSQL, s.EventProject, names, zones, up, enabled,
 			reasons, services, servers, seen, limits.Suspect, limits.Down, orNull(limits.AsOf),
-			orEmpty(limits.Answering))
+			orEmpty(limits.Answering), hidden)
 		return err
 	})
 	return changed, err

@@ -87,6 +87,15 @@ func (w *watched) node(name string) domain.Node {
 
 func (w *watched) exec(sql string) { w.Helper(); write(w.T, w.conn, sql) }
 
+// heartbeat is one of a host's agent, with a token that was just made for it.
+func (w *watched) heartbeat(name string, status domain.NodeStatus, reason string) (domain.Node, error) {
+	w.Helper()
+	if err := w.SetToken(w.Context(), name, []byte(name), "boss"); err != nil {
+		w.Fatal(err)
+	}
+	return w.Heartbeat(w.Context(), name, []byte(name), status, reason)
+}
+
 // TestObserveNodes: a host that stops reporting is suspect, down, and up again, with an event for each.
 func TestObserveNodes(t *testing.T) {
 	t.Parallel()
@@ -107,7 +116,12 @@ func TestObserveNodes(t *testing.T) {
 			w.events("b")
 			continue
 		}
-		since := w.observed(limits, "b "+step.status)[0].StatusSince
+		outage := w.node("b").NotUpSince
+		after := w.observed(limits, "b "+step.status)[0]
+		since := after.StatusSince
+		if after.NotUpSince.IsZero() != (step.status == "up") || step.status == "down" && !after.NotUpSince.Equal(outage) {
+			t.Errorf("%s: it is not up since %s, before %s", step.status, after.NotUpSince, outage)
+		}
 		w.events("b", previous+" "+step.status)
 		w.observed(limits)
 		if n := w.node("b"); !n.StatusSince.Equal(since) || n.Servers != 2 || n.ServiceID != "s-b" ||
@@ -180,7 +194,7 @@ func TestObserveAgents(t *testing.T) {
 	w := watch(t, "a")
 	w.reported("a", 0)
 	for _, name := range []string{"a", "metal"} {
-		if n, err := w.Heartbeat(t.Context(), name, domain.NodeSuspect, "a disk fails"); err != nil ||
+		if n, err := w.heartbeat(name, domain.NodeSuspect, "a disk fails"); err != nil ||
 			n.AgentReason != "a disk fails" || n.Version != 1 {
 			t.Fatalf("%+v: %v", n, err)
 		}
@@ -193,7 +207,7 @@ func TestObserveAgents(t *testing.T) {
 	}
 	w.events("metal", "unknown suspect")
 	for _, name := range []string{"a", "metal"} {
-		if _, err := w.Heartbeat(t.Context(), name, domain.NodeUp, ""); err != nil {
+		if _, err := w.heartbeat(name, domain.NodeUp, ""); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -286,5 +300,29 @@ func TestObserveCordon(t *testing.T) {
 	w.observed(limits)
 	if n := w.node("a"); n.CordonedAt.IsZero() {
 		t.Errorf("cordoned by us, and not recorded: %+v", n)
+	}
+}
+
+// TestObserveCellDown: a host of a cell that is down stays as it was, however long that takes.
+func TestObserveCellDown(t *testing.T) {
+	t.Parallel()
+	w := watch(t, "a", "b")
+	w.reported("a", time.Second)
+	w.reported("b", time.Second)
+	w.observed(limits, "a up", "b up")
+	w.exec("update nodes set reported_at = now() - interval '1 hour', updated_at = now() - interval '1 hour'")
+	before := w.hosts[1]
+	w.hosts[1] = domain.ComputeHost{Name: "b", CellDown: true}
+	w.observed(limits)
+	w.events("b")
+	if n := w.node("b"); n.Status != domain.NodeUp || n.StatusReason != "its cell does not answer" || !n.IsUp ||
+		!n.Enabled || n.Zone != "nova" || n.ServiceID != "s-b" || n.Servers != 2 {
+		t.Errorf("got %+v", n)
+	}
+	w.hosts[1] = before
+	w.reported("b", time.Second)
+	w.observed(limits)
+	if n := w.node("b"); n.StatusReason != "" {
+		t.Errorf("its cell answers again: %+v", n)
 	}
 }

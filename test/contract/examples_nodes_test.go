@@ -62,24 +62,34 @@ func (s *story) maintenance(t *testing.T, admin ask) {
 	t.Helper()
 	wrong := admin
 	wrong.header = []string{"If-Match", `"77"`}
-	s.ok(t, "describeNode", 412, wrong)
+	s.ok(t, "changeNode", 412, wrong)
 	for _, example := range []string{"labels", "muted", "labels"} {
 		mine := admin
 		mine.example, mine.header = example, []string{"If-Match", "*"}
-		s.ok(t, "describeNode", 200, mine)
+		s.ok(t, "changeNode", 200, mine)
 	}
 	// Others change the node again and again.
 	s.exec(t, "create function lost() returns trigger language plpgsql as 'begin return null; end'")
 	s.exec(t, "create trigger lost before update of labels on nodes for each row execute function lost()")
 	mine := admin
 	mine.header = []string{"If-Match", "*"}
-	s.ok(t, "describeNode", 409, mine)
+	s.ok(t, "changeNode", 409, mine)
 	s.exec(t, "drop trigger lost on nodes")
-	s.ok(t, "reportNode", 204, admin)
+	var made struct{ Token string }
+	s.ok(t, "createNodeToken", 201, admin).JSON(t, &made)
+	agent := ask{client: s.client.As(""), header: []string{"Authorization", "Bearer " + made.Token}}
+	s.ok(t, "reportNode", 204, agent)
+	other := admin
+	other.path = "/v1/nodes/metal-1/heartbeat"
+	other.client, other.header = agent.client, agent.header
+	s.ok(t, "reportNode", 403, other)
+	s.ok(t, "revokeNodeToken", 204, admin)
+	s.ok(t, "reportNode", 401, agent)
 	s.ok(t, "listNodeServers", 200, admin)
 	s.ok(t, "cordonNode", 200, admin)
 	s.ok(t, "uncordonNode", 200, admin)
-	dry, other := admin, admin
+	dry := admin
+	other = admin
 	dry.query = []string{"dry_run=true"}
 	s.ok(t, "drainNode", 200, dry)
 	s.ok(t, "drainNode", 202, admin)

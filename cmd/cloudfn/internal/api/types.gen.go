@@ -1119,6 +1119,34 @@ type ChangeLease struct {
 // ChangeLeaseOnEnd defines model for ChangeLease.OnEnd.
 type ChangeLeaseOnEnd string
 
+// ChangeNode defines model for ChangeNode.
+type ChangeNode struct {
+	// Alert Whether its changes are events.
+	Alert *bool `json:"alert,omitempty"`
+
+	// AutoCordonAfter An ISO 8601 duration of weeks to seconds. Suspect or down for so long: watch-nodes cordons it. Null =
+	// never.
+	AutoCordonAfter *string `json:"auto_cordon_after,omitempty"`
+
+	// AutoDrainAfter An ISO 8601 duration. Suspect or cordoned by cloudfn for so long, and up in Nova: watch-nodes drains it.
+	// Null = never.
+	AutoDrainAfter *string `json:"auto_drain_after,omitempty"`
+
+	// Labels Texts by key.
+	Labels      *map[string]*string `json:"labels,omitempty"`
+	NetworkZone *string             `json:"network_zone,omitempty"`
+
+	// Providers What runs on it besides the hypervisor of Nova, such as `docker`.
+	Providers *[]string `json:"providers,omitempty"`
+
+	// RegionZone Where it is.
+	RegionZone *string `json:"region_zone,omitempty"`
+
+	// StatusURL What watch-nodes asks when the host is suspect: while it answers 200, the host is not down. Not of internal
+	// addresses, unless CALLBACK_ALLOW names them.
+	StatusURL *string `json:"status_url,omitempty"`
+}
+
 // Code What kind of failure it is. The values never change.
 type Code string
 
@@ -1449,6 +1477,9 @@ type ConsentEvent struct {
 
 // CordonNode defines model for CordonNode.
 type CordonNode struct {
+	// Force Also the last host of its zone that takes servers.
+	Force *bool `json:"force,omitempty"`
+
 	// Reason Nova shows it with the host.
 	Reason *string `json:"reason,omitempty"`
 }
@@ -1692,35 +1723,6 @@ type DeploymentSpec struct {
 // DeploymentSpecUpdate As of a MachineSpec.
 type DeploymentSpecUpdate string
 
-// DescribeNode defines model for DescribeNode.
-type DescribeNode struct {
-	// Alert Whether its changes are events.
-	Alert *bool `json:"alert,omitempty"`
-
-	// AutoCordonAfter An ISO 8601 duration of weeks to seconds. Down for so long: watch-nodes cordons it. Absent = never.
-	AutoCordonAfter *string `json:"auto_cordon_after,omitempty"`
-
-	// AutoDrainAfter An ISO 8601 duration. Suspect or cordoned by cloudfn for so long, and up in Nova: watch-nodes drains it.
-	// Absent = never.
-	AutoDrainAfter *string `json:"auto_drain_after,omitempty"`
-
-	// Labels Texts by key.
-	Labels *map[string]string `json:"labels,omitempty"`
-
-	// NetworkZone The same, of the network.
-	NetworkZone *string `json:"network_zone,omitempty"`
-
-	// Providers What runs on it besides the hypervisor of Nova, such as `docker`.
-	Providers *[]string `json:"providers,omitempty"`
-
-	// RegionZone Where the host is.
-	RegionZone *string `json:"region_zone,omitempty"`
-
-	// StatusURL What watch-nodes asks when the host is suspect: while it answers 200, the host is not down. Not of internal
-	// addresses, unless CALLBACK_ALLOW names them.
-	StatusURL *string `json:"status_url,omitempty"`
-}
-
 // Drain defines model for Drain.
 type Drain struct {
 	// Automatic After the node's auto_drain_after.
@@ -1777,7 +1779,7 @@ type DrainEventDataStatus string
 
 // DrainNode defines model for DrainNode.
 type DrainNode struct {
-	// Force Also when no other host takes servers.
+	// Force Also the last host of its zone that takes servers.
 	Force *bool `json:"force,omitempty"`
 
 	// Parallel How many servers move at a time.
@@ -2880,6 +2882,12 @@ type NodeServers struct {
 	// Next The URL of the next page, or null.
 	Next    *string      `json:"next"`
 	Servers []NodeServer `json:"servers"`
+}
+
+// NodeToken defines model for NodeToken.
+type NodeToken struct {
+	// Token For the agent's header Authorization: Bearer.
+	Token string `json:"token"`
 }
 
 // Order defines model for Order.

@@ -1,19 +1,20 @@
 package nodes
 
 import (
-	"maps"
+	"fmt"
 	"net/http"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/cli"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/leases"
-	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
+<<<<<<< HEAD
 // settings are what admins set of a node, as the API has them now.
 type settings struct {
 	Labels          map[string]string `json:"labels"`
@@ -41,6 +42,11 @@ func change(cmd *cobra.Command, a *cli.App, name string, edit func(*settings) er
 		return err
 	}
 	changed, err := api.SendIfMatch[api.Node](ctx, a.API(), http.MethodPut, noun.URL(name), found.ETag, now)
+=======
+// change sends what is to change of a node: what is absent stays, and null resets it.
+func change(cmd *cobra.Command, a *cli.App, name string, patch map[string]any) error {
+	changed, err := api.Send[api.Node](cmd.Context(), a.API(), http.MethodPatch, noun.URL(name), patch)
+>>>>>>> wF
 	if err != nil {
 		return err
 	}
@@ -51,13 +57,13 @@ func label(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use: "label NODE KEY=VALUE... KEY-...", Short: "Set the labels of a host, and remove them by KEY-",
 		Example: "  cloudfn nodes label compute-1 rack=r1 disk-", Args: cobra.MinimumNArgs(2),
-		Annotations: cli.Calls("getNode", "describeNode"), ValidArgsFunction: a.Complete(1, noun.Finder(a, nil, 0)),
+		Annotations: cli.Calls("changeNode"), ValidArgsFunction: a.Complete(1, noun.Finder(a, nil, 0)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			labels, removed := map[string]string{}, []string{}
+			labels := map[string]any{}
 			for _, arg := range args[1:] {
 				key, value, isSet := strings.Cut(arg, "=")
 				if without, ok := strings.CutSuffix(arg, "-"); ok && !isSet && without != "" {
-					removed = append(removed, without)
+					labels[without] = nil
 					continue
 				}
 				if !isSet || key == "" {
@@ -65,29 +71,26 @@ func label(a *cli.App) *cobra.Command {
 				}
 				labels[key] = value
 			}
-			return change(cmd, a, args[0], func(s *settings) error {
-				maps.Copy(s.Labels, labels)
-				for _, key := range removed {
-					delete(s.Labels, key)
-				}
-				return nil
-			})
+			return change(cmd, a, args[0], map[string]any{"labels": labels})
 		},
 	}
 }
 
 func update(a *cli.App) *cobra.Command {
-	cmd := noun.One(a, "update", "Change what is set of a host", "describeNode",
+	cmd := noun.One(a, "update", "Change what is set of a host", "changeNode",
 		func(cmd *cobra.Command, name string) error {
 			if cmd.Flags().NFlag() == 0 {
 				return exit.Usagef("nothing is to be changed: %s nodes update -h lists flags", a.Name)
 			}
-			return change(cmd, a, name, func(s *settings) error { return s.override(cmd) })
+			patch, err := patchOf(cmd.Flags())
+			if err != nil {
+				return err
+			}
+			return change(cmd, a, name, patch)
 		})
-	cmd.Annotations = cli.Calls("getNode", "describeNode")
 	cmd.Long = `Change what is set of a host. Without a flag a field stays as it is; an empty text removes it.
 
---auto-cordon-after cordons the host after it has been down for so long, and --auto-drain-after moves its servers off
+--auto-cordon-after cordons the host after it has been suspect or down for so long, and --auto-drain-after moves its servers off
 after it has been suspect or cordoned for so long. A host that is down is never drained.`
 	cmd.Example = "  cloudfn nodes update compute-1 --region-zone hall-2 --auto-cordon-after 10m --alert=false"
 	flags := cmd.Flags()
@@ -96,7 +99,7 @@ after it has been suspect or cordoned for so long. A host that is down is never 
 	flags.StringSlice("provider", nil, "what runs on it besides Nova's hypervisor")
 	flags.String("status-url", "", "what is asked when it is suspect")
 	flags.Bool("alert", true, "whether its changes are events")
-	flags.String("auto-cordon-after", "", "down for so long: 10m, 2h, 1d, or none")
+	flags.String("auto-cordon-after", "", "suspect or down for so long: 10m, 2h, 1d, or none")
 	flags.String("auto-drain-after", "", "suspect or cordoned for so long: 10m, 2h, 1d, or none")
 	for _, flag := range []string{"region-zone", "network-zone", "provider", "status-url"} {
 		cli.Choices(cmd, flag)
@@ -107,30 +110,26 @@ after it has been suspect or cordoned for so long. A host that is down is never 
 	return cmd
 }
 
-// override puts what the flags say in the place of what is set.
-func (s *settings) override(cmd *cobra.Command) (err error) {
-	flags := cmd.Flags()
-	for flag, field := range map[string]*string{
-		"region-zone": &s.RegionZone, "network-zone": &s.NetworkZone, "status-url": &s.StatusURL,
-		"auto-cordon-after": &s.AutoCordonAfter, "auto-drain-after": &s.AutoDrainAfter,
-	} {
-		if !flags.Changed(flag) {
-			continue
-		}
-		*field, _ = flags.GetString(flag)
-		if strings.HasPrefix(flag, "auto-") {
-			if *field, err = periodOf(flag, *field); err != nil {
-				return err
+// patchOf is what the flags change. An empty text resets a field.
+func patchOf(flags *pflag.FlagSet) (map[string]any, error) {
+	patch := cli.Body(flags, "region-zone", "network-zone", "status-url", "auto-cordon-after", "auto-drain-after", "alert")
+	for key, value := range patch {
+		text, isText := value.(string)
+		if flag := strings.ReplaceAll(key, "_", "-"); strings.HasPrefix(key, "auto_") {
+			period, err := periodOf(flag, text)
+			if err != nil {
+				return nil, err
 			}
+			text, patch[key] = period, period
+		}
+		if isText && text == "" {
+			patch[key] = nil
 		}
 	}
 	if flags.Changed("provider") {
-		s.Providers, _ = flags.GetStringSlice("provider")
+		patch["providers"], _ = flags.GetStringSlice("provider")
 	}
-	if flags.Changed("alert") {
-		s.Alert, _ = flags.GetBool("alert")
-	}
-	return nil
+	return patch, nil
 }
 
 // periodOf is a duration as ISO 8601 has it; none and an empty text give none.
@@ -145,19 +144,24 @@ func periodOf(flag, text string) (string, error) {
 	return period.String(), nil
 }
 
-func heartbeat(a *cli.App) *cobra.Command {
-	cmd := noun.One(a, "heartbeat", "Report how a host is, as an agent of your own", "reportNode",
+func token(a *cli.App) *cobra.Command {
+	cmd := noun.One(a, "token", "Make the token of a host's agent, or revoke it", "createNodeToken",
 		func(cmd *cobra.Command, name string) error {
-			body := cli.Body(cmd.Flags(), "reason")
-			body["status"], _ = cmd.Flags().GetString("status")
-			return a.API().Do(cmd.Context(), http.MethodPost, noun.URL(name, "heartbeat"), body, nil)
+			path := noun.URL(name, "token")
+			if isRevoked, _ := cmd.Flags().GetBool("revoke"); isRevoked {
+				return a.API().Do(cmd.Context(), http.MethodDelete, path, nil, nil)
+			}
+			made, err := api.Send[api.NodeToken](cmd.Context(), a.API(), http.MethodPost, path, nil)
+			if err == nil {
+				_, err = fmt.Fprintln(a.Out, made.Value.Token)
+			}
+			return err
 		})
-	cmd.Long = `Report how a host is, as an agent of your own does beside nova-compute. From the first report on the
-agent is expected to report, and the host is suspect when it does not.`
-	cmd.Example = "  cloudfn nodes heartbeat compute-1 --status suspect --reason 'a disk fails'"
-	cli.Choice(cmd, "status", "how it is: up, suspect or down", string(domain.NodeUp), string(domain.NodeSuspect),
-		string(domain.NodeDown))
-	cmd.Flags().String("reason", "", "why")
-	cli.Choices(cmd, "reason")
+	cmd.Annotations = cli.Calls("createNodeToken", "revokeNodeToken")
+	cmd.Long = `Make the token with which an agent of your own reports how a host is, in the place of the one before. It is
+printed this once. The agent sends it as Authorization: Bearer to POST /v1/nodes/NODE/heartbeat. What it reports counts
+while it is fresh; nova-compute's own reports count all the same.`
+	cmd.Example = "  cloudfn nodes token compute-1 > compute-1.token\n  cloudfn nodes token compute-1 --revoke"
+	cmd.Flags().Bool("revoke", false, "revoke it, and make no other")
 	return cmd
 }

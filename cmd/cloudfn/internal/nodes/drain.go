@@ -18,12 +18,13 @@ import (
 func cordon(a *cli.App) *cobra.Command {
 	cmd := noun.One(a, "cordon", "Keep new servers off a host", "cordonNode",
 		func(cmd *cobra.Command, name string) error {
-			body := cli.Body(cmd.Flags(), "reason")
+			body := cli.Body(cmd.Flags(), "reason", "force")
 			return noun.Send(cmd.Context(), a, http.MethodPost, noun.URL(name, "cordon"), body)
 		})
 	cmd.Long = "Keep new servers off a host. Its servers stay. A host that somebody else has disabled stays theirs."
 	cmd.Example = "  cloudfn nodes cordon compute-1 --reason 'a disk fails'"
 	cmd.Flags().String("reason", "", "why: Nova's list of services shows it")
+	cmd.Flags().Bool("force", false, "also the last host of its zone that takes servers")
 	cli.Choices(cmd, "reason")
 	return cmd
 }
@@ -84,7 +85,7 @@ cancel-drain stops it.`
 	flags := cmd.Flags()
 	flags.Int("parallel", 0, "how many servers move at a time: 1 to 20 (default as cloudfn is set up)")
 	flags.String("server-timeout", "", "for how long one server may move: 10m, 1h")
-	flags.Bool("force", false, "also when no other host takes servers")
+	flags.Bool("force", false, "also the last host of its zone that takes servers")
 	flags.Bool("dry-run", false, "only show what would be done with each server")
 	cli.Choices(cmd, "parallel")
 	cli.Choices(cmd, "server-timeout", "10m", "1h")

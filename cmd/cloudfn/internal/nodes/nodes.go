@@ -55,7 +55,7 @@ func drainText(d *api.Drain) string {
 func Command(a *cli.App) *cobra.Command {
 	return cli.Group("nodes", "Show the cloud's hosts of compute, and take them out for maintenance (admins)",
 		list(a), show(a), servers(a), cordon(a), uncordon(a), drain(a), cancelDrain(a), label(a), update(a),
-		heartbeat(a),
+		token(a),
 		noun.Delete(a, "Delete hosts that are down and empty, from Nova too", "deleteNode"),
 		noun.Act(a, "reservable", "Let an empty host be reserved", "makeNodeReservable"),
 		noun.Act(a, "unreservable", "Open a reservable host to all servers again", "makeNodeUnreservable"))
