@@ -136,6 +136,8 @@ type Difference struct {
 	Way      Way
 	Disrupts bool   // the object does not work while the difference is removed
 	Why      string // of Refused: what its user can do
+	// Continues says that a change is under way and takes another call, as a resize that has to be confirmed.
+	Continues bool
 	// Follows says that other resources of the project have changed, such as the servers of a load balancer. It is
 	// removed whatever Repair says, and is no drift.
 	Follows bool

@@ -92,13 +92,14 @@ func (*MachineDriver) Differences(in Wanted, o Object) []Difference {
 	out := compare("name", in.Name, server.Name, InPlace)
 	out = append(out, entries("metadata", spec.Metadata, made.Metadata, server.Metadata)...)
 	switch hasFlavor := spec.Flavor == server.Flavor.Name || spec.Flavor == server.Flavor.ID; {
+	case server.Status == resized && in.Member.Status == domain.MemberUpdating: // others confirm what they resize
+		// It is confirmed even when another flavor is declared by now: Nova takes no other resize before.
+		out = append(out, Difference{
+			Field: "flavor", Declared: spec.Flavor, Actual: server.Status, Way: InPlace, Disrupts: true, Continues: true,
+		})
 	case !hasFlavor:
 		out = append(out, Difference{
 			Field: "flavor", Declared: spec.Flavor, Actual: server.Flavor.Name, Way: way, Disrupts: true,
-		})
-	case server.Status == resized && in.Member.Status == domain.MemberUpdating: // others confirm what they resize
-		out = append(out, Difference{
-			Field: "flavor", Declared: spec.Flavor, Actual: server.Status, Way: InPlace, Disrupts: true,
 		})
 	}
 	if actual, isOther := otherImage(spec, made, server); isOther {

@@ -100,7 +100,7 @@ func (r *round) match(ctx context.Context, m *resource, objects map[uuid.UUID]Ob
 // replaceDisrupting has objects replaced that could be changed only while they do not work: none may be missing.
 func replaceDisrupting(differences []Difference) {
 	for n := range differences {
-		if differences[n].Way == InPlace && differences[n].Disrupts {
+		if differences[n].Way == InPlace && differences[n].Disrupts && !differences[n].Continues {
 			differences[n].Way = Replace
 		}
 	}
