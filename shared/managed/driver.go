@@ -38,10 +38,12 @@ type Driver interface {
 	Needs(spec json.RawMessage) []Ref
 }
 
-// Confirmer is a Driver whose listings may leave out objects that exist, for example while a cell of Nova is down.
+// Confirmer is a Driver whose listings may leave out objects that exist, for example while a cell of Nova is down, or
+// when others have removed their marks.
 type Confirmer interface {
-	// IsGone reports whether an object that no listing shows is deleted.
-	IsGone(ctx context.Context, s Session, objectID string) (bool, error)
+	// Find reads an object that no listing shows. It is NotFound when the object is deleted. Without Raw only its
+	// existence is known.
+	Find(ctx context.Context, s Session, objectID string) (Object, error)
 }
 
 // Finisher is a Driver that has more to delete than the objects of a resource.

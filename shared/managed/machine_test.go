@@ -104,3 +104,25 @@ func TestResizedServerGetsAnotherFlavor(t *testing.T) {
 		}
 	}
 }
+
+// TestTagsAreRemoved: a server whose tags others have removed is found by its id, and gets them back.
+func TestTagsAreRemoved(t *testing.T) {
+	t.Parallel()
+	nova, in := newFakeNova("tiny")
+	nova.server.Tags = nil
+	o, err := (&MachineDriver{}).Find(t.Context(), Session{Cloud: nova}, "s")
+	if err != nil || o.State != ObjectReady || o.Raw == nil {
+		t.Fatalf("it is %+v: %v", o, err)
+	}
+	nova.settle(t, in)
+	if want := []string{"tag " + in.Member.ID.String(), "tag " + markTag}; !slices.Equal(nova.calls, want) {
+		t.Errorf("it calls %q, want %q", nova.calls, want)
+	}
+	if _, err := (&MachineDriver{}).Find(t.Context(), Session{Cloud: nova}, "x"); apperr.CodeOf(err) != apperr.NotFound {
+		t.Errorf("another one: %v", err)
+	}
+	nova.server.Partial, nova.server.Status = true, "UNKNOWN"
+	if o, err := (&MachineDriver{}).Find(t.Context(), Session{Cloud: nova}, "s"); err != nil || o.Raw != nil {
+		t.Errorf("of a cell that is down: %+v, %v", o, err)
+	}
+}

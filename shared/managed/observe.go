@@ -112,9 +112,12 @@ func (r *round) confirm(ctx context.Context, m *resource, member domain.Member) 
 	if !ok {
 		return Object{}, false
 	}
-	isGone, err := confirmer.IsGone(ctx, m.session, member.ObjectID)
-	if err == nil && isGone {
+	o, err := confirmer.Find(ctx, m.session, member.ObjectID)
+	switch {
+	case apperr.CodeOf(err) == apperr.NotFound:
 		return Object{}, false
+	case err == nil && o.Raw != nil:
+		return o, true
 	}
 	return Object{ID: member.ObjectID, State: ObjectWorking, Reason: "no list shows it"}, true
 }
