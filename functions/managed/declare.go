@@ -168,6 +168,9 @@ func (s service) draft(
 	made.Digest = nil
 	made.Before, made.PerProject = before.Version, s.perProject
 	if made.ID == uuid.Nil {
+		if err := checkServerNames(d); err != nil {
+			return made, err
+		}
 		if err := s.store.CheckRoom(ctx, who.ProjectID, s.perProject); err != nil {
 			return made, err
 		}

@@ -2,6 +2,7 @@ package managed
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -155,6 +156,15 @@ type putInput struct {
 // Resolve implements huma.Resolver.
 func (in *putInput) Resolve(huma.Context) []error {
 	return checkName(in.Name)
+}
+
+// checkServerNames rejects a new deployment whose servers' names would be too long for host names.
+func checkServerNames(d declaration) error {
+	if d.kind != domain.KindDeployment || len(d.name) <= maxDeployment {
+		return nil
+	}
+	return apperr.InvalidField("name", fmt.Sprintf("must have at most %d characters, because the names of its servers "+
+		"end with a number", maxDeployment))
 }
 
 // acting is a context in which the caller is the actor of what is stored.
