@@ -22,6 +22,7 @@ type declaration struct {
 	in       PutManaged
 	expected condition
 	dryRun   bool
+	orphans  bool // of a deletion: its objects stay
 }
 
 // outcome is what became of a declaration.
@@ -258,24 +259,24 @@ func (s service) seal(made *domain.NewManaged, before domain.Managed, checked ch
 
 // Delete has reconcile-managed delete a resource. It takes a delegation by the caller when the stored one has ended.
 func (s service) Delete(
-	ctx context.Context, who domain.Identity, token domain.Secret, kind domain.Kind, name string, expected condition,
+	ctx context.Context, who domain.Identity, token domain.Secret, d declaration,
 ) (domain.Managed, error) {
 	cloud := s.cloud.As(token, who.ProjectID)
 	for range changeAttempts {
-		before, err := s.store.Get(ctx, who.ProjectID, kind, name)
+		before, err := s.store.Get(ctx, who.ProjectID, d.kind, d.name)
 		if err != nil {
 			return before, err
 		}
-		if err := expected.check(before.Version); err != nil {
+		if err := d.expected.check(before.Version); err != nil {
 			return before, err
 		}
-		before.Actor = domain.ActorFrom(ctx)
+		before.Actor, before.Orphan = domain.ActorFrom(ctx), d.orphans
 		var by *domain.ManagedDelegation
 		isActive, err := s.store.IsDelegated(ctx, who.ProjectID, before.ConnectionID)
 		if err != nil {
 			return before, err
 		}
-		if !isActive {
+		if !isActive && !d.orphans {
 			d, err := s.delegation(ctx, who, cloud)
 			if err != nil {
 				return before, err

@@ -22,6 +22,9 @@ func (r *round) step(ctx context.Context) error {
 			group.Go(func() error { return r.take(working, m, s) })
 		}
 		for _, s := range m.members {
+			if m.isOrphaned() {
+				break
+			}
 			for _, extra := range s.object.Extra {
 				group.Go(func() error { return r.deleteExtra(working, m, s.member, extra) })
 			}
