@@ -25,17 +25,24 @@ func TestRefusals(t *testing.T) {
 		path, body string
 		field      string
 	}{
-		"no spec":         {machines + "a", `{}`, "spec"},
-		"no flavor":       {machines + "a", `{"spec": {"image": "a", "networks": ["b"]}}`, "spec.flavor"},
-		"null":            {machines + "a", `{"spec": {"flavor": null, "image": "a", "networks": ["b"]}}`, "spec.flavor"},
-		"no network":      {machines + "a", `{"spec": {"flavor": "a", "image": "a", "networks": []}}`, "spec.networks"},
-		"unknown field":   {machines + "a", with(`"shade": 1`), "spec.shade"},
-		"wrong case":      {machines + "a", with(`"Key_name": "x"`), "spec.Key_name"},
-		"wrong type":      {machines + "a", with(`"key_name": 1`), "spec.key_name"},
-		"metadata":        {machines + "a", with(`"metadata": {"a/b": "x"}`), "spec.metadata.a/b"},
-		"update":          {machines + "a", with(`"update": "rolling"`), "spec.update"},
-		"volume name":     {machines + "a", with(`"volumes": ["A"]`), "spec.volumes[0]"},
-		"user_data":       {machines + "a", with(`"user_data": "` + strings.Repeat("x", 50000) + `"`), "spec.user_data"},
+		"no spec":       {machines + "a", `{}`, "spec"},
+		"no flavor":     {machines + "a", `{"spec": {"image": "a", "networks": ["b"]}}`, "spec.flavor"},
+		"null":          {machines + "a", `{"spec": {"flavor": null, "image": "a", "networks": ["b"]}}`, "spec.flavor"},
+		"no network":    {machines + "a", `{"spec": {"flavor": "a", "image": "a", "networks": []}}`, "spec.networks"},
+		"unknown field": {machines + "a", with(`"shade": 1`), "spec.shade"},
+		"wrong case":    {machines + "a", with(`"Key_name": "x"`), "spec.Key_name"},
+		"wrong type":    {machines + "a", with(`"key_name": 1`), "spec.key_name"},
+		"metadata":      {machines + "a", with(`"metadata": {"a/b": "x"}`), "spec.metadata.a/b"},
+		"update":        {machines + "a", with(`"update": "rolling"`), "spec.update"},
+		"volume name":   {machines + "a", with(`"volumes": ["A"]`), "spec.volumes[0]"},
+		"user_data":     {machines + "a", with(`"user_data": "` + strings.Repeat("x", 50000) + `"`), "spec.user_data"},
+		"its bytes":     {machines + "a", with(`"user_data": "` + strings.Repeat("ü", 25000) + `"`), "spec.user_data"},
+		"in base64": {
+			"/v1/managed/Configmap/a", `{"spec": {"data": {"a": "` + strings.Repeat("x", 40000) + `"}}}`, "spec.data",
+		},
+		"long name": {
+			deployments + strings.Repeat("a", 61), with(`"count": 1`), "name",
+		},
 		"name":            {machines + "Web", `{"spec": ` + machine + `}`, "name"},
 		"name's end":      {machines + "web-", `{"spec": ` + machine + `}`, "name"},
 		"label":           {machines + "a", `{"spec": ` + machine + `, "labels": {"-": "x"}}`, "labels.-"},
@@ -117,18 +124,25 @@ func TestDryRun(t *testing.T) {
 	declared(t, declare(t, f.Client, path, spec("")), http.StatusCreated)
 	for body, want := range map[string]string{
 		spec(""): "none []",
-		strings.Replace(spec(""), `"count": 2`, `"count": 3`, 1):     "update [spec.count]",
-		strings.Replace(spec(""), "m1.tiny", "m1.small", 1):          "update [spec.flavor]",
-		spec(`, "update": "replace", "user_data": "x"`):              "replace [spec.update spec.user_data]",
-		spec(`, "key_name": "k"`):                                    "update [spec.key_name]",
-		strings.Replace(spec(""), "{", `{"labels": {"a": "b"}, `, 1): "update [labels]",
+		strings.Replace(spec(""), `"count": 2`, `"count": 3`, 1):                  "update [spec.count]",
+		strings.Replace(spec(""), "m1.tiny", "m1.small", 1):                       "update [spec.flavor]",
+		spec(`, "update": "replace", "user_data": "x"`):                           "replace [spec.update spec.user_data]",
+		strings.Replace(spec(`, "max_unavailable": 0`), "m1.tiny", "m1.small", 1): "replace [spec.flavor spec.max_unavailable]",
+		strings.Replace(spec(""), "cirros", "debian", 1):                          "update [spec.image]",
+		spec(`, "key_name": "k"`):                                                 "update [spec.key_name]",
+		strings.Replace(spec(""), "{", `{"labels": {"a": "b"}, `, 1):              "update [labels]",
 	} {
 		p, names := planned(body)
 		if got := fmt.Sprintf("%s %v", p.Action, names); got != want {
 			t.Errorf("%s: got %s, want %s", body, got, want)
 		}
-		if strings.Contains(body, "key_name") != (p.Note != "") {
-			t.Errorf("%s: the note is %q", body, p.Note)
+		for in, note := range map[string]string{
+			"key_name": "cannot be changed in place", "debian": "rebuilt", `"max_unavailable": 0`: "other servers take",
+			"replace": "other servers take",
+		} {
+			if strings.Contains(body, in) != strings.Contains(p.Note, note) && !strings.Contains(p.Note, "other servers") {
+				t.Errorf("%s: the note is %q", body, p.Note)
+			}
 		}
 	}
 	var m Managed
@@ -166,5 +180,5 @@ func TestProviders(t *testing.T) {
 			refused(t, a, 422, "unsupported_here", "")
 		}
 	}
-	refused(t, f.Get(t, "/v1/managed/providers?region=nowhere"), 400, "invalid", "schedule.region")
+	refused(t, f.Get(t, "/v1/managed/providers?region=nowhere"), 400, "invalid", "region")
 }

@@ -22,6 +22,7 @@ type declaration struct {
 	in       PutManaged
 	expected condition
 	dryRun   bool
+	orphans  bool // of a deletion: its objects stay
 }
 
 // outcome is what became of a declaration.
@@ -168,6 +169,9 @@ func (s service) draft(
 	made.Digest = nil
 	made.Before, made.PerProject = before.Version, s.perProject
 	if made.ID == uuid.Nil {
+		if err := checkServerNames(d); err != nil {
+			return made, err
+		}
 		if err := s.store.CheckRoom(ctx, who.ProjectID, s.perProject); err != nil {
 			return made, err
 		}
@@ -255,24 +259,24 @@ func (s service) seal(made *domain.NewManaged, before domain.Managed, checked ch
 
 // Delete has reconcile-managed delete a resource. It takes a delegation by the caller when the stored one has ended.
 func (s service) Delete(
-	ctx context.Context, who domain.Identity, token domain.Secret, kind domain.Kind, name string, expected condition,
+	ctx context.Context, who domain.Identity, token domain.Secret, d declaration,
 ) (domain.Managed, error) {
 	cloud := s.cloud.As(token, who.ProjectID)
 	for range changeAttempts {
-		before, err := s.store.Get(ctx, who.ProjectID, kind, name)
+		before, err := s.store.Get(ctx, who.ProjectID, d.kind, d.name)
 		if err != nil {
 			return before, err
 		}
-		if err := expected.check(before.Version); err != nil {
+		if err := d.expected.check(before.Version); err != nil {
 			return before, err
 		}
-		before.Actor = domain.ActorFrom(ctx)
+		before.Actor, before.Orphan = domain.ActorFrom(ctx), d.orphans
 		var by *domain.ManagedDelegation
 		isActive, err := s.store.IsDelegated(ctx, who.ProjectID, before.ConnectionID)
 		if err != nil {
 			return before, err
 		}
-		if !isActive {
+		if !isActive && !d.orphans {
 			d, err := s.delegation(ctx, who, cloud)
 			if err != nil {
 				return before, err

@@ -77,7 +77,7 @@ func (s service) PutFlavor(
 	return stored, false, errRace()
 }
 
-// DeleteFlavor deletes a flavor. Resources that began with it stay as they are.
+// DeleteFlavor deletes a flavor that no declaration of a resource names.
 func (s service) DeleteFlavor(ctx context.Context, who domain.Identity, name string, expected condition) error {
 	for range changeAttempts {
 		before, err := s.flavors.Get(ctx, who.ProjectID, name)

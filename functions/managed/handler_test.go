@@ -197,12 +197,14 @@ func TestTemplates(t *testing.T) {
 	}
 	refused(t, f.Do(t, "PUT", "/v1/flavors/a", `{"kind": "Pod", "spec": {}}`, "Content-Type", "application/json"), 422,
 		"unsupported_kind", "")
-	if a := f.Do(t, "DELETE", "/v1/flavors/small", "", "If-Match", `"1"`); a.Status != http.StatusNoContent {
+	a = f.Do(t, "PUT", "/v1/flavors/small", strings.Replace(template, "m1.tiny", "m1.small", 1), "Content-Type",
+		"application/json")
+	if a.Status != http.StatusOK {
 		t.Errorf("got %d %s", a.Status, a.Body)
 	}
 	var shown Managed
 	if f.Get(t, machines+"web").JSON(t, &shown); string(shown.Spec) != string(m.Spec) {
-		t.Errorf("without its flavor it is %s", shown.Spec)
+		t.Errorf("after a change of its flavor it is %s", shown.Spec)
 	}
 }
 

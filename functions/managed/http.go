@@ -2,6 +2,7 @@ package managed
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -92,7 +93,7 @@ func writeRoutes(api huma.API, h handler) {
 		OperationID: "deleteManaged", Method: http.MethodDelete, Path: "/v1/managed/{kind}/{name}", Tags: tags,
 		Middlewares: writes, DefaultStatus: http.StatusAccepted, Summary: "Delete a resource",
 		Responses: httpx.Answers(map[int]string{
-			202: "reconcile-managed deletes what belongs to it, and then the resource.",
+			202: "reconcile-managed deletes what belongs to it, unless `orphan=true`, and then the resource.",
 			403: mayNot, 404: notFound, 409: delegated, 412: "", 422: unsupported, 501: noTrustee,
 		}),
 	}, h.delete)
@@ -157,6 +158,15 @@ func (in *putInput) Resolve(huma.Context) []error {
 	return checkName(in.Name)
 }
 
+// checkServerNames rejects a new deployment whose servers' names would be too long for host names.
+func checkServerNames(d declaration) error {
+	if d.kind != domain.KindDeployment || len(d.name) <= maxDeployment {
+		return nil
+	}
+	return apperr.InvalidField("name", fmt.Sprintf("must have at most %d characters, because the names of its servers "+
+		"end with a number", maxDeployment))
+}
+
 // acting is a context in which the caller is the actor of what is stored.
 func acting(ctx context.Context, who domain.Identity) context.Context {
 	return domain.WithActor(ctx, domain.ActorOf(who, uuid.Nil))
@@ -212,6 +222,7 @@ func (h handler) rollback(ctx context.Context, in *rollbackInput) (*managedOutpu
 
 type deleteInput struct {
 	ManagedPath
+	Orphan  bool   `query:"orphan" default:"false" doc:"Its servers and other objects stay, and are not managed."`
 	IfMatch string `header:"If-Match" minLength:"1" example:"\"3\""`
 }
 
@@ -222,7 +233,9 @@ func (h handler) delete(ctx context.Context, in *deleteInput) (*managedOutput, e
 		return nil, err
 	}
 	expected := conditionOf(httpx.RequestOf(ctx))
-	return reply(h.svc.Delete(acting(ctx, who), who, token, kind, in.Name, expected))
+	return reply(h.svc.Delete(acting(ctx, who), who, token, declaration{
+		kind: kind, name: in.Name, expected: expected, orphans: in.Orphan,
+	}))
 }
 
 func (h handler) revisions(ctx context.Context, in *ManagedPath) (*httpx.Value[ManagedRevisions], error) {

@@ -3,6 +3,7 @@ package managed
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"reflect"
 	"slices"
 	"strings"
@@ -82,6 +83,10 @@ func checkSpec(kind domain.Kind, given map[string]any) (checked checkedSpec, err
 	if text, isGiven := given[secret].(string); isGiven {
 		checked.secret, checked.hasSecret = text, true
 		delete(given, secret)
+		if secret == "user_data" && len(text) > domain.MaxUserData {
+			return checked, apperr.InvalidField("spec.user_data",
+				fmt.Sprintf("must have at most %d bytes", domain.MaxUserData))
+		}
 	}
 	text, err := json.Marshal(given)
 	if err != nil {

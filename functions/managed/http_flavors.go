@@ -49,8 +49,8 @@ func flavorRoutes(api huma.API, h handler) {
 		OperationID: "deleteFlavor", Method: http.MethodDelete, Path: "/v1/flavors/{name}", Tags: tags,
 		Middlewares: writes, DefaultStatus: http.StatusNoContent, Summary: "Delete a template",
 		Responses: httpx.Answers(map[int]string{
-			204: "It is deleted. Resources that began with it stay as they are.",
-			403: mayNot, 404: noFlavor, 412: "",
+			204: "It is deleted.",
+			403: mayNot, 404: noFlavor, 409: "Resources are declared with it: the error names them.", 412: "",
 		}),
 	}, h.deleteFlavor)
 }

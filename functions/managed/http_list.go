@@ -67,12 +67,13 @@ func (h handler) listKind(ctx context.Context, in *listKindInput) (*httpx.Value[
 }
 
 func (h handler) page(ctx context.Context, kind domain.Kind, in *ListInput) (*httpx.Value[ManagedPage], error) {
-	labels, err := selector(in.Label)
+	labels, without, err := selector(in.Label)
 	if err != nil {
 		return nil, err
 	}
 	found, hasMore, err := h.svc.List(ctx, auth.CallerOrNobody(ctx), domain.ManagedQuery{
-		Kind: kind, Labels: labels, Name: in.Name, Statuses: in.Status, Limit: in.Limit, Marker: in.Marker.UUID,
+		Kind: kind, Labels: labels, Without: without, Name: in.Name, Statuses: in.Status, Limit: in.Limit,
+		Marker: in.Marker.UUID,
 	})
 	if err != nil {
 		return nil, err

@@ -21,6 +21,12 @@ var nameForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
 const nameRule = "must be 1 to 63 lower-case letters, digits and hyphens, and neither begin nor end with a hyphen"
 
+const (
+	maxName = 63
+	// maxDeployment leaves room for the number of a server: Nova cuts off what a host name has beyond 63 characters.
+	maxDeployment = maxName - len("-99")
+)
+
 // Schedule says where a resource may run.
 type Schedule struct {
 	Region   string            `json:"region,omitempty" maxLength:"255" doc:"Of the catalog."`
@@ -113,20 +119,26 @@ func checkLabels(field string, labels map[string]string) (faults []error) {
 	return faults
 }
 
-// selector reads labels that are asked for, such as app=shop.
-func selector(given []string) (map[string]string, error) {
-	labels := map[string]string{}
+// selector reads labels that are asked for, such as app=shop and tier!=db.
+func selector(given []string) (with map[string]string, without []map[string]string, err error) {
+	with = map[string]string{}
 	for _, text := range given {
 		key, value, ok := strings.Cut(text, "=")
 		if !ok {
-			return nil, apperr.Malformed("label", "a key and a value, such as app=shop", text)
+			return nil, nil, apperr.Malformed("label", "a key and a value, such as app=shop or tier!=db", text)
 		}
-		labels[key] = value
+		key, isNot := strings.CutSuffix(key, "!")
+		one := map[string]string{key: value}
+		if faults := checkLabels("label", one); len(faults) > 0 {
+			return nil, nil, faults[0]
+		}
+		if isNot {
+			without = append(without, one)
+		} else {
+			with[key] = value
+		}
 	}
-	if faults := checkLabels("label", labels); len(faults) > 0 {
-		return nil, faults[0]
-	}
-	return labels, nil
+	return with, without, nil
 }
 
 // condition is what a request expects of the version of what it changes (RFC 9110, If-Match and If-None-Match).

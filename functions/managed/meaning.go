@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"net/netip"
 	"net/url"
+	"strings"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	engine "github.com/cloudfn/cloudfn/shared/managed"
 )
 
 // meaning are the faults that no schema can describe.
@@ -105,17 +107,16 @@ func checkBalancer(s BalancerSpec, fault func(field, detail string)) {
 	}
 }
 
-// maxFiles bounds the texts of a Configmap: they have to fit in a server's user_data.
-const maxFiles = domain.MaxUserData
-
+// checkFiles checks that a server can have the files: they are part of its user_data, in base64.
 func checkFiles(files map[string]string, fault func(field, detail string)) {
-	size := 0
-	for name, text := range files {
-		if size += len(text); name == "" || len(name) > domain.MaxNameLength {
+	for name := range files {
+		if name == "" || len(name) > domain.MaxNameLength {
 			fault("data", fmt.Sprintf("must have file names of 1 to %d characters", domain.MaxNameLength))
 		}
 	}
-	if size > maxFiles {
-		fault("data", fmt.Sprintf("has %d bytes: the files must fit in a server's user_data, %d", size, maxFiles))
+	longest := strings.Repeat("x", maxName) // the resource's name is a part of their paths
+	if _, err := engine.WithFiles("", engine.Files(longest, domain.ConfigmapSpec{Data: files})); err != nil {
+		fault("data", fmt.Sprintf("does not fit in a server's user_data, which has at most %d bytes and holds the "+
+			"files in base64", domain.MaxUserData))
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
@@ -71,21 +72,39 @@ func (p *plan) decide(kind domain.Kind, spec json.RawMessage) {
 		return
 	}
 	isServer := kind == domain.KindMachine || kind == domain.KindDeployment
-	var s domain.MachineSpec
+	var s domain.DeploymentSpec
 	_ = json.Unmarshal(spec, &s) // it was checked
+	// A deployment of which no server may be missing gets new servers, because a change would interrupt the old ones.
+	surges := kind == domain.KindDeployment && s.MaxUnavailable != nil && *s.MaxUnavailable == 0
 	replaces := isServer && s.Update == domain.UpdateReplace
+	notes := map[string]bool{}
 	for _, f := range p.fields {
 		isFixed := slices.ContainsFunc(replaced[kind], func(name string) bool { return f.Field == "spec."+name })
 		isTyped := isServer && (f.Field == "spec.flavor" || f.Field == "spec.image")
 		switch {
 		case isFixed && isServer && !replaces:
-			p.note = "some of these fields cannot be changed in place: the servers keep what they have until " +
-				"update is replace"
-		case isFixed, isTyped && replaces:
+			notes[noteFixed] = true
+		case isTyped && (replaces || surges), isFixed:
 			p.action = planReplace
+			notes[noteReplaced] = isServer
+		case f.Field == "spec.image" && isServer:
+			notes[noteRebuilt] = true
+		}
+	}
+	for _, note := range []string{noteFixed, noteReplaced, noteRebuilt} {
+		if notes[note] {
+			p.note = strings.TrimPrefix(p.note+"; "+note, "; ")
 		}
 	}
 }
+
+// The notes of a plan.
+const (
+	noteFixed = "some of these fields cannot be changed in place: the servers keep what they have until update is " +
+		"replace"
+	noteReplaced = "other servers take the place of these: what is on their disks is lost"
+	noteRebuilt  = "the servers are rebuilt: what is on their disks is lost"
+)
 
 // shownFields are the values of a declaration, by field.
 func shownFields(m domain.Managed) map[string]any {

@@ -120,7 +120,7 @@ func (s service) Providers(
 	ctx context.Context, who domain.Identity, token domain.Secret, region string,
 ) ([]offer, error) {
 	cloud := s.cloud.As(token, who.ProjectID)
-	if err := checkRegion(ctx, cloud, region); err != nil {
+	if err := checkRegion(ctx, cloud, "region", region); err != nil {
 		return nil, err
 	}
 	var all []offer
@@ -154,7 +154,7 @@ func unavailable(ctx context.Context, cloud session, p domain.Provider) (string,
 // checkAvailable rejects a region that the catalog does not have, and a kind whose service the region lacks.
 func (s service) checkAvailable(ctx context.Context, cloud session, d declaration) error {
 	region := d.in.Schedule.Region
-	if err := checkRegion(ctx, cloud, region); err != nil {
+	if err := checkRegion(ctx, cloud, "schedule.region", region); err != nil {
 		return err
 	}
 	provider, _ := domain.ProviderOf(d.kind)
@@ -166,13 +166,13 @@ func (s service) checkAvailable(ctx context.Context, cloud session, d declaratio
 }
 
 // checkRegion rejects a region that the catalog does not have.
-func checkRegion(ctx context.Context, cloud session, region string) error {
+func checkRegion(ctx context.Context, cloud session, field, region string) error {
 	if region == "" {
 		return nil
 	}
 	all, _, err := cloud.Regions(ctx)
 	if err == nil && !slices.Contains(all, region) {
-		err = apperr.Unknown("schedule.region", "region", region, all...)
+		err = apperr.Unknown(field, "region", region, all...)
 	}
 	return err
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/managed"
 	"github.com/cloudfn/cloudfn/shared/openstack"
 	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/run"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
@@ -29,9 +30,13 @@ func (r *renewing) Connections(ctx context.Context, project string) (map[uuid.UU
 	return all, err
 }
 
-// round does one round of the world's project, while the trust is renewed.
+// round does one round of the world's project. renew renews the trust meanwhile; nil = it stays.
 func (w *world) round(t *testing.T, renew func()) {
 	t.Helper()
+	wake := func(...string) {}
+	if renew == nil {
+		renew = func() {}
+	}
 	cloud, err := openstack.New(openstack.Config{Cloud: "collector", ConfigFile: testkit.CloudsYAML(t)},
 		openstack.Options{})
 	if err != nil {
@@ -49,8 +54,7 @@ func (w *world) round(t *testing.T, renew func()) {
 	trusts.lost = connectionLost(postgres.Connections{DB: w.db}, func(...string) {})
 	engine := managed.Engine{
 		Store: &renewing{Managed: w.store, renew: renew}, Sessions: trusts, Nodes: postgres.Nodes{DB: w.db},
-		Drivers: map[domain.Kind]managed.Driver{domain.KindConfigmap: managed.ConfigmapDriver{}},
-		Wake:    func(...string) {}, ClaimFor: time.Minute,
+		Drivers: drivers(run.Deps{DB: w.db, Wake: wake}), Wake: wake, ClaimFor: time.Minute,
 	}
 	w.exec(t, "update managed_projects set due_at = clock_timestamp()")
 	due, claim, err := w.store.ClaimProjects(t.Context(), time.Minute, 1)

@@ -66,14 +66,19 @@ func (w *world) declare(
 		t.Fatal(err)
 	}
 	provider, _ := domain.ProviderOf(kind)
-	m, _, err := w.store.Declare(t.Context(), domain.NewManaged{
+	made := domain.NewManaged{
 		Managed: domain.Managed{
 			ID: uuid.Must(uuid.NewV7()), ProjectID: w.ID, DomainID: w.DomainID, UserID: w.UserID, Kind: kind,
 			Name: name, Provider: provider.Name, Labels: map[string]string{}, Repair: domain.RepairManual,
-			MaxRevisions: 10, Spec: text, Actor: &domain.Actor{UserID: w.UserID, ProjectID: w.ID},
+			MaxRevisions: 10, Actor: &domain.Actor{UserID: w.UserID, ProjectID: w.ID},
 		},
 		Delegation: domain.ManagedDelegation{New: by, Until: until},
-	})
+	}
+	if before, err := w.store.Get(t.Context(), w.ID, kind, name); err == nil {
+		made.Managed, made.Before = before, before.Version
+	}
+	made.Spec = text
+	m, _, err := w.store.Declare(t.Context(), made)
 	if err != nil {
 		t.Fatal(err)
 	}

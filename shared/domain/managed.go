@@ -132,6 +132,7 @@ type Managed struct {
 	Revision         int
 	ObservedRevision int
 	Request          ManagedRequest
+	Orphan           bool // with the request delete: its objects stay
 	Status           ManagedStatus
 	Reason           string
 	Conditions       []Condition

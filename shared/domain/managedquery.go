@@ -33,10 +33,11 @@ type ManagedDelegation struct {
 
 // ManagedQuery selects resources of a project.
 type ManagedQuery struct {
-	Kind     Kind              // "" = all
-	Labels   map[string]string // that it has
-	Name     string            // a part of its name, in any case
-	Statuses []ManagedStatus   // none = all
+	Kind     Kind                // "" = all
+	Labels   map[string]string   // that it has
+	Without  []map[string]string // none of which it has
+	Name     string              // a part of its name, in any case
+	Statuses []ManagedStatus     // none = all
 	Limit    int
 	Marker   uuid.UUID // the last one before the page
 }

@@ -29,7 +29,7 @@ type Server struct {
 	Partial   bool              `json:"partial,omitempty"` // its cell is down: only id, status and times are known
 	Deleted   *time.Time        `json:"-"`
 	Metadata  map[string]string `json:"-"` // only of a single server, and of managed ones
-	VolumeIDs []string          `json:"-"` // attached; only of managed servers
+	VolumeIDs []string          `json:"-"` // attached; as Metadata
 }
 
 // Address is one IP address of a server.

@@ -75,7 +75,10 @@ func stepsOf(p plan) string {
 
 func TestDecide(t *testing.T) {
 	t.Parallel()
-	outdated := func(ordinal int, way Way) seen { return member(ordinal, unlike(way, true)) }
+	outdated := func(ordinal int, way Way, change ...func(*seen)) seen {
+		return member(ordinal, append([]func(*seen){unlike(way, true)}, change...)...)
+	}
+	accepted := func(s *seen) { s.member.Status, s.member.Reason = domain.MemberUpdating, changing(s.differences) }
 	all := func(count int, way Way) (members []seen) {
 		for n := range count {
 			members = append(members, outdated(n, way))
@@ -163,9 +166,16 @@ func TestDecide(t *testing.T) {
 		"single replaced":        {single2, []seen{outdated(0, Replace)}, "create 0"},
 		"single was replaced":    {single2, []seen{outdated(0, Replace), member(0, updated)}, "delete 0"},
 		"single in place":        {single2, []seen{outdated(0, InPlace)}, "update 0"},
-		"refused":                {single2, []seen{outdated(0, Refused)}, ""},
-		"rolled back half-way":   {to(2, 1), []seen{outdated(0, InPlace), member(1, updated)}, "update 0"},
-		"scaled while replaced":  {to(1, 1), []seen{outdated(0, Replace), member(1, updated)}, "delete 0"},
+		"a change has failed":    {single2, []seen{outdated(0, InPlace, accepted)}, "record 0"},
+		"it is repeated later":   {single2, []seen{outdated(0, InPlace, accepted, retryIn(1))}, ""},
+		"another change":         {single2, []seen{outdated(0, InPlace, status(domain.MemberUpdating))}, "update 0"},
+		"a confirmation goes on": {single2, []seen{outdated(0, InPlace, accepted, func(s *seen) {
+			s.differences[0].Continues = true
+			s.member.Reason = changing(s.differences)
+		})}, "update 0"},
+		"refused":               {single2, []seen{outdated(0, Refused)}, ""},
+		"rolled back half-way":  {to(2, 1), []seen{outdated(0, InPlace), member(1, updated)}, "update 0"},
+		"scaled while replaced": {to(1, 1), []seen{outdated(0, Replace), member(1, updated)}, "delete 0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -254,4 +264,28 @@ func simulate(all []seen, p plan) []seen {
 		}
 	}
 	return after
+}
+
+// TestFailedChange: each time that OpenStack accepts a change and does not make it, the pause before the next attempt
+// grows, and the resource says so.
+func TestFailedChange(t *testing.T) {
+	t.Parallel()
+	s, now := member(0, unlike(InPlace, true)), testNow
+	for attempt := 1; attempt < 4; attempt++ {
+		p := decide(changed(single(), second), []seen{s}, now)
+		if stepsOf(p) != "update 0" {
+			t.Fatalf("attempt %d: %q", attempt, stepsOf(p))
+		}
+		s.member.Status, s.member.Reason = domain.MemberUpdating, changing(s.differences) // the call was accepted
+		p = decide(changed(single(), second), []seen{s}, now)
+		if stepsOf(p) != "record 0" || len(p.problems) != 1 || !strings.Contains(p.problems[0], "did not make it") {
+			t.Fatalf("attempt %d: %q, %q", attempt, stepsOf(p), p.problems)
+		}
+		s.member = p.steps[0].member
+		p = decide(changed(single(), second), []seen{s}, now)
+		if want := now.Add(pauseAfter(attempt)); len(p.steps) > 0 || !p.retryAt.Equal(want) || p.isMoving {
+			t.Fatalf("attempt %d: %q until %s, want %s", attempt, stepsOf(p), p.retryAt, want)
+		}
+		now = s.member.RetryAt
+	}
 }

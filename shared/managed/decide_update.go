@@ -1,6 +1,7 @@
 package managed
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -37,6 +38,8 @@ func (d *decision) update(s seen, kept []seen) bool {
 	switch {
 	case !d.isDue(s):
 		d.problems = append(d.problems, s.member.Reason)
+	case len(inPlace) > 0 && s.hasFailed():
+		d.recordFailure(s)
 	case d.mustReplace(s):
 		return d.replace(s, kept)
 	case len(inPlace) > 0:
@@ -55,6 +58,46 @@ func (d *decision) recordReady(s seen) {
 	}
 	s.member = m
 	d.steps = append(d.steps, step{action: actRecord, member: m, object: s.object})
+}
+
+// changing says which change of an object is under way; "" for changes that do not interrupt it.
+func changing(differences []Difference) string {
+	switch one, ok := disrupting(differences); {
+	case !ok:
+		return ""
+	case one.Continues:
+		return fmt.Sprintf("the change of its %s is being confirmed", one.Field)
+	default:
+		return fmt.Sprintf("its %s is being changed to %v", one.Field, one.Declared)
+	}
+}
+
+// disrupting returns the change that is made first of those that interrupt an object.
+func disrupting(differences []Difference) (Difference, bool) {
+	n := slices.IndexFunc(differences, func(one Difference) bool { return one.Disrupts && one.Way == InPlace })
+	if n < 0 {
+		return Difference{}, false
+	}
+	return differences[n], true
+}
+
+// hasFailed reports whether OpenStack has accepted a change of a member and not made it: its object is ready again, and
+// still differs. A confirmation is repeated until the object shows it.
+func (s seen) hasFailed() bool {
+	one, ok := disrupting(s.differences)
+	return ok && !one.Continues && s.member.Status == domain.MemberUpdating &&
+		s.member.Reason == changing(s.differences)
+}
+
+// recordFailure stores that a change has failed, and when it is repeated. Nova shows its reason to admins only.
+func (d *decision) recordFailure(s seen) {
+	one, _ := disrupting(s.differences)
+	s.member.Reason = fmt.Sprintf("OpenStack accepted the change of its %s to %v, and did not make it", one.Field,
+		one.Declared)
+	s.member.Attempts++
+	s.member.RetryAt = d.now.Add(pauseAfter(s.member.Attempts))
+	d.problems = append(d.problems, s.member.Reason)
+	d.add(actRecord, s)
 }
 
 // updateInPlace changes the object, if its interruption leaves enough members that work.

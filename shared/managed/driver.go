@@ -38,10 +38,12 @@ type Driver interface {
 	Needs(spec json.RawMessage) []Ref
 }
 
-// Confirmer is a Driver whose listings may leave out objects that exist, for example while a cell of Nova is down.
+// Confirmer is a Driver whose listings may leave out objects that exist, for example while a cell of Nova is down, or
+// when others have removed their marks.
 type Confirmer interface {
-	// IsGone reports whether an object that no listing shows is deleted.
-	IsGone(ctx context.Context, s Session, objectID string) (bool, error)
+	// Find reads an object that no listing shows. It is NotFound when the object is deleted. Without Raw only its
+	// existence is known.
+	Find(ctx context.Context, s Session, objectID string) (Object, error)
 }
 
 // Finisher is a Driver that has more to delete than the objects of a resource.
@@ -136,6 +138,8 @@ type Difference struct {
 	Way      Way
 	Disrupts bool   // the object does not work while the difference is removed
 	Why      string // of Refused: what its user can do
+	// Continues says that a change is under way and takes another call, as a resize that has to be confirmed.
+	Continues bool
 	// Follows says that other resources of the project have changed, such as the servers of a load balancer. It is
 	// removed whatever Repair says, and is no drift.
 	Follows bool

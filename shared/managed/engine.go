@@ -159,10 +159,14 @@ func (r *round) load(ctx context.Context) error {
 
 // decide plans the steps of a resource.
 func (r *round) decide(m *resource) {
+	m.waits = r.waitsFor(m)
+	if m.isOrphaned() {
+		m.plan.isGone = m.waits == ""
+		return
+	}
 	if m.noLogin != nil || m.notListed != nil {
 		return
 	}
-	m.waits = r.waitsFor(m)
 	m.plan = decide(m.target(), m.members, r.now)
 	if m.waits != "" {
 		m.plan.steps, m.plan.isMoving = m.stepsMeanwhile(), true
@@ -205,6 +209,9 @@ func (m *resource) target() target {
 }
 
 func (m *resource) isDeleting() bool { return m.Request == domain.ManagedDelete }
+
+// isOrphaned reports whether only the declaration is deleted, for which OpenStack is not needed.
+func (m *resource) isOrphaned() bool { return m.isDeleting() && m.Orphan }
 
 // wanted is what the object of a member should be.
 func (r *round) wanted(m *resource, member domain.Member) Wanted {

@@ -25,7 +25,7 @@ type MachineCloud interface {
 	Flavors(context.Context) ([]domain.Flavor, error)
 	Networks(context.Context) ([]domain.Network, error)
 	MarkedServers(ctx context.Context, tag string) ([]domain.Server, error)
-	ServerIsGone(ctx context.Context, id string) (bool, error)
+	TagServer(ctx context.Context, id, tag string) error
 	RenameServer(ctx context.Context, id, name string) error
 	SetServerMetadata(ctx context.Context, id string, set map[string]string, remove []string) error
 	ResizeServer(ctx context.Context, id, flavorID string) error
@@ -78,18 +78,12 @@ func (*MachineDriver) List(ctx context.Context, s Session, _ []domain.Member) (m
 	if err != nil || len(servers) == 0 {
 		return nil, err
 	}
-	flavors, err := s.Cloud.Flavors(ctx)
-	if err != nil {
+	if err := nameFlavors(ctx, s, servers); err != nil {
 		return nil, err
-	}
-	ids := make(map[string]string, len(flavors))
-	for _, f := range flavors {
-		ids[f.Name] = f.ID
 	}
 	lookup.FillFaults(ctx, s.Cloud, servers)
 	found := make(map[uuid.UUID][]Object, len(servers))
 	for _, server := range servers {
-		server.Flavor.ID = ids[server.Flavor.Name]
 		if domain.StateOf(server.Status, server.Task) == domain.InstanceDeleted {
 			continue
 		}
@@ -100,6 +94,22 @@ func (*MachineDriver) List(ctx context.Context, s Session, _ []domain.Member) (m
 		}
 	}
 	return byMark(found), nil
+}
+
+// nameFlavors adds the ids of the servers' flavors, which Nova shows by their names.
+func nameFlavors(ctx context.Context, s Session, servers []domain.Server) error {
+	flavors, err := s.Cloud.Flavors(ctx)
+	if err != nil {
+		return err
+	}
+	ids := make(map[string]string, len(flavors))
+	for _, f := range flavors {
+		ids[f.Name] = f.ID
+	}
+	for n := range servers {
+		servers[n].Flavor.ID = ids[servers[n].Flavor.Name]
+	}
+	return nil
 }
 
 // machineObject is a server as an object. One that is stopped, paused or shelved is ready and does not work.
@@ -130,9 +140,21 @@ func machineObject(server domain.Server) Object {
 // resized is Nova's status of a server that has another flavor or host, until that is confirmed.
 const resized = "VERIFY_RESIZE"
 
-// IsGone implements Confirmer: a list by tag leaves out the servers of cells that are down.
-func (*MachineDriver) IsGone(ctx context.Context, s Session, id string) (bool, error) {
-	return s.Cloud.ServerIsGone(ctx, id)
+// Find implements Confirmer: a list by tag leaves out the servers of cells that are down, and those whose tags others
+// have removed.
+func (*MachineDriver) Find(ctx context.Context, s Session, id string) (Object, error) {
+	server, err := s.Cloud.Server(ctx, id)
+	switch {
+	case err != nil:
+		return Object{}, err
+	case domain.StateOf(server.Status, server.Task) == domain.InstanceDeleted:
+		return Object{}, apperr.New(apperr.NotFound, "the server %s is deleted", id)
+	case server.Partial:
+		return Object{ID: id}, nil
+	}
+	one := []domain.Server{server}
+	err = nameFlavors(ctx, s, one)
+	return machineObject(one[0]), err
 }
 
 // Create implements Driver. The order is looked up by its id, and its server by its tag, before a create call is

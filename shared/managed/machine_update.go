@@ -90,15 +90,19 @@ func (*MachineDriver) Differences(in Wanted, o Object) []Difference {
 		way = Replace
 	}
 	out := compare("name", in.Name, server.Name, InPlace)
+	if tags := missingMarks(in, server); len(tags) > 0 { // lists have to show it, whatever repair says
+		out = append(out, Difference{Field: "tags", Declared: tags, Way: InPlace, Follows: true})
+	}
 	out = append(out, entries("metadata", spec.Metadata, made.Metadata, server.Metadata)...)
 	switch hasFlavor := spec.Flavor == server.Flavor.Name || spec.Flavor == server.Flavor.ID; {
+	case server.Status == resized && in.Member.Status == domain.MemberUpdating: // others confirm what they resize
+		// It is confirmed even when another flavor is declared by now: Nova takes no other resize before.
+		out = append(out, Difference{
+			Field: "flavor", Declared: spec.Flavor, Actual: server.Status, Way: InPlace, Disrupts: true, Continues: true,
+		})
 	case !hasFlavor:
 		out = append(out, Difference{
 			Field: "flavor", Declared: spec.Flavor, Actual: server.Flavor.Name, Way: way, Disrupts: true,
-		})
-	case server.Status == resized && in.Member.Status == domain.MemberUpdating: // others confirm what they resize
-		out = append(out, Difference{
-			Field: "flavor", Declared: spec.Flavor, Actual: server.Status, Way: InPlace, Disrupts: true,
 		})
 	}
 	if actual, isOther := otherImage(spec, made, server); isOther {
@@ -109,6 +113,13 @@ func (*MachineDriver) Differences(in Wanted, o Object) []Difference {
 		out = append(out, fixedDifferences(in, spec, made)...)
 	}
 	return out
+}
+
+// missingMarks are the marks that a server has lost.
+func missingMarks(in Wanted, server domain.Server) []string {
+	return slices.DeleteFunc([]string{in.Member.ID.String(), markTag}, func(tag string) bool {
+		return slices.Contains(server.Tags, tag)
+	})
 }
 
 // otherImage reports whether a server was made of another image than declared. An image that is declared by its name is
@@ -215,8 +226,15 @@ func (d *MachineDriver) Update(ctx context.Context, s Session, in Wanted, o Obje
 	return s.Cloud.RebuildImage(ctx, server.ID, image, userData)
 }
 
-// describe changes what does not interrupt a server: its name, metadata and volumes.
+// describe changes what does not interrupt a server: its marks, name, metadata and volumes.
 func describe(ctx context.Context, s Session, in Wanted, server domain.Server, differences []Difference) error {
+	if differs(differences, "tags") {
+		for _, tag := range missingMarks(in, server) {
+			if err := s.Cloud.TagServer(ctx, server.ID, tag); err != nil {
+				return err
+			}
+		}
+	}
 	if _, ok := find(differences, "name"); ok {
 		if err := s.Cloud.RenameServer(ctx, server.ID, in.Name); err != nil {
 			return err

@@ -100,7 +100,7 @@ func (r *round) match(ctx context.Context, m *resource, objects map[uuid.UUID]Ob
 // replaceDisrupting has objects replaced that could be changed only while they do not work: none may be missing.
 func replaceDisrupting(differences []Difference) {
 	for n := range differences {
-		if differences[n].Way == InPlace && differences[n].Disrupts {
+		if differences[n].Way == InPlace && differences[n].Disrupts && !differences[n].Continues {
 			differences[n].Way = Replace
 		}
 	}
@@ -112,9 +112,12 @@ func (r *round) confirm(ctx context.Context, m *resource, member domain.Member) 
 	if !ok {
 		return Object{}, false
 	}
-	isGone, err := confirmer.IsGone(ctx, m.session, member.ObjectID)
-	if err == nil && isGone {
+	o, err := confirmer.Find(ctx, m.session, member.ObjectID)
+	switch {
+	case apperr.CodeOf(err) == apperr.NotFound:
 		return Object{}, false
+	case err == nil && o.Raw != nil:
+		return o, true
 	}
 	return Object{ID: member.ObjectID, State: ObjectWorking, Reason: "no list shows it"}, true
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
@@ -60,11 +61,14 @@ func secretObject(one domain.StoredSecret) Object {
 	return o
 }
 
-// IsGone implements Confirmer: Barbican's pages are numbered, so a list leaves out a secret when another one is deleted
+// Find implements Confirmer: Barbican's pages are numbered, so a list leaves out a secret when another one is deleted
 // meanwhile.
-func (SecretDriver) IsGone(ctx context.Context, s Session, objectID string) (bool, error) {
+func (SecretDriver) Find(ctx context.Context, s Session, objectID string) (Object, error) {
 	has, err := s.Cloud.HasSecret(ctx, objectID)
-	return !has && err == nil, err
+	if err == nil && !has {
+		err = apperr.New(apperr.NotFound, "the secret %s is deleted", objectID)
+	}
+	return Object{ID: objectID}, err
 }
 
 // Create implements Driver.

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
@@ -28,11 +29,11 @@ func TestSecret(t *testing.T) {
 	s.declare(t, domain.SecretSpec{ContentType: "application/octet-stream"})
 	s.differ(t, made, "content_type replace", "payload replace")
 	confirmer := s.driver.(Confirmer)
-	if gone, err := confirmer.IsGone(t.Context(), s.Session, made.ID); gone || err != nil {
+	if _, err := confirmer.Find(t.Context(), s.Session, made.ID); err != nil {
 		t.Errorf("it is gone: %v", err)
 	}
 	s.remove(t)
-	if gone, err := confirmer.IsGone(t.Context(), s.Session, made.ID); !gone || err != nil {
+	if _, err := confirmer.Find(t.Context(), s.Session, made.ID); apperr.CodeOf(err) != apperr.NotFound {
 		t.Errorf("it is not gone: %v", err)
 	}
 	if err := s.driver.Delete(t.Context(), s.Session, made); err != nil {

@@ -50,12 +50,13 @@ func (r *round) save(ctx context.Context) error {
 
 // isGone reports whether nothing is left of a resource that is being deleted.
 func (m *resource) isGone() bool {
-	return m.isDeleting() && m.plan.isGone && m.noLogin == nil && m.notListed == nil && len(m.failures) == 0
+	isObserved := m.noLogin == nil && m.notListed == nil
+	return m.isDeleting() && m.plan.isGone && (isObserved || m.Orphan) && len(m.failures) == 0
 }
 
-// remove deletes a resource whose objects are all gone.
+// remove deletes a resource whose objects are all gone, or stay.
 func (r *round) remove(ctx context.Context, m *resource) error {
-	if finisher, ok := m.driver.(Finisher); ok {
+	if finisher, ok := m.driver.(Finisher); ok && !m.Orphan {
 		if err := finisher.Finish(ctx, m.session, m.Managed); err != nil {
 			r.problem = err
 			return nil //nolint:nilerr // the next round does it again

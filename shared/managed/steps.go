@@ -22,6 +22,9 @@ func (r *round) step(ctx context.Context) error {
 			group.Go(func() error { return r.take(working, m, s) })
 		}
 		for _, s := range m.members {
+			if m.isOrphaned() {
+				break
+			}
 			for _, extra := range s.object.Extra {
 				group.Go(func() error { return r.deleteExtra(working, m, s.member, extra) })
 			}
@@ -95,11 +98,9 @@ func (r *round) create(ctx context.Context, m *resource, s step) error {
 // update takes one step to what is declared.
 func (r *round) update(ctx context.Context, m *resource, s step) error {
 	member := s.member
-	if member.Status != domain.MemberUpdating {
-		member.Status = domain.MemberUpdating
-		if err := r.saveMember(ctx, member); err != nil {
-			return err
-		}
+	member.Status, member.Reason = domain.MemberUpdating, changing(s.differences)
+	if err := r.saveMember(ctx, member); err != nil { // that it is another replica's project shows here
+		return err
 	}
 	secrets, err := r.secrets(m.Managed)
 	if err == nil {
@@ -110,10 +111,8 @@ func (r *round) update(ctx context.Context, m *resource, s step) error {
 		err = m.driver.Update(calling, m.session, in, s.object, s.differences)
 	}
 	switch {
-	case err == nil && member.Reason == "":
-		return nil
 	case err == nil:
-		member.Reason = ""
+		return nil
 	case errors.Is(err, ErrNothingLeft):
 		member.Revision, member.Status, member.Reason = m.Revision, domain.MemberReady, ""
 		member.Attempts, member.RetryAt = 0, time.Time{}

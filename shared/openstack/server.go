@@ -171,6 +171,9 @@ func (s *Session) Server(ctx context.Context, id string) (domain.Server, error) 
 	err := s.getNova(ctx, computeDownCells, &body, "servers", id)
 	found := body.Server.domain()
 	found.Metadata = body.Server.Metadata
+	for _, v := range body.Server.Volumes {
+		found.VolumeIDs = append(found.VolumeIDs, v.ID)
+	}
 	return found, err
 }
 

@@ -13,7 +13,6 @@ import (
 	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/servers"
 	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/volumeattach"
 
-	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
@@ -165,13 +164,4 @@ func (s *Session) RebuildImage(ctx context.Context, id, imageID string, userData
 	_, err = nova.Post(ctx, nova.ServiceURL("servers", id, "action"), map[string]any{"rebuild": rebuild}, nil,
 		&gophercloud.RequestOpts{OkCodes: []int{http.StatusAccepted}})
 	return classify("nova", err)
-}
-
-// ServerIsGone reports whether Nova has no server of that id any more.
-func (s *Session) ServerIsGone(ctx context.Context, id string) (bool, error) {
-	found, err := s.Server(ctx, id)
-	if apperr.CodeOf(err) == apperr.NotFound {
-		return true, nil
-	}
-	return err == nil && (found.Status == "DELETED" || found.Status == "SOFT_DELETED"), err
 }

@@ -2,6 +2,8 @@ package postgres
 
 import (
 	"context"
+	"fmt"
+	"strings"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -71,12 +73,36 @@ func (s ResourceFlavors) Change(ctx context.Context, f domain.ResourceFlavor) (d
 	return stored, err
 }
 
-// Delete deletes a flavor. It is domain.ErrChanged unless the stored version is that of the flavor given.
+const (
+	flavorUsers = `from managed where project_id = $1 and flavor = $2 and request <> 'delete'`
+
+	deleteFlavorSQL = `
+delete from flavors where project_id = $1 and name = $2 and version = $3 and not exists (select ` + flavorUsers + ")"
+
+	flavorUsersSQL = "select kind || ' ' || name " + flavorUsers + " order by id"
+)
+
+// mostUsers is how many of the resources that use a flavor an error names.
+const mostUsers = 3
+
+// Delete deletes a flavor. It is a Conflict while the declarations of resources name it, and domain.ErrChanged unless
+// the stored version is that of the flavor given.
 func (s ResourceFlavors) Delete(ctx context.Context, f domain.ResourceFlavor) error {
-	n, err := exec(ctx, s.DB.pool, "delete from flavors where project_id = $1 and name = $2 and version = $3",
-		f.ProjectID, f.Name, f.Version)
-	if err == nil && n == 0 {
-		err = domain.ErrChanged
+	n, err := exec(ctx, s.DB.pool, deleteFlavorSQL, f.ProjectID, f.Name, f.Version)
+	if err != nil || n > 0 {
+		return err
 	}
-	return err
+	users, err := queryColumn[string](ctx, s.DB.pool, flavorUsersSQL, f.ProjectID, f.Name)
+	if err != nil {
+		return err
+	}
+	if len(users) == 0 {
+		return domain.ErrChanged
+	}
+	text := strings.Join(users[:min(mostUsers, len(users))], ", ")
+	if more := len(users) - mostUsers; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return apperr.New(apperr.Conflict, "the flavor %q is used by %s: declare them without it, or delete them first",
+		f.Name, text)
 }

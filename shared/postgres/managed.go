@@ -17,7 +17,7 @@ type Managed struct{ DB *DB }
 const (
 	managedColumns = `
 m.id, m.project_id, p.domain_id, m.user_id, m.connection_id, m.kind, m.name, m.provider, m.flavor, m.labels, m.schedule,
-m.repair, m.max_revisions, m.revision, m.observed_revision, m.request, m.status, m.reason, m.conditions, m.drift,
+m.repair, m.max_revisions, m.revision, m.observed_revision, m.request, m.orphan, m.status, m.reason, m.conditions, m.drift,
 m.attempts, m.retry_at, m.actor, m.version, m.seq, m.created_at, m.updated_at, r.spec, r.digest`
 
 	managedTables = `
@@ -61,12 +61,13 @@ const listDeclaredSQL = "select " + managedColumns + managedTables + `
 where m.project_id = $1 and ($2 = '' or m.kind = $2) and m.labels @> $3
   and ($4 = '' or position(lower($4) in m.name) > 0)
   and (cardinality($5::text[]) = 0 or m.status = any($5::text[]))
+  and not exists (select from jsonb_array_elements($8::jsonb) without where m.labels @> without)
   and m.id > $6 order by m.id limit $7`
 
 // List reads a page of the project's resources with their specs and members, the oldest first.
 func (s Managed) List(ctx context.Context, projectID string, q domain.ManagedQuery) ([]domain.Managed, error) {
 	found, err := queryAll[domain.Managed](ctx, s.DB.pool, listDeclaredSQL, projectID, q.Kind, orEmptyMap(q.Labels),
-		q.Name, orEmpty(q.Statuses), q.Marker, q.Limit)
+		q.Name, orEmpty(q.Statuses), q.Marker, q.Limit, orEmpty(q.Without))
 	if err != nil {
 		return nil, err
 	}

@@ -14,7 +14,7 @@ with before as (
     select id as old_id, status as old_status from managed where project_id = $1 and id = $2
 ), after as (
     update managed m
-    set request = 'delete', status = 'deleting', reason = '', attempts = 0, retry_at = null, actor = $3,
+    set request = 'delete', status = 'deleting', reason = '', attempts = 0, retry_at = null, actor = $3, orphan = $4,
         version = version + 1, seq = seq + 1, updated_at = clock_timestamp()
     from before b where m.project_id = $1 and m.id = b.old_id and m.request <> 'delete'
     returning m.*, b.old_status as previous_status
@@ -25,9 +25,10 @@ select count(*) from after`
 update managed set user_id = $3, connection_id = $4, attempts = 0, retry_at = null where project_id = $1 and id = $2`
 )
 
-// Delete has reconcile-managed delete what belongs to a resource, and then the resource. before.Actor asks for it; a
-// delegation given replaces the one that it is done with, and before.UserID is its user. It is domain.ErrChanged when
-// the stored resource is another one or has another version. A resource that is being deleted stays so.
+// Delete has reconcile-managed delete what belongs to a resource, and then the resource. before.Actor asks for it; with
+// before.Orphan its objects stay. A delegation given replaces the one that it is done with, and before.UserID is its
+// user. It is domain.ErrChanged when the stored resource is another one or has another version. A resource that is being
+// deleted stays so.
 func (s Managed) Delete(
 	ctx context.Context, before domain.Managed, by *domain.ManagedDelegation,
 ) (deleted domain.Managed, err error) {
@@ -68,7 +69,8 @@ func requestDeletion(
 	if _, err := exec(ctx, tx, retryMembersSQL, stored.ProjectID, stored.ID); err != nil {
 		return before, err
 	}
-	if _, err := exec(ctx, tx, deleteManagedSQL, stored.ProjectID, stored.ID, before.Actor); err != nil {
+	if _, err := exec(ctx, tx, deleteManagedSQL, stored.ProjectID, stored.ID, before.Actor,
+		before.Orphan); err != nil {
 		return before, err
 	}
 	if _, err := exec(ctx, tx, managedDueSQL, stored.ProjectID); err != nil {

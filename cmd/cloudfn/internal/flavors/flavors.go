@@ -31,7 +31,7 @@ func Command(a *cli.App) *cobra.Command {
 	list := Noun.List(a, "List the project's flavors of managed resources", "listFlavors")
 	cli.LimitFlag(list, 0)
 	return cli.Group("flavors", "Keep templates of managed resources", list, show(a), create(a), update(a),
-		Noun.Delete(a, "Delete flavors; what was declared with them stays", "deleteFlavor"))
+		Noun.Delete(a, "Delete flavors that no resource is declared with", "deleteFlavor"))
 }
 
 func show(a *cli.App) *cobra.Command {

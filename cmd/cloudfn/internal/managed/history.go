@@ -86,6 +86,7 @@ func rollback(a *cli.App) *cobra.Command {
 
 func remove(a *cli.App) *cobra.Command {
 	var wait cli.Wait
+	var isOrphan bool
 	cmd := &cobra.Command{
 		Use: "delete (KIND NAME... | KIND/NAME...)", Aliases: []string{"rm"},
 		Short: "Delete managed resources, with what they are made of", Args: cobra.MinimumNArgs(1),
@@ -103,7 +104,11 @@ them.`,
 			failure := a.Each(names(all), func(name string) error {
 				kind, name, _ := strings.Cut(name, "/")
 				r := Reference{kind, name}
-				err := a.API().Do(cmd.Context(), http.MethodDelete, r.URL(), nil, nil)
+				path := r.URL()
+				if isOrphan {
+					path += "?orphan=true"
+				}
+				err := a.API().Do(cmd.Context(), http.MethodDelete, path, nil, nil)
 				if err == nil {
 					targets = append(targets, &Target{Reference: r})
 				}
@@ -118,6 +123,7 @@ them.`,
 			return failure
 		},
 	}
+	cmd.Flags().BoolVar(&isOrphan, "orphan", false, "their objects stay in OpenStack, and are no longer managed")
 	wait.Flags(cmd, "they are gone")
 	return cmd
 }
