@@ -14,39 +14,9 @@ import (
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/leases"
 )
 
-<<<<<<< HEAD
-// settings are what admins set of a node, as the API has them now.
-type settings struct {
-	Labels          map[string]string `json:"labels"`
-	RegionZone      string            `json:"region_zone,omitempty"`
-	NetworkZone     string            `json:"network_zone,omitempty"`
-	Providers       []string          `json:"providers"`
-	StatusURL       string            `json:"status_url,omitempty"`
-	Alert           bool              `json:"alert"`
-	AutoCordonAfter string            `json:"auto_cordon_after,omitempty"`
-	AutoDrainAfter  string            `json:"auto_drain_after,omitempty"`
-}
-
-// change reads what is set of a node, changes it and sends it. When somebody else has changed it meanwhile, it fails.
-func change(cmd *cobra.Command, a *cli.App, name string, edit func(*settings) error) error {
-	ctx := cmd.Context()
-	found, err := api.Get[settings](ctx, a.API(), noun.URL(name), nil)
-	if err != nil {
-		return err
-	}
-	now := found.Value
-	if now.Labels == nil {
-		now.Labels = map[string]string{}
-	}
-	if err := edit(&now); err != nil {
-		return err
-	}
-	changed, err := api.SendIfMatch[api.Node](ctx, a.API(), http.MethodPut, noun.URL(name), found.ETag, now)
-=======
 // change sends what is to change of a node: what is absent stays, and null resets it.
 func change(cmd *cobra.Command, a *cli.App, name string, patch map[string]any) error {
 	changed, err := api.Send[api.Node](cmd.Context(), a.API(), http.MethodPatch, noun.URL(name), patch)
->>>>>>> wF
 	if err != nil {
 		return err
 	}
