@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/testkit"
@@ -150,5 +151,38 @@ func TestLongDeletedByItsOwner(t *testing.T) {
 	})
 	if got, want := l.events(t, lease.ID), "pending starting active ending ended"; got != want {
 		t.Errorf("its events are %q, want %q", got, want)
+	}
+}
+
+// TestLongLeaseTrustSurvivesKill kills a process after Keystone has made the trust of a lease and before it has said so.
+// No lease is stored, the trust is taken back, and the same request makes one lease later.
+func TestLongLeaseTrustSurvivesKill(t *testing.T) {
+	t.Parallel()
+	l := newLessee(t, nil)
+	instance, _ := l.launch(t, "")
+	request := fmt.Sprintf(`{"id": %q, "name": "leased", "duration": "PT1H",
+		"reservations": [{"type": "instance", "instance_id": %q}]}`, uuid.NewString(), instance)
+	env, made := muteKeystone(t)
+	env["FUNCTION_TARGET"] = "leases"
+	victim := testkit.Spawn(t, testkit.Env(t, l.database, env))
+	var answered sync.WaitGroup
+	answered.Go(func() {
+		_, _ = victim.As(l.token).Try(t, "POST", "/v1/leases", request, "Content-Type", "application/json")
+	})
+	testkit.Eventually(t, time.Minute, "Keystone has made the trust", func() bool { return made.Load() == 1 })
+	victim.Kill()
+	answered.Wait()
+	stored := testkit.Scalar[int](t, l.conn, "select count(*)::int from leases")
+	if trusts := l.TrustsForAdmin(t); len(trusts) != 1 || stored != 0 {
+		t.Fatalf("Keystone has the trusts %v, and %d leases are stored", trusts, stored)
+	}
+	l.exec(t, "update trusts_to_revoke set not_before = not_before - interval '5 minutes'")
+	testkit.Eventually(t, time.Minute, "the trust is taken back", func() bool {
+		l.wake("run-connections")
+		return len(l.TrustsForAdmin(t)) == 0
+	})
+	l.becomes(t, l.lease(t, request).ID, domain.LeaseActive)
+	if trusts := l.TrustsForAdmin(t); len(trusts) != 1 {
+		t.Errorf("Keystone has the trusts %v", trusts)
 	}
 }
