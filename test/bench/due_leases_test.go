@@ -164,3 +164,41 @@ func idleTick(t *testing.T, database string, conn *pgx.Conn) {
 		ours: showMS(median(times)), peer: showMS(limit), ratio: median(times) / limit, target: atMost(1),
 	})
 }
+
+// TestLeaseStart reports how long after its start a lease of a shelved server is active, on the real sandbox, with the
+// daemon's own ticks and wakes alone.
+func TestLeaseStart(t *testing.T) {
+	p, database := testkit.NewProject(t), testkit.Database(t)
+	conn, s := testkit.Connect(t, database), testkit.Sandbox(t)
+	daemon := testkit.Spawn(t, testkit.Env(t, database, map[string]string{
+		"ALLOWED_PROJECTS": p.ID, "STATS_BACKFILL": "1h",
+	})).As(p.Token(t))
+	const leased = 3
+	made := daemon.Post(t, "/v1/launch", fmt.Sprintf(`{"name": "leased", "flavor": %q, "image": %q, "networks": [%q],
+		"count": %d}`, s.Flavor, s.Image, s.Network, leased))
+	var order struct{ Instances []struct{ ID string } }
+	made.JSON(t, &order)
+	await := func(what, sql string) {
+		testkit.Eventually(t, 4*time.Minute, what, func() bool {
+			time.Sleep(time.Second)
+			return testkit.Scalar[int](t, conn, sql) == leased
+		})
+	}
+	await("the servers are active", "select count(*)::int from instances where state = 'active'")
+	start := time.Now().Add(time.Minute).UTC().Format(time.RFC3339)
+	for _, i := range order.Instances {
+		a := daemon.Post(t, "/v1/leases", fmt.Sprintf(`{"name": "leased", "start": %q, "duration": "PT1H",
+			"reservations": [{"type": "instance", "instance_id": %q}]}`, start, i.ID))
+		if a.Status != http.StatusCreated {
+			t.Fatalf("got %d %s", a.Status, a.Body)
+		}
+	}
+	await("the leases are active", "select count(*)::int from leases where status = 'active'")
+	late := testkit.Scalar[float64](t, conn,
+		"select extract(epoch from max(started_at - starts_at))::float8 * 1000 from leases")
+	const limit = 5000.0
+	report(result{
+		number: "13f", name: fmt.Sprintf("%d leases begin on the sandbox: the latest is active after its start : limit",
+			leased), ours: showMS(late), peer: showMS(limit), ratio: late / limit, target: atMost(1),
+	})
+}
