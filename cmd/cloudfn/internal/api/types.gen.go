@@ -195,6 +195,13 @@ const (
 	DeploymentSpecUpdateReplace DeploymentSpecUpdate = "replace"
 )
 
+// Defines values for DrainRoom.
+const (
+	DrainRoomFalse   DrainRoom = "false"
+	DrainRoomTrue    DrainRoom = "true"
+	DrainRoomUnknown DrainRoom = "unknown"
+)
+
 // Defines values for DrainState.
 const (
 	DrainStateCancelled DrainState = "cancelled"
@@ -216,6 +223,13 @@ const (
 const (
 	DrainServerMethodCold DrainServerMethod = "cold"
 	DrainServerMethodLive DrainServerMethod = "live"
+)
+
+// Defines values for DrainServerRoom.
+const (
+	DrainServerRoomFalse   DrainServerRoom = "false"
+	DrainServerRoomTrue    DrainServerRoom = "true"
+	DrainServerRoomUnknown DrainServerRoom = "unknown"
 )
 
 // Defines values for DrainServerState.
@@ -1716,6 +1730,9 @@ type Drain struct {
 	// Reason Why it has failed, or waits.
 	Reason *string `json:"reason,omitempty"`
 
+	// Room Of a dry run: for all servers.
+	Room *DrainRoom `json:"room,omitempty"`
+
 	// Servers All of them. Lists of nodes do not have it.
 	Servers *[]DrainServer `json:"servers,omitempty"`
 
@@ -1723,6 +1740,9 @@ type Drain struct {
 	Skipped []SkippedServer `json:"skipped"`
 	State   DrainState      `json:"state"`
 }
+
+// DrainRoom Of a dry run: for all servers.
+type DrainRoom string
 
 // DrainState defines model for Drain.State.
 type DrainState string
@@ -1765,7 +1785,12 @@ type DrainServer struct {
 	ProjectID string             `json:"project_id"`
 
 	// Reason Why it is skipped, or waits.
-	Reason   *string          `json:"reason,omitempty"`
+	Reason *string `json:"reason,omitempty"`
+
+	// Room Of a dry run: whether the hosts of the same zone and pool that take servers have room, when the larger
+	// servers are placed first. `unknown` when Nova or Placement does not give the sizes. The scheduler may choose
+	// otherwise. Absent for a server that stays.
+	Room     *DrainServerRoom `json:"room,omitempty"`
 	ServerID string           `json:"server_id"`
 	State    DrainServerState `json:"state"`
 
@@ -1775,6 +1800,11 @@ type DrainServer struct {
 
 // DrainServerMethod Absent when not chosen yet.
 type DrainServerMethod string
+
+// DrainServerRoom Of a dry run: whether the hosts of the same zone and pool that take servers have room, when the larger
+// servers are placed first. `unknown` when Nova or Placement does not give the sizes. The scheduler may choose
+// otherwise. Absent for a server that stays.
+type DrainServerRoom string
 
 // DrainServerState defines model for DrainServer.State.
 type DrainServerState string
