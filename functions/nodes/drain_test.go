@@ -71,13 +71,13 @@ func TestCordon(t *testing.T) {
 	t.Parallel()
 	m := maintain(t)
 	if n := m.post("cordon", `{"reason":"a disk fails"}`, 200); n.Schedulable || n.CordonedBy != "cloudfn" ||
-		n.DisabledReason != "cloudfn: a disk fails" {
+		n.DisabledReason != "cloudfn: cordoned by admin: a disk fails" {
 		t.Errorf("got %+v", n)
 	}
-	if h := m.nova(); h.IsEnabled || h.DisabledReason != "cloudfn: a disk fails" {
+	if h := m.nova(); h.IsEnabled || h.DisabledReason != "cloudfn: cordoned by admin: a disk fails" {
 		t.Errorf("Nova has %+v", h)
 	}
-	if n := m.post("cordon", "", 200); n.DisabledReason != "cloudfn: a disk fails" {
+	if n := m.post("cordon", "", 200); n.DisabledReason != "cloudfn: cordoned by admin: a disk fails" {
 		t.Errorf("cordoned twice: %+v", n)
 	}
 	if events := m.count("events where type = $1 and (data->>'cordoned')::boolean", domain.NodeEvent); events != 1 {
