@@ -1136,7 +1136,7 @@ type ChangeNode struct {
 	RegionZone *string `json:"region_zone,omitempty"`
 
 	// StatusURL What watch-nodes asks when the host is suspect: while it answers 200, the host is not down. Not of internal
-	// addresses, unless CALLBACK_ALLOW names them.
+	// addresses and not plain http, unless NODES_STATUS_ALLOW names the addresses.
 	StatusURL *string `json:"status_url,omitempty"`
 }
 
