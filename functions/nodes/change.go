@@ -3,6 +3,7 @@ package nodes
 import (
 	"context"
 	"errors"
+	"strings"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -16,6 +17,11 @@ func (s service) Change(
 	ctx context.Context, who domain.Identity, token domain.Secret, name string, in *ChangeNode,
 	expected func(domain.Node) bool,
 ) (node, error) {
+	if text := valueOf(in.StatusURL); text != "" {
+		if err := s.statusURLs.Check(text); err != nil {
+			return node{}, apperr.InvalidField("status_url", strings.TrimPrefix(err.Error(), "url: "))
+		}
+	}
 	cloud := s.cloud.As(token, who.ProjectID)
 	for range changeAttempts {
 		found, err := s.get(ctx, cloud, name)

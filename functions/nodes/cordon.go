@@ -1,7 +1,6 @@
 package nodes
 
 import (
-	"cmp"
 	"context"
 	"slices"
 
@@ -36,7 +35,11 @@ func (s service) Cordon(
 		return found, apperr.New(apperr.Conflict, "node %s was not disabled by cloudfn, but with the reason %q", name,
 			found.DisabledReason)
 	}
-	return s.cordon(ctx, cloud, found, cmp.Or(reason, "cordoned by "+who.UserName))
+	by := "cordoned by " + who.UserName
+	if reason != "" {
+		by += ": " + reason
+	}
+	return s.cordon(ctx, cloud, found, by)
 }
 
 // cordon disables the host's nova-compute, unless it is disabled already, and records it. When the record fails,

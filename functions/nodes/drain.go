@@ -45,7 +45,7 @@ func (s service) Drain(
 		return found, err
 	}
 	if in.isDryRun {
-		return s.plan(ctx, cloud, found)
+		return s.plan(ctx, cloud, found, all)
 	}
 	if found, err = s.cordon(ctx, cloud, found, "drained by "+who.UserName); err != nil {
 		return found, err
@@ -78,9 +78,25 @@ func checkDrain(found node, all []node, isForced bool) error {
 	return checkLast(found, all, isForced)
 }
 
-// plan shows how a drain would move the servers of a host.
-func (s service) plan(ctx context.Context, cloud session, found node) (node, error) {
+// plan shows how a drain would move the servers of a host, and whether the others of its zone and pool have room.
+func (s service) plan(ctx context.Context, cloud session, found node, all []node) (node, error) {
 	servers, err := cloud.HostServers(ctx, found.Name)
+	if err != nil {
+		return found, err
+	}
+	var others []domain.ComputeHost
+	for _, n := range all {
+		if n.Name != found.Name && n.IsUp && n.IsEnabled && n.Zone == found.Zone &&
+			(n.stored.Pool == "") == (found.stored.Pool == "") {
+			others = append(others, n.ComputeHost)
+		}
+	}
+	if len(servers) > 0 {
+		if err := cloud.HostInventories(ctx, others); err != nil {
+			return found, err
+		}
+	}
+	found.room = nodes.Room(servers, others)
 	slices.SortFunc(servers, func(a, b domain.Server) int { return strings.Compare(a.Name+"/"+a.ID, b.Name+"/"+b.ID) })
 	drain := &domain.Drain{Status: planned}
 	for _, v := range servers {
@@ -96,7 +112,7 @@ func (s service) plan(ctx context.Context, cloud session, found node) (node, err
 		drain.Servers = append(drain.Servers, one)
 	}
 	found.drain = drain
-	return found, err
+	return found, nil
 }
 
 // CancelDrain stops a drain. Servers that Nova moves already are followed to their end; the host stays cordoned.

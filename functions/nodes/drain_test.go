@@ -71,13 +71,13 @@ func TestCordon(t *testing.T) {
 	t.Parallel()
 	m := maintain(t)
 	if n := m.post("cordon", `{"reason":"a disk fails"}`, 200); n.Schedulable || n.CordonedBy != "cloudfn" ||
-		n.DisabledReason != "cloudfn: a disk fails" {
+		n.DisabledReason != "cloudfn: cordoned by admin: a disk fails" {
 		t.Errorf("got %+v", n)
 	}
-	if h := m.nova(); h.IsEnabled || h.DisabledReason != "cloudfn: a disk fails" {
+	if h := m.nova(); h.IsEnabled || h.DisabledReason != "cloudfn: cordoned by admin: a disk fails" {
 		t.Errorf("Nova has %+v", h)
 	}
-	if n := m.post("cordon", "", 200); n.DisabledReason != "cloudfn: a disk fails" {
+	if n := m.post("cordon", "", 200); n.DisabledReason != "cloudfn: cordoned by admin: a disk fails" {
 		t.Errorf("cordoned twice: %+v", n)
 	}
 	if events := m.count("events where type = $1 and (data->>'cordoned')::boolean", domain.NodeEvent); events != 1 {
@@ -115,7 +115,7 @@ func TestDrainNode(t *testing.T) {
 	id := m.boot("moves")
 	d := m.post("drain?dry_run=true", "", 200).Drain
 	if d == nil || d.State != planned || d.ID != nil || len(d.Servers) != 1 || d.Servers[0].ServerID != id ||
-		d.Servers[0].Method != domain.LiveMigration || d.Servers[0].State != domain.DrainPending || d.Left != 1 {
+		d.Servers[0].Method != domain.LiveMigration || d.Servers[0].State != domain.DrainPending || d.Left != 1 || d.Room != "yes" || d.Servers[0].Room != "yes" {
 		t.Errorf("planned: %+v", d)
 	}
 	if h, n := m.nova(), m.count("drains"); !h.IsEnabled || n != 0 {

@@ -8,13 +8,19 @@ import (
 	"github.com/cloudfn/cloudfn/shared/openstack"
 	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/run"
+	"github.com/cloudfn/cloudfn/shared/webhook"
 )
 
 // Config is what this function reads from its environment besides run.Config.
 type Config struct {
 	// Id of the operators' project: its callbacks get the events of nodes. Empty = only the broker gets them.
 	ProjectID string `env:"NODES_PROJECT_ID"`
+
+	StatusURLs webhook.StatusRanges
 }
+
+// Validate refuses a Config that cannot work.
+func (c Config) Validate() error { return c.StatusURLs.Validate() }
 
 // Function declares nodes.
 var Function = run.HTTP[Config, service]{
@@ -41,11 +47,16 @@ var Function = run.HTTP[Config, service]{
 }
 
 func build(cfg Config, d run.Deps) (service, error) {
+	guard, err := webhook.NewGuard(webhook.Ranges(cfg.StatusURLs))
+	if err != nil {
+		return service{}, err
+	}
 	return service{
 		nodes:      postgres.Nodes{DB: d.DB, EventProject: cfg.ProjectID},
 		drains:     postgres.Drains{DB: d.DB, EventProject: cfg.ProjectID},
 		isolations: postgres.Isolations{DB: d.DB},
 		cloud:      clouds{d.Cloud},
+		statusURLs: guard,
 		wake:       d.Wake,
 	}, nil
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"maps"
 	"net/http"
-	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -57,11 +56,6 @@ func (c *ChangeNode) Resolve(huma.Context) (faults []error) {
 				"and '-', and begins and ends with a letter or digit"))
 		} else if value != nil && len(*value) > maxLabel {
 			faults = append(faults, apperr.InvalidField("labels."+key, "is longer than 255 bytes"))
-		}
-	}
-	if text := valueOf(c.StatusURL); text != "" {
-		if u, err := url.Parse(text); err != nil || u.Host == "" || !slices.Contains([]string{"http", "https"}, u.Scheme) {
-			faults = append(faults, apperr.InvalidField("status_url", "must be a URL that begins with http:// or https://"))
 		}
 	}
 	for field, p := range map[string]*string{"auto_cordon_after": c.AutoCordon, "auto_drain_after": c.AutoDrain} {

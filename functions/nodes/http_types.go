@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/nodes"
 )
 
 // Sizes are amounts of what servers use.
@@ -53,6 +54,7 @@ type Drain struct {
 	IsAutomatic bool               `json:"automatic" doc:"After the node's auto_drain_after."`
 	Done        int                `json:"done" minimum:"0" doc:"Servers that have moved."`
 	Left        int                `json:"left" minimum:"0" doc:"Servers that wait or move."`
+	Room        string             `json:"room,omitempty" enum:"yes,no,unknown" doc:"Of a dry run: for all servers."`
 	Moving      []MovingServer     `json:"moving" doc:"What Nova was asked to move."`
 	Skipped     []SkippedServer    `json:"skipped" doc:"What stays on the node."`
 	Servers     []DrainServer      `json:"servers,omitempty" doc:"All of them. Lists of nodes do not have it."`
@@ -83,6 +85,7 @@ type DrainServer struct {
 	Method    string                   `json:"method,omitempty" enum:"live,cold" doc:"Absent when not chosen yet."`
 	State     domain.DrainServerStatus `json:"state" enum:"pending,migrating,confirming,moved,skipped"`
 	Reason    string                   `json:"reason,omitempty" doc:"Why it is skipped, or waits."`
+	Room      string                   `json:"room,omitempty" enum:"yes,no,unknown"`
 	Target    string                   `json:"target,omitempty" doc:"The host that it is on now."`
 }
 
@@ -140,7 +143,21 @@ func show(n node, isWhole bool) Node {
 	if n.drain != nil {
 		shown.Drain = showDrain(*n.drain, isWhole)
 	}
+	if n.room != nil {
+		shown.Drain.showRoom(n.room)
+	}
 	return shown
+}
+
+// showRoom adds to a dry run whether other hosts have room.
+func (d *Drain) showRoom(room map[string]string) {
+	d.Room = nodes.RoomYes
+	for i := range d.Servers {
+		one := room[d.Servers[i].ServerID]
+		if d.Servers[i].Room = one; one == nodes.RoomNo || one == nodes.RoomUnknown && d.Room != nodes.RoomNo {
+			d.Room = one
+		}
+	}
 }
 
 func showDrain(d domain.Drain, isWhole bool) *Drain {

@@ -16,6 +16,7 @@ type node struct {
 	stored    domain.Node   // Version 0 = nothing is
 	drain     *domain.Drain // the last one
 	isolation domain.Isolation
+	room      map[string]string // of a dry run, by server
 }
 
 // status is what watch-nodes has found, or Nova's word on a host that was not watched yet.

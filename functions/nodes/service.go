@@ -9,6 +9,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/leases"
 	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/webhook"
 )
 
 // session is the part of OpenStack that this function needs, with the caller's own token: Nova's policy decides who
@@ -35,6 +36,7 @@ type service struct {
 	drains     postgres.Drains
 	isolations postgres.Isolations
 	cloud      openStack
+	statusURLs *webhook.Guard // which of them may be
 	wake       func(functions ...string)
 }
 

@@ -32,8 +32,8 @@ type Config struct {
 	// The account that watches and drains nodes, an admin. Without it nothing is watched.
 	Account openstack.Credentials `env:", prefix=NODES_"`
 
-	Ranges    webhook.Ranges // where status URLs may be
-	OpenStack openstack.Config
+	StatusURLs webhook.StatusRanges
+	OpenStack  openstack.Config
 }
 
 // Validate refuses a Config that cannot work.
@@ -50,7 +50,7 @@ func (c Config) Validate() error {
 	if c.ServerTimeout < 10*time.Second || c.ServerTimeout > 24*time.Hour {
 		return fmt.Errorf("NODES_SERVER_TIMEOUT is %s: it must be 10s to 24h", c.ServerTimeout)
 	}
-	return c.Ranges.Validate()
+	return c.StatusURLs.Validate()
 }
 
 // hasAccount reports whether an account is configured.
@@ -87,7 +87,7 @@ var Function = run.Event[Config]{
 const probeTime = 3 * time.Second
 
 func build(cfg Config, d run.Deps) (eventx.Func, error) {
-	prober, err := webhook.New(webhook.Config{Ranges: cfg.Ranges, Timeout: probeTime})
+	prober, err := webhook.New(webhook.Config{Ranges: webhook.Ranges(cfg.StatusURLs), Timeout: probeTime})
 	if err != nil {
 		return nil, err
 	}

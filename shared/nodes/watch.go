@@ -3,6 +3,7 @@ package nodes
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -80,7 +81,10 @@ func (w Watcher) Poll(ctx context.Context) (nodes []domain.Node, changed bool, e
 	if nodes, err = w.Nodes.All(ctx); err != nil {
 		return before, false, err
 	}
-	return nodes, len(differ) > 0, w.care(ctx, nodes, hosts, limits.AsOf)
+	if err := w.care(ctx, nodes, hosts, limits.AsOf); err != nil { // the hosts were read all the same
+		slog.WarnContext(ctx, "not every host could be cordoned or drained", "error", err)
+	}
+	return nodes, len(differ) > 0, nil
 }
 
 // read reads the hosts. An empty list is no news of a cloud that had hosts: then the account does not see them.

@@ -21,6 +21,7 @@ type fakeWatch struct {
 	limits  domain.NodeLimits
 	did     []string
 	answers map[string]bool // by status URL
+	refuses map[string]bool // to disable a host, by its service
 }
 
 func (f *fakeWatch) ComputeHosts(context.Context) ([]domain.ComputeHost, error) {
@@ -29,6 +30,9 @@ func (f *fakeWatch) ComputeHosts(context.Context) ([]domain.ComputeHost, error) 
 
 func (f *fakeWatch) DisableService(_ context.Context, id, reason string) error {
 	f.did = append(f.did, "disable "+id+": "+reason)
+	if f.refuses[id] {
+		return apperr.New(apperr.Forbidden, "no")
+	}
 	return nil
 }
 
@@ -216,5 +220,20 @@ func TestStatusURLs(t *testing.T) {
 	if err := f.poll(t); err != nil || !slices.Equal(f.limits.Answering, []string{"suspect", "down"}) ||
 		!f.limits.AsOf.Equal(epoch) {
 		t.Errorf("got %+v %v", f.limits, err)
+	}
+}
+
+// TestOneHostFails: a host that cannot be cordoned keeps no other from it, and the hosts count as read.
+func TestOneHostFails(t *testing.T) {
+	t.Parallel()
+	f := &fakeWatch{refuses: map[string]bool{"a": true}, hosts: []domain.ComputeHost{{Name: "c", IsUp: true, IsEnabled: true}}}
+	for _, name := range []string{"a", "b"} {
+		f.nodes = append(f.nodes, domain.Node{
+			Name: name, Status: domain.NodeDown, NotUpSince: epoch.Add(-time.Hour), AutoCordonAfter: time.Minute,
+		})
+		f.hosts = append(f.hosts, domain.ComputeHost{Name: name, ServiceID: name, IsEnabled: true})
+	}
+	if err := f.poll(t); err != nil || !slices.Contains(f.did, "cordoned b") || slices.Contains(f.did, "cordoned a") {
+		t.Errorf("did %q: %v", f.did, err)
 	}
 }

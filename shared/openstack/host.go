@@ -262,11 +262,11 @@ func (s *Session) hostInventory(ctx context.Context, host *domain.ComputeHost) e
 	return nil
 }
 
-// HostServers lists the servers on a host, those of all projects: by default to the cloud's admins only.
+// HostServers lists the servers on a host with their sizes, those of all projects: by default to the cloud's admins only.
 func (s *Session) HostServers(ctx context.Context, host string) ([]domain.Server, error) {
 	query := url.Values{"limit": {strconv.Itoa(watchPage)}, "all_tenants": {"1"}, "host": {host}}
 	out := []domain.Server{}
-	err := s.eachServer(ctx, computeBase, query, func(found *server) {
+	err := s.eachServer(ctx, computeFlavorInside, query, func(found *server) {
 		one := found.domain()
 		if isThere := one.Status != "DELETED"; isThere {
 			out = append(out, one)

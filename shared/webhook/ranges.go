@@ -23,6 +23,23 @@ func (r Ranges) Validate() error {
 	return err
 }
 
+// StatusRanges say where the status URLs of nodes may be. They are not CALLBACK_ALLOW, which is for what tenants name.
+type StatusRanges struct {
+	// Address ranges that status URLs of nodes may use although they are not public, such as `10.1.0.0/16`; plain http
+	// is allowed only there.
+	Allow []string `env:"NODES_STATUS_ALLOW"`
+	// Address ranges that status URLs of nodes may not use although they are public; takes precedence over
+	// `NODES_STATUS_ALLOW`.
+	Deny []string `env:"NODES_STATUS_DENY"`
+}
+
+// Validate refuses StatusRanges that cannot work.
+func (r StatusRanges) Validate() error {
+	_, err := parseRanges("NODES_STATUS_ALLOW", r.Allow)
+	_, denied := parseRanges("NODES_STATUS_DENY", r.Deny)
+	return errors.Join(err, denied)
+}
+
 // Guard decides which URLs and addresses a callback may have.
 type Guard struct{ allow, deny []netip.Prefix }
 

@@ -66,13 +66,16 @@ function drain(name, act) {
         go.disabled = false;
       }
     }, { kind: 'danger' });
+    go.disabled = true; // until the plan is shown
     const verbs = { live: 'moves while it runs', cold: 'moves while it is stopped' };
     call('POST', `${path(name, 'drain')}?dry_run=true`, {}).then((answer) => {
       const list = table(`What happens to the servers of ${name}`, [['Server'], ['What happens', 'wrap']]);
       const { servers } = answer.drain;
       set(plan, servers.length ? list.node : el('p', {}, 'It has no servers.'));
       keyed(list.body, servers, (s) => s.server_id, (s) => list.row(s.name || s.server_id,
-        [verbs[s.method] || 'stays', s.reason ? `: ${s.reason}` : '']));
+        [verbs[s.method] || (s.state === 'pending' ? 'waits' : 'stays'), s.reason ? `: ${s.reason}` : '',
+          { no: ', and no other host has room', unknown: ', if another host has room' }[s.room] || '']));
+      go.disabled = false;
     }).catch((problem) => set(plan, el('p', { class: 'error' }, problem.message)));
     return [el('p', {}, 'It is cordoned, and then its servers move to other hosts.'), plan, said,
       el('div', { class: 'row end' }, button('Cancel', close), go)];

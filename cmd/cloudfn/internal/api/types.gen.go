@@ -195,6 +195,13 @@ const (
 	DeploymentSpecUpdateReplace DeploymentSpecUpdate = "replace"
 )
 
+// Defines values for DrainRoom.
+const (
+	DrainRoomFalse   DrainRoom = "false"
+	DrainRoomTrue    DrainRoom = "true"
+	DrainRoomUnknown DrainRoom = "unknown"
+)
+
 // Defines values for DrainState.
 const (
 	DrainStateCancelled DrainState = "cancelled"
@@ -216,6 +223,13 @@ const (
 const (
 	DrainServerMethodCold DrainServerMethod = "cold"
 	DrainServerMethodLive DrainServerMethod = "live"
+)
+
+// Defines values for DrainServerRoom.
+const (
+	DrainServerRoomFalse   DrainServerRoom = "false"
+	DrainServerRoomTrue    DrainServerRoom = "true"
+	DrainServerRoomUnknown DrainServerRoom = "unknown"
 )
 
 // Defines values for DrainServerState.
@@ -1143,7 +1157,7 @@ type ChangeNode struct {
 	RegionZone *string `json:"region_zone,omitempty"`
 
 	// StatusURL What watch-nodes asks when the host is suspect: while it answers 200, the host is not down. Not of internal
-	// addresses, unless CALLBACK_ALLOW names them.
+	// addresses and not plain http, unless NODES_STATUS_ALLOW names the addresses.
 	StatusURL *string `json:"status_url,omitempty"`
 }
 
@@ -1749,6 +1763,9 @@ type Drain struct {
 	// Reason Why it has failed, or waits.
 	Reason *string `json:"reason,omitempty"`
 
+	// Room Of a dry run: for all servers.
+	Room *DrainRoom `json:"room,omitempty"`
+
 	// Servers All of them. Lists of nodes do not have it.
 	Servers *[]DrainServer `json:"servers,omitempty"`
 
@@ -1756,6 +1773,9 @@ type Drain struct {
 	Skipped []SkippedServer `json:"skipped"`
 	State   DrainState      `json:"state"`
 }
+
+// DrainRoom Of a dry run: for all servers.
+type DrainRoom string
 
 // DrainState defines model for Drain.State.
 type DrainState string
@@ -1798,7 +1818,12 @@ type DrainServer struct {
 	ProjectID string             `json:"project_id"`
 
 	// Reason Why it is skipped, or waits.
-	Reason   *string          `json:"reason,omitempty"`
+	Reason *string `json:"reason,omitempty"`
+
+	// Room Of a dry run: whether the hosts of the same zone and pool that take servers have room, when the larger
+	// servers are placed first. `unknown` when Nova or Placement does not give the sizes. The scheduler may choose
+	// otherwise. Absent for a server that stays.
+	Room     *DrainServerRoom `json:"room,omitempty"`
 	ServerID string           `json:"server_id"`
 	State    DrainServerState `json:"state"`
 
@@ -1808,6 +1833,11 @@ type DrainServer struct {
 
 // DrainServerMethod Absent when not chosen yet.
 type DrainServerMethod string
+
+// DrainServerRoom Of a dry run: whether the hosts of the same zone and pool that take servers have room, when the larger
+// servers are placed first. `unknown` when Nova or Placement does not give the sizes. The scheduler may choose
+// otherwise. Absent for a server that stays.
+type DrainServerRoom string
 
 // DrainServerState defines model for DrainServer.State.
 type DrainServerState string
