@@ -36,6 +36,9 @@ func Send[T any](ctx context.Context, c *Client, method, path string, body any) 
 	return item, err
 }
 
+// Absent is the version of a thing that does not exist.
+const Absent = "absent"
+
 // Replace puts body in the place of a thing, unless its version is another one by now ("" = any).
 func Replace[T any](ctx context.Context, c *Client, path, etag string, body any) (item Item[T], err error) {
 	err = c.do(ctx, request{method: http.MethodPut, path: path, ifMatch: etag}, body, &item)
