@@ -108,7 +108,11 @@ func TestDryRun(t *testing.T) {
 	}
 	planned := func(body string) (p ManagedPlan, names []string) {
 		t.Helper()
-		m := declared(t, declare(t, f.Client, path+"?dry_run=true", body), http.StatusOK)
+		a := declare(t, f.Client, path+"?dry_run=true", body)
+		m := declared(t, a, http.StatusOK)
+		if tag := a.Header.Get("ETag"); tag != map[bool]string{true: "", false: `"1"`}[m.Plan[0].Action == "create"] {
+			t.Errorf("the ETag is %q", tag)
+		}
 		if len(m.Plan) != 1 {
 			t.Fatalf("the plan is %+v", m.Plan)
 		}

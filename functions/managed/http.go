@@ -185,7 +185,11 @@ func (h handler) put(ctx context.Context, in *putInput) (httpx.Response, error) 
 	case err != nil:
 		return httpx.Response{}, err
 	case done.plan != nil:
-		return httpx.JSON(http.StatusOK, showPlan(done.Managed, *done.plan))
+		resp, err := httpx.JSON(http.StatusOK, showPlan(done.Managed, *done.plan))
+		if err == nil && done.Version != 0 { // for a PUT that is to do just that
+			resp.Header.Set("ETag", etag(done.Version))
+		}
+		return resp, err
 	}
 	status := http.StatusOK
 	if done.created {

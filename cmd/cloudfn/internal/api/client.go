@@ -119,7 +119,7 @@ func (c *Client) Do(ctx context.Context, method, path string, body, into any) er
 type request struct {
 	method, path string
 	accept       string // "" = JSON
-	ifMatch      string // "" = whatever the version is
+	ifMatch      string // a version, or Absent; "" = whatever it is
 	body         []byte
 }
 
@@ -198,7 +198,11 @@ func (c *Client) attempt(ctx context.Context, r request, renew bool) (*http.Resp
 	if len(r.body) > 0 {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	if r.ifMatch != "" {
+	switch r.ifMatch {
+	case "":
+	case Absent:
+		req.Header.Set("If-None-Match", "*")
+	default:
 		req.Header.Set("If-Match", r.ifMatch)
 	}
 	if c.options.Token != nil {

@@ -36,7 +36,10 @@ func Send[T any](ctx context.Context, c *Client, method, path string, body any) 
 	return item, err
 }
 
-// SendIfMatch sends a request that fails if the version of the thing is another one by now ("" = any).
+// Absent is the version of a thing that does not exist.
+const Absent = "absent"
+
+// SendIfMatch sends a request that fails if the version of the thing is another one by now ("" = any, Absent = none).
 func SendIfMatch[T any](
 	ctx context.Context, c *Client, method, path, etag string, body any,
 ) (item Item[T], err error) {

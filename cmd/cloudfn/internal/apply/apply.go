@@ -20,6 +20,7 @@ type applier struct {
 
 	wait    cli.Wait
 	isDry   bool
+	isSure  bool // nobody is asked
 	results []result
 	targets []*managed.Target
 }
@@ -50,7 +51,8 @@ flavor, repair and max_revisions. A document of the kind ResourceFlavor has for_
 a folder the files that end in .yaml, .yml or .json are read. Secrets stay in files of their own: spec.user_data_file,
 spec.payload_file and spec.content_file name them.
 
-All documents are checked before anything is changed. They are declared in the order in which they need one another.
+All documents are checked before anything is changed. At a terminal the changes are shown, and made after a yes, unless
+--yes is given. What others change in between is not overwritten: the document is refused. They are declared in the order in which they need one another.
 With --prune, what has the label and is in no document is deleted at the end.`,
 		Example: `  cloudfn apply -f servers/ --dry-run
   cloudfn apply -f servers/ --prune -l app=web --wait
@@ -61,6 +63,7 @@ With --prune, what has the label and is in no document is deleted at the end.`,
 	}
 	run.flags(cmd)
 	cmd.Flags().BoolVar(&run.isDry, "dry-run", false, "only show what would be done")
+	cmd.Flags().BoolVarP(&run.isSure, "yes", "y", false, "do not ask before the changes are made")
 	run.wait.Flags(cmd, "all are ready, and what is pruned is gone")
 	return cmd
 }
@@ -73,6 +76,9 @@ func (r *applier) run(ctx context.Context) error {
 	if r.isDry {
 		return managed.PrintChanges(r.App, changes(steps, true))
 	}
+	if err := r.confirm(ctx, changes(steps, false)); err != nil {
+		return err
+	}
 	failure := r.apply(ctx, steps)
 	if failure == nil && r.wait.IsOn && len(r.targets) > 0 {
 		failure = r.await(ctx)
@@ -81,6 +87,23 @@ func (r *applier) run(ctx context.Context) error {
 		return err
 	}
 	return failure
+}
+
+// confirm shows the changes at a terminal, and asks whether they are to be made.
+func (r *applier) confirm(ctx context.Context, all []managed.Change) error {
+	if r.isSure || r.Confirm == nil || len(all) == 0 {
+		return nil
+	}
+	shown := *r.App
+	shown.Print = output.Printer{Out: r.Err, Format: "table"}
+	if err := managed.PrintChanges(&shown, all); err != nil {
+		return err
+	}
+	isWanted, err := r.Confirm(ctx, "Make "+output.Count(len(all), "change")+"?")
+	if err == nil && !isWanted {
+		err = exit.Failedf("nothing was changed")
+	}
+	return err
 }
 
 // apply declares and deletes. It goes on after a failure, but then deletes nothing.
@@ -134,11 +157,11 @@ func (r *applier) do(ctx context.Context, s step) error {
 		done.Result = "deleted"
 		r.targets = append(r.targets, &managed.Target{Reference: reference})
 	case s.document.IsFlavor():
-		if err := managed.DeclareFlavor(ctx, r.App, s.document); err != nil {
+		if err := managed.DeclareFlavor(ctx, r.App, s.document, s.ETag); err != nil {
 			return err
 		}
 	default:
-		m, err := managed.Declare(ctx, r.App, s.document)
+		m, err := managed.Declare(ctx, r.App, s.document, s.ETag)
 		if err != nil {
 			return err
 		}

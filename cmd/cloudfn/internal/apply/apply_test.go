@@ -1,11 +1,13 @@
 package apply
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -38,7 +40,9 @@ spec: {flavor: m1.tiny, image: cirros}
 type service struct {
 	refused map[string]bool // by method and URL
 	calls   []string
-	bodies  map[string]string // of the last request, by method and URL
+	confirm func(context.Context, string) (bool, error) // at a terminal
+	bodies  map[string]string                           // of the last request, by method and URL
+	matches map[string]string                           // If-Match or If-None-Match, by method and URL
 }
 
 func (s *service) serve(w http.ResponseWriter, r *http.Request) {
@@ -47,6 +51,9 @@ func (s *service) serve(w http.ResponseWriter, r *http.Request) {
 	var body json.RawMessage
 	_ = json.NewDecoder(r.Body).Decode(&body)
 	s.bodies[call] = string(body)
+	if s.matches != nil {
+		s.matches[call] = r.Header.Get("If-Match") + r.Header.Get("If-None-Match")
+	}
 	switch {
 	case s.refused[call]:
 		w.WriteHeader(http.StatusBadRequest)
@@ -54,6 +61,7 @@ func (s *service) serve(w http.ResponseWriter, r *http.Request) {
 	case strings.HasPrefix(call, "PUT /v1/flavors/"):
 		fmt.Fprint(w, `{"name": "small", "kind": "VirtualMachine", "spec": {"text": "a\nb"}}`)
 	case r.URL.Query().Get("dry_run") != "" && strings.Contains(call, "/Volume/"):
+		w.Header().Set("ETag", `"3"`)
 		fmt.Fprint(w, `{"plan": [{"action": "update", "fields": [{"field": "spec.size_gb", "from": 10, "to": 20}]}]}`)
 	case r.URL.Query().Get("dry_run") != "":
 		fmt.Fprint(w, `{"plan": [{"action": "create", "fields": [{"field": "spec.text", "to": "a\nb"}]}]}`)
@@ -84,6 +92,7 @@ func run(t *testing.T, s *service, args ...string) (out, notes string, err error
 	a, printed, noted := clitest.New(t, s.serve)
 	cmd := cli.Group("cloudfn", "", Apply(a), Diff(a))
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
+	a.Confirm = s.confirm
 	cmd.SetArgs(append([]string{args[0], "-f", file}, args[1:]...))
 	err = cmd.ExecuteContext(t.Context())
 	return printed.String(), noted.String(), err
@@ -281,5 +290,51 @@ func (s *waited) serve(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(w, answer, 1, "updating", "resizing")
 	default:
 		fmt.Fprintf(w, answer, 2, "ready", "")
+	}
+}
+
+// TestConfirm shows the changes at a terminal, and makes them after a yes, or with --yes without a question.
+func TestConfirm(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		isWanted, isApplied bool
+		asked               int
+		args                string
+	}{
+		"yes": {true, true, 1, "apply"}, "no": {false, false, 1, "apply"}, "sure": {false, true, 0, "apply --yes"},
+		"dry": {false, false, 0, "apply --dry-run"},
+	} {
+		asked := 0
+		s := &service{confirm: func(_ context.Context, question string) (bool, error) {
+			asked++
+			if question != "Make 3 changes?" {
+				t.Errorf("it asks %q", question)
+			}
+			return row.isWanted, nil
+		}}
+		out, notes, err := run(t, s, strings.Fields(row.args)...)
+		isApplied := slices.Contains(s.calls, "PUT /v1/managed/Volume/data")
+		if isApplied != row.isApplied || asked != row.asked || (row.asked == 1 && !row.isWanted) != (err != nil) {
+			t.Errorf("%s: it asks %d times, calls %s, and ends with %v", name, asked, s.calls, err)
+		}
+		if asked > 0 && !strings.Contains(notes, "spec.size_gb: 10 -> 20") || strings.Contains(out, "->") == (name != "dry") {
+			t.Errorf("%s: it prints %s, and notes %s", name, out, notes)
+		}
+	}
+}
+
+// TestPlannedVersion: what others have changed or made since the plan is not overwritten.
+func TestPlannedVersion(t *testing.T) {
+	t.Parallel()
+	s := &service{matches: map[string]string{}}
+	if _, _, err := run(t, s, "apply"); err != nil {
+		t.Fatal(err)
+	}
+	for call, want := range map[string]string{
+		"PUT /v1/managed/Volume/data": `"3"`, "PUT /v1/managed/VirtualMachine/web": "*", "PUT /v1/flavors/small": "*",
+	} {
+		if got := s.matches[call]; got != want {
+			t.Errorf("%s expects %q, want %q", call, got, want)
+		}
 	}
 }

@@ -35,6 +35,9 @@ type App struct {
 	HasColors bool                       // the user wants colors on a terminal
 	ErrSize   func() (width, height int) // of the terminal; nil = Err is not a terminal
 
+	// Confirm asks a question at a terminal; nil = nobody can answer.
+	Confirm func(ctx context.Context, question string) (bool, error)
+
 	URL            string
 	cloud          string
 	debug, noColor bool
@@ -58,6 +61,7 @@ func Main(args []string, in, out, err *os.File, commands func(*App) []*cobra.Com
 		In: in, Out: out, Err: err, Env: os.LookupEnv, Now: time.Now, Args: args[1:],
 		isTerminal: term.IsTerminal(int(out.Fd())), ErrSize: terminalSize(err),
 	}
+	a.Confirm = a.confirmer()
 	root := a.Root(args[0], commands)
 	root.SetArgs(args[1:])
 	command, failure := root.ExecuteContextC(ctx)

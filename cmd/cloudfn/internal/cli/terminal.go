@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -37,6 +38,27 @@ func (a *App) prompter(ctx context.Context) func(string) (string, error) {
 			return text, nil
 		case <-ctx.Done(): // the goroutine reads until the process ends; the terminal must get its echo back
 			return "", errors.Join(context.Cause(ctx), term.Restore(in, before))
+		}
+	}
+}
+
+// confirmer asks a question at a terminal, whose answer is y or yes; nil when nobody can answer.
+func (a *App) confirmer() func(ctx context.Context, question string) (bool, error) {
+	if a.In == nil || a.ErrSize == nil || !term.IsTerminal(int(a.In.Fd())) {
+		return nil
+	}
+	return func(ctx context.Context, question string) (bool, error) {
+		fmt.Fprint(a.Err, question+" [y/N] ")
+		typed := make(chan string, 1)
+		go func() {
+			text, _ := bufio.NewReader(a.In).ReadString('\n') // an end of the input is a no
+			typed <- strings.ToLower(strings.TrimSpace(text))
+		}()
+		select {
+		case text := <-typed:
+			return text == "y" || text == "yes", nil
+		case <-ctx.Done(): // the goroutine reads until the process ends
+			return false, context.Cause(ctx)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"net/http"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -183,6 +184,38 @@ else changes the declaration at the same time, this one is refused.`
 	return cmd
 }
 
+func scale(a *cli.App) *cobra.Command {
+	var wait cli.Wait
+	cmd := one(a, "scale", "COUNT", "Change how many servers a deployment has", "getManaged putManaged", 1,
+		func(cmd *cobra.Command, r Reference, rest []string) error {
+			if r.Kind != string(domain.KindDeployment) {
+				return exit.Usagef("only a %s has a count, and not a %s", domain.KindDeployment, r.Kind)
+			}
+			if len(rest) == 0 {
+				return exit.Usagef("the count is missing: give the number of servers behind the name")
+			}
+			count, err := strconv.Atoi(rest[0])
+			if err != nil || count < 0 {
+				return exit.Usagef("COUNT is %q: it must be 0 or more", rest[0])
+			}
+			found, err := api.Get[api.Managed](cmd.Context(), a.API(), r.URL(), nil)
+			if err != nil {
+				return err
+			}
+			d, err := documents.New(r.Kind, found.Raw)
+			if err != nil {
+				return err
+			}
+			d.Spec()["count"] = count
+			return declare(cmd, a, d, found.ETag, wait)
+		})
+	cmd.Long = `Change the count of a deployment. All else that it declares stays. Servers that are not ready are deleted first,
+then those of the highest numbers.`
+	cmd.Example = "  cloudfn managed scale VirtualMachineDeployment web 8 --wait"
+	wait.Flags(cmd, "it is ready")
+	return cmd
+}
+
 // declare sends a declaration, or shows what it would change.
 func declare(cmd *cobra.Command, a *cli.App, d documents.Document, etag string, wait cli.Wait) error {
 	ctx := cmd.Context()
@@ -216,14 +249,15 @@ func printAfter(ctx context.Context, a *cli.App, m api.Item[api.Managed], wait c
 	return Print(a, m)
 }
 
-// Declare sends a declaration.
-func Declare(ctx context.Context, a *cli.App, d documents.Document) (api.Item[api.Managed], error) {
-	return api.SendIfMatch[api.Managed](ctx, a.API(), http.MethodPut, Reference{d.Kind, d.Name}.URL(), "", d.Request())
+// Declare sends a declaration for the version that was planned with.
+func Declare(ctx context.Context, a *cli.App, d documents.Document, etag string) (api.Item[api.Managed], error) {
+	return api.SendIfMatch[api.Managed](ctx, a.API(), http.MethodPut, path(d), etag, d.Request())
 }
 
-// DeclareFlavor sends the declaration of a flavor.
-func DeclareFlavor(ctx context.Context, a *cli.App, d documents.Document) error {
-	return a.API().Do(ctx, http.MethodPut, path(d), d.Request(), nil)
+// DeclareFlavor is Declare of a flavor.
+func DeclareFlavor(ctx context.Context, a *cli.App, d documents.Document, etag string) error {
+	_, err := api.SendIfMatch[api.ResourceFlavor](ctx, a.API(), http.MethodPut, path(d), etag, d.Request())
+	return err
 }
 
 // Delete asks for the end of a resource. One that is gone is done.

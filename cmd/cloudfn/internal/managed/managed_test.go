@@ -2,6 +2,7 @@ package managed
 
 import (
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -114,5 +115,42 @@ func TestChange(t *testing.T) {
 	want := "spec.count: 5 -> 8, spec.data: " + strings.Repeat("x", longest) + "... -> (none), labels: {\"a\":\"b\\n\"}"
 	if c.Action != ActionReplace || c.fields() != want {
 		t.Errorf("it is %s %s\nwant %s", c.Action, c.fields(), want)
+	}
+}
+
+// TestScale changes the count of a deployment and nothing else, for the version that it has read.
+func TestScale(t *testing.T) {
+	t.Parallel()
+	var sent, match string
+	a, _, _ := clitest.New(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPut {
+			body, _ := io.ReadAll(r.Body)
+			sent, match = string(body), r.Header.Get("If-Match")
+		}
+		w.Header().Set("ETag", `"7"`)
+		fmt.Fprint(w, `{"kind": "VirtualMachineDeployment", "name": "web", "spec": {"count": 3, "flavor": "m1.tiny"},
+			"labels": {"app": "web"}, "repair": "auto"}`)
+	})
+	run := func(args string) error {
+		cmd := scale(a)
+		cmd.SilenceErrors, cmd.SilenceUsage = true, true
+		cmd.SetArgs(strings.Fields(args))
+		return cmd.ExecuteContext(t.Context())
+	}
+	if err := run("VirtualMachineDeployment web 8"); err != nil {
+		t.Fatal(err)
+	}
+	const want = `{"labels":{"app":"web"},"repair":"auto","spec":{"count":8,"flavor":"m1.tiny"}}`
+	if sent != want || match != `"7"` {
+		t.Errorf("it sends %s if it matches %s", sent, match)
+	}
+	sent = ""
+	for _, args := range []string{
+		"VirtualMachineDeployment web", "VirtualMachineDeployment web -- -1", "VirtualMachineDeployment web many",
+		"VirtualMachine web 2",
+	} {
+		if err := run(args); a.Code(err) != exit.Usage || sent != "" {
+			t.Errorf("%s ends with %v, and sends %s", args, err, sent)
+		}
 	}
 }

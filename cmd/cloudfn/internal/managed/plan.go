@@ -36,6 +36,7 @@ type Change struct {
 	Action string  `json:"action"`
 	Fields []Field `json:"fields"`
 	Note   string  `json:"note,omitempty"` // what of it waits for the user
+	ETag   string  `json:"-"`              // of what it changes
 }
 
 // Field is one that changes.
@@ -58,6 +59,9 @@ func Plan(ctx context.Context, a *cli.App, d documents.Document) (Change, error)
 	for _, step := range cli.Value(planned.Value.Plan) {
 		change.add(step)
 	}
+	if change.ETag = planned.ETag; change.Action == ActionCreate {
+		change.ETag = api.Absent
+	}
 	return change, nil
 }
 
@@ -70,8 +74,9 @@ func (c *Change) compare(ctx context.Context, a *cli.App, d documents.Document) 
 	}
 	c.Action = ActionUpdate
 	stored, err := api.Get[api.ResourceFlavor](ctx, a.API(), path(d), nil)
+	c.ETag = stored.ETag
 	if api.HasStatus(err, http.StatusNotFound) {
-		c.Action, err = ActionCreate, nil
+		c.Action, c.ETag, err = ActionCreate, api.Absent, nil
 		stored.Raw = []byte("{}")
 	}
 	if err != nil {
