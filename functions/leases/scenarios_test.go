@@ -256,7 +256,7 @@ func TestLongInstanceScenarios(t *testing.T) {
 			f.changes(t, made, `{"on_end": "snapshot_delete"}`)
 			actions := testkit.Scalar[string](t, f.conn, `select array_to_string(c.actions, ' ') from connections c
 				join leases l on l.connection_id = c.id`)
-			if actions != "start stop deallocate" {
+			if actions != "start stop shelve snapshot deallocate" {
 				t.Errorf("its connection permits %s", actions)
 			}
 		}},
