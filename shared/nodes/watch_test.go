@@ -95,7 +95,9 @@ func TestCare(t *testing.T) {
 	t.Parallel()
 	hour, other := time.Hour, domain.ComputeHost{Name: "b", IsUp: true, IsEnabled: true}
 	long, short := epoch.Add(-2*hour), epoch.Add(-time.Minute)
-	down := domain.Node{Status: domain.NodeDown, StatusSince: long, NotUpSince: long, AutoCordonAfter: hour, AutoDrainAfter: hour}
+	down := domain.Node{
+		Status: domain.NodeDown, StatusSince: long, NotUpSince: long, AutoCordonAfter: hour, AutoDrainAfter: hour,
+	}
 	suspect := domain.Node{Status: domain.NodeSuspect, StatusSince: long, AutoDrainAfter: hour}
 	cordoned := domain.Node{Status: domain.NodeUp, StatusSince: long, CordonedAt: long, AutoDrainAfter: hour}
 	since := func(n domain.Node, at time.Time) domain.Node {
@@ -226,7 +228,9 @@ func TestStatusURLs(t *testing.T) {
 // TestOneHostFails: a host that cannot be cordoned keeps no other from it, and the hosts count as read.
 func TestOneHostFails(t *testing.T) {
 	t.Parallel()
-	f := &fakeWatch{refuses: map[string]bool{"a": true}, hosts: []domain.ComputeHost{{Name: "c", IsUp: true, IsEnabled: true}}}
+	f := &fakeWatch{
+		refuses: map[string]bool{"a": true}, hosts: []domain.ComputeHost{{Name: "c", IsUp: true, IsEnabled: true}},
+	}
 	for _, name := range []string{"a", "b"} {
 		f.nodes = append(f.nodes, domain.Node{
 			Name: name, Status: domain.NodeDown, NotUpSince: epoch.Add(-time.Hour), AutoCordonAfter: time.Minute,

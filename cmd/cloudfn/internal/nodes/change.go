@@ -60,7 +60,8 @@ func update(a *cli.App) *cobra.Command {
 		})
 	cmd.Long = `Change what is set of a host. Without a flag a field stays as it is; an empty text removes it.
 
---auto-cordon-after cordons the host after it has been suspect or down for so long, and --auto-drain-after moves its servers off
+--auto-cordon-after cordons the host after it has been suspect or down for so long, and --auto-drain-after moves its
+servers off
 after it has been suspect or cordoned for so long. A host that is down is never drained.`
 	cmd.Example = "  cloudfn nodes update compute-1 --region-zone hall-2 --auto-cordon-after 10m --alert=false"
 	flags := cmd.Flags()
