@@ -21,8 +21,8 @@ func drainRoutes(api huma.API, h handler) {
 			200: "The host is cordoned.",
 			403: notMine,
 			404: notFound,
-			409: "Another admin has disabled the host, it is the last one of its zone that takes servers, or Nova has " +
-				"it no more.",
+			409: "Another admin has disabled the host, it is the last one of its zone that takes servers, or Nova " +
+				"has it no more.",
 		}),
 	}, h.cordon)
 	httpx.Register(api, huma.Operation{

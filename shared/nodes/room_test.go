@@ -21,7 +21,8 @@ func TestRoom(t *testing.T) {
 			ProviderID: id, VCPUs: 8, UsedVCPUs: 4, RAMMB: ram + 512, UsedRAMMB: 512, DiskGB: disk, UsedDiskGB: 0,
 		}
 	}
-	small, large, stays := server("small", "ACTIVE", 1024), server("large", "SHUTOFF", 4096), server("stays", "ERROR", 1)
+	small, large := server("small", "ACTIVE", 1024), server("large", "SHUTOFF", 4096)
+	stays := server("stays", "ERROR", 1)
 	volume := server("volume", "ACTIVE", 1024)
 	volume.Image = nil
 	unsized := domain.Server{ID: "unsized", Status: "ACTIVE"}
@@ -37,7 +38,8 @@ func TestRoom(t *testing.T) {
 	}{
 		"both fit": {servers{small, large, stays}, hosts{host("a", 5120, 20)}, words{"small": "yes", "large": "yes"}},
 		"on two hosts": {
-			servers{small, large}, hosts{host("a", 1024, 20), host("b", 4096, 20)},
+			servers{small, large},
+			hosts{host("a", 1024, 20), host("b", 4096, 20)},
 			words{"small": "yes", "large": "yes"},
 		},
 		"the small does":   {servers{small, large}, hosts{host("a", 4000, 20)}, words{"small": "yes", "large": "no"}},

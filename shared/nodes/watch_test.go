@@ -127,7 +127,8 @@ func TestCare(t *testing.T) {
 			want: "disable id: cloudfn: not up since 2026-01-02T01:04:05Z, cordoned a",
 		},
 		"down for long, and the other one is down, too": {
-			node: down, host: domain.ComputeHost{IsEnabled: true}, other: domain.ComputeHost{Name: "b", IsEnabled: true},
+			node: down, host: domain.ComputeHost{IsEnabled: true},
+			other: domain.ComputeHost{Name: "b", IsEnabled: true},
 		},
 		"down for long, and the other one is in another zone": {
 			node: down, host: domain.ComputeHost{IsEnabled: true},

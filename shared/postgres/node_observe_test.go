@@ -119,7 +119,8 @@ func TestObserveNodes(t *testing.T) {
 		outage := w.node("b").NotUpSince
 		after := w.observed(limits, "b "+step.status)[0]
 		since := after.StatusSince
-		if after.NotUpSince.IsZero() != (step.status == "up") || step.status == "down" && !after.NotUpSince.Equal(outage) {
+		if after.NotUpSince.IsZero() != (step.status == "up") ||
+			step.status == "down" && !after.NotUpSince.Equal(outage) {
 			t.Errorf("%s: it is not up since %s, before %s", step.status, after.NotUpSince, outage)
 		}
 		w.events("b", previous+" "+step.status)

@@ -83,7 +83,8 @@ after it has been suspect or cordoned for so long. A host that is down is never 
 
 // patchOf is what the flags change. An empty text resets a field.
 func patchOf(flags *pflag.FlagSet) (map[string]any, error) {
-	patch := cli.Body(flags, "region-zone", "network-zone", "status-url", "auto-cordon-after", "auto-drain-after", "alert")
+	patch := cli.Body(flags, "region-zone", "network-zone", "status-url", "auto-cordon-after", "auto-drain-after",
+		"alert")
 	for key, value := range patch {
 		text, isText := value.(string)
 		if flag := strings.ReplaceAll(key, "_", "-"); strings.HasPrefix(key, "auto_") {
@@ -129,9 +130,9 @@ func token(a *cli.App) *cobra.Command {
 			return err
 		})
 	cmd.Annotations = cli.Calls("createNodeToken", "revokeNodeToken")
-	cmd.Long = `Make the token with which an agent of your own reports how a host is, in the place of the one before. It is
-printed this once. The agent sends it as Authorization: Bearer to POST /v1/nodes/NODE/heartbeat. What it reports counts
-while it is fresh; nova-compute's own reports count all the same.`
+	cmd.Long = `Make the token with which an agent of your own reports how a host is, in the place of the one before.
+It is printed this once. The agent sends it as Authorization: Bearer to POST /v1/nodes/NODE/heartbeat. What it
+reports counts while it is fresh; nova-compute's own reports count all the same.`
 	cmd.Example = "  cloudfn nodes token compute-1 > compute-1.token\n  cloudfn nodes token compute-1 --revoke"
 	cmd.Flags().Bool("revoke", false, "revoke it, and make no other")
 	return cmd
