@@ -88,7 +88,8 @@ func TestChangeNode(t *testing.T) {
 	if n = (Node{}); a.Status != 200 {
 		t.Fatalf("got %d %s", a.Status, a.Body)
 	}
-	if a.JSON(t, &n); len(n.Labels) != 0 || !n.Alert || n.StatusURL != "" || n.RegionZone != "" || n.NetworkZone != "n1" {
+	if a.JSON(t, &n); len(n.Labels) != 0 || !n.Alert || n.StatusURL != "" || n.RegionZone != "" ||
+		n.NetworkZone != "n1" {
 		t.Errorf("what is null is reset: %+v", n)
 	}
 }

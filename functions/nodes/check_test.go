@@ -10,7 +10,9 @@ import (
 // TestCheckDelete has a row for each reason to keep a node.
 func TestCheckDelete(t *testing.T) {
 	t.Parallel()
-	down := node{ComputeHost: domain.ComputeHost{Name: "a"}, isThere: true, stored: domain.Node{Status: domain.NodeDown}}
+	down := node{
+		ComputeHost: domain.ComputeHost{Name: "a"}, isThere: true, stored: domain.Node{Status: domain.NodeDown},
+	}
 	for name, tc := range map[string]struct {
 		change func(*node)
 		want   string // "" = it is deleted
@@ -21,11 +23,11 @@ func TestCheckDelete(t *testing.T) {
 		"up":                           {func(n *node) { n.stored.Status = domain.NodeUp }, "node a is up: only"},
 		"up again, and not polled yet": {func(n *node) { n.IsUp = true }, "only a node that is down"},
 		"its cell is down":             {func(n *node) { n.CellDown = true }, "the cell of node a does not answer"},
-		"a server":                     {func(n *node) { n.Servers = 1 }, "node a has 1 server: move or delete it first"},
-		"servers":                      {func(n *node) { n.Servers = 2 }, "node a has 2 servers: move or delete them first"},
+		"a server":                     {func(n *node) { n.Servers = 1 }, "node a has 1 server: move or delete it"},
+		"servers":                      {func(n *node) { n.Servers = 2 }, "node a has 2 servers: move or delete them"},
 		"reservable":                   {func(n *node) { n.stored.Pool = domain.NodeReservable }, "node a is reservable"},
 		"drained": {
-			func(n *node) { n.drain = &domain.Drain{Status: domain.DrainRunning} }, "node a is drained: cancel that first",
+			func(n *node) { n.drain = &domain.Drain{Status: domain.DrainRunning} }, "node a is drained: cancel that",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

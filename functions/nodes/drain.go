@@ -67,7 +67,8 @@ func checkDrain(found node, all []node, isForced bool) error {
 	case !found.isThere:
 		return apperr.New(apperr.Conflict, "Nova has no host %s any more", found.Name)
 	case found.CellDown:
-		return apperr.New(apperr.Conflict, "the cell of node %s does not answer: its servers cannot be moved", found.Name)
+		return apperr.New(apperr.Conflict, "the cell of node %s does not answer: its servers cannot be moved",
+			found.Name)
 	case !found.IsUp || found.status() == domain.NodeDown:
 		return apperr.New(apperr.Conflict, "node %s is down: servers cannot be moved off it, and are not evacuated",
 			found.Name)

@@ -115,7 +115,8 @@ func TestDrainNode(t *testing.T) {
 	id := m.boot("moves")
 	d := m.post("drain?dry_run=true", "", 200).Drain
 	if d == nil || d.State != planned || d.ID != nil || len(d.Servers) != 1 || d.Servers[0].ServerID != id ||
-		d.Servers[0].Method != domain.LiveMigration || d.Servers[0].State != domain.DrainPending || d.Left != 1 || d.Room != "yes" || d.Servers[0].Room != "yes" {
+		d.Servers[0].Method != domain.LiveMigration || d.Servers[0].State != domain.DrainPending || d.Left != 1 ||
+		d.Room != "yes" || d.Servers[0].Room != "yes" {
 		t.Errorf("planned: %+v", d)
 	}
 	if h, n := m.nova(), m.count("drains"); !h.IsEnabled || n != 0 {

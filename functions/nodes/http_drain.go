@@ -21,8 +21,8 @@ func drainRoutes(api huma.API, h handler) {
 			200: "The host is cordoned.",
 			403: notMine,
 			404: notFound,
-			409: "Another admin has disabled the host, it is the last one of its zone that takes servers, or Nova has it " +
-				"no more.",
+			409: "Another admin has disabled the host, it is the last one of its zone that takes servers, or Nova " +
+				"has it no more.",
 		}),
 	}, h.cordon)
 	httpx.Register(api, huma.Operation{
@@ -43,7 +43,8 @@ func drainRoutes(api huma.API, h handler) {
 			202: "The host is cordoned, and its servers are about to move.",
 			403: notMine,
 			404: notFound,
-			409: "The host is down, is the last one of its zone that takes servers, or a cancelled drain of it is not over yet.",
+			409: "The host is down, is the last one of its zone that takes servers, or a cancelled drain of it is " +
+				"not over yet.",
 		}),
 	}, h.drain)
 	httpx.Register(api, huma.Operation{

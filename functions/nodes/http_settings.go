@@ -19,8 +19,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/httpx"
 )
 
-// ChangeNode is the body of PATCH /v1/nodes/{name}, a JSON merge patch (RFC 7396): what is absent stays, and null resets
-// a field or removes a label.
+// ChangeNode is the body of PATCH /v1/nodes/{name}, a JSON merge patch (RFC 7396): what is absent stays, and null
+// resets a field or removes a label.
 type ChangeNode struct {
 	Labels      map[string]*string `json:"labels,omitempty" nullable:"true" maxProperties:"50" doc:"Texts by key."`
 	RegionZone  *string            `json:"region_zone,omitempty" nullable:"true" maxLength:"255" doc:"Where it is."`

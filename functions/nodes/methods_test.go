@@ -6,8 +6,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestMethods has a row for each method of nodes in the source, by its name there. Each succeeds on a real host, in this
-// order; DeleteNode takes one that only an agent reports, because no process of the sandbox may lose its service.
+// TestMethods has a row for each method of nodes in the source, by its name there. Each succeeds on a real host, in
+// this order; DeleteNode takes one that only an agent reports, because no process of the sandbox may lose its service.
 func TestMethods(t *testing.T) {
 	t.Parallel()
 	m := maintain(t)

@@ -8,7 +8,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestReportNode: an agent reports the node whose token it has, and no other. Tokens are made by admins, and shown once.
+// TestReportNode: an agent reports the node whose token it has, and no other. Admins make tokens, which are shown once.
 func TestReportNode(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)

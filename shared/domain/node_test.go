@@ -10,11 +10,13 @@ func TestIsLast(t *testing.T) {
 		pooled bool // the other one
 		want   bool
 	}{
-		"another":            {other: ComputeHost{Name: "b", Zone: "z", IsUp: true, IsEnabled: true}},
-		"of another zone":    {other: ComputeHost{Name: "b", Zone: "y", IsUp: true, IsEnabled: true}, want: true},
-		"that is down":       {other: ComputeHost{Name: "b", Zone: "z", IsEnabled: true}, want: true},
-		"that is cordoned":   {other: ComputeHost{Name: "b", Zone: "z", IsUp: true}, want: true},
-		"that is reservable": {other: ComputeHost{Name: "b", Zone: "z", IsUp: true, IsEnabled: true}, pooled: true, want: true},
+		"another":          {other: ComputeHost{Name: "b", Zone: "z", IsUp: true, IsEnabled: true}},
+		"of another zone":  {other: ComputeHost{Name: "b", Zone: "y", IsUp: true, IsEnabled: true}, want: true},
+		"that is down":     {other: ComputeHost{Name: "b", Zone: "z", IsEnabled: true}, want: true},
+		"that is cordoned": {other: ComputeHost{Name: "b", Zone: "z", IsUp: true}, want: true},
+		"that is reservable": {
+			other: ComputeHost{Name: "b", Zone: "z", IsUp: true, IsEnabled: true}, pooled: true, want: true,
+		},
 	} {
 		hosts := []ComputeHost{{Name: "a", Zone: "z", IsUp: true, IsEnabled: true}, tc.other}
 		if got := IsLast("a", hosts, func(name string) bool { return tc.pooled && name == "b" }); got != tc.want {

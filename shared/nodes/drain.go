@@ -200,8 +200,8 @@ func (p *pass) add(ctx context.Context, found []domain.Server) error {
 	return p.Drains.SetServers(ctx, p.claim, *p.drain, fresh...)
 }
 
-// each does a step for some of the servers, several at a time, and stores those that it changes. It returns the errors of
-// all: one that fails ends no call for another.
+// each does a step for some of the servers, several at a time, and stores those that it changes. It returns the errors
+// of all: one that fails ends no call for another.
 func (p *pass) each(
 	ctx context.Context, which func(domain.DrainServer) bool, step func(context.Context, *domain.DrainServer) error,
 ) error {

@@ -195,7 +195,8 @@ func TestHosts(t *testing.T) {
 			host: domain.ComputeHost{IsUp: true}, status: domain.DrainCancelled, want: domain.DrainCancelled,
 		},
 		"its cell is down": {
-			host: domain.ComputeHost{CellDown: true}, want: domain.DrainRunning, reason: "the host's cell does not answer",
+			host: domain.ComputeHost{CellDown: true}, want: domain.DrainRunning,
+			reason: "the host's cell does not answer",
 		},
 		"unreadable": {
 			failed: apperr.New(apperr.Unavailable, "nova is away"), want: domain.DrainRunning, reason: "nova is away",

@@ -49,6 +49,8 @@ func (f *fakeNova) HostServers(_ context.Context, host string) (found []domain.S
 }
 
 func (f *fakeNova) Server(_ context.Context, id string) (domain.Server, error) {
+	f.Lock()
+	defer f.Unlock()
 	found, ok := f.servers[id]
 	if !ok {
 		return found, apperr.New(apperr.NotFound, "no server")
@@ -63,6 +65,8 @@ func (f *fakeNova) ColdMigrate(_ context.Context, id string) error { return f.ca
 func (f *fakeNova) ConfirmMigration(_ context.Context, id string) error { return f.call("confirm", id) }
 
 func (f *fakeNova) LastMigration(_ context.Context, id, _ string) (domain.Migration, bool, error) {
+	f.Lock()
+	defer f.Unlock()
 	m, found := f.migration[id]
 	return m, found, f.fails["migration "+id]
 }

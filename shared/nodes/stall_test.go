@@ -126,7 +126,8 @@ func TestCancelledMeanwhile(t *testing.T) {
 	t.Parallel()
 	nova, drains, drain := two(domain.DrainServer{}, domain.Server{Status: "ACTIVE", Host: "a"})
 	drains.starts = 1
-	if err := run(t, nova, drains, drain, epoch); err != nil || len(nova.calls) != 1 || inFlight(drains.saved.Servers) != 1 {
+	if err := run(t, nova, drains, drain, epoch); err != nil || len(nova.calls) != 1 ||
+		inFlight(drains.saved.Servers) != 1 {
 		t.Errorf("calls %v, %+v: %v", nova.calls, drains.saved.Servers, err)
 	}
 }

@@ -95,7 +95,9 @@ func TestCare(t *testing.T) {
 	t.Parallel()
 	hour, other := time.Hour, domain.ComputeHost{Name: "b", IsUp: true, IsEnabled: true}
 	long, short := epoch.Add(-2*hour), epoch.Add(-time.Minute)
-	down := domain.Node{Status: domain.NodeDown, StatusSince: long, NotUpSince: long, AutoCordonAfter: hour, AutoDrainAfter: hour}
+	down := domain.Node{
+		Status: domain.NodeDown, StatusSince: long, NotUpSince: long, AutoCordonAfter: hour, AutoDrainAfter: hour,
+	}
 	suspect := domain.Node{Status: domain.NodeSuspect, StatusSince: long, AutoDrainAfter: hour}
 	cordoned := domain.Node{Status: domain.NodeUp, StatusSince: long, CordonedAt: long, AutoDrainAfter: hour}
 	since := func(n domain.Node, at time.Time) domain.Node {
@@ -125,7 +127,8 @@ func TestCare(t *testing.T) {
 			want: "disable id: cloudfn: not up since 2026-01-02T01:04:05Z, cordoned a",
 		},
 		"down for long, and the other one is down, too": {
-			node: down, host: domain.ComputeHost{IsEnabled: true}, other: domain.ComputeHost{Name: "b", IsEnabled: true},
+			node: down, host: domain.ComputeHost{IsEnabled: true},
+			other: domain.ComputeHost{Name: "b", IsEnabled: true},
 		},
 		"down for long, and the other one is in another zone": {
 			node: down, host: domain.ComputeHost{IsEnabled: true},
@@ -226,7 +229,9 @@ func TestStatusURLs(t *testing.T) {
 // TestOneHostFails: a host that cannot be cordoned keeps no other from it, and the hosts count as read.
 func TestOneHostFails(t *testing.T) {
 	t.Parallel()
-	f := &fakeWatch{refuses: map[string]bool{"a": true}, hosts: []domain.ComputeHost{{Name: "c", IsUp: true, IsEnabled: true}}}
+	f := &fakeWatch{
+		refuses: map[string]bool{"a": true}, hosts: []domain.ComputeHost{{Name: "c", IsUp: true, IsEnabled: true}},
+	}
 	for _, name := range []string{"a", "b"} {
 		f.nodes = append(f.nodes, domain.Node{
 			Name: name, Status: domain.NodeDown, NotUpSince: epoch.Add(-time.Hour), AutoCordonAfter: time.Minute,

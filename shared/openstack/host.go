@@ -30,8 +30,9 @@ type service struct {
 
 func (s service) domain() domain.ComputeHost {
 	return domain.ComputeHost{
-		Name: s.Host, Zone: s.Zone, IsUp: s.State == "up", IsEnabled: s.Status == "enabled", ServiceID: s.ID,
-		CellDown: s.Status == "UNKNOWN", DisabledReason: clean(s.Reason), SeenAt: s.Seen.Time, Attributes: map[string]string{},
+		Name: s.Host, Zone: s.Zone, IsUp: s.State == "up", IsEnabled: s.Status == "enabled",
+		ServiceID: s.ID, CellDown: s.Status == "UNKNOWN", DisabledReason: clean(s.Reason), SeenAt: s.Seen.Time,
+		Attributes: map[string]string{},
 	}
 }
 
@@ -72,8 +73,8 @@ func (s *Session) ComputeHosts(ctx context.Context) ([]domain.ComputeHost, error
 	return hosts, nil
 }
 
-// computeServices lists the hosts by their nova-compute, sorted by name. It asks at a microversion that shows the hosts of
-// a cell that is down, too.
+// computeServices lists the hosts by their nova-compute, sorted by name. It asks at a microversion that shows the
+// hosts of a cell that is down, too.
 func (s *Session) computeServices(ctx context.Context, query url.Values) ([]domain.ComputeHost, error) {
 	nova, err := s.compute(ctx, computeDownCells)
 	if err != nil {
@@ -262,7 +263,8 @@ func (s *Session) hostInventory(ctx context.Context, host *domain.ComputeHost) e
 	return nil
 }
 
-// HostServers lists the servers on a host with their sizes, those of all projects: by default to the cloud's admins only.
+// HostServers lists the servers on a host with their sizes, those of all projects: by default to the cloud's
+// admins only.
 func (s *Session) HostServers(ctx context.Context, host string) ([]domain.Server, error) {
 	query := url.Values{"limit": {strconv.Itoa(watchPage)}, "all_tenants": {"1"}, "host": {host}}
 	out := []domain.Server{}

@@ -47,7 +47,8 @@ func (s Nodes) Heartbeat(
 	if err != nil || found {
 		return n, err
 	}
-	isAnothers, err := queryValue[bool](ctx, s.DB.pool, "select exists (select from node_tokens where hash = $1)", tokenHash)
+	isAnothers, err := queryValue[bool](ctx, s.DB.pool,
+		"select exists (select from node_tokens where hash = $1)", tokenHash)
 	if err == nil && isAnothers {
 		return n, apperr.New(apperr.Forbidden, "the token is that of another node")
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestDrain is TestLongDrainTwice with three servers: one that runs, one that is stopped and one in ERROR. watch-nodes is
-// killed in the middle, the drain is cancelled, another one moves the rest, and the host is given back.
+// TestDrain is TestLongDrainTwice with three servers: one that runs, one that is stopped and one in ERROR. watch-nodes
+// is killed in the middle, the drain is cancelled, another one moves the rest, and the host is given back.
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	d := newDrainer(t)
@@ -35,8 +35,8 @@ func TestDrain(t *testing.T) {
 
 	second := d.drain(t, d.from, 2)
 	// No server is about to land here, so the drain need not wait for one.
-	if _, err := d.conn.Exec(t.Context(), "update drains set created_at = created_at - interval '1 minute' where id = $1",
-		second); err != nil {
+	if _, err := d.conn.Exec(t.Context(),
+		"update drains set created_at = created_at - interval '1 minute' where id = $1", second); err != nil {
 		t.Fatal(err)
 	}
 	over = d.ends(t, second)

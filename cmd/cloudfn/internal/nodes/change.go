@@ -60,7 +60,8 @@ func update(a *cli.App) *cobra.Command {
 		})
 	cmd.Long = `Change what is set of a host. Without a flag a field stays as it is; an empty text removes it.
 
---auto-cordon-after cordons the host after it has been suspect or down for so long, and --auto-drain-after moves its servers off
+--auto-cordon-after cordons the host after it has been suspect or down for so long, and --auto-drain-after moves its
+servers off
 after it has been suspect or cordoned for so long. A host that is down is never drained.`
 	cmd.Example = "  cloudfn nodes update compute-1 --region-zone hall-2 --auto-cordon-after 10m --alert=false"
 	flags := cmd.Flags()
@@ -82,7 +83,8 @@ after it has been suspect or cordoned for so long. A host that is down is never 
 
 // patchOf is what the flags change. An empty text resets a field.
 func patchOf(flags *pflag.FlagSet) (map[string]any, error) {
-	patch := cli.Body(flags, "region-zone", "network-zone", "status-url", "auto-cordon-after", "auto-drain-after", "alert")
+	patch := cli.Body(flags, "region-zone", "network-zone", "status-url", "auto-cordon-after", "auto-drain-after",
+		"alert")
 	for key, value := range patch {
 		text, isText := value.(string)
 		if flag := strings.ReplaceAll(key, "_", "-"); strings.HasPrefix(key, "auto_") {
@@ -128,9 +130,9 @@ func token(a *cli.App) *cobra.Command {
 			return err
 		})
 	cmd.Annotations = cli.Calls("createNodeToken", "revokeNodeToken")
-	cmd.Long = `Make the token with which an agent of your own reports how a host is, in the place of the one before. It is
-printed this once. The agent sends it as Authorization: Bearer to POST /v1/nodes/NODE/heartbeat. What it reports counts
-while it is fresh; nova-compute's own reports count all the same.`
+	cmd.Long = `Make the token with which an agent of your own reports how a host is, in the place of the one before.
+It is printed this once. The agent sends it as Authorization: Bearer to POST /v1/nodes/NODE/heartbeat. What it
+reports counts while it is fresh; nova-compute's own reports count all the same.`
 	cmd.Example = "  cloudfn nodes token compute-1 > compute-1.token\n  cloudfn nodes token compute-1 --revoke"
 	cmd.Flags().Bool("revoke", false, "revoke it, and make no other")
 	return cmd

@@ -93,7 +93,9 @@ func show(a *cli.App) *cobra.Command {
 }
 
 var drainTable = output.Table[api.DrainServer]{
-	Columns: []string{"SERVER:server_id", "NAME", "STATE*", "METHOD", "ROOM", "TARGET", "REASON", "PROJECT+:project_id"},
+	Columns: []string{
+		"SERVER:server_id", "NAME", "STATE*", "METHOD", "ROOM", "TARGET", "REASON", "PROJECT+:project_id",
+	},
 	Name:    func(s api.DrainServer) string { return s.ServerID },
 }
 
