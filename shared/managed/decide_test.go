@@ -96,12 +96,15 @@ func TestDecide(t *testing.T) {
 		members []seen
 		want    string
 	}{
-		"new":               {of(2, 1), nil, "create 0, create 1"},
-		"as declared":       {of(2, 1), []seen{member(0), member(1)}, ""},
-		"being made":        {of(1, 1), []seen{member(0, status(domain.MemberCreating), state(ObjectWorking))}, ""},
-		"made":              {of(1, 1), []seen{member(0, status(domain.MemberCreating))}, "record 0"},
-		"a process died":    {of(1, 1), []seen{member(0, status(domain.MemberCreating), absent)}, "create 0"},
-		"incomplete":        {single(), []seen{member(0, state(ObjectIncomplete))}, "create 0"},
+		"new":            {of(2, 1), nil, "create 0, create 1"},
+		"as declared":    {of(2, 1), []seen{member(0), member(1)}, ""},
+		"being made":     {of(1, 1), []seen{member(0, status(domain.MemberCreating), state(ObjectWorking))}, ""},
+		"made":           {of(1, 1), []seen{member(0, status(domain.MemberCreating))}, "record 0"},
+		"a process died": {of(1, 1), []seen{member(0, status(domain.MemberCreating), absent)}, "create 0"},
+		"incomplete":     {single(), []seen{member(0, state(ObjectIncomplete))}, "create 0"},
+		"vanished while made": {
+			of(1, 1), []seen{member(0, status(domain.MemberCreating), lost)}, "record 0",
+		},
 		"waits for a retry": {of(1, 1), []seen{member(0, status(domain.MemberCreating), absent, retryIn(1))}, ""},
 
 		"scaled up":          {of(3, 1), []seen{member(0), member(2)}, "create 1"},
