@@ -255,6 +255,11 @@ func TestBlockedRollout(t *testing.T) {
 	m.members = []seen{member(0, unlike(InPlace, true)), member(1, off, func(s *seen) { s.differences = nil })}
 	m.plan = decide(m.target(), m.members, testNow)
 	m.assess(testNow, nil)
+	for _, c := range m.Conditions {
+		if c.ObservedRevision != 2 {
+			t.Errorf("the condition %+v is not about revision 2", c)
+		}
+	}
 	const want = "1 of 2 have revision 2; SHUTOFF"
 	if m.Reason != want {
 		t.Errorf("the reason is %q, want %q", m.Reason, want)

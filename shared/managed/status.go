@@ -95,7 +95,9 @@ func (m *resource) assess(now time.Time, nodes []domain.Node) {
 		if isTrue {
 			status = "True"
 		}
-		c := domain.Condition{Type: kind, Status: status, Reason: reason, Message: message}
+		c := domain.Condition{
+			Type: kind, Status: status, Reason: reason, Message: message, ObservedRevision: m.Revision,
+		}
 		m.Conditions = domain.SetCondition(m.Conditions, c, now)
 	}
 	if m.noLogin != nil || m.notListed != nil {
@@ -152,6 +154,7 @@ func (m *resource) assessNotListed(now time.Time, set func(kind string, isTrue b
 	}
 	m.Conditions = domain.SetCondition(m.Conditions, domain.Condition{
 		Type: domain.ConditionReady, Status: "Unknown", Reason: "NotObserved", Message: message,
+		ObservedRevision: m.Revision,
 	}, now)
 }
 
