@@ -2481,7 +2481,7 @@ type Managed struct {
 	Provider string         `json:"provider"`
 	Repair   ManagedRepair  `json:"repair"`
 
-	// RequestMethod What is to be done.
+	// RequestMethod What is pending.
 	RequestMethod ManagedRequestMethod `json:"request_method"`
 
 	// Revision What is declared.
@@ -2511,7 +2511,7 @@ type Managed struct {
 // ManagedRepair defines model for Managed.Repair.
 type ManagedRepair string
 
-// ManagedRequestMethod What is to be done.
+// ManagedRequestMethod What is pending.
 type ManagedRequestMethod string
 
 // ManagedEventData Data of `cloudfn.managed.state.v1`.

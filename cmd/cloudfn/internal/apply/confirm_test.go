@@ -31,7 +31,8 @@ func TestConfirm(t *testing.T) {
 		if isApplied != row.isApplied || asked != row.asked || (row.asked == 1 && !row.isWanted) != (err != nil) {
 			t.Errorf("%s: it asks %d times, calls %s, and ends with %v", name, asked, s.calls, err)
 		}
-		if asked > 0 && !strings.Contains(notes, "spec.size_gb: 10 -> 20") || strings.Contains(out, "->") == (name != "dry") {
+		isNoted := strings.Contains(notes, "spec.size_gb: 10 -> 20")
+		if asked > 0 && !isNoted || strings.Contains(out, "->") == (name != "dry") {
 			t.Errorf("%s: it prints %s, and notes %s", name, out, notes)
 		}
 	}
