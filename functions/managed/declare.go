@@ -95,7 +95,7 @@ func (s service) repeat(
 		if err != nil && apperr.CodeOf(err) != apperr.NotFound {
 			return outcome{}, err
 		}
-		if err := d.expected.check(before.Version); err != nil {
+		if err := d.expected.check(before.Version, before.Revision); err != nil {
 			return outcome{}, err
 		}
 		if before.Request == domain.ManagedDelete {
@@ -267,7 +267,7 @@ func (s service) Delete(
 		if err != nil {
 			return before, err
 		}
-		if err := d.expected.check(before.Version); err != nil {
+		if err := d.expected.check(before.Version, before.Revision); err != nil {
 			return before, err
 		}
 		before.Actor, before.Orphan = domain.ActorFrom(ctx), d.orphans

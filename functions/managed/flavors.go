@@ -49,7 +49,7 @@ func (s service) PutFlavor(
 		if err != nil && apperr.CodeOf(err) != apperr.NotFound {
 			return before, false, err
 		}
-		if err := expected.check(before.Version); err != nil {
+		if err := expected.check(before.Version, 0); err != nil {
 			return before, false, err
 		}
 		isNew := before.Version == 0
@@ -84,7 +84,7 @@ func (s service) DeleteFlavor(ctx context.Context, who domain.Identity, name str
 		if err != nil {
 			return err
 		}
-		if err := expected.check(before.Version); err != nil {
+		if err := expected.check(before.Version, 0); err != nil {
 			return err
 		}
 		if err := s.flavors.Delete(ctx, before); !errors.Is(err, domain.ErrChanged) {

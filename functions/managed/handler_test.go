@@ -133,6 +133,10 @@ func TestDeclare(t *testing.T) {
 	if len(list.Items) != 4 || list.Items[0].RolledBack != 2 || list.Items[3].Labels["app"] != "shop" {
 		t.Errorf("its revisions are %+v", list)
 	}
+	a = declare(t, f.Client, path, `{"spec": `+machine+`}`, "If-Match", `"1"`)
+	if refused(t, a, 412, "precondition", ""); !strings.Contains(string(a.Body), "its revision is 4") {
+		t.Errorf("it does not say the present revision: %s", a.Body)
+	}
 	refused(t, f.Post(t, path+"/rollback", `{"revision": 9}`), 404, "not_found", "")
 	refused(t, f.Post(t, path+"/rollback", `{"revision": 1}`, "If-Match", `"1"`), 412, "precondition", "")
 	refused(t, f.Do(t, "DELETE", path, "", "If-Match", `"1"`), 412, "precondition", "")

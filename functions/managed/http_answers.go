@@ -27,7 +27,7 @@ type Managed struct {
 	MaxRevisions     int                   `json:"max_revisions" minimum:"1"`
 	Revision         int                   `json:"revision" minimum:"1" doc:"What is declared."`
 	ObservedRevision int                   `json:"observed_revision" minimum:"0" doc:"What is real; 0 = nothing yet."`
-	Request          domain.ManagedRequest `json:"request" enum:",create,update,delete" doc:"What is to be done."`
+	Request          domain.ManagedRequest `json:"request_method" enum:",create,update,delete" doc:"What is pending."`
 	Status           status                `json:"status"`
 	StatusReason     string                `json:"status_reason"`
 	Conditions       []Condition           `json:"conditions"`
@@ -48,6 +48,7 @@ type Condition struct {
 	Reason           string    `json:"reason"`
 	Message          string    `json:"message"`
 	LastTransitionAt time.Time `json:"last_transition_at" doc:"When the status changed."`
+	ObservedRevision int       `json:"observed_revision" minimum:"0" doc:"The revision that it is about."`
 }
 
 // Drift is a field that somebody else has changed.

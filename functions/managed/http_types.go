@@ -160,8 +160,12 @@ func entityTags(r *http.Request, name string) (tags []string) {
 // etag identifies one version.
 func etag(version int64) string { return `"` + strconv.FormatInt(version, 10) + `"` }
 
-// check compares with the version that is stored; 0 = nothing is stored.
-func (c condition) check(version int64) error {
+// check compares with the version that is stored; 0 = nothing is stored. A refusal has the present revision; 0 = none.
+func (c condition) check(version int64, revision int) error {
+	is := "its ETag is " + etag(version)
+	if revision > 0 {
+		is = fmt.Sprintf("its revision is %d, and %s", revision, is)
+	}
 	has := func(tags []string) bool {
 		return version != 0 && (slices.Contains(tags, "*") || slices.Contains(tags, etag(version)))
 	}
@@ -169,9 +173,9 @@ func (c condition) check(version int64) error {
 	case len(c.match) > 0 && version == 0:
 		return apperr.New(apperr.Precondition, "it does not exist, and If-Match expects a version of it")
 	case len(c.match) > 0 && !has(c.match):
-		return apperr.New(apperr.Precondition, "it has been changed: its ETag is %s now", etag(version))
+		return apperr.New(apperr.Precondition, "it has been changed: now %s", is)
 	case has(c.noneMatch):
-		return apperr.New(apperr.Precondition, "it exists already: its ETag is %s", etag(version))
+		return apperr.New(apperr.Precondition, "it exists already: %s", is)
 	}
 	return nil
 }

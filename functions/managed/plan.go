@@ -74,7 +74,7 @@ func (p *plan) decide(kind domain.Kind, spec json.RawMessage) {
 	isServer := kind == domain.KindMachine || kind == domain.KindDeployment
 	var s domain.DeploymentSpec
 	_ = json.Unmarshal(spec, &s) // it was checked
-	// A deployment of which no server may be missing gets new servers, because a change would interrupt the old ones.
+	// No server of such a deployment may be missing: it gets new ones, because a change would interrupt the old ones.
 	surges := kind == domain.KindDeployment && s.MaxUnavailable != nil && *s.MaxUnavailable == 0
 	replaces := isServer && s.Update == domain.UpdateReplace
 	notes := map[string]bool{}

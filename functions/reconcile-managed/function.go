@@ -52,7 +52,7 @@ var Function = run.Event[Config]{
 		Tables: map[string]string{
 			"actions":            "select",
 			"callbacks":          "select",
-			"connections":        "select, update",
+			"connections":        "select, update (status, reason, secret, suspended_at, revoked, seq, updated_at)",
 			"create_calls":       "select, insert, update",
 			"events":             "select, insert",
 			"instances":          "select, insert, update",

@@ -44,3 +44,28 @@ func TestOrphan(t *testing.T) {
 		}
 	}
 }
+
+// TestDeclaredAgain: without repair, what others have deleted is made again when it is declared again.
+func TestDeclaredAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	t.Cleanup(func() { w.DeleteVolumes(t) })
+	by, spec := w.trust(t), domain.VolumeSpec{SizeGB: 1}
+	is := func(what string, status domain.ManagedStatus, isReached func(domain.Managed) bool) {
+		t.Helper()
+		testkit.Eventually(t, time.Minute, what, func() bool {
+			w.round(t, nil)
+			m := w.get(t, domain.KindVolume, "data")
+			return m.Status == status && isReached(m)
+		})
+	}
+	w.declare(t, domain.KindVolume, "data", spec, by, time.Now())
+	is("it is ready", domain.ManagedReady, func(domain.Managed) bool { return true })
+	first := w.get(t, domain.KindVolume, "data").Members[0].ObjectID
+	w.DeleteVolumes(t)
+	is("its absence is drift", domain.ManagedDegraded, func(m domain.Managed) bool { return len(m.Drift) == 1 })
+	w.declare(t, domain.KindVolume, "data", spec, by, time.Now())
+	is("there is another one", domain.ManagedReady, func(m domain.Managed) bool {
+		return m.Members[0].ObjectID != first && m.Request == ""
+	})
+}

@@ -81,6 +81,7 @@ type Condition struct {
 	Reason           string    `json:"reason"` // one word in CamelCase
 	Message          string    `json:"message"`
 	LastTransitionAt time.Time `json:"last_transition_at"`
+	ObservedRevision int       `json:"observed_revision"` // that it is about
 }
 
 // The types of conditions.

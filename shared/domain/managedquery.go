@@ -35,7 +35,7 @@ type ManagedDelegation struct {
 type ManagedQuery struct {
 	Kind     Kind                // "" = all
 	Labels   map[string]string   // that it has
-	Without  []map[string]string // none of which it has
+	Without  []map[string]string // that it has not
 	Name     string              // a part of its name, in any case
 	Statuses []ManagedStatus     // none = all
 	Limit    int

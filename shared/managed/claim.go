@@ -36,11 +36,11 @@ func (r *round) keepClaim(ctx context.Context) (claimed context.Context, stop fu
 func (r *round) release(ctx context.Context) error {
 	soon, dueIn := min(max(movingPause, r.listed), driftPause), driftPause
 	for _, m := range r.resources {
-		if m.plan.isMoving {
+		if m.plan.isMoving || r.isNews {
 			dueIn = soon
 		}
 		if at := m.plan.retryAt; !at.IsZero() {
-			dueIn = min(dueIn, max(at.Sub(r.now), soon))
+			dueIn = min(dueIn, max(at.Sub(r.time()), soon))
 		}
 	}
 	r.project.Problem = nil
@@ -51,7 +51,7 @@ func (r *round) release(ctx context.Context) error {
 		e := apperr.As(r.problem)
 		r.project.Attempts++
 		r.project.Problem = &domain.Problem{Code: string(e.Code), Detail: e.Message}
-		dueIn = min(driftPause, pauseAfter(r.project.Attempts))
+		dueIn = min(dueIn, pauseAfter(r.project.Attempts)) // what others of the project do goes on
 	}
 	end, cancel := domain.Detached(ctx)
 	defer cancel()

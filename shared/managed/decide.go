@@ -157,14 +157,17 @@ func (d *decision) keeps(s seen) bool {
 	isLost := !s.isFound && s.member.ObjectID != ""
 	switch {
 	case s.member.Status == domain.MemberDeleting && s.isFound:
-		d.isMoving = true
-		if s.object.State != ObjectDeleting && d.isDue(s) {
+		if s.object.State == ObjectDeleting {
+			d.isMoving = true
+		} else if d.isDue(s) {
 			d.add(actDelete, s)
 		}
 		return false
 	case s.member.Status == domain.MemberDeleting || isLost && d.count == 0:
 		d.forget(s)
 		return false
+	case isLost && s.member.Status == domain.MemberCreating:
+		return true // it is a failure
 	case isLost && (d.isDeployment || d.repairs || d.isNew):
 		d.add(actForget, s)
 		return false
@@ -255,6 +258,9 @@ func (d *decision) mustReplace(s seen) bool {
 // tend takes the next step of a member that is kept. It is false when the member is deleted to be made again.
 func (d *decision) tend(s seen, kept []seen) bool {
 	switch {
+	case !s.isFound && s.member.ObjectID != "" && s.member.Status == domain.MemberCreating:
+		s.member.Reason = "it was deleted while it was made"
+		return d.retryFailed(s)
 	case !s.isFound && s.member.ObjectID != "": // others deleted it, and it is not repaired
 		d.drift = append(d.drift, domain.Drift{Member: s.member.ID, Field: "exists", Declared: true, Actual: false})
 		d.updated++
@@ -262,7 +268,6 @@ func (d *decision) tend(s seen, kept []seen) bool {
 	case !s.isFound && s.member.Status == domain.MemberError:
 		return d.retryFailed(s)
 	case !s.isFound, s.object.State == ObjectIncomplete:
-		d.isMoving = true
 		if d.isDue(s) {
 			d.add(actCreate, s)
 		}

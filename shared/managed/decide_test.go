@@ -33,7 +33,8 @@ func member(ordinal int, change ...func(*seen)) seen {
 func state(to ObjectState) func(*seen)          { return func(s *seen) { s.object.State = to } }
 func status(to domain.MemberStatus) func(*seen) { return func(s *seen) { s.member.Status = to } }
 
-func retryIn(d time.Duration) func(*seen) { return func(s *seen) { s.member.RetryAt = testNow.Add(d) } }
+// pausing may not be tried again yet.
+func pausing(s *seen) { s.member.RetryAt = testNow.Add(time.Second) }
 
 func unlike(way Way, disrupts bool) func(*seen) {
 	return func(s *seen) {
@@ -96,13 +97,16 @@ func TestDecide(t *testing.T) {
 		members []seen
 		want    string
 	}{
-		"new":               {of(2, 1), nil, "create 0, create 1"},
-		"as declared":       {of(2, 1), []seen{member(0), member(1)}, ""},
-		"being made":        {of(1, 1), []seen{member(0, status(domain.MemberCreating), state(ObjectWorking))}, ""},
-		"made":              {of(1, 1), []seen{member(0, status(domain.MemberCreating))}, "record 0"},
-		"a process died":    {of(1, 1), []seen{member(0, status(domain.MemberCreating), absent)}, "create 0"},
-		"incomplete":        {single(), []seen{member(0, state(ObjectIncomplete))}, "create 0"},
-		"waits for a retry": {of(1, 1), []seen{member(0, status(domain.MemberCreating), absent, retryIn(1))}, ""},
+		"new":            {of(2, 1), nil, "create 0, create 1"},
+		"as declared":    {of(2, 1), []seen{member(0), member(1)}, ""},
+		"being made":     {of(1, 1), []seen{member(0, status(domain.MemberCreating), state(ObjectWorking))}, ""},
+		"made":           {of(1, 1), []seen{member(0, status(domain.MemberCreating))}, "record 0"},
+		"a process died": {of(1, 1), []seen{member(0, status(domain.MemberCreating), absent)}, "create 0"},
+		"incomplete":     {single(), []seen{member(0, state(ObjectIncomplete))}, "create 0"},
+		"vanished while made": {
+			of(1, 1), []seen{member(0, status(domain.MemberCreating), lost)}, "record 0",
+		},
+		"waits for a retry": {of(1, 1), []seen{member(0, status(domain.MemberCreating), absent, pausing)}, ""},
 
 		"scaled up":          {of(3, 1), []seen{member(0), member(2)}, "create 1"},
 		"scaled down":        {of(1, 1), []seen{member(0), member(1), member(2)}, "delete 1, delete 2"},
@@ -134,12 +138,12 @@ func TestDecide(t *testing.T) {
 
 		"ERROR is recorded": {of(1, 1), []seen{member(0, state(ObjectError))}, "record 0"},
 		"ERROR waits": {
-			of(1, 1), []seen{member(0, state(ObjectError), status(domain.MemberError), retryIn(1))}, "",
+			of(1, 1), []seen{member(0, state(ObjectError), status(domain.MemberError), pausing)}, "",
 		},
 		"ERROR is made again": {
 			of(1, 1), []seen{member(0, state(ObjectError), status(domain.MemberError))}, "create 0, delete 0",
 		},
-		"a refusal waits": {of(1, 1), []seen{member(0, absent, status(domain.MemberError), retryIn(1))}, ""},
+		"a refusal waits": {of(1, 1), []seen{member(0, absent, status(domain.MemberError), pausing)}, ""},
 		"a refusal is retried": {of(1, 1), []seen{member(0, absent, status(domain.MemberError), func(s *seen) {
 			s.member.Reason = "quota"
 		})}, "create 0, forget 0"},
@@ -167,7 +171,7 @@ func TestDecide(t *testing.T) {
 		"single was replaced":    {single2, []seen{outdated(0, Replace), member(0, updated)}, "delete 0"},
 		"single in place":        {single2, []seen{outdated(0, InPlace)}, "update 0"},
 		"a change has failed":    {single2, []seen{outdated(0, InPlace, accepted)}, "record 0"},
-		"it is repeated later":   {single2, []seen{outdated(0, InPlace, accepted, retryIn(1))}, ""},
+		"it is repeated later":   {single2, []seen{outdated(0, InPlace, accepted, pausing)}, ""},
 		"another change":         {single2, []seen{outdated(0, InPlace, status(domain.MemberUpdating))}, "update 0"},
 		"a confirmation goes on": {single2, []seen{outdated(0, InPlace, accepted, func(s *seen) {
 			s.differences[0].Continues = true

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -70,7 +71,8 @@ type round struct {
 
 	claim     domain.Claim
 	project   domain.ManagedProject
-	now       time.Time // by the database's clock
+	now       time.Time // at its begin, by the database's clock
+	began     time.Time // the same by the clock of this process
 	resources []*resource
 	sessions  map[sessionKey]opened
 	known     map[uuid.UUID]*domain.Connection // by the resource
@@ -78,6 +80,7 @@ type round struct {
 	users     map[Ref]Ref                      // what each resource is named by; nil = not looked up
 	nodes     []domain.Node
 	listed    time.Duration // the time that listing has taken
+	isNews    bool          // a status is new, which other resources may wait for
 	around    Around
 	problem   error // why a part of the project could not be looked at
 }
@@ -114,7 +117,11 @@ func (e Engine) Run(ctx context.Context, claim domain.Claim, project domain.Mana
 	return r.release(ctx)
 }
 
+// time is the time by the database's clock.
+func (r *round) time() time.Time { return r.now.Add(time.Since(r.began)) }
+
 func (r *round) run(ctx context.Context) (err error) {
+	r.began = time.Now()
 	if r.now, err = r.Store.Now(ctx); err != nil {
 		return err
 	}
@@ -169,8 +176,11 @@ func (r *round) decide(m *resource) {
 	}
 	m.plan = decide(m.target(), m.members, r.now)
 	if m.waits != "" {
-		m.plan.steps, m.plan.isMoving = m.stepsMeanwhile(), true
-		m.plan.isGone = false
+		// What it waits for makes the project due, by a declaration or when it becomes ready.
+		m.plan.steps, m.plan.isGone = m.stepsMeanwhile(), false
+		m.plan.isMoving = len(m.plan.steps) > 0 || slices.ContainsFunc(m.members, func(s seen) bool {
+			return s.isFound && (s.object.State == ObjectWorking || s.object.State == ObjectDeleting)
+		})
 	}
 }
 

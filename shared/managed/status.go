@@ -19,10 +19,9 @@ import (
 // nothing new writes nothing.
 func (r *round) save(ctx context.Context) error {
 	var changed []*domain.Managed
-	isNotified := false
 	for _, m := range r.resources {
 		if m.isGone() {
-			isNotified = true
+			r.isNews = true
 			if err := r.remove(ctx, m); err != nil && !errors.Is(err, domain.ErrChanged) {
 				return err
 			}
@@ -33,7 +32,7 @@ func (r *round) save(ctx context.Context) error {
 		m.assess(r.now, r.nodes)
 		if !m.isSame(before) {
 			changed = append(changed, &m.Managed)
-			isNotified = isNotified || m.Status != before.Status || m.ObservedRevision != before.ObservedRevision
+			r.isNews = r.isNews || m.Status != before.Status || m.ObservedRevision != before.ObservedRevision
 		}
 	}
 	if len(changed) > 0 {
@@ -42,7 +41,7 @@ func (r *round) save(ctx context.Context) error {
 			return err
 		}
 	}
-	if isNotified {
+	if r.isNews {
 		r.Wake("deliver-events")
 	}
 	return nil
@@ -96,7 +95,9 @@ func (m *resource) assess(now time.Time, nodes []domain.Node) {
 		if isTrue {
 			status = "True"
 		}
-		c := domain.Condition{Type: kind, Status: status, Reason: reason, Message: message}
+		c := domain.Condition{
+			Type: kind, Status: status, Reason: reason, Message: message, ObservedRevision: m.Revision,
+		}
 		m.Conditions = domain.SetCondition(m.Conditions, c, now)
 	}
 	if m.noLogin != nil || m.notListed != nil {
@@ -122,8 +123,7 @@ func (m *resource) assess(now time.Time, nodes []domain.Node) {
 	case len(m.plan.refused) > 0:
 		set(domain.ConditionUpdated, false, "ReplaceRequired", refusal(m.plan.refused))
 	default:
-		set(domain.ConditionUpdated, false, "Progressing",
-			fmt.Sprintf("%d of %d have revision %d", m.plan.updated, t.count, m.Revision))
+		set(domain.ConditionUpdated, false, "Progressing", m.progress(t))
 	}
 	if len(m.Drift) == 0 {
 		set(domain.ConditionInSync, true, "AsDeclared", "")
@@ -154,6 +154,7 @@ func (m *resource) assessNotListed(now time.Time, set func(kind string, isTrue b
 	}
 	m.Conditions = domain.SetCondition(m.Conditions, domain.Condition{
 		Type: domain.ConditionReady, Status: "Unknown", Reason: "NotObserved", Message: message,
+		ObservedRevision: m.Revision,
 	}, now)
 }
 
@@ -185,15 +186,22 @@ func (m *resource) find(t target, isCurrent bool) finding {
 	case len(m.plan.refused) > 0:
 		return finding{domain.ManagedError, "ReplaceRequired", refusal(m.plan.refused)}
 	case !isCurrent:
-		return finding{
-			moving, "Progressing", fmt.Sprintf("%d of %d have revision %d", m.plan.updated, t.count, m.Revision),
-		}
+		return finding{moving, "Progressing", m.progress(t)}
 	case len(m.plan.drift) > 0:
 		return finding{domain.ManagedDegraded, "Drifted", "others have changed " + driftedFields(m.plan.drift)}
 	case len(m.plan.stopped) > 0:
 		return finding{domain.ManagedDegraded, "NotWorking", first(m.plan.stopped)}
 	}
 	return finding{domain.ManagedReady, "AsDeclared", ""}
+}
+
+// progress says how far a revision has come, and what does not work: a deployment waits for that.
+func (m *resource) progress(t target) string {
+	text := fmt.Sprintf("%d of %d have revision %d", m.plan.updated, t.count, m.Revision)
+	if stopped := first(m.plan.stopped); stopped != "" {
+		text += "; " + stopped
+	}
+	return text
 }
 
 // first is the alphabetically first text, so that the same problems give the same status each time.

@@ -147,6 +147,9 @@ func (r *round) deleteExtra(ctx context.Context, m *resource, member domain.Memb
 	if extra.State == ObjectDeleting {
 		return nil
 	}
+	if err := r.saveMember(ctx, member); err != nil { // another replica may know better
+		return err
+	}
 	slog.WarnContext(ctx, "deleting an object that was made twice", "project_id", r.project.ProjectID, "kind", m.Kind,
 		"name", m.Name, "member_id", member.ID, "object_id", extra.ID)
 	if err := m.driver.Delete(ctx, m.session, extra); err != nil {
@@ -161,7 +164,7 @@ func (r *round) record(ctx context.Context, m *resource, member *domain.Member, 
 	defer m.mu.Unlock()
 	if w := (WaitError{}); errors.As(err, &w) {
 		m.waiting = append(m.waiting, w.Message)
-		member.RetryAt = r.now.Add(shortestPause)
+		member.RetryAt = r.time().Add(shortestPause)
 		return
 	}
 	slog.WarnContext(ctx, "a step of a managed resource failed", "project_id", r.project.ProjectID, "kind", m.Kind,
@@ -169,7 +172,7 @@ func (r *round) record(ctx context.Context, m *resource, member *domain.Member, 
 	r.forget(m, err)
 	m.failures = append(m.failures, apperr.As(err).Message)
 	member.Attempts++
-	member.RetryAt = r.now.Add(pauseAfter(member.Attempts))
+	member.RetryAt = r.time().Add(pauseAfter(member.Attempts))
 }
 
 // secrets decrypts the secrets of a resource.

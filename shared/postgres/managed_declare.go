@@ -62,9 +62,12 @@ update managed_members set attempts = 0, retry_at = null
 where project_id = $1 and managed_id = $2 and (attempts > 0 or retry_at is not null)`
 
 	retryManagedSQL = `
-update managed set user_id = $3, connection_id = $4, attempts = 0, retry_at = null
+update managed m
+set user_id = $3, connection_id = $4, attempts = 0, retry_at = null, request = n.request
+from (select case when request = '' and status in ('degraded', 'error') then 'update' else request end as request
+      from managed where project_id = $1 and id = $2) n
 where project_id = $1 and id = $2
-  and (user_id, connection_id, attempts, retry_at) is distinct from ($3, $4::uuid, 0, null)`
+  and (user_id, connection_id, attempts, retry_at, m.request) is distinct from ($3, $4::uuid, 0, null, n.request)`
 
 	sameDeclarationSQL = `
 select r.flavor = $4 and r.spec = $5 and r.digest = $6 and r.labels = $7 and r.schedule = $8

@@ -480,12 +480,12 @@ const (
 	ManagedRepairManual ManagedRepair = "manual"
 )
 
-// Defines values for ManagedRequest.
+// Defines values for ManagedRequestMethod.
 const (
-	ManagedRequestCreate ManagedRequest = "create"
-	ManagedRequestDelete ManagedRequest = "delete"
-	ManagedRequestEmpty  ManagedRequest = ""
-	ManagedRequestUpdate ManagedRequest = "update"
+	ManagedRequestMethodCreate ManagedRequestMethod = "create"
+	ManagedRequestMethodDelete ManagedRequestMethod = "delete"
+	ManagedRequestMethodEmpty  ManagedRequestMethod = ""
+	ManagedRequestMethodUpdate ManagedRequestMethod = "update"
 )
 
 // Defines values for ManagedEventDataPreviousStatus.
@@ -1167,8 +1167,11 @@ type Code string
 // Condition defines model for Condition.
 type Condition struct {
 	// LastTransitionAt When the status changed.
-	LastTransitionAt Time            `json:"last_transition_at"`
-	Message          string          `json:"message"`
+	LastTransitionAt Time   `json:"last_transition_at"`
+	Message          string `json:"message"`
+
+	// ObservedRevision The revision that it is about.
+	ObservedRevision int             `json:"observed_revision"`
 	Reason           string          `json:"reason"`
 	Status           ConditionStatus `json:"status"`
 	Type             ConditionType   `json:"type"`
@@ -2587,8 +2590,8 @@ type Managed struct {
 	Provider string         `json:"provider"`
 	Repair   ManagedRepair  `json:"repair"`
 
-	// Request What is to be done.
-	Request ManagedRequest `json:"request"`
+	// RequestMethod What is pending.
+	RequestMethod ManagedRequestMethod `json:"request_method"`
 
 	// Revision What is declared.
 	Revision int      `json:"revision"`
@@ -2617,8 +2620,8 @@ type Managed struct {
 // ManagedRepair defines model for Managed.Repair.
 type ManagedRepair string
 
-// ManagedRequest What is to be done.
-type ManagedRequest string
+// ManagedRequestMethod What is pending.
+type ManagedRequestMethod string
 
 // ManagedEventData Data of `cloudfn.managed.state.v1`.
 type ManagedEventData struct {

@@ -51,9 +51,10 @@ flavor, repair and max_revisions. A document of the kind ResourceFlavor has for_
 a folder the files that end in .yaml, .yml or .json are read. Secrets stay in files of their own: spec.user_data_file,
 spec.payload_file and spec.content_file name them.
 
-All documents are checked before anything is changed. At a terminal the changes are shown, and made after a yes, unless
---yes is given. What others change in between is not overwritten: the document is refused. They are declared in the order in which they need one another.
-With --prune, what has the label and is in no document is deleted at the end.`,
+All documents are checked before anything is changed. At a terminal the changes are shown, and made after a yes,
+unless --yes is given. What others change in between is not overwritten: the document is refused. They are declared in
+the order in which they need one another. With --prune, what has the label and is in no document is deleted at the
+end.`,
 		Example: `  cloudfn apply -f servers/ --dry-run
   cloudfn apply -f servers/ --prune -l app=web --wait
   cloudfn get managed -o yaml --label app=web | cloudfn --os-cloud other apply -f -`,

@@ -204,7 +204,7 @@ func FilterFlags(cmd *cobra.Command) {
 	}
 	cli.Statuses(cmd, all, "")
 	flags := cmd.Flags()
-	flags.StringSliceP("label", "l", nil, "only those with this label: KEY=VALUE, or without: KEY!=VALUE; may be repeated")
+	flags.StringSliceP("label", "l", nil, "only those with a label: KEY=VALUE, or without: KEY!=VALUE; may be repeated")
 	flags.String("name", "", "only those whose name contains this")
 	cli.Choices(cmd, "label")
 	cli.Choices(cmd, "name")

@@ -1,0 +1,296 @@
+package managed
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// memory is a store of one project. Its clock is that of the test.
+type memory struct {
+	mu      sync.Mutex
+	all     []domain.Managed
+	members map[uuid.UUID]domain.Member
+	dueIn   time.Duration // of the last release
+	fenced  bool          // another replica has the project
+}
+
+func (s *memory) Load(context.Context, string) ([]domain.Managed, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := append([]domain.Managed{}, s.all...)
+	for n := range all {
+		all[n].Members = nil
+		for _, m := range s.members {
+			if m.ManagedID == all[n].ID {
+				all[n].Members = append(all[n].Members, m)
+			}
+		}
+	}
+	return all, nil
+}
+
+func (s *memory) Connections(context.Context, string) (map[uuid.UUID]*domain.Connection, error) {
+	known := map[uuid.UUID]*domain.Connection{}
+	for _, m := range s.all {
+		known[m.ID] = &domain.Connection{ID: uuid.Nil, Status: domain.ConnectionActive}
+	}
+	return known, nil
+}
+
+func (*memory) RenewProject(context.Context, domain.Claim, string, time.Duration) error { return nil }
+
+func (s *memory) ReleaseProject(
+	_ context.Context, _ domain.Claim, _ domain.ManagedProject, dueIn time.Duration,
+) error {
+	s.dueIn = dueIn
+	return nil
+}
+
+func (s *memory) SaveMember(_ context.Context, _ domain.Claim, _ string, m domain.Member) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.fenced {
+		return domain.ErrFenced
+	}
+	s.members[m.ID] = m
+	return nil
+}
+
+func (s *memory) DeleteMember(_ context.Context, _ domain.Claim, _ string, id uuid.UUID) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.members, id)
+	return nil
+}
+
+func (s *memory) SaveStatus(_ context.Context, _ domain.Claim, changed ...*domain.Managed) error {
+	for _, m := range changed {
+		for n := range s.all {
+			if s.all[n].ID == m.ID {
+				s.all[n] = *m
+			}
+		}
+	}
+	return nil
+}
+
+func (s *memory) Remove(_ context.Context, _ domain.Claim, m domain.Managed) error {
+	var left []domain.Managed
+	for _, one := range s.all {
+		if one.ID != m.ID {
+			left = append(left, one)
+		}
+	}
+	s.all = left
+	return nil
+}
+
+func (*memory) Now(context.Context) (time.Time, error) { return time.Now(), nil }
+
+// open is a Sessions that opens every trust.
+type open struct{}
+
+func (open) Open(context.Context, domain.Connection, string) (Session, error) { return Session{}, nil }
+func (open) Lose(context.Context, domain.Connection)                          {}
+func (open) Forget(uuid.UUID)                                                 {}
+
+// scripted is a driver whose calls fail as a test says.
+type scripted struct {
+	ConfigmapDriver
+
+	kind    domain.Kind
+	found   map[uuid.UUID]Object
+	listErr error
+	create  func() error
+	needs   []Ref
+	deleted []string
+}
+
+func (d *scripted) Kinds() []domain.Kind        { return []domain.Kind{d.kind} }
+func (d *scripted) Needs(json.RawMessage) []Ref { return d.needs }
+
+func (d *scripted) List(context.Context, Session, []domain.Member) (map[uuid.UUID]Object, error) {
+	return d.found, d.listErr
+}
+
+func (d *scripted) Create(context.Context, Session, Wanted) (string, error) {
+	if d.create == nil {
+		return "", nil
+	}
+	return "", d.create()
+}
+
+func (d *scripted) Delete(_ context.Context, _ Session, o Object) error {
+	d.deleted = append(d.deleted, o.ID)
+	return nil
+}
+
+// newRound has a new resource of each driver's kind.
+func newRound(drivers ...*scripted) (Engine, *memory) {
+	s := &memory{members: map[uuid.UUID]domain.Member{}}
+	e := Engine{
+		Store: s, Sessions: open{}, Drivers: map[domain.Kind]Driver{}, Wake: func(...string) {}, ClaimFor: time.Hour,
+	}
+	for _, d := range drivers {
+		e.Drivers[d.kind] = d
+		s.all = append(s.all, domain.Managed{
+			ID: uuid.New(), Kind: d.kind, Name: "thing", Revision: 1, Request: domain.ManagedCreate, Spec: []byte("{}"),
+		})
+	}
+	return e, s
+}
+
+func (s *memory) run(t *testing.T, e Engine) {
+	t.Helper()
+	if err := e.Run(t.Context(), domain.Claim{}, domain.ManagedProject{}); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestPauseAfterLongCall: the pause after a failure begins when the call has failed, however long it took.
+func TestPauseAfterLongCall(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		e, s := newRound(&scripted{kind: domain.KindVolume, create: func() error {
+			time.Sleep(30 * time.Second)
+			return apperr.New(apperr.Unavailable, "cinder is away")
+		}})
+		s.run(t, e)
+		for _, m := range s.members {
+			if left := time.Until(m.RetryAt); left != shortestPause {
+				t.Errorf("it is repeated after %s, want %s", left, shortestPause)
+			}
+		}
+		if len(s.members) != 1 {
+			t.Errorf("it has the members %+v", s.members)
+		}
+		s.run(t, e) // its status is new
+		s.run(t, e)
+		if s.dueIn != shortestPause {
+			t.Errorf("the project is due in %s, want %s", s.dueIn, shortestPause)
+		}
+	})
+}
+
+// TestWaitingIsNoMotion: a project in which all wait for what is not declared is due when others declare it, or after a
+// minute.
+func TestWaitingIsNoMotion(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		e, s := newRound(&scripted{kind: domain.KindMachine, needs: []Ref{{domain.KindVolume, "absent"}}})
+		s.run(t, e) // its status is new
+		s.run(t, e)
+		if s.dueIn != driftPause || s.all[0].Reason != "there is no Volume absent" {
+			t.Errorf("the project is due in %s: %s", s.dueIn, s.all[0].Reason)
+		}
+	})
+}
+
+// TestWaitEnds: what waits for another resource goes on as soon as that is ready.
+func TestWaitEnds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		volumes := &scripted{kind: domain.KindVolume}
+		e, s := newRound(volumes, &scripted{kind: domain.KindMachine, needs: []Ref{{domain.KindVolume, "thing"}}})
+		s.run(t, e)
+		for id := range s.members {
+			volumes.found = map[uuid.UUID]Object{id: {ID: "v", State: ObjectReady}}
+		}
+		s.run(t, e)
+		if s.dueIn != movingPause || s.all[0].Status != domain.ManagedReady {
+			t.Errorf("the project is due in %s after the volume is %s", s.dueIn, s.all[0].Status)
+		}
+	})
+}
+
+// TestOneServiceIsAway: a service that does not answer does not slow down what moves elsewhere.
+func TestOneServiceIsAway(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		e, s := newRound(&scripted{kind: domain.KindVolume},
+			&scripted{kind: domain.KindImage, listErr: errors.New("glance is away")})
+		s.run(t, e)
+		if s.dueIn != movingPause {
+			t.Errorf("the project is due in %s, want %s", s.dueIn, movingPause)
+		}
+	})
+}
+
+// TestFencedDeletesNothing: a replica that has lost its claim deletes no object that was made twice.
+func TestFencedDeletesNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		images := &scripted{kind: domain.KindImage}
+		e, s := newRound(images)
+		s.run(t, e)
+		for id := range s.members {
+			images.found = map[uuid.UUID]Object{id: {ID: "i", State: ObjectWorking, Extra: []Object{{ID: "extra"}}}}
+		}
+		s.fenced = true
+		if err := e.Run(t.Context(), domain.Claim{}, domain.ManagedProject{}); !errors.Is(err, domain.ErrFenced) {
+			t.Errorf("it ends with %v", err)
+		}
+		if len(images.deleted) > 0 {
+			t.Errorf("it deletes %s", images.deleted)
+		}
+	})
+}
+
+// TestBlockedRollout: a rollout that a stopped server blocks says so.
+func TestBlockedRollout(t *testing.T) {
+	t.Parallel()
+	m := &resource{Managed: domain.Managed{Kind: domain.KindDeployment, Revision: 2, Spec: []byte(`{"count": 2}`)}}
+	m.members = []seen{member(0, unlike(InPlace, true)), member(1, off, func(s *seen) { s.differences = nil })}
+	m.plan = decide(m.target(), m.members, testNow)
+	m.assess(testNow, nil)
+	for _, c := range m.Conditions {
+		if c.ObservedRevision != 2 {
+			t.Errorf("the condition %+v is not about revision 2", c)
+		}
+	}
+	const want = "1 of 2 have revision 2; SHUTOFF"
+	if m.Reason != want {
+		t.Errorf("the reason is %q, want %q", m.Reason, want)
+	}
+}
+
+// TestVanishedWhileMade: a server that vanishes while it is made is made again after a pause that grows.
+func TestVanishedWhileMade(t *testing.T) {
+	t.Parallel()
+	s, now := member(0, status(domain.MemberCreating), lost), testNow
+	var pauses []time.Duration
+	for range 3 {
+		p := decide(of(1, 1), []seen{s}, now)
+		if stepsOf(p) != "record 0" || len(p.problems) != 1 || !strings.Contains(p.problems[0], "deleted while") {
+			t.Fatalf("%q, %q", stepsOf(p), p.problems)
+		}
+		s.member = p.steps[0].member
+		pauses = append(pauses, s.member.RetryAt.Sub(now))
+		now = s.member.RetryAt
+		p = decide(of(1, 1), []seen{s}, now)
+		if stepsOf(p) != "create 0, forget 0" {
+			t.Fatalf("then %q", stepsOf(p))
+		}
+		for _, one := range p.steps {
+			if one.action == actCreate {
+				s.member = one.member
+			}
+		}
+		s.member.ObjectID = "made" // and it vanishes again
+	}
+	if diff := cmp.Diff([]time.Duration{5 * time.Second, 10 * time.Second, 20 * time.Second}, pauses); diff != "" {
+		t.Error(diff)
+	}
+}
