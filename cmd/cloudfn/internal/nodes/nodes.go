@@ -96,7 +96,7 @@ var drainTable = output.Table[api.DrainServer]{
 	Columns: []string{
 		"SERVER:server_id", "NAME", "STATE*", "METHOD", "ROOM", "TARGET", "REASON", "PROJECT+:project_id",
 	},
-	Name:    func(s api.DrainServer) string { return s.ServerID },
+	Name: func(s api.DrainServer) string { return s.ServerID },
 }
 
 // printOne prints a node, and in a table the servers of its drain that have not moved.
