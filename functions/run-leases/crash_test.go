@@ -95,8 +95,9 @@ values ('p', $1, 'vm', 's', 'active', 'ACTIVE', 'connected', '{}', 1, 0)`, w.ins
 	stored, err := postgres.Leases{DB: db}.Create(t.Context(), domain.NewLease{
 		Connection: &domain.Connection{
 			ID: uuid.Must(uuid.NewV7()), ProjectID: "p", DomainID: "d", UserID: "u", Name: "lease", DelegationID: "t",
-			Kind: domain.TrustConnection, UsableBy: []string{}, Flavors: []domain.Flavor{}, ExpiresAt: time.Now().Add(time.Hour),
-			Actions: []domain.Permission{domain.MayStart, domain.MayStop, domain.MayDeallocate},
+			Kind: domain.TrustConnection, UsableBy: []string{}, Flavors: []domain.Flavor{},
+			ExpiresAt: time.Now().Add(time.Hour),
+			Actions:   []domain.Permission{domain.MayStart, domain.MayStop, domain.MayDeallocate},
 		},
 		Lease: domain.Lease{
 			ID: w.lease, ProjectID: "p", DomainID: "d", UserID: "u", Name: "nightly", OnEnd: onEnd,
@@ -126,8 +127,9 @@ func (w crashWorld) replica(c *crasher) *service {
 	s := &service{db: w.db, leases: postgres.Leases{DB: w.db}}
 	s.engine = leases.Engine{
 		Store: crashingStore{s.leases, c}, Actions: crashingActions{postgres.Actions{DB: w.db}, c},
-		Instances: postgres.Instances{DB: w.db}, Connections: postgres.Delegations{DB: w.db}, Nodes: postgres.Nodes{DB: w.db},
-		Wake: func(...string) {}, RetryFor: time.Minute, ClaimFor: time.Minute,
+		Instances: postgres.Instances{DB: w.db}, Connections: postgres.Delegations{DB: w.db},
+		Nodes: postgres.Nodes{DB: w.db},
+		Wake:  func(...string) {}, RetryFor: time.Minute, ClaimFor: time.Minute,
 	}
 	return s
 }
@@ -231,7 +233,8 @@ func TestCrashPoints(t *testing.T) {
 				w.replica(c).pass(t) // it sees that the instance is shelved
 				w.exec(t, "update leases set starts_at = now(), due_at = now(), claimed_until = null")
 				rounds += w.becomes(t, c, "active", "active")
-				w.exec(t, "update leases set due_at = now(), claimed_until = null, ends_at = now() + interval '1 minute'")
+				const soon = "ends_at = now() + interval '1 minute'"
+				w.exec(t, "update leases set due_at = now(), claimed_until = null, "+soon)
 				w.replica(c).pass(t) // warns
 				w.exec(t, "update leases set due_at = now(), claimed_until = null, ends_at = now()")
 				rounds += w.becomes(t, c, "ended", end.state)

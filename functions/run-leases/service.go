@@ -87,8 +87,8 @@ func (s *service) run(ctx context.Context) error {
 	})
 }
 
-// beginAll begins work on the leases that are due, now or before the next pause is over. isSoon reports that another one
-// is due within left.
+// beginAll begins work on the leases that are due, now or before the next pause is over. isSoon reports that another
+// one is due within left.
 func (s *service) beginAll(ctx context.Context, running *flow.Tasks, left time.Duration) (isSoon bool, err error) {
 	within, cancel := context.WithTimeout(ctx, left)
 	defer cancel()

@@ -135,7 +135,8 @@ func (s instanceStep) bring(ctx context.Context, action domain.Action) (isDone b
 		current.Request.Action == domain.Start:
 		s.isMoving = true // a start that does not succeed keeps no end waiting
 		return false, s.Actions.Abandon(ctx, *current, &domain.Problem{
-			Code: string(apperr.Conflict), Detail: "the lease has ended meanwhile"})
+			Code: string(apperr.Conflict), Detail: "the lease has ended meanwhile",
+		})
 	case current != nil && current.Status == domain.ActionRunning:
 		s.isMoving = true
 		return false, nil

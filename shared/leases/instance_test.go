@@ -223,7 +223,8 @@ func TestLaterLease(t *testing.T) {
 	f.want(t, "start", domain.LeaseActive, domain.InstanceActive)
 }
 
-// TestDrift: an instance that its owner starts before the lease begins is reported, and shelved again only with Enforce.
+// TestDrift: an instance that its owner starts before the lease begins is reported, and shelved again only with
+// Enforce.
 func TestDrift(t *testing.T) {
 	t.Parallel()
 	for _, enforce := range []bool{false, true} {

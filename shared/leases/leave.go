@@ -28,8 +28,9 @@ func waitsForLease(todo work, r *domain.Reservation) error {
 func (s instanceStep) prepare(ctx context.Context) error {
 	isBack := !s.r.PreparedAt.IsZero() && s.r.ActionID == uuid.Nil && s.i.State == domain.InstanceActive
 	if isBack && !s.lease.Enforce {
-		s.drift = &domain.Problem{Code: domain.DriftCode, Detail: fmt.Sprintf("the instance %s runs, although its lease "+
-			"begins at %s", s.i.ID, s.lease.StartsAt.UTC().Format(time.RFC3339))}
+		detail := fmt.Sprintf("the instance %s runs, although its lease begins at %s", s.i.ID,
+			s.lease.StartsAt.UTC().Format(time.RFC3339))
+		s.drift = &domain.Problem{Code: domain.DriftCode, Detail: detail}
 		return nil
 	}
 	if s.i.State == domain.InstanceActive && !s.r.WasRunning {

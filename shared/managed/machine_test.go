@@ -118,7 +118,8 @@ func TestTagsAreRemoved(t *testing.T) {
 	if want := []string{"tag " + in.Member.ID.String(), "tag " + markTag}; !slices.Equal(nova.calls, want) {
 		t.Errorf("it calls %q, want %q", nova.calls, want)
 	}
-	if _, err := (&MachineDriver{}).Find(t.Context(), Session{Cloud: nova}, "x"); apperr.CodeOf(err) != apperr.NotFound {
+	_, err = (&MachineDriver{}).Find(t.Context(), Session{Cloud: nova}, "x")
+	if apperr.CodeOf(err) != apperr.NotFound {
 		t.Errorf("another one: %v", err)
 	}
 	nova.server.Partial, nova.server.Status = true, "UNKNOWN"

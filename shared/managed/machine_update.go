@@ -98,7 +98,8 @@ func (*MachineDriver) Differences(in Wanted, o Object) []Difference {
 	case server.Status == resized && in.Member.Status == domain.MemberUpdating: // others confirm what they resize
 		// It is confirmed even when another flavor is declared by now: Nova takes no other resize before.
 		out = append(out, Difference{
-			Field: "flavor", Declared: spec.Flavor, Actual: server.Status, Way: InPlace, Disrupts: true, Continues: true,
+			Field: "flavor", Declared: spec.Flavor, Actual: server.Status, Way: InPlace, Disrupts: true,
+			Continues: true,
 		})
 	case !hasFlavor:
 		out = append(out, Difference{

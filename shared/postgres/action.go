@@ -206,7 +206,8 @@ select count(*) from after`
 const abandonActionSQL = `
 with after as (
     update actions
-    set status = 'failed', problem = $3, payload = null, seq = seq + 1, ` + releaseSQL + `, updated_at = clock_timestamp()
+    set status = 'failed', problem = $3, payload = null, seq = seq + 1, ` + releaseSQL + `,
+        updated_at = clock_timestamp()
     where project_id = $1 and id = $2 and status = 'running'
     returning *, 'running' as previous_status
 ), event as (` + actionEventSQL + ` after)

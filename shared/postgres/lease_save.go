@@ -18,9 +18,9 @@ const (
 	lockClaimedLeaseSQL = "select " + leaseColumns + `
 from leases where project_id = $1 and id = $2 and claim_id = $3 for no key update`
 
-	// The claim is kept for $14, or released when that is null. With $15 there is an event although the status is what it
-	// was, and with $16 the warning's before it. What the lease waited for may have happened since it was claimed: then it
-	// is due immediately (wake_leases).
+	// The claim is kept for $14, or released when that is null. With $15 there is an event although the status is what
+	// it was, and with $16 the warning's before it. What the lease waited for may have happened since it was claimed: then
+	// it is due immediately (wake_leases).
 	saveLeaseSQL = `
 with before as (
     select id as old_id, status as old_status, degraded as old_degraded
@@ -42,7 +42,8 @@ with before as (
               (b.old_status, b.old_degraded) <> (l.status, l.degraded) or $15::boolean as notify
 ), warning as (
     insert into events (project_id, subject, seq, type, at, data)
-    select project_id, id::text, seq - notify::int, '` + domain.LeaseWarningEvent + `', updated_at, jsonb_strip_nulls(jsonb_build_object(
+    select project_id, id::text, seq - notify::int, '` + domain.LeaseWarningEvent + `', updated_at,
+           jsonb_strip_nulls(jsonb_build_object(
                'lease_id', id, 'name', name, 'end', ` + endText + `, 'on_end', on_end,
                'instance_ids', ` + leasedInstances + `))
     from after where $16
@@ -59,10 +60,11 @@ where project_id = $1 and id = $2 and is_open`
 )
 
 // Save writes what run-leases changes of a claimed lease and releases the claim: its status, problem, degraded,
-// results, times, attempts and due time, and of its reservations the status, problem, action, aggregate and flavors. An
-// event reports a new status or degraded, and another one the first WarnedAt, which becomes the database's time. The lease given gets its new Version, Seq and UpdatedAt. It is
-// domain.ErrFenced when another replica has claimed the lease since. It is domain.ErrChanged when the user has changed
-// it since it was claimed: then only its reservations are written, the claim is released, and the lease is due at once.
+// results, times, attempts and due time, and of its reservations the status, problem, action, aggregate and flavors.
+// An event reports a new status or degraded, and another one the first WarnedAt, which becomes the database's time.
+// The lease given gets its new Version, Seq and UpdatedAt. It is domain.ErrFenced when another replica has claimed the
+// lease since. It is domain.ErrChanged when the user has changed it since it was claimed: then only its reservations
+// are written, the claim is released, and the lease is due at once.
 func (s Leases) Save(ctx context.Context, claim domain.Claim, lease *domain.Lease) error {
 	return s.save(ctx, claim, lease, 0)
 }

@@ -51,7 +51,8 @@ func TestLeaseIsWoken(t *testing.T) {
 		}},
 		{"its connection ends", func() {
 			write(t, conn, "update connections set status = 'active'")
-			ended, err := postgres.Connections{DB: db}.End(t.Context(), "p1", delegated.ID, domain.ConnectionLost, "gone", true)
+			ended, err := postgres.Connections{DB: db}.End(t.Context(), "p1", delegated.ID, domain.ConnectionLost,
+				"gone", true)
 			if err != nil || !ended {
 				t.Fatal(ended, err)
 			}

@@ -27,8 +27,8 @@ update managed set user_id = $3, connection_id = $4, attempts = 0, retry_at = nu
 
 // Delete has reconcile-managed delete what belongs to a resource, and then the resource. before.Actor asks for it; with
 // before.Orphan its objects stay. A delegation given replaces the one that it is done with, and before.UserID is its
-// user. It is domain.ErrChanged when the stored resource is another one or has another version. A resource that is being
-// deleted stays so.
+// user. It is domain.ErrChanged when the stored resource is another one or has another version. A resource that is
+// being deleted stays so.
 func (s Managed) Delete(
 	ctx context.Context, before domain.Managed, by *domain.ManagedDelegation,
 ) (deleted domain.Managed, err error) {

@@ -76,9 +76,11 @@ func TestLongLateEnd(t *testing.T) {
 	t.Parallel()
 	l := newLessee(t, nil)
 	lease, server := l.active(t)
-	l.exec(t, `update connections c set expires_at = c.expires_at - (l.ends_at - (clock_timestamp() - interval '3 hours'))
+	l.exec(t, `
+update connections c set expires_at = c.expires_at - (l.ends_at - (clock_timestamp() - interval '3 hours'))
 from leases l where l.connection_id = c.id`)
-	l.at(t, lease.ID, "starts_at = clock_timestamp() - interval '4 hours', ends_at = clock_timestamp() - interval '3 hours'")
+	l.at(t, lease.ID,
+		"starts_at = clock_timestamp() - interval '4 hours', ends_at = clock_timestamp() - interval '3 hours'")
 	l.wake("run-connections")
 	l.becomes(t, lease.ID, domain.LeaseEnded)
 	l.Await(t, server, "SHELVED_OFFLOADED")
@@ -87,8 +89,8 @@ from leases l where l.connection_id = c.id`)
 	}
 }
 
-// TestLongDoubledTicks: two replicas of all functions get every tick twice, and early: Nova is called once for each step,
-// and each event is written once.
+// TestLongDoubledTicks: two replicas of all functions get every tick twice, and early: Nova is called once for each
+// step, and each event is written once.
 func TestLongDoubledTicks(t *testing.T) {
 	t.Parallel()
 	l := newLessee(t, nil)

@@ -37,7 +37,8 @@ what --on-end says at the end.`,
 			if isDry, _ := cmd.Flags().GetBool("dry-run"); isDry {
 				return leases.Send(cmd.Context(), a, http.MethodPost, leases.Path+"?dry_run=true", body)
 			}
-			return f.send(cmd.Context(), a, http.MethodPost, leases.Path, "", body, append(ended, api.LeaseStatusActive)...)
+			return f.send(cmd.Context(), a, http.MethodPost, leases.Path, "", body,
+				append(ended, api.LeaseStatusActive)...)
 		},
 	}
 	termFlags(a, cmd)

@@ -209,8 +209,8 @@ func scale(a *cli.App) *cobra.Command {
 			d.Spec()["count"] = count
 			return declare(cmd, a, d, found.ETag, wait)
 		})
-	cmd.Long = `Change the count of a deployment. All else that it declares stays. Servers that are not ready are deleted
-first, then those of the highest numbers.`
+	cmd.Long = `Change the count of a deployment. All else that it declares stays. Servers that are not ready are
+deleted first, then those of the highest numbers.`
 	cmd.Example = "  cloudfn managed scale VirtualMachineDeployment web 8 --wait"
 	wait.Flags(cmd, "it is ready")
 	return cmd
