@@ -19,8 +19,8 @@ const (
 from leases where project_id = $1 and id = $2 and claim_id = $3 for no key update`
 
 	// The claim is kept for $14, or released when that is null. With $15 there is an event although the status is what
-	// it was, and with $16 the warning's before it. What the lease waited for may have happened since it was claimed: then
-	// it is due immediately (wake_leases).
+	// it was, and with $16 the warning's before it. What the lease waited for may have happened since it was claimed:
+	// then it is due immediately (wake_leases).
 	saveLeaseSQL = `
 with before as (
     select id as old_id, status as old_status, degraded as old_degraded

@@ -53,7 +53,8 @@ func (s Nodes) Heartbeat(
 		return n, apperr.New(apperr.Forbidden, "the token is that of another node")
 	}
 	if err == nil {
-		err = apperr.New(apperr.Unauthenticated, "unknown node token: an admin makes one by POST /v1/nodes/{name}/token")
+		err = apperr.New(apperr.Unauthenticated,
+			"unknown node token: an admin makes one by POST /v1/nodes/{name}/token")
 	}
 	return n, err
 }

@@ -67,7 +67,8 @@ func TestDueLeases(t *testing.T) {
 		for step := range 2 {
 			ids := dueIDs(t, conn)
 			if (round+step)%2 == 0 {
-				exec("update leases set due_at = now(), ends_at = now() + interval '59 minutes' where id = any($1)", ids)
+				exec(`
+update leases set due_at = now(), ends_at = now() + interval '59 minutes' where id = any($1)`, ids)
 				ours = append(ours, timed(func() {
 					if a := p.Tick(t, "run-leases"); a.Status != http.StatusNoContent {
 						t.Fatalf("got %d %s", a.Status, a.Body)

@@ -139,8 +139,8 @@ func without(counts map[string]int, name string) map[string]int {
 	return counts
 }
 
-// TestLongDeletedByItsOwner: a lease ends when its server is deleted in Nova, without a tick of run-leases after that is
-// known.
+// TestLongDeletedByItsOwner: a lease ends when its server is deleted in Nova, without a tick of run-leases after
+// that is known.
 func TestLongDeletedByItsOwner(t *testing.T) {
 	t.Parallel()
 	l := newLessee(t, nil)
@@ -156,8 +156,8 @@ func TestLongDeletedByItsOwner(t *testing.T) {
 	}
 }
 
-// TestLongLeaseTrustSurvivesKill kills a process after Keystone has made the trust of a lease and before it has said so.
-// No lease is stored, the trust is taken back, and the same request makes one lease later.
+// TestLongLeaseTrustSurvivesKill kills a process after Keystone has made the trust of a lease and before it has said
+// so. No lease is stored, the trust is taken back, and the same request makes one lease later.
 func TestLongLeaseTrustSurvivesKill(t *testing.T) {
 	t.Parallel()
 	l := newLessee(t, nil)
