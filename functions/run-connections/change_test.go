@@ -108,6 +108,7 @@ select gen_random_uuid(), project_id, id, user_id, trust_expires_at, clock_times
 	}
 
 	made, _ = w.announced(t, c, time.Now().Add(time.Hour))
+	w.pauseForAnHour(t, "trusts_to_revoke")
 	w.Disable(t) // then Keystone lets nobody delete it
 	w.retryTrusts(t, p)
 	if left := w.text(t, "select count(*)::text from trusts_to_revoke where not_before > clock_timestamp()"); left != "1" {

@@ -280,3 +280,14 @@ func wants(t *testing.T, a domain.DelegatedAction, code string) {
 		t.Errorf("%s is %s: %+v, want %q", a.Request.Action, a.Status, a.Problem, code)
 	}
 }
+
+// pauseForAnHour makes the pause after each failure an hour, in a table that counts failures. A tick would wait for the
+// end of a short one.
+func (w *world) pauseForAnHour(t *testing.T, table string) {
+	t.Helper()
+	w.exec(t, `
+create function pause() returns trigger language plpgsql as
+  $$ begin new.not_before = clock_timestamp() + interval '1 hour'; return new; end $$;
+create trigger pause before update on `+table+` for each row
+  when (new.failures > old.failures) execute function pause()`)
+}
