@@ -21,6 +21,7 @@ func TestLongConnectionLostWithCachedSession(t *testing.T) {
 	w.Grant(t, w.UserID, "reader")
 	keystone, logins := counted(t)
 	p := w.function(t, accountAt(t, keystone, nil))
+	w.pauseForAnHour(t, "connections") // no trust is revoked a second time meanwhile
 	healthy := other.trust(t)
 	nothing := other.track(t, healthy)
 	stop := func(w *world, c domain.Connection, instance uuid.UUID) domain.DelegatedAction {
