@@ -3,6 +3,8 @@ package nodes
 import (
 	"cmp"
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -40,7 +42,8 @@ func (f *fakeNova) ComputeService(context.Context, string) (domain.ComputeHost, 
 }
 
 func (f *fakeNova) HostServers(_ context.Context, host string) (found []domain.Server, err error) {
-	for _, s := range f.servers {
+	for _, id := range slices.Sorted(maps.Keys(f.servers)) {
+		s := f.servers[id]
 		if s.Host == host {
 			found = append(found, s)
 		}

@@ -34,6 +34,7 @@ as 'begin new.due_at := ''infinity''; return new; end'`)
 	s.ok(t, "putManaged", 200, ask{header: anyVersion, query: []string{"dry_run=true"}})
 	s.ok(t, "putManaged", 201, ask{header: anyVersion})
 	s.ok(t, "putManaged", 200, ask{header: anyVersion, example: "template"})
+	s.ok(t, "deleteFlavor", 409, ask{header: anyVersion}) // the resource uses it
 	s.ok(t, "listManaged", 200, ask{query: []string{"name", "limit=1", "kind=VirtualMachineDeployment"}})
 	s.ok(t, "listManagedOfKind", 200, ask{})
 	s.ok(t, "getManaged", 200, ask{})

@@ -69,6 +69,7 @@ var exceptions = map[string]func(*ask){
 	"getReferenceFile": func(a *ask) { a.path = "/v1/docs/absent.js" },
 	"getAgentBundle":   func(a *ask) { a.header = []string{"Authorization", "Bearer none"} },
 	"agentReady":       func(a *ask) { a.header = []string{"Authorization", "Bearer none"} },
+	"reportNode":       func(a *ask) { a.header = []string{"Authorization", "Bearer none"} },
 }
 
 func withToken(o operation) bool {
@@ -115,10 +116,7 @@ func otherMethod(o operation) string {
 	switch {
 	case isEvent(o):
 		return http.MethodGet
-	case strings.HasPrefix(o.path, "/v1/nodes"):
-		return http.MethodPatch
-	}
-	if strings.HasPrefix(o.path, "/v1/flavors") || strings.HasPrefix(o.path, "/v1/managed") {
+	case strings.HasPrefix(o.path, "/v1/flavors"), strings.HasPrefix(o.path, "/v1/managed"):
 		return http.MethodPatch
 	}
 	return http.MethodPut
