@@ -203,18 +203,18 @@ with after as (
 ), event as (` + actionEventSQL + ` after)
 select count(*) from after`
 
-const abandonActionSQL = `
+var abandonActionSQL = `
 with after as (
-    update actions
+    update actions a
     set status = 'failed', problem = $3, payload = null, seq = seq + 1, ` + releaseSQL + `,
         updated_at = clock_timestamp()
-    where project_id = $1 and id = $2 and status = 'running'
+    where project_id = $1 and id = $2 and status = 'running' and ` + unclaimed("a") + `
     returning *, 'running' as previous_status
 ), event as (` + actionEventSQL + ` after)
 select count(*) from after`
 
-// Abandon ends a running action whoever works on it, with its event: that replica can store no more of it. One that has
-// ended stays as it is.
+// Abandon ends a running action that nobody works on, with its event. One that a replica has claimed stays, because its
+// call to Nova may still arrive, and so does one that has ended.
 func (a Actions) Abandon(ctx context.Context, action domain.DelegatedAction, problem *domain.Problem) error {
 	_, err := writeValue[int64](ctx, a.DB.pool, abandonActionSQL, action.ProjectID, action.ID, problem)
 	return err

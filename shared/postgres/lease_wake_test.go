@@ -42,6 +42,13 @@ func TestLeaseIsWoken(t *testing.T) {
 				t.Fatal(err)
 			}
 			write(t, conn, "update reservations set action_id = $1 where instance_id = $2", action.ID, instance)
+			const running = "select count(*)::int from actions where status = 'running'"
+			write(t, conn, "update actions set claimed_until = now() + interval '1 minute' where status = 'running'")
+			err = actions.Abandon(t.Context(), action, nil)
+			if err != nil || testkit.Scalar[int](t, conn, running) != 1 {
+				t.Fatalf("what another replica does is abandoned: %v", err)
+			}
+			write(t, conn, "update actions set claimed_until = now() where status = 'running'")
 			if err := actions.Abandon(t.Context(), action, nil); err != nil {
 				t.Fatal(err)
 			}
