@@ -66,8 +66,8 @@ func (s *memory) runProject(t *testing.T, e Engine, p domain.ManagedProject) {
 	}
 }
 
-// TestOnlyWhatIsDue: a round reads the servers of resources that are due: few by their ids, many in one list. Others are
-// neither read nor written until the next scan.
+// TestOnlyWhatIsDue: a round reads the servers of resources that are due: few by their ids, many in one list. Others
+// are neither read nor written until the next scan.
 func TestOnlyWhatIsDue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -109,7 +109,9 @@ type resource struct {
 // Run does for a claimed project what it needs now: it loads what is declared, lists what is real, takes the steps
 // between them, stores how far it has come, and releases the claim.
 func (e Engine) Run(ctx context.Context, claim domain.Claim, project domain.ManagedProject) error {
-	r := &round{Engine: e, claim: claim, project: project, sessions: map[sessionKey]opened{}, deleted: map[uuid.UUID]bool{}}
+	r := &round{
+		Engine: e, claim: claim, project: project, sessions: map[sessionKey]opened{}, deleted: map[uuid.UUID]bool{},
+	}
 	ctx, stop := r.keepClaim(ctx)
 	defer stop()
 	if err := r.run(ctx); err != nil {

@@ -125,7 +125,8 @@ func (m *resource) assess(now time.Time, nodes []domain.Node) {
 	}
 	set(domain.ConditionDelegated, true, "TrustAccepted", "")
 	t := m.target()
-	isCurrent := m.plan.updated == t.count && m.plan.current == t.count && len(m.plan.refused) == 0
+	isCurrent := m.plan.updated == t.count && m.plan.current == t.count && len(m.members) <= t.count &&
+		len(m.plan.refused) == 0
 	if isCurrent && !m.isDeleting() {
 		m.ObservedRevision, m.Request = m.Revision, ""
 	}

@@ -71,12 +71,13 @@ delete from managed_projects p where project_id = $1 and not exists (select from
 	releaseProjectSQL = `
 update managed_projects
 set due_at = least(case when due_at = claimed_until then 'infinity' else due_at end, clock_timestamp() + $3::interval),
-    scan_at = case when scan_at <= $7 then coalesce($6, scan_at) else scan_at end, attempts = $4, problem = $5, ` + releaseSQL + `
+    scan_at = case when scan_at <= $7 then coalesce($6, scan_at) else scan_at end, attempts = $4, problem = $5,
+    ` + releaseSQL + `
 where project_id = $1 and claim_id = $2`
 )
 
-// ReleaseProject releases the claim of a project with its NextScanAt, Attempts and Problem. The project is due again after dueIn,
-// or at once when something was declared in it since it was claimed. One without resources is deleted. It is
+// ReleaseProject releases the claim of a project with its NextScanAt, Attempts and Problem. The project is due again
+// after dueIn, or at once when something was declared in it since it was claimed. One without resources is deleted. It is
 // domain.ErrFenced when another replica has claimed the project since.
 func (s Managed) ReleaseProject(
 	ctx context.Context, claim domain.Claim, project domain.ManagedProject, dueIn time.Duration,
