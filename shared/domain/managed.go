@@ -91,6 +91,8 @@ const (
 	ConditionInSync    = "InSync"    // nobody else has changed it
 	ConditionDelegated = "Delegated" // reconcile-managed may act in its user's name
 	ConditionScheduled = "Scheduled" // it runs where its schedule says
+	// ConditionProgressing is of servers: False while their update has stopped.
+	ConditionProgressing = "Progressing"
 )
 
 // SetCondition sets a condition. The time of its last transition changes only with its status.
@@ -152,8 +154,8 @@ type Managed struct {
 	NextAt time.Time // when reconcile-managed looks at it; zero = when a change is reported, or all is scanned
 	// LoadedNextAt is the NextAt that was read: a later one, of something that happened meanwhile, is not overwritten.
 	LoadedNextAt time.Time
-	// Made has the revisions, by number, that members were made or updated to and that are not the current one. Only
-	// reconcile-managed reads them.
+	// Made has the revisions, by number, that are not the current one and that members were made or updated to, or that
+	// were real last. Only reconcile-managed reads them.
 	Made map[int]Revision
 }
 

@@ -241,9 +241,13 @@ func (m *resource) target() target {
 		isNew:    m.Request != "",
 		wasReady: m.ObservedRevision > 0,
 	}
+	if m.ObservedRevision != m.Revision && m.Kind == domain.KindMachine {
+		t.replaces = t.count
+	}
 	if m.Kind == domain.KindDeployment {
 		spec := read[domain.DeploymentSpec](m.Spec)
 		t.isDeployment, t.count, t.surges = true, spec.Count, false
+		t.replaces = read[domain.DeploymentSpec](m.Made[m.ObservedRevision].Spec).Count
 		if spec.MaxUnavailable != nil {
 			t.maxUnavailable = *spec.MaxUnavailable
 			t.surges = t.maxUnavailable == 0

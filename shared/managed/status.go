@@ -153,6 +153,21 @@ func (m *resource) assess(now time.Time, nodes []domain.Node) {
 	if m.Kind == domain.KindMachine || m.Kind == domain.KindDeployment {
 		isMet, reason, message := scheduled(m.Managed, nodes)
 		set(domain.ConditionScheduled, isMet, reason, message)
+		m.assessProgress(isCurrent, set)
+	}
+}
+
+// assessProgress sets whether the update of a resource's servers goes on.
+func (m *resource) assessProgress(isCurrent bool, set func(kind string, isTrue bool, reason, message string)) {
+	switch {
+	case m.plan.isStalled:
+		set(domain.ConditionProgressing, false, "ReplacementsFailed", fmt.Sprintf(
+			"the update has stopped after %d failures: roll back, or declare it again; %s", mostFailures,
+			first(m.plan.problems)))
+	case isCurrent:
+		set(domain.ConditionProgressing, true, "AsDeclared", "")
+	default:
+		set(domain.ConditionProgressing, true, "Progressing", "")
 	}
 }
 

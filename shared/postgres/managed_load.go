@@ -20,8 +20,9 @@ select r.managed_id, r.number, r.flavor, r.spec, r.secrets, r.digest, r.labels, 
        r.created_at
 from managed_revisions r join managed m on m.project_id = r.project_id and m.id = r.managed_id
 where r.project_id = $1 and r.number <> m.revision
-  and exists (select from managed_members x
-              where x.project_id = r.project_id and x.managed_id = r.managed_id and x.revision = r.number)`
+  and (r.number = m.observed_revision
+       or exists (select from managed_members x
+                  where x.project_id = r.project_id and x.managed_id = r.managed_id and x.revision = r.number))`
 )
 
 const managedKeysSQL = `

@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	pollinstances "github.com/cloudfn/cloudfn/functions/poll-instances"
 	reconcilemanaged "github.com/cloudfn/cloudfn/functions/reconcile-managed"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/postgres"
@@ -29,6 +30,7 @@ type declarer struct {
 	store    postgres.Managed
 	conn     *pgx.Conn
 	replicas []*testkit.Process
+	poller   *testkit.Process   // poll-instances
 	trust    *domain.Connection // until the first declaration has stored it
 }
 
@@ -49,6 +51,9 @@ func newDeclarer(t *testing.T, replicas int, more map[string]string) *declarer {
 	for range replicas {
 		d.replicas = append(d.replicas, testkit.Spawn(t, d.env))
 	}
+	d.poller = testkit.Spawn(t, testkit.Env(t, testkit.As(t, database, pollinstances.Function), map[string]string{
+		"FUNCTION_TARGET": "poll-instances", "POLL_FOLLOW": "0s",
+	}))
 	until := time.Now().Add(2 * time.Hour).UTC()
 	d.trust = &domain.Connection{
 		ID: uuid.Must(uuid.NewV7()), ProjectID: d.ID, DomainID: d.DomainID, UserID: d.UserID, Name: "managed resources",
@@ -112,10 +117,15 @@ func (d *declarer) due(t *testing.T) {
 	}
 }
 
-// tick sends an event to every replica at once, as if a minute had passed since the last one.
+// tick sends an event to poll-instances, and then one to every replica at once, as if a minute had passed since the last
+// ones.
 func (d *declarer) tick(t *testing.T) {
 	t.Helper()
-	d.due(t)
+	d.poller.Tick(t, "poll-instances")
+	const minuteSQL = "update managed_projects set due_at = due_at - interval '1 minute'"
+	if _, err := d.conn.Exec(t.Context(), minuteSQL); err != nil {
+		t.Fatal(err)
+	}
 	var all sync.WaitGroup
 	for _, p := range d.replicas {
 		all.Go(func() { _, _ = p.TryTick(t, "reconcile-managed") })
