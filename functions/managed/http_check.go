@@ -114,7 +114,9 @@ func faultsOf(kind domain.Kind, given map[string]any) []apperr.Field {
 		return []apperr.Field{{Field: "spec", Detail: "cannot be read"}}
 	}
 	registry, all := schemas()
-	return httpx.Check(registry, all[kind], "spec", plain)
+	faults := httpx.Check(registry, all[kind], "spec", plain)
+	suggest(kind, faults)
+	return faults
 }
 
 // templateOf checks the spec of a flavor: what it has must fit the kind, and no secret may be in it.

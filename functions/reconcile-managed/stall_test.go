@@ -81,3 +81,16 @@ func TestBrokenServers(t *testing.T) {
 	w.becomesQuiet(t, &crasher{})
 	w.check(t, "web-0:tiny web-1:tiny", w.nova.creates)
 }
+
+// TestListsOfCreations: a round lists flavors, networks and images once, however many servers it makes.
+func TestListsOfCreations(t *testing.T) {
+	t.Parallel()
+	w := newFakeWorld(t)
+	w.declare(t, 5, "tiny", 0)
+	w.round(t, w.replica(&crasher{}))
+	for _, name := range []string{"flavors", "networks", "images"} {
+		if n := w.nova.calls[name]; n != 1 || w.nova.creates != 5 {
+			t.Errorf("for %d creations %s are listed %d times", w.nova.creates, name, n)
+		}
+	}
+}

@@ -59,6 +59,7 @@ type plan struct {
 	refused   []Difference
 	problems  []string // why members are in error
 	stopped   []string // why members that are ready do not work
+	isPausing bool     // a creation has failed, and is not repeated yet
 	isStalled bool     // the update has failed too often, and waits for another declaration
 	available int
 	current   int // members that are not being deleted
@@ -273,6 +274,8 @@ func (d *decision) tend(s seen, kept []seen) bool {
 	case !s.isFound, s.object.State == ObjectIncomplete:
 		if d.isDue(s) {
 			d.add(actCreate, s)
+		} else if s.member.Attempts > 0 {
+			d.isPausing = true
 		}
 		return true
 	case s.object.State == ObjectError:

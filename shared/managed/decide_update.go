@@ -102,8 +102,8 @@ func (d *decision) stalls(s seen) bool {
 	if d.replaces == 0 || s.member.Ordinal >= d.replaces || s.member.Attempts < mostFailures {
 		return false
 	}
-	if s.member.Revision == d.revision {
-		return s.member.Status == domain.MemberError
+	if s.member.Status == domain.MemberError { // of a replacement, or OpenStack has rejected the change
+		return true
 	}
 	one, ok := disrupting(s.differences)
 	return ok && s.member.Status == domain.MemberUpdating && s.member.Reason == failure(one)

@@ -138,3 +138,27 @@ func TestServerOfUnsettledVolume(t *testing.T) {
 		t.Errorf("it reads %q", d.finds)
 	}
 }
+
+// TestStatusInPause: a creation that has failed is an error until it is repeated, and says why.
+func TestStatusInPause(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		volumes := &scripted{kind: domain.KindVolume, create: func() error {
+			return apperr.New(apperr.Unavailable, "cinder is away")
+		}}
+		e, s := newRound(volumes)
+		for n := range 3 {
+			s.run(t, e)
+			if m := s.all[0]; m.Status != domain.ManagedError || m.Reason != "cinder is away" {
+				t.Errorf("in round %d it is %s, %s", n, m.Status, m.Reason)
+			}
+			time.Sleep(time.Second)
+		}
+		volumes.create = nil
+		time.Sleep(shortestPause)
+		s.run(t, e)
+		if m := s.all[0]; m.Status != domain.ManagedCreating {
+			t.Errorf("then it is %s, %s", m.Status, m.Reason)
+		}
+	})
+}

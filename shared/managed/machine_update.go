@@ -24,7 +24,7 @@ func (d *MachineDriver) launchSpec(
 	if out.ImageID, err = volumeImage(ctx, s, in, spec.Image); err != nil {
 		return out, err
 	}
-	networks, err := s.Cloud.Networks(ctx)
+	networks, err := s.networks(ctx)
 	if err != nil {
 		return out, err
 	}
@@ -47,7 +47,7 @@ func (d *MachineDriver) launchSpec(
 }
 
 func findFlavor(ctx context.Context, s Session, name string) (domain.Flavor, error) {
-	flavors, err := s.Cloud.Flavors(ctx)
+	flavors, err := s.flavors(ctx)
 	if err != nil {
 		return domain.Flavor{}, err
 	}
@@ -94,6 +94,7 @@ func (*MachineDriver) Differences(in Wanted, o Object) []Difference {
 		out = append(out, Difference{Field: "tags", Declared: tags, Way: InPlace, Follows: true})
 	}
 	out = append(out, entries("metadata", spec.Metadata, made.Metadata, server.Metadata)...)
+	out = append(out, tagDifferences(spec, made, server)...)
 	switch hasFlavor := spec.Flavor == server.Flavor.Name || spec.Flavor == server.Flavor.ID; {
 	case server.Status == resized && in.Member.Status == domain.MemberUpdating: // others confirm what they resize
 		// It is confirmed even when another flavor is declared by now: Nova takes no other resize before.
@@ -112,6 +113,22 @@ func (*MachineDriver) Differences(in Wanted, o Object) []Difference {
 	out = append(out, volumeDifferences(in, spec, made, server)...)
 	if in.Made.Number != in.Resource.Revision {
 		out = append(out, fixedDifferences(in, spec, made)...)
+	}
+	return out
+}
+
+// tagDifferences compares the tags of a server with those that are declared. Those that others have added stay.
+func tagDifferences(spec, made domain.MachineSpec, server domain.Server) []Difference {
+	var out []Difference
+	for _, tag := range spec.Tags {
+		if !slices.Contains(server.Tags, tag) {
+			out = append(out, Difference{Field: "tags." + tag, Declared: tag, Way: InPlace})
+		}
+	}
+	for _, tag := range made.Tags {
+		if !slices.Contains(spec.Tags, tag) && slices.Contains(server.Tags, tag) {
+			out = append(out, Difference{Field: "tags." + tag, Actual: tag, Way: InPlace})
+		}
 	}
 	return out
 }
@@ -234,6 +251,17 @@ func describe(ctx context.Context, s Session, in Wanted, server domain.Server, d
 			if err := s.Cloud.TagServer(ctx, server.ID, tag); err != nil {
 				return err
 			}
+		}
+	}
+	add, drop := changes("tags", differences)
+	for _, tag := range slices.Sorted(maps.Values(add)) {
+		if err := s.Cloud.TagServer(ctx, server.ID, tag); err != nil {
+			return err
+		}
+	}
+	for _, tag := range drop {
+		if err := s.Cloud.UntagServer(ctx, server.ID, tag); err != nil {
+			return err
 		}
 	}
 	if _, ok := find(differences, "name"); ok {

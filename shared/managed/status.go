@@ -200,6 +200,9 @@ func (m *resource) find(t target, isCurrent bool) finding {
 		moving = domain.ManagedCreating
 	}
 	problems := first(append(m.failures, m.plan.problems...))
+	if problems == "" && m.plan.isPausing {
+		problems = m.Reason // it was stored when the creation failed
+	}
 	waits := m.waits
 	if waits == "" && len(m.waiting) > 0 {
 		waits = m.waiting[0]

@@ -9,6 +9,7 @@ import (
 	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/servers"
 	servertags "github.com/gophercloud/gophercloud/v2/openstack/compute/v2/tags"
 
+	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
@@ -27,6 +28,19 @@ func (s *Session) TagServer(ctx context.Context, id, tag string) error {
 		return err
 	}
 	return classify("nova", servertags.Add(ctx, nova, id, tag).ExtractErr())
+}
+
+// UntagServer removes a tag of a server, if it has it.
+func (s *Session) UntagServer(ctx context.Context, id, tag string) error {
+	nova, err := s.compute(ctx, computeTags)
+	if err != nil {
+		return err
+	}
+	err = classify("nova", servertags.Delete(ctx, nova, id, tag).ExtractErr())
+	if apperr.CodeOf(err) == apperr.NotFound {
+		return nil
+	}
+	return err
 }
 
 // TaggedServers lists a project's servers with a tag. Another project than the session's takes the admin role.

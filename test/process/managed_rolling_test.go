@@ -1,8 +1,11 @@
 package process_test
 
 import (
+	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/testkit"
@@ -24,6 +27,9 @@ func TestLongRollingUpdate(t *testing.T) {
 			spec := func(count int, flavor string) domain.DeploymentSpec {
 				s := deployment(t, count, flavor)
 				s.MaxUnavailable = &most
+				if most == 1 { // with none that may be missing, servers are replaced anyway
+					s.Update = domain.UpdateReplace
+				}
 				return s
 			}
 			broken := map[string]any{"os-resetState": map[string]any{"state": "error"}}
@@ -69,4 +75,34 @@ func TestLongRollingUpdate(t *testing.T) {
 			})
 		})
 	}
+}
+
+// watch counts the servers that are ACTIVE in Nova all the while, and returns the fewest since the last call.
+func (d *declarer) watch(t *testing.T) (fewest func() int64) {
+	t.Helper()
+	var least atomic.Int64
+	least.Store(1 << 30)
+	ended := make(chan struct{})
+	ctx, cancel := context.WithCancel(context.Background())
+	session := d.Session(t)
+	go func() {
+		defer close(ended)
+		for ctx.Err() == nil {
+			page, _, err := session.Servers(ctx, domain.ServerQuery{Limit: 1000})
+			if err == nil {
+				n := int64(0)
+				for _, s := range page {
+					if s.Status == "ACTIVE" && s.Task != "deleting" {
+						n++
+					}
+				}
+				if n < least.Load() {
+					least.Store(n)
+				}
+			}
+			time.Sleep(700 * time.Millisecond) // more often would take the time of Nova that the test waits for
+		}
+	}()
+	t.Cleanup(func() { cancel(); <-ended })
+	return func() int64 { return least.Swap(1 << 30) }
 }

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -197,36 +196,6 @@ func (d *declarer) isExactly(t *testing.T, name string, count int, flavor string
 		}
 	}
 	return ""
-}
-
-// watch counts the servers that are ACTIVE in Nova all the while, and returns the fewest since the last call.
-func (d *declarer) watch(t *testing.T) (fewest func() int64) {
-	t.Helper()
-	var least atomic.Int64
-	least.Store(1 << 30)
-	ended := make(chan struct{})
-	ctx, cancel := context.WithCancel(context.Background())
-	session := d.Session(t)
-	go func() {
-		defer close(ended)
-		for ctx.Err() == nil {
-			page, _, err := session.Servers(ctx, domain.ServerQuery{Limit: 1000})
-			if err == nil {
-				n := int64(0)
-				for _, s := range page {
-					if s.Status == "ACTIVE" && s.Task != "deleting" {
-						n++
-					}
-				}
-				if n < least.Load() {
-					least.Store(n)
-				}
-			}
-			time.Sleep(700 * time.Millisecond) // more often would take the time of Nova that the test waits for
-		}
-	}()
-	t.Cleanup(func() { cancel(); <-ended })
-	return func() int64 { return least.Swap(1 << 30) }
 }
 
 // deployed is the name of the deployment.
