@@ -38,16 +38,18 @@ func (s service) domain() domain.ComputeHost {
 
 // hypervisor is what a nova-compute drives: one, or with bare metal many.
 type hypervisor struct {
-	ID       string          `json:"id"`
-	Hostname string          `json:"hypervisor_hostname"`
-	Type     string          `json:"hypervisor_type"`
-	Version  int             `json:"hypervisor_version"`
-	VCPUs    int             `json:"vcpus"`
-	RAMMB    int             `json:"memory_mb"`
-	DiskGB   int             `json:"local_gb"`
-	UsedGB   int             `json:"local_gb_used"`
-	CPU      json.RawMessage `json:"cpu_info"`
-	Service  struct {
+	ID         string          `json:"id"`
+	Hostname   string          `json:"hypervisor_hostname"`
+	Type       string          `json:"hypervisor_type"`
+	Version    int             `json:"hypervisor_version"`
+	VCPUs      int             `json:"vcpus"`
+	UsedVCPUs  int             `json:"vcpus_used"`
+	RAMMB      int             `json:"memory_mb"`
+	UsedRAMMB  int             `json:"memory_mb_used"`
+	DiskGB     int             `json:"local_gb"`
+	UsedDiskGB int             `json:"local_gb_used"`
+	CPU        json.RawMessage `json:"cpu_info"`
+	Service    struct {
 		Host string `json:"host"`
 	} `json:"service"`
 	Servers []struct {
@@ -168,10 +170,9 @@ func describe(host *domain.ComputeHost, driven []hypervisor) {
 		for _, server := range h.Servers {
 			servers[server.ID] = true
 		}
-		host.VCPUs += h.VCPUs
-		host.RAMMB += h.RAMMB
-		host.DiskGB += h.DiskGB
-		host.UsedDiskGB += h.UsedGB
+		host.VCPUs, host.UsedVCPUs = host.VCPUs+h.VCPUs, host.UsedVCPUs+h.UsedVCPUs
+		host.RAMMB, host.UsedRAMMB = host.RAMMB+h.RAMMB, host.UsedRAMMB+h.UsedRAMMB
+		host.DiskGB, host.UsedDiskGB = host.DiskGB+h.DiskGB, host.UsedDiskGB+h.UsedDiskGB
 	}
 	host.Servers, host.ServerIDs = len(servers), slices.Sorted(maps.Keys(servers))
 	if len(driven) != 1 {
