@@ -1763,11 +1763,20 @@ type Drain struct {
 	// Moving What Nova was asked to move.
 	Moving []MovingServer `json:"moving"`
 
+	// Parallel How many servers move at a time. Absent when the request has left it to the setting of watch-nodes.
+	Parallel *int `json:"parallel,omitempty"`
+
 	// Reason Why it has failed, or waits.
 	Reason *string `json:"reason,omitempty"`
 
+	// RequestedBy Absent when automatic, and in a dry run.
+	RequestedBy *DrainRequester `json:"requested_by,omitempty"`
+
 	// Room Of a dry run: for all servers.
 	Room *DrainRoom `json:"room,omitempty"`
+
+	// ServerTimeout For how long one server may move, an ISO 8601 duration. Absent as `parallel` is.
+	ServerTimeout *string `json:"server_timeout,omitempty"`
 
 	// Servers All of them. Lists of nodes do not have it.
 	Servers *[]DrainServer `json:"servers,omitempty"`
@@ -1808,9 +1817,16 @@ type DrainNode struct {
 	// Parallel How many servers move at a time.
 	Parallel *int `json:"parallel,omitempty"`
 
-	// ServerTimeout An ISO 8601 duration: for how long one server may move. After it the server is skipped. The setting of
-	// watch-nodes by default.
+	// ServerTimeout An ISO 8601 duration, 10 seconds to 24 hours: for how long one server may move. After it the server is
+	// skipped. The setting of watch-nodes by default.
 	ServerTimeout *string `json:"server_timeout,omitempty"`
+}
+
+// DrainRequester defines model for DrainRequester.
+type DrainRequester struct {
+	ProjectID string  `json:"project_id"`
+	UserID    string  `json:"user_id"`
+	UserName  *string `json:"user_name,omitempty"`
 }
 
 // DrainServer defines model for DrainServer.
@@ -2824,6 +2840,9 @@ type Node struct {
 
 	// Reason Why it does not join or leave yet.
 	Reason *string `json:"reason,omitempty"`
+
+	// Region Of Keystone. Absent when the cloud has only one.
+	Region *string `json:"region,omitempty"`
 
 	// RegionZone Where its admins say that it is.
 	RegionZone *string `json:"region_zone,omitempty"`
