@@ -69,31 +69,45 @@ func (p *hostPool) check(want *domain.HostWant, field func(string) string) error
 		return apperr.InvalidField(field("zone"),
 			fmt.Sprintf("no reservable host is in the availability zone %.64q", want.Zone), lookup.Some(zones)...)
 	}
-	traits := p.values(func(n domain.Node) []string { return n.Traits })
 	for k, trait := range want.Traits {
-		if !slices.Contains(traits, trait) {
-			return apperr.InvalidField(fmt.Sprintf("%s[%d]", field("traits"), k),
-				fmt.Sprintf("no reservable host has the trait %.64q", trait), lookup.Some(traits)...)
+		if err := p.checkTrait(trait, fmt.Sprintf("%s[%d]", field("traits"), k)); err != nil {
+			return err
 		}
 	}
-	return p.checkCapabilities(want.Capabilities, field)
+	return p.checkCapabilities(want.Capabilities, field("capabilities"))
 }
 
-// checkCapabilities rejects expressions about attributes that no host has. They parse.
-func (p *hostPool) checkCapabilities(wanted map[string]string, field func(string) string) error {
-	attributes := p.values(func(n domain.Node) []string { return slices.Collect(maps.Keys(n.Attributes)) })
-	for _, key := range slices.Sorted(maps.Keys(wanted)) {
-		c, err := domain.ParseCapability(key, wanted[key])
+// checkCapabilities rejects expressions about attributes and traits that no host has. They parse.
+func (p *hostPool) checkCapabilities(wanted []string, field string) error {
+	attributes := p.values(func(n domain.Node) []string { return slices.Collect(maps.Keys(n.Capabilities())) })
+	for n, text := range wanted {
+		field := fmt.Sprintf("%s[%d]", field, n)
+		c, err := domain.ParseCapability(field, text)
 		if err != nil {
 			return err
 		}
-		if !slices.Contains(attributes, c.Attribute) {
-			return apperr.InvalidField(field("capabilities")+"."+key,
+		if trait, ok := c.Trait(); ok {
+			err = p.checkTrait(trait, field)
+		} else if !slices.Contains(attributes, c.Attribute) {
+			err = apperr.InvalidField(field,
 				fmt.Sprintf("no reservable host has the attribute %.64q", c.Attribute), lookup.Some(attributes)...)
+		if err != nil {
+			return err
+		}
 		}
 	}
 	return nil
 }
+// checkTrait rejects a trait that no host has.
+func (p *hostPool) checkTrait(trait, field string) error {
+	traits := p.values(func(n domain.Node) []string { return n.Traits })
+	if slices.Contains(traits, trait) {
+		return nil
+	}
+	return apperr.InvalidField(field, fmt.Sprintf("no reservable host has the trait %.64q", trait),
+		lookup.Some(traits)...)
+}
+
 
 // ownTraits begin the traits that isolate hosts, which are nobody's choice.
 const ownTraits = "CUSTOM_CLOUDFN_"

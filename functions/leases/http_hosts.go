@@ -46,7 +46,9 @@ type availabilityInput struct {
 	Zone     string     `query:"zone" maxLength:"255" example:"nova" doc:"The availability zone of the hosts."`
 	Region   string     `query:"region" maxLength:"255" example:"RegionOne" doc:"The region of the hosts."`
 	Traits   []string   `query:"traits" minItems:"1" example:"[\"HW_CPU_X86_AVX2\"]" doc:"Of each host."`
-	Limit    int        `query:"limit" minimum:"1" maximum:"100" default:"10" doc:"The number of periods, at most."`
+	// Of each host, as in a reservation. One parameter is one expression, because commas are a part of them.
+	Capabilities []string `query:"capabilities,explode" minItems:"1" maxItems:"50" example:"[\"vcpus >= 32\"]"`
+	Limit        int      `query:"limit" minimum:"1" maximum:"100" default:"10" doc:"The number of periods, at most."`
 }
 
 // Slots are periods in which hosts are free.
@@ -71,7 +73,7 @@ func (h handler) availability(ctx context.Context, in *availabilityInput) (*http
 			Hosts: in.Hosts, From: in.From.Time, Until: in.Until.Time, Limit: in.Limit,
 			Want: domain.HostWant{
 				Min: in.Hosts, Max: in.Hosts, VCPUs: in.VCPUs, RAMMB: in.RAMMB, DiskGB: in.DiskGB, Region: in.Region,
-				Zone: in.Zone, Traits: in.Traits,
+				Zone: in.Zone, Traits: in.Traits, Capabilities: in.Capabilities,
 			},
 		},
 		period: duration,

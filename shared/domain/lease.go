@@ -154,15 +154,15 @@ type Reservation struct {
 
 // HostWant is what hosts a reservation asks for. A host is taken whole; sizes are the least that each must have.
 type HostWant struct {
-	Min          int               `json:"min"`
-	Max          int               `json:"max"`
-	VCPUs        int               `json:"vcpus,omitempty"`
-	RAMMB        int               `json:"ram_mb,omitempty"`
-	DiskGB       int               `json:"disk_gb,omitempty"`
-	Region       string            `json:"region,omitempty"` // "" = this cloud's
-	Zone         string            `json:"zone,omitempty"`   // "" = any
-	Traits       []string          `json:"traits,omitempty"`
-	Capabilities map[string]string `json:"capabilities,omitempty"` // expressions by attribute: see Capability
+	Min          int      `json:"min"`
+	Max          int      `json:"max"`
+	VCPUs        int      `json:"vcpus,omitempty"`
+	RAMMB        int      `json:"ram_mb,omitempty"`
+	DiskGB       int      `json:"disk_gb,omitempty"`
+	Region       string   `json:"region,omitempty"` // "" = this cloud's
+	Zone         string   `json:"zone,omitempty"`   // "" = any
+	Traits       []string `json:"traits,omitempty"`
+	Capabilities []string `json:"capabilities,omitempty"` // expressions: see Capability
 }
 
 // LeasedFlavor is a private flavor that requires a reservation's trait, and the flavor that it is a copy of.

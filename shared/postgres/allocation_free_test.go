@@ -91,7 +91,7 @@ func TestAvailability(t *testing.T) {
 		{"a trait", func(q *domain.FreeQuery) { q.Want.Traits = []string{"HW_CPU_X86_AVX2"} }, "0-2x2 4-6x2 12-20x2"},
 		{"another trait", func(q *domain.FreeQuery) { q.Want.Traits = []string{"HW_CPU_X86_AVX512F"} }, ""},
 		{"a capability", func(q *domain.FreeQuery) {
-			q.Want.Capabilities = map[string]string{"capabilities:cpu_info:arch": "s== x86_64"}
+			q.Want.Capabilities = []string{"cpu_info:arch s== x86_64"}
 		}, ""},
 		{"too many cores", func(q *domain.FreeQuery) { q.Want.VCPUs = 33 }, ""},
 	} {
@@ -110,7 +110,7 @@ func TestAvailability(t *testing.T) {
 	write(t, conn, `update nodes set attributes = '{"cpu_info:arch": "x86_64"}' where name = 'n001'`)
 	capable := query
 	capable.Hosts, capable.Limit = 1, 1
-	capable.Want.Capabilities = map[string]string{"capabilities:cpu_info:arch": "s== x86_64"}
+	capable.Want.Capabilities = []string{"cpu_info:arch s== x86_64"}
 	if slots, err := store.Availability(t.Context(), capable); err != nil || len(slots) != 1 || slots[0].Hosts != 1 {
 		t.Errorf("one host has the capability: %+v %v", slots, err)
 	}
