@@ -90,6 +90,7 @@ type Lease struct {
 	Degraded     bool     // a host is down, and there is no other
 	StartsAt     time.Time
 	EndsAt       time.Time
+	Length       Period        // of the request; zero = it gave the end, or the lease is as it is stored
 	BeforeEnd    time.Duration // the warning comes so long before the end; 0 = none
 	OnEnd        OnEnd
 	Enforce      bool      // an instance that its owner starts before the start is shelved again
@@ -197,9 +198,9 @@ type FreeSlot struct {
 
 // FreeQuery asks when hosts are free.
 type FreeQuery struct {
-	Want     HostWant // without Min and Max
-	Hosts    int      // how many at the same time
-	Duration time.Duration
+	Want     HostWant      // without Min and Max
+	Hosts    int           // how many at the same time
+	Length   Period        // months and years are those from the start of each slot
 	Cleaning time.Duration // must be free after it, too
 	From     time.Time
 	Until    time.Time
@@ -243,6 +244,7 @@ type LeaseRules struct {
 type FreeError struct {
 	Refusal *apperr.Error
 	FreeAt  time.Time // zero = never: too few hosts match, or the lease has begun
+	FreeEnd time.Time // the end of the lease when it begins then; zero when FreeAt is
 	EndsBy  time.Time // how far a lease that has begun can be extended; zero = of any other refusal
 }
 
