@@ -3304,9 +3304,9 @@ type Requester struct {
 
 // Reservation defines model for Reservation.
 type Reservation struct {
-	Capabilities *map[string]string `json:"capabilities,omitempty"`
-	DiskGb       *int               `json:"disk_gb,omitempty"`
-	Flavors      *[]LeaseFlavor     `json:"flavors,omitempty"`
+	Capabilities *[]string      `json:"capabilities,omitempty"`
+	DiskGb       *int           `json:"disk_gb,omitempty"`
+	Flavors      *[]LeaseFlavor `json:"flavors,omitempty"`
 
 	// Hosts How many hosts it has.
 	Hosts *int `json:"hosts,omitempty"`
@@ -3336,10 +3336,15 @@ type ReservationType string
 
 // ReservationRequest defines model for ReservationRequest.
 type ReservationRequest struct {
-	// Capabilities Conditions by attribute of the hosts, as in Nova's extra specs: a value, or an operator and a value. `=` (at least),
-	// `==`, `!=`, `>=` and `<=` compare numbers; `s==`, `s!=`, `s<`, `s<=`, `s>` and `s>=` texts; `<in>`, `<all-in>` and
-	// `<or>` have the meaning that they have there. An attribute of several parts has the scope `capabilities:`.
-	Capabilities *map[string]string `json:"capabilities,omitempty"`
+	// Capabilities What each host must have, all of it: `ATTRIBUTE OPERATOR VALUE`. Attributes are `vcpus`, `ram_mb` and `disk_gb`, by
+	// Placement's inventories, and what Nova shows of the hypervisor, such as `hypervisor_type` or `cpu_info:arch`, with
+	// the scope `capabilities:` or without. The extra specs `hw:cpu_vendor`, `hw:cpu_arch`, `hw:cpu_model` and
+	// `hw:cpu_features` are about the host's CPU. `trait:NAME` is `= required` or `= forbidden`.
+	//
+	// As in Nova's extra specs `=` is at least, of a number; of a text it is equal, in any case. `==`, `!=`, `>=`, `<=`,
+	// `>` and `<` compare numbers; `s==`, `s!=`, `s<`, `s<=`, `s>` and `s>=`, after a blank, texts; `<in>`, `<all-in>` and
+	// `<or>` have the meaning that they have there.
+	Capabilities *[]string `json:"capabilities,omitempty"`
 
 	// DiskGb Of each, in GiB
 	DiskGb *int `json:"disk_gb,omitempty"`
