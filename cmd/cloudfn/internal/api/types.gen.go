@@ -2226,7 +2226,7 @@ type LaunchRequest struct {
 	// Flavor Id or unique name of a flavor.
 	Flavor *string `json:"flavor,omitempty"`
 
-	// GenerateKey Make a key pair (ed25519) for the servers. It does not go with `key_name`.
+	// GenerateKey Make a key pair (ed25519) for the servers. It cannot be combined with `key_name`.
 	GenerateKey *bool `json:"generate_key,omitempty"`
 
 	// ID The order's id, chosen by the caller. It makes the request safe to repeat. Without it, one is made.
@@ -2241,7 +2241,7 @@ type LaunchRequest struct {
 	// KeyName A key pair of the caller's.
 	KeyName *string `json:"key_name,omitempty"`
 
-	// Lease A lease of the servers, from now or from a later `start`. It does not go with `connection_id` or `start: false`.
+	// Lease A lease of the servers, from now or from a later `start`. It cannot be combined with `connection_id` or `start: false`.
 	Lease *OrderLeaseRequest `json:"lease,omitempty"`
 
 	// Metadata Metadata of the server. Keys have ASCII letters, digits, and `-_:. `.
@@ -2261,7 +2261,7 @@ type LaunchRequest struct {
 	// OnFailure What becomes of the servers when one fails. `rollback`: all or nothing.
 	OnFailure *LaunchRequestOnFailure `json:"on_failure,omitempty"`
 
-	// ReservationID An active reservation of hosts. The servers are placed on its hosts, with its flavors. It does not go with
+	// ReservationID An active reservation of hosts. The servers are placed on its hosts, with its flavors. It cannot be combined with
 	// `reuse`, nor with a connection to another cloud.
 	ReservationID *GivenID `json:"reservation_id,omitempty"`
 
