@@ -2629,6 +2629,30 @@ type ManagedEventData struct {
 	// project than the event's, which gets it through a connection, sees actors of its own project only.
 	Actor *EventActor `json:"actor,omitempty"`
 	Kind  string      `json:"kind"`
+// ManagedDiff defines model for ManagedDiff.
+type ManagedDiff struct {
+	Differences []ManagedDifference `json:"differences"`
+
+	// From The revision that is compared.
+	From int `json:"from"`
+
+	// To The other revision. Absent: what is real.
+	To *int `json:"to,omitempty"`
+}
+
+// ManagedDifference defines model for ManagedDifference.
+type ManagedDifference struct {
+	// From The value in the revision that is compared, if it has one.
+	From interface{} `json:"from,omitempty"`
+
+	// Member The id of the member that differs.
+	Member *UUID  `json:"member,omitempty"`
+	Path   string `json:"path"`
+
+	// To The value in the other revision, or the real one, if there is one.
+	To interface{} `json:"to,omitempty"`
+}
+
 
 	// ManagedID A UUID in lower case.
 	ManagedID UUID   `json:"managed_id"`
