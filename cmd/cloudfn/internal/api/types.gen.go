@@ -1733,6 +1733,9 @@ type DeploymentSpec struct {
 	// UserData As of a MachineSpec.
 	UserData *string `json:"user_data,omitempty"`
 
+	// UserDataBase64 As of a MachineSpec.
+	UserDataBase64 *string `json:"user_data_base64,omitempty"`
+
 	// Volumes Managed volumes, to attach.
 	Volumes *[]string `json:"volumes,omitempty"`
 }
@@ -2554,6 +2557,9 @@ type MachineSpec struct {
 	// removes it.
 	UserData *string `json:"user_data,omitempty"`
 
+	// UserDataBase64 Instead of user_data, any bytes in base64 with padding, such as a compressed file.
+	UserDataBase64 *string `json:"user_data_base64,omitempty"`
+
 	// Volumes Managed volumes, to attach.
 	Volumes *[]string `json:"volumes,omitempty"`
 }
@@ -2623,12 +2629,6 @@ type ManagedRepair string
 // ManagedRequestMethod What is pending.
 type ManagedRequestMethod string
 
-// ManagedEventData Data of `cloudfn.managed.state.v1`.
-type ManagedEventData struct {
-	// Actor Whose request has caused the change, and by what. Absent when no request did, such as for a change by Nova alone. A callback of another
-	// project than the event's, which gets it through a connection, sees actors of its own project only.
-	Actor *EventActor `json:"actor,omitempty"`
-	Kind  string      `json:"kind"`
 // ManagedDiff defines model for ManagedDiff.
 type ManagedDiff struct {
 	Differences []ManagedDifference `json:"differences"`
@@ -2653,6 +2653,12 @@ type ManagedDifference struct {
 	To interface{} `json:"to,omitempty"`
 }
 
+// ManagedEventData Data of `cloudfn.managed.state.v1`.
+type ManagedEventData struct {
+	// Actor Whose request has caused the change, and by what. Absent when no request did, such as for a change by Nova alone. A callback of another
+	// project than the event's, which gets it through a connection, sees actors of its own project only.
+	Actor *EventActor `json:"actor,omitempty"`
+	Kind  string      `json:"kind"`
 
 	// ManagedID A UUID in lower case.
 	ManagedID UUID   `json:"managed_id"`
