@@ -1733,6 +1733,9 @@ type DeploymentSpec struct {
 	// UserData As of a MachineSpec.
 	UserData *string `json:"user_data,omitempty"`
 
+	// UserDataBase64 As of a MachineSpec.
+	UserDataBase64 *string `json:"user_data_base64,omitempty"`
+
 	// Volumes Managed volumes, to attach.
 	Volumes *[]string `json:"volumes,omitempty"`
 }
@@ -2242,7 +2245,7 @@ type LaunchRequest struct {
 	// Flavor Id or unique name of a flavor.
 	Flavor *string `json:"flavor,omitempty"`
 
-	// GenerateKey Make a key pair (ed25519) for the servers. It does not go with `key_name`.
+	// GenerateKey Make a key pair (ed25519) for the servers. It cannot be combined with `key_name`.
 	GenerateKey *bool `json:"generate_key,omitempty"`
 
 	// ID The order's id, chosen by the caller. It makes the request safe to repeat. Without it, one is made.
@@ -2257,7 +2260,7 @@ type LaunchRequest struct {
 	// KeyName A key pair of the caller's.
 	KeyName *string `json:"key_name,omitempty"`
 
-	// Lease A lease of the servers, from now or from a later `start`. It does not go with `connection_id` or `start: false`.
+	// Lease A lease of the servers, from now or from a later `start`. It cannot be combined with `connection_id` or `start: false`.
 	Lease *OrderLeaseRequest `json:"lease,omitempty"`
 
 	// Metadata Metadata of the server. Keys have ASCII letters, digits, and `-_:. `.
@@ -2277,7 +2280,7 @@ type LaunchRequest struct {
 	// OnFailure What becomes of the servers when one fails. `rollback`: all or nothing.
 	OnFailure *LaunchRequestOnFailure `json:"on_failure,omitempty"`
 
-	// ReservationID An active reservation of hosts. The servers are placed on its hosts, with its flavors. It does not go with
+	// ReservationID An active reservation of hosts. The servers are placed on its hosts, with its flavors. It cannot be combined with
 	// `reuse`, nor with a connection to another cloud.
 	ReservationID *GivenID `json:"reservation_id,omitempty"`
 
@@ -2570,6 +2573,9 @@ type MachineSpec struct {
 	// removes it.
 	UserData *string `json:"user_data,omitempty"`
 
+	// UserDataBase64 Instead of user_data, any bytes in base64 with padding, such as a compressed file.
+	UserDataBase64 *string `json:"user_data_base64,omitempty"`
+
 	// Volumes Managed volumes, to attach.
 	Volumes *[]string `json:"volumes,omitempty"`
 }
@@ -2638,6 +2644,30 @@ type ManagedRepair string
 
 // ManagedRequestMethod What is pending.
 type ManagedRequestMethod string
+
+// ManagedDiff defines model for ManagedDiff.
+type ManagedDiff struct {
+	Differences []ManagedDifference `json:"differences"`
+
+	// From The revision that is compared.
+	From int `json:"from"`
+
+	// To The other revision. Absent: what is real.
+	To *int `json:"to,omitempty"`
+}
+
+// ManagedDifference defines model for ManagedDifference.
+type ManagedDifference struct {
+	// From The value in the revision that is compared, if it has one.
+	From interface{} `json:"from,omitempty"`
+
+	// Member The id of the member that differs.
+	Member *UUID  `json:"member,omitempty"`
+	Path   string `json:"path"`
+
+	// To The value in the other revision, or the real one, if there is one.
+	To interface{} `json:"to,omitempty"`
+}
 
 // ManagedEventData Data of `cloudfn.managed.state.v1`.
 type ManagedEventData struct {
