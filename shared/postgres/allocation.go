@@ -151,7 +151,8 @@ func (e *noHosts) refusal(want domain.HostWant) error {
 		refusal.Code = apperr.Unprocessable
 		return &domain.FreeError{Refusal: refusal}
 	}
-	detail := fmt.Sprintf("%d of the %d hosts that match are not free, up and not cordoned for the whole period", want.Min, e.matching)
+	detail := fmt.Sprintf("%d of the %d hosts that match are not free, up and not cordoned for the whole period",
+		want.Min, e.matching)
 	if !e.at.IsZero() {
 		detail += ": they are from " + e.at.UTC().Format(time.RFC3339Nano)
 	}
