@@ -150,8 +150,8 @@ export function dialog(title, fill) {
   return node;
 }
 
-/** confirm asks before something is done that cannot be undone; do answers whether to close. */
-export function confirm(title, text, verb, act) {
+/** confirm asks before something is done that cannot be undone. more is what the act reads, below the text. */
+export function confirm(title, text, verb, act, ...more) {
   dialog(title, (close) => {
     const said = el('p', { class: 'error', role: 'alert' });
     const go = button(verb, async () => {
@@ -164,7 +164,7 @@ export function confirm(title, text, verb, act) {
         go.disabled = false;
       }
     }, { kind: 'danger' });
-    return [el('p', {}, text), said, el('div', { class: 'row end' }, button('Cancel', close), go)];
+    return [el('p', {}, text), ...more, said, el('div', { class: 'row end' }, button('Cancel', close), go)];
   });
 }
 
