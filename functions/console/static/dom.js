@@ -168,6 +168,19 @@ export function confirm(title, text, verb, act, ...more) {
   });
 }
 
+/** check is a box to tick, with its words. */
+export function check(words) {
+  const input = el('input', { type: 'checkbox' });
+  return { input, node: el('div', { class: 'many' }, el('label', {}, input, el('span', {}, words))) };
+}
+
+/** showFor hides a node until a promise is true. */
+export function showFor(promise, node) {
+  node.hidden = true;
+  promise.then((isShown) => { node.hidden = !isShown; });
+  return node;
+}
+
 /** secret shows what is shown only once, to be copied or saved. It stays when the session ends meanwhile. */
 export function secret(title, text, value, file) {
   const href = file && URL.createObjectURL(new Blob([value], { type: 'text/plain' }));
