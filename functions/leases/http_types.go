@@ -38,7 +38,7 @@ type ReservationRequest struct {
 	Zone         string                 `json:"zone,omitempty" maxLength:"255" doc:"The availability zone."`
 	Region       string                 `json:"region,omitempty" maxLength:"255" doc:"The region of the hosts."`
 	Traits       []string               `json:"traits,omitempty" maxItems:"50" uniqueItems:"true" doc:"Of each host."`
-	Capabilities map[string]string      `json:"capabilities,omitempty"`
+	Capabilities []string               `json:"capabilities,omitempty" maxItems:"50"`
 	Flavors      []string               `json:"flavors,omitempty" minItems:"1" maxItems:"20" uniqueItems:"true"`
 }
 

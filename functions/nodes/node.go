@@ -12,6 +12,7 @@ import (
 // node is a host as Nova and Placement show it now, and what is stored of it.
 type node struct {
 	domain.ComputeHost
+	region    string
 	isThere   bool          // Nova has it
 	stored    domain.Node   // Version 0 = nothing is
 	drain     *domain.Drain // the last one

@@ -74,16 +74,18 @@ func (s service) all(ctx context.Context, cloud session) ([]node, error) {
 	}
 	out := make([]node, 0, len(hosts))
 	for _, h := range hosts {
-		if s := byName[h.Name]; h.CellDown {
-			h.Zone, h.IsUp, h.IsEnabled, h.ServiceID = s.Zone, s.IsUp, s.Enabled, s.ServiceID
-			h.DisabledReason, h.SeenAt = s.DisabledReason, s.ServiceAt
+		if before := byName[h.Name]; h.CellDown {
+			h.Zone, h.IsUp, h.IsEnabled, h.ServiceID = before.Zone, before.IsUp, before.Enabled, before.ServiceID
+			h.DisabledReason, h.SeenAt = before.DisabledReason, before.ServiceAt
 		}
-		out = append(out, node{ComputeHost: h, isThere: true, stored: byName[h.Name], isolation: isolation})
+		out = append(out, node{
+			ComputeHost: h, region: s.cloud.Region(), isThere: true, stored: byName[h.Name], isolation: isolation,
+		})
 		delete(byName, h.Name)
 	}
 	for _, gone := range byName {
 		host := domain.ComputeHost{Name: gone.Name, Zone: gone.Zone}
-		out = append(out, node{ComputeHost: host, stored: gone, isolation: isolation})
+		out = append(out, node{ComputeHost: host, region: gone.Region, stored: gone, isolation: isolation})
 	}
 	slices.SortFunc(out, func(a, b node) int { return strings.Compare(a.Name, b.Name) })
 	return out, nil

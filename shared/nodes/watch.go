@@ -52,39 +52,45 @@ type Watcher struct {
 // probes is how many status URLs are asked at a time.
 const probes = 16
 
-// Poll reads the hosts of the cloud, stores what it sees, and cordons and drains hosts whose admins have said so. It
-// returns all hosts as they are now, and whether a status has changed.
-func (w Watcher) Poll(ctx context.Context) (nodes []domain.Node, changed bool, err error) {
+// Observed is what a poll has found.
+type Observed struct {
+	Nodes   []domain.Node        // all that are stored, as they are now
+	Hosts   []domain.ComputeHost // those that Nova has
+	Changed bool                 // the status of a node has
+}
+
+// Poll reads the hosts of the cloud, stores what it sees, and cordons and drains hosts whose admins have said so.
+func (w Watcher) Poll(ctx context.Context) (found Observed, err error) {
 	limits := domain.NodeLimits{Suspect: w.Suspect, Down: w.Down}
 	if limits.AsOf, err = w.Now(ctx); err != nil { // before Nova is asked: what is done meanwhile is newer
-		return nil, false, err
+		return found, err
 	}
 	before, err := w.Nodes.All(ctx)
 	if err != nil {
-		return nil, false, err
+		return found, err
 	}
-	hosts, err := w.read(ctx, before)
-	if err != nil {
-		return before, false, w.failed(ctx, err)
+	if found.Hosts, err = w.read(ctx, before); err != nil {
+		return found, w.failed(ctx, err)
 	}
 	limits.Answering = w.answering(ctx, before)
-	differ, err := w.Nodes.Observe(ctx, hosts, limits)
+	changed, err := w.Nodes.Observe(ctx, found.Hosts, limits)
 	if err != nil {
-		return before, false, err
+		return found, err
 	}
+	found.Changed = len(changed) > 0
 	if err := w.Nodes.MonitorWorks(ctx); err != nil {
-		return before, false, err
+		return found, err
 	}
-	if err := w.record(ctx, hosts); err != nil {
-		return before, false, err
+	if err := w.record(ctx, found.Hosts); err != nil {
+		return found, err
 	}
-	if nodes, err = w.Nodes.All(ctx); err != nil {
-		return before, false, err
+	if found.Nodes, err = w.Nodes.All(ctx); err != nil {
+		return found, err
 	}
-	if err := w.care(ctx, nodes, hosts, limits.AsOf); err != nil { // the hosts were read all the same
+	if err := w.care(ctx, found.Nodes, found.Hosts, limits.AsOf); err != nil { // the hosts were read all the same
 		slog.WarnContext(ctx, "not every host could be cordoned or drained", "error", err)
 	}
-	return nodes, len(differ) > 0, nil
+	return found, nil
 }
 
 // read reads the hosts. An empty list is no news of a cloud that had hosts: then the account does not see them.

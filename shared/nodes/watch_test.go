@@ -72,7 +72,7 @@ func (f *fakeWatch) Create(_ context.Context, d domain.Drain) (domain.Drain, boo
 
 func (f *fakeWatch) poll(t *testing.T) error {
 	t.Helper()
-	_, _, err := Watcher{
+	_, err := Watcher{
 		Nodes: f, Drains: f, Cloud: f, Suspect: time.Minute, Down: 2 * time.Minute, Parallel: 2,
 		Now: func(context.Context) (time.Time, error) { return epoch, nil },
 		Probe: func(_ context.Context, url string) error {

@@ -8,10 +8,6 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
-	"strings"
-
-	"github.com/gophercloud/gophercloud/v2/openstack/placement/v1/resourceproviders"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -38,16 +34,18 @@ func (s service) domain() domain.ComputeHost {
 
 // hypervisor is what a nova-compute drives: one, or with bare metal many.
 type hypervisor struct {
-	ID       string          `json:"id"`
-	Hostname string          `json:"hypervisor_hostname"`
-	Type     string          `json:"hypervisor_type"`
-	Version  int             `json:"hypervisor_version"`
-	VCPUs    int             `json:"vcpus"`
-	RAMMB    int             `json:"memory_mb"`
-	DiskGB   int             `json:"local_gb"`
-	UsedGB   int             `json:"local_gb_used"`
-	CPU      json.RawMessage `json:"cpu_info"`
-	Service  struct {
+	ID         string          `json:"id"`
+	Hostname   string          `json:"hypervisor_hostname"`
+	Type       string          `json:"hypervisor_type"`
+	Version    int             `json:"hypervisor_version"`
+	VCPUs      int             `json:"vcpus"`
+	UsedVCPUs  int             `json:"vcpus_used"`
+	RAMMB      int             `json:"memory_mb"`
+	UsedRAMMB  int             `json:"memory_mb_used"`
+	DiskGB     int             `json:"local_gb"`
+	UsedDiskGB int             `json:"local_gb_used"`
+	CPU        json.RawMessage `json:"cpu_info"`
+	Service    struct {
 		Host string `json:"host"`
 	} `json:"service"`
 	Servers []struct {
@@ -168,10 +166,9 @@ func describe(host *domain.ComputeHost, driven []hypervisor) {
 		for _, server := range h.Servers {
 			servers[server.ID] = true
 		}
-		host.VCPUs += h.VCPUs
-		host.RAMMB += h.RAMMB
-		host.DiskGB += h.DiskGB
-		host.UsedDiskGB += h.UsedGB
+		host.VCPUs, host.UsedVCPUs = host.VCPUs+h.VCPUs, host.UsedVCPUs+h.UsedVCPUs
+		host.RAMMB, host.UsedRAMMB = host.RAMMB+h.RAMMB, host.UsedRAMMB+h.UsedRAMMB
+		host.DiskGB, host.UsedDiskGB = host.DiskGB+h.DiskGB, host.UsedDiskGB+h.UsedDiskGB
 	}
 	host.Servers, host.ServerIDs = len(servers), slices.Sorted(maps.Keys(servers))
 	if len(driven) != 1 {
@@ -201,66 +198,6 @@ func attributes(into map[string]string, path string, value any) {
 		text, _ := json.Marshal(v) //nolint:errchkjson // it was read as JSON
 		into[path] = string(text)
 	}
-}
-
-// inventoryCalls is how many hosts Placement is asked for at a time.
-const inventoryCalls = 8
-
-// HostInventories fills in what servers may use of each host, what they use, and its traits. A host without a provider
-// keeps what Nova says, and has no traits.
-func (s *Session) HostInventories(ctx context.Context, hosts []domain.ComputeHost) error {
-	calls, ctx := errgroup.WithContext(ctx)
-	calls.SetLimit(inventoryCalls)
-	for i := range hosts {
-		if hosts[i].ProviderID != "" {
-			calls.Go(func() error { return s.hostInventory(ctx, &hosts[i]) })
-		}
-	}
-	return calls.Wait()
-}
-
-// HostInventory is HostInventories of one host.
-func (s *Session) HostInventory(ctx context.Context, host domain.ComputeHost) (domain.ComputeHost, error) {
-	hosts := []domain.ComputeHost{host}
-	err := s.HostInventories(ctx, hosts)
-	return hosts[0], err
-}
-
-// hostInventory asks Placement for one host. nova-compute makes the provider after the hypervisor, so it may be absent.
-func (s *Session) hostInventory(ctx context.Context, host *domain.ComputeHost) error {
-	placement, err := s.client(ctx, "placement", "", placementTraits)
-	if err != nil {
-		return err
-	}
-	has, err := resourceproviders.GetInventories(ctx, placement, host.ProviderID).Extract()
-	if err != nil {
-		return absentIsDone(classify("placement", err))
-	}
-	used, err := resourceproviders.GetUsages(ctx, placement, host.ProviderID).Extract()
-	if err != nil {
-		return absentIsDone(classify("placement", err))
-	}
-	host.VCPUs, host.UsedVCPUs = 0, 0
-	for class, inventory := range has.Inventories {
-		// with ratios such as 1.1 Placement rounds down, too
-		capacity := int(float32(inventory.Total-inventory.Reserved) * inventory.AllocationRatio)
-		switch class {
-		case "VCPU", "PCPU": // a host may have shared and dedicated ones
-			host.VCPUs += capacity
-			host.UsedVCPUs += used.Usages[class]
-		case "MEMORY_MB":
-			host.RAMMB, host.UsedRAMMB = capacity, used.Usages[class]
-		case "DISK_GB": // absent where disks are shared; then Nova's word stays
-			host.DiskGB, host.UsedDiskGB = capacity, used.Usages[class]
-		}
-	}
-	found, err := resourceproviders.GetTraits(ctx, placement, host.ProviderID).Extract()
-	if err != nil {
-		return absentIsDone(classify("placement", err))
-	}
-	host.Traits = found.Traits
-	slices.SortFunc(host.Traits, strings.Compare)
-	return nil
 }
 
 // HostServers lists the servers on a host with their sizes, those of all projects: by default to the cloud's

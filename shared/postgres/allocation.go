@@ -30,9 +30,14 @@ const bookingAttempts = 10
 const (
 	// matchSQL selects the nodes (n) that a reservation can have: $1 to $6 are of a domain.HostWant; $7 are the names
 	// of those that have its capabilities, null if it wants none.
-	matchSQL = `n.pool = 'reservable' and n.is_up and ($1 = '' or n.region = $1) and ($2 = '' or n.zone = $2)
+	matchSQL = `n.pool = 'reservable' and ($1 = '' or n.region = $1) and ($2 = '' or n.zone = $2)
       and n.vcpus >= $3 and n.ram_mb >= $4 and n.disk_gb >= $5 and n.traits @> $6::text[]
       and ($7::text[] is null or n.name = any($7::text[]))`
+
+	// inServiceSQL selects the nodes (n) that are up and not cordoned. Others are expected back at backSQL, which stays
+	// the same for a day, so that what a refusal names can be booked: no lease that begins before gets them.
+	inServiceSQL = `(n.is_up and n.enabled and n.status <> 'down')`
+	backSQL      = `(date_trunc('day', now(), 'UTC') + interval '2 days')`
 
 	countMatchesSQL = `select count(*)::int from nodes n where ` + matchSQL
 
@@ -43,7 +48,7 @@ const (
 	allocateSQL = `
 with picked as materialized (
     select n.name from nodes n
-    where ` + matchSQL + `
+    where ` + matchSQL + ` and (` + inServiceSQL + ` or $8 >= ` + backSQL + `)
       and n.name not in (select a.node from allocations a where a.during && tstzrange($8, $9))
     order by n.vcpus, n.ram_mb, n.disk_gb, random() limit $10
     for key share of n
@@ -113,7 +118,7 @@ func matchArgs(ctx context.Context, db querier, want domain.HostWant) ([]any, er
 // noHosts says that a reservation (n) got no hosts.
 type noHosts struct {
 	n, matching int
-	at          time.Time // when it would get them; zero = never
+	at, end     time.Time // of the lease when it would get them; zero = never
 }
 
 // Error implements error.
@@ -124,22 +129,22 @@ func (e *noHosts) refusal(want domain.HostWant) error {
 	field := fmt.Sprintf("reservations[%d].min", e.n)
 	if e.matching < want.Min {
 		refusal := apperr.InvalidField(field,
-			fmt.Sprintf("is %d, but %d reservable hosts are up and match", want.Min, e.matching))
+			fmt.Sprintf("is %d, but %d reservable hosts match", want.Min, e.matching))
 		refusal.Code = apperr.Unprocessable
 		return &domain.FreeError{Refusal: refusal}
 	}
-	detail := fmt.Sprintf("%d of the %d hosts that match are not free for the whole period", want.Min, e.matching)
+	detail := fmt.Sprintf("%d of the %d hosts that match are not free, up and not cordoned for the whole period", want.Min, e.matching)
 	if !e.at.IsZero() {
 		detail += ": they are from " + e.at.UTC().Format(time.RFC3339Nano)
 	}
 	refusal := apperr.InvalidField(field, detail)
 	refusal.Code = apperr.Conflict
-	return &domain.FreeError{Refusal: refusal, FreeAt: e.at}
+	return &domain.FreeError{Refusal: refusal, FreeAt: e.at, FreeEnd: e.end}
 }
 
 // refuse says why a reservation got no hosts, and when it would get them.
 func refuse(ctx context.Context, tx pgx.Tx, b booking, match []any) error {
-	want, need := *b.reservation().Want, b.until().Sub(b.lease.StartsAt)
+	want := *b.reservation().Want
 	matching, err := queryValue[int](ctx, tx, countMatchesSQL, match...)
 	if err != nil {
 		return err
@@ -148,12 +153,15 @@ func refuse(ctx context.Context, tx pgx.Tx, b booking, match []any) error {
 	if matching < want.Min {
 		return refused
 	}
-	gaps, err := queryAll[gap](ctx, tx, gapsSQL, append(match, b.lease.StartsAt, farAway, need)...)
+	slots, err := freeSlots(ctx, tx, match, search{
+		from: b.lease.StartsAt, until: farAway, hosts: want.Min, limit: 1,
+		end: func(start time.Time) time.Time { return b.lease.EndFrom(start).Add(b.cleaning) },
+	})
 	if err != nil {
 		return err
 	}
-	if slots := sweep(gaps, want.Min, need, 1); len(slots) > 0 {
-		refused.at = slots[0].From
+	if len(slots) > 0 {
+		refused.at, refused.end = slots[0].From, b.lease.EndFrom(slots[0].From)
 	}
 	return refused
 }

@@ -123,9 +123,11 @@ func searchTime(t *testing.T, database string, conn *pgx.Conn, when string) {
 	must(t, err)
 	defer db.Close()
 	var times []float64
+	length, err := domain.ParsePeriod("P2D")
+	must(t, err)
 	for range 15 {
 		slots, err := postgres.Leases{DB: db}.Availability(context.Background(), domain.FreeQuery{
-			Want: domain.HostWant{VCPUs: 32}, Hosts: 3, Duration: 48 * time.Hour, From: time.Now(),
+			Want: domain.HostWant{VCPUs: 32}, Hosts: 3, Length: length, From: time.Now(),
 			Until: time.Now().AddDate(0, 0, 90), Limit: 20,
 		})
 		must(t, err)

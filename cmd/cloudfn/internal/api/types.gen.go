@@ -1414,7 +1414,7 @@ type ConnectionRequest struct {
 	// ExpiresAt Until when it can be granted.
 	ExpiresAt Time `json:"expires_at"`
 
-	// For Who is authorized to act through the connection: the requesting user, or every user of the project who may do more than read there.
+	// For Who is authorized to act through the connection: the requesting user, or every user of the project with a role of `WRITE_ROLES` there.
 	For Grantee `json:"for"`
 
 	// ID Version 7, in the order of time.
@@ -1529,14 +1529,14 @@ type CreateConnection struct {
 	// Region For an application credential: the region to act in, if it is not the region of this service, or that cloud has several.
 	Region *string `json:"region,omitempty"`
 
-	// Roles For a trust: which roles of the caller's token. The default is member. One of them must do more than read.
+	// Roles For a trust: which roles of the caller's token. The default is member. One of them must be of `WRITE_ROLES`.
 	Roles *[]string `json:"roles,omitempty"`
 
 	// Secret For an application credential: its secret.
 	Secret *string `json:"secret,omitempty"`
 
 	// UsableBy The users and projects that may act through it, besides the caller. A project stands for every user with a role in it
-	// that may do more than read. An id has 32 or 64 hexadecimal digits, except with a Keystone whose ids have another form.
+	// with a role of `WRITE_ROLES`. An id has 32 or 64 hexadecimal digits, except with a Keystone whose ids have another form.
 	// Names (20 at most) are resolved when the connection is created, with the caller's token; only their ids count from then on. By
 	// Keystone's default policy a member finds the projects in which he has a role, and an administrator all users and projects.
 	// Any other name is a 400 that says how to find the id.
@@ -1553,7 +1553,7 @@ type CreateConnectionRequest struct {
 	// ExpiresAt Until when: in the future, and 366 days ahead at most. The request expires then, too.
 	ExpiresAt *time.Time `json:"expires_at,omitempty"`
 
-	// For Who is authorized to act through the connection: the requesting user, or every user of the project who may do more than read there.
+	// For Who is authorized to act through the connection: the requesting user, or every user of the project with a role of `WRITE_ROLES` there.
 	For *Grantee `json:"for,omitempty"`
 
 	// Limits What may be ordered through the connection, besides its actions and its quota. A list that is absent or null is no limit. In a
@@ -1766,11 +1766,20 @@ type Drain struct {
 	// Moving What Nova was asked to move.
 	Moving []MovingServer `json:"moving"`
 
+	// Parallel How many servers move at a time. Absent when the request has left it to the setting of watch-nodes.
+	Parallel *int `json:"parallel,omitempty"`
+
 	// Reason Why it has failed, or waits.
 	Reason *string `json:"reason,omitempty"`
 
+	// RequestedBy Absent when automatic, and in a dry run.
+	RequestedBy *DrainRequester `json:"requested_by,omitempty"`
+
 	// Room Of a dry run: for all servers.
 	Room *DrainRoom `json:"room,omitempty"`
+
+	// ServerTimeout For how long one server may move, an ISO 8601 duration. Absent as `parallel` is.
+	ServerTimeout *string `json:"server_timeout,omitempty"`
 
 	// Servers All of them. Lists of nodes do not have it.
 	Servers *[]DrainServer `json:"servers,omitempty"`
@@ -1811,9 +1820,16 @@ type DrainNode struct {
 	// Parallel How many servers move at a time.
 	Parallel *int `json:"parallel,omitempty"`
 
-	// ServerTimeout An ISO 8601 duration: for how long one server may move. After it the server is skipped. The setting of
-	// watch-nodes by default.
+	// ServerTimeout An ISO 8601 duration, 10 seconds to 24 hours: for how long one server may move. After it the server is
+	// skipped. The setting of watch-nodes by default.
 	ServerTimeout *string `json:"server_timeout,omitempty"`
+}
+
+// DrainRequester defines model for DrainRequester.
+type DrainRequester struct {
+	ProjectID string  `json:"project_id"`
+	UserID    string  `json:"user_id"`
+	UserName  *string `json:"user_name,omitempty"`
 }
 
 // DrainServer defines model for DrainServer.
@@ -1956,7 +1972,7 @@ type GrantConnectionRequest struct {
 	Secret *string `json:"secret,omitempty"`
 }
 
-// Grantee Who is authorized to act through the connection: the requesting user, or every user of the project who may do more than read there.
+// Grantee Who is authorized to act through the connection: the requesting user, or every user of the project with a role of `WRITE_ROLES` there.
 type Grantee string
 
 // HourStat How many servers there were at one full hour.
@@ -2855,6 +2871,9 @@ type Node struct {
 	// Reason Why it does not join or leave yet.
 	Reason *string `json:"reason,omitempty"`
 
+	// Region Of Keystone. Absent when the cloud has only one.
+	Region *string `json:"region,omitempty"`
+
 	// RegionZone Where its admins say that it is.
 	RegionZone *string `json:"region_zone,omitempty"`
 
@@ -3315,9 +3334,9 @@ type Requester struct {
 
 // Reservation defines model for Reservation.
 type Reservation struct {
-	Capabilities *map[string]string `json:"capabilities,omitempty"`
-	DiskGb       *int               `json:"disk_gb,omitempty"`
-	Flavors      *[]LeaseFlavor     `json:"flavors,omitempty"`
+	Capabilities *[]string      `json:"capabilities,omitempty"`
+	DiskGb       *int           `json:"disk_gb,omitempty"`
+	Flavors      *[]LeaseFlavor `json:"flavors,omitempty"`
 
 	// Hosts How many hosts it has.
 	Hosts *int `json:"hosts,omitempty"`
@@ -3347,10 +3366,15 @@ type ReservationType string
 
 // ReservationRequest defines model for ReservationRequest.
 type ReservationRequest struct {
-	// Capabilities Conditions by attribute of the hosts, as in Nova's extra specs: a value, or an operator and a value. `=` (at least),
-	// `==`, `!=`, `>=` and `<=` compare numbers; `s==`, `s!=`, `s<`, `s<=`, `s>` and `s>=` texts; `<in>`, `<all-in>` and
-	// `<or>` have the meaning that they have there. An attribute of several parts has the scope `capabilities:`.
-	Capabilities *map[string]string `json:"capabilities,omitempty"`
+	// Capabilities What each host must have, all of it: `ATTRIBUTE OPERATOR VALUE`. Attributes are `vcpus`, `ram_mb` and `disk_gb`, by
+	// Placement's inventories, and what Nova shows of the hypervisor, such as `hypervisor_type` or `cpu_info:arch`, with
+	// the scope `capabilities:` or without. The extra specs `hw:cpu_vendor`, `hw:cpu_arch`, `hw:cpu_model` and
+	// `hw:cpu_features` are about the host's CPU. `trait:NAME` is `= required` or `= forbidden`.
+	//
+	// As in Nova's extra specs `=` is at least, of a number; of a text it is equal, in any case. `==`, `!=`, `>=`, `<=`,
+	// `>` and `<` compare numbers; `s==`, `s!=`, `s<`, `s<=`, `s>` and `s>=`, after a blank, texts; `<in>`, `<all-in>` and
+	// `<or>` have the meaning that they have there.
+	Capabilities *[]string `json:"capabilities,omitempty"`
 
 	// DiskGb Of each, in GiB
 	DiskGb *int `json:"disk_gb,omitempty"`

@@ -2,8 +2,10 @@
 package nodes
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -23,16 +25,17 @@ var noun = cli.Noun[api.Node]{
 			"ISOLATION+", "HEARTBEAT+:heartbeat_at", "LABELS+",
 		},
 		Details: []string{
-			"STATUS_REASON", "STATUS_SINCE", "SCHEDULABLE", "DISABLED_REASON", "REASON", "REGION_ZONE", "NETWORK_ZONE",
-			"PROVIDERS", "STATUS_URL", "ALERT", "AUTO_CORDON_AFTER", "AUTO_DRAIN_AFTER",
+			"STATUS_REASON", "STATUS_SINCE", "SCHEDULABLE", "DISABLED_REASON", "REASON", "REGION", "REGION_ZONE",
+			"NETWORK_ZONE", "PROVIDERS", "STATUS_URL", "ALERT", "AUTO_CORDON_AFTER", "AUTO_DRAIN_AFTER", "DRAIN_TERMS",
 		},
 		Name: func(n api.Node) string { return n.Name },
 		Texts: map[string]func(api.Node) string{
-			"VCPUS":   func(n api.Node) string { return share(n.Used.Vcpus, n.Capacity.Vcpus) },
-			"RAM_MB":  func(n api.Node) string { return share(n.Used.RAMMb, n.Capacity.RAMMb) },
-			"DISK_GB": func(n api.Node) string { return share(n.Used.DiskGb, n.Capacity.DiskGb) },
-			"DRAIN":   func(n api.Node) string { return drainText(n.Drain) },
-			"LABELS":  func(n api.Node) string { return managed.Pairs(n.Labels) },
+			"VCPUS":       func(n api.Node) string { return share(n.Used.Vcpus, n.Capacity.Vcpus) },
+			"RAM_MB":      func(n api.Node) string { return share(n.Used.RAMMb, n.Capacity.RAMMb) },
+			"DISK_GB":     func(n api.Node) string { return share(n.Used.DiskGb, n.Capacity.DiskGb) },
+			"DRAIN":       func(n api.Node) string { return drainText(n.Drain) },
+			"DRAIN_TERMS": func(n api.Node) string { return drainTerms(n.Drain) },
+			"LABELS":      func(n api.Node) string { return managed.Pairs(n.Labels) },
 		},
 	},
 }
@@ -49,6 +52,27 @@ func drainText(d *api.Drain) string {
 		text += fmt.Sprintf(", %d skipped", n)
 	}
 	return text
+}
+
+// drainTerms says who has begun a drain, and what it was asked to be.
+func drainTerms(d *api.Drain) string {
+	if d == nil {
+		return ""
+	}
+	var terms []string
+	switch by := d.RequestedBy; {
+	case d.Automatic:
+		terms = append(terms, "automatic")
+	case by != nil:
+		terms = append(terms, "by "+cmp.Or(cli.Value(by.UserName), by.UserID))
+	}
+	if n := cli.Value(d.Parallel); n > 0 {
+		terms = append(terms, fmt.Sprintf("%d at a time", n))
+	}
+	if limit := cli.Value(d.ServerTimeout); limit != "" {
+		terms = append(terms, limit+" for each server")
+	}
+	return strings.Join(terms, ", ")
 }
 
 // Command holds the commands for hosts of compute.
