@@ -57,13 +57,15 @@ func (d Delegation) check(ctx context.Context, kind domain.ConnectionKind) (faul
 		fault(d.Secret != nil, "secret", other)
 		fault(d.AuthURL != nil, "auth_url", other)
 		fault(d.Region != nil, "region", other)
-		own := slices.Compact(slices.Sorted(slices.Values(auth.CallerOrNobody(ctx).Roles)))
+		who := auth.CallerOrNobody(ctx)
+		own := slices.Compact(slices.Sorted(slices.Values(who.Roles)))
 		for _, role := range d.Roles {
 			fault(!slices.Contains(own, role), "roles",
 				fmt.Sprintf("has the role %.64q, which your token does not have", role), own...)
 		}
-		readsOnly := d.Roles != nil && !(domain.Identity{Roles: d.Roles}).MayAct()
-		fault(readsOnly, "roles", "must have a role besides reader, which only reads", own...)
+		may := func(role string) bool { return slices.Contains(who.WriteRoles, role) }
+		fault(d.Roles != nil && !slices.ContainsFunc(d.Roles, may), "roles",
+			"must have a role that permits changes", who.WriteRoles...)
 	case domain.CredentialConnection:
 		fault(d.Roles != nil, "roles", "does not go with the kind application_credential: the credential has its own")
 		fault(d.ID == nil, "id", "must be the application credential's id")

@@ -1414,7 +1414,7 @@ type ConnectionRequest struct {
 	// ExpiresAt Until when it can be granted.
 	ExpiresAt Time `json:"expires_at"`
 
-	// For Who is authorized to act through the connection: the requesting user, or every user of the project who may do more than read there.
+	// For Who is authorized to act through the connection: the requesting user, or every user of the project with a role of `WRITE_ROLES` there.
 	For Grantee `json:"for"`
 
 	// ID Version 7, in the order of time.
@@ -1529,14 +1529,14 @@ type CreateConnection struct {
 	// Region For an application credential: the region to act in, if it is not the region of this service, or that cloud has several.
 	Region *string `json:"region,omitempty"`
 
-	// Roles For a trust: which roles of the caller's token. The default is member. One of them must do more than read.
+	// Roles For a trust: which roles of the caller's token. The default is member. One of them must be of `WRITE_ROLES`.
 	Roles *[]string `json:"roles,omitempty"`
 
 	// Secret For an application credential: its secret.
 	Secret *string `json:"secret,omitempty"`
 
 	// UsableBy The users and projects that may act through it, besides the caller. A project stands for every user with a role in it
-	// that may do more than read. An id has 32 or 64 hexadecimal digits, except with a Keystone whose ids have another form.
+	// with a role of `WRITE_ROLES`. An id has 32 or 64 hexadecimal digits, except with a Keystone whose ids have another form.
 	// Names (20 at most) are resolved when the connection is created, with the caller's token; only their ids count from then on. By
 	// Keystone's default policy a member finds the projects in which he has a role, and an administrator all users and projects.
 	// Any other name is a 400 that says how to find the id.
@@ -1553,7 +1553,7 @@ type CreateConnectionRequest struct {
 	// ExpiresAt Until when: in the future, and 366 days ahead at most. The request expires then, too.
 	ExpiresAt *time.Time `json:"expires_at,omitempty"`
 
-	// For Who is authorized to act through the connection: the requesting user, or every user of the project who may do more than read there.
+	// For Who is authorized to act through the connection: the requesting user, or every user of the project with a role of `WRITE_ROLES` there.
 	For *Grantee `json:"for,omitempty"`
 
 	// Limits What may be ordered through the connection, besides its actions and its quota. A list that is absent or null is no limit. In a
@@ -1953,7 +1953,7 @@ type GrantConnectionRequest struct {
 	Secret *string `json:"secret,omitempty"`
 }
 
-// Grantee Who is authorized to act through the connection: the requesting user, or every user of the project who may do more than read there.
+// Grantee Who is authorized to act through the connection: the requesting user, or every user of the project with a role of `WRITE_ROLES` there.
 type Grantee string
 
 // HourStat How many servers there were at one full hour.
