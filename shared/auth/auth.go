@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/golang-lru/v2/expirable"
@@ -26,6 +27,9 @@ type Config struct {
 	AllowedProjects []string `env:"ALLOWED_PROJECTS"`
 	// Ids of the domains that are served and counted; a project must pass both lists.
 	AllowedDomains []string `env:"ALLOWED_DOMAINS"`
+	// Names of the roles that permit changes, in any case. Keystone adds the roles that a role implies to its tokens; a
+	// token without any of these only reads.
+	WriteRoles []string `env:"WRITE_ROLES, default=member,manager,admin"`
 	// How long a validated token is cached, 0s to 60s; a revoked token may work for that long.
 	TokenTTL time.Duration `env:"TOKEN_CACHE_TTL, default=60s"`
 }
@@ -39,6 +43,9 @@ func (c Config) Validate() error {
 	if slices.Contains(c.AllowedProjects, "") || slices.Contains(c.AllowedDomains, "") {
 		return errors.New("ALLOWED_PROJECTS and ALLOWED_DOMAINS are lists of ids, such as a,b: one of the ids is empty")
 	}
+	if slices.Contains(c.WriteRoles, "") {
+		return errors.New("WRITE_ROLES is a list of names of roles, such as member,admin: one of the names is empty")
+	}
 	return nil
 }
 
@@ -47,6 +54,16 @@ func (c Config) Validate() error {
 func (c Config) Allows(projectID, domainID string) bool {
 	return (len(c.AllowedProjects) == 0 || slices.Contains(c.AllowedProjects, projectID)) &&
 		(len(c.AllowedDomains) == 0 || slices.Contains(c.AllowedDomains, domainID))
+}
+
+// writeRoles returns those of the roles that permit changes. Keystone and oslo.policy ignore case in names of roles.
+func (c Config) writeRoles(roles []string) (list []string) {
+	for _, role := range roles {
+		if slices.ContainsFunc(c.WriteRoles, func(name string) bool { return strings.EqualFold(name, role) }) {
+			list = append(list, role)
+		}
+	}
+	return list
 }
 
 const (
@@ -163,6 +180,7 @@ func (a *Authenticator) remembered(key [32]byte) (domain.Identity, bool) {
 
 func (a *Authenticator) ask(ctx context.Context, key [32]byte, token domain.Secret) (domain.Identity, error) {
 	who, err := a.validate(ctx, token)
+	who.WriteRoles = a.cfg.writeRoles(who.Roles)
 	switch {
 	case apperr.CodeOf(err) == apperr.Unauthenticated || apperr.CodeOf(err) == apperr.Forbidden:
 		a.refused.Add(key, err)
@@ -210,12 +228,12 @@ func CanRead(ctx context.Context) error {
 	return err
 }
 
-// CanWrite fails unless the caller's roles in a project allow changes. It is for routes that ask OpenStack for nothing,
-// whose policy would decide otherwise.
+// CanWrite fails unless the caller's roles in a project permit changes.
 func CanWrite(ctx context.Context) error {
 	who, _, err := Project(ctx)
 	if err == nil && !who.MayAct() {
-		err = apperr.New(apperr.Forbidden, "the token's roles only allow reading")
+		err = apperr.New(apperr.Forbidden, "the token only reads: none of its roles (%s) permits changes",
+			strings.Join(who.Roles, ", "))
 	}
 	return err
 }

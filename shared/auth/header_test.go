@@ -3,6 +3,7 @@ package auth
 import (
 	"context"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -130,6 +131,40 @@ func TestCaller(t *testing.T) {
 	Caller(t.Context())
 }
 
+// TestWriteRoles: a token may change things by the roles of the setting only, whatever else it may do in OpenStack.
+func TestWriteRoles(t *testing.T) {
+	t.Parallel()
+	byDefault := []string{"member", "manager", "admin"}
+	for _, tc := range []struct {
+		setting, roles, write []string
+	}{
+		{byDefault, []string{"reader"}, nil},
+		{byDefault, []string{"load-balancer_observer", "key-manager:audit", "heat_stack_user", "reader"}, nil},
+		{byDefault, nil, nil},
+		{byDefault, []string{"manager", "member", "reader"}, []string{"manager", "member"}},
+		{byDefault, []string{"Member", "_member_"}, []string{"Member"}},
+		{[]string{"operator"}, []string{"operator", "member"}, []string{"operator"}},
+		{[]string{"operator"}, []string{"admin", "member"}, nil},
+	} {
+		a := New(Config{WriteRoles: tc.setting}, func(context.Context, domain.Secret) (domain.Identity, error) {
+			return domain.Identity{UserID: "u", ProjectID: "p", Roles: tc.roles}, nil
+		})
+		ctx, err := a.Authenticate(t.Context(), http.Header{"X-Auth-Token": {"t"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if who, _ := Caller(ctx); !slices.Equal(who.WriteRoles, tc.write) {
+			t.Errorf("WRITE_ROLES %v, a token with %v: got %v, want %v", tc.setting, tc.roles, who.WriteRoles, tc.write)
+		}
+		if err := CanWrite(ctx); (err == nil) != (tc.write != nil) || err != nil && apperr.CodeOf(err) != apperr.Forbidden {
+			t.Errorf("WRITE_ROLES %v, a token with %v: %v", tc.setting, tc.roles, err)
+		}
+		if err := CanRead(ctx); err != nil {
+			t.Errorf("a token with %v cannot read: %v", tc.roles, err)
+		}
+	}
+}
+
 func TestConfigValidate(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -143,6 +178,7 @@ func TestConfigValidate(t *testing.T) {
 		"lists":       {Config{AllowedProjects: []string{"a", "b"}, AllowedDomains: []string{"c"}}, true},
 		// it would let in every domain's token
 		"an empty project id": {Config{AllowedProjects: []string{"a", ""}}, false},
+		"an empty role":       {Config{WriteRoles: []string{"member", ""}}, false},
 		"an empty domain id":  {Config{AllowedDomains: []string{"", "c"}}, false},
 	} {
 		t.Run(name, func(t *testing.T) {

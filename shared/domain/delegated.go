@@ -77,6 +77,7 @@ type DelegatedAction struct {
 	ProjectID    string
 	ConnectionID uuid.UUID // zero = all of the project
 	InstanceID   uuid.UUID
+	LeaseID      uuid.UUID // the open lease of its instance; only an action that has been tried has it
 	ServerID     string // of Connect: the server to adopt
 	ImageName    string // of Snapshot; "" = the server's name
 	ImageID      string // of a Snapshot that has ended

@@ -139,13 +139,12 @@ func insertConnection(ctx context.Context, tx pgx.Tx, made domain.Connection) (d
 // connection is visible in its own project only, that of managed resources nowhere.
 const visible = `(not managed and (project_id = $1 or status <> 'deleted' and usable_by && $2::text[]))`
 
-// names are the ids that stand for the caller in usable_by. A project's id does not stand for callers who only read in
-// it.
+// names are the ids that stand for the caller in usable_by. A caller who only reads has none.
 func names(who domain.Identity) []string {
 	if who.MayAct() {
 		return []string{who.UserID, who.ProjectID}
 	}
-	return []string{who.UserID}
+	return []string{}
 }
 
 // Get reads a connection that the caller may see, with what is used of its quota. Whether the caller may act through it
