@@ -20,6 +20,7 @@ type session interface {
 	HostServers(ctx context.Context, host string) ([]domain.Server, error)
 	MayChangeAggregates(ctx context.Context, name string) error
 	MayChangeServices(context.Context) error
+	ProbeHost(ctx context.Context, name string) (domain.Isolation, error)
 	DisableService(ctx context.Context, id, reason string) error
 	EnableService(ctx context.Context, id string) error
 	DeleteService(ctx context.Context, id string) error
@@ -35,6 +36,7 @@ type service struct {
 	nodes      postgres.Nodes
 	drains     postgres.Drains
 	isolations postgres.Isolations
+	leases     postgres.Leases
 	cloud      openStack
 	statusURLs *webhook.Guard // which of them may be
 	wake       func(functions ...string)
@@ -91,7 +93,7 @@ func (s service) all(ctx context.Context, cloud session) ([]node, error) {
 	return out, nil
 }
 
-// fill asks Placement for what the hosts have, and what is used of it, and reads their last drains.
+// fill asks Placement for what the hosts have, and what is used of it, and reads their last drains and next leases.
 func (s service) fill(ctx context.Context, cloud session, nodes []node) error {
 	if len(nodes) == 0 {
 		return nil
@@ -103,9 +105,16 @@ func (s service) fill(ctx context.Context, cloud session, nodes []node) error {
 	if err := cloud.HostInventories(ctx, hosts); err != nil {
 		return err
 	}
+	next, err := s.leases.NextOf(ctx, names...)
+	if err != nil {
+		return err
+	}
 	drains, err := s.drains.Last(ctx, names...)
 	for n := range nodes {
 		nodes[n].ComputeHost = hosts[n]
+		if a, ok := next[nodes[n].Name]; ok {
+			nodes[n].lease = &a
+		}
 		if d, ok := drains[nodes[n].Name]; ok {
 			nodes[n].drain = &d
 		}

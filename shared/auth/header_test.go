@@ -3,8 +3,8 @@ package auth
 import (
 	"context"
 	"net/http"
-	"strings"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 

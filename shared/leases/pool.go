@@ -158,8 +158,12 @@ func (p Pool) open(ctx context.Context, node domain.Node) error {
 	return p.Cloud.DeleteTrait(ctx, PoolTrait)
 }
 
-// probeTime bounds a self-test.
-const probeTime = time.Minute
+const (
+	// probeTime bounds a self-test.
+	probeTime = time.Minute
+	// ProbeMargin is how long before its next lease a host is not tested on any more.
+	ProbeMargin = 10 * time.Minute
+)
 
 // Probe tests on an idle host whether the cloud keeps servers without the trait off it. ok is false without one.
 func (p Pool) Probe(ctx context.Context, busy []domain.Allocation) (result domain.Isolation, ok bool, err error) {

@@ -2,11 +2,11 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
@@ -118,22 +118,18 @@ func reallocate(ctx context.Context, tx pgx.Tx, r domain.Reservation, from strin
 		return "", err
 	}
 	args := append(match, old.Start, old.Until, 1, r.ProjectID, r.ID)
-	for range bookingAttempts {
-		got, err := queryOne[allocated](ctx, tx, allocateSQL, args...)
-		if err != nil || got.Picked == 0 {
-			return "", err
-		}
-		if len(got.Taken) == 0 { // somebody else was faster
-			continue
-		}
-		if old.PreparedAt.IsZero() || !old.Start.After(old.From) {
-			_, err = exec(ctx, tx, dropReplacedSQL, r.ProjectID, r.ID, from)
-		} else {
-			_, err = exec(ctx, tx, cutReplacedSQL, r.ProjectID, r.ID, from, old.Start)
-		}
-		return got.Taken[0], err
+	taken, err := takeHosts(ctx, tx, 1, 1, args)
+	switch {
+	case errors.Is(err, errTooFew):
+		return "", nil
+	case err != nil:
+		return "", err
+	case old.PreparedAt.IsZero() || !old.Start.After(old.From):
+		_, err = exec(ctx, tx, dropReplacedSQL, r.ProjectID, r.ID, from)
+	default:
+		_, err = exec(ctx, tx, cutReplacedSQL, r.ProjectID, r.ID, from, old.Start)
 	}
-	return "", apperr.New(apperr.Conflict, "others book the same hosts: the next attempt may find one")
+	return taken[0], err
 }
 
 // orChanged is domain.ErrChanged for no error.

@@ -141,7 +141,8 @@ function one(name, refresh) {
         ['Providers', (n.providers || []).join(', ')], ['Disabled because', n.disabled_reason],
         ['Cordoned by itself', n.auto_cordon_after && `after ${n.auto_cordon_after}`],
         ['Drained by itself', n.auto_drain_after && `after ${n.auto_drain_after}`],
-        ['Reservable', n.reservable], ['Isolation', n.isolation]])),
+        ['Reservable', n.reservable], ['Lease', n.lease && `${n.lease.id.slice(-8)} from ${n.lease.start} to ${n.lease.end}`],
+        ['Isolation', n.isolation], ['Isolation tested', n.tested_at && [age(n.tested_at), ' ago: ', n.isolation_detail]]])),
       n.drain ? el('div', { class: 'card stack' }, el('p', {}, mark(n.drain.state, `drain ${n.drain.state}`)),
         progress(n.drain)) : null);
   }
