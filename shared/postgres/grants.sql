@@ -76,5 +76,6 @@ begin
         grant delete, insert, select, update on streams to cloudfn_events;
         grant delete, insert, select, update on trusts_to_revoke to cloudfn_events;
         grant insert, select on unexpected_servers to cloudfn_events;
+        grant select on unserved_projects to cloudfn_events;
     end if;
 end $$;
