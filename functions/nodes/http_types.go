@@ -135,9 +135,9 @@ func etag(n domain.Node) string { return `"` + strconv.FormatInt(n.Version, 10) 
 func show(n node, isWhole bool) Node {
 	s := n.stored
 	shown := Node{
-		Name: n.Name, Region: n.region, Zone: n.Zone, RegionZone: s.RegionZone, NetworkZone: s.NetworkZone, Labels: s.Labels,
-		Providers: s.Providers, Status: n.status(), StatusReason: s.StatusReason, StatusURL: s.StatusURL,
-		Alert: s.Alert || s.Version == 0, Schedulable: n.IsEnabled, CordonedBy: n.cordonedBy(),
+		Name: n.Name, Region: n.region, Zone: n.Zone, RegionZone: s.RegionZone, NetworkZone: s.NetworkZone,
+		Labels: s.Labels, Providers: s.Providers, Status: n.status(), StatusReason: s.StatusReason,
+		StatusURL: s.StatusURL, Alert: s.Alert || s.Version == 0, Schedulable: n.IsEnabled, CordonedBy: n.cordonedBy(),
 		DisabledReason: n.DisabledReason, AutoCordon: domain.PeriodOf(s.AutoCordonAfter).String(),
 		AutoDrain: domain.PeriodOf(s.AutoDrainAfter).String(), HeartbeatAt: n.heartbeatAt(),
 		Capacity: Sizes{VCPUs: n.VCPUs, RAMMB: n.RAMMB, DiskGB: n.DiskGB},

@@ -56,6 +56,17 @@ func (c Config) Allows(projectID, domainID string) bool {
 		(len(c.AllowedDomains) == 0 || slices.Contains(c.AllowedDomains, domainID))
 }
 
+// Unserved returns the projects that the lists do not let in. A project whose domain is unknown is judged by its id.
+func (c Config) Unserved(all []domain.Remains) (list []domain.Remains) {
+	byID := Config{AllowedProjects: c.AllowedProjects}
+	for _, r := range all {
+		if !c.Allows(r.ProjectID, r.DomainID) && (r.DomainID != "" || !byID.Allows(r.ProjectID, "")) {
+			list = append(list, r)
+		}
+	}
+	return list
+}
+
 // writeRoles returns those of the roles that permit changes. Keystone and oslo.policy ignore case in names of roles.
 func (c Config) writeRoles(roles []string) (list []string) {
 	for _, role := range roles {

@@ -29,8 +29,8 @@ func (i Identity) Has(roles ...string) bool {
 // MayAct reports whether the identity may do more than read.
 func (i Identity) MayAct() bool { return len(i.WriteRoles) > 0 }
 
-// FewestWriteRoles returns the fewest roles that permit changes: member, or all but admin, or admin for an identity that
-// has nothing else. Empty = the identity only reads.
+// FewestWriteRoles returns the fewest roles that permit changes: member, or all but admin, or admin for an identity
+// that has nothing else. Empty = the identity only reads.
 func (i Identity) FewestWriteRoles() []string {
 	var others []string
 	for _, role := range i.WriteRoles {

@@ -88,3 +88,37 @@ func with(env map[string]string, name, value string) map[string]string {
 	env[name] = value
 	return env
 }
+
+// TestProjects lists and ends what projects have left that the lists do not let in.
+func TestProjects(t *testing.T) {
+	t.Parallel()
+	database := testkit.Database(t)
+	pool := testkit.Pool(t, database)
+	if _, err := pool.Exec(t.Context(), `
+insert into callbacks (project_id, id, user_id, url, status, secret)
+select p, gen_random_uuid(), 'u', 'https://a.example.com', 'verified', 's' from unnest('{p1,p2}'::text[]) p`); err != nil {
+		t.Fatal(err)
+	}
+	env := map[string]string{"DATABASE_URL": database, "ALLOWED_PROJECTS": "p2"}
+	for _, tc := range []struct {
+		args  []string
+		code  int
+		says  string
+		lacks string
+	}{
+		{[]string{"projects"}, 0, "p1 ", "p2"},
+		{[]string{"projects", "end", "p2"}, 1, `"p2" has nothing left to end`, "ended"},
+		{[]string{"projects", "end"}, 1, "unknown command", "ended"},
+		{[]string{"projects", "end", "p1"}, 0, "ended what project p1 has left", "p2"},
+		{[]string{"projects"}, 0, "no project that is not served has left anything", "p1"},
+	} {
+		code, out := testkit.Run(t, env, tc.args...)
+		if code != tc.code || !strings.Contains(out, tc.says) || strings.Contains(out, tc.lacks) {
+			t.Errorf("%v: exit %d, %s", tc.args, code, out)
+		}
+	}
+	left := testkit.Scalar[string](t, pool, "select string_agg(project_id, ' ') from callbacks")
+	if left != "p2" {
+		t.Errorf("callbacks are left of %s", left)
+	}
+}
