@@ -65,10 +65,10 @@ func (p sender) Send(ctx context.Context, a domain.Attempt) (answer, error) {
 	}, err
 }
 
-// secrets are those that sign: the callback's, and the one before it while both are good.
+// secrets are those that sign: the callback's, and those before it while they are good.
 func (p sender) secrets(c domain.Callback) ([]domain.Secret, error) {
 	var secrets []domain.Secret
-	for _, sealed := range [][]byte{c.Secret, c.PreviousSecret} {
+	for _, sealed := range append([][]byte{c.Secret, c.PreviousSecret}, c.OlderSecrets...) {
 		if sealed == nil {
 			continue
 		}
