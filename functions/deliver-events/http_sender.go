@@ -65,6 +65,18 @@ func (p sender) Send(ctx context.Context, a domain.Attempt) (answer, error) {
 	}, err
 }
 
+// unsignedError is why an event cannot be signed: SEAL_PRIVATE_KEY lacks the key, or the stored secret is damaged. That
+// is the operator's to repair, and says nothing about the receiver.
+type unsignedError struct{ cause error }
+
+// Error implements error.
+func (e unsignedError) Error() string {
+	return "the callback's secret cannot be decrypted: " + e.cause.Error()
+}
+
+// Unwrap returns the cause.
+func (e unsignedError) Unwrap() error { return e.cause }
+
 // secrets are those that sign: the callback's, and those before it while they are good.
 func (p sender) secrets(c domain.Callback) ([]domain.Secret, error) {
 	var secrets []domain.Secret
@@ -74,7 +86,7 @@ func (p sender) secrets(c domain.Callback) ([]domain.Secret, error) {
 		}
 		secret, err := p.keys.Open(c.SealedFor(), sealed)
 		if err != nil {
-			return nil, apperr.Wrap(apperr.Internal, err, "the callback's secret cannot be decrypted")
+			return nil, unsignedError{err}
 		}
 		secrets = append(secrets, secret)
 	}

@@ -267,11 +267,14 @@ func (c Callbacks) Rotate(
 	return before, err
 }
 
-const callbackKeysSQL = `
-select distinct encode(substring(secret for 8), 'hex')
-from (select secret from callbacks where status <> 'gone' limit 10000) some`
+// CallbackKeys lists the keys that callbacks' secrets are encrypted with.
+func (db *DB) CallbackKeys(ctx context.Context) ([]domain.KeyUse, error) {
+	return keyUses(ctx, db, "callbacks where status <> 'gone' and project_id <> ''", "secret")
+}
 
-// CallbackKeys lists the ids of the keys that callbacks' secrets are sealed to, of 10 000 callbacks at most.
-func (db *DB) CallbackKeys(ctx context.Context) ([]string, error) {
-	return queryColumn[string](ctx, db.pool, callbackKeysSQL)
+// keyUses counts encrypted secrets by the id of their key, which they begin with.
+func keyUses(ctx context.Context, db *DB, rows, column string) ([]domain.KeyUse, error) {
+	return queryAll[domain.KeyUse](ctx, db.pool,
+		"select encode(substring("+column+" for 8), 'hex') as key, count(*) as secrets from "+rows+
+			" group by 1 order by 1")
 }
