@@ -136,7 +136,8 @@ type listInput struct {
 func (in *listInput) Resolve(ctx huma.Context) []error {
 	_ = in.Page.Resolve(ctx) // this method hides it
 	if in.Usable && in.Status != nil {
-		return []error{apperr.InvalidField("status", "does not go with usable=true, which lists active connections")}
+		return []error{apperr.InvalidField("status",
+			"cannot be combined with usable=true, which lists active connections")}
 	}
 	return nil
 }

@@ -75,6 +75,7 @@ var Function = run.Event[Config]{
 			"leases":            "select, insert, update, delete",
 			"nodes":             "select, insert, update, delete",
 			"orders":            "select",
+			"pool_traits":       "select",
 			"reservations":      "select, insert, update",
 			"unserved_projects": "select",
 		},
