@@ -24,7 +24,7 @@ type CallbackRequest struct {
 // Resolve implements huma.Resolver.
 func (c *CallbackRequest) Resolve(huma.Context) []error {
 	if c.InstanceID != nil && c.OrderID != nil {
-		return []error{apperr.InvalidField("order_id", "does not go with instance_id")}
+		return []error{apperr.InvalidField("order_id", "cannot be combined with instance_id")}
 	}
 	return nil
 }

@@ -57,9 +57,8 @@ func (s service) changeable(ctx context.Context, who domain.Identity, id uuid.UU
 	if c, err = s.store.Get(ctx, who, id); err != nil {
 		return c, err
 	}
-	if !c.Owned(who) || !who.MayAct() {
-		return c, apperr.New(apperr.Forbidden,
-			"changing the connection needs a role in the project %s that does more than read", c.ProjectID)
+	if !c.Owned(who) {
+		return c, apperr.New(apperr.Forbidden, "only the project %s can change the connection", c.ProjectID)
 	}
 	if err := ofLease(c); err != nil {
 		return c, err

@@ -110,7 +110,7 @@ func TestChangeConnectionByTrust(t *testing.T) {
 		"a colleague, sooner":        {other, `{"expires_at": "` + soon(30*time.Minute) + `"}`, 200, ""},
 		"a colleague, less":          {other, `{"quota": {"instances": 1}, "actions": ["start"]}`, 200, ""},
 		"a colleague with the roles": {other, `{"usable_by": []}`, 200, ""},
-		"who only reads":             {reader, `{"name": "y"}`, 403, p.ID},
+		"who only reads":             {reader, `{"name": "y"}`, 403, "only reads"},
 		"a stranger":                 {app.As(testkit.BorrowProject(t).Token(t)), `{"name": "y"}`, 404, "no connection"},
 	} {
 		if a, _ := change(t, tc.app, c, tc.body); a.Status != tc.status || !strings.Contains(string(a.Body), tc.says) {

@@ -75,7 +75,7 @@ func TestGrantWhenPostgresFails(t *testing.T) {
 			Status: domain.RequestPending,
 			Terms:  domain.Terms{Actions: []domain.Permission{domain.MayStart}, Duration: time.Hour},
 		}}
-		owner := domain.Identity{UserID: "u1", ProjectID: "p1", Roles: []string{"member"}}
+		owner := domain.Identity{UserID: "u1", ProjectID: "p1", WriteRoles: []string{"member"}}
 		_, _, err := s.GrantRequest(t.Context(), owner, "", uuid.New(), GrantConnectionRequest{})
 		if apperr.CodeOf(err) != tc.want || !slices.Equal(f.calls, tc.calls) {
 			t.Errorf("%s: got %v, done was %v, want %v", name, err, f.calls, tc.calls)

@@ -27,7 +27,7 @@ var tags = []string{"connections"}
 // routes declares what the function serves.
 func routes(api huma.API, s service) {
 	h := handler{s}
-	reads := httpx.Before(auth.CanRead)
+	reads, writes := httpx.Before(auth.CanRead), httpx.Before(auth.CanWrite)
 	describe(api)
 	httpx.Register(api, huma.Operation{
 		OperationID: "listConnections", Method: http.MethodGet, Path: "/v1/connections", Tags: tags, Middlewares: reads,
@@ -36,7 +36,7 @@ func routes(api huma.API, s service) {
 	}, h.list)
 	httpx.Register(api, huma.Operation{
 		OperationID: "createConnection", Method: http.MethodPost, Path: "/v1/connections", Tags: tags,
-		Middlewares: httpx.Before(auth.CanWrite), DefaultStatus: http.StatusCreated,
+		Middlewares: writes, DefaultStatus: http.StatusCreated,
 		Summary: "Delegate",
 		Responses: httpx.Answers(map[int]string{
 			201: "The connection is stored.",
@@ -58,7 +58,7 @@ func routes(api huma.API, s service) {
 	}, h.get)
 	httpx.Register(api, huma.Operation{
 		OperationID: "changeConnection", Method: http.MethodPatch, Path: "/v1/connections/{id}",
-		Tags: tags, Middlewares: reads,
+		Tags: tags, Middlewares: writes,
 		Summary: "Change a connection",
 		Responses: httpx.Answers(map[int]string{
 			200: "The connection as it is now.",
@@ -77,10 +77,10 @@ func routes(api huma.API, s service) {
 
 // endRoutes declares the routes that end, pause or check a connection.
 func endRoutes(api huma.API, h handler) {
-	reads := httpx.Before(auth.CanRead)
+	reads, writes := httpx.Before(auth.CanRead), httpx.Before(auth.CanWrite)
 	httpx.Register(api, huma.Operation{
 		OperationID: "deleteConnection", Method: http.MethodDelete, Path: "/v1/connections/{id}",
-		Tags: tags, Middlewares: reads,
+		Tags: tags, Middlewares: writes,
 		Summary: "End a connection, and revoke its delegation",
 		Responses: httpx.Answers(map[int]string{
 			204: "The connection has ended.", 403: notOwner, 404: noConnection,
@@ -89,7 +89,7 @@ func endRoutes(api huma.API, h handler) {
 	}, h.delete)
 	httpx.Register(api, huma.Operation{
 		OperationID: "suspendConnection", Method: http.MethodPost, Path: "/v1/connections/{id}/suspend", Tags: tags,
-		Middlewares: reads, DefaultStatus: http.StatusOK,
+		Middlewares: writes, DefaultStatus: http.StatusOK,
 		Summary: "Suspend a connection until it is resumed",
 		Responses: httpx.Answers(map[int]string{
 			200: "The connection as it is now. It may have been suspended already.", 403: notOwner, 404: noConnection,
@@ -98,7 +98,7 @@ func endRoutes(api huma.API, h handler) {
 	}, h.suspend)
 	httpx.Register(api, huma.Operation{
 		OperationID: "resumeConnection", Method: http.MethodPost, Path: "/v1/connections/{id}/resume", Tags: tags,
-		Middlewares: reads, DefaultStatus: http.StatusOK,
+		Middlewares: writes, DefaultStatus: http.StatusOK,
 		Summary: "Resume a suspended connection",
 		Responses: httpx.Answers(map[int]string{
 			200: "The connection as it is now. It may have been active already.", 403: notOwner, 404: noConnection,
@@ -136,7 +136,8 @@ type listInput struct {
 func (in *listInput) Resolve(ctx huma.Context) []error {
 	_ = in.Page.Resolve(ctx) // this method hides it
 	if in.Usable && in.Status != nil {
-		return []error{apperr.InvalidField("status", "does not go with usable=true, which lists active connections")}
+		return []error{apperr.InvalidField("status",
+			"cannot be combined with usable=true, which lists active connections")}
 	}
 	return nil
 }

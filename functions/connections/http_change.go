@@ -67,7 +67,8 @@ func (c ChangeConnection) draft(before domain.Connection) (draft, error) {
 	d := draft{Connection: before, secret: deref(c.Secret)}
 	d.Flavors, d.Secret = nil, nil // they stay unless the credential is replaced
 	if d.secret != "" && d.Kind != domain.CredentialConnection {
-		return d, apperr.InvalidField("secret", "does not go with the kind trust: another expires_at replaces a trust")
+		return d, apperr.InvalidField("secret",
+			"cannot be combined with the kind trust: another expires_at replaces a trust")
 	}
 	if c.ID != nil {
 		d.DelegationID = string(*c.ID)

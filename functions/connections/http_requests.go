@@ -19,7 +19,7 @@ const (
 
 // requestRoutes declares the routes of requests for connections.
 func requestRoutes(api huma.API, h handler) {
-	reads := httpx.Before(auth.CanRead)
+	reads, writes := httpx.Before(auth.CanRead), httpx.Before(auth.CanWrite)
 	httpx.Register(api, huma.Operation{
 		OperationID: "listConnectionRequests", Method: http.MethodGet, Path: "/v1/connections/requests",
 		Tags: tags, Middlewares: reads,
@@ -28,7 +28,7 @@ func requestRoutes(api huma.API, h handler) {
 	}, h.listRequests)
 	httpx.Register(api, huma.Operation{
 		OperationID: "requestConnection", Method: http.MethodPost, Path: "/v1/connections/requests", Tags: tags,
-		Middlewares: httpx.Before(auth.CanWrite), DefaultStatus: http.StatusCreated,
+		Middlewares: writes, DefaultStatus: http.StatusCreated,
 		Summary: "Ask a project for a connection",
 		Responses: httpx.Answers(map[int]string{
 			201: "The request waits for a decision.",
@@ -44,7 +44,7 @@ func requestRoutes(api huma.API, h handler) {
 	httpx.Register(api, huma.Operation{
 		OperationID: "withdrawConnectionRequest", Method: http.MethodDelete, Path: "/v1/connections/requests/{id}",
 		Tags:        tags,
-		Middlewares: reads,
+		Middlewares: writes,
 		Summary:     "Withdraw a request for a connection",
 		Responses: httpx.Answers(map[int]string{
 			204: "The request is withdrawn.", 403: notSent, 404: noRequest,
@@ -54,7 +54,7 @@ func requestRoutes(api huma.API, h handler) {
 	httpx.Serve[grantInput, createOutput](api, huma.Operation{
 		OperationID: "grantConnectionRequest", Method: http.MethodPost, Path: "/v1/connections/requests/{id}/grant",
 		Tags:        tags,
-		Middlewares: reads, DefaultStatus: http.StatusCreated,
+		Middlewares: writes, DefaultStatus: http.StatusCreated,
 		Summary: "Grant a request for a connection, or less",
 		Responses: httpx.Answers(map[int]string{
 			200: "The same request has granted it before.",
@@ -68,7 +68,7 @@ func requestRoutes(api huma.API, h handler) {
 	httpx.Register(api, huma.Operation{
 		OperationID: "declineConnectionRequest", Method: http.MethodPost, Path: "/v1/connections/requests/{id}/decline",
 		Tags:        tags,
-		Middlewares: reads, DefaultStatus: http.StatusOK,
+		Middlewares: writes, DefaultStatus: http.StatusOK,
 		Summary: "Decline a request for a connection",
 		Responses: httpx.Answers(map[int]string{
 			200: "The request is declined.", 403: notReceived, 404: noRequest,

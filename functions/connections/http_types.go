@@ -52,20 +52,23 @@ func (d Delegation) check(ctx context.Context, kind domain.ConnectionKind) (faul
 	}
 	switch kind {
 	case domain.TrustConnection:
-		const other = "does not go with the kind trust"
+		const other = "cannot be combined with the kind trust"
 		fault(d.ID != nil, "id", other)
 		fault(d.Secret != nil, "secret", other)
 		fault(d.AuthURL != nil, "auth_url", other)
 		fault(d.Region != nil, "region", other)
-		own := slices.Compact(slices.Sorted(slices.Values(auth.CallerOrNobody(ctx).Roles)))
+		who := auth.CallerOrNobody(ctx)
+		own := slices.Compact(slices.Sorted(slices.Values(who.Roles)))
 		for _, role := range d.Roles {
 			fault(!slices.Contains(own, role), "roles",
 				fmt.Sprintf("has the role %.64q, which your token does not have", role), own...)
 		}
-		readsOnly := d.Roles != nil && !(domain.Identity{Roles: d.Roles}).MayAct()
-		fault(readsOnly, "roles", "must have a role besides reader, which only reads", own...)
+		may := func(role string) bool { return slices.Contains(who.WriteRoles, role) }
+		fault(d.Roles != nil && !slices.ContainsFunc(d.Roles, may), "roles",
+			"must have a role that permits changes", who.WriteRoles...)
 	case domain.CredentialConnection:
-		fault(d.Roles != nil, "roles", "does not go with the kind application_credential: the credential has its own")
+		fault(d.Roles != nil, "roles",
+			"cannot be combined with the kind application_credential: the credential has its own")
 		fault(d.ID == nil, "id", "must be the application credential's id")
 		fault(d.Secret == nil, "secret", "must be the application credential's secret")
 	}
@@ -168,7 +171,7 @@ func (c *CreateConnectionRequest) Resolve(ctx huma.Context) (faults []error) {
 		faults = append(faults, apperr.InvalidField("expires_at",
 			"is missing: give it, or duration, which counts from the grant"))
 	case c.ExpiresAt != nil && c.Duration != nil:
-		faults = append(faults, apperr.InvalidField("duration", "does not go with expires_at: give one of them"))
+		faults = append(faults, apperr.InvalidField("duration", "cannot be combined with expires_at: give one of them"))
 	}
 	return faults
 }

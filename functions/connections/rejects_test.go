@@ -164,7 +164,7 @@ func TestVisibility(t *testing.T) {
 		{"a reader of the project", looks, 200, 403, true, true, false},
 		{"a named user", named.Token(t), 200, 403, false, false, true},
 		{"a user of a named project", team.Token(t), 200, 403, false, false, true},
-		{"a reader of a named project", teamReader, 404, 404, false, false, false},
+		{"a reader of a named project", teamReader, 404, 403, false, false, false},
 		{"a stranger", stranger.Token(t), 404, 404, false, false, false},
 	} {
 		client := app.As(tc.token)

@@ -65,9 +65,8 @@ func (s service) ListRequests(
 // decidable reads a request that the caller may grant or decline.
 func (s service) decidable(ctx context.Context, who domain.Identity, id uuid.UUID) (domain.ConnectionRequest, error) {
 	r, err := s.grants.Get(ctx, who.ProjectID, id)
-	if err == nil && (!r.Received(who) || !who.MayAct()) {
-		err = apperr.New(apperr.Forbidden,
-			"granting or declining the request needs a role in the project %s that does more than read", r.ProjectID)
+	if err == nil && !r.Received(who) {
+		err = apperr.New(apperr.Forbidden, "only the project %s can grant or decline the request", r.ProjectID)
 	}
 	return r, err
 }
@@ -92,9 +91,8 @@ func (s service) WithdrawRequest(ctx context.Context, who domain.Identity, id uu
 	if err != nil {
 		return err
 	}
-	if !r.Sent(who) || !who.MayAct() {
-		return apperr.New(apperr.Forbidden,
-			"withdrawing the request needs a role in the project %s that does more than read", r.Requester.ProjectID)
+	if !r.Sent(who) {
+		return apperr.New(apperr.Forbidden, "only the project %s can withdraw the request", r.Requester.ProjectID)
 	}
 	if _, err = s.requests.Withdraw(ctx, who.ProjectID, id, who.UserID); err == nil {
 		s.wake("deliver-events")

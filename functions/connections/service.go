@@ -126,9 +126,8 @@ func (s service) Delete(ctx context.Context, who domain.Identity, token domain.S
 	if err != nil {
 		return err
 	}
-	if !c.Owned(who) || !who.MayAct() {
-		return apperr.New(apperr.Forbidden,
-			"deleting the connection needs a role in the project %s that does more than read", c.ProjectID)
+	if !c.Owned(who) {
+		return apperr.New(apperr.Forbidden, "only the project %s can delete the connection", c.ProjectID)
 	}
 	if err := ofLease(c); err != nil {
 		return err

@@ -54,7 +54,7 @@ func (s service) checkCloud(ctx context.Context, a access, req createOrder, out 
 		found = nil
 	}
 	if !a.Identity.MayAct() {
-		out.add("X-Auth-Token", apperr.Forbidden, "has no role but reader, which may not create servers")
+		out.add("X-Auth-Token", apperr.Forbidden, "only reads: none of its roles permits changes")
 	}
 	if err := s.checkLease(ctx, a, req, out); err != nil {
 		return err

@@ -17,7 +17,7 @@ import (
 // routes declares what the function serves.
 func routes(api huma.API, s service) {
 	h := handler{s}
-	tags, scoped := []string{"launch"}, httpx.Before(auth.CanRead) // Nova's policy decides who may launch
+	tags, scoped := []string{"launch"}, httpx.Before(auth.CanRead)
 	describe(api)
 	httpx.Register(api, huma.Operation{
 		OperationID: "listOrders", Method: http.MethodGet, Path: "/v1/launch", Tags: tags, Middlewares: scoped,
@@ -58,6 +58,11 @@ func (in *launchInput) Resolve(huma.Context) (errs []error) {
 
 func (h handler) launch(ctx context.Context, in *launchInput) (httpx.Response, error) {
 	who, token := auth.Caller(ctx)
+	if !in.DryRun { // which reports a token that only reads, and stores nothing
+		if err := auth.CanWrite(ctx); err != nil {
+			return httpx.Response{}, err
+		}
+	}
 	a, err := h.svc.access(ctx, who, token, in.order.connectionID)
 	if err != nil {
 		return httpx.Response{}, err

@@ -12,13 +12,14 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// checkLease reports what is wrong with the lease, and with what does not go with it.
+// checkLease reports what is wrong with the lease, and with what cannot be combined with it.
 func (in launchRequest) checkLease(wrong *faults) {
 	if in.Lease == nil {
 		return
 	}
 	wrong.forbid(in.ConnectionID != "", "lease",
-		"does not go with connection_id: a lease is handled with a delegation by the user whose servers they are")
+		"cannot be combined with connection_id: a lease is handled with a delegation by the user whose servers "+
+			"they are")
 	wrong.forbid(in.Start != nil && !*in.Start, "start", "must be true with lease: a lease starts its servers", "true")
 	for _, err := range in.Lease.Check() {
 		*wrong = append(*wrong, ofLease(err, in.Lease))

@@ -95,3 +95,23 @@ func TestLaunchRejectsRequests(t *testing.T) {
 		t.Errorf("%d servers were made", n)
 	}
 }
+
+// TestReaderLaunchStoresNothing: a launch with a token that only reads leaves no trace.
+func TestReaderLaunchStoresNothing(t *testing.T) {
+	t.Parallel()
+	p, app, database := start(t)
+	reader := app.As(p.ReaderToken(t))
+	request := body(t, object{"count": 3, "callback": object{"url": "https://receiver.example.com"}})
+	if a := reader.Post(t, "/v1/launch", request); a.Status != 403 || !strings.Contains(string(a.Body), "only reads") {
+		t.Errorf("got %d %s, want 403", a.Status, a.Body)
+	}
+	a := reader.Post(t, "/v1/launch?dry_run=true", request)
+	if a.Status != 200 || !strings.Contains(string(a.Body), `"field":"X-Auth-Token"`) {
+		t.Errorf("dry run: got %d %s, want a report about the token", a.Status, a.Body)
+	}
+	for _, table := range []string{"orders", "instances", "callbacks", "events"} {
+		if n := testkit.Scalar[int](t, testkit.Pool(t, database), "select count(*)::int from "+table); n != 0 {
+			t.Errorf("%d rows of %s were stored", n, table)
+		}
+	}
+}

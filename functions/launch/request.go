@@ -133,7 +133,7 @@ func (f *faults) forbid(isGiven bool, field, why string, allowed ...string) {
 	}
 }
 
-const withGeneratedKey = "does not go with generate_key"
+const withGeneratedKey = "cannot be combined with generate_key"
 
 // check reports what is wrong with the order as a whole.
 func (in launchRequest) check() []error {
@@ -159,18 +159,18 @@ func (in launchRequest) check() []error {
 
 // checkReuse reports what an idle server cannot be given any more.
 func (in launchRequest) checkReuse(wrong *faults) {
-	const booted = "does not go with reuse: an idle server has booted already"
-	wrong.forbid(in.ConnectionID == "", "reuse", "goes with connection_id only")
+	const booted = "cannot be combined with reuse: an idle server has booted already"
+	wrong.forbid(in.ConnectionID == "", "reuse", "requires connection_id")
 	wrong.forbid(in.OnFailure == domain.Rollback, "on_failure",
 		"must be keep with reuse: a server that was idle before must not be deleted", string(domain.Keep))
 	wrong.forbid(in.ReservationID != "", reservedField,
-		"does not go with reuse: an idle server stays on its host")
+		"cannot be combined with reuse: an idle server stays on its host")
 	wrong.forbid(in.GenerateKey, "generate_key", booted)
 	wrong.forbid(in.UserData.Secret != "", "user_data", booted)
 	wrong.forbid(value(in.UserDataBase64).Secret != "", "user_data_base64", booted)
 	for n, o := range in.Instances {
 		at := inInstance(n)
-		wrong.forbid(o.ID != "", at("id"), "does not go with reuse: an idle instance keeps its id")
+		wrong.forbid(o.ID != "", at("id"), "cannot be combined with reuse: an idle instance keeps its id")
 		wrong.forbid(value(o.UserData).Secret != "", at("user_data"), booted)
 		wrong.forbid(value(o.UserDataBase64).Secret != "", at("user_data_base64"), booted)
 	}
@@ -263,7 +263,7 @@ func (in launchRequest) item(n, count int, o launchInstance) (item, []error) {
 		i.userData, _ = o.UserDataBase64.decode()
 	}
 	wrong.forbid(i.min == nil && i.flavor.Value == "", i.flavor.Field, "is missing: it takes a flavor, or min")
-	wrong.forbid(i.min != nil && i.flavor.Value != "", i.fields["min"], "does not go with flavor")
+	wrong.forbid(i.min != nil && i.flavor.Value != "", i.fields["min"], "cannot be combined with flavor")
 	wrong.forbid(i.image.Value == "", i.image.Field, "is missing")
 	return i, wrong
 }

@@ -24,7 +24,7 @@ func (s service) reserved(ctx context.Context, a access, req createOrder) ([]dom
 	}
 	if a.Connection.Remote() {
 		return nil, apperr.InvalidField(reservedField,
-			"does not go with a connection to another cloud or region: its hosts are here")
+			"cannot be combined with a connection to another cloud or region: its hosts are here")
 	}
 	r, lease, err := s.leases.GetReservation(ctx, a.ProjectID, req.reservationID)
 	if apperr.CodeOf(err) == apperr.NotFound {

@@ -167,6 +167,12 @@ func explain(err error, hasDuration bool) error {
 		refusal.Fields = append(refusal.Fields, apperr.Field{
 			Field: "start", Detail: "is too early: what is reserved is free from " + at, Allowed: []string{at},
 		})
+		if !hasDuration && !free.FreeEnd.IsZero() {
+			end := free.FreeEnd.UTC().Format(time.RFC3339Nano)
+			refusal.Fields = append(refusal.Fields, apperr.Field{
+				Field: "end", Detail: "is " + end + " for as long from then", Allowed: []string{end},
+			})
+		}
 	}
 	for n, f := range refusal.Fields {
 		if f.Field == "end" && hasDuration {

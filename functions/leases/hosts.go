@@ -69,30 +69,44 @@ func (p *hostPool) check(want *domain.HostWant, field func(string) string) error
 		return apperr.InvalidField(field("zone"),
 			fmt.Sprintf("no reservable host is in the availability zone %.64q", want.Zone), lookup.Some(zones)...)
 	}
-	traits := p.values(func(n domain.Node) []string { return n.Traits })
 	for k, trait := range want.Traits {
-		if !slices.Contains(traits, trait) {
-			return apperr.InvalidField(fmt.Sprintf("%s[%d]", field("traits"), k),
-				fmt.Sprintf("no reservable host has the trait %.64q", trait), lookup.Some(traits)...)
+		if err := p.checkTrait(trait, fmt.Sprintf("%s[%d]", field("traits"), k)); err != nil {
+			return err
 		}
 	}
-	return p.checkCapabilities(want.Capabilities, field)
+	return p.checkCapabilities(want.Capabilities, field("capabilities"))
 }
 
-// checkCapabilities rejects expressions about attributes that no host has. They parse.
-func (p *hostPool) checkCapabilities(wanted map[string]string, field func(string) string) error {
-	attributes := p.values(func(n domain.Node) []string { return slices.Collect(maps.Keys(n.Attributes)) })
-	for _, key := range slices.Sorted(maps.Keys(wanted)) {
-		c, err := domain.ParseCapability(key, wanted[key])
+// checkCapabilities rejects expressions about attributes and traits that no host has. They parse.
+func (p *hostPool) checkCapabilities(wanted []string, field string) error {
+	attributes := p.values(func(n domain.Node) []string { return slices.Collect(maps.Keys(n.Capabilities())) })
+	for n, text := range wanted {
+		field := fmt.Sprintf("%s[%d]", field, n)
+		c, err := domain.ParseCapability(field, text)
 		if err != nil {
 			return err
 		}
-		if !slices.Contains(attributes, c.Attribute) {
-			return apperr.InvalidField(field("capabilities")+"."+key,
+		if trait, ok := c.Trait(); ok {
+			err = p.checkTrait(trait, field)
+		} else if !slices.Contains(attributes, c.Attribute) {
+			err = apperr.InvalidField(field,
 				fmt.Sprintf("no reservable host has the attribute %.64q", c.Attribute), lookup.Some(attributes)...)
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// checkTrait rejects a trait that no host has.
+func (p *hostPool) checkTrait(trait, field string) error {
+	traits := p.values(func(n domain.Node) []string { return n.Traits })
+	if slices.Contains(traits, trait) {
+		return nil
+	}
+	return apperr.InvalidField(field, fmt.Sprintf("no reservable host has the trait %.64q", trait),
+		lookup.Some(traits)...)
 }
 
 // ownTraits begin the traits that isolate hosts, which are nobody's choice.
@@ -114,7 +128,7 @@ func (p *hostPool) values(of func(domain.Node) []string) (values []string) {
 // matching are the hosts that have what is wanted, whether they are free or not.
 func (p *hostPool) matching(want domain.HostWant) (found []domain.Node) {
 	for _, node := range p.all {
-		if node.IsUp && want.Matches(node) {
+		if want.Matches(node) {
 			found = append(found, node)
 		}
 	}
@@ -122,14 +136,19 @@ func (p *hostPool) matching(want domain.HostWant) (found []domain.Node) {
 }
 
 // Availability lists when hosts are free.
-func (s service) Availability(ctx context.Context, r freeRequest) (slots []domain.FreeSlot, err error) {
-	q := r.FreeQuery
+func (s service) Availability(ctx context.Context, q domain.FreeQuery) (slots []domain.FreeSlot, err error) {
+	now, err := s.store.Now(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if q.From.Before(now) {
+		q.From = now
+	}
 	if q.From, q.Until, err = s.window(ctx, q.From, q.Until); err != nil {
 		return nil, err
 	}
-	// A month has up to 31 days: hosts that are free for the longest are free for any.
-	q.Duration, q.Cleaning = r.period.AddTo(q.From).Sub(q.From), s.rules.Cleaning
-	if r.period.AddTo(q.From).After(q.Until) {
+	q.Cleaning = s.rules.Cleaning
+	if q.Length.AddTo(q.From).After(q.Until) {
 		return nil, apperr.InvalidField("duration", "is longer than the time from `from` until `until`, which is "+
 			q.Until.Sub(q.From).String())
 	}
@@ -141,7 +160,7 @@ func (s service) Availability(ctx context.Context, r freeRequest) (slots []domai
 		return nil, err
 	}
 	if n := len(pool.matching(q.Want)); n < q.Hosts {
-		refusal := apperr.InvalidField("hosts", fmt.Sprintf("is %d: %d reservable hosts are up and match", q.Hosts, n))
+		refusal := apperr.InvalidField("hosts", fmt.Sprintf("is %d: %d reservable hosts match", q.Hosts, n))
 		refusal.Code = apperr.Unprocessable
 		return nil, refusal
 	}

@@ -106,6 +106,23 @@ func TestAvailability(t *testing.T) {
 	if f.Get(t, query).JSON(t, &found); len(found.Slots) != 1 {
 		t.Errorf("the large host is free at %+v", found)
 	}
+	past := f.Get(t, "/v1/leases/availability?duration=PT1H&from="+in(-48*time.Hour)) // is now
+	if past.JSON(t, &found); len(found.Slots) == 0 || found.Slots[0].Start.Before(made.CreatedAt) {
+		t.Errorf("from the past: %s", past.Body)
+	}
+	full := fmt.Sprintf(`{"name": "x", "start": %q, "end": %q, "reservations": [{"type": "host", "min": 3}]}`,
+		in(3*time.Hour), in(5*time.Hour))
+	a = f.Post(t, "/v1/leases", full)
+	refused(t, a, http.StatusConflict, "start")
+	free, end := allowed(t, a, "start"), allowed(t, a, "end")
+	if len(free) != 1 || len(end) != 1 {
+		t.Fatalf("the refusal names no period: %s", a.Body)
+	}
+	a = f.Post(t, "/v1/leases?dry_run=true", fmt.Sprintf(
+		`{"name": "x", "start": %q, "end": %q, "reservations": [{"type": "host", "min": 3}]}`, free[0], end[0]))
+	if a.Status != http.StatusOK {
+		t.Errorf("at the free time: %d %s", a.Status, a.Body)
+	}
 	for query, field := range map[string]string{
 		"": "duration", "?duration=1h": "duration", "?duration=P0D": "duration", "?hosts=0&duration=PT1H": "hosts",
 		"?duration=PT1H&limit=101": "limit", "?duration=PT1H&zone=moon": "zone", "?duration=PT1H&region=moon": "region",

@@ -69,7 +69,7 @@ type Reservation struct {
 	Region       string                   `json:"region,omitempty" minLength:"1"`
 	Zone         string                   `json:"zone,omitempty" minLength:"1"`
 	Traits       []string                 `json:"traits,omitempty" minItems:"1"`
-	Capabilities map[string]string        `json:"capabilities,omitempty"`
+	Capabilities []string                 `json:"capabilities,omitempty" minItems:"1"`
 	Hosts        *int                     `json:"hosts,omitempty" minimum:"0" doc:"How many hosts it has."`
 	Flavors      []LeaseFlavor            `json:"flavors,omitempty" minItems:"1"`
 }
@@ -126,7 +126,7 @@ func showReservation(r domain.Reservation) Reservation {
 	}
 	w, hosts := r.Want, 0
 	for _, a := range r.Allocations {
-		if a.ReleasedAt.IsZero() {
+		if a.ReleasedAt.IsZero() && a.ReplacedAt.IsZero() {
 			hosts++
 		}
 	}

@@ -41,12 +41,13 @@ type availabilityInput struct {
 	RAMMB    int        `query:"ram_mb" minimum:"0" default:"0" example:"65536" doc:"Memory of each, in MiB."`
 	DiskGB   int        `query:"disk_gb" minimum:"0" default:"0" example:"100" doc:"Disk of each, in GiB."`
 	Duration string     `query:"duration" required:"true" example:"P2D" doc:"For how long: an ISO 8601 duration."`
-	From     httpx.Time `query:"from" example:"2026-01-02T03:04:05Z" doc:"Not before this time. Now by default."`
+	From     httpx.Time `query:"from" example:"2026-01-02T03:04:05Z" doc:"Not before it; now by default, and if past."`
 	Until    httpx.Time `query:"until" example:"2026-03-02T03:04:05Z" doc:"A year ahead by default."`
 	Zone     string     `query:"zone" maxLength:"255" example:"nova" doc:"The availability zone of the hosts."`
 	Region   string     `query:"region" maxLength:"255" example:"RegionOne" doc:"The region of the hosts."`
 	Traits   []string   `query:"traits" minItems:"1" example:"[\"HW_CPU_X86_AVX2\"]" doc:"Of each host."`
-	Limit    int        `query:"limit" minimum:"1" maximum:"100" default:"10" doc:"The number of periods, at most."`
+	Capabilities []string `query:"capabilities" minItems:"1" maxItems:"50" example:"[\"vcpus >= 32\"]"`
+	Limit        int      `query:"limit" minimum:"1" maximum:"100" default:"10" doc:"The number of periods, at most."`
 }
 
 // Slots are periods in which hosts are free.
@@ -66,15 +67,12 @@ func (h handler) availability(ctx context.Context, in *availabilityInput) (*http
 	if err != nil {
 		return nil, apperr.InvalidField("duration", err.Error())
 	}
-	found, err := h.svc.Availability(ctx, freeRequest{
-		FreeQuery: domain.FreeQuery{
-			Hosts: in.Hosts, From: in.From.Time, Until: in.Until.Time, Limit: in.Limit,
-			Want: domain.HostWant{
-				Min: in.Hosts, Max: in.Hosts, VCPUs: in.VCPUs, RAMMB: in.RAMMB, DiskGB: in.DiskGB, Region: in.Region,
-				Zone: in.Zone, Traits: in.Traits,
-			},
+	found, err := h.svc.Availability(ctx, domain.FreeQuery{
+		Hosts: in.Hosts, Length: duration, From: in.From.Time, Until: in.Until.Time, Limit: in.Limit,
+		Want: domain.HostWant{
+			Min: in.Hosts, Max: in.Hosts, VCPUs: in.VCPUs, RAMMB: in.RAMMB, DiskGB: in.DiskGB, Region: in.Region,
+			Zone: in.Zone, Traits: in.Traits, Capabilities: in.Capabilities,
 		},
-		period: duration,
 	})
 	if err != nil {
 		return nil, err

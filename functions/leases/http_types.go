@@ -38,7 +38,7 @@ type ReservationRequest struct {
 	Zone         string                 `json:"zone,omitempty" maxLength:"255" doc:"The availability zone."`
 	Region       string                 `json:"region,omitempty" maxLength:"255" doc:"The region of the hosts."`
 	Traits       []string               `json:"traits,omitempty" maxItems:"50" uniqueItems:"true" doc:"Of each host."`
-	Capabilities map[string]string      `json:"capabilities,omitempty"`
+	Capabilities []string               `json:"capabilities,omitempty" maxItems:"50"`
 	Flavors      []string               `json:"flavors,omitempty" minItems:"1" maxItems:"20" uniqueItems:"true"`
 }
 
@@ -52,7 +52,7 @@ func (c *CreateLease) Resolve(huma.Context) []error {
 		return r.Type == domain.InstanceReservation
 	})
 	if c.ConnectionID != nil && isOfHosts {
-		faults = append(faults, apperr.InvalidField("connection_id", "does not go with hosts alone"))
+		faults = append(faults, apperr.InvalidField("connection_id", "cannot be combined with hosts alone"))
 	}
 	seen := map[httpx.ID]int{}
 	for n, r := range c.Reservations {
@@ -76,7 +76,7 @@ func (r ReservationRequest) check(field func(string) string) (faults []error) {
 	if r.Type == domain.HostReservation {
 		for name, id := range map[string]*httpx.ID{"instance_id": r.InstanceID, "server_id": r.ServerID} {
 			if id != nil {
-				faults = append(faults, apperr.InvalidField(field(name), "does not go with the type host"))
+				faults = append(faults, apperr.InvalidField(field(name), "cannot be combined with the type host"))
 			}
 		}
 		if err := r.want().Validate(strings.TrimSuffix(field(""), ".")); err != nil {
@@ -88,9 +88,10 @@ func (r ReservationRequest) check(field func(string) string) (faults []error) {
 	case r.InstanceID == nil && r.ServerID == nil:
 		faults = append(faults, apperr.InvalidField(field("instance_id"), "is missing: give it, or server_id"))
 	case r.InstanceID != nil && r.ServerID != nil:
-		faults = append(faults, apperr.InvalidField(field("server_id"), "does not go with instance_id: give one"))
+		faults = append(faults,
+			apperr.InvalidField(field("server_id"), "cannot be combined with instance_id: give one"))
 	}
-	const other = "does not go with the type instance"
+	const other = "cannot be combined with the type instance"
 	for name, isGiven := range map[string]bool{
 		"min": r.Min != nil, "max": r.Max != nil, "vcpus": r.VCPUs != 0, "ram_mb": r.RAMMB != 0,
 		"disk_gb": r.DiskGB != 0, "zone": r.Zone != "", "region": r.Region != "", "traits": r.Traits != nil,

@@ -77,12 +77,6 @@ func (s service) Isolation(ctx context.Context) (domain.Isolation, error) {
 	return found, err
 }
 
-// freeRequest asks when hosts are free.
-type freeRequest struct {
-	domain.FreeQuery
-	period domain.Period
-}
-
 // searchFor is how far ahead free hosts are searched, and allocations listed, unless the request says more.
 const searchFor = 366 * 24 * time.Hour
 

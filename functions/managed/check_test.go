@@ -42,6 +42,8 @@ func TestRefusals(t *testing.T) {
 		"volume name":   {machines + "a", with(`"volumes": ["A"]`), "spec.volumes[0]"},
 		"user_data":     {machines + "a", with(`"user_data": "` + strings.Repeat("x", 50000) + `"`), "spec.user_data"},
 		"its bytes":     {machines + "a", with(`"user_data": "` + strings.Repeat("ü", 25000) + `"`), "spec.user_data"},
+		"both forms":    {machines + "a", with(`"user_data": "x", "user_data_base64": "eA=="`), "spec.user_data_base64"},
+		"no base64":     {machines + "a", with(`"user_data_base64": "x"`), "spec.user_data_base64"},
 		"in base64": {
 			"/v1/managed/Configmap/a", `{"spec": {"data": {"a": "` + strings.Repeat("x", 40000) + `"}}}`, "spec.data",
 		},

@@ -220,7 +220,7 @@ func (s service) seal(made *domain.NewManaged, before domain.Managed, checked ch
 		made.KeepSecrets, made.Digest = true, digest
 		return nil
 	}
-	secrets := domain.ManagedSecrets{UserData: checked.secret}
+	secrets := domain.ManagedSecrets{UserData: domain.UserData(checked.secret)}
 	if made.Kind == domain.KindSecret {
 		secrets = domain.ManagedSecrets{Payload: checked.secret}
 	}

@@ -110,7 +110,7 @@ func TestDeclare(t *testing.T) {
 	}
 	var secrets domain.ManagedSecrets
 	text, err := keys.Open(loaded[0].SealedFor(), loaded[0].Secrets)
-	if err != nil || json.Unmarshal([]byte(text.Reveal()), &secrets) != nil || secrets.UserData != userData {
+	if err != nil || json.Unmarshal([]byte(text.Reveal()), &secrets) != nil || string(secrets.UserData) != userData {
 		t.Errorf("reconcile-managed cannot open the secrets: %v", err)
 	}
 	// another declaration

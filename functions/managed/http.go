@@ -53,6 +53,7 @@ func routes(api huma.API, s service) {
 		Responses: httpx.Answers(map[int]string{200: "The resource.", 404: notFound, 422: unsupported}),
 	}, h.get)
 	writeRoutes(api, h)
+	diffRoute(api, h)
 	httpx.Register(api, huma.Operation{
 		OperationID: "listManagedRevisions", Method: http.MethodGet, Path: "/v1/managed/{kind}/{name}/revisions",
 		Tags: tags, Middlewares: reads, Summary: "List the revisions of a resource",

@@ -2,6 +2,7 @@ package managed
 
 import (
 	"bytes"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"reflect"
@@ -31,7 +32,7 @@ var specTypes = map[domain.Kind]reflect.Type{
 func secretField(kind domain.Kind) string {
 	switch kind {
 	case domain.KindMachine, domain.KindDeployment:
-		return "user_data"
+		return userData
 	case domain.KindSecret:
 		return "payload"
 	default:
@@ -67,12 +68,11 @@ func fields(spec json.RawMessage) map[string]any {
 // checkSpec rejects a spec that does not fit its kind, with all its faults. A field that is null counts as absent, and
 // removes a secret.
 func checkSpec(kind domain.Kind, given map[string]any) (checked checkedSpec, err error) {
-	secret := secretField(kind)
 	for name, value := range given {
 		if value != nil {
 			continue
 		}
-		if delete(given, name); name == secret {
+		if delete(given, name); slices.Contains(secretNames(kind), name) {
 			checked.hasSecret = true
 		}
 	}
@@ -80,13 +80,8 @@ func checkSpec(kind domain.Kind, given map[string]any) (checked checkedSpec, err
 	if len(faults) > 0 {
 		return checked, httpx.Invalid(faults...)
 	}
-	if text, isGiven := given[secret].(string); isGiven {
-		checked.secret, checked.hasSecret = text, true
-		delete(given, secret)
-		if secret == "user_data" && len(text) > domain.MaxUserData {
-			return checked, apperr.InvalidField("spec.user_data",
-				fmt.Sprintf("must have at most %d bytes", domain.MaxUserData))
-		}
+	if err := checked.takeSecret(kind, given); err != nil {
+		return checked, err
 	}
 	text, err := json.Marshal(given)
 	if err != nil {
@@ -103,6 +98,50 @@ func checkSpec(kind domain.Kind, given map[string]any) (checked checkedSpec, err
 	return checked, err
 }
 
+// secretNames are the fields of a spec that give its secret field a value.
+func secretNames(kind domain.Kind) []string {
+	switch name := secretField(kind); name {
+	case "":
+		return nil
+	case userData:
+		return []string{userData, userDataBase64}
+	default:
+		return []string{name}
+	}
+}
+
+const (
+	userData       = "user_data"
+	userDataBase64 = "user_data_base64" // user_data that need not be text
+)
+
+// takeSecret moves the secret of a spec into checked.
+func (c *checkedSpec) takeSecret(kind domain.Kind, given map[string]any) error {
+	field := ""
+	for _, name := range secretNames(kind) {
+		text, isGiven := given[name].(string)
+		if !isGiven {
+			continue
+		}
+		if field != "" {
+			return apperr.InvalidField("spec."+name, "cannot be combined with "+field)
+		}
+		field, c.secret, c.hasSecret = name, text, true
+		delete(given, name)
+	}
+	if field == userDataBase64 {
+		data, err := base64.StdEncoding.DecodeString(c.secret) // it skips line breaks, which the command base64 makes
+		if err != nil {
+			return apperr.InvalidField("spec."+field, "must be base64 with padding")
+		}
+		c.secret = string(data)
+	}
+	if secretField(kind) == userData && len(c.secret) > domain.MaxUserData {
+		return apperr.InvalidField("spec."+field, fmt.Sprintf("must have at most %d bytes", domain.MaxUserData))
+	}
+	return nil
+}
+
 // faultsOf are the faults that the schema of the kind finds.
 func faultsOf(kind domain.Kind, given map[string]any) []apperr.Field {
 	text, err := json.Marshal(given)
@@ -114,9 +153,7 @@ func faultsOf(kind domain.Kind, given map[string]any) []apperr.Field {
 		return []apperr.Field{{Field: "spec", Detail: "cannot be read"}}
 	}
 	registry, all := schemas()
-	faults := httpx.Check(registry, all[kind], "spec", plain)
-	suggest(kind, faults)
-	return faults
+	return httpx.Check(registry, all[kind], "spec", plain)
 }
 
 // templateOf checks the spec of a flavor: what it has must fit the kind, and no secret may be in it.
@@ -125,7 +162,7 @@ func templateOf(kind domain.Kind, spec Spec) ([]byte, error) {
 	faults := slices.DeleteFunc(faultsOf(kind, given), func(f apperr.Field) bool {
 		return strings.Count(f.Field, ".") == 1 && f.Detail == "is missing"
 	})
-	if name := secretField(kind); name != "" {
+	for _, name := range secretNames(kind) {
 		if _, hasSecret := given[name]; hasSecret {
 			faults = append(faults, apperr.Field{
 				Field:  "spec." + name,

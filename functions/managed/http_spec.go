@@ -45,6 +45,7 @@ type MachineSpec struct {
 	Configmaps     []string          `json:"configmaps,omitempty" maxItems:"20" doc:"Managed files."`
 	Update         string            `json:"update,omitempty" enum:"in_place,replace"`
 	UserData       *string           `json:"user_data,omitempty" writeOnly:"true" maxLength:"49149"`
+	UserDataBase64 *string           `json:"user_data_base64,omitempty" writeOnly:"true"`
 }
 
 // DeploymentSpec declares a number of equal servers.

@@ -38,13 +38,13 @@ func checkSchedule(kind domain.Kind, rule domain.ScheduleRule) error {
 		faults = append(faults, apperr.Field{Field: "schedule." + name, Detail: detail})
 	}
 	if rule.Zone != "" && !isServer && kind != domain.KindVolume {
-		fault("zone", "does not go with this kind: only servers and volumes are in a zone")
+		fault("zone", "cannot be combined with this kind: only servers and volumes are in a zone")
 	}
 	if len(rule.Labels) > 0 && !isServer {
-		fault("labels", "does not go with this kind: only servers run on nodes")
+		fault("labels", "cannot be combined with this kind: only servers run on nodes")
 	}
 	if rule.Affinity != "" && kind != domain.KindDeployment {
-		fault("affinity", "does not go with this kind: only a VirtualMachineDeployment has several servers")
+		fault("affinity", "cannot be combined with this kind: only a VirtualMachineDeployment has several servers")
 	}
 	if len(faults) == 0 {
 		return nil

@@ -28,8 +28,8 @@ func meaning(spec any) (faults []apperr.Field) {
 			fault("max_unavailable", fmt.Sprintf("must be at most the count, %d", s.Count))
 		}
 		if len(s.Volumes) > 0 {
-			fault("volumes", "does not go with this kind, because a volume is attached to one server: declare a "+
-				"VirtualMachine")
+			fault("volumes", "cannot be combined with this kind, because a volume is attached to one server: declare "+
+				"a VirtualMachine")
 		}
 	case *VolumeSpec:
 		checkTexts("metadata", s.Metadata, fault)

@@ -102,12 +102,18 @@ func (s service) Revision(
 	if err != nil {
 		return m, domain.Revision{}, err
 	}
+	found, err := pick(m, all, number)
+	return m, found, err
+}
+
+// pick returns the revision of a number.
+func pick(m domain.Managed, all []domain.Revision, number int) (domain.Revision, error) {
 	n := slices.IndexFunc(all, func(r domain.Revision) bool { return r.Number == number })
 	if n < 0 {
-		return m, domain.Revision{}, apperr.New(apperr.NotFound, "the %s %q has no revision %d: it has %d to %d",
-			kind, name, number, all[len(all)-1].Number, all[0].Number)
+		return domain.Revision{}, apperr.New(apperr.NotFound, "the %s %q has no revision %d: it has %d to %d",
+			m.Kind, m.Name, number, all[len(all)-1].Number, all[0].Number)
 	}
-	return m, all[n], nil
+	return all[n], nil
 }
 
 // offer is a provider, and why it is not available here; "" = it is.

@@ -126,6 +126,10 @@ func TestDrainNode(t *testing.T) {
 	if n.Drain == nil || n.Drain.State != domain.DrainRunning || n.CordonedBy != "cloudfn" {
 		t.Fatalf("got %+v", n)
 	}
+	if by := n.Drain.RequestedBy; n.Drain.Parallel != 3 || n.Drain.Timeout != "PT5M" || by == nil ||
+		by.UserName != "admin" || by.UserID == "" || by.ProjectID == "" {
+		t.Errorf("the drain shows not how it was asked: %+v, by %+v", n.Drain, by)
+	}
 	if m.count("drains where parallel = 3 and server_timeout = '5 minutes' and actor->>'user_name' = 'admin'") != 1 {
 		t.Error("the drain is not stored as asked")
 	}
@@ -229,6 +233,7 @@ func TestDrainIsRefused(t *testing.T) {
 	}
 	for _, body := range []string{
 		`{"parallel":0}`, `{"parallel":21}`, `{"server_timeout":"P1M"}`, `{"server_timeout":"10m"}`, `{"speed":1}`,
+		`{"server_timeout":"PT9S"}`, `{"server_timeout":"P2D"}`,
 	} {
 		if a := m.admin.Post(t, "/v1/nodes/"+m.host+"/drain", body); a.Status != 400 {
 			t.Errorf("%s: got %d %s", body, a.Status, a.Body)

@@ -3,6 +3,7 @@ package nodes
 import (
 	"context"
 	"net/http"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -83,6 +84,12 @@ func (h handler) uncordon(ctx context.Context, in *NodePath) (*nodeOutput, error
 	return reply(h.svc.Uncordon(ctx, who, token, in.Name))
 }
 
+// The limits of server_timeout, which are those of NODES_SERVER_TIMEOUT, too.
+const (
+	minTimeout = 10 * time.Second
+	maxTimeout = 24 * time.Hour
+)
+
 // DrainNode is the body of a drain.
 type DrainNode struct {
 	Parallel      int    `json:"parallel,omitempty" minimum:"1" maximum:"20" doc:"How many servers move at a time."`
@@ -92,7 +99,11 @@ type DrainNode struct {
 
 // Resolve implements huma.Resolver.
 func (d *DrainNode) Resolve(huma.Context) (faults []error) {
-	if _, fault := fixed(d.ServerTimeout); fault != "" {
+	timeout, fault := fixed(d.ServerTimeout)
+	if fault == "" && d.ServerTimeout != "" && (timeout < minTimeout || timeout > maxTimeout) {
+		fault = "must be 10 seconds to 24 hours"
+	}
+	if fault != "" {
 		faults = append(faults, apperr.InvalidField("server_timeout", fault))
 	}
 	return faults

@@ -21,6 +21,7 @@ type Sizes struct {
 // Node is a host of compute.
 type Node struct {
 	Name           string            `json:"name" minLength:"1"`
+	Region         string            `json:"region,omitempty" doc:"Of Keystone. Absent when the cloud has only one."`
 	Zone           string            `json:"zone" doc:"Its availability zone in Nova."`
 	RegionZone     string            `json:"region_zone,omitempty" doc:"Where its admins say that it is."`
 	NetworkZone    string            `json:"network_zone,omitempty" doc:"The same, of the network."`
@@ -43,7 +44,10 @@ type Node struct {
 	Drain          *Drain            `json:"drain,omitempty" doc:"The last one; absent when there never was one."`
 	Reservable     string            `json:"reservable" enum:"no,joining,yes,leaving"`
 	Reason         string            `json:"reason,omitempty" doc:"Why it does not join or leave yet."`
+	Lease          *NodeLease        `json:"lease,omitempty" doc:"That has it, or gets it next; absent without one."`
 	Isolation      string            `json:"isolation" enum:"proven,unproven,unknown"`
+	IsolationText  string            `json:"isolation_detail,omitempty" doc:"What the test found, and what is missing."`
+	TestedAt       time.Time         `json:"tested_at,omitzero" doc:"When the last self-test ended; of no host alone."`
 }
 
 // Drain is the last drain of a node.
@@ -52,6 +56,9 @@ type Drain struct {
 	State       domain.DrainStatus `json:"state" enum:"planned,running,cancelled,done,failed"`
 	Reason      string             `json:"reason,omitempty" doc:"Why it has failed, or waits."`
 	IsAutomatic bool               `json:"automatic" doc:"After the node's auto_drain_after."`
+	RequestedBy *DrainRequester    `json:"requested_by,omitempty" doc:"Absent when automatic, and in a dry run."`
+	Parallel    int                `json:"parallel,omitempty"`
+	Timeout     string             `json:"server_timeout,omitempty" minLength:"1"`
 	Done        int                `json:"done" minimum:"0" doc:"Servers that have moved."`
 	Left        int                `json:"left" minimum:"0" doc:"Servers that wait or move."`
 	Room        string             `json:"room,omitempty" enum:"yes,no,unknown" doc:"Of a dry run: for all servers."`
@@ -60,6 +67,13 @@ type Drain struct {
 	Servers     []DrainServer      `json:"servers,omitempty" doc:"All of them. Lists of nodes do not have it."`
 	CreatedAt   time.Time          `json:"created_at,omitzero"`
 	EndedAt     time.Time          `json:"ended_at,omitzero" doc:"Absent until nothing moves any more."`
+}
+
+// DrainRequester is the admin who has begun a drain, with the project of the token.
+type DrainRequester struct {
+	UserID    string `json:"user_id" minLength:"1"`
+	UserName  string `json:"user_name,omitempty"`
+	ProjectID string `json:"project_id"`
 }
 
 // MovingServer is a server on its way.
@@ -121,15 +135,16 @@ func etag(n domain.Node) string { return `"` + strconv.FormatInt(n.Version, 10) 
 func show(n node, isWhole bool) Node {
 	s := n.stored
 	shown := Node{
-		Name: n.Name, Zone: n.Zone, RegionZone: s.RegionZone, NetworkZone: s.NetworkZone, Labels: s.Labels,
-		Providers: s.Providers, Status: n.status(), StatusReason: s.StatusReason, StatusURL: s.StatusURL,
-		Alert: s.Alert || s.Version == 0, Schedulable: n.IsEnabled, CordonedBy: n.cordonedBy(),
+		Name: n.Name, Region: n.region, Zone: n.Zone, RegionZone: s.RegionZone, NetworkZone: s.NetworkZone,
+		Labels: s.Labels, Providers: s.Providers, Status: n.status(), StatusReason: s.StatusReason,
+		StatusURL: s.StatusURL, Alert: s.Alert || s.Version == 0, Schedulable: n.IsEnabled, CordonedBy: n.cordonedBy(),
 		DisabledReason: n.DisabledReason, AutoCordon: domain.PeriodOf(s.AutoCordonAfter).String(),
 		AutoDrain: domain.PeriodOf(s.AutoDrainAfter).String(), HeartbeatAt: n.heartbeatAt(),
 		Capacity: Sizes{VCPUs: n.VCPUs, RAMMB: n.RAMMB, DiskGB: n.DiskGB},
 		Used:     Sizes{VCPUs: n.UsedVCPUs, RAMMB: n.UsedRAMMB, DiskGB: n.UsedDiskGB},
 		Servers:  n.Servers, Reservable: reservable[s.Pool], Reason: s.Reason,
-		Isolation: cmp.Or(n.isolation.Result, "unknown"),
+		Isolation: cmp.Or(n.isolation.Result, "unknown"), IsolationText: n.isolation.Detail,
+		TestedAt: n.isolation.TestedAt.UTC(), Lease: showLease(n.lease),
 	}
 	if s.Status != "" && s.Status != domain.NodeUnknown {
 		shown.StatusSince = s.StatusSince
@@ -163,7 +178,11 @@ func (d *Drain) showRoom(room map[string]string) {
 func showDrain(d domain.Drain, isWhole bool) *Drain {
 	shown := &Drain{
 		State: d.Status, Reason: d.Reason, IsAutomatic: d.IsAutomatic, Moving: []MovingServer{},
-		Skipped: []SkippedServer{}, CreatedAt: d.CreatedAt, EndedAt: d.EndedAt,
+		Skipped: []SkippedServer{}, CreatedAt: d.CreatedAt, EndedAt: d.EndedAt, Parallel: d.Parallel,
+		Timeout: domain.PeriodOf(d.ServerTimeout).String(),
+	}
+	if by := d.Actor; by != nil {
+		shown.RequestedBy = &DrainRequester{UserID: by.UserID, UserName: by.UserName, ProjectID: by.ProjectID}
 	}
 	if d.ID != uuid.Nil {
 		shown.ID = &d.ID

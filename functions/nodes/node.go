@@ -12,9 +12,11 @@ import (
 // node is a host as Nova and Placement show it now, and what is stored of it.
 type node struct {
 	domain.ComputeHost
-	isThere   bool          // Nova has it
-	stored    domain.Node   // Version 0 = nothing is
-	drain     *domain.Drain // the last one
+	region    string
+	isThere   bool               // Nova has it
+	stored    domain.Node        // Version 0 = nothing is
+	drain     *domain.Drain      // the last one
+	lease     *domain.Allocation // that has it, or gets it next
 	isolation domain.Isolation
 	room      map[string]string // of a dry run, by server
 }

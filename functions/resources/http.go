@@ -104,7 +104,8 @@ func (h handler) ofConnection(
 	ctx context.Context, who domain.Identity, id uuid.UUID, region string, wanted []string,
 ) (Resources, error) {
 	if region != "" {
-		return Resources{}, apperr.InvalidField("region", "does not go with connection_id: a connection has its own")
+		return Resources{}, apperr.InvalidField("region",
+			"cannot be combined with connection_id: a connection has its own")
 	}
 	for _, kind := range wanted {
 		if !slices.Contains(domain.SeenKinds(), kind) {

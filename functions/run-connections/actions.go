@@ -110,13 +110,13 @@ func (s *service) recordStep(
 	return s.actions.Release(ctx, action, claim, s.pauseFor(ctx, action.CreatedAt))
 }
 
-// endAction ends an action. The lease that it is for continues.
+// endAction ends an action. The lease of its instance continues.
 func (s *service) endAction(
 	ctx context.Context, c domain.Connection, action domain.DelegatedAction, claim domain.Claim,
 	problem *domain.Problem,
 ) error {
 	err := s.actions.End(ctx, action, claim, problem)
-	if err == nil && c.LeaseID != uuid.Nil {
+	if err == nil && (c.LeaseID != uuid.Nil || action.LeaseID != uuid.Nil) {
 		s.wake("run-leases")
 	}
 	return err
@@ -170,6 +170,7 @@ func (s *service) do(
 		return false, err
 	}
 	i := found[0]
+	stored.LeaseID = i.LeaseID
 	switch {
 	case i.ID == uuid.Nil, c.LeaseID != uuid.Nil && i.LeaseID != c.LeaseID:
 		return false, apperr.New(apperr.NotFound, "there is no instance %s", stored.InstanceID)

@@ -2,7 +2,6 @@ package servers
 
 import (
 	"context"
-	"slices"
 
 	"github.com/google/uuid"
 
@@ -29,20 +28,12 @@ func (s service) access(
 	return access{domain.DelegatedAccess(who, c, now), nil}, err
 }
 
-// authorize rejects an action that the connection does not permit. With the caller's own token Nova decides, except for
-// actions that take more than a call to Nova.
+// authorize rejects an action that the connection does not permit. With the caller's own token Nova decides.
 func (a access) authorize(action domain.Action) error {
-	if a.cloud == nil {
-		if permission, ok := domain.PermissionFor(action); ok {
-			return a.Permits(permission)
-		}
-		return a.Permits()
+	if permission, ok := domain.PermissionFor(action); ok {
+		return a.Permits(permission)
 	}
-	isRecorded := slices.Contains([]domain.Action{domain.Connect, domain.Disconnect, domain.Deploy}, action)
-	if isRecorded && !a.Identity.MayAct() {
-		return apperr.New(apperr.Forbidden, "this requires a role that permits more than reading")
-	}
-	return nil
+	return a.Permits()
 }
 
 // notFound is the error for a server that the caller does not have.

@@ -24,10 +24,9 @@ type service struct {
 	account account // nil = nothing is watched
 	wake    func(functions ...string)
 
-	byStatus func(ctx context.Context, status string, n int64)
-	running  func(ctx context.Context, n int64)
-
-	events flow.Pair // those of this process
+	againAfter time.Duration // after it hosts that have just become suspect are polled once more
+	metrics    *obs.Snapshot
+	events     flow.Pair // those of this process
 }
 
 // account keeps a session of the service account.
@@ -45,9 +44,7 @@ type session interface {
 func newService(d run.Deps) *service {
 	return &service{
 		db: d.DB, jobs: postgres.Jobs{DB: d.DB}, wake: d.Wake,
-		byStatus: obs.GaugeBy("cloudfn.nodes", "Hosts of compute by their status.", "status"),
-		running:  obs.Gauge("cloudfn.nodes.drains_running", "Drains that are not over."),
-		events:   flow.NewPair(),
+		againAfter: 10 * time.Second, metrics: obs.NewSnapshot(gauges), events: flow.NewPair(),
 	}
 }
 

@@ -10,14 +10,13 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/flow"
+	"github.com/cloudfn/cloudfn/shared/nodes"
 )
 
 const (
 	jobKind = "watch-nodes"
 	// watchTime bounds one event's polls of the hosts. The claim of a replica that dies ends after it.
 	watchTime = 50 * time.Second
-	// againAfter is when hosts that have just become suspect are polled once more.
-	againAfter = 10 * time.Second
 	// keepDrains is how long drains that are over are kept, besides the last one of each host.
 	keepDrains = 90 * 24 * time.Hour
 )
@@ -57,17 +56,15 @@ func (s *service) poll(ctx context.Context) error {
 	watcher := s.watcher
 	watcher.Cloud = cloud
 	for isAgain := false; ; isAgain = true {
-		found, changed, err := watcher.Poll(ctx)
-		if changed {
+		found, err := watcher.Poll(ctx)
+		if found.Changed || err != nil {
 			s.wake("deliver-events")
 		}
 		if err != nil {
-			s.wake("deliver-events")
 			return err
 		}
-		s.count(ctx, found)
-		if isAgain || !changed || !hasSuspect(found) || !flow.Sleep(ctx, againAfter) {
-			return s.tidy(ctx)
+		if isAgain || !found.Changed || !hasSuspect(found.Nodes) || !flow.Sleep(ctx, s.againAfter) {
+			return s.tidy(ctx, found)
 		}
 	}
 }
@@ -85,25 +82,8 @@ func hasSuspect(found []domain.Node) bool {
 	return slices.ContainsFunc(found, func(n domain.Node) bool { return n.Status == domain.NodeSuspect })
 }
 
-// count measures.
-func (s *service) count(ctx context.Context, found []domain.Node) {
-	count := map[domain.NodeStatus]int64{
-		domain.NodeUp: 0, domain.NodeSuspect: 0, domain.NodeDown: 0, domain.NodeUnknown: 0,
-	}
-	for _, n := range found {
-		count[n.Status]++
-	}
-	for status, n := range count {
-		s.byStatus(ctx, string(status), n)
-	}
-}
-
-// tidy measures the drains, and deletes old ones.
-func (s *service) tidy(ctx context.Context) error {
-	running, err := s.drains.Open(ctx)
-	if err != nil {
-		return err
-	}
-	s.running(ctx, running)
+// tidy measures the nodes and their drains, and deletes old drains.
+func (s *service) tidy(ctx context.Context, found nodes.Observed) error {
+	s.metrics.Push(ctx, measure(found))
 	return s.drains.Retire(ctx, keepDrains)
 }

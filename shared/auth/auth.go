@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/golang-lru/v2/expirable"
@@ -26,6 +27,11 @@ type Config struct {
 	AllowedProjects []string `env:"ALLOWED_PROJECTS"`
 	// Ids of the domains that are served and counted; a project must pass both lists.
 	AllowedDomains []string `env:"ALLOWED_DOMAINS"`
+	// Names of the roles that permit changes, in any case. Keystone adds the roles that a role implies to its tokens; a
+	// token without any of these only reads.
+	WriteRoles []string `env:"WRITE_ROLES, default=member,manager,admin"`
+	// Service type by which the access rules of application credentials name this API.
+	AccessRulesService string `env:"ACCESS_RULES_SERVICE, default=cloudfn"`
 	// How long a validated token is cached, 0s to 60s; a revoked token may work for that long.
 	TokenTTL time.Duration `env:"TOKEN_CACHE_TTL, default=60s"`
 }
@@ -39,6 +45,9 @@ func (c Config) Validate() error {
 	if slices.Contains(c.AllowedProjects, "") || slices.Contains(c.AllowedDomains, "") {
 		return errors.New("ALLOWED_PROJECTS and ALLOWED_DOMAINS are lists of ids, such as a,b: one of the ids is empty")
 	}
+	if slices.Contains(c.WriteRoles, "") {
+		return errors.New("WRITE_ROLES is a list of names of roles, such as member,admin: one of the names is empty")
+	}
 	return nil
 }
 
@@ -47,6 +56,27 @@ func (c Config) Validate() error {
 func (c Config) Allows(projectID, domainID string) bool {
 	return (len(c.AllowedProjects) == 0 || slices.Contains(c.AllowedProjects, projectID)) &&
 		(len(c.AllowedDomains) == 0 || slices.Contains(c.AllowedDomains, domainID))
+}
+
+// Unserved returns the projects that the lists do not let in. A project whose domain is unknown is judged by its id.
+func (c Config) Unserved(all []domain.Remains) (list []domain.Remains) {
+	byID := Config{AllowedProjects: c.AllowedProjects}
+	for _, r := range all {
+		if !c.Allows(r.ProjectID, r.DomainID) && (r.DomainID != "" || !byID.Allows(r.ProjectID, "")) {
+			list = append(list, r)
+		}
+	}
+	return list
+}
+
+// writeRoles returns those of the roles that permit changes. Keystone and oslo.policy ignore case in names of roles.
+func (c Config) writeRoles(roles []string) (list []string) {
+	for _, role := range roles {
+		if slices.ContainsFunc(c.WriteRoles, func(name string) bool { return strings.EqualFold(name, role) }) {
+			list = append(list, role)
+		}
+	}
+	return list
 }
 
 const (
@@ -81,8 +111,8 @@ func New(cfg Config, validate func(context.Context, domain.Secret) (domain.Ident
 }
 
 // Authenticate finds the identity of a request and puts it and the token into the context.
-func (a *Authenticator) Authenticate(ctx context.Context, h http.Header) (context.Context, error) {
-	token, err := tokenOf(h)
+func (a *Authenticator) Authenticate(ctx context.Context, r *http.Request) (context.Context, error) {
+	token, err := tokenOf(r.Header)
 	if err != nil {
 		return ctx, err
 	}
@@ -91,7 +121,21 @@ func (a *Authenticator) Authenticate(ctx context.Context, h http.Header) (contex
 		return ctx, err
 	}
 	ctx = context.WithValue(ctx, contextKey{}, caller{who, token})
-	return ctx, a.cfg.Admit(who)
+	if err := a.cfg.Admit(who); err != nil {
+		return ctx, err
+	}
+	return ctx, a.cfg.permits(who, r)
+}
+
+// permits rejects a request that the token's access rules do not permit, and names the rule that it lacks.
+func (c Config) permits(who domain.Identity, r *http.Request) error {
+	if who.AccessRules == nil || slices.ContainsFunc(who.AccessRules, func(rule domain.AccessRule) bool {
+		return rule.Permits(c.AccessRulesService, r.Method, r.URL.Path)
+	}) {
+		return nil
+	}
+	return apperr.New(apperr.Forbidden, "the access rules of the token's application credential do not permit this "+
+		"request: they lack service %s, method %s, path %s", c.AccessRulesService, r.Method, r.URL.Path)
 }
 
 func tokenOf(h http.Header) (domain.Secret, error) {
@@ -163,6 +207,7 @@ func (a *Authenticator) remembered(key [32]byte) (domain.Identity, bool) {
 
 func (a *Authenticator) ask(ctx context.Context, key [32]byte, token domain.Secret) (domain.Identity, error) {
 	who, err := a.validate(ctx, token)
+	who.WriteRoles = a.cfg.writeRoles(who.Roles)
 	switch {
 	case apperr.CodeOf(err) == apperr.Unauthenticated || apperr.CodeOf(err) == apperr.Forbidden:
 		a.refused.Add(key, err)
@@ -210,12 +255,12 @@ func CanRead(ctx context.Context) error {
 	return err
 }
 
-// CanWrite fails unless the caller's roles in a project allow changes. It is for routes that ask OpenStack for nothing,
-// whose policy would decide otherwise.
+// CanWrite fails unless the caller's roles in a project permit changes.
 func CanWrite(ctx context.Context) error {
 	who, _, err := Project(ctx)
 	if err == nil && !who.MayAct() {
-		err = apperr.New(apperr.Forbidden, "the token's roles only allow reading")
+		err = apperr.New(apperr.Forbidden, "the token only reads: none of its roles (%s) permits changes",
+			strings.Join(who.Roles, ", "))
 	}
 	return err
 }

@@ -3,7 +3,6 @@ package delegation
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -33,7 +32,7 @@ func (t Trusts) ForLease(
 		Kind: domain.TrustConnection, LeaseID: lease.ID,
 		ActsAs: domain.ActsAs{
 			UserID: who.UserID, UserName: who.UserName, ProjectID: who.ProjectID, ProjectName: who.ProjectName,
-			Roles: fewestRoles(who.Roles),
+			Roles: who.FewestWriteRoles(),
 		},
 		Actions:   lease.Permissions(),
 		UsableBy:  []string{},
@@ -55,7 +54,7 @@ func (t Trusts) MayLease(who domain.Identity) error {
 		return apperr.New(apperr.Unsupported, "instances cannot be leased here, because that takes a trust to the "+
 			"operator's service account, and TRUSTEE_USER_ID is not set")
 	}
-	if len(fewestRoles(who.Roles)) == 0 {
+	if !who.MayAct() {
 		return apperr.New(apperr.Forbidden, "your token only reads, and a lease stops and starts its instances "+
 			"in your name: use a token with another role, such as member")
 	}
@@ -66,17 +65,4 @@ func (t Trusts) MayLease(who domain.Identity) error {
 func leaseName(lease string) string {
 	name := []rune("lease " + lease)
 	return string(name[:min(len(name), 255)])
-}
-
-// fewestRoles are the fewest roles that may do more than read: member, or those that are neither reader nor admin, or
-// admin for who has nothing else.
-func fewestRoles(own []string) []string {
-	if slices.Contains(own, "member") {
-		return []string{"member"}
-	}
-	others := slices.DeleteFunc(slices.Clone(own), func(r string) bool { return r == "reader" || r == "admin" })
-	if len(others) == 0 && slices.Contains(own, "admin") {
-		return []string{"admin"}
-	}
-	return others
 }

@@ -44,7 +44,7 @@ func (t Trusts) ForManaged(
 		Kind: domain.TrustConnection, Managed: true,
 		ActsAs: domain.ActsAs{
 			UserID: who.UserID, UserName: who.UserName, ProjectID: who.ProjectID, ProjectName: who.ProjectName,
-			Roles: fewestRoles(who.Roles),
+			Roles: who.FewestWriteRoles(),
 		},
 		Actions: []domain.Permission{}, UsableBy: []string{}, Flavors: []domain.Flavor{},
 		ExpiresAt: end,
@@ -65,7 +65,7 @@ func (t Trusts) MayDeclare(who domain.Identity) error {
 		return apperr.New(apperr.Unsupported, "resources cannot be managed here, because that takes a trust to the "+
 			"operator's service account, and TRUSTEE_USER_ID is not set")
 	}
-	if len(fewestRoles(who.Roles)) == 0 {
+	if !who.MayAct() {
 		return apperr.New(apperr.Forbidden, "your token only reads, and what you declare is made in your name: use a "+
 			"token with another role, such as member")
 	}

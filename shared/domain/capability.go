@@ -2,48 +2,78 @@ package domain
 
 import (
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 )
 
-// Capability is an expression about one attribute of a host, as in the extra specs that Nova's
-// ComputeCapabilitiesFilter reads. Where Nova drops or guesses, it refuses: words that no operator takes, and an
-// attribute that a host does not have never matches.
+// Capability is a condition about one attribute of a host: ATTRIBUTE OPERATOR VALUE. The operators are those of Nova's
+// ComputeCapabilitiesFilter, and < and > besides. Where Nova drops or guesses, it refuses. A host that does not have
+// the attribute never matches.
 type Capability struct {
-	Attribute string   // its path: hypervisor_type, cpu_info:arch
-	Operator  string   // "" = the attribute is equal to the first value, blanks included
+	Attribute string   // vcpus, hypervisor_type, cpu_info:arch; a trait's name after traitScope
+	Operator  string   // of comparisons, <all-in> or <or>
 	Values    []string // one; several of <or> and <all-in>
 }
 
-// comparisons are the operators with one value. Those of numbers match no attribute that is not a number.
-var comparisons = map[string]func(have, want string) bool{
-	"=":    numbers(func(have, want float64) bool { return have >= want }), // as in Nova
-	"==":   numbers(func(have, want float64) bool { return have == want }),
-	"!=":   numbers(func(have, want float64) bool { return have != want }),
-	">=":   numbers(func(have, want float64) bool { return have >= want }),
-	"<=":   numbers(func(have, want float64) bool { return have <= want }),
-	"s==":  func(have, want string) bool { return have == want },
-	"s!=":  func(have, want string) bool { return have != want },
-	"s<":   func(have, want string) bool { return have < want },
-	"s<=":  func(have, want string) bool { return have <= want },
-	"s>":   func(have, want string) bool { return have > want },
-	"s>=":  func(have, want string) bool { return have >= want },
-	"<in>": strings.Contains,
+// The scopes of an attribute, as in extra specs. Without one it is an attribute, too.
+const (
+	capabilityScope = "capabilities:"
+	traitScope      = "trait:"
+	hardwareScope   = "hw:"
+)
+
+// hardware are the extra specs of the scope hw: that say something of a host, and its attribute. The others are about
+// servers.
+var hardware = map[string]string{
+	"hw:cpu_arch":     "cpu_info:arch",
+	"hw:cpu_features": "cpu_info:features",
+	"hw:cpu_model":    "cpu_info:model",
+	"hw:cpu_vendor":   "cpu_info:vendor",
 }
 
 const (
+	opEqual = "="
 	opOr    = "<or>"
 	opAllIn = "<all-in>"
+
+	traitRequired  = "required"
+	traitForbidden = "forbidden"
 )
 
+// comparisons are the operators with one value. Those of numbers match no attribute that is not a number.
+var comparisons = map[string]func(have, want string) bool{
+	opEqual: atLeastOrEqual,
+	"==":    numbers(func(have, want float64) bool { return have == want }),
+	"!=":    numbers(func(have, want float64) bool { return have != want }),
+	">=":    numbers(func(have, want float64) bool { return have >= want }),
+	"<=":    numbers(func(have, want float64) bool { return have <= want }),
+	">":     numbers(func(have, want float64) bool { return have > want }),
+	"<":     numbers(func(have, want float64) bool { return have < want }),
+	"s==":   func(have, want string) bool { return have == want },
+	"s!=":   func(have, want string) bool { return have != want },
+	"s<":    func(have, want string) bool { return have < want },
+	"s<=":   func(have, want string) bool { return have <= want },
+	"s>":    func(have, want string) bool { return have > want },
+	"s>=":   func(have, want string) bool { return have >= want },
+	"<in>":  strings.Contains,
+}
+
 // capabilityOperators lists the operators, for messages.
-var capabilityOperators = []string{
-	"=", "==", "!=", ">=", "<=", "s==", "s!=", "s<", "s<=", "s>", "s>=", "<in>", opAllIn, opOr,
+const capabilityOperators = "= == != >= <= > < s== s!= s< s<= s> s>= <in> <all-in> <or>"
+
+// atLeastOrEqual compares numbers as Nova does, and texts without regard to case.
+func atLeastOrEqual(have, want string) bool {
+	if _, isNumber := number(want); !isNumber {
+		return strings.EqualFold(have, want)
+	}
+	return numbers(func(have, want float64) bool { return have >= want })(have, want)
 }
 
 func numbers(compare func(have, want float64) bool) func(have, want string) bool {
@@ -61,111 +91,119 @@ func number(text string) (float64, bool) {
 	return n, err == nil && decimal.MatchString(text) // neither hexadecimal nor NaN
 }
 
-const (
-	maxCapabilityKey = 255
-	maxCapability    = 1000
-)
+// maxCapability bounds an expression, in characters.
+const maxCapability = 1000
 
-var capabilityKey = regexp.MustCompile(`^[A-Za-z0-9_. -]+(:[A-Za-z0-9_. -]+)*$`)
+// capabilityForm splits an expression into what is before the attribute, the attribute, blanks, the operator, and the
+// value. An operator that begins with s follows a blank: without one, s is the end of the attribute.
+var capabilityForm = regexp.MustCompile(`(?s)^(\s*)([A-Za-z0-9_.:-]*)(\s*)(<[a-z-]+>|s?[=<>!]+)?(.*)$`)
 
-// ParseCapability reads an expression. key is an attribute with the scope capabilities, or one of a single part without
-// a scope. The field of an error is the key; its text names the position of the fault.
-func ParseCapability(key, text string) (Capability, error) {
-	scope, attribute, isScoped := strings.Cut(key, ":")
-	switch {
-	case len(key) > maxCapabilityKey || !capabilityKey.MatchString(key):
-		return Capability{}, apperr.Malformed(key,
-			"a name such as hypervisor_type or capabilities:cpu_info:arch", key)
-	case !isScoped:
-		attribute = key
-	case scope != "capabilities":
-		return Capability{}, apperr.InvalidField(key, fmt.Sprintf("unknown scope %.64q", scope),
-			"capabilities:"+key, "capabilities:"+attribute)
-	}
-	c := Capability{Attribute: attribute}
-	at, detail := c.parse(text)
+// ParseCapability reads an expression. The error names the field, and the position of the fault in characters from 1.
+func ParseCapability(field, text string) (Capability, error) {
+	c, at, detail := parseCapability(text)
 	if detail != "" {
-		return Capability{}, apperr.InvalidField(key, fmt.Sprintf("at character %d: %s", at, detail))
+		return Capability{}, apperr.InvalidField(field, fmt.Sprintf("at character %d: %s", at, detail))
 	}
 	return c, nil
 }
 
-// word is a part of an expression, and the position of its first character, from 1.
+func parseCapability(text string) (c Capability, at int, detail string) {
+	if utf8.RuneCountInString(text) > maxCapability {
+		return c, maxCapability + 1, fmt.Sprintf("the expression has more than %d characters", maxCapability)
+	}
+	parts := capabilityForm.FindStringSubmatch(text)
+	begin := func(part int) int { return 1 + utf8.RuneCountInString(strings.Join(parts[1:part], "")) }
+	c.Attribute, c.Operator = strings.TrimPrefix(parts[2], capabilityScope), parts[4]
+	_, isComparison := comparisons[c.Operator]
+	switch {
+	case c.Attribute == "":
+		return c, begin(2), "an attribute is missing, such as vcpus or cpu_info:arch"
+	case c.Operator == "":
+		return c, begin(4), "an operator is missing: one of " + capabilityOperators
+	case !isComparison && c.Operator != opAllIn && c.Operator != opOr:
+		return c, begin(4), fmt.Sprintf("unknown operator %.64q; expected one of %s", c.Operator, capabilityOperators)
+	}
+	if at, detail = c.parseValue(parts[5], begin(5)); detail != "" {
+		return c, at, detail
+	}
+	switch {
+	case strings.HasPrefix(c.Attribute, hardwareScope):
+		if c.Attribute = hardware[c.Attribute]; c.Attribute == "" {
+			return c, begin(2), fmt.Sprintf("%.64q says nothing of a host; of the scope hw: there are cpu_arch, "+
+				"cpu_features, cpu_model and cpu_vendor", parts[2])
+		}
+	case strings.HasPrefix(c.Attribute, traitScope):
+		return c.parseTrait(begin(2)+len(traitScope), begin(4), begin(5))
+	}
+	return c, 0, ""
+}
+
+// parseTrait checks a condition about a trait. The positions are those of its name, the operator and the value.
+func (c Capability) parseTrait(name, operator, value int) (_ Capability, at int, detail string) {
+	trait, _ := c.Trait()
+	switch {
+	case len(trait) > maxTrait || !traitName.MatchString(trait):
+		return c, name, "the name of a trait has capital letters, digits and _, such as HW_CPU_X86_AVX2"
+	case c.Operator != opEqual:
+		return c, operator, "a trait takes the operator ="
+	case c.Values[0] != traitRequired && c.Values[0] != traitForbidden:
+		return c, value, "a trait is required or forbidden"
+	}
+	return c, 0, ""
+}
+
+// word is a part of a value, and the position of its first character.
 type word struct {
 	text string
 	at   int
 }
 
-func words(text string) (found []word) {
-	at, isInside := 0, false
+func words(text string, at int) (found []word) {
+	isInside := false
 	for _, r := range text {
-		at++
-		if unicode.IsSpace(r) {
+		switch {
+		case unicode.IsSpace(r):
 			isInside = false
-			continue
+		case !isInside:
+			found, isInside = append(found, word{text: string(r), at: at}), true
+		default:
+			found[len(found)-1].text += string(r)
 		}
-		if !isInside {
-			found, isInside = append(found, word{at: at}), true
-		}
-		found[len(found)-1].text += string(r)
+		at++
 	}
 	return found
 }
 
-// parse reads the expression; detail says what is wrong with it at a position, "" = nothing.
-func (c *Capability) parse(text string) (at int, detail string) {
-	end := len([]rune(text)) + 1
-	found := words(text)
-	switch {
-	case end > maxCapability+1:
-		return maxCapability + 1, fmt.Sprintf("it has more than %d characters", maxCapability)
-	case len(found) == 0:
-		return 1, "a value is missing"
-	}
-	first, rest := found[0], found[1:]
-	_, isComparison := comparisons[first.text]
-	switch {
-	case isComparison, first.text == opAllIn, first.text == opOr:
-		c.Operator = first.text
-	case looksLikeOperator(first.text):
-		return first.at, fmt.Sprintf("%.64q is no operator; a blank follows an operator: %s", first.text,
-			strings.Join(capabilityOperators, " "))
-	default:
-		c.Values = []string{text}
-		return 0, ""
-	}
-	if len(rest) == 0 {
+// parseValue reads what follows the operator. Texts may contain blanks.
+func (c *Capability) parseValue(text string, at int) (_ int, detail string) {
+	found, end := words(text, at), at+utf8.RuneCountInString(text)
+	if len(found) == 0 {
 		return end, "a value is missing after " + c.Operator
 	}
-	switch c.Operator {
-	case opOr:
-		return c.parseOr(rest, end)
-	case opAllIn:
-		for _, w := range rest {
+	switch first := found[0]; {
+	case c.Operator == opOr:
+		return c.parseOr(found, end)
+	case c.Operator == opAllIn:
+		for _, w := range found {
 			c.Values = append(c.Values, w.text)
 		}
 		return 0, ""
+	case c.Operator != opEqual && !strings.HasPrefix(c.Operator, "s") && c.Operator != "<in>":
+		if _, ok := number(first.text); !ok {
+			return first.at, fmt.Sprintf("%s compares numbers, and %.64q is not a number; texts are compared by "+
+				"= s== s!= s< s<= s> s>=", c.Operator, first.text)
+		}
+		if len(found) > 1 {
+			return found[1].at, c.Operator + " takes one value"
+		}
 	}
-	return c.parseOne(rest)
-}
-
-// parseOne reads the value of an operator that takes one.
-func (c *Capability) parseOne(rest []word) (at int, detail string) {
-	if len(rest) > 1 {
-		return rest[1].at, c.Operator + " takes one value"
-	}
-	isNumeric := !strings.HasPrefix(c.Operator, "s") && c.Operator != "<in>"
-	if _, ok := number(rest[0].text); isNumeric && !ok {
-		return rest[0].at, fmt.Sprintf("%s compares numbers, and %.64q is not a number; texts are compared by "+
-			"s== s!= s<= s>=", c.Operator, rest[0].text)
-	}
-	c.Values = []string{rest[0].text}
+	c.Values = []string{strings.TrimSpace(text)}
 	return 0, ""
 }
 
 // parseOr reads the values of <or>, with <or> between them.
-func (c *Capability) parseOr(rest []word, end int) (at int, detail string) {
-	for n, w := range rest {
+func (c *Capability) parseOr(found []word, end int) (at int, detail string) {
+	for n, w := range found {
 		isValue := n%2 == 0
 		switch {
 		case isValue && w.text == opOr:
@@ -176,26 +214,25 @@ func (c *Capability) parseOr(rest []word, end int) (at int, detail string) {
 			return w.at, "<or> is missing between two values"
 		}
 	}
-	if len(rest)%2 == 0 {
+	if len(found)%2 == 0 {
 		return end, "a value is missing after <or>"
 	}
 	return 0, ""
 }
 
-var operatorLike = regexp.MustCompile(`^(s?[<>=!]|<[a-z-]*>)`)
+// Trait is the name of the trait that the condition is about, if it is about one.
+func (c Capability) Trait() (name string, ok bool) { return strings.CutPrefix(c.Attribute, traitScope) }
 
-// looksLikeOperator reports whether a word is meant as an operator. Nova takes it for text, which no host has.
-func looksLikeOperator(text string) bool { return operatorLike.MatchString(text) }
-
-// Match reports whether a host with the attributes fits.
-func (c Capability) Match(attributes map[string]string) bool {
-	have, ok := attributes[c.Attribute]
+// Match reports whether a host fits.
+func (c Capability) Match(n Node) bool {
+	if trait, ok := c.Trait(); ok {
+		return slices.Contains(n.Traits, trait) == slices.Equal(c.Values, []string{traitRequired})
+	}
+	have, ok := n.Capabilities()[c.Attribute]
 	if !ok || len(c.Values) == 0 {
 		return false
 	}
 	switch c.Operator {
-	case "":
-		return have == c.Values[0]
 	case opOr:
 		return slices.Contains(c.Values, have)
 	case opAllIn:
@@ -203,4 +240,13 @@ func (c Capability) Match(attributes map[string]string) bool {
 	}
 	compare, known := comparisons[c.Operator]
 	return known && compare(have, c.Values[0])
+}
+
+// Capabilities are the attributes of a host that a Capability can be about.
+func (n Node) Capabilities() map[string]string {
+	all := map[string]string{
+		"vcpus": strconv.Itoa(n.VCPUs), "ram_mb": strconv.Itoa(n.RAMMB), "disk_gb": strconv.Itoa(n.DiskGB),
+	}
+	maps.Copy(all, n.Attributes)
+	return all
 }

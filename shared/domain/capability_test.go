@@ -16,18 +16,21 @@ func TestCapabilities(t *testing.T) {
 		have, text string
 		want       bool
 	}{
-		{"1", "1", true},
-		{"", "1", false},
-		{"3", "1", false},
-		{"222", "2", false},
-		{"with blanks", "with blanks", true},
 		{"1", "= 1", true},
 		{"3", "= 1", true}, // = is "at least"
-		{"3", "> 1", false},
+		{"3", "> 1", true},
+		{"1", "> 1", false},
+		{"1", "< 1", false},
+		{"0", "< 1", true},
 		{"123", "= 123", true},
 		{"124", "= 123", true},
 		{"34", "= 234", false},
 		{"2.5", "= 2", true},
+		{"many", "= 2", false},
+		{"Intel", "= intel", true}, // of texts, without regard to case
+		{"AMD", "= intel", false},
+		{"with blanks", "= with blanks ", true},
+		{"x86_64", "=x86_64", true},
 		{"34", "== 34", true},
 		{"34.0", "== 34", true},
 		{"1e2", "== 100", true},
@@ -35,6 +38,7 @@ func TestCapabilities(t *testing.T) {
 		{"1", "!= 2", true},
 		{"1", "!= 1.0", false},
 		{"3", ">= 2", true},
+		{"32", ">=32", true},
 		{"2", "<= 2", true},
 		{"3", "<= 2", false},
 		{"many", ">= 2", false},
@@ -42,6 +46,8 @@ func TestCapabilities(t *testing.T) {
 		{"0x10", "== 16", false},
 		{"123", "s== 123", true},
 		{"1234", "s== 123", false},
+		{"Intel", "s== intel", false},
+		{"with blanks", "s== with blanks", true},
 		{"1234", "s!= 123", true},
 		{"123", "s!= 123", false},
 		{"234", "s< 1000", false}, // texts are compared by characters
@@ -59,110 +65,114 @@ func TestCapabilities(t *testing.T) {
 		{"13", "<or> 11 <or> 12", false},
 		{"12", "<or> 12", true},
 		{"12", "  <or>   11\t<or> 12 ", true},
-		{"x86_64", "x86_64", true},
 		{"日本", "s== 日本", true},
 	} {
-		c, err := domain.ParseCapability("capabilities:cpu_info:arch", tc.text)
-		if tc.text == "> 1" { // Nova takes it for text
-			if err == nil {
-				t.Errorf("%q parses", tc.text)
-			}
-			continue
-		}
+		c, err := domain.ParseCapability("x", "cpu_info:arch "+tc.text)
 		if err != nil {
 			t.Errorf("%q: %v", tc.text, err)
 			continue
 		}
-		if got := c.Match(map[string]string{"cpu_info:arch": tc.have}); got != tc.want {
+		if got := c.Match(domain.Node{Attributes: map[string]string{"cpu_info:arch": tc.have}}); got != tc.want {
 			t.Errorf("%q for %q: %t", tc.text, tc.have, got)
 		}
-		if c.Match(map[string]string{"arch": tc.have}) || c.Match(nil) {
+		if c.Match(domain.Node{Attributes: map[string]string{"arch": tc.have}}) || c.Match(domain.Node{}) {
 			t.Errorf("%q matches a host without the attribute", tc.text)
 		}
 	}
 }
 
-func TestCapabilityKeys(t *testing.T) {
+// TestCapabilityScopes: an attribute has a scope or none. Sizes are those of Placement.
+func TestCapabilityScopes(t *testing.T) {
 	t.Parallel()
-	for key, want := range map[string]string{
-		"hypervisor_type":              "hypervisor_type",
-		"capabilities:hypervisor_type": "hypervisor_type",
-		"capabilities:cpu_info:arch":   "cpu_info:arch",
-		"cpu_info:arch":                "", "trait:HW_CPU": "", "hw:cpu_policy": "", "": "", ":x": "", "x:": "",
-		"capabilities:": "", "capabilities::x": "", "capabilities": "capabilities", "a\x00": "",
-		strings.Repeat("x", 256): "",
-	} {
-		c, err := domain.ParseCapability(key, "1")
-		if c.Attribute != want || (err == nil) != (want != "") {
-			t.Errorf("%q: %+v %v", key, c, err)
-		}
-		if err != nil && (apperr.CodeOf(err) != apperr.Invalid || apperr.As(err).Fields[0].Field != key) {
-			t.Errorf("%q: %+v", key, err)
-		}
+	node := domain.Node{
+		VCPUs: 32, RAMMB: 65536, DiskGB: 1000, Traits: []string{"HW_CPU_X86_AVX2"},
+		Attributes: map[string]string{
+			"hypervisor_type": "QEMU", "cpu_info:arch": "x86_64", "cpu_info:vendor": "Intel",
+			"cpu_info:model": "Nehalem", "cpu_info:features": `["aes","avx2"]`,
+		},
 	}
-	_, err := domain.ParseCapability("cpu_info:arch", "x86_64")
-	if !strings.Contains(strings.Join(apperr.As(err).Fields[0].Allowed, " "), "capabilities:cpu_info:arch") {
-		t.Errorf("it is not said what would be right: %v", err)
+	for text, want := range map[string]bool{
+		"vcpus >= 32": true, "vcpus>=33": false, "ram_mb > 65535": true, "disk_gb < 1000": false,
+		"capabilities:vcpus >= 32": true, "capabilities:hypervisor_type = QEMU": true, "hypervisor_type=QEMU": true,
+		"cpu_info:arch=x86_64": true, "capabilities:cpu_info:arch = x86_64": true,
+		"trait:HW_CPU_X86_AVX2 = required": true, "trait:HW_CPU_X86_AVX2 = forbidden": false,
+		"trait:HW_CPU_X86_SSE = required": false, "trait:HW_CPU_X86_SSE=forbidden": true,
+		"hw:cpu_vendor = intel": true, "hw:cpu_vendor = amd": false, "hw:cpu_arch = x86_64": true,
+		"hw:cpu_model <or> Nehalem <or> Haswell": true, "hw:cpu_features <all-in> aes avx2": true,
+		"color = red": false, "hypervisor_types==1": false,
+	} {
+		c, err := domain.ParseCapability("x", text)
+		if err != nil || c.Match(node) != want {
+			t.Errorf("%q: %+v %v, want %t", text, c, err, want)
+		}
 	}
 }
 
 func TestCapabilitiesThatDoNotParse(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"":                        "at character 1: a value is missing",
-		"  ":                      "at character 1: a value is missing",
-		">=":                      "at character 3: a value is missing after >=",
-		"é>= 4":                   "", // text
-		">= many":                 `at character 4: >= compares numbers, and "many" is not a number`,
-		"== NaN":                  "at character 4: == compares numbers",
-		">= 4 5":                  "at character 6: >= takes one value",
-		"  >= 4 5":                "at character 8: >= takes one value",
-		">=4":                     `at character 1: ">=4" is no operator`,
-		"=> 4":                    `at character 1: "=>" is no operator`,
-		"<any> x":                 `at character 1: "<any>" is no operator`,
-		"s= x":                    `at character 1: "s=" is no operator`,
-		"<in>":                    "at character 5: a value is missing after <in>",
-		"<in> a b":                "at character 8: <in> takes one value",
-		"<all-in>":                "at character 9: a value is missing after <all-in>",
-		"<or>":                    "at character 5: a value is missing after <or>",
-		"<or> a b":                "at character 8: <or> is missing between two values",
-		"<or> 日 b":                "at character 8: <or> is missing between two values",
-		"<or> a <or>":             "at character 12: a value is missing after <or>",
-		"<or> <or> a":             "at character 6: a value is missing before <or>",
-		"sse4":                    "",
-		strings.Repeat("x", 1001): "at character 1001: it has more than 1000 characters",
+		"":                                  "at character 1: an attribute is missing",
+		"  ":                                "at character 3: an attribute is missing",
+		">= 4":                              "at character 1: an attribute is missing",
+		"capabilities: = 4":                 "at character 1: an attribute is missing",
+		"vcpus":                             "at character 6: an operator is missing",
+		"vcpus 32":                          "at character 7: an operator is missing",
+		"vcpüs = 3":                         "at character 4: an operator is missing",
+		"x >=":                              "at character 5: a value is missing after >=",
+		"x >= many":                         `at character 6: >= compares numbers, and "many" is not a number`,
+		"x == NaN":                          "at character 6: == compares numbers",
+		"x >= 4 5":                          "at character 8: >= takes one value",
+		"  x >= 4 5":                        "at character 10: >= takes one value",
+		"x => 4":                            `at character 3: unknown operator "=>"; expected one of = == `,
+		"x <any> y":                         `at character 3: unknown operator "<any>"`,
+		"x s= y":                            `at character 3: unknown operator "s="`,
+		"x <in>":                            "at character 7: a value is missing after <in>",
+		"x <all-in>":                        "at character 11: a value is missing after <all-in>",
+		"x <or>":                            "at character 7: a value is missing after <or>",
+		"x <or> a b":                        "at character 10: <or> is missing between two values",
+		"x <or> 日 b":                        "at character 10: <or> is missing between two values",
+		"x <or> a <or>":                     "at character 14: a value is missing after <or>",
+		"x <or> <or> a":                     "at character 8: a value is missing before <or>",
+		"hw:cpu_policy = x":                 `at character 1: "hw:cpu_policy" says nothing of a host; of the scope`,
+		"hw: = x":                           "at character 1: ",
+		"trait:HW = maybe":                  "at character 11: a trait is required or forbidden",
+		"trait:HW >= 1":                     "at character 10: a trait takes the operator =",
+		"trait:hw = required":               "at character 7: the name of a trait has capital letters",
+		"trait: = required":                 "at character 7: the name of a trait",
+		"trait:HW <or> a <or>":              "at character 21: a value is missing",
+		"x s== " + strings.Repeat("x", 995): "at character 1001: the expression has more than 1000 characters",
 	} {
-		_, err := domain.ParseCapability("capabilities:x", text)
-		switch {
-		case want == "" && err != nil:
-			t.Errorf("%q: %v", text, err)
-		case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
+		_, err := domain.ParseCapability("r[0].capabilities[1]", text)
+		if err == nil || !strings.Contains(err.Error(), want) ||
+			apperr.As(err).Fields[0].Field != "r[0].capabilities[1]" {
 			t.Errorf("%.40q: %v, want %s", text, err, want)
 		}
 	}
 }
 
 func FuzzParseCapability(f *testing.F) {
-	for _, text := range []string{"", "x", ">= 4", "<or> a <or> b", "<all-in> a b", "s== 日", "=> 1", "\xff <in>"} {
-		f.Add("capabilities:cpu_info:arch", text, "4")
+	for _, text := range []string{
+		"", "x", "x >= 4", "x <or> a <or> b", "x <all-in> a b", "x s== 日", "x => 1", "\xff <in>", "trait:HW = required",
+		"hw:cpu_vendor = intel",
+	} {
+		f.Add(text, "4")
 	}
-	f.Fuzz(func(t *testing.T, key, text, have string) {
-		c, err := domain.ParseCapability(key, text)
+	f.Fuzz(func(t *testing.T, text, have string) {
+		c, err := domain.ParseCapability("x", text)
 		if err != nil {
 			if e := apperr.As(err); e.Code != apperr.Invalid || len(e.Fields) != 1 || e.Fields[0].Detail == "" {
-				t.Fatalf("%q %q: %+v", key, text, e)
+				t.Fatalf("%q: %+v", text, e)
 			}
 			return
 		}
 		if c.Attribute == "" || len(c.Values) == 0 {
-			t.Fatalf("%q %q: %+v", key, text, c)
+			t.Fatalf("%q: %+v", text, c)
 		}
-		c.Match(map[string]string{c.Attribute: have})
-		if c.Match(nil) {
-			t.Fatalf("%q %q matches nothing", key, text)
-		}
-		if c.Operator == "" && !c.Match(map[string]string{c.Attribute: text}) {
-			t.Fatalf("%q does not match itself", text)
+		c.Match(domain.Node{Attributes: map[string]string{c.Attribute: have}})
+		_, isTrait := c.Trait()
+		if c.Operator == "s==" && !isTrait &&
+			!c.Match(domain.Node{Attributes: map[string]string{c.Attribute: c.Values[0]}}) {
+			t.Fatalf("%q does not match its own value", text)
 		}
 	})
 }
@@ -179,8 +189,8 @@ func TestHostWant(t *testing.T) {
 		change(&want)
 		return want
 	}
-	asks := func(key, text string) domain.HostWant {
-		return domain.HostWant{Min: 1, Max: 1, Capabilities: map[string]string{key: text}}
+	asks := func(text string) domain.HostWant {
+		return domain.HostWant{Min: 1, Max: 1, Capabilities: []string{"vcpus >= 8", text}}
 	}
 	for name, tc := range map[string]struct {
 		want    domain.HostWant
@@ -198,17 +208,17 @@ func TestHostWant(t *testing.T) {
 		"another zone":   {with(func(w *domain.HostWant) { w.Zone = "r" }), false, ""},
 		"one more trait": {with(func(w *domain.HostWant) { w.Traits = []string{"HW_A", "HW_C"} }), false, ""},
 
-		"an unscoped attribute": {asks("hypervisor_type", "QEMU"), true, ""},
-		"enough cores":          {asks("capabilities:cpu_info:topology:cores", ">= 4"), true, ""},
-		"too few cores":         {asks("capabilities:cpu_info:topology:cores", ">= 5"), false, ""},
-		"an absent attribute":   {asks("num_io_ops", "<= 5"), false, ""},
+		"an unscoped attribute": {asks("hypervisor_type = QEMU"), true, ""},
+		"enough cores":          {asks("capabilities:cpu_info:topology:cores >= 4"), true, ""},
+		"too few cores":         {asks("capabilities:cpu_info:topology:cores >= 5"), false, ""},
+		"an absent attribute":   {asks("num_io_ops <= 5"), false, ""},
+		"a trait":               {asks("trait:HW_B = required"), true, ""},
 
-		"no hosts":         {with(func(w *domain.HostWant) { w.Min = 0 }), true, "r[0].min"},
-		"max below min":    {with(func(w *domain.HostWant) { w.Min = 2 }), true, "r[0].max"},
-		"negative":         {with(func(w *domain.HostWant) { w.RAMMB = -1 }), true, "r[0].ram_mb"},
-		"no trait's name":  {with(func(w *domain.HostWant) { w.Traits = []string{"HW_A", "hw"} }), false, "r[0].traits[1]"},
-		"does not parse":   {asks("hypervisor_type", ">= x"), false, "r[0].capabilities.hypervisor_type"},
-		"an unknown scope": {asks("hw:x", "1"), false, "r[0].capabilities.hw:x"},
+		"no hosts":        {with(func(w *domain.HostWant) { w.Min = 0 }), true, "r[0].min"},
+		"max below min":   {with(func(w *domain.HostWant) { w.Min = 2 }), true, "r[0].max"},
+		"negative":        {with(func(w *domain.HostWant) { w.RAMMB = -1 }), true, "r[0].ram_mb"},
+		"no trait's name": {with(func(w *domain.HostWant) { w.Traits = []string{"HW_A", "hw"} }), false, "r[0].traits[1]"},
+		"does not parse":  {asks("hypervisor_type >= x"), false, "r[0].capabilities[1]"},
 	} {
 		if got := tc.want.Matches(node); got != tc.matches {
 			t.Errorf("%s: matches is %t", name, got)

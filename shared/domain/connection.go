@@ -134,7 +134,9 @@ type ActsAs struct {
 }
 
 // ReadsOnly reports whether its only role is reader.
-func (a ActsAs) ReadsOnly() bool { return len(a.Roles) > 0 && !(Identity{Roles: a.Roles}).MayAct() }
+func (a ActsAs) ReadsOnly() bool {
+	return len(a.Roles) > 0 && !slices.ContainsFunc(a.Roles, func(r string) bool { return r != "reader" })
+}
 
 // Remote reports whether the connection is to another cloud or region than ours.
 func (c Connection) Remote() bool { return c.AuthURL != "" || c.Region != "" }
@@ -184,14 +186,13 @@ func (c Connection) WaitingSince(asked time.Time) time.Time {
 func (c Connection) Owned(who Identity) bool { return who.ProjectID == c.ProjectID }
 
 // Usable reports whether the caller may use the connection: the delegating user, and users and projects in UsableBy.
-// The delegating user and members of such projects need more than the role reader, or a token that only reads could
-// write. Nobody may use that of a lease or of managed resources.
+// All of them need a role that permits changes. Nobody may use that of a lease or of managed resources.
 func (c Connection) Usable(who Identity) bool {
-	if c.LeaseID != uuid.Nil || c.Managed {
+	if c.LeaseID != uuid.Nil || c.Managed || !who.MayAct() {
 		return false
 	}
-	return who.UserID == c.UserID && c.Owned(who) && who.MayAct() || slices.Contains(c.UsableBy, who.UserID) ||
-		slices.Contains(c.UsableBy, who.ProjectID) && who.MayAct()
+	return who.UserID == c.UserID && c.Owned(who) || slices.Contains(c.UsableBy, who.UserID) ||
+		slices.Contains(c.UsableBy, who.ProjectID)
 }
 
 // Permits fails if the connection does not permit the actions or has ended. now is the database's clock.

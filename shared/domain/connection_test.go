@@ -23,9 +23,9 @@ func TestConnectionSecretIsForOneCloud(t *testing.T) {
 func TestConnectionUsable(t *testing.T) {
 	t.Parallel()
 	c := domain.Connection{UserID: "u1", ProjectID: "p1"}
-	for role, want := range map[string]bool{"member": true, "reader": false} {
-		if got := c.Usable(domain.Identity{UserID: "u1", ProjectID: "p1", Roles: []string{role}}); got != want {
-			t.Errorf("with the role %s: %t", role, got)
+	for want, roles := range map[bool][]string{true: {"member"}, false: nil} {
+		if got := c.Usable(domain.Identity{UserID: "u1", ProjectID: "p1", WriteRoles: roles}); got != want {
+			t.Errorf("with the roles %v: %t", roles, got)
 		}
 	}
 }

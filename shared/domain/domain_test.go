@@ -13,6 +13,19 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 )
 
+// TestFewestWriteRoles: a trust gets no role that does not permit changes, and admin only for want of another.
+func TestFewestWriteRoles(t *testing.T) {
+	t.Parallel()
+	for want, roles := range map[string][]string{
+		"": {}, "admin": {"admin"}, "member": {"admin", "manager", "member"}, "manager": {"admin", "manager"},
+	} {
+		got := Identity{Roles: append(roles, "heat_stack_user"), WriteRoles: roles}.FewestWriteRoles()
+		if strings.Join(got, " ") != want {
+			t.Errorf("%v: got %v", roles, got)
+		}
+	}
+}
+
 func TestSlot(t *testing.T) {
 	t.Parallel()
 	one := time.Date(2026, 1, 2, 13, 0, 0, 0, time.UTC)

@@ -82,3 +82,11 @@ func (d Drain) Counts() (moved, left, skipped int) {
 	}
 	return moved, left, skipped
 }
+
+// DrainProgress is how many servers of a drain have moved, are still to move, and stay.
+type DrainProgress struct {
+	Node    string
+	Moved   int
+	Unmoved int
+	Skipped int
+}

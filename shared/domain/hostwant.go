@@ -2,7 +2,6 @@ package domain
 
 import (
 	"fmt"
-	"maps"
 	"regexp"
 	"slices"
 
@@ -37,10 +36,9 @@ func (w HostWant) Validate(field string) error {
 				"a trait's name of capital letters, digits and _, such as HW_CPU_X86_AVX2", trait)
 		}
 	}
-	for _, key := range slices.Sorted(maps.Keys(w.Capabilities)) {
-		if _, err := ParseCapability(key, w.Capabilities[key]); err != nil {
-			fault := apperr.As(err).Fields[0]
-			return apperr.InvalidField(field+"capabilities."+key, fault.Detail, fault.Allowed...)
+	for n, text := range w.Capabilities {
+		if _, err := ParseCapability(fmt.Sprintf("%scapabilities[%d]", field, n), text); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -58,9 +56,9 @@ func (w HostWant) Matches(n Node) bool {
 			return false
 		}
 	}
-	for key, text := range w.Capabilities {
-		c, err := ParseCapability(key, text)
-		if err != nil || !c.Match(n.Attributes) {
+	for _, text := range w.Capabilities {
+		c, err := ParseCapability("", text)
+		if err != nil || !c.Match(n) {
 			return false
 		}
 	}

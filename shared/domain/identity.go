@@ -4,6 +4,7 @@ package domain
 
 import (
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -16,7 +17,9 @@ type Identity struct {
 	DomainID    string // the project's domain, or the domain the token is scoped to
 	System      bool   // scoped to the whole system
 	Roles       []string
+	WriteRoles  []string // those of Roles that permit changes; empty = the token only reads
 	ExpiresAt   time.Time
+	AccessRules []AccessRule // of the token's application credential; nil = none, empty = nothing is permitted
 }
 
 // Has reports whether the identity holds any of the roles.
@@ -24,9 +27,25 @@ func (i Identity) Has(roles ...string) bool {
 	return slices.ContainsFunc(roles, func(r string) bool { return slices.Contains(i.Roles, r) })
 }
 
-// MayAct reports whether the identity may do more than read: it has a role besides OpenStack's reader.
-func (i Identity) MayAct() bool {
-	return slices.ContainsFunc(i.Roles, func(r string) bool { return r != "reader" })
+// MayAct reports whether the identity may do more than read.
+func (i Identity) MayAct() bool { return len(i.WriteRoles) > 0 }
+
+// FewestWriteRoles returns the fewest roles that permit changes: member, or all but admin, or admin for an identity
+// that has nothing else. Empty = the identity only reads.
+func (i Identity) FewestWriteRoles() []string {
+	var others []string
+	for _, role := range i.WriteRoles {
+		switch {
+		case strings.EqualFold(role, "member"):
+			return []string{role}
+		case !strings.EqualFold(role, "admin"):
+			others = append(others, role)
+		}
+	}
+	if len(others) == 0 {
+		return i.WriteRoles
+	}
+	return others
 }
 
 // CloudAdmin reports whether OpenStack lets the identity read every project: the role admin in any project, or a reader

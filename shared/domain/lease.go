@@ -90,6 +90,7 @@ type Lease struct {
 	Degraded     bool     // a host is down, and there is no other
 	StartsAt     time.Time
 	EndsAt       time.Time
+	Length       Period        // of the request; zero = it gave the end, or the lease is as it is stored
 	BeforeEnd    time.Duration // the warning comes so long before the end; 0 = none
 	OnEnd        OnEnd
 	Enforce      bool      // an instance that its owner starts before the start is shelved again
@@ -149,20 +150,21 @@ type Reservation struct {
 	Want        *HostWant      // of a host reservation
 	Flavors     []LeasedFlavor // of a host reservation
 	AggregateID int            // Nova's; 0 = not made yet
+	Trait       string         // of its hosts, while they are the reservation's
 	Allocations []Allocation   // of a host reservation
 }
 
 // HostWant is what hosts a reservation asks for. A host is taken whole; sizes are the least that each must have.
 type HostWant struct {
-	Min          int               `json:"min"`
-	Max          int               `json:"max"`
-	VCPUs        int               `json:"vcpus,omitempty"`
-	RAMMB        int               `json:"ram_mb,omitempty"`
-	DiskGB       int               `json:"disk_gb,omitempty"`
-	Region       string            `json:"region,omitempty"` // "" = this cloud's
-	Zone         string            `json:"zone,omitempty"`   // "" = any
-	Traits       []string          `json:"traits,omitempty"`
-	Capabilities map[string]string `json:"capabilities,omitempty"` // expressions by attribute: see Capability
+	Min          int      `json:"min"`
+	Max          int      `json:"max"`
+	VCPUs        int      `json:"vcpus,omitempty"`
+	RAMMB        int      `json:"ram_mb,omitempty"`
+	DiskGB       int      `json:"disk_gb,omitempty"`
+	Region       string   `json:"region,omitempty"` // "" = this cloud's
+	Zone         string   `json:"zone,omitempty"`   // "" = any
+	Traits       []string `json:"traits,omitempty"`
+	Capabilities []string `json:"capabilities,omitempty"` // expressions: see Capability
 }
 
 // LeasedFlavor is a private flavor that requires a reservation's trait, and the flavor that it is a copy of.
@@ -185,6 +187,7 @@ type Allocation struct {
 	From          time.Time
 	Until         time.Time // with the time for cleaning
 	PreparedAt    time.Time // zero = the host is not the reservation's in Nova and Placement yet
+	ReplacedAt    time.Time // zero = no other host has taken its place
 	ReleasedAt    time.Time // zero = not returned yet
 }
 
@@ -197,9 +200,9 @@ type FreeSlot struct {
 
 // FreeQuery asks when hosts are free.
 type FreeQuery struct {
-	Want     HostWant // without Min and Max
-	Hosts    int      // how many at the same time
-	Duration time.Duration
+	Want     HostWant      // without Min and Max
+	Hosts    int           // how many at the same time
+	Length   Period        // months and years are those from the start of each slot
 	Cleaning time.Duration // must be free after it, too
 	From     time.Time
 	Until    time.Time
@@ -243,6 +246,7 @@ type LeaseRules struct {
 type FreeError struct {
 	Refusal *apperr.Error
 	FreeAt  time.Time // zero = never: too few hosts match, or the lease has begun
+	FreeEnd time.Time // the end of the lease when it begins then; zero when FreeAt is
 	EndsBy  time.Time // how far a lease that has begun can be extended; zero = of any other refusal
 }
 

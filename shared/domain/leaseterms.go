@@ -31,7 +31,7 @@ func (t LeaseTerms) Apply(lease *Lease, now time.Time) error {
 			lease.StartsAt = t.Start
 		}
 	}
-	lease.EndsAt, lease.OnEnd = t.End, OnEndShelve
+	lease.EndsAt, lease.Length, lease.OnEnd = t.End, t.Duration, OnEndShelve
 	if t.OnEnd != "" {
 		lease.OnEnd = t.OnEnd
 	}
@@ -57,6 +57,14 @@ func (t LeaseTerms) Apply(lease *Lease, now time.Time) error {
 
 // WarnBefore sets how long before its end the lease warns: months count backwards from the end.
 func (l *Lease) WarnBefore(p Period) { l.BeforeEnd = l.EndsAt.Sub(p.Before(l.EndsAt)) }
+
+// EndFrom is the end of the lease if it began at another time: months and years are those of the calendar.
+func (l Lease) EndFrom(start time.Time) time.Time {
+	if l.Length.IsZero() {
+		return start.Add(l.EndsAt.Sub(l.StartsAt))
+	}
+	return l.Length.AddTo(start)
+}
 
 // Instances reports whether the lease reserves any instance.
 func (l Lease) Instances() bool { return l.reserves(InstanceReservation) }

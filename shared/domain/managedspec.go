@@ -87,6 +87,6 @@ type ConfigmapSpec struct {
 
 // ManagedSecrets are the secret parts of a spec. They are sealed to reconcile-managed and never shown.
 type ManagedSecrets struct {
-	UserData string `json:"user_data,omitempty"` // of a server
-	Payload  string `json:"payload,omitempty"`   // of a secret
+	UserData UserData `json:"user_data,omitempty"` // of a server
+	Payload  string   `json:"payload,omitempty"`   // of a secret
 }

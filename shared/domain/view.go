@@ -38,7 +38,7 @@ func NewView(who Identity, scope Scope, project string) (View, error) {
 		scope = defaultScope(who, project)
 	}
 	if project != "" && scope != ScopeProject {
-		return View{}, apperr.InvalidField("project_id", "goes with scope=project only")
+		return View{}, apperr.InvalidField("project_id", "requires scope=project")
 	}
 	switch scope {
 	case ScopeProject:

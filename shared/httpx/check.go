@@ -1,9 +1,12 @@
 package httpx
 
 import (
+	"maps"
 	"slices"
+	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/validation"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 )
@@ -22,9 +25,36 @@ func Check(registry huma.Registry, schema *huma.Schema, field string, value any)
 	markKeys(value)
 	huma.Validate(registry, schema, at, huma.ModeWriteToServer, value, &found)
 	for _, err := range found.Errors {
-		faults = append(faults, fieldsOf(err)...)
+		for _, fault := range fieldsOf(err) {
+			if fault.Detail == validation.MsgUnexpectedProperty {
+				name, known := fieldsBeside(registry, schema, strings.TrimPrefix(fault.Field, field+"."))
+				fault.Detail, fault.Allowed = fault.Detail+"; "+apperr.Suggestion(name, known), known
+			}
+			faults = append(faults, fault)
+		}
 	}
 	return faults
+}
+
+// fieldsBeside are the fields that the object of a path has in a schema, and the last name of the path.
+func fieldsBeside(registry huma.Registry, schema *huma.Schema, path string) (name string, known []string) {
+	for {
+		for schema != nil && schema.Ref != "" {
+			schema = registry.SchemaFromRef(schema.Ref)
+		}
+		if schema == nil {
+			return path, nil
+		}
+		first, rest, isDeeper := strings.Cut(path, ".")
+		if !isDeeper {
+			return path, slices.Sorted(maps.Keys(schema.Properties))
+		}
+		first, _, isEntry := strings.Cut(first, "[")
+		path, schema = rest, schema.Properties[first]
+		if isEntry && schema != nil {
+			schema = schema.Items
+		}
+	}
 }
 
 // Invalid is the error of all faults together.

@@ -99,7 +99,7 @@ func CheckTerms(start, end TimeOrNow, duration, beforeEnd Period) []error {
 		faults = append(faults, beforeEnd.check("before_end")...)
 	}
 	if end != "" && duration != "" {
-		faults = append(faults, apperr.InvalidField("duration", "does not go with end: give one of them"))
+		faults = append(faults, apperr.InvalidField("duration", "cannot be combined with end: give one of them"))
 	}
 	return faults
 }

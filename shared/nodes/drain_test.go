@@ -3,6 +3,7 @@ package nodes
 import (
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -125,6 +126,7 @@ func TestBegin(t *testing.T) {
 		want   domain.DrainServerStatus
 		call   string
 		drain  string // its reason
+		reason string // how that of the server begins
 	}{
 		"live":         {status: "ACTIVE", want: "migrating", call: "live 1"},
 		"cold":         {status: "SHUTOFF", want: "migrating", call: "cold 1"},
@@ -137,8 +139,12 @@ func TestBegin(t *testing.T) {
 			stored: third, status: "ACTIVE", answer: apperr.New(apperr.Invalid, "no"), want: "skipped", call: "live 1",
 		},
 		"too early after a failure": {stored: again, status: "ACTIVE", want: "pending"},
-		"deleted meanwhile": {
-			status: "ACTIVE", answer: apperr.New(apperr.NotFound, "no"), want: "skipped", call: "live 1",
+		"listed, and not found": { // deleted meanwhile, or Nova hides other projects' servers from the account
+			status: "ACTIVE", answer: apperr.New(apperr.NotFound, "no"), want: "pending", call: "live 1",
+		},
+		"not found for the third time": {
+			stored: third, status: "ACTIVE", answer: apperr.New(apperr.NotFound, "no"), want: "skipped", call: "live 1",
+			reason: "Nova lists it on the host but does not find it",
 		},
 		"no answer": {
 			status: "ACTIVE", answer: apperr.New(apperr.Timeout, "nova is slow"), want: "migrating", call: "live 1",
@@ -155,8 +161,9 @@ func TestBegin(t *testing.T) {
 			if got := drains.servers["1"]; got.Status != tc.want && drains.saved.Servers[0].Status != tc.want {
 				t.Errorf("got %+v, want %s", drains.saved.Servers[0], tc.want)
 			}
-			if slices.Compare(nova.calls, words(tc.call)) != 0 || drains.saved.Reason != tc.drain {
-				t.Errorf("calls %v, the drain says %q", nova.calls, drains.saved.Reason)
+			if slices.Compare(nova.calls, words(tc.call)) != 0 || drains.saved.Reason != tc.drain ||
+				!strings.HasPrefix(drains.saved.Servers[0].Reason, tc.reason) {
+				t.Errorf("calls %v, the drain says %q of %+v", nova.calls, drains.saved.Reason, drains.saved.Servers[0])
 			}
 		})
 	}

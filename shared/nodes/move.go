@@ -81,8 +81,8 @@ func (p *pass) begin(ctx context.Context, s *domain.DrainServer) error {
 		return nil
 	}
 	switch code := apperr.CodeOf(err); code {
-	case apperr.NotFound:
-		p.skip(s, "it was deleted")
+	case apperr.NotFound: // if it was deleted, the next pass does not list it
+		p.failed(s, "Nova lists it on the host but does not find it: is the account of watch-nodes an admin of Nova?")
 	case apperr.Conflict, apperr.Invalid, apperr.Forbidden, apperr.Quota, apperr.Unprocessable, apperr.Unsupported:
 		p.failed(s, apperr.As(err).Message)
 	default: // Nova may have accepted it: the next pass sees

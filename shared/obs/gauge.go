@@ -4,7 +4,6 @@ import (
 	"context"
 
 	"go.opentelemetry.io/otel"
-	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 )
 
@@ -16,16 +15,4 @@ func Gauge(name, description string) func(context.Context, int64) {
 		return func(context.Context, int64) {}
 	}
 	return func(ctx context.Context, n int64) { gauge.Record(ctx, n) }
-}
-
-// GaugeBy is a Gauge with a number for each value of an attribute.
-func GaugeBy(name, description, by string) func(ctx context.Context, value string, n int64) {
-	gauge, err := otel.Meter("github.com/cloudfn/cloudfn").Int64Gauge(name, metric.WithDescription(description))
-	if err != nil { // the name is malformed
-		otel.Handle(err)
-		return func(context.Context, string, int64) {}
-	}
-	return func(ctx context.Context, value string, n int64) {
-		gauge.Record(ctx, n, metric.WithAttributes(attribute.String(by, value)))
-	}
 }

@@ -28,6 +28,7 @@ func bookHosts(ctx context.Context, tx pgx.Tx, lease domain.Lease, rules domain.
 		if refused.at, err = fitsTogether(ctx, tx, lease, rules, refused.at); err != nil {
 			return err
 		}
+		refused.end = lease.EndFrom(refused.at)
 	}
 	return refused.refusal(*lease.Reservations[refused.n].Want)
 }
@@ -57,9 +58,8 @@ func allocateAll(ctx context.Context, tx pgx.Tx, lease domain.Lease, rules domai
 func fitsTogether(
 	ctx context.Context, tx pgx.Tx, lease domain.Lease, rules domain.LeaseRules, at time.Time,
 ) (time.Time, error) {
-	length := lease.EndsAt.Sub(lease.StartsAt)
 	for range movesTried {
-		lease.StartsAt, lease.EndsAt = at, at.Add(length)
+		lease.StartsAt, lease.EndsAt = at, lease.EndFrom(at)
 		err := pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error {
 			if _, err := exec(ctx, tx, cancelAllocationsSQL, lease.ProjectID, lease.ID); err != nil {
 				return err

@@ -12,50 +12,67 @@ import (
 // farAway is after every lease.
 var farAway = time.Date(9000, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// gapsSQL are the times from $8 to $9 in which each matching host is free for $10 at least. A row at the end of the
-// time stands for each of them. Without a join (coalesce keeps the planner from making one), no plan is slow while the
-// tables have no statistics yet.
+// gapsSQL are the times from $8 to $9 in which each matching host is free for $10 at least: all of the time, without
+// what is allocated. Hosts that are out of service are free when they are expected back.
 const gapsSQL = `
 with hosts as materialized (
-    select n.name from nodes n where ` + matchSQL + `
-), times as (
-    select name as node, $9::timestamptz as low, null::timestamptz as high from hosts
-    union all
-    select node, lower(during), upper(during) from allocations
-    where during && tstzrange($8, $9) and coalesce(node in (select name from hosts), false)
-), gaps as (
-    select coalesce(lag(high) over (partition by node order by low), $8) as "from", low as until from times
+    select n.name, ` + inServiceSQL + ` as in_service from nodes n where ` + matchSQL + `
+), busy as (
+    select node, range_agg(during) as during from allocations where during && tstzrange($8, $9) group by node
 )
-select "from", until from gaps where until - "from" >= $10::interval`
+select lower(gap) as "from", upper(gap) as until
+from hosts left join busy on busy.node = hosts.name, unnest(
+    tstzmultirange(tstzrange($8, $9)) - coalesce(busy.during, '{}') -
+    case when in_service then '{}' else tstzmultirange(tstzrange(null, ` + backSQL + `)) end) gap
+where upper(gap) - lower(gap) >= $10::interval`
 
 // gap is a time in which a host is free.
 type gap struct{ From, Until time.Time }
+
+// search is a search for times in which so many hosts are free.
+type search struct {
+	from, until  time.Time
+	hosts, limit int
+	end          func(start time.Time) time.Time // of what begins then; a later start has no earlier end
+}
 
 // Availability lists periods in which so many hosts are free for the duration and the cleaning after it, the earliest
 // first. Until is the end of the time in which the same hosts are free, without the cleaning. No period is part of
 // another.
 func (s Leases) Availability(ctx context.Context, q domain.FreeQuery) ([]domain.FreeSlot, error) {
+	if q.Hosts < 1 || q.Limit < 1 || q.Length.IsZero() {
+		return nil, apperr.New(apperr.Internal, "internal error")
+	}
 	match, err := matchArgs(ctx, s.DB.pool, q.Want)
 	if err != nil {
 		return nil, err
 	}
-	gaps, err := queryAll[gap](ctx, s.DB.pool, gapsSQL,
-		append(match, q.From, q.Until.Add(q.Cleaning), q.Duration+q.Cleaning)...)
-	if err != nil {
-		return nil, err
-	}
-	if q.Hosts < 1 || q.Limit < 1 {
-		return nil, apperr.New(apperr.Internal, "internal error")
-	}
-	slots := sweep(gaps, q.Hosts, q.Duration+q.Cleaning, q.Limit)
+	slots, err := freeSlots(ctx, s.DB.pool, match, search{
+		from: q.From, until: q.Until.Add(q.Cleaning), hosts: q.Hosts, limit: q.Limit,
+		end: func(start time.Time) time.Time { return q.Length.AddTo(start).Add(q.Cleaning) },
+	})
 	for n := range slots {
 		slots[n].Until = slots[n].Until.Add(-q.Cleaning)
 	}
-	return slots, nil
+	return slots, err
 }
 
-// sweep finds the first periods in which so many gaps last for the time needed.
-func sweep(gaps []gap, hosts int, need time.Duration, limit int) (slots []domain.FreeSlot) {
+// calendarSlack is by how much a period of months or years can be shorter than the same from another start, of its
+// length: February has 28 days of 31.
+const calendarSlack = 10
+
+// freeSlots reads the gaps and finds the periods. match are those of matchArgs.
+func freeSlots(ctx context.Context, db querier, match []any, q search) ([]domain.FreeSlot, error) {
+	longest := q.end(q.from).Sub(q.from)
+	gaps, err := queryAll[gap](ctx, db, gapsSQL, append(match, q.from, q.until, longest-longest/calendarSlack)...)
+	if err != nil {
+		return nil, err
+	}
+	return sweep(gaps, q), nil
+}
+
+// sweep finds the first periods in which so many gaps last until the end of what begins with them.
+func sweep(gaps []gap, q search) (slots []domain.FreeSlot) {
 	slices.SortFunc(gaps, func(a, b gap) int { return a.From.Compare(b.From) })
 	var ends []time.Time // of the gaps that are open, the first end first
 	for n, g := range gaps {
@@ -64,18 +81,18 @@ func sweep(gaps []gap, hosts int, need time.Duration, limit int) (slots []domain
 		if n+1 < len(gaps) && gaps[n+1].From.Equal(g.From) {
 			continue
 		}
-		over, _ := slices.BinarySearchFunc(ends, g.From.Add(need), time.Time.Compare)
+		over, _ := slices.BinarySearchFunc(ends, q.end(g.From), time.Time.Compare)
 		ends = slices.Delete(ends, 0, over)
-		if len(ends) < hosts {
+		if len(ends) < q.hosts {
 			continue
 		}
-		until := ends[len(ends)-hosts]
+		until := ends[len(ends)-q.hosts]
 		if len(slots) > 0 && !until.After(slots[len(slots)-1].Until) {
 			continue // it is part of the one before
 		}
 		free, _ := slices.BinarySearchFunc(ends, until, time.Time.Compare)
 		slots = append(slots, domain.FreeSlot{From: g.From, Until: until, Hosts: len(ends) - free})
-		if len(slots) == limit {
+		if len(slots) == q.limit {
 			break
 		}
 	}

@@ -73,7 +73,7 @@ func TestAvailability(t *testing.T) {
 		made.Lease.StartsAt, made.Lease.EndsAt = at(busy[0]), at(busy[1])
 		create(t, store, made)
 	}
-	query := domain.FreeQuery{Hosts: 2, Duration: 2 * time.Hour, From: base, Until: at(20), Limit: 10}
+	query := domain.FreeQuery{Hosts: 2, Length: period(t, "PT2H"), From: base, Until: at(20), Limit: 10}
 	for _, tc := range []struct {
 		name   string
 		change func(q *domain.FreeQuery)
@@ -84,14 +84,14 @@ func TestAvailability(t *testing.T) {
 		{"limit", func(q *domain.FreeQuery) { q.Limit = 1 }, "0-2x2"},
 		{"cleaning", func(q *domain.FreeQuery) { q.Cleaning = time.Hour }, "12-20x2"},
 		{"one host and cleaning", func(q *domain.FreeQuery) { q.Hosts, q.Cleaning = 1, time.Hour }, "4-9x1 12-20x2"},
-		{"too long", func(q *domain.FreeQuery) { q.Duration = 9 * time.Hour }, ""},
+		{"too long", func(q *domain.FreeQuery) { q.Length = period(t, "PT9H") }, ""},
 		{"from the middle", func(q *domain.FreeQuery) { q.From = at(3) }, "4-6x2 12-20x2"},
 		{"three hosts", func(q *domain.FreeQuery) { q.Hosts = 3 }, ""},
 		{"unknown zone", func(q *domain.FreeQuery) { q.Want.Zone = "moon" }, ""},
 		{"a trait", func(q *domain.FreeQuery) { q.Want.Traits = []string{"HW_CPU_X86_AVX2"} }, "0-2x2 4-6x2 12-20x2"},
 		{"another trait", func(q *domain.FreeQuery) { q.Want.Traits = []string{"HW_CPU_X86_AVX512F"} }, ""},
 		{"a capability", func(q *domain.FreeQuery) {
-			q.Want.Capabilities = map[string]string{"capabilities:cpu_info:arch": "s== x86_64"}
+			q.Want.Capabilities = []string{"cpu_info:arch s== x86_64"}
 		}, ""},
 		{"too many cores", func(q *domain.FreeQuery) { q.Want.VCPUs = 33 }, ""},
 	} {
@@ -110,7 +110,7 @@ func TestAvailability(t *testing.T) {
 	write(t, conn, `update nodes set attributes = '{"cpu_info:arch": "x86_64"}' where name = 'n001'`)
 	capable := query
 	capable.Hosts, capable.Limit = 1, 1
-	capable.Want.Capabilities = map[string]string{"capabilities:cpu_info:arch": "s== x86_64"}
+	capable.Want.Capabilities = []string{"cpu_info:arch s== x86_64"}
 	if slots, err := store.Availability(t.Context(), capable); err != nil || len(slots) != 1 || slots[0].Hosts != 1 {
 		t.Errorf("one host has the capability: %+v %v", slots, err)
 	}
@@ -123,6 +123,82 @@ func TestAvailability(t *testing.T) {
 	held, err := store.Allocations(t.Context(), at(3), at(7))
 	if err != nil || len(held) != 3 || held[0].LeaseID == uuid.Nil || held[0].ProjectID != "p1" {
 		t.Errorf("between 3 and 7 are %+v: %v", held, err)
+	}
+}
+
+func period(t *testing.T, text string) domain.Period {
+	t.Helper()
+	p, err := domain.ParsePeriod(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// TestFreeMonths: a month is that of the calendar from the start of each slot, and not as long as the one that was
+// asked about.
+func TestFreeMonths(t *testing.T) {
+	t.Parallel()
+	database := testkit.Database(t)
+	store, conn := postgres.Leases{DB: open(t, database)}, testkit.Connect(t, database)
+	addNodes(t, conn, 1)
+	day := func(month time.Month, day int) time.Time { return time.Date(2031, month, day, 0, 0, 0, 0, time.UTC) }
+	for _, busy := range [][2]time.Time{{day(2, 1), day(3, 1)}, {day(3, 30), day(4, 2)}, {day(5, 2), day(5, 3)}} {
+		made := newLease(0, 1)
+		made.Lease.StartsAt, made.Lease.EndsAt = busy[0], busy[1]
+		create(t, store, made)
+	}
+	month := period(t, "P1M") // from 1 February it has 28 days, and the gap in March 29
+	slots, err := store.Availability(t.Context(), domain.FreeQuery{
+		Hosts: 1, Length: month, From: day(2, 1), Until: day(12, 1), Limit: 5,
+	})
+	if err != nil || len(slots) != 2 || !slots[0].From.Equal(day(4, 2)) || !slots[1].From.Equal(day(5, 3)) {
+		t.Errorf("got %+v %v", slots, err)
+	}
+	made := newLease(0, 1)
+	made.Lease.StartsAt, made.Lease.EndsAt, made.Lease.Length = day(2, 1), day(3, 1), month
+	_, err = store.Check(t.Context(), made)
+	refusal, ok := errors.AsType[*domain.FreeError](err)
+	if !ok || !refusal.FreeAt.Equal(day(4, 2)) || !refusal.FreeEnd.Equal(day(5, 2)) {
+		t.Fatalf("got %+v", err)
+	}
+	made.Lease.StartsAt, made.Lease.EndsAt = refusal.FreeAt, refusal.FreeEnd
+	if _, err := store.Check(t.Context(), made); err != nil {
+		t.Errorf("what is free is refused: %v", err)
+	}
+}
+
+// TestOutOfService: hosts that are down or cordoned are for leases that begin when they are expected back.
+func TestOutOfService(t *testing.T) {
+	t.Parallel()
+	database := testkit.Database(t)
+	store, conn := postgres.Leases{DB: open(t, database)}, testkit.Connect(t, database)
+	addNodes(t, conn, 2)
+	for _, fault := range []string{"is_up = false", "enabled = false", "status = 'down'"} {
+		write(t, conn, "update nodes set is_up = true, enabled = true, status = 'up'")
+		write(t, conn, "update nodes set "+fault+" where name = 'n001'")
+		back := testkit.Scalar[time.Time](t, conn, "select date_trunc('day', now(), 'UTC') + interval '2 days'")
+		create(t, store, newLease(0, 1))
+		if n := testkit.Scalar[string](t, conn, "select node from allocations"); n != "n002" {
+			t.Errorf("%s: %s is given", fault, n)
+		}
+		write(t, conn, "delete from leases")
+		slots, err := store.Availability(t.Context(), domain.FreeQuery{
+			Hosts: 2, Length: period(t, "PT1H"), From: time.Now(), Until: time.Now().AddDate(1, 0, 0), Limit: 5,
+		})
+		if err != nil || len(slots) != 1 || !slots[0].From.Equal(back) {
+			t.Errorf("%s: two are free at %+v, %v, want %s", fault, slots, err, back)
+		}
+		made := newLease(0, 2)
+		_, err = store.Check(t.Context(), made)
+		refusal, ok := errors.AsType[*domain.FreeError](err)
+		if !ok || apperr.CodeOf(err) != apperr.Conflict || !refusal.FreeAt.Equal(back) {
+			t.Fatalf("%s: got %v", fault, err)
+		}
+		made.Lease.StartsAt, made.Lease.EndsAt = refusal.FreeAt, refusal.FreeEnd
+		if _, err := store.Check(t.Context(), made); err != nil {
+			t.Errorf("%s: what is free is refused: %v", fault, err)
+		}
 	}
 }
 

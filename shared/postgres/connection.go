@@ -139,13 +139,12 @@ func insertConnection(ctx context.Context, tx pgx.Tx, made domain.Connection) (d
 // connection is visible in its own project only, that of managed resources nowhere.
 const visible = `(not managed and (project_id = $1 or status <> 'deleted' and usable_by && $2::text[]))`
 
-// names are the ids that stand for the caller in usable_by. A project's id does not stand for callers who only read in
-// it.
+// names are the ids that stand for the caller in usable_by. A caller who only reads has none.
 func names(who domain.Identity) []string {
 	if who.MayAct() {
 		return []string{who.UserID, who.ProjectID}
 	}
-	return []string{who.UserID}
+	return []string{}
 }
 
 // Get reads a connection that the caller may see, with what is used of its quota. Whether the caller may act through it
@@ -286,11 +285,7 @@ func (c Connections) Usable(
 	return found, now, found.Permits(now)
 }
 
-const connectionKeysSQL = `
-select distinct encode(substring(secret for 8), 'hex')
-from (select secret from connections where secret is not null limit 10000) some`
-
-// ConnectionKeys lists the ids of the keys that connections' secrets are sealed to, of 10 000 connections at most.
-func (db *DB) ConnectionKeys(ctx context.Context) ([]string, error) {
-	return queryColumn[string](ctx, db.pool, connectionKeysSQL)
+// ConnectionKeys lists the keys that connections' secrets are encrypted with.
+func (db *DB) ConnectionKeys(ctx context.Context) ([]domain.KeyUse, error) {
+	return keyUses(ctx, db, "connections where secret is not null", "secret")
 }

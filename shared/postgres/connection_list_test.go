@@ -48,7 +48,7 @@ from generate_series(1, $2::int)`, c.ID, n)
 		}
 	}
 	before := count.Load()
-	who := domain.Identity{ProjectID: "p1", UserID: "u1", Roles: []string{"member"}}
+	who := domain.Identity{ProjectID: "p1", UserID: "u1", WriteRoles: []string{"member"}}
 	found, err := store.List(t.Context(), who, domain.ConnectionQuery{Limit: 100, Marker: uuid.Nil})
 	if got := count.Load() - before; err != nil || len(found) != pages || got != 2 {
 		t.Fatalf("%d connections took %d queries: %v", len(found), got, err)

@@ -49,7 +49,7 @@ func storedConnection(t *testing.T, store postgres.Connections, c domain.Connect
 }
 
 // delegator is of the project p1, and may act there.
-var delegator = domain.Identity{UserID: "u1", ProjectID: "p1", Roles: []string{"member"}}
+var delegator = domain.Identity{UserID: "u1", ProjectID: "p1", WriteRoles: []string{"member"}}
 
 // TestCreateConnection: a connection is stored unchanged. Only run-connections can read its secret.
 func TestCreateConnection(t *testing.T) {
@@ -113,14 +113,17 @@ func TestConnectionVisibility(t *testing.T) {
 		{"u1", "p1", "reader", "ntc", "ntc", ""}, // who delegated, with a token that only reads
 		{"u5", "p1", "member", "ntc", "ntc", ""},
 		{"u2", "p1", "member", "ntc", "ntc", "n"},
-		{"u2", "p5", "reader", "n", "", "n"},
+		{"u2", "p5", "reader", "", "", ""}, // named, with a token that only reads
 		{"u2", "p2", "member", "nt", "", "nt"},
 		{"u5", "p2", "member", "t", "", "t"},
 		{"u5", "p2", "reader", "", "", ""},
 		{"u1", "p5", "admin", "", "", ""}, // in another project he is anybody
 		{"p2", "u2", "admin", "nt", "", "nt"},
 	} {
-		who := domain.Identity{UserID: tc.user, ProjectID: tc.project, Roles: []string{tc.role}}
+		who := domain.Identity{UserID: tc.user, ProjectID: tc.project}
+		if tc.role != "reader" {
+			who.WriteRoles = []string{tc.role}
+		}
 		var shown, usableNow strings.Builder
 		for _, c := range []domain.Connection{byName, byTeam, closed} {
 			if _, err := store.Get(t.Context(), who, c.ID); err == nil {

@@ -40,9 +40,16 @@ func (s Drains) IsDue(ctx context.Context, soon time.Duration) (bool, error) {
 	return queryValue[bool](ctx, s.DB.pool, drainsDueSQL, soon)
 }
 
-// Open counts the drains that are not over.
-func (s Drains) Open(ctx context.Context) (int64, error) {
-	return queryValue[int64](ctx, s.DB.pool, "select count(*) from drains where due_at is not null")
+const openDrainsSQL = `
+select d.node, count(*) filter (where s.status = 'moved')::int as moved,
+       count(*) filter (where s.status = 'skipped')::int as skipped,
+       count(*) filter (where s.status not in ('moved', 'skipped'))::int as unmoved
+from drains d left join drain_servers s on s.drain_id = d.id
+where d.due_at is not null group by d.node order by d.node`
+
+// Open returns how far the drains are that are not over.
+func (s Drains) Open(ctx context.Context) ([]domain.DrainProgress, error) {
+	return queryAll[domain.DrainProgress](ctx, s.DB.pool, openDrainsSQL)
 }
 
 const setDrainServersSQL = `

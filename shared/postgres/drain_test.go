@@ -67,6 +67,10 @@ func TestDrains(t *testing.T) {
 		stored.Servers[0] != servers[0] || stored.Servers[1] != servers[1] {
 		t.Errorf("stored: %+v: %v", stored, err)
 	}
+	if open, err := drains.Open(ctx); err != nil || len(open) != 1 ||
+		open[0] != (domain.DrainProgress{Node: "a", Moved: 1, Unmoved: 1}) {
+		t.Errorf("open: %+v: %v", open, err)
+	}
 	d.Attempts = 2
 	if err := drains.Save(ctx, claim, d, long); err != nil || d.Attempts != 2 || d.Status != domain.DrainRunning {
 		t.Fatalf("%+v: %v", d, err)

@@ -14,7 +14,7 @@ import (
 )
 
 // guest is of another project than the connections' in these tests.
-var guest = domain.Identity{UserID: "u2", UserName: "jane", ProjectID: "p2", Roles: []string{"member"}}
+var guest = domain.Identity{UserID: "u2", UserName: "jane", ProjectID: "p2", WriteRoles: []string{"member"}}
 
 // actors lists who has caused each event of a subject; - is nobody.
 func (l testDB) actors(t *testing.T, subject uuid.UUID) string {

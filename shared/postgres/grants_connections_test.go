@@ -27,7 +27,7 @@ func TestGrantsOfConnections(t *testing.T) {
 		}
 	}
 	serves, works := as(t, database, "cloudfn_functions"), as(t, database, "cloudfn_events")
-	who := domain.Identity{UserID: "u", ProjectID: "p1", Roles: []string{"member"}}
+	who := domain.Identity{UserID: "u", ProjectID: "p1", WriteRoles: []string{"member"}}
 	connections := postgres.Connections{DB: serves}
 	made, err := connections.Create(ctx, domain.Connection{
 		ID: uuid.Must(uuid.NewV7()), ProjectID: "p1", UserID: "u", Kind: domain.TrustConnection, DelegationID: "t", UsableBy: []string{"p2"},

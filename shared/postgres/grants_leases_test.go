@@ -62,7 +62,7 @@ func TestGrantsOfLeases(t *testing.T) {
 	_, err = users.List(ctx, "p1", domain.LeaseQuery{Limit: 1})
 	allowed("list", err)
 	_, err = users.Availability(ctx, domain.FreeQuery{
-		Hosts: 1, Duration: time.Hour, From: time.Now(), Until: time.Now().Add(time.Hour), Limit: 1,
+		Hosts: 1, Length: period(t, "PT1H"), From: time.Now(), Until: time.Now().Add(time.Hour), Limit: 1,
 	})
 	allowed("availability", err)
 	_, err = users.Allocations(ctx, time.Now(), time.Now().Add(time.Hour))

@@ -96,7 +96,7 @@ func change(
 
 // chosen is the stored lease with what the user chooses of another.
 func chosen(stored, by domain.Lease) domain.Lease {
-	stored.Name, stored.StartsAt, stored.EndsAt = by.Name, by.StartsAt, by.EndsAt
+	stored.Name, stored.StartsAt, stored.EndsAt, stored.Length = by.Name, by.StartsAt, by.EndsAt, by.Length
 	stored.BeforeEnd, stored.OnEnd, stored.Enforce, stored.Actor = by.BeforeEnd, by.OnEnd, by.Enforce, by.Actor
 	return stored
 }
@@ -203,13 +203,14 @@ func taken(ctx context.Context, tx pgx.Tx, lease domain.Lease, rules domain.Leas
 		return err
 	}
 	detail := "a host of the lease is another reservation's then"
-	latest := lease.EndsAt
+	latest, allowed := lease.EndsAt, []string(nil)
 	if at != nil {
 		latest = at.Add(-rules.Cleaning)
 		detail = fmt.Sprintf("a host of the lease is another reservation's from %s: it can end at %s at the latest",
 			at.UTC().Format(time.RFC3339), latest.UTC().Format(time.RFC3339))
+		allowed = []string{latest.UTC().Format(time.RFC3339Nano)}
 	}
-	refusal := apperr.InvalidField("end", detail)
+	refusal := apperr.InvalidField("end", detail, allowed...)
 	refusal.Code = apperr.Conflict
 	return &domain.FreeError{Refusal: refusal, EndsBy: latest}
 }

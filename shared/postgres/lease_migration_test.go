@@ -69,3 +69,29 @@ from information_schema.columns where table_schema = 'public'`
 	addNodes(t, conn, 1)
 	create(t, postgres.Leases{DB: open(t, database)}, newLease(time.Hour, 1))
 }
+
+// TestCapabilitiesMigration makes expressions of what was stored by attribute, and back.
+func TestCapabilitiesMigration(t *testing.T) {
+	t.Parallel()
+	database := testkit.Database(t)
+	conn := testkit.Connect(t, database)
+	addNodes(t, conn, 1)
+	made := create(t, postgres.Leases{DB: open(t, database)}, newLease(time.Hour, 1))
+	const before = `{"cpu_info:arch": "x86_64", "capabilities:vcpus": ">= 4", "x": "<or> a <or> b"}`
+	write(t, conn, "update reservations set want = want || jsonb_build_object('capabilities', '"+before+"'::jsonb)")
+	up, down := migrationsFrom(t, "036")
+	write(t, conn, up[0])
+	stored, err := postgres.Leases{DB: open(t, database)}.Get(t.Context(), made.ProjectID, made.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := stored.Reservations[0].Want.Capabilities
+	slices.Sort(got)
+	if !slices.Equal(got, []string{"capabilities:vcpus >= 4", "cpu_info:arch s== x86_64", "x <or> a <or> b"}) {
+		t.Errorf("up makes %q", got)
+	}
+	write(t, conn, down[len(down)-1])
+	if !testkit.Scalar[bool](t, conn, "select want->'capabilities' = '"+before+"'::jsonb from reservations") {
+		t.Error("down makes something else")
+	}
+}

@@ -40,6 +40,7 @@ as 'begin new.due_at := ''infinity''; return new; end'`)
 	s.ok(t, "getManaged", 200, ask{})
 	s.ok(t, "listManagedRevisions", 200, ask{})
 	s.ok(t, "getManagedRevision", 200, ask{})
+	s.ok(t, "diffManaged", 200, ask{query: []string{"from=1", "to=2"}})
 	s.ok(t, "rollbackManaged", 412, ask{})
 	s.ok(t, "rollbackManaged", 200, ask{header: anyVersion})
 	for _, id := range []string{"putManaged", "listManagedOfKind"} {
@@ -47,7 +48,7 @@ as 'begin new.due_at := ''infinity''; return new; end'`)
 	}
 	for _, id := range []string{
 		"listManagedOfKind", "getManaged", "putManaged", "rollbackManaged", "deleteManaged", "listManagedRevisions",
-		"getManagedRevision",
+		"getManagedRevision", "diffManaged",
 	} {
 		s.ok(t, id, 422, of(id, "Pod"))
 	}

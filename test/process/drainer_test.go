@@ -40,19 +40,24 @@ func newDrainer(t *testing.T) *drainer {
 	}
 	d := &drainer{killer: &killer{}, from: hosts[0], to: hosts[1], admin: testkit.Session(t, "admin")}
 	database := testkit.Database(t)
-	d.conn = testkit.Connect(t, database)
-	db, err := postgres.Open(postgres.Config{URL: domain.Secret(database), MaxConns: 2}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(db.Close)
-	d.store = postgres.Drains{DB: db}
+	d.conn, d.store = testkit.Connect(t, database), drainStore(t, database)
 	d.env = testkit.Env(t, testkit.As(t, database, watchnodes.Function), nil) // with the rights that it declares
 	maps.Copy(d.env, d.accountBehind(t, "watch-nodes", "NODES_"))
 	d.start(t)
 	nodes := testkit.Spawn(t, testkit.Env(t, database, map[string]string{"FUNCTION_TARGET": "nodes"}))
 	d.api = nodes.As(testkit.Token(t, "admin"))
 	return d
+}
+
+// drainStore opens the drains of a database.
+func drainStore(t *testing.T, database string) postgres.Drains {
+	t.Helper()
+	db, err := postgres.Open(postgres.Config{URL: domain.Secret(database), MaxConns: 2}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	return postgres.Drains{DB: db}
 }
 
 // start starts the process, as Knative does after a kill. What a dead one had claimed is free at once, which takes up

@@ -1414,7 +1414,7 @@ type ConnectionRequest struct {
 	// ExpiresAt Until when it can be granted.
 	ExpiresAt Time `json:"expires_at"`
 
-	// For Who is authorized to act through the connection: the requesting user, or every user of the project who may do more than read there.
+	// For Who is authorized to act through the connection: the requesting user, or every user of the project with a role of `WRITE_ROLES` there.
 	For Grantee `json:"for"`
 
 	// ID Version 7, in the order of time.
@@ -1529,14 +1529,14 @@ type CreateConnection struct {
 	// Region For an application credential: the region to act in, if it is not the region of this service, or that cloud has several.
 	Region *string `json:"region,omitempty"`
 
-	// Roles For a trust: which roles of the caller's token. The default is member. One of them must do more than read.
+	// Roles For a trust: which roles of the caller's token. The default is member. One of them must be of `WRITE_ROLES`.
 	Roles *[]string `json:"roles,omitempty"`
 
 	// Secret For an application credential: its secret.
 	Secret *string `json:"secret,omitempty"`
 
 	// UsableBy The users and projects that may act through it, besides the caller. A project stands for every user with a role in it
-	// that may do more than read. An id has 32 or 64 hexadecimal digits, except with a Keystone whose ids have another form.
+	// with a role of `WRITE_ROLES`. An id has 32 or 64 hexadecimal digits, except with a Keystone whose ids have another form.
 	// Names (20 at most) are resolved when the connection is created, with the caller's token; only their ids count from then on. By
 	// Keystone's default policy a member finds the projects in which he has a role, and an administrator all users and projects.
 	// Any other name is a 400 that says how to find the id.
@@ -1553,7 +1553,7 @@ type CreateConnectionRequest struct {
 	// ExpiresAt Until when: in the future, and 366 days ahead at most. The request expires then, too.
 	ExpiresAt *time.Time `json:"expires_at,omitempty"`
 
-	// For Who is authorized to act through the connection: the requesting user, or every user of the project who may do more than read there.
+	// For Who is authorized to act through the connection: the requesting user, or every user of the project with a role of `WRITE_ROLES` there.
 	For *Grantee `json:"for,omitempty"`
 
 	// Limits What may be ordered through the connection, besides its actions and its quota. A list that is absent or null is no limit. In a
@@ -1733,6 +1733,9 @@ type DeploymentSpec struct {
 	// UserData As of a MachineSpec.
 	UserData *string `json:"user_data,omitempty"`
 
+	// UserDataBase64 As of a MachineSpec.
+	UserDataBase64 *string `json:"user_data_base64,omitempty"`
+
 	// Volumes Managed volumes, to attach.
 	Volumes *[]string `json:"volumes,omitempty"`
 }
@@ -1763,11 +1766,20 @@ type Drain struct {
 	// Moving What Nova was asked to move.
 	Moving []MovingServer `json:"moving"`
 
+	// Parallel How many servers move at a time. Absent when the request has left it to the setting of watch-nodes.
+	Parallel *int `json:"parallel,omitempty"`
+
 	// Reason Why it has failed, or waits.
 	Reason *string `json:"reason,omitempty"`
 
+	// RequestedBy Absent when automatic, and in a dry run.
+	RequestedBy *DrainRequester `json:"requested_by,omitempty"`
+
 	// Room Of a dry run: for all servers.
 	Room *DrainRoom `json:"room,omitempty"`
+
+	// ServerTimeout For how long one server may move, an ISO 8601 duration. Absent as `parallel` is.
+	ServerTimeout *string `json:"server_timeout,omitempty"`
 
 	// Servers All of them. Lists of nodes do not have it.
 	Servers *[]DrainServer `json:"servers,omitempty"`
@@ -1808,9 +1820,16 @@ type DrainNode struct {
 	// Parallel How many servers move at a time.
 	Parallel *int `json:"parallel,omitempty"`
 
-	// ServerTimeout An ISO 8601 duration: for how long one server may move. After it the server is skipped. The setting of
-	// watch-nodes by default.
+	// ServerTimeout An ISO 8601 duration, 10 seconds to 24 hours: for how long one server may move. After it the server is
+	// skipped. The setting of watch-nodes by default.
 	ServerTimeout *string `json:"server_timeout,omitempty"`
+}
+
+// DrainRequester defines model for DrainRequester.
+type DrainRequester struct {
+	ProjectID string  `json:"project_id"`
+	UserID    string  `json:"user_id"`
+	UserName  *string `json:"user_name,omitempty"`
 }
 
 // DrainServer defines model for DrainServer.
@@ -1953,7 +1972,7 @@ type GrantConnectionRequest struct {
 	Secret *string `json:"secret,omitempty"`
 }
 
-// Grantee Who is authorized to act through the connection: the requesting user, or every user of the project who may do more than read there.
+// Grantee Who is authorized to act through the connection: the requesting user, or every user of the project with a role of `WRITE_ROLES` there.
 type Grantee string
 
 // HourStat How many servers there were at one full hour.
@@ -2226,7 +2245,7 @@ type LaunchRequest struct {
 	// Flavor Id or unique name of a flavor.
 	Flavor *string `json:"flavor,omitempty"`
 
-	// GenerateKey Make a key pair (ed25519) for the servers. It does not go with `key_name`.
+	// GenerateKey Make a key pair (ed25519) for the servers. It cannot be combined with `key_name`.
 	GenerateKey *bool `json:"generate_key,omitempty"`
 
 	// ID The order's id, chosen by the caller. It makes the request safe to repeat. Without it, one is made.
@@ -2241,7 +2260,7 @@ type LaunchRequest struct {
 	// KeyName A key pair of the caller's.
 	KeyName *string `json:"key_name,omitempty"`
 
-	// Lease A lease of the servers, from now or from a later `start`. It does not go with `connection_id` or `start: false`.
+	// Lease A lease of the servers, from now or from a later `start`. It cannot be combined with `connection_id` or `start: false`.
 	Lease *OrderLeaseRequest `json:"lease,omitempty"`
 
 	// Metadata Metadata of the server. Keys have ASCII letters, digits, and `-_:. `.
@@ -2261,7 +2280,7 @@ type LaunchRequest struct {
 	// OnFailure What becomes of the servers when one fails. `rollback`: all or nothing.
 	OnFailure *LaunchRequestOnFailure `json:"on_failure,omitempty"`
 
-	// ReservationID An active reservation of hosts. The servers are placed on its hosts, with its flavors. It does not go with
+	// ReservationID An active reservation of hosts. The servers are placed on its hosts, with its flavors. It cannot be combined with
 	// `reuse`, nor with a connection to another cloud.
 	ReservationID *GivenID `json:"reservation_id,omitempty"`
 
@@ -2554,6 +2573,9 @@ type MachineSpec struct {
 	// removes it.
 	UserData *string `json:"user_data,omitempty"`
 
+	// UserDataBase64 Instead of user_data, any bytes in base64 with padding, such as a compressed file.
+	UserDataBase64 *string `json:"user_data_base64,omitempty"`
+
 	// Volumes Managed volumes, to attach.
 	Volumes *[]string `json:"volumes,omitempty"`
 }
@@ -2622,6 +2644,30 @@ type ManagedRepair string
 
 // ManagedRequestMethod What is pending.
 type ManagedRequestMethod string
+
+// ManagedDiff defines model for ManagedDiff.
+type ManagedDiff struct {
+	Differences []ManagedDifference `json:"differences"`
+
+	// From The revision that is compared.
+	From int `json:"from"`
+
+	// To The other revision. Absent: what is real.
+	To *int `json:"to,omitempty"`
+}
+
+// ManagedDifference defines model for ManagedDifference.
+type ManagedDifference struct {
+	// From The value in the revision that is compared, if it has one.
+	From interface{} `json:"from,omitempty"`
+
+	// Member The id of the member that differs.
+	Member *UUID  `json:"member,omitempty"`
+	Path   string `json:"path"`
+
+	// To The value in the other revision, or the real one, if there is one.
+	To interface{} `json:"to,omitempty"`
+}
 
 // ManagedEventData Data of `cloudfn.managed.state.v1`.
 type ManagedEventData struct {
@@ -2811,10 +2857,17 @@ type Node struct {
 	HeartbeatAt *Time `json:"heartbeat_at,omitempty"`
 
 	// Isolation Whether this cloud keeps other servers off reservable hosts, by the last self-test: `proven` when Nova
-	// refused a server without the trait, `unproven` when it placed one, `unknown` before the first test.
-	Isolation NodeIsolation     `json:"isolation"`
-	Labels    map[string]string `json:"labels"`
-	Name      string            `json:"name"`
+	// refused a server without the trait, `unproven` when it placed one, `unknown` before the first test. It is the
+	// same for all hosts.
+	Isolation NodeIsolation `json:"isolation"`
+
+	// IsolationDetail What the test found, and what is missing.
+	IsolationDetail *string           `json:"isolation_detail,omitempty"`
+	Labels          map[string]string `json:"labels"`
+
+	// Lease That has it, or gets it next; absent without one.
+	Lease *NodeLease `json:"lease,omitempty"`
+	Name  string     `json:"name"`
 
 	// NetworkZone The same, of the network.
 	NetworkZone *string `json:"network_zone,omitempty"`
@@ -2824,6 +2877,9 @@ type Node struct {
 
 	// Reason Why it does not join or leave yet.
 	Reason *string `json:"reason,omitempty"`
+
+	// Region Of Keystone. Absent when the cloud has only one.
+	Region *string `json:"region,omitempty"`
 
 	// RegionZone Where its admins say that it is.
 	RegionZone *string `json:"region_zone,omitempty"`
@@ -2850,7 +2906,10 @@ type Node struct {
 
 	// StatusURL What watch-nodes asks when it is suspect.
 	StatusURL *string `json:"status_url,omitempty"`
-	Used      Sizes   `json:"used"`
+
+	// TestedAt When the last self-test ended; of no host alone.
+	TestedAt *Time `json:"tested_at,omitempty"`
+	Used     Sizes `json:"used"`
 
 	// Zone Its availability zone in Nova.
 	Zone string `json:"zone"`
@@ -2860,7 +2919,8 @@ type Node struct {
 type NodeCordonedBy string
 
 // NodeIsolation Whether this cloud keeps other servers off reservable hosts, by the last self-test: `proven` when Nova
-// refused a server without the trait, `unproven` when it placed one, `unknown` before the first test.
+// refused a server without the trait, `unproven` when it placed one, `unknown` before the first test. It is the
+// same for all hosts.
 type NodeIsolation string
 
 // NodeReservable Whether it can be reserved: `no`; `joining` until run-leases has isolated it; `yes`; `leaving` until
@@ -2892,6 +2952,24 @@ type NodeEventDataPreviousStatus string
 
 // NodeEventDataStatus defines model for NodeEventData.Status.
 type NodeEventDataStatus string
+
+// NodeLease defines model for NodeLease.
+type NodeLease struct {
+	// End With the time for cleaning.
+	End Time `json:"end"`
+
+	// ID A UUID in lower case.
+	ID UUID `json:"id"`
+
+	// ProjectID Whose it is.
+	ProjectID string `json:"project_id"`
+
+	// ReservationID A UUID in lower case.
+	ReservationID UUID `json:"reservation_id"`
+
+	// Start RFC 3339 in UTC.
+	Start Time `json:"start"`
+}
 
 // NodePage defines model for NodePage.
 type NodePage struct {
@@ -3285,9 +3363,9 @@ type Requester struct {
 
 // Reservation defines model for Reservation.
 type Reservation struct {
-	Capabilities *map[string]string `json:"capabilities,omitempty"`
-	DiskGb       *int               `json:"disk_gb,omitempty"`
-	Flavors      *[]LeaseFlavor     `json:"flavors,omitempty"`
+	Capabilities *[]string      `json:"capabilities,omitempty"`
+	DiskGb       *int           `json:"disk_gb,omitempty"`
+	Flavors      *[]LeaseFlavor `json:"flavors,omitempty"`
 
 	// Hosts How many hosts it has.
 	Hosts *int `json:"hosts,omitempty"`
@@ -3317,10 +3395,15 @@ type ReservationType string
 
 // ReservationRequest defines model for ReservationRequest.
 type ReservationRequest struct {
-	// Capabilities Conditions by attribute of the hosts, as in Nova's extra specs: a value, or an operator and a value. `=` (at least),
-	// `==`, `!=`, `>=` and `<=` compare numbers; `s==`, `s!=`, `s<`, `s<=`, `s>` and `s>=` texts; `<in>`, `<all-in>` and
-	// `<or>` have the meaning that they have there. An attribute of several parts has the scope `capabilities:`.
-	Capabilities *map[string]string `json:"capabilities,omitempty"`
+	// Capabilities What each host must have, all of it: `ATTRIBUTE OPERATOR VALUE`. Attributes are `vcpus`, `ram_mb` and `disk_gb`, by
+	// Placement's inventories, and what Nova shows of the hypervisor, such as `hypervisor_type` or `cpu_info:arch`, with
+	// the scope `capabilities:` or without. The extra specs `hw:cpu_vendor`, `hw:cpu_arch`, `hw:cpu_model` and
+	// `hw:cpu_features` are about the host's CPU. `trait:NAME` is `= required` or `= forbidden`.
+	//
+	// As in Nova's extra specs `=` is at least, of a number; of a text it is equal, in any case. `==`, `!=`, `>=`, `<=`,
+	// `>` and `<` compare numbers; `s==`, `s!=`, `s<`, `s<=`, `s>` and `s>=`, after a blank, texts; `<in>`, `<all-in>` and
+	// `<or>` have the meaning that they have there.
+	Capabilities *[]string `json:"capabilities,omitempty"`
 
 	// DiskGb Of each, in GiB
 	DiskGb *int `json:"disk_gb,omitempty"`

@@ -230,7 +230,7 @@ func TestPruneNeedsLabel(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]string{
 		"--prune":         "--prune needs --label KEY=VALUE",
-		"-l app=web":      "--label goes with --prune",
+		"-l app=web":      "--label requires --prune",
 		"--prune -l app":  `--label is "app": it must be KEY=VALUE`,
 		"--prune -l app=": `--label is "app=": it must be KEY=VALUE`,
 	} {

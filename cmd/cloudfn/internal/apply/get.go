@@ -91,7 +91,7 @@ func getFlavors(a *cli.App) *cobra.Command {
 // write writes documents in the order in which apply declares them.
 func write(a *cli.App, all []documents.Document) error {
 	if len(a.Print.Columns) > 0 {
-		return exit.Usagef("--columns goes with a table: a document has all fields")
+		return exit.Usagef("--columns requires a table: a document has all fields")
 	}
 	slices.SortStableFunc(all, func(a, b documents.Document) int { return cmp.Compare(a.Name, b.Name) })
 	documents.Sort(all)

@@ -82,7 +82,7 @@ func (s *source) check() error {
 	case s.isPrune && len(s.labels) == 0:
 		return exit.Usagef("--prune needs --label KEY=VALUE: it deletes what has the label and is in no document")
 	case !s.isPrune && len(s.labels) > 0:
-		return exit.Usagef("--label goes with --prune: it says what --prune may delete")
+		return exit.Usagef("--label requires --prune: it says what --prune may delete")
 	}
 	for _, label := range s.labels {
 		if key, value, ok := strings.Cut(label, "="); !ok || key == "" || value == "" {

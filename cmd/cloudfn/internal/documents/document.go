@@ -2,6 +2,7 @@
 package documents
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/base64"
 	"errors"
@@ -13,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
+	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
@@ -123,8 +125,8 @@ func (d Document) check() error {
 	}
 	for field := range d.Fields {
 		if !slices.Contains(known[1:], field) {
-			return exit.Usagef("%s: unknown field of a %s; expected one of kind, %s", field, d.Kind,
-				strings.Join(known, ", "))
+			return exit.Usagef("%s: unknown field of a %s; %s", field, d.Kind,
+				apperr.Suggestion(field, slices.Concat([]string{"kind"}, known)))
 		}
 	}
 	if d.Name == "" {
@@ -187,21 +189,26 @@ func readFiles(spec map[string]any, folder string) error {
 			return exit.Usagef("spec.%s: %w", field, err)
 		}
 		delete(spec, field)
-		if spec[into], err = FileValue(into, text); err != nil {
+		if err = SetFile(spec, into, text); err != nil {
 			return exit.Usagef("spec.%s: %s %w", field, name, err)
 		}
 	}
 	return nil
 }
 
-// FileValue returns a file as the value of a field. The content of an image may be any bytes, and is in base64. Other
-// fields must be text: JSON would replace other bytes.
-func FileValue(field string, text []byte) (string, error) {
+// SetFile sets a field of a spec to what a file holds. The content of an image and user_data may be any bytes, which
+// are in base64. Other fields must be text: JSON would replace other bytes.
+func SetFile(spec map[string]any, field string, text []byte) error {
+	isText := utf8.Valid(text) && bytes.IndexByte(text, 0) < 0 // the API takes no NUL in a text
 	switch {
 	case field == "content":
-		return base64.StdEncoding.EncodeToString(text), nil
-	case !utf8.Valid(text):
-		return "", errors.New("is not UTF-8 text")
+		spec[field] = base64.StdEncoding.EncodeToString(text)
+	case isText:
+		spec[field] = string(text)
+	case field == "user_data":
+		spec["user_data_base64"] = base64.StdEncoding.EncodeToString(text)
+	default:
+		return errors.New("is not UTF-8 text")
 	}
-	return string(text), nil
+	return nil
 }

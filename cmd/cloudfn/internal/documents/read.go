@@ -8,7 +8,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sort"
 	"strings"
+	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
 
@@ -92,7 +94,7 @@ func Decode(text []byte, name, folder string) ([]Document, error) {
 			return all, nil
 		}
 		if err != nil {
-			return nil, source.Wrap(invalid(err))
+			return nil, source.Wrap(unreadable(text, err))
 		}
 		if isEmpty(&node) {
 			continue
@@ -132,13 +134,16 @@ func isEmpty(node *yaml.Node) bool {
 
 func decode(node *yaml.Node, folder string) (d Document, err error) {
 	keepTexts(node)
+	if err := checkKeys(node); err != nil {
+		return d, err
+	}
 	var read any
 	if err := node.Decode(&read); err != nil {
 		return d, invalid(err)
 	}
 	fields, ok := read.(map[string]any)
 	if !ok {
-		return d, exit.Usagef("line %d: a document must be a mapping of fields", node.Line)
+		return d, exit.Usagef("line %d, column %d: a document must be a mapping of fields", node.Line, node.Column)
 	}
 	d.Fields = fields
 	for field, into := range map[string]*string{"kind": &d.Kind, "name": &d.Name} {
@@ -168,9 +173,58 @@ func keepTexts(node *yaml.Node) {
 	}
 }
 
+// checkKeys finds a key that a mapping has twice.
+func checkKeys(node *yaml.Node) error {
+	lines := map[string]int{}
+	for i, inner := range node.Content {
+		if node.Kind == yaml.MappingNode && i%2 == 0 {
+			if first, isTwice := lines[inner.Value]; isTwice && inner.Kind == yaml.ScalarNode {
+				return exit.Usagef("line %d, column %d: the key %q is in line %d already", inner.Line, inner.Column,
+					inner.Value, first)
+			}
+			lines[inner.Value] = inner.Line
+		}
+		if err := checkKeys(inner); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // invalid is an error of the YAML reader, without its name.
-func invalid(err error) error {
-	return exit.Usagef("%s", strings.TrimPrefix(strings.TrimPrefix(err.Error(), "yaml: "), "unmarshal errors:\n  "))
+func invalid(err error) error { return exit.Usagef("%s", message(err)) }
+
+func message(err error) string {
+	return strings.TrimPrefix(strings.TrimPrefix(err.Error(), "yaml: "), "unmarshal errors:\n  ")
+}
+
+// unreadable is an error of a text that does not parse, with its line and column. The reader has no columns, and no
+// line of an error in the first one: the error is at the end of the shortest beginning of the text that has it.
+func unreadable(text []byte, err error) error {
+	end := sort.Search(len(text), func(n int) bool {
+		found := parse(text[:n])
+		return found != nil && found.Error() == err.Error()
+	})
+	before := text[:max(end-1, 0)]
+	line := before[bytes.LastIndexByte(before, '\n')+1:]
+	_, what, hasLine := strings.Cut(message(err), ": ")
+	if !hasLine || !strings.HasPrefix(message(err), "line ") {
+		what = message(err)
+	}
+	return exit.Usagef("line %d, column %d: %s", bytes.Count(before, []byte("\n"))+1, utf8.RuneCount(line)+1, what)
+}
+
+// parse is why a text of several documents does not parse.
+func parse(text []byte) error {
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	for {
+		var node yaml.Node
+		if err := decoder.Decode(&node); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+	}
 }
 
 // checkUnique finds things that are declared twice.

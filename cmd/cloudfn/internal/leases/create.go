@@ -27,7 +27,8 @@ on them. A lease of instances promises time, not capacity: it shelves them until
 what --on-end says at the end.`,
 		Example: `  cloudfn leases create workshop --hosts 2..3 --vcpus 16 --start 7d --duration 2d --before-end 1h
   cloudfn leases create nightly --instance ID --start 2027-01-01T20:00:00Z --duration 8h --on-end stop
-  cloudfn leases create fast --hosts 1 --trait HW_CPU_X86_AVX2 --capability 'cpu_info:arch=x86_64' --duration 8h`,
+  cloudfn leases create fast --hosts 1 --duration 8h \
+    --capability 'cpu_info:arch = x86_64' --capability 'trait:HW_CPU_X86_AVX2 = required' --capability 'vcpus >= 32'`,
 		Annotations: cli.Calls("createLease"), ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			body, err := request(cmd, args[0])
@@ -46,7 +47,6 @@ what --on-end says at the end.`,
 	flags := cmd.Flags()
 	flags.String("hosts", "", "how many hosts: N, or N..M for at least N and at most M")
 	cli.Choices(cmd, "hosts")
-	pairs(cmd, "capability", "what each host must have: ATTRIBUTE=EXPRESSION; may be repeated")
 	flags.StringSlice("flavor", nil, "flavors for the hosts, by id or name (default every public one that fits)")
 	cli.Choices(cmd, "flavor")
 	flags.StringSlice("instance", nil, "instances, by their ids here")
@@ -58,12 +58,6 @@ what --on-end says at the end.`,
 	return cmd
 }
 
-// pairs adds a flag that takes ATTRIBUTE=EXPRESSION. The expression may contain more equals signs.
-func pairs(cmd *cobra.Command, name, usage string) {
-	cli.Pairs(cmd, name, usage)
-	cli.Choices(cmd, name)
-}
-
 // hostFlags add what each host must have.
 func hostFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
@@ -73,7 +67,8 @@ func hostFlags(cmd *cobra.Command) {
 	flags.String("zone", "", "the availability zone of the hosts")
 	flags.String("region", "", "the region of the hosts")
 	flags.StringSlice("trait", nil, "traits that each host must have")
-	for _, flag := range []string{"vcpus", "ram-mb", "disk-gb", "zone", "region", "trait"} {
+	flags.StringArray("capability", nil, "what each host must have, such as 'vcpus >= 32'; may be repeated")
+	for _, flag := range []string{"vcpus", "ram-mb", "disk-gb", "zone", "region", "trait", "capability"} {
 		cli.Choices(cmd, flag)
 	}
 }

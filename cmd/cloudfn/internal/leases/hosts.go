@@ -26,11 +26,12 @@ func availability(a *cli.App) *cobra.Command {
 		Use: "availability --duration TIME", Short: "Find when hosts are free", Args: cobra.NoArgs,
 		Long: `List the periods in which so many hosts are free for so long, the earliest first. END is until when
 they stay free: a lease may end earlier.`,
-		Example:     "  cloudfn leases availability --hosts 3 --vcpus 32 --duration 2d --from 7d",
+		Example: "  cloudfn leases availability --hosts 3 --vcpus 32 --duration 2d --from 7d\n" +
+			"  cloudfn leases availability --capability 'hw:cpu_vendor = intel' --duration P1M",
 		Annotations: cli.Calls("findFreeHosts"), ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			query := cli.Query(cmd.Flags(), "hosts", "vcpus", "ram-mb", "disk-gb", "zone", "region", "trait:traits",
-				"from", "until")
+				"capability:capabilities", "from", "until")
 			text, _ := cmd.Flags().GetString("duration")
 			period, err := ParsePeriod(text)
 			if err != nil {

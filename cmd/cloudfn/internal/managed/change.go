@@ -79,7 +79,7 @@ func SpecOf(a *cli.App, cmd *cobra.Command, before any) (map[string]any, error) 
 		if err != nil {
 			return nil, err
 		}
-		if changes[field], err = documents.FileValue(field, text); err != nil {
+		if err := documents.SetFile(changes, field, text); err != nil {
 			return nil, exit.Usagef("--set-file %s: %s %w", field, file, err)
 		}
 	}

@@ -86,7 +86,8 @@ func schedule(m api.Managed) string {
 // Command holds the commands for managed resources.
 func Command(a *cli.App) *cobra.Command {
 	return cli.Group("managed", "Declare resources that are kept as they are declared",
-		list(a), show(a), put(a), update(a), scale(a), remove(a), revisions(a), rollback(a), providers(a))
+		list(a), show(a), put(a), update(a), scale(a), remove(a), revisions(a), diff(a), rollback(a),
+		providers(a))
 }
 
 // Reference names a managed resource.

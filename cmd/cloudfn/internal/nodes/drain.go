@@ -11,6 +11,7 @@ import (
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/cli"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/leases"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/output"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
@@ -48,11 +49,11 @@ func drain(a *cli.App) *cobra.Command {
 		func(cmd *cobra.Command, name string) error {
 			body := cli.Body(cmd.Flags(), "parallel", "force")
 			if text, _ := cmd.Flags().GetString("server-timeout"); text != "" {
-				period, err := periodOf("server-timeout", text)
+				period, err := leases.ParsePeriod(text)
 				if err != nil {
-					return err
+					return exit.Usagef("--server-timeout: %w", err)
 				}
-				body["server_timeout"] = period
+				body["server_timeout"] = period.String()
 			}
 			path := noun.URL(name, "drain")
 			isDry, _ := cmd.Flags().GetBool("dry-run")
@@ -84,7 +85,7 @@ cancel-drain stops it.`
 	cmd.Example = "  cloudfn nodes drain compute-1 --dry-run\n  cloudfn nodes drain compute-1 --parallel 4 --wait"
 	flags := cmd.Flags()
 	flags.Int("parallel", 0, "how many servers move at a time: 1 to 20 (default as cloudfn is set up)")
-	flags.String("server-timeout", "", "for how long one server may move: 10m, 1h")
+	flags.String("server-timeout", "", "for how long one server may move: 10m, 1h, at most 24h")
 	flags.Bool("force", false, "also the last host of its zone that takes servers")
 	flags.Bool("dry-run", false, "only show what would be done with each server")
 	cli.Choices(cmd, "parallel")

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/cli"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/clitest"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
@@ -32,11 +33,11 @@ func drained() http.HandlerFunc {
 	}
 }
 
-func runDrain(t *testing.T, a *cli.App) error {
+func runDrain(t *testing.T, a *cli.App, flags ...string) error {
 	t.Helper()
 	cmd := drain(a)
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
-	cmd.SetArgs([]string{"compute-1", "--wait"})
+	cmd.SetArgs(append([]string{"compute-1", "--wait"}, flags...))
 	return cmd.ExecuteContext(t.Context())
 }
 
@@ -79,5 +80,36 @@ func TestDrainAtTerminal(t *testing.T) {
 	}
 	if !strings.Contains(text, "\x1b[2A") || strings.Contains(text, "db s2") {
 		t.Errorf("it draws\n%q", text)
+	}
+}
+
+// TestDrainTimeout: the move of a server always has a limit, so none is wrong usage. It was sent as an empty text,
+// which the API rejects.
+func TestDrainTimeout(t *testing.T) {
+	t.Parallel()
+	a, _, _ := clitest.New(t, func(_ http.ResponseWriter, r *http.Request) { t.Errorf("%s %s", r.Method, r.URL) })
+	if err := runDrain(t, a, "--server-timeout", "none"); a.Code(err) != exit.Usage ||
+		!strings.Contains(err.Error(), "--server-timeout: must be a number with m, h, d or w") {
+		t.Errorf("it ends with %v", err)
+	}
+}
+
+// TestDrainTerms shows who has begun a drain, and how it is to be.
+func TestDrainTerms(t *testing.T) {
+	t.Parallel()
+	text := func(s string) *string { return &s }
+	parallel := 2
+	for want, d := range map[string]*api.Drain{
+		"":          nil,
+		"automatic": {Automatic: true},
+		"by alice, 2 at a time, PT10M for each server": {
+			RequestedBy: &api.DrainRequester{UserID: "u", UserName: text("alice")}, Parallel: &parallel,
+			ServerTimeout: text("PT10M"),
+		},
+		"by u": {RequestedBy: &api.DrainRequester{UserID: "u"}},
+	} {
+		if got := drainTerms(d); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
 	}
 }

@@ -107,7 +107,7 @@ func (s *servers) act(
 	if len(targets) == 1 {
 		send = s.sendOne
 	} else if body["id"] != nil {
-		return exit.Usagef("--id goes with one server only")
+		return exit.Usagef("--id cannot be combined with several servers")
 	}
 	results, err := send(ctx, targets, body)
 	if err != nil {

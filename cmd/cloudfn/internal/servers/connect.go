@@ -80,7 +80,8 @@ until --off forbids it.`
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if s.connection != "" {
 			return exit.Usagef(
-				"--connection does not go with it: only a user of the server's own project says what may be reused")
+				"--connection cannot be combined with it: only a user of the server's own project says what may be " +
+					"reused")
 		}
 		return cobra.ExactArgs(1)(cmd, args)
 	}

@@ -1,0 +1,106 @@
+package managed
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// TestDiff compares revisions field by field, and the declared one with the members: what was not made yet, and what
+// others have changed.
+func TestDiff(t *testing.T) {
+	t.Parallel()
+	f := start(t, nil)
+	const path = deployments + "web"
+	with := func(more string) string {
+		return `{"spec": ` + strings.TrimSuffix(machine, "}") + ", " + more + `}, "labels": {"app": "shop"}}`
+	}
+	declared(t, declare(t, f.Client, path, with(`"count": 2, "metadata": {"a": "1", "b": "2"}`)), http.StatusCreated)
+	diff := func(query string) ManagedDiff {
+		t.Helper()
+		a := f.Get(t, path+"/diff"+query)
+		if a.Status != http.StatusOK {
+			t.Fatalf("got %d %s", a.Status, a.Body)
+		}
+		var out ManagedDiff
+		a.JSON(t, &out)
+		return out
+	}
+	check := func(query string, from, to int, want ...ManagedDifference) {
+		t.Helper()
+		got := diff(query)
+		if d := cmp.Diff(want, got.Items, cmp.Transformer("", func(all []ManagedDifference) []ManagedDifference {
+			return append([]ManagedDifference(nil), all...) // [] and nil are the same
+		})); d != "" || got.From != from || got.To != to {
+			t.Errorf("%s: from %d to %d %s", query, got.From, got.To, d)
+		}
+	}
+	check("", 1, 0, ManagedDifference{Path: "spec.count", From: 2.0, To: 0.0})
+	body := with(`"count": 3, "metadata": {"b": "3"}, "user_data": "x"`)
+	declared(t, declare(t, f.Client, path, strings.Replace(body, "shop", "web", 1)), http.StatusOK)
+	check("?from=1&to=2", 1, 2,
+		ManagedDifference{Path: "labels.app", From: "shop", To: "web"},
+		ManagedDifference{Path: "spec.count", From: 2.0, To: 3.0},
+		ManagedDifference{Path: "spec.metadata.a", From: "1"},
+		ManagedDifference{Path: "spec.metadata.b", From: "2", To: "3"},
+		ManagedDifference{Path: "spec.user_data"})
+	check("?to=2", 2, 2)
+
+	drifted, old, deleted, missing := uuid.New(), uuid.New(), uuid.New(), uuid.New()
+	if _, err := f.conn.Exec(t.Context(), `
+with web as (
+    update managed set drift = jsonb_build_array(
+        jsonb_build_object('member', $1::uuid, 'field', 'flavor', 'declared', 'm1.tiny', 'actual', 'm1.small'),
+        jsonb_build_object('member', $3::uuid, 'field', 'exists', 'declared', true, 'actual', false))
+    returning project_id, id)
+insert into managed_members (project_id, managed_id, id, ordinal, revision, object_id, status)
+select project_id, web.id, x.* from web, (values
+    ($1::uuid, 0, 2, 'a', 'ready'), ($2, 1, 1, 'b', 'ready'), ($3, 2, 2, 'c', 'ready'), ($4, 3, 2, '', 'creating')) x`,
+		drifted, old, deleted, missing); err != nil {
+		t.Fatal(err)
+	}
+	check("", 2, 0,
+		ManagedDifference{Path: "spec.count", From: 3.0, To: 2.0},
+		ManagedDifference{Member: drifted, Path: "spec.flavor", From: "m1.tiny", To: "m1.small"},
+		ManagedDifference{Member: old, Path: "spec.metadata.a", To: "1"},
+		ManagedDifference{Member: old, Path: "spec.metadata.b", From: "3", To: "2"},
+		ManagedDifference{Member: old, Path: "spec.user_data"},
+		ManagedDifference{Member: deleted, Path: "exists", From: true, To: false},
+		ManagedDifference{Member: missing, Path: "exists", From: true, To: false})
+	if got := diff("?from=1"); len(got.Items) != 6 || got.Items[0].Path != "spec.metadata.a" {
+		t.Errorf("revision 1 differs from what is real in %+v", got.Items)
+	}
+
+	refused(t, f.Get(t, path+"/diff?from=7"), 404, "not_found", "")
+	refused(t, f.Get(t, path+"/diff?from=1&to=7"), 404, "not_found", "")
+	refused(t, f.Get(t, path+"/diff?from=a"), 400, "invalid", "from")
+	refused(t, f.Get(t, path+"/diff?to=0"), 400, "invalid", "to")
+	refused(t, f.Get(t, deployments+"other/diff"), 404, "not_found", "")
+	refused(t, f.server.As(testkit.NewProject(t).Token(t)).Get(t, path+"/diff"), 404, "not_found", "")
+}
+
+// TestDiffOfOneObject: a resource with one object differs while the object is absent, and lists of objects are compared
+// entry by entry.
+func TestDiffOfOneObject(t *testing.T) {
+	t.Parallel()
+	f := start(t, nil)
+	declared(t, declare(t, f.Client, machines+"db", `{"spec": `+machine+`}`), http.StatusCreated)
+	var got ManagedDiff
+	f.Get(t, machines+"db/diff").JSON(t, &got)
+	if len(got.Items) != 1 || got.Items[0].Path != "exists" || got.Items[0].To != false {
+		t.Errorf("got %+v", got)
+	}
+	out := map[string]any{}
+	flatten(out, "spec", map[string]any{
+		"listeners": []any{map[string]any{"port": 80}}, "networks": []any{"a", "b"}, "none": map[string]any{},
+	})
+	want := map[string]any{"spec.listeners[0].port": 80, "spec.networks": []any{"a", "b"}}
+	if d := cmp.Diff(want, out); d != "" {
+		t.Error(d)
+	}
+}
