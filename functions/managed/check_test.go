@@ -36,6 +36,7 @@ func TestRefusals(t *testing.T) {
 		"long tag":      {machines + "a", with(`"tags": ["` + strings.Repeat("x", 61) + `"]`), "spec.tags[0]"},
 		"tag's comma":   {machines + "a", with(`"tags": ["a", "b,c"]`), "spec.tags[1]"},
 		"our tag":       {machines + "a", with(`"tags": ["cloudfn:managed"]`), "spec.tags[0]"},
+		"our other tag": {machines + "a", with(`"tags": ["cloudfn-call:x"]`), "spec.tags[0]"},
 		"a UUID as tag": {machines + "a", with(`"tags": ["01a218fb-98f2-74de-92b6-bf947dcfe88a"]`), "spec.tags[0]"},
 		"a tag twice":   {machines + "a", with(`"tags": ["a", "a"]`), "spec.tags"},
 		"update":        {machines + "a", with(`"update": "rolling"`), "spec.update"},

@@ -64,18 +64,15 @@ func checkMachine(s MachineSpec, fault func(field, detail string)) {
 	}
 }
 
-const (
-	longestTag = 60         // of Nova
-	ownTags    = "cloudfn:" // those by which servers are found again, besides UUIDs
-)
+const longestTag = 60 // of Nova
 
 // tagFault says what is wrong with a tag of a server; "" = nothing.
 func tagFault(tag string) string {
 	switch {
-	case tag == "" || len([]rune(tag)) > longestTag || strings.ContainsAny(tag, "/,"):
-		return fmt.Sprintf("must have 1 to %d characters, and no / or comma", longestTag)
-	case strings.HasPrefix(tag, ownTags) || uuid.Validate(tag) == nil:
-		return "must be no UUID and not begin with " + ownTags + ": servers are found by such tags"
+	case tag == "" || len([]rune(tag)) > longestTag || strings.ContainsAny(tag, "/,?#%"):
+		return fmt.Sprintf("must have 1 to %d characters, and none of / , ? # %%", longestTag)
+	case strings.HasPrefix(tag, "cloudfn:") || strings.HasPrefix(tag, "cloudfn-") || uuid.Validate(tag) == nil:
+		return "must be no UUID and not begin with cloudfn: or cloudfn-, because servers are found by such tags"
 	}
 	return ""
 }

@@ -51,10 +51,11 @@ func (s service) checkQuota(ctx context.Context, cloud session, before domain.Ma
 		{"vcpus", quota.VCPUs, more * size.VCPUs},
 		{"ram_mb", quota.RAMMB, more * size.RAMMB},
 	} {
-		if q.item.Fits(q.need) {
+		if q.need == 0 || q.item.Fits(q.need) {
 			continue
 		}
-		detail := fmt.Sprintf("needs %d %s, %d of %d are left", q.need, q.what, max(0, q.item.Max-q.item.Used), q.item.Max)
+		left := max(0, q.item.Max-q.item.Used)
+		detail := fmt.Sprintf("needs %d %s, %d of %d are left", q.need, q.what, left, q.item.Max)
 		e := apperr.New(apperr.Quota, "the project's quota does not allow it: %s %s", field, detail)
 		e.Fields = []apperr.Field{{Field: field, Detail: detail}}
 		return e

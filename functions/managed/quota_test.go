@@ -8,15 +8,16 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestQuota: more servers than the project's quota allows are refused before anything is stored, also by a dry run and a
-// rollback. Servers that are there already count once.
+// TestQuota: more servers than the project's quota allows are refused before anything is stored, also by a dry run and
+// a rollback. Servers that are there already count once.
 func TestQuota(t *testing.T) {
 	t.Parallel()
 	f := start(t, nil)
 	f.project.SetQuota(t, 3)
 	const path = deployments + "web"
 	spec := func(count int) string {
-		return fmt.Sprintf(`{"spec": {"flavor": "m1.tiny", "image": "cirros", "networks": ["private"], "count": %d}}`, count)
+		return fmt.Sprintf(`{"spec": {"flavor": "m1.tiny", "image": "cirros", "networks": ["private"], "count": %d}}`,
+			count)
 	}
 	over := func(a testkit.Answer, field string) {
 		t.Helper()

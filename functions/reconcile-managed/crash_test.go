@@ -19,8 +19,8 @@ import (
 
 var errCrash = errors.New("the replica has died")
 
-// crasher ends a replica right after one of its writes or calls: it does nothing more, and no answer reaches it. A crash
-// right before a write is one after the write before.
+// crasher ends a replica right after one of its writes or calls: it does nothing more, and no answer reaches it. A
+// crash right before a write is one after the write before.
 type crasher struct {
 	mu    sync.Mutex
 	at    int // the number of the write; 0 = none
@@ -145,29 +145,29 @@ func lives() map[string]life {
 	updating := "status updating, status updating, status updating, status ready"
 	return map[string]life{
 		"create": {
-			steps{declare(2, "tiny")}, made + made + "status creating, status ready",
-			"web-0:tiny web-1:tiny", 2,
+			steps:  steps{declare(2, "tiny")},
+			writes: made + made + "status creating, status ready", servers: "web-0:tiny web-1:tiny", creates: 2,
 		},
 		"scale up": {
-			steps{declare(1, "tiny"), declare(2, "tiny")}, made + "member ready, status updating, status ready",
-			"web-0:tiny web-1:tiny", 2,
+			steps:  steps{declare(1, "tiny"), declare(2, "tiny")},
+			writes: made + "member ready, status updating, status ready", servers: "web-0:tiny web-1:tiny", creates: 2,
 		},
 		"scale down": {
-			steps{declare(3, "tiny"), declare(1, "tiny")}, removed + removed + "member ready, status updating, status ready",
-			"web-0:tiny", 3,
+			steps:   steps{declare(3, "tiny"), declare(1, "tiny")},
+			writes:  removed + removed + "member ready, status updating, status ready",
+			servers: "web-0:tiny", creates: 3,
 		},
 		"rolling update": {
-			steps{declare(2, "tiny"), declare(2, "small")}, made + made + removed + removed + updating,
-			"web-0:small web-1:small", 4,
+			steps:  steps{declare(2, "tiny"), declare(2, "small")},
+			writes: made + made + removed + removed + updating, servers: "web-0:small web-1:small", creates: 4,
 		},
 		"rollback": {
-			steps{declare(2, "tiny"), declare(2, "small"), rollback},
-			made + made + removed + removed + updating,
-			"web-0:tiny web-1:tiny", 6,
+			steps:  steps{declare(2, "tiny"), declare(2, "small"), rollback},
+			writes: made + made + removed + removed + updating, servers: "web-0:tiny web-1:tiny", creates: 6,
 		},
 		"delete": {
-			steps{declare(2, "tiny"), func(t *testing.T, w *fakeWorld) { w.delete(t) }},
-			removed + removed + "status deleting, remove", "", 2,
+			steps:  steps{declare(2, "tiny"), func(t *testing.T, w *fakeWorld) { w.delete(t) }},
+			writes: removed + removed + "status deleting, remove", creates: 2,
 		},
 	}
 }

@@ -20,7 +20,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// fakeWorld is a project with a deployment, a real database, whose times a test moves, and a Nova that the test controls.
+// fakeWorld is a project with a deployment, a real database, whose times a test moves, and a Nova that the test
+// controls.
 type fakeWorld struct {
 	db      *postgres.DB
 	rows    *pgxpool.Pool
@@ -146,8 +147,8 @@ func (w *fakeWorld) pass(t *testing.T, d time.Duration) {
 	}
 }
 
-// tick is a minute with an event at its begin, for each replica: it works while something is due, and Nova ends what was
-// begun between two rounds.
+// tick is a minute with an event at its begin, for each replica: it works while something is due, and Nova ends what
+// was begun between two rounds.
 func (w *fakeWorld) tick(t *testing.T, replicas []managed.Engine) {
 	t.Helper()
 	const dueSQL = `

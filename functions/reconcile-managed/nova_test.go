@@ -42,7 +42,8 @@ func (f *fakeNova) call(name string) (unlock func()) {
 func (f *fakeNova) Flavors(context.Context) ([]domain.Flavor, error) {
 	defer f.call("flavors")()
 	return []domain.Flavor{
-		{ID: "1", Name: "tiny", VCPUs: 1, RAMMB: 64, DiskGB: 1}, {ID: "2", Name: "small", VCPUs: 1, RAMMB: 128, DiskGB: 1},
+		{ID: "1", Name: "tiny", VCPUs: 1, RAMMB: 64, DiskGB: 1},
+		{ID: "2", Name: "small", VCPUs: 1, RAMMB: 128, DiskGB: 1},
 	}, nil
 }
 

@@ -1,7 +1,7 @@
 package reconcilemanaged
 
 import (
-	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -16,7 +16,7 @@ import (
 func TestStalledUpdate(t *testing.T) {
 	t.Parallel()
 	for most := range 2 {
-		t.Run(fmt.Sprint(most), func(t *testing.T) {
+		t.Run(strconv.Itoa(most), func(t *testing.T) {
 			t.Parallel()
 			w := newFakeWorld(t)
 			w.change = func(spec *domain.DeploymentSpec) { spec.MaxUnavailable = &most }
@@ -33,8 +33,8 @@ func TestStalledUpdate(t *testing.T) {
 			}
 			m := w.get(t)
 			c := condition(m, domain.ConditionProgressing)
-			if c.Status != "False" || c.Reason != "ReplacementsFailed" || !strings.Contains(c.Message, "No valid host") ||
-				!m.NextAt.IsZero() {
+			if c.Status != "False" || c.Reason != "ReplacementsFailed" ||
+				!strings.Contains(c.Message, "No valid host") || !m.NextAt.IsZero() {
 				t.Errorf("it is due at %s, with %+v", m.NextAt, m.Conditions)
 			}
 			if m.Status != domain.ManagedDegraded || w.nova.creates != 3+2 {

@@ -246,23 +246,8 @@ func (d *MachineDriver) Update(ctx context.Context, s Session, in Wanted, o Obje
 
 // describe changes what does not interrupt a server: its marks, name, metadata and volumes.
 func describe(ctx context.Context, s Session, in Wanted, server domain.Server, differences []Difference) error {
-	if differs(differences, "tags") {
-		for _, tag := range missingMarks(in, server) {
-			if err := s.Cloud.TagServer(ctx, server.ID, tag); err != nil {
-				return err
-			}
-		}
-	}
-	add, drop := changes("tags", differences)
-	for _, tag := range slices.Sorted(maps.Values(add)) {
-		if err := s.Cloud.TagServer(ctx, server.ID, tag); err != nil {
-			return err
-		}
-	}
-	for _, tag := range drop {
-		if err := s.Cloud.UntagServer(ctx, server.ID, tag); err != nil {
-			return err
-		}
+	if err := retag(ctx, s, in, server, differences); err != nil {
+		return err
 	}
 	if _, ok := find(differences, "name"); ok {
 		if err := s.Cloud.RenameServer(ctx, server.ID, in.Name); err != nil {
@@ -286,6 +271,26 @@ func describe(ctx context.Context, s Session, in Wanted, server domain.Server, d
 			if err := s.Cloud.DetachVolume(ctx, server.ID, id); err != nil {
 				return err
 			}
+		}
+	}
+	return nil
+}
+
+// retag adds and removes tags of a server, its marks among them.
+func retag(ctx context.Context, s Session, in Wanted, server domain.Server, differences []Difference) error {
+	declared, remove := changes("tags", differences)
+	add := slices.Sorted(maps.Values(declared))
+	if differs(differences, "tags") {
+		add = append(add, missingMarks(in, server)...)
+	}
+	for _, tag := range add {
+		if err := s.Cloud.TagServer(ctx, server.ID, tag); err != nil {
+			return err
+		}
+	}
+	for _, tag := range remove {
+		if err := s.Cloud.UntagServer(ctx, server.ID, tag); err != nil {
+			return err
 		}
 	}
 	return nil

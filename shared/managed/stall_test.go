@@ -38,7 +38,8 @@ func TestStalledUpdate(t *testing.T) {
 		},
 		"a change has failed twice": {updates(2, 1), []seen{
 			outdated(0, InPlace, func(s *seen) {
-				s.member.Status, s.member.Attempts, s.member.Reason = domain.MemberUpdating, 2, failure(s.differences[0])
+				s.member.Status, s.member.Attempts = domain.MemberUpdating, 2
+				s.member.Reason = failure(s.differences[0])
 			}), outdated(1, InPlace),
 		}, ""},
 		"a new server has failed twice": {changed(to(2, 1), func(t *target) { t.replaces = 1 }), []seen{

@@ -63,11 +63,11 @@ type statusRow struct {
 }
 
 // SaveStatus writes what reconcile-managed changes of resources of one project, some hundred in a statement: request,
-// status, reason, conditions, drift, observed_revision and NextAt. Nothing is written of one that has not changed, and
-// no NextAt over a later one. An event reports a new status or observed revision; with the latter, old revisions that no
-// member has any more are deleted. Each resource given gets its new Seq and UpdatedAt. It is domain.ErrFenced when another replica has
-// claimed the project since. It is domain.ErrChanged when the user has changed some of them since they were loaded:
-// then the others are written, and the project is due at once.
+// status, reason, conditions, drift, observed_revision and NextAt. Nothing is written of one that has not changed,
+// and no NextAt over a later one. An event reports a new status or observed revision; with the latter, old revisions
+// that no member has any more are deleted. Each resource given gets its new Seq and UpdatedAt. It is domain.ErrFenced
+// when another replica has claimed the project since. It is domain.ErrChanged when the user has changed some of them
+// since they were loaded: then the others are written, and the project is due at once.
 func (s Managed) SaveStatus(ctx context.Context, claim domain.Claim, all ...*domain.Managed) error {
 	var changed error
 	for batch := range slices.Chunk(all, statusBatch) {

@@ -11,8 +11,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestManagedIsWoken: a change of a server that poll-instances stores makes its resource due, also while a replica works
-// on the project. What tells nothing new, and changes of other servers, do not.
+// TestManagedIsWoken: a change of a server that poll-instances stores makes its resource due, also while a replica
+// works on the project. What tells nothing new, and changes of other servers, do not.
 func TestManagedIsWoken(t *testing.T) {
 	t.Parallel()
 	ctx, database := t.Context(), testkit.Database(t)

@@ -91,8 +91,8 @@ func (c *managedCloud) send(w http.ResponseWriter, status int, body string) {
 }
 
 // TestManaged counts the calls of reconcile-managed for ten thousand servers of one project without drift, in a process
-// of its own with Postgres: none at a tick, and in a scan at most 1 % of one GET for each. A tick takes 1/50 of the time
-// of these GETs at most.
+// of its own with Postgres: none at a tick, and in a scan at most 1 % of one GET for each. A tick takes 1/50 of the
+// time of these GETs at most.
 func TestManaged(t *testing.T) {
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)
@@ -144,7 +144,8 @@ select 'p', m, r, 0, 1, m::text, 'ready' from unnest($1::uuid[], $2::uuid[]) x(m
 	written := testkit.Scalar[string](t, conn, writtenSQL)
 	var calls, took, scanCalls, scanned, each []float64
 	nova := &gophercloud.ServiceClient{
-		ProviderClient: &gophercloud.ProviderClient{TokenID: "a-token"}, Endpoint: cloud.URL + "/compute/", Type: "compute",
+		ProviderClient: &gophercloud.ProviderClient{TokenID: "a-token"}, Endpoint: cloud.URL + "/compute/",
+		Type: "compute",
 	}
 	for range 3 {
 		n, ms := tick("a tick without drift")
@@ -173,11 +174,14 @@ select 'p', m, r, 0, 1, m::text, 'ready' from unnest($1::uuid[], $2::uuid[]) x(m
 	}
 	name := fmt.Sprintf("reconcile %d resources without drift (fake Nova), ", managedResources)
 	ratio := func(number, what string, ours, peer float64, show func(float64) string, to target) {
-		report(result{number: number, name: name + what, ours: show(ours), peer: show(peer), ratio: ours / peer, target: to})
+		report(result{
+			number: number, name: name + what, ours: show(ours), peer: show(peer), ratio: ours / peer, target: to,
+		})
 	}
 	count := func(n float64) string { return fmt.Sprintf("%.0f", n) }
 	ratio("15a", "calls of a tick : a GET for each", median(calls), managedResources, count, atMost(0.01))
-	ratio("15a", "calls of a scan, each 10 minutes : a GET for each", median(scanCalls), managedResources, count, atMost(0.01))
+	ratio("15a", "calls of a scan, each 10 minutes : a GET for each", median(scanCalls), managedResources, count,
+		atMost(0.01))
 	ratio("15b", "time of a tick : a GET for each", median(took), median(each), showMS, atMost(1.0/50))
 	ratio("15b", "time of a scan, each 10 minutes : a GET for each", median(scanned), median(each), showMS, target{})
 	const minute = float64(time.Minute / time.Millisecond)

@@ -1,7 +1,6 @@
 package process_test
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -116,8 +115,8 @@ func (d *declarer) due(t *testing.T) {
 	}
 }
 
-// tick sends an event to poll-instances, and then one to every replica at once, as if a minute had passed since the last
-// ones.
+// tick sends an event to poll-instances, and then one to every replica at once, as if a minute had passed since the
+// last ones.
 func (d *declarer) tick(t *testing.T) {
 	t.Helper()
 	d.poller.Tick(t, "poll-instances")

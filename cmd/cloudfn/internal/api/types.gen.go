@@ -1726,6 +1726,7 @@ type DeploymentSpec struct {
 	// Networks Ids or unique names.
 	Networks       []string  `json:"networks"`
 	SecurityGroups *[]string `json:"security_groups,omitempty"`
+	Tags           *[]string `json:"tags,omitempty"`
 
 	// Update As of a MachineSpec.
 	Update *DeploymentSpecUpdate `json:"update,omitempty"`
@@ -2563,6 +2564,7 @@ type MachineSpec struct {
 	// Networks Ids or unique names.
 	Networks       []string  `json:"networks"`
 	SecurityGroups *[]string `json:"security_groups,omitempty"`
+	Tags           *[]string `json:"tags,omitempty"`
 
 	// Update How a change is made: `in_place` (the default) resizes the server for another flavor and rebuilds it for another
 	// image; `replace` makes another server, and deletes this one. A change of networks, key_name, security_groups,
