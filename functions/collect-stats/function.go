@@ -51,7 +51,7 @@ var Function = run.Event[Config]{
 	Schedule: run.Minutely, // not later in the minute: an hour is counted when it has just begun
 	Reach: run.Reach{
 		Network: []string{"compute", "identity"},
-		Wakes:   []string{"deliver-events"},
+		Wakes:   []string{"deliver-events", "run-connections"},
 	},
 	Secrets: []string{"database-owner", "events", "openstack"},
 	// One replica works, and answers the events that come meanwhile at once. Knative replaces its pod when a node is
@@ -69,6 +69,7 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 		return openstack.Narrow[session](account.Login(ctx))
 	})
 	s.rows.Config, s.allows, s.domains = cfg.Rows, cfg.Callers.Allows, cfg.Callers.AllowedDomains
+	s.unserved = cfg.Callers.Unserved
 	s.backfill, s.retention, s.claim, s.wake = cfg.Backfill, cfg.Retention, cfg.Claim, d.Wake
 	return s.Handle, nil
 }

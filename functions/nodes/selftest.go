@@ -18,7 +18,7 @@ func (s service) SelfTest(ctx context.Context, who domain.Identity, token domain
 	cloud := s.cloud.As(token, who.ProjectID)
 	found, err := s.get(ctx, cloud, name)
 	if err == nil {
-		err = cloud.MayChangeAggregates(ctx, leases.PoolAggregate)
+		err = cloud.MayChangeAggregates(ctx)
 	}
 	if err != nil {
 		return found, err

@@ -7,7 +7,6 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
-	"github.com/cloudfn/cloudfn/shared/leases"
 	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/webhook"
 )
@@ -18,7 +17,7 @@ type session interface {
 	ComputeHosts(context.Context) ([]domain.ComputeHost, error)
 	HostInventories(ctx context.Context, hosts []domain.ComputeHost) error
 	HostServers(ctx context.Context, host string) ([]domain.Server, error)
-	MayChangeAggregates(ctx context.Context, name string) error
+	MayChangeAggregates(context.Context) error
 	MayChangeServices(context.Context) error
 	ProbeHost(ctx context.Context, name string) (domain.Isolation, error)
 	DisableService(ctx context.Context, id, reason string) error
@@ -167,7 +166,7 @@ func (s service) Join(ctx context.Context, who domain.Identity, token domain.Sec
 	cloud := s.cloud.As(token, who.ProjectID)
 	found, err := s.get(ctx, cloud, name)
 	if err == nil {
-		err = cloud.MayChangeAggregates(ctx, leases.PoolAggregate)
+		err = cloud.MayChangeAggregates(ctx)
 	}
 	if err != nil || found.stored.Pool == domain.NodeJoining || found.stored.Pool == domain.NodeReservable {
 		return found, err
@@ -196,7 +195,7 @@ func (s service) Leave(ctx context.Context, who domain.Identity, token domain.Se
 	cloud := s.cloud.As(token, who.ProjectID)
 	found, err := s.get(ctx, cloud, name)
 	if err == nil {
-		err = cloud.MayChangeAggregates(ctx, leases.PoolAggregate)
+		err = cloud.MayChangeAggregates(ctx)
 	}
 	if err != nil || found.stored.Pool == "" {
 		return found, err

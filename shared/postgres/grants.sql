@@ -71,9 +71,11 @@ begin
         grant delete, insert, select, update on nodes to cloudfn_events;
         grant insert, select, update on orders to cloudfn_events;
         grant delete, insert, select, update on polls to cloudfn_events;
+        grant select on pool_traits to cloudfn_events;
         grant insert, select, update on reservations to cloudfn_events;
         grant delete, insert, select, update on streams to cloudfn_events;
         grant delete, insert, select, update on trusts_to_revoke to cloudfn_events;
         grant insert, select on unexpected_servers to cloudfn_events;
+        grant select on unserved_projects to cloudfn_events;
     end if;
 end $$;

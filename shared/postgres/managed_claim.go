@@ -17,7 +17,7 @@ with claim as materialized (
     select clock_timestamp() + $2::interval as until
 ), due as (
     select p.project_id from managed_projects p
-    where p.due_at <= now() and ` + unclaimedAt("p", "now()") + `
+    where p.due_at <= now() and ` + unclaimedAt("p", "now()") + ` and ` + served("p") + `
     order by p.due_at limit $3
     for no key update skip locked
 )
@@ -53,8 +53,8 @@ func (s Managed) RenewProject(
 
 var projectsDueSQL = `
 select exists (select from managed_projects p
-               where p.due_at <= now() + $1::interval and ` + unclaimedAt("p",
-	"now() + $1::interval") + `)`
+               where p.due_at <= now() + $1::interval and ` + served("p") + `
+                 and ` + unclaimedAt("p", "now() + $1::interval") + `)`
 
 // IsDue reports whether a project that nobody has claimed is due now or soon, so that it pays to wait for it.
 func (s Managed) IsDue(ctx context.Context, soon time.Duration) (bool, error) {

@@ -127,6 +127,11 @@ update nodes set zone = $3, provider_id = $4, vcpus = $5, ram_mb = $6, disk_gb =
                       then clock_timestamp() else updated_at end
 where name = $1 and pool <> ''`
 
+// PoolTrait reads the trait that hosts of the pool have and only cloudfn knows.
+func (s Nodes) PoolTrait(ctx context.Context) (string, error) {
+	return queryValue[string](ctx, s.DB.pool, "select trait from pool_traits")
+}
+
 // Seen records what Nova and Placement show of hosts of the pool. Other hosts are left out.
 func (s Nodes) Seen(ctx context.Context, hosts []domain.ComputeHost) error {
 	batch := &pgx.Batch{}
