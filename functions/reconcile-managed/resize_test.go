@@ -6,8 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
@@ -19,11 +17,11 @@ type machine struct {
 	by *domain.Connection
 }
 
-func (w machine) declare(t *testing.T, flavor string, tags ...string) {
+func (w machine) declare(t *testing.T, flavor string) {
 	t.Helper()
 	here := testkit.Sandbox(t)
 	w.world.declare(t, domain.KindMachine, "web", domain.MachineSpec{
-		Flavor: flavor, Image: here.Image, Networks: []string{here.Network}, Tags: tags,
+		Flavor: flavor, Image: here.Image, Networks: []string{here.Network},
 	}, w.by, time.Now())
 }
 
@@ -100,24 +98,5 @@ func TestLongTagsAreRemoved(t *testing.T) {
 	w.ready(t, testkit.Sandbox(t).Flavor)
 	if after := w.get(t, domain.KindMachine, "web").Members[0]; after.ObjectID != before.ObjectID {
 		t.Errorf("it was made again: %+v", after)
-	}
-}
-
-// TestLongTags: tags are added to a server and removed from it, without another server.
-func TestLongTags(t *testing.T) {
-	t.Parallel()
-	w, tiny := newMachine(t), testkit.Sandbox(t).Flavor
-	before := w.get(t, domain.KindMachine, "web").Members[0]
-	for _, tags := range [][]string{{"a", "b c"}, {"b c", "d"}, nil} {
-		w.declare(t, tiny, tags...)
-		w.is(t, "it has the tags", func(s domain.Server) bool {
-			w.round(t, nil)
-			own := slices.DeleteFunc(s.Tags, func(tag string) bool {
-				return strings.HasPrefix(tag, "cloudfn") || uuid.Validate(tag) == nil
-			})
-			slices.Sort(own)
-			return slices.Equal(own, tags) && s.ID == before.ObjectID
-		})
-		w.ready(t, tiny)
 	}
 }
