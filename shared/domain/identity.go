@@ -19,6 +19,7 @@ type Identity struct {
 	Roles       []string
 	WriteRoles  []string // those of Roles that permit changes; empty = the token only reads
 	ExpiresAt   time.Time
+	AccessRules []AccessRule // of the token's application credential; nil = none, empty = nothing is permitted
 }
 
 // Has reports whether the identity holds any of the roles.

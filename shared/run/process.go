@@ -223,6 +223,8 @@ func command(ctx context.Context, args []string, texts Texts, functions []functi
 		return runGateway(ctx, functions)
 	case len(args) == 1 && args[0] == "keys":
 		return printKeys(os.Stdout)
+	case len(args) == 2 && args[0] == "keys" && args[1] == "status":
+		return printKeysStatus(ctx, envconfig.OsLookuper(), os.Stdout)
 	case len(args) == 1 && args[0] == "check":
 		return check(ctx, envconfig.OsLookuper(), os.Stdout, functions)
 	case len(args) == 1 && args[0] == "projects", len(args) == 3 && args[0] == "projects" && args[1] == "end":

@@ -159,6 +159,10 @@ func (s *story) callbacks(t *testing.T) {
 	for _, example := range []string{"given", "overlap"} {
 		s.ok(t, "rotateCallbackSecret", 200, ask{example: example})
 	}
+	for range 2 {
+		s.ok(t, "rotateCallbackSecret", 200, ask{example: "overlap"})
+	}
+	s.ok(t, "rotateCallbackSecret", 409, ask{example: "overlap"})
 	delivery := s.id(t, "testCallback", 202, ask{})
 	s.is(exampleDelivery, delivery)
 	s.ok(t, "redeliver", 409, ask{})

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
@@ -120,5 +121,23 @@ select p, gen_random_uuid(), 'u', 'https://a.example.com', 'verified', 's' from 
 	left := testkit.Scalar[string](t, pool, "select string_agg(project_id, ' ') from callbacks")
 	if left != "p2" {
 		t.Errorf("callbacks are left of %s", left)
+	}
+}
+
+// TestKeysStatus names keys that stored secrets need and the environment lacks.
+func TestKeysStatus(t *testing.T) {
+	t.Parallel()
+	database := testkit.Database(t)
+	testkit.AddCallback(t, testkit.Pool(t, database), "p1", "https://a.example.com", domain.CallbackVerified, "whsec_x", "")
+	env := map[string]string{"DATABASE_URL": database, "SEAL_PRIVATE_KEY": testkit.SealPrivateKey}
+	code, out := testkit.Run(t, env, "keys", "status")
+	if held := regexp.MustCompile(`SEAL_PRIVATE_KEY +[0-9a-f]{16} +held +1`); code != 0 || !held.MatchString(out) {
+		t.Errorf("with the key: exit %d, %s", code, out)
+	}
+	env["SEAL_PRIVATE_KEY"] = testkit.ManagedPrivateKey
+	code, out = testkit.Run(t, env, "keys", "status")
+	missing := regexp.MustCompile(`SEAL_PRIVATE_KEY +([0-9a-f]{16}) +missing +1`).FindStringSubmatch(out)
+	if code != 1 || missing == nil || !strings.Contains(out, "SEAL_PRIVATE_KEY lacks "+missing[1]) {
+		t.Errorf("without the key: exit %d, %s", code, out)
 	}
 }
